@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -35,27 +36,96 @@ type cmCase struct {
 	run   cmRun
 }
 
-// A cmRun is what the subject does. start starts the peer.
-type cmRun func(ctx context.Context, c *cm.Channel, subject, peer netip.AddrPort, start func()) error
+// A cmRun is what the subject does.
+type cmRun func(ctx context.Context, p *cmPlay) error
+
+// cmPlay is what a subject needs.
+type cmPlay struct {
+	*cm.Channel
+	own, peer netip.AddrPort
+	start     func() // starts the peer
+
+	messages func() [][]byte // those that the peer has received from the subject
+}
+
+// untilSent waits until the peer has received a message with an attribute.
+func (p *cmPlay) untilSent(ctx context.Context, attribute uint16) error {
+	sent := func(b []byte) bool { return attributeOf(b) == attribute }
+	for !slices.ContainsFunc(p.messages(), sent) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("no message with attribute %#x was sent: %w", attribute, ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return nil
+}
 
 // dials is a subject that dials a peer, which serves.
 func dials(dial func(ctx context.Context, c *cm.Channel, server netip.AddrPort) error) cmRun {
-	return func(ctx context.Context, c *cm.Channel, _, peer netip.AddrPort, start func()) error {
-		start()
-		return dial(ctx, c, peer)
+	return func(ctx context.Context, p *cmPlay) error {
+		p.start()
+		return dial(ctx, p.Channel, p.peer)
 	}
 }
 
 // serves is a subject that serves a peer, which dials.
 func serves(space cm.PortSpace, serve func(ctx context.Context, l *cm.ID) error) cmRun {
-	return func(ctx context.Context, c *cm.Channel, subject, _ netip.AddrPort, start func()) error {
-		l, err := classic.Listen(c, space, subject)
+	return servesSlowly(space, func(ctx context.Context, _ *cmPlay, l *cm.ID) error { return serve(ctx, l) })
+}
+
+// servesSlowly is serves with a server that waits for what its device does meanwhile.
+func servesSlowly(space cm.PortSpace, serve func(ctx context.Context, p *cmPlay, l *cm.ID) error) cmRun {
+	return func(ctx context.Context, p *cmPlay) error {
+		l, err := classic.Listen(p.Channel, space, p.own)
 		if err != nil {
 			return err
 		}
-		start()
-		return errors.Join(serve(ctx, l), l.Close())
+		p.start()
+		return errors.Join(serve(ctx, p, l), l.Close())
 	}
+}
+
+// acceptSlowly accepts a connection when the peer has repeated its REQ and got an MRA.
+func acceptSlowly(ctx context.Context, p *cmPlay, l *cm.ID) error {
+	request, err := l.Request(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.untilSent(ctx, attrMRA); err != nil {
+		return errors.Join(err, request.ID.Close())
+	}
+	e, err := classic.Accept(ctx, request, classic.Options{Space: cm.TCP, Size: 1, Slots: 1})
+	if err != nil {
+		return err
+	}
+	return errors.Join(e.Gone(ctx), e.Close())
+}
+
+// establishSlowly makes a connection, and is ready when the peer has repeated its REP and got an MRA. It has no
+// QP: with one, package cm would be ready at once.
+func establishSlowly(ctx context.Context, p *cmPlay) error {
+	p.start()
+	id, err := p.NewID(cm.TCP)
+	if err != nil {
+		return err
+	}
+	const anyQPN = 0x123456
+	for _, step := range []func() error{
+		func() error { return id.ResolveWait(ctx, cm.Addr{}, cm.AddrOf(p.peer)) },
+		func() error {
+			_, err := id.ConnectWait(ctx, cm.ConnParam{QPN: anyQPN})
+			return err
+		},
+		func() error { return p.untilSent(ctx, attrMRA) },
+		id.Establish,
+		func() error { return id.DisconnectWait(ctx) },
+	} {
+		if err = step(); err != nil {
+			break
+		}
+	}
+	return errors.Join(err, id.Close())
 }
 
 // cmCases are all exchanges of the connection manager.
@@ -67,10 +137,12 @@ var cmCases = []cmCase{
 	{name: "REP and DREP", peer: "connections", n: "1", port: 7472, run: serves(cm.TCP, func(ctx context.Context, l *cm.ID) error {
 		return interop.ServeConnections(ctx, l, 1)
 	})},
-	{name: "REJ", peer: "refused", n: "1", port: 7473, run: func(_ context.Context, _ *cm.Channel, _, _ netip.AddrPort, start func()) error {
-		start() // nobody listens
+	{name: "REJ", peer: "refused", n: "1", port: 7473, run: func(_ context.Context, p *cmPlay) error {
+		p.start() // nobody listens
 		return nil
 	}},
+	{name: "MRA of a REQ", peer: "connections", n: "1", port: 7474, run: servesSlowly(cm.TCP, acceptSlowly)},
+	{name: "MRA of a REP", since: v6_12, peer: "serve-connections", n: "1", port: 7475, run: establishSlowly},
 	{name: "SIDR_REQ", peer: "serve-daddy", n: "1", port: 7174, run: dials(interop.Daddy)},
 	{name: "SIDR_REP", peer: "daddy", n: "1", port: 7174, run: serves(cm.UDP, interop.ServeDaddy)},
 }
@@ -91,11 +163,25 @@ func cmPlaces(t *testing.T) (subject netip.Addr, peer place, capture string) {
 	dev, err := soft.New(soft.Options{Auto: true, MTU: 1024})
 	must(t, err)
 	closeLater(t, dev)
-	other, err := soft.New(soft.Options{Auto: true})
-	must(t, err)
-	peer.addr = other.Addr()
-	must(t, other.Close())
+	peer.addr = softPlaces(t, 1)[0].addr
 	return dev.Addr(), peer, capture
+}
+
+// softPlaces returns places for n software devices outside of a VM.
+func softPlaces(t *testing.T, n int) []place {
+	t.Helper()
+	_, p := places(false)
+	all, devices := slices.Repeat([]place{p}, n), make([]*soft.Device, n)
+	for i := range all {
+		var err error
+		devices[i], err = soft.New(soft.Options{Auto: true})
+		must(t, err)
+		all[i].addr = devices[i].Addr()
+	}
+	for _, d := range devices { // the programs there have them
+		must(t, d.Close())
+	}
+	return all
 }
 
 // play runs an exchange and returns the messages of the subject in words.
@@ -107,44 +193,64 @@ func (c *cmCase) play(t *testing.T) *recorded {
 	must(t, err)
 	var peer *program.Program
 	own, others := netip.AddrPortFrom(subject, c.port), netip.AddrPortFrom(place.addr, c.port)
-	must(t, c.run(ctx, channel, own, others, func() {
+	messages := func() [][]byte { return cmMessages(t, capture, subject) }
+	must(t, c.run(ctx, &cmPlay{Channel: channel, own: own, peer: others, messages: messages, start: func() {
 		if strings.HasPrefix(c.peer, "serve-") {
 			peer = place.server(t, c.peer, others.String(), c.n)
 		} else {
 			peer = place.peer(t, c.peer, own.String(), c.n)
 		}
-	}))
+	}}))
 	peer.Wait(t)
 	must(t, channel.Close())
+	return &recorded{numbers{}, messages()}
+}
+
+// cmMessages returns the messages of the connection manager from an address in a file with a capture, the end
+// of which may not be written yet.
+func cmMessages(t *testing.T, capture string, from netip.Addr) (all [][]byte) {
+	t.Helper()
 	file, err := os.ReadFile(capture)
 	must(t, err)
-	var messages tap
-	for len(file) > 0 { // of blocks with their length at byte 4
-		n := binary.LittleEndian.Uint32(file[4:])
-		_, err := messages.Write(file[:n])
+	var packets tap
+	for len(file) >= 8 { // of blocks with their length at byte 4
+		n := int(binary.LittleEndian.Uint32(file[4:]))
+		if n > len(file) {
+			break
+		}
+		_, err := packets.Write(file[:n])
 		must(t, err)
 		file = file[n:]
 	}
-	r := &recorded{numbers: numbers{}}
-	for _, p := range messages.from(subject) {
+	for _, p := range packets.from(from) {
 		if b := roce(p); binary.BigEndian.Uint32(b[4:])&0xffffff == 1 {
-			r.packets = append(r.packets, p)
+			all = append(all, p)
 		}
 	}
-	return r
+	return all
 }
+
+// attrMRA is the attribute of an MRA.
+const attrMRA = 0x11
+
+// madHeaders is the size of what is before the MAD in a message to QP 1, from the BTH on.
+const madHeaders = bthSize + 8
+
+// attributeOf returns the attribute of a message of the connection manager.
+func attributeOf(p []byte) uint16 { return binary.BigEndian.Uint16(roce(p)[madHeaders+16:]) }
 
 // chosen are the places in messages with numbers that their sender has chosen, by the attribute: the offset from
 // the start of the MAD and the size, and in brackets the offset of an address.
 var chosen = map[uint16]string{
-	0x10: "8+8 24+4 40+8 56+3 68+3 [80] [96] 112+3 166+2 [168] [184]", // REQ: transaction, ID, GUID, QPN, PSN, GIDs, flow label (of the ports), port, addresses
-	0x12: "8+8 24+8",                                                  // REJ: transaction, IDs
-	0x13: "8+8 24+8 36+3 44+3 52+8",                                   // REP: transaction, IDs, QPN, PSN, GUID
-	0x14: "8+8 24+8",                                                  // RTU
-	0x15: "8+8 24+8 32+3",                                             // DREQ: transaction, IDs, QPN
-	0x16: "8+8 24+8",                                                  // DREP
-	0x17: "8+8 24+4 42+2 [44] [60]",                                   // SIDR_REQ: transaction, ID, port, addresses
-	0x18: "8+8 24+4 32+3",                                             // SIDR_REP: transaction, ID, QPN
+	0x10:    "8+8 24+4 40+8 56+3 68+3 [80] [96] 112+3 166+2 [168] [184]", // REQ: transaction, ID, GUID, QPN, PSN, GIDs, flow label (of the ports), port, addresses
+	attrMRA: "8+8 24+8",                                                  // MRA: transaction, IDs
+	0x12:    "8+8 24+8",                                                  // REJ: transaction, IDs
+	0x13:    "8+8 24+8 36+3 44+3 52+8",                                   // REP: transaction, IDs, QPN, PSN, GUID
+	0x14:    "8+8 24+8",                                                  // RTU
+	0x15:    "8+8 24+8 32+3",                                             // DREQ: transaction, IDs, QPN
+	0x16:    "8+8 24+8",                                                  // DREP
+	0x17:    "8+8 24+4 42+2 [44] [60]",                                   // SIDR_REQ: transaction, ID, port, addresses
+	0x18:    "8+8 24+4 32+3",                                             // SIDR_REP: transaction, ID, QPN
 }
 
 // madForm returns a message of the connection manager in words: all bytes of the headers and the MAD, with the
@@ -152,17 +258,16 @@ var chosen = map[uint16]string{
 func madForm(t *testing.T, p []byte) string {
 	t.Helper()
 	b := roce(p)
-	const headers = bthSize + 8
-	if len(b) != headers+256+icrcSize {
+	if len(b) != madHeaders+256+icrcSize {
 		t.Fatalf("%d bytes are no MAD: %x", len(b), b)
 	}
 	form := (numbers{}).form(p)
 	at := strings.Index(form, "PSN ") + len("PSN ")
 	form = form[:at] + "......" + form[at+6:] // of QP 1
-	mad := b[headers : headers+256]
+	mad := b[madHeaders:][:256]
 	text := []byte(fmt.Sprintf("%x", mad))
 	blank := func(at, n int) { copy(text[2*at:], strings.Repeat(".", 2*n)) }
-	places, ok := chosen[binary.BigEndian.Uint16(mad[16:])]
+	places, ok := chosen[attributeOf(p)]
 	if !ok {
 		t.Fatalf("attribute %#x", mad[16:18])
 	}
