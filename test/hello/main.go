@@ -12,36 +12,22 @@ import (
 
 func main() {
 	ctx := context.Background()
-	reader, writer := newPeer(), newPeer()
-	check(reader.qp.PostRecv(1)) // for the immediate value
-	check(reader.qp.Connect(ctx, must(writer.qp.Endpoint())))
-	check(writer.qp.Connect(ctx, must(reader.qp.Endpoint())))
+	dev := must(uverbs.Open(must(soft.New(soft.Options{})).Name()))
+	pd, cq := must(dev.AllocPD()), must(dev.CreateCQ(uverbs.CQOptions{Events: true}))
+	mr := must(pd.RegMR(must(uverbs.AllocBuffer(8192)), uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite))
+	o := uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Path: uverbs.PathOptions{Access: uverbs.AccessRemoteWrite}}
+	reader, writer := must(pd.CreateQP(o)), must(pd.CreateQP(o))
+	check(reader.Connect(ctx, must(writer.Endpoint())))
+	check(writer.Connect(ctx, must(reader.Endpoint())))
+	check(reader.PostRecv(1)) // for the immediate value
 	go func() {
-		n := copy(writer.mr.Bytes(), "hello")
-		check(writer.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRRDMAWriteWithImm, SGL: []uverbs.SGE{writer.mr.SGE(0, n)},
-			RemoteAddr: reader.mr.Addr(), RKey: reader.mr.RKey(), Imm: uint32(n)}))
+		n := copy(mr.Bytes(), "hello")
+		check(writer.PostSend(uverbs.SendWR{Opcode: uverbs.WRRDMAWriteWithImm, SGL: []uverbs.SGE{mr.SGE(0, n)},
+			RemoteAddr: mr.Addr() + 4096, RKey: mr.RKey(), Imm: uint32(n)}))
 	}()
 	var wc [1]uverbs.WC
-	must(reader.cq.Wait(ctx, wc[:])) // until data and immediate value are here
-	fmt.Printf("%d bytes: %s\n", wc[0].Imm, reader.mr.Bytes()[:wc[0].Imm])
-}
-
-// peer is one end of a connection.
-type peer struct {
-	cq *uverbs.CQ
-	mr *uverbs.MR
-	qp *uverbs.QP
-}
-
-func newPeer() (p peer) {
-	dev := must(soft.New(soft.Options{}))
-	ctx := must(uverbs.Open(dev.Name()))
-	pd := must(ctx.AllocPD())
-	p.cq = must(ctx.CreateCQ(uverbs.CQOptions{Events: true}))
-	p.mr = must(pd.RegMR(must(uverbs.AllocBuffer(4096)), uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite))
-	p.qp = must(pd.CreateQP(uverbs.QPOptions{SendCQ: p.cq, RecvCQ: p.cq, Path: uverbs.PathOptions{Access: uverbs.AccessRemoteWrite}}))
-	check(p.qp.Init())
-	return p
+	must(cq.Wait(ctx, wc[:])) // until data and immediate value are here
+	fmt.Printf("%d bytes: %s\n", wc[0].Imm, mr.Bytes()[4096:][:wc[0].Imm])
 }
 
 func must[T any](v T, err error) T {
