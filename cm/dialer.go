@@ -110,6 +110,8 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (c Choice, e
 		return c, argErr("Dialer", "Policy", d.Policy, "PreferRDMA, RDMAOnly or FirstWins")
 	case d.FallbackDelay < 0:
 		return c, argErr("Dialer", "FallbackDelay", d.FallbackDelay, "at least 0")
+	case ctx.Err() != nil:
+		return c, ctx.Err()
 	}
 	c = Choice{Network: network, Address: address}
 	parent := ctx
