@@ -2,13 +2,11 @@ package cm
 
 import (
 	_ "embed"
-	"errors"
-	"net/netip"
 	"time"
 
 	"github.com/goverbs/goverbs/cm/internal/ucm"
+	"github.com/goverbs/goverbs/test/softrig"
 	"github.com/goverbs/goverbs/test/testenv"
-	"github.com/goverbs/goverbs/uverbs/soft"
 	"github.com/goverbs/goverbs/uverbs/soft/gsi"
 )
 
@@ -44,21 +42,5 @@ func makeSoft() (closeAll func() error, err error) {
 		softHost = ucm.New(ucm.Options{Clock: fastClock{time.Now()}})
 		gsi.SetManager(softHost)
 	}
-	var devs []*soft.Device
-	closeAll = func() error {
-		var err error
-		for _, d := range devs {
-			err = errors.Join(err, d.Close())
-		}
-		return err
-	}
-	rig := testenv.TheRig()
-	for i, name := range rig.Devices {
-		d, err := soft.New(soft.Options{Name: name, Addr: netip.MustParseAddr(rig.Addrs[i]), Faults: testenv.SoftFaults()})
-		if err != nil {
-			return nil, errors.Join(err, closeAll())
-		}
-		devs = append(devs, d)
-	}
-	return closeAll, nil
+	return softrig.Make()
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/goverbs/test/softrig"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -48,7 +49,7 @@ func TestMain(m *testing.M) {
 // runTests runs the tests, on software devices if the rig has such. It returns the exit status.
 func runTests(m *testing.M) (code int) {
 	if rig.Soft {
-		closeAll, err := makeSoft()
+		closeAll, err := softrig.Make()
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "software devices:", err)
 			return 2

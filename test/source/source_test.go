@@ -144,7 +144,7 @@ func TestImports(t *testing.T) {
 			allowed = append(allowed, "test/testenv")
 		}
 		if f.test() && f.pkg() == "cm" { // tells the model when a driver leaves, and makes the software devices of the rig
-			allowed = append(allowed, "test/hca/bench", "uverbs/soft")
+			allowed = append(allowed, "test/hca/bench", "uverbs/soft", "test/softrig")
 		}
 		if f.pkg() == "uverbs/soft" && f.ast.Name.Name == "soft_test" { // shows and tests what programs see
 			allowed = append(allowed, "uverbs", "cm")

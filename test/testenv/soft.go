@@ -19,9 +19,9 @@ var softKernel = [2]int{7, 2}
 // SoftKernel returns the name of that version, such as "7.2".
 func SoftKernel() string { return fmt.Sprintf("%d.%d", softKernel[0], softKernel[1]) }
 
-// softAddr returns the n-th address for software devices of this process, n being 0 or 1. No other
+// SoftAddr returns the n-th address for software devices of this process, n being 0 or 1. No other
 // process has it, since it follows from the process ID, of which there are at most 2^22.
-func softAddr(n int) string {
+func SoftAddr(n int) string {
 	const first = 127<<24 | 1<<16 // 127.1.0.0
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], uint32(first+2*os.Getpid()+n))
@@ -33,7 +33,7 @@ func softAddr(n int) string {
 func softRig(devices [2]string) Rig {
 	return Rig{
 		Driver: rxeRig.Driver, Soft: true, Devices: devices, Netdevs: [2]string{"lo", "lo"},
-		Addrs: [2]string{softAddr(0), softAddr(1)}, GID: rxeRig.GID, GID6: rxeRig.GID6,
+		Addrs: [2]string{SoftAddr(0), SoftAddr(1)}, GID: rxeRig.GID, GID6: rxeRig.GID6,
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"sync"
 	"testing"
@@ -16,17 +15,15 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/test/softrig"
 	"github.com/goverbs/goverbs/test/testenv"
-	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
 func TestMain(m *testing.M) {
-	if rig := testenv.TheRig(); rig.Soft {
-		for i, name := range rig.Devices {
-			if _, err := soft.New(soft.Options{Name: name, Addr: netip.MustParseAddr(rig.Addrs[i])}); err != nil {
-				fmt.Fprintln(os.Stderr, "software devices:", err)
-				os.Exit(2)
-			}
+	if testenv.TheRig().Soft {
+		if _, err := softrig.Make(); err != nil {
+			fmt.Fprintln(os.Stderr, "software devices:", err)
+			os.Exit(2)
 		}
 	}
 	os.Exit(testenv.MainFor(m, map[string]string{"rxe": "", "soft": ""}))

@@ -2,12 +2,12 @@ package main
 
 import (
 	"bufio"
-	"encoding/binary"
-	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // mainEnv makes the test binary the program.
@@ -21,13 +21,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// address returns one of two addresses that no other process uses for a device in software.
-func address(n int) string {
-	var b [4]byte
-	binary.BigEndian.PutUint32(b[:], uint32(127<<24|64<<16+2*os.Getpid()+n))
-	return netip.AddrFrom4(b).String()
-}
-
 // program returns the program with a device in software at an address, or without one.
 func program(t *testing.T, device string, args ...string) *exec.Cmd {
 	t.Helper()
@@ -38,7 +31,7 @@ func program(t *testing.T, device string, args ...string) *exec.Cmd {
 
 // TestCheck: a client with a device calls the server by RDMA, and one without by TCP.
 func TestCheck(t *testing.T) {
-	server := program(t, address(0), "serve", address(0)+":0")
+	server := program(t, testenv.SoftAddr(0), "serve", testenv.SoftAddr(0)+":0")
 	out, err := server.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +48,7 @@ func TestCheck(t *testing.T) {
 	if err != nil || !ok {
 		t.Fatalf("the server prints %q: %v", line, err)
 	}
-	for device, network := range map[string]string{address(1): "rdma+tcp", "": "tcp"} {
+	for device, network := range map[string]string{testenv.SoftAddr(1): "rdma+tcp", "": "tcp"} {
 		got, err := program(t, device, "check", where).CombinedOutput()
 		if want := "connected by " + network + "\nSERVING\n"; err != nil || string(got) != want {
 			t.Errorf("device %q: %v, it prints %q, want %q", device, err, got, want)
