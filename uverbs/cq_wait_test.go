@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"os"
+	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -36,12 +38,26 @@ func (r *waitRig) arms() int {
 	return len(r.k.rung()) / size
 }
 
-// later puts a completion into the ring after some time, and raises an event for it.
+// later puts a completion into the ring once a goroutine is parked in Wait, and raises an event for it.
 func (r *waitRig) later(id uint64) {
-	time.AfterFunc(2*time.Millisecond, func() {
+	go func() {
+		for !parked() {
+			time.Sleep(100 * time.Microsecond)
+		}
 		r.k.complete(r.CQ, id)
 		r.raise()
-	})
+	}()
+}
+
+// parked reports whether a goroutine is parked in CompChannel.Wait.
+func parked() bool {
+	stacks := make([]byte, 1<<20)
+	for one := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
+		if strings.Contains(one, "[IO wait") && strings.Contains(one, "(*CompChannel).Wait") {
+			return true
+		}
+	}
+	return false
 }
 
 // expect waits for the completions with these IDs, n at a time.
