@@ -50,8 +50,8 @@ type Dialer struct {
 	TCP    net.Dialer  // TCP connects by TCP. Its Resolver is for both; its Timeout and Deadline are for TCP only.
 
 	// FallbackDelay is how long PreferRDMA waits for a peer that does not answer by RDMA before it
-	// tries TCP as well; the first connection wins then. Zero is 1 s. If it is clear earlier that
-	// the peer cannot be reached by RDMA, Dialer tries TCP at once.
+	// tries TCP as well; the first connection or rejection wins then. Zero is 1 s. If it is clear
+	// earlier that the peer cannot be reached by RDMA, Dialer tries TCP at once.
 	FallbackDelay time.Duration
 
 	// Chosen, if set, is called for each new connection before DialContext returns it. Several
@@ -97,7 +97,7 @@ type attempt struct {
 	rdma bool
 }
 
-// Reasons for TCP.
+// errTCPFirst is a reason for TCP.
 var errTCPFirst = errors.New("TCP has connected first")
 
 // dial is DialContext without a prefix of its errors.
@@ -127,7 +127,7 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (c Choice, e
 		}()
 	}
 	defer func() { go closeLate(results, running) }()
-	tcpStarted := false
+	tcpStarted, rejected := false, false
 	startTCP := func() {
 		if !tcpStarted {
 			start(false, func() (net.Conn, error) { return d.TCP.DialContext(ctx, network, address) })
@@ -151,7 +151,7 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (c Choice, e
 		c.NoRDMA = fmt.Errorf("no answer by RDMA within %v: %w", wait, errTCPFirst)
 	}
 	var tcpErr error
-	for running > 0 {
+	for running > 0 && !rejected {
 		select {
 		case <-delay:
 			startTCP()
@@ -173,6 +173,8 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (c Choice, e
 					err = fmt.Errorf("%w; policy RDMAOnly does not allow TCP", err)
 				case errors.As(err, &noRDMA) && parent.Err() == nil:
 					startTCP()
+				case d.Policy == PreferRDMA && parent.Err() == nil:
+					rejected = true // or an argument is wrong; TCP would hide that
 				}
 			}
 		}

@@ -208,6 +208,26 @@ func TestDialerNoAnswer(t *testing.T) {
 	}
 }
 
+// TestDialerLateRejection: a peer that rejects by RDMA is not asked by TCP, also if TCP is tried already because the
+// rejection was late.
+func TestDialerLateRejection(t *testing.T) {
+	tcpStarted := make(chan struct{})
+	l := listenBoth(t, ListenConfig{RDMA: ListenOptions{Check: func(*Request) ([]byte, error) {
+		<-tcpStarted
+		return nil, errors.New("not you")
+	}}})
+	d := Dialer{FallbackDelay: time.Millisecond}
+	d.TCP.ControlContext = func(ctx context.Context, _, _ string, _ syscall.RawConn) error {
+		close(tcpStarted)
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	c, err := dialChoice(within(t), d, "tcp", l.Addr().String())
+	if refused := new(RefusedError); !errors.As(err, &refused) || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, %v, want the rejection alone", c.Conn, err)
+	}
+}
+
 // TestIWARPDialer: on iWARP, RDMA and TCP have the same ports, and a program that expects TCP gets an
 // iWARP request first.
 func TestIWARPDialer(t *testing.T) {
