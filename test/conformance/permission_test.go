@@ -108,11 +108,13 @@ func TestMemlock(t *testing.T) {
 }
 
 // TestOtherCredentials: a thread that has changed its user since the device was opened may
-// not write() to it. The error says so, and how to do without; an ioctl is not refused.
+// not write() to it. The error says so, and how to do without; an ioctl is not refused, and takes the place of
+// write() where that is the first choice.
 func TestOtherCredentials(t *testing.T) {
 	testenv.NeedsKernel(t, "credentials of device files")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
+		buf := newBuffer(t, 4096)
 		type result struct {
 			pd  *uverbs.PD
 			err error
@@ -125,6 +127,11 @@ func TestOtherCredentials(t *testing.T) {
 				return
 			}
 			pd, err := dev.AllocPD()
+			for range 2 {
+				if err == nil {
+					err = regAndDereg(pd, buf)
+				}
+			}
 			done <- result{pd, err}
 		}()
 		r := <-done
@@ -137,6 +144,15 @@ func TestOtherCredentials(t *testing.T) {
 			says(t, r.err, "permission denied", "other credentials", "RDMAABI=ioctl")
 		}
 	})
+}
+
+// regAndDereg registers memory and deregisters it.
+func regAndDereg(pd *uverbs.PD, buf *uverbs.Buffer) error {
+	mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
+	if err != nil {
+		return err
+	}
+	return mr.Close()
 }
 
 // TestDeviceCgroup: a control group that does not let its processes open the device.
