@@ -58,7 +58,7 @@ func (c *config) softRxeSuite() suite {
 			tests("programs", "^TestP"),
 			tests("cm", "^TestCM"),
 			tests("many", "^TestMany"),
-			within("1000h", "walk", "^TestWalk$", pick(c.short, "GOVERBS_WALK=1m", "GOVERBS_WALK=3m")),
+			within("2h", "walk", "^TestWalk$", pick(c.short, "GOVERBS_WALK=1m", "GOVERBS_WALK=3m")),
 			tests("loss", "^TestWalkLoss$", pick(c.short, "GOVERBS_WALK=30s", "GOVERBS_WALK=1m")),
 		},
 	}

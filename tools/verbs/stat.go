@@ -54,7 +54,7 @@ Each driver has counters and names of its own. Often looked at:
   rcvd_rnr_err, rnr_nak_retry_err      the peer had no receive posted
   retry_exceeded_err, retry_rnr_exceeded_err, req_cqe_error
                                        requests failed for good
-  np_cnp_sent, rp_cnp_handled          congestion was reported to the sender, and by a receiver`,
+  np_cnp_sent, rp_cnp_handled          notifications of congestion that were sent, and that came`,
 		Example: `  verbs stat
   verbs stat rxe0
   verbs stat rxe0 --json | jq '.[].counters[] | select(.value > 0)'`,
