@@ -298,6 +298,30 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestEventLoopLastRequest: a loop whose last user leaves while a request is being refused ends nevertheless, and
+// its channel is closed.
+func TestEventLoopLastRequest(t *testing.T) {
+	c, _ := newFake(t)
+	l := runEventLoop(c)
+	id := value(c.NewID(TCP))(t)
+	l.register(id, eventHandler{event: func(e *Event) {
+		l.release()
+		must(t, id.Close(), e.ID.Close())
+	}})
+	e := c.newEvent(eventResp(id.uid, 77, EventConnectRequest, 0))
+	if e == nil || !c.deliver(e, nil) {
+		t.Fatal("the request goes nowhere")
+	}
+	select {
+	case c.readTurn <- struct{}{}: // which the loop gives back at its end
+	case <-time.After(timeout):
+		t.Fatal("the loop goes on")
+	}
+	if _, err := c.NewID(TCP); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("the channel is not closed: %v", err)
+	}
+}
+
 // TestEventLoopCloseID: an ID that the process may not destroy any more is closed without an error, and the loop
 // takes no new users, so that its channel is closed some day. Any other error is that of the caller.
 func TestEventLoopCloseID(t *testing.T) {

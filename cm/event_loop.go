@@ -70,6 +70,17 @@ func (l *eventLoop) run() {
 		} else if e.Listen != nil {
 			e.ID.Close()
 		}
+		l.closeIfUnused() // if the last user left while the event had an ID
+	}
+}
+
+// closeIfUnused closes the channel if the loop has no user. The channel cannot be closed while it has IDs.
+func (l *eventLoop) closeIfUnused() {
+	l.mu.Lock()
+	unused := l.users == 0
+	l.mu.Unlock()
+	if unused {
+		l.channel.Close()
 	}
 }
 
@@ -150,11 +161,8 @@ func (l *eventLoop) acquire() bool {
 func (l *eventLoop) release() {
 	l.mu.Lock()
 	l.users--
-	last := l.users == 0
 	l.mu.Unlock()
-	if last {
-		l.channel.Close()
-	}
+	l.closeIfUnused()
 }
 
 // releaseLater is release, after idleGrace if the caller is the last user.

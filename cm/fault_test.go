@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime/pprof"
 	"strings"
 	"sync"
 	"syscall"
@@ -172,7 +173,9 @@ func nothingLeft(t *testing.T, before kernelUse) (after kernelUse) {
 			return after
 		}
 	}
-	t.Errorf("there was %+v, and is %+v", before, after)
+	var stacks strings.Builder
+	pprof.Lookup("goroutine").WriteTo(&stacks, 1)
+	t.Errorf("there was %+v, and is %+v\n%s", before, after, &stacks)
 	return after
 }
 
