@@ -46,8 +46,9 @@ func lookup(ctx context.Context, resolver *net.Resolver, family, address string)
 // after the other and gives each a share of the time until the deadline of ctx. Without a deadline,
 // an attempt ends when the kernel gives up, which takes over a minute if the host does not answer.
 // If the peer rejects the connection, the error matches ECONNREFUSED, and it is a [*RefusedError]
-// if the peer has given a reason. Once the connection is established, the end of ctx does not
-// affect it.
+// if the peer has given a reason. A rejection because the peer still has an old connection with the
+// same QP number, as after a crash of this host, is followed by up to three more attempts. Once the
+// connection is established, the end of ctx does not affect it.
 func Dial(ctx context.Context, address string, o DialOptions) (*Conn, error) {
 	o, err := o.defaults()
 	if err != nil {
@@ -87,15 +88,41 @@ func dialWithin(ctx context.Context, addrs int, to netip.AddrPort, o DialOptions
 		defer cancel()
 		ctx = short
 	}
-	if o.LocalAddr.Port() != 0 {
-		return dial(ctx, to, o)
-	}
 	var c *Conn
-	err := RetryPort(func() (err error) {
+	try := func() (err error) {
 		c, err = dial(ctx, to, o)
 		return err
+	}
+	err := retryStale(ctx, func() error {
+		if o.LocalAddr.Port() != 0 {
+			return try()
+		}
+		return RetryPort(try)
 	})
 	return c, err
+}
+
+// retryStale calls try until it succeeds or fails for another reason than an old connection of the
+// peer, four times at most. The peer of a host that has crashed still has its connections. When the
+// host counts its QPs from the start again, the peer rejects those that it knows. With the
+// rejection it ends the old connection (cm_match_req), which takes one message and its answer.
+func retryStale(ctx context.Context, try func() error) error {
+	err := try()
+	for pause := 5 * time.Millisecond; rejectedAs(err, ReasonStaleConn) && pause <= 500*time.Millisecond; pause *= 10 {
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+		err = try()
+	}
+	return err
+}
+
+// rejectedAs reports whether err is a rejection for a reason of the connection manager.
+func rejectedAs(err error, r Reason) bool {
+	e, ok := errors.AsType[*EventError](err)
+	return ok && e.Type == EventRejected && Reason(e.Status) == r
 }
 
 // RetryPort calls try until it succeeds or fails for another reason than a port that TCP uses, nine

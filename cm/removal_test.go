@@ -251,3 +251,63 @@ func TestDeviceRemoved(t *testing.T) {
 
 // second1 returns the second of two results.
 func second1[T any](_ T, err error) error { return err }
+
+// TestDialAfterCrash: a host that has crashed comes back and counts its QPs from the start again, so the
+// peer, which knows nothing of the crash, rejects the first request as stale.
+func TestDialAfterCrash(t *testing.T) {
+	testenv.Guest(t)
+	if !testenv.TheRig().Soft {
+		t.Skip("only a software device can crash and come back with the same numbers")
+	}
+	ctx := within(t)
+	l := newListener(t, ListenOptions{})
+	o := soft.Options{Addr: netip.MustParseAddr("127.0.0.9"), Seed: 7}
+	from := netip.AddrPortFrom(o.Addr, 0)
+
+	dev := value(soft.New(o))(t)
+	old := value(Dial(ctx, l.Addr().String(), DialOptions{LocalAddr: from}))(t)
+	stays := value(l.Accept(ctx))(t)
+	defer stays.Close()
+	qpn := old.qp.QPN()
+	dev.Partition(netip.Addr{})
+	must(t, dev.Close())
+	old.Close() // of which the peer learns nothing
+
+	dev = value(soft.New(o))(t)
+	defer func() { must(t, dev.Close()) }()
+	again := value(Dial(ctx, l.Addr().String(), DialOptions{LocalAddr: from}))(t)
+	defer again.Close()
+	if got := again.qp.QPN(); got == qpn {
+		t.Errorf("QP %#x was not rejected: the test shows nothing", got)
+	}
+}
+
+// TestRetryStale: a peer that still has an old connection is asked again, four times in all, and no
+// longer than the context. Other rejections are final.
+func TestRetryStale(t *testing.T) {
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for _, c := range []struct {
+		ctx    context.Context
+		reason Reason
+		stays  int // rejections until the old connection is gone
+		calls  int
+	}{
+		{t.Context(), ReasonStaleConn, 0, 1},
+		{t.Context(), ReasonStaleConn, 2, 3},
+		{t.Context(), ReasonStaleConn, 9, 4},
+		{t.Context(), ReasonConsumer, 9, 1},
+		{ended, ReasonStaleConn, 9, 1},
+	} {
+		calls := 0
+		err := retryStale(c.ctx, func() error {
+			if calls++; calls <= c.stays {
+				return fmt.Errorf("dial: %w", &EventError{Type: EventRejected, Status: int32(c.reason)})
+			}
+			return nil
+		})
+		if calls != c.calls || (err == nil) != (c.calls > c.stays) {
+			t.Errorf("%s, %d times: %d calls, %v, want %d calls", c.reason, c.stays, calls, err, c.calls)
+		}
+	}
+}
