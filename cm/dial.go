@@ -207,11 +207,20 @@ func (o *DialOptions) requestData(c *Conn) ([]byte, error) {
 		return o.PrivateData, nil
 	}
 	data, err := o.Prepare(c.PD())
-	if err == nil && len(data) > MaxDialData {
-		err = argErr("Prepare", "private data", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes", MaxDialData)
+	switch {
+	case err != nil:
+		return nil, &prepareError{err}
+	case len(data) > MaxDialData:
+		return nil, argErr("Prepare", "private data", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes", MaxDialData)
 	}
-	return data, err
+	return data, nil
 }
+
+// prepareError is the program's own error of Prepare, which says nothing about RDMA.
+type prepareError struct{ error }
+
+// Unwrap returns the error.
+func (e *prepareError) Unwrap() error { return e.error }
 
 // growStack makes the stack of the goroutine as large as making a connection needs. Growing it
 // once, while there is little on it to copy, is faster than growing it step by step, which costs as

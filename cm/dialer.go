@@ -97,6 +97,10 @@ type attempt struct {
 	rdma bool
 }
 
+// endGrace is how long a Dialer waits for the errors of its attempts after its context has ended. An attempt ends at
+// once, unless a device hangs.
+const endGrace = time.Second
+
 // errTCPFirst is a reason for TCP.
 var errTCPFirst = errors.New("TCP has connected first")
 
@@ -151,8 +155,14 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (c Choice, e
 		c.NoRDMA = fmt.Errorf("no answer by RDMA within %v: %w", wait, errTCPFirst)
 	}
 	var tcpErr error
+	ended := parent.Done()
+	var hung <-chan time.Time
 	for running > 0 && !rejected {
 		select {
+		case <-ended:
+			ended, hung = nil, time.After(endGrace)
+		case <-hung:
+			return c, fmt.Errorf("%w; an attempt goes on, perhaps on a device that hangs", parent.Err())
 		case <-delay:
 			startTCP()
 		case a := <-results:
@@ -225,9 +235,10 @@ func (e *noRDMAError) Unwrap() error { return e.error }
 // or because nobody answers or listens there by RDMA.
 func isNoRDMA(err error) bool {
 	var refused *RefusedError
+	var prepare *prepareError
 	var e *EventError
 	switch {
-	case errors.As(err, &refused):
+	case errors.As(err, &refused), errors.As(err, &prepare):
 		return false
 	case errors.As(err, &e) && e.Type == EventRejected && e.Status > 0:
 		return Reason(e.Status) == ReasonInvalidServiceID

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/net/nettest"
 
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // listenBoth makes a listener for RDMA and TCP on the first device, which is closed at the end.
@@ -205,6 +207,34 @@ func TestDialerNoAnswer(t *testing.T) {
 	_, err = dialChoice(within(t), Dialer{Policy: RDMAOnly, RDMA: DialOptions{ConnOptions: ConnOptions{Depth: -1}}}, "tcp", to.String())
 	if argErr := new(ArgError); !errors.As(err, &argErr) || argErr.Field != "Depth" {
 		t.Errorf("a wrong option: %v", err)
+	}
+}
+
+// TestDialerPrepareFails: an error of the program's Prepare is not taken for a lack of RDMA, also if it looks
+// like one.
+func TestDialerPrepareFails(t *testing.T) {
+	l := listenBoth(t, ListenConfig{})
+	d := Dialer{RDMA: DialOptions{Prepare: func(*uverbs.PD) ([]byte, error) { return nil, fs.ErrNotExist }}}
+	if c, err := dialChoice(within(t), d, "tcp", l.Addr().String()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v, %v, want the error of Prepare", c.Conn, err)
+	}
+}
+
+// TestDialerHangs: the end of the context ends DialContext, also if an attempt goes on, as it does on a device that
+// hangs.
+func TestDialerHangs(t *testing.T) {
+	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	hang := make(chan struct{})
+	d := Dialer{Policy: FirstWins}
+	d.TCP.ControlContext = func(context.Context, string, string, syscall.RawConn) error {
+		<-hang
+		return errors.New("this goes on")
+	}
+	_, err := dialChoice(short, d, "tcp", "127.0.0.1:1")
+	close(hang)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "hangs") {
+		t.Errorf("DialContext ends with %v", err)
 	}
 }
 

@@ -35,8 +35,10 @@ func sentMlx5(i *mlx5.SendInfo) sentWR {
 func (mlx5Driver) postedRecvs(q *QP) int {
 	switch s := q.srq; {
 	case s != nil:
-		s.post.Lock()
+		s.post.Lock() // so that Close waits
 		defer s.post.Unlock()
+		s.mlx5.list.Lock()
+		defer s.mlx5.list.Unlock()
 		if !s.closed.Load() {
 			return s.mlx5.rq.Posted()
 		}

@@ -120,3 +120,28 @@ func TestBufferPoolFree(t *testing.T) {
 		}
 	})
 }
+
+// TestMlx5SRQPosted: receives of an SRQ are counted, as for an error of a peer in the process, while others
+// complete.
+func TestMlx5SRQPosted(t *testing.T) {
+	c := newMlx5Card(t, true, true, 64)
+	for id := range uint64(4) {
+		must(t, c.srq.PostRecv(id, c.sge(0, 8)))
+	}
+	together(func() {
+		for entry := range uint16(4) {
+			value(c.srq.completeMlx5(entry))(t)
+			runtime.Gosched()
+		}
+	}, func() {
+		for range 100 {
+			if n := (mlx5Driver{}).postedRecvs(c.qp); n < 0 || n > 4 {
+				t.Errorf("%d receives are posted of 4", n)
+			}
+			runtime.Gosched()
+		}
+	})
+	if n := (mlx5Driver{}).postedRecvs(c.qp); n != 0 {
+		t.Errorf("%d receives are left", n)
+	}
+}

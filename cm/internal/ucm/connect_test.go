@@ -488,3 +488,34 @@ func TestShortRequests(t *testing.T) {
 		t.Errorf("event %d", got)
 	}
 }
+
+// TestFlood: peers that send faster than this host answers do not fill its memory.
+func TestFlood(t *testing.T) {
+	r := newRig(t)
+	waiting := func() int {
+		r.host.mu.Lock()
+		defer r.host.mu.Unlock()
+		return len(r.host.outbox)
+	}
+	flood := func(n int) {
+		for i := range n {
+			var mad [madSize]byte
+			ibcm.Encode(&mad, 1, &ibcm.REQ{CommID: uint32(i), Service: spaceTCP<<16 | 9, QPN: uint32(i), GUID: 5, PKey: 0xffff, Primary: ibcm.PathInfo{LocalGID: netip.MustParseAddr(addrA).As16()}})
+			r.host.Receive(r.b, netip.MustParseAddr(addrA), netip.MustParseAddr(addrB), mad[:])
+		}
+	}
+	r.fabric.mu.Lock() // nothing can be sent
+	flood(100)
+	if n := waiting(); n == 0 {
+		t.Error("no request is answered")
+	}
+	flood(maxOutbox + 1000)
+	if n := waiting(); n != maxOutbox {
+		t.Errorf("%d answers wait, want %d", n, maxOutbox)
+	}
+	r.fabric.mu.Unlock()
+	r.settle()
+	if n := waiting(); n != 0 {
+		t.Errorf("%d answers are left", n)
+	}
+}

@@ -70,8 +70,15 @@ func (h *Host) Receive(p gsi.Port, src, dst netip.Addr, mad []byte) {
 	}
 }
 
+// maxOutbox is the largest number of MADs that wait for being sent. Whoever sends MADs faster than they are answered
+// must not fill the memory. A MAD that is lost is sent again.
+const maxOutbox = 16 << 10
+
 // SendMAD implements ibcm.Transport.
 func (d *device) SendMAD(src, dst netip.Addr, mad []byte) {
+	if len(d.host.outbox) >= maxOutbox {
+		return
+	}
 	d.host.outbox = append(d.host.outbox, outgoing{d.Port, src, dst, [madSize]byte(mad)})
 }
 
