@@ -255,16 +255,14 @@ func second1[T any](_ T, err error) error { return err }
 // TestDialAfterCrash: a host that has crashed comes back and counts its QPs from the start again, so the
 // peer, which knows nothing of the crash, rejects the first request as stale.
 func TestDialAfterCrash(t *testing.T) {
-	testenv.Guest(t)
-	if !testenv.TheRig().Soft {
-		t.Skip("only a software device can crash and come back with the same numbers")
-	}
 	ctx := within(t)
-	l := newListener(t, ListenOptions{})
-	o := soft.Options{Addr: netip.MustParseAddr("127.0.0.9"), Seed: 7}
-	from := netip.AddrPortFrom(o.Addr, 0)
-
+	server := value(soft.New(soft.Options{}))(t)
+	defer func() { must(t, server.Close()) }()
+	o := soft.Options{Seed: 7}
 	dev := value(soft.New(o))(t)
+	from := netip.AddrPortFrom(dev.Addr(), 0)
+	l := value(Listen(ctx, netip.AddrPortFrom(server.Addr(), 0).String(), ListenOptions{}))(t)
+	defer l.Close()
 	old := value(Dial(ctx, l.Addr().String(), DialOptions{LocalAddr: from}))(t)
 	stays := value(l.Accept(ctx))(t)
 	defer stays.Close()
@@ -273,7 +271,7 @@ func TestDialAfterCrash(t *testing.T) {
 	must(t, dev.Close())
 	old.Close() // of which the peer learns nothing
 
-	dev = value(soft.New(o))(t)
+	dev = value(soft.New(o))(t) // at the same address
 	defer func() { must(t, dev.Close()) }()
 	again := value(Dial(ctx, l.Addr().String(), DialOptions{LocalAddr: from}))(t)
 	defer again.Close()

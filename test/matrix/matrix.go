@@ -17,8 +17,6 @@ import (
 
 // Matrix says what works where: rows are features, columns are kernels.
 type Matrix struct {
-	Date    string   `json:"date"`    // when the tests ran
-	Commit  string   `json:"commit"`  // the source that they ran on
 	Columns []Column `json:"columns"` // one for each kernel and driver
 	Rows    []Row    `json:"rows"`    // in the order in which they are shown
 }
@@ -30,6 +28,8 @@ type Column struct {
 	Arch     string   `json:"arch"`               // architecture, by Go's name
 	Driver   string   `json:"driver"`             // one of the drivers below
 	Seconds  int      `json:"seconds"`            // how long the boots took
+	Date     string   `json:"date"`               // when they ran
+	Commit   string   `json:"commit"`             // the source that they ran on
 	Problems []string `json:"problems,omitempty"` // errors other than failed tests
 }
 
@@ -171,7 +171,7 @@ func (m *Matrix) groups() []string {
 // encode writes a matrix as JSON with a row to a line, so that a change is seen in a diff.
 func (m *Matrix) encode() []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "{\"date\": %q, \"commit\": %q, \"columns\": [\n", m.Date, m.Commit)
+	b.WriteString("{\"columns\": [\n")
 	list(&b, m.Columns)
 	b.WriteString("], \"rows\": [\n")
 	list(&b, m.Rows)
@@ -312,6 +312,59 @@ func merge(tests []sourceTest, runs []*Run) *Matrix {
 		}
 	}
 	return m
+}
+
+// run turns a column into what ran, from which merge makes the same column again. What became of tests
+// that are not in the source any more is left out.
+func (m *Matrix) run(column int, tests []sourceTest) *Run {
+	suites := map[[2]string]string{}
+	for _, t := range tests {
+		suites[[2]string{t.group, t.name}] = t.suite
+	}
+	b := Boot{Release: m.Columns[column].Release}
+	for _, r := range m.Rows {
+		test, _, sub := split(r.Test)
+		suite, ok := suites[[2]string{r.Group, test}]
+		if !ok {
+			continue
+		}
+		for path, o := range r.Cells[column].Paths {
+			name := test
+			if path != anyPath {
+				name += "/" + path
+			}
+			if sub != "" {
+				name += "/" + sub
+			}
+			b.Results = append(b.Results, Result{Suite: suite, Test: name, Outcome: o, Note: r.Cells[column].Note})
+		}
+	}
+	return &Run{Column: m.Columns[column], Boots: []Boot{b}}
+}
+
+// same reports whether two columns are of the same kernel and driver.
+func (c Column) same(other Column) bool {
+	return c.Kernel == other.Kernel && c.Arch == other.Arch && c.Driver == other.Driver
+}
+
+// with returns a matrix with the columns of newer in place of its own. Those that it does not have come
+// last.
+func (m *Matrix) with(newer *Matrix, tests []sourceTest) *Matrix {
+	var runs []*Run
+	used := map[int]bool{}
+	for i, c := range m.Columns {
+		of, at := m, i
+		if j := slices.IndexFunc(newer.Columns, c.same); j >= 0 {
+			of, at, used[j] = newer, j, true
+		}
+		runs = append(runs, of.run(at, tests))
+	}
+	for j := range newer.Columns {
+		if !used[j] {
+			runs = append(runs, newer.run(j, tests))
+		}
+	}
+	return merge(tests, runs)
 }
 
 // within reports whether a subtest is one of another's, or that itself; "" is the test.

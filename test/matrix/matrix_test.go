@@ -395,6 +395,15 @@ func TestSave(t *testing.T) {
 	if got := m.Rows[0].Cells[0].Paths; !maps.Equal(got, want) {
 		t.Errorf("paths are %v, want %v", got, want)
 	}
+	if err := Clear(dir, col); err != nil {
+		t.Error(err)
+	}
+	if r, err := readRun(dir, col); err != nil || len(r.Boots) != 0 {
+		t.Errorf("after Clear the run is %+v, %v", r, err)
+	}
+	if r, err := readRun(dir, other); err != nil || len(r.Boots) != 1 {
+		t.Errorf("after Clear of another kernel the run is %+v, %v", r, err)
+	}
 }
 
 // TestSeconds: boots that run at once do not add up, and nor counts what is between them.
@@ -423,7 +432,9 @@ func TestSeconds(t *testing.T) {
 
 func TestRender(t *testing.T) {
 	m := merge(someTests, someRuns())
-	m.Date, m.Commit = "2026-01-02", "abc1234"
+	for i := range m.Columns {
+		m.Columns[i].Date, m.Columns[i].Commit = "2026-01-02", "abc1234"
+	}
 	m.Columns[0].Problems = []string{"kernel: exit status 126"}
 	page, err := html(m)
 	if err != nil {
@@ -458,6 +469,43 @@ func TestRender(t *testing.T) {
 	}
 	if text(back) != text(m) {
 		t.Errorf("read back, it is\n%swant\n%s", text(back), text(m))
+	}
+}
+
+// TestWith: some columns are recorded again and one is new, and the others stay as they are.
+func TestWith(t *testing.T) {
+	runs := someRuns()
+	runs[0].Date, runs[0].Commit = "2026-01-01", "old"
+	runs[1].Date, runs[1].Commit = "2026-01-01", "old"
+	runs[1].Problems = []string{"a boot failed"}
+	m := merge(someTests, runs)
+	if got := m.with(&Matrix{}, someTests); string(got.encode()) != string(m.encode()) {
+		t.Errorf("with nothing new it is\n%swant\n%s", got.encode(), m.encode())
+	}
+
+	again := &Run{Column{Kernel: "6.1", Release: "6.1.0-57-amd64", Arch: "amd64", Date: "2026-01-02", Commit: "new"}, boots([]Result{
+		{"s", "TestB", Passed, "", 0}, {"s", "TestC", Passed, "", 0}, {"s", "TestC/x", Passed, "", 0}, {"s", "TestD", Passed, "", 0},
+	})}
+	added := &Run{Column{Kernel: "7.2", Arch: "amd64", Driver: soft, Date: "2026-01-02", Commit: "new"}, boots([]Result{{"s", "TestB", Passed, "", 0}})}
+	tests := append(slices.Clone(someTests[1:]), sourceTest{"s", "TestD", "h", "", nil}) // TestA has gone
+	got := m.with(merge(tests, []*Run{added, again}), tests)
+	var rows []string
+	for _, r := range got.Rows {
+		line := r.Test
+		for _, c := range r.Cells {
+			line += " " + symbol(c)
+		}
+		rows = append(rows, line)
+	}
+	// The old column did not run TestC and TestD; soft has no tests of this suite.
+	if want := []string{"TestB/deep ✓ – ", "TestB/deeper ✓ – ", "TestC/x ✓ ? ", "TestD ✓ ? "}; !slices.Equal(rows, want) {
+		t.Errorf("rows are %q, want %q", rows, want)
+	}
+	if c := got.Columns; len(c) != 3 || c[0].Release != "6.1.0-57-amd64" || !slices.Equal(c[1].Problems, []string{"a boot failed"}) {
+		t.Errorf("columns are %+v", c)
+	}
+	if got, want := got.recorded(), "2026-01-01, commit old (7.2 arm64); 2026-01-02, commit new (the others)"; got != want {
+		t.Errorf("recorded is %q, want %q", got, want)
 	}
 }
 

@@ -1,7 +1,9 @@
 package matrix
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -47,6 +49,27 @@ const (
 	pageFile   = "test/matrix/MATRIX.md"
 	readmeFile = "README.md"
 )
+
+// CheckIn puts the columns that Render has left in dir into the matrix that is checked in. If there are
+// none it does nothing.
+func CheckIn(dir, root string) error {
+	newer, err := readMatrix(filepath.Join(dir, "matrix.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	m, err := readMatrix(filepath.Join(root, dataFile))
+	if err != nil {
+		return err
+	}
+	tests, err := kernelTests(root)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(root, dataFile), m.with(newer, tests).encode(), 0o666)
+}
 
 // WriteReadme renders the matrix that is checked in into MATRIX.md and the README.
 func WriteReadme(root string) error {

@@ -219,6 +219,15 @@ func Remove(dir string, col Column, boot string) error {
 	return nil
 }
 
+// Clear removes the results of all boots of a column.
+func Clear(dir string, col Column) error {
+	files, err := filepath.Glob(bootFile(dir, col, "*"))
+	for _, f := range files {
+		err = errors.Join(err, os.Remove(f))
+	}
+	return err
+}
+
 // bootFile is where a boot of a kernel with a driver's devices is kept.
 func bootFile(dir string, c Column, boot string) string {
 	name := c.Arch + "-" + strings.ReplaceAll(c.Kernel, "/", "_")

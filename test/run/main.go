@@ -194,14 +194,14 @@ func (c *config) matrix(ctx context.Context, out io.Writer, cols []string, dry b
 	if len(cols) == 0 {
 		cols = columns
 	}
-	if !dry {
-		if err := os.RemoveAll(c.results()); err != nil {
-			return 1, err
-		}
-	}
 	failed := false
 	for _, name := range cols {
 		col := matrix.ParseColumn(name)
+		if !dry {
+			if err := matrix.Clear(c.results(), col); err != nil {
+				return 1, err
+			}
+		}
 		of := *c
 		of.kernel, of.arch = col.Kernel, col.Arch
 		p, err := of.plan(columnSuites[col.Driver])
@@ -231,13 +231,9 @@ func (c *config) matrix(ctx context.Context, out io.Writer, cols []string, dry b
 // results is where the results of boots are kept for the matrix.
 func (c *config) results() string { return filepath.Join(c.root, ".build", "matrix") }
 
-// readme checks the last table in, if there is one, and renders it into the README.
+// readme checks the columns of the last table in, if there is one, and renders all into the README.
 func (c *config) readme() error {
-	b, err := os.ReadFile(filepath.Join(c.results(), "matrix.json"))
-	if err == nil {
-		err = os.WriteFile(filepath.Join(c.root, "test", "matrix", "matrix.json"), b, 0o666)
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := matrix.CheckIn(c.results(), c.root); err != nil {
 		return err
 	}
 	return matrix.WriteReadme(c.root)
