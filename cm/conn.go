@@ -343,6 +343,7 @@ func (c *Conn) event(e *Event) {
 	}
 	switch e.Type {
 	case EventDisconnected, EventRejected: // rejected: the peer has given up before it learned that this side is ready
+		c.win.over = true
 		c.poll() // messages that arrived before the event still count
 		if c.eof {
 			c.fail(errReset)

@@ -2,8 +2,6 @@ package cm
 
 import (
 	"errors"
-	"maps"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -15,16 +13,27 @@ type eventLoop struct {
 	channel *Channel
 
 	mu       sync.Mutex
-	users    int                  // guarded by mu
-	draining bool                 // guarded by mu: no new user is accepted
-	err      error                // guarded by mu: why the channel is no longer read
-	handlers map[*ID]eventHandler // guarded by mu
+	users    int              // guarded by mu
+	draining bool             // guarded by mu: no new user is accepted
+	err      error            // guarded by mu: why the channel is no longer read
+	ids      map[*ID]*inbound // guarded by mu: the IDs that are registered
 }
 
-// eventHandler has the functions that an eventLoop calls for one ID.
+// eventHandler has the functions that an eventLoop calls for one ID. They may issue commands to the
+// device, so each ID has a goroutine while it has events: a device that hangs stops only its own
+// connections. Requests are handled in the goroutine that reads the channel, so that no more of them
+// wait than the kernel allows.
 type eventHandler struct {
-	event func(*Event) // is called for each event of the ID
+	event func(*Event) // is called for each event of the ID, in order
 	lost  func(error)  // is called when there will be no more events; may be nil
+}
+
+// inbound are the events of an ID that wait for its handler. The fields are guarded by the loop's mu.
+type inbound struct {
+	handler eventHandler
+	events  []*Event
+	lost    error // what handler.lost gets after the events
+	busy    bool  // a goroutine calls the handler
 }
 
 // dialLoop is the event loop of the connections that this process has dialed, nil if there is none.
@@ -47,7 +56,7 @@ func startEventLoop(soft bool) (*eventLoop, error) {
 // runEventLoop reads a new channel. It holds the channel's readTurn from now on, so that a goroutine
 // that waits on the channel cannot become the reader, which would keep events from their handlers.
 func runEventLoop(c *Channel) *eventLoop {
-	l := &eventLoop{channel: c, users: 1, handlers: map[*ID]eventHandler{}}
+	l := &eventLoop{channel: c, users: 1, ids: map[*ID]*inbound{}}
 	c.readTurn <- struct{}{}
 	go l.run()
 	return l
@@ -62,15 +71,63 @@ func (l *eventLoop) run() {
 			l.fail(err)
 			return
 		}
-		l.mu.Lock()
-		handle := l.handlers[e.owner()].event
+		l.pass(e)
+		l.closeIfUnused() // if the last user left while the event had an ID
+	}
+}
+
+// pass passes an event to the handler of its ID. A request that has none is dropped.
+func (l *eventLoop) pass(e *Event) {
+	l.mu.Lock()
+	in := l.ids[e.owner()]
+	switch {
+	case in == nil:
 		l.mu.Unlock()
-		if handle != nil {
-			handle(e)
-		} else if e.Listen != nil {
+		if e.Listen != nil {
 			e.ID.Close()
 		}
-		l.closeIfUnused() // if the last user left while the event had an ID
+	case e.Listen != nil:
+		handle := in.handler.event
+		l.mu.Unlock()
+		handle(e)
+	default:
+		in.events = append(in.events, e)
+		l.work(e.owner(), in)
+		l.mu.Unlock()
+	}
+}
+
+// work starts the goroutine of an ID if it is needed. The caller holds mu.
+func (l *eventLoop) work(id *ID, in *inbound) {
+	if !in.busy {
+		in.busy = true
+		go l.handle(id, in)
+	}
+}
+
+// handle calls the handler of an ID until it has no more events, or is no longer registered.
+func (l *eventLoop) handle(id *ID, in *inbound) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.ids[id] == in {
+		h, lost := in.handler, in.lost
+		var e *Event
+		switch {
+		case len(in.events) > 0:
+			e, in.events = in.events[0], in.events[1:]
+		case lost != nil:
+			in.lost = nil
+		default:
+			in.busy = false
+			return
+		}
+		l.mu.Unlock()
+		if e != nil {
+			h.event(e)
+		} else if h.lost != nil {
+			h.lost(lost)
+		}
+		l.mu.Lock()
 	}
 }
 
@@ -87,20 +144,23 @@ func (l *eventLoop) closeIfUnused() {
 // fail tells every handler that there are no more events.
 func (l *eventLoop) fail(err error) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.draining, l.err = true, err
-	handlers := slices.Collect(maps.Values(l.handlers))
-	l.mu.Unlock()
-	for _, h := range handlers {
-		if h.lost != nil {
-			h.lost(err)
-		}
+	for id, in := range l.ids {
+		in.lost = err
+		l.work(id, in)
 	}
 }
 
 // register sets the handler of an ID, which is also called for the events that are pending.
 func (l *eventLoop) register(id *ID, h eventHandler) {
 	l.mu.Lock()
-	l.handlers[id] = h
+	in := l.ids[id]
+	if in == nil {
+		in = &inbound{}
+		l.ids[id] = in
+	}
+	in.handler = h
 	err := l.err
 	l.mu.Unlock()
 	if err != nil && h.lost != nil {
@@ -113,7 +173,7 @@ func (l *eventLoop) register(id *ID, h eventHandler) {
 func (l *eventLoop) unregister(id *ID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.handlers, id)
+	delete(l.ids, id)
 }
 
 // drain makes acquire fail from now on.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -193,7 +194,7 @@ func TestLivenessTimerAfterDestroy(t *testing.T) {
 // TestEventLoopUsers: a hub that is over has no more users, whoever asks at the same time.
 func TestEventLoopUsers(t *testing.T) {
 	for range 100 {
-		h := &eventLoop{users: 1, handlers: map[*ID]eventHandler{}}
+		h := &eventLoop{users: 1, ids: map[*ID]*inbound{}}
 		var all sync.WaitGroup
 		all.Go(func() { h.acquire() })
 		all.Go(h.drain)
@@ -204,6 +205,110 @@ func TestEventLoopUsers(t *testing.T) {
 		if h.users != 1 && h.users != 2 {
 			t.Fatalf("%d users", h.users)
 		}
+	}
+}
+
+// TestEventLoopHungHandler: a handler that waits for a device stops the events of its own ID, which it gets in
+// order, and no others.
+func TestEventLoopHungHandler(t *testing.T) {
+	l := &eventLoop{ids: map[*ID]*inbound{}}
+	hung, other, gone := &ID{}, &ID{}, &ID{}
+	wait, started := make(chan struct{}), make(chan struct{}, 3)
+	var got []EventType // by hung's handler
+	ended := make(chan error)
+	l.ids[hung] = &inbound{handler: eventHandler{func(e *Event) {
+		started <- struct{}{}
+		<-wait
+		got = append(got, e.Type)
+	}, func(err error) { ended <- err }}}
+	seen := make(chan EventType, 1)
+	l.ids[other] = &inbound{handler: eventHandler{event: func(e *Event) { seen <- e.Type }}}
+	l.ids[gone] = &inbound{handler: eventHandler{event: func(e *Event) {
+		started <- struct{}{}
+		<-wait
+		if e.Type != EventEstablished {
+			t.Errorf("a handler that is no longer registered gets %s", e.Type)
+		}
+	}}}
+
+	for _, e := range []EventType{EventEstablished, EventAddrChange, EventDisconnected} {
+		l.pass(&Event{ID: hung, Type: e})
+		l.pass(&Event{ID: gone, Type: e})
+	}
+	<-started
+	<-started
+	l.unregister(gone)
+	l.pass(&Event{ID: other, Type: EventDisconnected})
+	if e := <-seen; e != EventDisconnected {
+		t.Errorf("the other ID gets %s", e)
+	}
+	l.fail(errClosed)
+	close(wait)
+	if err := <-ended; err != errClosed {
+		t.Errorf("there are no more events because of %v", err)
+	}
+	if want := []EventType{EventEstablished, EventAddrChange, EventDisconnected}; !slices.Equal(got, want) {
+		t.Errorf("events are %v, want %v", got, want)
+	}
+}
+
+// TestHungConnection: while the connection with one device cannot go on, others are made, used and closed.
+func TestHungConnection(t *testing.T) {
+	l := newListener(t, ListenOptions{})
+	client, server := connect(t, l, DialOptions{})
+	client.mu.Lock() // as while the device carries out a command
+	server.mu.Lock()
+	done := make(chan error, 2)
+	for _, c := range []*Conn{client, server} {
+		id := c.id
+		go func() { done <- id.Disconnect() }() // its event waits for the lock
+	}
+	must(t, <-done, <-done)
+	for range 3 {
+		a, b := connect(t, l, DialOptions{})
+		must(t, a.Send(within(t), []byte("hello")))
+		if msg, err := b.Recv(within(t)); string(msg) != "hello" {
+			t.Errorf("%q, %v", msg, err)
+		}
+		must(t, a.Close(), b.Close())
+	}
+	client.mu.Unlock()
+	server.mu.Unlock()
+	if _, err := client.Recv(within(t)); err == nil {
+		t.Error("the connection that hung goes on")
+	}
+}
+
+// TestNoGrowthAtEnd: a peer that asks for large receives and disconnects gets none.
+func TestNoGrowthAtEnd(t *testing.T) {
+	l := newListener(t, ListenOptions{})
+	client, server := connect(t, l, DialOptions{})
+	server.mu.Lock()
+	if !server.win.startsSmall || server.win.grown {
+		t.Fatalf("the window starts as %+v", server.win)
+	}
+	server.win.growAt = time.Now().Add(time.Hour)
+	client.mu.Lock()
+	client.sendWant()
+	posted := client.ctlPosted
+	client.mu.Unlock()
+	until(t, "the server has the request", func() bool {
+		client.mu.Lock()
+		defer client.mu.Unlock()
+		client.poll()
+		return client.err != nil || client.ctlDone == posted
+	})
+	must(t, client.id.Disconnect())
+	server.mu.Unlock()
+	until(t, "the server knows of the end", func() bool {
+		server.mu.Lock()
+		defer server.mu.Unlock()
+		return server.err != nil
+	})
+	server.mu.Lock()
+	defer server.mu.Unlock()
+	if server.win.grown {
+		t.Errorf("the window is %+v", server.win)
 	}
 }
 

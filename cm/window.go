@@ -41,6 +41,7 @@ type window struct {
 
 	wantedEarly bool // the peer has asked for large receives before that
 	wantedLate  bool // the peer has asked for them when it had been told of them already
+	over        bool // the peer has disconnected: the window does not grow any more
 }
 
 // peerWindow is what this side knows about the peer's receives.
@@ -157,7 +158,7 @@ func (c *Conn) countRepost(slot int) bool {
 // it has credits.
 func (c *Conn) grow() error {
 	w := &c.win
-	if !w.startsSmall || w.grown || c.closing || c.eof || c.err != nil {
+	if !w.startsSmall || w.grown || w.over || c.closing || c.eof || c.err != nil {
 		return nil
 	}
 	if w.growAt.IsZero() { // a peer gets no more memory before the program has accepted the connection
