@@ -29,7 +29,7 @@ func (d *Device) takePlace(o *Options) error {
 		d.mtu, err = o.activeMTU(&d.link)
 	}
 	if err == nil && o.Addr.IsValid() {
-		err = d.connect(o.Port)
+		err = d.connect(o)
 	}
 	if err != nil {
 		d.giveAddr()
@@ -57,7 +57,7 @@ func (d *Device) takeFree(o *Options) error {
 		for range mostAuto {
 			// The error of connect takes much longer, since it says which process uses the port.
 			if portFree(netip.AddrPortFrom(addr, o.Port)) {
-				err := d.takePlace(&Options{Addr: addr, Port: o.Port, MTU: o.MTU})
+				err := d.takePlace(&Options{Addr: addr, Port: o.Port, MTU: o.MTU, ViaSocket: o.ViaSocket})
 				if !errors.Is(err, syscall.EADDRINUSE) {
 					return err
 				}
@@ -66,7 +66,7 @@ func (d *Device) takeFree(o *Options) error {
 		}
 	}
 	o.Port = ports[0]
-	return d.takePlace(&Options{Addr: addr, Port: o.Port, MTU: o.MTU})
+	return d.takePlace(&Options{Addr: addr, Port: o.Port, MTU: o.MTU, ViaSocket: o.ViaSocket})
 }
 
 // portFree reports whether no process uses a UDP port of an address.
@@ -80,11 +80,11 @@ func portFree(at netip.AddrPort) bool {
 }
 
 // connect gives the device a socket.
-func (d *Device) connect(port uint16) (err error) {
-	d.network, err = openNetwork(netip.AddrPortFrom(d.addr, port), d.link.index)
+func (d *Device) connect(o *Options) (err error) {
+	d.network, err = openNetwork(netip.AddrPortFrom(d.addr, o.Port), d.link.index, o.ViaSocket)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return &OptionError{Field: "Port", Value: port, Allowed: allowedPort(d.addr, port), Err: err}
+		return &OptionError{Field: "Port", Value: o.Port, Allowed: allowedPort(d.addr, o.Port), Err: err}
 	case err != nil:
 		return fmt.Errorf("soft: %w", err)
 	}

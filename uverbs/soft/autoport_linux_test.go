@@ -34,7 +34,7 @@ func (r *linkRig) holdPort(port int) (release func()) {
 // wantAuto makes a device with Auto, which must have an address and a port.
 func (r *linkRig) wantAuto(want string) {
 	r.t.Helper()
-	d, err := soft.NewAlone(soft.Options{Auto: true})
+	d, err := soft.NewViaSocket(soft.Options{Auto: true})
 	r.ok(err)
 	r.t.Cleanup(func() { d.Close() })
 	if got := d.Network().Local; got != netip.MustParseAddrPort(want) {
@@ -51,7 +51,7 @@ func TestAutoPort(t *testing.T) {
 	r.wantAuto("127.0.0.2:14791")
 	refused := func(o soft.Options, words ...string) {
 		t.Helper()
-		d, err := soft.NewAlone(o)
+		d, err := soft.NewViaSocket(o)
 		if err == nil {
 			d.Close()
 		}

@@ -20,7 +20,7 @@ import (
 var benchWays = []struct {
 	name string
 	make func(soft.Options) (*soft.Device, error)
-}{{"sockets", soft.NewAlone}, {"process", soft.New}}
+}{{"sockets", soft.NewViaSocket}, {"process", soft.New}}
 
 // processorTime is the time that this process has run, in the kernel too: on the loopback interface what a
 // packet costs is all in it, and what else the machine does is not.

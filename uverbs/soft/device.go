@@ -74,10 +74,10 @@ var host = new(engine.Host)
 
 // New makes a device and makes it known to package uverbs. The error is an [OptionError] if an
 // option is not allowed here.
-func New(o Options) (*Device, error) { return newOn(host, nil, o) }
+func New(o Options) (*Device, error) { return newWith(nil, o) }
 
-// newOn makes a device that reaches the devices of a host directly. A clock of nil is the system's.
-func newOn(host *engine.Host, clock fault.Clock, o Options) (*Device, error) {
+// newWith makes a device with a clock. nil is the system's.
+func newWith(clock fault.Clock, o Options) (*Device, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
@@ -106,8 +106,9 @@ func newOn(host *engine.Host, clock fault.Clock, o Options) (*Device, error) {
 	config := engine.Config{MTU: d.mtu, Memory: d.memory, Host: host, GIDs: d.engineGIDs, MAD: port{d}.receiveMAD, Rand: random, Clock: clock}
 	if d.network != nil {
 		config.Network = d.network
-	}
-	if d.network != nil {
+		if d.network.onlyWay {
+			config.ViaNetwork = d.network.addr()
+		}
 		d.network.path = d.faults.injector.Path(d.network.pathOptions())
 	}
 	d.engine = engine.New(config)

@@ -28,7 +28,9 @@
 //
 // A device has an IP address of this host. Its GID table has three entries: 0 is the link-local
 // address that belongs to the GUID of the device, 1 is the address, and 2 is another IPv6 address if
-// the address is IPv4. Devices of one process reach each other directly, by all of these addresses.
+// the address is IPv4. Devices of one process reach each other directly, by all of these addresses. With
+// [Options].ViaSocket the packets of the address take UDP sockets also within the process: that is slower, and
+// tests the way of packets between processes.
 //
 // By default, only devices of this process reach a device. With [Options].Addr or [Options].Auto it has
 // a UDP socket at its address, port 4791, and speaks RoCE v2 there: devices of other processes reach

@@ -5,13 +5,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/goverbs/goverbs/uverbs/soft/internal/engine"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/fault"
 )
 
-// NewAlone is New for a device that reaches other devices of the process by its socket only, like one
-// of another process.
-func NewAlone(o Options) (*Device, error) { return newOn(new(engine.Host), nil, o) }
+// NewViaSocket is New with ViaSocket.
+func NewViaSocket(o Options) (*Device, error) {
+	o.ViaSocket = true
+	return New(o)
+}
 
 // A TestClock stands still until Step.
 type TestClock struct {
@@ -28,7 +29,7 @@ type testTimer struct {
 }
 
 // New makes a device with the clock.
-func (c *TestClock) New(o Options) (*Device, error) { return newOn(host, c, o) }
+func (c *TestClock) New(o Options) (*Device, error) { return newWith(c, o) }
 
 // Now implements [fault.Clock].
 func (c *TestClock) Now() time.Time {

@@ -65,7 +65,7 @@ func (r *linkRig) addr(s string) *netlink.Addr {
 func (r *linkRig) open(addr string) (*soft.Device, *uverbs.Device) {
 	r.t.Helper()
 	r.ok(netlink.AddrAdd(r.link, r.addr(addr)))
-	dev, err := soft.NewAlone(soft.Options{Addr: netip.MustParsePrefix(addr).Addr()})
+	dev, err := soft.NewViaSocket(soft.Options{Addr: netip.MustParsePrefix(addr).Addr()})
 	r.ok(err)
 	r.t.Cleanup(func() { dev.Close() })
 	ctx, err := uverbs.Open(dev.Name())

@@ -24,6 +24,8 @@ type network struct {
 	done   sync.WaitGroup   // the goroutine that receives
 	link   *linkWatch
 
+	onlyWay bool // packets between devices of this process come this way, too
+
 	handle udp.Handler // of unicast packets
 	flush  udp.Done    // ends a batch of them
 
@@ -52,13 +54,13 @@ func changeNetworks(f func(all []*network) []*network) {
 const wantedBuffer = udp.DefaultReceiveBuffer
 
 // openNetwork opens the socket of a device, and those that watch the network interface with an index.
-// Packets arrive from start on.
-func openNetwork(local netip.AddrPort, link int) (*network, error) {
+// Packets arrive from start on. onlyWay says that those between devices of this process come this way, too.
+func openNetwork(local netip.AddrPort, link int, onlyWay bool) (*network, error) {
 	socket, err := udp.Open(local, udp.Options{ReceiveBuffer: wantedBuffer})
 	if err != nil {
 		return nil, err
 	}
-	return &network{socket: socket, link: watchLink(link, local.Addr())}, nil
+	return &network{socket: socket, link: watchLink(link, local.Addr()), onlyWay: onlyWay}, nil
 }
 
 // pathOptions returns what the place between the engine and the socket needs to know. Its functions
@@ -217,8 +219,10 @@ func (n *network) Join(group netip.Addr) syscall.Errno {
 	r := n.engine.NewReceiver()
 	handle := n.path.Handler(receiver(r))
 	err := n.socket.JoinGroup(group, func(from netip.AddrPort, packet []byte, meta udp.Meta) {
-		handle(from, packet, meta)
-		r.Flush()
+		if n.onlyWay || from.Addr() != n.addr() { // the engine has delivered those of the device itself
+			handle(from, packet, meta)
+			r.Flush()
+		}
 	})
 	if err == nil {
 		return 0

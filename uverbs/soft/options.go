@@ -37,6 +37,11 @@ type Options struct {
 	// [AutoPort] if Auto finds 4791 taken on all addresses.
 	Port uint16
 
+	// ViaSocket has packets between the device and the devices of this process, itself included, take the UDP
+	// socket, as those of other processes do. Otherwise the devices of a process reach each other directly, which
+	// is faster. A device with ViaSocket has Addr or Auto.
+	ViaSocket bool
+
 	// MTU is the active MTU of the port in bytes: 256, 512, 1024, 2048 or 4096. If it is 0, it is
 	// the largest of these for which a packet fits into the MTU of the network interface with the
 	// address.
@@ -145,6 +150,9 @@ func (o *Options) check() error {
 	}
 	if a := o.Addr; a.Is6() && a.IsLinkLocalUnicast() && a.Zone() == "" {
 		return &OptionError{Field: "Addr", Value: a, Allowed: "with a zone if it is a link-local address, such as fe80::1%eth0"}
+	}
+	if o.ViaSocket && !o.Auto && !o.Addr.IsValid() {
+		return &OptionError{Field: "ViaSocket", Value: true, Allowed: "false without Addr and Auto, since the device has no socket"}
 	}
 	o.Addr = o.Addr.Unmap()
 	if err := o.checkFaults(); err != nil {

@@ -149,7 +149,7 @@ func flag(b bool) int {
 }
 
 // ways are the ways in which two devices reach each other.
-var ways = map[string]func(soft.Options) (*soft.Device, error){"directly": soft.New, "by sockets": soft.NewAlone}
+var ways = map[string]func(soft.Options) (*soft.Device, error){"directly": soft.New, "by sockets": soft.NewViaSocket}
 
 // TestPingPong exchanges messages between two goroutines.
 func TestPingPong(t *testing.T) {
@@ -168,6 +168,72 @@ func TestPingPong(t *testing.T) {
 				})
 			}
 			wg.Wait()
+		}
+	}
+}
+
+// TestViaSocket: packets between two devices take their sockets if one of the two has ViaSocket, and otherwise
+// none does.
+func TestViaSocket(t *testing.T) {
+	for _, via := range [][2]bool{{true, true}, {true, false}, {false, true}, {false, false}} {
+		var devs []*soft.Device
+		a, b := twoSides(t, func(o soft.Options) (*soft.Device, error) {
+			o.ViaSocket = via[len(devs)]
+			d, err := soft.New(o)
+			devs = append(devs, d)
+			return d, err
+		}, uverbs.QPOptions{})
+		if err := b.qp.PostRecv(1, b.mr.SGE(1<<15, 1<<15)); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for i, s := range []*side{a, b} {
+			wg.Go(func() {
+				if err := s.exchange(t.Context(), 10, 100, i == 0); err != nil {
+					t.Errorf("%v, side %d: %v", via, i, err)
+				}
+			})
+		}
+		wg.Wait()
+		for i, d := range devs {
+			if n := d.Network().Received; n >= 10 != (via[0] || via[1]) || n != 0 && n < 10 {
+				t.Errorf("with ViaSocket %v, the socket of device %d has received %d packets", via, i, n)
+			}
+		}
+	}
+}
+
+// TestOwnGroup: a member of a group receives what its own device sends to the group, once.
+func TestOwnGroup(t *testing.T) {
+	group := uverbs.GID(netip.MustParseAddr("239.1.2.4").As16())
+	for way, newDevice := range ways {
+		dev, err := newDevice(soft.Options{Auto: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { dev.Close() })
+		a := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
+		ah, err := a.pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: group, SGIDIndex: 1}})
+		if err == nil {
+			err = a.qp.AttachMulticast(group, 0)
+		}
+		if err != nil {
+			t.Fatal(way, err)
+		}
+		for size := 5; size < 8; size++ { // a second copy of the first would be taken for the second
+			err := errors.Join(a.qp.PostRecv(1, a.mr.SGE(0, 1000)), a.qp.PostSend(uverbs.SendWR{
+				Opcode: uverbs.WRSend, SGL: []uverbs.SGE{a.mr.SGE(2000, size)}, AH: ah, RemoteQPN: 0xffffff, RemoteQKey: datagramQKey,
+			}))
+			var wc [1]uverbs.WC
+			if err == nil {
+				_, err = a.cq.Wait(t.Context(), wc[:])
+			}
+			if err != nil || int(wc[0].ByteLen) != uverbs.GRHSize+size {
+				t.Fatalf("%s: %v, completion %+v, want %d bytes", way, err, wc[0], uverbs.GRHSize+size)
+			}
+		}
+		if err := a.qp.DetachMulticast(group, 0); err != nil {
+			t.Errorf("%s: %v", way, err)
 		}
 	}
 }
@@ -212,7 +278,7 @@ func TestGroup(t *testing.T) {
 // TestPollReceives: polling an empty CQ handles what has arrived at the socket. One goroutine is enough to
 // exchange messages, even if no processor is free for others.
 func TestPollReceives(t *testing.T) {
-	a, b := twoSides(t, soft.NewAlone, uverbs.QPOptions{})
+	a, b := twoSides(t, soft.NewViaSocket, uverbs.QPOptions{})
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	for range 20 {
 		if err := b.qp.PostRecv(1, b.mr.SGE(0, 8)); err != nil {
@@ -241,7 +307,7 @@ func TestPollReceives(t *testing.T) {
 // TestPollServesOthers: polling an empty CQ handles what has arrived at other devices of the process, for
 // whose goroutines there may be no processor.
 func TestPollServesOthers(t *testing.T) {
-	a, b := twoSides(t, soft.NewAlone, uverbs.QPOptions{Path: uverbs.PathOptions{Access: uverbs.AccessRemoteWrite}})
+	a, b := twoSides(t, soft.NewViaSocket, uverbs.QPOptions{Path: uverbs.PathOptions{Access: uverbs.AccessRemoteWrite}})
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	wr := uverbs.SendWR{
 		Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 8)},

@@ -20,6 +20,7 @@ import (
 // may stand in any order:
 //
 //	name=soft7       name of the device
+//	via=socket       [Options].ViaSocket
 //	mtu=1024         active MTU in bytes
 //	seed=7           seed of QPNs, keys and other random numbers
 //	qps=100          limit of the number of queue pairs; also cqs, srqs, mrs, mws, pds and ahs
@@ -184,6 +185,9 @@ func (o *Options) parseHost(text string) bool {
 	return err == nil
 }
 
+// viaSocket is the text form of ViaSocket.
+const viaSocket = "socket"
+
 // textField is a field of the text form.
 type textField struct {
 	name    string
@@ -200,6 +204,21 @@ func textFields() []textField {
 			"name", "name=soft7",
 			func(o *Options, v string) error { o.Name = v; return o.checkName() },
 			func(o *Options) string { return wrap(o.Name) },
+		},
+		{
+			"via", "via=socket",
+			func(o *Options, v string) error {
+				if o.ViaSocket = v == viaSocket; !o.ViaSocket {
+					return &OptionError{Field: "ViaSocket", Value: v, Allowed: viaSocket + ", or left out"}
+				}
+				return nil
+			},
+			func(o *Options) string {
+				if o.ViaSocket {
+					return viaSocket
+				}
+				return ""
+			},
 		},
 		intField("mtu", "mtu=1024", "MTU", allowedMTU, func(o *Options) *int { return &o.MTU }),
 		{

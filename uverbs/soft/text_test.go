@@ -16,6 +16,7 @@ var texts = []struct {
 	{"local", "", Options{}},
 	{"local:4792,seed=7", "", Options{Port: 4792, Seed: 7}},
 	{"auto", "", Options{Auto: true}},
+	{"auto,via=socket,seed=7", "", Options{Auto: true, ViaSocket: true, Seed: 7}},
 	{"auto:4792", "", Options{Auto: true, Port: 4792}},
 	{"127.0.0.2", "", Options{Addr: netip.MustParseAddr("127.0.0.2")}},
 	{"::ffff:127.0.0.2", "127.0.0.2", Options{Addr: netip.MustParseAddr("127.0.0.2")}},
@@ -72,6 +73,8 @@ func TestSplitList(t *testing.T) {
 func TestParseOptionsRefused(t *testing.T) {
 	for _, c := range []struct{ text, field, value, allowed string }{
 		{"", "Addr", `""`, "an IP address, auto or local"},
+		{"local,via=socket", "ViaSocket", "true", "no socket"},
+		{"auto,via=wire", "ViaSocket", `"wire"`, "socket, or left out"},
 		{"host", "Addr", `"host"`, "127.0.0.2:4791 or [fd00::1]:4791"},
 		{"AUTO", "Addr", `"AUTO"`, "auto"},
 		{"fd00::1:xyz", "Addr", `"fd00::1:xyz"`, "an IP address"},
@@ -114,7 +117,7 @@ func TestParseOptionsRefused(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"auto,":            `unknown field "" in "auto,"; the fields are name, mtu, seed, qps, cqs, srqs, mrs, mws, pds, ahs, faults, trace, capture`,
+		"auto,":            `unknown field "" in "auto,"; the fields are name, via, mtu, seed, qps, cqs, srqs, mrs, mws, pds, ahs, faults, trace, capture`,
 		"auto,mut=256":     `unknown field "mut"`,
 		"auto, mtu=256":    `unknown field " mtu"`,
 		"auto,mtu":         `field mtu has no value in "auto,mtu", such as mtu=1024`,

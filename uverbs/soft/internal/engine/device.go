@@ -13,11 +13,17 @@ import (
 
 // A Config says what a [Device] is made of.
 type Config struct {
-	MTU     int               // active MTU of the port in bytes: 256, 512, 1024, 2048 or 4096
-	Memory  *memory.Table     // registered memory
-	Host    *Host             // devices that are reached without a network; nil: this one alone
-	Network Network           // nil: there is none
-	GIDs    func() []GIDEntry // the GID table, read by New and [Device.RefreshGIDs]
+	MTU     int           // active MTU of the port in bytes: 256, 512, 1024, 2048 or 4096
+	Memory  *memory.Table // registered memory
+	Host    *Host         // devices that are reached without a network; nil: this one alone
+	Network Network       // nil: there is none
+
+	// ViaNetwork is an address of the GID table that is reached through the network also from devices
+	// of the host and from this one, as are they from it. The zero Addr: there is none.
+	ViaNetwork netip.Addr
+
+	// GIDs returns the GID table, for New and [Device.RefreshGIDs].
+	GIDs func() []GIDEntry
 
 	// MAD is called for each management datagram to QP 1. It must not keep mad.
 	MAD func(from MADAddr, mad []byte)

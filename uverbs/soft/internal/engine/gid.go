@@ -45,7 +45,7 @@ func (h *Host) update(d *Device, table []GIDEntry) {
 		return
 	}
 	for _, e := range table {
-		if a := addrOfGID(e.GID); e.Valid && h.devices[a] == nil {
+		if a := addrOfGID(e.GID); e.Valid && a != d.config.ViaNetwork && h.devices[a] == nil {
 			h.devices[a] = d
 		}
 	}

@@ -37,12 +37,12 @@ type Network interface {
 
 // A path is where the packets of a QP or an address handle go. It does not change.
 type path struct {
-	device    *Device // whose packets these are
-	local     *Device // the destination if it was on the same host; nil: the network, or a group
-	multicast bool
-	src, dst  netip.Addr
-	to        netip.AddrPort // of the network; invalid for a group that only this host can reach
-	ip        udp.IP
+	device   *Device // whose packets these are
+	local    *Device // the destination if it was on the same host; nil: the network, or a group
+	group    bool    // the destination is a group with members on the same host
+	src, dst netip.Addr
+	to       netip.AddrPort // of the network; invalid for a group that only this host can reach
+	ip       udp.IP
 }
 
 // destination returns the device of the same host that a path leads to: the one that was found at first
@@ -78,24 +78,26 @@ func (d *Device) pathFrom(src netip.Addr, av *AV) (*path, syscall.Errno) {
 		dst:    addrOfGID(av.DGID),
 		ip:     udp.IP{TrafficClass: av.TrafficClass, HopLimit: av.HopLimit, FlowLabel: av.FlowLabel & 0xfffff},
 	}
-	p.multicast = p.dst.IsMulticast()
+	multicast := p.dst.IsMulticast()
 	if p.ip.HopLimit == 0 {
 		p.ip.HopLimit = defaultHopLimit
 	}
-	if p.src.Is4() != p.dst.Is4() && !p.multicast {
+	if p.src.Is4() != p.dst.Is4() && !multicast {
 		return nil, syscall.EINVAL
 	}
-	if !p.multicast {
-		p.local = d.config.Host.find(p.dst)
+	if p.src != d.config.ViaNetwork || p.src.Is4() != p.dst.Is4() {
+		if p.group = multicast; !multicast {
+			p.local = d.config.Host.find(p.dst)
+		}
 	}
 	if p.local == nil && d.config.Network != nil {
 		var errno syscall.Errno
-		if p.to, errno = d.config.Network.Resolve(p.src, p.dst); errno != 0 && !p.multicast {
+		if p.to, errno = d.config.Network.Resolve(p.src, p.dst); errno != 0 && !multicast {
 			return nil, errno
 		}
 		return p, 0
 	}
-	if p.local == nil && !p.multicast {
+	if p.local == nil && !multicast {
 		return nil, syscall.ENETUNREACH
 	}
 	return p, 0

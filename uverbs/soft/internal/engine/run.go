@@ -259,7 +259,7 @@ func (w *worker) deliverOne(way *path, b []byte) {
 }
 
 // queued reports whether the packets of a path go through a queue.
-func (p *path) queued() bool { return p.local != nil || p.multicast }
+func (p *path) queued() bool { return p.local != nil || p.group }
 
 // reserve returns memory for a packet with its ICRC, in a queue or for the network. It returns nil if
 // the queue has no room.

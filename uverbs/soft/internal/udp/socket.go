@@ -161,8 +161,8 @@ func (g *group) leave() error {
 }
 
 // JoinGroup makes the interface of the socket a member of a multicast group. A goroutine calls h for each
-// packet that is sent to the group and the socket's port, until LeaveGroup or Close. Packets that this
-// socket itself has sent are left out.
+// packet that is sent to the group and the socket's port, until LeaveGroup or Close, also for those that
+// this socket has sent.
 //
 // It fails with EADDRINUSE if the socket has joined the group already, with EINVAL if the address is not a
 // multicast address of the socket's family, and with errors.ErrUnsupported where the system's sockets
@@ -186,14 +186,9 @@ func (s *Socket) JoinGroup(addr netip.Addr, h Handler) error {
 	}
 	g := &group{t: t, done: make(chan struct{})}
 	s.groups[addr] = g
-	self := netip.AddrPortFrom(s.bound.Addr().WithZone(""), s.bound.Port())
 	go func() {
 		defer close(g.done)
-		t.receive(func(from netip.AddrPort, packet []byte, meta Meta) { // until it is closed
-			if from != self {
-				h(from, packet, meta)
-			}
-		}, func() bool { return true })
+		t.receive(h, func() bool { return true }) // until it is closed
 	}()
 	return nil
 }
