@@ -40,13 +40,15 @@ const (
 	mlx5IB   = "mlx5-ib"
 	siw      = "siw"
 	soft     = "soft" // software devices on this machine
+
+	softSockets = "soft-sockets" // the same, with all packets through UDP sockets
 )
 
 // ParseColumn reads a column's name: ARCH/KERNEL or ARCH/KERNEL/DRIVER, where the kernel may be a path, or
-// soft, for software devices on this machine, which play one kernel.
+// soft or soft-sockets, for software devices on this machine, which play one kernel.
 func ParseColumn(name string) Column {
-	if name == soft {
-		return Column{Kernel: testenv.SoftKernel(), Arch: runtime.GOARCH, Driver: soft}
+	if name == soft || name == softSockets {
+		return Column{Kernel: testenv.SoftKernel(), Arch: runtime.GOARCH, Driver: name}
 	}
 	c := Column{Driver: rxe}
 	c.Arch, c.Kernel, _ = strings.Cut(name, "/")
@@ -63,6 +65,8 @@ var suitesOf = map[string][]string{
 	mlx5IB:   {"conformance"},
 	siw:      {"conformance", "cm", "interop"},
 	soft:     {"conformance", "cm"},
+
+	softSockets: {"conformance", "cm"},
 }
 
 // has reports whether a test is for a column's driver. Tests that have a boot of their own, on rxe, look

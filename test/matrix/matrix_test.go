@@ -170,6 +170,7 @@ func TestParseColumn(t *testing.T) {
 		"amd64//boot/bzImage/mlx5-ib":  {Arch: "amd64", Kernel: "/boot/bzImage", Driver: mlx5IB},
 		"amd64//home/mlx5-ib/vmlinuz1": {Arch: "amd64", Kernel: "/home/mlx5-ib/vmlinuz1", Driver: rxe},
 		"soft":                         {Arch: runtime.GOARCH, Kernel: "7.2", Driver: soft},
+		"soft-sockets":                 {Arch: runtime.GOARCH, Kernel: "7.2", Driver: softSockets},
 	} {
 		got := ParseColumn(name)
 		if got.Arch != want.Arch || got.Kernel != want.Kernel || got.Driver != want.Driver {
@@ -177,7 +178,7 @@ func TestParseColumn(t *testing.T) {
 		}
 		files[bootFile("", got, "b")] = true
 	}
-	if len(files) != 8 { // the first two are the same
+	if len(files) != 9 { // the first two are the same
 		t.Errorf("the results are in %v, want a file for each", files)
 	}
 }

@@ -41,13 +41,15 @@ const pathLegend = "A test of commands runs three times: with the kernel interfa
 	"interface that the library chooses, and with write() only. On arm64, which is emulated, they run\n" +
 	"once. If the results differ, the cell has a symbol for each run, in this order."
 
-// softLegend explains the column of software devices.
-const softLegend = "\"soft\" are software devices (package uverbs/soft), which play rxe of the kernel in their heading.\n" +
-	"The other tests of verbs run three times with them, like those of commands."
+// softLegend explains the columns of software devices.
+const softLegend = "\"soft\" and \"soft-sockets\" are software devices (package uverbs/soft), which play rxe of the kernel in\n" +
+	"their heading. Packets of \"soft\" stay within the process, and the other tests of verbs run three times with\n" +
+	"it, like those of commands. Packets of \"soft-sockets\" go through UDP sockets of the kernel, and the other\n" +
+	"tests run once."
 
 // legends explain the columns and the cells.
 func (m *Matrix) legends() string {
-	if slices.ContainsFunc(m.Columns, func(c Column) bool { return c.Driver == soft }) {
+	if slices.ContainsFunc(m.Columns, func(c Column) bool { return c.Driver == soft || c.Driver == softSockets }) {
 		return pathLegend + "\n" + softLegend
 	}
 	return pathLegend
@@ -159,6 +161,8 @@ var driverTitles = map[string]string{
 	mlx5IB:   "mlx5 (ConnectX, modelled), InfiniBand",
 	siw:      "siw (soft iWARP), iWARP",
 	soft:     "soft (software device that plays rxe), RoCE v2",
+
+	softSockets: "soft, through UDP sockets",
 }
 
 // summary renders the README's table, which has a row for each driver and architecture and a column

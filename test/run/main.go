@@ -25,7 +25,7 @@ usage:
   run [flags] [-- ARG...]     run suites; every program of theirs gets the arguments
   run matrix [COLUMN...]      run the kernel tests on all kernels, or on those of the columns
                               ARCH/KERNEL[/DRIVER], and make a table of what works where;
-                              the column soft has software devices, and needs no VM
+                              the columns soft and soft-sockets have software devices, and need no VM
   run readme                  put the last table into the README and test/matrix/MATRIX.md
 
 examples:
@@ -177,7 +177,7 @@ var columns = []string{
 	"amd64/6.1/mlx5-roce", "amd64/6.1/mlx5-ib", "amd64/6.1/siw",
 	"amd64/6.12/mlx5-roce", "amd64/6.12/mlx5-ib", "amd64/6.12/siw",
 	"amd64/latest/mlx5-roce", "amd64/latest/mlx5-ib", "amd64/latest/siw",
-	"soft",
+	"soft", "soft-sockets",
 }
 
 // columnSuites are what runs for each driver's columns.
@@ -187,6 +187,8 @@ var columnSuites = map[string][]string{
 	"mlx5-ib":   {"mlx5/ib"},
 	"siw":       {"siw"},
 	"soft":      {"soft/auto", "soft/ioctl", "soft/write", "soft/cm"},
+
+	"soft-sockets": {"soft/sockets", "soft/cmsockets"},
 }
 
 // matrix runs the suites of some columns, or all, and makes a table of their results.

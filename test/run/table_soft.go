@@ -35,9 +35,17 @@ func (c *config) softSuite() suite {
 		name: "cmloss", driver: "soft", path: "auto", host: words("go test -count=1 ./cm"),
 		env: []string{"GOVERBS_DEVICES=soft0,soft1", testenv.SoftFaultsEnv + "=" + cmLoss},
 	}
+	sockets := step{
+		name: "sockets", driver: "soft-sockets", path: "auto", host: words("go test -count=1 ./test/conformance"),
+		env: []string{"GOVERBS_DEVICES=soft0,soft1", testenv.SoftSocketsEnv + "=1", walk},
+	}
+	cmSockets := step{
+		name: "cmsockets", driver: "soft-sockets", path: "auto", host: words("go test -count=1 ./cm"),
+		env: []string{"GOVERBS_DEVICES=soft0,soft1", testenv.SoftSocketsEnv + "=1"},
+	}
 	return suite{
-		name: "soft", doc: "software devices on this machine: the verbs, over each way of giving commands, and connections, also under the race detector and with lost packets",
-		steps: []step{verbs("auto"), verbs("ioctl", "RDMAABI=ioctl", walk), verbs("write", "RDMAABI=write", walk), cm, race, cmRace, loss, cmWithLoss},
+		name: "soft", doc: "software devices on this machine: the verbs, over each way of giving commands, and connections, within the process and through sockets, also under the race detector and with lost packets",
+		steps: []step{verbs("auto"), verbs("ioctl", "RDMAABI=ioctl", walk), verbs("write", "RDMAABI=write", walk), cm, sockets, cmSockets, race, cmRace, loss, cmWithLoss},
 	}
 }
 

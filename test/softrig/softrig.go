@@ -25,7 +25,9 @@ func Make() (closeAll func() error, err error) {
 		if slices.Contains(rig.Devices[:i], name) {
 			continue // both are the same
 		}
-		d, err := soft.New(soft.Options{Name: name, Addr: netip.MustParseAddr(rig.Addrs[i]), Faults: testenv.SoftFaults()})
+		d, err := soft.New(soft.Options{
+			Name: name, Addr: netip.MustParseAddr(rig.Addrs[i]), ViaSocket: testenv.SoftSockets(), Faults: testenv.SoftFaults(),
+		})
 		if err != nil {
 			return nil, errors.Join(err, closeAll())
 		}

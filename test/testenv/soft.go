@@ -66,6 +66,13 @@ const SoftFaultsEnv = "GOVERBS_SOFT_FAULTS"
 // SoftFaults returns the faults that the software devices of the rig are to inject.
 func SoftFaults() string { return os.Getenv(SoftFaultsEnv) }
 
+// SoftSocketsEnv, if it is set, has all packets of software devices take their UDP sockets, as between two
+// processes. Otherwise the devices of a process reach each other directly.
+const SoftSocketsEnv = "GOVERBS_SOFT_SOCKETS"
+
+// SoftSockets reports whether the packets of software devices take their UDP sockets.
+func SoftSockets() bool { return os.Getenv(SoftSocketsEnv) != "" }
+
 // NeedsNoLoss skips a test while software devices lose packets, if the test needs every packet to arrive,
 // or counts packets or retries. why says in words what it needs. The matrix of results takes no notice of
 // the test in this run.
