@@ -7,7 +7,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
 )
 
-// TestAllocs: messages allocate nothing, on one host and over a network.
+// TestAllocs: messages between devices of one host allocate nothing. TestAllocs of package soft has sockets.
 func TestAllocs(t *testing.T) {
 	a, b := pair(t, sideOptions{}, connOptions{})
 	c, d := udPair(t, sideOptions{})
