@@ -43,8 +43,8 @@ unit: $(BUILD)/run ## the tests that need no kernel
 race: $(BUILD)/run ## the same under the race detector, where goroutines meet
 	@$(RUN) -suite race
 
-soft: $(BUILD)/run ## the verbs and connections on software devices, which need no VM
-	@$(RUN) -suite soft
+soft: $(BUILD)/run ## all tests of software devices that need no VM
+	@$(RUN) -suite soft,softunit
 
 abi: $(BUILD)/run ## the generated files against the kernel's headers
 	@$(RUN) -suite abi

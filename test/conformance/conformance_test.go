@@ -141,12 +141,19 @@ const testQKey = 0x11111111
 // ready.
 func newSide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 	t.Helper()
+	if o.Type == uverbs.UC || o.Type == uverbs.UD {
+		testenv.NeedsIB(t, "QP type "+o.Type.String())
+		testenv.NeedsNoLoss(t, "UC and UD do not repeat what is lost")
+	}
+	return newLossySide(t, dev, o)
+}
+
+// newLossySide is newSide for a test that does not need each message of UC and UD to arrive.
+func newLossySide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
+	t.Helper()
 	s := &side{dev: dev}
 	if o.Type != 0 && o.Type != uverbs.RC {
 		testenv.NeedsIB(t, "QP type "+o.Type.String())
-	}
-	if o.Type == uverbs.UC || o.Type == uverbs.UD {
-		testenv.NeedsNoLoss(t, "UC and UD do not repeat what is lost")
 	}
 	var err error
 	check := func(c closer) {

@@ -188,7 +188,7 @@ func (c *config) sideBySide() []step {
 
 // suites returns all suites.
 func (c *config) suites() []suite {
-	return slices.Concat(c.hostSuites(), []suite{c.softSuite()}, c.rxeSuites(), c.mlx5Suites(), []suite{c.softRxeSuite(), c.softMlx5Suite(), c.siwSuite()}, c.taskSuites())
+	return slices.Concat(c.hostSuites(), []suite{c.softSuite(), softUnitSuite()}, c.rxeSuites(), c.mlx5Suites(), []suite{c.softRxeSuite(), c.softMlx5Suite(), c.siwSuite()}, c.taskSuites())
 }
 
 // Groups are lists of suites that run in this order, in the short form. Test is what proves most; testall
@@ -196,7 +196,7 @@ func (c *config) suites() []suite {
 // play, test has the kernel take commands in one way only, and the suite soft has another.
 var groups = map[string][]string{
 	"test": {"check", "unit", "soft/auto", "soft/write", "soft/cm", "soft/sockets", "siw/verbs", "rxe/cm", "rxe/verbs", "rxe/interop", "rxe/bare", "siw/mixed", "mlx5/ib"},
-	"testall": {"race", "rxe/write", "soft/ioctl", "soft/cmsockets", "soft/race", "soft/cmrace", "soft/loss", "soft/cmloss", "abi", "benchonce", "sidebyside", "size", "mlx5/roce", "mlx5cm",
+	"testall": {"race", "rxe/write", "soft/ioctl", "soft/cmsockets", "soft/race", "soft/cmrace", "soft/loss", "soft/lossioctl", "soft/losswrite", "soft/cmloss", "abi", "benchonce", "sidebyside", "size", "mlx5/roce", "mlx5cm",
 		"vmtest", "perf", "hosts", "control", "cards", "softrxe", "softmlx5", "siw/interop", "flat", "traffic", "racevm"},
 }
 

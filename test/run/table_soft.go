@@ -29,23 +29,43 @@ func (c *config) softSuite() suite {
 		name: "cmrace", alone: true, needs: []string{"gcc"}, env: []string{"GOVERBS_DEVICES=soft0,soft1", "CGO_ENABLED=1"},
 		host: words("go test -count=1 -race -timeout 30m ./cm"),
 	}
-	loss := verbs("auto", testenv.SoftFaultsEnv+"="+softLoss, testenv.SkipTagsEnv+"="+string(testenv.Memory)) // delayed packets use memory
-	loss.name = "loss"
+	lossy := func(name, driver, way string, more ...string) step {
+		s := verbs(way, append(more, testenv.SoftFaultsEnv+"="+softLoss, testenv.SkipTagsEnv+"="+string(testenv.Memory))...) // delayed packets use memory
+		s.name, s.driver = name, driver
+		return s
+	}
+	const sockets = testenv.SoftSocketsEnv + "=1"
+	loss := []step{
+		lossy("loss", "soft", "auto"),
+		lossy("lossioctl", "soft-sockets", "ioctl", "RDMAABI=ioctl", sockets, walk),
+		lossy("losswrite", "soft-sockets", "write", "RDMAABI=write", sockets, walk),
+	}
 	cmWithLoss := step{
 		name: "cmloss", driver: "soft", path: "auto", host: words("go test -count=1 ./cm"),
 		env: []string{"GOVERBS_DEVICES=soft0,soft1", testenv.SoftFaultsEnv + "=" + cmLoss},
 	}
-	sockets := step{
+	viaSockets := step{
 		name: "sockets", driver: "soft-sockets", path: "auto", host: words("go test -count=1 ./test/conformance"),
-		env: []string{"GOVERBS_DEVICES=soft0,soft1", testenv.SoftSocketsEnv + "=1", walk},
+		env: []string{"GOVERBS_DEVICES=soft0,soft1", sockets, walk},
 	}
 	cmSockets := step{
 		name: "cmsockets", driver: "soft-sockets", path: "auto", host: words("go test -count=1 ./cm"),
-		env: []string{"GOVERBS_DEVICES=soft0,soft1", testenv.SoftSocketsEnv + "=1"},
+		env: []string{"GOVERBS_DEVICES=soft0,soft1", sockets},
 	}
 	return suite{
 		name: "soft", doc: "software devices on this machine: the verbs, over each way of giving commands, and connections, within the process and through sockets, also under the race detector and with lost packets",
-		steps: []step{verbs("auto"), verbs("ioctl", "RDMAABI=ioctl", walk), verbs("write", "RDMAABI=write", walk), cm, sockets, cmSockets, race, cmRace, loss, cmWithLoss},
+		steps: append([]step{verbs("auto"), verbs("ioctl", "RDMAABI=ioctl", walk), verbs("write", "RDMAABI=write", walk), cm, viaSockets, cmSockets, race, cmRace, cmWithLoss}, loss...),
+	}
+}
+
+// softUnitSuite has the unit tests that are about software devices. The suite unit has them, too.
+func softUnitSuite() suite {
+	return suite{
+		name: "softunit", doc: "what the suite unit has about software devices: their packages, recorded exchanges, many connections, a random walk, the programs",
+		steps: []step{
+			{name: "packages", needs: []string{"gcc"}, host: words("go test -count=1 ./uverbs/soft/... ./test/softrig ./test/softrxe ./test/hello ./test/demo")},
+			{name: "verbs", host: words("go test -count=1 -run ^TestSoft ./tools/verbs")},
+		},
 	}
 }
 

@@ -55,6 +55,7 @@ type op struct {
 	inline bool // the data of the first piece, which is the only one
 	remote int  // offset in the peer's memory
 	window bool // the rkey is that of the peer's memory window
+	flush  int  // how many bytes a FLUSH covers; 0: the whole region
 	imm    uint32
 	values [2]uint64
 	recv   []piece // of the receive that it takes
@@ -81,6 +82,9 @@ func (o *op) String() string {
 		if mark.set {
 			s += mark.word
 		}
+	}
+	if o.opcode == uverbs.WRFlush {
+		s += fmt.Sprintf(" flush %d", o.flush)
 	}
 	if o.takes {
 		s += fmt.Sprintf(" receive %v", o.recv)
@@ -126,9 +130,9 @@ func (r *round) failing() bool {
 // walker draws sessions.
 type walker struct {
 	*rand.Rand
-	atomicWrite bool // rxe of this kernel has it
-	windows     bool // memory windows of rxe of this kernel do as those of the newest
-	lossy       bool // the link loses packets: only RC, without faults, and with a short timeout
+	newer bool // ATOMIC WRITE, FLUSH and memory windows, with which rxe of this kernel does as the newest one
+	lossy bool // packets are lost: only RC, without faults, and with a short timeout
+	empty bool // requests of no bytes
 }
 
 // qpPair is a pair of QPs, one at each end. All pairings have it.
@@ -150,6 +154,9 @@ func (w *walker) pair() *qpPair {
 			RNRRetry: uint8(1 + w.IntN(2)), MinRNRTimer: 1, Timeout: 18, RetryCount: 7,
 		},
 	}
+	if w.newer {
+		p.Path.Access = peerAccess
+	}
 	if w.lossy {
 		p.Path.Timeout = 13
 		return p
@@ -163,8 +170,11 @@ func (w *walker) pair() *qpPair {
 	return p
 }
 
+// peerAccess is what the peer of a QP may do, with FLUSH.
+const peerAccess = rights&^uverbs.AccessMWBind | uverbs.AccessFlushGlobal
+
 // hasWindows reports whether each end has a memory window.
-func (p *qpPair) hasWindows() bool { return p.windows && p.Type == uverbs.RC }
+func (p *qpPair) hasWindows() bool { return p.newer && p.Type == uverbs.RC }
 
 // String describes the pair.
 func (p *qpPair) String() string {
@@ -220,7 +230,7 @@ func length(all []piece) (n int) {
 // opcodes are the operations of the walk, by the type of QP.
 var opcodes = map[uverbs.QPType][]uverbs.WROpcode{
 	uverbs.RC: {uverbs.WRSend, uverbs.WRSendWithImm, uverbs.WRRDMAWrite, uverbs.WRRDMAWriteWithImm, uverbs.WRRDMARead, uverbs.WRRDMARead,
-		uverbs.WRAtomicCAS, uverbs.WRAtomicFAA, uverbs.WRAtomicWrite},
+		uverbs.WRAtomicCAS, uverbs.WRAtomicFAA, uverbs.WRAtomicWrite, uverbs.WRFlush},
 	uverbs.UC: {uverbs.WRSend, uverbs.WRSendWithImm, uverbs.WRRDMAWrite, uverbs.WRRDMAWriteWithImm},
 	uverbs.UD: {uverbs.WRSend, uverbs.WRSendWithImm},
 }
@@ -229,7 +239,7 @@ var opcodes = map[uverbs.QPType][]uverbs.WROpcode{
 func (p *qpPair) op(most int) op {
 	all := opcodes[p.Type]
 	o := op{opcode: all[p.IntN(len(all))], flags: uverbs.SendSignaled, imm: p.Uint32()}
-	if o.opcode == uverbs.WRAtomicWrite && !p.atomicWrite {
+	if (o.opcode == uverbs.WRAtomicWrite || o.opcode == uverbs.WRFlush) && !p.newer {
 		o.opcode = uverbs.WRAtomicFAA
 	}
 	if p.IntN(8) == 0 {
@@ -242,7 +252,7 @@ func (p *qpPair) op(most int) op {
 		most = min(most, datagram)
 	}
 	n := p.length(most)
-	if p.lossy { // rxe of Linux 7.2 does not answer some repeated READs near requests of no bytes, and logs a warning
+	if !p.empty { // rxe of Linux 7.2 does not answer some repeated READs near requests of no bytes, and logs a warning
 		n = max(n, 1)
 	}
 	switch o.opcode {
@@ -255,6 +265,10 @@ func (p *qpPair) op(most int) op {
 		return o
 	case uverbs.WRAtomicWrite:
 		o.local, o.inline, o.remote = []piece{p.piece(sourceArea, 8)}, true, targetArea+8*p.IntN(areaSize/8)
+		return o
+	case uverbs.WRFlush:
+		o.flush = max(n, 0)
+		o.remote = p.piece(targetArea, o.flush).offset
 		return o
 	case uverbs.WRSend, uverbs.WRSendWithImm:
 		o.lost = p.Type == uverbs.UD && p.IntN(6) == 0
@@ -274,7 +288,7 @@ func (p *qpPair) op(most int) op {
 // useWindow has a request of an end use the memory window of its peer, or invalidate it. The invalidation
 // is not in a round with a READ before it that uses the window: rxe may have to repeat that.
 func (p *qpPair) useWindow(o *op, before []op, window *piece) {
-	if window.length == 0 {
+	if window.length == 0 || o.opcode == uverbs.WRFlush { // the right to FLUSH is that of the region
 		return
 	}
 	if !o.sends() {

@@ -21,6 +21,7 @@ const (
 	walkEnv     = "GOVERBS_WALK"
 	seedEnv     = "GOVERBS_SEED"
 	defaultWalk = 30 * time.Second
+	shortWalk   = 2 * time.Second // outside of a VM
 )
 
 // windowID is the ID of the requests that bind and invalidate memory windows.
@@ -55,6 +56,12 @@ func (o *op) request(id int, e, peer *end) uverbs.SendWR {
 		wr.RemoteAddr, wr.RKey = peer.at(o.remote), peer.mr.RKey()
 		if o.window {
 			wr.RKey = peer.mw.RKey()
+		}
+	}
+	if o.opcode == uverbs.WRFlush {
+		wr.Placement, wr.Length = uverbs.FlushGlobal, uint32(o.flush)
+		if o.flush == 0 {
+			wr.Level = uverbs.FlushMR
 		}
 	}
 	if o.fault == wrongRKey {
@@ -175,9 +182,9 @@ type session struct {
 }
 
 // newSession makes the ends and connects them, in all pairings.
-func newSession(t *testing.T, rxe, software host, pairs []*qpPair) *session {
+func newSession(t *testing.T, pairings [][2]host, pairs []*qpPair) *session {
 	s := &session{pairs: pairs}
-	for _, hosts := range pairings(rxe, software) {
+	for _, hosts := range pairings {
 		var all []*exchange
 		for _, p := range pairs {
 			x := &exchange{t: t}
@@ -205,6 +212,11 @@ func (p *qpPair) end(t *testing.T, name string, h host, r *record) *end {
 		closeLater(t, e.srq)
 		o.SRQ, o.MaxRecvWR, o.MaxRecvSGE = e.srq, 0, 0
 	}
+	if o.Path.Access&uverbs.AccessFlushGlobal != 0 {
+		e.mr, err = e.pd.RegMR(e.buf, rights|uverbs.AccessFlushGlobal)
+		must(t, err)
+		closeLater(t, e.mr)
+	}
 	e.newQP(o)
 	if p.hasWindows() { // closed before the QP, for which rxe waits until no window is bound
 		e.mw, err = e.pd.AllocMW(uverbs.MWType2)
@@ -228,7 +240,10 @@ func (s *session) reconnect(t *testing.T, pair int) {
 // walkTime returns how long the walk is.
 func walkTime(t *testing.T) time.Duration {
 	text := os.Getenv(walkEnv)
-	if text == "" {
+	switch {
+	case text == "" && lab == nil:
+		return shortWalk
+	case text == "":
 		return defaultWalk
 	}
 	d, err := time.ParseDuration(text)
@@ -249,13 +264,60 @@ func walkSeed(t *testing.T) uint64 {
 
 // TestWalk plays random rounds between all pairings, and compares every completion and the memory
 // afterwards with those of the kernel's device alone.
-func TestWalk(t *testing.T) { walk(t, false) }
+func TestWalk(t *testing.T) {
+	testenv.Guest(t)
+	walkRxe(t, false)
+}
 
 // TestWalkLoss is TestWalk with a link that loses 1 % of the packets.
 func TestWalkLoss(t *testing.T) {
 	testenv.Guest(t)
 	lose(t, "1%")
-	walk(t, true)
+	walkRxe(t, true)
+}
+
+// walkRxe walks with the kernel's device and a software device.
+func walkRxe(t *testing.T, lossy bool) {
+	kernel := testenv.Kernel(t)
+	newer := !lossy && slices.Compare(kernel[:], v6_2[:]) >= 0 // rxe of Linux 7.2 repeats ATOMIC WRITE with address 0
+	walk(t, &walker{lossy: lossy, newer: newer, empty: !lossy}, func(t *testing.T, ipv6 bool) [][2]host {
+		return pairings(newHostsWith(t, ipv6, soft.Options{Trace: traceOnFailure(t)}))
+	})
+}
+
+// TestWalkSockets plays random rounds between software devices of this process, which needs no VM: directly, by
+// sockets, and by sockets while 1 % of the packets are lost and 1 % reordered. All must do the same.
+func TestWalkSockets(t *testing.T) {
+	faults := []string{"", "loss=1%,reorder=1%,behind=3"}
+	var lost uint64
+	walk(t, &walker{lossy: true, newer: true, empty: true}, func(t *testing.T, ipv6 bool) [][2]host {
+		pairings := [][2]host{newSoftPair(t, soft.Options{})}
+		for _, f := range faults {
+			pairings = append(pairings, newSoftPair(t, soft.Options{Auto: true, ViaSocket: true, Faults: f, Trace: traceOnFailure(t)}))
+		}
+		t.Cleanup(func() {
+			for _, h := range pairings[len(pairings)-1] {
+				sent, received := soft.ByName(h.name).FaultCounters()
+				lost += sent.Lost + received.Lost
+			}
+		})
+		return pairings
+	})
+	if lost == 0 {
+		t.Error("no packet was lost")
+	}
+}
+
+// newSoftPair returns two software devices of this process, which end with the test.
+func newSoftPair(t *testing.T, o soft.Options) (pair [2]host) {
+	t.Helper()
+	for i := range pair {
+		dev, err := soft.New(o)
+		must(t, err)
+		closeLater(t, dev)
+		pair[i] = host{soft: true, name: dev.Name(), addr: dev.Addr()}
+	}
+	return pair
 }
 
 // lose makes the link lose packets, in both directions, until the end of the test.
@@ -269,27 +331,24 @@ func lose(t *testing.T, percent string) {
 	})
 }
 
-// walk walks.
-func walk(t *testing.T, lossy bool) {
-	testenv.Guest(t)
-	kernel := testenv.Kernel(t)
+// walk walks between the hosts of pairings, of which the results of the first are compared with those of the
+// others.
+func walk(t *testing.T, w *walker, pairings func(t *testing.T, ipv6 bool) [][2]host) {
 	seed := walkSeed(t)
 	t.Logf("%s=%d", seedEnv, seed)
-	newer := !lossy && slices.Compare(kernel[:], v6_2[:]) >= 0
-	w := &walker{Rand: rand.New(rand.NewPCG(seed, 0)), lossy: lossy, windows: newer,
-		atomicWrite: newer} // rxe of Linux 7.2 repeats it with address 0
+	w.Rand = rand.New(rand.NewPCG(seed, 0))
 	rounds, failing, stalls := 0, 0, 0
 	var played time.Duration
 	const life = 40 // rounds of a session
 	stop := time.Now().Add(walkTime(t))
 	for i := 0; time.Now().Before(stop); i++ {
 		ok := t.Run(fmt.Sprintf("session %d", i), func(t *testing.T) {
-			rxe, software := newHostsWith(t, w.IntN(2) == 0, soft.Options{Trace: traceOnFailure(t)})
+			hosts := pairings(t, w.IntN(2) == 0)
 			var pairs []*qpPair
 			for range 1 + w.IntN(4)/2*(1+w.IntN(2)) {
 				pairs = append(pairs, w.pair())
 			}
-			s := newSession(t, rxe, software, pairs)
+			s := newSession(t, hosts, pairs)
 			for n := 0; n < life && time.Now().Before(stop); n++ {
 				rounds++
 				began := time.Now()
