@@ -11,12 +11,15 @@ func (d *Device) recordCounters(port uint8) {
 	if _, known := d.firstCounters.Load(port); known {
 		return
 	}
-	now, _ := d.portCounters(port)
+	now, _ := d.PortCounters(port)
 	d.firstCounters.LoadOrStore(port, now)
 }
 
-// portCounters reads the hardware counters of a port.
-func (d *Device) portCounters(port uint8) ([]netlinkrdma.Counter, error) {
+// PortCounters returns the hardware counters of a port, under the driver's names and in its order, as
+// "rdma statistic" shows them. They count for all programs that use the device; only a software device
+// belongs to this process alone. Package soft describes the counters of these. The error is a
+// [FeatureError], or another one that wraps [errors.ErrUnsupported], if the port has no counters.
+func (d *Device) PortCounters(port uint8) ([]netlinkrdma.Counter, error) {
 	if d.info.InProcess {
 		return d.inProcessCounters(port)
 	}
@@ -31,7 +34,7 @@ func (d *Device) counterGrowth(port uint8) string {
 	if !known {
 		return ""
 	}
-	now, err := d.portCounters(port)
+	now, err := d.PortCounters(port)
 	if err != nil {
 		return ""
 	}

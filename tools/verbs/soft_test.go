@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -94,11 +95,38 @@ func TestSoftInfo(t *testing.T) {
 
 // TestSoftKernelOnly: the commands that ask the kernel say that the device is not there.
 func TestSoftKernelOnly(t *testing.T) {
-	for _, args := range []string{"res left", "stat left"} {
-		out, err := softRun(t, "local,name=left", strings.Fields(args)...)
-		if err == nil || !strings.Contains(out, "left is a device in software inside this process") || strings.Contains(out, "modprobe") {
-			t.Errorf("verbs %s: %v\n%s", args, err, out)
+	out, err := softRun(t, "local,name=left", "res", "left")
+	if err == nil || !strings.Contains(out, "left is a device in software inside this process") || strings.Contains(out, "modprobe") {
+		t.Errorf("verbs res left: %v\n%s", err, out)
+	}
+}
+
+// TestSoftStat: stat lists the counters of a device in software, with and without its name.
+func TestSoftStat(t *testing.T) {
+	for _, args := range []string{"stat --json left", "stat --json"} {
+		out, err := softRun(t, fmt.Sprintf("auto:%d,name=left local,name=right", freeUDP(t)), strings.Fields(args)...)
+		var reports []statReport
+		if err := errors.Join(err, json.Unmarshal([]byte(out), &reports)); err != nil {
+			t.Fatalf("verbs %s: %v\n%s", args, err, out)
 		}
+		named := map[string]bool{}
+		for _, r := range reports {
+			named[r.Device] = true
+			if r.Device != "left" {
+				continue
+			}
+			for _, name := range []string{"sent_pkts", "rx_unknown_qp", "udp_rx_bad_icrc"} {
+				if r.Port != 1 || !slices.ContainsFunc(r.Counters, func(c counterRow) bool { return c.Name == name }) {
+					t.Errorf("verbs %s: no %s of port 1: %+v", args, name, r)
+				}
+			}
+		}
+		if !named["left"] || named["right"] != !strings.Contains(args, "left") {
+			t.Errorf("verbs %s shows the devices %v", args, named)
+		}
+	}
+	if out, err := softRun(t, "local,name=left", "stat", "nobody"); err == nil {
+		t.Errorf("stat of a device that is not there:\n%s", out)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // statReport is what "verbs stat" prints about a port.
@@ -44,6 +45,10 @@ func newStat() *cobra.Command {
 their port. "rdma statistic" shows the same counters. The commands choose which QPs have
 counters of their own, and which optional counters count.
 
+A device in software belongs to this process, which has just made it: its counters are listed, and
+have counted next to nothing. A program reads those of its own with uverbs.Device.PortCounters.
+"go doc uverbs/soft" describes them.
+
 Each driver has counters and names of its own. Often looked at:
   duplicate_request                    a request came again: its answer was lost or late
   out_of_seq_request, out_of_sequence  a request was missing before this one
@@ -60,11 +65,14 @@ Each driver has counters and names of its own. Often looked at:
   verbs stat rxe0 --json | jq '.[].counters[] | select(.value > 0)'`,
 		Args: arguments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			devs, err := netlinkDevices(args)
+			reports, err := collectSoftStat(args)
 			if err != nil {
 				return err
 			}
-			reports := []statReport{}
+			devs, err := netlinkDevices(args)
+			if err != nil && len(reports) == 0 {
+				return err
+			}
 			for _, dev := range devs {
 				some, err := collectStat(dev)
 				if err != nil {
@@ -84,6 +92,33 @@ Each driver has counters and names of its own. Often looked at:
 	jsonFlag(cmd, &asJSON)
 	cmd.AddCommand(newStatSetters()...)
 	return cmd
+}
+
+// collectSoftStat reads the counters of the named device, or of all without a name, that are in
+// software.
+func collectSoftStat(names []string) ([]statReport, error) {
+	infos, _ := uverbs.Devices() // netlinkDevices finds out why there is none
+	reports := []statReport{}
+	for _, i := range infos {
+		if !i.InProcess || i.Err != nil || len(names) > 0 && i.Name != names[0] {
+			continue
+		}
+		dev, err := uverbs.Open(i.Name)
+		if err != nil {
+			return nil, err
+		}
+		for port := 1; port <= i.Ports; port++ {
+			counters, err := dev.PortCounters(uint8(port))
+			if err != nil {
+				return nil, err
+			}
+			reports = append(reports, statReport{Device: i.Name, Port: uint32(port), Mode: netlinkrdma.CounterModeNone.String(), Counters: counterRows(counters)})
+		}
+		if err := dev.Close(); err != nil {
+			return nil, err
+		}
+	}
+	return reports, nil
 }
 
 // collectStat reads the counters of each port of a device.

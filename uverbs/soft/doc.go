@@ -54,6 +54,36 @@
 // a device that was made while port 4791 was free; verbs doctor tells of such. With Addr, [New] fails if the port
 // is taken, and the error says by whom.
 //
+// # Counters
+//
+// [uverbs.Device.PortCounters] returns the counters of a device. Those of rxe come first, under rxe's names;
+// send_err counts packets that the system has refused to send. Then follow the packets that the device has
+// received and dropped:
+//
+//	rx_unknown_qp        no queue pair has the destination QPN
+//	rx_wrong_address     the source or destination address is not that of the connection
+//	rx_wrong_group       the QPN of groups at the address of a device, or another QPN at that of a group
+//	rx_wrong_state       the queue pair is of another type, or not in a state to receive
+//	rx_bad_pkey          another P_Key than 0xffff or 0x7fff
+//	rx_bad_qkey          another Q_Key than that of the queue pair
+//	rx_bad_mad           a message to QP 1 of another length or opcode than those of management datagrams
+//	rx_out_of_order      a request before it is missing, or has failed (UC)
+//	rx_no_receive        UC and UD: there is no receive; RC counts send_rnr_err
+//	rx_refused           UC and UD: the message does not fit its receive or its memory, or lacks the right
+//	rx_stale_response    no request waits for the response
+//	rx_odd_response      the response does not fit the request: its kind, its length, or one before it is missing
+//	rx_waiting_overflow  more than 1 MiB of requests wait, behind a long response or since faults slow them down
+//	rx_too_short         there is no room for the headers that the opcode has
+//	rx_bad_length        the length is not a multiple of 4
+//	rx_unknown_opcode    no opcode of RC, UC or UD
+//	rx_cnp               a congestion notification, which the device does not support
+//	rx_bad_tver          another version of the transport header (BTH) than 0
+//	rx_zero_qpn          QPN 0
+//
+// The counters of the UDP socket come last: udp_tx_ count datagrams that were sent or, by reason, refused, and
+// udp_rx_ those that have arrived. Of these, udp_rx_short, udp_rx_bad_icrc (damaged, or changed by NAT),
+// udp_rx_truncated and udp_rx_overflows (the receive buffer was full) count datagrams that were dropped.
+//
 // # Memory
 //
 // A registered memory region is a range of addresses of this process, which the device accesses

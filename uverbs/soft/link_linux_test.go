@@ -13,7 +13,6 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
-	"github.com/goverbs/goverbs/uverbs/internal/inproc"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
@@ -111,7 +110,7 @@ func (r *linkRig) wantGIDs(ctx *uverbs.Device, own bool) {
 // TestLinkEvents: a device follows its network interface, as rxe does, and tells its contexts.
 func TestLinkEvents(t *testing.T) {
 	r := newLinkRig(t)
-	dev, ctx := r.open("10.9.0.1/24")
+	_, ctx := r.open("10.9.0.1/24")
 	r.wantPort(ctx, uverbs.PortActive, "LINK_UP")
 	r.wantGIDs(ctx, true)
 
@@ -137,10 +136,48 @@ func TestLinkEvents(t *testing.T) {
 	r.want(ctx, uverbs.EventGIDChange)
 	r.wantGIDs(ctx, true)
 
-	for _, c := range inproc.ByName(dev.Name()).Counters(1) {
-		if c.Name == "link_downed" && c.Value != 2 {
-			t.Errorf("link_downed is %d, want 2", c.Value)
+	if n := counter(t, ctx, "link_downed"); n != 2 {
+		t.Errorf("link_downed is %d, want 2", n)
+	}
+}
+
+// counter returns a counter of a device.
+func counter(t *testing.T, ctx *uverbs.Device, name string) uint64 {
+	t.Helper()
+	counters, err := ctx.PortCounters(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range counters {
+		if c.Name == name {
+			return c.Value
 		}
+	}
+	t.Fatalf("there is no counter %s", name)
+	return 0
+}
+
+// TestSendErr: packets that the system refuses to send are counted, as rxe does.
+func TestSendErr(t *testing.T) {
+	r := newLinkRig(t)
+	dev, _ := r.open("10.9.0.1/24")
+	s := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
+	ah, err := s.pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{SGIDIndex: 1, DGID: uverbs.GID(netip.MustParseAddr("::ffff:10.9.0.2").As16())}})
+	r.ok(err)
+	send := func() {
+		r.ok(s.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, AH: ah, RemoteQPN: 5}))
+		var wcs [1]uverbs.WC
+		_, err := s.cq.Wait(t.Context(), wcs[:])
+		r.ok(errors.Join(err, s.qp.Err(&wcs[0])))
+	}
+	send()
+	if n := counter(t, s.ctx, "send_err"); n != 0 {
+		t.Errorf("send_err is %d before the interface is down", n)
+	}
+	r.ok(netlink.LinkSetDown(r.link))
+	send()
+	if n, reason := counter(t, s.ctx, "send_err"), counter(t, s.ctx, "udp_tx_no_route"); n != 1 || reason != 1 {
+		t.Errorf("send_err is %d and udp_tx_no_route %d, want 1", n, reason)
 	}
 }
 

@@ -2,6 +2,7 @@ package soft
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
@@ -76,7 +77,8 @@ func (l listed) PKeys(port uint8) []uint16 {
 // defaultPKey is the only partition key.
 const defaultPKey = 0xffff
 
-// Counters implements [inproc.Device]. The counters of the socket follow those of rxe.
+// Counters implements [inproc.Device]. The counters of the socket follow those of the engine, among which
+// are those of rxe.
 func (l listed) Counters(port uint8) []inproc.Counter {
 	if port != 1 {
 		return nil
@@ -87,6 +89,8 @@ func (l listed) Counters(port uint8) []inproc.Counter {
 	}
 	if n := l.d.network; n != nil {
 		c := n.socket.Counters()
+		i := slices.IndexFunc(all, func(c inproc.Counter) bool { return c.Name == "send_err" })
+		all[i].Value = c.Refused()
 		for name, value := range c.All() {
 			all = append(all, inproc.Counter{Name: name, Value: value})
 		}

@@ -66,11 +66,9 @@ func (q *QP) failHead(status Status) {
 // response handles an acknowledgement or a response to a READ or atomic (rxe_completer). The caller
 // holds mu.
 func (q *QP) response(w *worker, h *wire.Header, payload []byte) {
-	if q.state == Err || wire.Diff(h.PSN, q.req.end) >= 0 {
+	if q.state == Err || wire.Diff(h.PSN, q.req.end) >= 0 || wire.Diff(h.PSN, q.req.una) < 0 && !q.lateNAK(h) {
+		q.dev.stats.staleResponse.Add(1) // of something that is complete, or was not sent
 		return
-	}
-	if wire.Diff(h.PSN, q.req.una) < 0 && !q.lateNAK(h) {
-		return // of something that is complete
 	}
 	switch op := h.Opcode.Operation(); {
 	case op == wire.Acknowledge:
@@ -108,6 +106,8 @@ func (q *QP) acknowledged(h *wire.Header) {
 		}
 	case wire.NAK:
 		q.negative(h)
+	default:
+		q.dev.stats.oddResponse.Add(1)
 	}
 }
 
@@ -212,11 +212,10 @@ func (q *QP) progressed() {
 
 // atomicResponse handles the response to an atomic.
 func (q *QP) atomicResponse(w *worker, h *wire.Header) {
-	if !q.advance(h.PSN) {
-		return
-	}
+	advanced := q.advance(h.PSN)
 	s := q.req.slots.at(q.req.head)
-	if s.state != assigned || s.first != h.PSN || s.opcode != ring.OpAtomicCAS && s.opcode != ring.OpAtomicFAA {
+	if !advanced || s.state != assigned || s.first != h.PSN || s.opcode != ring.OpAtomicCAS && s.opcode != ring.OpAtomicFAA {
+		q.dev.stats.oddResponse.Add(1)
 		return
 	}
 	var b [8]byte
@@ -229,11 +228,10 @@ func (q *QP) atomicResponse(w *worker, h *wire.Header) {
 // packets were lost.
 func (q *QP) readResponse(w *worker, h *wire.Header, payload []byte) {
 	r := &q.req
-	if !q.advance(h.PSN) {
-		return
-	}
+	advanced := q.advance(h.PSN)
 	s := r.slots.at(r.head)
-	if s.state != assigned || wire.Diff(h.PSN, s.first) < 0 {
+	if !advanced || s.state != assigned || wire.Diff(h.PSN, s.first) < 0 {
+		q.dev.stats.oddResponse.Add(1)
 		return
 	}
 	if s.opcode == ring.OpFlush || s.opcode == ring.OpAtomicWrite {
@@ -241,11 +239,13 @@ func (q *QP) readResponse(w *worker, h *wire.Header, payload []byte) {
 		return
 	}
 	if s.opcode != ring.OpRead || wire.Diff(h.PSN, s.last) > 0 {
+		q.dev.stats.oddResponse.Add(1)
 		return
 	}
 	at := uint32(wire.Diff(h.PSN, s.first)) * uint32(q.mtu)
 	if want := min(uint32(q.mtu), s.length-min(at, s.length)); uint32(len(payload)) != want {
-		return // the peer has another MTU
+		q.dev.stats.oddResponse.Add(1) // the peer has another MTU
+		return
 	}
 	q.readData(w, s, at, payload)
 }

@@ -15,6 +15,7 @@ func (d *Device) receiveMAD(a *arrival) {
 	h := &a.header
 	switch {
 	case h.Opcode != wire.UD|wire.SendOnly || len(a.payload) != MADSize:
+		d.stats.badMAD.Add(1)
 	case h.PKey&0x7fff != wire.DefaultPKey&0x7fff:
 		d.stats.badPKey.Add(1)
 	case h.QKey != wire.GSIQKey:

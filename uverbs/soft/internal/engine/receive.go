@@ -35,14 +35,17 @@ func (d *Device) receive(w *worker, from *source, b []byte) {
 	h := &a.header
 	switch {
 	case from.dst.IsMulticast():
-		if h.DestQP == wire.MulticastQP {
-			for _, q := range d.groups.find(from.dst) {
-				d.deliverTo(w, q, a, b)
-			}
+		if h.DestQP != wire.MulticastQP {
+			d.stats.wrongGroup.Add(1)
+			return
+		}
+		for _, q := range d.groups.find(from.dst) {
+			d.deliverTo(w, q, a, b)
 		}
 	case h.DestQP == wire.GSIQP:
 		d.receiveMAD(a)
 	case h.DestQP == wire.MulticastQP:
+		d.stats.wrongGroup.Add(1)
 	default:
 		if q := d.qps.find(h.DestQP); q != nil {
 			d.deliverTo(w, q, a, b)
@@ -185,6 +188,8 @@ func (q *QP) handleWaiting(w *worker) {
 	var err error
 	if a.payload, err = wire.Parse(b, &a.header); err == nil && q.state >= RTR && !q.closed {
 		q.request(w, a)
+	} else {
+		q.dev.stats.refusedState.Add(1)
 	}
 }
 

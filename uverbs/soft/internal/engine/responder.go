@@ -103,6 +103,7 @@ type arrival struct {
 // request handles a request (rxe_receiver). The caller holds mu.
 func (q *QP) request(w *worker, a *arrival) {
 	if q.state == Err {
+		q.dev.stats.refusedState.Add(1)
 		return
 	}
 	switch q.typ {
@@ -120,6 +121,7 @@ func (q *QP) requestRC(w *worker, a *arrival) {
 	r, h := &q.resp, &a.header
 	switch diff := wire.Diff(h.PSN, r.psn); {
 	case diff > 0:
+		q.dev.stats.outOfOrder.Add(1)
 		if !r.sentNAK {
 			r.sentNAK = true
 			q.dev.stats.outOfSequence.Add(1)

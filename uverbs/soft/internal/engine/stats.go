@@ -22,8 +22,10 @@ type counters struct {
 	badPKey, badQKey               atomic.Uint64
 	linkDowned                     atomic.Uint64
 
-	unknownQP, wrongAddress, refusedState, overflow atomic.Uint64
-	malformed                                       [wire.NumParseErrors]atomic.Uint64
+	// Packets that were dropped.
+	unknownQP, wrongAddress, wrongGroup, refusedState, badMAD            atomic.Uint64
+	outOfOrder, noReceive, refused, staleResponse, oddResponse, overflow atomic.Uint64
+	malformed                                                            [wire.NumParseErrors]atomic.Uint64
 }
 
 // sent counts a packet.
@@ -42,7 +44,8 @@ type Counter struct {
 }
 
 // Counters returns the counters of the device: those of rxe with rxe's names (rxe_hw_counters.c), and
-// then the numbers of packets that were dropped, by reason.
+// then the numbers of packets that were dropped, by reason. Package soft documents these. rxe never
+// counts ack_deferred.
 func (d *Device) Counters() []Counter {
 	s := &d.stats
 	all := []Counter{
@@ -66,9 +69,16 @@ func (d *Device) Counters() []Counter {
 
 		{"rx_unknown_qp", s.unknownQP.Load()},
 		{"rx_wrong_address", s.wrongAddress.Load()},
+		{"rx_wrong_group", s.wrongGroup.Load()},
 		{"rx_wrong_state", s.refusedState.Load()},
 		{"rx_bad_pkey", s.badPKey.Load()},
 		{"rx_bad_qkey", s.badQKey.Load()},
+		{"rx_bad_mad", s.badMAD.Load()},
+		{"rx_out_of_order", s.outOfOrder.Load()},
+		{"rx_no_receive", s.noReceive.Load()},
+		{"rx_refused", s.refused.Load()},
+		{"rx_stale_response", s.staleResponse.Load()},
+		{"rx_odd_response", s.oddResponse.Load()},
 		{"rx_waiting_overflow", s.overflow.Load()},
 	}
 	for i := range s.malformed {

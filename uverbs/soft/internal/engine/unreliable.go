@@ -8,6 +8,7 @@ func (q *QP) requestUC(a *arrival) {
 	r, h := &q.resp, &a.header
 	if r.dropping || h.PSN != r.psn {
 		if r.dropping = !h.Opcode.Starts(); r.dropping {
+			q.dev.stats.outOfOrder.Add(1)
 			return
 		}
 		if !q.abandon(a, StatusRemInvReqErr) {
@@ -20,6 +21,7 @@ func (q *QP) requestUC(a *arrival) {
 	}
 	if h.Opcode.IsWrite() && memory.Access(q.attr.AccessFlags)&memory.RemoteWrite == 0 {
 		r.dropping = true
+		q.dev.stats.refused.Add(1)
 		return
 	}
 	v := q.takeFor(h)
@@ -38,6 +40,7 @@ func (q *QP) requestUC(a *arrival) {
 // classes D1 and E of the specification, do_class_d1e_error).
 func (q *QP) interrupted(a *arrival) {
 	r := &q.resp
+	q.dev.stats.refused.Add(1)
 	r.dropping = q.srq != nil || r.opcode == noOpcode || r.opcode.Ends()
 	q.abandon(a, StatusRemInvReqErr)
 }
@@ -78,6 +81,11 @@ func (q *QP) concludeUC(a *arrival, v verdict) {
 	case denied:
 		status = StatusRemAccessErr
 	}
+	if v == notReady {
+		q.dev.stats.noReceive.Add(1)
+	} else {
+		q.dev.stats.refused.Add(1)
+	}
 	r.dropping = true // the rest of the message; the QP goes on
 	q.abandon(a, status)
 }
@@ -86,8 +94,10 @@ func (q *QP) concludeUC(a *arrival, v verdict) {
 func (q *QP) datagram(w *worker, a *arrival) {
 	switch q.takeFor(&a.header) {
 	case notReady:
+		q.dev.stats.noReceive.Add(1)
 		return
 	case badReceive:
+		q.dev.stats.refused.Add(1)
 		q.toError()
 		return
 	}

@@ -29,6 +29,11 @@ type Counters struct {
 	GSOFallbacks uint64 // times that the system refused to send several packets as segments
 }
 
+// Refused returns the number of packets that the system refused to send.
+func (c *Counters) Refused() uint64 {
+	return c.TooLong + c.NoRoute + c.NoBuffers + c.Forbidden + c.SendFailures
+}
+
 // All yields the counters by name.
 func (c *Counters) All() iter.Seq2[string, uint64] {
 	return func(yield func(string, uint64) bool) {
