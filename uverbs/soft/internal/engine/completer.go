@@ -225,7 +225,7 @@ func (q *QP) atomicResponse(w *worker, h *wire.Header) {
 
 // readResponse handles a packet of a response to a READ, and the acknowledgement of a FLUSH or an
 // ATOMIC WRITE, which looks like one without data. What comes out of order is ignored, but shows that
-// packets were lost.
+// packets were lost. Data in answer to another request ends the connection.
 func (q *QP) readResponse(w *worker, h *wire.Header, payload []byte) {
 	r := &q.req
 	advanced := q.advance(h.PSN)
@@ -238,7 +238,12 @@ func (q *QP) readResponse(w *worker, h *wire.Header, payload []byte) {
 		q.advance(wire.Add(h.PSN, 1))
 		return
 	}
-	if s.opcode != ring.OpRead || wire.Diff(h.PSN, s.last) > 0 {
+	if s.opcode != ring.OpRead { // check_ack of rxe_comp.c
+		q.dev.stats.oddResponse.Add(1)
+		q.failHead(StatusFatalErr)
+		return
+	}
+	if wire.Diff(h.PSN, s.last) > 0 {
 		q.dev.stats.oddResponse.Add(1)
 		return
 	}

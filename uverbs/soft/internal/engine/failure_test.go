@@ -370,3 +370,21 @@ func TestBadRequests(t *testing.T) {
 		})
 	}
 }
+
+// TestDataForOthers: the response to a READ in answer to another request fails that request.
+func TestDataForOthers(t *testing.T) {
+	for _, op := range []uint32{ring.OpSend, ring.OpWrite, ring.OpAtomicFAA} {
+		p := newRawPeer(t, 1<<16)
+		wr := signaled(1, op, p.sge(0, 8))
+		if op != ring.OpSend {
+			wr = wr.to(p.side, 64)
+		}
+		p.post(wr, signaled(2, ring.OpSend))
+		want := p.fill(0, 8, 3)
+		p.request(wire.Header{Opcode: wire.ReadResponseOnly, Syndrome: wire.SyndromeACK, PSN: p.qp.req.una})
+		p.fails(1, StatusFatalErr)
+		p.fails(2, StatusFlushErr)
+		p.inState(Err)
+		p.holds(0, want)
+	}
+}
