@@ -105,7 +105,7 @@ func findProcess(proc, inode string) string {
 		if err != nil {
 			return "process " + pid
 		}
-		return fmt.Sprintf("process %s (%s)", pid, strings.TrimSpace(string(comm)))
+		return fmt.Sprintf("process %s (%q)", pid, strings.TrimSpace(string(comm))) // the process chooses its name
 	}
 	return ""
 }

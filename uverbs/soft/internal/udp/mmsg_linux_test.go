@@ -205,9 +205,10 @@ func TestPortHolder(t *testing.T) {
 	}{
 		{"rdma_rxe", map[string]string{"proc/thread-self/net/udp": udpHead + rxe4, rxeModule: "0"}, "10.0.0.1:4791", rxe},
 		{"rdma_rxe, IPv6", map[string]string{"proc/thread-self/net/udp": udpHead + rxe4, "proc/thread-self/net/udp6": udpHead + rxe6, rxeModule: "0"}, "[fd00::1]:4791", rxe},
-		{"a process", map[string]string{"proc/thread-self/net/udp": udpHead + own4, "proc/77/fd/3": "-> socket:[4711]", "proc/77/comm": "rping\n", rxeModule: "0"}, "127.0.0.1:4791", "process 77 (rping)"},
+		{"a process", map[string]string{"proc/thread-self/net/udp": udpHead + own4, "proc/77/fd/3": "-> socket:[4711]", "proc/77/comm": "rping\n", rxeModule: "0"}, "127.0.0.1:4791", `process 77 ("rping")`},
+		{"a process whose name clears the screen", map[string]string{"proc/thread-self/net/udp": udpHead + own4, "proc/77/fd/3": "-> socket:[4711]", "proc/77/comm": "a\x1b[2J\n"}, "127.0.0.1:4791", `process 77 ("a\x1b[2J")`},
 		{"a process, IPv6", map[string]string{"proc/thread-self/net/udp6": udpHead + own6, "proc/77/fd/3": "-> socket:[4712]", "proc/78/fd/3": "-> socket:[4711]"}, "[::1]:4791", "process 77"},
-		{"all addresses of both families", map[string]string{"proc/thread-self/net/udp6": udpHead + rxe6, "proc/77/fd/3": "-> socket:[5802]", "proc/77/comm": "x"}, "127.0.0.1:4791", "process 77 (x)"},
+		{"all addresses of both families", map[string]string{"proc/thread-self/net/udp6": udpHead + rxe6, "proc/77/fd/3": "-> socket:[5802]", "proc/77/comm": "x"}, "127.0.0.1:4791", `process 77 ("x")`},
 		{"this process", map[string]string{"proc/thread-self/net/udp": udpHead + own4, fmt.Sprintf("proc/%d/fd/3", os.Getpid()): "-> socket:[4711]"}, "127.0.0.1:4791", "this process"},
 		{"another user's", map[string]string{"proc/thread-self/net/udp": udpHead + own4}, "127.0.0.1:4791", "a process of user ID 1000 that this process may not look into"},
 		{"without the module", map[string]string{"proc/thread-self/net/udp": udpHead + rxe4}, "127.0.0.1:4791", "a process of user ID 0 that this process may not look into"},
