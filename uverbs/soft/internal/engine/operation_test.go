@@ -77,6 +77,30 @@ func TestWrongInvalidate(t *testing.T) {
 	a.want(3, ring.WCSend) // as in rxe
 }
 
+// TestForeignInvalidate: no peer takes away a window that another client's QP has bound.
+func TestForeignInvalidate(t *testing.T) {
+	d := newDevice(t, Config{})
+	a, b := newSide(t, d, sideOptions{}), newSide(t, d, sideOptions{})
+	connect(a, b, connOptions{})
+	key, bind := window(b, 1000, 500, memory.RemoteWrite)
+	b.post(bind)
+	b.want(100, ring.WCBindMW)
+	for _, pd := range []memory.PD{b.pd, b.pd + 1} {
+		stranger, victim := newSide(t, d, sideOptions{pd: pd}), newSide(t, d, sideOptions{pd: pd})
+		connect(stranger, victim, connOptions{})
+		victim.recv(4)
+		inv := signaled(3, ring.OpSendInv)
+		inv.imm = key
+		stranger.post(inv)
+		victim.fails(4, StatusRemInvReqErr)
+		victim.inState(Err)
+	}
+	write := signaled(1, ring.OpWrite, a.sge(0, 500)).to(b, 1000)
+	write.rkey = key
+	a.post(write)
+	a.want(1, ring.WCWrite)
+}
+
 // TestBindErrors: a bind that is refused breaks the QP.
 func TestBindErrors(t *testing.T) {
 	for name, change := range map[string]func(*sendWR){

@@ -250,7 +250,7 @@ func (q *QP) packets(length uint32) int {
 // local carries out LOCAL_INV or BIND_MW (rxe_do_local_ops).
 func (q *QP) local(wr *ring.Send, s *sendState) outcome {
 	if wr.Opcode == ring.OpLocalInv {
-		if q.typ != RC || !q.dev.config.Memory.Invalidate(wr.ImmOrKey) {
+		if q.typ != RC || !q.dev.config.Memory.Invalidate(q.ref(), wr.ImmOrKey) {
 			return q.fail(StatusLocQPOpErr)
 		}
 	} else if q.typ == UD {

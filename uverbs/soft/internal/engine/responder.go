@@ -272,7 +272,7 @@ func (q *QP) executeSend(a *arrival) verdict {
 	if v := q.store(a.payload); v != ok {
 		return v
 	}
-	if a.header.Opcode.HasInv() && !q.dev.config.Memory.Invalidate(a.header.InvKey) {
+	if a.header.Opcode.HasInv() && !q.dev.config.Memory.Invalidate(q.ref(), a.header.InvKey) {
 		return badInvalidate
 	}
 	return q.executed(a)

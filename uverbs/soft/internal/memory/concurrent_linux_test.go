@@ -86,7 +86,7 @@ func TestRevokeWaits(t *testing.T) {
 		{"Dealloc", MWType1, func(m *MR, w *MW) bool { w.Dealloc(); return true }},
 		{"Dealloc and Dereg", MWType2, func(m *MR, w *MW) bool { w.Dealloc(); return m.Dereg() == 0 }},
 		{"Bind", MWType1, func(m *MR, w *MW) bool { return table.Bind(qp1, &Binding{MWKey: w.key, NewKey: w.key + 1}) }},
-		{"Invalidate", MWType2, func(m *MR, w *MW) bool { return table.Invalidate(w.key) }},
+		{"Invalidate", MWType2, func(m *MR, w *MW) bool { return table.Invalidate(qp1, w.key) }},
 		{"ReleaseQP", MWType2, func(m *MR, w *MW) bool { table.ReleaseQP(qp1.QPN); return true }},
 	} {
 		m := register(t, table, b, allRemote|MWBind)
@@ -201,7 +201,7 @@ func TestConcurrent(t *testing.T) {
 		},
 		func([]byte) { table.Bind(qp1, whole(type1, m, RemoteRead)) },
 		func([]byte) { table.Bind(qp1, whole(type2, m, RemoteRead)) },
-		func([]byte) { table.Invalidate(type2.RKey()) },
+		func([]byte) { table.Invalidate(qp1, type2.RKey()) },
 		func([]byte) { table.ReleaseQP(qp1.QPN) },
 		func([]byte) {
 			own := register(t, table, b[2*page:], LocalWrite)

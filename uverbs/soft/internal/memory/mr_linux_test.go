@@ -273,7 +273,7 @@ func TestFoundTooLate(t *testing.T) {
 	key := bound(t, table, qp1, w, m, windowRights)
 	w.dead = true
 	wantFault(t, "a window", table.ReadRemote(make([]byte, 1), qp1, key, m.IOVA()), BadKey)
-	if table.Invalidate(key) {
+	if table.Invalidate(qp1, key) {
 		t.Error("a window was invalidated")
 	}
 	w.unbind()

@@ -152,17 +152,18 @@ func (m *MR) hold(pd PD, b *Binding) bool {
 	return true
 }
 
-// Invalidate takes a window of type 2 from its MR, for a LOCAL_INV or for a peer's request
-// (rxe_invalidate_mw). It reports false for any other key: a completion with LOC_QP_OP_ERR or
-// REM_INV_REQ_ERR. The MRs of programs cannot be invalidated (rxe_invalidate_mr).
-func (t *Table) Invalidate(key uint32) bool {
+// Invalidate takes a window of type 2 from its MR, for a LOCAL_INV of the QP that bound it or for a
+// request of that QP's peer. It reports false for any other key: a completion with LOC_QP_OP_ERR or
+// REM_INV_REQ_ERR. The MRs of programs cannot be invalidated (rxe_invalidate_mr). rxe_invalidate_mw does
+// not look at the QP, so there a peer can take away any window of the device.
+func (t *Table) Invalidate(qp QPRef, key uint32) bool {
 	w := t.window(key)
 	if w == nil {
 		return false
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.dead || w.key != key || w.typ != MWType2 || w.free {
+	if w.dead || w.key != key || w.typ != MWType2 || w.free || w.pd != qp.PD || w.qpn != qp.QPN {
 		return false
 	}
 	w.unbind()

@@ -217,40 +217,45 @@ func TestWindowZeroBased(t *testing.T) {
 	wantFault(t, "at the end of memory", table.ReadRemote(got, qp1, w.RKey(), math.MaxUint64-addr(b)), OutOfRange)
 }
 
-// TestInvalidate compares with rxe_invalidate_mw and rxe_invalidate_mr.
+// TestInvalidate compares with rxe_invalidate_mw and rxe_invalidate_mr, apart from the QP.
 func TestInvalidate(t *testing.T) {
 	table := newTable()
 	b := mapped(t, 1)
 	m := register(t, table, b, allRemote|MWBind)
 	w1, w2 := allocMW(t, table, MWType1), allocMW(t, table, MWType2)
-	if table.Invalidate(w2.RKey()) {
+	if table.Invalidate(qp1, w2.RKey()) {
 		t.Error("a window that is not bound was invalidated")
 	}
 	key1, key2 := bound(t, table, qp1, w1, m, windowRights), bound(t, table, qp1, w2, m, windowRights)
 	for name, key := range map[string]uint32{
 		"type 1": key1, "other low bits": key2 ^ 1, "another index": key2 + 0x100, "an MR": m.RKey(), "no key": 0, "the largest key": math.MaxUint32,
 	} {
-		if table.Invalidate(key) {
+		if table.Invalidate(qp1, key) {
 			t.Errorf("%s: invalidated", name)
 		}
 	}
-	if m.windows.Load() != 2 || !table.Invalidate(key2) || m.windows.Load() != 1 {
+	for name, qp := range map[string]QPRef{"another QP": {qp1.PD, qp1.QPN + 1}, "another PD": {qp1.PD + 1, qp1.QPN}} {
+		if table.Invalidate(qp, key2) {
+			t.Errorf("%s: invalidated", name)
+		}
+	}
+	if m.windows.Load() != 2 || !table.Invalidate(qp1, key2) || m.windows.Load() != 1 {
 		t.Errorf("the window was not invalidated: %d windows", m.windows.Load())
 	}
 	if w2.RKey() != key2 {
 		t.Errorf("the key is %#x, was %#x", w2.RKey(), key2)
 	}
 	wantFault(t, "an access afterwards", table.ReadRemote(make([]byte, 1), qp1, key2, addr(b)), BadKey)
-	if table.Invalidate(key2) {
+	if table.Invalidate(qp1, key2) {
 		t.Error("it was invalidated again")
 	}
 	again := bound(t, table, QPRef{1, 200}, w2, m, windowRights)
 	wantFault(t, "bound again", table.ReadRemote(make([]byte, 1), QPRef{1, 200}, again, addr(b)), OK)
-	if !table.Invalidate(again) {
+	if !table.Invalidate(QPRef{1, 200}, again) {
 		t.Error("it was not invalidated after it was bound again")
 	}
 	w2.Dealloc()
-	if table.Invalidate(again) {
+	if table.Invalidate(QPRef{1, 200}, again) {
 		t.Error("it was invalidated after Dealloc")
 	}
 }
