@@ -86,8 +86,16 @@ func newWith(clock fault.Clock, o Options) (*Device, error) {
 	if err := d.takePlace(&o); err != nil {
 		return nil, err
 	}
+	made := make(chan struct{}) // closed when d is complete, or will not be
+	defer close(made)
+	remove := func() {
+		go func() {
+			<-made
+			d.Close()
+		}()
+	}
 	var err error
-	if d.faults, err = newFaults(&o, d.addr, clock); err != nil {
+	if d.faults, err = newFaults(&o, d.addr, clock, remove); err != nil {
 		d.network.close()
 		d.giveAddr()
 		return nil, err
@@ -117,6 +125,7 @@ func newWith(clock fault.Clock, o Options) (*Device, error) {
 		d.network.start(d.engine)
 	}
 	if err := d.register(o.Name); err != nil {
+		d.closed = true // nobody has it yet
 		d.stop()
 		return nil, err
 	}

@@ -119,6 +119,9 @@
 //	                 exponentially distributed with a mean of 2 ms
 //	delayed=10%      part of the packets that is delayed; without it, all
 //	rate=10mbit      bits per second, in bit, kbit, mbit or gbit
+//	remove=1000      the device is removed with the 1,000th packet, as by [Device.Close]
+//
+// The text peer=10.0.0.2,loss=100% separates the device from a peer from the beginning.
 //
 // Groups with the following fields are about queue pairs, with qpn about the one with this number:
 //

@@ -50,9 +50,9 @@ func parseFaults(text string) (fault.Config, error) {
 }
 
 // newFaults makes the injector and opens the files of the options, which were checked.
-func newFaults(o *Options, addr netip.Addr, clock fault.Clock) (f *faults, err error) {
+func newFaults(o *Options, addr netip.Addr, clock fault.Clock, remove func()) (f *faults, err error) {
 	f = &faults{port: o.Port, local: map[netip.Addr]*side{}, parted: map[netip.Addr][]netip.Addr{}}
-	opts := fault.Options{Clock: clock, Trace: o.Trace, Capture: o.Capture, Device: cmp.Or(o.Name, "at "+addr.String())}
+	opts := fault.Options{Clock: clock, Trace: o.Trace, Capture: o.Capture, Device: cmp.Or(o.Name, "at "+addr.String()), Remove: remove}
 	if opts.Config, err = parseFaults(o.Faults); err != nil {
 		return nil, err
 	}

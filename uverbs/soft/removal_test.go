@@ -111,3 +111,38 @@ func TestRemovalInUse(t *testing.T) {
 		wg.Wait()
 	}
 }
+
+// TestRemovalFromOptions: the text of faults removes the device under a program that knows nothing of it, here
+// with its third WRITE.
+func TestRemovalFromOptions(t *testing.T) {
+	var sides [2]*side
+	for i, faults := range []string{"direction=sent,class=write,remove=3", ""} {
+		dev, err := soft.New(soft.Options{Faults: faults})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { dev.Close() })
+		sides[i] = newSide(t, dev, uverbs.QPOptions{})
+	}
+	a, b := sides[0], sides[1]
+	connect(t, a, b)
+	write := uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+	var wc [1]uverbs.WC
+	for range 2 {
+		if err := a.qp.PostSend(write); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.cq.Wait(t.Context(), wc[:]); err != nil || wc[0].Err() != nil {
+			t.Fatal(err, wc[0].Err())
+		}
+	}
+	if err := a.qp.PostSend(write); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.cq.Wait(t.Context(), wc[:]); !errors.Is(err, uverbs.ErrDeviceRemoved) {
+		t.Errorf("CQ.Wait: %v, want ErrDeviceRemoved", err)
+	}
+	if _, err := a.ctx.AllocPD(); !errors.Is(err, uverbs.ErrDeviceRemoved) {
+		t.Errorf("AllocPD: %v, want ErrDeviceRemoved", err)
+	}
+}

@@ -55,6 +55,7 @@ func newFields() []field {
 		{"delay", usePackets, fmt.Sprintf("TIME, MIN..MAX or MIN+MEAN with times from 0s to %v, and MIN+%d*MEAN at most %v", MaxDelay, longestMean, MaxDelay), setDelay, printDelay},
 		chanceField("delayed", func(r *Rule) *Chance { return &r.Delayed }),
 		{"rate", usePackets, "1bit to 1000gbit, with unit bit, kbit, mbit or gbit", setRate, printRate},
+		{"remove", usePackets, "the number of a packet, from 1", setRemove, printRemove},
 		{"rnr", usePlan, fmt.Sprintf("MISSING/OF with 1 <= MISSING <= OF <= %d", MaxRNR), setRNR, printRNR},
 		{"slow", usePlan, timeRange, setSlow, func(g *group) string { return printTime(g.fault.Slow) }},
 		{"fail", usePlan, fmt.Sprintf("QUEUE:WR:STATUS with QUEUE send or recv, WR a number from 0, STATUS a number from 1 to %d or one of %s", MaxStatus, listOf(statuses)), setFail, printFail},
@@ -236,6 +237,18 @@ func printRate(g *group) string {
 		}
 	}
 	return ""
+}
+
+func setRemove(g *group, v string) (ok bool) {
+	g.rule.Remove, ok = parseUint(v, 64)
+	return ok && g.rule.Remove > 0
+}
+
+func printRemove(g *group) string {
+	if g.rule.Remove == 0 {
+		return ""
+	}
+	return strconv.FormatUint(g.rule.Remove, 10)
 }
 
 func setRNR(g *group, v string) bool {

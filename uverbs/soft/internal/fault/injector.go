@@ -31,6 +31,10 @@ type Options struct {
 	Capture io.Writer
 	// Device is the name of the device in the capture.
 	Device string
+
+	// Remove removes the device, see Rule.Remove. It is called while packets wait, so it must not wait for
+	// them. nil: it stays.
+	Remove func()
 }
 
 // An Injector injects faults into the packets of one device. It is safe for concurrent use.
@@ -38,6 +42,7 @@ type Injector struct {
 	clock   Clock
 	maxHeld int
 	trace   *tracer // nil: none
+	remove  func()  // nil: none
 	counts  [2]counters
 
 	config atomic.Pointer[Config]
@@ -67,6 +72,7 @@ type state struct {
 type live struct {
 	streams map[streamKey]*stream
 	limits  []([2]limit) // by rule and direction
+	removal []uint64     // by rule: packets of one with Rule.Remove
 }
 
 // maxStreams bounds the memory for streams. Beyond it, all streams begin again.
@@ -90,7 +96,7 @@ type cut struct{ from, to netip.Addr }
 
 // New returns an injector. It fails if the Config is not valid.
 func New(o Options) (*Injector, error) {
-	f := &Injector{clock: o.Clock, maxHeld: o.MaxHeld}
+	f := &Injector{clock: o.Clock, maxHeld: o.MaxHeld, remove: o.Remove}
 	f.idle.L = &f.mu
 	if f.clock == nil {
 		f.clock = SystemClock{}
@@ -125,7 +131,7 @@ func (f *Injector) SetConfig(c Config) error {
 	}
 	f.config.Store(&c)
 	next := &state{seed: c.Seed, rules: c.Rules, cuts: f.cuts()}
-	next.live = &live{streams: make(map[streamKey]*stream), limits: make([][2]limit, len(c.Rules))}
+	next.live = &live{streams: make(map[streamKey]*stream), limits: make([][2]limit, len(c.Rules)), removal: make([]uint64, len(c.Rules))}
 	f.activate(next)
 	return nil
 }

@@ -201,6 +201,9 @@ func (f *Injector) judge(s *state, p *Path, pk *packet) (v verdict) {
 		v.n = v.stream.n
 		v.stream.n++
 		v.decision = s.rules[v.rule].decide(v.stream.random, v.n)
+		if f.removes(s, v.rule) {
+			v.decision = decision{lost: true}
+		}
 	}
 	if s.parted(p.Local.Addr(), pk) {
 		v.decision = decision{}
@@ -217,6 +220,20 @@ func (f *Injector) judge(s *state, p *Path, pk *packet) (v verdict) {
 	}
 	f.counts[pk.dir-Sent].add(&v)
 	return v
+}
+
+// removes counts a packet of a rule and reports whether the rule has removed the device. Preconditions:
+// f.mu is held.
+func (f *Injector) removes(s *state, rule int) bool {
+	at, n := s.rules[rule].Remove, &s.live.removal[rule]
+	if at == 0 {
+		return false
+	}
+	*n++
+	if *n == at && f.remove != nil {
+		f.remove()
+	}
+	return *n >= at
 }
 
 // wait returns how long a copy of a packet waits, and the rate limit that it waits for. queue is false

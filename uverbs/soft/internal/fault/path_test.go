@@ -541,3 +541,23 @@ func FuzzPackets(f *testing.F) {
 		}
 	})
 }
+
+// TestRemove: a packet of a rule removes the device. It and the later ones are lost, and the device is removed
+// once.
+func TestRemove(t *testing.T) {
+	removed := 0
+	r := newRig(t, "direction=sent,remove=3", func(o *Options) { o.Remove = func() { removed++ } })
+	r.send(1, 2)
+	r.receive(7, 8, 9)
+	if r.want("1 2 7 8 9"); removed != 0 {
+		t.Errorf("removed %d times before the third packet", removed)
+	}
+	r.send(3, 4)
+	r.send(5)
+	if r.want(""); removed != 1 {
+		t.Errorf("removed %d times, want once", removed)
+	}
+	if sent, _ := r.f.Counters(); sent.Lost != 3 {
+		t.Errorf("%d packets are lost, want 3", sent.Lost)
+	}
+}

@@ -86,6 +86,10 @@ type Rule struct {
 	// Rate is a limit in bits per second of UDP payload for all packets of the rule in one direction,
 	// 0 for none. Packets beyond it are delayed.
 	Rate uint64
+
+	// Remove is the number of the packet of the rule with which the device is removed, counted from 1; 0
+	// never removes it. This packet and the later ones of the rule are dropped.
+	Remove uint64
 }
 
 // selects reports whether the rule applies to a packet.

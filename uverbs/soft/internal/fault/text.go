@@ -29,6 +29,7 @@ import (
 //	delay=1ms+2ms               1 ms, and beyond it exponentially distributed with a mean of 2 ms
 //	delayed=10%                 part of the packets that is delayed; without it, all
 //	rate=10mbit                 bits per second, in bit, kbit, mbit or gbit
+//	remove=1000                 the device is removed with the 1,000th packet
 //
 // Fields of faults of queue pairs:
 //

@@ -43,6 +43,7 @@ var texts = []struct {
 	{"qpn=0x11", "qpn=17", Config{Rules: []Rule{{QPN: 17}}}},
 	{"peer=::1,delay=5ms,rate=1500bit", "", Config{Rules: []Rule{{Peer: netip.MustParsePrefix("::1/128"), Delay: Delay{Min: 5 * time.Millisecond}, Rate: 1500}}}},
 	{"delay=5ms..5ms", "", Config{Rules: []Rule{{Delay: Delay{Min: 5 * time.Millisecond, Max: 5 * time.Millisecond}}}}},
+	{"class=write,remove=1000", "", Config{Rules: []Rule{{Class: Write, Remove: 1000}}}},
 	{"rate=1000gbit", "", Config{Rules: []Rule{{Rate: 1e12}}}},
 	{"rnr=1/4", "", Config{Plan: Plan{{RNR: RNR{1, 4}}}}},
 	{
@@ -106,6 +107,7 @@ func TestFieldError(t *testing.T) {
 		{"rate=10", "rate", "10", "1bit to 1000gbit"},
 		{"rate=0bit", "rate", "0bit", "1bit to 1000gbit"},
 		{"rate=1001gbit", "rate", "1001gbit", "1bit to 1000gbit"},
+		{"remove=0", "remove", "0", "from 1"},
 		{"rnr=3/2", "rnr", "3/2", "1 <= MISSING <= OF <= 1000000"},
 		{"rnr=0/2", "rnr", "0/2", "1 <= MISSING"},
 		{"rnr=1", "rnr", "1", "MISSING/OF"},
