@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -27,6 +28,7 @@ func (d *Device) takePlace(o *Options) error {
 	var err error
 	if d.link, err = findNetdev(d.addr); err == nil {
 		d.mtu, err = o.activeMTU(&d.link)
+		d.most = cmp.Or(o.MTU, mtus[len(mtus)-1])
 	}
 	if err == nil && o.Addr.IsValid() {
 		err = d.connect(o)

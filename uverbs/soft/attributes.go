@@ -88,7 +88,7 @@ func (d *Device) portAttr() abi.QueryPortResp {
 	state, phys := d.state.Load().port()
 	return abi.QueryPortResp{
 		PortCapFlags: abi.IB_UVERBS_PCF_CM_SUP, MaxMsgSz: maxMessage, GIDTblLen: gidTableLen, PKeyTblLen: 1,
-		State: state, MaxMTU: mtu4096, ActiveMTU: mtuEnum(d.mtu), MaxVLNum: maxVLs,
+		State: state, MaxMTU: mtu4096, ActiveMTU: mtuEnum(d.engine.MTU()), MaxVLNum: maxVLs,
 		ActiveWidth: width1X, ActiveSpeed: speedSDR, PhysState: phys, LinkLayer: linkEthernet,
 		Flags: abi.IB_UVERBS_QPF_GRH_REQUIRED,
 	}

@@ -28,7 +28,8 @@ type Device struct {
 	addr   netip.Addr
 	link   netdev
 	state  atomic.Pointer[linkState] // of the link; nil: it does not change
-	mtu    int
+	mtu    int                       // active MTU at first, in bytes
+	most   int                       // the largest active MTU, in bytes
 	guid   uint64
 	table  []gidEntry // see gids
 	limits Limits

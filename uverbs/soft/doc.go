@@ -39,8 +39,9 @@
 //
 // On Linux, a device with a socket follows its network interface as rxe does. The port is down while the
 // interface is down or has no carrier, and entry 1 of the GID table is not in use while the interface does
-// not have the address. The events PORT_ERR, PORT_ACTIVE and GID_CHANGE tell of that. A device whose
-// interface is removed is closed.
+// not have the address. The events PORT_ERR, PORT_ACTIVE and GID_CHANGE tell of that. The active MTU follows
+// the MTU of the interface, without an event and up to [Options].MTU; connections keep the MTU that they have.
+// A device whose interface is removed is closed.
 //
 // # Ports
 //

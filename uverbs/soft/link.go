@@ -7,6 +7,7 @@ type linkState struct {
 	down      bool // the port is down
 	disabled  bool // the administrator has set the interface down
 	noAddress bool // the interface does not have the address of the device
+	mtu       int  // of the interface, in bytes
 }
 
 // Asynchronous events of a port (enum ib_event_type).
@@ -24,6 +25,7 @@ func (d *Device) setLink(now linkState) {
 		was = &linkState{}
 	}
 	d.state.Store(&now)
+	d.engine.SetMTU(min(portMTU(now.mtu), d.most)) // there is no event for it (rxe_notify)
 	var events []uint32
 	switch {
 	case now.down && !was.down:

@@ -77,7 +77,7 @@ func (w *linkWatch) state() (linkState, error) {
 		return linkState{}, err
 	}
 	flags := link.Attrs().Flags
-	s := linkState{down: flags&net.FlagRunning == 0, disabled: flags&net.FlagUp == 0, noAddress: true}
+	s := linkState{down: flags&net.FlagRunning == 0, disabled: flags&net.FlagUp == 0, noAddress: true, mtu: link.Attrs().MTU}
 	addrs, err := w.handle.AddrList(link, netlink.FAMILY_ALL)
 	for errors.Is(err, netlink.ErrDumpInterrupted) {
 		addrs, err = w.handle.AddrList(link, netlink.FAMILY_ALL)

@@ -3,6 +3,7 @@ package soft_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"runtime"
 	"testing"
@@ -256,4 +257,30 @@ func TestAddressGone(t *testing.T) {
 	r.want(ctx, uverbs.EventGIDChange)
 	pair()
 	r.ok(send())
+}
+
+// TestLinkMTU: the active MTU follows the interface, up to that of the options, as with rxe.
+func TestLinkMTU(t *testing.T) {
+	for _, most := range []int{4096, 512} {
+		t.Run(fmt.Sprint(most), func(t *testing.T) {
+			r := newLinkRig(t)
+			r.ok(netlink.AddrAdd(r.link, r.addr("10.9.0.1/24")))
+			r.ok(netlink.LinkSetMTU(r.link, 9000))
+			dev, err := soft.NewAlone(soft.Options{Addr: netip.MustParseAddr("10.9.0.1"), MTU: most})
+			r.ok(err)
+			t.Cleanup(func() { dev.Close() })
+			s := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
+			for _, c := range []struct{ link, want int }{{1500, 1024}, {700, 512}, {100, 256}, {9000, 4096}} {
+				r.ok(netlink.LinkSetMTU(r.link, c.link))
+				r.ok(netlink.LinkSetDown(r.link)) // has an event, which comes afterwards
+				r.want(s.ctx, uverbs.EventPortErr)
+				r.ok(netlink.LinkSetUp(r.link))
+				r.want(s.ctx, uverbs.EventPortActive)
+				want := min(c.want, most)
+				if attr, err := s.ctx.QueryPort(1); err != nil || attr.ActiveMTU.Bytes() != want {
+					t.Errorf("an interface with %d: the active MTU is %v, %v; want %d", c.link, attr.ActiveMTU, err, want)
+				}
+			}
+		})
+	}
 }

@@ -236,9 +236,13 @@ func findNetdev(addr netip.Addr) (netdev, error) {
 	return netdev{name: link.Name, index: link.Index, mtu: link.MTU}, nil
 }
 
-// activeMTU returns the MTU of a device with a network interface. Like that of rxe it is at least 256.
+// portMTU returns the largest MTU of a device whose network interface has an MTU. Like that of rxe it is at
+// least 256 (rxe_set_mtu).
+func portMTU(link int) int { return max(udp.MaxMTU(link), mtus[0]) }
+
+// activeMTU returns the MTU of a device with a network interface.
 func (o *Options) activeMTU(link *netdev) (int, error) {
-	most := max(udp.MaxMTU(link.mtu), mtus[0])
+	most := portMTU(link.mtu)
 	if o.MTU > most && o.Addr.IsValid() {
 		return 0, &OptionError{Field: "MTU", Value: o.MTU, Allowed: fmt.Sprintf("at most %d, because network interface %s has an MTU of %d", most, link.name, link.mtu)}
 	}

@@ -25,7 +25,7 @@ func (p port) GIDs() []gsi.GID {
 }
 
 // MTU implements [gsi.Port].
-func (p port) MTU() uint8 { return mtuEnum(p.d.mtu) }
+func (p port) MTU() uint8 { return mtuEnum(p.d.engine.MTU()) }
 
 // SendMAD implements [gsi.Port].
 func (p port) SendMAD(src, dst netip.Addr, mad []byte) {

@@ -50,6 +50,7 @@ type Device struct {
 	groups groups
 	stats  counters
 	madPSN atomic.Uint32
+	mtu    atomic.Int64               // active MTU of the port in bytes
 	filter atomic.Pointer[Filter]     // nil: none
 	plan   atomic.Pointer[fault.Plan] // faults of queue pairs; nil: none
 
@@ -75,6 +76,7 @@ func New(c Config) *Device {
 		c.Go = func(f func()) { go f() }
 	}
 	d := &Device{config: c, start: c.Clock.Now(), nextSRQ: minSRQ, nextAH: 1}
+	d.mtu.Store(int64(c.MTU))
 	d.nextQPN = minQPN + c.Rand()%(qpnLimit-minQPN)
 	d.timers.init(d)
 	d.RefreshGIDs()
@@ -92,7 +94,11 @@ func (d *Device) Close() {
 }
 
 // MTU returns the active MTU of the port in bytes.
-func (d *Device) MTU() int { return d.config.MTU }
+func (d *Device) MTU() int { return int(d.mtu.Load()) }
+
+// SetMTU changes the active MTU. Datagrams have no more bytes from now on; queue pairs that are connected keep
+// the MTU of their path.
+func (d *Device) SetMTU(mtu int) { d.mtu.Store(int64(mtu)) }
 
 // now returns the time since the device was made, which is never 0.
 func (d *Device) now() time.Duration { return d.config.Clock.Now().Sub(d.start) + 1 }

@@ -65,7 +65,7 @@ func (q *QP) sendPacket(w *worker, s *sendState) outcome {
 		left := int(s.length - r.offset)
 		mtu := q.mtu
 		if q.typ == UD {
-			mtu = q.dev.config.MTU
+			mtu = q.dev.MTU()
 		}
 		payload = min(left, mtu)
 		switch first, last := r.offset == 0, left <= mtu; {
