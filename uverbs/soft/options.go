@@ -242,6 +242,9 @@ func portMTU(link int) int { return max(udp.MaxMTU(link), mtus[0]) }
 
 // activeMTU returns the MTU of a device with a network interface.
 func (o *Options) activeMTU(link *netdev) (int, error) {
+	if o.Addr.IsValid() && udp.MaxMTU(link.mtu) == 0 {
+		return 0, &OptionError{Field: "Addr", Value: o.Addr, Allowed: fmt.Sprintf("an address of a network interface with an MTU of at least %d bytes; %s has %d", mtus[0]+udp.MaxHeaders, link.name, link.mtu)}
+	}
 	most := portMTU(link.mtu)
 	if o.MTU > most && o.Addr.IsValid() {
 		return 0, &OptionError{Field: "MTU", Value: o.MTU, Allowed: fmt.Sprintf("at most %d, because network interface %s has an MTU of %d", most, link.name, link.mtu)}

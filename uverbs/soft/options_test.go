@@ -103,6 +103,11 @@ func TestMTU(t *testing.T) {
 	if _, err := (&Options{Addr: own, MTU: 2048}).activeMTU(&netdev{name: "eth0", mtu: 1500}); err == nil || !strings.Contains(err.Error(), "at most 1024, because network interface eth0 has an MTU of 1500") {
 		t.Errorf("2048 on an interface of 1500: %v", err)
 	}
+	for link, want := range map[int]string{335: "192.0.2.1, must be an address of a network interface with an MTU of at least 336 bytes; eth0 has 335", 336: ""} {
+		if _, err := (&Options{Addr: own}).activeMTU(&netdev{name: "eth0", mtu: link}); (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("an address on an interface of %d: %v", link, err)
+		}
+	}
 	if got, err := (&Options{MTU: 2048}).activeMTU(&netdev{mtu: 1500}); got != 2048 || err != nil {
 		t.Errorf("2048 that stays in the process: %d, %v", got, err)
 	}
