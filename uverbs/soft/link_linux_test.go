@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
 	"runtime"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -282,5 +286,18 @@ func TestLinkMTU(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestNoIPv6: the error says that the host has no IPv6 at all.
+func TestNoIPv6(t *testing.T) {
+	r := newLinkRig(t)
+	err := os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0)
+	if !errors.Is(err, fs.ErrNotExist) { // without IPv6 in the kernel
+		r.ok(err)
+	}
+	_, err = soft.New(soft.Options{Addr: netip.MustParseAddr("fd00::1")})
+	if !errors.Is(err, syscall.EAFNOSUPPORT) || !strings.Contains(err.Error(), "no interface of this host has any IPv6 address") {
+		t.Errorf("the error is %v", err)
 	}
 }

@@ -125,6 +125,7 @@ func Interface(addr netip.Addr) (*net.Interface, error) {
 		return nil, err
 	}
 	plain := addr.Unmap().WithZone("")
+	hasIPv6 := false
 	for _, ifi := range all {
 		if addr.Zone() != "" && addr.Zone() != ifi.Name && addr.Zone() != fmt.Sprint(ifi.Index) {
 			continue
@@ -138,11 +139,15 @@ func Interface(addr netip.Addr) (*net.Interface, error) {
 			if err != nil {
 				continue
 			}
+			hasIPv6 = hasIPv6 || p.Addr().Is6()
 			// All of 127.0.0.0/8 belongs to the loopback interface.
 			if own := p.Addr().Unmap().WithZone(""); own == plain || plain.IsLoopback() && own.IsLoopback() && p.Contains(plain) {
 				return &ifi, nil
 			}
 		}
+	}
+	if plain.Is6() && !hasIPv6 {
+		return nil, &OpenError{netip.AddrPortFrom(addr, 0), "no interface of this host has any IPv6 address", errAFNoSupport}
 	}
 	return nil, &OpenError{netip.AddrPortFrom(addr, 0), "no interface of this host has the address", errAddrNotAvail}
 }
