@@ -224,6 +224,7 @@ func checkReach(device string, facts softFacts) finding {
 		return f.conclude(levelInfo, "only this process reaches it")
 	}
 	f.see("it sends and receives RoCE v2 with a UDP socket on %s", at)
+	f.see("a peer needs a GID of type RoCE v2: packets of RoCE v1 are no UDP and never reach it, so nothing counts them")
 	f.see("addresses of this host that others reach: %s", orNone(facts.hostAddrs))
 	switch at.Port() {
 	case rocePort:

@@ -221,7 +221,7 @@ func TestSoftFindings(t *testing.T) {
 		words []string
 	}{
 		{"healthy", func(patient, *softFacts) {}, true, "device", levelOK, []string{"in software, inside this process", `GOVERBS_SOFT="10.1.0.1"`, "needs no module"}},
-		{"reached by others", func(patient, *softFacts) {}, true, "address", levelOK, []string{"other hosts reach it at 10.1.0.1:4791", "10.1.0.1 of eth0"}},
+		{"reached by others", func(patient, *softFacts) {}, true, "address", levelOK, []string{"other hosts reach it at 10.1.0.1:4791", "10.1.0.1 of eth0", "packets of RoCE v1 are no UDP"}},
 		{"loopback address", at("127.0.0.2:4791"), true, "address", levelInfo, []string{"other hosts do not", "GOVERBS_SOFT=ADDRESS"}},
 		{"other port", at("10.1.0.1:4792"), true, "address", levelOK, []string{"sends to port 4792", "(4791)"}},
 		{"port where 4791 is taken", at("127.0.0.1:14791"), true, "address", levelInfo, []string{"sends to port 14791", "such as by rdma_rxe", "reach it at 127.0.0.1:14791"}},

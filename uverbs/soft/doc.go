@@ -37,6 +37,9 @@
 // it, as does rxe of other hosts. Network cards speak the same protocol, but the device has been tried with
 // a model of a ConnectX card only. Peers that are not in this process use entry 1 of the GID table.
 //
+// A peer needs a GID of type RoCE v2. Packets of RoCE v1 are Ethernet frames without UDP: they never reach the
+// device, no counter has them, and the peer's requests end with RETRY_EXC_ERR.
+//
 // On Linux, a device with a socket follows its network interface as rxe does. The port is down while the
 // interface is down or has no carrier, and entry 1 of the GID table is not in use while the interface does
 // not have the address. The events PORT_ERR, PORT_ACTIVE and GID_CHANGE tell of that. The active MTU follows
