@@ -63,6 +63,9 @@ var tables = map[string]func([]byte) (any, error){
 	"mr_counters": table(mrCounterList),
 }
 
+// comparePorts compares addresses.
+var comparePorts = cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })
+
 func table[T any](r resource[T]) func([]byte) (any, error) {
 	return func(b []byte) (any, error) { return r.decodeTable(b) }
 }
@@ -190,7 +193,7 @@ func TestDecodeRecorded(t *testing.T) {
 		if tt.at >= 0 {
 			got = at(t, got, tt.at)
 		}
-		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(CounterStatus{}), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(CounterStatus{}), comparePorts); diff != "" {
 			t.Errorf("%s: %s", tt.name, diff)
 		}
 	}
@@ -313,7 +316,7 @@ func TestDecodeSeeds(t *testing.T) {
 				continue // has a header, see TestDecodeEventsBad
 			}
 			got, err := decode(slices.Concat(nest(0x3ffe, []byte{1, 2, 3}), b, nla(0x3ffd, []byte("abcde"))))
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(CounterStatus{}), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); err != nil || diff != "" {
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(CounterStatus{}), comparePorts); err != nil || diff != "" {
 				t.Errorf("%s with unknown attributes: %v\n%s", name, err, diff)
 			}
 			last := 0
