@@ -280,19 +280,20 @@ func TestGroupLimit(t *testing.T) {
 }
 
 func TestUC(t *testing.T) {
-	a, b := pair(t, sideOptions{typ: UC}, connOptions{psn: 0xfffffe})
+	a, b := pair(t, sideOptions{typ: UC, bufSize: 1 << 17}, connOptions{psn: 0xfffffe})
 	for i, n := range sizes {
 		want := a.fill(0, n, byte(i))
 		b.recv(1, b.sge(0, n))
 		wr := signaled(2, ring.OpSendImm, a.sge(0, n))
 		wr.imm = 3
-		a.post(wr, signaled(4, ring.OpWrite, a.sge(0, n)).to(b, 0))
+		a.post(wr, signaled(4, ring.OpWrite, a.sge(0, n)).to(b, 1<<16))
 		a.want(2, ring.WCSend)
 		a.want(4, ring.WCWrite)
 		if got := b.want(1, ring.WCRecv); got.length != uint32(n) || got.imm != 3 {
 			t.Errorf("completion %+v", got)
 		}
 		b.holds(0, want)
+		b.holds(1<<16, want)
 	}
 	a.post(signaled(5, ring.OpRead, a.sge(0, 8)).to(b, 0))
 	a.fails(5, StatusFlushErr)

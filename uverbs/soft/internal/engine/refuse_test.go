@@ -64,16 +64,23 @@ func TestUCBroken(t *testing.T) {
 	for name, c := range map[string]struct {
 		access uint32 // of the QP
 		send   func(s *sender)
-		took   bool // the message had taken a receive
+		took   bool   // the message had taken a receive
+		later  bool   // only the next message shows that the message is broken
+		status Status // of that receive, StatusRemInvReqErr if it is 0
 	}{
-		"middle without first":              {send: func(s *sender) { s.send(middle, mtu, 0) }},
-		"last without first":                {send: func(s *sender) { s.send(last, 8, 0) }},
-		"lost first":                        {send: func(s *sender) { s.send(last, 8, 1) }},
-		"lost middle":                       {send: func(s *sender) { s.send(first, mtu, 0); s.send(last, 8, 1) }, took: true},
-		"first after first":                 {send: func(s *sender) { s.send(first, mtu, 0); s.send(first, mtu, 0) }, took: true},
-		"WRITE after first":                 {send: func(s *sender) { s.send(first, mtu, 0); s.send(wire.Header{Opcode: uc(wire.WriteLast)}, 8, 0) }, took: true},
-		"short first":                       {send: func(s *sender) { s.send(first, mtu-4, 0); s.send(last, 8, 0) }, took: true},
-		"empty last":                        {send: func(s *sender) { s.send(first, mtu, 0); s.send(last, 0, 0) }, took: true},
+		"middle without first": {send: func(s *sender) { s.send(middle, mtu, 0) }},
+		"last without first":   {send: func(s *sender) { s.send(last, 8, 0) }},
+		"lost first":           {send: func(s *sender) { s.send(last, 8, 1) }},
+		"lost middle":          {send: func(s *sender) { s.send(first, mtu, 0); s.send(last, 8, 1) }, took: true, later: true},
+		"first after first":    {send: func(s *sender) { s.send(first, mtu, 0); s.send(first, mtu, 0) }, took: true},
+		"WRITE after first":    {send: func(s *sender) { s.send(first, mtu, 0); s.send(wire.Header{Opcode: uc(wire.WriteLast)}, 8, 0) }, took: true},
+		"short first":          {send: func(s *sender) { s.send(first, mtu-4, 0); s.send(last, 8, 0) }, took: true},
+		"empty last":           {send: func(s *sender) { s.send(first, mtu, 0); s.send(last, 0, 0) }, took: true},
+		"WRITE with immediate to no MR": {send: func(s *sender) {
+			h := s.write(8, s.mr.RKey()^0x5500)
+			h.Opcode = uc(wire.WriteOnlyImm)
+			s.send(h, 8, 0)
+		}, took: true, status: StatusRemAccessErr},
 		"WRITE to no MR":                    {send: func(s *sender) { s.send(s.write(8, s.mr.RKey()^0x5500), 8, 0) }},
 		"WRITE of other length":             {send: func(s *sender) { s.send(s.write(12, s.mr.RKey()), 8, 0) }},
 		"WRITE that the QP does not permit": {access: uint32(memory.LocalWrite), send: func(s *sender) { s.send(s.write(8, s.mr.RKey()), 8, 0) }},
@@ -84,10 +91,17 @@ func TestUCBroken(t *testing.T) {
 			s.recv(1, s.sge(1000, 1000))
 			s.recv(2, s.sge(2000, 1000))
 			c.send(s)
+			lost := c.took && srq > 0
+			if lost && !c.later {
+				s.fails(1, max(c.status, StatusRemInvReqErr))
+			}
+			s.none()
 			s.send(wire.Header{Opcode: uc(wire.SendOnly)}, 8, 1)
 			good := uint64(1)
-			if c.took && srq > 0 {
+			if lost {
 				good = 2
+			}
+			if lost && c.later {
 				s.fails(1, StatusRemInvReqErr)
 			}
 			if got := s.want(good, ring.WCRecv); got.length != 8 {
@@ -142,6 +156,38 @@ func TestMalformedReceive(t *testing.T) {
 	a.want(2, ring.WCSend)
 	b.fails(1, StatusFlushErr)
 	b.inState(Err)
+}
+
+// TestUCReceiveTooShort: a message that is longer than its receive breaks the QP, and stores nothing behind
+// the receive.
+func TestUCReceiveTooShort(t *testing.T) {
+	for _, srq := range []int{0, 8} {
+		s := newSender(t, sideOptions{typ: UC, srq: srq}, connOptions{})
+		before := s.fill(0, 64, 1)
+		s.recv(1, s.sge(0, 4))
+		s.send(wire.Header{Opcode: uc(wire.SendOnly)}, 8, 0)
+		s.fails(1, StatusLocQPOpErr)
+		s.inState(Err)
+		s.holds(0, before)
+	}
+}
+
+// TestUCBrokenOverflow: a receive from an SRQ that completes with an error, for which there is no room,
+// breaks the QP. The message that shows the loss is not received.
+func TestUCBrokenOverflow(t *testing.T) {
+	s := newSender(t, sideOptions{typ: UC, srq: 8, cqSize: 1}, connOptions{mtu: 1})
+	for id := range uint64(3) {
+		s.recv(id, s.sge(0, 1000))
+	}
+	only := wire.Header{Opcode: uc(wire.SendOnly)}
+	s.send(only, 8, 0)
+	s.send(wire.Header{Opcode: uc(wire.SendFirst)}, 256, 0)
+	before := s.fill(0, 64, 1)
+	s.send(only, 8, 1)
+	s.want(0, ring.WCRecv)
+	s.none()
+	s.inState(Err)
+	s.holds(0, before)
 }
 
 // TestUnreliableOverflow: a receive for whose completion there is no room breaks an unreliable QP as it

@@ -15,12 +15,13 @@ func (q *QP) requestUC(a *arrival) {
 			return
 		}
 	}
+	// The rest of a message that is refused here, or later, does not have the PSN that is expected.
 	if !follows(r.opcode, h.Opcode) {
-		q.interrupted(a)
+		q.dev.stats.refused.Add(1)
+		q.abandon(a, StatusRemInvReqErr) // the classes D1 and E of the specification (do_class_d1e_error)
 		return
 	}
 	if h.Opcode.IsWrite() && memory.Access(q.attr.AccessFlags)&memory.RemoteWrite == 0 {
-		r.dropping = true
 		q.dev.stats.refused.Add(1)
 		return
 	}
@@ -34,15 +35,6 @@ func (q *QP) requestUC(a *arrival) {
 		v = q.executeWrite(a)
 	}
 	q.concludeUC(a, v)
-}
-
-// interrupted handles a packet that does not continue the message under way, or continues none (the
-// classes D1 and E of the specification, do_class_d1e_error).
-func (q *QP) interrupted(a *arrival) {
-	r := &q.resp
-	q.dev.stats.refused.Add(1)
-	r.dropping = q.srq != nil || r.opcode == noOpcode || r.opcode.Ends()
-	q.abandon(a, StatusRemInvReqErr)
 }
 
 // abandon gives the message under way up. Its receive stays in the queue, but one of an SRQ, which has
@@ -60,34 +52,29 @@ func (q *QP) abandon(a *arrival, status Status) bool {
 	return true
 }
 
-// concludeUC handles how a request on an unreliable connection ended.
+// concludeUC handles how a request on an unreliable connection ended. The QP goes on after a request
+// that only the peer is to blame for.
 func (q *QP) concludeUC(a *arrival, v verdict) {
-	r := &q.resp
-	status := StatusRemInvReqErr
 	switch v {
 	case ok:
-		return
 	case overflow:
 		q.toError()
-		return
 	case badReceive:
 		q.completeRecv(a, StatusLocQPOpErr)
 		q.toError()
-		return
 	case planned:
-		q.completeRecv(a, r.failure)
+		q.completeRecv(a, q.resp.failure)
 		q.toError()
-		return
-	case denied:
-		status = StatusRemAccessErr
-	}
-	if v == notReady {
+	case notReady:
 		q.dev.stats.noReceive.Add(1)
-	} else {
+		q.abandon(a, StatusRemInvReqErr)
+	case denied:
 		q.dev.stats.refused.Add(1)
+		q.abandon(a, StatusRemAccessErr)
+	default:
+		q.dev.stats.refused.Add(1)
+		q.abandon(a, StatusRemInvReqErr)
 	}
-	r.dropping = true // the rest of the message; the QP goes on
-	q.abandon(a, status)
 }
 
 // datagram handles a request to a UD QP. One that does not fit, or finds no receive, is lost.
