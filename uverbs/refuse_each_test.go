@@ -216,7 +216,9 @@ func useObjects(d *Device) error {
 		}
 	}()
 	u.do(func() error { return ud.ReadyUD(5) }, func() error { return ud.AttachMulticast(group, 0) }, func() error { return ud.DetachMulticast(group, 0) })
-	ah := add(&u, func() (*AH, error) { return pd.CreateAH(AHAttr{Port: 1, Global: true, GRH: GRH{DGID: group, HopLimit: 1}}) })
+	ah := add(&u, func() (*AH, error) {
+		return pd.CreateAH(AHAttr{Port: 1, Global: true, GRH: GRH{DGID: group, HopLimit: 1}})
+	})
 	u.do(func() error { return ah.Close() }, func() error { return mw.Close() }, func() error { return rc.Close() }, func() error { return ud.Close() },
 		func() error { return srq.Close() }, func() error { return cq.Close() }, func() error { return ch.Close() },
 		func() error { return mr.Close() }, func() error { return pd.Close() })
