@@ -28,6 +28,8 @@ type refuser struct {
 	given   int    // commands so far
 	refused string // the command that was refused
 	open    int    // contexts
+
+	askedPort bool // QUERY_PORT was among the commands
 }
 
 // newRefuser makes a software device and one that passes commands to it.
@@ -64,7 +66,7 @@ func (r *refuser) Open() (kernel.Device, error) {
 func (r *refuser) from(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.refuse, r.given, r.refused = n, 0, ""
+	r.refuse, r.given, r.refused, r.askedPort = n, 0, "", false
 }
 
 // took returns the name of the command that was refused, "" if there were fewer.
@@ -83,14 +85,19 @@ type refusingContext struct {
 // Do implements [kernel.Device].
 func (c *refusingContext) Do(cmd *kernel.Command, byWrite bool) syscall.Errno {
 	r := c.r
+	verb := fakeMethods[[2]uint16{cmd.Object, cmd.Method}]
+	if l, legacy := cmd.Legacy(); legacy {
+		verb = fakeVerbs[l.Number].name
+	}
 	r.mu.Lock()
-	r.given++
-	refuse := r.given == r.refuse
+	again := verb == "QUERY_PORT" && r.askedPort // the library remembers the answer for a short time
+	r.askedPort = r.askedPort || verb == "QUERY_PORT"
+	if !again {
+		r.given++
+	}
+	refuse := r.given == r.refuse && !again
 	if refuse {
-		r.refused = fakeMethods[[2]uint16{cmd.Object, cmd.Method}]
-		if l, legacy := cmd.Legacy(); legacy {
-			r.refused = fakeVerbs[l.Number].name
-		}
+		r.refused = verb
 	}
 	r.mu.Unlock()
 	if refuse {
