@@ -62,11 +62,8 @@ func (p *plain) send(b *Batch) error {
 			continue
 		}
 		b.seal(i, p.self, to, 0)
-		if to.Addr().Zone() == "" && p.bound.Addr().Zone() != "" && (to.Addr().IsLinkLocalUnicast() || to.Addr().IsLinkLocalMulticast()) {
-			to = netip.AddrPortFrom(to.Addr().WithZone(p.bound.Addr().Zone()), to.Port())
-		}
 		p.c.sendCalls.Add(1)
-		if _, err := p.conn.WriteToUDPAddrPort(data, to); err != nil {
+		if _, err := p.conn.WriteToUDPAddrPort(data, onLink(to, p.bound)); err != nil {
 			if errors.Is(err, net.ErrClosed) {
 				return net.ErrClosed
 			}
@@ -80,6 +77,15 @@ func (p *plain) send(b *Batch) error {
 		return first
 	}
 	return nil
+}
+
+// onLink gives a link-local destination without a zone that of the socket.
+func onLink(to, bound netip.AddrPort) netip.AddrPort {
+	a := to.Addr()
+	if a.Zone() != "" || !a.IsLinkLocalUnicast() && !a.IsLinkLocalMulticast() {
+		return to
+	}
+	return netip.AddrPortFrom(a.WithZone(bound.Addr().Zone()), to.Port())
 }
 
 // firstError returns the error of the two that came first.
