@@ -20,6 +20,8 @@ type gidTable struct {
 	dev   *uverbs.Device
 	link  netlink.Link
 	added []*netlink.Addr
+
+	versions int // of RoCE: the entries of each GID
 }
 
 // newGIDTable opens the GID table of a device. Additional addresses are removed at the end of the
@@ -29,6 +31,7 @@ func newGIDTable(t *testing.T, dev *uverbs.Device, netdev string) *gidTable {
 	link, err := netlink.LinkByName(netdev)
 	must(t, err)
 	g := &gidTable{dev: dev, link: link}
+	g.versions = len(g.entries(t, g.all(t)[0].GID))
 	t.Cleanup(func() {
 		for _, addr := range g.added {
 			must(t, netlink.AddrDel(g.link, addr))
@@ -45,6 +48,12 @@ func (g *gidTable) all(t *testing.T) []uverbs.GIDEntry {
 	return all
 }
 
+// entries returns the entries of a GID.
+func (g *gidTable) entries(t *testing.T, gid uverbs.GID) []uverbs.GIDEntry {
+	t.Helper()
+	return slices.DeleteFunc(g.all(t), func(e uverbs.GIDEntry) bool { return e.GID != gid })
+}
+
 // add gives the interface another address and returns its GID.
 func (g *gidTable) add(t *testing.T) uverbs.GID {
 	t.Helper()
@@ -58,15 +67,15 @@ func (g *gidTable) add(t *testing.T) uverbs.GID {
 	return gid
 }
 
-// await waits until the table has a GID and returns its entries, one for each version of RoCE.
+// await waits until the table has all entries of a GID, one for each version of RoCE, and returns them.
+// The kernel adds one after the other.
 func (g *gidTable) await(t *testing.T, gid uverbs.GID) []uverbs.GIDEntry {
 	t.Helper()
 	for end := time.Now().Add(deadline); ; time.Sleep(time.Millisecond) {
-		entries := slices.DeleteFunc(g.all(t), func(e uverbs.GIDEntry) bool { return e.GID != gid })
-		if len(entries) > 0 {
+		if entries := g.entries(t, gid); len(entries) == g.versions {
 			return entries
 		} else if time.Now().After(end) {
-			t.Fatalf("%s is not in the table: %v", gid, g.all(t))
+			t.Fatalf("the table has %d entries of %s, want %d: %v", len(entries), gid, g.versions, g.all(t))
 		}
 	}
 }
@@ -85,10 +94,10 @@ func TestManyGIDs(t *testing.T) {
 	table := newGIDTable(t, dev, rig.Netdevs[1])
 	var gids []uverbs.GID
 	limit := min(manyGIDs, port.GIDTableLen)
-	for each := 0; len(table.all(t))+each <= limit; {
+	for len(table.all(t))+table.versions <= limit {
 		gid := table.add(t)
 		gids = append(gids, gid)
-		each = len(table.await(t, gid))
+		table.await(t, gid)
 	}
 	if n := len(table.all(t)); n < limit-4 {
 		t.Errorf("the table has %d entries, want about %d", n, limit)
