@@ -85,9 +85,9 @@ func newFake(t *testing.T) (*Channel, *fakeKernel) {
 	return c, k
 }
 
-// interposed opens a channel of the kernel's, or of the software devices, and has look called with each command before it is
-// given, with its request.
-func interposed(t *testing.T, look func(cmd uint32)) *Channel {
+// interposed opens a channel of the kernel's, or of the software devices, and has look called with each
+// command before it is given. If look returns an errno, the command is refused instead.
+func interposed(t *testing.T, look func(cmd uint32) syscall.Errno) *Channel {
 	t.Helper()
 	c := value(OpenChannel())(t)
 	fd := uintptr(c.file.fd) // which close changes
@@ -96,7 +96,9 @@ func interposed(t *testing.T, look func(cmd uint32)) *Channel {
 		return c
 	}
 	c.file.local = commandFunc(func(cmd uint32, in, _ unsafe.Pointer) syscall.Errno {
-		look(cmd)
+		if errno := look(cmd); errno != 0 {
+			return errno
+		}
 		hdr := (*abi.CmdHdr)(unsafe.Add(in, -int(unsafe.Sizeof(abi.CmdHdr{}))))
 		_, _, errno := syscall.Syscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(hdr)), unsafe.Sizeof(*hdr)+uintptr(hdr.In))
 		return errno
@@ -107,12 +109,14 @@ func interposed(t *testing.T, look func(cmd uint32)) *Channel {
 // watched is a commander that is looked at.
 type watched struct {
 	commander
-	look func(cmd uint32)
+	look func(cmd uint32) syscall.Errno
 }
 
 // Do implements commander.
 func (w watched) Do(cmd uint32, in, out []byte) syscall.Errno {
-	w.look(cmd)
+	if errno := w.look(cmd); errno != 0 {
+		return errno
+	}
 	return w.commander.Do(cmd, in, out)
 }
 

@@ -34,11 +34,23 @@ func (c *cancelAtCommand) set(cmd uint32, cancel context.CancelFunc) {
 }
 
 // given is called with each command.
-func (c *cancelAtCommand) given(cmd uint32) {
+func (c *cancelAtCommand) given(cmd uint32) syscall.Errno {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if cmd == c.cmd && c.cancel != nil {
 		c.cancel()
+	}
+	return 0
+}
+
+// setDialLoop makes Dial use an event loop.
+func setDialLoop(l *eventLoop) {
+	dialLoop.mu.Lock()
+	defer dialLoop.mu.Unlock()
+	if testenv.TheRig().Soft {
+		dialLoop.soft = l
+	} else {
+		dialLoop.loop = l
 	}
 }
 
@@ -53,13 +65,7 @@ func TestDialCancelled(t *testing.T) {
 
 	var at cancelAtCommand
 	h := runEventLoop(interposed(t, at.given))
-	dialLoop.mu.Lock()
-	if testenv.TheRig().Soft {
-		dialLoop.soft = h
-	} else {
-		dialLoop.loop = h
-	}
-	dialLoop.mu.Unlock()
+	setDialLoop(h)
 	steps := map[string]uint32{
 		"making the ID": abi.RDMA_USER_CM_CMD_CREATE_ID, "the address": abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, "the route": abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE,
 		"the addresses": abi.RDMA_USER_CM_CMD_QUERY, "the request": abi.RDMA_USER_CM_CMD_CONNECT,
@@ -115,6 +121,86 @@ func TestDialCancelled(t *testing.T) {
 		}
 	}
 	must(t, silent.Close(), c.Close())
+	nothingLeft(t, before)
+}
+
+// refuseCommand refuses one command, but none that reads an event.
+type refuseCommand struct {
+	mu      sync.Mutex
+	left    int // commands until the one that is refused; below 0: none is
+	errno   syscall.Errno
+	refused uint32
+}
+
+// given is called with each command.
+func (r *refuseCommand) given(cmd uint32) syscall.Errno {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if cmd == abi.RDMA_USER_CM_CMD_GET_EVENT || r.left < 0 {
+		return 0
+	}
+	if r.left--; r.left >= 0 {
+		return 0
+	}
+	r.refused = cmd
+	return r.errno
+}
+
+// during calls a function and has its n-th command refused, from 0. It returns whether there were that many.
+func (r *refuseCommand) during(n int, errno syscall.Errno, f func()) (cmd uint32, refused bool) {
+	const none = 1<<32 - 1
+	r.mu.Lock()
+	r.left, r.errno, r.refused = n, errno, none
+	r.mu.Unlock()
+	f()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left = -1
+	return r.refused, r.refused != none
+}
+
+// TestDialRefused has each command of Dial refused in turn. Dial returns the kernel's error and leaves
+// nothing, and the next Dial works.
+func TestDialRefused(t *testing.T) {
+	before := quiet(t)
+	ctx := within(t)
+	l := value(Listen(ctx, firstAny, ListenOptions{ConnOptions: small}))(t)
+	dial := func() error {
+		conn, err := Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small})
+		if err != nil {
+			return err
+		}
+		server, err := l.Accept(ctx)
+		if err == nil {
+			err = server.Close()
+		}
+		return errors.Join(err, conn.Close())
+	}
+	var r refuseCommand
+	h := runEventLoop(interposed(t, r.given))
+	setDialLoop(h)
+	for n := 0; ; n++ {
+		var conn *Conn
+		var err error
+		cmd, refused := r.during(n, syscall.EPERM, func() { conn, err = Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small}) })
+		if !refused {
+			must(t, err, value(l.Accept(ctx))(t).Close(), conn.Close())
+			break
+		}
+		if !errors.Is(err, syscall.EPERM) || !strings.Contains(err.Error(), l.Addr().String()) {
+			t.Errorf("command %d, %d of Dial: %v, want EPERM", cmd, n, err)
+		}
+		if n > 40 {
+			t.Fatal("Dial gives more than 40 commands")
+		}
+	}
+	must(t, dial())
+	// If the process has another user than when the channel was opened, Dial opens another one.
+	if cmd, _ := r.during(0, syscall.EACCES, func() { must(t, dial()) }); cmd != abi.RDMA_USER_CM_CMD_CREATE_ID {
+		t.Errorf("the first command of Dial is %d, want CREATE_ID", cmd)
+	}
+	must(t, l.Close())
+	h.release()
 	nothingLeft(t, before)
 }
 
