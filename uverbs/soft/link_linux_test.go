@@ -270,7 +270,7 @@ func TestLinkMTU(t *testing.T) {
 			r := newLinkRig(t)
 			r.ok(netlink.AddrAdd(r.link, r.addr("10.9.0.1/24")))
 			r.ok(netlink.LinkSetMTU(r.link, 9000))
-			dev, err := soft.NewAlone(soft.Options{Addr: netip.MustParseAddr("10.9.0.1"), MTU: most})
+			dev, err := soft.New(soft.Options{Addr: netip.MustParseAddr("10.9.0.1"), MTU: most})
 			r.ok(err)
 			t.Cleanup(func() { dev.Close() })
 			s := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
