@@ -60,9 +60,9 @@
 //
 // # Counters
 //
-// [uverbs.Device.PortCounters] returns the counters of a device. Those of rxe come first, under rxe's names;
-// send_err counts packets that the system has refused to send. Then follow the packets that the device has
-// received and dropped:
+// [uverbs.Device.PortCounters] returns the counters of a device. Those of rxe come first, under rxe's names:
+// ack_deferred counts acknowledgements and responses that have come, and send_err packets that the system has
+// refused to send. Then follow the packets that the device has received and dropped:
 //
 //	rx_unknown_qp        no queue pair has the destination QPN
 //	rx_wrong_address     the source or destination address is not that of the connection

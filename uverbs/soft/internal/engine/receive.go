@@ -60,6 +60,7 @@ func (d *Device) deliverTo(w *worker, q *QP, a *arrival, b []byte) {
 	if a.header.Opcode.IsResponse() {
 		q.mu.Lock()
 		if q.accepts(a) {
+			d.stats.responses.Add(1)
 			q.response(w, &a.header, a.payload)
 		}
 		q.mu.Unlock()

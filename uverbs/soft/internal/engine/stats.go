@@ -13,6 +13,7 @@ type counters struct {
 	duplicates                     atomic.Uint64
 	outOfSequence                  atomic.Uint64
 	receivedNotReady               atomic.Uint64
+	responses                      atomic.Uint64 // acknowledgements and responses, as rxe_comp_queue_pkt counts them
 	receivedSequence               atomic.Uint64
 	notReady                       atomic.Uint64
 	retries                        atomic.Uint64
@@ -44,8 +45,8 @@ type Counter struct {
 }
 
 // Counters returns the counters of the device: those of rxe with rxe's names (rxe_hw_counters.c), and
-// then the numbers of packets that were dropped, by reason. Package soft documents these. rxe never
-// counts ack_deferred.
+// then the numbers of packets that were dropped, by reason. Package soft documents these. The
+// owner of the Network knows send_err.
 func (d *Device) Counters() []Counter {
 	s := &d.stats
 	all := []Counter{
@@ -56,7 +57,7 @@ func (d *Device) Counters() []Counter {
 		{"rcvd_rnr_err", s.receivedNotReady.Load()},
 		{"send_rnr_err", s.notReady.Load()},
 		{"rcvd_seq_err", s.receivedSequence.Load()},
-		{"ack_deferred", 0},
+		{"ack_deferred", s.responses.Load()},
 		{"retry_exceeded_err", s.retryExceeded.Load()},
 		{"retry_rnr_exceeded_err", s.rnrExceeded.Load()},
 		{"completer_retry_err", s.retries.Load()},

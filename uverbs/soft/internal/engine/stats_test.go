@@ -20,7 +20,7 @@ func TestCounters(t *testing.T) {
 	a.post(signaled(4, ring.OpSend))                                                                    // 1 and an RNR NAK, twice
 	clock.advance(1e9)
 	want := map[string]uint64{
-		"sent_pkts": 12, "rcvd_pkts": 12, "rdma_sends": 2, "rdma_recvs": 1, "send_rnr_err": 2, "rcvd_rnr_err": 2,
+		"sent_pkts": 12, "rcvd_pkts": 12, "rdma_sends": 2, "ack_deferred": 6, "rdma_recvs": 1, "send_rnr_err": 2, "rcvd_rnr_err": 2,
 		"retry_rnr_exceeded_err": 1, "duplicate_request": 0, "out_of_seq_request": 0, "rx_unknown_qp": 0,
 	}
 	var sent, received uint64
