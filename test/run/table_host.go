@@ -55,7 +55,7 @@ func checkSteps() []step {
 			step{name: "tidy" + name, dir: dir, host: words("go mod tidy -diff")},
 			step{name: "staticcheck" + name, dir: dir, needs: []string{"staticcheck"}, host: []string{root + ".build/staticcheck", "./..."}})
 	}
-	build := words("go build ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/...")
+	build := words("go build ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/... ./test/hello")
 	steps = append(steps,
 		step{name: "vet-arm64", env: []string{"GOARCH=arm64"}, host: words("go vet ./...")},
 		step{name: "build-riscv64", env: []string{"GOARCH=riscv64"}, host: build})
