@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -348,6 +349,51 @@ func TestSoftPingpong(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSoftManyProcesses: eight servers at once have devices of their own on one port, and eight clients at once
+// reach them.
+func TestSoftManyProcesses(t *testing.T) {
+	device := fmt.Sprintf("auto:%d", freeUDP(t))
+	var ports [8]string
+	for i := range ports {
+		ports[i] = fmt.Sprint(freeTCP(t))
+	}
+	line := func(port string) []string {
+		return []string{"pingpong", "--events", "--verify", "--iterations", "20", "--size", "10000", "--port", port, "--json"}
+	}
+	var group sync.WaitGroup
+	for _, port := range ports {
+		group.Go(func() {
+			if out, err := softRun(t, device, line(port)...); err != nil {
+				t.Errorf("server: %v\n%s", err, out)
+			}
+		})
+	}
+	for _, port := range ports { // a server that listens has its device, and a stranger does not end it
+		c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", port))
+		for errors.Is(err, syscall.ECONNREFUSED) && t.Context().Err() == nil {
+			c, err = net.Dial("tcp", net.JoinHostPort("127.0.0.1", port))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+	}
+	var servers sync.Map // by GID
+	for _, port := range ports {
+		group.Go(func() {
+			out, err := softRun(t, device, append(line(port), "127.0.0.1")...)
+			var r result
+			if err := errors.Join(err, json.Unmarshal([]byte(out), &r)); err != nil || r.Iterations != 20 {
+				t.Errorf("client: %v\n%s", err, out)
+			}
+			if _, twice := servers.Swap(r.Remote.GID, true); twice {
+				t.Errorf("two servers have GID %s", r.Remote.GID)
+			}
+		})
+	}
+	group.Wait()
 }
 
 // TestSoftPingpongDatagram: a message of a UD queue pair is one packet.
