@@ -63,7 +63,8 @@ type Options struct {
 	Trace io.Writer
 
 	// Capture gets the packets in the pcapng format, which Wireshark reads. Every Write is a part of the
-	// file. nil: none.
+	// file. nil: none. Wireshark recognizes UDP port 4791 as RoCE v2; of another Port, tell it so with its
+	// "Decode As".
 	Capture io.Writer
 
 	// TraceFile and CaptureFile are names of files to which the device writes instead of Trace and
