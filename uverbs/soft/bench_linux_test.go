@@ -1,10 +1,13 @@
 package soft_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"runtime/pprof"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -312,4 +315,70 @@ func discard(l net.Listener) error {
 		return nil
 	}
 	return err
+}
+
+// BenchmarkQPs writes through several QPs of two devices at the same time, each of which has a goroutine that
+// waits for its completions. With -cpu 1,2 it shows what a second processor adds, and with -cpuprofile, by
+// go tool pprof -tags, how much of the work the goroutines that receive do.
+func BenchmarkQPs(b *testing.B) {
+	const depth = 16
+	for _, way := range benchWays {
+		for _, c := range []struct{ qps, size int }{{1, 4096}, {8, 4096}, {1, 65536}, {8, 65536}} {
+			b.Run(fmt.Sprintf("%s/%d/%d", way.name, c.qps, c.size), func(b *testing.B) {
+				o := uverbs.QPOptions{MaxSendWR: depth, Path: uverbs.PathOptions{Access: uverbs.AccessRemoteWrite}}
+				var devs [2]*soft.Device
+				for i := range devs {
+					var err error
+					pprof.Do(b.Context(), pprof.Labels("goroutine", []string{"receives acknowledgements", "receives writes"}[i]), func(context.Context) {
+						devs[i], err = way.make(soft.Options{Auto: true})
+					})
+					if err != nil {
+						b.Fatal(err)
+					}
+					b.Cleanup(func() { devs[i].Close() })
+				}
+				var ends [][2]*side
+				for range c.qps {
+					pair := [2]*side{newSide(b, devs[0], o), newSide(b, devs[1], o)}
+					connect(b, pair[0], pair[1])
+					ends = append(ends, pair)
+				}
+				b.SetBytes(int64(c.size))
+				measure(b, func(n int) error {
+					done := make(chan error)
+					for _, pair := range ends {
+						go func() { done <- pair[0].writeTo(b.Context(), pair[1], c.size, depth, (n+c.qps-1)/c.qps) }()
+					}
+					var err error
+					for range ends {
+						err = errors.Join(err, <-done)
+					}
+					return err
+				})
+			})
+		}
+	}
+}
+
+// writeTo writes n times, with up to depth writes under way.
+func (s *side) writeTo(ctx context.Context, to *side, size, depth, n int) error {
+	wr := uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{s.mr.SGE(0, size)}, RemoteAddr: to.mr.Addr(), RKey: to.mr.RKey()}
+	wrs := slices.Repeat([]uverbs.SendWR{wr}, depth)
+	wcs := make([]uverbs.WC, depth)
+	for posted, written := 0, 0; written < n; {
+		k := min(depth-(posted-written), n-posted)
+		if err := s.qp.PostSend(wrs[:k]...); err != nil {
+			return err
+		}
+		posted += k
+		k, err := s.cq.Wait(ctx, wcs)
+		for i := range wcs[:k] {
+			err = errors.Join(err, s.qp.Err(&wcs[i]))
+		}
+		if err != nil {
+			return err
+		}
+		written += k
+	}
+	return nil
 }
