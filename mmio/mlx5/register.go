@@ -65,6 +65,21 @@ const (
 	AttrDMPage   uint16 = abi.MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX
 )
 
+// The method that returns the location and the length of device memory (MLX5_IB_METHOD_DM_QUERY,
+// Linux 5.13) and its attributes (enum mlx5_ib_query_dm_attrs).
+const (
+	MethodDMQuery uint16 = abi.MLX5_IB_METHOD_DM_QUERY
+
+	AttrDMQueryHandle uint16 = abi.MLX5_IB_ATTR_QUERY_DM_REQ_HANDLE
+	AttrDMQueryOffset uint16 = abi.MLX5_IB_ATTR_QUERY_DM_RESP_START_OFFSET
+	AttrDMQueryPage   uint16 = abi.MLX5_IB_ATTR_QUERY_DM_RESP_PAGE_INDEX
+	AttrDMQueryLength uint16 = abi.MLX5_IB_ATTR_QUERY_DM_RESP_LENGTH
+)
+
+// AttrContextResp is the attribute of QUERY_CONTEXT for what [DecodeContext] reads
+// (MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX).
+const AttrContextResp uint16 = abi.MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX
+
 // AttrCQUARIndex is the attribute of CREATE_CQ for a page index that does not fit into the field of
 // the request (Linux 6.10).
 const (

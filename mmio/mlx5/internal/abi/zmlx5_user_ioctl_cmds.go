@@ -24,6 +24,25 @@ const (
 	MLX5_IB_ATTR_ALLOC_DM_REQ_TYPE          = 0x1002
 )
 
+// enum mlx5_ib_dm_methods
+const (
+	MLX5_IB_METHOD_DM_MAP_OP_ADDR = 0x1000
+	MLX5_IB_METHOD_DM_QUERY       = 0x1001
+)
+
+// enum mlx5_ib_query_dm_attrs
+const (
+	MLX5_IB_ATTR_QUERY_DM_REQ_HANDLE        = 0x1000
+	MLX5_IB_ATTR_QUERY_DM_RESP_START_OFFSET = 0x1001
+	MLX5_IB_ATTR_QUERY_DM_RESP_PAGE_INDEX   = 0x1002
+	MLX5_IB_ATTR_QUERY_DM_RESP_LENGTH       = 0x1003
+)
+
+// enum mlx5_ib_device_query_context_attrs
+const (
+	MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX = 0x1000
+)
+
 // enum mlx5_ib_create_cq_attrs
 const (
 	MLX5_IB_ATTR_CREATE_CQ_UAR_INDEX    = 0x1002
