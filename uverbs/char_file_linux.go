@@ -36,6 +36,26 @@ func (i *DeviceInfo) openFile() (*os.File, error) {
 	return f, nil
 }
 
+// charNumber returns the device number of a file, which must be a character device.
+func charNumber(f *os.File) (major, minor uint32, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return 0, 0, err
+	}
+	var st unix.Stat_t
+	var statErr error
+	if err := raw.Control(func(fd uintptr) { statErr = unix.Fstat(int(fd), &st) }); err != nil {
+		return 0, 0, err
+	}
+	if statErr != nil {
+		return 0, 0, os.NewSyscallError("fstat", statErr)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFCHR {
+		return 0, 0, fmt.Errorf("%s, which is no character device", f.Name())
+	}
+	return unix.Major(st.Rdev), unix.Minor(st.Rdev), nil
+}
+
 // mknod returns the command that creates the character device.
 func (i *DeviceInfo) mknod() string {
 	return fmt.Sprintf("mknod -m 666 %s c %d %d", i.CharDev, i.char.Major, i.char.Minor)

@@ -41,6 +41,10 @@ func (o *object) remove() {
 // each. Their calls then fail with os.ErrClosed, and waiting goroutines are woken. Objects may be
 // closed before CloseAll and again after it.
 //
+// A PD or DM that another process uses through [Device.File] is left to the kernel, which destroys it
+// when that process has closed the device, too. CloseAll is therefore the way to close a device after
+// another process that shared it has crashed.
+//
 // If an object cannot be closed, CloseAll closes all that it can and returns the errors joined. The
 // device then stays open, and CloseAll may be called again. Buffers of [AllocBuffer] do not belong
 // to the device and stay.
@@ -67,7 +71,9 @@ func (d *Device) CloseAll() error {
 		case closed > 0: // an object that refused may be free now
 		case creating > 0:
 			time.Sleep(100 * time.Microsecond)
+		case len(errs) > 0 && d.shared.Load() && d.leaving.CompareAndSwap(false, true):
 		case len(errs) > 0:
+			d.leaving.Store(false)
 			d.refuseNew(false)
 			return errors.Join(errs...)
 		default:

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
@@ -160,12 +161,17 @@ func (i *DeviceInfo) connect() (kernel.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	dev, err := kernel.NewCharDevice(f, kernel.CharOptions{DriverID: uint32(i.id), Software: i.driver.capabilities().briefCommands})
+	dev, err := kernel.NewCharDevice(f, i.charOptions())
 	if err != nil {
 		f.Close()
 		return nil, err
 	}
 	return dev, nil
+}
+
+// charOptions returns the options of the device's file.
+func (i *DeviceInfo) charOptions() kernel.CharOptions {
+	return kernel.CharOptions{DriverID: uint32(i.id), Software: i.driver.capabilities().briefCommands}
 }
 
 // Device is an open RDMA device (struct ibv_context). It is safe for concurrent use, except that
@@ -184,6 +190,9 @@ type Device struct {
 	tree     sync.Mutex // guards the parents and users of the device's objects
 	newest   *object    // guarded by tree: the open object that was created last
 	creating int        // guarded by tree: the number of objects being created
+
+	shared  atomic.Bool // other processes may have the device's file
+	leaving atomic.Bool // what another process uses is left to the kernel
 
 	ports         portCache
 	mrs           mrIndex  // MRs by their keys
@@ -359,12 +368,27 @@ func open(info DeviceInfo) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
+	d := newDevice(info, dev, path)
+	if err := d.start(d.getContext); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// newDevice returns a device that start has to start.
+func newDevice(info DeviceInfo, dev kernel.Device, path abiPath) *Device {
 	d := &Device{info: info, driver: info.driver}
 	d.object.dev, d.object.kind, d.object.destroy = d, "Device", "CLOSE_DEVICE"
 	d.cmd = newCommands(dev, path, info.Name, d.driver)
 	d.cmd.inproc = info.inproc
 	d.poller, _ = dev.(kernel.Poller)
-	if err = d.getContext(); err == nil {
+	return d
+}
+
+// start opens the context with a function and queries the device. If it fails, nothing stays open.
+func (d *Device) start(context func() error) error {
+	err := context()
+	if err == nil {
 		if err = d.queryDevice(); err != nil {
 			err = errors.Join(err, d.driver.closeContext(d))
 		}
@@ -374,10 +398,10 @@ func open(info DeviceInfo) (*Device, error) {
 			d.async.Close()
 		}
 		d.cmd.Close()
-		return nil, err
+		return err
 	}
 	d.addOpened()
-	return d, nil
+	return nil
 }
 
 // getContext creates the kernel's context.
@@ -423,7 +447,8 @@ func (d *Device) Name() string { return d.info.Name }
 func (d *Device) Info() DeviceInfo { return d.info }
 
 // Close closes the device (ibv_close_device). It fails with EBUSY while there are objects of the
-// device; [Device.CloseAll] closes them, too. Close ends a WaitEvent in progress.
+// device; [Device.CloseAll] closes them, too. After [Device.File] the kernel's context stays until
+// every process has closed it. Close ends a WaitEvent in progress.
 func (d *Device) Close() error {
 	var closeErr error // the files are closed in spite of it
 	err := d.close(func() error {

@@ -57,11 +57,19 @@ func (d *Device) AllocDM(length int, o DMOptions) (*DM, error) {
 // Len returns the memory's length in bytes.
 func (m *DM) Len() int { return int(m.length) }
 
-// Close frees the memory (ibv_free_dm). It fails with EBUSY while an MR uses it.
+// Handle returns the kernel's handle of the memory, for [Device.ImportDM] in a process that shares
+// the device.
+func (m *DM) Handle() uint32 { return m.handle }
+
+// Close frees the memory (ibv_free_dm). It fails with EBUSY while an MR uses it, also one of another
+// process. Memory of [Device.ImportDM] stays with its owner (ibv_unimport_dm).
 func (m *DM) Close() error {
 	return m.close(func() error {
+		if m.imported {
+			return nil
+		}
 		errno := m.dev.cmd.destroy(abi.UVERBS_OBJECT_DM, abi.UVERBS_METHOD_DM_FREE, abi.UVERBS_ATTR_FREE_DM_HANDLE, m.handle)
-		return m.dev.cmd.fail(m.destroy, errno, "")
+		return m.dev.endShared(m.destroy, errno)
 	}, func() error { return m.dev.driver.unmapDM(m) })
 }
 

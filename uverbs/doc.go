@@ -151,6 +151,24 @@
 // The library checks data from the kernel, the device and peers before it uses it, but a device can
 // write to all memory that is registered with it. SECURITY.md has the details.
 //
+// # Sharing a device between processes
+//
+// A process can pass an open device to another one: [Device.File] returns its descriptor, which a Unix
+// socket carries (SCM_RIGHTS), and [ImportDevice] opens it there. Both then share the kernel's context.
+// The second process imports objects by their handles: a PD ([Device.ImportPD]), an MR ([PD.ImportMR])
+// and device memory ([Device.ImportDM]). It creates queues of its own. It works on rxe, siw and mlx5;
+// device memory exists on mlx5 alone.
+//
+//   - Each object belongs to the process that has created it. Close of an imported object forgets it and
+//     destroys nothing.
+//   - The kernel does not track who imports. The owner must tell the others before it destroys an object.
+//     It cannot free a PD or DM that objects of others use, but it can deregister an MR.
+//   - A process that has the descriptor can use every object of the context. The processes must trust
+//     each other.
+//   - Objects of a process that has crashed stay until every process has closed the device.
+//
+// The example of ImportDevice is a broker that hands out registered memory.
+//
 // # Drivers
 //
 // The library supports the drivers rxe (Soft-RoCE), mlx5 (ConnectX) and siw (soft iWARP) of Linux

@@ -39,6 +39,9 @@ type driver interface {
 	contextUdata(ioctl bool) udata
 	openContext(d *Device, u udata, ioctl bool) error
 	closeContext(*Device) error
+	// importUdata returns the driver's part of QUERY_CONTEXT, whose response openContext reads for an
+	// imported device.
+	importUdata() udata
 
 	// pdUdata, mrUdata and ahUdata return the driver's part of these commands; openAH completes
 	// a new AH.
@@ -103,8 +106,10 @@ type driver interface {
 	freeTD(*TD) error
 
 	// allocDMAttrs adds the driver's attributes to ALLOC_DM; storeDM and loadDM copy b, which is
-	// not empty and within the memory, to it and from it; unmapDM removes the mapping.
+	// not empty and within the memory, to it and from it; unmapDM removes the mapping. queryDM fills
+	// in the location and the length of an imported DM.
 	allocDMAttrs(*DM, *ioctlCommand)
+	queryDM(*DM) error
 	storeDM(m *DM, at int, b []byte) error
 	loadDM(m *DM, at int, b []byte) error
 	unmapDM(*DM) error
@@ -162,6 +167,7 @@ func (baseDriver) unsupportedModify(QPState) error          { return nil }
 func (baseDriver) contextUdata(bool) udata                  { return udata{} }
 func (baseDriver) openContext(*Device, udata, bool) error   { return nil }
 func (baseDriver) closeContext(*Device) error               { return nil }
+func (baseDriver) importUdata() udata                       { return udata{} }
 func (baseDriver) pdUdata() udata                           { return udata{} }
 func (baseDriver) mrUdata() udata                           { return udata{} }
 func (baseDriver) ahUdata() udata                           { return udata{} }
@@ -201,6 +207,10 @@ func (baseDriver) readClock(d *Device) (uint64, error) {
 
 func (baseDriver) clockTime(d *Device, _ uint64) (time.Time, error) {
 	return time.Time{}, &FeatureError{Feature: "time of a time stamp", Driver: d.driver.name()}
+}
+
+func (baseDriver) queryDM(m *DM) error {
+	return &FeatureError{Feature: "ImportDM", Driver: m.dev.driver.name()}
 }
 
 // software has the methods that the drivers of software devices share.

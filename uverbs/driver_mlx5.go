@@ -105,6 +105,12 @@ func (mlx5Driver) contextUdata(ioctl bool) udata {
 	return udata{in: mlx5.EncodeContext(ioctl), out: make([]byte, mlx5.ContextRespSize)}
 }
 
+func (mlx5Driver) importUdata() udata {
+	u := udata{out: make([]byte, mlx5.ContextRespSize)}
+	u.addAttrs = func(cmd *ioctlCommand) { cmd.out(mlx5.AttrContextResp, u.out) }
+	return u
+}
+
 func (mlx5Driver) openContext(d *Device, u udata, _ bool) error {
 	if !mmio.Supported {
 		return &FeatureError{Feature: "mlx5 on this architecture", Driver: "mlx5", Err: errors.New("the library has no barriers for it")}
@@ -112,6 +118,10 @@ func (mlx5Driver) openContext(d *Device, u udata, _ bool) error {
 	c, err := mlx5.DecodeContext(u.out, os.Getpagesize())
 	if err != nil {
 		return &FeatureError{Feature: "this adapter", Driver: "mlx5", Err: err}
+	}
+	if d.imported && c.Static.Pages > 0 {
+		// Two processes cannot take turns in writing a register.
+		return &FeatureError{Feature: "ImportDevice of a device that was opened with " + abiPathEnv + "=write", Driver: "mlx5"}
 	}
 	m := &mlx5Context{Context: c}
 	m.uars.dev = d

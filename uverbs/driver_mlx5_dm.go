@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
 // mlx5DM is the location of device memory and its mapping, which is created on first use.
@@ -28,6 +29,21 @@ func (mlx5Driver) allocDMAttrs(m *DM, cmd *ioctlCommand) {
 	m.mlx5 = &mlx5DM{}
 	cmd.out(mlx5.AttrDMPage, m.mlx5.page[:2])
 	cmd.out(mlx5.AttrDMOffset, m.mlx5.start[:])
+}
+
+// queryDM uses MLX5_IB_METHOD_DM_QUERY.
+func (mlx5Driver) queryDM(m *DM) error {
+	m.mlx5 = &mlx5DM{}
+	cmd := newIoctl(abi.UVERBS_OBJECT_DM, mlx5.MethodDMQuery)
+	defer cmd.done()
+	var length [8]byte
+	cmd.obj(mlx5.AttrDMQueryHandle, m.handle)
+	cmd.out(mlx5.AttrDMQueryPage, m.mlx5.page[:2])
+	cmd.out(mlx5.AttrDMQueryOffset, m.mlx5.start[:])
+	cmd.out(mlx5.AttrDMQueryLength, length[:])
+	errno := m.dev.cmd.ioctl(cmd)
+	m.length = le64(length[:])
+	return m.dev.importErr("QUERY_DM", "DM", m.handle, errno, Version{5, 13})
 }
 
 func (mlx5Driver) storeDM(m *DM, at int, b []byte) error {

@@ -125,6 +125,9 @@ var fakeMethods = map[[2]uint16]string{
 	{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_ADVISE_MR}:                  "ADVISE_MR",
 	{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_REG_DMABUF_MR}:              "REG_DMABUF_MR",
 	{abi.UVERBS_OBJECT_MW, abi.UVERBS_METHOD_MW_DESTROY}:                 "DEALLOC_MW",
+	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_CONTEXT}:          "QUERY_CONTEXT",
+	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_INFO_HANDLES}:           "INFO_HANDLES",
+	{abi.UVERBS_OBJECT_DM, mlx5.MethodDMQuery}:                           "QUERY_DM",
 	{mlx5.ObjectUAR, mlx5.MethodUARAlloc}:                                "ALLOC_UAR",
 	{mlx5.ObjectUAR, mlx5.MethodUARDestroy}:                              "FREE_UAR",
 }
@@ -142,24 +145,29 @@ func fakeDevice(t testing.TB, path abiPath) (*Device, *fakeKernel) {
 // openFake opens a device of a kernel that change has changed, as open does.
 func openFake(t testing.TB, path abiPath, change func(k *fakeKernel)) (*Device, *fakeKernel, error) {
 	t.Helper()
+	d, k := newFakeDevice(t, path, change)
+	if err := d.getContext(); err != nil {
+		return d, k, err
+	}
+	return d, k, d.queryDevice()
+}
+
+// newFakeDevice returns a device of a kernel that change has changed. It has no context yet.
+func newFakeDevice(t testing.TB, path abiPath, change func(k *fakeKernel)) (*Device, *fakeKernel) {
+	t.Helper()
 	k := newFakeKernel(t)
 	change(k)
-	d := &Device{info: DeviceInfo{Name: "rxe0", Driver: "rxe"}, driver: rxeDriver{}}
-	if k.driver != nil {
-		d.info.Driver, d.driver = k.driver.name(), k.driver
+	if k.driver == nil {
+		k.driver = rxeDriver{}
 	}
-	d.object.dev, d.object.kind, d.object.destroy = d, "Device", "CLOSE_DEVICE"
+	d := newDevice(DeviceInfo{Name: "rxe0", Driver: k.driver.name(), driver: k.driver}, k, path)
 	t.Cleanup(func() {
 		k.release()
 		if d.async != nil {
 			d.async.Close()
 		}
 	})
-	d.cmd = newCommands(k, path, "rxe0", d.driver)
-	if err := d.getContext(); err != nil {
-		return d, k, err
-	}
-	return d, k, d.queryDevice()
+	return d, k
 }
 
 // newFakeKernel returns a kernel that has everything. The caller releases it.

@@ -16,6 +16,9 @@ var errLinuxOnly = fmt.Errorf("devices of the kernel need Linux; use a software 
 // openFile fails.
 func (i *DeviceInfo) openFile() (*os.File, error) { return nil, errLinuxOnly }
 
+// charNumber fails.
+func charNumber(*os.File) (major, minor uint32, err error) { return 0, 0, errLinuxOnly }
+
 // kernelRelease returns "": the running kernel is not Linux.
 func kernelRelease() string { return "" }
 

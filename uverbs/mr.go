@@ -263,7 +263,11 @@ func (m *MR) registerEx(p *PD, s *region, fd int) syscall.Errno {
 func (m *MR) setRegion(s *region, lkey, rkey uint32) {
 	m.removeRecord()
 	m.lkey, m.rkey, m.addr, m.length, m.mem = lkey, rkey, s.iova, s.length, *s
-	m.record = &mrRecord{lkey: lkey, mem: m.Bytes(), addr: s.iova, length: s.length, access: s.access, pd: m.pd.handle}
+	access := s.access
+	if m.imported && access == 0 { // unknown, so nothing is blamed on it
+		access = accessMR
+	}
+	m.record = &mrRecord{lkey: lkey, mem: m.Bytes(), addr: s.iova, length: s.length, access: access, pd: m.pd.handle}
 	m.dev.mrs.insert(m.record)
 }
 
@@ -307,6 +311,10 @@ func (m *MR) LKey() uint32 { return m.lkey }
 // RKey returns the key for the peer.
 func (m *MR) RKey() uint32 { return m.rkey }
 
+// Handle returns the kernel's handle of the region, for [PD.ImportMR] in a process that shares the
+// device.
+func (m *MR) Handle() uint32 { return m.handle }
+
 // Access returns the access rights.
 func (m *MR) Access() Access { return m.mem.access }
 
@@ -316,8 +324,8 @@ func (m *MR) Addr() uint64 { return m.addr }
 // Len returns the region's length in bytes. That of [PD.RegImplicit] is math.MaxInt.
 func (m *MR) Len() int { return int(min(m.length, math.MaxInt)) }
 
-// Bytes returns the region's memory, or nil if it is a dma-buf, device memory or from
-// [PD.RegImplicit]. The slice must not be used after its [Buffer] is closed.
+// Bytes returns the region's memory, or nil if it is a dma-buf, device memory, from
+// [PD.RegImplicit], or imported without [ImportMROptions].Memory. The slice must not be used after its [Buffer] is closed.
 func (m *MR) Bytes() []byte {
 	s := &m.mem
 	if s.buf == nil {
@@ -340,9 +348,14 @@ func (m *MR) SGE(offset, length int) SGE {
 }
 
 // Close deregisters the region (ibv_dereg_mr). Work requests that use it must have completed.
-// Memory windows bound to it must be closed or bound elsewhere first.
+// Memory windows bound to it must be closed or bound elsewhere first. A region of [PD.ImportMR] stays
+// registered (ibv_unimport_mr).
 func (m *MR) Close() error {
 	return m.close(func() error {
+		if m.imported {
+			m.removeRecord()
+			return nil
+		}
 		errno := syscall.ENOTTY
 		if !m.dev.cmd.Writes(abi.IB_USER_VERBS_CMD_DEREG_MR) {
 			errno = m.dev.cmd.destroy(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY, abi.UVERBS_ATTR_DESTROY_MR_HANDLE, m.handle)

@@ -1,7 +1,6 @@
 package uverbs
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"syscall"
@@ -19,28 +18,30 @@ type MRAttr struct {
 
 // Query reads the region's keys and addresses from the kernel (UVERBS_METHOD_QUERY_MR). It needs
 // Linux 5.9 and the ioctl interface.
-func (m *MR) Query() (MRAttr, error) {
+func (m *MR) Query() (a MRAttr, err error) {
+	err = m.whileOpen(func() error {
+		var errno syscall.Errno
+		a, errno = m.dev.queryMR(m.handle)
+		return m.dev.cmd.failSince("QUERY_MR", errno, "", Version{5, 9})
+	})
+	return a, err
+}
+
+// queryMR returns the attributes of the region with a handle.
+func (d *Device) queryMR(handle uint32) (MRAttr, syscall.Errno) {
 	var lkey, rkey [4]byte
 	var length, iova [8]byte
-	err := m.whileOpen(func() error {
-		cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_QUERY_MR)
-		defer cmd.done()
-		cmd.obj(abi.UVERBS_ATTR_QUERY_MR_HANDLE, m.handle)
-		cmd.out(abi.UVERBS_ATTR_QUERY_MR_RESP_LKEY, lkey[:])
-		cmd.out(abi.UVERBS_ATTR_QUERY_MR_RESP_RKEY, rkey[:])
-		cmd.out(abi.UVERBS_ATTR_QUERY_MR_RESP_LENGTH, length[:])
-		cmd.out(abi.UVERBS_ATTR_QUERY_MR_RESP_IOVA, iova[:])
-		return m.dev.cmd.failSince("QUERY_MR", m.dev.cmd.ioctl(cmd), "", Version{5, 9})
-	})
-	if err != nil {
-		return MRAttr{}, err
+	cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_QUERY_MR)
+	defer cmd.done()
+	cmd.obj(abi.UVERBS_ATTR_QUERY_MR_HANDLE, handle)
+	cmd.out(abi.UVERBS_ATTR_QUERY_MR_RESP_LKEY, lkey[:])
+	cmd.out(abi.UVERBS_ATTR_QUERY_MR_RESP_RKEY, rkey[:])
+	cmd.out(abi.UVERBS_ATTR_QUERY_MR_RESP_LENGTH, length[:])
+	cmd.out(abi.UVERBS_ATTR_QUERY_MR_RESP_IOVA, iova[:])
+	if errno := d.cmd.ioctl(cmd); errno != 0 {
+		return MRAttr{}, errno
 	}
-	return MRAttr{
-		LKey:   le32(lkey[:]),
-		RKey:   le32(rkey[:]),
-		Length: binary.LittleEndian.Uint64(length[:]),
-		IOVA:   binary.LittleEndian.Uint64(iova[:]),
-	}, nil
+	return MRAttr{LKey: le32(lkey[:]), RKey: le32(rkey[:]), Length: le64(length[:]), IOVA: le64(iova[:])}, 0
 }
 
 // failSince is fail for a method without a legacy command. If the kernel does not know the method,

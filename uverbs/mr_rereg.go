@@ -71,6 +71,9 @@ func (m *MR) rereg(o ReregOptions) error {
 // request returns the new region and the command for it. The caller releases the new buffer.
 func (o *ReregOptions) request(m *MR) (*region, *abi.ReregMR, error) {
 	const op = "Rereg"
+	if m.imported {
+		return nil, nil, argErr(op, "MR", "imported", "an MR that this process registered")
+	}
 	s := m.mem
 	req := &abi.ReregMR{MRHandle: m.handle}
 	if o.Access != nil {

@@ -26,6 +26,7 @@ type object struct {
 	closeMu    sync.RWMutex // held for writing by Close, and for reading by commands for the object
 	users      users        // guarded by dev.tree: the objects that use this one
 	noNewUsers bool         // guarded by dev.tree: the object is closed or being closed
+	imported   bool         // another process, or another Device, has created the object and destroys it
 
 	// Guarded by dev.tree: the object itself, nil until it is created, and its neighbours in the
 	// device's list of objects.

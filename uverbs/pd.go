@@ -30,11 +30,16 @@ func (d *Device) AllocPD() (*PD, error) {
 	return pd, pd.markCreated(pd)
 }
 
+// Handle returns the kernel's handle of the PD, for [Device.ImportPD] in a process that shares the
+// device.
+func (p *PD) Handle() uint32 { return p.handle }
+
 // Close frees the protection domain (ibv_dealloc_pd). It fails with EBUSY while another object uses
-// it.
+// it, also one of another process. A PD of [Device.ImportPD] stays with its owner
+// (ibv_unimport_pd).
 func (p *PD) Close() error {
 	return p.close(func() error {
-		if p.parent != nil {
+		if p.parent != nil || p.imported {
 			return nil // the kernel does not know parent domains
 		}
 		errno := p.dev.cmd.destroy(abi.UVERBS_OBJECT_PD, abi.UVERBS_METHOD_PD_DESTROY, abi.UVERBS_ATTR_DESTROY_PD_HANDLE, p.handle)
@@ -42,6 +47,6 @@ func (p *PD) Close() error {
 			req := &abi.DeallocPD{PDHandle: p.handle}
 			errno = p.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_DEALLOC_PD, bytesOf(req), nil, udata{})
 		}
-		return p.dev.cmd.fail(p.destroy, errno, "")
+		return p.dev.endShared(p.destroy, errno)
 	}, nil)
 }

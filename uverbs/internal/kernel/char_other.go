@@ -33,3 +33,6 @@ func writeCall(uintptr, []byte) syscall.Errno { return syscall.ENOSYS }
 func writeCallShort(uintptr, *byte, uint8) syscall.Errno { return syscall.ENOSYS }
 
 func (*CharDevice) issueWrite([]byte, bool) syscall.Errno { return syscall.ENOSYS }
+
+// char returns the device itself.
+func (d *CharDevice) char() *CharDevice { return d }

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"encoding/binary"
+	"errors"
 	"os"
 	"runtime"
 	"sync"
@@ -185,6 +186,21 @@ func (c *Conn) EventsClosed(number uint32) {
 	if d, ok := c.dev.(EventsCloser); ok {
 		d.EventsClosed(number)
 	}
+}
+
+// File returns another descriptor of the device's file. It fails with [errors.ErrUnsupported] if the
+// device has none.
+func (c *Conn) File() (*os.File, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.closed {
+		return nil, os.ErrClosed
+	}
+	d, ok := c.dev.(interface{ char() *CharDevice })
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	return DupFile(d.char().f)
 }
 
 // Removed reports whether the device was removed while it was open.
