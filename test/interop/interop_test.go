@@ -72,6 +72,69 @@ func TestPingpong(t *testing.T) {
 	}
 }
 
+// ofType returns the command lines of a type of ping-pong: ours and that of rdma-core's program.
+func ofType(typ, program string) (ours, theirs []string) {
+	return append(Verbs(), "--type", typ), append([]string{program}, rdmaCore[1:]...)
+}
+
+// TestPingpongTypes plays with rdma-core's other programs, in both roles.
+func TestPingpongTypes(t *testing.T) {
+	testenv.Guest(t)
+	testenv.NeedsIB(t, "manual QP state changes")
+	for _, c := range []struct {
+		typ, program string
+		options      []string
+	}{
+		{"uc", "ibv_uc_pingpong", []string{"-n", "300"}},
+		{"uc", "ibv_uc_pingpong", []string{"-n", "200", "-e", "-s", "20000"}},
+		{"ud", "ibv_ud_pingpong", []string{"-n", "300", "-s", "1000"}},
+		{"ud", "ibv_ud_pingpong", []string{"-n", "200", "-e", "-s", "1"}},
+		{"srq", "ibv_srq_pingpong", []string{"-n", "500"}},
+		{"srq", "ibv_srq_pingpong", []string{"-n", "300", "-e", "-q", "1"}},
+		{"srq", "ibv_srq_pingpong", []string{"-n", "300", "-c", "-s", "20000", "-q", "5", "-r", "6"}},
+		{"srq", "ibv_srq_pingpong", []string{"-n", "600", "-q", "255", "-s", "64"}},
+	} {
+		ours, theirs := ofType(c.typ, c.program)
+		for name, p := range map[string][2][]string{"server": {theirs, ours}, "client": {ours, theirs}} {
+			t.Run(fmt.Sprintf("%s %s as %s", strings.Join(c.options, " "), c.program, name), func(t *testing.T) {
+				r, err := Play(timed(t), p[0], p[1], c.options...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if strings.Contains(r.Server+r.Client, "invalid data") {
+					t.Errorf("data did not arrive:\n%s\n%s", r.Server, r.Client)
+				}
+			})
+		}
+	}
+}
+
+// TestPingpongXRC plays with rdma-core's ibv_xsrq_pingpong, in both roles.
+func TestPingpongXRC(t *testing.T) {
+	testenv.Guest(t)
+	testenv.NeedsIB(t, "manual QP state changes")
+	testenv.Needs(t, "XRC", "mlx5")
+	ours, theirs := ofType("xrc", "ibv_xsrq_pingpong")
+	for _, options := range [][]string{{"-n", "5"}, {"-n", "100", "-e", "-s", "20000"}, {"-n", "100", "-m", "256", "-s", "1"}} {
+		for name, p := range map[string][2][]string{"server": {theirs, ours}, "client": {ours, theirs}} {
+			t.Run(fmt.Sprintf("%s rdma-core as %s", strings.Join(options, " "), name), func(t *testing.T) {
+				r, err := runPair(timed(t), p[0], p[1], options...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if all := r.Server + r.Client; strings.Count(all, "usec/iter") != 1 || strings.Count(all, "success") != 1 {
+					t.Errorf("one side did not play:\n%s\n%s", r.Server, r.Client)
+				}
+			})
+		}
+		t.Run(strings.Join(options, " ")+" verbs-verbs", func(t *testing.T) {
+			if _, err := Play(timed(t), ours, ours, options...); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // TestPingpongIWARP: the ping-pong, which connects its QPs itself, says what does it on iWARP.
 func TestPingpongIWARP(t *testing.T) {
 	testenv.Guest(t)

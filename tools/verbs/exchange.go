@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -16,15 +17,115 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// The TCP exchange of ibv_rc_pingpong: the client sends its endpoint as text, the
-// server answers with its own, and the client says "done".
+// The TCP exchange of rdma-core's ping-pong programs: the client sends its addresses as text, and the
+// server answers with its own.
 const (
 	helloLen = len("0000:000000:000000:00000000000000000000000000000000") + 1 // with the NUL
-	done     = "done\x00"
+	done     = "done\x00"                                                     // what the client says then, except with XRC
+	end      = "END\x00"                                                      // what both sides say in the end, with XRC
 
 	// exchangeTimeout bounds a peer that connects and then says nothing.
 	exchangeTimeout = 10 * time.Second
 )
+
+// address is where a queue pair is found.
+type address struct {
+	uverbs.Endpoint        // of the QP; with XRC the QPN is that of the QP that receives
+	sendQPN         uint32 // with XRC, the number of the QP that sends
+	srqn            uint32 // with XRC, the number of the SRQ
+}
+
+// exchangeForm is how one of the programs exchanges addresses.
+type exchangeForm struct {
+	size   int // bytes of all addresses of a side
+	encode func([]address) []byte
+	decode func([]byte) ([]address, error)
+	stays  bool // the connection stays open, until both sides have said end
+}
+
+// oneForm is the form of ibv_rc_pingpong, ibv_uc_pingpong and ibv_ud_pingpong.
+var oneForm = manyForm(1, 1)
+
+// srqQPs is how many addresses ibv_srq_pingpong sends, whose QPs may be fewer.
+const srqQPs = 256
+
+// manyForm returns the form of a program that sends the addresses of n QPs, and then as many zeros as
+// total has places left.
+func manyForm(n, total int) exchangeForm {
+	return exchangeForm{
+		size: total * helloLen,
+		encode: func(all []address) (b []byte) {
+			for i := range total {
+				var e uverbs.Endpoint
+				if i < len(all) {
+					e = all[i].Endpoint
+				}
+				b = append(b, encodeHello(e)...)
+			}
+			return b
+		},
+		decode: func(b []byte) (all []address, err error) {
+			for i := range total {
+				text := b[i*helloLen:][:helloLen]
+				if i >= n {
+					if string(text) != string(encodeHello(uverbs.Endpoint{})) {
+						return nil, fmt.Errorf("the peer has more than %d queue pairs: give both sides the same --num-qp", n)
+					}
+					continue
+				}
+				if i > 0 && string(text) == string(encodeHello(uverbs.Endpoint{})) {
+					return nil, fmt.Errorf("the peer has %d queue pairs, expected %d: give both sides the same --num-qp", i, n)
+				}
+				e, err := decodeHello(text)
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, address{Endpoint: e})
+			}
+			return all, nil
+		},
+	}
+}
+
+// xrcForm is the form of ibv_xsrq_pingpong.
+var xrcForm = exchangeForm{
+	size:   len("0000:000000:000000:000000:000000:") + 2*len(uverbs.GID{}) + 1,
+	encode: func(all []address) []byte { return encodeXRCHello(all[0]) },
+	decode: func(b []byte) ([]address, error) {
+		a, err := decodeXRCHello(b)
+		return []address{a}, err
+	},
+	stays: true,
+}
+
+// encodeXRCHello returns an address with XRC as text.
+func encodeXRCHello(a address) []byte {
+	return fmt.Appendf(nil, "%04x:%06x:%06x:%06x:%06x:%s\x00", a.LID, a.QPN, a.sendQPN, a.PSN, a.srqn, hex.EncodeToString(a.GID[:]))
+}
+
+var xrcHelloForm = regexp.MustCompile(`^([0-9a-f]{4}:[0-9a-f]{6}):([0-9a-f]{6})(:[0-9a-f]{6}):([0-9a-f]{6})(:[0-9a-f]{32}\x00)$`)
+
+// decodeXRCHello reads an address with XRC.
+func decodeXRCHello(b []byte) (a address, err error) {
+	m := xrcHelloForm.FindSubmatch(b)
+	if m == nil {
+		return a, fmt.Errorf("the peer speaks another protocol: got %s, expected LID:QPN:QPN:PSN:SRQN:GID in hexadecimal, as ibv_xsrq_pingpong sends", peertext.Quote(b))
+	}
+	hello := func(qpn []byte) (uverbs.Endpoint, error) { // what is there is a hello without the other numbers
+		return decodeHello(slices.Concat(qpn, m[3], m[5]))
+	}
+	if a.Endpoint, err = hello(m[1]); err != nil {
+		return a, err
+	}
+	sender, err := hello(slices.Concat(m[1][:len("0000:")], m[2]))
+	if err != nil {
+		return a, err
+	}
+	a.sendQPN = sender.QPN
+	srqn, err := strconv.ParseUint(string(m[4]), 16, 32)
+	a.srqn = uint32(srqn)
+	return a, err
+}
 
 // encodeHello returns an endpoint as text.
 func encodeHello(e uverbs.Endpoint) []byte {
@@ -76,14 +177,14 @@ func checkHello(e uverbs.Endpoint) error {
 	return nil
 }
 
-// readHello reads the peer's endpoint.
-func readHello(c net.Conn) (uverbs.Endpoint, error) {
-	var b [helloLen]byte
-	n, err := io.ReadFull(c, b[:])
+// read reads the peer's addresses.
+func (f *exchangeForm) read(c net.Conn) ([]address, error) {
+	b := make([]byte, f.size)
+	n, err := io.ReadFull(c, b)
 	if err != nil {
-		return uverbs.Endpoint{}, fmt.Errorf("got %d of %d bytes: %w", n, helloLen, timeoutText(err))
+		return nil, fmt.Errorf("got %d of %d bytes: %w", n, f.size, timeoutText(err))
 	}
-	return decodeHello(b[:])
+	return f.decode(b)
 }
 
 // timeoutText says how long was waited.
@@ -94,60 +195,97 @@ func timeoutText(err error) error {
 	return err
 }
 
-// dialExchange is the client's part: it returns the server's endpoint.
-func dialExchange(ctx context.Context, addr string, local uverbs.Endpoint) (uverbs.Endpoint, error) {
+// dialExchange is the client's part: it returns the server's addresses. The connection is nil unless it
+// stays.
+func dialExchange(ctx context.Context, addr string, form exchangeForm, local []address) (remote []address, _ net.Conn, err error) {
 	d := net.Dialer{Timeout: exchangeTimeout}
 	c, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
-		return uverbs.Endpoint{}, fmt.Errorf("no pingpong server at %s: %w", addr, err)
+		return nil, nil, fmt.Errorf("no pingpong server at %s: %w", addr, err)
 	}
-	defer c.Close()
 	if err := c.SetDeadline(time.Now().Add(exchangeTimeout)); err != nil {
-		return uverbs.Endpoint{}, err
+		return nil, nil, errors.Join(err, c.Close())
 	}
-	if _, err := c.Write(encodeHello(local)); err != nil {
-		return uverbs.Endpoint{}, fmt.Errorf("exchange with %s: %w", addr, err)
+	_, err = c.Write(form.encode(local))
+	if err == nil {
+		remote, err = form.read(c)
 	}
-	remote, err := readHello(c)
+	if err == nil && !form.stays {
+		_, err = io.WriteString(c, done)
+	}
 	if err != nil {
-		return remote, fmt.Errorf("exchange with %s: %w", addr, err)
+		c.Close()
+		return nil, nil, fmt.Errorf("exchange with %s: %w", addr, err)
 	}
-	if _, err := io.WriteString(c, done); err != nil {
-		return remote, fmt.Errorf("exchange with %s: %w", addr, err)
-	}
-	return remote, nil
+	return remote, form.kept(c), nil
 }
 
-// acceptExchange is the server's part. It waits for one client, has connect bring the
-// QP up, and answers with the endpoint that connect returns. Connections that do not send an
-// endpoint are reported to log.
-func acceptExchange(ctx context.Context, l net.Listener, log io.Writer, connect func(remote uverbs.Endpoint) (local uverbs.Endpoint, err error)) (uverbs.Endpoint, error) {
-	c, remote, err := firstClient(ctx, l, log, func(_ context.Context, c net.Conn) (e uverbs.Endpoint, err error) {
+// kept returns the connection if it stays, and closes it otherwise.
+func (f *exchangeForm) kept(c net.Conn) net.Conn {
+	if f.stays {
+		return c
+	}
+	c.Close()
+	return nil
+}
+
+// acceptExchange is the server's part. It waits for one client, has connect bring the QPs up, and
+// answers with the addresses that connect returns. Connections that do not send addresses are reported
+// to log. The connection is nil unless it stays.
+func acceptExchange(ctx context.Context, l net.Listener, log io.Writer, form exchangeForm, connect func(remote []address) (local []address, err error)) ([]address, net.Conn, error) {
+	c, remote, err := firstClient(ctx, l, log, func(_ context.Context, c net.Conn) ([]address, error) {
 		if err := c.SetDeadline(time.Now().Add(exchangeTimeout)); err != nil {
-			return e, err
+			return nil, err
 		}
-		return readHello(c)
+		return form.read(c)
 	})
 	if err != nil {
-		return remote, err
+		return nil, nil, err
 	}
-	defer c.Close()
+	if err := form.answer(c, remote, connect); err != nil {
+		c.Close()
+		return nil, nil, err
+	}
+	return remote, form.kept(c), nil
+}
+
+// answer answers the client.
+func (f *exchangeForm) answer(c net.Conn, remote []address, connect func(remote []address) (local []address, err error)) error {
 	if err := c.SetDeadline(time.Now().Add(exchangeTimeout)); err != nil {
-		return remote, err
+		return err
 	}
 	local, err := connect(remote)
 	if err != nil {
-		return remote, err
+		return err
 	}
-	if _, err := c.Write(encodeHello(local)); err != nil {
-		return remote, fmt.Errorf("exchange with %s: %w", c.RemoteAddr(), err)
+	if _, err := c.Write(f.encode(local)); err != nil {
+		return fmt.Errorf("exchange with %s: %w", c.RemoteAddr(), err)
 	}
-	var answer [len(done)]byte
-	if _, err := io.ReadFull(c, answer[:]); err != nil {
-		return remote, fmt.Errorf("exchange with %s: the client did not confirm: %w", c.RemoteAddr(), timeoutText(err))
+	if f.stays {
+		return nil
 	}
-	if string(answer[:]) != done {
-		return remote, fmt.Errorf("exchange with %s: the client did not confirm: got %s, expected %q", c.RemoteAddr(), peertext.Quote(answer[:]), done)
+	return hears(c, done)
+}
+
+// hears reads what the peer is to say.
+func hears(c net.Conn, what string) error {
+	b := make([]byte, len(what))
+	if _, err := io.ReadFull(c, b); err != nil {
+		return fmt.Errorf("exchange with %s: the peer did not confirm: %w", c.RemoteAddr(), timeoutText(err))
 	}
-	return remote, nil
+	if string(b) != what {
+		return fmt.Errorf("exchange with %s: the peer did not confirm: got %s, expected %q", c.RemoteAddr(), peertext.Quote(b), what)
+	}
+	return nil
+}
+
+// sayEnd tells the peer that this side has all messages, and waits until the peer says so.
+func sayEnd(c net.Conn) error {
+	if err := c.SetDeadline(time.Now().Add(exchangeTimeout)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(c, end); err != nil {
+		return fmt.Errorf("exchange with %s: %w", c.RemoteAddr(), err)
+	}
+	return hears(c, end)
 }

@@ -24,6 +24,7 @@ type pingpongOptions struct {
 	size       int
 	mtu        int
 	recvDepth  int
+	qps        int
 	iterations int
 	sl         uint8
 	event      bool
@@ -46,14 +47,19 @@ func newPingpong() *cobra.Command {
 		Short: "Exchange messages with a peer and measure how long they take",
 		Long: `Both sides send messages in turn over a queue pair. Without HOST it is the server, which waits for a
 client; with HOST it is the client, which connects to the server there. Either side may be
-rdma-core's ibv_rc_pingpong, ibv_uc_pingpong or ibv_ud_pingpong. Their flags have the same letters,
-and are accepted by their long names, too. Give both sides the same --type, --size and --iterations.
+rdma-core's ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong, ibv_srq_pingpong or
+ibv_xsrq_pingpong. Their flags have the same letters, except for -c of ibv_xsrq_pingpong, and are
+accepted by their long names, too. Give both sides the same --type, --size and --iterations.
+Type srq is several RC queue pairs that receive from one shared receive queue. Type xrc is a queue
+pair for each direction, and a shared receive queue in an XRC domain; ibv_xsrq_pingpong plays 5
+iterations by default.
 Queue pairs of type uc and ud do not repeat lost messages: after a loss, both sides wait in vain.
 ` + trust + `A server listens on all addresses, serves the first client that sends an endpoint, and exits. It
 reports and closes other connections. Run it where only hosts that you trust can reach --port.`,
 		Example: `  verbs pingpong                          # wait for a client
   verbs pingpong 10.1.0.1                 # connect to it
   verbs pingpong -e -n 10000 10.1.0.1     # sleep instead of polling
+  verbs pingpong --type srq -q 4          # four queue pairs, one shared receive queue
   verbs pingpong --json 10.1.0.1 | jq .us_per_iteration`,
 		Args: arguments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -61,17 +67,21 @@ reports and closes other connections. Run it where only hosts that you trust can
 			if len(args) == 1 {
 				host = args[0]
 			}
+			if cmd.Flags().Changed("num-qp") && o.typ != typeSRQ {
+				return usagef("--num-qp is %d, allowed: only with --type %s", o.qps, typeSRQ)
+			}
 			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), host)
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.typ, "type", perf.RC, "`TYPE` of the queue pairs: "+strings.Join(pingpongTypes, ", "))
+	f.StringVar(&o.typ, "type", perf.RC, "`TYPE` of ping-pong: "+strings.Join(pingpongTypes, ", "))
 	numberVar(f, &o.port, "port", "p", 18515, 1, maxPort, "TCP `PORT` for the exchange of addresses")
 	f.StringVarP(&o.device, "dev", "d", "", "RDMA device `DEV` (default the first usable one)")
 	numberVar(f, &o.ibPort, "ib-port", "i", 1, 1, math.MaxUint8, "`PORT` of the device")
 	numberVar(f, &o.size, "size", "s", 4096, 1, math.MaxInt, "message size in `BYTES`")
 	f.IntVarP(&o.mtu, "mtu", "m", 1024, "path MTU in `BYTES`, the same on both sides")
 	numberVar(f, &o.recvDepth, "recv-depth", "r", 500, 2, math.MaxInt, "post `N` receives at a time")
+	numberVar(f, &o.qps, "num-qp", "q", 16, 1, srqQPs-1, "number `N` of queue pairs of type srq")
 	numberVar(f, &o.iterations, "iterations", "n", 1000, 1, math.MaxInt, "exchange `N` messages each way")
 	numberVar(f, &o.sl, "sl", "l", 0, 0, 15, "service `LEVEL`")
 	f.BoolVarP(&o.event, "events", "e", false, "sleep until a completion event instead of polling")
@@ -92,13 +102,22 @@ reports and closes other connections. Run it where only hosts that you trust can
 // maxPort is the largest TCP or UDP port.
 const maxPort = 65535
 
-// pingpongTypes are the types of queue pairs that exchange messages.
-var pingpongTypes = []string{perf.RC, perf.UC, perf.UD}
+// Types of ping-pong that are not named after a type of queue pair.
+const (
+	typeSRQ = "srq"
+	typeXRC = "xrc"
+)
+
+// pingpongTypes are the types of ping-pong.
+var pingpongTypes = []string{perf.RC, perf.UC, perf.UD, typeSRQ, typeXRC}
 
 // check refuses impossible options before anything is opened.
 func (o *pingpongOptions) check() error {
 	if !slices.Contains(pingpongTypes, o.typ) {
 		return usagef("--type is %s, allowed: %s", o.typ, strings.Join(pingpongTypes, ", "))
+	}
+	if o.typ == typeSRQ && o.recvDepth <= o.qps {
+		return usagef("--recv-depth is %d, allowed: %d and more, for --num-qp %d", o.recvDepth, o.qps+1, o.qps)
 	}
 	if o.timeout <= 0 {
 		return usagef("--timeout is %s, allowed: more than 0", o.timeout)
@@ -116,6 +135,7 @@ type result struct {
 	Seconds            float64      `json:"seconds"`          // all of them
 	MbitPerSecond      float64      `json:"mbit_per_s"`       // both directions
 	MicrosPerIteration float64      `json:"us_per_iteration"` // a message there and one back
+	QPs                int          `json:"qp_count"`
 	Local              endpointJSON `json:"local"`
 	Remote             endpointJSON `json:"remote"`
 }

@@ -33,19 +33,27 @@ type pingpongEnd struct {
 	buf    *uverbs.Buffer
 	mr     *uverbs.MR
 	cq     *uverbs.CQ
-	qp     *uverbs.QP
+	srq    *uverbs.SRQ    // or nil
+	qps    []*pingpongQP  // those that send
+	recvQP *uverbs.QP     // the one that receives, with XRC
 	undo   []func() error // closes what was opened, last first
 	result result
-	remote uverbs.Endpoint // the peer
-	ah     *uverbs.AH      // the way to it, of a UD QP
+	ah     *uverbs.AH // the way to the peer, of a UD QP
+	conn   net.Conn   // to the peer, with XRC
 
 	header   int          // bytes before the data in the buffer
 	sgl      []uverbs.SGE // the data
 	posted   int          // receives in the queue
 	sent     int
 	received int
-	pending  int
 	progress atomic.Int64 // completions so far, for watch
+}
+
+// pingpongQP is a queue pair with what it is waiting for.
+type pingpongQP struct {
+	*uverbs.QP
+	remote  address // the peer
+	pending int
 }
 
 // close closes everything, last first.
@@ -106,23 +114,75 @@ func newPingpongEnd(o *pingpongOptions) (_ *pingpongEnd, err error) {
 			return nil, err
 		}
 	}
-	if e.cq, err = e.dev.CreateCQ(uverbs.CQOptions{MaxCQE: o.recvDepth + 1, Channel: e.ch}); err != nil {
+	if e.cq, err = e.dev.CreateCQ(uverbs.CQOptions{MaxCQE: o.recvDepth + o.queuePairs(), Channel: e.ch}); err != nil {
 		return nil, err
 	}
 	e.undo = append(e.undo, e.cq.Close)
-	if e.qp, err = e.pd.CreateQP(o.qpOptions(e.cq)); err != nil {
-		return nil, err
-	}
-	e.undo = append(e.undo, e.qp.Close)
-	if o.typ == perf.UD {
-		err = e.qp.ReadyUD(pingpongQKey)
-	} else {
-		err = e.qp.Init()
-	}
-	if err != nil {
+	if err := e.createQPs(); err != nil {
 		return nil, err
 	}
 	return e, e.postRecvs()
+}
+
+// queuePairs returns the number of queue pairs that send.
+func (o *pingpongOptions) queuePairs() int {
+	if o.typ == typeSRQ {
+		return o.qps
+	}
+	return 1
+}
+
+// createQPs creates the queue pairs and makes them ready to receive.
+func (e *pingpongEnd) createQPs() (err error) {
+	q := e.o.qpOptions(e.cq)
+	switch e.o.typ {
+	case typeSRQ:
+		if e.srq, err = e.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: e.o.recvDepth}); err != nil {
+			return err
+		}
+		e.undo = append(e.undo, e.srq.Close)
+		q.SRQ, q.MaxRecvWR = e.srq, 0
+	case typeXRC:
+		if err := e.createXRC(q.Path); err != nil {
+			return err
+		}
+		q.Type, q.RecvCQ, q.MaxRecvWR = uverbs.XRCSend, nil, 0
+	}
+	for range e.o.queuePairs() {
+		qp, err := e.pd.CreateQP(q)
+		if err != nil {
+			return err
+		}
+		e.undo = append(e.undo, qp.Close)
+		e.qps = append(e.qps, &pingpongQP{QP: qp})
+		if e.o.typ == perf.UD {
+			err = qp.ReadyUD(pingpongQKey)
+		} else {
+			err = qp.Init()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// createXRC creates the SRQ and the queue pair that receives, in a domain of their own.
+func (e *pingpongEnd) createXRC(path uverbs.PathOptions) error {
+	xrcd, err := e.dev.OpenXRCD(uverbs.XRCDOptions{})
+	if err != nil {
+		return err
+	}
+	e.undo = append(e.undo, xrcd.Close)
+	if e.srq, err = e.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: e.o.recvDepth, XRCD: xrcd, CQ: e.cq}); err != nil {
+		return err
+	}
+	e.undo = append(e.undo, e.srq.Close)
+	if e.recvQP, err = xrcd.CreateQP(path); err != nil {
+		return err
+	}
+	e.undo = append(e.undo, e.recvQP.Close)
+	return e.recvQP.Init()
 }
 
 // pingpongQKey is the Q_Key of ibv_ud_pingpong.
@@ -203,17 +263,23 @@ func (e *pingpongEnd) play(ctx context.Context, out, log io.Writer, host string)
 	if err != nil {
 		return err
 	}
-	e.remote = remote
-	e.result.Local, e.result.Remote = endpointOf(local), endpointOf(remote)
+	if e.conn != nil {
+		defer e.conn.Close()
+	}
+	e.result.QPs = len(e.qps)
+	e.result.Local, e.result.Remote = endpointOf(local[0].Endpoint), endpointOf(remote[0].Endpoint)
 	if e.ch != nil {
 		if err := e.cq.Notify(); err != nil {
 			return err
 		}
 	}
-	e.pending = recvID
-	if host != "" {
-		if err := e.send(); err != nil {
-			return err
+	starts := (host != "") != (e.o.typ == typeXRC) // the client starts, but in ibv_xsrq_pingpong the server
+	for _, q := range e.qps {
+		q.pending = recvID
+		if starts {
+			if err := e.send(q); err != nil {
+				return err
+			}
 		}
 	}
 	// There is one goroutine, unless the device has some in this process. With a second processor the
@@ -226,6 +292,9 @@ func (e *pingpongEnd) play(ctx context.Context, out, log io.Writer, host string)
 		return err
 	}
 	e.measure(time.Since(start))
+	if e.conn != nil {
+		return sayEnd(e.conn)
+	}
 	return nil
 }
 
@@ -254,23 +323,21 @@ func (e *pingpongEnd) measure(took time.Duration) {
 	r.MicrosPerIteration = r.Seconds * 1e6 / float64(e.o.iterations)
 }
 
-// connect exchanges endpoints with the peer and connects the QP.
-func (e *pingpongEnd) connect(ctx context.Context, out, log io.Writer, host string) (local, remote uverbs.Endpoint, err error) {
+// connect exchanges addresses with the peer and connects the QPs.
+func (e *pingpongEnd) connect(ctx context.Context, out, log io.Writer, host string) (local, remote []address, err error) {
 	port := strconv.Itoa(e.o.port)
-	if host != "" {
-		if local, err = e.qp.Endpoint(); err != nil {
-			return
-		}
-		printEndpoint(out, "local", local)
-		if remote, err = dialExchange(ctx, net.JoinHostPort(host, port), local); err != nil {
-			return
-		}
-		printEndpoint(out, "remote", remote)
-		err = e.reach(ctx, remote)
+	form := e.o.form()
+	// A port that is down or a wrong GID index is reported before a client connects.
+	if local, err = e.addresses(nil); err != nil {
 		return
 	}
-	// Report a port that is down or a wrong GID index before a client connects.
-	if _, err = e.qp.Endpoint(); err != nil {
+	if host != "" {
+		e.print(out, "local", local)
+		if remote, e.conn, err = dialExchange(ctx, net.JoinHostPort(host, port), form, local); err != nil {
+			return
+		}
+		e.print(out, "remote", remote)
+		err = e.reach(ctx, remote)
 		return
 	}
 	var lc net.ListenConfig
@@ -279,25 +346,80 @@ func (e *pingpongEnd) connect(ctx context.Context, out, log io.Writer, host stri
 		return
 	}
 	defer l.Close()
-	remote, err = acceptExchange(ctx, l, log, func(remote uverbs.Endpoint) (uverbs.Endpoint, error) {
+	remote, e.conn, err = acceptExchange(ctx, l, log, form, func(remote []address) ([]address, error) {
 		var err error
-		if local, err = e.qp.EndpointFor(remote); err != nil {
+		if local, err = e.addresses(remote); err != nil {
 			return local, err
 		}
-		printEndpoint(out, "local", local)
+		e.print(out, "local", local)
 		return local, e.reach(ctx, remote)
 	})
 	if err == nil {
-		printEndpoint(out, "remote", remote)
+		e.print(out, "remote", remote)
 	}
 	return
 }
 
-// reach makes the QP ready to send to the peer.
-func (e *pingpongEnd) reach(ctx context.Context, remote uverbs.Endpoint) error {
-	if e.o.typ != perf.UD {
-		return e.qp.Connect(ctx, remote)
+// form returns the form of the exchange.
+func (o *pingpongOptions) form() exchangeForm {
+	switch o.typ {
+	case typeSRQ:
+		return manyForm(o.qps, srqQPs)
+	case typeXRC:
+		return xrcForm
 	}
+	return oneForm
+}
+
+// addresses returns the addresses of this side's QPs, for a peer unless remote is nil.
+func (e *pingpongEnd) addresses(remote []address) (all []address, err error) {
+	of := func(q *uverbs.QP, i int) (uverbs.Endpoint, error) {
+		if remote == nil {
+			return q.Endpoint()
+		}
+		return q.EndpointFor(remote[i].Endpoint)
+	}
+	for i, q := range e.qps {
+		var a address
+		if a.Endpoint, err = of(q.QP, i); err != nil {
+			return nil, err
+		}
+		if e.recvQP != nil {
+			a.sendQPN, a.srqn = a.QPN, e.srq.SRQN() // the PSN is that of the sender
+			receiver, err := of(e.recvQP, i)
+			if err != nil {
+				return nil, err
+			}
+			a.QPN = receiver.QPN
+		}
+		all = append(all, a)
+	}
+	return all, nil
+}
+
+// reach makes the QPs ready to send to the peer.
+func (e *pingpongEnd) reach(ctx context.Context, remote []address) error {
+	for i, q := range e.qps {
+		q.remote = remote[i]
+		if e.o.typ == perf.UD {
+			return e.reachUD(remote[i].Endpoint)
+		}
+		if err := q.Connect(ctx, remote[i].Endpoint); err != nil {
+			return err
+		}
+		if e.recvQP != nil {
+			sender := remote[i].Endpoint
+			sender.QPN = remote[i].sendQPN
+			if err := e.recvQP.Connect(ctx, sender); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// reachUD makes the way to the peer of a UD QP.
+func (e *pingpongEnd) reachUD(remote uverbs.Endpoint) error {
 	attr := uverbs.AHAttr{DLID: remote.LID, SL: e.o.sl, Port: e.o.ibPort}
 	if !remote.GID.IsZero() {
 		index, err := e.gidIndex(remote.GID)
@@ -331,30 +453,40 @@ func (e *pingpongEnd) gidIndex(peer uverbs.GID) (int, error) {
 	return entry.Index, nil
 }
 
-// printEndpoint writes an endpoint as ibv_rc_pingpong does.
-func printEndpoint(out io.Writer, side string, e uverbs.Endpoint) {
-	fmt.Fprintf(out, "  %-15s LID 0x%04x, QPN 0x%06x, PSN 0x%06x, GID %s\n", side+" address:", e.LID, e.QPN, e.PSN, e.GID.Addr())
+// print writes addresses as rdma-core's programs do.
+func (e *pingpongEnd) print(out io.Writer, side string, all []address) {
+	for _, a := range all {
+		numbers := fmt.Sprintf("QPN 0x%06x, PSN 0x%06x", a.QPN, a.PSN)
+		if e.recvQP != nil {
+			numbers = fmt.Sprintf("QPN RECV 0x%06x SEND 0x%06x, PSN 0x%06x, SRQN 0x%06x", a.QPN, a.sendQPN, a.PSN, a.srqn)
+		}
+		fmt.Fprintf(out, "  %-15s LID 0x%04x, %s, GID %s\n", side+" address:", a.LID, numbers, a.GID.Addr())
+	}
 }
 
 // postRecvs fills the receive queue.
 func (e *pingpongEnd) postRecvs() error {
-	message := e.mr.SGE(0, e.header+e.o.size)
+	post := e.qps[0].PostRecv
+	if e.srq != nil {
+		post = e.srq.PostRecv
+	}
+	message := []uverbs.SGE{e.mr.SGE(0, e.header+e.o.size)}
 	for ; e.posted < e.o.recvDepth; e.posted++ {
-		if err := e.qp.PostRecv(recvID, message); err != nil {
+		if err := post(recvID, message...); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// send posts the next message.
-func (e *pingpongEnd) send() error {
-	e.pending |= sendID
-	wr := uverbs.SendWR{ID: sendID, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: e.sgl}
+// send posts the next message of a QP.
+func (e *pingpongEnd) send(q *pingpongQP) error {
+	q.pending |= sendID
+	wr := uverbs.SendWR{ID: sendID, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: e.sgl, RemoteSRQN: q.remote.srqn}
 	if e.ah != nil {
-		wr.AH, wr.RemoteQPN, wr.RemoteQKey = e.ah, e.remote.QPN, pingpongQKey
+		wr.AH, wr.RemoteQPN, wr.RemoteQKey = e.ah, q.remote.QPN, pingpongQKey
 	}
-	return e.qp.PostSend(wr)
+	return q.PostSend(wr)
 }
 
 // spins is the number of empty polls between checks of the context.
@@ -397,7 +529,7 @@ func (e *pingpongEnd) loop(ctx context.Context, server bool) error {
 // watch ends the ping-pong if nothing completes for the timeout.
 func (e *pingpongEnd) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 	perf.Watch(ctx, e.o.timeout, &e.progress, func() {
-		cancel(fmt.Errorf("nothing completed for %s: the peer %s may be gone", e.o.timeout, e.remote))
+		cancel(fmt.Errorf("nothing completed for %s: the peer %s may be gone", e.o.timeout, e.qps[0].remote.Endpoint))
 	})
 }
 
@@ -412,9 +544,26 @@ func (e *pingpongEnd) wait(ctx context.Context) error {
 	return e.cq.Notify()
 }
 
+// owner returns the queue pair of a completion.
+func (e *pingpongEnd) owner(wc *uverbs.WC) (*pingpongQP, error) {
+	if len(e.qps) == 1 { // the number may be that of recvQP
+		return e.qps[0], nil
+	}
+	for _, q := range e.qps {
+		if q.QPN() == wc.QPN {
+			return q, nil
+		}
+	}
+	return nil, fmt.Errorf("a completion is of QP %#x, which is none of this program", wc.QPN)
+}
+
 // complete handles a completion, and sends when it is this side's turn.
 func (e *pingpongEnd) complete(wc *uverbs.WC, server bool) error {
-	if err := e.qp.Err(wc); err != nil {
+	q, err := e.owner(wc)
+	if err != nil {
+		return err
+	}
+	if err := q.Err(wc); err != nil {
 		return err
 	}
 	switch wc.ID {
@@ -430,15 +579,15 @@ func (e *pingpongEnd) complete(wc *uverbs.WC, server bool) error {
 				return err
 			}
 		}
-		if e.posted--; e.posted <= 1 {
+		if e.posted--; e.posted <= len(e.qps) {
 			if err := e.postRecvs(); err != nil {
 				return err
 			}
 		}
 	}
-	if e.pending &^= int(wc.ID); e.sent < e.o.iterations && e.pending == 0 {
-		e.pending = recvID
-		return e.send()
+	if q.pending &^= int(wc.ID); e.sent < e.o.iterations && q.pending == 0 {
+		q.pending = recvID
+		return e.send(q)
 	}
 	return nil
 }

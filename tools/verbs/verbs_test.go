@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,32 +116,117 @@ func answer(l net.Listener, play func(c net.Conn)) {
 }
 
 func TestExchange(t *testing.T) {
+	addresses := func(n int, first uint32) (all []address) {
+		for i := range uint32(n) {
+			a := address{Endpoint: endpoint}
+			a.QPN = first + i
+			all = append(all, a)
+		}
+		return all
+	}
+	xrc := func(first uint32) []address {
+		a := addresses(1, first)
+		a[0].sendQPN, a[0].srqn = first+1, first+2
+		return a
+	}
+	for name, c := range map[string]struct {
+		form           exchangeForm
+		client, server []address
+	}{
+		"one":       {oneForm, addresses(1, 7), addresses(1, 8)},
+		"some":      {manyForm(3, srqQPs), addresses(3, 100), addresses(3, 200)},
+		"very many": {manyForm(srqQPs-1, srqQPs), addresses(srqQPs-1, 1000), addresses(srqQPs-1, 2000)},
+		"XRC":       {xrcForm, xrc(10), xrc(20)},
+	} {
+		t.Run(name, func(t *testing.T) { exchange(t, c.form, c.client, c.server) })
+	}
+}
+
+// exchange has two sides exchange addresses, and say so in the end if the connection stays.
+func exchange(t *testing.T, form exchangeForm, client, server []address) {
 	l := listen(t)
-	server := endpoint
-	server.QPN = 7
 	type end struct {
-		remote uverbs.Endpoint
+		remote []address
 		err    error
 	}
 	ended := make(chan end, 1)
 	go func() {
-		var connected uverbs.Endpoint
-		remote, err := acceptExchange(t.Context(), l, io.Discard, func(remote uverbs.Endpoint) (uverbs.Endpoint, error) {
+		var connected []address
+		remote, c, err := acceptExchange(t.Context(), l, io.Discard, form, func(remote []address) ([]address, error) {
 			connected = remote
 			return server, nil
 		})
-		if connected != remote {
-			err = errors.Join(err, errors.New("connect was called with another endpoint"))
+		if !slices.Equal(connected, remote) {
+			err = errors.Join(err, errors.New("connect was called with other addresses"))
+		}
+		if c != nil {
+			err = errors.Join(err, sayEnd(c), c.Close())
 		}
 		ended <- end{remote, err}
 	}()
-	got, err := dialExchange(t.Context(), l.Addr().String(), endpoint)
-	if err != nil || got != server {
-		t.Errorf("the client got %+v, %v, want %+v", got, err, server)
+	got, c, err := dialExchange(t.Context(), l.Addr().String(), form, client)
+	if err != nil || !slices.Equal(got, server) || (c != nil) != form.stays {
+		t.Errorf("the client got %+v, %v, want %+v, and a connection %v", got, err, server, c)
 	}
-	if e := <-ended; e.err != nil || e.remote != endpoint {
-		t.Errorf("the server got %+v, %v, want %+v", e.remote, e.err, endpoint)
+	if c != nil {
+		err = errors.Join(sayEnd(c), c.Close())
 	}
+	if e := <-ended; e.err != nil || err != nil || !slices.Equal(e.remote, client) {
+		t.Errorf("the server got %+v, %v, want %+v; the client ended with %v", e.remote, e.err, client, err)
+	}
+}
+
+// TestManyHellos: both sides must have the same number of queue pairs.
+func TestManyHellos(t *testing.T) {
+	form := manyForm(2, 4)
+	text := func(n int) []byte {
+		return []byte(strings.Repeat(hello, n) + strings.Repeat(string(encodeHello(uverbs.Endpoint{})), 4-n))
+	}
+	if all, err := form.decode(text(2)); err != nil || len(all) != 2 || all[1].Endpoint != endpoint {
+		t.Errorf("%+v, %v", all, err)
+	}
+	for n, want := range map[int]string{0: "QPN is 0x0", 1: "has 1 queue pairs, expected 2", 3: "more than 2 queue pairs", 4: "more than 2 queue pairs"} {
+		if _, err := form.decode(text(n)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%d queue pairs: %v, want %q", n, err, want)
+		}
+	}
+}
+
+// xrcHello is what ibv_xsrq_pingpong sends.
+const xrcHello = "0000:000046:000047:9a8b7c:000001:00000000000000000000ffff0a010001\x00"
+
+func TestXRCHello(t *testing.T) {
+	a, err := decodeXRCHello([]byte(xrcHello))
+	if err != nil || a.QPN != 0x46 || a.sendQPN != 0x47 || a.PSN != 0x9a8b7c || a.srqn != 1 || a.GID.Addr().Unmap().String() != "10.1.0.1" {
+		t.Errorf("%+v, %v", a, err)
+	}
+	if got := string(encodeXRCHello(a)); got != xrcHello {
+		t.Errorf("it is encoded as %q, want %q", got, xrcHello)
+	}
+	for text, want := range map[string]string{
+		strings.Replace(xrcHello, "000046", "000000", 1): "QPN is 0x0",
+		strings.Replace(xrcHello, "000047", "000001", 1): "QPN is 0x1",
+		hello: "another protocol",
+		strings.Replace(xrcHello, "\x00", " ", 1): "another protocol",
+	} {
+		if _, err := decodeXRCHello([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// FuzzXRCHello: what is taken for an address was encoded so.
+func FuzzXRCHello(f *testing.F) {
+	f.Add([]byte(xrcHello))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		a, err := decodeXRCHello(b)
+		if err != nil {
+			return
+		}
+		if !bytes.Equal(encodeXRCHello(a), b) {
+			t.Errorf("%q decodes to %+v, which encodes to %q", b, a, encodeXRCHello(a))
+		}
+	})
 }
 
 func TestDialBad(t *testing.T) {
@@ -165,7 +251,7 @@ func TestDialBad(t *testing.T) {
 					c.play(conn)
 				})
 			}
-			_, err := dialExchange(t.Context(), addr, endpoint)
+			_, _, err := dialExchange(t.Context(), addr, oneForm, []address{{Endpoint: endpoint}})
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), addr) {
 				t.Errorf("error is %v, want %q and %s in it", err, c.want, addr)
 			}
@@ -194,7 +280,9 @@ func TestAcceptBad(t *testing.T) {
 					conn.Close()
 				}
 			}()
-			_, err := acceptExchange(t.Context(), l, io.Discard, func(uverbs.Endpoint) (uverbs.Endpoint, error) { return endpoint, c.connect })
+			_, _, err := acceptExchange(t.Context(), l, io.Discard, oneForm, func([]address) ([]address, error) {
+				return []address{{Endpoint: endpoint}}, c.connect
+			})
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error is %v, want %q in it", err, c.want)
 			}
@@ -206,7 +294,7 @@ func TestAcceptCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	l := listen(t)
 	time.AfterFunc(20*time.Millisecond, cancel)
-	if _, err := acceptExchange(ctx, l, io.Discard, nil); !errors.Is(err, context.Canceled) {
+	if _, _, err := acceptExchange(ctx, l, io.Discard, oneForm, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("error is %v, want the context's", err)
 	}
 }
@@ -305,7 +393,11 @@ func TestOptions(t *testing.T) {
 		{"--gid-idx x", `--gid is "x", allowed: 0 and more`},
 		{"-m 1500", "--mtu is 1500, allowed: 256, 512, 1024, 2048, 4096"},
 		{"-m big", `--mtu is "big", allowed: a whole number`},
-		{"--type rd", "--type is rd, allowed: rc, uc, ud"},
+		{"--type rd", "--type is rd, allowed: rc, uc, ud, srq, xrc"},
+		{"--type srq -q 0", "--num-qp is 0, allowed: 1 to 255"},
+		{"--type srq -q 256", "--num-qp is 256, allowed: 1 to 255"},
+		{"--type srq -q 16 -r 16", "--recv-depth is 16, allowed: 17 and more, for --num-qp 16"},
+		{"-q 4", "--num-qp is 4, allowed: only with --type srq"},
 		{"--timeout 0s", "--timeout is 0s, allowed: more than 0"},
 		{"--timeout 10", "--timeout is 10, allowed: a time such as 10s or 200ms"},
 		{"-e=perhaps", `--events is "perhaps", allowed: true, false`},
