@@ -56,6 +56,20 @@ func newHelp() *cobra.Command {
 		Short: "Print the help of a command, or what the commands print with --json",
 		Example: `  verbs help perf send-lat
   verbs help json`,
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			about, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			var all []cobra.Completion
+			for _, c := range about.Commands() {
+				all = append(all, cobra.CompletionWithDesc(c.Name(), c.Short))
+			}
+			if about == cmd.Root() {
+				all = append(all, "json")
+			}
+			return all, cobra.ShellCompDirectiveNoFileComp
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 && args[0] == "json" {
 				_, err := io.WriteString(cmd.OutOrStdout(), jsonHelp)

@@ -60,6 +60,7 @@ Environment:
 	root.SetFlagErrorFunc(flagError)
 	root.SetGlobalNormalizationFunc(flagName)
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newDevices(), newStatus(), newInfo(), newLink(), newDev(), newSystem(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newEvents(), newPerf())
+	root.AddCommand(newDevices(), newStatus(), newInfo(), newLink(), newDev(), newSystem(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newEvents(), newPerf(), newCompletion())
+	completeAll(root)
 	return root
 }

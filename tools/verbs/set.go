@@ -97,7 +97,7 @@ speaks iWARP over TCP. "verbs status" shows what there is.`,
 			return netlinkrdma.AddLink(args[0], kind, w["netdev"])
 		},
 	}, &cobra.Command{
-		Use:     "delete [flags] NAME",
+		Use:     "delete [flags] DEV",
 		Aliases: []string{"del"},
 		Short:   "Delete a device",
 		Long: `It needs CAP_NET_ADMIN. The device leaves all lists at once. Programs that have it open go on with
