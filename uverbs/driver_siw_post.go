@@ -89,6 +89,9 @@ func (q *QP) ringSiw(n int, bytes uint64) error {
 		q.sendCQ.makeFlushed(q.qpn, WCSend, append(q.siw.sq.Recall(), idsOf(n, q.siw.sq.ID)...))
 		return nil
 	}
+	if q.dev.imported {
+		q.siw.sq.FromPages(n)
+	}
 	var errno syscall.Errno
 	for n > 0 && errno == 0 {
 		together := q.batchSiw(n)

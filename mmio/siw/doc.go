@@ -69,6 +69,12 @@
 //     no one checks whether the key of their memory was invalidated. The library posts requests one
 //     by one instead if they have the flag Fence or an invalidation, or if no MR of the PD holds
 //     their memory.
+//   - On an imported device (uverbs.ImportDevice), SENDs and RDMA WRITEs of 1 to 32 bytes get an empty
+//     second SGE, since the kernel would otherwise look for their data in the process that posts them
+//     and not in the one that has registered it. The kernel has the same fault where nothing can be
+//     done: a peer's RDMA READ of 1 to 32 bytes of an imported region, which it answers while the
+//     process posts a request to the same QP, may break the connection or read other memory of this
+//     process.
 //   - An RDMA READ of 0 bytes may break the connection, since siw answers with what it had to send
 //     before.
 //

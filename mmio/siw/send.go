@@ -105,6 +105,21 @@ func (q *SendQueue) Copied(i, n int) int {
 	return n
 }
 
+// FromPages makes the kernel read the data of the first n slots from the pages of their regions. The
+// data of the slots that [SendQueue.Copied] finds it would otherwise read at their addresses in the
+// process that rings the doorbell, which is another process than the one that has registered the
+// region if the region is imported. FromPages adds an entry of no bytes to such a slot, since the kernel
+// does this with one entry only (siw_try_1seg).
+//
+// Preconditions: those of Publish.
+func (q *SendQueue) FromPages(n int) {
+	for i := q.Copied(0, n); i < n; i = q.Copied(i+1, n) {
+		at := q.head + uint32(i)
+		(*abi.SiwSqe)(q.elem(at)).SGE[1] = abi.SiwSGE{}
+		q.words[at&q.mask] += 1 << numSGEBit
+	}
+}
+
 // Local returns the memory of the first scatter/gather entry of the i-th slot.
 //
 // Preconditions: those of Publish; i < n; the slot has an entry.

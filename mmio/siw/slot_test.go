@@ -3,6 +3,7 @@ package siw
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"math"
 	"testing"
 
@@ -142,6 +143,47 @@ func TestSendPut(t *testing.T) {
 			}
 			if diff := cmp.Diff(elems[1], elems[0]); diff != "" {
 				t.Errorf("operation %d with flags %#x (-step by step +put):\n%s", op, flags, diff)
+			}
+		}
+	}
+}
+
+// TestFromPages: what the kernel would copy gets a second entry without data, whose place may hold an old one,
+// and nothing else changes.
+func TestFromPages(t *testing.T) {
+	p, q := newSend(t, 4)
+	fill := func() {
+		for i, n := range []uint32{1, copied + 1, copied} {
+			s := q.Slot(i)
+			s.Start(uint64(i), Send, Signaled)
+			if err := s.AddSGE(1<<20, n, 5); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for range 2 {
+		s := q.Slot(0)
+		s.Start(9, Write, 0)
+		if err := errors.Join(s.AddSGE(1, 50, 2), s.AddSGE(3, 60, 4)); err != nil {
+			t.Fatal(err)
+		}
+		q.Publish(1)
+		p.take()
+	}
+	for range 3 { // around the ring
+		fill()
+		q.FromPages(3)
+		if got := q.Copied(0, 3); got != 3 {
+			t.Errorf("slot %d is still copied", got)
+		}
+		q.Publish(3)
+		for i, want := range []uint8{2, 1, 2} {
+			e := p.take()
+			if entries := e[elemFlags+2]; entries != want || e[elemFlags] != Signaled|flagValid {
+				t.Errorf("request %d has %d entries, want %d; flags %#x", i, entries, want, e[elemFlags])
+			}
+			if second := binary.LittleEndian.Uint32(e[sqeSGE+sgeSize+8:]); want == 2 && second != 0 {
+				t.Errorf("the second entry of request %d has %d bytes", i, second)
 			}
 		}
 	}

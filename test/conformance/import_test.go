@@ -65,8 +65,9 @@ func importedPair(t *testing.T, pd *uverbs.PD) (a, b *side) {
 	return sides[0], sides[1]
 }
 
-// useShared sends from a region by its lkey and writes to it by its rkey, from QPs of the same PD. What
-// is in the region at first, has turned to upper case afterwards. The region is long enough for text.
+// useShared sends from a region by its lkey, all of the text and small parts, alone and in a list, and
+// writes to it by its rkey, from QPs of the same PD. What is in the region at first, has turned to upper
+// case afterwards. The region is long enough for text.
 func useShared(t *testing.T, a, b *side, mr *uverbs.MR, text string) {
 	t.Helper()
 	must(t, b.qp.PostRecv(1, b.mr.SGE(0, 4096)), b.cq.Notify(), a.qp.PostSend(send(2, mr.SGE(0, len(text)))))
@@ -76,6 +77,17 @@ func useShared(t *testing.T, a, b *side, mr *uverbs.MR, text string) {
 	}
 	b.want(t, 1, uverbs.WCRecv)
 	b.holds(t, 0, []byte(text))
+	var list []uverbs.SendWR
+	for i := range 4 {
+		must(t, b.qp.PostRecv(uint64(10+i), b.mr.SGE(512*i, 512)))
+		list = append(list, send(uint64(20+i), mr.SGE(i, i+1)))
+	}
+	must(t, a.qp.PostSend(list...))
+	for i := range 4 {
+		a.want(t, uint64(20+i), uverbs.WCSend)
+		b.want(t, uint64(10+i), uverbs.WCRecv)
+		b.holds(t, 512*i, []byte(text[i:2*i+1]))
+	}
 	copy(a.buf.Bytes(), strings.ToUpper(text))
 	wr := send(3, a.mr.SGE(0, len(text)))
 	wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMAWrite, mr.Addr(), mr.RKey()
