@@ -330,6 +330,7 @@ func broker(t *testing.T, crash bool) {
 	copy(memory, text)
 	mr, err := pd.RegSlice(memory, readWrite)
 	must(t, err)
+	t.Cleanup(func() { mr.Close(); pd.Close() }) // after a failure
 
 	conn, worker := startWorker(t)
 	f, err := dev.File()
@@ -405,6 +406,8 @@ func startWorker(t *testing.T) (*net.UnixConn, *child) {
 	c.Stdout, c.Stderr = &c.out, &c.out
 	must(t, c.Start())
 	t.Cleanup(func() { c.Process.Kill() })
+	// On Linux 5.10 it may pin 64 KiB by default.
+	must(t, unix.Prlimit(c.Process.Pid, unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}, nil))
 	return unixConn(t, fds[0]), c
 }
 
