@@ -11,10 +11,16 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
+// numberLen is the length of a message's number, in bytes.
+const numberLen = 8
+
 // BlastServer takes messages as fast as they come, with as many receives posted ahead as depth
 // says. A receive that is done is posted again at once. If the client is faster all the same,
 // the device has it wait and try again.
 func BlastServer(ctx context.Context, l *cm.ID, size, count, depth int) error {
+	if size < numberLen {
+		return fmt.Errorf("the size is %d, allowed: %d and more", size, numberLen)
+	}
 	request, err := l.Request(ctx)
 	if err != nil {
 		return err
@@ -48,6 +54,9 @@ func BlastServer(ctx context.Context, l *cm.ID, size, count, depth int) error {
 
 // BlastClient sends messages, each with its number, as many at a time as depth says.
 func BlastClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, size, count, depth int) error {
+	if size < numberLen {
+		return fmt.Errorf("the size is %d, allowed: %d and more", size, numberLen)
+	}
 	e, _, err := Dial(ctx, c, addr, Options{Space: cm.TCP, Size: size, Slots: depth})
 	if err != nil {
 		return err

@@ -124,22 +124,28 @@ func game(t *testing.T, size, count int, server func(context.Context, *cm.ID, in
 func TestPingpong(t *testing.T) { game(t, 5000, 100, PingpongServer, PingpongClient) }
 
 // TestSleep waits by completion channels.
-func TestSleep(t *testing.T) { game(t, 64, 100, SleepServer, SleepClient) }
+func TestSleep(t *testing.T) { agreed(t, 64, 100, 1000, 64, SleepServer, SleepClient) }
 
 // TestTerms has size and number of messages in the private data, and a server that wants
 // smaller ones.
 func TestTerms(t *testing.T) {
-	const count, largest = 20, 1000
-	for size, want := range map[int]int{17: 17, 3000: largest} {
-		both(t, func(ctx context.Context, l *cm.ID) error { return TermsServer(ctx, l, largest) },
-			func(ctx context.Context, c *cm.Channel, addr netip.AddrPort) error {
-				got, err := TermsClient(ctx, c, addr, size, count)
-				if err == nil && got != want {
-					t.Errorf("the size is %d, want %d", got, want)
-				}
-				return err
-			})
+	for size, want := range map[int]int{17: 17, 3000: 1000} {
+		agreed(t, size, 20, 1000, want, TermsServer, TermsClient)
 	}
+}
+
+// agreed runs a ping-pong whose sides agree on the size.
+func agreed(t *testing.T, size, count, largest, want int, server func(context.Context, *cm.ID, int) error,
+	client func(context.Context, *cm.Channel, netip.AddrPort, int, int) (int, error)) {
+	t.Helper()
+	both(t, func(ctx context.Context, l *cm.ID) error { return server(ctx, l, largest) },
+		func(ctx context.Context, c *cm.Channel, addr netip.AddrPort) error {
+			got, err := client(ctx, c, addr, size, count)
+			if err == nil && got != want {
+				t.Errorf("the size is %d, want %d", got, want)
+			}
+			return err
+		})
 }
 
 // TestEvents has a goroutine for the events of each side.
@@ -148,7 +154,7 @@ func TestEvents(t *testing.T) {
 	const size, count = 100, 50
 	addr := netip.AddrPortFrom(first, 7471)
 	c, served := open(t), make(chan error, 1)
-	go func() { served <- EventsServer(ctx, c, addr, size, count) }()
+	go func() { served <- EventsServer(ctx, c, addr, size) }()
 	var err error
 	for { // until the server listens
 		err = EventsClient(ctx, open(t), addr, size, count)
@@ -211,6 +217,21 @@ func TestLend(t *testing.T) {
 		}
 		return err
 	}, LendClient)
+}
+
+// TestAnnounce has the client write and read the server's memory.
+func TestAnnounce(t *testing.T) {
+	for _, text := range []string{"x", strings.Repeat("some text ", 5000)} {
+		both(t, func(ctx context.Context, l *cm.ID) error {
+			got, err := AnnounceServer(ctx, l, 1<<20)
+			if err == nil && got != text {
+				t.Errorf("the server has %d bytes, %.20q", len(got), got)
+			}
+			return err
+		}, func(ctx context.Context, c *cm.Channel, addr netip.AddrPort) error {
+			return AnnounceClient(ctx, c, addr, text)
+		})
+	}
 }
 
 // TestCopy copies files of all kinds of length.

@@ -4,7 +4,20 @@
 // verbs, and nothing above.
 //
 // The file end.go has what all of them need: a side of a connection with memory and queues.
-// The test of a program runs both functions in a VM.
+//
+// Those that people know by name are commands, too, in a folder of that name: ping-sr-0 to ping-sr-4,
+// blast-sr, rdma-example and devices. Run one as a server, and as its client with the address of the
+// server:
+//
+//	go run ./test/classic/ping-sr-1
+//	go run ./test/classic/ping-sr-1 10.1.0.1
+//
+// Without RDMA, give each a device in software:
+//
+//	GOVERBS_SOFT=127.0.0.2 go run ./test/classic/ping-sr-1 -listen 127.0.0.2
+//	GOVERBS_SOFT=127.0.0.3 go run ./test/classic/ping-sr-1 127.0.0.2
+//
+// The tests run the functions in a VM, and the commands in a VM and on devices in software.
 package classic
 
 import (

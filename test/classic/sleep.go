@@ -29,36 +29,28 @@ func (e *End) Sleep(ctx context.Context) (uverbs.WC, error) {
 	}
 }
 
-// SleepServer is a [PingpongServer] that sleeps while there is nothing to do.
-func SleepServer(ctx context.Context, l *cm.ID, size, count int) error {
-	request, err := l.Request(ctx)
-	if err != nil {
-		return err
+// Next waits for a completion by sleeping, if the end has a completion channel, and otherwise by
+// polling.
+func (e *End) Next(ctx context.Context) (uverbs.WC, error) {
+	if e.Comp != nil {
+		return e.Sleep(ctx)
 	}
-	o := pingpong(size)
-	o.Sleeps = true
-	e, err := Accept(ctx, request, o)
-	if err != nil {
-		return err
-	}
-	defer e.Close()
-	if err := pong(ctx, e, e.Sleep, count); err != nil {
-		return err
-	}
-	return e.Gone(ctx)
+	return e.Poll(ctx)
 }
 
-// SleepClient is a [PingpongClient] that sleeps while there is nothing to do.
-func SleepClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, size, count int) error {
+// sleepy is an end of ping-pong that sleeps while there is nothing to do.
+func sleepy(size int) Options {
 	o := pingpong(size)
 	o.Sleeps = true
-	e, _, err := Dial(ctx, c, addr, o)
-	if err != nil {
-		return err
-	}
-	defer e.Close()
-	if err := ping(ctx, e, e.Sleep, count); err != nil {
-		return err
-	}
-	return e.Hangup(ctx)
+	return o
+}
+
+// SleepServer is a [TermsServer] that sleeps while there is nothing to do.
+func SleepServer(ctx context.Context, l *cm.ID, largest int) error {
+	return termsServer(ctx, l, largest, sleepy(0))
+}
+
+// SleepClient is a [TermsClient] that sleeps while there is nothing to do.
+func SleepClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, size, count int) (int, error) {
+	return termsClient(ctx, c, addr, count, sleepy(size))
 }

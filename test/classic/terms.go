@@ -1,0 +1,56 @@
+package classic
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/goverbs/goverbs/cm"
+)
+
+// terms are what a client tells of its game, in the private data of its request: the server
+// makes its memory to suit, or tells in a rejection what it can do.
+type terms struct {
+	size, count uint32
+}
+
+// termsLen is their length; what arrives is longer, by zeros.
+const termsLen = 8
+
+func (t terms) encode() []byte {
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, t.size), t.count)
+}
+
+func decodeTerms(b []byte) (t terms, err error) {
+	if len(b) < termsLen {
+		return t, fmt.Errorf("%d bytes of private data, want %d", len(b), termsLen)
+	}
+	return terms{binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])}, nil
+}
+
+// fit reports whether a server with messages of up to a size can meet the terms.
+func (t terms) fit(largest int) bool { return 0 < t.size && t.size <= uint32(largest) }
+
+// requestTerms waits for a request whose terms can be met. Others it rejects.
+func requestTerms(ctx context.Context, l *cm.ID, largest int) (*cm.Event, terms, error) {
+	for {
+		request, err := l.Request(ctx)
+		if err != nil {
+			return nil, terms{}, err
+		}
+		t, err := decodeTerms(request.Param.PrivateData)
+		if err == nil && t.fit(largest) {
+			return request, t, nil
+		}
+		if err := reject(request, largest); err != nil {
+			return nil, t, err
+		}
+	}
+}
+
+// reject rejects a request, and tells what size is possible.
+func reject(request *cm.Event, largest int) error {
+	refusal := terms{size: uint32(largest)}
+	return errors.Join(request.ID.Reject(refusal.encode(), cm.ReasonConsumer), request.ID.Close())
+}
