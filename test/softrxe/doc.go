@@ -10,7 +10,8 @@
 // so that it gets the packets of RoCE v2.
 //
 // TestExchanges runs outside of a VM, too: there, it compares what software devices send with what rxe has
-// sent in a VM, byte for byte.
+// sent in a VM, byte for byte. TestWalkSockets needs no VM: it is a random walk of software devices with each
+// other, which also lose packets.
 //
 // # Faults of rxe
 //

@@ -55,9 +55,13 @@ func rxeCounters() string {
 func traceOnFailure(t *testing.T) *recent {
 	r := new(recent)
 	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("%s: %s\nthe last packets of the software device:\n%s", kernelName, rxeCounters(), r)
+		if !t.Failed() {
+			return
 		}
+		if lab != nil {
+			t.Logf("%s: %s", kernelName, rxeCounters())
+		}
+		t.Logf("the last packets of the software device:\n%s", r)
 	})
 	return r
 }

@@ -130,9 +130,9 @@ func (r *round) failing() bool {
 // walker draws sessions.
 type walker struct {
 	*rand.Rand
-	newer bool // ATOMIC WRITE, FLUSH and memory windows, with which rxe of this kernel does as the newest one
-	lossy bool // packets are lost: only RC, without faults, and with a short timeout
-	empty bool // requests of no bytes
+	newer bool              // ATOMIC WRITE, FLUSH and memory windows, with which rxe of this kernel does as the newest one
+	lossy uverbs.AckTimeout // packets are lost: only RC, without faults, and with this timeout; 0: they are not
+	empty bool              // requests of no bytes
 }
 
 // qpPair is a pair of QPs, one at each end. All pairings have it.
@@ -157,8 +157,8 @@ func (w *walker) pair() *qpPair {
 	if w.newer {
 		p.Path.Access = peerAccess
 	}
-	if w.lossy {
-		p.Path.Timeout = 13
+	if w.lossy > 0 {
+		p.Path.Timeout = w.lossy
 		return p
 	}
 	switch w.IntN(10) {
@@ -341,7 +341,7 @@ func (p *qpPair) round(left int) *round {
 			last.opcode, last.takes = uverbs.WRRDMAWriteWithImm, true
 		}
 	}
-	if p.Type == uverbs.RC && !p.lossy && len(ends) == 1 && p.IntN(3) == 0 {
+	if p.Type == uverbs.RC && p.lossy == 0 && len(ends) == 1 && p.IntN(3) == 0 {
 		p.fail(r, ends[0], bound)
 	}
 	if !r.failing() {

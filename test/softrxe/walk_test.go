@@ -266,21 +266,21 @@ func walkSeed(t *testing.T) uint64 {
 // afterwards with those of the kernel's device alone.
 func TestWalk(t *testing.T) {
 	testenv.Guest(t)
-	walkRxe(t, false)
+	walkRxe(t, 0)
 }
 
 // TestWalkLoss is TestWalk with a link that loses 1 % of the packets.
 func TestWalkLoss(t *testing.T) {
 	testenv.Guest(t)
 	lose(t, "1%")
-	walkRxe(t, true)
+	walkRxe(t, 13) // 34 ms
 }
 
 // walkRxe walks with the kernel's device and a software device.
-func walkRxe(t *testing.T, lossy bool) {
+func walkRxe(t *testing.T, lossy uverbs.AckTimeout) {
 	kernel := testenv.Kernel(t)
-	newer := !lossy && slices.Compare(kernel[:], v6_2[:]) >= 0 // rxe of Linux 7.2 repeats ATOMIC WRITE with address 0
-	walk(t, &walker{lossy: lossy, newer: newer, empty: !lossy}, func(t *testing.T, ipv6 bool) [][2]host {
+	newer := lossy == 0 && slices.Compare(kernel[:], v6_2[:]) >= 0 // rxe of Linux 7.2 repeats ATOMIC WRITE with address 0
+	walk(t, &walker{lossy: lossy, newer: newer, empty: lossy == 0}, func(t *testing.T, ipv6 bool) [][2]host {
 		return pairings(newHostsWith(t, ipv6, soft.Options{Trace: traceOnFailure(t)}))
 	})
 }
@@ -290,7 +290,8 @@ func walkRxe(t *testing.T, lossy bool) {
 func TestWalkSockets(t *testing.T) {
 	faults := []string{"", "loss=1%,reorder=1%,behind=3"}
 	var lost uint64
-	walk(t, &walker{lossy: true, newer: true, empty: true}, func(t *testing.T, ipv6 bool) [][2]host {
+	const timeout = 15 // 134 ms, of which 8 pass until a request fails: this process may not get a processor
+	rounds := walk(t, &walker{lossy: timeout, newer: true, empty: true}, func(t *testing.T, ipv6 bool) [][2]host {
 		pairings := [][2]host{newSoftPair(t, soft.Options{})}
 		for _, f := range faults {
 			pairings = append(pairings, newSoftPair(t, soft.Options{Auto: true, ViaSocket: true, Faults: f, Trace: traceOnFailure(t)}))
@@ -303,7 +304,7 @@ func TestWalkSockets(t *testing.T) {
 		})
 		return pairings
 	})
-	if lost == 0 {
+	if lost == 0 && rounds > 20 {
 		t.Error("no packet was lost")
 	}
 }
@@ -332,12 +333,12 @@ func lose(t *testing.T, percent string) {
 }
 
 // walk walks between the hosts of pairings, of which the results of the first are compared with those of the
-// others.
-func walk(t *testing.T, w *walker, pairings func(t *testing.T, ipv6 bool) [][2]host) {
+// others. It returns how many rounds there were.
+func walk(t *testing.T, w *walker, pairings func(t *testing.T, ipv6 bool) [][2]host) (rounds int) {
 	seed := walkSeed(t)
 	t.Logf("%s=%d", seedEnv, seed)
 	w.Rand = rand.New(rand.NewPCG(seed, 0))
-	rounds, failing, stalls := 0, 0, 0
+	failing, stalls := 0, 0
 	var played time.Duration
 	const life = 40 // rounds of a session
 	stop := time.Now().Add(walkTime(t))
@@ -374,6 +375,7 @@ func walk(t *testing.T, w *walker, pairings func(t *testing.T, ipv6 bool) [][2]h
 	if stalls > 1+rounds/1000 {
 		t.Error("rxe with rxe stalls more often than its known faults explain, see the package documentation")
 	}
+	return rounds
 }
 
 // round draws a round of each pair, plays all at once, and compares the pairings. It reports whether a request
