@@ -36,13 +36,15 @@ type bench struct {
 	qps    []int
 	only   *regexp.Regexp
 
-	verbs, open, theirs, self string // programs
-	commit                    string
-	json, html, text          string // files
-	progress                  bool
+	verbs, open, plain, theirs, self string // programs
+	commit                           string
+	json, html, text                 string // files
+	progress                         bool
 
 	cm    bool // connect by the connection manager, and measure what iWARP has too
 	guest bool // the machine may be set up
+
+	counted bool // the clock counts instructions
 
 	gid         int
 	port        int
@@ -71,10 +73,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 		err = renderFile(args, stdout, stderr)
 	case "readme":
 		err = writeReadme(args, stdout)
+	case "memory":
+		err = memoryCommand(args, stdout)
+	case "costs":
+		err = costsCommand(args, stdout, stderr)
 	case "child":
 		err = child(args, stdout)
 	default:
-		err = usageError{fmt.Errorf("%q is no command, allowed: compare, keep, render, readme, or flags alone to measure", command)}
+		err = usageError{fmt.Errorf("%q is no command, allowed: compare, keep, render, readme, costs, memory, or flags alone to measure", command)}
 	}
 	var u usageError
 	switch {
@@ -91,8 +97,20 @@ func run(args []string, stdout, stderr io.Writer) int {
 // selected returns the work that has a row which is wanted.
 func (b *bench) selected() []work {
 	return slices.DeleteFunc(b.all(), func(w work) bool {
-		return !slices.ContainsFunc(w.rows, func(r Row) bool { return b.only.MatchString(r.Name) })
+		return !slices.ContainsFunc(w.rows, func(r Row) bool { return b.wants(r.Name) })
 	})
+}
+
+// counted is what the names of rows begin with whose unit of time is a number of instructions.
+const counted = "count/"
+
+// countable are the rows that can be counted in instructions: on the one processor of such a guest two
+// programs that poll would share it.
+var countable = regexp.MustCompile(`^(open|call|mr|qps|cqs|mrs)/|^plain/.*events$|^(read|atomic)-(lat|bw)/.*/wait=poll$`)
+
+// wants reports whether a row is wanted.
+func (b *bench) wants(name string) bool {
+	return b.only.MatchString(name) && (!b.counted || countable.MatchString(name))
 }
 
 // measure measures.
@@ -106,6 +124,9 @@ func measure(args []string, stdout, stderr io.Writer) error {
 	r, err := b.prepare(ctx)
 	if err != nil {
 		return err
+	}
+	if b.counted {
+		r.Counted = r.title()
 	}
 	if b.progress {
 		defer fmt.Fprint(stderr, "\r\x1b[K")
@@ -121,7 +142,10 @@ func measure(args []string, stdout, stderr io.Writer) error {
 			if row.Error != "" {
 				failed++
 			}
-			if b.only.MatchString(row.Name) {
+			if b.wants(row.Name) {
+				if b.counted {
+					row.Name = counted + row.Name
+				}
 				fmt.Fprintln(stdout, row.line())
 				r.Rows = append(r.Rows, row)
 			}
@@ -134,7 +158,7 @@ func measure(args []string, stdout, stderr io.Writer) error {
 	if r.Hung = b.hung; r.Hung > 0 {
 		fmt.Fprintf(stdout, "Runs of perftest's that hung and were done again: %d.\n", r.Hung)
 	}
-	if len(r.Rows) == 0 {
+	if len(r.Rows) == 0 && (ctx.Err() != nil || !b.counted) {
 		return errors.New("interrupted")
 	}
 	if err := b.write(r); err != nil {
@@ -336,7 +360,12 @@ func child(args []string, out io.Writer) error {
 		return connect(out, device, args[2])
 	}
 	var n []int
-	for _, a := range args[2:] {
+	kind := ""
+	for i, a := range args[2:] {
+		if args[0] == "qps" && i == 1 {
+			kind = a
+			continue
+		}
 		v, err := strconv.Atoi(a)
 		if err != nil || v < 0 {
 			return bad
@@ -351,7 +380,7 @@ func child(args []string, out io.Writer) error {
 	case args[0] == "mr" && len(n) == 2:
 		err = registrations(w, device, n[0], n[1])
 	case args[0] == "qps" && len(n) == 3:
-		err = manyQPs(w, device, n[1], n[2])
+		err = many(w, device, kind, n[1], n[2])
 	default:
 		return bad
 	}

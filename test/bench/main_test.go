@@ -30,6 +30,8 @@ func TestCommandLine(t *testing.T) {
 		"-rows ^mr/ more":      `["more"]: no arguments are wanted`,
 		"measure":              `"measure" is no command, allowed: compare, keep, render, readme`,
 		"compare one":          "compare has 1 arguments, want the JSON of two runs",
+		"memory -n 0":          "memory has 0 arguments and -n 0",
+		"costs":                "costs has 0 arguments, want the JSON of a run",
 		"keep":                 "keep has 0 arguments, want the JSON of a run",
 		"render a b":           "render has 2 arguments",
 		"child calls":          "not what this program tells itself",
@@ -89,7 +91,7 @@ func TestRows(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"send-lat/size=2/wait=poll", "send-lat/size=65536/wait=events", "send-bw/size=2/wait=poll", "write-lat/size=2/wait=poll",
+		"plain/size=65536/wait=poll", "plain/size=65536/wait=events", "send-lat/size=2/wait=poll", "send-lat/size=65536/wait=events", "send-bw/size=2/wait=poll", "write-lat/size=2/wait=poll",
 		"write-bw/size=2/wait=poll", "read-lat/size=2/wait=events", "read-bw/size=65536/wait=poll", "atomic-lat/size=8/wait=poll",
 		"atomic-bw/size=8/wait=events", "send-bw/size=2/wait=poll/list=16", "send-bw/size=2/wait=poll/list=1", "open/program", "open/device", "connect/n=50", "call/post", "call/poll",
 		"mr/size=4096/reg", "mr/size=4096/dereg", "qps/n=10/create", "qps/n=10/message", "qps/n=10/close",
@@ -98,7 +100,7 @@ func TestRows(t *testing.T) {
 			t.Errorf("there is no %s", want)
 		}
 	}
-	for _, never := range []string{"write-lat/size=2/wait=events", "write-bw/size=2/wait=events", "send-bw/size=65536/wait=poll/list=16"} {
+	for _, never := range []string{"plain/size=2/wait=poll", "write-lat/size=2/wait=events", "write-bw/size=2/wait=events", "send-bw/size=65536/wait=poll/list=16"} {
 		if slices.Contains(names, never) {
 			t.Errorf("there is %s", never)
 		}
@@ -188,6 +190,18 @@ func TestPrograms(t *testing.T) {
 		if _, err := medians(t.Context(), line, 2); err == nil || !strings.Contains(err.Error(), line[0]) {
 			t.Errorf("%q: %v", line, err)
 		}
+	}
+	for out, want := range map[string]float64{"12.50 µs per exchange\n": 12.5, "8192 bytes in 0.00 seconds = 1.23 Mbit/sec\n1000 iters in 0.02 seconds = 23.45 usec/iter\n": 23.45, "": 0, "0.00 µs per exchange\n": 0} {
+		if v, err := pingpongFigure(out); v != want || (err == nil) != (want > 0) {
+			t.Errorf("%q is %g, %v, want %g", out, v, err, want)
+		}
+	}
+	const maps = "00400000-00401000 rw-p 00000000 00:00 0 x\nc000000000-c000400000 rw-p 00000000 00:00 0\n7f0000000000-7f0000002000 rw-s 0 00:05 9 /dev/infiniband/uverbs0\n7f1000000000-7f1000002000 ---p 0 00:00 0\n"
+	if n, err := mapped(maps); n != 3*4096 || err != nil {
+		t.Errorf("%d bytes are mapped, %v, want 12288", n, err)
+	}
+	if _, err := mapped("no line\n"); err == nil {
+		t.Error("a line without addresses is no error")
 	}
 	s, err := start([]string{"sh", "-c", "echo gone >&2; exit 3"}, nil)
 	if err != nil {

@@ -22,8 +22,13 @@ const usage = `Bench measures goverbs beside rdma-core, on the same device, in t
                           DIR/ARCH-KERNEL/COMMIT.json, .html and .txt
   bench render [flags] JSON  print the table of a run, and write the page and the text
   bench readme [flags] [JSON]  check a run in, and render its figures into test/bench/README.md
+  bench costs [flags] JSON  compare the instructions of a run with the recorded ones, or record them
+  bench memory            the memory of objects, on the first device
 
 Rows, each of which -rows can choose:
+  plain   the example program in the directory plain, which tunes nothing, beside ibv_rc_pingpong, for
+          sizes from 64 bytes to 64 KiB: the time of an exchange, polling and with events. On a machine
+          with one processor the servers wait for events in any case
   send-lat, send-bw, write-lat, write-bw, read-lat, read-bw, atomic-lat, atomic-bw
           verbs perf beside ib_send_lat and so on, at each size; polling, and with events on both
           sides. Both get the same number of messages and no warm-up, and have perftest's
@@ -41,16 +46,18 @@ Rows, each of which -rows can choose:
           compiled for speed, rdma-core's with -O2 as the distribution does it, and have one
           processor; both take the locks that a program with several threads needs
   mr      memory that is there already is registered, and deregistered
-  qps     so many RC queue pairs are made and connected with themselves; and messages of 64
-          bytes go over one after the other
+  qps     so many RC queue pairs are made and connected with themselves, messages of 64 bytes go over
+          one after the other, and they are closed
+  cqs     the same, where each queue pair has a CQ of its own
+  mrs     the same with one queue pair and so many memory regions
 
 Each figure of ours is divided by rdma-core's of the same round, and the ratios' median and
 spread are told: below 1 is better for times, above 1 for msg/s and MiB/s. "!" marks what is not
 as wanted.
 
 The JSON has version (1), commit, date, kernel, arch, cpus, cpu, device, perftest (its version),
-rounds, perftest_hung (runs of perftest's that hung and were done again; may be missing) and rows,
-each with
+rounds, perftest_hung (runs of perftest's that hung and were done again; may be missing), counted (the
+title of the run that counted instructions; may be missing) and rows, each with
   name, unit          ns, µs, ms, msg/s or MiB/s
   better              less or more
   wanted              of the ratio, at most or at least; may be missing
@@ -78,13 +85,15 @@ func options(args []string, stdout io.Writer) (*bench, error) {
 	f.IntVar(&b.rounds, "rounds", 5, "how often each row is measured, by both in turn")
 	f.IntVar(&b.count, "iterations", 0, "messages of a run of traffic (default: depends on the size)")
 	sizes := f.String("sizes", joined(defaultSizes), "`sizes` of messages in bytes, with commas")
-	mrs := f.String("mr", "4096,1048576,1073741824", "`sizes` of memory to register in bytes, with commas")
-	qps := f.String("qps", "1,10,100,1000,10000", "`numbers` of queue pairs, with commas")
+	mrs := f.String("mr", "4096", "`sizes` of memory to register in bytes, with commas")
+	qps := f.String("qps", "1,100,1000", "`numbers` of queue pairs, CQs and memory regions, with commas")
 	only := f.String("rows", "", "`regexp` of the names of the rows to measure (default: all)")
 	f.BoolVar(&b.guest, "guest", false, "the machine is a guest of the run's own: have TCP keep no ports of connections that have ended, which iWARP needs")
 	f.BoolVar(&b.cm, "cm", false, "connect by the connection manager, as on iWARP; what iWARP has not is left out: atomic, call, qps")
+	f.BoolVar(&b.counted, "counted", false, "measure only what one process does at a time, for a guest whose clock counts instructions; names of rows begin with "+counted)
 	f.StringVar(&b.verbs, "verbs", "verbs", "our `program` for traffic")
 	f.StringVar(&b.open, "open", "bench-open", "our `program` that opens a device")
+	f.StringVar(&b.plain, "plain", "bench-plain", "our `program` that plays ping-pong without tuning")
 	f.StringVar(&b.theirs, "rdma-core", "rdmacore", "what the `names` of rdma-core's C programs begin with")
 	f.StringVar(&b.commit, "commit", "unknown", "what of ours is measured")
 	f.StringVar(&b.json, "json", "", "write the result as JSON to this `file`")
@@ -125,7 +134,7 @@ func options(args []string, stdout io.Writer) (*bench, error) {
 	if f.NArg() > 0 {
 		return nil, usageError{fmt.Errorf("%q: no arguments are wanted", f.Args())}
 	}
-	if len(b.selected()) == 0 {
+	if !b.counted && len(b.selected()) == 0 {
 		return nil, usageError{fmt.Errorf("-rows is %q, which is no row's name", *only)}
 	}
 	return b, nil

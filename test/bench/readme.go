@@ -7,43 +7,46 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 )
 
-// Which run README.md in this directory shows, and where in it.
+// Which runs README.md in this directory shows, and where in it.
 const (
-	shownFile  = "test/bench/results/readme.json" // the run
+	shownFile  = "test/bench/results/readme.json"        // of Linux 6.1
+	latestFile = "test/bench/results/readme-latest.json" // of the newest kernel, if there is one
 	readmeFile = "test/bench/README.md"
 	blockBegin = "<!-- bench: written by bench readme -->\n"
 	blockEnd   = "<!-- end of bench -->\n"
 )
 
-// writeReadme renders the table in README.md from the run that is checked in, or checks another run
-// in first.
+// writeReadme renders the tables in README.md from the runs that are checked in, or checks another run in
+// first.
 func writeReadme(args []string, stdout io.Writer) error {
 	f := flag.NewFlagSet("readme", flag.ContinueOnError)
 	root := f.String("root", ".", "the `directory` of the checkout")
-	help := "bench readme [flags] [JSON]: checks a run in as " + shownFile + ", if one is named, and renders the table in " + readmeFile + " from it.\n"
+	latest := f.Bool("latest", false, "the run is of the newest kernel: check it in as "+latestFile)
+	help := "bench readme [flags] [JSON]: checks a run in as " + shownFile + ", if one is named, and renders the tables in " + readmeFile + ".\n"
 	if err := parse(f, args, help, stdout); err != nil {
 		return err
 	}
 	if f.NArg() > 1 {
 		return usageError{fmt.Errorf("readme has %d arguments, want the JSON of a run or none", f.NArg())}
 	}
-	shown := filepath.Join(*root, shownFile)
 	if f.NArg() == 1 {
 		r, err := readReport(f.Arg(0))
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(os.MkdirAll(filepath.Dir(shown), 0o777), save(shown, r.writeJSON)); err != nil {
+		file := filepath.Join(*root, shownFile)
+		if *latest {
+			file = filepath.Join(*root, latestFile)
+		}
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o777), save(file, r.writeJSON)); err != nil {
 			return err
 		}
 	}
-	r, err := readReport(shown)
+	runs, err := shownRuns(*root)
 	if err != nil {
 		return err
 	}
@@ -56,7 +59,25 @@ func writeReadme(args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, []byte(before+r.markdown()+after), 0o666)
+	return os.WriteFile(path, []byte(before+markdown(runs)+after), 0o666)
+}
+
+// shownRuns reads the runs that README.md shows.
+func shownRuns(root string) ([]*Report, error) {
+	var runs []*Report
+	for _, file := range []string{shownFile, latestFile} {
+		r, err := readReport(filepath.Join(root, file))
+		switch {
+		case err == nil:
+			runs = append(runs, r)
+		case !errors.Is(err, os.ErrNotExist):
+			return nil, err
+		}
+	}
+	if len(runs) == 0 {
+		return nil, fmt.Errorf("there is no %s: name the JSON of a run", shownFile)
+	}
+	return runs, nil
 }
 
 // cutBlock cuts README.md where the table is.
@@ -69,64 +90,178 @@ func cutBlock(readme string) (before, block, after string, err error) {
 	return before + blockBegin, block, blockEnd + after, nil
 }
 
-// trafficRow matches the rows that README.md has by size: traffic with polling.
-var trafficRow = regexp.MustCompile(`^(send|write|read)-(lat|bw)/size=([0-9]+)/wait=poll$`)
+// A question is a table of README.md, with a row for each label and a column for each run.
+type question struct {
+	title string
+	rows  []labelled
+}
 
-// markdown renders the table: traffic by its size, and all other rows except those with events.
-func (r *Report) markdown() string {
+// labelled is a row of the report with its label in the table.
+type labelled struct{ label, name string }
+
+// questions are the tables whose rows compare one figure.
+var questions = []question{
+	{"What a user gets: an exchange of messages by a program without tuning, beside `ibv_rc_pingpong`", []labelled{
+		{"64 B, polling", "plain/size=64/wait=poll"},
+		{"4 KiB, polling", "plain/size=4096/wait=poll"},
+		{"64 KiB, polling", "plain/size=65536/wait=poll"},
+		{"64 B, events", "plain/size=64/wait=events"},
+		{"4 KiB, events", "plain/size=4096/wait=events"},
+		{"64 B, polling, by instructions", counted + "qps/n=1/message"},
+		{"64 B, events, by instructions", counted + "plain/size=64/wait=events"},
+	}},
+	{"Control path, by instructions", []labelled{
+		{"start a program that opens a device", counted + "open/program"},
+		{"open a device", counted + "open/device"},
+		{"create and connect a QP, default options", counted + "qps/n=100/create"},
+		{"close a QP", counted + "qps/n=100/close"},
+		{"register 4 KiB", counted + "mr/size=4096/reg"},
+		{"deregister 4 KiB", counted + "mr/size=4096/dereg"},
+		{"one of 50 connections, beside cmtime, by the clock", "connect/n=50"},
+	}},
+}
+
+// markdown renders the tables of some runs.
+func markdown(runs []*Report) string {
 	var b strings.Builder
-	with := ""
-	if r.Perftest != "" {
-		with = ", perftest " + r.Perftest
+	for _, r := range runs {
+		if r.clocked() {
+			fmt.Fprintf(&b, "%s.\n", r.title())
+		}
+		if r.Counted != "" {
+			fmt.Fprintf(&b, "By instructions: %s.\n", r.Counted)
+		}
 	}
-	fmt.Fprintf(&b, "Linux %s on %s, %d processors (%s), %s%s, commit %s, %s, polling, %d rounds.\n",
-		r.Kernel, r.Arch, r.CPUs, r.CPU, r.Device, with, r.Commit, r.Date, r.Rounds)
-	b.WriteString("Each cell has the median of goverbs and of rdma-core, the median of the ratios of all rounds, and the\n" +
-		"range of the middle half of the ratios. For times less than 1 is better, for rates more than 1.\n")
-	var sizes []int
-	rest := false
+	b.WriteString("\nA cell has both medians, the median ratio, and the middle half of the ratios. Less is better for times.\n")
+	for _, q := range questions {
+		writeTable(&b, runs, q)
+	}
+	writeTool(&b, runs)
+	writeScale(&b, runs)
+	return b.String()
+}
+
+// kernel returns the version of the kernel without the distribution's part.
+func (r *Report) kernel() string {
+	if p := strings.SplitN(r.Kernel, ".", 3); len(p) == 3 {
+		return p[0] + "." + p[1]
+	}
+	return r.Kernel
+}
+
+// find returns the row with a name, or one that was not measured.
+func (r *Report) find(name string) *Row {
 	for i := range r.Rows {
-		m := trafficRow.FindStringSubmatch(r.Rows[i].Name)
-		if m == nil {
-			rest = rest || !strings.Contains(r.Rows[i].Name, "wait=events")
-			continue
-		}
-		size, err := strconv.Atoi(m[3])
-		if err == nil && !slices.Contains(sizes, size) {
-			sizes = append(sizes, size)
+		if r.Rows[i].Name == name {
+			return &r.Rows[i]
 		}
 	}
-	slices.Sort(sizes)
-	for _, t := range []struct{ metric, title string }{{"lat", "latency"}, {"bw", "bandwidth"}} {
-		if len(sizes) == 0 {
-			break
+	return &Row{}
+}
+
+// has reports whether one of the runs has measured a row.
+func has(runs []*Report, name string) bool {
+	return slices.ContainsFunc(runs, func(r *Report) bool { return r.find(name).measured() })
+}
+
+// writeTable writes the table of a question, without the rows that no run has.
+func writeTable(b *strings.Builder, runs []*Report, q question) {
+	rows := slices.DeleteFunc(slices.Clone(q.rows), func(l labelled) bool { return !has(runs, l.name) })
+	if len(rows) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\n**%s**\n\n| |", q.title)
+	for _, r := range runs {
+		fmt.Fprintf(b, " Linux %s |", r.kernel())
+	}
+	b.WriteString("\n|" + strings.Repeat(" --- |", 1+len(runs)) + "\n")
+	for _, l := range rows {
+		fmt.Fprintf(b, "| %s |", l.label)
+		for _, r := range runs {
+			fmt.Fprintf(b, " %s |", r.find(l.name).cell())
 		}
-		fmt.Fprintf(&b, "\n| %s | send | write | read |\n| --- | --- | --- | --- |\n", t.title)
-		for _, size := range sizes {
-			fmt.Fprintf(&b, "| %s |", bytesText(size))
-			for _, op := range []string{"send", "write", "read"} {
-				name := fmt.Sprintf("%s-%s/size=%d/wait=poll", op, t.metric, size)
-				i := slices.IndexFunc(r.Rows, func(row Row) bool { return row.Name == name })
-				if i < 0 {
-					b.WriteString(" not measured |")
+		b.WriteString("\n")
+	}
+}
+
+// toolTests are the columns of the table of the tuned tool.
+var toolTests = []labelled{
+	{"SEND, latency", "send-lat"}, {"WRITE", "write-lat"}, {"READ", "read-lat"},
+	{"SEND, rate", "send-bw"}, {"WRITE", "write-bw"}, {"READ", "read-bw"},
+}
+
+// writeTool writes the ratios of verbs perf to perftest, polling.
+func writeTool(b *strings.Builder, runs []*Report) {
+	var table strings.Builder
+	for _, r := range runs {
+		for _, size := range []int{64, 4 << 10, 64 << 10} {
+			line, measured := fmt.Sprintf("| %s, %s |", r.kernel(), bytesText(size)), false
+			for _, t := range toolTests {
+				row := r.find(fmt.Sprintf("%s/size=%d/wait=poll", t.name, size))
+				measured = measured || row.measured()
+				line += " " + row.ratio() + " |"
+			}
+			if measured {
+				table.WriteString(line + "\n")
+			}
+		}
+	}
+	if table.Len() == 0 {
+		return
+	}
+	b.WriteString("\n**The tuned tool: `verbs perf` beside perftest, polling; ratios**\n\n| |")
+	for _, t := range toolTests {
+		fmt.Fprintf(b, " %s |", t.label)
+	}
+	b.WriteString("\n|" + strings.Repeat(" --- |", 1+len(toolTests)) + "\n" + table.String())
+}
+
+// scaleCounts are the columns of the table of scale.
+var scaleCounts = []int{10, 100, 1000, 10000}
+
+// scaleRows are its rows: of the first, the cost of a message with one object is the base of all.
+var scaleRows = []labelled{
+	{"queue pairs, by instructions", counted + "qps"}, {"CQs, by instructions", counted + "cqs"},
+	{"MRs, by instructions", counted + "mrs"},
+}
+
+// writeScale writes how the cost of a message grows with the number of objects, in the first run.
+func writeScale(b *strings.Builder, runs []*Report) {
+	var table strings.Builder
+	for _, r := range runs[:1] {
+		for _, s := range scaleRows {
+			base := r.find(counted + "qps/n=1/message")
+			line, measured := fmt.Sprintf("| %s, %s |", r.kernel(), s.label), false
+			for _, n := range scaleCounts {
+				row := r.find(fmt.Sprintf("%s/n=%d/message", s.name, n))
+				if !row.measured() || !base.measured() {
+					line += " |"
 					continue
 				}
-				fmt.Fprintf(&b, " %s |", r.Rows[i].cell())
+				measured = true
+				line += fmt.Sprintf(" %.2f / %.2f |", row.OursMedian/base.OursMedian, row.RdmaCoreMedian/base.RdmaCoreMedian)
 			}
-			b.WriteString("\n")
+			if measured {
+				table.WriteString(line + "\n")
+			}
 		}
 	}
-	if !rest {
-		return b.String()
+	if table.Len() == 0 {
+		return
 	}
-	b.WriteString("\n| | |\n| --- | --- |\n")
-	for i := range r.Rows {
-		row := &r.Rows[i]
-		if !trafficRow.MatchString(row.Name) && !strings.Contains(row.Name, "wait=events") {
-			fmt.Fprintf(&b, "| %s | %s |\n", label(row.Name), row.cell())
-		}
+	b.WriteString("\n**Scale: the cost of a message with so many objects in use in turn, relative to one; goverbs / rdma-core**\n\n| |")
+	for _, n := range scaleCounts {
+		fmt.Fprintf(b, " %d |", n)
 	}
-	return b.String()
+	b.WriteString("\n|" + strings.Repeat(" --- |", 1+len(scaleCounts)) + "\n" + table.String())
+}
+
+// ratio is what a table of ratios has of a row.
+func (r *Row) ratio() string {
+	if !r.measured() {
+		return ""
+	}
+	return fmt.Sprintf("%.2f (%.2f to %.2f)", r.Ratio.Median, r.Ratio.Q1, r.Ratio.Q3)
 }
 
 // cell is what a table has of a row.
@@ -135,54 +270,6 @@ func (r *Row) cell() string {
 		return "not measured"
 	}
 	return fmt.Sprintf("%s / %s %s, %.2f (%.2f to %.2f)", figure(r.OursMedian), figure(r.RdmaCoreMedian), r.Unit, r.Ratio.Median, r.Ratio.Q1, r.Ratio.Q3)
-}
-
-// labels say what rows are, in words.
-var labels = []struct {
-	name *regexp.Regexp
-	text string // with the first number in the name, as bytes, for %s
-}{
-	{regexp.MustCompile(`^atomic-lat/`), "atomic, latency"},
-	{regexp.MustCompile(`^atomic-bw/`), "atomic, rate"},
-	{regexp.MustCompile(`^send-bw/size=(\d+)/wait=poll/list=16$`), "send of %s, goverbs in lists of 16, perftest one by one"},
-	{regexp.MustCompile(`^send-bw/size=(\d+)/wait=poll/list=1$`), "send of %s, both one by one"},
-	{regexp.MustCompile(`^open/program$`), "start a program that opens a device"},
-	{regexp.MustCompile(`^open/device$`), "open a device"},
-	{regexp.MustCompile(`^call/post$`), "one call that posts"},
-	{regexp.MustCompile(`^call/poll$`), "one call that polls"},
-	{regexp.MustCompile(`^mr/size=(\d+)/reg$`), "register %s"},
-	{regexp.MustCompile(`^mr/size=(\d+)/dereg$`), "deregister %s"},
-}
-
-// manyRow matches the rows that are about a number of things.
-var manyRow = regexp.MustCompile(`^(connect|qps)/n=(\d+)(?:/(create|message|close))?$`)
-
-// label says what a row is.
-func label(name string) string {
-	if m := manyRow.FindStringSubmatch(name); m != nil {
-		switch {
-		case m[1] == "connect" && m[3] == "":
-			return "connect, " + m[2] + " connections at once"
-		case m[3] == "create":
-			return "create and connect a QP, " + m[2] + " in all"
-		case m[3] == "message":
-			return "a message, with " + m[2] + " QPs"
-		case m[3] == "close":
-			return "close a QP, " + m[2] + " in all"
-		}
-	}
-	for _, l := range labels {
-		switch m := l.name.FindStringSubmatch(name); len(m) {
-		case 1:
-			return l.text
-		case 2:
-			n, err := strconv.Atoi(m[1])
-			if err == nil {
-				return fmt.Sprintf(l.text, bytesText(n))
-			}
-		}
-	}
-	return "`" + name + "`"
 }
 
 // bytesText writes a number of bytes.

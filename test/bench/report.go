@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 )
 
 // Report is what a run prints as JSON; the help says what is in it.
@@ -25,6 +26,7 @@ type Report struct {
 	Perftest string `json:"perftest,omitempty"`
 	Rounds   int    `json:"rounds"`
 	Hung     int    `json:"perftest_hung,omitempty"`
+	Counted  string `json:"counted,omitempty"` // the title of the run that counted instructions
 	Rows     []Row  `json:"rows"`
 }
 
@@ -216,9 +218,17 @@ func (r *Report) keep(dir string) (string, error) {
 	return file, nil
 }
 
-// with returns a report with the rows of another in place of its own of the same names.
+// with returns a report with the rows of another in place of its own of the same names. A run that counted
+// instructions adds its title, and leaves the rest of a report by the clock as it is.
 func (r *Report) with(other *Report) *Report {
 	all := *other
+	switch {
+	case other.Counted != "" && r.clocked():
+		all = *r
+		all.Counted = other.Counted
+	case other.Counted == "":
+		all.Counted = r.Counted
+	}
 	all.Rows = slices.Clone(r.Rows)
 	for _, row := range other.Rows {
 		i := slices.IndexFunc(all.Rows, func(o Row) bool { return o.Name == row.Name })
@@ -229,4 +239,9 @@ func (r *Report) with(other *Report) *Report {
 		}
 	}
 	return &all
+}
+
+// clocked reports whether a row is by the clock.
+func (r *Report) clocked() bool {
+	return slices.ContainsFunc(r.Rows, func(row Row) bool { return !strings.HasPrefix(row.Name, counted) })
 }

@@ -295,3 +295,19 @@ func TestCompare(t *testing.T) {
 		t.Errorf("%v: %s", err, out.String())
 	}
 }
+
+// TestWithCounted: a run by the clock and one that counted instructions are kept together, in either order.
+func TestWithCounted(t *testing.T) {
+	clock := testReport("abc", map[string][]float64{"mr/size=4096/reg": {10}})
+	count := testReport("abc", map[string][]float64{"count/mr/size=4096/reg": {20}})
+	count.CPUs = 1
+	count.Counted = count.title()
+	for _, both := range []*Report{clock.with(count), count.with(clock)} {
+		if both.CPUs != 2 || both.Counted != count.title() || len(both.Rows) != 2 || !both.clocked() || count.clocked() {
+			t.Errorf("%+v", both)
+		}
+	}
+	if text := markdown([]*Report{clock.with(count)}); !strings.Contains(text, clock.title()+".\nBy instructions: "+count.title()+".\n") {
+		t.Errorf("the titles are missing in\n%s", text)
+	}
+}

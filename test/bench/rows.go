@@ -15,13 +15,17 @@ type work struct {
 }
 
 // Sizes of messages, in bytes, if none are given.
-var defaultSizes = []int{2, 64, 4 << 10, 64 << 10, 1 << 20}
+var defaultSizes = []int{2, 64, 4 << 10, 64 << 10}
 
 // Ratios that are wanted.
 const (
 	noWorse   = 1.0
 	listGain  = 1.2 // of the message rate, when messages are posted 16 at a time
 	openRatio = 0.2 // of the time to open a device
+
+	createRatio   = 1.25
+	registerRatio = 1.1
+	closeRatio    = 1.15
 )
 
 // listLength is how many messages are posted at a time in a row about that.
@@ -54,6 +58,9 @@ func (b *bench) iterations(metric string, size int) int {
 // all returns all that there is to do, in the order of the table.
 func (b *bench) all() []work {
 	var all []work
+	if !b.cm {
+		all = b.plainRows()
+	}
 	for _, op := range []string{"send", "write", "read", "atomic"} {
 		sizes := b.sizes
 		if op == "atomic" && b.cm {
@@ -85,11 +92,13 @@ func (b *bench) all() []work {
 	for _, size := range b.mrs {
 		all = append(all, b.registering(size))
 	}
-	for _, n := range b.qps {
-		if b.cm {
-			break
+	for _, kind := range []string{"qps", "cqs", "mrs"} {
+		for _, n := range b.qps {
+			if b.cm || n == 1 && kind != "qps" {
+				continue // one queue pair has one CQ and one region
+			}
+			all = append(all, b.many(kind, n))
 		}
-		all = append(all, b.many(n))
 	}
 	return all
 }
@@ -197,16 +206,16 @@ func (b *bench) registering(size int) work {
 	}
 	ours, theirs := b.child("mr", b.device, size, count)
 	name := fmt.Sprintf("mr/size=%d/", size)
-	return pair([]Row{row(name+"reg", microseconds, noWorse), row(name+"dereg", microseconds, noWorse)}, ours, theirs, 1e3)
+	return pair([]Row{row(name+"reg", microseconds, registerRatio), row(name+"dereg", microseconds, registerRatio)}, ours, theirs, 1e3)
 }
 
-// many is about many queue pairs.
-func (b *bench) many(n int) work {
-	messages := max(1000, n)
-	ours, theirs := b.child("qps", b.device, b.gid, n, messages)
-	name := fmt.Sprintf("qps/n=%d/", n)
-	return pair([]Row{row(name+"create", microseconds, noWorse), row(name+"message", microseconds, noWorse),
-		row(name+"close", microseconds, noWorse)}, ours, theirs, 1e3)
+// many is about n objects of a kind: queue pairs, CQs with a queue pair each, or memory regions.
+func (b *bench) many(kind string, n int) work {
+	messages := max(10_000, n) // so that what making the objects leaves to the background counts little
+	ours, theirs := b.child("qps", b.device, b.gid, kind, n, messages)
+	name := fmt.Sprintf("%s/n=%d/", kind, n)
+	return pair([]Row{row(name+"create", microseconds, createRatio), row(name+"message", microseconds, noWorse),
+		row(name+"close", microseconds, closeRatio)}, ours, theirs, 1e3)
 }
 
 // opening is the opening of a device by a program: from its start, and from its first line.

@@ -29,10 +29,11 @@ var testPackages = map[string]string{
 
 // commandPackages are the programs that run in VMs.
 var commandPackages = map[string]string{
-	"abitrace":   "test/abitrace",
-	"bench":      "test/bench",
-	"bench-open": "test/bench/open",
-	"demo":       "test/demo/vm",
+	"abitrace":    "test/abitrace",
+	"bench":       "test/bench",
+	"bench-open":  "test/bench/open",
+	"bench-plain": "test/bench/plain",
+	"demo":        "test/demo/vm",
 }
 
 // installGCC installs a C compiler where that is possible. The layout tests and the race detector need

@@ -146,6 +146,7 @@ func (c *config) taskSuites() []suite {
 		{name: "benchcount", doc: "the same by instructions executed, which a busy machine does not change", steps: []step{
 			c.side([]string{"-icount", "-cpus", "1"}, "-commit", c.version, "-rounds", "3", "-sizes", "2,64,4096", "-mr", "4096,1048576", "-qps", "100",
 				"-rows", "^(open|call|mr|qps)/|^(read|atomic)-(lat|bw)/.*/wait=poll$")}},
+		{name: "costs", doc: "instructions, beside the recorded ones; to record them: -suite costs/measure,costs/record", steps: c.costSteps()},
 		{name: "sidebyside", doc: "a short form of bench, and post and poll on a modelled ConnectX", steps: c.sideBySide()},
 		{name: "golden", doc: "record what rdma-core's programs and rxe do, which unit tests compare with ours", steps: []step{{needs: golden, host: []string{"sh", "test/run/golden.sh", c.kernel, c.arch}}}},
 		{name: "generate", doc: "write the generated files from the kernel's newest headers", steps: []step{{needs: []string{"gcc", "vmrun"}, host: shell(generate)}}},
@@ -154,7 +155,7 @@ func (c *config) taskSuites() []suite {
 
 // side measures ours beside rdma-core's programs in a guest.
 func (c *config) side(flags []string, args ...string) step {
-	bin := []string{"verbs", "bench-open"}
+	bin := []string{"verbs", "bench-open", "bench-plain"}
 	for _, p := range []string{"calls", "open", "mr", "qps", "start"} {
 		bin = append(bin, "rdmacore-"+p)
 	}
@@ -165,15 +166,32 @@ func (c *config) side(flags []string, args ...string) step {
 	}
 }
 
-// benchSteps measure everything and keep the results under the architecture, kernel and commit, where
-// they can be compared: .build/amd64/bench compare A B. The guest's processors poll while they are idle:
-// an emulator needs tens of microseconds to wake one that halts, and which of the two programs sleeps
-// when would decide the figures.
+// benchSteps measure by the clock and by instructions, and keep the results under the architecture, kernel
+// and commit, where they can be compared: .build/amd64/bench compare A B. The guest's processors poll while
+// they are idle: an emulator needs tens of microseconds to wake one that halts, and which of the two programs
+// sleeps when would decide the figures.
 func (c *config) benchSteps() []step {
-	s := c.side([]string{"-mem", "4G", "--append=idle=poll", "-out", "bench.json:bench.json"}, "-commit", c.version, "-json", "bench.json")
-	s.name = "measure"
-	keep := step{name: "keep", dir: ".build/" + c.arch, host: shell(`./bench keep -dir "${KEEP:-../results}" bench.json && rm bench.json`)}
-	return []step{s, keep}
+	clock := c.side([]string{"-mem", "4G", "--append=idle=poll", "-out", "bench.json:bench.json"}, "-commit", c.version, "-json", "bench.json")
+	count := c.side([]string{"-mem", "4G", "-icount", "-cpus", "1", "-out", "count.json:count.json"}, "-commit", c.version, "-json", "count.json",
+		"-counted", "-rounds", "3", "-sizes", "64,4096", "-mr", "4096", "-qps", "1,10,100,1000,10000", "-rows", "^(open|mr|qps|cqs|mrs|plain)/")
+	clock.name, count.name = "measure", "count"
+	keep := step{name: "keep", dir: ".build/" + c.arch, host: shell(`for run in count bench; do
+	if grep -q '"name"' $run.json; then ./bench keep -dir "${KEEP:-../results}" $run.json; fi || exit 1
+done
+rm count.json bench.json`)}
+	return []step{clock, count, keep}
+}
+
+// costSteps count the instructions of a few cheap operations on Linux 6.1 and print a warning for each that
+// executes more of them than recorded.
+func (c *config) costSteps() []step {
+	measure := c.side([]string{"-icount", "-cpus", "1", "-out", "costs.json:costs.json"}, "-commit", c.version, "-json", "costs.json", "-rounds", "3",
+		"-sizes", "64", "-iterations", "500", "-mr", "4096", "-qps", "100", "-rows", "^(call|mr|qps)/|^plain/.*events$")
+	measure.name, measure.kernel = "measure", "6.1"
+	compare := words("go run ./test/bench costs .build/" + c.arch + "/costs.json")
+	return []step{measure,
+		{name: "compare", shown: true, host: compare},
+		{name: "record", named: true, host: slices.Insert(slices.Clone(compare), 4, "-record")}}
 }
 
 // sideBySide measures few rows.
@@ -196,7 +214,7 @@ func (c *config) suites() []suite {
 // play, test has the kernel take commands in one way only, and the suite soft has another.
 var groups = map[string][]string{
 	"test": {"check", "unit", "soft/auto", "soft/write", "soft/cm", "soft/sockets", "siw/verbs", "rxe/cm", "rxe/verbs", "rxe/interop", "rxe/bare", "siw/mixed", "mlx5/ib"},
-	"testall": {"race", "rxe/write", "soft/ioctl", "soft/cmsockets", "soft/race", "soft/cmrace", "soft/loss", "soft/lossioctl", "soft/losswrite", "soft/cmloss", "abi", "benchonce", "sidebyside", "size", "mlx5/roce", "mlx5cm",
+	"testall": {"race", "rxe/write", "soft/ioctl", "soft/cmsockets", "soft/race", "soft/cmrace", "soft/loss", "soft/lossioctl", "soft/losswrite", "soft/cmloss", "abi", "benchonce", "costs", "sidebyside", "size", "mlx5/roce", "mlx5cm",
 		"vmtest", "perf", "hosts", "control", "cards", "softrxe", "softmlx5", "siw/interop", "flat", "traffic", "racevm"},
 }
 

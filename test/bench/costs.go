@@ -1,0 +1,104 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+)
+
+// costsFile is the record of instructions for an architecture, below the root of the checkout.
+func costsFile(root, arch string) string {
+	return filepath.Join(root, "test/bench/results/costs-"+arch+".json")
+}
+
+// tolerated is how many more instructions than recorded a row may execute without a warning.
+const tolerated = 0.03
+
+// costs records how many instructions goverbs executes in each row of a run with vmrun -icount.
+type costs struct {
+	Kernel       string             `json:"kernel"`
+	Go           string             `json:"go"`
+	Commit       string             `json:"commit"`
+	Instructions map[string]float64 `json:"instructions"` // by the row's name; the least of all rounds
+}
+
+// costsOf returns the instructions in a report, whose guest has executed one in each nanosecond.
+func costsOf(r *Report) (*costs, error) {
+	c := &costs{Kernel: r.Kernel, Go: runtime.Version(), Commit: r.Commit, Instructions: map[string]float64{}}
+	for _, row := range r.Rows {
+		each := map[string]float64{nanoseconds: 1, microseconds: 1e3, milliseconds: 1e6}[row.Unit]
+		if row.Error != "" || each == 0 {
+			return nil, fmt.Errorf("%s cannot be counted: it has unit %s and error %q", row.Name, row.Unit, row.Error)
+		}
+		c.Instructions[row.Name] = slices.Min(row.Ours) * each
+	}
+	return c, nil
+}
+
+// compareCosts prints the rows, and a warning for each that executes more instructions than recorded. It
+// fails if a recorded row was not measured.
+func compareCosts(out io.Writer, recorded, now *costs) error {
+	fmt.Fprintf(out, "instructions, recorded at %s (Linux %s, %s) and now (Linux %s, %s):\n", recorded.Commit, recorded.Kernel, recorded.Go, now.Kernel, now.Go)
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(recorded.Instructions)) {
+		before, after := recorded.Instructions[name], now.Instructions[name]
+		if after == 0 {
+			errs = append(errs, fmt.Errorf("%s was recorded, but not measured", name))
+			continue
+		}
+		change := after/before - 1
+		fmt.Fprintf(out, "  %-34s %8.0f %8.0f  %+5.1f %%\n", name, before, after, 100*change)
+		if change > tolerated {
+			fmt.Fprintf(out, "warning: row %s executes %.0f %% more instructions than recorded\n", name, 100*change)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// costsCommand compares a run with the record of its architecture, or makes it the record.
+func costsCommand(args []string, stdout, stderr io.Writer) error {
+	f := flag.NewFlagSet("costs", flag.ContinueOnError)
+	root := f.String("root", ".", "the `directory` of the checkout")
+	record := f.Bool("record", false, "make the run the record")
+	r, err := one(f, args, "bench costs [flags] JSON: compares the instructions of a run in a guest of vmrun -icount with the recorded ones, and warns of each row that has more than 3 % more\n", stdout)
+	if err != nil {
+		return err
+	}
+	now, err := costsOf(r)
+	if err != nil {
+		return err
+	}
+	file := costsFile(*root, r.Arch)
+	if *record {
+		return save(file, func(w io.Writer) error {
+			e := json.NewEncoder(w)
+			e.SetIndent("", "  ")
+			return e.Encode(now)
+		})
+	}
+	b, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		fmt.Fprintf(stdout, "no instructions are recorded for %s\n", r.Arch)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	recorded := &costs{}
+	if err := json.Unmarshal(b, recorded); err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	for name, n := range recorded.Instructions {
+		if !(n > 0) {
+			return fmt.Errorf("%s has %g instructions for %s, want more than 0", file, n, name)
+		}
+	}
+	return compareCosts(stdout, recorded, now)
+}
