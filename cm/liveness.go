@@ -79,14 +79,18 @@ func (c *Conn) checkLiveness() {
 		return
 	}
 	c.poll()
-	if !c.win.growAt.IsZero() && time.Until(c.win.growAt) <= 0 {
-		c.grow() // if there is no memory yet, the next check tries again
-		c.returnCredits()
-	}
 	w := &c.liveness
 	completed := c.completed + c.opsDone
 	waiting := c.outstanding() && completed == w.completed
 	now := time.Now()
+	switch {
+	case c.win.growAt.IsZero() || now.Before(c.win.growAt):
+	case c.users > 0: // a goroutine waits, and notices at once when the peer needs more
+		c.win.growAt = now.Add(attendedDelays * growDelay)
+	default:
+		c.grow() // if there is no memory yet, the next check tries again
+		c.returnCredits()
+	}
 	switch {
 	case c.mustRecvFirst && w.owedSince.IsZero():
 		w.owedSince = now

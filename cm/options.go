@@ -41,8 +41,9 @@ func (m WaitMode) String() string {
 // memory for SendDepth messages of the smaller MessageSize of the two sides. With the defaults
 // these are 673 KiB and 257 KiB. Registering memory is most of the cost of a connection, so a
 // connection starts with 4 KiB, for messages of up to 440 bytes. It gets the rest when the peer has
-// a larger message, when messages arrive faster than the program takes them, and in any case after
-// 100 ms. The connections of a device reuse the memory of closed ones.
+// a larger message, when messages arrive faster than the program takes them, and after 100 ms unless
+// a goroutine is in a method such as Recv, which is looked at again each second. The connections of a
+// device reuse the memory of closed ones.
 type ConnOptions struct {
 	MessageSize int // MessageSize is the size of the largest message that this side receives, in bytes, up to 16 MiB; zero is 32 KiB.
 	Depth       int // Depth is how many messages the peer may send before this side takes them, up to 16384; zero is 16.

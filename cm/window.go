@@ -8,9 +8,10 @@ import (
 // A connection starts with memory for a few small messages, which costs little. Memory for Depth
 // messages of MessageSize takes longer to register than everything else that a connection needs. It
 // is allocated when it is needed: when the peer has a larger message, when the peer sends more
-// messages than this side takes, and in any case growDelay after the start, so that the peer does
-// not depend on what the program on this side does. A connection that ends early, or that transfers
-// little, never allocates it.
+// messages than this side takes, and when no goroutine is in a method of the connection growDelay
+// after the start or later, so that the peer does not depend on what the program on this side does. A
+// connection that ends early never allocates it, nor does one whose program answers each small message
+// and waits for the next one meanwhile.
 //
 // A queue pair uses receives in the order in which they were posted, so that the first messages of
 // the peer meet the small ones. When this side has posted the large ones it tells the peer how many
@@ -25,8 +26,11 @@ const (
 )
 
 // growDelay is how long after its start a connection allocates the large receives if nothing needs
-// them earlier. Tests change it.
+// them earlier, unless a goroutine waits on the connection. Tests change it.
 var growDelay = 100 * time.Millisecond
+
+// attendedDelays is after how many growDelays a connection on which a goroutine has waited is looked at again.
+const attendedDelays = 10
 
 // window is the state of the receives of this side.
 type window struct {
@@ -37,7 +41,7 @@ type window struct {
 	smallPosted uint32 // receives posted before the first large one
 	announced   bool   // the peer knows of the large receives
 
-	growAt time.Time // when to grow at the latest; zero before Accept has returned the connection
+	growAt time.Time // when to grow unless a goroutine waits; zero before Accept has returned the connection
 
 	wantedEarly bool // the peer has asked for large receives before that
 	wantedLate  bool // the peer has asked for them when it had been told of them already
@@ -185,7 +189,7 @@ func (c *Conn) grown(mem memory) {
 }
 
 // accepted is called when Accept returns the connection. From then on the peer can get large
-// receives, and the connection grows after growDelay.
+// receives, and the connection may grow after growDelay.
 func (c *Conn) accepted() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

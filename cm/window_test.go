@@ -112,6 +112,55 @@ func TestWindowUnattended(t *testing.T) {
 	}
 }
 
+// TestWindowAttended: a side on which a goroutine waits gets no memory because time has passed. It gets it when
+// the peer has a large message, or at a later look when no goroutine waits.
+func TestWindowAttended(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
+	growAfter(t, time.Hour)
+	l := newListener(t, ListenOptions{})
+	ctx := within(t)
+	for _, large := range []bool{true, false} {
+		client, server := connect(t, l, DialOptions{})
+		waiting, stop := context.WithCancel(ctx)
+		got := make(chan []byte, 1)
+		go func() {
+			msg, _ := server.Recv(waiting)
+			got <- bytes.Clone(msg)
+		}()
+		for users := 0; users == 0; time.Sleep(time.Millisecond) {
+			server.mu.Lock()
+			users = server.users
+			server.mu.Unlock()
+		}
+		timePasses := func() (next time.Time) {
+			server.mu.Lock()
+			server.win.growAt = time.Now()
+			server.mu.Unlock()
+			server.checkLiveness()
+			server.mu.Lock()
+			defer server.mu.Unlock()
+			return server.win.growAt
+		}
+		if next := timePasses(); hasLarge(server) || time.Until(next) <= 0 {
+			t.Errorf("a goroutine waits: there is memory for large messages: %v, the next look is in %s", hasLarge(server), time.Until(next))
+		}
+		if large {
+			must(t, client.Send(ctx, pattern(1, 32<<10)))
+			if msg := <-got; !bytes.Equal(msg, pattern(1, 32<<10)) {
+				t.Errorf("a message of %d bytes is wrong", len(msg))
+			}
+		} else {
+			stop()
+			<-got
+			timePasses()
+		}
+		if stop(); !hasLarge(server) {
+			t.Errorf("large message %v: there is no memory for large messages", large)
+		}
+		must(t, client.Close(), server.Close())
+	}
+}
+
 // TestWindowLateWant: the peer gets the credit of a request for memory back that arrives after it was told of
 // the memory, while this side is in no method.
 func TestWindowLateWant(t *testing.T) {
