@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// calls times the posting of small inline SENDs, their doorbells included, and the polling of their
-// completions, one by one. It prints the nanoseconds per call of each round.
+// calls times the posting of small inline SENDs, their doorbells included, the polling of their
+// completions, one by one, and a system call that does next to nothing with a file. It prints the nanoseconds
+// per call of each round.
 func calls(out io.Writer, device string, size, count, rounds int) error {
 	dev, err := uverbs.Open(device)
 	if err != nil {
@@ -33,10 +35,25 @@ func calls(out io.Writer, device string, size, count, rounds int) error {
 		}
 		if ok {
 			done++
-			fmt.Fprintf(out, "%.1f %.1f\n", post, poll)
+			system, err := systemCalls(count)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(out, "%.1f %.1f %.1f\n", post, poll, system)
 		}
 	}
 	return nil
+}
+
+// systemCalls makes a system call some times and returns the nanoseconds per call.
+func systemCalls(count int) (float64, error) {
+	begin := time.Now()
+	for range count {
+		if _, _, errno := syscall.Syscall(syscall.SYS_FCNTL, 1, syscall.F_GETFD, 0); errno != 0 {
+			return 0, errno
+		}
+	}
+	return float64(time.Since(begin).Nanoseconds()) / float64(count), nil
 }
 
 // gidIndex returns which of the port's GIDs a QP of ours uses, for programs that must be told.

@@ -6,10 +6,14 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"sync"
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -132,6 +136,121 @@ func connect(out io.Writer, device, to string) error {
 		errs = append(errs, id.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// listen is the side that dial connects to. It says where it listens, and ends with the program.
+func listen(out io.Writer) error {
+	ctx := context.Background()
+	l, err := cm.Listen(ctx, serverAny, cm.ListenOptions{})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, l.Addr())
+	for {
+		c, err := l.Accept(ctx)
+		if err != nil {
+			return err
+		}
+		go func() {
+			c.Recv(ctx) // until the peer closes
+			c.Close()
+		}()
+	}
+}
+
+// dial dials connections all at once, and again when both ends have closed them. It prints the nanoseconds per
+// connection of both.
+func dial(out io.Writer, device, to string) error {
+	dev, err := netlinkrdma.DeviceByName(device)
+	if err != nil {
+		return err
+	}
+	var took [2]time.Duration
+	for i := range took {
+		before, err := netlinkrdma.Resources(dev)
+		if err != nil {
+			return err
+		}
+		conns, errs := make([]*cm.Conn, atOnce), make([]error, atOnce)
+		var all sync.WaitGroup
+		begin := time.Now()
+		for i := range conns {
+			all.Go(func() { conns[i], errs[i] = cm.Dial(context.Background(), to, cm.DialOptions{}) })
+		}
+		all.Wait()
+		took[i] = time.Since(begin)
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+		for _, c := range conns {
+			if err := c.Close(); err != nil {
+				return err
+			}
+		}
+		for closed := false; !closed; time.Sleep(5 * time.Millisecond) { // by the other end too
+			now, err := netlinkrdma.Resources(dev)
+			if err != nil {
+				return err
+			}
+			closed = now.QPs <= before.QPs
+		}
+	}
+	fmt.Fprintf(out, "%.1f %.1f\n", float64(took[0].Nanoseconds())/atOnce, float64(took[1].Nanoseconds())/atOnce)
+	return nil
+}
+
+// conns makes connections with itself at an address, over which messages of 64 bytes go one after the other, after one over
+// each that is not timed. It prints the nanoseconds per message.
+func conns(out io.Writer, at string, count, messages int) error {
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return err
+	}
+	if want := uint64(2*count + 100); files.Cur < want { // each end has a file
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: want, Max: max(want, files.Max)}); err != nil {
+			return fmt.Errorf("%d open files: %w", want, err)
+		}
+	}
+	// Without large messages, and without probes of those that are idle meanwhile.
+	o := cm.ConnOptions{MessageSize: 64, KeepAlive: -1}
+	ctx := context.Background()
+	l, err := cm.Listen(ctx, at, cm.ListenOptions{ConnOptions: o})
+	if err != nil {
+		return err
+	}
+	from, to := make([]*cm.Conn, count), make([]*cm.Conn, count)
+	for i := range from {
+		if from[i], to[i], err = connected(ctx, l, o); err != nil {
+			return fmt.Errorf("connection %d: %w", i+1, err)
+		}
+	}
+	msg := make([]byte, 64)
+	var begin time.Time
+	for i := range count + messages {
+		if i == count {
+			begin = time.Now()
+		}
+		if err := from[i%count].Send(ctx, msg); err != nil {
+			return err
+		}
+		if _, err := to[i%count].Recv(ctx); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(out, "%.1f\n", float64(time.Since(begin).Nanoseconds())/float64(messages))
+	return nil
+}
+
+// connected returns both ends of a connection with a listener of this process.
+func connected(ctx context.Context, l *cm.Listener, o cm.ConnOptions) (from, to *cm.Conn, err error) {
+	accepted := make(chan error, 1)
+	go func() {
+		var err error
+		to, err = l.Accept(ctx)
+		accepted <- err
+	}()
+	from, err = cm.Dial(ctx, l.Addr().String(), cm.DialOptions{ConnOptions: o})
+	return from, to, errors.Join(err, <-accepted)
 }
 
 // noEvent stands for a step that is done when it returns.

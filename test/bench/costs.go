@@ -63,7 +63,7 @@ func compareCosts(out io.Writer, recorded, now *costs) error {
 }
 
 // costsCommand compares a run with the record of its architecture, or makes it the record.
-func costsCommand(args []string, stdout, stderr io.Writer) error {
+func costsCommand(args []string, stdout io.Writer) error {
 	f := flag.NewFlagSet("costs", flag.ContinueOnError)
 	root := f.String("root", ".", "the `directory` of the checkout")
 	record := f.Bool("record", false, "make the run the record")

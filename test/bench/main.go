@@ -76,7 +76,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case "memory":
 		err = memoryCommand(args, stdout)
 	case "costs":
-		err = costsCommand(args, stdout, stderr)
+		err = costsCommand(args, stdout)
 	case "child":
 		err = child(args, stdout)
 	default:
@@ -106,7 +106,7 @@ const counted = "count/"
 
 // countable are the rows that can be counted in instructions: on the one processor of such a guest two
 // programs that poll would share it.
-var countable = regexp.MustCompile(`^(open|call|mr|qps|cqs|mrs)/|^plain/.*events$|^(read|atomic)-(lat|bw)/.*/wait=poll$`)
+var countable = regexp.MustCompile(`^(open|connect|dial|call|mr|qps|cqs|mrs|conns)/|^plain/.*events$|^(read|atomic)-(lat|bw)/.*/wait=poll$`)
 
 // wants reports whether a row is wanted.
 func (b *bench) wants(name string) bool {
@@ -358,14 +358,13 @@ func child(args []string, out io.Writer) error {
 		return accept(out, device)
 	case args[0] == "connect" && len(args) == 3:
 		return connect(out, device, args[2])
+	case args[0] == "listen" && len(args) == 2:
+		return listen(out)
+	case args[0] == "dial" && len(args) == 3:
+		return dial(out, device, args[2])
 	}
 	var n []int
-	kind := ""
-	for i, a := range args[2:] {
-		if args[0] == "qps" && i == 1 {
-			kind = a
-			continue
-		}
+	for _, a := range args[2:] {
 		v, err := strconv.Atoi(a)
 		if err != nil || v < 0 {
 			return bad
@@ -379,8 +378,10 @@ func child(args []string, out io.Writer) error {
 		err = calls(w, device, n[1], n[2], n[3])
 	case args[0] == "mr" && len(n) == 2:
 		err = registrations(w, device, n[0], n[1])
-	case args[0] == "qps" && len(n) == 3:
-		err = many(w, device, kind, n[1], n[2])
+	case args[0] == "qps" && len(n) == 5 && !slices.Contains(n[1:4], 0):
+		err = many(w, device, n[1], n[2], n[3], n[4])
+	case args[0] == "conns" && len(n) == 2 && n[0] > 0:
+		err = conns(w, serverAny, n[0], n[1])
 	default:
 		return bad
 	}

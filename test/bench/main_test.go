@@ -37,6 +37,8 @@ func TestCommandLine(t *testing.T) {
 		"child calls":          "not what this program tells itself",
 		"child mr rxe0 -1 1":   "not what this program tells itself",
 		"child qps rxe0 1 2":   "not what this program tells itself",
+		"child conns rxe0 0 9": "not what this program tells itself",
+		"child dial rxe0":      "not what this program tells itself",
 		"child connect rxe0":   "not what this program tells itself",
 		"child nothing rxe0 1": "not what this program tells itself",
 	} {
@@ -70,7 +72,7 @@ func TestRowsCM(t *testing.T) {
 		}
 	}
 	got := slices.Sorted(maps.Keys(tests))
-	if want := []string{"connect", "mr", "open", "read-bw", "read-lat", "send-bw", "send-lat", "write-bw", "write-lat"}; !slices.Equal(got, want) {
+	if want := []string{"connect", "dial", "mr", "open", "read-bw", "read-lat", "send-bw", "send-lat", "write-bw", "write-lat"}; !slices.Equal(got, want) {
 		t.Errorf("rows are of %v, want %v", got, want)
 	}
 }
@@ -93,8 +95,8 @@ func TestRows(t *testing.T) {
 	for _, want := range []string{
 		"plain/size=65536/wait=poll", "plain/size=65536/wait=events", "send-lat/size=2/wait=poll", "send-lat/size=65536/wait=events", "send-bw/size=2/wait=poll", "write-lat/size=2/wait=poll",
 		"write-bw/size=2/wait=poll", "read-lat/size=2/wait=events", "read-bw/size=65536/wait=poll", "atomic-lat/size=8/wait=poll",
-		"atomic-bw/size=8/wait=events", "send-bw/size=2/wait=poll/list=16", "send-bw/size=2/wait=poll/list=1", "open/program", "open/device", "connect/n=50", "call/post", "call/poll",
-		"mr/size=4096/reg", "mr/size=4096/dereg", "qps/n=10/create", "qps/n=10/message", "qps/n=10/close",
+		"atomic-bw/size=8/wait=events", "send-bw/size=2/wait=poll/list=16", "send-bw/size=2/wait=poll/list=1", "open/program", "open/device", "open/nothing", "connect/n=50", "dial/n=50/first", "dial/n=50/later", "call/post", "call/poll", "call/system",
+		"mr/size=4096/reg", "mr/size=4096/dereg", "qps/n=10/create", "qps/n=10/message", "qps/n=10/close", "conns/n=10/message",
 	} {
 		if !slices.Contains(names, want) {
 			t.Errorf("there is no %s", want)

@@ -2,13 +2,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/uverbs"
@@ -33,8 +33,8 @@ func mapped(maps string) (bytes uint64, err error) {
 	return bytes, nil
 }
 
-// usedMemory returns the bytes in use of Go's heap, and those mapped besides.
-func usedMemory() (heap, others uint64, err error) {
+// usedMemory returns the bytes in use of Go's heap and stacks, and those mapped besides.
+func usedMemory() (own, others uint64, err error) {
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats
@@ -44,7 +44,7 @@ func usedMemory() (heap, others uint64, err error) {
 		return 0, 0, err
 	}
 	others, err = mapped(string(b))
-	return m.HeapAlloc, others, err
+	return m.HeapAlloc + m.StackInuse, others, err
 }
 
 // memoryCommand prints the memory of objects with default options.
@@ -62,6 +62,12 @@ func memoryCommand(args []string, stdout io.Writer) error {
 		return err
 	}
 	defer dev.CloseAll()
+	return memory(stdout, dev, serverAny, *count, 2500*time.Millisecond)
+}
+
+// memory makes so many of each object, and listens at an address of the device. Connections have the time
+// settle to allocate memory for large messages, which they do within a second or not at all.
+func memory(out io.Writer, dev *uverbs.Device, at string, count int, settle time.Duration) error {
 	pd, err := dev.AllocPD()
 	if err != nil {
 		return err
@@ -75,52 +81,60 @@ func memoryCommand(args []string, stdout io.Writer) error {
 		return err
 	}
 	ctx := context.Background()
-	l, err := cm.Listen(ctx, serverIP.String()+":7471", cm.ListenOptions{})
+	l, err := cm.Listen(ctx, at, cm.ListenOptions{})
 	if err != nil {
 		return err
 	}
 	defer l.Close()
+	conn := func() (ends [2]*cm.Conn, err error) {
+		ends[0], ends[1], err = connected(ctx, l, cm.ConnOptions{})
+		return ends, err
+	}
 	for _, k := range []struct {
 		name string
+		per  int // objects that make makes
+		wait time.Duration
 		make func() (any, error)
 	}{
-		{"PD", func() (any, error) { return dev.AllocPD() }},
-		{"MR", func() (any, error) { return pd.RegMR(buf, uverbs.AccessLocalWrite) }},
-		{"CQ", func() (any, error) { return dev.CreateCQ(uverbs.CQOptions{}) }},
-		{"CQ with events", func() (any, error) { return dev.CreateCQ(uverbs.CQOptions{Events: true}) }},
-		{"QP", func() (any, error) { return pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}) }},
-		{"connection, both ends", func() (any, error) {
-			done := make(chan error, 1)
-			var ends [2]*cm.Conn
-			go func() {
-				var err error
-				ends[1], err = l.Accept(ctx)
-				done <- err
-			}()
-			var err error
-			ends[0], err = cm.Dial(ctx, l.Addr().String(), cm.DialOptions{})
-			return ends, errors.Join(err, <-done)
+		{"PD", 1, 0, func() (any, error) { return dev.AllocPD() }},
+		{"MR", 1, 0, func() (any, error) { return pd.RegMR(buf, uverbs.AccessLocalWrite) }},
+		{"CQ", 1, 0, func() (any, error) { return dev.CreateCQ(uverbs.CQOptions{}) }},
+		{"CQ with events", 1, 0, func() (any, error) { return dev.CreateCQ(uverbs.CQOptions{Events: true}) }},
+		{"QP", 1, 0, func() (any, error) { return pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}) }},
+		{"Conn, a goroutine in Recv", 2, settle, func() (any, error) {
+			ends, err := conn()
+			for _, c := range ends {
+				if err == nil {
+					go c.Recv(ctx)
+				}
+			}
+			return ends, err
 		}},
+		{"Conn, no goroutine", 2, settle, func() (any, error) { return conn() }},
 	} {
-		objects := make([]any, *count)
 		if _, err := k.make(); err != nil { // what is made once
 			return fmt.Errorf("%s: %w", k.name, err)
 		}
-		heap, others, err := usedMemory()
+		time.Sleep(k.wait)
+		own, others, err := usedMemory()
 		if err != nil {
 			return err
 		}
+		objects := make([]any, count)
 		for i := range objects {
 			if objects[i], err = k.make(); err != nil {
 				return fmt.Errorf("%s %d: %w", k.name, i+1, err)
 			}
 		}
-		heapNow, othersNow, err := usedMemory()
+		time.Sleep(k.wait)
+		ownNow, othersNow, err := usedMemory()
 		if err != nil {
 			return err
 		}
-		per := func(before, now uint64) float64 { return (float64(now) - float64(before)) / float64(*count) / 1024 }
-		fmt.Fprintf(stdout, "%-22s %6.1f KiB of Go's heap, %6.1f KiB mapped\n", k.name, per(heap, heapNow), per(others, othersNow))
+		each := func(before, now uint64) float64 {
+			return (float64(now) - float64(before)) / float64(count*k.per) / 1024
+		}
+		fmt.Fprintf(out, "%-26s %6.1f KiB of Go's heap and stacks, %6.1f KiB mapped\n", k.name, each(own, ownNow), each(others, othersNow))
 		runtime.KeepAlive(objects)
 	}
 	return nil

@@ -40,16 +40,21 @@ Rows, each of which -rows can choose:
   .../list=16  messages that verbs perf posts 16 at a time, beside perftest as above
   .../list=1   the same one by one, for nothing but the difference that lists make
   open    from the start of a program, by one in C, until it has opened the device, and from its
-          first line
+          first line; nothing: of a program that opens none
   connect  connections that are made 50 at once by two processes, beside cmtime
+  dial    the same with Dial and Listen: the first 50 of a program, and later ones, which use memory and
+          CQs of those that were closed
   call    a call that posts a SEND of 64 bytes, and one that polls a completion. Both sides are
           compiled for speed, rdma-core's with -O2 as the distribution does it, and have one
-          processor; both take the locks that a program with several threads needs
+          processor; both take the locks that a program with several threads needs. And a system call,
+          fcntl(F_GETFD)
   mr      memory that is there already is registered, and deregistered
   qps     so many RC queue pairs are made and connected with themselves, messages of 64 bytes go over
           one after the other, and they are closed
   cqs     the same, where each queue pair has a CQ of its own
   mrs     the same with one queue pair and so many memory regions
+  conns   messages of 64 bytes over one after the other of so many connections of package cm, from one end
+          to the other in the same process, beside cqs. It is their growth that can be compared
 
 Each figure of ours is divided by rdma-core's of the same round, and the ratios' median and
 spread are told: below 1 is better for times, above 1 for msg/s and MiB/s. "!" marks what is not
@@ -86,7 +91,7 @@ func options(args []string, stdout io.Writer) (*bench, error) {
 	f.IntVar(&b.count, "iterations", 0, "messages of a run of traffic (default: depends on the size)")
 	sizes := f.String("sizes", joined(defaultSizes), "`sizes` of messages in bytes, with commas")
 	mrs := f.String("mr", "4096", "`sizes` of memory to register in bytes, with commas")
-	qps := f.String("qps", "1,100,1000", "`numbers` of queue pairs, CQs and memory regions, with commas")
+	qps := f.String("qps", "1,100,1000", "`numbers` of queue pairs, CQs, memory regions and connections, with commas")
 	only := f.String("rows", "", "`regexp` of the names of the rows to measure (default: all)")
 	f.BoolVar(&b.guest, "guest", false, "the machine is a guest of the run's own: have TCP keep no ports of connections that have ended, which iWARP needs")
 	f.BoolVar(&b.cm, "cm", false, "connect by the connection manager, as on iWARP; what iWARP has not is left out: atomic, call, qps")

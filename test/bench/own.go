@@ -50,49 +50,35 @@ func registrations(out io.Writer, device string, size, count int) error {
 	return nil
 }
 
-// many makes count objects of a kind: RC queue pairs with one CQ (qps), queue pairs with a CQ each (cqs), or
-// one queue pair and memory regions (mrs). Each queue pair is connected with itself. Then messages of 64 bytes
-// go over one after the other in turn, each sent, received and polled before the next, of which the first over
-// each object is not timed; then all are closed. It prints the nanoseconds that it took to make an object, those per message, and those to close an object.
-func many(out io.Writer, device, kind string, count, messages int) error {
-	n := map[string]*struct{ qps, cqs, mrs int }{"qps": {count, 1, 1}, "cqs": {count, count, 1}, "mrs": {1, 1, count}}[kind]
-	if n == nil {
-		return fmt.Errorf("%q is no kind of object, want qps, cqs or mrs", kind)
-	}
+// many makes MRs, CQs and RC queue pairs, which take the CQs in turn and are connected with themselves. Messages
+// of 64 bytes go over one queue pair, CQ and MR after the other, each sent, received and polled before the next,
+// after one over each that is not timed. Then all are closed. It prints the nanoseconds to make one object, per
+// message, and to close one object. Objects that there are fewer of than of the others do not count.
+func many(out io.Writer, device string, qps, cqs, mrs, messages int) error {
 	dev, pd, buf, err := open(device, 4096)
 	if err != nil {
 		return err
 	}
 	defer dev.Close()
 	buf.Bytes()[0] = 1
-	qps, cqs, mrs := make([]*uverbs.QP, n.qps), make([]*uverbs.CQ, n.cqs), make([]*uverbs.MR, n.mrs)
-	begin := time.Now()
-	for i := range mrs {
-		if mrs[i], err = pd.RegMR(buf, uverbs.AccessLocalWrite); err != nil {
-			return fmt.Errorf("region %d: %w", i+1, err)
-		}
+	q, c, m := make([]*uverbs.QP, qps), make([]*uverbs.CQ, cqs), make([]*uverbs.MR, mrs)
+	most := max(qps, cqs, mrs)
+	made, err := timed(most, []series{
+		{mrs, func(i int) (err error) { m[i], err = pd.RegMR(buf, uverbs.AccessLocalWrite); return err }},
+		{cqs, func(i int) (err error) { c[i], err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 4}); return err }},
+		{qps, func(i int) (err error) { q[i], err = newSelf(pd, c[i%cqs]); return err }},
+	})
+	if err != nil {
+		return err
 	}
-	if n.mrs == 1 {
-		begin = time.Now()
-	}
-	for i := range qps {
-		if i < n.cqs {
-			if cqs[i], err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 4}); err != nil {
-				return fmt.Errorf("CQ %d: %w", i+1, err)
-			}
-		}
-		if qps[i], err = newSelf(pd, cqs[i%n.cqs]); err != nil {
-			return fmt.Errorf("queue pair %d: %w", i+1, err)
-		}
-	}
-	made := time.Since(begin)
 	sgl := make([]uverbs.SGE, 1)
 	send, wcs := uverbs.SendWR{Opcode: uverbs.WRSend, SGL: sgl}, make([]uverbs.WC, 1)
-	for i := range count + messages {
-		if i == count { // each was used once
+	var begin time.Time
+	for i := range most + messages {
+		if i == most {
 			begin = time.Now()
 		}
-		qp, mr := qps[i%n.qps], mrs[i%n.mrs]
+		qp, cq, mr := q[i%qps], c[i%cqs], m[i%mrs]
 		sgl[0] = mr.SGE(0, 64)
 		if err := qp.PostRecv(0, mr.SGE(2048, 64)); err != nil {
 			return err
@@ -101,7 +87,7 @@ func many(out io.Writer, device, kind string, count, messages int) error {
 			return err
 		}
 		for done := 0; done < 2; {
-			k, err := cqs[i%n.cqs].Poll(wcs)
+			k, err := cq.Poll(wcs)
 			if err != nil {
 				return err
 			}
@@ -114,25 +100,39 @@ func many(out io.Writer, device, kind string, count, messages int) error {
 		}
 	}
 	sent := time.Since(begin)
-	begin = time.Now()
-	for i := 0; i < n.qps && n.mrs == 1; i++ {
-		if err := qps[i].Close(); err != nil {
-			return err
-		}
-	}
-	for i := 0; i < n.cqs && n.cqs > 1; i++ {
-		if err := cqs[i].Close(); err != nil {
-			return err
-		}
-	}
-	for i := 0; i < n.mrs && n.mrs > 1; i++ {
-		if err := mrs[i].Close(); err != nil {
-			return err
-		}
+	closed, err := timed(most, []series{
+		{qps, func(i int) error { return q[i].Close() }},
+		{cqs, func(i int) error { return c[i].Close() }},
+		{mrs, func(i int) error { return m[i].Close() }},
+	})
+	if err != nil {
+		return err
 	}
 	per := func(d time.Duration, n int) float64 { return float64(d.Nanoseconds()) / float64(n) }
-	fmt.Fprintf(out, "%.1f %.1f %.1f\n", per(made, count), per(sent, messages), per(time.Since(begin), count))
+	fmt.Fprintf(out, "%.1f %.1f %.1f\n", per(made, most), per(sent, messages), per(closed, most))
 	return nil
+}
+
+// A series is something done n times.
+type series struct {
+	n  int
+	do func(i int) error
+}
+
+// timed does several series one after the other and returns the time of those that have length counted.
+func timed(counted int, all []series) (total time.Duration, err error) {
+	for _, s := range all {
+		begin := time.Now()
+		for i := range s.n {
+			if err := s.do(i); err != nil {
+				return 0, fmt.Errorf("object %d of %d: %w", i+1, s.n, err)
+			}
+		}
+		if s.n == counted {
+			total += time.Since(begin)
+		}
+	}
+	return total, nil
 }
 
 // newSelf makes a queue pair that is connected with itself.

@@ -107,17 +107,24 @@ var questions = []question{
 		{"64 KiB, polling", "plain/size=65536/wait=poll"},
 		{"64 B, events", "plain/size=64/wait=events"},
 		{"4 KiB, events", "plain/size=4096/wait=events"},
-		{"64 B, polling, by instructions", counted + "qps/n=1/message"},
+		{"64 B from a QP to itself, polling, by instructions, beside a C program", counted + "qps/n=1/message"},
 		{"64 B, events, by instructions", counted + "plain/size=64/wait=events"},
 	}},
 	{"Control path, by instructions", []labelled{
 		{"start a program that opens a device", counted + "open/program"},
 		{"open a device", counted + "open/device"},
-		{"create and connect a QP, default options", counted + "qps/n=100/create"},
+		{"create and connect a QP", counted + "qps/n=100/create"},
 		{"close a QP", counted + "qps/n=100/close"},
 		{"register 4 KiB", counted + "mr/size=4096/reg"},
 		{"deregister 4 KiB", counted + "mr/size=4096/dereg"},
-		{"one of 50 connections, beside cmtime, by the clock", "connect/n=50"},
+		{"one of 50 connections, `cm.ID` beside cmtime", counted + "connect/n=50"},
+		{"one of 50 connections, `cm.ID` beside cmtime, by the clock", "connect/n=50"},
+		{"one of 50 connections, `cm.Dial` beside cmtime, the first of a program", counted + "dial/n=50/first"},
+		{"one of 50 connections, `cm.Dial` beside cmtime, later ones", counted + "dial/n=50/later"},
+	}},
+	{"What is inherent in Go, by instructions, beside C programs", []labelled{
+		{"start a program that does nothing", counted + "open/nothing"},
+		{"a system call: `fcntl(F_GETFD)`", counted + "call/system"},
 	}},
 }
 
@@ -219,37 +226,36 @@ func writeTool(b *strings.Builder, runs []*Report) {
 // scaleCounts are the columns of the table of scale.
 var scaleCounts = []int{10, 100, 1000, 10000}
 
-// scaleRows are its rows: of the first, the cost of a message with one object is the base of all.
-var scaleRows = []labelled{
-	{"queue pairs, by instructions", counted + "qps"}, {"CQs, by instructions", counted + "cqs"},
-	{"MRs, by instructions", counted + "mrs"},
+// scaleRows are its rows. With one object a queue pair, a CQ and an MR are the same.
+var scaleRows = []struct{ label, name, one string }{
+	{"queue pairs", "qps", "qps"}, {"CQs", "cqs", "qps"}, {"MRs", "mrs", "qps"},
+	{"`cm.Conn`s, beside queue pairs with a CQ each", "conns", "conns"},
 }
 
 // writeScale writes how the cost of a message grows with the number of objects, in the first run.
 func writeScale(b *strings.Builder, runs []*Report) {
 	var table strings.Builder
-	for _, r := range runs[:1] {
-		for _, s := range scaleRows {
-			base := r.find(counted + "qps/n=1/message")
-			line, measured := fmt.Sprintf("| %s, %s |", r.kernel(), s.label), false
-			for _, n := range scaleCounts {
-				row := r.find(fmt.Sprintf("%s/n=%d/message", s.name, n))
-				if !row.measured() || !base.measured() {
-					line += " |"
-					continue
-				}
-				measured = true
-				line += fmt.Sprintf(" %.2f / %.2f |", row.OursMedian/base.OursMedian, row.RdmaCoreMedian/base.RdmaCoreMedian)
+	r := runs[0]
+	for _, s := range scaleRows {
+		one := r.find(counted + s.one + "/n=1/message")
+		line, measured := "| "+s.label+" |", false
+		for _, n := range scaleCounts {
+			row := r.find(fmt.Sprintf("%s%s/n=%d/message", counted, s.name, n))
+			if !row.measured() || !one.measured() {
+				line += " |"
+				continue
 			}
-			if measured {
-				table.WriteString(line + "\n")
-			}
+			measured = true
+			line += fmt.Sprintf(" %.2f / %.2f |", row.OursMedian/one.OursMedian, row.RdmaCoreMedian/one.RdmaCoreMedian)
+		}
+		if measured {
+			table.WriteString(line + "\n")
 		}
 	}
 	if table.Len() == 0 {
 		return
 	}
-	b.WriteString("\n**Scale: the cost of a message with so many objects in use in turn, relative to one; goverbs / rdma-core**\n\n| |")
+	b.WriteString("\n**Scale: instructions of a message with so many objects in turn, relative to one; goverbs / rdma-core**\n\n| Linux " + r.kernel() + " |")
 	for _, n := range scaleCounts {
 		fmt.Fprintf(b, " %d |", n)
 	}

@@ -23,9 +23,11 @@ const (
 	listGain  = 1.2 // of the message rate, when messages are posted 16 at a time
 	openRatio = 0.2 // of the time to open a device
 
-	createRatio   = 1.25
-	registerRatio = 1.1
-	closeRatio    = 1.15
+	createRatio    = 1.25
+	registerRatio  = 1.1
+	closeRatio     = 1.15
+	dialFirstRatio = 1.3
+	dialRatio      = 1.1
 )
 
 // listLength is how many messages are posted at a time in a row about that.
@@ -85,7 +87,7 @@ func (b *bench) all() []work {
 			all = append(all, b.traffic("send", "bw", size, false, listLength), b.traffic("send", "bw", size, false, 1))
 		}
 	}
-	all = append(all, b.opening(), b.connecting())
+	all = append(all, b.opening(), b.starting(), b.connecting(), b.dialing())
 	if !b.cm {
 		all = append(all, b.calling())
 	}
@@ -98,6 +100,11 @@ func (b *bench) all() []work {
 				continue // one queue pair has one CQ and one region
 			}
 			all = append(all, b.many(kind, n))
+		}
+	}
+	for _, n := range b.qps {
+		if !b.cm {
+			all = append(all, b.conns(n))
 		}
 	}
 	return all
@@ -164,7 +171,7 @@ func (b *bench) traffic(op, metric string, size int, events bool, list int) work
 	}
 }
 
-// program returns the command line of a program of ours that is this one, or of rdma-core's, with
+// child returns the command line of a program of ours that is this one, or of rdma-core's, with
 // what both are told.
 func (b *bench) child(args ...any) (ours, theirs []string) {
 	ours, theirs = []string{b.self, "child"}, []string{b.theirs + "-" + fmt.Sprint(args[0])}
@@ -177,25 +184,39 @@ func (b *bench) child(args ...any) (ours, theirs []string) {
 	return ours, theirs
 }
 
-// pair is work of two programs which print lines of figures, of which the medians count.
+// pair is work of two programs which print lines of figures in the order of the rows, of which the medians
+// count.
 func pair(rows []Row, ours, theirs []string, each float64) work {
-	do := func(line []string) func(context.Context) ([]float64, error) {
-		return func(ctx context.Context) ([]float64, error) {
-			v, err := medians(ctx, line, len(rows))
-			for i := range v {
-				v[i] /= each
-			}
-			return v, err
+	return work{rows, figures(ours, len(rows), each), figures(theirs, len(rows), each)}
+}
+
+// figures runs a program that prints lines of n figures, and divides their medians.
+func figures(line []string, n int, each float64) func(context.Context) ([]float64, error) {
+	return func(ctx context.Context) ([]float64, error) {
+		v, err := medians(ctx, line, n)
+		for i := range v {
+			v[i] /= each
 		}
+		return v, err
 	}
-	return work{rows, do(ours), do(theirs)}
+}
+
+// column returns one figure of several.
+func column(i int, do func(context.Context) ([]float64, error)) func(context.Context) ([]float64, error) {
+	return func(ctx context.Context) ([]float64, error) {
+		v, err := do(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return v[i : i+1], nil
+	}
 }
 
 // calling is the posting of a small SEND, and the polling of its completion.
 func (b *bench) calling() work {
 	const size, count, rounds = 64, 64, 20
 	ours, theirs := b.child("calls", b.device, b.gid, size, count, rounds)
-	return pair([]Row{row("call/post", nanoseconds, noWorse), row("call/poll", nanoseconds, noWorse)}, ours, theirs, 1)
+	return pair([]Row{row("call/post", nanoseconds, noWorse), row("call/poll", nanoseconds, noWorse), row("call/system", nanoseconds, 0)}, ours, theirs, 1)
 }
 
 // registering is the registration of memory.
@@ -211,11 +232,29 @@ func (b *bench) registering(size int) work {
 
 // many is about n objects of a kind: queue pairs, CQs with a queue pair each, or memory regions.
 func (b *bench) many(kind string, n int) work {
-	messages := max(10_000, n) // so that what making the objects leaves to the background counts little
-	ours, theirs := b.child("qps", b.device, b.gid, kind, n, messages)
+	qps, cqs, mrs := n, 1, 1
+	switch kind {
+	case "cqs":
+		cqs = n
+	case "mrs":
+		qps, mrs = 1, n
+	}
+	ours, theirs := b.child("qps", b.device, b.gid, qps, cqs, mrs, manyMessages(n))
 	name := fmt.Sprintf("%s/n=%d/", kind, n)
 	return pair([]Row{row(name+"create", microseconds, createRatio), row(name+"message", microseconds, noWorse),
 		row(name+"close", microseconds, closeRatio)}, ours, theirs, 1e3)
+}
+
+// manyMessages is how many messages go over n objects, so that what making these leaves to the background
+// counts little.
+func manyMessages(n int) int { return max(10_000, 5*n) }
+
+// conns is about n connections of package cm, beside as many queue pairs with a CQ each. Only their growth
+// can be compared: a connection counts credits, copies messages, and sends between two queue pairs.
+func (b *bench) conns(n int) work {
+	ours, _ := b.child("conns", b.device, n, manyMessages(n))
+	_, theirs := b.child("qps", b.device, b.gid, n, n, 1, manyMessages(n))
+	return work{[]Row{row(fmt.Sprintf("conns/n=%d/message", n), microseconds, 0)}, figures(ours, 1, 1e3), column(1, figures(theirs, 3, 1e3))}
 }
 
 // opening is the opening of a device by a program: from its start, and from its first line.
@@ -226,7 +265,28 @@ func (b *bench) opening() work {
 	return pair([]Row{row("open/program", milliseconds, openRatio), row("open/device", milliseconds, openRatio)}, do(b.open), do(b.theirs+"-open"), 1e6)
 }
 
+// starting is the start of a program that is linked with the library and does nothing.
+func (b *bench) starting() work {
+	do := func(program string) []string {
+		return []string{b.theirs + "-start", strconv.Itoa(starts), program, ""}
+	}
+	return work{[]Row{row("open/nothing", milliseconds, 0)}, column(0, figures(do(b.open), 2, 1e6)), column(0, figures(do(b.theirs+"-open"), 2, 1e6))}
+}
+
 // connecting is the making of connections, step by step.
 func (b *bench) connecting() work {
-	return work{[]Row{row(fmt.Sprintf("connect/n=%d", atOnce), microseconds, noWorse)}, b.connect, b.cmtime}
+	ours := func(ctx context.Context) ([]float64, error) { return b.connect(ctx, "accept", "connect", 1) }
+	return work{[]Row{row(fmt.Sprintf("connect/n=%d", atOnce), microseconds, noWorse)}, ours, b.cmtime}
+}
+
+// dialing is the same with Dial and Listen: the first connections of a program, and later ones, which use
+// memory and CQs of those that were closed.
+func (b *bench) dialing() work {
+	ours := func(ctx context.Context) ([]float64, error) { return b.connect(ctx, "listen", "dial", 2) }
+	theirs := func(ctx context.Context) ([]float64, error) {
+		v, err := b.cmtime(ctx)
+		return append(v, v...), err
+	}
+	name := fmt.Sprintf("dial/n=%d/", atOnce)
+	return work{[]Row{row(name+"first", microseconds, dialFirstRatio), row(name+"later", microseconds, dialRatio)}, ours, theirs}
 }

@@ -23,6 +23,9 @@ import (
 // serverIP is where servers are, an address of the device.
 var serverIP = netip.MustParseAddr("10.1.0.1")
 
+// serverAny is any port there.
+const serverAny = "10.1.0.1:0"
+
 // patience bounds a run, on a machine that emulates and is busy.
 const patience = 2 * time.Minute
 
@@ -309,14 +312,15 @@ func perftestFigure(out string, size int, unit string) (float64, error) {
 // errNoFigure is about a run of perftest that prints 0.00, as one in a few hundred does.
 var errNoFigure = errors.New("want a figure above 0")
 
-// connect makes connections with our library.
-func (b *bench) connect(ctx context.Context) ([]float64, error) {
+// connect runs two children that connect to each other: one that says where it listens, and another that
+// prints lines of n figures in nanoseconds. It returns the medians in microseconds.
+func (b *bench) connect(ctx context.Context, server, client string, n int) ([]float64, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	s, err := start([]string{b.self, "child", "accept", b.device}, w)
+	s, err := start([]string{b.self, "child", server, b.device}, w)
 	w.Close()
 	if err != nil {
 		return nil, err
@@ -327,7 +331,7 @@ func (b *bench) connect(ctx context.Context) ([]float64, error) {
 		<-s.ended
 		return nil, s.failed()
 	}
-	v, err := medians(ctx, []string{b.self, "child", "connect", b.device, strings.TrimSpace(to)}, 1)
+	v, err := medians(ctx, []string{b.self, "child", client, b.device, strings.TrimSpace(to)}, n)
 	for i := range v {
 		v[i] /= 1e3
 	}

@@ -35,8 +35,12 @@ func (r *Report) title() string {
 	if r.Perftest != "" {
 		with = ", perftest " + r.Perftest
 	}
-	return fmt.Sprintf("Linux %s, %s, %s with %d processors (%s)%s, %s, commit %s, %d rounds",
-		r.Kernel, r.Device, r.Arch, r.CPUs, r.CPU, with, r.Date, r.Commit, r.Rounds)
+	processors := "processors"
+	if r.CPUs == 1 {
+		processors = "processor"
+	}
+	return fmt.Sprintf("Linux %s, %s, %s with %d %s (%s)%s, %s, commit %s, %d rounds",
+		r.Kernel, r.Device, r.Arch, r.CPUs, processors, r.CPU, with, r.Date, r.Commit, r.Rounds)
 }
 
 // heading is the first line of the table.

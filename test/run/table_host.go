@@ -146,6 +146,8 @@ func (c *config) taskSuites() []suite {
 		{name: "benchcount", doc: "the same by instructions executed, which a busy machine does not change", steps: []step{
 			c.side([]string{"-icount", "-cpus", "1"}, "-commit", c.version, "-rounds", "3", "-sizes", "2,64,4096", "-mr", "4096,1048576", "-qps", "100",
 				"-rows", "^(open|call|mr|qps)/|^(read|atomic)-(lat|bw)/.*/wait=poll$")}},
+		{name: "benchmemory", doc: "the memory of a PD, MR, CQ, QP and connection", steps: []step{
+			{flags: []string{"-mem", "4G"}, shown: true, programs: []program{{name: "bench", args: []string{"memory"}}}}}},
 		{name: "costs", doc: "instructions, beside the recorded ones; to record them: -suite costs/measure,costs/record", steps: c.costSteps()},
 		{name: "sidebyside", doc: "a short form of bench, and post and poll on a modelled ConnectX", steps: c.sideBySide()},
 		{name: "golden", doc: "record what rdma-core's programs and rxe do, which unit tests compare with ours", steps: []step{{needs: golden, host: []string{"sh", "test/run/golden.sh", c.kernel, c.arch}}}},
@@ -173,7 +175,7 @@ func (c *config) side(flags []string, args ...string) step {
 func (c *config) benchSteps() []step {
 	clock := c.side([]string{"-mem", "4G", "--append=idle=poll", "-out", "bench.json:bench.json"}, "-commit", c.version, "-json", "bench.json")
 	count := c.side([]string{"-mem", "4G", "-icount", "-cpus", "1", "-out", "count.json:count.json"}, "-commit", c.version, "-json", "count.json",
-		"-counted", "-rounds", "3", "-sizes", "64,4096", "-mr", "4096", "-qps", "1,10,100,1000,10000", "-rows", "^(open|mr|qps|cqs|mrs|plain)/")
+		"-counted", "-rounds", "3", "-sizes", "64,4096", "-mr", "4096", "-qps", "1,10,100,1000,10000", "-rows", "^(open|connect|dial|call|mr|qps|cqs|mrs|conns|plain)/")
 	clock.name, count.name = "measure", "count"
 	keep := step{name: "keep", dir: ".build/" + c.arch, host: shell(`for run in count bench; do
 	if grep -q '"name"' $run.json; then ./bench keep -dir "${KEEP:-../results}" $run.json; fi || exit 1

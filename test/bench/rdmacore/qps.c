@@ -1,13 +1,13 @@
 /*
- * Many objects of a kind, with rdma-core:
+ * Many objects, with rdma-core:
  *
- *     qps DEVICE GID_INDEX KIND COUNT MESSAGES
+ *     qps DEVICE GID_INDEX QPS CQS MRS MESSAGES
  *
- * COUNT RC queue pairs with one CQ (KIND is qps), as many with a CQ each (cqs), or one queue pair and COUNT
- * memory regions (mrs) are made; each queue pair is connected with itself. Then messages of 64 bytes go
- * over one queue pair, CQ or region after the other in turn, each sent, received and polled before the
- * next, of which the first over each is not timed; then all are destroyed. It prints the nanoseconds that it took to make a queue pair or a region,
- * those per message, and those to destroy one.
+ * So many MRs, CQs and RC queue pairs are made; the queue pairs take the CQs in turn and are connected with
+ * themselves. Messages of 64 bytes go over one queue pair, CQ and MR after the other, each sent, received and
+ * polled before the next, after one over each that is not timed. Then all are destroyed. It prints the
+ * nanoseconds to make one object, per message, and to destroy one object. Objects that there are fewer of
+ * than of the others do not count.
  */
 #include "common.h"
 
@@ -21,36 +21,46 @@ int main(int argc, char **argv)
 	struct ibv_qp **qps;
 	struct ibv_mr **mrs;
 	struct way way;
-	long long begin, made, sent;
+	long long begin, made = 0, sent, destroyed = 0;
 	static char buf[4096] __attribute__((aligned(4096)));
 
-	if (argc != 6) {
-		fprintf(stderr, "usage: %s DEVICE GID_INDEX qps|cqs|mrs COUNT MESSAGES\n", argv[0]);
+	if (argc != 7) {
+		fprintf(stderr, "usage: %s DEVICE GID_INDEX QPS CQS MRS MESSAGES\n", argv[0]);
 		return 2;
 	}
-	int count = atoi(argv[4]), messages = atoi(argv[5]);
-	int nqps = strcmp(argv[3], "mrs") ? count : 1, nmrs = strcmp(argv[3], "mrs") ? 1 : count;
-	int ncqs = strcmp(argv[3], "cqs") ? 1 : count;
+	int nqps = atoi(argv[3]), ncqs = atoi(argv[4]), nmrs = atoi(argv[5]), messages = atoi(argv[6]);
+	int most = nqps;
 
+	if (ncqs > most)
+		most = ncqs;
+	if (nmrs > most)
+		most = nmrs;
 	memset(buf, 1, sizeof buf);
 	qps = calloc(nqps, sizeof *qps);
 	cqs = calloc(ncqs, sizeof *cqs);
 	mrs = calloc(nmrs, sizeof *mrs);
+	if (!qps || !cqs || !mrs)
+		fail("calloc");
 	if (!(ctx = open_device(argv[1])))
 		fail(argv[1]);
 	if (!(pd = ibv_alloc_pd(ctx)))
 		fail("PD");
 	find_way(&way, ctx, atoi(argv[2]));
+
 	begin = now();
-	for (int i = 0; i < nmrs; i++) {
+	for (int i = 0; i < nmrs; i++)
 		if (!(mrs[i] = ibv_reg_mr(pd, buf, sizeof buf, IBV_ACCESS_LOCAL_WRITE)))
-			fail("memory");
-	}
-	if (nmrs == 1)
-		begin = now();
-	for (int i = 0; i < nqps; i++) {
-		if (i < ncqs && !(cqs[i] = ibv_create_cq(ctx, 4, NULL, NULL, 0)))
+			fail("MR");
+	if (nmrs == most)
+		made += now() - begin;
+	begin = now();
+	for (int i = 0; i < ncqs; i++)
+		if (!(cqs[i] = ibv_create_cq(ctx, 4, NULL, NULL, 0)))
 			fail("CQ");
+	if (ncqs == most)
+		made += now() - begin;
+	begin = now();
+	for (int i = 0; i < nqps; i++) {
 		struct ibv_qp_init_attr init = {
 			.send_cq = cqs[i % ncqs],
 			.recv_cq = cqs[i % ncqs],
@@ -62,10 +72,11 @@ int main(int argc, char **argv)
 			fail("QP");
 		connect_self(qps[i], &way);
 	}
-	made = now() - begin;
+	if (nqps == most)
+		made += now() - begin;
 
-	for (int i = 0; i < count + messages; i++) {
-		if (i == count) /* each was used once */
+	for (int i = 0; i < most + messages; i++) {
+		if (i == most)
 			begin = now();
 		struct ibv_qp *qp = qps[i % nqps];
 		struct ibv_mr *mr = mrs[i % nmrs];
@@ -81,16 +92,25 @@ int main(int argc, char **argv)
 		drain(cqs[i % ncqs], 2);
 	}
 	sent = now() - begin;
+
 	begin = now();
-	for (int i = 0; i < nqps && nmrs == 1; i++)
+	for (int i = 0; i < nqps; i++)
 		if (ibv_destroy_qp(qps[i]))
 			fail("destroy QP");
-	for (int i = 0; i < ncqs && ncqs > 1; i++)
+	if (nqps == most)
+		destroyed += now() - begin;
+	begin = now();
+	for (int i = 0; i < ncqs; i++)
 		if (ibv_destroy_cq(cqs[i]))
 			fail("destroy CQ");
-	for (int i = 0; i < nmrs && nmrs > 1; i++)
+	if (ncqs == most)
+		destroyed += now() - begin;
+	begin = now();
+	for (int i = 0; i < nmrs; i++)
 		if (ibv_dereg_mr(mrs[i]))
 			fail("deregister");
-	printf("%.1f %.1f %.1f\n", (double)made / count, (double)sent / messages, (double)(now() - begin) / count);
+	if (nmrs == most)
+		destroyed += now() - begin;
+	printf("%.1f %.1f %.1f\n", (double)made / most, (double)sent / messages, (double)destroyed / most);
 	return 0;
 }
