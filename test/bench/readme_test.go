@@ -132,11 +132,18 @@ func TestDefaults(t *testing.T) {
 	if b, err = options([]string{"-counted"}, nil); err != nil {
 		t.Fatal(err)
 	}
+	clear(names)
 	for _, w := range b.selected() {
 		for _, r := range w.rows {
+			names[r.Name] = true
 			if strings.HasPrefix(r.Name, "send") || strings.HasPrefix(r.Name, "plain/") && strings.HasSuffix(r.Name, "poll") {
 				t.Errorf("%s, of two programs that poll, is counted", r.Name)
 			}
+		}
+	}
+	for _, want := range []string{"plain/size=64/wait=events", "dial/n=50/later", "open/nothing", "call/system", "mrs/n=1000/message", "conns/n=1/message"} {
+		if !names[want] {
+			t.Errorf("%s is not counted", want)
 		}
 	}
 }
