@@ -120,6 +120,22 @@ func TestRows(t *testing.T) {
 	}
 }
 
+// TestMany: the children are told how many of each object there are.
+func TestMany(t *testing.T) {
+	b := &bench{self: "echo", device: "d"}
+	for _, c := range []struct {
+		w    work
+		args string
+	}{
+		{b.many("qps", 10), "child qps d 0 10 1 1 10000"}, {b.many("cqs", 9), "child qps d 0 9 9 1 10000"},
+		{b.many("mrs", 8), "child qps d 0 1 1 8 10000"}, {b.conns(4000), "child conns d 4000 20000"},
+	} {
+		if _, err := c.w.ours(t.Context()); err == nil || !strings.Contains(err.Error(), `"`+c.args+`\n"`) {
+			t.Errorf("%v, want that echo says %s", err, c.args)
+		}
+	}
+}
+
 // TestTurns: both take turns, and neither always is the first; an error ends a row.
 func TestTurns(t *testing.T) {
 	b := &bench{rounds: 4}

@@ -302,6 +302,9 @@ func TestWithCounted(t *testing.T) {
 	count := testReport("abc", map[string][]float64{"count/mr/size=4096/reg": {20}})
 	count.CPUs = 1
 	count.Counted = count.title()
+	if !strings.Contains(clock.title(), " 2 processors (") || !strings.Contains(count.title(), " 1 processor (") {
+		t.Errorf("the titles are %s and %s", clock.title(), count.title())
+	}
 	for _, both := range []*Report{clock.with(count), count.with(clock)} {
 		if both.CPUs != 2 || both.Counted != count.title() || len(both.Rows) != 2 || !both.clocked() || count.clocked() {
 			t.Errorf("%+v", both)
