@@ -111,6 +111,8 @@ var questions = []question{
 		{"64 B, events, by instructions", counted + "plain/size=64/wait=events"},
 	}},
 	{"Control path, by instructions", []labelled{
+		{"start a program that does nothing", counted + "open/nothing"},
+		{"a system call: `fcntl(F_GETFD)`", counted + "call/system"},
 		{"start a program that opens a device", counted + "open/program"},
 		{"open a device", counted + "open/device"},
 		{"create and connect a QP", counted + "qps/n=100/create"},
@@ -121,10 +123,6 @@ var questions = []question{
 		{"one of 50 connections, `cm.ID` beside cmtime, by the clock", "connect/n=50"},
 		{"one of 50 connections, `cm.Dial` beside cmtime, the first of a program", counted + "dial/n=50/first"},
 		{"one of 50 connections, `cm.Dial` beside cmtime, later ones", counted + "dial/n=50/later"},
-	}},
-	{"What is inherent in Go, by instructions, beside C programs", []labelled{
-		{"start a program that does nothing", counted + "open/nothing"},
-		{"a system call: `fcntl(F_GETFD)`", counted + "call/system"},
 	}},
 }
 
