@@ -175,7 +175,7 @@ func (c *config) side(flags []string, args ...string) step {
 func (c *config) benchSteps() []step {
 	clock := c.side([]string{"-mem", "4G", "--append=idle=poll", "-out", "bench.json:bench.json"}, "-commit", c.version, "-json", "bench.json")
 	count := c.side([]string{"-mem", "4G", "-icount", "-cpus", "1", "-out", "count.json:count.json"}, "-commit", c.version, "-json", "count.json",
-		"-counted", "-rounds", "3", "-sizes", "64,4096", "-mr", "4096", "-qps", "1,10,100,1000,10000", "-rows", "^(open|connect|dial|call|mr|qps|cqs|mrs|conns|plain)/")
+		"-counted", "-rounds", "3", "-sizes", "64,4096", "-mr", "4096", "-qps", "1,10,100,1000,10000", "-rows", "^(open|connect|dial|call|mr|qps|cqs|mrs|plain)/|^conns/n=(1|10|100|1000)/")
 	clock.name, count.name = "measure", "count"
 	keep := step{name: "keep", dir: ".build/" + c.arch, host: shell(`for run in count bench; do
 	if grep -q '"name"' $run.json; then ./bench keep -dir "${KEEP:-../results}" $run.json; fi || exit 1
