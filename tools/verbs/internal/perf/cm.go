@@ -3,11 +3,12 @@ package perf
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/uverbs"
@@ -181,7 +182,9 @@ func listenIDs(e *End, addr netip.Addr) (*connections, error) {
 	}
 	c.addr = netip.AddrPortFrom(addr.Unmap(), a.Local.Port)
 	c.token = make([]byte, tokenSize)
-	rand.Read(c.token) // it never fails
+	if _, err := unix.Getrandom(c.token, 0); err != nil {
+		return nil, fmt.Errorf("random bytes for the token: %w", err)
+	}
 	return c, nil
 }
 
