@@ -82,8 +82,7 @@ func (k *call) write(c *kernel.Legacy) syscall.Errno {
 
 // request reads the core struct of the request. A shorter one is completed with zeros, a longer one
 // must end in zeros. The address of the response is left out, since it means nothing here.
-func request[T any](k *call, req *T) syscall.Errno {
-	b := kernel.Bytes(req)
+func (k *call) request(b []byte) syscall.Errno {
 	n := 0
 	if k.legacy.answers() && k.legacy.number&extended == 0 {
 		n = 8
@@ -100,8 +99,8 @@ func request[T any](k *call, req *T) syscall.Errno {
 
 // respond writes the core struct of the response, as much of it as there is room for, and zeroes
 // what remains of the room.
-func respond[T any](k *call, resp *T) syscall.Errno {
-	clear(k.out[copy(k.out, kernel.Bytes(resp)):])
+func (k *call) respond(resp []byte) syscall.Errno {
+	clear(k.out[copy(k.out, resp):])
 	return 0
 }
 

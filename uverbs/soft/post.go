@@ -22,7 +22,7 @@ func postSend(k *call) syscall.Errno {
 		return errno
 	}
 	errno = q.queues.Doorbell()
-	respond(k, &abi.PostSendResp{})
+	k.respond(kernel.Bytes(&abi.PostSendResp{}))
 	return errno
 }
 

@@ -223,7 +223,7 @@ func queueMethods() []method {
 func write[Req any](number uint32, run func(*call, *Req) syscall.Errno) legacy {
 	return legacy{number: number, req: sizeOf[Req](), run: func(k *call) syscall.Errno {
 		req := new(Req)
-		if errno := request(k, req); errno != 0 {
+		if errno := k.request(kernel.Bytes(req)); errno != 0 {
 			return errno
 		}
 		return run(k, req)
@@ -233,13 +233,13 @@ func write[Req any](number uint32, run func(*call, *Req) syscall.Errno) legacy {
 func reply[Req, Resp any](number uint32, run func(*call, *Req, *Resp) syscall.Errno) legacy {
 	return legacy{number: number, req: sizeOf[Req](), resp: sizeOf[Resp](), run: func(k *call) syscall.Errno {
 		req, resp := new(Req), new(Resp)
-		if errno := request(k, req); errno != 0 {
+		if errno := k.request(kernel.Bytes(req)); errno != 0 {
 			return errno
 		}
 		if errno := run(k, req, resp); errno != 0 {
 			return errno
 		}
-		return respond(k, resp)
+		return k.respond(kernel.Bytes(resp))
 	}}
 }
 
