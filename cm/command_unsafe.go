@@ -121,13 +121,11 @@ func command[Q any](f *file, cmd uint32, req *Q) syscall.Errno {
 	return f.issue(newMessage(cmd, req, 0).raw(nil))
 }
 
-// commandNoSignals is command for a command that may take long and that a signal must not
-// interrupt. Go's scheduler uses signals to preempt goroutines. On iWARP the kernel makes a TCP
-// connection during a command: a signal aborts it, and the command starts again with a port that is
-// still in use. If the peer is soft iWARP, it mistakes the aborted connection for the end of its
-// listener.
-func commandNoSignals[Q any](f *file, cmd uint32, req *Q) syscall.Errno {
-	o := newMessage(cmd, req, 0).raw(nil)
+// issueNoSignals is issue for a command that may take long and that a signal must not interrupt.
+// Go's scheduler uses signals to preempt goroutines. On iWARP the kernel makes a TCP connection
+// during a command: a signal aborts it, and the command starts again with a port that is still in
+// use. If the peer is soft iWARP, it mistakes the aborted connection for the end of its listener.
+func (f *file) issueNoSignals(o rawCommand) syscall.Errno {
 	f.open.RLock()
 	defer f.open.RUnlock()
 	switch {

@@ -75,15 +75,19 @@ func (id *ID) datagrams() bool { return id.space == UDP || id.space == IPoIB }
 
 // do issues a command for the ID. The address is for errors and may be nil.
 func do[Q any](id *ID, op string, addr *Addr, cmd uint32, req *Q) error {
+	return id.issue(op, addr, newMessage(cmd, req, 0).raw(nil))
+}
+
+// issue is do for a message.
+func (id *ID) issue(op string, addr *Addr, o rawCommand) error {
 	if id.closed.Load() {
 		return id.errClosed()
 	}
-	var errno syscall.Errno
-	if f := id.channel.Load().file; cmd == abi.RDMA_USER_CM_CMD_CONNECT && id.mayDial() {
-		errno = commandNoSignals(f, cmd, req)
-	} else {
-		errno = command(f, cmd, req)
+	issue := (*file).issue
+	if o.hdr.Cmd == abi.RDMA_USER_CM_CMD_CONNECT && id.mayDial() {
+		issue = (*file).issueNoSignals
 	}
+	errno := issue(id.channel.Load().file, o)
 	if errno == 0 {
 		return nil
 	}

@@ -135,7 +135,7 @@ func (c *client) netlinkPorts(dev Device) ([]Port, error) {
 		if err != nil {
 			return nil, err
 		}
-		ports = append(ports, p)
+		ports = insertPort(ports, p)
 	}
 	return s.missingPorts(dev, ports, index)
 }
@@ -157,15 +157,23 @@ func (s *session) missingPorts(dev Device, ports []Port, index *rtAttr) ([]Port,
 		if err == nil {
 			var p Port
 			if p, err = decodePort(b, dev); err == nil {
-				ports = append(ports, p)
+				ports = insertPort(ports, p)
 			}
 		}
 		if err != nil && first == nil {
 			first = fmt.Errorf("port %d: %w", n, err)
 		}
 	}
-	slices.SortFunc(ports, func(a, b Port) int { return int(a.Num) - int(b.Num) })
 	return ports, first
+}
+
+// insertPort adds a port to those that have smaller and larger numbers.
+func insertPort(ports []Port, p Port) []Port {
+	n := len(ports)
+	for n > 0 && ports[n-1].Num > p.Num {
+		n--
+	}
+	return slices.Insert(ports, n, p)
 }
 
 // maxPorts limits the search for missing ports. An adapter has at most one port per virtual

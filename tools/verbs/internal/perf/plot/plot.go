@@ -155,9 +155,13 @@ func (n Named) label(what string) string {
 
 // bySize calls a function for the results in the order of their sizes.
 func (n Named) bySize(f func(perf.Size)) {
-	sorted := slices.SortedStableFunc(slices.Values(n.Report.Results), func(a, b perf.Size) int { return cmp.Compare(a.Size, b.Size) })
+	var sorted []*perf.Size
+	for i := range n.Report.Results {
+		sorted = append(sorted, &n.Report.Results[i])
+	}
+	slices.SortStableFunc(sorted, func(a, b *perf.Size) int { return cmp.Compare(a.Size, b.Size) })
 	for _, s := range sorted {
-		f(s)
+		f(*s)
 	}
 }
 
