@@ -13,6 +13,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -184,6 +185,10 @@ func valueFacts(spec *ast.ValueSpec, text func(ast.Node) string, facts map[strin
 			continue
 		}
 		v := spec.Values[i]
+		if lit, ok := v.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+			tableFacts(id.Name, strings.Trim(lit.Value, "`"), facts)
+			continue
+		}
 		if lit, ok := v.(*ast.CompositeLit); ok {
 			rowFacts(id.Name, lit, text, facts)
 			continue
@@ -232,6 +237,42 @@ func rowFacts(name string, table *ast.CompositeLit, text func(ast.Node) string, 
 			values = append(values, text(e))
 		}
 		facts[key] = "there " + strings.Join(values, " ")
+	}
+}
+
+// tableFacts adds the enumerators and fields of a table in text, which compactHelp describes.
+func tableFacts(name, table string, facts map[string]string) {
+	for line := range strings.Lines(table) {
+		words := strings.Fields(line)
+		if len(words) < 2 {
+			continue
+		}
+		key := name + " " + words[0] + " " + words[1]
+		facts[key] = "there"
+		next, end := "0", int64(0)
+		for _, w := range words[min(3, len(words)):] {
+			if words[0] == "enum" {
+				n, value, ok := strings.Cut(w, "=")
+				if !ok {
+					value = next
+				}
+				facts[key+" "+strings.Trim(words[2], "-")+n] = value
+				next = after(value)
+				continue
+			}
+			field, typ, ok := strings.Cut(w, ":")
+			if !ok {
+				typ = "4"
+			}
+			field, text, ok := strings.Cut(field, "@")
+			if ok {
+				end, _ = strconv.ParseInt(text, 10, 64)
+			}
+			if !reserved(field[strings.LastIndex(field, ".")+1:]) {
+				facts[key+" "+field] = fmt.Sprintf("%d:%s", end, typ)
+			}
+			end = fieldEnd(end, typ)
+		}
 	}
 }
 

@@ -27,6 +27,9 @@ func generatePackage(c *compiler, list *packageList, version string, out map[str
 	if err != nil {
 		return err
 	}
+	if list.table != "" {
+		return generateTable(c, list, u, version, out)
+	}
 	b, err := newBuilder(list, u)
 	if err != nil {
 		return err

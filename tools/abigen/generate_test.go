@@ -252,6 +252,12 @@ func TestAllowList(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range pkgs {
+		if p.table != "" {
+			if _, err := os.Stat(filepath.Join("..", "..", filepath.FromSlash(p.dir), compactFile)); err != nil {
+				t.Error(err)
+			}
+			continue
+		}
 		for _, h := range p.headers {
 			name := filepath.Join("..", "..", filepath.FromSlash(path.Join(p.dir, fileName(h.path))))
 			b, err := os.ReadFile(name)

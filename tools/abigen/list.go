@@ -14,6 +14,7 @@ type packageList struct {
 	dir     string   // below the repository's root
 	about   []string // lines of the package comment
 	strip   string   // prefix cut off C struct names
+	table   string   // Go package of a table of all that the headers declare, instead of Go types
 	headers []*headerList
 
 	omit    map[string]bool     // enumerators left out
@@ -93,6 +94,9 @@ func (p *listParser) directive(word, rest string) error {
 		return nil
 	case "strip":
 		p.pkg.strip = rest
+		return nil
+	case "table":
+		p.pkg.table = rest
 		return nil
 	case "header":
 		return p.startHeader(rest)
