@@ -115,104 +115,105 @@ func decodeCounts(b []byte) (ResourceCounts, error) {
 // the command that lists them, the attributes of the answer, and the attribute that has an object's
 // number.
 type resource[T any] struct {
+	kind
+	decode func(*message) T
+}
+
+// kind is the part of a resource that does not depend on its Go type.
+type kind struct {
 	name             string // plural, for errors
 	cmd              int
 	table, entry, id int
 	need             feature
-	decode           func(*message) T
 }
 
 var (
-	qps = resource[QP]{"QPs", abi.RDMA_NLDEV_CMD_RES_QP_GET, abi.RDMA_NLDEV_ATTR_RES_QP,
-		abi.RDMA_NLDEV_ATTR_RES_QP_ENTRY, abi.RDMA_NLDEV_ATTR_RES_LQPN, feature{}, decodeQP}
-	cqs = resource[CQ]{"CQs", abi.RDMA_NLDEV_CMD_RES_CQ_GET, abi.RDMA_NLDEV_ATTR_RES_CQ,
-		abi.RDMA_NLDEV_ATTR_RES_CQ_ENTRY, abi.RDMA_NLDEV_ATTR_RES_CQN, feature{}, decodeCQ}
-	mrs = resource[MR]{"MRs", abi.RDMA_NLDEV_CMD_RES_MR_GET, abi.RDMA_NLDEV_ATTR_RES_MR,
-		abi.RDMA_NLDEV_ATTR_RES_MR_ENTRY, abi.RDMA_NLDEV_ATTR_RES_MRN, feature{}, decodeMR}
-	pds = resource[PD]{"PDs", abi.RDMA_NLDEV_CMD_RES_PD_GET, abi.RDMA_NLDEV_ATTR_RES_PD,
-		abi.RDMA_NLDEV_ATTR_RES_PD_ENTRY, abi.RDMA_NLDEV_ATTR_RES_PDN, feature{}, decodePD}
-	cmIDs = resource[CMID]{"CM IDs", abi.RDMA_NLDEV_CMD_RES_CM_ID_GET, abi.RDMA_NLDEV_ATTR_RES_CM_ID,
-		abi.RDMA_NLDEV_ATTR_RES_CM_ID_ENTRY, abi.RDMA_NLDEV_ATTR_RES_CM_IDN, feature{}, decodeCMID}
-	contexts = resource[Context]{"contexts", abi.RDMA_NLDEV_CMD_RES_CTX_GET, abi.RDMA_NLDEV_ATTR_RES_CTX,
-		abi.RDMA_NLDEV_ATTR_RES_CTX_ENTRY, abi.RDMA_NLDEV_ATTR_RES_CTXN, feature{name: "list of contexts", since: Version{5, 13}}, decodeContext}
-	srqs = resource[SRQ]{"SRQs", abi.RDMA_NLDEV_CMD_RES_SRQ_GET, abi.RDMA_NLDEV_ATTR_RES_SRQ,
-		abi.RDMA_NLDEV_ATTR_RES_SRQ_ENTRY, abi.RDMA_NLDEV_ATTR_RES_SRQN, feature{name: "list of SRQs", since: Version{5, 13}}, decodeSRQ}
+	qps = resource[QP]{kind{"QPs", abi.RDMA_NLDEV_CMD_RES_QP_GET, abi.RDMA_NLDEV_ATTR_RES_QP,
+		abi.RDMA_NLDEV_ATTR_RES_QP_ENTRY, abi.RDMA_NLDEV_ATTR_RES_LQPN, feature{}}, decodeQP}
+	cqs = resource[CQ]{kind{"CQs", abi.RDMA_NLDEV_CMD_RES_CQ_GET, abi.RDMA_NLDEV_ATTR_RES_CQ,
+		abi.RDMA_NLDEV_ATTR_RES_CQ_ENTRY, abi.RDMA_NLDEV_ATTR_RES_CQN, feature{}}, decodeCQ}
+	mrs = resource[MR]{kind{"MRs", abi.RDMA_NLDEV_CMD_RES_MR_GET, abi.RDMA_NLDEV_ATTR_RES_MR,
+		abi.RDMA_NLDEV_ATTR_RES_MR_ENTRY, abi.RDMA_NLDEV_ATTR_RES_MRN, feature{}}, decodeMR}
+	pds = resource[PD]{kind{"PDs", abi.RDMA_NLDEV_CMD_RES_PD_GET, abi.RDMA_NLDEV_ATTR_RES_PD,
+		abi.RDMA_NLDEV_ATTR_RES_PD_ENTRY, abi.RDMA_NLDEV_ATTR_RES_PDN, feature{}}, decodePD}
+	cmIDs = resource[CMID]{kind{"CM IDs", abi.RDMA_NLDEV_CMD_RES_CM_ID_GET, abi.RDMA_NLDEV_ATTR_RES_CM_ID,
+		abi.RDMA_NLDEV_ATTR_RES_CM_ID_ENTRY, abi.RDMA_NLDEV_ATTR_RES_CM_IDN, feature{}}, decodeCMID}
+	contexts = resource[Context]{kind{"contexts", abi.RDMA_NLDEV_CMD_RES_CTX_GET, abi.RDMA_NLDEV_ATTR_RES_CTX,
+		abi.RDMA_NLDEV_ATTR_RES_CTX_ENTRY, abi.RDMA_NLDEV_ATTR_RES_CTXN, feature{name: "list of contexts", since: Version{5, 13}}}, decodeContext}
+	srqs = resource[SRQ]{kind{"SRQs", abi.RDMA_NLDEV_CMD_RES_SRQ_GET, abi.RDMA_NLDEV_ATTR_RES_SRQ,
+		abi.RDMA_NLDEV_ATTR_RES_SRQ_ENTRY, abi.RDMA_NLDEV_ATTR_RES_SRQN, feature{name: "list of SRQs", since: Version{5, 13}}}, decodeSRQ}
 )
 
 // list returns all objects of a kind.
 func list[T any](c *client, dev Device, r resource[T], attrs ...*rtAttr) ([]T, error) {
 	var all []T
-	cmd := command{op: "list " + r.name + " of", dev: dev, need: r.need}
-	err := c.run(cmd, func(s *session, index uint32) error {
-		replies, err := s.dump(r.cmd, append(attrs, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, index))...)
-		if err != nil {
-			return err
-		}
-		for _, b := range replies {
-			some, err := r.decodeTable(b)
-			if err != nil {
-				return err
-			}
-			all = append(all, some...)
-		}
-		return nil
-	})
+	err := c.each(dev, r.kind, attrs, func(m *message) { all = append(all, r.decode(m)) })
 	if err != nil {
 		return nil, err
 	}
 	return all, nil
 }
 
+// each calls a function for each object of a kind.
+func (c *client) each(dev Device, k kind, attrs []*rtAttr, object func(*message)) error {
+	cmd := command{op: "list " + k.name + " of", dev: dev, need: k.need}
+	return c.run(cmd, func(s *session, index uint32) error {
+		replies, err := s.dump(k.cmd, append(attrs, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, index))...)
+		if err != nil {
+			return err
+		}
+		for _, b := range replies {
+			if err := k.each(b, object); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// each calls a function for each object in a message of a dump.
+func (k kind) each(b []byte, object func(*message)) error {
+	m := parse(b)
+	m.need(k.table)
+	for e := range m.entries(k.table, k.entry) {
+		object(e)
+	}
+	return m.err
+}
+
 // one returns the object with the given number. The port is 0 for kinds of objects that do not
 // belong to a port (res_get_common_doit in nldev.c).
 func one[T any](c *client, dev Device, r resource[T], port, id uint32) (T, error) {
 	var v T
-	cmd := command{op: fmt.Sprintf("look for number %d among %s of", id, r.name), dev: dev, need: r.need}
+	err := c.one(dev, r.kind, port, id, func(m *message) { v = r.decode(m) })
+	if err != nil {
+		v = *new(T)
+	}
+	return v, err
+}
+
+// one calls a function for the object with the given number. The answer has the attributes that an
+// entry of a dump has.
+func (c *client) one(dev Device, k kind, port, id uint32, object func(*message)) error {
+	cmd := command{op: fmt.Sprintf("look for number %d among %s of", id, k.name), dev: dev, need: k.need}
 	var attrs []*rtAttr
-	if r.perPort() {
+	if k.perPort() {
 		cmd.port = &port
 		attrs = append(attrs, u32Attr(abi.RDMA_NLDEV_ATTR_PORT_INDEX, port))
 	}
-	err := c.run(cmd, func(s *session, index uint32) error {
-		attrs = append(attrs, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, index), u32Attr(r.id, id))
-		b, err := s.get(r.cmd, attrs...)
+	return c.run(cmd, func(s *session, index uint32) error {
+		b, err := s.get(k.cmd, append(attrs, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, index), u32Attr(k.id, id))...)
 		if err != nil {
 			return err
 		}
-		v, err = r.decodeOne(b)
-		return err
+		m := parse(b)
+		object(m)
+		return m.err
 	})
-	return v, err
 }
 
 // perPort reports whether objects of this kind belong to a port (NLDEV_PER_DEV is not set in
 // nldev.c).
-func (r resource[T]) perPort() bool {
-	return r.id == abi.RDMA_NLDEV_ATTR_RES_LQPN || r.id == abi.RDMA_NLDEV_ATTR_RES_CM_IDN
-}
-
-// decodeTable decodes a message of a dump.
-func (r resource[T]) decodeTable(b []byte) ([]T, error) {
-	m := parse(b)
-	m.need(r.table)
-	var all []T
-	for e := range m.entries(r.table, r.entry) {
-		all = append(all, r.decode(e))
-	}
-	if m.err != nil {
-		return nil, m.err
-	}
-	return all, nil
-}
-
-// decodeOne decodes the answer about one object. Its attributes are those that an entry of a dump
-// has.
-func (r resource[T]) decodeOne(b []byte) (T, error) {
-	m := parse(b)
-	v := r.decode(m)
-	if m.err != nil {
-		var zero T
-		return zero, m.err
-	}
-	return v, nil
+func (k kind) perPort() bool {
+	return k.id == abi.RDMA_NLDEV_ATTR_RES_LQPN || k.id == abi.RDMA_NLDEV_ATTR_RES_CM_IDN
 }

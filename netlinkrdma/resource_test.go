@@ -41,14 +41,18 @@ func recorded(t testing.TB, name string) [][]byte {
 // tables has the decoders of this package that take nested attributes, by the first
 // part of the names of their files in testdata.
 var tables = map[string]func([]byte) (any, error){
-	"qp":       table(qps),
-	"cq":       table(cqs),
-	"mr":       table(mrs),
-	"pd":       table(pds),
-	"cm_id":    table(cmIDs),
-	"ctx":      table(contexts),
-	"srq":      table(srqs),
-	"one_pd":   func(b []byte) (any, error) { return pds.decodeOne(b) },
+	"qp":    table(qps),
+	"cq":    table(cqs),
+	"mr":    table(mrs),
+	"pd":    table(pds),
+	"cm_id": table(cmIDs),
+	"ctx":   table(contexts),
+	"srq":   table(srqs),
+	"one_pd": func(b []byte) (any, error) {
+		m := parse(b)
+		pd := pds.decode(m)
+		return pd, m.err
+	},
 	"counts":   func(b []byte) (any, error) { return decodeCounts(b) },
 	"mode":     func(b []byte) (any, error) { return decodeCounterSetting(b) },
 	"settings": func(b []byte) (any, error) { return decodeSettings(b) },
@@ -68,6 +72,15 @@ var comparePorts = cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }
 
 func table[T any](r resource[T]) func([]byte) (any, error) {
 	return func(b []byte) (any, error) { return r.decodeTable(b) }
+}
+
+// decodeTable decodes a message of a dump.
+func (r resource[T]) decodeTable(b []byte) (all []T, err error) {
+	err = r.each(b, func(m *message) { all = append(all, r.decode(m)) })
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
 }
 
 // nest is an attribute that has attributes, as newer code of the kernel makes it.

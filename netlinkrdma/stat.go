@@ -188,8 +188,8 @@ type QPCounter struct {
 	Counters []Counter   // Counters are the values.
 }
 
-var qpCounterList = resource[QPCounter]{"QP counters", abi.RDMA_NLDEV_CMD_STAT_GET, abi.RDMA_NLDEV_ATTR_STAT_COUNTER,
-	abi.RDMA_NLDEV_ATTR_STAT_COUNTER_ENTRY, abi.RDMA_NLDEV_ATTR_STAT_COUNTER_ID, qpCounters, decodeQPCounter}
+var qpCounterList = resource[QPCounter]{kind{"QP counters", abi.RDMA_NLDEV_CMD_STAT_GET, abi.RDMA_NLDEV_ATTR_STAT_COUNTER,
+	abi.RDMA_NLDEV_ATTR_STAT_COUNTER_ENTRY, abi.RDMA_NLDEV_ATTR_STAT_COUNTER_ID, qpCounters}, decodeQPCounter}
 
 // QPCounters returns the counters for single QPs of a device, on all ports, as "rdma statistic qp
 // show" does. The list is empty if there are none or the driver does not support them.
@@ -223,8 +223,8 @@ type MRCounters struct {
 	Counters []Counter // Counters has page faults on mlx5, and is empty with most drivers.
 }
 
-var mrCounterList = resource[MRCounters]{"MR counters", abi.RDMA_NLDEV_CMD_STAT_GET, abi.RDMA_NLDEV_ATTR_RES_MR,
-	abi.RDMA_NLDEV_ATTR_RES_MR_ENTRY, abi.RDMA_NLDEV_ATTR_RES_MRN, feature{}, decodeMRCounters}
+var mrCounterList = resource[MRCounters]{kind{"MR counters", abi.RDMA_NLDEV_CMD_STAT_GET, abi.RDMA_NLDEV_ATTR_RES_MR,
+	abi.RDMA_NLDEV_ATTR_RES_MR_ENTRY, abi.RDMA_NLDEV_ATTR_RES_MRN, feature{}}, decodeMRCounters}
 
 // CountersOfMRs returns the driver's counters of each memory region of a device, as "rdma statistic
 // mr" does.
