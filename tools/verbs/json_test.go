@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
+	"github.com/goverbs/goverbs/tools/verbs/internal/trace"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -87,7 +88,7 @@ func TestJSONKeys(t *testing.T) {
 	documented := documentedKeys(t)
 	printed := map[string]any{
 		"devices": deviceRow{}, "status": statusRow{}, "system": systemReport{}, "info": deviceReport{}, "res": resReport{}, "stat": statReport{}, "events": eventRow{}, "doctor": diagnosis{},
-		"pingpong": result{}, "rping": rpingResult{}, "perf": perf.Report{},
+		"pingpong": result{}, "rping": rpingResult{}, "perf": perf.Report{}, "trace": trace.EventJSON{}, "trace --summary": trace.SummaryRow{},
 	}
 	if got, want := slices.Sorted(maps.Keys(documented)), slices.Sorted(maps.Keys(printed)); !slices.Equal(got, want) {
 		t.Errorf("JSON.md describes %q, want %q", got, want)

@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -22,7 +23,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := newRoot().ExecuteContext(ctx)
-	if err != nil {
+	if err != nil && !errors.As(err, new(programStatus)) {
 		fmt.Fprintf(os.Stderr, "verbs: %s\n", err)
 	}
 	os.Exit(exitStatus(err))
@@ -60,7 +61,7 @@ Environment:
 	root.SetFlagErrorFunc(flagError)
 	root.SetGlobalNormalizationFunc(flagName)
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newDevices(), newStatus(), newInfo(), newLink(), newDev(), newSystem(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newEvents(), newPerf(), newCompletion())
+	root.AddCommand(newDevices(), newStatus(), newInfo(), newLink(), newDev(), newSystem(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newEvents(), newPerf(), newTrace(), newCompletion())
 	completeAll(root)
 	return root
 }

@@ -24,11 +24,14 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 
 // exitStatus returns the exit status of the program.
 func exitStatus(err error) int {
+	var status programStatus
 	switch {
 	case err == nil:
 		return 0
 	case errors.As(err, new(usageError)):
 		return 2
+	case errors.As(err, &status):
+		return int(status)
 	}
 	return 1
 }

@@ -1,0 +1,292 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/verbs/internal/trace"
+)
+
+// programStatus is the exit status of a program that was traced, which the command passes on.
+type programStatus int
+
+// Error implements error.
+func (s programStatus) Error() string { return fmt.Sprintf("the program's exit status is %d", int(s)) }
+
+// traceOutput are the flags that say what is printed.
+type traceOutput struct {
+	asJSON, summary, failed bool
+	object                  string
+}
+
+func (o *traceOutput) flags(cmd *cobra.Command) {
+	jsonFlag(cmd, &o.asJSON)
+	f := cmd.Flags()
+	f.BoolVar(&o.summary, "summary", false, "print a table of the commands with their errors and times instead of the calls")
+	f.BoolVar(&o.failed, "failed", false, "print only calls that failed")
+	f.StringVar(&o.object, "object", "", "print only calls about this `OBJECT`, such as \"QP 17\", or about all of a kind, such as QP")
+}
+
+func newTrace() *cobra.Command {
+	var out traceOutput
+	var record string
+	var pid int
+	cmd := &cobra.Command{
+		Use:   "trace [flags] -- PROGRAM [ARGUMENT...]",
+		Short: "Show what a program does with RDMA devices, call by call",
+		Long: `It runs a program and prints, on standard error, every call that the program, its threads and its
+children make to the files in /dev/infiniband: the commands with their attributes and the driver's
+part, the memory of the device that is mapped, and events. Objects have their numbers, and what the
+kernel answers follows "->". Values of 0 are left out, which --json prints. Doorbells (the commands
+that rxe and siw need for each message) are counted, and their number is printed when the object is
+destroyed. What the kernel's headers do not name is printed as bytes.
+
+Any program can be traced that runs on this processor in 64-bit mode: in C on rdma-core, in Go, in
+Python. System calls that have nothing to do with it run at full speed, and so does a program that
+works with the queues of a card. --pid attaches to a process that runs, which then stops at every
+system call; an interrupt ends the trace and lets the process go on.`,
+		Example: `  verbs trace -- ibv_devinfo -d rxe0
+  verbs trace --object QP -- ibv_rc_pingpong -d rxe0 -g 1 server
+  verbs trace -o record -- rping -s       # write a record
+  verbs trace show record --failed        # print it
+  verbs trace --summary --pid 4711`,
+		Annotations: map[string]string{exitKey: "  0  success, by the program's exit status; another is passed on, and is 128+N if signal N killed it\n  1  failure of the trace, too; standard error has the reason"},
+		Args: func(_ *cobra.Command, args []string) error {
+			switch {
+			case (len(args) == 0) == (pid == 0):
+				return usagef("the arguments of verbs trace are a program or --pid; \"verbs trace --help\" shows both")
+			case pid < 0:
+				return usagef("--pid is %d, allowed: 1 and more", pid)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runTrace(cmd, args, pid, record, out)
+		},
+	}
+	cmd.Flags().SetInterspersed(false) // the program's flags are not ours
+	out.flags(cmd)
+	cmd.Flags().StringVarP(&record, "output", "o", "", "write a record of the calls to this `FILE` instead of printing them")
+	cmd.Flags().IntVarP(&pid, "pid", "p", 0, "attach to the process with this `PID`")
+	cmd.AddCommand(newTraceShow())
+	return cmd
+}
+
+func newTraceShow() *cobra.Command {
+	var out traceOutput
+	cmd := &cobra.Command{
+		Use:   "show [flags] FILE",
+		Short: "Print a record of \"verbs trace -o\"",
+		Example: `  verbs trace show record
+  verbs trace show record --json | jq 'select(.errno)'`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("the number of arguments of verbs trace show is %d, allowed: 1", len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f, err := os.Open(args[0])
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			if err := showRecord(f, newTracePrinter(cmd.OutOrStdout(), out)); err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+			return nil
+		},
+	}
+	out.flags(cmd)
+	return cmd
+}
+
+// showRecord prints a record. Of one that was cut it prints what there is.
+func showRecord(r io.Reader, p *tracePrinter) error {
+	rd, err := trace.NewReader(r)
+	if err != nil {
+		return err
+	}
+	for {
+		c, err := rd.Next()
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return errors.Join(err, p.end())
+		}
+		if err := p.add(c); err != nil {
+			return err
+		}
+	}
+}
+
+// tracePrinter prints calls. It is safe for concurrent use.
+type tracePrinter struct {
+	mu      sync.Mutex
+	w       io.Writer
+	out     traceOutput
+	decoder *trace.Decoder
+	summary trace.Summary
+	ended   bool
+}
+
+func newTracePrinter(w io.Writer, out traceOutput) *tracePrinter {
+	return &tracePrinter{w: w, out: out, decoder: trace.NewDecoder()}
+}
+
+// add prints a call.
+func (p *tracePrinter) add(c *trace.Call) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		return nil
+	}
+	return p.print(p.decoder.Decode(c))
+}
+
+func (p *tracePrinter) print(e *trace.Event) error {
+	switch {
+	case p.out.failed && e.Call.Errno == "", !p.selects(e):
+		return nil
+	case p.out.summary:
+		p.summary.Add(e)
+		return nil
+	case p.out.asJSON:
+		b, err := e.JSON()
+		if err != nil {
+			return err
+		}
+		_, err = p.w.Write(append(b, '\n'))
+		return err
+	case e.Doorbell && e.Call.Errno == "":
+		return nil
+	}
+	_, err := fmt.Fprintln(p.w, e.Text())
+	return err
+}
+
+// selects reports whether an event is about the objects of the flag --object.
+func (p *tracePrinter) selects(e *trace.Event) bool {
+	want := p.out.object
+	return want == "" || strings.EqualFold(want, e.Kind) || strings.EqualFold(want, e.Object)
+}
+
+// end prints what is left at the end.
+func (p *tracePrinter) end() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		return nil
+	}
+	p.ended = true
+	if p.out.summary {
+		if !p.out.asJSON {
+			return p.summary.Print(p.w)
+		}
+		return json.NewEncoder(p.w).Encode(p.summary.Rows())
+	}
+	for _, e := range p.decoder.Finish() {
+		if err := p.print(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// runTrace runs a program, or attaches to a process, and prints or records its calls.
+func runTrace(cmd *cobra.Command, args []string, pid int, record string, out traceOutput) error {
+	warn := func(format string, args ...any) { fmt.Fprintf(cmd.ErrOrStderr(), "verbs: "+format+"\n", args...) }
+	printer := newTracePrinter(cmd.ErrOrStderr(), out)
+	sink := func(c *trace.Call) { printer.add(c) }
+	end := func(int) error { return printer.end() }
+	if record != "" {
+		f, err := os.Create(record)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		release, err := kernelRelease()
+		if err != nil {
+			return err
+		}
+		r := trace.NewRecorder(f, trace.Header{Kernel: release, Arch: runtime.GOARCH, Program: args, PID: pid})
+		sink, end = r.Add, r.End
+	}
+	t := &trace.Tracer{Sink: sink, Warn: warn, DriverOf: driverFinder()}
+	type result struct {
+		status int
+		err    error
+	}
+	done := make(chan result, 1)
+	go func() {
+		var r result
+		if pid != 0 {
+			r.status, r.err = t.Attach(pid)
+		} else {
+			r.status, r.err = t.Run(args, passTermination)
+		}
+		done <- r
+	}()
+	detach := context.Background()
+	if pid != 0 { // an interrupt lets the process go on; a program that was started has it itself
+		detach = cmd.Context()
+	}
+	select {
+	case r := <-done:
+		if err := errors.Join(r.err, end(r.status)); err != nil {
+			return err
+		}
+		if r.status != 0 {
+			return programStatus(r.status)
+		}
+	case <-detach.Done(): // the end of this process detaches
+		return end(0)
+	}
+	return nil
+}
+
+// passTermination passes the signal that ends this process on to the program. An interrupt from the
+// terminal reaches both.
+func passTermination(pid int) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGTERM)
+	go func() {
+		for range c {
+			syscall.Kill(pid, syscall.SIGTERM)
+		}
+	}()
+}
+
+// driverFinder returns a function that finds the device and the driver's number of a char device.
+func driverFinder() func(string) (string, uint32) {
+	type found struct {
+		device string
+		driver uint32
+	}
+	known := map[string]found{}
+	return func(file string) (string, uint32) {
+		if f, ok := known[file]; ok {
+			return f.device, f.driver
+		}
+		devices, _ := netlinkrdma.Devices() // without them, the driver's part is shown as bytes
+		for _, d := range devices {
+			if cd, err := netlinkrdma.UverbsDev(d); err == nil {
+				known[cd.Name] = found{d.Name, uint32(cd.DriverID)}
+			}
+		}
+		return known[file].device, known[file].driver
+	}
+}
