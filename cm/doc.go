@@ -41,6 +41,8 @@
 //	var d cm.Dialer
 //	transport := &http.Transport{DialContext: d.DialContext}
 //
+// Package [github.com/goverbs/goverbs/cm/rsocket] has streams for peers that use librdmacm's rsockets.
+//
 // # Memory of the peer
 //
 // A Conn also reads and writes memory of the peer without involving the peer's program:

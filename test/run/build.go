@@ -21,6 +21,8 @@ var testPackages = map[string]string{
 	"mmio":        "mmio",
 	"netlinkrdma": "netlinkrdma",
 	"perf":        "tools/verbs/internal/perf",
+	"rsocket":     "cm/rsocket",
+	"rstream":     "test/rstream",
 	"rxe":         "mmio/rxe",
 	"softrxe":     "test/softrxe",
 	"uverbs":      "uverbs",

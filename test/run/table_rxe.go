@@ -95,6 +95,20 @@ func (c *config) rxeSuites() []suite {
 			}},
 		},
 		{
+			name: "rsocket", doc: "package rsocket with rdma-core's programs, and with curl by librspreload.so, as the peer",
+			steps: []step{
+				{name: "rxe", with: append(rdmacm[:3:3], "curl"), env: c.guestEnv(), flags: []string{"-timeout", "20m"}, programs: test("rsocket", "rstream")},
+				{
+					name: "mlx5", device: "mlx5,mode=roce", with: append(rdmacm[:3:3], "curl"), env: model[:3:3],
+					flags: []string{"-timeout", "20m"}, programs: test("rsocket", "rstream"),
+				},
+				{
+					name: "siw", device: "siw", with: append(rdmacm[:3:3], "curl"), env: c.guestEnv("GOVERBS_DEVICES=siw0,siw1"),
+					flags: []string{"-timeout", "20m", "-cpus", "1"}, programs: test("rsocket", "rstream"), // see siw/interop
+				},
+			},
+		},
+		{
 			name: "racevm", doc: "the verbs and connections on rxe under the race detector",
 			steps: []step{
 				{name: "verbs", race: true, flags: []string{"-mem", "2G"}, env: []string{guest}, programs: test("conformance")},

@@ -25,6 +25,7 @@ func (c *config) softSuite() suite {
 	race.name, race.driver, race.alone, race.needs = "race", "", true, []string{"gcc"}
 	race.host = words("go test -count=1 -race -timeout 30m ./test/conformance")
 	cm := step{name: "cm", driver: "soft", path: "auto", host: words("go test -count=1 ./cm"), env: []string{"GOVERBS_DEVICES=soft0,soft1"}}
+	rsocket := step{name: "rsocket", host: words("go test -count=1 ./cm/rsocket"), env: []string{"GOVERBS_DEVICES=soft0,soft1"}}
 	cmRace := step{
 		name: "cmrace", alone: true, needs: []string{"gcc"}, env: []string{"GOVERBS_DEVICES=soft0,soft1", "CGO_ENABLED=1"},
 		host: words("go test -count=1 -race -timeout 30m ./cm"),
@@ -54,7 +55,7 @@ func (c *config) softSuite() suite {
 	}
 	return suite{
 		name: "soft", doc: "software devices on this machine: the verbs, over each way of giving commands, and connections, within the process and through sockets, also under the race detector and with lost packets",
-		steps: append([]step{verbs("auto"), verbs("ioctl", "RDMAABI=ioctl", walk), verbs("write", "RDMAABI=write", walk), cm, viaSockets, cmSockets, race, cmRace, cmWithLoss}, loss...),
+		steps: append([]step{verbs("auto"), verbs("ioctl", "RDMAABI=ioctl", walk), verbs("write", "RDMAABI=write", walk), cm, rsocket, viaSockets, cmSockets, race, cmRace, cmWithLoss}, loss...),
 	}
 }
 

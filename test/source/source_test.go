@@ -114,13 +114,14 @@ var mayImport = []struct {
 	// The software device plays the kernel: it has neither uverbs nor the program's side of rxe.
 	{"uverbs/soft", []string{"mmio", "uverbs/internal/abi", "uverbs/internal/kernel", "uverbs/internal/inproc", "uverbs/soft/gsi", "uverbs/soft/internal"}},
 	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/internal", "uverbs/soft", "uverbs/soft/gsi"}},
+	{"cm/rsocket", []string{"cm", "uverbs"}},
 	{"cm", []string{"uverbs", "uverbs/soft/gsi", "netlinkrdma", "cm/internal"}},
 	{"test/hca/engine", nil},
 	{"test/hca/prm", nil},
 	{"test/hca/vfiouser", nil},
 	{"test/hca", []string{"test/hca", "test/hca/engine", "test/hca/prm", "test/hca/vfiouser"}},
 	{"test/testenv", nil},
-	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/soft", "cm", "test"}},
+	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/soft", "cm", "cm/rsocket", "test"}},
 	{"tools/vmrun", []string{"tools/vmrun"}},
 	{"tools/abigen", nil},
 	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/soft", "cm", "tools", "tools/verbs/internal"}},
@@ -145,6 +146,9 @@ func TestImports(t *testing.T) {
 		}
 		if f.test() && f.pkg() == "cm" { // tells the model when a driver leaves, and makes the software devices of the rig
 			allowed = append(allowed, "test/hca/bench", "uverbs/soft", "test/softrig")
+		}
+		if f.test() && f.pkg() == "cm/rsocket" { // makes the software devices of the rig
+			allowed = append(allowed, "uverbs/soft")
 		}
 		if f.pkg() == "uverbs/soft" && f.ast.Name.Name == "soft_test" { // shows and tests what programs see
 			allowed = append(allowed, "uverbs", "cm")

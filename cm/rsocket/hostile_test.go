@@ -1,0 +1,257 @@
+package rsocket
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// FuzzParseConnData: any private data gives an error, or values within their limits that encode to
+// the same.
+func FuzzParseConnData(f *testing.F) {
+	good := connData{credits: 384, table: segment{1 << 40, 7, 2}, buffer: segment{1 << 41, 8, 65536}}.encode()
+	f.Add(good)
+	f.Add(append(bytes.Clone(good), make([]byte, 16)...))
+	f.Add([]byte("gv\x02\x01"))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d, err := parseConnData(b)
+		if err != nil {
+			if !errors.Is(err, syscall.EPROTO) {
+				t.Errorf("%v does not match EPROTO", err)
+			}
+			return
+		}
+		if d.credits == 0 || d.table.length == 0 || d.table.length > 1<<16 || d.buffer.length == 0 {
+			t.Errorf("%+v is out of range", d)
+		}
+		if !d.bigEndian { // this side encodes no other
+			want := bytes.Clone(b[:connDataSize])
+			want[1], want[4], want[5], want[6], want[7] = 0, 0, 0, 0, 0
+			if !bytes.Equal(d.encode(), want) {
+				t.Errorf("% x encodes to % x", b, d.encode())
+			}
+		}
+	})
+}
+
+// FuzzMessages: a sequence of messages that a peer may send ends with EPROTO, or leaves the state within its
+// limits.
+func FuzzMessages(f *testing.F) {
+	f.Add(binary.BigEndian.AppendUint32(nil, message(opData, 100)), []byte{1, 2, 3})
+	f.Add(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, message(opCredits, 390)), message(opControl, controlShutdown)), []byte{})
+	f.Fuzz(func(t *testing.T, messages, reads []byte) {
+		o, err := Options{RecvBuffer: 4096, Credits: 16}.defaults("Test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &Conn{o: o, granted: 2048, maxCredits: 100, sendUntil: 100, remote: segment{length: 1}}
+		for ; len(messages) >= 4; messages = messages[4:] {
+			if err := c.handle(binary.BigEndian.Uint32(messages), false); err != nil {
+				if !errors.Is(err, syscall.EPROTO) {
+					t.Errorf("%v does not match EPROTO", err)
+				}
+				break
+			}
+		}
+		waiting := 0
+		for _, n := range c.data {
+			waiting += int(n)
+		}
+		if c.granted < 0 || waiting+c.granted != 2048 || len(c.data) > o.Credits || c.sendUntil-c.sent > c.maxCredits {
+			t.Errorf("granted %d, %d messages of %d bytes, until %d", c.granted, len(c.data), waiting, c.sendUntil)
+		}
+	})
+}
+
+// TestMessages: each violation has an error that says what the peer has done.
+func TestMessages(t *testing.T) {
+	for _, s := range []struct {
+		messages []uint32
+		say      string // "" if they are right
+	}{
+		{[]uint32{message(opData, 2048)}, ""},
+		{[]uint32{message(opData, 2000), message(opData, 49)}, "written 49 bytes, and has room for 48"},
+		{[]uint32{message(opData, valueMask)}, "written 536870911 bytes"},
+		{bytesOf(17), "more than the 16 messages"},
+		{[]uint32{message(opCredits, 100)}, ""},
+		{[]uint32{message(opCredits, 101)}, "credits for 101 messages, and said at first that it has 100"},
+		{[]uint32{message(opCredits, 65535)}, "credits for 65535 messages"},
+		{[]uint32{message(opControl, controlShutdown), message(opData, 1)}, "data after its end"},
+		{[]uint32{message(opControl, controlDisconnect)}, ""},
+		{[]uint32{message(opControl, 3)}, "control message 3"},
+		{[]uint32{message(opMapping, 0)}, "mapped memory"},
+		{[]uint32{message(1, 5)}, "message of type 1"},
+	} {
+		o, err := Options{RecvBuffer: 4096, Credits: 16}.defaults("Test")
+		must(t, err)
+		c := &Conn{o: o, granted: 2048, maxCredits: 100, sendUntil: 100, remote: segment{length: 1}}
+		for _, m := range s.messages {
+			if err = c.handle(m, false); err != nil {
+				break
+			}
+		}
+		if s.say == "" && err != nil || s.say != "" && (!errors.Is(err, syscall.EPROTO) || !strings.Contains(err.Error(), s.say)) {
+			t.Errorf("%x: %v, want %q", s.messages, err, s.say)
+		}
+	}
+}
+
+// bytesOf returns messages with a byte each.
+func bytesOf(n int) (all []uint32) {
+	for range n {
+		all = append(all, message(opData, 1))
+	}
+	return all
+}
+
+// TestArguments: options that are not valid.
+func TestArguments(t *testing.T) {
+	for field, o := range map[string]Options{
+		"RecvBuffer": {RecvBuffer: 100}, "SendBuffer": {SendBuffer: 2 << 30}, "Credits": {Credits: 70000}, "SendDepth": {SendDepth: -1}, "Linger": {Linger: -1},
+	} {
+		_, err := Dial(t.Context(), "10.1.0.1:9", o)
+		var arg *uverbs.ArgError
+		if !errors.As(err, &arg) || arg.Field != field || arg.Package != "rsocket" {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
+// TestOtherProtocol: a peer that speaks another protocol, on each side.
+func TestOtherProtocol(t *testing.T) {
+	testenv.Guest(t)
+	l, err := cm.Listen(t.Context(), testenv.TheRig().Addrs[0]+":0", cm.ListenOptions{})
+	must(t, err)
+	defer l.Close()
+	if c, err := Dial(t.Context(), l.Addr().String(), Options{}); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("a listener of package cm: %v, %v", c, err)
+	}
+	ours := newListener(t, Options{})
+	if c, err := cm.Dial(t.Context(), ours.Addr().String(), cm.DialOptions{}); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("our listener, from package cm: %v, %v", c, err)
+	}
+	client, server, err := connect(ours, Options{}) // it still works
+	must(t, err)
+	must(t, client.Close(), server.Close())
+}
+
+// pairWith connects a hostile peer with an honest one and lets it act. The honest side then reads until
+// an error, which is returned.
+func pairWith(t *testing.T, l *Listener, act func(c *Conn)) error {
+	t.Helper()
+	client, server, err := connect(l, Options{})
+	must(t, err)
+	hostile := client.(*Conn)
+	hostile.mu.Lock()
+	act(hostile)
+	hostile.mu.Unlock()
+	must(t, server.SetDeadline(time.Now().Add(timeout)))
+	_, err = io.Copy(io.Discard, struct{ io.Reader }{server})
+	if err == nil {
+		_, err = server.Write(make([]byte, 100<<10))
+	}
+	hostile.mu.Lock()
+	hostile.fail(errors.New("the test is over"))
+	hostile.mu.Unlock()
+	client.Close()
+	server.Close()
+	return err
+}
+
+// TestHostile: what a peer does ends its connection with an error that says so, and the listener goes
+// on.
+func TestHostile(t *testing.T) {
+	l := newListener(t, Options{})
+	for _, s := range []struct {
+		name string
+		act  func(c *Conn)
+		say  string
+	}{
+		{"more data than there is room for", func(c *Conn) { c.sendControl(message(opData, 1<<20)) }, "has written 1048576 bytes"},
+		{"forged credits", func(c *Conn) { c.sendControl(message(opCredits, 30000)) }, "credits for 30000 messages"},
+		{"an unknown type", func(c *Conn) { c.sendControl(message(2, 0)) }, "message of type 2"},
+		{"a mapping", func(c *Conn) { c.sendControl(message(opMapping, 1)) }, "mapped memory"},
+		{"an unknown control message", func(c *Conn) { c.sendControl(message(opControl, 77)) }, "control message 77"},
+		{"data after the end", func(c *Conn) {
+			c.sendControl(message(opControl, controlShutdown))
+			c.sendControl(message(opData, 1))
+		}, "data after its end"},
+		{"it is gone", func(c *Conn) { c.id.Disconnect() }, "gone without closing"},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			if err := pairWith(t, l, s.act); err == nil || !strings.Contains(err.Error(), s.say) {
+				t.Errorf("%v, want %q", err, s.say)
+			}
+		})
+	}
+	client, server, err := connect(l, Options{})
+	must(t, err)
+	_, err = client.Write([]byte("still here"))
+	must(t, err, client.Close())
+	got, err := io.ReadAll(server)
+	must(t, err, server.Close())
+	if string(got) != "still here" {
+		t.Errorf("%q arrives", got)
+	}
+}
+
+// TestForgedBuffer: a peer announces a buffer that does not exist.
+func TestForgedBuffer(t *testing.T) {
+	l := newListener(t, Options{})
+	client, server, err := connect(l, Options{})
+	must(t, err)
+	honest, hostile := server.(*Conn), client.(*Conn)
+	honest.mu.Lock()
+	honest.remote.addr += 1 << 30
+	honest.mu.Unlock()
+	must(t, server.SetDeadline(time.Now().Add(timeout)))
+	_, err = server.Write([]byte("into nothing"))
+	for err == nil {
+		_, err = server.Write(make([]byte, 1000))
+	}
+	if !strings.Contains(err.Error(), "remote access error") && !strings.Contains(err.Error(), "remote invalid request") && !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("write into a buffer that does not exist: %v", err)
+	}
+	hostile.Close()
+	honest.Close()
+}
+
+// TestClose: random operations while both sides close.
+func TestClose(t *testing.T) {
+	l := newListener(t, Options{Linger: time.Second})
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 20 {
+		client, server, err := connect(l, Options{Linger: time.Second})
+		must(t, err)
+		done := make(chan error, 2)
+		for _, c := range []*Conn{client.(*Conn), server.(*Conn)} {
+			n, half := r.IntN(200_000), r.IntN(2) == 0
+			go func() {
+				c.SetDeadline(time.Now().Add(200 * time.Millisecond)) // neither reads, so both may wait for room
+				c.Write(make([]byte, n))
+				if half {
+					c.CloseWrite()
+				}
+				c.Close()
+				_, err := c.Write([]byte("late"))
+				if !strings.Contains(err.Error(), "closed") {
+					done <- err
+					return
+				}
+				done <- nil
+			}()
+		}
+		must(t, <-done, <-done)
+	}
+}

@@ -1,0 +1,339 @@
+package rsocket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Network is the name of the network in the errors of connections.
+const Network = "rsocket"
+
+// Options are the options of a connection. The zero value suits most programs, and is what librdmacm
+// uses.
+type Options struct {
+	RecvBuffer int // RecvBuffer is the size of the buffer for received data, in bytes, from 4 KiB to 1 GiB; zero is 128 KiB. It is rounded up to an even number.
+	SendBuffer int // SendBuffer is the size of the buffer for data to send, in bytes, from 4 KiB to 1 GiB; zero is 128 KiB.
+	Credits    int // Credits is how many messages with data the peer may send before this side reads them, from 16 to 16384; zero is 384.
+	SendDepth  int // SendDepth is how many messages with data of this side may be unacknowledged, from 16 to 16384; zero is 384.
+
+	KeepAlive time.Duration // KeepAlive is how often an idle connection checks whether the peer is still there; zero is 15 s, and a negative value disables the check.
+	Linger    time.Duration // Linger is the longest time that Close waits until everything that was written has arrived; zero is 5 s.
+}
+
+// defaults returns the options with their defaults filled in.
+func (o Options) defaults(op string) (Options, error) {
+	const least, most = 4 << 10, 1 << 30
+	for _, f := range []struct {
+		name              string
+		value             *int
+		zero, least, most int
+	}{
+		{"RecvBuffer", &o.RecvBuffer, 128 << 10, least, most},
+		{"SendBuffer", &o.SendBuffer, 128 << 10, least, most},
+		{"Credits", &o.Credits, 384, 16, 16384},
+		{"SendDepth", &o.SendDepth, 384, 16, 16384},
+	} {
+		if *f.value == 0 {
+			*f.value = f.zero
+		}
+		if *f.value < f.least || *f.value > f.most {
+			return o, argErr(op, f.name, *f.value, "%d to %d", f.least, f.most)
+		}
+	}
+	o.RecvBuffer += o.RecvBuffer & 1
+	if o.KeepAlive == 0 {
+		o.KeepAlive = 15 * time.Second
+	}
+	if o.Linger < 0 {
+		return o, argErr(op, "Linger", o.Linger, "at least 0")
+	}
+	if o.Linger == 0 {
+		o.Linger = 5 * time.Second
+	}
+	return o, nil
+}
+
+// argErr returns an error for an argument that is not valid.
+func argErr(op, field string, given any, allowed string, args ...any) error {
+	return &uverbs.ArgError{Package: "rsocket", Op: op, Field: field, Given: fmt.Sprint(given), Allowed: fmt.Sprintf(allowed, args...)}
+}
+
+// channel is an event channel that a listener and its connections share.
+type channel struct {
+	*cm.Channel
+	mu    sync.Mutex
+	users int // guarded by mu
+}
+
+// openChannel opens a channel with one user.
+func openChannel(local, remote netip.Addr) (*channel, error) {
+	c, err := cm.OpenChannelFor(local, remote)
+	if err != nil {
+		return nil, err
+	}
+	return &channel{Channel: c, users: 1}, nil
+}
+
+// use adds a user.
+func (c *channel) use() *channel {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.users++
+	return c
+}
+
+// release closes the channel after its last user.
+func (c *channel) release() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.users--; c.users > 0 {
+		return nil
+	}
+	return c.Close()
+}
+
+// lookup returns the addresses of a "host:port". An empty host is the unspecified address.
+func lookup(ctx context.Context, address string) ([]netip.AddrPort, error) {
+	host, service, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", service)
+	if err != nil {
+		return nil, err
+	}
+	if host == "" {
+		return []netip.AddrPort{netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(port))}, nil
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return []netip.AddrPort{netip.AddrPortFrom(ip, uint16(port))}, nil
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	all := make([]netip.AddrPort, len(ips))
+	for i, ip := range ips {
+		all[i] = netip.AddrPortFrom(ip.Unmap(), uint16(port))
+	}
+	return all, err
+}
+
+// Dial connects to a program that listens with rsocket at "host:port". It tries the addresses of the
+// host one after the other. Without a deadline of ctx, an attempt ends when the kernel gives up, which
+// takes over a minute if the host does not answer. The error matches ECONNREFUSED if the peer rejects
+// the connection, and EPROTO if it does not speak rsocket. Once the connection is established, the end
+// of ctx does not affect it.
+func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
+	o, err := o.defaults("Dial")
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := lookup(ctx, address)
+	if err != nil {
+		return nil, fmt.Errorf("rsocket: dial %s: %w", address, err)
+	}
+	var errs []error
+	for _, a := range addrs {
+		var c *Conn
+		err := cm.RetryPort(func() (err error) {
+			c, err = dial(ctx, a, o)
+			return err
+		})
+		if err == nil {
+			return c, nil
+		}
+		if errs = append(errs, fmt.Errorf("rsocket: dial %s: %w", a, err)); ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, errors.Join(errs...)
+}
+
+// dial connects to one address.
+func dial(ctx context.Context, to netip.AddrPort, o Options) (*Conn, error) {
+	ch, err := openChannel(netip.Addr{}, to.Addr())
+	if err != nil {
+		return nil, err
+	}
+	id, err := ch.NewID(cm.TCP)
+	if err != nil {
+		return nil, errors.Join(err, ch.release())
+	}
+	if err := id.ResolveWait(ctx, cm.Addr{}, cm.AddrOf(to)); err != nil {
+		return nil, errors.Join(err, id.Close(), ch.release())
+	}
+	c, err := newConn(ch, id, o)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := id.ConnectWait(ctx, c.param())
+	if err != nil {
+		return nil, errors.Join(err, c.release())
+	}
+	peer, err := parseConnData(answer.Param.PrivateData)
+	if err != nil {
+		return nil, errors.Join(err, c.release())
+	}
+	c.start(peer)
+	return c, nil
+}
+
+// Listener accepts connections. It is a [net.Listener] and safe for concurrent use.
+type Listener struct {
+	o       Options
+	channel *channel
+	id      *cm.ID
+	addr    cm.Addr
+
+	ctx    context.Context // ends with the listener; its cause is the reason
+	cancel context.CancelCauseFunc
+	ready  chan *Conn
+	places chan struct{} // one for each request that is being answered, or waits for Accept
+	tasks  sync.WaitGroup
+	close  func() error
+}
+
+// backlog is how many connections may wait for Accept, including requests that are being answered.
+const backlog = 1024
+
+// Listen listens on "host:port". Without a host, it listens on all addresses of all RDMA devices.
+// With port 0 the kernel chooses a port; see [Listener.Addr]. The context limits the lookup of the host
+// and the port.
+func Listen(ctx context.Context, address string, o Options) (*Listener, error) {
+	o, err := o.defaults("Listen")
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := lookup(ctx, address)
+	if err != nil {
+		return nil, fmt.Errorf("rsocket: listen on %s: %w", address, err)
+	}
+	var l *Listener
+	err = cm.RetryPort(func() (err error) {
+		l, err = listen(addrs[0], o)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("rsocket: listen on %s: %w", address, err)
+	}
+	return l, nil
+}
+
+// listen listens on an address.
+func listen(at netip.AddrPort, o Options) (*Listener, error) {
+	ch, err := openChannel(at.Addr(), netip.Addr{})
+	if err != nil {
+		return nil, err
+	}
+	id, err := ch.NewID(cm.TCP)
+	if err != nil {
+		return nil, errors.Join(err, ch.release())
+	}
+	l := &Listener{o: o, channel: ch, id: id, ready: make(chan *Conn, backlog), places: make(chan struct{}, backlog)}
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	l.close = sync.OnceValue(l.closeAll)
+	if err = id.Bind(cm.AddrOf(at)); err == nil {
+		err = id.Listen(backlog)
+	}
+	if err == nil {
+		var all cm.Addrs
+		all, err = id.Addrs()
+		l.addr = all.Local
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	l.tasks.Go(l.run)
+	return l, nil
+}
+
+// Addr returns the address of the listener, a [cm.Addr].
+func (l *Listener) Addr() net.Addr { return l.addr }
+
+// run handles requests until the listener is closed.
+func (l *Listener) run() {
+	for {
+		e, err := l.id.Request(l.ctx)
+		switch {
+		case err == nil:
+		case l.ctx.Err() != nil:
+			return
+		default:
+			l.cancel(err)
+			return
+		}
+		select {
+		case l.places <- struct{}{}:
+			l.tasks.Go(func() {
+				if l.accept(e) != nil {
+					<-l.places
+				}
+			})
+		default:
+			e.ID.Reject(nil, cm.ReasonConsumer)
+			e.ID.Close()
+		}
+	}
+}
+
+// accept answers a request.
+func (l *Listener) accept(e *cm.Event) error {
+	const longest = 2 * time.Minute
+	peer, err := parseConnData(e.Param.PrivateData)
+	if err != nil {
+		e.ID.Reject(nil, cm.ReasonConsumer)
+		return errors.Join(err, e.ID.Close())
+	}
+	c, err := newConn(l.channel.use(), e.ID, l.o)
+	if err != nil {
+		return err
+	}
+	p := c.param()
+	p.InitiatorDepth = min(e.Param.InitiatorDepth, math.MaxInt8)
+	p.ResponderResources = min(e.Param.ResponderResources, math.MaxInt8)
+	ctx, cancel := context.WithTimeout(l.ctx, longest)
+	defer cancel()
+	c.mustReceive = c.iwarp
+	if err := e.ID.AcceptWait(ctx, p); err != nil {
+		return errors.Join(err, c.release())
+	}
+	c.start(peer)
+	l.ready <- c // never blocks: it has room for all that have a place
+	return nil
+}
+
+// Accept waits for the next connection, a [*Conn]. After Close the error matches [net.ErrClosed].
+func (l *Listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.ready:
+		<-l.places
+		return c, nil
+	case <-l.ctx.Done():
+		return nil, &net.OpError{Op: "accept", Net: Network, Addr: l.addr, Err: context.Cause(l.ctx)}
+	}
+}
+
+// Close stops listening and closes the connections that Accept has not returned.
+func (l *Listener) Close() error { return l.close() }
+
+// closeAll is Close for the first call.
+func (l *Listener) closeAll() error {
+	l.cancel(net.ErrClosed)
+	l.tasks.Wait()
+	errs := []error{l.id.Close()}
+	for len(l.ready) > 0 {
+		select {
+		case c := <-l.ready:
+			errs = append(errs, c.Close())
+		default: // Accept has returned it
+		}
+	}
+	return errors.Join(append(errs, l.channel.release())...)
+}

@@ -1,0 +1,119 @@
+package rsocket
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/net/nettest"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs/soft"
+)
+
+func TestMain(m *testing.M) {
+	if rig := testenv.TheRig(); rig.Soft {
+		for i, name := range rig.Devices {
+			if _, err := soft.New(soft.Options{Name: name, Addr: netip.MustParseAddr(rig.Addrs[i])}); err != nil {
+				fmt.Fprintln(os.Stderr, "software devices:", err)
+				os.Exit(2)
+			}
+		}
+	}
+	os.Exit(testenv.MainFor(m, map[string]string{"rxe": "", "mlx5": "", "siw": "", "soft": ""}))
+}
+
+// timeout bounds each step.
+const timeout = 20 * time.Second
+
+// must fails the test on an error.
+func must(t testing.TB, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newListener makes a listener on the first device, which is closed at the end of the test.
+func newListener(t testing.TB, o Options) *Listener {
+	t.Helper()
+	testenv.Guest(t)
+	l, err := Listen(t.Context(), testenv.TheRig().Addrs[0]+":0", o)
+	must(t, err)
+	t.Cleanup(func() { must(t, l.Close()) })
+	return l
+}
+
+// connect makes a connection.
+func connect(l *Listener, o Options) (client, server net.Conn, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	if client, err = Dial(ctx, l.Addr().String(), o); err != nil {
+		return nil, nil, err
+	}
+	if server, err = l.Accept(); err != nil {
+		return nil, nil, errors.Join(err, client.Close())
+	}
+	return client, server, nil
+}
+
+// TestConn: a connection is as package net's tests want it, with large and small buffers.
+func TestConn(t *testing.T) {
+	for name, o := range map[string]Options{"default": {}, "small": {RecvBuffer: 5001, SendBuffer: 4096, Credits: 16, SendDepth: 16}} {
+		t.Run(name, func(t *testing.T) {
+			l := newListener(t, o)
+			nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
+				c1, c2, err = connect(l, Options{})
+				return c1, c2, func() { c1.Close(); c2.Close() }, err
+			})
+		})
+	}
+}
+
+// TestCopy: megabytes each way at once, with half close, in pieces of many sizes.
+func TestCopy(t *testing.T) {
+	for _, o := range []Options{{}, {RecvBuffer: 4098, SendBuffer: 5000, Credits: 17, SendDepth: 19}, {RecvBuffer: 1 << 20, SendBuffer: 1 << 20}} {
+		t.Run(fmt.Sprint(o.RecvBuffer), func(t *testing.T) {
+			l := newListener(t, o)
+			client, server, err := connect(l, o)
+			must(t, err)
+			data := make([]byte, 3<<20)
+			r := rand.New(rand.NewPCG(3, 4))
+			for i := range data {
+				data[i] = byte(r.Uint32())
+			}
+			echoed := make(chan error, 1)
+			go func() {
+				_, err := io.Copy(server, struct{ io.Reader }{server})
+				echoed <- errors.Join(err, server.Close())
+			}()
+			written := make(chan error, 1)
+			go func() {
+				for at := 0; at < len(data); {
+					n, err := client.Write(data[at:min(len(data), at+1+r.IntN(100_000))])
+					if err != nil {
+						written <- err
+						return
+					}
+					at += n
+				}
+				written <- client.(*Conn).CloseWrite()
+			}()
+			must(t, client.SetReadDeadline(time.Now().Add(3*timeout)))
+			got, err := io.ReadAll(client)
+			must(t, err, <-written, <-echoed)
+			if !bytes.Equal(got, data) {
+				t.Errorf("%d bytes come back, or others than were sent", len(got))
+			}
+			must(t, client.Close())
+		})
+	}
+}

@@ -1,0 +1,119 @@
+package rsocket
+
+import (
+	"encoding/binary"
+	"fmt"
+	"syscall"
+)
+
+// connDataSize is the size of the private data of a request and of an answer:
+//
+//	0  version, which is 1
+//	1  flags: 1 if the sender is a big-endian host, 2 if it knows mapped memory
+//	2  credits: how many messages with data its peer may send at first (u16)
+//	4  three bytes that are 0
+//	7  how many mappings it has room for
+//	8  its table of buffers: address (u64), key (u32), number of entries (u32)
+//	24 its first buffer: address (u64), key (u32), length in bytes (u32)
+//
+// Numbers are in network byte order.
+const connDataSize = 40
+
+// Values of the private data.
+const (
+	wireVersion = 1
+
+	flagBigEndian = 1
+)
+
+// segment is memory of the peer.
+type segment struct {
+	addr   uint64
+	key    uint32
+	length uint32 // in bytes; of a table, in entries
+}
+
+// segmentSize is the size of a segment on the wire.
+const segmentSize = 16
+
+// put writes a segment in the given byte order.
+func (s segment) put(b []byte, order binary.ByteOrder) {
+	order.PutUint64(b, s.addr)
+	order.PutUint32(b[8:], s.key)
+	order.PutUint32(b[12:], s.length)
+}
+
+// getSegment reads a segment.
+func getSegment(b []byte, order binary.ByteOrder) segment {
+	return segment{order.Uint64(b), order.Uint32(b[8:]), order.Uint32(b[12:])}
+}
+
+// connData is the private data.
+type connData struct {
+	bigEndian bool
+	credits   uint16
+	table     segment
+	buffer    segment
+}
+
+// encode returns the data on the wire. This side is little-endian.
+func (d connData) encode() []byte {
+	b := make([]byte, connDataSize)
+	b[0] = wireVersion
+	binary.BigEndian.PutUint16(b[2:], d.credits)
+	d.table.put(b[8:], binary.BigEndian)
+	d.buffer.put(b[24:], binary.BigEndian)
+	return b
+}
+
+// parseConnData reads private data. What follows it is padding.
+func parseConnData(b []byte) (d connData, err error) {
+	switch {
+	case len(b) >= 2 && string(b[:2]) == "gv":
+		return d, protoErr("the peer speaks the protocol of package cm, not rsocket")
+	case len(b) < connDataSize:
+		return d, protoErr("the peer does not speak rsocket: its private data has %d bytes, want %d", len(b), connDataSize)
+	case b[0] != wireVersion:
+		return d, protoErr("the peer does not speak rsocket, or another version: its private data has version %d, want %d", b[0], wireVersion)
+	}
+	d.bigEndian = b[1]&flagBigEndian != 0
+	d.credits = binary.BigEndian.Uint16(b[2:])
+	d.table = getSegment(b[8:], binary.BigEndian)
+	d.buffer = getSegment(b[24:], binary.BigEndian)
+	switch {
+	case d.credits == 0:
+		return d, protoErr("the peer gives 0 credits, want 1 to 65535")
+	case d.table.length == 0 || d.table.length > 1<<16:
+		return d, protoErr("the peer's table of buffers has %d entries, want 1 to 65536", d.table.length)
+	case d.buffer.length == 0:
+		return d, protoErr("the peer's buffer has 0 bytes")
+	}
+	return d, nil
+}
+
+// A message is a number of 32 bits, the immediate value of a WRITE. Its upper three bits say what it
+// is, and the others are its value.
+const (
+	opShift   = 29
+	valueMask = 1<<opShift - 1
+
+	opData    = 0 // value: bytes that were written into the buffer
+	opCredits = 4 // value: the number of the message from which on the credits are used up; there may be a new buffer in the table
+	opMapping = 6 // value: index of a mapping
+	opControl = 7
+)
+
+// Values of a control message.
+const (
+	controlDisconnect = 0 // the sender neither sends nor receives
+	controlKeepAlive  = 1 // not sent as a message
+	controlShutdown   = 2 // the sender sends no more data
+)
+
+// message returns a message.
+func message(op, value uint32) uint32 { return op<<opShift | value&valueMask }
+
+// protoErr returns the error of a peer that violates the protocol.
+func protoErr(format string, args ...any) error {
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), syscall.EPROTO)
+}
