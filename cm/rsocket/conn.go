@@ -21,6 +21,8 @@ const (
 	maxTransfer  = 64 << 10
 	leastSend    = 2048 // bytes of the send buffer that must be free, so that writes do not become small
 	tableEntries = 2
+
+	flushGrace = time.Second // how long the reason may come after a flushed work request
 )
 
 // Conn is a connection that speaks the protocol of rsocket. It is a [net.Conn] and safe for
@@ -51,8 +53,9 @@ type Conn struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed at the next change
 	err     error         // why the connection has failed
-	closed  bool          // Close was called
-	users   int           // goroutines that wait
+	closed  bool          // the connection is closed
+	ending  bool          // Close has told the peer
+	flushed bool          // a work request was flushed
 	wcs     [16]uverbs.WC
 
 	// Receiving.
@@ -61,7 +64,6 @@ type Conn struct {
 	granted     int      // bytes that the peer may still write
 	free        int      // bytes that were read and not granted again
 	grantAt     int      // offset of the half to grant next
-	nextMsg     int      // on iWARP: number of the receive that completes next
 	received    uint16   // messages with data that were read
 	creditsDue  uint16   // number of the message at which to give credits
 	eof         bool     // the peer sends no more
@@ -84,6 +86,7 @@ type Conn struct {
 	remoteTable   segment   // the peer's table
 	remoteEntry   int       // its entry to write next
 	writeClosed   bool      // this side sends no more
+	undelivered   bool      // a WRITE with data has failed
 	lastTraffic   time.Time // for keep-alive
 }
 
@@ -231,8 +234,8 @@ func (c *Conn) watch() {
 			}
 			if e.Type == cm.EventDeviceRemoval {
 				c.fail(fmt.Errorf("the device is being removed: %w", syscall.ENODEV))
-			} else if !c.gone {
-				c.fail(fmt.Errorf("the peer is gone without closing the connection: %w", syscall.ECONNRESET))
+			} else {
+				c.lost(fmt.Errorf("the peer is gone without closing the connection: %w", syscall.ECONNRESET))
 			}
 			c.id.Disconnect()
 			c.mu.Unlock()
@@ -329,6 +332,7 @@ func (c *Conn) complete(wc *uverbs.WC) {
 	case idData:
 		c.room += length
 		c.slots++
+		c.undelivered = c.undelivered || wc.Status != uverbs.WCSuccess
 	case idMessage:
 		c.slots++
 	case idControl:
@@ -339,11 +343,34 @@ func (c *Conn) complete(wc *uverbs.WC) {
 			return
 		}
 	}
-	if wc.Status != uverbs.WCSuccess && !c.gone && c.err == nil {
+	switch {
+	case wc.Status == uverbs.WCSuccess || c.gone || c.err != nil:
+	case wc.Status == uverbs.WCWRFlushErr: // a consequence of something that another completion or an event reports
+		if !c.flushed {
+			c.flushed = true
+			err := c.qp.Err(wc)
+			time.AfterFunc(flushGrace, func() {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				c.lost(err)
+			})
+		}
+	default:
 		err := c.qp.Err(wc)
 		if wc.Status == uverbs.WCRetryExcErr {
 			err = fmt.Errorf("%w: %w", syscall.ETIMEDOUT, err)
 		}
+		c.fail(err)
+	}
+}
+
+// lost handles the end of a connection that the peer has not announced. After this side's own end it is
+// what the peer does then. The caller holds c.mu.
+func (c *Conn) lost(err error) {
+	if c.ending {
+		c.gone = true
+		c.notify()
+	} else if !c.gone {
 		c.fail(err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -129,7 +130,7 @@ func (c *Conn) read(p []byte) (n int, err error) {
 		c.readAt = (c.readAt + k) % len(buf)
 		c.free += k
 		if c.data[0] -= uint32(k); c.data[0] == 0 {
-			c.data = c.data[1:]
+			c.data = slices.Delete(c.data, 0, 1) // keeps the memory, and there are few
 			c.received++
 		}
 	}
@@ -257,6 +258,7 @@ func (c *Conn) Close() error {
 	}
 	ended := c.gone
 	if err == nil && c.err == nil && !c.gone {
+		c.ending = true
 		c.sendControl(message(opControl, controlDisconnect))
 	}
 	if err == nil {
@@ -264,8 +266,12 @@ func (c *Conn) Close() error {
 			return c.room == c.o.SendBuffer && c.slots == c.o.SendDepth && c.controlsOut == 0 || c.gone && !ended
 		})
 	}
-	if err == nil && c.err != nil && !c.eof {
+	switch {
+	case err != nil || c.eof:
+	case c.err != nil:
 		err = c.err
+	case c.undelivered:
+		err = fmt.Errorf("the peer is gone, and has not received everything: %w", syscall.ECONNRESET)
 	}
 	c.closed = true
 	c.notify()

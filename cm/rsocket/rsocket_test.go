@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 
@@ -76,6 +77,44 @@ func TestConn(t *testing.T) {
 			})
 		})
 	}
+}
+
+// left returns how many goroutines and open files there are.
+func left(t *testing.T) (goroutines, files int) {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	return runtime.NumGoroutine(), len(all)
+}
+
+// TestLeaks: many connections, closed by either side first, leave nothing.
+func TestLeaks(t *testing.T) {
+	l := newListener(t, Options{})
+	var goroutines, files int
+	for i := range 200 {
+		if i == 10 { // what is made once is there
+			goroutines, files = left(t)
+		}
+		client, server, err := connect(l, Options{})
+		must(t, err)
+		if i%2 == 0 {
+			client, server = server, client
+		}
+		_, err = client.Write([]byte("bye"))
+		must(t, err, client.Close())
+		got, err := io.ReadAll(server)
+		must(t, err, server.Close())
+		if string(got) != "bye" {
+			t.Fatalf("%q arrives", got)
+		}
+	}
+	var g, f int
+	for end := time.Now().Add(timeout); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if g, f = left(t); g <= goroutines && f <= files {
+			return
+		}
+	}
+	t.Errorf("there were %d goroutines and %d files, and are %d and %d", goroutines, files, g, f)
 }
 
 // TestCopy: megabytes each way at once, with half close, in pieces of many sizes.
