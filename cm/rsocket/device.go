@@ -9,6 +9,7 @@ import (
 
 // device is an open device that connections share.
 type device struct {
+	name  string // when it was opened
 	dev   *uverbs.Device
 	pd    *uverbs.PD
 	users int // guarded by devices.mu
@@ -34,7 +35,7 @@ func useDevice(name string) (*device, error) {
 		if err != nil {
 			return nil, errors.Join(err, dev.Close())
 		}
-		d = &device{dev: dev, pd: pd}
+		d = &device{name: name, dev: dev, pd: pd}
 		devices.open[name] = d
 	}
 	d.users++
@@ -48,10 +49,22 @@ func (d *device) release() error {
 	if d.users--; d.users > 0 {
 		return nil
 	}
-	if name := d.dev.Name(); devices.open[name] == d {
-		delete(devices.open, name)
+	if devices.open[d.name] == d {
+		delete(devices.open, d.name)
 	}
 	return errors.Join(d.pd.Close(), d.dev.Close())
+}
+
+// forgetIfRemoved makes the next connection open the device again if err says that it was removed.
+func (d *device) forgetIfRemoved(err error) {
+	if !errors.Is(err, uverbs.ErrDeviceRemoved) {
+		return
+	}
+	devices.mu.Lock()
+	defer devices.mu.Unlock()
+	if devices.open[d.name] == d {
+		delete(devices.open, d.name)
+	}
 }
 
 // region is registered memory.

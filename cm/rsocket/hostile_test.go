@@ -2,7 +2,6 @@ package rsocket
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -32,7 +31,7 @@ func FuzzParseConnData(f *testing.F) {
 			}
 			return
 		}
-		if d.credits == 0 || d.table.length == 0 || d.table.length > 1<<16 || d.buffer.length == 0 {
+		if d.credits == 0 || d.table.length == 0 || d.table.length > 1<<16 || d.buffer.length == 0 || d.table.wraps(segmentSize) || d.buffer.wraps(1) {
 			t.Errorf("%+v is out of range", d)
 		}
 		if !d.bigEndian { // this side encodes no other
@@ -41,35 +40,6 @@ func FuzzParseConnData(f *testing.F) {
 			if !bytes.Equal(d.encode(), want) {
 				t.Errorf("% x encodes to % x", b, d.encode())
 			}
-		}
-	})
-}
-
-// FuzzMessages: a sequence of messages that a peer may send ends with EPROTO, or leaves the state within its
-// limits.
-func FuzzMessages(f *testing.F) {
-	f.Add(binary.BigEndian.AppendUint32(nil, message(opData, 100)), []byte{1, 2, 3})
-	f.Add(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, message(opCredits, 390)), message(opControl, controlShutdown)), []byte{})
-	f.Fuzz(func(t *testing.T, messages, reads []byte) {
-		o, err := Options{RecvBuffer: 4096, Credits: 16}.defaults("Test")
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := &Conn{o: o, granted: 2048, maxCredits: 100, sendUntil: 100, remote: segment{length: 1}}
-		for ; len(messages) >= 4; messages = messages[4:] {
-			if err := c.handle(binary.BigEndian.Uint32(messages), false); err != nil {
-				if !errors.Is(err, syscall.EPROTO) {
-					t.Errorf("%v does not match EPROTO", err)
-				}
-				break
-			}
-		}
-		waiting := 0
-		for _, n := range c.data {
-			waiting += int(n)
-		}
-		if c.granted < 0 || waiting+c.granted != 2048 || len(c.data) > o.Credits || c.sendUntil-c.sent > c.maxCredits {
-			t.Errorf("granted %d, %d messages of %d bytes, until %d", c.granted, len(c.data), waiting, c.sendUntil)
 		}
 	})
 }
@@ -93,16 +63,53 @@ func TestMessages(t *testing.T) {
 		{[]uint32{message(opMapping, 0)}, "mapped memory"},
 		{[]uint32{message(1, 5)}, "message of type 1"},
 	} {
-		o, err := Options{RecvBuffer: 4096, Credits: 16}.defaults("Test")
-		must(t, err)
-		c := &Conn{o: o, granted: 2048, maxCredits: 100, sendUntil: 100, remote: segment{length: 1}}
+		c, _ := bareState(false)
+		var err error
 		for _, m := range s.messages {
-			if err = c.handle(m, false); err != nil {
+			written := uint32(0)
+			if m>>opShift == opData {
+				written = m & valueMask
+			}
+			if err = c.handle(m, written); err != nil {
 				break
 			}
 		}
 		if s.say == "" && err != nil || s.say != "" && (!errors.Is(err, syscall.EPROTO) || !strings.Contains(err.Error(), s.say)) {
 			t.Errorf("%x: %v, want %q", s.messages, err, s.say)
+		}
+	}
+}
+
+// TestAnnouncements: each violation in the announcement of a buffer has an error that says what the peer
+// has done.
+func TestAnnouncements(t *testing.T) {
+	for _, a := range []struct {
+		entry   segment
+		written uint32
+		times   int
+		say     string // "" if it is right
+	}{
+		{segment{1 << 40, 3, 4096}, segmentSize, 1, ""},
+		{segment{^uint64(0) - 4095, 3, 4096}, segmentSize, 1, ""},
+		{segment{^uint64(0) - 4094, 3, 4096}, segmentSize, 1, "buffer of 4096 bytes at 0xfffffffffffff001, which goes beyond"},
+		{segment{1 << 40, 3, 0}, segmentSize, 1, "a buffer of 0 bytes"},
+		{segment{1 << 40, 3, 4096}, 8, 1, "announced a buffer with 8 bytes, want 16"},
+		{segment{1 << 40, 3, 4096}, segmentSize, 4, "has announced 3 buffers that are not used yet"},
+	} {
+		s, peer := bareState(false)
+		s.advance(int(peer.buffer.length))
+		a.entry.put(s.table[segmentSize:], s.order)
+		var err error
+		for range a.times {
+			if err = s.handle(message(opCredits, 1), a.written); err != nil {
+				break
+			}
+			if s.remote != a.entry {
+				t.Errorf("%+v is announced, and %+v is used", a.entry, s.remote)
+			}
+		}
+		if a.say == "" && err != nil || a.say != "" && (!errors.Is(err, syscall.EPROTO) || !strings.Contains(err.Error(), a.say)) {
+			t.Errorf("%+v: %v, want %q", a, err, a.say)
 		}
 	}
 }
@@ -134,12 +141,25 @@ func TestOtherProtocol(t *testing.T) {
 	l, err := cm.Listen(t.Context(), testenv.TheRig().Addrs[0]+":0", cm.ListenOptions{})
 	must(t, err)
 	defer l.Close()
-	if c, err := Dial(t.Context(), l.Addr().String(), Options{}); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("a listener of package cm: %v, %v", c, err)
+	_, err = Dial(t.Context(), l.Addr().String(), Options{})
+	if !errors.Is(err, syscall.ECONNREFUSED) || !errors.Is(err, syscall.EPROTO) || !strings.Contains(err.Error(), "the protocol of cm.Conn and cm.Stream, not rsocket") {
+		t.Errorf("a listener of package cm: %v", err)
 	}
 	ours := newListener(t, Options{})
-	if c, err := cm.Dial(t.Context(), ours.Addr().String(), cm.DialOptions{}); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("our listener, from package cm: %v, %v", c, err)
+	dial := map[string]func() error{
+		"a cm.Conn": func() error {
+			_, err := cm.Dial(t.Context(), ours.Addr().String(), cm.DialOptions{})
+			return err
+		},
+		"a cm.Stream": func() error {
+			_, err := new(cm.Dialer).DialContext(t.Context(), "tcp", ours.Addr().String())
+			return err
+		},
+	}
+	for name, dial := range dial {
+		if err := dial(); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "this port speaks rsocket") {
+			t.Errorf("our listener, from %s: %v", name, err)
+		}
 	}
 	client, server, err := connect(ours, Options{}) // it still works
 	must(t, err)

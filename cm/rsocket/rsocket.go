@@ -128,7 +128,8 @@ func lookup(ctx context.Context, address string) ([]netip.AddrPort, error) {
 // Dial connects to a program that listens with rsocket at "host:port". It tries the addresses of the
 // host one after the other. Without a deadline of ctx, an attempt ends when the kernel gives up, which
 // takes over a minute if the host does not answer. The error matches ECONNREFUSED if the peer rejects
-// the connection, and EPROTO if it does not speak rsocket. Once the connection is established, the end
+// the connection, and EPROTO if it does not speak rsocket; if it speaks the protocol of package cm, the
+// error says so. Once the connection is established, the end
 // of ctx does not affect it.
 func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
 	o, err := o.defaults("Dial")
@@ -175,7 +176,7 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (*Conn, error) {
 	}
 	answer, err := id.ConnectWait(ctx, c.param())
 	if err != nil {
-		return nil, errors.Join(err, c.release())
+		return nil, errors.Join(rejection(err), c.release())
 	}
 	peer, err := parseConnData(answer.Param.PrivateData)
 	if err != nil {
@@ -183,6 +184,16 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (*Conn, error) {
 	}
 	c.start(peer)
 	return c, nil
+}
+
+// rejection adds to an error that the listener has rejected because it speaks the protocol of package
+// cm, if it has.
+func rejection(err error) error {
+	var e *cm.EventError
+	if errors.As(err, &e) && e.Type == cm.EventRejected && speaksCM(e.PrivateData) {
+		return fmt.Errorf("%w: %w", errSpeaksCM, err)
+	}
+	return err
 }
 
 // Listener accepts connections. It is a [net.Listener] and safe for concurrent use.
@@ -288,7 +299,7 @@ func (l *Listener) accept(e *cm.Event) error {
 	const longest = 2 * time.Minute
 	peer, err := parseConnData(e.Param.PrivateData)
 	if err != nil {
-		e.ID.Reject(nil, cm.ReasonConsumer)
+		e.ID.Reject(refusal(e.Param.PrivateData), cm.ReasonConsumer)
 		return errors.Join(err, e.ID.Close())
 	}
 	c, err := newConn(l.channel.use(), e.ID, l.o)

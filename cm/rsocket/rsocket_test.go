@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"strconv"
 	"testing"
 	"time"
 
@@ -87,11 +88,21 @@ func left(t *testing.T) (goroutines, files int) {
 	return runtime.NumGoroutine(), len(all)
 }
 
-// TestLeaks: many connections, closed by either side first, leave nothing.
+// connsEnv says how many connections TestLeaks makes, if not as many as take some seconds.
+const connsEnv = "GOVERBS_CONNS"
+
+// TestLeaks: many connections, closed by either side first, leave nothing. The device closes after the last
+// one only if no object is left.
 func TestLeaks(t *testing.T) {
 	l := newListener(t, Options{})
+	n := 200
+	if s := os.Getenv(connsEnv); s != "" {
+		var err error
+		n, err = strconv.Atoi(s)
+		must(t, err)
+	}
 	var goroutines, files int
-	for i := range 200 {
+	for i := range n {
 		if i == 10 { // what is made once is there
 			goroutines, files = left(t)
 		}
@@ -106,6 +117,9 @@ func TestLeaks(t *testing.T) {
 		must(t, err, server.Close())
 		if string(got) != "bye" {
 			t.Fatalf("%q arrives", got)
+		}
+		if len(devices.open) > 0 {
+			t.Fatalf("%d devices are open", len(devices.open))
 		}
 	}
 	var g, f int
@@ -153,6 +167,51 @@ func TestCopy(t *testing.T) {
 				t.Errorf("%d bytes come back, or others than were sent", len(got))
 			}
 			must(t, client.Close())
+		})
+	}
+}
+
+// TestAllocs: reads and writes of any size, which wait for each other, do not allocate.
+func TestAllocs(t *testing.T) {
+	l := newListener(t, Options{})
+	for _, size := range []int{1, 64, 5000, 300_000} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			client, server, err := connect(l, Options{})
+			must(t, err)
+			end := time.Now().Add(3 * timeout)
+			must(t, client.SetDeadline(end), server.SetDeadline(end))
+			echoed := make(chan error, 1)
+			go func() {
+				b := make([]byte, size)
+				for {
+					if _, err := io.ReadFull(server, b); err != nil {
+						echoed <- err
+						return
+					}
+					if _, err := server.Write(b); err != nil {
+						echoed <- err
+						return
+					}
+				}
+			}()
+			b := make([]byte, size)
+			round := func() {
+				if _, err = client.Write(b); err == nil {
+					_, err = io.ReadFull(client, b)
+				}
+			}
+			for range 20 {
+				round()
+			}
+			must(t, err)
+			if n := testing.AllocsPerRun(200, round); n != 0 {
+				t.Errorf("a round trip of %d bytes makes %v allocations, want 0", size, n)
+			}
+			must(t, err, client.Close())
+			if err := <-echoed; err != io.EOF {
+				t.Errorf("the other side ends with %v", err)
+			}
+			must(t, server.Close())
 		})
 	}
 }

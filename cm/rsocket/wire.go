@@ -33,8 +33,11 @@ type segment struct {
 	length uint32 // in bytes; of a table, in entries
 }
 
-// segmentSize is the size of a segment on the wire.
+// segmentSize is the size of a segment on the wire, in bytes.
 const segmentSize = 16
+
+// tableEntries is the number of entries in this side's table of buffers.
+const tableEntries = 2
 
 // put writes a segment in the given byte order.
 func (s segment) put(b []byte, order binary.ByteOrder) {
@@ -66,11 +69,34 @@ func (d connData) encode() []byte {
 	return b
 }
 
+// Private data of the protocol of package cm begins with a mark, a version and a kind.
+const (
+	cmMark    = "gv"
+	cmRefusal = 3
+)
+
+// errSpeaksCM is the error of a peer that speaks the protocol of package cm.
+var errSpeaksCM = protoErr("the peer speaks the protocol of cm.Conn and cm.Stream, not rsocket")
+
+// speaksCM reports whether private data is of the protocol of package cm.
+func speaksCM(b []byte) bool { return len(b) >= 4 && string(b[:len(cmMark)]) == cmMark }
+
+// refusal returns the private data of a rejection of a request that is none of rsocket. A peer that
+// uses package cm gets a reason that it shows; others get nothing.
+func refusal(request []byte) []byte {
+	if !speaksCM(request) {
+		return nil
+	}
+	const reason = "this port speaks rsocket, not the protocol of cm.Conn and cm.Stream"
+	b := []byte{cmMark[0], cmMark[1], request[2], cmRefusal, 0, 0, 0, byte(len(reason)), 0, 0, 0, 0}
+	return append(b, reason...)
+}
+
 // parseConnData reads private data. What follows it is padding.
 func parseConnData(b []byte) (d connData, err error) {
 	switch {
-	case len(b) >= 2 && string(b[:2]) == "gv":
-		return d, protoErr("the peer speaks the protocol of package cm, not rsocket")
+	case speaksCM(b):
+		return d, errSpeaksCM
 	case len(b) < connDataSize:
 		return d, protoErr("the peer does not speak rsocket: its private data has %d bytes, want %d", len(b), connDataSize)
 	case b[0] != wireVersion:
@@ -87,6 +113,10 @@ func parseConnData(b []byte) (d connData, err error) {
 		return d, protoErr("the peer's table of buffers has %d entries, want 1 to 65536", d.table.length)
 	case d.buffer.length == 0:
 		return d, protoErr("the peer's buffer has 0 bytes")
+	case d.table.wraps(segmentSize):
+		return d, protoErr("the peer's table of buffers at %#x goes beyond the largest address", d.table.addr)
+	case d.buffer.wraps(1):
+		return d, protoErr("the peer's buffer of %d bytes at %#x goes beyond the largest address", d.buffer.length, d.buffer.addr)
 	}
 	return d, nil
 }
@@ -109,6 +139,9 @@ const (
 	controlKeepAlive  = 1 // not sent as a message
 	controlShutdown   = 2 // the sender sends no more data
 )
+
+// messageSize is the size of a message that iWARP carries, in bytes.
+const messageSize = 4
 
 // message returns a message.
 func message(op, value uint32) uint32 { return op<<opShift | value&valueMask }

@@ -129,10 +129,15 @@ func (c *config) taskSuites() []suite {
 		host: words("go test -count=1 -timeout 110m -run ^TestHostilePeers$ ./cm"),
 	}}
 	attacks[0].name = "kernel"
+	conns := []step{run("TestConnLeaks", "GOVERBS_CONNS=10100"), {
+		name: "rsocket", alone: true, shown: true, env: []string{"GOVERBS_DEVICES=soft0,soft1", "GOVERBS_CONNS=10000"},
+		host: words("go test -count=1 -run ^TestLeaks$ ./cm/rsocket"),
+	}}
+	conns[0].name = "kernel"
 	golden := []string{"gcc", "vmrun", "hca", "abitrace", "rdmacore-wqes", "rdmacore-queues", "rdmacore-ethernet", "softrxe.test"}
 	return []suite{
 		{name: "walk", doc: "random steps for an hour: -kernel latest -env GOVERBS_WALK=10m -env GOVERBS_SEED=N", steps: []step{walk}},
-		{name: "conns", doc: "10,100 connections made and closed, and what is left of them", steps: []step{run("TestConnLeaks", "GOVERBS_CONNS=10100")}},
+		{name: "conns", doc: "10,100 connections made and closed, and what is left of them; 10,000 of rsocket on software devices", steps: conns},
 		{name: "attacks", doc: "10,000 attacks on a listener while honest clients work, on a kernel and on software devices", steps: attacks},
 		c.fuzzSuite(),
 		{name: "demo-vm", doc: "our ping-pong and rdma-core's, side by side", steps: []step{{bin: []string{"verbs"}, with: ibverbs, env: []string{"VERBS=/bin/verbs"}, shown: true, programs: []program{{name: "demo"}}}}},

@@ -1,0 +1,249 @@
+package rsocket
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// state is what a connection knows about its two directions. Its methods use neither the device nor
+// locks.
+type state struct {
+	iwarp bool
+	order binary.ByteOrder // of the peer's host
+
+	// Receiving.
+	recvBuf     []byte   // two halves
+	lengths     []uint32 // ring: the lengths of the messages with data that are not read
+	first       int      // index of the first one in lengths
+	waiting     int      // how many there are
+	readAt      int      // offset of the next byte to read
+	granted     int      // bytes that the peer may still write
+	free        int      // bytes that were read and not granted again
+	grantAt     int      // offset of the half to grant next
+	received    uint16   // messages with data that were read
+	creditsAt   uint16   // number of the message at which to give credits
+	eof         bool     // the peer sends no more
+	gone        bool     // the peer has disconnected, or both sides have ended
+	writeClosed bool     // this side sends no more
+	mustReceive bool     // nothing may be sent before something has arrived
+	violation   error    // how the peer has violated the protocol
+
+	// Sending.
+	table       []byte  // where the peer announces its buffers
+	nextEntry   int     // entry of table with the next buffer
+	announced   int     // entries of table that the peer has announced; on iWARP only whether there were any
+	remote      segment // the rest of the peer's buffer
+	sent        uint16  // messages with data
+	sendUntil   uint16  // number of the message from which on there are no credits
+	mostCredits uint16
+	remoteTable segment // the peer's table
+	remoteEntry int     // its entry to write next
+}
+
+// init prepares the state of a new connection with its memory.
+func (s *state) init(credits int, recvBuf, table []byte) {
+	half := len(recvBuf) / 2
+	s.order = binary.LittleEndian
+	s.recvBuf, s.table = recvBuf, table
+	s.lengths = make([]uint32, credits)
+	s.granted, s.free, s.grantAt = half, half, half
+	s.creditsAt = uint16(credits / 2)
+	s.nextEntry, s.remoteEntry = 1, 1
+}
+
+// connect takes the private data of the peer.
+func (s *state) connect(peer connData) {
+	if peer.bigEndian {
+		s.order = binary.BigEndian
+	}
+	s.mostCredits, s.sendUntil = peer.credits, peer.credits
+	s.remote, s.remoteTable = peer.buffer, peer.table
+	s.remoteEntry %= int(peer.table.length)
+}
+
+// receive handles a receive that has completed. On iWARP the message is in number. After a violation it
+// handles nothing more.
+func (s *state) receive(wc *uverbs.WC, number []byte) error {
+	if s.violation != nil {
+		return s.violation
+	}
+	msg, err := s.parse(wc, number)
+	if err == nil {
+		s.mustReceive = false
+		err = s.handle(msg, wc.ByteLen)
+	}
+	s.violation = err
+	return err
+}
+
+// parse returns the message of a receive that has completed.
+func (s *state) parse(wc *uverbs.WC, number []byte) (uint32, error) {
+	imm := wc.Flags&uverbs.WCWithImm != 0
+	switch {
+	case !s.iwarp && wc.Opcode == uverbs.WCRecvRDMAWrite && imm:
+		return wc.Imm, nil
+	case s.iwarp && wc.Opcode == uverbs.WCRecv && !imm && wc.ByteLen == messageSize:
+		return s.order.Uint32(number), nil
+	}
+	return 0, protoErr("the peer has sent %d bytes by %s, which is no message of rsocket", wc.ByteLen, wc.Opcode)
+}
+
+// handle handles a message that has come with a WRITE of the given number of bytes. On iWARP that is
+// not known, and the number has no meaning.
+func (s *state) handle(msg uint32, written uint32) error {
+	switch op, value := msg>>opShift, msg&valueMask; op {
+	case opData:
+		return s.handleData(value, written)
+	case opCredits:
+		return s.handleCredits(uint16(value), written)
+	case opMapping:
+		return protoErr("the peer announces mapped memory, and this side has said that it has room for none")
+	case opControl:
+		switch value {
+		case controlShutdown:
+			s.eof = true
+			s.gone = s.gone || s.writeClosed
+		case controlDisconnect:
+			s.eof, s.gone = true, true
+		default:
+			return protoErr("the peer has sent control message %d, want %d or %d", value, controlDisconnect, controlShutdown)
+		}
+		return nil
+	default:
+		return protoErr("the peer has sent a message of type %d, want %d, %d or %d", op, opData, opCredits, opControl)
+	}
+}
+
+// handleData handles a message that says how many bytes of data the peer has written.
+func (s *state) handleData(length, written uint32) error {
+	switch {
+	case s.eof:
+		return protoErr("the peer has sent data after its end")
+	case !s.iwarp && length != written:
+		return protoErr("the peer says that it has written %d bytes of data, and its WRITE has %d", length, written)
+	case int(length) > s.granted:
+		return protoErr("the peer says that it has written %d bytes, and has room for %d", length, s.granted)
+	case s.waiting == len(s.lengths):
+		return protoErr("the peer has sent more than the %d messages that it has credits for", len(s.lengths))
+	}
+	if length == 0 { // nothing to read
+		s.received++
+		return nil
+	}
+	s.granted -= int(length)
+	s.lengths[(s.first+s.waiting)%len(s.lengths)] = length
+	s.waiting++
+	return nil
+}
+
+// handleCredits handles a message that gives credits, and may announce a buffer.
+func (s *state) handleCredits(until uint16, written uint32) error {
+	if n := until - s.sent; n > s.mostCredits {
+		return protoErr("the peer gives credits for %d messages, and said at first that it has %d", n, s.mostCredits)
+	}
+	s.sendUntil = until
+	switch {
+	case s.iwarp:
+		s.announced = 1
+	case written == segmentSize:
+		if s.announced++; s.announced > tableEntries {
+			return protoErr("the peer has announced %d buffers that are not used yet, and the table has %d entries", s.announced, tableEntries)
+		}
+	case written > 0:
+		return protoErr("the peer has announced a buffer with %d bytes, want %d", written, segmentSize)
+	}
+	return s.takeBuffer()
+}
+
+// takeBuffer takes the peer's next buffer from the table if the last one is used up. It looks only at
+// entries whose message has arrived, since the device may be writing into another one. On iWARP a
+// message does not say whether it follows an entry; there, takeBuffer looks twice.
+func (s *state) takeBuffer() error {
+	if s.remote.length > 0 || s.announced == 0 {
+		return nil
+	}
+	entry := s.table[s.nextEntry*segmentSize:][:segmentSize]
+	next := getSegment(entry, binary.LittleEndian)
+	if s.iwarp && (next.length == 0 || next != getSegment(entry, binary.LittleEndian)) {
+		return nil
+	}
+	clear(entry)
+	s.nextEntry = (s.nextEntry + 1) % tableEntries
+	if !s.iwarp {
+		s.announced--
+	}
+	switch {
+	case next.length == 0:
+		return protoErr("the peer has announced a buffer of 0 bytes, or has written it into another entry of the table")
+	case next.wraps(1):
+		return protoErr("the peer has announced a buffer of %d bytes at %#x, which goes beyond the largest address", next.length, next.addr)
+	}
+	s.remote = next
+	return nil
+}
+
+// mayWrite reports whether the peer has credits and a buffer for data.
+func (s *state) mayWrite() bool {
+	return s.sent != s.sendUntil && s.remote.length > 0 && !s.mustReceive
+}
+
+// advance records that n bytes are sent, for which there must be room in the peer's buffer. It
+// returns where they go.
+func (s *state) advance(n int) segment {
+	to := segment{s.remote.addr, s.remote.key, uint32(n)}
+	s.sent++
+	s.remote.addr += uint64(n)
+	s.remote.length -= uint32(n)
+	return to
+}
+
+// read copies data that has arrived into p.
+func (s *state) read(p []byte) (n int) {
+	for n < len(p) && s.waiting > 0 {
+		left := &s.lengths[s.first]
+		k := copy(p[n:], s.recvBuf[s.readAt:min(len(s.recvBuf), s.readAt+int(*left))])
+		n += k
+		s.readAt = (s.readAt + k) % len(s.recvBuf)
+		s.free += k
+		if *left -= uint32(k); *left == 0 {
+			s.first = (s.first + 1) % len(s.lengths)
+			s.waiting--
+			s.received++
+		}
+	}
+	return n
+}
+
+// owesCredits reports whether it is time to tell the peer that it may send more, and whether there is
+// also a buffer to announce.
+func (s *state) owesCredits() (due, buffer bool) {
+	buffer = s.free >= len(s.recvBuf)/2
+	return (buffer || int16(s.received-s.creditsAt) >= 0) && !s.gone, buffer
+}
+
+// credit returns the message that gives all credits.
+func (s *state) credit() uint32 {
+	s.creditsAt = s.received + uint16(len(s.lengths)/2)
+	return message(opCredits, uint32(s.received+uint16(len(s.lengths))))
+}
+
+// grant grants the next half of the buffer. It returns the offset of that half, and the entry in the
+// peer's table that announces it.
+func (s *state) grant() (offset int, entry uint64) {
+	half := len(s.recvBuf) / 2
+	offset = s.grantAt
+	s.free -= half
+	s.granted += half
+	s.grantAt = half - s.grantAt
+	entry = s.remoteTable.addr + uint64(s.remoteEntry)*segmentSize
+	s.remoteEntry = (s.remoteEntry + 1) % int(s.remoteTable.length)
+	return offset, entry
+}
+
+// wraps reports whether a segment of so many bytes per unit of its length goes beyond the largest
+// address.
+func (s segment) wraps(unit uint64) bool {
+	return s.length > 0 && s.addr > math.MaxUint64-(uint64(s.length)*unit-1)
+}
