@@ -38,7 +38,7 @@ type Conn struct {
 	qp     *uverbs.QP
 	sbuf   *region // data to send, then room for announcements
 	rbuf   *region // two halves for received data, then on iWARP room for messages
-	table  *region // the buffers that the peer announces
+	table  *region // the buffers that the peer announces, then its mappings
 
 	ctx       context.Context // ends when the connection is released
 	cancel    context.CancelFunc
@@ -62,21 +62,26 @@ type Conn struct {
 	wantSends   int       // goroutines that wait for room to send
 	lastTraffic time.Time // for keep-alive
 
-	writeAt       int     // offset of the next byte in sbuf
-	room          int     // bytes that are free in sbuf
-	slots         int     // work requests with data that may be posted
-	controlsOut   int     // work requests for control messages that are outstanding
-	announcements int     // how many there were
-	outgoing      [4]byte // a message, for iWARP
+	writeAt       int        // offset of the next byte in sbuf
+	room          int        // bytes that are free in sbuf
+	slots         int        // work requests with data that may be posted
+	controlsOut   int        // work requests for control messages that are outstanding
+	announcements int        // how many there were
+	outgoing      [4]byte    // a message, for iWARP
+	mapped        []*Mapping // by index; nil if it is free
+	mapsMade      int        // how often Map was called
 }
 
 // newConn makes a connection for an ID whose route is known.
-func newConn(channel *channel, id *cm.ID, o Options) (c *Conn, err error) {
-	c = &Conn{o: o, channel: channel, id: id}
+func newConn(channel *channel, id *cm.ID, o Options) (_ *Conn, err error) {
+	c := &Conn{o: o, channel: channel, id: id}
 	c.turn.taken = make(chan struct{}, 1)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
+			if c.dev != nil {
+				c.dev.forgetIfRemoved(err)
+			}
 			err = errors.Join(err, c.release())
 		}
 	}()
@@ -86,7 +91,6 @@ func newConn(channel *channel, id *cm.ID, o Options) (c *Conn, err error) {
 	if c.dev, err = useDevice(c.addrs.Device); err != nil {
 		return nil, err
 	}
-	defer func() { c.dev.forgetIfRemoved(err) }()
 	c.iwarp = c.dev.dev.Info().IWARP()
 	if c.sbuf, err = c.dev.register(o.SendBuffer+maxControls*segmentSize, 0); err != nil {
 		return nil, err
@@ -95,7 +99,7 @@ func newConn(channel *channel, id *cm.ID, o Options) (c *Conn, err error) {
 	if c.rbuf, err = c.dev.register(o.RecvBuffer+recvs*messageSize, uverbs.AccessRemoteWrite); err != nil {
 		return nil, err
 	}
-	if c.table, err = c.dev.register(tableEntries*segmentSize, uverbs.AccessRemoteWrite); err != nil {
+	if c.table, err = c.dev.register(tableEntries*segmentSize+o.Mappings*mappingSize, uverbs.AccessRemoteWrite); err != nil {
 		return nil, err
 	}
 	sends := o.SendDepth + 2*maxControls
@@ -120,7 +124,7 @@ func newConn(channel *channel, id *cm.ID, o Options) (c *Conn, err error) {
 			return nil, err
 		}
 	}
-	c.state.init(o.Credits, c.rbuf.mr.Bytes()[:o.RecvBuffer], c.table.mr.Bytes())
+	c.state.init(o.Credits, o.Mappings, c.rbuf.mr.Bytes()[:o.RecvBuffer], c.table.mr.Bytes())
 	c.room, c.slots = o.SendBuffer, o.SendDepth
 	c.reader.init(&c.turn, false)
 	c.writer.init(&c.turn, true)
@@ -144,9 +148,10 @@ func (c *Conn) number(i int) []byte {
 // param returns the parameters of a request or an answer.
 func (c *Conn) param() cm.ConnParam {
 	d := connData{
-		credits: uint16(c.o.Credits),
-		table:   segment{c.table.mr.Addr(), c.table.mr.RKey(), tableEntries},
-		buffer:  segment{c.rbuf.mr.Addr(), c.rbuf.mr.RKey(), uint32(c.o.RecvBuffer / 2)},
+		credits:  uint16(c.o.Credits),
+		table:    segment{c.table.mr.Addr(), c.table.mr.RKey(), tableEntries},
+		mappings: c.o.Mappings,
+		buffer:   segment{c.rbuf.mr.Addr(), c.rbuf.mr.RKey(), uint32(c.o.RecvBuffer / 2)},
 	}
 	p := cm.ConnParam{PrivateData: d.encode(), FlowControl: true, RetryCount: 7, RNRRetryCount: 7}
 	if c.iwarp {
@@ -233,7 +238,7 @@ func (c *Conn) release() error {
 	if c.events != nil {
 		errs = append(errs, c.events.Close())
 	}
-	errs = append(errs, c.sbuf.close(), c.rbuf.close(), c.table.close())
+	errs = append(errs, c.closeMappings(), c.sbuf.close(), c.rbuf.close(), c.table.close())
 	if c.dev != nil {
 		errs = append(errs, c.dev.release())
 	}

@@ -18,16 +18,21 @@
 // A connection has no goroutine that reads ahead. The peer's messages are handled while a goroutine is
 // in a method of the connection, as in librdmacm.
 //
+// # Mapped memory
+//
+// A side can also give its peer memory to write at any time (riomap): see [Conn.Map] and [Conn.WriteAt].
+//
 // # What is not supported
 //
-// There are no datagrams and no mapped memory (riomap, riowrite): a peer learns that this side has room
-// for no mappings.
+//   - Datagram sockets (SOCK_DGRAM of rsockets, which udpong uses). Use [cm.PacketConn] between two Go
+//     programs.
+//   - Out-of-band data, and addresses of the family AF_IB.
 //
 // # Trust
 //
 // RDMA has no authentication and no encryption. A peer that violates the protocol ends its connection
-// with an error that matches EPROTO and says what the peer has done. It can make a connection use no more
-// memory than its [Options] say, about 260 KiB by default. All connections of a process on a device share a PD, so a
-// peer that guesses the key of another connection's buffer can write into it; the buffers have no other
-// remote access. The keys of a connection are sent in the clear.
+// with an error that matches EPROTO and says what the peer has done. It can make a connection use no
+// more memory than its [Options] say, about 260 KiB by default. All connections of a process on a device
+// share a PD, so a peer that guesses the key of another connection's buffer can write into it; the
+// buffers have no other remote access. The keys of a connection are sent in the clear.
 package rsocket

@@ -18,12 +18,13 @@ const (
 	peerCredits  = 100
 	bareCredits  = 16
 	bareBuffer   = 4096
+	bareMappings = 2
 )
 
 // bareState returns the state of a connection that has no device, and the private data of its peer.
 func bareState(iwarp bool) (*state, connData) {
 	s := &state{iwarp: iwarp}
-	s.init(bareCredits, make([]byte, bareBuffer), make([]byte, tableEntries*segmentSize))
+	s.init(bareCredits, bareMappings, make([]byte, bareBuffer), make([]byte, tableEntries*segmentSize+bareMappings*mappingSize))
 	peer := connData{credits: peerCredits, table: segment{peerTableAt, peerTableKey, 2}, buffer: segment{1 << 30, 9, 2000}}
 	s.connect(peer)
 	return s, peer
@@ -40,6 +41,7 @@ type hostilePeer struct {
 	dirty     bool   // the peer has written where it must not, so data may be anything
 	forged    bool   // the peer has announced buffers against the protocol
 	announced []segment
+	mapped    []mapping
 	entry     int // the next entry to write
 }
 
@@ -71,7 +73,7 @@ func (p *hostilePeer) announce(at int, b segment, until uint16) (good bool, err 
 	s := p.s
 	waiting := s.announced
 	b.put(s.table[at*segmentSize:], binary.LittleEndian)
-	good = !p.forged && !s.iwarp && at == p.entry && waiting < tableEntries && b.length > 0 && !b.wraps(1) && until-s.sent <= peerCredits
+	good = !p.forged && !s.iwarp && at == p.entry && waiting < tableEntries && b.length > 0 && !b.wraps() && until-s.sent <= peerCredits
 	p.forged = p.forged || !good
 	if at == p.entry {
 		p.entry = (p.entry + 1) % tableEntries
@@ -132,6 +134,10 @@ func (p *hostilePeer) act(act, kind byte, size int) (good bool, err error) {
 		p.write(size)
 	case 12:
 		p.credit()
+	case 13:
+		return p.remap(kind, size)
+	case 14:
+		p.writeMapped(uint64(size))
 	}
 	return true, nil
 }
@@ -159,7 +165,7 @@ func (p *hostilePeer) write(size int) {
 		p.t.Fatalf("message %d is sent, with credits up to %d", s.sent, s.sendUntil)
 	}
 	to := s.advance(min(size, int(s.remote.length)))
-	if to.wraps(1) {
+	if to.wraps() {
 		p.t.Fatalf("a WRITE of %d bytes to %#x", to.length, to.addr)
 	}
 	for _, b := range p.announced {
@@ -168,6 +174,34 @@ func (p *hostilePeer) write(size int) {
 		}
 	}
 	p.t.Fatalf("a WRITE to %+v, and the peer has announced %+v", to, p.announced)
+}
+
+// remap announces a mapping, forged or not.
+func (p *hostilePeer) remap(kind byte, size int) (good bool, err error) {
+	s := p.s
+	index := int(kind % 4)
+	m := mapping{uint64(kind) << (kind % 57), segment{uint64(size) << (kind % 49), uint32(kind), uint32(size) << (kind % 17)}}
+	if index < bareMappings {
+		m.put(s.table[tableEntries*segmentSize+index*mappingSize:], binary.LittleEndian)
+	}
+	p.mapped = append(p.mapped, m)
+	good = index < bareMappings && m.memory.length > 0 && m.memory.addr < 1<<62 && m.offset < 1<<62
+	return good, p.deliver(message(opMapping, uint32(index)), mappingSize)
+}
+
+// writeMapped has the program write into mapped memory, into no other memory than the peer has mapped.
+func (p *hostilePeer) writeMapped(offset uint64) {
+	to := p.s.mappedAt(offset)
+	if to.length == 0 {
+		return
+	}
+	for _, m := range p.mapped {
+		skip := offset - m.offset
+		if m.memory.key == to.key && offset >= m.offset && m.memory.addr+skip == to.addr && skip+uint64(to.length) == uint64(m.memory.length) {
+			return
+		}
+	}
+	p.t.Fatalf("offset %#x is at %+v, and the peer has mapped %+v", offset, to, p.mapped)
 }
 
 // credit has this side give the credits that it owes. It must not grant memory with data that is not
@@ -239,6 +273,7 @@ func FuzzHostilePeer(f *testing.F) {
 		f.Add(mode, []byte{11, 0, 7, 208, 5, 1, 0, 9, 11, 0, 0, 12})
 		f.Add(mode, []byte{1, 128, 0, 9})
 		f.Add(mode, []byte{4, 1, 0, 9, 4, 1, 0, 9, 4, 1, 0, 9})
+		f.Add(mode, []byte{13, 4, 0, 9, 14, 0, 0, 66, 13, 5, 0, 9, 14, 0, 0, 163, 13, 2, 0, 1})
 		f.Add(mode, []byte{8, 2, 0, 0, 0, 1, 0, 1})
 		f.Add(mode, append(bytes.Repeat([]byte{11, 0, 0, 1}, peerCredits), 11, 0, 0, 1))
 	}
@@ -249,7 +284,7 @@ func FuzzHostilePeer(f *testing.F) {
 		}
 		p := &hostilePeer{t: t, s: s, announced: []segment{peer.buffer}, entry: 1}
 		for ; len(script) >= 4; script = script[4:] {
-			act, kind, size := script[0]%13, script[1], int(binary.BigEndian.Uint16(script[2:]))
+			act, kind, size := script[0]%15, script[1], int(binary.BigEndian.Uint16(script[2:]))
 			good, err := p.act(act, kind, size)
 			if err != nil {
 				if good || !errors.Is(err, syscall.EPROTO) || !strings.HasPrefix(err.Error(), "the peer ") {

@@ -31,12 +31,15 @@ func FuzzParseConnData(f *testing.F) {
 			}
 			return
 		}
-		if d.credits == 0 || d.table.length == 0 || d.table.length > 1<<16 || d.buffer.length == 0 || d.table.wraps(segmentSize) || d.buffer.wraps(1) {
+		if d.credits == 0 || d.table.length == 0 || d.table.length > 1<<16 || d.buffer.length == 0 || d.buffer.wraps() || d.mappings > 127<<8 {
 			t.Errorf("%+v is out of range", d)
 		}
-		if !d.bigEndian { // this side encodes no other
+		if !d.bigEndian && d.mappings <= maxMappings { // this side encodes no other
 			want := bytes.Clone(b[:connDataSize])
-			want[1], want[4], want[5], want[6], want[7] = 0, 0, 0, 0, 0
+			want[1], want[4], want[5], want[6], want[7] = 0, 0, 0, 0, byte(d.mappings)
+			if d.mappings > 0 {
+				want[1] = flagMappings
+			}
 			if !bytes.Equal(d.encode(), want) {
 				t.Errorf("% x encodes to % x", b, d.encode())
 			}
@@ -60,7 +63,8 @@ func TestMessages(t *testing.T) {
 		{[]uint32{message(opControl, controlShutdown), message(opData, 1)}, "data after its end"},
 		{[]uint32{message(opControl, controlDisconnect)}, ""},
 		{[]uint32{message(opControl, 3)}, "control message 3"},
-		{[]uint32{message(opMapping, 0)}, "mapped memory"},
+		{[]uint32{message(opMapping, bareMappings)}, "announces mapping 2, and this side has said that it has room for 2"},
+		{[]uint32{message(opMapping, 1)}, "announced a mapping with 0 bytes, want 24"},
 		{[]uint32{message(1, 5)}, "message of type 1"},
 	} {
 		c, _ := bareState(false)
@@ -114,6 +118,41 @@ func TestAnnouncements(t *testing.T) {
 	}
 }
 
+// TestMappings: each violation in the announcement of mapped memory has an error that says what the peer has
+// done.
+func TestMappings(t *testing.T) {
+	for _, a := range []struct {
+		mapping mapping
+		written uint32
+		say     string // "" if it is right
+	}{
+		{mapping{0, segment{1 << 40, 3, 4096}}, mappingSize, ""},
+		{mapping{1 << 62, segment{^uint64(0) - 4095, 3, 4096}}, mappingSize, ""},
+		{mapping{0, segment{^uint64(0) - 4094, 3, 4096}}, mappingSize, "a mapping of 4096 bytes at 0xfffffffffffff001, with the offset 0x0, which goes beyond"},
+		{mapping{^uint64(0) - 100, segment{1 << 40, 3, 4096}}, mappingSize, "which goes beyond"},
+		{mapping{0, segment{1 << 40, 3, 0}}, mappingSize, "a mapping of 0 bytes"},
+		{mapping{0, segment{1 << 40, 3, 4096}}, segmentSize, "announced a mapping with 16 bytes, want 24"},
+	} {
+		s, _ := bareState(false)
+		a.mapping.put(s.table[tableEntries*segmentSize+mappingSize:], s.order)
+		err := s.handle(message(opMapping, 1), a.written)
+		if a.say == "" && err != nil || a.say != "" && (!errors.Is(err, syscall.EPROTO) || !strings.Contains(err.Error(), a.say)) {
+			t.Errorf("%+v: %v, want %q", a, err, a.say)
+		}
+		m := a.mapping
+		want := segment{}
+		if a.say == "" {
+			want = segment{m.memory.addr + 96, 3, 4000}
+		}
+		if got := s.mappedAt(m.offset + 96); got != want {
+			t.Errorf("%+v: byte 96 is at %+v, want %+v", a, got, want)
+		}
+		if got := s.mappedAt(m.offset + uint64(m.memory.length)); got != (segment{}) {
+			t.Errorf("%+v: the byte after the last is at %+v", a, got)
+		}
+	}
+}
+
 // bytesOf returns messages with a byte each.
 func bytesOf(n int) (all []uint32) {
 	for range n {
@@ -125,7 +164,7 @@ func bytesOf(n int) (all []uint32) {
 // TestArguments: options that are not valid.
 func TestArguments(t *testing.T) {
 	for field, o := range map[string]Options{
-		"RecvBuffer": {RecvBuffer: 100}, "SendBuffer": {SendBuffer: 2 << 30}, "Credits": {Credits: 70000}, "SendDepth": {SendDepth: -1}, "Linger": {Linger: -1},
+		"RecvBuffer": {RecvBuffer: 100}, "SendBuffer": {SendBuffer: 2 << 30}, "Credits": {Credits: 70000}, "Mappings": {Mappings: 129}, "SendDepth": {SendDepth: -1}, "Linger": {Linger: -1},
 	} {
 		_, err := Dial(t.Context(), "10.1.0.1:9", o)
 		var arg *uverbs.ArgError
@@ -201,7 +240,7 @@ func TestHostile(t *testing.T) {
 		{"more data than there is room for", func(c *Conn) { c.sendControl(message(opData, 1<<20)) }, "has written 1048576 bytes"},
 		{"forged credits", func(c *Conn) { c.sendControl(message(opCredits, 30000)) }, "credits for 30000 messages"},
 		{"an unknown type", func(c *Conn) { c.sendControl(message(2, 0)) }, "message of type 2"},
-		{"a mapping", func(c *Conn) { c.sendControl(message(opMapping, 1)) }, "mapped memory"},
+		{"a mapping", func(c *Conn) { c.sendControl(message(opMapping, 1)) }, "announces mapping 1, and this side has said that it has room for 0"},
 		{"an unknown control message", func(c *Conn) { c.sendControl(message(opControl, 77)) }, "control message 77"},
 		{"data after the end", func(c *Conn) {
 			c.sendControl(message(opControl, controlShutdown))

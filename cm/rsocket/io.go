@@ -7,6 +7,8 @@ import (
 	"net"
 	"syscall"
 	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // opError returns err as a [net.OpError], as the connections of package net do.
@@ -90,19 +92,11 @@ func (c *Conn) writeLocked(p []byte) (n int, err error) {
 		if len(p) > 0 {
 			err = c.wait(&c.writer, (*Conn).canWrite)
 		}
-		switch {
-		case err != nil:
+		if err == nil {
+			err = c.writable()
+		}
+		if err != nil || n == len(p) {
 			return n, err
-		case c.closed:
-			return n, net.ErrClosed
-		case c.writeClosed:
-			return n, fmt.Errorf("this side was closed for writing: %w", syscall.EPIPE)
-		case c.gone:
-			return n, fmt.Errorf("the peer has closed the connection: %w", syscall.EPIPE)
-		case c.err != nil:
-			return n, c.err
-		case n == len(p):
-			return n, nil
 		}
 		if n += c.writeSome(p[n:]); n == len(p) {
 			return n, nil
@@ -121,16 +115,23 @@ func (c *Conn) canWrite() bool {
 
 // writeSome sends the beginning of p. The caller has checked that it can be sent.
 func (c *Conn) writeSome(p []byte) int {
-	buf := c.sbuf.mr.Bytes()[:c.o.SendBuffer]
-	n := min(len(p), maxTransfer, c.room, len(buf)-c.writeAt, int(min(c.remote.length, maxTransfer)))
-	copy(buf[c.writeAt:], p[:n])
-	b := c.qp.BeginSend()
-	c.write(b, idData|uint64(n), idMessage, c.sbuf.mr.SGE(c.writeAt, n), c.advance(n), message(opData, uint32(n)))
-	c.writeAt = (c.writeAt + n) % len(buf)
-	c.room -= n
+	from, n := c.stage(p, c.remote.length)
 	c.slots -= c.perMessage()
+	b := c.qp.BeginSend()
+	c.write(b, idData|uint64(n), idMessage, from, c.advance(n), message(opData, uint32(n)))
 	c.post(b)
 	return n
+}
+
+// stage copies the beginning of p, up to most bytes, into the buffer for sending.
+func (c *Conn) stage(p []byte, most uint32) (from uverbs.SGE, n int) {
+	buf := c.sbuf.mr.Bytes()[:c.o.SendBuffer]
+	n = min(len(p), maxTransfer, c.room, len(buf)-c.writeAt, int(min(most, maxTransfer)))
+	copy(buf[c.writeAt:], p[:n])
+	from = c.sbuf.mr.SGE(c.writeAt, n)
+	c.writeAt = (c.writeAt + n) % len(buf)
+	c.room -= n
+	return from, n
 }
 
 // CloseWrite ends the writing direction: the peer reads io.EOF after the last byte.

@@ -24,6 +24,7 @@ type Options struct {
 	SendBuffer int // SendBuffer is the size of the buffer for data to send, in bytes, from 4 KiB to 1 GiB; zero is 128 KiB.
 	Credits    int // Credits is how many messages with data the peer may send before this side reads them, from 16 to 16384; zero is 384.
 	SendDepth  int // SendDepth is how many messages with data of this side may be unacknowledged, from 16 to 16384; zero is 384.
+	Mappings   int // Mappings is how many mappings the peer may make for [Conn.WriteAt], up to 128; zero is none.
 
 	KeepAlive time.Duration // KeepAlive is how often an idle connection checks whether the peer is still there; zero is 15 s, and a negative value disables the check.
 	Linger    time.Duration // Linger is the longest time that Close waits until everything that was written has arrived; zero is 5 s.
@@ -48,6 +49,9 @@ func (o Options) defaults(op string) (Options, error) {
 		if *f.value < f.least || *f.value > f.most {
 			return o, argErr(op, f.name, *f.value, "%d to %d", f.least, f.most)
 		}
+	}
+	if o.Mappings < 0 || o.Mappings > maxMappings {
+		return o, argErr(op, "Mappings", o.Mappings, "0 to %d", maxMappings)
 	}
 	o.RecvBuffer += o.RecvBuffer & 1
 	if o.KeepAlive == 0 {

@@ -12,12 +12,14 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/net/nettest"
 
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
@@ -214,4 +216,88 @@ func TestAllocs(t *testing.T) {
 			must(t, server.Close())
 		})
 	}
+}
+
+// TestMapped: each side writes into memory of the other that is mapped at an offset, among data.
+func TestMapped(t *testing.T) {
+	l := newListener(t, Options{Mappings: 2})
+	client, server, err := connect(l, Options{Mappings: 1})
+	must(t, err)
+	end := time.Now().Add(timeout)
+	must(t, client.SetDeadline(end), server.SetDeadline(end))
+	a, b := client.(*Conn), server.(*Conn)
+	tell := func(from, to *Conn) { // what from has done before is done
+		t.Helper()
+		_, err := from.Write([]byte("done"))
+		must(t, err)
+		got := make([]byte, 4)
+		_, err = io.ReadFull(to, got)
+		must(t, err)
+	}
+	const size, at = 300_000, 1000
+	first, err := a.Map(size, at)
+	must(t, err)
+	second, err := a.Map(8, at+size)
+	must(t, err)
+	if _, err := a.Map(8, 0); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("a third mapping, where there is room for two: %v", err)
+	}
+	back, err := b.Map(100, 0)
+	must(t, err)
+	tell(a, b)
+	tell(b, a)
+
+	data := make([]byte, size)
+	for i := range data {
+		data[i] = byte(i * i >> 5)
+	}
+	n, err := b.WriteAt(data, at+8) // over both mappings
+	must(t, err)
+	m, err := a.WriteAt(data[:100], 0)
+	must(t, err)
+	if n != size || m != 100 {
+		t.Errorf("%d and %d bytes are written", n, m)
+	}
+	tell(b, a)
+	tell(a, b)
+	if !bytes.Equal(first.Bytes()[8:], data[:size-8]) || !bytes.Equal(second.Bytes(), data[size-8:]) || !bytes.Equal(back.Bytes(), data[:100]) {
+		t.Error("other bytes arrive than were written")
+	}
+	for _, offset := range []int64{at - 1, at + size + 8} {
+		if n, err := b.WriteAt(data[:2], offset); n != 0 || !errors.Is(err, syscall.ENXIO) {
+			t.Errorf("%d bytes are written at %d, where nothing is mapped: %v", n, offset, err)
+		}
+	}
+	if n, err := b.WriteAt(data[:10], at+size+6); n != 2 || !errors.Is(err, syscall.ENXIO) {
+		t.Errorf("%d bytes are written at the end of a mapping: %v", n, err)
+	}
+	var arg *uverbs.ArgError
+	if _, err := b.WriteAt(data, -1); !errors.As(err, &arg) || arg.Field != "offset" {
+		t.Errorf("a negative offset: %v", err)
+	}
+	if _, err := b.Map(0, 0); !errors.As(err, &arg) || arg.Field != "size" {
+		t.Errorf("a mapping of 0 bytes: %v", err)
+	}
+	tell(b, a)
+	must(t, second.Close(), second.Close())
+	second, err = a.Map(16, 0) // there is room again
+	must(t, err)
+	tell(a, b)
+	_, err = b.WriteAt(data[:16], 0)
+	must(t, err)
+	tell(b, a)
+	if !bytes.Equal(second.Bytes(), data[:16]) {
+		t.Error("other bytes arrive in the mapping that replaces another one")
+	}
+	for made := 4; ; made++ { // until half of the credits are used up
+		must(t, second.Close())
+		if second, err = a.Map(16, 0); err != nil {
+			if made != 384/2+1 || !errors.Is(err, syscall.ENOSPC) {
+				t.Errorf("mapping %d: %v", made, err)
+			}
+			break
+		}
+	}
+	tell(a, b)
+	must(t, client.Close(), server.Close(), first.Close())
 }

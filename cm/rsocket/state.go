@@ -31,23 +31,26 @@ type state struct {
 	violation   error    // how the peer has violated the protocol
 
 	// Sending.
-	table       []byte  // where the peer announces its buffers
-	nextEntry   int     // entry of table with the next buffer
-	announced   int     // entries of table that the peer has announced; on iWARP only whether there were any
-	remote      segment // the rest of the peer's buffer
-	sent        uint16  // messages with data
-	sendUntil   uint16  // number of the message from which on there are no credits
-	mostCredits uint16
-	remoteTable segment // the peer's table
-	remoteEntry int     // its entry to write next
+	table          []byte  // where the peer announces its buffers, then its mappings
+	nextEntry      int     // entry of table with the next buffer
+	announced      int     // entries of table that the peer has announced; on iWARP only whether there were any
+	remote         segment // the rest of the peer's buffer
+	sent           uint16  // messages with data
+	sendUntil      uint16  // number of the message from which on there are no credits
+	mostCredits    uint16
+	remoteTable    segment   // the peer's table
+	remoteEntry    int       // its entry to write next
+	mappings       []mapping // memory that the peer has mapped, by index
+	remoteMappings int       // how many mappings the peer has room for
 }
 
 // init prepares the state of a new connection with its memory.
-func (s *state) init(credits int, recvBuf, table []byte) {
+func (s *state) init(credits, mappings int, recvBuf, table []byte) {
 	half := len(recvBuf) / 2
 	s.order = binary.LittleEndian
 	s.recvBuf, s.table = recvBuf, table
 	s.lengths = make([]uint32, credits)
+	s.mappings = make([]mapping, mappings)
 	s.granted, s.free, s.grantAt = half, half, half
 	s.creditsAt = uint16(credits / 2)
 	s.nextEntry, s.remoteEntry = 1, 1
@@ -61,6 +64,7 @@ func (s *state) connect(peer connData) {
 	s.mostCredits, s.sendUntil = peer.credits, peer.credits
 	s.remote, s.remoteTable = peer.buffer, peer.table
 	s.remoteEntry %= int(peer.table.length)
+	s.remoteMappings = peer.mappings
 }
 
 // receive handles a receive that has completed. On iWARP the message is in number. After a violation it
@@ -99,7 +103,8 @@ func (s *state) handle(msg uint32, written uint32) error {
 	case opCredits:
 		return s.handleCredits(uint16(value), written)
 	case opMapping:
-		return protoErr("the peer announces mapped memory, and this side has said that it has room for none")
+		const indexMask = 1<<16 - 1
+		return s.handleMapping(value&indexMask, written)
 	case opControl:
 		switch value {
 		case controlShutdown:
@@ -112,7 +117,7 @@ func (s *state) handle(msg uint32, written uint32) error {
 		}
 		return nil
 	default:
-		return protoErr("the peer has sent a message of type %d, want %d, %d or %d", op, opData, opCredits, opControl)
+		return protoErr("the peer has sent a message of type %d, want %d, %d, %d or %d", op, opData, opCredits, opMapping, opControl)
 	}
 }
 
@@ -177,7 +182,7 @@ func (s *state) takeBuffer() error {
 	switch {
 	case next.length == 0:
 		return protoErr("the peer has announced a buffer of 0 bytes, or has written it into another entry of the table")
-	case next.wraps(1):
+	case next.wraps():
 		return protoErr("the peer has announced a buffer of %d bytes at %#x, which goes beyond the largest address", next.length, next.addr)
 	}
 	s.remote = next
@@ -242,8 +247,7 @@ func (s *state) grant() (offset int, entry uint64) {
 	return offset, entry
 }
 
-// wraps reports whether a segment of so many bytes per unit of its length goes beyond the largest
-// address.
-func (s segment) wraps(unit uint64) bool {
-	return s.length > 0 && s.addr > math.MaxUint64-(uint64(s.length)*unit-1)
+// wraps reports whether a segment goes beyond the largest address.
+func (s segment) wraps() bool {
+	return s.length > 0 && s.addr > math.MaxUint64-uint64(s.length-1)
 }

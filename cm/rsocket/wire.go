@@ -3,6 +3,7 @@ package rsocket
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"syscall"
 )
 
@@ -12,7 +13,7 @@ import (
 //	1  flags: 1 if the sender is a big-endian host, 2 if it knows mapped memory
 //	2  credits: how many messages with data its peer may send at first (u16)
 //	4  three bytes that are 0
-//	7  how many mappings it has room for
+//	7  how many mappings it has room for; if bit 7 is set and others, these times 256
 //	8  its table of buffers: address (u64), key (u32), number of entries (u32)
 //	24 its first buffer: address (u64), key (u32), length in bytes (u32)
 //
@@ -24,6 +25,7 @@ const (
 	wireVersion = 1
 
 	flagBigEndian = 1
+	flagMappings  = 2
 )
 
 // segment is memory of the peer.
@@ -57,13 +59,18 @@ type connData struct {
 	credits   uint16
 	table     segment
 	buffer    segment
+	mappings  int // of this side at most maxMappings
 }
 
 // encode returns the data on the wire. This side is little-endian.
 func (d connData) encode() []byte {
 	b := make([]byte, connDataSize)
 	b[0] = wireVersion
+	if d.mappings > 0 {
+		b[1] |= flagMappings
+	}
 	binary.BigEndian.PutUint16(b[2:], d.credits)
+	b[7] = byte(d.mappings)
 	d.table.put(b[8:], binary.BigEndian)
 	d.buffer.put(b[24:], binary.BigEndian)
 	return b
@@ -104,6 +111,11 @@ func parseConnData(b []byte) (d connData, err error) {
 	}
 	d.bigEndian = b[1]&flagBigEndian != 0
 	d.credits = binary.BigEndian.Uint16(b[2:])
+	if b[1]&flagMappings != 0 {
+		if d.mappings = int(b[7]); d.mappings > maxMappings {
+			d.mappings = (d.mappings - maxMappings) << 8
+		}
+	}
 	d.table = getSegment(b[8:], binary.BigEndian)
 	d.buffer = getSegment(b[24:], binary.BigEndian)
 	switch {
@@ -113,9 +125,9 @@ func parseConnData(b []byte) (d connData, err error) {
 		return d, protoErr("the peer's table of buffers has %d entries, want 1 to 65536", d.table.length)
 	case d.buffer.length == 0:
 		return d, protoErr("the peer's buffer has 0 bytes")
-	case d.table.wraps(segmentSize):
+	case d.table.addr > math.MaxUint64-uint64(d.table.length)*segmentSize-uint64(d.mappings)*mappingSize:
 		return d, protoErr("the peer's table of buffers at %#x goes beyond the largest address", d.table.addr)
-	case d.buffer.wraps(1):
+	case d.buffer.wraps():
 		return d, protoErr("the peer's buffer of %d bytes at %#x goes beyond the largest address", d.buffer.length, d.buffer.addr)
 	}
 	return d, nil
@@ -129,7 +141,7 @@ const (
 
 	opData    = 0 // value: bytes that were written into the buffer
 	opCredits = 4 // value: the number of the message from which on the credits are used up; there may be a new buffer in the table
-	opMapping = 6 // value: index of a mapping
+	opMapping = 6 // value: index of a mapping, in the lower 16 bits
 	opControl = 7
 )
 
