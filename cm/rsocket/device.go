@@ -42,6 +42,17 @@ func useDevice(name string) (*device, error) {
 	return d, nil
 }
 
+// use adds a user to a device that has one, unless the device was removed.
+func (d *device) use() bool {
+	devices.mu.Lock()
+	defer devices.mu.Unlock()
+	if devices.open[d.name] != d {
+		return false
+	}
+	d.users++
+	return true
+}
+
 // release closes the device after its last user.
 func (d *device) release() error {
 	devices.mu.Lock()

@@ -213,6 +213,9 @@ type Listener struct {
 	places chan struct{} // one for each request that is being answered, or waits for Accept
 	tasks  sync.WaitGroup
 	close  func() error
+
+	mu   sync.Mutex
+	held map[*device]bool // guarded by mu: devices that stay open between connections
 }
 
 // backlog is how many connections may wait for Accept, including requests that are being answered.
@@ -251,7 +254,7 @@ func listen(at netip.AddrPort, o Options) (*Listener, error) {
 	if err != nil {
 		return nil, errors.Join(err, ch.release())
 	}
-	l := &Listener{o: o, channel: ch, id: id, ready: make(chan *Conn, backlog), places: make(chan struct{}, backlog)}
+	l := &Listener{o: o, channel: ch, id: id, ready: make(chan *Conn, backlog), places: make(chan struct{}, backlog), held: map[*device]bool{}}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	l.close = sync.OnceValue(l.closeAll)
 	if err = id.Bind(cm.AddrOf(at)); err == nil {
@@ -310,6 +313,7 @@ func (l *Listener) accept(e *cm.Event) error {
 	if err != nil {
 		return err
 	}
+	l.hold(c.dev)
 	p := c.param()
 	p.InitiatorDepth = min(e.Param.InitiatorDepth, math.MaxInt8)
 	p.ResponderResources = min(e.Param.ResponderResources, math.MaxInt8)
@@ -322,6 +326,15 @@ func (l *Listener) accept(e *cm.Event) error {
 	c.start(peer)
 	l.ready <- c // never blocks: it has room for all that have a place
 	return nil
+}
+
+// hold keeps a device open until the listener is closed.
+func (l *Listener) hold(d *device) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.held[d] && d.use() {
+		l.held[d] = true
+	}
 }
 
 // Accept waits for the next connection, a [*Conn]. After Close the error matches [net.ErrClosed].
@@ -349,6 +362,11 @@ func (l *Listener) closeAll() error {
 			errs = append(errs, c.Close())
 		default: // Accept has returned it
 		}
+	}
+	l.mu.Lock() // no task uses it any more
+	defer l.mu.Unlock()
+	for d := range l.held {
+		errs = append(errs, d.release())
 	}
 	return errors.Join(append(errs, l.channel.release())...)
 }

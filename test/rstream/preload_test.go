@@ -1,7 +1,11 @@
 package rstream
 
 import (
+	"bufio"
+	"bytes"
+	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -9,7 +13,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/goverbs/goverbs/cm/rsocket"
@@ -20,13 +27,19 @@ import (
 // preload starts a program whose TCP connections are rsockets.
 func preload(t *testing.T, line ...string) *program.Program {
 	t.Helper()
+	return preloadBy(t, (*exec.Cmd).Start, line...)
+}
+
+// preloadBy is preload with another way to start the program.
+func preloadBy(t *testing.T, start func(*exec.Cmd) error, line ...string) *program.Program {
+	t.Helper()
 	library, err := filepath.Glob("/usr/lib/*/rsocket/librspreload.so")
 	if err != nil || len(library) != 1 {
 		t.Fatalf("librspreload.so is not there: %v, %v", library, err)
 	}
 	return program.LaunchBy(t, func(c *exec.Cmd) error {
 		c.Env = append(os.Environ(), "LD_PRELOAD="+library[0])
-		return c.Start()
+		return start(c)
 	}, line...)
 }
 
@@ -103,4 +116,145 @@ func TestCurl(t *testing.T) {
 			t.Errorf("one of %d curls at once prints %q, want %q", len(many), got, want)
 		}
 	}
+}
+
+// TestRedis: redis-cli, which knows nothing of RDMA, and a server of ours that knows two commands.
+func TestRedis(t *testing.T) {
+	const port = "6379"
+	l := listen(t, port, rsocket.Options{})
+	stored := map[string]string{}
+	serve := func(c net.Conn) error {
+		r := bufio.NewReader(c)
+		for {
+			words, err := readCommand(r)
+			if err == io.EOF {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			answer := "-ERR unknown command\r\n"
+			switch {
+			case len(words) == 3 && strings.EqualFold(words[0], "SET"):
+				stored[words[1]] = words[2]
+				answer = "+OK\r\n"
+			case len(words) == 2 && strings.EqualFold(words[0], "GET"):
+				v := stored[words[1]]
+				answer = fmt.Sprintf("$%d\r\n%s\r\n", len(v), v)
+			}
+			if _, err := io.WriteString(c, answer); err != nil {
+				return err
+			}
+		}
+	}
+	value := strings.Repeat("0123456789abcdef", 20_000)
+	for _, s := range []struct{ input, want string }{
+		{"SET small 17", "OK"}, {"GET small", "17"}, {"SET large " + value, "OK"}, {"GET large", value},
+	} {
+		served := make(chan error, 1)
+		go func() {
+			c, err := l.Accept()
+			if err == nil {
+				err = errors.Join(serve(c), c.Close())
+			}
+			served <- err
+		}()
+		file := filepath.Join(t.TempDir(), "input")
+		must(t, os.WriteFile(file, []byte(s.input+"\n"), 0o644))
+		cli := preloadBy(t, func(c *exec.Cmd) error {
+			in, err := os.Open(file)
+			if err != nil {
+				return err
+			}
+			defer in.Close()
+			c.Stdin = in
+			return c.Start()
+		}, "redis-cli", "-h", address(), "-p", port)
+		if got := strings.TrimSpace(cli.Wait(t)); got != s.want {
+			t.Errorf("redis-cli gets %d bytes, want %d", len(got), len(s.want))
+		}
+		must(t, <-served)
+	}
+}
+
+// readCommand reads a command of redis: an array of strings.
+func readCommand(r *bufio.Reader) ([]string, error) {
+	number := func(mark byte) (n int, err error) {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return 0, err
+		}
+		if line[0] != mark {
+			return 0, fmt.Errorf("%q does not begin with %c", line, mark)
+		}
+		return strconv.Atoi(strings.TrimSpace(line[1:]))
+	}
+	n, err := number('*')
+	if err != nil {
+		return nil, err
+	}
+	words := make([]string, n)
+	for i := range words {
+		length, err := number('$')
+		if err != nil {
+			return nil, err
+		}
+		b := make([]byte, length+2)
+		if _, err := io.ReadFull(r, b); err != nil {
+			return nil, err
+		}
+		words[i] = string(b[:length])
+	}
+	return words, nil
+}
+
+// TestWebServer: our http client and a web server in C: several requests over one connection, and a large
+// file.
+func TestWebServer(t *testing.T) {
+	testenv.Guest(t)
+	const port = "8081"
+	dir := t.TempDir()
+	body := make([]byte, 4<<20)
+	for i := range body {
+		body[i] = byte(i * i >> 9)
+	}
+	must(t, os.Chmod(dir, 0o755), os.WriteFile(filepath.Join(dir, "large"), body, 0o644), os.WriteFile(filepath.Join(dir, "small"), body[:99], 0o644))
+	server := preload(t, "webfsd", "-F", "-4", "-i", address(), "-p", port, "-r", dir)
+	server.KeepRunning()
+	dials := 0
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+		dials++
+		return rsocket.Dial(ctx, addr, rsocket.Options{})
+	}}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport, Timeout: program.Patience}
+	get := func(path string) ([]byte, error) {
+		r, err := client.Get("http://" + net.JoinHostPort(address(), port) + path)
+		if err != nil {
+			return nil, err
+		}
+		defer r.Body.Close()
+		return io.ReadAll(r.Body)
+	}
+	server.Until(t, "answered", func() bool {
+		_, err := get("/small")
+		return err == nil
+	})
+	dials = 0
+	for range 5 {
+		got, err := get("/small")
+		must(t, err)
+		if !bytes.Equal(got, body[:99]) {
+			t.Errorf("%d bytes arrive, or others than are in the file", len(got))
+		}
+	}
+	got, err := get("/large")
+	must(t, err)
+	if !bytes.Equal(got, body) {
+		t.Errorf("%d bytes arrive, or others than are in the file", len(got))
+	}
+	if dials > 0 {
+		t.Errorf("six requests have made %d more connections", dials)
+	}
+	server.Signal(syscall.SIGTERM)
 }

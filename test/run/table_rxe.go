@@ -9,6 +9,8 @@ var (
 	perftest = append(rdmacm[:3:3], "perftest")
 	iproute2 = append(rdmacm[:3:3], "iproute2")
 	diags    = append(perftest[:4:4], "infiniband-diags")
+
+	rspreload = append(rdmacm[:3:3], "curl", "redis-tools", "webfs") // for librspreload.so
 )
 
 // guest is the environment of every test that needs a VM.
@@ -95,15 +97,15 @@ func (c *config) rxeSuites() []suite {
 			}},
 		},
 		{
-			name: "rsocket", doc: "package rsocket with rdma-core's programs, and with curl by librspreload.so, as the peer",
+			name: "rsocket", doc: "package rsocket with rdma-core's programs as the peer, and with curl, redis-cli and webfsd by librspreload.so",
 			steps: []step{
-				{name: "rxe", with: append(rdmacm[:3:3], "curl"), env: c.guestEnv(), flags: []string{"-timeout", "20m"}, programs: test("rsocket", "rstream")},
+				{name: "rxe", with: rspreload, env: c.guestEnv(), flags: []string{"-timeout", "20m"}, programs: test("rsocket", "rstream")},
 				{
-					name: "mlx5", device: "mlx5,mode=roce", with: append(rdmacm[:3:3], "curl"), env: model[:3:3],
+					name: "mlx5", device: "mlx5,mode=roce", with: rspreload, env: model[:3:3],
 					flags: []string{"-timeout", "20m"}, programs: test("rsocket", "rstream"),
 				},
 				{
-					name: "siw", device: "siw", with: append(rdmacm[:3:3], "curl"), env: c.guestEnv("GOVERBS_DEVICES=siw0,siw1"),
+					name: "siw", device: "siw", with: rspreload, env: c.guestEnv("GOVERBS_DEVICES=siw0,siw1"),
 					flags: []string{"-timeout", "20m", "-cpus", "1"}, programs: test("rsocket", "rstream"), // see siw/interop
 				},
 			},

@@ -1,0 +1,81 @@
+package rsocket
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// BenchmarkBandwidth writes 1 MiB at a time through a connection, and the same by bare RDMA WRITE on its
+// queues, in turn. It prints the median of the ratios of the bandwidths.
+func BenchmarkBandwidth(b *testing.B) {
+	const size, times = 1 << 20, 32
+	for _, buffer := range []int{128 << 10, 1 << 20, 4 << 20} {
+		b.Run(fmt.Sprintf("%d KiB buffers", buffer>>10), func(b *testing.B) {
+			o := Options{RecvBuffer: buffer, SendBuffer: buffer, Mappings: 1}
+			l := newListener(b, o)
+			client, server, err := connect(l, o)
+			must(b, err)
+			c := client.(*Conn)
+			m, err := server.(*Conn).Map(size, 0)
+			must(b, err)
+			_, err = server.Write(make([]byte, 1))
+			must(b, err)
+			_, err = io.ReadFull(client, make([]byte, 1))
+			must(b, err)
+			src, err := c.dev.register(size, 0)
+			must(b, err)
+			data, sink := make([]byte, size), make([]byte, size)
+			stream := func() {
+				done := make(chan error, 1)
+				go func() {
+					for range times {
+						if _, err := io.ReadFull(server, sink); err != nil {
+							done <- err
+							return
+						}
+					}
+					done <- nil
+				}()
+				for range times {
+					_, err := client.Write(data)
+					must(b, err)
+				}
+				must(b, <-done)
+			}
+			bare := func() {
+				const most = 4 // on the way at a time
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				to := c.mappedAt(0)
+				for range times {
+					must(b, c.wait(&c.writer, func(c *Conn) bool { return c.slots > c.o.SendDepth-most }))
+					c.slots--
+					s := c.qp.BeginSend()
+					s.Write(idData, uverbs.SendSignaled, to.addr, to.key)
+					s.SGE(src.mr.SGE(0, size))
+					c.post(s)
+				}
+				must(b, c.wait(&c.writer, (*Conn).allSent), c.err)
+			}
+			var ratios []float64
+			stream()
+			bare()
+			for b.Loop() {
+				begin := time.Now()
+				stream()
+				middle := time.Now()
+				bare()
+				ratios = append(ratios, float64(time.Since(middle))/float64(middle.Sub(begin)))
+			}
+			slices.Sort(ratios)
+			b.ReportMetric(ratios[len(ratios)/2], "x-WRITE")
+			b.ReportMetric(0, "ns/op") // it is that of both
+			must(b, src.close(), m.Close(), client.Close(), server.Close())
+		})
+	}
+}
