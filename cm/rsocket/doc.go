@@ -24,9 +24,9 @@
 //
 // # What is not supported
 //
-//   - Datagram sockets (SOCK_DGRAM of rsockets, which udpong uses). Use [cm.PacketConn] between two Go
-//     programs.
-//   - Out-of-band data, and addresses of the family AF_IB.
+//   - Datagram sockets (SOCK_DGRAM of rsockets, which udpong uses). librdmacm's own work on InfiniBand
+//     only. Use [cm.PacketConn] between two Go programs.
+//   - Out-of-band data, ancillary data, and addresses of the family AF_IB.
 //
 // # Trust
 //

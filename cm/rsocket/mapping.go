@@ -107,7 +107,7 @@ func (c *Conn) mapLocked(size int, offset int64) (*Mapping, error) {
 	if err := c.writable(); err != nil {
 		return nil, err
 	}
-	r, err := c.dev.register(size+mappingSize, uverbs.AccessRemoteWrite) // the entry is behind the memory
+	r, err := c.dev.register(size, uverbs.AccessRemoteWrite)
 	if err != nil {
 		return nil, err
 	}
@@ -116,14 +116,28 @@ func (c *Conn) mapLocked(size int, offset int64) (*Mapping, error) {
 		c.mapped = append(c.mapped, nil)
 	}
 	c.mapped[index] = m
-	mapping{uint64(offset), segment{r.mr.Addr(), r.mr.RKey(), uint32(size)}}.put(r.mr.Bytes()[size:], c.order)
+	from, used := c.stageMapping(mapping{uint64(offset), segment{r.mr.Addr(), r.mr.RKey(), uint32(size)}})
 	c.sent++ // the peer does not give this credit back
 	c.mapsMade++
 	c.slots -= c.perMessage()
 	b := c.qp.BeginSend()
-	c.write(b, idData, idMessage, r.mr.SGE(size, mappingSize), c.mappingEntry(index), message(opMapping, uint32(index)))
+	c.write(b, idData|uint64(used), idMessage, from, c.mappingEntry(index), message(opMapping, uint32(index)))
 	c.post(b)
 	return m, nil
+}
+
+// stageMapping puts an entry in one piece into the buffer for sending. It returns how many bytes of the
+// buffer that takes.
+func (c *Conn) stageMapping(m mapping) (from uverbs.SGE, used int) {
+	if end := c.o.SendBuffer - c.writeAt; end < mappingSize {
+		used, c.writeAt = end, 0
+	}
+	used += mappingSize
+	m.put(c.sbuf.mr.Bytes()[c.writeAt:], c.order)
+	from = c.sbuf.mr.SGE(c.writeAt, mappingSize)
+	c.writeAt = (c.writeAt + mappingSize) % c.o.SendBuffer
+	c.room -= used
+	return from, used
 }
 
 // mappingEntry returns where the peer has room for a mapping: behind its table of buffers.
@@ -133,7 +147,7 @@ func (s *state) mappingEntry(index int) segment {
 
 // canAnnounce reports whether a mapping can be announced, or never again.
 func (c *Conn) canAnnounce() bool {
-	return c.sent != c.sendUntil && c.slots >= c.perMessage() && !c.mustReceive || c.gone || c.writeClosed
+	return c.sent != c.sendUntil && c.slots >= c.perMessage() && c.room >= leastRoom && !c.mustReceive || c.gone || c.writeClosed
 }
 
 // handleMapping handles a message that announces a mapping of the peer.
