@@ -2,8 +2,6 @@ package rstream
 
 import (
 	"bufio"
-	"bytes"
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -108,8 +106,8 @@ func TestCurl(t *testing.T) {
 		t.Errorf("curl sends a body and prints %q, want %q", got, want)
 	}
 	var many [10]*program.Program // curl -Z crashes with librspreload.so
-	for i := range many {
-		many[i] = preload(t, "curl", "-sS", url+"/many")
+	for i := range many {         // on a busy machine an answer may take longer than iWARP allows, 5 s
+		many[i] = preload(t, "curl", "-sS", "--retry", "5", url+"/many")
 	}
 	for _, p := range many {
 		if got, want := p.Wait(t), fmt.Sprintf("/many %s\n", empty); got != want {
@@ -155,7 +153,10 @@ func TestRedis(t *testing.T) {
 		go func() {
 			c, err := l.Accept()
 			if err == nil {
-				err = errors.Join(serve(c), c.Close())
+				if err = serve(c); errors.Is(err, syscall.ECONNRESET) { // redis-cli exits without closing its socket
+					err = nil
+				}
+				c.Close()
 			}
 			served <- err
 		}()
@@ -206,55 +207,4 @@ func readCommand(r *bufio.Reader) ([]string, error) {
 		words[i] = string(b[:length])
 	}
 	return words, nil
-}
-
-// TestWebServer: our http client and a web server in C: several requests over one connection, and a large
-// file.
-func TestWebServer(t *testing.T) {
-	testenv.Guest(t)
-	const port = "8081"
-	dir := t.TempDir()
-	body := make([]byte, 4<<20)
-	for i := range body {
-		body[i] = byte(i * i >> 9)
-	}
-	must(t, os.Chmod(dir, 0o755), os.WriteFile(filepath.Join(dir, "large"), body, 0o644), os.WriteFile(filepath.Join(dir, "small"), body[:99], 0o644))
-	server := preload(t, "webfsd", "-F", "-4", "-i", address(), "-p", port, "-r", dir)
-	server.KeepRunning()
-	dials := 0
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
-		dials++
-		return rsocket.Dial(ctx, addr, rsocket.Options{})
-	}}
-	defer transport.CloseIdleConnections()
-	client := &http.Client{Transport: transport, Timeout: program.Patience}
-	get := func(path string) ([]byte, error) {
-		r, err := client.Get("http://" + net.JoinHostPort(address(), port) + path)
-		if err != nil {
-			return nil, err
-		}
-		defer r.Body.Close()
-		return io.ReadAll(r.Body)
-	}
-	server.Until(t, "answered", func() bool {
-		_, err := get("/small")
-		return err == nil
-	})
-	dials = 0
-	for range 5 {
-		got, err := get("/small")
-		must(t, err)
-		if !bytes.Equal(got, body[:99]) {
-			t.Errorf("%d bytes arrive, or others than are in the file", len(got))
-		}
-	}
-	got, err := get("/large")
-	must(t, err)
-	if !bytes.Equal(got, body) {
-		t.Errorf("%d bytes arrive, or others than are in the file", len(got))
-	}
-	if dials > 0 {
-		t.Errorf("six requests have made %d more connections", dials)
-	}
-	server.Signal(syscall.SIGTERM)
 }

@@ -44,6 +44,7 @@ func (r *mapped) run(c *rsocket.Conn, client bool) error {
 	}
 	marker := byte(0)
 	send := func() error {
+		out[last] = in[last] // until all has been written, not the next number
 		for i := range r.count {
 			if i == r.count-1 {
 				out[last] = marker

@@ -10,7 +10,7 @@ var (
 	iproute2 = append(rdmacm[:3:3], "iproute2")
 	diags    = append(perftest[:4:4], "infiniband-diags")
 
-	rspreload = append(rdmacm[:3:3], "curl", "redis-tools", "webfs") // for librspreload.so
+	rspreload = append(rdmacm[:3:3], "curl", "redis-tools") // for librspreload.so
 )
 
 // guest is the environment of every test that needs a VM.
@@ -97,7 +97,7 @@ func (c *config) rxeSuites() []suite {
 			}},
 		},
 		{
-			name: "rsocket", doc: "package rsocket with rdma-core's programs as the peer, and with curl, redis-cli and webfsd by librspreload.so",
+			name: "rsocket", doc: "package rsocket with rdma-core's programs as the peer, and with curl and redis-cli by librspreload.so",
 			steps: []step{
 				{name: "rxe", with: rspreload, env: c.guestEnv(), flags: []string{"-timeout", "20m"}, programs: test("rsocket", "rstream")},
 				{
