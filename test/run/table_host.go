@@ -152,7 +152,7 @@ func (c *config) taskSuites() []suite {
 			c.side([]string{"-icount", "-cpus", "1"}, "-commit", c.version, "-rounds", "3", "-sizes", "2,64,4096", "-mr", "4096,1048576", "-qps", "100",
 				"-rows", "^(open|call|mr|qps)/|^(read|atomic)-(lat|bw)/.*/wait=poll$")}},
 		{name: "benchmemory", doc: "the memory of a PD, MR, CQ, QP and connection", steps: []step{
-			{flags: []string{"-mem", "4G"}, shown: true, programs: []program{{name: "bench", args: []string{"memory"}}}}}},
+			{flags: []string{"-icount", "-cpus", "1"}, shown: true, programs: []program{{name: "bench", args: []string{"memory"}}}}}},
 		{name: "costs", doc: "instructions, beside the recorded ones; to record them: -suite costs/measure,costs/record", steps: c.costSteps()},
 		{name: "sidebyside", doc: "a short form of bench, and post and poll on a modelled ConnectX", steps: c.sideBySide()},
 		{name: "golden", doc: "record what rdma-core's programs and rxe do, which unit tests compare with ours", steps: []step{{needs: golden, host: []string{"sh", "test/run/golden.sh", c.kernel, c.arch}}}},
