@@ -353,9 +353,25 @@ func TestMAD(t *testing.T) {
 	addr := func(local, remote string) MADAddr {
 		return MADAddr{Local: netip.MustParseAddr(local), Remote: netip.MustParseAddr(remote)}
 	}
-	check(t, d1.SendMAD(addr("10.0.0.1", "::ffff:10.0.0.2"), mad), d1.SendMAD(addr("10.0.0.1", "10.0.0.3"), mad))
+	var sent []wire.Header
+	net.tap = func(_, _ netip.Addr, b []byte) bool {
+		var h wire.Header
+		if _, err := wire.Parse(b, &h); err != nil {
+			t.Error(err)
+		}
+		sent = append(sent, h)
+		return true
+	}
+	packets, size := d1.stats.sentPackets.Load(), d1.stats.sentBytes.Load()
+	check(t, d1.SendMAD(addr("10.0.0.1", "::ffff:10.0.0.2"), mad), d1.SendMAD(addr("::ffff:10.0.0.1", "10.0.0.3"), mad), d1.SendMAD(addr("10.0.0.1", "10.0.0.3"), mad))
 	net.deliver()
-	if want := []MADAddr{addr("10.0.0.2", "10.0.0.1"), addr("10.0.0.3", "10.0.0.1")}; !slices.Equal(got, want) {
+	if packets, size = d1.stats.sentPackets.Load()-packets, d1.stats.sentBytes.Load()-size; packets != 3 || size != 3*uint64(wire.PacketSize(wire.UD|wire.SendOnly, MADSize)) {
+		t.Errorf("%d packets of %d bytes are counted, want 3 of a MAD each", packets, size)
+	}
+	if len(sent) != 2 || !sent[0].MigReq || sent[1].PSN != wire.Add(sent[0].PSN, 1) {
+		t.Errorf("packets to the network: %+v, want two with MigReq and PSNs in a row", sent)
+	}
+	if want := []MADAddr{addr("10.0.0.2", "10.0.0.1"), addr("10.0.0.3", "10.0.0.1"), addr("10.0.0.3", "10.0.0.1")}; !slices.Equal(got, want) {
 		t.Errorf("MADs from %v, want %v", got, want)
 	}
 	for _, m := range mads {

@@ -53,7 +53,7 @@ func (d *Device) SendMAD(to MADAddr, mad []byte) syscall.Errno {
 func (d *Device) madPath(to MADAddr) (*path, syscall.Errno) {
 	for _, e := range *d.gids.Load() {
 		if e.Valid && addrOfGID(e.GID) == to.Local {
-			return d.pathFrom(to.Local, &AV{GRH: true, DGID: gidOfAddr(to.Remote), Port: 1})
+			return d.pathFrom(to.Local, &AV{DGID: gidOfAddr(to.Remote)})
 		}
 	}
 	return nil, syscall.EADDRNOTAVAIL

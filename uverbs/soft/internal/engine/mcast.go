@@ -80,9 +80,6 @@ func (q *QP) Attach(gid [16]byte, lid uint16) syscall.Errno {
 // Detach ends a membership.
 func (q *QP) Detach(gid [16]byte, lid uint16) syscall.Errno {
 	group := addrOfGID(gid)
-	if q.typ != UD || !group.IsMulticast() {
-		return syscall.EINVAL
-	}
 	g := &q.dev.groups
 	g.mu.Lock()
 	defer g.mu.Unlock()

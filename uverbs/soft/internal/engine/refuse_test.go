@@ -2,11 +2,13 @@ package engine
 
 import (
 	"net/netip"
+	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/goverbs/goverbs/uverbs/soft/internal/memory"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/udp"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
 
@@ -290,6 +292,58 @@ func TestGroupRefused(t *testing.T) {
 	}
 }
 
+// TestGroups: QPs come to and go from several groups, at the same time as well. A group without members is
+// gone, and there is a limit to the number of groups.
+func TestGroups(t *testing.T) {
+	group := func(n int) [16]byte { return gidOfAddr(netip.AddrFrom4([4]byte{239, 1, byte(n >> 8), byte(n)})) }
+	d := newDevice(t, Config{})
+	a, b := newSide(t, d, sideOptions{typ: UD}), newSide(t, d, sideOptions{typ: UD})
+	if n := d.groups.len(); n != 0 {
+		t.Errorf("%d groups before there is one", n)
+	}
+	check(t, a.qp.Attach(group(1), 0), a.qp.Attach(group(2), 0), b.qp.Attach(group(2), 0))
+	if one, two := d.groups.find(addrOfGID(group(1))), d.groups.find(addrOfGID(group(2))); len(one) != 1 || len(two) != 2 || d.groups.len() != 2 {
+		t.Errorf("%d groups with %d and %d members, want 2 with 1 and 2", d.groups.len(), len(one), len(two))
+	}
+	check(t, a.qp.Detach(group(1), 0), a.qp.Detach(group(2), 0))
+	if n := d.groups.len(); n != 1 {
+		t.Errorf("%d groups, want that of the other QP", n)
+	}
+	full := map[netip.Addr][]*QP{addrOfGID(group(2)): {b.qp}}
+	for n := range MaxGroups - 2 {
+		full[addrOfGID(group(100+n))] = []*QP{b.qp}
+	}
+	members := d.groups.members.Swap(&full)
+	check(t, a.qp.Attach(group(1), 0))
+	if errno := a.qp.Attach(group(3), 0); errno != syscall.ENOMEM {
+		t.Errorf("a group beyond the limit: %v, want ENOMEM", errno)
+	}
+	check(t, a.qp.Attach(group(2), 0), a.qp.Detach(group(2), 0), a.qp.Detach(group(1), 0))
+	d.groups.members.Store(members)
+	check(t, b.qp.Detach(group(2), 0))
+
+	var wg sync.WaitGroup
+	for _, s := range []*side{a, b} {
+		for n := range 2 {
+			wg.Go(func() {
+				for range 200 {
+					if errno := s.qp.Attach(group(n), 0); errno != 0 {
+						t.Errorf("Attach: %v", errno)
+					}
+					if errno := s.qp.Detach(group(n), 0); errno != 0 {
+						t.Errorf("Detach: %v", errno)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if n := d.groups.len(); n != 0 {
+		t.Errorf("%d groups are left", n)
+	}
+	check(t, a.qp.Close(), b.qp.Close())
+}
+
 // refusingPort refuses to join groups.
 type refusingPort struct {
 	*fakePort
@@ -332,4 +386,35 @@ func TestAtomicWriteRefused(t *testing.T) {
 			t.Errorf("%s: events %v, access error %v", name, s.events, c.event)
 		}
 	}
+}
+
+// TestReadsInOneBatch: the responses to short READs that arrive together leave together.
+func TestReadsInOneBatch(t *testing.T) {
+	net := &fakeNetwork{clock: newFakeClock()}
+	p := &countingPort{fakePort: net.port()}
+	d := newDevice(t, Config{Network: p, Clock: net.clock}, "10.0.0.2")
+	b := newSide(t, d, sideOptions{})
+	b.connectTo(b.qp, "10.0.0.1", connOptions{})
+	r, psn := d.NewReceiver(), b.qp.Query().RQPSN
+	for i := range 4 {
+		h := wire.Header{Opcode: wire.ReadRequest, PKey: wire.DefaultPKey, DestQP: b.qp.num, PSN: wire.Add(psn, i), Addr: b.addr(0), RKey: b.mr.RKey(), Length: 8}
+		packet := make([]byte, wire.PacketSize(h.Opcode, 0))
+		h.Put(packet)
+		r.Packet(&Meta{From: netip.MustParseAddr("10.0.0.1"), To: netip.MustParseAddr("10.0.0.2")}, packet)
+	}
+	r.Flush()
+	if p.batches != 1 || net.sent != 4 {
+		t.Errorf("%d responses in %d batches, want 4 in one", net.sent, p.batches)
+	}
+}
+
+// countingPort counts the batches that it sends.
+type countingPort struct {
+	*fakePort
+	batches int
+}
+
+func (p *countingPort) Send(from netip.Addr, b *udp.Batch) {
+	p.batches++
+	p.fakePort.Send(from, b)
 }
