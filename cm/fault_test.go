@@ -507,6 +507,19 @@ func TestKeepAlive(t *testing.T) {
 	}
 }
 
+// TestLostPeerWithoutKeepAlive: a connection that does not look after an idle peer notices that its peer is
+// gone once it has sent something, though the device never gives up.
+func TestLostPeerWithoutKeepAlive(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
+	ctx := within(t)
+	o := ConnOptions{KeepAlive: -1, AckTimeout: time.Millisecond, RetryCount: 7, MessageSize: 64, Wait: WaitPark}
+	l := newListener(t, ListenOptions{ConnOptions: ConnOptions{KeepAlive: -1}})
+	client, server := connect(t, l, DialOptions{ConnOptions: o})
+	must(t, server.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState), client.Send(ctx, []byte("hello")))
+	_, err := client.Recv(ctx)
+	gone(t, "Recv", err, l.Addr().String())
+}
+
 // TestKeepAliveUnsignaledSend: a connection stays on which something was sent that has no completion, and then
 // nothing for longer than a device may owe an answer.
 func TestKeepAliveUnsignaledSend(t *testing.T) {

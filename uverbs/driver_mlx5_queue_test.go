@@ -276,6 +276,26 @@ func TestMlx5ClockPage(t *testing.T) {
 	}
 }
 
+// TestMlx5ClockTogether: goroutines that read the clock at the same time share one page.
+func TestMlx5ClockTogether(t *testing.T) {
+	for range 20 {
+		d, k, err := openFakeMlx5(t, func([]byte) {})
+		must(t, err)
+		must(t, k.file.Truncate(doorbells))
+		before := k.ringsMapped()
+		read := func() {
+			if _, err := (mlx5Driver{}).readClock(d); err != nil {
+				t.Error(err)
+			}
+		}
+		together(read, read, read, read)
+		if n := k.ringsMapped() - before; n != os.Getpagesize() {
+			t.Errorf("%d bytes are mapped for the clock, want a page", n)
+		}
+		must(t, d.Close())
+	}
+}
+
 // TestMlx5SRQList: a receive of an SRQ ends its list behind its own entries, whatever was there.
 func TestMlx5SRQList(t *testing.T) {
 	c := newMlx5Card(t, true, true, 64)
