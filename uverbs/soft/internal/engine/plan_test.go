@@ -74,6 +74,19 @@ func TestPlanSlow(t *testing.T) {
 	}
 }
 
+// TestPlanSlowSendsNothing: a QP that answers late does not send its own requests before their doorbell.
+func TestPlanSlowSendsNothing(t *testing.T) {
+	a, b, clock := planPair(t, RC, "slow=1ms")
+	b.put(signaled(1, ring.OpWrite, b.sge(0, 8)).to(a, 0))
+	a.post(signaled(2, ring.OpWrite, a.sge(0, 8)).to(b, 0))
+	clock.advance(time.Second)
+	a.want(2, ring.WCWrite)
+	b.none()
+	check(t, b.qp.Doorbell())
+	clock.advance(time.Second)
+	b.want(1, ring.WCWrite)
+}
+
 // TestPlanSlowEnds: requests that wait do so to the end when there is no plan any more, and later ones wait for
 // them.
 func TestPlanSlowEnds(t *testing.T) {
