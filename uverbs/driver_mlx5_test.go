@@ -3,6 +3,7 @@
 package uverbs
 
 import (
+	"encoding/binary"
 	"errors"
 	"os"
 	"runtime"
@@ -201,6 +202,45 @@ func TestMlx5Reset(t *testing.T) {
 				t.Errorf("one more send: %v", err)
 			}
 		}
+	}
+}
+
+// TestMlx5SendFields: the words of a WQE that differ from one operation to the next, as the manual has
+// them: behind the control segment, with the opcode and the immediate, comes that of the operation.
+func TestMlx5SendFields(t *testing.T) {
+	c := newMlx5Card(t, true, false, 64)
+	mw := &MW{number: 1, typ: MWType2}
+	mw.dev = c.dev
+	mw.setRKey(0x7700)
+	bindable := &MR{lkey: cardKey, mem: region{access: AccessMWBind}}
+	bindable.dev = c.dev
+	remote := append(binary.BigEndian.AppendUint64(nil, 0x1122334455667788), b32(0x9900)...)
+	for name, w := range map[string]struct {
+		wr     SendWR
+		opcode byte
+		imm    uint32
+		blocks byte // of 16 bytes, with the control segment
+		second []byte
+	}{
+		"SEND with immediate":  {SendWR{Opcode: WRSendWithImm, Imm: 0x01020304}, 0x0b, 0x01020304, 1, nil},
+		"SEND with invalidate": {SendWR{Opcode: WRSendWithInv, InvalidateRKey: 0x5566}, 0x01, 0x5566, 1, nil},
+		"WRITE":                {SendWR{Opcode: WRRDMAWrite, RemoteAddr: 0x1122334455667788, RKey: 0x9900}, 0x08, 0, 2, remote},
+		"WRITE with immediate": {SendWR{Opcode: WRRDMAWriteWithImm, RemoteAddr: 0x1122334455667788, RKey: 0x9900, Imm: 7}, 0x09, 7, 2, remote},
+		"READ":                 {SendWR{Opcode: WRRDMARead, RemoteAddr: 0x1122334455667788, RKey: 0x9900}, 0x10, 0, 2, remote},
+		"BIND_MW":              {SendWR{Opcode: WRBindMW, Bind: BindInfo{MW: mw, MR: bindable, Addr: 0x1000, Length: 64}}, 0x25, 0x7700, 0, nil},
+	} {
+		c.qp.mlx5.sq.Reset()
+		must(t, c.qp.PostSend(w.wr))
+		ring := c.qp.sqRegion.Bytes()[c.qp.mlx5.recv.Bytes():]
+		ctrl, second := ring[:16], ring[16:]
+		if ctrl[3] != w.opcode || w.blocks != 0 && ctrl[7] != w.blocks || !slices.Equal(ctrl[12:], b32(w.imm)) || !slices.Equal(second[:len(w.second)], w.second) {
+			t.Errorf("%s: the WQE begins with %x %x, want opcode %#x, immediate %#x, %d blocks and then %x", name, ctrl, second[:16], w.opcode, w.imm, w.blocks, w.second)
+		}
+	}
+	unbindable := &MR{lkey: cardKey, mem: region{access: AccessLocalWrite}}
+	unbindable.dev = c.dev
+	if err := c.qp.PostSend(SendWR{Opcode: WRBindMW, Bind: BindInfo{MW: mw, MR: unbindable, Length: 64}}); !errors.Is(err, ErrBindRight) {
+		t.Errorf("a bind to an MR without AccessMWBind: %v, want ErrBindRight", err)
 	}
 }
 
