@@ -310,3 +310,25 @@ func TestPacketErrors(t *testing.T) {
 
 // second2 returns the second of two results.
 func second2(_ *PacketConn, err error) error { return err }
+
+// TestPacketsRefused: what the device does not take is an error of the call, and not of the next one.
+func TestPacketsRefused(t *testing.T) {
+	ctx := within(t)
+	server := newPackets(t, firstAny, PacketOptions{})
+	client := value(DialPacket(ctx, server.LocalAddr().String(), PacketOptions{SendDepth: 1}))(t)
+	t.Cleanup(func() { must(t, client.Close()) })
+	to, _ := client.DialedPeer()
+	must(t, client.Send(ctx, []byte("one"), to))
+	_, from := received(t, server) // it has the receive until the next Recv
+	must(t, server.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
+	if err := server.Send(ctx, []byte("answer"), from); !errors.Is(err, uverbs.ErrState) {
+		t.Errorf("Send: %v, want ErrState", err)
+	}
+	if _, _, err := server.Recv(ctx); !errors.Is(err, uverbs.ErrState) {
+		t.Errorf("Recv: %v, want ErrState", err)
+	}
+	must(t, client.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState), client.Send(ctx, []byte("two"), to))
+	if err := client.Send(ctx, []byte("three"), to); !errors.Is(err, uverbs.WCWRFlushErr) {
+		t.Errorf("Send after one that was flushed: %v, want %v", err, uverbs.WCWRFlushErr)
+	}
+}

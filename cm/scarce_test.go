@@ -145,7 +145,12 @@ func TestCompletionPool(t *testing.T) {
 		t.Errorf("%d are idle, want %d", p.n, maxIdle)
 	}
 	must(t, value(newCompletions(dev, 15))(t).close()) // c was closed
-	must(t, p.close(), dev.Close())
+	pd := value(dev.AllocPD())(t)
+	qp := value(pd.CreateQP(uverbs.QPOptions{SendCQ: one.cq, RecvCQ: one.cq}))(t)
+	if err := p.close(); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("a CQ that is in use: %v, want EBUSY", err)
+	}
+	must(t, qp.Close(), pd.Close(), one.close(), dev.Close())
 }
 
 // TestCompletionsTrimmed: completions that nobody has used for a second are closed, and those that are
