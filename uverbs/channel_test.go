@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -395,4 +396,37 @@ func TestWaitDoesNotAllocate(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestDescriptorsNotInherited: programs that this one starts get none of the descriptors of a channel.
+func TestDescriptorsNotInherited(t *testing.T) {
+	flags := func() map[int]int {
+		all := map[int]int{}
+		for _, e := range value(os.ReadDir("/proc/self/fd"))(t) {
+			fd := value(strconv.Atoi(e.Name()))(t)
+			if f, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil { // not that of the directory
+				all[fd] = f
+			}
+		}
+		return all
+	}
+	must(t, poller())
+	before := flags()
+	d, _ := fakeDevice(t, pathAuto)
+	ch := value(d.CreateCompChannel())(t)
+	must(t, ch.SetBusyWait(time.Millisecond))
+	opened := 0
+	for fd, f := range flags() {
+		if _, old := before[fd]; old {
+			continue
+		}
+		opened++
+		if f&unix.FD_CLOEXEC == 0 {
+			t.Errorf("descriptor %d is inherited", fd)
+		}
+	}
+	if opened < 2 {
+		t.Errorf("%d descriptors were opened, want those of the channel and of its clock", opened)
+	}
+	must(t, ch.Close())
 }
