@@ -192,6 +192,42 @@ func TestFlowCountersTold(t *testing.T) {
 	must(t, counters.Close())
 }
 
+// TestFlowCountersTogether: flows that use the same counters come and go at the same time.
+func TestFlowCountersTogether(t *testing.T) {
+	f := newFakeQP(t, QPOptions{})
+	f.withObjects(f.dev)
+	counters := value(f.dev.CreateCounters())(t)
+	o := FlowOptions{Specs: []FlowSpec{FlowActionCount{Counters: counters}}}
+	use := func() {
+		for range 100 {
+			flow, err := f.qp.CreateFlow(o)
+			if err == nil {
+				err = flow.Close()
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	flow := value(f.qp.CreateFlow(o))(t)
+	held := false
+	f.after(func(c *fakeCall, _ syscall.Errno) {
+		if c.verb == "DESTROY_FLOW" && !held {
+			if held = !counters.mu.TryLock(); !held {
+				counters.mu.Unlock()
+			}
+		}
+	})
+	if must(t, flow.Close()); !held {
+		t.Error("a flow is destroyed while another one may use its counters first")
+	}
+	together(use, use, use, use)
+	if counters.flows != 0 {
+		t.Errorf("%d flows use the counters after all were closed", counters.flows)
+	}
+	must(t, counters.Close())
+}
+
 // key is a key of AES with 16 bytes.
 var key = []byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
 
