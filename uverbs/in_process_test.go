@@ -486,7 +486,7 @@ func TestInProcessCounters(t *testing.T) {
 		t.Errorf("growth is %q, want 3 of sent_pkts", got)
 	}
 	soft.counters = nil
-	if _, err := d.PortCounters(1); !errors.Is(err, errors.ErrUnsupported) {
+	if _, err := d.portCounters(1); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("no counters: %v", err)
 	}
 }

@@ -11,7 +11,7 @@ func (d *Device) recordCounters(port uint8) {
 	if _, known := d.firstCounters.Load(port); known {
 		return
 	}
-	now, _ := d.PortCounters(port)
+	now, _ := d.portCounters(port)
 	d.firstCounters.LoadOrStore(port, now)
 }
 
@@ -20,6 +20,17 @@ func (d *Device) recordCounters(port uint8) {
 // belongs to this process alone. Package soft describes the counters of these. The error is a
 // [FeatureError], or another one that wraps [errors.ErrUnsupported], if the port has no counters.
 func (d *Device) PortCounters(port uint8) ([]netlinkrdma.Counter, error) {
+	if err := d.usable(); err != nil {
+		return nil, err
+	}
+	if port < 1 || port > d.attr.PhysPortCount {
+		return nil, argErr("PortCounters", "port", port, "1 to %d", d.attr.PhysPortCount)
+	}
+	return d.portCounters(port)
+}
+
+// portCounters is PortCounters for a device that may be closed.
+func (d *Device) portCounters(port uint8) ([]netlinkrdma.Counter, error) {
 	if d.info.InProcess {
 		return d.inProcessCounters(port)
 	}
@@ -34,7 +45,7 @@ func (d *Device) counterGrowth(port uint8) string {
 	if !known {
 		return ""
 	}
-	now, err := d.PortCounters(port)
+	now, err := d.portCounters(port)
 	if err != nil {
 		return ""
 	}
