@@ -16,9 +16,9 @@ type WaitMode uint8
 
 // Wait modes.
 const (
-	WaitSpinThenPark WaitMode = iota // poll for a while if the last wait was short, then park
+	WaitSpinThenPark WaitMode = iota // poll for a while if the last wait was short, then sleep
 	WaitSpin                         // poll all the time: lowest latency, but each waiting goroutine occupies a processor
-	WaitPark                         // park in Go's netpoller at once: lowest CPU use
+	WaitPark                         // sleep at once, see [uverbs.CompChannel.Wait]: lowest CPU use
 )
 
 // String returns the mode's name.

@@ -128,7 +128,7 @@ func (c *Conn) spin(ctx context.Context, begin time.Time, met condition, o *op) 
 	}
 }
 
-// park waits for completions in the netpoller until the condition is met. The caller holds c.mu and
+// park sleeps until the condition is met, and is woken by completions. The caller holds c.mu and
 // c.parkTurn.
 func (c *Conn) park(ctx context.Context, met condition, o *op) error {
 	for !met(c, o) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -23,9 +24,22 @@ type CompChannel struct {
 	fd int // the device's number of f, the kernel's descriptor; every CQ that uses it is closed before f
 
 	watch    watch
-	shutdown atomic.Bool     // Shutdown was called
-	wait     *busyWaiter     // nil without SetBusyWait
-	event    [eventSize]byte // read buffer, here so that it is not allocated per read
+	waiting  atomic.Bool  // a Wait is in progress
+	shutdown atomic.Bool  // Shutdown was called
+	busyTime atomic.Int64 // of SetBusyWait, in nanoseconds
+
+	// The rest belongs to the Wait in progress.
+
+	event [eventSize]byte  // read buffer, here so that it is not allocated per read
+	n     int              // number of bytes that readNow has read
+	raw   syscall.RawConn  // of f
+	now   func(fd uintptr) // readNow, stored so that Wait does not allocate
+
+	// For busy waits, see busy_wait.go.
+	known time.Duration // the busyTime of the last Wait
+	often bool          // the last wait was shorter than busyTime
+	over  bool          // a series of busy waits is over, so it is time to park
+	slot  *busySlot     // of the last busy wait, or nil
 
 	// While the channel has one CQ, every event is for that CQ. A busy wait then returns the CQ
 	// without reading the event, and the next call of Wait reads it. This moves a system call
@@ -55,8 +69,30 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 		c.removeParents()
 		return nil, err
 	}
-	c.f, c.fd = f, int(resp.FD)
+	c.fd = int(resp.FD)
+	if err := c.open(f); err != nil {
+		f.Close()
+		d.cmd.EventsClosed(resp.FD)
+		c.removeParents()
+		return nil, err
+	}
 	return c, c.markCreated(c)
+}
+
+// open prepares the channel to read events from f. A device of this process needs the processor for
+// its own goroutines, so there are no busy waits for it.
+func (c *CompChannel) open(f *os.File) (err error) {
+	c.f = f
+	if c.raw, err = f.SyscallConn(); err != nil {
+		return err
+	}
+	c.now = c.readNow
+	openChannels.Add(1)
+	if !c.dev.info.InProcess {
+		c.known = defaultBusyWait
+		c.busyTime.Store(int64(defaultBusyWait))
+	}
+	return nil
 }
 
 // Wait waits for the next event and returns its CQ (ibv_get_cq_event). Events need no
@@ -64,8 +100,10 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 // then Wait.
 //
 // Wait returns ctx.Err() wrapped if the context ends first, [os.ErrClosed] if the channel is closed
-// or shut down, and [ErrDeviceRemoved] if the device was removed. It parks the goroutine in Go's
-// netpoller and takes no thread. Repeated calls with one context do not allocate.
+// or shut down, and [ErrDeviceRemoved] if the device was removed. It fails with EBUSY if another
+// goroutine waits on the channel. It parks the goroutine in Go's netpoller and takes no thread,
+// except for short times when events come often; see [CompChannel.SetBusyWait]. Repeated calls with
+// one context do not allocate.
 func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 	if err := c.usable(); err != nil {
 		return nil, err
@@ -73,6 +111,10 @@ func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("uverbs: wait for completion: %w", err)
 	}
+	if !c.waiting.CompareAndSwap(false, true) {
+		return nil, fmt.Errorf("uverbs: wait for completion: another goroutine waits on the channel: %w", syscall.EBUSY)
+	}
+	defer c.waiting.Store(false)
 	c.watch.follow(ctx, c.f)
 	for {
 		cq, err := c.read()
@@ -105,76 +147,106 @@ func notPollable(err error) bool {
 	return errors.As(err, &p) && p.Err.Error() == "not pollable"
 }
 
-// SetBusyWait makes Wait sleep in the kernel for up to d, at most one second, before it parks in
-// the netpoller. The goroutine keeps its thread and its processor (one of GOMAXPROCS) during that
-// time. An event that arrives within d is then seen as soon as in a C program, because no other
-// thread must be woken. The default, 0, parks at once.
+// SetBusyWait sets for how long Wait may keep its processor when events come often: from 0, which
+// means never, to one second. The default is 1 ms.
 //
-// Meanwhile other goroutines have one processor less, or none if GOMAXPROCS is 1. A context or a
-// Close ends the Wait up to d later. A timer wakes the thread three times in d. So d should be
-// little more than the time in which a peer answers, but at least a millisecond.
+// If the last wait took less than d, Wait begins with a busy wait: it sleeps in the kernel and keeps
+// its thread and its processor (one of GOMAXPROCS). An event is then seen as soon as in a C program,
+// because no other thread must be woken. A busy wait takes no processor time, but other goroutines
+// have one processor less meanwhile. Therefore
+//
+//   - after d without a parked wait, Wait parks in the netpoller;
+//   - at most GOMAXPROCS-1 goroutines of the process are in a busy wait at a time. If GOMAXPROCS is
+//     1, one is, unless another goroutine is parked in a Wait.
+//
+// A context that ends, Shutdown and Close end a busy wait up to d later. Timers and network
+// connections may wake other goroutines up to d later, since the thread that keeps its processor may
+// be the one that looks at them. With GOMAXPROCS=1 all other goroutines run up to d later, and so does
+// the garbage collector if the program ignores SIGURG or runs with GODEBUG=asyncpreemptoff=1. A larger
+// d saves parked waits where that does not matter.
 //
 // It has no effect on a device of this process ([DeviceInfo].InProcess), whose own goroutines need the
 // processor.
 //
-// SetBusyWait must not be called during a Wait or another SetBusyWait.
+// SetBusyWait may be called at any time, and applies to the next Wait.
 func (c *CompChannel) SetBusyWait(d time.Duration) error {
 	if d < 0 || d > maxBusyWait {
 		return argErr("SetBusyWait", "d", d, "0 to %s", maxBusyWait)
 	}
-	if err := c.acquire(); err != nil {
+	if err := c.usable(); err != nil {
 		return err
 	}
-	defer c.release()
-	if c.dev.info.InProcess {
-		d = 0
-	}
-	var h *busyWaiter
-	if d > 0 {
-		var err error
-		if h, err = newBusyWaiter(c.f, d, &c.event); err != nil {
-			return fmt.Errorf("uverbs: SetBusyWait: %w", err)
-		}
-	}
-	old := c.wait
-	if c.wait = h; old != nil {
-		return old.close()
+	if !c.dev.info.InProcess {
+		c.busyTime.Store(int64(d))
 	}
 	return nil
 }
 
-// maxBusyWait is the longest busy wait.
-const maxBusyWait = time.Second
-
-// read waits for one event. The CQ is nil if it has been closed since, or if Wait has already
-// returned it for this event.
+// read waits for one event. The CQ is nil if it has been closed since.
 func (c *CompChannel) read() (*CQ, error) {
-	returned := c.unread
-	c.unread = nil
-	n := 0
-	if c.wait != nil && !c.shutdown.Load() { // a busy wait ignores the deadline that Shutdown sets
-		var cq *CQ
-		if n, cq = c.wait.wait(&c.only, returned != nil); cq != nil {
-			c.unread = cq
-			cq.raised()
-			return cq, nil
+	cq, err := c.next()
+	if cq != nil {
+		cq.raised()
+	}
+	return cq, err
+}
+
+// next is read without telling the CQ.
+func (c *CompChannel) next() (*CQ, error) {
+	d := time.Duration(c.busyTime.Load())
+	if d != c.known {
+		c.known, c.often = d, d > 0
+	}
+	if returned := c.unread; returned != nil {
+		c.unread, c.n = nil, 0
+		if c.raw.Control(c.now); c.n > 0 {
+			if cq, err := c.eventCQ(c.n); cq != returned {
+				return cq, err
+			}
+		}
+	}
+	n, vain := 0, false
+	if c.often && !c.shutdown.Load() { // a busy wait ignores the deadline that Shutdown sets
+		if n, c.unread, vain = c.busyWait(d); c.unread != nil {
+			return c.unread, nil
 		}
 	}
 	if n == 0 {
 		var err error
-		if n, err = c.f.Read(c.event[:]); err != nil {
+		if n, err = c.park(d, vain); err != nil {
 			return nil, err
 		}
 	}
+	return c.eventCQ(n)
+}
+
+// eventCQ returns the CQ of an event of n bytes.
+func (c *CompChannel) eventCQ(n int) (*CQ, error) {
 	if n != eventSize {
 		return nil, fmt.Errorf("event of %d bytes instead of %d: %w", n, eventSize, io.ErrUnexpectedEOF)
 	}
 	cq, _ := c.dev.target(binary.NativeEndian.Uint64(c.event[:])).(*CQ)
-	if cq == nil || cq == returned {
-		return nil, nil
-	}
-	cq.raised()
 	return cq, nil
+}
+
+// park reads an event, and waits for it in the netpoller. It decides whether the next wait begins
+// with a busy wait; vain says that one has just lasted for all of d.
+func (c *CompChannel) park(d time.Duration, vain bool) (int, error) {
+	if d == 0 {
+		return c.f.Read(c.event[:])
+	}
+	if c.over {
+		c.over = false
+		if runtime.GOMAXPROCS(0) == 1 { // nobody else has run for d, and Read does not park if there is an event
+			runtime.Gosched()
+		}
+	}
+	begin := time.Now()
+	parkedWaits.Add(1)
+	n, err := c.f.Read(c.event[:])
+	parkedWaits.Add(-1)
+	c.often = !vain && time.Since(begin) < d
+	return n, err
 }
 
 // addCQ records that a CQ is about to use the channel.
@@ -199,10 +271,8 @@ func (c *CompChannel) Close() error {
 	var closeErr error // the file is closed in spite of it
 	err := c.close(func() error {
 		c.watch.stop(c.f)
-		if c.wait != nil {
-			c.wait.close()
-		}
 		closeErr = c.f.Close()
+		channelClosed()
 		c.dev.cmd.EventsClosed(uint32(c.fd))
 		return nil
 	}, nil)

@@ -35,14 +35,18 @@ func newTestChannel(tb testing.TB, hold time.Duration) *testChannel {
 	}
 	breaks := time.AfterFunc(20*time.Second, func() { w.Close() })
 	tb.Cleanup(func() { breaks.Stop(); w.Close(); r.Close() })
-	c := &testChannel{CompChannel: &CompChannel{f: r}, w: w}
-	raw, err := r.SyscallConn()
-	must(tb, err, raw.Control(func(fd uintptr) { c.fd = int(fd) }))
+	c := &testChannel{CompChannel: &CompChannel{}, w: w}
 	dev := bareDevice("rxe0")
 	dev.cmd = newCommands(nil, pathAuto, "rxe0", rxeDriver{}) // it gets no command
 	if err := c.addParents(dev, "CompChannel", "DESTROY_COMP_CHANNEL", &dev.object); err != nil {
 		tb.Fatal(err)
 	}
+	must(tb, c.open(r), c.raw.Control(func(fd uintptr) { c.fd = int(fd) }))
+	tb.Cleanup(func() {
+		if !c.closed.Load() {
+			channelClosed()
+		}
+	})
 	for i := range c.cq[1:] {
 		c.cq[i+1] = &CQ{}
 		if got := dev.addTarget(c.cq[i+1]); got != uint64(i+1) {
@@ -358,21 +362,21 @@ func TestChannelSoleCQ(t *testing.T) {
 	}
 }
 
+// TestSetBusyWait: a time out of range changes nothing.
 func TestSetBusyWait(t *testing.T) {
 	c := newTestChannel(t, channelHold)
 	for _, d := range []time.Duration{-1, maxBusyWait + 1, math.MinInt64, math.MaxInt64} {
 		if arg, ok := errors.AsType[*ArgError](c.SetBusyWait(d)); !ok || arg.Given != d.String() {
 			t.Errorf("SetBusyWait(%s): %v, want an ArgError", d, arg)
 		}
-		if c.wait == nil || c.wait.time != channelHold {
-			t.Errorf("SetBusyWait(%s) fails and changes the time", d)
+		if got := time.Duration(c.busyTime.Load()); got != channelHold {
+			t.Errorf("SetBusyWait(%s) fails and changes the time to %s", d, got)
 		}
 	}
-	if err := c.SetBusyWait(maxBusyWait); err != nil || c.wait == nil || c.wait.time != maxBusyWait {
-		t.Errorf("the longest hold: %v", err)
-	}
-	if err := c.SetBusyWait(0); err != nil || c.wait != nil {
-		t.Errorf("no hold: %v", err)
+	for _, d := range []time.Duration{maxBusyWait, 0} {
+		if err := c.SetBusyWait(d); err != nil || time.Duration(c.busyTime.Load()) != d {
+			t.Errorf("SetBusyWait(%s): %v, and the time is %s", d, err, time.Duration(c.busyTime.Load()))
+		}
 	}
 	c.raise(t, 1)
 	c.expect(t, t.Context(), 1)

@@ -3,15 +3,16 @@ package uverbs
 import "context"
 
 // Wait moves completions into wcs, like [CQ.Poll], but sleeps until there is at least one. It
-// polls, arms the CQ, polls again and parks the goroutine in Go's netpoller, so no completion is
-// lost. Repeated calls with one context do not allocate.
+// polls, arms the CQ, polls again and waits for the event, so no completion is lost. How it waits is
+// described at [CompChannel.Wait]. Repeated calls with one context do not allocate.
 //
 // The CQ must have a channel that no other CQ uses, as [CQOptions.Events] provides. For several CQs
 // see [CompChannel.Wait].
 //
 // Wait returns completions even if ctx has ended. Otherwise it returns ctx.Err() wrapped once the
 // context ends. It fails with [os.ErrClosed] after Close of a CQ with CQOptions.Events and after
-// [CompChannel.Shutdown]. Closing a CQ with CQOptions.Channel does not wake it.
+// [CompChannel.Shutdown], and with EBUSY if another goroutine waits on the channel. Closing a CQ with
+// CQOptions.Channel does not wake it.
 func (c *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 	for {
 		n, err := c.Poll(wcs)

@@ -216,6 +216,26 @@ func TestCQWaitRefused(t *testing.T) {
 	}
 }
 
+// TestCQWaitTwice: a second goroutine that waits for the CQ gets an error, and the first one its
+// completion.
+func TestCQWaitTwice(t *testing.T) {
+	r := newWaitRig(t)
+	got := make(chan error)
+	go func() {
+		_, err := r.Wait(t.Context(), make([]WC, 1))
+		got <- err
+	}()
+	for !r.ch.waiting.Load() {
+		time.Sleep(100 * time.Microsecond)
+	}
+	if n, err := r.Wait(t.Context(), make([]WC, 1)); n != 0 || !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("the second Wait is %d, %v; want EBUSY", n, err)
+	}
+	r.k.complete(r.CQ, 1)
+	r.raise()
+	must(t, <-got)
+}
+
 func TestCQWaitDoesNotAllocate(t *testing.T) {
 	r := newWaitRig(t)
 	wcs, event := make([]WC, 1), u64(r.cookie)

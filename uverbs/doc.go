@@ -82,8 +82,8 @@
 // # Waiting
 //
 // [CQ.Poll] returns at once, even if nothing has completed. Calling it in a loop has the lowest
-// latency, but keeps a processor busy. [CQ.Wait] sleeps in Go's netpoller until something
-// completes. It needs [CQOptions.Events].
+// latency, but keeps a processor busy. [CQ.Wait] sleeps until something completes and takes no
+// processor time. It needs [CQOptions.Events].
 //
 // To wait for several CQs in one goroutine, create them with the same [CompChannel] as
 // CQOptions.Channel. Then repeat three steps: [CQ.Notify], [CQ.Poll] until the CQ is empty, and
@@ -207,9 +207,12 @@
 //   - Post lists, and poll into a slice for many completions. Each call takes a lock, checks
 //     indices and rings a doorbell, however long the list is. On rxe and siw the doorbell is a
 //     system call, which costs more than everything else.
-//   - A goroutine that waits in Go's netpoller is woken by another thread, which costs one thread
-//     switch. [CompChannel.SetBusyWait] avoids it for a limited time. On a channel with one CQ it
-//     also moves a system call out of the time between a message and its answer.
+//   - A goroutine that waits in Go's netpoller is woken by way of the scheduler, which costs up to
+//     four thread switches. While events come often, Wait sleeps in the kernel instead and keeps its
+//     processor of GOMAXPROCS; [CompChannel.SetBusyWait] has the rules. On a channel with one CQ it
+//     also moves a system call out of the time between a message and its answer. So give each CQ
+//     that is waited for a channel of its own, as CQOptions.Events does, and leave GOMAXPROCS at 2
+//     or more.
 //   - Go's runtime interrupts a goroutine that runs for 10 ms. A loop that polls for long should
 //     call runtime.Gosched from time to time.
 //   - Doorbells for up to 1 MiB of data and the arming of a CQ are system calls that bypass Go's

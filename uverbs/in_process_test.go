@@ -512,8 +512,12 @@ func TestInProcessRemoved(t *testing.T) {
 func TestInProcessBusyWait(t *testing.T) {
 	d, _ := addLocal(t, "local0", unchanged).open(t)
 	ch := value(d.CreateCompChannel())(t)
-	if err := ch.SetBusyWait(time.Second); err != nil || ch.wait != nil {
-		t.Errorf("error %v, busy wait %v, want neither", err, ch.wait)
+	busyTime := func() time.Duration { return time.Duration(ch.busyTime.Load()) }
+	if busyTime() != 0 {
+		t.Errorf("a new channel has busy waits of %s", busyTime())
+	}
+	if err := ch.SetBusyWait(time.Second); err != nil || busyTime() != 0 {
+		t.Errorf("SetBusyWait: %v, and the time is %s, want 0", err, busyTime())
 	}
 	if err := ch.SetBusyWait(-1); err == nil {
 		t.Error("a negative time is accepted")

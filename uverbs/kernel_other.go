@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync/atomic"
 	"time"
 )
 
@@ -28,13 +27,13 @@ func sysfsGIDs(string, string, uint8, PortAttr) ([]GIDEntry, error) { return nil
 // readLine fails.
 func readLine(string) (string, error) { return "", errLinuxOnly }
 
-// busyWaiter stands for the one of Linux.
-type busyWaiter struct{}
+// busyClock stands for the one of Linux.
+type busyClock struct{}
 
-func newBusyWaiter(*os.File, time.Duration, *[eventSize]byte) (*busyWaiter, error) {
-	return nil, fmt.Errorf("a busy wait needs Linux: %w", errors.ErrUnsupported)
-}
+func (*busyClock) start(time.Duration) bool { return false }
 
-func (*busyWaiter) close() error { return nil }
+func (*busyClock) wait(*CompChannel) (int, *CQ, bool) { return 0, nil, true }
 
-func (*busyWaiter) wait(*atomic.Pointer[CQ], bool) (int, *CQ) { return 0, nil }
+func (*busyClock) close() {}
+
+func (*CompChannel) readNow(uintptr) {}

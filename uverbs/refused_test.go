@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -163,24 +162,6 @@ func TestRefusedRemoved(t *testing.T) {
 		}
 		must(t, cq.Close(), d.Close())
 	}
-}
-
-// TestSetBusyWaitClosesClock: the clock of a hold is closed when there is another hold or none.
-func TestSetBusyWaitClosesClock(t *testing.T) {
-	d, _ := fakeDevice(t, pathAuto)
-	ch := value(d.CreateCompChannel())(t)
-	for _, next := range []time.Duration{2 * time.Millisecond, 0} {
-		must(t, ch.SetBusyWait(time.Millisecond))
-		before := ch.wait
-		must(t, ch.SetBusyWait(next))
-		if err := before.clock.Close(); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("after SetBusyWait(%s) the clock of the hold before is open: %v", next, err)
-		}
-		if (ch.wait != nil) != (next > 0) {
-			t.Errorf("after SetBusyWait(%s) there is a hold: %v", next, ch.wait != nil)
-		}
-	}
-	must(t, ch.Close())
 }
 
 // TestPKeyIndexRefused: without the port's attributes there is no table to look at.

@@ -22,7 +22,7 @@ var oneGoroutine = map[string]string{
 	"*uverbs.QP.PostSend": "sends", "*uverbs.QP.BeginSend": "sends",
 	"*uverbs.QP.PostRecv": "receives", "*uverbs.QP.PostRecvs": "receives",
 	"*uverbs.CQ.Poll": "completions", "*uverbs.CQ.Resize": "completions", "*uverbs.CQ.Cap": "completions", "*uverbs.CQ.Notify": "completions", "*uverbs.CQ.NotifySolicited": "completions", "*uverbs.CQ.Wait": "completions",
-	"*uverbs.CompChannel.Wait": "events", "*uverbs.CompChannel.SetBusyWait": "events", "*uverbs.Device.WaitEvent": "events", "*uverbs.Counters.Read": "values",
+	"*uverbs.CompChannel.Wait": "events", "*uverbs.Device.WaitEvent": "events", "*uverbs.Counters.Read": "values",
 }
 
 // roomyCQ is a size at which a CQ has room for all that a QP can have under way, polled or not.

@@ -21,9 +21,6 @@ const (
 	sendID = 2
 )
 
-// busyWait is how long a wait for an event keeps its processor before it parks.
-const busyWait = 10 * time.Millisecond
-
 // pingpongEnd is one side of a ping-pong.
 type pingpongEnd struct {
 	o      *pingpongOptions
@@ -110,9 +107,6 @@ func newPingpongEnd(o *pingpongOptions) (_ *pingpongEnd, err error) {
 			return nil, err
 		}
 		e.undo = append(e.undo, e.ch.Close)
-		if err := e.ch.SetBusyWait(busyWait); err != nil {
-			return nil, err
-		}
 	}
 	if e.cq, err = e.dev.CreateCQ(uverbs.CQOptions{MaxCQE: o.recvDepth + o.queuePairs(), Channel: e.ch}); err != nil {
 		return nil, err

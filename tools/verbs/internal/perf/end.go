@@ -252,8 +252,8 @@ func (e *End) channel() (*uverbs.CompChannel, error) {
 	return c, c.SetBusyWait(hold)
 }
 
-// hold is how long a wait for an event keeps its processor: longer than a message takes, and so long that the
-// clock, which ticks three times in it, does not take much of what the device's driver needs.
+// hold is how long waits for events keep their processor before one parks: so long that parking costs
+// nothing that can be measured.
 const hold = 100 * time.Millisecond
 
 // CreateQP makes the next queue pair by a function such as that of a PD or of an ID of the

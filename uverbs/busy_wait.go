@@ -1,0 +1,113 @@
+package uverbs
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A goroutine that parks in the netpoller is woken by way of Go's scheduler: the thread that polls
+// the network hands the processor over, the scheduler's monitor wakes up, and often a further
+// thread does, too. When events come often, Wait therefore sleeps in the kernel without telling the
+// scheduler, and keeps its thread and its processor (one of GOMAXPROCS). That is a busy wait,
+// although it takes no processor time.
+//
+// Three rules limit what other goroutines lose:
+//
+//   - The wait before it was shorter than [CompChannel.SetBusyWait] says.
+//   - A series of busy waits lasts no longer than that time. Then one wait parks, which lets the
+//     scheduler run timers, the network and other goroutines.
+//   - One processor is left to other goroutines. If there is only one, no other goroutine may be
+//     parked in a Wait.
+
+// Times of [CompChannel.SetBusyWait].
+const (
+	defaultBusyWait = time.Millisecond
+	maxBusyWait     = time.Second
+)
+
+// busySlot permits one busy wait at a time, and measures how long a series of them has lasted. A
+// slot belongs to no channel: if it did, a goroutine that waits on two channels in turn could begin
+// a new series each time. The clock is one of the kernel, since it must also end a sleep. A timeout
+// for each sleep would set and cancel a timer each time, which is expensive.
+type busySlot struct {
+	mu     sync.Mutex    // held during a busy wait
+	series time.Duration // guarded by mu: how long the series lasts from its beginning, 0 if there is none
+	clock  busyClock     // guarded by mu
+}
+
+// busySlots are the slots of the process.
+var busySlots [64]busySlot
+
+// parkedWaits is the number of goroutines that are parked in [CompChannel.Wait].
+var parkedWaits atomic.Int32
+
+// busyWait waits for an event in the kernel for up to d. It returns the size of the event that it
+// has read, or the CQ of an event that it has not read, or neither if the wait must go on in the
+// netpoller. Then vain reports whether it has lasted for all of d.
+func (c *CompChannel) busyWait(d time.Duration) (n int, cq *CQ, vain bool) {
+	s, begins := c.busySlot(d)
+	if s == nil {
+		return 0, nil, false
+	}
+	defer s.mu.Unlock()
+	n, cq, over := s.clock.wait(c)
+	if over {
+		s.series = 0
+		c.slot, c.often, c.over = nil, false, true
+	}
+	return n, cq, over && begins && n == 0 && cq == nil
+}
+
+// busySlot returns a slot whose mutex is held, or nil if there is none or its clock fails. The slot
+// has a series of d or less; begins reports whether the series has just begun.
+func (c *CompChannel) busySlot(d time.Duration) (s *busySlot, begins bool) {
+	if s = c.slot; s == nil || !s.mu.TryLock() {
+		if s = freeBusySlot(); s == nil {
+			return nil, false
+		}
+		c.slot = s
+	}
+	if s.series != 0 && s.series <= d {
+		return s, false
+	}
+	if !s.clock.start(d) {
+		s.series = 0
+		s.mu.Unlock()
+		return nil, false
+	}
+	s.series = d
+	return s, true
+}
+
+// freeBusySlot returns a slot whose mutex is held, or nil if there is none.
+func freeBusySlot() *busySlot {
+	n := runtime.GOMAXPROCS(0) - 1
+	if n == 0 && parkedWaits.Load() == 0 {
+		n = 1
+	}
+	for i := range min(n, len(busySlots)) {
+		if s := &busySlots[i]; s.mu.TryLock() {
+			return s
+		}
+	}
+	return nil
+}
+
+// openChannels is the number of completion channels that may have busy waits.
+var openChannels atomic.Int32
+
+// channelClosed releases the clocks if no channel needs them.
+func channelClosed() {
+	if openChannels.Add(-1) > 0 {
+		return
+	}
+	for i := range busySlots {
+		if s := &busySlots[i]; s.mu.TryLock() { // a new channel may use it already
+			s.series = 0
+			s.clock.close()
+			s.mu.Unlock()
+		}
+	}
+}

@@ -1,0 +1,363 @@
+package uverbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// newBusyChannel returns a channel whose next wait is a busy wait of up to d, and the slot that it
+// uses.
+func newBusyChannel(t *testing.T, d time.Duration) (*testChannel, *busySlot) {
+	t.Helper()
+	c := newTestChannel(t, d)
+	for range 100 { // on a slow machine the time may be over before the wait begins
+		c.known, c.often = d, true
+		c.raise(t, 1)
+		c.expect(t, t.Context(), 1)
+		if c.slot != nil {
+			return c, c.slot
+		}
+	}
+	t.Fatal("no wait was a busy wait")
+	return nil, nil
+}
+
+// untilBusy waits until a goroutine is in a busy wait. On a slow machine it may be parked already,
+// because the time is over.
+func untilBusy(s *busySlot) {
+	for parkedWaits.Load() == 0 && s.mu.TryLock() {
+		s.mu.Unlock()
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// untilParked waits until a goroutine is parked in a Wait.
+func untilParked() {
+	for parkedWaits.Load() == 0 {
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// wait is a Wait in a goroutine of its own.
+func (c *testChannel) wait(ctx context.Context) chan error {
+	got := make(chan error, 1)
+	go func() {
+		_, err := c.Wait(ctx)
+		got <- err
+	}()
+	return got
+}
+
+// TestBusyWaitLetsGo: the garbage collector looks at the stack of every goroutine, so it must not
+// have to wait for the end of a busy wait. A slow machine has five chances; a busy wait that does not
+// stop for the collector uses none of them.
+func TestBusyWaitLetsGo(t *testing.T) {
+	c, s := newBusyChannel(t, maxBusyWait)
+	for range 5 {
+		got := c.wait(t.Context())
+		untilBusy(s)
+		runtime.GC()
+		parked := parkedWaits.Load() > 0 // the time was over before the collector was done
+		c.raise(t, 1)
+		must(t, <-got)
+		if !parked {
+			return
+		}
+	}
+	t.Error("the garbage collector has to wait until a busy wait is over")
+}
+
+// TestBusyWaitAdapts: a wait is a busy wait if the one before it was short, and a busy wait in vain
+// is the last one until a wait is short again.
+func TestBusyWaitAdapts(t *testing.T) {
+	c := newTestChannel(t, 0)
+	setTime := func(d time.Duration, often bool) {
+		c.busyTime.Store(int64(d))
+		c.known, c.often = d, often
+	}
+	setTime(time.Hour, false) // every wait is short
+	for _, busy := range []bool{false, true, true} {
+		c.slot = nil
+		c.raise(t, 1)
+		c.expect(t, t.Context(), 1)
+		if got := c.slot != nil; got != busy {
+			t.Errorf("busy wait %t, want %t", got, busy)
+		}
+	}
+	setTime(time.Nanosecond, false) // every wait is long
+	c.raise(t, 1)
+	c.expect(t, t.Context(), 1)
+	if c.often {
+		t.Error("after a long wait the next one is a busy wait")
+	}
+
+	setTime(50*time.Millisecond, true)
+	got := c.wait(t.Context())
+	untilParked() // the busy wait was in vain, and the parked one is short
+	c.raise(t, 1)
+	if must(t, <-got); c.often {
+		t.Error("after a busy wait in vain the next one is a busy wait, too")
+	}
+}
+
+// TestBusyWaitSeriesEnds: a series of busy waits ends although events keep coming, and then a wait
+// parks. Without an end, the pipe of the events breaks.
+func TestBusyWaitSeriesEnds(t *testing.T) {
+	c, s := newBusyChannel(t, time.Millisecond)
+	for range 3 {
+		for c.often = true; c.often; {
+			c.raise(t, 1)
+			c.expect(t, t.Context(), 1)
+		}
+		c.raise(t, 1)
+		if c.expect(t, t.Context(), 1); s.series != 0 {
+			t.Error("after the end of a series, the next wait begins another one")
+		}
+	}
+}
+
+// TestBusyWaitSeriesShared: a goroutine that waits on several channels in turn continues one series of
+// busy waits, so it does not keep its processor. A channel whose time is shorter than the series begins
+// one of its own, which is the series of all from then on.
+func TestBusyWaitSeriesShared(t *testing.T) {
+	_, s := newBusyChannel(t, maxBusyWait)
+	for i, test := range []struct {
+		d      time.Duration
+		begins bool
+	}{{maxBusyWait, false}, {maxBusyWait / 2, true}, {maxBusyWait, false}, {maxBusyWait / 2, false}} {
+		got, begins := newTestChannel(t, test.d).busySlot(test.d)
+		if got != s || begins != test.begins {
+			t.Errorf("channel %d: slot %p, series begins: %t; want %p, %t", i+2, got, begins, s, test.begins)
+		}
+		got.mu.Unlock()
+	}
+}
+
+// TestBusyWaitSlots: one processor is left to other goroutines. If there is only one, a busy wait needs
+// that nobody else waits.
+func TestBusyWaitSlots(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	for _, test := range []struct {
+		procs  int
+		parked int32
+		want   int
+	}{{1, 0, 1}, {1, 1, 0}, {2, 0, 1}, {3, 0, 2}, {3, 7, 2}, {len(busySlots) + 9, 0, len(busySlots)}} {
+		runtime.GOMAXPROCS(test.procs)
+		parkedWaits.Add(test.parked)
+		var slots []*busySlot
+		for range len(busySlots) + 2 {
+			if s, _ := newTestChannel(t, time.Millisecond).busySlot(time.Millisecond); s != nil {
+				slots = append(slots, s)
+			}
+		}
+		for _, s := range slots {
+			s.mu.Unlock()
+		}
+		parkedWaits.Add(-test.parked)
+		if got := len(slots); got != test.want {
+			t.Errorf("GOMAXPROCS=%d with %d parked: %d busy waits at a time, want %d", test.procs, test.parked, got, test.want)
+		}
+	}
+}
+
+// TestBusyWaitEnds: what ends a parked wait also ends a busy wait.
+func TestBusyWaitEnds(t *testing.T) {
+	for name, test := range map[string]struct {
+		end  func(c *testChannel, cancel func()) error
+		want error
+	}{
+		"context":  {func(_ *testChannel, cancel func()) error { cancel(); return nil }, context.Canceled},
+		"Shutdown": {func(c *testChannel, _ func()) error { return c.Shutdown() }, os.ErrClosed},
+		"Close":    {func(c *testChannel, _ func()) error { return c.Close() }, os.ErrClosed},
+		"removal":  {func(c *testChannel, _ func()) error { return c.w.Close() }, ErrDeviceRemoved},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s := newBusyChannel(t, 100*time.Millisecond)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			got := c.wait(ctx)
+			untilBusy(s)
+			must(t, test.end(c, cancel))
+			if err := <-got; !errors.Is(err, test.want) {
+				t.Errorf("Wait: %v, want %v", err, test.want)
+			}
+		})
+	}
+}
+
+// TestBusyWaitBesideGoroutines: with one processor, other goroutines get it although every wait is a
+// busy wait: the events come from another goroutine, which could otherwise never raise them.
+func TestBusyWaitBesideGoroutines(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	c, _ := newBusyChannel(t, time.Millisecond)
+	turn := make(chan bool)
+	var group sync.WaitGroup
+	group.Go(func() {
+		for range turn {
+			c.raise(t, 1)
+		}
+	})
+	for range 20 {
+		c.often = true
+		turn <- true
+		c.expect(t, t.Context(), 1)
+	}
+	close(turn)
+	group.Wait()
+}
+
+// TestBusyWaitYields: with one processor, other goroutines get it after a series of busy waits
+// although each wait finds an event, so that none parks. Go's scheduler would let them wait for 10 ms.
+func TestBusyWaitYields(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	c, _ := newBusyChannel(t, time.Millisecond)
+	most := 0
+	for range 5 {
+		var ran atomic.Bool
+		go ran.Store(true)
+		series := 0
+		for ; !ran.Load(); series++ {
+			for c.often = true; c.often; {
+				c.raise(t, 1)
+				c.expect(t, t.Context(), 1)
+			}
+			c.raise(t, 1)
+			c.expect(t, t.Context(), 1)
+		}
+		most = max(most, series)
+	}
+	if most > 3 {
+		t.Errorf("a goroutine ran after %d series of busy waits", most)
+	}
+}
+
+// TestSetBusyWaitDuringWait: the time may be set during a Wait, and applies to the next one.
+func TestSetBusyWaitDuringWait(t *testing.T) {
+	c, s := newBusyChannel(t, maxBusyWait)
+	got := c.wait(t.Context())
+	untilBusy(s)
+	must(t, c.SetBusyWait(0))
+	c.raise(t, 1)
+	must(t, <-got)
+	c.slot = nil
+	c.raise(t, 1)
+	if c.expect(t, t.Context(), 1); c.slot != nil {
+		t.Error("busy wait after SetBusyWait(0)")
+	}
+	must(t, c.SetBusyWait(maxBusyWait))
+	c.raise(t, 1)
+	if c.expect(t, t.Context(), 1); c.slot == nil {
+		t.Error("no busy wait after SetBusyWait")
+	}
+}
+
+// TestIdleWaitsPark: all goroutines that wait for events that do not come are parked, and take no
+// processor time.
+func TestIdleWaitsPark(t *testing.T) {
+	const goroutines = 100
+	channels := make([]*testChannel, goroutines)
+	errs := make([]chan error, goroutines)
+	for i := range channels {
+		channels[i] = newTestChannel(t, channelHold)
+		errs[i] = channels[i].wait(t.Context())
+	}
+	for parkedWaits.Load() < goroutines {
+		time.Sleep(time.Millisecond)
+	}
+	for i, c := range channels {
+		c.raise(t, 1)
+		must(t, <-errs[i])
+	}
+	if n := parkedWaits.Load(); n != 0 {
+		t.Errorf("%d goroutines are parked after their events, want 0", n)
+	}
+}
+
+// BenchmarkWaitExchange exchanges events with another process, with parked waits only and with busy
+// waits. In each operation another goroutine sleeps meanwhile, and the benchmark reports how late it is
+// woken.
+func BenchmarkWaitExchange(b *testing.B) {
+	for _, procs := range []int{1, 2} {
+		for _, busy := range []time.Duration{0, defaultBusyWait} {
+			b.Run(fmt.Sprintf("procs=%d/busy=%s", procs, busy), func(b *testing.B) {
+				defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
+				exchange(b, newTestChannel(b, busy))
+			})
+		}
+	}
+}
+
+func exchange(b *testing.B, c *testChannel) {
+	echo := exec.Command("cat")
+	in := value(echo.StdinPipe())(b)
+	echo.Stdout = c.w
+	must(b, echo.Start(), c.w.Close())
+	ctx, cancel := context.WithCancel(context.Background())
+	event, rounds := host64(1), 0
+	var group sync.WaitGroup
+	group.Go(func() {
+		defer in.Close()
+		for ; ctx.Err() == nil; rounds++ {
+			in.Write(event)
+			c.Wait(ctx)
+		}
+	})
+	late := make([]time.Duration, b.N)
+	begin := time.Now()
+	for i := range late {
+		due := time.Now().Add(300 * time.Microsecond)
+		time.Sleep(time.Until(due))
+		late[i] = time.Since(due)
+	}
+	took := time.Since(begin)
+	cancel()
+	group.Wait()
+	echo.Wait()
+	slices.Sort(late)
+	b.ReportMetric(float64(took.Microseconds())/float64(rounds), "µs/exchange")
+	b.ReportMetric(float64(late[len(late)/2].Microseconds()), "median-µs-late")
+	b.ReportMetric(float64(late[len(late)*99/100].Microseconds()), "p99-µs-late")
+	b.ReportMetric(0, "ns/op")
+}
+
+// TestWaitTwice: a second goroutine that waits on the channel gets an error, and the first one its
+// event.
+func TestWaitTwice(t *testing.T) {
+	eachHold(t, func(t *testing.T, c *testChannel) {
+		got := c.wait(t.Context())
+		for !c.waiting.Load() {
+			time.Sleep(100 * time.Microsecond)
+		}
+		c.expectErr(t, t.Context(), syscall.EBUSY)
+		c.raise(t, 1)
+		must(t, <-got)
+		c.raise(t, 2)
+		c.expect(t, t.Context(), 2)
+	})
+}
+
+// TestBusyClocksClosed: the clocks of busy waits are closed with the last channel.
+func TestBusyClocksClosed(t *testing.T) {
+	others := openChannels.Swap(0)
+	defer func() { openChannels.Add(others) }()
+	c, s := newBusyChannel(t, time.Millisecond)
+	d := newTestChannel(t, time.Millisecond)
+	must(t, d.Close())
+	if !s.clock.open {
+		t.Error("the clock is closed while there is a channel")
+	}
+	must(t, c.Close())
+	if s.clock.open {
+		t.Error("the clock is open without a channel")
+	}
+}
