@@ -22,7 +22,8 @@
 //
 // All methods of a Conn are safe for concurrent use. A Conn has no goroutine of its own: a
 // goroutine that waits in one of its methods also handles the completions of the others. [WaitMode]
-// says whether it polls for a while before it parks, polls all the time, or parks at once.
+// says whether it polls for a while before it sleeps, polls all the time, or sleeps at once. It sleeps
+// in [uverbs.CompChannel.Wait], with the default of SetBusyWait.
 //
 // Both sides must use this package, since a Conn puts its own header into the private data and into
 // each message. PROTOCOL.md describes the protocol. For other peers use an [ID].
@@ -77,7 +78,8 @@
 //   - One goroutine calls [Channel.Next] for all IDs of a channel.
 //   - Each goroutine handles one ID with [ID.Wait] and the other methods that wait.
 //
-// Both park in Go's netpoller and end with a context.
+// Both park in Go's netpoller and end with a context. So does the goroutine that reads the events for
+// [Dial] and [Listener.Accept]. These events are rare, and the exchange of messages needs none.
 //
 // A QP that [ID.CreateQP] creates follows the ID: the methods of the ID move it to the state that
 // it needs, and closing the ID closes it.

@@ -187,8 +187,9 @@ func (d *Device) eventFDAttr(cmd *ioctlCommand, id uint16) {
 //
 // WaitEvent returns ctx.Err() wrapped if the context ends first, [os.ErrClosed] if the device is
 // closed, and [ErrDeviceRemoved] once it has returned EventDeviceFatal. Before Linux 5.6 it returns
-// a [FeatureError]. It parks the goroutine in Go's netpoller and takes no thread. Repeated calls
-// with one context do not allocate. One goroutine at a time may call WaitEvent.
+// a [FeatureError]. It parks the goroutine in Go's netpoller and takes no thread; it has no busy waits
+// as [CompChannel.Wait] has, since these events are rare. Repeated calls with one context do not
+// allocate. One goroutine at a time may call WaitEvent.
 func (d *Device) WaitEvent(ctx context.Context) (Event, error) {
 	if err := d.usable(); err != nil {
 		return Event{}, err
