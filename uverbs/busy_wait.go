@@ -13,13 +13,15 @@ import (
 // scheduler, and keeps its thread and its processor (one of GOMAXPROCS). That is a busy wait,
 // although it takes no processor time.
 //
-// Three rules limit what other goroutines lose:
+// Four rules limit what other goroutines lose:
 //
 //   - The wait before it was shorter than [CompChannel.SetBusyWait] says.
 //   - A series of busy waits lasts no longer than that time. Then one wait parks, which lets the
 //     scheduler run timers, the network and other goroutines.
 //   - One processor is left to other goroutines. If there is only one, no other goroutine may be
 //     parked in a Wait.
+//   - At the beginning of a series, another thread is woken. The thread of the busy wait may have been
+//     the one that polled the network and timers, in which case nobody else would do so.
 
 // Times of [CompChannel.SetBusyWait].
 const (
@@ -78,6 +80,7 @@ func (c *CompChannel) busySlot(d time.Duration) (s *busySlot, begins bool) {
 		return nil, false
 	}
 	s.series = d
+	go nothing() // makes another thread look at the network, see above
 	return s, true
 }
 

@@ -297,6 +297,31 @@ func BenchmarkWaitExchange(b *testing.B) {
 	}
 }
 
+// BenchmarkWaitWithin exchanges events between two goroutines of the process. At most one of them has
+// busy waits, and the other one must be woken during them.
+func BenchmarkWaitWithin(b *testing.B) {
+	for _, procs := range []int{1, 2} {
+		for _, busy := range []time.Duration{0, defaultBusyWait} {
+			b.Run(fmt.Sprintf("procs=%d/busy=%s", procs, busy), func(b *testing.B) {
+				defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
+				c, d := newTestChannel(b, busy), newTestChannel(b, busy)
+				var group sync.WaitGroup
+				group.Go(func() {
+					for range b.N {
+						d.expect(b, b.Context(), 1)
+						c.raise(b, 1)
+					}
+				})
+				for range b.N {
+					d.raise(b, 1)
+					c.expect(b, b.Context(), 1)
+				}
+				group.Wait()
+			})
+		}
+	}
+}
+
 func exchange(b *testing.B, c *testChannel) {
 	echo := exec.Command("cat")
 	in := value(echo.StdinPipe())(b)

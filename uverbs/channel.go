@@ -159,11 +159,10 @@ func notPollable(err error) bool {
 //   - at most GOMAXPROCS-1 goroutines of the process are in a busy wait at a time. If GOMAXPROCS is
 //     1, one is, unless another goroutine is parked in a Wait.
 //
-// A context that ends, Shutdown and Close end a busy wait up to d later. Timers and network
-// connections may wake other goroutines up to d later, since the thread that keeps its processor may
-// be the one that looks at them. With GOMAXPROCS=1 all other goroutines run up to d later, and so does
-// the garbage collector if the program ignores SIGURG or runs with GODEBUG=asyncpreemptoff=1. A larger
-// d saves parked waits where that does not matter.
+// A context that ends, Shutdown and Close end a busy wait up to d later. If no other processor of
+// GOMAXPROCS is free, other goroutines run up to d later. So does the garbage collector if the program
+// ignores SIGURG or runs with GODEBUG=asyncpreemptoff=1. A larger d saves parked waits where that does
+// not matter.
 //
 // It has no effect on a device of this process ([DeviceInfo].InProcess), whose own goroutines need the
 // processor.
