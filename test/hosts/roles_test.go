@@ -47,7 +47,11 @@ func counted(serve func(context.Context, *cm.ID, int, int) error, dial func(cont
 // classics are the programs of package classic, but for those that do not have a listener of theirs.
 var classics = map[string]game{
 	"pingpong": counted(classic.PingpongServer, classic.PingpongClient),
-	"sleep":    counted(classic.SleepServer, classic.SleepClient),
+	"sleep": {cm.TCP, func(ctx context.Context, l *cm.ID) error { return classic.SleepServer(ctx, l, gameSize) },
+		func(ctx context.Context, c *cm.Channel, to netip.AddrPort) error {
+			_, err := classic.SleepClient(ctx, c, to, gameSize, gameCount)
+			return err
+		}},
 	"terms": {cm.TCP, func(ctx context.Context, l *cm.ID) error { return classic.TermsServer(ctx, l, gameSize) },
 		func(ctx context.Context, c *cm.Channel, to netip.AddrPort) error {
 			_, err := classic.TermsClient(ctx, c, to, gameSize, gameCount)
