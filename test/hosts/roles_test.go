@@ -156,7 +156,7 @@ func part(ctx context.Context, args []string) error {
 		return gameOf(args[1]).dial(ctx, c, netip.MustParseAddrPort(args[2]))
 	case "events":
 		if args[1] == "serves" {
-			return classic.EventsServer(ctx, c, netip.MustParseAddrPort(args[2]), gameSize, gameCount)
+			return classic.EventsServer(ctx, c, netip.MustParseAddrPort(args[2]), gameSize)
 		}
 		return classic.EventsClient(ctx, c, netip.MustParseAddrPort(args[2]), gameSize, gameCount)
 	}
