@@ -18,8 +18,8 @@ import (
 //   - The wait before it was shorter than [CompChannel.SetBusyWait] says.
 //   - A series of busy waits lasts no longer than that time. Then one wait parks, which lets the
 //     scheduler run timers, the network and other goroutines.
-//   - One processor is left to other goroutines. If there is only one, no other goroutine may be
-//     parked in a Wait.
+//   - One processor is left to other goroutines, if there are several, and no other goroutine is
+//     parked in a Wait: its event could be one that this one waits for.
 //   - At the beginning of a series, another thread is woken. The thread of the busy wait may have been
 //     the one that polled the network and timers, in which case nobody else would do so.
 
@@ -65,6 +65,9 @@ func (c *CompChannel) busyWait(d time.Duration) (n int, cq *CQ, vain bool) {
 // busySlot returns a slot whose mutex is held, or nil if there is none or its clock fails. The slot
 // has a series of d or less; begins reports whether the series has just begun.
 func (c *CompChannel) busySlot(d time.Duration) (s *busySlot, begins bool) {
+	if parkedWaits.Load() > 0 {
+		return nil, false
+	}
 	if s = c.slot; s == nil || !s.mu.TryLock() {
 		if s = freeBusySlot(); s == nil {
 			return nil, false
@@ -86,10 +89,7 @@ func (c *CompChannel) busySlot(d time.Duration) (s *busySlot, begins bool) {
 
 // freeBusySlot returns a slot whose mutex is held, or nil if there is none.
 func freeBusySlot() *busySlot {
-	n := runtime.GOMAXPROCS(0) - 1
-	if n == 0 && parkedWaits.Load() == 0 {
-		n = 1
-	}
+	n := max(runtime.GOMAXPROCS(0)-1, 1)
 	for i := range min(n, len(busySlots)) {
 		if s := &busySlots[i]; s.mu.TryLock() {
 			return s

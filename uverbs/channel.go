@@ -156,8 +156,9 @@ func notPollable(err error) bool {
 // have one processor less meanwhile. Therefore
 //
 //   - after d without a parked wait, Wait parks in the netpoller;
-//   - at most GOMAXPROCS-1 goroutines of the process are in a busy wait at a time. If GOMAXPROCS is
-//     1, one is, unless another goroutine is parked in a Wait.
+//   - at most GOMAXPROCS-1 goroutines of the process are in a busy wait at a time, or one if
+//     GOMAXPROCS is 1;
+//   - no busy wait begins while another goroutine is parked in a Wait.
 //
 // A context that ends, Shutdown and Close end a busy wait up to d later. If no other processor of
 // GOMAXPROCS is free, other goroutines run up to d later. So does the garbage collector if the program
