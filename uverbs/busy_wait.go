@@ -13,21 +13,34 @@ import (
 // scheduler, and keeps its thread and its processor (one of GOMAXPROCS). That is a busy wait,
 // although it takes no processor time.
 //
-// Four rules limit what other goroutines lose:
+// Five rules limit what other goroutines lose:
 //
 //   - The wait before it was shorter than [CompChannel.SetBusyWait] says.
 //   - A series of busy waits lasts no longer than that time. Then one wait parks, which lets the
 //     scheduler run timers, the network and other goroutines.
 //   - One processor is left to other goroutines, if there are several, and no other goroutine is
 //     parked in a Wait: its event could be one that this one waits for.
-//   - At the beginning of a series, another thread is woken. The thread of the busy wait may have been
-//     the one that polled the network and timers, in which case nobody else would do so.
+//   - At the beginning of a series, a goroutine is started, which makes another thread look for work.
+//     The thread of the busy wait may have been the one that polled the network and timers, in which
+//     case nobody else would do so.
+//   - If that goroutine has not run after trialTime, the other processors are busy. Then the series
+//     ends, and for crowdedTime no other one begins.
 
-// Times of [CompChannel.SetBusyWait].
+// Times of [CompChannel.SetBusyWait]. Go's scheduler lets a goroutine run for 10 ms before others get
+// their turn.
 const (
-	defaultBusyWait = time.Millisecond
+	defaultBusyWait = 10 * time.Millisecond
+	soleBusyWait    = time.Millisecond // the default if GOMAXPROCS is 1
 	maxBusyWait     = time.Second
 )
+
+const (
+	trialTime   = time.Millisecond
+	crowdedTime = 100 * time.Millisecond
+)
+
+// crowdedUntil is when series may begin again, in nanoseconds since started.
+var crowdedUntil atomic.Int64
 
 // busySlot permits one busy wait at a time, and measures how long a series of them has lasted. A
 // slot belongs to no channel: if it did, a goroutine that waits on two channels in turn could begin
@@ -37,6 +50,9 @@ type busySlot struct {
 	mu     sync.Mutex    // held during a busy wait
 	series time.Duration // guarded by mu: how long the series lasts from its beginning, 0 if there is none
 	clock  busyClock     // guarded by mu
+	trial  bool          // guarded by mu: the clock fires after trialTime
+	number int64         // guarded by mu: of the series
+	ran    atomic.Int64  // the number of the latest series whose goroutine has run
 }
 
 // busySlots are the slots of the process.
@@ -55,6 +71,12 @@ func (c *CompChannel) busyWait(d time.Duration) (n int, cq *CQ, vain bool) {
 	}
 	defer s.mu.Unlock()
 	n, cq, over := s.clock.wait(c)
+	if over && s.trial && s.passes(d) {
+		over = false
+		if n == 0 && cq == nil {
+			n, cq, over = s.clock.wait(c)
+		}
+	}
 	if over {
 		s.series = 0
 		c.slot, c.often, c.over = nil, false, true
@@ -77,14 +99,29 @@ func (c *CompChannel) busySlot(d time.Duration) (s *busySlot, begins bool) {
 	if s.series != 0 && s.series <= d {
 		return s, false
 	}
-	if !s.clock.start(d) {
+	first := d
+	if s.trial = runtime.GOMAXPROCS(0) > 1; s.trial {
+		first = min(d, trialTime)
+	}
+	if s.trial && int64(time.Since(started)) < crowdedUntil.Load() || !s.clock.start(first) {
 		s.series = 0
 		s.mu.Unlock()
 		return nil, false
 	}
 	s.series = d
-	go nothing() // makes another thread look at the network, see above
+	s.number++
+	go s.ran.Store(s.number) // on another processor, as this goroutine keeps this one
 	return s, true
+}
+
+// passes ends the trial of a series of d. It reports whether the series goes on. The caller holds mu.
+func (s *busySlot) passes(d time.Duration) bool {
+	s.trial = false
+	if s.ran.Load() != s.number {
+		crowdedUntil.Store(int64(time.Since(started) + crowdedTime))
+		return false
+	}
+	return d > trialTime && s.clock.start(d-trialTime)
 }
 
 // freeBusySlot returns a slot whose mutex is held, or nil if there is none.

@@ -22,6 +22,7 @@ func newBusyChannel(t *testing.T, d time.Duration) (*testChannel, *busySlot) {
 	c := newTestChannel(t, d)
 	for range 100 { // on a slow machine the time may be over before the wait begins
 		c.known, c.often = d, true
+		crowdedUntil.Store(0)
 		c.raise(t, 1)
 		c.expect(t, t.Context(), 1)
 		if c.slot != nil {
@@ -167,6 +168,66 @@ func TestBusyWaitSlots(t *testing.T) {
 		if got := len(slots); got != test.want {
 			t.Errorf("GOMAXPROCS=%d with %d parked: %d busy waits at a time, want %d", test.procs, test.parked, got, test.want)
 		}
+	}
+}
+
+// TestBusyWaitCrowded: if no other processor of GOMAXPROCS is free, a series ends after trialTime, and
+// for a while no other one begins. If one is free, the series goes on.
+func TestBusyWaitCrowded(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	defer crowdedUntil.Store(0)
+	const longest = 50 * time.Millisecond
+	endSeries := func() {
+		for i := range busySlots {
+			s := &busySlots[i]
+			s.mu.Lock()
+			s.series = 0
+			s.mu.Unlock()
+		}
+	}
+	// trial reports whether the next series has passed its trial.
+	trial := func() bool {
+		endSeries()
+		c, s := newBusyChannel(t, longest)
+		for c.often = true; c.slot == s && s.trial; c.often = true {
+			c.raise(t, 1)
+			c.expect(t, t.Context(), 1)
+		}
+		return c.slot == s
+	}
+	ever := func(want bool) bool { // a slow machine may take the other processor away, or a spinner from its own
+		for range 100 {
+			if trial() == want {
+				return true
+			}
+		}
+		return false
+	}
+	if !ever(true) {
+		t.Error("no series goes on although another processor is free")
+	}
+	if crowdedUntil.Load() > int64(time.Since(started)+crowdedTime) {
+		t.Errorf("no series for more than %s", crowdedTime)
+	}
+	var over atomic.Bool
+	var spinner sync.WaitGroup
+	spinner.Go(func() {
+		for !over.Load() {
+		}
+	})
+	crowded := ever(false)
+	over.Store(true)
+	spinner.Wait()
+	if !crowded {
+		t.Error("all series go on although the other processor is busy")
+	}
+
+	endSeries()
+	c := newTestChannel(t, longest)
+	crowdedUntil.Store(int64(time.Since(started) + time.Hour))
+	if s, _ := c.busySlot(longest); s != nil {
+		t.Error("a series begins while other processors are busy")
+		s.mu.Unlock()
 	}
 }
 

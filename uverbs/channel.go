@@ -90,7 +90,10 @@ func (c *CompChannel) open(f *os.File) (err error) {
 	openChannels.Add(1)
 	if !c.dev.info.InProcess {
 		c.known = defaultBusyWait
-		c.busyTime.Store(int64(defaultBusyWait))
+		if runtime.GOMAXPROCS(0) == 1 {
+			c.known = soleBusyWait
+		}
+		c.busyTime.Store(int64(c.known))
 	}
 	return nil
 }
@@ -148,7 +151,8 @@ func notPollable(err error) bool {
 }
 
 // SetBusyWait sets for how long Wait may keep its processor when events come often: from 0, which
-// means never, to one second. The default is 1 ms.
+// means never, to one second. The default is 10 ms, or 1 ms if GOMAXPROCS is 1 when the channel is
+// created.
 //
 // If the last wait took less than d, Wait begins with a busy wait: it sleeps in the kernel and keeps
 // its thread and its processor (one of GOMAXPROCS). An event is then seen as soon as in a C program,
@@ -158,7 +162,9 @@ func notPollable(err error) bool {
 //   - after d without a parked wait, Wait parks in the netpoller;
 //   - at most GOMAXPROCS-1 goroutines of the process are in a busy wait at a time, or one if
 //     GOMAXPROCS is 1;
-//   - no busy wait begins while another goroutine is parked in a Wait.
+//   - no busy wait begins while another goroutine is parked in a Wait;
+//   - if the other processors of GOMAXPROCS turn out to be busy, which takes 1 ms, there are no busy
+//     waits for 100 ms.
 //
 // A context that ends, Shutdown and Close end a busy wait up to d later. If no other processor of
 // GOMAXPROCS is free, other goroutines run up to d later. So does the garbage collector if the program

@@ -28,6 +28,7 @@ type testChannel struct {
 // newTestChannel makes a channel. Its pipe breaks after a while, so that a Wait that
 // misses its event ends.
 func newTestChannel(tb testing.TB, hold time.Duration) *testChannel {
+	crowdedUntil.Store(0) // whatever an earlier test has found
 	tb.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
