@@ -23,8 +23,9 @@ import (
 //   - At the beginning of a series, a goroutine is started, which makes another thread look for work.
 //     The thread of the busy wait may have been the one that polled the network and timers, in which
 //     case nobody else would do so.
-//   - If that goroutine has not run after trialTime, the other processors are busy. Then the series
-//     ends, and for crowdedTime no other one begins.
+//   - If that goroutine has not run after trialTime, the other processors are busy, or a thread had
+//     to be made for it. Then the series ends, and if it happens twice, no other one begins for
+//     crowdedTime.
 
 // Times of [CompChannel.SetBusyWait]. Go's scheduler lets a goroutine run for 10 ms before others get
 // their turn.
@@ -39,8 +40,10 @@ const (
 	crowdedTime = 100 * time.Millisecond
 )
 
-// crowdedUntil is when series may begin again, in nanoseconds since started.
-var crowdedUntil atomic.Int64
+var (
+	crowdedUntil atomic.Int64 // when series may begin again, in nanoseconds since started
+	failedTrials atomic.Int32 // in a row
+)
 
 // busySlot permits one busy wait at a time, and measures how long a series of them has lasted. A
 // slot belongs to no channel: if it did, a goroutine that waits on two channels in turn could begin
@@ -118,9 +121,12 @@ func (c *CompChannel) busySlot(d time.Duration) (s *busySlot, begins bool) {
 func (s *busySlot) passes(d time.Duration) bool {
 	s.trial = false
 	if s.ran.Load() != s.number {
-		crowdedUntil.Store(int64(time.Since(started) + crowdedTime))
+		if failedTrials.Add(1) > 1 {
+			crowdedUntil.Store(int64(time.Since(started) + crowdedTime))
+		}
 		return false
 	}
+	failedTrials.Store(0)
 	return d > trialTime && s.clock.start(d-trialTime)
 }
 

@@ -172,7 +172,7 @@ func TestBusyWaitSlots(t *testing.T) {
 }
 
 // TestBusyWaitCrowded: if no other processor of GOMAXPROCS is free, a series ends after trialTime, and
-// for a while no other one begins. If one is free, the series goes on.
+// after the second one no other begins for a while. If one is free, the series goes on.
 func TestBusyWaitCrowded(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	defer crowdedUntil.Store(0)
@@ -195,19 +195,16 @@ func TestBusyWaitCrowded(t *testing.T) {
 		}
 		return c.slot == s
 	}
-	ever := func(want bool) bool { // a slow machine may take the other processor away, or a spinner from its own
+	ever := func(does func() bool) bool { // a slow machine may take the other processor away, or a spinner from its own
 		for range 100 {
-			if trial() == want {
+			if does() {
 				return true
 			}
 		}
 		return false
 	}
-	if !ever(true) {
+	if !ever(trial) {
 		t.Error("no series goes on although another processor is free")
-	}
-	if crowdedUntil.Load() > int64(time.Since(started)+crowdedTime) {
-		t.Errorf("no series for more than %s", crowdedTime)
 	}
 	var over atomic.Bool
 	var spinner sync.WaitGroup
@@ -215,7 +212,16 @@ func TestBusyWaitCrowded(t *testing.T) {
 		for !over.Load() {
 		}
 	})
-	crowded := ever(false)
+	crowded := ever(func() bool {
+		failed := failedTrials.Load()
+		if trial() || crowdedUntil.Load() == 0 {
+			return false
+		}
+		if failed == 0 {
+			t.Error("one series that fails is enough")
+		}
+		return true
+	})
 	over.Store(true)
 	spinner.Wait()
 	if !crowded {

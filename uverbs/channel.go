@@ -163,8 +163,8 @@ func notPollable(err error) bool {
 //   - at most GOMAXPROCS-1 goroutines of the process are in a busy wait at a time, or one if
 //     GOMAXPROCS is 1;
 //   - no busy wait begins while another goroutine is parked in a Wait;
-//   - if the other processors of GOMAXPROCS turn out to be busy, which takes 1 ms, there are no busy
-//     waits for 100 ms.
+//   - if the other processors of GOMAXPROCS turn out to be busy, which takes 1 ms, Wait parks; after
+//     the second time in a row there are no busy waits for 100 ms.
 //
 // A context that ends, Shutdown and Close end a busy wait up to d later. If no other processor of
 // GOMAXPROCS is free, other goroutines run up to d later. So does the garbage collector if the program
