@@ -181,18 +181,18 @@ func sysfsDriver(d *sysfsDir) DriverID {
 }
 
 // portNumbers returns the port numbers of a device in order.
-func portNumbers(fsys fs.FS, dev string) ([]uint32, error) {
+func portNumbers(fsys fs.FS, dev string) ([]int, error) {
 	entries, err := fs.ReadDir(fsys, path.Join(sysfsDeviceClass, dev, "ports"))
 	if err != nil {
 		return nil, err
 	}
-	var nums []uint32
+	var nums []int
 	for _, e := range entries {
-		n, err := strconv.ParseUint(e.Name(), 10, 32)
+		n, err := strconv.ParseUint(e.Name(), 10, 31)
 		if err != nil {
 			return nil, fmt.Errorf("%s/%s/ports: %w", sysfsDeviceClass, dev, err)
 		}
-		nums = append(nums, uint32(n))
+		nums = append(nums, int(n))
 	}
 	slices.Sort(nums)
 	return nums, nil
@@ -205,7 +205,7 @@ func sysfsPorts(fsys fs.FS, dev string) ([]Port, error) {
 	}
 	ports := make([]Port, 0, len(nums))
 	for _, n := range nums {
-		p, err := sysfsPort(fsys, dev, n)
+		p, err := sysfsPort(fsys, dev, uint32(n))
 		if err != nil {
 			return nil, err
 		}

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -25,7 +24,6 @@ type otherNetns struct {
 func liveNetns() []otherNetns {
 	named, _ := filepath.Glob("/run/netns/*")        // the patterns are none that could be wrong
 	procs, _ := filepath.Glob("/proc/[0-9]*/ns/net") // likewise
-	slices.SortFunc(procs, func(a, b string) int { return len(a) - len(b) })
 	type inode struct{ dev, ino uint64 }
 	seen := map[inode]bool{}
 	place := func(path string) (inode, error) {
@@ -37,7 +35,14 @@ func liveNetns() []otherNetns {
 		seen[own] = true
 	}
 	var all []otherNetns
-	for _, path := range append(named, procs...) {
+	for n := range len("/proc/4194304/ns/net") + 1 { // the greatest number that a process may have
+		for _, path := range procs {
+			if len(path) == n {
+				named = append(named, path) // those with lower numbers first
+			}
+		}
+	}
+	for _, path := range named {
 		i, err := place(path)
 		if err != nil || seen[i] {
 			continue // a process that is gone, or another's

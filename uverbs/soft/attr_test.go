@@ -27,7 +27,7 @@ func allocMWCommand(pd uint32, in, out int) *kernel.Command {
 func TestLegacySizes(t *testing.T) {
 	c := newClient(t)
 	pd := c.pd()
-	size, room := sizeOf[abi.AllocMW](), sizeOf[abi.AllocMWResp]()
+	size, room := len(kernel.Bytes(new(abi.AllocMW))), len(kernel.Bytes(new(abi.AllocMWResp)))
 	for _, s := range []struct {
 		in, out int
 		want    syscall.Errno

@@ -73,7 +73,7 @@ func TestGoroutines(t *testing.T) {
 func (c *client) doorbell(qp uint32) *kernel.Repeated {
 	r := new(kernel.Repeated)
 	req := abi.PostSend{QPHandle: qp, WQESize: sendWRSize}
-	r.Init(c.conn, abi.IB_USER_VERBS_CMD_POST_SEND, kernel.Bytes(&req), sizeOf[abi.PostSendResp]())
+	r.Init(c.conn, abi.IB_USER_VERBS_CMD_POST_SEND, kernel.Bytes(&req), len(kernel.Bytes(new(abi.PostSendResp))))
 	return r
 }
 

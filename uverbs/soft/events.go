@@ -51,9 +51,9 @@ const countersMin = 64
 
 // newEventFile creates an event channel.
 func newEventFile(kind uint16) (*eventFile, syscall.Errno) {
-	f := &eventFile{kind: kind, size: sizeOf[abi.CompEventDesc](), checkAt: countersMin}
+	f := &eventFile{kind: kind, size: len(kernel.Bytes(new(abi.CompEventDesc))), checkAt: countersMin}
 	if kind == abi.UVERBS_OBJECT_ASYNC_EVENT {
-		f.size = sizeOf[abi.AsyncEventDesc]()
+		f.size = len(kernel.Bytes(new(abi.AsyncEventDesc)))
 	}
 	var errno syscall.Errno
 	f.r, f.w, errno = newPipe()

@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/memory"
 )
 
@@ -157,7 +158,7 @@ func adviseMR(k *call) syscall.Errno {
 		return errno
 	}
 	list := k.bytes(abi.UVERBS_ATTR_ADVISE_MR_SGE_LIST)
-	size := sizeOf[abi.SGE]()
+	size := len(kernel.Bytes(new(abi.SGE)))
 	if len(list)%size != 0 {
 		return syscall.EINVAL
 	}

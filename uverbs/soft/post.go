@@ -30,13 +30,13 @@ func postSend(k *call) syscall.Errno {
 // such work requests of a QP with rings.
 func checkPost(req *abi.PostSend, rest []byte) syscall.Errno {
 	wrs := uint64(req.WQESize) * uint64(req.WRCount)
-	sges := uint64(req.SGECount) * uint64(sizeOf[abi.SGE]())
+	sges := uint64(req.SGECount) * uint64(len(kernel.Bytes(new(abi.SGE))))
 	switch {
 	case wrs > uint64(len(rest)) || sges > uint64(len(rest))-wrs:
 		return syscall.ENOSPC
 	case !isZero(rest[wrs+sges:]):
 		return syscall.EOPNOTSUPP
-	case req.WQESize < uint32(sizeOf[abi.SendWR]()):
+	case req.WQESize < uint32(len(kernel.Bytes(new(abi.SendWR)))):
 		return syscall.EINVAL
 	}
 	return 0
@@ -66,8 +66,8 @@ func (c *context) fastDoorbell(cmd *kernel.Command) (syscall.Errno, bool) {
 
 // Sizes of structs that fastDoorbell and fastArm read.
 var (
-	postSendSize = sizeOf[abi.PostSend]()
-	sendWRSize   = uint32(sizeOf[abi.SendWR]())
+	postSendSize = len(kernel.Bytes(new(abi.PostSend)))
+	sendWRSize   = uint32(len(kernel.Bytes(new(abi.SendWR))))
 )
 
 // fastArm is REQ_NOTIFY_CQ in its usual form.

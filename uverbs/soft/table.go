@@ -18,12 +18,6 @@ type method struct {
 
 type methodKey struct{ object, method uint16 }
 
-// sizeOf returns the size of a command struct.
-func sizeOf[T any]() int {
-	var t T
-	return len(kernel.Bytes(&t))
-}
-
 // methods are the methods of the device, those of rxe of Linux 7.2. Objects that rxe does not have
 // are absent, with all their methods. There are none before the first device.
 var methods map[methodKey]*method
@@ -73,7 +67,7 @@ func deviceMethods() []method {
 		}, false, lacking},
 		{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_PORT, []attrSpec{
 			constIn(abi.UVERBS_ATTR_QUERY_PORT_PORT_NUM),
-			outStruct(abi.UVERBS_ATTR_QUERY_PORT_RESP, uint16(sizeOf[abi.QueryPortRespEx]())),
+			outStruct(abi.UVERBS_ATTR_QUERY_PORT_RESP, uint16(len(kernel.Bytes(new(abi.QueryPortRespEx))))),
 		}, false, queryPort},
 		{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_PORT_SPEED, []attrSpec{
 			constIn(abi.UVERBS_ATTR_QUERY_PORT_SPEED_PORT_NUM),
@@ -89,7 +83,7 @@ func deviceMethods() []method {
 			constIn(abi.UVERBS_ATTR_QUERY_GID_ENTRY_PORT),
 			constIn(abi.UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX),
 			flagsIn(abi.UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS),
-			outStruct(abi.UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, uint16(sizeOf[abi.GIDEntry]())),
+			outStruct(abi.UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, uint16(len(kernel.Bytes(new(abi.GIDEntry))))),
 		}, false, queryGIDEntry},
 		{abi.UVERBS_OBJECT_ASYNC_EVENT, abi.UVERBS_METHOD_ASYNC_EVENT_ALLOC, []attrSpec{
 			handle(abi.UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE, newFile, abi.UVERBS_OBJECT_ASYNC_EVENT),
@@ -106,15 +100,15 @@ func destroyMethods() []method {
 		{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY, []attrSpec{handle(abi.UVERBS_ATTR_DESTROY_MR_HANDLE, destroyed, abi.UVERBS_OBJECT_MR)}, false, nil},
 		{abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_DESTROY, []attrSpec{
 			handle(abi.UVERBS_ATTR_DESTROY_CQ_HANDLE, destroyed, abi.UVERBS_OBJECT_CQ),
-			out(abi.UVERBS_ATTR_DESTROY_CQ_RESP, uint16(sizeOf[abi.DestroyCQResp]())),
+			out(abi.UVERBS_ATTR_DESTROY_CQ_RESP, uint16(len(kernel.Bytes(new(abi.DestroyCQResp))))),
 		}, false, destroyCQ},
 		{abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_DESTROY, []attrSpec{
 			handle(abi.UVERBS_ATTR_DESTROY_QP_HANDLE, destroyed, abi.UVERBS_OBJECT_QP),
-			out(abi.UVERBS_ATTR_DESTROY_QP_RESP, uint16(sizeOf[abi.DestroyQPResp]())),
+			out(abi.UVERBS_ATTR_DESTROY_QP_RESP, uint16(len(kernel.Bytes(new(abi.DestroyQPResp))))),
 		}, false, destroyQP},
 		{abi.UVERBS_OBJECT_SRQ, abi.UVERBS_METHOD_SRQ_DESTROY, []attrSpec{
 			handle(abi.UVERBS_ATTR_DESTROY_SRQ_HANDLE, destroyed, abi.UVERBS_OBJECT_SRQ),
-			out(abi.UVERBS_ATTR_DESTROY_SRQ_RESP, uint16(sizeOf[abi.DestroySRQResp]())),
+			out(abi.UVERBS_ATTR_DESTROY_SRQ_RESP, uint16(len(kernel.Bytes(new(abi.DestroySRQResp))))),
 		}, false, destroySRQ},
 	}
 }
@@ -126,7 +120,7 @@ func mrMethods() []method {
 			handle(abi.UVERBS_ATTR_ADVISE_MR_PD_HANDLE, used, abi.UVERBS_OBJECT_PD),
 			constIn(abi.UVERBS_ATTR_ADVISE_MR_ADVICE),
 			flagsIn(abi.UVERBS_ATTR_ADVISE_MR_FLAGS),
-			inAtLeast(abi.UVERBS_ATTR_ADVISE_MR_SGE_LIST, uint16(sizeOf[abi.SGE]())),
+			inAtLeast(abi.UVERBS_ATTR_ADVISE_MR_SGE_LIST, uint16(len(kernel.Bytes(new(abi.SGE))))),
 		}, false, adviseMR},
 		{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_QUERY_MR, []attrSpec{
 			handle(abi.UVERBS_ATTR_QUERY_MR_HANDLE, used, abi.UVERBS_OBJECT_MR),
@@ -178,7 +172,7 @@ func queueMethods() []method {
 			optional(in(abi.UVERBS_ATTR_CREATE_CQ_BUFFER_LENGTH, 8)),
 			optional(handle(abi.UVERBS_ATTR_CREATE_CQ_BUFFER_FD, rawFD, 0)),
 			optional(in(abi.UVERBS_ATTR_CREATE_CQ_BUFFER_OFFSET, 8)),
-			optional(in(abi.UVERBS_ATTR_CREATE_CQ_BUF_UMEM, uint16(sizeOf[abi.BufferDesc]()))),
+			optional(in(abi.UVERBS_ATTR_CREATE_CQ_BUF_UMEM, uint16(len(kernel.Bytes(new(abi.BufferDesc)))))),
 		}, true, createCQMethod},
 		{abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_CREATE, []attrSpec{
 			handle(abi.UVERBS_ATTR_CREATE_QP_HANDLE, created, abi.UVERBS_OBJECT_QP),
@@ -189,16 +183,16 @@ func queueMethods() []method {
 			optional(handle(abi.UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE, used, abi.UVERBS_OBJECT_CQ)),
 			optional(handle(abi.UVERBS_ATTR_CREATE_QP_IND_TABLE_HANDLE, used, abi.UVERBS_OBJECT_RWQ_IND_TBL)),
 			in(abi.UVERBS_ATTR_CREATE_QP_USER_HANDLE, 8),
-			inStruct(abi.UVERBS_ATTR_CREATE_QP_CAP, uint16(sizeOf[abi.QPCap]())),
+			inStruct(abi.UVERBS_ATTR_CREATE_QP_CAP, uint16(len(kernel.Bytes(new(abi.QPCap))))),
 			constIn(abi.UVERBS_ATTR_CREATE_QP_TYPE),
 			optional(flagsIn(abi.UVERBS_ATTR_CREATE_QP_FLAGS)),
 			optional(in(abi.UVERBS_ATTR_CREATE_QP_SOURCE_QPN, 4)),
 			optional(handle(abi.UVERBS_ATTR_CREATE_QP_EVENT_FD, channel, abi.UVERBS_OBJECT_ASYNC_EVENT)),
-			outStruct(abi.UVERBS_ATTR_CREATE_QP_RESP_CAP, uint16(sizeOf[abi.QPCap]())),
+			outStruct(abi.UVERBS_ATTR_CREATE_QP_RESP_CAP, uint16(len(kernel.Bytes(new(abi.QPCap))))),
 			out(abi.UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, 4),
-			optional(in(abi.UVERBS_ATTR_CREATE_QP_BUF_UMEM, uint16(sizeOf[abi.BufferDesc]()))),
-			optional(in(abi.UVERBS_ATTR_CREATE_QP_RQ_BUF_UMEM, uint16(sizeOf[abi.BufferDesc]()))),
-			optional(in(abi.UVERBS_ATTR_CREATE_QP_SQ_BUF_UMEM, uint16(sizeOf[abi.BufferDesc]()))),
+			optional(in(abi.UVERBS_ATTR_CREATE_QP_BUF_UMEM, uint16(len(kernel.Bytes(new(abi.BufferDesc)))))),
+			optional(in(abi.UVERBS_ATTR_CREATE_QP_RQ_BUF_UMEM, uint16(len(kernel.Bytes(new(abi.BufferDesc)))))),
+			optional(in(abi.UVERBS_ATTR_CREATE_QP_SQ_BUF_UMEM, uint16(len(kernel.Bytes(new(abi.BufferDesc)))))),
 		}, true, createQPMethod},
 		{abi.UVERBS_OBJECT_SRQ, abi.UVERBS_METHOD_SRQ_CREATE, []attrSpec{
 			handle(abi.UVERBS_ATTR_CREATE_SRQ_HANDLE, created, abi.UVERBS_OBJECT_SRQ),
@@ -221,7 +215,7 @@ func queueMethods() []method {
 
 // write describes a legacy command without an answer, reply one with an answer.
 func write[Req any](number uint32, run func(*call, *Req) syscall.Errno) legacy {
-	return legacy{number: number, req: sizeOf[Req](), run: func(k *call) syscall.Errno {
+	return legacy{number: number, req: len(kernel.Bytes(new(Req))), run: func(k *call) syscall.Errno {
 		req := new(Req)
 		if errno := k.request(kernel.Bytes(req)); errno != 0 {
 			return errno
@@ -231,7 +225,7 @@ func write[Req any](number uint32, run func(*call, *Req) syscall.Errno) legacy {
 }
 
 func reply[Req, Resp any](number uint32, run func(*call, *Req, *Resp) syscall.Errno) legacy {
-	return legacy{number: number, req: sizeOf[Req](), resp: sizeOf[Resp](), run: func(k *call) syscall.Errno {
+	return legacy{number: number, req: len(kernel.Bytes(new(Req))), resp: len(kernel.Bytes(new(Resp))), run: func(k *call) syscall.Errno {
 		req, resp := new(Req), new(Resp)
 		if errno := k.request(kernel.Bytes(req)); errno != 0 {
 			return errno
@@ -285,7 +279,7 @@ func legacyTable() []legacy {
 		write(abi.IB_USER_VERBS_CMD_MODIFY_QP, modifyQP),
 		reply(extended|abi.IB_USER_VERBS_EX_CMD_MODIFY_QP, exModifyQP),
 		reply(abi.IB_USER_VERBS_CMD_DESTROY_QP, legacyDestroyQP),
-		{number: abi.IB_USER_VERBS_CMD_POST_SEND, req: sizeOf[abi.PostSend](), resp: sizeOf[abi.PostSendResp](), run: postSend},
+		{number: abi.IB_USER_VERBS_CMD_POST_SEND, req: len(kernel.Bytes(new(abi.PostSend))), resp: len(kernel.Bytes(new(abi.PostSendResp))), run: postSend},
 		write(abi.IB_USER_VERBS_CMD_ATTACH_MCAST, attachMcast),
 		write(abi.IB_USER_VERBS_CMD_DETACH_MCAST, detachMcast),
 		driven(reply(abi.IB_USER_VERBS_CMD_CREATE_SRQ, createSRQ)),
