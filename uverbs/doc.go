@@ -220,8 +220,8 @@
 //   - Settings that only a program can make change little. For exchanges of 64 bytes with events on
 //     Linux 6.1 (rxe, one processor, counted in instructions, 25 November 2026),
 //     debug.SetGCPercent(-1), signal.Ignore(SIGURG) and a thread that is pinned to a processor save at
-//     most 1 % each, and SetBusyWait(10 ms) instead of 1 ms saves 3 %. While polling, none of the first three and not
-//     GOMAXPROCS=1 saves anything. A goroutine that polls needs a processor of its own and another one
+//     most 1 % each, and SetBusyWait(10 ms) instead of 1 ms saves 3 %. While polling, none of the first
+//     three and not GOMAXPROCS=1 saves anything. A goroutine that polls needs a processor of its own and another one
 //     free, since Go's monitor thread wakes a hundred times a second.
 //   - Doorbells for up to 1 MiB of data and the arming of a CQ are system calls that bypass Go's
 //     scheduler, because announcing them to it costs more than the call itself. The garbage
