@@ -73,8 +73,9 @@ func (d *Dialer) Dial(network, address string) (net.Conn, error) {
 
 // DialContext connects to "host:port". The network is "tcp", "tcp4" or "tcp6"; the last two restrict
 // the addresses of the host. The connection is a [*Stream] or a [*net.TCPConn]. The end of ctx does
-// not affect it once it is established. The error is a [*net.OpError], whose method Timeout
-// reports whether ctx has ended at its deadline.
+// not affect it once it is established; before, DialContext returns at most one second after it, even if
+// a device hangs. The error is a [*net.OpError], whose method Timeout reports whether ctx has ended at
+// its deadline.
 //
 // A peer that speaks RDMA but rejects the connection, such as a [Listener] at its limits, is not
 // asked again by TCP. On iWARP, RDMA has the ports of TCP, so PreferRDMA and FirstWins may connect to

@@ -254,6 +254,12 @@ func TestHostile(t *testing.T) {
 			}
 		})
 	}
+	checkNext(t, l)
+}
+
+// checkNext checks that the next connection which a listener accepts is one that works.
+func checkNext(t *testing.T, l *Listener) {
+	t.Helper()
 	client, server, err := connect(l, Options{})
 	must(t, err)
 	_, err = client.Write([]byte("still here"))

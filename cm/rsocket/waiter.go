@@ -89,7 +89,7 @@ type turn struct {
 	taken chan struct{} // has one element while a goroutine has the turn, and after Close
 
 	mu     sync.Mutex
-	by     *waiter            // guarded by mu: who has the turn
+	by     *waiter            // guarded by mu: the call that has the turn
 	ctx    context.Context    // guarded by mu: of the wait; nil if there must be a new one
 	cancel context.CancelFunc // guarded by mu: ends it
 }

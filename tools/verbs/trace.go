@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -37,6 +39,21 @@ func (o *traceOutput) flags(cmd *cobra.Command) {
 	f.BoolVar(&o.summary, "summary", false, "print a table of the commands with their errors and times instead of the calls")
 	f.BoolVar(&o.failed, "failed", false, "print only calls that failed")
 	f.StringVar(&o.object, "object", "", "print only calls about this `OBJECT`, such as \"QP 17\", or about all of a kind, such as QP")
+}
+
+// check fails if no event can be about the object of the flag --object.
+func (o *traceOutput) check() error {
+	kind := o.object
+	if i := strings.LastIndexByte(kind, ' '); i >= 0 {
+		if _, err := strconv.ParseUint(kind[i+1:], 10, 32); err == nil {
+			kind = kind[:i]
+		}
+	}
+	all := trace.Kinds()
+	if kind == "" && o.object == "" || slices.ContainsFunc(all, func(k string) bool { return strings.EqualFold(k, kind) }) {
+		return nil
+	}
+	return usagef("--object is %q, allowed: one of these, and perhaps a number: %s", o.object, strings.Join(all, ", "))
 }
 
 func newTrace() *cobra.Command {
@@ -73,6 +90,9 @@ system call; an interrupt ends the trace and lets the process go on.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
 			return runTrace(cmd, args, pid, record, out)
 		},
 	}
@@ -98,6 +118,9 @@ func newTraceShow() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
 			f, err := os.Open(args[0])
 			if err != nil {
 				return err

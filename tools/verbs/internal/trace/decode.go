@@ -385,13 +385,32 @@ var kinds = map[string]string{
 	"create RWQ indirection table": "RWQ indirection table", "create ESP flow action": "flow action", "modify ESP flow action": "flow action",
 }
 
+// Kinds returns what [Event].Kind may be, in alphabetical order.
+func Kinds() []string {
+	all := map[string]bool{"ID": true} // of the connection manager
+	for id := range specified().objects {
+		all[kindOf(objectName(id, uint32(netlinkrdma.DriverMLX5)))] = true
+	}
+	for _, e := range abi().enums["ib_uverbs_write_cmds"].enumerators {
+		all[commandKind(verbOf(e.name))] = true
+	}
+	delete(all, "")
+	return sortedKeys(all)
+}
+
+// commandKind returns the kind of object that a command of the write interface is about.
+func commandKind(verb string) string {
+	if kind, ok := kinds[verb]; ok {
+		return kind
+	}
+	_, rest, _ := strings.Cut(verb, " ")
+	return rest
+}
+
 // subject finds the object that a command is about, and remembers or forgets it.
 func (f *openFile) subject(e *Event) {
 	if e.Kind == "" {
-		e.Kind = kinds[e.Verb]
-	}
-	if _, rest, ok := strings.Cut(e.Verb, " "); ok && e.Kind == "" {
-		e.Kind = rest
+		e.Kind = commandKind(e.Verb)
 	}
 	create := begins(e.Verb, creates)
 	var handle Value
