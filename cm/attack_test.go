@@ -159,9 +159,10 @@ func (r *attackRun) makeBy(ctx context.Context, a *attacker) {
 			r.heap.Store(liveHeap())
 		}
 		what := r.list[i%len(r.list)]
-		err := a.make(ctx, what, r.ended)
+		try := func() error { return a.make(ctx, what, r.ended) }
+		err := retryStale(ctx, try) // rxe of Linux 5.10 uses the number of a QP again at once
 		for again := 0; again < 3 && errors.Is(err, errFirstLost); again++ {
-			err = a.make(ctx, what, r.ended)
+			err = try()
 		}
 		if err != nil {
 			a.t.Errorf("attack %d, %s: %v", i, what.name, err)

@@ -327,8 +327,20 @@ func TestPacketsRefused(t *testing.T) {
 	if _, _, err := server.Recv(ctx); !errors.Is(err, uverbs.ErrState) {
 		t.Errorf("Recv: %v, want ErrState", err)
 	}
-	must(t, client.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState), client.Send(ctx, []byte("two"), to))
-	if err := client.Send(ctx, []byte("three"), to); !errors.Is(err, uverbs.WCWRFlushErr) {
+}
+
+// TestPacketFlushed: a datagram that the device has taken and flushed is an error of the next Send.
+func TestPacketFlushed(t *testing.T) {
+	ctx := within(t)
+	if testenv.Kernel(t)[0] < 6 {
+		testenv.Skip(t, &uverbs.FeatureError{Feature: "flush of sends in ERR", Since: uverbs.Version{6, 0}})
+	}
+	server := newPackets(t, firstAny, PacketOptions{})
+	client := value(DialPacket(ctx, server.LocalAddr().String(), PacketOptions{SendDepth: 1}))(t)
+	t.Cleanup(func() { must(t, client.Close()) })
+	to, _ := client.DialedPeer()
+	must(t, client.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState), client.Send(ctx, []byte("one"), to))
+	if err := client.Send(ctx, []byte("two"), to); !errors.Is(err, uverbs.WCWRFlushErr) {
 		t.Errorf("Send after one that was flushed: %v, want %v", err, uverbs.WCWRFlushErr)
 	}
 }
