@@ -9,10 +9,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -55,6 +57,7 @@ type config struct {
 	short         bool
 	env           []string // for the programs of VMs
 	personalities []string
+	randomCard    string // the seed of the personality "random"
 	fuzztime      string
 	args          []string // for every program
 
@@ -128,6 +131,7 @@ func execute(ctx context.Context, args []string, out io.Writer) (code int, err e
 		}
 	}
 	c.personalities = strings.Split(personalities, ",")
+	c.randomCard = strconv.Itoa(1 + rand.IntN(1e9))
 	if c.root, err = findRoot(); err != nil {
 		return 2, err
 	}

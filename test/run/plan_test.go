@@ -224,6 +224,24 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// TestRandomCard: rdma-core's programs and the tests of the verbs get the same random card.
+func TestRandomCard(t *testing.T) {
+	c := testConfig()
+	c.randomCard = "4712"
+	p, err := c.plan([]string{"cards/random-roce-control", "cards/random-roce"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range p.steps {
+		if !strings.Contains(s.command.String(), "-device mlx5,mode=roce,personality=4712 ") {
+			t.Errorf("%s has another card: %s", s.name, s.command.String())
+		}
+	}
+	if len(p.steps) != 2 {
+		t.Errorf("%d steps, want 2", len(p.steps))
+	}
+}
+
 // TestFuzzFuncs: fuzz tests of all modules are found.
 func TestFuzzFuncs(t *testing.T) {
 	all := fuzzFuncs("../..")

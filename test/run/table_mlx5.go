@@ -53,8 +53,11 @@ func (c *config) mlx5Suites() []suite {
 		},
 		{name: "control", doc: "rdma-core's programs on a modelled ConnectX: what fails there is the model's fault", steps: c.controlSteps()},
 		{
-			name: "cards", doc: "some tests of the verbs on two modelled cards that differ from the usual ones",
-			steps: []step{c.card("small", "ib", "SpecialCard"), c.card("vf", "ib", "SpecialCard")},
+			name: "cards", doc: "some tests of the verbs on modelled cards that differ from the usual ones, one of them random",
+			steps: []step{
+				c.cardControl("random", "roce", only("control", "TestPingpong")), c.card("random", "roce", "SpecialCard"),
+				c.card("small", "ib", "SpecialCard"), c.card("vf", "ib", "SpecialCard"), c.card("late", "roce", "SpecialCard"),
+			},
 		},
 		{name: "personalities", doc: "the verbs and rdma-core's programs on modelled cards that differ, see -personality", steps: c.personalitySteps()},
 	}
@@ -94,7 +97,8 @@ func (c *config) controlSteps() []step {
 }
 
 // card runs the tests of the verbs that have a mark on a card with a personality, see test/hca. Without a
-// mark it runs all, but on an unordered card only those that do not expect receives in order.
+// mark it runs all, but on an unordered card only those that do not expect receives in order. On InfiniBand
+// it also connects by GIDs, since a card may require a GRH.
 func (c *config) card(personality, mode, mark string) step {
 	p := program{name: "conformance.test"}
 	if personality == "unordered" && mark == "" {
@@ -103,25 +107,40 @@ func (c *config) card(personality, mode, mark string) step {
 	if mark != "" {
 		p = c.marked("conformance", mark)
 	}
-	return step{
-		name: personality + "-" + mode, device: "mlx5,mode=" + mode + ",personality=" + personality, flags: []string{"-timeout", "20m"},
+	s := step{
+		name: personality + "-" + mode, device: c.cardDevice(personality, mode), flags: []string{"-timeout", "20m"},
 		env: append(model[:3:3], "GOVERBS_WAYS=auto", pick(c.short, "GOVERBS_WALK=2s", "GOVERBS_WALK=5s")), programs: []program{p},
+	}
+	if mode == "ib" && personality != "unordered" {
+		s.programs = append(s.programs, program{name: "cm.test", run: "^TestGID"})
+	}
+	return s
+}
+
+// cardControl runs rdma-core's programs on a card with a personality, which shows that libmlx5 accepts it.
+func (c *config) cardControl(personality, mode string, programs ...program) step {
+	return step{
+		name: personality + "-" + mode + "-control", device: c.cardDevice(personality, mode), with: diags, env: []string{guest},
+		skip: []testenv.Tag{testenv.DeadCard}, programs: programs,
 	}
 }
 
-// personalitySteps runs, for each card, rdma-core's programs, which show that libmlx5 accepts the card,
-// and then the tests of the verbs. The seed of a random card is printed at the start of a boot; the same
-// card comes back with -personality SEED.
+// cardDevice is the device of vmrun for a personality. A random card is the same in all steps of a run, and
+// comes back with -personality SEED, where SEED is what the start of a boot has printed.
+func (c *config) cardDevice(personality, mode string) string {
+	if personality == "random" {
+		personality = c.randomCard
+	}
+	return "mlx5,mode=" + mode + ",personality=" + personality
+}
+
+// personalitySteps runs, for each card, rdma-core's programs and then the tests of the verbs.
 func (c *config) personalitySteps() (steps []step) {
 	var verbs []step
 	for _, p := range c.personalities {
 		for _, mode := range []string{"roce", "ib"} {
-			s := c.card(p, mode, "")
-			verbs = append(verbs, s)
-			steps = append(steps, step{
-				name: s.name + "-control", device: s.device, with: diags, env: []string{guest},
-				skip: []testenv.Tag{testenv.DeadCard}, programs: test("control"),
-			})
+			steps = append(steps, c.cardControl(p, mode, test("control")...))
+			verbs = append(verbs, c.card(p, mode, ""))
 		}
 	}
 	return append(steps, verbs...)
