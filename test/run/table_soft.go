@@ -79,6 +79,8 @@ func (c *config) softRxeSuite() suite {
 		}
 	}
 	tests := func(name, run string, more ...string) step { return within("40m", name, run, more...) }
+	many := tests("many", "^TestMany")
+	many.flags = append(many.flags, "-mem", "4G") // 10,000 connections have 20,000 ends in one guest
 	return suite{
 		name: "softrxe", doc: "software devices against the kernel's rxe: the verbs, connections, our programs and rdma-core's, many connections (GOVERBS_CONNS=10000), a random walk (GOVERBS_WALK=1h), also with lost packets",
 		steps: []step{
@@ -86,7 +88,7 @@ func (c *config) softRxeSuite() suite {
 			tests("exchanges", "^TestExchanges"),
 			tests("programs", "^TestP"),
 			tests("cm", "^TestCM"),
-			tests("many", "^TestMany"),
+			many,
 			within("2h", "walk", "^TestWalk$", pick(c.short, "GOVERBS_WALK=1m", "GOVERBS_WALK=3m")),
 			tests("loss", "^TestWalkLoss$", pick(c.short, "GOVERBS_WALK=30s", "GOVERBS_WALK=1m")),
 		},
