@@ -396,6 +396,7 @@ func newPerfServe() *cobra.Command {
 	local := perf.Local{GID: perf.Auto, CPU: perf.Auto}
 	var listen string
 	var port, memory, clients int
+	var maxTime time.Duration
 	var quiet bool
 	cmd := &cobra.Command{
 		Use:   "serve [flags]",
@@ -405,8 +406,9 @@ func newPerfServe() *cobra.Command {
 ` + trust + `All clients together take up to --max-memory. The memory of a test is reserved before the device is
 opened for it. At most --max-clients are served at once, including those that have not chosen a test
 yet, and half of them from one address; another client gets an error. A client has 10 s for each
-step of its handshake. Let the server listen only on an address of a network that you trust
-(--listen).`,
+step of its handshake, and --max-time for each size that it measures: one that goes silent holds
+memory and queue pairs no longer. Let the server listen only on an address of a network that you
+trust (--listen).`,
 		Example: `  verbs perf serve
   verbs perf serve --listen 10.1.0.1 --dev rxe0
   verbs perf serve --max-clients 1 --quiet`,
@@ -416,13 +418,16 @@ step of its handshake. Let the server listen only on an address of a network tha
 			if err := local.Validate(&perf.Config{}); err != nil {
 				return usageError{err}
 			}
+			if maxTime <= 0 || maxTime > perf.MaxMaxTime {
+				return usagef("--max-time is %s, allowed: more than 0, up to %s", maxTime, perf.MaxMaxTime)
+			}
 			var lc net.ListenConfig
 			l, err := lc.Listen(cmd.Context(), "tcp", net.JoinHostPort(listen, strconv.Itoa(port)))
 			if err != nil {
 				return err
 			}
 			log := &lines{w: cmd.ErrOrStderr()}
-			server := &perf.Server{Local: local, MaxMemory: memory << 20, MaxClients: clients}
+			server := &perf.Server{Local: local, MaxMemory: memory << 20, MaxClients: clients, MaxTime: maxTime}
 			if memory == 0 {
 				server.MaxMemory = perf.DefaultMaxMemory()
 			}
@@ -443,6 +448,7 @@ step of its handshake. Let the server listen only on an address of a network tha
 	numberVar(f, &memory, "max-memory", "", 0, 1, 1<<24, "limit the memory of all clients to `N` MiB")
 	defaultIs(f, "max-memory", "half of the machine's, at most 4096")
 	numberVar(f, &clients, "max-clients", "", perf.DefaultMaxClients, 1, maxClients, "serve up to `N` clients at once, half of them from one address")
+	f.DurationVar(&maxTime, "max-time", perf.DefaultMaxTime, "end a client that takes longer than this `TIME` for one size, and refuse a longer --duration")
 	f.BoolVar(&quiet, "quiet", false, "do not log clients on standard error")
 	perfLocalFlags(cmd, &local)
 	return cmd

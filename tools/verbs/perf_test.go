@@ -50,6 +50,8 @@ func TestPerfFlags(t *testing.T) {
 		{"send-bw h -i 0", "--ib-port is 0, allowed: 1 to 255"},
 		{"send-bw h -S 300", "--sl is 300, allowed: 0 to 15"},
 		{"serve -p 70000", "--port is 70000, allowed: 1 to 65535"},
+		{"serve --max-time 0s", "--max-time is 0s, allowed: more than 0, up to 24h0m0s"},
+		{"serve --max-time 25h", "--max-time is 25h0m0s, allowed: more than 0, up to 24h0m0s"},
 		{"serve --max-memory 0", "--max-memory is 0, allowed: 1 to "},
 		{"serve --cpu -7", "--cpu is -7, allowed: 0 to 1023"},
 		{"serve --dmabuf x --huge-pages", "--dmabuf and --huge-pages exclude each other"},
@@ -72,7 +74,7 @@ func TestPerfHelp(t *testing.T) {
 		"perf send-lat --help":   {"rc, uc, ud", "--events", "--verify", "--cm", "--plot", "default [2]", "default 1000"},
 		"perf write-bw --help":   {"rc, uc", "--both", "--list", "--moderate", "--rate", "default [65536]", "default 5000", "default 128"},
 		"perf atomic-lat --help": {"--outs"},
-		"perf serve --help":      {"--max-memory", "--max-clients", "18516", "Security:", "--listen"},
+		"perf serve --help":      {"--max-memory", "--max-clients", "--max-time", "default 10m", "18516", "Security:", "--listen"},
 	} {
 		out, err := run(t, strings.Fields(args)...)
 		out = strings.Join(strings.Fields(out), " ")

@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,9 +15,14 @@ import (
 // DefaultMaxClients is the number of clients that a server takes at once unless told otherwise.
 const DefaultMaxClients = 64
 
-// maxTime bounds what a client may ask for or leave open: a duration, a timeout, and a run of a
-// size.
+// maxTime is the longest duration and timeout of a test, and the largest Server.MaxTime.
 const maxTime = 24 * time.Hour
+
+// MaxMaxTime is the largest Server.MaxTime.
+const MaxMaxTime = maxTime
+
+// DefaultMaxTime is how long a server lets a client take for one size unless told otherwise.
+const DefaultMaxTime = 10 * time.Minute
 
 // idleTime bounds the time between the run of one size and that of the next, beside the timeout.
 const idleTime = time.Minute
@@ -26,6 +32,10 @@ type Server struct {
 	Local      Local
 	MaxMemory  int // MaxMemory is the most memory that the tests of all clients may take at once, in bytes; 0 is without a limit.
 	MaxClients int // MaxClients is the most clients at once, including those that have not said what they want; 0 is DefaultMaxClients. See Places for the share of an address.
+	// MaxTime is the longest that a client may take for one size, from 0 to MaxMaxTime; 0 is
+	// DefaultMaxTime. A test that asks for a longer duration is refused before a device is opened for it.
+	// A client that goes silent holds its queue pairs and memory no longer than this.
+	MaxTime time.Duration
 	// Log is told what happens to clients; it is called from several goroutines and may be nil.
 	Log func(format string, args ...any)
 
@@ -288,6 +298,9 @@ func (se *session) open(ctx context.Context, to netip.Addr, mine Limits) (side, 
 	if err := se.config.fit(mine); err != nil {
 		return nil, refuse(err)
 	}
+	if most := cmp.Or(se.limited.MaxTime, DefaultMaxTime); se.config.Duration > most {
+		return nil, refusef("--duration is %s, allowed by this server (--max-time): up to %s", se.config.Duration, most)
+	}
 	se.config.settle(mine)
 	room := footprint(&se.config, mine)
 	if err := se.limited.take(room); err != nil {
@@ -333,7 +346,9 @@ func (se *session) connect(ctx context.Context, end side) (err error) {
 // measure does this side's part for a size.
 func (se *session) measure(ctx context.Context, size int) error {
 	c := &se.config
-	ctx, cancel := context.WithTimeoutCause(ctx, maxTime, refusef("the client has not finished within %s", maxTime))
+	most := cmp.Or(se.limited.MaxTime, DefaultMaxTime)
+	// The longest duration that open accepts does not include the warm-up: answerTime is for that.
+	ctx, cancel := context.WithTimeoutCause(ctx, most+answerTime, refusef("the client has not finished within %s, allowed by this server (--max-time)", most))
 	defer cancel()
 	if err := se.end.prepare(size); err != nil {
 		return err

@@ -118,6 +118,77 @@ func connected(c *Config) []any {
 	}
 }
 
+// TestMaxTime: a client that starts a size and goes silent holds the side and its memory no longer than
+// MaxTime, whether this side has messages to wait for or not.
+func TestMaxTime(t *testing.T) {
+	usual := answerTime
+	answerTime = time.Second
+	t.Cleanup(func() { answerTime = usual })
+	const most = 10 * time.Millisecond
+	for _, c := range []Config{
+		Default(Send, Lat), // both sides send
+		Default(Send, BW),  // this side receives
+		Default(Write, BW), // this side sees nothing
+		Default(Read, BW),  // nor here
+	} {
+		c.Timeout = maxTime
+		s, p := newPretence(t, false, "")
+		s.MaxTime = most
+		h, end := attack(t, s, p)
+		h.conn.Write(preamble())
+		h.send(message{Kind: kindHello, Limits: &limits0})
+		for _, step := range append(connected(&c), message{Kind: kindStart, Size: c.Sizes[0]}, kindReady) {
+			if kind, ok := step.(string); !ok {
+				h.send(step)
+			} else if !h.wait(kind, 10*time.Second) {
+				t.Fatalf("%s: the server does not say %s", c.Name(), kind)
+			}
+		}
+		told := h.wait(kindError, time.Minute)
+		left, closed := p.opened.Load(), p.closed.Load() // the server hangs up when it has closed the side
+		const want = "the client has not finished within 10ms, allowed by this server (--max-time)"
+		if err := end(); !told || err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: the client is told: %v; the log is told %v, want %q", c.Name(), told, err, want)
+		}
+		if left != 1 || closed != 1 {
+			t.Errorf("%s: %d sides were opened and %d closed before the client has hung up", c.Name(), left, closed)
+		}
+		p.done()
+	}
+}
+
+// TestMaxTimeDuration: no device is opened for a test that is to take longer than the server lets it.
+func TestMaxTimeDuration(t *testing.T) {
+	for _, f := range []struct {
+		most, duration time.Duration
+		refused        bool
+	}{
+		{0, DefaultMaxTime, false},
+		{0, DefaultMaxTime + 1, true},
+		{time.Hour, time.Hour, false},
+		{time.Hour, maxTime, true},
+	} {
+		c := with(Write, BW, func(c *Config) { c.Duration = f.duration })
+		s, p := newPretence(t, false, "")
+		s.MaxTime = f.most
+		h, end := attack(t, s, p)
+		h.conn.Write(preamble())
+		h.send(message{Kind: kindHello, Limits: &limits0})
+		h.wait(kindHello, 10*time.Second)
+		h.send(message{Kind: kindOpen, Config: &c})
+		if opened := h.wait(kindOpened, time.Minute); opened == f.refused {
+			t.Errorf("a duration of %s is accepted: %v, with a limit of %s", f.duration, opened, f.most)
+		}
+		if err := end(); f.refused && (err == nil || !strings.Contains(err.Error(), "allowed by this server (--max-time): up to ")) {
+			t.Errorf("the log is told %v", err)
+		}
+		if n := p.opened.Load(); n != 0 && f.refused {
+			t.Errorf("%d sides were opened", n)
+		}
+		p.done()
+	}
+}
+
 // TestMaxClients: a client too many is told so, even if those that are there say nothing, and there
 // is room again when one of them has left.
 func TestMaxClients(t *testing.T) {
