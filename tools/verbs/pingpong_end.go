@@ -560,13 +560,19 @@ func (e *pingpongEnd) complete(wc *uverbs.WC, server bool) error {
 	if err := q.Err(wc); err != nil {
 		return err
 	}
+	if wc.ID != sendID && wc.ID != recvID || q.pending&int(wc.ID) == 0 {
+		return q.unexpected(wc)
+	}
 	switch wc.ID {
 	case sendID:
+		if err := checkCompletion(wc, uverbs.WCSend, 0); err != nil {
+			return err
+		}
 		e.sent++
 	case recvID:
 		e.received++
-		if got := int(wc.ByteLen) - e.header; got != e.o.size {
-			return fmt.Errorf("message %d has %d bytes, expected %d: give both sides the same --size", e.received, got, e.o.size)
+		if err := e.checkMessage(wc, q); err != nil {
+			return fmt.Errorf("message %d: %w", e.received, err)
 		}
 		if server && e.o.verify {
 			if err := e.validate(); err != nil {
@@ -582,6 +588,28 @@ func (e *pingpongEnd) complete(wc *uverbs.WC, server bool) error {
 	if q.pending &^= int(wc.ID); e.sent < e.o.iterations && q.pending == 0 {
 		q.pending = recvID
 		return e.send(q)
+	}
+	return nil
+}
+
+// unexpected returns what is wrong with a completion that the queue pair does not wait for.
+func (q *pingpongQP) unexpected(wc *uverbs.WC) error {
+	if wc.ID == recvID {
+		return fmt.Errorf("the peer has sent a message of %d bytes (%s) before its turn", wc.ByteLen, wc.Opcode)
+	}
+	return fmt.Errorf("the device has completed request %d (%s), which is not pending", wc.ID, wc.Opcode)
+}
+
+// checkMessage refuses a message that is none of the peer's of the ping-pong.
+func (e *pingpongEnd) checkMessage(wc *uverbs.WC, q *pingpongQP) error {
+	if err := checkCompletion(wc, uverbs.WCRecv, int(wc.ByteLen)); err != nil {
+		return err
+	}
+	if got := int(wc.ByteLen) - e.header; got != e.o.size {
+		return fmt.Errorf("it has %d bytes, expected %d: give both sides the same --size", got, e.o.size)
+	}
+	if e.o.typ == perf.UD && wc.SrcQP != q.remote.QPN {
+		return fmt.Errorf("it is from queue pair %#x, the peer's is %#x", wc.SrcQP, q.remote.QPN)
 	}
 	return nil
 }

@@ -313,12 +313,8 @@ func (e *rpingEnd) send(a advert) error {
 
 // receive waits for the peer's message.
 func (e *rpingEnd) receive(ctx context.Context) (advert, error) {
-	wc, err := e.completion(ctx, rpingRecv)
-	if err != nil {
+	if err := e.completion(ctx, awaited{rpingRecv, uverbs.WCRecv}); err != nil {
 		return advert{}, err
-	}
-	if wc.Opcode != uverbs.WCRecv || wc.ByteLen != advertLen {
-		return advert{}, fmt.Errorf("the peer's message is a %s of %d bytes, allowed: a SEND of %d", wc.Opcode, wc.ByteLen, advertLen)
 	}
 	a := parseAdvert(e.msg.Bytes())
 	return a, e.postRecv()
@@ -333,37 +329,60 @@ func (e *rpingEnd) transfer(ctx context.Context, op uverbs.WROpcode, a advert, l
 	}
 	ctx, cancel := e.within(ctx)
 	defer cancel()
-	if _, err = e.completion(ctx, rpingMemory); err == nil {
+	opcode := uverbs.WCRDMAWrite
+	if op == uverbs.WRRDMARead {
+		opcode = uverbs.WCRDMARead
+	}
+	if err = e.completion(ctx, awaited{rpingMemory, opcode}); err == nil {
 		e.bytes += int64(length)
 	}
 	return err
 }
 
+// awaited is the completion that a step waits for.
+type awaited struct {
+	id     uint64
+	opcode uverbs.WCOpcode
+}
+
+// check returns an error if a completion is neither the one that is awaited nor that of a message to
+// the peer.
+func (a awaited) check(wc *uverbs.WC) error {
+	switch wc.ID {
+	case a.id:
+		return checkCompletion(wc, a.opcode, advertLen)
+	case rpingSend:
+		return checkCompletion(wc, uverbs.WCSend, 0)
+	case rpingRecv:
+		return fmt.Errorf("the peer does not keep to rping's order: it has sent %d bytes (%s) before its turn", wc.ByteLen, wc.Opcode)
+	}
+	return fmt.Errorf("the device has completed request %d (%s), which is not pending", wc.ID, wc.Opcode)
+}
+
 // completion waits for a completion that is none of a send: what the peer answers says more
 // than that.
-func (e *rpingEnd) completion(ctx context.Context, want uint64) (uverbs.WC, error) {
+func (e *rpingEnd) completion(ctx context.Context, want awaited) error {
 	var wcs [1]uverbs.WC
 	for armed := false; ; {
 		n, err := e.cq.Poll(wcs[:])
 		switch wc := &wcs[0]; {
 		case err != nil:
-			return *wc, err
+			return err
 		case n == 1 && wc.Err() != nil:
-			return *wc, e.because(e.qp.Err(wc))
-		case n == 1 && wc.ID == want:
-			return *wc, nil
-		case n == 1 && wc.ID != rpingSend:
-			return *wc, errors.New("the peer does not keep to rping's order: it has sent before its turn")
+			return e.because(e.qp.Err(wc))
 		case n == 1:
+			if err := want.check(wc); err != nil || wc.ID == want.id {
+				return err
+			}
 		case !armed:
 			armed = true
 			if err := e.cq.Notify(); err != nil {
-				return *wc, err
+				return err
 			}
 		default:
 			armed = false
 			if _, err := e.ch.Wait(ctx); err != nil {
-				return *wc, causeOf(ctx, err)
+				return causeOf(ctx, err)
 			}
 		}
 	}
