@@ -36,7 +36,7 @@ func bareConn(o ConnOptions) *Conn {
 		}
 		return pool{regions: []*region{r}}
 	}
-	c.domain.first = filled(firstRecvs * firstSize)
+	c.domain.first = filled(firstRecvs*firstSize + ctlSlots*slotAlign)
 	c.domain.pool = filled(len(c.inbox) * (headerSize + o.MessageSize + slotAlign))
 	if err := c.makeWindow(len(c.inbox)); err != nil {
 		panic(err)
@@ -379,89 +379,124 @@ func TestWantCostsCredit(t *testing.T) {
 	}
 }
 
-// hostilePeer plays a peer, and the device, for a Conn without a device.
+// hostilePeer plays a peer, and the device, for a Conn without a device. Everything but what posts to
+// the queue pair is the Conn's own code.
 type hostilePeer struct {
-	t      *testing.T
-	c      *Conn
-	posted []int    // slots of the receives that the device has
-	sent   [][]byte // messages in the order in which they were sent
-	taken  int
+	t       *testing.T
+	c       *Conn
+	posted  []int    // slots of the receives that the device has
+	sent    [][]byte // messages in the order in which they were sent
+	taken   int
+	granted int // credits that the Conn has granted
+	used    int // credits that the peer has used, perhaps more
 }
 
-// post has a receive posted as postRecv does.
+// post is the device's part of postRecv.
 func (p *hostilePeer) post(slot int) {
-	if p.c.countRepost(slot) {
-		p.posted = append(p.posted, slot)
+	if slices.Contains(p.posted, slot) {
+		p.t.Fatalf("the receive of slot %d is posted twice", slot)
 	}
+	p.posted = append(p.posted, slot)
 	if len(p.posted) > p.c.recvs() {
 		p.t.Fatalf("%d receives are posted, of %d", len(p.posted), p.c.recvs())
 	}
 }
 
-// deliver completes the oldest receive, as [Conn.received] takes it.
+// postLarge is the device's part of postLarge.
+func (p *hostilePeer) postLarge() {
+	for slot := range p.c.inbox {
+		p.post(slot)
+	}
+}
+
+// deliver completes the oldest receive.
 func (p *hostilePeer) deliver(wc uverbs.WC, frame []byte) error {
+	c := p.c
 	if len(p.posted) == 0 { // the peer is told that there is no receive
 		return nil
 	}
 	slot := p.posted[0]
 	p.posted = p.posted[1:]
-	m, i := p.c.slotMemory(slot)
+	m, i := c.slotMemory(slot)
 	if wc.Opcode == uverbs.WCRecv {
 		copy(m.bytes(i), frame)
 	}
 	wc.ID = recvBit | uint64(slot)
-	h, at, err := p.c.parseRecv(&wc)
+	waiting := c.inTail
+	again, grown, err := c.received(&wc)
 	if err != nil {
 		return err
 	}
 	if wc.Opcode != uverbs.WCRecv || wc.Flags&(uverbs.WCWithImm|uverbs.WCWithInv) != 0 || int(wc.ByteLen) != len(frame) {
 		p.t.Fatalf("a completion %+v is taken for a message", wc)
 	}
-	keep, err := p.c.handleMessage(h, at)
 	switch {
-	case err != nil:
-		return err
-	case keep:
+	case c.inTail != waiting:
 		p.sent = append(p.sent, bytes.Clone(frame[headerSize:]))
-		return nil
-	case h.kind == msgWant:
-		p.grow()
+		p.used++
+		if again >= 0 {
+			p.t.Fatalf("the receive of a message that waits is posted again")
+		}
+	case frame[0] == msgWant:
+		p.used++
 	}
-	p.post(at)
+	if grown {
+		p.postLarge()
+	}
+	if again >= 0 {
+		p.post(again)
+	}
 	return nil
 }
 
-// grow has the Conn grow as [Conn.grow] does.
-func (p *hostilePeer) grow() {
-	w := &p.c.win
-	if !w.startsSmall || w.grown || p.c.eof {
+// respond has the Conn grow and return credits, as poll does, and the peer take what it sends.
+func (p *hostilePeer) respond() {
+	c := p.c
+	if c.needsLarge() {
+		p.grow()
+	}
+	h, due := c.dueControl()
+	if !due {
 		return
 	}
-	mem, err := p.c.domain.pool.alloc(len(p.c.inbox), headerSize+p.c.o.MessageSize)
+	id, i := c.stageControl(h)
+	got, err := parseHeader(c.ctl.bytes(i)[:headerSize])
+	if err != nil || got.kind != h.kind || c.consumed != 0 || id != c.posted-1 || got.credits == 0 {
+		p.t.Fatalf("%+v, which is due, is sent as %+v with request %d: %v", h, got, id, err)
+	}
+	if got.kind == msgGrown && got.recvs < uint32(firstRecvs) {
+		p.t.Fatalf("%d small receives are announced, %d were posted at the start", got.recvs, firstRecvs)
+	}
+	p.granted += got.credits
+}
+
+// grow has the Conn grow if it may.
+func (p *hostilePeer) grow() {
+	grown, err := p.c.allocLarge()
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	p.c.grown(mem)
-	for slot := range p.c.inbox {
-		p.post(slot)
+	if grown {
+		p.postLarge()
 	}
 }
 
-// take has the program take a message and give the slot back.
+// take has the program take a message, and end its use of the one before.
 func (p *hostilePeer) take() {
 	c := p.c
+	if slot := c.dropHeld(); slot >= 0 {
+		p.post(slot)
+	}
+	if slot := c.dropHeld(); slot >= 0 {
+		p.t.Fatalf("slot %d is held twice", slot)
+	}
 	if c.inHead == c.inTail {
 		return
 	}
-	m := c.inbox[c.inHead%len(c.inbox)]
-	c.inHead++
-	c.consumed++
-	from, i := c.slotMemory(m.slot)
-	if got := from.bytes(i)[headerSize:][:m.length]; !bytes.Equal(got, p.sent[p.taken]) {
+	if got := c.takeMessage(); !bytes.Equal(got, p.sent[p.taken]) {
 		p.t.Fatalf("message %d is %q, was sent as %q", p.taken, got, p.sent[p.taken])
 	}
 	p.taken++
-	p.post(m.slot)
 }
 
 // act does one step: it returns the error of the Conn, and whether the step keeps to the protocol, so
@@ -479,6 +514,9 @@ func (p *hostilePeer) act(act, kind byte, size int, random []byte) (good bool, e
 		b := frame(header{kind: msgData, length: size}, size)
 		send.ByteLen = uint32(len(b))
 		good = !c.eof && !c.peerClosedRead && c.inTail-c.inHead < c.o.Depth && size <= c.o.MessageSize
+		if p.used < p.granted && len(p.posted) == 0 && good {
+			p.t.Fatalf("the peer has %d credits, and there is no receive", p.granted-p.used)
+		}
 		err = p.deliver(send, b)
 	case 1: // bytes at random as a message
 		b := append([]byte{kind % 9}, random...)
@@ -506,6 +544,7 @@ func (p *hostilePeer) act(act, kind byte, size int, random []byte) (good bool, e
 		if h.kind == msgGrown {
 			h.recvs = uint32(size) << (kind % 17)
 		}
+		good = h.kind == msgWant && p.used < p.granted && !c.peerClosedRead
 		err = p.deliver(send, frame(h, 0))
 	case 8:
 		p.take()
@@ -514,8 +553,18 @@ func (p *hostilePeer) act(act, kind byte, size int, random []byte) (good bool, e
 			c.credits--
 			c.peer.sent++
 		}
-	case 10:
-		p.grow()
+	case 10: // Accept returns the connection
+		if c.win.growAt = time.Now(); c.win.wantedEarly {
+			p.grow()
+		}
+	case 11: // the peer's device acknowledges a control message
+		if c.completed < c.posted {
+			c.handleCompletion(&uverbs.WC{ID: c.completed, Opcode: uverbs.WCSend})
+			err = c.err
+		}
+	}
+	if err == nil {
+		p.respond()
 	}
 	return good, err
 }
@@ -524,6 +573,10 @@ func (p *hostilePeer) act(act, kind byte, size int, random []byte) (good bool, e
 func (p *hostilePeer) checkState() {
 	c := p.c
 	left := int32(c.peer.smallTotal - c.peer.sent)
+	depth := c.o.Depth // that the Conn has receives for
+	if c.win.startsSmall && !c.win.grown {
+		depth = firstDepth
+	}
 	switch n := c.inTail - c.inHead; {
 	case c.credits < 0 || c.credits > c.peerDepth:
 		p.t.Fatalf("%d credits, of %d", c.credits, c.peerDepth)
@@ -533,6 +586,10 @@ func (p *hostilePeer) checkState() {
 		p.t.Fatalf("%d pads before a large message", left)
 	case c.win.startsSmall && c.win.grown && c.win.smallInUse < 0:
 		p.t.Fatalf("%d small slots", c.win.smallInUse)
+	case p.granted-p.used+c.consumed+n != depth:
+		p.t.Fatalf("%d credits were granted and %d used, %d are to be returned, %d messages wait: of %d credits", p.granted, p.used, c.consumed, n, depth)
+	case c.ctlPosted-c.ctlDone > ctlSlots:
+		p.t.Fatalf("%d control messages are on their way, of %d", c.ctlPosted-c.ctlDone, ctlSlots)
 	}
 }
 
@@ -541,7 +598,13 @@ func (p *hostilePeer) checkState() {
 func FuzzHostilePeer(f *testing.F) {
 	f.Add(false, []byte{0, 5, 0, 0, 1, 9, 0, 0})
 	f.Add(true, []byte{0, 5, 0, 0, 6, 0, 0, 0, 4, 1, 0, 0, 0, 200, 1, 0, 3, 9, 0, 0, 7, 1, 2, 3})
+	f.Add(false, []byte{4, 1, 0, 0})
+	f.Add(false, []byte{4, 0, 0, 0})
 	f.Add(true, []byte{9, 0, 0, 0, 8, 9, 0, 0, 10, 0, 0, 0, 2, 1, 0, 0, 5, 0, 0, 0, 1, 0, 0, 0})
+	// Messages with large receives that are wanted before Accept; all of them are taken.
+	f.Add(true, slices.Concat(bytes.Repeat([]byte{0, 1, 0, 9}, 3), []byte{7, 0, 0, 0, 10, 0, 0, 0}, bytes.Repeat([]byte{0, 2, 0, 9, 8, 0, 0, 0, 11, 0, 0, 0}, 60)))
+	f.Add(true, slices.Concat([]byte{10, 0, 0, 0}, bytes.Repeat([]byte{7, 0, 0, 0, 11, 0, 0, 0}, 20), bytes.Repeat([]byte{0, 2, 0, 9}, 17)))
+	f.Add(false, bytes.Repeat([]byte{0, 1, 0, 1, 0, 1, 0, 2, 8, 0, 0, 0, 8, 0, 0, 0, 11, 0, 0, 0}, 20))
 	f.Fuzz(func(t *testing.T, lazy bool, script []byte) {
 		o := ConnOptions{Depth: 4, MessageSize: 1000}
 		if lazy {
@@ -549,16 +612,19 @@ func FuzzHostilePeer(f *testing.F) {
 		}
 		c := bareConn(o)
 		c.peer.mayBeSmall, c.peer.firstCredits = true, firstDepth
-		p := &hostilePeer{t: t, c: c}
+		c.ctl = value(c.domain.first.alloc(ctlSlots, headerSize))(t)
+		p := &hostilePeer{t: t, c: c, granted: o.Depth}
 		first, n := firstSlot(c), len(c.inbox)
 		if lazy {
-			n = firstRecvs
+			n, p.granted = firstRecvs, firstDepth
 		}
 		for slot := first; slot < first+n; slot++ {
-			p.post(slot)
+			if c.countRepost(slot) {
+				p.post(slot)
+			}
 		}
 		for ; len(script) >= 4; script = script[4:] {
-			act, kind, size := script[0]%11, script[1], int(binary.BigEndian.Uint16(script[2:]))
+			act, kind, size := script[0]%12, script[1], int(binary.BigEndian.Uint16(script[2:]))
 			good, err := p.act(act, kind, size, script[2:4])
 			if err != nil {
 				if good || !errors.Is(err, syscall.EPROTO) {

@@ -239,25 +239,41 @@ func (c *Conn) tryRecv() []byte {
 	return c.nextMessage()
 }
 
-// nextMessage removes the first message from the inbox.
+// nextMessage removes the first message from the inbox, and returns credits to the peer.
 func (c *Conn) nextMessage() []byte {
+	msg := c.takeMessage()
+	c.returnCredits()
+	return msg
+}
+
+// takeMessage removes the first message from the inbox. Its slot is held until the next one.
+func (c *Conn) takeMessage() []byte {
 	m := c.inbox[c.inHead%len(c.inbox)]
 	c.inHead++
 	c.heldSlot = m.slot
 	c.consumed++
-	c.returnCredits()
 	from, i := c.slotMemory(m.slot)
 	return from.bytes(i)[headerSize:][:m.length:m.length]
 }
 
 // repostHeld posts the receive of the message that Recv last returned again.
 func (c *Conn) repostHeld() {
+	if slot := c.dropHeld(); slot >= 0 {
+		if err := c.postRecv(slot); err != nil {
+			c.fail(err)
+		}
+	}
+}
+
+// dropHeld ends the use of the message that Recv last returned. It returns the slot whose receive to
+// post again, or -1.
+func (c *Conn) dropHeld() (slot int) {
 	if c.heldSlot < 0 || c.err != nil {
-		return
+		return -1
 	}
-	if err := c.postRecv(c.heldSlot); err != nil {
-		c.fail(err)
-		return
+	slot, c.heldSlot = c.heldSlot, -1
+	if !c.countRepost(slot) {
+		return -1
 	}
-	c.heldSlot = -1
+	return slot
 }

@@ -233,23 +233,39 @@ func (c *Conn) handleCompletion(wc *uverbs.WC) {
 	}
 }
 
-// handleRecv handles a successful receive. The peer controls what it contains.
+// handleRecv handles a successful receive, and posts the receives that follow from it.
 func (c *Conn) handleRecv(wc *uverbs.WC) error {
+	again, grown, err := c.received(wc)
+	if grown {
+		err = c.postLarge()
+	}
+	if err != nil || again < 0 {
+		return err
+	}
+	return c.postRecv(again)
+}
+
+// received handles a successful receive. The peer controls what it contains. It returns the slot
+// whose receive to post again, or -1, and whether to post the large receives before.
+func (c *Conn) received(wc *uverbs.WC) (again int, grown bool, err error) {
 	h, slot, err := c.parseRecv(wc)
 	if err != nil {
-		return err
+		return -1, false, err
 	}
 	c.mustRecvFirst = false
 	keep, err := c.handleMessage(h, slot)
 	if err != nil || keep {
-		return err
+		return -1, false, err
 	}
 	if h.kind == msgWant {
-		if err := c.grow(); err != nil {
-			return fmt.Errorf("memory for messages: %w", err)
+		if grown, err = c.allocLarge(); err != nil {
+			return -1, false, fmt.Errorf("memory for messages: %w", err)
 		}
 	}
-	return c.postRecv(slot)
+	if !c.countRepost(slot) {
+		slot = -1
+	}
+	return slot, grown, nil
 }
 
 // parseRecv returns the header of a received message, and its slot. The peer chooses the operation
@@ -378,15 +394,21 @@ func (c *Conn) recordOp(o *op) uint64 {
 
 // sendControl sends a control message. The caller has checked that there is room for it.
 func (c *Conn) sendControl(h header) {
-	i := int(c.ctlPosted % ctlSlots)
+	id, i := c.stageControl(h)
+	b := c.qp.BeginSend()
+	b.Send(id, uverbs.SendSignaled)
+	b.SGE(c.ctl.sge(i, headerSize))
+	c.post(b)
+}
+
+// stageControl writes a control message into a slot. It returns the ID of the SEND, and the slot.
+func (c *Conn) stageControl(h header) (id uint64, i int) {
+	i = int(c.ctlPosted % ctlSlots)
 	h.credits, c.consumed = c.consumed, 0
 	h.put(c.ctl.bytes(i))
 	c.ctlPosted++
 	c.peer.sent++
-	b := c.qp.BeginSend()
-	b.Send(c.recordSignaled(ctlSend), uverbs.SendSignaled)
-	b.SGE(c.ctl.sge(i, headerSize))
-	c.post(b)
+	return c.recordSignaled(ctlSend), i
 }
 
 // post posts work requests, and fails the connection if that fails. It returns the error of the
@@ -407,19 +429,32 @@ func (c *Conn) post(b *uverbs.SendBuilder) error {
 // announcement of the large ones, and so is that of a request for these. If the request comes later, its
 // credit is returned at once: nothing else brings it back if the program on this side receives nothing.
 func (c *Conn) returnCredits() {
-	w := &c.win
-	if w.startsSmall && !w.grown && c.consumed >= (firstDepth+1)/2 {
+	if c.needsLarge() {
 		c.growOrFail()
 	}
+	if h, due := c.dueControl(); due {
+		c.sendControl(h)
+	}
+}
+
+// needsLarge reports whether the peer has used so many small receives that large ones are due.
+func (c *Conn) needsLarge() bool {
+	return c.win.startsSmall && !c.win.grown && c.consumed >= (firstDepth+1)/2
+}
+
+// dueControl returns the control message that returns credits, if it is due.
+func (c *Conn) dueControl() (h header, due bool) {
+	w := &c.win
 	switch {
 	case c.err != nil || c.eof || c.closing || c.mustRecvFirst || !canSendControl(c, nil):
 	case w.grown && !w.announced:
 		w.announced = true
-		c.sendControl(header{kind: msgGrown, recvs: w.smallPosted})
+		return header{kind: msgGrown, recvs: w.smallPosted}, true
 	case (!w.startsSmall || w.grown) && c.consumed >= (c.o.Depth+1)/2, w.wantedLate && c.consumed > 0:
 		w.wantedLate = false
-		c.sendControl(header{kind: msgCredits})
+		return header{kind: msgCredits}, true
 	}
+	return header{}, false
 }
 
 // newOp returns an op, which may be one that was used before.

@@ -116,8 +116,10 @@ func (c *Conn) postAll() error {
 		from, n = n, firstRecvs
 	}
 	for slot := from; slot < from+n; slot++ {
-		if err := c.postRecv(slot); err != nil {
-			return err
+		if c.countRepost(slot) {
+			if err := c.postRecv(slot); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -131,11 +133,8 @@ func (c *Conn) slotMemory(slot int) (m *memory, i int) {
 	return &c.mem, slot
 }
 
-// postRecv posts the receive of a slot, unless countRepost says that the slot is no longer used.
+// postRecv posts the receive of a slot, which countRepost has counted.
 func (c *Conn) postRecv(slot int) error {
-	if !c.countRepost(slot) {
-		return nil
-	}
 	m, i := c.slotMemory(slot)
 	return c.qp.PostRecv(recvBit|uint64(slot), m.sge(i, m.size))
 }
@@ -161,31 +160,39 @@ func (c *Conn) countRepost(slot int) bool {
 // Until then it may use up all small receives without harm, because there are as many large ones as
 // it has credits.
 func (c *Conn) grow() error {
+	if grown, err := c.allocLarge(); !grown {
+		return err
+	}
+	return c.postLarge()
+}
+
+// allocLarge allocates the memory of the large receives, if they are due. It reports whether to post them.
+func (c *Conn) allocLarge() (grown bool, err error) {
 	w := &c.win
 	if !w.startsSmall || w.grown || w.over || c.closing || c.eof || c.err != nil {
-		return nil
+		return false, nil
 	}
 	if w.growAt.IsZero() { // a peer gets no more memory before the program has accepted the connection
 		w.wantedEarly = true
-		return nil
+		return false, nil
 	}
 	mem, err := c.domain.pool.alloc(len(c.inbox), headerSize+c.o.MessageSize)
 	if err != nil {
-		return err
+		return false, err
 	}
-	c.grown(mem)
+	c.mem, w.grown = mem, true
+	c.consumed += c.o.Depth - firstDepth
+	return true, nil
+}
+
+// postLarge posts the large receives.
+func (c *Conn) postLarge() error {
 	for slot := range c.inbox {
 		if err := c.postRecv(slot); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// grown records the memory of the large receives.
-func (c *Conn) grown(mem memory) {
-	c.mem, c.win.grown = mem, true
-	c.consumed += c.o.Depth - firstDepth
 }
 
 // accepted is called when Accept returns the connection. From then on the peer can get large
