@@ -412,7 +412,8 @@ func TestKernelMove(t *testing.T) {
 	})
 	var d Device
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if d, err = DeviceByName(name); err == nil {
+		d, err = DeviceByName(name)
+		if err == nil {
 			break
 		}
 	}

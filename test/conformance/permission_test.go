@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -43,16 +44,14 @@ func setMode(t *testing.T, mode fs.FileMode) {
 	t.Helper()
 	infos, err := uverbs.Devices()
 	must(t, err)
-	for _, d := range infos {
-		if d.Name != deviceName {
-			continue
-		}
-		st, err := os.Stat(d.CharDev)
-		must(t, err, os.Chmod(d.CharDev, mode))
-		t.Cleanup(func() { must(t, os.Chmod(d.CharDev, st.Mode().Perm())) })
-		return
+	i := slices.IndexFunc(infos, func(d uverbs.DeviceInfo) bool { return d.Name == deviceName })
+	if i < 0 {
+		t.Fatalf("%s is not listed", deviceName)
 	}
-	t.Fatalf("%s is not listed", deviceName)
+	file := infos[i].CharDev
+	st, err := os.Stat(file)
+	must(t, err, os.Chmod(file, mode))
+	t.Cleanup(func() { must(t, os.Chmod(file, st.Mode().Perm())) })
 }
 
 func TestPermission(t *testing.T) {

@@ -257,65 +257,153 @@ func (r *rules) reason(already reason, nodes ...ast.Node) reason {
 	return already
 }
 
-// endings finds the returns in a list of statements that end a test in silence: before it has
-// asserted anything, or because of what by says. asserted says whether anything was asserted before.
-func (r *rules) endings(list []ast.Stmt, asserted bool, by reason) (all []ending) {
+// within says where a list of statements is.
+type within struct {
+	asserted bool   // something was asserted before
+	by       reason // what it depends on whether the list is executed
+	byLoop   reason // the same, of what is within the innermost loop
+	loop     bool   // a break without a label leaves a loop, not a switch or a select
+}
+
+// depends is in for what is executed only because of the given nodes.
+func (in within) depends(r *rules, on ...ast.Node) within {
+	in.by, in.byLoop = r.reason(in.by, on...), r.reason(in.byLoop, on...)
+	return in
+}
+
+// endings finds the statements in a list that end a test, or the case of a loop, in silence: before
+// anything is asserted, or because of where the test runs.
+func (r *rules) endings(list []ast.Stmt, in within) (all []ending) {
 	said, recorded := false, false // in this list: something that is true here, and why the test ends
 	for _, s := range list {
-		switch s := s.(type) {
-		case *ast.ReturnStmt:
+		for label, ok := s.(*ast.LabeledStmt); ok; label, ok = s.(*ast.LabeledStmt) {
+			s = label.Stmt
+		}
+		if what, label := leaves(s, in.loop); what != "" && !recorded {
+			by := in.by
+			if what == aCase && !label {
+				by = in.byLoop
+			}
 			switch {
-			case recorded || len(s.Results) != 0:
-			case by == byKernel:
-				all = append(all, ending{s.Pos(), "a test ends here because of the kernel's version, without testenv.Skip or testenv.Lacks"})
+			case by == byKernel && (what == aTest || !said):
+				all = append(all, ending{s.Pos(), what + " ends here because of the kernel's version, without testenv.Skip or testenv.Lacks"})
 			case said:
 			case by == byPlace:
-				all = append(all, ending{s.Pos(), "a test ends here because of where it runs, without testenv and without an assertion about it"})
-			case !asserted:
-				all = append(all, ending{s.Pos(), "a test ends here before it has asserted anything"})
+				all = append(all, ending{s.Pos(), what + " ends here because of where it runs, without testenv and without an assertion about it"})
+			case what == aTest && !in.asserted:
+				all = append(all, ending{s.Pos(), what + " ends here before it has asserted anything"})
 			}
-		case *ast.IfStmt:
-			all = append(all, r.ifEndings(s, asserted, by)...)
-		case *ast.SwitchStmt:
-			for _, c := range s.Body.List {
-				c := c.(*ast.CaseClause)
-				why := r.reason(by, s.Tag)
-				for _, e := range c.List {
-					why = r.reason(why, e)
-				}
-				if !slices.ContainsFunc(c.List, func(e ast.Expr) bool { return r.recorded(e) }) {
-					all = append(all, r.endings(c.Body, asserted, why)...)
-				}
-			}
-		case *ast.ForStmt:
-			all = append(all, r.endings(s.Body.List, asserted || r.asserts(s), by)...)
-		case *ast.RangeStmt:
-			all = append(all, r.endings(s.Body.List, asserted || r.asserts(s), by)...)
-		case *ast.BlockStmt:
-			all = append(all, r.endings(s.List, asserted, by)...)
 		}
+		all = append(all, r.nested(s, in)...)
 		if r.asserts(s) {
-			asserted, said = true, true
+			in.asserted, said = true, true
 		}
 		recorded = recorded || r.recorded(s)
 	}
 	return all
 }
 
-// ifEndings is endings for an if and its else.
-func (r *rules) ifEndings(s *ast.IfStmt, asserted bool, by reason) (all []ending) {
-	why := r.reason(by, s.Cond)
-	if s.Init != nil {
-		why = r.reason(why, s.Init)
+// What a statement ends.
+const aTest, aCase = "a test", "a case of a loop"
+
+// leaves says what a statement ends, if it does, and whether it names a loop by a label.
+func leaves(s ast.Stmt, loop bool) (what string, label bool) {
+	switch s := s.(type) {
+	case *ast.ReturnStmt:
+		if len(s.Results) == 0 {
+			return aTest, false
+		}
+	case *ast.BranchStmt:
+		switch {
+		case s.Tok == token.GOTO:
+			return aTest, true
+		case s.Tok == token.CONTINUE, s.Tok == token.BREAK && (loop || s.Label != nil):
+			return aCase, s.Label != nil
+		}
+	case *ast.ExprStmt:
+		if call, ok := s.X.(*ast.CallExpr); ok && slices.Contains([]string{"Goexit", "Exit"}, calleeOf(call)) {
+			return aTest, false
+		}
 	}
+	return "", false
+}
+
+// nested is endings for the lists in a statement.
+func (r *rules) nested(s ast.Stmt, in within) (all []ending) {
+	switch s := s.(type) {
+	case *ast.IfStmt:
+		return r.ifEndings(s, in)
+	case *ast.SwitchStmt:
+		return r.clauses(s.Body, in, s.Init, s.Tag)
+	case *ast.TypeSwitchStmt:
+		return r.clauses(s.Body, in, s.Init, s.Assign)
+	case *ast.SelectStmt:
+		return r.clauses(s.Body, in)
+	case *ast.ForStmt:
+		in.asserted, in.loop = in.asserted || r.asserts(s), true
+		in.by, in.byLoop = r.reason(in.by, s.Init, s.Cond), byNothing
+		return r.endings(s.Body.List, in)
+	case *ast.RangeStmt:
+		in.asserted, in.loop, in.byLoop = in.asserted || r.asserts(s), true, byNothing
+		return r.endings(s.Body.List, in)
+	case *ast.BlockStmt:
+		return r.endings(s.List, in)
+	}
+	return nil
+}
+
+// clauses is endings for the clauses of a switch or a select, which depend on what is before them.
+// A default depends on the conditions of all.
+func (r *rules) clauses(body *ast.BlockStmt, in within, before ...ast.Node) (all []ending) {
+	in.loop = false
+	in = in.depends(r, before...)
+	every := in
+	for _, c := range body.List {
+		if c, ok := c.(*ast.CaseClause); ok {
+			for _, e := range c.List {
+				every = every.depends(r, e)
+			}
+		}
+	}
+	for _, c := range body.List {
+		one := in
+		recorded := false
+		switch c := c.(type) {
+		case *ast.CaseClause:
+			if c.List == nil {
+				one = every
+			}
+			for _, e := range c.List {
+				one = one.depends(r, e)
+				recorded = recorded || r.recorded(e)
+			}
+			if !recorded {
+				all = append(all, r.endings(c.Body, one)...)
+			}
+		case *ast.CommClause:
+			if c.Comm != nil {
+				one = one.depends(r, c.Comm)
+				recorded = r.recorded(c.Comm)
+			}
+			if !recorded {
+				all = append(all, r.endings(c.Body, one)...)
+			}
+		}
+	}
+	return all
+}
+
+// ifEndings is endings for an if and its else.
+func (r *rules) ifEndings(s *ast.IfStmt, in within) (all []ending) {
+	in = in.depends(r, s.Init, s.Cond)
 	if !r.recorded(s.Cond) && (s.Init == nil || !r.recorded(s.Init)) {
-		all = r.endings(s.Body.List, asserted, why)
+		all = r.endings(s.Body.List, in)
 	}
 	switch e := s.Else.(type) {
 	case *ast.IfStmt:
-		all = append(all, r.ifEndings(e, asserted, why)...)
+		all = append(all, r.ifEndings(e, in)...)
 	case *ast.BlockStmt:
-		all = append(all, r.endings(e.List, asserted, why)...)
+		all = append(all, r.endings(e.List, in)...)
 	}
 	return all
 }
@@ -339,7 +427,7 @@ func silentReturns(pkg []*file, report func(*file, ending)) (tests int) {
 					tests++
 				}
 				// A helper is not the whole test.
-				for _, e := range r.endings(body.List, !isTest(typ), byNothing) {
+				for _, e := range r.endings(body.List, within{asserted: !isTest(typ)}) {
 					report(f, e)
 				}
 			}
@@ -392,6 +480,25 @@ func TestEndings(t *testing.T) {
 		`if x { t.Error(); return }`:                                                     "",
 		`if isOld() { return }; t.Error()`:                                               "kernel's version",
 		`t.Run("x", func(t *testing.T) { if onMLX5 { return }; t.Error() })`:             "where it runs",
+		`select { case <-x: return; default: }; t.Error()`:                               "before it has asserted",
+		`t.Error(); select { case <-x: if onMLX5 { return } }`:                           "where it runs",
+		`t.Error(); switch x.(type) { case error: if onMLX5 { return } }`:                "where it runs",
+		`switch x := y.(type) { case error: return }; t.Error()`:                         "before it has asserted",
+		`L: if onMLX5 { return }; t.Error()`:                                             "where it runs",
+		`t.Error(); switch { case onMLX5: t.Error(); default: return }`:                  "where it runs",
+		`for range x { if onMLX5 { continue }; t.Error() }`:                              "a case of a loop ends here because of where it runs",
+		`for range x { if isOld() { break }; t.Error() }`:                                "a case of a loop ends here because of the kernel's version",
+		`for range x { if isOld() { says(t, err); continue }; t.Error() }`:               "",
+		`for range x { if isOld() { testenv.Skip(t, err); continue }; t.Error() }`:       "",
+		`for range x { if y { continue }; t.Error() }`:                                   "",
+		`for range x { switch { case onMLX5: break; default: t.Error() } }`:              "",
+		`L: for range x { switch { case onMLX5: break L }; t.Error() }`:                  "a case of a loop ends here because of where it runs",
+		`for range x { select { case <-y: if onMLX5 { continue } }; t.Error() }`:         "a case of a loop ends here because of where it runs",
+		`if onMLX5 { for { if x { break } }; t.Error() }`:                                "",
+		`for range x { if onMLX5 { for { continue } }; t.Error() }`:                      "",
+		`t.Error(); if onMLX5 { goto end }; t.Error(); end:`:                             "where it runs",
+		`t.Error(); if onMLX5 { runtime.Goexit() }`:                                      "where it runs",
+		`if x { os.Exit(0) }; t.Error()`:                                                 "before it has asserted",
 		`if err == nil { if testenv.TheRig().IWARP() { return } } else { t.Error(err) }`: "where it runs",
 	} {
 		src := "package p\nfunc absent(t *testing.T, err error) { testenv.Lacks(t, err) }\nfunc isOld() bool { return kernelVersion() < 6 }\n" +
