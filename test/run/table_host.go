@@ -128,7 +128,10 @@ func (c *config) taskSuites() []suite {
 		name: "soft", alone: true, shown: true, env: []string{"GOVERBS_DEVICES=soft0,soft1", manyAttacks},
 		host: words("go test -count=1 -timeout 110m -run ^TestHostilePeers$ ./cm"),
 	}}
+	onModel := run("TestHostilePeers", manyAttacks)
+	onModel.name, onModel.alone, onModel.device, onModel.env = "mlx5", true, "mlx5", append(model[:3:3], manyAttacks)
 	attacks[0].name = "kernel"
+	attacks = append(attacks, onModel)
 	conns := []step{run("TestConnLeaks", "GOVERBS_CONNS=10100"), {
 		name: "rsocket", alone: true, shown: true, env: []string{"GOVERBS_DEVICES=soft0,soft1", "GOVERBS_CONNS=10000"},
 		host: words("go test -count=1 -run ^TestLeaks$ ./cm/rsocket"),
@@ -138,7 +141,7 @@ func (c *config) taskSuites() []suite {
 	return []suite{
 		{name: "walk", doc: "random steps for an hour: -kernel latest -env GOVERBS_WALK=10m -env GOVERBS_SEED=N", steps: []step{walk}},
 		{name: "conns", doc: "10,100 connections made and closed, and what is left of them; 10,000 of rsocket on software devices", steps: conns},
-		{name: "attacks", doc: "10,000 attacks on a listener while honest clients work, on a kernel and on software devices", steps: attacks},
+		{name: "attacks", doc: "10,000 attacks on a listener while honest clients work, on rxe, software devices and the ConnectX model: -env GOVERBS_ATTACKS=N", steps: attacks},
 		c.fuzzSuite(),
 		{name: "demo-vm", doc: "our ping-pong and rdma-core's, side by side", steps: []step{{bin: []string{"verbs"}, with: ibverbs, env: []string{"VERBS=/bin/verbs"}, shown: true, programs: []program{{name: "demo"}}}}},
 		{name: "bench", doc: "ours beside rdma-core's programs, as a table, JSON and a page: -- -rows ^send -rounds 9", steps: c.benchSteps()},
