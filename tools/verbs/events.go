@@ -42,8 +42,8 @@ func newEvents() *cobra.Command {
     port, detached or renamed, as "rdma monitor" does; before Linux 6.12, devices that appear and
     disappear are seen within a second;
   - an asynchronous event of a port or device, such as PORT_ERR, GID_CHANGE or CLIENT_REREGISTER, as
-    ibv_asyncwatch does; this needs the rights to open the device, and a device of rxe or siw that is
-    deleted meanwhile is gone up to a second later;
+    ibv_asyncwatch does; this needs the rights to open the device, which is tried again each second
+    until it succeeds; a device of rxe or siw that is deleted meanwhile is gone up to a second later;
   - an address that is added to or deleted from a network interface of an RDMA port, and an
     interface that goes up or down.`,
 		Example: `  verbs events
@@ -51,8 +51,7 @@ func newEvents() *cobra.Command {
 		Annotations: map[string]string{exitKey: "  0  interrupted\n  1  failure; standard error has the reason"},
 		Args:        arguments(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			w := &watch{rows: make(chan eventRow), warnings: make(chan error), watched: map[string]*watched{}}
-			return w.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), asJSON)
+			return newWatch().run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), asJSON)
 		},
 	}
 	jsonFlag(cmd, &asJSON)
@@ -67,12 +66,20 @@ type watch struct {
 
 	mu      sync.Mutex
 	watched map[string]*watched // whose asynchronous events are waited for; see watchKey
+
+	open func(name string) (*uverbs.Device, error) // uverbs.Open
 }
 
-// watched is a device that is open for its asynchronous events.
+// newWatch returns a watch of nothing.
+func newWatch() *watch {
+	return &watch{rows: make(chan eventRow), warnings: make(chan error), watched: map[string]*watched{}, open: uverbs.Open}
+}
+
+// watched is a device whose asynchronous events are waited for.
 type watched struct {
 	name string             // the latest
-	stop context.CancelFunc // closes the device
+	stop context.CancelFunc // closes the device; nil if it could not be watched and is to be tried again
+	said string             // the last warning
 }
 
 // run prints events until the context ends, which is no error.
@@ -202,45 +209,110 @@ func (w *watch) look(ctx context.Context, report bool) {
 	}
 }
 
-// devices begins to wait for the asynchronous events of devices that are new, and closes those that are gone.
+// devices begins to wait for the asynchronous events of devices that are new or could not be watched so
+// far, and closes those that are gone. It returns when the devices are open, so that no later event is
+// missed, but does not wait long for a device that hangs.
 func (w *watch) devices(ctx context.Context) error {
+	const longest = time.Second
 	infos, err := uverbs.Devices()
 	if err != nil {
 		return err
 	}
+	late := time.After(longest)
+	for _, opened := range w.begin(ctx, infos) {
+		select {
+		case <-opened:
+		case <-late:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return nil
+}
+
+// begin starts a goroutine for each device that is not watched, and stops those of devices that are
+// gone. The channels that it returns are closed when the devices are open or have failed.
+func (w *watch) begin(ctx context.Context, infos []uverbs.DeviceInfo) (opening []chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	there := map[string]bool{}
 	for _, d := range infos {
 		key := watchKey(d)
 		there[key] = true
-		if known := w.watched[key]; known != nil {
-			known.name = d.Name
+		known := w.watched[key]
+		if known == nil {
+			known = &watched{}
+			w.watched[key] = known
+		}
+		known.name = d.Name
+		if known.stop != nil {
 			continue
 		}
 		one, cancel := context.WithCancel(ctx)
-		w.watched[key] = &watched{d.Name, cancel}
-		var dev *uverbs.Device
-		err := d.Err
-		if err == nil {
-			dev, err = uverbs.Open(d.Name)
-		}
+		known.stop = cancel
+		opened := make(chan struct{})
+		opening = append(opening, opened)
 		w.all.Go(func() {
-			if err == nil {
-				err = w.device(one, d, dev)
-			}
-			if err != nil {
-				w.warn(ctx, fmt.Errorf("asynchronous events of %s are not shown: %w", d.Name, err))
-			}
+			defer cancel()
+			w.failed(ctx, known, d.Name, w.follow(one, d, opened))
 		})
 	}
 	for key, d := range w.watched {
 		if !there[key] {
-			d.stop()
+			if d.stop != nil {
+				d.stop()
+			}
 			delete(w.watched, key)
 		}
 	}
-	return nil
+	return opening
+}
+
+// failed has a device tried again, and warns unless the warning would be the last one again.
+func (w *watch) failed(ctx context.Context, d *watched, name string, err error) {
+	if err == nil {
+		return
+	}
+	w.mu.Lock()
+	again := d.said == err.Error()
+	d.stop, d.said = nil, err.Error()
+	w.mu.Unlock()
+	if !again {
+		w.warn(ctx, fmt.Errorf("asynchronous events of %s are not shown: %w", name, err))
+	}
+}
+
+// follow opens a device, closes opened, and passes on the device's events.
+func (w *watch) follow(ctx context.Context, d uverbs.DeviceInfo, opened chan<- struct{}) error {
+	type result struct {
+		dev *uverbs.Device
+		err error
+	}
+	done := make(chan result)
+	go func() { // it may hang, also when the program is to end
+		var r result
+		if r.err = d.Err; r.err == nil {
+			r.dev, r.err = w.open(d.Name)
+		}
+		close(opened)
+		select {
+		case done <- r:
+		case <-ctx.Done():
+			if r.err == nil {
+				r.dev.Close()
+			}
+		}
+	}()
+	select {
+	case r := <-done:
+		if r.err != nil {
+			return r.err
+		}
+		return w.device(ctx, d, r.dev)
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 // watchKey tells devices apart, also a device from one that had its name before; it stays when a device is

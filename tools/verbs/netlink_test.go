@@ -5,17 +5,20 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
@@ -165,7 +168,7 @@ func TestEvents(t *testing.T) {
 			`{"time":"T","event":"NETDEV_ATTACH","device":"rxe0","device_index":3,"port":1,"netdev":"eth0","netdev_index":2}` + "\n"},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		w := &watch{rows: make(chan eventRow), warnings: make(chan error), watched: map[string]*watched{}}
+		w := newWatch()
 		go w.monitor(ctx, &script{register, netlinkrdma.ErrEventsLost, attach, cancel})
 		var out, warn bytes.Buffer
 		err := w.print(ctx, &out, &warn, tt.json)
@@ -185,7 +188,7 @@ func TestEventsSoft(t *testing.T) {
 	t.Cleanup(func() { dev.Close() })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	w := &watch{rows: make(chan eventRow), warnings: make(chan error), watched: map[string]*watched{}}
+	w := newWatch()
 	if err := w.devices(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -203,4 +206,58 @@ func TestEventsSoft(t *testing.T) {
 		t.Error("no event")
 	}
 	w.all.Wait()
+}
+
+// TestEventsAgain: a device that cannot be opened is tried again, and is reported once. One that hangs
+// does not keep the others from being watched, nor the program from ending.
+func TestEventsAgain(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	w := newWatch()
+	refused := errors.New("permission denied")
+	hang, tries := make(chan struct{}), map[string]int{}
+	var mu sync.Mutex
+	w.open = func(name string) (*uverbs.Device, error) {
+		mu.Lock()
+		tries[name]++
+		n := tries[name]
+		mu.Unlock()
+		if name == "hangs" {
+			<-hang
+		}
+		return nil, map[bool]error{true: refused, false: fmt.Errorf("try %d", n)}[n <= 2]
+	}
+	infos := []uverbs.DeviceInfo{{Name: "hangs", InProcess: true}, {Name: "fails", InProcess: true}}
+	var warned []error
+	for i := range 4 {
+		opening := w.begin(ctx, infos)
+		if want := 2 - min(i, 1); len(opening) != want { // the one that hangs is not tried twice
+			t.Fatalf("round %d: %d devices are opened, want %d", i, len(opening), want)
+		}
+		<-opening[len(opening)-1]
+		for failed := false; !failed; {
+			select {
+			case err := <-w.warnings:
+				warned = append(warned, err)
+			case <-time.After(time.Millisecond):
+			}
+			w.mu.Lock()
+			failed = w.watched["fails"].stop == nil
+			w.mu.Unlock()
+		}
+	}
+	for len(warned) < 3 { // the first two tries have the same error
+		warned = append(warned, <-w.warnings)
+	}
+	for i, want := range []string{"fails are not shown: permission denied", "try 3", "try 4"} {
+		if !strings.Contains(warned[i].Error(), want) {
+			t.Errorf("warning %d is %q, want %q", i, warned[i], want)
+		}
+	}
+	w.begin(ctx, infos[:1])
+	if w.watched["fails"] != nil {
+		t.Error("a device that is gone is still watched")
+	}
+	cancel()
+	w.all.Wait() // though an open hangs
+	close(hang)
 }
