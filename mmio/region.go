@@ -41,35 +41,38 @@ func MapReadOnly(f *os.File, offset uint64, size int) (*Region, error) {
 	return mapFile(f, offset, size, false)
 }
 
-func mapFile(f *os.File, offset uint64, size int, writable bool) (*Region, error) {
+func mapFile(f *os.File, offset uint64, size int, writable bool) (r *Region, err error) {
 	if f == nil {
 		return nil, fmt.Errorf("mmio: map: file: got nil: %w", os.ErrInvalid)
 	}
-	if size <= 0 {
-		return nil, fmt.Errorf("mmio: map %s: size: got %d, must be positive: %w", f.Name(), size, syscall.EINVAL)
-	}
-	if page := uint64(os.Getpagesize()); offset%page != 0 || offset > math.MaxInt64 {
-		return nil, fmt.Errorf("mmio: map %s: offset: got %#x, must be a multiple of the page size %#x below 1<<63: %w",
-			f.Name(), offset, page, syscall.EINVAL)
-	}
+	// Control holds a reference to the descriptor: while mmap uses it, a concurrent Close
+	// cannot free its number for another file.
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return nil, fmt.Errorf("mmio: map %s: %w", f.Name(), err)
 	}
-	// Control holds a reference to the descriptor: while mmap uses it, a concurrent Close
-	// cannot free its number for another file.
-	r := &Region{n: size}
-	var mapErr error
-	if err := raw.Control(func(fd uintptr) {
-		r.mem, mapErr = mapShared(fd, offset, size, writable)
-	}); err != nil {
+	if raw.Control(func(fd uintptr) { r, err = MapDescriptor(fd, f.Name(), offset, size, writable) }) != nil {
 		// Control fails without running the function only if the file is closed.
 		return nil, fmt.Errorf("mmio: map %s: %w", f.Name(), os.ErrClosed)
 	}
-	if mapErr != nil {
-		return nil, fmt.Errorf("mmio: map %d bytes of %s at %#x: %w", size, f.Name(), offset, mapErr)
+	return r, err
+}
+
+// MapDescriptor is [Map], or [MapReadOnly] unless writable is set, for the descriptor of a file that
+// the caller keeps open meanwhile. The name is for errors.
+func MapDescriptor(fd uintptr, name string, offset uint64, size int, writable bool) (*Region, error) {
+	if size <= 0 {
+		return nil, fmt.Errorf("mmio: map %s: size: got %d, must be positive: %w", name, size, syscall.EINVAL)
 	}
-	return r, nil
+	if page := uint64(os.Getpagesize()); offset%page != 0 || offset > math.MaxInt64 {
+		return nil, fmt.Errorf("mmio: map %s: offset: got %#x, must be a multiple of the page size %#x below 1<<63: %w",
+			name, offset, page, syscall.EINVAL)
+	}
+	mem, err := mapShared(fd, offset, size, writable)
+	if err != nil {
+		return nil, fmt.Errorf("mmio: map %d bytes of %s at %#x: %w", size, name, offset, err)
+	}
+	return &Region{mem: mem, n: size}, nil
 }
 
 // MapAnonymous maps size bytes of zeroed, page-aligned memory outside the Go heap. With huge set it

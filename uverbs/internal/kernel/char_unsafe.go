@@ -15,8 +15,8 @@ import (
 
 // CharDevice is a [Device] behind a character device of the kernel.
 //
-// Commands use the descriptor as it is: [Conn] closes the device only when none is under way. That
-// costs less than RawConn.Control, and than the closure for it.
+// Commands and Map use the descriptor as it is: [Conn] closes the device only when none of them is
+// under way. That costs less than RawConn.Control and the closure for it.
 type CharDevice struct {
 	f        *os.File
 	fd       uintptr // of f
@@ -63,10 +63,7 @@ func (d *CharDevice) Do(c *Command, byWrite bool) syscall.Errno {
 
 // Map implements [Device].
 func (d *CharDevice) Map(offset uint64, size int, readOnly bool) (*mmio.Region, error) {
-	if readOnly {
-		return mmio.MapReadOnly(d.f, offset, size)
-	}
-	return mmio.Map(d.f, offset, size)
+	return mmio.MapDescriptor(d.fd, d.f.Name(), offset, size, !readOnly)
 }
 
 // Events implements [Device].

@@ -168,12 +168,21 @@ func (c *Conn) do(cmd *Command, byWrite bool) syscall.Errno {
 
 // Map maps memory of the device for reading and writing.
 func (c *Conn) Map(offset uint64, size int) (*mmio.Region, error) {
-	return c.dev.Map(offset, size, false)
+	return c.mapMemory(offset, size, false)
 }
 
 // MapReadOnly maps memory of the device for reading only.
 func (c *Conn) MapReadOnly(offset uint64, size int) (*mmio.Region, error) {
-	return c.dev.Map(offset, size, true)
+	return c.mapMemory(offset, size, true)
+}
+
+func (c *Conn) mapMemory(offset uint64, size int, readOnly bool) (*mmio.Region, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.closed {
+		return nil, os.ErrClosed
+	}
+	return c.dev.Map(offset, size, readOnly)
 }
 
 // Events opens an event channel by the number that a command has answered with.

@@ -192,6 +192,12 @@ func TestMap(t *testing.T) {
 	if _, err := c.Map(1, page); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("an odd offset: %v, want EINVAL", err)
 	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Map(0, page); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("after Close: %v, want os.ErrClosed", err)
+	}
 }
 
 // TestEventsRefused: a descriptor that cannot be polled is closed. One of O_PATH has no flags to
