@@ -175,5 +175,18 @@ func (l *Legacy) Request(resp uint64) []byte {
 	return b
 }
 
+// putRequest writes a legacy command that is not an extended one into b, and returns its size. The
+// response has respSize bytes and goes to address resp.
+func putRequest(b []byte, number uint32, in []byte, respSize int, resp uint64) int {
+	binary.LittleEndian.PutUint32(b, number)
+	binary.LittleEndian.PutUint16(b[4:], uint16((hdrSize+len(in))/4))
+	binary.LittleEndian.PutUint16(b[6:], uint16(respSize/4))
+	n := hdrSize + copy(b[hdrSize:], in)
+	if respSize > 0 {
+		binary.LittleEndian.PutUint64(b[hdrSize:], resp)
+	}
+	return n
+}
+
 // setResponse divides a response into its two parts.
 func (l *Legacy) setResponse(resp []byte) { copy(l.DrvOut, resp[copy(l.Out, resp):]) }

@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"encoding/binary"
 	"errors"
 	"os"
 	"runtime"
@@ -136,13 +135,11 @@ func (c *Conn) legacyByWrite(number uint32, in, out []byte) syscall.Errno {
 		return ErrnoClosed
 	}
 	var buf [maxWritten]byte
-	binary.LittleEndian.PutUint32(buf[:], number)
-	binary.LittleEndian.PutUint16(buf[4:], uint16((hdrSize+len(in))/4))
-	binary.LittleEndian.PutUint16(buf[6:], uint16(len(out)/4))
-	n := hdrSize + copy(buf[hdrSize:], in)
+	var resp uint64
 	if len(out) > 0 {
-		binary.LittleEndian.PutUint64(buf[hdrSize:], Addr(out))
+		resp = Addr(out)
 	}
+	n := putRequest(buf[:], number, in, len(out), resp)
 	errno := c.write.issueWrite(buf[:n], number == abi.IB_USER_VERBS_CMD_MODIFY_QP)
 	runtime.KeepAlive(out)
 	if traceLevel() >= 1 {

@@ -38,13 +38,11 @@ func (r *Repeated) Init(c *Conn, number uint32, in []byte, respSize int) {
 	}
 	r.general = r.char == nil || c.path == PathIoctl
 	r.size = uint8(hdrSize + len(in))
-	resp := r.buf[r.size:][:respSize]
-	var addr uint64
+	var resp uint64
 	if respSize > 0 {
-		addr = Addr(resp)
+		resp = Addr(r.buf[r.size:])
 	}
-	l := Legacy{Number: number, In: in, Out: resp}
-	copy(r.buf[:], l.Request(addr))
+	putRequest(r.buf[:], number, in, respSize, resp)
 }
 
 // Request returns the bytes for write().
