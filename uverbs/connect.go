@@ -96,6 +96,9 @@ func (q *QP) recordPeer(attr *QPAttr, mask QPAttrMask) {
 
 // check returns an ArgError if a value is out of range.
 func (o *PathOptions) check(d *Device) error {
+	if *o == (PathOptions{}) {
+		return nil
+	}
 	for _, f := range []struct {
 		name  string
 		given uint32

@@ -112,11 +112,9 @@ func (rxeDriver) mapQP(q *QP, u udata) (err error) {
 	if q.sqRegion, err = q.dev.mapRing(sqInfo); err != nil {
 		return err
 	}
-	sq, err := rxe.NewSendQueue(q.sqRegion.Bytes(), q.caps.MaxSendWR, q.caps.MaxSendSGE, q.caps.MaxInline)
-	if err != nil {
+	if err := q.rxe.sq.Init(q.sqRegion.Bytes(), q.caps.MaxSendWR, q.caps.MaxSendSGE, q.caps.MaxInline); err != nil {
 		return err
 	}
-	q.rxe.sq = *sq
 	q.newDoorbell()
 	q.caps.MaxSendWR = q.rxe.sq.Cap() // the size of the ring is rounded up
 	if q.srq != nil {
@@ -126,11 +124,9 @@ func (rxeDriver) mapQP(q *QP, u udata) (err error) {
 	if q.rqRegion, err = q.dev.mapRing(rqInfo); err != nil {
 		return err
 	}
-	rq, err := rxe.NewRecvQueue(q.rqRegion.Bytes(), q.caps.MaxRecvWR, q.caps.MaxRecvSGE)
-	if err != nil {
+	if err := q.rxe.rq.Init(q.rqRegion.Bytes(), q.caps.MaxRecvWR, q.caps.MaxRecvSGE); err != nil {
 		return err
 	}
-	q.rxe.rq = *rq
 	q.caps.MaxRecvWR = q.rxe.rq.Cap()
 	return nil
 }

@@ -113,22 +113,23 @@ func (p *PD) CreateQP(o QPOptions) (*QP, error) {
 	if err := p.usable(); err != nil {
 		return nil, err
 	}
-	o.Type = orDefault(o.Type, RC)
-	if o.hasSendQueue() {
-		o.MaxSendWR = orDefault(o.MaxSendWR, defaultQueueSize)
-		o.MaxSendSGE = orDefault(o.MaxSendSGE, 1)
+	s := &qpSpec{QPOptions: o, pd: p}
+	s.Type = orDefault(s.Type, RC)
+	if s.hasSendQueue() {
+		s.MaxSendWR = orDefault(s.MaxSendWR, defaultQueueSize)
+		s.MaxSendSGE = orDefault(s.MaxSendSGE, 1)
 	}
-	if o.hasRecvQueue() {
-		o.MaxRecvWR = orDefault(o.MaxRecvWR, defaultQueueSize)
-		o.MaxRecvSGE = orDefault(o.MaxRecvSGE, 1)
+	if s.hasRecvQueue() {
+		s.MaxRecvWR = orDefault(s.MaxRecvWR, defaultQueueSize)
+		s.MaxRecvSGE = orDefault(s.MaxRecvSGE, 1)
 	}
-	if err := o.check(p.dev); err != nil {
+	if err := s.check(p.dev); err != nil {
 		return nil, err
 	}
-	return newQP(p.dev, qpSpec{QPOptions: o, pd: p})
+	return newQP(p.dev, s)
 }
 
-// qpSpec describes a QP to create: checked options, and its PD or XRC domain.
+// qpSpec describes a QP to create: options, and its PD or XRC domain.
 type qpSpec struct {
 	QPOptions
 	pd   *PD
@@ -159,8 +160,8 @@ func (s *qpSpec) uses(all []*object) []*object {
 	return all
 }
 
-// newQP creates or opens a QP.
-func newQP(d *Device, s qpSpec) (*QP, error) {
+// newQP creates or opens a QP with options that were checked.
+func newQP(d *Device, s *qpSpec) (*QP, error) {
 	qp := &QP{typ: s.Type, sendCQ: s.SendCQ, recvCQ: s.RecvCQ, path: s.Path, srq: s.SRQ}
 	if s.hasSendQueue() || s.hasRecvQueue() || s.SRQ != nil {
 		qp.kind = d.driver.kind()
@@ -189,7 +190,7 @@ func newQP(d *Device, s qpSpec) (*QP, error) {
 	if err := qp.addParents(d, "QP", "DESTROY_QP", s.uses(few[:0])...); err != nil {
 		return nil, err
 	}
-	if err := qp.create(&s); err != nil {
+	if err := qp.create(s); err != nil {
 		qp.removeParents()
 		return nil, err
 	}

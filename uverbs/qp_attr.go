@@ -239,27 +239,35 @@ func (a *AHAttr) given() string {
 
 // check returns an ArgError if a selected value is out of range.
 func (a *QPAttr) check(d *Device, mask QPAttrMask) error {
-	for _, f := range []struct {
-		bit   QPAttrMask
-		name  string
-		given uint32
-		limit uint32
-	}{
-		{AttrRQPSN, "RQPSN", a.RQPSN, maxPSN},
-		{AttrSQPSN, "SQPSN", a.SQPSN, maxPSN},
-		{AttrDestQPN, "DestQPN", a.DestQPN, maxQPN},
-		{AttrRetryCount, "RetryCount", uint32(a.RetryCount), 7},
-		{AttrRNRRetry, "RNRRetry", uint32(a.RNRRetry), 7},
-		{AttrTimeout, "Timeout", uint32(a.Timeout), 31},
-		{AttrMinRNRTimer, "MinRNRTimer", uint32(a.MinRNRTimer), 31},
-		{AttrMaxRdAtomic, "MaxRdAtomic", uint32(a.MaxRdAtomic), d.attr.MaxQPInitRdAtom},
-		{AttrMaxDestRdAtomic, "MaxDestRdAtomic", uint32(a.MaxDestRdAtomic), d.attr.MaxQPRdAtom},
-		{AttrPathMigState, "PathMigState", uint32(a.PathMigState), uint32(PathArmed)},
-		{AttrAltPath, "AltTimeout", uint32(a.AltTimeout), 31},
-	} {
-		if mask&f.bit != 0 && f.given > f.limit {
-			return argErr("Modify", f.name, f.given, "0 to %d", f.limit)
-		}
+	above := func(bit QPAttrMask, given, limit uint32) bool { return mask&bit != 0 && given > limit }
+	var name string
+	var given, limit uint32
+	switch most, mostDest := d.attr.MaxQPInitRdAtom, d.attr.MaxQPRdAtom; {
+	case above(AttrRQPSN, a.RQPSN, maxPSN):
+		name, given, limit = "RQPSN", a.RQPSN, maxPSN
+	case above(AttrSQPSN, a.SQPSN, maxPSN):
+		name, given, limit = "SQPSN", a.SQPSN, maxPSN
+	case above(AttrDestQPN, a.DestQPN, maxQPN):
+		name, given, limit = "DestQPN", a.DestQPN, maxQPN
+	case above(AttrRetryCount, uint32(a.RetryCount), 7):
+		name, given, limit = "RetryCount", uint32(a.RetryCount), 7
+	case above(AttrRNRRetry, uint32(a.RNRRetry), 7):
+		name, given, limit = "RNRRetry", uint32(a.RNRRetry), 7
+	case above(AttrTimeout, uint32(a.Timeout), 31):
+		name, given, limit = "Timeout", uint32(a.Timeout), 31
+	case above(AttrMinRNRTimer, uint32(a.MinRNRTimer), 31):
+		name, given, limit = "MinRNRTimer", uint32(a.MinRNRTimer), 31
+	case above(AttrMaxRdAtomic, uint32(a.MaxRdAtomic), most):
+		name, given, limit = "MaxRdAtomic", uint32(a.MaxRdAtomic), most
+	case above(AttrMaxDestRdAtomic, uint32(a.MaxDestRdAtomic), mostDest):
+		name, given, limit = "MaxDestRdAtomic", uint32(a.MaxDestRdAtomic), mostDest
+	case above(AttrPathMigState, uint32(a.PathMigState), uint32(PathArmed)):
+		name, given, limit = "PathMigState", uint32(a.PathMigState), uint32(PathArmed)
+	case above(AttrAltPath, uint32(a.AltTimeout), 31):
+		name, given, limit = "AltTimeout", uint32(a.AltTimeout), 31
+	}
+	if name != "" {
+		return argErr("Modify", name, given, "0 to %d", limit)
 	}
 	if mask&AttrAccess != 0 && a.Access&^accessQP != 0 {
 		return argErr("Modify", "Access", a.Access, "%s", accessQP)

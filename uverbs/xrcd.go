@@ -134,5 +134,5 @@ func (x *XRCD) qp(path PathOptions, open uint32) (*QP, error) {
 	if err := path.check(x.dev); err != nil {
 		return nil, err
 	}
-	return newQP(x.dev, qpSpec{QPOptions: QPOptions{Type: XRCRecv, Path: path}, xrcd: x, open: open})
+	return newQP(x.dev, &qpSpec{QPOptions: QPOptions{Type: XRCRecv, Path: path}, xrcd: x, open: open})
 }

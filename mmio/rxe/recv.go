@@ -16,15 +16,26 @@ type RecvQueue struct {
 // NewRecvQueue makes a RecvQueue of a mapped ring that was created for maxWR work requests of up to
 // maxSGE scatter/gather entries. The error matches ErrCorrupt if the memory is not such a ring.
 func NewRecvQueue(mem []byte, maxWR, maxSGE int) (*RecvQueue, error) {
+	q := &RecvQueue{}
+	if err := q.Init(mem, maxWR, maxSGE); err != nil {
+		return nil, err
+	}
+	return q, nil
+}
+
+// Init is [NewRecvQueue] for a RecvQueue that is part of another object. If it fails, it changes
+// nothing.
+func (q *RecvQueue) Init(mem []byte, maxWR, maxSGE int) error {
 	r, prod, cons, err := newRing(mem, "receive queue", maxWR, unsafe.Sizeof(abi.RxeRecvWQE{}))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	room := int(r.size) - int(unsafe.Sizeof(abi.RxeRecvWQE{}))
 	if err := checkRoom("receive queue", "scatter/gather entries", maxSGE, room/int(unsafe.Sizeof(abi.RxeSGE{}))); err != nil {
-		return nil, err
+		return err
 	}
-	return &RecvQueue{producer: producer{ring: r, head: prod, tail: cons}, maxSGE: uint32(maxSGE)}, nil
+	*q = RecvQueue{producer: producer{ring: r, head: prod, tail: cons}, maxSGE: uint32(maxSGE)}
+	return nil
 }
 
 // MaxSGE returns how many scatter/gather entries a work request may have.

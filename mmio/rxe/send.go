@@ -19,22 +19,33 @@ type SendQueue struct {
 // maxSGE scatter/gather entries or maxInline bytes of inline data. The error matches ErrCorrupt if
 // the memory is not such a ring.
 func NewSendQueue(mem []byte, maxWR, maxSGE, maxInline int) (*SendQueue, error) {
+	q := &SendQueue{}
+	if err := q.Init(mem, maxWR, maxSGE, maxInline); err != nil {
+		return nil, err
+	}
+	return q, nil
+}
+
+// Init is [NewSendQueue] for a SendQueue that is part of another object. If it fails, it changes
+// nothing.
+func (q *SendQueue) Init(mem []byte, maxWR, maxSGE, maxInline int) error {
 	r, prod, cons, err := newRing(mem, "send queue", maxWR, unsafe.Sizeof(abi.RxeSendWQE{}))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	room := int(r.size) - int(unsafe.Sizeof(abi.RxeSendWQE{}))
 	if err := checkRoom("send queue", "scatter/gather entries", maxSGE, room/int(unsafe.Sizeof(abi.RxeSGE{}))); err != nil {
-		return nil, err
+		return err
 	}
 	if err := checkRoom("send queue", "inline bytes", maxInline, room); err != nil {
-		return nil, err
+		return err
 	}
-	return &SendQueue{
+	*q = SendQueue{
 		producer:  producer{ring: r, head: prod, tail: cons},
 		maxSGE:    uint32(maxSGE),
 		maxInline: uint32(maxInline),
-	}, nil
+	}
+	return nil
 }
 
 // checkRoom checks that elements have room for what the kernel has granted.
