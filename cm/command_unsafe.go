@@ -187,11 +187,11 @@ func queryAbout[Q, R any](f, other *file, cmd uint32, req func(fd uint32) Q, res
 
 // eventReader has what a channel needs to read events again and again.
 type eventReader struct {
-	resp  abi.EventResp
-	cmd   *message[abi.GetEvent]
-	read  func(fd uintptr) bool // reads one event
-	errno syscall.Errno         // the result of read
-	empty func()                // called by read if there is no event
+	resp   abi.EventResp
+	cmd    *message[abi.GetEvent]
+	read   func(fd uintptr) bool // reads one event
+	errno  syscall.Errno         // the result of read
+	follow *readCanceler         // is started by read if there is no event
 }
 
 func newEventReader(f *file) *eventReader {
@@ -199,7 +199,7 @@ func newEventReader(f *file) *eventReader {
 	r.read = func(fd uintptr) bool {
 		r.errno = f.write(fd, r.cmd.raw(unsafe.Pointer(&r.resp)))
 		if r.errno == syscall.EAGAIN {
-			r.empty()
+			r.follow.start()
 		}
 		return r.errno != syscall.EAGAIN && r.errno != syscall.EINTR
 	}
@@ -207,12 +207,12 @@ func newEventReader(f *file) *eventReader {
 	return r
 }
 
-// event waits for the next event, until the deadline of the file. It calls empty before it waits.
+// event waits for the next event, until the deadline of the file. It starts follow before it waits.
 // The result is valid until the next call.
-func (f *file) event(r *eventReader, empty func()) (*abi.EventResp, error) {
-	r.resp, r.empty = abi.EventResp{}, empty
+func (f *file) event(r *eventReader, follow *readCanceler) (*abi.EventResp, error) {
+	r.resp, r.follow = abi.EventResp{}, follow
 	err := f.raw.Read(r.read)
-	r.empty = nil
+	r.follow = nil
 	if err != nil {
 		return nil, err
 	}

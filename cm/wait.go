@@ -250,7 +250,7 @@ func (c *Channel) readUntil(ctx context.Context, w *waiter) (*Event, error) {
 			return e, w.closedErr(e)
 		default:
 		}
-		err := c.readEvent(w, follow.start)
+		err := c.readEvent(w, follow)
 		switch {
 		case err == nil:
 			if ctx.Err() != nil { // even if there are more events, for other waiters
@@ -325,7 +325,8 @@ func (c *Channel) cancelWait(w *waiter, err error) (*Event, error) {
 // pastDeadline is a deadline in the past.
 var pastDeadline = time.Unix(1, 0)
 
-// readCanceler ends a read of the channel's file when a context ends.
+// readCanceler ends a read of the channel's file when a context ends. A nil readCanceler is for a
+// context that cannot end.
 type readCanceler struct {
 	c          *Channel
 	ctx        context.Context
@@ -335,12 +336,15 @@ type readCanceler struct {
 
 // readCanceler returns a readCanceler that is not started.
 func (c *Channel) readCanceler(ctx context.Context) *readCanceler {
+	if ctx.Done() == nil {
+		return nil
+	}
 	return &readCanceler{c: c, ctx: ctx}
 }
 
-// start starts it, unless it has started or the context cannot end.
+// start starts it, unless it has started.
 func (f *readCanceler) start() {
-	if f.unregister != nil || f.ctx.Done() == nil {
+	if f == nil || f.unregister != nil {
 		return
 	}
 	f.fired = make(chan struct{})
@@ -352,7 +356,7 @@ func (f *readCanceler) start() {
 
 // stop stops it.
 func (f *readCanceler) stop() {
-	if f.unregister != nil && !f.unregister() {
+	if f != nil && f.unregister != nil && !f.unregister() {
 		<-f.fired
 		f.c.file.f.SetReadDeadline(time.Time{})
 	}
@@ -361,10 +365,10 @@ func (f *readCanceler) stop() {
 // wake makes the goroutine that reads check its state.
 func (c *Channel) wake() { c.file.f.SetReadDeadline(pastDeadline) }
 
-// readEvent reads an event and delivers it. It calls empty if it has to wait for one. The caller
+// readEvent reads an event and delivers it. If it has to wait for one, it starts follow. The caller
 // holds c.readTurn and passes its waiter as by.
-func (c *Channel) readEvent(by *waiter, empty func()) error {
-	resp, err := c.file.event(c.events, empty)
+func (c *Channel) readEvent(by *waiter, follow *readCanceler) error {
+	resp, err := c.file.event(c.events, follow)
 	if err != nil {
 		return err
 	}
