@@ -295,13 +295,28 @@ func (c *Conn) fail(err error) {
 	if c.err != nil {
 		return
 	}
-	c.err = fmt.Errorf("cm: connection with %s: %w", c.addrs.Remote, removed(err, c.addrs.Device))
+	c.err = &connError{c.addrs.Remote, removed(err, c.addrs.Device)}
 	c.flushQP()
 	c.notify()
 	if len(c.parkTurn) > 0 { // a goroutine waits for the device to flush a work request
 		time.AfterFunc(flushGrace, c.shutdownChannel)
 	}
 }
+
+// connError is why a connection has ended. Most connections end without a failure, so the text is
+// made only when it is asked for.
+type connError struct {
+	remote Addr
+	err    error
+}
+
+// Error implements the error interface.
+func (e *connError) Error() string {
+	return "cm: connection with " + e.remote.String() + ": " + e.err.Error()
+}
+
+// Unwrap returns the reason.
+func (e *connError) Unwrap() error { return e.err }
 
 // flushQP moves the QP to the error state. The device then completes all work requests as flushed,
 // which wakes the goroutine that waits for a completion. The caller holds c.mu.
@@ -336,6 +351,7 @@ func (c *Conn) rootCause(err error) error {
 
 // event handles an event of the connection manager.
 func (c *Conn) event(e *Event) {
+	growStack4K(0)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.destroying {

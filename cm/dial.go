@@ -50,6 +50,7 @@ func lookup(ctx context.Context, resolver *net.Resolver, family, address string)
 // same QP number, as after a crash of this host, is followed by up to three more attempts. Once the
 // connection is established, the end of ctx does not affect it.
 func Dial(ctx context.Context, address string, o DialOptions) (*Conn, error) {
+	growStack16K(0)
 	o, err := o.defaults()
 	if err != nil {
 		return nil, err
@@ -149,7 +150,6 @@ func portTaken(err error) bool {
 
 // dial connects to one address.
 func dial(ctx context.Context, to netip.AddrPort, o DialOptions) (c *Conn, err error) {
-	growStack(0)
 	loop, id, err := newLoopID(TCP, forSoft(o.LocalAddr.Addr(), to.Addr()), acquireDialLoop)
 	if err != nil {
 		return nil, err
@@ -221,16 +221,6 @@ type prepareError struct{ error }
 
 // Unwrap returns the error.
 func (e *prepareError) Unwrap() error { return e.error }
-
-// growStack makes the stack of the goroutine as large as making a connection needs. Growing it
-// once, while there is little on it to copy, is faster than growing it step by step, which costs as
-// much as several commands.
-//
-//go:noinline
-func growStack(i int) byte {
-	var room [5 << 10]byte
-	return room[i]
-}
 
 // setOptions sets the options of a Conn that belong to the ID.
 func (id *ID) setOptions(o ConnOptions) error {

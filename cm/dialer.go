@@ -208,6 +208,7 @@ func closeLate(results <-chan attempt, n int) {
 
 // dialRDMA connects by RDMA.
 func (d *Dialer) dialRDMA(ctx context.Context, family, address string) (net.Conn, error) {
+	growStack16K(0)
 	o, err := d.RDMA.defaults()
 	if err != nil {
 		return nil, err

@@ -219,7 +219,7 @@ func (l *Listener) reportRefused(from Addr, why error) {
 // serveRequests answers a request, and those that arrive soon after it: reusing the goroutine saves
 // growing a stack.
 func (l *Listener) serveRequests(r *request) {
-	growStack(0)
+	growStack16K(0)
 	idle := time.NewTimer(idleGrace)
 	defer idle.Stop()
 	for {

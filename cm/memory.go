@@ -48,20 +48,21 @@ const (
 // idle reports whether no slot is in use.
 func (r *region) idle() bool { return len(r.free) == 1 && r.free[0].size == len(r.bytes) }
 
-// allocSpan takes the first free span that is large enough.
-func (r *region) allocSpan(size int) (at int, ok bool) {
+// allocSpan takes up to most adjacent slots from the first free span that has room for one. It
+// returns how many; 0 if there is no such span.
+func (r *region) allocSpan(size, most int) (at, count int) {
 	for i := range r.free {
 		f := &r.free[i]
 		if f.size < size {
 			continue
 		}
-		at = f.at
-		if f.at, f.size = f.at+size, f.size-size; f.size == 0 {
+		at, count = f.at, min(f.size/size, most)
+		if f.at, f.size = f.at+count*size, f.size-count*size; f.size == 0 {
 			r.free = slices.Delete(r.free, i, i+1)
 		}
-		return at, true
+		return at, count
 	}
-	return 0, false
+	return 0, 0
 }
 
 // freeSpan returns a span and merges it with its free neighbors.
@@ -124,12 +125,14 @@ func (p *pool) alloc(n, size int) (memory, error) {
 // fill takes slots from a region until there are n. The caller holds p.mu.
 func (p *pool) fill(m *memory, r *region, n int) {
 	for len(m.slots) < n {
-		at, ok := r.allocSpan(m.size)
-		if !ok {
+		at, count := r.allocSpan(m.size, n-len(m.slots))
+		if count == 0 {
 			return
 		}
-		m.slots = append(m.slots, slot{r, at})
-		p.used += m.size
+		for i := range count {
+			m.slots = append(m.slots, slot{r, at + i*m.size})
+		}
+		p.used += count * m.size
 	}
 }
 
@@ -173,12 +176,17 @@ func (p *pool) release(size int, slots ...slot) {
 	p.freeSlots(size, slots...)
 }
 
-// freeSlots is release for a caller that holds p.mu.
+// freeSlots is release for a caller that holds p.mu. Adjacent slots are one span, as alloc has made
+// them.
 func (p *pool) freeSlots(size int, slots ...slot) {
-	for _, s := range slots {
-		r := s.region
-		r.freeSpan(s.at, size)
-		p.used -= size
+	for len(slots) > 0 {
+		r, at, n := slots[0].region, slots[0].at, 1
+		for n < len(slots) && slots[n] == (slot{r, at + n*size}) {
+			n++
+		}
+		slots = slots[n:]
+		r.freeSpan(at, n*size)
+		p.used -= n * size
 		switch {
 		case !r.idle():
 		case r.mr == nil: // the device is closed; the program has used the slot until now

@@ -31,14 +31,15 @@ func TestRegion(t *testing.T) {
 	}
 	for step := 1; step < 20000; step++ {
 		if rng.IntN(2) == 0 {
-			size := 1 + rng.IntN(12)
-			at, ok := r.allocSpan(size)
-			if ok != (largest() >= size) {
-				t.Fatalf("step %d: take %d: %v, with %d free in a row", step, size, ok, largest())
+			size, most := 1+rng.IntN(12), 1+rng.IntN(4)
+			at, count := r.allocSpan(size, most)
+			if (count > 0) != (largest() >= size) || count > most {
+				t.Fatalf("step %d: take up to %d of size %d: %d, with %d free in a row", step, most, size, count, largest())
 			}
-			if !ok {
+			if count == 0 {
 				continue
 			}
+			size *= count
 			for i := at; i < at+size; i++ {
 				if owner[i] != 0 {
 					t.Fatalf("step %d: page %d was given twice", step, i)

@@ -65,6 +65,7 @@ func (c *Conn) await(ctx context.Context, met condition, o *op) error {
 			return nil
 		}
 	}
+	growStack4K(0)
 	err := c.waitParked(ctx, met, o)
 	c.spinHint = worthSpinning(begin, c.o.Spin)
 	return err

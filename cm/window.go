@@ -3,6 +3,8 @@ package cm
 import (
 	"context"
 	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // A connection starts with memory for a few small messages, which costs little. Memory for Depth
@@ -115,14 +117,7 @@ func (c *Conn) postAll() error {
 	if c.win.startsSmall {
 		from, n = n, firstRecvs
 	}
-	for slot := from; slot < from+n; slot++ {
-		if c.countRepost(slot) {
-			if err := c.postRecv(slot); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return c.postRecvs(from, n)
 }
 
 // slotMemory returns the memory that a slot is in, and its index there.
@@ -137,6 +132,18 @@ func (c *Conn) slotMemory(slot int) (m *memory, i int) {
 func (c *Conn) postRecv(slot int) error {
 	m, i := c.slotMemory(slot)
 	return c.qp.PostRecv(recvBit|uint64(slot), m.sge(i, m.size))
+}
+
+// postRecvs posts n receives for the first time, beginning with that of slot from.
+func (c *Conn) postRecvs(from, n int) error {
+	wrs, sges := make([]uverbs.RecvWR, n), make([]uverbs.SGE, n)
+	for i := range wrs {
+		c.countRepost(from + i)
+		m, at := c.slotMemory(from + i)
+		sges[i] = m.sge(at, m.size)
+		wrs[i] = uverbs.RecvWR{ID: recvBit | uint64(from+i), SGL: sges[i : i+1]}
+	}
+	return c.qp.PostRecvs(wrs...)
 }
 
 // countRepost counts the receive of a slot that is about to be posted, and reports whether to post
@@ -187,12 +194,7 @@ func (c *Conn) allocLarge() (grown bool, err error) {
 
 // postLarge posts the large receives.
 func (c *Conn) postLarge() error {
-	for slot := range c.inbox {
-		if err := c.postRecv(slot); err != nil {
-			return err
-		}
-	}
-	return nil
+	return c.postRecvs(0, len(c.inbox))
 }
 
 // accepted is called when Accept returns the connection. From then on the peer can get large
