@@ -22,7 +22,7 @@ type setting struct {
 const logMaxKLMs = 18
 
 // general are the capabilities that do not depend on the mode. What is not listed is not
-// there: no page requests, no eswitch, no DC, no DEVX, no tag matching, no compression.
+// there: no page requests, no eswitch, no DEVX, no tag matching, no compression.
 var general = []setting{
 	{prm.CapPageRequestDisable, 1}, {prm.CapReleaseAllPages, 1},
 	{prm.CapLogMaxQP, 12}, {prm.CapLogMaxQPSize, 15}, {prm.CapLogMaxSRQ, 12}, {prm.CapLogMaxSRQSize, 15},
@@ -42,6 +42,7 @@ var general = []setting{
 	{prm.CapBF, 1}, {prm.CapLogBFRegSize, 9}, {prm.CapMaxWQESizeSQ, 1024}, {prm.CapMaxWQESizeRQ, 512},
 	{prm.CapMaxQPMCG, 240}, {prm.CapLogMaxMCG, 16}, {prm.CapNullMKey, 1}, {prm.CapTerminateMKey, 1}, {prm.CapDumpFillMKey, 1},
 	{prm.CapDeviceMemory, 1}, {prm.CapPageFaults, 1}, {prm.CapUMROffset, 1},
+	{prm.CapDCT, 1}, {prm.CapLogMaxRAReqDC, 4}, {prm.CapLogMaxRAResDC, 4}, {prm.CapLogMaxDCIStreams, 3}, {prm.CapLogMaxDCIFailed, 3},
 	{prm.CapDriverVersion, 1}, {prm.CapDeviceFrequencyMHz, 1000}, {prm.CapDeviceFrequencyKHz, 1000000},
 }
 
@@ -54,7 +55,7 @@ var generalRoCE = []setting{
 
 // atomics: compare and swap, fetch and add, and both masked; of 8 bytes; the result in
 // the host's order if the driver asks for it.
-var atomics = []setting{{prm.CapAtomicHostOrder, 1}, {prm.CapAtomicOps, 0xf}, {prm.CapAtomicSizeQP, 8}}
+var atomics = []setting{{prm.CapAtomicHostOrder, 1}, {prm.CapAtomicOps, 0xf}, {prm.CapAtomicSizeQP, 8}, {prm.CapAtomicSizeDC, 8}}
 
 // onDemand is what may wait for pages: by the older of the two schemes, in which queues are suspended.
 var onDemand = []setting{{prm.CapODPRC, odpConnected}, {prm.CapODPXRC, odpConnected}, {prm.CapODPUD, prm.ODPSend}}
@@ -144,6 +145,7 @@ func (d *Device) queryCaps(c *call) error {
 // possible. What it sets else must be as it is.
 var writable = []prm.Field{
 	prm.CapLogMaxQP, prm.CapPKeyTableSize, prm.CapLogUARPage, prm.CapReleaseAllPages, prm.CapLogMaxUCList, prm.CapCmdChecksum, prm.CapRoCEBit,
+	prm.CapDCT,
 }
 
 // setCaps is SET_HCA_CAP. It is possible only before INIT_HCA.

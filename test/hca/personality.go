@@ -42,6 +42,8 @@ type Personality struct {
 	NoScatterCQE bool
 	// SmallLimits: there are few objects, and queues are short.
 	SmallLimits bool
+	// NoDC: there is no DC, the dynamically connected transport.
+	NoDC bool
 	// ECE: the card takes part in enhanced connection establishment.
 	ECE bool
 
@@ -73,7 +75,7 @@ var personalities = []Personality{
 	{Name: "plain"},
 	{
 		Name: "small", BAR: 1 << 20, CQEVersion0: true, ShortWQEs: true, NoAtomics: true, NoCQResize: true,
-		NoScatterCQE: true, SmallLimits: true,
+		NoScatterCQE: true, SmallLimits: true, NoDC: true,
 	},
 	{
 		Name: "vf", BAR: 2 << 20, SmallBlueFlame: true, GRHRequired: true, SharedLID: true, PKeyIndex: 3, Noise: true, SlowResize: true,
@@ -166,6 +168,7 @@ var choices = []struct {
 	{word: "reorder-recvs", kept: true, flag: func(p *Personality) *bool { return &p.ReorderRecvs }},
 	{word: "reorder-writes", flag: func(p *Personality) *bool { return &p.ReorderWrites }},
 	{word: "ece", flag: func(p *Personality) *bool { return &p.ECE }},
+	{word: "no-dc", flag: func(p *Personality) *bool { return &p.NoDC }},
 }
 
 // String is the name and a word for each choice that differs from those of plain:
@@ -262,6 +265,8 @@ func (p *Personality) general(mode Mode) []setting {
 	add(p.NoCQResize, setting{prm.CapCQResize, 0})
 	add(p.NoScatterCQE, setting{prm.CapScatterCQE, 0})
 	add(p.ECE, setting{prm.CapECE, 1})
+	add(p.NoDC, setting{prm.CapDCT, 0}, setting{prm.CapLogMaxRAReqDC, 0}, setting{prm.CapLogMaxRAResDC, 0},
+		setting{prm.CapLogMaxDCIStreams, 0}, setting{prm.CapLogMaxDCIFailed, 0})
 	add(p.SmallLimits,
 		setting{prm.CapLogMaxQP, smallLogQPs}, setting{prm.CapLogMaxCQ, smallLogCQs}, setting{prm.CapLogMaxSRQ, smallLogSRQs},
 		setting{prm.CapLogMaxMKey, smallLogMKeys}, setting{prm.CapLogMaxQPSize, smallLogQPSize},

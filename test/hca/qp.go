@@ -20,6 +20,7 @@ func (c *call) qpSpec(x []byte) (engine.QPSpec, error) {
 		LogSQ: uint(prm.QPCLogSQSize.Get(x)), RQ: engine.RQType(prm.QPCRQType.Get(x)), LogRQ: uint(prm.QPCLogRQSize.Get(x)),
 		LogRQStride: uint(prm.QPCLogRQStride.Get(x)) + 4, SRQN: prm.QPCSRQN.U32(x), XRCD: prm.QPCXRCD.U32(x),
 		DethSQPN: prm.QPCDETHSQPN.U32(x), BlockLoopback: prm.QPCBlockLBMC.Bool(x),
+		LogStreams: uint(prm.QPCLogDCIStreams.Get(x)), LogFailed: uint(prm.QPCLogDCIFailed.Get(x)),
 	}
 	if prm.QPCWQSignature.Bool(x) {
 		return s, refuse(prm.BadParam, "QP wq_signature", "is not modelled")
@@ -54,6 +55,9 @@ func (d *Device) createQP(c *call) error {
 			return err
 		}
 	}
+	if s.Type == engine.DCI && d.cfg.Personality.NoDC {
+		return refuse(prm.BadParam, "QP st", "the card has no DC")
+	}
 	ece, err := d.enhancements(c)
 	if err != nil {
 		return err
@@ -77,11 +81,15 @@ const (
 // enhancements gives the answer to the ECE options that a command about a QP has: those of them
 // that the card has too.
 func (d *Device) enhancements(c *call) (uint64, error) {
-	want := prm.QPECEIn.Get(c.in)
+	return d.options(prm.QPECEIn.Get(c.in), c.op == prm.CreateQP)
+}
+
+// options gives the answer to ECE options, of a new QP or DCT or of one that exists.
+func (d *Device) options(want uint64, created bool) (uint64, error) {
 	switch {
 	case !d.cfg.Personality.ECE && want != 0:
 		return 0, refuse(prm.BadParam, "QP ece", "%#x, and the card has no ECE", want)
-	case want == eceAsk && c.op == prm.CreateQP:
+	case want == eceAsk && created:
 		return eceOptions, nil
 	}
 	return want & eceOptions, nil
@@ -197,6 +205,8 @@ func (d *Device) queryQP(c *call) error {
 	prm.QPCNextSendPSN.Put(x, uint64(a.SendPSN))
 	prm.QPCCQNSnd.Put(x, uint64(s.SendCQ))
 	prm.QPCDETHSQPN.Put(x, uint64(s.DethSQPN))
+	prm.QPCLogDCIStreams.Put(x, uint64(s.LogStreams))
+	prm.QPCLogDCIFailed.Put(x, uint64(s.LogFailed))
 	prm.QPCLastAckedPSN.Put(x, uint64(a.LastAckPSN))
 	prm.QPCLogRRAMax.Put(x, uint64(a.LogRRAMax))
 	prm.QPCAtomicMode.Put(x, uint64(a.AtomicMode))

@@ -103,6 +103,11 @@ var verbsCommands = map[prm.Op]command{
 	prm.DestroyXRCSRQ:   {run: (*Device).destroySRQ, in: small, out: small, phase: phaseRunning},
 	prm.QueryXRCSRQ:     {run: (*Device).queryXRCSRQ, in: small, out: list, phase: phaseRunning},
 	prm.ArmXRCSRQ:       {run: (*Device).armXRCSRQ, in: small, out: small, phase: phaseRunning},
+	prm.CreateDCT:       {run: (*Device).createDCT, in: prm.DCTCtxSize, out: small, phase: phaseRunning},
+	prm.DrainDCT:        {run: (*Device).drainDCT, in: small, out: small, phase: phaseRunning},
+	prm.DestroyDCT:      {run: (*Device).destroyDCT, in: small, out: small, phase: phaseRunning},
+	prm.QueryDCT:        {run: (*Device).queryDCT, in: small, out: prm.DCTCtxSize, phase: phaseRunning},
+	prm.ArmDCT:          {run: (*Device).armDCT, in: small, out: small, phase: phaseRunning},
 	prm.AttachToMCG:     {run: (*Device).attachMCG, in: 32, out: small, phase: phaseRunning},
 	prm.DetachFromMCG:   {run: (*Device).detachMCG, in: 32, out: small, phase: phaseRunning},
 }

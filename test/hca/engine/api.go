@@ -42,6 +42,7 @@ const (
 	firstSRQN = 0x000800
 	firstRQN  = 0x010000
 	firstXRCD = 0x000020
+	firstDCTN = 0x020000
 	maxNumber = 0xffffff
 )
 

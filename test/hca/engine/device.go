@@ -21,6 +21,7 @@ type Device struct {
 	qps   map[uint32]*qp   // QPs and SQs
 	srqs  map[uint32]*wq   // RMPs and XRC SRQs
 	rqs   map[uint32]*rq
+	dcts  map[uint32]*dct
 	next  map[string]uint32 // the number to try next, for each kind
 	mcast map[[16]byte][]*qp
 	// special are the QPs that are QP0 and QP1 of the port.
@@ -28,6 +29,8 @@ type Device struct {
 	regs    map[uint64]*bfReg
 	own     []byte // the device's own memory
 	fatal   bool
+	// lastConn is the number of the last connection of DC.
+	lastConn uint32
 	// pageFaults are those that the driver has not resolved, and nextToken is the last one's of a WQE.
 	pageFaults map[faultKey]*pageFault
 	nextToken  uint32
@@ -65,7 +68,7 @@ func New(cfg Config) (*Device, error) {
 	d := &Device{
 		f: cfg.Fabric, cfg: cfg, own: make([]byte, cfg.DeviceMemory),
 		pds: map[uint32]*pd{}, xrcds: map[uint32]*xrcd{}, eqs: map[uint32]*eq{}, cqs: map[uint32]*cq{},
-		mkeys: map[uint32]*mkey{}, qps: map[uint32]*qp{}, srqs: map[uint32]*wq{}, rqs: map[uint32]*rq{},
+		mkeys: map[uint32]*mkey{}, qps: map[uint32]*qp{}, srqs: map[uint32]*wq{}, rqs: map[uint32]*rq{}, dcts: map[uint32]*dct{},
 		next: map[string]uint32{}, mcast: map[[16]byte][]*qp{}, special: map[QPType][]*qp{}, regs: map[uint64]*bfReg{},
 		pageFaults: map[faultKey]*pageFault{}, rng: newRand(&cfg.Traits),
 	}
@@ -99,6 +102,13 @@ func (d *Device) wipe() {
 	for _, q := range d.qps {
 		q.gone = true
 	}
+	for _, t := range d.dcts {
+		for _, c := range t.conns {
+			if c.qp != nil {
+				c.qp.gone = true
+			}
+		}
+	}
 	for _, c := range d.cqs {
 		c.gone = true
 	}
@@ -110,6 +120,7 @@ func (d *Device) wipe() {
 	clear(d.qps)
 	clear(d.srqs)
 	clear(d.rqs)
+	clear(d.dcts)
 	clear(d.mcast)
 	clear(d.special)
 	clear(d.regs)

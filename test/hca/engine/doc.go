@@ -27,8 +27,9 @@
 //
 // Vendor syndromes are those that users of real cards report, not a list of the vendor;
 // limits and timing are this package's own. Signature handover (PSV), striding RQs, tag
-// matching, DC and CQE compression are not modelled: a WQE that asks for one
-// of them is refused by name. How a masked fetch-and-add lies in a WQE no driver shows; two
+// matching and CQE compression are not modelled: a WQE that asks for one
+// of them is refused by name. The packets of DC and what a target answers to a wrong access key
+// (here nothing) no header shows. How a masked fetch-and-add lies in a WQE no driver shows; two
 // words, summand and boundaries, are taken. Stores reach the model one by one and in order,
 // so that a missing write barrier can't be seen.
 package engine

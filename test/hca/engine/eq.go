@@ -23,6 +23,9 @@ const (
 	EventSRQCatas      EventType = 0x12
 	EventLastWQE       EventType = 0x13
 	EventSRQLimit      EventType = 0x14
+
+	EventDCTDrained      EventType = 0x1c
+	EventDCTKeyViolation EventType = 0x1d
 )
 
 // eventNames are the events' names.
@@ -33,6 +36,7 @@ var eventNames = map[EventType]string{
 	EventPageRequest: "PAGE_REQUEST", EventPageFault: "PAGE_FAULT", EventVportChange: "NIC_VPORT_CHANGE",
 	EventInvalReq: "WQ_INVAL_REQ_ERROR", EventAccessError: "WQ_ACCESS_ERROR", EventSRQCatas: "SRQ_CATAS_ERROR",
 	EventLastWQE: "SRQ_LAST_WQE", EventSRQLimit: "SRQ_RQ_LIMIT",
+	EventDCTDrained: "DCT_DRAINED", EventDCTKeyViolation: "DCT_KEY_VIOLATION",
 }
 
 // String is the event's name.

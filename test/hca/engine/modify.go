@@ -90,7 +90,7 @@ func (q *qp) merge(t Transition, opt OptParam, a QPAttr) (QPAttr, error) {
 	bad := func(field, format string, args ...any) (QPAttr, error) {
 		return QPAttr{}, refuse(BadParam, "QP", q.n, field, format, args...)
 	}
-	connected := q.spec.Type == RC || q.spec.Type == UC || q.spec.Type == XRC
+	connected := q.spec.Type == RC || q.spec.Type == UC || q.spec.Type == XRC // a DCI has an address in each WQE
 	switch t {
 	case Rst2Init, Init2Init:
 		if t == Rst2Init {
@@ -273,6 +273,8 @@ func (q *qp) enter(t Transition, to QPState, opt OptParam, a QPAttr) {
 // it must be zero before the queue is used again.
 func (q *qp) reset() {
 	q.quiet()
+	q.hangUp()
+	q.failed = nil
 	q.dropRecv()
 	q.attr = QPAttr{}
 	q.draining, q.asked, q.commEst, q.hasReg = false, false, false, false

@@ -53,7 +53,7 @@ func TestQPRefusals(t *testing.T) {
 		kind  Kind
 		fn    func(s *QPSpec)
 	}{
-		{"st", BadParam, func(s *QPSpec) { s.Type = 5 }},
+		{"st", BadParam, func(s *QPSpec) { s.Type = 6 }},
 		{"rq_type", BadParam, func(s *QPSpec) { s.RQ = 2 }},
 		{"rq_type", BadParam, func(s *QPSpec) { s.Type = XRC }},
 		{"xrcd", BadResource, func(s *QPSpec) { s.Type, s.RQ, s.NoSQ = XRC, RQNone, true }},

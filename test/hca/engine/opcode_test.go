@@ -16,7 +16,7 @@ func TestOpcodes(t *testing.T) {
 		typ     QPType
 		allowed []uint8
 	}{
-		{RC, reliable}, {XRC, reliable}, {UC, connected}, {UD, datagram}, {QP0, datagram}, {QP1, datagram},
+		{RC, reliable}, {XRC, reliable}, {DCI, reliable}, {UC, connected}, {UD, datagram}, {QP0, datagram}, {QP1, datagram},
 		{RegUMR, []uint8{opNOP, opUMR, opLocalInv}}, {RawEth, []uint8{opNOP, opSend, opLSO}},
 	} {
 		for op := range uint8(0x40) {
@@ -43,6 +43,11 @@ func TestOpcodes(t *testing.T) {
 				connect(q, to)
 				head = make([]byte, 16)
 				binary.BigEndian.PutUint32(head, srq.n)
+			case DCI:
+				q = h.newDCI(0, 0)
+				dct := h.newDCT(5)
+				dct.srq.post(m.sge(0, 100))
+				head = q.dcSeg(dct, dcKey)
 			default:
 				q = h.newQP(qpOptions{typ: c.typ})
 				q.connect(q.attr(q)) // with itself

@@ -23,11 +23,12 @@ const (
 	pktAtomicResp
 	pktAck
 	pktEth
+	pktDisconnect // of DC: the initiator ends a connection
 )
 
 // String is the kind's name.
 func (k pktKind) String() string {
-	return [...]string{"SEND", "WRITE", "READ request", "READ response", "ATOMIC request", "ATOMIC response", "ACK", "Ethernet frame"}[k]
+	return [...]string{"SEND", "WRITE", "READ request", "READ response", "ATOMIC request", "ATOMIC response", "ACK", "Ethernet frame", "DISCONNECT"}[k]
 }
 
 // packet is what goes over the fabric.
@@ -56,6 +57,7 @@ type packet struct {
 	msn      uint32
 	qkey     uint32
 	pkey     uint16
+	dc       dcHeader
 
 	route
 }
@@ -285,6 +287,10 @@ func (d *Device) receive(p *packet) {
 	}
 	if p.service == UD {
 		d.receiveDatagram(p)
+		return
+	}
+	if p.service == DCI {
+		d.receiveDC(p)
 		return
 	}
 	q := d.qps[p.dest]

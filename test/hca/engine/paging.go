@@ -48,7 +48,7 @@ type pageFault struct {
 // pages reports whether a QP may wait for pages: whether somebody takes the events, and the
 // service is one of those that capabilities name.
 func (q *qp) pages(recv bool) bool {
-	if q.sq != nil || !q.reliable() && (q.spec.Type != UD || recv) {
+	if q.sq != nil || q.spec.Type == DCI || !q.reliable() && (q.spec.Type != UD || recv) {
 		return false
 	}
 	for _, e := range q.d.eqs {

@@ -36,10 +36,15 @@ type qp struct {
 	flushWait time.Duration // until the next one
 	faults    []*wqeFault
 	asked     bool // an event is due when the send queue has drained
+
+	dci    dcConn          // of a DCI: its connection
+	failed map[uint16]bool // of a DCI: streams that have failed
+	dct    *dct            // of a responder of DC: its target
+	conn   uint32          // of a responder of DC: the connection's number
 }
 
 // typeNames are the services' names.
-var typeNames = map[QPType]string{RC: "RC", UC: "UC", UD: "UD", XRC: "XRC", QP0: "QP0", QP1: "QP1", RawEth: "RAW", RegUMR: "REG_UMR"}
+var typeNames = map[QPType]string{RC: "RC", UC: "UC", UD: "UD", XRC: "XRC", DCI: "DCI", QP0: "QP0", QP1: "QP1", RawEth: "RAW", RegUMR: "REG_UMR"}
 
 // String is the service's name.
 func (t QPType) String() string {
@@ -55,7 +60,9 @@ func (q *qp) datagram() bool {
 }
 
 // reliable reports whether packets are acknowledged.
-func (q *qp) reliable() bool { return q.sq == nil && (q.spec.Type == RC || q.spec.Type == XRC) }
+func (q *qp) reliable() bool {
+	return q.sq == nil && (q.spec.Type == RC || q.spec.Type == XRC || q.spec.Type == DCI)
+}
 
 // CreateQP makes a QP in the reset state.
 func (d *Device) CreateQP(s QPSpec) (n uint32, err error) {
@@ -110,15 +117,21 @@ func (d *Device) checkQP(s *QPSpec) error {
 		return refuse(BadParam, "QP", 0, field, format, args...)
 	}
 	switch s.Type {
-	case RC, UC, UD, XRC, QP0, QP1, RegUMR:
+	case RC, UC, UD, XRC, DCI, QP0, QP1, RegUMR:
 	default:
 		return bad("st", "service %s is not modelled as a QP", s.Type)
 	}
 	if s.RQ != RQOwn && s.RQ != RQSRQ && s.RQ != RQNone {
 		return bad("rq_type", "%d", s.RQ)
 	}
-	if s.Type == XRC && s.RQ == RQOwn {
-		return bad("rq_type", "an XRC QP has no receive queue")
+	if (s.Type == XRC || s.Type == DCI) && s.RQ == RQOwn {
+		return bad("rq_type", "a QP of %s has no receive queue", s.Type)
+	}
+	if s.Type == DCI && s.NoSQ {
+		return bad("no_sq", "a DCI has a send queue")
+	}
+	if most := d.cfg.Traits.LogMaxStreams; s.LogStreams > most || s.LogFailed > most {
+		return bad("log_num_dci_stream_channels, log_num_dci_errored_streams", "2^%d and 2^%d, of a card with 2^%d", s.LogStreams, s.LogFailed, most)
 	}
 	if s.Type == XRC && s.NoSQ && d.xrcds[s.XRCD] == nil {
 		return refuse(BadResource, "QP", 0, "xrcd", "XRCD %#x does not exist", s.XRCD)
@@ -184,6 +197,7 @@ func (d *Device) DestroyQP(n uint32) error {
 		}
 	}
 	q.quiet()
+	q.hangUp()
 	q.dropRecv()
 	q.gone = true
 	q.pd.refs--
@@ -305,6 +319,9 @@ func (q *qp) catastrophe(why string) {
 
 // eventOf writes an event about the QP or SQ.
 func (q *qp) eventOf(t EventType) {
+	if q.dct != nil {
+		return // the driver knows no QP of this number
+	}
 	var kind uint8
 	if q.sq != nil {
 		kind = 2

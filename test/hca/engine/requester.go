@@ -87,6 +87,9 @@ func (q *qp) newRequest(w *sendWQE) *request {
 	if f := q.fault(false); f != nil {
 		w.bad, r.vendor = Syndrome(f.syndrome), f.vendor
 	}
+	if q.failed[w.stream] {
+		w.bad = Flushed
+	}
 	if w.bad != 0 {
 		r.fail(w.bad)
 		return r
@@ -124,6 +127,12 @@ func (q *qp) settle() bool {
 		}
 		if first.bad != 0 {
 			first.w.fail(first.bad, first.vendor)
+			if q.streams() && (q.state == RTS || q.state == SQD) {
+				if q.streamFailed(first) {
+					continue
+				}
+				return false
+			}
 			q.sendFailed(first)
 			return false
 		}
@@ -202,6 +211,9 @@ func (q *qp) sendNext(r *request) bool {
 		s.at++
 		return true
 	}
+	if q.spec.Type == DCI && !q.connect(r) {
+		return false
+	}
 	psn := (r.psn + s.pkt) & psnMask
 	if q.reliable() && psnDiff(psn, s.ackPSN) >= windowPackets {
 		return false
@@ -247,10 +259,14 @@ func (q *qp) sendNext(r *request) bool {
 
 // packet begins a packet of the QP.
 func (q *qp) packet(kind pktKind, psn uint32) *packet {
-	return &packet{
+	p := &packet{
 		kind: kind, service: q.spec.Type, dest: q.attr.RemoteQPN, src: q.n, psn: psn & psnMask, pkey: q.pkey(),
 		route: q.routeOf(&q.attr.Primary),
 	}
+	if q.spec.Type == DCI {
+		q.dcPacket(p)
+	}
+	return p
 }
 
 // sendPart sends a packet of a SEND or WRITE.

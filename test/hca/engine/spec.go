@@ -95,6 +95,7 @@ const (
 	UC     QPType = 0x1
 	UD     QPType = 0x2
 	XRC    QPType = 0x3 // an initiator, or with NoSQ a target
+	DCI    QPType = 0x5 // an initiator of DC; also of the responders of a DCT
 	QP0    QPType = 0x7
 	QP1    QPType = 0x8
 	RawEth QPType = 0x9
@@ -135,6 +136,49 @@ type QPSpec struct {
 	ScatterRes    int    // ScatterRes is 0, 32 or 64: messages up to it go into the CQE (cs_res).
 	DethSQPN      uint32 // DethSQPN is the source QPN in datagrams; 0 is the QP's own.
 	BlockLoopback bool   // BlockLoopback keeps own multicasts from QPs of this device.
+	LogStreams    uint   // LogStreams is log2 of the number of streams of a DCI; 0 is one, whose failure is that of the DCI.
+	LogFailed     uint   // LogFailed is log2 of the number of failed streams with which a DCI fails.
+}
+
+// DCTSpec is a target of DC to create.
+type DCTSpec struct {
+	PD         uint32 // PD is the protection domain.
+	CQN        uint32 // CQN is the completion queue.
+	SRQN       uint32 // SRQN is the SRQ that receive WQEs come from.
+	UserIndex  uint32 // UserIndex goes into CQEs; NoUserIndex is none.
+	Key        uint64 // Key is the access key that requests must have.
+	RRE        bool   // RRE allows remote reads.
+	RWE        bool   // RWE allows remote writes.
+	RAE        bool   // RAE allows remote atomics.
+	AtomicMode uint8  // AtomicMode is kept and given back.
+	CounterSet uint8  // CounterSet is kept and given back.
+	ScatterRes int    // ScatterRes is 0, 32 or 64: messages up to it go into the CQE (cs_res).
+	MinRNRNAK  uint8  // MinRNRNAK is the RNR timer's code in NAKs.
+	MTU        uint8  // MTU is 1 to 5, 256 to 4096 bytes.
+	Port       uint8  // Port of the device, 1.
+	PKeyIndex  uint16 // PKeyIndex into the port's table.
+	GIDIndex   uint8  // GIDIndex is the entry of the GID table that answers come from (my_addr_index).
+	HopLimit   uint8  // HopLimit of answers.
+	TClass     uint8  // TClass of answers.
+	FlowLabel  uint32 // FlowLabel of answers, 20 bits.
+	EthPrio    uint8  // EthPrio is kept and given back.
+}
+
+// DCTState is the state of a target (MLX5_DCTC_STATE_* in mlx5_ifc.h).
+type DCTState uint8
+
+// The states.
+const (
+	DCTActive   DCTState = 0
+	DCTDraining DCTState = 1
+	DCTDrained  DCTState = 2
+)
+
+// DCTInfo is the answer to a query of a target.
+type DCTInfo struct {
+	Spec       DCTSpec  // Spec is what the target was created with.
+	State      DCTState // State is the target's state.
+	Violations uint32   // Violations counts requests with a wrong access key.
 }
 
 // QPState is the state of a QP (MLX5_QP_STATE_* in mlx5/qp.h).

@@ -32,6 +32,9 @@ func (q *qp) toError(why string) {
 		q.recvFailed(r, Flushed, vendorFlushRQ)
 	}
 	q.quiet()
+	if q.dct == nil {
+		q.hangUp()
+	}
 	q.resp.active = false
 	if !q.resp.refused {
 		q.resp.out = nil

@@ -20,6 +20,7 @@ type Traits struct {
 	LogMaxQPSize  uint // LogMaxQPSize is log2 of the largest queue of a QP; 0 is 15.
 	LogMaxSRQSize uint // LogMaxSRQSize is log2 of the largest SRQ; 0 is 15.
 	LogMaxCQSize  uint // LogMaxCQSize is log2 of the largest CQ; 0 is 22.
+	LogMaxStreams uint // LogMaxStreams is log2 of the largest number of streams of a DCI; 0 is 3.
 
 	MaxCQs   int // MaxCQs is the largest number of CQs; 0 is 16 times MaxQPs.
 	MaxSRQs  int // MaxSRQs is the largest number of SRQs; 0 is 16 times MaxQPs.
@@ -49,6 +50,7 @@ const (
 	defaultLogBF  = 9
 	logQueueMax   = 15
 	logCQMax      = 22
+	logStreamsMax = 3
 	maxSendWQEAll = maxDS * 16
 )
 
@@ -69,6 +71,7 @@ func (t *Traits) fill(maxQPs int) {
 	setLog(&t.LogMaxQPSize, logQueueMax)
 	setLog(&t.LogMaxSRQSize, logQueueMax)
 	setLog(&t.LogMaxCQSize, logCQMax)
+	setLog(&t.LogMaxStreams, logStreamsMax)
 	for _, p := range []*int{&t.MaxCQs, &t.MaxSRQs, &t.MaxMKeys} {
 		set(p, 16*maxQPs)
 	}

@@ -217,7 +217,7 @@ func onesSum(b []byte) uint16 {
 
 // String puts an address vector into words.
 func (a *av) String() string {
-	s := fmt.Sprintf("to QP %#x lid/sport %#x qkey %#x", a.qpn, a.rlid, a.qkey)
+	s := fmt.Sprintf("to QP %#x lid/sport %#x qkey %#x dckey %#x", a.qpn, a.rlid, a.qkey, a.dcKey)
 	if a.extended {
 		s += fmt.Sprintf(" mac %x grh %v sgid %d gid %x", a.rmac, a.grh, a.sgid, a.rgid)
 	}

@@ -56,7 +56,7 @@ func (w *sendWQE) describeSegments(s *strings.Builder, t QPType) {
 	if t == XRC {
 		fmt.Fprintf(s, ", SRQ %#x", w.srqn)
 	}
-	if w.q.datagram() {
+	if w.q.datagram() || t == DCI {
 		fmt.Fprintf(s, ", %s", &w.av)
 	}
 	switch w.op {

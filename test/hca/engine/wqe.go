@@ -79,6 +79,7 @@ type sendWQE struct {
 
 	av       av
 	srqn     uint32 // of XRC
+	stream   uint16 // of a DCI
 	raddr    uint64
 	rkey     uint32
 	swapAdd  uint64
@@ -99,7 +100,8 @@ type sendWQE struct {
 // av is an address vector (struct mlx5_av).
 type av struct {
 	qkey     uint32
-	qpn      uint32
+	dcKey    uint64 // of a DCI, in place of the Q_Key
+	qpn      uint32 // of a DCI the number of the DCT
 	extended bool
 	sl       uint8
 	rate     uint8
@@ -126,7 +128,7 @@ func (q *qp) allowed(op uint8) bool {
 	case opSendImm:
 		return q.sq == nil && q.spec.Type != RegUMR
 	case opWrite, opWriteImm:
-		return q.sq == nil && (q.spec.Type == RC || q.spec.Type == UC || q.spec.Type == XRC)
+		return q.sq == nil && (q.spec.Type == RC || q.spec.Type == UC || q.spec.Type == XRC || q.spec.Type == DCI)
 	case opSendInv, opUMR, opLocalInv:
 		return q.sq == nil && (q.reliable() || q.spec.Type == UC || op != opSendInv && q.spec.Type == RegUMR)
 	case opRead, opCAS, opFAA, opMaskedCAS, opMaskedFAA:
@@ -175,7 +177,11 @@ func (w *sendWQE) decode() {
 	if b[0] != 0 {
 		w.malformed("wqe-opmod", "its opcode modifier is %#x", b[0])
 	}
-	if b[7]&^ctrlDSMask != 0 || b[8]|b[9]|b[10] != 0 || flags&ctrlReserved != 0 {
+	stream := be.Uint16(b[9:])
+	if q.spec.Type == DCI && q.sq == nil {
+		w.stream, stream = stream, 0 // any number: the card bounds how many are active, not which
+	}
+	if b[7]&^ctrlDSMask != 0 || b[8] != 0 || stream != 0 || flags&ctrlReserved != 0 {
 		w.violate("wqe-reserved", "reserved bits of the control segment are set: %x", b[:16])
 	}
 	if flags&ctrlCEMask == 1<<2 {
@@ -243,7 +249,7 @@ func (w *sendWQE) decodeSegments(r *reader) {
 			}
 		}
 	}
-	if q.datagram() {
+	if q.datagram() || q.spec.Type == DCI {
 		w.decodeAV(r)
 	}
 	switch w.op {
@@ -283,10 +289,16 @@ func (w *sendWQE) decodeAV(r *reader) {
 		return
 	}
 	a := &w.av
-	a.qkey, a.qpn, a.extended = be.Uint32(b), be.Uint32(b[8:])&maxNumber, b[8]&0x80 != 0
+	a.qpn, a.extended = be.Uint32(b[8:])&maxNumber, b[8]&0x80 != 0
+	dc := w.q.spec.Type == DCI
+	if dc {
+		a.dcKey = be.Uint64(b)
+	} else {
+		a.qkey = be.Uint32(b)
+	}
 	a.rate, a.pathBits, a.rlid = b[12]>>4, b[13]&0x7f, be.Uint16(b[14:])
 	a.sl = b[12] & 0xf
-	if !zero(b[4:8]) || b[8]&0x7f != 0 {
+	if !dc && !zero(b[4:8]) || b[8]&0x7f != 0 {
 		w.violate("wqe-reserved", "reserved bits of the address vector are set: %x", b)
 	}
 	if !a.extended {

@@ -35,6 +35,8 @@ var (
 	CapUMROffset          = Field{0x118, 1} // umr_extended_translation_offset
 	CapNullMKey           = Field{0x119, 1}
 	CapLogMaxKLMList      = Field{0x11a, 6}
+	CapLogMaxRAReqDC      = Field{0x12a, 6}
+	CapLogMaxRAResDC      = Field{0x13a, 6}
 	CapReleaseAllPages    = Field{0x145, 1}
 	CapLogMaxRAReqQP      = Field{0x14a, 6}
 	CapLogMaxRAResQP      = Field{0x15a, 6}
@@ -55,6 +57,7 @@ var (
 	CapCompactAddress     = Field{0x200, 1}
 	CapUMRFence           = Field{0x20a, 2}
 	CapScatterCQE         = Field{0x215, 1}
+	CapDCT                = Field{0x21a, 1}
 	CapEthNetOffloads     = Field{0x21c, 1}
 	CapRoCEBit            = Field{0x21d, 1}
 	CapAtomicBit          = Field{0x21e, 1}
@@ -105,6 +108,8 @@ var (
 	CapLogUARPage         = Field{0x490, 16}
 	CapDeviceFrequencyMHz = Field{0x4c0, 32}
 	CapDeviceFrequencyKHz = Field{0x4e0, 32}
+	CapLogMaxDCIStreams   = Field{0x58b, 5} // log_max_dci_stream_channels
+	CapLogMaxDCIFailed    = Field{0x593, 5} // log_max_dci_errored_streams
 )
 
 // Numbers that go with them: bytes where records are and how long they are, and values.
@@ -121,6 +126,7 @@ var (
 	CapAtomicHostOrder = Field{0x46, 1}
 	CapAtomicOps       = Field{0x90, 16}
 	CapAtomicSizeQP    = Field{0xb0, 16}
+	CapAtomicSizeDC    = Field{0xd0, 16}
 )
 
 // odp_cap_bits: odp_per_transport_service_cap_bits of what may wait for pages.

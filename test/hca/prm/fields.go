@@ -157,7 +157,9 @@ var (
 	QPCCurRNRRetry   = Field{0x395, 3}
 	QPCCurRetry      = Field{0x398, 3}
 	QPCNextSendPSN   = Field{0x3c8, 24}
+	QPCLogDCIStreams = Field{0x3e3, 5}
 	QPCCQNSnd        = Field{0x3e8, 24}
+	QPCLogDCIFailed  = Field{0x403, 5}
 	QPCDETHSQPN      = Field{0x408, 24}
 	QPCLastAckedPSN  = Field{0x448, 24}
 	QPCSSN           = Field{0x468, 24}

@@ -55,6 +55,11 @@ const (
 	DestroyXRCSRQ        Op = 0x706
 	QueryXRCSRQ          Op = 0x707
 	ArmXRCSRQ            Op = 0x708
+	CreateDCT            Op = 0x710
+	DestroyDCT           Op = 0x711
+	DrainDCT             Op = 0x712
+	QueryDCT             Op = 0x713
+	ArmDCT               Op = 0x714
 	QueryVPortState      Op = 0x750
 	ModifyVPortState     Op = 0x751
 	QueryNICVPortCtx     Op = 0x754
@@ -130,6 +135,7 @@ var opNames = map[Op]string{
 	SQDRTSQP: "SQD_RTS_QP", MADIFC: "MAD_IFC", INIT2INITQP: "INIT2INIT_QP",
 	CreateSRQ: "CREATE_SRQ", DestroySRQ: "DESTROY_SRQ", QuerySRQ: "QUERY_SRQ", ArmRQ: "ARM_RQ",
 	CreateXRCSRQ: "CREATE_XRC_SRQ", DestroyXRCSRQ: "DESTROY_XRC_SRQ", QueryXRCSRQ: "QUERY_XRC_SRQ", ArmXRCSRQ: "ARM_XRC_SRQ",
+	CreateDCT: "CREATE_DCT", DestroyDCT: "DESTROY_DCT", DrainDCT: "DRAIN_DCT", QueryDCT: "QUERY_DCT", ArmDCT: "ARM_DCT_FOR_KEY_VIOLATION",
 	QueryVPortState: "QUERY_VPORT_STATE", ModifyVPortState: "MODIFY_VPORT_STATE",
 	QueryNICVPortCtx: "QUERY_NIC_VPORT_CONTEXT", ModifyNICVPortCtx: "MODIFY_NIC_VPORT_CONTEXT",
 	QueryRoCEAddress: "QUERY_ROCE_ADDRESS", SetRoCEAddress: "SET_ROCE_ADDRESS",
