@@ -14,6 +14,8 @@ const (
 	SRQRespSize      = int(unsafe.Sizeof(abi.CreateSRQResp{}))
 	AHRespSize       = int(unsafe.Sizeof(abi.CreateAHResp{}))
 	WQRespSize       = int(unsafe.Sizeof(abi.CreateWQResp{}))
+	ModifyQPRespSize = int(unsafe.Sizeof(abi.ModifyQPResp{}))
+	StreamsRespSize  = (abi.QUERY_DEVICE_DCI_STREAMS + int(unsafe.Sizeof(abi.DciStreamsCaps{})) + 7) &^ 7 // write() counts in units of 8 bytes
 	IndTableRespSize = int(unsafe.Sizeof(abi.CreateRWQIndTblResp{}))
 )
 
@@ -69,10 +71,24 @@ type QPRequest struct {
 	UAR           uint32   // UAR is the index of the page with the register, if HasUAR is set.
 	HasUAR        bool     // HasUAR says that the page was allocated as an object.
 	InlineScatter bool     // InlineScatter lets the device put short data into completions.
+	DC            DCKind   // DC says whether the QP is an initiator or a target of DC, or neither.
+	AccessKey     uint64   // AccessKey is the key that requests to a target need.
+	LogStreams    uint8    // LogStreams is the binary logarithm of an initiator's number of streams; 0 if it has one.
+	LogFailed     uint8    // LogFailed is the binary logarithm of the number of failed streams with which an initiator fails.
 	// ECE says that the kernel supports connection establishment options. Only the golden tests
 	// set it, to encode the same requests as libmlx5.
 	ECE bool
 }
+
+// DCKind is the side of the dynamically connected transport that a QP is (enum mlx5dv_dc_type).
+type DCKind uint8
+
+// Sides of DC.
+const (
+	NotDC DCKind = iota
+	Initiator
+	Target
+)
 
 // eceVersion requests options of the first version, as libmlx5 does.
 const eceVersion = 0x10000000
@@ -95,6 +111,17 @@ func (r *QPRequest) Encode() []byte {
 	if r.InlineScatter {
 		req.Flags |= abi.MLX5_QP_FLAG_SCATTER_CQE
 	}
+	switch r.DC {
+	case Initiator:
+		req.Flags |= abi.MLX5_QP_FLAG_TYPE_DCI
+		if r.LogStreams > 0 {
+			req.Flags |= abi.MLX5_QP_FLAG_DCI_STREAM
+			req.DciStreams.LogNumConcurent, req.DciStreams.LogNumErrored = r.LogStreams, r.LogFailed
+		}
+	case Target:
+		req.Flags |= abi.MLX5_QP_FLAG_TYPE_DCT
+		req.SQBufAddr = r.AccessKey // union of sq_buf_addr and access_key
+	}
 	if r.ECE {
 		req.EceOptions = eceVersion
 	}
@@ -107,6 +134,24 @@ func DecodeQP(b []byte) (register uint32, err error) {
 	var r abi.CreateQPResp
 	err = decode(&r, b, "mlx5_ib_create_qp_resp")
 	return r.BfregIndex, err
+}
+
+// DecodeModifyQP returns the number of a target of DC, which the device assigns when the target
+// becomes ready.
+func DecodeModifyQP(b []byte) (dctn uint32, err error) {
+	var r abi.ModifyQPResp
+	err = decode(&r, b, "mlx5_ib_modify_qp_resp")
+	return r.Dctn, err
+}
+
+// DecodeStreams returns the largest LogStreams and LogFailed of an initiator of DC, from the
+// driver's part of QUERY_DEVICE. They are 0 if the device or the kernel does not support streams.
+func DecodeStreams(b []byte) (streams, failed uint8) {
+	if len(b) < StreamsRespSize {
+		return 0, 0
+	}
+	b = b[abi.QUERY_DEVICE_DCI_STREAMS:]
+	return b[0], b[1]
 }
 
 // EncodeSRQ encodes the driver's part of CREATE_SRQ.

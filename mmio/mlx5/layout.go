@@ -29,7 +29,8 @@ const (
 const (
 	ctrlOpcode = 0  // be32: opmod<<24 | index<<8 | opcode
 	ctrlQPN    = 4  // be32: number<<8 | size in units of 16 bytes
-	ctrlFlags  = 8  // be32: signature, stream, reserved, fm_ce_se
+	ctrlFlags  = 8  // be32: signature, stream, fm_ce_se
+	ctrlStream = 9  // be16: dci_stream_channel_id
 	ctrlImm    = 12 // be32: immediate, key to invalidate, or mkey of a UMR
 
 	ctrlSizeByte = 7    // the byte of ctrlQPN with the size
@@ -70,7 +71,8 @@ const (
 // struct mlx5_wqe_av.
 const (
 	avQKey     = 0  // be32
-	avDQPN     = 8  // be32: avExtended | number
+	avDCKey    = 0  // be64: dc_key, in place of the Q_Key
+	avDQPN     = 8  // be32: avExtended | number of the QP or the DCT
 	avRateSL   = 12 // static rate<<4 | service level
 	avMLID     = 13 // path bits
 	avRLID     = 14 // be16: LID, or the UDP source port of RoCE v2

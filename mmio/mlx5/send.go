@@ -227,10 +227,11 @@ func fenced(bits, fence uint8) uint8 {
 func (q *SendQueue) startMore(s *SendSlot) {
 	ctrl := s.ctrl()
 	switch {
-	case q.transport == XRC && changesKey(s.op): // without the segment that names the SRQ
+	case (q.transport == XRC || q.transport == DC) && changesKey(s.op): // without the segment that names the peer
 		s.pos = s.wqe*blockSize + ctrlSize
 	case q.transport == XRC:
 		*(*[xrcSize]byte)(unsafe.Add(ctrl, ctrlSize)) = [xrcSize]byte{}
+	case q.transport == DC: // SetDC fills it
 	case q.header == 0: // nothing to be computed
 		*(*[ethSize]byte)(unsafe.Add(ctrl, ctrlSize)) = [ethSize]byte{}
 	default:
@@ -299,6 +300,18 @@ func (s *SendSlot) SetUD(qpn, qkey uint32, av *AV) {
 	*(*[avSize]byte)(p) = av.b
 	put32(p, avQKey, qkey)
 	put32(p, avDQPN, avExtended|qpn&indexMask)
+}
+
+// SetDC sets the target of a work request, its access key and the stream.
+//
+// Preconditions: the queue's transport is DC, and the operation is none that changes a local key.
+func (s *SendSlot) SetDC(dctn uint32, key uint64, stream uint16, av *AV) {
+	ctrl := s.ctrl()
+	p := unsafe.Add(ctrl, ctrlSize)
+	*(*[avSize]byte)(p) = av.b
+	put64(p, avDCKey, key)
+	put32(p, avDQPN, avExtended|dctn&indexMask)
+	put16(ctrl, ctrlStream, stream)
 }
 
 // SetSRQ names the peer's shared receive queue.

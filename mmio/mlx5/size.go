@@ -23,6 +23,7 @@ const (
 	Datagram                   // UD
 	XRC                        // sending side of XRC
 	Raw                        // Ethernet frames
+	DC                         // initiators of the dynamically connected transport
 )
 
 // head returns how many bytes a WQE has before its data, and how many of them are before the part
@@ -35,6 +36,8 @@ func (t Transport) head() (first, all int) {
 		return ctrlSize + ethSize, ctrlSize + ethRoom
 	case XRC:
 		return ctrlSize + xrcSize, xrcSize + umrWQE
+	case DC:
+		return ctrlSize + avSize, avSize + umrWQE
 	}
 	return ctrlSize, umrWQE
 }
@@ -48,6 +51,8 @@ func (t Transport) room() int {
 		return maxSendWQE - ctrlSize - ethRoom
 	case XRC:
 		return maxSendWQE - ctrlSize - xrcSize - raddrSize - atomicSize
+	case DC:
+		return maxSendWQE - ctrlSize - avSize - raddrSize - atomicSize
 	}
 	return maxSendWQE - ctrlSize - raddrSize - atomicSize
 }

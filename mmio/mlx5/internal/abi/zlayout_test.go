@@ -43,6 +43,10 @@ var layoutStructs = []layoutStruct{
 	{"struct mlx5_ib_alloc_pd_resp", "", false, 0, unsafe.Sizeof(AllocPDResp{}), unsafe.Alignof(AllocPDResp{}), []layoutField{
 		{"pdn", unsafe.Offsetof(AllocPDResp{}.Pdn), unsafe.Sizeof(AllocPDResp{}.Pdn)},
 	}},
+	{"struct mlx5_ib_dci_streams_caps", "", false, 0, unsafe.Sizeof(DciStreamsCaps{}), unsafe.Alignof(DciStreamsCaps{}), []layoutField{
+		{"max_log_num_concurent", unsafe.Offsetof(DciStreamsCaps{}.MaxLogNumConcurent), unsafe.Sizeof(DciStreamsCaps{}.MaxLogNumConcurent)},
+		{"max_log_num_errored", unsafe.Offsetof(DciStreamsCaps{}.MaxLogNumErrored), unsafe.Sizeof(DciStreamsCaps{}.MaxLogNumErrored)},
+	}},
 	{"struct mlx5_ib_create_cq", "", false, 0, unsafe.Sizeof(CreateCQ{}), unsafe.Alignof(CreateCQ{}), []layoutField{
 		{"buf_addr", unsafe.Offsetof(CreateCQ{}.BufAddr), unsafe.Sizeof(CreateCQ{}.BufAddr)},
 		{"db_addr", unsafe.Offsetof(CreateCQ{}.DbAddr), unsafe.Sizeof(CreateCQ{}.DbAddr)},
@@ -102,6 +106,11 @@ var layoutStructs = []layoutStruct{
 		{"rqn", unsafe.Offsetof(CreateQPResp{}.Rqn), unsafe.Sizeof(CreateQPResp{}.Rqn)},
 		{"sqn", unsafe.Offsetof(CreateQPResp{}.Sqn), unsafe.Sizeof(CreateQPResp{}.Sqn)},
 		{"tir_icm_addr", unsafe.Offsetof(CreateQPResp{}.TirIcmAddr), unsafe.Sizeof(CreateQPResp{}.TirIcmAddr)},
+	}},
+	{"struct mlx5_ib_modify_qp_resp", "", false, 0, unsafe.Sizeof(ModifyQPResp{}), unsafe.Alignof(ModifyQPResp{}), []layoutField{
+		{"response_length", unsafe.Offsetof(ModifyQPResp{}.ResponseLength), unsafe.Sizeof(ModifyQPResp{}.ResponseLength)},
+		{"dctn", unsafe.Offsetof(ModifyQPResp{}.Dctn), unsafe.Sizeof(ModifyQPResp{}.Dctn)},
+		{"ece_options", unsafe.Offsetof(ModifyQPResp{}.EceOptions), unsafe.Sizeof(ModifyQPResp{}.EceOptions)},
 	}},
 	{"struct mlx5_ib_create_wq", "", false, 0, unsafe.Sizeof(CreateWQ{}), unsafe.Alignof(CreateWQ{}), []layoutField{
 		{"buf_addr", unsafe.Offsetof(CreateWQ{}.BufAddr), unsafe.Sizeof(CreateWQ{}.BufAddr)},
@@ -201,6 +210,7 @@ var layoutConsts = []layoutConst{
 	{"MLX5_IB_MMAP_ALLOC_WC", "MLX5_IB_MMAP_ALLOC_WC", MLX5_IB_MMAP_ALLOC_WC, false},
 	{"MLX5_IB_MMAP_CLOCK_INFO", "MLX5_IB_MMAP_CLOCK_INFO", MLX5_IB_MMAP_CLOCK_INFO, false},
 	{"MLX5_IB_MMAP_DEVICE_MEM", "MLX5_IB_MMAP_DEVICE_MEM", MLX5_IB_MMAP_DEVICE_MEM, false},
+	{"QUERY_DEVICE_DCI_STREAMS", "__builtin_offsetof(struct mlx5_ib_query_device_resp, dci_streams_caps)", QUERY_DEVICE_DCI_STREAMS, false},
 	{"MLX5_QP_FLAG_SIGNATURE", "MLX5_QP_FLAG_SIGNATURE", MLX5_QP_FLAG_SIGNATURE, false},
 	{"MLX5_QP_FLAG_SCATTER_CQE", "MLX5_QP_FLAG_SCATTER_CQE", MLX5_QP_FLAG_SCATTER_CQE, false},
 	{"MLX5_QP_FLAG_TUNNEL_OFFLOADS", "MLX5_QP_FLAG_TUNNEL_OFFLOADS", MLX5_QP_FLAG_TUNNEL_OFFLOADS, false},

@@ -91,6 +91,11 @@ const (
 	MLX5_IB_MMAP_DEVICE_MEM           = 8
 )
 
+// Constants that the header holds as other expressions.
+const (
+	QUERY_DEVICE_DCI_STREAMS = 100 // __builtin_offsetof(struct mlx5_ib_query_device_resp, dci_streams_caps)
+)
+
 // The nameless enum of MLX5_QP_FLAG_SCATTER_CQE.
 const (
 	MLX5_QP_FLAG_SIGNATURE                = 1
@@ -203,6 +208,19 @@ type AllocPDResp struct {
 const (
 	_ = -(unsafe.Sizeof(AllocPDResp{}) ^ 4)
 	_ = -unsafe.Offsetof(AllocPDResp{}.Pdn)
+)
+
+// DciStreamsCaps is struct mlx5_ib_dci_streams_caps (mlx5-abi.h), 2 bytes.
+type DciStreamsCaps struct {
+	_                  structs.HostLayout
+	MaxLogNumConcurent uint8 // max_log_num_concurent
+	MaxLogNumErrored   uint8 // max_log_num_errored
+}
+
+const (
+	_ = -(unsafe.Sizeof(DciStreamsCaps{}) ^ 2)
+	_ = -unsafe.Offsetof(DciStreamsCaps{}.MaxLogNumConcurent)
+	_ = -(unsafe.Offsetof(DciStreamsCaps{}.MaxLogNumErrored) ^ 1)
 )
 
 // CreateCQ is struct mlx5_ib_create_cq (mlx5-abi.h), 32 bytes.
@@ -379,6 +397,22 @@ const (
 	_ = -(unsafe.Offsetof(CreateQPResp{}.Rqn) ^ 20)
 	_ = -(unsafe.Offsetof(CreateQPResp{}.Sqn) ^ 24)
 	_ = -(unsafe.Offsetof(CreateQPResp{}.TirIcmAddr) ^ 32)
+)
+
+// ModifyQPResp is struct mlx5_ib_modify_qp_resp (mlx5-abi.h), 16 bytes.
+type ModifyQPResp struct {
+	_              structs.HostLayout
+	ResponseLength uint32 // response_length
+	Dctn           uint32 // dctn
+	EceOptions     uint32 // ece_options
+	_              uint32 // reserved
+}
+
+const (
+	_ = -(unsafe.Sizeof(ModifyQPResp{}) ^ 16)
+	_ = -unsafe.Offsetof(ModifyQPResp{}.ResponseLength)
+	_ = -(unsafe.Offsetof(ModifyQPResp{}.Dctn) ^ 4)
+	_ = -(unsafe.Offsetof(ModifyQPResp{}.EceOptions) ^ 8)
 )
 
 // CreateWQ is struct mlx5_ib_create_wq (mlx5-abi.h), 48 bytes.
