@@ -103,8 +103,9 @@ func (b *SendBuilder) finish() {
 // check returns the error of a work request that does not depend on the driver, or nil.
 func (q *QP) check(wr *SendWR) error {
 	switch {
-	case q.typ != UD && wr.AH == nil:
-	case q.typ != UD:
+	case q.typ == DCI && !wr.Opcode.takesData(): // it has no target
+	case q.typ != UD && q.typ != DCI && wr.AH == nil:
+	case q.typ != UD && q.typ != DCI:
 		return ErrNotDatagram
 	case wr.AH == nil || wr.AH.closed.Load():
 		return ErrNoAddress

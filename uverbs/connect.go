@@ -252,7 +252,7 @@ func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 	if err != nil {
 		return Endpoint{}, err
 	}
-	e := Endpoint{QPN: q.qpn, PSN: q.psn.Load(), LID: attr.LID}
+	e := Endpoint{QPN: q.QPN(), PSN: q.psn.Load(), LID: attr.LID}
 	if _, fixed := q.path.GID.fixed(); fixed || attr.LinkLayer == LinkLayerEthernet || attr.GRHRequired() || !remote.GID.IsZero() {
 		entry, err := q.localGID(port, attr, remote.GID)
 		if err != nil {
@@ -270,7 +270,7 @@ func (q *QP) Init() error {
 		return err
 	}
 	if !q.connected() {
-		return argErr("Init", "QP type", q.typ, "a connected type; use ReadyUD for UD and raw packet")
+		return argErr("Init", "QP type", q.typ, "a connected type; %s", useReady)
 	}
 	port := q.path.Port
 	if port == 0 {
@@ -284,6 +284,11 @@ func (q *QP) Init() error {
 
 // initAt moves a connected type of QP from [QPReset] to [QPInit].
 func (q *QP) initAt(port uint8) error {
+	return q.Modify(QPAttr{State: QPInit, Port: port, Access: q.access()}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess)
+}
+
+// access returns what the QP permits its peer.
+func (q *QP) access() Access {
 	access := q.path.Access
 	if access == 0 {
 		access = AccessRemoteRead | AccessRemoteWrite
@@ -291,11 +296,14 @@ func (q *QP) initAt(port uint8) error {
 			access |= AccessRemoteAtomic
 		}
 	}
-	return q.Modify(QPAttr{State: QPInit, Port: port, Access: access}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess)
+	return access
 }
 
 // connected reports whether a QP of this type connects to one peer.
-func (q *QP) connected() bool { return q.typ != UD && q.typ != RawPacket }
+func (q *QP) connected() bool { return q.typ != UD && q.typ != RawPacket && !q.typ.dc() }
+
+// useReady names the methods for types of QP that are not connected.
+const useReady = "use ReadyUD for UD and raw packet, and ReadyDC for DCI and DCT"
 
 // ReadyUD moves a UD queue pair from [QPReset] to [QPRTS], in which it can send and receive. It
 // receives datagrams that carry qkey. Only a privileged process may use a Q_Key with the highest
@@ -304,8 +312,8 @@ func (q *QP) ReadyUD(qkey uint32) error {
 	if err := q.usable(); err != nil {
 		return err
 	}
-	if q.connected() {
-		return argErr("ReadyUD", "QP type", q.typ, "UD or raw packet; use Connect for other types")
+	if q.typ != UD && q.typ != RawPacket {
+		return argErr("ReadyUD", "QP type", q.typ, "UD or raw packet; use ReadyDC for DCI and DCT, and Connect for other types")
 	}
 	if q.typ == RawPacket && qkey != 0 {
 		return argErr("ReadyUD", "qkey", qkey, "0, as raw packets have no Q_Key")
@@ -344,7 +352,7 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 		return err
 	}
 	if !q.connected() {
-		return argErr("Connect", "QP type", q.typ, "a connected type; use ReadyUD for UD and raw packet")
+		return argErr("Connect", "QP type", q.typ, "a connected type; %s", useReady)
 	}
 	port, attr, err := q.activePort(q.dev.recentPort) // with the current MTU
 	if err != nil {
@@ -354,19 +362,15 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	if err != nil {
 		return err
 	}
-	mtu := orDefault(q.path.MTU, attr.ActiveMTU)
-	if mtu > attr.ActiveMTU {
-		return argErr("Connect", "Path.MTU", fmt.Sprint(mtu.Bytes()), "up to %d, the active MTU of port %d", attr.ActiveMTU.Bytes(), port)
+	mtu, err := q.pathMTU("Connect", port, attr)
+	if err != nil {
+		return err
 	}
-	rdAtomic := orDefault(q.path.MaxRdAtomic, uint8(min(16, q.dev.attr.MaxQPRdAtom, q.dev.attr.MaxQPInitRdAtom)))
+	rts := q.rtsAttr()
 	// The masks select the attributes for the type of QP.
 	rtr := QPAttr{
 		State: QPRTR, AH: ah, PathMTU: mtu, DestQPN: remote.QPN, RQPSN: remote.PSN,
-		MaxDestRdAtomic: rdAtomic, MinRNRTimer: orDefault(q.path.MinRNRTimer, 12),
-	}
-	rts := QPAttr{
-		State: QPRTS, SQPSN: q.psn.Load(), Timeout: orDefault(q.path.Timeout, 14), RetryCount: orDefault(q.path.RetryCount, defaultRetryCount),
-		RNRRetry: orDefault(q.path.RNRRetry, 7), MaxRdAtomic: rdAtomic,
+		MaxDestRdAtomic: rts.MaxRdAtomic, MinRNRTimer: orDefault(q.path.MinRNRTimer, 12),
 	}
 	toRTR, _ := lookUp(q.typ, QPInit, QPRTR)
 	toRTS, _ := lookUp(q.typ, QPRTR, QPRTS)
@@ -389,6 +393,23 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 		}
 	}
 	return nil
+}
+
+// pathMTU returns the path MTU, or an error of op if the port does not have it.
+func (q *QP) pathMTU(op string, port uint8, attr PortAttr) (MTU, error) {
+	mtu := orDefault(q.path.MTU, attr.ActiveMTU)
+	if mtu > attr.ActiveMTU {
+		return 0, argErr(op, "Path.MTU", fmt.Sprint(mtu.Bytes()), "up to %d, the active MTU of port %d", attr.ActiveMTU.Bytes(), port)
+	}
+	return mtu, nil
+}
+
+// rtsAttr returns the attributes of the change to QPRTS. A mask selects those of the type of QP.
+func (q *QP) rtsAttr() QPAttr {
+	return QPAttr{
+		State: QPRTS, SQPSN: q.psn.Load(), Timeout: orDefault(q.path.Timeout, 14), RetryCount: orDefault(q.path.RetryCount, defaultRetryCount),
+		RNRRetry: orDefault(q.path.RNRRetry, 7), MaxRdAtomic: orDefault(q.path.MaxRdAtomic, uint8(min(16, q.dev.attr.MaxQPRdAtom, q.dev.attr.MaxQPInitRdAtom))),
+	}
 }
 
 // address returns the path to the peer.

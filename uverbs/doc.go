@@ -104,6 +104,11 @@
 // Received data begins with a header of [GRHSize] bytes, see [ParseGRH]. [QP.AttachMulticast]
 // receives the datagrams of a multicast group.
 //
+// With the dynamically connected transport of mlx5 (DC), one QP of type [DCI] sends reliably to any
+// number of QPs of type [DCT]. [QP.ReadyDC] makes either ready. Each work request has the AH and
+// the number of its DCT, and the access key that the DCT was created with, see
+// [SendBuilder.ToDCT].
+//
 // XRC, raw packets, RSS, flows, thread domains, device memory and time stamps need a device that
 // supports them, such as ConnectX.
 //

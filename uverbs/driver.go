@@ -83,6 +83,14 @@ type driver interface {
 	// abandonResize frees what prepareResize allocated, after the kernel has refused.
 	abandonResize(c *CQ) error
 
+	// prepareDCT is prepareQP for a DCT. dctUdata returns the driver's part of the MODIFY_QP that makes
+	// it ready, and dctReady takes its number from that. dciStreams returns the largest values of
+	// DCIStreams; 0 means no streams.
+	prepareDCT(*QP, *qpSpec) (udata, error)
+	dctUdata() udata
+	dctReady(*QP, udata) error
+	dciStreams(*Device) (concurrent, errored uint8, err error)
+
 	// qpModified is called when a QP has changed its state.
 	qpModified(q *QP, from, to QPState)
 	// queriedQP and queriedSRQ correct the kernel's response to QUERY_QP and QUERY_SRQ.
@@ -172,6 +180,10 @@ func (baseDriver) pdUdata() udata                           { return udata{} }
 func (baseDriver) mrUdata() udata                           { return udata{} }
 func (baseDriver) ahUdata() udata                           { return udata{} }
 func (baseDriver) countUdata(*Device) (udata, error)        { return udata{}, nil }
+func (baseDriver) prepareDCT(*QP, *qpSpec) (udata, error)   { return udata{}, errKind }
+func (baseDriver) dctUdata() udata                          { return udata{} }
+func (baseDriver) dctReady(*QP, udata) error                { return errKind }
+func (baseDriver) dciStreams(*Device) (uint8, uint8, error) { return 0, 0, nil }
 func (baseDriver) qpModified(*QP, QPState, QPState)         {}
 func (baseDriver) queriedQP(*QP, *QPAttr)                   {}
 func (baseDriver) queriedSRQ(*SRQ, *SRQAttr)                {}

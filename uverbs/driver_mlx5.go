@@ -36,14 +36,14 @@ func (mlx5Driver) nullKey(d *Device) (uint32, bool) { return d.mlx5.NullKey, d.m
 // operations follows mlx5_ib_opcode and post_send of libmlx5.
 func (mlx5Driver) operations(t QPType) (opcodeSet, bool) {
 	switch t {
-	case RC, XRCSend:
+	case RC, XRCSend, DCI:
 		return opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRRDMARead, WRAtomicCAS, WRAtomicFAA,
 			WRLocalInv, WRBindMW), true
 	case UC:
 		return opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRLocalInv, WRBindMW), true
 	case UD:
 		return opcodes(WRSend, WRSendWithImm), true
-	case XRCRecv:
+	case XRCRecv, DCT:
 		return opcodes(), true
 	case RawPacket:
 		return opcodes(WRSend), true

@@ -359,8 +359,8 @@ func (c *CQ) decodeRecvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) {
 		}
 	}
 	if o.qp == nil || o.qp.typ != UD {
-		if o.qp != nil && o.qp.typ == RawPacket {
-			wc.QPN = o.qp.qpn // the device reports the number of the receive queue
+		if o.qp != nil && (o.qp.typ == RawPacket || o.qp.typ == DCT) {
+			wc.QPN = o.qp.QPN() // the device reports the number of the receive queue
 		}
 		return
 	}
@@ -427,7 +427,7 @@ func (c *CQ) cleanMlx5(o *mlx5Owner) {
 		kind := e.Kind()
 		of := m.owner(e, kind)
 		// Without user indices the owner of a receive from an SRQ is the SRQ.
-		if of != o && (m.UserIndex || o.qp == nil || e.QPN() != o.qp.qpn) {
+		if of != o && (m.UserIndex || o.qp == nil || e.QPN() != o.qp.QPN()) {
 			return false
 		}
 		if o.qp != nil && o.qp.srq != nil && (kind == mlx5.KindRecv || kind == mlx5.KindRecvError) {

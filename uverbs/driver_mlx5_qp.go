@@ -20,7 +20,7 @@ type mlx5QP struct {
 }
 
 // mlx5Transports are the formats of WQEs by QP type.
-var mlx5Transports = [XRCRecv + 1]mlx5.Transport{RC: mlx5.Connected, UC: mlx5.Connected, UD: mlx5.Datagram, XRCSend: mlx5.XRC, RawPacket: mlx5.Raw}
+var mlx5Transports = [DCT + 1]mlx5.Transport{RC: mlx5.Connected, UC: mlx5.Connected, UD: mlx5.Datagram, XRCSend: mlx5.XRC, RawPacket: mlx5.Raw, DCI: mlx5.DC}
 
 func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	m := q.dev.mlx5
@@ -73,6 +73,9 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	// ECE is not set, because the library does not exchange the options of the device with the peer.
 	req := mlx5.QPRequest{
 		Buf: addrOf(q.sqRegion.Bytes()), Record: x.rec, Send: x.send, Recv: x.recv, UserIndex: x.index, InlineScatter: s.InlineRecv,
+	}
+	if s.dc != nil {
+		req.DC, req.LogStreams, req.LogFailed = mlx5.Initiator, s.dc.streams.LogConcurrent, s.dc.streams.LogErrored
 	}
 	if s.Type == RawPacket {
 		req.Buf, req.SendBuf = 0, req.Buf
@@ -262,7 +265,12 @@ func (q *QP) encodeSlotMlx5(wr *SendWR, flags uint8) error {
 			return err
 		}
 	}
-	if wr.AH != nil {
+	switch {
+	case q.typ == DCI:
+		if wr.Opcode.takesData() {
+			s.SetDC(wr.RemoteQPN, wr.DCAccessKey, wr.DCStream, &wr.AH.mlx5.av)
+		}
+	case wr.AH != nil:
 		s.SetUD(wr.RemoteQPN, wr.RemoteQKey, &wr.AH.mlx5.av)
 	}
 	if q.typ == XRCSend && wr.Opcode.takesData() {

@@ -108,8 +108,8 @@ type SendWR struct {
 	Swap           uint64 // Swap is the value that a compare and swap stores.
 	InvalidateRKey uint32 // InvalidateRKey is the key that SEND_WITH_INV and LOCAL_INV invalidate.
 
-	AH         *AH    // AH is the address of the peer, for datagrams.
-	RemoteQPN  uint32 // RemoteQPN is the peer's QP number, for datagrams.
+	AH         *AH    // AH is the address of the peer, for datagrams and for DCIs.
+	RemoteQPN  uint32 // RemoteQPN is the peer's QP number, for datagrams, or the number of the DCT, for DCIs.
 	RemoteQKey uint32 // RemoteQKey is the peer's Q_Key, for datagrams.
 	RemoteSRQN uint32 // RemoteSRQN is the number of the peer's SRQ, for XRCSend.
 
@@ -118,6 +118,9 @@ type SendWR struct {
 	Length    uint32         // Length is the number of bytes that FLUSH covers.
 	Placement FlushPlacement // Placement says where FLUSH moves the data.
 	Level     FlushLevel     // Level is the range that FLUSH covers.
+
+	DCStream    uint16 // DCStream is the stream, for DCIs with streams; see [SendBuilder.ToDCTStream].
+	DCAccessKey uint64 // DCAccessKey is the access key of the DCT, for DCIs.
 }
 
 // BindInfo are the arguments of a memory window bind (struct ibv_mw_bind_info).
@@ -178,10 +181,13 @@ var (
 	// The library copies it from inline data or from an MR, which must have the whole header and be
 	// memory of this program.
 	ErrHeader = errors.New("this adapter needs the first 18 bytes of a frame inline, or in an MR of this PD that this program can read")
-	// ErrNoAddress means a datagram without an AH or with a closed one.
-	ErrNoAddress = errors.New("a datagram needs an open AH")
-	// ErrNotDatagram means an AH for a QP that is not of type UD.
-	ErrNotDatagram = errors.New("only UD QPs take an AH")
+	// ErrNoAddress means a datagram, or a request of a DCI, without an AH or with a closed one.
+	ErrNoAddress = errors.New("a datagram or a request of a DCI needs an open AH")
+	// ErrNotDatagram means an AH for a QP that is neither of type UD nor DCI, or a Q_Key for one that
+	// is not UD.
+	ErrNotDatagram = errors.New("only UD QPs and DCIs take an AH, and only UD QPs a Q_Key")
+	// ErrNotDC means the number of a DCT for a QP that is not of type DCI.
+	ErrNotDC = errors.New("only DCIs take the number and the key of a DCT")
 	// ErrNotXRC means an SRQ number for a QP that is not of type XRCSend.
 	ErrNotXRC = errors.New("only XRC send QPs take the number of an SRQ")
 	// ErrForeignAH means an AH of another device.

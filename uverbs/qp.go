@@ -11,7 +11,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// QPType is the transport service of a QP (enum ib_uverbs_qp_type).
+// QPType is the transport service of a QP (enum ib_uverbs_qp_type). Only mlx5 has DCI and DCT.
 type QPType uint8
 
 // QP types.
@@ -22,13 +22,26 @@ const (
 	RawPacket QPType = abi.IB_UVERBS_QPT_RAW_PACKET // Ethernet frames (IBV_QPT_RAW_PACKET)
 	XRCSend   QPType = abi.IB_UVERBS_QPT_XRC_INI    // extended reliable connection, sending side (IBV_QPT_XRC_SEND)
 	XRCRecv   QPType = abi.IB_UVERBS_QPT_XRC_TGT    // extended reliable connection, receiving side (IBV_QPT_XRC_RECV)
+
+	// The kernel has one number, IB_UVERBS_QPT_DRIVER, for these.
+
+	DCI QPType = XRCRecv + 1 // dynamically connected transport, initiator: each work request has a target (MLX5DV_DCTYPE_DCI)
+	DCT QPType = XRCRecv + 2 // dynamically connected transport, target: it receives from all initiators (MLX5DV_DCTYPE_DCT)
 )
 
 // qpTypeNames are the names of the types.
-var qpTypeNames = [XRCRecv + 1]string{RC: "RC", UC: "UC", UD: "UD", RawPacket: "raw packet", XRCSend: "XRC send", XRCRecv: "XRC receive"}
+var qpTypeNames = [DCT + 1]string{RC: "RC", UC: "UC", UD: "UD", RawPacket: "raw packet", XRCSend: "XRC send", XRCRecv: "XRC receive", DCI: "DCI", DCT: "DCT"}
 
 // known reports whether the type is one of the constants.
 func (t QPType) known() bool { return int(t) < len(qpTypeNames) && qpTypeNames[t] != "" }
+
+// kernel returns the kernel's number of the type.
+func (t QPType) kernel() uint8 {
+	if t.dc() {
+		return abi.IB_UVERBS_QPT_DRIVER
+	}
+	return uint8(t)
+}
 
 // String returns the type's name.
 func (t QPType) String() string {
@@ -88,6 +101,8 @@ type QP struct {
 
 	cause     atomic.Pointer[errCause] // why the QP is in state QPErr, if no failed completion says so
 	flushSeen atomic.Bool              // a request was flushed before a cause other than an event was known
+
+	dctn atomic.Uint32 // the number of a DCT; 0 before it is ready
 }
 
 // maxInline is the largest MaxInline that the library requests if the driver does not report its
@@ -108,7 +123,7 @@ func orDefault[T comparable](v, def T) T {
 
 // CreateQP creates a queue pair in state [QPReset] (ibv_create_qp_ex). [QP.Caps] returns the sizes
 // of its queues, which are at least the requested ones. To create a QP of type XRCRecv use
-// [XRCD.CreateQP].
+// [XRCD.CreateQP], and of types DCI and DCT [PD.CreateDCI] and [PD.CreateDCT].
 func (p *PD) CreateQP(o QPOptions) (*QP, error) {
 	if err := p.usable(); err != nil {
 		return nil, err
@@ -123,6 +138,9 @@ func (p *PD) CreateQP(o QPOptions) (*QP, error) {
 		s.MaxRecvWR = orDefault(s.MaxRecvWR, defaultQueueSize)
 		s.MaxRecvSGE = orDefault(s.MaxRecvSGE, 1)
 	}
+	if s.Type.dc() {
+		return nil, argErr("CreateQP", "Type", s.Type, "the other types; use CreateDCI and CreateDCT for DC")
+	}
 	if err := s.check(p.dev); err != nil {
 		return nil, err
 	}
@@ -135,6 +153,9 @@ type qpSpec struct {
 	pd   *PD
 	xrcd *XRCD
 	open uint32 // number of an existing QP of xrcd to open, or 0
+	dc   *dcSpec
+	// prepare replaces driver.prepareQP if it is not nil.
+	prepare func(*QP, *qpSpec) (udata, error)
 }
 
 // uses appends the objects that the QP uses to all.
@@ -234,10 +255,16 @@ func (q *QP) lockSideSlow(side *mmio.Lock) error {
 func (q *QP) Device() *Device { return q.dev }
 
 // label returns the name of the queue pair in errors.
-func (q *QP) label() string { return fmt.Sprintf("QP %d", q.qpn) }
+func (q *QP) label() string { return fmt.Sprintf("QP %d", q.QPN()) }
 
-// QPN returns the queue pair's number, which the peer needs.
-func (q *QP) QPN() uint32 { return q.qpn }
+// QPN returns the queue pair's number, which the peer needs. That of a DCT is 0 before it is in
+// state [QPRTR].
+func (q *QP) QPN() uint32 {
+	if q.typ == DCT {
+		return q.dctn.Load()
+	}
+	return q.qpn
+}
 
 // Caps returns the sizes of the queues.
 func (q *QP) Caps() QPCaps { return q.caps }
@@ -287,7 +314,7 @@ func (q *QP) Close() error {
 		q.dev.dropTarget(q.cookie)
 		var few [2]*CQ
 		for _, cq := range q.cqs(few[:0]) {
-			cq.qps.Delete(q.qpn)
+			cq.qps.Delete(q.QPN())
 		}
 		return nil
 	}, func() error { return q.dev.driver.freeQP(q) })

@@ -340,7 +340,10 @@ func (q *QP) Query() (QPAttr, error) {
 		return QPAttr{}, err
 	}
 	defer q.release()
-	req := &abi.QueryQP{QPHandle: q.handle, AttrMask: queryAll}
+	req := &abi.QueryQP{QPHandle: q.handle, AttrMask: q.queryMask()}
+	if q.typ == DCT && q.State() != QPRTR { // the device does not know it yet
+		return QPAttr{State: q.State()}, nil
+	}
 	r := &abi.QueryQPResp{}
 	if errno := q.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_QUERY_QP, bytesOf(req), bytesOf(r), udata{}); errno != 0 {
 		return QPAttr{}, about(q.dev.cmd.fail("QUERY_QP", errno, ""), q.label(), "")

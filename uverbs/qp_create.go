@@ -17,7 +17,12 @@ func (q *QP) create(s *qpSpec) (err error) {
 			d.dropTarget(q.cookie)
 		}
 	}()
-	u, err := d.driver.prepareQP(q, s)
+	var u udata
+	if s.prepare != nil {
+		u, err = s.prepare(q, s)
+	} else {
+		u, err = d.driver.prepareQP(q, s)
+	}
 	if err != nil {
 		return err
 	}
@@ -35,7 +40,7 @@ func (q *QP) create(s *qpSpec) (err error) {
 			return argErr("CreateQP", "MaxInline", s.MaxInline, "0 to %d bytes (found by trying)", limit)
 		}
 	}
-	if errno == syscall.EOPNOTSUPP && s.Type == RawPacket {
+	if errno == syscall.EOPNOTSUPP && (s.Type == RawPacket || s.dc != nil) {
 		return &FeatureError{Feature: "QP type " + s.Type.String(), Driver: d.driver.name()}
 	}
 	if errno != 0 {
@@ -43,6 +48,9 @@ func (q *QP) create(s *qpSpec) (err error) {
 	}
 	if err := d.driver.mapQP(q, u); err != nil {
 		return errors.Join(err, q.destroyKernel())
+	}
+	if q.typ == DCT { // setNumber does the rest
+		return nil
 	}
 	var few [2]*CQ
 	for _, cq := range q.cqs(few[:0]) {
@@ -158,7 +166,7 @@ func (q *QP) createIoctl(s *qpSpec, u udata) syscall.Errno {
 	if s.IndTable != nil {
 		cmd.obj(abi.UVERBS_ATTR_CREATE_QP_IND_TABLE_HANDLE, s.IndTable.handle)
 	}
-	cmd.u64(abi.UVERBS_ATTR_CREATE_QP_TYPE, uint64(s.Type))
+	cmd.u64(abi.UVERBS_ATTR_CREATE_QP_TYPE, uint64(s.Type.kernel()))
 	cmd.u64(abi.UVERBS_ATTR_CREATE_QP_USER_HANDLE, q.cookie)
 	q.dev.eventFDAttr(cmd, abi.UVERBS_ATTR_CREATE_QP_EVENT_FD)
 	var mem struct {
@@ -207,7 +215,7 @@ func (q *QP) legacyRequest(s *qpSpec) *abi.CreateQP {
 		MaxSendSGE:    uint32(s.MaxSendSGE),
 		MaxRecvSGE:    uint32(s.MaxRecvSGE),
 		MaxInlineData: uint32(s.MaxInline),
-		QPType:        uint8(s.Type),
+		QPType:        s.Type.kernel(),
 	}
 	if s.xrcd != nil {
 		req.PDHandle = s.xrcd.handle

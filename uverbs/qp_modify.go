@@ -43,7 +43,7 @@ func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
 		q.dev.recordCounters(attr.Port)
 	}
 	q.movingToErr.Store(to == QPErr)
-	if errno := q.issueModify(&attr, mask); errno != 0 {
+	if errno := q.issueModify(&attr, mask, udata{}); errno != 0 {
 		q.movingToErr.Store(false)
 		err := q.dev.cmd.fail("MODIFY_QP "+from.String()+" to "+to.String(), errno, q.modifyHint(errno, attr, mask))
 		return about(err, q.label(), attr.given(mask))
@@ -80,8 +80,9 @@ func (q *QP) checkChange(attr *QPAttr, mask QPAttrMask, from, to QPState) error 
 	return nil
 }
 
-// issueModify sends MODIFY_QP, or the extended command if there is a rate limit.
-func (q *QP) issueModify(attr *QPAttr, mask QPAttrMask) syscall.Errno {
+// issueModify sends MODIFY_QP, or the extended command if there is a rate limit or the driver wants
+// a response.
+func (q *QP) issueModify(attr *QPAttr, mask QPAttrMask, u udata) syscall.Errno {
 	req := spareModifies.Get().(*abi.ModifyQP)
 	defer spareModifies.Put(req)
 	*req = abi.ModifyQP{
@@ -113,10 +114,10 @@ func (q *QP) issueModify(attr *QPAttr, mask QPAttrMask) syscall.Errno {
 	if attr.EnSQDAsyncNotify {
 		req.EnSQDAsyncNotify = 1
 	}
-	if mask&AttrRateLimit != 0 {
+	if mask&AttrRateLimit != 0 || u.out != nil {
 		ex := bytesOf(&abi.ExModifyQP{Base: *req, RateLimit: attr.RateLimit})
 		resp := bytesOf(&abi.ExModifyQPResp{})
-		return q.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_MODIFY_QP, ex, resp, udata{})
+		return q.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_MODIFY_QP, ex, resp, u)
 	}
 	return q.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_MODIFY_QP, bytesOf(req), nil, udata{})
 }

@@ -96,12 +96,12 @@ type PathOptions struct {
 
 // hasSendQueue reports whether the QP has a send queue.
 func (o *QPOptions) hasSendQueue() bool {
-	return o.Type != XRCRecv && (o.IndTable == nil || o.SendCQ != nil)
+	return o.Type != XRCRecv && o.Type != DCT && (o.IndTable == nil || o.SendCQ != nil)
 }
 
 // hasRecvQueue reports whether the QP has a receive queue of its own.
 func (o *QPOptions) hasRecvQueue() bool {
-	return o.SRQ == nil && o.IndTable == nil && o.Type != XRCSend && o.Type != XRCRecv
+	return o.SRQ == nil && o.IndTable == nil && o.Type != XRCSend && o.Type != XRCRecv && !o.Type.dc()
 }
 
 // check returns an error if an option is invalid or not supported.
@@ -139,7 +139,7 @@ func (o *QPOptions) checkQueues(d *Device) error {
 	switch {
 	case o.IndTable != nil:
 		noRecv = "with an IndTable, whose WQs receive"
-	case o.Type == XRCSend:
+	case o.Type == XRCSend, o.Type == DCI:
 		noRecv = "for " + o.Type.String() + ", which does not receive"
 	}
 	switch {

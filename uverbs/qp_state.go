@@ -20,7 +20,7 @@ const (
 // every state but Reset to Err, without attributes (qp_state_table,
 // drivers/infiniband/core/verbs.c). The compiler lays out an array of pointers, whereas a map would
 // be filled at every program start.
-var transitions = [XRCRecv + 1][QPErr + 1][QPErr + 1]*transition{
+var transitions = [DCI + 1][QPErr + 1][QPErr + 1]*transition{
 	RC: {
 		QPReset: {QPInit: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
 		QPInit: {
@@ -134,16 +134,25 @@ var transitions = [XRCRecv + 1][QPErr + 1][QPErr + 1]*transition{
 		},
 		QPSQE: {QPRTS: {0, 0}},
 	},
+	DCI: { // modify_dci_qp_is_ok, drivers/infiniband/hw/mlx5/qp.c
+		QPReset: {QPInit: {AttrPKeyIndex | AttrPort, 0}},
+		QPInit: {
+			QPInit: {0, AttrPKeyIndex | AttrPort},
+			QPRTR:  {AttrPathMTU, AttrPKeyIndex | AttrAV},
+		},
+		QPRTR: {QPRTS: {attrXRCSend | AttrSQPSN, AttrMinRNRTimer}},
+		QPRTS: {QPRTS: {0, AttrMinRNRTimer}},
+	},
 }
 
 // lookUp returns the attributes of a change of state, and whether the change is possible.
 func lookUp(typ QPType, from, to QPState) (transition, bool) {
-	if typ <= XRCRecv && from <= QPErr && to <= QPErr {
+	if typ <= DCI && from <= QPErr && to <= QPErr {
 		if t := transitions[typ][from][to]; t != nil {
 			return *t, true
 		}
 	}
-	return transition{}, to == QPReset || to == QPErr && from != QPReset
+	return transition{}, typ != DCT && (to == QPReset || to == QPErr && from != QPReset)
 }
 
 // checkModify returns an ArgError that lists missing and superfluous attributes of a change of
@@ -172,6 +181,9 @@ func reachable(typ QPType, from QPState) string {
 		if _, ok := lookUp(typ, from, s); ok {
 			to = append(to, s.String())
 		}
+	}
+	if len(to) == 0 {
+		return "none; use ReadyDC and Close"
 	}
 	return strings.Join(to, ", ")
 }

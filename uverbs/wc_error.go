@@ -122,7 +122,7 @@ func (q *QP) failed(wc *WC) {
 			q.dev.bindFailed(sent.mwRKey, sent.rkey)
 		}
 	}
-	if q.first.Load() != nil {
+	if q.first.Load() != nil || q.typ == DCT { // a failure of one initiator is not that of the DCT
 		return
 	}
 	if wc.Status != WCWRFlushErr {
@@ -172,6 +172,9 @@ func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
 		c.Cause = e.Cause
 	}
 	e.Hint = c.Hint()
+	if q.typ == DCI && wc.Status == WCRetryExcErr {
+		e.Hint = retryHintDC
+	}
 	return e
 }
 

@@ -1,0 +1,258 @@
+package uverbs
+
+import (
+	"errors"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// The dynamically connected transport (DC) of mlx5 is reliable like RC, but one initiator sends to
+// any number of targets. A QP of type [DCI] connects to the target of each work request by itself.
+// A QP of type [DCT] accepts requests of all initiators that know its access key, and takes receives
+// from its SRQ.
+
+// DCIOptions are the options of [PD.CreateDCI]. SendCQ is required.
+type DCIOptions struct {
+	SendCQ     *CQ         // SendCQ receives the completions of sends.
+	MaxSendWR  int         // MaxSendWR is the minimum size of the send queue, in work requests; by default 64.
+	MaxSendSGE int         // MaxSendSGE is the maximum number of SGEs of a send; by default 1.
+	MaxInline  int         // MaxInline is the maximum inline data of a send, in bytes.
+	SignalAll  bool        // SignalAll sets SendSignaled in every send.
+	Path       PathOptions // Path says how the DCI reaches its targets. AHs have their own GIDs.
+	Streams    DCIStreams  // Streams divide the DCI into streams; by default it has none.
+}
+
+// DCIStreams divide a DCI into streams, each of which may fail alone (struct
+// mlx5dv_dci_streams). Requests of one stream are executed in order. When a request fails, the
+// other requests of its stream are flushed, and the DCI continues with the other streams. A failed
+// stream stays so until the DCI is reset. Linux supports streams since 5.14.
+type DCIStreams struct {
+	LogConcurrent uint8 // LogConcurrent is the binary logarithm of the number of streams at a time; 0 means no streams.
+	LogErrored    uint8 // LogErrored is the binary logarithm of the number of failed streams with which the DCI enters QPErr.
+}
+
+// DCTOptions are the options of [PD.CreateDCT]. RecvCQ and SRQ are required.
+type DCTOptions struct {
+	RecvCQ *CQ  // RecvCQ receives the completions of receives.
+	SRQ    *SRQ // SRQ has the receives.
+
+	// AccessKey is the key that requests must have. Requests with another key are not answered, and
+	// only counted: it does not protect against a host that tries all keys.
+	AccessKey uint64
+
+	Path PathOptions // Path has the port, the GID and the MTU, and what initiators may access.
+}
+
+// dcSpec are the options of DC that other QPs do not have.
+type dcSpec struct {
+	key     uint64
+	streams DCIStreams
+}
+
+// dc reports whether a type is one of DC.
+func (t QPType) dc() bool { return t == DCI || t == DCT }
+
+// CreateDCI creates an initiator of DC in state [QPReset] (mlx5dv_create_qp with
+// MLX5DV_DCTYPE_DCI). [QP.ReadyDC] makes it ready to send. It fails with a [FeatureError] if the
+// device does not have DC, or not the streams.
+func (p *PD) CreateDCI(o DCIOptions) (*QP, error) {
+	return p.createDC(QPOptions{
+		Type: DCI, SendCQ: o.SendCQ, MaxSendWR: orDefault(o.MaxSendWR, defaultQueueSize), MaxSendSGE: orDefault(o.MaxSendSGE, 1),
+		MaxInline: o.MaxInline, SignalAll: o.SignalAll, Path: o.Path,
+	}, dcSpec{streams: o.Streams})
+}
+
+// CreateDCT creates a target of DC in state [QPReset] (mlx5dv_create_qp with MLX5DV_DCTYPE_DCT).
+// [QP.ReadyDC] makes it ready to receive. It fails with a [FeatureError] if the device does not have
+// DC.
+func (p *PD) CreateDCT(o DCTOptions) (*QP, error) {
+	if o.SRQ == nil {
+		return nil, argErr("CreateDCT", "SRQ", "nil", "an SRQ, which has the receives")
+	}
+	return p.createDC(QPOptions{Type: DCT, RecvCQ: o.RecvCQ, SRQ: o.SRQ, Path: o.Path}, dcSpec{key: o.AccessKey})
+}
+
+// createDC creates either.
+func (p *PD) createDC(o QPOptions, dc dcSpec) (*QP, error) {
+	if err := p.usable(); err != nil {
+		return nil, err
+	}
+	d := p.dev
+	if err := o.check(d); err != nil {
+		return nil, err
+	}
+	if err := d.checkStreams(dc.streams); err != nil {
+		return nil, err
+	}
+	s := &qpSpec{QPOptions: o, pd: p, dc: &dc}
+	switch o.Type { // the kernel requires both CQs
+	case DCI:
+		s.RecvCQ = o.SendCQ
+	case DCT:
+		s.SendCQ = o.RecvCQ
+		s.prepare = d.driver.prepareDCT
+	}
+	q, err := newQP(d, s)
+	if errors.Is(err, errors.ErrUnsupported) {
+		err = noDC(o.Type, d.driver.name())
+	}
+	return q, err
+}
+
+// noDC is the error of a device without DC.
+func noDC(t QPType, driver string) error {
+	return &FeatureError{Feature: "QP type " + t.String(), Driver: driver, Err: errors.New("the adapter does not have the capability dct")}
+}
+
+// checkStreams returns an error if the device does not support the streams of a DCI.
+func (d *Device) checkStreams(want DCIStreams) error {
+	if want == (DCIStreams{}) {
+		return nil
+	}
+	streams, failed, err := d.driver.dciStreams(d)
+	switch {
+	case err != nil:
+		return err
+	case streams == 0:
+		return &FeatureError{
+			Feature: "CREATE_QP with DCIStreams", Since: Version{5, 14}, Driver: d.driver.name(),
+			Err: errors.New("the adapter or the kernel does not have the capability log_max_dci_stream_channels"),
+		}
+	case want.LogConcurrent < 1 || want.LogConcurrent > streams:
+		return argErr("CreateDCI", "Streams.LogConcurrent", want.LogConcurrent, "1 to %d, or no streams", streams)
+	case want.LogErrored > failed:
+		return argErr("CreateDCI", "Streams.LogErrored", want.LogErrored, "0 to %d", failed)
+	}
+	return nil
+}
+
+// ReadyDC makes a QP of DC ready: it moves a DCI from [QPReset] to [QPRTS], and a DCT to [QPRTR],
+// in which it accepts requests. A DCT gets its number in this step; [QP.QPN] returns 0 before. The
+// port, the GID and the other attributes are those of the option Path.
+//
+// A DCT cannot leave QPRTR, and [QP.Modify] does not take one. Close it instead.
+func (q *QP) ReadyDC() error {
+	if err := q.usable(); err != nil {
+		return err
+	}
+	switch {
+	case !q.typ.dc():
+		return argErr("ReadyDC", "QP type", q.typ, "DCI or DCT")
+	case q.State() != QPReset:
+		return argErr("ReadyDC", "state", q.State(), "%s", QPReset)
+	}
+	port, attr, err := q.activePort(q.dev.recentPort) // with the current MTU
+	if err != nil {
+		return err
+	}
+	mtu, err := q.pathMTU("ReadyDC", port, attr)
+	if err != nil {
+		return err
+	}
+	if q.typ == DCT {
+		return q.readyDCT(port, attr, mtu)
+	}
+	if err := q.Modify(QPAttr{State: QPInit, Port: port}, AttrState|AttrPKeyIndex|AttrPort); err != nil {
+		return err
+	}
+	if err := q.Modify(QPAttr{State: QPRTR, PathMTU: mtu}, AttrState|AttrPathMTU); err != nil {
+		return err
+	}
+	return q.Modify(q.rtsAttr(), AttrState|attrXRCSend|AttrSQPSN)
+}
+
+// readyDCT makes a DCT ready. The device creates it in the second step, and gives it its number.
+func (q *QP) readyDCT(port uint8, attr PortAttr, mtu MTU) error {
+	ah, err := q.ownAddress(port, attr)
+	if err != nil {
+		return err
+	}
+	if err := q.acquire(); err != nil {
+		return err
+	}
+	defer q.release()
+	init := QPAttr{State: QPInit, Port: port, Access: q.access()}
+	const initMask = AttrState | AttrPKeyIndex | AttrPort | AttrAccess
+	if errno := q.issueModify(&init, initMask, udata{}); errno != 0 {
+		return about(q.dev.cmd.fail("MODIFY_QP RESET to INIT", errno, ""), q.label(), init.given(initMask))
+	}
+	q.modified(&init, initMask, QPReset, QPInit)
+	rtr := QPAttr{State: QPRTR, PathMTU: mtu, MinRNRTimer: orDefault(q.path.MinRNRTimer, 12), AH: ah}
+	const rtrMask = AttrState | AttrAV | AttrPathMTU | AttrMinRNRTimer
+	u := q.dev.driver.dctUdata()
+	if errno := q.issueModify(&rtr, rtrMask, u); errno != 0 {
+		return about(q.dev.cmd.fail("MODIFY_QP INIT to RTR", errno, routeHint(q.dev, errno, ah)), q.label(), rtr.given(rtrMask))
+	}
+	q.modified(&rtr, rtrMask, QPInit, QPRTR)
+	return q.dev.driver.dctReady(q, u)
+}
+
+// ownAddress returns the path that a DCT answers on: the local GID, as the source, is what counts.
+func (q *QP) ownAddress(port uint8, attr PortAttr) (AHAttr, error) {
+	e, err := q.EndpointFor(Endpoint{})
+	if err != nil || e.GID.IsZero() {
+		return AHAttr{DLID: attr.LID, SL: q.path.SL, Port: port}, err
+	}
+	return q.address(port, attr, Endpoint{LID: attr.LID, GID: e.GID})
+}
+
+// queryMask selects the attributes that QUERY_QP returns.
+func (q *QP) queryMask() uint32 {
+	if q.typ == DCT {
+		return uint32(AttrState | AttrAccess | AttrPort | AttrMinRNRTimer | AttrAV | AttrPathMTU | AttrPKeyIndex)
+	}
+	return queryAll
+}
+
+// PathTo returns the attributes of an AH for a peer that a UD QP or a DCI sends to. The local port
+// and the GID are those of the QP.
+func (q *QP) PathTo(remote Endpoint) (AHAttr, error) {
+	if err := q.usable(); err != nil {
+		return AHAttr{}, err
+	}
+	port, attr, err := q.activePort(q.dev.currentPort)
+	if err != nil {
+		return AHAttr{}, err
+	}
+	return q.address(port, attr, remote)
+}
+
+// setNumber sets the number of a DCT.
+func (q *QP) setNumber(dctn uint32) {
+	q.dctn.Store(dctn)
+	q.recvCQ.qps.Store(dctn, q)
+}
+
+// ToDCT sets the target of a work request of a DCI: the number of a DCT at the address ah, and its
+// access key (mlx5dv_wr_set_dc_addr).
+//
+// If no DCT has the number, or it has been closed, the request fails with [WCRetryExcErr]. So it
+// does with a wrong key, which some adapters may report as [WCRemAccessErr].
+func (b *SendBuilder) ToDCT(ah *AH, dctn uint32, key uint64) { b.ToDCTStream(ah, dctn, key, 0) }
+
+// ToDCTStream is like ToDCT, and sets the stream of the request (mlx5dv_wr_set_dc_addr_stream). It
+// is any number; the device limits how many streams are in use at a time. The DCI must have been
+// created with [DCIStreams], unless the stream is 0.
+func (b *SendBuilder) ToDCTStream(ah *AH, dctn uint32, key uint64, stream uint16) {
+	if !b.begun() {
+		return
+	}
+	if b.q.typ != DCI {
+		b.failLast(ErrNotDC)
+		return
+	}
+	w := &b.wr[0]
+	w.AH, w.RemoteQPN, w.DCAccessKey, w.DCStream = ah, dctn, key, stream
+}
+
+// retryHintDC explains why a DCT did not answer.
+const retryHintDC = "the DCT did not acknowledge: it is gone or not in RTR, the access key is wrong, or packets do not get through"
+
+// queryUdata reads the driver's part of QUERY_DEVICE, which has room in u.
+func (d *Device) queryUdata(u udata) error {
+	req, resp := &abi.ExQueryDevice{}, &abi.ExQueryDeviceResp{}
+	if errno := d.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE, bytesOf(req), bytesOf(resp), u); errno != 0 {
+		return d.cmd.fail("QUERY_DEVICE", errno, "")
+	}
+	return nil
+}

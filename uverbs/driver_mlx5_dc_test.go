@@ -1,0 +1,167 @@
+//go:build amd64 || arm64
+
+package uverbs
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/goverbs/mmio/mlx5"
+)
+
+// dcCard is a card whose QP is a DCI, and an AH.
+func dcCard(t *testing.T, userIndex bool) (*card, *AH) {
+	t.Helper()
+	c := newMlx5Card(t, userIndex, false, 64)
+	q := &QP{kind: kindMlx5, typ: DCI, sendCQ: c.cq, recvCQ: c.cq, qpn: cardQPN, noRecv: ErrNoRecvQueue}
+	q.dev, q.object.kind = c.dev, "QP"
+	ops, _ := mlx5Driver{}.operations(DCI)
+	q.setOps(ops)
+	o := QPOptions{Type: DCI, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 8, MaxSendSGE: 2, MaxInline: 64}
+	value(mlx5Driver{}.prepareQP(q, &qpSpec{QPOptions: o, pd: &PD{}, dc: &dcSpec{}}))(t)
+	must(t, mlx5Driver{}.mapQP(q, udata{out: make([]byte, mlx5.QPRespSize)}))
+	q.state.Store(uint32(QPRTS))
+	c.qp = q
+	a := &AH{}
+	a.dev = c.dev
+	a.mlx5.av = mlx5.NewAV(&mlx5.AVAttr{LID: 0x55})
+	return c, a
+}
+
+// TestDCPost: PostSend and the builder make the same WQE, with the target, its key and the stream.
+func TestDCPost(t *testing.T) {
+	const head = "0011223344556677" + "80123456" + "00000055"
+	for name, post := range map[string]func(c *card, a *AH) error{
+		"PostSend": func(c *card, a *AH) error {
+			return c.qp.PostSend(SendWR{Opcode: WRSend, Inline: []byte{9}, AH: a, RemoteQPN: 0x123456, DCAccessKey: 0x0011223344556677, DCStream: 0x0102})
+		},
+		"builder": func(c *card, a *AH) error {
+			b := c.qp.BeginSend()
+			b.Send(0, 0)
+			b.ToDCTStream(a, 0x123456, 0x0011223344556677, 0x0102)
+			b.Inline([]byte{9})
+			return b.Post()
+		},
+	} {
+		c, a := dcCard(t, true)
+		must(t, post(c, a))
+		got := hex.EncodeToString(c.qp.sqRegion.Bytes()[:80])
+		if want := "0000000a12345605" + "0001020000000000" + head; !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "8000000109"+strings.Repeat("00", 11)) {
+			t.Errorf("%s: the WQE is %s, want %s", name, got, want)
+		}
+	}
+}
+
+// TestDCPostErrors: what a DCI, and other types of QP, do not take.
+func TestDCPostErrors(t *testing.T) {
+	c, a := dcCard(t, true)
+	foreign, closed := &AH{}, &AH{}
+	closed.dev = c.dev
+	closed.closed.Store(true)
+	for want, wr := range map[error]SendWR{
+		ErrNoAddress: {Opcode: WRSend}, ErrForeignAH: {Opcode: WRRDMAWrite, AH: foreign}, ErrOpcode: {Opcode: WRFlush, AH: a},
+		ErrInlineUse: {Opcode: WRRDMARead, AH: a, Inline: []byte{1}}, ErrNoData: {Opcode: WRLocalInv, Inline: []byte{1}},
+	} {
+		if err := c.qp.PostSend(wr); !errors.Is(err, want) {
+			t.Errorf("%v, want %v", err, want)
+		}
+	}
+	if err := c.qp.PostSend(SendWR{Opcode: WRSend, AH: closed}); !errors.Is(err, ErrNoAddress) {
+		t.Errorf("a closed AH: %v", err)
+	}
+	must(t, c.qp.PostSend(SendWR{Opcode: WRLocalInv, InvalidateRKey: 5})) // it names no target
+	rc := newMlx5Card(t, true, false, 64)
+	b := rc.qp.BeginSend()
+	b.Send(1, 0)
+	b.ToDCT(a, 1, 1)
+	if err := b.Post(); !errors.Is(err, ErrNotDC) {
+		t.Errorf("a DCT on RC: %v", err)
+	}
+	for _, q := range []*QP{c.qp, rc.qp} {
+		b := q.BeginSend()
+		b.Send(1, 0)
+		b.To(a, 1, 1)
+		if err := b.Post(); !errors.Is(err, ErrNotDatagram) {
+			t.Errorf("a Q_Key on %s: %v", q.typ, err)
+		}
+	}
+}
+
+// TestDCTReceive: completions of a DCT have its number, and the receives of its SRQ, with and without
+// user indices.
+func TestDCTReceive(t *testing.T) {
+	const dctn = 0x20001
+	for _, userIndex := range []bool{false, true} {
+		c := newMlx5Card(t, userIndex, true, 64)
+		q := &QP{kind: kindMlx5, typ: DCT, recvCQ: c.cq, srq: c.srq}
+		q.dev, q.object.kind = c.dev, "QP"
+		u := value(mlx5Driver{}.prepareDCT(q, &qpSpec{QPOptions: QPOptions{Type: DCT, SRQ: c.srq}, pd: &PD{}, dc: &dcSpec{key: 7}}))(t)
+		if key := binary.LittleEndian.Uint64(u.in[40:]); key != 7 {
+			t.Errorf("the access key is %d", key)
+		}
+		must(t, mlx5Driver{}.mapQP(q, udata{out: make([]byte, mlx5.QPRespSize)}))
+		resp := mlx5Driver{}.dctUdata()
+		binary.LittleEndian.PutUint32(resp.out[4:], dctn)
+		must(t, mlx5Driver{}.dctReady(q, resp))
+		if q.QPN() != dctn || q.label() != "QP 131073" {
+			t.Errorf("the DCT has number %d, and is called %s", q.QPN(), q.label())
+		}
+		must(t, c.srq.PostRecv(5, c.sge(0, 100)), c.srq.PostRecv(6, c.sge(0, 100)))
+		index := b32(cardSRQN)
+		if userIndex {
+			index = b32(q.mlx5.index)
+		}
+		c.put(2, map[int][]byte{60: b16(0), 44: b32(8), 32: index, 56: b32(dctn)})
+		c.put(14, map[int][]byte{60: b16(1), 55: {0x01}, 32: index, 56: b32(dctn)})
+		got := c.poll()
+		if len(got) != 2 || got[0].ID != 5 || got[0].QPN != dctn || got[0].ByteLen != 8 || got[1].ID != 6 || got[1].Status != WCLocLenErr {
+			t.Errorf("index %v: completions %+v", userIndex, got)
+		}
+		if q.first.Load() != nil {
+			t.Error("the failure of one message counts as that of the DCT")
+		}
+		must(t, mlx5Driver{}.freeQP(q))
+	}
+}
+
+// TestDCOptions: options that do not fit name the field, and drivers without DC the type.
+func TestDCOptions(t *testing.T) {
+	cq, srq := &CQ{}, &SRQ{}
+	pdOf := func(dr driver) *PD {
+		p := &PD{}
+		p.dev = &Device{driver: dr, attr: DeviceAttr{MaxQPWR: 8, MaxSGE: 8}}
+		return p
+	}
+	p := pdOf(mlx5Driver{})
+	for field, create := range map[string]func() (*QP, error){
+		"SRQ":       func() (*QP, error) { return p.CreateDCT(DCTOptions{RecvCQ: cq}) },
+		"RecvCQ":    func() (*QP, error) { return p.CreateDCT(DCTOptions{SRQ: srq}) },
+		"SendCQ":    func() (*QP, error) { return p.CreateDCI(DCIOptions{MaxSendWR: 1}) },
+		"MaxSendWR": func() (*QP, error) { return p.CreateDCI(DCIOptions{SendCQ: cq, MaxSendWR: 9}) },
+		"MaxInline": func() (*QP, error) { return p.CreateDCI(DCIOptions{SendCQ: cq, MaxSendWR: 1, MaxInline: -1}) },
+		"Type":      func() (*QP, error) { return p.CreateQP(QPOptions{Type: DCT, RecvCQ: cq, SRQ: srq}) },
+	} {
+		_, err := create()
+		var arg *ArgError
+		if !errors.As(err, &arg) || arg.Field != field {
+			t.Errorf("%s: error %v", field, err)
+		}
+	}
+	for _, dr := range []driver{rxeDriver{}, siwDriver{}} {
+		p := pdOf(dr)
+		_, dci := p.CreateDCI(DCIOptions{SendCQ: cq})
+		_, dct := p.CreateDCT(DCTOptions{RecvCQ: cq, SRQ: srq})
+		for typ, err := range map[QPType]error{DCI: dci, DCT: dct} {
+			var feature *FeatureError
+			if !errors.As(err, &feature) || feature.Feature != "QP type "+typ.String() || feature.Driver != dr.name() {
+				t.Errorf("%s on %s: %v", typ, dr.name(), err)
+			}
+		}
+	}
+	if err := noDC(DCT, "mlx5"); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "capability dct") {
+		t.Errorf("a card without DC: %v", err)
+	}
+}
