@@ -39,6 +39,7 @@ var titles = map[string]string{
 	"test/conformance/cq_test.go":                "CQ",
 	"test/conformance/cq_wait_test.go":           "completion events",
 	"test/conformance/datagram_test.go":          "datagrams and multicast",
+	"test/conformance/dc_test.go":                "dynamically connected transport",
 	"test/conformance/dm_test.go":                "device memory",
 	"test/conformance/dmabuf_test.go":            "MR",
 	"test/conformance/event_test.go":             "completion events",

@@ -1,0 +1,331 @@
+package conformance
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// dcKey is the access key of the targets in these tests.
+const dcKey = 0x0123456789abcdef
+
+// dcTarget is a DCT with an SRQ of its own.
+type dcTarget struct {
+	qp  *uverbs.QP
+	srq *uverbs.SRQ
+	ah  *uverbs.AH // the address, for initiators
+}
+
+// dcRig is an initiator and several targets, with the CQ of all of them and their memory.
+type dcRig struct {
+	*side
+	dci     *uverbs.QP
+	targets []dcTarget
+}
+
+// dcPath is a path on which a request without an answer soon fails.
+func dcPath() uverbs.PathOptions {
+	return uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index), Timeout: 12, RetryCount: 2}
+}
+
+// newDC makes an initiator with options and n targets on one device.
+func newDC(t *testing.T, o uverbs.DCIOptions, n int) *dcRig {
+	t.Helper()
+	testenv.Needs(t, "DC", "mlx5")
+	r := &dcRig{side: newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})}
+	r.dci = r.newDCI(t, o)
+	for range n {
+		r.targets = append(r.targets, r.newTarget(t))
+	}
+	return r
+}
+
+// newDCI makes an initiator that is ready.
+func (r *dcRig) newDCI(t *testing.T, o uverbs.DCIOptions) *uverbs.QP {
+	t.Helper()
+	o.SendCQ, o.Path = r.cq, dcPath()
+	q, err := r.pd.CreateDCI(o)
+	must(t, err)
+	closeLater(t, q)
+	must(t, q.ReadyDC())
+	return q
+}
+
+// newTarget makes a target that is ready.
+func (r *dcRig) newTarget(t *testing.T) (d dcTarget) {
+	t.Helper()
+	var err error
+	d.srq, err = r.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 32})
+	must(t, err)
+	closeLater(t, d.srq)
+	d.qp, err = r.pd.CreateDCT(uverbs.DCTOptions{RecvCQ: r.cq, SRQ: d.srq, AccessKey: dcKey, Path: dcPath()})
+	must(t, err)
+	closeLater(t, d.qp)
+	if n := d.qp.QPN(); n != 0 {
+		t.Errorf("the DCT has number %d before it is ready", n)
+	}
+	must(t, d.qp.ReadyDC())
+	e, err := d.qp.Endpoint()
+	must(t, err)
+	if e.QPN == 0 || e.QPN != d.qp.QPN() {
+		t.Fatalf("the DCT has number %d, and its endpoint %d", d.qp.QPN(), e.QPN)
+	}
+	attr, err := r.dci.PathTo(e)
+	must(t, err)
+	d.ah, err = r.pd.CreateAH(attr)
+	must(t, err)
+	closeLater(t, d.ah)
+	return d
+}
+
+// to addresses a request to a target.
+func (d *dcTarget) to(wr uverbs.SendWR) uverbs.SendWR {
+	wr.AH, wr.RemoteQPN, wr.DCAccessKey = d.ah, d.qp.QPN(), dcKey
+	return wr
+}
+
+// wants polls completions until each of the IDs has come, with its status.
+func (r *dcRig) wants(t *testing.T, want map[uint64]uverbs.WCStatus) map[uint64]uverbs.WC {
+	t.Helper()
+	got := map[uint64]uverbs.WC{}
+	for len(got) < len(want) {
+		wc := r.next(t)
+		if status, ok := want[wc.ID]; !ok || wc.Status != status {
+			t.Fatalf("completion %+v, want %v", wc, want)
+		}
+		got[wc.ID] = wc
+	}
+	return got
+}
+
+// TestDC sends, writes, reads and does atomics from one DCI to two DCTs in turn, without waiting
+// between them.
+func TestDC(t *testing.T) {
+	testenv.Tags(t, testenv.SpecialCard)
+	eachPath(t, func(t *testing.T) {
+		r := newDC(t, uverbs.DCIOptions{MaxInline: 64, MaxSendSGE: 2}, 2)
+		for i := range uint64(40) {
+			d := &r.targets[i%2]
+			want := r.fill(0, 3000, byte(i))
+			must(t, d.srq.PostRecv(1000+i, r.mr.SGE(8192, 3000)))
+			wr := d.to(send(i, r.mr.SGE(0, 1000), r.mr.SGE(1000, 2000)))
+			if i%3 == 1 {
+				wr.SGL, wr.Inline, want = nil, bytes.Clone(want[:50]), want[:50]
+			}
+			if i%4 == 2 {
+				wr.Opcode, wr.Imm = uverbs.WRSendWithImm, uint32(i)
+			}
+			must(t, r.dci.PostSend(wr))
+			got := r.wants(t, map[uint64]uverbs.WCStatus{i: 0, 1000 + i: 0})
+			if wc := got[1000+i]; wc.Opcode != uverbs.WCRecv || int(wc.ByteLen) != len(want) || wc.QPN != d.qp.QPN() || wc.Imm != wr.Imm {
+				t.Fatalf("%d: completion %+v", i, wc)
+			}
+			if wc := got[i]; wc.Opcode != uverbs.WCSend || wc.QPN != r.dci.QPN() {
+				t.Fatalf("%d: completion %+v", i, wc)
+			}
+			r.holds(t, 8192, want)
+		}
+		dcBatch(t, r)
+		dcAtomics(t, r)
+	})
+}
+
+// dcBatch posts operations to both targets in one batch, by the builder.
+func dcBatch(t *testing.T, r *dcRig) {
+	want := r.fill(0, 600, 55)
+	r.fill(2000, 600, 0)
+	must(t, r.targets[1].srq.PostRecv(9, r.mr.SGE(8192, 10)))
+	b := r.dci.BeginSend()
+	for i := range uint64(6) {
+		d := &r.targets[i%2]
+		b.Write(i, uverbs.SendSignaled, r.mr.Addr()+2000+100*i, r.mr.RKey())
+		b.ToDCT(d.ah, d.qp.QPN(), dcKey)
+		b.SGE(r.mr.SGE(int(100*i), 100))
+	}
+	b.WriteImm(6, uverbs.SendSignaled, r.mr.Addr(), r.mr.RKey(), 7)
+	b.ToDCT(r.targets[1].ah, r.targets[1].qp.QPN(), dcKey)
+	b.Read(7, uverbs.SendSignaled|uverbs.SendFence, r.mr.Addr()+2000, r.mr.RKey())
+	b.ToDCT(r.targets[0].ah, r.targets[0].qp.QPN(), dcKey)
+	b.SGE(r.mr.SGE(4000, 600))
+	must(t, b.Post())
+	got := r.wants(t, map[uint64]uverbs.WCStatus{0: 0, 1: 0, 2: 0, 3: 0, 4: 0, 5: 0, 6: 0, 7: 0, 9: 0})
+	if wc := got[9]; wc.Opcode != uverbs.WCRecvRDMAWrite || wc.Imm != 7 || wc.QPN != r.targets[1].qp.QPN() {
+		t.Errorf("completion %+v", wc)
+	}
+	r.holds(t, 2000, want)
+	r.holds(t, 4000, want)
+}
+
+// dcAtomics adds and swaps, if the device has atomics.
+func dcAtomics(t *testing.T, r *dcRig) {
+	if lacksAtomics(t, r.dev) {
+		return
+	}
+	r.setWord(8192, 5)
+	d := &r.targets[0]
+	for i, op := range []uverbs.WROpcode{uverbs.WRAtomicFAA, uverbs.WRAtomicCAS} {
+		wr := d.to(send(uint64(i), r.mr.SGE(64, 8)))
+		wr.Opcode, wr.RemoteAddr, wr.RKey, wr.CompareAdd, wr.Swap = op, r.mr.Addr()+8192, r.mr.RKey(), []uint64{4, 9}[i], 77
+		must(t, r.dci.PostSend(wr))
+		r.wants(t, map[uint64]uverbs.WCStatus{uint64(i): 0})
+		if old, now := r.word(64), r.word(8192); old != []uint64{5, 9}[i] || now != []uint64{9, 77}[i] {
+			t.Errorf("%s: %d, and then %d", op, old, now)
+		}
+	}
+}
+
+// TestDCInitiators has several DCIs that send to one DCT.
+func TestDCInitiators(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		r := newDC(t, uverbs.DCIOptions{}, 1)
+		d := &r.targets[0]
+		want := map[uint64]uverbs.WCStatus{}
+		for i := range uint64(4) {
+			q := r.newDCI(t, uverbs.DCIOptions{})
+			for k := range uint64(4) {
+				must(t, d.srq.PostRecv(100+4*i+k, r.mr.SGE(8192, 100)), q.PostSend(d.to(send(4*i+k, r.mr.SGE(0, 100)))))
+				want[4*i+k], want[100+4*i+k] = 0, 0
+			}
+		}
+		r.wants(t, want)
+	})
+}
+
+// TestDCErrors: a wrong access key, a target that is gone and memory that is not there fail a
+// request and its DCI, and not the target. The DCI can be reset.
+func TestDCErrors(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		r := newDC(t, uverbs.DCIOptions{}, 2)
+		good, gone := &r.targets[0], &r.targets[1]
+		number := gone.qp.QPN()
+		for i, tt := range []struct {
+			name   string
+			change func(wr *uverbs.SendWR)
+			want   []uverbs.WCStatus
+		}{
+			{"access key", func(wr *uverbs.SendWR) { wr.DCAccessKey++ }, []uverbs.WCStatus{uverbs.WCRetryExcErr, uverbs.WCRemAccessErr}},
+			{"gone", func(wr *uverbs.SendWR) {
+				must(t, gone.qp.Close())
+				wr.RemoteQPN = number
+			}, []uverbs.WCStatus{uverbs.WCRetryExcErr}},
+			{"rkey", func(wr *uverbs.SendWR) { wr.RKey += 1 << 8 }, []uverbs.WCStatus{uverbs.WCRemAccessErr}},
+		} {
+			wr := good.to(send(uint64(i), r.mr.SGE(0, 100)))
+			wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMAWrite, r.mr.Addr()+8192, r.mr.RKey()
+			tt.change(&wr)
+			must(t, r.dci.PostSend(wr))
+			wc := r.next(t)
+			if wc.Status != tt.want[0] && wc.Status != tt.want[len(tt.want)-1] {
+				t.Fatalf("%s: completion %+v, want %v", tt.name, wc, tt.want)
+			}
+			if err := r.dci.Err(&wc); !errors.Is(err, wc.Status) {
+				t.Errorf("%s: error %v", tt.name, err)
+			}
+			if attr, err := r.dci.Query(); err != nil || attr.State != uverbs.QPErr {
+				t.Errorf("%s: state %s, %v", tt.name, attr.State, err)
+			}
+			must(t, r.dci.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState), r.dci.ReadyDC())
+			must(t, good.srq.PostRecv(50, r.mr.SGE(8192, 100)), r.dci.PostSend(good.to(send(51, r.mr.SGE(0, 100)))))
+			r.wants(t, map[uint64]uverbs.WCStatus{50: 0, 51: 0})
+		}
+	})
+}
+
+// TestDCStreams: with streams a failed request ends its stream, and not the DCI, until too many
+// streams have failed.
+func TestDCStreams(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		r := newDC(t, uverbs.DCIOptions{Streams: uverbs.DCIStreams{LogConcurrent: 2, LogErrored: 1}}, 1)
+		d := &r.targets[0]
+		write := func(id uint64, stream uint16, rkey uint32) {
+			t.Helper()
+			b := r.dci.BeginSend()
+			b.Write(id, uverbs.SendSignaled, r.mr.Addr()+8192, rkey)
+			b.ToDCTStream(d.ah, d.qp.QPN(), dcKey, stream)
+			b.SGE(r.mr.SGE(0, 8))
+			must(t, b.Post())
+		}
+		wrong := r.mr.RKey() + 1<<8
+		write(1, 1, r.mr.RKey())
+		write(2, 2, wrong)
+		write(3, 3, r.mr.RKey())
+		r.wants(t, map[uint64]uverbs.WCStatus{1: 0, 2: uverbs.WCRemAccessErr, 3: 0})
+		write(4, 2, r.mr.RKey())
+		write(5, 1, r.mr.RKey())
+		r.wants(t, map[uint64]uverbs.WCStatus{4: uverbs.WCWRFlushErr, 5: 0})
+		write(6, 1, wrong)
+		r.wants(t, map[uint64]uverbs.WCStatus{6: uverbs.WCRemAccessErr})
+		if attr, err := r.dci.Query(); err != nil || attr.State != uverbs.QPErr {
+			t.Errorf("state %s, %v", attr.State, err)
+		}
+		for _, streams := range []uverbs.DCIStreams{{LogConcurrent: 31, LogErrored: 1}, {LogConcurrent: 1, LogErrored: 31}, {LogErrored: 1}} {
+			_, err := r.pd.CreateDCI(uverbs.DCIOptions{SendCQ: r.cq, Streams: streams})
+			var arg *uverbs.ArgError
+			if !errors.As(err, &arg) {
+				t.Errorf("%+v: error %v", streams, err)
+			}
+		}
+	})
+}
+
+// TestDCAttributes: what a DCT and a DCI are like, and what they refuse.
+func TestDCAttributes(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		r := newDC(t, uverbs.DCIOptions{}, 1)
+		d := &r.targets[0]
+		attr, err := d.qp.Query()
+		must(t, err)
+		port, err := r.dev.QueryPort(1)
+		must(t, err)
+		if attr.State != uverbs.QPRTR || attr.Port != 1 || attr.MinRNRTimer != 12 || attr.PathMTU != port.ActiveMTU || attr.Access&uverbs.AccessRemoteWrite == 0 {
+			t.Errorf("attributes of the DCT %+v", attr)
+		}
+		idle, err := r.pd.CreateDCT(uverbs.DCTOptions{RecvCQ: r.cq, SRQ: d.srq})
+		must(t, err)
+		closeLater(t, idle)
+		if attr, err := idle.Query(); err != nil || attr.State != uverbs.QPReset {
+			t.Errorf("a new DCT is in state %s, %v", attr.State, err)
+		}
+		for name, err := range map[string]error{
+			"reset":       d.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState),
+			"ready again": d.qp.ReadyDC(),
+			"connect":     r.dci.Connect(t.Context(), uverbs.Endpoint{QPN: 1}),
+			"ready UD":    r.dci.ReadyUD(1),
+			"ready RC":    r.qp.ReadyDC(),
+			"no SRQ":      second(r.pd.CreateDCT(uverbs.DCTOptions{RecvCQ: r.cq})),
+			"no RecvCQ":   second(r.pd.CreateDCT(uverbs.DCTOptions{SRQ: d.srq})),
+			"no SendCQ":   second(r.pd.CreateDCI(uverbs.DCIOptions{})),
+			"MaxInline":   second(r.pd.CreateDCI(uverbs.DCIOptions{SendCQ: r.cq, MaxInline: 5000})),
+			"by CreateQP": second(r.pd.CreateQP(uverbs.QPOptions{Type: uverbs.DCI, SendCQ: r.cq})),
+		} {
+			var arg *uverbs.ArgError
+			if !errors.As(err, &arg) {
+				t.Errorf("%s: error %v", name, err)
+			}
+		}
+		if err := d.qp.PostSend(send(1)); !errors.Is(err, uverbs.ErrState) {
+			t.Errorf("a send of a DCT: %v", err)
+		}
+		if err := d.qp.PostRecv(1); !errors.Is(err, uverbs.ErrSRQ) {
+			t.Errorf("a receive of a DCT: %v", err)
+		}
+		if err := r.dci.PostRecv(1); !errors.Is(err, uverbs.ErrNoRecvQueue) {
+			t.Errorf("a receive of a DCI: %v", err)
+		}
+		if err := r.dci.PostSend(send(1)); !errors.Is(err, uverbs.ErrNoAddress) {
+			t.Errorf("a send without a target: %v", err)
+		}
+		b := r.dci.BeginSend()
+		b.Send(1, 0)
+		b.To(d.ah, 1, 1)
+		if err := b.Post(); !errors.Is(err, uverbs.ErrNotDatagram) {
+			t.Errorf("a Q_Key: %v", err)
+		}
+	})
+}
+
+// second returns the error of a call.
+func second(_ *uverbs.QP, err error) error { return err }
