@@ -85,6 +85,25 @@ func TestReceiveOtherOperations(t *testing.T) {
 	}
 }
 
+// TestRefusedByDevice: the status of a failed receive tells a violation by the peer from a connection that is gone.
+func TestRefusedByDevice(t *testing.T) {
+	for _, c := range []struct {
+		id     uint64
+		status uverbs.WCStatus
+		iwarp  bool
+		want   bool
+	}{
+		{recvBit | 3, uverbs.WCLocLenErr, false, true}, {recvBit, uverbs.WCLocLenErr, true, true},
+		{recvBit, uverbs.WCRemInvReqErr, false, true}, {recvBit, uverbs.WCLocQPOpErr, false, true},
+		{recvBit, uverbs.WCLocQPOpErr, true, false}, {recvBit, uverbs.WCWRFlushErr, false, false}, {recvBit, uverbs.WCGeneralErr, true, false},
+		{3, uverbs.WCLocLenErr, false, false}, {3, uverbs.WCRemInvReqErr, false, false}, {opBit | 3, uverbs.WCLocQPOpErr, false, false},
+	} {
+		if got := refusedByDevice(&uverbs.WC{ID: c.id, Status: c.status}, c.iwarp); got != c.want {
+			t.Errorf("%#x with %v, iWARP %v: %v, want %v", c.id, c.status, c.iwarp, got, c.want)
+		}
+	}
+}
+
 // TestUnexpectedCompletions: a device that completes what was not posted ends the connection.
 func TestUnexpectedCompletions(t *testing.T) {
 	for name, id := range map[string]uint64{

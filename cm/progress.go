@@ -214,6 +214,8 @@ func (c *Conn) handleCompletion(wc *uverbs.WC) {
 		case c.err != nil:
 		case wc.Status == uverbs.WCRetryExcErr:
 			c.fail(fmt.Errorf("%w: %w", syscall.ETIMEDOUT, c.qp.Err(wc)))
+		case refusedByDevice(wc, onIWARP(c.dev.dev)):
+			c.fail(fmt.Errorf("%w: %w", protoErr("a message that is longer than the receive, or is not a plain SEND"), c.qp.Err(wc)))
 		case onIWARP(c.dev.dev) && (wc.Status == uverbs.WCWRFlushErr || wc.Status == uverbs.WCGeneralErr || wc.Status == uverbs.WCLocQPOpErr):
 			c.fail(c.rootCause(errReset)) // the TCP connection is gone; an event will report that too
 		case wc.Status == uverbs.WCRemOpErr: // the answer of a QP that has failed or is being destroyed
@@ -232,6 +234,23 @@ func (c *Conn) handleCompletion(wc *uverbs.WC) {
 	if err != nil {
 		c.fail(err)
 	}
+}
+
+// refusedByDevice reports whether the device has failed a receive because of what the peer has sent.
+// All receives are valid, so their status says that. Devices differ in the status for a message that
+// is too long: mlx5 and siw have WCLocLenErr, and rxe WCRemInvReqErr or WCLocQPOpErr. siw uses the
+// latter when the connection breaks.
+func refusedByDevice(wc *uverbs.WC, iwarp bool) bool {
+	if wc.ID&recvBit == 0 {
+		return false
+	}
+	switch wc.Status {
+	case uverbs.WCLocLenErr, uverbs.WCRemInvReqErr:
+		return true
+	case uverbs.WCLocQPOpErr:
+		return !iwarp
+	}
+	return false
 }
 
 // handleRecv handles a successful receive, and posts the receives that follow from it.
