@@ -27,7 +27,7 @@ func BenchmarkBandwidth(b *testing.B) {
 			must(b, err)
 			_, err = io.ReadFull(client, make([]byte, 1))
 			must(b, err)
-			src, err := c.dev.register(size, 0)
+			src, err := register(c.pd, size, 0)
 			must(b, err)
 			data, sink := make([]byte, size), make([]byte, size)
 			stream := func() {

@@ -31,6 +31,7 @@ type Conn struct {
 	id      *cm.ID
 	addrs   cm.Addrs
 	dev     *device
+	pd      *uverbs.PD // that of dev, or its own
 
 	events *uverbs.CompChannel
 	sendCQ *uverbs.CQ
@@ -91,15 +92,20 @@ func newConn(channel *channel, id *cm.ID, o Options) (_ *Conn, err error) {
 	if c.dev, err = useDevice(c.addrs.Device); err != nil {
 		return nil, err
 	}
+	if c.pd = c.dev.pd; o.Isolation == ConnPD {
+		if c.pd, err = c.dev.dev.AllocPD(); err != nil {
+			return nil, err
+		}
+	}
 	c.iwarp = c.dev.dev.Info().IWARP()
-	if c.sbuf, err = c.dev.register(o.SendBuffer+maxControls*segmentSize, 0); err != nil {
+	if c.sbuf, err = register(c.pd, o.SendBuffer+maxControls*segmentSize, 0); err != nil {
 		return nil, err
 	}
 	recvs := o.Credits + spareRecvs
-	if c.rbuf, err = c.dev.register(o.RecvBuffer+recvs*messageSize, uverbs.AccessRemoteWrite); err != nil {
+	if c.rbuf, err = register(c.pd, o.RecvBuffer+recvs*messageSize, uverbs.AccessRemoteWrite); err != nil {
 		return nil, err
 	}
-	if c.table, err = c.dev.register(tableEntries*segmentSize+o.Mappings*mappingSize, uverbs.AccessRemoteWrite); err != nil {
+	if c.table, err = register(c.pd, tableEntries*segmentSize+o.Mappings*mappingSize, uverbs.AccessRemoteWrite); err != nil {
 		return nil, err
 	}
 	sends := o.SendDepth + 2*maxControls
@@ -116,7 +122,7 @@ func newConn(channel *channel, id *cm.ID, o Options) (_ *Conn, err error) {
 	if c.iwarp {
 		qo.MaxInline = messageSize
 	}
-	if c.qp, err = id.CreateQP(c.dev.pd, qo); err != nil {
+	if c.qp, err = id.CreateQP(c.pd, qo); err != nil {
 		return nil, err
 	}
 	for i := range recvs {
@@ -239,6 +245,9 @@ func (c *Conn) release() error {
 		errs = append(errs, c.events.Close())
 	}
 	errs = append(errs, c.closeMappings(), c.sbuf.close(), c.rbuf.close(), c.table.close())
+	if c.pd != nil && c.pd != c.dev.pd {
+		errs = append(errs, c.pd.Close())
+	}
 	if c.dev != nil {
 		errs = append(errs, c.dev.release())
 	}

@@ -13,7 +13,7 @@ type device struct {
 	open func() error // opens it at the first call; later ones wait for that and return its error
 
 	dev *uverbs.Device // set by open
-	pd  *uverbs.PD     // set by open
+	pd  *uverbs.PD     // set by open: the PD of the connections that share one
 
 	users int // guarded by devices.mu
 }
@@ -117,13 +117,13 @@ type region struct {
 	mr  *uverbs.MR
 }
 
-// register makes registered memory.
-func (d *device) register(size int, access uverbs.Access) (*region, error) {
+// register makes memory that is registered with a PD.
+func register(pd *uverbs.PD, size int, access uverbs.Access) (*region, error) {
 	buf, err := uverbs.AllocBuffer(size)
 	if err != nil {
 		return nil, err
 	}
-	mr, err := d.pd.RegMR(buf, uverbs.AccessLocalWrite|access)
+	mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite|access)
 	if err != nil {
 		return nil, errors.Join(err, buf.Close())
 	}

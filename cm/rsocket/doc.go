@@ -32,7 +32,7 @@
 //
 // RDMA has no authentication and no encryption. A peer that violates the protocol ends its connection
 // with an error that matches EPROTO and says what the peer has done. It can make a connection use no
-// more memory than its [Options] say, about 260 KiB by default. All connections of a process on a device
-// share a PD, so a peer that guesses the key of another connection's buffer can write into it; the
-// buffers have no other remote access. The keys of a connection are sent in the clear.
+// more memory than its [Options] say, about 260 KiB by default. Each connection has a PD of its own, so
+// that no key lets a peer write into the buffers of another connection; [Options].Isolation changes
+// that. The keys of a connection are sent in the clear.
 package rsocket

@@ -164,7 +164,7 @@ func bytesOf(n int) (all []uint32) {
 // TestArguments: options that are not valid.
 func TestArguments(t *testing.T) {
 	for field, o := range map[string]Options{
-		"RecvBuffer": {RecvBuffer: 100}, "SendBuffer": {SendBuffer: 2 << 30}, "Credits": {Credits: 70000}, "Mappings": {Mappings: 129}, "SendDepth": {SendDepth: -1}, "Linger": {Linger: -1},
+		"RecvBuffer": {RecvBuffer: 100}, "SendBuffer": {SendBuffer: 2 << 30}, "Credits": {Credits: 70000}, "Mappings": {Mappings: 129}, "Isolation": {Isolation: 2}, "SendDepth": {SendDepth: -1}, "Linger": {Linger: -1},
 	} {
 		_, err := Dial(t.Context(), "10.1.0.1:9", o)
 		var arg *uverbs.ArgError
@@ -290,6 +290,40 @@ func TestForgedBuffer(t *testing.T) {
 	}
 	hostile.Close()
 	honest.Close()
+}
+
+// TestIsolation: a peer that knows address and key of another connection's buffer writes into that only if
+// the two share a PD. Its own connection ends otherwise, and the other does not notice.
+func TestIsolation(t *testing.T) {
+	for _, isolation := range []Isolation{ConnPD, SharedPD} {
+		t.Run(isolation.String(), func(t *testing.T) {
+			l := newListener(t, Options{Isolation: isolation})
+			client, server, err := connect(l, Options{})
+			must(t, err)
+			honest := server.(*Conn)
+			b := honest.rbuf.mr.Bytes()
+			end := b[honest.o.RecvBuffer-6 : honest.o.RecvBuffer] // no data gets that far
+			buffer := segment{honest.rbuf.mr.Addr() + uint64(honest.o.RecvBuffer) - 6, honest.rbuf.mr.RKey(), 6}
+			err = pairWith(t, l, func(c *Conn) {
+				c.transfer([]byte("attack"), buffer)
+				c.sendControl(message(opControl, controlDisconnect))
+				for c.err == nil && !c.allSent() {
+					c.poll()
+				}
+			})
+			reached := string(end) == "attack"
+			if want := isolation == SharedPD; reached != want || errors.Is(err, syscall.EPIPE) != want { // EPIPE: it has closed the connection in order
+				t.Errorf("the buffer of another connection was written: %v, want %v; %v", reached, want, err)
+			}
+			_, err = client.Write([]byte("still here"))
+			must(t, err, client.Close(), server.SetDeadline(time.Now().Add(timeout)))
+			got, err := io.ReadAll(server)
+			must(t, err, server.Close())
+			if string(got) != "still here" {
+				t.Errorf("%q arrives", got)
+			}
+		})
+	}
 }
 
 // TestClose: random operations while both sides close.

@@ -107,7 +107,7 @@ func (c *Conn) mapLocked(size int, offset int64) (*Mapping, error) {
 	if err := c.writable(); err != nil {
 		return nil, err
 	}
-	r, err := c.dev.register(size, uverbs.AccessRemoteWrite)
+	r, err := register(c.pd, size, uverbs.AccessRemoteWrite)
 	if err != nil {
 		return nil, err
 	}

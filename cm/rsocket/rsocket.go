@@ -28,6 +28,35 @@ type Options struct {
 
 	KeepAlive time.Duration // KeepAlive is how often an idle connection checks whether the peer is still there; zero is 15 s, and a negative value disables the check.
 	Linger    time.Duration // Linger is the longest time that Close waits until everything that was written has arrived; zero is 5 s.
+
+	Isolation Isolation // Isolation says which connections share a PD; zero is ConnPD.
+}
+
+// Isolation says which connections share a PD. A peer that learns or guesses the key of memory can
+// write into it if the memory belongs to the PD of the peer's own connection, and not otherwise.
+type Isolation uint8
+
+// Levels of isolation.
+const (
+	// ConnPD means that each connection has its own PD. This is the default, unlike that of
+	// package cm, because every peer may write into the buffers of its connection: with a shared
+	// PD, a guessed key would be enough to write into the stream of another peer. A connection
+	// registers its own memory in any case, so a PD adds little to its cost.
+	ConnPD Isolation = iota
+	// SharedPD means that all connections of the process on a device share a PD. It is for
+	// devices that have few PDs, and for peers that trust each other.
+	SharedPD
+)
+
+// String returns the name of the constant.
+func (i Isolation) String() string {
+	switch i {
+	case ConnPD:
+		return "ConnPD"
+	case SharedPD:
+		return "SharedPD"
+	}
+	return fmt.Sprintf("isolation %d", uint8(i))
 }
 
 // defaults returns the options with their defaults filled in.
@@ -52,6 +81,9 @@ func (o Options) defaults(op string) (Options, error) {
 	}
 	if o.Mappings < 0 || o.Mappings > maxMappings {
 		return o, argErr(op, "Mappings", o.Mappings, "0 to %d", maxMappings)
+	}
+	if o.Isolation > SharedPD {
+		return o, argErr(op, "Isolation", o.Isolation, "ConnPD or SharedPD")
 	}
 	o.RecvBuffer += o.RecvBuffer & 1
 	if o.KeepAlive == 0 {
