@@ -32,6 +32,7 @@ type Conn struct {
 	addrs   cm.Addrs
 	dev     *device
 	pd      *uverbs.PD // that of dev, or its own
+	from    *Listener  // counts the connection until it is released; nil after Dial
 
 	events *uverbs.CompChannel
 	sendCQ *uverbs.CQ
@@ -98,14 +99,14 @@ func newConn(channel *channel, id *cm.ID, o Options) (_ *Conn, err error) {
 		}
 	}
 	c.iwarp = c.dev.dev.Info().IWARP()
-	if c.sbuf, err = register(c.pd, o.SendBuffer+maxControls*segmentSize, 0); err != nil {
+	if c.sbuf, err = register(c.pd, o.sendSize(), 0); err != nil {
 		return nil, err
 	}
-	recvs := o.Credits + spareRecvs
-	if c.rbuf, err = register(c.pd, o.RecvBuffer+recvs*messageSize, uverbs.AccessRemoteWrite); err != nil {
+	recvs := o.recvs()
+	if c.rbuf, err = register(c.pd, o.recvSize(), uverbs.AccessRemoteWrite); err != nil {
 		return nil, err
 	}
-	if c.table, err = register(c.pd, tableEntries*segmentSize+o.Mappings*mappingSize, uverbs.AccessRemoteWrite); err != nil {
+	if c.table, err = register(c.pd, o.tableSize(), uverbs.AccessRemoteWrite); err != nil {
 		return nil, err
 	}
 	sends := o.SendDepth + 2*maxControls
@@ -250,6 +251,9 @@ func (c *Conn) release() error {
 	}
 	if c.dev != nil {
 		errs = append(errs, c.dev.release())
+	}
+	if c.from != nil {
+		c.from.connClosed()
 	}
 	return errors.Join(append(errs, c.channel.release())...)
 }

@@ -36,7 +36,7 @@ func ExampleDial() {
 //
 //	LD_PRELOAD=/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so curl http://10.1.0.1:8080/
 func ExampleListen() {
-	l, err := rsocket.Listen(context.Background(), ":8080", rsocket.Options{})
+	l, err := rsocket.Listen(context.Background(), ":8080", rsocket.ListenOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}

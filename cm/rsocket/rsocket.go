@@ -234,7 +234,7 @@ func rejection(err error) error {
 
 // Listener accepts connections. It is a [net.Listener] and safe for concurrent use.
 type Listener struct {
-	o       Options
+	o       ListenOptions
 	channel *channel
 	id      *cm.ID
 	addr    cm.Addr
@@ -242,22 +242,22 @@ type Listener struct {
 	ctx    context.Context // ends with the listener; its cause is the reason
 	cancel context.CancelCauseFunc
 	ready  chan *Conn
-	places chan struct{} // one for each request that is being answered, or waits for Accept
 	tasks  sync.WaitGroup
 	close  func() error
 
-	mu   sync.Mutex
-	held map[*device]bool // guarded by mu: devices that stay open between connections
+	mu         sync.Mutex
+	held       map[*device]bool  // guarded by mu: devices that stay open between connections
+	waiting    int               // guarded by mu: requests and connections that Accept has not returned
+	conns      int               // guarded by mu: requests, and connections that are not closed
+	pending    map[*request]bool // guarded by mu: requests whose peers have not completed the connection
+	lastNumber uint64            // guarded by mu: number of the last answer
 }
-
-// backlog is how many connections may wait for Accept, including requests that are being answered.
-const backlog = 1024
 
 // Listen listens on "host:port". Without a host, it listens on all addresses of all RDMA devices.
 // With port 0 the kernel chooses a port; see [Listener.Addr]. The context limits the lookup of the host
 // and the port.
-func Listen(ctx context.Context, address string, o Options) (*Listener, error) {
-	o, err := o.defaults("Listen")
+func Listen(ctx context.Context, address string, o ListenOptions) (*Listener, error) {
+	o, err := o.defaults()
 	if err != nil {
 		return nil, err
 	}
@@ -277,7 +277,7 @@ func Listen(ctx context.Context, address string, o Options) (*Listener, error) {
 }
 
 // listen listens on an address.
-func listen(at netip.AddrPort, o Options) (*Listener, error) {
+func listen(at netip.AddrPort, o ListenOptions) (*Listener, error) {
 	ch, err := openChannel(at.Addr(), netip.Addr{})
 	if err != nil {
 		return nil, err
@@ -286,11 +286,11 @@ func listen(at netip.AddrPort, o Options) (*Listener, error) {
 	if err != nil {
 		return nil, errors.Join(err, ch.release())
 	}
-	l := &Listener{o: o, channel: ch, id: id, ready: make(chan *Conn, backlog), places: make(chan struct{}, backlog), held: map[*device]bool{}}
+	l := &Listener{o: o, channel: ch, id: id, ready: make(chan *Conn, o.Backlog), held: map[*device]bool{}, pending: map[*request]bool{}}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	l.close = sync.OnceValue(l.closeAll)
 	if err = id.Bind(cm.AddrOf(at)); err == nil {
-		err = id.Listen(backlog)
+		err = id.Listen(o.Backlog)
 	}
 	if err == nil {
 		var all cm.Addrs
@@ -319,29 +319,35 @@ func (l *Listener) run() {
 			l.cancel(err)
 			return
 		}
-		select {
-		case l.places <- struct{}{}:
-			l.tasks.Go(func() {
-				if l.accept(e) != nil {
-					<-l.places
-				}
-			})
-		default:
+		peer, err := parseConnData(e.Param.PrivateData)
+		if err != nil { // an invalid request takes no place
+			e.ID.Reject(refusal(e.Param.PrivateData), cm.ReasonConsumer)
+			e.ID.Close()
+			continue
+		}
+		r := l.admit()
+		if r == nil {
 			e.ID.Reject(nil, cm.ReasonConsumer)
 			e.ID.Close()
+			continue
 		}
+		l.tasks.Go(func() {
+			if r.evicts != nil {
+				<-r.evicts.done // what it had is released
+			}
+			if l.accept(e, peer, r) != nil {
+				l.failed(r)
+			}
+			r.cancel(nil)
+			close(r.done)
+		})
 	}
 }
 
 // accept answers a request.
-func (l *Listener) accept(e *cm.Event) error {
+func (l *Listener) accept(e *cm.Event, peer connData, r *request) error {
 	const longest = 2 * time.Minute
-	peer, err := parseConnData(e.Param.PrivateData)
-	if err != nil {
-		e.ID.Reject(refusal(e.Param.PrivateData), cm.ReasonConsumer)
-		return errors.Join(err, e.ID.Close())
-	}
-	c, err := newConn(l.channel.use(), e.ID, l.o)
+	c, err := newConn(l.channel.use(), e.ID, l.o.Options)
 	if err != nil {
 		return err
 	}
@@ -349,14 +355,19 @@ func (l *Listener) accept(e *cm.Event) error {
 	p := c.param()
 	p.InitiatorDepth = min(e.Param.InitiatorDepth, math.MaxInt8)
 	p.ResponderResources = min(e.Param.ResponderResources, math.MaxInt8)
-	ctx, cancel := context.WithTimeout(l.ctx, longest)
+	ctx, cancel := context.WithTimeout(r.ctx, longest)
 	defer cancel()
 	c.mustReceive = c.iwarp
+	l.answering(r)
 	if err := e.ID.AcceptWait(ctx, p); err != nil {
 		return errors.Join(err, c.release())
 	}
+	if !l.completed(r) {
+		return errors.Join(errEvicted, c.release())
+	}
+	c.from = l
 	c.start(peer)
-	l.ready <- c // never blocks: it has room for all that have a place
+	l.ready <- c // never blocks: it has room for all that count as waiting
 	return nil
 }
 
@@ -373,7 +384,7 @@ func (l *Listener) hold(d *device) {
 func (l *Listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.ready:
-		<-l.places
+		l.accepted()
 		return c, nil
 	case <-l.ctx.Done():
 		return nil, &net.OpError{Op: "accept", Net: Network, Addr: l.addr, Err: context.Cause(l.ctx)}
@@ -395,9 +406,7 @@ func (l *Listener) closeAll() error {
 		default: // Accept has returned it
 		}
 	}
-	l.mu.Lock() // no task uses it any more
-	defer l.mu.Unlock()
-	for d := range l.held {
+	for d := range l.held { // no task uses it any more
 		errs = append(errs, d.release())
 	}
 	return errors.Join(append(errs, l.channel.release())...)

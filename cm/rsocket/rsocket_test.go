@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 			}
 		}
 	}
-	os.Exit(testenv.MainFor(m, map[string]string{"rxe": "", "mlx5": "", "siw": "", "soft": ""}))
+	os.Exit(testenv.MainFor(m, map[string]string{"rxe": "", "mlx5": "", "siw": "all TestHalfOpen: half-open requests", "soft": ""}))
 }
 
 // timeout bounds each step.
@@ -50,7 +50,7 @@ func must(t testing.TB, errs ...error) {
 func newListener(t testing.TB, o Options) *Listener {
 	t.Helper()
 	testenv.Guest(t)
-	l, err := Listen(t.Context(), testenv.TheRig().Addrs[0]+":0", o)
+	l, err := Listen(t.Context(), testenv.TheRig().Addrs[0]+":0", ListenOptions{Options: o})
 	must(t, err)
 	t.Cleanup(func() { must(t, l.Close()) })
 	return l

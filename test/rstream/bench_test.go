@@ -43,7 +43,7 @@ func measure(b *testing.B, r transfer, ours bool, port string) float64 {
 	options := strings.Fields(fmt.Sprintf("-T b -p %s -S %d -C %d -I %d", port, r.size, r.count, r.iterations))
 	served := make(chan error, 1)
 	if ours {
-		l, err := rsocket.Listen(b.Context(), net.JoinHostPort(address(), port), rsocket.Options{RecvBuffer: 1 << 19, SendBuffer: 1 << 19})
+		l, err := rsocket.Listen(b.Context(), net.JoinHostPort(address(), port), rsocket.ListenOptions{Options: rsocket.Options{RecvBuffer: 1 << 19, SendBuffer: 1 << 19}})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -36,7 +36,7 @@ func must(t *testing.T, errs ...error) {
 func listen(t *testing.T, port string, o rsocket.Options) *rsocket.Listener {
 	t.Helper()
 	testenv.Guest(t)
-	l, err := rsocket.Listen(t.Context(), net.JoinHostPort(address(), port), o)
+	l, err := rsocket.Listen(t.Context(), net.JoinHostPort(address(), port), rsocket.ListenOptions{Options: o})
 	must(t, err)
 	t.Cleanup(func() { must(t, l.Close()) })
 	return l

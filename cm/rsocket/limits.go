@@ -1,0 +1,200 @@
+package rsocket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"time"
+)
+
+// ListenOptions are the options of [Listen]. The zero value suits most programs.
+type ListenOptions struct {
+	Options // Options are the options of each connection.
+
+	// Backlog is how many connections may wait for Accept, including requests that are being
+	// answered, up to 1048576; zero is 1024.
+	Backlog int
+	// HalfOpen is how many requests may be in progress at the same time: being answered, or
+	// waiting for the peer to complete the connection. Zero is half of Backlog. At the limit, a
+	// new request replaces the oldest one whose peer has had at least a quarter of a second; if
+	// there is none, the new request is rejected. So peers that never complete a connection
+	// cannot keep others out for long.
+	HalfOpen int
+	// MaxConns is how many connections there may be, including requests; zero is no limit. At
+	// the limit, a new request replaces an older one as described for HalfOpen, or is rejected.
+	MaxConns int
+	// MaxMemory is how much memory for data the connections may need, in bytes; zero is no limit.
+	// Each connection counts with the result of [Options.MemoryPerConn], so MaxMemory limits the
+	// number of connections. Memory of [Conn.Map] does not count.
+	MaxMemory int64
+}
+
+// maxBacklog is the largest Backlog.
+const maxBacklog = 1 << 20
+
+// defaults returns the options with their defaults filled in.
+func (o ListenOptions) defaults() (_ ListenOptions, err error) {
+	const op = "Listen"
+	if o.Options, err = o.Options.defaults(op); err != nil {
+		return o, err
+	}
+	if o.Backlog == 0 {
+		o.Backlog = 1024
+	}
+	if o.HalfOpen == 0 {
+		o.HalfOpen = (o.Backlog + 1) / 2
+	}
+	switch {
+	case o.Backlog < 1 || o.Backlog > maxBacklog:
+		return o, argErr(op, "Backlog", o.Backlog, "1 to %d", maxBacklog)
+	case o.HalfOpen < 1 || o.HalfOpen > maxBacklog:
+		return o, argErr(op, "HalfOpen", o.HalfOpen, "1 to %d", maxBacklog)
+	case o.MaxConns < 0:
+		return o, argErr(op, "MaxConns", o.MaxConns, "at least 0")
+	case o.MaxMemory < 0 || o.MaxMemory > 0 && o.MaxMemory < o.memory():
+		return o, argErr(op, "MaxMemory", fmt.Sprintf("%d bytes", o.MaxMemory), "0, or at least %d bytes, which one connection needs", o.memory())
+	}
+	return o, nil
+}
+
+// MemoryPerConn returns the memory for data that a connection with these options needs, in bytes.
+func (o Options) MemoryPerConn() (int64, error) {
+	o, err := o.defaults("MemoryPerConn")
+	if err != nil {
+		return 0, err
+	}
+	return o.memory(), nil
+}
+
+// memory is MemoryPerConn for options with defaults filled in.
+func (o *Options) memory() int64 {
+	page := int64(os.Getpagesize())
+	n := int64(0)
+	for _, size := range []int{o.sendSize(), o.recvSize(), o.tableSize()} {
+		n += (int64(size) + page - 1) &^ (page - 1)
+	}
+	return n
+}
+
+// recvs returns the number of receives of a connection.
+func (o *Options) recvs() int { return o.Credits + spareRecvs }
+
+// sendSize returns the size of the memory to send from, in bytes.
+func (o *Options) sendSize() int { return o.SendBuffer + maxControls*segmentSize }
+
+// recvSize returns the size of the memory for received data and messages, in bytes.
+func (o *Options) recvSize() int { return o.RecvBuffer + o.recvs()*messageSize }
+
+// tableSize returns the size of the memory for the announcements of the peer, in bytes.
+func (o *Options) tableSize() int { return tableEntries*segmentSize + o.Mappings*mappingSize }
+
+// maxConns returns how many connections a listener may have.
+func (o *ListenOptions) maxConns() int {
+	n := math.MaxInt
+	if o.MaxConns > 0 {
+		n = o.MaxConns
+	}
+	if o.MaxMemory > 0 {
+		n = int(min(int64(n), o.MaxMemory/o.memory()))
+	}
+	return n
+}
+
+// errEvicted is the error of a connection that was given up because its peer did not complete it in
+// time and another request needed the place.
+var errEvicted = errors.New("the peer has not completed the connection, and another request needed its place")
+
+// evictAfter is the least time that a peer has to complete its connection before another request
+// may take its place. It is many times what a peer needs that is not too busy. Tests change it.
+var evictAfter = 250 * time.Millisecond
+
+// request is a connection request that the listener has a place for.
+type request struct {
+	ctx    context.Context // ends with the listener, when another request takes the place, or after some time
+	cancel context.CancelCauseFunc
+	done   chan struct{} // closed when nothing is left of a request that was given up
+	evicts *request      // the request whose place it takes; nil if a place was free
+
+	number uint64    // guarded by Listener.mu: later ones have higher numbers; 0 until the peer was answered
+	since  time.Time // guarded by Listener.mu: when the peer was answered
+}
+
+// admit finds a place for a request: a free one, or the place of the oldest request whose peer has not
+// completed the connection in time. If there is none, it returns nil.
+func (l *Listener) admit() *request {
+	r := &request{done: make(chan struct{})}
+	r.ctx, r.cancel = context.WithCancelCause(l.ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conns >= l.o.maxConns() || l.waiting >= l.o.Backlog || len(l.pending) >= l.o.HalfOpen {
+		if r.evicts = l.oldestOverdue(); r.evicts == nil {
+			r.cancel(nil)
+			return nil
+		}
+		delete(l.pending, r.evicts)
+		r.evicts.cancel(errEvicted)
+	} else {
+		l.waiting++
+		l.conns++
+	}
+	l.pending[r] = true
+	return r
+}
+
+// oldestOverdue returns the oldest request whose peer was answered and has had enough time, or nil. The
+// caller holds l.mu.
+func (l *Listener) oldestOverdue() (first *request) {
+	for r := range l.pending {
+		if r.number > 0 && (first == nil || r.number < first.number) {
+			first = r
+		}
+	}
+	if first != nil && time.Since(first.since) < evictAfter {
+		return nil
+	}
+	return first
+}
+
+// answering notes that a peer is being answered: its time begins.
+func (l *Listener) answering(r *request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lastNumber++
+	r.number, r.since = l.lastNumber, time.Now()
+}
+
+// completed ends the wait for the peer. It returns false if another request has taken the place.
+func (l *Listener) completed(r *request) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	kept := l.pending[r]
+	delete(l.pending, r)
+	return kept
+}
+
+// failed gives the place of a request free, unless another request has taken it.
+func (l *Listener) failed(r *request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.pending[r] {
+		delete(l.pending, r)
+		l.waiting--
+		l.conns--
+	}
+}
+
+// accepted counts a connection that no longer waits for Accept.
+func (l *Listener) accepted() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiting--
+}
+
+// connClosed counts a connection that was closed.
+func (l *Listener) connClosed() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conns--
+}
