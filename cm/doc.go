@@ -143,6 +143,10 @@
 // each connection a PD of its own. The memory for messages has no remote access rights. Soft iWARP
 // lets a peer read any memory of the PD whose key it knows, whatever the rights of the memory.
 //
+// A [PacketConn] takes datagrams of any host. None of them ends it: on some devices a datagram that is
+// longer than its receive breaks the queue pair, which Recv then makes ready again. Datagrams that are
+// in the queues at that time are lost.
+//
 // [ListenOptions].Check can reject a request before it gets any memory, and Backlog, HalfOpen,
 // MaxConns and MaxMemory limit what peers can use. On networks that are not trusted, use crypto/tls
 // over a [Stream]: it authenticates the peer and encrypts the stream, but not RDMA operations.

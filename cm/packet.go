@@ -25,6 +25,7 @@ type PacketConn struct {
 	addrs Addrs
 	qkey  uint32
 	mtu   int
+	size  int   // of a receive, in bytes
 	peer  *Peer // the peer of DialPacket, nil after ListenPacket
 
 	mem        memory // slots for receiving, then for sending
@@ -78,6 +79,11 @@ func (o PacketOptions) defaults(op string, maxData int) (PacketOptions, error) {
 	o.Spin = all.Spin
 	return o, nil
 }
+
+// longestDatagram is the size of the longest datagram that a receive has room for, in bytes: the largest
+// MTU that there is. Strangers can send datagrams that are longer than the MTU of this port, and on some
+// devices one that is longer than its receive breaks the QP. Tests change it.
+var longestDatagram = uverbs.MTU4096.Bytes()
 
 // Peer is a sender or receiver of datagrams, or a multicast group. It is a plain value and a
 // [net.Addr].
@@ -256,9 +262,10 @@ func (p *PacketConn) make() error {
 		return err
 	}
 	p.mtu = port.ActiveMTU.Bytes()
+	p.size = uverbs.GRHSize + longestDatagram
 	p.ahs.pd = p.dev.shared.pd
 	recvs, sends := p.o.Depth+1, p.o.SendDepth // one more receive for the datagram that Recv has returned
-	if p.mem, err = p.dev.shared.pool.alloc(recvs+sends, uverbs.GRHSize+p.mtu); err != nil {
+	if p.mem, err = p.dev.shared.pool.alloc(recvs+sends, max(p.size, p.mtu)); err != nil {
 		return err
 	}
 	if p.recv.completions, err = newCompletions(dev, recvs); err != nil {

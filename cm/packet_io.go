@@ -28,7 +28,7 @@ func (p *PacketConn) MaxDatagram() int { return p.mtu }
 
 // post posts the receive of a slot.
 func (p *PacketConn) post(slot int) error {
-	return p.qp.PostRecv(uint64(slot), p.mem.sge(slot, uverbs.GRHSize+p.mtu))
+	return p.qp.PostRecv(uint64(slot), p.mem.sge(slot, p.size))
 }
 
 // opError returns the error of an operation that has failed.
@@ -75,13 +75,16 @@ func (p *PacketConn) Recv(ctx context.Context) (data []byte, from Peer, err erro
 	}
 	for {
 		wcs, err := p.recv.next(ctx, &p.o, 1)
-		if err == nil {
-			err = p.qp.Err(&wcs[0])
-		}
 		if err != nil {
 			return nil, Peer{}, p.opError(what, err)
 		}
 		wc := &wcs[0]
+		if wc.Status != uverbs.WCSuccess {
+			if err := p.recover(ctx, wc); err != nil {
+				return nil, Peer{}, p.opError(what, err)
+			}
+			continue
+		}
 		if wc.ID > uint64(p.o.Depth) || int64(wc.ByteLen) > int64(p.mem.size) {
 			return nil, Peer{}, p.opError(what, fmt.Errorf("the device has completed receive %d of %d with %d bytes: %w", wc.ID, p.o.Depth+1, wc.ByteLen, syscall.EIO))
 		}
@@ -105,6 +108,60 @@ func (p *PacketConn) Recv(ctx context.Context) (data []byte, from Peer, err erro
 			return nil, Peer{}, p.opError(what, err)
 		}
 	}
+}
+
+// recover makes Recv work again after a failed receive, which a stranger can cause. It posts the
+// receive again. If the device has moved the QP to state ERR, recover makes the QP ready again and
+// posts all receives; datagrams in both queues are lost. The caller has the turn of the receive queue.
+func (p *PacketConn) recover(ctx context.Context, wc *uverbs.WC) error {
+	failed := p.qp.Err(wc)
+	if p.closing.Load() || wc.ID > uint64(p.o.Depth) {
+		return failed
+	}
+	attr, err := p.qp.Query()
+	switch {
+	case err != nil:
+		return errors.Join(failed, err)
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case attr.State != uverbs.QPErr:
+		return p.post(int(wc.ID))
+	}
+	if err := p.send.takeTurn(ctx); err != nil {
+		return err
+	}
+	defer func() { <-p.send.turn }()
+	if err := p.revive(); err != nil {
+		return errors.Join(failed, err)
+	}
+	return nil
+}
+
+// revive makes a QP in state ERR ready again and posts all receives. The caller has both turns.
+func (p *PacketConn) revive() error {
+	if err := p.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState); err != nil {
+		return err
+	}
+	for _, q := range []*packetQueue{&p.recv, &p.send} { // the completions of what was flushed
+		for n := 1; n > 0; {
+			var err error
+			if n, err = q.cq.Poll(q.wcs[:]); err != nil {
+				return err
+			}
+		}
+	}
+	p.inFlight = 0
+	for _, state := range []uverbs.QPState{uverbs.QPInit, uverbs.QPRTR, uverbs.QPRTS} {
+		if err := p.id.modifyTo(p.qp, state, nil); err != nil {
+			return err
+		}
+	}
+	for slot := range p.o.Depth + 1 {
+		if err := p.post(slot); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // sender returns the address of the sender of a datagram. The error matches EINVAL if the headers

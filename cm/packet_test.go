@@ -261,6 +261,74 @@ func TestPacketUnanswerable(t *testing.T) {
 	}
 }
 
+// TestPacketTooLong: datagrams that are longer than a receive do not end a PacketConn, whatever the device does
+// with its QP.
+func TestPacketTooLong(t *testing.T) {
+	ctx := within(t)
+	old := longestDatagram
+	longestDatagram = 64
+	server := newPackets(t, firstAny, PacketOptions{Depth: 4})
+	longestDatagram = old
+	client := value(DialPacket(ctx, server.LocalAddr().String(), PacketOptions{}))(t)
+	defer client.Close()
+	to, _ := client.DialedPeer()
+	for round := range 3 {
+		for range 7 { // more than there are receives
+			must(t, client.Send(ctx, make([]byte, 200), to))
+		}
+		arrives(t, client, server, fmt.Sprint("round ", round))
+	}
+}
+
+// TestPacketRevived: Recv makes a QP ready again that was moved to state ERR, also while it waits, and a later Send
+// works too.
+func TestPacketRevived(t *testing.T) {
+	ctx := within(t)
+	server := newPackets(t, firstAny, PacketOptions{Depth: 4})
+	client := value(DialPacket(ctx, server.LocalAddr().String(), PacketOptions{}))(t)
+	defer client.Close()
+	to, _ := client.DialedPeer()
+	for round := range 3 {
+		must(t, server.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+		from := arrives(t, client, server, fmt.Sprint("round ", round))
+		must(t, server.Send(ctx, []byte("answer"), from))
+		if got, _ := received(t, client); got != "answer" {
+			t.Errorf("received %q", got)
+		}
+	}
+	must(t, server.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState), server.Close())
+	if _, _, err := server.Recv(ctx); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Recv after Close: %v", err)
+	}
+	must(t, client.Send(ctx, []byte("to nobody"), to))
+}
+
+// arrives sends short datagrams until the server receives one, and returns its sender.
+func arrives(t *testing.T, client, server *PacketConn, text string) Peer {
+	t.Helper()
+	to, _ := client.DialedPeer()
+	ctx, cancel := context.WithCancel(within(t))
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		for ctx.Err() == nil {
+			if err := client.Send(ctx, []byte(text), to); err != nil && ctx.Err() == nil {
+				t.Errorf("send: %v", err)
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
+	defer sending.Wait()
+	defer cancel()
+	for {
+		data, from, err := server.Recv(ctx)
+		must(t, err)
+		if string(data) == text {
+			return from
+		}
+	}
+}
+
 // TestPacketNotifyError: Recv and Send do not wait for a CQ that cannot be armed.
 func TestPacketNotifyError(t *testing.T) {
 	ctx := within(t)
