@@ -94,7 +94,7 @@ func TestRefusedByDevice(t *testing.T) {
 		want   bool
 	}{
 		{recvBit | 3, uverbs.WCLocLenErr, false, true}, {recvBit, uverbs.WCLocLenErr, true, true},
-		{recvBit, uverbs.WCRemInvReqErr, false, true}, {recvBit, uverbs.WCLocQPOpErr, false, true},
+		{recvBit, uverbs.WCRemInvReqErr, false, true}, {recvBit, uverbs.WCLocAccessErr, false, true}, {recvBit, uverbs.WCLocQPOpErr, false, true},
 		{recvBit, uverbs.WCLocQPOpErr, true, false}, {recvBit, uverbs.WCWRFlushErr, false, false}, {recvBit, uverbs.WCGeneralErr, true, false},
 		{3, uverbs.WCLocLenErr, false, false}, {3, uverbs.WCRemInvReqErr, false, false}, {opBit | 3, uverbs.WCLocQPOpErr, false, false},
 	} {

@@ -239,13 +239,14 @@ func (c *Conn) handleCompletion(wc *uverbs.WC) {
 // refusedByDevice reports whether the device has failed a receive because of what the peer has sent.
 // All receives are valid, so their status says that. Devices differ in the status for a message that
 // is too long: mlx5 and siw have WCLocLenErr, and rxe WCRemInvReqErr or WCLocQPOpErr. siw uses the
-// latter when the connection breaks.
+// latter when the connection breaks. For a SEND that invalidates a key which it may not, rxe has
+// WCRemInvReqErr and mlx5 WCLocAccessErr.
 func refusedByDevice(wc *uverbs.WC, iwarp bool) bool {
 	if wc.ID&recvBit == 0 {
 		return false
 	}
 	switch wc.Status {
-	case uverbs.WCLocLenErr, uverbs.WCRemInvReqErr:
+	case uverbs.WCLocLenErr, uverbs.WCLocAccessErr, uverbs.WCRemInvReqErr:
 		return true
 	case uverbs.WCLocQPOpErr:
 		return !iwarp
