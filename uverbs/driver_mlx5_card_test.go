@@ -4,7 +4,10 @@ package uverbs
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -179,5 +182,27 @@ func (c *card) pingPong(i int, wcs []WC, sgl []SGE, inline []byte) {
 	c.fast(2, entry)
 	if n, err := c.cq.Poll(wcs); n != 2 || err != nil || wcs[0].ID != 3 || wcs[1].ID != 1 {
 		c.t.Fatalf("%d: %d completions %+v, %v", i, n, wcs[:n], err)
+	}
+}
+
+// TestMlx5Size: a size that the card does not have is refused with the sizes that it has.
+func TestMlx5Size(t *testing.T) {
+	for _, f := range []struct {
+		size mlx5.SizeError
+		want string
+	}{
+		{mlx5.SizeError{What: "MaxInline", Got: 1000, Most: 956}, "MaxInline is 1000, allowed: 0 to 956 bytes"},
+		{mlx5.SizeError{What: "MaxInline", Got: 1, Most: 0}, "MaxInline is 1, allowed: 0 to 0 bytes"},
+		{mlx5.SizeError{What: "MaxSendWR", Got: 70000, Most: 32768}, "MaxSendWR is 70000, allowed: 1 to 32768"},
+		{mlx5.SizeError{What: "MaxSRQ", Got: 3, Most: 0}, "MaxSRQ is 3, allowed: 0 (not supported by the device)"},
+	} {
+		err := mlx5Size("CreateQP", fmt.Errorf("ring: %w", &f.size))
+		var arg *ArgError
+		if !errors.As(err, &arg) || arg.Op != "CreateQP" || arg.Field != f.size.What || !strings.HasSuffix(err.Error(), f.want) {
+			t.Errorf("%+v: %v, want %q", f.size, err, f.want)
+		}
+	}
+	if other := errors.New("no memory"); mlx5Size("CreateQP", other) != other {
+		t.Error("another error is not returned as it is")
 	}
 }

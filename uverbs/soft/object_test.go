@@ -306,3 +306,33 @@ func TestLimits(t *testing.T) {
 		}
 	}
 }
+
+// TestQPFlags: which types of QPs may be created with which flags.
+func TestQPFlags(t *testing.T) {
+	const (
+		loopback = abi.IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK
+		padding  = abi.IB_UVERBS_QP_CREATE_PCI_WRITE_END_PADDING
+		fcs      = abi.IB_UVERBS_QP_CREATE_SCATTER_FCS
+		vlan     = abi.IB_UVERBS_QP_CREATE_CVLAN_STRIPPING
+	)
+	for _, f := range []struct {
+		typ, flags uint32
+		want       syscall.Errno
+	}{
+		{abi.IB_UVERBS_QPT_RC, 0, 0},
+		{abi.IB_UVERBS_QPT_RC, loopback, syscall.EINVAL},
+		{abi.IB_UVERBS_QPT_RC, fcs, syscall.EINVAL},
+		{abi.IB_UVERBS_QPT_UD, 0, 0},
+		{abi.IB_UVERBS_QPT_UD, loopback, 0},
+		{abi.IB_UVERBS_QPT_UD, loopback | padding, 0},
+		{abi.IB_UVERBS_QPT_UD, fcs, syscall.EINVAL},
+		{abi.IB_UVERBS_QPT_UD, vlan, syscall.EINVAL},
+		{abi.IB_UVERBS_QPT_UD, loopback | vlan, syscall.EINVAL},
+		{abi.IB_UVERBS_QPT_RAW_PACKET, fcs | vlan, 0},
+		{abi.IB_UVERBS_QPT_DRIVER, fcs, 0},
+	} {
+		if got := checkQPFlags(f.typ, f.flags); got != f.want {
+			t.Errorf("type %d, flags %#x: %v, want %v", f.typ, f.flags, got, f.want)
+		}
+	}
+}
