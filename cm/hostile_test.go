@@ -358,6 +358,39 @@ func TestHungDevice(t *testing.T) {
 	other.forget()
 }
 
+// TestHungRegistration: while the registration of a region hangs, connections whose messages have room in
+// other regions get slots and return them.
+func TestHungRegistration(t *testing.T) {
+	const size = 128
+	r := &region{mr: &uverbs.MR{}, bytes: make([]byte, 4*size), free: []span{{0, 4 * size}}}
+	p := &pool{regions: []*region{r}, trim: true}
+	other := value(p.alloc(1, size))(t)
+	p.registering.Lock() // as while the device carries out the command
+	waits := make(chan error)
+	go func() {
+		_, err := p.alloc(5, size) // for which there is too little
+		waits <- err
+	}()
+	until(t, "the rest is taken", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.used == 4*size
+	})
+	other.release()
+	m := value(p.alloc(1, size))(t)
+	if m.slots[0].at != 0 || p.used != 4*size {
+		t.Errorf("slot %+v, %d bytes are in use", m.slots[0], p.used)
+	}
+	m.release()
+	p.mu.Lock()
+	p.regions = append(p.regions, &region{mr: &uverbs.MR{}, bytes: make([]byte, size), free: []span{{0, size}}})
+	p.mu.Unlock()
+	p.registering.Unlock()
+	if err := <-waits; err != nil || p.used != 5*size { // there is room now, so nothing is registered
+		t.Errorf("%v, %d bytes are in use", err, p.used)
+	}
+}
+
 // TestAfterEnd: what may follow an end, and what may not.
 func TestAfterEnd(t *testing.T) {
 	end, over := header{kind: msgEnd}, header{kind: msgEnd, closesRead: true}

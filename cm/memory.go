@@ -19,7 +19,11 @@ type pool struct {
 	pd    *uverbs.PD
 	least int // smallest size of a region, in bytes
 
-	mu      sync.Mutex
+	// registering is held while a region is registered or its registration ends, which takes as long as
+	// the device does. It is locked before mu. Connections that need no new region do not wait for it.
+	registering sync.Mutex
+
+	mu      sync.Mutex // held for short times, not during a command, except in close
 	regions []*region
 	used    int  // guarded by mu: bytes of the slots in use
 	trim    bool // guarded by mu: a timer for trimIdle is set
@@ -102,24 +106,39 @@ type slot struct {
 func (p *pool) alloc(n, size int) (memory, error) {
 	size = (size + slotAlign - 1) &^ (slotAlign - 1)
 	m := memory{p, size, make([]slot, 0, n)}
+	if missing, _ := p.fillFree(&m, n); missing == 0 {
+		return m, nil
+	}
+	p.registering.Lock()
+	defer p.registering.Unlock()
+	missing, used := p.fillFree(&m, n) // there may be a new region now
+	if missing == 0 {
+		return m, nil
+	}
+	r, err := p.register(max(missing, p.least, min(used/growth, maxRegion)))
+	if err != nil && max(p.least, used/growth) > missing { // there may be enough memory for a smaller one
+		r, err = p.register(missing)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err != nil {
+		p.freeSlots(m.size, m.slots...)
+		return memory{}, err
+	}
+	p.regions = append(p.regions, r)
+	p.fill(&m, r, n)
+	return m, nil
+}
+
+// fillFree takes free slots until there are n. It returns how many bytes are missing, and how many all
+// slots in use have.
+func (p *pool) fillFree(m *memory, n int) (missing, used int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, r := range p.regions {
-		p.fill(&m, r, n)
+		p.fill(m, r, n)
 	}
-	if missing := (n - len(m.slots)) * size; missing > 0 {
-		r, err := p.register(max(missing, p.least, min(p.used/growth, maxRegion)))
-		if err != nil && max(p.least, p.used/growth) > missing { // there may be enough memory for a smaller one
-			r, err = p.register(missing)
-		}
-		if err != nil {
-			p.freeSlots(m.size, m.slots...)
-			return memory{}, err
-		}
-		p.regions = append(p.regions, r)
-		p.fill(&m, r, n)
-	}
-	return m, nil
+	return (n - len(m.slots)) * m.size, p.used
 }
 
 // fill takes slots from a region until there are n. The caller holds p.mu.
@@ -136,7 +155,7 @@ func (p *pool) fill(m *memory, r *region, n int) {
 	}
 }
 
-// register makes a region. The caller holds p.mu.
+// register makes a region. The caller holds p.registering.
 func (p *pool) register(size int) (*region, error) {
 	buf, err := uverbs.AllocBuffer(size)
 	if err != nil {
@@ -203,16 +222,24 @@ func (p *pool) freeSlots(size int, slots ...slot) {
 
 // trimIdle closes the regions that were idle for idleGrace.
 func (p *pool) trimIdle() {
+	p.registering.Lock()
+	defer p.registering.Unlock()
+	p.mu.Lock()
+	var old []*region
+	p.regions = slices.DeleteFunc(p.regions, func(r *region) bool {
+		if !r.idle() || time.Since(r.idleSince) < idleGrace {
+			return false
+		}
+		old = append(old, r)
+		return true
+	})
+	p.mu.Unlock()
+	old = slices.DeleteFunc(old, func(r *region) bool { return r.close() == nil }) // nobody else has them
+
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.trim = false
-	p.regions = slices.DeleteFunc(p.regions, func(r *region) bool {
-		if r.idle() && time.Since(r.idleSince) >= idleGrace && r.close() == nil {
-			return true
-		}
-		p.trim = p.trim || r.idle()
-		return false
-	})
+	p.regions = append(p.regions, old...)
+	p.trim = slices.ContainsFunc(p.regions, (*region).idle)
 	if p.trim {
 		time.AfterFunc(idleGrace, p.trimIdle)
 	}
@@ -221,6 +248,8 @@ func (p *pool) trimIdle() {
 // close closes all regions. No slot is in use, except for messages of closed connections that the
 // program may still read.
 func (p *pool) close() error {
+	p.registering.Lock()
+	defer p.registering.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var errs []error
