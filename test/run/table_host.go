@@ -224,7 +224,7 @@ func (c *config) suites() []suite {
 // play, test has the kernel take commands in one way only, and the suite soft has another.
 var groups = map[string][]string{
 	"test": {"check", "unit", "soft/auto", "soft/write", "soft/cm", "soft/sockets", "soft/rsocket", "siw/verbs", "rxe/cm", "rxe/verbs", "rxe/interop", "rxe/bare", "siw/mixed", "mlx5/ib"},
-	"testall": {"race", "rxe/write", "soft/ioctl", "soft/cmsockets", "soft/race", "soft/cmrace", "soft/loss", "soft/lossioctl", "soft/losswrite", "soft/cmloss", "abi", "benchonce", "costs", "sidebyside", "size", "mlx5/roce", "mlx5cm",
+	"testall": {"race", "rxe/write", "rxe/one", "soft/ioctl", "soft/cmsockets", "soft/race", "soft/cmrace", "soft/loss", "soft/lossioctl", "soft/losswrite", "soft/cmloss", "abi", "benchonce", "costs", "sidebyside", "size", "mlx5/roce", "mlx5cm",
 		"vmtest", "perf", "hosts", "control", "cards", "softrxe", "softmlx5", "rsocket", "siw/interop", "flat", "traffic", "racevm"},
 }
 

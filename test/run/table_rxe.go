@@ -75,6 +75,13 @@ func (c *config) rxeSuite() suite {
 				only("cm", "TestNoModule"),
 			},
 		},
+		{
+			name: "one", flags: []string{"-cpus", "1"}, env: env, // where a goroutine that waits must leave the processor to others
+			programs: []program{
+				{name: "uverbs.test", run: "Wait"},
+				only("conformance", "TestCQWait", "TestCQWaitCanceled", "TestCompChannelWait", "TestCloseWithEvents"),
+			},
+		},
 	}...)}
 }
 
