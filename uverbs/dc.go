@@ -115,8 +115,8 @@ func (d *Device) checkStreams(want DCIStreams) error {
 		return err
 	case streams == 0:
 		return &FeatureError{
-			Feature: "CREATE_QP with DCIStreams", Since: Version{5, 14}, Driver: d.driver.name(),
-			Err: errors.New("the adapter or the kernel does not have the capability log_max_dci_stream_channels"),
+			Feature: "CREATE_QP with DCIStreams", Driver: d.driver.name(),
+			Err: errors.New("the adapter does not have the capability log_max_dci_stream_channels, or the kernel is older than Linux 5.14"),
 		}
 	case want.LogConcurrent < 1 || want.LogConcurrent > streams:
 		return argErr("CreateDCI", "Streams.LogConcurrent", want.LogConcurrent, "1 to %d, or no streams", streams)
