@@ -16,8 +16,12 @@ import (
 	"syscall"
 )
 
-// Documentation and translations are of no use here.
+// Documentation and translations are of no use here, except the tests that rdma-core has as an
+// example of its bindings for Python.
 var docs = regexp.MustCompile(`^usr/share/(doc|man|info|locale|lintian|bug|doc-base)/`)
+
+// rdmaTests is where python3-pyverbs has tests.
+const rdmaTests = "usr/share/doc/rdma-core/tests/"
 
 // topLinks are what a system with a merged /usr has instead of directories.
 var topLinks = []string{"bin", "sbin", "lib", "lib64"}
@@ -77,7 +81,7 @@ func untar(r io.Reader, root *os.Root, skip *regexp.Regexp) error {
 			return err
 		}
 		name := merged(h.Name)
-		if name == "." || slices.Contains(topLinks, name) || docs.MatchString(name) || (skip != nil && skip.MatchString(name)) {
+		if name == "." || slices.Contains(topLinks, name) || docs.MatchString(name) && !strings.HasPrefix(name, rdmaTests) || (skip != nil && skip.MatchString(name)) {
 			continue
 		}
 		if err := untarEntry(tr, h, name, root); err != nil {

@@ -81,6 +81,7 @@ func TestUntar(t *testing.T) {
 		tar.Header{Name: "./bin/same", Typeflag: tar.TypeLink, Linkname: "./usr/bin/prog"},
 		tar.Header{Name: "./bin", Typeflag: tar.TypeSymlink, Linkname: "elsewhere"},
 		tar.Header{Name: "./usr/share/doc/x/copyright", Typeflag: tar.TypeReg, Mode: 0o644},
+		tar.Header{Name: "./usr/share/doc/rdma-core/tests/x.py", Typeflag: tar.TypeReg, Mode: 0o644},
 		tar.Header{Name: "./usr/lib/modules/9/kernel/sound/s.ko", Typeflag: tar.TypeReg, Mode: 0o644},
 		tar.Header{Name: "./dev/null", Typeflag: tar.TypeChar, Mode: 0o666},
 		tar.Header{Name: "./lib/x.so.1", Typeflag: tar.TypeReg, Mode: 0o644}, // a second package's
@@ -91,7 +92,8 @@ func TestUntar(t *testing.T) {
 	want := map[string]string{
 		"bin": "-> usr/bin", "sbin": "-> usr/sbin", "lib": "-> usr/lib", "lib64": "-> usr/lib64",
 		"usr/lib/x.so.1": "content of ./lib/x.so.1", "usr/lib/x.so": "-> x.so.1",
-		"usr/bin/prog": "content of ./usr/bin/prog", "usr/bin/same": "content of ./usr/bin/prog",
+		"usr/share/doc/rdma-core/tests/x.py": "content of ./usr/share/doc/rdma-core/tests/x.py",
+		"usr/bin/prog":                       "content of ./usr/bin/prog", "usr/bin/same": "content of ./usr/bin/prog",
 	}
 	if d := cmp.Diff(want, listing(t, dir)); d != "" {
 		t.Error(d)
