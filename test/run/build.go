@@ -21,6 +21,7 @@ var testPackages = map[string]string{
 	"mmio":        "mmio",
 	"netlinkrdma": "netlinkrdma",
 	"perf":        "tools/verbs/internal/perf",
+	"pyverbs":     "test/pyverbs",
 	"rsocket":     "cm/rsocket",
 	"rstream":     "test/rstream",
 	"rxe":         "mmio/rxe",

@@ -9,6 +9,7 @@ var (
 	perftest = append(rdmacm[:3:3], "perftest")
 	iproute2 = append(rdmacm[:3:3], "iproute2")
 	diags    = append(perftest[:4:4], "infiniband-diags")
+	pyverbs  = append(rdmacm[:3:3], "python3-pyverbs")
 
 	rspreload = append(rdmacm[:3:3], "curl", "redis-tools") // for librspreload.so
 )

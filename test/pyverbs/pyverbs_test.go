@@ -1,0 +1,81 @@
+// Package pyverbs runs tests that rdma-core has for its own libmlx5, written in Python, on the modelled
+// ConnectX of test/hca: like test/control, they tell whether it is the model that is at fault.
+package pyverbs
+
+import (
+	"compress/gzip"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/program"
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(testenv.Main(m, ""))
+}
+
+// installed is where Debian's package of rdma-core's bindings for Python has the tests.
+const installed = "/usr/share/doc/rdma-core/tests"
+
+// TestDC runs the tests of DC, except those that need DEVX.
+func TestDC(t *testing.T) {
+	testenv.Guest(t)
+	dir := filepath.Join(t.TempDir(), "tests")
+	// The first file imports the modules in an order in which they find each other.
+	unpack(t, dir, "test_addr.py", "test_mlx5_dc.py")
+	line := []string{"python3", filepath.Join(dir, "run_tests.py"), "--dev", "mlx5_0", "--gid", "0", "-v"}
+	tests := []string{"test_dc_rdma_write", "test_dc_send", "test_dc_rdma_write_stream"}
+	for _, name := range tests {
+		line = append(line, "tests.test_mlx5_dc.DCTest."+name)
+	}
+	out := program.Launch(t, line...).Wait(t)
+	if got := strings.Count(out, "... ok"); got != len(tests) {
+		t.Errorf("%d tests are ok, want %d:\n%s", got, len(tests), out)
+	}
+}
+
+// unpack copies rdma-core's tests to a directory, of the files named test_* only some.
+func unpack(t *testing.T, dir string, tests ...string) {
+	t.Helper()
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(installed + "/*")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no tests in %s: %v", installed, err)
+	}
+	for _, f := range files {
+		name := strings.TrimSuffix(filepath.Base(f), ".gz")
+		if strings.HasPrefix(name, "test_") && !slices.Contains(tests, name) {
+			continue
+		}
+		if err := unzip(f, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// unzip copies a file, which may be compressed.
+func unzip(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	r := io.Reader(in)
+	if strings.HasSuffix(from, ".gz") {
+		if r, err = gzip.NewReader(in); err != nil {
+			return err
+		}
+	}
+	b, err := io.ReadAll(r)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, b, 0o644)
+}
