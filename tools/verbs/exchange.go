@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -8,8 +9,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"regexp"
-	"slices"
 	"strconv"
 	"time"
 
@@ -103,21 +102,21 @@ func encodeXRCHello(a address) []byte {
 	return fmt.Appendf(nil, "%04x:%06x:%06x:%06x:%06x:%s\x00", a.LID, a.QPN, a.sendQPN, a.PSN, a.srqn, hex.EncodeToString(a.GID[:]))
 }
 
-var xrcHelloForm = regexp.MustCompile(`^([0-9a-f]{4}:[0-9a-f]{6}):([0-9a-f]{6})(:[0-9a-f]{6}):([0-9a-f]{6})(:[0-9a-f]{32}\x00)$`)
+const xrcHelloForm = "0000:000000:000000:000000:000000:" + helloGID
 
 // decodeXRCHello reads an address with XRC.
 func decodeXRCHello(b []byte) (a address, err error) {
-	m := xrcHelloForm.FindSubmatch(b)
+	m := hexFields(b, xrcHelloForm)
 	if m == nil {
 		return a, fmt.Errorf("the peer speaks another protocol: got %s, expected LID:QPN:QPN:PSN:SRQN:GID in hexadecimal, as ibv_xsrq_pingpong sends", peertext.Quote(b))
 	}
 	hello := func(qpn []byte) (uverbs.Endpoint, error) { // what is there is a hello without the other numbers
-		return decodeHello(slices.Concat(qpn, m[3], m[5]))
+		return decodeHello(fmt.Appendf(nil, "%s:%s:%s:%s\x00", m[0], qpn, m[3], m[5]))
 	}
 	if a.Endpoint, err = hello(m[1]); err != nil {
 		return a, err
 	}
-	sender, err := hello(slices.Concat(m[1][:len("0000:")], m[2]))
+	sender, err := hello(m[2])
 	if err != nil {
 		return a, err
 	}
@@ -132,11 +131,28 @@ func encodeHello(e uverbs.Endpoint) []byte {
 	return fmt.Appendf(nil, "%04x:%06x:%06x:%s\x00", e.LID, e.QPN, e.PSN, hex.EncodeToString(e.GID[:]))
 }
 
-var helloForm = regexp.MustCompile(`^([0-9a-f]{4}):([0-9a-f]{6}):([0-9a-f]{6}):([0-9a-f]{32})\x00$`)
+const (
+	helloForm = "0000:000000:000000:" + helloGID
+	helloGID  = "00000000000000000000000000000000\x00"
+)
+
+// hexFields returns the numbers of a message in the given form, in which 0 stands for a hexadecimal
+// digit in lower case and everything else for itself. It returns nil if the message has another form.
+func hexFields(b []byte, form string) [][]byte {
+	if len(b) != len(form) {
+		return nil
+	}
+	for i, c := range b {
+		if digit := c >= '0' && c <= '9' || c >= 'a' && c <= 'f'; form[i] == '0' && !digit || form[i] != '0' && c != form[i] {
+			return nil
+		}
+	}
+	return bytes.Split(b[:len(b)-1], []byte(":"))
+}
 
 // decodeHello reads an endpoint.
 func decodeHello(b []byte) (e uverbs.Endpoint, err error) {
-	m := helloForm.FindSubmatch(b)
+	m := hexFields(b, helloForm)
 	if m == nil {
 		return e, fmt.Errorf("the peer speaks another protocol: got %s, expected LID:QPN:PSN:GID in hexadecimal, as ibv_rc_pingpong sends", peertext.Quote(b))
 	}
@@ -145,10 +161,10 @@ func decodeHello(b []byte) (e uverbs.Endpoint, err error) {
 		err = errors.Join(err, perr)
 		return uint32(n)
 	}
-	e.LID = uint16(number(m[1]))
-	e.QPN = number(m[2])
-	e.PSN = number(m[3])
-	_, herr := hex.Decode(e.GID[:], m[4])
+	e.LID = uint16(number(m[0]))
+	e.QPN = number(m[1])
+	e.PSN = number(m[2])
+	_, herr := hex.Decode(e.GID[:], m[3])
 	if err := errors.Join(err, herr); err != nil {
 		return e, err
 	}
