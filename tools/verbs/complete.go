@@ -2,81 +2,77 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// newCompletion makes the command that prints the scripts for shells. A root command with it gets no
-// other one from cobra.
-func newCompletion() *cobra.Command {
-	return &cobra.Command{
+// newCompletion makes the command that prints the scripts for shells.
+func newCompletion() *command.Command {
+	return &command.Command{
 		Use:   "completion [flags] bash|zsh|fish|powershell",
 		Short: "Print the script for a shell that completes commands, flags, devices and ports",
-		Long:  `The script for bash needs the package bash-completion.`,
 		Example: `  verbs completion bash > /etc/bash_completion.d/verbs
   verbs completion zsh > "${fpath[1]}/_verbs"
   verbs completion fish > ~/.config/fish/completions/verbs.fish`,
-		Args: cobra.MatchAll(atLeast(1), arguments(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			root, out := cmd.Root(), cmd.OutOrStdout()
-			write, err := choice("the shell", args[0], map[string]func() error{
-				"bash":       func() error { return root.GenBashCompletionV2(out, true) },
-				"zsh":        func() error { return root.GenZshCompletion(out) },
-				"fish":       func() error { return root.GenFishCompletion(out, true) },
-				"powershell": func() error { return root.GenPowerShellCompletionWithDesc(out) },
+		Args: exactly(1),
+		Run: func(cmd *command.Command, args []string) error {
+			script, err := choice("the shell", args[0], map[string]string{
+				"bash": command.Bash, "zsh": command.Zsh, "fish": command.Fish, "powershell": command.PowerShell,
 			})
 			if err != nil {
 				return err
 			}
-			return write()
+			_, err = io.WriteString(cmd.Out(), script)
+			return err
 		},
 	}
 }
 
 // completeAll completes a command and all below it.
-func completeAll(cmd *cobra.Command) {
-	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		var all []cobra.Completion
-		for _, form := range nextArguments(cmd.Use, args) {
-			all = append(all, completions(form, text)...)
+func completeAll(cmd *command.Command) {
+	if cmd.Complete == nil {
+		cmd.Complete = func(args []string, text string) (all []command.Completion) {
+			for _, form := range nextArguments(cmd.Use, args) {
+				all = append(all, completions(form, text)...)
+			}
+			return all
 		}
-		return all, cobra.ShellCompDirectiveNoFileComp
 	}
-	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-		if values := flagCompletions(cmd, f.Name); values != nil {
-			cmd.RegisterFlagCompletionFunc(f.Name, func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-				return values(), cobra.ShellCompDirectiveNoFileComp
-			})
-		}
-	})
+	cmd.CompleteFlag = func(f *pflag.Flag) ([]command.Completion, bool) { return flagCompletions(cmd, f) }
 	for _, c := range cmd.Commands() {
 		completeAll(c)
 	}
 }
 
-// flagCompletions returns the function that lists the values of a flag, or nil. Files are completed by
-// the shell.
-func flagCompletions(cmd *cobra.Command, name string) func() []cobra.Completion {
-	switch name {
+// flagCompletions lists the values of a flag, and returns false if they are files, which the shell
+// completes.
+func flagCompletions(cmd *command.Command, f *pflag.Flag) ([]command.Completion, bool) {
+	switch f.Name {
 	case "dev":
-		return func() []cobra.Completion { return completions("DEV", "") }
+		return completions("DEV", ""), true
 	case "ib-port":
-		return func() []cobra.Completion { return portNumbers(cmd.Flag("dev").Value.String()) }
+		return portNumbers(cmd.Flag("dev").Value.String()), true
 	case "type": // the help lists them
-		_, types, _ := strings.Cut(cmd.Flag(name).Usage, ": ")
-		return func() []cobra.Completion { return strings.Split(types, ", ") }
+		_, types, _ := strings.Cut(f.Usage, ": ")
+		return plain(strings.Split(types, ", ")), true
 	}
-	if f := cmd.Flag(name); f.Value.Type() == "bool" || strings.Contains(f.Usage, "`FILE`") {
-		return nil
+	return nil, !strings.Contains(f.Usage, "`FILE`")
+}
+
+// plain returns completions without a description.
+func plain(words []string) (all []command.Completion) {
+	for _, w := range words {
+		all = append(all, command.Completion{Text: w})
 	}
-	return func() []cobra.Completion { return nil } // nothing, and no files either
+	return all
 }
 
 // nextArguments returns the forms that the next argument may have, from the usage line of a command and
@@ -113,32 +109,32 @@ func nextArguments(use string, args []string) []string {
 
 // completions lists what an argument of a form may be: the usage line has it in capitals if it is one of
 // many, and the word itself otherwise.
-func completions(form, text string) (all []cobra.Completion) {
+func completions(form, text string) (all []command.Completion) {
 	switch form {
 	case "DEV", "DEV...":
 		for _, d := range completionDevices() {
-			all = append(all, cobra.CompletionWithDesc(d.Name, d.Driver))
+			all = append(all, command.Completion{Text: d.Name, About: d.Driver})
 		}
 	case "DEV/PORT", "DEV[/PORT]":
 		for _, d := range completionDevices() {
 			if form != "DEV/PORT" && !strings.HasPrefix(text, d.Name+"/") {
-				all = append(all, cobra.CompletionWithDesc(d.Name, d.Driver))
+				all = append(all, command.Completion{Text: d.Name, About: d.Driver})
 			}
 			if form == "DEV/PORT" || d.Ports > 1 || strings.HasPrefix(text, d.Name) {
 				for port := 1; port <= d.Ports; port++ {
-					all = append(all, cobra.CompletionWithDesc(fmt.Sprintf("%s/%d", d.Name, port), d.Driver))
+					all = append(all, command.Completion{Text: fmt.Sprintf("%s/%d", d.Name, port), About: d.Driver})
 				}
 			}
 		}
 	case "NETDEV":
 		links, _ := net.Interfaces()
 		for _, l := range links {
-			all = append(all, l.Name)
+			all = append(all, command.Completion{Text: l.Name})
 		}
 	default:
 		for word := range strings.SplitSeq(form, "|") {
 			if word != "" && word == strings.ToLower(word) && word[0] >= 'a' {
-				all = append(all, word)
+				all = append(all, command.Completion{Text: word})
 			}
 		}
 	}
@@ -152,7 +148,7 @@ func completionDevices() []uverbs.DeviceInfo {
 }
 
 // portNumbers lists the ports of a device, or of all if the name is empty.
-func portNumbers(device string) (all []cobra.Completion) {
+func portNumbers(device string) (all []command.Completion) {
 	most := 0
 	for _, d := range completionDevices() {
 		if device == "" || device == d.Name {
@@ -160,7 +156,7 @@ func portNumbers(device string) (all []cobra.Completion) {
 		}
 	}
 	for port := 1; port <= most; port++ {
-		all = append(all, strconv.Itoa(port))
+		all = append(all, command.Completion{Text: strconv.Itoa(port)})
 	}
 	return all
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spf13/cobra"
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 )
 
 // complete returns what the shell offers for the last of some words, without descriptions.
@@ -16,7 +16,7 @@ func complete(t *testing.T, device string, words ...string) []string {
 	if err != nil {
 		t.Fatalf("%q: %v\n%s", words, err, out)
 	}
-	all, rest, ok := strings.Cut(out, ":4\n") // 4 is ShellCompDirectiveNoFileComp
+	all, rest, ok := strings.Cut(out, ":4\n") // 4 is for no files
 	if !ok {
 		t.Fatalf("%q: the shell would offer files:\n%s%s", words, all, rest)
 	}
@@ -76,7 +76,7 @@ func TestComplete(t *testing.T) {
 			words = append(words, strings.Trim(w, "_"))
 		}
 		got, want := complete(t, devices, words...), slices.Clone(c.want)
-		// cobra leaves what does not begin with the word to the shell, except for commands and flags.
+		// The shell leaves out what does not begin with the word.
 		slices.Sort(got)
 		slices.Sort(want)
 		if !slices.Equal(got, want) {
@@ -94,7 +94,7 @@ func TestComplete(t *testing.T) {
 // TestCompleteFile: files are completed for flags that name one.
 func TestCompleteFile(t *testing.T) {
 	out, err := run(t, "__complete", "perf", "send-bw", "--plot", "")
-	if err != nil || !strings.HasPrefix(out, ":0\n") { // ShellCompDirectiveDefault
+	if err != nil || !strings.HasPrefix(out, ":0\n") { // 0 is for files
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -137,9 +137,9 @@ func TestNextArguments(t *testing.T) {
 			t.Errorf("after %q of %q: %q, want %q", c.args, c.use, got, c.want)
 		}
 	}
-	commands(newRoot(), func(cmd *cobra.Command) {
-		if cmd.ValidArgsFunction == nil {
-			t.Errorf("%s: arguments are not completed", cmd.CommandPath())
+	commands(tree(), func(cmd *command.Command) {
+		if cmd.Complete == nil {
+			t.Errorf("%s: arguments are not completed", cmd.Path())
 		}
 	})
 }

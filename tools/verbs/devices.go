@@ -6,8 +6,7 @@ import (
 	"io"
 	"text/tabwriter"
 
-	"github.com/spf13/cobra"
-
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -25,9 +24,9 @@ type deviceRow struct {
 	Reason    string `json:"reason,omitempty"`
 }
 
-func newDevices() *cobra.Command {
+func newDevices() *command.Command {
 	var asJSON bool
-	cmd := &cobra.Command{
+	cmd := &command.Command{
 		Use:   "devices [flags]",
 		Short: "List the RDMA devices, and why one cannot be used",
 		Long: `A device with the driver "rxe, in software" is in this process: GOVERBS_SOFT gives one to each
@@ -36,16 +35,16 @@ program, and it behaves like rxe. Another program does not see the device, but h
   GOVERBS_SOFT=auto verbs devices
   verbs devices --json | jq -r '.[] | select(.usable) | .device'`,
 		Args: arguments(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Run: func(cmd *command.Command, _ []string) error {
 			infos, err := uverbs.Devices()
 			if err != nil {
 				return err
 			}
-			if err := printDevices(cmd.OutOrStdout(), infos, asJSON); err != nil {
+			if err := printDevices(cmd.Out(), infos, asJSON); err != nil {
 				return err
 			}
 			if len(infos) == 0 {
-				fmt.Fprintln(cmd.ErrOrStderr(), "verbs: there is no RDMA device; load a driver, for example: modprobe rdma_rxe && verbs link add rxe0 type rxe netdev eth0; or "+softHint)
+				fmt.Fprintln(cmd.Err(), "verbs: there is no RDMA device; load a driver, for example: modprobe rdma_rxe && verbs link add rxe0 type rxe netdev eth0; or "+softHint)
 			}
 			return nil
 		},

@@ -10,9 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -69,9 +68,9 @@ const doctorSchema = 1
 // loopbackTime bounds a ping-pong.
 const loopbackTime = 10 * time.Second
 
-func newDoctor() *cobra.Command {
+func newDoctor() *command.Command {
 	var asJSON, verbose bool
-	cmd := &cobra.Command{
+	cmd := &command.Command{
 		Use:   "doctor [flags] [DEV...]",
 		Short: "Find out why RDMA does or does not work on this machine",
 		Long: `It checks everything that RDMA needs, from the kernel's modules to the GIDs, and plays ping-pong
@@ -85,15 +84,15 @@ Every problem is reported with its evidence and a fix.`,
   verbs doctor -v rxe0
   GOVERBS_SOFT=auto verbs doctor
   verbs doctor --json | jq -r '.findings[] | select(.level == "error") | .fix[]'`,
-		Annotations: map[string]string{exitKey: `  0  a ping-pong succeeded on every named device, or without DEV on at least one
-  1  RDMA does not work`},
-		RunE: func(cmd *cobra.Command, names []string) error {
+		Exit: `  0  a ping-pong succeeded on every named device, or without DEV on at least one
+  1  RDMA does not work`,
+		Run: func(cmd *command.Command, names []string) error {
 			d := examine(cmd.Context(), liveMachine(), names)
 			var err error
 			if asJSON {
-				err = printJSON(cmd.OutOrStdout(), d)
+				err = printJSON(cmd.Out(), d)
 			} else {
-				err = d.print(cmd.OutOrStdout(), verbose)
+				err = d.print(cmd.Out(), verbose)
 			}
 			if err == nil && !d.Works {
 				err = fmt.Errorf("doctor: %s, %s", plural(d.count(levelError), "error"), plural(d.count(levelWarning), "warning"))

@@ -464,9 +464,8 @@ It is so.
 func TestDoctorHere(t *testing.T) {
 	var out bytes.Buffer
 	root := newRoot()
-	root.SetOut(&out)
-	root.SetArgs([]string{"doctor", "--json", "no-such-device"})
-	err := root.ExecuteContext(t.Context())
+	root.Stdout = &out
+	err := root.Execute(t.Context(), []string{"doctor", "--json", "no-such-device"})
 	if err == nil || !strings.HasPrefix(err.Error(), "doctor: ") {
 		t.Errorf("error is %v", err)
 	}

@@ -11,11 +11,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/spf13/cobra"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -31,9 +31,9 @@ type eventRow struct {
 	Address     string  `json:"address,omitempty"`
 }
 
-func newEvents() *cobra.Command {
+func newEvents() *command.Command {
 	var asJSON bool
-	cmd := &cobra.Command{
+	cmd := &command.Command{
 		Use:     "events [flags]",
 		Aliases: []string{"monitor"},
 		Short:   "Show what happens to devices, ports and addresses, until interrupted",
@@ -48,10 +48,10 @@ func newEvents() *cobra.Command {
     interface that goes up or down.`,
 		Example: `  verbs events
   verbs events --json | jq --unbuffered -r 'select(.event == "PORT_ERR") | .device'`,
-		Annotations: map[string]string{exitKey: "  0  interrupted\n  1  failure; standard error has the reason"},
-		Args:        arguments(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return newWatch().run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), asJSON)
+		Exit: "  0  interrupted\n  1  failure; standard error has the reason",
+		Args: arguments(0),
+		Run: func(cmd *command.Command, _ []string) error {
+			return newWatch().run(cmd.Context(), cmd.Out(), cmd.Err(), asJSON)
 		},
 	}
 	jsonFlag(cmd, &asJSON)

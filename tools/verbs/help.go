@@ -6,7 +6,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/spf13/cobra"
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 )
 
 // jsonHelp describes the output with --json.
@@ -17,11 +17,8 @@ var jsonHelp string
 // helpWidth is the number of columns of a help text.
 const helpWidth = 100
 
-// exitKey is the annotation of a command whose exit statuses 0 and 1 have a meaning of their own.
-const exitKey = "exit status"
-
 // printHelp prints the help of a command. Every command's has the same parts in the same order.
-func printHelp(cmd *cobra.Command, _ []string) {
+func printHelp(cmd *command.Command) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s.\n\nUsage:\n  %s\n", cmd.Short, cmd.UseLine())
 	if cmd.Long != "" {
@@ -33,52 +30,37 @@ func printHelp(cmd *cobra.Command, _ []string) {
 		}
 	}
 	var commands string
+	const nameWidth = 11
 	for _, c := range cmd.Commands() {
-		if c.IsAvailableCommand() || c.Name() == "help" {
-			commands += fmt.Sprintf("  %-*s  %s\n", c.NamePadding(), c.Name(), c.Short)
-		}
+		commands += fmt.Sprintf("  %-*s  %s\n", nameWidth, c.Name(), c.Short)
 	}
 	part("Commands", commands)
 	part("Examples", cmd.Example)
 	part("Flags", cmd.Flags().FlagUsagesWrapped(helpWidth))
-	exit := cmd.Annotations[exitKey]
+	exit := cmd.Exit
 	if exit == "" {
 		exit = "  0  success\n  1  failure; standard error has the reason"
 	}
 	part("Exit status", exit+"\n  2  an unknown command or flag, or a value that is not allowed")
-	io.WriteString(cmd.OutOrStdout(), b.String())
+	io.WriteString(cmd.Out(), b.String())
 }
 
 // newHelp makes the help command.
-func newHelp() *cobra.Command {
-	return &cobra.Command{
+func newHelp() *command.Command {
+	help := &command.Command{
 		Use:   "help [flags] [COMMAND... | json]",
 		Short: "Print the help of a command, or what the commands print with --json",
 		Example: `  verbs help perf send-lat
   verbs help json`,
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-			about, rest, err := cmd.Root().Find(args)
-			if err != nil || len(rest) > 0 {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			var all []cobra.Completion
-			for _, c := range about.Commands() {
-				all = append(all, cobra.CompletionWithDesc(c.Name(), c.Short))
-			}
-			if about == cmd.Root() {
-				all = append(all, "json")
-			}
-			return all, cobra.ShellCompDirectiveNoFileComp
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Run: func(cmd *command.Command, args []string) error {
 			if len(args) == 1 && args[0] == "json" {
-				_, err := io.WriteString(cmd.OutOrStdout(), jsonHelp)
+				_, err := io.WriteString(cmd.Out(), jsonHelp)
 				return err
 			}
-			about := cmd.Root()
+			about := &cmd.Root().Command
 			for _, name := range args {
-				next, _, err := about.Find([]string{name})
-				if err != nil || next == about {
+				next, _ := about.Find([]string{name})
+				if next == about {
 					return unknownCommand(about, name)
 				}
 				about = next
@@ -86,6 +68,20 @@ func newHelp() *cobra.Command {
 			return about.Help()
 		},
 	}
+	help.Complete = func(args []string, _ string) (all []command.Completion) {
+		about, rest := help.Root().Find(args)
+		if len(rest) > 0 {
+			return nil
+		}
+		for _, c := range about.Commands() {
+			all = append(all, command.Completion{Text: c.Name(), About: c.Short})
+		}
+		if about == &help.Root().Command {
+			all = append(all, command.Completion{Text: "json"})
+		}
+		return all
+	}
+	return help
 }
 
 // trust is the part of a server's help that says what the server does not protect against.

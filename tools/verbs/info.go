@@ -7,8 +7,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/spf13/cobra"
-
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -72,9 +71,9 @@ func (all attributes) print(w io.Writer, indent string, width int) {
 	}
 }
 
-func newInfo() *cobra.Command {
+func newInfo() *command.Command {
 	var asJSON bool
-	cmd := &cobra.Command{
+	cmd := &command.Command{
 		Use:   "info [flags] [DEV[/PORT]]",
 		Short: "Show a device's properties and limits, its ports and their GIDs",
 		Long: `Without DEV it shows every device that can be used. The names of the properties are those that
@@ -84,19 +83,19 @@ ibv_devinfo -v prints.`,
   verbs info mlx5_0/2
   verbs info rxe0 --json | jq '.[0].ports[0].attributes.state'`,
 		Args: arguments(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Run: func(cmd *command.Command, args []string) error {
 			reports, err := collectInfo(args)
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), reports)
+				return printJSON(cmd.Out(), reports)
 			}
 			for i, r := range reports {
 				if i > 0 {
-					fmt.Fprintln(cmd.OutOrStdout())
+					fmt.Fprintln(cmd.Out())
 				}
-				r.print(cmd.OutOrStdout())
+				r.print(cmd.Out())
 			}
 			return nil
 		},

@@ -13,7 +13,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/spf13/cobra"
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 )
 
 // version is set at build time.
@@ -22,7 +22,7 @@ var version = "devel"
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := newRoot().ExecuteContext(ctx)
+	err := newRoot().Execute(ctx, os.Args[1:])
 	if err != nil && !errors.As(err, new(programStatus)) {
 		fmt.Fprintf(os.Stderr, "verbs: %s\n", err)
 	}
@@ -30,8 +30,9 @@ func main() {
 }
 
 // newRoot builds the command tree.
-func newRoot() *cobra.Command {
-	root := group(&cobra.Command{
+func newRoot() *command.Root {
+	root := &command.Root{Version: version, PrintHelp: printHelp, FlagError: flagError, FlagName: flagName}
+	root.Command = command.Command{
 		Use:   "verbs [flags] COMMAND",
 		Short: "Work with RDMA devices, from a single static binary",
 		Long: `verbs lists RDMA devices, shows their properties, objects and counters, finds out why one
@@ -51,17 +52,10 @@ Environment:
   verbs info rxe0 --json         # properties of a device, for a program
   verbs help pingpong            # the help of a command
   verbs help json                # what the commands print with --json`,
-		Version:       version,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-	})
-	root.PersistentFlags().BoolP("help", "h", false, "print this help")
-	root.Flags().BoolP("version", "v", false, "print the version")
-	root.SetHelpFunc(printHelp)
-	root.SetFlagErrorFunc(flagError)
-	root.SetGlobalNormalizationFunc(flagName)
-	root.SetHelpCommand(newHelp())
-	root.AddCommand(newDevices(), newStatus(), newInfo(), newLink(), newDev(), newSystem(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newEvents(), newPerf(), newTrace(), newCompletion())
-	completeAll(root)
+	}
+	root.Init()
+	group(&root.Command)
+	root.Add(newHelp(), newDevices(), newStatus(), newInfo(), newLink(), newDev(), newSystem(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newEvents(), newPerf(), newTrace(), newCompletion())
+	completeAll(&root.Command)
 	return root
 }

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf/plot"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perftest"
@@ -48,8 +48,8 @@ var perfTests = []struct{ op, metric, does string }{
 	{perf.Atomic, perf.BW, "Measure the bandwidth of atomic additions"},
 }
 
-func newPerf() *cobra.Command {
-	cmd := group(&cobra.Command{
+func newPerf() *command.Command {
+	cmd := group(&command.Command{
 		Use:   "perf [flags] COMMAND",
 		Short: "Measure latency and bandwidth with a peer",
 		Long: `One side runs "verbs perf serve", the other a test. They may be two hosts, or two devices of one. A
@@ -77,19 +77,19 @@ how many messages it has received, as the programs of perftest do.`,
   verbs perf send-lat --perftest 10.1.0.1 -n 10000   # where ib_send_lat -n 10000 runs
   verbs perf read-bw --perftest --cm                 # for ib_read_bw -R HOST`,
 	})
-	cmd.AddCommand(newPerfServe())
+	cmd.Add(newPerfServe())
 	for _, t := range perfTests {
-		cmd.AddCommand(newPerfTest(t.op, t.metric, t.does))
+		cmd.Add(newPerfTest(t.op, t.metric, t.does))
 	}
 	return cmd
 }
 
 // newPerfTest makes the command of a test.
-func newPerfTest(op, metric, does string) *cobra.Command {
+func newPerfTest(op, metric, does string) *command.Command {
 	o := perfOptions{config: perf.Default(op, metric), local: perf.Local{GID: perf.Auto, CPU: perf.Auto}}
 	c := &o.config
 	program := perftest.Test{Op: op, Latency: metric == perf.Lat}.Program()
-	cmd := &cobra.Command{
+	cmd := &command.Command{
 		Use:   c.Name() + " [flags] [HOST]",
 		Short: does,
 		Long: "HOST runs \"verbs perf serve\", or with --perftest " + program + ".\n" +
@@ -98,13 +98,13 @@ func newPerfTest(op, metric, does string) *cobra.Command {
   verbs perf %[1]s 10.1.0.1 -n 10000 --json | jq '.results[0].%[2]s'
   verbs perf %[1]s --perftest                  # for %[3]s HOST`,
 			c.Name(), map[string]string{perf.Lat: "latency.median_us", perf.BW: "bandwidth.gbit_per_s"}[metric], program),
-		Args: func(cmd *cobra.Command, args []string) error {
+		Args: func(cmd *command.Command, args []string) error {
 			if len(args) == 0 && !o.perftest {
 				return usagef("HOST is missing: the host where \"verbs perf serve\" runs; only with --perftest can this side be the server")
 			}
 			return arguments(1)(cmd, args)
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Run: func(cmd *command.Command, args []string) error {
 			host := ""
 			if len(args) == 1 {
 				host = args[0]
@@ -169,7 +169,7 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 }
 
 // perfLocalFlags defines the flags of either side.
-func perfLocalFlags(cmd *cobra.Command, l *perf.Local) {
+func perfLocalFlags(cmd *command.Command, l *perf.Local) {
 	f := cmd.Flags()
 	f.StringVarP(&l.Device, "dev", "d", "", "RDMA device `DEV` (default the one with the address of the route to the peer)")
 	numberVar(f, &l.Port, "ib-port", "i", 0, 1, math.MaxUint8, "`PORT` of the device")
@@ -183,8 +183,8 @@ func perfLocalFlags(cmd *cobra.Command, l *perf.Local) {
 }
 
 // run measures.
-func (o *perfOptions) run(cmd *cobra.Command, host string) error {
-	ctx, out, log := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+func (o *perfOptions) run(cmd *command.Command, host string) error {
+	ctx, out, log := cmd.Context(), cmd.Out(), cmd.Err()
 	old, err := o.check(cmd.Flags().Changed, host)
 	if err != nil {
 		return usageError{err}
@@ -392,13 +392,13 @@ func (p *progress) run(size int, count func() int64) (stop func()) {
 const maxClients = 1 << 16
 
 // newPerfServe makes the server's command.
-func newPerfServe() *cobra.Command {
+func newPerfServe() *command.Command {
 	local := perf.Local{GID: perf.Auto, CPU: perf.Auto}
 	var listen string
 	var port, memory, clients int
 	var maxTime time.Duration
 	var quiet bool
-	cmd := &cobra.Command{
+	cmd := &command.Command{
 		Use:   "serve [flags]",
 		Short: "Serve the tests of other hosts until interrupted",
 		Long: `Clients run "verbs perf" tests on other hosts or on this one, and choose what is measured. If
@@ -412,9 +412,9 @@ trust (--listen).`,
 		Example: `  verbs perf serve
   verbs perf serve --listen 10.1.0.1 --dev rxe0
   verbs perf serve --max-clients 1 --quiet`,
-		Annotations: map[string]string{exitKey: "  0  interrupted\n  1  failure; standard error has the reason"},
-		Args:        arguments(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Exit: "  0  interrupted\n  1  failure; standard error has the reason",
+		Args: arguments(0),
+		Run: func(cmd *command.Command, _ []string) error {
 			if err := local.Validate(&perf.Config{}); err != nil {
 				return usageError{err}
 			}
@@ -426,7 +426,7 @@ trust (--listen).`,
 			if err != nil {
 				return err
 			}
-			log := &lines{w: cmd.ErrOrStderr()}
+			log := &lines{w: cmd.Err()}
 			server := &perf.Server{Local: local, MaxMemory: memory << 20, MaxClients: clients, MaxTime: maxTime}
 			if memory == 0 {
 				server.MaxMemory = perf.DefaultMaxMemory()

@@ -9,8 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -40,9 +39,9 @@ type pingpongOptions struct {
 	json       bool
 }
 
-func newPingpong() *cobra.Command {
+func newPingpong() *command.Command {
 	var o pingpongOptions
-	cmd := &cobra.Command{
+	cmd := &command.Command{
 		Use:   "pingpong [flags] [HOST]",
 		Short: "Exchange messages with a peer and measure how long they take",
 		Long: `Both sides send messages in turn over a queue pair. Without HOST it is the server, which waits for a
@@ -62,7 +61,7 @@ reports and closes other connections. Run it where only hosts that you trust can
   verbs pingpong --type srq -q 4          # four queue pairs, one shared receive queue
   verbs pingpong --json 10.1.0.1 | jq .us_per_iteration`,
 		Args: arguments(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Run: func(cmd *command.Command, args []string) error {
 			host := ""
 			if len(args) == 1 {
 				host = args[0]
@@ -70,7 +69,7 @@ reports and closes other connections. Run it where only hosts that you trust can
 			if cmd.Flags().Changed("num-qp") && o.typ != typeSRQ {
 				return usagef("--num-qp is %d, allowed: only with --type %s", o.qps, typeSRQ)
 			}
-			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), host)
+			return o.run(cmd.Context(), cmd.Out(), cmd.Err(), host)
 		},
 	}
 	f := cmd.Flags()

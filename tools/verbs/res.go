@@ -10,9 +10,8 @@ import (
 	"text/tabwriter"
 	"unicode"
 
-	"github.com/spf13/cobra"
-
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -144,9 +143,9 @@ type driverRow struct {
 	Driver map[string]any `json:"driver_attributes,omitempty"`
 }
 
-func newRes() *cobra.Command {
+func newRes() *command.Command {
 	var asJSON bool
-	cmd := &cobra.Command{
+	cmd := &command.Command{
 		Use:   "res [flags] [DEV]",
 		Short: "Show the objects of a device and the processes that own them",
 		Long: `It lists contexts, PDs, MRs, CQs, SRQs, QPs and identifiers of the connection manager, as
@@ -159,7 +158,7 @@ brackets.`,
   verbs res rxe0
   verbs res rxe0 --json | jq '.[0].qps[] | select(.state == "ERR")'`,
 		Args: arguments(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Run: func(cmd *command.Command, args []string) error {
 			devs, err := netlinkDevices(args)
 			if err != nil {
 				return err
@@ -171,13 +170,13 @@ brackets.`,
 				}
 			}
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), reports)
+				return printJSON(cmd.Out(), reports)
 			}
 			for i, r := range reports {
 				if i > 0 {
-					fmt.Fprintln(cmd.OutOrStdout())
+					fmt.Fprintln(cmd.Out())
 				}
-				if err := r.print(cmd.OutOrStdout()); err != nil {
+				if err := r.print(cmd.Out()); err != nil {
 					return err
 				}
 			}

@@ -11,9 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 )
@@ -44,9 +43,9 @@ const (
 	maxPing = 64<<10 - 1
 )
 
-func newRping() *cobra.Command {
+func newRping() *command.Command {
 	var o rpingOptions
-	cmd := &cobra.Command{
+	cmd := &command.Command{
 		Use:   "rping [flags] -s|-c",
 		Short: "Ping a peer over the connection manager, by RDMA READ and WRITE",
 		Long: `For each ping, the client sends the address of its text, the server fetches the text by RDMA READ,
@@ -63,8 +62,8 @@ client takes 64 KiB of memory and a queue pair.`,
   verbs rping -c -a 10.1.0.1 -C 10 -v     # ping ten times, and show what comes back
   verbs rping -c -a 10.1.0.1 -V           # ping and compare until interrupted`,
 		Args: arguments(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		Run: func(cmd *command.Command, _ []string) error {
+			return o.run(cmd.Context(), cmd.Out(), cmd.Err())
 		},
 	}
 	f := cmd.Flags()

@@ -1,22 +1,22 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 )
 
 // The commands that change what the kernel has. They take the words of iproute2's rdma in any order.
 
 // words reads arguments that are pairs of a word and its value. Words that end in "?" may be missing.
-func words(cmd *cobra.Command, args []string, allowed ...string) (map[string]string, error) {
+func words(cmd *command.Command, args []string, allowed ...string) (map[string]string, error) {
 	var names []string
 	for _, a := range allowed {
 		names = append(names, strings.TrimSuffix(a, "?"))
@@ -26,7 +26,7 @@ func words(cmd *cobra.Command, args []string, allowed ...string) (map[string]str
 		name := args[0]
 		switch _, twice := got[name]; {
 		case !slices.Contains(names, name):
-			return nil, usagef("a word of %s is %s, allowed: %s", cmd.CommandPath(), peertext.Quote(name), strings.Join(names, ", "))
+			return nil, usagef("a word of %s is %s, allowed: %s", cmd.Path(), peertext.Quote(name), strings.Join(names, ", "))
 		case twice:
 			return nil, usagef("%s is given twice", name)
 		case len(args) == 1:
@@ -59,9 +59,16 @@ func choice[T any](name, value string, of map[string]T) (T, error) {
 // onOff are the values of a switch.
 var onOff = map[string]bool{"on": true, "off": false}
 
+// exactly returns a check that a command gets n arguments.
+func exactly(n int) func(*command.Command, []string) error {
+	return func(cmd *command.Command, args []string) error {
+		return cmp.Or(atLeast(n)(cmd, args), arguments(n)(cmd, args))
+	}
+}
+
 // atLeast returns a check that a command gets min arguments or more.
-func atLeast(min int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
+func atLeast(min int) func(*command.Command, []string) error {
+	return func(cmd *command.Command, args []string) error {
 		if len(args) < min {
 			return usagef("arguments are missing; usage: %s", cmd.UseLine())
 		}
@@ -69,8 +76,8 @@ func atLeast(min int) cobra.PositionalArgs {
 	}
 }
 
-func newLink() *cobra.Command {
-	link := group(&cobra.Command{
+func newLink() *command.Command {
+	link := group(&command.Command{
 		Use:   "link [flags] COMMAND",
 		Short: "Add and delete RDMA devices in the kernel's software",
 		Long: `The kernel has two drivers that need no card: rxe speaks RoCE v2 over any Ethernet interface, siw
@@ -78,14 +85,14 @@ speaks iWARP over TCP. "verbs status" shows what there is.`,
 		Example: `  verbs link add rxe0 type rxe netdev eth0
   verbs link delete rxe0`,
 	})
-	link.AddCommand(&cobra.Command{
+	link.Add(&command.Command{
 		Use:   "add [flags] NAME type rxe|siw netdev NETDEV",
 		Short: "Add a device to a network interface",
 		Long:  `It needs CAP_NET_ADMIN. The kernel loads the driver's module.`,
 		Example: `  verbs link add rxe0 type rxe netdev eth0
   verbs link add siw_lo type siw netdev lo`,
 		Args: atLeast(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Run: func(cmd *command.Command, args []string) error {
 			w, err := words(cmd, args[1:], "type", "netdev")
 			if err != nil {
 				return err
@@ -96,27 +103,27 @@ speaks iWARP over TCP. "verbs status" shows what there is.`,
 			}
 			return netlinkrdma.AddLink(args[0], kind, w["netdev"])
 		},
-	}, &cobra.Command{
+	}, &command.Command{
 		Use:     "delete [flags] DEV",
 		Aliases: []string{"del"},
 		Short:   "Delete a device",
 		Long: `It needs CAP_NET_ADMIN. The device leaves all lists at once. Programs that have it open go on with
 it, and the command waits until the last of them has closed it.`,
 		Example: `  verbs link delete rxe0`,
-		Args:    cobra.MatchAll(atLeast(1), arguments(1)),
-		RunE:    func(_ *cobra.Command, args []string) error { return netlinkrdma.DeleteLink(args[0]) },
+		Args:    exactly(1),
+		Run:     func(_ *command.Command, args []string) error { return netlinkrdma.DeleteLink(args[0]) },
 	})
 	return link
 }
 
-func newDev() *cobra.Command {
-	dev := group(&cobra.Command{
+func newDev() *command.Command {
+	dev := group(&command.Command{
 		Use:   "dev [flags] COMMAND",
 		Short: "Change the settings of a device",
 		Example: `  verbs dev set mlx5_0 name storage0
   verbs dev set rxe0 netns blue`,
 	})
-	dev.AddCommand(&cobra.Command{
+	dev.Add(&command.Command{
 		Use:   "set [flags] DEV [name NAME] [netns NAME|PATH|PID] [adaptive-moderation on|off]",
 		Short: "Rename a device, move it to a network namespace, or switch adaptive moderation",
 		Long: `It needs CAP_NET_ADMIN. With more than one setting, the name comes first and the namespace last.
@@ -131,7 +138,7 @@ func newDev() *cobra.Command {
   verbs dev set rxe0 netns /proc/4711/ns/net
   verbs dev set mlx5_0 adaptive-moderation on`,
 		Args: atLeast(3),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Run: func(cmd *command.Command, args []string) error {
 			w, err := words(cmd, args[1:], "name?", "netns?", "adaptive-moderation?")
 			if err != nil {
 				return err
@@ -195,9 +202,9 @@ type systemReport struct {
 	PrivilegedQKey bool   `json:"privileged_qkey"`
 }
 
-func newSystem() *cobra.Command {
+func newSystem() *command.Command {
 	var asJSON bool
-	sys := &cobra.Command{
+	sys := &command.Command{
 		Use:   "system [flags] [COMMAND]",
 		Short: "Show and change the settings of the kernel's RDMA for all devices",
 		Long: `  netns            which network namespaces see a device: exclusive, the one that it belongs to;
@@ -208,19 +215,19 @@ func newSystem() *cobra.Command {
 		Example: `  verbs system
   verbs system --json | jq -r .netns
   verbs system set netns exclusive`,
-		Args: func(cmd *cobra.Command, args []string) error {
+		Args: func(cmd *command.Command, args []string) error {
 			if len(args) > 0 {
 				return unknownCommand(cmd, args[0])
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Run: func(cmd *command.Command, _ []string) error {
 			s, err := netlinkrdma.SystemSettings()
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), systemReport{s.NetNSMode.String(), s.CopyOnFork, s.Monitor, s.PrivilegedQKey})
+				return printJSON(cmd.Out(), systemReport{s.NetNSMode.String(), s.CopyOnFork, s.Monitor, s.PrivilegedQKey})
 			}
 			word := func(on bool) string {
 				if on {
@@ -228,13 +235,13 @@ func newSystem() *cobra.Command {
 				}
 				return "off"
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "netns            %s\ncopy-on-fork     %s\nmonitor          %s\nprivileged-qkey  %s\n",
+			_, err = fmt.Fprintf(cmd.Out(), "netns            %s\ncopy-on-fork     %s\nmonitor          %s\nprivileged-qkey  %s\n",
 				s.NetNSMode, word(s.CopyOnFork), word(s.Monitor), word(s.PrivilegedQKey))
 			return err
 		},
 	}
 	jsonFlag(sys, &asJSON)
-	sys.AddCommand(&cobra.Command{
+	sys.Add(&command.Command{
 		Use:   "set [flags] [netns shared|exclusive] [privileged-qkey on|off]",
 		Short: "Change settings",
 		Long: `It needs CAP_NET_ADMIN. The netns mode changes only while there is no network namespace besides the
@@ -242,7 +249,7 @@ first one, so set it before containers start.`,
 		Example: `  verbs system set netns exclusive
   verbs system set privileged-qkey on`,
 		Args: atLeast(2),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Run: func(cmd *command.Command, args []string) error {
 			w, err := words(cmd, args, "netns?", "privileged-qkey?")
 			if err != nil {
 				return err

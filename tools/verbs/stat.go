@@ -5,9 +5,8 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/spf13/cobra"
-
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -36,9 +35,9 @@ type qpCounterReport struct {
 	Counters []counterRow `json:"counters"`
 }
 
-func newStat() *cobra.Command {
+func newStat() *command.Command {
 	var asJSON bool
-	cmd := &cobra.Command{
+	cmd := &command.Command{
 		Use:   "stat [flags] [DEV] | COMMAND",
 		Short: "Show the hardware counters of a device's ports, and choose what is counted",
 		Long: `Without DEV it shows those of every device. QPs that have counters of their own follow those of
@@ -64,7 +63,7 @@ Each driver has counters and names of its own. Often looked at:
   verbs stat rxe0
   verbs stat rxe0 --json | jq '.[].counters[] | select(.value > 0)'`,
 		Args: arguments(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Run: func(cmd *command.Command, args []string) error {
 			reports, err := collectSoftStat(args)
 			if err != nil {
 				return err
@@ -81,16 +80,16 @@ Each driver has counters and names of its own. Often looked at:
 				reports = append(reports, some...)
 			}
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), reports)
+				return printJSON(cmd.Out(), reports)
 			}
 			for _, r := range reports {
-				r.print(cmd.OutOrStdout())
+				r.print(cmd.Out())
 			}
 			return nil
 		},
 	}
 	jsonFlag(cmd, &asJSON)
-	cmd.AddCommand(newStatSetters()...)
+	cmd.Add(newStatSetters()...)
 	return cmd
 }
 

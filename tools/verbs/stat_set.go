@@ -5,9 +5,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 )
 
@@ -54,16 +53,16 @@ func wordNumber(w map[string]string, name string) (uint32, error) {
 }
 
 // newStatSetters makes the commands that change which counters there are.
-func newStatSetters() []*cobra.Command {
+func newStatSetters() []*command.Command {
 	const rights = "It needs CAP_NET_ADMIN, and a driver that can count single QPs, such as mlx5."
-	bind := &cobra.Command{
+	bind := &command.Command{
 		Use:   "bind [flags] DEV/PORT lqpn QPN [cntn COUNTER]",
 		Short: "Give a QP a counter of its own, or one that another QP has",
 		Long:  rights + "\nIt prints the counter's number. \"verbs res\" lists QPs.",
 		Example: `  verbs stat bind mlx5_0/1 lqpn 178
   verbs stat bind mlx5_0/1 lqpn 179 cntn 4`,
 		Args: atLeast(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Run: func(cmd *command.Command, args []string) error {
 			w, err := words(cmd, args[1:], "lqpn", "cntn?")
 			if err != nil {
 				return err
@@ -91,17 +90,17 @@ func newStatSetters() []*cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), id)
+			_, err = fmt.Fprintln(cmd.Out(), id)
 			return err
 		},
 	}
-	unbind := &cobra.Command{
+	unbind := &command.Command{
 		Use:     "unbind [flags] DEV/PORT cntn COUNTER lqpn QPN",
 		Short:   "Take a counter from a QP; one without QPs is deleted",
 		Long:    rights,
 		Example: `  verbs stat unbind mlx5_0/1 cntn 4 lqpn 178`,
 		Args:    atLeast(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Run: func(cmd *command.Command, args []string) error {
 			w, err := words(cmd, args[1:], "cntn", "lqpn")
 			if err != nil {
 				return err
@@ -122,7 +121,7 @@ func newStatSetters() []*cobra.Command {
 		},
 	}
 	var optional bool
-	auto := &cobra.Command{
+	auto := &command.Command{
 		Use:   "auto [flags] DEV/PORT type|pid|type,pid|off",
 		Short: "Give new QPs a counter by their type or process",
 		Long: rights + `
@@ -130,8 +129,8 @@ QPs for which the named properties are equal share a counter. "off" ends it for
 new QPs. It is refused while counters are bound to single QPs.`,
 		Example: `  verbs stat auto mlx5_0/1 type,pid
   verbs stat auto mlx5_0/1 off`,
-		Args: cobra.MatchAll(atLeast(2), arguments(2)),
-		RunE: func(_ *cobra.Command, args []string) error {
+		Args: exactly(2),
+		Run: func(_ *command.Command, args []string) error {
 			by := netlinkrdma.GroupByQPType
 			groups, err := choice("the grouping", args[1], map[string]netlinkrdma.CounterGroups{
 				"type": by, "pid": netlinkrdma.GroupByPID, "type,pid": by | netlinkrdma.GroupByPID, "pid,type": by | netlinkrdma.GroupByPID, "off": 0})
@@ -149,14 +148,14 @@ new QPs. It is refused while counters are bound to single QPs.`,
 		},
 	}
 	auto.Flags().BoolVar(&optional, "optional", false, "the counters of QPs include the optional ones; Linux 6.15")
-	enable := &cobra.Command{
+	enable := &command.Command{
 		Use:   "enable [flags] DEV/PORT NAME[,NAME...]|none",
 		Short: "Enable these optional counters of a port and disable the others",
 		Long:  `It needs CAP_NET_ADMIN and Linux 5.16. "verbs stat" shows which optional counters are disabled.`,
 		Example: `  verbs stat enable mlx5_0/1 cc_rx_ce_pkts,cc_rx_cnp_pkts
   verbs stat enable mlx5_0/1 none`,
-		Args: cobra.MatchAll(atLeast(2), arguments(2)),
-		RunE: func(_ *cobra.Command, args []string) error {
+		Args: exactly(2),
+		Run: func(_ *command.Command, args []string) error {
 			dev, port, err := portOf(args[0])
 			if err != nil {
 				return err
@@ -168,5 +167,5 @@ new QPs. It is refused while counters are bound to single QPs.`,
 			return netlinkrdma.SetOptionalCounters(dev, port, names...)
 		},
 	}
-	return []*cobra.Command{bind, unbind, auto, enable}
+	return []*command.Command{bind, unbind, auto, enable}
 }

@@ -12,9 +12,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/spf13/cobra"
-
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -38,9 +37,9 @@ type statusRow struct {
 // errNotActive is the failure of "verbs status".
 var errNotActive = errors.New("not every port is active")
 
-func newStatus() *cobra.Command {
+func newStatus() *command.Command {
 	var asJSON bool
-	cmd := &cobra.Command{
+	cmd := &command.Command{
 		Use:   "status [flags] [DEV[/PORT]]",
 		Short: "Show the state of each port, in one line",
 		Long: `The rate is that of all lanes together. The MTU is that of RDMA. Errors are the sum of all counters
@@ -48,17 +47,17 @@ of errors since the device is there; "verbs stat" has each of them.`,
 		Example: `  verbs status
   verbs status mlx5_0/1
   verbs status --json | jq -r '.[] | select(.state != "ACTIVE") | .device'`,
-		Annotations: map[string]string{exitKey: "  0  every port is active\n  1  a port is not active, there is none, or a failure; standard error has the reason"},
-		Args:        arguments(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Exit: "  0  every port is active\n  1  a port is not active, there is none, or a failure; standard error has the reason",
+		Args: arguments(1),
+		Run: func(cmd *command.Command, args []string) error {
 			rows, err := collectStatus(args)
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				err = printJSON(cmd.OutOrStdout(), rows)
+				err = printJSON(cmd.Out(), rows)
 			} else {
-				err = printStatus(cmd.OutOrStdout(), rows)
+				err = printStatus(cmd.Out(), rows)
 			}
 			if err != nil {
 				return err

@@ -15,9 +15,8 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/spf13/cobra"
-
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/trace"
 )
 
@@ -33,7 +32,7 @@ type traceOutput struct {
 	object                  string
 }
 
-func (o *traceOutput) flags(cmd *cobra.Command) {
+func (o *traceOutput) flags(cmd *command.Command) {
 	jsonFlag(cmd, &o.asJSON)
 	f := cmd.Flags()
 	f.BoolVar(&o.summary, "summary", false, "print a table of the commands with their errors and times instead of the calls")
@@ -56,11 +55,11 @@ func (o *traceOutput) check() error {
 	return usagef("--object is %q, allowed: one of these, and perhaps a number: %s", o.object, strings.Join(all, ", "))
 }
 
-func newTrace() *cobra.Command {
+func newTrace() *command.Command {
 	var out traceOutput
 	var record string
 	var pid int
-	cmd := &cobra.Command{
+	cmd := &command.Command{
 		Use:   "trace [flags] -- PROGRAM [ARGUMENT...]",
 		Short: "Show what a program does with RDMA devices, call by call",
 		Long: `It runs a program and prints, on standard error, every call that the program, its threads and its
@@ -79,8 +78,8 @@ system call; an interrupt ends the trace and lets the process go on.`,
   verbs trace -o record -- rping -s       # write a record
   verbs trace show record --failed        # print it
   verbs trace --summary --pid 4711`,
-		Annotations: map[string]string{exitKey: "  0  success, by the program's exit status; another is passed on, and is 128+N if signal N killed it\n  1  failure of the trace, too; standard error has the reason"},
-		Args: func(_ *cobra.Command, args []string) error {
+		Exit: "  0  success, by the program's exit status; another is passed on, and is 128+N if signal N killed it\n  1  failure of the trace, too; standard error has the reason",
+		Args: func(_ *command.Command, args []string) error {
 			switch {
 			case (len(args) == 0) == (pid == 0):
 				return usagef("the arguments of verbs trace are a program or --pid; \"verbs trace --help\" shows both")
@@ -89,7 +88,7 @@ system call; an interrupt ends the trace and lets the process go on.`,
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Run: func(cmd *command.Command, args []string) error {
 			if err := out.check(); err != nil {
 				return err
 			}
@@ -100,24 +99,24 @@ system call; an interrupt ends the trace and lets the process go on.`,
 	out.flags(cmd)
 	cmd.Flags().StringVarP(&record, "output", "o", "", "write a record of the calls to this `FILE` instead of printing them")
 	cmd.Flags().IntVarP(&pid, "pid", "p", 0, "attach to the process with this `PID`")
-	cmd.AddCommand(newTraceShow())
+	cmd.Add(newTraceShow())
 	return cmd
 }
 
-func newTraceShow() *cobra.Command {
+func newTraceShow() *command.Command {
 	var out traceOutput
-	cmd := &cobra.Command{
+	cmd := &command.Command{
 		Use:   "show [flags] FILE",
 		Short: "Print a record of \"verbs trace -o\"",
 		Example: `  verbs trace show record
   verbs trace show record --json | jq 'select(.errno)'`,
-		Args: func(_ *cobra.Command, args []string) error {
+		Args: func(_ *command.Command, args []string) error {
 			if len(args) != 1 {
 				return usagef("the number of arguments of verbs trace show is %d, allowed: 1", len(args))
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Run: func(cmd *command.Command, args []string) error {
 			if err := out.check(); err != nil {
 				return err
 			}
@@ -126,7 +125,7 @@ func newTraceShow() *cobra.Command {
 				return err
 			}
 			defer f.Close()
-			if err := showRecord(f, newTracePrinter(cmd.OutOrStdout(), out)); err != nil {
+			if err := showRecord(f, newTracePrinter(cmd.Out(), out)); err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
 			return nil
@@ -230,9 +229,9 @@ func (p *tracePrinter) end() error {
 }
 
 // runTrace runs a program, or attaches to a process, and prints or records its calls.
-func runTrace(cmd *cobra.Command, args []string, pid int, record string, out traceOutput) error {
-	warn := func(format string, args ...any) { fmt.Fprintf(cmd.ErrOrStderr(), "verbs: "+format+"\n", args...) }
-	printer := newTracePrinter(cmd.ErrOrStderr(), out)
+func runTrace(cmd *command.Command, args []string, pid int, record string, out traceOutput) error {
+	warn := func(format string, args ...any) { fmt.Fprintf(cmd.Err(), "verbs: "+format+"\n", args...) }
+	printer := newTracePrinter(cmd.Err(), out)
 	sink := func(c *trace.Call) { printer.add(c) }
 	end := func(int) error { return printer.end() }
 	if record != "" {

@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 )
 
@@ -37,8 +37,8 @@ func exitStatus(err error) int {
 }
 
 // arguments returns a check that a command gets up to max arguments.
-func arguments(max int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
+func arguments(max int) func(*command.Command, []string) error {
+	return func(cmd *command.Command, args []string) error {
 		if len(args) <= max {
 			return nil
 		}
@@ -46,29 +46,29 @@ func arguments(max int) cobra.PositionalArgs {
 		if max > 0 {
 			allowed = fmt.Sprintf("at most %d", max)
 		}
-		return usagef("the arguments of %s are %s, allowed: %s", cmd.CommandPath(), peertext.Quote(strings.Join(args, " ")), allowed)
+		return usagef("the arguments of %s are %s, allowed: %s", cmd.Path(), peertext.Quote(strings.Join(args, " ")), allowed)
 	}
 }
 
 // group makes a command that consists of other commands, and prints its help without one.
-func group(cmd *cobra.Command) *cobra.Command {
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
+func group(cmd *command.Command) *command.Command {
+	cmd.Args = func(cmd *command.Command, args []string) error {
 		if len(args) == 0 {
 			return nil
 		}
 		return unknownCommand(cmd, args[0])
 	}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.Run = func(cmd *command.Command, _ []string) error { return cmd.Help() }
 	return cmd
 }
 
 // unknownCommand is the error for a command that a group does not have.
-func unknownCommand(cmd *cobra.Command, name string) error {
+func unknownCommand(cmd *command.Command, name string) error {
 	var allowed []string
 	for _, c := range cmd.Commands() {
 		allowed = append(allowed, c.Name())
 	}
-	return usagef("the command of %s is %s, allowed: %s", cmd.CommandPath(), peertext.Quote(name), strings.Join(allowed, ", "))
+	return usagef("the command of %s is %s, allowed: %s", cmd.Path(), peertext.Quote(name), strings.Join(allowed, ", "))
 }
 
 // flagNames has other names of flags: those that rdma-core's and perftest's programs use.
@@ -86,10 +86,10 @@ func flagName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 }
 
 // flagError turns an error of the flag parser into one in the form of the others.
-func flagError(cmd *cobra.Command, err error) error {
+func flagError(cmd *command.Command, err error) error {
 	var invalid *pflag.InvalidValueError
 	if !errors.As(err, &invalid) {
-		return usagef("%w; \"%s --help\" lists the flags", err, cmd.CommandPath())
+		return usagef("%w; \"%s --help\" lists the flags", err, cmd.Path())
 	}
 	f, value := invalid.GetFlag(), invalid.GetValue()
 	if _, err := strconv.ParseInt(value, 10, 64); err != nil {
@@ -150,7 +150,7 @@ func (n *number[T]) String() string { return strconv.Itoa(int(*n.value)) }
 func (n *number[T]) Type() string { return "int" }
 
 // jsonFlag defines --json.
-func jsonFlag(cmd *cobra.Command, asJSON *bool) {
+func jsonFlag(cmd *command.Command, asJSON *bool) {
 	cmd.Flags().BoolVar(asJSON, "json", false, `print JSON; "verbs help json" describes it`)
 }
 

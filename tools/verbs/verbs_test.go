@@ -371,10 +371,9 @@ func run(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
 	root := newRoot()
-	root.SetOut(&out)
-	root.SetErr(&out)
-	root.SetArgs(args)
-	err := root.ExecuteContext(t.Context())
+	root.Stdout = &out
+	root.Stderr = &out
+	err := root.Execute(t.Context(), args)
 	return out.String(), err
 }
 
