@@ -47,6 +47,7 @@ type side interface {
 // devices are the RDMA devices of this machine.
 type devices struct {
 	server *Server
+	device string // "" for that of server.Local, or one that suits
 
 	mu    sync.Mutex
 	asked map[netip.Addr]asked // guarded by mu
@@ -61,6 +62,15 @@ type asked struct {
 
 // fresh is for how long an answer holds, so that many clients do not open the device as often.
 const fresh = time.Second
+
+// local returns what the server's side chooses.
+func (d *devices) local() Local {
+	l := d.server.Local
+	if d.device != "" {
+		l.Device = d.device
+	}
+	return l
+}
 
 // limits implements backend.
 func (d *devices) limits(to netip.Addr) (Limits, error) {
@@ -82,7 +92,7 @@ func (d *devices) limits(to netip.Addr) (Limits, error) {
 
 // ask asks the device.
 func (d *devices) ask(to netip.Addr) (l Limits, err error) {
-	dev, port, err := OpenDevice(d.server.Local, to)
+	dev, port, err := OpenDevice(d.local(), to)
 	if err != nil {
 		return l, err
 	}
@@ -96,11 +106,11 @@ func (d *devices) ask(to netip.Addr) (l Limits, err error) {
 
 // open implements backend.
 func (d *devices) open(to netip.Addr, c Config) (side, error) {
-	dev, port, err := OpenDevice(d.server.Local, to)
+	dev, port, err := OpenDevice(d.local(), to)
 	if err != nil {
 		return nil, err
 	}
-	end, err := NewEnd(dev, port, c, d.server.Local, true)
+	end, err := NewEnd(dev, port, c, d.local(), true)
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}

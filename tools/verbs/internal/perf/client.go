@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -21,6 +22,10 @@ type Client struct {
 	Local  Local
 	Host   string // Host is the server's name or address.
 	Port   int    // Port is the TCP port of its control connection.
+
+	Secret     []byte     // Secret is what the server must know; nil for a server without one.
+	PeerDevice string     // PeerDevice is the server's device, if the server has a secret; empty for one that suits.
+	PeerGID    uverbs.GID // PeerGID is a GID of that device; the zero GID is the address of the server.
 
 	// Measured is called with each size's result as it comes, if it is not nil.
 	Measured func(Size)
@@ -103,28 +108,19 @@ func because(ctx context.Context, err error) error {
 
 // dial connects, and sees that a server of this kind is there.
 func (cl *Client) dial(ctx context.Context, addr string) (net.Conn, error) {
+	return dialServer(ctx, addr, cl.Secret)
+}
+
+// dialServer connects to a server, which must have the same secret, or none if it is nil.
+func dialServer(ctx context.Context, addr string, secret []byte) (net.Conn, error) {
 	d := net.Dialer{Timeout: answerTime}
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("no perf server at %s (verbs perf serve): %w", addr, err)
+		return nil, fmt.Errorf("no perf server at %s (verbs %s serve): %w", addr, strings.TrimPrefix(magicOf(secret), "goverbs "), err)
 	}
-	err = func() error {
-		if err := conn.SetDeadline(time.Now().Add(answerTime)); err != nil {
-			return err
-		}
-		if _, err := conn.Write(preamble()); err != nil {
-			return err
-		}
-		version, err := checkPreamble(conn)
-		if err != nil {
-			return err
-		}
-		if version != ProtocolVersion {
-			return versionError(version)
-		}
-		return conn.SetDeadline(time.Time{})
-	}()
-	if err != nil {
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	if err := hail(conn, secret); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("server %s: %w", addr, err)
 	}
@@ -182,7 +178,7 @@ func (cl *Client) agree(ctx context.Context, dev *uverbs.Device, port uint8) err
 	if err := cl.Config.fit(mine); err != nil {
 		return err
 	}
-	if err := cl.conn.put(message{Kind: kindHello, Limits: &mine}); err != nil {
+	if err := cl.conn.put(message{Kind: kindHello, Limits: &mine, Device: cl.PeerDevice}); err != nil {
 		return err
 	}
 	m, err := cl.conn.take(ctx, kindHello, answerTime)
@@ -224,8 +220,11 @@ func (cl *Client) connect(ctx context.Context) error {
 			return err
 		}
 	}
-	// The first address of the server is known from the control connection.
-	mine, err := cl.end.Peers(uverbs.GID(addrOf(cl.conn.conn.RemoteAddr()).As16()))
+	peer := cl.PeerGID
+	if peer.IsZero() { // the first address of the server is known from the control connection
+		peer = uverbs.GID(addrOf(cl.conn.conn.RemoteAddr()).As16())
+	}
+	mine, err := cl.end.Peers(peer)
 	if err != nil {
 		return err
 	}

@@ -77,25 +77,26 @@ type Config struct {
 	All        bool          `json:"all,omitempty"`        // Sizes is a sweep, and may be cut at what both sides take
 	Iterations int           `json:"iterations,omitempty"` // messages of each QP, if Duration is 0
 	Duration   time.Duration `json:"duration_ns,omitempty"`
-	Warmup     int           `json:"warmup"`          // messages of each QP before those that count
-	QPs        int           `json:"qps"`             // number of queue pairs
-	Both       bool          `json:"both,omitempty"`  // both directions
-	List       int           `json:"list"`            // work requests by one doorbell; Auto for as many as there is room for, within reason
-	Inline     int           `json:"inline"`          // largest message that is sent inline, in bytes; Auto
-	Moderate   int           `json:"moderate"`        // one completion for as many messages; Auto
-	Depth      int           `json:"depth"`           // messages of each QP under way
-	RecvDepth  int           `json:"recv_depth"`      // receives of each QP; Auto
-	Events     bool          `json:"events"`          // sleep instead of polling
-	Rate       Rate          `json:"rate,omitzero"`   // the most that each side sends
-	Verify     bool          `json:"verify"`          // compare what arrives
-	CM         bool          `json:"cm"`              // connect by rdma_cm
-	MTU        int           `json:"mtu"`             // path MTU in bytes; 0 for the smaller of the ports'
-	SL         uint8         `json:"sl,omitempty"`    // service level
-	TOS        uint8         `json:"tos,omitempty"`   // traffic class
-	AckTimeout int           `json:"ack_timeout"`     // acknowledgement, 4.096 µs times 2 to this power
-	Retry      int           `json:"retry"`           // retries
-	Timeout    time.Duration `json:"timeout_ns"`      // a test in which nothing happens for so long has failed
-	RdAtomic   int           `json:"reads,omitempty"` // READs and atomics under way; 0 for what both devices have
+	Warmup     int           `json:"warmup"`               // messages of each QP before those that count
+	QPs        int           `json:"qps"`                  // number of queue pairs
+	Both       bool          `json:"both,omitempty"`       // both directions
+	List       int           `json:"list"`                 // work requests by one doorbell; Auto for as many as there is room for, within reason
+	Inline     int           `json:"inline"`               // largest message that is sent inline, in bytes; Auto
+	Moderate   int           `json:"moderate"`             // one completion for as many messages; Auto
+	Depth      int           `json:"depth"`                // messages of each QP under way
+	RecvDepth  int           `json:"recv_depth"`           // receives of each QP; Auto
+	Events     bool          `json:"events"`               // sleep instead of polling
+	Rate       Rate          `json:"rate,omitzero"`        // the most that each side sends
+	Verify     bool          `json:"verify"`               // compare what arrives
+	CM         bool          `json:"cm"`                   // connect by rdma_cm
+	MTU        int           `json:"mtu"`                  // path MTU in bytes; 0 for the smaller of the ports'
+	SL         uint8         `json:"sl,omitempty"`         // service level
+	TOS        uint8         `json:"tos,omitempty"`        // traffic class
+	FlowLabel  int           `json:"flow_label,omitempty"` // from which some devices derive the UDP source port
+	AckTimeout int           `json:"ack_timeout"`          // acknowledgement, 4.096 µs times 2 to this power
+	Retry      int           `json:"retry"`                // retries
+	Timeout    time.Duration `json:"timeout_ns"`           // a test in which nothing happens for so long has failed
+	RdAtomic   int           `json:"reads,omitempty"`      // READs and atomics under way; 0 for what both devices have
 }
 
 // Name returns the test's name, such as "send-lat".
@@ -171,6 +172,7 @@ func (c *Config) Validate() error {
 		{"ack-timeout", c.AckTimeout, 1, maxTimeout},
 		{"retry", c.Retry, 1, maxRetry},
 		{"outs", c.RdAtomic, 0, 255},
+		{"flow-label", c.FlowLabel, 0, 1<<20 - 1},
 	} {
 		if f.given < f.least || f.given > f.max {
 			return field(f.name, f.given, "%d to %d", f.least, f.max)
@@ -195,6 +197,8 @@ func (c *Config) Validate() error {
 		return field("timeout", c.Timeout, "more than 0, up to %s", maxTime)
 	case c.SL != 0 && c.CM:
 		return fmt.Errorf("--sl is %d, but with --cm the connection manager takes the service level from the path", c.SL)
+	case c.FlowLabel != 0 && c.CM:
+		return fmt.Errorf("--flow-label is %d, but with --cm the connection manager takes the flow label from the path", c.FlowLabel)
 	case c.SL > 15:
 		return field("sl", c.SL, "0 to 15")
 	}

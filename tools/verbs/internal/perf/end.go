@@ -300,7 +300,7 @@ func (e *End) qpOptions() uverbs.QPOptions {
 	o := uverbs.QPOptions{
 		SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, MaxSendWR: max(e.sendDepth(), leastDepth), MaxRecvWR: e.memory.slots,
 		Path: uverbs.PathOptions{
-			Port: e.Port, SL: c.SL, TrafficClass: c.TOS, Timeout: uverbs.AckTimeout(c.AckTimeout), RetryCount: uint8(c.Retry),
+			Port: e.Port, SL: c.SL, TrafficClass: c.TOS, FlowLabel: uint32(c.FlowLabel), Timeout: uverbs.AckTimeout(c.AckTimeout), RetryCount: uint8(c.Retry),
 			RNRRetry: DefaultRNRRetry, MaxRdAtomic: uint8(cmpOr(c.RdAtomic, e.Limits.RdAtomic)),
 		},
 	}
@@ -431,7 +431,7 @@ func (e *End) way(p Peer) (*uverbs.AH, error) {
 		}
 		const hops = 64
 		attr.Global = true
-		attr.GRH = uverbs.GRH{DGID: p.GID, SGIDIndex: uint8(entry.Index), HopLimit: hops, TrafficClass: e.Config.TOS}
+		attr.GRH = uverbs.GRH{DGID: p.GID, SGIDIndex: uint8(entry.Index), HopLimit: hops, TrafficClass: e.Config.TOS, FlowLabel: uint32(e.Config.FlowLabel)}
 	}
 	ah, err := e.PD.CreateAH(attr)
 	if err == nil {

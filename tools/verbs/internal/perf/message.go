@@ -27,6 +27,12 @@ const (
 	kindFinished  = "finished"
 	kindReport    = "report"
 	kindError     = "error"
+
+	// Of a server with a secret; see probe.go.
+	kindInventory = "inventory"
+	kindRails     = "rails"
+	kindProbe     = "probe"
+	kindProbed    = "probed"
 )
 
 // message is a frame's content. Which fields it has depends on its kind.
@@ -43,6 +49,10 @@ type message struct {
 	Size    int    `json:"size,omitempty"`
 	Sent    int64  `json:"sent,omitempty"`
 	Run     *Run   `json:"run,omitempty"`
+	Device  string `json:"device,omitempty"` // the server's, in hello
+	Rails   []Rail `json:"rails,omitempty"`
+	Probe   *Probe `json:"probe,omitempty"`
+	Result  *Size  `json:"result,omitempty"`
 }
 
 // Limits of frames, in bytes.
@@ -167,7 +177,23 @@ func (m *message) validate(t *terms, server bool) error {
 		if m.Limits == nil {
 			return refusef("hello does not tell the limits of the device")
 		}
+		if m.Device != "" {
+			if err := validName("device", m.Device); err != nil {
+				return err
+			}
+		}
 		return m.Limits.validate()
+	case m.Kind == kindInventory && server:
+		return nil
+	case m.Kind == kindRails && !server:
+		return validateRails(m.Rails)
+	case m.Kind == kindProbe && server:
+		if m.Probe == nil {
+			return refusef("probe does not tell what to test")
+		}
+		return m.Probe.validate()
+	case m.Kind == kindProbed && !server:
+		return m.validateProbed()
 	case m.Kind == kindOpen && server:
 		if m.Config == nil {
 			return refusef("open does not tell the config of the test")

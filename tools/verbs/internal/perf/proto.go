@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,7 +46,7 @@ import (
 // memory.
 const (
 	magic           = "goverbs perf"
-	ProtocolVersion = 3
+	ProtocolVersion = 4
 	preambleLen     = len(magic) + 4
 )
 
@@ -70,6 +71,7 @@ type control struct {
 	conn   net.Conn
 	name   string // of the peer, for errors
 	server bool   // this is the server's side
+	frame  int    // the longest frame in bytes; 0 is maxFrame
 
 	mu sync.Mutex // guards writing
 
@@ -97,10 +99,15 @@ func (c *control) start() (stop func()) {
 }
 
 // preamble returns what both sides send first.
-func preamble() []byte { return binary.BigEndian.AppendUint32([]byte(magic), ProtocolVersion) }
+func preamble() []byte { return preambleOf(magic) }
+
+// preambleOf is preamble for a protocol of another name.
+func preambleOf(magic string) []byte {
+	return binary.BigEndian.AppendUint32([]byte(magic), ProtocolVersion)
+}
 
 // checkPreamble reads the peer's, and returns its version.
-func checkPreamble(c net.Conn) (version uint32, err error) {
+func checkPreamble(c net.Conn, magic string) (version uint32, err error) {
 	var b [preambleLen]byte
 	n, err := io.ReadFull(c, b[:])
 	if err != nil && (n == 0 || string(b[:min(n, len(magic))]) == magic[:min(n, len(magic))]) {
@@ -162,7 +169,7 @@ func (c *control) read() (received, error) {
 		if qps = int(c.peers.Load()); qps > 0 {
 			return peersFrame(qps)
 		}
-		return maxFrame
+		return cmpOr(c.frame, maxFrame)
 	})
 	if err != nil {
 		return received{}, err
@@ -225,6 +232,11 @@ func (e *PeerError) Error() string { return e.Peer + " says: " + peertext.Quote(
 
 // take waits for a message of a kind, for so long; 0 is without end.
 func (c *control) take(ctx context.Context, kind string, timeout time.Duration) (message, error) {
+	return c.takeOne(ctx, timeout, kind)
+}
+
+// takeOne is take for a message of one of several kinds.
+func (c *control) takeOne(ctx context.Context, timeout time.Duration, kinds ...string) (message, error) {
 	var late <-chan time.Time
 	if timeout > 0 {
 		timer := time.NewTimer(timeout)
@@ -236,26 +248,26 @@ func (c *control) take(ctx context.Context, kind string, timeout time.Duration) 
 		if !ok {
 			return message{}, context.Cause(ctx)
 		}
-		return m.message, c.inOrder(m, kind)
+		return m.message, c.inOrder(m, kinds)
 	case <-ctx.Done():
 		// What came before the end says more, if it is wrong.
 		select {
 		case m, ok := <-c.inbox:
-			if err := c.inOrder(m, kind); ok && err != nil {
+			if err := c.inOrder(m, kinds); ok && err != nil {
 				return m.message, err
 			}
 		default:
 		}
 		return message{}, context.Cause(ctx)
 	case <-late:
-		return message{}, refusef("%s has not sent %q for %s", c.name, kind, timeout)
+		return message{}, refusef("%s has not sent %q for %s", c.name, kinds[0], timeout)
 	}
 }
 
 // inOrder checks that a message is the one that is expected, and without faults.
-func (c *control) inOrder(m received, kind string) error {
-	if m.Kind != kind {
-		return c.outOfOrder(m.Kind, fmt.Sprintf(" instead of %q", kind))
+func (c *control) inOrder(m received, kinds []string) error {
+	if !slices.Contains(kinds, m.Kind) {
+		return c.outOfOrder(m.Kind, fmt.Sprintf(" instead of %q", kinds[0]))
 	}
 	if m.err != nil {
 		return fmt.Errorf("%s: %w", c.name, m.err)

@@ -36,6 +36,9 @@ type Server struct {
 	// DefaultMaxTime. A test that asks for a longer duration is refused before a device is opened for it.
 	// A client that goes silent holds its queue pairs and memory no longer than this.
 	MaxTime time.Duration
+	// Secret guards the server, if it is not nil: only clients that know it are served, and they may
+	// choose the device and have the server test others.
+	Secret []byte
 	// Log is told what happens to clients; it is called from several goroutines and may be nil.
 	Log func(format string, args ...any)
 
@@ -109,7 +112,7 @@ func (s *Server) serveOn(ctx context.Context, l net.Listener, b backend) error {
 			select {
 			case turning <- struct{}{}:
 				all.Go(func() {
-					turnAway(ctx, conn)
+					s.turnAway(ctx, conn)
 					<-turning
 				})
 			default:
@@ -138,11 +141,14 @@ const turnedAway = 16
 const tooMany = "it has as many clients as it may have at once, of all hosts or of this one (--max-clients)"
 
 // turnAway tells a client that there are too many.
-func turnAway(ctx context.Context, conn net.Conn) {
+func (s *Server) turnAway(ctx context.Context, conn net.Conn) {
 	const timeout = time.Second
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	if conn.SetDeadline(time.Now().Add(timeout)) != nil {
+		return
+	}
+	if s.Secret != nil { // the client expects a challenge
 		return
 	}
 	if _, err := conn.Write(preamble()); err != nil {
@@ -166,22 +172,9 @@ func (s *Server) log(format string, args ...any) {
 // serve serves one client, and says what was done.
 func (s *Server) serve(ctx context.Context, conn net.Conn, name string, b backend) (what string, err error) {
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(answerTime)); err != nil {
-		return "", err
-	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	version, err := checkPreamble(conn)
-	if err != nil {
-		return "", err
-	}
-	if _, err := conn.Write(preamble()); err != nil {
-		return "", err
-	}
-	if version != ProtocolVersion {
-		return "", versionError(version)
-	}
-	if err := conn.SetDeadline(time.Time{}); err != nil {
+	if err := answer(conn, s.Secret); err != nil {
 		return "", err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -233,8 +226,19 @@ func (se *session) stop(sent int64) error {
 
 // play serves all that the client wants.
 func (se *session) play(ctx context.Context) (err error) {
-	if _, err := se.take(ctx, kindHello, answerTime); err != nil {
+	kinds := []string{kindHello}
+	if se.limited.Secret != nil {
+		kinds = append(kinds, kindInventory, kindProbe)
+	}
+	hello, err := se.takeOne(ctx, answerTime, kinds...)
+	if err != nil {
 		return err
+	}
+	if hello.Kind != kindHello {
+		return se.coordinate(ctx, hello)
+	}
+	if hello.Device != "" && se.limited.Secret != nil {
+		se.backend = &devices{server: se.limited, device: hello.Device}
 	}
 	to := addrOf(se.conn.LocalAddr())
 	mine, err := se.backend.limits(to)
