@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/goverbs/goverbs/tools/verbs/internal/mesh"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/tools/verbs/internal/trace"
 	"github.com/goverbs/goverbs/uverbs"
@@ -56,6 +57,9 @@ func keysOf(typ reflect.Type, prefix string) (keys []string) {
 	}
 	for i := range typ.NumField() {
 		f := typ.Field(i)
+		if !f.IsExported() && !f.Anonymous {
+			continue
+		}
 		if f.Anonymous {
 			keys = append(keys, keysOf(f.Type, prefix)...)
 			continue
@@ -88,7 +92,7 @@ func TestJSONKeys(t *testing.T) {
 	documented := documentedKeys(t)
 	printed := map[string]any{
 		"devices": deviceRow{}, "status": statusRow{}, "system": systemReport{}, "info": deviceReport{}, "res": resReport{}, "stat": statReport{}, "events": eventRow{}, "doctor": diagnosis{},
-		"pingpong": result{}, "rping": rpingResult{}, "perf": perf.Report{}, "trace": trace.EventJSON{}, "trace --summary": trace.SummaryRow{},
+		"pingpong": result{}, "rping": rpingResult{}, "perf": perf.Report{}, "mesh run": mesh.Report{}, "trace": trace.EventJSON{}, "trace --summary": trace.SummaryRow{},
 	}
 	if got, want := slices.Sorted(maps.Keys(documented)), slices.Sorted(maps.Keys(printed)); !slices.Equal(got, want) {
 		t.Errorf("JSON.md describes %q, want %q", got, want)
@@ -115,7 +119,7 @@ func TestJSONNames(t *testing.T) {
 		for i := range typ.NumField() {
 			f := typ.Field(i)
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			if !f.Anonymous && !snake.MatchString(name) {
+			if f.IsExported() && !f.Anonymous && !snake.MatchString(name) {
 				t.Errorf("%s.%s is %q in JSON", typ, f.Name, name)
 			}
 			list := f.Type.Kind() == reflect.Slice && f.Type != reflect.TypeFor[attributes]()

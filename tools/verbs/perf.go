@@ -158,6 +158,7 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 	f.IntVarP(&c.MTU, "mtu", "m", 0, "path MTU in `BYTES` (default the smaller one of both ports)")
 	numberVar(f, &c.SL, "sl", "S", 0, 0, 15, "service `LEVEL`")
 	numberVar(f, &c.TOS, "tos", "", 0, 0, math.MaxUint8, "traffic `CLASS`")
+	numberVar(f, &c.FlowLabel, "flow-label", "", 0, 0, 1<<20-1, "flow `LABEL`, from which some devices derive the UDP source port of RoCE v2")
 	f.IntVar(&c.AckTimeout, "ack-timeout", c.AckTimeout, "wait 4.096 µs times 2 to the power of `N` for an acknowledgement")
 	f.IntVar(&c.Retry, "retry", c.Retry, "send up to `N` times again without an acknowledgement; on rxe, 7 is no limit")
 	f.DurationVar(&c.Timeout, "timeout", c.Timeout, "give up when nothing completes for this `TIME`")

@@ -96,7 +96,7 @@ func flagError(cmd *command.Command, err error) error {
 		value = peertext.Quote(value)
 	}
 	allowed := map[string]string{
-		"bool": "true, false", "duration": "a time such as 10s or 200ms", "int": "a whole number",
+		"bool": "true, false", "duration": "a time such as 10s or 200ms", "int": "a whole number", "float64": "a number",
 		"intSlice": "whole numbers, separated by commas",
 	}[f.Value.Type()]
 	if n, ok := f.Value.(interface{ allowed() string }); ok {

@@ -1,0 +1,315 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
+	"github.com/goverbs/goverbs/tools/verbs/internal/mesh"
+	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
+	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
+)
+
+// secretEnv has the secret of a mesh, unless a file has it.
+const secretEnv = "GOVERBS_MESH_SECRET"
+
+func newMesh() *command.Command {
+	cmd := group(&command.Command{
+		Use:   "mesh [flags] COMMAND",
+		Short: "Check the RDMA links between all hosts of a fleet",
+		Long: `"verbs mesh serve" runs on every host, and "verbs mesh run" on any one machine. It has each host
+test latency and bandwidth with each other one, and reports which host, device or link is
+unreachable, or worse than the others.`,
+		Example: `  verbs mesh serve --secret-file /etc/verbs-mesh.secret
+  verbs mesh run --secret-file /etc/verbs-mesh.secret node1 node2 node3 node4`,
+	})
+	cmd.Add(newMeshServe(), newMeshRun())
+	return cmd
+}
+
+// readSecret returns the secret: the first line of a file, or that of the environment.
+func readSecret(file string) ([]byte, error) {
+	secret, from := []byte(os.Getenv(secretEnv)), secretEnv
+	if file != "" {
+		var err error
+		if secret, err = os.ReadFile(file); err != nil {
+			return nil, fmt.Errorf("--secret-file: %w", err)
+		}
+		secret, _, _ = bytes.Cut(secret, []byte("\n"))
+		from = "--secret-file"
+	}
+	if secret = bytes.TrimSpace(secret); len(secret) == 0 {
+		return nil, usagef("the secret is missing: give --secret-file or the environment variable %s", secretEnv)
+	}
+	if n := len(secret); n < perf.LeastSecret {
+		return nil, usagef("the secret of %s has %d characters, allowed: %d and more, such as of \"openssl rand -hex 32\"", from, n, perf.LeastSecret)
+	}
+	return secret, nil
+}
+
+func newMeshServe() *command.Command {
+	var listen, secretFile string
+	var port, memory, clients int
+	var quiet bool
+	cmd := &command.Command{
+		Use:   "serve [flags]",
+		Short: "Take part in the checks of a fleet until interrupted",
+		Long: `Each check needs the secret of the fleet: whoever connects must prove that they know it, and the
+server proves it, too. The secret itself is never sent.
+
+Security:
+The secret keeps everybody else from running tests. There is no encryption: anyone who sees the
+packets of the network sees the tests, and can try secrets offline, so choose a random one. Anyone
+who knows the secret can have this host connect to any host and port, and can keep the device, the
+link and a processor busy. During a test, the keys of its memory (rkeys) are bearer tokens. Let the
+server listen only on an address of a network that you trust (--listen).
+
+`,
+		Example: `  verbs mesh serve                 # with the secret in the environment
+  verbs mesh serve --secret-file /etc/verbs-mesh.secret --listen 10.1.0.1`,
+		Exit: "  0  interrupted\n  1  failure; standard error has the reason",
+		Args: arguments(0),
+		Run: func(cmd *command.Command, _ []string) error {
+			secret, err := readSecret(secretFile)
+			if err != nil {
+				return err
+			}
+			var lc net.ListenConfig
+			l, err := lc.Listen(cmd.Context(), "tcp", net.JoinHostPort(listen, strconv.Itoa(port)))
+			if err != nil {
+				return err
+			}
+			log := &lines{w: cmd.Err()}
+			server := &perf.Server{
+				Local: perf.Local{GID: perf.Auto, CPU: perf.Auto}, Secret: secret, MaxMemory: memory << 20, MaxClients: clients,
+			}
+			if memory == 0 {
+				server.MaxMemory = perf.DefaultMaxMemory()
+			}
+			if !quiet {
+				fmt.Fprintf(log, "serving on %s\n", l.Addr())
+				server.Log = func(format string, args ...any) { fmt.Fprintf(log, format+"\n", args...) }
+			}
+			if err = server.Serve(cmd.Context(), l); errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&listen, "listen", "", "listen on this `ADDRESS` (default all)")
+	numberVar(f, &port, "port", "p", mesh.DefaultPort, 1, maxPort, "listen on this TCP `PORT`")
+	numberVar(f, &memory, "max-memory", "", 0, 1, 1<<24, "limit the memory of all clients to `N` MiB")
+	defaultIs(f, "max-memory", "half of the machine's, at most 4096")
+	numberVar(f, &clients, "max-clients", "", perf.DefaultMaxClients, 1, maxClients, "serve up to `N` clients at once, half of them from one address")
+	f.BoolVar(&quiet, "quiet", false, "do not log clients on standard error")
+	f.StringVar(&secretFile, "secret-file", "", "`FILE` with the secret of the fleet in its first line (default "+secretEnv+")")
+	return cmd
+}
+
+// meshOptions are the flags of "verbs mesh run".
+type meshOptions struct {
+	run        mesh.Run
+	file       string
+	secretFile string
+	page       string
+	json       bool
+	latency    time.Duration
+	p99        time.Duration
+	bandwidth  string
+	devices    string
+	types      string
+}
+
+func newMeshRun() *command.Command {
+	var o meshOptions
+	cmd := &command.Command{
+		Use:   "run [flags] [HOST...]",
+		Short: "Test each pair of hosts, and report what is worse than the rest",
+		Long: `Each HOST runs "verbs mesh serve". It is a name or an address, with :PORT if the port is not 18517.
+The secret is the first line of --secret-file, or the environment variable
+` + secretEnv + `. A good one is the output of "openssl rand -hex 32".
+
+Hosts are tested in pairs, in both directions, on each device that both have under the same name,
+with the tests send-lat and send-bw of "verbs perf". Pairs without a common host are tested at the
+same time. A measurement that crosses a threshold is repeated while nothing else runs, and the
+better values count. The thresholds that are relative to the fleet find a bad host among four and
+more; of fewer hosts it has most of the links, so use absolute ones.
+
+A finding names the largest thing that explains its measurements: a host, a device of a host, a rail
+(the devices of one name of all hosts), or a link. Times are half of the way there and back, so a
+slow direction shows in both. Loss of datagrams shows in the direction in which they are sent.
+Some devices, such as mlx5, derive the UDP source port of RoCE v2 from the flow label: several of
+them (--flow-labels) take several paths through a network. With others they change nothing.`,
+		Example: `  verbs mesh run node1 node2 node3 node4 --secret-file /etc/verbs-mesh.secret
+  verbs mesh run --file hosts.txt --json | jq '.findings[]'
+  verbs mesh run --file hosts.txt --html mesh.html --flow-labels 1,2,3,4 --min-bandwidth 90`,
+		Exit: "  0  all links are well\n  1  there is a finding, or a failure; standard error has the reason",
+		Run:  func(cmd *command.Command, args []string) error { return o.do(cmd, args) },
+	}
+	f, r := cmd.Flags(), &o.run
+	f.StringVar(&o.file, "file", "", "read hosts from `FILE`, one a line; # begins a comment")
+	f.StringVar(&o.secretFile, "secret-file", "", "`FILE` with the secret of the fleet in its first line (default "+secretEnv+")")
+	f.StringVar(&o.devices, "devs", "", "test only the devices of these `NAMES`, separated by commas (default all)")
+	f.StringVar(&o.types, "types", "rc,ud", "`TYPES` of queue pairs, separated by commas: rc, ud")
+	f.IntSliceVar(&r.FlowLabels, "flow-labels", []int{0}, "test with each of these flow `LABELS`, separated by commas")
+	f.DurationVar(&o.latency, "max-latency", 0, "report a median latency above this `TIME` (default no limit)")
+	f.DurationVar(&o.p99, "max-p99", 0, "report a latency of 99 % of the messages above this `TIME` (default no limit)")
+	f.StringVar(&o.bandwidth, "min-bandwidth", "", "report a bandwidth under `N` Gb per second (default no limit)")
+	f.Float64Var(&r.Thresholds.MaxLoss, "max-loss", 0.1, "report a loss of datagrams above `N` percent")
+	f.Float64Var(&r.Thresholds.LatencyRatio, "latency-ratio", 3, "report a median latency above `N` times the median of the fleet")
+	f.Float64Var(&r.Thresholds.BandwidthRatio, "bandwidth-ratio", 0.5, "report a bandwidth under `N` times the median of the fleet")
+	numberVar(f, &r.AtOnce, "at-once", "", 0, 1, mesh.MaxHosts, "test up to `N` pairs at the same time")
+	defaultIs(f, "at-once", "all that have no host in common")
+	numberVar(f, &r.Repeat, "repeat", "", 1, 0, 10, "measure what crosses a threshold up to `N` times again")
+	numberVar(f, &r.Iterations, "iterations", "n", 1000, 1, 1_000_000, "count `N` messages of each test of latency")
+	numberVar(f, &r.Messages, "messages", "", 1000, 1, 1_000_000, "count `N` messages of each test of bandwidth")
+	numberVar(f, &r.Size, "msg-size", "", perf.DefaultSizeBW, 1, math.MaxInt32, "size of a message of bandwidth in `BYTES`; over ud at most the MTU")
+	f.BoolVarP(&r.Events, "events", "e", false, "sleep until a completion event instead of polling, on both sides")
+	f.DurationVar(&r.Timeout, "timeout", 10*time.Second, "give up a test when nothing completes for this `TIME`")
+	f.StringVar(&o.page, "html", "", "write a page with heat maps to `FILE`")
+	jsonFlag(cmd, &o.json)
+	return cmd
+}
+
+// hosts returns the hosts of the command line and of the file.
+func (o *meshOptions) hosts(args []string) (all []mesh.Host, err error) {
+	names := slices.Clone(args)
+	if o.file != "" {
+		b, err := os.ReadFile(o.file)
+		if err != nil {
+			return nil, fmt.Errorf("--file: %w", err)
+		}
+		s := bufio.NewScanner(bytes.NewReader(b))
+		for s.Scan() {
+			line, _, _ := strings.Cut(s.Text(), "#")
+			names = append(names, strings.Fields(line)...)
+		}
+		if err := s.Err(); err != nil {
+			return nil, fmt.Errorf("--file: %w", err)
+		}
+	}
+	for _, name := range names {
+		h, err := mesh.ParseHost(name)
+		if err != nil {
+			return nil, usageError{err}
+		}
+		if slices.ContainsFunc(all, func(o mesh.Host) bool { return o.Addr == h.Addr && o.Port == h.Port }) {
+			return nil, usagef("the host %s is there twice", peertext.Quote(name))
+		}
+		all = append(all, h)
+	}
+	if n := len(all); n < 2 || n > mesh.MaxHosts {
+		return nil, usagef("there are %d hosts, allowed: 2 to %d, as arguments or in --file", n, mesh.MaxHosts)
+	}
+	return all, nil
+}
+
+// check checks the flags.
+func (o *meshOptions) check(cmd *command.Command) (err error) {
+	r := &o.run
+	if o.devices != "" {
+		r.Rails = strings.Split(o.devices, ",")
+	}
+	r.Types = strings.Split(o.types, ",")
+	for _, typ := range r.Types {
+		if typ != perf.RC && typ != perf.UD {
+			return usagef("--types has %s, allowed: rc, ud", peertext.Quote(typ))
+		}
+	}
+	if n := len(r.FlowLabels); n > mesh.MaxFlowLabels {
+		return usagef("--flow-labels has %d labels, allowed: 1 to %d", n, mesh.MaxFlowLabels)
+	}
+	for _, l := range r.FlowLabels {
+		if l < 0 || l > 1<<20-1 {
+			return usagef("--flow-labels has %d, allowed: 0 to %d", l, 1<<20-1)
+		}
+	}
+	if r.Timeout <= 0 || r.Timeout > time.Hour {
+		return usagef("--timeout is %s, allowed: more than 0, up to 1h", r.Timeout)
+	}
+	t := &r.Thresholds
+	for _, f := range []struct {
+		name  string
+		given time.Duration
+		to    *float64
+	}{{"max-latency", o.latency, &t.MaxLatency}, {"max-p99", o.p99, &t.MaxP99}} {
+		if cmd.Flags().Changed(f.name) && f.given <= 0 {
+			return usagef("--%s is %s, allowed: a time above 0", f.name, f.given)
+		}
+		*f.to = float64(f.given) / float64(time.Microsecond)
+	}
+	if o.bandwidth != "" {
+		if t.MinBandwidth, err = strconv.ParseFloat(o.bandwidth, 64); err != nil || !(t.MinBandwidth > 0) {
+			return usagef("--min-bandwidth is %s, allowed: a number above 0, in Gb per second", peertext.Quote(o.bandwidth))
+		}
+	}
+	if err := t.Validate(); err != nil {
+		return usageError{err}
+	}
+	return nil
+}
+
+// errFindings makes the exit status 1 of a run with findings.
+var errFindings = errors.New("not all links are well")
+
+// do runs the tests and prints the report.
+func (o *meshOptions) do(cmd *command.Command, args []string) (err error) {
+	r := &o.run
+	if err := o.check(cmd); err != nil {
+		return err
+	}
+	if r.Hosts, err = o.hosts(args); err != nil {
+		return err
+	}
+	if r.Secret, err = readSecret(o.secretFile); err != nil {
+		return err
+	}
+	var page *os.File
+	if o.page != "" { // before all the work
+		if page, err = os.Create(o.page); err != nil {
+			return fmt.Errorf("--html: %w", err)
+		}
+		defer page.Close()
+	}
+	if f, ok := cmd.Err().(*os.File); ok && isTerminal(f) {
+		r.Progress = func(done, total int) { fmt.Fprintf(f, "\r%d of %d pairs\r", done, total) }
+	}
+	rep, err := r.Do(cmd.Context())
+	if errors.Is(err, context.Canceled) {
+		return errors.New("interrupted")
+	} else if err != nil {
+		return err
+	}
+	if page != nil {
+		if err := errors.Join(rep.HTML(page), page.Close()); err != nil {
+			return fmt.Errorf("--html: %w", err)
+		}
+	}
+	if o.json {
+		err = printJSON(cmd.Out(), rep)
+	} else {
+		err = rep.Print(cmd.Out(), colours(cmd.Out()))
+	}
+	if err == nil && !rep.OK {
+		err = errFindings
+	}
+	return err
+}
+
+// colours reports whether output goes to a terminal that shows colours.
+func colours(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && isTerminal(f) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}
