@@ -87,7 +87,7 @@ func (c *config) hostSuites() []suite {
 		{
 			name: "race", doc: "the same under the race detector, where goroutines meet",
 			steps: []step{
-				{name: "goverbs", alone: true, needs: gcc, env: cgo, host: words("go test -race ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/... ./tools/verbs/... ./test/hca/...")},
+				{name: "goverbs", alone: true, needs: gcc, env: cgo, host: words("go test -race ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/... ./tools/health ./tools/verbs/... ./test/hca/...")},
 				{name: "vmrun", dir: "tools/vmrun", alone: true, needs: gcc, env: cgo, host: words("go test -race -short ./...")},
 			},
 		},

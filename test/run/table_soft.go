@@ -65,7 +65,7 @@ func softUnitSuite() suite {
 		name: "softunit", doc: "what the suite unit has about software devices: their packages, recorded exchanges, many connections, a random walk, the programs",
 		steps: []step{
 			{name: "packages", needs: []string{"gcc"}, host: words("go test -count=1 ./uverbs/soft/... ./test/softrig ./test/softrxe ./test/hello ./test/demo")},
-			{name: "verbs", host: words("go test -count=1 -run ^TestSoft ./tools/verbs")},
+			{name: "verbs", host: words("go test -count=1 -run ^TestSoft ./tools/verbs ./tools/health")},
 		},
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/goverbs/goverbs/tools/health"
 	"github.com/goverbs/goverbs/tools/verbs/internal/mesh"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/tools/verbs/internal/trace"
@@ -91,7 +92,7 @@ func attributeKeys(prefix string, all attributes) (keys []string) {
 func TestJSONKeys(t *testing.T) {
 	documented := documentedKeys(t)
 	printed := map[string]any{
-		"devices": deviceRow{}, "status": statusRow{}, "system": systemReport{}, "info": deviceReport{}, "res": resReport{}, "stat": statReport{}, "events": eventRow{}, "doctor": diagnosis{},
+		"devices": deviceRow{}, "status": statusRow{}, "system": systemReport{}, "info": deviceReport{}, "res": resReport{}, "stat": statReport{}, "events": eventRow{}, "doctor": health.Report{},
 		"pingpong": result{}, "rping": rpingResult{}, "perf": perf.Report{}, "mesh run": mesh.Report{}, "trace": trace.EventJSON{}, "trace --summary": trace.SummaryRow{},
 	}
 	if got, want := slices.Sorted(maps.Keys(documented)), slices.Sorted(maps.Keys(printed)); !slices.Equal(got, want) {
@@ -129,7 +130,7 @@ func TestJSONNames(t *testing.T) {
 			lists(f.Type)
 		}
 	}
-	for _, v := range []any{deviceRow{}, statusRow{}, systemReport{}, deviceReport{}, resReport{}, statReport{}, eventRow{}, diagnosis{}, result{}, rpingResult{}, perf.Report{}} {
+	for _, v := range []any{deviceRow{}, statusRow{}, systemReport{}, deviceReport{}, resReport{}, statReport{}, eventRow{}, health.Report{}, result{}, rpingResult{}, perf.Report{}} {
 		lists(reflect.TypeOf(v))
 	}
 	for _, a := range append(deviceAttributes(uverbs.DeviceAttr{}), portAttributes(uverbs.PortAttr{})...) {

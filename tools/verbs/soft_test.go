@@ -2,13 +2,11 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -18,9 +16,8 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/health"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
-	"github.com/goverbs/goverbs/uverbs"
-	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
 // commandEnv makes the test binary the command: GOVERBS_SOFT is read once in a process.
@@ -149,22 +146,22 @@ func TestSoftDoctor(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	var d diagnosis
+	var d health.Report
 	if err := json.Unmarshal(out, &d); err != nil {
 		t.Fatal(err)
 	}
 	if !d.Works || !strings.HasPrefix(d.Verdict, "RDMA works: a ping-pong went through on left") {
 		t.Errorf("works is %t: %s", d.Works, d.Verdict)
 	}
-	ids := map[string]level{}
+	ids := map[health.Code]health.Level{}
 	for _, f := range d.Findings {
-		ids[f.ID] = f.Level
-		if strings.HasPrefix(f.ID, "module") || f.ID == "rdma_cm" || f.ID == "memlock" || f.ID == "chardev" {
+		ids[f.Code] = f.Level
+		if strings.HasPrefix(string(f.Code), "module") || f.Code == "rdma_cm" || f.Code == "memlock" || f.Code == "chardev" {
 			t.Errorf("a finding about the kernel: %+v", f)
 		}
 	}
-	for id, want := range map[string]level{
-		"device": levelOK, "address": levelInfo, "register": levelOK, "port": levelOK, "mtu": levelOK, "gid": levelOK, "loopback": levelOK, "cm": levelOK, "firewall": levelOK,
+	for id, want := range map[health.Code]health.Level{
+		"device": health.LevelOK, "address": health.LevelInfo, "register": health.LevelOK, "port": health.LevelOK, "mtu": health.LevelOK, "gid": health.LevelOK, "loopback": health.LevelOK, "cm": health.LevelOK, "firewall": health.LevelOK,
 	} {
 		if ids[id] != want {
 			t.Errorf("finding %s is %q, want %s\n%s", id, ids[id], want, out)
@@ -173,152 +170,6 @@ func TestSoftDoctor(t *testing.T) {
 	text, err := softRun(t, "192.0.2.7", "doctor", "192.0.2.7")
 	if err == nil || !strings.Contains(text, "GOVERBS_SOFT=auto chooses an address that is free") || !strings.Contains(text, "must be an address of this host") || strings.Contains(text, "modprobe") {
 		t.Errorf("a device that cannot be made: %v\n%s", err, text)
-	}
-}
-
-// softPatient is a machine whose only device is in software, on an address that other hosts reach.
-func softPatient(t *testing.T) (patient, *softFacts) {
-	p := healthy(t)
-	*p.info = uverbs.DeviceInfo{Name: "soft0", Driver: "rxe", Protocol: "roce", Ports: 1, InProcess: true}
-	facts := &softFacts{
-		setting: "10.1.0.1", hostAddrs: []string{"10.1.0.1 of eth0"},
-		NetworkInfo: soft.NetworkInfo{Local: netip.MustParseAddrPort("10.1.0.1:4791"), ReceiveBuffer: 8 << 20, WantedBuffer: 8 << 20},
-	}
-	p.devices = func() ([]netlinkrdma.Device, error) { return nil, syscall.EPROTONOSUPPORT }
-	p.cmDev = func() (netlinkrdma.CharDev, error) { return netlinkrdma.CharDev{}, syscall.EPROTONOSUPPORT }
-	p.uverbsDev = func(netlinkrdma.Device) (netlinkrdma.CharDev, error) {
-		return netlinkrdma.CharDev{}, syscall.EPROTONOSUPPORT
-	}
-	p.soft = func(string) softFacts { return *facts }
-	p.probeSoft = func(context.Context, string) (bool, error) { return true, nil }
-	p.connect = func(context.Context, string) (string, error) { return "connection from here to there", nil }
-	return p, facts
-}
-
-// TestSoftFindings: each machine has its finding.
-func TestSoftFindings(t *testing.T) {
-	buffer := func(n int) func(patient, *softFacts) {
-		return func(p patient, f *softFacts) {
-			f.ReceiveBuffer, f.Overflows = n, 12
-			p.files["proc/sys/net/core/rmem_max"] = charFile(0, 0, 0, 0)
-			p.files["proc/sys/net/core/rmem_max"].Mode, p.files["proc/sys/net/core/rmem_max"].Data = 0o444, []byte("212992\n")
-		}
-	}
-	datagram := func(arrived bool, err error) func(patient, *softFacts) {
-		return func(p patient, _ *softFacts) {
-			p.probeSoft = func(context.Context, string) (bool, error) { return arrived, err }
-			p.files["proc/modules"].Data = []byte("nf_tables 1 0 - Live 0x0\nip_tables 1 0 - Live 0x0\n")
-		}
-	}
-	at := func(addr string) func(patient, *softFacts) {
-		return func(_ patient, f *softFacts) { f.Local = netip.MustParseAddrPort(addr) }
-	}
-	for _, c := range []struct {
-		name  string
-		ill   func(patient, *softFacts)
-		works bool
-		id    string
-		level level
-		words []string
-	}{
-		{"healthy", func(patient, *softFacts) {}, true, "device", levelOK, []string{"in software, inside this process", `GOVERBS_SOFT="10.1.0.1"`, "needs no module"}},
-		{"reached by others", func(patient, *softFacts) {}, true, "address", levelOK, []string{"other hosts reach it at 10.1.0.1:4791", "10.1.0.1 of eth0", "packets of RoCE v1 are no UDP"}},
-		{"loopback address", at("127.0.0.2:4791"), true, "address", levelInfo, []string{"other hosts do not", "GOVERBS_SOFT=ADDRESS"}},
-		{"other port", at("10.1.0.1:4792"), true, "address", levelOK, []string{"sends to port 4792", "(4791)"}},
-		{"port where 4791 is taken", at("127.0.0.1:14791"), true, "address", levelInfo, []string{"sends to port 14791", "such as by rdma_rxe", "reach it at 127.0.0.1:14791"}},
-		{"a device with the other port", func(p patient, f *softFacts) {
-			at("127.0.0.1:4791")(p, f)
-			f.stranded = netip.MustParseAddrPort("127.0.0.2:14791")
-		}, true, "address", levelWarning, []string{"a device at 127.0.0.2:14791", "while port 4791 was taken", "start the program"}},
-		{"no socket", func(_ patient, f *softFacts) { f.NetworkInfo = soft.NetworkInfo{} }, true, "address", levelInfo, []string{"only this process", "GOVERBS_SOFT=auto"}},
-		{"whole buffer", func(patient, *softFacts) {}, true, "receive_buffer", levelOK, []string{"8 MiB"}},
-		{"small buffer", buffer(425984), true, "receive_buffer", levelWarning, []string{"416 KiB is too small", "1056 KiB", "212992 bytes", "so far since the buffer was full: 12", "sysctl net.core.rmem_max=4194304"}},
-		{"half a buffer", buffer(4 << 20), true, "receive_buffer", levelInfo, []string{"for the packets of 3 QPs", "sysctl net.core.rmem_max=4194304"}},
-		{"no firewall", func(patient, *softFacts) {}, true, "firewall", levelInfo, []string{"must do so from peers", "NAT", "udp dport 4791 accept"}},
-		{"no firewall on loopback", at("127.0.0.2:4791"), true, "firewall", levelOK, []string{"UDP to 127.0.0.2:4791 gets through"}},
-		{"firewall that forbids", datagram(false, syscall.EPERM), true, "firewall", levelWarning, []string{"forbids UDP to port 4791", "filter output udp dport 4791 accept", `"nft list ruleset"`, `"iptables -S"`}},
-		{"firewall that drops", datagram(false, nil), true, "firewall", levelWarning, []string{"drops UDP to port 4791", "did not arrive within 1s", "filter input udp dport 4791 accept"}},
-		{"connection", func(patient, *softFacts) {}, true, "cm", levelOK, []string{"connection from here to there", "needs no rdma_ucm"}},
-		{"no connection", func(p patient, _ *softFacts) {
-			p.connect = func(context.Context, string) (string, error) { return "connection", syscall.ECONNREFUSED }
-		}, true, "cm", levelWarning, []string{"programs with package cm need", "connection refused"}},
-		{"no route", datagram(false, syscall.ENETUNREACH), true, "firewall", levelWarning, []string{"no datagram can be sent"}},
-		{"cannot be made", func(p patient, _ *softFacts) { p.info.Err = errors.New("the reason") }, false, "device", levelError, []string{"cannot be made", "the reason", "GOVERBS_SOFT=auto", "10.1.0.1 of eth0"}},
-		{"cannot be opened", func(p patient, _ *softFacts) {
-			p.machine.probe = func(string) (probe, error) { return probe{}, syscall.EIO }
-		}, false, "open", levelError, []string{"input/output error"}},
-		{"listed", func(patient, *softFacts) {}, true, "devices", levelOK, []string{"1 of 1 device can be used: soft0"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			p, facts := softPatient(t)
-			c.ill(p, facts)
-			d := examine(t.Context(), p.machine, nil)
-			if d.Works != c.works {
-				t.Errorf("works is %t: %s", d.Works, d.Verdict)
-			}
-			found := false
-			for _, f := range d.Findings {
-				text := strings.Join(append(append([]string{f.Title}, f.Evidence...), f.Fix...), "\n")
-				if strings.Contains(text, "modprobe") {
-					t.Errorf("finding %s is about modules:\n%s", f.ID, text)
-				}
-				if f.ID != c.id {
-					continue
-				}
-				found = true
-				if f.Level != c.level {
-					t.Errorf("level is %s, want %s: %+v", f.Level, c.level, f)
-				}
-				for _, w := range c.words {
-					if !strings.Contains(text, w) {
-						t.Errorf("the finding does not say %q:\n%s", w, text)
-					}
-				}
-			}
-			if !found {
-				t.Errorf("there is no finding %s: %+v", c.id, d)
-			}
-		})
-	}
-}
-
-// TestSoftBeside: with devices of the kernel, a device in software is one more.
-func TestSoftBeside(t *testing.T) {
-	p, _ := softPatient(t)
-	own := *p.info
-	h := healthy(t)
-	h.infos = func() ([]uverbs.DeviceInfo, error) { return []uverbs.DeviceInfo{fakeInfo, own}, nil }
-	h.soft, h.probeSoft, h.connect = p.soft, p.probeSoft, p.connect
-	d := examine(t.Context(), h.machine, nil)
-	ids := map[string]bool{}
-	for _, f := range d.Findings {
-		ids[f.ID+" "+f.Device] = true
-	}
-	if !d.Works || !ids["module.ib_core "] || !ids["chardev rxe0"] || ids["chardev soft0"] || !ids["address soft0"] || !ids["firewall "] || !ids["firewall soft0"] {
-		t.Errorf("%s: the findings are %v", d.Verdict, ids)
-	}
-	for _, f := range examine(t.Context(), h.machine, []string{"soft0"}).Findings {
-		if strings.HasPrefix(f.ID, "module") || f.Device == "rxe0" {
-			t.Errorf("a finding of soft0 alone is %+v", f)
-		}
-	}
-}
-
-// TestSoftProbe: a datagram to a device arrives, and a device that is closed takes none.
-func TestSoftProbe(t *testing.T) {
-	d, err := soft.New(soft.Options{Auto: true, Port: uint16(freeUDP(t)), Name: "probed"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	if arrived, err := liveProbe(t.Context(), "probed"); !arrived || err != nil {
-		t.Errorf("it arrived: %t, %v", arrived, err)
-	}
-	if f := liveSoft("probed"); f.Local.Addr() != d.Addr() {
-		t.Errorf("the facts are %+v", f)
-	}
-	if _, err := liveProbe(t.Context(), "nobody"); err == nil {
-		t.Error("nobody got a datagram")
 	}
 }
 

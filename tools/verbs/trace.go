@@ -15,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/trace"
@@ -240,11 +242,11 @@ func runTrace(cmd *command.Command, args []string, pid int, record string, out t
 			return err
 		}
 		defer f.Close()
-		release, err := kernelRelease()
-		if err != nil {
+		var u unix.Utsname
+		if err := unix.Uname(&u); err != nil {
 			return err
 		}
-		r := trace.NewRecorder(f, trace.Header{Kernel: release, Arch: runtime.GOARCH, Program: args, PID: pid})
+		r := trace.NewRecorder(f, trace.Header{Kernel: unix.ByteSliceToString(u.Release[:]), Arch: runtime.GOARCH, Program: args, PID: pid})
 		sink, end = r.Add, r.End
 	}
 	t := &trace.Tracer{Sink: sink, Warn: warn, DriverOf: driverFinder()}

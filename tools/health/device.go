@@ -1,4 +1,4 @@
-package main
+package health
 
 import (
 	"context"
@@ -15,19 +15,19 @@ import (
 
 // examineDevice makes the checks of a device and reports whether a ping-pong went
 // through.
-func (m *machine) examineDevice(ctx context.Context, dev netlinkrdma.Device, info uverbs.DeviceInfo) (bool, []finding) {
+func (m *machine) examineDevice(ctx context.Context, dev netlinkrdma.Device, info uverbs.DeviceInfo) (bool, []Finding) {
 	ports, portsErr := m.ports(dev)
-	all := []finding{checkDriver(info, ports)}
+	all := []Finding{checkDriver(info, ports)}
 	cd, err := m.uverbsDev(dev)
 	if err != nil {
-		f := finding{ID: "chardev", Device: dev.Name}
+		f := Finding{Code: CodeCharDev, Device: dev.Name}
 		f.see("%s", err)
 		f.fix("modprobe ib_uverbs")
-		return false, append(all, f.conclude(levelError, "the kernel has no character device for it"))
+		return false, append(all, f.conclude(LevelError, "the kernel has no character device for it"))
 	}
-	node := m.checkNode(finding{ID: "chardev", Device: dev.Name}, cd, levelError, "the device")
+	node := m.checkNode(Finding{Code: CodeCharDev, Device: dev.Name}, cd, LevelError, "the device")
 	all = append(all, node)
-	if unsupported(info) || node.Level == levelError {
+	if unsupported(info) || node.Level == LevelError {
 		// The device cannot be opened, but netlink lists its ports.
 		if portsErr == nil {
 			for _, p := range ports {
@@ -38,9 +38,9 @@ func (m *machine) examineDevice(ctx context.Context, dev netlinkrdma.Device, inf
 	}
 	p, err := m.probe(dev.Name)
 	if err != nil {
-		f := finding{ID: "open", Device: dev.Name}
+		f := Finding{Code: CodeOpen, Device: dev.Name}
 		f.see("%s", err)
-		return false, append(all, f.conclude(levelError, "the device cannot be opened and asked"))
+		return false, append(all, f.conclude(LevelError, "the device cannot be opened and asked"))
 	}
 	all = append(all, checkRegister(dev.Name, p.registered))
 	for _, facts := range p.ports {
@@ -61,8 +61,8 @@ func (m *machine) examineDevice(ctx context.Context, dev netlinkrdma.Device, inf
 }
 
 // checkDriver checks that the library supports the device's driver.
-func checkDriver(info uverbs.DeviceInfo, ports []netlinkrdma.Port) finding {
-	f := finding{ID: "device", Device: info.Name}
+func checkDriver(info uverbs.DeviceInfo, ports []netlinkrdma.Port) Finding {
+	f := Finding{Code: CodeDevice, Device: info.Name}
 	f.see("driver %s, protocol %q, node GUID %s, firmware %q", info.Driver, info.Protocol, info.NodeGUID, info.Firmware)
 	for _, p := range ports {
 		name := p.Netdev
@@ -75,17 +75,17 @@ func checkDriver(info uverbs.DeviceInfo, ports []netlinkrdma.Port) finding {
 		f.see("%s", info.Err)
 	}
 	if unsupported(info) {
-		return f.conclude(levelError, "driver %s cannot be used by this library", info.Driver)
+		return f.conclude(LevelError, "driver %s cannot be used by this library", info.Driver)
 	}
 	if info.CharDev == "" {
-		return f.conclude(levelWarning, "the driver is not known, as the device has no character device")
+		return f.conclude(LevelWarning, "the driver is not known, as the device has no character device")
 	}
-	return f.conclude(levelOK, "driver %s is supported", info.Driver)
+	return f.conclude(LevelOK, "driver %s is supported", info.Driver)
 }
 
 // checkNode looks at a character device in /dev. bad is the level of one that cannot be
 // opened.
-func (m *machine) checkNode(f finding, cd netlinkrdma.CharDev, bad level, what string) finding {
+func (m *machine) checkNode(f Finding, cd netlinkrdma.CharDev, bad Level, what string) Finding {
 	file := cd.Path()
 	inContainer := func() {
 		if m.container() != "" {
@@ -112,7 +112,7 @@ func (m *machine) checkNode(f finding, cd netlinkrdma.CharDev, bad level, what s
 	err = m.openNode(file)
 	switch {
 	case err == nil:
-		return f.conclude(levelOK, "%s can be opened", file)
+		return f.conclude(LevelOK, "%s can be opened", file)
 	case errors.Is(err, syscall.EPERM):
 		f.see("%s", err)
 		inContainer()
@@ -142,8 +142,8 @@ const (
 )
 
 // checkRegister reports how much memory can be registered.
-func checkRegister(device string, tries []registration) finding {
-	f := finding{ID: "register", Device: device}
+func checkRegister(device string, tries []registration) Finding {
+	f := Finding{Code: CodeRegister, Device: device}
 	var most, least uint64 // that went, and that did not
 	for _, t := range tries {
 		if t.err != nil {
@@ -157,12 +157,12 @@ func checkRegister(device string, tries []registration) finding {
 		most = max(most, t.size)
 	}
 	if least == 0 {
-		return f.conclude(levelOK, "%s can be registered", limitText(most))
+		return f.conclude(LevelOK, "%s can be registered", limitText(most))
 	}
 	if slices.ContainsFunc(tries, func(t registration) bool { return errors.Is(t.err, syscall.ENOMEM) }) {
 		f.Fix = memlockFixes()
 	}
-	return f.conclude(levelWarning, "%s cannot be registered", limitText(least))
+	return f.conclude(LevelWarning, "%s cannot be registered", limitText(least))
 }
 
 // portFacts is what is known of a port. GIDs and MTU are there if the device could be
@@ -177,15 +177,15 @@ type portFacts struct {
 }
 
 // checkPort looks at a port's state and its network interface.
-func (m *machine) checkPort(device string, p portFacts) finding {
-	f := finding{ID: "port", Device: device, Port: int(p.Num)}
+func (m *machine) checkPort(device string, p portFacts) Finding {
+	f := Finding{Code: CodePort, Device: device, Port: int(p.Num)}
 	f.see("state %s, physical state %s, link layer %s", p.state, p.phys, p.LinkLayer)
 	ethernet := p.LinkLayer != netlinkrdma.LinkLayerInfiniBand
 	if ethernet {
 		if p.NetdevIndex == 0 {
 			f.see("no network interface, or it is in another network namespace")
 			f.fix("run in the network namespace of the port's interface, or move it here: ip link set IFACE netns NS")
-			return f.conclude(levelWarning, "%s, but its network interface is not in this network namespace", p.state)
+			return f.conclude(LevelWarning, "%s, but its network interface is not in this network namespace", p.state)
 		}
 		n, err := m.netdev(p.NetdevIndex)
 		if err != nil {
@@ -195,18 +195,18 @@ func (m *machine) checkPort(device string, p portFacts) finding {
 		}
 	}
 	if p.state == netlinkrdma.PortActive {
-		return f.conclude(levelOK, "%s%s", p.state, choose(p.Netdev != "", " on "+p.Netdev, ""))
+		return f.conclude(LevelOK, "%s%s", p.state, choose(p.Netdev != "", " on "+p.Netdev, ""))
 	}
 	switch {
 	case ethernet:
 		f.fix("ip link set %s up, and look after its cable or peer", p.Netdev)
-		return f.conclude(levelError, "%s: network interface %s has to be up", p.state, p.Netdev)
+		return f.conclude(LevelError, "%s: network interface %s has to be up", p.state, p.Netdev)
 	case p.state == netlinkrdma.PortInit || p.state == netlinkrdma.PortArmed:
 		f.fix("start a subnet manager in this fabric: systemctl start opensm")
-		return f.conclude(levelError, "%s: it waits for a subnet manager", p.state)
+		return f.conclude(LevelError, "%s: it waits for a subnet manager", p.state)
 	}
 	f.fix("look after the cable and the switch's port")
-	return f.conclude(levelError, "%s: there is no link", p.state)
+	return f.conclude(LevelError, "%s: there is no link", p.state)
 }
 
 // choose is what C's ?: does.
@@ -228,27 +228,27 @@ const (
 const jumboMTU = 4200
 
 // checkMTU compares a RoCE port's MTU with its network interface's.
-func (m *machine) checkMTU(device string, p portFacts) finding {
+func (m *machine) checkMTU(device string, p portFacts) Finding {
 	if p.LinkLayer == netlinkrdma.LinkLayerInfiniBand || p.NetdevIndex == 0 {
-		return finding{}
+		return Finding{}
 	}
 	n, err := m.netdev(p.NetdevIndex)
 	if err != nil {
-		return finding{}
+		return Finding{}
 	}
-	f := finding{ID: "mtu", Device: device, Port: int(p.Num)}
+	f := Finding{Code: CodeMTU, Device: device, Port: int(p.Num)}
 	active := p.attr.ActiveMTU.Bytes()
 	f.see("active path MTU %d, at most %d; MTU of %s is %d", active, p.attr.MaxMTU.Bytes(), n.Name, n.MTU)
 	f.see("packets have up to %d bytes of headers: 4096 takes an interface's MTU of %d", mostHeaders, jumboMTU)
 	switch {
 	case active+leastHeaders > n.MTU:
 		f.fix("ip link set dev %s mtu %d", n.Name, max(active+mostHeaders, 1500))
-		return f.conclude(levelWarning, "path MTU %d does not fit into %s, whose MTU is %d", active, n.Name, n.MTU)
+		return f.conclude(LevelWarning, "path MTU %d does not fit into %s, whose MTU is %d", active, n.Name, n.MTU)
 	case active < 4096:
 		f.fix("for 4096: ip link set dev %s mtu %d, also on the peer and on all switches between", n.Name, jumboMTU)
-		return f.conclude(levelInfo, "path MTU %d, as MTU of %s is %d", active, n.Name, n.MTU)
+		return f.conclude(LevelInfo, "path MTU %d, as MTU of %s is %d", active, n.Name, n.MTU)
 	}
-	return f.conclude(levelOK, "path MTU %d, MTU of %s is %d", active, n.Name, n.MTU)
+	return f.conclude(LevelOK, "path MTU %d, MTU of %s is %d", active, n.Name, n.MTU)
 }
 
 // Peers to choose a GID for: documentation addresses of the two families.
@@ -258,12 +258,12 @@ var (
 )
 
 // checkGIDs lists the GIDs of a port and the one that the library uses by default.
-func (m *machine) checkGIDs(device string, p portFacts) finding {
-	f := finding{ID: "gid", Device: device, Port: int(p.Num)}
+func (m *machine) checkGIDs(device string, p portFacts) Finding {
+	f := Finding{Code: CodeGID, Device: device, Port: int(p.Num)}
 	if p.gidErr != nil {
 		f.see("%s", p.gidErr)
 		f.fix("mount -t sysfs sysfs /sys, or let the library use ioctl: unset RDMAABI")
-		return f.conclude(levelError, "the GID table cannot be read")
+		return f.conclude(LevelError, "the GID table cannot be read")
 	}
 	var routable, v2 int
 	for _, e := range p.gids {
@@ -283,9 +283,9 @@ func (m *machine) checkGIDs(device string, p portFacts) finding {
 	}
 	if p.LinkLayer == netlinkrdma.LinkLayerInfiniBand {
 		if len(p.gids) == 0 {
-			return f.conclude(levelError, "no GID")
+			return f.conclude(LevelError, "no GID")
 		}
-		return f.conclude(levelOK, "%s; InfiniBand peers are reached by LID", plural(len(p.gids), "GID"))
+		return f.conclude(LevelOK, "%s; InfiniBand peers are reached by LID", plural(len(p.gids), "GID"))
 	}
 	f.see("to reach an IPv4 peer: %s", chosenGID(p.gids, peerIPv4))
 	f.see("to reach an IPv6 peer: %s", chosenGID(p.gids, peerIPv6))
@@ -293,16 +293,16 @@ func (m *machine) checkGIDs(device string, p portFacts) finding {
 	switch {
 	case len(p.gids) == 0:
 		f.fix("%s, and set the interface up", address)
-		return f.conclude(levelError, "no GID: %s has no address", iface)
+		return f.conclude(LevelError, "no GID: %s has no address", iface)
 	case routable == 0:
 		f.fix("%s", address)
-		return f.conclude(levelWarning, "only link-local GIDs: %s has no IP address beside %s", iface, choose(addrs != "", addrs, "none"))
+		return f.conclude(LevelWarning, "only link-local GIDs: %s has no IP address beside %s", iface, choose(addrs != "", addrs, "none"))
 	case v2 == 0:
 		f.fix("use a driver or firmware setting with RoCE v2; v1 is not routed and RoCE v2 peers are not reached")
-		return f.conclude(levelWarning, "only RoCE v1 GIDs")
+		return f.conclude(LevelWarning, "only RoCE v1 GIDs")
 	}
 	e, _ := uverbs.ChooseGID(p.gids, uverbs.GID{})
-	return f.conclude(levelOK, "%s, by default index %d: %s, %s", plural(len(p.gids), "GID"), e.Index, e.GID.Addr(), e.Type)
+	return f.conclude(LevelOK, "%s, by default index %d: %s, %s", plural(len(p.gids), "GID"), e.Index, e.GID.Addr(), e.Type)
 }
 
 // chosenGID describes the GID that the library uses for a peer, and why.
@@ -317,8 +317,8 @@ func chosenGID(table []uverbs.GIDEntry, peer uverbs.GID) string {
 }
 
 // checkFirewall reminds of what cannot be seen from here.
-func checkFirewall(infos []uverbs.DeviceInfo) finding {
-	f := finding{ID: "firewall"}
+func checkFirewall(infos []uverbs.DeviceInfo) Finding {
+	f := Finding{Code: CodeFirewall}
 	iwarp := slices.ContainsFunc(infos, uverbs.DeviceInfo.IWARP)
 	others := slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool { return ofKernel(i) && !i.IWARP() })
 	if others {
@@ -331,23 +331,23 @@ func checkFirewall(infos []uverbs.DeviceInfo) finding {
 	}
 	switch {
 	case iwarp && others:
-		return f.conclude(levelInfo, "UDP port 4791 must get through between peers, and for iWARP the TCP ports that programs listen on")
+		return f.conclude(LevelInfo, "UDP port 4791 must get through between peers, and for iWARP the TCP ports that programs listen on")
 	case iwarp:
-		return f.conclude(levelInfo, "the TCP ports that programs listen on must get through between peers")
+		return f.conclude(LevelInfo, "the TCP ports that programs listen on must get through between peers")
 	}
-	return f.conclude(levelInfo, "UDP port 4791 must get through between peers")
+	return f.conclude(LevelInfo, "UDP port 4791 must get through between peers")
 }
 
 // checkLoopback plays ping-pong.
-func (m *machine) checkLoopback(ctx context.Context, device string) (bool, finding) {
-	f := finding{ID: "loopback", Device: device}
+func (m *machine) checkLoopback(ctx context.Context, device string) (bool, Finding) {
+	f := Finding{Code: CodeLoopback, Device: device}
 	told, err := m.loopback(ctx, device)
 	f.see("%s", choose(told != "", told, "no two QPs could be made ready"))
 	if err != nil {
 		if errors.Is(err, syscall.ENOMEM) {
 			f.Fix = memlockFixes()
 		}
-		return false, f.conclude(levelError, "no ping-pong: %s", err)
+		return false, f.conclude(LevelError, "no ping-pong: %s", err)
 	}
-	return true, f.conclude(levelOK, "ping-pong within this process went through, polled and with events")
+	return true, f.conclude(LevelOK, "ping-pong within this process went through, polled and with events")
 }

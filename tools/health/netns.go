@@ -1,4 +1,4 @@
-package main
+package health
 
 import (
 	"fmt"
@@ -82,7 +82,7 @@ func devicesOf(path string) ([]string, error) {
 
 // lookElsewhere reports which devices other network namespaces have, if each device is in one
 // of them only, and how to get at one of a name, or at all if that is empty.
-func (m *machine) lookElsewhere(f *finding, name string) {
+func (m *machine) lookElsewhere(f *Finding, name string) {
 	if mode, err := m.netnsMode(); err != nil || mode != "exclusive" {
 		return
 	}

@@ -1,4 +1,4 @@
-package main
+package health
 
 import (
 	"context"
@@ -13,12 +13,12 @@ import (
 )
 
 // checkAddress lists the addresses of an iWARP port, by which peers reach it.
-func (m *machine) checkAddress(device string, p portFacts) finding {
-	f := finding{ID: "address", Device: device, Port: int(p.Num)}
+func (m *machine) checkAddress(device string, p portFacts) Finding {
+	f := Finding{Code: CodeAddress, Device: device, Port: int(p.Num)}
 	n, err := m.netdev(p.NetdevIndex)
 	if err != nil {
 		f.see("%s", err)
-		return f.conclude(levelWarning, "the addresses of its network interface are not known")
+		return f.conclude(LevelWarning, "the addresses of its network interface are not known")
 	}
 	for _, a := range n.Addrs {
 		f.see("IP address of %s: %s", n.Name, a)
@@ -26,9 +26,9 @@ func (m *machine) checkAddress(device string, p portFacts) finding {
 	f.see("iWARP has no GIDs: peers are found by these addresses, and connected by the connection manager alone")
 	if !slices.ContainsFunc(n.Addrs, routableAddr) {
 		f.fix("ip address add ADDRESS/24 dev %s", n.Name)
-		return f.conclude(levelError, "network interface %s has no address to be reached by", n.Name)
+		return f.conclude(LevelError, "network interface %s has no address to be reached by", n.Name)
 	}
-	return f.conclude(levelOK, "peers reach it by %s of %s", choose(len(n.Addrs) == 1, "the address", fmt.Sprintf("%d addresses", len(n.Addrs))), n.Name)
+	return f.conclude(LevelOK, "peers reach it by %s of %s", choose(len(n.Addrs) == 1, "the address", fmt.Sprintf("%d addresses", len(n.Addrs))), n.Name)
 }
 
 // routableAddr reports whether an address with a prefix can be used without a zone.

@@ -1,4 +1,4 @@
-package main
+package health
 
 import (
 	"errors"
@@ -18,8 +18,8 @@ import (
 var oldestKernel = uverbs.Version{5, 10}
 
 // checkKernel looks at the kernel's version and the architecture.
-func (m *machine) checkKernel() finding {
-	f := finding{ID: "kernel"}
+func (m *machine) checkKernel() Finding {
+	f := Finding{Code: CodeKernel}
 	release, err := m.release()
 	if err != nil {
 		f.see("uname: %s", err)
@@ -28,52 +28,52 @@ func (m *machine) checkKernel() finding {
 	f.see("the library supports Linux %s and later on amd64 and arm64", oldestKernel)
 	if m.arch != "amd64" && m.arch != "arm64" {
 		f.fix("use an amd64 or arm64 machine")
-		return f.conclude(levelError, "architecture %s is not supported", m.arch)
+		return f.conclude(LevelError, "architecture %s is not supported", m.arch)
 	}
 	var v uverbs.Version
 	if _, err := fmt.Sscanf(release, "%d.%d", &v[0], &v[1]); err != nil {
-		return f.conclude(levelWarning, "the kernel's release %q says no version", release)
+		return f.conclude(LevelWarning, "the kernel's release %q says no version", release)
 	}
 	if slices.Compare(v[:], oldestKernel[:]) < 0 {
 		f.fix("use Linux %s or later", oldestKernel)
-		return f.conclude(levelWarning, "Linux %s is older than %s", release, oldestKernel)
+		return f.conclude(LevelWarning, "Linux %s is older than %s", release, oldestKernel)
 	}
-	return f.conclude(levelOK, "Linux %s on %s", release, m.arch)
+	return f.conclude(LevelOK, "Linux %s on %s", release, m.arch)
 }
 
 // checkContainer describes what a container needs, if this seems to be one.
-func (m *machine) checkContainer() finding {
+func (m *machine) checkContainer() Finding {
 	why := m.container()
 	if why == "" {
-		return finding{}
+		return Finding{}
 	}
-	f := finding{ID: "container"}
+	f := Finding{Code: CodeContainer}
 	f.see("%s", why)
 	f.fix("docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1 --network host ...")
-	return f.conclude(levelInfo, "this seems to be a container: modules come from the host, devices must be handed in")
+	return f.conclude(LevelInfo, "this seems to be a container: modules come from the host, devices must be handed in")
 }
 
 // modules are the kernel modules of RDMA, and what does not work without them.
 var modules = []struct {
 	name string
-	miss level
+	miss Level
 	what string
 }{
-	{"ib_core", levelError, "the RDMA core"},
-	{"ib_uverbs", levelError, "verbs for programs"},
-	{"rdma_ucm", levelWarning, "the connection manager for programs"},
-	{"rdma_rxe", levelInfo, "RDMA over any Ethernet interface (Soft-RoCE)"},
+	{"ib_core", LevelError, "the RDMA core"},
+	{"ib_uverbs", LevelError, "verbs for programs"},
+	{"rdma_ucm", LevelWarning, "the connection manager for programs"},
+	{"rdma_rxe", LevelInfo, "RDMA over any Ethernet interface (Soft-RoCE)"},
 }
 
 // checkModules looks for the modules. proof has the modules whose presence the kernel's answers
 // prove, so that a machine without /proc and /sys has no false errors.
-func (m *machine) checkModules(proof map[string]bool) []finding {
+func (m *machine) checkModules(proof map[string]bool) []Finding {
 	release, _ := m.release() // checkKernel reports the error
 	list, listErr := m.text("/proc/modules")
 	sys := m.exists("/sys/module")
-	var all []finding
+	var all []Finding
 	for _, mod := range modules {
-		f := finding{ID: "module." + mod.name}
+		f := Finding{Code: CodeModule + Code(mod.name)}
 		loaded := false
 		for line := range strings.Lines(list) {
 			loaded = loaded || strings.HasPrefix(line, mod.name+" ")
@@ -88,13 +88,13 @@ func (m *machine) checkModules(proof map[string]bool) []finding {
 		}
 		switch {
 		case loaded:
-			f.conclude(levelOK, "loaded")
+			f.conclude(LevelOK, "loaded")
 		case builtin || inSys:
-			f.conclude(levelOK, "built into the kernel")
+			f.conclude(LevelOK, "built into the kernel")
 		case proof[mod.name]:
-			f.conclude(levelOK, "there")
+			f.conclude(LevelOK, "there")
 		case listErr != nil && !sys:
-			f.conclude(levelInfo, "%s: not known whether it is loaded", mod.name)
+			f.conclude(LevelInfo, "%s: not known whether it is loaded", mod.name)
 		default:
 			f.conclude(mod.miss, "%s is not loaded: %s", mod.name, mod.what)
 			switch {
@@ -109,7 +109,7 @@ func (m *machine) checkModules(proof map[string]bool) []finding {
 			default:
 				f.fix("modprobe %s (in a container: on the host)", mod.name)
 			}
-			if mod.miss != levelInfo {
+			if mod.miss != LevelInfo {
 				f.fix("at every boot: echo %s >/etc/modules-load.d/%s.conf", mod.name, mod.name)
 			}
 		}
@@ -130,32 +130,32 @@ func seen(there, readable bool) string {
 }
 
 // checkNamespace reports whether each device belongs to one network namespace.
-func (m *machine) checkNamespace() finding {
-	f := finding{ID: "namespace"}
+func (m *machine) checkNamespace() Finding {
+	f := Finding{Code: CodeNamespace}
 	mode, err := m.netnsMode()
 	if err != nil {
 		f.see("netns mode over NETLINK_RDMA: %s", err)
-		return f.conclude(levelInfo, "the mode of network namespaces is not known")
+		return f.conclude(LevelInfo, "the mode of network namespaces is not known")
 	}
 	f.see("netns mode over NETLINK_RDMA: %s (verbs system)", mode)
 	if mode == "exclusive" {
 		f.fix("to bring a device into another namespace: verbs dev set DEV netns NS")
-		return f.conclude(levelInfo, "exclusive: a device is seen in one network namespace only")
+		return f.conclude(LevelInfo, "exclusive: a device is seen in one network namespace only")
 	}
-	return f.conclude(levelOK, "%s: devices are seen in every network namespace", mode)
+	return f.conclude(LevelOK, "%s: devices are seen in every network namespace", mode)
 }
 
 // checkDevices lists the devices.
-func (m *machine) checkDevices(devs []netlinkrdma.Device, infos []uverbs.DeviceInfo, err error, names []string) finding {
-	f := finding{ID: "devices"}
+func (m *machine) checkDevices(devs []netlinkrdma.Device, infos []uverbs.DeviceInfo, err error, names []string) Finding {
+	f := Finding{Code: CodeDevices}
 	if err != nil {
 		f.see("%s", err)
 		f.fix("modprobe ib_uverbs; without RDMA hardware also modprobe rdma_rxe")
 		f.fix("%s", softHint)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EPROTONOSUPPORT) {
-			return f.conclude(levelError, "this kernel has no RDMA (ib_core is not loaded)")
+			return f.conclude(LevelError, "this kernel has no RDMA (ib_core is not loaded)")
 		}
-		return f.conclude(levelError, "the devices cannot be listed")
+		return f.conclude(LevelError, "the devices cannot be listed")
 	}
 	var usable []string
 	for _, i := range infos {
@@ -177,40 +177,40 @@ func (m *machine) checkDevices(devs []netlinkrdma.Device, infos []uverbs.DeviceI
 			f.fix("%s", softHint)
 			f.fix("if the device is in another network namespace, from there: verbs dev set DEV netns NS")
 		}
-		return f.conclude(levelError, "there is no RDMA device in this network namespace")
+		return f.conclude(LevelError, "there is no RDMA device in this network namespace")
 	}
 	for _, n := range names {
 		if !slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool { return i.Name == n }) {
 			m.lookElsewhere(&f, n)
 			f.fix("name one of these devices")
-			return f.conclude(levelError, "there is no RDMA device %s in this network namespace", n)
+			return f.conclude(LevelError, "there is no RDMA device %s in this network namespace", n)
 		}
 	}
 	m.lookElsewhere(&f, "none is asked for")
 	if len(usable) == 0 {
-		return f.conclude(levelWarning, "%s, none of which can be used", plural(len(infos), "device"))
+		return f.conclude(LevelWarning, "%s, none of which can be used", plural(len(infos), "device"))
 	}
-	return f.conclude(levelOK, "%d of %s can be used: %s", len(usable), plural(len(infos), "device"), strings.Join(usable, ", "))
+	return f.conclude(LevelOK, "%d of %s can be used: %s", len(usable), plural(len(infos), "device"), strings.Join(usable, ", "))
 }
 
 // checkCM looks at the connection manager's character device.
-func (m *machine) checkCM(cd netlinkrdma.CharDev, err error) finding {
-	f := finding{ID: "rdma_cm"}
+func (m *machine) checkCM(cd netlinkrdma.CharDev, err error) Finding {
+	f := Finding{Code: CodeRDMACM}
 	if err != nil {
 		f.see("%s", err)
 		f.fix("modprobe rdma_ucm")
-		return f.conclude(levelWarning, "no connection manager: rdma_ucm is not loaded")
+		return f.conclude(LevelWarning, "no connection manager: rdma_ucm is not loaded")
 	}
-	return m.checkNode(f, cd, levelWarning, "the connection manager")
+	return m.checkNode(f, cd, LevelWarning, "the connection manager")
 }
 
 // checkMemlock looks at how much memory may be pinned.
-func (m *machine) checkMemlock() finding {
-	f := finding{ID: "memlock"}
+func (m *machine) checkMemlock() Finding {
+	f := Finding{Code: CodeMemlock}
 	lim, err := m.memlock()
 	if err != nil {
 		f.see("getrlimit: %s", err)
-		return f.conclude(levelInfo, "the limit of pinned memory is not known")
+		return f.conclude(LevelInfo, "the limit of pinned memory is not known")
 	}
 	f.see("RLIMIT_MEMLOCK: soft %s, hard %s", limitText(lim.Cur), limitText(lim.Max))
 	if status, err := m.fields("/proc/self/status"); err == nil {
@@ -230,15 +230,15 @@ func (m *machine) checkMemlock() finding {
 	}
 	switch {
 	case lim.Cur == unix.RLIM_INFINITY:
-		return f.conclude(levelOK, "no limit of pinned memory")
+		return f.conclude(LevelOK, "no limit of pinned memory")
 	case locks && !userns:
-		return f.conclude(levelOK, "CAP_IPC_LOCK lifts the limit of pinned memory (%s)", limitText(lim.Cur))
+		return f.conclude(LevelOK, "CAP_IPC_LOCK lifts the limit of pinned memory (%s)", limitText(lim.Cur))
 	case lim.Cur >= bigMR:
 		f.Fix = memlockFixes()
-		return f.conclude(levelInfo, "%s of memory can be pinned", limitText(lim.Cur))
+		return f.conclude(LevelInfo, "%s of memory can be pinned", limitText(lim.Cur))
 	}
 	f.Fix = memlockFixes()
-	return f.conclude(levelWarning, "only %s of memory can be pinned", limitText(lim.Cur))
+	return f.conclude(LevelWarning, "only %s of memory can be pinned", limitText(lim.Cur))
 }
 
 // memlockFixes are the ways to raise the limit.
@@ -265,8 +265,8 @@ func limitText(n uint64) string {
 }
 
 // checkVM reports the limit of memory maps and the huge pages.
-func (m *machine) checkVM() finding {
-	f := finding{ID: "vm"}
+func (m *machine) checkVM() Finding {
+	f := Finding{Code: CodeVM}
 	most, err := m.text("/proc/sys/vm/max_map_count")
 	maps, merr := m.text("/proc/self/maps")
 	if err != nil {
@@ -280,7 +280,7 @@ func (m *machine) checkVM() finding {
 	mem, err := m.fields("/proc/meminfo")
 	if err != nil {
 		f.see("huge pages: %s", err)
-		return f.conclude(levelInfo, "memory maps and huge pages are not known")
+		return f.conclude(LevelInfo, "memory maps and huge pages are not known")
 	}
 	total, size := mem["HugePages_Total"], mem["Hugepagesize"]
 	f.see("huge pages: %s, free %s, of %s each", total, mem["HugePages_Free"], size)
@@ -288,5 +288,5 @@ func (m *machine) checkVM() finding {
 	if most == "" {
 		most = "an unknown number of"
 	}
-	return f.conclude(levelInfo, "%s maps for a process, %s huge pages", most, strings.TrimSpace(total))
+	return f.conclude(LevelInfo, "%s maps for a process, %s huge pages", most, strings.TrimSpace(total))
 }

@@ -1,4 +1,4 @@
-package main
+package health
 
 import (
 	"bytes"
@@ -70,6 +70,12 @@ func register(dev *uverbs.Device, size int) (err error) {
 	u.add(mr.Close)
 	return nil
 }
+
+// IDs of work requests.
+const (
+	recvID = 1
+	sendID = 2
+)
 
 // undo closes what was opened, last first.
 type undo []func() error

@@ -1,4 +1,4 @@
-package main
+package health
 
 import (
 	"context"
@@ -157,7 +157,7 @@ func receiveOne(ctx context.Context, l *cm.Listener) error {
 	return errors.Join(err, c.Close())
 }
 
-// needsKernel reports whether a diagnosis is about devices of the kernel: not if there are only
+// needsKernel reports whether a Report is about devices of the kernel: not if there are only
 // devices in software, or only those are named.
 func needsKernel(devs []netlinkrdma.Device, infos []uverbs.DeviceInfo, names []string) bool {
 	inProcess := func(name string) bool {
@@ -170,17 +170,17 @@ func needsKernel(devs []netlinkrdma.Device, infos []uverbs.DeviceInfo, names []s
 }
 
 // examineSoft is examineDevice for a device in software.
-func (m *machine) examineSoft(ctx context.Context, info uverbs.DeviceInfo) (bool, []finding) {
+func (m *machine) examineSoft(ctx context.Context, info uverbs.DeviceInfo) (bool, []Finding) {
 	facts := m.soft(info.Name)
-	all := []finding{checkSoft(info, facts)}
+	all := []Finding{checkSoft(info, facts)}
 	if info.Err != nil {
 		return false, all
 	}
 	p, err := m.probe(info.Name)
 	if err != nil {
-		f := finding{ID: "open", Device: info.Name}
+		f := Finding{Code: CodeOpen, Device: info.Name}
 		f.see("%s", err)
-		return false, append(all, f.conclude(levelError, "the device cannot be opened and asked"))
+		return false, append(all, f.conclude(LevelError, "the device cannot be opened and asked"))
 	}
 	all = append(all, checkReach(info.Name, facts), checkRegister(info.Name, p.registered))
 	for _, port := range p.ports {
@@ -198,30 +198,30 @@ func (m *machine) examineSoft(ctx context.Context, info uverbs.DeviceInfo) (bool
 }
 
 // checkSoft says what the device is, and why it could not be made.
-func checkSoft(info uverbs.DeviceInfo, facts softFacts) finding {
-	f := finding{ID: "device", Device: info.Name}
+func checkSoft(info uverbs.DeviceInfo, facts softFacts) Finding {
+	f := Finding{Code: CodeDevice, Device: info.Name}
 	f.see("GOVERBS_SOFT=%q; each program that has this in its environment makes a device of its own", facts.setting)
 	f.see("it behaves like %s of Linux 7.2, and needs no module, no rights and no device file", info.Driver)
 	if info.Err != nil {
 		f.see("%s", info.Err)
 		f.see("addresses of this host that others reach: %s", orNone(facts.hostAddrs))
 		f.fix("GOVERBS_SOFT=auto chooses an address that is free; \"go doc uverbs/soft.ParseOptions\" describes the other values")
-		return f.conclude(levelError, "the device in software cannot be made")
+		return f.conclude(LevelError, "the device in software cannot be made")
 	}
-	return f.conclude(levelOK, "a device in software, inside this process")
+	return f.conclude(LevelOK, "a device in software, inside this process")
 }
 
 // orNone lists words.
 func orNone(words []string) string { return choose(len(words) > 0, strings.Join(words, ", "), "none") }
 
 // checkReach reports which hosts can reach the device.
-func checkReach(device string, facts softFacts) finding {
-	f := finding{ID: "address", Device: device}
+func checkReach(device string, facts softFacts) Finding {
+	f := Finding{Code: CodeAddress, Device: device}
 	at := facts.Local
 	if !at.IsValid() {
 		f.see("it has no UDP socket")
 		f.fix("for other programs on this host: GOVERBS_SOFT=auto; for other hosts: GOVERBS_SOFT=ADDRESS")
-		return f.conclude(levelInfo, "only this process reaches it")
+		return f.conclude(LevelInfo, "only this process reaches it")
 	}
 	f.see("it sends and receives RoCE v2 with a UDP socket on %s", at)
 	f.see("a peer needs a GID of type RoCE v2: packets of RoCE v1 are no UDP and never reach it, so nothing counts them")
@@ -237,24 +237,24 @@ func checkReach(device string, facts softFacts) finding {
 	if facts.stranded.IsValid() {
 		f.see("there is a device at %s, made while port %d was taken on all addresses; this one does not reach it", facts.stranded, rocePort)
 		f.fix("start the program with the device at %s again, now that port %d is free", facts.stranded, rocePort)
-		return f.conclude(levelWarning, "programs on this host that were started at another time have another port than %s", at)
+		return f.conclude(LevelWarning, "programs on this host that were started at another time have another port than %s", at)
 	}
 	if at.Addr().IsLoopback() {
 		f.fix("for other hosts: GOVERBS_SOFT=ADDRESS, with an address of this host")
-		return f.conclude(levelInfo, "programs on this host reach it at %s, other hosts do not", at)
+		return f.conclude(LevelInfo, "programs on this host reach it at %s, other hosts do not", at)
 	}
-	return f.conclude(levelOK, "other hosts reach it at %s", at)
+	return f.conclude(LevelOK, "other hosts reach it at %s", at)
 }
 
 // A peer sends so many packets before it waits for an acknowledgement.
 const packetsAhead = 128
 
 // checkReceiveBuffer checks that the packets of a peer fit into the receive buffer of the socket.
-func (m *machine) checkReceiveBuffer(device string, facts softFacts, p portFacts) finding {
+func (m *machine) checkReceiveBuffer(device string, facts softFacts, p portFacts) Finding {
 	if !facts.Local.IsValid() {
-		return finding{}
+		return Finding{}
 	}
-	f := finding{ID: "receive_buffer", Device: device, Port: int(p.Num)}
+	f := Finding{Code: CodeReceiveBuffer, Device: device, Port: int(p.Num)}
 	mtu := p.attr.ActiveMTU.Bytes()
 	most := uint64(packetsAhead * 2 * (mtu + 128)) // the system counts twice the size of a packet, about
 	have, wanted := uint64(facts.ReceiveBuffer), uint64(facts.WantedBuffer)
@@ -269,37 +269,37 @@ func (m *machine) checkReceiveBuffer(device string, facts softFacts, p portFacts
 		f.see("packets lost so far since the buffer was full: %d", facts.Overflows)
 	}
 	if have >= wanted {
-		return f.conclude(levelOK, "a receive buffer of %s", limitText(have))
+		return f.conclude(LevelOK, "a receive buffer of %s", limitText(have))
 	}
 	f.fix("sysctl net.core.rmem_max=%d (permanently: in /etc/sysctl.d/90-rdma.conf)", wanted/2)
 	if have < most {
-		return f.conclude(levelWarning, "a receive buffer of %s is too small for the packets of one QP, %s", limitText(have), limitText(most))
+		return f.conclude(LevelWarning, "a receive buffer of %s is too small for the packets of one QP, %s", limitText(have), limitText(most))
 	}
-	return f.conclude(levelInfo, "a receive buffer of %s, for the packets of %s", limitText(have), plural(int(have/most), "QP"))
+	return f.conclude(LevelInfo, "a receive buffer of %s, for the packets of %s", limitText(have), plural(int(have/most), "QP"))
 }
 
 // checkSoftCM connects by the connection manager.
-func (m *machine) checkSoftCM(ctx context.Context, device string) finding {
-	f := finding{ID: "cm", Device: device}
+func (m *machine) checkSoftCM(ctx context.Context, device string) Finding {
+	f := Finding{Code: CodeCM, Device: device}
 	told, err := m.connect(ctx, device)
 	if told != "" {
 		f.see("%s", told)
 	}
 	if err != nil {
 		f.see("%s", err)
-		return f.conclude(levelWarning, "no connection by the connection manager, which programs with package cm need")
+		return f.conclude(LevelWarning, "no connection by the connection manager, which programs with package cm need")
 	}
 	f.see("a message arrived; the connection manager is in the process and needs no rdma_ucm")
-	return f.conclude(levelOK, "a connection by the connection manager went through")
+	return f.conclude(LevelOK, "a connection by the connection manager went through")
 }
 
 // checkSoftFirewall sends a datagram to the device.
-func (m *machine) checkSoftFirewall(ctx context.Context, device string, facts softFacts) finding {
+func (m *machine) checkSoftFirewall(ctx context.Context, device string, facts softFacts) Finding {
 	at := facts.Local
 	if !at.IsValid() {
-		return finding{}
+		return Finding{}
 	}
-	f := finding{ID: "firewall", Device: device}
+	f := Finding{Code: CodeFirewall, Device: device}
 	list, _ := m.text("/proc/modules")
 	for line := range strings.Lines(list) {
 		if name, _, _ := strings.Cut(line, " "); name == "nf_tables" || name == "ip_tables" {
@@ -311,21 +311,21 @@ func (m *machine) checkSoftFirewall(ctx context.Context, device string, facts so
 	case errors.Is(err, syscall.EPERM):
 		f.see("a datagram to %s: %s", at, err)
 		f.fix("nft insert rule inet filter output udp dport %d accept (or as this host's firewall has it)", at.Port())
-		return f.conclude(levelError, "a firewall of this host forbids UDP to port %d", at.Port())
+		return f.conclude(LevelError, "a firewall of this host forbids UDP to port %d", at.Port())
 	case err != nil:
 		f.see("a datagram to %s: %s", at, err)
-		return f.conclude(levelWarning, "no datagram can be sent to %s", at)
+		return f.conclude(LevelWarning, "no datagram can be sent to %s", at)
 	case !arrived:
 		f.see("a datagram to %s was sent and did not arrive within %s", at, probeTime)
 		f.fix("nft insert rule inet filter input udp dport %d accept (or as this host's firewall has it)", at.Port())
-		return f.conclude(levelError, "a firewall of this host drops UDP to port %d, also within the host", at.Port())
+		return f.conclude(LevelError, "a firewall of this host drops UDP to port %d, also within the host", at.Port())
 	}
 	f.see("a datagram from this host to %s arrived", at)
 	if at.Addr().IsLoopback() {
-		return f.conclude(levelOK, "UDP to %s gets through", at)
+		return f.conclude(LevelOK, "UDP to %s gets through", at)
 	}
 	f.see("not looked at: packets from other hosts, for which a firewall here or on the way may have other rules")
 	f.see("not looked at: NAT, which changes what the checksum of RoCE covers; its packets are dropped")
 	f.fix("nft insert rule inet filter input udp dport %d accept", at.Port())
-	return f.conclude(levelInfo, "UDP to %s gets through from this host, and must do so from peers", at)
+	return f.conclude(LevelInfo, "UDP to %s gets through from this host, and must do so from peers", at)
 }

@@ -1,0 +1,28 @@
+package health
+
+// Code says which check a finding is the outcome of. Codes stay the same from one version to the next.
+type Code string
+
+// The codes, in the order of the checks.
+const (
+	CodeKernel        Code = "kernel"    // the release of the kernel, and the architecture
+	CodeContainer     Code = "container" // what a container needs
+	CodeModule        Code = "module."   // and the name of a module of the kernel
+	CodeNamespace     Code = "namespace" // whether network namespaces share devices
+	CodeDevices       Code = "devices"   // which devices there are
+	CodeRDMACM        Code = "rdma_cm"   // the connection manager of the kernel
+	CodeMemlock       Code = "memlock"   // the limit of locked memory
+	CodeVM            Code = "vm"        // settings of the kernel's memory
+	CodeDevice        Code = "device"    // the driver of a device
+	CodeCharDev       Code = "chardev"   // its character device, and the right to open it
+	CodeOpen          Code = "open"      // whether it can be opened
+	CodeRegister      Code = "register"  // whether memory can be registered
+	CodePort          Code = "port"      // the state of a port
+	CodeMTU           Code = "mtu"       // the MTU of a port and of its network interface
+	CodeGID           Code = "gid"       // the GID table of a port
+	CodeAddress       Code = "address"   // the address of a software device, or of an iWARP device
+	CodeReceiveBuffer Code = "receive_buffer"
+	CodeCM            Code = "cm" // a connection of the connection manager
+	CodeFirewall      Code = "firewall"
+	CodeLoopback      Code = "loopback" // a ping-pong within this process
+)

@@ -1,0 +1,236 @@
+// Package health finds out why RDMA does or does not work on this machine. The command "verbs doctor" prints
+// what it finds.
+//
+// [Examine] checks everything that RDMA needs, from the kernel's modules to the GIDs, and plays ping-pong
+// within this process on each device. It changes nothing, except that the kernel may load modules that
+// it is asked about. Each [Finding] has a code that stays the same, a level, the device or port that it
+// is about, its evidence, and commands that fix it:
+//
+//	for _, f := range health.Examine(ctx).Findings {
+//		if f.Level == health.LevelError {
+//			log.Printf("%s%s: %s", f.Subject(), f.Title, strings.Join(f.Fix, "; "))
+//		}
+//	}
+package health
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Level says how much a finding matters.
+type Level string
+
+// The levels.
+const (
+	LevelOK      Level = "ok"
+	LevelInfo    Level = "info"    // nothing to do
+	LevelWarning Level = "warning" // RDMA works, but something else does not
+	LevelError   Level = "error"   // RDMA does not work
+)
+
+// Finding is the outcome of a check.
+type Finding struct {
+	Code     Code     `json:"id"`               // Code says which check it is.
+	Device   string   `json:"device,omitempty"` // Device is the RDMA device; empty for a finding about the machine.
+	Port     int      `json:"port,omitempty"`   // Port is the port of the device; 0 for a finding about the device.
+	Level    Level    `json:"level"`
+	Title    string   `json:"title"`    // Title is one line.
+	Evidence []string `json:"evidence"` // Evidence are the observed facts.
+	Fix      []string `json:"fix"`      // Fix are commands and settings.
+}
+
+// see adds a line of evidence.
+func (f *Finding) see(format string, args ...any) {
+	f.Evidence = append(f.Evidence, fmt.Sprintf(format, args...))
+}
+
+// fix adds a command or setting that fixes the problem.
+func (f *Finding) fix(format string, args ...any) {
+	f.Fix = append(f.Fix, fmt.Sprintf(format, args...))
+}
+
+// conclude sets the outcome and returns the finding.
+func (f *Finding) conclude(l Level, format string, args ...any) Finding {
+	f.Level, f.Title = l, fmt.Sprintf(format, args...)
+	return *f
+}
+
+// Report is the result of all checks. Its JSON is that of "verbs doctor --json".
+type Report struct {
+	Schema   int       `json:"schema"`   // Schema is [Schema]; it is raised when a field changes its meaning.
+	Version  string    `json:"version"`  // Version is that of the program, which sets it.
+	Works    bool      `json:"works"`    // Works says that a ping-pong succeeded, on each named device if there are names.
+	Verdict  string    `json:"verdict"`  // Verdict is one line.
+	Findings []Finding `json:"findings"` // Findings are in the order in which things depend on each other.
+}
+
+// Schema is the version of [Report].
+const Schema = 1
+
+// softHint says how to get a device without RDMA.
+const softHint = "use a device in software inside each program: GOVERBS_SOFT=auto in the environment"
+
+// loopbackTime bounds a ping-pong.
+const loopbackTime = 10 * time.Second
+
+// plural is a number with its noun.
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// Examine makes all checks, on the named devices, or on all without a name. A check whose command or
+// wait hangs ends after a time of its own.
+func Examine(ctx context.Context, devices ...string) Report {
+	return examine(ctx, liveMachine(), devices)
+}
+
+// examine makes all checks of a machine.
+func examine(ctx context.Context, m *machine, names []string) Report {
+	d := Report{Schema: Schema}
+	// This comes first, because the kernel loads modules when it is asked for devices.
+	devs, devErr := m.devices()
+	infos, infoErr := m.infos()
+	devErr = cmp.Or(devErr, infoErr)
+	d.add(m.checkKernel())
+	if needsKernel(devs, infos, names) {
+		m.examineKernel(&d, devs, infos, devErr, names)
+	} else {
+		d.add(m.checkDevices(devs, infos, infoErr, names), m.checkVM())
+	}
+	var passed, failed []string
+	chosen := names
+	if len(chosen) == 0 {
+		for _, i := range infos {
+			chosen = append(chosen, i.Name)
+		}
+	}
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(chosen))) {
+		i := slices.IndexFunc(infos, func(i uverbs.DeviceInfo) bool { return i.Name == name })
+		if i < 0 {
+			failed = append(failed, name) // checkDevices reports it
+			continue
+		}
+		j := slices.IndexFunc(devs, func(d netlinkrdma.Device) bool { return d.Name == name })
+		dev := netlinkrdma.Device{Name: name}
+		if j >= 0 {
+			dev = devs[j]
+		}
+		examine := func() (bool, []Finding) { return m.examineDevice(ctx, dev, infos[i]) }
+		if infos[i].InProcess {
+			examine = func() (bool, []Finding) { return m.examineSoft(ctx, infos[i]) }
+		}
+		ok, findings := examine()
+		d.add(findings...)
+		if ok {
+			passed = append(passed, name)
+		} else {
+			failed = append(failed, name)
+		}
+	}
+	if slices.ContainsFunc(infos, ofKernel) && needsKernel(devs, infos, names) {
+		d.add(checkFirewall(infos))
+	}
+	d.judge(passed, failed, len(names) > 0)
+	return d
+}
+
+// examineKernel makes the checks of the machine that only the devices of the kernel need.
+func (m *machine) examineKernel(d *Report, devs []netlinkrdma.Device, infos []uverbs.DeviceInfo, devErr error, names []string) {
+	cm, cmErr := m.cmDev()
+	proof := map[string]bool{
+		"ib_core":   devErr == nil,
+		"ib_uverbs": slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool { return i.CharDev != "" }),
+		"rdma_ucm":  cmErr == nil,
+		"rdma_rxe": slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool {
+			return ofKernel(i) && i.Driver == netlinkrdma.DriverRXE.String()
+		}),
+	}
+	d.add(m.checkContainer())
+	d.add(m.checkModules(proof)...)
+	d.add(m.checkNamespace())
+	d.add(m.checkDevices(devs, infos, devErr, names))
+	d.add(m.checkCM(cm, cmErr), m.checkMemlock(), m.checkVM())
+}
+
+// ofKernel reports whether a device is one of the kernel.
+func ofKernel(i uverbs.DeviceInfo) bool { return !i.InProcess }
+
+// add appends findings. It ignores findings without a code, which are empty.
+func (d *Report) add(all ...Finding) {
+	for _, f := range all {
+		if f.Code == "" {
+			continue
+		}
+		// An empty list is not null in JSON.
+		f.Evidence = append([]string{}, f.Evidence...)
+		f.Fix = append([]string{}, f.Fix...)
+		d.Findings = append(d.Findings, f)
+	}
+}
+
+// Count returns the number of findings of a level.
+func (d *Report) Count(l Level) int {
+	n := 0
+	for _, f := range d.Findings {
+		if f.Level == l {
+			n++
+		}
+	}
+	return n
+}
+
+// judge writes the verdict.
+func (d *Report) judge(passed, failed []string, named bool) {
+	d.Works = len(passed) > 0 && (!named || len(failed) == 0)
+	if d.Works {
+		// Errors of other devices do not prevent RDMA.
+		for i := range d.Findings {
+			if d.Findings[i].Level == LevelError {
+				d.Findings[i].Level = LevelWarning
+			}
+		}
+		d.Verdict = "RDMA works: a ping-pong went through on " + strings.Join(passed, ", ")
+		if n := d.Count(LevelWarning); n > 0 {
+			d.Verdict += "; " + plural(n, "warning")
+		}
+		return
+	}
+	d.Verdict = "RDMA does not work here"
+	i := slices.IndexFunc(d.Findings, func(f Finding) bool { return f.Level == LevelError })
+	if named && i >= 0 && d.Findings[i].Device != "" {
+		d.Verdict = "RDMA does not work" // the finding names the device
+	} else if named {
+		d.Verdict = "RDMA does not work on " + strings.Join(failed, ", ")
+	}
+	if i >= 0 {
+		d.Verdict += ": " + d.Findings[i].Subject() + d.Findings[i].Title
+	}
+}
+
+// Subject names the device and port in front of a title.
+func (f *Finding) Subject() string {
+	switch {
+	case f.Port != 0:
+		return fmt.Sprintf("%s port %d: ", f.Device, f.Port)
+	case f.Device != "":
+		return f.Device + ": "
+	}
+	return ""
+}
+
+// unsupported reports whether the library cannot use a device, and no setting changes that.
+func unsupported(i uverbs.DeviceInfo) bool {
+	return i.Err != nil && i.CharDev != "" && errors.Is(i.Err, errors.ErrUnsupported)
+}
