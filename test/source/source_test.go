@@ -124,7 +124,8 @@ var mayImport = []struct {
 	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/soft", "cm", "cm/rsocket", "test"}},
 	{"tools/vmrun", []string{"tools/vmrun"}},
 	{"tools/abigen", nil},
-	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/soft", "cm", "tools", "tools/verbs/internal"}},
+	{"tools/health", []string{"netlinkrdma", "uverbs", "uverbs/soft", "cm"}},
+	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/soft", "cm", "tools", "tools/health", "tools/verbs/internal"}},
 }
 
 // TestImports reads the import graph.

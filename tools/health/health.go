@@ -42,10 +42,10 @@ type Finding struct {
 	Code     Code     `json:"id"`               // Code says which check it is.
 	Device   string   `json:"device,omitempty"` // Device is the RDMA device; empty for a finding about the machine.
 	Port     int      `json:"port,omitempty"`   // Port is the port of the device; 0 for a finding about the device.
-	Level    Level    `json:"level"`
-	Title    string   `json:"title"`    // Title is one line.
-	Evidence []string `json:"evidence"` // Evidence are the observed facts.
-	Fix      []string `json:"fix"`      // Fix are commands and settings.
+	Level    Level    `json:"level"`            // Level says how much it matters.
+	Title    string   `json:"title"`            // Title is one line.
+	Evidence []string `json:"evidence"`         // Evidence are the observed facts.
+	Fix      []string `json:"fix"`              // Fix are commands and settings.
 }
 
 // see adds a line of evidence.
