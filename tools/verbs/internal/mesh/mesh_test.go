@@ -158,6 +158,8 @@ func TestCause(t *testing.T) {
 			[]string{`link between "a" and "b" on r0: loss`}},
 		"two hosts of five": {5, one, []int{0}, when("loss", func(m *Measurement) bool { return m.From <= "b" || m.To <= "b" }),
 			[]string{`host "a": loss`, `host "b": loss`}},
+		"two links of a host": {4, one, []int{0}, when("loss", func(m *Measurement) bool { return is(m, "a", "b") || is(m, "a", "c") }),
+			[]string{`link between "a" and "b" on r0: loss`, `link between "a" and "c" on r0: loss`}},
 		"a host and a link": {5, one, []int{0}, when("loss", func(m *Measurement) bool { return m.From == "a" || m.To == "a" || is(m, "c", "d") }),
 			[]string{`host "a": loss`, `link between "c" and "d" on r0: loss`}},
 	} {
