@@ -134,11 +134,12 @@ func (p *pool) alloc(n, size int) (memory, error) {
 // slots in use have.
 func (p *pool) fillFree(m *memory, n int) (missing, used int) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	for _, r := range p.regions {
 		p.fill(m, r, n)
 	}
-	return (n - len(m.slots)) * m.size, p.used
+	used = p.used
+	p.mu.Unlock()
+	return (n - len(m.slots)) * m.size, used
 }
 
 // fill takes slots from a region until there are n. The caller holds p.mu.
@@ -237,12 +238,11 @@ func (p *pool) trimIdle() {
 	old = slices.DeleteFunc(old, func(r *region) bool { return r.close() == nil }) // nobody else has them
 
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.regions = append(p.regions, old...)
-	p.trim = slices.ContainsFunc(p.regions, (*region).idle)
-	if p.trim {
+	if p.trim = slices.ContainsFunc(p.regions, (*region).idle); p.trim {
 		time.AfterFunc(idleGrace, p.trimIdle)
 	}
+	p.mu.Unlock()
 }
 
 // close closes all regions. No slot is in use, except for messages of closed connections that the

@@ -11,19 +11,29 @@ import (
 // The peer chooses what completes a receive, and the bytes of a WRITE with immediate data are not in
 // the receive's buffer.
 func checkCompletion(wc *uverbs.WC, want uverbs.WCOpcode, length int) error {
+	recv := want == uverbs.WCRecv
+	strange := wc.Flags & (uverbs.WCWithImm | uverbs.WCWithInv)
 	switch {
-	case wc.Opcode != want && want == uverbs.WCRecv:
-		return fmt.Errorf("the peer has completed a receive with %s, allowed: SEND", wc.Opcode)
-	case wc.Opcode != want:
-		return fmt.Errorf("the device has completed a %s, posted was a %s", wc.Opcode, want)
-	case want != uverbs.WCRecv:
+	case wc.Opcode == want && (!recv || strange == 0 && int64(wc.ByteLen) == int64(length)):
 		return nil
-	case wc.Flags&uverbs.WCWithImm != 0:
-		return fmt.Errorf("the peer's message has immediate data (%#x), allowed: a SEND without", wc.Imm)
-	case wc.Flags&uverbs.WCWithInv != 0:
-		return fmt.Errorf("the peer's message invalidates key %#x, allowed: a SEND that does not", wc.InvalidatedRKey)
-	case int64(wc.ByteLen) != int64(length):
-		return fmt.Errorf("the peer's message has %d bytes, allowed: %d", wc.ByteLen, length)
+	case !recv:
+		return outOfTurn(wc, ^wc.ID)
 	}
-	return nil
+	with := ""
+	switch {
+	case strange&uverbs.WCWithImm != 0:
+		with = " with immediate data"
+	case strange != 0:
+		with = " that invalidates a key"
+	}
+	return fmt.Errorf("the peer's message is a %s of %d bytes%s, allowed: a SEND of %d bytes", wc.Opcode, wc.ByteLen, with, length)
+}
+
+// outOfTurn is the error for a completion that this side does not wait for. recv is the ID of receives.
+func outOfTurn(wc *uverbs.WC, recv uint64) error {
+	why := "which is not pending"
+	if wc.ID == recv {
+		why = "but the peer has sent before its turn"
+	}
+	return fmt.Errorf("request %d has completed (%s, %d bytes), %s", wc.ID, wc.Opcode, wc.ByteLen, why)
 }

@@ -235,7 +235,6 @@ func (w *watch) devices(ctx context.Context) error {
 // gone. The channels that it returns are closed when the devices are open or have failed.
 func (w *watch) begin(ctx context.Context, infos []uverbs.DeviceInfo) (opening []chan struct{}) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	there := map[string]bool{}
 	for _, d := range infos {
 		key := watchKey(d)
@@ -266,6 +265,7 @@ func (w *watch) begin(ctx context.Context, infos []uverbs.DeviceInfo) (opening [
 			delete(w.watched, key)
 		}
 	}
+	w.mu.Unlock()
 	return opening
 }
 

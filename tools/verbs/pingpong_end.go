@@ -561,7 +561,7 @@ func (e *pingpongEnd) complete(wc *uverbs.WC, server bool) error {
 		return err
 	}
 	if wc.ID != sendID && wc.ID != recvID || q.pending&int(wc.ID) == 0 {
-		return q.unexpected(wc)
+		return outOfTurn(wc, recvID)
 	}
 	switch wc.ID {
 	case sendID:
@@ -592,21 +592,10 @@ func (e *pingpongEnd) complete(wc *uverbs.WC, server bool) error {
 	return nil
 }
 
-// unexpected returns what is wrong with a completion that the queue pair does not wait for.
-func (q *pingpongQP) unexpected(wc *uverbs.WC) error {
-	if wc.ID == recvID {
-		return fmt.Errorf("the peer has sent a message of %d bytes (%s) before its turn", wc.ByteLen, wc.Opcode)
-	}
-	return fmt.Errorf("the device has completed request %d (%s), which is not pending", wc.ID, wc.Opcode)
-}
-
 // checkMessage refuses a message that is none of the peer's of the ping-pong.
 func (e *pingpongEnd) checkMessage(wc *uverbs.WC, q *pingpongQP) error {
-	if err := checkCompletion(wc, uverbs.WCRecv, int(wc.ByteLen)); err != nil {
-		return err
-	}
-	if got := int(wc.ByteLen) - e.header; got != e.o.size {
-		return fmt.Errorf("it has %d bytes, expected %d: give both sides the same --size", got, e.o.size)
+	if err := checkCompletion(wc, uverbs.WCRecv, e.header+e.o.size); err != nil {
+		return fmt.Errorf("%w; give both sides the same --size", err)
 	}
 	if e.o.typ == perf.UD && wc.SrcQP != q.remote.QPN {
 		return fmt.Errorf("it is from queue pair %#x, the peer's is %#x", wc.SrcQP, q.remote.QPN)

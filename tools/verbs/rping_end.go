@@ -353,10 +353,8 @@ func (a awaited) check(wc *uverbs.WC) error {
 		return checkCompletion(wc, a.opcode, advertLen)
 	case rpingSend:
 		return checkCompletion(wc, uverbs.WCSend, 0)
-	case rpingRecv:
-		return fmt.Errorf("the peer does not keep to rping's order: it has sent %d bytes (%s) before its turn", wc.ByteLen, wc.Opcode)
 	}
-	return fmt.Errorf("the device has completed request %d (%s), which is not pending", wc.ID, wc.Opcode)
+	return outOfTurn(wc, rpingRecv)
 }
 
 // completion waits for a completion that is none of a send: what the peer answers says more

@@ -201,7 +201,8 @@ type session struct {
 	backend backend
 	config  Config
 	what    string
-	room    int // of the server's memory
+	room    int           // of the server's memory
+	most    time.Duration // for a size
 
 	mu  sync.Mutex
 	end side          // guarded by mu
@@ -302,8 +303,9 @@ func (se *session) open(ctx context.Context, to netip.Addr, mine Limits) (side, 
 	if err := se.config.fit(mine); err != nil {
 		return nil, refuse(err)
 	}
-	if most := cmp.Or(se.limited.MaxTime, DefaultMaxTime); se.config.Duration > most {
-		return nil, refusef("--duration is %s, allowed by this server (--max-time): up to %s", se.config.Duration, most)
+	se.most = cmp.Or(se.limited.MaxTime, DefaultMaxTime)
+	if se.config.Duration > se.most {
+		return nil, refusef("--duration is %s, allowed by this server (--max-time): up to %s", se.config.Duration, se.most)
 	}
 	se.config.settle(mine)
 	room := footprint(&se.config, mine)
@@ -350,9 +352,8 @@ func (se *session) connect(ctx context.Context, end side) (err error) {
 // measure does this side's part for a size.
 func (se *session) measure(ctx context.Context, size int) error {
 	c := &se.config
-	most := cmp.Or(se.limited.MaxTime, DefaultMaxTime)
 	// The longest duration that open accepts does not include the warm-up: answerTime is for that.
-	ctx, cancel := context.WithTimeoutCause(ctx, most+answerTime, refusef("the client has not finished within %s, allowed by this server (--max-time)", most))
+	ctx, cancel := context.WithTimeoutCause(ctx, se.most+answerTime, refusef("the client has not finished within %s, allowed by this server (--max-time)", se.most))
 	defer cancel()
 	if err := se.end.prepare(size); err != nil {
 		return err

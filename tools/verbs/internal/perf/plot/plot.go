@@ -159,7 +159,7 @@ func (n Named) bySize(f func(perf.Size)) {
 	for i := range n.Report.Results {
 		sorted = append(sorted, &n.Report.Results[i])
 	}
-	slices.SortStableFunc(sorted, func(a, b *perf.Size) int { return cmp.Compare(a.Size, b.Size) })
+	slices.SortFunc(sorted, func(a, b *perf.Size) int { return cmp.Compare(a.Size, b.Size) })
 	for _, s := range sorted {
 		f(*s)
 	}
