@@ -66,9 +66,6 @@ func (p *PD) CreateDCI(o DCIOptions) (*QP, error) {
 // [QP.ReadyDC] makes it ready to receive. It fails with a [FeatureError] if the device does not have
 // DC.
 func (p *PD) CreateDCT(o DCTOptions) (*QP, error) {
-	if o.SRQ == nil {
-		return nil, argErr("CreateDCT", "SRQ", "nil", "an SRQ, which has the receives")
-	}
 	return p.createDC(QPOptions{Type: DCT, RecvCQ: o.RecvCQ, SRQ: o.SRQ, Path: o.Path}, dcSpec{key: o.AccessKey})
 }
 
@@ -76,6 +73,9 @@ func (p *PD) CreateDCT(o DCTOptions) (*QP, error) {
 func (p *PD) createDC(o QPOptions, dc dcSpec) (*QP, error) {
 	if err := p.usable(); err != nil {
 		return nil, err
+	}
+	if o.Type == DCT && o.SRQ == nil {
+		return nil, argErr("CreateDCT", "SRQ", "nil", "an SRQ, which has the receives")
 	}
 	d := p.dev
 	if err := o.check(d); err != nil {
