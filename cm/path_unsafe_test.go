@@ -1,7 +1,10 @@
 package cm
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
+	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
@@ -183,16 +186,36 @@ func FuzzPath(f *testing.F) {
 	})
 }
 
-// FuzzAddress: no address makes the library panic.
+// FuzzAddress: no address makes the library panic, and an address of each family has the bytes of the record.
 func FuzzAddress(f *testing.F) {
-	f.Add([]byte{27, 0, 0x80, 1})
+	f.Add([]byte{27, 0, 0x80, 1, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 0, 0, 0, 0, 1, 6, 0x1d, 0x10})
 	f.Add([]byte{2, 0, 1, 2, 10, 1, 0, 1})
+	f.Add([]byte{10, 0, 1, 2, 0, 0, 0, 0, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var s abi.KernelSockaddrStorage
-		copy(bytesAt(unsafe.Pointer(&s), 128), b)
-		if a := decodeIB(&s); *s.SsFamily() != afIB && a != (sockaddrIB{}) {
-			t.Errorf("family %d gives %+v", *s.SsFamily(), a)
+		raw := bytesAt(unsafe.Pointer(&s), 128)
+		copy(raw, b)
+		a, got := decodeIB(&s), address(&s, TCP)
+		_ = got.String()
+		port := binary.BigEndian.Uint16(raw[2:])
+		switch family := *s.SsFamily(); {
+		case family == afIB:
+			again, err := binary.Append(nil, binary.BigEndian, a)
+			if err != nil || !bytes.Equal(again, raw[2:2+len(again)]) {
+				t.Errorf("%x becomes %+v, which becomes %x, %v", raw, a, again, err)
+			}
+		case a != (sockaddrIB{}):
+			t.Errorf("family %d gives %+v", family, a)
+		case family == afInet:
+			if got.IP != netip.AddrFrom4([4]byte(raw[4:])) || got.Port != port {
+				t.Errorf("%x becomes %v", raw[:8], got)
+			}
+		case family == afInet6:
+			if got.IP.WithZone("") != netip.AddrFrom16([16]byte(raw[8:])) || got.Port != port {
+				t.Errorf("%x becomes %v", raw[:28], got)
+			}
+		case got != (Addr{Space: TCP}):
+			t.Errorf("family %d gives %v", family, got)
 		}
-		_ = address(&s, TCP).String()
 	})
 }

@@ -91,11 +91,24 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// FuzzHello: no private data makes a listener panic, and what is taken is what was sent.
+// FuzzHello: no private data makes a listener panic, and what is taken is what was sent. The same holds for the
+// header of a message.
 func FuzzHello(f *testing.F) {
-	f.Add(greeting{kind: greetingRequest, depth: 4, size: 100, data: []byte("data")}.encode(), uint8(greetingRequest))
+	f.Add(greeting{kind: greetingRequest, depth: 4, size: 100, first: 4, data: []byte("data")}.encode(), uint8(greetingRequest))
 	f.Add(greeting{kind: greetingRefusal, data: []byte("no")}.encode(), uint8(greetingRefusal))
+	f.Add([]byte{msgData, 0, 1, 2, 0, 0, 0, 2, 'a', 'b'}, uint8(0))
+	f.Add([]byte{msgGrown, 0, 0, 12, 1, 2, 3, 4}, uint8(0))
+	f.Add([]byte{msgEnd, 1, 0, 0, 0, 0, 0, 0}, uint8(0))
 	f.Fuzz(func(t *testing.T, b []byte, kind uint8) {
+		if h, err := parseHeader(b); err == nil {
+			again := make([]byte, headerSize)
+			h.put(again)
+			if !bytes.Equal(again, b[:headerSize]) || h.length != len(b)-headerSize {
+				t.Errorf("the message %x has the header %+v, which becomes %x", b, h, again)
+			}
+		} else if !errors.Is(err, syscall.EPROTO) {
+			t.Error(err)
+		}
 		h, err := parseGreeting(b, kind)
 		if err != nil {
 			if !errors.Is(err, syscall.EPROTO) {
@@ -103,11 +116,11 @@ func FuzzHello(f *testing.F) {
 			}
 			return
 		}
-		if again := h.encode(); kind != greetingRefusal && !bytes.Equal(again[7:], b[7:len(again)]) {
-			t.Errorf("%x becomes %x", b, again)
+		if again := h.encode(); !bytes.Equal(again[3:], b[3:len(again)]) || h.kind != kind || h.version > b[2] {
+			t.Errorf("%x becomes %+v, and %x", b, h, again)
 		}
-		if _, err := parseHeader(b); err == nil && int(b[7]) != len(b)-headerSize {
-			t.Error("the header's length is wrong")
+		if kind != greetingRefusal && (h.depth < 1 || h.depth > maxDepth || h.size < 1 || h.size > maxMessageSize || h.first > h.depth) {
+			t.Errorf("%x is taken as %+v", b, h)
 		}
 	})
 }
