@@ -284,6 +284,9 @@ func TestPacketTooLong(t *testing.T) {
 // works too.
 func TestPacketRevived(t *testing.T) {
 	ctx := within(t)
+	if testenv.Kernel(t)[0] < 6 {
+		testenv.Skip(t, &uverbs.FeatureError{Feature: "flush of sends in ERR", Since: uverbs.Version{6, 0}})
+	}
 	server := newPackets(t, firstAny, PacketOptions{Depth: 4})
 	client := value(DialPacket(ctx, server.LocalAddr().String(), PacketOptions{}))(t)
 	defer client.Close()
