@@ -124,3 +124,26 @@ func FuzzHello(f *testing.F) {
 		}
 	})
 }
+
+// FuzzRemote: memory of a peer's that was described in a message keeps its description.
+func FuzzRemote(f *testing.F) {
+	f.Add([]byte("0123456789abcdef"), uint32(3))
+	f.Add([]byte("short"), uint32(0))
+	f.Fuzz(func(t *testing.T, b []byte, offset uint32) {
+		var r Remote
+		err := r.UnmarshalBinary(b)
+		if (err == nil) != (len(b) >= remoteSize) {
+			t.Fatalf("%d bytes: %v", len(b), err)
+		}
+		if err != nil {
+			return
+		}
+		if again := value(r.MarshalBinary())(t); !bytes.Equal(again, b[:remoteSize]) {
+			t.Errorf("%x becomes %x", b[:remoteSize], again)
+		}
+		at := r.At(offset)
+		if at.RKey != r.RKey || at.Length > r.Length || at.Addr-r.Addr != uint64(r.Length-at.Length) {
+			t.Errorf("%+v from byte %d on is %+v", r, offset, at)
+		}
+	})
+}
