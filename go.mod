@@ -4,14 +4,10 @@ go 1.26.0
 
 require (
 	github.com/google/go-cmp v0.7.0
-	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
 	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/net v0.62.0
 	golang.org/x/sys v0.49.0
 )
 
-require (
-	github.com/inconshreveable/mousetrap v1.1.0 // indirect
-	github.com/vishvananda/netns v0.0.5 // indirect
-)
+require github.com/vishvananda/netns v0.0.5 // indirect
