@@ -17,9 +17,8 @@ import (
 
 var secretA, secretB = []byte("0123456789abcdef"), []byte("0123456789abcdeX")
 
-// meet has a client and a server begin a connection, and returns both errors and all bytes that the
-// client sent.
-func meet(t *testing.T, client, server []byte) (clientErr, serverErr error, sent []byte) {
+// meet has a client and a server begin a connection, and returns what the client sent, and both errors.
+func meet(t *testing.T, client, server []byte) (sent []byte, clientErr, serverErr error) {
 	t.Helper()
 	l := listen(t)
 	var all sync.WaitGroup
@@ -41,7 +40,7 @@ func meet(t *testing.T, client, server []byte) (clientErr, serverErr error, sent
 	var seen bytes.Buffer
 	clientErr = hail(&tap{Conn: conn, sent: &seen}, client)
 	conn.Close()
-	return clientErr, <-result, seen.Bytes()
+	return seen.Bytes(), clientErr, <-result
 }
 
 // tap records what is sent.
@@ -57,23 +56,23 @@ func (t *tap) Write(b []byte) (int, error) {
 
 // TestSecret: the same secret on both sides is the only way in, and is never sent.
 func TestSecret(t *testing.T) {
-	client, server, sent := meet(t, secretA, secretA)
+	sent, client, server := meet(t, secretA, secretA)
 	if client != nil || server != nil || bytes.Contains(sent, secretA) {
 		t.Errorf("the same secret: %v, %v, sent %q", client, server, sent)
 	}
-	_, _, again := meet(t, secretA, secretA)
+	again, _, _ := meet(t, secretA, secretA)
 	if bytes.Equal(sent, again) {
 		t.Error("two connections have the same challenge and proof")
 	}
-	client, server, _ = meet(t, secretB, secretA)
+	_, client, server = meet(t, secretB, secretA)
 	if !errors.Is(client, errSecret) || !errors.Is(server, errSecret) {
 		t.Errorf("another secret: %v, %v", client, server)
 	}
-	client, server, _ = meet(t, nil, secretA)
+	_, client, server = meet(t, nil, secretA)
 	if client == nil || server == nil || !strings.Contains(server.Error(), `expected "goverbs mesh"`) {
 		t.Errorf("a client without a secret: %v, %v", client, server)
 	}
-	client, server, _ = meet(t, secretA, nil)
+	_, client, server = meet(t, secretA, nil)
 	if client == nil || server == nil || !strings.Contains(server.Error(), `expected "goverbs perf"`) {
 		t.Errorf("a server without a secret: %v, %v", client, server)
 	}
