@@ -27,6 +27,9 @@ func (t MWType) String() string {
 
 // MW is a memory window, which gives the peer a key to part of an MR (struct ibv_mw). Work requests
 // bind it to the MR and unbind it. It is safe for concurrent use.
+//
+// With rxe of Linux 7.2 (check_rkey), and with devices of package soft, which do the same, the key of a
+// window opens all of its MR.
 type MW struct {
 	object
 	handle uint32

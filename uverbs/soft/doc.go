@@ -153,10 +153,11 @@
 //
 // As with all RoCE, packets are neither authenticated nor encrypted. Whoever can send UDP packets with the
 // address of a peer, and knows or guesses a QPN, a PSN and an rkey, can read and write registered memory.
-// Unlike rxe, the device invalidates a memory window only for the queue pair that has bound it and for its
-// peer. QPNs and the numbers in keys count up from a random start, and 8 bits of each key are random. That
-// protects from accidents, not from an attacker. A device without Addr and Auto has no socket. Otherwise choose
-// an address that only hosts which you trust can reach, such as one of 127.0.0.0/8.
+// As with rxe, the key of a memory window opens all of the window's region. Unlike rxe, the device invalidates a
+// window only for the queue pair that has bound it and for its peer. QPNs and the numbers in keys count up from
+// a random start, and 8 bits of each key are random. That protects from accidents, not from an attacker. A
+// device without Addr and Auto has no socket. Otherwise choose an address that only hosts which you trust can
+// reach, such as one of 127.0.0.0/8.
 //
 // # What it is for
 //
