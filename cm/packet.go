@@ -32,6 +32,7 @@ type PacketConn struct {
 	qp         *uverbs.QP
 	send, recv packetQueue
 	last       sender  // guarded by recv.turn: the sender of the last datagram
+	broken     bool    // guarded by recv.turn: the QP is in state ERR, until Recv makes it ready again
 	heldSlot   int     // guarded by recv.turn: slot of the datagram that Recv has returned, -1 if there is none
 	sent       int     // guarded by send.turn: number of datagrams sent, which gives the slot of the next
 	inFlight   int     // guarded by send.turn: datagrams whose sends have not completed
@@ -114,12 +115,17 @@ type packetQueue struct {
 	closing  *atomic.Bool  // the PacketConn is being closed
 }
 
-// drain takes the turn and keeps it, so that no goroutine waits for the CQ any more. It takes up to
-// flushGrace longer if the device does not flush its queues.
-func (q *packetQueue) drain() {
-	dead := time.AfterFunc(flushGrace, func() { q.ch.Shutdown() })
+// drain takes both turns and keeps them, so that no goroutine waits for the CQs any more. It takes up to
+// flushGrace longer if the device does not flush its queues. A Recv that waits for the turn to send gets
+// it then, too.
+func (p *PacketConn) drain() {
+	dead := time.AfterFunc(flushGrace, func() {
+		p.recv.ch.Shutdown()
+		p.send.ch.Shutdown()
+	})
 	defer dead.Stop()
-	q.turn <- struct{}{}
+	p.recv.turn <- struct{}{}
+	p.send.turn <- struct{}{}
 }
 
 // takeTurn waits for the turn.

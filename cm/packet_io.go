@@ -67,13 +67,18 @@ func (p *PacketConn) Recv(ctx context.Context) (data []byte, from Peer, err erro
 		return nil, Peer{}, err
 	}
 	defer func() { <-p.recv.turn }()
-	if p.heldSlot >= 0 {
+	if p.heldSlot >= 0 && !p.broken {
 		if err := p.post(p.heldSlot); err != nil {
 			return nil, Peer{}, p.opError(what, err)
 		}
-		p.heldSlot = -1
 	}
+	p.heldSlot = -1
 	for {
+		if p.broken {
+			if err := p.revive(ctx); err != nil {
+				return nil, Peer{}, p.opError(what, err)
+			}
+		}
 		wcs, err := p.recv.next(ctx, &p.o, 1)
 		if err != nil {
 			return nil, Peer{}, p.opError(what, err)
@@ -110,35 +115,34 @@ func (p *PacketConn) Recv(ctx context.Context) (data []byte, from Peer, err erro
 	}
 }
 
-// recover makes Recv work again after a failed receive, which a stranger can cause. It posts the
-// receive again. If the device has moved the QP to state ERR, recover makes the QP ready again and
-// posts all receives; datagrams in both queues are lost. The caller has the turn of the receive queue.
+// recover deals with a failed receive, which a stranger can cause. It posts the receive again, or notes that
+// the device has moved the QP to state ERR. The caller has the turn of the receive queue.
 func (p *PacketConn) recover(ctx context.Context, wc *uverbs.WC) error {
 	failed := p.qp.Err(wc)
 	if p.closing.Load() || wc.ID > uint64(p.o.Depth) {
 		return failed
 	}
 	attr, err := p.qp.Query()
-	switch {
-	case err != nil:
+	if err != nil {
+		p.broken = true // the next Recv tries again
 		return errors.Join(failed, err)
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case attr.State != uverbs.QPErr:
-		return p.post(int(wc.ID))
 	}
+	if p.broken = attr.State == uverbs.QPErr; p.broken {
+		return nil
+	}
+	return errors.Join(p.post(int(wc.ID)), ctx.Err())
+}
+
+// revive makes a QP in state ERR ready again and posts all receives; datagrams in both queues are lost. If
+// it fails, the next Recv tries again. The caller has the turn of the receive queue.
+func (p *PacketConn) revive(ctx context.Context) error {
 	if err := p.send.takeTurn(ctx); err != nil {
 		return err
 	}
 	defer func() { <-p.send.turn }()
-	if err := p.revive(); err != nil {
-		return errors.Join(failed, err)
+	if p.closing.Load() {
+		return errClosed
 	}
-	return nil
-}
-
-// revive makes a QP in state ERR ready again and posts all receives. The caller has both turns.
-func (p *PacketConn) revive() error {
 	if err := p.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState); err != nil {
 		return err
 	}
@@ -161,6 +165,7 @@ func (p *PacketConn) revive() error {
 			return err
 		}
 	}
+	p.broken = false
 	return nil
 }
 
@@ -286,8 +291,7 @@ func (p *PacketConn) destroy() error {
 		return p.releaseAll(p.loop.closeID(p.id))
 	}
 	p.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState) // wakes the goroutines that wait
-	p.recv.drain()
-	p.send.drain()
+	p.drain()
 	var errs []error
 	p.mu.Lock()
 	groups := make(map[netip.Addr]*membership, len(p.joined))

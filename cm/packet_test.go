@@ -306,6 +306,29 @@ func TestPacketRevived(t *testing.T) {
 	must(t, client.Send(ctx, []byte("to nobody"), to))
 }
 
+// TestPacketRevivedLater: calls of Recv that end before they can make the QP ready again use up no receive.
+func TestPacketRevivedLater(t *testing.T) {
+	ctx := within(t)
+	if testenv.Kernel(t)[0] < 6 {
+		testenv.Skip(t, &uverbs.FeatureError{Feature: "flush of sends in ERR", Since: uverbs.Version{6, 0}})
+	}
+	const depth = 4
+	server := newPackets(t, firstAny, PacketOptions{Depth: depth})
+	client := value(DialPacket(ctx, server.LocalAddr().String(), PacketOptions{}))(t)
+	defer client.Close()
+	must(t, server.send.takeTurn(ctx)) // as a Send has it that waits
+	must(t, server.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+	for range 3 * depth {
+		short, cancel := context.WithTimeout(ctx, time.Millisecond)
+		if _, _, err := server.Recv(short); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Recv: %v", err)
+		}
+		cancel()
+	}
+	<-server.send.turn
+	arrives(t, client, server, "after all")
+}
+
 // arrives sends short datagrams until the server receives one, and returns its sender.
 func arrives(t *testing.T, client, server *PacketConn, text string) Peer {
 	t.Helper()
