@@ -85,26 +85,10 @@ server listen only on an address of a network that you trust (--listen).
 			if err != nil {
 				return err
 			}
-			var lc net.ListenConfig
-			l, err := lc.Listen(cmd.Context(), "tcp", net.JoinHostPort(listen, strconv.Itoa(port)))
-			if err != nil {
-				return err
-			}
-			log := &lines{w: cmd.Err()}
 			server := &perf.Server{
 				Local: perf.Local{GID: perf.Auto, CPU: perf.Auto}, Secret: secret, MaxMemory: memory << 20, MaxClients: clients,
 			}
-			if memory == 0 {
-				server.MaxMemory = perf.DefaultMaxMemory()
-			}
-			if !quiet {
-				fmt.Fprintf(log, "serving on %s\n", l.Addr())
-				server.Log = func(format string, args ...any) { fmt.Fprintf(log, format+"\n", args...) }
-			}
-			if err = server.Serve(cmd.Context(), l); errors.Is(err, net.ErrClosed) {
-				return nil
-			}
-			return err
+			return servePerf(cmd, server, net.JoinHostPort(listen, strconv.Itoa(port)), quiet)
 		},
 	}
 	f := cmd.Flags()
@@ -211,7 +195,7 @@ func (o *meshOptions) hosts(args []string) (all []mesh.Host, err error) {
 		all = append(all, h)
 	}
 	if n := len(all); n < 2 || n > mesh.MaxHosts {
-		return nil, usagef("there are %d hosts, allowed: 2 to %d, as arguments or in --file", n, mesh.MaxHosts)
+		return nil, usagef("the number of hosts is %d, allowed: 2 to %d, as arguments or in --file", n, mesh.MaxHosts)
 	}
 	return all, nil
 }

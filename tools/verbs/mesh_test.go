@@ -194,8 +194,8 @@ func TestMeshWell(t *testing.T) {
 func TestMeshUsage(t *testing.T) {
 	t.Setenv(secretEnv, meshSecret)
 	for _, c := range []struct{ args, want string }{
-		{"run", "there are 0 hosts, allowed: 2 to 1024"},
-		{"run a", "there are 1 hosts"},
+		{"run", "the number of hosts is 0, allowed: 2 to 1024"},
+		{"run a", "the number of hosts is 1"},
 		{"run a a", `the host "a" is there twice`},
 		{"run a a:18517", `the host "a:18517" is there twice`},
 		{"run a b:0", "allowed: 1 to 65535"},

@@ -422,25 +422,8 @@ trust (--listen).`,
 			if maxTime <= 0 || maxTime > perf.MaxMaxTime {
 				return usagef("--max-time is %s, allowed: more than 0, up to %s", maxTime, perf.MaxMaxTime)
 			}
-			var lc net.ListenConfig
-			l, err := lc.Listen(cmd.Context(), "tcp", net.JoinHostPort(listen, strconv.Itoa(port)))
-			if err != nil {
-				return err
-			}
-			log := &lines{w: cmd.Err()}
 			server := &perf.Server{Local: local, MaxMemory: memory << 20, MaxClients: clients, MaxTime: maxTime}
-			if memory == 0 {
-				server.MaxMemory = perf.DefaultMaxMemory()
-			}
-			if !quiet {
-				fmt.Fprintf(log, "serving on %s\n", l.Addr())
-				server.Log = func(format string, args ...any) { fmt.Fprintf(log, format+"\n", args...) }
-			}
-			err = server.Serve(cmd.Context(), l)
-			if errors.Is(err, net.ErrClosed) {
-				return nil
-			}
-			return err
+			return servePerf(cmd, server, net.JoinHostPort(listen, strconv.Itoa(port)), quiet)
 		},
 	}
 	f := cmd.Flags()
@@ -453,4 +436,25 @@ trust (--listen).`,
 	f.BoolVar(&quiet, "quiet", false, "do not log clients on standard error")
 	perfLocalFlags(cmd, &local)
 	return cmd
+}
+
+// servePerf serves tests on an address until the command is interrupted.
+func servePerf(cmd *command.Command, server *perf.Server, address string, quiet bool) error {
+	var lc net.ListenConfig
+	l, err := lc.Listen(cmd.Context(), "tcp", address)
+	if err != nil {
+		return err
+	}
+	if server.MaxMemory == 0 {
+		server.MaxMemory = perf.DefaultMaxMemory()
+	}
+	if !quiet {
+		log := &lines{w: cmd.Err()}
+		fmt.Fprintf(log, "serving on %s\n", l.Addr())
+		server.Log = func(format string, args ...any) { fmt.Fprintf(log, format+"\n", args...) }
+	}
+	if err = server.Serve(cmd.Context(), l); errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
 }

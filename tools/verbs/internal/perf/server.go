@@ -34,7 +34,7 @@ type Server struct {
 	MaxClients int // MaxClients is the most clients at once, including those that have not said what they want; 0 is DefaultMaxClients. See Places for the share of an address.
 	// MaxTime is the longest that a client may take for one size, from 0 to MaxMaxTime; 0 is
 	// DefaultMaxTime. A test that asks for a longer duration is refused before a device is opened for it.
-	// A client that goes silent holds its queue pairs and memory no longer than this.
+	// A client that goes silent during a size holds its queue pairs and memory 10 s longer than this at most.
 	MaxTime time.Duration
 	// Secret guards the server, if it is not nil: only clients that know it are served, and they may
 	// choose the device and have the server test others.
