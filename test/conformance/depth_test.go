@@ -18,8 +18,9 @@ func mostDepth() int {
 	return 1 << 12
 }
 
-// deepest makes a queue as deep as limit, or as the error of a deeper one allows.
-func deepest(t *testing.T, field string, limit int, create func(depth int) error) int {
+// deepest calls create with limit for the value of a field, and then with what the error allows, until that
+// succeeds. It returns the value.
+func deepest(t *testing.T, field string, limit int, create func(n int) error) int {
 	t.Helper()
 	for err := create(limit); err != nil; err = create(limit) {
 		var low, most int

@@ -3,7 +3,6 @@ package conformance
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 
@@ -125,15 +124,7 @@ func most(t *testing.T, typ uverbs.QPType, field string, set func(o *uverbs.QPOp
 		return err
 	}
 	// The limit of the device may be more than this type of QP has room for.
-	limit := 60000
-	for err := create(limit); err != nil; err = create(limit) {
-		arg := argError(t, err, field)
-		var low, most int
-		if _, err := fmt.Sscanf(arg.Allowed, "%d to %d", &low, &most); err != nil || most < 1 || most >= limit {
-			t.Fatalf("%s of %d allows %q, want a lower limit", field, limit, arg.Allowed)
-		}
-		limit = most
-	}
+	limit := deepest(t, field, 60000, create)
 	argError(t, create(limit+1), field)
 	return limit
 }

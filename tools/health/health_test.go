@@ -17,7 +17,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// Parts of a machine on which all is well.
+// Parts of a fake machine in which nothing is wrong.
 var (
 	fakeDev  = netlinkrdma.Device{Name: "rxe0", Index: 0, Ports: 1, DriverID: netlinkrdma.DriverRXE}
 	fakeInfo = uverbs.DeviceInfo{Name: "rxe0", Driver: "rxe", Protocol: "roce", Ports: 1, CharDev: "/dev/infiniband/uverbs0"}
@@ -50,7 +50,7 @@ type patient struct {
 	probe *probe
 }
 
-// healthy returns a machine with one device on which all is well.
+// healthy returns a machine with one device, in which nothing is wrong.
 func healthy(t *testing.T) patient {
 	files := fstest.MapFS{
 		"proc/modules":              {Data: []byte("ib_core 499712 3 rdma_rxe,ib_uverbs, Live 0x0\nib_uverbs 1 0 - Live 0x0\nrdma_ucm 1 0 - Live 0x0\nrdma_rxe 1 0 - Live 0x0\n")},

@@ -22,7 +22,7 @@ type dct struct {
 	violations uint32
 }
 
-// initiator is who sends to a target: a DCI, or one stream of it.
+// initiator is a sender to a target: a DCI, or one stream of a DCI.
 type initiator struct {
 	from   *Device
 	qpn    uint32
