@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
 	"slices"
 	"sync"
 	"syscall"
@@ -29,7 +28,7 @@ type refuser struct {
 	refused string // the command that was refused
 	open    int    // contexts
 
-	askedPort bool // QUERY_PORT was among the commands
+	asked map[string]bool // the queries among the commands
 }
 
 // newRefuser makes a software device and one that passes commands to it.
@@ -66,7 +65,7 @@ func (r *refuser) Open() (kernel.Device, error) {
 func (r *refuser) from(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.refuse, r.given, r.refused, r.askedPort = n, 0, "", false
+	r.refuse, r.given, r.refused, r.asked = n, 0, "", map[string]bool{}
 }
 
 // took returns the name of the command that was refused, "" if there were fewer.
@@ -90,8 +89,12 @@ func (c *refusingContext) Do(cmd *kernel.Command, byWrite bool) syscall.Errno {
 		verb = fakeVerbs[l.Number].name
 	}
 	r.mu.Lock()
-	again := verb == "QUERY_PORT" && r.askedPort // the library remembers the answer for a short time
-	r.askedPort = r.askedPort || verb == "QUERY_PORT"
+	// The library remembers these answers for a millisecond: whether it asks again depends on how fast it is.
+	remembered := verb == "QUERY_PORT" || verb == "QUERY_GID_TABLE"
+	again := remembered && r.asked[verb]
+	if remembered {
+		r.asked[verb] = true
+	}
 	if !again {
 		r.given++
 	}
