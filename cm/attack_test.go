@@ -235,10 +235,8 @@ func (r *attackRun) makeBy(ctx context.Context, a *attacker) {
 // every attack ends its own connection with the error that it should, and nothing is left.
 func TestHostilePeers(t *testing.T) {
 	before := quiet(t)
-	n := 160
-	if testenv.Slow() || testenv.SoftFaults() != "" { // a lost packet costs up to 2 s
-		n = 60
-	}
+	list := attacks()
+	n := 3 * len(list)
 	if s := os.Getenv(attacksEnv); s != "" {
 		n = value(strconv.Atoi(s))(t)
 	}
@@ -257,7 +255,6 @@ func TestHostilePeers(t *testing.T) {
 	dev := value(uverbs.Open(testenv.TheRig().Devices[0]))(t)
 	pd := value(dev.AllocPD())(t)
 	channel := openKernel(t)
-	list := attacks()
 	all := &attackRun{n: n, list: list, ended: &s.ended}
 	var attacking sync.WaitGroup
 	seed := uint64(time.Now().UnixNano())

@@ -32,8 +32,8 @@ var devices = struct {
 }{open: map[uint32]*device{}}
 
 // idleGrace is how long a device, a CQ, a region or the event loop for dialing is kept without a
-// user, because a program that has closed a connection often makes another one.
-const idleGrace = time.Second
+// user, because a program that has closed a connection often makes another one. Tests shorten it.
+var idleGrace = time.Second
 
 // useDevice returns the device with the given index, which it opens if necessary, and adds a
 // reference.
