@@ -16,7 +16,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 FLAGS ?=
 RUN    = $(BUILD)/run -kernel $(KERNEL) -arch $(ARCH) $(FLAGS)
 
-.PHONY: build test testall check unit race soft abi fuzz demo demo-vm bench benchsoft hotpaths matrix readme generate golden clean help
+.PHONY: build test testall testlong check unit race soft abi fuzz demo demo-vm bench benchsoft hotpaths matrix readme generate golden clean help
 
 build: ## build verbs, vmrun and the model of a ConnectX into .build
 	go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BUILD)/verbs ./tools/verbs
@@ -33,6 +33,9 @@ test: $(BUILD)/run ## what proves most, in minutes: check, unit, each driver on 
 
 testall: $(BUILD)/run ## the rest of the tests
 	@$(RUN) -suite testall
+
+testlong: $(BUILD)/run ## what takes longer still: more ways and faults, the race detector in VMs
+	@$(RUN) -suite testlong
 
 check: $(BUILD)/run ## gofmt, vet, staticcheck, tidy modules, other architectures and systems
 	@$(RUN) -suite check

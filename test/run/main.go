@@ -106,7 +106,7 @@ func execute(ctx context.Context, args []string, out io.Writer) (code int, err e
 	f.Usage = func() { fmt.Fprint(out, usage); f.PrintDefaults() }
 	var names, personalities string
 	var list, dry bool
-	f.StringVar(&names, "suite", "", "run `NAME,...`: suites, steps such as siw/interop, or the groups test and testall")
+	f.StringVar(&names, "suite", "", "run `NAME,...`: suites, steps such as siw/interop, or the groups test, testall and testlong")
 	f.StringVar(&c.kernel, "kernel", "6.1", "the guests' `KERNEL`: 5.10, 6.1, 6.12, latest, or the path of an image")
 	f.StringVar(&c.arch, "arch", c.arch, "the guests' architecture")
 	f.BoolVar(&c.short, "short", false, "leave out what another suite has, as the groups do")
@@ -190,9 +190,9 @@ var columnSuites = map[string][]string{
 	"mlx5-roce": {"mlx5/roce", "mlx5cm"},
 	"mlx5-ib":   {"mlx5/ib"},
 	"siw":       {"siw"},
-	"soft":      {"soft/auto", "soft/ioctl", "soft/write", "soft/cm"},
+	"soft":      {"soft/auto", "soft/ioctl", "soft/write", "soft/cm", "soft/cmwrite", "soft/loss"},
 
-	"soft-sockets": {"soft/sockets", "soft/cmsockets"},
+	"soft-sockets": {"soft/sockets", "soft/cmsockets", "soft/lossioctl", "soft/losswrite", "soft/cmlossioctl", "soft/cmlosswrite"},
 }
 
 // matrix runs the suites of some columns, or all, and makes a table of their results.

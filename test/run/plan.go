@@ -116,7 +116,7 @@ func (c *config) list(out io.Writer, names []string) error {
 			fmt.Fprintf(out, "%-14s   steps: %s\n", "", strings.Join(steps, ", "))
 		}
 	}
-	for _, g := range []string{"test", "testall"} {
+	for _, g := range []string{"test", "testall", "testlong"} {
 		if len(names) == 0 {
 			fmt.Fprintf(out, "\n%-14s %s\n", g, strings.Join(groups[g], " "))
 		}

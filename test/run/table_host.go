@@ -220,12 +220,14 @@ func (c *config) suites() []suite {
 }
 
 // Groups are lists of suites that run in this order, in the short form. Test is what proves most; testall
-// is the rest. Together they have every test that runs every day, once. On rxe, which software devices
-// play, test has the kernel take commands in one way only, and the suite soft has another.
+// is the rest of what runs every day; testlong repeats much of it in other ways, before a release. On rxe,
+// which software devices play, test has the kernel take commands in one way only, and the suite soft has
+// another.
 var groups = map[string][]string{
 	"test": {"check", "unit", "soft/auto", "soft/write", "soft/cm", "soft/sockets", "soft/rsocket", "siw/verbs", "rxe/cm", "rxe/verbs", "rxe/interop", "rxe/bare", "siw/mixed", "mlx5/ib"},
-	"testall": {"race", "rxe/write", "rxe/one", "soft/ioctl", "soft/cmsockets", "soft/race", "soft/cmrace", "soft/loss", "soft/lossioctl", "soft/losswrite", "soft/cmloss", "abi", "benchonce", "costs", "sidebyside", "size", "mlx5/roce", "mlx5cm",
-		"vmtest", "perf", "hosts", "control", "cards", "softrxe", "softmlx5", "rsocket", "siw/interop", "flat", "traffic", "racevm"},
+	"testall": {"race", "rxe/write", "rxe/one", "soft/race", "soft/cmrace", "soft/losswrite", "soft/cmlosswrite", "abi", "benchonce", "costs", "sidebyside", "size", "mlx5/roce", "mlx5cm",
+		"vmtest", "perf", "hosts", "control", "cards", "softrxe", "softmlx5", "rsocket", "siw/interop", "flat", "traffic"},
+	"testlong": {"soft/ioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "racevm"},
 }
 
 // errSuite is the error of a name that no suite has.

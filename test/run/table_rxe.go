@@ -27,7 +27,7 @@ func (c *config) guestEnv(more ...string) []string {
 }
 
 // longWalk is the time of the random walk on rxe with -short. The other suites walk less.
-const longWalk = "GOVERBS_WALK=60s"
+const longWalk = "GOVERBS_WALK=30s"
 
 // rxeSuite has the tests on rxe. The step verbs issues commands by the interface that the library
 // chooses. The step write uses the other interfaces, and repeats the other tests of the verbs with

@@ -1,6 +1,10 @@
 package main
 
-import "github.com/goverbs/goverbs/test/testenv"
+import (
+	"slices"
+
+	"github.com/goverbs/goverbs/test/testenv"
+)
 
 // softLoss are the faults of the step that tests the verbs with loss. A responder does not repeat a NAK that
 // ends the connection, so tests of errors need it.
@@ -12,50 +16,50 @@ const cmLoss = "direction=sent,loss=1%,reorder=1%,behind=3,seed=1"
 
 // softSuite has the tests of the verbs and of the connection manager on software devices (package
 // uverbs/soft), which need no VM. Each step of the verbs gives commands to the devices in one way. The random
-// walk goes all of them in each step, so only one walks for long.
+// walk goes all of them in each step, so only one walks for long. With lost packets, both are also tested
+// through sockets and in both ways.
 func (c *config) softSuite() suite {
-	verbs := func(way string, more ...string) step {
+	const (
+		sockets = testenv.SoftSocketsEnv + "=1"
+		walk    = "GOVERBS_WALK=1s"
+		byIoctl = "RDMAABI=ioctl"
+		byWrite = "RDMAABI=write"
+	)
+	on := func(name, driver, pkg string, env ...string) step {
 		return step{
-			name: way, driver: "soft", path: way, host: words("go test -count=1 ./test/conformance"),
-			env: append([]string{"GOVERBS_DEVICES=soft0,soft1", "GOVERBS_WAYS=" + way}, more...),
+			name: name, driver: driver, path: "auto", host: words("go test -count=1 " + pkg),
+			env: append([]string{"GOVERBS_DEVICES=soft0,soft1"}, env...),
 		}
 	}
-	const walk = "GOVERBS_WALK=1s"
-	race := verbs("auto", "CGO_ENABLED=1", testenv.SkipTagsEnv+"="+string(testenv.Memory)) // sync.Pool drops its contents there
-	race.name, race.driver, race.alone, race.needs = "race", "", true, []string{"gcc"}
-	race.host = words("go test -count=1 -race -timeout 30m ./test/conformance")
-	cm := step{name: "cm", driver: "soft", path: "auto", host: words("go test -count=1 ./cm"), env: []string{"GOVERBS_DEVICES=soft0,soft1"}}
-	rsocket := step{name: "rsocket", host: words("go test -count=1 ./cm/rsocket"), env: []string{"GOVERBS_DEVICES=soft0,soft1"}}
-	cmRace := step{
-		name: "cmrace", alone: true, needs: []string{"gcc"}, env: []string{"GOVERBS_DEVICES=soft0,soft1", "CGO_ENABLED=1"},
-		host: words("go test -count=1 -race -timeout 30m ./cm"),
-	}
-	lossy := func(name, driver, way string, more ...string) step {
-		s := verbs(way, append(more, testenv.SoftFaultsEnv+"="+softLoss, testenv.SkipTagsEnv+"="+string(testenv.Memory))...) // delayed packets use memory
-		s.name, s.driver = name, driver
+	verbs := func(name, driver, way string, more ...string) step {
+		s := on(name, driver, "./test/conformance", append([]string{"GOVERBS_WAYS=" + way}, more...)...)
+		s.path = way
 		return s
 	}
-	const sockets = testenv.SoftSocketsEnv + "=1"
-	loss := []step{
-		lossy("loss", "soft", "auto"),
-		lossy("lossioctl", "soft-sockets", "ioctl", "RDMAABI=ioctl", sockets, walk),
-		lossy("losswrite", "soft-sockets", "write", "RDMAABI=write", sockets, walk),
+	cm := func(name, driver string, env ...string) step { return on(name, driver, "./cm", env...) }
+	racing := func(s step) step {
+		s.driver, s.alone, s.needs = "", true, []string{"gcc"}
+		s.host = slices.Insert(s.host, 3, "-race", "-timeout", "30m")
+		s.env = append(s.env, "CGO_ENABLED=1")
+		return s
 	}
-	cmWithLoss := step{
-		name: "cmloss", driver: "soft", path: "auto", host: words("go test -count=1 ./cm"),
-		env: []string{"GOVERBS_DEVICES=soft0,soft1", testenv.SoftFaultsEnv + "=" + cmLoss},
+	noMemory := testenv.SkipTagsEnv + "=" + string(testenv.Memory) // sync.Pool drops its contents under the race detector, delayed packets use memory
+	lossy := func(name, driver, way string, more ...string) step {
+		return verbs(name, driver, way, append(more, testenv.SoftFaultsEnv+"="+softLoss, noMemory)...)
 	}
-	viaSockets := step{
-		name: "sockets", driver: "soft-sockets", path: "auto", host: words("go test -count=1 ./test/conformance"),
-		env: []string{"GOVERBS_DEVICES=soft0,soft1", sockets, walk},
-	}
-	cmSockets := step{
-		name: "cmsockets", driver: "soft-sockets", path: "auto", host: words("go test -count=1 ./cm"),
-		env: []string{"GOVERBS_DEVICES=soft0,soft1", sockets},
-	}
+	cmLossy := testenv.SoftFaultsEnv + "=" + cmLoss
 	return suite{
 		name: "soft", doc: "software devices on this machine: the verbs, over each way of giving commands, and connections, within the process and through sockets, also under the race detector and with lost packets",
-		steps: append([]step{verbs("auto"), verbs("ioctl", "RDMAABI=ioctl", walk), verbs("write", "RDMAABI=write", walk), cm, rsocket, viaSockets, cmSockets, race, cmRace, cmWithLoss}, loss...),
+		steps: []step{
+			verbs("auto", "soft", "auto"), verbs("ioctl", "soft", "ioctl", byIoctl, walk), verbs("write", "soft", "write", byWrite, walk),
+			cm("cm", "soft"), cm("cmwrite", "soft", byWrite),
+			on("rsocket", "", "./cm/rsocket"),
+			verbs("sockets", "soft-sockets", "auto", sockets, walk), cm("cmsockets", "soft-sockets", sockets, byIoctl),
+			racing(verbs("race", "", "auto", noMemory)), racing(cm("cmrace", "")),
+			lossy("loss", "soft", "auto"),
+			lossy("lossioctl", "soft-sockets", "ioctl", byIoctl, sockets, walk), cm("cmlossioctl", "soft-sockets", byIoctl, sockets, cmLossy),
+			lossy("losswrite", "soft-sockets", "write", byWrite, sockets, walk), cm("cmlosswrite", "soft-sockets", byWrite, sockets, cmLossy),
+		},
 	}
 }
 
@@ -64,7 +68,7 @@ func softUnitSuite() suite {
 	return suite{
 		name: "softunit", doc: "what the suite unit has about software devices: their packages, recorded exchanges, many connections, a random walk, the programs",
 		steps: []step{
-			{name: "packages", needs: []string{"gcc"}, host: words("go test -count=1 ./uverbs/soft/... ./test/softrig ./test/softrxe ./test/hello ./test/demo")},
+			{name: "packages", needs: []string{"gcc"}, host: words("go test -count=1 ./uverbs/soft/... ./cm/internal/... ./test/softrig ./test/softrxe ./test/hello ./test/demo")},
 			{name: "verbs", host: words("go test -count=1 -run ^TestSoft ./tools/verbs ./tools/health")},
 		},
 	}

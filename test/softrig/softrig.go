@@ -3,18 +3,21 @@ package softrig
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
-// Make makes the devices. The function that it returns closes them.
+// Make makes the devices. The function that it returns closes them. It also returns an error if the devices
+// were to lose packets and have lost none of many: then the tests have shown nothing about loss.
 func Make() (closeAll func() error, err error) {
 	var devs []*soft.Device
 	closeAll = func() error {
-		var err error
+		err := lossless(devs, testenv.SoftFaults())
 		for _, d := range devs {
 			err = errors.Join(err, d.Close())
 		}
@@ -34,4 +37,19 @@ func Make() (closeAll func() error, err error) {
 		devs = append(devs, d)
 	}
 	return closeAll, nil
+}
+
+// lossless returns an error if faults are to lose packets, and many packets passed and none was lost.
+func lossless(devs []*soft.Device, faults string) error {
+	const many = 5000
+	var passed, lost uint64
+	for _, d := range devs {
+		sent, received := d.FaultCounters()
+		passed += sent.Selected + received.Selected
+		lost += sent.Lost + received.Lost
+	}
+	if strings.Contains(faults, "loss=") && passed > many && lost == 0 {
+		return fmt.Errorf("none of %d packets was lost, with the faults %q", passed, faults)
+	}
+	return nil
 }

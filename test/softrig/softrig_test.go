@@ -41,6 +41,32 @@ func TestMake(t *testing.T) {
 	}
 }
 
+// TestLossless: devices that are to lose packets, and lose none of many, are an error.
+func TestLossless(t *testing.T) {
+	t.Setenv(testenv.DevicesEnv, "soft0,soft1")
+	closeAll, err := Make()
+	check(t, err)
+	defer func() { check(t, closeAll()) }()
+	dev := soft.ByName("soft0")
+	check(t, dev.SetFaults("delay=1ns"))
+	a, b := newEnd(t, "soft0"), newEnd(t, "soft1")
+	for range 2600 { // a request and an acknowledgement each
+		send(t, a, b)
+		reset(t, a, b)
+	}
+	const loss = "loss=1%"
+	if err := lossless([]*soft.Device{dev}, loss); err == nil {
+		t.Error("no packet was lost, and that is no error")
+	}
+	check(t, lossless([]*soft.Device{dev}, "delay=1ns"))
+	check(t, dev.SetFaults("loss=10%,seed=1"))
+	for range 60 {
+		send(t, a, b)
+		reset(t, a, b)
+	}
+	check(t, lossless([]*soft.Device{dev}, loss))
+}
+
 // end is a QP with what it needs.
 type end struct {
 	qp *uverbs.QP
@@ -91,6 +117,14 @@ func send(t *testing.T, from, to *end) {
 			check(t, err)
 		}
 		check(t, e.qp.Err(&wc[0]))
+	}
+}
+
+// reset brings QPs into the state from which send begins.
+func reset(t *testing.T, ends ...*end) {
+	t.Helper()
+	for _, e := range ends {
+		check(t, e.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
 	}
 }
 
