@@ -386,9 +386,10 @@ func (e *rpingEnd) completion(ctx context.Context, want awaited) error {
 	}
 }
 
-// because returns errDisconnected if that is what makes work requests fail.
+// because returns errDisconnected if that is what makes work requests fail. The last acknowledgement of a
+// client that has disconnected can be missing, so a request may fail long before the event comes.
 func (e *rpingEnd) because(err error) error {
-	const timeout = time.Second
+	const timeout = 5 * time.Second
 	select {
 	case <-e.gone:
 		return errDisconnected
