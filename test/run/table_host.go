@@ -5,6 +5,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // modules are the folders of the modules. Those besides the first have dependencies that programs which
@@ -71,23 +73,23 @@ func checkSteps() []step {
 // hostSuites need no VM of their own.
 func (c *config) hostSuites() []suite {
 	gcc := []string{"gcc"}
+	const noSoft = testenv.DevicesEnv + "=rxe0,rxe1" // the suite soft has the tests that run on software devices by default
 	cgo := []string{"CGO_ENABLED=1"}
-	soft := []string{"GOVERBS_DEVICES=soft0,soft1"}
 	return []suite{
 		{name: "check", doc: "gofmt, vet, staticcheck, tidy modules, other architectures and systems", steps: checkSteps()},
 		{
 			name: "unit", doc: "the tests that need no kernel",
 			steps: []step{
-				{name: "goverbs", alone: true, needs: gcc, host: words("go test ./...")},
+				{name: "goverbs", alone: true, needs: gcc, env: []string{noSoft}, host: words("go test ./...")},
 				{name: "vmrun", dir: "tools/vmrun", alone: true, needs: gcc, host: words("go test -short ./...")},
-				{name: "grpc", dir: "test/grpc", env: soft, host: words("go test ./...")},
-				{name: "websocket", dir: "test/websocket", env: soft, host: words("go test ./...")},
+				{name: "grpc", dir: "test/grpc", host: words("go test ./...")},
+				{name: "websocket", dir: "test/websocket", host: words("go test ./...")},
 			},
 		},
 		{
 			name: "race", doc: "the same under the race detector, where goroutines meet",
 			steps: []step{
-				{name: "goverbs", alone: true, needs: gcc, env: cgo, host: words("go test -race ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/... ./tools/health ./tools/verbs/... ./test/hca/...")},
+				{name: "goverbs", alone: true, needs: gcc, env: append(cgo[:1:1], noSoft), host: words("go test -race ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/... ./tools/health ./tools/verbs/... ./test/hca/...")},
 				{name: "vmrun", dir: "tools/vmrun", alone: true, needs: gcc, env: cgo, host: words("go test -race -short ./...")},
 			},
 		},

@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-// DevicesEnv names the two RDMA devices of the guest that tests use, separated by a comma, if they are
-// not those of rxe. Both may be the same. The names soft0 and soft1 are those of software devices in
-// the process, for which no guest is needed.
+// DevicesEnv names the two RDMA devices that tests use, separated by a comma. Both may be the same. The
+// names soft0 and soft1 are those of software devices in the process, for which no guest is needed. Without
+// it they are these, or those of rxe in a guest.
 const DevicesEnv = "GOVERBS_DEVICES"
 
-// Rig is what the guest has to test with.
+// Rig is what there is to test with.
 type Rig struct {
 	Driver  string    // Driver is the driver's name, "rxe", "mlx5" or "siw"; "rxe" for software devices, which play it.
 	Soft    bool      // Soft says that the devices are software devices in the process.
@@ -65,8 +65,17 @@ const (
 	gidRoCE6 = 5
 )
 
-// TheRig returns what this guest has.
-func TheRig() Rig { return rigOf(os.Getenv(DevicesEnv), sysfsNetdev) }
+// softDevices are the devices of the rig where there are no others.
+const softDevices = "soft0,soft1"
+
+// TheRig returns what this guest has, or this process if it is not in a guest.
+func TheRig() Rig {
+	names := os.Getenv(DevicesEnv)
+	if names == "" && os.Getenv(GuestEnv) != "1" {
+		names = softDevices
+	}
+	return rigOf(names, sysfsNetdev)
+}
 
 // rigOf makes the rig of the devices that are named.
 func rigOf(names string, netdev func(device string) string) Rig {

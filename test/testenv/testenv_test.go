@@ -262,6 +262,13 @@ func TestSoftRig(t *testing.T) {
 	if got := rigOf("mlx5_0,mlx5_1", func(device string) string { return "eth" + device[5:] }); got.Addrs != guestAddrs || got.Netdevs != [2]string{"eth0", "eth1"} || got.GID != gidRoCE {
 		t.Errorf("ConnectX on Ethernet: %+v", got)
 	}
+	t.Setenv(DevicesEnv, "")
+	for guest, soft := range map[string]bool{"1": false, "": true} {
+		t.Setenv(GuestEnv, guest)
+		if got := TheRig().Soft; got != soft {
+			t.Errorf("%s is %q; the rig has software devices: %v, want %v", GuestEnv, guest, got, soft)
+		}
+	}
 	t.Setenv(GuestEnv, "")
 	t.Setenv(DevicesEnv, "soft0,soft1")
 	for _, made := range []bool{false, true} {
