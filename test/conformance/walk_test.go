@@ -15,6 +15,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
 // walkTime is how long TestWalk walks if GOVERBS_WALK does not say otherwise.
@@ -110,7 +111,8 @@ func pathToSelf(t *testing.T, name string) uverbs.AHAttr {
 
 // held is what the kernel and the process have.
 type held struct {
-	Kernel [2]netlinkrdma.ResourceCounts // of both devices; zero for software devices
+	Kernel [2]netlinkrdma.ResourceCounts // of both devices
+	Soft   [2]soft.Resources             // the same of software devices
 	Files  int                           // open in the process
 	Rings  int                           // mapped by it from devices
 }
@@ -119,7 +121,9 @@ type held struct {
 func holdings(t *testing.T) (h held) {
 	t.Helper()
 	for i := range rig.Devices {
-		if !rig.Soft {
+		if rig.Soft {
+			h.Soft[i] = soft.ByName(rig.Devices[i]).Resources()
+		} else {
 			h.Kernel[i] = resources(t, trackedDevice(t, rig.Devices[i]))
 		}
 	}
@@ -265,7 +269,7 @@ func (w *walk) round() {
 		}
 		must(w.t, n.obj.Close())
 	}
-	if now := holdings(w.t); now.Kernel != opened.Kernel || now.Rings != opened.Rings && !onMLX5 { // mlx5 keeps registers
+	if now := holdings(w.t); now.Kernel != opened.Kernel || now.Soft != opened.Soft || now.Rings != opened.Rings && !onMLX5 { // mlx5 keeps registers
 		w.t.Errorf("with all closed but the devices there are %+v, before there were %+v", now, opened)
 	}
 	for _, n := range shared[:len(rig.Devices)] {

@@ -58,6 +58,13 @@
 // a device that was made while port 4791 was free; verbs doctor tells of such. With Addr, [New] fails if the port
 // is taken, and the error says by whom.
 //
+// # Lost packets
+//
+// On a reliable connection a device does as rxe and the specification (go-back-N): it sends again from the
+// oldest packet that is not acknowledged, and of a READ it fetches what has not come. What arrives behind a
+// gap is dropped, told to the peer once by a NAK, and expected again. A peer that repeats only the packet that
+// was lost (selective repeat) has to repeat the later ones as well, once they are not acknowledged in time.
+//
 // # Counters
 //
 // [uverbs.Device.PortCounters] returns the counters of a device. Those of rxe come first, under rxe's names:

@@ -1,0 +1,63 @@
+package soft_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/soft"
+)
+
+// TestResources counts objects of each kind while they are there, of two contexts.
+func TestResources(t *testing.T) {
+	dev, err := soft.New(soft.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	want := func(when string, want soft.Resources) {
+		t.Helper()
+		if got := dev.Resources(); got != want {
+			t.Errorf("%s: %+v, want %+v", when, got, want)
+		}
+	}
+	want("before", soft.Resources{})
+	d, err := uverbs.Open(dev.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := uverbs.Open(dev.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pd, err := d.AllocPD()
+	_, err2 := other.AllocPD()
+	if err = errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	mr, err := pd.RegSlice(make([]byte, 64), uverbs.AccessLocalWrite)
+	mw, err1 := pd.AllocMW(uverbs.MWType2)
+	cq, err2 := d.CreateCQ(uverbs.CQOptions{MaxCQE: 3})
+	srq, err3 := pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 3, MaxSGE: 1})
+	if err = errors.Join(err, err1, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, SRQ: srq})
+	gids, err1 := d.GIDTable(1)
+	if err = errors.Join(err, err1); err != nil {
+		t.Fatal(err)
+	}
+	ah, err := pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: gids[0].GID, HopLimit: 1}}) // itself
+	if err != nil {
+		t.Fatal(err)
+	}
+	want("with all", soft.Resources{Contexts: 2, PDs: 2, MRs: 1, MWs: 1, CQs: 1, QPs: 1, SRQs: 1, AHs: 1})
+	if err := errors.Join(qp.Close(), srq.Close(), mw.Close(), mr.Close(), other.CloseAll()); err != nil {
+		t.Fatal(err)
+	}
+	want("with some closed", soft.Resources{Contexts: 1, PDs: 1, CQs: 1, AHs: 1})
+	if err := errors.Join(ah.Close(), cq.Close(), pd.Close(), d.Close()); err != nil {
+		t.Fatal(err)
+	}
+	want("after", soft.Resources{})
+}
