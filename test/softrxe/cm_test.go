@@ -3,7 +3,6 @@ package softrxe
 import (
 	"net/netip"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -154,23 +153,11 @@ func TestCMPrograms(t *testing.T) {
 	}
 }
 
-// reconnects reports whether a program at a place can connect again at once. In Linux 5.10, rxe (alloc_index of
-// rxe_pool.c) gives a new queue pair the number of the one before. The peer rejects it as stale if the old
-// connection has not ended there.
-func (p place) reconnects(t *testing.T) bool {
-	t.Helper()
-	kernel := testenv.Kernel(t)
-	return p.soft || slices.Compare(kernel[:], []int{6, 1}) >= 0
-}
-
 // TestCMConns makes connections of package cm one after another and at once, and streams.
 func TestCMConns(t *testing.T) {
 	for _, kind := range []struct{ does, n string }{{"conns", "30"}, {"conns-once", "30"}, {"streams", "3"}} {
 		t.Run(kind.does, func(t *testing.T) {
 			cmTest(t, func(t *testing.T, server, client place, addr netip.AddrPort, _ string) {
-				if kind.does == "conns" && !client.reconnects(t) {
-					return
-				}
 				s := server.server(t, "serve-conns", addr.String(), kind.n)
 				says(t, client.peer(t, kind.does, addr.String(), kind.n))
 				says(t, s)

@@ -168,6 +168,7 @@ func TestPingpongTypes(t *testing.T) {
 		for _, c := range []struct{ typ, options string }{
 			{"uc", "-n 30"}, {"uc", "-e -n 300"}, {"uc", "-e -s 1 -n 100"}, {"uc", "-e -s 20000 -n 50"}, {"uc", "-e -m 512 -s 10001 -n 100"},
 			{"ud", "-s 1024 -n 30"}, {"ud", "-e -s 1024 -n 300"}, {"ud", "-e -s 1 -n 100"},
+			{"srq", "-n 300"}, {"srq", "-e -n 300 -q 1"}, {"srq", "-c -n 300 -s 20000 -q 5 -r 6"},
 		} {
 			t.Run(c.typ+" "+c.options, func(t *testing.T) {
 				eachRole(t, rxe, software, func(t *testing.T, server, client place) {
