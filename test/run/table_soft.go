@@ -85,12 +85,15 @@ func (c *config) softRxeSuite() suite {
 	tests := func(name, run string, more ...string) step { return within("40m", name, run, more...) }
 	many := tests("many", "^TestMany")
 	many.flags = append(many.flags, "-mem", "4G") // 10,000 connections have 20,000 ends in one guest
+	captures := tests("captures", "^TestCaptures$")
+	captures.with, captures.flags = append(rdmacm[:3:3], "tshark"), append(captures.flags, "-mem", "2G")
 	return suite{
-		name: "softrxe", doc: "software devices against the kernel's rxe: the verbs, connections, our programs and rdma-core's, many connections (GOVERBS_CONNS=10000), a random walk (GOVERBS_WALK=1h), also with lost packets",
+		name: "softrxe", doc: "software devices against the kernel's rxe: the verbs, connections, our programs and rdma-core's, captures read by Wireshark, many connections (GOVERBS_CONNS=10000), a random walk (GOVERBS_WALK=1h), also with lost packets",
 		steps: []step{
 			tests("verbs", "^Test(RC|UC|UD)"),
 			tests("exchanges", "^TestExchanges"),
 			tests("programs", "^TestP"),
+			captures,
 			tests("cm", "^TestCM"),
 			many,
 			within("2h", "walk", "^TestWalk$", pick(c.short, "GOVERBS_WALK=1m", "GOVERBS_WALK=3m")),
