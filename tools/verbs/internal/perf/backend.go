@@ -50,12 +50,13 @@ type devices struct {
 	device string // "" for that of server.Local, or one that suits
 
 	mu    sync.Mutex
-	asked map[netip.Addr]asked // guarded by mu
+	asked map[netip.Addr]*asked // guarded by mu
 }
 
 // asked is what the device for an address has answered.
 type asked struct {
-	at     time.Time
+	at     time.Time     // when it was asked
+	done   chan struct{} // closed when there is the answer
 	limits Limits
 	err    error
 }
@@ -72,22 +73,35 @@ func (d *devices) local() Local {
 	return l
 }
 
-// limits implements backend.
+// limits implements backend. A device that does not answer holds up its own clients only.
 func (d *devices) limits(to netip.Addr) (Limits, error) {
+	const most = 64 // addresses
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	a, ok := d.asked[to]
-	if ok && time.Since(a.at) < fresh {
+	a := d.asked[to]
+	if a != nil && (!a.answered() || time.Since(a.at) < fresh) {
+		d.mu.Unlock()
+		<-a.done
 		return a.limits, a.err
 	}
-	const most = 64 // addresses
 	if d.asked == nil || len(d.asked) >= most {
-		d.asked = map[netip.Addr]asked{}
+		d.asked = map[netip.Addr]*asked{}
 	}
-	a.limits, a.err = d.ask(to)
-	a.at = time.Now()
+	a = &asked{at: time.Now(), done: make(chan struct{})}
 	d.asked[to] = a
+	d.mu.Unlock()
+	defer close(a.done)
+	a.limits, a.err = d.ask(to)
 	return a.limits, a.err
+}
+
+// answered reports whether there is the answer.
+func (a *asked) answered() bool {
+	select {
+	case <-a.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // ask asks the device.
