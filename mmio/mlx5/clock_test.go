@@ -5,8 +5,11 @@ package mlx5
 import (
 	"encoding/binary"
 	"errors"
+	"math/big"
 	"testing"
 	"unsafe"
+
+	"github.com/goverbs/goverbs/mmio/mlx5/internal/abi"
 )
 
 // TestClock reads the counter, whose halves are big-endian, where the context says that it is.
@@ -78,4 +81,40 @@ func TestClockInfo(t *testing.T) {
 	if _, err := NewClockInfo(page[:unsafe.Sizeof(*c.info)-1]); !errors.Is(err, ErrLayout) {
 		t.Errorf("a page that is too short: %v, want %v", err, ErrLayout)
 	}
+}
+
+// FuzzClockInfo converts stamps by pages of any content, as the same formula with numbers of any size does.
+func FuzzClockInfo(f *testing.F) {
+	f.Add(uint32(0), uint64(1e9), uint64(100), uint64(512), uint32(512), uint32(10), uint64(1<<63-1), uint64(97))
+	f.Add(uint32(1), uint64(0), uint64(0), uint64(0), uint32(1), uint32(0), uint64(0xffff), uint64(1))
+	f.Add(uint32(2), uint64(1<<63), uint64(1<<62), uint64(1<<63), uint32(1<<32-1), uint32(63), uint64(1<<64-1), uint64(0))
+	f.Add(uint32(0), uint64(1), uint64(1), uint64(1), uint32(1), uint32(64), uint64(1), uint64(1))
+	f.Fuzz(func(t *testing.T, sign uint32, nsec, cycles, frac uint64, mult, shift uint32, mask, stamp uint64) {
+		c, err := NewClockInfo(make([]byte, 4096))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.info.Sign, c.info.Nsec, c.info.Cycles, c.info.Frac = sign, nsec, cycles, frac
+		c.info.Mult, c.info.Shift, c.info.Mask = mult, shift, mask
+		got, ok := c.Nanoseconds(stamp)
+		if valid := sign&abi.MLX5_IB_CLOCK_INFO_KERNEL_UPDATING == 0 && shift < 64; ok != valid {
+			t.Fatalf("ok is %v, want %v", ok, valid)
+		}
+		if !ok {
+			return
+		}
+		delta, part, past := (stamp-cycles)&mask, int64(frac), false
+		if past = delta > mask/2; past {
+			delta, part = (cycles-stamp)&mask, -part
+		}
+		ns := new(big.Int).Mul(new(big.Int).SetUint64(delta), big.NewInt(int64(mult)))
+		ns.Rsh(ns.Add(ns, big.NewInt(part)), uint(shift))
+		if past {
+			ns.Neg(ns)
+		}
+		ns.And(ns.Add(ns, new(big.Int).SetUint64(nsec)), new(big.Int).SetUint64(1<<64-1))
+		if got != ns.Uint64() {
+			t.Errorf("%d, want %d", got, ns)
+		}
+	})
 }
