@@ -259,6 +259,23 @@ func (s *side) next(t *testing.T) uverbs.WC {
 	return wc[0]
 }
 
+// reaches waits until the QP is in a state. rxe tells of a failed request, in a completion or to the peer, just
+// before it changes the state.
+func (s *side) reaches(t *testing.T, want uverbs.QPState) {
+	t.Helper()
+	for end := time.Now().Add(deadline); ; {
+		attr, err := s.qp.Query()
+		must(t, err)
+		if attr.State == want {
+			return
+		}
+		if time.Now().After(end) {
+			t.Errorf("the QP is in state %s, want %s", attr.State, want)
+			return
+		}
+	}
+}
+
 // want polls for a completion and checks what it is.
 func (s *side) want(t *testing.T, id uint64, op uverbs.WCOpcode) uverbs.WC {
 	t.Helper()

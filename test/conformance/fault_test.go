@@ -250,9 +250,7 @@ func tryFaults(t *testing.T, op uverbs.WROpcode, o uverbs.QPOptions) {
 					t.Errorf("the peer's completion of %d: %v, want 9 with %v", wc.ID, b.qp.Err(&wc), want.theirs)
 				}
 			}
-			if attr, err := b.qp.Query(); err != nil || attr.State != want.state {
-				t.Errorf("the peer is in state %s, %v, want %s", attr.State, err, want.state)
-			}
+			b.reaches(t, want.state)
 			if want.mine != uverbs.WCSuccess {
 				a.holds(t, 0, mine)
 				b.holds(t, 0, theirs)
@@ -320,9 +318,7 @@ func TestFailedReceives(t *testing.T) {
 				t.Errorf("the peer's completion of %d: %v, want 9 with %v", wc.ID, b.qp.Err(&wc), theirs)
 			}
 			for _, s := range []*side{a, b} {
-				if attr, err := s.qp.Query(); err != nil || attr.State != uverbs.QPErr {
-					t.Errorf("state %s, %v, want ERR", attr.State, err)
-				}
+				s.reaches(t, uverbs.QPErr)
 			}
 		})
 	}

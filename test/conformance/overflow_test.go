@@ -182,9 +182,7 @@ func TestCQOverflowByReceives(t *testing.T) {
 				}
 				b.holds(t, 0, o.from[i].buf.Bytes()[:sent[i]])
 				for _, s := range []*side{b, o.from[i]} {
-					if attr, err := s.qp.Query(); err != nil || attr.State != uverbs.QPErr {
-						t.Errorf("state %s, %v, want ERR", attr.State, err)
-					}
+					s.reaches(t, uverbs.QPErr)
 				}
 			}
 		})

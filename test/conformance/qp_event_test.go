@@ -77,9 +77,7 @@ func TestQPReqErrEvent(t *testing.T) {
 			if ev := event(t, b.dev, uverbs.EventQPReqErr); ev != (uverbs.Event{Type: uverbs.EventQPReqErr, QP: b.qp}) {
 				t.Errorf("%s: event is %s, want %s of QP %#x", op, ev, uverbs.EventQPReqErr, b.qp.QPN())
 			}
-			if attr, err := b.qp.Query(); err != nil || attr.State != uverbs.QPErr {
-				t.Errorf("%s: the QP is in state %s, %v", op, attr.State, err)
-			}
+			b.reaches(t, uverbs.QPErr)
 		}
 	})
 }

@@ -29,9 +29,7 @@ func broken(t *testing.T, s *side, id uint64, status uverbs.WCStatus) error {
 	if wc.ID != id || wc.Status != status || !errors.As(err, &e) || e.WC != wc {
 		t.Fatalf("completion of %d: %v, want of %d with %v", wc.ID, err, id, status)
 	}
-	if attr, err := s.qp.Query(); err != nil || attr.State != uverbs.QPErr {
-		t.Errorf("state %s, %v, want ERR", attr.State, err)
-	}
+	s.reaches(t, uverbs.QPErr)
 	return err
 }
 
@@ -66,9 +64,7 @@ func TestDatagramLost(t *testing.T) {
 				if wc := a.next(t); wc.ID != 2 || wc.Status != uverbs.WCLocLenErr {
 					t.Errorf("completion of %d: %v, want of 2 with %v", wc.ID, a.qp.Err(&wc), uverbs.WCLocLenErr)
 				}
-				if attr, err := a.qp.Query(); err != nil || attr.State != uverbs.QPSQE {
-					t.Errorf("state %s, %v, want SQE", attr.State, err)
-				}
+				a.reaches(t, uverbs.QPSQE)
 				return
 			}
 			a.want(t, 2, uverbs.WCSend)

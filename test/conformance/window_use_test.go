@@ -171,6 +171,7 @@ func TestWindowRevokedDuringReads(t *testing.T) {
 	testenv.NeedsIB(t, "memory windows")
 	needWindows(t)
 	const reads, outstanding = 400, 100
+	const unhurried = 20 // 4 s
 	for _, c := range []struct {
 		name string
 		do   func(t *testing.T, b *side, mw *uverbs.MW, mr *uverbs.MR)
@@ -193,7 +194,11 @@ func TestWindowRevokedDuringReads(t *testing.T) {
 			if c.want == uverbs.WCRemAccessErr {
 				testenv.NeedsNoLoss(t, "a QP that one READ has broken does not answer an earlier one again")
 			}
-			a, b := pair(t, uverbs.QPOptions{MaxSendWR: outstanding, Path: uverbs.PathOptions{RetryCount: 3}})
+			path := uverbs.PathOptions{RetryCount: 3}
+			if c.want == uverbs.WCRemAccessErr {
+				path.Timeout = unhurried // that QP does not answer a request that is repeated too early either
+			}
+			a, b := pair(t, uverbs.QPOptions{MaxSendWR: outstanding, Path: path})
 			mw, mr := window(t, b, uverbs.MWType2)
 			wr := uverbs.SendWR{Opcode: uverbs.WRRDMARead, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 100)},
 				RemoteAddr: mr.Addr(), RKey: b.bound(t, mw, mr, windowRights)}
