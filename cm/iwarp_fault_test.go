@@ -217,6 +217,37 @@ func TestIWARPFirstMissed(t *testing.T) {
 	must(t, l.Close())
 }
 
+// TestIWARPDialEnds: a Dial whose context ends while its first message is not answered says so at once, and
+// leaves nothing.
+func TestIWARPDialEnds(t *testing.T) {
+	iwarpLeaves(t)
+	l := value(Listen(within(t), net.JoinHostPort(first.String(), "0"), ListenOptions{}))(t)
+	b := newBetween(t, l.Addr().String())
+	b.misses = 1 << 20 // all
+	for name, c := range map[string]struct {
+		end  func(context.Context) (context.Context, context.CancelFunc)
+		want error
+	}{
+		"deadline": {func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, 300*time.Millisecond)
+		}, context.DeadlineExceeded},
+		"cancel": {func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(ctx)
+			time.AfterFunc(300*time.Millisecond, cancel)
+			return ctx, cancel
+		}, context.Canceled},
+	} {
+		ctx, cancel := c.end(within(t))
+		conn, err := Dial(ctx, b.listener.Addr().String(), DialOptions{})
+		if conn != nil || !errors.Is(err, c.want) || !strings.Contains(err.Error(), b.listener.Addr().String()) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+		cancel()
+	}
+	must(t, l.Close())
+	b.close()
+}
+
 // TestIWARPOrder: an RDMA operation whose answer is on its way ends with the answer, not with a message that was
 // sent later and that TCP already has.
 func TestIWARPOrder(t *testing.T) {
