@@ -47,8 +47,9 @@ func TestProcesses(t *testing.T) {
 			}
 		}
 	}
-	if out, err := exec.Command("sh", "-c", "GOVERBS_SOFT=auto "+os.Getenv("VERBS")+" doctor "+softName).CombinedOutput(); !strings.Contains(string(out), ":14791") {
-		t.Errorf("the doctor: %v\n%s", err, out)
+	doctor := own("doctor", softName)
+	if <-doctor.Ended; !strings.Contains(doctor.Output(), ":14791") {
+		t.Errorf("the doctor does not say that the port is 14791: %v\n%s", doctor.Err, doctor.Output())
 	}
 	for _, p := range []*program.Program{client, server} {
 		select {
