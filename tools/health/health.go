@@ -11,6 +11,8 @@
 //			log.Printf("%s%s: %s", f.Subject(), f.Title, strings.Join(f.Fix, "; "))
 //		}
 //	}
+//
+// [Report.Compare] says in what the machine differs from an [Expectation], such as two ports at 400 Gb/s.
 package health
 
 import (
@@ -71,6 +73,8 @@ type Report struct {
 	Works    bool      `json:"works"`    // Works says that a ping-pong succeeded, on each named device if there are names.
 	Verdict  string    `json:"verdict"`  // Verdict is one line.
 	Findings []Finding `json:"findings"` // Findings are in the order in which things depend on each other.
+
+	AsExpected *bool `json:"as_expected,omitempty"` // AsExpected says that Compare has found no difference; nil if there was nothing to compare with.
 }
 
 // Schema is the version of [Report].

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/goverbs/goverbs/tools/health"
@@ -11,6 +13,7 @@ import (
 
 func newDoctor() *command.Command {
 	var asJSON, verbose bool
+	var expect string
 	cmd := &command.Command{
 		Use:   "doctor [flags] [DEV...]",
 		Short: "Find out why RDMA does or does not work on this machine",
@@ -20,16 +23,39 @@ may load modules that it is asked about. For a device in software (GOVERBS_SOFT)
 address, its UDP port and its receive buffer instead of the kernel's modules, and connects by the
 connection manager.
 
-Every problem is reported with its evidence and a fix.`,
+Every problem is reported with its evidence and a fix.
+
+With --expect it also says in what the machine differs from a file in JSON, of which every field may
+be left out. An entry of ports is about the devices whose names match: there shall be so many ports,
+and each shall be active, and have at least these rates and sizes.
+
+  {"netns": "exclusive",
+   "ports": [{"device": "mlx5_*", "driver": "mlx5", "count": 2, "firmware": "28.*",
+     "link_layer": "Ethernet", "rate_gbps": 400, "mtu": 4096, "netdev_mtu": 9000,
+     "gid_type": "RoCE v2"}]}`,
 		Example: `  verbs doctor
   verbs doctor -v rxe0
+  verbs doctor --expect /etc/rdma/expected.json
   GOVERBS_SOFT=auto verbs doctor
   verbs doctor --json | jq -r '.findings[] | select(.level == "error") | .fix[]'`,
 		Exit: `  0  a ping-pong succeeded on every named device, or without DEV on at least one
-  1  RDMA does not work`,
+  1  RDMA does not work, or with --expect the machine differs`,
 		Run: func(cmd *command.Command, names []string) error {
+			var expected *health.Expectation
+			if expect != "" {
+				text, err := os.ReadFile(expect)
+				if err != nil {
+					return usagef("--expect: %w", err)
+				}
+				if expected, err = health.ParseExpectation(text); err != nil {
+					return usagef("--expect %s: %w", expect, err)
+				}
+			}
 			d := health.Examine(cmd.Context(), names...)
 			d.Version = version
+			if expected != nil {
+				d.Compare(expected)
+			}
 			var err error
 			if asJSON {
 				err = printJSON(cmd.Out(), d)
@@ -39,10 +65,14 @@ Every problem is reported with its evidence and a fix.`,
 			if err == nil && !d.Works {
 				err = fmt.Errorf("doctor: %s, %s", plural(d.Count(health.LevelError), "error"), plural(d.Count(health.LevelWarning), "warning"))
 			}
+			if err == nil && expected != nil && !*d.AsExpected {
+				err = errors.New("doctor: the machine is not as expected")
+			}
 			return err
 		},
 	}
 	jsonFlag(cmd, &asJSON)
+	cmd.Flags().StringVar(&expect, "expect", "", "compare the machine with the `FILE`")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print the evidence of every check")
 	return cmd
 }

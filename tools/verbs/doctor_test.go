@@ -3,6 +3,10 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -72,5 +76,35 @@ func TestDoctorHere(t *testing.T) {
 		if !strings.Contains(text, id) {
 			t.Errorf("JSON.md does not describe finding %s", string(f.Code))
 		}
+	}
+}
+
+// TestDoctorExpect: a machine that differs from the file fails, one that does not passes, and a file that makes
+// no sense is a wrong command line.
+func TestDoctorExpect(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "expected.json")
+	for text, want := range map[string]struct {
+		status int
+		says   string
+	}{
+		`{"ports": [{"device": "soft*", "count": 1, "mtu": 1024, "gid_type": "RoCE v2"}]}`: {0, "1 port of devices soft*: as expected"},
+		`{"ports": [{"device": "soft*", "rate_gbps": 5000}]}`:                              {1, "expected 5000 Gb/s or more"},
+		`{"ports": [{"device": "mlx5_*", "count": 2}]}`:                                    {1, "there are 0 ports of devices mlx5_*, expected 2"},
+		`{"ports": [{"device": "soft*", "mtu": 1}]}`:                                       {2, "ports[0].mtu is 1, allowed: 256"},
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := softRun(t, "auto", "doctor", "--expect", file)
+		status := 0
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			status = exit.ExitCode()
+		}
+		if status != want.status || !strings.Contains(out, want.says) {
+			t.Errorf("%s: status %d, %v, want %d and %q:\n%s", text, status, err, want.status, want.says, out)
+		}
+	}
+	if out, err := softRun(t, "auto", "doctor", "--expect", file+".gone"); err == nil || !strings.Contains(out, "no such file") {
+		t.Errorf("a file that is missing: %v\n%s", err, out)
 	}
 }
