@@ -31,10 +31,10 @@ $(BUILD)/run:
 test: $(BUILD)/run ## what proves most, in minutes: check, unit, each driver on one kernel, rdma-core's programs
 	@$(RUN) -suite test
 
-testall: $(BUILD)/run ## the rest of the tests
+testall: $(BUILD)/run ## the other tests of every day
 	@$(RUN) -suite testall
 
-testlong: $(BUILD)/run ## what takes longer still: more ways and faults, the race detector in VMs
+testlong: $(BUILD)/run ## before a release: tests in more ways, and in VMs with the race detector
 	@$(RUN) -suite testlong
 
 check: $(BUILD)/run ## gofmt, vet, staticcheck, tidy modules, other architectures and systems

@@ -24,7 +24,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// attacksEnv sets the number of attacks in TestHostilePeers. The default takes half a minute.
+// attacksEnv sets the number of attacks in TestHostilePeers. The default is three of each kind.
 const attacksEnv = "GOVERBS_ATTACKS"
 
 // outcomes holds the errors that ended the server's connections, by the addresses of their peers.

@@ -217,8 +217,8 @@ func TestIWARPFirstMissed(t *testing.T) {
 	must(t, l.Close())
 }
 
-// TestIWARPDialEnds: a Dial whose context ends while its first message is not answered says so at once, and
-// leaves nothing.
+// TestIWARPDialEnds: a Dial whose context ends while its first message is not answered returns the context's
+// error, and leaves nothing.
 func TestIWARPDialEnds(t *testing.T) {
 	iwarpLeaves(t)
 	l := value(Listen(within(t), net.JoinHostPort(first.String(), "0"), ListenOptions{}))(t)
@@ -237,9 +237,10 @@ func TestIWARPDialEnds(t *testing.T) {
 			return ctx, cancel
 		}, context.Canceled},
 	} {
-		ctx, cancel := c.end(within(t))
+		all := within(t)
+		ctx, cancel := c.end(all)
 		conn, err := Dial(ctx, b.listener.Addr().String(), DialOptions{})
-		if conn != nil || !errors.Is(err, c.want) || !strings.Contains(err.Error(), b.listener.Addr().String()) {
+		if conn != nil || !errors.Is(err, c.want) || all.Err() != nil || !strings.Contains(err.Error(), b.listener.Addr().String()) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 		cancel()

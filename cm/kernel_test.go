@@ -35,7 +35,9 @@ func TestMain(m *testing.M) {
 // runTests runs the tests, or plays the role of another process, on software devices if the rig has
 // such. It returns the exit status.
 func runTests(m *testing.M) (code int) {
-	idleGrace /= 5 // most tests wait for it, some more than once
+	if !testenv.Slow() {
+		idleGrace /= 5 // most tests wait for it, some more than once
+	}
 	if testenv.TheRig().Soft {
 		closeAll, err := makeSoft()
 		if err != nil {

@@ -92,9 +92,7 @@ func (c *refusingContext) Do(cmd *kernel.Command, byWrite bool) syscall.Errno {
 	// The library remembers these answers for a millisecond: whether it asks again depends on how fast it is.
 	remembered := verb == "QUERY_PORT" || verb == "QUERY_GID_TABLE"
 	again := remembered && r.asked[verb]
-	if remembered {
-		r.asked[verb] = true
-	}
+	r.asked[verb] = true
 	if !again {
 		r.given++
 	}

@@ -83,7 +83,7 @@ func TestClockInfo(t *testing.T) {
 	}
 }
 
-// FuzzClockInfo converts stamps by pages of any content, as the same formula with numbers of any size does.
+// FuzzClockInfo compares Nanoseconds with the same formula in math/big, for any content of the page.
 func FuzzClockInfo(f *testing.F) {
 	f.Add(uint32(0), uint64(1e9), uint64(100), uint64(512), uint32(512), uint32(10), uint64(1<<63-1), uint64(97))
 	f.Add(uint32(1), uint64(0), uint64(0), uint64(0), uint32(1), uint32(0), uint64(0xffff), uint64(1))

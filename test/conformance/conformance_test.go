@@ -1,6 +1,5 @@
-// Package conformance runs the verbs, one by one, on a real kernel. Its tests need a
-// machine whose RDMA devices they may change: the VM that tools/vmrun boots, with rxe0
-// on ve0 and rxe1 on ve1. With GOVERBS_DEVICES=soft0,soft1 they run on any machine, on software devices.
+// Package conformance runs the verbs, one by one. In the VM that tools/vmrun boots its tests have a real kernel
+// whose RDMA devices they may change, with rxe0 on ve0 and rxe1 on ve1. Elsewhere they run on software devices.
 package conformance
 
 import (
@@ -259,7 +258,7 @@ func (s *side) next(t *testing.T) uverbs.WC {
 	return wc[0]
 }
 
-// reaches waits until the QP is in a state. rxe tells of a failed request, in a completion or to the peer, just
+// reaches waits until the QP is in a state. rxe reports a failed request, to the program or to the peer, shortly
 // before it changes the state.
 func (s *side) reaches(t *testing.T, want uverbs.QPState) {
 	t.Helper()

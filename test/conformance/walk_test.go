@@ -112,7 +112,7 @@ func pathToSelf(t *testing.T, name string) uverbs.AHAttr {
 // held is what the kernel and the process have.
 type held struct {
 	Kernel [2]netlinkrdma.ResourceCounts // of both devices
-	Soft   [2]soft.Resources             // the same of software devices
+	Soft   [2]soft.ResourceCounts        // the same of software devices
 	Files  int                           // open in the process
 	Rings  int                           // mapped by it from devices
 }

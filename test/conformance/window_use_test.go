@@ -171,7 +171,7 @@ func TestWindowRevokedDuringReads(t *testing.T) {
 	testenv.NeedsIB(t, "memory windows")
 	needWindows(t)
 	const reads, outstanding = 400, 100
-	const unhurried = 20 // 4 s
+	const longTimeout = 20 // 4 s
 	for _, c := range []struct {
 		name string
 		do   func(t *testing.T, b *side, mw *uverbs.MW, mr *uverbs.MR)
@@ -196,7 +196,7 @@ func TestWindowRevokedDuringReads(t *testing.T) {
 			}
 			path := uverbs.PathOptions{RetryCount: 3}
 			if c.want == uverbs.WCRemAccessErr {
-				path.Timeout = unhurried // that QP does not answer a request that is repeated too early either
+				path.Timeout = longTimeout // that QP does not answer a request that is repeated early either
 			}
 			a, b := pair(t, uverbs.QPOptions{MaxSendWR: outstanding, Path: path})
 			mw, mr := window(t, b, uverbs.MWType2)

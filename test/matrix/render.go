@@ -43,9 +43,9 @@ const pathLegend = "A test of commands runs three times: with the kernel interfa
 
 // softLegend explains the columns of software devices.
 const softLegend = "\"soft\" and \"soft-sockets\" are software devices (package uverbs/soft), which play rxe of the kernel in\n" +
-	"their heading. Packets of \"soft\" stay within the process, and the other tests of verbs run three times with\n" +
-	"it, like those of commands. Packets of \"soft-sockets\" go through UDP sockets of the kernel, and the other\n" +
-	"tests run once."
+	"their heading. Packets of \"soft\" stay within the process, those of \"soft-sockets\" go through UDP sockets of\n" +
+	"the kernel. The other tests run three times there, too, like those of commands. On \"soft\" the tests of verbs\n" +
+	"also run with lost packets; on \"soft-sockets\" packets are lost with ioctl only and with write() only."
 
 // legends explain the columns and the cells.
 func (m *Matrix) legends() string {

@@ -190,7 +190,7 @@ var columnSuites = map[string][]string{
 	"mlx5-roce": {"mlx5/roce", "mlx5cm"},
 	"mlx5-ib":   {"mlx5/ib"},
 	"siw":       {"siw"},
-	"soft":      {"soft/auto", "soft/ioctl", "soft/write", "soft/cm", "soft/cmwrite", "soft/loss"},
+	"soft":      {"soft/auto", "soft/ioctl", "soft/write", "soft/cm", "soft/cmioctl", "soft/cmwrite", "soft/loss"},
 
 	"soft-sockets": {"soft/sockets", "soft/cmsockets", "soft/lossioctl", "soft/losswrite", "soft/cmlossioctl", "soft/cmlosswrite"},
 }

@@ -178,7 +178,7 @@ func TestCommand(t *testing.T) {
 		{"check/vet-arm64", nil, "GOARCH=arm64 go vet ./..."},
 		{"check/build-windows-arm64", nil, "GOOS=windows GOARCH=arm64 go build ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/... ./test/hello"},
 		{"race/vmrun", nil, "cd tools/vmrun && CGO_ENABLED=1 go test -json -race -short ./..."},
-		{"soft/write", nil, "GOVERBS_DEVICES=soft0,soft1 GOVERBS_WAYS=write RDMAABI=write GOVERBS_WALK=1s go test -v=test2json -count=1 ./test/conformance"},
+		{"soft/write", nil, "GOVERBS_DEVICES=soft0,soft1 RDMAABI=write GOVERBS_WAYS=write GOVERBS_WALK=1s go test -v=test2json -count=1 ./test/conformance"},
 		{"rxe/write", func(c *config) { c.arch, c.short = runtime.GOARCH, true }, "cd .build/" + runtime.GOARCH + " && ../vmrun -kernel 6.1 -arch " + runtime.GOARCH +
 			" -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs -env GOVERBS_WALK=30s -env RDMAABI=write -env GOVERBS_WAYS=ioctl,write -file verbs:/bin/verbs conformance.test -test.v=test2json"},
 		{"soft/race", nil, "GOVERBS_DEVICES=soft0,soft1 GOVERBS_WAYS=auto GOVERBS_SKIP_TAGS=memory CGO_ENABLED=1 go test -json -count=1 -race -timeout 30m ./test/conformance"},

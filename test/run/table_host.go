@@ -229,7 +229,7 @@ var groups = map[string][]string{
 	"test": {"check", "unit", "soft/auto", "soft/write", "soft/cm", "soft/sockets", "soft/rsocket", "siw/verbs", "rxe/cm", "rxe/verbs", "rxe/interop", "rxe/bare", "siw/mixed", "mlx5/ib"},
 	"testall": {"race", "rxe/write", "rxe/one", "soft/race", "soft/cmrace", "soft/losswrite", "soft/cmlosswrite", "abi", "benchonce", "costs", "sidebyside", "size", "mlx5/roce", "mlx5cm",
 		"vmtest", "perf", "hosts", "control", "cards", "softrxe", "softmlx5", "rsocket", "siw/interop", "flat", "traffic"},
-	"testlong": {"soft/ioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "racevm"},
+	"testlong": {"soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "racevm"},
 }
 
 // errSuite is the error of a name that no suite has.

@@ -6,37 +6,38 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
-// softLoss are the faults of the step that tests the verbs with loss. A responder does not repeat a NAK that
+// softLoss are the faults of the steps that test the verbs with loss. A responder does not repeat a NAK that
 // ends the connection, so tests of errors need it.
 const softLoss = "class=nak;loss=1%,reorder=1%,behind=3,seed=1"
 
-// cmLoss are the faults of the step that tests connections with loss, for all packets. The last packet of an
+// cmLoss are the faults of the steps that test connections with loss, for all packets. The last packet of an
 // exchange that is lost costs 2 s, so each is in danger only where it is sent.
 const cmLoss = "direction=sent,loss=1%,reorder=1%,behind=3,seed=1"
 
 // softSuite has the tests of the verbs and of the connection manager on software devices (package
-// uverbs/soft), which need no VM. Each step of the verbs gives commands to the devices in one way. The random
-// walk goes all of them in each step, so only one walks for long. With lost packets, both are also tested
-// through sockets and in both ways.
+// uverbs/soft), which need no VM. Each step gives commands to the devices in one way. The random walk goes all
+// of them in each step, so only one walks for long. With lost packets, the verbs are tested within the process,
+// and the verbs and connections through sockets, by ioctl and by write.
 func (c *config) softSuite() suite {
 	const (
 		sockets = testenv.SoftSocketsEnv + "=1"
 		walk    = "GOVERBS_WALK=1s"
-		byIoctl = "RDMAABI=ioctl"
-		byWrite = "RDMAABI=write"
 	)
-	on := func(name, driver, pkg string, env ...string) step {
-		return step{
-			name: name, driver: driver, path: "auto", host: words("go test -count=1 " + pkg),
-			env: append([]string{"GOVERBS_DEVICES=soft0,soft1"}, env...),
+	on := func(name, driver, way, pkg string, env ...string) step {
+		s := step{
+			name: name, driver: driver, path: way, host: words("go test -count=1 " + pkg),
+			env: []string{"GOVERBS_DEVICES=soft0,soft1"},
 		}
-	}
-	verbs := func(name, driver, way string, more ...string) step {
-		s := on(name, driver, "./test/conformance", append([]string{"GOVERBS_WAYS=" + way}, more...)...)
-		s.path = way
+		if way != "auto" {
+			s.env = append(s.env, "RDMAABI="+way)
+		}
+		s.env = append(s.env, env...)
 		return s
 	}
-	cm := func(name, driver string, env ...string) step { return on(name, driver, "./cm", env...) }
+	verbs := func(name, driver, way string, env ...string) step {
+		return on(name, driver, way, "./test/conformance", append([]string{"GOVERBS_WAYS=" + way}, env...)...)
+	}
+	cm := func(name, driver, way string, env ...string) step { return on(name, driver, way, "./cm", env...) }
 	racing := func(s step) step {
 		s.driver, s.alone, s.needs = "", true, []string{"gcc"}
 		s.host = slices.Insert(s.host, 3, "-race", "-timeout", "30m")
@@ -44,21 +45,21 @@ func (c *config) softSuite() suite {
 		return s
 	}
 	noMemory := testenv.SkipTagsEnv + "=" + string(testenv.Memory) // sync.Pool drops its contents under the race detector, delayed packets use memory
-	lossy := func(name, driver, way string, more ...string) step {
-		return verbs(name, driver, way, append(more, testenv.SoftFaultsEnv+"="+softLoss, noMemory)...)
+	lossy := func(name, driver, way string, env ...string) step {
+		return verbs(name, driver, way, append(env, testenv.SoftFaultsEnv+"="+softLoss, noMemory)...)
 	}
 	cmLossy := testenv.SoftFaultsEnv + "=" + cmLoss
 	return suite{
 		name: "soft", doc: "software devices on this machine: the verbs, over each way of giving commands, and connections, within the process and through sockets, also under the race detector and with lost packets",
 		steps: []step{
-			verbs("auto", "soft", "auto"), verbs("ioctl", "soft", "ioctl", byIoctl, walk), verbs("write", "soft", "write", byWrite, walk),
-			cm("cm", "soft"), cm("cmwrite", "soft", byWrite),
-			on("rsocket", "", "./cm/rsocket"),
-			verbs("sockets", "soft-sockets", "auto", sockets, walk), cm("cmsockets", "soft-sockets", sockets, byIoctl),
-			racing(verbs("race", "", "auto", noMemory)), racing(cm("cmrace", "")),
+			verbs("auto", "soft", "auto"), verbs("ioctl", "soft", "ioctl", walk), verbs("write", "soft", "write", walk),
+			cm("cm", "soft", "auto"), cm("cmioctl", "soft", "ioctl"), cm("cmwrite", "soft", "write"),
+			on("rsocket", "", "auto", "./cm/rsocket"),
+			verbs("sockets", "soft-sockets", "auto", sockets, walk), cm("cmsockets", "soft-sockets", "auto", sockets),
+			racing(verbs("race", "", "auto", noMemory)), racing(cm("cmrace", "", "auto")),
 			lossy("loss", "soft", "auto"),
-			lossy("lossioctl", "soft-sockets", "ioctl", byIoctl, sockets, walk), cm("cmlossioctl", "soft-sockets", byIoctl, sockets, cmLossy),
-			lossy("losswrite", "soft-sockets", "write", byWrite, sockets, walk), cm("cmlosswrite", "soft-sockets", byWrite, sockets, cmLossy),
+			lossy("lossioctl", "soft-sockets", "ioctl", sockets, walk), cm("cmlossioctl", "soft-sockets", "ioctl", sockets, cmLossy),
+			lossy("losswrite", "soft-sockets", "write", sockets, walk), cm("cmlosswrite", "soft-sockets", "write", sockets, cmLossy),
 		},
 	}
 }

@@ -25,13 +25,13 @@ type captured struct {
 func TestCaptures(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		play  func(t *testing.T, software, rxe place)
+		play  func(t *testing.T, rxe, software place)
 		wants []string // in the output of the dissector
 	}{
 		{"RC", playPingpong("rc", "-e", "-s", "9000", "-n", "10"), nil},
 		{"UC", playPingpong("uc", "-e", "-s", "9000", "-n", "10"), nil},
 		{"UD", playPingpong("ud", "-e", "-s", "1024", "-n", "10"), nil},
-		{"connection", func(t *testing.T, software, rxe place) {
+		{"connection", func(t *testing.T, rxe, software place) {
 			addr, _ := cmAddr(software)
 			s, c := rping(t, software, rxe, addr, []string{"-v", "-S", "9000"}, []string{"-C", "3", "-V"})
 			for _, p := range []*program.Program{c, s} {
@@ -47,7 +47,7 @@ func TestCaptures(t *testing.T) {
 				must(t, os.Chmod(dir, 0o777))
 				file, trace := filepath.Join(dir, "packets.pcapng"), filepath.Join(dir, "trace")
 				software.options = fmt.Sprintf(",capture=%s,trace=%s", file, trace)
-				c.play(t, software, rxe)
+				c.play(t, rxe, software)
 				text := dissect(t, file)
 				got, want := fromWireshark(t, text), fromTrace(t, trace)
 				if len(got) != len(want) || len(got) < 10 {
@@ -69,8 +69,8 @@ func TestCaptures(t *testing.T) {
 }
 
 // playPingpong returns a ping-pong of a type with rdma-core's on rxe.
-func playPingpong(typ string, options ...string) func(t *testing.T, software, rxe place) {
-	return func(t *testing.T, software, rxe place) {
+func playPingpong(typ string, options ...string) func(t *testing.T, rxe, software place) {
+	return func(t *testing.T, rxe, software place) {
 		pingpong(t, software, rxe, func(p place) []string {
 			l := []string{"ibv_" + typ + "_pingpong", "-d", p.dev}
 			if p.soft {
@@ -111,14 +111,14 @@ func fromWireshark(t *testing.T, text string) (all []captured) {
 	for _, frame := range regexp.MustCompile(`(?m)^Frame \d+: `).Split(text, -1)[1:] {
 		f := inWireshark.FindStringSubmatch(frame)
 		if f == nil {
-			t.Fatalf("a packet is not of InfiniBand:\n%s", frame)
+			t.Fatalf("not a packet of InfiniBand:\n%s", frame)
 		}
 		all = append(all, captured{f[1], f[2], strings.ToLower(f[3] + " " + f[4]), number(t, f[5], 16), number(t, f[6], 10)})
 	}
 	return all
 }
 
-// inTrace finds them in a line of a trace.
+// inTrace finds the same fields in a line of a trace.
 var inTrace = regexp.MustCompile(`^\S+ (?:sent|received) (\S+):\d+ > (\S+):\d+: (.+?) QP (\d+) PSN (\d+)`)
 
 // fromTrace takes the packets from a trace.
@@ -129,7 +129,7 @@ func fromTrace(t *testing.T, file string) (all []captured) {
 	for line := range strings.Lines(string(text)) {
 		f := inTrace.FindStringSubmatch(line)
 		if f == nil {
-			t.Fatalf("a line of the trace is no packet: %s", line)
+			t.Fatalf("a line of the trace cannot be read: %s", line)
 		}
 		all = append(all, captured{strings.Trim(f[1], "[]"), strings.Trim(f[2], "[]"), strings.ToLower(f[3]), number(t, f[4], 10), number(t, f[5], 10)})
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
-// TestProcesses: processes of nobody with a software device each play ping-pong where rdma_rxe has port 4791
-// on all addresses, and while it is busy.
+// TestProcesses: while rdma_rxe has port 4791 on all addresses and is busy, processes of nobody play ping-pong,
+// each with a software device of its own.
 func TestProcesses(t *testing.T) {
 	testenv.Guest(t)
 	rxe, _ := places(false)
@@ -31,16 +31,16 @@ func TestProcesses(t *testing.T) {
 			return cmd.Start()
 		}, append([]string{os.Getenv("VERBS")}, line...)...)
 	}
-	type couple struct{ server, client *program.Program }
-	var couples []couple
+	type session struct{ server, client *program.Program }
+	var sessions []session
 	for range 3 {
 		p := port()
 		args := []string{"pingpong", "-d", softName, "-e", "-c", "-s", "10000", "-n", "300", "-p", strconv.Itoa(p)}
 		s := own(args...)
 		s.Until(t, "listened", func() bool { return rxe.listens(p) })
-		couples = append(couples, couple{s, own(append(args, "127.0.0.1")...)})
+		sessions = append(sessions, session{s, own(append(args, "127.0.0.1")...)})
 	}
-	for _, c := range couples {
+	for _, c := range sessions {
 		for _, p := range []*program.Program{c.client, c.server} {
 			if out := p.Wait(t); !strings.Contains(out, "300 iters in ") {
 				t.Errorf("%s: %s", p.Name, out)

@@ -25,5 +25,5 @@ const (
 	CodeCM            Code = "cm" // a connection of the connection manager
 	CodeFirewall      Code = "firewall"
 	CodeLoopback      Code = "loopback" // a ping-pong within this process
-	CodeExpected      Code = "expected" // what an Expectation says
+	CodeExpected      Code = "expected" // the result of Report.Compare
 )

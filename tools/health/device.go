@@ -43,12 +43,7 @@ func (m *machine) examineDevice(ctx context.Context, dev netlinkrdma.Device, inf
 		return false, append(all, f.conclude(LevelError, "the device cannot be opened and asked"))
 	}
 	all = append(all, checkRegister(dev.Name, p.registered))
-	for _, facts := range p.ports {
-		for _, n := range ports {
-			if n.Num == facts.Num {
-				facts.Netdev, facts.NetdevIndex = n.Netdev, n.NetdevIndex
-			}
-		}
+	for _, facts := range withNetdevs(p.ports, ports) {
 		all = append(all, m.checkPort(dev.Name, facts))
 		if info.IWARP() {
 			all = append(all, m.checkAddress(dev.Name, facts))
@@ -58,6 +53,19 @@ func (m *machine) examineDevice(ctx context.Context, dev netlinkrdma.Device, inf
 	}
 	ok, f := m.checkLoopback(ctx, dev.Name)
 	return ok, append(all, f)
+}
+
+// withNetdevs returns the ports of a probe with their network interfaces, which netlink knows.
+func withNetdevs(all []portFacts, ports []netlinkrdma.Port) []portFacts {
+	all = slices.Clone(all)
+	for i := range all {
+		for _, n := range ports {
+			if n.Num == all[i].Num {
+				all[i].Netdev, all[i].NetdevIndex = n.Netdev, n.NetdevIndex
+			}
+		}
+	}
+	return all
 }
 
 // checkDriver checks that the library supports the device's driver.

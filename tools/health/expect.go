@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// Expectation says what a machine shall have. [ParseExpectation] reads it from JSON:
+// Expectation describes how a machine is to be. [ParseExpectation] reads it from JSON:
 //
 //	{
 //	  "netns": "exclusive",
@@ -28,12 +28,12 @@ type Expectation struct {
 	Ports []PortExpectation `json:"ports,omitempty"`
 }
 
-// PortExpectation says which ports there shall be. It is about the ports of the devices that Device and Driver
-// choose. All of them shall be active, and as the other fields say; an empty field says nothing.
+// PortExpectation describes the ports of the devices that Device and Driver choose. Each of them must be active,
+// and as the other fields say; a field that is empty or 0 is not compared.
 type PortExpectation struct {
 	Device    string  `json:"device,omitempty"`     // Device is a pattern of names, as path.Match has it, such as "mlx5_*".
 	Driver    string  `json:"driver,omitempty"`     // Driver is the driver's name, such as "mlx5".
-	Count     int     `json:"count,omitempty"`      // Count is how many ports there shall be; 0 for one or more.
+	Count     int     `json:"count,omitempty"`      // Count is how many ports there must be; 0 for one or more.
 	Firmware  string  `json:"firmware,omitempty"`   // Firmware is a pattern of its version.
 	LinkLayer string  `json:"link_layer,omitempty"` // LinkLayer is "InfiniBand" or "Ethernet".
 	Rate      float64 `json:"rate_gbps,omitempty"`  // Rate is the least rate of all lanes together, in 10^9 bits per second.
@@ -51,7 +51,7 @@ func ParseExpectation(text []byte) (*Expectation, error) {
 		return nil, fmt.Errorf("health: expectation: %w", err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("health: expectation: there is more behind it, allowed: one JSON object")
+		return nil, errors.New("health: expectation: there is something behind the JSON object")
 	}
 	wrong := func(field string, value any, allowed string) error {
 		return fmt.Errorf("health: expectation: %s is %#v, allowed: %s", field, value, allowed)
@@ -60,7 +60,7 @@ func ParseExpectation(text []byte) (*Expectation, error) {
 		return nil, wrong("netns", e.NetNS, "shared, exclusive")
 	}
 	if e.NetNS == "" && len(e.Ports) == 0 {
-		return nil, errors.New("health: expectation: it expects nothing; it needs netns or ports")
+		return nil, errors.New("health: expectation: it has neither netns nor ports, so there is nothing to compare")
 	}
 	for i, p := range e.Ports {
 		in := fmt.Sprintf("ports[%d].", i)
@@ -101,21 +101,23 @@ func isPattern(s string) bool {
 // oneOf reports whether a name is empty or one of those that are allowed.
 func oneOf(s string, allowed ...string) bool { return s == "" || slices.Contains(allowed, s) }
 
-// Compare adds to the report how this machine differs from an expectation, as findings with [CodeExpected]. It
-// looks at all devices, also if the report is about some.
+// Compare adds a finding with [CodeExpected] to the report for each difference between this machine and an
+// expectation, and sets AsExpected and the end of Verdict. It opens and looks at all devices, also if the report
+// is about some.
 func (d *Report) Compare(e *Expectation) { d.compare(liveMachine(), e) }
 
 // compare is Compare for a machine.
 func (d *Report) compare(m *machine, e *Expectation) {
-	all := m.checkNetNS(e.NetNS)
-	infos, err := m.infos()
-	if err != nil && len(e.Ports) > 0 {
-		f := Finding{Code: CodeExpected}
-		f.see("%s", err)
-		all = append(all, f.conclude(LevelError, "the devices cannot be listed, and ports are expected"))
-	} else {
-		for i := range e.Ports {
-			all = append(all, m.checkPorts(infos, &e.Ports[i], fmt.Sprintf("ports[%d]", i))...)
+	all := m.compareNetNS(e.NetNS)
+	if len(e.Ports) > 0 {
+		devices, err := m.askAll()
+		if err != nil {
+			f := Finding{Code: CodeExpected}
+			f.see("%s", err)
+			all = append(all, f.conclude(LevelError, "the devices cannot be listed, and ports are expected"))
+		}
+		for i := 0; err == nil && i < len(e.Ports); i++ {
+			all = append(all, m.comparePorts(devices, &e.Ports[i], fmt.Sprintf("ports[%d]", i))...)
 		}
 	}
 	d.add(all...)
@@ -127,109 +129,147 @@ func (d *Report) compare(m *machine, e *Expectation) {
 	}
 	as := differ == 0
 	d.AsExpected = &as
-	if as {
-		d.Verdict += "; all is as expected"
-	} else {
-		d.Verdict += fmt.Sprintf("; not as expected in %s", plural(differ, "point"))
-	}
+	d.Verdict += choose(as, "; all is as expected", "; not as expected: "+plural(differ, "difference"))
 }
 
-// checkNetNS compares how network namespaces see devices.
-func (m *machine) checkNetNS(want string) []Finding {
+// answer is what a device has said of itself.
+type answer struct {
+	info  uverbs.DeviceInfo
+	ports []portFacts
+	err   error
+}
+
+// askAll asks all devices, each once.
+func (m *machine) askAll() (all []answer, err error) {
+	infos, err := m.infos()
+	if err != nil {
+		return nil, err
+	}
+	devs, err := m.devices()
+	if err != nil && slices.ContainsFunc(infos, ofKernel) {
+		return nil, err
+	}
+	for _, info := range infos {
+		a := answer{info: info}
+		var p probe
+		if p, a.err = m.probe(info.Name); a.err == nil {
+			a.ports = p.ports
+		}
+		i := slices.IndexFunc(devs, func(d netlinkrdma.Device) bool { return d.Name == info.Name })
+		if i >= 0 {
+			if ports, err := m.ports(devs[i]); err == nil {
+				a.ports = withNetdevs(a.ports, ports)
+			}
+		}
+		all = append(all, a)
+	}
+	return all, nil
+}
+
+// difference is the finding of one.
+func difference(where, device string, port uint32, what, have, want string) Finding {
+	f := Finding{Code: CodeExpected, Device: device, Port: int(port)}
+	f.see("%s of the expectation: %s, %s", where, what, want)
+	return f.conclude(LevelError, "%s is %s, expected %s", what, have, want)
+}
+
+// compareNetNS compares how network namespaces see devices.
+func (m *machine) compareNetNS(want string) []Finding {
 	if want == "" {
 		return nil
 	}
-	f := Finding{Code: CodeExpected}
-	f.see("netns of the expectation: %s", want)
+	const what = "the mode of network namespaces"
 	mode, err := m.netnsMode()
 	switch {
 	case err != nil:
+		f := Finding{Code: CodeExpected}
 		f.see("%s", err)
-		return []Finding{f.conclude(LevelError, "it is not known whether network namespaces share devices")}
+		return []Finding{f.conclude(LevelError, "%s is not known", what)}
 	case mode != want:
+		f := difference("netns", "", 0, what, mode, want)
 		f.fix("verbs system set netns %s", want)
-		return []Finding{f.conclude(LevelError, "the mode of network namespaces is %s, expected %s", mode, want)}
+		return []Finding{f}
 	}
-	return []Finding{f.conclude(LevelOK, "the mode of network namespaces is %s", mode)}
+	f := Finding{Code: CodeExpected}
+	f.see("netns of the expectation: %s", want)
+	return []Finding{f.conclude(LevelOK, "%s is %s", what, mode)}
 }
 
-// checkPorts compares the ports that an expectation is about. where is its place.
-func (m *machine) checkPorts(infos []uverbs.DeviceInfo, p *PortExpectation, where string) (all []Finding) {
+// comparePorts compares the ports that an expectation is about. where is its place.
+func (m *machine) comparePorts(devices []answer, p *PortExpectation, where string) (all []Finding) {
 	found := 0
-	for _, info := range infos {
-		if match, _ := path.Match(p.Device, info.Name); p.Device != "" && !match || p.Driver != "" && p.Driver != info.Driver {
+	for _, d := range devices {
+		name := d.info.Name
+		if match, _ := path.Match(p.Device, name); p.Device != "" && !match || p.Driver != "" && p.Driver != d.info.Driver {
 			continue
 		}
-		differs := func(port uint32, fix, what, have, want string) {
-			f := Finding{Code: CodeExpected, Device: info.Name, Port: int(port)}
-			f.see("%s of the expectation: %s %s", where, what, want)
-			if fix != "" {
-				f.fix("%s", fix)
-			}
-			all = append(all, f.conclude(LevelError, "%s is %s, expected %s", what, have, want))
+		if match, _ := path.Match(p.Firmware, d.info.Firmware); p.Firmware != "" && !match {
+			all = append(all, difference(where, name, 0, "firmware", choose(d.info.Firmware != "", d.info.Firmware, "not known"), p.Firmware))
 		}
-		if match, _ := path.Match(p.Firmware, info.Firmware); p.Firmware != "" && !match {
-			differs(0, "", "firmware", choose(info.Firmware != "", info.Firmware, "not known"), p.Firmware)
-		}
-		facts, err := m.probe(info.Name)
-		if err != nil {
-			found += info.Ports
-			f := Finding{Code: CodeExpected, Device: info.Name}
-			f.see("%s", err)
-			all = append(all, f.conclude(LevelError, "its ports are expected (%s), and it cannot be asked", where))
+		if d.err != nil {
+			found += d.info.Ports
+			f := Finding{Code: CodeExpected, Device: name}
+			f.see("%s", d.err)
+			all = append(all, f.conclude(LevelError, "the device cannot be opened, so its ports cannot be compared (%s)", where))
 			continue
 		}
-		found += len(facts.ports)
-		for _, port := range facts.ports {
-			m.comparePort(p, port, func(fix, what, have, want string) { differs(port.Num, fix, what, have, want) })
+		found += len(d.ports)
+		for _, port := range d.ports {
+			all = append(all, m.comparePort(p, port, where, name)...)
 		}
 	}
 	f := Finding{Code: CodeExpected}
 	name := choose(p.Device != "", "devices "+p.Device, "all devices")
 	name += choose(p.Driver != "", " with driver "+p.Driver, "")
-	f.see("%s of the expectation is about %s", where, name)
+	f.see("%s of the expectation: %s", where, name)
 	switch {
 	case p.Count > 0 && found != p.Count:
-		return append(all, f.conclude(LevelError, "there are %s of %s, expected %d", plural(found, "port"), name, p.Count))
+		return append(all, f.conclude(LevelError, "%s: found %s, expected %d", name, plural(found, "port"), p.Count))
 	case found == 0:
-		return append(all, f.conclude(LevelError, "there is no port of %s, expected one or more", name))
+		return append(all, f.conclude(LevelError, "%s: found no port, expected one or more", name))
 	case len(all) == 0:
-		return append(all, f.conclude(LevelOK, "%s of %s: as expected", plural(found, "port"), name))
+		return append(all, f.conclude(LevelOK, "%s: %s, as expected", name, plural(found, "port")))
 	}
 	return all
 }
 
-// comparePort tells in what a port differs.
-func (m *machine) comparePort(p *PortExpectation, port portFacts, differs func(fix, what, have, want string)) {
+// comparePort compares one port.
+func (m *machine) comparePort(p *PortExpectation, port portFacts, where, device string) (all []Finding) {
+	differs := func(what, have, want string) {
+		all = append(all, difference(where, device, port.Num, what, have, want))
+	}
+	atLeast := func(what string, have, want int) {
+		if have < want {
+			differs(what, fmt.Sprint(have), fmt.Sprintf("%d or more", want))
+		}
+	}
 	if port.state != netlinkrdma.PortActive {
-		differs("", "the state", port.state.String(), netlinkrdma.PortActive.String())
+		differs("the state", port.state.String(), netlinkrdma.PortActive.String())
 	}
 	if have := port.LinkLayer.String(); p.LinkLayer != "" && have != p.LinkLayer {
-		differs("", "the link layer", have, p.LinkLayer)
+		differs("the link layer", have, p.LinkLayer)
 	}
 	if have := float64(port.attr.Width()) * port.attr.Speed(); have < p.Rate {
-		differs("", "the rate", fmt.Sprintf("%g Gb/s", have), fmt.Sprintf("%g Gb/s or more", p.Rate))
+		differs("the rate", fmt.Sprintf("%g Gb/s", have), fmt.Sprintf("%g Gb/s or more", p.Rate))
 	}
-	if have := port.attr.ActiveMTU.Bytes(); have < p.MTU {
-		differs("", "the path MTU", fmt.Sprint(have), fmt.Sprintf("%d or more", p.MTU))
-	}
+	atLeast("the path MTU", port.attr.ActiveMTU.Bytes(), p.MTU)
 	if p.NetdevMTU > 0 {
 		index := port.NetdevIndex
-		for _, g := range port.gids {
+		for _, g := range port.gids { // of a device in software
 			if index == 0 {
 				index = g.Netdev
 			}
 		}
 		n, err := m.netdev(index)
-		switch want := fmt.Sprintf("%d or more", p.NetdevMTU); {
-		case index == 0 || err != nil:
-			differs("", "the MTU of its network interface", "not known", want)
-		case n.MTU < p.NetdevMTU:
-			differs(fmt.Sprintf("ip link set dev %s mtu %d", n.Name, p.NetdevMTU), "the MTU of "+n.Name, fmt.Sprint(n.MTU), want)
+		if index == 0 || err != nil {
+			differs("the MTU of its network interface", "not known", fmt.Sprintf("%d or more", p.NetdevMTU))
+		} else if atLeast("the MTU of "+n.Name, n.MTU, p.NetdevMTU); n.MTU < p.NetdevMTU {
+			all[len(all)-1].fix("ip link set dev %s mtu %d", n.Name, p.NetdevMTU)
 		}
 	}
 	has := func(g uverbs.GIDEntry) bool { return g.Type.String() == p.GIDType && !g.GID.LinkLocal() }
 	if p.GIDType != "" && !slices.ContainsFunc(port.gids, has) {
-		differs("", "the GID table", "without", "a GID of type "+p.GIDType+" that is not link-local")
+		differs("the number of GIDs of type "+p.GIDType+" that are not link-local", "0", "1 or more")
 	}
+	return all
 }

@@ -39,25 +39,29 @@ func TestCompare(t *testing.T) {
 		{name: "any", text: `{"ports": [{}]}`},
 		{name: "netns", text: `{"netns": "exclusive"}`, want: []string{"the mode of network namespaces is shared, expected exclusive"}, fix: "verbs system set netns exclusive"},
 		{name: "netns unknown", text: asHealthy, sick: func(p patient) { p.netnsMode = func() (string, error) { return "", errors.New("no netlink") } },
-			want: []string{"it is not known whether network namespaces share devices"}},
-		{name: "count", text: `{"ports": [{"device": "rxe*", "count": 2}]}`, want: []string{"there are 1 port of devices rxe*, expected 2"}},
-		{name: "other name", text: `{"ports": [{"device": "mlx5_*"}]}`, want: []string{"there is no port of devices mlx5_*, expected one or more"}},
-		{name: "other driver", text: `{"ports": [{"driver": "mlx5"}]}`, want: []string{"there is no port of all devices with driver mlx5, expected one or more"}},
+			want: []string{"the mode of network namespaces is not known"}},
+		{name: "count", text: `{"ports": [{"device": "rxe*", "count": 2}]}`, want: []string{"devices rxe*: found 1 port, expected 2"}},
+		{name: "other name", text: `{"ports": [{"device": "mlx5_*"}]}`, want: []string{"devices mlx5_*: found no port, expected one or more"}},
+		{name: "other driver", text: `{"ports": [{"driver": "mlx5"}]}`, want: []string{"all devices with driver mlx5: found no port, expected one or more"}},
 		{name: "firmware", text: `{"ports": [{"firmware": "28.*"}]}`, want: []string{"rxe0: firmware is 1.2.3, expected 28.*"}},
 		{name: "state", text: asHealthy, sick: func(p patient) { p.facts.state = netlinkrdma.PortDown }, want: []string{"rxe0 port 1: the state is DOWN, expected ACTIVE"}},
 		{name: "link layer", text: `{"ports": [{"link_layer": "InfiniBand"}]}`, want: []string{"rxe0 port 1: the link layer is Ethernet, expected InfiniBand"}},
 		{name: "rate", text: `{"ports": [{"rate_gbps": 400}]}`, want: []string{"rxe0 port 1: the rate is 10 Gb/s, expected 400 Gb/s or more"}},
 		{name: "mtu", text: asHealthy, sick: func(p patient) { p.facts.attr.ActiveMTU = uverbs.MTU1024 }, want: []string{"rxe0 port 1: the path MTU is 1024, expected 4096 or more"}},
 		{name: "netdev mtu", text: `{"ports": [{"netdev_mtu": 9000}]}`, want: []string{"rxe0 port 1: the MTU of eth0 is 4200, expected 9000 or more"}, fix: "ip link set dev eth0 mtu 9000"},
-		{name: "no netdev", text: `{"ports": [{"netdev_mtu": 9000}]}`, sick: func(p patient) { p.facts.NetdevIndex, p.facts.gids = 0, nil },
+		{name: "no netdev", text: `{"ports": [{"netdev_mtu": 9000}]}`, sick: func(p patient) {
+			p.facts.gids = nil
+			p.machine.ports = func(netlinkrdma.Device) ([]netlinkrdma.Port, error) { return nil, errors.New("no netlink") }
+			p.facts.NetdevIndex = 0
+		},
 			want: []string{"rxe0 port 1: the MTU of its network interface is not known, expected 9000 or more"}},
-		{name: "gid", text: `{"ports": [{"gid_type": "RoCE v1"}]}`, want: []string{"rxe0 port 1: the GID table is without, expected a GID of type RoCE v1 that is not link-local"}},
+		{name: "gid", text: `{"ports": [{"gid_type": "RoCE v1"}]}`, want: []string{"rxe0 port 1: the number of GIDs of type RoCE v1 that are not link-local is 0, expected 1 or more"}},
 		{name: "link-local only", text: asHealthy, sick: func(p patient) { p.facts.gids = p.facts.gids[:1] },
-			want: []string{"rxe0 port 1: the GID table is without, expected a GID of type RoCE v2 that is not link-local"}},
+			want: []string{"rxe0 port 1: the number of GIDs of type RoCE v2 that are not link-local is 0, expected 1 or more"}},
 		{name: "several", text: `{"ports": [{"rate_gbps": 400, "mtu": 4096}, {"count": 3}]}`, sick: func(p patient) { p.facts.attr.ActiveMTU = uverbs.MTU512 },
-			want: []string{"rxe0 port 1: the rate is 10 Gb/s, expected 400 Gb/s or more", "rxe0 port 1: the path MTU is 512, expected 4096 or more", "there are 1 port of all devices, expected 3"}},
+			want: []string{"rxe0 port 1: the rate is 10 Gb/s, expected 400 Gb/s or more", "rxe0 port 1: the path MTU is 512, expected 4096 or more", "all devices: found 1 port, expected 3"}},
 		{name: "cannot be asked", text: asHealthy, sick: func(p patient) { p.machine.probe = func(string) (probe, error) { return probe{}, errors.New("hangs") } },
-			want: []string{"rxe0: its ports are expected (ports[0]), and it cannot be asked"}},
+			want: []string{"rxe0: the device cannot be opened, so its ports cannot be compared (ports[0])"}},
 		{name: "no list", text: asHealthy, sick: func(p patient) {
 			p.infos = func() ([]uverbs.DeviceInfo, error) { return nil, errors.New("no netlink") }
 		}, want: []string{"the devices cannot be listed, and ports are expected"}},
@@ -83,7 +87,7 @@ func TestCompare(t *testing.T) {
 			if !slices.Equal(got, c.want) || *d.AsExpected != (len(c.want) == 0) {
 				t.Errorf("findings are %q, as expected: %v; want %q", got, *d.AsExpected, c.want)
 			}
-			if ok := strings.HasSuffix(d.Verdict, "as expected"); ok != *d.AsExpected {
+			if ok := strings.HasSuffix(d.Verdict, "all is as expected"); ok != *d.AsExpected {
 				t.Errorf("the verdict is %q", d.Verdict)
 			}
 			if c.fix != "" && !slices.ContainsFunc(d.Findings, func(f Finding) bool { return slices.Contains(f.Fix, c.fix) }) {
@@ -97,9 +101,9 @@ func TestCompare(t *testing.T) {
 func TestParseExpectation(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                   "EOF",
-		"{}":                                 "expects nothing",
-		`{"ports": []}`:                      "expects nothing",
-		`{"netns": "shared"} {}`:             "more behind it",
+		"{}":                                 "nothing to compare",
+		`{"ports": []}`:                      "nothing to compare",
+		`{"netns": "shared"} {}`:             "something behind the JSON object",
 		`{"netns": "private"}`:               `netns is "private", allowed: shared, exclusive`,
 		`{"port": []}`:                       `unknown field "port"`,
 		`{"ports": [{"speed": 3}]}`:          `unknown field "speed"`,

@@ -12,7 +12,7 @@
 //		}
 //	}
 //
-// [Report.Compare] says in what the machine differs from an [Expectation], such as two ports at 400 Gb/s.
+// [Report.Compare] compares the machine with an [Expectation], such as two ports at 400 Gb/s.
 package health
 
 import (
@@ -36,7 +36,7 @@ const (
 	LevelOK      Level = "ok"
 	LevelInfo    Level = "info"    // nothing to do
 	LevelWarning Level = "warning" // RDMA works, but something else does not
-	LevelError   Level = "error"   // RDMA does not work
+	LevelError   Level = "error"   // RDMA does not work, or the machine differs from an Expectation
 )
 
 // Finding is the outcome of a check.
@@ -74,7 +74,7 @@ type Report struct {
 	Verdict  string    `json:"verdict"`  // Verdict is one line.
 	Findings []Finding `json:"findings"` // Findings are in the order in which things depend on each other.
 
-	AsExpected *bool `json:"as_expected,omitempty"` // AsExpected says that Compare has found no difference; nil if there was nothing to compare with.
+	AsExpected *bool `json:"as_expected,omitempty"` // AsExpected says that Compare has found no difference; nil without a call of Compare.
 }
 
 // Schema is the version of [Report].

@@ -25,9 +25,9 @@ connection manager.
 
 Every problem is reported with its evidence and a fix.
 
-With --expect it also says in what the machine differs from a file in JSON, of which every field may
-be left out. An entry of ports is about the devices whose names match: there shall be so many ports,
-and each shall be active, and have at least these rates and sizes.
+With --expect it also compares the machine with a file in JSON. Every field may be left out. An
+entry of ports is about the devices whose name and driver match: they must have so many ports, and
+each port must be active; rate_gbps, mtu and netdev_mtu are the least that it must have.
 
   {"netns": "exclusive",
    "ports": [{"device": "mlx5_*", "driver": "mlx5", "count": 2, "firmware": "28.*",
@@ -39,7 +39,7 @@ and each shall be active, and have at least these rates and sizes.
   GOVERBS_SOFT=auto verbs doctor
   verbs doctor --json | jq -r '.findings[] | select(.level == "error") | .fix[]'`,
 		Exit: `  0  a ping-pong succeeded on every named device, or without DEV on at least one
-  1  RDMA does not work, or with --expect the machine differs`,
+  1  RDMA does not work, or the machine is not as --expect says`,
 		Run: func(cmd *command.Command, names []string) error {
 			var expected *health.Expectation
 			if expect != "" {
@@ -65,14 +65,14 @@ and each shall be active, and have at least these rates and sizes.
 			if err == nil && !d.Works {
 				err = fmt.Errorf("doctor: %s, %s", plural(d.Count(health.LevelError), "error"), plural(d.Count(health.LevelWarning), "warning"))
 			}
-			if err == nil && expected != nil && !*d.AsExpected {
-				err = errors.New("doctor: the machine is not as expected")
+			if expected != nil && !*d.AsExpected {
+				err = errors.Join(err, errors.New("doctor: the machine is not as expected"))
 			}
 			return err
 		},
 	}
 	jsonFlag(cmd, &asJSON)
-	cmd.Flags().StringVar(&expect, "expect", "", "compare the machine with the `FILE`")
+	cmd.Flags().StringVar(&expect, "expect", "", "compare the machine with this `FILE` in JSON")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print the evidence of every check")
 	return cmd
 }

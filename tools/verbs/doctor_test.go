@@ -87,9 +87,9 @@ func TestDoctorExpect(t *testing.T) {
 		status int
 		says   string
 	}{
-		`{"ports": [{"device": "soft*", "count": 1, "mtu": 1024, "gid_type": "RoCE v2"}]}`: {0, "1 port of devices soft*: as expected"},
+		`{"ports": [{"device": "soft*", "count": 1, "mtu": 1024, "gid_type": "RoCE v2"}]}`: {0, "devices soft*: 1 port, as expected"},
 		`{"ports": [{"device": "soft*", "rate_gbps": 5000}]}`:                              {1, "expected 5000 Gb/s or more"},
-		`{"ports": [{"device": "mlx5_*", "count": 2}]}`:                                    {1, "there are 0 ports of devices mlx5_*, expected 2"},
+		`{"ports": [{"device": "mlx5_*", "count": 2}]}`:                                    {1, "devices mlx5_*: found 0 ports, expected 2"},
 		`{"ports": [{"device": "soft*", "mtu": 1}]}`:                                       {2, "ports[0].mtu is 1, allowed: 256"},
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

@@ -367,7 +367,7 @@ func (e *rpingEnd) completion(ctx context.Context, want awaited) error {
 		case err != nil:
 			return err
 		case n == 1 && wc.Err() != nil:
-			return e.because(e.qp.Err(wc))
+			return e.because(ctx, e.qp.Err(wc))
 		case n == 1:
 			if err := want.check(wc); err != nil || wc.ID == want.id {
 				return err
@@ -388,11 +388,13 @@ func (e *rpingEnd) completion(ctx context.Context, want awaited) error {
 
 // because returns errDisconnected if that is what makes work requests fail. The last acknowledgement of a
 // client that has disconnected can be missing, so a request may fail long before the event comes.
-func (e *rpingEnd) because(err error) error {
+func (e *rpingEnd) because(ctx context.Context, err error) error {
 	const timeout = 5 * time.Second
 	select {
 	case <-e.gone:
 		return errDisconnected
+	case <-ctx.Done():
+		return causeOf(ctx, err) // errDisconnected, if that is why
 	case <-time.After(timeout):
 		return err
 	}

@@ -60,10 +60,10 @@
 //
 // # Lost packets
 //
-// On a reliable connection a device does as rxe and the specification (go-back-N): it sends again from the
-// oldest packet that is not acknowledged, and of a READ it fetches what has not come. What arrives behind a
-// gap is dropped, told to the peer once by a NAK, and expected again. A peer that repeats only the packet that
-// was lost (selective repeat) has to repeat the later ones as well, once they are not acknowledged in time.
+// A reliable connection repeats packets as rxe and the specification do (go-back-N): it sends again from the
+// oldest packet that is not acknowledged, and a READ from the first byte that is missing. A receiver drops the
+// packets behind a gap and sends one NAK. So a peer that repeats only the lost packet (selective repeat) has to
+// repeat the later ones as well, after its timeout.
 //
 // # Counters
 //

@@ -2,9 +2,9 @@ package soft
 
 import "github.com/goverbs/goverbs/uverbs/internal/abi"
 
-// Resources count the objects that programs have on a device, as netlinkrdma.Resources does for the kernel's
-// devices.
-type Resources struct {
+// ResourceCounts are the numbers of objects that programs have on a device, as netlinkrdma.ResourceCounts are for
+// the kernel's devices.
+type ResourceCounts struct {
 	Contexts int // Contexts is how often the device is open.
 	PDs      int // PDs is the number of protection domains.
 	MRs      int // MRs is the number of memory regions.
@@ -15,9 +15,8 @@ type Resources struct {
 	AHs      int // AHs is the number of address handles.
 }
 
-// Resources returns how many objects there are, of all contexts of the device. Calls may run at the same time
-// as others.
-func (d *Device) Resources() (r Resources) {
+// Resources counts the objects of all contexts of the device. It is safe for concurrent use.
+func (d *Device) Resources() (r ResourceCounts) {
 	for _, c := range d.opened() {
 		r.Contexts++
 		for _, o := range c.handles.list() {

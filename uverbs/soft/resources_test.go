@@ -15,13 +15,13 @@ func TestResources(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	want := func(when string, want soft.Resources) {
+	want := func(when string, want soft.ResourceCounts) {
 		t.Helper()
 		if got := dev.Resources(); got != want {
 			t.Errorf("%s: %+v, want %+v", when, got, want)
 		}
 	}
-	want("before", soft.Resources{})
+	want("before", soft.ResourceCounts{})
 	d, err := uverbs.Open(dev.Name())
 	if err != nil {
 		t.Fatal(err)
@@ -51,13 +51,13 @@ func TestResources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want("with all", soft.Resources{Contexts: 2, PDs: 2, MRs: 1, MWs: 1, CQs: 1, QPs: 1, SRQs: 1, AHs: 1})
+	want("with all", soft.ResourceCounts{Contexts: 2, PDs: 2, MRs: 1, MWs: 1, CQs: 1, QPs: 1, SRQs: 1, AHs: 1})
 	if err := errors.Join(qp.Close(), srq.Close(), mw.Close(), mr.Close(), other.CloseAll()); err != nil {
 		t.Fatal(err)
 	}
-	want("with some closed", soft.Resources{Contexts: 1, PDs: 1, CQs: 1, AHs: 1})
+	want("with some closed", soft.ResourceCounts{Contexts: 1, PDs: 1, CQs: 1, AHs: 1})
 	if err := errors.Join(ah.Close(), cq.Close(), pd.Close(), d.Close()); err != nil {
 		t.Fatal(err)
 	}
-	want("after", soft.Resources{})
+	want("after", soft.ResourceCounts{})
 }

@@ -55,8 +55,8 @@ type devices struct {
 
 // asked is what the device for an address has answered.
 type asked struct {
-	at     time.Time     // when it was asked
-	done   chan struct{} // closed when there is the answer
+	done   chan struct{} // closed when there is the answer; the others are not read before
+	at     time.Time     // when it answered
 	limits Limits
 	err    error
 }
@@ -86,11 +86,12 @@ func (d *devices) limits(to netip.Addr) (Limits, error) {
 	if d.asked == nil || len(d.asked) >= most {
 		d.asked = map[netip.Addr]*asked{}
 	}
-	a = &asked{at: time.Now(), done: make(chan struct{})}
+	a = &asked{done: make(chan struct{})}
 	d.asked[to] = a
 	d.mu.Unlock()
 	defer close(a.done)
 	a.limits, a.err = d.ask(to)
+	a.at = time.Now()
 	return a.limits, a.err
 }
 

@@ -141,6 +141,11 @@ func FuzzCM(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+	f.Cleanup(func() { // after the talker's
+		if err := errors.Join(listener.Close(), channel.Close(), dev.Close()); err != nil {
+			f.Error(err)
+		}
+	})
 	peer := newTalker(f, dev.Name(), netip.AddrPortFrom(dev.Addr(), a.Local.Port))
 	before := dev.Resources()
 	f.Fuzz(func(t *testing.T, said []byte, kind byte) {
@@ -150,7 +155,7 @@ func FuzzCM(f *testing.F) {
 		go func() { talked <- peer.talk(ctx, said) }()
 		request, err := listener.Request(ctx)
 		if err != nil {
-			t.Fatal(err)
+			t.Fatal(errors.Join(err, <-talked))
 		}
 		if s, err := AcceptCM(ctx, request); err == nil {
 			ops := []string{Send, Write, Read, Atomic}
