@@ -79,7 +79,7 @@ func TheRig() Rig {
 
 // rigOf makes the rig of the devices that are named.
 func rigOf(names string, netdev func(device string) string) Rig {
-	if names == "" {
+	if names == "" || names == strings.Join(rxeRig.Devices[:], ",") {
 		return rxeRig
 	}
 	first, second, ok := strings.Cut(names, ",")

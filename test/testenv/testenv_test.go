@@ -250,6 +250,7 @@ func TestSoftRig(t *testing.T) {
 	none := func(string) string { return "" }
 	for names, want := range map[string]Rig{
 		"":            rxeRig,
+		"rxe0,rxe1":   rxeRig,
 		"soft0,soft1": {Driver: "rxe", Soft: true, Devices: [2]string{"soft0", "soft1"}, Netdevs: [2]string{"lo", "lo"}, Addrs: [2]string{SoftAddr(0), SoftAddr(1)}, GID: 1, GID6: 2},
 		"soft7":       {Driver: "rxe", Soft: true, Devices: [2]string{"soft7", "soft7"}, Netdevs: [2]string{"lo", "lo"}, Addrs: [2]string{SoftAddr(0), SoftAddr(1)}, GID: 1, GID6: 2},
 		"siw0,siw1":   {Driver: "siw", Devices: [2]string{"siw0", "siw1"}, Netdevs: [2]string{"ve0", "ve1"}, Addrs: [2]string{"10.1.0.1", "10.1.0.2"}},

@@ -25,7 +25,7 @@ import (
 //	}
 type Expectation struct {
 	NetNS string            `json:"netns,omitempty"` // NetNS is how network namespaces see devices, "shared" or "exclusive"; empty for any.
-	Ports []PortExpectation `json:"ports,omitempty"`
+	Ports []PortExpectation `json:"ports,omitempty"` // Ports are the ports that there must be.
 }
 
 // PortExpectation describes the ports of the devices that Device and Driver choose. Each of them must be active,
