@@ -198,8 +198,8 @@ func (j *Judge) Fatal() bool {
 
 // Reports gives the reports so far. A known bug has its entry set.
 func (j *Judge) Reports() []*Report {
-	for _, r := range j.reports {
-		r.Known = match(j.bugs, j.release, r)
+	for i, r := range j.reports {
+		r.Known = match(j.bugs, j.release, j.reports[:i], r)
 	}
 	return j.reports
 }

@@ -4,6 +4,7 @@ import (
 	_ "embed" // for the list
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -11,7 +12,8 @@ import (
 // Bug is an entry of the list of known kernel bugs.
 type Bug struct {
 	From, To Version        // From and To are the first and the last kernel that has the bug; zero is any.
-	Message  *regexp.Regexp // Message matches one line of the report.
+	Message  *regexp.Regexp // Message matches the headline of the report.
+	After    *regexp.Regexp // After matches the headline of a known report before it; nil if there need not be one.
 	Cause    string         // Cause says what is behind it.
 }
 
@@ -78,8 +80,8 @@ func ParseBugs(text string) ([]Bug, error) {
 func newBug(fields map[string]string) (Bug, error) {
 	b := Bug{Cause: fields["cause"]}
 	for key := range fields {
-		if key != "kernel" && key != "message" && key != "cause" {
-			return b, fmt.Errorf("field %q; the fields are kernel, message, cause", key)
+		if key != "kernel" && key != "message" && key != "after" && key != "cause" {
+			return b, fmt.Errorf("field %q; the fields are kernel, message, after, cause", key)
 		}
 	}
 	if fields["message"] == "" || b.Cause == "" {
@@ -88,6 +90,11 @@ func newBug(fields map[string]string) (Bug, error) {
 	var err error
 	if b.Message, err = regexp.Compile(fields["message"]); err != nil {
 		return b, err
+	}
+	if after := fields["after"]; after != "" {
+		if b.After, err = regexp.Compile(after); err != nil {
+			return b, err
+		}
 	}
 	from, to, isRange := strings.Cut(fields["kernel"], "-")
 	if !isRange {
@@ -136,9 +143,9 @@ func (b *Bug) applies(v Version) bool {
 	return !v.less(b.From) && (b.To == Version{} || !b.To.less(v))
 }
 
-// match finds the known bug that a report is. Only the headline counts: a trace
+// match finds the known bug that a report behind others is. Only the headline counts: a trace
 // names functions that have nothing to do with the cause.
-func match(bugs []Bug, release string, r *Report) *Bug {
+func match(bugs []Bug, release string, earlier []*Report, r *Report) *Bug {
 	v, ok := ParseVersion(release)
 	if !ok {
 		return nil
@@ -147,7 +154,8 @@ func match(bugs []Bug, release string, r *Report) *Bug {
 		if !bugs[i].applies(v) {
 			continue
 		}
-		if bugs[i].Message.MatchString(r.Headline) {
+		follows := func(e *Report) bool { return e.Known != nil && bugs[i].After.MatchString(e.Headline) }
+		if bugs[i].Message.MatchString(r.Headline) && (bugs[i].After == nil || slices.ContainsFunc(earlier, follows)) {
 			return &bugs[i]
 		}
 	}

@@ -1,6 +1,7 @@
 package klog
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -46,6 +47,35 @@ func TestKnownBugs(t *testing.T) {
 	}
 }
 
+// TestKnownAfter: a report that is known only behind another one is so there, and nowhere else.
+func TestKnownAfter(t *testing.T) {
+	const (
+		cut     = "------------[ cut here ]------------"
+		end     = "---[ end trace 0000000000000000 ]---"
+		siw6    = "WARNING: CPU: 0 PID: 112 at /cache/siw/siw_cm.c:453 siw_cep_put+0x11d/0x130 [siw]"
+		siw7    = "WARNING: siw_cm.c:498 at siw_cep_put+0x12e/0x140 [siw], CPU#0: cm.test/121"
+		counter = "WARNING: CPU: 0 PID: 112 at lib/refcount.c:28 refcount_warn_saturate+0xba/0x110"
+	)
+	for _, tt := range []struct {
+		release string
+		lines   []string
+		known   []bool
+	}{
+		{"6.1.0-56-amd64", []string{cut, siw6, end, cut, "refcount_t: underflow; use-after-free.", counter, end}, []bool{true, true}},
+		{"7.2.13+deb14-amd64", []string{cut, siw7, end}, []bool{true}},
+		{"6.1.0-56-amd64", []string{cut, "refcount_t: underflow; use-after-free.", counter, end}, []bool{false}},
+		{"6.1.0-56-amd64", []string{cut, "refcount_t: underflow; use-after-free.", counter, end, cut, siw6, end}, []bool{false, true}},
+	} {
+		var got []bool
+		for _, r := range judged(tt.release, tt.lines...) {
+			got = append(got, r.Known != nil)
+		}
+		if !slices.Equal(got, tt.known) {
+			t.Errorf("%s, %q: known %v, want %v", tt.release, tt.lines, got, tt.known)
+		}
+	}
+}
+
 // A function of a known bug in the trace of something else excuses nothing.
 func TestKnownOnlyByHeadline(t *testing.T) {
 	rs := judged("6.1.0", "BUG: unable to handle page fault for address: 0", "Call Trace:",
@@ -77,7 +107,7 @@ func TestParseBugs(t *testing.T) {
 	}
 	for _, bad := range []string{
 		"kernel: 6.1\nmessage: x\n", "kernel: 6.1\ncause: x\n", "kernel: six\nmessage: x\ncause: y\n", "message: x\ncause: y\n",
-		"kernel: 6.1\nmessage: (\ncause: y\n", "kernel: 6.1\nmessage: x\ncause: y\nwho: me\n", "nonsense\n", "kernel: 6.1-x\nmessage: x\ncause: y",
+		"kernel: 6.1\nmessage: (\ncause: y\n", "kernel: 6.1\nmessage: x\ncause: y\nwho: me\n", "kernel: 6.1\nmessage: x\nafter: (\ncause: y\n", "nonsense\n", "kernel: 6.1-x\nmessage: x\ncause: y",
 	} {
 		if _, err := ParseBugs(bad); err == nil {
 			t.Errorf("%q was taken", bad)
