@@ -508,6 +508,13 @@ func TestWith(t *testing.T) {
 	if got, want := got.recorded(), "2026-01-01, commit old (7.2 arm64); 2026-01-02, commit new (the others)"; got != want {
 		t.Errorf("recorded is %q, want %q", got, want)
 	}
+	if got, want := got.days(), "2026-01-01, 2026-01-02"; got != want {
+		t.Errorf("in short it is %q, want %q", got, want)
+	}
+	one := &Matrix{Columns: got.Columns[:1]}
+	if got, want := one.days(), one.recorded(); got != want {
+		t.Errorf("of one commit it is %q, want %q", got, want)
+	}
 }
 
 // TestGuestFuncs: a test is of the kernel if it uses testenv, whoever calls it for the test.

@@ -195,7 +195,7 @@ func summary(m *Matrix) string {
 		row(&b, all...)
 	}
 	fmt.Fprintf(&b, "\nTest results of %s: %s. An empty cell was not tested.\n",
-		m.recorded(), strings.ReplaceAll(legend, "   ", ", "))
+		m.days(), strings.ReplaceAll(legend, "   ", ", "))
 	return b.String()
 }
 

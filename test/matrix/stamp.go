@@ -2,6 +2,7 @@ package matrix
 
 import (
 	"fmt"
+	"maps"
 	"os/exec"
 	"slices"
 	"strings"
@@ -43,4 +44,16 @@ func (m *Matrix) recorded() string {
 		}
 	}
 	return strings.Join(stamps, "; ")
+}
+
+// days is recorded for a short text, which names the commit only if there is one.
+func (m *Matrix) days() string {
+	days, commits := map[string]bool{}, map[string]bool{}
+	for _, c := range m.Columns {
+		days[c.Date], commits[c.Commit] = true, true
+	}
+	if len(commits) == 1 {
+		return m.recorded()
+	}
+	return strings.Join(slices.Sorted(maps.Keys(days)), ", ")
 }
