@@ -160,7 +160,7 @@ var driverTitles = map[string]string{
 	mlx5RoCE: "mlx5 (ConnectX, modelled), RoCE",
 	mlx5IB:   "mlx5 (ConnectX, modelled), InfiniBand",
 	siw:      "siw (soft iWARP), iWARP",
-	soft:     "soft (software device that plays rxe), RoCE v2",
+	soft:     "soft (software device), RoCE v2",
 
 	softSockets: "soft, through UDP sockets",
 }
