@@ -97,13 +97,14 @@ func (d documented) check(t *testing.T, v any, path string) {
 func TestJSONKeys(t *testing.T) {
 	testenv.Guest(t)
 	doc := readDocumented(t)
+	described := func(t *testing.T, command string, v any) {
+		if len(doc[command]) == 0 {
+			t.Fatal("there is no description")
+		}
+		doc[command].check(t, v, "")
+	}
 	check := func(command string, v any) {
-		t.Run(command, func(t *testing.T) {
-			if len(doc[command]) == 0 {
-				t.Fatal("there is no description")
-			}
-			doc[command].check(t, v, "")
-		})
+		t.Run(command, func(t *testing.T) { described(t, command, v) })
 	}
 	check("devices", verbsJSON(t, "devices", "--json"))
 	check("info", verbsJSON(t, "info", "--json"))
@@ -127,15 +128,16 @@ func TestJSONKeys(t *testing.T) {
 	check("rping", verbsJSON(t, "rping", "-c", "-C", "3", "--json", "-a", ServerAddr, "-p", cmport))
 	check("rping", parseJSON(t, []byte(pinger.Wait(t))))
 
-	if !rig.IWARP() {
+	t.Run("pingpong", func(t *testing.T) {
+		testenv.NeedsIB(t, "manual QP state changes")
 		number, port := cmPort()
 		waits := program.Launch(t, append(Verbs(), "--json", "-n", "10", "-p", port)...)
 		if err := waitListen(timed(t), int(number), nil); err != nil {
 			t.Fatal(err)
 		}
-		check("pingpong", verbsJSON(t, "pingpong", "--json", "-n", "10", "-p", port, ServerAddr))
-		check("pingpong", parseJSON(t, []byte(waits.Wait(t))))
-	}
+		described(t, "pingpong", verbsJSON(t, "pingpong", "--json", "-n", "10", "-p", port, ServerAddr))
+		described(t, "pingpong", parseJSON(t, []byte(waits.Wait(t))))
+	})
 }
 
 // TestUsageStatus: a mistake on the command line has the exit status 2, and a failure has 1.

@@ -39,7 +39,7 @@ type PortExpectation struct {
 	Rate      float64 `json:"rate_gbps,omitempty"`  // Rate is the least rate of all lanes together, in 10^9 bits per second.
 	MTU       int     `json:"mtu,omitempty"`        // MTU is the least path MTU, in bytes.
 	NetdevMTU int     `json:"netdev_mtu,omitempty"` // NetdevMTU is the least MTU of the network interface, in bytes.
-	GIDType   string  `json:"gid_type,omitempty"`   // GIDType is "RoCE v1", "RoCE v2" or "IB": a GID of that type that is not link-local.
+	GIDType   string  `json:"gid_type,omitempty"`   // GIDType is "RoCE v1", "RoCE v2" or "IB": a GID of that type, which on RoCE is not link-local.
 }
 
 // ParseExpectation reads an expectation. Its errors name the field, the value and what is allowed.
@@ -267,9 +267,10 @@ func (m *machine) comparePort(p *PortExpectation, port portFacts, where, device 
 			all[len(all)-1].fix("ip link set dev %s mtu %d", n.Name, p.NetdevMTU)
 		}
 	}
-	has := func(g uverbs.GIDEntry) bool { return g.Type.String() == p.GIDType && !g.GID.LinkLocal() }
+	ib := p.GIDType == uverbs.GIDTypeIB.String() // its default prefix is link-local
+	has := func(g uverbs.GIDEntry) bool { return g.Type.String() == p.GIDType && (ib || !g.GID.LinkLocal()) }
 	if p.GIDType != "" && !slices.ContainsFunc(port.gids, has) {
-		differs("the number of GIDs of type "+p.GIDType+" that are not link-local", "0", "1 or more")
+		differs("the number of GIDs of type "+p.GIDType+choose(ib, "", " that are not link-local"), "0", "1 or more")
 	}
 	return all
 }

@@ -58,6 +58,8 @@ func TestCompare(t *testing.T) {
 		{name: "gid", text: `{"ports": [{"gid_type": "RoCE v1"}]}`, want: []string{"rxe0 port 1: the number of GIDs of type RoCE v1 that are not link-local is 0, expected 1 or more"}},
 		{name: "link-local only", text: asHealthy, sick: func(p patient) { p.facts.gids = p.facts.gids[:1] },
 			want: []string{"rxe0 port 1: the number of GIDs of type RoCE v2 that are not link-local is 0, expected 1 or more"}},
+		{name: "InfiniBand", text: `{"ports": [{"gid_type": "IB"}]}`, sick: func(p patient) { p.facts.gids = []uverbs.GIDEntry{gid(t, 0, "fe80::2", uverbs.GIDTypeIB)} }},
+		{name: "no InfiniBand", text: `{"ports": [{"gid_type": "IB"}]}`, want: []string{"rxe0 port 1: the number of GIDs of type IB is 0, expected 1 or more"}},
 		{name: "several", text: `{"ports": [{"rate_gbps": 400, "mtu": 4096}, {"count": 3}]}`, sick: func(p patient) { p.facts.attr.ActiveMTU = uverbs.MTU512 },
 			want: []string{"rxe0 port 1: the rate is 10 Gb/s, expected 400 Gb/s or more", "rxe0 port 1: the path MTU is 512, expected 4096 or more", "all devices: found 1 port, expected 3"}},
 		{name: "cannot be asked", text: asHealthy, sick: func(p patient) { p.machine.probe = func(string) (probe, error) { return probe{}, errors.New("hangs") } },
