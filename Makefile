@@ -38,7 +38,7 @@ testlong: $(BUILD)/run ## before a release: tests in more ways, and in VMs with 
 	@$(RUN) -suite testlong
 
 check: $(BUILD)/run ## gofmt, vet, staticcheck, tidy modules, other architectures and systems
-	@$(RUN) -suite check
+	@$(RUN) -suite check,cross
 
 unit: $(BUILD)/run ## the tests that need no kernel
 	@$(RUN) -suite unit

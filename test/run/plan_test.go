@@ -175,8 +175,8 @@ func TestCommand(t *testing.T) {
 		{"control/ib-hosts", func(c *config) { c.short = true },
 			"cd .build/amd64 && ../vmrun -kernel latest -arch amd64 -device mlx5,mode=ib -hosts 2 -cpus 1 -env GOVERBS_KERNEL_TEST=1 " +
 				"-with ibverbs-utils,ibverbs-providers,rdmacm-utils control.test -test.v=test2json -test.run '^TestHosts$'"},
-		{"check/vet-arm64", nil, "GOARCH=arm64 go vet ./..."},
-		{"check/build-windows-arm64", nil, "GOOS=windows GOARCH=arm64 go build ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/... ./test/hello"},
+		{"cross/vet-arm64", nil, "GOARCH=arm64 go vet ./..."},
+		{"cross/build-windows-arm64", nil, "GOOS=windows GOARCH=arm64 go build ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/... ./test/hello"},
 		{"race/vmrun", nil, "cd tools/vmrun && CGO_ENABLED=1 go test -json -race -short ./..."},
 		{"soft/write", nil, "GOVERBS_DEVICES=soft0,soft1 RDMAABI=write GOVERBS_WAYS=write GOVERBS_WALK=1s go test -v=test2json -count=1 ./test/conformance"},
 		{"rxe/write", func(c *config) { c.arch, c.short = runtime.GOARCH, true }, "cd .build/" + runtime.GOARCH + " && ../vmrun -kernel 6.1 -arch " + runtime.GOARCH +

@@ -57,10 +57,16 @@ func checkSteps() []step {
 			step{name: "tidy" + name, dir: dir, host: words("go mod tidy -diff")},
 			step{name: "staticcheck" + name, dir: dir, needs: []string{"staticcheck"}, host: []string{root + ".build/staticcheck", "./..."}})
 	}
+	return steps
+}
+
+// crossSteps compile for other architectures and systems.
+func crossSteps() []step {
 	build := words("go build ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/... ./test/hello")
-	steps = append(steps,
-		step{name: "vet-arm64", env: []string{"GOARCH=arm64"}, host: words("go vet ./...")},
-		step{name: "build-riscv64", env: []string{"GOARCH=riscv64"}, host: build})
+	steps := []step{
+		{name: "vet-arm64", env: []string{"GOARCH=arm64"}, host: words("go vet ./...")},
+		{name: "build-riscv64", env: []string{"GOARCH=riscv64"}, host: build},
+	}
 	for _, system := range []string{"darwin", "freebsd", "windows"} { // where there are software devices only
 		for _, arch := range []string{"amd64", "arm64"} {
 			steps = append(steps, step{name: "build-" + system + "-" + arch, env: []string{"GOOS=" + system, "GOARCH=" + arch}, host: build})
@@ -76,7 +82,8 @@ func (c *config) hostSuites() []suite {
 	const noSoft = testenv.DevicesEnv + "=rxe0,rxe1" // the suite soft has the tests that run on software devices by default
 	cgo := []string{"CGO_ENABLED=1"}
 	return []suite{
-		{name: "check", doc: "gofmt, vet, staticcheck, tidy modules, other architectures and systems", steps: checkSteps()},
+		{name: "check", doc: "gofmt, vet, staticcheck, tidy modules", steps: checkSteps()},
+		{name: "cross", doc: "the source compiled for other architectures and systems", steps: crossSteps()},
 		{
 			name: "unit", doc: "the tests that need no kernel",
 			steps: []step{
@@ -227,7 +234,7 @@ func (c *config) suites() []suite {
 // another.
 var groups = map[string][]string{
 	"test": {"check", "unit", "soft/auto", "soft/write", "soft/cm", "soft/sockets", "soft/rsocket", "siw/verbs", "rxe/cm", "rxe/verbs", "rxe/interop", "rxe/bare", "siw/mixed", "mlx5/ib"},
-	"testall": {"race", "rxe/write", "rxe/one", "soft/race", "soft/cmrace", "soft/losswrite", "soft/cmlosswrite", "abi", "benchonce", "costs", "sidebyside", "size", "mlx5/roce", "mlx5cm",
+	"testall": {"cross", "race", "rxe/write", "rxe/one", "soft/race", "soft/cmrace", "soft/losswrite", "soft/cmlosswrite", "abi", "benchonce", "costs", "sidebyside", "size", "mlx5/roce", "mlx5cm",
 		"vmtest", "perf", "hosts", "control", "cards", "softrxe", "softmlx5", "rsocket", "siw/interop", "flat", "traffic"},
 	"testlong": {"soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "racevm"},
 }
