@@ -68,7 +68,7 @@ func visit(t *testing.T, line []string, peer string) {
 	}
 	for deadline := time.Now().Add(program.Patience); ; time.Sleep(50 * time.Millisecond) {
 		out, err := exec.CommandContext(t.Context(), line[0], line[1:]...).CombinedOutput()
-		if err == nil {
+		if err = program.End(err, string(out)); err == nil {
 			return
 		}
 		early := bytes.Contains(out, []byte("Couldn't connect")) || bytes.Contains(out, []byte("REJECTED")) || bytes.Contains(out, []byte("event: RDMA_CM_EVENT"))

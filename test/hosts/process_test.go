@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/program"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
@@ -101,7 +102,7 @@ func (p *processes) start(name, when string, line []string) error {
 		return err
 	}
 	go func() {
-		one.err = one.cmd.Wait()
+		one.err = program.End(one.cmd.Wait(), one.out.String())
 		cancel()
 		close(one.ended)
 	}()

@@ -230,8 +230,8 @@ func TestTraceRping(t *testing.T) {
 		server := program.Launch(t, s.line...)
 		serving(t, server, netlinkrdma.PortSpaceTCP, number)
 		client := program.Launch(t, c.line...)
-		rpingEnds(t, client)
-		rpingEnds(t, server)
+		client.Wait(t)
+		server.Wait(t)
 		has(t, s.show(t), "create ID", "bind address", "listen", "get CM event", "accept", "create QP", "destroy ID")
 		has(t, c.show(t), "create ID", "resolve address", "resolve route", "get CM event", "connect", "create QP", "destroy ID")
 	}
@@ -279,8 +279,8 @@ func TestTraceAttach(t *testing.T) {
 		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", server.PID()))
 		return !strings.Contains(string(b), "TracerPid:\t0")
 	})
-	rpingEnds(t, program.Launch(t, line(ours, "-c", "-V", "-C", "3", "-a", ServerAddr, "-p", port)...))
-	rpingEnds(t, server)
+	program.Launch(t, line(ours, "-c", "-V", "-C", "3", "-a", ServerAddr, "-p", port)...).Wait(t)
+	server.Wait(t)
 	tracer.Wait(t)
 	has(t, traced{[]string{"attach"}, record}.show(t), "get CM event", "create QP", "accept")
 }

@@ -4,6 +4,7 @@ package program
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"strings"
@@ -63,7 +64,7 @@ func LaunchBy(t *testing.T, start func(*exec.Cmd) error, line ...string) *Progra
 		t.Fatal(err)
 	}
 	go func() {
-		p.Err = p.cmd.Wait()
+		p.Err = End(p.cmd.Wait(), p.Output())
 		close(p.Ended)
 	}()
 	t.Cleanup(func() {
@@ -74,6 +75,18 @@ func LaunchBy(t *testing.T, start func(*exec.Cmd) error, line ...string) *Progra
 		}
 	})
 	return p
+}
+
+// End returns what a program ended with, given what [exec.Cmd.Wait] returned and what it printed, without one
+// defect of rdma-core's rping: it closes its event channel while a thread of its may still read that, and the
+// thread ends the program as if something had failed. Later versions of it wait for the thread.
+func End(err error, out string) error {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == 255 &&
+		strings.Contains(out, "DISCONNECT EVENT...\n") && strings.Contains(out, "rdma_get_cm_event: Bad file descriptor\n") {
+		return nil
+	}
+	return err
 }
 
 // KeepRunning lets it run until the test ends or waits for it, and not just for [Patience]: a server has many

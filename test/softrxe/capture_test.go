@@ -35,7 +35,7 @@ func TestCaptures(t *testing.T) {
 			addr, _ := cmAddr(software)
 			s, c := rping(t, software, rxe, addr, []string{"-v", "-S", "9000"}, []string{"-C", "3", "-V"})
 			for _, p := range []*program.Program{c, s} {
-				rpingEnds(t, p)
+				p.Wait(t)
 			}
 		}, []string{"Attribute ID: 0x0010", "Attribute ID: 0x0013", "Attribute ID: 0x0014", "Attribute ID: 0x0015", "Attribute ID: 0x0016"}}, // REQ, REP, RTU, DREQ, DREP
 	} {

@@ -72,7 +72,7 @@ func TestCMLossRping(t *testing.T) {
 		}
 		s, c := rping(t, server, client, addr, []string{"-v", "-S", "10000"}, []string{"-C", "40", "-V"})
 		for _, p := range []*program.Program{c, s} {
-			if n := strings.Count(rpingEnds(t, p), "rdma-ping-"); n != 40 {
+			if n := strings.Count(p.Wait(t), "rdma-ping-"); n != 40 {
 				t.Errorf("%s shows %d pings, want 40", p.Name, n)
 			}
 		}
