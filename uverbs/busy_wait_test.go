@@ -60,11 +60,11 @@ func (c *testChannel) wait(ctx context.Context) chan error {
 }
 
 // TestBusyWaitLetsGo: the garbage collector looks at the stack of every goroutine, so it must not
-// have to wait for the end of a busy wait. A slow machine has five chances; a busy wait that does not
+// have to wait for the end of a busy wait. A slow machine has ten chances; a busy wait that does not
 // stop for the collector uses none of them.
 func TestBusyWaitLetsGo(t *testing.T) {
-	c, s := newBusyChannel(t, maxBusyWait)
-	for range 5 {
+	for range 10 {
+		c, s := newBusyChannel(t, maxBusyWait) // a wait that was over has the next one park
 		got := c.wait(t.Context())
 		untilBusy(s)
 		runtime.GC()
