@@ -50,7 +50,9 @@ Devices:
 With -device mlx5 the devices are ConnectX-5 cards that the program hca models: mlx5_0 and mlx5_1,
 or mlx5_0 in each of two hosts, on one fabric. On Ethernet (mode=roce) their network devices have
 the addresses above, and replace eth0 with two hosts. On InfiniBand (mode=ib) the loopback device
-has the addresses 10.1.0.1 and 10.1.0.2. At the end vmrun prints what the cards observed.
+has the addresses 10.1.0.1 and 10.1.0.2. With mode=ipoib there is also a subnet manager, Debian's
+opensm, on host 1, and the addresses above are those of the network devices ib0 and ib1, or of ib0
+in each of two hosts, where it replaces eth0. At the end vmrun prints what the cards observed.
 personality=NAME selects registers, capabilities and behavior that differ from the usual; "hca
 -help" lists the names. A number is a seed from which a personality is drawn, and "random" draws the
 seed, too. The seed and the differences are printed at the start, and VMRUN_PERSONALITY has them.
@@ -142,7 +144,7 @@ func command(status *int) *cobra.Command {
 	f.StringSliceVar(&o.with, "with", nil, "`PKG,...`: unpack Debian packages and their dependencies into the guest")
 	f.StringVar(&o.withSuite, "with-suite", o.withSuite, "Debian `SUITE` for -with")
 	f.IntVar(&o.hosts, "hosts", o.hosts, "run `N` guests: 1, or 2 that are connected by a link")
-	f.StringVar(&o.dev, "device", o.dev, "RDMA `KIND`s: rxe, siw (iWARP), mlx5[,mode=ib|roce][,personality=NAME] (a modelled ConnectX); rxe+siw for both")
+	f.StringVar(&o.dev, "device", o.dev, "RDMA `KIND`s: rxe, siw (iWARP), mlx5[,mode=ib|ipoib|roce][,personality=NAME] (a modelled ConnectX); rxe+siw for both")
 	f.StringVar(&o.hca, "hca", "", "`PROGRAM` that models the ConnectX")
 	f.StringVar(&o.hcaReport, "hca-report", "", "write what the ConnectX observed to `FILE`, as JSON")
 	f.BoolVar(&o.hcaVerbose, "hca-verbose", false, "print the commands that the ConnectX receives, in words")

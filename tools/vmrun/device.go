@@ -16,8 +16,9 @@ const (
 	deviceSiw  = "siw"
 	deviceMlx5 = "mlx5"
 
-	modeIB   = "ib"
-	modeRoCE = "roce"
+	modeIB    = "ib"
+	modeIPoIB = "ipoib" // modeIPoIB is modeIB with a subnet manager and IP
+	modeRoCE  = "roce"
 )
 
 // device is one of what -device asks for.
@@ -43,8 +44,8 @@ func parseDevices(s string) ([]device, error) {
 }
 
 func parseDevice(s string) (device, error) {
-	bad := fmt.Errorf("-device %q: want %s, %s, or %s[,mode=%s|%s][,personality=NAME|SEED|random]",
-		s, deviceRxe, deviceSiw, deviceMlx5, modeIB, modeRoCE)
+	bad := fmt.Errorf("-device %q: want %s, %s, or %s[,mode=%s|%s|%s][,personality=NAME|SEED|random]",
+		s, deviceRxe, deviceSiw, deviceMlx5, modeIB, modeIPoIB, modeRoCE)
 	kind, options, some := strings.Cut(s, ",")
 	d := device{kind: kind}
 	switch {
@@ -59,7 +60,7 @@ func parseDevice(s string) (device, error) {
 	for option := range strings.SplitSeq(options, ",") {
 		key, value, _ := strings.Cut(option, "=")
 		switch {
-		case key == "mode" && (value == modeIB || value == modeRoCE):
+		case key == "mode" && (value == modeIB || value == modeIPoIB || value == modeRoCE):
 			d.mode = value
 		case key == "personality" && value != "":
 			d.personality = value
@@ -79,8 +80,18 @@ func (d device) net() string {
 		return guest.NetRxe
 	case d.mode == modeIB:
 		return guest.NetIB
+	case d.mode == modeIPoIB:
+		return guest.NetIPoIB
 	}
 	return guest.NetRoCE
+}
+
+// model gives the mode that the model of the cards has to be in.
+func (d device) model() string {
+	if d.mode == modeIPoIB {
+		return modeIB
+	}
+	return d.mode
 }
 
 // mlx5 gives the device with the cards, the zero one if there is none.
@@ -118,13 +129,16 @@ var siwModules = []string{"crc32c_generic?", "ipv6?", "veth", "ib_uverbs", "rdma
 var mlx5Modules = []string{"ipv6?", "mlx5_core", "mlx5_ib", "ib_uverbs", "rdma_ucm", "ib_umad"}
 
 // modulesFor gives the default modules of a machine that is alone, or of one of two
-// that a link joins. InfiniBand carries no IP here, so two hosts have a link besides.
+// that a link joins. InfiniBand without IPoIB carries no IP, so two hosts have a link besides.
 func modulesFor(hosts int, devices []device) []string {
 	var all []string
 	for _, d := range devices {
 		mods := map[string][]string{deviceRxe: defaultModules, deviceSiw: siwModules, deviceMlx5: mlx5Modules}[d.kind]
-		if hosts > 1 && d.kind == deviceMlx5 && d.mode == modeIB {
+		switch {
+		case hosts > 1 && d.mode == modeIB:
 			mods = append([]string{"e1000e"}, mods...)
+		case d.mode == modeIPoIB:
+			mods = append(mods[:len(mods):len(mods)], "ib_ipoib")
 		}
 		for _, m := range mods {
 			if m == "veth" && hosts > 1 {
@@ -146,6 +160,9 @@ func (o *options) checkDevices() error {
 	var err error
 	if o.devices, err = parseDevices(o.dev); err != nil {
 		return err
+	}
+	if o.mlx5().mode == modeIPoIB && !slices.Contains(o.with, guest.SubnetManager) {
+		o.with = append(o.with, guest.SubnetManager)
 	}
 	cards := o.cards() > 0
 	if !cards && (o.hca != "" || o.hcaReport != "" || o.hcaVerbose) {

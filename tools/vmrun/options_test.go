@@ -42,8 +42,8 @@ func TestCheck(t *testing.T) {
 		{"instructions under KVM", func(o *options) { o.icount, o.cpus, o.accel = true, 1, "kvm" }, "want -accel tcg or auto"},
 		{"instructions of two hosts", func(o *options) { o.icount, o.cpus, o.hosts = true, 1, 2 }, "-hosts 2: with -icount, want 1"},
 		{"instructions and a model", func(o *options) { o.icount, o.cpus, o.dev = true, 1, "mlx5" }, "-device mlx5: with -icount, want others"},
-		{"device", func(o *options) { o.dev = "ib0" }, `-device "ib0": want rxe, siw, or mlx5[,mode=ib|roce][,personality=NAME|SEED|random]`},
-		{"device's mode", func(o *options) { o.dev = "mlx5,mode=opa" }, `-device "mlx5,mode=opa": want rxe, siw, or mlx5[,mode=ib|roce][,personality=NAME|SEED|random]`},
+		{"device", func(o *options) { o.dev = "ib0" }, `-device "ib0": want rxe, siw, or mlx5[,mode=ib|ipoib|roce][,personality=NAME|SEED|random]`},
+		{"device's mode", func(o *options) { o.dev = "mlx5,mode=opa" }, `-device "mlx5,mode=opa": want rxe, siw, or mlx5[,mode=ib|ipoib|roce][,personality=NAME|SEED|random]`},
 		{"mode of rxe", func(o *options) { o.dev = "rxe,mode=ib" }, `-device "rxe,mode=ib": want rxe, siw, or`},
 		{"mlx5", func(o *options) { o.dev = "mlx5" }, ""},
 		{"a personality", func(o *options) { o.dev = "mlx5,mode=ib,personality=vf" }, ""},
@@ -51,6 +51,7 @@ func TestCheck(t *testing.T) {
 		{"a personality of rxe", func(o *options) { o.dev = "rxe,personality=vf" }, `-device "rxe,personality=vf": want rxe, siw, or`},
 		{"an option that is unknown", func(o *options) { o.dev = "mlx5,ports=2" }, `-device "mlx5,ports=2": want rxe, siw, or`},
 		{"mlx5 on InfiniBand, two hosts", func(o *options) { o.dev, o.hosts = "mlx5,mode=ib", 2 }, ""},
+		{"mlx5 on InfiniBand with IP", func(o *options) { o.dev = "mlx5,mode=ipoib" }, ""},
 		{"mlx5 and a bad fabric", func(o *options) { o.dev, o.loss, o.delay = "mlx5", "1%", "1ms" }, ""},
 		{"mlx5 and an order", func(o *options) { o.dev, o.delay, o.reorder = "mlx5", "1ms", "1%" }, "-reorder: with -device mlx5"},
 		{"mlx5 and veth", func(o *options) { o.dev, o.net = "mlx5", "veth" }, `-net "veth": with -device mlx5`},
@@ -118,7 +119,8 @@ func TestModulesForMlx5(t *testing.T) {
 		link  bool
 		cards int
 		net   string
-	}{{"mlx5", 1, false, 2, "roce"}, {"mlx5,mode=roce", 2, false, 1, "roce"}, {"mlx5,mode=ib", 1, false, 2, "ib"}, {"mlx5,mode=ib", 2, true, 1, "ib"}} {
+	}{{"mlx5", 1, false, 2, "roce"}, {"mlx5,mode=roce", 2, false, 1, "roce"}, {"mlx5,mode=ib", 1, false, 2, "ib"}, {"mlx5,mode=ib", 2, true, 1, "ib"},
+		{"mlx5,mode=ipoib", 1, false, 2, "ipoib"}, {"mlx5,mode=ipoib", 2, false, 1, "ipoib"}} {
 		o := defaults()
 		o.dev, o.hosts = tt.dev, tt.hosts
 		if err := o.check(); err != nil {
@@ -126,6 +128,9 @@ func TestModulesForMlx5(t *testing.T) {
 		}
 		if !slices.Contains(o.load, "mlx5_ib") || slices.Contains(o.load, "rdma_rxe") || slices.Contains(o.load, "e1000e") != tt.link {
 			t.Errorf("-device %s, %d hosts: modules %v", tt.dev, tt.hosts, o.load)
+		}
+		if ip := tt.net == "ipoib"; slices.Contains(o.load, "ib_ipoib") != ip || slices.Contains(o.with, "opensm") != ip {
+			t.Errorf("-device %s, %d hosts: modules %v, packages %v", tt.dev, tt.hosts, o.load, o.with)
 		}
 		if o.cards() != tt.cards || o.net != tt.net {
 			t.Errorf("-device %s, %d hosts: %d cards each, network %q", tt.dev, tt.hosts, o.cards(), o.net)

@@ -27,8 +27,11 @@ const (
 	NetRoCE = "roce" // NetRoCE: ConnectX cards on Ethernet, with addresses.
 	NetNone = "none" // NetNone: only the loopback device.
 
-	// NetAnd stands between those of NetRxe, NetSiw, NetIB and NetRoCE that a machine which
-	// is alone has together.
+	// NetIPoIB: ConnectX cards on InfiniBand, a subnet manager on the first, and network devices with addresses.
+	NetIPoIB = "ipoib"
+
+	// NetAnd stands between those of NetRxe, NetSiw, NetIB, NetIPoIB and NetRoCE that a machine
+	// which is alone has together.
 	NetAnd = "+"
 )
 

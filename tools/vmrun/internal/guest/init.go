@@ -117,7 +117,7 @@ func (p *initProc) serve() error {
 		return err
 	}
 	p.logf("network: %s", p.cfg.Net)
-	if err := setupNet(p.cfg.Net, p.host); err != nil {
+	if err := p.setupNet(); err != nil {
 		return err
 	}
 	if p.cfg.NoSysfs {

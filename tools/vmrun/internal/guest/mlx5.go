@@ -54,26 +54,9 @@ func setupIB(lo netlink.Link, host, n int) error {
 
 // setupRoCE gives the cards' network devices the addresses that others have else.
 func setupRoCE(host, n int) error {
-	mine := endsOf(host, n)
-	for i, card := range cardsOf(host) {
-		e := mine[i]
-		var err error
-		if e.dev, err = netdevOf(card, cardPatience); err != nil {
-			return err
-		}
-		e.rdma = card
-		if host == 0 {
-			if err := acceptLocal(e.dev); err != nil {
-				return err
-			}
-		}
-		if err := address(e); err != nil {
-			return err
-		}
-		if err := setUp(e.dev); err != nil {
-			return err
-		}
-		mine[i] = e
+	mine, err := cardEnds(host, n)
+	if err != nil {
+		return err
 	}
 	for _, e := range mine {
 		if err := waitDevice(e, cardPatience); err != nil {
@@ -81,6 +64,59 @@ func setupRoCE(host, n int) error {
 		}
 	}
 	return nil
+}
+
+// setupIPoIB starts the subnet manager, on one host, and gives the cards' network devices addresses.
+func (p *initProc) setupIPoIB(n int) error {
+	for _, card := range cardsOf(p.host) {
+		if _, err := netdevOf(card, cardPatience); err != nil {
+			return err
+		}
+	}
+	if p.host <= 1 {
+		if err := p.manageSubnet(); err != nil {
+			return err
+		}
+	}
+	mine, err := cardEnds(p.host, n)
+	if err != nil {
+		return err
+	}
+	for _, e := range mine {
+		if err := waitDevice(end{rdma: e.rdma}, cardPatience); err != nil {
+			return p.subnetError(err)
+		}
+		if err := waitCarrier(e.dev, cardPatience); err != nil {
+			return p.subnetError(err)
+		}
+	}
+	return nil
+}
+
+// cardEnds sets up the network devices of a machine's cards.
+func cardEnds(host, n int) ([]end, error) {
+	mine := endsOf(host, n)
+	for i, card := range cardsOf(host) {
+		e := mine[i]
+		var err error
+		if e.dev, err = netdevOf(card, cardPatience); err != nil {
+			return nil, err
+		}
+		e.rdma = card
+		if host == 0 {
+			if err := acceptLocal(e.dev); err != nil {
+				return nil, err
+			}
+		}
+		if err := address(e); err != nil {
+			return nil, err
+		}
+		if err := setUp(e.dev); err != nil {
+			return nil, err
+		}
+		mine[i] = e
+	}
+	return mine, nil
 }
 
 // netdevOf waits for an RDMA device and its network device.

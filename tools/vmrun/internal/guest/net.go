@@ -71,9 +71,9 @@ func PeerIP(host int) string {
 	return ip
 }
 
-// setupNet brings the loopback device up, and what is asked for. The host is 1 or
-// 2, or 0 for a machine that is alone.
-func setupNet(kinds string, host int) error {
+// setupNet brings the loopback device up, and what is asked for.
+func (p *initProc) setupNet() error {
+	kinds, host := p.cfg.Net, p.host
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return fmt.Errorf("device lo: %w", err)
@@ -91,6 +91,8 @@ func setupNet(kinds string, host int) error {
 			err = setupIB(lo, host, n)
 		case NetRoCE:
 			err = setupRoCE(host, n)
+		case NetIPoIB:
+			err = p.setupIPoIB(n)
 		default:
 			err = setupSoft(kind, host, n)
 		}

@@ -32,18 +32,32 @@ func (t *procTable) start(prog Program, dir string, env []string, files []uintpt
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	// The lock is held across the fork, so the reaper can't miss the entry.
-	pid, err := syscall.ForkExec(prog.Path, prog.Args, &syscall.ProcAttr{
-		Dir: dir, Env: env, Files: files,
-		Sys: &syscall.SysProcAttr{Setsid: true},
-	})
+	pid, err := fork(prog, dir, env, files)
 	if err != nil {
-		return 0, nil, fmt.Errorf("start %s: %w", prog.Path, err)
+		return 0, nil, err
 	}
 	ch := make(chan unix.WaitStatus, 1)
 	t.waiting[pid] = ch
 	t.current = pid
 	t.cond.Broadcast()
 	return pid, ch, nil
+}
+
+// daemon starts a process that nobody waits for, in a process group of its own.
+func (t *procTable) daemon(prog Program, dir string, env []string, files []uintptr) error {
+	_, err := fork(prog, dir, env, files)
+	return err
+}
+
+func fork(prog Program, dir string, env []string, files []uintptr) (int, error) {
+	pid, err := syscall.ForkExec(prog.Path, prog.Args, &syscall.ProcAttr{
+		Dir: dir, Env: env, Files: files,
+		Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		return 0, fmt.Errorf("start %s: %w", prog.Path, err)
+	}
+	return pid, nil
 }
 
 // signal sends sig to the process group of the program that runs now.
