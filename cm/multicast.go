@@ -38,7 +38,7 @@ type Group struct {
 // datagrams and must be bound to an address of a device. The result is [EventMulticastJoin], whose
 // UD says how to send to the group, or [EventMulticastError], which also reports a membership that
 // is lost later. To receive, attach the QP to the group: call [uverbs.QP.AttachMulticast] with
-// UD.AH.GRH.DGID.
+// UD.AH.GRH.DGID and UD.AH.DLID.
 //
 // The kernel does not support IPv6 groups on RoCE v2; the error then matches
 // [errors.ErrUnsupported].

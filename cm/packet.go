@@ -92,10 +92,29 @@ type Peer struct {
 	attr uverbs.AHAttr
 	qpn  uint32
 	qkey uint32
+	ip   netip.Addr // on InfiniBand, where attr does not have it; zero if unknown
 }
 
-// IP returns the address of the peer or the group.
-func (p Peer) IP() netip.Addr { return p.attr.GRH.DGID.Addr().Unmap() }
+// peerOf returns the peer or group at an address.
+func peerOf(ud UDParam, ip netip.Addr) Peer {
+	p := Peer{attr: ud.AH, qpn: ud.QPN, qkey: ud.QKey}
+	if p.infiniBand() {
+		p.ip = ip
+	}
+	return p
+}
+
+// infiniBand reports whether the peer is on InfiniBand, where there is no LID 0.
+func (p Peer) infiniBand() bool { return p.attr.DLID != 0 }
+
+// IP returns the address of the peer or the group. Datagrams on InfiniBand do not have the address of
+// their sender: there, IP returns the zero Addr for a peer of [PacketConn.Recv].
+func (p Peer) IP() netip.Addr {
+	if p.infiniBand() {
+		return p.ip
+	}
+	return p.attr.GRH.DGID.Addr().Unmap()
+}
 
 // QPN returns the number of the peer's QP, or [MulticastQPN] for a group.
 func (p Peer) QPN() uint32 { return p.qpn }
@@ -103,8 +122,13 @@ func (p Peer) QPN() uint32 { return p.qpn }
 // Network returns "rdma+udp".
 func (p Peer) Network() string { return "rdma+udp" }
 
-// String returns the address and the QP number.
-func (p Peer) String() string { return fmt.Sprintf("%s QP %d", p.IP(), p.qpn) }
+// String returns the address, or else the LID, and the QP number.
+func (p Peer) String() string {
+	if ip := p.IP(); ip.IsValid() {
+		return fmt.Sprintf("%s QP %d", ip, p.qpn)
+	}
+	return fmt.Sprintf("LID %d QP %d", p.attr.DLID, p.qpn)
+}
 
 // packetQueue is a CQ. One goroutine at a time, the one whose turn it is, polls it and waits for
 // it.
@@ -228,7 +252,8 @@ func DialPacket(ctx context.Context, address string, o PacketOptions) (*PacketCo
 		p.dev.forgetIfRemoved(err)
 		return nil, errors.Join(fmt.Errorf("cm: dial %s for datagrams: %w", address, err), p.Close())
 	}
-	p.peer = &Peer{answer.UD.AH, answer.UD.QPN, answer.UD.QKey}
+	to := peerOf(answer.UD, p.addrs.Remote.IP)
+	p.peer = &to
 	p.loop.register(p.id, eventHandler{p.event, p.endWith})
 	return p, nil
 }

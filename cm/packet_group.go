@@ -13,6 +13,7 @@ import (
 type membership struct {
 	id   *ID
 	dgid uverbs.GID // the group that the QP is attached to, zero if none
+	mlid uint16     // its LID on InfiniBand, else 0
 }
 
 // Join joins a multicast group and returns the [Peer] that reaches all members. From then on Recv
@@ -66,12 +67,13 @@ func (p *PacketConn) joinGroup(ctx context.Context, m *membership, group netip.A
 	if flags != JoinSendOnly {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if err := p.qp.AttachMulticast(e.UD.AH.GRH.DGID, 0); err != nil {
+		to := e.UD.AH
+		if err := p.qp.AttachMulticast(to.GRH.DGID, to.DLID); err != nil {
 			return Peer{}, err
 		}
-		m.dgid = e.UD.AH.GRH.DGID
+		m.dgid, m.mlid = to.GRH.DGID, to.DLID
 	}
-	return Peer{e.UD.AH, e.UD.QPN, e.UD.QKey}, nil
+	return peerOf(e.UD, group), nil
 }
 
 // Leave leaves a multicast group.
@@ -93,7 +95,7 @@ func (p *PacketConn) leave(group netip.Addr, m *membership) error {
 		return nil
 	}
 	if m.dgid != (uverbs.GID{}) {
-		if err := p.qp.DetachMulticast(m.dgid, 0); err != nil {
+		if err := p.qp.DetachMulticast(m.dgid, m.mlid); err != nil {
 			return err
 		}
 		m.dgid = uverbs.GID{}

@@ -98,7 +98,7 @@ func (p *PacketConn) Recv(ctx context.Context) (data []byte, from Peer, err erro
 		attr, err := p.sender(wc, b)
 		if err == nil {
 			p.heldSlot = slot
-			return b[uverbs.GRHSize:], Peer{attr, wc.SrcQP, p.qkey}, nil
+			return b[uverbs.GRHSize:], Peer{attr: attr, qpn: wc.SrcQP, qkey: p.qkey}, nil
 		}
 		if !errors.Is(err, syscall.EINVAL) {
 			p.heldSlot = slot // the next Recv posts the receive again

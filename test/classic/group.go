@@ -15,6 +15,7 @@ type Member struct {
 	way  *uverbs.AH
 	qkey uint32
 	gid  uverbs.GID // of the group
+	lid  uint16     // of the group on InfiniBand
 }
 
 // Join makes an end at a local address that receives what is sent to a group, and can send to
@@ -46,12 +47,12 @@ func Join(ctx context.Context, c *cm.Channel, local, group netip.Addr, o Options
 	if err != nil {
 		return nil, err
 	}
-	m.gid, m.qkey = joined.UD.AH.GRH.DGID, joined.UD.QKey
+	m.gid, m.lid, m.qkey = joined.UD.AH.GRH.DGID, joined.UD.AH.DLID, joined.UD.QKey
 	if m.way, err = m.PD.CreateAH(joined.UD.AH); err != nil {
 		return nil, err
 	}
 	m.later(m.way.Close)
-	return m, m.QP.AttachMulticast(m.gid, 0)
+	return m, m.QP.AttachMulticast(m.gid, m.lid)
 }
 
 // Say sends the first bytes of a slot to the group, with the sender's QPN.
@@ -61,4 +62,4 @@ func (m *Member) Say(slot, length int) error {
 }
 
 // Leave leaves the group, and closes the end.
-func (m *Member) Leave() error { return errors.Join(m.QP.DetachMulticast(m.gid, 0), m.Close()) }
+func (m *Member) Leave() error { return errors.Join(m.QP.DetachMulticast(m.gid, m.lid), m.Close()) }
