@@ -190,6 +190,7 @@ func (m *machine) checkPort(device string, p portFacts) Finding {
 	f.see("state %s, physical state %s, link layer %s", p.state, p.phys, p.LinkLayer)
 	ethernet := p.LinkLayer != netlinkrdma.LinkLayerInfiniBand
 	if ethernet {
+		m.onEthernet = append(m.onEthernet, device)
 		if p.NetdevIndex == 0 {
 			f.see("no network interface, or it is in another network namespace")
 			f.fix("run in the network namespace of the port's interface, or move it here: ip link set IFACE netns NS")
@@ -325,11 +326,13 @@ func chosenGID(table []uverbs.GIDEntry, peer uverbs.GID) string {
 }
 
 // checkFirewall reminds of what cannot be seen from here.
-func checkFirewall(infos []uverbs.DeviceInfo) Finding {
+func (m *machine) checkFirewall(infos []uverbs.DeviceInfo) Finding {
 	f := Finding{Code: CodeFirewall}
 	iwarp := slices.ContainsFunc(infos, uverbs.DeviceInfo.IWARP)
-	others := slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool { return ofKernel(i) && !i.IWARP() })
-	if others {
+	roce := slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool {
+		return ofKernel(i) && !i.IWARP() && slices.Contains(m.onEthernet, i.Name)
+	})
+	if roce {
 		f.see("not looked at: RoCE v2 is UDP to port 4791, from any port")
 		f.fix("nft add rule inet filter input udp dport 4791 accept (hardware RoCE passes this host's firewall by)")
 	}
@@ -338,12 +341,15 @@ func checkFirewall(infos []uverbs.DeviceInfo) Finding {
 		f.fix("nft add rule inet filter input tcp dport PORT accept")
 	}
 	switch {
-	case iwarp && others:
+	case iwarp && roce:
 		return f.conclude(LevelInfo, "UDP port 4791 must get through between peers, and for iWARP the TCP ports that programs listen on")
 	case iwarp:
 		return f.conclude(LevelInfo, "the TCP ports that programs listen on must get through between peers")
+	case roce:
+		return f.conclude(LevelInfo, "UDP port 4791 must get through between peers")
 	}
-	return f.conclude(LevelInfo, "UDP port 4791 must get through between peers")
+	f.see("packets on InfiniBand do not pass this host's kernel")
+	return f.conclude(LevelOK, "no firewall is between InfiniBand ports")
 }
 
 // checkLoopback plays ping-pong.

@@ -144,7 +144,7 @@ func examine(ctx context.Context, m *machine, names []string) Report {
 		}
 	}
 	if slices.ContainsFunc(infos, ofKernel) && needsKernel(devs, infos, names) {
-		d.add(checkFirewall(infos))
+		d.add(m.checkFirewall(infos))
 	}
 	d.judge(passed, failed, len(names) > 0)
 	return d

@@ -42,6 +42,8 @@ type machine struct {
 	soft       func(name string) softFacts
 	probeSoft  func(ctx context.Context, name string) (arrived bool, err error)
 	connect    func(ctx context.Context, name string) (string, error) // a device in software
+
+	onEthernet []string // devices that checkPort has found there
 }
 
 // identity is whose rights count.
