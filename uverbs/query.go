@@ -324,7 +324,7 @@ type PortAttr struct {
 	LID           uint16    // LID is the local identifier; 0 on Ethernet.
 	SMLID         uint16    // SMLID is the subnet manager's LID.
 	LMC           uint8     // LMC is the number of low LID bits that select a path.
-	MaxVLNum      uint8     // MaxVLNum encodes the number of virtual lanes.
+	MaxVLNum      uint8     // MaxVLNum encodes the number of virtual lanes; see [PortAttr.VLs].
 	SMSL          uint8     // SMSL is the service level to the subnet manager.
 	SubnetTimeout uint8     // SubnetTimeout is the delay through the subnet, encoded as an AckTimeout.
 	InitTypeReply uint8     // InitTypeReply is the initialization type that the subnet manager has chosen.
@@ -405,6 +405,9 @@ func (a PortAttr) Phys() string {
 	}
 	return "invalid physical state"
 }
+
+// VLs returns the number of virtual lanes for data, 0 if unknown.
+func (a PortAttr) VLs() int { return map[uint8]int{1: 1, 2: 2, 3: 4, 4: 8, 5: 15}[a.MaxVLNum] }
 
 // Width returns the link width in lanes, 0 if unknown.
 func (a PortAttr) Width() int {

@@ -257,7 +257,7 @@ func portAttributes(a uverbs.PortAttr) attributes {
 		{"max_msg_sz", a.MaxMsgSize, fmt.Sprintf("0x%x bytes", a.MaxMsgSize)},
 		mask("port_cap_flags", "0x%08x", a.CapFlags),
 		mask("port_cap_flags2", "0x%04x", a.CapFlags2),
-		{"max_vl_num", a.MaxVLNum, ""},
+		{"max_vl_num", a.MaxVLNum, fmt.Sprintf("%d (%d)", a.VLs(), a.MaxVLNum)},
 		{"bad_pkey_cntr", a.BadPKeyCount, fmt.Sprintf("0x%x", a.BadPKeyCount)},
 		{"qkey_viol_cntr", a.QKeyViolCount, fmt.Sprintf("0x%x", a.QKeyViolCount)},
 		{"sm_sl", a.SMSL, ""},
