@@ -401,16 +401,20 @@ func TestNoDevice(t *testing.T) {
 	must(t, netlink.AddrAdd(plain, value(netlink.ParseAddr("10.7.0.1/24"))(t)), netlink.AddrAdd(peer, value(netlink.ParseAddr("10.7.0.2/24"))(t)),
 		netlink.LinkSetUp(peer), netlink.LinkSetUp(plain))
 	packets := !testenv.TheRig().IWARP()
+	const loopback = "loopback"
 	for _, s := range []struct {
 		addr string
 		is   error
 		say  string
 	}{
-		{"127.0.0.1:0", syscall.ENODEV, "loopback"},
-		{"[::1]:0", syscall.ENODEV, "loopback"},
+		{"127.0.0.1:0", syscall.ENODEV, loopback},
+		{"[::1]:0", syscall.ENODEV, loopback},
 		{"10.7.0.1:0", syscall.ENODEV, "without an RDMA device"},
 		{"192.0.2.1:0", syscall.EADDRNOTAVAIL, "no network interface"},
 	} {
+		if s.say == loopback && loopbackReached() {
+			continue
+		}
 		if l, err := Listen(ctx, s.addr, ListenOptions{}); !errors.Is(err, s.is) || !strings.Contains(err.Error(), s.say) || !strings.Contains(err.Error(), s.addr) {
 			t.Errorf("Listen %s: %v, %v", s.addr, l, err)
 		}
@@ -424,12 +428,15 @@ func TestNoDevice(t *testing.T) {
 		is   error
 		say  string
 	}{
-		{"127.0.0.1:9", syscall.ENODEV, "loopback"},
-		{"[::1]:9", syscall.ENODEV, "loopback"},
+		{"127.0.0.1:9", syscall.ENODEV, loopback},
+		{"[::1]:9", syscall.ENODEV, loopback},
 		{"10.7.0.1:9", syscall.ENODEV, "without an RDMA device"}, // its own address
 		{"10.7.0.2:9", syscall.ENODEV, "without an RDMA device"}, // a neighbour of its
 	} {
 		for _, o := range []DialOptions{{}, {LocalAddr: netip.MustParseAddrPort("10.7.0.1:0")}} {
+			if s.say == loopback && loopbackReached() {
+				continue
+			}
 			if strings.HasPrefix(s.addr, "[") && o.LocalAddr.IsValid() {
 				continue
 			}

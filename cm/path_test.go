@@ -45,7 +45,15 @@ func TestPaths(t *testing.T) {
 	}
 	resolve(t, c, id, addr)
 	a, g := value(id.Addrs())(t), value(id.GIDs())(t)
-	if g.Local.Addr().Unmap() != a.Local.IP || g.Remote.Addr().Unmap() != second {
+	dev := value(uverbs.Open(a.Device))(t)
+	defer dev.Close()
+	ib := testenv.TheRig().InfiniBand()
+	local, remote := uverbs.GID(a.Local.IP.As16()), uverbs.GID(second.As16())
+	if ib { // the GIDs are the port's, to which the address leads
+		local = value(dev.QueryGID(1, 0))(t).GID
+		remote = local
+	}
+	if g.Local != local || g.Remote != remote {
 		t.Errorf("GIDs are %+v, addresses %+v", g, a)
 	}
 	for _, s := range []struct {
@@ -56,8 +64,6 @@ func TestPaths(t *testing.T) {
 			t.Errorf("service ID is %#x, want %#x", s.got, want)
 		}
 	}
-	dev := value(uverbs.Open(a.Device))(t)
-	defer dev.Close()
 	if want := dev.Info().NodeGUID; g.NodeGUID != want || want == 0 {
 		t.Errorf("node GUID is %s, want %s", g.NodeGUID, want)
 	}
@@ -66,7 +72,7 @@ func TestPaths(t *testing.T) {
 		t.Fatalf("paths are %+v, want one", paths)
 	}
 	p, port := paths[0], value(dev.QueryPort(1))(t)
-	if p.SGID != g.Local || p.DGID != g.Remote || p.MTU != port.ActiveMTU || p.MTUSelector != SelectExactly || !p.Reversible || p.PKey != 0xffff || p.HopLimit == 0 {
+	if p.SGID != g.Local || p.DGID != g.Remote || p.MTU != port.ActiveMTU || p.MTUSelector != SelectExactly || !p.Reversible || p.PKey != 0xffff || (p.HopLimit == 0) != ib {
 		t.Errorf("path is %+v, the port's MTU %d", p, port.ActiveMTU)
 	}
 }
@@ -207,10 +213,20 @@ func TestSpaceIBTraffic(t *testing.T) {
 	}
 }
 
-// TestSpaceIPoIB: the addresses of Ethernet are not for port space IPoIB.
+// TestSpaceIPoIB: port space IPoIB is for the groups of IP over InfiniBand, and not for the addresses of
+// Ethernet.
 func TestSpaceIPoIB(t *testing.T) {
 	c := openKernel(t)
 	id := newID(t, c, IPoIB)
+	if testenv.TheRig().InfiniBand() {
+		must(t, id.Bind(Addr{IP: first}))
+		g := value(id.Join(group4, JoinFullMember))(t)
+		if e := next(t, c, EventMulticastJoin); e.Group != g || e.Err() != nil || e.UD.AH.DLID == 0 {
+			t.Errorf("event is %+v: %v", e, e.Err())
+		}
+		must(t, g.Close())
+		return
+	}
 	testenv.NotSupported(t, "IPoIB network interfaces")
 	const words = "IPoIB network interface"
 	if err := id.Bind(Addr{IP: first}); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), words) {

@@ -63,6 +63,10 @@ func unbindable(t *testing.T) (device, addr string, remove func() error) {
 			return
 		}
 		must(t, tell("bind"))
+		if testenv.TheRig().InfiniBand() {
+			addIPoIB(t, device)
+			return
+		}
 		until(t, "the device is back with its address", func() bool {
 			dev, err := uverbs.Open(device)
 			if err != nil {
@@ -97,6 +101,26 @@ func unbindable(t *testing.T) (device, addr string, remove func() error) {
 		}
 		return err
 	}
+}
+
+// addIPoIB gives the network interface of the second device, which is a new one, its address.
+func addIPoIB(t *testing.T, device string) {
+	t.Helper()
+	var name string
+	until(t, "the device is back with a network interface", func() bool {
+		found, _ := filepath.Glob("/sys/class/infiniband/" + device + "/device/net/*")
+		if len(found) == 1 {
+			name = filepath.Base(found[0])
+		}
+		return name != ""
+	})
+	link := value(netlink.LinkByName(name))(t)
+	must(t, os.WriteFile("/proc/sys/net/ipv4/conf/"+name+"/accept_local", []byte("1"), 0), // see vmrun
+		netlink.AddrAdd(link, value(netlink.ParseAddr(second.String()+"/24"))(t)), netlink.LinkSetUp(link))
+	until(t, "the network interface has a carrier", func() bool {
+		b, _ := os.ReadFile("/sys/class/net/" + name + "/carrier")
+		return string(b) == "1\n"
+	})
 }
 
 // removal is a device that is removed while calls on it go on.

@@ -242,6 +242,7 @@ func TestUnreachable(t *testing.T) {
 	c := openKernel(t)
 	testenv.NeedsIB(t, "hardware addresses")
 	testenv.NeedsKernel(t, "neighbors")
+	testenv.NeedsRoCE(t, "Ethernet addresses")
 	if v := testenv.Kernel(t); v[0] < 6 {
 		testenv.Skip(t, &uverbs.FeatureError{Feature: "events of neighbours", Since: uverbs.Version{6, 0}})
 	}

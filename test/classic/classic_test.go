@@ -308,7 +308,13 @@ func TestDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	rig := testenv.TheRig()
-	for _, want := range []string{rig.Devices[0] + ": driver " + rig.Driver, rig.Devices[1] + ": driver " + rig.Driver, "port 1: ", first.String(), second.String(), "RoCE v2"} {
+	wants := []string{rig.Devices[0] + ": driver " + rig.Driver, rig.Devices[1] + ": driver " + rig.Driver, "port 1: "}
+	if rig.InfiniBand() {
+		wants = append(wants, "GID 0: fe80:", ", IB)")
+	} else {
+		wants = append(wants, first.String(), second.String(), "RoCE v2")
+	}
+	for _, want := range wants {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the list does not say %q:\n%s", want, out.String())
 		}

@@ -12,7 +12,7 @@ import (
 func TestGIDIndex(t *testing.T) {
 	testenv.NeedsIB(t, "GIDs")
 	eachPath(t, func(t *testing.T) {
-		testenv.NeedsEthernet(t)
+		testenv.NeedsRoCE(t, "Ethernet")
 		dev := openDevice(t, deviceName)
 		for _, index := range []int{200, 5000} {
 			s := newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{GID: uverbs.GIDAt(index)}})

@@ -115,7 +115,7 @@ func closeBeside(t *testing.T, use, closeIt func() error) {
 func TestCloseWQWhileInUse(t *testing.T) {
 	testenv.Guest(t)
 	testenv.Needs(t, "work queues", "mlx5")
-	testenv.NeedsEthernet(t)
+	testenv.NeedsRoCE(t, "Ethernet")
 	s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
 	for range 10 {
 		wq, err := s.pd.CreateWQ(uverbs.WQOptions{CQ: s.cq})

@@ -211,7 +211,7 @@ func connect(t *testing.T, a, b *side) {
 func TestChosenGID(t *testing.T) {
 	testenv.NeedsIB(t, "GIDs")
 	eachPath(t, func(t *testing.T) {
-		testenv.NeedsEthernet(t)
+		testenv.NeedsRoCE(t, "Ethernet")
 		dev := openDevice(t, deviceName)
 		table, err := dev.GIDTable(1)
 		must(t, err)

@@ -189,7 +189,7 @@ func TestDatagramErrors(t *testing.T) {
 // TestMulticast sends to a group that a QP of the other device is attached to.
 func TestMulticast(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		testenv.NeedsEthernet(t)
+		testenv.NeedsRoCE(t, "Ethernet")
 		a := newSide(t, openDevice(t, rig.Devices[0]), uverbs.QPOptions{Type: uverbs.UD})
 		b := newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{Type: uverbs.UD})
 		group := netip.MustParseAddr("ff0e::7:1")

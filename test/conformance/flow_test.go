@@ -113,7 +113,7 @@ func flowCases(to [6]byte) []flowCase {
 func TestFlowMatches(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "raw packets", "mlx5")
-		testenv.NeedsEthernet(t)
+		testenv.NeedsRoCE(t, "Ethernet")
 		a, b := rawSide(t, rig.Devices[0], uverbs.QPOptions{}), rawSide(t, rig.Devices[1], uverbs.QPOptions{})
 		rawReady(t, a)
 		rawReady(t, b)
@@ -149,7 +149,7 @@ func TestFlowCounters(t *testing.T) {
 		probe, err := openDevice(t, rig.Devices[1]).CreateCounters()
 		testenv.Skip(t, err)
 		must(t, err, probe.Close())
-		testenv.NeedsEthernet(t)
+		testenv.NeedsRoCE(t, "Ethernet")
 		a, b := rawSide(t, rig.Devices[0], uverbs.QPOptions{}), rawSide(t, rig.Devices[1], uverbs.QPOptions{})
 		rawReady(t, a)
 		rawReady(t, b)

@@ -16,7 +16,7 @@ import (
 // or the one that the route to the peer uses, and connects with it.
 func TestGIDByRoute(t *testing.T) {
 	testenv.NeedsIB(t, "GIDs")
-	testenv.NeedsEthernet(t)
+	testenv.NeedsRoCE(t, "Ethernet")
 	testenv.Guest(t)
 	testenv.NeedsKernel(t, "addresses and routes")
 	devs := []*uverbs.Device{openDevice(t, rig.Devices[0]), openDevice(t, rig.Devices[1])}

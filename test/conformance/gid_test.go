@@ -68,7 +68,7 @@ func TestQueryPKey(t *testing.T) {
 func TestQueryGID(t *testing.T) {
 	testenv.NeedsIB(t, "GIDs")
 	eachPath(t, func(t *testing.T) {
-		testenv.NeedsEthernet(t)
+		testenv.NeedsRoCE(t, "Ethernet")
 		dev := openDevice(t, deviceName)
 		table, err := dev.GIDTable(1)
 		must(t, err)

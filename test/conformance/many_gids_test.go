@@ -85,7 +85,7 @@ func (g *gidTable) await(t *testing.T, gid uverbs.GID) []uverbs.GIDEntry {
 func TestManyGIDs(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "GIDs")
-	testenv.NeedsEthernet(t)
+	testenv.NeedsRoCE(t, "Ethernet")
 	testenv.Guest(t)
 	testenv.NeedsKernel(t, "addresses of network interfaces")
 	dev := openDevice(t, rig.Devices[1])

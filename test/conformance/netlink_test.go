@@ -272,7 +272,7 @@ func srqWithQPs(t *testing.T) (srq *uverbs.SRQ, qps [2]*uverbs.QP) {
 // listening makes an identifier of the connection manager that listens on the device.
 func listening(t *testing.T) netip.AddrPort {
 	t.Helper()
-	testenv.NeedsEthernet(t)
+	testenv.NeedsRoCE(t, "Ethernet")
 	ch, err := cm.OpenChannel()
 	must(t, err)
 	closeLater(t, ch)

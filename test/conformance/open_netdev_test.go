@@ -15,7 +15,7 @@ import (
 // devices are on the loopback interface, and each has addresses of its own.
 func TestOpenNetdev(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		testenv.NeedsEthernet(t)
+		testenv.NeedsRoCE(t, "Ethernet")
 		for i, name := range rig.Netdevs {
 			opened := func(what string, dev *uverbs.Device, err error) {
 				t.Helper()
@@ -70,7 +70,7 @@ func addrsOf(t *testing.T, device string, link *net.Interface) (all []netip.Addr
 func TestOpenNetdevNone(t *testing.T) {
 	testenv.NeedsKernel(t, "network interfaces without a device")
 	eachPath(t, func(t *testing.T) {
-		testenv.NeedsEthernet(t)
+		testenv.NeedsRoCE(t, "Ethernet")
 		_, byName := uverbs.OpenNetdev("lo")
 		_, byAddr := uverbs.OpenAddr(netip.MustParseAddr("127.0.0.1"))
 		for _, err := range []error{byName, byAddr} {

@@ -25,7 +25,7 @@ func TestRawPacket(t *testing.T) {
 func TestRawPacketHeaders(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		do := inject(t, deviceName)
-		testenv.NeedsEthernet(t)
+		testenv.NeedsRoCE(t, "Ethernet")
 		do("headers inline")
 		t.Cleanup(func() { do("headers anywhere") })
 		a, b := rawPackets(t)
@@ -58,7 +58,7 @@ func TestRawPacketHeaders(t *testing.T) {
 // rawPackets is TestRawPacket. One receive is left of the side that it sent to.
 func rawPackets(t *testing.T) (a, b *side) {
 	t.Helper()
-	testenv.NeedsEthernet(t)
+	testenv.NeedsRoCE(t, "Ethernet")
 	const etherType = 0x88b5 // for experiments
 	o := uverbs.QPOptions{MaxSendSGE: 2, MaxInline: 128}
 	a, b = rawSide(t, rig.Devices[0], o), rawSide(t, rig.Devices[1], o)
@@ -107,7 +107,7 @@ func rawPackets(t *testing.T) (a, b *side) {
 func TestWQ(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "work queues", "mlx5")
-		testenv.NeedsEthernet(t)
+		testenv.NeedsRoCE(t, "Ethernet")
 		a, b := rawSide(t, rig.Devices[0], uverbs.QPOptions{}), newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{})
 		rawReady(t, a)
 

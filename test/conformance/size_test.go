@@ -31,7 +31,7 @@ func sizedBy(t *testing.T, typ uverbs.QPType, o uverbs.QPOptions) *sized {
 		return sizedXRC(t, o)
 	case uverbs.RawPacket:
 		testenv.Needs(t, "raw packets", "mlx5")
-		testenv.NeedsEthernet(t)
+		testenv.NeedsRoCE(t, "Ethernet")
 		a := rawSide(t, deviceName, o)
 		rawReady(t, a)
 		return &sized{a: a, request: func(sgl ...uverbs.SGE) uverbs.SendWR { return send(1, sgl...) }}

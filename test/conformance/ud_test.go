@@ -192,7 +192,7 @@ func TestDatagramQuery(t *testing.T) {
 // TestAHWithoutGID: there is no way to a peer on Ethernet but by its GID.
 func TestAHWithoutGID(t *testing.T) {
 	testenv.NeedsIB(t, "GIDs")
-	testenv.NeedsEthernet(t)
+	testenv.NeedsRoCE(t, "Ethernet")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		gid := gidOf(t, dev)

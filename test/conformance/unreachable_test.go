@@ -73,7 +73,7 @@ func TestPortDown(t *testing.T) {
 func TestUnreachablePeer(t *testing.T) {
 	testenv.NeedsIB(t, "GIDs")
 	testenv.Guest(t)
-	testenv.NeedsEthernet(t)
+	testenv.NeedsRoCE(t, "Ethernet")
 	testenv.NeedsKernel(t, "routes and neighbours")
 	table, err := openDevice(t, deviceName).GIDTable(1)
 	must(t, err)

@@ -69,9 +69,9 @@
 // are answered, but do less than on a card: those that count queues and ports stay 0, priorities and hashes are not
 // used. Not there, by the capabilities: the physical function with all that only it has,
 // page requests, the newer scheme of on-demand paging, on-demand paging with DC, DEVX and user contexts, signatures, tag matching,
-// striding receive queues, compressed CQEs, flow counters in bulk and header rewriting. There is no
-// subnet manager or administrator on the fabric; on InfiniBand ports are up with fixed LIDs,
-// and what needs path records or multicast groups from one does not work.
+// striding receive queues, compressed CQEs, flow counters in bulk and header rewriting. On
+// InfiniBand ports are up with fixed LIDs, and what a subnet manager sets is refused. One that runs
+// in a guest all the same (vmrun -device mlx5,mode=ipoib) serves path records and multicast groups.
 //
 // # Where it was tried
 //

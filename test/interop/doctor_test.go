@@ -68,6 +68,8 @@ func TestDoctorHealthy(t *testing.T) {
 			}
 			if !rig.IWARP() {
 				r.want(t, "gid", dev, "ok")
+			}
+			if !rig.IWARP() && !rig.InfiniBand() {
 				r.want(t, "mtu", dev, "info", "1024", "mtu 4200")
 			}
 		}
@@ -75,6 +77,11 @@ func TestDoctorHealthy(t *testing.T) {
 			r.want(t, "address", dev0, "ok", "10.1.0.1/24", "fd00:1::1/64")
 			r.want(t, "loopback", dev0, "ok", "10.1.0.1")
 			r.want(t, "firewall", "", "info", "TCP ports")
+			continue
+		}
+		if rig.InfiniBand() {
+			r.want(t, "gid", dev0, "ok", "by LID")
+			r.want(t, "firewall", "", "ok", "no firewall")
 			continue
 		}
 		r.want(t, "firewall", "", "info", "4791")
@@ -262,6 +269,7 @@ func await(t *testing.T, problem string, ready func() bool) {
 
 func TestDoctorPortDown(t *testing.T) {
 	testenv.Guest(t)
+	testenv.NeedsRoCE(t, "ports that follow a network interface")
 	restored(t)
 	iface := link(t, netdev0)
 	addrs := addresses(t, iface, unix.AF_INET6)
@@ -292,6 +300,7 @@ func linkLocal(table []uverbs.GIDEntry) bool {
 func TestDoctorNoAddress(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
 	testenv.Guest(t)
+	testenv.NeedsRoCE(t, "GIDs of IP addresses")
 	restored(t)
 	iface := link(t, netdev0)
 	addrs := addresses(t, iface, unix.AF_UNSPEC)
@@ -321,6 +330,7 @@ func TestDoctorMTU(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "path MTUs")
+	testenv.NeedsRoCE(t, "path MTUs of network interfaces")
 	for _, name := range rig.Netdevs {
 		l := link(t, name)
 		change(t, netlink.LinkSetMTU(l, 4200))
@@ -336,6 +346,7 @@ func TestDoctorMTU(t *testing.T) {
 func TestDoctorNamespace(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
 	testenv.Guest(t)
+	testenv.NeedsRoCE(t, "ports that follow a network interface")
 	elsewhere := syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	// Whether rxe then finds the way depends on the kernel.
 	r := doctor(t, patient{attr: elsewhere})

@@ -188,6 +188,7 @@ func TestPingpongTwoDevices(t *testing.T) {
 func TestChosenGID(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "GIDs")
+	testenv.NeedsRoCE(t, "GIDs of IP addresses")
 	r, err := Play(timed(t), Verbs(), rdmaCore6, "-n", "100")
 	if err != nil {
 		t.Fatal(err)
@@ -229,8 +230,11 @@ func TestPeerKilled(t *testing.T) {
 			if err == nil {
 				t.Fatalf("the client does not notice:\n%s", out)
 			}
-			text := string(out)
-			if !strings.Contains(text, "10.1.0.1") || !strings.Contains(text, "retry") && !strings.Contains(text, "nothing completed") {
+			text, peer := string(out), "10.1.0.1"
+			if rig.InfiniBand() {
+				peer = "the peer LID 1 "
+			}
+			if !strings.Contains(text, peer) || !strings.Contains(text, "retry") && !strings.Contains(text, "nothing completed") {
 				t.Errorf("the client does not say which peer is gone, and how:\n%s", text)
 			}
 			<-ended

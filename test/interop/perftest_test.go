@@ -216,6 +216,10 @@ func playPerftest(t *testing.T, version, op, metric, kind string, cm, server boo
 func TestPerftestOptions(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard, testenv.Perftest)
 	testenv.Guest(t)
+	datagrams := []int{2, 4, 8, 16, 32, 64, 128, 256, 512, 1024} // up to the path MTU
+	if rig.InfiniBand() {
+		datagrams = append(datagrams, 2048, 4096)
+	}
 	for _, server := range []bool{false, true} {
 		for _, c := range []struct {
 			test, theirs, ours string
@@ -226,7 +230,7 @@ func TestPerftestOptions(t *testing.T) {
 			{test: "send-bw", theirs: "-b -q 2 -s 3000 -n 200", ours: "--both --qps 2 --size 3000 -n 200", sizes: []int{3000}, count: 800},
 			{test: "send-bw", theirs: "--use-srq -q 2 -s 64 -n 200", ours: "--qps 2 --size 64 -n 200", sizes: []int{64}, count: 400},
 			{test: "write-bw", theirs: "-b -q 2 -s 100 -n 200", ours: "--both --qps 2 --size 100 -n 200", cm: true, sizes: []int{100}, count: 800},
-			{test: "send-lat", theirs: "-a -c UD -n 5", ours: "--all --type ud -n 5", sizes: []int{2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}, count: 5},
+			{test: "send-lat", theirs: "-a -c UD -n 5", ours: "--all --type ud -n 5", sizes: datagrams, count: 5},
 		} {
 			if server && len(c.sizes) > 1 {
 				continue
@@ -291,6 +295,9 @@ func TestPerftestMismatch(t *testing.T) {
 	} {
 		t.Run(c.program+" "+c.theirs+" "+c.ours, func(t *testing.T) {
 			t.Parallel()
+			if c.want == wrongGID {
+				testenv.NeedsRoCE(t, "GIDs of IP addresses")
+			}
 			if c.test == "send-bw" && (c.program == "ib_read_bw" || strings.Contains(c.theirs, "-D ")) {
 				needsNewer(t, "sends for which there are no receives for long")
 			}

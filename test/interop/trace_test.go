@@ -221,7 +221,6 @@ func TestTraceOrdinaryUser(t *testing.T) {
 // TestTraceRping traces both ends of rpings, rdma-core's and ours.
 func TestTraceRping(t *testing.T) {
 	testenv.Guest(t)
-	testenv.NeedsEthernet(t)
 	ours, theirs := rpings()
 	for _, programs := range [][2][]string{{theirs, ours}, {ours, theirs}} {
 		number, port := cmPort()
@@ -268,7 +267,6 @@ func TestTracePerftest(t *testing.T) {
 // TestTraceAttach attaches to a server and detaches from it, and the server goes on.
 func TestTraceAttach(t *testing.T) {
 	testenv.Guest(t)
-	testenv.NeedsEthernet(t)
 	ours, _ := rpings()
 	number, port := cmPort()
 	server := program.Launch(t, line(ours, "-s", "-a", ServerAddr, "-p", port)...)

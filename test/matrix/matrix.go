@@ -35,11 +35,12 @@ type Column struct {
 
 // The drivers, and what ConnectX's ports are on.
 const (
-	rxe      = "rxe"
-	mlx5RoCE = "mlx5-roce"
-	mlx5IB   = "mlx5-ib"
-	siw      = "siw"
-	soft     = "soft" // software devices on this machine
+	rxe       = "rxe"
+	mlx5RoCE  = "mlx5-roce"
+	mlx5IB    = "mlx5-ib"
+	mlx5IPoIB = "mlx5-ipoib" // the same with IP over InfiniBand
+	siw       = "siw"
+	soft      = "soft" // software devices on this machine
 
 	softSockets = "soft-sockets" // the same, with all packets through UDP sockets
 )
@@ -52,19 +53,20 @@ func ParseColumn(name string) Column {
 	}
 	c := Column{Driver: rxe}
 	c.Arch, c.Kernel, _ = strings.Cut(name, "/")
-	if i := strings.LastIndexByte(c.Kernel, '/'); i >= 0 && slices.Contains([]string{rxe, mlx5RoCE, mlx5IB, siw}, c.Kernel[i+1:]) {
+	if i := strings.LastIndexByte(c.Kernel, '/'); i >= 0 && slices.Contains([]string{rxe, mlx5RoCE, mlx5IB, mlx5IPoIB, siw}, c.Kernel[i+1:]) {
 		c.Kernel, c.Driver = c.Kernel[:i], c.Kernel[i+1:]
 	}
 	return c
 }
 
-// suitesOf are the suites of the drivers that have not all of them: InfiniBand has no connections
-// here, netlinkrdma's are about what rxe has, and the programs run in VMs.
+// suitesOf are the suites of the drivers that have not all of them: InfiniBand has connections with IP
+// only, netlinkrdma's are about what rxe has, and the programs run in VMs.
 var suitesOf = map[string][]string{
-	mlx5RoCE: {"conformance", "cm", "classic", "interop"},
-	mlx5IB:   {"conformance"},
-	siw:      {"conformance", "cm", "interop"},
-	soft:     {"conformance", "cm"},
+	mlx5RoCE:  {"conformance", "cm", "classic", "interop"},
+	mlx5IB:    {"conformance"},
+	mlx5IPoIB: {"cm", "classic", "interop"},
+	siw:       {"conformance", "cm", "interop"},
+	soft:      {"conformance", "cm"},
 
 	softSockets: {"conformance", "cm"},
 }

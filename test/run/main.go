@@ -178,9 +178,9 @@ func findRoot() (string, error) {
 // columns are those of the matrix.
 var columns = []string{
 	"amd64/5.10", "amd64/6.1", "amd64/6.12", "amd64/latest", "arm64/6.12",
-	"amd64/6.1/mlx5-roce", "amd64/6.1/mlx5-ib", "amd64/6.1/siw",
+	"amd64/6.1/mlx5-roce", "amd64/6.1/mlx5-ib", "amd64/6.1/mlx5-ipoib", "amd64/6.1/siw",
 	"amd64/6.12/mlx5-roce", "amd64/6.12/mlx5-ib", "amd64/6.12/siw",
-	"amd64/latest/mlx5-roce", "amd64/latest/mlx5-ib", "amd64/latest/siw",
+	"amd64/latest/mlx5-roce", "amd64/latest/mlx5-ib", "amd64/latest/mlx5-ipoib", "amd64/latest/siw",
 	"soft", "soft-sockets",
 }
 
@@ -190,7 +190,9 @@ var columnSuites = map[string][]string{
 	"mlx5-roce": {"mlx5/roce", "mlx5cm"},
 	"mlx5-ib":   {"mlx5/ib"},
 	"siw":       {"siw"},
-	"soft":      {"soft/auto", "soft/ioctl", "soft/write", "soft/cm", "soft/cmioctl", "soft/cmwrite", "soft/loss"},
+
+	"mlx5-ipoib": {"mlx5ip"},
+	"soft":       {"soft/auto", "soft/ioctl", "soft/write", "soft/cm", "soft/cmioctl", "soft/cmwrite", "soft/loss"},
 
 	"soft-sockets": {"soft/sockets", "soft/cmsockets", "soft/lossioctl", "soft/losswrite", "soft/cmlossioctl", "soft/cmlosswrite"},
 }

@@ -34,8 +34,6 @@ func (c *config) mlx5Suites() []suite {
 			},
 		},
 		{
-			// Connections are on RoCE, except those by GIDs, which the suite mlx5 has: on InfiniBand
-			// those by IP addresses need a subnet administrator, which the model does not have.
 			name: "mlx5cm", doc: "connections, two hosts and rdma-core's programs on a modelled ConnectX",
 			steps: []step{
 				{
@@ -50,6 +48,14 @@ func (c *config) mlx5Suites() []suite {
 					programs: append(test("hosts"), only("control", "TestHosts")),
 				},
 			},
+		},
+		{
+			name: "mlx5ip", doc: "connections and rdma-core's programs with IP over InfiniBand, on a modelled ConnectX",
+			steps: []step{{
+				driver: "mlx5-ipoib", device: "mlx5,mode=ipoib", flags: []string{"-module", "veth", "-timeout", "20m"},
+				with: diags, bin: []string{"verbs"}, env: append(model[:3:3], "VERBS=/bin/verbs"),
+				skip: anyCard, programs: test("cm", "classic", "interop"),
+			}},
 		},
 		{name: "control", doc: "rdma-core's programs on a modelled ConnectX: what fails there is the model's fault", steps: c.controlSteps()},
 		{

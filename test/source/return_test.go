@@ -20,7 +20,7 @@ var environment = []string{
 var kernels = []string{"Uname", "Kernel", "kernelVersion", "runningKernel", "kernelBefore", "rxeBefore", "since"}
 
 // skipping are the functions of testenv that record why a test ends.
-var skipping = []string{"Skip", "Lacks", "Guest", "Hosts", "Mixed", "Needs", "NeedsIB", "NeedsLinks", "NeedsEthernet", "NeedsModel", "NeedsInfiniBand", "NeedsArch", "NeedsKernel", "NotSupported", "Boot"}
+var skipping = []string{"Skip", "Lacks", "Guest", "Hosts", "Mixed", "Needs", "NeedsIB", "NeedsLinks", "NeedsRoCE", "NeedsModel", "NeedsInfiniBand", "NeedsArch", "NeedsKernel", "NotSupported", "Boot"}
 
 // places knows the names of a package whose value depends on where a test runs.
 type places map[string]bool

@@ -18,10 +18,12 @@ type Rig struct {
 	Driver  string    // Driver is the driver's name, "rxe", "mlx5" or "siw"; "rxe" for software devices, which play it.
 	Soft    bool      // Soft says that the devices are software devices in the process.
 	Devices [2]string // Devices are two RDMA devices that reach each other.
-	Netdevs [2]string // Netdevs are their network interfaces; empty on InfiniBand.
-	Addrs   [2]string // Addrs are their IPv4 addresses; empty on InfiniBand.
+	Netdevs [2]string // Netdevs are their network interfaces; empty on InfiniBand without IPoIB.
+	Addrs   [2]string // Addrs are their IPv4 addresses; empty on InfiniBand without IPoIB.
 	GID     int       // GID is where they have the GID of an IPv4 address, or else their own.
 	GID6    int       // GID6 is where they have that of an IPv6 address.
+
+	infiniBand bool
 }
 
 // ModelEnv, if it is set, says that the devices are models of ConnectX cards (package hca),
@@ -74,11 +76,11 @@ func TheRig() Rig {
 	if names == "" && os.Getenv(GuestEnv) != "1" {
 		names = softDevices
 	}
-	return rigOf(names, sysfsNetdev)
+	return rigOf(names, sysfsNetdev, sysfsInfiniBand)
 }
 
 // rigOf makes the rig of the devices that are named.
-func rigOf(names string, netdev func(device string) string) Rig {
+func rigOf(names string, netdev func(device string) string, infiniBand func(device string) bool) Rig {
 	if names == "" || names == strings.Join(rxeRig.Devices[:], ",") {
 		return rxeRig
 	}
@@ -99,8 +101,12 @@ func rigOf(names string, netdev func(device string) string) Rig {
 	for i, d := range r.Devices {
 		r.Netdevs[i] = netdev(d)
 	}
+	r.infiniBand = infiniBand(first)
 	if r.Netdevs[0] != "" {
-		r.Addrs, r.GID, r.GID6 = guestAddrs, gidRoCE, gidRoCE6
+		r.Addrs = guestAddrs
+	}
+	if !r.infiniBand {
+		r.GID, r.GID6 = gidRoCE, gidRoCE6
 	}
 	return r
 }
@@ -114,8 +120,14 @@ func sysfsNetdev(device string) string {
 	return entries[0].Name()
 }
 
+// sysfsInfiniBand reports whether the first port of an RDMA device is on InfiniBand.
+func sysfsInfiniBand(device string) bool {
+	link, err := os.ReadFile("/sys/class/infiniband/" + device + "/ports/1/link_layer")
+	return err == nil && string(link) == "InfiniBand\n"
+}
+
 // InfiniBand reports whether the devices are on InfiniBand.
-func (r Rig) InfiniBand() bool { return r.Netdevs[0] == "" }
+func (r Rig) InfiniBand() bool { return r.infiniBand }
 
 // IWARP reports whether the devices are of iWARP, which knows reliable connections alone, set up
 // by the connection manager.
@@ -162,14 +174,6 @@ func NeedsLinks(tb testing.TB) {
 	Needs(tb, "links that can be added", rxeRig.Driver)
 }
 
-// NeedsEthernet skips a test that is about addresses and interfaces on InfiniBand.
-func NeedsEthernet(tb testing.TB) {
-	tb.Helper()
-	if r := TheRig(); r.InfiniBand() {
-		Skip(tb, &lacks{"Ethernet", r.Driver})
-	}
-}
-
 // NeedsCard skips a test that needs what only some modelled cards have, in words that say what.
 func NeedsCard(tb testing.TB, what string, has bool) {
 	tb.Helper()
@@ -183,6 +187,14 @@ func NeedsCard(tb testing.TB, what string, has bool) {
 func NeedsInfiniBand(tb testing.TB, what string) {
 	tb.Helper()
 	if r := TheRig(); !r.InfiniBand() {
+		Skip(tb, &lacks{what, r.Driver})
+	}
+}
+
+// NeedsRoCE skips a test that is about something which InfiniBand does not have, in words that say what.
+func NeedsRoCE(tb testing.TB, what string) {
+	tb.Helper()
+	if r := TheRig(); r.InfiniBand() {
 		Skip(tb, &lacks{what, r.Driver})
 	}
 }

@@ -248,19 +248,25 @@ func TestLeftOut(t *testing.T) {
 // loopback interface, and only in packages that make the devices.
 func TestSoftRig(t *testing.T) {
 	none := func(string) string { return "" }
+	ib := func(string) bool { return true }
+	ethernet := func(string) bool { return false }
 	for names, want := range map[string]Rig{
 		"":            rxeRig,
 		"rxe0,rxe1":   rxeRig,
 		"soft0,soft1": {Driver: "rxe", Soft: true, Devices: [2]string{"soft0", "soft1"}, Netdevs: [2]string{"lo", "lo"}, Addrs: [2]string{SoftAddr(0), SoftAddr(1)}, GID: 1, GID6: 2},
 		"soft7":       {Driver: "rxe", Soft: true, Devices: [2]string{"soft7", "soft7"}, Netdevs: [2]string{"lo", "lo"}, Addrs: [2]string{SoftAddr(0), SoftAddr(1)}, GID: 1, GID6: 2},
 		"siw0,siw1":   {Driver: "siw", Devices: [2]string{"siw0", "siw1"}, Netdevs: [2]string{"ve0", "ve1"}, Addrs: [2]string{"10.1.0.1", "10.1.0.2"}},
-		"mlx5_0":      {Driver: "mlx5", Devices: [2]string{"mlx5_0", "mlx5_0"}}, // on InfiniBand
+		"mlx5_0":      {Driver: "mlx5", Devices: [2]string{"mlx5_0", "mlx5_0"}, infiniBand: true},
 	} {
-		if got := rigOf(names, none); got != want {
+		if got := rigOf(names, none, ib); got != want {
 			t.Errorf("%q: %+v, want %+v", names, got, want)
 		}
 	}
-	if got := rigOf("mlx5_0,mlx5_1", func(device string) string { return "eth" + device[5:] }); got.Addrs != guestAddrs || got.Netdevs != [2]string{"eth0", "eth1"} || got.GID != gidRoCE {
+	netdev := func(device string) string { return "net" + device[5:] }
+	if got := rigOf("mlx5_0,mlx5_1", netdev, ib); got.Addrs != guestAddrs || !got.InfiniBand() || got.GID != 0 {
+		t.Errorf("ConnectX on InfiniBand with IPoIB: %+v", got)
+	}
+	if got := rigOf("mlx5_0,mlx5_1", netdev, ethernet); got.Addrs != guestAddrs || got.Netdevs != [2]string{"net0", "net1"} || got.GID != gidRoCE {
 		t.Errorf("ConnectX on Ethernet: %+v", got)
 	}
 	t.Setenv(DevicesEnv, "")
