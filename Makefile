@@ -34,7 +34,7 @@ test: $(BUILD)/run ## what proves most, in minutes: check, unit, each driver on 
 testall: $(BUILD)/run ## the other tests of every day
 	@$(RUN) -suite testall
 
-testlong: $(BUILD)/run ## before a release: tests in more ways, and in VMs with the race detector
+testlong: $(BUILD)/run ## before a release: tests in more ways, with more cards and kernels
 	@$(RUN) -suite testlong
 
 check: $(BUILD)/run ## gofmt, vet, staticcheck, tidy modules, other architectures and systems

@@ -94,9 +94,10 @@ func (c *config) hostSuites() []suite {
 			},
 		},
 		{
-			name: "race", doc: "the same under the race detector, where goroutines meet",
+			name: "race", doc: "tests that need no kernel under the race detector: the library on software devices, with the conformance tests; other packages",
 			steps: []step{
-				{name: "goverbs", alone: true, needs: gcc, env: append(cgo[:1:1], noSoft), host: words("go test -race ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/... ./tools/health ./tools/verbs/... ./test/hca/...")},
+				{name: "library", alone: true, needs: gcc, env: append(cgo[:1:1], noMemory), host: words("go test -race -timeout 30m ./netlinkrdma/... ./uverbs/... ./cm/... ./test/conformance")},
+				{name: "others", alone: true, needs: gcc, env: cgo, host: words("go test -race ./mmio/... ./tools/health ./tools/verbs/... ./test/hca/...")},
 				{name: "vmrun", dir: "tools/vmrun", alone: true, needs: gcc, env: cgo, host: words("go test -race -short ./...")},
 			},
 		},
@@ -229,14 +230,18 @@ func (c *config) suites() []suite {
 }
 
 // Groups are lists of suites that run in this order, in the short form. Test is what proves most; testall
-// is the rest of what runs every day; testlong repeats much of it in other ways, before a release. On rxe,
-// which software devices play, test has the kernel take commands in one way only, and the suite soft has
-// another.
+// is the rest of what runs every day; testlong, before a release, repeats much of it in other ways, and
+// tests the tools of the tests. On rxe, which software devices play, test has the kernel take commands in
+// one way only, and the suite soft has another.
 var groups = map[string][]string{
 	"test": {"check", "unit", "soft/auto", "soft/write", "soft/cm", "soft/sockets", "soft/rsocket", "siw/verbs", "rxe/cm", "rxe/verbs", "rxe/interop", "rxe/bare", "siw/mixed", "mlx5/ib"},
-	"testall": {"cross", "race", "rxe/write", "rxe/one", "soft/race", "soft/cmrace", "soft/losswrite", "soft/cmlosswrite", "abi", "benchonce", "costs", "sidebyside", "size", "mlx5/roce", "mlx5cm",
-		"vmtest", "perf", "hosts", "control", "cards", "softrxe", "softmlx5", "rsocket", "siw/interop", "flat", "traffic"},
-	"testlong": {"soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "racevm"},
+	"testall": {"cross/vet-arm64", "cross/build-windows-amd64", "cross/build-darwin-arm64", "race/library", "rxe/one", "soft/losswrite", "soft/cmlosswrite", "abi", "benchonce", "costs", "sidebyside",
+		"size", "mlx5/roce", "mlx5ip", "perf", "hosts", "control/ib", "control/programs", "cards/random-roce-control", "cards/random-roce", "softrxe/verbs", "softrxe/cm", "softrxe/walk",
+		"rsocket/rxe", "flat", "traffic"},
+	"testlong": {"cross/build-riscv64", "cross/build-darwin-amd64", "cross/vet-darwin", "cross/build-freebsd-amd64", "cross/build-freebsd-arm64", "cross/vet-freebsd", "cross/build-windows-arm64",
+		"cross/vet-windows", "race/others", "race/vmrun", "rxe/write", "soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "racevm",
+		"mlx5cm", "vmtest", "control/pyverbs", "control/ib-hosts", "control/programs-6.12", "cards/small-ib", "cards/vf-ib", "cards/late-roce", "softrxe/exchanges", "softrxe/programs",
+		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket/mlx5", "rsocket/siw", "siw/interop"},
 }
 
 // errSuite is the error of a name that no suite has.

@@ -70,8 +70,8 @@ func (c *config) mlx5Suites() []suite {
 }
 
 // controlSteps boots all of rdma-core's programs on one host, and two hosts. The short form does so with
-// InfiniBand, and has the programs that transfer and connect on the kernels that other suites do not
-// boot; newer kernels also have dma-bufs, and the card takes them.
+// InfiniBand, and has the programs that transfer and connect on other kernels; newer ones also have
+// dma-bufs, and the card takes them.
 func (c *config) controlSteps() []step {
 	alone := func(name, kernel, mode string) step {
 		return step{name: name, kernel: kernel, device: "mlx5,mode=" + mode, with: diags, env: []string{guest}, programs: test("control")}
@@ -87,21 +87,20 @@ func (c *config) controlSteps() []step {
 	if !c.short {
 		return []step{python, alone("roce", "", "roce"), hosts("roce-hosts", "", "roce"), alone("ib", "", "ib"), hosts("ib-hosts", "", "ib")}
 	}
-	steps := []step{python, alone("ib", "", "ib"), hosts("ib-hosts", "latest", "ib")}
-	for _, kernel := range []string{"6.1", "6.12", "latest"} {
-		if kernel == c.kernel {
-			continue
-		}
-		steps = append(steps, step{
-			name: "programs-" + kernel, kernel: kernel, device: "mlx5,mode=roce", with: diags,
+	programs := func(name, kernel string) step {
+		return step{
+			name: name, kernel: kernel, device: "mlx5,mode=roce", with: diags,
 			env: []string{guest, "GOVERBS_DEVICES=mlx5_0,mlx5_1"},
 			programs: []program{
 				only("control", "TestPingpong", "TestOnDemandPages", "TestPerftest", "TestConnectionManager"),
 				only("perf", "TestDMABufTraffic"),
 			},
-		})
+		}
 	}
-	return steps
+	return []step{
+		python, alone("ib", "", "ib"), hosts("ib-hosts", "latest", "ib"),
+		programs("programs", pick(c.kernel == "latest", "6.1", "latest")), programs("programs-6.12", "6.12"),
+	}
 }
 
 // card runs the tests of the verbs that have a mark on a card with a personality, see test/hca. Without a

@@ -1,10 +1,6 @@
 package main
 
-import (
-	"slices"
-
-	"github.com/goverbs/goverbs/test/testenv"
-)
+import "github.com/goverbs/goverbs/test/testenv"
 
 // softLoss are the faults of the steps that test the verbs with loss. A responder does not repeat a NAK that
 // ends the connection, so tests of errors need it.
@@ -13,6 +9,10 @@ const softLoss = "class=nak;loss=1%,reorder=1%,behind=3,seed=1"
 // cmLoss are the faults of the steps that test connections with loss, for all packets. The last packet of an
 // exchange that is lost costs 2 s, so each is in danger only where it is sent.
 const cmLoss = "direction=sent,loss=1%,reorder=1%,behind=3,seed=1"
+
+// noMemory leaves out tests of the use of memory: sync.Pool drops its contents under the race detector, and
+// delayed packets use memory.
+const noMemory = testenv.SkipTagsEnv + "=" + string(testenv.Memory)
 
 // softSuite has the tests of the verbs and of the connection manager on software devices (package
 // uverbs/soft), which need no VM. Each step gives commands to the devices in one way. The random walk goes all
@@ -38,25 +38,17 @@ func (c *config) softSuite() suite {
 		return on(name, driver, way, "./test/conformance", append([]string{"GOVERBS_WAYS=" + way}, env...)...)
 	}
 	cm := func(name, driver, way string, env ...string) step { return on(name, driver, way, "./cm", env...) }
-	racing := func(s step) step {
-		s.driver, s.alone, s.needs = "", true, []string{"gcc"}
-		s.host = slices.Insert(s.host, 3, "-race", "-timeout", "30m")
-		s.env = append(s.env, "CGO_ENABLED=1")
-		return s
-	}
-	noMemory := testenv.SkipTagsEnv + "=" + string(testenv.Memory) // sync.Pool drops its contents under the race detector, delayed packets use memory
 	lossy := func(name, driver, way string, env ...string) step {
 		return verbs(name, driver, way, append(env, testenv.SoftFaultsEnv+"="+softLoss, noMemory)...)
 	}
 	cmLossy := testenv.SoftFaultsEnv + "=" + cmLoss
 	return suite{
-		name: "soft", doc: "software devices on this machine: the verbs, over each way of giving commands, and connections, within the process and through sockets, also under the race detector and with lost packets",
+		name: "soft", doc: "software devices on this machine: the verbs, over each way of giving commands, and connections, within the process and through sockets, also with lost packets",
 		steps: []step{
 			verbs("auto", "soft", "auto"), verbs("ioctl", "soft", "ioctl", walk), verbs("write", "soft", "write", walk),
 			cm("cm", "soft", "auto"), cm("cmioctl", "soft", "ioctl"), cm("cmwrite", "soft", "write"),
 			on("rsocket", "", "auto", "./cm/rsocket"),
 			verbs("sockets", "soft-sockets", "auto", sockets, walk), cm("cmsockets", "soft-sockets", "auto", sockets),
-			racing(verbs("race", "", "auto", noMemory)), racing(cm("cmrace", "", "auto")),
 			lossy("loss", "soft", "auto"),
 			lossy("lossioctl", "soft-sockets", "ioctl", sockets, walk), cm("cmlossioctl", "soft-sockets", "ioctl", sockets, cmLossy),
 			lossy("losswrite", "soft-sockets", "write", sockets, walk), cm("cmlosswrite", "soft-sockets", "write", sockets, cmLossy),
