@@ -109,6 +109,27 @@ func TestPingpongTypes(t *testing.T) {
 	}
 }
 
+// TestPingpongLID plays with rdma-core's programs by LID, without GIDs, in both roles.
+func TestPingpongLID(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
+	testenv.Guest(t)
+	testenv.NeedsInfiniBand(t, "LIDs")
+	for _, typ := range []string{"rc", "uc", "ud", "srq"} {
+		ours, theirs := append(Verbs(), "--type", typ), []string{"ibv_" + typ + "_pingpong"}
+		for name, p := range map[string][2][]string{"server": {theirs, ours}, "client": {ours, theirs}} {
+			t.Run(theirs[0]+" as "+name, func(t *testing.T) {
+				r, err := Play(timed(t), p[0], p[1], "-n", "100", "-s", "1000")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if strings.Contains(r.Server+r.Client, "invalid data") || !strings.Contains(r.Server, "GID ::\n") || strings.Contains(r.Server+r.Client, "GID fe80") {
+					t.Errorf("data did not arrive, or not by LID:\n%s\n%s", r.Server, r.Client)
+				}
+			})
+		}
+	}
+}
+
 // TestPingpongXRC plays with rdma-core's ibv_xsrq_pingpong, in both roles.
 func TestPingpongXRC(t *testing.T) {
 	testenv.Guest(t)

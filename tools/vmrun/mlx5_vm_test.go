@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -94,6 +95,51 @@ func TestVMMlx5(t *testing.T) {
 	}) {
 		t.Errorf("report: %+v", cards)
 	}
+}
+
+// On InfiniBand with IPoIB one host, and two, have addresses on the cards' network devices. Two hosts have met
+// there, before their programs begin.
+func TestVMIPoIB(t *testing.T) {
+	needVM(t)
+	t.Parallel()
+	model := hca(t)
+	got := vmrun(t, "", "-device", "mlx5,mode=ipoib", "-hca", model, self(t), "role-addresses")
+	if want := "ib0 10.1.0.1/24 fd00:1::1/64\nib1 10.1.0.2/24 fd00:1::2/64\n"; got.Status != 0 || got.Stdout != want {
+		t.Errorf("%+v, want %q", got, want)
+	}
+	got = vmrun(t, "", "-hosts", "2", "-cpus", "1", "-device", "mlx5,mode=ipoib", "-hca", model, self(t), "role-addresses")
+	for _, want := range []string{"1: ib0 10.2.0.1/24 fd02::1/64\n", "2: ib0 10.2.0.2/24 fd02::2/64\n"} {
+		if got.Status != 0 || !strings.Contains(got.Stdout, want) || strings.Contains(got.Stdout, "eth0") {
+			t.Errorf("%+v, want %q", got, want)
+		}
+	}
+}
+
+// roleAddresses prints the global addresses of each network device that is up, but of the loopback device.
+func roleAddresses([]string) int {
+	all, err := net.Interfaces()
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	for _, i := range all {
+		addrs, err := i.Addrs()
+		if err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		if i.Flags&net.FlagLoopback != 0 || i.Flags&net.FlagRunning == 0 {
+			continue
+		}
+		line := i.Name
+		for _, a := range addrs {
+			if ip, ok := a.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() {
+				line += " " + a.String()
+			}
+		}
+		fmt.Println(line)
+	}
+	return 0
 }
 
 // What must not be done to a card fails the run, and stands in what is printed.
