@@ -2,6 +2,7 @@ package netlinkrdma
 
 import (
 	"errors"
+	"fmt"
 	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
@@ -11,6 +12,8 @@ import (
 const (
 	clientUverbs = "uverbs"  // ib_uverbs
 	clientCM     = "rdma_cm" // rdma_ucm
+	clientUMAD   = "umad"    // ib_umad
+	clientISSM   = "issm"    // ib_umad
 )
 
 // CharDev is a char device of the RDMA subsystem. It is a plain value.
@@ -18,7 +21,7 @@ type CharDev struct {
 	Name     string   // Name is the file name in /dev/infiniband, for example "uverbs0".
 	Major    uint32   // Major is the major device number; compare both with those of the opened file.
 	Minor    uint32   // Minor is the minor device number.
-	ABI      uint64   // ABI is the version of the driver's private data (uverbs) or of all commands (rdma_cm).
+	ABI      uint64   // ABI is the version of the driver's private data (uverbs) or of all commands (rdma_cm, umad, issm).
 	DriverID DriverID // DriverID is set for uverbs, if the driver reports it.
 }
 
@@ -40,6 +43,48 @@ func UverbsByName(name string) (Device, CharDev, error) { return system.uverbsBy
 // matches [errors.ErrUnsupported] if rdma_ucm is not loaded and the kernel could not load it.
 func CMDev() (CharDev, error) { return system.cmDev() }
 
+// UMADDev returns the char device for the management datagrams of a port; see package uverbs/umad. dev
+// must come from [Devices] or [DeviceByName]. The error matches [errors.ErrUnsupported] if ib_umad is
+// not loaded and the kernel could not load it, or if the port has no management datagrams. It matches
+// [io/fs.ErrNotExist] if the device no longer exists, or has no such port.
+func UMADDev(dev Device, port uint32) (CharDev, error) { return system.madDev(dev, port, clientUMAD) }
+
+// ISSMDev returns the char device of a port that a program opens to say that it is a subnet manager.
+// The kernel then sets IsSM in the port's capabilities until the file is closed. The errors are those
+// of [UMADDev]. Newer kernels have the device only for ports with an SMI; older ones have it for all.
+func ISSMDev(dev Device, port uint32) (CharDev, error) { return system.madDev(dev, port, clientISSM) }
+
+func (c *client) madDev(dev Device, port uint32, client string) (CharDev, error) {
+	e := &Error{Op: fmt.Sprintf("find %s device of port %d of", client, port), Device: dev.Name}
+	if !dev.FromSysfs && (port < 1 || port > dev.Ports) {
+		e.Err, e.Hint = noPort{}, fmt.Sprintf("allowed are ports 1 to %d", dev.Ports)
+		return CharDev{}, e
+	}
+	var cd CharDev
+	err := error(&unreachable{errNoIndex})
+	if !dev.FromSysfs {
+		cd, err = c.netlinkCharDev(client, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, dev.Index), u32Attr(abi.RDMA_NLDEV_ATTR_PORT_INDEX, port))
+	}
+	var u *unreachable
+	// Linux 6.1 fails with EOPNOTSUPP for every issm: it looks for the port where only the client of
+	// umad has it.
+	if errors.As(err, &u) || client == clientISSM && errors.Is(err, syscall.EOPNOTSUPP) {
+		var serr error
+		if cd, serr = sysfsMAD(c.sysfs, client, dev.Name, port); serr == nil {
+			return cd, nil
+		}
+		err = bothFailed(err, serr)
+	}
+	if err != nil {
+		e.Err = gone(err, dev.Index)
+		if errors.Is(err, errors.ErrUnsupported) {
+			e.Hint = "ib_umad not loaded (modprobe ib_umad), or the port has no " + client + " device"
+		}
+		return CharDev{}, explain(e)
+	}
+	return cd, nil
+}
+
 func (c *client) uverbsDev(dev Device) (CharDev, error) {
 	if dev.FromSysfs {
 		cd, err := sysfsUverbs(c.sysfs, dev.Name)
@@ -48,7 +93,7 @@ func (c *client) uverbsDev(dev Device) (CharDev, error) {
 		}
 		return cd, nil
 	}
-	cd, err := c.netlinkCharDev(clientUverbs, &dev.Index)
+	cd, err := c.netlinkCharDev(clientUverbs, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, dev.Index))
 	var u *unreachable
 	if errors.As(err, &u) {
 		var serr error
@@ -93,7 +138,7 @@ func (c *client) netlinkUverbs(name string) (d Device, cd CharDev, ok bool) {
 	}
 	for _, b := range replies {
 		if d, err = decodeDevice(b); err == nil && d.Name == name {
-			cd, err = s.charDev(clientUverbs, &d.Index)
+			cd, err = s.charDev(clientUverbs, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, d.Index))
 			d.DriverID = cd.DriverID
 			return d, cd, err == nil
 		}
@@ -102,7 +147,7 @@ func (c *client) netlinkUverbs(name string) (d Device, cd CharDev, ok bool) {
 }
 
 func (c *client) cmDev() (CharDev, error) {
-	cd, err := c.netlinkCharDev(clientCM, nil)
+	cd, err := c.netlinkCharDev(clientCM)
 	var u *unreachable
 	if errors.As(err, &u) {
 		var serr error
@@ -121,23 +166,19 @@ func (c *client) cmDev() (CharDev, error) {
 	return cd, nil
 }
 
-func (c *client) netlinkCharDev(client string, index *uint32) (CharDev, error) {
+func (c *client) netlinkCharDev(client string, of ...*rtAttr) (CharDev, error) {
 	s, err := c.open()
 	if err != nil {
 		return CharDev{}, err
 	}
 	defer s.close()
-	return s.charDev(client, index)
+	return s.charDev(client, of...)
 }
 
-// charDev asks for the char device of a kernel module, for the device with the given index, or for
-// all devices if index is nil. The kernel loads the module if it can, and otherwise fails with
-// EOPNOTSUPP.
-func (s *session) charDev(client string, index *uint32) (CharDev, error) {
-	attrs := []*rtAttr{stringAttr(abi.RDMA_NLDEV_ATTR_CHARDEV_TYPE, client)}
-	if index != nil {
-		attrs = append(attrs, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, *index))
-	}
+// charDev asks for the char device of a kernel module: for all devices, or for the device, and port of
+// it, that attributes name. The kernel loads the module if it can, and otherwise fails with EOPNOTSUPP.
+func (s *session) charDev(client string, of ...*rtAttr) (CharDev, error) {
+	attrs := append([]*rtAttr{stringAttr(abi.RDMA_NLDEV_ATTR_CHARDEV_TYPE, client)}, of...)
 	b, err := s.get(abi.RDMA_NLDEV_CMD_GET_CHARDEV, attrs...)
 	if err != nil {
 		return CharDev{}, err

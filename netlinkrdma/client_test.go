@@ -295,6 +295,38 @@ func TestUverbsDev(t *testing.T) {
 	}
 }
 
+func TestUMADDev(t *testing.T) {
+	dev := Device{Name: "mlx5_0", Index: 3, Ports: 2}
+	onSystem(t, func(r request) []datagram {
+		client := cString(r.attrs.attrs[abi.RDMA_NLDEV_ATTR_CHARDEV_TYPE])
+		if r.cmd != abi.RDMA_NLDEV_CMD_GET_CHARDEV || r.attrs.u32(abi.RDMA_NLDEV_ATTR_DEV_INDEX) != 3 ||
+			r.attrs.u32(abi.RDMA_NLDEV_ATTR_PORT_INDEX) != 2 {
+			t.Errorf("unexpected request %+v", r)
+		}
+		return r.one(charDevReply(client + "1"))
+	})
+	umad, err1 := UMADDev(dev, 2)
+	issm, err2 := ISSMDev(dev, 2)
+	if err := errors.Join(err1, err2); err != nil || umad.Name != "umad1" || issm.Name != "issm1" {
+		t.Errorf("%+v, %+v, %v", umad, issm, err)
+	}
+	for _, port := range []uint32{0, 3} {
+		if _, err := UMADDev(dev, port); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "ports 1 to 2") {
+			t.Errorf("port %d: %v", port, err)
+		}
+	}
+	for errno, want := range map[unix.Errno]error{unix.EOPNOTSUPP: errors.ErrUnsupported, unix.EINVAL: fs.ErrNotExist} {
+		c := fakeClient(t, func(r request) []datagram { return r.refuse(errno) })
+		c.sysfs = sysfsTree()
+		if _, err := c.madDev(dev, 2, clientUMAD); !errors.Is(err, want) {
+			t.Errorf("%v: %v", errno, err)
+		}
+		if cd, err := c.madDev(dev, 2, clientISSM); (err == nil) != (errno == unix.EOPNOTSUPP) || err == nil && cd.Name != "issm0" {
+			t.Errorf("issm, which kernels do not find: %+v, %v", cd, err)
+		}
+	}
+}
+
 func TestCMDev(t *testing.T) {
 	c := fakeClient(t, func(r request) []datagram {
 		if r.cmd != abi.RDMA_NLDEV_CMD_GET_CHARDEV || r.attrs.has(abi.RDMA_NLDEV_ATTR_DEV_INDEX) ||

@@ -138,7 +138,7 @@ func (c *client) netlinkDevices() ([]Device, error) {
 		}
 		// Only the char device has the driver ID. If there is none, or if the device was
 		// just removed, the driver stays unknown.
-		cd, err := s.charDev(clientUverbs, &devs[i].Index)
+		cd, err := s.charDev(clientUverbs, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, devs[i].Index))
 		var u *unreachable
 		if errors.As(err, &u) {
 			return nil, err

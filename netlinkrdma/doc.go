@@ -26,9 +26,9 @@
 //
 // # Char devices
 //
-// Commands for a device go to its uverbs char device, and commands for the connection manager to
-// rdma_cm. [UverbsDev] and [CMDev] return their names, device numbers and ABI versions, and ask the
-// kernel to load the modules.
+// Commands for a device go to its uverbs char device, management datagrams to the umad char device of a
+// port, and commands for the connection manager to rdma_cm. [UverbsDev], [UMADDev] and [CMDev] return
+// their names, device numbers and ABI versions, and ask the kernel to load the modules.
 //
 //	uverbs, err := netlinkrdma.UverbsDev(dev)
 //	f, err := os.OpenFile(uverbs.Path(), os.O_RDWR, 0)
@@ -103,7 +103,7 @@
 // # Without netlink
 //
 // If a sandbox forbids NETLINK_RDMA sockets, [Devices], [DeviceByName], [UverbsByName], [Ports],
-// [UverbsDev] and [CMDev] read /sys/class instead. Fields that sysfs does not have stay zero, and
+// [UverbsDev], [UMADDev], [ISSMDev] and [CMDev] read /sys/class instead. Fields that sysfs does not have stay zero, and
 // [Device.FromSysfs] is set. If the kernel answers over netlink, even with an error, sysfs is not
 // read.
 //

@@ -51,6 +51,13 @@ func (noDevice) Error() string { return "no such RDMA device" }
 
 func (noDevice) Is(target error) bool { return target == fs.ErrNotExist }
 
+// noPort is the cause if a device has no port with the given number.
+type noPort struct{}
+
+func (noPort) Error() string { return "no such port" }
+
+func (noPort) Is(target error) bool { return target == fs.ErrNotExist }
+
 var errBadName = errors.New("not a valid name")
 
 // explain adds a hint if the kernel could not be asked.

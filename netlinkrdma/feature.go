@@ -78,9 +78,6 @@ func (f feature) missing(dev Device, err error) error {
 // errNoIndex is the cause when a Device was listed from sysfs.
 var errNoIndex = errors.New("the device was read from sysfs, which does not have its index")
 
-// errBadPort is the cause when a device has no such port.
-var errBadPort = errors.New("no such port")
-
 // command is a command for one device.
 type command struct {
 	op   string // for errors, as in Error.Op
@@ -98,7 +95,7 @@ func (c *client) run(cmd command, do func(s *session, index uint32) error) error
 		e.Err = errNoIndex
 		return e
 	case cmd.port != nil && (*cmd.port < 1 || *cmd.port > cmd.dev.Ports):
-		e.Err = errBadPort
+		e.Err = noPort{}
 		e.Hint = fmt.Sprintf("port %d, allowed are 1 to %d", *cmd.port, cmd.dev.Ports)
 		return e
 	}

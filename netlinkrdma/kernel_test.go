@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
@@ -162,8 +163,8 @@ func TestKernelCharDevs(t *testing.T) {
 // A module that is not there is the error that the hints are about.
 func TestKernelNoSuchCharDev(t *testing.T) {
 	needKernel(t)
-	for _, index := range []*uint32{nil, new(uint32)} {
-		cd, err := system.netlinkCharDev("goverbs_none", index)
+	for _, of := range [][]*rtAttr{nil, {u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, 0)}} {
+		cd, err := system.netlinkCharDev("goverbs_none", of...)
 		if !errors.Is(err, unix.EOPNOTSUPP) {
 			t.Errorf("%+v, %v, want EOPNOTSUPP", cd, err)
 		}
@@ -193,6 +194,11 @@ func TestKernelSysfsAgrees(t *testing.T) {
 		sysUverbs, sysErr := blind.uverbsDev(d)
 		if uverbs != sysUverbs || err != nil || sysErr != nil {
 			t.Errorf("uverbs of %s: %+v, %v; %+v, %v", d.Name, uverbs, err, sysUverbs, sysErr)
+		}
+		umad, err := UMADDev(d, 1)
+		sysUMAD, sysErr := blind.madDev(d, 1, clientUMAD)
+		if umad != sysUMAD || umad.ABI != 5 || err != nil || sysErr != nil {
+			t.Errorf("umad of %s: %+v, %v; %+v, %v", d.Name, umad, err, sysUMAD, sysErr)
 		}
 	}
 	cm, err := CMDev()
@@ -234,6 +240,9 @@ func TestKernelWithoutSysfs(t *testing.T) {
 				t.Errorf("%s: ports %+v, %v", d.Name, ports, err)
 			}
 			if _, err := UverbsDev(d); err != nil {
+				t.Error(err)
+			}
+			if _, err := UMADDev(d, 1); err != nil {
 				t.Error(err)
 			}
 		}

@@ -141,7 +141,7 @@ func TestBadPort(t *testing.T) {
 	c := fakeClient(t, refusing(unix.EIO))
 	for _, port := range []uint32{0, 3} {
 		_, err := c.portCounters(fakeRXE, port)
-		if !errors.Is(err, errBadPort) || !strings.Contains(err.Error(), "allowed are 1 to 2") {
+		if !errors.Is(err, noPort{}) || !strings.Contains(err.Error(), "allowed are 1 to 2") {
 			t.Errorf("port %d: %v", port, err)
 		}
 	}

@@ -123,7 +123,7 @@ func TestKernelResources(t *testing.T) {
 			t.Errorf("%s that is not there: %v, want fs.ErrNotExist", what, err)
 		}
 	}
-	if err := second(QPByNum(dev, 2, 1)); !errors.Is(err, errBadPort) {
+	if err := second(QPByNum(dev, 2, 1)); !errors.Is(err, noPort{}) {
 		t.Errorf("port 2: %v", err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 const (
 	sysfsDeviceClass = "class/infiniband"
 	sysfsUverbsClass = "class/infiniband_verbs"
+	sysfsMADClass    = "class/infiniband_mad"
 	sysfsCMDir       = "class/misc/rdma_cm"
 	sysfsNetClass    = "class/net"
 )
@@ -267,18 +268,44 @@ func sysfsUverbs(fsys fs.FS, dev string) (CharDev, error) {
 	return CharDev{}, fmt.Errorf("no entry in %s belongs to %s: %w", sysfsUverbsClass, dev, errors.ErrUnsupported)
 }
 
+// sysfsMAD finds the device of a client, umad or issm, for a port of an RDMA device.
+func sysfsMAD(fsys fs.FS, client, dev string, port uint32) (CharDev, error) {
+	entries, err := fs.ReadDir(fsys, sysfsMADClass)
+	if errors.Is(err, fs.ErrNotExist) {
+		return CharDev{}, fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
+	}
+	if err != nil {
+		return CharDev{}, err
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), client) {
+			continue // of the other client, or abi_version
+		}
+		d := sysfsDir{fsys: fsys, dir: path.Join(sysfsMADClass, e.Name())}
+		if d.optional("ibdev") != dev || d.number("port", 32) != uint64(port) && d.err == nil {
+			continue
+		}
+		class := sysfsDir{fsys: fsys, dir: sysfsMADClass}
+		cd := CharDev{Name: e.Name(), ABI: class.number("abi_version", 64)}
+		cd.Major, cd.Minor = d.devNumber()
+		return cd, errors.Join(d.err, class.err)
+	}
+	return CharDev{}, fmt.Errorf("no %s in %s belongs to port %d of %s: %w", client, sysfsMADClass, port, dev, errors.ErrUnsupported)
+}
+
 func sysfsCM(fsys fs.FS) (CharDev, error) {
 	return sysfsCharDev(&sysfsDir{fsys: fsys, dir: sysfsCMDir})
 }
 
-// sysfsCharDev reads the device number, "231:192", and the ABI version.
+// sysfsCharDev reads the device number and the ABI version.
 func sysfsCharDev(d *sysfsDir) (CharDev, error) {
-	major, minor, _ := strings.Cut(d.text("dev"), ":")
-	cd := CharDev{
-		Name:  path.Base(d.dir),
-		Major: uint32(d.parse("dev", major, 32)),
-		Minor: uint32(d.parse("dev", minor, 32)),
-		ABI:   d.number("abi_version", 64),
-	}
+	cd := CharDev{Name: path.Base(d.dir), ABI: d.number("abi_version", 64)}
+	cd.Major, cd.Minor = d.devNumber()
 	return cd, d.err
+}
+
+// devNumber reads a device number, "231:192".
+func (d *sysfsDir) devNumber() (major, minor uint32) {
+	first, second, _ := strings.Cut(d.text("dev"), ":")
+	return uint32(d.parse("dev", first, 32)), uint32(d.parse("dev", second, 32))
 }

@@ -57,6 +57,16 @@ func sysfsTree() fstest.MapFS {
 		"class/infiniband_verbs/uverbs1/ibdev":            "rxe0\n",
 		"class/infiniband_verbs/uverbs1/dev":              "231:193\n",
 		"class/infiniband_verbs/uverbs1/abi_version":      "2\n",
+		"class/infiniband_mad/abi_version":                "5\n",
+		"class/infiniband_mad/umad0/ibdev":                "mlx5_0\n",
+		"class/infiniband_mad/umad0/port":                 "2\n",
+		"class/infiniband_mad/umad0/dev":                  "231:0\n",
+		"class/infiniband_mad/umad1/ibdev":                "mlx5_0\n",
+		"class/infiniband_mad/umad1/port":                 "10\n",
+		"class/infiniband_mad/umad1/dev":                  "231:1\n",
+		"class/infiniband_mad/issm0/ibdev":                "mlx5_0\n",
+		"class/infiniband_mad/issm0/port":                 "2\n",
+		"class/infiniband_mad/issm0/dev":                  "231:64\n",
 		"class/misc/rdma_cm/dev":                          "10:58\n",
 		"class/misc/rdma_cm/abi_version":                  "4\n",
 	} {
@@ -154,6 +164,44 @@ func TestSysfsCharDevs(t *testing.T) {
 	}
 }
 
+func TestSysfsMADDevs(t *testing.T) {
+	c := deafClient(unix.EACCES, sysfsTree())
+	for _, tt := range []struct {
+		client string
+		port   uint32
+		want   CharDev
+	}{
+		{clientUMAD, 2, CharDev{Name: "umad0", Major: 231, ABI: 5}},
+		{clientUMAD, 10, CharDev{Name: "umad1", Major: 231, Minor: 1, ABI: 5}},
+		{clientISSM, 2, CharDev{Name: "issm0", Major: 231, Minor: 64, ABI: 5}},
+	} {
+		for _, dev := range []Device{{Name: "mlx5_0", Ports: 10}, {Name: "mlx5_0", FromSysfs: true}} {
+			cd, err := c.madDev(dev, tt.port, tt.client)
+			if diff := cmp.Diff(tt.want, cd); err != nil || diff != "" {
+				t.Errorf("%s of port %d: %v\n%s", tt.client, tt.port, err, diff)
+			}
+		}
+	}
+	for _, tt := range []struct {
+		client, dev string
+		port        uint32
+	}{{clientISSM, "mlx5_0", 10}, {clientUMAD, "iw0", 1}} {
+		if _, err := c.madDev(Device{Name: tt.dev, FromSysfs: true}, tt.port, tt.client); !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("%s of port %d of %s: %v", tt.client, tt.port, tt.dev, err)
+		}
+	}
+	tree := sysfsTree()
+	for name := range tree {
+		if strings.HasPrefix(name, sysfsMADClass) {
+			delete(tree, name)
+		}
+	}
+	_, err := deafClient(unix.EACCES, tree).madDev(Device{Name: "mlx5_0", FromSysfs: true}, 2, clientUMAD)
+	if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "modprobe ib_umad") {
+		t.Errorf("without ib_umad: %v", err)
+	}
+}
+
 // Whatever is broken or missing is an error that names the file.
 func TestSysfsErrors(t *testing.T) {
 	for name, content := range map[string]string{
@@ -168,6 +216,9 @@ func TestSysfsErrors(t *testing.T) {
 		"class/net/ve0/ifindex":                      "-3\n",
 		"class/infiniband_verbs/uverbs1/dev":         "231\n",
 		"class/infiniband_verbs/uverbs1/abi_version": "\n",
+		"class/infiniband_mad/umad0/dev":             "231\n",
+		"class/infiniband_mad/umad0/port":            "two\n",
+		"class/infiniband_mad/abi_version":           "\n",
 		"class/misc/rdma_cm/dev":                     ":\n",
 	} {
 		tree := sysfsTree()
@@ -178,8 +229,9 @@ func TestSysfsErrors(t *testing.T) {
 		_, vePortErr := c.ports(Device{Name: "rxe0", FromSysfs: true})
 		_, uverbsErr := c.uverbsDev(Device{Name: "rxe0", FromSysfs: true})
 		_, cmErr := c.cmDev()
+		_, madErr := c.madDev(Device{Name: "mlx5_0", FromSysfs: true}, 2, clientUMAD)
 		file := strings.Replace(name, "/one/state", "", 1)
-		if err := errors.Join(devErr, portErr, vePortErr, uverbsErr, cmErr); !strings.Contains(fmtError(err), file) {
+		if err := errors.Join(devErr, portErr, vePortErr, uverbsErr, cmErr, madErr); !strings.Contains(fmtError(err), file) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
