@@ -14,7 +14,7 @@ import (
 var modules = []string{"", "tools/vmrun", "test/grpc", "test/websocket"}
 
 // abiPackages hold the structures of the kernel's interface.
-const abiPackages = "./uverbs/internal/abi ./uverbs/soft/internal/abi ./mmio/rxe/internal/abi ./mmio/mlx5/internal/abi ./mmio/siw/internal/abi ./netlinkrdma/internal/abi ./cm/internal/abi"
+const abiPackages = "./uverbs/internal/abi ./uverbs/soft/internal/abi ./uverbs/umad/internal/abi ./mmio/rxe/internal/abi ./mmio/mlx5/internal/abi ./mmio/siw/internal/abi ./netlinkrdma/internal/abi ./cm/internal/abi"
 
 // checkABI holds the generated files against the headers of the newest kernel that Debian has, and of
 // its stable release.
