@@ -113,6 +113,7 @@ var mayImport = []struct {
 	{"uverbs/internal/inproc", []string{"uverbs/internal/kernel"}},
 	// The software device plays the kernel: it has neither uverbs nor the program's side of rxe.
 	{"uverbs/soft", []string{"mmio", "uverbs/internal/abi", "uverbs/internal/kernel", "uverbs/internal/inproc", "uverbs/soft/gsi", "uverbs/soft/internal"}},
+	{"uverbs/umad", []string{"netlinkrdma", "uverbs/umad/internal", "uverbs/umad/mad"}},
 	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/internal", "uverbs/soft", "uverbs/soft/gsi"}},
 	{"cm/rsocket", []string{"cm", "uverbs"}},
 	{"cm", []string{"uverbs", "uverbs/soft/gsi", "netlinkrdma", "cm/internal"}},
@@ -121,11 +122,11 @@ var mayImport = []struct {
 	{"test/hca/vfiouser", nil},
 	{"test/hca", []string{"test/hca", "test/hca/engine", "test/hca/prm", "test/hca/vfiouser"}},
 	{"test/testenv", nil},
-	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/soft", "cm", "cm/rsocket", "test"}},
+	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/soft", "uverbs/umad", "uverbs/umad/mad", "cm", "cm/rsocket", "test"}},
 	{"tools/vmrun", []string{"tools/vmrun"}},
 	{"tools/abigen", nil},
 	{"tools/health", []string{"netlinkrdma", "uverbs", "uverbs/soft", "cm"}},
-	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/soft", "cm", "tools", "tools/health", "tools/verbs/internal"}},
+	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/soft", "uverbs/umad", "uverbs/umad/mad", "cm", "tools", "tools/health", "tools/verbs/internal"}},
 }
 
 // TestImports reads the import graph.
@@ -150,6 +151,9 @@ func TestImports(t *testing.T) {
 		}
 		if f.test() && f.pkg() == "cm/rsocket" { // makes the software devices of the rig
 			allowed = append(allowed, "uverbs/soft")
+		}
+		if f.test() && f.pkg() == "uverbs/umad" { // is the peer of rdma-core's programs
+			allowed = append(allowed, "test/program")
 		}
 		if f.pkg() == "uverbs/soft" && f.ast.Name.Name == "soft_test" { // shows and tests what programs see
 			allowed = append(allowed, "uverbs", "cm")

@@ -1,0 +1,287 @@
+package umad
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs/umad/mad"
+)
+
+// AgentOptions describe an agent.
+type AgentOptions struct {
+	// Class is the management class of the agent's MADs.
+	Class mad.Class
+
+	// Methods are those of the requests that the agent serves, see [Agent.Receive]. Without any it only
+	// sends. No other agent on the port, of this or another program, can serve the same method of the
+	// class.
+	Methods []mad.Method
+	OUI     uint32 // OUI identifies the vendor; an agent that serves a vendor class must have it.
+	RMPP    bool   // RMPP says that messages can have several packets; it is always so for ClassSA.
+
+	Window  int           // Window is how many requests are outstanding at most; 0 means 16.
+	Timeout time.Duration // Timeout is how long the answer to each try may take; 0 means 1 s.
+	Tries   int           // Tries is how often a request is sent if no answer comes; 0 means 3.
+}
+
+// withDefaults replaces zeros.
+func (o AgentOptions) withDefaults() AgentOptions {
+	if o.Window <= 0 {
+		o.Window = 16
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = time.Second
+	}
+	if o.Tries <= 0 {
+		o.Tries = 3
+	}
+	return o
+}
+
+// maxRequests is how many requests of others an agent keeps until they are received.
+const maxRequests = 64
+
+// Agent sends the requests of a management class and serves those of others. Its methods can be called
+// concurrently.
+type Agent struct {
+	port   *Port
+	id     uint32
+	o      AgentOptions
+	window chan struct{} // has an element for each request that is outstanding
+
+	mu      sync.Mutex
+	waiting map[uint32]chan *Message // by the lower half of the transaction ID
+	lastTID uint32
+
+	requests chan *Message
+	closed   chan struct{}
+	once     sync.Once
+}
+
+// deliver hands a message to the call that waits for it. It never blocks: a message is dropped if no call
+// waits for it or the queue is full, as the network may drop it.
+func (a *Agent) deliver(m *Message) {
+	if len(m.MAD) < mad.HeaderSize {
+		return
+	}
+	to := a.requests
+	if method := mad.Method(m.MAD[3]); m.TimedOut || method&mad.MethodResponse != 0 || method == mad.MethodTrapRepress {
+		a.mu.Lock()
+		to = a.waiting[binary.BigEndian.Uint32(m.MAD[12:])] // nil if no call waits for it
+		a.mu.Unlock()
+	}
+	select {
+	case to <- m:
+	default:
+	}
+}
+
+// expect returns a transaction ID and the channel for what comes with it.
+func (a *Agent) expect() (tid uint32, answers chan *Message) {
+	answers = make(chan *Message, 2) // a time-out, and the answer that comes all the same
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for {
+		a.lastTID++
+		if _, taken := a.waiting[a.lastTID]; !taken && a.lastTID != 0 {
+			a.waiting[a.lastTID] = answers
+			return a.lastTID, answers
+		}
+	}
+}
+
+// forget drops what comes with a transaction ID from now on.
+func (a *Agent) forget(tid uint32) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.waiting, tid)
+}
+
+// Do sends a request and returns the answer. It chooses the transaction ID. If the answer reports an
+// error, Do returns the answer together with the error, a [*mad.StatusError] or a [*mad.RMPPError].
+//
+// A request without an answer in time is sent again; after the last try Do fails with a
+// [*TimeoutError]. If ctx ends first, the error is that of ctx.
+func (a *Agent) Do(ctx context.Context, to Addr, req *mad.Packet) (*mad.Packet, error) {
+	if err := a.enter(ctx, req); err != nil {
+		return nil, err
+	}
+	defer func() { <-a.window }()
+	tid, answers := a.expect()
+	defer a.forget(tid)
+	p := *req
+	p.TID = uint64(tid)
+	m, err := a.message(to, &p)
+	if err != nil {
+		return nil, err
+	}
+	m.Timeout = a.o.Timeout
+	start := time.Now()
+	for try := 1; try <= a.o.Tries; try++ {
+		// The transport refuses a transaction ID that is in use. That happens if it was slow to report
+		// that the last try has failed; then that try goes on.
+		if err := a.port.transport.Send(m); err != nil && (try == 1 || !errors.Is(err, syscall.EINVAL)) {
+			return nil, a.port.err(fmt.Sprintf("send %v to %v", req, m.Addr), err)
+		}
+		answer, err := a.await(ctx, answers, &p)
+		if answer != nil || err != nil {
+			return answer, err
+		}
+	}
+	return nil, &TimeoutError{a.port.device, a.port.number, m.Addr, req.String(), time.Since(start), a.o.Tries}
+}
+
+// message encodes a MAD. The QP of the agent must be that of its class.
+func (a *Agent) message(to Addr, p *mad.Packet) (*Message, error) {
+	if p.Class.SMP() != a.o.Class.SMP() {
+		return nil, a.port.err(fmt.Sprintf("send %v by an agent of class %#02x, which has another QP", p, uint8(a.o.Class)), syscall.EINVAL)
+	}
+	b, err := p.Marshal()
+	return &Message{Agent: a.id, Addr: to.forClass(p.Class), MAD: b}, err
+}
+
+// enter waits until a request may be sent.
+func (a *Agent) enter(ctx context.Context, req *mad.Packet) error {
+	if err := context.Cause(ctx); err != nil {
+		return a.stopped(req, err)
+	}
+	select {
+	case <-a.closed:
+		return a.stopped(req, os.ErrClosed)
+	case <-a.port.done:
+		return a.port.reason
+	default:
+	}
+	select {
+	case a.window <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return a.stopped(req, context.Cause(ctx))
+	case <-a.closed:
+		return a.stopped(req, os.ErrClosed)
+	case <-a.port.done:
+		return a.port.reason
+	}
+}
+
+// grace is how much longer an agent waits than the transport. The kernel says nothing about a MAD that
+// it could not send.
+func (a *Agent) grace() time.Duration { return a.o.Timeout/4 + 100*time.Millisecond }
+
+// await waits for the answer to one try. It returns neither an answer nor an error if none comes.
+func (a *Agent) await(ctx context.Context, answers chan *Message, req *mad.Packet) (*mad.Packet, error) {
+	timer := time.NewTimer(a.o.Timeout + a.grace())
+	defer timer.Stop()
+	for {
+		select {
+		case m := <-answers:
+			if m.TimedOut {
+				return nil, nil
+			}
+			p, err := mad.Parse(m.MAD)
+			if err != nil {
+				return nil, a.port.err(fmt.Sprintf("answer to %v", req), err)
+			}
+			if p.Class != req.Class || p.Attribute != req.Attribute {
+				continue // an answer to something else
+			}
+			return p, p.Err()
+		case <-timer.C:
+			return nil, nil
+		case <-ctx.Done():
+			return nil, a.stopped(req, context.Cause(ctx))
+		case <-a.closed:
+			return nil, a.stopped(req, os.ErrClosed)
+		case <-a.port.done:
+			return nil, a.port.reason
+		}
+	}
+}
+
+// stopped returns the error of a call that ends early.
+func (a *Agent) stopped(req *mad.Packet, cause error) error {
+	op := "receive"
+	if req != nil {
+		op = req.String()
+	}
+	return a.port.err(op, cause)
+}
+
+// Query sends a request as [Agent.Do] does, and decodes the answer's attribute.
+func (a *Agent) Query(ctx context.Context, to Addr, req *mad.Packet, answer mad.Attribute) error {
+	p, err := a.Do(ctx, to, req)
+	if err != nil {
+		return err
+	}
+	return p.Decode(answer)
+}
+
+// Send sends a MAD to which no answer is expected, such as an answer or a trap.
+func (a *Agent) Send(to Addr, p *mad.Packet) error {
+	m, err := a.message(to, p)
+	if err != nil {
+		return err
+	}
+	if err := a.port.transport.Send(m); err != nil {
+		return a.port.err(fmt.Sprintf("send %v to %v", p, m.Addr), err)
+	}
+	return nil
+}
+
+// Receive returns the next request for one of the methods that the agent serves, and where it comes
+// from. Requests are dropped while 64 are waiting, and if they are malformed.
+func (a *Agent) Receive(ctx context.Context) (*mad.Packet, Addr, error) {
+	for {
+		select {
+		case m := <-a.requests:
+			if p, err := mad.Parse(m.MAD); err == nil {
+				return p, m.Addr, nil
+			}
+		case <-ctx.Done():
+			return nil, Addr{}, a.stopped(nil, context.Cause(ctx))
+		case <-a.closed:
+			return nil, Addr{}, a.stopped(nil, os.ErrClosed)
+		case <-a.port.done:
+			return nil, Addr{}, a.port.reason
+		}
+	}
+}
+
+// Serve answers requests until it fails or ctx ends. It calls answer for each, one after the other, and
+// sends what that returns, unless it is nil. An answer normally begins as [mad.Packet.Reply].
+func (a *Agent) Serve(ctx context.Context, answer func(req *mad.Packet, from Addr) *mad.Packet) error {
+	for {
+		req, from, err := a.Receive(ctx)
+		if err != nil {
+			return err
+		}
+		if p := answer(req, from); p != nil {
+			if err := a.Send(from, p); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// Close ends the agent. Calls that wait return [os.ErrClosed].
+func (a *Agent) Close() (err error) {
+	a.once.Do(func() {
+		close(a.closed)
+		a.port.mu.Lock()
+		defer a.port.mu.Unlock()
+		delete(a.port.agents, a.id)
+		if a.port.closed {
+			return // and with it the agents
+		}
+		if e := a.port.transport.Unregister(a.id); e != nil {
+			err = a.port.err("unregister agent", e)
+		}
+	})
+	return err
+}

@@ -1,0 +1,46 @@
+// Package umad sends and receives InfiniBand management datagrams (MADs) through
+// /dev/infiniband/umadN, without libibumad. Package mad encodes and decodes them.
+//
+// # Ports and agents
+//
+// [Open] opens a port of an RDMA device. [Port.Register] makes an [Agent], which sends the requests of
+// one management class and gets the answers to them, or serves the requests of others:
+//
+//	port, err := umad.Open("mlx5_0", 1)
+//	agent, err := port.Register(umad.AgentOptions{Class: mad.ClassSubnLID})
+//	var info mad.PortInfo
+//	err = agent.Query(ctx, umad.Addr{LID: 2}, mad.NewSMP(mad.MethodGet, mad.AttrPortInfo, 0), &info)
+//
+// Subnet management (classes 0x01 and 0x81) uses QP0, which only InfiniBand ports with a subnet
+// management interface (SMI) have. RoCE ports and most virtual functions have QP1 only. With RoCE an
+// [Addr] needs a GID instead of a LID, an IPv6 one: the kernel does not match answers that come over IPv4.
+//
+// The file has mode 0600 by default, so a program needs root or a udev rule. A port that is not active
+// yet can be opened too; that is how a subnet manager configures it.
+//
+// # Requests
+//
+// [Agent.Do] sends a request and returns its answer. Any number of goroutines can call it at once; up to
+// [AgentOptions].Window requests are outstanding, since switches drop those that arrive faster than they
+// can process them. A request that is not answered is sent again, see [AgentOptions].
+//
+// Answers of the subnet administrator of any length arrive whole: the kernel assembles them (RMPP). The
+// time limit of a request covers all packets of its answer. The kernel does not report that the peer
+// aborted such an answer; the request then times out.
+//
+// # Errors
+//
+//   - [*Error] reports a failed call, with a hint. It unwraps to its cause.
+//   - [ErrNoQP0]: the port has no QP0. The error also matches [errors.ErrUnsupported].
+//   - [ErrDeviceRemoved]: the device was removed; only Close still works.
+//   - [*TimeoutError]: a request was not answered. It matches [os.ErrDeadlineExceeded].
+//   - [*mad.StatusError] and [*mad.RMPPError]: the answer reports an error.
+//   - [io/fs.ErrNotExist]: there is no such device or port. [io/fs.ErrPermission]: the file may not be
+//     opened. [errors.ErrUnsupported]: module ib_umad is not loaded, or the port has no MADs at all.
+//   - [os.ErrClosed]: the agent or port was closed.
+//
+// # Not supported
+//
+// Sending messages of several packets, following a redirection to another agent, and ports of several
+// planes whose QP0 belongs to another device.
+package umad

@@ -1,0 +1,97 @@
+package umad
+
+import (
+	"os"
+	"sync"
+
+	"github.com/goverbs/goverbs/uverbs/umad/mad"
+)
+
+// Port is an open port for MADs. Its methods can be called concurrently.
+type Port struct {
+	device    string
+	number    int
+	transport Transport
+
+	mu     sync.Mutex
+	agents map[uint32]*Agent
+	closed bool
+
+	done   chan struct{} // closed when nothing arrives any more
+	reason error         // why; valid once done is closed
+}
+
+// NewPort returns the port that a transport leads to. The name of the device and the number of the port
+// are for errors. Closing the port closes the transport.
+func NewPort(device string, number int, t Transport) *Port {
+	p := &Port{device: device, number: number, transport: t, agents: map[uint32]*Agent{}, done: make(chan struct{})}
+	go p.receive()
+	return p
+}
+
+// Device returns the name of the RDMA device and the number of the port.
+func (p *Port) Device() (name string, port int) { return p.device, p.number }
+
+// receive hands messages to the agents until the transport fails or is closed.
+func (p *Port) receive() {
+	for {
+		m, err := p.transport.Receive()
+		if err != nil {
+			p.reason = p.err("receive", err)
+			close(p.done)
+			return
+		}
+		p.mu.Lock()
+		a := p.agents[m.Agent]
+		p.mu.Unlock()
+		if a != nil {
+			a.deliver(m)
+		}
+	}
+}
+
+// Register makes an agent. Close it when it is no longer needed; a port of the kernel can have 32 at a
+// time. The error matches [ErrNoQP0] if the class is one of subnet management and the port does not
+// support it.
+func (p *Port) Register(o AgentOptions) (*Agent, error) {
+	o = o.withDefaults()
+	r := Registration{QPN: 1, Version: o.Class.Version(), Methods: o.Methods, OUI: o.OUI, RMPP: o.RMPP || o.Class == mad.ClassSA}
+	if o.Class.SMP() {
+		r.QPN = 0
+	}
+	if len(o.Methods) > 0 {
+		r.Class = o.Class
+	}
+	a := &Agent{
+		port: p, o: o, window: make(chan struct{}, o.Window), waiting: map[uint32]chan *Message{},
+		requests: make(chan *Message, maxRequests), closed: make(chan struct{}),
+	}
+	p.mu.Lock() // held so that receive finds the agent
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, p.err("register agent", os.ErrClosed)
+	}
+	var err error
+	if a.id, err = p.transport.Register(r); err != nil {
+		return nil, p.registerErr(r, err)
+	}
+	p.agents[a.id] = a
+	return a, nil
+}
+
+// Close closes the port and its agents. Calls that wait return [os.ErrClosed].
+func (p *Port) Close() error {
+	p.mu.Lock()
+	closed := p.closed
+	p.closed = true
+	p.mu.Unlock()
+	if closed {
+		return nil
+	}
+	err := p.transport.Close()
+	<-p.done
+	if err != nil {
+		return p.err("close", err)
+	}
+	return nil
+}
