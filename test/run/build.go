@@ -26,6 +26,7 @@ var testPackages = map[string]string{
 	"rstream":     "test/rstream",
 	"rxe":         "mmio/rxe",
 	"softrxe":     "test/softrxe",
+	"umad":        "uverbs/umad",
 	"uverbs":      "uverbs",
 	"websocket":   "test/websocket",
 }

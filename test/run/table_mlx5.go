@@ -24,12 +24,13 @@ func (c *config) mlx5Suites() []suite {
 				{
 					name: "roce", driver: "mlx5-roce", alone: true, device: "mlx5,mode=roce",
 					env:      append(model[:3:3], walk, pick(c.short, "GOVERBS_WAYS=auto", "GOVERBS_WAYS=auto,write")),
-					programs: test("conformance"),
+					programs: test("conformance", "umad"),
 				},
 				{
 					name: "ib", driver: "mlx5-ib", alone: true, device: "mlx5,mode=ib",
 					env:  append(model[:3:3], walk, pick(c.short, "GOVERBS_WAYS=write", "GOVERBS_WAYS=ioctl,write")),
-					skip: anyLink, programs: append(test("conformance"), program{name: "cm.test", run: "^TestGID"}),
+					with: diags, // for ibping
+					skip: anyLink, programs: append(test("conformance", "umad"), program{name: "cm.test", run: "^TestGID"}),
 				},
 			},
 		},
@@ -53,8 +54,8 @@ func (c *config) mlx5Suites() []suite {
 			name: "mlx5ip", doc: "connections and rdma-core's programs with IP over InfiniBand, on a modelled ConnectX",
 			steps: []step{{
 				driver: "mlx5-ipoib", device: "mlx5,mode=ipoib", flags: []string{"-module", "veth", "-timeout", "20m"},
-				with: diags, bin: []string{"verbs"}, env: append(model[:3:3], "VERBS=/bin/verbs"),
-				skip: anyCard, programs: test("cm", "classic", "interop"),
+				with: diags, bin: []string{"verbs"}, env: append(model[:3:3], "VERBS=/bin/verbs", "GOVERBS_SM=1"),
+				skip: anyCard, programs: test("cm", "classic", "interop", "umad"),
 			}},
 		},
 		{name: "control", doc: "rdma-core's programs on a modelled ConnectX: what fails there is the model's fault", steps: c.controlSteps()},

@@ -39,7 +39,7 @@ func (c *config) rxeSuite() suite {
 		name: "verbs", driver: "rxe", path: "auto", bin: []string{"verbs"},
 		flags: []string{"-file", "../../uverbs/testdata:testdata"},
 		env:   append(env[:len(env):len(env)], "GOVERBS_WAYS=auto"),
-		programs: append(test("mmio", "rxe", "uverbs", "netlinkrdma", "conformance"),
+		programs: append(test("mmio", "rxe", "uverbs", "netlinkrdma", "umad", "conformance"),
 			program{name: "abitrace.test", run: "Trace"}),
 	}
 	write := []step{{
