@@ -228,6 +228,11 @@ func (a *Agent) Send(to Addr, p *mad.Packet) error {
 	if err != nil {
 		return err
 	}
+	select {
+	case <-a.closed:
+		return a.stopped(p, os.ErrClosed)
+	default:
+	}
 	if err := a.port.transport.Send(m); err != nil {
 		return a.port.err(fmt.Sprintf("send %v to %v", p, m.Addr), err)
 	}

@@ -352,4 +352,8 @@ func TestBadRequest(t *testing.T) {
 	if err := a.Send(Addr{}, big); !errors.Is(err, mad.ErrRange) || !errors.Is(doErr, mad.ErrRange) || f.sends() != 0 {
 		t.Errorf("%v, %v, %d sends", err, doErr, f.sends())
 	}
+	must(t, a.Close())
+	if err := a.Send(Addr{}, mad.NewVendor(mad.ClassPing, 0, mad.MethodGet, 0)); !errors.Is(err, os.ErrClosed) || f.sends() != 0 {
+		t.Errorf("a closed agent: %v, %d sends", err, f.sends())
+	}
 }
