@@ -354,7 +354,7 @@ func (c Column) same(other Column) bool {
 }
 
 // with returns a matrix with the columns of newer in place of its own. Those that it does not have come
-// last.
+// last. A test, or subtest, that its other columns have no row for is newer than they are.
 func (m *Matrix) with(newer *Matrix, tests []sourceTest) *Matrix {
 	var runs []*Run
 	used := map[int]bool{}
@@ -370,7 +370,24 @@ func (m *Matrix) with(newer *Matrix, tests []sourceTest) *Matrix {
 			runs = append(runs, newer.run(j, tests))
 		}
 	}
-	return merge(tests, runs)
+	all := merge(tests, runs)
+	for i := range m.Columns { // which all has in the same places
+		if slices.ContainsFunc(newer.Columns, m.Columns[i].same) {
+			continue
+		}
+		missed := map[string]bool{}
+		for _, r := range m.Rows {
+			test, _, _ := strings.Cut(r.Test, "/")
+			missed[r.Group+"/"+test] = missed[r.Group+"/"+test] || r.Cells[i].Outcome() == NotRun
+		}
+		for _, r := range all.Rows {
+			test, _, _ := strings.Cut(r.Test, "/")
+			if r.Cells[i].Outcome() == NotRun && !missed[r.Group+"/"+test] {
+				r.Cells[i].set(anyPath, Elsewhere, "")
+			}
+		}
+	}
+	return all
 }
 
 // within reports whether a subtest is one of another's, or that itself; "" is the test.

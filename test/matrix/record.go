@@ -25,7 +25,7 @@ const (
 	Unsupported Outcome = "unsupported" // by this kernel or driver, as is expected
 	Failed      Outcome = "failed"
 	NotRun      Outcome = "not run"
-	Elsewhere   Outcome = "not for this driver" // is not counted
+	Elsewhere   Outcome = "not tested" // not for this driver, or newer than the column; is not counted
 )
 
 // worse orders outcomes: what is further right wins over what is left of it.
