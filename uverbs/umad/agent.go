@@ -18,14 +18,14 @@ type AgentOptions struct {
 	// Class is the management class of the agent's MADs.
 	Class mad.Class
 
-	// Methods are those of the requests that the agent serves, see [Agent.Receive]. Without any it only
-	// sends. No other agent on the port, of this or another program, can serve the same method of the
+	// Methods lists the methods of the requests that the agent serves, see [Agent.Receive]. If it is
+	// empty, the agent only sends. No other agent on the port, of this or another program, can serve the same method of the
 	// class.
 	Methods []mad.Method
 	OUI     uint32 // OUI identifies the vendor; an agent that serves a vendor class must have it.
 	RMPP    bool   // RMPP says that messages can have several packets; it is always so for ClassSA.
 
-	Window  int           // Window is how many requests are outstanding at most; 0 means 16.
+	Window  int           // Window is how many calls of Do wait for an answer at most; 0 means 16.
 	Timeout time.Duration // Timeout is how long the answer to each try may take; 0 means 1 s.
 	Tries   int           // Tries is how often a request is sent if no answer comes; 0 means 3.
 }
@@ -47,8 +47,8 @@ func (o AgentOptions) withDefaults() AgentOptions {
 // maxRequests is how many requests of others an agent keeps until they are received.
 const maxRequests = 64
 
-// Agent sends the requests of a management class and serves those of others. Its methods can be called
-// concurrently.
+// Agent sends requests of a management class, and can serve requests of other ports. Its methods can be
+// called concurrently.
 type Agent struct {
 	port   *Port
 	id     uint32
@@ -56,8 +56,9 @@ type Agent struct {
 	window chan struct{} // has an element for each request that is outstanding
 
 	mu      sync.Mutex
-	waiting map[uint32]chan *Message // by the lower half of the transaction ID
-	lastTID uint32
+	waiting map[uint32]chan *Message // guarded by mu: by the lower half of the transaction ID
+
+	sending sync.RWMutex // held for reading by a send, and by Close
 
 	requests chan *Message
 	closed   chan struct{}
@@ -88,10 +89,12 @@ func (a *Agent) expect() (tid uint32, answers chan *Message) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for {
-		a.lastTID++
-		if _, taken := a.waiting[a.lastTID]; !taken && a.lastTID != 0 {
-			a.waiting[a.lastTID] = answers
-			return a.lastTID, answers
+		// Agents of a port do not have transaction IDs in common: the kernel gives a new agent the number
+		// of one that was closed, for which answers may still come.
+		tid = a.port.lastTID.Add(1)
+		if _, taken := a.waiting[tid]; !taken && tid != 0 {
+			a.waiting[tid] = answers
+			return tid, answers
 		}
 	}
 }
@@ -126,8 +129,8 @@ func (a *Agent) Do(ctx context.Context, to Addr, req *mad.Packet) (*mad.Packet, 
 	for try := 1; try <= a.o.Tries; try++ {
 		// The transport refuses a transaction ID that is in use. That happens if it was slow to report
 		// that the last try has failed; then that try goes on.
-		if err := a.port.transport.Send(m); err != nil && (try == 1 || !errors.Is(err, syscall.EINVAL)) {
-			return nil, a.port.err(fmt.Sprintf("send %v to %v", req, m.Addr), err)
+		if err := a.transmit(m); err != nil && (try == 1 || !errors.Is(err, syscall.EINVAL)) {
+			return nil, a.port.trafficErr(fmt.Sprintf("send %v to %v", req, m.Addr), err)
 		}
 		answer, err := a.await(ctx, answers, &p)
 		if answer != nil || err != nil {
@@ -135,6 +138,18 @@ func (a *Agent) Do(ctx context.Context, to Addr, req *mad.Packet) (*mad.Packet, 
 		}
 	}
 	return nil, &TimeoutError{a.port.device, a.port.number, m.Addr, req.String(), time.Since(start), a.o.Tries}
+}
+
+// transmit sends a message, unless the agent is closed: its number may be another agent's then.
+func (a *Agent) transmit(m *Message) error {
+	a.sending.RLock()
+	defer a.sending.RUnlock()
+	select {
+	case <-a.closed:
+		return os.ErrClosed
+	default:
+		return a.port.transport.Send(m)
+	}
 }
 
 // message encodes a MAD. The QP of the agent must be that of its class.
@@ -188,7 +203,7 @@ func (a *Agent) await(ctx context.Context, answers chan *Message, req *mad.Packe
 			if err != nil {
 				return nil, a.port.err(fmt.Sprintf("answer to %v", req), err)
 			}
-			if p.Class != req.Class || p.Attribute != req.Attribute {
+			if p.Class != req.Class || p.Attribute != req.Attribute && p.Status&mad.StatusRedirect == 0 {
 				continue // an answer to something else
 			}
 			return p, p.Err()
@@ -222,19 +237,15 @@ func (a *Agent) Query(ctx context.Context, to Addr, req *mad.Packet, answer mad.
 	return p.Decode(answer)
 }
 
-// Send sends a MAD to which no answer is expected, such as an answer or a trap.
+// Send sends a MAD to which no answer is expected, such as an answer or a trap. The caller chooses the
+// transaction ID; that of a MAD of the same class that is still under way is refused with EINVAL.
 func (a *Agent) Send(to Addr, p *mad.Packet) error {
 	m, err := a.message(to, p)
 	if err != nil {
 		return err
 	}
-	select {
-	case <-a.closed:
-		return a.stopped(p, os.ErrClosed)
-	default:
-	}
-	if err := a.port.transport.Send(m); err != nil {
-		return a.port.err(fmt.Sprintf("send %v to %v", p, m.Addr), err)
+	if err := a.transmit(m); err != nil {
+		return a.port.trafficErr(fmt.Sprintf("send %v to %v", p, m.Addr), err)
 	}
 	return nil
 }
@@ -258,8 +269,10 @@ func (a *Agent) Receive(ctx context.Context) (*mad.Packet, Addr, error) {
 	}
 }
 
-// Serve answers requests until it fails or ctx ends. It calls answer for each, one after the other, and
-// sends what that returns, unless it is nil. An answer normally begins as [mad.Packet.Reply].
+// Serve answers requests until ctx ends, the agent or port is closed, or the device is removed. It calls
+// answer for each, one after the other, and sends what that returns, unless it is nil. An answer normally
+// begins as [mad.Packet.Reply]. An answer that cannot be sent is dropped: a request may have come twice,
+// or from an address that does not exist.
 func (a *Agent) Serve(ctx context.Context, answer func(req *mad.Packet, from Addr) *mad.Packet) error {
 	for {
 		req, from, err := a.Receive(ctx)
@@ -267,7 +280,7 @@ func (a *Agent) Serve(ctx context.Context, answer func(req *mad.Packet, from Add
 			return err
 		}
 		if p := answer(req, from); p != nil {
-			if err := a.Send(from, p); err != nil {
+			if err := a.Send(from, p); errors.Is(err, os.ErrClosed) || errors.Is(err, ErrDeviceRemoved) {
 				return err
 			}
 		}
@@ -278,10 +291,12 @@ func (a *Agent) Serve(ctx context.Context, answer func(req *mad.Packet, from Add
 func (a *Agent) Close() (err error) {
 	a.once.Do(func() {
 		close(a.closed)
+		a.sending.Lock() // sends that have begun end before
+		defer a.sending.Unlock()
 		a.port.mu.Lock()
 		defer a.port.mu.Unlock()
 		delete(a.port.agents, a.id)
-		if a.port.closed {
+		if a.port.closed || a.port.ended() {
 			return // and with it the agents
 		}
 		if e := a.port.transport.Unregister(a.id); e != nil {

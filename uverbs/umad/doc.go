@@ -21,8 +21,8 @@
 // # Requests
 //
 // [Agent.Do] sends a request and returns its answer. Any number of goroutines can call it at once; up to
-// [AgentOptions].Window requests are outstanding, since switches drop those that arrive faster than they
-// can process them. A request that is not answered is sent again, see [AgentOptions].
+// [AgentOptions].Window calls wait for an answer, since switches drop requests that arrive faster than they
+// can process them. The kernel keeps the request of a call whose context has ended until its time-out. A request that is not answered is sent again, see [AgentOptions].
 //
 // Answers of the subnet administrator of any length arrive whole: the kernel assembles them (RMPP). The
 // time limit of a request covers all packets of its answer. The kernel does not report that the peer

@@ -12,7 +12,7 @@ import (
 // ErrNoQP0 matches the error for an agent of subnet management on a port that cannot have one.
 var ErrNoQP0 = errors.New("the port has no QP0")
 
-// ErrDeviceRemoved matches the errors of all calls after the device was removed.
+// ErrDeviceRemoved matches the errors of all calls but Close after the device was removed.
 var ErrDeviceRemoved = errors.New("the device has been removed")
 
 // Error is a failed call. It unwraps to its cause, usually an errno.
@@ -49,7 +49,7 @@ type TimeoutError struct {
 	To      Addr          // To is where the request went.
 	Request string        // Request is what was asked, such as "SubnGet(NodeInfo)".
 	Waited  time.Duration // Waited is the time since the request was sent first.
-	Tries   int           // Tries is how often it was sent.
+	Tries   int           // Tries is how often it was tried.
 }
 
 // Error implements error.
@@ -67,18 +67,28 @@ func (e *TimeoutError) Timeout() bool { return true }
 // err returns an Error of the port. It knows what errnos mean.
 func (p *Port) err(op string, err error) error {
 	e := &Error{Op: op, Device: p.device, Port: p.number, Err: err}
-	switch {
-	case errors.Is(err, syscall.EIO):
-		e.Err = fmt.Errorf("%w: %w", ErrDeviceRemoved, err)
-	case errors.Is(err, syscall.EPROTONOSUPPORT):
+	if errors.Is(err, syscall.EPROTONOSUPPORT) {
 		e.Err = fmt.Errorf("%w: %w", ErrNoQP0, err)
 		e.Hint = "it is a port of RoCE, or of a virtual function without a subnet management interface (SMI)"
 	}
 	return e
 }
 
+// trafficErr is err for MADs that are sent or received. The kernel refuses them so after it has removed
+// the device, and epoll then reports an error for the file, for which package os has no value.
+func (p *Port) trafficErr(op string, err error) error {
+	var path *os.PathError
+	if errors.Is(err, syscall.EIO) || errors.As(err, &path) && path.Err.Error() == "not pollable" {
+		err = fmt.Errorf("%w: %w", ErrDeviceRemoved, err)
+	}
+	return p.err(op, err)
+}
+
 // registerErr returns the error of a registration.
 func (p *Port) registerErr(r Registration, err error) error {
+	if errors.Is(err, syscall.EPIPE) {
+		err = fmt.Errorf("%w: %w", ErrDeviceRemoved, err)
+	}
 	wrapped := p.err(fmt.Sprintf("register agent for QP%d", r.QPN), err)
 	var e *Error
 	switch errors.As(wrapped, &e); {

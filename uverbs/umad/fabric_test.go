@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"os"
 	"sync"
+	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -44,6 +45,9 @@ func (f *fabric) Unregister(agent uint32) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.agents, agent)
+	if f.receiveErr != nil {
+		return syscall.EINVAL // as the kernel after the device was removed
+	}
 	return nil
 }
 
@@ -88,6 +92,13 @@ func (f *fabric) fail(err error) {
 func (f *fabric) Close() error {
 	f.once.Do(func() { close(f.down) })
 	return nil
+}
+
+// failSends has sends fail, or not if err is nil.
+func (f *fabric) failSends(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sendErr = err
 }
 
 // sends is how often something was sent.

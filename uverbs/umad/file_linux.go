@@ -93,9 +93,6 @@ func openHint(dev netlinkrdma.CharDev, err error) string {
 // Register implements Transport.
 func (f *file) Register(r Registration) (uint32, error) {
 	req := abi.RegReq2{QPN: r.QPN, MgmtClass: uint8(r.Class), MgmtClassVersion: r.Version, Oui: r.OUI}
-	if r.Class == 0 {
-		req.MgmtClassVersion, req.Oui = 0, 0 // without methods the kernel wants neither
-	}
 	for _, m := range r.Methods {
 		m &^= mad.MethodResponse
 		req.MethodMask[m/64] |= 1 << (m % 64)

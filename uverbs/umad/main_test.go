@@ -11,7 +11,7 @@ func TestMain(m *testing.M) {
 	os.Exit(testenv.MainFor(m, map[string]string{"rxe": lacking, "mlx5": lacking + lackingMLX5}))
 }
 
-// What devices on Ethernet and on InfiniBand lack, and what a ConnectX lacks besides.
+// Tests of what devices on Ethernet, on InfiniBand, and modelled ConnectX cards do not support.
 const (
 	lacking = `
 		roce  TestKernelSubnet: subnet management
@@ -22,5 +22,6 @@ const (
 		roce  TestKernelIsSM: subnet management
 		ib    TestKernelNoQP0: ports without QP0`
 	lackingMLX5 = `
+		ib    TestKernelIsSM: ports that a program can say it manages
 		all   TestKernelRemoval: links that can be added`
 )

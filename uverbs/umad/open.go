@@ -1,6 +1,8 @@
 package umad
 
 import (
+	"sync"
+
 	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
@@ -32,6 +34,7 @@ func findDevice(device string, port int, find func(netlinkrdma.Device, uint32) (
 type IsSM struct {
 	port *Port
 	f    interface{ Close() error }
+	once sync.Once
 }
 
 // OpenIsSM sets IsSM in the CapabilityMask of a port. It fails with EAGAIN while another program has set
@@ -50,10 +53,12 @@ func OpenIsSM(device string, port int) (*IsSM, error) {
 	return s, nil
 }
 
-// Close clears IsSM.
-func (s *IsSM) Close() error {
-	if err := s.f.Close(); err != nil {
-		return s.port.err("clear IsSM", err)
-	}
-	return nil
+// Close clears IsSM. Further calls have no effect.
+func (s *IsSM) Close() (err error) {
+	s.once.Do(func() {
+		if e := s.f.Close(); e != nil {
+			err = s.port.err("clear IsSM", e)
+		}
+	})
+	return err
 }

@@ -3,6 +3,7 @@ package umad
 import (
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -14,8 +15,10 @@ type Port struct {
 	transport Transport
 
 	mu     sync.Mutex
-	agents map[uint32]*Agent
-	closed bool
+	agents map[uint32]*Agent // guarded by mu
+	closed bool              // guarded by mu
+
+	lastTID atomic.Uint32 // the lower half of the last transaction ID
 
 	done   chan struct{} // closed when nothing arrives any more
 	reason error         // why; valid once done is closed
@@ -37,7 +40,7 @@ func (p *Port) receive() {
 	for {
 		m, err := p.transport.Receive()
 		if err != nil {
-			p.reason = p.err("receive", err)
+			p.reason = p.trafficErr("receive", err)
 			close(p.done)
 			return
 		}
@@ -47,6 +50,16 @@ func (p *Port) receive() {
 		if a != nil {
 			a.deliver(m)
 		}
+	}
+}
+
+// ended reports whether nothing arrives any more.
+func (p *Port) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -70,6 +83,9 @@ func (p *Port) Register(o AgentOptions) (*Agent, error) {
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil, p.err("register agent", os.ErrClosed)
+	}
+	if p.ended() {
+		return nil, p.reason
 	}
 	var err error
 	if a.id, err = p.transport.Register(r); err != nil {

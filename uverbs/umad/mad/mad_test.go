@@ -5,8 +5,10 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -110,6 +112,28 @@ func TestPortInfo(t *testing.T) {
 	}
 }
 
+// TestPlaces: fields of the same width are where the specification has them, in bytes.
+func TestPlaces(t *testing.T) {
+	for a, want := range map[Attribute]string{
+		&PortCounters{}: "PortSelect 1, CounterSelect 2, SymbolErrorCounter 4, LinkErrorRecoveryCounter 6, LinkDownedCounter 7, PortRcvErrors 8, PortRcvRemotePhysicalErrors 10, " +
+			"PortRcvSwitchRelayErrors 12, PortXmitDiscards 14, PortXmitConstraintErrors 16, PortRcvConstraintErrors 17, VL15Dropped 22, PortXmitData 24, PortRcvData 28, " +
+			"PortXmitPkts 32, PortRcvPkts 36, PortXmitWait 40",
+		&PortCountersExtended{}: "PortXmitData 8, PortRcvData 16, PortXmitPkts 24, PortRcvPkts 32, PortUnicastXmitPkts 40, PortUnicastRcvPkts 48, PortMulticastXmitPkts 56, PortMulticastRcvPkts 64",
+		&SwitchInfo{}:           "LinearFDBCap 0, RandomFDBCap 2, MulticastFDBCap 4, LinearFDBTop 6, DefaultPort 8, DefaultMulticastPrimaryPort 9, DefaultMulticastNotPrimaryPort 10, MulticastFDBTop 18",
+		&PathRecord{}:           "DGID 8, SGID 24, DLID 40, SLID 42, HopLimit 47, TClass 48, PKey 50, Preference 57",
+		&MCMemberRecord{}:       "MGID 0, PortGID 16, QKey 32, MLID 36, TClass 39, PKey 40, HopLimit 47",
+		&ServiceRecord{}:        "ServiceID 0, ServiceGID 8, ServicePKey 24, ServiceLease 28, ServiceKey 32, ServiceName 48, ServiceData8 112, ServiceData16 128, ServiceData32 144, ServiceData64 160",
+	} {
+		l := layoutOf(reflect.TypeOf(a).Elem())
+		for place := range strings.SplitSeq(want, ", ") {
+			name, at, _ := strings.Cut(place, " ")
+			if !slices.ContainsFunc(l.fields, func(f field) bool { return f.name == name && fmt.Sprint(f.offset/8) == at && f.offset%8 == 0 }) {
+				t.Errorf("%T: %s is not at byte %s", a, name, at)
+			}
+		}
+	}
+}
+
 // TestOtherFields: arrays of parts of bytes, texts and structs in structs.
 func TestOtherFields(t *testing.T) {
 	sl := SLtoVLTable{VL: [16]uint8{0, 1, 2, 15: 15}}
@@ -174,8 +198,14 @@ func TestPackets(t *testing.T) {
 	if r := sa.Reply(); r.Method != 0x81 || r.Data != nil || sa.Data == nil {
 		t.Errorf("%+v", r)
 	}
-	if m := MethodSet.Response(); m != MethodGetResp {
-		t.Errorf("Set is answered with %v", m)
+	for m, want := range map[Method]Method{MethodSet: MethodGetResp, MethodGet: MethodGetResp, MethodTrap: MethodTrapRepress, MethodGetTable: 0x92} {
+		if got := m.Response(); got != want {
+			t.Errorf("%v is answered with %v, want %v", m, got, want)
+		}
+	}
+	r := p.Reply() // which takes the route backwards
+	if r.Status != statusDirected || r.Err() != nil {
+		t.Errorf("the reply to a directed MAD is %+v", r.Header)
 	}
 }
 

@@ -33,7 +33,7 @@ func (c Class) SMP() bool { return c == ClassSubnLID || c == ClassSubnDirected }
 // Vendor reports whether the class is a vendor class with an OUI.
 func (c Class) Vendor() bool { return c >= 0x30 && c <= 0x4f }
 
-// RMPP reports whether messages of the class can have several packets.
+// RMPP reports whether messages of the class can have several packets, among the classes of this package.
 func (c Class) RMPP() bool { return c == ClassSA || c.Vendor() }
 
 // Version returns the version of the class that the formats of this package belong to (ClassVersion).
@@ -91,8 +91,11 @@ const (
 
 // Response returns the method of the answer.
 func (m Method) Response() Method {
-	if m == MethodSet {
+	switch m {
+	case MethodSet:
 		return MethodGetResp
+	case MethodTrap:
+		return MethodTrapRepress
 	}
 	return m | MethodResponse
 }
@@ -225,6 +228,9 @@ func NewVendor(c Class, oui uint32, m Method, attr AttrID) *Packet {
 func (p *Packet) Reply() *Packet {
 	r := *p
 	r.Method, r.Status, r.Data = p.Method.Response(), 0, nil
+	if p.Class == ClassSubnDirected {
+		r.Status = statusDirected // it takes the route backwards
+	}
 	return &r
 }
 

@@ -65,7 +65,7 @@ type PortCounters struct {
 // ID implements Attribute.
 func (*PortCounters) ID() AttrID { return AttrPortCounters }
 
-// PortCountersExtended has counters of 64 bits of a port. PortSelect and CounterSelect are those of
+// PortCountersExtended has counters of 64 bits of a port. The bits of CounterSelect are not those of
 // [PortCounters].
 type PortCountersExtended struct {
 	PortSelect            uint8  `mad:"1"`  // PortSelect is the number of the port.

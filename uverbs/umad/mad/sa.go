@@ -73,9 +73,10 @@ const (
 	ServiceLease Mask = 1 << 4
 	ServiceKey   Mask = 1 << 5
 	ServiceName  Mask = 1 << 6
+	ServiceData  Mask = 0x3fffffff << 7 // all data
 )
 
-// NodeRecord is a node, once for each port or each switch.
+// NodeRecord describes a node. There is one for each port of an adapter, and one for each switch.
 type NodeRecord struct {
 	LID             uint16          `mad:"0"`  // LID is the LID of the port.
 	NodeInfo        NodeInfo        `mad:"4"`  // NodeInfo is that of the port.
@@ -85,7 +86,7 @@ type NodeRecord struct {
 // ID implements Attribute.
 func (*NodeRecord) ID() AttrID { return AttrNodeRecord }
 
-// PortInfoRecord is a port.
+// PortInfoRecord describes a port.
 type PortInfoRecord struct {
 	EndportLID uint16   `mad:"0"` // EndportLID is the LID of the port, or of the switch that it is part of.
 	PortNum    uint8    `mad:"2"` // PortNum is the number of the port.

@@ -60,7 +60,7 @@ type SwitchInfo struct {
 	OutboundEnforcementCap         bool   `mad:"16.1 1"` // OutboundEnforcementCap says that P_Keys of sent packets can be checked.
 	FilterRawInboundCap            bool   `mad:"16.2 1"` // FilterRawInboundCap says that received raw packets can be dropped.
 	FilterRawOutboundCap           bool   `mad:"16.3 1"` // FilterRawOutboundCap says that sent raw packets can be dropped.
-	EnhancedPort0                  bool   `mad:"16.4 1"` // EnhancedPort0 says that port 0 has all that other ports have.
+	EnhancedPort0                  bool   `mad:"16.4 1"` // EnhancedPort0 says that port 0 is like a port of an adapter.
 	MulticastFDBTop                uint16 `mad:"18"`     // MulticastFDBTop is the last LID of the multicast forwarding table.
 }
 
