@@ -56,7 +56,7 @@ func ISSMDev(dev Device, port uint32) (CharDev, error) { return system.madDev(de
 
 func (c *client) madDev(dev Device, port uint32, client string) (CharDev, error) {
 	e := &Error{Op: fmt.Sprintf("find %s device of port %d of", client, port), Device: dev.Name}
-	if !dev.FromSysfs && (port < 1 || port > dev.Ports) {
+	if port < 1 || port > dev.Ports {
 		e.Err, e.Hint = noPort{}, fmt.Sprintf("allowed are ports 1 to %d", dev.Ports)
 		return CharDev{}, e
 	}
