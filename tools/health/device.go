@@ -17,6 +17,11 @@ import (
 // through.
 func (m *machine) examineDevice(ctx context.Context, dev netlinkrdma.Device, info uverbs.DeviceInfo) (bool, []Finding) {
 	ports, portsErr := m.ports(dev)
+	for _, p := range ports {
+		if p.LinkLayer == netlinkrdma.LinkLayerInfiniBand {
+			m.onInfiniBand = append(m.onInfiniBand, dev.Name)
+		}
+	}
 	all := []Finding{checkDriver(info, ports)}
 	cd, err := m.uverbsDev(dev)
 	if err != nil {
@@ -190,7 +195,6 @@ func (m *machine) checkPort(device string, p portFacts) Finding {
 	f.see("state %s, physical state %s, link layer %s", p.state, p.phys, p.LinkLayer)
 	ethernet := p.LinkLayer != netlinkrdma.LinkLayerInfiniBand
 	if ethernet {
-		m.onEthernet = append(m.onEthernet, device)
 		if p.NetdevIndex == 0 {
 			f.see("no network interface, or it is in another network namespace")
 			f.fix("run in the network namespace of the port's interface, or move it here: ip link set IFACE netns NS")
@@ -330,7 +334,7 @@ func (m *machine) checkFirewall(infos []uverbs.DeviceInfo) Finding {
 	f := Finding{Code: CodeFirewall}
 	iwarp := slices.ContainsFunc(infos, uverbs.DeviceInfo.IWARP)
 	roce := slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool {
-		return ofKernel(i) && !i.IWARP() && slices.Contains(m.onEthernet, i.Name)
+		return ofKernel(i) && !i.IWARP() && !slices.Contains(m.onInfiniBand, i.Name)
 	})
 	if roce {
 		f.see("not looked at: RoCE v2 is UDP to port 4791, from any port")

@@ -294,7 +294,11 @@ var doctorCases = []struct {
 
 	{name: "iWARP", ill: onIWARP("10.1.0.1/24"), works: true, id: "address", level: LevelOK, words: []string{"10.1.0.1/24", "no GIDs"}},
 	{name: "iWARP without an address", ill: onIWARP("fe80::1/64"), works: true, id: "address", level: LevelWarning, words: []string{"eth0 has no address", "ip address add"}},
-	{name: "InfiniBand's firewall", ill: func(p patient) { p.facts.LinkLayer = netlinkrdma.LinkLayerInfiniBand }, works: true, id: "firewall", level: LevelOK, words: []string{"no firewall"}},
+	{name: "InfiniBand's firewall", ill: func(p patient) {
+		port := fakePort
+		port.LinkLayer = netlinkrdma.LinkLayerInfiniBand
+		p.ports = func(netlinkrdma.Device) ([]netlinkrdma.Port, error) { return []netlinkrdma.Port{port}, nil }
+	}, works: true, id: "firewall", level: LevelOK, words: []string{"no firewall"}},
 	{name: "iWARP's firewall", ill: onIWARP("10.1.0.1/24"), works: true, id: "firewall", level: LevelInfo, words: []string{"TCP ports"}},
 	{name: "GIDs", ill: func(patient) {}, works: true, id: "gid", level: LevelOK, words: []string{"by default index 1: 10.1.0.1, RoCE v2", "IPv4 peer: index 1, 10.1.0.1 (routable, IPv4, RoCE v2)", "IPv6 peer: index 2, fd00::1"}},
 	{name: "no GID", ill: func(p patient) { p.facts.gids = nil }, works: true, id: "gid", level: LevelWarning, words: []string{"no GID: eth0", "ip address add ADDRESS/24 dev eth0", "IPv4 peer: none"}},

@@ -43,7 +43,7 @@ type machine struct {
 	probeSoft  func(ctx context.Context, name string) (arrived bool, err error)
 	connect    func(ctx context.Context, name string) (string, error) // a device in software
 
-	onEthernet []string // devices that checkPort has found there
+	onInfiniBand []string // devices with a port there, among those that were examined
 }
 
 // identity is whose rights count.
