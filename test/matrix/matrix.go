@@ -354,7 +354,8 @@ func (c Column) same(other Column) bool {
 }
 
 // with returns a matrix with the columns of newer in place of its own. Those that it does not have come
-// last. A test, or subtest, that its other columns have no row for is newer than they are.
+// last. A test that a column has no row for, or a subtest of one that it ran, is newer
+// than the column.
 func (m *Matrix) with(newer *Matrix, tests []sourceTest) *Matrix {
 	var runs []*Run
 	used := map[int]bool{}
@@ -378,7 +379,7 @@ func (m *Matrix) with(newer *Matrix, tests []sourceTest) *Matrix {
 		missed := map[string]bool{}
 		for _, r := range m.Rows {
 			test, _, _ := strings.Cut(r.Test, "/")
-			missed[r.Group+"/"+test] = missed[r.Group+"/"+test] || r.Cells[i].Outcome() == NotRun
+			missed[r.Group+"/"+test] = missed[r.Group+"/"+test] || r.Cells[i].Outcome() == NotRun || r.Cells[i].Outcome() == Elsewhere
 		}
 		for _, r := range all.Rows {
 			test, _, _ := strings.Cut(r.Test, "/")
