@@ -37,8 +37,8 @@ testall: $(BUILD)/run ## the other tests of every day
 testlong: $(BUILD)/run ## before a release: tests in more ways, with more cards and kernels
 	@$(RUN) -suite testlong
 
-check: $(BUILD)/run ## gofmt, vet, staticcheck, tidy modules, other architectures and systems
-	@$(RUN) -suite check,cross
+check: $(BUILD)/run ## gofmt, vet, tidy modules, staticcheck, other architectures and systems
+	@$(RUN) -suite check,staticcheck,cross
 
 unit: $(BUILD)/run ## the tests that need no kernel
 	@$(RUN) -suite unit

@@ -12,9 +12,10 @@ var model = []string{guest, "GOVERBS_MODEL=1", "GOVERBS_DEVICES=mlx5_0,mlx5_1"}
 // on RoCE what of connections and of rdma-core's programs does not depend on the card. The suite control
 // has the programs on the other kernels, on two hosts, and with a card that dies.
 func (c *config) mlx5Suites() []suite {
-	var anyLink, anyCard []testenv.Tag
+	var anyLink, anyCard, noPerf []testenv.Tag
 	if c.short {
 		anyLink, anyCard = []testenv.Tag{testenv.AnyLink}, []testenv.Tag{testenv.AnyCard, testenv.DeadCard}
+		noPerf = append(anyCard[:2:2], testenv.Perftest)
 	}
 	walk := pick(c.short, "GOVERBS_WALK=2s", "GOVERBS_WALK=5s")
 	return []suite{
@@ -55,7 +56,7 @@ func (c *config) mlx5Suites() []suite {
 			steps: []step{{
 				driver: "mlx5-ipoib", device: "mlx5,mode=ipoib", flags: []string{"-module", "veth", "-timeout", "20m"},
 				with: diags, bin: []string{"verbs"}, env: append(model[:3:3], "VERBS=/bin/verbs", "GOVERBS_SM=1"),
-				skip: anyCard, programs: test("cm", "classic", "interop", "umad"),
+				skip: noPerf, programs: test("cm", "classic", "interop", "umad"),
 			}},
 		},
 		{name: "control", doc: "rdma-core's programs on a modelled ConnectX: what fails there is the model's fault", steps: c.controlSteps()},

@@ -47,7 +47,7 @@ type result struct {
 }
 
 // needVM is for tests that boot a machine. go test -short leaves them out; the suite vmtest of make
-// testall runs them.
+// testlong runs them.
 func needVM(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
