@@ -175,7 +175,7 @@ func TestSysfsMADDevs(t *testing.T) {
 		{clientUMAD, 10, CharDev{Name: "umad1", Major: 231, Minor: 1, ABI: 5}},
 		{clientISSM, 2, CharDev{Name: "issm0", Major: 231, Minor: 64, ABI: 5}},
 	} {
-		for _, dev := range []Device{{Name: "mlx5_0", Ports: 10}, {Name: "mlx5_0", FromSysfs: true}} {
+		for _, dev := range []Device{{Name: "mlx5_0", Ports: 10}, {Name: "mlx5_0", Ports: 10, FromSysfs: true}} {
 			cd, err := c.madDev(dev, tt.port, tt.client)
 			if diff := cmp.Diff(tt.want, cd); err != nil || diff != "" {
 				t.Errorf("%s of port %d: %v\n%s", tt.client, tt.port, err, diff)
@@ -186,9 +186,12 @@ func TestSysfsMADDevs(t *testing.T) {
 		client, dev string
 		port        uint32
 	}{{clientISSM, "mlx5_0", 10}, {clientUMAD, "iw0", 1}} {
-		if _, err := c.madDev(Device{Name: tt.dev, FromSysfs: true}, tt.port, tt.client); !errors.Is(err, errors.ErrUnsupported) {
+		if _, err := c.madDev(Device{Name: tt.dev, Ports: 10, FromSysfs: true}, tt.port, tt.client); !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("%s of port %d of %s: %v", tt.client, tt.port, tt.dev, err)
 		}
+	}
+	if _, err := c.madDev(Device{Name: "mlx5_0", Ports: 10, FromSysfs: true}, 11, clientUMAD); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a port that the device does not have: %v", err)
 	}
 	tree := sysfsTree()
 	for name := range tree {
@@ -196,7 +199,7 @@ func TestSysfsMADDevs(t *testing.T) {
 			delete(tree, name)
 		}
 	}
-	_, err := deafClient(unix.EACCES, tree).madDev(Device{Name: "mlx5_0", FromSysfs: true}, 2, clientUMAD)
+	_, err := deafClient(unix.EACCES, tree).madDev(Device{Name: "mlx5_0", Ports: 10, FromSysfs: true}, 2, clientUMAD)
 	if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "modprobe ib_umad") {
 		t.Errorf("without ib_umad: %v", err)
 	}
@@ -229,7 +232,7 @@ func TestSysfsErrors(t *testing.T) {
 		_, vePortErr := c.ports(Device{Name: "rxe0", FromSysfs: true})
 		_, uverbsErr := c.uverbsDev(Device{Name: "rxe0", FromSysfs: true})
 		_, cmErr := c.cmDev()
-		_, madErr := c.madDev(Device{Name: "mlx5_0", FromSysfs: true}, 2, clientUMAD)
+		_, madErr := c.madDev(Device{Name: "mlx5_0", Ports: 10, FromSysfs: true}, 2, clientUMAD)
 		file := strings.Replace(name, "/one/state", "", 1)
 		if err := errors.Join(devErr, portErr, vePortErr, uverbsErr, cmErr, madErr); !strings.Contains(fmtError(err), file) {
 			t.Errorf("%s: %v", name, err)
