@@ -277,7 +277,11 @@ func TestServe(t *testing.T) {
 		before := f.sends()
 		f.in <- &Message{Agent: a.id, Addr: from, MAD: b}
 		for n%2 == 1 && f.sends() == before {
-			time.Sleep(time.Millisecond)
+			select {
+			case err := <-done:
+				t.Fatalf("the server has ended: %v", err)
+			case <-time.After(time.Millisecond):
+			}
 		}
 		f.failSends(nil)
 	}
