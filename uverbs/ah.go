@@ -195,12 +195,15 @@ func (d *Device) AHAttrFor(port uint8, wc *WC, grh []byte) (AHAttr, error) {
 	if err != nil {
 		return AHAttr{}, err
 	}
-	index, err := d.localGIDIndex(port, h.DGID)
+	local, err := d.localGID(port, h.DGID)
 	if err != nil {
 		return AHAttr{}, err
 	}
+	if local.Type != GIDTypeIB { // Ethernet has no LIDs, whatever the device writes
+		attr.DLID = 0
+	}
 	attr.Global = true
-	attr.GRH = GRH{DGID: h.SGID, FlowLabel: h.FlowLabel, SGIDIndex: uint8(index), HopLimit: 0xff, TrafficClass: h.TrafficClass}
+	attr.GRH = GRH{DGID: h.SGID, FlowLabel: h.FlowLabel, SGIDIndex: uint8(local.Index), HopLimit: 0xff, TrafficClass: h.TrafficClass}
 	return attr, nil
 }
 
@@ -217,27 +220,25 @@ func (p *PD) CreateAHFor(port uint8, wc *WC, grh []byte) (*AH, error) {
 	return p.CreateAH(attr)
 }
 
-// localGIDIndex returns the index of the GID that a datagram was sent to. For a multicast GID it
-// returns the index of the GID that [ChooseGID] prefers.
-func (d *Device) localGIDIndex(port uint8, gid GID) (int, error) {
+// localGID returns the GID that a datagram was sent to. For a multicast GID it returns the GID that
+// [ChooseGID] prefers.
+func (d *Device) localGID(port uint8, gid GID) (found GIDEntry, err error) {
 	table, err := d.GIDTable(port)
 	if err != nil {
-		return 0, err
+		return found, err
 	}
-	found := -1
+	ok := false
 	for _, e := range table {
 		// A GID is listed for RoCE v1 and for v2; rxe and most networks use v2.
-		if e.GID == gid && (found < 0 || e.Type == GIDTypeRoCEv2) {
-			found = e.Index
+		if e.GID == gid && (!ok || e.Type == GIDTypeRoCEv2) {
+			found, ok = e, true
 		}
 	}
-	if found < 0 && gid.Addr().IsMulticast() {
-		if e, ok := ChooseGID(table, gid); ok {
-			found = e.Index
-		}
+	if !ok && gid.Addr().IsMulticast() {
+		found, ok = ChooseGID(table, gid)
 	}
-	if found < 0 || found > 255 {
-		return 0, argErr("AHAttrFor", "destination of the datagram", gid.Addr(), "a GID of port %d: %s", port, gidList(table))
+	if !ok || found.Index > 255 {
+		return found, argErr("AHAttrFor", "destination of the datagram", gid.Addr(), "a GID of port %d: %s", port, gidList(table))
 	}
 	return found, nil
 }

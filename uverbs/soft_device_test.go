@@ -241,8 +241,8 @@ func TestAHAttrForRefused(t *testing.T) {
 		return b
 	}
 	with := &WC{Flags: WCWithGRH, SLID: 7, SL: 2, PathBits: 1}
-	if attr := value(u.dev.AHAttrFor(1, with, grh(here)))(t); !attr.Global || attr.GRH.DGID != here {
-		t.Errorf("the way back is %+v, want one to %s", attr, here)
+	if attr := value(u.dev.AHAttrFor(1, with, grh(here)))(t); !attr.Global || attr.GRH.DGID != here || attr.DLID != 0 {
+		t.Errorf("the way back is %+v, want one to %s without a LID", attr, here)
 	}
 	if attr := value(u.dev.AHAttrFor(1, &WC{SLID: 7, SL: 2, PathBits: 1}, nil))(t); attr != (AHAttr{DLID: 7, SL: 2, SrcPathBits: 1, Port: 1}) {
 		t.Errorf("the way back without a GRH is %+v", attr)
