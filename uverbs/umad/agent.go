@@ -1,6 +1,7 @@
 package umad
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -30,18 +31,21 @@ type AgentOptions struct {
 	Tries   int           // Tries is how often a request is sent if no answer comes; 0 means 3.
 }
 
-// withDefaults replaces zeros.
-func (o AgentOptions) withDefaults() AgentOptions {
-	if o.Window <= 0 {
-		o.Window = 16
+// withDefaults replaces zeros. It fails with EINVAL if a value is out of range.
+func (o AgentOptions) withDefaults() (AgentOptions, error) {
+	const positive = "0 or more"
+	switch {
+	case o.OUI >= 1<<24:
+		return o, badValue("OUI", fmt.Sprintf("%#x", o.OUI), "up to 0xffffff")
+	case o.Window < 0:
+		return o, badValue("Window", o.Window, positive)
+	case o.Timeout < 0:
+		return o, badValue("Timeout", o.Timeout, positive)
+	case o.Tries < 0:
+		return o, badValue("Tries", o.Tries, positive)
 	}
-	if o.Timeout <= 0 {
-		o.Timeout = time.Second
-	}
-	if o.Tries <= 0 {
-		o.Tries = 3
-	}
-	return o
+	o.Window, o.Timeout, o.Tries = cmp.Or(o.Window, 16), cmp.Or(o.Timeout, time.Second), cmp.Or(o.Tries, 3)
+	return o, nil
 }
 
 // maxRequests is how many requests of others an agent keeps until they are received.
@@ -154,6 +158,9 @@ func (a *Agent) transmit(m *Message) error {
 
 // message encodes a MAD. The QP of the agent must be that of its class.
 func (a *Agent) message(to Addr, p *mad.Packet) (*Message, error) {
+	if p == nil {
+		return nil, a.port.err("send", badValue("MAD", "nil", "a packet"))
+	}
 	if p.Class.SMP() != a.o.Class.SMP() {
 		return nil, a.port.err(fmt.Sprintf("send %v by an agent of class %#02x, which has another QP", p, uint8(a.o.Class)), syscall.EINVAL)
 	}
@@ -163,6 +170,9 @@ func (a *Agent) message(to Addr, p *mad.Packet) (*Message, error) {
 
 // enter waits until a request may be sent.
 func (a *Agent) enter(ctx context.Context, req *mad.Packet) error {
+	if req == nil {
+		return a.port.err("send", badValue("MAD", "nil", "a packet"))
+	}
 	if err := context.Cause(ctx); err != nil {
 		return a.stopped(req, err)
 	}

@@ -341,6 +341,14 @@ func TestRegister(t *testing.T) {
 			t.Errorf("%v: %v, want %v and %q", tt.err, err, tt.is, tt.text)
 		}
 	}
+	for want, o := range map[string]AgentOptions{
+		"Window is -1, allowed: 0 or more": {Window: -1}, "Tries is -2, allowed": {Tries: -2}, "Timeout is -1s, allowed": {Timeout: -time.Second},
+		"OUI is 0x1000000, allowed: up to 0xffffff": {OUI: 1 << 24},
+	} {
+		if _, err := port.Register(o); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "mem0 port 1: register agent: "+want) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
 	must(t, port.Close())
 	if _, err := port.Register(AgentOptions{}); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("a closed port: %v", err)
@@ -360,6 +368,12 @@ func TestBadRequest(t *testing.T) {
 	}
 	if err := a.Send(Addr{}, big); !errors.Is(err, mad.ErrRange) || !errors.Is(doErr, mad.ErrRange) || f.sends() != 0 {
 		t.Errorf("%v, %v, %d sends", err, doErr, f.sends())
+	}
+	_, doErr = a.Do(t.Context(), Addr{}, nil)
+	for _, err := range []error{doErr, a.Send(Addr{}, nil)} {
+		if !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "MAD is nil") {
+			t.Error(err)
+		}
 	}
 	must(t, a.Close())
 	if err := a.Send(Addr{}, mad.NewVendor(mad.ClassPing, 0, mad.MethodGet, 0)); !errors.Is(err, os.ErrClosed) || f.sends() != 0 {

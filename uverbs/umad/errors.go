@@ -64,6 +64,11 @@ func (e *TimeoutError) Is(target error) bool { return target == os.ErrDeadlineEx
 // Timeout returns true, as net.Error has it.
 func (e *TimeoutError) Timeout() bool { return true }
 
+// badValue is the error for a value of the caller that is out of range.
+func badValue(field string, given any, allowed string) error {
+	return fmt.Errorf("%s is %v, allowed: %s: %w", field, given, allowed, syscall.EINVAL)
+}
+
 // err returns an Error of the port. It knows what errnos mean.
 func (p *Port) err(op string, err error) error {
 	e := &Error{Op: op, Device: p.device, Port: p.number, Err: err}

@@ -67,7 +67,10 @@ func (p *Port) ended() bool {
 // time. The error matches [ErrNoQP0] if the class is one of subnet management and the port does not
 // support it.
 func (p *Port) Register(o AgentOptions) (*Agent, error) {
-	o = o.withDefaults()
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, p.err("register agent", err)
+	}
 	r := Registration{QPN: 1, Version: o.Class.Version(), Methods: o.Methods, OUI: o.OUI, RMPP: o.RMPP || o.Class == mad.ClassSA}
 	if o.Class.SMP() {
 		r.QPN = 0
@@ -87,7 +90,6 @@ func (p *Port) Register(o AgentOptions) (*Agent, error) {
 	if p.ended() {
 		return nil, p.reason
 	}
-	var err error
 	if a.id, err = p.transport.Register(r); err != nil {
 		return nil, p.registerErr(r, err)
 	}

@@ -22,7 +22,10 @@ type Attribute interface {
 
 // Marshal encodes an attribute. The result has the size of the fields; reserved bits are 0.
 func Marshal(a Attribute) ([]byte, error) {
-	v := reflect.ValueOf(a).Elem()
+	v, err := structOf(a)
+	if err != nil {
+		return nil, err
+	}
 	l := layoutOf(v.Type())
 	b := make([]byte, l.size)
 	return b, l.encode(b, v)
@@ -30,13 +33,25 @@ func Marshal(a Attribute) ([]byte, error) {
 
 // Unmarshal decodes an attribute from the first bytes of b.
 func Unmarshal(b []byte, a Attribute) error {
-	v := reflect.ValueOf(a).Elem()
+	v, err := structOf(a)
+	if err != nil {
+		return err
+	}
 	l := layoutOf(v.Type())
 	if len(b) < l.size {
 		return fmt.Errorf("mad: %s has %d bytes, want at least %d: %w", v.Type().Name(), len(b), l.size, io.ErrUnexpectedEOF)
 	}
 	l.decode(b, v)
 	return nil
+}
+
+// structOf returns the struct of an attribute.
+func structOf(a Attribute) (reflect.Value, error) {
+	v := reflect.ValueOf(a)
+	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
+		return v, fmt.Errorf("mad: the attribute is %T(%v), allowed: a pointer to a struct: %w", a, a, ErrRange)
+	}
+	return v.Elem(), nil
 }
 
 // decodeHeader decodes a header from a MAD that is long enough for it.

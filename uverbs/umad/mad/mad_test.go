@@ -150,11 +150,20 @@ func TestOtherFields(t *testing.T) {
 		t.Errorf("%x, %v", b, err)
 	}
 	for _, a := range []Attribute{
-		&PathRecord{SL: 16}, &NodeInfo{VendorID: 1 << 24}, &NodeDescription{strings.Repeat("x", 65)},
+		nil, (*PortInfo)(nil), &PathRecord{SL: 16}, &NodeInfo{VendorID: 1 << 24}, &NodeDescription{strings.Repeat("x", 65)},
 		&NodeRecord{NodeInfo: NodeInfo{VendorID: 1 << 24}}, &SLtoVLTable{VL: [16]uint8{15: 16}},
 	} {
 		if b, err := Marshal(a); !errors.Is(err, ErrRange) {
 			t.Errorf("%T: %x, %v", a, b, err)
+		}
+		p := NewPerf(MethodGet, AttrPortCounters)
+		if err := p.Put(a); !errors.Is(err, ErrRange) || p.Attribute != AttrPortCounters || p.Data != nil {
+			t.Errorf("%T is put: %v, %+v", a, err, p)
+		}
+	}
+	for _, a := range []Attribute{nil, (*PortCounters)(nil)} {
+		if err := NewPerf(MethodGetResp, AttrPortCounters).Decode(a); !errors.Is(err, ErrRange) {
+			t.Errorf("decoded into %T: %v", a, err)
 		}
 	}
 }

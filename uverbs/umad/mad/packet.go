@@ -72,7 +72,7 @@ func (c Class) dataOffset() int {
 	return HeaderSize
 }
 
-// Method says what a MAD asks for (Method).
+// Method is the kind of request or answer that a MAD is (Method).
 type Method uint8
 
 // Methods. An answer has the bit MethodResponse.
@@ -119,7 +119,7 @@ type Header struct {
 	BaseVersion   uint8  `mad:"0"`  // BaseVersion is 1.
 	Class         Class  `mad:"1"`  // Class is MgmtClass.
 	ClassVersion  uint8  `mad:"2"`  // ClassVersion is the version of the class.
-	Method        Method `mad:"3"`  // Method says what is asked for.
+	Method        Method `mad:"3"`  // Method is the kind of request or answer.
 	Status        Status `mad:"4"`  // Status is 0 in requests.
 	ClassSpecific uint16 `mad:"6"`  // ClassSpecific has the hop pointer and the hop count of a directed route.
 	TID           uint64 `mad:"8"`  // TID is TransactionID, which the answer repeats.
@@ -212,7 +212,7 @@ func NewPerf(m Method, attr AttrID) *Packet { return newPacket(ClassPerf, m, att
 // NewSA returns a MAD of subnet administration. It asks for the records that equal the given record in
 // the fields of the mask.
 func NewSA(m Method, record Attribute, mask Mask) (*Packet, error) {
-	p := newPacket(ClassSA, m, record.ID(), 0)
+	p := newPacket(ClassSA, m, 0, 0)
 	p.SA.ComponentMask = mask
 	return p, p.Put(record)
 }
@@ -235,9 +235,11 @@ func (p *Packet) Reply() *Packet {
 }
 
 // Put encodes an attribute into the MAD.
-func (p *Packet) Put(a Attribute) (err error) {
-	p.Attribute = a.ID()
-	p.Data, err = Marshal(a)
+func (p *Packet) Put(a Attribute) error {
+	data, err := Marshal(a)
+	if err == nil {
+		p.Attribute, p.Data = a.ID(), data
+	}
 	return err
 }
 
@@ -245,6 +247,9 @@ func (p *Packet) Put(a Attribute) (err error) {
 // MAD reports an error, and if it has another attribute.
 func (p *Packet) Decode(a Attribute) error {
 	if err := p.Err(); err != nil {
+		return err
+	}
+	if _, err := structOf(a); err != nil {
 		return err
 	}
 	if p.Attribute != a.ID() {
