@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"fmt"
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
@@ -37,6 +38,8 @@ func (q *QP) multicast(verb string, cmd uint32, gid GID, lid uint16) error {
 	errno := q.dev.cmd.legacy(cmd, bytesOf(req), nil, udata{})
 	hint := ""
 	switch {
+	case errno == syscall.EINVAL && verb == "ATTACH_MCAST" && !gid.Addr().Is4() && (lid < 0xc000 || lid > 0xfffe):
+		hint = fmt.Sprintf("lid is %#x, allowed: on InfiniBand the LID of the group, 0xc000 to 0xfffe", lid)
 	case errno == syscall.EINVAL && verb == "DETACH_MCAST":
 		hint = "the QP is not attached to the group"
 	case errno == syscall.ENOMEM:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -104,7 +105,8 @@ func TestMulticastBytes(t *testing.T) {
 			t.Errorf("%s is %x, want %x", verb, got, want)
 		}
 		f.refuse[verb] = syscall.EINVAL
-		if err := do(group, 0); !errors.Is(err, syscall.EINVAL) {
+		hint := map[string]string{"ATTACH_MCAST": "lid is 0x0, allowed: on InfiniBand the LID of the group, 0xc000 to 0xfffe", "DETACH_MCAST": "not attached"}[verb]
+		if err := do(group, 0); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), hint) {
 			t.Errorf("%s refused: %v", verb, err)
 		}
 		if arg, ok := errors.AsType[*ArgError](do(gid(t, "10.1.0.1"), 0)); !ok || arg.Field != "GID" {
