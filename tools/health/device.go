@@ -17,10 +17,9 @@ import (
 // through.
 func (m *machine) examineDevice(ctx context.Context, dev netlinkrdma.Device, info uverbs.DeviceInfo) (bool, []Finding) {
 	ports, portsErr := m.ports(dev)
-	for _, p := range ports {
-		if p.LinkLayer == netlinkrdma.LinkLayerInfiniBand {
-			m.onInfiniBand = append(m.onInfiniBand, dev.Name)
-		}
+	ethernet := func(p netlinkrdma.Port) bool { return p.LinkLayer != netlinkrdma.LinkLayerInfiniBand }
+	if len(ports) > 0 && !slices.ContainsFunc(ports, ethernet) {
+		m.onInfiniBand = append(m.onInfiniBand, dev.Name)
 	}
 	all := []Finding{checkDriver(info, ports)}
 	cd, err := m.uverbsDev(dev)

@@ -43,7 +43,7 @@ type machine struct {
 	probeSoft  func(ctx context.Context, name string) (arrived bool, err error)
 	connect    func(ctx context.Context, name string) (string, error) // a device in software
 
-	onInfiniBand []string // devices with a port there, among those that were examined
+	onInfiniBand []string // devices that have all ports there, among those that were examined
 }
 
 // identity is whose rights count.

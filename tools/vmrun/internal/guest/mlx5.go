@@ -68,7 +68,7 @@ func setupRoCE(host, n int) error {
 
 // setupIPoIB starts the subnet manager, on one host, and gives the cards' network devices addresses.
 func (p *initProc) setupIPoIB(n int) error {
-	for _, card := range cardsOf(p.host) {
+	for _, card := range cardsOf(p.host) { // without a card the subnet manager ends
 		if _, err := netdevOf(card, cardPatience); err != nil {
 			return err
 		}

@@ -71,7 +71,7 @@ func PeerIP(host int) string {
 	return ip
 }
 
-// setupNet brings the loopback device up, and what is asked for.
+// setupNet sets up the loopback device and the networks that the configuration names.
 func (p *initProc) setupNet() error {
 	kinds, host := p.cfg.Net, p.host
 	lo, err := netlink.LinkByName("lo")
