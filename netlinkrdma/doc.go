@@ -103,9 +103,9 @@
 // # Without netlink
 //
 // If a sandbox forbids NETLINK_RDMA sockets, [Devices], [DeviceByName], [UverbsByName], [Ports],
-// [UverbsDev], [UMADDev], [ISSMDev] and [CMDev] read /sys/class instead. Fields that sysfs does not have stay zero, and
-// [Device.FromSysfs] is set. If the kernel answers over netlink, even with an error, sysfs is not
-// read.
+// [UverbsDev], [UMADDev], [ISSMDev] and [CMDev] read /sys/class instead. Fields that sysfs does not have
+// stay zero, and [Device.FromSysfs] is set. If the kernel answers over netlink, even with an error, sysfs
+// is not read, except for ISSMDev: Linux 6.1 does not find that device over netlink.
 //
 // # Concurrency and kernels
 //
