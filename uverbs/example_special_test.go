@@ -106,21 +106,6 @@ func ExamplePD_AllocParentDomain() {
 	defer mine.Close()
 }
 
-// The device encrypts what a flow sends.
-func ExampleDevice_CreateFlowActionESP() {
-	var dev *uverbs.Device
-	var qp *uverbs.QP // of type RawPacket
-	action := must(dev.CreateFlowActionESP(uverbs.ESPOptions{
-		Attr: &uverbs.ESPAttr{SPI: 0x1001, Flags: uverbs.ESPEncrypt},
-		Key:  &uverbs.ESPKey{Key: make([]byte, 32)},
-	}))
-	defer action.Close()
-	flow := must(qp.CreateFlow(uverbs.FlowOptions{Flags: uverbs.FlowEgress, Specs: []uverbs.FlowSpec{
-		uverbs.FlowEth{}, uverbs.FlowIPv4{}, uverbs.FlowESP{}, uverbs.FlowActionHandle{Action: action},
-	}}))
-	defer flow.Close()
-}
-
 // Counters say how many packets and bytes a flow has steered.
 func ExampleCounters() {
 	var dev *uverbs.Device

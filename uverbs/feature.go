@@ -29,15 +29,12 @@ var features = sync.OnceValue(func() map[string]feature {
 		"QUERY_PORT_SPEED": {since: Version{7, 0}},
 		"ALLOC_DMABUF":     {since: Version{7, 0}, hidden: true},
 
-		"ALLOC_DM":               {hidden: true},
-		"FREE_DM":                {hidden: true},
-		"REG_DM_MR":              {hidden: true},
-		"CREATE_COUNTERS":        {hidden: true},
-		"READ_COUNTERS":          {hidden: true},
-		"DESTROY_COUNTERS":       {hidden: true},
-		"CREATE_FLOW_ACTION_ESP": {hidden: true},
-		"MODIFY_FLOW_ACTION_ESP": {hidden: true},
-		"DESTROY_FLOW_ACTION":    {hidden: true},
+		"ALLOC_DM":         {hidden: true},
+		"FREE_DM":          {hidden: true},
+		"REG_DM_MR":        {hidden: true},
+		"CREATE_COUNTERS":  {hidden: true},
+		"READ_COUNTERS":    {hidden: true},
+		"DESTROY_COUNTERS": {hidden: true},
 	}
 })
 

@@ -8,7 +8,7 @@ import (
 
 // FlowSpec is one part of a flow: a header to match ([FlowEth], [FlowIPv4], [FlowIPv6], [FlowTCP],
 // [FlowUDP], [FlowVXLAN], [FlowGRE], [FlowMPLS], [FlowESP]) or an action ([FlowActionDrop],
-// [FlowActionHandle], [FlowActionCount]).
+// [FlowActionCount]).
 //
 // A packet matches if its fields equal those of Val in all bits that are set in Mask. All numbers
 // are in host byte order. Specs with Inner set apply to the packet inside a tunnel.
@@ -22,19 +22,18 @@ type FlowSpec interface {
 // Types of specs (enum ib_flow_spec_type). They are not in the kernel's uapi headers, but equal the
 // IBV_FLOW_SPEC constants of libibverbs.
 const (
-	flowSpecEth          = 0x20
-	flowSpecIPv4         = 0x30
-	flowSpecIPv6         = 0x31
-	flowSpecESP          = 0x34
-	flowSpecTCP          = 0x40
-	flowSpecUDP          = 0x41
-	flowSpecVXLAN        = 0x50
-	flowSpecGRE          = 0x51
-	flowSpecMPLS         = 0x60
-	flowSpecInner        = 0x100
-	flowSpecActionDrop   = 0x1001
-	flowSpecActionHandle = 0x1002
-	flowSpecActionCount  = 0x1003
+	flowSpecEth         = 0x20
+	flowSpecIPv4        = 0x30
+	flowSpecIPv6        = 0x31
+	flowSpecESP         = 0x34
+	flowSpecTCP         = 0x40
+	flowSpecUDP         = 0x41
+	flowSpecVXLAN       = 0x50
+	flowSpecGRE         = 0x51
+	flowSpecMPLS        = 0x60
+	flowSpecInner       = 0x100
+	flowSpecActionDrop  = 0x1001
+	flowSpecActionCount = 0x1003
 )
 
 // FlowEth matches the Ethernet header (IBV_FLOW_SPEC_ETH).
@@ -134,11 +133,6 @@ type FlowESPFilter struct {
 
 // FlowActionDrop drops matching packets (IBV_FLOW_SPEC_ACTION_DROP).
 type FlowActionDrop struct{}
-
-// FlowActionHandle applies an action object (IBV_FLOW_SPEC_ACTION_HANDLE).
-type FlowActionHandle struct {
-	Action *FlowAction // Action is the action to apply.
-}
 
 // FlowActionCount counts matching packets (IBV_FLOW_SPEC_ACTION_COUNT).
 type FlowActionCount struct {
@@ -283,15 +277,6 @@ func (f FlowActionDrop) encode() ([]byte, error) {
 	return bytesOf(s), nil
 }
 
-func (f FlowActionHandle) encode() ([]byte, error) {
-	if f.Action == nil {
-		return nil, argErr("CreateFlow", "FlowActionHandle.Action", "nil", "a FlowAction")
-	}
-	s := &abi.FlowSpecActionHandle{Handle: f.Action.handle}
-	s.Hdr = specHdr(flowSpecActionHandle, false, s)
-	return bytesOf(s), nil
-}
-
 func (f FlowActionCount) encode() ([]byte, error) {
 	if f.Counters == nil {
 		return nil, argErr("CreateFlow", "FlowActionCount.Counters", "nil", "Counters")
@@ -301,15 +286,14 @@ func (f FlowActionCount) encode() ([]byte, error) {
 	return bytesOf(s), nil
 }
 
-func (f FlowEth) uses() *object          { return nil }
-func (f FlowIPv4) uses() *object         { return nil }
-func (f FlowIPv6) uses() *object         { return nil }
-func (f FlowTCP) uses() *object          { return nil }
-func (f FlowUDP) uses() *object          { return nil }
-func (f FlowVXLAN) uses() *object        { return nil }
-func (f FlowGRE) uses() *object          { return nil }
-func (f FlowMPLS) uses() *object         { return nil }
-func (f FlowESP) uses() *object          { return nil }
-func (f FlowActionDrop) uses() *object   { return nil }
-func (f FlowActionHandle) uses() *object { return &f.Action.object }
-func (f FlowActionCount) uses() *object  { return &f.Counters.object }
+func (f FlowEth) uses() *object         { return nil }
+func (f FlowIPv4) uses() *object        { return nil }
+func (f FlowIPv6) uses() *object        { return nil }
+func (f FlowTCP) uses() *object         { return nil }
+func (f FlowUDP) uses() *object         { return nil }
+func (f FlowVXLAN) uses() *object       { return nil }
+func (f FlowGRE) uses() *object         { return nil }
+func (f FlowMPLS) uses() *object        { return nil }
+func (f FlowESP) uses() *object         { return nil }
+func (f FlowActionDrop) uses() *object  { return nil }
+func (f FlowActionCount) uses() *object { return &f.Counters.object }

@@ -3,12 +3,9 @@ package uverbs
 import (
 	"errors"
 	"os"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
-
-	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
 // specWords returns a labelled spec.
@@ -64,7 +61,6 @@ var flowSpecs = []struct {
 	{"ESP", FlowESP{Val: FlowESPFilter{SPI: 0x01020304, Seq: 5}, Mask: FlowESPFilter{SPI: 0xffffffff}},
 		specWords(0x34, 24, be32("spi", 0x01020304), be32("seq", 5), be32("mask spi", 0xffffffff), be32("mask seq", 0))},
 	{"ActionDrop", FlowActionDrop{}, specWords(0x1001, 8)},
-	{"ActionHandle", FlowActionHandle{Action: &FlowAction{handle: 5}}, specWords(0x1002, 16, word{"handle", 4, 5}, word{"reserved1", 4, 0})},
 	{"ActionCount", FlowActionCount{Counters: &Counters{handle: 6}}, specWords(0x1003, 16, word{"handle", 4, 6}, word{"reserved1", 4, 0})},
 }
 
@@ -115,7 +111,6 @@ func TestFlowRefused(t *testing.T) {
 		{FlowOptions{Specs: []FlowSpec{FlowEth{}, nil}}, "Specs[1]"},
 		{FlowOptions{Specs: []FlowSpec{FlowIPv6{Mask: FlowIPv6Filter{FlowLabel: 1 << 20}}}}, "FlowIPv6.FlowLabel"},
 		{FlowOptions{Specs: []FlowSpec{FlowVXLAN{Val: 1 << 24}}}, "FlowVXLAN.Val"},
-		{FlowOptions{Specs: []FlowSpec{FlowActionHandle{}}}, "FlowActionHandle.Action"},
 		{FlowOptions{Specs: []FlowSpec{FlowActionCount{}}}, "FlowActionCount.Counters"},
 		{FlowOptions{Specs: []FlowSpec{FlowActionCount{Counters: &Counters{}}}}, "object to use"},
 	} {
@@ -136,11 +131,9 @@ func TestFlowUses(t *testing.T) {
 	f := newFakeQP(t, QPOptions{})
 	f.withObjects(f.dev)
 	counters := value(f.dev.CreateCounters())(t)
-	action := value(f.dev.CreateFlowActionESP(ESPOptions{Attr: &ESPAttr{}, Key: &ESPKey{Key: make([]byte, 16)}}))(t)
-	flow := value(f.qp.CreateFlow(FlowOptions{Specs: []FlowSpec{FlowActionCount{Counters: counters}, FlowActionHandle{Action: action}}}))(t)
+	flow := value(f.qp.CreateFlow(FlowOptions{Specs: []FlowSpec{FlowActionCount{Counters: counters}}}))(t)
 	busy(t, counters.Close(), "1 Flow")
-	busy(t, action.Close(), "1 Flow")
-	must(t, flow.Close(), counters.Close(), action.Close())
+	must(t, flow.Close(), counters.Close())
 	if _, err := f.qp.CreateFlow(FlowOptions{Specs: []FlowSpec{FlowActionCount{Counters: counters}}}); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("closed counters: %v", err)
 	}
@@ -226,95 +219,4 @@ func TestFlowCountersTogether(t *testing.T) {
 		t.Errorf("%d flows use the counters after all were closed", counters.flows)
 	}
 	must(t, counters.Close())
-}
-
-// key is a key of AES with 16 bytes.
-var key = []byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
-
-func TestFlowActionESP(t *testing.T) {
-	d, k := objectDevice(t)
-	// What the kernel reads while the command runs.
-	var attr, keymat, replay, encap, header []byte
-	memory := value(os.Open("/proc/self/mem"))(t)
-	defer memory.Close()
-	k.after(func(c *fakeCall, _ syscall.Errno) {
-		attr, keymat = c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_ATTRS).In, c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_KEYMAT).In
-		replay, encap = c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_REPLAY).In, c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_ENCAP).In
-		if len(encap) > 0 {
-			header = make([]byte, encap[16])
-			value(memory.ReadAt(header, int64(le64(encap))))(t)
-		}
-	})
-	a := value(d.CreateFlowActionESP(ESPOptions{
-		Attr:         &ESPAttr{SPI: 1, Seq: 2, TFCPad: 3, Flags: ESPFullOffload | ESPTransport | ESPEncrypt, HardLimitPackets: 1 << 40},
-		Key:          &ESPKey{Key: key, ICVLen: 12, Salt: 4, IV: 5},
-		ESN:          new(uint32(6)),
-		ReplayWindow: new(uint32(64)),
-		Encap:        FlowIPv4{Val: FlowIPv4Filter{Src: [4]byte{10, 1, 0, 1}, Dst: [4]byte{10, 1, 0, 2}, Proto: 50}},
-	}))(t)
-	c := k.last("CREATE_FLOW_ACTION_ESP")
-	compare(t, attr, []word{{"spi", 4, 1}, {"seq", 4, 2}, {"tfc_pad", 4, 3}, {"flags", 4, 7}, {"hard_limit_pkts", 8, 1 << 40}})
-	compare(t, keymat, []word{{"iv", 8, 5}, {"iv_algo", 4, 0}, {"salt", 4, 4}, {"icv_len", 4, 12}, {"key_len", 4, 16},
-		{"aes_key", 8, 0x0807060504030201}, {"aes_key+8", 8, 0x100f0e0d0c0b0a09}, {"aes_key+16", 8, 0}, {"aes_key+24", 8, 0}})
-	compare(t, replay, []word{{"size", 4, 64}})
-	compare(t, encap[8:], []word{{"next_ptr", 8, 0}, {"len", 2, 12}, {"type", 2, 0x30}, {"padding", 4, 0}})
-	compare(t, header, []word{be32("src_ip", 0x0a010001), be32("dst_ip", 0x0a010002), {"proto", 1, 50}, {"tos", 1, 0}, {"ttl", 1, 0}, {"flags", 1, 0}})
-	if esn := c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_ESN); esn.Len != 4 || esn.Data != 6 {
-		t.Errorf("ESN is %+v", esn)
-	}
-	if n := c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_REPLAY).Enum; n != abi.IB_UVERBS_FLOW_ACTION_ESP_REPLAY_BMP {
-		t.Errorf("protection from replays is %d", n)
-	}
-
-	must(t, a.ModifyESP(ESPOptions{ReplayWindow: new(uint32(0)), Encap: FlowIPv6{Val: FlowIPv6Filter{NextHeader: 50}}}))
-	c = k.last("MODIFY_FLOW_ACTION_ESP")
-	if len(c.attrs) != 3 || c.attrs[0].Data != fakeHandle {
-		t.Errorf("attributes are %+v, want the handle, the replay window, the encapsulation", c.attrs)
-	}
-	if r := c.attr(abi.UVERBS_ATTR_FLOW_ACTION_ESP_REPLAY); r.Len != 0 || r.Enum != abi.IB_UVERBS_FLOW_ACTION_ESP_REPLAY_NONE {
-		t.Errorf("replay attribute is %+v", r)
-	}
-	if len(header) != 40 || header[36] != 50 || encap[18] != 0x31 {
-		t.Errorf("the outer header is %v, of type %#x", header, encap[18])
-	}
-	k.took()
-	must(t, a.Close(), a.Close())
-	k.sent("ioctl DESTROY_FLOW_ACTION")
-	if err := a.ModifyESP(ESPOptions{}); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("ModifyESP after Close: %v", err)
-	}
-	must(t, d.Close())
-}
-
-func TestFlowActionESPRefused(t *testing.T) {
-	d, k := objectDevice(t)
-	attr, good := &ESPAttr{}, &ESPKey{Key: key}
-	for _, c := range []struct {
-		o     ESPOptions
-		field string
-	}{
-		{ESPOptions{Key: good}, "Attr"},
-		{ESPOptions{Attr: attr}, "Key"},
-		{ESPOptions{Attr: &ESPAttr{Flags: 1 << 4}, Key: good}, "Flags"},
-		{ESPOptions{Attr: attr, Key: &ESPKey{Key: key[:15]}}, "Key.Key"},
-		{ESPOptions{Attr: attr, Key: &ESPKey{Key: key, ICVLen: 10}}, "Key.ICVLen"},
-		{ESPOptions{Attr: attr, Key: good, ReplayWindow: new(uint32(0))}, "ReplayWindow"},
-		{ESPOptions{Attr: attr, Key: good, Encap: FlowEth{}}, "Encap"},
-		{ESPOptions{Attr: attr, Key: good, Encap: FlowIPv4{Inner: true}}, "Encap"},
-		{ESPOptions{Attr: attr, Key: good, Encap: FlowIPv6{Val: FlowIPv6Filter{FlowLabel: 1 << 20}}}, "FlowIPv6.FlowLabel"},
-	} {
-		_, err := d.CreateFlowActionESP(c.o)
-		wantArg(t, err, c.field)
-	}
-	k.sent()
-	a := value(d.CreateFlowActionESP(ESPOptions{Attr: attr, Key: good}))(t)
-	wantArg(t, a.ModifyESP(ESPOptions{Attr: attr, Encap: FlowEth{}}), "Encap")
-	k.refuse["MODIFY_FLOW_ACTION_ESP"] = syscall.EINVAL
-	if err := a.ModifyESP(ESPOptions{Attr: attr}); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("refused: %v", err)
-	}
-	for range 3 {
-		runtime.GC() // ends the program if a command was left with its memory pinned
-	}
-	must(t, a.Close(), d.Close())
 }

@@ -36,22 +36,19 @@ func init() {
 		fakeVerbs[number] = v
 	}
 	for method, name := range map[[2]uint16]string{
-		{abi.UVERBS_OBJECT_XRCD, abi.UVERBS_METHOD_XRCD_DESTROY}:                  "CLOSE_XRCD",
-		{abi.UVERBS_OBJECT_FLOW, abi.UVERBS_METHOD_FLOW_DESTROY}:                  "DESTROY_FLOW",
-		{abi.UVERBS_OBJECT_WQ, abi.UVERBS_METHOD_WQ_CREATE}:                       "CREATE_WQ",
-		{abi.UVERBS_OBJECT_WQ, abi.UVERBS_METHOD_WQ_DESTROY}:                      "DESTROY_WQ",
-		{abi.UVERBS_OBJECT_RWQ_IND_TBL, abi.UVERBS_METHOD_RWQ_IND_TBL_DESTROY}:    "DESTROY_RWQ_IND_TBL",
-		{abi.UVERBS_OBJECT_DM, abi.UVERBS_METHOD_DM_ALLOC}:                        "ALLOC_DM",
-		{abi.UVERBS_OBJECT_DM, abi.UVERBS_METHOD_DM_FREE}:                         "FREE_DM",
-		{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_DM_MR_REG}:                       "REG_DM_MR",
-		{abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_CREATE}:           "CREATE_COUNTERS",
-		{abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_READ}:             "READ_COUNTERS",
-		{abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_DESTROY}:          "DESTROY_COUNTERS",
-		{abi.UVERBS_OBJECT_DMAH, abi.UVERBS_METHOD_DMAH_ALLOC}:                    "ALLOC_DMAH",
-		{abi.UVERBS_OBJECT_DMAH, abi.UVERBS_METHOD_DMAH_FREE}:                     "DEALLOC_DMAH",
-		{abi.UVERBS_OBJECT_FLOW_ACTION, abi.UVERBS_METHOD_FLOW_ACTION_ESP_CREATE}: "CREATE_FLOW_ACTION_ESP",
-		{abi.UVERBS_OBJECT_FLOW_ACTION, abi.UVERBS_METHOD_FLOW_ACTION_ESP_MODIFY}: "MODIFY_FLOW_ACTION_ESP",
-		{abi.UVERBS_OBJECT_FLOW_ACTION, abi.UVERBS_METHOD_FLOW_ACTION_DESTROY}:    "DESTROY_FLOW_ACTION",
+		{abi.UVERBS_OBJECT_XRCD, abi.UVERBS_METHOD_XRCD_DESTROY}:               "CLOSE_XRCD",
+		{abi.UVERBS_OBJECT_FLOW, abi.UVERBS_METHOD_FLOW_DESTROY}:               "DESTROY_FLOW",
+		{abi.UVERBS_OBJECT_WQ, abi.UVERBS_METHOD_WQ_CREATE}:                    "CREATE_WQ",
+		{abi.UVERBS_OBJECT_WQ, abi.UVERBS_METHOD_WQ_DESTROY}:                   "DESTROY_WQ",
+		{abi.UVERBS_OBJECT_RWQ_IND_TBL, abi.UVERBS_METHOD_RWQ_IND_TBL_DESTROY}: "DESTROY_RWQ_IND_TBL",
+		{abi.UVERBS_OBJECT_DM, abi.UVERBS_METHOD_DM_ALLOC}:                     "ALLOC_DM",
+		{abi.UVERBS_OBJECT_DM, abi.UVERBS_METHOD_DM_FREE}:                      "FREE_DM",
+		{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_DM_MR_REG}:                    "REG_DM_MR",
+		{abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_CREATE}:        "CREATE_COUNTERS",
+		{abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_READ}:          "READ_COUNTERS",
+		{abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_DESTROY}:       "DESTROY_COUNTERS",
+		{abi.UVERBS_OBJECT_DMAH, abi.UVERBS_METHOD_DMAH_ALLOC}:                 "ALLOC_DMAH",
+		{abi.UVERBS_OBJECT_DMAH, abi.UVERBS_METHOD_DMAH_FREE}:                  "DEALLOC_DMAH",
 	} {
 		fakeMethods[method] = name
 	}
@@ -97,7 +94,7 @@ func (k *fakeKernel) answerObject(c *fakeCall) {
 		for i := range uint64(a.Len / 8) {
 			k.put(a.Out[8*i:], u64(100+i))
 		}
-	case "ALLOC_DM", "CREATE_COUNTERS", "ALLOC_DMAH", "CREATE_FLOW_ACTION_ESP":
+	case "ALLOC_DM", "CREATE_COUNTERS", "ALLOC_DMAH":
 		c.attr(0).Data = fakeHandle // the handle is the first attribute of all of them
 	}
 }
@@ -410,9 +407,5 @@ func absentVerbs(d *Device, pd *PD, cq *CQ, qp *QP) []struct {
 		{"REG_DM_MR", func() error { _, err := pd.RegDM(dm, 0, 1, 0); return err }},
 		{"CREATE_COUNTERS", func() error { _, err := d.CreateCounters(); return err }},
 		{"ALLOC_DMAH", func() error { _, err := d.AllocDMAH(DMAHOptions{}); return err }},
-		{"CREATE_FLOW_ACTION_ESP", func() error {
-			_, err := d.CreateFlowActionESP(ESPOptions{Attr: &ESPAttr{}, Key: &ESPKey{Key: make([]byte, 16)}})
-			return err
-		}},
 	}
 }

@@ -88,7 +88,7 @@ var inert = []string{"Close", "CloseAll", "BeginSend", "Err"}
 // argumentFirst are methods that look at their arguments before they look at the object; a zero one
 // is refused, closed or not.
 var argumentFirst = []string{
-	"*uverbs.Device.AllocDM", "*uverbs.Device.CreateCQ", "*uverbs.Device.CreateFlowActionESP", "*uverbs.Device.CreateRWQIndTable",
+	"*uverbs.Device.AllocDM", "*uverbs.Device.CreateCQ", "*uverbs.Device.CreateRWQIndTable",
 	"*uverbs.PD.AdviseMR", "*uverbs.PD.AllocMW", "*uverbs.PD.CreateAH", "*uverbs.PD.CreateQP", "*uverbs.PD.CreateWQ",
 	"*uverbs.PD.RegDMABuf", "*uverbs.PD.RegDM", "*uverbs.PD.RegMR", "*uverbs.PD.RegMRWith", "*uverbs.PD.RegSlice",
 	"*uverbs.Counters.Read", "*uverbs.XRCD.OpenQP", "*uverbs.WQ.ModifyFlags",

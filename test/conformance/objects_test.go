@@ -32,9 +32,6 @@ func absentVerbs(t *testing.T, s *side) []absentVerb {
 		uverbs.FlowEth{Mask: uverbs.FlowEthFilter{EtherType: 0xffff}}, uverbs.FlowIPv4{}, uverbs.FlowIPv6{}, uverbs.FlowTCP{}, uverbs.FlowUDP{},
 		uverbs.FlowVXLAN{}, uverbs.FlowGRE{}, uverbs.FlowMPLS{}, uverbs.FlowESP{}, uverbs.FlowActionDrop{},
 	}
-	esp := uverbs.ESPOptions{Attr: &uverbs.ESPAttr{SPI: 1}, Key: &uverbs.ESPKey{Key: make([]byte, 32)}}
-	full := esp
-	full.ESN, full.ReplayWindow, full.Encap = new(uint32(1)), new(uint32(64)), uverbs.FlowIPv4{}
 	verbs := []absentVerb{
 		{"OPEN_XRCD", [2]int{}, false, func() error { return errOf(s.dev.OpenXRCD(uverbs.XRCDOptions{})) }},
 		{"OPEN_XRCD", [2]int{}, false, func() error {
@@ -47,8 +44,6 @@ func absentVerbs(t *testing.T, s *side) []absentVerb {
 		{"CREATE_WQ", [2]int{}, false, func() error { return errOf(s.pd.CreateWQ(uverbs.WQOptions{CQ: s.cq})) }},
 		{"ALLOC_DM", [2]int{}, true, func() error { return errOf(s.dev.AllocDM(4096, uverbs.DMOptions{})) }},
 		{"CREATE_COUNTERS", [2]int{}, true, func() error { return errOf(s.dev.CreateCounters()) }},
-		{"CREATE_FLOW_ACTION_ESP", [2]int{}, true, func() error { return errOf(s.dev.CreateFlowActionESP(esp)) }},
-		{"CREATE_FLOW_ACTION_ESP", [2]int{}, true, func() error { return errOf(s.dev.CreateFlowActionESP(full)) }},
 		{"ALLOC_DMAH", [2]int{6, 17}, true, func() error { return errOf(s.dev.AllocDMAH(uverbs.DMAHOptions{})) }},
 		{"ALLOC_DMAH", [2]int{6, 17}, true, func() error {
 			return errOf(s.dev.AllocDMAH(uverbs.DMAHOptions{CPU: new(0), MemType: uverbs.TPHMemVolatile, ProcessingHint: new(uint8(1))}))
