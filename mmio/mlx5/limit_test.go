@@ -35,6 +35,7 @@ func TestWQELimits(t *testing.T) {
 		{"RC", Connected, 0, []Op{Send, SendInv, Write, WriteImm, Read}},
 		{"UD", Datagram, 0, []Op{Send, SendImm}},
 		{"XRC", XRC, 0, []Op{Send, Write, WriteImm}},
+		{"DC", DC, 0, []Op{Send, SendInv, Write, WriteImm, Read}},
 		{"raw", Raw, 0, []Op{Send}},
 		{"raw with a header", Raw, ethHeader, []Op{Send}},
 	} {
@@ -64,6 +65,9 @@ func TestWQELimits(t *testing.T) {
 						var s SendSlot
 						q.Begin()
 						q.Start(&s, 1, op, Signaled)
+						if tr.t == DC {
+							s.SetDC(1, 2, 3, &AV{})
+						}
 						if op == Read || op == Write || op == WriteImm {
 							s.SetRDMA(1, 2)
 						}
@@ -93,7 +97,7 @@ func TestWQELimits(t *testing.T) {
 		}
 	}
 	c := testContext
-	for tr, want := range map[Transport][2]int{Connected: {52, 828}, Datagram: {59, 940}, XRC: {51, 812}, Raw: {60, 956}} {
+	for tr, want := range map[Transport][2]int{Connected: {52, 828}, Datagram: {59, 940}, XRC: {51, 812}, DC: {49, 780}, Raw: {60, 956}} {
 		if got := [2]int{most(t, &c, tr, "MaxSendSGE"), most(t, &c, tr, "MaxInline")}; got != want {
 			t.Errorf("transport %d has at most %d SGEs and bytes inline, want %d", tr, got, want)
 		}

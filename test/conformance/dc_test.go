@@ -74,12 +74,19 @@ func (r *dcRig) newTarget(t *testing.T) (d dcTarget) {
 	if e.QPN == 0 || e.QPN != d.qp.QPN() {
 		t.Fatalf("the DCT has number %d, and its endpoint %d", d.qp.QPN(), e.QPN)
 	}
-	attr, err := r.dci.PathTo(e)
-	must(t, err)
-	d.ah, err = r.pd.CreateAH(attr)
-	must(t, err)
-	closeLater(t, d.ah)
+	d.ah = r.address(t, e)
 	return d
+}
+
+// address makes the address of a target for the initiators of r.
+func (r *dcRig) address(t *testing.T, target uverbs.Endpoint) *uverbs.AH {
+	t.Helper()
+	attr, err := r.dci.PathTo(target)
+	must(t, err)
+	ah, err := r.pd.CreateAH(attr)
+	must(t, err)
+	closeLater(t, ah)
+	return ah
 }
 
 // to addresses a request to a target.

@@ -29,6 +29,8 @@ func sizedBy(t *testing.T, typ uverbs.QPType, o uverbs.QPOptions) *sized {
 	switch typ {
 	case uverbs.XRCSend:
 		return sizedXRC(t, o)
+	case uverbs.DCI:
+		return sizedDC(t, o)
 	case uverbs.RawPacket:
 		testenv.Needs(t, "raw packets", "mlx5")
 		testenv.NeedsRoCE(t, "Ethernet")
@@ -92,6 +94,32 @@ func sizedXRC(t *testing.T, o uverbs.QPOptions) *sized {
 	}}
 }
 
+// dciOptions are the options of an initiator that has the sizes of o.
+func dciOptions(o uverbs.QPOptions) uverbs.DCIOptions {
+	return uverbs.DCIOptions{SendCQ: o.SendCQ, MaxSendWR: o.MaxSendWR, MaxSendSGE: o.MaxSendSGE, MaxInline: o.MaxInline}
+}
+
+// sizedDC is sizedBy of an initiator of DC.
+func sizedDC(t *testing.T, o uverbs.QPOptions) *sized {
+	t.Helper()
+	a, b := newDC(t, dciOptions(o), 0), newDC(t, uverbs.DCIOptions{}, 1)
+	a.qp = a.dci
+	target := b.targets[0]
+	to, err := target.qp.Endpoint()
+	must(t, err)
+	target.ah = a.address(t, to)
+	return &sized{a: a.side, remote: b.mr, request: func(sgl ...uverbs.SGE) uverbs.SendWR { return target.to(send(1, sgl...)) },
+		into: func(t *testing.T, n int) func() []byte {
+			must(t, target.srq.PostRecv(2, b.mr.SGE(0, n)))
+			return func() []byte {
+				if wc := b.want(t, 2, uverbs.WCRecv); int(wc.ByteLen) != n {
+					t.Fatalf("received %d bytes, want %d", wc.ByteLen, n)
+				}
+				return b.buf.Bytes()[:n]
+			}
+		}}
+}
+
 // post posts a request and checks that it completes and, where somebody receives, that the data
 // come, which are want.
 func (s *sized) post(t *testing.T, wr uverbs.SendWR, want []byte) {
@@ -113,11 +141,18 @@ func most(t *testing.T, typ uverbs.QPType, field string, set func(o *uverbs.QPOp
 	s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
 	create := func(n int) error {
 		o := uverbs.QPOptions{Type: typ, SendCQ: s.cq, MaxSendWR: 1}
-		if typ != uverbs.XRCSend {
-			o.RecvCQ = s.cq
-		}
 		set(&o, n)
-		qp, err := s.pd.CreateQP(o)
+		var qp *uverbs.QP
+		var err error
+		switch typ {
+		case uverbs.DCI:
+			qp, err = s.pd.CreateDCI(dciOptions(o))
+		case uverbs.XRCSend:
+			qp, err = s.pd.CreateQP(o)
+		default:
+			o.RecvCQ = s.cq
+			qp, err = s.pd.CreateQP(o)
+		}
 		if err == nil {
 			must(t, qp.Close())
 		}
@@ -135,7 +170,7 @@ func TestSizeLimits(t *testing.T) {
 	testenv.Tags(t, testenv.SpecialCard, testenv.Unordered)
 	testenv.NeedsIB(t, "limits of work requests")
 	testenv.Guest(t)
-	for _, typ := range []uverbs.QPType{uverbs.RC, uverbs.UC, uverbs.UD, uverbs.XRCSend, uverbs.RawPacket} {
+	for _, typ := range []uverbs.QPType{uverbs.RC, uverbs.UC, uverbs.UD, uverbs.XRCSend, uverbs.DCI, uverbs.RawPacket} {
 		t.Run(typ.String(), func(t *testing.T) {
 			sizedBy(t, typ, uverbs.QPOptions{}) // or skip
 			t.Run("inline", func(t *testing.T) { sizeInline(t, typ) })

@@ -112,7 +112,7 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	f.Usage = func() {}
 	f.Uint64Var(&o.seed, "seed", 0, "chooses the mutants; 0 takes one from the clock, and prints it")
 	f.IntVar(&o.n, "n", 40, "number of mutants")
-	f.StringVar(&o.packages, "packages", "./mmio/...,./netlinkrdma/...,./uverbs/...,./cm/...", "packages to change, separated by commas")
+	f.StringVar(&o.packages, "packages", "./mmio/...,./netlinkrdma/...,./uverbs/...,./cm/...,./test/hca/engine/...", "packages to change, separated by commas")
 	f.StringVar(&o.also, "also", "./uverbs/soft,./test/conformance,./cm", "packages whose tests try the survivors too, separated by commas")
 	f.StringVar(&o.devices, "devices", "soft0,soft1", "RDMA devices that the tests use, as "+testenv.DevicesEnv+" names them")
 	f.StringVar(&o.then, "then", "", "shell command that tries the survivors of all tests")

@@ -218,7 +218,7 @@ func TestPlan(t *testing.T) {
 		}
 	}
 	want := []string{"build vmrun", "build hca", "build conformance.test", "build umad.test", "build cm.test", "build gcc", "build rdmacore-flat", "build control.test",
-		"mlx5/roce", "mlx5/ib", "flat/clock", "personalities/4711-roce-control", "personalities/4711-ib-control", "personalities/4711-roce", "personalities/4711-ib"}
+		"mlx5/roce", "mlx5/ib", "mlx5/wq-5.10", "flat/clock", "personalities/4711-roce-control", "personalities/4711-ib-control", "personalities/4711-roce", "personalities/4711-ib"}
 	if !slices.Equal(got, want) {
 		t.Errorf("the plan is\n%q, want\n%q", got, want)
 	}

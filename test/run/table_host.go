@@ -240,11 +240,11 @@ func (c *config) suites() []suite {
 var groups = map[string][]string{
 	"test": {"check", "unit", "soft/auto", "soft/write", "soft/cm", "soft/sockets", "soft/rsocket", "rxe/cm", "rxe/verbs", "rxe/interop", "rxe/bare", "siw/mixed", "mlx5/ib"},
 	"testall": {"staticcheck", "cross/vet-arm64", "cross/build-windows-amd64", "race/library", "siw/verbs", "rxe/one", "soft/losswrite", "abi", "benchonce", "costs", "sidebyside",
-		"size", "mlx5/roce", "mlx5ip", "perf", "hosts", "control/programs", "cards/random-roce-control", "cards/random-roce", "softrxe/verbs", "softrxe/cm", "softrxe/walk",
+		"size", "mlx5/roce", "mlx5ip", "rxe/latest", "perf", "hosts", "control/programs", "cards", "softrxe/verbs", "softrxe/cm", "softrxe/walk",
 		"flat", "traffic"},
 	"testlong": {"cross/build-riscv64", "cross/build-darwin-amd64", "cross/build-darwin-arm64", "cross/vet-darwin", "cross/build-freebsd-amd64", "cross/build-freebsd-arm64", "cross/vet-freebsd", "cross/build-windows-arm64",
 		"cross/vet-windows", "race/others", "race/vmrun", "rxe/write", "soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "soft/cmlosswrite", "racevm",
-		"mlx5cm", "vmtest", "control/pyverbs", "control/ib", "control/ib-hosts", "control/programs-6.12", "cards/small-ib", "cards/vf-ib", "cards/late-roce", "softrxe/exchanges", "softrxe/programs",
+		"mlx5cm", "vmtest", "control/pyverbs", "control/ib", "control/ib-hosts", "control/programs-6.12", "mlx5/wq-5.10", "softrxe/exchanges", "softrxe/programs",
 		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket", "siw/interop"},
 }
 

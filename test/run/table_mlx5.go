@@ -33,6 +33,8 @@ func (c *config) mlx5Suites() []suite {
 					with: diags, // for ibping
 					skip: anyLink, programs: append(test("conformance", "umad"), program{name: "cm.test", run: "^TestGID"}),
 				},
+				// The last kernel here on which a WQ that has failed can be closed.
+				{name: "wq-5.10", kernel: "5.10", device: "mlx5,mode=roce", env: model, programs: []program{only("conformance", "TestInjectedWQ")}},
 			},
 		},
 		{
@@ -61,9 +63,9 @@ func (c *config) mlx5Suites() []suite {
 		},
 		{name: "control", doc: "rdma-core's programs on a modelled ConnectX: what fails there is the model's fault", steps: c.controlSteps()},
 		{
-			name: "cards", doc: "some tests of the verbs on modelled cards that differ from the usual ones, one of them random",
+			name: "cards", doc: "some tests of the verbs on modelled cards that differ from the usual ones, two of them random",
 			steps: []step{
-				c.cardControl("random", "roce", only("control", "TestPingpong")), c.card("random", "roce", "SpecialCard"),
+				c.cardControl("random", "roce", only("control", "TestPingpong")), c.card("random", "roce", "SpecialCard"), c.card("random", "ib", "SpecialCard"),
 				c.card("small", "ib", "SpecialCard"), c.card("vf", "ib", "SpecialCard"), c.card("late", "roce", "SpecialCard"),
 			},
 		},

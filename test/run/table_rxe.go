@@ -83,6 +83,7 @@ func (c *config) rxeSuite() suite {
 				only("conformance", "TestCQWait", "TestCQWaitCanceled", "TestCompChannelWait", "TestCloseWithEvents"),
 			},
 		},
+		{name: "latest", kernel: "latest", env: env, programs: []program{only("conformance", "TestAtomicWrite", "TestBuilderAtomicWrite", "TestFlush")}}, // since 6.2
 	}...)}
 }
 
@@ -119,12 +120,16 @@ func (c *config) rxeSuites() []suite {
 			},
 		},
 		{
-			name: "racevm", doc: "the verbs and connections on rxe under the race detector",
+			name: "racevm", doc: "the verbs and connections on rxe, and the verbs on a modelled ConnectX without BlueFlame, under the race detector",
 			steps: []step{
 				{name: "verbs", race: true, flags: []string{"-mem", "2G"}, env: []string{guest}, programs: test("conformance")},
 				{
 					name: "cm", race: true, flags: []string{"-mem", "2G", "-module", "bonding"}, env: []string{guest},
 					skip: []testenv.Tag{testenv.Race}, programs: test("cm"),
+				},
+				{
+					name: "mlx5", race: true, device: "mlx5,mode=roce,personality=unordered", flags: []string{"-mem", "2G", "-timeout", "20m"},
+					env: append(model[:3:3], "GOVERBS_WAYS=auto", "GOVERBS_WALK=2s"), programs: []program{c.marked("conformance", "Unordered")},
 				},
 			},
 		},
