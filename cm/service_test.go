@@ -6,8 +6,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/umad"
+	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
 // TestUserEvent: a goroutine writes an event that another waits for.
@@ -48,7 +52,7 @@ func TestUserEvent(t *testing.T) {
 	must(t, other.Migrate(c))
 }
 
-// TestServices: services are looked up in InfiniBand's fabric, and Ethernet is not of it.
+// TestServices: services are looked up in InfiniBand's fabric, and Ethernet is not part of one.
 func TestServices(t *testing.T) {
 	c := openKernel(t)
 	id := newID(t, c, TCP)
@@ -67,6 +71,7 @@ func TestServices(t *testing.T) {
 		if e := next(t, c, EventAddrInfoError); e.ID != id || e.Err() == nil {
 			t.Errorf("of a service that nobody has: %+v, %v", e, e.Err())
 		}
+		checkServices(t, c)
 		return
 	}
 	if err == nil || !strings.Contains(err.Error(), "InfiniBand") || !strings.Contains(err.Error(), "driver "+testenv.TheRig().Driver) {
@@ -74,6 +79,58 @@ func TestServices(t *testing.T) {
 	}
 	must(t, id.Listen(0)) // the ID is as it was
 	testenv.Skip(t, err)
+}
+
+// checkServices looks services up that the subnet administrator has on record.
+func checkServices(t *testing.T, c *Channel) {
+	t.Helper()
+	port := value(umad.Open(testenv.TheRig().Devices[0], 1))(t)
+	t.Cleanup(func() { must(t, port.Close()) })
+	agent := value(port.Register(umad.AgentOptions{Class: mad.ClassSA, Timeout: 5 * time.Second}))(t)
+	dev := value(uverbs.Open(testenv.TheRig().Devices[0]))(t)
+	defer dev.Close()
+	attr := value(dev.QueryPort(1))(t)
+	gid := value(dev.QueryGID(1, 0))(t).GID
+	ask := func(m mad.Method, s *mad.ServiceRecord, mask mad.Mask) {
+		t.Helper()
+		_, err := agent.Do(context.Background(), umad.Addr{LID: attr.SMLID}, value(mad.NewSA(m, s, mask))(t))
+		must(t, err)
+	}
+	want := map[uint64]Service{}
+	const key = mad.ServiceID | mad.ServiceGID | mad.ServicePKey
+	for _, number := range []uint64{0x10004712, 0x10004713} {
+		s := mad.ServiceRecord{
+			ServiceID: number, ServiceGID: mad.GID(gid), ServicePKey: 0xffff, ServiceLease: 60, ServiceName: "cm test",
+			ServiceData8: [16]uint8{15: 7}, ServiceData16: [8]uint16{7: 0x1234}, ServiceData32: [4]uint32{0: uint32(number)}, ServiceData64: [2]uint64{1: 1 << 63},
+		}
+		ask(mad.MethodSet, &s, key|mad.ServiceLease|mad.ServiceKey|mad.ServiceName|mad.ServiceData)
+		t.Cleanup(func() { ask(mad.MethodDelete, &s, key) })
+		want[number] = Service{
+			ID: number, GID: gid, PKey: 0xffff, Name: s.ServiceName,
+			Data8: s.ServiceData8, Data16: s.ServiceData16, Data32: s.ServiceData32, Data64: s.ServiceData64,
+		}
+	}
+	for _, q := range []struct {
+		name    string
+		service uint64
+		want    int
+	}{{"cm test", 0, 2}, {"", 0x10004713, 1}, {"cm test", 0x10004712, 1}} {
+		id := newID(t, c, TCP) // it can ask once
+		must(t, id.Bind(Addr{IP: first}), id.ResolveService(q.name, q.service))
+		if e := next(t, c, EventAddrInfoResolved); e.ID != id || e.Err() != nil {
+			t.Errorf("service %q, %#x: event %+v", q.name, q.service, e)
+		}
+		got := value(id.Services())(t)
+		if len(got) != q.want {
+			t.Errorf("service %q, %#x: %d records, want %d", q.name, q.service, len(got), q.want)
+		}
+		for _, s := range got {
+			lease := s.Lease
+			if s.Lease = 0; s != want[s.ID] || lease <= 0 || lease > time.Minute {
+				t.Errorf("service %q, %#x: %+v with a lease of %s, want %+v", q.name, q.service, s, lease, want[s.ID])
+			}
+		}
+	}
 }
 
 // TestServicesUnsupported: a kernel without services says so.

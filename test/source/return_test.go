@@ -218,9 +218,10 @@ func isTest(f *ast.FuncType) bool {
 	return ok && sel.Sel.Name == "T"
 }
 
-// takesT reports whether a function takes a *testing.T or a testing.TB, and returns nothing.
+// takesT reports whether a function takes a *testing.T or a testing.TB. One that returns a bool is among
+// the places, and its callers are looked at.
 func takesT(f *ast.FuncType) bool {
-	return f.Results == nil && slices.ContainsFunc(f.Params.List, func(p *ast.Field) bool {
+	return !returnsBool(f) && slices.ContainsFunc(f.Params.List, func(p *ast.Field) bool {
 		return contains(p.Type, func(n ast.Node) bool {
 			sel, ok := n.(*ast.SelectorExpr)
 			return ok && (sel.Sel.Name == "T" || sel.Sel.Name == "TB")
@@ -285,7 +286,7 @@ func (r *rules) endings(list []ast.Stmt, in within) (all []ending) {
 				by = in.byLoop
 			}
 			switch {
-			case by == byKernel && (what == aTest || !said):
+			case by == byKernel && (what != aCase || !said):
 				all = append(all, ending{s.Pos(), what + " ends here because of the kernel's version, without testenv.Skip or testenv.Lacks"})
 			case said:
 			case by == byPlace:
@@ -303,8 +304,8 @@ func (r *rules) endings(list []ast.Stmt, in within) (all []ending) {
 	return all
 }
 
-// What a statement ends.
-const aTest, aCase = "a test", "a case of a loop"
+// What a statement ends. A helper ends when it returns nothing but zero values.
+const aTest, aCase, aHelper = "a test", "a case of a loop", "a helper"
 
 // leaves says what a statement ends, if it does, and whether it names a loop by a label.
 func leaves(s ast.Stmt, loop bool) (what string, label bool) {
@@ -312,6 +313,9 @@ func leaves(s ast.Stmt, loop bool) (what string, label bool) {
 	case *ast.ReturnStmt:
 		if len(s.Results) == 0 {
 			return aTest, false
+		}
+		if !slices.ContainsFunc(s.Results, func(e ast.Expr) bool { return !isZero(e) }) {
+			return aHelper, false
 		}
 	case *ast.BranchStmt:
 		switch {
@@ -326,6 +330,17 @@ func leaves(s ast.Stmt, loop bool) (what string, label bool) {
 		}
 	}
 	return "", false
+}
+
+// isZero reports whether an expression is a zero value.
+func isZero(e ast.Expr) bool {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name == "nil" || e.Name == "false"
+	case *ast.BasicLit:
+		return e.Value == "0" || e.Value == `""`
+	}
+	return false
 }
 
 // nested is endings for the lists in a statement.

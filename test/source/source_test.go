@@ -146,8 +146,8 @@ func TestImports(t *testing.T) {
 		if f.test() {
 			allowed = append(allowed, "test/testenv")
 		}
-		if f.test() && f.pkg() == "cm" { // tells the model when a driver leaves, and makes the software devices of the rig
-			allowed = append(allowed, "test/hca/bench", "uverbs/soft", "test/softrig")
+		if f.test() && f.pkg() == "cm" { // tells the model when a driver leaves, makes the software devices of the rig, and announces services
+			allowed = append(allowed, "test/hca/bench", "uverbs/soft", "test/softrig", "uverbs/umad", "uverbs/umad/mad")
 		}
 		if f.test() && f.pkg() == "cm/rsocket" { // makes the software devices of the rig
 			allowed = append(allowed, "uverbs/soft")

@@ -407,7 +407,7 @@ func newPerfServe() *command.Command {
 ` + trust + `All clients together take up to --max-memory. The memory of a test is reserved before the device is
 opened for it. At most --max-clients are served at once, including those that have not chosen a test
 yet, and half of them from one address; another client gets an error. A client has 10 s for each
-step of its handshake, and --max-time for each size that it measures: one that goes silent holds
+step of its handshake, and --max-time to measure, all sizes together: one that goes silent holds
 memory and queue pairs no longer. Let the server listen only on an address of a network that you
 trust (--listen).`,
 		Example: `  verbs perf serve
@@ -432,7 +432,7 @@ trust (--listen).`,
 	numberVar(f, &memory, "max-memory", "", 0, 1, 1<<24, "limit the memory of all clients to `N` MiB")
 	defaultIs(f, "max-memory", "half of the machine's, at most 4096")
 	numberVar(f, &clients, "max-clients", "", perf.DefaultMaxClients, 1, maxClients, "serve up to `N` clients at once, half of them from one address")
-	f.DurationVar(&maxTime, "max-time", perf.DefaultMaxTime, "end a client that takes longer than this `TIME` for one size, and refuse a longer --duration")
+	f.DurationVar(&maxTime, "max-time", perf.DefaultMaxTime, "end a client that measures longer than this `TIME`, and refuse one whose --duration is longer")
 	f.BoolVar(&quiet, "quiet", false, "do not log clients on standard error")
 	perfLocalFlags(cmd, &local)
 	return cmd

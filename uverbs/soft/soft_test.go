@@ -255,11 +255,8 @@ func (c *client) destroyMethod(kind uint16, handle uint32) syscall.Errno {
 // numFiles returns the number of open files of the process, where that is known.
 func numFiles(t testing.TB) int {
 	t.Helper()
-	if runtime.GOOS != "linux" {
-		return 0
-	}
 	all, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
+	if err != nil && runtime.GOOS == "linux" {
 		t.Fatal(err)
 	}
 	return len(all)

@@ -21,7 +21,7 @@ const maxTime = 24 * time.Hour
 // MaxMaxTime is the largest Server.MaxTime.
 const MaxMaxTime = maxTime
 
-// DefaultMaxTime is how long a server lets a client take for one size unless told otherwise.
+// DefaultMaxTime is how long a server lets a client measure unless told otherwise.
 const DefaultMaxTime = 10 * time.Minute
 
 // idleTime bounds the time between the run of one size and that of the next, beside the timeout.
@@ -32,8 +32,8 @@ type Server struct {
 	Local      Local
 	MaxMemory  int // MaxMemory is the most memory that the tests of all clients may take at once, in bytes; 0 is without a limit.
 	MaxClients int // MaxClients is the most clients at once, including those that have not said what they want; 0 is DefaultMaxClients. See Places for the share of an address.
-	// MaxTime is the longest that a client may take for one size, from 0 to MaxMaxTime; 0 is
-	// DefaultMaxTime. A test that asks for a longer duration is refused before a device is opened for it.
+	// MaxTime is the longest that a client may measure, all sizes together, from 0 to MaxMaxTime; 0 is
+	// DefaultMaxTime. A test that asks for longer is refused before a device is opened for it.
 	// A client that goes silent during a size holds its queue pairs and memory 10 s longer than this at most.
 	MaxTime time.Duration
 	// Secret guards the server, if it is not nil: only clients that know it are served, and they may
@@ -255,6 +255,8 @@ func (se *session) play(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, end.close()) }()
+	ctx, cancel := se.deadline(ctx)
+	defer cancel()
 	if err := se.connect(ctx, end); err != nil {
 		return err
 	}
@@ -276,6 +278,13 @@ func (se *session) play(ctx context.Context) (err error) {
 		return err
 	}
 	return refusef("%s has started more than the %d sizes of its test", se.name, len(se.config.Sizes))
+}
+
+// deadline returns a context for a test that is open. What open accepts has neither the handshake nor the
+// warm-up of each size in it: answerTime is for these.
+func (se *session) deadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	grace := answerTime * time.Duration(1+len(se.config.Sizes))
+	return context.WithTimeoutCause(ctx, se.most+grace, refusef("the client has not finished within %s, allowed by this server (--max-time)", se.most))
 }
 
 // nextSize waits until the client starts the next size, or has hung up.
@@ -304,8 +313,8 @@ func (se *session) open(ctx context.Context, to netip.Addr, mine Limits) (side, 
 		return nil, refuse(err)
 	}
 	se.most = cmp.Or(se.limited.MaxTime, DefaultMaxTime)
-	if se.config.Duration > se.most {
-		return nil, refusef("--duration is %s, allowed by this server (--max-time): up to %s", se.config.Duration, se.most)
+	if n := time.Duration(len(se.config.Sizes)); se.config.Duration > se.most/max(n, 1) {
+		return nil, refusef("--duration is %s for each of %d sizes, allowed by this server (--max-time): up to %s", se.config.Duration, n, se.most/max(n, 1))
 	}
 	se.config.settle(mine)
 	room := footprint(&se.config, mine)
@@ -352,9 +361,6 @@ func (se *session) connect(ctx context.Context, end side) (err error) {
 // measure does this side's part for a size.
 func (se *session) measure(ctx context.Context, size int) error {
 	c := &se.config
-	// The longest duration that open accepts does not include the warm-up: answerTime is for that.
-	ctx, cancel := context.WithTimeoutCause(ctx, se.most+answerTime, refusef("the client has not finished within %s, allowed by this server (--max-time)", se.most))
-	defer cancel()
 	if err := se.end.prepare(size); err != nil {
 		return err
 	}

@@ -167,8 +167,13 @@ func TestMaxTimeDuration(t *testing.T) {
 		{0, DefaultMaxTime + 1, true},
 		{time.Hour, time.Hour, false},
 		{time.Hour, maxTime, true},
+		{time.Hour, 30 * time.Minute, false},
+		{time.Hour, 30*time.Minute + 1, true},
 	} {
 		c := with(Write, BW, func(c *Config) { c.Duration = f.duration })
+		if f.duration < time.Hour && f.most == time.Hour { // of each size
+			c.Sizes = []int{2, 4}
+		}
 		s, p := newPretence(t, false, "")
 		s.MaxTime = f.most
 		h, end := attack(t, s, p)
