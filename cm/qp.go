@@ -167,6 +167,9 @@ func (id *ID) modifyTo(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error 
 		}
 		mask |= uverbs.AttrAccess
 	}
+	if attr.Access&uverbs.AccessRemoteAtomic != 0 && qp.Device().QueryDevice().AtomicCap == uverbs.AtomicNone {
+		attr.Access &^= uverbs.AccessRemoteAtomic // the kernel gives it with READs; mlx5_ib refuses it on a card without atomics
+	}
 	if id.ackTimeout != 0 && mask&uverbs.AttrTimeout != 0 {
 		attr.Timeout = id.ackTimeout
 	}

@@ -162,6 +162,11 @@ func TestCompletionsTrimmed(t *testing.T) {
 	idle, used := value(p.get(7))(t), value(p.get(7))(t)
 	for range 2 { // the timer is set again
 		must(t, p.put(idle, 7))
+		p.mu.Lock()
+		if !p.trim && p.n > 0 {
+			t.Error("the next completions that are idle will set another timer")
+		}
+		p.mu.Unlock()
 		until(t, "there is room for another CQ", func() bool {
 			c, err := newCompletions(dev, 7)
 			return err == nil && c.close() == nil

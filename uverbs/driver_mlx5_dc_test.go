@@ -165,3 +165,11 @@ func TestDCOptions(t *testing.T) {
 		t.Errorf("a card without DC: %v", err)
 	}
 }
+
+// TestDCTAddress: a DCT whose GID cannot be had is not made ready with another one.
+func TestDCTAddress(t *testing.T) {
+	f := newFakeQP(t, QPOptions{Path: PathOptions{GID: GIDAt(200)}})
+	if a, err := f.qp.ownAddress(1, PortAttr{LID: 5}); err == nil {
+		t.Errorf("address %+v", a)
+	}
+}

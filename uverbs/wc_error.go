@@ -86,6 +86,9 @@ func (q *QP) Err(wc *WC) error {
 	if wc == nil || wc.Status == WCSuccess {
 		return nil
 	}
+	if q.dev == nil {
+		return &WCError{WC: *wc}
+	}
 	switch first := q.first.Load(); {
 	case first != nil && first.WC == *wc:
 		return q.withMore(first) // explained when it was polled

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 )
 
@@ -27,6 +28,8 @@ func TestZeroObjects(t *testing.T) {
 				case m.Type().IsVariadic() && j == m.Type().NumIn()-1:
 				case in == reflect.TypeFor[context.Context]():
 					args = append(args, reflect.ValueOf(ctx))
+				case in == reflect.TypeFor[*WC]():
+					args = append(args, reflect.ValueOf(&WC{Status: WCLocLenErr}))
 				default:
 					args = append(args, reflect.Zero(in))
 				}
@@ -37,8 +40,12 @@ func TestZeroObjects(t *testing.T) {
 				continue
 			}
 			for _, r := range results {
-				if err, ok := r.Interface().(error); ok && name[len(name)-6:] == ".Close" && !errors.As(err, new(*ArgError)) {
-					t.Errorf("%s: %v, want an ArgError", name, err)
+				err, ok := r.Interface().(error)
+				if !ok {
+					continue
+				}
+				if text := err.Error(); strings.HasSuffix(name, ".Close") && !errors.As(err, new(*ArgError)) || text == "" {
+					t.Errorf("%s: %q, want an ArgError", name, text)
 				}
 			}
 		}

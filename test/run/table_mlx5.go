@@ -109,7 +109,8 @@ func (c *config) controlSteps() []step {
 
 // card runs the tests of the verbs that have a mark on a card with a personality, see test/hca. Without a
 // mark it runs all, but on an unordered card only those that do not expect receives in order. On InfiniBand
-// it also connects by GIDs, since a card may require a GRH.
+// it also connects by GIDs, since a card may require a GRH. On RoCE without a mark it connects, too, since a
+// card may have no atomics.
 func (c *config) card(personality, mode, mark string) step {
 	p := program{name: "conformance.test"}
 	if personality == "unordered" && mark == "" {
@@ -122,8 +123,11 @@ func (c *config) card(personality, mode, mark string) step {
 		name: personality + "-" + mode, device: c.cardDevice(personality, mode), flags: []string{"-timeout", "20m"},
 		env: append(model[:3:3], "GOVERBS_WAYS=auto", pick(c.short, "GOVERBS_WALK=2s", "GOVERBS_WALK=5s")), programs: []program{p},
 	}
-	if mode == "ib" && personality != "unordered" {
+	switch {
+	case mode == "ib" && personality != "unordered":
 		s.programs = append(s.programs, program{name: "cm.test", run: "^TestGID"})
+	case mode == "roce" && mark == "":
+		s.programs = append(s.programs, only("cm", "TestConnRDMA", "TestStream"))
 	}
 	return s
 }

@@ -113,7 +113,7 @@ func TestMeshDelay(t *testing.T) {
 // TestMeshLoss: of four hosts, the link that loses 1 % of the packets is found, and no other one.
 func TestMeshLoss(t *testing.T) {
 	hosts := meshFleet(t, "direction=sent,peer=127.0.0.3,loss=1%,seed=7", 1)
-	rep, status := meshRun(t, slices.Concat(meshCalm, []string{"--messages", "2000", "--timeout", "2s", "--repeat", "2", "--latency-ratio", "0"}, hosts)...)
+	rep, status := meshRun(t, slices.Concat(meshCalm, []string{"--messages", "2000", "--timeout", "2s", "--repeat", "2", "--latency-ratio", "1000"}, hosts)...)
 	onlyLink(t, rep, status, hosts, "loss")
 }
 

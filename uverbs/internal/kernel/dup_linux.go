@@ -16,7 +16,7 @@ func DupFile(f *os.File) (*os.File, error) {
 	fd := -1
 	var dupErr error
 	if err := raw.Control(func(of uintptr) { fd, dupErr = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) }); err != nil {
-		return nil, err
+		return nil, &os.PathError{Op: "dup", Path: f.Name(), Err: os.ErrClosed} // Control has no other error
 	}
 	if dupErr != nil {
 		return nil, os.NewSyscallError("dup", dupErr)
