@@ -42,8 +42,10 @@ func (m WaitMode) String() string {
 // these are 673 KiB and 257 KiB. Registering memory is most of the cost of a connection, so a
 // connection starts with 4 KiB, for messages of up to 440 bytes. It gets the rest when the peer has
 // a larger message, when messages arrive faster than the program takes them, and after 100 ms unless
-// a goroutine is in a method such as Recv, which is looked at again each second. The connections of a
-// device reuse the memory of closed ones.
+// a goroutine is in a method such as Recv, which is looked at again each second. With a Depth below 12,
+// or less than 64 KiB in all, it registers all of it at the start: a listener with few and large
+// messages should limit what strangers make it register, by [ListenOptions].MaxMemory. The connections
+// of a device reuse the memory of closed ones.
 type ConnOptions struct {
 	MessageSize int // MessageSize is the size of the largest message that this side receives, in bytes, up to 16 MiB; zero is 32 KiB.
 	Depth       int // Depth is how many messages the peer may send before this side takes them, up to 16384; zero is 16.

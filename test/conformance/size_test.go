@@ -105,6 +105,7 @@ func sizedDC(t *testing.T, o uverbs.QPOptions) *sized {
 	a, b := newDC(t, dciOptions(o), 0), newDC(t, uverbs.DCIOptions{}, 1)
 	a.qp = a.dci
 	target := b.targets[0]
+	b.qp = target.qp
 	to, err := target.qp.Endpoint()
 	must(t, err)
 	target.ah = a.address(t, to)

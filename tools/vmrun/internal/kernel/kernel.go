@@ -28,18 +28,22 @@ type Kernel struct {
 	Version string   // Version is that of its packages; empty for one given by path.
 }
 
-// suites says in which Debian suite a kernel is found.
-var suites = []struct{ name, suite string }{
-	{"5.10", "bullseye"},
-	{"6.1", "bookworm"},
-	{"6.12", "trixie"},
-	{"latest", "sid"},
+// source says in which Debian suite a kernel is found, and which flavour of it.
+type source struct{ name, suite, flavour string }
+
+// sources are the kernels that have names. The flavours are for arm64 alone.
+var sources = []source{
+	{"5.10", "bullseye", ""},
+	{"6.1", "bookworm", ""},
+	{"6.12", "trixie", ""},
+	{"latest", "sid", ""},
+	{"latest-16k", "sid", "-16k"}, // pages of 16 KiB
 }
 
 // Names lists the kernels that can be named.
 func Names() []string {
 	var names []string
-	for _, s := range suites {
+	for _, s := range sources {
 		names = append(names, s.name)
 	}
 	return names
@@ -56,14 +60,14 @@ var leftOut = regexp.MustCompile(`^usr/lib/modules/[^/]+/kernel/(sound|drivers/(
 
 // Fetch gives a kernel by name, from the cache if it is there.
 func Fetch(ctx context.Context, store *apt.Store, name, arch string) (*Kernel, error) {
-	i := slices.IndexFunc(suites, func(s struct{ name, suite string }) bool { return s.name == name })
+	i := slices.IndexFunc(sources, func(s source) bool { return s.name == name })
 	if i < 0 {
 		return nil, fmt.Errorf("kernel %q: neither a file nor one of %s", name, strings.Join(Names(), ", "))
 	}
 	dir, err := store.Get(ctx, apt.Request{
 		Entry: "kernel-" + name + "-" + arch,
-		Suite: suites[i].suite, Arch: arch,
-		Packages: []string{"linux-image-" + arch},
+		Suite: sources[i].suite, Arch: arch,
+		Packages: []string{"linux-image-" + arch + sources[i].flavour},
 		Deps:     true, Only: parts, Skip: leftOut,
 	})
 	if err != nil {
@@ -73,7 +77,7 @@ func Fetch(ctx context.Context, store *apt.Store, name, arch string) (*Kernel, e
 	if err != nil {
 		return nil, err
 	}
-	k.Suite = suites[i].suite
+	k.Suite = sources[i].suite
 	return k, nil
 }
 
