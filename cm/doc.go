@@ -130,7 +130,8 @@
 // their next event. The kernel considers the port taken until the listener's connections are closed
 // too. Existing connections continue, but get no more events; they notice a lost peer only when a
 // message or a keep-alive fails. New connections and listeners work if the new user may open the
-// devices.
+// devices. The commands of a channel then go through one thread, and all calls of [Dial] share a
+// channel: a device that hangs holds up the others.
 //
 // # Trust
 //

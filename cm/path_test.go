@@ -133,6 +133,17 @@ func TestAckTimeout(t *testing.T) {
 	}
 }
 
+// TestConnAckTimeout: each end of a connection has the time of its own options.
+func TestConnAckTimeout(t *testing.T) {
+	testenv.NeedsIB(t, "acknowledgements")
+	near, far := uverbs.AckTimeout(20), uverbs.AckTimeout(21)
+	l := newListener(t, ListenOptions{ConnOptions: ConnOptions{AckTimeout: far.Duration()}})
+	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{AckTimeout: near.Duration()}})
+	if a, b := value(client.qp.Query())(t).Timeout, value(server.qp.Query())(t).Timeout; a != near || b != far {
+		t.Errorf("the time-outs are %s and %s, want %s and %s", a.Duration(), b.Duration(), near.Duration(), far.Duration())
+	}
+}
+
 // TestDatagramTraffic looks up the QP that takes datagrams, and exchanges some with it.
 func TestDatagramTraffic(t *testing.T) {
 	testenv.NeedsNoLoss(t, "a datagram that is lost stays lost")
