@@ -231,8 +231,8 @@ func (q *QP) setNumber(dctn uint32) {
 func (b *SendBuilder) ToDCT(ah *AH, dctn uint32, key uint64) { b.ToDCTStream(ah, dctn, key, 0) }
 
 // ToDCTStream is like ToDCT, and sets the stream of the request (mlx5dv_wr_set_dc_addr_stream). It
-// is any number; the device limits how many streams are in use at a time. The DCI must have been
-// created with [DCIStreams], unless the stream is 0.
+// is any number; the device limits how many streams are in use at a time. If the DCI was created
+// without [DCIStreams], a stream other than 0 is [ErrNoStreams].
 func (b *SendBuilder) ToDCTStream(ah *AH, dctn uint32, key uint64, stream uint16) {
 	if !b.begun() {
 		return

@@ -185,7 +185,7 @@ func (mlx5Driver) openAH(a *AH, u udata) error {
 			return &FeatureError{Feature: "CREATE_AH with the peer's Ethernet address", Driver: "mlx5"}
 		}
 		v.MAC = mac
-		e, err := d.gidOf(a.attr.Port, int(g.SGIDIndex), port.GIDTableLen, port.LinkLayer)
+		e, err := d.currentGID(a.attr.Port, int(g.SGIDIndex), port)
 		if err != nil {
 			return err
 		}

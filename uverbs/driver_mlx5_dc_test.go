@@ -21,7 +21,7 @@ func dcCard(t *testing.T, userIndex bool) (*card, *AH) {
 	ops, _ := mlx5Driver{}.operations(DCI)
 	q.setOps(ops)
 	o := QPOptions{Type: DCI, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 8, MaxSendSGE: 2, MaxInline: 64}
-	value(mlx5Driver{}.prepareQP(q, &qpSpec{QPOptions: o, pd: &PD{}, dc: &dcSpec{}}))(t)
+	value(mlx5Driver{}.prepareQP(q, &qpSpec{QPOptions: o, pd: &PD{}, dc: &dcSpec{streams: DCIStreams{LogConcurrent: 1}}}))(t)
 	must(t, mlx5Driver{}.mapQP(q, udata{out: make([]byte, mlx5.QPRespSize)}))
 	q.state.Store(uint32(QPRTS))
 	c.qp = q
@@ -73,6 +73,14 @@ func TestDCPostErrors(t *testing.T) {
 		t.Errorf("a closed AH: %v", err)
 	}
 	must(t, c.qp.PostSend(SendWR{Opcode: WRLocalInv, InvalidateRKey: 5})) // it names no target
+	plain, _ := dcCard(t, true)
+	plain.qp.mlx5.streams = false
+	a.dev = plain.dev
+	if err := plain.qp.PostSend(SendWR{Opcode: WRSend, AH: a, DCStream: 1}); !errors.Is(err, ErrNoStreams) {
+		t.Errorf("a stream of a DCI without any: %v", err)
+	}
+	must(t, plain.qp.PostSend(SendWR{Opcode: WRSend, AH: a}))
+	a.dev = c.dev
 	rc := newMlx5Card(t, true, false, 64)
 	b := rc.qp.BeginSend()
 	b.Send(1, 0)

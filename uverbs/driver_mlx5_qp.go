@@ -17,6 +17,8 @@ type mlx5QP struct {
 	rec  mlx5.Record
 	reg  *mlx5Register
 	lent bool // reg belongs to the thread domain
+
+	streams bool // of a DCI
 }
 
 // mlx5Transports are the formats of WQEs by QP type.
@@ -36,6 +38,7 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	if s.open != 0 {
 		return udata{}, nil
 	}
+	x.streams = s.dc != nil && s.dc.streams.LogConcurrent > 0
 	if s.Type == RawPacket && !m.UserIndex { // mlx5_ib refuses it with EINVAL
 		return udata{}, &FeatureError{Feature: "CREATE_QP for raw packets on a card without user indices in completions", Driver: dr.name()}
 	}
@@ -267,6 +270,9 @@ func (q *QP) encodeSlotMlx5(wr *SendWR, flags uint8) error {
 	}
 	switch {
 	case q.typ == DCI:
+		if wr.DCStream != 0 && !q.mlx5.streams {
+			return ErrNoStreams
+		}
 		if wr.Opcode.takesData() {
 			s.SetDC(wr.RemoteQPN, wr.DCAccessKey, wr.DCStream, &wr.AH.mlx5.av)
 		}

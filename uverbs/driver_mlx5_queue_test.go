@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
 // TestMlx5Place: a queue that goes leaves its place in the table of owners, with an index of the
@@ -254,6 +256,34 @@ func TestMlx5Answers(t *testing.T) {
 		t.Errorf("an SRQ with a short answer: %v", err)
 	}
 	must(t, mlx5Driver{}.freeSRQ(s), d.Close())
+}
+
+// TestMlx5AddressCache: the second AH of a port costs no query of its GID, unless the GID is new.
+func TestMlx5AddressCache(t *testing.T) {
+	d, k, err := openFakeMlx5(t, func([]byte) {})
+	must(t, err)
+	add := func(index uint32) {
+		e := abi.GIDEntry{GIDIndex: index, PortNum: 1, GIDType: 2, NetdevIfindex: 3}
+		g := gid(t, "10.1.0.1")
+		copy(bytesOf(&e.GID), g[:])
+		k.gids = append(k.gids, e)
+	}
+	add(1)
+	open := func(index uint8, want ...string) {
+		t.Helper()
+		a := &AH{object: object{dev: d, kind: "AH"}, attr: AHAttr{Port: 1, Global: true, GRH: GRH{SGIDIndex: index, FlowLabel: 5}}}
+		k.took()
+		must(t, mlx5Driver{}.openAH(a, udata{out: []byte{16, 0, 0, 0, 1, 2, 3, 4, 5, 6, 15: 0}}))
+		got := slices.DeleteFunc(k.took(), func(c string) bool { return !strings.HasPrefix(c, "ioctl QUERY_GID") })
+		if !slices.Equal(got, want) {
+			t.Errorf("GID %d: asked %q, want %q", index, got, want)
+		}
+	}
+	open(1, "ioctl QUERY_GID_TABLE")
+	open(1)
+	add(2) // without an event yet
+	open(2, "ioctl QUERY_GID_ENTRY")
+	must(t, d.Close())
 }
 
 // TestMlx5ClockPage: the page of the clock is mapped once, and not any more when the device is closed.

@@ -116,6 +116,18 @@ func (d *Device) QueryGID(port uint8, index int) (GIDEntry, error) {
 	return d.gidOf(port, index, p.GIDTableLen, p.LinkLayer)
 }
 
+// currentGID is an entry of a port's GID table, from the cache if no event has come since. What that
+// does not have, the kernel is asked for.
+func (d *Device) currentGID(port uint8, index int, facts *PortAttr) (GIDEntry, error) {
+	table, err := d.currentGIDs(port)
+	for _, e := range table {
+		if e.Index == index && err == nil {
+			return e, nil
+		}
+	}
+	return d.gidOf(port, index, facts.GIDTableLen, facts.LinkLayer)
+}
+
 // gidOf is QueryGID for a port with a table of n entries.
 func (d *Device) gidOf(port uint8, index, n int, link LinkLayer) (GIDEntry, error) {
 	if index < 0 || index >= n {

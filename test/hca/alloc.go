@@ -53,20 +53,34 @@ func (d *Device) allocUAR(c *call) error {
 	if err != nil {
 		return err
 	}
-	d.eng.NewUAR(n)
+	for k := range d.uarsPerPage() {
+		d.eng.NewUAR(n + k)
+	}
 	c.answer(n)
 	return nil
 }
 
-// takeUAR finds a UAR page that is free.
+// uarsPerPage is how many UAR pages, which have 4 KiB, the host has in one of its pages. They are given out
+// together, so that no two programs have registers in one page.
+func (d *Device) uarsPerPage() uint32 { return prm.CapUARsPerPage.U32(d.caps[prm.CapGeneral].cur) }
+
+// takeUAR finds UAR pages that are free, and returns the number of the first one.
 func (d *Device) takeUAR() (uint32, error) {
-	for {
-		n, err := take(d.uars, true, max(d.firstUAR(), d.uarsFrom), d.lastUAR(), "UAR")
-		if err != nil || n != benchPage {
-			return n, err
+	per := d.uarsPerPage()
+	first := (max(d.firstUAR(), d.uarsFrom) + per - 1) / per * per
+	for n := first; n+per-1 <= d.lastUAR(); n += per {
+		free := benchPage/per != n/per
+		for k := range per {
+			free = free && !d.uars[n+k]
 		}
-		// It stays taken.
+		if free {
+			for k := range per {
+				d.uars[n+k] = true
+			}
+			return n, nil
+		}
 	}
+	return 0, refuse(prm.NoResource, "UAR", "all from %#x to %#x are in use", first, d.lastUAR())
 }
 
 // UARsFrom has pages of registers given out from a number on, if it is one that there is, and
@@ -86,7 +100,14 @@ func (d *Device) UARsFrom(first uint32) (inUse int, err error) {
 	return inUse, nil
 }
 
-func (d *Device) deallocUAR(c *call) error { return drop(d.uars, c.number(), "UAR") }
+func (d *Device) deallocUAR(c *call) error {
+	for k := range d.uarsPerPage() {
+		if err := drop(d.uars, c.number()+k, "UAR"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 func (d *Device) allocDomain(c *call) error {
 	n, err := take(d.domains, true, firstDomain, lastDomain, "transport domain")

@@ -21,6 +21,9 @@ type setting struct {
 // addresses of a process in steps of 1 GiB (mlx5_imr_ksm_entries), unless these have more than 48 bits.
 const logMaxKLMs = 18
 
+// mostLogUARPage is log2 of the host's largest page, in pages of 4 KiB.
+const mostLogUARPage = 4
+
 // general are the capabilities that do not depend on the mode. What is not listed is not
 // there: no page requests, no eswitch, no DEVX, no tag matching, no compression.
 var general = []setting{
@@ -43,6 +46,7 @@ var general = []setting{
 	{prm.CapMaxQPMCG, 240}, {prm.CapLogMaxMCG, 16}, {prm.CapNullMKey, 1}, {prm.CapTerminateMKey, 1}, {prm.CapDumpFillMKey, 1},
 	{prm.CapDeviceMemory, 1}, {prm.CapPageFaults, 1}, {prm.CapUMROffset, 1},
 	{prm.CapDCT, 1}, {prm.CapLogMaxRAReqDC, 4}, {prm.CapLogMaxRAResDC, 4}, {prm.CapLogMaxDCIStreams, 3}, {prm.CapLogMaxDCIFailed, 3},
+	{prm.CapUAR4K, 1}, {prm.CapLogUARPage, mostLogUARPage}, // off until a driver with larger pages turns it on
 	{prm.CapDriverVersion, 1}, {prm.CapDeviceFrequencyMHz, 1000}, {prm.CapDeviceFrequencyKHz, 1000000},
 }
 
@@ -123,6 +127,10 @@ func newCaps(mode Mode, index uint8, p *Personality) capSet {
 	for _, c := range set {
 		c.cur = slices.Clone(c.max)
 	}
+	now := set[prm.CapGeneral].cur
+	prm.CapUAR4K.Put(now, 0)
+	prm.CapLogUARPage.Put(now, 0)
+	prm.CapUARsPerPage.Put(now, 1)
 	return set
 }
 
@@ -145,7 +153,7 @@ func (d *Device) queryCaps(c *call) error {
 // possible. What it sets else must be as it is.
 var writable = []prm.Field{
 	prm.CapLogMaxQP, prm.CapPKeyTableSize, prm.CapLogUARPage, prm.CapReleaseAllPages, prm.CapLogMaxUCList, prm.CapCmdChecksum, prm.CapRoCEBit,
-	prm.CapDCT,
+	prm.CapDCT, prm.CapUAR4K,
 }
 
 // setCaps is SET_HCA_CAP. It is possible only before INIT_HCA.
@@ -168,9 +176,14 @@ func (d *Device) setCaps(c *call) error {
 			}
 			f.Put(next, f.Get(want))
 		}
+		prm.CapUARsPerPage.Put(next, prm.CapUARsPerPage.Get(want)) // the card knows better, see below
 		if i := firstDifference(next, want); i >= 0 {
 			return refuse(prm.BadParam, "capabilities", "byte %#x would become %#x from %#x, which the driver may not set", i, want[i], next[i])
 		}
+		if prm.CapLogUARPage.Get(next) > 0 && !prm.CapUAR4K.Bool(next) {
+			return refuse(prm.BadParam, "log_uar_page_sz", "%d without uar_4k: UAR pages have 4 KiB here", prm.CapLogUARPage.Get(next))
+		}
+		prm.CapUARsPerPage.Put(next, 1<<prm.CapLogUARPage.Get(next))
 		p.cur = next
 	case prm.CapAtomic:
 		// Only the order of bytes can be set; the rest of the record may be anything.

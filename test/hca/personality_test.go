@@ -138,6 +138,35 @@ func TestPersonalityCaps(t *testing.T) {
 	v.violations(0)
 }
 
+// TestLargePages: a host with larger pages gets all UAR pages that are in one of its own.
+func TestLargePages(t *testing.T) {
+	v := newRunningOf(t, IB, Personality{BAR: 1 << 20})
+	prm.CapUARsPerPage.Put(v.d.caps[prm.CapGeneral].cur, 4) // as SET_HCA_CAP does
+	all := []uint32{v.uar()}
+	for {
+		out, status := v.call(prm.AllocUAR, 0, v.in(small), small)
+		if status == prm.NoResource {
+			break
+		}
+		all = append(all, prm.ObjectNumber.U32(out))
+	}
+	for i, n := range all {
+		if n%4 != 0 || n/4 == benchPage/4 || i > 0 && n < all[i-1]+4 {
+			t.Errorf("UAR pages from %#x after %#x", n, all[max(i-1, 0)])
+		}
+	}
+	if len(all) < 40 || uint64(all[len(all)-1]+4)*uarPage > 1<<20-dmSize {
+		t.Errorf("%d groups, the last at %#x", len(all), all[len(all)-1])
+	}
+	v.refused(prm.BadResource, prm.DeallocUAR, 0, v.object(2), small)
+	v.must(prm.DeallocUAR, 0, v.object(all[3]), small)
+	v.refused(prm.BadResource, prm.DeallocUAR, 0, v.object(all[3]+3), small)
+	if n := v.uar(); n != all[3] {
+		t.Errorf("UAR page %#x, want %#x again", n, all[3])
+	}
+	v.violations(0)
+}
+
 // TestSmallBAR: there are as many UAR pages as fit, and the test bench and the card's own memory
 // are elsewhere.
 func TestSmallBAR(t *testing.T) {

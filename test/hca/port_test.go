@@ -234,6 +234,13 @@ func TestCaps(t *testing.T) {
 	}
 	set(prm.BadParam, prm.CapGeneral, prm.CapLogMaxQP, 13)
 	set(prm.BadParam, prm.CapGeneral, prm.CapCQEVersion, 0)
+	set(prm.BadParam, prm.CapGeneral, prm.CapLogUARPage, 2) // UAR pages of 16 KiB
+	set(prm.OK, prm.CapGeneral, prm.CapUAR4K, 1)
+	set(prm.OK, prm.CapGeneral, prm.CapLogUARPage, 2)
+	set(prm.BadParam, prm.CapGeneral, prm.CapLogUARPage, 5)
+	if n := prm.CapUARsPerPage.Get(query(prm.CapGeneral, 1)); n != 4 {
+		t.Errorf("%d UAR pages in a page of 16 KiB", n)
+	}
 	set(prm.BadParam, prm.CapRoCE, prm.CapRoCEVersion, 1)
 	set(prm.OK, prm.CapAtomic, prm.CapAtomicMode, 1)
 	set(prm.OK, prm.CapODP, prm.CapODPXRC, prm.CapODPXRC.Get(query(prm.CapODP, 0)))

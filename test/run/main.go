@@ -36,6 +36,8 @@ examples:
   go run ./test/run -suite rxe/cm -v -- -test.run '^TestDial'
                                                      one step, some tests, all output
   go run ./test/run -suite rxe -arch arm64 -kernel 6.12
+  go run ./test/run -suite mlx5/roce -arch arm64 -kernel latest-16k
+                                                     on a kernel with pages of 16 KiB
   go run ./test/run -suite mlx5/ib -n                print the commands, run nothing
   go run ./test/run -suite personalities/4711-ib -personality 4711
   go run ./test/run -suite walk -kernel latest -env GOVERBS_WALK=10m -env GOVERBS_SEED=7
@@ -107,7 +109,7 @@ func execute(ctx context.Context, args []string, out io.Writer) (code int, err e
 	var names, personalities string
 	var list, dry bool
 	f.StringVar(&names, "suite", "", "run `NAME,...`: suites, steps such as siw/interop, or the groups test, testall and testlong")
-	f.StringVar(&c.kernel, "kernel", "6.1", "the guests' `KERNEL`: 5.10, 6.1, 6.12, latest, or the path of an image")
+	f.StringVar(&c.kernel, "kernel", "6.1", "the guests' `KERNEL`: 5.10, 6.1, 6.12, latest, latest-16k on arm64, or the path of an image")
 	f.StringVar(&c.arch, "arch", c.arch, "the guests' architecture")
 	f.BoolVar(&c.short, "short", false, "leave out what another suite has, as the groups do")
 	f.Var((*listFlag)(&c.env), "env", "`NAME=VALUE` for the programs in VMs; may be repeated")

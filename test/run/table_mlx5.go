@@ -96,7 +96,7 @@ func (c *config) controlSteps() []step {
 			name: name, kernel: kernel, device: "mlx5,mode=roce", with: diags,
 			env: []string{guest, "GOVERBS_DEVICES=mlx5_0,mlx5_1"},
 			programs: []program{
-				only("control", "TestPingpong", "TestOnDemandPages", "TestPerftest", "TestConnectionManager"),
+				only("control", "TestPingpong", "TestOnDemandPages", "TestPerftest", "TestConnectionManager", "TestDC"),
 				only("perf", "TestDMABufTraffic"),
 			},
 		}

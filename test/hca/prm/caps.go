@@ -76,6 +76,7 @@ var (
 	CapUD                 = Field{0x23d, 1}
 	CapUC                 = Field{0x23e, 1}
 	CapRC                 = Field{0x23f, 1}
+	CapUAR4K              = Field{0x240, 1}
 	CapLogPageSize        = Field{0x258, 8}
 	CapBF                 = Field{0x260, 1}
 	CapDriverVersion      = Field{0x261, 1}
@@ -108,6 +109,7 @@ var (
 	CapLogUARPage         = Field{0x490, 16}
 	CapDeviceFrequencyMHz = Field{0x4c0, 32}
 	CapDeviceFrequencyKHz = Field{0x4e0, 32}
+	CapUARsPerPage        = Field{0x520, 32}
 	CapLogMaxDCIStreams   = Field{0x58b, 5} // log_max_dci_stream_channels
 	CapLogMaxDCIFailed    = Field{0x593, 5} // log_max_dci_errored_streams
 )
