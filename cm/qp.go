@@ -173,6 +173,9 @@ func (id *ID) modifyTo(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error 
 	if id.ackTimeout != 0 && mask&uverbs.AttrTimeout != 0 {
 		attr.Timeout = id.ackTimeout
 	}
+	if id.rnrRetry != nil && mask&uverbs.AttrRNRRetry != 0 {
+		attr.RNRRetry = *id.rnrRetry
+	}
 	if p != nil {
 		if mask&uverbs.AttrMaxDestRdAtomic != 0 {
 			attr.MaxDestRdAtomic = p.ResponderResources

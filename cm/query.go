@@ -105,6 +105,18 @@ func (id *ID) SetAckTimeout(d time.Duration) error {
 	return setOption(id, "set ack timeout", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_ACK_TIMEOUT, &timeout)
 }
 
+// SetRNRRetryCount sets how often the QP of [ID.CreateQP] sends a message again while the peer has no
+// receive posted, up to 6; 7 is no limit. Without it the QP does what the peer's [ConnParam] asks for.
+// Call it before [ID.Connect] or [ID.Accept].
+func (id *ID) SetRNRRetryCount(n uint8) error {
+	p := ConnParam{RNRRetryCount: n}
+	if err := p.check("SetRNRRetryCount"); err != nil {
+		return err
+	}
+	id.rnrRetry = &n
+	return nil
+}
+
 // boolOption returns a bool in the kernel's layout.
 func boolOption(on bool) *int32 {
 	if on {

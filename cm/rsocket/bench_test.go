@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/internal/protocol"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -27,7 +28,7 @@ func BenchmarkBandwidth(b *testing.B) {
 			must(b, err)
 			_, err = io.ReadFull(client, make([]byte, 1))
 			must(b, err)
-			src, err := register(c.pd, size, 0)
+			src, err := protocol.Register(c.pd, size, 0)
 			must(b, err)
 			data, sink := make([]byte, size), make([]byte, size)
 			stream := func() {
@@ -57,7 +58,7 @@ func BenchmarkBandwidth(b *testing.B) {
 					c.slots--
 					s := c.qp.BeginSend()
 					s.Write(idData, uverbs.SendSignaled, to.addr, to.key)
-					s.SGE(src.mr.SGE(0, size))
+					s.SGE(src.MR.SGE(0, size))
 					c.post(s)
 				}
 				must(b, c.wait(&c.writer, (*Conn).allSent), c.err)
@@ -75,7 +76,7 @@ func BenchmarkBandwidth(b *testing.B) {
 			slices.Sort(ratios)
 			b.ReportMetric(ratios[len(ratios)/2], "x-WRITE")
 			b.ReportMetric(0, "ns/op") // it is that of both
-			must(b, src.close(), m.Close(), client.Close(), server.Close())
+			must(b, src.Close(), m.Close(), client.Close(), server.Close())
 		})
 	}
 }

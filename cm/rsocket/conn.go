@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/internal/protocol"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -27,10 +28,10 @@ const (
 // concurrent use.
 type Conn struct {
 	o       Options
-	channel *channel
+	channel *protocol.Channel
 	id      *cm.ID
 	addrs   cm.Addrs
-	dev     *device
+	dev     *protocol.Device
 	pd      *uverbs.PD // that of dev, or its own
 	from    *Listener  // counts the connection until it is released; nil after Dial
 
@@ -38,9 +39,9 @@ type Conn struct {
 	sendCQ *uverbs.CQ
 	recvCQ *uverbs.CQ
 	qp     *uverbs.QP
-	sbuf   *region // data to send, then room for announcements
-	rbuf   *region // two halves for received data, then on iWARP room for messages
-	table  *region // the buffers that the peer announces, then its mappings
+	sbuf   *protocol.Region // data to send, then room for announcements
+	rbuf   *protocol.Region // two halves for received data, then on iWARP room for messages
+	table  *protocol.Region // the buffers that the peer announces, then its mappings
 
 	ctx       context.Context // ends when the connection is released
 	cancel    context.CancelFunc
@@ -75,14 +76,14 @@ type Conn struct {
 }
 
 // newConn makes a connection for an ID whose route is known.
-func newConn(channel *channel, id *cm.ID, o Options) (_ *Conn, err error) {
+func newConn(channel *protocol.Channel, id *cm.ID, o Options) (_ *Conn, err error) {
 	c := &Conn{o: o, channel: channel, id: id}
 	c.turn.taken = make(chan struct{}, 1)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
 			if c.dev != nil {
-				c.dev.forgetIfRemoved(err)
+				c.dev.ForgetIfRemoved(err)
 			}
 			err = errors.Join(err, c.release())
 		}
@@ -90,33 +91,33 @@ func newConn(channel *channel, id *cm.ID, o Options) (_ *Conn, err error) {
 	if c.addrs, err = id.Addrs(); err != nil {
 		return nil, err
 	}
-	if c.dev, err = useDevice(c.addrs.Device); err != nil {
+	if c.dev, err = protocol.UseDevice(c.addrs.Device); err != nil {
 		return nil, err
 	}
-	if c.pd = c.dev.pd; o.Isolation == ConnPD {
-		if c.pd, err = c.dev.dev.AllocPD(); err != nil {
+	if c.pd = c.dev.PD; o.Isolation == ConnPD {
+		if c.pd, err = c.dev.Dev.AllocPD(); err != nil {
 			return nil, err
 		}
 	}
-	c.iwarp = c.dev.dev.Info().IWARP()
-	if c.sbuf, err = register(c.pd, o.sendSize(), 0); err != nil {
+	c.iwarp = c.dev.Dev.Info().IWARP()
+	if c.sbuf, err = protocol.Register(c.pd, o.sendSize(), 0); err != nil {
 		return nil, err
 	}
 	recvs := o.recvs()
-	if c.rbuf, err = register(c.pd, o.recvSize(), uverbs.AccessRemoteWrite); err != nil {
+	if c.rbuf, err = protocol.Register(c.pd, o.recvSize(), uverbs.AccessRemoteWrite); err != nil {
 		return nil, err
 	}
-	if c.table, err = register(c.pd, o.tableSize(), uverbs.AccessRemoteWrite); err != nil {
+	if c.table, err = protocol.Register(c.pd, o.tableSize(), uverbs.AccessRemoteWrite); err != nil {
 		return nil, err
 	}
 	sends := o.SendDepth + 2*maxControls
-	if c.events, err = c.dev.dev.CreateCompChannel(); err != nil {
+	if c.events, err = c.dev.Dev.CreateCompChannel(); err != nil {
 		return nil, err
 	}
-	if c.sendCQ, err = c.dev.dev.CreateCQ(uverbs.CQOptions{MaxCQE: sends, Channel: c.events}); err != nil {
+	if c.sendCQ, err = c.dev.Dev.CreateCQ(uverbs.CQOptions{MaxCQE: sends, Channel: c.events}); err != nil {
 		return nil, err
 	}
-	if c.recvCQ, err = c.dev.dev.CreateCQ(uverbs.CQOptions{MaxCQE: recvs, Channel: c.events}); err != nil {
+	if c.recvCQ, err = c.dev.Dev.CreateCQ(uverbs.CQOptions{MaxCQE: recvs, Channel: c.events}); err != nil {
 		return nil, err
 	}
 	qo := uverbs.QPOptions{SendCQ: c.sendCQ, RecvCQ: c.recvCQ, MaxSendWR: sends, MaxRecvWR: recvs, SignalAll: true}
@@ -131,7 +132,7 @@ func newConn(channel *channel, id *cm.ID, o Options) (_ *Conn, err error) {
 			return nil, err
 		}
 	}
-	c.state.init(o.Credits, o.Mappings, c.rbuf.mr.Bytes()[:o.RecvBuffer], c.table.mr.Bytes())
+	c.state.init(o.Credits, o.Mappings, c.rbuf.MR.Bytes()[:o.RecvBuffer], c.table.MR.Bytes())
 	c.room, c.slots = o.SendBuffer, o.SendDepth
 	c.reader.init(&c.turn, false)
 	c.writer.init(&c.turn, true)
@@ -142,23 +143,23 @@ func newConn(channel *channel, id *cm.ID, o Options) (_ *Conn, err error) {
 // postRecv posts a receive. Receives have memory only on iWARP, for a message.
 func (c *Conn) postRecv(i int) error {
 	if c.iwarp {
-		return c.qp.PostRecv(uint64(i), c.rbuf.mr.SGE(c.o.RecvBuffer+messageSize*i, messageSize))
+		return c.qp.PostRecv(uint64(i), c.rbuf.MR.SGE(c.o.RecvBuffer+messageSize*i, messageSize))
 	}
 	return c.qp.PostRecv(uint64(i))
 }
 
 // number returns the memory of a receive.
 func (c *Conn) number(i int) []byte {
-	return c.rbuf.mr.Bytes()[c.o.RecvBuffer+messageSize*i:][:messageSize]
+	return c.rbuf.MR.Bytes()[c.o.RecvBuffer+messageSize*i:][:messageSize]
 }
 
 // param returns the parameters of a request or an answer.
 func (c *Conn) param() cm.ConnParam {
 	d := connData{
 		credits:  uint16(c.o.Credits),
-		table:    segment{c.table.mr.Addr(), c.table.mr.RKey(), tableEntries},
+		table:    segment{c.table.MR.Addr(), c.table.MR.RKey(), tableEntries},
 		mappings: c.o.Mappings,
-		buffer:   segment{c.rbuf.mr.Addr(), c.rbuf.mr.RKey(), uint32(c.o.RecvBuffer / 2)},
+		buffer:   segment{c.rbuf.MR.Addr(), c.rbuf.MR.RKey(), uint32(c.o.RecvBuffer / 2)},
 	}
 	p := cm.ConnParam{PrivateData: d.encode(), FlowControl: true, RetryCount: 7, RNRRetryCount: 7}
 	if c.iwarp {
@@ -245,15 +246,15 @@ func (c *Conn) release() error {
 	if c.events != nil {
 		errs = append(errs, c.events.Close())
 	}
-	errs = append(errs, c.closeMappings(), c.sbuf.close(), c.rbuf.close(), c.table.close())
-	if c.pd != nil && c.pd != c.dev.pd {
+	errs = append(errs, c.closeMappings(), c.sbuf.Close(), c.rbuf.Close(), c.table.Close())
+	if c.pd != nil && c.pd != c.dev.PD {
 		errs = append(errs, c.pd.Close())
 	}
 	if c.dev != nil {
-		errs = append(errs, c.dev.release())
+		errs = append(errs, c.dev.Release())
 	}
 	if c.from != nil {
-		c.from.connClosed()
+		c.from.places.Closed()
 	}
-	return errors.Join(append(errs, c.channel.release())...)
+	return errors.Join(append(errs, c.channel.Release())...)
 }

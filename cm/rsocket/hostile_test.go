@@ -301,9 +301,9 @@ func TestIsolation(t *testing.T) {
 			client, server, err := connect(l, Options{})
 			must(t, err)
 			honest := server.(*Conn)
-			b := honest.rbuf.mr.Bytes()
+			b := honest.rbuf.MR.Bytes()
 			end := b[honest.o.RecvBuffer-6 : honest.o.RecvBuffer] // no data gets that far
-			buffer := segment{honest.rbuf.mr.Addr() + uint64(honest.o.RecvBuffer) - 6, honest.rbuf.mr.RKey(), 6}
+			buffer := segment{honest.rbuf.MR.Addr() + uint64(honest.o.RecvBuffer) - 6, honest.rbuf.MR.RKey(), 6}
 			err = pairWith(t, l, func(c *Conn) {
 				c.transfer([]byte("attack"), buffer)
 				c.sendControl(message(opControl, controlDisconnect))

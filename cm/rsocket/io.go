@@ -125,10 +125,10 @@ func (c *Conn) writeSome(p []byte) int {
 
 // stage copies the beginning of p, up to most bytes, into the buffer for sending.
 func (c *Conn) stage(p []byte, most uint32) (from uverbs.SGE, n int) {
-	buf := c.sbuf.mr.Bytes()[:c.o.SendBuffer]
+	buf := c.sbuf.MR.Bytes()[:c.o.SendBuffer]
 	n = min(len(p), maxTransfer, c.room, len(buf)-c.writeAt, int(min(most, maxTransfer)))
 	copy(buf[c.writeAt:], p[:n])
-	from = c.sbuf.mr.SGE(c.writeAt, n)
+	from = c.sbuf.MR.SGE(c.writeAt, n)
 	c.writeAt = (c.writeAt + n) % len(buf)
 	c.room -= n
 	return from, n

@@ -1,12 +1,9 @@
 package rsocket
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"math"
 	"os"
-	"time"
 )
 
 // ListenOptions are the options of [Listen]. The zero value suits most programs.
@@ -100,101 +97,4 @@ func (o *ListenOptions) maxConns() int {
 		n = int(min(int64(n), o.MaxMemory/o.memory()))
 	}
 	return n
-}
-
-// errEvicted is the error of a connection that was given up because its peer did not complete it in
-// time and another request needed the place.
-var errEvicted = errors.New("the peer has not completed the connection, and another request needed its place")
-
-// evictAfter is the least time that a peer has to complete its connection before another request
-// may take its place. It is many times what a peer needs that is not too busy. Tests change it.
-var evictAfter = 250 * time.Millisecond
-
-// request is a connection request that the listener has a place for.
-type request struct {
-	ctx    context.Context // ends with the listener, when another request takes the place, or after some time
-	cancel context.CancelCauseFunc
-	done   chan struct{} // closed when nothing is left of a request that was given up
-	evicts *request      // the request whose place it takes; nil if a place was free
-
-	number uint64    // guarded by Listener.mu: later ones have higher numbers; 0 until the peer was answered
-	since  time.Time // guarded by Listener.mu: when the peer was answered
-}
-
-// admit finds a place for a request: a free one, or the place of the oldest request whose peer has not
-// completed the connection in time. If there is none, it returns nil.
-func (l *Listener) admit() *request {
-	r := &request{done: make(chan struct{})}
-	r.ctx, r.cancel = context.WithCancelCause(l.ctx)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.conns >= l.o.maxConns() || l.waiting >= l.o.Backlog || len(l.pending) >= l.o.HalfOpen {
-		if r.evicts = l.oldestOverdue(); r.evicts == nil {
-			r.cancel(nil)
-			return nil
-		}
-		delete(l.pending, r.evicts)
-		r.evicts.cancel(errEvicted)
-	} else {
-		l.waiting++
-		l.conns++
-	}
-	l.pending[r] = true
-	return r
-}
-
-// oldestOverdue returns the oldest request whose peer was answered and has had enough time, or nil. The
-// caller holds l.mu.
-func (l *Listener) oldestOverdue() (first *request) {
-	for r := range l.pending {
-		if r.number > 0 && (first == nil || r.number < first.number) {
-			first = r
-		}
-	}
-	if first != nil && time.Since(first.since) < evictAfter {
-		return nil
-	}
-	return first
-}
-
-// answering notes that a peer is being answered: its time begins.
-func (l *Listener) answering(r *request) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lastNumber++
-	r.number, r.since = l.lastNumber, time.Now()
-}
-
-// completed ends the wait for the peer. It returns false if another request has taken the place.
-func (l *Listener) completed(r *request) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	kept := l.pending[r]
-	delete(l.pending, r)
-	return kept
-}
-
-// failed gives the place of a request free, unless another request has taken it.
-func (l *Listener) failed(r *request) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.pending[r] {
-		delete(l.pending, r)
-		l.waiting--
-		l.conns--
-	}
-}
-
-// accepted counts a connection that no longer waits for Accept.
-func (l *Listener) accepted() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.waiting--
-}
-
-// connClosed counts a connection that was closed.
-func (l *Listener) connClosed() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.conns--
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/internal/protocol"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -26,7 +27,7 @@ func limited(t *testing.T, o ListenOptions) *Listener {
 
 // leaveHalfOpen makes a request that its peer does not complete, and waits for the answer. The peer has no
 // QP, but the kernel of the other side wants a number, and each only once.
-func leaveHalfOpen(t *testing.T, ctx context.Context, ch *channel, l *Listener, qpn uint32) *cm.ID {
+func leaveHalfOpen(t *testing.T, ctx context.Context, ch *protocol.Channel, l *Listener, qpn uint32) *cm.ID {
 	t.Helper()
 	id, err := ch.NewID(cm.TCP)
 	must(t, err, id.ResolveWait(ctx, cm.Addr{}, l.addr))
@@ -45,8 +46,8 @@ func leaveHalfOpen(t *testing.T, ctx context.Context, ch *channel, l *Listener, 
 func TestHalfOpen(t *testing.T) {
 	testenv.Guest(t)
 	testenv.Needs(t, "half-open requests", "rxe", "mlx5") // on iWARP the kernel answers for the peer
-	old := evictAfter
-	defer func() { evictAfter = old }()
+	old := protocol.EvictAfter
+	defer func() { protocol.EvictAfter = old }()
 	for name, c := range map[string]struct {
 		o      ListenOptions
 		after  time.Duration
@@ -56,11 +57,11 @@ func TestHalfOpen(t *testing.T) {
 		"HalfOpen": {ListenOptions{HalfOpen: 4}, 0, 12}, "Backlog": {ListenOptions{Backlog: 4, HalfOpen: 100}, 0, 12}, "MaxConns": {ListenOptions{MaxConns: 4}, 0, 12},
 	} {
 		t.Run(name, func(t *testing.T) {
-			evictAfter = c.after
+			protocol.EvictAfter = c.after
 			ctx, cancel := context.WithTimeout(t.Context(), 3*timeout)
 			defer cancel()
 			l := limited(t, c.o)
-			ch, err := openChannel(netip.Addr{}, netip.MustParseAddr(testenv.TheRig().Addrs[0]))
+			ch, err := protocol.OpenChannel(netip.Addr{}, netip.MustParseAddr(testenv.TheRig().Addrs[0]))
 			must(t, err)
 			var ids []*cm.ID
 			for i := range c.number {
@@ -71,17 +72,16 @@ func TestHalfOpen(t *testing.T) {
 			} else if client, err := Dial(ctx, l.Addr().String(), Options{}); !errors.Is(err, syscall.ECONNREFUSED) {
 				t.Errorf("a request while others complete theirs: %v, %v", client, err)
 			}
-			l.mu.Lock()
-			if most := l.o.maxConns(); l.conns > most || l.waiting > l.o.Backlog || len(l.pending) > l.o.HalfOpen {
-				t.Errorf("%d connections, %d waiting, %d half open; limits %d, %d, %d", l.conns, l.waiting, len(l.pending), most, l.o.Backlog, l.o.HalfOpen)
+			conns, waiting, halfOpen := l.places.Counts()
+			if most := l.o.maxConns(); conns > most || waiting > l.o.Backlog || halfOpen > l.o.HalfOpen {
+				t.Errorf("%d connections, %d waiting, %d half open; limits %d, %d, %d", conns, waiting, halfOpen, most, l.o.Backlog, l.o.HalfOpen)
 			}
-			l.mu.Unlock()
 			for _, id := range ids {
 				must(t, id.Close())
 			}
-			must(t, l.Close(), ch.release())
-			if l.conns != 0 || l.waiting != 0 || len(l.pending) != 0 {
-				t.Errorf("a closed listener has %d connections, %d waiting, %d half open", l.conns, l.waiting, len(l.pending))
+			must(t, l.Close(), ch.Release())
+			if conns, waiting, halfOpen := l.places.Counts(); conns != 0 || waiting != 0 || halfOpen != 0 {
+				t.Errorf("a closed listener has %d connections, %d waiting, %d half open", conns, waiting, halfOpen)
 			}
 		})
 	}
@@ -125,7 +125,7 @@ func TestMemoryPerConn(t *testing.T) {
 		c := server.(*Conn)
 		want, err := o.MemoryPerConn()
 		must(t, err)
-		if got := int64(c.sbuf.buf.Len() + c.rbuf.buf.Len() + c.table.buf.Len()); got > want || got < want-3*4096 {
+		if got := int64(c.sbuf.Buf.Len() + c.rbuf.Buf.Len() + c.table.Buf.Len()); got > want || got < want-3*4096 {
 			t.Errorf("%+v: a connection has %d bytes, want %d", o, got, want)
 		}
 		must(t, client.Close(), server.Close())

@@ -9,6 +9,7 @@ import (
 	"net"
 	"syscall"
 
+	"github.com/goverbs/goverbs/cm/internal/protocol"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -50,12 +51,12 @@ func (m mapping) at(offset uint64) segment {
 type Mapping struct {
 	c      *Conn
 	index  int
-	region *region
+	region *protocol.Region
 	size   int
 }
 
 // Bytes returns the memory, which is valid until the mapping or the connection is closed.
-func (m *Mapping) Bytes() []byte { return m.region.mr.Bytes()[:m.size:m.size] }
+func (m *Mapping) Bytes() []byte { return m.region.MR.Bytes()[:m.size:m.size] }
 
 // Close takes the memory away from the peer. It does not tell the peer, whose later writes end the
 // connection. After the connection was closed, Close does nothing.
@@ -66,7 +67,7 @@ func (m *Mapping) Close() error {
 		return nil
 	}
 	m.c.mapped[m.index] = nil
-	return m.c.opError("unmap", m.region.close())
+	return m.c.opError("unmap", m.region.Close())
 }
 
 // Map gives the peer memory of the given size, in bytes up to 1 GiB, that it can write at offsets from
@@ -107,7 +108,7 @@ func (c *Conn) mapLocked(size int, offset int64) (*Mapping, error) {
 	if err := c.writable(); err != nil {
 		return nil, err
 	}
-	r, err := register(c.pd, size, uverbs.AccessRemoteWrite)
+	r, err := protocol.Register(c.pd, size, uverbs.AccessRemoteWrite)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +117,7 @@ func (c *Conn) mapLocked(size int, offset int64) (*Mapping, error) {
 		c.mapped = append(c.mapped, nil)
 	}
 	c.mapped[index] = m
-	from, used := c.stageMapping(mapping{uint64(offset), segment{r.mr.Addr(), r.mr.RKey(), uint32(size)}})
+	from, used := c.stageMapping(mapping{uint64(offset), segment{r.MR.Addr(), r.MR.RKey(), uint32(size)}})
 	c.sent++ // the peer does not give this credit back
 	c.mapsMade++
 	c.slots -= c.perMessage()
@@ -133,8 +134,8 @@ func (c *Conn) stageMapping(m mapping) (from uverbs.SGE, used int) {
 		used, c.writeAt = end, 0
 	}
 	used += mappingSize
-	m.put(c.sbuf.mr.Bytes()[c.writeAt:], c.order)
-	from = c.sbuf.mr.SGE(c.writeAt, mappingSize)
+	m.put(c.sbuf.MR.Bytes()[c.writeAt:], c.order)
+	from = c.sbuf.MR.SGE(c.writeAt, mappingSize)
 	c.writeAt = (c.writeAt + mappingSize) % c.o.SendBuffer
 	c.room -= used
 	return from, used
@@ -244,7 +245,7 @@ func (c *Conn) closeMappings() error {
 	var errs []error
 	for _, m := range c.mapped {
 		if m != nil {
-			errs = append(errs, m.region.close())
+			errs = append(errs, m.region.Close())
 		}
 	}
 	return errors.Join(errs...)

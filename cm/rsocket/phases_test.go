@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/internal/protocol"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -55,17 +56,17 @@ func newRawPeer(id *cm.ID) (*rawPeer, error) {
 	if err != nil {
 		return p, err
 	}
-	d, err := useDevice(addrs.Device)
+	d, err := protocol.UseDevice(addrs.Device)
 	if err != nil {
 		return p, err
 	}
-	p.closers = append(p.closers, closerFunc(d.release))
-	cq, err := d.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 16})
+	p.closers = append(p.closers, closerFunc(d.Release))
+	cq, err := d.Dev.CreateCQ(uverbs.CQOptions{MaxCQE: 16})
 	if err != nil {
 		return p, err
 	}
 	p.closers = append(p.closers, cq)
-	_, err = id.CreateQP(d.pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendWR: 4, MaxRecvWR: 4})
+	_, err = id.CreateQP(d.PD, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendWR: 4, MaxRecvWR: 4})
 	return p, err
 }
 
@@ -85,7 +86,7 @@ func (p *rawPeer) close() error {
 }
 
 // dialRaw begins a connection to a listener: the peer has a route and a QP.
-func dialRaw(ctx context.Context, ch *channel, to string) (*rawPeer, error) {
+func dialRaw(ctx context.Context, ch *protocol.Channel, to string) (*rawPeer, error) {
 	id, err := ch.NewID(cm.TCP)
 	if err != nil {
 		return nil, err
@@ -106,9 +107,9 @@ func TestWrongRequest(t *testing.T) {
 	l := newListener(t, Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), 3*timeout)
 	defer cancel()
-	ch, err := openChannel(netip.Addr{}, netip.MustParseAddr(testenv.TheRig().Addrs[0]))
+	ch, err := protocol.OpenChannel(netip.Addr{}, netip.MustParseAddr(testenv.TheRig().Addrs[0]))
 	must(t, err)
-	defer func() { must(t, ch.release()) }()
+	defer func() { must(t, ch.Release()) }()
 	for name, w := range wrongData() {
 		p, err := dialRaw(ctx, ch, l.Addr().String())
 		must(t, err)
@@ -128,7 +129,7 @@ func TestWrongAnswer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*timeout)
 	defer cancel()
 	addr := netip.MustParseAddr(testenv.TheRig().Addrs[0])
-	ch, err := openChannel(addr, netip.Addr{})
+	ch, err := protocol.OpenChannel(addr, netip.Addr{})
 	must(t, err)
 	id, err := ch.NewID(cm.TCP)
 	must(t, err, id.Bind(cm.AddrOf(netip.AddrPortFrom(addr, 0))), id.Listen(10))
@@ -150,7 +151,7 @@ func TestWrongAnswer(t *testing.T) {
 		}
 		must(t, p.close())
 	}
-	must(t, id.Close(), ch.release())
+	must(t, id.Close(), ch.Release())
 }
 
 // TestCut: peers that give up somewhere on the way to a connection, and after it, leave a listener that
@@ -175,7 +176,7 @@ func TestCut(t *testing.T) {
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*timeout)
 	defer cancel()
-	ch, err := openChannel(netip.Addr{}, netip.MustParseAddr(testenv.TheRig().Addrs[0]))
+	ch, err := protocol.OpenChannel(netip.Addr{}, netip.MustParseAddr(testenv.TheRig().Addrs[0]))
 	must(t, err)
 	data := connData{credits: 384, table: segment{1 << 40, 7, 2}, buffer: segment{1 << 41, 8, 65536}}.encode()
 	param := cm.ConnParam{PrivateData: data, RetryCount: 1, RNRRetryCount: 7, InitiatorDepth: 1}
@@ -203,7 +204,7 @@ func TestCut(t *testing.T) {
 		}
 		end()
 	}
-	must(t, ch.release())
+	must(t, ch.Release())
 	c, err := Dial(ctx, l.Addr().String(), Options{})
 	must(t, err, c.SetDeadline(time.Now().Add(timeout)))
 	_, err = c.Write([]byte("still here"))

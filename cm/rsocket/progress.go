@@ -139,6 +139,7 @@ func (c *Conn) interrupt() {
 // poll handles completions. The caller holds c.mu.
 func (c *Conn) poll() {
 	const maxPolls = 64 // a peer that sends without a pause must not keep others out of the connection
+	c.more = false
 	if c.closed {
 		return
 	}
@@ -157,6 +158,7 @@ func (c *Conn) poll() {
 			c.completeRecv(&c.wcs[i])
 		}
 		if err != nil {
+			c.more = false
 			c.fail(err)
 			return
 		}
@@ -298,10 +300,10 @@ func (c *Conn) giveCredits() {
 	at := c.o.SendBuffer + c.announcements%maxControls*segmentSize
 	c.announcements++
 	offset, entry := c.grant()
-	segment{c.rbuf.mr.Addr() + uint64(offset), c.rbuf.mr.RKey(), uint32(c.o.RecvBuffer / 2)}.put(c.sbuf.mr.Bytes()[at:], c.order)
+	segment{c.rbuf.MR.Addr() + uint64(offset), c.rbuf.MR.RKey(), uint32(c.o.RecvBuffer / 2)}.put(c.sbuf.MR.Bytes()[at:], c.order)
 	c.controlsOut += c.perMessage()
 	b := c.qp.BeginSend()
-	c.write(b, idControl, idControl, c.sbuf.mr.SGE(at, segmentSize), segment{addr: entry, key: c.remoteTable.key}, msg)
+	c.write(b, idControl, idControl, c.sbuf.MR.SGE(at, segmentSize), segment{addr: entry, key: c.remoteTable.key}, msg)
 	c.post(b)
 }
 

@@ -8,9 +8,11 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/internal/protocol"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -103,64 +105,6 @@ func argErr(op, field string, given any, allowed string, args ...any) error {
 	return &uverbs.ArgError{Package: "rsocket", Op: op, Field: field, Given: fmt.Sprint(given), Allowed: fmt.Sprintf(allowed, args...)}
 }
 
-// channel is an event channel that a listener and its connections share.
-type channel struct {
-	*cm.Channel
-	mu    sync.Mutex
-	users int // guarded by mu
-}
-
-// openChannel opens a channel with one user.
-func openChannel(local, remote netip.Addr) (*channel, error) {
-	c, err := cm.OpenChannelFor(local, remote)
-	if err != nil {
-		return nil, err
-	}
-	return &channel{Channel: c, users: 1}, nil
-}
-
-// use adds a user.
-func (c *channel) use() *channel {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.users++
-	return c
-}
-
-// release closes the channel after its last user.
-func (c *channel) release() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.users--; c.users > 0 {
-		return nil
-	}
-	return c.Close()
-}
-
-// lookup returns the addresses of a "host:port". An empty host is the unspecified address.
-func lookup(ctx context.Context, address string) ([]netip.AddrPort, error) {
-	host, service, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, err
-	}
-	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", service)
-	if err != nil {
-		return nil, err
-	}
-	if host == "" {
-		return []netip.AddrPort{netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(port))}, nil
-	}
-	if ip, err := netip.ParseAddr(host); err == nil {
-		return []netip.AddrPort{netip.AddrPortFrom(ip, uint16(port))}, nil
-	}
-	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	all := make([]netip.AddrPort, len(ips))
-	for i, ip := range ips {
-		all[i] = netip.AddrPortFrom(ip.Unmap(), uint16(port))
-	}
-	return all, err
-}
-
 // Dial connects to a program that listens with rsocket at "host:port". It tries the addresses of the
 // host one after the other. Without a deadline of ctx, an attempt ends when the kernel gives up, which
 // takes over a minute if the host does not answer. The error matches ECONNREFUSED if the peer rejects
@@ -172,7 +116,7 @@ func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := lookup(ctx, address)
+	addrs, err := protocol.Lookup(ctx, address)
 	if err != nil {
 		return nil, fmt.Errorf("rsocket: dial %s: %w", address, err)
 	}
@@ -195,16 +139,16 @@ func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
 
 // dial connects to one address.
 func dial(ctx context.Context, to netip.AddrPort, o Options) (*Conn, error) {
-	ch, err := openChannel(netip.Addr{}, to.Addr())
+	ch, err := protocol.OpenChannel(netip.Addr{}, to.Addr())
 	if err != nil {
 		return nil, err
 	}
 	id, err := ch.NewID(cm.TCP)
 	if err != nil {
-		return nil, errors.Join(err, ch.release())
+		return nil, errors.Join(err, ch.Release())
 	}
 	if err := id.ResolveWait(ctx, cm.Addr{}, cm.AddrOf(to)); err != nil {
-		return nil, errors.Join(err, id.Close(), ch.release())
+		return nil, errors.Join(err, id.Close(), ch.Release())
 	}
 	c, err := newConn(ch, id, o)
 	if err != nil {
@@ -222,11 +166,16 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (*Conn, error) {
 	return c, nil
 }
 
-// rejection adds to an error that the listener has rejected because it speaks the protocol of package
-// cm, if it has.
+// rejection adds to an error of a connection what its private data says of the protocol of the listener.
 func rejection(err error) error {
 	var e *cm.EventError
-	if errors.As(err, &e) && e.Type == cm.EventRejected && speaksCM(e.PrivateData) {
+	if !errors.As(err, &e) || e.Type != cm.EventRejected {
+		return err
+	}
+	switch text := protocol.Refused(e.PrivateData); {
+	case text != "":
+		return fmt.Errorf("%s: %w: %w", text, syscall.EPROTO, err)
+	case protocol.SpeaksCM(e.PrivateData):
 		return fmt.Errorf("%w: %w", errSpeaksCM, err)
 	}
 	return err
@@ -235,7 +184,7 @@ func rejection(err error) error {
 // Listener accepts connections. It is a [net.Listener] and safe for concurrent use.
 type Listener struct {
 	o       ListenOptions
-	channel *channel
+	channel *protocol.Channel
 	id      *cm.ID
 	addr    cm.Addr
 
@@ -245,12 +194,10 @@ type Listener struct {
 	tasks  sync.WaitGroup
 	close  func() error
 
-	mu         sync.Mutex
-	held       map[*device]bool  // guarded by mu: devices that stay open between connections
-	waiting    int               // guarded by mu: requests and connections that Accept has not returned
-	conns      int               // guarded by mu: requests, and connections that are not closed
-	pending    map[*request]bool // guarded by mu: requests whose peers have not completed the connection
-	lastNumber uint64            // guarded by mu: number of the last answer
+	places *protocol.Places
+
+	mu   sync.Mutex
+	held map[*protocol.Device]bool // guarded by mu: devices that stay open between connections
 }
 
 // Listen listens on "host:port". Without a host, it listens on all addresses of all RDMA devices.
@@ -261,7 +208,7 @@ func Listen(ctx context.Context, address string, o ListenOptions) (*Listener, er
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := lookup(ctx, address)
+	addrs, err := protocol.Lookup(ctx, address)
 	if err != nil {
 		return nil, fmt.Errorf("rsocket: listen on %s: %w", address, err)
 	}
@@ -278,16 +225,17 @@ func Listen(ctx context.Context, address string, o ListenOptions) (*Listener, er
 
 // listen listens on an address.
 func listen(at netip.AddrPort, o ListenOptions) (*Listener, error) {
-	ch, err := openChannel(at.Addr(), netip.Addr{})
+	ch, err := protocol.OpenChannel(at.Addr(), netip.Addr{})
 	if err != nil {
 		return nil, err
 	}
 	id, err := ch.NewID(cm.TCP)
 	if err != nil {
-		return nil, errors.Join(err, ch.release())
+		return nil, errors.Join(err, ch.Release())
 	}
-	l := &Listener{o: o, channel: ch, id: id, ready: make(chan *Conn, o.Backlog), held: map[*device]bool{}, pending: map[*request]bool{}}
+	l := &Listener{o: o, channel: ch, id: id, ready: make(chan *Conn, o.Backlog), held: map[*protocol.Device]bool{}}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	l.places = protocol.NewPlaces(l.ctx, protocol.Limits{Backlog: o.Backlog, HalfOpen: o.HalfOpen, Conns: o.maxConns()})
 	l.close = sync.OnceValue(l.closeAll)
 	if err = id.Bind(cm.AddrOf(at)); err == nil {
 		err = id.Listen(o.Backlog)
@@ -307,6 +255,15 @@ func listen(at netip.AddrPort, o ListenOptions) (*Listener, error) {
 // Addr returns the address of the listener, a [cm.Addr].
 func (l *Listener) Addr() net.Addr { return l.addr }
 
+// refusal returns the private data of the rejection of a request that is not valid. One that has version
+// 1 may come from librdmacm, which gets nothing.
+func refusal(request []byte) []byte {
+	if len(request) > 0 && request[0] == wireVersion {
+		return nil
+	}
+	return protocol.Refusal(request, "rsocket, not the protocol of cm.Conn, cm.Stream or Valkey")
+}
+
 // run handles requests until the listener is closed.
 func (l *Listener) run() {
 	for {
@@ -325,29 +282,22 @@ func (l *Listener) run() {
 			e.ID.Close()
 			continue
 		}
-		r := l.admit()
+		r := l.places.Admit()
 		if r == nil {
 			e.ID.Reject(nil, cm.ReasonConsumer)
 			e.ID.Close()
 			continue
 		}
 		l.tasks.Go(func() {
-			if r.evicts != nil {
-				<-r.evicts.done // what it had is released
-			}
-			if l.accept(e, peer, r) != nil {
-				l.failed(r)
-			}
-			r.cancel(nil)
-			close(r.done)
+			l.places.Answer(r, func() error { return l.accept(e, peer, r) })
 		})
 	}
 }
 
 // accept answers a request.
-func (l *Listener) accept(e *cm.Event, peer connData, r *request) error {
+func (l *Listener) accept(e *cm.Event, peer connData, r *protocol.Request) error {
 	const longest = 2 * time.Minute
-	c, err := newConn(l.channel.use(), e.ID, l.o.Options)
+	c, err := newConn(l.channel.Use(), e.ID, l.o.Options)
 	if err != nil {
 		return err
 	}
@@ -355,15 +305,15 @@ func (l *Listener) accept(e *cm.Event, peer connData, r *request) error {
 	p := c.param()
 	p.InitiatorDepth = min(e.Param.InitiatorDepth, math.MaxInt8)
 	p.ResponderResources = min(e.Param.ResponderResources, math.MaxInt8)
-	ctx, cancel := context.WithTimeout(r.ctx, longest)
+	ctx, cancel := context.WithTimeout(r.Ctx, longest)
 	defer cancel()
 	c.mustReceive = c.iwarp
-	l.answering(r)
+	l.places.Answering(r)
 	if err := e.ID.AcceptWait(ctx, p); err != nil {
 		return errors.Join(err, c.release())
 	}
-	if !l.completed(r) {
-		return errors.Join(errEvicted, c.release())
+	if !l.places.Completed(r) {
+		return errors.Join(protocol.ErrEvicted, c.release())
 	}
 	c.from = l
 	c.start(peer)
@@ -372,10 +322,10 @@ func (l *Listener) accept(e *cm.Event, peer connData, r *request) error {
 }
 
 // hold keeps a device open until the listener is closed.
-func (l *Listener) hold(d *device) {
+func (l *Listener) hold(d *protocol.Device) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.held[d] && d.use() {
+	if !l.held[d] && d.Use() {
 		l.held[d] = true
 	}
 }
@@ -384,7 +334,7 @@ func (l *Listener) hold(d *device) {
 func (l *Listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.ready:
-		l.accepted()
+		l.places.Accepted()
 		return c, nil
 	case <-l.ctx.Done():
 		return nil, &net.OpError{Op: "accept", Net: Network, Addr: l.addr, Err: context.Cause(l.ctx)}
@@ -407,7 +357,7 @@ func (l *Listener) closeAll() error {
 		}
 	}
 	for d := range l.held { // no task uses it any more
-		errs = append(errs, d.release())
+		errs = append(errs, d.Release())
 	}
-	return errors.Join(append(errs, l.channel.release())...)
+	return errors.Join(append(errs, l.channel.Release())...)
 }

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/net/nettest"
 
+	"github.com/goverbs/goverbs/cm/internal/protocol"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
@@ -122,8 +123,8 @@ func TestLeaks(t *testing.T) {
 		}
 	}
 	must(t, l.Close())
-	if len(devices.open) > 0 {
-		t.Errorf("%d devices are open", len(devices.open))
+	if n := protocol.OpenDevices(); n > 0 {
+		t.Errorf("%d devices are open", n)
 	}
 	var g, f int
 	for end := time.Now().Add(timeout); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {

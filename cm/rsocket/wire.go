@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"syscall"
+
+	"github.com/goverbs/goverbs/cm/internal/protocol"
 )
 
 // connDataSize is the size of the private data of a request and of an answer:
@@ -76,33 +78,13 @@ func (d connData) encode() []byte {
 	return b
 }
 
-// Private data of the protocol of package cm begins with a mark, a version and a kind.
-const (
-	cmMark    = "gv"
-	cmRefusal = 3
-)
-
 // errSpeaksCM is the error of a peer that speaks the protocol of package cm.
 var errSpeaksCM = protoErr("the peer speaks the protocol of cm.Conn and cm.Stream, not rsocket")
-
-// speaksCM reports whether private data is of the protocol of package cm.
-func speaksCM(b []byte) bool { return len(b) >= 4 && string(b[:len(cmMark)]) == cmMark }
-
-// refusal returns the private data of a rejection of a request that is none of rsocket. A peer that
-// uses package cm gets a reason that it shows; others get nothing.
-func refusal(request []byte) []byte {
-	if !speaksCM(request) {
-		return nil
-	}
-	const reason = "this port speaks rsocket, not the protocol of cm.Conn and cm.Stream"
-	b := []byte{cmMark[0], cmMark[1], request[2], cmRefusal, 0, 0, 0, byte(len(reason)), 0, 0, 0, 0}
-	return append(b, reason...)
-}
 
 // parseConnData reads private data. What follows it is padding.
 func parseConnData(b []byte) (d connData, err error) {
 	switch {
-	case speaksCM(b):
+	case protocol.SpeaksCM(b):
 		return d, errSpeaksCM
 	case len(b) < connDataSize:
 		return d, protoErr("the peer does not speak rsocket: its private data has %d bytes, want %d", len(b), connDataSize)

@@ -1,0 +1,151 @@
+// Package protocol holds what the packages for the protocols of other programs have in common: the
+// devices and event channels that their connections share, and the places of a listener.
+package protocol
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Device is a device that is open, or is being opened, and that connections share.
+type Device struct {
+	name string       // when it was opened
+	open func() error // opens it at the first call; later ones wait for that and return its error
+
+	Dev *uverbs.Device // Dev is the device.
+	PD  *uverbs.PD     // PD is for the connections that share one.
+
+	users int // guarded by devices.mu
+}
+
+// devices are the open devices by name.
+var devices = struct {
+	mu   sync.Mutex // held for short times, never during a command
+	open map[string]*Device
+}{open: map[string]*Device{}}
+
+// UseDevice opens a device, or returns it if it is open. A device that hangs blocks no connection on
+// another one.
+func UseDevice(name string) (*Device, error) {
+	d := findDevice(name)
+	if err := d.open(); err != nil {
+		d.forget()
+		return nil, errors.Join(err, d.Release())
+	}
+	return d, nil
+}
+
+// findDevice returns the entry of a device, which it makes if there is none, and adds a user.
+func findDevice(name string) *Device {
+	devices.mu.Lock()
+	defer devices.mu.Unlock()
+	d := devices.open[name]
+	if d == nil {
+		d = &Device{name: name}
+		d.open = sync.OnceValue(d.openNow)
+		devices.open[name] = d
+	}
+	d.users++
+	return d
+}
+
+// openNow opens the device.
+func (d *Device) openNow() error {
+	dev, err := uverbs.Open(d.name)
+	if err != nil {
+		return err
+	}
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return errors.Join(err, dev.Close())
+	}
+	d.Dev, d.PD = dev, pd
+	return nil
+}
+
+// Use adds a user to a device that has one, unless the device was removed.
+func (d *Device) Use() bool {
+	devices.mu.Lock()
+	defer devices.mu.Unlock()
+	if devices.open[d.name] != d {
+		return false
+	}
+	d.users++
+	return true
+}
+
+// Release closes the device after its last user.
+func (d *Device) Release() error {
+	if !d.leave() || d.Dev == nil {
+		return nil
+	}
+	return errors.Join(d.PD.Close(), d.Dev.Close())
+}
+
+// leave removes a user, and reports whether it was the last one. Nobody finds the device after that.
+func (d *Device) leave() bool {
+	devices.mu.Lock()
+	defer devices.mu.Unlock()
+	if d.users--; d.users > 0 {
+		return false
+	}
+	if devices.open[d.name] == d {
+		delete(devices.open, d.name)
+	}
+	return true
+}
+
+// ForgetIfRemoved makes the next connection open the device again if err says that it was removed.
+func (d *Device) ForgetIfRemoved(err error) {
+	if errors.Is(err, uverbs.ErrDeviceRemoved) {
+		d.forget()
+	}
+}
+
+// forget makes the next connection open the device again.
+func (d *Device) forget() {
+	devices.mu.Lock()
+	defer devices.mu.Unlock()
+	if devices.open[d.name] == d {
+		delete(devices.open, d.name)
+	}
+}
+
+// Region is registered memory.
+type Region struct {
+	Buf *uverbs.Buffer // Buf is the memory.
+	MR  *uverbs.MR     // MR is its registration.
+}
+
+// Register makes memory that is registered with a PD.
+func Register(pd *uverbs.PD, size int, access uverbs.Access) (*Region, error) {
+	buf, err := uverbs.AllocBuffer(size)
+	if err != nil {
+		return nil, err
+	}
+	mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite|access)
+	if err != nil {
+		return nil, errors.Join(err, buf.Close())
+	}
+	return &Region{buf, mr}, nil
+}
+
+// Close frees the memory. A nil Region is allowed.
+func (r *Region) Close() error {
+	if r == nil {
+		return nil
+	}
+	if err := r.MR.Close(); err != nil {
+		return err
+	}
+	return r.Buf.Close()
+}
+
+// OpenDevices returns how many devices are open.
+func OpenDevices() int {
+	devices.mu.Lock()
+	defer devices.mu.Unlock()
+	return len(devices.open)
+}

@@ -1,0 +1,147 @@
+package valkey
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/internal/protocol"
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// limited makes a listener with limits on the first device, which is closed at the end of the test.
+func limited(t *testing.T, o ListenOptions) *Listener {
+	t.Helper()
+	l, err := Listen(t.Context(), testenv.TheRig().Addrs[0]+":0", o)
+	must(t, err)
+	t.Cleanup(func() { must(t, l.Close()) })
+	return l
+}
+
+// leaveHalfOpen makes a request that its peer does not complete, and waits for the answer. The peer has no
+// QP, but the kernel of the other side wants a number, and each only once.
+func leaveHalfOpen(t *testing.T, ctx context.Context, ch *protocol.Channel, l *Listener, qpn uint32) *cm.ID {
+	t.Helper()
+	id, err := ch.NewID(cm.TCP)
+	must(t, err, id.ResolveWait(ctx, cm.Addr{}, l.addr))
+	must(t, id.Connect(cm.ConnParam{QPN: 1<<23 + qpn}))
+	e, err := id.Wait(ctx)
+	must(t, err)
+	if e.Type != cm.EventConnectResponse {
+		t.Fatalf("the request is answered with %v", e.Type)
+	}
+	return id
+}
+
+// TestHalfOpen: peers that complete nothing take the place of others that complete nothing, once these have had
+// enough time.
+func TestHalfOpen(t *testing.T) {
+	testenv.Guest(t)
+	old := protocol.EvictAfter
+	defer func() { protocol.EvictAfter = old }()
+	for name, c := range map[string]struct {
+		o      ListenOptions
+		after  time.Duration
+		number int // of half-open requests
+	}{
+		"in time":  {ListenOptions{HalfOpen: 2}, time.Hour, 2},
+		"HalfOpen": {ListenOptions{HalfOpen: 4}, 0, 12}, "Backlog": {ListenOptions{Backlog: 4, HalfOpen: 100}, 0, 12}, "MaxConns": {ListenOptions{MaxConns: 4}, 0, 12},
+	} {
+		t.Run(name, func(t *testing.T) {
+			protocol.EvictAfter = c.after
+			ctx, cancel := context.WithTimeout(t.Context(), 3*timeout)
+			defer cancel()
+			l := limited(t, c.o)
+			ch, err := protocol.OpenChannel(netip.Addr{}, netip.MustParseAddr(testenv.TheRig().Addrs[0]))
+			must(t, err)
+			var ids []*cm.ID
+			for i := range c.number {
+				ids = append(ids, leaveHalfOpen(t, ctx, ch, l, uint32(i)))
+			}
+			if c.after == 0 {
+				checkNext(t, l)
+			} else if client, err := Dial(ctx, l.Addr().String(), Options{}); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("a request while others complete theirs: %v, %v", client, err)
+			}
+			conns, waiting, halfOpen := l.places.Counts()
+			if most := l.o.limits().Conns; conns > most || waiting > l.o.Backlog || halfOpen > l.o.HalfOpen {
+				t.Errorf("%d connections, %d waiting, %d half open; limits %d, %d, %d", conns, waiting, halfOpen, most, l.o.Backlog, l.o.HalfOpen)
+			}
+			for _, id := range ids {
+				must(t, id.Close())
+			}
+			must(t, l.Close(), ch.Release())
+			if conns, waiting, halfOpen := l.places.Counts(); conns != 0 || waiting != 0 || halfOpen != 0 {
+				t.Errorf("a closed listener has %d connections, %d waiting, %d half open", conns, waiting, halfOpen)
+			}
+		})
+	}
+}
+
+// TestMaxConns: a listener has as many connections as its options allow, in number or in bytes, and takes
+// others when some are closed.
+func TestMaxConns(t *testing.T) {
+	testenv.Guest(t)
+	one, err := Options{}.MemoryPerConn()
+	must(t, err)
+	for name, o := range map[string]ListenOptions{"MaxConns": {MaxConns: 3}, "MaxMemory": {MaxMemory: 4*one - 1}} {
+		t.Run(name, func(t *testing.T) {
+			l := limited(t, o)
+			var all [][2]net.Conn
+			for range 3 {
+				client, server, err := connect(l, Options{})
+				must(t, err)
+				all = append(all, [2]net.Conn{client, server})
+			}
+			if _, err := Dial(t.Context(), l.Addr().String(), Options{}); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("a fourth connection: %v", err)
+			}
+			must(t, all[0][0].Close())
+			_, err := io.ReadAll(all[0][1])
+			must(t, err, all[0][1].Close())
+			checkNext(t, l)
+			for _, c := range all[1:] {
+				must(t, c[0].Close(), c[1].Close())
+			}
+		})
+	}
+}
+
+// TestMemoryPerConn: the result is what a connection registers.
+func TestMemoryPerConn(t *testing.T) {
+	for _, o := range []Options{{}, {RecvBuffer: 8193, SendBuffer: 4096, RecvDepth: 16}} {
+		l := newListener(t, o)
+		client, server, err := connect(l, Options{})
+		must(t, err)
+		c := server.(*Conn)
+		want, err := o.MemoryPerConn()
+		must(t, err)
+		if got := int64(c.sbuf.Buf.Len() + c.rbuf.Buf.Len() + c.cbuf.Buf.Len()); got > want || got < want-3*4096 {
+			t.Errorf("%+v: a connection has %d bytes, want %d", o, got, want)
+		}
+		must(t, client.Close(), server.Close())
+	}
+	if _, err := (Options{RecvDepth: -1}).MemoryPerConn(); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("options that are not valid: %v", err)
+	}
+}
+
+// TestListenArguments: limits that are not valid.
+func TestListenArguments(t *testing.T) {
+	for field, o := range map[string]ListenOptions{
+		"Backlog": {Backlog: -1}, "HalfOpen": {HalfOpen: 1<<20 + 1}, "MaxConns": {MaxConns: -1}, "MaxMemory": {MaxMemory: 1000}, "RecvDepth": {Options: Options{RecvDepth: -1}},
+	} {
+		_, err := Listen(t.Context(), "10.1.0.1:9", o)
+		var arg *uverbs.ArgError
+		if !errors.As(err, &arg) || arg.Field != field || arg.Op != "Listen" {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}

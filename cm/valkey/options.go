@@ -1,0 +1,178 @@
+package valkey
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"time"
+
+	"github.com/goverbs/goverbs/cm/internal/protocol"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Options are the options of a connection. The zero value suits most programs.
+type Options struct {
+	RecvBuffer int // RecvBuffer is the size of the buffer for received data, in bytes, from 8 KiB to 1 GiB; zero is 1 MiB. It is rounded up to an even number. The peer fills one half at a time.
+	SendBuffer int // SendBuffer is the size of the buffer for data to send, in bytes, from 4 KiB to 1 GiB; zero is 256 KiB.
+	RecvDepth  int // RecvDepth is how many messages may arrive before this side handles them, from 16 to 16384; zero is 1024, as in Valkey.
+	SendDepth  int // SendDepth is how many messages with data of this side may be unacknowledged, from 16 to 16384; zero is 256.
+
+	KeepAlive time.Duration // KeepAlive is how often an idle connection checks whether the peer is still there; zero is 15 s, and a negative value disables the check.
+	Linger    time.Duration // Linger is the longest time that Close waits until everything that was written has arrived; zero is 5 s.
+
+	Isolation Isolation // Isolation says which connections share a PD; zero is ConnPD.
+}
+
+// Isolation says which connections share a PD. A peer that learns or guesses the key of memory can
+// write into it if the memory belongs to the PD of the peer's own connection, and not otherwise.
+type Isolation uint8
+
+// Levels of isolation.
+const (
+	// ConnPD means that each connection has its own PD. This is the default, because every peer may
+	// write into the buffer of its connection: with a shared PD, a guessed key would be enough to
+	// write into the stream of another peer.
+	ConnPD Isolation = iota
+	// SharedPD means that all connections of the process on a device share a PD. It is for
+	// devices that have few PDs, and for peers that trust each other.
+	SharedPD
+)
+
+// String returns the name of the constant.
+func (i Isolation) String() string {
+	switch i {
+	case ConnPD:
+		return "ConnPD"
+	case SharedPD:
+		return "SharedPD"
+	}
+	return fmt.Sprintf("isolation %d", uint8(i))
+}
+
+// defaults returns the options with their defaults filled in.
+func (o Options) defaults(op string) (Options, error) {
+	for _, f := range []struct {
+		name              string
+		value             *int
+		zero, least, most int
+	}{
+		{"RecvBuffer", &o.RecvBuffer, 1 << 20, 8 << 10, 1 << 30},
+		{"SendBuffer", &o.SendBuffer, 256 << 10, 4 << 10, 1 << 30},
+		{"RecvDepth", &o.RecvDepth, 1024, 16, 16384},
+		{"SendDepth", &o.SendDepth, 256, 16, 16384},
+	} {
+		if *f.value == 0 {
+			*f.value = f.zero
+		}
+		if *f.value < f.least || *f.value > f.most {
+			return o, argErr(op, f.name, *f.value, "%d to %d", f.least, f.most)
+		}
+	}
+	if o.Isolation > SharedPD {
+		return o, argErr(op, "Isolation", o.Isolation, "ConnPD or SharedPD")
+	}
+	o.RecvBuffer += o.RecvBuffer & 1
+	if o.KeepAlive == 0 {
+		o.KeepAlive = 15 * time.Second
+	}
+	if o.Linger < 0 {
+		return o, argErr(op, "Linger", o.Linger, "at least 0")
+	}
+	if o.Linger == 0 {
+		o.Linger = 5 * time.Second
+	}
+	return o, nil
+}
+
+// argErr returns an error for an argument that is not valid.
+func argErr(op, field string, given any, allowed string, args ...any) error {
+	return &uverbs.ArgError{Package: "valkey", Op: op, Field: field, Given: fmt.Sprint(given), Allowed: fmt.Sprintf(allowed, args...)}
+}
+
+// MemoryPerConn returns the memory for data and commands that a connection with these options needs, in
+// bytes.
+func (o Options) MemoryPerConn() (int64, error) {
+	o, err := o.defaults("MemoryPerConn")
+	if err != nil {
+		return 0, err
+	}
+	return o.memory(), nil
+}
+
+// memory is MemoryPerConn for options with defaults filled in.
+func (o *Options) memory() int64 {
+	page := int64(os.Getpagesize())
+	n := int64(0)
+	for _, size := range []int{o.sendSize(), o.RecvBuffer, o.commandsSize()} {
+		n += (int64(size) + page - 1) &^ (page - 1)
+	}
+	return n
+}
+
+// sendSize returns the size of the memory to send from, in bytes.
+func (o *Options) sendSize() int { return o.SendBuffer + maxControls*commandSize }
+
+// commandsSize returns the size of the memory for received commands, in bytes.
+func (o *Options) commandsSize() int { return o.RecvDepth * commandSize }
+
+// ListenOptions are the options of [Listen]. The zero value suits most programs.
+type ListenOptions struct {
+	Options // Options are the options of each connection.
+
+	// Backlog is how many connections may wait for Accept, including requests that are being
+	// answered, up to 1048576; zero is 1024.
+	Backlog int
+	// HalfOpen is how many requests may be in progress at the same time: being answered, or
+	// waiting for the peer to complete the connection. Zero is half of Backlog. At the limit, a
+	// new request replaces the oldest one whose peer has had at least a quarter of a second; if
+	// there is none, the new request is rejected. So peers that never complete a connection
+	// cannot keep others out for long.
+	HalfOpen int
+	// MaxConns is how many connections there may be, including requests; zero is no limit. At
+	// the limit, a new request replaces an older one as described for HalfOpen, or is rejected.
+	MaxConns int
+	// MaxMemory is how much memory for data and commands the connections may need, in bytes; zero is
+	// no limit. Each connection counts with the result of [Options.MemoryPerConn], so MaxMemory
+	// limits the number of connections.
+	MaxMemory int64
+}
+
+// maxBacklog is the largest Backlog.
+const maxBacklog = 1 << 20
+
+// defaults returns the options with their defaults filled in.
+func (o ListenOptions) defaults() (_ ListenOptions, err error) {
+	const op = "Listen"
+	if o.Options, err = o.Options.defaults(op); err != nil {
+		return o, err
+	}
+	if o.Backlog == 0 {
+		o.Backlog = 1024
+	}
+	if o.HalfOpen == 0 {
+		o.HalfOpen = (o.Backlog + 1) / 2
+	}
+	switch {
+	case o.Backlog < 1 || o.Backlog > maxBacklog:
+		return o, argErr(op, "Backlog", o.Backlog, "1 to %d", maxBacklog)
+	case o.HalfOpen < 1 || o.HalfOpen > maxBacklog:
+		return o, argErr(op, "HalfOpen", o.HalfOpen, "1 to %d", maxBacklog)
+	case o.MaxConns < 0:
+		return o, argErr(op, "MaxConns", o.MaxConns, "at least 0")
+	case o.MaxMemory < 0 || o.MaxMemory > 0 && o.MaxMemory < o.memory():
+		return o, argErr(op, "MaxMemory", fmt.Sprintf("%d bytes", o.MaxMemory), "0, or at least %d bytes, which one connection needs", o.memory())
+	}
+	return o, nil
+}
+
+// limits returns the limits of a listener.
+func (o *ListenOptions) limits() protocol.Limits {
+	n := math.MaxInt
+	if o.MaxConns > 0 {
+		n = o.MaxConns
+	}
+	if o.MaxMemory > 0 {
+		n = int(min(int64(n), o.MaxMemory/o.memory()))
+	}
+	return protocol.Limits{Backlog: o.Backlog, HalfOpen: o.HalfOpen, Conns: n}
+}
