@@ -28,6 +28,8 @@ var testPackages = map[string]string{
 	"softrxe":     "test/softrxe",
 	"umad":        "uverbs/umad",
 	"uverbs":      "uverbs",
+	"valkey":      "cm/valkey",
+	"valkeypeers": "test/valkey",
 	"websocket":   "test/websocket",
 }
 
@@ -51,6 +53,9 @@ apt-get update && apt-get install -y gcc libc6-dev`
 const compileC = `set -e; mkdir -p "$(dirname "$1")"; dir=$(.build/vmrun get libibverbs-dev)
 gcc -O2 -Wall -o "$1" "$2" -I"$dir/usr/include" -L"$dir/usr/lib/$(gcc -print-multiarch)" -Wl,--unresolved-symbols=ignore-in-shared-libs -libverbs`
 
+// copyValkey builds the programs of Valkey, which vmrun keeps, and copies one of them.
+const copyValkey = `set -e; mkdir -p "$(dirname "$1")"; cp "$(.build/vmrun build -arch "$2" valkey)/$(basename "$1")" "$1"`
+
 // needed returns the names of what must be built for a step, in the order of building.
 func (c *config) needed(s *step) []string {
 	var all []string
@@ -64,7 +69,7 @@ func (c *config) needed(s *step) []string {
 	for _, p := range s.programs {
 		all = append(all, p.name)
 	}
-	if slices.ContainsFunc(all, func(n string) bool { return strings.HasPrefix(n, "rdmacore-") }) || s.race {
+	if slices.ContainsFunc(all, func(n string) bool { return strings.HasPrefix(n, "rdmacore-") || strings.HasPrefix(n, "valkey-") }) || s.race {
 		all = slices.Insert(all, 0, "gcc")
 	}
 	for i, name := range all {
@@ -94,6 +99,8 @@ func (c *config) build(name string) (command, error) {
 	case strings.HasPrefix(name, "rdmacore-"):
 		source := "test/bench/rdmacore/" + strings.TrimPrefix(name, "rdmacore-") + ".c"
 		return command{args: []string{"sh", "-c", compileC, "sh", out, source}}, nil
+	case strings.HasPrefix(name, "valkey-"):
+		return command{args: []string{"sh", "-c", copyValkey, "sh", out, c.arch}}, nil
 	case commandPackages[name] != "":
 		return command{env: target, args: []string{"go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, "./" + commandPackages[name]}}, nil
 	case strings.HasPrefix(name, "race/") && testPackages[base] != "":

@@ -11,7 +11,7 @@ import (
 
 // modules are the folders of the modules. Those besides the first have dependencies that programs which
 // import the library do not get.
-var modules = []string{"", "tools/vmrun", "test/grpc", "test/websocket"}
+var modules = []string{"", "tools/vmrun", "test/grpc", "test/valkey", "test/websocket"}
 
 // abiPackages hold the structures of the kernel's interface.
 const abiPackages = "./uverbs/internal/abi ./uverbs/soft/internal/abi ./uverbs/umad/internal/abi ./mmio/rxe/internal/abi ./mmio/mlx5/internal/abi ./mmio/siw/internal/abi ./netlinkrdma/internal/abi ./cm/internal/abi"
@@ -94,6 +94,7 @@ func (c *config) hostSuites() []suite {
 				{name: "goverbs", alone: true, needs: gcc, env: []string{noSoft}, host: words("go test ./...")},
 				{name: "vmrun", dir: "tools/vmrun", alone: true, needs: gcc, host: words("go test -short ./...")},
 				{name: "grpc", dir: "test/grpc", host: words("go test ./...")},
+				{name: "valkey", dir: "test/valkey", host: words("go test ./...")},
 				{name: "websocket", dir: "test/websocket", host: words("go test ./...")},
 			},
 		},
@@ -238,14 +239,14 @@ func (c *config) suites() []suite {
 // tests the tools of the tests. On rxe, which software devices play, test has the kernel take commands in
 // one way only, and the suite soft has another.
 var groups = map[string][]string{
-	"test": {"check", "unit", "soft/auto", "soft/write", "soft/cm", "soft/sockets", "soft/rsocket", "rxe/cm", "rxe/verbs", "rxe/interop", "rxe/bare", "siw/mixed", "mlx5/ib"},
+	"test": {"check", "unit", "soft/auto", "soft/write", "soft/cm", "soft/sockets", "soft/rsocket", "soft/valkey", "rxe/cm", "rxe/verbs", "rxe/interop", "rxe/bare", "siw/mixed", "mlx5/ib"},
 	"testall": {"staticcheck", "cross/vet-arm64", "cross/build-windows-amd64", "race/library", "siw/verbs", "rxe/one", "soft/losswrite", "abi", "benchonce", "costs", "sidebyside",
 		"size", "mlx5/roce", "mlx5ip", "rxe/latest", "perf", "hosts", "control/programs", "cards", "softrxe/verbs", "softrxe/cm", "softrxe/walk",
 		"flat", "traffic"},
 	"testlong": {"cross/build-riscv64", "cross/build-darwin-amd64", "cross/build-darwin-arm64", "cross/vet-darwin", "cross/build-freebsd-amd64", "cross/build-freebsd-arm64", "cross/vet-freebsd", "cross/build-windows-arm64",
 		"cross/vet-windows", "race/others", "race/vmrun", "rxe/write", "soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "soft/cmlosswrite", "racevm",
 		"mlx5cm", "vmtest", "control/pyverbs", "control/ib", "control/ib-hosts", "control/programs-6.12", "mlx5/wq-5.10", "softrxe/exchanges", "softrxe/programs",
-		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket", "siw/interop"},
+		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket", "valkey", "siw/interop"},
 }
 
 // errSuite is the error of a name that no suite has.

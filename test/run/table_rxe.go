@@ -120,6 +120,13 @@ func (c *config) rxeSuites() []suite {
 			},
 		},
 		{
+			name: "valkey", doc: "package valkey with go-redis and valkey-go, and with valkey-server, valkey-cli and valkey-benchmark, which are built with RDMA",
+			steps: []step{{
+				name: "rxe", with: rdmacm, env: c.guestEnv(), bin: []string{"valkey-server", "valkey-cli", "valkey-benchmark"},
+				flags: []string{"-timeout", "40m", "-mem", "6G"}, programs: test("valkey", "valkeypeers"),
+			}},
+		},
+		{
 			name: "racevm", doc: "the verbs and connections on rxe, and the verbs on a modelled ConnectX without BlueFlame, under the race detector",
 			steps: []step{
 				{name: "verbs", race: true, flags: []string{"-mem", "2G"}, env: []string{guest}, programs: test("conformance")},

@@ -115,14 +115,16 @@ var mayImport = []struct {
 	{"uverbs/soft", []string{"mmio", "uverbs/internal/abi", "uverbs/internal/kernel", "uverbs/internal/inproc", "uverbs/soft/gsi", "uverbs/soft/internal"}},
 	{"uverbs/umad", []string{"netlinkrdma", "uverbs/umad/internal", "uverbs/umad/mad"}},
 	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/internal", "uverbs/soft", "uverbs/soft/gsi"}},
-	{"cm/rsocket", []string{"cm", "uverbs"}},
+	{"cm/internal/protocol", []string{"cm", "uverbs"}},
+	{"cm/rsocket", []string{"cm", "cm/internal/protocol", "uverbs"}},
+	{"cm/valkey", []string{"cm", "cm/internal/protocol", "uverbs"}},
 	{"cm", []string{"uverbs", "uverbs/soft/gsi", "netlinkrdma", "cm/internal"}},
 	{"test/hca/engine", nil},
 	{"test/hca/prm", nil},
 	{"test/hca/vfiouser", nil},
 	{"test/hca", []string{"test/hca", "test/hca/engine", "test/hca/prm", "test/hca/vfiouser"}},
 	{"test/testenv", nil},
-	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/soft", "uverbs/umad", "uverbs/umad/mad", "cm", "cm/rsocket", "test"}},
+	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/soft", "uverbs/umad", "uverbs/umad/mad", "cm", "cm/rsocket", "cm/valkey", "test"}},
 	{"tools/vmrun", []string{"tools/vmrun"}},
 	{"tools/abigen", nil},
 	{"tools/health", []string{"netlinkrdma", "uverbs", "uverbs/soft", "cm"}},
@@ -149,8 +151,11 @@ func TestImports(t *testing.T) {
 		if f.test() && f.pkg() == "cm" { // tells the model when a driver leaves, makes the software devices of the rig, and announces services
 			allowed = append(allowed, "test/hca/bench", "uverbs/soft", "test/softrig", "uverbs/umad", "uverbs/umad/mad")
 		}
-		if f.test() && f.pkg() == "cm/rsocket" { // makes the software devices of the rig
+		if f.test() && slices.Contains([]string{"cm/internal/protocol", "cm/rsocket", "cm/valkey"}, f.pkg()) { // makes the software devices of the rig
 			allowed = append(allowed, "uverbs/soft")
+		}
+		if f.test() && f.pkg() == "cm/valkey" { // checks what each says to the other
+			allowed = append(allowed, "cm/rsocket")
 		}
 		if f.test() && f.pkg() == "uverbs/umad" { // is the peer of rdma-core's programs
 			allowed = append(allowed, "test/program")
@@ -175,7 +180,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestDependencies: the library stands on two modules, tests on two more. test/grpc and
+// TestDependencies: the library stands on two modules, tests on two more. test/grpc, test/valkey and
 // test/websocket are modules of their own.
 func TestDependencies(t *testing.T) {
 	library := []string{"golang.org/x/sys", "github.com/vishvananda/netlink"}
@@ -184,7 +189,7 @@ func TestDependencies(t *testing.T) {
 		if f.test() {
 			allowed = append(slices.Clip(allowed), "github.com/google/go-cmp", "golang.org/x/net/nettest")
 		}
-		if under(f.pkg(), "tools", "test/grpc", "test/websocket") {
+		if under(f.pkg(), "tools", "test/grpc", "test/valkey", "test/websocket") {
 			continue
 		}
 		for _, imp := range f.imports() {

@@ -18,6 +18,7 @@ import (
 	"github.com/goverbs/goverbs/tools/vmrun/internal/kernel"
 	"github.com/goverbs/goverbs/tools/vmrun/internal/progress"
 	"github.com/goverbs/goverbs/tools/vmrun/internal/qemu"
+	"github.com/goverbs/goverbs/tools/vmrun/internal/valkey"
 )
 
 const long = `Standard input, output, error and the exit status are the program's, so that vmrun serves go test:
@@ -160,7 +161,7 @@ func command(status *int) *cobra.Command {
 	f.StringArrayVar(&o.qemuArgs, "qemu-arg", nil, "add `ARG` to QEMU's command line")
 	f.StringArrayVar(&o.append, "append", nil, "add `PARAM` to the kernel's command line")
 	common(f, &o)
-	root.AddCommand(getCommand(&o), fetchCommand(&o))
+	root.AddCommand(getCommand(&o), fetchCommand(&o), buildCommand(&o))
 	return root
 }
 
@@ -236,6 +237,40 @@ func fetchCommand(o *options) *cobra.Command {
 	}
 	c.Flags().StringVar(&o.arch, "arch", o.arch, "`ARCH` of the guest")
 	c.Flags().StringVar(&o.dev, "device", o.dev, "`KIND`s of devices: with siw, build that module for the kernels as well")
+	common(c.Flags(), o)
+	return c
+}
+
+func buildCommand(o *options) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "build [flags] valkey",
+		Short: "Build Valkey with RDMA from Debian's source into the cache, and print the directory",
+		Long: `
+The programs are valkey-server, valkey-cli and valkey-benchmark. Debian's own do not have RDMA. They are
+built with gcc and make of this machine. In the guest they need the libraries that
+"-with rdmacm-utils,ibverbs-providers" puts there.`,
+		Example: `  vmrun build valkey`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 || args[0] != "valkey" {
+				return fmt.Errorf("build %q: want valkey, which is all that vmrun builds", args)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a, err := newApp(*o)
+			if err != nil {
+				return err
+			}
+			dir, err := valkey.Programs(cmd.Context(), a.store, o.arch, o.withSuite)
+			if err != nil {
+				return err
+			}
+			fmt.Println(dir)
+			return nil
+		},
+	}
+	c.Flags().StringVar(&o.withSuite, "with-suite", o.withSuite, "Debian `SUITE` of the libraries in the guest")
+	c.Flags().StringVar(&o.arch, "arch", o.arch, "`ARCH` of the guest")
 	common(c.Flags(), o)
 	return c
 }

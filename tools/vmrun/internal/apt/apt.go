@@ -28,6 +28,7 @@ var ErrNoApt = errors.New("no apt on this system")
 // suite is apt's state for one suite and architecture, in a directory of ours.
 type suite struct {
 	name, arch string
+	source     bool // it has source packages instead of binary ones
 	dir        string
 }
 
@@ -57,6 +58,14 @@ Acquire::IndexTargets::deb::Packages {
   flatDescription "$(RELEASE) Packages";
   Optional "false";
 };
+Acquire::IndexTargets::deb-src::Sources {
+  MetaKey "$(COMPONENT)/source/Sources";
+  flatMetaKey "Sources";
+  ShortDescription "Sources";
+  Description "$(RELEASE)/$(COMPONENT) Sources";
+  flatDescription "$(RELEASE) Sources";
+  Optional "false";
+};
 #clear APT::Architectures;
 APT::Architecture "%[2]s";
 APT::Architectures { "%[2]s"; };
@@ -83,17 +92,25 @@ Dir::Etc::Preferences "%[1]s/empty/preferences";
 Dir::Etc::PreferencesParts "%[1]s/empty";
 `
 
+// kind is the type of the packages in apt's sources.
+func (s *suite) kind() string {
+	if s.source {
+		return "deb-src"
+	}
+	return "deb"
+}
+
 func (s *suite) prepare(a Archive, withUpdates bool) error {
 	for _, d := range []string{"state/lists/partial", "cache/archives/partial", "empty"} {
 		if err := os.MkdirAll(filepath.Join(s.dir, d), 0o755); err != nil {
 			return err
 		}
 	}
-	sources := a.Main.lines(s.name)
+	sources := a.Main.lines(s.kind(), s.name)
 	if withUpdates && s.name != "sid" && s.name != "unstable" {
-		sources += a.Main.lines(s.name + "-updates")
+		sources += a.Main.lines(s.kind(), s.name+"-updates")
 		if a.Security.URI != "" {
-			sources += a.Security.lines(s.name + "-security")
+			sources += a.Security.lines(s.kind(), s.name+"-security")
 		}
 	}
 	for file, text := range map[string]string{

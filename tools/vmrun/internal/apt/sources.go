@@ -169,9 +169,9 @@ func parseDeb822(text string) []entry {
 	return all
 }
 
-// lines writes the source for one suite in deb822 form.
-func (s Source) lines(suite string) string {
-	text := fmt.Sprintf("Types: deb\nURIs: %s\nSuites: %s\nComponents: main\n", s.URI, suite)
+// lines writes the source of packages of a kind (deb, deb-src) for one suite in deb822 form.
+func (s Source) lines(kind, suite string) string {
+	text := fmt.Sprintf("Types: %s\nURIs: %s\nSuites: %s\nComponents: main\n", kind, s.URI, suite)
 	if s.SignedBy != "" {
 		text += "Signed-By: " + s.SignedBy + "\n"
 	}

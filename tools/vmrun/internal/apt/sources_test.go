@@ -104,7 +104,7 @@ func TestInlineKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again := parseDeb822(a.Main.lines("sid"))
+	again := parseDeb822(a.Main.lines("deb", "sid"))
 	want := []entry{{uris: []string{"http://mirror.test/debian"}, suites: []string{"sid"}, components: []string{"main"}, signedBy: a.Main.SignedBy}}
 	if d := cmp.Diff(want, again, cmp.AllowUnexported(entry{})); d != "" {
 		t.Error(d)
