@@ -1,0 +1,71 @@
+package valkey
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/internal/protocol"
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// TestUnread: a peer sends more messages than there are receives, while the program calls nothing. All of them
+// arrive.
+func TestUnread(t *testing.T) {
+	l := newListener(t, Options{RecvDepth: 16, KeepAlive: -1})
+	client, server, err := connect(l, Options{})
+	must(t, err)
+	c := client.(*Conn)
+	c.closer.set(time.Now().Add(timeout))
+	c.mu.Lock()
+	for range 200 {
+		must(t, c.wait(&c.closer, (*Conn).canSendCommand))
+		c.sendCommand(command{op: keepalive})
+	}
+	must(t, c.wait(&c.closer, (*Conn).allSent), c.err)
+	c.mu.Unlock()
+	must(t, client.Close(), server.Close())
+}
+
+// TestNoReceives: a server that asks for no retries, as valkey-server does, has no receive posted for a while. The
+// client's messages wait.
+func TestNoReceives(t *testing.T) {
+	testenv.Guest(t)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	addr := netip.MustParseAddr(testenv.TheRig().Addrs[0])
+	ch, err := protocol.OpenChannel(addr, netip.Addr{})
+	must(t, err)
+	id, err := ch.NewID(cm.TCP)
+	must(t, err, id.Bind(cm.AddrOf(netip.AddrPortFrom(addr, 0))), id.Listen(10))
+	all, err := id.Addrs()
+	must(t, err)
+	dialed := make(chan *Conn, 1)
+	go func() {
+		c, err := Dial(ctx, all.Local.String(), Options{})
+		if err != nil {
+			t.Error(err)
+		}
+		dialed <- c
+	}()
+	e, err := id.Request(ctx)
+	must(t, err)
+	if p := e.Param; p.RNRRetryCount != retries || p.RetryCount != retries {
+		t.Errorf("the client asks for %d retries, and for %d without a receive", p.RetryCount, p.RNRRetryCount)
+	}
+	p, err := newRawPeer(e.ID)
+	must(t, err, e.ID.AcceptWait(ctx, cm.ConnParam{InitiatorDepth: 1, ResponderResources: 1}))
+	c := <-dialed // it has announced its buffer
+	time.Sleep(500 * time.Millisecond)
+	c.mu.Lock()
+	c.poll()
+	err, out := c.err, c.controlsOut
+	c.mu.Unlock()
+	if err != nil || out != 1 {
+		t.Errorf("%v, and %d commands wait, want 1", err, out)
+	}
+	must(t, p.close(), id.Close(), ch.Release())
+	c.Close()
+}
