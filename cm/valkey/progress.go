@@ -191,7 +191,7 @@ func (c *Conn) completeRecv(wc *uverbs.WC) {
 // failure is why a work request has failed.
 type failure struct {
 	err         error
-	consequence bool // of something that another completion or an event reports
+	consequence bool // it may be one of something that another completion or an event reports
 }
 
 // cause returns the failure of a work request that has completed with an error.
@@ -199,10 +199,12 @@ func cause(status uverbs.WCStatus, err error) *failure {
 	switch status {
 	case uverbs.WCRetryExcErr:
 		return &failure{fmt.Errorf("%w: %w", syscall.ETIMEDOUT, err), false}
-	case uverbs.WCRemAccessErr, uverbs.WCRemInvReqErr:
-		return &failure{fmt.Errorf("the peer does not let this side write into the buffer that it has announced: %w: %w", syscall.EPROTO, err), false}
+	case uverbs.WCRemAccessErr, uverbs.WCRemInvReqErr: // a peer that ends takes its buffer away before it disconnects
+		return &failure{fmt.Errorf("the peer does not let this side write into the buffer that it has announced: %w: %w", syscall.EPROTO, err), true}
+	case uverbs.WCWRFlushErr:
+		return &failure{fmt.Errorf("%w: %w", syscall.ECONNRESET, err), true}
 	}
-	return &failure{err, status == uverbs.WCWRFlushErr}
+	return &failure{err, false}
 }
 
 // failed ends the connection because of a failure, if the peer has not ended it. The caller holds c.mu.
@@ -218,7 +220,7 @@ func (c *Conn) failed(f *failure) {
 			defer c.mu.Unlock()
 			c.poll()
 			if !c.gone {
-				c.fail(fmt.Errorf("%w: %w", syscall.ECONNRESET, f.err))
+				c.fail(f.err)
 			}
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"testing"
 	"time"
@@ -143,15 +144,16 @@ func checkValkeyGo(t *testing.T, address string) {
 	must(t, err)
 
 	const many = 1000
+	sub := valkeyGo(t, address) // its own, because miniredis lets a subscriber do nothing else
 	got, subscribed := make(chan string, many), make(chan struct{})
 	listen, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- c.Receive(valkeygo.WithOnSubscriptionHook(listen, func(s valkeygo.PubSubSubscription) {
+		ended <- sub.Receive(valkeygo.WithOnSubscriptionHook(listen, func(s valkeygo.PubSubSubscription) {
 			if s.Kind == "subscribe" {
 				close(subscribed)
 			}
-		}), c.B().Subscribe().Channel("letters").Build(), func(m valkeygo.PubSubMessage) { got <- m.Message })
+		}), sub.B().Subscribe().Channel("letters").Build(), func(m valkeygo.PubSubMessage) { got <- m.Message })
 	}()
 	select {
 	case <-subscribed:
@@ -190,13 +192,21 @@ func checkMany(t *testing.T, address string, n, times, size int, o valkey.Option
 	ctx, cancel := context.WithTimeout(t.Context(), 5*timeout)
 	defer cancel()
 	d := valkey.Dialer{Options: o}
-	c := goRedis(t, address, redis.Options{PoolSize: n, MinIdleConns: n, Dialer: d.DialContext, MaxRetries: -1})
+	dialing := make(chan struct{}, 16) // a server answers one request after the other
+	c := goRedis(t, address, redis.Options{PoolSize: n, MaxRetries: -1, Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
+		dialing <- struct{}{}
+		defer func() { <-dialing }()
+		return d.DialContext(ctx, network, address)
+	}})
 	begin := time.Now()
-	var tasks sync.WaitGroup
+	var tasks, working sync.WaitGroup
+	working.Add(n)
 	for i := range n {
 		tasks.Go(func() {
-			conn := c.Conn() // its own connection
+			conn := c.Conn() // its own connection, which all keep until the last one is at work
 			defer conn.Close()
+			defer working.Wait()
+			defer working.Done()
 			key, v := fmt.Sprint("many", i), value(size, i)
 			for range times {
 				if err := conn.Set(ctx, key, v, 0).Err(); err != nil {
@@ -212,6 +222,9 @@ func checkMany(t *testing.T, address string, n, times, size int, o valkey.Option
 		})
 	}
 	tasks.Wait()
+	if got := int(c.PoolStats().TotalConns); got < n && !t.Failed() {
+		t.Errorf("there were %d connections, want %d", got, n)
+	}
 	t.Logf("%d connections, %d times %d bytes each way: %v", n, times, size, time.Since(begin).Round(time.Millisecond))
 }
 

@@ -58,7 +58,7 @@ func goRedis(t testing.TB, address string, o redis.Options) *redis.Client {
 	if o.Dialer == nil {
 		o.Dialer = valkey.DialContext
 	}
-	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = 5*timeout, timeout, timeout, timeout // dials may wait for each other
 	c := redis.NewClient(&o)
 	t.Cleanup(func() { c.Close() })
 	return c

@@ -21,6 +21,7 @@ import (
 	"github.com/goverbs/goverbs/cm/valkey"
 	"github.com/goverbs/goverbs/test/program"
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // port is that of the server, over RDMA and over TCP.
@@ -31,7 +32,9 @@ const port = "6379"
 func server(t *testing.T, options ...string) (address string, p *program.Program) {
 	t.Helper()
 	testenv.Guest(t)
-	testenv.Needs(t, "valkey-server", "rxe", "mlx5")
+	if testenv.TheRig().Soft { // it is in the guest
+		testenv.Skip(t, &uverbs.FeatureError{Feature: "valkey-server"})
+	}
 	dir := t.TempDir()
 	p = program.Launch(t, append([]string{"valkey-server", "--dir", dir, "--bind", "127.0.0.1", "--port", port,
 		"--rdma-bind", host(), "--rdma-port", port, "--save", "", "--protected-mode", "no"}, options...)...)
@@ -109,7 +112,7 @@ const victimEnv = "GOVERBS_VALKEY_VICTIM"
 
 // victim sets a large value again and again.
 func victim(address string) int {
-	c := redis.NewClient(&redis.Options{Addr: address, Dialer: valkey.DialContext})
+	c := redis.NewClient(&redis.Options{Addr: address, Dialer: valkey.DialContext, ReadTimeout: timeout, WriteTimeout: timeout})
 	big := value(largest, 5)
 	for {
 		if err := c.Set(context.Background(), "victim", big, 0).Err(); err != nil {
