@@ -1,8 +1,12 @@
 package valkey
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"io"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -68,4 +72,47 @@ func TestNoReceives(t *testing.T) {
 	}
 	must(t, p.close(), id.Close(), ch.Release())
 	c.Close()
+}
+
+// TestCloseDelivers: what was written before Close arrives, whoever closes.
+func TestCloseDelivers(t *testing.T) {
+	l := newListener(t, Options{})
+	for i := range 20 {
+		client, server, err := connect(l, Options{})
+		must(t, err)
+		if i%2 == 0 {
+			client, server = server, client
+		}
+		data := bytes.Repeat([]byte{byte(i), 1, 2}, 80_000)
+		read := make(chan []byte, 1)
+		go func() {
+			got, err := io.ReadAll(server)
+			if err != nil {
+				t.Error(err)
+			}
+			read <- got
+		}()
+		_, err = client.Write(data)
+		must(t, err, client.Close())
+		if got := <-read; !bytes.Equal(got, data) {
+			t.Errorf("%d bytes arrive, want %d", len(got), len(data))
+		}
+		must(t, server.Close())
+	}
+}
+
+// TestLinger: Close waits for data that is not acknowledged, and says so when it gives up.
+func TestLinger(t *testing.T) {
+	const linger = 50 * time.Millisecond
+	client, server, err := connect(newListener(t, Options{}), Options{Linger: linger})
+	must(t, err)
+	c := client.(*Conn)
+	c.mu.Lock()
+	c.room-- // a byte that is never acknowledged
+	c.mu.Unlock()
+	begin := time.Now()
+	if err := client.Close(); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begin) < linger {
+		t.Errorf("Close returns %v after %v", err, time.Since(begin))
+	}
+	must(t, server.Close())
 }
