@@ -246,9 +246,9 @@ func buildCommand(o *options) *cobra.Command {
 		Use:   "build [flags] valkey",
 		Short: "Build Valkey with RDMA from Debian's source into the cache, and print the directory",
 		Long: `
-The programs are valkey-server, valkey-cli and valkey-benchmark. Debian's own do not have RDMA. They are
-built with gcc and make of this machine. In the guest they need the libraries that
-"-with rdmacm-utils,ibverbs-providers" puts there.`,
+The programs are valkey-server, valkey-cli and valkey-benchmark. Debian's own do not have RDMA. They
+are built with gcc and make of this machine. In the guest they need the libraries that "-with
+rdmacm-utils,ibverbs-providers" puts there.`,
 		Example: `  vmrun build valkey`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] != "valkey" {
