@@ -24,6 +24,7 @@ const hugePageFile = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 // in pieces all over the memory: the kernel gathers it before it is asked again.
 func reserveHuge(t *testing.T, n int) {
 	t.Helper()
+	testenv.Tags(t, testenv.Machine)
 	set := func(n int) {
 		t.Helper()
 		for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
@@ -46,6 +47,7 @@ func reserveHuge(t *testing.T, n int) {
 }
 
 func TestHugePages(t *testing.T) {
+	testenv.Tags(t, testenv.Machine)
 	testenv.Guest(t)
 	testenv.NeedsKernel(t, "huge pages that can be reserved")
 	huge := uverbs.BufferOptions{HugePages: true}

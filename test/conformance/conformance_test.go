@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/goverbs/test/conformance/report"
 	"github.com/goverbs/goverbs/test/softrig"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
@@ -35,6 +36,9 @@ var lackingSiw string
 var lackingMLX5 string
 
 func TestMain(m *testing.M) {
+	if report.Wanted(os.Args) {
+		os.Exit(report.Main(os.Args[1:]))
+	}
 	if rig.IWARP() && os.Getenv(testenv.GuestEnv) == "1" { // soft iWARP keeps to the limit even for root
 		none := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
 		if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &none); err != nil {

@@ -110,6 +110,7 @@ func TestDeviceRemoved(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.Guest(t)
 	testenv.Needs(t, "driver unbinding", "mlx5")
+	testenv.Tags(t, testenv.Machine)
 	device := rig.Devices[1]
 	dev, err := uverbs.Open(device)
 	must(t, err)

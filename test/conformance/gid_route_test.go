@@ -19,6 +19,7 @@ func TestGIDByRoute(t *testing.T) {
 	testenv.NeedsRoCE(t, "Ethernet")
 	testenv.Guest(t)
 	testenv.NeedsKernel(t, "addresses and routes")
+	testenv.Tags(t, testenv.Machine)
 	devs := []*uverbs.Device{openDevice(t, rig.Devices[0]), openDevice(t, rig.Devices[1])}
 	var gids []uverbs.GIDEntry
 	for i, cidr := range []string{"10.77.0.1/24", "10.77.0.2/24"} {

@@ -16,9 +16,9 @@ import (
 // iwarpAddr is the address of a device of iWARP.
 func iwarpAddr(dev *uverbs.Device) netip.Addr {
 	if dev.Name() == rig.Devices[1] {
-		return netip.MustParseAddr("10.1.0.2")
+		return netip.MustParseAddr(rig.Addrs[1])
 	}
-	return netip.MustParseAddr("10.1.0.1")
+	return netip.MustParseAddr(rig.Addrs[0])
 }
 
 // joinIWARP connects two QPs by the connection manager, until the end of the test. On iWARP

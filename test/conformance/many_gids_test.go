@@ -88,6 +88,7 @@ func TestManyGIDs(t *testing.T) {
 	testenv.NeedsRoCE(t, "Ethernet")
 	testenv.Guest(t)
 	testenv.NeedsKernel(t, "addresses of network interfaces")
+	testenv.Tags(t, testenv.Machine)
 	dev := openDevice(t, rig.Devices[1])
 	port, err := dev.QueryPort(1)
 	must(t, err)

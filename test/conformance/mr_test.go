@@ -241,6 +241,7 @@ func TestRegDeviceMemory(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsArch(t, "a BIOS in memory", "amd64")
 	testenv.NeedsKernel(t, "pages that cannot be pinned")
+	testenv.Tags(t, testenv.Machine)
 	f, err := os.Open("/dev/mem")
 	must(t, err)
 	defer f.Close()

@@ -42,6 +42,7 @@ func isChild() bool { return os.Getenv(childEnv) == "1" }
 // setMode changes the mode of rxe0's character device until the end of the test.
 func setMode(t *testing.T, mode fs.FileMode) {
 	t.Helper()
+	testenv.Tags(t, testenv.Machine)
 	infos, err := uverbs.Devices()
 	must(t, err)
 	i := slices.IndexFunc(infos, func(d uverbs.DeviceInfo) bool { return d.Name == deviceName })
@@ -158,6 +159,7 @@ func regAndDereg(pd *uverbs.PD, buf *uverbs.Buffer) error {
 func TestDeviceCgroup(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsKernel(t, "control groups")
+	testenv.Tags(t, testenv.Machine)
 	const groupEnv = "GOVERBS_CGROUP"
 	if isChild() {
 		must(t, os.WriteFile(filepath.Join(os.Getenv(groupEnv), "cgroup.procs"), []byte("0"), 0))

@@ -268,6 +268,7 @@ func TestFence(t *testing.T) {
 // slowLink has what the first device sends take a while, such as "5ms", until the end of the test.
 func slowLink(t *testing.T, delay string) {
 	t.Helper()
+	testenv.Tags(t, testenv.Machine)
 	netdev := rig.Netdevs[0]
 	if rig.IWARP() { // TCP between two addresses of one host
 		netdev = "lo"

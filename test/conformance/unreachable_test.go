@@ -75,6 +75,7 @@ func TestUnreachablePeer(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsRoCE(t, "Ethernet")
 	testenv.NeedsKernel(t, "routes and neighbours")
+	testenv.Tags(t, testenv.Machine)
 	table, err := openDevice(t, deviceName).GIDTable(1)
 	must(t, err)
 	linkLocal := slices.IndexFunc(table, func(e uverbs.GIDEntry) bool { return e.GID.Addr().IsLinkLocalUnicast() })

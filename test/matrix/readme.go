@@ -71,13 +71,17 @@ func CheckIn(dir, root string) error {
 	return os.WriteFile(filepath.Join(root, dataFile), m.with(newer, tests).encode(), 0o666)
 }
 
-// WriteReadme renders the matrix that is checked in into MATRIX.md and the README.
+// WriteReadme renders the matrix that is checked in into MATRIX.md and the README, and writes its part about
+// the verbs for the program of test/conformance.
 func WriteReadme(root string) error {
 	m, err := readMatrix(filepath.Join(root, dataFile))
 	if err != nil {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(root, pageFile), markdown(m), 0o666); err != nil {
+		return err
+	}
+	if err := writePublished(root, m); err != nil {
 		return err
 	}
 	path := filepath.Join(root, readmeFile)

@@ -71,6 +71,12 @@ type Boot struct {
 type Collector struct {
 	Release string // Release is the kernel's, as the tests report it.
 
+	// Started, if it is not nil, is called with the name of each test that starts or goes on.
+	Started func(test string)
+	// Ended, if it is not nil, is called with the result of each test when it ends, subtests first, and
+	// with what the test printed. Unlike Results it gets the tests that another boot runs, as Elsewhere.
+	Ended func(r Result, output string)
+
 	w       io.Writer // gets the output of failed tests, and all output outside of tests
 	suite   string    // the program that is running
 	current *test     // the test that is running, or nil
@@ -116,6 +122,9 @@ func (c *Collector) Line(s string) {
 			return
 		}
 		c.current = c.named(name)
+		if c.Started != nil {
+			c.Started(name)
+		}
 	case "---": // PASS: TEST (0.00s)
 		verb, rest, _ := strings.Cut(rest, ": ")
 		name, took, _ := strings.Cut(rest, " (")
@@ -124,6 +133,9 @@ func (c *Collector) Line(s string) {
 		c.current.took, _ = strconv.ParseFloat(strings.TrimSuffix(took, "s)"), 64)
 		if verb == "FAIL" {
 			c.print(c.current)
+		}
+		if c.Ended != nil {
+			c.Ended(c.current.result(), c.current.output.String())
 		}
 	default: // PASS or FAIL: the end of a program
 		c.next("")
@@ -179,21 +191,28 @@ func (c *Collector) Results() []Result {
 		if t.verb == "SKIP" && t.other {
 			continue
 		}
-		r := Result{Suite: t.suite, Test: t.name, Outcome: Failed, Note: strings.Join(t.lacks, ", "), Took: t.took}
-		switch {
-		case t.verb == "SKIP" && t.never:
-			r.Outcome = Elsewhere
-		case t.verb == "PASS" && t.lacks == nil:
-			r.Outcome = Passed
-		case t.verb == "PASS" || t.verb == "SKIP":
-			r.Outcome = Unsupported
-		case t.verb == "":
-			r.Note = "did not end"
+		if t.verb == "" {
 			c.print(t)
 		}
-		all = append(all, r)
+		all = append(all, t.result())
 	}
 	return all
+}
+
+// result returns the result of a test.
+func (t *test) result() Result {
+	r := Result{Suite: t.suite, Test: t.name, Outcome: Failed, Note: strings.Join(t.lacks, ", "), Took: t.took}
+	switch {
+	case t.verb == "SKIP" && (t.never || t.other):
+		r.Outcome = Elsewhere
+	case t.verb == "PASS" && t.lacks == nil:
+		r.Outcome = Passed
+	case t.verb == "PASS" || t.verb == "SKIP":
+		r.Outcome = Unsupported
+	case t.verb == "":
+		r.Note = "did not end"
+	}
+	return r
 }
 
 // Save keeps the results of a boot of the column's kernel in dir.

@@ -242,8 +242,14 @@ func markdown(m *Matrix) []byte {
 //go:embed matrix.html
 var page string
 
-// html renders a page that needs nothing else.
+// html renders the page with the matrix.
 func html(m *Matrix) ([]byte, error) {
+	return m.HTML("goverbs: what works where", "<p>Each row is a test on a real kernel, each column is a kernel and the driver of its RDMA devices.\n"+
+		"Point at a row or a symbol for more.</p>\n<p>"+template.HTML(template.HTMLEscapeString(m.legends()))+"</p>")
+}
+
+// HTML renders a page that needs nothing else: a title, an introduction and the table.
+func (m *Matrix) HTML(title string, intro template.HTML) ([]byte, error) {
 	t, err := template.New("matrix").Funcs(template.FuncMap{
 		"symbol": symbol,
 		"sign":   func(o Outcome) string { return symbols[o] },
@@ -274,10 +280,11 @@ func html(m *Matrix) ([]byte, error) {
 		*Matrix
 		Groups   []string
 		Outcomes []Outcome
-		Legends  string
+		Title    string
+		Intro    template.HTML
 		Meaning  map[Outcome]string
 		Good     bool
-	}{m, m.groups(), outcomes, m.legends(), map[Outcome]string{
+	}{m, m.groups(), outcomes, title, intro, map[Outcome]string{
 		Passed: "passed", Unsupported: "not supported by this kernel or driver, as expected", Failed: "failed", NotRun: "not run",
 	}, m.good()})
 	return b.Bytes(), err

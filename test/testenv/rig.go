@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"encoding/json"
 	"os"
 	"runtime"
 	"slices"
@@ -13,6 +14,10 @@ import (
 // it they are these, or those of rxe in a guest.
 const DevicesEnv = "GOVERBS_DEVICES"
 
+// RigEnv holds a Rig as JSON, which is used instead of what DevicesEnv stands for. The program of
+// test/conformance sets it, since its devices are not those of vmrun.
+const RigEnv = "GOVERBS_RIG"
+
 // Rig is what there is to test with.
 type Rig struct {
 	Driver  string    // Driver is the driver's name, "rxe", "mlx5" or "siw"; "rxe" for software devices, which play it.
@@ -23,7 +28,8 @@ type Rig struct {
 	GID     int       // GID is where they have the GID of an IPv4 address, or else their own.
 	GID6    int       // GID6 is where they have that of an IPv6 address.
 
-	infiniBand bool
+	// OnInfiniBand says that the devices are on InfiniBand.
+	OnInfiniBand bool
 }
 
 // ModelEnv, if it is set, says that the devices are models of ConnectX cards (package hca),
@@ -72,6 +78,13 @@ const softDevices = "soft0,soft1"
 
 // TheRig returns what this guest has, or this process if it is not in a guest.
 func TheRig() Rig {
+	if text := os.Getenv(RigEnv); text != "" {
+		var r Rig
+		if err := json.Unmarshal([]byte(text), &r); err != nil {
+			panic(RigEnv + ": " + err.Error())
+		}
+		return r
+	}
 	names := os.Getenv(DevicesEnv)
 	if names == "" && os.Getenv(GuestEnv) != "1" {
 		names = softDevices
@@ -101,11 +114,11 @@ func rigOf(names string, netdev func(device string) string, infiniBand func(devi
 	for i, d := range r.Devices {
 		r.Netdevs[i] = netdev(d)
 	}
-	r.infiniBand = infiniBand(first)
+	r.OnInfiniBand = infiniBand(first)
 	if r.Netdevs[0] != "" {
 		r.Addrs = guestAddrs
 	}
-	if !r.infiniBand {
+	if !r.OnInfiniBand {
 		r.GID, r.GID6 = gidRoCE, gidRoCE6
 	}
 	return r
@@ -127,7 +140,7 @@ func sysfsInfiniBand(device string) bool {
 }
 
 // InfiniBand reports whether the devices are on InfiniBand.
-func (r Rig) InfiniBand() bool { return r.infiniBand }
+func (r Rig) InfiniBand() bool { return r.OnInfiniBand }
 
 // IWARP reports whether the devices are of iWARP, which knows reliable connections alone, set up
 // by the connection manager.
@@ -172,6 +185,7 @@ func NeedsLinks(tb testing.TB) {
 	tb.Helper()
 	NeedsKernel(tb, "links that can be added")
 	Needs(tb, "links that can be added", rxeRig.Driver)
+	Tags(tb, Machine)
 }
 
 // NeedsCard skips a test that needs what only some modelled cards have, in words that say what.

@@ -32,6 +32,11 @@ const (
 	// Memory marks a test that counts allocations or memory, which under the race detector are not those
 	// of the library alone.
 	Memory Tag = "memory"
+	// Machine marks a test that changes more than objects of its own: network interfaces, addresses,
+	// RDMA devices, files in /dev, /proc or /sys. It also marks one that needs the addresses of vmrun.
+	Machine Tag = "machine"
+	// Long marks a test that takes seconds.
+	Long Tag = "long"
 	// Race marks a test that takes too long, or uses too much memory, under the race detector.
 	Race Tag = "race"
 )
