@@ -16,12 +16,15 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 FLAGS ?=
 RUN    = $(BUILD)/run -kernel $(KERNEL) -arch $(ARCH) $(FLAGS)
 
-.PHONY: build test testall testlong check unit race soft abi fuzz demo demo-vm bench benchsoft hotpaths matrix readme generate golden clean help
+.PHONY: build conformance test testall testlong check unit race soft abi fuzz demo demo-vm bench benchsoft hotpaths matrix readme generate golden clean help
 
 build: ## build verbs, vmrun and the model of a ConnectX into .build
 	go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BUILD)/verbs ./tools/verbs
 	go build -C tools/vmrun -o $(BUILD)/vmrun .
 	go build -trimpath -o $(BUILD)/hca ./test/hca/cmd/hca
+
+conformance: ## build the conformance tests as one static program, .build/conformance
+	go test -c -trimpath -ldflags "-s -w -X github.com/goverbs/goverbs/test/conformance/report.Version=$(VERSION)" -o $(BUILD)/conformance ./test/conformance
 
 # A binary gets the signals that go run keeps from the program.
 .PHONY: $(BUILD)/run

@@ -187,7 +187,7 @@ func TestBufferPool(t *testing.T) {
 // stay, neither pinned pages nor memory of the program. On a model, where each costs many
 // times as much, there are 300.
 func TestManyMRs(t *testing.T) {
-	testenv.Tags(t, testenv.AnyLink, testenv.Memory)
+	testenv.Tags(t, testenv.AnyLink, testenv.Memory, testenv.Long)
 	eachPath(t, func(t *testing.T) {
 		n := 10000
 		if testenv.Modelled() {

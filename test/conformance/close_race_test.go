@@ -43,7 +43,7 @@ func writeToSelf(s *side) uverbs.SendWR {
 // TestCloseWhileInUse closes objects that another goroutine is using. That goroutine gets
 // os.ErrClosed, or what it would have got before the close, and touches no memory that is gone.
 func TestCloseWhileInUse(t *testing.T) {
-	testenv.Tags(t, testenv.AnyLink)
+	testenv.Tags(t, testenv.AnyLink, testenv.Long)
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
 	bad := uverbs.WC{ID: 1 << 41, Status: uverbs.WCLocProtErr}

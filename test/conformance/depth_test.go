@@ -36,7 +36,7 @@ func deepest(t *testing.T, field string, limit int, create func(n int) error) in
 // TestDepthLimits fills the deepest send queue, receive queue, SRQ and CQ at once. Each request completes, and
 // in order.
 func TestDepthLimits(t *testing.T) {
-	testenv.Tags(t, testenv.SpecialCard)
+	testenv.Tags(t, testenv.SpecialCard, testenv.Long)
 	testenv.NeedsIB(t, "limits of queues")
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)

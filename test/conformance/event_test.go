@@ -94,6 +94,7 @@ func TestSolicited(t *testing.T) {
 // TestCloseWithEvents closes a CQ whose event nobody has waited for, or one that nobody has waited for
 // anything since: it must not hang, and the event must not reach the CQ that comes after it.
 func TestCloseWithEvents(t *testing.T) {
+	testenv.Tags(t, testenv.Long)
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		ch, err := dev.CreateCompChannel()
@@ -130,7 +131,7 @@ func TestCloseWithEvents(t *testing.T) {
 
 // TestAllocs runs the data path in steady state and counts allocations.
 func TestAllocs(t *testing.T) {
-	testenv.Tags(t, testenv.AnyLink, testenv.Memory)
+	testenv.Tags(t, testenv.AnyLink, testenv.Memory, testenv.Long)
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{MaxInline: 64})
 		ctx, cancel := context.WithCancel(t.Context())

@@ -83,7 +83,7 @@ func (g *gidTable) await(t *testing.T, gid uverbs.GID) []uverbs.GIDEntry {
 // TestManyGIDs gives an interface so many addresses that the GID table of its port is nearly full,
 // and connects by the last entry.
 func TestManyGIDs(t *testing.T) {
-	testenv.Tags(t, testenv.AnyLink)
+	testenv.Tags(t, testenv.AnyLink, testenv.Long)
 	testenv.NeedsIB(t, "GIDs")
 	testenv.NeedsRoCE(t, "Ethernet")
 	testenv.Guest(t)

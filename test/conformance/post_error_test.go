@@ -13,7 +13,7 @@ import (
 // a receive would do as well, were it not for rxe of Linux 5.10: on loopback it then
 // sends again and again within the doorbell, and never returns.
 func TestQueueFull(t *testing.T) {
-	testenv.Tags(t, testenv.AnyLink)
+	testenv.Tags(t, testenv.AnyLink, testenv.Long)
 	testenv.NeedsIB(t, "send queues that fill up")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{

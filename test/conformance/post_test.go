@@ -210,6 +210,7 @@ func TestPostDuringMoveToErr(t *testing.T) {
 // TestCreateAndCloseManyQPs creates and closes many QPs beside a connection: no two QPs that exist
 // at the same time have the same number, and the connection keeps working.
 func TestCreateAndCloseManyQPs(t *testing.T) {
+	testenv.Tags(t, testenv.Long)
 	a, b := pairOnce(t, uverbs.QPOptions{})
 	stop, done := make(chan bool), make(chan error, 1)
 	go func() {

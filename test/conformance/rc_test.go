@@ -295,7 +295,7 @@ func TestCloseMRInUse(t *testing.T) {
 
 // TestManyWrites has a hundred QPs write in turn, and counts what arrives.
 func TestManyWrites(t *testing.T) {
-	testenv.Tags(t, testenv.AnyLink)
+	testenv.Tags(t, testenv.AnyLink, testenv.Long)
 	testenv.NeedsIB(t, "manual QP state changes")
 	testenv.Guest(t)
 	const qps, rounds, list, size = 100, 10, 10, 32

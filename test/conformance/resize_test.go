@@ -11,7 +11,7 @@ import (
 // TestResizeBusy resizes a CQ while a QP that completes to it closes and an event comes, again and
 // again: what the other QP has done completes once and in order, and the next events come.
 func TestResizeBusy(t *testing.T) {
-	testenv.Tags(t, testenv.AnyLink, testenv.SpecialCard, testenv.Unordered)
+	testenv.Tags(t, testenv.AnyLink, testenv.SpecialCard, testenv.Unordered, testenv.Long)
 	testenv.NeedsIB(t, "CQ resizing")
 	testenv.Guest(t)
 	testenv.Skip(t, resizes(t, deviceName))

@@ -168,7 +168,7 @@ func most(t *testing.T, typ uverbs.QPType, field string, set func(o *uverbs.QPOp
 // TestSizeLimits makes QPs of every type with the largest work requests that there are, in the
 // shortest queues, and posts as much as that, and one more, which is refused.
 func TestSizeLimits(t *testing.T) {
-	testenv.Tags(t, testenv.SpecialCard, testenv.Unordered)
+	testenv.Tags(t, testenv.SpecialCard, testenv.Unordered, testenv.Long)
 	testenv.NeedsIB(t, "limits of work requests")
 	testenv.Guest(t)
 	for _, typ := range []uverbs.QPType{uverbs.RC, uverbs.UC, uverbs.UD, uverbs.XRCSend, uverbs.DCI, uverbs.RawPacket} {

@@ -114,7 +114,7 @@ func (g *srqGroup) fill() error {
 // TestConcurrentSRQPosts has goroutines fill one SRQ, or several; then one goroutine per connection
 // receives and posts to the SRQ again.
 func TestConcurrentSRQPosts(t *testing.T) {
-	testenv.Tags(t, testenv.AnyLink)
+	testenv.Tags(t, testenv.AnyLink, testenv.Long)
 	testenv.Guest(t)
 	for name, c := range map[string]struct{ srqs, pairs, messages, batch int }{
 		"one connection, one message at a time": {1, 1, 200, 1},

@@ -34,7 +34,7 @@ func inThreads(n int, run func(thread int) error) error {
 // TestConcurrentCreateAndClose has goroutines create objects of a kind and close them, first each
 // one immediately, and then all at the end.
 func TestConcurrentCreateAndClose(t *testing.T) {
-	testenv.Tags(t, testenv.AnyLink)
+	testenv.Tags(t, testenv.AnyLink, testenv.Long)
 	testenv.NeedsIB(t, "GIDs")
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
@@ -119,7 +119,7 @@ func TestConcurrentAHs(t *testing.T) {
 // TestPeerClosesDuringReads closes QPs while peers read from them, in several goroutines. Each
 // request of the peers fails once, and a connection beside them keeps working.
 func TestPeerClosesDuringReads(t *testing.T) {
-	testenv.Tags(t, testenv.AnyLink)
+	testenv.Tags(t, testenv.AnyLink, testenv.Long)
 	testenv.NeedsIB(t, "acknowledgements")
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)

@@ -26,7 +26,7 @@ const extraTime = 30 * time.Second
 
 // Variables of TestWalk: how long, and the seed of the walk that is to be repeated.
 const (
-	walkEnv = "GOVERBS_WALK"
+	walkEnv = testenv.WalkEnv
 	seedEnv = "GOVERBS_SEED"
 )
 

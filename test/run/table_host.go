@@ -27,8 +27,8 @@ done`
 // generate writes the generated files from the headers of the newest kernel that Debian has.
 const generate = `set -e; dir=$(.build/vmrun get -suite sid -update linux-libc-dev); go run ./tools/abigen -include $dir/usr/include`
 
-// checkSize limits the size of the static command, in bytes.
-const checkSize = `size=$(stat -c %s "$1"); echo "static verbs binary: $size bytes"; test $size -lt 9000000`
+// checkSize limits the size of a static program, in bytes.
+const checkSize = `size=$(stat -c %s "$1"); echo "$1: $size bytes, limit $2"; test $size -lt $2`
 
 // hotpathLimit adds the limit to what go test prints of posting and polling. It is not enforced.
 const hotpathLimit = `go test -run '^$' -bench '^BenchmarkPostPoll$' "$@" ./mmio/rxe ./mmio/mlx5 ./mmio/siw | awk '1
@@ -109,7 +109,10 @@ func (c *config) hostSuites() []suite {
 		{name: "abi", doc: "the generated files against the kernel's headers", steps: []step{{alone: true, needs: []string{"gcc", "vmrun"}, host: shell(checkABI)}}},
 		{name: "vmtest", doc: "the tests of vmrun that boot VMs", steps: []step{{dir: "tools/vmrun", host: words("go test -count=1 -timeout 20m -run VM .")}}},
 		{name: "benchonce", doc: "every Go benchmark once", steps: []step{{alone: true, host: words("go test -run ^$ -bench . -benchtime 1x ./mmio/... ./uverbs/...")}}},
-		{name: "size", doc: "the size of the static command", steps: []step{{needs: []string{"verbs"}, host: shell(checkSize, ".build/"+c.arch+"/verbs")}}},
+		{name: "size", doc: "the sizes of the static programs", steps: []step{
+			{name: "verbs", needs: []string{"verbs"}, host: shell(checkSize, ".build/"+c.arch+"/verbs", "9000000")},
+			{name: "conformance", needs: []string{"conformance"}, host: shell(checkSize, ".build/"+c.arch+"/conformance", "15000000")},
+		}},
 		{
 			name: "hotpaths", doc: "post and poll on ring memory alone, beside the limit of 25 ns: -- -count 5",
 			steps: []step{{alone: true, shown: true, host: shell(hotpathLimit, "-count", "3")}},
@@ -246,7 +249,7 @@ var groups = map[string][]string{
 	"testlong": {"cross/build-riscv64", "cross/build-darwin-amd64", "cross/build-darwin-arm64", "cross/vet-darwin", "cross/build-freebsd-amd64", "cross/build-freebsd-arm64", "cross/vet-freebsd", "cross/build-windows-arm64",
 		"cross/vet-windows", "race/others", "race/vmrun", "rxe/write", "soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "soft/cmlosswrite", "racevm",
 		"mlx5cm", "vmtest", "control/pyverbs", "control/ib", "control/ib-hosts", "control/programs-6.12", "mlx5/wq-5.10", "softrxe/exchanges", "softrxe/programs",
-		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket", "valkey", "siw/interop"},
+		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket", "valkey", "siw/interop", "program"},
 }
 
 // errSuite is the error of a name that no suite has.

@@ -92,6 +92,10 @@ func (c *config) rxeSuites() []suite {
 	return []suite{
 		c.rxeSuite(),
 		{
+			name: "program", doc: "the conformance tests as the program that make conformance builds, in its short form, as KTAP",
+			steps: []step{{programs: []program{{name: "conformance", args: []string{"-vm", "-quick", "-ktap"}}}}},
+		},
+		{
 			name: "perf", doc: "verbs perf with itself and with perftest, on rxe",
 			steps: []step{{
 				name: "perftest", driver: "rxe", bin: []string{"verbs"}, with: append(ibverbs[:2:2], "perftest"), env: c.guestEnv(),

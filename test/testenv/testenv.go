@@ -32,6 +32,8 @@ const (
 	// WaysEnv lists the ways, separated by commas, that tests of commands go if not all, so
 	// that two boots can share the work.
 	WaysEnv = "GOVERBS_WAYS"
+	// WalkEnv is how long the random walk of test/conformance takes, such as 1h.
+	WalkEnv = "GOVERBS_WALK"
 )
 
 // allWays are the ways of giving commands to the kernel.

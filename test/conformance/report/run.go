@@ -68,6 +68,9 @@ func (o *options) environment(rig testenv.Rig) ([]string, error) {
 	if o.quick {
 		skip = append(skip, string(testenv.Long))
 		env = append(env, testenv.WaysEnv+"=auto")
+		if os.Getenv(testenv.WalkEnv) == "" {
+			env = append(env, testenv.WalkEnv+"=3s")
+		}
 	}
 	if rig.Driver == "mlx5" && !testenv.Modelled() {
 		env = append(env, testenv.OpenListEnv+"=1")
@@ -275,7 +278,10 @@ func (r *runner) some(ctx context.Context) (more bool) {
 	var lost tail // what tests print that do not end
 	c := matrix.NewCollector(&lost)
 	running := ""
-	c.Started = func(test string) { running = top(test) }
+	c.Started = func(test string) {
+		running = top(test)
+		r.flush()
+	}
 	c.Ended = func(res matrix.Result, output string) {
 		r.ended(res, output)
 		if res.Test == running {
@@ -297,13 +303,21 @@ func (r *runner) some(ctx context.Context) (more bool) {
 	})
 	switch {
 	case ctx.Err() != nil:
+		r.flush()
 		r.report.Interrupted, r.group = true, nil
 		return false
 	case running != "":
 		lost.b = nil
 		c.Results() // prints what the test has printed
-		r.crashed(running, stopped, err, lost.String()+p.stderr.String())
+		r.group = append(r.group, Result{Test: running, Output: lost.String()})
+		r.crashed(stopped, err, p.stderr.String())
 		return !errors.Is(err, errStuck)
+	case err != nil && len(r.group) > 0 && p.cmd.ProcessState.ExitCode() != 1: // package testing has said FAIL before
+		r.crashed(stopped, err, p.stderr.String())
+		return true
+	}
+	r.flush()
+	switch {
 	case err != nil && len(r.done) == before || err != nil && !r.failed() && !stale:
 		r.report.Problems = append(r.report.Problems, fmt.Sprintf("the test process: %v: %s", err, strings.TrimSpace(p.stderr.String())))
 		return len(r.done) > before
@@ -335,28 +349,33 @@ func (r *runner) ended(res matrix.Result, output string) {
 	}
 	r.group = append(r.group, result)
 	if res.Test == top(res.Test) {
-		r.whole()
+		r.done[res.Test] = true
 	}
 }
 
-// whole ends a test with its subtests.
-func (r *runner) whole() {
-	r.done[top(r.group[0].Test)] = true
+// flush passes on the results of a test that has ended with its subtests. It waits for the next test or the
+// end of the process, which may say more about a test that has failed.
+func (r *runner) flush() {
+	if n := len(r.group); n == 0 || r.group[n-1].Test != top(r.group[n-1].Test) {
+		return
+	}
 	r.report.Results = append(r.report.Results, r.group...)
 	r.out.test(r.group)
 	r.group = nil
 }
 
-// crashed takes a test that ended with its process.
-func (r *runner) crashed(test, stopped string, err error, output string) {
+// crashed takes a test that ended with its process, as the last one of its group.
+func (r *runner) crashed(stopped string, err error, output string) {
+	res := &r.group[len(r.group)-1]
 	why := stopped
 	if why == "" {
 		why = fmt.Sprintf("its process ended: %v", err)
 	} else if errors.Is(err, errStuck) {
 		why += "; " + errStuck.Error()
 	}
-	r.group = append(r.group, Result{Test: test, Outcome: matrix.Failed, Reason: why, Output: output})
-	r.whole()
+	res.Outcome, res.Reason, res.Output = matrix.Failed, why, res.Output+output
+	r.done[res.Test] = true
+	r.flush()
 }
 
 // notSupported begins the reason of a test that a kernel or device does not support.
@@ -422,12 +441,11 @@ func (r *runner) trace(ctx context.Context, res *Result) {
 	}
 	res.Alone = "did not end"
 	err, stopped := r.follow(ctx, p, func(l line) {
-		if !l.isErr {
+		command, ok := strings.CutPrefix(l.text, "uverbs: ") // package testing sends standard error to the output
+		if !ok {
 			c.Line(l.text)
-		} else if command, ok := strings.CutPrefix(l.text, "uverbs: "); ok {
-			if res.Trace = append(res.Trace, strings.TrimSpace(command)); len(res.Trace) > most {
-				res.Trace = slices.Delete(res.Trace, 0, 1)
-			}
+		} else if res.Trace = append(res.Trace, strings.TrimSpace(command)); len(res.Trace) > most {
+			res.Trace = slices.Delete(res.Trace, 0, 1)
 		}
 	})
 	if stopped != "" {

@@ -237,11 +237,13 @@ func TestTrace(t *testing.T) {
 	}}, PathAuto, "rxe0")
 	c.Do(NewCommand(16, 3))
 	deallocPD(c)
+	c.Do(NewCommand(abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_CREATE))
 	w.Close()
 	lines, err := io.ReadAll(r)
 	want := "uverbs: rxe0: ioctl object 16 method 3: ok\n" +
-		"uverbs: rxe0: ioctl object 0 method 0: inappropriate ioctl for device\n" +
-		"uverbs: rxe0: write command 4: cannot allocate memory\n"
+		"uverbs: rxe0: ioctl INVOKE_WRITE of DEALLOC_PD: inappropriate ioctl for device\n" +
+		"uverbs: rxe0: write DEALLOC_PD: cannot allocate memory\n" +
+		"uverbs: rxe0: ioctl QP_CREATE: ok\n"
 	if diff := cmp.Diff(want, string(lines)); diff != "" || err != nil {
 		t.Errorf("%v; trace (-want +got):\n%s", err, diff)
 	}

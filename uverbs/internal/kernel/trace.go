@@ -24,14 +24,9 @@ func trace(device string, c *Command, byWrite bool, errno syscall.Errno) {
 	if traceLevel() < 1 {
 		return
 	}
-	what := fmt.Sprintf("ioctl object %d method %d", c.Object, c.Method)
-	if byWrite {
-		l, _ := c.Legacy()
-		what = fmt.Sprintf("write command %d", l.Number)
-	}
 	result := "ok"
 	if errno != 0 {
 		result = errno.Error()
 	}
-	fmt.Fprintf(os.Stderr, "uverbs: %s: %s: %s\n", device, what, result)
+	fmt.Fprintf(os.Stderr, "uverbs: %s: %s: %s\n", device, describe(c, byWrite), result)
 }
