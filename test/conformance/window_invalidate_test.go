@@ -17,6 +17,15 @@ type invalidateCase struct {
 	ok   bool
 }
 
+// tolerated returns what becomes of the case: rxe does not look at the QP of a window, which alone may
+// invalidate it.
+func (c invalidateCase) tolerated(t *testing.T) invalidateCase {
+	if strings.HasPrefix(c.name, "window of") && onRxe && testenv.KnownBug(t, "window-of-another-qp") {
+		c.ok = true
+	}
+	return c
+}
+
 // onRxe says that the devices are those of the kernel's rxe.
 var onRxe = !onMLX5 && !rig.Soft
 
@@ -37,17 +46,16 @@ var invalidateCases = []invalidateCase{
 	{"key of a type 1 window", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
 		return b.bound(t, newWindow(t, b.pd, uverbs.MWType1), mr, windowRights)
 	}, false},
-	// The specification lets only the QP of a window invalidate it. rxe does not look at it.
 	{"window of another QP", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
 		other := twin(t, b)
 		peerOf(t, other)
 		closeLater(t, mw) // before the other QP, see TestWindowLifetime
 		return other.bound(t, mw, mr, windowRights)
-	}, onRxe},
+	}, false},
 	{"window of the sender", func(t *testing.T, a, b *side, mw *uverbs.MW, mr *uverbs.MR) uint32 {
 		own, region := window(t, a, uverbs.MWType2)
 		return a.bound(t, own, region, windowRights)
-	}, onRxe},
+	}, false},
 }
 
 // TestInvalidateKeys invalidates keys of windows and other keys, from this side and from the peer. No window
@@ -57,8 +65,8 @@ func TestInvalidateKeys(t *testing.T) {
 	testenv.NeedsIB(t, "memory windows")
 	needWindows(t)
 	for _, c := range invalidateCases {
-		t.Run("local, "+c.name, func(t *testing.T) { invalidateLocal(t, c) })
-		t.Run("remote, "+c.name, func(t *testing.T) { invalidateRemote(t, c) })
+		t.Run("local, "+c.name, func(t *testing.T) { invalidateLocal(t, c.tolerated(t)) })
+		t.Run("remote, "+c.name, func(t *testing.T) { invalidateRemote(t, c.tolerated(t)) })
 	}
 	t.Run("remote, no receive", invalidateWithoutReceive)
 }

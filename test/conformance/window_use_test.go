@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/goverbs/goverbs/test/testenv"
@@ -131,14 +132,17 @@ func TestWindowBounds(t *testing.T) {
 	}{
 		{"at the start", start, 100, true},
 		{"at the end", start + size - 100, 100, true},
-		// rxe checks the region's bounds alone. The specification has these two refused.
-		{"starts before the window", start - 1, 100, !onMLX5},
-		{"ends after the window", start + size - 99, 100, !onMLX5},
+		{"starts before the window", start - 1, 100, false},
+		{"ends after the window", start + size - 99, 100, false},
 		{"ends after the region", bufferSize - 99, 100, false},
 		{"length 0", start, 0, true},
 		{"length 0, outside", 0, 0, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			// rxe checks the region's bounds alone.
+			if strings.HasSuffix(c.name, "the window") && !onMLX5 && testenv.KnownBug(t, "window-bounds") {
+				c.ok = true
+			}
 			eachWindow(t, func(t *testing.T, typ uverbs.MWType) {
 				a, b := pair(t, uverbs.QPOptions{})
 				mw, mr := window(t, b, typ)

@@ -26,6 +26,8 @@ const (
 	PeerEnv = "VMRUN_PEER"
 	// MustEnv lists features, separated by commas, that must be there.
 	MustEnv = "RDMA_TEST_MUST"
+	// StrictEnv is set to 1 where tests fail because of known bugs of kernels.
+	StrictEnv = "GOVERBS_STRICT"
 	// OpenListEnv is set to 1 for a device that no list was written for, such as a real card: what it
 	// lacks is skipped, whether the list of what kernels lack has it or not.
 	OpenListEnv = "GOVERBS_OPEN_LIST"
@@ -191,6 +193,21 @@ func Lacks(tb testing.TB, err error) bool {
 	}
 	run.found = append(run.found, l)
 	tb.Log(LackingMark + feature)
+	return true
+}
+
+// KnownBugMark stands in the output of a test that tolerates a known bug of a kernel, before the bug's name.
+const KnownBugMark = "testenv: this kernel or driver has the known bug "
+
+// KnownBug reports whether a test is to tolerate a bug of the kernel that it runs on, and says so in the
+// test's output. The name is that of a line of test/conformance/BUGS.md. Where StrictEnv is 1 no bug is
+// tolerated, so that the test fails.
+func KnownBug(tb testing.TB, name string) bool {
+	tb.Helper()
+	if os.Getenv(StrictEnv) == "1" {
+		return false
+	}
+	tb.Log(KnownBugMark + name)
 	return true
 }
 

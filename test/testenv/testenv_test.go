@@ -170,6 +170,51 @@ type lackError struct {
 func (e lackError) Error() string                 { return e.feature + " is missing" }
 func (e lackError) Unsupported() (string, [2]int) { return e.feature, e.since }
 
+// TestRigEnv: a rig from the environment is taken as it is.
+func TestRigEnv(t *testing.T) {
+	t.Setenv(DevicesEnv, "rxe0,rxe1")
+	t.Setenv(RigEnv, `{"Driver": "mlx5", "Devices": ["rocep1s0", "rocep1s0"], "Netdevs": ["eth0", "eth0"], "Addrs": ["10.0.0.7", "10.0.0.7"], "GID": 5, "GID6": 7}`)
+	want := Rig{Driver: "mlx5", Devices: [2]string{"rocep1s0", "rocep1s0"}, Netdevs: [2]string{"eth0", "eth0"}, Addrs: [2]string{"10.0.0.7", "10.0.0.7"}, GID: 5, GID6: 7}
+	if got := TheRig(); got != want {
+		t.Errorf("the rig is %+v, want %+v", got, want)
+	}
+}
+
+// TestOpenList: what a device lacks that no list was written for is skipped, unless its kernel has it.
+func TestOpenList(t *testing.T) {
+	old := run.list
+	defer func() { run.list, run.found = old, nil }()
+	for _, c := range []struct {
+		open  string
+		since [2]int
+		want  bool // it is skipped
+	}{{"", [2]int{}, false}, {"1", [2]int{}, true}, {"1", [2]int{2, 6}, false}} {
+		t.Setenv(OpenListEnv, c.open)
+		run.list, run.found = nil, nil
+		w := &watched{TB: t}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			Skip(w, lackError{"ATOMICS", c.since})
+		}()
+		<-done
+		if w.skipped != c.want {
+			t.Errorf("%+v: skipped %t, fatal %q", c, w.skipped, w.fatal)
+		}
+	}
+}
+
+// TestKnownBug: a test tolerates a known bug and says so, unless it is to be strict.
+func TestKnownBug(t *testing.T) {
+	for strict, want := range map[string]bool{"": true, "1": false} {
+		t.Setenv(StrictEnv, strict)
+		w := &watched{TB: t}
+		if got := KnownBug(w, "flushed"); got != want || (w.log == KnownBugMark+"flushed") != want {
+			t.Errorf("%s=%s: tolerated %t, log %q", StrictEnv, strict, got, w.log)
+		}
+	}
+}
+
 // watched is a test that tells what became of it.
 type watched struct {
 	testing.TB

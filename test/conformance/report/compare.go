@@ -76,6 +76,24 @@ func (c *comparison) groups() (all []group) {
 	return all
 }
 
+// byTest lists tests, with one entry for several subtests of a test.
+func byTest(names []string) (all []string) {
+	subtests := map[string]int{}
+	for _, n := range names {
+		subtests[top(n)]++
+	}
+	for _, n := range names {
+		switch count := subtests[top(n)]; {
+		case count == 1:
+			all = append(all, n)
+		case count > 1:
+			all = append(all, fmt.Sprintf("%s (%d subtests)", top(n), count))
+			subtests[top(n)] = 0
+		}
+	}
+	return all
+}
+
 // group is a title and tests.
 type group struct {
 	Title string
@@ -93,7 +111,7 @@ func (c *comparison) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Compared with %s:\n", c.with)
 	for _, g := range c.groups() {
-		fmt.Fprintf(&b, "  %s: %s\n", g.Title, strings.Join(g.Tests, ", "))
+		fmt.Fprintf(&b, "  %s: %s\n", g.Title, strings.Join(byTest(g.Tests), ", "))
 	}
 	return b.String()
 }

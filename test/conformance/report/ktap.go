@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/goverbs/goverbs/test/matrix"
@@ -47,6 +48,14 @@ func tree(all []Result) *node {
 	return nodes[all[len(all)-1].Test]
 }
 
+// skipped reports whether a test, or all of its subtests, did not run.
+func (n *node) skipped() bool {
+	if n.Outcome != matrix.Passed || len(n.subtests) == 0 {
+		return n.Outcome != matrix.Passed && n.Outcome != matrix.Failed
+	}
+	return !slices.ContainsFunc(n.subtests, func(s *node) bool { return !s.skipped() })
+}
+
 // test implements sink.
 func (k *ktap) test(all []Result) {
 	k.count++
@@ -64,6 +73,8 @@ func (k *ktap) node(n *node, parent, indent string, number int) {
 	name := strings.TrimPrefix(strings.TrimPrefix(n.Test, parent), "/")
 	directive := ""
 	switch {
+	case n.skipped() && len(n.subtests) > 0:
+		directive = " # SKIP all subtests"
 	case n.Outcome == matrix.Failed:
 		k.diagnose(indent, trimOutput(n.Output))
 		if n.Reason != "" {
@@ -101,6 +112,9 @@ func (k *ktap) end(r *Report) {
 		if f.Alone != "" {
 			fmt.Fprintf(k.w, "# %s again by itself: %s, %d commands in its trace\n", f.Test, f.Alone, len(f.Trace))
 		}
+	}
+	for _, b := range r.bugs() {
+		fmt.Fprintf(k.w, "# known bug: %s\n", b)
 	}
 	k.diagnose("", r.Notes)
 	k.diagnose("", r.KernelLog)

@@ -46,6 +46,7 @@ type options struct {
 	html     string
 	quick    bool
 	vm       bool
+	strict   bool
 	verbose  bool
 	run      string
 	compare  string
@@ -65,6 +66,7 @@ func parse(args []string, out io.Writer) (*options, error) {
 	f.StringVar(&o.html, "html", "", "write the report as a page to `FILE`, with the table of the published matrix")
 	f.BoolVar(&o.quick, "quick", false, "leave out long tests, and give commands in one way instead of three")
 	f.BoolVar(&o.vm, "vm", false, "also run the tests that change the machine")
+	f.BoolVar(&o.strict, "strict", false, "let tests fail because of known bugs of the kernel, which they tolerate otherwise")
 	f.BoolVar(&o.verbose, "v", false, "print a line for every test")
 	f.StringVar(&o.run, "run", "", "run the tests that match `REGEXP`")
 	f.StringVar(&o.compare, "compare", "", "compare with the report in `FILE` instead of the published matrix")

@@ -24,6 +24,7 @@ driver. Point at a row or a symbol for more.</p>
 {{- end}}
 </dl>
 {{- with .Comparison}}<pre>{{.}}</pre>{{end}}
+{{- with .Bugs}}<h2>Known bugs of this kernel or driver, which tests tolerated</h2><pre>{{lines .}}</pre>{{end}}
 {{- with .Report.Notes}}<h2>Notes</h2><pre>{{lines .}}</pre>{{end}}
 {{- with .Report.KernelLog}}<h2>Warnings in the kernel's log</h2><pre>{{lines .}}</pre>{{end}}
 {{- with .Failures}}<h2>Failed</h2>
@@ -54,7 +55,8 @@ func (r *Report) page() ([]byte, error) {
 		Command    string
 		Comparison string
 		Failures   []*Result
-	}{r, "conformance " + strings.Join(r.Command, " "), c.String(), r.failures()}
+		Bugs       []string
+	}{r, "conformance " + strings.Join(r.Command, " "), c.String(), r.failures(), r.bugs()}
 	if err := intros.Execute(&b, data); err != nil {
 		return nil, err
 	}

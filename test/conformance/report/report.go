@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/test/matrix"
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // schema is raised when a key of the JSON changes its meaning.
@@ -34,6 +35,7 @@ type Report struct {
 	Results     []Result  `json:"results"`               // in the order in which the tests ended
 	Problems    []string  `json:"problems,omitempty"`    // failures that are not of one test
 	Notes       []string  `json:"notes,omitempty"`       // what a reader should know
+	KnownBugs   []Bug     `json:"known_bugs,omitempty"`  // bugs of this kernel or driver that tests tolerated
 	KernelLog   []string  `json:"kernel_log,omitempty"`  // warnings and errors in the kernel's log during the run
 
 	earlier     *Report // what it is compared with, or nil
@@ -68,6 +70,12 @@ type Device struct {
 	GIDs       []string          `json:"gids"`                 // GID table of port 1
 	Attributes map[string]string `json:"attributes"`           // properties and limits, named like those of ibv_devinfo
 	Sysfs      map[string]string `json:"sysfs,omitempty"`      // model and version of card and module, as sysfs has them
+}
+
+// Bug is a known bug of a kernel or driver.
+type Bug struct {
+	Name  string   `json:"name"`  // name in test/conformance/BUGS.md
+	Tests []string `json:"tests"` // tests that met it
 }
 
 // Result is the result of a test or subtest.
@@ -115,6 +123,31 @@ func (r *Report) whole(res Result) matrix.Outcome {
 		}
 	}
 	return res.Outcome
+}
+
+// met notes the known bugs that a test has met, as its output says.
+func (r *Report) met(test, output string) {
+	for l := range strings.Lines(output) {
+		_, name, ok := strings.Cut(strings.TrimSpace(l), testenv.KnownBugMark)
+		if !ok {
+			continue
+		}
+		i := slices.IndexFunc(r.KnownBugs, func(b Bug) bool { return b.Name == name })
+		if i < 0 {
+			i, r.KnownBugs = len(r.KnownBugs), append(r.KnownBugs, Bug{Name: name})
+		}
+		if b := &r.KnownBugs[i]; !slices.Contains(b.Tests, top(test)) {
+			b.Tests = append(b.Tests, top(test))
+		}
+	}
+}
+
+// bugs lists the known bugs, a line for each.
+func (r *Report) bugs() (lines []string) {
+	for _, b := range r.KnownBugs {
+		lines = append(lines, fmt.Sprintf("%s (%s)", b.Name, several(b.Tests)))
+	}
+	return lines
 }
 
 // failures lists the failed tests, but not those that only failed because a subtest did.

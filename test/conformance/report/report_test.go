@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -315,5 +316,80 @@ func TestRead(t *testing.T) {
 		if _, err := read(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
+	}
+}
+
+// bugName matches where a test tolerates a bug, and bugLine a line of the table of bugs with its tests.
+var (
+	bugName = regexp.MustCompile(`testenv\.KnownBug\(\w+, "([a-z0-9-]+)"\)`)
+	bugLine = regexp.MustCompile(`(?m)^\| ([a-z0-9-]+) \|.*\| ([^|]+) \|$`)
+)
+
+// TestBugs: the bugs that tests tolerate are in the table of known bugs, and the other way round, but for
+// those because of which tests skip. The tests that the table names are there.
+func TestBugs(t *testing.T) {
+	files, err := filepath.Glob("../*_test.go")
+	if err != nil || len(files) < 50 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	var source []byte
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source = append(source, b...)
+	}
+	tolerated := map[string]bool{}
+	for _, m := range bugName.FindAllSubmatch(source, -1) {
+		tolerated[string(m[1])] = true
+	}
+	page, err := os.ReadFile("../BUGS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]bool{}
+	for _, m := range bugLine.FindAllSubmatch(page, -1) {
+		name, tests := string(m[1]), string(m[2])
+		if name == "bug" {
+			continue
+		}
+		listed[name] = true
+		if skips := strings.HasSuffix(tests, " (skips)"); skips == tolerated[name] {
+			t.Errorf("%s: the table says that tests skip: %t; a test tolerates it: %t", name, skips, tolerated[name])
+		}
+		for _, test := range strings.Split(strings.TrimSuffix(tests, " (skips)"), ", ") {
+			if !bytes.Contains(source, []byte("func "+test+"(")) {
+				t.Errorf("%s: there is no test %q", name, test)
+			}
+		}
+	}
+	for name := range tolerated {
+		if !listed[name] {
+			t.Errorf("BUGS.md does not have %s", name)
+		}
+	}
+	if len(listed) < 10 {
+		t.Errorf("the table has only %d bugs", len(listed))
+	}
+}
+
+// TestMet: a report has the known bugs that tests met, once each.
+func TestMet(t *testing.T) {
+	var r Report
+	line := "    a_test.go:7: " + testenv.KnownBugMark + "flushed\n"
+	r.met("TestA/x", line+line)
+	r.met("TestA/y", line)
+	r.met("TestB", "said\n"+line)
+	r.met("TestC", "said\n")
+	if got := r.bugs(); !slices.Equal(got, []string{"flushed (TestA, TestB)"}) {
+		t.Errorf("the bugs are %q", got)
+	}
+}
+
+func TestByTest(t *testing.T) {
+	got := byTest([]string{"TestA/x", "TestB/y", "TestA/z", "TestC"})
+	if want := []string{"TestA (2 subtests)", "TestB/y", "TestC"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -72,6 +72,9 @@ func (o *options) environment(rig testenv.Rig) ([]string, error) {
 			env = append(env, testenv.WalkEnv+"=3s")
 		}
 	}
+	if o.strict {
+		env = append(env, testenv.StrictEnv+"=1")
+	}
 	if rig.Driver == "mlx5" && !testenv.Modelled() {
 		env = append(env, testenv.OpenListEnv+"=1")
 	}
@@ -347,6 +350,7 @@ func (r *runner) ended(res matrix.Result, output string) {
 	if res.Outcome == matrix.Failed {
 		result.Output = output
 	}
+	r.report.met(res.Test, output)
 	r.group = append(r.group, result)
 	if res.Test == top(res.Test) {
 		r.done[res.Test] = true

@@ -68,6 +68,7 @@ func (t *text) test(all []Result) {
 	if res.Outcome == matrix.Failed {
 		t.failed++
 	}
+	part := Report{Results: all}
 	if res.Outcome == matrix.Failed || t.verbose {
 		t.clear()
 	}
@@ -76,9 +77,8 @@ func (t *text) test(all []Result) {
 		if res.Reason != "" {
 			why = ": " + res.Reason
 		}
-		fmt.Fprintf(t.w, "%-11s %s (%.1f s)%s\n", res.Outcome, res.Test, res.Seconds, why)
+		fmt.Fprintf(t.w, "%-11s %s (%.1f s)%s\n", part.whole(res), res.Test, res.Seconds, why)
 	}
-	part := Report{Results: all}
 	for _, f := range part.failures() {
 		fmt.Fprintf(t.w, "FAILED %s (%.1f s) %s\n", f.Test, f.Seconds, f.Reason)
 		for _, l := range trimOutput(f.Output) {
@@ -175,6 +175,7 @@ func summary(r *Report) string {
 			fmt.Fprintf(&b, "  %s\n", l)
 		}
 	}
+	list("Known bugs of this kernel or driver, which tests tolerated (see test/conformance/BUGS.md; -strict)", r.bugs())
 	list("Notes", r.Notes)
 	list("Warnings in the kernel's log", r.KernelLog)
 	list("Problems", r.Problems)
