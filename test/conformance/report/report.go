@@ -18,12 +18,12 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
-// schema is raised when a key of the JSON changes its meaning.
+// schema is the present value of Report.Schema.
 const schema = 1
 
 // Report is what is known of a run.
 type Report struct {
-	Schema      int       `json:"schema"`
+	Schema      int       `json:"schema"`                // raised when a key changes its meaning
 	Version     string    `json:"version"`               // commit of the program
 	Command     []string  `json:"command"`               // arguments of the program
 	Begin       time.Time `json:"begin"`                 // when the tests started
