@@ -16,13 +16,13 @@ const usage = `Conformance tests RDMA devices and their kernel drivers by the ve
 usage:
   conformance [flags] [DEVICE [DEVICE]]
 
-With one DEVICE the tests loop back on its port 1. With two, their ports must reach each other. Without
-DEVICE it takes the only device of the machine, or both if there are two with software drivers. The name
-soft0 is a software device in the process, which needs no RDMA and no root.
+With one DEVICE the tests loop back on its port 1. With two, their ports must reach each other.
+Without DEVICE it takes the only device of the machine, or both if there are two with software
+drivers. The name soft0 is a software device in the process, which needs no RDMA and no root.
 
-The tests use objects of their own on these devices only, and nothing of them is left. With -vm they also
-add and remove network interfaces, addresses and devices, and change settings of the kernel: use it in a
-virtual machine that nobody else needs.
+The tests use objects of their own on these devices only, and nothing of them is left. With -vm they
+also add and remove network interfaces, addresses and devices, and change settings of the kernel:
+use it in a virtual machine that nobody else needs.
 
 examples:
   conformance rxe0                              all tests
@@ -33,7 +33,8 @@ examples:
   conformance -from new.json -compare old.json  the same for two reports, without a run
   vmrun -kernel bzImage -modules DIR conformance -vm -ktap
 
-Exit status: 0 if no test failed; 1 if one failed or the run was interrupted; 2 if it could not start.
+Exit status: 0 if no test failed; 1 if one failed or the run was interrupted; 2 if it could not
+start.
 
 flags:
 `
