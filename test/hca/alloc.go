@@ -28,8 +28,7 @@ func drop[T any](used map[uint32]T, n uint32, what string) error {
 // Numbers that this side gives out. Each kind begins elsewhere, so that a number used in
 // place of another is found out.
 const (
-	firstDomain, lastDomain   = 0x200, 0x11ff
-	firstCounter, lastCounter = 0x01, 0xff // 8 bits
+	firstDomain, lastDomain = 0x200, 0x11ff
 )
 
 func (d *Device) allocPD(c *call) error {
@@ -121,24 +120,6 @@ func (d *Device) deallocDomain(c *call) error {
 		return refuse(prm.ResBusy, "transport domain", "%#x is in use by %s", n, user)
 	}
 	return drop(d.domains, n, "transport domain")
-}
-
-func (d *Device) allocCounter(c *call) error {
-	n, err := take(d.counters, true, firstCounter, lastCounter, "queue counter")
-	prm.CounterSetID.Put(c.out, uint64(n))
-	return err
-}
-
-func (d *Device) deallocCounter(c *call) error {
-	return drop(d.counters, prm.CounterSetID.U32(c.in), "queue counter")
-}
-
-func (d *Device) queryCounter(c *call) error {
-	n := prm.QueryCounterID.U32(c.in)
-	if !d.counters[n] && n != 0 {
-		return refuse(prm.BadResource, "queue counter", "%#x does not exist", n)
-	}
-	return nil
 }
 
 func (d *Device) genEQE(c *call) error {

@@ -3,6 +3,7 @@ package hca
 import (
 	"slices"
 
+	"github.com/goverbs/goverbs/test/hca/engine"
 	"github.com/goverbs/goverbs/test/hca/prm"
 )
 
@@ -47,6 +48,8 @@ var general = []setting{
 	{prm.CapDeviceMemory, 1}, {prm.CapPageFaults, 1}, {prm.CapUMROffset, 1},
 	{prm.CapDCT, 1}, {prm.CapLogMaxRAReqDC, 4}, {prm.CapLogMaxRAResDC, 4}, {prm.CapLogMaxDCIStreams, 3}, {prm.CapLogMaxDCIFailed, 3},
 	{prm.CapUAR4K, 1}, {prm.CapLogUARPage, mostLogUARPage}, // off until a driver with larger pages turns it on
+	{prm.CapMaxQPCount, engine.MaxCounterSets}, {prm.CapOutOfSeqCount, 1}, {prm.CapRetransmitCounters, 1}, {prm.CapErrorCounters, 1},
+	{prm.CapRTS2RTSCounters, 1}, {prm.CapModifyRQCounters, 1},
 	{prm.CapDriverVersion, 1}, {prm.CapDeviceFrequencyMHz, 1000}, {prm.CapDeviceFrequencyKHz, 1000000},
 }
 

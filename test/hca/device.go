@@ -85,7 +85,6 @@ type Device struct {
 	uars     map[uint32]bool
 	uarsFrom uint32            // the lowest number that is given out
 	domains  map[uint32]bool   // transport domains
-	counters map[uint32]bool   // queue counter sets
 	dm       map[uint64]uint64 // own memory that was given out: sizes by places
 	nic      nicVPort
 	hvp      hcaVPort
@@ -162,7 +161,7 @@ func (d *Device) Engine() *engine.Device { return d.eng }
 func (d *Device) clear() {
 	d.phase, d.slots, d.issi, d.cmdEQ, d.fatal = phaseReset, 0, 0, 0, false
 	d.caps = newCaps(d.cfg.Mode, d.cfg.Index, &d.cfg.Personality)
-	d.pages, d.uars, d.domains, d.counters = map[uint64]bool{}, map[uint32]bool{}, map[uint32]bool{}, map[uint32]bool{}
+	d.pages, d.uars, d.domains = map[uint64]bool{}, map[uint32]bool{}, map[uint32]bool{}
 	d.dm = map[uint64]uint64{}
 	d.regs = map[uint16][]byte{}
 	d.roce = make([][]byte, d.cfg.Personality.gids())

@@ -29,7 +29,8 @@
 //
 //   - registers: a small BAR, where ALLOC_UAR is soon refused, no BlueFlame, short doorbell registers
 //   - capabilities: CQEs without user indexes, short send WQEs, no atomic operations, no resize of
-//     CQs, no data in CQEs, few objects and short queues; enhanced connection establishment (ECE), no DC
+//     CQs, no data in CQEs, few objects and short queues; enhanced connection establishment (ECE), no DC,
+//     no change of the counter set of a connected QP
 //   - the port: a GRH is required, several cards have one LID, the default P_Key is not the first,
 //     256 GIDs
 //   - behavior: random bytes in every field of a CQE that has no meaning, RESIZE_CQ that takes some
@@ -66,7 +67,7 @@
 // # What is not modelled
 //
 // An opcode that is not in the table is refused and counted. The commands that [NoEffect] lists
-// are answered, but do less than on a card: those that count queues and ports stay 0, priorities and hashes are not
+// are answered, but do less than on a card: the counters of ports stay 0, priorities and hashes are not
 // used. Not there, by the capabilities: the physical function with all that only it has,
 // page requests, the newer scheme of on-demand paging, on-demand paging with DC, DEVX and user contexts, signatures, tag matching,
 // striding receive queues, compressed CQEs, flow counters in bulk and header rewriting. On

@@ -260,7 +260,7 @@ func (d *Device) createRQ(c *call) error {
 	if state := prm.RQCState.Get(x); state != prm.WQStateRST {
 		return refuse(prm.BadParam, "RQ state", "%d", state)
 	}
-	s := engine.RQSpec{CQN: prm.RQCCQN.U32(x), UserIndex: prm.RQCUserIndex.U32(x)}
+	s := engine.RQSpec{CQN: prm.RQCCQN.U32(x), UserIndex: prm.RQCUserIndex.U32(x), CounterSet: uint8(prm.RQCCounterSet.Get(x))}
 	switch kind := prm.RQCMemType.Get(x); kind {
 	case rqInline:
 		t := prm.WQType.Get(wq)
@@ -296,8 +296,14 @@ const (
 func (d *Device) modifyRQ(c *call) error {
 	n := c.number()
 	from, to := engine.WQState(prm.ModifyState.Get(c.in)), engine.WQState(prm.RQCState.Get(c.in[prm.WQCtx:]))
-	if mask := prm.ModifyMask.Get(c.in); mask&^(rqModifyVSD|rqModifyFCS|rqModifyCounter) != 0 {
+	mask := prm.ModifyMask.Get(c.in)
+	if mask&^(rqModifyVSD|rqModifyFCS|rqModifyCounter) != 0 {
 		return refuse(prm.BadParam, "RQ modify_bitmask", "%#x is not modelled", mask)
+	}
+	if mask&rqModifyCounter != 0 {
+		if err := d.eng.SetRQCounters(n, uint8(prm.RQCCounterSet.Get(c.in[prm.WQCtx:]))); err != nil {
+			return err
+		}
 	}
 	return d.eng.ModifyRQ(n, from, to)
 }
@@ -320,6 +326,7 @@ func (d *Device) queryRQ(c *call) error {
 	prm.RQCState.Put(x, uint64(s.State))
 	prm.RQCCQN.Put(x, uint64(s.CQN))
 	prm.RQCUserIndex.Put(x, uint64(s.UserIndex))
+	prm.RQCCounterSet.Put(x, uint64(s.CounterSet))
 	if !s.Linked {
 		prm.WQType.Put(wq, prm.WQCyclic)
 	}

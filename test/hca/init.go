@@ -65,7 +65,7 @@ func (d *Device) teardownHCA(c *call) error {
 	d.phase = phaseEnabled
 	d.cmdEQ = 0
 	d.eng.Reset()
-	d.uars, d.domains, d.counters = map[uint32]bool{}, map[uint32]bool{}, map[uint32]bool{}
+	d.uars, d.domains = map[uint32]bool{}, map[uint32]bool{}
 	d.eth.clear()
 	return nil
 }

@@ -44,6 +44,8 @@ type Personality struct {
 	SmallLimits bool
 	// NoDC: there is no DC, the dynamically connected transport.
 	NoDC bool
+	// NoQPCounters: a QP that is connected keeps its counter set, so that it can have none of its own.
+	NoQPCounters bool
 	// ECE: the card takes part in enhanced connection establishment.
 	ECE bool
 
@@ -75,7 +77,7 @@ var personalities = []Personality{
 	{Name: "plain"},
 	{
 		Name: "small", BAR: 1 << 20, CQEVersion0: true, ShortWQEs: true, NoAtomics: true, NoCQResize: true,
-		NoScatterCQE: true, SmallLimits: true, NoDC: true,
+		NoScatterCQE: true, SmallLimits: true, NoDC: true, NoQPCounters: true,
 	},
 	{
 		Name: "vf", BAR: 2 << 20, SmallBlueFlame: true, GRHRequired: true, SharedLID: true, PKeyIndex: 3, Noise: true, SlowResize: true,
@@ -169,6 +171,7 @@ var choices = []struct {
 	{word: "reorder-writes", flag: func(p *Personality) *bool { return &p.ReorderWrites }},
 	{word: "ece", flag: func(p *Personality) *bool { return &p.ECE }},
 	{word: "no-dc", flag: func(p *Personality) *bool { return &p.NoDC }},
+	{word: "no-qp-counters", flag: func(p *Personality) *bool { return &p.NoQPCounters }},
 }
 
 // String is the name and a word for each choice that differs from those of plain:
@@ -264,6 +267,7 @@ func (p *Personality) general(mode Mode) []setting {
 	add(p.NoAtomics, setting{prm.CapAtomicBit, 0})
 	add(p.NoCQResize, setting{prm.CapCQResize, 0})
 	add(p.NoScatterCQE, setting{prm.CapScatterCQE, 0})
+	add(p.NoQPCounters, setting{prm.CapRTS2RTSCounters, 0})
 	add(p.ECE, setting{prm.CapECE, 1})
 	add(p.NoDC, setting{prm.CapDCT, 0}, setting{prm.CapLogMaxRAReqDC, 0}, setting{prm.CapLogMaxRAResDC, 0},
 		setting{prm.CapLogMaxDCIStreams, 0}, setting{prm.CapLogMaxDCIFailed, 0})

@@ -112,6 +112,9 @@ func (d *Device) modifyQP(c *call) error {
 			return refuse(prm.BadInLen, "input length", "%s has at least %d bytes, not %d", c.op, prm.QPCtx+prm.QPCSize, len(c.in))
 		}
 		opt = engine.OptParam(prm.QPOptParam.U32(c.in))
+		if t == engine.RTS2RTS && opt&engine.OptCounterSet != 0 && d.cfg.Personality.NoQPCounters {
+			return refuse(prm.BadParam, "opt_param_mask", "the card can't change the counter set of a QP in RTS")
+		}
 		a = qpAttr(prm.Record(c.in, prm.QPCtx, prm.QPCSize))
 		ece, err := d.enhancements(c)
 		if err != nil {

@@ -70,9 +70,9 @@ var resourceCommands = map[prm.Op]command{
 	prm.DeallocUAR:           {run: (*Device).deallocUAR, in: small, out: small, phase: phaseRunning},
 	prm.AllocTransportDomain: {run: (*Device).allocDomain, in: small, out: small, phase: phaseRunning},
 	prm.DeallocTransportDom:  {run: (*Device).deallocDomain, in: small, out: small, phase: phaseRunning},
-	prm.AllocQCounter:        {run: (*Device).allocCounter, in: small, out: small, phase: phaseRunning, noEffect: unfilled},
-	prm.DeallocQCounter:      {run: (*Device).deallocCounter, in: small, out: small, phase: phaseRunning},
-	prm.QueryQCounter:        {run: (*Device).queryCounter, in: 0x100 / 8, out: 0x800 / 8, phase: phaseRunning, noEffect: unfilled},
+	prm.AllocQCounter:        {run: (*Device).allocCounters, in: small, out: small, phase: phaseRunning},
+	prm.DeallocQCounter:      {run: (*Device).deallocCounters, in: small, out: small, phase: phaseRunning},
+	prm.QueryQCounter:        {run: (*Device).queryCounters, in: 0x100 / 8, out: 0x800 / 8, phase: phaseRunning},
 
 	prm.AllocMEMIC:   {run: (*Device).allocMEMIC, in: 32, out: small, phase: phaseRunning},
 	prm.DeallocMEMIC: {run: (*Device).deallocMEMIC, in: 32, out: small, phase: phaseRunning},

@@ -73,6 +73,7 @@ func (q *qp) sendAnswer(a *answer) bool {
 		}
 		if why != "" { // the key is no longer valid
 			p.kind, p.syndrome, p.data = pktAck, nakAccess, nil
+			q.counts.countRefused(nakAccess)
 			q.d.transmit(p)
 			return true
 		}

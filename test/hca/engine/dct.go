@@ -8,14 +8,15 @@ import (
 // dct is a target of DC, the dynamically connected transport. It has no queues of its own: each
 // initiator that sends to it gets a responder, which takes receive WQEs from the SRQ.
 type dct struct {
-	d     *Device
-	n     uint32
-	spec  DCTSpec
-	pd    *pd
-	cq    *cq
-	srq   *wq
-	state DCTState
-	armed bool // an event is due at the next violation of the access key
+	d      *Device
+	n      uint32
+	spec   DCTSpec
+	pd     *pd
+	cq     *cq
+	srq    *wq
+	counts *Counts // its counter set, nil if it has none
+	state  DCTState
+	armed  bool // an event is due at the next violation of the access key
 	// conns are the responders by initiator. One that has ended stays as a number, so that a late
 	// packet does not connect again.
 	conns      map[initiator]*dcResponder
@@ -57,6 +58,9 @@ func (d *Device) CreateDCT(s DCTSpec) (n uint32, err error) {
 		return 0, err
 	}
 	t := &dct{d: d, n: n, spec: s, cq: d.cqs[s.CQN], srq: d.srqs[s.SRQN], conns: map[initiator]*dcResponder{}}
+	if t.counts, err = d.counterSet("DCT", 0, s.CounterSet); err != nil {
+		return 0, err
+	}
 	if t.pd, err = d.usePD("DCT", s.PD); err != nil {
 		return 0, err
 	}
@@ -256,7 +260,7 @@ func (t *dct) newResponder(p *packet) *qp {
 		HopLimit: s.HopLimit, TClass: s.TClass, FlowLabel: s.FlowLabel, RGID: p.sgid, RMAC: p.smac, UDPSport: p.sport, SL: p.sl,
 	}
 	q := &qp{
-		d: t.d, n: t.n, dct: t, conn: p.dc.conn, state: RTR, pd: t.pd, recvCQ: t.cq, rq: t.srq,
+		d: t.d, n: t.n, dct: t, conn: p.dc.conn, state: RTR, pd: t.pd, recvCQ: t.cq, rq: t.srq, counts: t.counts,
 		spec: QPSpec{Type: DCI, PD: s.PD, RecvCQ: s.CQN, UserIndex: s.UserIndex, NoSQ: true, RQ: RQSRQ, SRQN: s.SRQN, ScatterRes: s.ScatterRes},
 		attr: QPAttr{
 			Primary: back, MTU: s.MTU, RemoteQPN: p.src, RecvPSN: p.dc.start, LogRRAMax: logDCReads, MinRNRNAK: s.MinRNRNAK,
@@ -265,6 +269,7 @@ func (t *dct) newResponder(p *packet) *qp {
 	}
 	q.resp.start(q)
 	t.d.rep.events["DC connect"]++
+	t.counts.count(CountDCTConnects)
 	return q
 }
 

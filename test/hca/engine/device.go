@@ -13,17 +13,18 @@ type Device struct {
 	id   int // position on the fabric
 	port PortState
 
-	pds   map[uint32]*pd
-	xrcds map[uint32]*xrcd
-	eqs   map[uint32]*eq
-	cqs   map[uint32]*cq
-	mkeys map[uint32]*mkey // by index, the key's upper 24 bits
-	qps   map[uint32]*qp   // QPs and SQs
-	srqs  map[uint32]*wq   // RMPs and XRC SRQs
-	rqs   map[uint32]*rq
-	dcts  map[uint32]*dct
-	next  map[string]uint32 // the number to try next, for each kind
-	mcast map[[16]byte][]*qp
+	pds      map[uint32]*pd
+	xrcds    map[uint32]*xrcd
+	eqs      map[uint32]*eq
+	cqs      map[uint32]*cq
+	mkeys    map[uint32]*mkey // by index, the key's upper 24 bits
+	qps      map[uint32]*qp   // QPs and SQs
+	srqs     map[uint32]*wq   // RMPs and XRC SRQs
+	rqs      map[uint32]*rq
+	dcts     map[uint32]*dct
+	counters map[uint8]*Counts // counter sets
+	next     map[string]uint32 // the number to try next, for each kind
+	mcast    map[[16]byte][]*qp
 	// special are the QPs that are QP0 and QP1 of the port.
 	special map[QPType][]*qp
 	regs    map[uint64]*bfReg
@@ -68,7 +69,7 @@ func New(cfg Config) (*Device, error) {
 	d := &Device{
 		f: cfg.Fabric, cfg: cfg, own: make([]byte, cfg.DeviceMemory),
 		pds: map[uint32]*pd{}, xrcds: map[uint32]*xrcd{}, eqs: map[uint32]*eq{}, cqs: map[uint32]*cq{},
-		mkeys: map[uint32]*mkey{}, qps: map[uint32]*qp{}, srqs: map[uint32]*wq{}, rqs: map[uint32]*rq{}, dcts: map[uint32]*dct{},
+		mkeys: map[uint32]*mkey{}, qps: map[uint32]*qp{}, srqs: map[uint32]*wq{}, rqs: map[uint32]*rq{}, dcts: map[uint32]*dct{}, counters: map[uint8]*Counts{},
 		next: map[string]uint32{}, mcast: map[[16]byte][]*qp{}, special: map[QPType][]*qp{}, regs: map[uint64]*bfReg{},
 		pageFaults: map[faultKey]*pageFault{}, rng: newRand(&cfg.Traits),
 	}
@@ -121,6 +122,7 @@ func (d *Device) wipe() {
 	clear(d.srqs)
 	clear(d.rqs)
 	clear(d.dcts)
+	clear(d.counters)
 	clear(d.mcast)
 	clear(d.special)
 	clear(d.regs)

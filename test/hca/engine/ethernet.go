@@ -207,6 +207,7 @@ func (r *rq) deliver(d *Device, p *packet) {
 	w, ok := r.w.take()
 	if !ok {
 		d.drop(p, "no receive WQE")
+		r.counts.count(CountOutOfBuffer)
 		return
 	}
 	e := &cqe{ethernet: true, opcode: cqeRespSend, qpn: r.n, index: w.index, count: uint32(len(p.data))}

@@ -67,7 +67,13 @@ func (d *Device) ModifyQP(n uint32, t Transition, opt OptParam, a QPAttr) error 
 	if opt&OptRecvCQ != 0 && d.cqs[a.RecvCQ] == nil {
 		return refuse(BadResource, "QP", n, "cqn_rcv", "CQ %#x does not exist", a.RecvCQ)
 	}
-	q.attr = next
+	counts := q.counts
+	if t == Rst2Init || opt&OptCounterSet != 0 {
+		if counts, err = d.counterSet("QP", n, a.CounterSet); err != nil {
+			return err
+		}
+	}
+	q.attr, q.counts = next, counts
 	if opt&OptSRQN != 0 && q.spec.RQ == RQSRQ {
 		q.rq.refs--
 		q.rq = d.srqs[a.SRQN]
@@ -276,7 +282,7 @@ func (q *qp) reset() {
 	q.hangUp()
 	q.failed = nil
 	q.dropRecv()
-	q.attr = QPAttr{}
+	q.attr, q.counts = QPAttr{}, nil
 	q.draining, q.asked, q.commEst, q.hasReg = false, false, false, false
 	q.send = sendQueue{base: q.send.base, log: q.send.log}
 	q.req, q.resp = requester{}, responder{}

@@ -18,6 +18,7 @@ type qp struct {
 	draining bool
 	gone     bool
 	attr     QPAttr
+	counts   *Counts // its counter set, nil if it has none
 
 	pd             *pd
 	sendCQ, recvCQ *cq

@@ -139,5 +139,6 @@ func (q *qp) recvFailed(r *rwqe, s Syndrome, vendor uint8) {
 		q.resp.recv = nil
 	}
 	r.complete()
+	q.counts.countRespError(s)
 	q.cqOf(r).post(&cqe{opcode: cqeRespErr, qpn: q.n, srqn: q.indexOf(r), index: r.index, syndrome: s, vendor: vendor, solicited: true})
 }

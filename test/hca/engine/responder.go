@@ -53,12 +53,14 @@ func (q *qp) request(p *packet) {
 	r := &q.resp
 	switch d := psnDiff(p.psn, r.ePSN); {
 	case d > 0:
+		q.counts.count(CountOutOfSequence)
 		if !r.nak {
 			r.nak = true
 			q.answer(answer{kind: pktAck, psn: r.ePSN, syndrome: nakSeq})
 		}
 		return
 	case d < 0:
+		q.counts.count(CountDuplicates)
 		q.duplicate(p)
 		return
 	}
@@ -127,6 +129,7 @@ func (q *qp) process(p *packet) {
 // accept says that a packet was executed.
 func (q *qp) accept(p *packet) {
 	r := &q.resp
+	q.counts.countRequest(p)
 	r.ePSN = (p.psn + 1) & psnMask
 	r.active = !p.last
 	if p.last {
@@ -153,6 +156,7 @@ func (q *qp) needRecv(p *packet, w *wq) bool {
 	}
 	if !ok {
 		q.d.drop(p, "no receive WQE")
+		q.counts.count(CountOutOfBuffer)
 		if q.reliable() {
 			r.nak = true // what follows comes again anyway
 			q.answer(answer{kind: pktAck, psn: p.psn, syndrome: ackRNR | q.attr.MinRNRNAK&0x1f})
@@ -385,6 +389,9 @@ func maskedAdd(a, b, boundary uint64) uint64 {
 // it does not allow.
 func (q *qp) refuseRequest(p *packet, nak uint8, event EventType, why string) {
 	q.d.drop(p, "refused: "+why)
+	if event != 0 {
+		q.counts.countRefused(nak)
+	}
 	if !q.reliable() && event != 0 {
 		q.resp.active, q.resp.skip, q.resp.ePSN = false, true, (p.psn+1)&psnMask
 		return

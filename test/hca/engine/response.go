@@ -26,6 +26,7 @@ func (q *qp) response(p *packet) {
 		switch p.syndrome {
 		case nakSeq:
 			if r.ackPSN != before || q.retry() {
+				q.counts.count(CountSequenceNAKs)
 				q.goBack(p.psn)
 			}
 			return
@@ -88,6 +89,7 @@ func (q *qp) acknowledge(psn uint32) bool {
 func (q *qp) missing(e *request) {
 	if e.again != e.got+1 {
 		e.again = e.got + 1
+		q.counts.count(CountImpliedNAKs)
 		q.goBack(e.psn + e.got)
 	}
 }

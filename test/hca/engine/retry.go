@@ -34,6 +34,7 @@ func (q *qp) armTimer(again bool) {
 // timeout resends all packets that are not acknowledged.
 func (q *qp) timeout() {
 	if q.retry() {
+		q.counts.count(CountTimeouts)
 		q.goBack(q.req.ackPSN)
 	}
 	q.kick()
@@ -109,6 +110,7 @@ func (q *qp) rnrNAK(p *packet) {
 		}
 		r.rnr--
 	}
+	q.counts.count(CountRNRNAKs)
 	q.goBack(p.psn)
 	q.d.f.cancel(&r.timer)
 	wait := rnrTime(p.syndrome & 0x1f)

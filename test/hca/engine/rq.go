@@ -2,11 +2,12 @@ package engine
 
 // rq is a receive queue for Ethernet frames.
 type rq struct {
-	n     uint32
-	spec  RQSpec
-	w     *wq
-	cq    *cq
-	state WQState
+	n      uint32
+	spec   RQSpec
+	w      *wq
+	cq     *cq
+	counts *Counts // its counter set, nil if it has none
+	state  WQState
 }
 
 // CreateRQ makes a receive queue in the reset state.
@@ -16,6 +17,9 @@ func (d *Device) CreateRQ(s RQSpec) (n uint32, err error) {
 	}
 	defer d.f.mu.Unlock()
 	r := &rq{spec: s}
+	if r.counts, err = d.counterSet("RQ", 0, s.CounterSet); err != nil {
+		return 0, err
+	}
 	if d.cqs[s.CQN] == nil {
 		return 0, refuse(BadResource, "RQ", 0, "cqn", "CQ %#x does not exist", s.CQN)
 	}
@@ -76,6 +80,24 @@ func (d *Device) ModifyRQ(n uint32, from, to WQState) error {
 	if to == WQReset && r.spec.RMPN == 0 {
 		r.w.reset()
 	}
+	return nil
+}
+
+// SetRQCounters makes a counter set count a receive queue.
+func (d *Device) SetRQCounters(n uint32, set uint8) error {
+	if err := d.lock("RQ"); err != nil {
+		return err
+	}
+	defer d.f.mu.Unlock()
+	r := d.rqs[n]
+	if r == nil {
+		return unknown("RQ", n)
+	}
+	counts, err := d.counterSet("RQ", n, set)
+	if err != nil {
+		return err
+	}
+	r.counts, r.spec.CounterSet = counts, set
 	return nil
 }
 

@@ -151,7 +151,7 @@ type DCTSpec struct {
 	RWE        bool   // RWE allows remote writes.
 	RAE        bool   // RAE allows remote atomics.
 	AtomicMode uint8  // AtomicMode is kept and given back.
-	CounterSet uint8  // CounterSet is kept and given back.
+	CounterSet uint8  // CounterSet counts the connections; 0 is none.
 	ScatterRes int    // ScatterRes is 0, 32 or 64: messages up to it go into the CQE (cs_res).
 	MinRNRNAK  uint8  // MinRNRNAK is the RNR timer's code in NAKs.
 	MTU        uint8  // MTU is 1 to 5, 256 to 4096 bytes.
@@ -299,7 +299,7 @@ type QPAttr struct {
 	QKey        uint32  // QKey of datagrams.
 	SRQN        uint32  // SRQN with OptSRQN.
 	RecvCQ      uint32  // RecvCQ with OptRecvCQ.
-	CounterSet  uint8   // CounterSet is kept and given back.
+	CounterSet  uint8   // CounterSet counts the QP; 0 is none.
 	AtomicMode  uint8   // AtomicMode is kept and given back.
 	SQDrained   bool    // SQDrained asks for an event, in RTS2SQD.
 	LastAckPSN  uint32  // LastAckPSN, of a query.
@@ -343,16 +343,17 @@ const (
 
 // RQSpec is a receive queue for Ethernet frames (CREATE_RQ), or the state of one that is queried.
 type RQSpec struct {
-	CQN       uint32  // CQN is the completion queue.
-	PD        uint32  // PD is the protection domain.
-	UserIndex uint32  // UserIndex goes into CQEs.
-	DBR       uint64  // DBR is the bus address of the doorbell record.
-	Buf       Buffer  // Buf holds the WQEs.
-	Log       uint    // Log is log2 of the number of WQEs.
-	LogStride uint    // LogStride is log2 of a WQE's size in bytes.
-	Linked    bool    // Linked: WQEs begin with a next segment.
-	RMPN      uint32  // RMPN is the RMP to take WQEs from, if not its own.
-	State     WQState // State, of a query.
+	CQN        uint32  // CQN is the completion queue.
+	PD         uint32  // PD is the protection domain.
+	UserIndex  uint32  // UserIndex goes into CQEs.
+	DBR        uint64  // DBR is the bus address of the doorbell record.
+	Buf        Buffer  // Buf holds the WQEs.
+	Log        uint    // Log is log2 of the number of WQEs.
+	LogStride  uint    // LogStride is log2 of a WQE's size in bytes.
+	Linked     bool    // Linked: WQEs begin with a next segment.
+	RMPN       uint32  // RMPN is the RMP to take WQEs from, if not its own.
+	CounterSet uint8   // CounterSet counts frames for which there is no WQE; 0 is none.
+	State      WQState // State, of a query.
 }
 
 // SQSpec is a send queue for Ethernet frames (CREATE_SQ), or the state of one that is queried.

@@ -119,6 +119,7 @@ func (w *sendWQE) fail(s Syndrome, vendor uint8) {
 	if s != Flushed {
 		w.q.d.rep.opcodes[w.q.traceType().String()+" "+opName(w.op)]++
 	}
+	w.q.counts.countReqError(s)
 	w.q.sendCQ.post(&cqe{opcode: cqeReqErr, qpn: w.q.n, srqn: w.q.userIndex(false), index: w.index, sendOp: w.op, syndrome: s, vendor: vendor, solicited: true, ethernet: w.q.sq != nil})
 }
 

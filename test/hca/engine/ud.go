@@ -120,6 +120,7 @@ func (q *qp) receiveUD(p *packet) {
 	r, ok := q.rq.take()
 	if !ok {
 		d.drop(p, "no receive WQE")
+		q.counts.count(CountOutOfBuffer)
 		return
 	}
 	if f := q.fault(true); f != nil {

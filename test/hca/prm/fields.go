@@ -387,18 +387,42 @@ const (
 	CapsSize     = 4096
 )
 
+// query_q_counter_in_bits, besides the number and the clear bit.
+var (
+	QueryCounterOther     = Field{0x40, 1} // of another function's port
+	QueryCounterAggregate = Field{0xc1, 1} // the sum of all sets
+)
+
 // query_q_counter_out_bits.
 var (
-	QCWriteRequests   = Field{0x80, 32}
-	QCReadRequests    = Field{0xc0, 32}
-	QCAtomicRequests  = Field{0x100, 32}
-	QCOutOfBuffer     = Field{0x180, 32}
-	QCOutOfSequence   = Field{0x1c0, 32}
-	QCDuplicate       = Field{0x200, 32}
-	QCRNRNAK          = Field{0x240, 32}
-	QCPacketSeqErr    = Field{0x280, 32}
-	QCImpliedNAK      = Field{0x2c0, 32}
-	QCLocalAckTimeout = Field{0x300, 32}
+	QCWriteRequests      = Field{0x80, 32}
+	QCReadRequests       = Field{0xc0, 32}
+	QCAtomicRequests     = Field{0x100, 32}
+	QCDCTConnects        = Field{0x140, 32}
+	QCOutOfBuffer        = Field{0x180, 32}
+	QCOutOfSequence      = Field{0x1c0, 32}
+	QCDuplicate          = Field{0x200, 32}
+	QCRNRNAK             = Field{0x240, 32}
+	QCPacketSeqErr       = Field{0x280, 32}
+	QCImpliedNAK         = Field{0x2c0, 32}
+	QCLocalAckTimeout    = Field{0x300, 32}
+	QCRNRRetriesExceeded = Field{0x380, 32}
+	QCRespLength         = Field{0x3c0, 32}
+	QCReqLength          = Field{0x3e0, 32}
+	QCRespProtection     = Field{0x440, 32}
+	QCReqProtection      = Field{0x460, 32}
+	QCRespCQEError       = Field{0x480, 32}
+	QCReqCQEError        = Field{0x4a0, 32}
+	QCReqMWBinding       = Field{0x4c0, 32}
+	QCReqBadResponse     = Field{0x4e0, 32}
+	QCReqInvalid         = Field{0x500, 32}
+	QCRespInvalid        = Field{0x520, 32}
+	QCReqAccess          = Field{0x540, 32}
+	QCRespAccess         = Field{0x560, 32}
+	QCReqOperation       = Field{0x580, 32}
+	QCRetriesExceeded    = Field{0x5a0, 32}
+	QCRespFlush          = Field{0x5e0, 32}
+	QCReqFlush           = Field{0x600, 32}
 )
 
 // alloc_memic_in_bits, alloc_memic_out_bits and dealloc_memic_in_bits.
