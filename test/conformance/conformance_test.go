@@ -25,6 +25,11 @@ import (
 //go:embed lacking.txt
 var lacking string
 
+// lackingRxe lists what kernels, or rxe, lack in tests that are not for software devices.
+//
+//go:embed lacking_rxe.txt
+var lackingRxe string
+
 // lackingSiw lists what kernels, or soft iWARP, lack.
 //
 //go:embed lacking_siw.txt
@@ -64,7 +69,7 @@ func runTests(m *testing.M) (code int) {
 			}
 		}()
 	}
-	return testenv.MainFor(m, map[string]string{"rxe": lacking, "mlx5": lackingMLX5, "siw": lackingSiw, "soft": lacking + lackingSoft})
+	return testenv.MainFor(m, map[string]string{"rxe": lacking + lackingRxe, "mlx5": lackingMLX5, "siw": lackingSiw, "soft": lacking + lackingSoft})
 }
 
 // deviceName is the device that most tests use.

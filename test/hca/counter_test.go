@@ -11,7 +11,9 @@ import (
 // counters makes a counter set.
 func (v *driver) counters() uint64 {
 	v.t.Helper()
-	return prm.CounterSetID.Get(v.must(prm.AllocQCounter, 0, v.in(small), small))
+	in := v.in(small)
+	prm.InUID.Put(in, sharedUID)
+	return prm.CounterSetID.Get(v.must(prm.AllocQCounter, 0, in, small))
 }
 
 // counterIn makes QUERY_Q_COUNTER's input.
@@ -96,6 +98,9 @@ func TestCounters(t *testing.T) {
 	}
 	in = v.in(small)
 	prm.CounterSetID.Put(in, set)
+	prm.InUID.Put(in, sharedUID)
+	v.refused(prm.BadParam, prm.DeallocQCounter, 0, in, small) // of no user context
+	prm.InUID.Put(in, 0)
 	v.must(prm.DeallocQCounter, 0, in, small)
 	v.refused(prm.BadResource, prm.DeallocQCounter, 0, in, small)
 	if set = v.counters(); writes(set, false) != 0 {
