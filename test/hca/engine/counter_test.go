@@ -124,6 +124,29 @@ func TestCountErrors(t *testing.T) {
 	}
 }
 
+// TestCountLateRefusal: a READ was taken, and its key is gone before all of the answer is sent.
+func TestCountLateRefusal(t *testing.T) {
+	p := newPair(t, InfiniBand, RC, false, qpOptions{})
+	sa, sb := p.a.h.newCounters(), p.b.h.newCounters()
+	p.a.countBy(sa)
+	p.b.countBy(sb)
+	p.a.post(opRead, sig, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(p.ma.sge(0, 60000)))
+	for taken := false; !taken; p.a.h.f.Run(1) {
+		now, err := p.b.h.d.QueryCounters(sb, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken = now[CountReads] == 1
+	}
+	if err := p.b.h.d.DestroyMKey(p.mb.key >> 8); err != nil {
+		t.Fatal(err)
+	}
+	p.a.h.run()
+	p.a.h.wantCounts("requester", sa, counts{CountReqCQEErrors: 1, CountReqAccessErrors: 1})
+	p.b.h.wantCounts("responder", sb, counts{CountReads: 1, CountRespAccessErrors: 1})
+	p.clean()
+}
+
 // TestCountFlushes: receives and sends that are flushed are errors, too.
 func TestCountFlushes(t *testing.T) {
 	p := newPair(t, InfiniBand, RC, false, qpOptions{})
