@@ -60,6 +60,8 @@ var titles = map[string]string{
 	"test/conformance/mr_kind_test.go":           "MR",
 	"test/conformance/mw_test.go":                "memory windows",
 	"test/conformance/netlink_test.go":           "resources over netlink",
+	"test/conformance/qp_counter_test.go":        "resources over netlink",
+	"test/conformance/vlan_test.go":              "GID",
 	"test/conformance/notify_test.go":            "completion events",
 	"test/conformance/objects_test.go":           "verbs that rxe does not support",
 	"test/conformance/odp_test.go":               "on-demand paging",

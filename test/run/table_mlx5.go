@@ -23,8 +23,8 @@ func (c *config) mlx5Suites() []suite {
 			name: "mlx5", doc: "the verbs on a modelled ConnectX, with RoCE and with InfiniBand",
 			steps: []step{
 				{
-					name: "roce", driver: "mlx5-roce", alone: true, device: "mlx5,mode=roce",
-					env:      append(model[:3:3], walk, pick(c.short, "GOVERBS_WAYS=auto", "GOVERBS_WAYS=auto,write")),
+					name: "roce", driver: "mlx5-roce", alone: true, device: "mlx5,mode=roce", flags: vlan,
+					env:      append(model[:3:3], vlanEnv, walk, pick(c.short, "GOVERBS_WAYS=auto", "GOVERBS_WAYS=auto,write")),
 					programs: test("conformance", "umad"),
 				},
 				{
@@ -42,7 +42,8 @@ func (c *config) mlx5Suites() []suite {
 			steps: []step{
 				{
 					name: "cm", driver: "mlx5-roce", device: "mlx5", flags: []string{"-module", "veth", "-timeout", "20m"},
-					with: diags, bin: []string{"verbs"}, env: append(model[:3:3], "VERBS=/bin/verbs"),
+					with: append(diags[:len(diags):len(diags)], "iproute2"), bin: []string{"verbs"},
+					env:  append(model[:3:3], "VERBS=/bin/verbs", "GOVERBS_IPROUTE2=1"),
 					skip: anyCard, programs: append(test("cm", "classic", "interop", "control"), only("netlinkrdma", "TestKernelMove")),
 				},
 				{

@@ -26,6 +26,11 @@ func (c *config) guestEnv(more ...string) []string {
 	return env
 }
 
+// vlan are the flags of a VM whose network interfaces can have VLANs, and vlanEnv tells the tests.
+var vlan = []string{"-module", "8021q"}
+
+const vlanEnv = "GOVERBS_VLAN=1"
+
 // longWalk is the time of the random walk on rxe with -short. The other suites walk less.
 const longWalk = "GOVERBS_WALK=30s"
 
@@ -37,20 +42,20 @@ func (c *config) rxeSuite() suite {
 	env := c.guestEnv()
 	verbs := step{
 		name: "verbs", driver: "rxe", path: "auto", bin: []string{"verbs"},
-		flags: []string{"-file", "../../uverbs/testdata:testdata"},
-		env:   append(env[:len(env):len(env)], "GOVERBS_WAYS=auto"),
+		flags: append(vlan[:2:2], "-file", "../../uverbs/testdata:testdata"),
+		env:   append(env[:len(env):len(env)], vlanEnv, "GOVERBS_WAYS=auto"),
 		programs: append(test("mmio", "rxe", "uverbs", "netlinkrdma", "umad", "conformance"),
 			program{name: "abitrace.test", run: "Trace"}),
 	}
 	write := []step{{
-		name: "write", driver: "rxe", path: "write", bin: []string{"verbs"},
-		env:      c.guestEnv(pick(c.short, longWalk, "GOVERBS_WALK=1s"), "RDMAABI=write", "GOVERBS_WAYS=ioctl,write"),
+		name: "write", driver: "rxe", path: "write", bin: []string{"verbs"}, flags: vlan,
+		env:      c.guestEnv(vlanEnv, pick(c.short, longWalk, "GOVERBS_WALK=1s"), "RDMAABI=write", "GOVERBS_WAYS=ioctl,write"),
 		programs: test("conformance"),
 	}}
 	if c.emulated() {
-		verbs.env, write = env, nil
+		verbs.env, write = append(env[:len(env):len(env)], vlanEnv), nil
 		if c.short {
-			verbs.env = append(env[:len(env):len(env)], longWalk)
+			verbs.env = append(verbs.env, longWalk)
 		}
 	}
 	steps := []step{

@@ -1,0 +1,167 @@
+package interop
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// newQP creates a QP of this process and returns its number.
+func newQP(t *testing.T) string {
+	t.Helper()
+	dev, err := uverbs.Open(dev0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pd, err := dev.AllocPD()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
+	if err == nil {
+		err = qp.Init()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(qp.Close(), cq.Close(), pd.Close(), dev.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return strconv.Itoa(int(qp.QPN()))
+}
+
+// boundQPs are the counters of QPs with their QPs, as "cntn: lqpn,...", by a program.
+type boundQPs map[string][]string
+
+// verbsBound asks our command.
+func verbsBound(t *testing.T) boundQPs {
+	t.Helper()
+	all := boundQPs{}
+	for _, port := range verbsJSON(t, "stat", dev0, "--json").([]any) {
+		counters, _ := port.(map[string]any)["qp_counters"].([]any)
+		for _, c := range counters {
+			c := c.(map[string]any)
+			for _, n := range c["qpns"].([]any) {
+				all[fmt.Sprint(c["cntn"])] = append(all[fmt.Sprint(c["cntn"])], fmt.Sprint(n))
+			}
+		}
+	}
+	return all
+}
+
+// rdmaBound asks iproute2's command.
+func rdmaBound(t *testing.T) boundQPs {
+	t.Helper()
+	var rows []struct {
+		Device  string `json:"ifname"`
+		Counter int    `json:"cntn"`
+		QPNs    []any  `json:"lqpn"`
+	}
+	out := rdma(t, "-j", "statistic", "qp", "show", "link", dev0+"/1")
+	if out = strings.TrimSpace(out); out != "" {
+		if err := json.Unmarshal([]byte(out), &rows); err != nil {
+			t.Fatalf("%v in %s", err, out)
+		}
+	}
+	all := boundQPs{}
+	for _, r := range rows {
+		if r.Device == dev0 {
+			for _, n := range r.QPNs {
+				all[strconv.Itoa(r.Counter)] = append(all[strconv.Itoa(r.Counter)], fmt.Sprint(n))
+			}
+		}
+	}
+	return all
+}
+
+// rdma runs iproute2's command and returns what it prints.
+func rdma(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(timed(t), "rdma", args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("rdma %q: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+// TestStatBind: "verbs stat bind" and "unbind" do the same as those of iproute2's "rdma statistic qp", and each
+// command sees what the other has done. On rxe the kernel refuses both.
+func TestStatBind(t *testing.T) {
+	testenv.Boot(t, "GOVERBS_IPROUTE2", "mlx5cm/cm")
+	qpn, other := newQP(t), newQP(t)
+	port := dev0 + "/1"
+	if rig.Driver != "mlx5" {
+		out, err := verbsText(t, "stat", "bind", port, "lqpn", qpn)
+		if err == nil || !strings.Contains(out, "counters of QPs not supported by driver "+rig.Driver) {
+			t.Errorf("verbs stat bind: %v\n%s", err, out)
+		}
+		if out, err := exec.CommandContext(timed(t), "rdma", "statistic", "qp", "bind", "link", port, "lqpn", qpn).CombinedOutput(); err == nil {
+			t.Errorf("rdma statistic qp bind succeeds:\n%s", out)
+		}
+		return
+	}
+	verbs := func(args ...string) string {
+		t.Helper()
+		out, err := verbsText(t, append([]string{"stat"}, args...)...)
+		if err != nil {
+			t.Fatalf("verbs stat %q: %v\n%s", args, err, out)
+		}
+		return strings.TrimSpace(out)
+	}
+	check := func(what string, want boundQPs) {
+		t.Helper()
+		for name, got := range map[string]boundQPs{"verbs": verbsBound(t), "rdma": rdmaBound(t)} {
+			for _, qpns := range got {
+				slices.Sort(qpns)
+			}
+			if fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("%s: %s shows %v, want %v", what, name, got, want)
+			}
+		}
+	}
+	check("at first", boundQPs{})
+	id := verbs("bind", port, "lqpn", qpn)
+	check("bound by verbs", boundQPs{id: {qpn}})
+	rdma(t, "statistic", "qp", "bind", "link", port, "lqpn", other, "cntn", id)
+	both := []string{qpn, other}
+	slices.Sort(both)
+	check("one more by rdma", boundQPs{id: both})
+	rdma(t, "statistic", "qp", "unbind", "link", port, "cntn", id, "lqpn", qpn)
+	check("unbound by rdma", boundQPs{id: {other}})
+	if again := verbs("bind", port, "lqpn", qpn, "cntn", id); again != id {
+		t.Errorf("verbs stat bind prints counter %s, want %s", again, id)
+	}
+	check("bound by verbs to that counter", boundQPs{id: both})
+	verbs("unbind", port, "cntn", id, "lqpn", qpn)
+	verbs("unbind", port, "cntn", id, "lqpn", other)
+	check("unbound by verbs", boundQPs{})
+	rdma(t, "statistic", "qp", "bind", "link", port, "lqpn", other)
+	bound := verbsBound(t)
+	for id, qpns := range bound {
+		if !slices.Equal(qpns, []string{other}) {
+			t.Errorf("bound by rdma: %v", bound)
+		}
+		verbs("unbind", port, "cntn", id, "lqpn", other)
+	}
+	if len(bound) != 1 {
+		t.Errorf("bound by rdma: %v, want one counter", bound)
+	}
+	check("at last", boundQPs{})
+	if out, err := verbsText(t, "stat", "unbind", port, "cntn", id, "lqpn", other); err == nil {
+		t.Errorf("a QP without a counter loses one:\n%s", out)
+	}
+}
