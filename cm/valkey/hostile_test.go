@@ -227,6 +227,7 @@ func TestForgedBuffer(t *testing.T) {
 	honest.remote.addr += 1 << 30
 	honest.mu.Unlock()
 	must(t, server.SetDeadline(time.Now().Add(timeout)))
+	hostile.mu.Lock() // so that it does not disconnect as soon as its QP fails
 	_, err = server.Write([]byte("into nothing"))
 	for err == nil {
 		_, err = server.Write(make([]byte, 1000))
@@ -234,6 +235,7 @@ func TestForgedBuffer(t *testing.T) {
 	if !errors.Is(err, syscall.EPROTO) || !strings.Contains(err.Error(), "does not let this side write into the buffer that it has announced") {
 		t.Errorf("write into a buffer that does not exist: %v", err)
 	}
+	hostile.mu.Unlock()
 	hostile.Close()
 	honest.Close()
 }

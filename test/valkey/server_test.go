@@ -136,10 +136,12 @@ func TestServerVictim(t *testing.T) {
 		return regexp.MustCompile(`connected_clients:\d+`).FindString(info)
 	}
 	before := clients()
+	exe, err := os.Executable()
+	must(t, err)
 	p := program.LaunchBy(t, func(c *exec.Cmd) error {
 		c.Env = append(os.Environ(), victimEnv+"="+address)
 		return c.Start()
-	}, os.Args[0])
+	}, exe)
 	p.Until(t, "has set a value", func() bool { return strings.Contains(p.Output(), "set\n") })
 	during := clients()
 	p.Signal(syscall.SIGKILL)
