@@ -81,15 +81,6 @@ func (k *busyClock) poll(fd uintptr) {
 	}
 }
 
-// readNow reads an event into c.event without blocking, and sets c.n to its size, or to 0 if there is
-// none.
-func (c *CompChannel) readNow(fd uintptr) {
-	n, _, errno := syscall.RawSyscall(syscall.SYS_READ, fd, uintptr(unsafe.Pointer(&c.event)), eventSize)
-	if c.n = int(n); errno != 0 {
-		c.n = 0
-	}
-}
-
 // preemptible is a preemption point: a function that calls another one checks on entry whether the
 // scheduler wants to preempt. A leaf function does not. Gosched is no replacement: it yields without
 // stopping for a collector that scans the stack, which would keep asking until the wait ends.

@@ -30,10 +30,12 @@ type CompChannel struct {
 
 	// The rest belongs to the Wait in progress.
 
-	event [eventSize]byte  // read buffer, here so that it is not allocated per read
-	n     int              // number of bytes that readNow has read
-	raw   syscall.RawConn  // of f
-	now   func(fd uintptr) // readNow, stored so that Wait does not allocate
+	event [eventSize]byte       // read buffer, here so that it is not allocated per read
+	n     int                   // number of bytes that tryRead has read
+	errno syscall.Errno         // of tryRead
+	raw   syscall.RawConn       // of f
+	try   func(fd uintptr) bool // tryRead, stored so that Wait does not allocate
+	now   func(fd uintptr)      // readNow, stored for the same reason; nil until it is needed
 
 	// For busy waits, see busy_wait.go.
 	known time.Duration // the busyTime of the last Wait
@@ -86,7 +88,7 @@ func (c *CompChannel) open(f *os.File) (err error) {
 	if c.raw, err = f.SyscallConn(); err != nil {
 		return err
 	}
-	c.now = c.readNow
+	c.try = c.tryRead
 	openChannels.Add(1)
 	if !c.dev.info.InProcess {
 		c.known = defaultBusyWait
@@ -205,6 +207,9 @@ func (c *CompChannel) next() (*CQ, error) {
 	}
 	if returned := c.unread; returned != nil {
 		c.unread, c.n = nil, 0
+		if c.now == nil {
+			c.now = c.readNow
+		}
 		if c.raw.Control(c.now); c.n > 0 {
 			if cq, err := c.eventCQ(c.n); cq != returned {
 				return cq, err
@@ -239,7 +244,7 @@ func (c *CompChannel) eventCQ(n int) (*CQ, error) {
 // with a busy wait; vain says that one has just lasted for all of d.
 func (c *CompChannel) park(d time.Duration, vain bool) (int, error) {
 	if d == 0 {
-		return c.f.Read(c.event[:])
+		return c.readParked()
 	}
 	if c.over {
 		c.over = false
@@ -249,7 +254,7 @@ func (c *CompChannel) park(d time.Duration, vain bool) (int, error) {
 	}
 	begin := time.Now()
 	parkedWaits.Add(1)
-	n, err := c.f.Read(c.event[:])
+	n, err := c.readParked()
 	parkedWaits.Add(-1)
 	c.often = !vain && time.Since(begin) < d
 	return n, err
