@@ -155,6 +155,9 @@ type capabilities struct {
 	threadDomains bool
 	// mappedDM means that programs can map device memory.
 	mappedDM bool
+	// copiesMemory means that the library copies data from or to registered memory, which it finds by
+	// the lkey.
+	copiesMemory bool
 	// reregIOVASince is the first kernel whose driver takes an IOVA in REREG_MR; zero means all.
 	reregIOVASince Version
 

@@ -28,7 +28,7 @@ func (mlx5Driver) ahUdata() udata        { return udata{out: make([]byte, mlx5.A
 // capabilities: mlx5_ib of Linux 5.10 uses an IOVA in REREG_MR as the address of the memory
 // (mlx5_ib_rereg_user_mr).
 func (mlx5Driver) capabilities() capabilities {
-	return capabilities{inlineLimit: true, threadDomains: true, mappedDM: true, reregIOVASince: Version{5, 11}}
+	return capabilities{inlineLimit: true, threadDomains: true, mappedDM: true, copiesMemory: true, reregIOVASince: Version{5, 11}}
 }
 
 func (mlx5Driver) nullKey(d *Device) (uint32, bool) { return d.mlx5.NullKey, d.mlx5.NullKey != 0 }

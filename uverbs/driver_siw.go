@@ -22,7 +22,7 @@ func (siwDriver) name() string          { return "siw" }
 func (siwDriver) abi() (uint64, uint64) { return siw.MinABI, siw.MaxABI }
 
 func (siwDriver) capabilities() capabilities {
-	return capabilities{connectionManaged: true, inlineLimit: true, memlockForAll: "siw of Linux 6.1"}
+	return capabilities{connectionManaged: true, inlineLimit: true, copiesMemory: true, memlockForAll: "siw of Linux 6.1"}
 }
 
 // mrUdata chooses random low bits of the key, so that a peer cannot guess it by counting.

@@ -197,15 +197,15 @@ func TestImportMR(t *testing.T) {
 	if &mr.Bytes()[0] != &memory[0] || mr.SGE(1, 2) != (SGE{Addr: 0x4446, Length: 2, LKey: 0x1112}) {
 		t.Errorf("SGE %+v", mr.SGE(1, 2))
 	}
-	if _, mem, ok := d.mrs.find(0x4446, 2, 0x1112); !ok || &mem[0] != &memory[1] {
-		t.Error("the memory is not found by its key")
+	if r := d.mrOf(0x1112); r == nil || &r.mem[0] != &memory[0] || r.addr != 0x4445 {
+		t.Errorf("the MR with the key is %+v", r)
 	}
 	err = mr.Rereg(ReregOptions{Access: new(AccessLocalWrite)})
 	wantArg(t, err, "MR")
 	k.took()
 	must(t, mr.Close())
-	if got := k.took(); len(got) != 0 || d.mrs.get(0x1112) != nil {
-		t.Errorf("Close has issued %v, its key belongs to %v", got, d.mrs.get(0x1112))
+	if got := k.took(); len(got) != 0 || d.mrOf(0x1112) != nil {
+		t.Errorf("Close has issued %v, its key belongs to %v", got, d.mrOf(0x1112))
 	}
 	if _, err := mr.Query(); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("Query after Close: %v", err)
@@ -213,7 +213,7 @@ func TestImportMR(t *testing.T) {
 
 	// Nothing is blamed on rights that are not known.
 	mr = value(pd.ImportMR(9, ImportMROptions{}))(t)
-	if r := d.mrs.get(0x1112); mr.Bytes() != nil || mr.Access() != 0 || r.access&AccessLocalWrite == 0 || r.access&AccessMWBind == 0 {
+	if r := d.mrOf(0x1112); mr.Bytes() != nil || mr.Access() != 0 || r.access&AccessLocalWrite == 0 || r.access&AccessMWBind == 0 {
 		t.Errorf("without options: %d bytes, access %s, recorded as %s", len(mr.Bytes()), mr.Access(), r.access)
 	}
 	must(t, mr.Close(), pd.Close())

@@ -77,7 +77,7 @@ func (q *QP) memoryText(w *sentWR) string {
 	attr, err := q.Query()
 	f.Right, f.QPAccess, f.QPPermits = right.String(), attr.Access.String(), err != nil || attr.Access&right != 0
 	f.Window = q.dev.diagWindow(w.rkey)
-	if mr := q.dev.mrs.get(w.rkey); mr != nil { // with every driver an MR has the same lkey and rkey
+	if mr := q.dev.mrOf(w.rkey); mr != nil { // with every driver an MR has the same lkey and rkey
 		f.MR, f.MRPermits = q.dev.diagMR(w.rkey), mr.access&right != 0
 	}
 	return f.MemoryText(q.request(w))

@@ -24,7 +24,8 @@ type MR struct {
 	length uint64
 	mem    region
 	pd     *PD
-	record *mrRecord
+	answer abi.RegMRResp  // of the kernel: its memory must not move
+	record *mrRecord      // in the device's index, or nil
 	pin    runtime.Pinner // keeps mem.slice where it is
 }
 
@@ -208,24 +209,25 @@ func (m *MR) register(p *PD, s *region) error {
 		m.removeParents()
 		return &FeatureError{Feature: "REG_MR with " + lacking, Driver: p.dev.driver.name()}
 	}
-	var c struct {
-		req  abi.RegMR
-		resp abi.RegMRResp
-	}
-	req, resp := &c.req, &c.resp
-	*req = abi.RegMR{
+	req := abi.RegMR{
 		Start:       s.start,
 		Length:      s.length,
 		HCAVA:       s.iova,
 		PDHandle:    p.handle,
 		AccessFlags: uint32(s.access),
 	}
-	if errno := p.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_REG_MR, bytesOf(req), bytesOf(resp), p.dev.driver.mrUdata()); errno != 0 {
+	var errno syscall.Errno
+	if u := p.dev.driver.mrUdata(); len(u.in)+len(u.out) > 0 {
+		errno = p.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_REG_MR, bytesOf(new(req)), bytesOf(&m.answer), u)
+	} else {
+		errno = p.dev.cmd.LegacyBrief(abi.IB_USER_VERBS_CMD_REG_MR, bytesOf(&req), bytesOf(&m.answer), false)
+	}
+	if errno != 0 {
 		m.removeParents()
 		return p.dev.regError("REG_MR", errno, s)
 	}
-	m.handle = resp.MRHandle
-	m.setRegion(s, resp.LKey, resp.RKey)
+	m.handle = m.answer.MRHandle
+	m.setRegion(s, m.answer.LKey, m.answer.RKey)
 	return nil
 }
 
@@ -261,14 +263,24 @@ func (m *MR) registerEx(p *PD, s *region, fd int) syscall.Errno {
 
 // setRegion records a successful registration.
 func (m *MR) setRegion(s *region, lkey, rkey uint32) {
-	m.removeRecord()
-	m.lkey, m.rkey, m.addr, m.length, m.mem = lkey, rkey, s.iova, s.length, *s
-	access := s.access
+	m.lkey, m.rkey, m.addr, m.length = lkey, rkey, s.iova, s.length
+	if s != &m.mem {
+		m.mem = *s
+	}
+	if m.dev.driver.capabilities().copiesMemory {
+		m.removeRecord()
+		m.record = m.newRecord()
+		m.dev.mrs.insert(m.record)
+	}
+}
+
+// newRecord returns a record of the registration.
+func (m *MR) newRecord() *mrRecord {
+	access := m.mem.access
 	if m.imported && access == 0 { // unknown, so nothing is blamed on it
 		access = accessMR
 	}
-	m.record = &mrRecord{lkey: lkey, mem: m.Bytes(), addr: s.iova, length: s.length, access: access, pd: m.pd.handle}
-	m.dev.mrs.insert(m.record)
+	return &mrRecord{lkey: m.lkey, mem: m.Bytes(), addr: m.addr, length: m.length, access: access, pd: m.pd.handle}
 }
 
 // removeRecord removes the record that setRegion has added.
@@ -361,8 +373,8 @@ func (m *MR) Close() error {
 			errno = m.dev.cmd.destroy(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY, abi.UVERBS_ATTR_DESTROY_MR_HANDLE, m.handle)
 		}
 		if absent(errno) {
-			req := &abi.DeregMR{MRHandle: m.handle}
-			errno = m.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_DEREG_MR, bytesOf(req), nil, udata{})
+			req := abi.DeregMR{MRHandle: m.handle}
+			errno = m.dev.cmd.LegacyBrief(abi.IB_USER_VERBS_CMD_DEREG_MR, bytesOf(&req), nil, m.closesFast())
 		}
 		if errno != 0 {
 			hint := ""
@@ -375,6 +387,13 @@ func (m *MR) Close() error {
 		m.releaseMemory(&m.mem)
 		return nil
 	}, nil)
+}
+
+// closesFast reports whether the kernel of a software device deregisters the region without a wait. It
+// waits while a WRITE of a peer to the region is incomplete, and a large region takes long.
+func (m *MR) closesFast() bool {
+	const most = 1 << 20 // bytes
+	return m.length <= most && m.mem.access&^(AccessLocalWrite|AccessRelaxedOrdering) == 0
 }
 
 // releaseMemory releases memory that the device no longer uses.

@@ -11,8 +11,8 @@ type mrRecord struct {
 	pd           uint32 // the kernel's handle, which a parent domain shares with its PD
 }
 
-// mrIndex finds the MRs of a device by lkey, for errors and for drivers that copy registered
-// memory. The zero value is empty. A lookup does not allocate.
+// mrIndex finds the MRs of a device by lkey, for drivers that copy registered memory. The zero value is
+// empty. A lookup does not allocate.
 type mrIndex struct {
 	mu     sync.RWMutex
 	byLKey map[uint32]*mrRecord // guarded by mu
@@ -42,6 +42,22 @@ func (m *mrIndex) get(lkey uint32) *mrRecord {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.byLKey[lkey]
+}
+
+// mrOf returns the MR with the given lkey, or nil. It is for errors: without an index it looks at every
+// object of the device.
+func (d *Device) mrOf(lkey uint32) *mrRecord {
+	if r := d.mrs.get(lkey); r != nil {
+		return r
+	}
+	d.tree.Lock()
+	defer d.tree.Unlock()
+	for o := d.newest; o != nil; o = o.older {
+		if m, ok := o.self.(*MR); ok && m.lkey == lkey {
+			return m.newRecord()
+		}
+	}
+	return nil
 }
 
 // find returns the MR with the given lkey and length bytes of its memory at addr. It reports false if

@@ -52,10 +52,12 @@ func (m *MR) rereg(o ReregOptions) error {
 		errno := m.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_REREG_MR, bytesOf(req), bytesOf(resp), udata{})
 		if errno == 0 {
 			m.removeParent(&was.object)
-			m.pd = pd
 			if o.Buffer != nil {
 				m.releaseMemory(&m.mem)
 			}
+			m.dev.tree.Lock() // mrOf may read them
+			defer m.dev.tree.Unlock()
+			m.pd = pd
 			m.setRegion(s, resp.LKey, resp.RKey)
 			return nil
 		}

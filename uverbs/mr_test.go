@@ -48,6 +48,24 @@ func request[T any](k *fakeKernel, verb string) T {
 	return req
 }
 
+// TestClosesFast: a region is deregistered without telling the scheduler only if the kernel need not wait
+// for a peer or page through much memory.
+func TestClosesFast(t *testing.T) {
+	for _, test := range []struct {
+		length uint64
+		access Access
+		want   bool
+	}{
+		{4096, 0, true}, {1 << 20, AccessLocalWrite | AccessRelaxedOrdering, true}, {1<<20 + 1, AccessLocalWrite, false},
+		{1, AccessLocalWrite | AccessRemoteWrite, false}, {1, AccessRemoteRead, false}, {1, AccessMWBind, false}, {1, AccessOnDemand, false},
+	} {
+		m := MR{length: test.length, mem: region{access: test.access}}
+		if got := m.closesFast(); got != test.want {
+			t.Errorf("%d bytes with access %s: %t, want %t", test.length, test.access, got, test.want)
+		}
+	}
+}
+
 func TestRegMRAt(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
 	pd, buf, page := memory(t, d)
@@ -199,7 +217,7 @@ func TestRereg(t *testing.T) {
 		if err := pd2.Close(); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "1 MR") {
 			t.Errorf("close the new PD: %v", err)
 		}
-		if len(pd.users) != 0 {
+		if pd.users.any() {
 			t.Errorf("the old PD is used by %v", pd.users)
 		}
 
@@ -211,7 +229,7 @@ func TestRereg(t *testing.T) {
 		if mr.Addr() != 0 || mr.Len() != 7 || addrOf(mr.Bytes()) != want.Start || mr.Access() != 5 {
 			t.Errorf("all: region is %+v", mr)
 		}
-		if _, kept := pinnedMRs.Load(mr); kept || buf.mrs != 1 || len(pd2.users) != 0 || pd.users.of("MR") != 1 {
+		if _, kept := pinnedMRs.Load(mr); kept || buf.mrs != 1 || pd2.users.any() || pd.users.of("MR") != 1 {
 			t.Errorf("the slice is kept: %t, the buffer is held %d times, the PDs are used by %v and %v", kept, buf.mrs, pd.users, pd2.users)
 		}
 
@@ -220,7 +238,7 @@ func TestRereg(t *testing.T) {
 			t.Errorf("other buffer: region is %+v, the buffers are held %d and %d times", mr, buf.mrs, buf2.mrs)
 		}
 		must(t, mr.Close())
-		if buf2.mrs != 0 || len(pd.users) != 0 {
+		if buf2.mrs != 0 || pd.users.any() {
 			t.Errorf("after Close the buffer is held %d times, the PD used by %v", buf2.mrs, pd.users)
 		}
 		r := legacy + " REREG_MR"
@@ -246,7 +264,7 @@ func TestReregRefused(t *testing.T) {
 	before := *mr.state()
 	same := func(name string) {
 		t.Helper()
-		if *mr.state() != before || buf.mrs != 1 || buf2.mrs != 0 || pd.users.of("MR") != 1 || len(pd2.users) != 0 || len(foreign.users) != 0 || len(mr.parents) != 1 {
+		if *mr.state() != before || buf.mrs != 1 || buf2.mrs != 0 || pd.users.of("MR") != 1 || pd2.users.any() || foreign.users.any() || len(mr.parents) != 1 {
 			t.Errorf("%s: region is %+v", name, mr)
 		}
 	}

@@ -126,6 +126,16 @@ func (o *object) addParents(dev *Device, kind, destroy string, parents ...*objec
 	return nil
 }
 
+// any reports whether there is a user.
+func (u users) any() bool {
+	for i := range u {
+		if u[i].n > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // ref adds a user of a kind. The caller holds dev.tree.
 func (o *object) ref(kind string) {
 	i := o.users.index(kind)
@@ -140,12 +150,7 @@ func (o *object) ref(kind string) {
 }
 
 // unref removes a user of a kind. The caller holds dev.tree.
-func (o *object) unref(kind string) {
-	i := o.users.index(kind)
-	if o.users[i].n--; o.users[i].n == 0 {
-		o.users = slices.Delete(o.users, i, i+1)
-	}
-}
+func (o *object) unref(kind string) { o.users[o.users.index(kind)].n-- }
 
 // addParent makes an open object a user of one more parent of the same device.
 func (o *object) addParent(p *object) error {
@@ -220,12 +225,15 @@ func (o *object) close(end, free func() error) error {
 func (o *object) shutDown() error {
 	o.dev.tree.Lock()
 	defer o.dev.tree.Unlock()
-	if len(o.users) == 0 {
+	if !o.users.any() {
 		o.noNewUsers = true
 		return nil
 	}
 	var who []string
 	for _, u := range o.users {
+		if u.n == 0 {
+			continue
+		}
 		who = append(who, fmt.Sprintf("%d %s", u.n, u.kind))
 	}
 	slices.Sort(who)

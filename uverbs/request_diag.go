@@ -63,7 +63,7 @@ func (q *QP) request(w *sentWR) *diag.Request {
 		}
 	case WRLocalInv:
 		if w.windowOnly {
-			r.Invalidated = &diag.Invalidate{Window: q.dev.diagWindow(*w.invalid), IsMR: q.dev.mrs.get(*w.invalid) != nil}
+			r.Invalidated = &diag.Invalidate{Window: q.dev.diagWindow(*w.invalid), IsMR: q.dev.mrOf(*w.invalid) != nil}
 		}
 	}
 	for _, e := range w.sges {
@@ -76,7 +76,7 @@ func (q *QP) request(w *sentWR) *diag.Request {
 
 // diagMR returns the facts about the MR with an lkey, or nil.
 func (d *Device) diagMR(lkey uint32) *diag.MR {
-	mr := d.mrs.get(lkey)
+	mr := d.mrOf(lkey)
 	if mr == nil {
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -98,7 +99,7 @@ func (c *Conn) Do(cmd *Command) syscall.Errno {
 func (c *Conn) Legacy(number uint32, in, out, drvIn, drvOut []byte) syscall.Errno {
 	var refused syscall.Errno // the answer to write()
 	if c.Writes(number) && len(drvIn)+len(drvOut) == 0 {
-		errno := c.legacyByWrite(number, in, out)
+		errno := c.legacyByWrite(number, in, out, number == abi.IB_USER_VERBS_CMD_MODIFY_QP)
 		if errno != syscall.EACCES && errno != syscall.EPERM {
 			return errno
 		}
@@ -117,6 +118,18 @@ func (c *Conn) Legacy(number uint32, in, out, drvIn, drvOut []byte) syscall.Errn
 	return writeErrno(c.do(cmd, true))
 }
 
+// LegacyBrief is Legacy for a command of [Conn.Writes] without driver's part. The meaning of brief is
+// that of [Command.Brief]. LegacyBrief does not retain in.
+func (c *Conn) LegacyBrief(number uint32, in, out []byte, brief bool) syscall.Errno {
+	if c.Writes(number) {
+		errno := c.legacyByWrite(number, in, out, brief)
+		if errno != syscall.EACCES && errno != syscall.EPERM {
+			return errno
+		}
+	}
+	return c.Legacy(number, slices.Clone(in), out, nil, nil)
+}
+
 // Writes reports whether [Conn.Legacy] issues a command with write() although the kernel may support the
 // ioctl: write() executes fewer instructions, 2,000 instead of 3,300 for MODIFY_QP on Linux 6.1. The ioctl
 // takes over if write() turns out not to be permitted.
@@ -128,7 +141,7 @@ func (c *Conn) Writes(number uint32) bool {
 // must not move, so it must not be on a stack.
 //
 // Preconditions: in has at most maxWritten-hdrSize bytes.
-func (c *Conn) legacyByWrite(number uint32, in, out []byte) syscall.Errno {
+func (c *Conn) legacyByWrite(number uint32, in, out []byte, brief bool) syscall.Errno {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if c.closed {
@@ -140,10 +153,10 @@ func (c *Conn) legacyByWrite(number uint32, in, out []byte) syscall.Errno {
 		resp = Addr(out)
 	}
 	n := putRequest(buf[:], number, in, len(out), resp)
-	errno := c.write.issueWrite(buf[:n], number == abi.IB_USER_VERBS_CMD_MODIFY_QP)
+	errno := c.write.issueWrite(buf[:n], brief)
 	runtime.KeepAlive(out)
 	if traceLevel() >= 1 {
-		trace(c.name, invokeWrite(number, in, out, nil, nil), true, errno)
+		trace(c.name, invokeWrite(number, slices.Clone(in), out, nil, nil), true, errno)
 	}
 	return errno
 }

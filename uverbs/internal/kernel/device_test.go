@@ -276,14 +276,20 @@ func TestWrites(t *testing.T) {
 		if len(want) > maxWritten {
 			t.Fatalf("command %d has %d bytes", l.Number, len(want))
 		}
-		if errno := c.Legacy(l.Number, l.In, l.Out, nil, nil); errno != 0 {
-			t.Fatal(errno)
+		for i, errno := range []syscall.Errno{c.Legacy(l.Number, l.In, l.Out, nil, nil), c.LegacyBrief(l.Number, l.In, l.Out, true), c.LegacyBrief(l.Number, l.In, l.Out, false)} {
+			b := make([]byte, len(want))
+			if _, err := io.ReadFull(r, b); err != nil || errno != 0 {
+				t.Fatalf("way %d: %v, %v", i, errno, err)
+			}
+			same(t, b, want)
 		}
-		b := make([]byte, len(want))
-		if _, err := io.ReadFull(r, b); err != nil {
-			t.Fatal(err)
-		}
-		same(t, b, want)
+	}
+	null := openFile(t, os.DevNull, PathAuto)
+	if n := testing.AllocsPerRun(100, func() {
+		dereg := abi.DeregMR{MRHandle: 8}
+		null.LegacyBrief(abi.IB_USER_VERBS_CMD_DEREG_MR, Bytes(&dereg), nil, true)
+	}); n != 0 {
+		t.Errorf("a command without an answer makes %v allocations, want 0", n)
 	}
 	if err := c.Close(); err != nil {
 		t.Error(err)
@@ -292,6 +298,9 @@ func TestWrites(t *testing.T) {
 		t.Errorf("after Close: %v", errno)
 	}
 
+	if errno := c.LegacyBrief(abi.IB_USER_VERBS_CMD_MODIFY_QP, Bytes(modify), nil, true); errno != ErrnoClosed {
+		t.Errorf("after Close, brief: %v", errno)
+	}
 	// A sealed file permits no write(), and knows no ioctl either.
 	fd, err := unix.MemfdCreate("uverbs0", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
