@@ -59,9 +59,9 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 	if err := c.addParents(d, "CompChannel", "DESTROY_COMP_CHANNEL", &d.object); err != nil {
 		return nil, err
 	}
-	req := &abi.CreateCompChannel{}
+	req := abi.CreateCompChannel{}
 	resp := &abi.CreateCompChannelResp{}
-	if errno := d.cmd.legacy(abi.IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL, bytesOf(req), bytesOf(resp), udata{}); errno != 0 {
+	if errno := d.cmd.LegacyBrief(abi.IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL, bytesOf(&req), bytesOf(resp), true); errno != 0 {
 		c.removeParents()
 		return nil, d.cmd.fail("CREATE_COMP_CHANNEL", errno, "")
 	}

@@ -83,6 +83,7 @@ func (c *commands) writes(verb string) bool {
 	name, _, _ := strings.Cut(verb, " ")
 	number, ok := map[string]uint32{
 		"MODIFY_QP": abi.IB_USER_VERBS_CMD_MODIFY_QP, "REG_MR": abi.IB_USER_VERBS_CMD_REG_MR, "DEREG_MR": abi.IB_USER_VERBS_CMD_DEREG_MR,
+		"CREATE_COMP_CHANNEL": abi.IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL,
 	}[name]
 	return ok && c.Writes(number)
 }

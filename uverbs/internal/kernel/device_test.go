@@ -254,7 +254,8 @@ func TestTrace(t *testing.T) {
 func TestWrites(t *testing.T) {
 	for number, want := range map[uint32]bool{
 		abi.IB_USER_VERBS_CMD_MODIFY_QP: true, abi.IB_USER_VERBS_CMD_REG_MR: true, abi.IB_USER_VERBS_CMD_DEREG_MR: true,
-		abi.IB_USER_VERBS_CMD_DEALLOC_PD: false, abi.IB_USER_VERBS_CMD_FLAG_EXTENDED | abi.IB_USER_VERBS_EX_CMD_MODIFY_QP: false,
+		abi.IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL: true,
+		abi.IB_USER_VERBS_CMD_DEALLOC_PD:          false, abi.IB_USER_VERBS_CMD_FLAG_EXTENDED | abi.IB_USER_VERBS_EX_CMD_MODIFY_QP: false,
 	} {
 		for path := range PathWrite + 1 {
 			if c, _ := openPipe(t, path); c.Writes(number) != (want && path == PathAuto) {
@@ -297,10 +298,10 @@ func TestWrites(t *testing.T) {
 	if errno := c.Legacy(abi.IB_USER_VERBS_CMD_MODIFY_QP, Bytes(modify), nil, nil, nil); errno != ErrnoClosed {
 		t.Errorf("after Close: %v", errno)
 	}
-
 	if errno := c.LegacyBrief(abi.IB_USER_VERBS_CMD_MODIFY_QP, Bytes(modify), nil, true); errno != ErrnoClosed {
 		t.Errorf("after Close, brief: %v", errno)
 	}
+
 	// A sealed file permits no write(), and knows no ioctl either.
 	fd, err := unix.MemfdCreate("uverbs0", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
