@@ -221,11 +221,13 @@ func (c *CQ) createLegacy(o CQOptions, u udata) syscall.Errno {
 	return errno
 }
 
-// notifyCommand prepares REQ_NOTIFY_CQ.
-func (c *CQ) notifyCommand(solicited uint32) *fastCommand {
-	req := &abi.ReqNotifyCQ{CQHandle: c.handle, SolicitedOnly: solicited}
-	f := new(fastCommand)
-	f.Init(c.dev.cmd.Conn, abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ, bytesOf(req), 0)
+// notifyCommands prepares REQ_NOTIFY_CQ for any completion, and for solicited ones.
+func (c *CQ) notifyCommands() *[2]fastCommand {
+	f := new([2]fastCommand)
+	for i := range f {
+		req := abi.ReqNotifyCQ{CQHandle: c.handle, SolicitedOnly: uint32(i)}
+		f[i].Init(c.dev.cmd.Conn, abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ, bytesOf(&req), 0)
+	}
 	return f
 }
 

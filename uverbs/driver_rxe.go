@@ -30,8 +30,8 @@ type (
 		ids idIndexes
 	}
 	rxeCQ struct {
-		ring        *rxe.CompQueue
-		arm, armSol *fastCommand // REQ_NOTIFY_CQ for any completion, and for solicited ones
+		ring *rxe.CompQueue
+		arm  *[2]fastCommand // REQ_NOTIFY_CQ for any completion, and for solicited ones; nil without a channel
 	}
 	rxeSRQ struct {
 		rq  *rxe.RecvQueue
@@ -98,8 +98,9 @@ func (rxeDriver) mapCQ(c *CQ, u udata) error {
 	if c.rxe.ring, err = rxe.NewCompQueue(c.region.Bytes(), c.cqe); err != nil {
 		return err
 	}
-	c.rxe.arm = c.notifyCommand(0)
-	c.rxe.armSol = c.notifyCommand(1)
+	if c.ch != nil {
+		c.rxe.arm = c.notifyCommands()
+	}
 	return nil
 }
 

@@ -81,9 +81,9 @@ func (c *CQ) idle(err error) error {
 
 // armRxe arms the CQ.
 func (c *CQ) armRxe(solicited bool) error {
-	cmd := c.rxe.arm
+	cmd := &c.rxe.arm[0]
 	if solicited {
-		cmd = c.rxe.armSol
+		cmd = &c.rxe.arm[1]
 	}
 	if errno := cmd.Issue(false); errno != 0 {
 		return c.dev.cmd.fail("REQ_NOTIFY_CQ", errno, "")

@@ -364,7 +364,7 @@ func TestGoldenRC(t *testing.T) {
 		value(g.dev.QueryPort(1))(g)
 		must(g, qp.Modify(QPAttr{State: QPInit, Port: 1}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess))
 		g.connect(qp, 0)
-		fast := []*fastCommand{g.cq.rxe.arm, &qp.doorbell}
+		fast := []*fastCommand{&g.cq.rxe.arm[0], &qp.doorbell}
 		must(g, qp.Close())
 		return fast
 	}, "CREATE_COMP_CHANNEL", "CREATE_QP", "MODIFY_QP", "QUERY_PORT", "REQ_NOTIFY_CQ", "POST_SEND", "DESTROY_QP")
