@@ -18,8 +18,9 @@ import (
 //   - The wait before it was shorter than [CompChannel.SetBusyWait] says.
 //   - A series of busy waits lasts no longer than that time. Then one wait parks, which lets the
 //     scheduler run timers, the network and other goroutines.
-//   - One processor is left to other goroutines, if there are several, and no other goroutine is
-//     parked in a Wait: its event could be one that this one waits for.
+//   - One processor is left to other goroutines, if there are several. No busy wait begins while
+//     another goroutine is parked in a Wait that may end soon, since a parked wait of another channel
+//     has just ended: what that goroutine does could be what this one waits for.
 //   - At the beginning of a series, a goroutine is started, which makes another thread look for work.
 //     The thread of the busy wait may have been the one that polled the network and timers, in which
 //     case nobody else would do so.
@@ -64,6 +65,45 @@ var busySlots [64]busySlot
 // parkedWaits is the number of goroutines that are parked in [CompChannel.Wait].
 var parkedWaits atomic.Int32
 
+// endedWaits has the last parked waits that have ended, of two different channels, the later one first.
+var endedWaits struct {
+	mu   sync.Mutex
+	last [2]endedWait // guarded by mu
+}
+
+// endedWait is a parked wait that has ended.
+type endedWait struct {
+	number int64         // of the channel; 0 means that there is none
+	at     time.Duration // when it has ended, since started
+}
+
+// parkedWaitEnded records that a parked wait of the channel ends.
+func (c *CompChannel) parkedWaitEnded(at time.Duration) {
+	e := &endedWaits
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.last[0].number != c.number {
+		e.last[1] = e.last[0]
+	}
+	e.last[0] = endedWait{c.number, at}
+}
+
+// othersWait reports whether another goroutine is parked in a Wait, and a parked wait of another channel
+// has ended within the last d. A goroutine that waits for a long time does not matter.
+func (c *CompChannel) othersWait(d time.Duration) bool {
+	if parkedWaits.Load() == 0 {
+		return false
+	}
+	e := &endedWaits
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	w := e.last[0]
+	if w.number == c.number {
+		w = e.last[1]
+	}
+	return w.number != 0 && time.Since(started)-w.at < d
+}
+
 // busyWait waits for an event in the kernel for up to d. It returns the size of the event that it
 // has read, or the CQ of an event that it has not read, or neither if the wait must go on in the
 // netpoller. Then vain reports whether it has lasted for all of d.
@@ -90,7 +130,7 @@ func (c *CompChannel) busyWait(d time.Duration) (n int, cq *CQ, vain bool) {
 // busySlot returns a slot whose mutex is held, or nil if there is none or its clock fails. The slot
 // has a series of d or less; begins reports whether the series has just begun.
 func (c *CompChannel) busySlot(d time.Duration) (s *busySlot, begins bool) {
-	if parkedWaits.Load() > 0 {
+	if c.othersWait(d) {
 		return nil, false
 	}
 	if s = c.slot; s == nil || !s.mu.TryLock() {
@@ -141,8 +181,12 @@ func freeBusySlot() *busySlot {
 	return nil
 }
 
-// openChannels is the number of completion channels that may have busy waits.
-var openChannels atomic.Int32
+// openChannels is the number of completion channels that may have busy waits, and lastChannel the number
+// of the last one that was opened.
+var (
+	openChannels atomic.Int32
+	lastChannel  atomic.Int64
+)
 
 // channelClosed releases the clocks if no channel needs them.
 func channelClosed() {

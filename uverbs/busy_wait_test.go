@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // newBusyChannel returns a channel whose next wait is a busy wait of up to d, and the slot that it
@@ -20,7 +22,8 @@ import (
 func newBusyChannel(t *testing.T, d time.Duration) (*testChannel, *busySlot) {
 	t.Helper()
 	c := newTestChannel(t, d)
-	for range 100 { // on a slow machine the time may be over before the wait begins
+	endedWaits.last = [2]endedWait{} // of other tests
+	for range 100 {                  // on a slow machine the time may be over before the wait begins
 		c.known, c.often = d, true
 		crowdedUntil.Store(0)
 		c.raise(t, 1)
@@ -155,20 +158,28 @@ func TestBusyWaitSeriesShared(t *testing.T) {
 	}
 }
 
-// TestBusyWaitSlots: one processor is left to other goroutines. If there is only one, a busy wait needs
-// that nobody else waits.
+// TestBusyWaitSlots: one processor is left to other goroutines. No busy wait begins while others wait
+// that have just had events; those that wait for a long time do not matter.
 func TestBusyWaitSlots(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	const d = 100 * time.Millisecond
+	active := newTestChannel(t, d)
 	for _, test := range []struct {
 		procs  int
 		parked int32
+		ended  time.Duration // how long ago a wait of active has ended
 		want   int
-	}{{1, 0, 1}, {1, 1, 0}, {2, 0, 1}, {3, 0, 2}, {3, 7, 0}, {len(busySlots) + 9, 0, len(busySlots)}} {
+	}{
+		{1, 0, 0, 1}, {1, 1, 0, 0}, {1, 1, d, 1}, {2, 0, 0, 1}, {3, 0, 0, 2}, {3, 7, 0, 0}, {3, 7, 2 * d, 2},
+		{len(busySlots) + 9, 0, 0, len(busySlots)},
+	} {
 		runtime.GOMAXPROCS(test.procs)
 		parkedWaits.Add(test.parked)
 		var slots []*busySlot
 		for range len(busySlots) + 2 {
-			if s, _ := newTestChannel(t, time.Millisecond).busySlot(time.Millisecond); s != nil {
+			endedWaits.last = [2]endedWait{}
+			active.parkedWaitEnded(time.Since(started) - test.ended)
+			if s, _ := newTestChannel(t, d).busySlot(d); s != nil {
 				slots = append(slots, s)
 			}
 		}
@@ -177,9 +188,43 @@ func TestBusyWaitSlots(t *testing.T) {
 		}
 		parkedWaits.Add(-test.parked)
 		if got := len(slots); got != test.want {
-			t.Errorf("GOMAXPROCS=%d with %d parked: %d busy waits at a time, want %d", test.procs, test.parked, got, test.want)
+			t.Errorf("GOMAXPROCS=%d with %d parked, an event of one %s ago: %d busy waits at a time, want %d", test.procs, test.parked, test.ended, got, test.want)
 		}
 	}
+}
+
+// TestBusyWaitOthers: an event of a channel does not keep the channel itself from a busy wait, but others,
+// also if the channel has had more events since.
+func TestBusyWaitOthers(t *testing.T) {
+	defer parkedWaits.Add(-1)
+	parkedWaits.Add(1)
+	a, b := newTestChannel(t, 0), newTestChannel(t, 0)
+	endedWaits.last = [2]endedWait{}
+	check := func(when string, wantA, wantB bool) {
+		t.Helper()
+		if gotA, gotB := a.othersWait(time.Hour), b.othersWait(time.Hour); gotA != wantA || gotB != wantB {
+			t.Errorf("%s: others wait for a: %t, for b: %t; want %t, %t", when, gotA, gotB, wantA, wantB)
+		}
+	}
+	check("no event", false, false)
+	a.parkedWaitEnded(time.Since(started))
+	a.parkedWaitEnded(time.Since(started))
+	check("two events of a", false, true)
+	b.parkedWaitEnded(time.Since(started) - 2*time.Hour)
+	check("an old event of b", false, true)
+	b.parkedWaitEnded(time.Since(started))
+	b.parkedWaitEnded(time.Since(started))
+	check("events of both", true, true)
+}
+
+// TestBusyWaitBesideIdle: a goroutine that waits for a long time leaves busy waits to others.
+func TestBusyWaitBesideIdle(t *testing.T) {
+	idle := newTestChannel(t, defaultBusyWait)
+	got := idle.wait(t.Context())
+	untilParked()
+	newBusyChannel(t, maxBusyWait) // fails if no wait is a busy wait
+	idle.raise(t, 1)
+	must(t, <-got)
 }
 
 // TestBusyWaitCrowded: if no other processor of GOMAXPROCS is free, a series ends after trialTime, and
@@ -355,6 +400,13 @@ func TestIdleWaitsPark(t *testing.T) {
 	}
 	for parkedWaits.Load() < goroutines {
 		time.Sleep(time.Millisecond)
+	}
+	var before, after unix.Rusage
+	must(t, unix.Getrusage(unix.RUSAGE_SELF, &before))
+	time.Sleep(500 * time.Millisecond)
+	must(t, unix.Getrusage(unix.RUSAGE_SELF, &after))
+	if n := after.Nvcsw - before.Nvcsw; n > goroutines/2 { // some are of the runtime
+		t.Errorf("the threads of the program have slept %d times while all goroutines wait", n)
 	}
 	for i, c := range channels {
 		c.raise(t, 1)

@@ -38,10 +38,11 @@ type CompChannel struct {
 	now   func(fd uintptr)      // readNow, stored for the same reason; nil until it is needed
 
 	// For busy waits, see busy_wait.go.
-	known time.Duration // the busyTime of the last Wait
-	often bool          // the last wait was shorter than busyTime
-	over  bool          // a series of busy waits is over, so it is time to park
-	slot  *busySlot     // of the last busy wait, or nil
+	number int64         // of the channel in this process, from 1
+	known  time.Duration // the busyTime of the last Wait
+	often  bool          // the last wait was shorter than busyTime
+	over   bool          // a series of busy waits is over, so it is time to park
+	slot   *busySlot     // of the last busy wait, or nil
 
 	// While the channel has one CQ, every event is for that CQ. A busy wait then returns the CQ
 	// without reading the event, and the next call of Wait reads it. This moves a system call
@@ -90,6 +91,7 @@ func (c *CompChannel) open(f *os.File) (err error) {
 	}
 	c.try = c.tryRead
 	openChannels.Add(1)
+	c.number = lastChannel.Add(1)
 	if !c.dev.info.InProcess {
 		c.known = defaultBusyWait
 		if runtime.GOMAXPROCS(0) == 1 {
@@ -164,7 +166,8 @@ func notPollable(err error) bool {
 //   - after d without a parked wait, Wait parks in the netpoller;
 //   - at most GOMAXPROCS-1 goroutines of the process are in a busy wait at a time, or one if
 //     GOMAXPROCS is 1;
-//   - no busy wait begins while another goroutine is parked in a Wait;
+//   - no busy wait begins while another goroutine is parked in a Wait, if a parked wait on another
+//     channel has ended within the last d;
 //   - if the other processors of GOMAXPROCS turn out to be busy, which takes 1 ms, Wait parks; after
 //     the second time in a row there are no busy waits for 100 ms.
 //
@@ -252,11 +255,13 @@ func (c *CompChannel) park(d time.Duration, vain bool) (int, error) {
 			runtime.Gosched()
 		}
 	}
-	begin := time.Now()
+	begin := time.Since(started)
 	parkedWaits.Add(1)
 	n, err := c.readParked()
 	parkedWaits.Add(-1)
-	c.often = !vain && time.Since(begin) < d
+	end := time.Since(started)
+	c.parkedWaitEnded(end)
+	c.often = !vain && end-begin < d
 	return n, err
 }
 
