@@ -81,7 +81,7 @@ type CounterGroups uint32
 // The properties, which can be combined.
 const (
 	GroupByQPType CounterGroups = abi.RDMA_COUNTER_MASK_QP_TYPE // type of the QP
-	GroupByPID    CounterGroups = abi.RDMA_COUNTER_MASK_PID     // process
+	GroupByPID    CounterGroups = abi.RDMA_COUNTER_MASK_PID     // process; Linux compares the threads that created the QPs
 )
 
 // CounterSetting says how the QPs of a port get counters of their own. It is a plain value.

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"maps"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -206,6 +207,8 @@ func TestQPCountersAuto(t *testing.T) {
 	dev := tracked(t)
 	first, peer := pair(t, uverbs.QPOptions{})
 	needsQPCounters(t, dev, first)
+	runtime.LockOSThread() // the kernel compares threads, not processes
+	defer runtime.UnlockOSThread()
 	groups := netlinkrdma.GroupByQPType | netlinkrdma.GroupByPID
 	must(t, netlinkrdma.SetAutoQPCounters(dev, 1, groups))
 	if set, err := netlinkrdma.QPCounterSetting(dev, 1); err != nil || set.Mode != netlinkrdma.CounterModeAuto || set.Groups != groups {
