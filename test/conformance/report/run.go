@@ -164,8 +164,8 @@ func (r *runner) start(args, env []string) (*process, error) {
 var errStuck = errors.New("a test hangs in the kernel, and its process cannot be killed")
 
 // follow passes on the lines of a process until it ends, is interrupted, or does nothing for too long. It
-// returns how the process ended, and why it was stopped or "".
-func (r *runner) follow(ctx context.Context, p *process, take func(line)) (err error, stopped string) {
+// returns why the process was stopped or "", and how it ended.
+func (r *runner) follow(ctx context.Context, p *process, take func(line)) (stopped string, err error) {
 	idle := time.NewTimer(r.timeout)
 	defer idle.Stop()
 	interrupt, kill := ctx.Done(), (<-chan time.Time)(nil)
@@ -175,7 +175,7 @@ func (r *runner) follow(ctx context.Context, p *process, take func(line)) (err e
 		select {
 		case l, ok := <-p.lines:
 			if !ok {
-				return <-p.ended, stopped
+				return stopped, <-p.ended
 			}
 			idle.Reset(r.timeout)
 			take(l)
@@ -190,7 +190,7 @@ func (r *runner) follow(ctx context.Context, p *process, take func(line)) (err e
 		case <-kill:
 			if killed {
 				take(line{kernelStacks(p.cmd.Process.Pid), true})
-				return errStuck, stopped
+				return stopped, errStuck
 			}
 			killed, kill = true, time.After(endDelay)
 			signal(syscall.SIGKILL)
@@ -220,7 +220,7 @@ func (r *runner) names(ctx context.Context) (all, matching []string, err error) 
 	if err != nil {
 		return nil, nil, fmt.Errorf("-run: %w", err)
 	}
-	err, stopped := r.follow(ctx, p, func(l line) {
+	stopped, err := r.follow(ctx, p, func(l line) {
 		name := strings.TrimSpace(l.text)
 		switch {
 		case l.isErr:
@@ -292,7 +292,7 @@ func (r *runner) some(ctx context.Context) (more bool) {
 		}
 	}
 	before, stale := len(r.done), false
-	err, stopped := r.follow(ctx, p, func(l line) {
+	stopped, err := r.follow(ctx, p, func(l line) {
 		text, isStale := strings.CutPrefix(l.text, testenv.StaleMark)
 		switch {
 		case isStale:
@@ -444,7 +444,7 @@ func (r *runner) trace(ctx context.Context, res *Result) {
 		}
 	}
 	res.Alone = "did not end"
-	err, stopped := r.follow(ctx, p, func(l line) {
+	stopped, err := r.follow(ctx, p, func(l line) {
 		command, ok := strings.CutPrefix(l.text, "uverbs: ") // package testing sends standard error to the output
 		if !ok {
 			c.Line(l.text)
