@@ -125,8 +125,9 @@ func newStatSetters() []*command.Command {
 		Use:   "auto [flags] DEV/PORT type|pid|type,pid|off",
 		Short: "Give new QPs a counter by their type or process",
 		Long: rights + `
-QPs for which the named properties are equal share a counter. "off" ends it for
-new QPs. It is refused while counters are bound to single QPs.`,
+QPs for which the named properties are equal share a counter. For pid the kernel
+compares the threads that created the QPs. "off" ends it for new QPs. It is refused
+while counters are bound to single QPs.`,
 		Example: `  verbs stat auto mlx5_0/1 type,pid
   verbs stat auto mlx5_0/1 off`,
 		Args: exactly(2),
