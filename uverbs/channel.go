@@ -119,7 +119,7 @@ func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 		return nil, fmt.Errorf("uverbs: wait for completion: %w", err)
 	}
 	if !c.waiting.CompareAndSwap(false, true) {
-		return nil, fmt.Errorf("uverbs: wait for completion: another goroutine waits on the channel: %w", syscall.EBUSY)
+		return nil, c.errBusy()
 	}
 	defer c.waiting.Store(false)
 	c.watch.follow(ctx, c.f)
@@ -132,6 +132,11 @@ func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 			return cq, nil
 		}
 	}
+}
+
+// errBusy returns the error of a second Wait.
+func (c *CompChannel) errBusy() error {
+	return fmt.Errorf("uverbs: wait for completion: another goroutine waits on the channel: %w", syscall.EBUSY)
 }
 
 // waitErr converts the error of a read of an event.

@@ -14,6 +14,9 @@ import "context"
 // [CompChannel.Shutdown], and with EBUSY if another goroutine waits on the channel. Closing a CQ with
 // CQOptions.Channel does not wake it.
 func (c *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
+	if c.ch != nil && c.ch.waiting.Load() { // the other goroutine is the one that polls
+		return 0, c.ch.errBusy()
+	}
 	for {
 		n, err := c.Poll(wcs)
 		switch {
