@@ -103,7 +103,7 @@ func (p *hostilePeer) act(act, kind byte, size int) (good bool, err error) {
 		p.dirty = true
 		return false, p.deliver(uint32(kind)<<24|uint32(size), uint32(size))
 	case 3: // credits, forged or not
-		return uint16(size)-s.sent <= peerCredits && !s.iwarp, p.deliver(message(opCredits, uint32(size)), 0)
+		return !p.forged && uint16(size)-s.sent <= peerCredits && !s.iwarp, p.deliver(message(opCredits, uint32(size)), 0)
 	case 4: // a buffer as the protocol wants it, if there is an entry for it
 		return p.announce(p.entry, segment{uint64(kind)<<32 + 1<<40, uint32(kind), uint32(size)}, s.sent+peerCredits)
 	case 5: // a forged one
@@ -272,6 +272,7 @@ func FuzzHostilePeer(f *testing.F) {
 		f.Add(mode, []byte{12, 0, 0, 0, 0, 5, 4, 0, 0, 5, 4, 0, 10, 0, 8, 0, 0, 5, 0, 100, 12, 0, 0, 0})
 		f.Add(mode, []byte{11, 0, 7, 208, 5, 1, 0, 9, 11, 0, 0, 12})
 		f.Add(mode, []byte{1, 128, 0, 9})
+		f.Add(mode, []byte{4, 1, 0, 0, 11, 0, 0xff, 0xff, 3, 0, 0, 10}) // a forged buffer is found later
 		f.Add(mode, []byte{4, 1, 0, 9, 4, 1, 0, 9, 4, 1, 0, 9})
 		f.Add(mode, []byte{13, 4, 0, 9, 14, 0, 0, 66, 13, 5, 0, 9, 14, 0, 0, 163, 13, 2, 0, 1})
 		f.Add(mode, []byte{8, 2, 0, 0, 0, 1, 0, 1})
