@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -323,6 +324,32 @@ func TestEventLoopLastRequest(t *testing.T) {
 	}
 	if _, err := c.NewID(TCP); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("the channel is not closed: %v", err)
+	}
+}
+
+// TestEventLoopNoHandler: a request for a listener that is no longer registered is closed, and an ID that has another
+// event is not.
+func TestEventLoopNoHandler(t *testing.T) {
+	c, k := newFake(t)
+	l := &eventLoop{channel: c, ids: map[*ID]*inbound{}}
+	id := value(c.NewID(TCP))(t)
+	l.pass(&Event{Type: EventDisconnected, ID: id})
+	if len(k.gone) != 0 {
+		t.Errorf("IDs %d are destroyed by an event", k.gone)
+	}
+	l.pass(c.newEvent(eventResp(id.uid, 77, EventConnectRequest, 0)))
+	if !slices.Equal(k.gone, []uint32{77}) {
+		t.Errorf("IDs %d are destroyed, want that of the request, 77", k.gone)
+	}
+}
+
+// TestClosedFile: no command is given on a file that is closed, whose descriptor may be that of another file.
+func TestClosedFile(t *testing.T) {
+	c, k := newFake(t)
+	must(t, c.Close())
+	errno := command(c.file, abi.RDMA_USER_CM_CMD_LISTEN, &abi.Listen{})
+	if errno != errClosedFile || k.given[abi.RDMA_USER_CM_CMD_LISTEN] != 0 {
+		t.Errorf("error %v, %d commands", errno, k.given[abi.RDMA_USER_CM_CMD_LISTEN])
 	}
 }
 

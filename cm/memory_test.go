@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -158,6 +159,33 @@ func TestSendMemory(t *testing.T) {
 	must(t, client.Close())
 	if n := before - used(); n != freed {
 		t.Errorf("closing gives %d bytes back, want %d", n, freed)
+	}
+}
+
+// TestRegionSizes: a region has the least size at first, then a quarter of what is in use, and more if one
+// connection needs more.
+func TestRegionSizes(t *testing.T) {
+	testenv.Guest(t)
+	pd, _ := openPD(t)
+	const page, least = 4096, 8 * 4096
+	p := &pool{pd: pd, least: least}
+	defer p.close()
+	var want []int
+	for _, step := range []struct{ pages, region int }{
+		{8, least}, {8, least}, {32, 32 * page}, {1, 12 * page}, {11, 0}, {1, 15 * page},
+	} {
+		m := value(p.alloc(step.pages, page))(t)
+		defer m.release()
+		if step.region != 0 {
+			want = append(want, step.region)
+		}
+	}
+	var got []int
+	for _, r := range p.regions {
+		got = append(got, len(r.bytes))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("regions of %d bytes, want %d", got, want)
 	}
 }
 

@@ -447,3 +447,20 @@ func fieldOf(err error) string {
 	}
 	return fmt.Sprint(err)
 }
+
+// TestDCOrder: the connections of a target are ended in the order in which they began, also when their
+// numbers have begun again at 0.
+func TestDCOrder(t *testing.T) {
+	target := &dct{conns: map[initiator]*dcResponder{}}
+	want := []uint32{0xfffffffd, 0xfffffffe, 0xffffffff, 0, 1, 2}
+	for i, at := range []int{3, 0, 5, 2, 4, 1} {
+		target.conns[initiator{qpn: uint32(i)}] = &dcResponder{conn: want[at]}
+	}
+	var got []uint32
+	for _, c := range target.sorted() {
+		got = append(got, c.conn)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%#x, want %#x", got, want)
+	}
+}
