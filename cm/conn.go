@@ -183,7 +183,7 @@ func (c *Conn) make() (err error) {
 	if c.completions, err = c.dev.cqs.get(c.entries()); err != nil {
 		return err
 	}
-	c.qp, err = id.createQP(c.pd, uverbs.QPOptions{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: c.sends(), MaxRecvWR: c.recvs()})
+	c.qp, err = id.createQP(c.pd, c.addrs.Port, uverbs.QPOptions{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: c.sends(), MaxRecvWR: c.recvs()})
 	if err != nil {
 		return err
 	}

@@ -114,15 +114,15 @@ func (id *ID) CreateQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
 	if err := id.checkDevice(op, pd); err != nil {
 		return nil, err
 	}
-	return id.createQP(pd, o)
+	return id.createQP(pd, 0, o)
 }
 
 // onIWARP reports whether d is an iWARP device. There the kernel moves a QP when it is connected,
 // and no command does.
 func onIWARP(d *uverbs.Device) bool { return d.Info().IWARP() }
 
-// createQP is CreateQP for a PD that was checked.
-func (id *ID) createQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
+// createQP is CreateQP for a PD that was checked. The port is that of the ID, 0 if the caller does not know it.
+func (id *ID) createQP(pd *uverbs.PD, port uint8, o uverbs.QPOptions) (*uverbs.QP, error) {
 	const op = "create QP"
 	id.queues.mu.Lock()
 	defer id.queues.mu.Unlock()
@@ -140,12 +140,15 @@ func (id *ID) createQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
 		return nil, err
 	}
 	id.queues.device = pd.Device().Info().Index
-	if onIWARP(pd.Device()) {
+	switch {
+	case onIWARP(pd.Device()):
 		err = qp.Init()
-	} else {
-		for state := uverbs.QPInit; err == nil && (state == uverbs.QPInit || id.datagrams() && state <= uverbs.QPRTS); state++ {
+	case id.datagrams():
+		for state := uverbs.QPInit; err == nil && state <= uverbs.QPRTS; state++ {
 			err = id.modifyTo(qp, state, nil)
 		}
+	default:
+		err = id.modifyToInit(qp, port)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("cm: %s: %w", op, err), qp.Close())
@@ -185,6 +188,52 @@ func (id *ID) modifyTo(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error 
 		}
 	}
 	return qp.Modify(attr, mask)
+}
+
+// modifyToInit moves the QP of a connection to INIT, without access rights, which it gets in RTR. On Ethernet all
+// connections of a port have the same attributes, so that the kernel is asked once. The port is 0 if the caller
+// does not know it.
+func (id *ID) modifyToInit(qp *uverbs.QP, port uint8) error {
+	key := initKey{id.queues.device, port}
+	initCache.mu.Lock()
+	known, asked := initCache.known[key]
+	initCache.mu.Unlock()
+	if known != nil {
+		return qp.Modify(*known, initMask)
+	}
+	attr, mask, err := id.QPAttr(uverbs.QPInit)
+	if err != nil {
+		return err
+	}
+	attr.Access = 0
+	if !asked && port != 0 {
+		p, err := qp.Device().QueryPort(port)
+		if err != nil {
+			return err
+		}
+		if p.LinkLayer == uverbs.LinkLayerEthernet && mask == initMask {
+			known = &attr
+		}
+		initCache.mu.Lock()
+		initCache.known[key] = known
+		initCache.mu.Unlock()
+	}
+	return qp.Modify(attr, mask)
+}
+
+// initMask are the attributes with which a QP of a connection becomes INIT.
+const initMask = uverbs.AttrState | uverbs.AttrPKeyIndex | uverbs.AttrPort | uverbs.AttrAccess
+
+// initCache has the attributes for INIT of the QPs of connections, by device and port. They are nil where they
+// differ.
+var initCache = struct {
+	mu    sync.Mutex
+	known map[initKey]*uverbs.QPAttr // guarded by mu
+}{known: map[initKey]*uverbs.QPAttr{}}
+
+type initKey struct {
+	device uint32
+	port   uint8
 }
 
 // accessCache has the access rights that the kernel gives to peers. They depend only on the device
