@@ -29,7 +29,7 @@ func eachSendRig(t *testing.T, test func(t *testing.T, fresh func() *sendRig)) {
 		},
 		"mlx5": func(t *testing.T) *sendRig {
 			c := newMlx5Card(t, true, false, 64)
-			x := c.qp.mlx5
+			x := &c.qp.mlx5
 			ring := c.qp.sqRegion.Bytes()[x.recv.Bytes():][:x.send.Bytes()]
 			return &sendRig{c.qp, ring, c.qp.Caps().MaxSendWR, func() uint32 {
 				var n uint32

@@ -179,7 +179,7 @@ func (q *QP) readyDCT(port uint8, attr PortAttr, mtu MTU) error {
 	q.modified(&init, initMask, QPReset, QPInit)
 	rtr := QPAttr{State: QPRTR, PathMTU: mtu, MinRNRTimer: orDefault(q.path.MinRNRTimer, 12), AH: ah}
 	const rtrMask = AttrState | AttrAV | AttrPathMTU | AttrMinRNRTimer
-	u := q.dev.driver.dctUdata()
+	u := q.dev.driver.dctUdata(q)
 	if errno := q.issueModify(&rtr, rtrMask, u); errno != 0 {
 		return about(q.dev.cmd.fail("MODIFY_QP INIT to RTR", errno, routeHint(q.dev, errno, ah)), q.label(), rtr.given(rtrMask))
 	}

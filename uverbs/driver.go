@@ -87,9 +87,17 @@ type driver interface {
 	// it ready, and dctReady takes its number from that. dciStreams returns the largest values of
 	// DCIStreams; 0 means no streams.
 	prepareDCT(*QP, *qpSpec) (udata, error)
-	dctUdata() udata
+	dctUdata(*QP) udata
 	dctReady(*QP, udata) error
 	dciStreams(*Device) (concurrent, errored uint8, err error)
+
+	// ece and setECE return and set the options for enhanced connection establishment of a QP, if the
+	// device has them. modifyUdata returns the driver's part of MODIFY_QP, which passes options that
+	// were set, and modifyAnswer reads the kernel's response to it.
+	ece(*QP) (ECE, error)
+	setECE(*QP, ECE) error
+	modifyUdata(*QP) udata
+	modifyAnswer(*QP, udata) error
 
 	// qpModified is called when a QP has changed its state.
 	qpModified(q *QP, from, to QPState)
@@ -184,9 +192,13 @@ func (baseDriver) mrUdata() udata                           { return udata{} }
 func (baseDriver) ahUdata() udata                           { return udata{} }
 func (baseDriver) countUdata(*Device) (udata, error)        { return udata{}, nil }
 func (baseDriver) prepareDCT(*QP, *qpSpec) (udata, error)   { return udata{}, errKind }
-func (baseDriver) dctUdata() udata                          { return udata{} }
+func (baseDriver) dctUdata(*QP) udata                       { return udata{} }
 func (baseDriver) dctReady(*QP, udata) error                { return errKind }
 func (baseDriver) dciStreams(*Device) (uint8, uint8, error) { return 0, 0, nil }
+func (baseDriver) modifyUdata(*QP) udata                    { return udata{} }
+func (baseDriver) modifyAnswer(*QP, udata) error            { return nil }
+func (baseDriver) ece(q *QP) (ECE, error)                   { return ECE{}, noECE(q, nil) }
+func (baseDriver) setECE(q *QP, _ ECE) error                { return noECE(q, nil) }
 func (baseDriver) qpModified(*QP, QPState, QPState)         {}
 func (baseDriver) queriedQP(*QP, *QPAttr)                   {}
 func (baseDriver) queriedSRQ(*SRQ, *SRQAttr)                {}

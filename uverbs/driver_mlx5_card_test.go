@@ -27,12 +27,18 @@ type card struct {
 	pi  uint32 // next completion to write
 	n   int    // of the CQ
 
-	kernel.Device                      // nil
-	answer        func() syscall.Errno // the answer to every command
+	kernel.Device                                    // nil
+	answer        func() syscall.Errno               // the answer to every command
+	legacy        func(*kernel.Legacy) syscall.Errno // if it is set, the answer to a legacy command
 }
 
 // Do implements [kernel.Device].
-func (c *card) Do(*kernel.Command, bool) syscall.Errno { return c.answer() }
+func (c *card) Do(cmd *kernel.Command, _ bool) syscall.Errno {
+	if l, ok := cmd.Legacy(); ok && c.legacy != nil {
+		return c.legacy(&l)
+	}
+	return c.answer()
+}
 
 // What the card's objects are known by.
 const (

@@ -9,7 +9,7 @@ func (mlx5Driver) prepareDCT(q *QP, s *qpSpec) (udata, error) {
 	if err := x.register(q.dev.mlx5); err != nil {
 		return udata{}, err
 	}
-	req := mlx5.QPRequest{UserIndex: x.index, DC: mlx5.Target, AccessKey: s.dc.key}
+	req := mlx5.QPRequest{UserIndex: x.index, DC: mlx5.Target, AccessKey: s.dc.key, ECE: q.dev.mlx5.ECE}
 	return udata{in: req.Encode(), out: make([]byte, mlx5.QPRespSize)}, nil
 }
 
@@ -22,12 +22,22 @@ func (mlx5Driver) dciStreams(d *Device) (concurrent, errored uint8, err error) {
 	return concurrent, errored, nil
 }
 
-func (mlx5Driver) dctUdata() udata { return udata{out: make([]byte, mlx5.ModifyQPRespSize)} }
+func (mlx5Driver) dctUdata(q *QP) udata {
+	u := udata{out: make([]byte, mlx5.ModifyQPRespSize)}
+	if ece := q.mlx5.eceWanted.Load(); ece != 0 {
+		u.in = mlx5.EncodeModifyQP(ece)
+	}
+	return u
+}
 
 func (mlx5Driver) dctReady(q *QP, u udata) error {
-	dctn, err := mlx5.DecodeModifyQP(u.out)
+	dctn, ece, err := mlx5.DecodeModifyQP(u.out)
 	if err != nil {
 		return err
+	}
+	if u.in != nil {
+		q.mlx5.eceWanted.Store(0)
+		q.mlx5.eceHas.Store(ece)
 	}
 	q.setNumber(dctn)
 	q.mlx5.registerNumber(q.dev.mlx5, dctn)

@@ -111,7 +111,7 @@ func TestDCTReceive(t *testing.T) {
 			t.Errorf("the access key is %d", key)
 		}
 		must(t, mlx5Driver{}.mapQP(q, udata{out: make([]byte, mlx5.QPRespSize)}))
-		resp := mlx5Driver{}.dctUdata()
+		resp := mlx5Driver{}.dctUdata(q)
 		binary.LittleEndian.PutUint32(resp.out[4:], dctn)
 		must(t, mlx5Driver{}.dctReady(q, resp))
 		if q.QPN() != dctn || q.label() != "QP 131073" {

@@ -4,7 +4,6 @@ package uverbs
 
 import (
 	"errors"
-	"slices"
 	"testing"
 )
 
@@ -163,18 +162,4 @@ func TestNoAtomics(t *testing.T) {
 		t.Errorf("an operation that there is not: %v", err)
 	}
 	must(t, qp.Close())
-}
-
-// TestMlx5NoECE: no connection establishment options are asked for, as nothing is done with them.
-func TestMlx5NoECE(t *testing.T) {
-	c := newMlx5Card(t, true, false, 64)
-	c.dev.mlx5.ECE = true
-	q := &QP{kind: kindMlx5, typ: RC, sendCQ: c.cq, recvCQ: c.cq}
-	q.dev, q.object.kind = c.dev, "QP"
-	u := value(mlx5Driver{}.prepareQP(q, &qpSpec{QPOptions: QPOptions{Type: RC, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 8}, pd: &PD{}}))(t)
-	const eceOptions = 48 // of struct mlx5_ib_create_qp
-	if got := u.in[eceOptions:][:4]; !slices.Equal(got, make([]byte, 4)) {
-		t.Errorf("ece_options is %x, want 0", got)
-	}
-	must(t, mlx5Driver{}.freeQP(q))
 }

@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"errors"
+	"sync/atomic"
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
 )
@@ -19,6 +20,9 @@ type mlx5QP struct {
 	lent bool // reg belongs to the thread domain
 
 	streams bool // of a DCI
+
+	eceWanted atomic.Uint32 // options of SetECE, for the next MODIFY_QP; 0 is none
+	eceHas    atomic.Uint32 // the device's last answer
 }
 
 // mlx5Transports are the formats of WQEs by QP type.
@@ -29,7 +33,7 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	x := &q.mlx5
 	*x = mlx5QP{mlx5TableEntry: mlx5TableEntry{owner: mlx5Owner{qp: q, srq: q.srq}, index: mlx5.NoUserIndex}}
 	if s.Type == XRCRecv && s.open == 0 { // it has no queues; an SRQ has its completions
-		in := mlx5.QPRequest{}
+		in := mlx5.QPRequest{ECE: m.ECE}
 		if !m.UserIndex {
 			in.UserIndex = mlx5.NoUserIndex
 		}
@@ -73,9 +77,8 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	} else if x.reg, err = m.uars.take(); err != nil {
 		return udata{}, err
 	}
-	// ECE is not set, because the library does not exchange the options of the device with the peer.
 	req := mlx5.QPRequest{
-		Buf: addrOf(q.sqRegion.Bytes()), Record: x.rec, Send: x.send, Recv: x.recv, UserIndex: x.index, InlineScatter: s.InlineRecv,
+		Buf: addrOf(q.sqRegion.Bytes()), Record: x.rec, Send: x.send, Recv: x.recv, UserIndex: x.index, InlineScatter: s.InlineRecv, ECE: m.ECE,
 	}
 	if s.dc != nil {
 		req.DC, req.LogStreams, req.LogFailed = mlx5.Initiator, s.dc.streams.LogConcurrent, s.dc.streams.LogErrored
@@ -112,14 +115,18 @@ func (mlx5Driver) mapQP(q *QP, u udata) (err error) {
 		MaxSendWR: x.send.MaxWR, MaxSendSGE: x.send.MaxSGE, MaxInline: x.send.MaxInline,
 		MaxRecvWR: x.recv.Entries, MaxRecvSGE: x.recv.MaxSGE,
 	}
+	var number uint32
+	if u.out != nil { // nil for an opened QP
+		var ece uint32
+		if number, ece, err = mlx5.DecodeQP(u.out); err != nil {
+			return err
+		}
+		x.eceHas.Store(ece)
+	}
 	if q.sqRegion == nil {
 		return nil
 	}
 	if x.reg == nil {
-		number, err := mlx5.DecodeQP(u.out)
-		if err != nil {
-			return err
-		}
 		if x.reg, err = m.uars.choose(number); err != nil {
 			return err
 		}

@@ -43,13 +43,14 @@ func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
 		q.dev.recordCounters(attr.Port)
 	}
 	q.movingToErr.Store(to == QPErr)
-	if errno := q.issueModify(&attr, mask, udata{}); errno != 0 {
+	u := q.dev.driver.modifyUdata(q)
+	if errno := q.issueModify(&attr, mask, u); errno != 0 {
 		q.movingToErr.Store(false)
 		err := q.dev.cmd.fail("MODIFY_QP "+from.String()+" to "+to.String(), errno, q.modifyHint(errno, attr, mask))
 		return about(err, q.label(), attr.given(mask))
 	}
 	q.modified(&attr, mask, from, to)
-	return nil
+	return q.dev.driver.modifyAnswer(q, u)
 }
 
 // checkChange checks a change without asking the kernel, and completes the addresses.

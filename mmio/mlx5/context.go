@@ -75,7 +75,7 @@ type Context struct {
 	ClockThere   bool      // ClockThere says that the page with the clock can be mapped.
 	RealTime     bool      // RealTime says that a CQ can have timestamps in nanoseconds.
 	NullKey      uint32    // NullKey is the key of memory that discards writes and reads as zeros; 0 if there is none.
-	ECE          bool      // ECE says that the kernel supports connection establishment options.
+	ECE          bool      // ECE says that the device has options for enhanced connection establishment.
 	CommandsUHW  uint8     // CommandsUHW is the kernel's bit set of commands with driver data.
 	CacheLine    int       // CacheLine is the size of the device's cache lines, in bytes.
 	ResponseSize int       // ResponseSize is the size of the response that the kernel supports, in bytes.

@@ -233,7 +233,7 @@ func FuzzResponses(f *testing.F) {
 		}
 		got, err := DecodeCQ(b)
 		number("mlx5_ib_create_cq_resp", 8, got, err)
-		got, err = DecodeQP(b)
+		got, _, err = DecodeQP(b)
 		number("mlx5_ib_create_qp_resp", 40, got, err)
 		got, err = DecodeSRQ(b)
 		number("mlx5_ib_create_srq_resp", 8, got, err)

@@ -75,9 +75,7 @@ type QPRequest struct {
 	AccessKey     uint64   // AccessKey is the key that requests to a target need.
 	LogStreams    uint8    // LogStreams is the binary logarithm of an initiator's number of streams; 0 if it has one.
 	LogFailed     uint8    // LogFailed is the binary logarithm of the number of failed streams with which an initiator fails.
-	// ECE says that the kernel supports connection establishment options. Only the golden tests
-	// set it, to encode the same requests as libmlx5.
-	ECE bool
+	ECE           bool     // ECE asks for the device's options for enhanced connection establishment; see [Context].
 }
 
 // DCKind is the side of the dynamically connected transport that a QP is (enum mlx5dv_dc_type).
@@ -90,8 +88,12 @@ const (
 	Target
 )
 
-// eceVersion requests options of the first version, as libmlx5 does.
+// eceVersion asks a new QP for all options of the first version, as libmlx5 does.
 const eceVersion = 0x10000000
+
+// ECEVendor is the vendor of the options for enhanced connection establishment: the PCI vendor ID of
+// the device.
+const ECEVendor = 0x15b3
 
 // Encode encodes the request.
 func (r *QPRequest) Encode() []byte {
@@ -128,20 +130,25 @@ func (r *QPRequest) Encode() []byte {
 	return bytesOf(req)
 }
 
-// DecodeQP returns the number of the register that the kernel has chosen for a new QP. It has no
-// meaning if the program chose one.
-func DecodeQP(b []byte) (register uint32, err error) {
+// DecodeQP returns the number of the register that the kernel has chosen for a new QP, and the
+// device's options for enhanced connection establishment. The number has no meaning if the program
+// chose a register, and the options are 0 if the request did not ask for them.
+func DecodeQP(b []byte) (register, ece uint32, err error) {
 	var r abi.CreateQPResp
 	err = decode(&r, b, "mlx5_ib_create_qp_resp")
-	return r.BfregIndex, err
+	return r.BfregIndex, r.EceOptions, err
 }
 
+// EncodeModifyQP encodes the driver's part of MODIFY_QP, which passes options for enhanced connection
+// establishment to the device.
+func EncodeModifyQP(ece uint32) []byte { return bytesOf(&abi.ModifyQP{EceOptions: ece}) }
+
 // DecodeModifyQP returns the number of a target of DC, which the device assigns when the target
-// becomes ready.
-func DecodeModifyQP(b []byte) (dctn uint32, err error) {
+// becomes ready, and the options for enhanced connection establishment that the device has accepted.
+func DecodeModifyQP(b []byte) (dctn, ece uint32, err error) {
 	var r abi.ModifyQPResp
 	err = decode(&r, b, "mlx5_ib_modify_qp_resp")
-	return r.Dctn, err
+	return r.Dctn, r.EceOptions, err
 }
 
 // DecodeStreams returns the largest LogStreams and LogFailed of an initiator of DC, from the

@@ -75,11 +75,11 @@ func TestDCRequests(t *testing.T) {
 		t.Errorf("a DCI with streams is requested by %x", streams)
 	}
 	resp := make([]byte, ModifyQPRespSize)
-	resp[4] = 9
-	if n, err := DecodeModifyQP(resp); err != nil || n != 9 {
-		t.Errorf("the number of a DCT is %d, %v", n, err)
+	resp[4], resp[8] = 9, 5
+	if n, ece, err := DecodeModifyQP(resp); err != nil || n != 9 || ece != 5 {
+		t.Errorf("the number of a DCT is %d and its ECE %#x, %v", n, ece, err)
 	}
-	if _, err := DecodeModifyQP(resp[:4]); err == nil {
+	if _, _, err := DecodeModifyQP(resp[:4]); err == nil {
 		t.Error("a short response has a number")
 	}
 	caps := make([]byte, StreamsRespSize)

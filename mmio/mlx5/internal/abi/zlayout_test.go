@@ -107,6 +107,15 @@ var layoutStructs = []layoutStruct{
 		{"sqn", unsafe.Offsetof(CreateQPResp{}.Sqn), unsafe.Sizeof(CreateQPResp{}.Sqn)},
 		{"tir_icm_addr", unsafe.Offsetof(CreateQPResp{}.TirIcmAddr), unsafe.Sizeof(CreateQPResp{}.TirIcmAddr)},
 	}},
+	{"struct mlx5_ib_burst_info", "", false, 0, unsafe.Sizeof(BurstInfo{}), unsafe.Alignof(BurstInfo{}), []layoutField{
+		{"max_burst_sz", unsafe.Offsetof(BurstInfo{}.MaxBurstSz), unsafe.Sizeof(BurstInfo{}.MaxBurstSz)},
+		{"typical_pkt_sz", unsafe.Offsetof(BurstInfo{}.TypicalPktSz), unsafe.Sizeof(BurstInfo{}.TypicalPktSz)},
+	}},
+	{"struct mlx5_ib_modify_qp", "", false, 0, unsafe.Sizeof(ModifyQP{}), unsafe.Alignof(ModifyQP{}), []layoutField{
+		{"comp_mask", unsafe.Offsetof(ModifyQP{}.CompMask), unsafe.Sizeof(ModifyQP{}.CompMask)},
+		{"burst_info", unsafe.Offsetof(ModifyQP{}.BurstInfo), unsafe.Sizeof(ModifyQP{}.BurstInfo)},
+		{"ece_options", unsafe.Offsetof(ModifyQP{}.EceOptions), unsafe.Sizeof(ModifyQP{}.EceOptions)},
+	}},
 	{"struct mlx5_ib_modify_qp_resp", "", false, 0, unsafe.Sizeof(ModifyQPResp{}), unsafe.Alignof(ModifyQPResp{}), []layoutField{
 		{"response_length", unsafe.Offsetof(ModifyQPResp{}.ResponseLength), unsafe.Sizeof(ModifyQPResp{}.ResponseLength)},
 		{"dctn", unsafe.Offsetof(ModifyQPResp{}.Dctn), unsafe.Sizeof(ModifyQPResp{}.Dctn)},

@@ -399,6 +399,35 @@ const (
 	_ = -(unsafe.Offsetof(CreateQPResp{}.TirIcmAddr) ^ 32)
 )
 
+// BurstInfo is struct mlx5_ib_burst_info (mlx5-abi.h), 8 bytes.
+type BurstInfo struct {
+	_            structs.HostLayout
+	MaxBurstSz   uint32 // max_burst_sz
+	TypicalPktSz uint16 // typical_pkt_sz
+	_            uint16 // reserved
+}
+
+const (
+	_ = -(unsafe.Sizeof(BurstInfo{}) ^ 8)
+	_ = -unsafe.Offsetof(BurstInfo{}.MaxBurstSz)
+	_ = -(unsafe.Offsetof(BurstInfo{}.TypicalPktSz) ^ 4)
+)
+
+// ModifyQP is struct mlx5_ib_modify_qp (mlx5-abi.h), 16 bytes.
+type ModifyQP struct {
+	_          structs.HostLayout
+	CompMask   uint32    // comp_mask
+	BurstInfo  BurstInfo // burst_info
+	EceOptions uint32    // ece_options
+}
+
+const (
+	_ = -(unsafe.Sizeof(ModifyQP{}) ^ 16)
+	_ = -unsafe.Offsetof(ModifyQP{}.CompMask)
+	_ = -(unsafe.Offsetof(ModifyQP{}.BurstInfo) ^ 4)
+	_ = -(unsafe.Offsetof(ModifyQP{}.EceOptions) ^ 12)
+)
+
 // ModifyQPResp is struct mlx5_ib_modify_qp_resp (mlx5-abi.h), 16 bytes.
 type ModifyQPResp struct {
 	_              structs.HostLayout

@@ -1,0 +1,52 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/goverbs/goverbs/mmio/mlx5"
+)
+
+func (mlx5Driver) ece(q *QP) (ECE, error) {
+	if !q.dev.mlx5.ECE {
+		return ECE{}, noECE(q, errNoECE)
+	}
+	return ECE{VendorID: mlx5.ECEVendor, Options: q.mlx5.eceHas.Load()}, nil
+}
+
+func (mlx5Driver) setECE(q *QP, e ECE) error {
+	if e.VendorID != mlx5.ECEVendor {
+		return argErr("SetECE", "VendorID", fmt.Sprintf("%#x", e.VendorID), "%#x, the vendor of the device", mlx5.ECEVendor)
+	}
+	if !q.dev.mlx5.ECE {
+		return noECE(q, errNoECE)
+	}
+	q.mlx5.eceWanted.Store(e.Options)
+	q.mlx5.eceHas.Store(0)
+	return nil
+}
+
+// errNoECE is the reason why an adapter has no ECE.
+var errNoECE = errors.New("the adapter does not have the capability ece_support")
+
+// modifyUdata has options until a MODIFY_QP has passed them to the device, as libmlx5 does.
+func (mlx5Driver) modifyUdata(q *QP) udata {
+	ece := q.mlx5.eceWanted.Load()
+	if ece == 0 {
+		return udata{}
+	}
+	return udata{in: mlx5.EncodeModifyQP(ece), out: make([]byte, mlx5.ModifyQPRespSize)}
+}
+
+func (mlx5Driver) modifyAnswer(q *QP, u udata) error {
+	if u.out == nil {
+		return nil
+	}
+	_, ece, err := mlx5.DecodeModifyQP(u.out)
+	if err != nil {
+		return err
+	}
+	q.mlx5.eceWanted.Store(0)
+	q.mlx5.eceHas.Store(ece)
+	return nil
+}
