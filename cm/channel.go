@@ -96,6 +96,7 @@ func (c *Channel) newEvent(r *abi.EventResp) *Event {
 	if e.ID = id; request {
 		e.Listen, e.ID = id, &ID{space: id.space, handle: r.ID, uid: lastUID.Add(1)}
 		e.ID.exclusive.Store(id.exclusive.Load())
+		e.ID.queues.ece.asked = e.Param.ECE
 		if err := c.addID(e.ID); err != nil { // the channel is being closed
 			destroy(c.file, r.ID)
 			return nil

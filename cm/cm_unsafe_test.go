@@ -159,7 +159,7 @@ func TestConnectBytes(t *testing.T) {
 	c, k := newFake(t)
 	id := value(c.NewID(TCP))(t)
 	must(t, id.Connect(ConnParam{PrivateData: []byte("hi"), ResponderResources: 1, InitiatorDepth: 2, FlowControl: true, RetryCount: 3,
-		RNRRetryCount: 4, SRQ: true, QPN: 0x10203, QKey: 5, ECE: ECE{6, 7}}))
+		RNRRetryCount: 4, SRQ: true, QPN: 0x10203, QKey: 5, ECE: ECE{VendorID: 6, Options: 7}}))
 	b := k.last[abi.RDMA_USER_CM_CMD_CONNECT]
 	want := make([]byte, 288)
 	copy(want, []byte{3, 2, 1, 0, 5, 0, 0, 0, 'h', 'i'})
@@ -185,7 +185,7 @@ func TestEventOfID(t *testing.T) {
 	}
 	r.Ece = abi.Ece{VendorID: 8, AttrMod: 9}
 	e := c.newEvent(r)
-	want := ConnParam{PrivateData: p.PrivateData[:255], ResponderResources: 1, InitiatorDepth: 2, FlowControl: true, RetryCount: 3, RNRRetryCount: 4, SRQ: true, QPN: 5, QKey: 6, ECE: ECE{8, 9}}
+	want := ConnParam{PrivateData: p.PrivateData[:255], ResponderResources: 1, InitiatorDepth: 2, FlowControl: true, RetryCount: 3, RNRRetryCount: 4, SRQ: true, QPN: 5, QKey: 6, ECE: ECE{VendorID: 8, Options: 9}}
 	if e == nil || e.ID != id || e.Type != EventConnectResponse || !cmp.Equal(e.Param, want) || e.Err() != nil {
 		t.Errorf("event is %+v", e)
 	}
@@ -381,7 +381,7 @@ func wantEvent(raw []byte, datagrams bool) *Event {
 		}
 		return raw[at : at+int(raw[length])]
 	}
-	qpn, qkey, ece := le.Uint32(raw[20:]), le.Uint32(raw[24:]), ECE{le.Uint32(raw[328:]), le.Uint32(raw[332:])}
+	qpn, qkey, ece := le.Uint32(raw[20:]), le.Uint32(raw[24:]), ECE{VendorID: le.Uint32(raw[328:]), Options: le.Uint32(raw[332:])}
 	switch {
 	case e.Type == EventUser || e.Type == EventInternal:
 		e.Arg = le.Uint64(raw[20:])

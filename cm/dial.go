@@ -225,6 +225,9 @@ func (e *prepareError) Unwrap() error { return e.error }
 // setOptions sets the options of a Conn that belong to the ID.
 func (id *ID) setOptions(o ConnOptions) error {
 	id.ackTimeout = uverbs.AckTimeoutFor(o.AckTimeout)
+	if err := id.SetECE(o.ECE); err != nil {
+		return err
+	}
 	if o.TOS != 0 {
 		return id.SetTOS(o.TOS)
 	}
@@ -249,7 +252,7 @@ func (e *RefusedError) Unwrap() error { return syscall.ECONNREFUSED }
 // refusalError turns a rejection that carries a reason into a RefusedError.
 func refusalError(err error) error {
 	var e *EventError
-	if !errors.As(err, &e) || e.Type != EventRejected {
+	if !errors.As(err, &e) || e.Type != EventRejected || Reason(e.Status) == ReasonVendorOption {
 		return err
 	}
 	h, herr := parseGreeting(e.PrivateData, greetingRefusal)

@@ -84,6 +84,9 @@
 // A QP that [ID.CreateQP] creates follows the ID: the methods of the ID move it to the state that
 // it needs, and closing the ID closes it.
 //
+// With [ID.SetECE] or [ConnOptions].ECE the two sides agree on options for enhanced connections, as
+// librdmacm does: see [ECEMode].
+//
 // [ID.ResolveRoute] makes the kernel find the route. [ID.Paths] returns its path records, and
 // [ID.SetPath] sets a path record instead. [ID.Join] adds an ID for datagrams to a multicast group.
 // On Linux 6.18 and later, [ID.WriteEvent] sends an event of the program's own to the reader of a

@@ -78,7 +78,7 @@ type ConnParam struct {
 	SRQ                bool   // SRQ says that the QP takes its receives from an SRQ; only for an ID without a QP.
 	QPN                uint32 // QPN is the number of the QP; only for an ID without a QP.
 	QKey               uint32 // QKey is the Q_Key for datagrams; 0 is the default of the port space.
-	ECE                ECE    // ECE has the options for enhanced connections; the zero value is none.
+	ECE                ECE    // ECE has options for enhanced connections; if it is the zero value, the [ECEMode] of the ID says which are sent.
 }
 
 // UDParam says how to send datagrams to a peer or a group.
@@ -86,13 +86,6 @@ type UDParam struct {
 	QPN  uint32        // QPN is the number of the peer's QP; of a group, [MulticastQPN].
 	QKey uint32        // QKey is the Q_Key of the peer.
 	AH   uverbs.AHAttr // AH is the address of the peer, for [uverbs.PD.CreateAH].
-}
-
-// ECE has the options for enhanced connections (struct ibv_ece). The drivers of both sides must
-// know them.
-type ECE struct {
-	VendorID uint32 // VendorID is the vendor that defines the options; 0 is none.
-	Options  uint32 // Options are the vendor's options.
 }
 
 // Err returns the failure that the event reports, or nil. An event of type [EventUser] is a failure if
@@ -113,7 +106,8 @@ func (e *Event) Err() error {
 
 // EventError is the failure that an event reports, or an event that came instead of the expected
 // one. If Status is an errno, the error matches it. It also matches ECONNREFUSED if the peer has
-// rejected the connection or has no QP for datagrams, ECONNRESET if the peer has disconnected, and
+// rejected the connection or has no QP for datagrams, [ErrNoECE] too if the reason is
+// [ReasonVendorOption], ECONNRESET if the peer has disconnected, and
 // ENODEV if the device is being removed.
 type EventError struct {
 	Type        EventType // Type is the type of the event.
@@ -197,6 +191,8 @@ func (e *EventError) Unwrap() error {
 		return syscall.ECONNRESET
 	case e.Type == EventDeviceRemoval:
 		return syscall.ENODEV
+	case e.Type == EventRejected && Reason(e.Status) == ReasonVendorOption:
+		return errors.Join(syscall.ECONNREFUSED, ErrNoECE)
 	case e.Type == EventRejected || e.Type == EventUnreachable:
 		return syscall.ECONNREFUSED
 	}
@@ -247,7 +243,7 @@ func decode(r *abi.EventResp, datagrams bool) *Event {
 		e.Arg = binary.NativeEndian.Uint64(binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, arg[0]), arg[1]))
 		return e
 	}
-	ece := ECE{r.Ece.VendorID, r.Ece.AttrMod}
+	ece := ECE{VendorID: r.Ece.VendorID, Options: r.Ece.AttrMod}
 	if datagrams {
 		p := r.Param.UD()
 		e.UD = UDParam{QPN: p.QPNum, QKey: p.QKey, AH: ahAttr(&p.AHAttr)}

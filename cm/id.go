@@ -287,6 +287,9 @@ func (id *ID) Connect(p ConnParam) error {
 	if _, err := id.complete(opConnect, &p); err != nil {
 		return err
 	}
+	if p.ECE == (ECE{}) {
+		p.ECE = id.offeredECE()
+	}
 	return do(id, opConnect, id.remote.Load(), abi.RDMA_USER_CM_CMD_CONNECT,
 		&abi.Connect{ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: p.ECE.VendorID, AttrMod: p.ECE.Options}})
 }
@@ -304,7 +307,7 @@ func (id *ID) Accept(p ConnParam) error {
 		return err
 	}
 	if qp != nil && !id.datagrams() {
-		if err := id.modifyToRTS(qp, &p); err != nil {
+		if p.ECE, err = id.acceptECE(qp, &p); err != nil {
 			return fmt.Errorf("cm: accept: %w", err)
 		}
 	}

@@ -119,6 +119,7 @@ const (
 	refusedMany     = "too many connections"
 	refusedProtocol = "the request has no protocol version that this side speaks"
 	refusedFailed   = "the connection could not be set up"
+	refusedECE      = "the request has no suitable options for enhanced connections"
 )
 
 // handleRequest starts to answer a request if it is valid and there is a place for it, and rejects
@@ -127,6 +128,11 @@ func (l *Listener) handleRequest(e *Event) {
 	peer, err := parseGreeting(e.Param.PrivateData, greetingRequest)
 	if err != nil { // an invalid request takes no place
 		l.refuse(e.ID, refusedProtocol, err)
+		e.ID.Close()
+		return
+	}
+	if l.o.ECE == ECERequired && e.Param.ECE.Options == 0 {
+		l.refuse(e.ID, refusedECE, ErrNoECE)
 		e.ID.Close()
 		return
 	}
@@ -206,7 +212,7 @@ func (l *Listener) refuse(id *ID, words string, why error) {
 		addrs, _ := id.Addrs() // the zero value if it has none
 		l.reportRefused(addrs.Remote, why)
 	}
-	id.Reject(greeting{kind: greetingRefusal, data: []byte(words)}.encode(), ReasonConsumer)
+	id.Reject(greeting{kind: greetingRefusal, data: []byte(words)}.encode(), rejectReason(why))
 }
 
 // reportRefused calls ListenOptions.Refused if it is set.
@@ -285,7 +291,11 @@ func (l *Listener) accept(r *request) error {
 		return c.abandon(errClosed)
 	}
 	if err := e.ID.Accept(p); err != nil && a.claim() {
-		l.reportRefused(c.addrs.Remote, err)
+		if errors.Is(err, ErrNoECE) {
+			l.refuse(e.ID, refusedECE, err)
+		} else {
+			l.reportRefused(c.addrs.Remote, err)
+		}
 		return c.abandon(err)
 	}
 	return nil

@@ -71,6 +71,12 @@ type ConnOptions struct {
 	TOS        uint8         // TOS is the type of service of the packets that this side sends.
 
 	Isolation Isolation // Isolation says which connections share a PD; zero is SharedPD.
+
+	// ECE says whether the connection uses options for enhanced connections; by default it does
+	// not. What they do is up to the vendor, and they may make a connection faster or slower.
+	// [Conn.ECE] returns those that are used. If a side requires options that the other does not
+	// have, Dial fails with an error that matches [ErrNoECE].
+	ECE ECEMode
 }
 
 // DialOptions are the options of [Dial] and [DialStream]. The zero value suits most programs.
@@ -262,6 +268,9 @@ func (o ConnOptions) defaults(op string) (ConnOptions, error) {
 	}
 	if o.Isolation > ConnPD {
 		return o, argErr(op, "Isolation", o.Isolation, "SharedPD, ListenerPD or ConnPD")
+	}
+	if o.ECE > ECERequired {
+		return o, argErr(op, "ECE", o.ECE, "ECEOff, ECEOptional or ECERequired")
 	}
 	if o.Wait > WaitPark {
 		return o, argErr(op, "Wait", o.Wait, "WaitSpinThenPark, WaitSpin or WaitPark")

@@ -16,6 +16,7 @@ type queues struct {
 	mu  sync.Mutex
 	qp  *uverbs.QP  // guarded by mu
 	srq *uverbs.SRQ // guarded by mu
+	ece eceState    // guarded by mu
 
 	device uint32 // index of the device of qp, set before qp
 
@@ -140,7 +141,9 @@ func (id *ID) createQP(pd *uverbs.PD, port uint8, o uverbs.QPOptions) (*uverbs.Q
 		return nil, err
 	}
 	id.queues.device = pd.Device().Info().Index
+	err = id.queues.ece.offer(qp)
 	switch {
+	case err != nil:
 	case onIWARP(pd.Device()):
 		err = qp.Init()
 	case id.datagrams():
@@ -268,12 +271,14 @@ func (id *ID) peerAccess(reads bool) (uverbs.Access, error) {
 	return init.Access, nil
 }
 
-// modifyToRTS moves a QP to RTS. On iWARP the kernel does that.
-func (id *ID) modifyToRTS(qp *uverbs.QP, p *ConnParam) error {
+// modifyToRTS moves a QP to RTS, with options for enhanced connections that the peer has asked for or,
+// if answer is true, has answered with. On iWARP the kernel moves the QP.
+func (id *ID) modifyToRTS(qp *uverbs.QP, p *ConnParam, peer ECE, answer bool) error {
 	if onIWARP(qp.Device()) {
 		return nil
 	}
-	if err := id.modifyTo(qp, uverbs.QPRTR, p); err != nil {
+	err := id.useECE(qp, peer, answer, func() error { return id.modifyTo(qp, uverbs.QPRTR, p) })
+	if err != nil {
 		return err
 	}
 	return id.modifyTo(qp, uverbs.QPRTS, p)
@@ -310,7 +315,7 @@ func (e *Event) advanceQP() {
 	if e.Type != EventConnectResponse || e.Status != 0 {
 		return
 	}
-	err := id.modifyToRTS(qp, nil)
+	err := id.modifyToRTS(qp, nil, e.Param.ECE, true)
 	if err == nil {
 		err = id.Establish()
 	}
@@ -318,7 +323,7 @@ func (e *Event) advanceQP() {
 		e.Type = EventEstablished
 		return
 	}
-	id.Reject(nil, ReasonConsumer)
+	id.Reject(nil, rejectReason(err))
 	e.Type, e.cause = EventConnectError, err
 	e.Status = -int32(syscall.EIO)
 	var errno syscall.Errno
@@ -328,6 +333,14 @@ func (e *Event) advanceQP() {
 	case errors.Is(err, os.ErrClosed):
 		e.Status = -int32(syscall.ECANCELED)
 	}
+}
+
+// rejectReason returns the reason for the peer if this side fails to connect.
+func rejectReason(err error) Reason {
+	if errors.Is(err, ErrNoECE) {
+		return ReasonVendorOption
+	}
+	return ReasonConsumer
 }
 
 // followKernel updates an iWARP QP to the state to which the kernel has moved it.

@@ -40,6 +40,7 @@ type Options struct {
 	Access uverbs.Access // Access is what the peer may do with the memory.
 	Sleeps bool          // Sleeps gives the CQ a completion channel.
 	Param  cm.ConnParam  // Param goes with the request or the answer.
+	ECE    cm.ECEMode    // ECE says whether the QP uses options for enhanced connections.
 }
 
 // End is one side of a connection. It is for one goroutine.
@@ -150,6 +151,9 @@ func (e *End) Open(o Options) error {
 		return err
 	}
 	e.later(e.CQ.Close)
+	if err := e.ID.SetECE(o.ECE); err != nil {
+		return err
+	}
 	// The ID brings the QP through its states, and closes it.
 	e.QP, err = e.ID.CreateQP(e.PD, uverbs.QPOptions{SendCQ: e.CQ, RecvCQ: e.CQ, MaxSendWR: depth, MaxRecvWR: depth})
 	if err != nil {

@@ -102,15 +102,29 @@ func Matose(ctx context.Context, c *cm.Channel, server netip.AddrPort, connectio
 
 // ServeHello is rdma_server.
 func ServeHello(ctx context.Context, l *cm.ID) error {
+	_, _, err := serveHello(ctx, l, hello)
+	return err
+}
+
+// serveHello is ServeHello with options. It returns the options for enhanced connections that the peer has
+// asked for, and those of the QP.
+func serveHello(ctx context.Context, l *cm.ID, o classic.Options) (asked, used cm.ECE, err error) {
 	request, err := l.Request(ctx)
 	if err != nil {
-		return err
+		return asked, used, err
 	}
-	e, err := classic.Accept(ctx, request, hello)
+	asked = request.Param.ECE
+	e, err := classic.Accept(ctx, request, o)
 	if err != nil {
-		return err
+		return asked, used, err
 	}
 	defer e.Close()
+	used = e.ID.ECE()
+	return asked, used, answerHello(ctx, e)
+}
+
+// answerHello receives a message and answers it.
+func answerHello(ctx context.Context, e *classic.End) error {
 	wc, err := e.Until(ctx, e.Poll, 0, 1)
 	if err != nil {
 		return err
@@ -129,22 +143,30 @@ func ServeHello(ctx context.Context, l *cm.ID) error {
 
 // Greet is rdma_client.
 func Greet(ctx context.Context, c *cm.Channel, server netip.AddrPort) error {
-	e, _, err := classic.Dial(ctx, c, server, hello)
+	_, _, err := greet(ctx, c, server, hello)
+	return err
+}
+
+// greet is Greet with options. It returns the options for enhanced connections that the peer has answered
+// with, and those of the QP.
+func greet(ctx context.Context, c *cm.Channel, server netip.AddrPort, o classic.Options) (answered, used cm.ECE, err error) {
+	e, answer, err := classic.Dial(ctx, c, server, o)
 	if err != nil {
-		return err
+		return answered, used, err
 	}
 	defer e.Close()
+	answered, used = answer.Param.ECE, e.ID.ECE()
 	if err := e.Send(1, helloSize); err != nil {
-		return err
+		return answered, used, err
 	}
 	wc, err := e.Until(ctx, e.Poll, 1, 1)
 	if err != nil {
-		return err
+		return answered, used, err
 	}
 	if wc.ByteLen != helloSize {
-		return fmt.Errorf("the message has %d bytes, want %d", wc.ByteLen, helloSize)
+		return answered, used, fmt.Errorf("the message has %d bytes, want %d", wc.ByteLen, helloSize)
 	}
-	return e.Hangup(ctx)
+	return answered, used, e.Hangup(ctx)
 }
 
 // datagrams is an end of udaddy and mckey, whose messages come after a header.

@@ -68,6 +68,7 @@ func (c *config) mlx5Suites() []suite {
 			steps: []step{
 				c.cardControl("random", "roce", only("control", "TestPingpong")), c.card("random", "roce", "SpecialCard"), c.card("random", "ib", "SpecialCard"),
 				c.card("small", "ib", "SpecialCard"), c.card("vf", "ib", "SpecialCard"), c.card("late", "roce", "SpecialCard"),
+				c.cardECE("ece", ""), c.cardECE("ece-2", pick(c.kernel == "latest", "6.1", "latest")),
 			},
 		},
 		{name: "personalities", doc: "the verbs and rdma-core's programs on modelled cards that differ, see -personality", steps: c.personalitySteps()},
@@ -131,6 +132,19 @@ func (c *config) card(personality, mode, mark string) step {
 		s.programs = append(s.programs, only("cm", "TestConnRDMA", "TestStream"))
 	}
 	return s
+}
+
+// cardECE agrees on options for enhanced connections on a card that has them: between our programs, and with
+// librdmacm and libmlx5.
+func (c *config) cardECE(name, kernel string) step {
+	return step{
+		name: name, kernel: kernel, device: c.cardDevice("late", "roce"), flags: []string{"-module", "veth"}, with: pyverbs,
+		bin: []string{"verbs"}, env: append(model[:3:3], "VERBS=/bin/verbs"),
+		programs: []program{
+			only("conformance", "TestECE"), only("cm", "TestECE", "TestConnECE", "TestECEAnswer", "TestECEBadAnswer"),
+			only("interop", "TestECE"), only("pyverbs", "TestECE"),
+		},
+	}
 }
 
 // cardControl runs rdma-core's programs on a card with a personality, which shows that libmlx5 accepts it.
