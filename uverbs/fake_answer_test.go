@@ -57,6 +57,11 @@ func (k *fakeKernel) method(c *fakeCall) syscall.Errno {
 	case "QUERY_PORT":
 		resp := abi.QueryPortRespEx{LegacyResp: k.portResp(uint8(c.attr(abi.UVERBS_ATTR_QUERY_PORT_PORT_NUM).Data)), PortCapFlags2: 9, ActiveSpeedEx: 256}
 		out(abi.UVERBS_ATTR_QUERY_PORT_RESP, bytesOf(&resp))
+	case "QUERY_PORT_SPEED":
+		if port := c.attr(abi.UVERBS_ATTR_QUERY_PORT_SPEED_PORT_NUM); port.Data != 1 || port.Len != 8 {
+			k.t.Errorf("the port is %d, in %d bytes", port.Data, port.Len)
+		}
+		out(abi.UVERBS_ATTR_QUERY_PORT_SPEED_RESP, u64(4025))
 	case "QUERY_GID_TABLE":
 		if size := c.attr(abi.UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE).Data; size != 32 {
 			k.t.Errorf("the size of a GID entry is said to be %d, want 32", size)

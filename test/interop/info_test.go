@@ -49,6 +49,9 @@ func TestInfoJSON(t *testing.T) {
 			"port_cap_flags": fmt.Sprintf("0x%08x", attr.CapFlags), "pkey_tbl_len": attr.PKeyTableLen, "gid_tbl_len": attr.GIDTableLen,
 			"active_width": attr.Width(), "active_speed": attr.Speed(),
 		})
+		if speed, err := dev.PortSpeed(uint8(i + 1)); err == nil {
+			wantKeys(t, port, map[string]any{"effective_speed": speed})
+		}
 		table, err := dev.GIDTable(uint8(i + 1))
 		if err != nil {
 			t.Fatal(err)

@@ -24,6 +24,7 @@ type deviceReport struct {
 type portReport struct {
 	Port       int         `json:"port"`
 	Attributes attributes  `json:"attributes"`
+	Speed      float64     `json:"effective_speed,omitempty"` // in Gbit/s, of a whole bond
 	GIDs       []gidReport `json:"gids"`
 }
 
@@ -164,6 +165,7 @@ func deviceInfo(name string, only int) (r deviceReport, err error) {
 			return r, err
 		}
 		p := portReport{Port: port, Attributes: portAttributes(attr), GIDs: []gidReport{}}
+		p.Speed, _ = dev.PortSpeed(uint8(port)) // most kernels and devices do not have it
 		table, err := dev.GIDTable(uint8(port))
 		if err != nil {
 			return r, err
@@ -291,6 +293,9 @@ func (r deviceReport) print(w io.Writer) {
 	for _, p := range r.Ports {
 		fmt.Fprintf(w, "\tport: %d\n", p.Port)
 		all := p.Attributes
+		if p.Speed > 0 {
+			all = append(all, attribute{"effective_speed", fmt.Sprintf("%.1f Gbps", p.Speed), ""})
+		}
 		for _, g := range p.GIDs {
 			all = append(all, attribute{fmt.Sprintf("GID[%3d]", g.Index), fmt.Sprintf("%s, %s, %s", g.GID, g.Address, g.Type), ""})
 		}
