@@ -388,6 +388,9 @@ func (c *Conn) begin(what string) error {
 func (c *Conn) end() {
 	if c.users--; c.users == 0 {
 		c.notify()
+		if c.win.attended {
+			c.liveness.unattended(c)
+		}
 	}
 }
 

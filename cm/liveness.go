@@ -18,6 +18,7 @@ type liveness struct {
 	completed uint64    // how many work requests were complete at the last check
 	owedSince time.Time // when a check first found the peer's device to owe an answer; zero if it owes none
 	idle      bool      // nothing was sent or received since the last check
+	checks    int       // how many checks there were
 }
 
 // start sets the timer for the first time. The caller holds c.mu.
@@ -46,12 +47,8 @@ func (w *liveness) schedule(c *Conn, busy bool) {
 	if busy {
 		after = c.peerTimeout() / looks
 	}
-	if c.win.startsSmall && !c.win.grown && !c.win.growAt.IsZero() {
-		soon := time.Until(c.win.growAt)
-		if soon <= 0 { // the last attempt found no memory; try again at the same interval
-			soon = max(growDelay, time.Millisecond)
-		}
-		if after <= 0 || after > soon {
+	if c.growthDue() {
+		if soon := max(time.Until(c.win.growAt), time.Millisecond); after <= 0 || after > soon {
 			after = soon
 		}
 	}
@@ -59,6 +56,16 @@ func (w *liveness) schedule(c *Conn, busy bool) {
 		w.timer.Reset(after)
 	} else {
 		w.timer.Stop()
+	}
+}
+
+// unattended is called when the last goroutine has left the methods of the connection after a check
+// has found one there. The caller holds c.mu.
+func (w *liveness) unattended(c *Conn) {
+	c.win.attended = false
+	if w.timer != nil && c.err == nil {
+		c.win.growAt = time.Now().Add(attendedDelays * growDelay)
+		w.schedule(c, w.busy)
 	}
 }
 
@@ -80,16 +87,18 @@ func (c *Conn) checkLiveness() {
 	}
 	c.poll()
 	w := &c.liveness
+	w.checks++
 	completed := c.completed + c.opsDone
 	waiting := c.outstanding() && completed == w.completed
 	now := time.Now()
-	switch {
-	case c.win.growAt.IsZero() || now.Before(c.win.growAt):
-	case c.users > 0: // a goroutine waits, and notices at once when the peer needs more
-		c.win.growAt = now.Add(attendedDelays * growDelay)
-	default:
-		c.grow() // if there is no memory yet, the next check tries again
-		c.returnCredits()
+	if c.growthDue() && !now.Before(c.win.growAt) {
+		if c.users > 0 {
+			c.win.attended = true
+		} else {
+			c.win.growAt = now.Add(attendedDelays * growDelay) // if there is no memory yet
+			c.grow()
+			c.returnCredits()
+		}
 	}
 	switch {
 	case c.mustRecvFirst && w.owedSince.IsZero():

@@ -41,11 +41,12 @@ func (m WaitMode) String() string {
 // memory for SendDepth messages of the smaller MessageSize of the two sides. With the defaults
 // these are 673 KiB and 257 KiB. Registering memory is most of the cost of a connection, so a
 // connection starts with 4 KiB, for messages of up to 440 bytes. It gets the rest when the peer has
-// a larger message, when messages arrive faster than the program takes them, and after 100 ms unless
-// a goroutine is in a method such as Recv, which is looked at again each second. With a Depth below 12,
-// or less than 64 KiB in all, it registers all of it at the start: a listener with few and large
-// messages should limit what strangers make it register, by [ListenOptions].MaxMemory. The connections
-// of a device reuse the memory of closed ones.
+// a larger message, when messages arrive faster than the program takes them, and after 100 ms. If
+// a goroutine is in a method such as Recv then, the connection gets the rest a second after the last
+// one has left, unless there is one again. With a Depth below 12, or less than 64 KiB in all, it
+// registers all of it at the start: a listener with few and large messages should limit what strangers
+// make it register, by [ListenOptions].MaxMemory. The connections of a device reuse the memory of
+// closed ones.
 type ConnOptions struct {
 	MessageSize int // MessageSize is the size of the largest message that this side receives, in bytes, up to 16 MiB; zero is 32 KiB.
 	Depth       int // Depth is how many messages the peer may send before this side takes them, up to 16384; zero is 16.
@@ -57,7 +58,8 @@ type ConnOptions struct {
 
 	// KeepAlive is how often an idle connection checks whether the peer is still there; zero is
 	// 15 s, and a negative value disables the check. A busy connection notices missing
-	// acknowledgements instead.
+	// acknowledgements instead. An idle connection does nothing else, with or without a
+	// goroutine in Recv: it wakes up two or three times in each KeepAlive.
 	KeepAlive time.Duration
 	// AckTimeout is how long the device waits for an acknowledgement before it sends a packet
 	// again, up to RetryCount times; zero is 268 ms. Other values are rounded up to a power of

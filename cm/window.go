@@ -31,7 +31,9 @@ const (
 // them earlier, unless a goroutine waits on the connection. Tests change it.
 var growDelay = 100 * time.Millisecond
 
-// attendedDelays is after how many growDelays a connection on which a goroutine has waited is looked at again.
+// attendedDelays is how many growDelays after the last goroutine has left its methods a connection
+// is looked at again. There is no look while a goroutine waits, so that an idle connection does not
+// wake up for it.
 const attendedDelays = 10
 
 // window is the state of the receives of this side.
@@ -43,7 +45,8 @@ type window struct {
 	smallPosted uint32 // receives posted before the first large one
 	announced   bool   // the peer knows of the large receives
 
-	growAt time.Time // when to grow unless a goroutine waits; zero before Accept has returned the connection
+	growAt   time.Time // when to grow unless a goroutine waits; zero before Accept has returned the connection
+	attended bool      // a goroutine waited at growAt; the time begins anew when the last one leaves
 
 	wantedEarly bool // the peer has asked for large receives before that
 	wantedLate  bool // the peer has asked for them when it had been told of them already
@@ -195,6 +198,12 @@ func (c *Conn) allocLarge() (grown bool, err error) {
 // postLarge posts the large receives.
 func (c *Conn) postLarge() error {
 	return c.postRecvs(0, len(c.inbox))
+}
+
+// growthDue reports whether the connection grows at growAt unless a goroutine waits then.
+func (c *Conn) growthDue() bool {
+	w := &c.win
+	return w.startsSmall && !w.grown && !w.attended && !w.over && !c.eof && !w.growAt.IsZero()
 }
 
 // accepted is called when Accept returns the connection. From then on the peer can get large
