@@ -24,10 +24,6 @@ func calls(out io.Writer, device string, size, count, rounds int) error {
 	if err != nil {
 		return err
 	}
-	// With more processors than the one that rdma-core's thread has, Go's scheduler looks after them
-	// meanwhile. In a machine that emulates as many as the host has, on which the device is emulated
-	// as well, that is timed, too.
-	runtime.GOMAXPROCS(1)
 	for done := 0; done < rounds; {
 		post, poll, ok, err := c.round()
 		if err != nil {

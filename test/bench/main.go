@@ -154,7 +154,7 @@ func measure(args []string, stdout, stderr io.Writer) error {
 	if b.serving != nil {
 		b.serving.stop()
 	}
-	fmt.Fprintln(stdout, footing)
+	fmt.Fprintf(stdout, "%s\n%s", footing, r.notice())
 	if r.Hung = b.hung; r.Hung > 0 {
 		fmt.Fprintf(stdout, "Runs of perftest's that hung and were done again: %d.\n", r.Hung)
 	}

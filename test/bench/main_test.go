@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -102,7 +103,11 @@ func TestRows(t *testing.T) {
 			t.Errorf("there is no %s", want)
 		}
 	}
-	for _, never := range []string{"plain/size=2/wait=poll", "write-lat/size=2/wait=events", "write-bw/size=2/wait=events", "send-bw/size=65536/wait=poll/list=16"} {
+	order := []string{"plain/size=65536/wait=events/processor", "open/program", "mr/size=4096/reg", "qps/n=10/create", "send-lat/size=2/wait=poll"}
+	if !slices.IsSortedFunc(order, func(a, b string) int { return slices.Index(names, a) - slices.Index(names, b) }) || !slices.Contains(names, order[0]) {
+		t.Errorf("rows are %q, want %q in this order", names, order)
+	}
+	for _, never := range []string{"plain/size=2/wait=poll", "plain/size=65536/wait=poll/processor", "write-lat/size=2/wait=events", "write-bw/size=2/wait=events", "send-bw/size=65536/wait=poll/list=16"} {
 		if slices.Contains(names, never) {
 			t.Errorf("there is %s", never)
 		}
@@ -227,6 +232,27 @@ func TestPrograms(t *testing.T) {
 	}
 	if err := s.listening(t.Context(), 1); err == nil || !strings.Contains(err.Error(), "exit status 3: gone") {
 		t.Errorf("a server that ends: %v", err)
+	}
+}
+
+// TestExchange: an exchange has the time that the client prints, and the client's processor time, user and
+// system, but not the time that it sleeps.
+func TestExchange(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close() // in place of the server, which only has to run
+	const count = 10
+	client := []string{"sh", "-c", "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done; sleep 0.5; echo '12.50 µs per exchange'"}
+	begin := time.Now()
+	v, err := (&bench{}).exchange(t.Context(), l.Addr().(*net.TCPAddr).Port, []string{"sleep", "60"}, client, count)
+	if err != nil {
+		t.Fatal(err)
+	}
+	most := float64((time.Since(begin) - 500*time.Millisecond).Microseconds()) / count
+	if v[0] != 12.5 || v[1] <= 0 || v[1] > most {
+		t.Errorf("%v µs, want 12.5, and more than 0 and at most %.1f of processor time", v, most)
 	}
 }
 

@@ -28,7 +28,8 @@ const usage = `Bench measures goverbs beside rdma-core, on the same device, in t
 Rows, each of which -rows can choose:
   plain   the example program in the directory plain, which tunes nothing, beside ibv_rc_pingpong, for
           sizes from 64 bytes to 64 KiB: the time of an exchange, polling and with events. On a machine
-          with one processor the servers wait for events in any case
+          with one processor the servers wait for events in any case. processor: the processor time
+          of the client, its start included, per exchange
   send-lat, send-bw, write-lat, write-bw, read-lat, read-bw, atomic-lat, atomic-bw
           verbs perf beside ib_send_lat and so on, at each size; polling, and with events on both
           sides. Both get the same number of messages and no warm-up, and have perftest's
@@ -45,9 +46,8 @@ Rows, each of which -rows can choose:
   dial    the same with Dial and Listen: the first 50 of a program, and later ones, which use memory and
           CQs of those that were closed
   call    a call that posts a SEND of 64 bytes, and one that polls a completion. Both sides are
-          compiled for speed, rdma-core's with -O2 as the distribution does it, and have one
-          processor; both take the locks that a program with several threads needs. And a system call,
-          fcntl(F_GETFD)
+          compiled for speed, rdma-core's with -O2 as the distribution does it; both take the locks
+          that a program with several threads needs. And a system call, fcntl(F_GETFD)
   mr      memory that is there already is registered, and deregistered
   qps     so many RC queue pairs are made and connected with themselves, messages of 64 bytes go over
           one after the other, and they are closed
@@ -58,7 +58,7 @@ Rows, each of which -rows can choose:
 
 Each figure of ours is divided by rdma-core's of the same round, and the ratios' median and
 spread are told: below 1 is better for times, above 1 for msg/s and MiB/s. "!" marks what is not
-as wanted.
+as wanted. A notice at the end names the rows whose ratios are spread widely.
 
 The JSON has version (1), commit, date, kernel, arch, cpus, cpu, device, perftest (its version),
 rounds, perftest_hung (runs of perftest's that hung and were done again; may be missing), counted (the

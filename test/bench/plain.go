@@ -11,8 +11,9 @@ import (
 
 // Ratios that a program without tuning should reach.
 const (
-	plainPolling = 1.03
-	plainEvents  = 1.15
+	plainPolling   = 1.03
+	plainEvents    = 1.15
+	plainProcessor = 1.3 // with events
 )
 
 // plainRows are ping-pongs of the example program in the directory plain, beside ibv_rc_pingpong.
@@ -30,11 +31,23 @@ func (b *bench) plainRows() []work {
 
 // pingpong is one size. On a machine with one processor the servers wait for events in any case: two
 // programs that poll would share the processor by its scheduler's time slices.
+//
+// With events there is a second row, the processor time per exchange of the client. Polling, a process
+// uses its processor all the time.
 func (b *bench) pingpong(size int, events bool) work {
-	options := []string{"-s", strconv.Itoa(size), "-n", strconv.Itoa(b.iterations("lat", size))}
-	name, wanted := fmt.Sprintf("plain/size=%d/wait=poll", size), plainPolling
+	count := b.iterations("lat", size)
+	options := []string{"-s", strconv.Itoa(size), "-n", strconv.Itoa(count)}
+	rows := []Row{row(fmt.Sprintf("plain/size=%d/wait=poll", size), microseconds, plainPolling)}
 	if events {
-		name, wanted = fmt.Sprintf("plain/size=%d/wait=events", size), plainEvents
+		name := fmt.Sprintf("plain/size=%d/wait=events", size)
+		rows = []Row{row(name, microseconds, plainEvents), row(name+"/processor", microseconds, plainProcessor)}
+	}
+	play := func(ctx context.Context, port int, server, client []string) ([]float64, error) {
+		v, err := b.exchange(ctx, port, server, client, count)
+		if err != nil {
+			return nil, err
+		}
+		return v[:len(rows)], nil
 	}
 	client, server := options, options
 	if events {
@@ -44,22 +57,23 @@ func (b *bench) pingpong(size int, events bool) work {
 		server = append(server[:len(server):len(server)], "-e")
 	}
 	return work{
-		rows: []Row{row(name, microseconds, wanted)},
+		rows: rows,
 		ours: func(ctx context.Context) ([]float64, error) {
 			port := b.nextPort()
 			address := fmt.Sprintf("%s:%d", serverIP, port)
-			return b.exchange(ctx, port, slices.Concat([]string{b.plain}, server, []string{address}), slices.Concat([]string{b.plain}, client, []string{address}))
+			return play(ctx, port, slices.Concat([]string{b.plain}, server, []string{address}), slices.Concat([]string{b.plain}, client, []string{address}))
 		},
 		theirs: func(ctx context.Context) ([]float64, error) {
 			port := b.nextPort()
 			line := []string{"ibv_rc_pingpong", "-d", b.device, "-g", strconv.Itoa(b.gid), "-p", strconv.Itoa(port)}
-			return b.exchange(ctx, port, slices.Concat(line, server), slices.Concat(line, client, []string{serverIP.String()}))
+			return play(ctx, port, slices.Concat(line, server), slices.Concat(line, client, []string{serverIP.String()}))
 		},
 	}
 }
 
-// exchange runs a server and a client, and returns the microseconds per exchange that the client prints.
-func (b *bench) exchange(ctx context.Context, port int, server, client []string) ([]float64, error) {
+// exchange runs a server and a client. It returns the microseconds per exchange that the client prints,
+// and those of processor time, user and system, that the client has used from its start to its end.
+func (b *bench) exchange(ctx context.Context, port int, server, client []string, count int) ([]float64, error) {
 	s, err := start(server, nil)
 	if err != nil {
 		return nil, err
@@ -68,12 +82,13 @@ func (b *bench) exchange(ctx context.Context, port int, server, client []string)
 	if err := s.listening(ctx, port); err != nil {
 		return nil, err
 	}
-	out, err := output(ctx, client)
+	out, state, err := finish(ctx, client)
 	if err != nil {
 		return nil, err
 	}
 	v, err := pingpongFigure(string(out))
-	return []float64{v}, err
+	used := state.UserTime() + state.SystemTime()
+	return []float64{v, float64(used.Nanoseconds()) / 1e3 / float64(count)}, err
 }
 
 // perExchange finds the figure in what plain or ibv_rc_pingpong prints.

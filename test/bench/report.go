@@ -115,6 +115,29 @@ func (r *Row) missed() bool {
 	return r.Ratio.Median > r.Wanted
 }
 
+// tooWide is a part of the median ratio. If the quartiles are further apart, the median says little.
+const tooWide = 0.1
+
+// wide reports whether the ratios of the rounds are spread widely.
+func (r *Row) wide() bool {
+	return r.measured() && r.Ratio.Q3-r.Ratio.Q1 > tooWide*r.Ratio.Median
+}
+
+// notice returns a line about the rows whose ratios are spread widely, or nothing.
+func (r *Report) notice() string {
+	var wide []string
+	for i := range r.Rows {
+		if r.Rows[i].wide() {
+			wide = append(wide, r.Rows[i].Name)
+		}
+	}
+	if len(wide) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("Notice: the quartiles of %d of %d rows are more than %.0f %% of the median apart, so these medians say little.\n"+
+		"The machine may have been busy; measure them again, or take more -rounds: %s\n", len(wide), len(r.Rows), 100*tooWide, strings.Join(wide, " "))
+}
+
 // kept is what may stand in the name of a file.
 var kept = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]*$`)
 

@@ -82,6 +82,26 @@ func TestText(t *testing.T) {
 	}
 }
 
+// TestNotice: a report names the rows whose quartiles are more than a tenth of the median apart, and no others.
+func TestNotice(t *testing.T) {
+	narrow, wide := []float64{90, 95, 97}, []float64{90, 101, 111}
+	r := testReport("abc", map[string][]float64{"call/post": narrow, "call/poll": wide, "mr/size=1/reg": wide})
+	r.Rows = append(r.Rows, Row{Name: "open/device", Unit: milliseconds, Better: less, Error: "no device"})
+	got := r.notice()
+	for _, want := range []string{"2 of 4 rows", "10 %", "call/poll", "mr/size=1/reg"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in %q", want, got)
+		}
+	}
+	var out bytes.Buffer
+	if err := r.writeText(&out); err != nil || !strings.HasSuffix(out.String(), got) || strings.Contains(got, "call/post") {
+		t.Errorf("%v, %q", err, out.String())
+	}
+	if got := testReport("abc", map[string][]float64{"call/post": narrow}).notice(); got != "" {
+		t.Errorf("a notice without a reason: %q", got)
+	}
+}
+
 // TestKeep: a report is found again by architecture, kernel and commit, with the rows of an earlier
 // run of that commit.
 func TestKeep(t *testing.T) {

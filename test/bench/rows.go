@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -57,12 +58,51 @@ func (b *bench) iterations(metric string, size int) int {
 	return n
 }
 
-// all returns all that there is to do, in the order of the table.
+// all returns all that there is to do, in the order of the table: what every program gets comes before
+// the tuned tool.
 func (b *bench) all() []work {
 	var all []work
 	if !b.cm {
 		all = b.plainRows()
 	}
+	return slices.Concat(all, b.controlRows(), b.manyRows(), b.toolRows())
+}
+
+// controlRows are about the control path, and about single calls.
+func (b *bench) controlRows() []work {
+	all := []work{b.opening(), b.starting(), b.connecting(), b.dialing()}
+	if !b.cm {
+		all = append(all, b.calling())
+	}
+	for _, size := range b.mrs {
+		all = append(all, b.registering(size))
+	}
+	return all
+}
+
+// manyRows are about many objects.
+func (b *bench) manyRows() []work {
+	if b.cm {
+		return nil
+	}
+	var all []work
+	for _, kind := range []string{"qps", "cqs", "mrs"} {
+		for _, n := range b.qps {
+			if n == 1 && kind != "qps" {
+				continue // one queue pair has one CQ and one region
+			}
+			all = append(all, b.many(kind, n))
+		}
+	}
+	for _, n := range b.qps {
+		all = append(all, b.conns(n))
+	}
+	return all
+}
+
+// toolRows are about verbs perf.
+func (b *bench) toolRows() []work {
+	var all []work
 	for _, op := range []string{"send", "write", "read", "atomic"} {
 		sizes := b.sizes
 		if op == "atomic" && b.cm {
@@ -85,26 +125,6 @@ func (b *bench) all() []work {
 	for _, size := range b.sizes {
 		if size <= 64 {
 			all = append(all, b.traffic("send", "bw", size, false, listLength), b.traffic("send", "bw", size, false, 1))
-		}
-	}
-	all = append(all, b.opening(), b.starting(), b.connecting(), b.dialing())
-	if !b.cm {
-		all = append(all, b.calling())
-	}
-	for _, size := range b.mrs {
-		all = append(all, b.registering(size))
-	}
-	for _, kind := range []string{"qps", "cqs", "mrs"} {
-		for _, n := range b.qps {
-			if b.cm || n == 1 && kind != "qps" {
-				continue // one queue pair has one CQ and one region
-			}
-			all = append(all, b.many(kind, n))
-		}
-	}
-	for _, n := range b.qps {
-		if !b.cm {
-			all = append(all, b.conns(n))
 		}
 	}
 	return all

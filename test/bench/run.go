@@ -127,15 +127,21 @@ func listens(table string, port int) bool {
 
 // output runs a program and returns what it prints.
 func output(ctx context.Context, line []string) ([]byte, error) {
+	out, _, err := finish(ctx, line)
+	return out, err
+}
+
+// finish runs a program and returns what it prints, and its state, which has the processor time.
+func finish(ctx context.Context, line []string) ([]byte, *os.ProcessState, error) {
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
 	cmd.Stderr = &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w: %s", strings.Join(line, " "), err, bytes.TrimSpace(stderr.Bytes()))
+		return nil, nil, fmt.Errorf("%s: %w: %s", strings.Join(line, " "), err, bytes.TrimSpace(stderr.Bytes()))
 	}
-	return out, nil
+	return out, cmd.ProcessState, nil
 }
 
 // medians runs a program which prints lines of n figures, and returns the median of each.

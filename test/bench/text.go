@@ -78,7 +78,7 @@ func (r *Report) writeText(w io.Writer) error {
 	for i := range r.Rows {
 		fmt.Fprintln(b, r.Rows[i].line())
 	}
-	fmt.Fprintln(b, footing)
+	fmt.Fprintf(b, "%s\n%s", footing, r.notice())
 	return b.Flush()
 }
 
