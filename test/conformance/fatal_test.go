@@ -1,9 +1,12 @@
 package conformance
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -175,4 +178,86 @@ func TestDeviceRemoved(t *testing.T) {
 		}
 	})
 	must(t, dev.Close())
+}
+
+// TestDeviceRemovedBusyWait: the removal of a device ends a busy wait, and does not only end the parked wait
+// that follows it.
+func TestDeviceRemovedBusyWait(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
+	testenv.Guest(t)
+	testenv.Needs(t, "driver unbinding", "mlx5")
+	testenv.Tags(t, testenv.Machine)
+	const tries = 5 // Wait parks if the machine has no processor for other goroutines
+	for range tries {
+		if removedDuringBusyWait(t, rig.Devices[1]) {
+			return
+		}
+	}
+	t.Errorf("no removal of %d has ended a busy wait", tries)
+}
+
+// removedDuringBusyWait removes a device while a goroutine waits for events. It reports whether that has
+// ended a busy wait, rather than a parked wait.
+func removedDuringBusyWait(t *testing.T, device string) (busy bool) {
+	t.Helper()
+	dev, err := uverbs.Open(device)
+	must(t, err)
+	t.Run("removed in a busy wait", func(t *testing.T) {
+		a := newSide(t, dev, uverbs.QPOptions{})
+		must(t, a.cq.Notify())
+		const longest = time.Second - time.Millisecond // of a series of busy waits
+		type end struct {
+			err  error
+			took time.Duration
+		}
+		ended := make(chan end, 1)
+		giveUp := time.Now().Add(deadline)
+		for n := time.Duration(0); ; n++ {
+			must(t, a.ch.SetBusyWait(longest+n%2*time.Millisecond)) // a time that changes makes the next wait a busy wait
+			ctx, cancel := context.WithTimeout(t.Context(), deadline)
+			defer cancel()
+			go func() {
+				begin := time.Now()
+				_, err := a.ch.Wait(ctx)
+				ended <- end{err, time.Since(begin)}
+			}()
+			if inPpoll(t) && inPpoll(t) {
+				break
+			}
+			cancel()
+			<-ended
+			if time.Now().After(giveUp) {
+				t.Fatal("no thread is in a busy wait")
+			}
+		}
+		defer unbind(t, device)()
+		select {
+		case e := <-ended:
+			if !errors.Is(e.err, uverbs.ErrDeviceRemoved) {
+				t.Errorf("Wait: %v, want ErrDeviceRemoved", e.err)
+			}
+			busy = e.took < longest
+		case <-time.After(deadline):
+			t.Fatal("the removal does not end Wait")
+		}
+	})
+	must(t, dev.Close())
+	return busy
+}
+
+// inPpoll reports whether a thread of this process sleeps in ppoll after 5 ms, as it does in a busy wait and
+// nowhere else. One that ends early, because other processors are busy, takes 1 ms.
+func inPpoll(t *testing.T) bool {
+	time.Sleep(5 * time.Millisecond)
+	threads, err := filepath.Glob("/proc/self/task/*/syscall")
+	if err != nil || len(threads) == 0 {
+		t.Errorf("%d threads, %v", len(threads), err)
+	}
+	for _, thread := range threads {
+		call, _ := os.ReadFile(thread) // the thread may have ended
+		if strings.HasPrefix(string(call), fmt.Sprintf("%d ", unix.SYS_PPOLL)) {
+			return true
+		}
+	}
+	return false
 }
