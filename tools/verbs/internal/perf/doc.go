@@ -21,9 +21,8 @@
 // rung (latency of 64 KiB and 1 MiB beside perftest's, on Linux 6.1: 1.006 with the signal, 1.002 without, the
 // mean of the medians of six rows in two runs each). What else does not belong to a message, such as telling
 // how many there were, is done with the yield. The scheduler's monitor, a thread that wakes a hundred
-// times a second, has the lowest priority meanwhile, and with events the run's processor, not the
-// one that the peer leaves for the moment. In an emulated machine with two processors, of
-// which both are busy, that is worth several percent of bandwidth: perftest beside two processes that
+// times a second, has the lowest priority meanwhile. In an emulated machine with two processors, of which both are
+// busy, that is worth several percent of bandwidth: perftest beside two processes that
 // do nothing but sleep 10 ms again and again lost 5 % of it with messages of 64 KiB, and 10 % with
 // 64 bytes (medians of 18 runs).
 //

@@ -249,12 +249,12 @@ func (e *End) channel() (*uverbs.CompChannel, error) {
 		return nil, err
 	}
 	e.later(c.Close)
-	return c, c.SetBusyWait(hold)
+	return c, c.SetBusyWait(busyWait)
 }
 
-// hold is how long waits for events keep their processor before one parks: so long that parking costs
-// nothing that can be measured.
-const hold = 100 * time.Millisecond
+// busyWait is the default of programs that have two processors or more. With one it is more than the
+// default; the section Performance of package uverbs has the gain.
+const busyWait = 10 * time.Millisecond
 
 // CreateQP makes the next queue pair by a function such as that of a PD or of an ID of the
 // connection manager, which must close what it has made.

@@ -65,56 +65,10 @@ func TestHushMonitor(t *testing.T) {
 	}
 }
 
-// TestLead: the thread that watches over Go's scheduler runs where the only run does, and anywhere as soon
-// as there are two or none.
-func TestLead(t *testing.T) {
-	runtime.LockOSThread() // and no unlock: the thread ends with the goroutine
-	var all unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &all); err != nil {
-		t.Fatal(err)
-	}
-	monitor := threads()[1]
-	expect := func(when string, want unix.CPUSet) {
-		t.Helper()
-		var got unix.CPUSet
-		if err := unix.SchedGetaffinity(monitor, &got); err != nil || got != want {
-			t.Errorf("%s the monitor has processors %v, %v; want %v", when, got, err, want)
-		}
-	}
-	stay := func(cpu int) (one unix.CPUSet) {
-		one.Set(cpu)
-		if err := unix.SchedSetaffinity(0, &one); err != nil {
-			t.Fatal(err)
-		}
-		return one
-	}
-	done := occupy()
-	if !mayGoBack() { // a run of before may have hushed it for good
-		occupied.monitor.tid, occupied.monitor.cpus = monitor, all
-	}
-	for cpu := range 1024 {
-		if all.IsSet(cpu) {
-			one := stay(cpu)
-			lead()
-			expect(fmt.Sprintf("led to processor %d", cpu), one)
-		}
-	}
-	second := occupy()
-	expect("with two runs", all)
-	lead()
-	expect("led by one of two", all)
-	second()
-	lead()
-	if n := all.Count(); n > 1 {
-		var got unix.CPUSet
-		if err := unix.SchedGetaffinity(monitor, &got); err != nil || got.Count() != 1 {
-			t.Errorf("led by the one that is left the monitor has processors %v, %v", got, err)
-		}
-	}
-	done()
-	expect("after the runs", all)
-	lead()
-	expect("led when there is no run", all)
+// hushed reports whether a thread takes a processor only where one is free.
+func hushed(tid int) bool {
+	a, err := unix.SchedGetAttr(tid, 0)
+	return err == nil && a.Policy == unix.SCHED_IDLE
 }
 
 // mayGoBack reports whether this process may schedule a thread as usual that was scheduled as what

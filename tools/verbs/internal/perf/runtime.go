@@ -40,9 +40,7 @@ func occupy() func() {
 		o.monitor = hushMonitor()
 		signal.Ignore(unix.SIGURG)
 	}
-	if o.runs++; o.runs > 1 {
-		o.monitor.roam()
-	}
+	o.runs++
 	runtime.GOMAXPROCS(min(o.runs, o.procs))
 	return func() {
 		o.Lock()
@@ -55,16 +53,6 @@ func occupy() func() {
 			return
 		}
 		runtime.GOMAXPROCS(min(o.runs, o.procs))
-	}
-}
-
-// lead has the scheduler's monitor run where this thread does, if there is one run.
-func lead() {
-	o := &occupied
-	o.Lock()
-	defer o.Unlock()
-	if o.runs == 1 {
-		o.monitor.follow()
 	}
 }
 

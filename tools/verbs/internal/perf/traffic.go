@@ -37,10 +37,6 @@ type pace struct {
 	left   int // steps until the next look at the clock, which costs something as well
 	stride int // steps between the last two
 	last   time.Time
-
-	// sleeps says that the thread sleeps at times. Where nobody does no processor is free, and to move
-	// the monitor again and again costs latency then.
-	sleeps bool
 }
 
 // often is the time between two looks, and seldom the most steps: what they do may become slower.
@@ -51,9 +47,6 @@ const (
 
 // look lets others run, and sets after how many steps that is to be done again.
 func (p *pace) look() {
-	if p.sleeps {
-		lead() // the thread may have been moved
-	}
 	runtime.Gosched()
 	now := time.Now()
 	p.stride = stride(p.stride, now.Sub(p.last))
@@ -232,7 +225,7 @@ func (e *End) Run(ctx context.Context, size int, sent func(messages int64) error
 	if e.peerHas.Load() != 0 {
 		wake()
 	}
-	e.armed, e.empty, e.pace = [2]*uverbs.CQ{}, 0, pace{sleeps: e.Config.Events}
+	e.armed, e.empty, e.pace = [2]*uverbs.CQ{}, 0, pace{}
 	watching := make(chan struct{})
 	go func() {
 		defer close(watching)
