@@ -62,8 +62,8 @@ fuzz: $(BUILD)/run ## every fuzz test of every module for FUZZTIME
 demo: ## two processes on devices in software: a ping-pong, messages, a stream
 	@go run ./test/demo
 
-demo-vm: $(BUILD)/run ## our ping-pong and rdma-core's, in a VM, side by side
-	@$(RUN) -suite demo-vm
+demo-vm: $(BUILD)/run ## ping-pong of a plain program and rdma-core's, in a VM, side by side
+	@$(RUN) -suite demo-vm -- $(BENCH)
 
 # BENCH are flags of test/bench or test/bench/soft, such as BENCH="-rows ^send -rounds 9"; without it all is measured.
 BENCH ?=

@@ -106,7 +106,7 @@ const counted = "count/"
 
 // countable are the rows that can be counted in instructions: on the one processor of such a guest two
 // programs that poll would share it.
-var countable = regexp.MustCompile(`^(open|connect|dial|call|mr|qps|cqs|mrs|conns)/|^plain/.*events$|^(read|atomic)-(lat|bw)/.*/wait=poll$`)
+var countable = regexp.MustCompile(`^(open|connect|dial|call|mr|qps|cqs|mrs|conns)/|^plain/.*events(/processor)?$|^(read|atomic)-(lat|bw)/.*/wait=poll$`)
 
 // wants reports whether a row is wanted.
 func (b *bench) wants(name string) bool {

@@ -39,7 +39,6 @@ var commandPackages = map[string]string{
 	"bench":       "test/bench",
 	"bench-open":  "test/bench/open",
 	"bench-plain": "test/bench/plain",
-	"demo":        "test/demo/vm",
 }
 
 // installGCC installs a C compiler where that is possible. The layout tests and the race detector need
