@@ -108,10 +108,10 @@ var questions = []question{
 		{"64 B, events", "plain/size=64/wait=events"},
 		{"4 KiB, events", "plain/size=4096/wait=events"},
 		{"64 B from a QP to itself, polling, by instructions, beside a C program", counted + "qps/n=1/message"},
-		{"64 B, events, processor time", "plain/size=64/wait=events/processor"},
-		{"4 KiB, events, processor time", "plain/size=4096/wait=events/processor"},
 		{"64 B, events, by instructions", counted + "plain/size=64/wait=events"},
+		{"64 B, events, by instructions, processor time of the client", counted + "plain/size=64/wait=events/processor"},
 		{"4 KiB, events, by instructions", counted + "plain/size=4096/wait=events"},
+		{"4 KiB, events, by instructions, processor time of the client", counted + "plain/size=4096/wait=events/processor"},
 	}},
 	{"Control path, by instructions", []labelled{
 		{"start a program that does nothing", counted + "open/nothing"},

@@ -72,9 +72,9 @@ func TestText(t *testing.T) {
 	}
 	for _, want := range []string{
 		"Linux 6.1.0, rxe0, amd64 with 2 processors (QEMU), 2026-01-02 03:04, commit abc, 3 rounds\n",
-		"send-lat/size=2/wait=poll                 90.0          100  µs        0.90   0.85-0.95     0.80-1.00    <= 1.00\n",
-		"send-bw/size=2/wait=poll                  85.0          100  msg/s     0.85   0.82-0.88     0.80-0.90    >= 1.00 !\n",
-		"mr/size=1/reg                      no memory; at all\n",
+		"send-lat/size=2/wait=poll                         90.0          100  µs        0.90   0.85-0.95     0.80-1.00    <= 1.00\n",
+		"send-bw/size=2/wait=poll                          85.0          100  msg/s     0.85   0.82-0.88     0.80-0.90    >= 1.00 !\n",
+		"mr/size=1/reg                              no memory; at all\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out.String())

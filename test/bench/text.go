@@ -44,7 +44,7 @@ func (r *Report) title() string {
 }
 
 // heading is the first line of the table.
-const heading = "row                                    goverbs    rdma-core  unit     ratio   quartiles     least-most    wanted"
+const heading = "row                                            goverbs    rdma-core  unit     ratio   quartiles     least-most    wanted"
 
 // footing explains it.
 const footing = `The ratio is goverbs' figure by rdma-core's of the same round, the median of all rounds; between the
@@ -53,7 +53,7 @@ quartiles are half of them. Times are better below 1, msg/s and MiB/s above. "!"
 // line writes a row of the table.
 func (r *Row) line() string {
 	if r.Error != "" {
-		return fmt.Sprintf("%-34s %s", r.Name, strings.ReplaceAll(strings.TrimSpace(r.Error), "\n", "; "))
+		return fmt.Sprintf("%-42s %s", r.Name, strings.ReplaceAll(strings.TrimSpace(r.Error), "\n", "; "))
 	}
 	wanted, mark := "", ""
 	if r.Wanted != 0 {
@@ -67,7 +67,7 @@ func (r *Row) line() string {
 		mark = " !"
 	}
 	q := r.Ratio
-	return strings.TrimRight(fmt.Sprintf("%-34s %11s %12s  %-6s %7.2f   %4.2f-%-6.2f   %4.2f-%-6.2f  %s%s",
+	return strings.TrimRight(fmt.Sprintf("%-42s %11s %12s  %-6s %7.2f   %4.2f-%-6.2f   %4.2f-%-6.2f  %s%s",
 		r.Name, figure(r.OursMedian), figure(r.RdmaCoreMedian), r.Unit, q.Median, q.Q1, q.Q3, q.Least, q.Most, wanted, mark), " ")
 }
 

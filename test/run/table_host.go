@@ -163,7 +163,7 @@ func (c *config) taskSuites() []suite {
 		c.fuzzSuite(),
 		// As make bench measures it, with fewer rounds.
 		{name: "demo-vm", doc: "ping-pong of a plain program and rdma-core's, side by side: -- -rounds 15", steps: []step{{bin: []string{"bench-plain"}, with: ibverbs, flags: []string{"--append=idle=poll"}, shown: true,
-			programs: []program{{name: "bench", args: []string{"-commit", c.version, "-rows", "^plain/", "-sizes", "64,4096", "-rounds", "7", "-progress=false"}}}}}},
+			programs: []program{{name: "bench", args: []string{"-commit", c.version, "-rows", "^plain/", "-sizes", "64,4096", "-rounds", "5", "-progress=false"}}}}}},
 		{name: "bench", doc: "ours beside rdma-core's programs, as a table, JSON and a page: -- -rows ^send -rounds 9", steps: c.benchSteps()},
 		{name: "benchsiw", doc: "traffic and connections on soft iWARP, as a table", steps: []step{
 			c.side([]string{"-device", "siw", "--append=idle=poll"}, "-cm", "-guest", "-commit", c.version, "-sizes", "2,64,4096,65536")}},
