@@ -180,6 +180,7 @@ func (d *device) forget() {
 	defer devices.mu.Unlock()
 	if devices.open[d.index] == d {
 		delete(devices.open, d.index)
+		forgetAttrs(d.index)
 	}
 }
 

@@ -240,7 +240,7 @@ func isNoRDMA(err error) bool {
 	var prepare *prepareError
 	var e *EventError
 	switch {
-	case errors.As(err, &refused), errors.As(err, &prepare):
+	case errors.As(err, &refused), errors.As(err, &prepare), errors.Is(err, ErrNoECE):
 		return false
 	case errors.As(err, &e) && e.Type == EventRejected && e.Status > 0:
 		return Reason(e.Status) == ReasonInvalidServiceID

@@ -52,8 +52,8 @@ type eceState struct {
 
 // SetECE says whether the connection uses options for enhanced connections; by default it does not. The
 // QP must be made with [ID.CreateQP], after SetECE. The mode of a listener has no effect: set that of the
-// ID of each request. With [ECERequired], CreateQP fails with a [uverbs.FeatureError] if the device has
-// no ECE, and Accept with [ErrNoECE] if the request does not have suitable options. The program may then
+// ID of each request. With [ECERequired], CreateQP fails with [ErrNoECE] and a [uverbs.FeatureError] if the
+// device has no ECE, and Accept with ErrNoECE if the request does not have suitable options. The program may then
 // reject the request with [ReasonVendorOption].
 func (id *ID) SetECE(mode ECEMode) error {
 	if mode > ECERequired {
@@ -86,10 +86,13 @@ func (s *eceState) offer(qp *uverbs.QP) (err error) {
 		return nil
 	}
 	s.offered, err = qp.QueryECE()
-	if s.mode == ECEOptional && errors.Is(err, errors.ErrUnsupported) {
-		return nil
+	switch {
+	case !errors.Is(err, errors.ErrUnsupported):
+		return err
+	case s.mode == ECERequired:
+		return fmt.Errorf("%w: %w", ErrNoECE, err)
 	}
-	return err
+	return nil
 }
 
 // offeredECE returns the options to ask the peer for; the zero value is none.
@@ -107,15 +110,17 @@ func (id *ID) useECE(qp *uverbs.QP, peer ECE, answer bool, toRTR func() error) e
 	mode, offered := s.mode, s.offered
 	id.queues.mu.Unlock()
 	// Another vendor's options mean something else.
-	common := offered.Options != 0 && peer.Options != 0 && peer.VendorID == offered.VendorID
+	common := offered.Any() && peer.Any() && peer.VendorID == offered.VendorID
 	switch {
 	case mode != ECEOff && answer && peer.VendorID != 0 && peer.VendorID != offered.VendorID:
 		return fmt.Errorf("the peer answers with options %#x of vendor %#x for enhanced connections, this side has offered %#x of %#x: %w",
 			peer.Options, peer.VendorID, offered.Options, offered.VendorID, ErrNoECE)
 	case mode == ECERequired && !common:
 		return ErrNoECE
-	case mode == ECEOff || !common:
+	case mode == ECEOff || offered.VendorID == 0:
 		return toRTR()
+	case !common:
+		peer = ECE{VendorID: offered.VendorID} // so that the QP no longer reports what was offered
 	}
 	if err := qp.SetECE(peer); err != nil {
 		return err
@@ -127,9 +132,9 @@ func (id *ID) useECE(qp *uverbs.QP, peer ECE, answer bool, toRTR func() error) e
 	switch {
 	case err != nil:
 		return err
-	case agreed.Options == 0 && mode == ECERequired:
+	case !agreed.Any() && mode == ECERequired:
 		return ErrNoECE
-	case agreed.Options == 0:
+	case !agreed.Any():
 		return nil
 	}
 	id.queues.mu.Lock()

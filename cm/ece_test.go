@@ -2,6 +2,7 @@ package cm
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"syscall"
@@ -52,8 +53,15 @@ func TestConnECE(t *testing.T) {
 				if errors.Is(err, errors.ErrUnsupported) != noDevice || !noDevice && !testenv.TheRig().IWARP() && (!errors.Is(err, ErrNoECE) || there == ECERequired && !errors.Is(err, syscall.ECONNREFUSED)) {
 					t.Errorf("%s to %s: %v", here, there, err)
 				}
-				if !noDevice && !errors.Is(<-refusals, ErrNoECE) && there == ECERequired {
-					t.Errorf("%s to %s: the listener does not know why", here, there)
+				if !noDevice {
+					select {
+					case why := <-refusals:
+						if there == ECERequired && !errors.Is(why, ErrNoECE) {
+							t.Errorf("%s to %s: the listener reports %v", here, there, why)
+						}
+					case <-within(t).Done():
+						t.Fatalf("%s to %s: the listener reports nothing", here, there)
+					}
 				}
 				continue
 			}
@@ -95,6 +103,8 @@ func TestECEAnswer(t *testing.T) {
 		{name: "another vendor", mode: ECEOptional, asked: ECE{VendorID: 0x1234, Options: 7}},
 		{name: "another vendor, but required", mode: ECERequired, asked: ECE{VendorID: 0x1234, Options: 7}, fails: true},
 		{name: "no option", mode: ECEOptional, asked: ECE{VendorID: mlx5Vendor}},
+		{name: "only the version", mode: ECEOptional, asked: ECE{VendorID: mlx5Vendor, Options: 0x10000000}},
+		{name: "only the version, but required", mode: ECERequired, asked: ECE{VendorID: mlx5Vendor, Options: 0x10000000}, fails: true},
 		{name: "off", mode: ECEOff, asked: ECE{VendorID: mlx5Vendor, Options: 5}},
 		{name: "some", mode: ECERequired, asked: ECE{VendorID: mlx5Vendor, Options: 0x10000005}, want: 0x10000005 & offers.Options, uses: 0x10000005 & offers.Options, fails: offers.Options == 0},
 		{name: "more than there are", mode: ECEOptional, asked: ECE{VendorID: mlx5Vendor, Options: 0x10000035}, want: 0x10000035 & offers.Options, uses: 0x10000035 & offers.Options},
@@ -108,7 +118,7 @@ func TestECEAnswer(t *testing.T) {
 			t.Cleanup(func() { must(t, request.ID.Close()) })
 			must(t, request.ID.SetECE(f.mode))
 			end := newEnd(t, id, uverbs.RC) // its PD and CQ
-			_, err := request.ID.CreateQP(end.pd, uverbs.QPOptions{SendCQ: end.cq, RecvCQ: end.cq})
+			qp, err := request.ID.CreateQP(end.pd, uverbs.QPOptions{SendCQ: end.cq, RecvCQ: end.cq})
 			if f.mode == ECERequired && offers.Options == 0 {
 				if !errors.Is(err, errors.ErrUnsupported) {
 					t.Errorf("CreateQP: %v", err)
@@ -137,6 +147,11 @@ func TestECEAnswer(t *testing.T) {
 			}
 			if got := request.ID.ECE(); got.Options != f.uses {
 				t.Errorf("the QP uses %+v, want %#x", got, f.uses)
+			}
+			if f.mode != ECEOff && offers.Any() {
+				if got := value(qp.QueryECE())(t); got.Options != f.uses {
+					t.Errorf("the QP says that it uses %+v, want %#x", got, f.uses)
+				}
 			}
 			must(t, id.Establish())
 			next(t, c, EventEstablished)
@@ -190,6 +205,14 @@ func TestECEBadAnswer(t *testing.T) {
 		if got := id.ECE(); got != (ECE{}) {
 			t.Errorf("%+v: the QP uses %+v", answer, got)
 		}
+	}
+}
+
+// TestECENoFallback: a program that requires options does not get a connection by TCP where a device has none.
+func TestECENoFallback(t *testing.T) {
+	missing := &uverbs.FeatureError{Feature: "ECE", Driver: "rxe"}
+	if !isNoRDMA(missing) || isNoRDMA(fmt.Errorf("%w: %w", ErrNoECE, missing)) {
+		t.Error("a device without options counts as none")
 	}
 }
 

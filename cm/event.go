@@ -106,9 +106,8 @@ func (e *Event) Err() error {
 
 // EventError is the failure that an event reports, or an event that came instead of the expected
 // one. If Status is an errno, the error matches it. It also matches ECONNREFUSED if the peer has
-// rejected the connection or has no QP for datagrams, [ErrNoECE] too if the reason is
-// [ReasonVendorOption], ECONNRESET if the peer has disconnected, and
-// ENODEV if the device is being removed.
+// rejected the connection or has no QP for datagrams, ECONNRESET if the peer has disconnected, and
+// ENODEV if the device is being removed. A rejection with [ReasonVendorOption] matches [ErrNoECE], too.
 type EventError struct {
 	Type        EventType // Type is the type of the event.
 	Addr        string    // Addr is the address of the peer or of the group; empty if this side did not choose it.

@@ -131,7 +131,7 @@ func (l *Listener) handleRequest(e *Event) {
 		e.ID.Close()
 		return
 	}
-	if l.o.ECE == ECERequired && e.Param.ECE.Options == 0 {
+	if l.o.ECE == ECERequired && !e.Param.ECE.Any() {
 		l.refuse(e.ID, refusedECE, ErrNoECE)
 		e.ID.Close()
 		return
@@ -324,7 +324,10 @@ func (l *Listener) setUp(c *Conn, peer greeting, asked *ConnParam) (p ConnParam,
 	if err == nil {
 		err = c.make()
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrNoECE):
+		return p, refusedECE, err
+	case err != nil:
 		return p, refusedFailed, err
 	}
 	c.mustRecvFirst = onIWARP(c.dev.dev)

@@ -18,7 +18,6 @@ type liveness struct {
 	completed uint64    // how many work requests were complete at the last check
 	owedSince time.Time // when a check first found the peer's device to owe an answer; zero if it owes none
 	idle      bool      // nothing was sent or received since the last check
-	checks    int       // how many checks there were
 }
 
 // start sets the timer for the first time. The caller holds c.mu.
@@ -87,7 +86,6 @@ func (c *Conn) checkLiveness() {
 	}
 	c.poll()
 	w := &c.liveness
-	w.checks++
 	completed := c.completed + c.opsDone
 	waiting := c.outstanding() && completed == w.completed
 	now := time.Now()

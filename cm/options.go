@@ -42,8 +42,8 @@ func (m WaitMode) String() string {
 // these are 673 KiB and 257 KiB. Registering memory is most of the cost of a connection, so a
 // connection starts with 4 KiB, for messages of up to 440 bytes. It gets the rest when the peer has
 // a larger message, when messages arrive faster than the program takes them, and after 100 ms. If
-// a goroutine is in a method such as Recv then, the connection gets the rest a second after the last
-// one has left, unless there is one again. With a Depth below 12, or less than 64 KiB in all, it
+// a goroutine is in a method such as Recv at that time, the connection gets the rest a second after the
+// last goroutine has left, if none has entered since. With a Depth below 12, or less than 64 KiB in all, it
 // registers all of it at the start: a listener with few and large messages should limit what strangers
 // make it register, by [ListenOptions].MaxMemory. The connections of a device reuse the memory of
 // closed ones.
@@ -77,7 +77,8 @@ type ConnOptions struct {
 	// ECE says whether the connection uses options for enhanced connections; by default it does
 	// not. What they do is up to the vendor, and they may make a connection faster or slower.
 	// [Conn.ECE] returns those that are used. If a side requires options that the other does not
-	// have, Dial fails with an error that matches [ErrNoECE].
+	// have, Dial fails with an error that matches [ErrNoECE], except on iWARP, where a rejection has
+	// no reason.
 	ECE ECEMode
 }
 

@@ -3,6 +3,7 @@ package cm
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -214,7 +215,7 @@ func (id *ID) modifyToInit(qp *uverbs.QP, port uint8) error {
 		if err != nil {
 			return err
 		}
-		if p.LinkLayer == uverbs.LinkLayerEthernet && mask == initMask {
+		if p.LinkLayer == uverbs.LinkLayerEthernet && attr.Port == port && mask == initMask {
 			known = &attr
 		}
 		initCache.mu.Lock()
@@ -227,8 +228,8 @@ func (id *ID) modifyToInit(qp *uverbs.QP, port uint8) error {
 // initMask are the attributes with which a QP of a connection becomes INIT.
 const initMask = uverbs.AttrState | uverbs.AttrPKeyIndex | uverbs.AttrPort | uverbs.AttrAccess
 
-// initCache has the attributes for INIT of the QPs of connections, by device and port. They are nil where they
-// differ.
+// initCache has the attributes for INIT of the QPs of connections, by device and port. An entry is nil if
+// connections of the port may have different ones.
 var initCache = struct {
 	mu    sync.Mutex
 	known map[initKey]*uverbs.QPAttr // guarded by mu
@@ -250,6 +251,16 @@ var accessCache = struct {
 type accessKey struct {
 	device uint32
 	reads  bool
+}
+
+// forgetAttrs forgets what is known of a device.
+func forgetAttrs(device uint32) {
+	initCache.mu.Lock()
+	maps.DeleteFunc(initCache.known, func(k initKey, _ *uverbs.QPAttr) bool { return k.device == device })
+	initCache.mu.Unlock()
+	accessCache.mu.Lock()
+	maps.DeleteFunc(accessCache.known, func(k accessKey, _ uverbs.Access) bool { return k.device == device })
+	accessCache.mu.Unlock()
 }
 
 // peerAccess returns the access rights of the peer for a QP in state RTR.

@@ -270,69 +270,39 @@ func TestWindowRandom(t *testing.T) {
 }
 
 // TestIdleConnWakeups: an idle connection on which a goroutine waits does not wake up to look whether it needs
-// memory. When the goroutine has left, the connection gets the memory by itself.
+// memory. When the goroutine has left, the connection looks once more, and gets the memory.
 func TestIdleConnWakeups(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
-	const delay = 10 * time.Millisecond
-	growAfter(t, delay)
+	growAfter(t, time.Hour)
 	o := ConnOptions{KeepAlive: -1}
-	l := newListener(t, ListenOptions{ConnOptions: o})
-	ctx := within(t)
-	var ends []*Conn
-	until(t, "both ends are in a method before they have memory", func() bool {
-		client, server := connect(t, l, DialOptions{ConnOptions: o})
-		if ends = []*Conn{client, server}; enterBoth(client, server) {
-			return true
-		}
-		must(t, client.Close(), server.Close())
-		return false
-	})
-	waiting, stop := context.WithCancel(ctx)
-	var all sync.WaitGroup
-	checks := func() (n int) {
-		for _, c := range ends {
-			c.mu.Lock()
-			n += c.liveness.checks
-			c.mu.Unlock()
-		}
-		return n
-	}
-	for _, c := range ends {
-		all.Go(func() {
-			c.Recv(waiting)
+	client, server := connect(t, newListener(t, ListenOptions{ConnOptions: o}), DialOptions{ConnOptions: o})
+	for _, c := range []*Conn{client, server} {
+		until(t, "nothing is outstanding", func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			c.end()
+			c.poll()
+			return !c.outstanding()
 		})
-	}
-	until(t, "there are checks", func() bool { return checks() >= len(ends) })
-	before := checks()
-	const looks = 20
-	time.Sleep(looks * attendedDelays * delay)
-	if n := checks() - before; n > looks/2 { // some are about messages of the start
-		t.Errorf("an idle connection woke up %d times, want at most %d", n, looks/2)
-	}
-	for _, c := range ends {
-		if hasLarge(c) {
-			t.Error("an idle connection has memory for large messages")
+		look := func() {
+			c.mu.Lock()
+			c.win.growAt, c.liveness.idle = time.Now(), false
+			c.mu.Unlock()
+			c.checkLiveness()
+		}
+		c.mu.Lock()
+		must(t, c.begin("test"))
+		c.mu.Unlock()
+		look()
+		c.mu.Lock()
+		if c.win.grown || c.liveness.timer.Stop() {
+			t.Errorf("while a goroutine waits: there is memory for large messages: %v, or there will be another look", c.win.grown)
+		}
+		if c.end(); !c.liveness.timer.Stop() {
+			t.Error("there is no look when the goroutine has left")
+		}
+		c.mu.Unlock()
+		if look(); !hasLarge(c) {
+			t.Error("there is no memory for large messages when the goroutine has left")
 		}
 	}
-	stop()
-	all.Wait()
-	for _, c := range ends {
-		awaitGrown(t, c)
-		must(t, c.Close())
-	}
-}
-
-// enterBoth enters a method of both ends of a connection, unless one has memory for large messages.
-func enterBoth(client, server *Conn) bool {
-	client.mu.Lock()
-	defer client.mu.Unlock()
-	server.mu.Lock()
-	defer server.mu.Unlock()
-	if client.win.grown || server.win.grown {
-		return false
-	}
-	return errors.Join(client.begin("test"), server.begin("test")) == nil
 }

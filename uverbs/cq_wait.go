@@ -14,8 +14,8 @@ import "context"
 // [CompChannel.Shutdown], and with EBUSY if another goroutine waits on the channel. Closing a CQ with
 // CQOptions.Channel does not wake it.
 func (c *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
-	if c.ch != nil && c.ch.waiting.Load() { // the other goroutine is the one that polls
-		return 0, c.ch.errBusy()
+	if c.ch != nil && c.ch.waiting.Load() && !c.ch.shared() && !c.closed.Load() {
+		return 0, c.ch.errBusy() // the goroutine that waits polls, too
 	}
 	for {
 		n, err := c.Poll(wcs)

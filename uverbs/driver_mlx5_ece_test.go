@@ -130,6 +130,18 @@ func TestMlx5DCTECE(t *testing.T) {
 	}
 }
 
+// TestECEAny: the version of the options of mlx5 is no option.
+func TestECEAny(t *testing.T) {
+	for e, want := range map[ECE]bool{
+		{}: false, {mlx5.ECEVendor, 0}: false, {mlx5.ECEVendor, 0x10000000}: false, {mlx5.ECEVendor, 0xf0000000}: false,
+		{mlx5.ECEVendor, 0x10000001}: true, {mlx5.ECEVendor, 0x08000000}: true, {1, 0x10000000}: true, {1, 0}: false,
+	} {
+		if e.Any() != want {
+			t.Errorf("%+v: %v, want %v", e, e.Any(), want)
+		}
+	}
+}
+
 // TestNoECE: a card, a driver or a vendor without options is told apart.
 func TestNoECE(t *testing.T) {
 	_, q := newECEQP(t, RC, 0)

@@ -1,5 +1,7 @@
 package uverbs
 
+import "github.com/goverbs/goverbs/mmio/mlx5"
+
 // ECE has options for enhanced connection establishment (struct ibv_ece). They select features of the
 // transport that both devices of a connection must use, and that only the vendor describes.
 //
@@ -15,6 +17,16 @@ package uverbs
 type ECE struct {
 	VendorID uint32 // VendorID identifies the vendor that defines the options, such as 0x15b3 for mlx5; 0 is no vendor.
 	Options  uint32 // Options are the options, one or more bits each; 0 is none.
+}
+
+// Any reports whether there are options. Those of mlx5 have their version in the upper four bits, which is
+// no option.
+func (e ECE) Any() bool {
+	const version = 0xf << 28
+	if e.VendorID == mlx5.ECEVendor {
+		return e.Options&^version != 0
+	}
+	return e.Options != 0
 }
 
 // QueryECE returns options for enhanced connection establishment (ibv_query_ece):
@@ -34,7 +46,8 @@ func (q *QP) QueryECE() (ECE, error) {
 // SetECE sets the options for enhanced connection establishment that the next [QP.Modify] passes to
 // the device, as do [QP.Init], [QP.Connect] and [QP.ReadyDC] (ibv_set_ece). Options of 0 withdraw earlier
 // ones that were not passed yet. The device accepts the options that it supports, which [QP.QueryECE]
-// returns, and ignores the others.
+// returns, and ignores the others. Options of 0 do not change what the device has accepted already, but
+// QueryECE returns none then. SetECE must not be called during Modify.
 //
 // For a connection, call SetECE before the QP leaves [QPInit]. VendorID must be that of the device:
 // do not pass the options of a peer whose device is of another vendor. SetECE fails with a
