@@ -127,6 +127,7 @@ func (d *Device) createCQ(o CQOptions) (*CQ, error) {
 		cq.removeParents()
 		return nil, err
 	}
+	d.targetCreated(cq.cookie, cq)
 	return cq, cq.markCreated(cq)
 }
 

@@ -121,6 +121,14 @@ func (d *Device) addTarget(o any) uint64 {
 	return t.last
 }
 
+// targetCreated makes what was stored in an object since addTarget visible to a goroutine that has the object
+// from an event.
+func (d *Device) targetCreated(handle uint64, o any) {
+	d.targets.mu.Lock()
+	d.targets.all[handle] = o
+	d.targets.mu.Unlock()
+}
+
 // dropTarget removes a destroyed object.
 func (d *Device) dropTarget(handle uint64) {
 	d.targets.mu.Lock()

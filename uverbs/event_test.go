@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -219,4 +220,35 @@ func TestEventFD(t *testing.T) {
 		}
 		must(t, cq.Close())
 	})
+}
+
+// TestTargetCreated: who has a queue pair from an event may use it, although nothing but the event tells that it has
+// been created. It is the race detector that fails.
+func TestTargetCreated(t *testing.T) {
+	f := newFakeQP(t, QPOptions{})
+	dir := filepath.Join(t.TempDir(), "created") // of which the race detector knows nothing
+	var creating sync.WaitGroup
+	defer creating.Wait()
+	next := f.qp.cookie + 1
+	creating.Go(func() {
+		qp := value(f.pd.CreateQP(QPOptions{SendCQ: f.cq, RecvCQ: f.cq, MaxSendWR: 1, MaxRecvWR: 1}))(t)
+		defer qp.Close()
+		must(t, os.Mkdir(dir, 0o700))
+		awaitDir(dir, false)
+	})
+	awaitDir(dir, true)
+	if qp, ok := f.dev.target(next).(*QP); !ok || qp.QPN() == 0 {
+		t.Errorf("%v has number %d", ok, next)
+	}
+	must(t, os.Remove(dir))
+}
+
+// awaitDir waits until a directory is there, or until it is gone.
+func awaitDir(dir string, there bool) {
+	for {
+		if _, err := os.Stat(dir); (err == nil) == there {
+			return
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
 }

@@ -215,6 +215,7 @@ func newQP(d *Device, s *qpSpec) (*QP, error) {
 		qp.removeParents()
 		return nil, err
 	}
+	d.targetCreated(qp.cookie, qp)
 	return qp, qp.markCreated(qp)
 }
 

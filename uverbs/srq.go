@@ -90,6 +90,7 @@ func (p *PD) CreateSRQ(o SRQOptions) (*SRQ, error) {
 		s.removeParents()
 		return nil, err
 	}
+	d.targetCreated(s.cookie, s)
 	return s, s.markCreated(s)
 }
 

@@ -112,6 +112,7 @@ func (p *PD) CreateWQ(o WQOptions) (*WQ, error) {
 		w.removeParents()
 		return nil, err
 	}
+	p.dev.targetCreated(w.cookie, w)
 	return w, w.markCreated(w)
 }
 
