@@ -7,6 +7,16 @@ import (
 	"github.com/goverbs/goverbs/mmio/mlx5"
 )
 
+// Any reports whether there are options. Those of mlx5 have their version in the upper four bits, which is
+// no option.
+func (e ECE) Any() bool {
+	const version = 0xf << 28
+	if e.VendorID == mlx5.ECEVendor {
+		return e.Options&^version != 0
+	}
+	return e.Options != 0
+}
+
 func (mlx5Driver) ece(q *QP) (ECE, error) {
 	if !q.dev.mlx5.ECE {
 		return ECE{}, noECE(q, errNoECE)

@@ -1,7 +1,5 @@
 package uverbs
 
-import "github.com/goverbs/goverbs/mmio/mlx5"
-
 // ECE has options for enhanced connection establishment (struct ibv_ece). They select features of the
 // transport that both devices of a connection must use, and that only the vendor describes.
 //
@@ -17,16 +15,6 @@ import "github.com/goverbs/goverbs/mmio/mlx5"
 type ECE struct {
 	VendorID uint32 // VendorID identifies the vendor that defines the options, such as 0x15b3 for mlx5; 0 is no vendor.
 	Options  uint32 // Options are the options, one or more bits each; 0 is none.
-}
-
-// Any reports whether there are options. Those of mlx5 have their version in the upper four bits, which is
-// no option.
-func (e ECE) Any() bool {
-	const version = 0xf << 28
-	if e.VendorID == mlx5.ECEVendor {
-		return e.Options&^version != 0
-	}
-	return e.Options != 0
 }
 
 // QueryECE returns options for enhanced connection establishment (ibv_query_ece):
