@@ -198,6 +198,9 @@ func (id *ID) modifyTo(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error 
 // connections of a port have the same attributes, so that the kernel is asked once. The port is 0 if the caller
 // does not know it.
 func (id *ID) modifyToInit(qp *uverbs.QP, port uint8) error {
+	if id.closed.Load() {
+		return id.errClosed()
+	}
 	key := initKey{id.queues.device, port}
 	initCache.mu.Lock()
 	known, asked := initCache.known[key]

@@ -22,10 +22,10 @@ func (mlx5Driver) dciStreams(d *Device) (concurrent, errored uint8, err error) {
 	return concurrent, errored, nil
 }
 
-func (mlx5Driver) dctUdata(q *QP) udata {
-	u := udata{out: make([]byte, mlx5.ModifyQPRespSize)}
-	if ece := q.mlx5.eceWanted.Load(); ece != 0 {
-		u.in = mlx5.EncodeModifyQP(ece)
+func (dr mlx5Driver) dctUdata(q *QP) udata {
+	u := dr.modifyUdata(q)
+	if u.out == nil { // the answer has the number in any case
+		u.out = make([]byte, mlx5.ModifyQPRespSize)
 	}
 	return u
 }
