@@ -123,7 +123,7 @@ func serveHello(ctx context.Context, l *cm.ID, o classic.Options) (asked, used c
 	return asked, used, answerHello(ctx, e)
 }
 
-// answerHello receives a message and answers it.
+// answerHello receives a message and answers it. The peer ends the connection, see [greet].
 func answerHello(ctx context.Context, e *classic.End) error {
 	wc, err := e.Until(ctx, e.Poll, 0, 1)
 	if err != nil {
@@ -135,10 +135,7 @@ func answerHello(ctx context.Context, e *classic.End) error {
 	if err := e.Send(1, helloSize); err != nil {
 		return err
 	}
-	if _, err := e.Until(ctx, e.Poll, 1, 1); err != nil {
-		return err
-	}
-	return e.Hangup(ctx)
+	return e.Gone(ctx)
 }
 
 // Greet is rdma_client.
@@ -149,6 +146,11 @@ func Greet(ctx context.Context, c *cm.Channel, server netip.AddrPort) error {
 
 // greet is Greet with options. It returns the options for enhanced connections that the peer has answered
 // with, and those of the QP.
+//
+// It neither waits for the completion of its send nor ends the connection first: rxe acknowledges a message
+// after the receiver has its completion, and not at all if the receiver moves its QP to ERR before. The sender
+// waits for ever then, since rxe takes the 7 retries that librdmacm asks for as no limit. rdma_server and
+// rdma_client end the connection when they have both completions.
 func greet(ctx context.Context, c *cm.Channel, server netip.AddrPort, o classic.Options) (answered, used cm.ECE, err error) {
 	e, answer, err := classic.Dial(ctx, c, server, o)
 	if err != nil {
@@ -159,14 +161,14 @@ func greet(ctx context.Context, c *cm.Channel, server netip.AddrPort, o classic.
 	if err := e.Send(1, helloSize); err != nil {
 		return answered, used, err
 	}
-	wc, err := e.Until(ctx, e.Poll, 1, 1)
+	wc, err := e.Until(ctx, e.Poll, 0, 1)
 	if err != nil {
 		return answered, used, err
 	}
 	if wc.ByteLen != helloSize {
 		return answered, used, fmt.Errorf("the message has %d bytes, want %d", wc.ByteLen, helloSize)
 	}
-	return answered, used, e.Hangup(ctx)
+	return answered, used, e.Gone(ctx)
 }
 
 // datagrams is an end of udaddy and mckey, whose messages come after a header.
