@@ -362,6 +362,10 @@ func (c *CQ) decodeRecvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) {
 		if o.qp != nil && (o.qp.typ == RawPacket || o.qp.typ == DCT) {
 			wc.QPN = o.qp.QPN() // the device reports the number of the receive queue
 		}
+		if tag, ok := e.VLAN(); ok && (o.wq != nil || o.qp != nil && o.qp.typ == RawPacket) {
+			wc.VLAN = tag
+			wc.Flags |= WCWithVLAN
+		}
 		return
 	}
 	if x&mlx5.HasGRH != 0 {

@@ -55,7 +55,7 @@ func (c *CQ) pollRxe(wcs []WC) (int, error) {
 		} else { // both are in the same field
 			wc.Imm, wc.InvalidatedRKey = 0, *r.Ex.InvalidateRKey()
 		}
-		wc.Timestamp = 0
+		wc.VLAN, wc.Timestamp = 0, 0
 		failed |= wc.Status
 	}
 	if failed != WCSuccess {

@@ -22,7 +22,7 @@ type QPFlags uint32
 const (
 	QPBlockMulticastLoopback QPFlags = abi.IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK // do not receive the QP's own multicast packets (IBV_QP_CREATE_BLOCK_SELF_MCAST_LB)
 	QPScatterFCS             QPFlags = abi.IB_UVERBS_QP_CREATE_SCATTER_FCS              // also store the checksum (FCS) of a frame (IBV_QP_CREATE_SCATTER_FCS)
-	QPStripVLAN              QPFlags = abi.IB_UVERBS_QP_CREATE_CVLAN_STRIPPING          // remove the VLAN tag; the WC does not have it (IBV_QP_CREATE_CVLAN_STRIPPING)
+	QPStripVLAN              QPFlags = abi.IB_UVERBS_QP_CREATE_CVLAN_STRIPPING          // move the VLAN tag of a frame to [WC] (IBV_QP_CREATE_CVLAN_STRIPPING)
 	QPPadWriteEnd            QPFlags = abi.IB_UVERBS_QP_CREATE_PCI_WRITE_END_PADDING    // pad writes to whole cache lines (IBV_QP_CREATE_PCI_WRITE_END_PADDING)
 )
 

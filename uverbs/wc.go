@@ -122,9 +122,10 @@ type WCFlags uint32
 
 // Completion flags.
 const (
-	WCWithGRH WCFlags = 1 << iota // the first 40 bytes of the buffer are the GRH (UD)
-	WCWithImm                     // Imm is valid
-	WCWithInv                     // InvalidatedRKey is valid
+	WCWithGRH  WCFlags = 1 << iota // the first 40 bytes of the buffer are the GRH (UD)
+	WCWithImm                      // Imm is valid
+	WCWithInv                      // InvalidatedRKey is valid
+	WCWithVLAN                     // VLAN is valid
 )
 
 // WC is a work completion (struct ibv_wc).
@@ -147,6 +148,7 @@ type WC struct {
 	SLID            uint16   // SLID is the source LID (UD on InfiniBand).
 	SL              uint8    // SL is the service level (UD).
 	PathBits        uint8    // PathBits are the low bits of the destination LID (UD).
+	VLAN            uint16   // VLAN is the tag that the device removed from a frame, if Flags has WCWithVLAN: the VLAN in bits 0 to 11, the priority in bits 13 to 15.
 	InvalidatedRKey uint32   // InvalidatedRKey is the key that the peer's SEND_WITH_INV invalidated, if Flags has WCWithInv.
 
 	Timestamp uint64 // Timestamp is the time of the completion on the device's clock, if the CQ has CQTimestamp; see [Device.ReadClock].

@@ -43,7 +43,7 @@ type WQFlags uint32
 
 // Flags of a WQ.
 const (
-	WQStripVLAN   WQFlags = abi.IB_UVERBS_WQ_FLAGS_CVLAN_STRIPPING       // remove the VLAN tag; the WC does not have it (IBV_WQ_FLAGS_CVLAN_STRIPPING)
+	WQStripVLAN   WQFlags = abi.IB_UVERBS_WQ_FLAGS_CVLAN_STRIPPING       // move the VLAN tag of a frame to [WC] (IBV_WQ_FLAGS_CVLAN_STRIPPING)
 	WQScatterFCS  WQFlags = abi.IB_UVERBS_WQ_FLAGS_SCATTER_FCS           // also store the checksum (FCS) of a frame (IBV_WQ_FLAGS_SCATTER_FCS)
 	WQDelayDrop   WQFlags = abi.IB_UVERBS_WQ_FLAGS_DELAY_DROP            // wait for a receive before dropping a packet (IBV_WQ_FLAGS_DELAY_DROP)
 	WQPadWriteEnd WQFlags = abi.IB_UVERBS_WQ_FLAGS_PCI_WRITE_END_PADDING // pad writes to whole cache lines (IBV_WQ_FLAGS_PCI_WRITE_END_PADDING)

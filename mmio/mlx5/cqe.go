@@ -120,6 +120,11 @@ func (c CQE) Extra() Extra {
 	return e
 }
 
+// VLAN returns the tag that the device has removed from an Ethernet frame.
+func (c CQE) VLAN() (tag uint16, ok bool) {
+	return get16(c.p, cqeVLAN), get8(c.p, cqeHeaders)&cqeHasVLAN != 0
+}
+
 // SrcQP returns the number of the sender's QP, for datagrams.
 func (c CQE) SrcQP() uint32 { return get32(c.p, cqeFlagsRQPN) & indexMask }
 

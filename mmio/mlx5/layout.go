@@ -129,20 +129,23 @@ const (
 // struct mlx5_cqe64; in a CQE of 128 bytes it is the second half.
 const (
 	cqeSize       = 64
-	cqePathBits   = 17 // ml_path
-	cqeSLID       = 22 // be16
-	cqeFlagsRQPN  = 24 // be32: service level<<24, GRH<<28, source QP
-	cqeL3L4       = 20 // hds_ip_ext: checksums that are right
-	cqeUIdx       = 32 // be32: srqn_uidx
-	cqeImm        = 36 // be32: imm_inval_pkey
-	cqeByteCount  = 44 // be32
-	cqeTimestamp  = 48 // be64
-	cqeVendor     = 54 // vendor_err_synd of an error
-	cqeSyndrome   = 55 // syndrome of an error
-	cqeOpQPN      = 56 // be32: sop_drop_qpn, opcode of the send<<24 | QP
-	cqeCounter    = 60 // be16: wqe_counter
-	cqeOwn        = 63 // op_own: opcode<<4 | inline<<2 | owner
-	cqeLastWord   = 60 // the 4 bytes that hold the counter and op_own
+	cqePathBits   = 17     // ml_path
+	cqeSLID       = 22     // be16
+	cqeFlagsRQPN  = 24     // be32: service level<<24, GRH<<28, source QP
+	cqeL3L4       = 20     // hds_ip_ext: checksums that are right
+	cqeHeaders    = 29     // l4_l3_hdr_type
+	cqeVLAN       = 30     // be16: vlan_info
+	cqeUIdx       = 32     // be32: srqn_uidx
+	cqeImm        = 36     // be32: imm_inval_pkey
+	cqeByteCount  = 44     // be32
+	cqeTimestamp  = 48     // be64
+	cqeVendor     = 54     // vendor_err_synd of an error
+	cqeSyndrome   = 55     // syndrome of an error
+	cqeOpQPN      = 56     // be32: sop_drop_qpn, opcode of the send<<24 | QP
+	cqeCounter    = 60     // be16: wqe_counter
+	cqeOwn        = 63     // op_own: opcode<<4 | inline<<2 | owner
+	cqeLastWord   = 60     // the 4 bytes that hold the counter and op_own
+	cqeHasVLAN    = 1 << 0 // of cqeHeaders
 	cqeInline32   = 1 << 2
 	cqeInline64   = 1 << 3
 	cqeOwnerMask  = 1

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -59,7 +60,6 @@ func TestRawPacketHeaders(t *testing.T) {
 func rawPackets(t *testing.T) (a, b *side) {
 	t.Helper()
 	testenv.NeedsRoCE(t, "Ethernet")
-	const etherType = 0x88b5 // for experiments
 	o := uverbs.QPOptions{MaxSendSGE: 2, MaxInline: 128}
 	a, b = rawSide(t, rig.Devices[0], o), rawSide(t, rig.Devices[1], o)
 	for i := range uint64(4) {
@@ -67,17 +67,7 @@ func rawPackets(t *testing.T) (a, b *side) {
 	}
 	rawReady(t, a)
 	rawReady(t, b)
-	to := macOf(t, rig.Netdevs[1])
-	flow, err := b.qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{uverbs.FlowEth{
-		Val:  uverbs.FlowEthFilter{DstMAC: to},
-		Mask: uverbs.FlowEthFilter{DstMAC: anyMAC},
-	}}})
-	testenv.Skip(t, err)
-	must(t, err)
-	closeLater(t, flow)
-	frame := a.fill(0, 1000, 3)
-	copy(frame, to[:])
-	copy(frame[6:], []byte{2, 0x60, 0x0d, 9, 9, 9, etherType >> 8, etherType & 0xff})
+	frame := steerAll(t, a, b.qp, 1000)
 	for i, wr := range []uverbs.SendWR{
 		send(10, a.mr.SGE(0, 1000)),
 		send(11, a.mr.SGE(0, 14), a.mr.SGE(14, 100)),
@@ -172,6 +162,45 @@ func TestWQ(t *testing.T) {
 	})
 }
 
+// TestStripVLAN sends frames with and without a VLAN tag to a QP that has tags removed, and to one that has not.
+func TestStripVLAN(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "raw packets", "mlx5")
+		testenv.NeedsRoCE(t, "Ethernet")
+		const tag = 3<<13 | 5 // priority 3, VLAN 5
+		for name, flags := range map[string]uverbs.QPFlags{"stripped": uverbs.QPStripVLAN, "kept": 0} {
+			t.Run(name, func(t *testing.T) {
+				a, b := rawSide(t, rig.Devices[0], uverbs.QPOptions{}), rawSide(t, rig.Devices[1], uverbs.QPOptions{Flags: flags})
+				rawReady(t, a)
+				rawReady(t, b)
+				frame := steerAll(t, a, b.qp, 100)
+				for id, tagged := range []bool{true, false, true} {
+					copy(frame[12:], []byte{0x88, 0xb5, 0, 1, 2, 3})
+					b.fill(0, 100, 5)
+					want := slices.Clone(frame)
+					var vlan uint16
+					var with uverbs.WCFlags
+					if tagged {
+						copy(frame[12:], []byte{0x81, 0, tag >> 8, tag & 0xff, 0x88, 0xb5})
+						want = slices.Clone(frame)
+						if flags != 0 {
+							want = slices.Delete(want, 12, 16)
+							vlan, with = tag, uverbs.WCWithVLAN
+						}
+					}
+					must(t, b.qp.PostRecv(uint64(id), b.mr.SGE(0, 2048)), a.qp.PostSend(send(uint64(id), a.mr.SGE(0, 100))))
+					a.want(t, uint64(id), uverbs.WCSend)
+					wc := b.want(t, uint64(id), uverbs.WCRecv)
+					if int(wc.ByteLen) != len(want) || wc.VLAN != vlan || wc.Flags != with {
+						t.Errorf("frame %d: completion %+v, want %d bytes, VLAN tag %#x, flags %d", id, wc, len(want), vlan, with)
+					}
+					b.holds(t, 0, want)
+				}
+			})
+		}
+	})
+}
+
 // TestInjectedWQ has a WQ fail: the event names it, no more frames arrive there, and it works again after
 // it was reset. Since Linux 6.1 mlx5_ib keeps a reference to a WQ that has failed, and Close waits forever.
 func TestInjectedWQ(t *testing.T) {
@@ -220,21 +249,40 @@ func TestInjectedWQ(t *testing.T) {
 	})
 }
 
-// steerIPv4 has the second interface's IPv4 frames go to qp. It puts such a frame of 64 bytes at the start of
+// steerAll has all of the second interface's frames go to qp. It puts a frame of n bytes for it at the start of
 // the memory of a and returns it.
+func steerAll(t *testing.T, a *side, qp *uverbs.QP, n int) (frame []byte) {
+	t.Helper()
+	const etherType = 0x88b5 // for experiments
+	frame = steer(t, a, qp, n, 0)
+	copy(frame[12:], []byte{etherType >> 8, etherType & 0xff})
+	return frame
+}
+
+// steerIPv4 does so with the interface's IPv4 frames. It returns such a frame of 64 bytes.
 func steerIPv4(t *testing.T, a *side, qp *uverbs.QP) (frame []byte) {
 	t.Helper()
+	frame = steer(t, a, qp, 64, 0x0800)
+	copy(frame[12:], []byte{8, 0, 0x45, 0, 0, 50, 0, 0, 0, 0, 64, 253, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2})
+	return frame
+}
+
+// steer has the second interface's frames go to qp, those of one type or, if that is 0, of all. It puts a frame of n
+// bytes with the interface's address at the start of the memory of a and returns it.
+func steer(t *testing.T, a *side, qp *uverbs.QP, n int, etherType uint16) (frame []byte) {
+	t.Helper()
 	to := macOf(t, rig.Netdevs[1])
-	flow, err := qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{uverbs.FlowEth{
-		Val:  uverbs.FlowEthFilter{DstMAC: to, EtherType: 0x0800},
-		Mask: uverbs.FlowEthFilter{DstMAC: anyMAC, EtherType: 0xffff},
-	}}})
+	flow := uverbs.FlowEth{Val: uverbs.FlowEthFilter{DstMAC: to}, Mask: uverbs.FlowEthFilter{DstMAC: anyMAC}}
+	if etherType != 0 {
+		flow.Val.EtherType, flow.Mask.EtherType = etherType, 0xffff
+	}
+	f, err := qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{flow}})
 	testenv.Skip(t, err)
 	must(t, err)
-	closeLater(t, flow)
-	frame = a.fill(0, 64, 3)
+	closeLater(t, f)
+	frame = a.fill(0, n, 3)
 	copy(frame, to[:])
-	copy(frame[6:], []byte{2, 0x60, 0x0d, 9, 9, 9, 8, 0, 0x45, 0, 0, 50, 0, 0, 0, 0, 64, 253, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2})
+	copy(frame[6:], []byte{2, 0x60, 0x0d, 9, 9, 9})
 	return frame
 }
 

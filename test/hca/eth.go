@@ -260,7 +260,7 @@ func (d *Device) createRQ(c *call) error {
 	if state := prm.RQCState.Get(x); state != prm.WQStateRST {
 		return refuse(prm.BadParam, "RQ state", "%d", state)
 	}
-	s := engine.RQSpec{CQN: prm.RQCCQN.U32(x), UserIndex: prm.RQCUserIndex.U32(x), CounterSet: uint8(prm.RQCCounterSet.Get(x))}
+	s := engine.RQSpec{CQN: prm.RQCCQN.U32(x), UserIndex: prm.RQCUserIndex.U32(x), CounterSet: uint8(prm.RQCCounterSet.Get(x)), StripVLAN: !prm.RQCKeepVLAN.Bool(x)}
 	switch kind := prm.RQCMemType.Get(x); kind {
 	case rqInline:
 		t := prm.WQType.Get(wq)
@@ -305,6 +305,11 @@ func (d *Device) modifyRQ(c *call) error {
 			return err
 		}
 	}
+	if mask&rqModifyVSD != 0 {
+		if err := d.eng.SetRQStripVLAN(n, !prm.RQCKeepVLAN.Bool(c.in[prm.WQCtx:])); err != nil {
+			return err
+		}
+	}
 	return d.eng.ModifyRQ(n, from, to)
 }
 
@@ -327,6 +332,7 @@ func (d *Device) queryRQ(c *call) error {
 	prm.RQCCQN.Put(x, uint64(s.CQN))
 	prm.RQCUserIndex.Put(x, uint64(s.UserIndex))
 	prm.RQCCounterSet.Put(x, uint64(s.CounterSet))
+	prm.RQCKeepVLAN.PutBool(x, !s.StripVLAN)
 	if !s.Linked {
 		prm.WQType.Put(wq, prm.WQCyclic)
 	}

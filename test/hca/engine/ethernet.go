@@ -14,6 +14,8 @@ const (
 	ethL4Checksum = 1 << 7
 	ethInsertVLAN = 1 << 15
 	ethHeader     = 14
+	etherVLAN     = 0x8100
+	vlanTag       = 4 // bytes
 )
 
 // decodeEth reads the WQE of an Ethernet send queue.
@@ -128,7 +130,7 @@ func (q *qp) sendRaw(w *sendWQE, frame []byte) {
 		return
 	}
 	if w.eth.tagged {
-		tag := []byte{0x81, 0x00, byte(w.eth.vlan >> 8), byte(w.eth.vlan)}
+		tag := []byte{etherVLAN >> 8, etherVLAN & 0xff, byte(w.eth.vlan >> 8), byte(w.eth.vlan)}
 		frame = append(frame[:12:12], append(tag, frame[12:]...)...)
 	}
 	checksums(frame, w.eth.flags&ethL3Checksum != 0, w.eth.flags&ethL4Checksum != 0)
@@ -138,12 +140,18 @@ func (q *qp) sendRaw(w *sendWQE, frame []byte) {
 	q.d.transmit(p)
 }
 
+// behindTags says where the data of a frame begins, and of which protocol it is.
+func behindTags(frame []byte) (at int, proto uint16) {
+	at, proto = ethHeader, be.Uint16(frame[12:])
+	for proto == etherVLAN && len(frame) >= at+vlanTag {
+		proto, at = be.Uint16(frame[at+2:]), at+vlanTag
+	}
+	return at, proto
+}
+
 // checksums fills in the checksum of an IPv4 header, and that of TCP or UDP.
 func checksums(frame []byte, l3, l4 bool) {
-	at, proto := ethHeader, be.Uint16(frame[12:])
-	for proto == 0x8100 && len(frame) >= at+4 {
-		proto, at = be.Uint16(frame[at+2:]), at+4
-	}
+	at, proto := behindTags(frame)
 	ip := frame[at:]
 	var l4At int
 	var next uint8
@@ -210,13 +218,20 @@ func (r *rq) deliver(d *Device, p *packet) {
 		r.counts.count(CountOutOfBuffer)
 		return
 	}
-	e := &cqe{ethernet: true, opcode: cqeRespSend, qpn: r.n, index: w.index, count: uint32(len(p.data))}
+	frame := p.data
+	e := &cqe{ethernet: true, opcode: cqeRespSend, qpn: r.n, index: w.index}
+	if r.spec.StripVLAN && len(frame) >= ethHeader+vlanTag && be.Uint16(frame[12:]) == etherVLAN {
+		e.l4l3, e.vlan = cqeHasVLAN, be.Uint16(frame[14:])
+		frame = append(frame[:12:12], frame[12+vlanTag:]...)
+	}
+	e.count = uint32(len(frame))
 	if e.srqn = r.spec.UserIndex; d.cfg.CQEVersion == 0 || e.srqn == NoUserIndex {
 		e.srqn = r.spec.RMPN
 	}
-	// The sum over all behind the Ethernet header, as CHECKSUM_COMPLETE takes it.
-	e.checksum = onesSum(p.data[ethHeader:])
-	s, _ := d.scatterRecv(nil, w, r.w.pd, 0, p.data)
+	// The sum over all behind the Ethernet header and its tags, as CHECKSUM_COMPLETE takes it.
+	at, _ := behindTags(frame)
+	e.checksum = onesSum(frame[at:])
+	s, _ := d.scatterRecv(nil, w, r.w.pd, 0, frame)
 	w.complete()
 	if s != 0 {
 		e.opcode, e.syndrome, e.vendor = cqeRespErr, s, vendorOf(s)

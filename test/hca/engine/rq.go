@@ -101,6 +101,20 @@ func (d *Device) SetRQCounters(n uint32, set uint8) error {
 	return nil
 }
 
+// SetRQStripVLAN changes what a receive queue does with VLAN tags.
+func (d *Device) SetRQStripVLAN(n uint32, strip bool) error {
+	if err := d.lock("RQ"); err != nil {
+		return err
+	}
+	defer d.f.mu.Unlock()
+	r := d.rqs[n]
+	if r == nil {
+		return unknown("RQ", n)
+	}
+	r.spec.StripVLAN = strip
+	return nil
+}
+
 // changeWQ refuses a change of an RQ's or SQ's state that can't be.
 func changeWQ(object string, n uint32, is, from, to WQState) error {
 	if is != from {

@@ -352,6 +352,7 @@ type RQSpec struct {
 	LogStride  uint    // LogStride is log2 of a WQE's size in bytes.
 	Linked     bool    // Linked: WQEs begin with a next segment.
 	RMPN       uint32  // RMPN is the RMP to take WQEs from, if not its own.
+	StripVLAN  bool    // StripVLAN moves the VLAN tag of a frame into its CQE.
 	CounterSet uint8   // CounterSet counts frames for which there is no WQE; 0 is none.
 	State      WQState // State, of a query.
 }

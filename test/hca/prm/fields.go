@@ -304,6 +304,7 @@ var (
 	ModifyState   = Field{0x40, 4}  // rmp_state, rq_state, sq_state
 	ModifyMaskLWM = Field{0xbf, 1}  // of MODIFY_RMP
 	ModifyMask    = Field{0x80, 64} // of MODIFY_RQ and MODIFY_SQ
+	RQCKeepVLAN   = Field{0x03, 1}  // vsd: VLAN strip disable
 	RQCMemType    = Field{0x04, 4}
 	RQCState      = Field{0x08, 4}
 	RQCFlush      = Field{0x0d, 1}
