@@ -83,6 +83,8 @@ type driver interface {
 	// abandonResize frees what prepareResize allocated, after the kernel has refused.
 	abandonResize(c *CQ) error
 
+	rateLimits(*Device) (RateLimits, error)
+
 	// prepareDCT is prepareQP for a DCT. dctUdata returns the driver's part of the MODIFY_QP that makes
 	// it ready, and dctReady takes its number from that. dciStreams returns the largest values of
 	// DCIStreams; 0 means no streams.
@@ -194,6 +196,7 @@ func (baseDriver) countUdata(*Device) (udata, error)        { return udata{}, ni
 func (baseDriver) prepareDCT(*QP, *qpSpec) (udata, error)   { return udata{}, errKind }
 func (baseDriver) dctUdata(*QP) udata                       { return udata{} }
 func (baseDriver) dctReady(*QP, udata) error                { return errKind }
+func (baseDriver) rateLimits(*Device) (RateLimits, error)   { return RateLimits{}, nil }
 func (baseDriver) dciStreams(*Device) (uint8, uint8, error) { return 0, 0, nil }
 func (baseDriver) modifyUdata(*QP) udata                    { return udata{} }
 func (baseDriver) modifyAnswer(*QP, udata) error            { return nil }

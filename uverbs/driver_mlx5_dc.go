@@ -13,8 +13,17 @@ func (mlx5Driver) prepareDCT(q *QP, s *qpSpec) (udata, error) {
 	return udata{in: req.Encode(), out: make([]byte, mlx5.QPRespSize)}, nil
 }
 
+func (mlx5Driver) rateLimits(d *Device) (RateLimits, error) {
+	u := udata{out: make([]byte, mlx5.QueryDeviceRespSize)}
+	if err := d.queryUdata(u); err != nil {
+		return RateLimits{}, err
+	}
+	least, most, types := mlx5.DecodeRates(u.out)
+	return RateLimits{Min: least, Max: most, QPTypes: QPTypes(types)}, nil
+}
+
 func (mlx5Driver) dciStreams(d *Device) (concurrent, errored uint8, err error) {
-	u := udata{out: make([]byte, mlx5.StreamsRespSize)}
+	u := udata{out: make([]byte, mlx5.QueryDeviceRespSize)}
 	if err := d.queryUdata(u); err != nil {
 		return 0, 0, err
 	}

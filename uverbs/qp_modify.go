@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"errors"
 	"strconv"
 	"sync"
 	"syscall"
@@ -46,6 +47,11 @@ func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
 	u := q.dev.driver.modifyUdata(q)
 	if errno := q.issueModify(&attr, mask, u); errno != 0 {
 		q.movingToErr.Store(false)
+		if mask&AttrRateLimit != 0 && errno == syscall.EINVAL {
+			if err := q.checkRate(attr.RateLimit); err != nil {
+				return err
+			}
+		}
 		err := q.dev.cmd.fail("MODIFY_QP "+from.String()+" to "+to.String(), errno, q.modifyHint(errno, attr, mask))
 		return about(err, q.label(), attr.given(mask))
 	}
@@ -200,6 +206,37 @@ func (q *QP) firstRecvDone() {
 		q.recvCQ.awaitFirstRecv.Add(-1)
 	}
 	q.state.CompareAndSwap(uint32(QPRTR), uint32(QPRTS))
+}
+
+// RateLimits are the values that a device takes for [QPAttr.RateLimit]. All are 0 if it has no rate limits.
+type RateLimits struct {
+	Min     uint32  // Min is the lowest rate, in kbit/s.
+	Max     uint32  // Max is the highest rate, in kbit/s.
+	QPTypes QPTypes // QPTypes are the types of QPs that can have a limit.
+}
+
+// RateLimits returns the rates to which the device can limit a QP (packet_pacing_caps of ibv_query_device_ex).
+// mlx5 alone has any. The device holds a limited number of different rates at a time.
+func (d *Device) RateLimits() (RateLimits, error) {
+	if err := d.acquire(); err != nil {
+		return RateLimits{}, err
+	}
+	defer d.release()
+	return d.driver.rateLimits(d)
+}
+
+// checkRate explains a refused RateLimit; nil if that is none of the device's limits.
+func (q *QP) checkRate(rate uint32) error {
+	limits, err := q.dev.driver.rateLimits(q.dev)
+	switch {
+	case err != nil || rate == 0:
+		return nil
+	case limits.Max == 0:
+		return &FeatureError{Feature: "QPAttr.RateLimit", Driver: q.dev.driver.name(), Err: errors.New("the adapter does not have the capability packet_pacing")}
+	case rate < limits.Min || rate > limits.Max:
+		return argErr("Modify", "RateLimit", rate, "%d to %d kbit/s, or 0 for no limit", limits.Min, limits.Max)
+	}
+	return nil
 }
 
 // modifyHint explains a refused change.

@@ -8,15 +8,15 @@ import (
 
 // Sizes of the driver's part of responses, in bytes.
 const (
-	PDRespSize       = int(unsafe.Sizeof(abi.AllocPDResp{}))
-	CQRespSize       = int(unsafe.Sizeof(abi.CreateCQResp{}))
-	QPRespSize       = int(unsafe.Sizeof(abi.CreateQPResp{}))
-	SRQRespSize      = int(unsafe.Sizeof(abi.CreateSRQResp{}))
-	AHRespSize       = int(unsafe.Sizeof(abi.CreateAHResp{}))
-	WQRespSize       = int(unsafe.Sizeof(abi.CreateWQResp{}))
-	ModifyQPRespSize = int(unsafe.Sizeof(abi.ModifyQPResp{}))
-	StreamsRespSize  = (abi.QUERY_DEVICE_DCI_STREAMS + int(unsafe.Sizeof(abi.DciStreamsCaps{})) + 7) &^ 7 // write() counts in units of 8 bytes
-	IndTableRespSize = int(unsafe.Sizeof(abi.CreateRWQIndTblResp{}))
+	PDRespSize          = int(unsafe.Sizeof(abi.AllocPDResp{}))
+	CQRespSize          = int(unsafe.Sizeof(abi.CreateCQResp{}))
+	QPRespSize          = int(unsafe.Sizeof(abi.CreateQPResp{}))
+	SRQRespSize         = int(unsafe.Sizeof(abi.CreateSRQResp{}))
+	AHRespSize          = int(unsafe.Sizeof(abi.CreateAHResp{}))
+	WQRespSize          = int(unsafe.Sizeof(abi.CreateWQResp{}))
+	ModifyQPRespSize    = int(unsafe.Sizeof(abi.ModifyQPResp{}))
+	QueryDeviceRespSize = (abi.QUERY_DEVICE_DCI_STREAMS + int(unsafe.Sizeof(abi.DciStreamsCaps{})) + 7) &^ 7 // write() counts in units of 8 bytes
+	IndTableRespSize    = int(unsafe.Sizeof(abi.CreateRWQIndTblResp{}))
 )
 
 // NoUserIndex is the user index of a queue whose completions have the device's number instead.
@@ -151,10 +151,23 @@ func DecodeModifyQP(b []byte) (dctn, ece uint32, err error) {
 	return r.Dctn, r.EceOptions, err
 }
 
+// DecodeRates returns the rates of a send queue for raw packets, in kbit/s, and the set of QP types that may have one,
+// from the driver's part of QUERY_DEVICE. They are 0 if the device has none.
+func DecodeRates(b []byte) (least, most, types uint32) {
+	if len(b) < QueryDeviceRespSize {
+		return 0, 0, 0
+	}
+	var r abi.Mlx5PacketPacingCaps
+	if decode(&r, b[abi.QUERY_DEVICE_PACKET_PACING:], "mlx5_packet_pacing_caps") != nil {
+		return 0, 0, 0
+	}
+	return r.QPRateLimitMin, r.QPRateLimitMax, r.SupportedQPTs
+}
+
 // DecodeStreams returns the largest LogStreams and LogFailed of an initiator of DC, from the
 // driver's part of QUERY_DEVICE. They are 0 if the device or the kernel does not support streams.
 func DecodeStreams(b []byte) (streams, failed uint8) {
-	if len(b) < StreamsRespSize {
+	if len(b) < QueryDeviceRespSize {
 		return 0, 0
 	}
 	b = b[abi.QUERY_DEVICE_DCI_STREAMS:]

@@ -82,7 +82,7 @@ func TestDCRequests(t *testing.T) {
 	if _, _, err := DecodeModifyQP(resp[:4]); err == nil {
 		t.Error("a short response has a number")
 	}
-	caps := make([]byte, StreamsRespSize)
+	caps := make([]byte, QueryDeviceRespSize)
 	caps[100], caps[101] = 4, 3
 	if streams, failed := DecodeStreams(caps); streams != 4 || failed != 3 {
 		t.Errorf("streams %d and %d", streams, failed)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -198,6 +199,51 @@ func TestStripVLAN(t *testing.T) {
 				}
 			})
 		}
+	})
+}
+
+// TestRateLimit sends frames at a limited rate, which takes as long as the rate says at least, and then without a limit.
+func TestRateLimit(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "raw packets", "mlx5")
+		testenv.NeedsRoCE(t, "Ethernet")
+		a := rawSide(t, rig.Devices[0], uverbs.QPOptions{})
+		limits, err := a.dev.RateLimits()
+		must(t, err)
+		if limits.Min == 0 || limits.Max <= limits.Min || limits.QPTypes != uverbs.QPTypes(1<<uverbs.RawPacket) {
+			t.Errorf("rates %+v", limits)
+		}
+		const frames, size = 10, 1000
+		const rate = 400 // kbit/s: 20 ms for a frame
+		const least = (frames - 1) * size * 8 * time.Second / rate / 1000
+		must(t, a.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTR}, uverbs.AttrState))
+		limit := func(attr uverbs.QPAttr, mask uverbs.QPAttrMask) error {
+			return a.qp.Modify(attr, mask|uverbs.AttrRateLimit)
+		}
+		for _, bad := range []uint32{limits.Min - 1, limits.Max + 1} {
+			err := limit(uverbs.QPAttr{State: uverbs.QPRTS, RateLimit: bad}, uverbs.AttrState)
+			if e, ok := errors.AsType[*uverbs.ArgError](err); !ok || e.Field != "RateLimit" {
+				t.Errorf("rate %d: %v, want an ArgError of RateLimit", bad, err)
+			}
+		}
+		must(t, limit(uverbs.QPAttr{State: uverbs.QPRTS, RateLimit: rate}, uverbs.AttrState))
+		a.fill(0, size, 3)
+		pass := func() time.Duration {
+			begin := time.Now()
+			for i := range uint64(frames) {
+				must(t, a.qp.PostSend(send(i, a.mr.SGE(0, size))))
+			}
+			for i := range uint64(frames) {
+				a.want(t, i, uverbs.WCSend)
+			}
+			return time.Since(begin)
+		}
+		if took := pass(); took < least {
+			t.Errorf("%d frames of %d bytes at %d kbit/s took %s, want %s at least", frames, size, rate, took, least)
+		}
+		must(t, limit(uverbs.QPAttr{RateLimit: 0}, 0))
+		first := pass() // which may still wait for the frames before
+		t.Logf("without a limit %s, and %s", first, pass())
 	})
 }
 

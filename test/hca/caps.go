@@ -57,7 +57,7 @@ var generalIB = []setting{{prm.CapPortType, prm.CapPortTypeIB}, {prm.CapIBVirt, 
 
 var generalRoCE = []setting{
 	{prm.CapPortType, prm.CapPortTypeEthernet}, {prm.CapEthNetOffloads, 1}, {prm.CapNICFlowTable, 1}, {prm.CapRoCEBit, 1},
-	{prm.CapMaxTC, 8},
+	{prm.CapMaxTC, 8}, {prm.CapQoSBit, 1},
 }
 
 // atomics: compare and swap, fetch and add, and both masked; of 8 bytes; the result in
@@ -71,6 +71,14 @@ const odpConnected = prm.ODPSend | prm.ODPReceive | prm.ODPWrite | prm.ODPRead |
 
 // ethernet: headers need not be inline, as the virtual port says.
 var ethernet = []setting{{prm.CapEthChecksum, 1}, {prm.CapEthVLAN, 1}, {prm.CapEthSelfLB, 1}, {prm.CapEthMaxLSO, 16}, {prm.CapEthInlineMode, 1}, {prm.CapEthRSSTable, 8}}
+
+// pacing: rates in kbit/s, of which the table has one less than it says.
+var pacing = []setting{{prm.CapQoSPacing, 1}, {prm.CapQoSMinRate, leastRate}, {prm.CapQoSMaxRate, mostRate}, {prm.CapQoSRateTable, rates}}
+
+const (
+	leastRate, mostRate = 64, 100_000_000
+	rates               = 128
+)
 
 const (
 	roceAddresses               = 64
@@ -116,6 +124,7 @@ func newCaps(mode Mode, index uint8, p *Personality) capSet {
 	} else {
 		add(prm.CapGeneral, general, generalRoCE, own, p.general(mode))
 		add(prm.CapEthernet, ethernet)
+		add(prm.CapQoS, pacing)
 		add(prm.CapRoCE, roceCaps, []setting{{prm.CapRoCETableSize, uint64(p.gids())}})
 		ft := add(prm.CapFlowTable)
 		for _, at := range []int{prm.CapFTReceive, prm.CapFTReceiveRDMA, prm.CapFTTransmit, prm.CapFTTransmitRDMA} {

@@ -212,14 +212,41 @@ func (d *Device) SetInlineHeaders(on bool) {
 	prm.NVPInlineMode.Put(d.nic.ctx, mode)
 }
 
-// modifySQ changes an SQ's state, which is all that can be changed here.
+// sqModifyRate is a bit of MODIFY_SQ's mask.
+const sqModifyRate = 1 << 0
+
+// modifySQ changes an SQ's state and its rate.
 func (d *Device) modifySQ(c *call) error {
 	n := c.number()
 	from, to := engine.WQState(prm.ModifyState.Get(c.in)), engine.WQState(prm.SQCState.Get(c.in[prm.WQCtx:]))
-	if mask := prm.ModifyMask.Get(c.in); mask != 0 {
+	mask := prm.ModifyMask.Get(c.in)
+	if mask&^sqModifyRate != 0 {
 		return refuse(prm.BadParam, "SQ modify_bitmask", "%#x is not modelled", mask)
 	}
+	if mask&sqModifyRate != 0 {
+		i := prm.SQCRate.Get(c.in[prm.WQCtx:])
+		if i >= rates || i != 0 && d.eth.rates[i] == 0 {
+			return refuse(prm.BadParam, "SQ packet_pacing_rate_limit_index", "%d has no rate", i)
+		}
+		if err := d.eng.SetSQRate(n, d.eth.rates[i]); err != nil {
+			return err
+		}
+		d.eth.sqRate[n] = uint16(i)
+	}
 	return d.eng.ModifySQ(n, from, to)
+}
+
+// setRate is SET_PP_RATE_LIMIT. A rate of 0 ends the use of an index.
+func (d *Device) setRate(c *call) error {
+	i, rate := prm.RateIndex.Get(c.in), prm.Rate.U32(c.in)
+	switch {
+	case i == 0 || i >= rates:
+		return refuse(prm.BadParam, "rate_limit_index", "%d, where 1 to %d are possible", i, rates-1)
+	case rate != 0 && (rate < leastRate || rate > mostRate):
+		return refuse(prm.BadParam, "rate_limit", "%d kbit/s, where %d to %d are possible", rate, leastRate, mostRate)
+	}
+	d.eth.rates[i] = rate
+	return nil
 }
 
 func (d *Device) destroySQ(c *call) error {
@@ -227,6 +254,7 @@ func (d *Device) destroySQ(c *call) error {
 		return err
 	}
 	delete(d.eth.sqTIS, c.number())
+	delete(d.eth.sqRate, c.number())
 	return nil
 }
 
@@ -244,6 +272,7 @@ func (d *Device) querySQ(c *call) error {
 	prm.WQPD.Put(wq, uint64(s.PD))
 	prm.WQUAR.Put(wq, uint64(s.UAR))
 	prm.WQDBR.Put(wq, s.DBR)
+	prm.SQCRate.Put(x, uint64(d.eth.sqRate[c.number()]))
 	prm.WQLogStride.Put(wq, 6)
 	prm.WQLogSize.Put(wq, uint64(s.Log))
 	return nil

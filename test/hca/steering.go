@@ -20,6 +20,8 @@ type steering struct {
 	tirs   map[uint32]tir
 	rqts   map[uint32][]uint32
 	sqTIS  map[uint32]uint32
+	rates  [rates]uint32     // kbit/s by the index that SQs name; of 0 there is none
+	sqRate map[uint32]uint16 // the index of an SQ with a rate
 	tables map[uint32]*flowTable
 	roots  map[uint32]uint32 // table by type
 	groups uint32            // the last group's number
@@ -94,6 +96,7 @@ const (
 
 func (s *steering) clear() {
 	s.tis, s.tirs, s.rqts, s.sqTIS = map[uint32]tis{}, map[uint32]tir{}, map[uint32][]uint32{}, map[uint32]uint32{}
+	s.rates, s.sqRate = [rates]uint32{}, map[uint32]uint16{}
 	s.tables, s.roots, s.counters = map[uint32]*flowTable{}, map[uint32]uint32{}, map[uint32]*flowCounter{}
 	s.publish()
 }

@@ -1,5 +1,7 @@
 package engine
 
+import "time"
+
 // ethSeg is what an Ethernet segment says (struct mlx5_wqe_eth_seg).
 type ethSeg struct {
 	flags  uint8
@@ -77,6 +79,9 @@ func (q *qp) runEthernet() {
 			q.kick()
 			return
 		}
+		if q.paced() {
+			return
+		}
 		w := q.fetch()
 		if w == nil {
 			return
@@ -98,6 +103,16 @@ func (q *qp) runEthernet() {
 		}
 		w.complete(0)
 	}
+}
+
+// paced reports whether an SQ has to wait before it sends its next frame, and has it go on then.
+func (q *qp) paced() bool {
+	wait := q.send.idleAt - q.d.f.clock()
+	if wait <= 0 {
+		return false
+	}
+	q.d.f.after(wait, q.kick)
+	return true
 }
 
 // ethFailed completes a WQE with an error. The queue stops.
@@ -138,6 +153,10 @@ func (q *qp) sendRaw(w *sendWQE, frame []byte) {
 	copy(p.dmac[:], frame)
 	copy(p.smac[:], frame[6:])
 	q.d.transmit(p)
+	if rate := time.Duration(q.sq.Rate); rate > 0 {
+		const kbit = 8 * time.Second / 1000 // a byte at 1 kbit/s
+		q.send.idleAt = max(q.send.idleAt, q.d.f.clock()) + time.Duration(len(frame))*kbit/rate
+	}
 }
 
 // behindTags says where the data of a frame begins, and of which protocol it is.

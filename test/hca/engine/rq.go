@@ -225,6 +225,21 @@ func (d *Device) ModifySQ(n uint32, from, to WQState) error {
 	return nil
 }
 
+// SetSQRate limits the frames of a send queue to a rate in kbit/s; 0 is no limit.
+func (d *Device) SetSQRate(n uint32, rate uint32) error {
+	if err := d.lock("SQ"); err != nil {
+		return err
+	}
+	defer d.f.mu.Unlock()
+	q := d.qps[n]
+	if q == nil || q.sq == nil {
+		return unknown("SQ", n)
+	}
+	q.sq.Rate, q.send.idleAt = rate, 0
+	q.kick()
+	return nil
+}
+
 // QuerySQ says what a send queue is like now.
 func (d *Device) QuerySQ(n uint32) (SQSpec, error) {
 	if err := d.lock("SQ"); err != nil {

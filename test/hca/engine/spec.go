@@ -366,6 +366,7 @@ type SQSpec struct {
 	DBR       uint64  // DBR is the bus address of the doorbell record.
 	Buf       Buffer  // Buf holds the WQEs.
 	Log       uint    // Log is log2 of the number of blocks of 64 bytes.
+	Rate      uint32  // Rate is the most that it sends, in kbit/s; 0 is no limit.
 	MinInline int     // MinInline is how many bytes of a frame must stand in the Ethernet segment.
 	State     WQState // State, of a query.
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"fmt"
+	"time"
 )
 
 const (
@@ -23,6 +24,8 @@ type sendQueue struct {
 	next   uint16  // the WQE to fetch
 	tail   uint16  // the first that is not completed
 	held   *bfCopy // the doorbell that waits for its copy
+
+	idleAt time.Duration // of a queue with a rate: when the frames that were sent would be on the wire
 
 	copyOf uint16 // the WQE of which copied is a BlueFlame copy
 	copied []byte

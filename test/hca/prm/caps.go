@@ -9,6 +9,7 @@ const (
 	CapAtomic    = 0x03
 	CapRoCE      = 0x04
 	CapFlowTable = 0x07
+	CapQoS       = 0x0c
 	CapDevMem    = 0x0f
 )
 
@@ -61,6 +62,7 @@ var (
 	CapUMRFence           = Field{0x20a, 2}
 	CapScatterCQE         = Field{0x215, 1}
 	CapDCT                = Field{0x21a, 1}
+	CapQoSBit             = Field{0x21b, 1}
 	CapEthNetOffloads     = Field{0x21c, 1}
 	CapRoCEBit            = Field{0x21d, 1}
 	CapAtomicBit          = Field{0x21e, 1}
@@ -169,6 +171,14 @@ var (
 	CapEthMaxLSO     = Field{0x0b, 5}
 	CapEthInlineMode = Field{0x12, 2}
 	CapEthRSSTable   = Field{0x14, 4}
+)
+
+// qos_cap_bits.
+var (
+	CapQoSPacing    = Field{0x00, 1}
+	CapQoSMaxRate   = Field{0x40, 32} // kbit/s
+	CapQoSMinRate   = Field{0x60, 32}
+	CapQoSRateTable = Field{0x90, 16}
 )
 
 // Which headers of a frame must stand in its WQE (MLX5_INLINE_MODE_*, mlx5/device.h).

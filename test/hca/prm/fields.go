@@ -301,6 +301,8 @@ const (
 var (
 	RMPCState     = Field{0x08, 4}
 	RMPCCyclic    = Field{0x20, 1}
+	RateIndex     = Field{0x50, 16} // of SET_PP_RATE_LIMIT
+	Rate          = Field{0x80, 32} // kbit/s
 	ModifyState   = Field{0x40, 4}  // rmp_state, rq_state, sq_state
 	ModifyMaskLWM = Field{0xbf, 1}  // of MODIFY_RMP
 	ModifyMask    = Field{0x80, 64} // of MODIFY_RQ and MODIFY_SQ
@@ -318,6 +320,7 @@ var (
 	SQCRegUMR     = Field{0x0c, 1}
 	SQCUserIndex  = Field{0x28, 24}
 	SQCCQN        = Field{0x48, 24}
+	SQCRate       = Field{0xf0, 16} // packet_pacing_rate_limit_index
 	SQCTISCount   = Field{0x100, 16}
 	SQCTIS        = Field{0x168, 24}
 )

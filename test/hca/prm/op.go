@@ -75,6 +75,7 @@ const (
 	AllocQCounter        Op = 0x771
 	DeallocQCounter      Op = 0x772
 	QueryQCounter        Op = 0x773
+	SetPPRateLimit       Op = 0x780
 	AllocPD              Op = 0x800
 	DeallocPD            Op = 0x801
 	AllocUAR             Op = 0x802
@@ -138,6 +139,7 @@ var opNames = map[Op]string{
 	CreateDCT: "CREATE_DCT", DestroyDCT: "DESTROY_DCT", DrainDCT: "DRAIN_DCT", QueryDCT: "QUERY_DCT", ArmDCT: "ARM_DCT_FOR_KEY_VIOLATION",
 	QueryVPortState: "QUERY_VPORT_STATE", ModifyVPortState: "MODIFY_VPORT_STATE",
 	QueryNICVPortCtx: "QUERY_NIC_VPORT_CONTEXT", ModifyNICVPortCtx: "MODIFY_NIC_VPORT_CONTEXT",
+	SetPPRateLimit:   "SET_PP_RATE_LIMIT",
 	QueryRoCEAddress: "QUERY_ROCE_ADDRESS", SetRoCEAddress: "SET_ROCE_ADDRESS",
 	QueryHCAVPortCtx: "QUERY_HCA_VPORT_CONTEXT", ModifyHCAVPortCtx: "MODIFY_HCA_VPORT_CONTEXT",
 	QueryHCAVPortGID: "QUERY_HCA_VPORT_GID", QueryHCAVPortPKey: "QUERY_HCA_VPORT_PKEY", QueryVNICEnv: "QUERY_VNIC_ENV",

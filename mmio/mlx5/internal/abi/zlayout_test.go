@@ -43,6 +43,12 @@ var layoutStructs = []layoutStruct{
 	{"struct mlx5_ib_alloc_pd_resp", "", false, 0, unsafe.Sizeof(AllocPDResp{}), unsafe.Alignof(AllocPDResp{}), []layoutField{
 		{"pdn", unsafe.Offsetof(AllocPDResp{}.Pdn), unsafe.Sizeof(AllocPDResp{}.Pdn)},
 	}},
+	{"struct mlx5_packet_pacing_caps", "", false, 0, unsafe.Sizeof(Mlx5PacketPacingCaps{}), unsafe.Alignof(Mlx5PacketPacingCaps{}), []layoutField{
+		{"qp_rate_limit_min", unsafe.Offsetof(Mlx5PacketPacingCaps{}.QPRateLimitMin), unsafe.Sizeof(Mlx5PacketPacingCaps{}.QPRateLimitMin)},
+		{"qp_rate_limit_max", unsafe.Offsetof(Mlx5PacketPacingCaps{}.QPRateLimitMax), unsafe.Sizeof(Mlx5PacketPacingCaps{}.QPRateLimitMax)},
+		{"supported_qpts", unsafe.Offsetof(Mlx5PacketPacingCaps{}.SupportedQPTs), unsafe.Sizeof(Mlx5PacketPacingCaps{}.SupportedQPTs)},
+		{"cap_flags", unsafe.Offsetof(Mlx5PacketPacingCaps{}.CapFlags), unsafe.Sizeof(Mlx5PacketPacingCaps{}.CapFlags)},
+	}},
 	{"struct mlx5_ib_dci_streams_caps", "", false, 0, unsafe.Sizeof(DciStreamsCaps{}), unsafe.Alignof(DciStreamsCaps{}), []layoutField{
 		{"max_log_num_concurent", unsafe.Offsetof(DciStreamsCaps{}.MaxLogNumConcurent), unsafe.Sizeof(DciStreamsCaps{}.MaxLogNumConcurent)},
 		{"max_log_num_errored", unsafe.Offsetof(DciStreamsCaps{}.MaxLogNumErrored), unsafe.Sizeof(DciStreamsCaps{}.MaxLogNumErrored)},
@@ -219,6 +225,7 @@ var layoutConsts = []layoutConst{
 	{"MLX5_IB_MMAP_ALLOC_WC", "MLX5_IB_MMAP_ALLOC_WC", MLX5_IB_MMAP_ALLOC_WC, false},
 	{"MLX5_IB_MMAP_CLOCK_INFO", "MLX5_IB_MMAP_CLOCK_INFO", MLX5_IB_MMAP_CLOCK_INFO, false},
 	{"MLX5_IB_MMAP_DEVICE_MEM", "MLX5_IB_MMAP_DEVICE_MEM", MLX5_IB_MMAP_DEVICE_MEM, false},
+	{"QUERY_DEVICE_PACKET_PACING", "__builtin_offsetof(struct mlx5_ib_query_device_resp, packet_pacing_caps)", QUERY_DEVICE_PACKET_PACING, false},
 	{"QUERY_DEVICE_DCI_STREAMS", "__builtin_offsetof(struct mlx5_ib_query_device_resp, dci_streams_caps)", QUERY_DEVICE_DCI_STREAMS, false},
 	{"MLX5_QP_FLAG_SIGNATURE", "MLX5_QP_FLAG_SIGNATURE", MLX5_QP_FLAG_SIGNATURE, false},
 	{"MLX5_QP_FLAG_SCATTER_CQE", "MLX5_QP_FLAG_SCATTER_CQE", MLX5_QP_FLAG_SCATTER_CQE, false},

@@ -93,7 +93,8 @@ const (
 
 // Constants that the header holds as other expressions.
 const (
-	QUERY_DEVICE_DCI_STREAMS = 100 // __builtin_offsetof(struct mlx5_ib_query_device_resp, dci_streams_caps)
+	QUERY_DEVICE_PACKET_PACING = 40  // __builtin_offsetof(struct mlx5_ib_query_device_resp, packet_pacing_caps)
+	QUERY_DEVICE_DCI_STREAMS   = 100 // __builtin_offsetof(struct mlx5_ib_query_device_resp, dci_streams_caps)
 )
 
 // The nameless enum of MLX5_QP_FLAG_SCATTER_CQE.
@@ -208,6 +209,24 @@ type AllocPDResp struct {
 const (
 	_ = -(unsafe.Sizeof(AllocPDResp{}) ^ 4)
 	_ = -unsafe.Offsetof(AllocPDResp{}.Pdn)
+)
+
+// Mlx5PacketPacingCaps is struct mlx5_packet_pacing_caps (mlx5-abi.h), 16 bytes.
+type Mlx5PacketPacingCaps struct {
+	_              structs.HostLayout
+	QPRateLimitMin uint32   // qp_rate_limit_min
+	QPRateLimitMax uint32   // qp_rate_limit_max
+	SupportedQPTs  uint32   // supported_qpts
+	CapFlags       uint8    // cap_flags
+	_              [3]uint8 // reserved
+}
+
+const (
+	_ = -(unsafe.Sizeof(Mlx5PacketPacingCaps{}) ^ 16)
+	_ = -unsafe.Offsetof(Mlx5PacketPacingCaps{}.QPRateLimitMin)
+	_ = -(unsafe.Offsetof(Mlx5PacketPacingCaps{}.QPRateLimitMax) ^ 4)
+	_ = -(unsafe.Offsetof(Mlx5PacketPacingCaps{}.SupportedQPTs) ^ 8)
+	_ = -(unsafe.Offsetof(Mlx5PacketPacingCaps{}.CapFlags) ^ 12)
 )
 
 // DciStreamsCaps is struct mlx5_ib_dci_streams_caps (mlx5-abi.h), 2 bytes.
