@@ -134,15 +134,15 @@ func (c *config) card(personality, mode, mark string) step {
 	return s
 }
 
-// cardECE agrees on options for enhanced connections on a card that has them: between our programs, and with
-// librdmacm and libmlx5.
+// cardECE agrees on options for enhanced connections on a card that has them, between our programs and with
+// librdmacm and libmlx5, and has libmlx5 use raw packets.
 func (c *config) cardECE(name, kernel string) step {
 	return step{
 		name: name, kernel: kernel, device: c.cardDevice("late", "roce"), flags: []string{"-module", "veth"}, with: pyverbs,
 		bin: []string{"verbs"}, env: append(model[:3:3], "VERBS=/bin/verbs"),
 		programs: []program{
 			only("conformance", "TestECE"), only("cm", "TestECE", "TestConnECE", "TestECEAnswer", "TestECEBadAnswer"),
-			only("interop", "TestECE"), only("pyverbs", "TestECE"),
+			only("interop", "TestECE"), only("pyverbs", "TestECE", "TestRaw"),
 		},
 	}
 }
