@@ -13,7 +13,7 @@ import (
 )
 
 // dcCard is a card whose QP is a DCI, and an AH.
-func dcCard(t *testing.T, userIndex bool) (*card, *AH) {
+func dcCard(t testing.TB, userIndex bool) (*card, *AH) {
 	t.Helper()
 	c := newMlx5Card(t, userIndex, false, 64)
 	q := &QP{kind: kindMlx5, typ: DCI, sendCQ: c.cq, recvCQ: c.cq, qpn: cardQPN, noRecv: ErrNoRecvQueue}
@@ -179,5 +179,49 @@ func TestDCTAddress(t *testing.T) {
 	f := newFakeQP(t, QPOptions{Path: PathOptions{GID: GIDAt(200)}})
 	if a, err := f.qp.ownAddress(1, PortAttr{LID: 5}); err == nil {
 		t.Errorf("address %+v", a)
+	}
+}
+
+// BenchmarkMlx5PostDC posts SENDs of 64 bytes by memory region, their doorbells included: with an RC QP, with a DCI to one
+// target, and with a DCI to another one each time.
+func BenchmarkMlx5PostDC(b *testing.B) {
+	var rc float64
+	run := func(name string, c *card, blocks int, aim func(i int, wr *SendWR)) {
+		next := 0
+		b.Run(name, func(b *testing.B) {
+			wr := SendWR{ID: 1, Opcode: WRSend, Flags: SendSignaled, SGL: []SGE{c.sge(0, 64)}}
+			for b.Loop() {
+				aim(next, &wr)
+				if err := c.qp.PostSend(wr); err != nil {
+					b.Fatal(err)
+				}
+				if _, _, ok := c.qp.mlx5.sq.Complete(uint16(blocks * next)); !ok {
+					b.Fatal("the completion is of nothing")
+				}
+				next++
+			}
+			each := float64(b.Elapsed()) / float64(b.N)
+			if rc == 0 {
+				rc = each
+			}
+			b.ReportMetric(each/rc, "x-RC")
+		})
+	}
+	run("RC", newMlx5Card(b, true, false, 64), 1, func(int, *SendWR) {})
+	for _, r := range []struct {
+		name    string
+		targets int
+	}{{"DCI", 1}, {"DCI, another target each time", 1000}} {
+		c, _ := dcCard(b, true)
+		targets := make([]*AH, r.targets)
+		for i := range targets {
+			targets[i] = &AH{}
+			targets[i].dev = c.dev
+			targets[i].mlx5.av = mlx5.NewAV(&mlx5.AVAttr{LID: uint16(i)})
+		}
+		run(r.name, c, 2, func(i int, wr *SendWR) {
+			n := i % len(targets)
+			wr.AH, wr.RemoteQPN, wr.DCAccessKey = targets[n], uint32(n), 7
+		})
 	}
 }

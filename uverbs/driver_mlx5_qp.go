@@ -214,10 +214,16 @@ func (q *QP) encodeMlx5(wrs []SendWR, ops uint16) error {
 	var w mlx5.Plain
 	for i := range wrs {
 		wr := &wrs[i]
-		if !wr.opIn(ops) {
-			return errNeedsBuilder
-		}
 		w.Flags = uint8(wr.Flags | always)
+		if !wr.opIn(ops) {
+			if !q.isTransferMlx5(wr) {
+				return errNeedsBuilder
+			}
+			if err := q.encodeSlotMlx5(wr, w.Flags); err != nil {
+				return err
+			}
+			continue
+		}
 		if wr.Opcode <= WRRDMARead && wr.AH == nil && q.plain != 0 {
 			w.ID, w.Op = wr.ID, mlx5.Op(wr.Opcode)
 			w.RemoteAddr, w.RKey, w.Imm = wr.RemoteAddr, wr.RKey, wr.Imm
@@ -239,6 +245,11 @@ func (q *QP) encodeMlx5(wrs []SendWR, ops uint16) error {
 		}
 	}
 	return nil
+}
+
+// isTransferMlx5 reports whether a work request of a QP that is neither RC nor UC is a correct SEND, WRITE or READ.
+func (q *QP) isTransferMlx5(wr *SendWR) bool {
+	return q.plain == 0 && wr.Opcode <= WRRDMARead && q.ops[wr.Opcode] && wr.Flags&^sendFlagsAll == 0 && q.check(wr) == nil
 }
 
 // isSlotMlx5 reports whether encodeSlotMlx5 can encode a work request without further checks.
