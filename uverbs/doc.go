@@ -180,6 +180,17 @@
 // 5.10 and later, on 64-bit little-endian machines. The section "Differences" in the documentation
 // of the packages mmio/rxe, mmio/mlx5 and mmio/siw lists where they behave differently.
 //
+// # What is left out
+//
+// Some verbs of rdma-core have no counterpart here:
+//
+//   - Tag matching (IBV_SRQT_TM, ibv_post_srq_ops) serves the rendezvous protocol of MPI libraries, and
+//     the device runs most of it. Without a device or a model of one it cannot be proven.
+//   - Segmentation of raw packets (ibv_wr_send_tso) serves TCP in user space.
+//   - Compressed completions, striding receive queues and signatures of mlx5, and what needs its DEVX
+//     interface.
+//   - Queues in memory that the program gives to the kernel: the library maps or allocates them itself.
+//
 // # Without RDMA
 //
 // Package soft is an RDMA device in software, inside the process. A program that knows nothing of it
