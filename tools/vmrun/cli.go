@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -243,16 +244,18 @@ func fetchCommand(o *options) *cobra.Command {
 
 func buildCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
-		Use:   "build [flags] valkey",
+		Use:   "build [flags] valkey|valkey-8.1",
 		Short: "Build Valkey with RDMA from Debian's source into the cache, and print the directory",
 		Long: `
-The programs are valkey-server, valkey-cli and valkey-benchmark. Debian's own do not have RDMA. They
-are built with gcc and make of this machine. In the guest they need the libraries that "-with
+The programs are valkey-server, valkey-cli and valkey-benchmark. Debian's own do not have RDMA. Of
+Valkey 8.1 it is valkey-server alone, since the other two do not have RDMA yet. The programs are
+built with gcc and make of this machine. In the guest they need the libraries that "-with
 rdmacm-utils,ibverbs-providers" puts there.`,
-		Example: `  vmrun build valkey`,
+		Example: `  vmrun build valkey
+  vmrun build valkey-8.1`,
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 || args[0] != "valkey" {
-				return fmt.Errorf("build %q: want valkey, which is all that vmrun builds", args)
+			if len(args) != 1 || !slices.Contains(valkey.Names(), args[0]) {
+				return fmt.Errorf("build %q: want %s, which is all that vmrun builds", args, strings.Join(valkey.Names(), " or "))
 			}
 			return nil
 		},
@@ -261,7 +264,7 @@ rdmacm-utils,ibverbs-providers" puts there.`,
 			if err != nil {
 				return err
 			}
-			dir, err := valkey.Programs(cmd.Context(), a.store, o.arch, o.withSuite)
+			dir, err := valkey.Programs(cmd.Context(), a.store, args[0], o.arch, o.withSuite)
 			if err != nil {
 				return err
 			}

@@ -81,9 +81,10 @@ func (s *Store) downloadSource(ctx context.Context, r SourceRequest, tmp string)
 // upstream is the name of the file with the upstream source.
 var upstream = regexp.MustCompile(`\.orig\.tar\.(gz|xz)$`)
 
-// fetchSource fetches the files of a source package, checks them, and unpacks the upstream source.
+// fetchSource fetches the files with the upstream source of a package, checks them, and unpacks the source.
+// Debian's changes are not fetched: a mirror removes them when there is a new version of them.
 func (s *Store) fetchSource(ctx context.Context, su *suite, r SourceRequest, tmp string) error {
-	out, err := su.apt(ctx, su.dir, "apt-get", "-qq", "--print-uris", "source", r.Package)
+	out, err := su.apt(ctx, su.dir, "apt-get", "-qq", "--print-uris", "--tar-only", "source", r.Package)
 	if err != nil {
 		return err
 	}
@@ -105,7 +106,7 @@ func (s *Store) fetchSource(ctx context.Context, su *suite, r SourceRequest, tmp
 		return err
 	}
 	end := s.Progress.Start(fmt.Sprintf("source of %s (Debian %s)", r.Package, r.Suite), total, func() int64 { return dirSize(files) })
-	_, err = su.apt(ctx, files, "apt-get", "-qq", "--download-only", "source", r.Package)
+	_, err = su.apt(ctx, files, "apt-get", "-qq", "--download-only", "--tar-only", "source", r.Package)
 	end(err)
 	if err != nil {
 		return err

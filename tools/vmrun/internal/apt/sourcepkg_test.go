@@ -21,11 +21,11 @@ const fakeAptSource = `#!/bin/sh
 echo "$FAKE $*" >> "$FAKEDIR/calls"
 case "$*" in
 *update) exit 0;;
-*" --print-uris source y")
+*" --print-uris --tar-only source y")
 	[ "$FAKE" = nohash ] && SUM=MD5Sum:00
 	[ "$FAKE" = native ] && NAME=y_1.tar.gz
 	echo "'http://mirror.test/$NAME' $NAME $SIZE $SUM";;
-*" --download-only source y")
+*" --download-only --tar-only source y")
 	[ "$FAKE" = native ] && NAME=y_1.tar.gz
 	if [ "$FAKE" = wrong ]; then head -c "$SIZE" /dev/zero > "$NAME"; else cp "$FAKEDIR/y.tar.gz" "$NAME"; fi;;
 *) echo "E: unexpected: $*" >&2; exit 1;;

@@ -9,10 +9,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,19 +22,33 @@ import (
 	"github.com/goverbs/goverbs/tools/vmrun/internal/apt"
 )
 
-// Suite is the release of Debian whose Valkey is built. The source of Debian 13 has parts of Valkey
-// removed that the build needs.
-const Suite = "testing"
+// release is a version of Valkey that can be built.
+type release struct {
+	suite    string   // the release of Debian that has the source
+	programs []string // the programs that are built
+	lua      string   // the setting of make that leaves Lua out; before Valkey 9 the server needs it
+}
 
-// programs are the programs that are built.
-var programs = []string{"valkey-server", "valkey-cli", "valkey-benchmark"}
+// releases are the versions by the names that users give them.
+var releases = map[string]release{
+	"valkey": {suite: "testing", programs: []string{"valkey-server", "valkey-cli", "valkey-benchmark"}, lua: "BUILD_LUA=no"},
+	// The first version with RDMA, in Debian 13. Its valkey-cli and valkey-benchmark do not have RDMA.
+	"valkey-8.1": {suite: "trixie", programs: []string{"valkey-server"}},
+}
 
-// Programs returns the directory with the programs, from the cache if they are there. librarySuite is the
-// release of Debian whose libraries the guest has.
-func Programs(ctx context.Context, store *apt.Store, arch, librarySuite string) (string, error) {
+// Names returns the names of the versions that can be built.
+func Names() []string { return slices.Sorted(maps.Keys(releases)) }
+
+// Programs returns the directory with the programs of a version, from the cache if they are there.
+// librarySuite is the release of Debian whose libraries the guest has.
+func Programs(ctx context.Context, store *apt.Store, name, arch, librarySuite string) (string, error) {
+	r, ok := releases[name]
+	if !ok {
+		return "", fmt.Errorf("valkey: %q is not known, only %s", name, strings.Join(Names(), " and "))
+	}
 	libraries := ""
 	dir, err := store.Source(ctx, apt.SourceRequest{
-		Entry: "valkey-" + Suite + "-" + arch + "-" + librarySuite, Suite: Suite, Package: "valkey",
+		Entry: "valkey-" + r.suite + "-" + arch + "-" + librarySuite, Suite: r.suite, Package: "valkey",
 		Check: func() (err error) {
 			if err := tools(arch); err != nil {
 				return err
@@ -43,7 +59,7 @@ func Programs(ctx context.Context, store *apt.Store, arch, librarySuite string) 
 		Finish: func(root string) (err error) {
 			end := store.Progress.Work("Valkey with RDMA", "building", "built")
 			defer func() { end(err) }()
-			return build(ctx, root, libraries)
+			return r.build(ctx, root, libraries)
 		},
 	})
 	if err != nil {
@@ -66,7 +82,7 @@ func tools(arch string) error {
 }
 
 // build compiles the programs from the source below root, and leaves nothing else there.
-func build(ctx context.Context, root, libraries string) error {
+func (r release) build(ctx context.Context, root, libraries string) error {
 	found, err := filepath.Glob(filepath.Join(root, "*/src/rdma.c"))
 	if err != nil {
 		return err
@@ -91,10 +107,10 @@ func build(ctx context.Context, root, libraries string) error {
 	if len(libs) != 1 {
 		return fmt.Errorf("%d libraries librdmacm.so instead of one", len(libs))
 	}
-	if err := compile(ctx, src, include, filepath.Dir(libs[0])); err != nil {
+	if err := r.compile(ctx, src, include, filepath.Dir(libs[0])); err != nil {
 		return err
 	}
-	for _, p := range programs {
+	for _, p := range r.programs {
 		if err := os.Rename(filepath.Join(src, p), filepath.Join(root, p)); err != nil {
 			return err
 		}
@@ -104,10 +120,13 @@ func build(ctx context.Context, root, libraries string) error {
 
 // compile runs make. The libraries are linked without those that they need themselves, which the guest has.
 // A comma in LDFLAGS would make Valkey's Makefile build its parts anew each time, and remove those it needs.
-func compile(ctx context.Context, src, include, libs string) error {
-	args := []string{"-C", src, "-j" + strconv.Itoa(runtime.NumCPU()), "BUILD_RDMA=yes", "BUILD_TLS=no", "BUILD_LUA=no", "USE_SYSTEMD=no", "MALLOC=libc",
+func (r release) compile(ctx context.Context, src, include, libs string) error {
+	args := []string{"-C", src, "-j" + strconv.Itoa(runtime.NumCPU()), "BUILD_RDMA=yes", "BUILD_TLS=no", "USE_SYSTEMD=no", "MALLOC=libc",
 		"OPTIMIZATION=-O2", "LDFLAGS=-Xlinker --unresolved-symbols=ignore-in-shared-libs"}
-	cmd := exec.CommandContext(ctx, "make", append(args, programs...)...)
+	if r.lua != "" {
+		args = append(args, r.lua)
+	}
+	cmd := exec.CommandContext(ctx, "make", append(args, r.programs...)...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=/", "LC_ALL=C", "TMPDIR=" + os.TempDir(), "C_INCLUDE_PATH=" + include, "LIBRARY_PATH=" + libs}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	out, err := cmd.CombinedOutput()

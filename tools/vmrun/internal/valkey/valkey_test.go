@@ -27,29 +27,45 @@ func TestBuild(t *testing.T) {
 	if err := tools("none"); err == nil || !strings.Contains(err.Error(), "the guest must be") {
 		t.Errorf("another architecture: %v", err)
 	}
-	root, libraries := t.TempDir(), t.TempDir()
+	libraries := t.TempDir()
 	tree(t, libraries, map[string]string{"usr/include/rdma/rdma_cma.h": "cma", "usr/include/infiniband/verbs.h": "verbs", "usr/include/stdio.h": "", "usr/lib/x/librdmacm.so": ""})
-	tree(t, root, map[string]string{
+	source := map[string]string{
 		"v-1/src/rdma.c": "",
 		"v-1/src/Makefile": `
 valkey-%:
 	test "$(BUILD_RDMA)" = yes
 	cat $$C_INCLUDE_PATH/rdma/rdma_cma.h $$C_INCLUDE_PATH/infiniband/verbs.h > $@
+	printf %s "$(BUILD_LUA)" >> $@
 	! test -e $$C_INCLUDE_PATH/stdio.h
 	test -e $$LIBRARY_PATH/librdmacm.so
 `,
-	})
-	if err := build(t.Context(), root, libraries); err != nil {
-		t.Fatal(err)
 	}
-	left, err := os.ReadDir(root)
-	if err != nil || len(left) != len(programs) {
-		t.Errorf("%v are left, %v", left, err)
-	}
-	for _, p := range programs {
-		if b, err := os.ReadFile(filepath.Join(root, p)); err != nil || string(b) != "cmaverbs" {
-			t.Errorf("%s: %q, %v", p, b, err)
+	for name, r := range releases {
+		root := t.TempDir()
+		tree(t, root, source)
+		if err := r.build(t.Context(), root, libraries); err != nil {
+			t.Fatalf("%s: %v", name, err)
 		}
+		left, err := os.ReadDir(root)
+		if err != nil || len(left) != len(r.programs) {
+			t.Errorf("%s: %v are left, %v", name, left, err)
+		}
+		want := "cmaverbs"
+		if r.lua != "" {
+			want += "no"
+		}
+		for _, p := range r.programs {
+			if b, err := os.ReadFile(filepath.Join(root, p)); err != nil || string(b) != want {
+				t.Errorf("%s of %s: %q, %v", p, name, b, err)
+			}
+		}
+	}
+}
+
+// TestUnknown: a version that is not known is an error that names those that are.
+func TestUnknown(t *testing.T) {
+	if _, err := Programs(t.Context(), nil, "valkey-7.2", "amd64", "bookworm"); err == nil || !strings.Contains(err.Error(), `"valkey-7.2" is not known, only valkey and valkey-8.1`) {
+		t.Errorf("%v", err)
 	}
 }
 
@@ -63,7 +79,7 @@ func TestBuildErrors(t *testing.T) {
 	} {
 		root := t.TempDir()
 		tree(t, root, files)
-		if err := build(t.Context(), root, libraries); err == nil || !strings.Contains(err.Error(), want) {
+		if err := releases["valkey"].build(t.Context(), root, libraries); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
