@@ -55,8 +55,8 @@ type busySlot struct {
 	series time.Duration // guarded by mu: how long the series lasts from its beginning, 0 if there is none
 	clock  busyClock     // guarded by mu
 	trial  bool          // guarded by mu: the clock fires after trialTime
-	number int64         // guarded by mu: of the series
-	ran    atomic.Int64  // the number of the latest series whose goroutine has run
+	number atomic.Int64  // of the series; changed with mu held
+	ran    atomic.Int64  // the number of the latest series during which a goroutine has run
 }
 
 // busySlots are the slots of the process.
@@ -152,15 +152,24 @@ func (c *CompChannel) busySlot(d time.Duration) (s *busySlot, begins bool) {
 		return nil, false
 	}
 	s.series = d
-	s.number++
-	go s.ran.Store(s.number) // on another processor, as this goroutine keeps this one
+	s.number.Add(1)
+	go noteRun() // on another processor, as this goroutine keeps this one
 	return s, true
+}
+
+// noteRun records in all slots that a goroutine runs. It has no arguments, since a go statement allocates
+// memory for them.
+func noteRun() {
+	for i := range busySlots {
+		s := &busySlots[i]
+		s.ran.Store(s.number.Load())
+	}
 }
 
 // passes ends the trial of a series of d. It reports whether the series goes on. The caller holds mu.
 func (s *busySlot) passes(d time.Duration) bool {
 	s.trial = false
-	if s.ran.Load() != s.number {
+	if s.ran.Load() != s.number.Load() {
 		if failedTrials.Add(1) > 1 {
 			crowdedUntil.Store(int64(time.Since(started) + crowdedTime))
 		}

@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -138,6 +139,28 @@ func TestBusyWaitSeriesEnds(t *testing.T) {
 		if c.expect(t, t.Context(), 1); s.series != 0 {
 			t.Error("after the end of a series, the next wait begins another one")
 		}
+	}
+}
+
+// TestBusyWaitSeriesAllocs: the beginning of a series does not allocate.
+func TestBusyWaitSeriesAllocs(t *testing.T) {
+	c, s := newBusyChannel(t, maxBusyWait)
+	event, began := binary.NativeEndian.AppendUint64(nil, 1), s.number.Load()
+	n := testing.AllocsPerRun(100, func() {
+		s.mu.Lock()
+		s.series = 0 // it is over
+		s.mu.Unlock()
+		runtime.Gosched() // the goroutine of the last series ends, and the next one is made of it
+		c.often = true
+		_, err := c.w.Write(event)
+		must(t, err)
+		c.expect(t, t.Context(), 1)
+	})
+	if n != 0 {
+		t.Errorf("the beginning of a series makes %v allocations, want 0", n)
+	}
+	if s.number.Load() < began+50 {
+		t.Errorf("%d series have begun, want about 100", s.number.Load()-began)
 	}
 }
 
@@ -278,7 +301,8 @@ func TestBusyWaitCrowded(t *testing.T) {
 
 	failedTrials.Store(0)
 	crowdedUntil.Store(0)
-	slow := &busySlot{number: 1} // whose goroutine has not run
+	slow := &busySlot{}
+	slow.number.Store(1) // whose goroutine has not run
 	for i, want := range []bool{false, true} {
 		if slow.passes(longest) || (crowdedUntil.Load() != 0) != want {
 			t.Errorf("after %d series that failed, others may begin: %v, want %v", i+1, crowdedUntil.Load() == 0, !want)
