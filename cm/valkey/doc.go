@@ -14,7 +14,7 @@
 //
 // Each side announces a buffer, and its peer writes data into it by RDMA WRITE. The immediate value says
 // how many bytes there are. When the peer has used all of the buffer, the receiver announces the next one.
-// PROTOCOL.md in the folder of this package has the layout. The package is tested with Valkey 9.1.
+// PROTOCOL.md in the folder of this package has the layout. The package is tested with Valkey 8.1 and 9.1.
 //
 // This side announces the two halves of its buffer in turn. It announces the second while the program still
 // reads the first, so the peer can go on.

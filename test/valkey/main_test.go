@@ -14,6 +14,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 	valkeygo "github.com/valkey-io/valkey-go"
 
 	"github.com/goverbs/goverbs/cm/valkey"
@@ -31,7 +32,7 @@ func TestMain(m *testing.M) {
 			os.Exit(2)
 		}
 	}
-	os.Exit(testenv.MainFor(m, map[string]string{"rxe": "", "soft": "all TestServer*: valkey-server"}))
+	os.Exit(testenv.MainFor(m, map[string]string{"rxe": "", "mlx5": "", "soft": "all TestServer*: valkey-server"}))
 }
 
 // timeout bounds a step. Nothing takes that long unless it hangs.
@@ -59,6 +60,9 @@ func goRedis(t testing.TB, address string, o redis.Options) *redis.Client {
 		o.Dialer = valkey.DialContext
 	}
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = 5*timeout, timeout, timeout, timeout // dials may wait for each other
+	// Connections of a client share these options, and go-redis 9.23 changes them without a lock if the server
+	// does not know such notifications.
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	c := redis.NewClient(&o)
 	t.Cleanup(func() { c.Close() })
 	return c

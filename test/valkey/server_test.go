@@ -2,6 +2,7 @@ package valkey
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,9 @@ import (
 // port is that of the server, over RDMA and over TCP.
 const port = "6379"
 
+// serverEnv names the program of the server, if it is not valkey-server.
+const serverEnv = "GOVERBS_VALKEY_SERVER"
+
 // server starts a server of Valkey, which the clients reach over RDMA at the address that it returns, and
 // over TCP at 127.0.0.1.
 func server(t *testing.T, options ...string) (address string, p *program.Program) {
@@ -36,7 +40,7 @@ func server(t *testing.T, options ...string) (address string, p *program.Program
 		testenv.Skip(t, &uverbs.FeatureError{Feature: "valkey-server"})
 	}
 	dir := t.TempDir()
-	p = program.Launch(t, append([]string{"valkey-server", "--dir", dir, "--bind", "127.0.0.1", "--port", port,
+	p = program.Launch(t, append([]string{cmp.Or(os.Getenv(serverEnv), "valkey-server"), "--dir", dir, "--bind", "127.0.0.1", "--port", port,
 		"--rdma-bind", host(), "--rdma-port", port, "--save", "", "--protected-mode", "no"}, options...)...)
 	p.KeepRunning()
 	address = net.JoinHostPort(host(), port)
@@ -50,11 +54,12 @@ func server(t *testing.T, options ...string) (address string, p *program.Program
 	return address, p
 }
 
-// TestServerClients: both clients with a server of Valkey.
+// TestServerClients: all clients with a server of Valkey.
 func TestServerClients(t *testing.T) {
 	address, _ := server(t)
 	t.Run("go-redis", func(t *testing.T) { checkGoRedis(t, address) })
 	t.Run("valkey-go", func(t *testing.T) { checkValkeyGo(t, address) })
+	t.Run("rueidis", func(t *testing.T) { checkRueidis(t, address, true) })
 }
 
 // TestServerMany: 500 connections, and large values at high concurrency.

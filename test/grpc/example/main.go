@@ -33,8 +33,7 @@ func main() {
 }
 
 func serve(address string) error {
-	var config cm.ListenConfig
-	l, err := config.Listen(context.Background(), "tcp", address)
+	l, err := new(cm.ListenConfig).Listen(context.Background(), "tcp", address)
 	if err != nil {
 		return err
 	}
@@ -45,11 +44,10 @@ func serve(address string) error {
 }
 
 func check(address string) error {
-	var dialer cm.Dialer
+	dialer := cm.Dialer{Chosen: func(c cm.Choice) { fmt.Printf("connected by %s\n", c.Conn.RemoteAddr().Network()) }}
 	dial := func(ctx context.Context, address string) (net.Conn, error) {
 		return dialer.DialContext(ctx, "tcp", address)
 	}
-	dialer.Chosen = func(c cm.Choice) { fmt.Printf("connected by %s\n", c.Conn.RemoteAddr().Network()) }
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithContextDialer(dial), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
