@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -20,20 +18,6 @@ const (
 	pingPongMost = "GOVERBS_PINGPONG_MOST" // of a Conn's time by that of the verbs
 	streamLeast  = "GOVERBS_STREAM_LEAST"  // of a stream's bandwidth by that of RDMA WRITE
 )
-
-// limit fails a benchmark whose ratio is beyond what a variable says: more if sign is 1, less if
-// it is -1.
-func limit(b *testing.B, variable string, ratio float64, sign float64) {
-	b.Helper()
-	text := os.Getenv(variable)
-	if text == "" {
-		return
-	}
-	bound, err := strconv.ParseFloat(text, 64)
-	if err != nil || sign*ratio > sign*bound {
-		b.Errorf("the ratio is %.3f, which is beyond %s=%s", ratio, variable, text)
-	}
-}
 
 // inTurn has two do a lot each, in turn, and returns the medians of their times and of the ratios
 // of the first's by the second's.
@@ -153,7 +137,7 @@ func BenchmarkPingPong(b *testing.B) {
 			b.ReportMetric(float64(raw)/lot, "ns/verbs")
 			b.ReportMetric(ratio, "x-verbs")
 			if wait != WaitPark { // as the verbs do
-				limit(b, pingPongMost, ratio, 1)
+				testenv.Limit(b, pingPongMost, ratio, 1)
 			}
 		})
 	}
@@ -165,7 +149,7 @@ func BenchmarkPingPong(b *testing.B) {
 func BenchmarkStream(b *testing.B) {
 	b.Run("Stream", func(b *testing.B) {
 		client, server := benchConns(b, ConnOptions{})
-		limit(b, streamLeast, besideWrite(b, client.Stream(), server.Stream()), -1)
+		testenv.Limit(b, streamLeast, besideWrite(b, client.Stream(), server.Stream()), -1)
 	})
 	for _, messages := range []int{16 << 10, 64 << 10} {
 		b.Run(fmt.Sprintf("Stream, messages of %d KiB", messages>>10), func(b *testing.B) {

@@ -24,8 +24,9 @@
 //
 // # What is not supported
 //
-//   - Datagram sockets (SOCK_DGRAM of rsockets, which udpong uses). librdmacm's own work on InfiniBand
-//     only. Use [cm.PacketConn] between two Go programs.
+//   - Datagram sockets (SOCK_DGRAM of rsockets, which udpong uses). librdmacm sends datagrams without
+//     a GRH, so they work on InfiniBand only; with RoCE, rxe and iWARP udpong does not reach even
+//     itself. Use [cm.PacketConn] between two Go programs.
 //   - Out-of-band data, ancillary data, and addresses of the family AF_IB.
 //
 // # Trust

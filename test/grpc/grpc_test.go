@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 			os.Exit(2)
 		}
 	}
-	os.Exit(testenv.MainFor(m, map[string]string{"rxe": "", "soft": ""}))
+	os.Exit(testenv.MainFor(m, map[string]string{"rxe": "", "mlx5": "", "soft": ""}))
 }
 
 // limit bounds a test.

@@ -52,8 +52,8 @@ apt-get update && apt-get install -y gcc libc6-dev`
 const compileC = `set -e; mkdir -p "$(dirname "$1")"; dir=$(.build/vmrun get libibverbs-dev)
 gcc -O2 -Wall -o "$1" "$2" -I"$dir/usr/include" -L"$dir/usr/lib/$(gcc -print-multiarch)" -Wl,--unresolved-symbols=ignore-in-shared-libs -libverbs`
 
-// copyValkey builds the programs of Valkey, which vmrun keeps, and copies one of them.
-const copyValkey = `set -e; mkdir -p "$(dirname "$1")"; cp "$(.build/vmrun build -arch "$2" valkey)/$(basename "$1")" "$1"`
+// copyValkey builds the programs of a version of Valkey, which vmrun keeps, and copies one of them.
+const copyValkey = `set -e; mkdir -p "$(dirname "$1")"; cp "$(.build/vmrun build -arch "$2" "$3")/$4" "$1"`
 
 // needed returns the names of what must be built for a step, in the order of building.
 func (c *config) needed(s *step) []string {
@@ -101,13 +101,19 @@ func (c *config) build(name string) (command, error) {
 	case strings.HasPrefix(name, "rdmacore-"):
 		source := "test/bench/rdmacore/" + strings.TrimPrefix(name, "rdmacore-") + ".c"
 		return command{args: []string{"sh", "-c", compileC, "sh", out, source}}, nil
+	case name == "valkey-server-8.1":
+		return command{args: []string{"sh", "-c", copyValkey, "sh", out, c.arch, "valkey-8.1", "valkey-server"}}, nil
 	case strings.HasPrefix(name, "valkey-"):
-		return command{args: []string{"sh", "-c", copyValkey, "sh", out, c.arch}}, nil
+		return command{args: []string{"sh", "-c", copyValkey, "sh", out, c.arch, "valkey", name}}, nil
 	case commandPackages[name] != "":
 		return command{env: target, args: []string{"go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, "./" + commandPackages[name]}}, nil
 	case strings.HasPrefix(name, "race/") && testPackages[base] != "":
-		return command{env: []string{"CGO_ENABLED=1"}, args: []string{"go", "test", "-race", "-c", "-tags", "netgo,osusergo",
-			"-ldflags", "-linkmode external -extldflags -static", "-o", ".build/" + name, "./" + testPackages[base]}}, nil // static, like all programs of a guest
+		dir, pkg, up := ".", "./"+testPackages[base], ""
+		if slices.Contains(modules, testPackages[base]) {
+			dir, pkg, up = testPackages[base], ".", "../../"
+		}
+		return command{env: []string{"CGO_ENABLED=1"}, args: []string{"go", "test", "-C", dir, "-race", "-c", "-tags", "netgo,osusergo",
+			"-ldflags", "-linkmode external -extldflags -static", "-o", up + ".build/" + name, pkg}}, nil // static, like all programs of a guest
 	case strings.HasSuffix(name, ".test") && slices.Contains(modules, testPackages[base]):
 		return command{env: target, args: []string{"go", "test", "-C", testPackages[base], "-c", "-trimpath", "-o", "../../" + out, "."}}, nil
 	case strings.HasSuffix(name, ".test") && testPackages[base] != "":

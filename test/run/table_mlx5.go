@@ -38,7 +38,7 @@ func (c *config) mlx5Suites() []suite {
 			},
 		},
 		{
-			name: "mlx5cm", doc: "connections, two hosts and rdma-core's programs on a modelled ConnectX",
+			name: "mlx5cm", doc: "connections, with gRPC and a WebSocket library, too, two hosts and rdma-core's programs on a modelled ConnectX",
 			steps: []step{
 				{
 					name: "cm", driver: "mlx5-roce", device: "mlx5", flags: []string{"-module", "veth", "-timeout", "20m"},
@@ -46,6 +46,7 @@ func (c *config) mlx5Suites() []suite {
 					env:  append(model[:3:3], "VERBS=/bin/verbs", "GOVERBS_IPROUTE2=1"),
 					skip: anyCard, programs: append(test("cm", "classic", "interop", "control"), only("netlinkrdma", "TestKernelMove")),
 				},
+				{name: "libraries", device: "mlx5", env: model[:3:3], programs: test("grpc", "websocket")},
 				{
 					name: "hosts", device: "mlx5", flags: []string{"-hosts", "2", "-cpus", "1"}, with: rdmacm,
 					env:      append(model[:2:2], "GOVERBS_DEVICES=mlx5_0"),

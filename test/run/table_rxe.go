@@ -115,25 +115,12 @@ func (c *config) rxeSuites() []suite {
 			}},
 		},
 		{
-			name: "rsocket", doc: "package rsocket with rdma-core's programs as the peer, and with curl and redis-cli by librspreload.so",
-			steps: []step{
-				{name: "rxe", with: rspreload, env: c.guestEnv(), flags: []string{"-timeout", "20m"}, programs: test("rsocket", "rstream")},
-				{
-					name: "mlx5", device: "mlx5,mode=roce", with: rspreload, env: model[:3:3],
-					flags: []string{"-timeout", "20m"}, programs: test("rsocket", "rstream"),
-				},
-				{
-					name: "siw", device: "siw", with: rspreload, env: c.guestEnv("GOVERBS_DEVICES=siw0,siw1"),
-					flags: []string{"-timeout", "20m", "-cpus", "1"}, programs: test("rsocket", "rstream"), // see siw/interop
-				},
-			},
+			name: "rsocket", doc: "package rsocket with rdma-core's programs as the peer, also of its newest version, and with curl and redis-cli by librspreload.so; its speed",
+			steps: c.rsocketSteps(),
 		},
 		{
-			name: "valkey", doc: "package valkey with go-redis and valkey-go, and with valkey-server, valkey-cli and valkey-benchmark, which are built with RDMA",
-			steps: []step{{
-				name: "rxe", with: rdmacm, env: c.guestEnv(), bin: []string{"valkey-server", "valkey-cli", "valkey-benchmark"},
-				flags: []string{"-timeout", "40m", "-mem", "6G"}, programs: test("valkey", "valkeypeers"),
-			}},
+			name: "valkey", doc: "package valkey with go-redis, valkey-go and rueidis, and with programs of Valkey that are built with RDMA: valkey-server also of 8.1, valkey-cli and valkey-benchmark",
+			steps: c.valkeySteps(),
 		},
 		{
 			name: "racevm", doc: "the verbs and connections on rxe, and the verbs on a modelled ConnectX without BlueFlame, under the race detector",
@@ -167,6 +154,42 @@ func (c *config) flat(name, icount string) step {
 		name: name, with: ibverbs, bin: []string{"rdmacore-flat"}, env: []string{guest, "GOVERBS_FLAT=/bin/rdmacore-flat"},
 		programs: []program{benchmark("conformance", "QPs", pick(c.short, "5x", "10x"))},
 	}, icount, "GOVERBS_FLAT_MOST=1.1")
+}
+
+// rsocketSteps run rsockets. The ratios of the step speed are of the time of a transfer with our server to that with rstream's,
+// and of the bandwidth to that of RDMA WRITE.
+func (c *config) rsocketSteps() []step {
+	all, flags := test("rsocket", "rstream"), []string{"-timeout", "40m", "-mem", "2G"}
+	speed := step{name: "speed", with: rspreload, env: []string{guest}, programs: []program{benchmark("rstream", "Rstream", "5x"), benchmark("rsocket", "Bandwidth", "5x")}}
+	return []step{
+		{name: "rxe", with: rspreload, env: c.guestEnv(), flags: flags, programs: all},
+		{name: "mlx5", device: "mlx5,mode=roce", with: rspreload, env: model[:3:3], flags: flags, programs: all},
+		{
+			name: "siw", device: "siw", with: rspreload, env: c.guestEnv("GOVERBS_DEVICES=siw0,siw1"),
+			flags: append(flags[:4:4], "-cpus", "1"), programs: all, // see siw/interop
+		},
+		{name: "newest", with: rspreload, env: c.guestEnv(), flags: append(flags[:4:4], "-with-suite", "sid"), programs: test("rstream")},
+		c.measure(speed, "-icount", "GOVERBS_RSTREAM_MOST=1.0", "GOVERBS_RSOCKET_LEAST=0.9"),
+	}
+}
+
+// valkeySteps run clients and servers of Valkey. Those of Valkey itself that are clients have RDMA since 9.
+func (c *config) valkeySteps() []step {
+	all := []string{"valkey-server", "valkey-cli", "valkey-benchmark"}
+	flags := []string{"-timeout", "40m", "-mem", "6G"}
+	withServer := only("valkeypeers", "TestServerClients", "TestServerMany", "TestServerRestart", "TestServerVictim", "TestServerIdle", "TestServerBusy")
+	return []step{
+		{name: "rxe", with: rdmacm, env: c.guestEnv(), bin: all, flags: flags, programs: test("valkey", "valkeypeers")},
+		{
+			name: "8.1", with: rdmacm, env: c.guestEnv("GOVERBS_VALKEY_SERVER=valkey-server-8.1", "LC_ALL=C"), bin: []string{"valkey-server-8.1"},
+			flags: flags, programs: []program{withServer},
+		},
+		{name: "mlx5", device: "mlx5,mode=roce", with: rdmacm, env: model[:3:3], bin: all, flags: flags, programs: test("valkey", "valkeypeers")},
+		{
+			name: "race", race: true, with: rdmacm, env: c.guestEnv(), bin: []string{"valkey-server"}, flags: flags,
+			programs: append(test("valkey"), withServer),
+		},
+	}
 }
 
 // traffic is like flat. The limits are the time of a Conn divided by that of the verbs, and the
