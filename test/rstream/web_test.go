@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os/exec"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -163,6 +164,44 @@ func TestCurlMany(t *testing.T) {
 		finish(t, p)
 		if got, want := p.Output(), fmt.Sprintf("/%d\n", i); got != want {
 			t.Errorf("one of %d curls at once prints %q, want %q", many, got, want)
+		}
+	}
+}
+
+// TestIperf: iperf3's client, which knows nothing of RDMA, and a listener of ours that passes its connections on to iperf3's
+// server over TCP. It sends, and it receives.
+func TestIperf(t *testing.T) {
+	testenv.Guest(t)
+	const port, tcp = "5201", "5202"
+	server := program.Launch(t, "iperf3", "-s", "--forceflush", "-B", "127.0.0.1", "-p", tcp)
+	server.KeepRunning()
+	server.Until(t, "listened", func() bool { return strings.Contains(server.Output(), "listening") })
+	l := listen(t, port, rsocket.Options{})
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			up, err := net.Dial("tcp", "127.0.0.1:"+tcp)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for _, way := range [2][2]net.Conn{{c, up}, {up, c}} {
+				go func() {
+					io.Copy(way[0], struct{ io.Reader }{way[1]})
+					c.Close()
+					up.Close()
+				}()
+			}
+		}
+	}()
+	for _, options := range []string{"", "-R", "-P 3"} {
+		line := append([]string{"iperf3", "-c", address(), "-p", port, "-n", "8M"}, strings.Fields(options)...)
+		out := preload(t, line...).Wait(t)
+		if !strings.Contains(out, "iperf Done.") || strings.Contains(out, "error") {
+			t.Errorf("iperf3 %s prints %s", options, out)
 		}
 	}
 }
