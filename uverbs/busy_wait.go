@@ -108,6 +108,9 @@ func (c *CompChannel) othersWait(d time.Duration) bool {
 // has read, or the CQ of an event that it has not read, or neither if the wait must go on in the
 // netpoller. Then vain reports whether it has lasted for all of d.
 func (c *CompChannel) busyWait(d time.Duration) (n int, cq *CQ, vain bool) {
+	if runtime.GOMAXPROCS(0) == 1 { // others that are ready to run may be what this one waits for
+		runtime.Gosched()
+	}
 	s, begins := c.busySlot(d)
 	if s == nil {
 		return 0, nil, false

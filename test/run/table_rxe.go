@@ -157,7 +157,7 @@ func (c *config) flat(name, icount string) step {
 }
 
 // rsocketSteps run rsockets. The ratios of the step speed are of the time of a transfer with our server to that with rstream's,
-// and of the bandwidth with large buffers to that of RDMA WRITE.
+// and of the bandwidth to that of RDMA WRITE.
 func (c *config) rsocketSteps() []step {
 	all, flags := test("rsocket", "rstream"), []string{"-timeout", "40m", "-mem", "2G"}
 	speed := step{name: "speed", with: rspreload, env: []string{guest}, programs: []program{benchmark("rstream", "Rstream", "5x"), benchmark("rsocket", "Bandwidth", "5x")}}
