@@ -2,7 +2,6 @@ package perf
 
 import (
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -10,6 +9,8 @@ import (
 	"io"
 	"net"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A server with a secret speaks the same protocol under another name, so that a peer without one
@@ -113,7 +114,9 @@ func answer(conn net.Conn, secret []byte) error {
 // nonces sends random bytes and gets the peer's.
 func nonces(conn net.Conn) (mine, theirs []byte, err error) {
 	mine, theirs = make([]byte, nonceSize), make([]byte, nonceSize)
-	rand.Read(mine)
+	if _, err := unix.Getrandom(mine, 0); err != nil { // it is all or nothing up to 256 bytes
+		return nil, nil, fmt.Errorf("get random bytes: %w", err)
+	}
 	if _, err := conn.Write(mine); err != nil {
 		return nil, nil, err
 	}
