@@ -170,7 +170,7 @@ func notPollable(err error) bool {
 //
 //   - after d without a parked wait, Wait parks in the netpoller;
 //   - at most GOMAXPROCS-1 goroutines of the process are in a busy wait at a time, or one if
-//     GOMAXPROCS is 1;
+//     GOMAXPROCS is 1, which lets others that are ready run before it;
 //   - no busy wait begins while another goroutine is parked in a Wait, if a parked wait on another
 //     channel has ended within the last d;
 //   - if the other processors of GOMAXPROCS turn out to be busy, which takes 1 ms, Wait parks; after

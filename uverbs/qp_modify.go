@@ -225,7 +225,7 @@ func (d *Device) RateLimits() (RateLimits, error) {
 	return d.driver.rateLimits(d)
 }
 
-// checkRate explains a refused RateLimit; nil if that is none of the device's limits.
+// checkRate returns why a device has refused a RateLimit, or nil if the rate is not the reason.
 func (q *QP) checkRate(rate uint32) error {
 	limits, err := q.dev.driver.rateLimits(q.dev)
 	switch {

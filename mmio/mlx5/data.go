@@ -158,9 +158,7 @@ func DecodeRates(b []byte) (least, most, types uint32) {
 		return 0, 0, 0
 	}
 	var r abi.Mlx5PacketPacingCaps
-	if decode(&r, b[abi.QUERY_DEVICE_PACKET_PACING:], "mlx5_packet_pacing_caps") != nil {
-		return 0, 0, 0
-	}
+	copy(bytesOf(&r), b[abi.QUERY_DEVICE_PACKET_PACING:])
 	return r.QPRateLimitMin, r.QPRateLimitMax, r.SupportedQPTs
 }
 

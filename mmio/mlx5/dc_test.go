@@ -83,6 +83,13 @@ func TestDCRequests(t *testing.T) {
 		t.Error("a short response has a number")
 	}
 	caps := make([]byte, QueryDeviceRespSize)
+	caps[40], caps[45], caps[49] = 64, 1, 1 // little-endian: 64, 256, 1<<8
+	if least, most, types := DecodeRates(caps); least != 64 || most != 256 || types != 256 {
+		t.Errorf("rates %d to %d of types %#x", least, most, types)
+	}
+	if _, most, _ := DecodeRates(caps[:90]); most != 0 {
+		t.Error("a short response has rates")
+	}
 	caps[100], caps[101] = 4, 3
 	if streams, failed := DecodeStreams(caps); streams != 4 || failed != 3 {
 		t.Errorf("streams %d and %d", streams, failed)

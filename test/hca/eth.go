@@ -219,21 +219,22 @@ const sqModifyRate = 1 << 0
 func (d *Device) modifySQ(c *call) error {
 	n := c.number()
 	from, to := engine.WQState(prm.ModifyState.Get(c.in)), engine.WQState(prm.SQCState.Get(c.in[prm.WQCtx:]))
-	mask := prm.ModifyMask.Get(c.in)
-	if mask&^sqModifyRate != 0 {
-		return refuse(prm.BadParam, "SQ modify_bitmask", "%#x is not modelled", mask)
-	}
-	if mask&sqModifyRate != 0 {
+	switch mask := prm.ModifyMask.Get(c.in); mask {
+	case 0:
+		return d.eng.ModifySQ(n, from, to, nil)
+	case sqModifyRate:
 		i := prm.SQCRate.Get(c.in[prm.WQCtx:])
 		if i >= rates || i != 0 && d.eth.rates[i] == 0 {
 			return refuse(prm.BadParam, "SQ packet_pacing_rate_limit_index", "%d has no rate", i)
 		}
-		if err := d.eng.SetSQRate(n, d.eth.rates[i]); err != nil {
+		if err := d.eng.ModifySQ(n, from, to, &d.eth.rates[i]); err != nil {
 			return err
 		}
 		d.eth.sqRate[n] = uint16(i)
+		return nil
+	default:
+		return refuse(prm.BadParam, "SQ modify_bitmask", "%#x is not modelled", mask)
 	}
-	return d.eng.ModifySQ(n, from, to)
 }
 
 // setRate is SET_PP_RATE_LIMIT. A rate of 0 ends the use of an index.
@@ -329,17 +330,15 @@ func (d *Device) modifyRQ(c *call) error {
 	if mask&^(rqModifyVSD|rqModifyFCS|rqModifyCounter) != 0 {
 		return refuse(prm.BadParam, "RQ modify_bitmask", "%#x is not modelled", mask)
 	}
+	var change engine.RQChange
+	x := c.in[prm.WQCtx:]
 	if mask&rqModifyCounter != 0 {
-		if err := d.eng.SetRQCounters(n, uint8(prm.RQCCounterSet.Get(c.in[prm.WQCtx:]))); err != nil {
-			return err
-		}
+		change.CounterSet = new(uint8(prm.RQCCounterSet.Get(x)))
 	}
 	if mask&rqModifyVSD != 0 {
-		if err := d.eng.SetRQStripVLAN(n, !prm.RQCKeepVLAN.Bool(c.in[prm.WQCtx:])); err != nil {
-			return err
-		}
+		change.StripVLAN = new(!prm.RQCKeepVLAN.Bool(x))
 	}
-	return d.eng.ModifyRQ(n, from, to)
+	return d.eng.ModifyRQ(n, from, to, change)
 }
 
 func (d *Device) destroyRQ(c *call) error {

@@ -141,7 +141,7 @@ var ethernetCommands = map[prm.Op]command{
 	prm.ModifyRQT:            {run: (*Device).modifyRQT, in: list, out: small, phase: phaseRunning, mode: RoCE},
 	prm.DestroyRQT:           {run: (*Device).destroyRQT, in: small, out: small, phase: phaseRunning, mode: RoCE},
 	prm.CreateSQ:             {run: (*Device).createSQ, in: list, out: small, phase: phaseRunning},
-	prm.SetPPRateLimit:       {run: (*Device).setRate, in: 0x200 / 8, out: small, phase: phaseRunning},
+	prm.SetPPRateLimit:       {run: (*Device).setRate, in: 0x200 / 8, out: small, phase: phaseRunning, mode: RoCE},
 	prm.ModifySQ:             {run: (*Device).modifySQ, in: list, out: small, phase: phaseRunning},
 	prm.DestroySQ:            {run: (*Device).destroySQ, in: small, out: small, phase: phaseRunning},
 	prm.QuerySQ:              {run: (*Device).querySQ, in: small, out: list, phase: phaseRunning},

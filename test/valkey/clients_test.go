@@ -160,19 +160,7 @@ func checkValkeyGo(t *testing.T, address string) {
 	case err := <-ended:
 		t.Fatal(err)
 	}
-	for i := range many {
-		must(t, c.Do(ctx, c.B().Publish().Channel("letters").Message(fmt.Sprint(i)).Build()).Error())
-	}
-	for i := range many {
-		select {
-		case m := <-got:
-			if m != fmt.Sprint(i) {
-				t.Fatalf("message %d is %q", i, m)
-			}
-		case <-ctx.Done():
-			t.Fatalf("%d of %d messages arrive", i, many)
-		}
-	}
+	inOrder(ctx, t, got, many, func(m string) error { return c.Do(ctx, c.B().Publish().Channel("letters").Message(m).Build()).Error() })
 	stop()
 	<-ended
 
@@ -265,6 +253,24 @@ func TestCut(t *testing.T) {
 		}
 		if got, err := c.Get(ctx, "big").Bytes(); err != nil || !bytes.Equal(got, big) {
 			t.Errorf("the next command gets %d bytes: %v", len(got), err)
+		}
+	}
+}
+
+// inOrder publishes messages, which a subscriber receives in order.
+func inOrder(ctx context.Context, t *testing.T, got <-chan string, many int, publish func(string) error) {
+	t.Helper()
+	for i := range many {
+		must(t, publish(fmt.Sprint(i)))
+	}
+	for i := range many {
+		select {
+		case m := <-got:
+			if m != fmt.Sprint(i) {
+				t.Fatalf("message %d is %q", i, m)
+			}
+		case <-ctx.Done():
+			t.Fatalf("%d of %d messages arrive", i, many)
 		}
 	}
 }

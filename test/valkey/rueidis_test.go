@@ -119,19 +119,7 @@ func checkRueidisMessages(ctx context.Context, t *testing.T, c, sub rueidis.Clie
 		ended <- nil
 		t.Fatal(err)
 	}
-	for i := range many {
-		must(t, c.Do(ctx, c.B().Publish().Channel("rletters").Message(fmt.Sprint(i)).Build()).Error())
-	}
-	for i := range many {
-		select {
-		case m := <-got:
-			if m != fmt.Sprint(i) {
-				t.Fatalf("message %d is %q", i, m)
-			}
-		case <-ctx.Done():
-			t.Fatalf("%d of %d messages arrive", i, many)
-		}
-	}
+	inOrder(ctx, t, got, many, func(m string) error { return c.Do(ctx, c.B().Publish().Channel("rletters").Message(m).Build()).Error() })
 }
 
 // checkRueidisCache reads a value twice, of which the second comes from the client, until the server says that

@@ -257,7 +257,10 @@ func TestCountFrames(t *testing.T) {
 	cq := h.newCQ(4, 64)
 	r := h.newRQ(cq, 4)
 	set := h.newCounters()
-	if err := h.d.SetRQCounters(r.n, set); err != nil {
+	count := func(n uint32, set uint8) error {
+		return h.d.ModifyRQ(n, WQReady, WQReady, RQChange{CounterSet: &set})
+	}
+	if err := count(r.n, set); err != nil {
 		t.Fatal(err)
 	}
 	if s, err := h.d.QueryRQ(r.n); err != nil || s.CounterSet != set {
@@ -267,10 +270,10 @@ func TestCountFrames(t *testing.T) {
 	h.d.rqs[r.n].deliver(h.d, &packet{kind: pktEth, data: make([]byte, 64)})
 	h.d.f.mu.Unlock()
 	h.wantCounts("frames", set, counts{CountOutOfBuffer: 1})
-	if err := h.d.SetRQCounters(r.n, set+1); !refusedAs(err, BadResource) {
+	if err := count(r.n, set+1); !refusedAs(err, BadResource) {
 		t.Errorf("a counter set that does not exist: %v", err)
 	}
-	if err := h.d.SetRQCounters(r.n+1, set); !refusedAs(err, BadResource) {
+	if err := count(r.n+1, set); !refusedAs(err, BadResource) {
 		t.Errorf("an RQ that does not exist: %v", err)
 	}
 }

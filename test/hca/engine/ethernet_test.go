@@ -24,7 +24,7 @@ func (h *host) newSQWanting(cq *testCQ, log uint, inline int) *testQP {
 		h.t.Fatal(err)
 	}
 	q.spec.LogSQ, q.spec.UAR = log, s.UAR
-	if err := h.d.ModifySQ(q.n, WQReset, WQReady); err != nil {
+	if err := h.d.ModifySQ(q.n, WQReset, WQReady, nil); err != nil {
 		h.t.Fatal(err)
 	}
 	return q
@@ -40,7 +40,7 @@ func (h *host) newRQ(cq *testCQ, log uint) *testQP {
 	if q.n, err = h.d.CreateRQ(s); err != nil {
 		h.t.Fatal(err)
 	}
-	if err := h.d.ModifyRQ(q.n, WQReset, WQReady); err != nil {
+	if err := h.d.ModifyRQ(q.n, WQReset, WQReady, RQChange{}); err != nil {
 		h.t.Fatal(err)
 	}
 	return q
@@ -180,14 +180,17 @@ func TestEthernetErrors(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	var e *Error
-	if err := h.d.ModifySQ(sq.n, WQError, WQReady); !errors.As(err, &e) || e.Kind != BadState {
+	if err := h.d.ModifySQ(sq.n, WQError, WQReady, new(uint32(9))); !errors.As(err, &e) || e.Kind != BadState {
 		t.Errorf("%v", err)
 	}
-	if err := h.d.ModifySQ(sq.n, WQReady, WQReset); !errors.As(err, &e) || e.Kind != BadState {
+	if s, err := h.d.QuerySQ(sq.n); err != nil || s.Rate != 0 {
+		t.Errorf("a change that was refused: %+v, %v", s, err)
+	}
+	if err := h.d.ModifySQ(sq.n, WQReady, WQReset, nil); !errors.As(err, &e) || e.Kind != BadState {
 		t.Errorf("%v", err)
 	}
 	for _, s := range [][2]WQState{{WQError, WQReset}, {WQReset, WQReady}} {
-		if err := h.d.ModifySQ(sq.n, s[0], s[1]); err != nil {
+		if err := h.d.ModifySQ(sq.n, s[0], s[1], nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -240,10 +243,10 @@ func TestFailRQ(t *testing.T) {
 	if all := rq.rcq.poll(); len(all) != 0 {
 		t.Errorf("a failed RQ takes a frame: %v", all)
 	}
-	if err := hb.d.ModifyRQ(rq.n, WQReady, WQReset); err == nil {
+	if err := hb.d.ModifyRQ(rq.n, WQReady, WQReset, RQChange{}); err == nil {
 		t.Error("a failed RQ is reset as if it were ready")
 	}
-	if err := hb.d.ModifyRQ(rq.n, WQError, WQReset); err != nil {
+	if err := hb.d.ModifyRQ(rq.n, WQError, WQReset, RQChange{}); err != nil {
 		t.Error(err)
 	}
 }

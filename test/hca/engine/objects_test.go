@@ -153,7 +153,7 @@ func TestRefusals(t *testing.T) {
 
 	for _, err := range []error{
 		h.d.DeallocPD(1), h.d.DeallocXRCD(1), h.d.DestroyEQ(1), h.d.DestroyCQ(1), h.d.DestroyMKey(1), h.d.DestroySRQ(1), h.d.DestroyQP(1),
-		h.d.DestroyRQ(1), h.d.DestroySQ(1), h.d.ModerateCQ(1, 0, 0), h.d.ArmSRQ(1, 1), h.d.ModifyRQ(1, 0, 0), h.d.ModifySQ(1, 0, 0),
+		h.d.DestroyRQ(1), h.d.DestroySQ(1), h.d.ModerateCQ(1, 0, 0), h.d.ArmSRQ(1, 1), h.d.ModifyRQ(1, 0, 0, RQChange{}), h.d.ModifySQ(1, 0, 0, nil),
 		h.d.ModifyQP(1, Rst2Init, 0, QPAttr{}), h.d.PostEQE(1, 0, 0, nil),
 	} {
 		refused(t, err, BadResource, "")

@@ -63,8 +63,14 @@ func (d *Device) CreateRQ(s RQSpec) (n uint32, err error) {
 	return n, nil
 }
 
-// ModifyRQ changes the state of a receive queue.
-func (d *Device) ModifyRQ(n uint32, from, to WQState) error {
+// RQChange is what [Device.ModifyRQ] changes beside the state. It leaves alone what is nil.
+type RQChange struct {
+	CounterSet *uint8 // CounterSet counts frames for which there is no WQE; 0 is none.
+	StripVLAN  *bool  // StripVLAN moves the VLAN tag of a frame into its CQE.
+}
+
+// ModifyRQ changes a receive queue, or nothing of it.
+func (d *Device) ModifyRQ(n uint32, from, to WQState, change RQChange) error {
 	if err := d.lock("RQ"); err != nil {
 		return err
 	}
@@ -76,42 +82,20 @@ func (d *Device) ModifyRQ(n uint32, from, to WQState) error {
 	if err := changeWQ("RQ", n, r.state, from, to); err != nil {
 		return err
 	}
+	if set := change.CounterSet; set != nil {
+		counts, err := d.counterSet("RQ", n, *set)
+		if err != nil {
+			return err
+		}
+		r.counts, r.spec.CounterSet = counts, *set
+	}
+	if change.StripVLAN != nil {
+		r.spec.StripVLAN = *change.StripVLAN
+	}
 	r.state = to
 	if to == WQReset && r.spec.RMPN == 0 {
 		r.w.reset()
 	}
-	return nil
-}
-
-// SetRQCounters makes a counter set count a receive queue.
-func (d *Device) SetRQCounters(n uint32, set uint8) error {
-	if err := d.lock("RQ"); err != nil {
-		return err
-	}
-	defer d.f.mu.Unlock()
-	r := d.rqs[n]
-	if r == nil {
-		return unknown("RQ", n)
-	}
-	counts, err := d.counterSet("RQ", n, set)
-	if err != nil {
-		return err
-	}
-	r.counts, r.spec.CounterSet = counts, set
-	return nil
-}
-
-// SetRQStripVLAN changes what a receive queue does with VLAN tags.
-func (d *Device) SetRQStripVLAN(n uint32, strip bool) error {
-	if err := d.lock("RQ"); err != nil {
-		return err
-	}
-	defer d.f.mu.Unlock()
-	r := d.rqs[n]
-	if r == nil {
-		return unknown("RQ", n)
-	}
-	r.spec.StripVLAN = strip
 	return nil
 }
 
@@ -202,8 +186,8 @@ func (d *Device) CreateSQ(s SQSpec) (n uint32, err error) {
 // sqState is where an SQ stands in terms of a QP's states.
 var sqState = map[WQState]QPState{WQReset: Reset, WQReady: RTS, WQError: Err}
 
-// ModifySQ changes the state of a send queue.
-func (d *Device) ModifySQ(n uint32, from, to WQState) error {
+// ModifySQ changes the state of a send queue and, if that is not nil, its rate in kbit/s.
+func (d *Device) ModifySQ(n uint32, from, to WQState, rate *uint32) error {
 	if err := d.lock("SQ"); err != nil {
 		return err
 	}
@@ -215,27 +199,15 @@ func (d *Device) ModifySQ(n uint32, from, to WQState) error {
 	if err := changeWQ("SQ", n, q.sq.State, from, to); err != nil {
 		return err
 	}
+	if rate != nil {
+		q.sq.Rate, q.send.idleAt = *rate, 0
+	}
 	q.sq.State = to
 	if to == WQReset {
 		q.send = sendQueue{log: q.send.log}
 		q.hasReg = false
 	}
 	q.setState(sqState[to], "by command")
-	q.kick()
-	return nil
-}
-
-// SetSQRate limits the frames of a send queue to a rate in kbit/s; 0 is no limit.
-func (d *Device) SetSQRate(n uint32, rate uint32) error {
-	if err := d.lock("SQ"); err != nil {
-		return err
-	}
-	defer d.f.mu.Unlock()
-	q := d.qps[n]
-	if q == nil || q.sq == nil {
-		return unknown("SQ", n)
-	}
-	q.sq.Rate, q.send.idleAt = rate, 0
 	q.kick()
 	return nil
 }
