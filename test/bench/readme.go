@@ -133,12 +133,14 @@ var questions = []question{
 func markdown(runs []*Report) string {
 	var b strings.Builder
 	for _, r := range runs {
+		var of []string
 		if r.clocked() {
-			fmt.Fprintf(&b, "%s.\n", r.title())
+			of = append(of, r.title()+".")
 		}
 		if r.Counted != "" {
-			fmt.Fprintf(&b, "By instructions: %s.\n", r.Counted)
+			of = append(of, "By instructions: "+r.Counted+".")
 		}
+		fmt.Fprintln(&b, strings.Join(of, " "))
 	}
 	b.WriteString("\nA cell has both medians, the median ratio, and the middle half of the ratios. Less is better for times.\n")
 	for _, q := range questions {
