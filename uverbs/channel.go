@@ -20,8 +20,10 @@ import (
 // ibv_comp_channel). One goroutine at a time may call [CompChannel.Wait].
 type CompChannel struct {
 	object
-	f  *os.File
-	fd int // the device's number of f, the kernel's descriptor; every CQ that uses it is closed before f
+	f  *os.File // what Go's netpoller watches: the events, or a watcher of them
+	fd int      // the device's number of the events, the kernel's descriptor; every CQ that uses it is closed before
+
+	watcher bool // f is an epoll instance, see openWatcher
 
 	watch    watch
 	waiting  atomic.Bool  // a Wait is in progress
@@ -36,6 +38,7 @@ type CompChannel struct {
 	raw   syscall.RawConn       // of f
 	try   func(fd uintptr) bool // tryRead, stored so that Wait does not allocate
 	now   func(fd uintptr)      // readNow, stored for the same reason; nil until it is needed
+	told  bool                  // an event makes the watcher readable
 
 	// For busy waits, see busy_wait.go.
 	number int64         // of the channel in this process, from 1
@@ -54,7 +57,8 @@ type CompChannel struct {
 // eventSize is the size of a completion event (struct ib_uverbs_comp_event_desc).
 const eventSize = 8
 
-// CreateCompChannel creates a completion channel (ibv_create_comp_channel).
+// CreateCompChannel creates a completion channel (ibv_create_comp_channel). For a device of the kernel it
+// takes two file descriptors.
 func (d *Device) CreateCompChannel() (*CompChannel, error) {
 	c := &CompChannel{}
 	if err := c.addParents(d, "CompChannel", "DESTROY_COMP_CHANNEL", &d.object); err != nil {
@@ -66,15 +70,7 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 		c.removeParents()
 		return nil, d.cmd.fail("CREATE_COMP_CHANNEL", errno, "")
 	}
-	f, err := d.cmd.Events(resp.FD, "completion channel of "+d.Name())
-	if err != nil {
-		d.cmd.EventsClosed(resp.FD)
-		c.removeParents()
-		return nil, err
-	}
-	c.fd = int(resp.FD)
-	if err := c.open(f); err != nil {
-		f.Close()
+	if err := c.open(resp.FD, "completion channel of "+d.Name()); err != nil {
 		d.cmd.EventsClosed(resp.FD)
 		c.removeParents()
 		return nil, err
@@ -82,12 +78,20 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 	return c, c.markCreated(c)
 }
 
-// open prepares the channel to read events from f. A device of this process needs the processor for
-// its own goroutines, so there are no busy waits for it.
-func (c *CompChannel) open(f *os.File) (err error) {
-	c.f = f
-	if c.raw, err = f.SyscallConn(); err != nil {
+// open prepares the channel to read the events of a number of the device, and closes them if it fails. A
+// device of this process needs the processor for its own goroutines, so there are no busy waits for it.
+func (c *CompChannel) open(number uint32, name string) (err error) {
+	c.fd, c.watcher = int(number), !c.dev.info.InProcess
+	if c.watcher {
+		c.f, err = openWatcher(c.fd, name)
+	} else {
+		c.f, err = c.dev.cmd.Events(number, name)
+	}
+	if err != nil {
 		return err
+	}
+	if c.raw, err = c.f.SyscallConn(); err != nil {
+		return errors.Join(err, c.closeFiles())
 	}
 	c.try = c.tryRead
 	openChannels.Add(1)
@@ -292,7 +296,7 @@ func (c *CompChannel) Close() error {
 	var closeErr error // the file is closed in spite of it
 	err := c.close(func() error {
 		c.watch.stop(c.f)
-		closeErr = c.f.Close()
+		closeErr = c.closeFiles()
 		channelClosed()
 		c.dev.cmd.EventsClosed(uint32(c.fd))
 		return nil

@@ -30,21 +30,21 @@ type testChannel struct {
 func newTestChannel(tb testing.TB, hold time.Duration) *testChannel {
 	crowdedUntil.Store(0) // whatever an earlier test has found
 	tb.Helper()
-	r, w, err := os.Pipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	var fds [2]int
+	must(tb, unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
+	w := os.NewFile(uintptr(fds[1]), "events")
 	breaks := time.AfterFunc(20*time.Second, func() { w.Close() })
-	tb.Cleanup(func() { breaks.Stop(); w.Close(); r.Close() })
+	tb.Cleanup(func() { breaks.Stop(); w.Close() })
 	c := &testChannel{CompChannel: &CompChannel{}, w: w}
 	dev := bareDevice("rxe0")
 	dev.cmd = newCommands(nil, pathAuto, "rxe0", rxeDriver{}) // it gets no command
 	if err := c.addParents(dev, "CompChannel", "DESTROY_COMP_CHANNEL", &dev.object); err != nil {
 		tb.Fatal(err)
 	}
-	must(tb, c.open(r), c.raw.Control(func(fd uintptr) { c.fd = int(fd) }))
+	must(tb, c.open(uint32(fds[0]), "events"))
 	tb.Cleanup(func() {
 		if !c.closed.Load() {
+			must(tb, c.closeFiles())
 			channelClosed()
 		}
 	})
@@ -255,6 +255,45 @@ func TestWaitShort(t *testing.T) {
 		}
 		c.expectErr(t, t.Context(), io.EOF)
 	})
+}
+
+// TestWatcher: an event makes the file in the netpoller readable while a Wait parks, and not after a busy
+// wait. Otherwise an idle thread of Go's, which sleeps in the netpoller, would wake up with each event.
+func TestWatcher(t *testing.T) {
+	c := newTestChannel(t, time.Second)
+	told := func() bool {
+		t.Helper()
+		c.raise(t, 1)
+		fds := []unix.PollFd{{Events: unix.POLLIN}}
+		must(t, c.raw.Control(func(fd uintptr) { fds[0].Fd = int32(fd) }))
+		n, err := unix.Poll(fds, 0)
+		must(t, err)
+		c.expect(t, t.Context(), 1)
+		return n == 1
+	}
+	wait := func(d time.Duration) {
+		t.Helper()
+		must(t, c.SetBusyWait(d))
+		c.raise(t, 1)
+		c.expect(t, t.Context(), 1)
+	}
+	wait(0)
+	if !told() {
+		t.Error("after a wait that parks, an event does not make the file readable")
+	}
+	for range 2 { // the second does not begin with a series
+		wait(time.Second)
+		if told() {
+			t.Error("after a busy wait, an event makes the file readable")
+		}
+	}
+	wait(0)
+	if !told() {
+		t.Error("after another wait that parks, an event does not make the file readable")
+	}
+	if _, err := openWatcher(-1, "events of x"); !errors.Is(err, unix.EBADF) {
+		t.Errorf("a watcher of no file: error %v, want EBADF", err)
+	}
 }
 
 // TestWaitUnread: while a channel has one CQ, Wait tells of an event before it is read. It is told of

@@ -3,17 +3,72 @@
 package uverbs
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"syscall"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
+
+// openWatcher returns an epoll instance for the netpoller to watch in place of the events of fd, which
+// it closes if it fails.
+//
+// The netpoller would watch a file until it is closed. Go's idle thread sleeps there whenever the program
+// has a timer or a network connection, and each event would wake it, too, while a busy wait has the event
+// already. So the events are put into the watcher before a Wait parks, and taken out before a busy wait.
+func openWatcher(fd int, name string) (_ *os.File, err error) {
+	defer func() {
+		if err != nil {
+			unix.Close(fd)
+		}
+	}()
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, fmt.Errorf("uverbs: %s: %w", name, err)
+	}
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("uverbs: epoll instance for the %s: %w", name, err)
+	}
+	kernel.GrowDescriptors()
+	return kernel.OpenEvents(epoll, name)
+}
+
+// closeFiles closes the events, and the watcher before, which ends reads.
+func (c *CompChannel) closeFiles() error {
+	err := c.f.Close()
+	if c.watcher {
+		err = errors.Join(err, unix.Close(c.fd))
+	}
+	return err
+}
+
+// tell decides whether an event makes the watcher readable, whose descriptor is fd.
+func (c *CompChannel) tell(fd uintptr, on bool) (err error) {
+	switch {
+	case !c.watcher || c.told == on:
+		return nil
+	case on:
+		err = unix.EpollCtl(int(fd), unix.EPOLL_CTL_ADD, c.fd, &unix.EpollEvent{Events: unix.EPOLLIN})
+	default:
+		err = unix.EpollCtl(int(fd), unix.EPOLL_CTL_DEL, c.fd, nil)
+	}
+	c.told = on && err == nil
+	return err
+}
 
 // readParked reads an event into c.event, and waits for it in the netpoller. The reads themselves do
 // not block, so the scheduler is not told about them: [os.File.Read] tells it each time, which makes
 // its monitor thread look after the goroutine.
 func (c *CompChannel) readParked() (int, error) {
-	if c.raw.Read(c.try) != nil {
+	switch err := c.raw.Read(c.try); {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return 0, err
+	case err != nil:
 		return c.f.Read(c.event[:]) // fails for the same reason, with an error of package os
 	}
 	switch {
@@ -25,9 +80,22 @@ func (c *CompChannel) readParked() (int, error) {
 	return c.n, nil
 }
 
-// tryRead reads without blocking, and sets c.n to the number of bytes and c.errno. It reports false
-// if there is no event.
+// tryRead is readNow for a goroutine that will wait until the file fd is readable. It reports false if
+// there is no event.
 func (c *CompChannel) tryRead(fd uintptr) bool {
+	if err := c.tell(fd, true); err != nil {
+		c.n, c.errno = 0, syscall.EIO
+		errors.As(err, &c.errno)
+		return true
+	}
+	c.readNow(fd)
+	return c.errno != syscall.EAGAIN
+}
+
+// readNow reads an event into c.event without blocking, and sets c.n to its size, or to 0 if there is
+// none, and c.errno.
+func (c *CompChannel) readNow(fd uintptr) {
+	fd = c.eventsOf(fd)
 	for {
 		n, _, errno := syscall.RawSyscall(syscall.SYS_READ, fd, uintptr(unsafe.Pointer(&c.event)), eventSize)
 		if errno == syscall.EINTR {
@@ -36,10 +104,14 @@ func (c *CompChannel) tryRead(fd uintptr) bool {
 		if c.n, c.errno = int(n), errno; errno != 0 {
 			c.n = 0
 		}
-		return errno != syscall.EAGAIN
+		return
 	}
 }
 
-// readNow reads an event into c.event without blocking, and sets c.n to its size, or to 0 if there is
-// none.
-func (c *CompChannel) readNow(fd uintptr) { c.tryRead(fd) }
+// eventsOf returns the descriptor of the events where that of the file is fd.
+func (c *CompChannel) eventsOf(fd uintptr) uintptr {
+	if c.watcher {
+		return uintptr(c.fd)
+	}
+	return fd
+}

@@ -36,6 +36,12 @@ func (*busyClock) wait(*CompChannel) (int, *CQ, bool) { return 0, nil, true }
 
 func (*busyClock) close() {}
 
+// openWatcher fails.
+func openWatcher(int, string) (*os.File, error) { return nil, errLinuxOnly }
+
+// closeFiles closes the events.
+func (c *CompChannel) closeFiles() error { return c.f.Close() }
+
 func (*CompChannel) readNow(uintptr) {}
 
 func (*CompChannel) tryRead(uintptr) bool { return true }
