@@ -276,11 +276,6 @@ func (e *pingpongEnd) play(ctx context.Context, out, log io.Writer, host string)
 			}
 		}
 	}
-	// There is one goroutine, unless the device has some in this process. With a second processor the
-	// scheduler would migrate it and wake threads to do so.
-	if !e.dev.Info().InProcess {
-		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	}
 	start := time.Now()
 	if err := e.loop(ctx, host == ""); err != nil {
 		return err
