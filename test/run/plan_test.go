@@ -168,6 +168,9 @@ func TestCommand(t *testing.T) {
 		{"siw/mixed", nil, "cd .build/amd64 && ../vmrun -kernel 6.1 -arch amd64 -device rxe+siw+mlx5 -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_MIXED=1 -env VERBS=/bin/verbs " +
 			"-file verbs:/bin/verbs interop.test -test.v=test2json -test.run '^(TestMixedLists|TestMixedConnections|TestMixedTools)$'"},
 		{"racevm/cm", nil, "cd .build/race && ../vmrun -kernel 6.1 -arch amd64 -mem 2G -module bonding -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_SKIP_TAGS=race cm.test -test.v=test2json"},
+		{"valkey/race", nil, "cd .build/race && ../vmrun -kernel 6.1 -arch amd64 -timeout 40m -mem 6G -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs -with ibverbs-utils,ibverbs-providers,rdmacm-utils " +
+			"-file ../amd64/valkey-server:/bin/valkey-server valkey.test -test.v=test2json --- " +
+			"valkeypeers.test -test.v=test2json -test.run '^(TestServerClients|TestServerMany|TestServerRestart|TestServerVictim|TestServerIdle|TestServerBusy)$'"},
 		{"siw/verbs", func(c *config) {
 			c.kernel, c.env, c.args, c.short = "latest", []string{"GOVERBS_WALK=1s"}, []string{"-test.run", "^TestSend"}, true
 		}, "cd .build/amd64 && ../vmrun -kernel latest -arch amd64 -device siw -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_SLOW=1 -env GOVERBS_DEVICES=siw0,siw1 -env GOVERBS_WALK=1s " +

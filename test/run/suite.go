@@ -155,7 +155,11 @@ func (c *config) command(s *step) command {
 		args = append(args, "-with", strings.Join(s.with, ","))
 	}
 	for _, b := range s.bin {
-		args = append(args, "-file", b+":/bin/"+b)
+		file := b
+		if s.race { // only the test binaries are in its directory
+			file = "../" + c.arch + "/" + b
+		}
+		args = append(args, "-file", file+":/bin/"+b)
 	}
 	for i, p := range s.programs {
 		if i > 0 {
