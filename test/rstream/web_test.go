@@ -134,9 +134,15 @@ func TestCurlLarge(t *testing.T) {
 	})
 }
 
-// TestCurlMany: 100 requests of as many curls, none of which is answered before all have arrived.
+// TestCurlMany: 100 requests of as many curls, none of which is answered before all have arrived. On siw there
+// are 10: a curl that waits does not sleep there, and 30 of them on one processor leave the next one too little time
+// for a handshake.
 func TestCurlMany(t *testing.T) {
-	const many = 100
+	testenv.Guest(t)
+	many := 100
+	if testenv.TheRig().Driver == "siw" {
+		many = 10
+	}
 	var mu sync.Mutex
 	arrived, all := map[string]bool{}, make(chan struct{}) // by path, since an attempt may fail
 	url := serve(t, listen(t, "8083", rsocket.Options{}), func(w http.ResponseWriter, r *http.Request) {
@@ -155,8 +161,8 @@ func TestCurlMany(t *testing.T) {
 		case <-r.Context().Done():
 		}
 	})
-	var programs [many]*program.Program // curl -Z crashes with librspreload.so
-	for i := range programs {           // on a busy machine an answer may take longer than iWARP allows, 5 s
+	programs := make([]*program.Program, many) // curl -Z crashes with librspreload.so
+	for i := range programs {                  // on a busy machine an answer may take longer than iWARP allows, 5 s
 		programs[i] = preload(t, "curl", "-sS", "--retry", "5", fmt.Sprint(url, "/", i))
 		programs[i].KeepRunning()
 	}

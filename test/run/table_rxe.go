@@ -11,7 +11,7 @@ var (
 	diags    = append(perftest[:4:4], "infiniband-diags")
 	pyverbs  = append(rdmacm[:3:3], "python3-pyverbs")
 
-	rspreload = append(rdmacm[:3:3], "curl", "redis-tools", "iperf3") // for librspreload.so
+	rspreload = append(rdmacm[:3:3], "curl", "redis-tools", "iperf3", "civetweb") // for librspreload.so
 )
 
 // guest is the environment of every test that needs a VM.
@@ -115,7 +115,7 @@ func (c *config) rxeSuites() []suite {
 			}},
 		},
 		{
-			name: "rsocket", doc: "package rsocket with rdma-core's programs as the peer, also of its newest version, and with curl, redis-cli and iperf3 by librspreload.so; its speed",
+			name: "rsocket", doc: "package rsocket with rdma-core's programs as the peer, also of its newest version, and with curl, redis-cli, iperf3 and civetweb by librspreload.so; its speed",
 			steps: c.rsocketSteps(),
 		},
 		{
