@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"golang.org/x/net/nettest"
 
 	"github.com/goverbs/goverbs/cm/internal/protocol"
+	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
@@ -83,31 +85,57 @@ func TestConn(t *testing.T) {
 	}
 }
 
-// left returns how many goroutines and open files there are.
-func left(t *testing.T) (goroutines, files int) {
+// A usage is what the process has, and the objects on the devices.
+type usage struct {
+	goroutines, files int
+	heap              uint64                       // bytes in use after a garbage collection
+	objects           []netlinkrdma.ResourceCounts // of each device; none of software devices
+}
+
+// use counts it.
+func use(t *testing.T) (u usage) {
 	t.Helper()
-	all, err := os.ReadDir("/proc/self/fd")
+	files, err := os.ReadDir("/proc/self/fd")
 	must(t, err)
-	return runtime.NumGoroutine(), len(all)
+	u.goroutines, u.files = runtime.NumGoroutine(), len(files)
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	u.heap = m.HeapAlloc
+	if testenv.TheRig().Soft {
+		return u
+	}
+	devices, err := netlinkrdma.Devices()
+	must(t, err)
+	for _, dev := range devices {
+		n, err := netlinkrdma.Resources(dev)
+		must(t, err)
+		u.objects = append(u.objects, n)
+	}
+	return u
 }
 
 // connsEnv says how many connections TestLeaks makes, if not as many as take some seconds.
 const connsEnv = "GOVERBS_CONNS"
 
-// TestLeaks: many connections, closed by either side first, leave nothing. The device closes after the last
-// one only if no object is left.
+// TestLeaks: many connections, closed by either side first, leave nothing: no goroutine, open file or object of the
+// device, and no more memory than 1 MiB or 100 bytes per connection. The device closes after the last one only if no
+// object is left.
 func TestLeaks(t *testing.T) {
-	l := newListener(t, Options{})
+	testenv.Guest(t)
 	n := 200
 	if s := os.Getenv(connsEnv); s != "" {
 		var err error
 		n, err = strconv.Atoi(s)
 		must(t, err)
 	}
-	var goroutines, files int
+	objects := use(t).objects
+	l := newListener(t, Options{})
+	var before usage
+	begin := time.Now()
 	for i := range n {
 		if i == 10 { // what is made once is there
-			goroutines, files = left(t)
+			before = use(t)
 		}
 		client, server, err := connect(l, Options{})
 		must(t, err)
@@ -122,17 +150,27 @@ func TestLeaks(t *testing.T) {
 			t.Fatalf("%q arrives", got)
 		}
 	}
+	took := time.Since(begin)
 	must(t, l.Close())
 	if n := protocol.OpenDevices(); n > 0 {
 		t.Errorf("%d devices are open", n)
 	}
-	var g, f int
-	for end := time.Now().Add(timeout); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if g, f = left(t); g <= goroutines && f <= files {
-			return
+	before.objects = objects
+	heap := before.heap + max(1<<20, uint64(100*n))
+	var after usage
+	for end := time.Now().Add(timeout); ; time.Sleep(20 * time.Millisecond) {
+		after = use(t)
+		if after.goroutines <= before.goroutines && after.files <= before.files && after.heap <= heap && slices.Equal(after.objects, objects) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Error("something is left")
+			break
 		}
 	}
-	t.Errorf("there were %d goroutines and %d files, and are %d and %d", goroutines, files, g, f)
+	t.Logf("%d connections were made and closed in %s", n, took.Round(time.Millisecond))
+	t.Logf("before: %+v", before)
+	t.Logf("after:  %+v", after)
 }
 
 // TestCopy: megabytes each way at once, with half close, in pieces of many sizes.
