@@ -119,8 +119,9 @@ func use(t *testing.T) (u usage) {
 const connsEnv = "GOVERBS_CONNS"
 
 // TestLeaks: many connections, closed by either side first, leave nothing: no goroutine, open file or object of the
-// device, and no more memory than 1 MiB or 100 bytes per connection. The device closes after the last one only if no
-// object is left.
+// device, and no more memory than 1 MiB or 100 bytes per connection. A software device keeps 8 bytes for each number
+// of a QP or a memory region, 72 bytes per connection, until it uses the numbers again. The device closes after the
+// last connection only if no object is left.
 func TestLeaks(t *testing.T) {
 	testenv.Guest(t)
 	n := 200
