@@ -1,12 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
 
+	"github.com/goverbs/goverbs/test/program"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
@@ -21,8 +21,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// program returns the program with a device in software at an address, or without one.
-func program(t *testing.T, device string, args ...string) *exec.Cmd {
+// command returns the program with a device in software at an address, or without one.
+func command(t *testing.T, device string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), mainEnv+"=1", "GOVERBS_SOFT="+device)
@@ -31,29 +31,14 @@ func program(t *testing.T, device string, args ...string) *exec.Cmd {
 
 // TestGet: a client with a device gets a file by RDMA, and one without by TCP.
 func TestGet(t *testing.T) {
-	server := program(t, testenv.SoftAddr(0), "serve", testenv.SoftAddr(0)+":0", ".")
-	out, err := server.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		server.Process.Kill()
-		server.Wait()
-	}()
-	line, err := bufio.NewReader(out).ReadString('\n')
-	where, ok := strings.CutSuffix(strings.TrimPrefix(line, "listening on "), ", RDMA: true\n")
-	if err != nil || !ok {
-		t.Fatalf("the server prints %q: %v", line, err)
-	}
+	server := command(t, testenv.SoftAddr(0), "serve", testenv.SoftAddr(0)+":0", ".")
+	where := program.Server(t, server, "listening on ", ", RDMA: true")
 	want, err := os.ReadFile("main.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for device, network := range map[string]string{testenv.SoftAddr(1): "rdma+tcp", "": "tcp"} {
-		client := program(t, device, "get", "http://"+where+"/main.go")
+		client := command(t, device, "get", "http://"+where+"/main.go")
 		var says strings.Builder
 		client.Stderr = &says
 		got, err := client.Output()

@@ -2,6 +2,7 @@
 package program
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -75,6 +76,30 @@ func LaunchBy(t *testing.T, start func(*exec.Cmd) error, line ...string) *Progra
 		}
 	})
 	return p
+}
+
+// Server starts a program that prints a line as soon as it serves, and returns what follows prefix in that line, without
+// suffix. The program is killed at the end of the test.
+func Server(t *testing.T, server *exec.Cmd, prefix, suffix string) string {
+	t.Helper()
+	out, err := server.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		server.Process.Kill()
+		server.Wait()
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	rest, begins := strings.CutPrefix(line, prefix)
+	where, ends := strings.CutSuffix(rest, suffix+"\n")
+	if !begins || !ends {
+		t.Fatalf("%s prints %q (%v), want %q, an address, and %q", strings.Join(server.Args, " "), line, err, prefix, suffix)
+	}
+	return where
 }
 
 // End returns what a program ended with, given what [exec.Cmd.Wait] returned and what it printed, without one

@@ -1,9 +1,23 @@
 package program
 
 import (
+	"os"
 	"os/exec"
 	"testing"
 )
+
+// TestServer: the address is between prefix and suffix, and the program has ended with the test.
+func TestServer(t *testing.T) {
+	cmd := exec.Command("sh", "-c", "echo listening on 10.0.0.1:7, RDMA: true; exec sleep 1h")
+	t.Run("run", func(t *testing.T) {
+		if got := Server(t, cmd, "listening on ", ", RDMA: true"); got != "10.0.0.1:7" {
+			t.Errorf("the address is %q", got)
+		}
+	})
+	if s := cmd.ProcessState; s == nil || s.String() != "signal: "+os.Kill.String() {
+		t.Errorf("the server has ended with %v, want that it was killed", s)
+	}
+}
 
 // TestEnd: rping's race at its end is no failure, all else that ends a program badly is one.
 func TestEnd(t *testing.T) {

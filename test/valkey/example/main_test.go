@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -15,6 +14,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 
 	"github.com/goverbs/goverbs/cm/valkey"
+	"github.com/goverbs/goverbs/test/program"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
@@ -72,22 +72,7 @@ func command(t *testing.T, device, variable string, args ...string) *exec.Cmd {
 func TestRun(t *testing.T) {
 	server := command(t, testenv.SoftAddr(0), serverEnv+"="+testenv.SoftAddr(0)+":0")
 	server.Stderr = os.Stderr
-	out, err := server.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		server.Process.Kill()
-		server.Wait()
-	}()
-	line, err := bufio.NewReader(out).ReadString('\n')
-	where, ok := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
-	if err != nil || !ok {
-		t.Fatalf("the server prints %q: %v", line, err)
-	}
+	where := program.Server(t, server, "listening on ", "")
 	for device, want := range map[string]string{testenv.SoftAddr(1): "answer is 42\n", "": "RDMA"} {
 		got, err := command(t, device, mainEnv+"=1", where, "answer", "42").CombinedOutput()
 		if (err == nil) != (device != "") || !strings.Contains(string(got), want) {
