@@ -47,6 +47,7 @@ type bench struct {
 	counted bool // the clock counts instructions
 
 	gid         int
+	dc          bool // the device has DC
 	port        int
 	hung        int     // runs of perftest's that were given up, and done again
 	serving     *server // verbs perf serve
@@ -204,6 +205,9 @@ func (b *bench) prepare(ctx context.Context) (*Report, error) {
 	}
 	if !b.cm {
 		if b.gid, err = gidIndex(b.device); err != nil {
+			return nil, err
+		}
+		if b.dc, err = hasDC(b.device); err != nil {
 			return nil, err
 		}
 	}
@@ -376,6 +380,8 @@ func child(args []string, out io.Writer) error {
 	switch {
 	case args[0] == "calls" && len(n) == 4:
 		err = calls(w, device, n[1], n[2], n[3])
+	case args[0] == "dc" && len(n) == 4:
+		err = dc(w, device, n[1], n[2], n[3])
 	case args[0] == "mr" && len(n) == 2:
 		err = registrations(w, device, n[0], n[1])
 	case args[0] == "qps" && len(n) == 5 && !slices.Contains(n[1:4], 0):

@@ -48,6 +48,8 @@ Rows, each of which -rows can choose:
   call    a call that posts a SEND of 64 bytes, and one that polls a completion. Both sides are
           compiled for speed, rdma-core's with -O2 as the distribution does it; both take the locks
           that a program with several threads needs. And a system call, fcntl(F_GETFD)
+  dc      a call that posts 64 SENDs of 64 bytes by an initiator of DC (mlx5), with one doorbell, to one target
+          or to two in turn, per message
   mr      memory that is there already is registered, and deregistered
   qps     so many RC queue pairs are made and connected with themselves, messages of 64 bytes go over
           one after the other, and they are closed

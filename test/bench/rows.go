@@ -74,6 +74,9 @@ func (b *bench) controlRows() []work {
 	if !b.cm {
 		all = append(all, b.calling())
 	}
+	if b.dc {
+		all = append(all, b.initiating())
+	}
 	for _, size := range b.mrs {
 		all = append(all, b.registering(size))
 	}
@@ -237,6 +240,13 @@ func (b *bench) calling() work {
 	const size, count, rounds = 64, 64, 20
 	ours, theirs := b.child("calls", b.device, b.gid, size, count, rounds)
 	return pair([]Row{row("call/post", nanoseconds, noWorse), row("call/poll", nanoseconds, noWorse), row("call/system", nanoseconds, 0)}, ours, theirs, 1)
+}
+
+// initiating is the posting of a list of small SENDs by an initiator of DC.
+func (b *bench) initiating() work {
+	const size, count, rounds = 64, 64, 20
+	ours, theirs := b.child("dc", b.device, b.gid, size, count, rounds)
+	return pair([]Row{row("dc/one", nanoseconds, noWorse), row("dc/each", nanoseconds, noWorse)}, ours, theirs, 1)
 }
 
 // registering is the registration of memory.

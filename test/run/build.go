@@ -47,10 +47,10 @@ const installGCC = `command -v gcc >/dev/null && exit
 test "$(id -u)" = 0 && command -v apt-get >/dev/null || { echo 'gcc is missing: install it (Debian: apt-get install gcc libc6-dev)'; exit 1; }
 apt-get update && apt-get install -y gcc libc6-dev`
 
-// compileC compiles a C program for libibverbs. It is linked without the libraries that libibverbs
+// compileC compiles a C program for libibverbs, and libmlx5 if it needs that. It is linked without the libraries that libibverbs
 // needs itself; the guest has them.
 const compileC = `set -e; mkdir -p "$(dirname "$1")"; dir=$(.build/vmrun get libibverbs-dev)
-gcc -O2 -Wall -o "$1" "$2" -I"$dir/usr/include" -L"$dir/usr/lib/$(gcc -print-multiarch)" -Wl,--unresolved-symbols=ignore-in-shared-libs -libverbs`
+gcc -O2 -Wall -o "$1" "$2" -I"$dir/usr/include" -L"$dir/usr/lib/$(gcc -print-multiarch)" -Wl,--unresolved-symbols=ignore-in-shared-libs -Wl,--as-needed -libverbs -lmlx5`
 
 // copyValkey builds the programs of a version of Valkey, which vmrun keeps, and copies one of them.
 const copyValkey = `set -e; mkdir -p "$(dirname "$1")"; cp "$(.build/vmrun build -arch "$2" "$3")/$4" "$1"`

@@ -187,7 +187,7 @@ func (c *config) taskSuites() []suite {
 // side measures ours beside rdma-core's programs in a guest.
 func (c *config) side(flags []string, args ...string) step {
 	bin := []string{"verbs", "bench-open", "bench-plain"}
-	for _, p := range []string{"calls", "open", "mr", "qps", "start"} {
+	for _, p := range []string{"calls", "dc", "open", "mr", "qps", "start"} {
 		bin = append(bin, "rdmacore-"+p)
 	}
 	return step{
@@ -230,7 +230,7 @@ func (c *config) sideBySide() []step {
 	rounds := []string{"-rounds", pick(c.short, "1", "5")}
 	rxe := c.side([]string{"--append=idle=poll"}, append([]string{"-mr", "4096,1048576",
 		"-rows", "^(call|open|connect|mr)/|^(send-lat|write-bw)/size=(2|65536)/wait=poll$"}, rounds...)...)
-	mlx5 := c.side(nil, append([]string{"-rows", "^call/"}, rounds...)...)
+	mlx5 := c.side(nil, append([]string{"-rows", "^(call|dc)/"}, rounds...)...)
 	rxe.name, mlx5.name, mlx5.device = "rxe", "mlx5", "mlx5,mode=ib"
 	return []step{rxe, mlx5}
 }

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+const (
+	dcKey     = 0x0123456789abcdef
+	dcTargets = 2
+)
+
+// hasDC reports whether a device has DC.
+func hasDC(device string) (bool, error) {
+	dev, err := uverbs.Open(device)
+	if err != nil {
+		return false, err
+	}
+	return dev.Info().Driver == "mlx5", dev.Close()
+}
+
+// dc times the posting of lists of small inline SENDs from an initiator of DC, their doorbell included, to one
+// target and to two in turn. It prints the nanoseconds per message of each round.
+func dc(out io.Writer, device string, size, count, rounds int) error {
+	dev, err := uverbs.Open(device)
+	if err != nil {
+		return err
+	}
+	defer dev.Close() // and all that is made
+	i, err := newInitiator(dev, size, count)
+	if err != nil {
+		return err
+	}
+	for range rounds {
+		one, err := i.round(1)
+		if err != nil {
+			return err
+		}
+		each, err := i.round(dcTargets)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%.1f %.1f\n", one, each)
+	}
+	return nil
+}
+
+// initiator is a DCI with its targets. All of it goes with the device.
+type initiator struct {
+	caller
+	srqs [dcTargets]*uverbs.SRQ
+	to   [dcTargets]uverbs.SendWR // the address of each target
+	list []uverbs.SendWR          // what is posted at once
+}
+
+// newInitiator makes the DCI and the DCTs.
+func newInitiator(dev *uverbs.Device, size, count int) (*initiator, error) {
+	i := &initiator{caller: caller{count: count}, list: make([]uverbs.SendWR, count)}
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return nil, err
+	}
+	buf, err := uverbs.AllocBuffer(size)
+	if err != nil {
+		return nil, err
+	}
+	if i.mr, err = pd.RegMR(buf, uverbs.AccessLocalWrite); err != nil {
+		return nil, err
+	}
+	if i.send, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: count}); err != nil {
+		return nil, err
+	}
+	if i.recv, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: dcTargets * count}); err != nil {
+		return nil, err
+	}
+	if i.qp, err = pd.CreateDCI(uverbs.DCIOptions{SendCQ: i.send, MaxSendWR: count, MaxInline: size, SignalAll: true}); err != nil {
+		return nil, err
+	}
+	if err := i.qp.ReadyDC(); err != nil {
+		return nil, err
+	}
+	inline := make([]byte, size)
+	for n := range i.list {
+		i.list[n] = uverbs.SendWR{Opcode: uverbs.WRSend, Inline: inline}
+	}
+	for n := range i.srqs {
+		if i.srqs[n], err = pd.CreateSRQ(uverbs.SRQOptions{MaxWR: count}); err != nil {
+			return nil, err
+		}
+		if err := i.target(pd, i.srqs[n], &i.to[n]); err != nil {
+			return nil, err
+		}
+	}
+	return i, nil
+}
+
+// target makes a DCT, and addresses a request to it.
+func (i *initiator) target(pd *uverbs.PD, srq *uverbs.SRQ, wr *uverbs.SendWR) error {
+	dct, err := pd.CreateDCT(uverbs.DCTOptions{RecvCQ: i.recv, SRQ: srq, AccessKey: dcKey})
+	if err != nil {
+		return err
+	}
+	if err := dct.ReadyDC(); err != nil {
+		return err
+	}
+	here, err := dct.Endpoint()
+	if err != nil {
+		return err
+	}
+	path, err := i.qp.PathTo(here)
+	if err != nil {
+		return err
+	}
+	wr.RemoteQPN, wr.DCAccessKey = here.QPN, dcKey
+	wr.AH, err = pd.CreateAH(path)
+	return err
+}
+
+// round posts to so many targets in turn, and returns the nanoseconds per message.
+func (i *initiator) round(targets int) (float64, error) {
+	for n := range i.count {
+		if err := i.srqs[n%targets].PostRecv(0, i.mr.SGE(0, i.mr.Len())); err != nil {
+			return 0, err
+		}
+	}
+	begin := time.Now()
+	for n := range i.list {
+		wr, to := &i.list[n], &i.to[n%targets]
+		wr.ID, wr.AH, wr.RemoteQPN, wr.DCAccessKey = uint64(n), to.AH, to.RemoteQPN, to.DCAccessKey
+	}
+	if err := i.qp.PostSend(i.list...); err != nil {
+		return 0, err
+	}
+	took := time.Since(begin)
+	if err := i.drain(i.recv, i.count); err != nil {
+		return 0, err
+	}
+	return float64(took.Nanoseconds()) / float64(i.count), i.drain(i.send, i.count)
+}
