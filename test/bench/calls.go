@@ -77,9 +77,8 @@ type caller struct {
 	wcs        [1]uverbs.WC
 }
 
-// open makes the QP.
-func newCaller(dev *uverbs.Device, size, count int) (*caller, error) {
-	c := &caller{count: count}
+// memory registers as much memory in a new PD.
+func (c *caller) memory(dev *uverbs.Device, size int) (*uverbs.PD, error) {
 	pd, err := dev.AllocPD()
 	if err != nil {
 		return nil, err
@@ -88,7 +87,15 @@ func newCaller(dev *uverbs.Device, size, count int) (*caller, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.mr, err = pd.RegMR(buf, uverbs.AccessLocalWrite); err != nil {
+	c.mr, err = pd.RegMR(buf, uverbs.AccessLocalWrite)
+	return pd, err
+}
+
+// newCaller makes the QP.
+func newCaller(dev *uverbs.Device, size, count int) (*caller, error) {
+	c := &caller{count: count}
+	pd, err := c.memory(dev, size)
+	if err != nil {
 		return nil, err
 	}
 	for _, cq := range []**uverbs.CQ{&c.send, &c.recv} {

@@ -59,15 +59,8 @@ type initiator struct {
 // newInitiator makes the DCI and the DCTs.
 func newInitiator(dev *uverbs.Device, size, count int) (*initiator, error) {
 	i := &initiator{caller: caller{count: count}, list: make([]uverbs.SendWR, count)}
-	pd, err := dev.AllocPD()
+	pd, err := i.memory(dev, size)
 	if err != nil {
-		return nil, err
-	}
-	buf, err := uverbs.AllocBuffer(size)
-	if err != nil {
-		return nil, err
-	}
-	if i.mr, err = pd.RegMR(buf, uverbs.AccessLocalWrite); err != nil {
 		return nil, err
 	}
 	if i.send, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: count}); err != nil {

@@ -14,29 +14,14 @@
 
 int main(int argc, char **argv)
 {
-	struct ibv_context *ctx;
-	struct ibv_pd *pd;
+	struct timed t = prepare(argc, argv);
+	int size = t.size, count = t.count;
 	struct ibv_cq *send_cq, *recv_cq;
 	struct ibv_qp *qp;
-	struct ibv_mr *mr;
 	struct way way;
-	int size, count, rounds;
-	char *buf;
 
-	if (argc != 6) {
-		fprintf(stderr, "usage: %s DEVICE GID_INDEX SIZE COUNT ROUNDS\n", argv[0]);
-		return 2;
-	}
-	size = atoi(argv[3]);
-	count = atoi(argv[4]);
-	rounds = atoi(argv[5]);
-	if (!(ctx = open_device(argv[1])))
-		fail(argv[1]);
-	buf = calloc(1, size);
-	if (!(pd = ibv_alloc_pd(ctx)) || !(mr = ibv_reg_mr(pd, buf, size, IBV_ACCESS_LOCAL_WRITE)))
-		fail("memory");
-	send_cq = ibv_create_cq(ctx, count, NULL, NULL, 0);
-	recv_cq = ibv_create_cq(ctx, count, NULL, NULL, 0);
+	send_cq = ibv_create_cq(t.ctx, count, NULL, NULL, 0);
+	recv_cq = ibv_create_cq(t.ctx, count, NULL, NULL, 0);
 	if (!send_cq || !recv_cq)
 		fail("CQ");
 	struct ibv_qp_init_attr init = {
@@ -46,16 +31,16 @@ int main(int argc, char **argv)
 		.sq_sig_all = 1,
 		.cap = { .max_send_wr = count, .max_recv_wr = count, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = size },
 	};
-	if (!(qp = ibv_create_qp(pd, &init)))
+	if (!(qp = ibv_create_qp(t.pd, &init)))
 		fail("QP");
-	find_way(&way, ctx, atoi(argv[2]));
+	find_way(&way, t.ctx, t.gid_index);
 	connect_self(qp, &way);
 
-	struct ibv_sge sge = { .addr = (uintptr_t)buf, .length = size, .lkey = mr->lkey };
+	struct ibv_sge sge = { .addr = (uintptr_t)t.buf, .length = size, .lkey = t.mr->lkey };
 	struct ibv_recv_wr recv = { .sg_list = &sge, .num_sge = 1 }, *bad_recv;
 	struct ibv_send_wr send = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE }, *bad_send;
 
-	for (int r = 0; r < rounds; r++) {
+	for (int r = 0; r < t.rounds; r++) {
 		struct ibv_wc wc;
 		long long begin, post, poll, system;
 		int missing = 0;

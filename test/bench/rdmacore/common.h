@@ -91,3 +91,33 @@ static inline void drain(struct ibv_cq *cq, int count)
 		n += k;
 	}
 }
+
+/* What programs that time calls are given, and their memory. */
+struct timed {
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	struct ibv_mr *mr;
+	char *buf;
+	int gid_index, size, count, rounds;
+};
+
+/* prepare reads DEVICE GID_INDEX SIZE COUNT ROUNDS. */
+static inline struct timed prepare(int argc, char **argv)
+{
+	struct timed t;
+
+	if (argc != 6) {
+		fprintf(stderr, "usage: %s DEVICE GID_INDEX SIZE COUNT ROUNDS\n", argv[0]);
+		exit(2);
+	}
+	t.gid_index = atoi(argv[2]);
+	t.size = atoi(argv[3]);
+	t.count = atoi(argv[4]);
+	t.rounds = atoi(argv[5]);
+	if (!(t.ctx = open_device(argv[1])))
+		fail(argv[1]);
+	t.buf = calloc(1, t.size);
+	if (!(t.pd = ibv_alloc_pd(t.ctx)) || !(t.mr = ibv_reg_mr(t.pd, t.buf, t.size, IBV_ACCESS_LOCAL_WRITE)))
+		fail("memory");
+	return t;
+}

@@ -97,47 +97,32 @@ static struct target target(struct ibv_pd *pd, struct ibv_cq *cq, const struct w
 
 int main(int argc, char **argv)
 {
-	struct ibv_context *ctx;
-	struct ibv_pd *pd;
+	struct timed t = prepare(argc, argv);
+	int size = t.size, count = t.count;
 	struct ibv_cq *send_cq, *recv_cq;
 	struct ibv_qp_ex *qp;
 	struct mlx5dv_qp_ex *dc;
 	struct target targets[TARGETS];
 	struct ibv_ah *ah;
-	struct ibv_mr *mr;
 	struct way way;
-	int size, count, rounds;
-	char *buf;
 
-	if (argc != 6) {
-		fprintf(stderr, "usage: %s DEVICE GID_INDEX SIZE COUNT ROUNDS\n", argv[0]);
-		return 2;
-	}
-	size = atoi(argv[3]);
-	count = atoi(argv[4]);
-	rounds = atoi(argv[5]);
-	if (!(ctx = open_device(argv[1])))
-		fail(argv[1]);
-	buf = calloc(1, size);
-	if (!(pd = ibv_alloc_pd(ctx)) || !(mr = ibv_reg_mr(pd, buf, size, IBV_ACCESS_LOCAL_WRITE)))
-		fail("memory");
-	send_cq = ibv_create_cq(ctx, count, NULL, NULL, 0);
-	recv_cq = ibv_create_cq(ctx, TARGETS * count, NULL, NULL, 0);
+	send_cq = ibv_create_cq(t.ctx, count, NULL, NULL, 0);
+	recv_cq = ibv_create_cq(t.ctx, TARGETS * count, NULL, NULL, 0);
 	if (!send_cq || !recv_cq)
 		fail("CQ");
-	find_way(&way, ctx, atoi(argv[2]));
+	find_way(&way, t.ctx, t.gid_index);
 	for (int i = 0; i < TARGETS; i++)
-		targets[i] = target(pd, recv_cq, &way, count);
-	qp = ibv_qp_to_qp_ex(initiator(pd, send_cq, &way, size, count));
+		targets[i] = target(t.pd, recv_cq, &way, count);
+	qp = ibv_qp_to_qp_ex(initiator(t.pd, send_cq, &way, size, count));
 	dc = mlx5dv_qp_ex_from_ibv_qp_ex(qp);
 	struct ibv_qp_attr a = attr(IBV_QPS_RTS, &way);
-	if (!(ah = ibv_create_ah(pd, &a.ah_attr)))
+	if (!(ah = ibv_create_ah(t.pd, &a.ah_attr)))
 		fail("AH");
 
-	struct ibv_sge sge = { .addr = (uintptr_t)buf, .length = size, .lkey = mr->lkey };
+	struct ibv_sge sge = { .addr = (uintptr_t)t.buf, .length = size, .lkey = t.mr->lkey };
 	struct ibv_recv_wr recv = { .sg_list = &sge, .num_sge = 1 }, *bad;
 
-	for (int r = 0; r < rounds; r++) {
+	for (int r = 0; r < t.rounds; r++) {
 		double took[TARGETS];
 
 		for (int turns = 1; turns <= TARGETS; turns++) {
@@ -155,7 +140,7 @@ int main(int argc, char **argv)
 				qp->wr_id = i;
 				ibv_wr_send(qp);
 				mlx5dv_wr_set_dc_addr(dc, ah, numbers[i % TARGETS], KEY);
-				ibv_wr_set_inline_data(qp, buf, size);
+				ibv_wr_set_inline_data(qp, t.buf, size);
 			}
 			if (ibv_wr_complete(qp))
 				fail("post send");
