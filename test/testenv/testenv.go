@@ -260,6 +260,12 @@ func Main(m *testing.M, list string) int {
 	return MainFor(m, map[string]string{rxeRig.Driver: list})
 }
 
+// freePorts has connections of TCP keep no port once they have ended. On iWARP the connection manager may choose
+// such a port for a connection, which then fails.
+func freePorts() error {
+	return os.WriteFile("/proc/sys/net/ipv4/tcp_max_tw_buckets", []byte("0"), 0)
+}
+
 // MainFor is Main with a list for each driver; a driver without one lacks nothing. The list of software
 // devices is that of "soft": it says that the package makes the devices of the rig. The tests of a
 // package without it do not run on them.
@@ -285,6 +291,12 @@ func MainFor(m *testing.M, lists map[string]string) int {
 	if run.ways, err = parseWays(os.Getenv(WaysEnv)); err != nil {
 		fmt.Fprintf(os.Stderr, "testenv: %v\n", err)
 		return 2
+	}
+	if rig := TheRig(); rig.IWARP() && !rig.Soft && os.Geteuid() == 0 { // not in a process that plays another user
+		if err := freePorts(); err != nil {
+			fmt.Fprintf(os.Stderr, "testenv: %v\n", err)
+			return 2
+		}
 	}
 	fmt.Printf("%s%s on Linux %s\n", StartMark, strings.TrimSuffix(filepath.Base(os.Args[0]), ".test"), release)
 	code := m.Run()
