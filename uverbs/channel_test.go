@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -290,6 +291,10 @@ func TestWatcher(t *testing.T) {
 	wait(0)
 	if !told() {
 		t.Error("after another wait that parks, an event does not make the file readable")
+	}
+	c.told = false // although the events are in the watcher
+	if _, err := c.Wait(t.Context()); !errors.Is(err, unix.EEXIST) || !strings.Contains(err.Error(), "epoll_ctl") {
+		t.Errorf("the events cannot be put into the watcher: error %v, want one of epoll_ctl with EEXIST", err)
 	}
 	if _, err := openWatcher(-1, "events of x"); !errors.Is(err, unix.EBADF) {
 		t.Errorf("a watcher of no file: error %v, want EBADF", err)

@@ -48,17 +48,19 @@ func (c *CompChannel) closeFiles() error {
 }
 
 // tell decides whether an event makes the watcher readable, whose descriptor is fd.
-func (c *CompChannel) tell(fd uintptr, on bool) (err error) {
-	switch {
-	case !c.watcher || c.told == on:
-		return nil
-	case on:
+func (c *CompChannel) tell(fd uintptr, on bool) syscall.Errno {
+	if !c.watcher || c.told == on {
+		return 0
+	}
+	var err error
+	if on {
 		err = unix.EpollCtl(int(fd), unix.EPOLL_CTL_ADD, c.fd, &unix.EpollEvent{Events: unix.EPOLLIN})
-	default:
+	} else {
 		err = unix.EpollCtl(int(fd), unix.EPOLL_CTL_DEL, c.fd, nil)
 	}
-	c.told = on && err == nil
-	return err
+	errno, _ := err.(syscall.Errno)
+	c.told = on && errno == 0
+	return errno
 }
 
 // readParked reads an event into c.event, and waits for it in the netpoller. The reads themselves do
@@ -72,6 +74,8 @@ func (c *CompChannel) readParked() (int, error) {
 		return c.f.Read(c.event[:]) // fails for the same reason, with an error of package os
 	}
 	switch {
+	case c.watcher && !c.told:
+		return 0, &os.PathError{Op: "epoll_ctl", Path: c.f.Name(), Err: c.errno}
 	case c.errno != 0:
 		return 0, &os.PathError{Op: "read", Path: c.f.Name(), Err: c.errno}
 	case c.n == 0:
@@ -83,9 +87,7 @@ func (c *CompChannel) readParked() (int, error) {
 // tryRead is readNow for a goroutine that will wait until the file fd is readable. It reports false if
 // there is no event.
 func (c *CompChannel) tryRead(fd uintptr) bool {
-	if err := c.tell(fd, true); err != nil {
-		c.n, c.errno = 0, syscall.EIO
-		errors.As(err, &c.errno)
+	if c.errno = c.tell(fd, true); c.errno != 0 {
 		return true
 	}
 	c.readNow(fd)

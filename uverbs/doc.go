@@ -230,7 +230,7 @@
 //     that is waited for a channel of its own, as CQOptions.Events does, and leave GOMAXPROCS at 2
 //     or more. Beside a C program that does the same (rxe, Linux 6.1, two emulated processors, Go's
 //     default settings, 25 November 2026), an exchange of 64 bytes takes 1.2 to 1.3 times the time, with
-//     SetBusyWait(0) 1.9; with one processor, counted in instructions, 1.00 and 1.27.
+//     SetBusyWait(0) 1.9; with one processor, counted in instructions, 1.03 and 1.27.
 //   - Go's runtime interrupts a goroutine that runs for 10 ms. A loop that polls for long should
 //     call runtime.Gosched from time to time.
 //   - Settings that only a program can make change little. For exchanges of 64 bytes with events on

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -19,7 +20,11 @@ func hasDC(device string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return dev.Info().Driver == "mlx5", dev.Close()
+	defer dev.Close()
+	if _, err = newInitiator(dev, 64, 1); errors.Is(err, errors.ErrUnsupported) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // dc times the posting of lists of small inline SENDs from an initiator of DC, their doorbell included, to one

@@ -49,6 +49,14 @@ func TestChildren(t *testing.T) {
 	}
 }
 
+// TestHasDC: a software device has no DC, and that is no error.
+func TestHasDC(t *testing.T) {
+	name, _ := softDevice(t)
+	if has, err := hasDC(name); has || err != nil {
+		t.Errorf("%v, %v", has, err)
+	}
+}
+
 // TestTimed: only the series that are counted are timed, and an error ends them.
 func TestTimed(t *testing.T) {
 	calls := 0

@@ -2,8 +2,7 @@
 // rcopy, and programs that know nothing of RDMA, with librspreload.so.
 //
 // Few web servers work with librspreload.so. That of rdma-core 44 (Debian 12) replaces accept, fcntl, poll, select and
-// sendfile, but not accept4, fcntl64, sendfile64 or epoll. A child process cannot use its parent's rsockets. Of Debian's
-// servers, webfsd calls sendfile64 and fcntl64, lighttpd calls accept4, and mini_httpd forks for each connection.
-// merecat accepts a connection, but it answers no request and does not sleep. civetweb has threads and calls accept,
-// poll and send. It must be told not to call sendfile64.
+// sendfile, but not accept4, fcntl64, sendfile64 or epoll. Of Debian's servers, webfsd calls sendfile64 and fcntl64, and
+// lighttpd calls accept4. merecat accepts a connection, but it answers no request and does not sleep. civetweb has
+// threads and calls accept, poll and send. It must be told not to call sendfile64.
 package rstream

@@ -11,10 +11,10 @@ const descriptors = 1024
 
 var grown sync.Once
 
-// GrowDescriptors gives the process room for more descriptors, once and in the background. A full table of
-// descriptors grows by the kernel to twice its size, from 64, and whoever needs one then waits for some 10 ms
-// if the process has threads (expand_fdtable in fs/file.c). A program that makes many connections would pay
-// this again and again.
+// GrowDescriptors gives the process room for more descriptors, once and in the background. The kernel's table
+// has room for 64 at first. When it is full, the kernel makes one of twice the size, and whoever needs a
+// descriptor waits for some 10 ms if the process has threads (expand_fdtable in fs/file.c). A program that
+// makes many connections would pay this again and again.
 func GrowDescriptors() {
 	grown.Do(func() { go growDescriptors() })
 }
