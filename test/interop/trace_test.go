@@ -35,7 +35,10 @@ type traceCall struct {
 	Call, Verb, File, Object, Parent, Errno, Lost string
 	Unknown, Count                                int
 	Doorbell                                      bool
-	Payloads                                      []struct{ Name string }
+	Payloads                                      []struct {
+		Name   string
+		Fields map[string]any
+	}
 }
 
 // show returns the calls of a record. All of them must be known.
@@ -126,6 +129,12 @@ func TestTracePingpong(t *testing.T) {
 			for _, c := range calls {
 				if c.Verb == "create QP" && (!strings.HasPrefix(c.Object, "QP ") || !strings.HasPrefix(c.Parent, "PD ")) {
 					t.Errorf("create QP: %+v", c)
+				}
+				if c.Verb == "map memory" && testenv.TheRig().Driver == "rxe" {
+					// The sizes of the queue, which rxe has written.
+					if text, _ := c.Payloads[len(c.Payloads)-1].Fields["memory"].(string); len(text) != 2*64 {
+						t.Errorf("map memory has no beginning: %+v", c)
+					}
 				}
 				if c.Verb == "get CQ event" && c.Object == "" {
 					t.Errorf("get CQ event: %+v", c)

@@ -10,7 +10,6 @@ import (
 
 // testPackages are the packages whose test binaries run in VMs.
 var testPackages = map[string]string{
-	"abitrace":    "test/abitrace",
 	"classic":     "test/classic",
 	"cm":          "cm",
 	"conformance": "test/conformance",
@@ -22,6 +21,7 @@ var testPackages = map[string]string{
 	"netlinkrdma": "netlinkrdma",
 	"perf":        "tools/verbs/internal/perf",
 	"pyverbs":     "test/pyverbs",
+	"replay":      "uverbs/replay",
 	"rsocket":     "cm/rsocket",
 	"rstream":     "test/rstream",
 	"rxe":         "mmio/rxe",
@@ -35,10 +35,10 @@ var testPackages = map[string]string{
 
 // commandPackages are the programs that run in VMs.
 var commandPackages = map[string]string{
-	"abitrace":    "test/abitrace",
 	"bench":       "test/bench",
 	"bench-open":  "test/bench/open",
 	"bench-plain": "test/bench/plain",
+	"noioctl":     "test/noioctl",
 }
 
 // installGCC installs a C compiler where that is possible. The layout tests and the race detector need

@@ -14,20 +14,32 @@ ibverbs=ibverbs-utils,ibverbs-providers
 vmrun() { .build/vmrun -kernel "$kernel" "$@"; }
 
 # The commands of pingpongs and devinfo on rxe, by ioctl and by write().
+records=uverbs/replay/testdata
 for program in rc_pingpong uc_pingpong ud_pingpong srq_pingpong devinfo; do
 	for path in ioctl write; do
-		flag=
-		test $path = ioctl || flag=-no-ioctl
-		vmrun -with $ibverbs,dash,coreutils,sed -file "$bin/abitrace:/bin/abitrace" \
-			-file uverbs/testdata/golden/record.sh:/record.sh sh /record.sh $program $flag >$out
-		mv $out uverbs/testdata/golden/${program}_$path.txt
+		vmrun -with $ibverbs,dash,coreutils,sed -file "$bin/verbs:/bin/verbs" -file "$bin/noioctl:/bin/noioctl" \
+			-file $records/record.sh:/record.sh sh /record.sh $program $path >$out
+		sed -n 's/^# //p' $out >$records/${program}_$path.txt
+		sed '/^#/d' $out >$records/${program}_$path.record
 	done
 done
+
+# ours DEVICE NAME FILE: record the commands of the library itself on a device.
+ours() {
+	vmrun -device "$1" -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_DEVICES="$2" -with dash,coreutils -file "$bin/verbs:/bin/verbs" \
+		-file "$bin/replay.test:/bin/replay.test" sh -c \
+		'verbs trace -o /tmp/record -- replay.test -test.run ^TestExercise$ >&2 && cat /tmp/record' >$out
+	mv $out "$records/$3.record"
+}
+ours rxe rxe0,rxe1 ours_rxe
+ours siw siw0,siw1 ours_siw
+ours mlx5,mode=roce mlx5_0,mlx5_1 ours_mlx5_roce
+ours mlx5,mode=ib mlx5_0,mlx5_1 ours_mlx5_ib
 
 dir=mmio/mlx5/testdata/golden
 
 # The commands of programs on a ConnectX.
-vmrun -device mlx5,mode=ib -with $ibverbs,dash,coreutils,grep -file "$bin/abitrace:/bin/abitrace" \
+vmrun -device mlx5,mode=ib -with $ibverbs,dash,coreutils,grep -file "$bin/verbs:/bin/verbs" \
 	-file $dir/record.sh:/record.sh sh /record.sh >$out
 mv $out $dir/commands.txt
 
@@ -35,7 +47,7 @@ mv $out $dir/commands.txt
 on_card() {
 	mode=$1 program=$2
 	shift 2
-	vmrun -device mlx5,mode="$mode" -hca-verbose -with $ibverbs,dash,coreutils,grep -file "$bin/abitrace:/bin/abitrace" \
+	vmrun -device mlx5,mode="$mode" -hca-verbose -with $ibverbs,dash,coreutils,grep -file "$bin/verbs:/bin/verbs" \
 		-file "$bin/$program:/bin/$program" -file $dir/record_ethernet.sh:/record.sh "$@" >$out 2>$log
 }
 

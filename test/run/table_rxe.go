@@ -45,7 +45,7 @@ func (c *config) rxeSuite() suite {
 		flags: append(vlan[:2:2], "-file", "../../uverbs/testdata:testdata"),
 		env:   append(env[:len(env):len(env)], vlanEnv, "GOVERBS_WAYS=auto"),
 		programs: append(test("mmio", "rxe", "uverbs", "netlinkrdma", "umad", "conformance"),
-			program{name: "abitrace.test", run: "Trace"}),
+			program{name: "replay.test"}),
 	}
 	write := []step{{
 		name: "write", driver: "rxe", path: "write", bin: []string{"verbs"}, flags: vlan,

@@ -113,6 +113,8 @@ var mayImport = []struct {
 	{"uverbs/internal/inproc", []string{"uverbs/internal/kernel"}},
 	// The software device plays the kernel: it has neither uverbs nor the program's side of rxe.
 	{"uverbs/soft", []string{"mmio", "uverbs/internal/abi", "uverbs/internal/kernel", "uverbs/internal/inproc", "uverbs/soft/gsi", "uverbs/soft/internal"}},
+	{"uverbs/trace", []string{"netlinkrdma", "uverbs"}},
+	{"uverbs/replay", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/internal", "uverbs/trace"}},
 	{"uverbs/umad", []string{"netlinkrdma", "uverbs/umad/internal", "uverbs/umad/mad"}},
 	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/internal", "uverbs/soft", "uverbs/soft/gsi"}},
 	{"cm/internal/protocol", []string{"cm", "uverbs"}},
@@ -128,7 +130,7 @@ var mayImport = []struct {
 	{"tools/vmrun", []string{"tools/vmrun"}},
 	{"tools/abigen", nil},
 	{"tools/health", []string{"netlinkrdma", "uverbs", "uverbs/soft", "cm"}},
-	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/soft", "uverbs/umad", "uverbs/umad/mad", "cm", "tools", "tools/health", "tools/verbs/internal"}},
+	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/soft", "uverbs/trace", "uverbs/umad", "uverbs/umad/mad", "cm", "tools", "tools/health", "tools/verbs/internal"}},
 }
 
 // TestImports reads the import graph.
@@ -159,6 +161,9 @@ func TestImports(t *testing.T) {
 		}
 		if f.test() && f.pkg() == "cm/valkey" { // checks what each says to the other
 			allowed = append(allowed, "cm/rsocket")
+		}
+		if f.test() && f.pkg() == "uverbs/trace" { // compares its names of events
+			allowed = append(allowed, "cm")
 		}
 		if f.test() && f.pkg() == "uverbs/umad" { // is the peer of rdma-core's programs
 			allowed = append(allowed, "test/program")

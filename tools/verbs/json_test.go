@@ -12,10 +12,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/goverbs/goverbs/uverbs/trace"
 	"github.com/goverbs/goverbs/tools/health"
 	"github.com/goverbs/goverbs/tools/verbs/internal/mesh"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
-	"github.com/goverbs/goverbs/tools/verbs/internal/trace"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
