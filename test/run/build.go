@@ -22,6 +22,7 @@ var testPackages = map[string]string{
 	"perf":        "tools/verbs/internal/perf",
 	"pyverbs":     "test/pyverbs",
 	"replay":      "uverbs/replay",
+	"report":      "test/conformance/report",
 	"rsocket":     "cm/rsocket",
 	"rstream":     "test/rstream",
 	"rxe":         "mmio/rxe",
