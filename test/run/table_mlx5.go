@@ -90,7 +90,7 @@ func (c *config) controlSteps() []step {
 		}
 	}
 	// rdma-core's tests in Python take a link layer as they find it: one is enough.
-	python := step{name: "pyverbs", device: "mlx5,mode=ib", with: pyverbs, env: []string{guest}, programs: test("pyverbs")}
+	python := step{name: "pyverbs", device: "mlx5,mode=ib", bin: []string{"verbs"}, with: pyverbs, env: append(model[:3:3], "VERBS=/bin/verbs"), programs: test("pyverbs")}
 	if !c.short {
 		return []step{python, alone("roce", "", "roce"), hosts("roce-hosts", "", "roce"), alone("ib", "", "ib"), hosts("ib-hosts", "", "ib")}
 	}

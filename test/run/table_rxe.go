@@ -104,6 +104,12 @@ func (c *config) rxeSuites() []suite {
 			},
 		},
 		{
+			name: "traced", doc: "tests of rdma-core in Python under verbs trace",
+			steps: []step{{
+				name: "pyverbs", driver: "rxe", bin: []string{"verbs"}, with: pyverbs, env: c.guestEnv("VERBS=/bin/verbs"), programs: []program{only("pyverbs", "TestTraced")},
+			}},
+		},
+		{
 			name: "perf", doc: "verbs perf with itself and with perftest, on rxe",
 			steps: []step{{
 				name: "perftest", driver: "rxe", bin: []string{"verbs"}, with: append(ibverbs[:2:2], "perftest"), env: c.guestEnv(),
