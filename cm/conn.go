@@ -57,6 +57,7 @@ type Conn struct {
 	chShutdown bool          // the completion channel was shut down, because the device has flushed nothing
 	memoryGone bool          // the memory is gone too, with the messages that were not taken
 	err        error         // why nothing more can be sent or received
+	flushTimer *time.Timer   // shuts the completion channel down; nil if no goroutine waited when the connection ended
 
 	// Receiving.
 	inbox          []arrival // a ring of received messages
@@ -299,7 +300,7 @@ func (c *Conn) fail(err error) {
 	c.flushQP()
 	c.notify()
 	if len(c.parkTurn) > 0 { // a goroutine waits for the device to flush a work request
-		time.AfterFunc(flushGrace, c.shutdownChannel)
+		c.flushTimer = time.AfterFunc(flushGrace, c.shutdownChannel)
 	}
 }
 

@@ -161,6 +161,9 @@ func (c *Conn) destroy() error {
 		<-changed
 		c.mu.Lock()
 	}
+	if c.flushTimer != nil {
+		c.flushTimer.Stop() // it would keep the connection in memory
+	}
 	c.memoryGone, c.inHead = true, c.inTail
 	c.mu.Unlock()
 	c.loop.unregister(c.id)

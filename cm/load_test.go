@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"strconv"
@@ -140,19 +141,33 @@ func use(t *testing.T) (u kernelUse) {
 	return u
 }
 
-// connsEnv says how many connections TestConnLeaks makes, if not as many as take some seconds.
+// connsEnv says how many connections the tests of leaks make, if not as many as take some seconds.
 const connsEnv = "GOVERBS_CONNS"
+
+// howMany returns that number.
+func howMany(t *testing.T) int {
+	t.Helper()
+	if s := os.Getenv(connsEnv); s != "" {
+		return value(strconv.Atoi(s))(t)
+	}
+	if testenv.Slow() {
+		return 100
+	}
+	return 250
+}
+
+// heapInUse returns the number of bytes that are in use after a garbage collection.
+func heapInUse() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
 
 // TestConnLeaks: after many connects and closes, and attempts that failed, all is as it was before.
 func TestConnLeaks(t *testing.T) {
 	before := quiet(t)
-	n := 250
-	if testenv.Slow() {
-		n = 100
-	}
-	if s := os.Getenv(connsEnv); s != "" {
-		n = value(strconv.Atoi(s))(t)
-	}
+	n := howMany(t)
 	ctx := context.Background()
 	l := value(Listen(ctx, firstAny, ListenOptions{ConnOptions: small}))(t)
 	const workers = 4
@@ -208,6 +223,54 @@ func TestConnLeaks(t *testing.T) {
 	all.Wait()
 	after := nothingLeft(t, before)
 	t.Logf("%d connections were made and closed in %s; %d attempts were refused, and %d had up to 4 ms", made.Load(), took.Round(time.Millisecond), refused.Load(), cut.Load())
+	t.Logf("before: %+v", before)
+	t.Logf("after:  %+v", after)
+}
+
+// TestStreamLeaks: many streams, closed by either side first, half of them after a half close, all with deadlines that
+// have not passed, leave nothing: no goroutine, open file or object of the kernel, and no more memory than 1 MiB or
+// 100 bytes per stream. A software device keeps some bytes for each number of a QP or a memory region until it uses
+// the number again.
+func TestStreamLeaks(t *testing.T) {
+	before := quiet(t)
+	n := howMany(t)
+	l := value(Listen(t.Context(), firstAny, ListenOptions{ConnOptions: small}))(t)
+	streams := l.Streams()
+	var heap uint64
+	begin := time.Now()
+	for i := range n {
+		if i == 10 { // what is made once is there
+			heap = heapInUse()
+		}
+		first := value(DialStream(t.Context(), l.Addr().String(), DialOptions{ConnOptions: small}))(t)
+		second := value(streams.Accept())(t).(*Stream)
+		if i%2 == 0 {
+			first, second = second, first
+		}
+		later := time.Now().Add(time.Hour)
+		must(t, first.SetDeadline(later), second.SetDeadline(later))
+		if i%4 < 2 {
+			must(t, second.CloseWrite())
+			if got := value(io.ReadAll(first))(t); len(got) > 0 {
+				t.Errorf("stream %d: %d bytes after a half close", i, len(got))
+			}
+		}
+		value(first.Write([]byte("bye")))(t)
+		must(t, first.Close())
+		got := value(io.ReadAll(second))(t)
+		must(t, second.Close())
+		if string(got) != "bye" {
+			t.Errorf("stream %d: %q arrives", i, got)
+		}
+	}
+	took := time.Since(begin)
+	must(t, streams.Close())
+	after := nothingLeft(t, before)
+	now := heapInUse()
+	if now > heap+max(1<<20, uint64(100*n)) {
+		t.Errorf("the heap has %d bytes after %d streams, and had %d", now, n, heap)
+	}
+	t.Logf("%d streams were made and closed in %s; the heap has %d bytes, and had %d", n, took.Round(time.Millisecond), now, heap)
 	t.Logf("before: %+v", before)
 	t.Logf("after:  %+v", after)
 }

@@ -150,16 +150,21 @@ func (c *config) taskSuites() []suite {
 	onModel.name, onModel.alone, onModel.device, onModel.env = "mlx5", true, "mlx5", append(model[:3:3], manyAttacks)
 	attacks[0].name = "kernel"
 	attacks = append(attacks, onModel)
-	conns := []step{run("TestConnLeaks", "GOVERBS_CONNS=10100"), run("TestLeaks", "GOVERBS_CONNS=10000"), {
-		name: "rsocket-soft", alone: true, shown: true, env: []string{"GOVERBS_DEVICES=soft0,soft1", "GOVERBS_CONNS=10000"},
-		host: words("go test -count=1 -v -timeout 30m -run ^TestLeaks$ ./cm/rsocket"),
-	}}
-	conns[0].name = "kernel"
-	conns[1].name, conns[1].programs[0].name = "rsocket", "rsocket.test"
+	const manyConns = "GOVERBS_CONNS=10000"
+	onSoft := func(name, test, pkg string) step {
+		return step{name: name, alone: true, shown: true, env: []string{"GOVERBS_DEVICES=soft0,soft1", manyConns},
+			host: words("go test -count=1 -v -timeout 30m -run ^" + test + "$ " + pkg)}
+	}
+	conns := []step{
+		run("TestConnLeaks", "GOVERBS_CONNS=10100"), run("TestStreamLeaks", manyConns), run("TestLeaks", manyConns),
+		onSoft("stream-soft", "TestStreamLeaks", "./cm"), onSoft("rsocket-soft", "TestLeaks", "./cm/rsocket"),
+	}
+	conns[0].name, conns[1].name = "kernel", "stream"
+	conns[2].name, conns[2].programs[0].name = "rsocket", "rsocket.test"
 	golden := []string{"gcc", "vmrun", "hca", "verbs", "noioctl", "replay.test", "rdmacore-wqes", "rdmacore-queues", "rdmacore-ethernet", "softrxe.test"}
 	return []suite{
 		{name: "walk", doc: "random steps for an hour: -kernel latest -env GOVERBS_WALK=10m -env GOVERBS_SEED=N", steps: []step{walk}},
-		{name: "conns", doc: "10,100 connections made and closed, and what is left of them; 10,000 of rsocket, also on software devices", steps: conns},
+		{name: "conns", doc: "10,100 connections made and closed, and what is left of them; 10,000 streams and 10,000 of rsocket, also on software devices", steps: conns},
 		{name: "attacks", doc: "10,000 attacks on a listener while honest clients work, on rxe, software devices and the ConnectX model: -env GOVERBS_ATTACKS=N", steps: attacks},
 		c.fuzzSuite(),
 		// As make bench measures it, with fewer rounds.
