@@ -177,7 +177,10 @@ func (c *config) rsocketSteps() []step {
 			name: "siw", device: "siw", with: rspreload, env: c.guestEnv("GOVERBS_DEVICES=siw0,siw1"),
 			flags: append(flags[:4:4], "-cpus", "1"), programs: all, // see siw/interop
 		},
-		{name: "newest", with: rspreload, env: c.guestEnv(), flags: append(flags[:4:4], "-with-suite", "sid"), programs: []program{{name: "rstream.test", run: "Rstream|Riostream|Rcopy"}}}, // its curl does not connect by librspreload.so
+		{
+			name: "newest", with: rspreload, env: c.guestEnv(), programs: test("rstream"),
+			flags: append(flags[:4:4], "-with-suite", "sid", "-file", "../../test/rstream/preload_config:/etc/rdma/rsocket/preload_config"),
+		},
 		c.measure(speed, "-icount", "GOVERBS_RSTREAM_MOST=1.0", "GOVERBS_RSOCKET_LEAST=0.9"),
 	}
 }
