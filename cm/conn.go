@@ -50,14 +50,14 @@ type Conn struct {
 	liveness liveness
 
 	mu         sync.Mutex
-	changed    chan struct{} // closed at the next change; nil if no goroutine waits for one
-	users      int           // goroutines that are inside a method
-	closing    bool          // Close was called
-	destroying bool          // the kernel's objects are gone, or are about to be
-	chShutdown bool          // the completion channel was shut down, because the device has flushed nothing
-	memoryGone bool          // the memory is gone too, with the messages that were not taken
-	err        error         // why nothing more can be sent or received
-	flushTimer *time.Timer   // shuts the completion channel down; nil if no goroutine waited when the connection ended
+	waiting    []waker     // those of the goroutines that wait for the next change
+	users      int         // goroutines that are inside a method
+	closing    bool        // Close was called
+	destroying bool        // the kernel's objects are gone, or are about to be
+	chShutdown bool        // the completion channel was shut down, because the device has flushed nothing
+	memoryGone bool        // the memory is gone too, with the messages that were not taken
+	err        error       // why nothing more can be sent or received
+	flushTimer *time.Timer // shuts the completion channel down; nil if no goroutine waited when the connection ended
 
 	// Receiving.
 	inbox          []arrival // a ring of received messages
@@ -328,14 +328,6 @@ func (c *Conn) flushQP() {
 	}
 }
 
-// notify wakes the goroutines that wait for a change. The caller holds c.mu.
-func (c *Conn) notify() {
-	if c.changed != nil {
-		close(c.changed)
-		c.changed = nil
-	}
-}
-
 // errReset is the error of a connection whose peer has disconnected, or is gone, without sending an
 // end message.
 var errReset = fmt.Errorf("the peer has disconnected, or is gone, without closing the connection: %w", syscall.ECONNRESET)
@@ -406,14 +398,6 @@ func (c *Conn) stopped(what string) error {
 		return c.opError(what, errClosed)
 	}
 	return c.err
-}
-
-// change returns a channel that is closed at the next change. The caller holds c.mu.
-func (c *Conn) change() <-chan struct{} {
-	if c.changed == nil {
-		c.changed = make(chan struct{})
-	}
-	return c.changed
 }
 
 // waitErr returns the error of a wait that has failed.

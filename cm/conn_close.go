@@ -156,9 +156,10 @@ func (c *Conn) destroy() error {
 	c.liveness.stop()
 	c.notify()
 	for c.users > 0 {
-		changed := c.change()
+		w := c.awaitChange()
 		c.mu.Unlock()
-		<-changed
+		<-w
+		wakers.Put(w)
 		c.mu.Lock()
 	}
 	if c.flushTimer != nil {

@@ -88,21 +88,14 @@ func (c *Conn) waitParked(ctx context.Context, met condition, o *op) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		changed := c.change()
-		c.mu.Unlock()
-		select {
-		case c.parkTurn <- struct{}{}:
-			c.mu.Lock()
-			err := c.park(ctx, met, o)
-			<-c.parkTurn // another goroutine takes its turn
-			if err != nil {
-				return err
-			}
+		if !c.takeTurn(ctx) {
 			continue
-		case <-changed:
-		case <-ctx.Done():
 		}
-		c.mu.Lock()
+		err := c.park(ctx, met, o)
+		<-c.parkTurn // another goroutine takes its turn
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package cm
 import (
 	"context"
 	"errors"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -27,7 +28,7 @@ func TestWaitsEndWithoutFlush(t *testing.T) {
 		}()
 		for waits := false; !waits; time.Sleep(time.Millisecond) {
 			c.mu.Lock()
-			waits = c.changed != nil
+			waits = len(c.waiting) > 0
 			c.mu.Unlock()
 		}
 		c.mu.Lock()
@@ -153,7 +154,7 @@ func TestFailWakes(t *testing.T) {
 	}()
 	for waits := false; !waits; time.Sleep(time.Millisecond) {
 		c.mu.Lock()
-		waits = c.changed != nil
+		waits = len(c.waiting) > 0
 		c.mu.Unlock()
 	}
 	c.mu.Lock()
@@ -185,5 +186,55 @@ func TestSpinAfterShortWait(t *testing.T) {
 		if want := spin == time.Hour; server.spinHint != want {
 			t.Errorf("Spin %s: after a wait who waits begins by looking: %t, want %t", spin, server.spinHint, want)
 		}
+	}
+}
+
+// TestWaitAllocs: a goroutine that waits while another one has the turn, for a change or in vain, does not allocate, and
+// nothing of it is left.
+func TestWaitAllocs(t *testing.T) {
+	c := bareConn(ConnOptions{})
+	c.parkTurn <- struct{}{}
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	changes := make(chan struct{})
+	go func() {
+		for range changes {
+			for waits := false; !waits; {
+				c.mu.Lock()
+				waits = len(c.waiting) > 0
+				c.notify()
+				c.mu.Unlock()
+				runtime.Gosched()
+			}
+		}
+	}()
+	defer close(changes)
+	for name, wait := range map[string]func() bool{
+		"a change": func() bool {
+			changes <- struct{}{}
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.takeTurn(context.Background())
+		},
+		"its end": func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.takeTurn(over) },
+	} {
+		if n := testing.AllocsPerRun(200, func() {
+			if wait() {
+				t.Error("two have the turn")
+			}
+		}); n != 0 {
+			t.Errorf("a wait for %s makes %v allocations, want 0", name, n)
+		}
+		c.mu.Lock()
+		if len(c.waiting) > 0 {
+			t.Errorf("%d goroutines still wait for %s", len(c.waiting), name)
+		}
+		c.mu.Unlock()
+	}
+	<-c.parkTurn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.takeTurn(over) {
+		t.Error("nobody has the turn, and it is not given")
 	}
 }

@@ -253,3 +253,47 @@ type readerFunc func(p []byte) (int, error)
 
 // Read implements [io.Reader].
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// TestStreamAllocs: writes and reads of any size, which wait for each other, do not allocate, with either way to wait.
+func TestStreamAllocs(t *testing.T) {
+	for _, wait := range waits {
+		l := newListener(t, ListenOptions{ConnOptions: ConnOptions{Wait: wait}})
+		for _, size := range []int{1, 64, 5000, 300_000} {
+			t.Run(fmt.Sprint(wait, " ", size), func(t *testing.T) {
+				one, other := connect(t, l, DialOptions{ConnOptions: ConnOptions{Wait: wait}})
+				client, server := one.Stream(), other.Stream()
+				end := time.Now().Add(12 * timeout)
+				must(t, client.SetDeadline(end), server.SetDeadline(end))
+				echoed := make(chan error, 1)
+				go func() {
+					b := make([]byte, size)
+					var err error
+					for err == nil {
+						if _, err = io.ReadFull(server, b); err == nil {
+							_, err = server.Write(b)
+						}
+					}
+					echoed <- err
+				}()
+				b := make([]byte, size)
+				var err error
+				round := func() {
+					if _, err = client.Write(b); err == nil {
+						_, err = io.ReadFull(client, b)
+					}
+				}
+				for range 20 {
+					round()
+				}
+				must(t, err)
+				if n := testing.AllocsPerRun(200, round); n != 0 {
+					t.Errorf("a round trip of %d bytes makes %v allocations, want 0", size, n)
+				}
+				must(t, err, client.Close())
+				if err := <-echoed; err != io.EOF {
+					t.Errorf("the other side ends with %v", err)
+				}
+			})
+		}
+	}
+}
