@@ -47,6 +47,20 @@ func TestReadmeLength(t *testing.T) {
 	}
 }
 
+// TestPrograms checks that the programs to copy are short, and linked from the README.
+func TestPrograms(t *testing.T) {
+	const most = 60
+	readme := read(t, "README.md")
+	for _, program := range []string{"test/http/main.go", "test/grpc/example/main.go", "test/valkey/example/main.go"} {
+		if n := strings.Count(read(t, program), "\n"); n >= most {
+			t.Errorf("%s has %d lines, want fewer than %d", program, n, most)
+		}
+		if !strings.Contains(readme, "("+program+")") {
+			t.Errorf("README.md does not link %s", program)
+		}
+	}
+}
+
 // TestReadme checks that the Go programs in the README are examples, which tests compile and run, or
 // the whole program test/hello, which has a test.
 func TestReadme(t *testing.T) {
