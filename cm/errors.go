@@ -142,7 +142,11 @@ func hint(op string, errno syscall.Errno) string {
 	case op == opJoin && errno == syscall.EOPNOTSUPP:
 		return "RoCE v2 does not support IPv6 groups, and not every InfiniBand subnet administrator supports members that only send"
 	case errno == syscall.EADDRNOTAVAIL:
-		return "no network interface of this host has the address"
+		return "no network interface of this network namespace has the address; in a container: --network host"
+	case errno == syscall.ENETUNREACH:
+		return "this network namespace has no route to the address; in a container: --network host"
+	case errno == syscall.EPERM && op == opCreate:
+		return "a sandbox forbids write() to the connection manager; in a container: --security-opt seccomp=FILE that allows it"
 	case errno == syscall.ECONNREFUSED && op == opConnect:
 		return "nobody listens there, or the listener does not use iWARP"
 	case errno == syscall.ENODEV && op != opConnect:

@@ -36,6 +36,7 @@ type ID struct {
 
 // Names of operations, for errors.
 const (
+	opCreate     = "create ID"
 	opBind       = "bind"
 	opListen     = "listen"
 	opConnect    = "connect"
@@ -65,7 +66,7 @@ func (c *Channel) NewID(space PortSpace) (*ID, error) {
 		&abi.CreateID{Uid: id.uid, Response: abi.PtrTo(resp), Ps: uint16(space), QPType: space.qpType()}, resp)
 	if errno != 0 {
 		c.removeID(id)
-		return nil, opError("create ID", "", errno)
+		return nil, opError(opCreate, "", errno)
 	}
 	id.handle = resp.ID
 	return id, nil

@@ -41,20 +41,23 @@ func mknod(dev netlinkrdma.CharDev, path string) string {
 func openHint(dev netlinkrdma.CharDev, path string, err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Sprintf(" (no such node; in a container give it the device, else run udev or %s)", mknod(dev, path))
+		return fmt.Sprintf(" (no such node; in a container: --device %s, else run udev or %s)", path, mknod(dev, path))
 	case errors.Is(err, syscall.EPERM):
-		return fmt.Sprintf(" (a device control group forbids it; allow character device %d:%d)", dev.Major, dev.Minor)
+		return fmt.Sprintf(" (a device control group forbids it; in a container: --device %s, else allow character device %d:%d)", path, dev.Major, dev.Minor)
 	case errors.Is(err, syscall.EACCES):
 		st, err := os.Stat(path)
 		if err != nil { // a parent directory denies access
 			return ""
 		}
-		owner := ""
+		owner, join := "", ""
 		if sys, ok := st.Sys().(*syscall.Stat_t); ok {
 			owner = fmt.Sprintf(", owner %d, group %d", sys.Uid, sys.Gid)
+			if st.Mode()&0o060 == 0o060 {
+				join = fmt.Sprintf("join the group, in a container by --group-add %d, or ", sys.Gid)
+			}
 		}
-		return fmt.Sprintf(" (mode %s%s; this process is user %d, group %d; join the group, or run chmod 666 %s)",
-			st.Mode().Perm(), owner, os.Geteuid(), os.Getegid(), path)
+		return fmt.Sprintf(" (mode %s%s; this process is user %d, group %d; %srun chmod 666 %s)",
+			st.Mode().Perm(), owner, os.Geteuid(), os.Getegid(), join, path)
 	}
 	return ""
 }

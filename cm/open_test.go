@@ -37,19 +37,40 @@ func TestOpenHints(t *testing.T) {
 	dev := netlinkrdma.CharDev{Name: "rdma_cm", Major: 10, Minor: 120}
 	path := filepath.Join(t.TempDir(), "rdma_cm")
 	_, err := open(dev, path)
-	says(t, err, fs.ErrNotExist, path, "mknod -m 666 "+path+" c 10 120", "container")
+	says(t, err, fs.ErrNotExist, path, "mknod -m 666 "+path+" c 10 120", "in a container: --device "+path)
 	must(t, os.WriteFile(path, nil, 0o600))
 	_, err = open(dev, path)
 	says(t, err, fs.ErrNotExist, path, "stale node", "10:120", "mknod")
 	if hint := openHint(dev, path, syscall.EACCES); !strings.Contains(hint, "mode -rw-------") || !strings.Contains(hint, "chmod 666 "+path) {
 		t.Errorf("hint on EACCES is %q", hint)
 	}
-	if hint := openHint(dev, path, syscall.EPERM); !strings.Contains(hint, "device control group") || !strings.Contains(hint, "10:120") {
+	if hint := openHint(dev, path, syscall.EPERM); !strings.Contains(hint, "device control group") || !strings.Contains(hint, "10:120") || !strings.Contains(hint, "--device "+path) {
 		t.Errorf("hint on EPERM is %q", hint)
+	}
+	must(t, os.Chmod(path, 0o660))
+	if hint, want := openHint(dev, path, syscall.EACCES), fmt.Sprintf("in a container by --group-add %d, or run chmod", os.Getegid()); !strings.Contains(hint, want) {
+		t.Errorf("hint on EACCES is %q, want it to say %q", hint, want)
 	}
 	for _, errno := range []syscall.Errno{syscall.EACCES, syscall.EMFILE} {
 		if hint := openHint(dev, filepath.Join(path, "no"), errno); hint != "" {
 			t.Errorf("hint on %v is %q", errno, hint)
+		}
+	}
+}
+
+// TestContainerHints: what a container lacks is named by the option that adds it.
+func TestContainerHints(t *testing.T) {
+	for _, c := range []struct {
+		op    string
+		errno syscall.Errno
+		want  string
+	}{
+		{opCreate, syscall.EPERM, "--security-opt seccomp=FILE"},
+		{opResolve, syscall.ENETUNREACH, "--network host"},
+		{opBind, syscall.EADDRNOTAVAIL, "--network host"},
+	} {
+		if got := hint(c.op, c.errno); !strings.Contains(got, c.want) {
+			t.Errorf("%s, %v: %q, want it to say %q", c.op, c.errno, got, c.want)
 		}
 	}
 }

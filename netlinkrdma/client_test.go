@@ -161,7 +161,7 @@ func TestFinalAnswer(t *testing.T) {
 }
 
 func TestUnreachable(t *testing.T) {
-	policy := "a security policy or sandbox forbids NETLINK_RDMA sockets"
+	policy := "a security policy or sandbox forbids NETLINK_RDMA sockets; in a container: --security-opt seccomp=FILE that allows socket(), or let it have /sys"
 	for _, tt := range []struct {
 		errno syscall.Errno
 		hint  string

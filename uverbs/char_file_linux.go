@@ -65,19 +65,22 @@ func (i *DeviceInfo) mknod() string {
 func (i *DeviceInfo) openHint(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Sprintf(" (the file does not exist; pass the device to the container, or run udev or %s)", i.mknod())
+		return fmt.Sprintf(" (the file does not exist; in a container: --device %s, else run udev or %s)", i.CharDev, i.mknod())
 	case errors.Is(err, syscall.EPERM):
-		return " (the device control group forbids it; allow character device " + fmt.Sprintf("%d:%d", i.char.Major, i.char.Minor) + ")"
+		return fmt.Sprintf(" (the device control group forbids it; in a container: --device %s, else allow character device %d:%d)", i.CharDev, i.char.Major, i.char.Minor)
 	case errors.Is(err, fs.ErrPermission):
 		st, serr := os.Stat(i.CharDev)
 		if serr != nil {
 			return ""
 		}
-		owner := ""
+		owner, join := "", fmt.Sprintf("; on the host: chmod 666 %s", i.CharDev)
 		if sys, ok := st.Sys().(*syscall.Stat_t); ok {
 			owner = fmt.Sprintf(", owner %d, group %d", sys.Uid, sys.Gid)
+			if st.Mode()&0o060 == 0o060 {
+				join = fmt.Sprintf("; join the group, in a container by --group-add %d", sys.Gid)
+			}
 		}
-		return fmt.Sprintf(" (mode %s%s; this process is user %d, group %d)", st.Mode().Perm(), owner, os.Geteuid(), os.Getegid())
+		return fmt.Sprintf(" (mode %s%s; this process is user %d, group %d%s)", st.Mode().Perm(), owner, os.Geteuid(), os.Getegid(), join)
 	}
 	return ""
 }

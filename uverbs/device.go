@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
@@ -252,7 +253,7 @@ func noDevice() error {
 }
 
 // exclusiveHint is the hint for systems on which only one network namespace sees a device.
-const exclusiveHint = "a device is seen in its own network namespace only (the system's netns mode is exclusive): rdma dev set DEV netns NS, or if none has one, modprobe rdma_rxe, then rdma link add rxe0 type rxe netdev eth0; " + softHint
+const exclusiveHint = "a device is seen in its own network namespace only (the system's netns mode is exclusive): in a container --network host or ns:PATH, or rdma dev set DEV netns NS, or if none has one, modprobe rdma_rxe, then rdma link add rxe0 type rxe netdev eth0; " + softHint
 
 const noDeviceHint = "load a driver (modprobe rdma_rxe, then rdma link add rxe0 type rxe netdev eth0); in a network namespace of its own a device must be moved there (rdma dev set DEV netns NS); " + softHint
 
@@ -421,6 +422,9 @@ func (d *Device) getContext() error {
 			return err
 		}
 		return d.driver.openContext(d, u, true)
+	}
+	if errno == syscall.EPERM {
+		return d.cmd.fail("GET_CONTEXT", errno, "a sandbox forbids ioctl(); in a container: --security-opt seccomp=FILE that allows it")
 	}
 	if !absent(errno) {
 		return d.cmd.fail("GET_CONTEXT", errno, "")

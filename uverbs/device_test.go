@@ -64,7 +64,7 @@ func TestCharDev(t *testing.T) {
 	if err := info.check(); err == nil || !strings.Contains(err.Error(), "is device 1:3, but the kernel's uverbs0 is 231:192") {
 		t.Errorf("another device: %v", err)
 	}
-	if hint := info.openHint(syscall.EPERM); !strings.Contains(hint, "control group") || !strings.Contains(hint, "231:192") {
+	if hint := info.openHint(syscall.EPERM); !strings.Contains(hint, "control group") || !strings.Contains(hint, "231:192") || !strings.Contains(hint, "--device /dev/null") {
 		t.Errorf("hint of EPERM is %q", hint)
 	}
 }
@@ -75,9 +75,16 @@ func TestPermissionHint(t *testing.T) {
 	if err := os.WriteFile(info.CharDev, nil, 0o640); err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf(" (mode -rw-r-----, owner %d, group %d; this process is user %d, group %d)", os.Geteuid(), os.Getegid(), os.Geteuid(), os.Getegid())
+	want := fmt.Sprintf(" (mode -rw-r-----, owner %d, group %d; this process is user %d, group %d; on the host: chmod 666 %s)", os.Geteuid(), os.Getegid(), os.Geteuid(), os.Getegid(), info.CharDev)
 	if got := info.openHint(syscall.EACCES); got != want {
 		t.Errorf("hint is %q, want %q", got, want)
+	}
+	if err := os.Chmod(info.CharDev, 0o660); err != nil {
+		t.Fatal(err)
+	}
+	want = fmt.Sprintf("; join the group, in a container by --group-add %d)", os.Getegid())
+	if got := info.openHint(syscall.EACCES); !strings.HasSuffix(got, want) {
+		t.Errorf("hint is %q, want it to end in %q", got, want)
 	}
 	if got := info.openHint(syscall.EBUSY); got != "" {
 		t.Errorf("hint of EBUSY is %q", got)

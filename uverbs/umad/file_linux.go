@@ -75,9 +75,9 @@ func openHint(dev netlinkrdma.CharDev, err error) string {
 	path := dev.Path()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Sprintf(" (no such node; in a container give it the device, else run udev or mknod -m 600 %s c %d %d)", path, dev.Major, dev.Minor)
+		return fmt.Sprintf(" (no such node; in a container: --device %s, else run udev or mknod -m 600 %s c %d %d)", path, path, dev.Major, dev.Minor)
 	case errors.Is(err, syscall.EPERM):
-		return " (the device belongs to another network namespace, or a device control group forbids it)"
+		return " (the device belongs to another network namespace, or a device control group forbids it; in a container: --device " + path + ")"
 	case errors.Is(err, syscall.EACCES):
 		mode := ""
 		if st, err := os.Stat(path); err == nil {
