@@ -44,7 +44,8 @@ program, and it behaves like rxe. Another program does not see the device, but h
 				return err
 			}
 			if len(infos) == 0 {
-				fmt.Fprintln(cmd.Err(), "verbs: there is no RDMA device; load a driver, for example: modprobe rdma_rxe && verbs link add rxe0 type rxe netdev eth0; or "+softHint)
+				_, err := uverbs.OpenFirst() // its error says why, and what to do
+				fmt.Fprintf(cmd.Err(), "verbs: %v\n", err)
 			}
 			return nil
 		},

@@ -55,7 +55,7 @@ Environment:
 	}
 	root.Init()
 	group(&root.Command)
-	root.Add(newHelp(), newDevices(), newStatus(), newInfo(), newLink(), newDev(), newSystem(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newEvents(), newPerf(), newMesh(), newTrace(), newCompletion())
+	root.Add(newHelp(), newDevices(), newStatus(), newInfo(), newLink(), newDev(), newSystem(), newCDI(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newEvents(), newPerf(), newMesh(), newTrace(), newCompletion())
 	completeAll(&root.Command)
 	return root
 }
