@@ -13,6 +13,7 @@ var testPackages = map[string]string{
 	"classic":     "test/classic",
 	"cm":          "cm",
 	"conformance": "test/conformance",
+	"containers":  "test/containers",
 	"control":     "test/control",
 	"grpc":        "test/grpc",
 	"hosts":       "test/hosts",
@@ -40,6 +41,7 @@ var commandPackages = map[string]string{
 	"bench-open":  "test/bench/open",
 	"bench-plain": "test/bench/plain",
 	"noioctl":     "test/noioctl",
+	"pingpong":    "test/containers/pingpong",
 }
 
 // installGCC installs a C compiler where that is possible. The layout tests and the race detector need

@@ -1,6 +1,10 @@
 package main
 
-import "github.com/goverbs/goverbs/test/testenv"
+import (
+	"strings"
+
+	"github.com/goverbs/goverbs/test/testenv"
+)
 
 // Debian packages of rdma-core's programs.
 var (
@@ -110,6 +114,10 @@ func (c *config) rxeSuites() []suite {
 			}},
 		},
 		{
+			name: "containers", doc: "images that hold one program, run by podman: ping-pong between two containers, by device files and by names, in every kind of network namespace, with little else, and what their errors say",
+			steps: []step{c.containers("shared", ""), c.containers("exclusive", ""), c.containers("shared-latest", "latest"), c.containers("exclusive-latest", "latest")},
+		},
+		{
 			name: "perf", doc: "verbs perf with itself and with perftest, on rxe",
 			steps: []step{{
 				name: "perftest", driver: "rxe", bin: []string{"verbs"}, with: append(ibverbs[:2:2], "perftest"), env: c.guestEnv(),
@@ -154,6 +162,18 @@ func (c *config) rxeSuites() []suite {
 			steps: []step{c.traffic("", "-icount"), c.traffic("clock", "")},
 		},
 	}
+}
+
+// containers runs podman. Of the drivers here only mlx5 lets its devices be moved to another network namespace.
+func (c *config) containers(name, kernel string) step {
+	s := step{
+		name: name, kernel: kernel, with: []string{"podman", "crun", "dash", "coreutils", "mount", "iproute2"}, bin: []string{"verbs", "pingpong"},
+		flags: []string{"-mem", "3G", "-module", "overlay", "-timeout", "30m"}, env: c.guestEnv("GOVERBS_CONTAINERS=1"), programs: test("containers"),
+	}
+	if strings.HasPrefix(name, "exclusive") {
+		s.device, s.env = "mlx5,mode=roce", append(model[:3:3], "GOVERBS_CONTAINERS_EXCLUSIVE=1")
+	}
+	return s
 }
 
 // flat measures by instructions if icount is the flag of vmrun for that, and else by the clock, for
