@@ -110,7 +110,7 @@ func (c *config) rxeSuites() []suite {
 		{
 			name: "traced", doc: "tests of rdma-core in Python under verbs trace",
 			steps: []step{{
-				name: "pyverbs", driver: "rxe", bin: []string{"verbs"}, with: pyverbs, env: c.guestEnv("VERBS=/bin/verbs"), programs: []program{only("pyverbs", "TestTraced")},
+				name: "pyverbs", bin: []string{"verbs"}, with: pyverbs, env: c.guestEnv("VERBS=/bin/verbs"), programs: []program{only("pyverbs", "TestTraced")},
 			}},
 		},
 		{
