@@ -15,7 +15,7 @@ import (
 
 // traced are the tests of rdma-core that are traced: those that give many different commands, and few of a kind. Each
 // command of a program that is traced takes milliseconds in a guest. The test that resizes a CQ is not among them: it
-// failed once on rxe of Linux 7.2, without a trace.
+// expects that sends have completed when they are posted, which rxe of Linux 7.2 does later unless a trace slows the test down.
 var traced = []string{"test_addr", "test_cq.CQAPITest", "test_device", "test_pd", "test_qp", "test_mr.MWTest.test_mw_type1"}
 
 // TestTraced runs rdma-core's tests with and without "verbs trace". They do the same, and the trace knows all that

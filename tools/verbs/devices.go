@@ -44,7 +44,10 @@ program, and it behaves like rxe. Another program does not see the device, but h
 				return err
 			}
 			if len(infos) == 0 {
-				_, err := uverbs.OpenFirst() // its error says why, and what to do
+				d, err := uverbs.OpenFirst() // its error says why, and what to do
+				if err == nil {
+					return d.Close() // a device came in the meantime
+				}
 				fmt.Fprintf(cmd.Err(), "verbs: %v\n", err)
 			}
 			return nil
