@@ -190,6 +190,7 @@
 //   - Compressed completions, striding receive queues and signatures of mlx5, and what needs its DEVX
 //     interface.
 //   - Queues in memory that the program gives to the kernel: the library maps or allocates them itself.
+//   - Completion counters: the headers of Linux 7.2 have no commands for them.
 //
 // # Without RDMA
 //
