@@ -49,7 +49,7 @@ func (c *config) rxeSuite() suite {
 		flags: append(vlan[:2:2], "-file", "../../uverbs/testdata:testdata"),
 		env:   append(env[:len(env):len(env)], vlanEnv, "GOVERBS_WAYS=auto"),
 		programs: append(test("mmio", "rxe", "uverbs", "netlinkrdma", "umad", "conformance"),
-			program{name: "replay.test"}),
+			program{name: "replay.test", run: "Exercise"}),
 	}
 	write := []step{{
 		name: "write", driver: "rxe", path: "write", bin: []string{"verbs"}, flags: vlan,
