@@ -4,6 +4,7 @@ package replay
 
 import (
 	"net/netip"
+	"os"
 
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
@@ -15,7 +16,9 @@ type listed struct{ d *Device }
 func (l listed) Info() inproc.Info { return l.d.info }
 
 // Open returns a context. All contexts take their answers from the same record.
-func (l listed) Open() (kernel.Device, error) { return (*context)(l.d), nil }
+func (l listed) Open() (kernel.Device, error) {
+	return &context{d: l.d, events: map[uint32]*os.File{}}, nil
+}
 
 func (l listed) Addrs() []netip.Addr { return nil }
 

@@ -39,17 +39,16 @@ type Device struct {
 	gids map[uint8][]inproc.GID // by port
 	o    Options
 
-	mu     sync.Mutex
-	main   *record
-	also   []*record
-	err    error
-	events map[uint32]*os.File // the write ends of event channels, by the number in the answer
+	mu   sync.Mutex
+	main *record
+	also []*record
+	err  error
 }
 
 // New returns a device whose kernel is a record, and makes it known to package uverbs, which lists and
 // opens it by its name. The caller closes it.
 func New(r io.Reader, o Options) (*Device, error) {
-	d := &Device{o: o, events: map[uint32]*os.File{}}
+	d := &Device{o: o}
 	var err error
 	if d.main, err = readRecord(r, o.Device); err != nil {
 		return nil, fmt.Errorf("replay: %w", err)
@@ -166,16 +165,19 @@ func (d *Device) mapMemory(offset uint64, size int) (*mmio.Region, error) {
 }
 
 // context is an open device.
-type context Device
+type context struct {
+	d *Device
+
+	mu     sync.Mutex
+	events map[uint32]*os.File // the write ends of event channels, by the number in the answer
+}
 
 // Do implements [kernel.Device].
-func (c *context) Do(cmd *kernel.Command, _ bool) syscall.Errno {
-	return (*Device)(c).answer(cmd)
-}
+func (c *context) Do(cmd *kernel.Command, _ bool) syscall.Errno { return c.d.answer(cmd) }
 
 // Map implements [kernel.Device].
 func (c *context) Map(offset uint64, size int, _ bool) (*mmio.Region, error) {
-	return (*Device)(c).mapMemory(offset, size)
+	return c.d.mapMemory(offset, size)
 }
 
 // Events implements [kernel.Device]. The file of an event channel has no events.
@@ -184,14 +186,11 @@ func (c *context) Events(number uint32, name string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
+	c.EventsClosed(number) // an earlier channel may have had the number
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	old := c.events[number] // an earlier channel with the number, which was closed
 	c.events[number] = w
-	if old != nil {
-		err = old.Close()
-	}
-	return r, err
+	return r, nil
 }
 
 // EventsClosed implements [kernel.EventsCloser].
@@ -209,10 +208,10 @@ func (c *context) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var errs []error
-	for number, w := range c.events {
+	for _, w := range c.events {
 		errs = append(errs, w.Close())
-		delete(c.events, number)
 	}
+	clear(c.events)
 	return errors.Join(errs...)
 }
 

@@ -4,6 +4,7 @@ package replay_test
 
 import (
 	"bytes"
+	"context"
 	"embed"
 	"errors"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/replay"
@@ -143,6 +145,21 @@ func TestMissing(t *testing.T) {
 		t.Errorf("not done: %s", unused)
 	}
 	must(t, pd.Close(), d.Close())
+}
+
+// TestContexts: the end of a context does not touch the event channels of another one.
+func TestContexts(t *testing.T) {
+	record := read(t, "ours_rxe.record")
+	r, d := start(t, record, replay.Options{Also: []io.Reader{bytes.NewReader(record)}})
+	other := value(uverbs.Open(r.Name()))(t)
+	channel := value(d.CreateCompChannel())(t)
+	must(t, other.Close())
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := channel.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a wait for an event: %v, want that it lasts", err)
+	}
+	must(t, channel.Close(), d.Close(), r.Err())
 }
 
 // TestRefused: a call that failed when it was recorded fails in the same way.
