@@ -97,7 +97,7 @@ func (c *config) build(name string) (command, error) {
 	case name == "staticcheck":
 		return command{args: []string{"go", "build", "-C", "tools/vmrun", "-o", "../../.build/staticcheck", "honnef.co/go/tools/cmd/staticcheck"}}, nil
 	case name == "verbs": // see make build
-		return command{env: target, args: []string{"go", "build", "-trimpath", "-gcflags=github.com/goverbs/goverbs/tools/health=-l",
+		return command{env: target, args: []string{"sh", "-c", `exec go build $(cat tools/verbs/build-flags) "$@"`, "sh",
 			"-ldflags", "-s -w -X main.version=" + c.version, "-o", out, "./tools/verbs"}}, nil
 	case name == "conformance": // see make conformance
 		return command{env: target, args: []string{"go", "test", "-c", "-trimpath", "-ldflags",
