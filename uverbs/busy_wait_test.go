@@ -118,6 +118,7 @@ func TestBusyWaitAdapts(t *testing.T) {
 	}
 
 	setTime(50*time.Millisecond, true)
+	crowdedUntil.Store(0)
 	got := c.wait(t.Context())
 	untilParked() // the busy wait was in vain, and the parked one is short
 	c.raise(t, 1)
