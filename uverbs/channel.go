@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -114,7 +113,7 @@ func (c *CompChannel) open(number uint32, name string) (err error) {
 // or shut down, and [ErrDeviceRemoved] if the device was removed. It fails with EBUSY if another
 // goroutine waits on the channel. It parks the goroutine in Go's netpoller and takes no thread,
 // except for short times when events come often; see [CompChannel.SetBusyWait]. Repeated calls with
-// one context do not allocate.
+// one or two contexts, such as those of two deadlines, do not allocate.
 func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 	if err := c.usable(); err != nil {
 		return nil, err
@@ -295,7 +294,7 @@ func (c *CompChannel) shared() bool {
 func (c *CompChannel) Close() error {
 	var closeErr error // the file is closed in spite of it
 	err := c.close(func() error {
-		c.watch.stop(c.f)
+		c.watch.stop()
 		closeErr = c.closeFiles()
 		channelClosed()
 		c.dev.cmd.EventsClosed(uint32(c.fd))
@@ -312,62 +311,9 @@ func (c *CompChannel) Shutdown() error {
 		return err
 	}
 	c.shutdown.Store(true)
-	c.watch.stop(c.f)
+	c.watch.stop()
 	if c.f.SetReadDeadline(longAgo) != nil { // Close was faster
 		return c.errClosed()
 	}
 	return nil
-}
-
-// watch ends reads of a file when a context ends. It keeps its registration with the context from
-// one call to the next, so that waiting again with the same context costs nothing.
-type watch struct {
-	mu    sync.Mutex
-	done  <-chan struct{} // the context's Done channel, which identifies it
-	unreg func() bool     // of context.AfterFunc
-	fired chan struct{}   // closed when the callback has run
-	over  bool            // the file is being closed
-}
-
-// longAgo is a deadline in the past.
-var longAgo = time.Unix(1, 0)
-
-// follow makes reads of f end when ctx ends. It replaces an earlier context.
-func (w *watch) follow(ctx context.Context, f *os.File) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if ctx.Done() == w.done || w.over {
-		return
-	}
-	w.drop(f)
-	if ctx.Done() == nil {
-		return
-	}
-	fired := make(chan struct{})
-	w.done, w.fired = ctx.Done(), fired
-	w.unreg = context.AfterFunc(ctx, func() {
-		f.SetReadDeadline(longAgo)
-		close(fired)
-	})
-}
-
-// drop ends the watch of a context. If its callback has started, drop waits for it and undoes its
-// effect. The caller holds mu.
-func (w *watch) drop(f *os.File) {
-	if w.unreg == nil {
-		return
-	}
-	if !w.unreg() {
-		<-w.fired
-		f.SetReadDeadline(time.Time{})
-	}
-	w.done, w.unreg, w.fired = nil, nil, nil
-}
-
-// stop ends the watch for good.
-func (w *watch) stop(f *os.File) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.over = true
-	w.drop(f)
 }

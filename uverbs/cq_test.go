@@ -270,7 +270,7 @@ func TestWaitAfterClose(t *testing.T) {
 	must(t, c.Close())
 	c.expectErr(t, ctx, os.ErrClosed)
 	c.watch.follow(ctx, c.f) // as by a Wait that Close has overtaken
-	if c.watch.unreg != nil {
+	if c.watch.registered() {
 		t.Error("a closed channel is registered with the context")
 	}
 }

@@ -458,7 +458,7 @@ func (d *Device) Close() error {
 	err := d.close(func() error {
 		d.removeOpened()
 		if d.async != nil {
-			d.asyncWatch.stop(d.async)
+			d.asyncWatch.stop()
 			closeErr = d.async.Close()
 		}
 		closeErr = errors.Join(closeErr, d.driver.closeContext(d), d.cmd.Close())

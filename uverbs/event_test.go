@@ -123,8 +123,8 @@ func TestWaitEvent(t *testing.T) {
 			}
 		}
 		must(t, cq.Close(), d.Close())
-		if _, err := waitEvent(t, d); !errors.Is(err, os.ErrClosed) || d.asyncWatch.unreg != nil {
-			t.Errorf("after Close: %v, watching: %v; want os.ErrClosed", err, d.asyncWatch.unreg != nil)
+		if _, err := waitEvent(t, d); !errors.Is(err, os.ErrClosed) || d.asyncWatch.registered() {
+			t.Errorf("after Close: %v, watching: %v; want os.ErrClosed", err, d.asyncWatch.registered())
 		}
 	})
 }

@@ -329,7 +329,7 @@ func TestEvents(t *testing.T) {
 		t.Error("an event of a closed CQ is not skipped")
 	}
 	must(t, cqs[1].Close(), cqs[2].Close(), ch.Close())
-	if ch.watch.done != nil || ch.watch.unreg != nil {
+	if ch.watch.registered() {
 		t.Error("the closed channel is still registered with the context")
 	}
 	if _, err := ch.Wait(t.Context()); !errors.Is(err, os.ErrClosed) {
