@@ -37,16 +37,17 @@ and then here. "---" separates programs that run one after another; the exit sta
 that is not 0. By default there is a veth pair: ve0 (10.1.0.1/24, fd00:1::1/64) and ve1
 (10.1.0.2/24, fd00:1::2/64), with the RDMA devices rxe0 and rxe1 on them.
 
-Two hosts:
-With -hosts 2 there are two guests, connected by an Ethernet link. Each has eth0 and rxe0: host 1
-with 10.2.0.1/24 and fd02::1/64, host 2 with 10.2.0.2/24 and fd02::2/64. "+++" separates the
-programs of host 1 from those of host 2; without it both run the same. VMRUN_HOST is 1 or 2, and
-VMRUN_PEER is the IPv4 address of the other host. The programs start when both hosts are up and have
-reached each other. Lines of output begin with "1: " or "2: ". Standard input goes to host 1. If
-both hosts return a file of the same name, that of host 2 gets the suffix ".2". When the programs of
-one host have failed, the other host is stopped 5 s later. The exit status is the first that is not
-0, host 1 before host 2; that of a stopped host counts last. On a machine with fewer than four
-processors, -cpus 1 makes the link faster.
+Several hosts:
+With -hosts N there are N guests, up to 8, connected by an Ethernet link. Each has eth0 and rxe0:
+host 1 with 10.2.0.1/24 and fd02::1/64, host 2 with 10.2.0.2/24 and fd02::2/64, and so on. "+++"
+separates the programs of host 1 from those of host 2 and of each later one; without it all run the
+same. VMRUN_HOST is the number of the host, VMRUN_HOSTS how many there are, and VMRUN_PEER the IPv4
+address of host 2 on host 1, and of host 1 on the others. The programs start when all hosts are up
+and have reached each other. Lines of output begin with the number, as in "2: ". Standard input goes
+to host 1. If several hosts return a file of the same name, those after the first get the suffix
+".2" and so on. When the programs of one host have failed, the others are stopped 5 s later. The
+exit status is the first that is not 0, host 1 before host 2; that of a stopped host counts last. On
+a machine with fewer than four processors, -cpus 1 makes the link faster.
 
 Devices:
 With -device mlx5 the devices are ConnectX-5 cards that the program hca models: mlx5_0 and mlx5_1,
@@ -73,15 +74,16 @@ time. The result does not depend on the load of this machine or on the distance 
 guest is idle, its clock advances at once to the next event. The guest has one processor and no KVM.
 
 The link:
--loss, -delay and -reorder impair the link from the start, between two hosts or between ve0 and ve1.
+-loss, -delay and -reorder impair the link from the start, between hosts or between ve0 and ve1.
 A program can impair and cut it later:
 
     vmlink [DEVICE] down
     vmlink [DEVICE] up
-    vmlink [DEVICE] netem [loss P%] [delay TIME] [reorder P%]
+    vmlink [DEVICE] netem [to IPV4] [loss P%] [delay TIME] [reorder P%]
     vmlink [DEVICE] netem off
 
-DEVICE is the device that sends: by default eth0 with two hosts and ve0 with one. "down" is a port
+DEVICE is the device that sends: by default eth0 with several hosts and ve0 with one. With "to",
+netem affects only what it sends to that address. "down" is a port
 error at this end and silence at the other; "netem loss 100%" is silence on a port that stays
 active. The packets of -device mlx5 do not pass through the kernel: -loss and -delay apply to the
 fabric of the cards, and netem does not affect it.
@@ -145,12 +147,12 @@ func command(status *int) *cobra.Command {
 	f.StringArrayVar(&o.out, "out", nil, "`FILE[:DST]`: copy a file from the guest; the profiles of test binaries are copied anyway")
 	f.StringSliceVar(&o.with, "with", nil, "`PKG,...`: unpack Debian packages and their dependencies into the guest")
 	f.StringVar(&o.withSuite, "with-suite", o.withSuite, "Debian `SUITE` for -with")
-	f.IntVar(&o.hosts, "hosts", o.hosts, "run `N` guests: 1, or 2 that are connected by a link")
+	f.IntVar(&o.hosts, "hosts", o.hosts, "run `N` guests, 1 to 8, which a link connects")
 	f.StringVar(&o.dev, "device", o.dev, "RDMA `KIND`s: rxe, siw (iWARP), mlx5[,mode=ib|ipoib|roce][,personality=NAME] (a modelled ConnectX); rxe+siw for both")
 	f.StringVar(&o.hca, "hca", "", "`PROGRAM` that models the ConnectX")
 	f.StringVar(&o.hcaReport, "hca-report", "", "write what the ConnectX observed to `FILE`, as JSON")
 	f.BoolVar(&o.hcaVerbose, "hca-verbose", false, "print the commands that the ConnectX receives, in words")
-	f.StringVar(&o.net, "net", "", "`NET`: rxe or the kind of -device (default), veth (no RDMA devices; with -hosts 2 it is eth) or none")
+	f.StringVar(&o.net, "net", "", "`NET`: rxe or the kind of -device (default), veth (no RDMA devices; with several hosts it is eth) or none")
 	f.StringVar(&o.loss, "loss", "", "lose `P%` of the packets on the link, each way: 1%, 0.5%")
 	f.StringVar(&o.delay, "delay", "", "delay packets on the link by this `TIME`, each way: 5ms")
 	f.StringVar(&o.reorder, "reorder", "", "let `P%` of the packets overtake those that are delayed")

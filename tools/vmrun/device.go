@@ -128,7 +128,7 @@ var siwModules = []string{"crc32c_generic?", "ipv6?", "veth", "ib_uverbs", "rdma
 // mlx5Modules are what a ConnectX needs in place of rxe.
 var mlx5Modules = []string{"ipv6?", "mlx5_core", "mlx5_ib", "ib_uverbs", "rdma_ucm", "ib_umad"}
 
-// modulesFor gives the default modules of a machine that is alone, or of one of two
+// modulesFor gives the default modules of a machine that is alone, or of one of several
 // that a link joins. InfiniBand without IPoIB carries no IP, so two hosts have a link besides.
 func modulesFor(hosts int, devices []device) []string {
 	var all []string
@@ -169,7 +169,10 @@ func (o *options) checkDevices() error {
 		return fmt.Errorf("-hca, -hca-report and -hca-verbose go with -device %s", deviceMlx5)
 	}
 	if o.hosts > 1 && len(o.devices) > 1 {
-		return fmt.Errorf("-device %q: with -hosts 2 there is one link, so want one kind of device", o.dev)
+		return fmt.Errorf("-device %q: with -hosts %d there is one link, so want one kind of device", o.dev, o.hosts)
+	}
+	if o.hosts > 2 && cards {
+		return fmt.Errorf("-hosts %d: with -device %s, want 1 or 2: the fabric of its model has two ports", o.hosts, deviceMlx5)
 	}
 	if slices.Equal(o.load, []string{"none"}) {
 		o.load = nil
@@ -200,8 +203,8 @@ func (o *options) checkNet(cards bool) error {
 		return fmt.Errorf("-reorder: with -device %s, packets that -delay holds back overtake each other anyway", deviceMlx5)
 	case !cards && o.hosts == 1 && !slices.Contains([]string{usual, guest.NetVeth, guest.NetNone}, o.net):
 		return fmt.Errorf("-net %q: want %s, veth or none", o.net, usual)
-	case !cards && o.hosts == 2 && !slices.Contains([]string{usual, guest.NetEth, guest.NetNone}, o.net):
-		return fmt.Errorf("-net %q: with -hosts 2, want %s, eth or none", o.net, usual)
+	case !cards && o.hosts > 1 && !slices.Contains([]string{usual, guest.NetEth, guest.NetNone}, o.net):
+		return fmt.Errorf("-net %q: with -hosts %d, want %s, eth or none", o.net, o.hosts, usual)
 	case err != nil:
 		return err
 	case !cards && o.net == guest.NetNone && link != guest.Netem{}:

@@ -17,7 +17,7 @@ import (
 	"github.com/goverbs/goverbs/tools/vmrun/internal/qemu"
 )
 
-// hostSeparator stands between the programs of two hosts on the command line.
+// hostSeparator stands between the programs of hosts on the command line.
 const hostSeparator = "+++"
 
 // splitHosts splits the arguments into the programs of each host. What is said
@@ -42,123 +42,124 @@ func splitHosts(args []string, hosts int) ([][][]string, error) {
 	case len(all) == 1:
 		return slices.Repeat(all, hosts), nil
 	case hosts == 1:
-		return nil, fmt.Errorf("%q separates the programs of two hosts, and there is one: see -hosts 2", hostSeparator)
+		return nil, fmt.Errorf("%q separates the programs of several hosts, and there is one: see -hosts", hostSeparator)
 	}
-	return nil, fmt.Errorf("programs for %d hosts, and there are %d: %q separates those of two", len(all), hosts, hostSeparator)
+	return nil, fmt.Errorf("programs for %d hosts, and there are %d: %q separates those of different hosts", len(all), hosts, hostSeparator)
 }
 
-// hostEnv adds to the environment what tells a program its role.
-func hostEnv(env []string, host int) []string {
+// hostEnv adds to the environment what tells a program its role as one of n hosts.
+func hostEnv(env []string, host, n int) []string {
 	env = slices.DeleteFunc(slices.Clone(env), func(e string) bool {
-		return strings.HasPrefix(e, guest.HostVar+"=") || strings.HasPrefix(e, guest.PeerVar+"=")
+		name, _, _ := strings.Cut(e, "=")
+		return name == guest.HostVar || name == guest.HostsVar || name == guest.PeerVar
 	})
-	return append(env, guest.HostVar+"="+strconv.Itoa(host), guest.PeerVar+"="+guest.PeerIP(host))
+	return append(env, guest.HostVar+"="+strconv.Itoa(host), guest.HostsVar+"="+strconv.Itoa(n), guest.PeerVar+"="+guest.PeerIP(host))
 }
 
-// grace is how long a host may go on when the programs of the other have failed.
+// grace is how long a host may go on when the programs of another have failed.
 const grace = 5 * time.Second
 
-// pair keeps the machines of two hosts together. Their programs start when both
-// are ready; a machine stays until the programs of both have ended; and one that is
-// left alone is stopped.
-type pair struct {
-	grace time.Duration
-	mu    sync.Mutex
-	sides [2]*side
+// group keeps the machines of several hosts together. Their programs start when all
+// are ready; a machine stays until the programs of all have ended; and when one fails,
+// the others are stopped.
+type group struct {
+	grace   time.Duration
+	mu      sync.Mutex
+	members []*member
 }
 
-// side is what a pair knows of one host. A nil side is that of a machine that is
+// member is what a group knows of one host. A nil member is that of a machine that is
 // alone.
-type side struct {
-	pair    *pair
+type member struct {
+	group   *group
 	send    func(frame.Kind, []byte)
-	stopped event // the other host has failed
+	stopped event // another host has failed
 
-	passed int  // number of barriers behind it: 1 when the programs run, 2 when they have ended on both
+	passed int  // number of barriers behind it: 1 when the programs run, 2 when they have ended on all
 	waits  bool // it is at a barrier
 	gone   bool
 	failed bool
 }
 
-func newPair(grace time.Duration) *pair {
-	p := &pair{grace: grace}
-	for i := range p.sides {
-		p.sides[i] = &side{pair: p, stopped: event{ch: make(chan struct{})}}
+func newGroup(hosts int, grace time.Duration) *group {
+	g := &group{grace: grace}
+	for range hosts {
+		g.members = append(g.members, &member{group: g, stopped: event{ch: make(chan struct{})}})
 	}
-	return p
+	return g
 }
 
 // arrive is called when the host has come to a barrier, and may be told to go on
 // at once. Failed says whether its programs, if they have run, did.
-func (s *side) arrive(failed bool) error {
-	if s == nil {
+func (m *member) arrive(failed bool) error {
+	if m == nil {
 		return frame.ErrFormat
 	}
-	s.pair.mu.Lock()
-	defer s.pair.mu.Unlock()
-	if s.waits || s.passed >= 2 {
+	m.group.mu.Lock()
+	defer m.group.mu.Unlock()
+	if m.waits || m.passed >= 2 {
 		return frame.ErrFormat
 	}
-	s.waits, s.failed = true, failed
-	s.pair.settle()
+	m.waits, m.failed = true, failed
+	m.group.settle()
 	return nil
 }
 
 // leave is called when the host's machine has ended.
-func (s *side) leave(failed bool) {
-	if s == nil {
+func (m *member) leave(failed bool) {
+	if m == nil {
 		return
 	}
-	s.pair.mu.Lock()
-	defer s.pair.mu.Unlock()
-	s.gone, s.failed = true, s.failed || failed
-	s.pair.settle()
+	m.group.mu.Lock()
+	defer m.group.mu.Unlock()
+	m.gone, m.failed = true, m.failed || failed
+	m.group.settle()
 }
 
 // waiting reports whether the host waits for the other one.
-func (s *side) waiting() bool {
-	if s == nil {
+func (m *member) waiting() bool {
+	if m == nil {
 		return false
 	}
-	s.pair.mu.Lock()
-	defer s.pair.mu.Unlock()
-	return s.waits
+	m.group.mu.Lock()
+	defer m.group.mu.Unlock()
+	return m.waits
 }
 
 // stop is closed when the host must stop because of the other one.
-func (s *side) stop() <-chan struct{} {
-	if s == nil {
+func (m *member) stop() <-chan struct{} {
+	if m == nil {
 		return nil
 	}
-	return s.stopped.ch
+	return m.stopped.ch
 }
 
-// settle decides who may go on and who must stop.
-func (p *pair) settle() {
-	alone := slices.ContainsFunc(p.sides[:], func(s *side) bool { return s.gone && s.passed == 0 })
-	failed := slices.ContainsFunc(p.sides[:], func(s *side) bool { return s.failed && (s.gone || s.waits) })
-	all := !slices.ContainsFunc(p.sides[:], func(s *side) bool { return !s.gone && !s.waits })
-	for _, s := range p.sides {
+// settle decides who may go on and who must stop. The caller holds mu.
+func (g *group) settle() {
+	alone := slices.ContainsFunc(g.members, func(m *member) bool { return m.gone && m.passed == 0 })
+	failed := slices.ContainsFunc(g.members, func(m *member) bool { return m.failed && (m.gone || m.waits) })
+	all := !slices.ContainsFunc(g.members, func(m *member) bool { return !m.gone && !m.waits })
+	for _, m := range g.members {
 		switch {
-		case s.gone:
-		case s.passed == 0 && alone:
-			s.stopped.happen()
+		case m.gone:
+		case m.passed == 0 && alone:
+			m.stopped.happen()
 		case all:
-			s.waits = false
-			s.passed++
-			s.send(frame.Go, nil)
-		case s.passed == 1 && !s.waits && failed:
-			time.AfterFunc(p.grace, func() { p.expire(s) })
+			m.waits = false
+			m.passed++
+			m.send(frame.Go, nil)
+		case m.passed == 1 && !m.waits && failed:
+			time.AfterFunc(g.grace, func() { g.expire(m) })
 		}
 	}
 }
 
 // expire stops a host whose programs still run.
-func (p *pair) expire(s *side) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if s.passed == 1 && !s.waits {
-		s.stopped.happen()
+func (g *group) expire(m *member) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if m.passed == 1 && !m.waits {
+		m.stopped.happen()
 	}
 }
 
@@ -167,20 +168,23 @@ func (a *app) sessions(im *image) ([]*session, error) {
 	if len(im.hosts) == 1 {
 		return []*session{newSession(im.hosts[0], a.logf, a.verbose)}, nil
 	}
-	var link [2]*os.File
+	links := make([][]*os.File, len(im.hosts))
 	if a.net != guest.NetRoCE {
-		var err error
-		if link, err = qemu.Link(); err != nil {
-			return nil, err
+		for i := 1; i < len(links); i++ { // each host has a cable to the first one, which forwards
+			pair, err := qemu.Link()
+			if err != nil {
+				return nil, err
+			}
+			links[0], links[i] = append(links[0], pair[0]), pair[1:]
 		}
 	}
-	p := newPair(grace)
+	g := newGroup(len(im.hosts), grace)
 	var all []*session
 	for i, h := range im.hosts {
 		host := i + 1
 		s := newSession(h, a.forHost(host).logf, a.verbose)
-		s.host, s.side, s.link = host, p.sides[i], link[i]
-		s.side.send = s.send
+		s.host, s.member, s.links = host, g.members[i], links[i]
+		s.member.send = s.send
 		if host > 1 {
 			s.stdin = strings.NewReader("")
 		}

@@ -28,7 +28,9 @@ func TestSplitHosts(t *testing.T) {
 		{"b --- c", 2, [][][]string{b, b}, ""},
 		{"a 1 +++ b --- c", 2, [][][]string{a, b}, ""},
 		{"b --- c +++ c", 2, [][][]string{b, c}, ""},
-		{"a 1 +++ c", 1, nil, `"+++" separates the programs of two hosts, and there is one: see -hosts 2`},
+		{"a 1 +++ c", 1, nil, `"+++" separates the programs of several hosts, and there is one: see -hosts`},
+		{"a 1 +++ c +++ b --- c", 3, [][][]string{a, c, b}, ""},
+		{"a 1", 4, [][][]string{a, a, a, a}, ""},
 		{"a +++ b +++ c", 2, nil, `programs for 3 hosts, and there are 2`},
 		{"", 2, nil, "no program named"},
 		{"+++ a", 2, nil, "no program named"},
@@ -48,10 +50,11 @@ func TestSplitHosts(t *testing.T) {
 func TestHostEnv(t *testing.T) {
 	env := []string{"A=b", "VMRUN_HOST=7", "VMRUN_PEERS=x"}
 	for host, want := range map[int][]string{
-		1: {"A=b", "VMRUN_PEERS=x", "VMRUN_HOST=1", "VMRUN_PEER=10.2.0.2"},
-		2: {"A=b", "VMRUN_PEERS=x", "VMRUN_HOST=2", "VMRUN_PEER=10.2.0.1"},
+		1: {"A=b", "VMRUN_PEERS=x", "VMRUN_HOST=1", "VMRUN_HOSTS=3", "VMRUN_PEER=10.2.0.2"},
+		2: {"A=b", "VMRUN_PEERS=x", "VMRUN_HOST=2", "VMRUN_HOSTS=3", "VMRUN_PEER=10.2.0.1"},
+		3: {"A=b", "VMRUN_PEERS=x", "VMRUN_HOST=3", "VMRUN_HOSTS=3", "VMRUN_PEER=10.2.0.1"},
 	} {
-		if d := cmp.Diff(want, hostEnv(env, host)); d != "" {
+		if d := cmp.Diff(want, hostEnv(env, host, 3)); d != "" {
 			t.Errorf("host %d: %s", host, d)
 		}
 	}
@@ -64,19 +67,20 @@ func TestTellApart(t *testing.T) {
 	hosts := []imageHost{
 		{fetch: map[string]string{"/tmp/out": "out", "/a": "a"}},
 		{fetch: map[string]string{"/tmp/out": "out", "/b": "b"}},
+		{fetch: map[string]string{"/tmp/out": "out", "/b": "b", "/c": "b"}},
 	}
 	tellApart(hosts)
-	want := []map[string]string{{"/tmp/out": "out", "/a": "a"}, {"/tmp/out": "out.2", "/b": "b"}}
-	if d := cmp.Diff(want, []map[string]string{hosts[0].fetch, hosts[1].fetch}); d != "" {
+	want := []map[string]string{{"/tmp/out": "out", "/a": "a"}, {"/tmp/out": "out.2", "/b": "b"}, {"/tmp/out": "out.3", "/b": "b.3", "/c": "b.3"}}
+	if d := cmp.Diff(want, []map[string]string{hosts[0].fetch, hosts[1].fetch, hosts[2].fetch}); d != "" {
 		t.Error(d)
 	}
 	tellApart(hosts[:1])
 }
 
-// told gives a pair whose messages to the hosts are counted.
-func told() (*pair, *[2]int) {
-	p, told := newPair(time.Second/10), &[2]int{}
-	for i, s := range p.sides {
+// told gives a group of two whose messages to the hosts are counted.
+func told() (*group, *[2]int) {
+	p, told := newGroup(2, time.Second/10), &[2]int{}
+	for i, s := range p.members {
 		s.send = func(k frame.Kind, _ []byte) {
 			if k == frame.Go {
 				told[i]++
@@ -86,7 +90,7 @@ func told() (*pair, *[2]int) {
 	return p, told
 }
 
-func stopped(s *side) bool {
+func stopped(s *member) bool {
 	select {
 	case <-s.stop():
 		return true
@@ -95,16 +99,16 @@ func stopped(s *side) bool {
 	}
 }
 
-func arrive(t *testing.T, s *side, failed bool) {
+func arrive(t *testing.T, s *member, failed bool) {
 	t.Helper()
 	if err := s.arrive(failed); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestPair(t *testing.T) {
+func TestGroup(t *testing.T) {
 	p, told := told()
-	a, b := p.sides[0], p.sides[1]
+	a, b := p.members[0], p.members[1]
 	arrive(t, a, false)
 	if !a.waiting() || *told != [2]int{} {
 		t.Errorf("one is ready: told %v", *told)
@@ -132,10 +136,10 @@ func TestPair(t *testing.T) {
 }
 
 // A host whose other one never came up has nothing to do.
-func TestPairAlone(t *testing.T) {
+func TestGroupAlone(t *testing.T) {
 	for _, ready := range []bool{true, false} {
 		p, told := told()
-		a, b := p.sides[0], p.sides[1]
+		a, b := p.members[0], p.members[1]
 		if ready {
 			arrive(t, a, false)
 		}
@@ -148,10 +152,10 @@ func TestPairAlone(t *testing.T) {
 
 // A host whose other one fails is stopped after a while, and the one that failed
 // comes to an end.
-func TestPairFailed(t *testing.T) {
+func TestGroupFailed(t *testing.T) {
 	for _, crash := range []bool{true, false} {
 		p, told := told()
-		a, b := p.sides[0], p.sides[1]
+		a, b := p.members[0], p.members[1]
 		arrive(t, a, false)
 		arrive(t, b, false)
 		if crash {
@@ -172,11 +176,11 @@ func TestPairFailed(t *testing.T) {
 
 // One whose programs end within the grace is not stopped while it brings back its
 // files.
-func TestPairWithinGrace(t *testing.T) {
+func TestGroupWithinGrace(t *testing.T) {
 	p, told := told()
 	p.grace = time.Hour
-	a, b := p.sides[0], p.sides[1]
-	for _, s := range []*side{a, b, a} {
+	a, b := p.members[0], p.members[1]
+	for _, s := range []*member{a, b, a} {
 		arrive(t, s, s.passed > 0)
 	}
 	arrive(t, b, false)
@@ -186,8 +190,8 @@ func TestPairWithinGrace(t *testing.T) {
 	}
 }
 
-func TestNoPair(t *testing.T) {
-	var s *side
+func TestNoGroup(t *testing.T) {
+	var s *member
 	s.leave(true)
 	if err := s.arrive(false); !errors.Is(err, frame.ErrFormat) || s.waiting() || s.stop() != nil {
 		t.Errorf("a machine alone: %v", err)
@@ -209,7 +213,7 @@ func TestJudge(t *testing.T) {
 		{"the first fails", [2]ending{ended, ended}, []any{hello, three}, []any{hello, killed}, 3, []string{"host 1: status 3, host 2: status 137"}},
 		{"the second fails", [2]ending{ended, ended}, []any{hello, ok}, []any{hello, three}, 3, []string{"host 1: status 0, host 2: status 3"}},
 		{"the first is stopped", [2]ending{peerFailed, ended}, []any{hello, guest.StartedMsg{}, killed, guest.StartedMsg{}}, []any{hello, three}, 3,
-			[]string{"vmrun: host 1: stopped because the other host failed, while program 2 of 2 ran", "host 1: stopped, host 2: status 3"}},
+			[]string{"vmrun: host 1: stopped because another host failed, while program 2 of 2 ran", "host 1: stopped, host 2: status 3"}},
 		{"a warning in the second", [2]ending{ended, ended}, []any{hello, ok}, []any{hello, ok, warning}, 126,
 			[]string{"vmrun: host 2: the kernel complained", "host 1: status 0, host 2: status 126"}},
 		{"a warning in one that is stopped", [2]ending{ended, peerFailed}, []any{hello, three}, []any{hello, warning}, 3, []string{"host 2: the kernel complained"}},

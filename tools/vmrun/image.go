@@ -24,7 +24,7 @@ import (
 	"github.com/goverbs/goverbs/tools/vmrun/internal/siw"
 )
 
-// image is the guest's initramfs in memory. If there are two hosts, both have the
+// image is the guest's initramfs in memory. If there are several hosts, all have the
 // same one.
 type image struct {
 	file  *os.File
@@ -69,7 +69,7 @@ func (a *app) buildImage(ctx context.Context, k *kernel.Kernel, hosts [][][]stri
 	for i, progs := range hosts {
 		h := guest.Host{Env: env}
 		if len(hosts) > 1 {
-			h.Env = hostEnv(env, i+1)
+			h.Env = hostEnv(env, i+1, len(hosts))
 		}
 		ih := imageHost{nprogs: len(progs), fetch: map[string]string{}}
 		if err := a.addPrograms(&ih, t, &h, progs, cwd); err != nil {
@@ -132,16 +132,17 @@ func (a *app) addFetch(ih *imageHost, t *initramfs.Tree, h *guest.Host, dir stri
 	slices.Sort(h.Fetch)
 }
 
-// tellApart sees to it that a file which comes back from both hosts does not
-// overwrite itself: the second one's name ends in ".2".
+// tellApart sees to it that a file which comes back from several hosts does not
+// overwrite itself: the second one's name ends in ".2", and so on.
 func tellApart(hosts []imageHost) {
-	if len(hosts) < 2 {
-		return
-	}
-	first := slices.Collect(maps.Values(hosts[0].fetch))
-	for src, dst := range hosts[1].fetch {
-		if slices.Contains(first, dst) {
-			hosts[1].fetch[src] = dst + ".2"
+	taken := map[string]bool{}
+	for i, h := range hosts {
+		before := maps.Clone(taken)
+		for src, dst := range h.fetch {
+			taken[dst] = true
+			if before[dst] {
+				h.fetch[src] = fmt.Sprintf("%s.%d", dst, i+1)
+			}
 		}
 	}
 }

@@ -238,6 +238,61 @@ func volley(c net.Conn, round int, silence time.Duration) ([]int, error) {
 	return got, nil
 }
 
+// roleThree, on host 2 of three, finds out whether the others are there, and what netem does to one of them. The
+// others send datagrams back.
+func roleThree([]string) int {
+	play := echo
+	if os.Getenv("VMRUN_HOST") == "2" {
+		play = probeOne
+	}
+	if err := play(); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	return 0
+}
+
+func probeOne() error {
+	var hosts [4]net.Conn
+	for _, host := range []int{1, 3} {
+		c, err := net.Dial("udp4", net.JoinHostPort(fmt.Sprint("10.2.0.", host), echoPort))
+		if err != nil {
+			return err
+		}
+		hosts[host] = c
+		if err := ask(c, "hello"); err != nil {
+			return fmt.Errorf("host %d: %w", host, err)
+		}
+	}
+	if err := vmlink("netem", "to", "10.2.0.3", "loss", "100%"); err != nil {
+		return err
+	}
+	if got, err := volley(hosts[1], 1, time.Minute); err != nil || len(got) != probes {
+		return fmt.Errorf("with loss to host 3: %d of host 1's %d came back, %v", len(got), probes, err)
+	}
+	if got, err := volley(hosts[3], 1, time.Second); err != nil || len(got) != 0 {
+		return fmt.Errorf("with loss to host 3: %d of its %d came back, %v", len(got), probes, err)
+	}
+	if err := vmlink("netem", "off"); err != nil {
+		return err
+	}
+	if got, err := volley(hosts[3], 2, time.Minute); err != nil || len(got) != probes {
+		return fmt.Errorf("with netem off: %d of host 3's %d came back, %v", len(got), probes, err)
+	}
+	fmt.Println("hosts probed:", os.Getenv("VMRUN_HOSTS"))
+	return errors.Join(ask(hosts[1], "bye"), ask(hosts[3], "bye"))
+}
+
+func TestVMThreeHosts(t *testing.T) {
+	needVM(t)
+	t.Parallel()
+	got := vmrun(t, "", "-hosts", "3", self(t), "role-three")
+	want := result{Stdout: "2: hosts probed: 3\n", Stderr: "vmrun: host 1: status 0, host 2: status 0, host 3: status 0\n"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
 func TestVMLink(t *testing.T) {
 	needVM(t)
 	t.Parallel()

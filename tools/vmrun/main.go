@@ -16,10 +16,11 @@
 // kernel's console never mix. Init sends the kernel's log over the same port,
 // and what in it is a failure is for package klog to say.
 //
-// With -hosts 2 there are two guests with the same initramfs, and the kernel's
+// With -hosts N there are several guests with the same initramfs, and the kernel's
 // command line tells each which it is. A pair of datagram sockets is the cable
-// between their network cards (package qemu). Both wait for each other over their
-// ports, before their programs and after them, see pair. Under the name vmlink, init is a
+// between the network cards of two (package qemu); with more, the first host's QEMU
+// is the hub to which each of the others has such a cable. All wait for each other over
+// their ports, before their programs and after them, see group. Under the name vmlink, init is a
 // program that makes the link bad while others run.
 //
 // With -device siw the driver is a module that no kernel of Debian's has: package siw builds it

@@ -58,7 +58,7 @@ type options struct {
 
 // netemModules are what the guest needs to make a link bad. A kernel of one's own
 // may do without.
-var netemModules = []string{"sch_netem?"}
+var netemModules = []string{"sch_netem?", "sch_prio?", "cls_u32?"}
 
 // channelModules are what the port between host and guest needs.
 var channelModules = []string{"virtio_pci", "virtio_console"}
@@ -75,8 +75,8 @@ func (o *options) check() error {
 	if _, err := o.memMiB(); err != nil {
 		return err
 	}
-	if o.hosts < 1 || o.hosts > 2 {
-		return fmt.Errorf("-hosts %d: want 1 or 2", o.hosts)
+	if o.hosts < 1 || o.hosts > guest.MaxHosts {
+		return fmt.Errorf("-hosts %d: want 1 to %d", o.hosts, guest.MaxHosts)
 	}
 	if o.timeout <= 0 {
 		return fmt.Errorf("-timeout %v: want more than 0", o.timeout)

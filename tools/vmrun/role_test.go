@@ -26,6 +26,7 @@ var roles = map[string]func(args []string) int{
 	"role-host":      roleHost,
 	"role-fail":      roleFail,
 	"role-link":      roleLink,
+	"role-three":     roleThree,
 	"role-veth":      roleVeth,
 	"role-cards":     roleCards,
 	"role-addresses": roleAddresses,

@@ -189,7 +189,7 @@ func (a *app) verdict(ctx context.Context, s *session) (int, error) {
 		a.sayf("timeout: %s after %v; the last lines of the kernel's log and console are above", where(s), a.timeout)
 		return statusTimeout, nil
 	case peerFailed:
-		a.sayf("stopped because the other host failed, %s", where(s))
+		a.sayf("stopped because another host failed, %s", where(s))
 		if complaints > 0 {
 			return statusKernel, nil
 		}

@@ -33,7 +33,7 @@ const (
 	// dumpTimeout is for the last words of a guest whose time is up.
 	dumpTimeout = 3 * time.Second
 	// endTimeout is for what a guest does after its programs, if it has waited for
-	// the other host until the time was up.
+	// others until the time was up.
 	endTimeout = 10 * time.Second
 )
 
@@ -48,7 +48,7 @@ const (
 	initFailed                // init gave up
 	interrupted               // a signal came
 	mute                      // nothing was heard from a guest under KVM
-	peerFailed                // the other host failed
+	peerFailed                // another host failed
 )
 
 // session is one boot and what came of it. Its fields may be read when boot has
@@ -62,9 +62,9 @@ type session struct {
 	qemuErr error
 	release string
 
-	host   int        // 1 or 2, or 0 for a machine that is alone
-	side   *side      // the host's side of the pair, or nil
-	link   *os.File   // the host's end of the link, or nil
+	host   int        // from 1, or 0 for a machine that is alone
+	member *member    // what its group knows of the host, or nil
+	links  []*os.File // the host's ends of its links
 	cards  []*os.File // the host's ends of its cards' sockets
 	nprogs int
 	stdin  io.Reader
@@ -115,22 +115,19 @@ func newSession(h imageHost, logf func(string, ...any), verbose bool) *session {
 // boot runs a machine from power-on to its end.
 func (s *session) boot(ctx context.Context, p *qemu.Program, o qemu.Options, timeout time.Duration) error {
 	o.Console = s.console
-	if s.link != nil {
-		o.Link, o.MAC = s.link, guest.LinkMAC(s.host)
+	if len(s.links) > 0 {
+		o.Links, o.MAC = s.links, guest.LinkMAC(s.host)
 	}
 	if s.host > 0 {
 		o.Append = append(slices.Clone(o.Append), guest.HostVar+"="+strconv.Itoa(s.host))
 	}
 	o.Cards = s.cards
 	m, err := p.Start(context.WithoutCancel(ctx), o)
-	for _, c := range s.cards {
-		c.Close() // as with the link
-	}
-	if s.link != nil {
-		s.link.Close() // the machine has it, and the other one must notice when it is gone
+	for _, f := range slices.Concat(s.links, s.cards) {
+		f.Close() // the machine has it, and the other end must notice when it is gone
 	}
 	if err != nil {
-		s.side.leave(true)
+		s.member.leave(true)
 		return err
 	}
 	s.out = frame.NewWriter(m.Port)
@@ -152,7 +149,7 @@ func (s *session) boot(ctx context.Context, p *qemu.Program, o qemu.Options, tim
 	s.end = s.watch(ctx, m, o.Accel == "kvm", timeout)
 	m.Kill()
 	<-received
-	s.side.leave(s.end != ended)
+	s.member.leave(s.end != ended)
 	for k, in := range s.streams {
 		if s.end != interrupted {
 			in.Flush()
@@ -197,11 +194,11 @@ func (s *session) watch(ctx context.Context, m *qemu.Machine, kvm bool, timeout 
 			case <-time.After(200 * time.Millisecond):
 				return machineGone
 			}
-		case <-s.side.stop():
+		case <-s.member.stop():
 			return peerFailed
 		case <-late:
-			if s.side.waiting() {
-				late = time.After(endTimeout) // it is the other host that is late
+			if s.member.waiting() {
+				late = time.After(endTimeout) // it is another host that is late
 				continue
 			}
 			s.late.Store(true)
@@ -327,7 +324,7 @@ func (s *session) handle(m frame.Message) error {
 			s.fetchErr = errors.Join(s.fetchErr, err)
 		}
 	case frame.Barrier:
-		return s.side.arrive(slices.ContainsFunc(s.exits, failed))
+		return s.member.arrive(slices.ContainsFunc(s.exits, failed))
 	case frame.Done:
 		s.done.happen()
 	default:

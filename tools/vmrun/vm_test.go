@@ -356,7 +356,7 @@ func TestVMHostFails(t *testing.T) {
 	if d := cmp.Diff([]string{"failing"}, lines(got.Stdout, "2: ")); d != "" {
 		t.Error(d)
 	}
-	want := "2: no line end\nvmrun: host 1: stopped because the other host failed, while program 2 of 2 ran\n" +
+	want := "2: no line end\nvmrun: host 1: stopped because another host failed, while program 2 of 2 ran\n" +
 		"vmrun: host 1: stopped, host 2: status 3\n"
 	if d := cmp.Diff(want, got.Stderr); d != "" {
 		t.Error(d)

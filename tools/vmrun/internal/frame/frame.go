@@ -31,14 +31,14 @@ const (
 	Started Kind = 's' // Started: a program runs. JSON, see guest.StartedMsg.
 	Exited  Kind = 't' // Exited: a program ended. JSON, see guest.ExitedMsg.
 	File    Kind = 'p' // File: a piece of a file that the program left behind. See guest.FileMsg.
-	Barrier Kind = 'b' // Barrier: one of two hosts waits until the other has come as far.
+	Barrier Kind = 'b' // Barrier: one of several hosts waits until the others have come as far.
 	Done    Kind = 'd' // Done: every program has ended and the kernel's log is drained.
 )
 
 // From the host. Stdin is a stream and needs credit.
 const (
 	Stdin  Kind = 'i' // Stdin: bytes for the program's standard input; empty is end of file.
-	Go     Kind = 'g' // Go: the other host has come as far.
+	Go     Kind = 'g' // Go: the other hosts have come as far.
 	Signal Kind = 'q' // Signal: one byte, the signal to send to the program.
 	Dump   Kind = 'w' // Dump: the time is up; let the kernel print its blocked tasks.
 )

@@ -10,19 +10,22 @@ const (
 	ConfigPath = "/vmrun.json"
 	// EnvVar is set by the kernel's command line; it tells vmrun that it is init.
 	EnvVar = "VMRUN_GUEST"
-	// HostVar is 1 or 2 on one of two hosts that a link joins, on the kernel's
-	// command line and in the programs' environment.
+	// HostVar is the number of one of several hosts, from 1, on the kernel's command line
+	// and in the programs' environment.
 	HostVar = "VMRUN_HOST"
-	// PeerVar is the other host's IPv4 address in the programs' environment.
+	// HostsVar is how many hosts there are, in the programs' environment.
+	HostsVar = "VMRUN_HOSTS"
+	// PeerVar is another host's IPv4 address in the programs' environment: host 2's on host 1,
+	// and host 1's on the others.
 	PeerVar = "VMRUN_PEER"
 )
 
 // What Config.Net may say.
 const (
-	NetRxe  = "rxe"  // NetRxe: a veth pair, or a link to the other host, with addresses, and an rxe device on each end.
+	NetRxe  = "rxe"  // NetRxe: a veth pair, or a link to the other hosts, with addresses, and an rxe device on each end.
 	NetSiw  = "siw"  // NetSiw: the same with siw devices.
 	NetVeth = "veth" // NetVeth: the veth pair alone.
-	NetEth  = "eth"  // NetEth: the link to the other host alone.
+	NetEth  = "eth"  // NetEth: the link to the other hosts alone.
 	NetIB   = "ib"   // NetIB: ConnectX cards on InfiniBand, and the link to the other host, if there is one.
 	NetRoCE = "roce" // NetRoCE: ConnectX cards on Ethernet, with addresses.
 	NetNone = "none" // NetNone: only the loopback device.
@@ -44,7 +47,7 @@ type Config struct {
 	Dir     string   // Dir is the programs' working directory.
 	Netem   []string // Netem lists the module files of the network emulator, in load order; they are loaded when it is asked for.
 	Link    Netem    // Link is what happens on the link, in both directions, while the programs run.
-	Hosts   []Host   // Hosts has one element, or one for each of two machines; see HostVar.
+	Hosts   []Host   // Hosts has an element for each machine; see HostVar.
 }
 
 // Host is what one machine does.

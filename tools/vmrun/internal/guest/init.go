@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"strconv"
 	"time"
@@ -33,7 +34,7 @@ type initProc struct {
 	cfg   Config
 	self  Host
 	host  int           // 1 or 2, or 0 for a machine that is alone
-	goOn  chan struct{} // the other host has come as far
+	goOn  chan struct{} // the other hosts have come as far
 	out   *frame.Writer
 	port  *port
 	kmsg  *kmsgReader
@@ -134,7 +135,7 @@ func (p *initProc) serve() error {
 	if err := p.barrier(); err != nil {
 		return err
 	}
-	// Not before both hosts have heard of each other.
+	// Not before all hosts have heard of each other.
 	if err := p.emulate(); err != nil {
 		return err
 	}
@@ -143,7 +144,7 @@ func (p *initProc) serve() error {
 			return err
 		}
 	}
-	// The other host's programs may still talk to this kernel.
+	// Other hosts' programs may still talk to this kernel.
 	if err := p.barrier(); err != nil {
 		return err
 	}
@@ -158,7 +159,7 @@ func (p *initProc) serve() error {
 	return p.out.Send(frame.Done, nil)
 }
 
-// barrier waits until the other host, if there is one, has come as far.
+// barrier waits until the other hosts, if there are any, have come as far.
 func (p *initProc) barrier() error {
 	if p.host == 0 {
 		return nil
@@ -180,7 +181,7 @@ func (p *initProc) emulate() error {
 		return err
 	}
 	for _, e := range ends {
-		if err := setNetem(e.dev, p.cfg.Link); err != nil {
+		if err := setNetem(e.dev, netip.Addr{}, p.cfg.Link); err != nil {
 			return err
 		}
 	}

@@ -26,7 +26,7 @@ func cardsOf(host int) []string {
 // there are none.
 func setupIB(lo netlink.Link, host, n int) error {
 	if host > 0 {
-		e := linked[host-1]
+		e := linked(host)
 		if err := address(e); err != nil {
 			return err
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -14,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// end is one end of a veth pair, or of the link between two hosts.
+// end is one end of a veth pair, or of the link between hosts.
 type end struct {
 	dev      string // the network device
 	rdma     string // the RDMA device on it
@@ -35,19 +34,27 @@ func pairAt(n int) []end {
 	return pair
 }
 
-// linked are the ends of the link between two hosts.
-var linked = [2]end{
-	{dev: "eth0", ip4: "10.2.0.1/24", ip6: "fd02::1/64", mac: net.HardwareAddr{2, 0, 0, 0, 1, 1}},
-	{dev: "eth0", ip4: "10.2.0.2/24", ip6: "fd02::2/64", mac: net.HardwareAddr{2, 0, 0, 0, 1, 2}},
+// MaxHosts is how many hosts a link may join. All of them share the processors of one machine.
+const MaxHosts = 8
+
+// linked gives the end of the link between hosts that a host has.
+func linked(host int) end {
+	return end{
+		dev: linkDevice, ip4: fmt.Sprintf("10.2.0.%d/24", host), ip6: fmt.Sprintf("fd02::%d/64", host),
+		mac: net.HardwareAddr{2, 0, 0, 0, 1, byte(host)},
+	}
 }
 
-// endsOf gives the ends that a machine has for its nth kind of device: one as host 1 or
-// 2, both of a veth pair if it is alone.
+// linkDevice is the network device at the link between hosts.
+const linkDevice = "eth0"
+
+// endsOf gives the ends that a machine has for its nth kind of device: one if a link joins
+// it with other hosts, both of a veth pair if it is alone.
 func endsOf(host, n int) []end {
 	if host == 0 {
 		return pairAt(n)
 	}
-	return slices.Clone(linked[host-1 : host])
+	return []end{linked(host)}
 }
 
 // cables gives the ends of the links that the kernel's own drivers make.
@@ -61,13 +68,21 @@ func cables(kinds string, host int) []end {
 	return all
 }
 
-// LinkMAC gives the address of host 1's or 2's network card.
-func LinkMAC(host int) string { return linked[host-1].mac.String() }
+// LinkMAC gives the address of a host's network card.
+func LinkMAC(host int) string { return linked(host).mac.String() }
 
-// PeerIP gives the IPv4 address of the host at the other end of host 1's or 2's
-// link.
+// PeerIP gives the IPv4 address of a host's peer: that of host 2 for host 1, and of host 1
+// for the others.
 func PeerIP(host int) string {
-	ip, _, _ := strings.Cut(linked[2-host].ip4, "/")
+	if host == 1 {
+		return hostIP(2)
+	}
+	return hostIP(1)
+}
+
+// hostIP gives the IPv4 address of a host.
+func hostIP(host int) string {
+	ip, _, _ := strings.Cut(linked(host).ip4, "/")
 	return ip
 }
 
@@ -100,8 +115,16 @@ func (p *initProc) setupNet() error {
 			return err
 		}
 	}
-	if host > 0 {
-		return waitPeer(PeerIP(host), peerPatience)
+	if host == 0 {
+		return nil
+	}
+	for other := 1; other <= len(p.cfg.Hosts); other++ {
+		if other == host {
+			continue
+		}
+		if err := waitPeer(hostIP(other), peerPatience); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -207,10 +230,10 @@ func waitCarrier(dev string, timeout time.Duration) error {
 	return fmt.Errorf("device %s has no carrier after %v", dev, timeout)
 }
 
-// peerPatience is how long one host may boot longer than the other.
+// peerPatience is how long one host may boot longer than another.
 const peerPatience = 60 * time.Second
 
-// waitPeer waits until the other host answers. Nothing listens at the port, so its
+// waitPeer waits until another host answers. Nothing listens at the port, so its
 // kernel refuses the connection: it is there.
 func waitPeer(ip string, timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
@@ -223,7 +246,7 @@ func waitPeer(ip string, timeout time.Duration) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the other host does not answer after %v: %w", timeout, err)
+			return fmt.Errorf("the host %s does not answer after %v: %w", ip, timeout, err)
 		}
 		time.Sleep(5 * time.Millisecond) // an error may come at once
 	}

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -39,17 +40,16 @@ func TestEnds(t *testing.T) {
 			t.Errorf("%s: address %v is not a local unicast one", e.dev, e.mac)
 		}
 	}
-	for i, e := range linked {
-		for _, s := range []string{e.ip4, e.ip6} {
-			if _, _, err := net.ParseCIDR(s); err != nil {
-				t.Errorf("host %d: %v", i+1, err)
-			}
+	for host := 1; host <= MaxHosts; host++ {
+		e := linked(host)
+		if want := (end{dev: "eth0", ip4: fmt.Sprint("10.2.0.", host, "/24"), ip6: fmt.Sprint("fd02::", host, "/64"), mac: e.mac}); !reflect.DeepEqual(e, want) {
+			t.Errorf("host %d: %+v, want %+v", host, e, want)
 		}
-		if mac, err := net.ParseMAC(LinkMAC(i + 1)); err != nil || mac[0]&3 != 2 {
-			t.Errorf("host %d: address %v, %v", i+1, mac, err)
+		if mac, err := net.ParseMAC(LinkMAC(host)); err != nil || mac[0]&3 != 2 || int(mac[5]) != host {
+			t.Errorf("host %d: address %v, %v", host, mac, err)
 		}
-		if other := linked[1-i].ip4; PeerIP(i+1)+"/24" != other {
-			t.Errorf("host %d: its peer is %s, want %s", i+1, PeerIP(i+1), other)
+		if want := map[bool]string{true: "10.2.0.2", false: "10.2.0.1"}[host == 1]; PeerIP(host) != want {
+			t.Errorf("host %d: its peer is %s, want %s", host, PeerIP(host), want)
 		}
 	}
 	want := []end{

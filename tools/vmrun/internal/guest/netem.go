@@ -1,8 +1,10 @@
 package guest
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -69,20 +71,26 @@ func percent(s string) (float64, error) {
 	return v, nil
 }
 
-// setNetem sets what happens to the packets that leave through a device.
-func setNetem(dev string, n Netem) error {
+// setNetem sets what happens to the packets that leave through a device, or to those of them that go
+// to an address.
+func setNetem(dev string, to netip.Addr, n Netem) error {
 	link, err := netlink.LinkByName(dev)
 	if err != nil {
 		return fmt.Errorf("device %s: %w", dev, err)
 	}
-	attrs := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
-	if n == (Netem{}) {
-		return clearNetem(link, attrs)
+	if err := clearNetem(link); err != nil || n == (Netem{}) {
+		return err
 	}
-	q := netlink.NewNetem(attrs, netlink.NetemQdiscAttrs{
+	attrs := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
+	if to.IsValid() {
+		if err := divert(attrs, to); err != nil {
+			return fmt.Errorf("netem on %s: %w: the kernel needs sch_prio and cls_u32", dev, err)
+		}
+		attrs.Handle, attrs.Parent = netlink.MakeHandle(2, 0), diverted
+	}
+	err = netlink.QdiscReplace(netlink.NewNetem(attrs, netlink.NetemQdiscAttrs{
 		Loss: float32(n.Loss), Latency: uint32(n.Delay / time.Microsecond), ReorderProb: float32(n.Reorder),
-	})
-	err = netlink.QdiscReplace(q)
+	}))
 	if errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("netem on %s: %w: the kernel has no sch_netem", dev, err)
 	}
@@ -92,16 +100,36 @@ func setNetem(dev string, n Netem) error {
 	return nil
 }
 
+// diverted is the second of two queues, for the packets to one address.
+var diverted = netlink.MakeHandle(1, 2)
+
+// divert gives a device two queues: the second one for what goes to an address, and the first for all else.
+func divert(root netlink.QdiscAttrs, to netip.Addr) error {
+	prio := netlink.NewPrio(root)
+	prio.Bands, prio.PriorityMap = 2, [netlink.PRIORITY_MAP_LEN]uint8{}
+	if err := netlink.QdiscReplace(prio); err != nil {
+		return err
+	}
+	const destination = 16 // where in the header of IPv4 it is
+	return netlink.FilterAdd(&netlink.U32{
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: root.LinkIndex, Parent: root.Handle, Priority: 1, Protocol: unix.ETH_P_IP},
+		ClassId:     diverted,
+		Sel: &netlink.TcU32Sel{Flags: netlink.TC_U32_TERMINAL, Nkeys: 1, Keys: []netlink.TcU32Key{{
+			Mask: 0xffffffff, Val: binary.BigEndian.Uint32(to.AsSlice()), Off: destination,
+		}}},
+	})
+}
+
 // clearNetem gives the device its default queue again. Packets that are held back
 // are lost.
-func clearNetem(link netlink.Link, attrs netlink.QdiscAttrs) error {
+func clearNetem(link netlink.Link) error {
 	all, err := netlink.QdiscList(link)
 	if err != nil {
 		return fmt.Errorf("netem on %s: %w", link.Attrs().Name, err)
 	}
 	for _, q := range all {
-		if q.Type() == "netem" && q.Attrs().Parent == netlink.HANDLE_ROOT {
-			if err := netlink.QdiscDel(&netlink.Netem{QdiscAttrs: attrs}); err != nil {
+		if (q.Type() == "netem" || q.Type() == "prio") && q.Attrs().Parent == netlink.HANDLE_ROOT {
+			if err := netlink.QdiscDel(q); err != nil {
 				return fmt.Errorf("netem off on %s: %w", link.Attrs().Name, err)
 			}
 		}

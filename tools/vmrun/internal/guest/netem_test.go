@@ -2,6 +2,7 @@ package guest
 
 import (
 	"bytes"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -57,7 +58,11 @@ func TestParseLink(t *testing.T) {
 		{"eth0", "", false, "nothing to do: want up, down or netem"},
 		{"eth0 cut", "", false, `"cut": want up, down or netem`},
 		{"down eth0", "", false, `"eth0" after down: want nothing more; a device comes first`},
-		{"netem", "", false, "netem: want off, or loss P%, delay TIME, reorder P%"},
+		{"netem to 10.2.0.3 loss 1%", "", true, ""},
+		{"netem to", "", false, "netem: to []: want an IPv4 address"},
+		{"netem to fd02::3 loss 1%", "", false, `netem: to ["fd02::3"]: want an IPv4 address`},
+		{"netem to 10.2.0.3 loss 1", "", false, `netem: loss "1": want a percentage`},
+		{"netem", "", false, "netem: want off, or to IPV4, loss P%, delay TIME, reorder P%"},
 		{"netem off now", "", false, `netem: "off": want loss P%`},
 		{"netem loss 1", "", false, `netem: loss "1": want a percentage`},
 	} {
@@ -81,7 +86,7 @@ func TestLinkErrors(t *testing.T) {
 		t.Errorf("outside of a guest: %v", err)
 	}
 	for _, f := range []func() error{
-		func() error { return setNetem("nosuch0", Netem{}) },
+		func() error { return setNetem("nosuch0", netip.Addr{}, Netem{}) },
 		func() error { return setLink("nosuch0", true) },
 		func() error { return setLink("nosuch0", false) },
 	} {

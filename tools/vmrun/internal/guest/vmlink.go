@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // LinkPath is a link to init in the guest. Under this name it changes the network
@@ -15,10 +17,11 @@ const LinkPath = "/bin/vmlink"
 
 const linkUsage = `usage: vmlink [DEVICE] down       stop a device: its own port is down, its peer hears nothing
        vmlink [DEVICE] up         start it again
-       vmlink [DEVICE] netem [loss P%] [delay TIME] [reorder P%]
-                                  lose, hold back, reorder the packets it sends
+       vmlink [DEVICE] netem [to IPV4] [loss P%] [delay TIME] [reorder P%]
+                                  lose, hold back, reorder the packets it sends, or
+                                  those to one address
        vmlink [DEVICE] netem off  do so no longer
-DEVICE is eth0 with two hosts and ve0 with one, unless it is named.
+DEVICE is eth0 with several hosts and ve0 with one, unless it is named.
 `
 
 // IsLink reports whether this process is vmlink.
@@ -53,7 +56,7 @@ func link(args []string, stdout io.Writer) error {
 	if c.dev == "" {
 		c.dev = pairAt(0)[0].dev
 		if len(cfg.Hosts) > 1 {
-			c.dev = linked[0].dev
+			c.dev = linkDevice
 		}
 	}
 	if c.netem {
@@ -98,17 +101,25 @@ func parseLink(args []string) (linkCommand, error) {
 
 func (c *linkCommand) parseNetem(words []string) error {
 	if len(words) == 0 {
-		return errors.New("netem: want off, or loss P%, delay TIME, reorder P%")
+		return errors.New("netem: want off, or to IPV4, loss P%, delay TIME, reorder P%")
 	}
 	if len(words) == 1 && words[0] == "off" {
-		c.do = func(dev string) error { return setNetem(dev, Netem{}) }
+		c.do = func(dev string) error { return setNetem(dev, netip.Addr{}, Netem{}) }
 		return nil
+	}
+	var to netip.Addr
+	if words[0] == "to" {
+		var err error
+		if to, err = netip.ParseAddr(strings.Join(words[1:min(2, len(words))], "")); err != nil || !to.Is4() {
+			return fmt.Errorf("netem: to %q: want an IPv4 address", words[1:min(2, len(words))])
+		}
+		words = words[2:]
 	}
 	n, err := ParseNetem(words)
 	if err != nil {
 		return fmt.Errorf("netem: %w", err)
 	}
 	c.netem = true
-	c.do = func(dev string) error { return setNetem(dev, n) }
+	c.do = func(dev string) error { return setNetem(dev, to, n) }
 	return nil
 }

@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"os"
 	"strings"
 	"testing"
 )
@@ -14,7 +15,7 @@ func TestLink(t *testing.T) {
 	var got [2]strings.Builder
 	var machines [2]*Machine
 	for i, script := range []string{"printf frame >&5; cat /proc/self/fd/3 >/dev/null", "head -c 5 <&5"} {
-		machines[i], err = fake(t, script).Start(t.Context(), Options{Arch: "amd64", Initrd: initrd(t), Link: ends[i], Console: &got[i]})
+		machines[i], err = fake(t, script).Start(t.Context(), Options{Arch: "amd64", Initrd: initrd(t), Links: []*os.File{ends[i]}, Console: &got[i]})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,5 +1,5 @@
 // Package qemu finds QEMU and runs machines in it that have no disk, no screen
-// and, unless two are joined by a link, no network card: a kernel, an initramfs, a
+// and, unless several are joined by links, no network card: a kernel, an initramfs, a
 // console and a virtio-serial port.
 package qemu
 
@@ -35,8 +35,10 @@ type Options struct {
 	// and at once to the next timer where it waits. It is for one CPU and "tcg".
 	ICount bool
 
-	Link *os.File // Link is one end of a link to another machine, or nil; it is used, not closed.
-	MAC  string   // MAC is the address of the network card at the link.
+	// Links are ends of links to other machines; used, not closed. The machine forwards between
+	// several, and to its network card.
+	Links []*os.File
+	MAC   string // MAC is the address of the network card at the links.
 
 	Cards []*os.File // Cards are sockets (open with O_PATH) behind which somebody plays a PCI device each (vfio-user); used, not closed.
 }
@@ -62,7 +64,7 @@ var kernelArgs = []string{
 }
 
 // Args gives QEMU's arguments for a machine. The initramfs is descriptor 3, the
-// port's socket is descriptor 4, the link's is descriptor 5, and the cards' follow.
+// port's socket is descriptor 4, and those of the links and the cards follow.
 func Args(o Options) ([]string, error) {
 	t, ok := targets[o.Arch]
 	if !ok {
@@ -107,13 +109,21 @@ func Args(o Options) ([]string, error) {
 	if o.ICount {
 		args = append(args, "-icount", "shift=0,sleep=off")
 	}
-	if o.Link != nil {
+	for i := range o.Links {
+		args = append(args, "-netdev", fmt.Sprintf("dgram,id=link%d,local.type=fd,local.str=%d", i, firstLink+i))
+	}
+	if len(o.Links) > 0 {
 		// Without a ROM: the machine does not boot from the network. No virtio-net: while that is
 		// down it keeps what it has to send, for which rxe's QPs wait; and on Linux 7.2 freeing a
 		// packet that it has received may run softirqs. rxe frees what a failed QP has received
 		// under that QP's lock, which its softirq takes for the next packet: the guest may hang.
-		args = append(args, "-netdev", "dgram,id=link,local.type=fd,local.str=5",
-			"-device", "e1000e,netdev=link,romfile=,mac="+o.MAC)
+		args = append(args, "-device", "e1000e,netdev="+o.cardAt()+",romfile=,mac="+o.MAC)
+	}
+	if len(o.Links) > 1 {
+		args = append(args, "-netdev", "hubport,id=hub,hubid=0")
+		for i := range o.Links {
+			args = append(args, "-netdev", fmt.Sprintf("hubport,id=port%d,hubid=0,netdev=link%d", i, i))
+		}
 	}
 	for i := range o.Cards {
 		args = append(args, "-device", fmt.Sprintf(`{"driver":"vfio-user-pci","socket":{"type":"unix","path":"/proc/self/fd/%d"}}`, o.firstCard()+i))
@@ -121,13 +131,19 @@ func Args(o Options) ([]string, error) {
 	return append(args, o.Extra...), nil
 }
 
-// firstCard is the descriptor of the first card.
-func (o Options) firstCard() int {
-	if o.Link != nil {
-		return 6
+// cardAt names what the network card is connected to: the link, or the hub of several.
+func (o Options) cardAt() string {
+	if len(o.Links) > 1 {
+		return "hub"
 	}
-	return 5
+	return "link0"
 }
+
+// firstLink is the descriptor of the first link.
+const firstLink = 5
+
+// firstCard is the descriptor of the first card.
+func (o Options) firstCard() int { return firstLink + len(o.Links) }
 
 // Start starts QEMU. It is killed when the context ends, when vmrun dies, or by
 // Kill.
@@ -150,8 +166,8 @@ func (p *Program) Start(ctx context.Context, o Options) (*Machine, error) {
 	argv := append(append([]string{}, p.Argv...), args...)
 	m.cmd = exec.CommandContext(ctx, argv[0], argv[1:]...)
 	m.cmd.ExtraFiles = []*os.File{o.Initrd, theirs}
-	if o.Link != nil {
-		m.cmd.ExtraFiles = append(m.cmd.ExtraFiles, o.Link)
+	if len(o.Links) > 0 {
+		m.cmd.ExtraFiles = append(m.cmd.ExtraFiles, o.Links...)
 	}
 	m.cmd.ExtraFiles = append(m.cmd.ExtraFiles, o.Cards...)
 	m.cmd.Stdout, m.cmd.Stderr = o.Console, &m.stderr

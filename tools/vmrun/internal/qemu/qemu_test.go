@@ -54,7 +54,7 @@ func TestArgs(t *testing.T) {
 	}{
 		{Options{Arch: "amd64", MemMiB: 512, Cards: []*os.File{os.Stdin, os.Stdin}}, []string{
 			"-machine q35,vmport=off,memory-backend=mem -object memory-backend-memfd,id=mem,size=512M,share=on,seal=on ", "/proc/self/fd/5\"}}", "/proc/self/fd/6\"}}", " iomem=relaxed", `{"driver":"vfio-user-pci","socket":{"type":"unix",`}},
-		{Options{Arch: "amd64", Cards: []*os.File{os.Stdin}, Link: os.Stdin}, []string{"local.str=5", "/proc/self/fd/6\"}}"}},
+		{Options{Arch: "amd64", Cards: []*os.File{os.Stdin}, Links: []*os.File{os.Stdin}}, []string{"local.str=5", "/proc/self/fd/6\"}}"}},
 	} {
 		args, err := Args(tt.o)
 		for _, w := range tt.want {
@@ -63,8 +63,8 @@ func TestArgs(t *testing.T) {
 			}
 		}
 	}
-	args, err = Args(Options{Arch: "amd64", Link: os.Stdin, MAC: "02:00:00:00:01:01"})
-	if line := strings.Join(args, " "); err != nil || !strings.Contains(line, "-netdev dgram,id=link,local.type=fd,local.str=5 -device e1000e,netdev=link,romfile=,mac=02:00:00:00:01:01") {
+	args, err = Args(Options{Arch: "amd64", Links: []*os.File{os.Stdin}, MAC: "02:00:00:00:01:01"})
+	if line := strings.Join(args, " "); err != nil || !strings.Contains(line, "-netdev dgram,id=link0,local.type=fd,local.str=5 -device e1000e,netdev=link0,romfile=,mac=02:00:00:00:01:01") {
 		t.Errorf("with a link: %s, %v", line, err)
 	}
 	if _, err := Args(Options{Arch: "s390x"}); err == nil || !strings.Contains(err.Error(), "amd64 arm64") {
