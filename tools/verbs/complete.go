@@ -17,7 +17,7 @@ import (
 // newCompletion makes the command that prints the scripts for shells.
 func newCompletion() *command.Command {
 	return &command.Command{
-		Use:   "completion [flags] bash|zsh|fish|powershell",
+		Use:   "completion [flags] bash|zsh|fish",
 		Short: "Print the script for a shell that completes commands, flags, devices and ports",
 		Example: `  verbs completion bash > /etc/bash_completion.d/verbs
   verbs completion zsh > "${fpath[1]}/_verbs"
@@ -25,7 +25,7 @@ func newCompletion() *command.Command {
 		Args: exactly(1),
 		Run: func(cmd *command.Command, args []string) error {
 			script, err := choice("the shell", args[0], map[string]string{
-				"bash": command.Bash, "zsh": command.Zsh, "fish": command.Fish, "powershell": command.PowerShell,
+				"bash": command.Bash, "zsh": command.Zsh, "fish": command.Fish,
 			})
 			if err != nil {
 				return err

@@ -68,7 +68,7 @@ func TestComplete(t *testing.T) {
 		{"rping _", nil},
 		{"help stat _", []string{"auto", "bind", "enable", "unbind"}},
 		{"help perf send-lat _", nil},
-		{"completion _", []string{"bash", "fish", "powershell", "zsh"}},
+		{"completion _", []string{"bash", "fish", "zsh"}},
 		{"completion bash _", nil},
 	} {
 		var words []string
@@ -101,7 +101,7 @@ func TestCompleteFile(t *testing.T) {
 
 // TestCompletionScripts: there is a script for each shell, which calls verbs.
 func TestCompletionScripts(t *testing.T) {
-	for _, shell := range []string{"bash", "fish", "powershell", "zsh"} {
+	for _, shell := range []string{"bash", "fish", "zsh"} {
 		out, err := run(t, "completion", shell)
 		if err != nil || !strings.Contains(out, "__complete") {
 			t.Errorf("%s: %v\n%.200s", shell, err, out)
@@ -109,7 +109,7 @@ func TestCompletionScripts(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"completion":           "arguments are missing",
-		"completion sh":        `the shell is "sh", allowed: bash, fish, powershell, zsh`,
+		"completion sh":        `the shell is "sh", allowed: bash, fish, zsh`,
 		"completion bash more": "allowed: at most 1",
 	} {
 		if _, err := run(t, strings.Fields(args)...); exitStatus(err) != 2 || !strings.Contains(err.Error(), want) {

@@ -34,8 +34,6 @@ var (
 	Zsh string
 	//go:embed fish.fish
 	Fish string
-	//go:embed powershell.ps1
-	PowerShell string
 )
 
 // complete prints what the last word may be.
