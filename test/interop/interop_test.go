@@ -241,7 +241,7 @@ func TestPeerKilled(t *testing.T) {
 			}
 			text, peer := string(out), "10.1.0.1"
 			if rig.InfiniBand() {
-				peer = "the peer LID 1 "
+				peer = "peer LID 1 "
 			}
 			if !strings.Contains(text, peer) || !strings.Contains(text, "retry") && !strings.Contains(text, "nothing completed") {
 				t.Errorf("the client does not say which peer is gone, and how:\n%s", text)
