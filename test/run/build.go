@@ -18,6 +18,7 @@ var testPackages = map[string]string{
 	"grpc":        "test/grpc",
 	"hosts":       "test/hosts",
 	"interop":     "test/interop",
+	"mesh":        "test/mesh",
 	"mmio":        "mmio",
 	"netlinkrdma": "netlinkrdma",
 	"perf":        "tools/verbs/internal/perf",

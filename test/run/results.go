@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/goverbs/goverbs/test/matrix"
@@ -87,16 +88,19 @@ func (r *results) plain(line string) string {
 	return strings.ReplaceAll(line, syn, "")
 }
 
-// stdout reads a line of standard output. Lines of two hosts begin with "1: " or "2: ".
+// stdout reads a line of standard output. Lines of several hosts begin with "1: ", "2: " and so on.
 func (r *results) stdout(line string) {
 	switch {
 	case r.goTest != nil:
 		r.goTest.line(line)
 	case len(r.guests) == 1:
 		r.guests[0].Line(line)
-	case len(r.guests) == 2 && strings.HasPrefix(line, "1: "), len(r.guests) == 2 && strings.HasPrefix(line, "2: "):
-		r.guests[line[0]-'1'].Line(line[3:])
 	default:
+		number, rest, _ := strings.Cut(line, ": ")
+		if host, err := strconv.Atoi(number); err == nil && host >= 1 && host <= len(r.guests) {
+			r.guests[host-1].Line(rest)
+			return
+		}
 		r.stderr(line)
 	}
 }

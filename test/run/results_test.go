@@ -63,6 +63,7 @@ func exit(t *testing.T, code string) error {
 func TestResults(t *testing.T) {
 	vm, goTests := &step{programs: test("cm")}, []string{"go", "test", "-json"}
 	hosts := &step{programs: test("cm"), flags: []string{"-hosts", "2"}}
+	fleet := &step{programs: test("cm"), flags: []string{"-hosts", "4"}}
 	host := &step{host: []string{"true"}}
 	column := &step{driver: "soft", host: words("go test ./cm")}
 	both := ""
@@ -83,6 +84,7 @@ func TestResults(t *testing.T) {
 		{"guest", vm, nil, guestOutput, "1", counts{1, 1, 1}, []string{"cm.TestA"}, "cm.TestA", "said"},
 		{"guest that does not end", vm, nil, guestOutput[:strings.Index(guestOutput, syn+"--- FAIL")], "124", counts{0, 1, 0}, []string{"cm.TestA"}, "the time was up, cm.TestA", "said"},
 		{"kernel", vm, nil, strings.ReplaceAll(guestOutput, "FAIL", "PASS"), "126", counts{2, 1, 1}, nil, "the kernel complained", ""},
+		{"four hosts", fleet, nil, both + strings.ReplaceAll(both, "1: ", "4: "), "1", counts{6, 2, 4}, []string{"cm.TestA", "cm.TestA"}, "cm.TestA, cm.TestA", "said"},
 		{"two hosts", hosts, nil, both, "1", counts{3, 1, 2}, []string{"cm.TestA"}, "cm.TestA", "said"},
 		{"go test", host, goTests, jsonOutput, "1", counts{1, 3, 1}, []string{"p.TestA", "q", "r [r.test]"}, "p.TestA, q, r [r.test]", "said|unseen"},
 		{"go test for the matrix", column, column.host, guestOutput, "1", counts{1, 1, 1}, []string{"cm.TestA"}, "cm.TestA", "said"},

@@ -5,6 +5,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/goverbs/goverbs/test/matrix"
@@ -108,8 +109,10 @@ func (p *program) words(extra []string) []string {
 
 // hosts is the number of VMs that the step boots.
 func (s *step) hosts() int {
-	if i := slices.Index(s.flags, "-hosts"); i >= 0 && s.flags[i+1] == "2" {
-		return 2
+	if i := slices.Index(s.flags, "-hosts"); i >= 0 {
+		if n, err := strconv.Atoi(s.flags[i+1]); err == nil {
+			return n
+		}
 	}
 	return 1
 }

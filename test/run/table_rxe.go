@@ -132,6 +132,13 @@ func (c *config) rxeSuites() []suite {
 			}},
 		},
 		{
+			name: "mesh", doc: "verbs mesh on four hosts, a link of which loses 1 % or has 5 ms: it names that link and no other, ten times of ten",
+			steps: []step{{
+				flags: []string{"-hosts", "4", "-cpus", "1", "-mem", "512M", "-timeout", "30m"}, bin: []string{"verbs"}, env: c.guestEnv("VERBS=/bin/verbs"),
+				programs: test("mesh"),
+			}},
+		},
+		{
 			name: "rsocket", doc: "package rsocket with rdma-core's programs as the peer, also of its newest version, and with curl, redis-cli, iperf3 and civetweb by librspreload.so; its speed",
 			steps: c.rsocketSteps(),
 		},

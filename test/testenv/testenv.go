@@ -21,9 +21,11 @@ import (
 const (
 	// GuestEnv is set to 1 where the RDMA devices may be changed at will: in a VM.
 	GuestEnv = "GOVERBS_KERNEL_TEST"
-	// HostEnv and PeerEnv are set where two VMs are joined: which this is, and the other's address.
-	HostEnv = "VMRUN_HOST"
-	PeerEnv = "VMRUN_PEER"
+	// HostEnv, HostsEnv and PeerEnv are set where VMs are joined: which this is, how many there are, and
+	// another one's address.
+	HostEnv  = "VMRUN_HOST"
+	HostsEnv = "VMRUN_HOSTS"
+	PeerEnv  = "VMRUN_PEER"
 	// MustEnv lists features, separated by commas, that must be there.
 	MustEnv = "RDMA_TEST_MUST"
 	// StrictEnv is set to 1 where tests fail because of known bugs of kernels.
@@ -110,6 +112,18 @@ func Hosts(tb testing.TB) (host int, peer string) {
 		tb.Skipf("%s is not set: this test is about two hosts (go run ./test/run -suite hosts)", HostEnv)
 	}
 	return host, os.Getenv(PeerEnv)
+}
+
+// Fleet skips the test unless it runs in one of several VMs that a link joins, least or more, and returns
+// which of them it is, from 1, and how many there are.
+func Fleet(tb testing.TB, least int) (host, hosts int) {
+	tb.Helper()
+	host, _ = Hosts(tb)
+	hosts, err := strconv.Atoi(os.Getenv(HostsEnv))
+	if err != nil || hosts < least {
+		tb.Skipf("%s is %q: this test is about %d hosts and more (go run ./test/run -suite mesh)", HostsEnv, os.Getenv(HostsEnv), least)
+	}
+	return host, hosts
 }
 
 // MixedEnv, if it is set, says that the guest has devices of several kinds at once, as vmrun gives it
