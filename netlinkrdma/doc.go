@@ -58,10 +58,10 @@
 //
 // # Counters
 //
-// [PortCounters] reads the counters of a port. Their names and meaning depend on the driver. Some
-// drivers, such as mlx5, can also count single QPs: bind a counter to a QP with [NewQPCounter] or
-// [SetAutoQPCounters] and read it with [QPCounters]. They also have optional counters, which
-// [SetOptionalCounters] enables.
+// [PortCounters] reads the counters of a port. Their names and meaning depend on the driver.
+// [StandardCounters] reads those that InfiniBand defines. Some drivers, such as mlx5, can also count
+// single QPs: bind a counter to a QP with [NewQPCounter] or [SetAutoQPCounters] and read it with
+// [QPCounters]. They also have optional counters, which [SetOptionalCounters] enables.
 //
 // # Settings and events
 //
@@ -103,7 +103,7 @@
 // # Without netlink
 //
 // If a sandbox forbids NETLINK_RDMA sockets, [Devices], [DeviceByName], [UverbsByName], [Ports],
-// [UverbsDev], [UMADDev], [ISSMDev] and [CMDev] read /sys/class instead. Fields that sysfs does not have
+// [PortCounters], [UverbsDev], [UMADDev], [ISSMDev] and [CMDev] read /sys/class instead. Fields that sysfs does not have
 // stay zero, and [Device.FromSysfs] is set. If the kernel answers over netlink, even with an error, sysfs
 // is not read, except for ISSMDev: Linux 6.1 does not find that device over netlink.
 //

@@ -45,7 +45,7 @@ var deviceCalls = map[string]func(*client, Device) error{
 	"QPs":        func(c *client, d Device) error { return second(list(c, d, qps)) },
 	"QP":         func(c *client, d Device) error { return second(one(c, d, qps, 1, 17)) },
 	"contexts":   func(c *client, d Device) error { return second(list(c, d, contexts)) },
-	"counters":   func(c *client, d Device) error { return second(c.portCounters(d, 1)) },
+	"counters":   func(c *client, d Device) error { return second(c.netlinkCounters(d, 1)) },
 	"status":     func(c *client, d Device) error { return second(c.portCounterStatus(d, 1)) },
 	"mode":       func(c *client, d Device) error { return second(c.qpCounterSetting(d, 1)) },
 	"auto":       func(c *client, d Device) error { return c.setAutoQPCounters(d, 1, GroupByPID, false) },

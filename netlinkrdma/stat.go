@@ -22,6 +22,13 @@ type Counter struct {
 func PortCounters(dev Device, port uint32) ([]Counter, error) { return system.portCounters(dev, port) }
 
 func (c *client) portCounters(dev Device, port uint32) ([]Counter, error) {
+	if dev.FromSysfs {
+		return c.sysfsCounters(dev, port, feature{name: "hardware counters"}, "hw_counters")
+	}
+	return c.netlinkCounters(dev, port)
+}
+
+func (c *client) netlinkCounters(dev Device, port uint32) ([]Counter, error) {
 	var counters []Counter
 	cmd := command{op: "read counters of", dev: dev, port: &port, need: feature{name: "hardware counters", einval: true}}
 	err := c.run(cmd, func(s *session, index uint32) error {
@@ -37,6 +44,14 @@ func (c *client) portCounters(dev Device, port uint32) ([]Counter, error) {
 		return nil, err
 	}
 	return counters, nil
+}
+
+// StandardCounters returns the counters of a port that InfiniBand defines for every port, such as
+// port_rcv_data, which counts words of 4 bytes. They are in sysfs and not in netlink. Those that the
+// driver does not have are left out; if it has none, the error is a [FeatureError]. If some cannot be
+// read for another reason, the others are returned together with the first error.
+func StandardCounters(dev Device, port uint32) ([]Counter, error) {
+	return system.sysfsCounters(dev, port, feature{name: "standard counters"}, "counters")
 }
 
 // portAttrs names a port of a device.
@@ -328,7 +343,7 @@ func PortCounterStatus(dev Device, port uint32) ([]CounterStatus, error) {
 func (c *client) portCounterStatus(dev Device, port uint32) ([]CounterStatus, error) {
 	// The answer is the same whether the kernel or the driver does not support it. A driver
 	// without counters also fails PortCounters, which every kernel supports.
-	if _, err := c.portCounters(dev, port); err != nil {
+	if _, err := c.netlinkCounters(dev, port); err != nil {
 		return nil, err
 	}
 	var all []CounterStatus

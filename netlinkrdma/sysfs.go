@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // Directories that are read if netlink is not available, relative to /sys.
@@ -246,6 +247,48 @@ func sysfsPort(fsys fs.FS, dev string, num uint32) (Port, error) {
 		}
 	}
 	return p, d.err
+}
+
+// sysfsCounters reads the counters in a directory of a port.
+func (c *client) sysfsCounters(dev Device, port uint32, need feature, name string) (all []Counter, err error) {
+	fail := func(err error) error {
+		return &Error{Op: fmt.Sprintf("read %s of port %d of", need.name, port), Device: dev.Name, Err: err}
+	}
+	device := path.Join(sysfsDeviceClass, dev.Name)
+	d := sysfsDir{fsys: c.sysfs, dir: path.Join(device, "ports", strconv.FormatUint(uint64(port), 10), name)}
+	entries, err := fs.ReadDir(c.sysfs, d.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := fs.Stat(c.sysfs, device); err != nil {
+			return nil, fail(err) // the device is gone, or there is no sysfs
+		}
+	} else if err != nil {
+		return nil, fail(err)
+	}
+	for _, e := range entries {
+		one := sysfsDir{fsys: d.fsys, dir: d.dir}
+		text := one.text(e.Name())
+		v := one.parse(e.Name(), text, 64)
+		switch {
+		case e.Name() == "lifespan": // how long the kernel keeps values, in ms
+		case one.err == nil:
+			all = append(all, Counter{Name: e.Name(), Value: v})
+		case !strings.HasPrefix(text, "N/A") && !counterMissing(one.err):
+			d.fail(one.err)
+		}
+	}
+	switch {
+	case d.err != nil:
+		return all, fail(d.err)
+	case len(all) == 0:
+		return nil, need.missing(dev, nil)
+	}
+	return all, nil
+}
+
+// counterMissing reports whether the driver does not have a counter, although there is a file for it
+// (get_perf_mad in the kernel's sysfs.c).
+func counterMissing(err error) bool {
+	return errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.EOPNOTSUPP)
 }
 
 func sysfsUverbs(fsys fs.FS, dev string) (CharDev, error) {

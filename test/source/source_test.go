@@ -130,7 +130,9 @@ var mayImport = []struct {
 	{"tools/vmrun", []string{"tools/vmrun"}},
 	{"tools/abigen", nil},
 	{"tools/health", []string{"netlinkrdma", "uverbs", "uverbs/soft", "cm"}},
-	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/soft", "uverbs/trace", "uverbs/umad", "uverbs/umad/mad", "cm", "tools", "tools/health", "tools/verbs/internal"}},
+	{"tools/internal", nil},
+	{"tools/metrics", []string{"netlinkrdma", "uverbs", "uverbs/soft", "tools/health", "tools/internal"}},
+	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/soft", "uverbs/trace", "uverbs/umad", "uverbs/umad/mad", "cm", "tools", "tools/health", "tools/internal", "tools/metrics", "tools/verbs/internal"}},
 }
 
 // TestImports reads the import graph.

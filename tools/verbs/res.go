@@ -5,12 +5,11 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
 	"strings"
 	"text/tabwriter"
-	"unicode"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/internal/proc"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -286,40 +285,9 @@ func ownerOf(o netlinkrdma.Owner) ownerRow {
 	if o.PID == 0 {
 		return row
 	}
-	// The kernel reports a thread, and /proc has the process of a thread, too. Without /proc the
-	// number of the thread is shown.
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", o.PID))
-	if err == nil {
-		row.PID, row.Comm = processOf(string(status), o.PID)
-	}
+	// The kernel reports a thread. Without /proc the number of the thread is shown.
+	row.PID, row.Comm, _ = proc.System.Thread(o.PID)
 	return row
-}
-
-// processOf reads the number of a thread's process and the thread's name from
-// /proc/TID/status.
-func processOf(status string, tid uint32) (pid uint32, comm string) {
-	pid = tid
-	for line := range strings.Lines(status) {
-		key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		value = strings.TrimSpace(value)
-		switch key {
-		case "Name":
-			comm = strings.Map(visible, value)
-		case "Tgid":
-			if _, err := fmt.Sscan(value, &pid); err != nil {
-				return tid, comm
-			}
-		}
-	}
-	return pid, comm
-}
-
-// visible replaces characters that could control a terminal: a process chooses its own name.
-func visible(r rune) rune {
-	if !unicode.IsPrint(r) {
-		return '?'
-	}
-	return r
 }
 
 func (o ownerRow) String() string {

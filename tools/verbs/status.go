@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -171,22 +169,8 @@ func (r *statusRow) fromKernel(device string, port int) {
 	if err == nil {
 		r.addErrors(counterRows(counters))
 	}
-	r.addErrors(sysfsCounters(filepath.Join("/sys/class/infiniband", device, "ports", strconv.Itoa(port), "counters")))
-}
-
-// sysfsCounters reads the counters in a directory; one that cannot be read is left out.
-func sysfsCounters(dir string) (all []counterRow) {
-	files, _ := os.ReadDir(dir)
-	for _, f := range files {
-		text, err := os.ReadFile(filepath.Join(dir, f.Name()))
-		if err != nil {
-			continue
-		}
-		if v, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64); err == nil {
-			all = append(all, counterRow{f.Name(), v})
-		}
-	}
-	return all
+	counters, _ = netlinkrdma.StandardCounters(dev, uint32(port)) // those that can be read
+	r.addErrors(counterRows(counters))
 }
 
 // errorWords are parts of the names that drivers give to counters of errors.
