@@ -51,7 +51,8 @@ func newEvents() *command.Command {
 		Exit: "  0  interrupted\n  1  failure; standard error has the reason",
 		Args: arguments(0),
 		Run: func(cmd *command.Command, _ []string) error {
-			return newWatch().run(cmd.Context(), cmd.Out(), cmd.Err(), asJSON)
+			row, warning := eventPrinters(cmd.Out(), cmd.Err(), asJSON)
+			return newWatch().run(cmd.Context(), row, warning)
 		},
 	}
 	jsonFlag(cmd, &asJSON)
@@ -82,8 +83,8 @@ type watched struct {
 	said string             // the last warning
 }
 
-// run prints events until the context ends, which is no error.
-func (w *watch) run(ctx context.Context, out, warn io.Writer, asJSON bool) error {
+// run calls row for each event, and warning for what is not seen, until the context ends, which is no error.
+func (w *watch) run(ctx context.Context, row func(eventRow) error, warning func(error)) error {
 	m, err := netlinkrdma.OpenMonitor()
 	switch {
 	case err == nil:
@@ -108,21 +109,26 @@ func (w *watch) run(ctx context.Context, out, warn io.Writer, asJSON bool) error
 		w.all.Go(func() { w.monitor(ctx, m) })
 	}
 	w.all.Go(func() { w.look(ctx, m == nil) })
-	return w.print(ctx, out, warn, asJSON)
+	return w.pass(ctx, row, warning)
 }
 
-// print prints what comes until the context ends.
-func (w *watch) print(ctx context.Context, out, warn io.Writer, asJSON bool) error {
+// eventPrinters returns functions that print events and warnings.
+func eventPrinters(out, warn io.Writer, asJSON bool) (row func(eventRow) error, warning func(error)) {
+	return func(r eventRow) error { return r.print(out, asJSON) }, func(err error) { fmt.Fprintf(warn, "verbs: %v\n", err) }
+}
+
+// pass passes on what comes until the context ends.
+func (w *watch) pass(ctx context.Context, row func(eventRow) error, warning func(error)) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case row := <-w.rows:
-			if err := row.print(out, asJSON); err != nil {
+		case r := <-w.rows:
+			if err := row(r); err != nil {
 				return err
 			}
 		case err := <-w.warnings:
-			fmt.Fprintf(warn, "verbs: %v\n", err)
+			warning(err)
 		}
 	}
 }

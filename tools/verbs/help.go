@@ -14,6 +14,14 @@ import (
 //go:embed JSON.md
 var jsonHelp string
 
+// metricsHelp describes the metrics of "verbs exporter".
+//
+//go:embed METRICS.md
+var metricsHelp string
+
+// topics are pages of the help that are about no single command.
+var topics = map[string]*string{"json": &jsonHelp, "metrics": &metricsHelp}
+
 // helpWidth is the number of columns of a help text.
 const helpWidth = 100
 
@@ -48,13 +56,14 @@ func printHelp(cmd *command.Command) {
 // newHelp makes the help command.
 func newHelp() *command.Command {
 	help := &command.Command{
-		Use:   "help [flags] [COMMAND... | json]",
-		Short: "Print the help of a command, or what the commands print with --json",
+		Use:   "help [flags] [COMMAND... | json | metrics]",
+		Short: "Print the help of a command, what commands print with --json, or the metrics",
 		Example: `  verbs help perf send-lat
-  verbs help json`,
+  verbs help json
+  verbs help metrics`,
 		Run: func(cmd *command.Command, args []string) error {
-			if len(args) == 1 && args[0] == "json" {
-				_, err := io.WriteString(cmd.Out(), jsonHelp)
+			if len(args) == 1 && topics[args[0]] != nil {
+				_, err := io.WriteString(cmd.Out(), *topics[args[0]])
 				return err
 			}
 			about := &cmd.Root().Command
@@ -77,7 +86,7 @@ func newHelp() *command.Command {
 			all = append(all, command.Completion{Text: c.Name(), About: c.Short})
 		}
 		if about == &help.Root().Command {
-			all = append(all, command.Completion{Text: "json"})
+			all = append(all, plain([]string{"json", "metrics"})...)
 		}
 		return all
 	}

@@ -51,11 +51,12 @@ Environment:
   GOVERBS_SOFT=auto verbs doctor # the same without RDMA, on a device in software
   verbs info rxe0 --json         # properties of a device, for a program
   verbs help pingpong            # the help of a command
-  verbs help json                # what the commands print with --json`,
+  verbs help json                # what the commands print with --json
+  verbs help metrics             # what verbs exporter serves`,
 	}
 	root.Init()
 	group(&root.Command)
-	root.Add(newHelp(), newDevices(), newStatus(), newInfo(), newLink(), newDev(), newSystem(), newCDI(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newEvents(), newPerf(), newMesh(), newTrace(), newCompletion())
+	root.Add(newHelp(), newDevices(), newStatus(), newInfo(), newLink(), newDev(), newSystem(), newCDI(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newEvents(), newExporter(), newPerf(), newMesh(), newTrace(), newCompletion())
 	completeAll(&root.Command)
 	return root
 }

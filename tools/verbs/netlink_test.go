@@ -164,7 +164,8 @@ func TestEvents(t *testing.T) {
 		w := newWatch()
 		go w.monitor(ctx, &script{register, netlinkrdma.ErrEventsLost, attach, cancel})
 		var out, warn bytes.Buffer
-		err := w.print(ctx, &out, &warn, tt.json)
+		row, warning := eventPrinters(&out, &warn, tt.json)
+		err := w.pass(ctx, row, warning)
 		got := regexp.MustCompile(`(\d{4}-\d\d-\d\dT)?\d\d:\d\d:\d\d\.\d+(Z|[+-]\d\d:\d\d)?`).ReplaceAllString(out.String(), "T")
 		if err != nil || got != tt.want || !strings.Contains(warn.String(), "lost") {
 			t.Errorf("%v, output %q, want %q, warning %q", err, got, tt.want, warn.String())

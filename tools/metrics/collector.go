@@ -1,0 +1,299 @@
+package metrics
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/health"
+	"github.com/goverbs/goverbs/tools/internal/proc"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Options are the options of a [Collector].
+type Options struct {
+	Devices        []string      // Devices are the names of the devices to collect; none means all, also those that come later.
+	DoctorInterval time.Duration // DoctorInterval is the shortest time between two examinations by package health; 0 means that only Examine makes one.
+	Events         bool          // Events says that CountEvent will be called. Counters of important events are there from the start then.
+	NoProcesses    bool          // NoProcesses leaves out what is counted for each process.
+	Version        string        // Version is that of the program.
+}
+
+// Collector collects metrics. Its methods may be called concurrently.
+type Collector struct {
+	options  Options
+	host     host
+	patience time.Duration // for a device that does not answer
+
+	mu        sync.Mutex
+	current   *collection       // the one that runs; nil if none does
+	busy      map[string]bool   // keys of devices that are being read
+	errors    map[string]uint64 // by part
+	events    map[eventKey]uint64
+	report    *health.Report // the last one
+	reported  time.Time      // when it came
+	took      time.Duration  // how long that examination took
+	examining bool
+	asked     time.Time // when the last examination began
+}
+
+// eventKey is what an event is counted by.
+type eventKey struct{ device, port, event string }
+
+// collection is one round of collecting.
+type collection struct {
+	done chan struct{} // closed at its end
+	text []byte
+}
+
+// host is what a Collector reads. Tests put other functions in place.
+type host struct {
+	devices  func() ([]netlinkrdma.Device, error)
+	own      func() []uverbs.DeviceInfo // devices in software inside this process
+	ports    func(netlinkrdma.Device) ([]netlinkrdma.Port, error)
+	open     func(name string) (openDevice, error)
+	counters func(netlinkrdma.Device, uint32) ([]netlinkrdma.Counter, error)
+	standard func(netlinkrdma.Device, uint32) ([]netlinkrdma.Counter, error)
+	counts   func(netlinkrdma.Device) (netlinkrdma.ResourceCounts, error)
+	objects  func(netlinkrdma.Device, *owners) error
+	sysfs    fs.FS
+	proc     proc.FS
+	examine  func(context.Context, ...string) health.Report
+}
+
+// openDevice is a device that is asked for its attributes.
+type openDevice interface {
+	QueryPort(port uint8) (uverbs.PortAttr, error)
+	PortCounters(port uint8) ([]netlinkrdma.Counter, error)
+	Close() error
+}
+
+// patience is for a device that does not answer. Prometheus waits for 10 s unless it is told otherwise.
+const patience = 5 * time.Second
+
+// New returns a collector.
+func New(o Options) *Collector {
+	o.Devices = slices.Compact(slices.Sorted(slices.Values(o.Devices)))
+	return &Collector{
+		options: o, patience: patience,
+		busy: map[string]bool{}, errors: map[string]uint64{}, events: map[eventKey]uint64{},
+		host: host{
+			devices:  netlinkrdma.Devices,
+			own:      ownDevices,
+			ports:    netlinkrdma.Ports,
+			open:     func(name string) (openDevice, error) { return uverbs.Open(name) },
+			counters: netlinkrdma.PortCounters,
+			standard: netlinkrdma.StandardCounters,
+			counts:   netlinkrdma.Resources,
+			objects:  listObjects,
+			sysfs:    os.DirFS("/sys"),
+			proc:     proc.System,
+			examine:  health.Examine,
+		},
+	}
+}
+
+// ownDevices lists the devices in software inside this process.
+func ownDevices() []uverbs.DeviceInfo {
+	infos, _ := uverbs.Devices() // an error is about devices of the kernel
+	return slices.DeleteFunc(infos, func(i uverbs.DeviceInfo) bool { return !i.InProcess })
+}
+
+// WriteTo collects and writes the metrics. Calls at the same time share one collection. The error is the writer's.
+func (c *Collector) WriteTo(w io.Writer) (int64, error) {
+	return bytes.NewReader(c.Collect()).WriteTo(w)
+}
+
+// Collect returns the metrics. Calls at the same time share one collection, and the same memory.
+func (c *Collector) Collect() []byte {
+	c.mu.Lock()
+	if now := c.current; now != nil {
+		c.mu.Unlock()
+		<-now.done
+		return now.text
+	}
+	now := &collection{done: make(chan struct{})}
+	c.current = now
+	c.mu.Unlock()
+	now.text = c.collect().render()
+	c.mu.Lock()
+	c.current = nil
+	c.mu.Unlock()
+	close(now.done)
+	return now.text
+}
+
+// CountEvent counts an event, such as PORT_ERR, of a device and a port; port is 0 for an event of the device, and
+// device is empty for one that has none. It keeps the first few thousand different ones.
+func (c *Collector) CountEvent(device string, port uint32, event string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.event(device, port, event, 1)
+}
+
+// mostEvents limits the memory for devices that come and go under ever new names.
+const mostEvents = 4096
+
+// event adds to the counter of an event.
+func (c *Collector) event(device string, port uint32, event string, n uint64) {
+	key := eventKey{device, "", event}
+	if port != 0 {
+		key.port = fmt.Sprint(port)
+	}
+	if _, known := c.events[key]; !known && len(c.events) >= mostEvents {
+		c.errors["events"]++
+		return
+	}
+	c.events[key] += n
+}
+
+// Examine makes an examination by package health, whose findings the next collection has. It takes seconds.
+func (c *Collector) Examine(ctx context.Context) {
+	begun := time.Now()
+	r := c.host.examine(ctx, c.options.Devices...)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.report, c.reported, c.took = &r, time.Now(), time.Since(begun)
+}
+
+// examineSometimes starts an examination if the last one began long enough ago.
+func (c *Collector) examineSometimes() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.options.DoctorInterval <= 0 || c.examining || !c.asked.IsZero() && time.Since(c.asked) < c.options.DoctorInterval {
+		return
+	}
+	c.examining, c.asked = true, time.Now()
+	go func() {
+		c.Examine(context.Background())
+		c.mu.Lock()
+		c.examining = false
+		c.mu.Unlock()
+	}()
+}
+
+// result is what was read of a device, or the list of devices.
+type result struct {
+	samples *samples
+	devices []device
+}
+
+// collect makes a round.
+func (c *Collector) collect() *samples {
+	begun := time.Now()
+	c.examineSometimes()
+	late, cancel := context.WithTimeout(context.Background(), c.patience)
+	defer cancel()
+	all := new(samples)
+	listed, ok := finish(late, c.start("", c.list))
+	if !ok {
+		c.part(all, "devices", "", errNoAnswer)
+	}
+	all.join(listed.samples)
+	var readings []<-chan result
+	for _, d := range listed.devices {
+		readings = append(readings, c.start(d.key(), func() result { return result{samples: c.read(d)} }))
+	}
+	for i, r := range readings {
+		one, ok := finish(late, r)
+		if !ok {
+			c.part(all, "device", listed.devices[i].Name, errNoAnswer)
+		}
+		all.join(one.samples)
+	}
+	c.own(all, begun)
+	return all
+}
+
+// errNoAnswer is the failure of a device that does not answer in time.
+var errNoAnswer = errors.New("no answer")
+
+// start begins to read in a goroutine of its own. It returns nil if the last reading has not ended.
+func (c *Collector) start(key string, read func() result) <-chan result {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.busy[key] {
+		return nil
+	}
+	c.busy[key] = true
+	done := make(chan result, 1)
+	go func() {
+		r := read()
+		c.mu.Lock()
+		delete(c.busy, key)
+		c.mu.Unlock()
+		done <- r
+	}()
+	return done
+}
+
+// finish waits for what was read until it is late.
+func finish(late context.Context, done <-chan result) (result, bool) {
+	if done == nil {
+		return result{samples: new(samples)}, false
+	}
+	select {
+	case r := <-done:
+		return r, true
+	case <-late.Done():
+		return result{samples: new(samples)}, false
+	}
+}
+
+// part adds whether a part could be read. One that the kernel or the driver does not have is left out.
+func (c *Collector) part(s *samples, name, device string, err error) {
+	if errors.Is(err, errors.ErrUnsupported) {
+		return
+	}
+	if err != nil {
+		c.mu.Lock()
+		c.errors[name]++
+		c.mu.Unlock()
+	}
+	s.add(collectorSuccess, truth(err == nil), name, device)
+}
+
+// own adds the metrics of the exporter, events and findings.
+func (c *Collector) own(s *samples, begun time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, n := range c.errors {
+		s.add(collectorErrors, integer(n), name)
+	}
+	for key, n := range c.events {
+		s.add(events, integer(n), key.device, key.port, key.event)
+	}
+	if c.report != nil {
+		addReport(s, c.report)
+		s.add(doctorDuration, number(c.took.Seconds()))
+		s.add(doctorLast, number(float64(c.reported.UnixMilli())/1e3))
+	}
+	s.add(buildInfo, "1", c.options.Version, runtime.Version())
+	s.add(scrapeDuration, number(time.Since(begun).Seconds()))
+}
+
+// addReport adds the findings: the worst one of each code, device and port.
+func addReport(s *samples, r *health.Report) {
+	s.add(doctorWorks, truth(r.Works))
+	levels := []health.Level{health.LevelOK, health.LevelInfo, health.LevelWarning, health.LevelError}
+	worst := map[[3]string]int{}
+	for _, f := range r.Findings {
+		key := [3]string{string(f.Code), f.Device}
+		if f.Port != 0 {
+			key[2] = fmt.Sprint(f.Port)
+		}
+		worst[key] = max(worst[key], slices.Index(levels, f.Level))
+	}
+	for key, level := range worst {
+		s.add(doctorLevel, integer(uint64(level)), key[0], key[1], key[2])
+	}
+}

@@ -1,0 +1,243 @@
+package metrics
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+)
+
+// device is a device that is read.
+type device struct {
+	netlinkrdma.Device
+	driver    string
+	inProcess bool
+}
+
+// key tells devices apart, also one that has taken the name of another.
+func (d *device) key() string { return fmt.Sprint(d.inProcess, d.Index, d.Name) }
+
+// list lists the devices that are chosen, each name once.
+func (c *Collector) list() result {
+	var chosen []device
+	s := new(samples)
+	all, err := c.host.devices()
+	for _, d := range all {
+		chosen = append(chosen, device{Device: d, driver: d.DriverID.String()})
+	}
+	for _, i := range c.host.own() {
+		d := netlinkrdma.Device{Name: i.Name, NodeGUID: netlinkrdma.GUID(i.NodeGUID), Protocol: netlinkrdma.Protocol(i.Protocol), Firmware: i.Firmware, Ports: uint32(i.Ports)}
+		chosen = append(chosen, device{Device: d, driver: i.Driver, inProcess: true})
+		err = nil // without devices of the kernel there are these
+	}
+	c.part(s, "devices", "", err)
+	names := map[string]bool{}
+	chosen = slices.DeleteFunc(chosen, func(d device) bool {
+		again := names[d.Name]
+		names[d.Name] = true
+		return again || len(c.options.Devices) > 0 && !slices.Contains(c.options.Devices, d.Name)
+	})
+	for _, name := range c.options.Devices {
+		if !names[name] {
+			c.part(s, "devices", name, fs.ErrNotExist)
+		}
+	}
+	return result{s, chosen}
+}
+
+// round is the reading of a device.
+type round struct {
+	c    *Collector
+	d    device
+	s    *samples
+	gone bool // the device was removed or renamed meanwhile
+}
+
+// part adds whether a part could be read.
+func (r *round) part(name string, err error) {
+	if err != nil && !errors.Is(err, errors.ErrUnsupported) && !r.d.inProcess {
+		devs, lerr := r.c.host.devices()
+		if lerr == nil && !slices.ContainsFunc(devs, func(d netlinkrdma.Device) bool { return d.Name == r.d.Name && d.Index == r.d.Index }) {
+			r.gone = true
+		}
+	}
+	if !r.gone {
+		r.c.part(r.s, name, r.d.Name, err)
+	}
+}
+
+// read reads everything about a device.
+func (c *Collector) read(d device) *samples {
+	r := &round{c: c, d: d, s: new(samples)}
+	r.s.add(deviceInfo, "1", d.Name, d.driver, string(d.Protocol), d.NodeGUID.String(), d.Firmware, strconv.FormatBool(d.inProcess))
+	if c.options.Events {
+		c.mu.Lock()
+		c.event(d.Name, 0, "DEVICE_FATAL", 0)
+		for port := range d.Ports {
+			c.event(d.Name, port+1, "PORT_ACTIVE", 0)
+			c.event(d.Name, port+1, "PORT_ERR", 0)
+		}
+		c.mu.Unlock()
+	}
+	steps := []func(){r.ports, r.links, r.counters, r.standard, r.counts, r.processes}
+	if d.inProcess { // the kernel knows nothing of it
+		steps = []func(){r.links}
+	}
+	for _, step := range steps {
+		if !r.gone {
+			step()
+		}
+	}
+	if r.gone {
+		return new(samples)
+	}
+	return r.s
+}
+
+// port returns the labels of a port.
+func (r *round) port(port uint32) []string {
+	return []string{r.d.Name, strconv.FormatUint(uint64(port), 10)}
+}
+
+// ports reads the states of the ports.
+func (r *round) ports() {
+	ports, err := r.c.host.ports(r.d.Device)
+	for _, p := range ports { // those that can be read
+		labels := r.port(p.Num)
+		r.s.add(portInfo, "1", append(labels, p.Netdev, p.LinkLayer.String())...)
+		r.s.add(portState, integer(uint64(p.State)), labels...)
+		r.s.add(portPhysicalState, integer(uint64(p.PhysState)), labels...)
+	}
+	r.part("ports", err)
+}
+
+// links reads what a device says about its links when it is opened. The rate is in sysfs, too.
+func (r *round) links() {
+	dev, err := r.c.host.open(r.d.Name)
+	if err != nil {
+		for port := uint32(1); port <= r.d.Ports; port++ {
+			if rate, lanes, ok := r.sysfsRate(port); ok {
+				r.s.add(portRate, number(rate), r.port(port)...)
+				r.s.add(portLanes, integer(lanes), r.port(port)...)
+			}
+		}
+		r.part("links", err)
+		return
+	}
+	defer dev.Close()
+	var failed []error
+	for port := uint32(1); port <= r.d.Ports; port++ {
+		a, err := dev.QueryPort(uint8(port))
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		labels := r.port(port)
+		if rate := float64(a.Width()) * a.Speed() * 1e9; rate > 0 {
+			r.s.add(portRate, number(rate), labels...)
+			r.s.add(portLanes, integer(uint64(a.Width())), labels...)
+		}
+		if mtu := a.ActiveMTU.Bytes(); mtu > 0 {
+			r.s.add(portMTU, integer(uint64(mtu)), labels...)
+		}
+		if r.d.inProcess {
+			r.s.add(portInfo, "1", append(labels, "", a.LinkLayer.String())...)
+			r.s.add(portState, integer(uint64(a.State)), labels...)
+			r.s.add(portPhysicalState, integer(uint64(a.PhysState)), labels...)
+			counters, err := dev.PortCounters(uint8(port))
+			r.values(port, counters)
+			failed = append(failed, err)
+		}
+	}
+	r.part("links", errors.Join(failed...))
+}
+
+// sysfsRate reads a rate such as "100 Gb/sec (4X EDR)".
+func (r *round) sysfsRate(port uint32) (rate float64, lanes uint64, ok bool) {
+	text, err := fs.ReadFile(r.c.host.sysfs, path.Join("class/infiniband", r.d.Name, "ports", strconv.FormatUint(uint64(port), 10), "rate"))
+	words := strings.Fields(string(text))
+	if err != nil || len(words) < 3 || words[1] != "Gb/sec" {
+		return 0, 0, false
+	}
+	gbit, err := strconv.ParseFloat(words[0], 64)
+	width, _, ok := strings.Cut(strings.TrimPrefix(words[2], "("), "X")
+	lanes, lerr := strconv.ParseUint(width, 10, 16)
+	return gbit * 1e9, lanes, ok && err == nil && lerr == nil && gbit > 0
+}
+
+// counters reads the counters of the driver.
+func (r *round) counters() { r.each("counters", r.c.host.counters, nil) }
+
+// standard reads the counters that InfiniBand defines.
+func (r *round) standard() {
+	r.each("standard_counters", r.c.host.standard, func(port uint32, c netlinkrdma.Counter) {
+		const word = 4 // bytes
+		switch c.Name {
+		case "port_rcv_data":
+			r.s.add(portReceived, number(float64(c.Value)*word), r.port(port)...)
+		case "port_xmit_data":
+			r.s.add(portTransmitted, number(float64(c.Value)*word), r.port(port)...)
+		}
+	})
+}
+
+// each reads counters of each port, and calls a function for each counter.
+func (r *round) each(part string, read func(netlinkrdma.Device, uint32) ([]netlinkrdma.Counter, error), do func(uint32, netlinkrdma.Counter)) {
+	var failed []error
+	missing := uint32(0)
+	for port := uint32(1); port <= r.d.Ports; port++ {
+		counters, err := read(r.d.Device, port)
+		r.values(port, counters)
+		for _, c := range counters {
+			if do != nil {
+				do(port, c)
+			}
+		}
+		if errors.Is(err, errors.ErrUnsupported) {
+			missing++
+			continue
+		}
+		failed = append(failed, err)
+	}
+	if missing == r.d.Ports {
+		return
+	}
+	r.part(part, errors.Join(failed...))
+}
+
+// values adds counters.
+func (r *round) values(port uint32, counters []netlinkrdma.Counter) {
+	for _, c := range counters {
+		r.s.add(portCounters, integer(c.Value), append(r.port(port), c.Name)...)
+	}
+}
+
+// counts reads how many objects there are.
+func (r *round) counts() {
+	n, err := r.c.host.counts(r.d.Device)
+	if err == nil {
+		for _, o := range []struct {
+			name string
+			n    uint64
+		}{{"qp", n.QPs}, {"cq", n.CQs}, {"mr", n.MRs}, {"pd", n.PDs}, {"srq", n.SRQs}, {"cm_id", n.CMIDs}, {"context", n.Contexts}} {
+			r.s.add(deviceObjects, integer(o.n), r.d.Name, o.name)
+		}
+	}
+	r.part("objects", err)
+}
+
+// processes reads which objects belong to whom.
+func (r *round) processes() {
+	if r.c.options.NoProcesses {
+		return
+	}
+	o := newOwners(r.c.host.proc)
+	err := r.c.host.objects(r.d.Device, o)
+	o.add(r.s, r.d.Name)
+	r.part("processes", err)
+}

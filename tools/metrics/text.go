@@ -1,0 +1,80 @@
+package metrics
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// samples has the lines of each family, without its name: {LABELS} VALUE.
+type samples [familyCount][]string
+
+// add adds a value. The labels are those of the family, in its order.
+func (s *samples) add(family int, value string, labels ...string) {
+	names := families[family].Labels
+	if len(labels) != len(names) {
+		panic("metrics: " + families[family].Name + " has other labels")
+	}
+	var b []byte
+	for i, name := range names {
+		b = append(b, "{,"[min(i, 1)])
+		b = append(b, name...)
+		b = append(b, `="`...)
+		b = append(b, escape(labels[i])...)
+		b = append(b, '"')
+	}
+	if len(names) > 0 {
+		b = append(b, '}')
+	}
+	b = append(b, ' ')
+	s[family] = append(s[family], string(append(b, value...)))
+}
+
+// join adds what others have.
+func (s *samples) join(more *samples) {
+	for i := range s {
+		s[i] = append(s[i], more[i]...)
+	}
+}
+
+// number, integer and truth are values.
+func number(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+func integer(v uint64) string { return strconv.FormatUint(v, 10) }
+func truth(v bool) string {
+	if v {
+		return "1"
+	}
+	return "0"
+}
+
+// escaper escapes what may not stand in the value of a label.
+var escaper = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+
+// escape returns the value of a label as it is written. The format allows any other UTF-8.
+func escape(v string) string { return escaper.Replace(strings.ToValidUTF8(v, "\ufffd")) }
+
+// render writes samples in the text format. Of two values for one series, which a server would refuse, it writes
+// one.
+func (s *samples) render() []byte {
+	var b []byte
+	for i, lines := range s {
+		if len(lines) == 0 {
+			continue
+		}
+		f := &families[i]
+		b = append(b, "# HELP "+f.Name+" "+f.Help+"\n# TYPE "+f.Name+" "+string(f.Type)+"\n"...)
+		slices.Sort(lines)
+		last := ""
+		for _, line := range lines {
+			labels := line[:strings.LastIndexByte(line, ' ')+1]
+			if labels == last {
+				continue
+			}
+			last = labels
+			b = append(b, f.Name...)
+			b = append(b, line...)
+			b = append(b, '\n')
+		}
+	}
+	return b
+}

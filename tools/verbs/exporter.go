@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/goverbs/goverbs/tools/metrics"
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
+	"github.com/goverbs/goverbs/tools/verbs/internal/web"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// exporterOptions are the flags of "verbs exporter".
+type exporterOptions struct {
+	listen            string
+	once              bool
+	doctor            time.Duration
+	events, processes bool
+}
+
+// exporterAddress is where "verbs exporter" listens.
+const exporterAddress = "127.0.0.1:9879"
+
+func newExporter() *command.Command {
+	var o exporterOptions
+	cmd := &command.Command{
+		Use:   "exporter [flags] [DEV...]",
+		Short: "Serve metrics to Prometheus: ports, counters, processes, events and findings",
+		Long: `It serves the metrics of all devices, or of the named ones, at /metrics, and those of events since
+it started. "verbs help metrics" describes them, with examples for Prometheus and systemd.
+
+The checks of "verbs doctor", with their ping-pong, are made in the background when a scrape comes
+and the last ones are old enough. For events it holds the devices open; a device of rxe or siw that
+is deleted meanwhile is gone up to a second later.
+
+Security:
+There is no authentication and no encryption. Anyone who can reach the port sees the names of
+processes and the IDs of containers, so it listens on this host only unless --listen says otherwise.
+A client that sends or reads slowly is cut after 10 s, and there are at most 64 connections.`,
+		Example: `  verbs exporter
+  verbs exporter --listen :9879 --doctor-interval 10m
+  verbs exporter mlx5_0 mlx5_1 --processes=false
+  verbs exporter --once >/var/lib/prometheus/node-exporter/rdma.prom
+  verbs exporter --once | promtool check metrics`,
+		Exit: "  0  interrupted, or with --once success\n  1  failure; standard error has the reason",
+		Run: func(cmd *command.Command, names []string) error {
+			if err := o.check(cmd, names); err != nil {
+				return err
+			}
+			c := metrics.New(metrics.Options{
+				Devices: names, DoctorInterval: pickDuration(o.once, 0, o.doctor), Events: o.events && !o.once, NoProcesses: !o.processes, Version: version,
+			})
+			if o.once {
+				if o.doctor > 0 {
+					c.Examine(cmd.Context())
+				}
+				_, err := c.WriteTo(cmd.Out())
+				return err
+			}
+			return o.serve(cmd.Context(), c, names, cmd.Out(), cmd.Err())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.listen, "listen", exporterAddress, "listen on this `ADDRESS`, HOST:PORT, or :PORT for all of this host")
+	f.BoolVar(&o.once, "once", false, "print the metrics, without events, and end")
+	f.DurationVar(&o.doctor, "doctor-interval", time.Minute, "make the checks of verbs doctor each `TIME` at most; 0 for none")
+	f.BoolVar(&o.events, "events", true, "count events, for which the devices are held open")
+	f.BoolVar(&o.processes, "processes", true, "count the objects of each process, and the QPs by state")
+	return cmd
+}
+
+// pickDuration returns one of two times.
+func pickDuration(first bool, a, b time.Duration) time.Duration {
+	if first {
+		return a
+	}
+	return b
+}
+
+// check checks the flags and the names of devices.
+func (o *exporterOptions) check(cmd *command.Command, names []string) error {
+	host, port, err := net.SplitHostPort(o.listen)
+	n, perr := strconv.ParseUint(port, 10, 16)
+	if err != nil || perr != nil || strings.ContainsAny(host, " /") {
+		return usagef("--listen is %q, allowed: HOST:PORT or :PORT with a port from 0 to 65535, such as %s or :9879", o.listen, exporterAddress)
+	}
+	o.listen = net.JoinHostPort(host, strconv.FormatUint(n, 10))
+	switch {
+	case o.once && cmd.Flag("listen").Changed:
+		return usagef("--once prints the metrics and listens nowhere, so --listen is not allowed with it")
+	case o.doctor < 0 || o.doctor > 0 && o.doctor < time.Second:
+		return usagef("--doctor-interval is %v, allowed: 0 (no checks), 1s and more", o.doctor)
+	case len(names) == 0:
+		return nil
+	}
+	infos, err := uverbs.Devices()
+	if err != nil {
+		return err
+	}
+	var known []string
+	for _, d := range infos {
+		known = append(known, d.Name)
+	}
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			if len(known) == 0 {
+				return usagef("the device is %q, but there is no RDMA device; without DEV those that come later are served", name)
+			}
+			return usagef("the device is %q, allowed: %s", name, strings.Join(known, ", "))
+		}
+	}
+	return nil
+}
+
+// exporterIndex is the page that leads to the metrics.
+const exporterIndex = `<!DOCTYPE html>
+<html lang="en"><head><title>verbs exporter</title></head>
+<body><h1>verbs exporter</h1><p><a href="/metrics">Metrics of RDMA on this host</a></p></body></html>
+`
+
+// serve serves the metrics until the context ends, which is no error.
+func (o *exporterOptions) serve(ctx context.Context, c *metrics.Collector, names []string, out, warn io.Writer) error {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.listen)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("exporter: another program listens on %s, choose another address with --listen: %w", o.listen, err)
+	case err != nil:
+		return fmt.Errorf("exporter: --listen %s: %w", o.listen, err)
+	}
+	if _, err := fmt.Fprintf(out, "metrics are at http://%s/metrics\n", l.Addr()); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	events := make(chan struct{})
+	go func() {
+		defer close(events)
+		if o.events {
+			countEvents(ctx, c, names, warn)
+		}
+	}()
+	const patience = 10 * time.Second // as long as Prometheus waits
+	s := web.Server{HeadTime: patience, WriteTime: patience, Most: 64, Pages: map[string]web.Page{
+		"/":        {Type: "text/html; charset=utf-8", Body: func() []byte { return []byte(exporterIndex) }},
+		"/metrics": {Type: metrics.ContentType, Body: c.Collect},
+	}}
+	err = s.Serve(ctx, l)
+	cancel()
+	<-events
+	return err
+}
+
+// countEvents counts the events of the named devices, or of all, until the context ends. Where there is no RDMA yet it tries
+// again.
+func countEvents(ctx context.Context, c *metrics.Collector, names []string, warn io.Writer) {
+	count := func(r eventRow) error {
+		if len(names) == 0 || slices.Contains(names, r.Device) {
+			c.CountEvent(r.Device, r.Port, r.Event)
+		}
+		return nil
+	}
+	warning := func(err error) { fmt.Fprintf(warn, "verbs: %v\n", err) }
+	for said := ""; ctx.Err() == nil; {
+		if err := newWatch().run(ctx, count, warning); err != nil && err.Error() != said {
+			said = err.Error()
+			warning(fmt.Errorf("events are not counted: %w", err))
+		}
+		select {
+		case <-time.After(10 * time.Second):
+		case <-ctx.Done():
+		}
+	}
+}

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/goverbs/goverbs/tools/metrics"
+)
+
+// metricLine is a line of METRICS.md with a metric or, further to the right, a label.
+var metricLine = regexp.MustCompile(`^ {4}( {2})?([a-z][a-z_]*)( +(gauge|counter), \S.*| +\S.*)?$`)
+
+// documentedMetrics returns what METRICS.md describes: a line for each metric, with its type and labels.
+func documentedMetrics() (all []string) {
+	reference, _, _ := strings.Cut(metricsHelp, "\n## Prometheus\n")
+	for line := range strings.Lines(reference) {
+		m := metricLine.FindStringSubmatch(strings.TrimRight(line, "\n"))
+		switch {
+		case m == nil:
+		case m[1] == "":
+			all = append(all, m[2]+" "+m[4]+":")
+		default:
+			all[len(all)-1] += " " + m[2]
+		}
+	}
+	return all
+}
+
+// TestMetricsDocumented: METRICS.md describes the metrics with their types and labels, in their order.
+func TestMetricsDocumented(t *testing.T) {
+	var want []string
+	for _, f := range metrics.Families() {
+		want = append(want, strings.Join(append([]string{f.Name, string(f.Type) + ":"}, f.Labels...), " "))
+	}
+	if diff := cmp.Diff(documentedMetrics(), want); diff != "" {
+		t.Errorf("metrics (-METRICS.md +package metrics):\n%s", diff)
+	}
+	for line := range strings.Lines(metricsHelp) {
+		if n := len(strings.TrimRight(line, "\n")); n > 104 {
+			t.Errorf("METRICS.md: %d columns: %s", n, line)
+		}
+	}
+}
+
+// TestMetricsExamples: the expressions of METRICS.md are about metrics that there are.
+func TestMetricsExamples(t *testing.T) {
+	_, examples, _ := strings.Cut(metricsHelp, "\n## Prometheus\n")
+	names := regexp.MustCompile(`\brdma_[a-z_]+`).FindAllString(examples, -1)
+	if len(names) < 6 {
+		t.Errorf("there are %d names in the examples", len(names))
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(metrics.Families(), func(f metrics.Family) bool { return f.Name == name }) {
+			t.Errorf("there is no metric %s", name)
+		}
+	}
+}
+
+// TestExporterUsage: a wrong argument is named, with those that are right.
+func TestExporterUsage(t *testing.T) {
+	device := fmt.Sprintf("127.0.0.1:%d,name=left", freeUDP(t))
+	const address = `allowed: HOST:PORT or :PORT with a port from 0 to 65535, such as 127.0.0.1:9879 or :9879`
+	for args, want := range map[string]string{
+		"--listen 9879":           `--listen is "9879", ` + address,
+		"--listen localhost:http": `--listen is "localhost:http", ` + address,
+		"--listen :65536":         `--listen is ":65536", ` + address,
+		"--listen http://x:1":     `--listen is "http://x:1", ` + address,
+		"--doctor-interval -1s":   "--doctor-interval is -1s, allowed: 0 (no checks), 1s and more",
+		"--doctor-interval 500ms": "--doctor-interval is 500ms, allowed: 0 (no checks), 1s and more",
+		"--doctor-interval often": `--doctor-interval is "often", allowed: a time such as 10s or 200ms`,
+		"--once --listen :9879":   "--once prints the metrics and listens nowhere, so --listen is not allowed with it",
+		"--events=maybe":          `--events is "maybe", allowed: true, false`,
+		"--once right":            `the device is "right", allowed: left`,
+		"--once left right":       `the device is "right", allowed: left`,
+	} {
+		wants(t, device, args, 2, "verbs: "+want)
+	}
+	l := listen(t)
+	wants(t, device, "--listen "+l.Addr().String(), 1, "verbs: exporter: another program listens on "+l.Addr().String()+", choose another address with --listen")
+	wants(t, device, "--listen 192.0.2.1:0", 1, "verbs: exporter: --listen 192.0.2.1:0: ")
+}
+
+// wants checks the exit status of "verbs exporter" and what it says.
+func wants(t *testing.T, device, args string, status int, text string) {
+	t.Helper()
+	out, err := softRun(t, device, append([]string{"exporter"}, strings.Fields(args)...)...)
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != status || !strings.Contains(out, text) {
+		t.Errorf("verbs exporter %s: %v, want %d and %q:\n%s", args, err, status, text, out)
+	}
+}
+
+// TestExporterOnce: the metrics of the named device, named twice, are printed once.
+func TestExporterOnce(t *testing.T) {
+	port := freeUDP(t)
+	devices := fmt.Sprintf("127.0.0.1:%d,name=left 127.0.0.2:%d,name=right", port, port)
+	out, err := softRun(t, devices, "exporter", "--once", "left", "left", "--doctor-interval", "0")
+	if err != nil || strings.Count(out, "\nrdma_port_state{device=\"left\",port=\"1\"} 4\n") != 1 || strings.Contains(out, "right") || strings.Contains(out, "rdma_doctor") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	out, err = softRun(t, devices, "exporter", "--once")
+	if err != nil || !strings.Contains(out, "\nrdma_port_state{device=\"right\",port=\"1\"} 4\n") || !strings.Contains(out, "\nrdma_doctor_works 1\n") ||
+		!strings.Contains(out, "\nrdma_doctor_finding_level{code=\"loopback\",device=\"right\",port=\"\"} 0\n") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// writes is what a command prints, write by write.
+type writes chan string
+
+func (l writes) Write(b []byte) (int, error) { l <- string(b); return len(b), nil }
+
+// TestExporterServe: the exporter is scraped by an HTTP client, and ends when it is interrupted.
+func TestExporterServe(t *testing.T) {
+	t.Setenv("GOVERBS_SOFT", fmt.Sprintf("127.0.0.1:%d,name=left", freeUDP(t)))
+	ctx, cancel := context.WithCancel(t.Context())
+	out, warned := make(writes, 1), make(writes, 16)
+	root := newRoot()
+	root.Stdout, root.Stderr = out, warned
+	var all sync.WaitGroup
+	var ended error
+	all.Go(func() {
+		ended = root.Execute(ctx, []string{"exporter", "--listen", "127.0.0.1:0", "--doctor-interval", "1h"})
+	})
+	first, _, _ := strings.Cut(<-out, "\n")
+	url := strings.TrimPrefix(first, "metrics are at ")
+	get := func(url string) (string, *http.Response) {
+		t.Helper()
+		r, err := http.Get(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		text, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text), r
+	}
+	if text, r := get(strings.TrimSuffix(url, "metrics")); r.StatusCode != 200 || !strings.Contains(text, `href="/metrics"`) {
+		t.Errorf("/: %s\n%s", r.Status, text)
+	}
+	var text string
+	for begun := time.Now(); !strings.Contains(text, "\nrdma_doctor_works 1\n"); { // the findings come later
+		var r *http.Response
+		if text, r = get(url); r.StatusCode != 200 || r.Header.Get("Content-Type") != metrics.ContentType {
+			t.Fatalf("%s: %s %q\n%s", url, r.Status, r.Header, text)
+		}
+		if time.Since(begun) > time.Minute {
+			t.Fatalf("there are no findings:\n%s", text)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, want := range []string{`rdma_port_state{device="left",port="1"} 4`, `rdma_events_total{device="left",port="1",event="PORT_ERR"} 0`, `rdma_exporter_collector_success{collector="links",device="left"} 1`} {
+		if !strings.Contains(text, "\n"+want+"\n") {
+			t.Errorf("there is no %s:\n%s", want, text)
+		}
+	}
+	cancel()
+	all.Wait()
+	if ended != nil {
+		t.Errorf("interrupted: %v", ended)
+	}
+	if conn, err := net.Dial("tcp", strings.Split(url, "/")[2]); err == nil {
+		conn.Close()
+		t.Error("it still listens")
+	}
+}
+
+// TestHelpMetrics: a topic of the help describes the metrics.
+func TestHelpMetrics(t *testing.T) {
+	out, err := run(t, "help", "metrics")
+	if err != nil || out != metricsHelp {
+		t.Errorf("verbs help metrics: %v\n%s", err, out)
+	}
+}
