@@ -15,6 +15,7 @@ var testPackages = map[string]string{
 	"conformance": "test/conformance",
 	"containers":  "test/containers",
 	"control":     "test/control",
+	"exporter":    "test/exporter",
 	"grpc":        "test/grpc",
 	"hosts":       "test/hosts",
 	"interop":     "test/interop",

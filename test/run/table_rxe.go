@@ -118,6 +118,10 @@ func (c *config) rxeSuites() []suite {
 			steps: []step{c.containers("shared", ""), c.containers("exclusive", ""), c.containers("shared-latest", "latest"), c.containers("exclusive-latest", "latest")},
 		},
 		{
+			name: "exporter", doc: "verbs exporter scraped by Prometheus, on an old kernel and with several kinds of devices, too; its cost",
+			steps: []step{c.exporter("rxe", ""), c.exporter("5.10", "5.10"), c.exporter("mixed", ""), c.exporterCost()},
+		},
+		{
 			name: "perf", doc: "verbs perf with itself and with perftest, on rxe",
 			steps: []step{{
 				name: "perftest", driver: "rxe", bin: []string{"verbs"}, with: append(ibverbs[:2:2], "perftest"), env: c.guestEnv(),
@@ -181,6 +185,25 @@ func (c *config) containers(name, kernel string) step {
 		s.device, s.env = "mlx5,mode=roce", append(model[:3:3], "GOVERBS_CONTAINERS_EXCLUSIVE=1")
 	}
 	return s
+}
+
+// exporter runs Prometheus.
+func (c *config) exporter(name, kernel string) step {
+	s := step{
+		name: name, kernel: kernel, with: []string{"prometheus"}, bin: []string{"verbs"}, env: c.guestEnv("GOVERBS_EXPORTER=1"),
+		flags: []string{"-mem", "2G", "-file", "../../tools/metrics/dashboard.json:dashboard.json"}, programs: test("exporter"),
+	}
+	if name == "mixed" {
+		s.device, s.env = "rxe+siw+mlx5", append(s.env, "GOVERBS_MIXED=1")
+	}
+	return s
+}
+
+// exporterCost measures by instructions. The limit is for 1,000 QPs and a scrape each 5 s.
+func (c *config) exporterCost() step {
+	return c.measure(step{
+		name: "cost", bin: []string{"verbs"}, env: []string{guest, "VERBS=/bin/verbs", "GOVERBS_EXPORTER=1"}, programs: []program{benchmark("exporter", "Exporter", "20x")},
+	}, "-icount", "GOVERBS_EXPORTER_MOST=2")
 }
 
 // flat measures by instructions if icount is the flag of vmrun for that, and else by the clock, for

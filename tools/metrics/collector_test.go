@@ -125,7 +125,7 @@ func TestCollect(t *testing.T) {
 		`rdma_device_info{device="a0",driver="mlx5",protocol="roce",node_guid="0000:0000:0000:0000",firmware="",in_process="false"} 1`+"\n",
 		`rdma_port_info{device="a0",port="2",netdev="eth0",link_layer="Ethernet"} 1`+"\n",
 		`rdma_port_state{device="b0",port="1"} 4`+"\n", `rdma_port_physical_state{device="a0",port="1"} 5`+"\n",
-		`rdma_port_rate_bits_per_second{device="a0",port="1"} 1e+11`+"\n", `rdma_port_lanes{device="a0",port="1"} 4`+"\n", `rdma_port_mtu_bytes{device="b0",port="1"} 4096`+"\n",
+		`rdma_port_rate_bytes_per_second{device="a0",port="1"} 1.25e+10`+"\n", `rdma_port_lanes{device="a0",port="1"} 4`+"\n", `rdma_port_mtu_bytes{device="b0",port="1"} 4096`+"\n",
 		`rdma_port_counters_total{device="a0",port="2",counter="out_of_buffer"} 7`+"\n", `rdma_port_counters_total{device="a0",port="1",counter="port_xmit_data"} 18446744073709551615`+"\n",
 		`rdma_port_received_bytes_total{device="a0",port="1"} 20`+"\n", `rdma_port_transmitted_bytes_total{device="a0",port="1"} 7.378697629483821e+19`+"\n",
 		`rdma_device_objects{device="b0",type="qp"} 9`+"\n", `rdma_process_objects{device="a0",type="pd",process="[ib_core]",pid="",container="",netns=""} 1`+"\n",
@@ -193,7 +193,7 @@ func TestSomeFail(t *testing.T) {
 	c.host.sysfs = fstest.MapFS{"class/infiniband/a0/ports/2/rate": {Data: []byte("2.5 Gb/sec (1X SDR)\n")}, "class/infiniband/a0/ports/1/rate": {Data: []byte("a lot\n")}}
 	has(t, string(c.Collect()), `rdma_port_received_bytes_total{device="a0",port="1"} 4`+"\n", `rdma_port_counters_total{device="a0",port="1",counter="x"} 1`+"\n",
 		`rdma_exporter_collector_success{collector="counters",device="a0"} 0`, `rdma_exporter_collector_success{collector="standard_counters",device="a0"} 0`,
-		`rdma_port_rate_bits_per_second{device="a0",port="2"} 2.5e+09`+"\n", `rdma_port_lanes{device="a0",port="2"} 1`+"\n", `!rdma_port_rate_bits_per_second{device="a0",port="1"}`)
+		`rdma_port_rate_bytes_per_second{device="a0",port="2"} 3.125e+08`+"\n", `rdma_port_lanes{device="a0",port="2"} 1`+"\n", `!rdma_port_rate_bytes_per_second{device="a0",port="1"}`)
 }
 
 // TestVanish: a device that is removed or renamed while it is read leaves nothing, and is no failure.

@@ -138,7 +138,7 @@ func (r *round) links() {
 			continue
 		}
 		labels := r.port(port)
-		if rate := float64(a.Width()) * a.Speed() * 1e9; rate > 0 {
+		if rate := float64(a.Width()) * a.Speed() * gbit; rate > 0 {
 			r.s.add(portRate, number(rate), labels...)
 			r.s.add(portLanes, integer(uint64(a.Width())), labels...)
 		}
@@ -157,6 +157,9 @@ func (r *round) links() {
 	r.part("links", errors.Join(failed...))
 }
 
+// gbit is 1 Gbit/s in bytes per second.
+const gbit = 1e9 / 8
+
 // sysfsRate reads a rate such as "100 Gb/sec (4X EDR)".
 func (r *round) sysfsRate(port uint32) (rate float64, lanes uint64, ok bool) {
 	text, err := fs.ReadFile(r.c.host.sysfs, path.Join("class/infiniband", r.d.Name, "ports", strconv.FormatUint(uint64(port), 10), "rate"))
@@ -164,10 +167,10 @@ func (r *round) sysfsRate(port uint32) (rate float64, lanes uint64, ok bool) {
 	if err != nil || len(words) < 3 || words[1] != "Gb/sec" {
 		return 0, 0, false
 	}
-	gbit, err := strconv.ParseFloat(words[0], 64)
+	speed, err := strconv.ParseFloat(words[0], 64)
 	width, _, ok := strings.Cut(strings.TrimPrefix(words[2], "("), "X")
 	lanes, lerr := strconv.ParseUint(width, 10, 16)
-	return gbit * 1e9, lanes, ok && err == nil && lerr == nil && gbit > 0
+	return speed * gbit, lanes, ok && err == nil && lerr == nil && speed > 0
 }
 
 // counters reads the counters of the driver.

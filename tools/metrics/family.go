@@ -76,7 +76,7 @@ var families = [familyCount]Family{
 	portInfo:          {"rdma_port_info", Gauge, "Always 1; where a port is attached.", []string{"device", "port", "netdev", "link_layer"}},
 	portState:         {"rdma_port_state", Gauge, "State of a port: 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER.", ofPort},
 	portPhysicalState: {"rdma_port_physical_state", Gauge, "State of a port's link: 1 sleep, 2 polling, 3 disabled, 4 training, 5 up, 6 error recovery, 7 test.", ofPort},
-	portRate:          {"rdma_port_rate_bits_per_second", Gauge, "Speed of all lanes of a port together.", ofPort},
+	portRate:          {"rdma_port_rate_bytes_per_second", Gauge, "Speed of all lanes of a port together.", ofPort},
 	portLanes:         {"rdma_port_lanes", Gauge, "Lanes of a port.", ofPort},
 	portMTU:           {"rdma_port_mtu_bytes", Gauge, "MTU of RDMA on a port.", ofPort},
 	portCounters:      {"rdma_port_counters_total", Counter, "Counters of a port, under the names of the driver or of InfiniBand.", []string{"device", "port", "counter"}},

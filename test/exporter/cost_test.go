@@ -1,0 +1,67 @@
+package exporter
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// interval is that of the scrapes by which the cost is counted.
+const interval = 5 * time.Second
+
+// cpu returns the time for which the threads of a process have run.
+func cpu(b *testing.B, pid int) time.Duration {
+	b.Helper()
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	if err != nil || len(files) == 0 {
+		b.Fatalf("the process has no threads: %v", err)
+	}
+	var sum, ns int64
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			continue // it has ended
+		}
+		if _, err := fmt.Sscan(string(text), &ns); err != nil {
+			b.Fatal(err)
+		}
+		sum += ns
+	}
+	return time.Duration(sum)
+}
+
+// BenchmarkExporter measures what the exporter costs on a host where one process has 1,000 QPs: the time of a
+// processor for a scrape, and the part of one core at a scrape each 5 s, with the second in which it looks for new
+// devices. With "vmrun -icount" an instruction is a nanosecond. The checks of the doctor come apart from that.
+func BenchmarkExporter(b *testing.B) {
+	testenv.Boot(b, bootEnv, "exporter/cost")
+	const many = 1000
+	holder(b, rig.Devices[0], many)
+	cmd, address := serve(b, "--doctor-interval", "0")
+	pid := cmd.Process.Pid
+	text := scrape(b, address)
+	if want := fmt.Sprintf(`rdma_device_qps{device=%q,transport="RC",state="RESET"} %d`, rig.Devices[0], many); !strings.Contains(text, want) {
+		b.Fatalf("there is no %s:\n%s", want, text)
+	}
+	time.Sleep(time.Second)
+	begun, before := time.Now(), cpu(b, pid)
+	time.Sleep(2 * interval)
+	idle := float64(cpu(b, pid)-before) / float64(time.Since(begun))
+	before = cpu(b, pid)
+	begun = time.Now()
+	for b.Loop() {
+		scrape(b, address)
+	}
+	busy := float64(cpu(b, pid)-before) - idle*float64(time.Since(begun))
+	each := busy / float64(b.N)
+	percent := 100 * (each/float64(interval) + idle)
+	b.ReportMetric(each/1e6, "ms-cpu/scrape")
+	b.ReportMetric(100*idle, "%-idle")
+	b.ReportMetric(percent, "%-of-a-core")
+	testenv.Limit(b, "GOVERBS_EXPORTER_MOST", percent, 1)
+}

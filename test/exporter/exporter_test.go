@@ -1,0 +1,274 @@
+package exporter
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+const step = "exporter"
+
+var rig = testenv.TheRig()
+
+// qps is how many QPs are held.
+const qps = 20
+
+// TestPrometheus: what Prometheus has scraped is what the other commands of verbs say, also after a device was
+// deleted and added while it scraped.
+func TestPrometheus(t *testing.T) {
+	testenv.Boot(t, bootEnv, step)
+	pid := holder(t, rig.Devices[0], qps)
+	_, address := serve(t, "--doctor-interval", "1h")
+	p := launch(t, address)
+	p.becomes(t, "rdma_doctor_works", is(1)) // after it nothing changes by itself
+	t.Run("ports", func(t *testing.T) { comparePorts(t, p) })
+	t.Run("objects", func(t *testing.T) { compareObjects(t, p) })
+	t.Run("process", func(t *testing.T) { compareProcess(t, p, pid) })
+	t.Run("findings", func(t *testing.T) { compareFindings(t, p) })
+	t.Run("dashboard", func(t *testing.T) { evaluate(t, p) })
+	t.Run("never reads", func(t *testing.T) { neverRead(t, p, address) })
+	t.Run("vanishes", func(t *testing.T) { vanish(t, p) })
+	if v, ok := p.one(t, "min_over_time(up[10m])"); !ok || v != 1 {
+		t.Errorf("scrapes failed: %+v", p.query(t, "up[10m]"))
+	}
+	if failed := p.query(t, "min_over_time(rdma_exporter_collector_success[10m]) == 0"); len(failed) > 0 {
+		t.Errorf("parts failed: %+v", failed)
+	}
+}
+
+// comparePorts compares with "verbs status" and "verbs stat".
+func comparePorts(t *testing.T, p prometheus) {
+	var status []struct {
+		Device    string
+		Port      int
+		State     string
+		RateGbps  float64 `json:"rate_gbps"`
+		Width     float64
+		LinkLayer string `json:"link_layer"`
+		Netdev    string
+		MTU       float64
+	}
+	verbsJSON(t, &status, "status")
+	if len(status) < 2 {
+		t.Fatalf("there are %d ports", len(status))
+	}
+	for _, s := range status {
+		labels := fmt.Sprintf(`{device=%q,port="%d"}`, s.Device, s.Port)
+		p.becomes(t, "rdma_port_state"+labels, is(map[string]float64{"ACTIVE": 4, "DOWN": 1}[s.State]))
+		p.becomes(t, "rdma_port_rate_bytes_per_second"+labels, is(s.RateGbps*1e9/8))
+		p.becomes(t, "rdma_port_lanes"+labels, is(s.Width))
+		p.becomes(t, "rdma_port_mtu_bytes"+labels, is(s.MTU))
+		p.becomes(t, fmt.Sprintf("rdma_port_info{device=%q,netdev=%q,link_layer=%q}", s.Device, s.Netdev, s.LinkLayer), is(1))
+	}
+	var stat []struct {
+		Device   string
+		Port     int
+		Counters []struct {
+			Name  string
+			Value float64
+		}
+	}
+	verbsJSON(t, &stat, "stat")
+	counters := 0
+	for _, s := range stat {
+		for _, c := range s.Counters {
+			counters++
+			p.becomes(t, fmt.Sprintf(`rdma_port_counters_total{device=%q,port="%d",counter=%q}`, s.Device, s.Port, c.Name), is(c.Value))
+		}
+		if sent, _ := p.one(t, fmt.Sprintf(`rdma_port_counters_total{device=%q,counter="sent_pkts"}`, s.Device)); rig.Driver == "rxe" && strings.HasPrefix(s.Device, "rxe") && sent == 0 {
+			t.Errorf("%s has sent nothing, although the doctor has played ping-pong", s.Device)
+		}
+	}
+	if counters < 10 {
+		t.Errorf("there are %d counters", counters)
+	}
+}
+
+// compareObjects compares with "verbs res". Both look when the other does not.
+func compareObjects(t *testing.T, p prometheus) {
+	var res []struct {
+		Device string
+		Counts map[string]float64
+	}
+	verbsJSON(t, &res, "res")
+	for _, r := range res {
+		for name, n := range r.Counts {
+			p.becomes(t, fmt.Sprintf("rdma_device_objects{device=%q,type=%q}", r.Device, strings.TrimSuffix(name, "s")), is(n))
+			if name != "cm_ids" {
+				p.becomes(t, fmt.Sprintf("sum(rdma_process_objects{device=%q,type=%q}) or vector(0)", r.Device, strings.TrimSuffix(name, "s")), is(n))
+			}
+		}
+		p.becomes(t, fmt.Sprintf("sum(rdma_device_qps{device=%q})", r.Device), is(r.Counts["qps"]))
+	}
+}
+
+// compareProcess compares with what is known of the process that holds QPs.
+func compareProcess(t *testing.T, p prometheus, pid int) {
+	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	link, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, _ := os.Readlink("/proc/self/ns/net")
+	if own == link {
+		t.Fatal("it is in this network namespace")
+	}
+	owner := fmt.Sprintf(`{device=%q,process=%q,pid="%d",netns=%q`, rig.Devices[0], strings.TrimSpace(string(comm)), pid, strings.Trim(link, "net:[]"))
+	for typ, n := range map[string]float64{"qp": qps, "cq": 1, "pd": 1, "mr": 1, "context": 1} {
+		p.becomes(t, fmt.Sprintf("rdma_process_objects%s,type=%q}", owner, typ), is(n))
+	}
+	p.becomes(t, "rdma_process_registered_bytes"+owner+"}", is(registered))
+	p.becomes(t, fmt.Sprintf(`rdma_device_qps{device=%q,transport="RC",state="RESET"}`, rig.Devices[0]), is(qps))
+}
+
+// compareFindings compares with "verbs doctor".
+func compareFindings(t *testing.T, p prometheus) {
+	var report struct {
+		Findings []struct {
+			ID, Device, Level string
+			Port              int
+		}
+	}
+	verbsJSON(t, &report, "doctor")
+	for _, f := range report.Findings {
+		port := ""
+		if f.Port > 0 {
+			port = fmt.Sprint(f.Port)
+		}
+		level := float64(slices.Index([]string{"ok", "info", "warning", "error"}, f.Level))
+		p.becomes(t, fmt.Sprintf("rdma_doctor_finding_level{code=%q,device=%q,port=%q}", f.ID, f.Device, port), func(v float64) bool { return v >= level })
+	}
+	p.becomes(t, "time() - rdma_doctor_last_run_timestamp_seconds", func(v float64) bool { return v > 0 && v < 600 })
+}
+
+// evaluate evaluates the expressions of the dashboard.
+func evaluate(t *testing.T, p prometheus) {
+	text, err := os.ReadFile("dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal(text, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	empty := []string{"Received", "Transmitted", "Counters of errors", "Events", "Findings of the doctor", "Failures"} // on a host without failures
+	values := strings.NewReplacer("$__rate_interval", "1m", "$instance", ".*", "$device", ".*", "$counter", ".*")
+	shown := 0
+	for _, panel := range dashboard.Panels {
+		for _, target := range panel.Targets {
+			all := p.query(t, values.Replace(target.Expr))
+			if len(all) == 0 && !slices.Contains(empty, panel.Title) {
+				t.Errorf("%s is empty: %s", panel.Title, target.Expr)
+			}
+			shown += len(all)
+		}
+	}
+	if shown < 50 {
+		t.Errorf("the dashboard shows %d series", shown)
+	}
+}
+
+// neverRead opens connections that ask and never read, and connections that ask nothing. Prometheus scrapes on.
+func neverRead(t *testing.T, p prometheus, address string) {
+	for i := range 20 {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		conn.(*net.TCPConn).SetReadBuffer(1)
+		if i%2 == 0 {
+			io.WriteString(conn, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+		}
+	}
+	begun := time.Now()
+	p.becomes(t, "timestamp(up)", func(v float64) bool { return v > float64(begun.Unix()+5) })
+}
+
+// vanish deletes a device while it is scraped, and adds it again.
+func vanish(t *testing.T, p prometheus) {
+	testenv.Needs(t, "links", "rxe", "siw")
+	name := rig.Devices[1]
+	verbs(t, "link", "delete", name)
+	p.becomes(t, fmt.Sprintf("count(rdma_port_state{device=%q}) or vector(0)", name), is(0))
+	p.becomes(t, fmt.Sprintf("rdma_port_state{device=%q}", rig.Devices[0]), is(4))
+	p.becomes(t, fmt.Sprintf(`rdma_events_total{device=%q,event="UNREGISTER"}`, name), is(1))
+	verbs(t, "link", "add", name, "type", rig.Driver, "netdev", rig.Netdevs[1])
+	p.becomes(t, fmt.Sprintf("rdma_port_state{device=%q}", name), is(4))
+	p.becomes(t, fmt.Sprintf(`rdma_events_total{device=%q,event="REGISTER"}`, name), is(1))
+}
+
+// TestPromtool: Prometheus' own check has no complaint.
+func TestPromtool(t *testing.T) {
+	testenv.Boot(t, bootEnv, step)
+	holder(t, rig.Devices[0], 3)
+	cmd := exec.CommandContext(t.Context(), "promtool", "check", "metrics")
+	cmd.Stdin = strings.NewReader(string(verbs(t, "exporter", "--once")))
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("promtool check metrics: %v\n%s", err, out)
+	}
+}
+
+// TestDocumented: the metrics and labels that are served are those of "verbs help metrics", and the other way round.
+func TestDocumented(t *testing.T) {
+	testenv.Boot(t, bootEnv, step)
+	holder(t, rig.Devices[0], 3)
+	reference, _, _ := strings.Cut(string(verbs(t, "help", "metrics")), "\n## Prometheus\n")
+	documented := map[string][]string{}
+	name := ""
+	for _, m := range regexp.MustCompile(`(?m)^ {4}( {2})?([a-z][a-z_]*)( |$)`).FindAllStringSubmatch(reference, -1) {
+		if m[1] == "" {
+			name = m[2]
+			documented[name] = nil
+		} else {
+			documented[name] = append(documented[name], m[2])
+		}
+	}
+	_, address := serve(t)
+	var text string
+	for begun := time.Now(); !strings.Contains(text, "rdma_doctor_works 1"); text = scrape(t, address) {
+		if time.Since(begun) > time.Minute {
+			t.Fatal("there are no findings")
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	served := map[string]bool{}
+	label := regexp.MustCompile(`[{,]([a-z_]+)="`)
+	for _, m := range regexp.MustCompile(`(?m)^(rdma_[a-z_]+)(\{.*\})? `).FindAllStringSubmatch(text, -1) {
+		served[m[1]] = true
+		var labels []string
+		for _, l := range label.FindAllStringSubmatch(m[2], -1) {
+			labels = append(labels, l[1])
+		}
+		if want, ok := documented[m[1]]; !ok || !slices.Equal(labels, want) {
+			t.Errorf("%s has the labels %q, documented (%v): %q", m[1], labels, ok, want)
+		}
+	}
+	absent := []string{"rdma_exporter_errors_total"} // without a failure
+	if os.Getenv(testenv.MixedEnv) == "" {           // soft RoCE counts no bytes
+		absent = append(absent, "rdma_port_received_bytes_total", "rdma_port_transmitted_bytes_total")
+	}
+	for name := range documented {
+		if served[name] == slices.Contains(absent, name) {
+			t.Errorf("%s is served: %v", name, served[name])
+		}
+	}
+}
