@@ -38,8 +38,9 @@ func TestPrometheus(t *testing.T) {
 	t.Run("dashboard", func(t *testing.T) { evaluate(t, p) })
 	t.Run("never reads", func(t *testing.T) { neverRead(t, p, address) })
 	t.Run("vanishes", func(t *testing.T) { vanish(t, p) })
-	if v, ok := p.one(t, "min_over_time(up[10m])"); !ok || v != 1 {
-		t.Errorf("scrapes failed: %+v", p.query(t, "up[10m]"))
+	// On a busy machine a scrape may take longer than Prometheus waits.
+	if failed := p.query(t, "count_over_time((up == 0 and scrape_duration_seconds < 0.9)[10m:1s])"); len(failed) > 0 {
+		t.Errorf("scrapes failed: %+v", failed)
 	}
 	if failed := p.query(t, "min_over_time(rdma_exporter_collector_success[10m]) == 0"); len(failed) > 0 {
 		t.Errorf("parts failed: %+v", failed)
@@ -94,6 +95,12 @@ func comparePorts(t *testing.T, p prometheus) {
 	}
 }
 
+// listsContexts reports whether the kernel lists contexts.
+func listsContexts(t *testing.T) bool {
+	v := testenv.Kernel(t)
+	return v[0] > 5 || v[1] >= 13
+}
+
 // compareObjects compares with "verbs res". Both look when the other does not.
 func compareObjects(t *testing.T, p prometheus) {
 	var res []struct {
@@ -104,11 +111,11 @@ func compareObjects(t *testing.T, p prometheus) {
 	for _, r := range res {
 		for name, n := range r.Counts {
 			p.becomes(t, fmt.Sprintf("rdma_device_objects{device=%q,type=%q}", r.Device, strings.TrimSuffix(name, "s")), is(n))
-			if name != "cm_ids" {
+			if name != "cm_ids" && (name != "contexts" || listsContexts(t)) {
 				p.becomes(t, fmt.Sprintf("sum(rdma_process_objects{device=%q,type=%q}) or vector(0)", r.Device, strings.TrimSuffix(name, "s")), is(n))
 			}
 		}
-		p.becomes(t, fmt.Sprintf("sum(rdma_device_qps{device=%q})", r.Device), is(r.Counts["qps"]))
+		p.becomes(t, fmt.Sprintf("sum(rdma_device_qps{device=%q}) or vector(0)", r.Device), is(r.Counts["qps"]))
 	}
 }
 
@@ -128,6 +135,9 @@ func compareProcess(t *testing.T, p prometheus, pid int) {
 	}
 	owner := fmt.Sprintf(`{device=%q,process=%q,pid="%d",netns=%q`, rig.Devices[0], strings.TrimSpace(string(comm)), pid, strings.Trim(link, "net:[]"))
 	for typ, n := range map[string]float64{"qp": qps, "cq": 1, "pd": 1, "mr": 1, "context": 1} {
+		if typ == "context" && !listsContexts(t) {
+			continue
+		}
 		p.becomes(t, fmt.Sprintf("rdma_process_objects%s,type=%q}", owner, typ), is(n))
 	}
 	p.becomes(t, "rdma_process_registered_bytes"+owner+"}", is(registered))
@@ -200,7 +210,7 @@ func neverRead(t *testing.T, p prometheus, address string) {
 		}
 	}
 	begun := time.Now()
-	p.becomes(t, "timestamp(up)", func(v float64) bool { return v > float64(begun.Unix()+5) })
+	p.becomes(t, "timestamp(up == 1)", func(v float64) bool { return v > float64(begun.Unix()+5) })
 }
 
 // vanish deletes a device while it is scraped, and adds it again.
