@@ -45,6 +45,8 @@ func TestComplete(t *testing.T) {
 		{"res _", both},
 		{"doctor _", both},
 		{"doctor left _", both},
+		{"exporter _", both},
+		{"exporter left _", both},
 		{"link delete _", both},
 		{"link add _", nil},
 		{"link add new _", []string{"type"}},
