@@ -1,17 +1,17 @@
 package main
 
 import (
-	"context"
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -118,25 +118,22 @@ func TestExporterOnce(t *testing.T) {
 	}
 }
 
-// writes is what a command prints, write by write.
-type writes chan string
-
-func (l writes) Write(b []byte) (int, error) { l <- string(b); return len(b), nil }
-
 // TestExporterServe: the exporter is scraped by an HTTP client, and ends when it is interrupted.
 func TestExporterServe(t *testing.T) {
-	t.Setenv("GOVERBS_SOFT", fmt.Sprintf("127.0.0.1:%d,name=left", freeUDP(t)))
-	ctx, cancel := context.WithCancel(t.Context())
-	out, warned := make(writes, 1), make(writes, 16)
-	root := newRoot()
-	root.Stdout, root.Stderr = out, warned
-	var all sync.WaitGroup
-	var ended error
-	all.Go(func() {
-		ended = root.Execute(ctx, []string{"exporter", "--listen", "127.0.0.1:0", "--doctor-interval", "1h"})
-	})
-	first, _, _ := strings.Cut(<-out, "\n")
-	url := strings.TrimPrefix(first, "metrics are at ")
+	cmd := softCommand(t, fmt.Sprintf("127.0.0.1:%d,name=left", freeUDP(t)), "exporter", "--listen", "127.0.0.1:0", "--doctor-interval", "1h")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill() })
+	first, err := bufio.NewReader(out).ReadString('\n')
+	url, ok := strings.CutPrefix(strings.TrimSpace(first), "metrics are at ")
+	if !ok {
+		t.Fatalf("it prints %q, %v", first, err)
+	}
 	get := func(url string) (string, *http.Response) {
 		t.Helper()
 		r, err := http.Get(url)
@@ -169,10 +166,9 @@ func TestExporterServe(t *testing.T) {
 			t.Errorf("there is no %s:\n%s", want, text)
 		}
 	}
-	cancel()
-	all.Wait()
-	if ended != nil {
-		t.Errorf("interrupted: %v", ended)
+	cmd.Process.Signal(os.Interrupt)
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("interrupted: %v", err)
 	}
 	if conn, err := net.Dial("tcp", strings.Split(url, "/")[2]); err == nil {
 		conn.Close()
