@@ -60,7 +60,6 @@ const (
 )
 
 var (
-	ofDevice  = []string{"device"}
 	ofPort    = []string{"device", "port"}
 	ofProcess = []string{"device", "process", "pid", "container", "netns"}
 )
