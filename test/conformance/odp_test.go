@@ -187,11 +187,23 @@ func TestAdviseMR(t *testing.T) {
 		if n := resident(t, buf); n > size/4 {
 			t.Errorf("%d bytes became resident without a fault", n)
 		}
+		marks := []int{1, size/2 - 1, size - 2}
+		for _, at := range marks {
+			buf.Bytes()[at] = 0xaa
+		}
 		must(t, pd.AdviseMR(uverbs.AdvicePrefetchWrite, sgl, flush))
 		if n := resident(t, buf); n < size*3/4 {
 			t.Errorf("of %d bytes %d became resident", size, n)
 		}
 		must(t, pd.AdviseMR(uverbs.AdvicePrefetch, sgl, flush), pd.AdviseMR(uverbs.AdvicePrefetch, sgl, uverbs.AdviseOptions{}))
+		for _, at := range marks {
+			if buf.Bytes()[at] != 0xaa {
+				t.Errorf("byte %d has changed", at)
+			}
+		}
+		if n := bytes.Count(buf.Bytes(), []byte{0}); n != size-len(marks) {
+			t.Errorf("%d bytes are 0, want %d", n, size-len(marks))
+		}
 
 		outside := sgl[1]
 		outside.Addr += size

@@ -81,3 +81,41 @@ func TestResizeBusy(t *testing.T) {
 		waitAndPoll()
 	}
 }
+
+// TestResizeInFlight resizes a CQ while receives complete to it that a batch of sends causes, with others
+// that nobody has polled: each completes once and in order.
+func TestResizeInFlight(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink, testenv.SpecialCard)
+	testenv.NeedsIB(t, "CQ resizing")
+	testenv.Guest(t)
+	testenv.Skip(t, resizes(t, deviceName))
+	const batch = 32
+	a, b := pair(t, uverbs.QPOptions{})
+	must(t, b.cq.Resize(2*batch))
+	sent, received := uint64(0), uint64(0)
+	for round := range 60 {
+		wrs := make([]uverbs.SendWR, batch)
+		for i := range wrs {
+			must(t, b.qp.PostRecv(sent, b.mr.SGE(0, 8)))
+			wrs[i] = send(sent, a.mr.SGE(0, 8))
+			sent++
+		}
+		must(t, a.qp.PostSend(wrs...))
+		for i := range 4 { // with up to two batches in the CQ
+			must(t, b.cq.Resize([]int{2 * batch, 300, 3 * batch, 150}[(round+i)%4]))
+		}
+		for i := range wrs {
+			a.want(t, wrs[i].ID, uverbs.WCSend)
+		}
+		leave := uint64(round % batch)
+		for received < sent-leave {
+			b.want(t, received, uverbs.WCRecv)
+			received++
+		}
+	}
+	for received < sent {
+		b.want(t, received, uverbs.WCRecv)
+		received++
+	}
+	b.none(t)
+}

@@ -1,0 +1,103 @@
+package conformance
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// TestOnceDuringMoveToErr moves one of two QPs to ERR while messages are on their way. Each receive
+// completes once and in order: with the message that was sent as the same number, or flushed and untouched.
+// After a reset the QPs carry new messages, and nothing of before happens again.
+func TestOnceDuringMoveToErr(t *testing.T) {
+	testenv.Tags(t, testenv.Long)
+	testenv.NeedsIB(t, "manual QP state changes")
+	testenv.Guest(t)
+	const receives, sends, size = 100, 50, 64
+	dev := openDevice(t, deviceName)
+	o := uverbs.QPOptions{MaxSendWR: sends, MaxRecvWR: receives, Path: uverbs.PathOptions{Timeout: 12, RetryCount: 1}}
+	a, b := newSide(t, dev, o), newSide(t, dev, o)
+	connect(t, a, b)
+	reset := func() {
+		t.Helper()
+		for _, s := range []*side{a, b} {
+			must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState), s.qp.Init())
+		}
+		connect(t, a, b)
+	}
+	seen := map[bool]int{} // receives with and without a message
+	for round := range 20 {
+		clear(b.buf.Bytes())
+		batch := make([]uverbs.SendWR, sends)
+		for i := range batch {
+			a.fill(i*size, size, byte(i+1))
+			batch[i] = send(uint64(i), a.mr.SGE(i*size, size))
+		}
+		for i := range receives {
+			must(t, b.qp.PostRecv(uint64(i), b.mr.SGE(i*size, size)))
+		}
+		breaks := []*side{a, b}[round%2]
+		broken := make(chan error, 1)
+		go func() {
+			time.Sleep(time.Duration(round) * 80 * time.Microsecond)
+			broken <- breaks.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState)
+		}()
+		if err := a.qp.PostSend(batch...); err != nil && !errors.Is(err, uverbs.ErrState) {
+			t.Fatal(err)
+		}
+		must(t, <-broken)
+		if breaks == a { // b has seen nothing wrong
+			must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+		}
+		over := false
+		for i := range receives {
+			wc := b.next(t)
+			got, want := b.buf.Bytes()[i*size:][:size], make([]byte, size)
+			first := !over && wc.Status != uverbs.WCSuccess
+			over = over || first
+			seen[!over]++
+			if !over && i < sends {
+				copy(want, a.buf.Bytes()[i*size:])
+			}
+			if wc.ID != uint64(i) || over != (wc.Status == uverbs.WCWRFlushErr) || !over && i >= sends {
+				t.Fatalf("round %d: receive %d completes as %+v", round, i, wc)
+			}
+			// The message after the last one that completed may be there.
+			if cut := first && bytes.Equal(got, a.buf.Bytes()[i*size:][:size]); !bytes.Equal(got, want) && !cut {
+				t.Errorf("round %d: receive %d has something else than message %d", round, i, i)
+			}
+		}
+		b.none(t)
+		drain(t, a)
+		reset()
+		clear(b.buf.Bytes())
+		for i := range 5 {
+			must(t, b.qp.PostRecv(uint64(1000+i), b.mr.SGE(i*size, size)), a.qp.PostSend(send(uint64(2000+i), a.mr.SGE(i*size, size))))
+			a.want(t, uint64(2000+i), uverbs.WCSend)
+			b.want(t, uint64(1000+i), uverbs.WCRecv)
+		}
+		b.holds(t, 0, a.buf.Bytes()[:5*size])
+		b.holds(t, 5*size, make([]byte, 10*size))
+		a.none(t)
+		b.none(t)
+		reset()
+	}
+	if seen[true] == 0 || seen[false] == 0 {
+		t.Errorf("%d receives had messages and %d had none: no QP broke in between", seen[true], seen[false])
+	}
+}
+
+// drain polls what a QP in ERR, or with a peer in ERR, has left.
+func drain(t *testing.T, s *side) {
+	t.Helper()
+	must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+	var wc [16]uverbs.WC
+	for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		_, err := s.cq.Poll(wc[:])
+		must(t, err)
+	}
+}
