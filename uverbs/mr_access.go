@@ -28,7 +28,8 @@ const (
 	AccessZeroBased Access = abi.IB_UVERBS_ACCESS_ZERO_BASED
 	// AccessOnDemand makes the device page memory in on demand instead of pinning it
 	// (IBV_ACCESS_ON_DEMAND). The device must support it. Do not use it with rxe: in Linux 7.2 rxe
-	// places every packet at the start of a page.
+	// places every packet at the start of a page, and with an IOVA other than the memory's address
+	// it crashes the kernel.
 	AccessOnDemand Access = abi.IB_UVERBS_ACCESS_ON_DEMAND
 	// AccessHugeTLB tells the driver that the memory consists of huge pages (IBV_ACCESS_HUGETLB).
 	// It is rarely needed, because drivers detect them. It excludes AccessOnDemand, which works

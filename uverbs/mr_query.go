@@ -85,7 +85,8 @@ const maxAdvise = 4095
 
 // AdviseMR tells the device that memory of on-demand regions is about to be used (ibv_advise_mr).
 // Without o.Flush the advice is a hint, and failing to follow it is no error. The error is a
-// [FeatureError] if the driver does not support on-demand paging.
+// [FeatureError] if the driver does not support on-demand paging. Give rxe of Linux 7.2 no other
+// regions than those with [AccessOnDemand]: it may crash the kernel.
 func (p *PD) AdviseMR(a Advice, sgl []SGE, o AdviseOptions) error {
 	const op = "AdviseMR"
 	if a > AdvicePrefetchNoFault {

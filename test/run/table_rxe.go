@@ -108,6 +108,10 @@ func (c *config) rxeSuites() []suite {
 			},
 		},
 		{
+			name: "kernelbugs", doc: "attacks that crash kernels with certain bugs, each in a VM of its own, beside the list of known bugs: -- -run ^send",
+			steps: kernelBugs("5.10", "6.1", "6.12", "latest"),
+		},
+		{
 			name: "traced", doc: "tests of rdma-core in Python under verbs trace",
 			steps: []step{{
 				name: "pyverbs", bin: []string{"verbs"}, with: pyverbs, env: c.guestEnv("VERBS=/bin/verbs"), programs: []program{only("pyverbs", "TestTraced")},
@@ -173,6 +177,16 @@ func (c *config) rxeSuites() []suite {
 			steps: []step{c.traffic("", "-icount"), c.traffic("clock", "")},
 		},
 	}
+}
+
+// kernelBugs has a step for each kernel. Those for older ones run if they are named.
+func kernelBugs(kernels ...string) (steps []step) {
+	for _, k := range kernels {
+		steps = append(steps, step{
+			name: k, named: k != "6.1" && k != "latest", needs: []string{"vmrun", "gcc"}, host: words("go run ./test/kernelbugs -kernel " + k),
+		})
+	}
+	return steps
 }
 
 // containers runs podman. Of the drivers here only mlx5 lets its devices be moved to another network namespace.
