@@ -6,9 +6,10 @@
 //	go run ./test/run -suite kernelbugs
 //	go run ./test/kernelbugs -kernel latest -run ^send
 //
-// A bug counts as seen if the kernel reports an oops or a warning. The kernels have no KASAN: memory that
-// is read or written by mistake, but is mapped, is not noticed. The attacks therefore aim at
-// addresses that are not mapped. They do nothing else with the memory of the kernel.
+// A bug counts as seen if the kernel reports an oops or a warning, or if the driver visibly does something
+// wrong. The kernels have no KASAN: memory that is read or written by mistake, but is mapped, is not
+// noticed. The attacks therefore aim at addresses that are not mapped. They do nothing else with the
+// memory of the kernel.
 package main
 
 import (

@@ -123,7 +123,7 @@ func mappingRace(r *rig) error {
 	if err != nil {
 		return err
 	}
-	o := uverbs.CQOptions{MaxCQE: 10}
+	o := uverbs.CQOptions{MaxCQE: 1 << 14} // of many pages: it takes its time to map them
 	first, err := r.dev.CreateCQ(o)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"golang.org/x/sys/unix"
 )
 
 // patience bounds every wait in a guest.
@@ -27,6 +28,11 @@ type rig struct {
 
 // newRig opens the first device of a driver.
 func newRig(driver string) (*rig, error) {
+	// siw of older kernels counts what root registers, too.
+	err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
+	if err != nil {
+		return nil, err
+	}
 	dev, err := uverbs.Open(driver + "0")
 	if err != nil {
 		return nil, err
@@ -42,7 +48,7 @@ type side struct {
 	cq  *uverbs.CQ
 	qp  *uverbs.QP
 
-	sends, receives *ring // the queues in memory that is shared with the kernel; nil but for rxe
+	sends, receives *ring // the queues in memory that is shared with the kernel, on rxe; receives is nil with an SRQ
 }
 
 // side makes one, with its QP in INIT on rxe.
@@ -72,8 +78,18 @@ func (r *rig) side(o uverbs.QPOptions) (*side, error) {
 	if r.driver != "rxe" {
 		return s, nil
 	}
-	if s.sends, s.receives, err = newRings(before); err != nil {
+	rings, err := newRings(before)
+	if err != nil {
 		return nil, err
+	}
+	switch { // a send is larger than a receive
+	case len(rings) == 2 && o.SRQ == nil:
+		s.receives = rings[1]
+		fallthrough
+	case len(rings) == 1 && o.SRQ != nil:
+		s.sends = rings[0]
+	default:
+		return nil, fmt.Errorf("a QP has mapped %d queues", len(rings))
 	}
 	return s, s.qp.Init()
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"unsafe"
@@ -69,26 +70,20 @@ func mappings() (map[uintptr]mapping, error) {
 	return all, s.Err()
 }
 
-// newRings returns the queues of a QP that was made after before was read.
-func newRings(before map[uintptr]mapping) (sends, receives *ring, err error) {
+// newRings returns the queues that were mapped after before was read, those with the largest elements first.
+func newRings(before map[uintptr]mapping) ([]*ring, error) {
 	all, err := mappings()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	var found []*ring
 	for begin, m := range all {
-		if before[begin] == m {
-			continue
+		if before[begin] != m {
+			found = append(found, &ring{unsafe.Slice((*byte)(pointer(begin)), m.end-begin)})
 		}
-		found = append(found, &ring{unsafe.Slice((*byte)(pointer(begin)), m.end-begin)})
 	}
-	if len(found) != 2 {
-		return nil, nil, fmt.Errorf("a QP has mapped %d queues, want 2", len(found))
-	}
-	if found[0].size() < found[1].size() { // a send has more than a receive
-		return found[1], found[0], nil
-	}
-	return found[0], found[1], nil
+	slices.SortFunc(found, func(a, b *ring) int { return b.size() - a.size() })
+	return found, nil
 }
 
 // pointer makes an address of memory outside of Go's heap a pointer.

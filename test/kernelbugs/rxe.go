@@ -22,6 +22,8 @@ var attacks = []attack{
 	{name: "inline-offset", device: "rxe", run: inlineOffset},
 	{name: "recv-cur-sge", device: "rxe", run: changedReceive(recvDMA+dmaCurSGE, far)},
 	{name: "recv-num-sge", device: "rxe", run: changedReceive(recvDMA+dmaNumSGE, far)},
+	{name: "srq-cur-sge", device: "rxe", run: changedShared(recvDMA+dmaCurSGE, far)},
+	{name: "srq-num-sge", device: "rxe", run: changedShared(recvDMA+dmaNumSGE, far)},
 	{name: "read-cur-sge", device: "rxe", run: changedRead},
 	{name: "odp-iova", device: "rxe", since: [2]int{6, 15}, run: odpIOVA},
 	{name: "advise-pinned", device: "rxe", since: [2]int{6, 15}, run: advisePinned},
@@ -44,7 +46,7 @@ func changedSend(offset int, value uint32) func(*rig) error {
 		if err != nil {
 			return err
 		}
-		err = errors.Join(b.qp.PostRecv(1, b.mr.SGE(0, 64)), a.changed(func(s *uverbs.SendBuilder) {
+		err = errors.Join(b.qp.PostRecv(1, b.mr.SGE(0, 64)), b.qp.PostRecv(2, b.mr.SGE(0, 64)), a.changed(func(s *uverbs.SendBuilder) {
 			s.Send(1, uverbs.SendSignaled)
 			s.SGE(a.mr.SGE(0, 8))
 		}, func(q *ring) { q.word(0, offset).Store(value) }))
@@ -107,6 +109,53 @@ func changedReceive(offset int, value uint32) func(*rig) error {
 			return err
 		}
 		return b.refused()
+	}
+}
+
+// changedShared is changedReceive with the second receive of an SRQ, after the first has served a message.
+func changedShared(offset int, value uint32) func(*rig) error {
+	return func(r *rig) error {
+		owner, err := r.side(uverbs.QPOptions{}) // whose PD the SRQ gets
+		if err != nil {
+			return err
+		}
+		before, err := mappings()
+		if err != nil {
+			return err
+		}
+		srq, err := owner.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 8, MaxSGE: 1})
+		if err != nil {
+			return err
+		}
+		rings, err := newRings(before)
+		if err != nil {
+			return err
+		}
+		if len(rings) != 1 {
+			return fmt.Errorf("an SRQ has mapped %d queues", len(rings))
+		}
+		a, b, err := r.pair(uverbs.QPOptions{SRQ: srq})
+		if err != nil {
+			return err
+		}
+		wr := uverbs.SendWR{ID: 1, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 8)}}
+		if err := errors.Join(srq.PostRecv(1, b.mr.SGE(0, 64)), a.qp.PostSend(wr)); err != nil { // rxe goes by the QP's PD
+			return err
+		}
+		for _, s := range []*side{a, b} {
+			wc, err := s.next()
+			if err != nil || wc.Status != uverbs.WCSuccess {
+				return errors.Join(err, wc.Err())
+			}
+		}
+		if err := srq.PostRecv(2, b.mr.SGE(0, 64)); err != nil {
+			return err
+		}
+		rings[0].word(1, offset).Store(value)
+		if err := a.qp.PostSend(wr); err != nil {
+			return err
+		}
+		return a.refused() // the receive may not complete if the driver cannot read it
 	}
 }
 
