@@ -104,7 +104,7 @@ func (c *config) rxeSuites() []suite {
 			name: "program", doc: "the conformance tests as the program that make conformance builds, in its short form, as KTAP; runs of it that are refused or interrupted",
 			steps: []step{
 				{name: "ktap", programs: []program{{name: "conformance", args: []string{"-vm", "-quick", "-ktap"}}}},
-				{name: "refusals", bin: []string{"conformance"}, env: c.guestEnv("CONFORMANCE=/bin/conformance"), programs: []program{only("report", "TestKernelRefusals", "TestKernelInterrupted")}},
+				{name: "refusals", bin: []string{"conformance"}, env: c.guestEnv("CONFORMANCE=/bin/conformance"), programs: []program{only("report", "TestKernelRefusals", "TestKernelInterrupted", "TestKernelOthers", "TestKernelStrict")}},
 			},
 		},
 		{

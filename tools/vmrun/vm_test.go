@@ -343,6 +343,29 @@ func TestVMHosts(t *testing.T) {
 	}
 }
 
+// TestVMKernelPath: a kernel is given by the path of its image, with a directory that has its modules, as in the tree of a
+// kernel developer.
+func TestVMKernelPath(t *testing.T) {
+	needVM(t)
+	t.Parallel()
+	a, err := newApp(defaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := a.findKernel(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, root := filepath.Join(t.TempDir(), "bzImage"), filepath.Dir(filepath.Dir(k.Image)) // its package has boot and lib
+	if err := os.Symlink(k.Image, image); err != nil {
+		t.Fatal(err)
+	}
+	got := vmrun(t, "", "-kernel", image, "-modules", root, verbs(t), "devices")
+	if got.Status != 0 || !strings.Contains(got.Stdout, "rxe0") || !strings.Contains(got.Stdout, "rxe1") {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestVMHostFails(t *testing.T) {
 	needVM(t)
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // The tests here run the program on devices of the kernel.
@@ -57,6 +59,11 @@ func TestKernelRefusals(t *testing.T) {
 	link, err := netlink.LinkByName(rig.Netdevs[0])
 	if err != nil {
 		t.Fatal(err)
+	}
+	for name, value := range map[string]string{"keep_addr_on_down": "1", "accept_dad": "0"} { // later tests need IPv6
+		if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+rig.Netdevs[0]+"/"+name, []byte(value), 0); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := netlink.LinkSetDown(link); err != nil {
 		t.Fatal(err)
@@ -110,6 +117,36 @@ func TestKernelInterrupted(t *testing.T) {
 	}
 }
 
+// connectedToItself returns a QP of a device that is connected to itself.
+func connectedToItself(t *testing.T, name string) *uverbs.QP {
+	t.Helper()
+	dev, err := uverbs.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dev.CloseAll() })
+	pd, pdErr := dev.AllocPD()
+	cq, cqErr := dev.CreateCQ(uverbs.CQOptions{})
+	if err := errors.Join(pdErr, cqErr); err != nil {
+		t.Fatal(err)
+	}
+	qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := qp.Endpoint()
+	if err == nil {
+		err = qp.Init()
+	}
+	if err == nil {
+		err = qp.Connect(t.Context(), self)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return qp
+}
+
 // counts returns how many objects a device has.
 func counts(t *testing.T, dev netlinkrdma.Device) netlinkrdma.ResourceCounts {
 	t.Helper()
@@ -118,4 +155,73 @@ func counts(t *testing.T, dev netlinkrdma.Device) netlinkrdma.ResourceCounts {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// TestKernelOthers: a run leaves the objects of others on the tested device alone, and has none on another one.
+func TestKernelOthers(t *testing.T) {
+	testenv.Guest(t)
+	testenv.NeedsKernel(t, "devices")
+	devices, err := netlinkrdma.Devices()
+	if err != nil || len(devices) < 2 {
+		t.Fatal(devices, err)
+	}
+	var ours []*uverbs.QP
+	for _, d := range devices[:2] {
+		ours = append(ours, connectedToItself(t, d.Name))
+	}
+	before := []netlinkrdma.ResourceCounts{counts(t, devices[0]), counts(t, devices[1])}
+	cmd := exec.Command(os.Getenv(programEnv), "-quick", devices[0].Name)
+	cmd.Dir = t.TempDir()
+	ended := make(chan error, 1)
+	out := new(strings.Builder)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { ended <- cmd.Wait() }()
+	busy := 0 // looks at which the run had objects
+	for running := true; running; {
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("%v:\n%s", err, out)
+			}
+			running = false
+		case <-time.After(10 * time.Millisecond):
+			if counts(t, devices[0]) != before[0] {
+				busy++
+			}
+			now := counts(t, devices[1])
+			now.Contexts = before[1].Contexts // a test opens it to read its attributes
+			if now != before[1] {
+				t.Fatalf("the run has objects on another device: %+v, before %+v", now, before[1])
+			}
+		}
+	}
+	if busy == 0 {
+		t.Error("the run was never seen on its own device")
+	}
+	for i, qp := range ours {
+		if attr, err := qp.Query(); err != nil || attr.State != uverbs.QPRTS {
+			t.Errorf("%s: our QP is in state %v, %v", devices[i].Name, attr.State, err)
+		}
+		if now := counts(t, devices[i]); now != before[i] {
+			t.Errorf("%s: %+v, before %+v", devices[i].Name, now, before[i])
+		}
+	}
+}
+
+// TestKernelStrict: a bug of the kernel that is known is tolerated, but not in a strict run, whose KTAP names the test.
+// Each kernel has some bug in these tests.
+func TestKernelStrict(t *testing.T) {
+	testenv.Guest(t)
+	testenv.NeedsKernel(t, "devices")
+	args := []string{"-ktap", "-run", "^TestFailedRequests$", testenv.TheRig().Devices[0]}
+	if out, code := runProgram(t, 0, args...); code != 0 || strings.Contains(out, "not ok") || !strings.Contains(out, "ok 1 TestFailedRequests") {
+		t.Errorf("status %d, want 0:\n%s", code, out)
+	}
+	out, code := runProgram(t, 0, append([]string{"-strict"}, args...)...)
+	if code != 1 || !regexp.MustCompile(`not ok \d+ wrong_lkey`).MatchString(out) {
+		t.Errorf("strict: status %d, want 1 and \"not ok\" for wrong_lkey:\n%s", code, out)
+	}
 }
