@@ -2,7 +2,9 @@ package exporter
 
 import (
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -66,6 +68,39 @@ func BenchmarkExporter(b *testing.B) {
 	b.ReportMetric(100*idle, "%-idle")
 	b.ReportMetric(percent, "%-of-a-core")
 	testenv.Limit(b, "GOVERBS_EXPORTER_MOST", percent, 1)
+}
+
+// BenchmarkStart measures the time from the start of verbs to its first output, in milliseconds. With "vmrun -icount" an
+// instruction, also of the kernel, is a nanosecond.
+func BenchmarkStart(b *testing.B) {
+	testenv.Boot(b, bootEnv, "exporter/cost")
+	for _, command := range []string{"devices", "status", "res"} {
+		b.Run(command, func(b *testing.B) {
+			var sum time.Duration
+			for b.Loop() {
+				cmd := exec.Command(os.Getenv("VERBS"), command)
+				out, err := cmd.StdoutPipe()
+				if err != nil {
+					b.Fatal(err)
+				}
+				begun := time.Now()
+				if err := cmd.Start(); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := io.ReadFull(out, make([]byte, 1)); err != nil {
+					b.Fatal(err)
+				}
+				sum += time.Since(begun)
+				io.Copy(io.Discard, out)
+				if err := cmd.Wait(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			ms := float64(sum.Microseconds()) / 1e3 / float64(b.N)
+			b.ReportMetric(ms, "ms-to-output")
+			testenv.Limit(b, "GOVERBS_START_MOST", ms, 1)
+		})
+	}
 }
 
 // doctor returns the part of one core, in percent, that the checks of the doctor take each minute.
