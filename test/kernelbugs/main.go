@@ -22,6 +22,8 @@ import (
 	"os/signal"
 	"regexp"
 	"strings"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // An attack is one way of looking for a bug.
@@ -34,6 +36,9 @@ type attack struct {
 	// works, and otherwise what is wrong.
 	run func(*rig) error
 }
+
+// guestEnv is set to 1 in the VMs, as for tests that change devices.
+const guestEnv = testenv.GuestEnv
 
 // outcomePrefix stands in a guest's output before what an attack came to.
 const outcomePrefix = "kernelbugs: outcome: "
@@ -132,7 +137,7 @@ func boot(ctx context.Context, vmrun, kernel string, a *attack) (outcome, output
 		return "", "", err
 	}
 	for range 2 {
-		cmd := exec.CommandContext(ctx, vmrun, "-kernel", kernel, "-device", a.device, "-timeout", "2m", self, "-attack", a.name)
+		cmd := exec.CommandContext(ctx, vmrun, "-kernel", kernel, "-device", a.device, "-timeout", "2m", "-env", guestEnv+"=1", self, "-attack", a.name)
 		b, err := cmd.CombinedOutput() // a guest that crashes has no exit status that says so
 		if ctx.Err() != nil {
 			return "", "", ctx.Err()
@@ -171,6 +176,10 @@ func judge(output string) string {
 
 // runHere runs an attack on this kernel, and prints the outcome.
 func runHere(name string) int {
+	if os.Getenv(guestEnv) != "1" {
+		fmt.Fprintf(os.Stderr, "kernelbugs: %s is not 1: an attack may crash the kernel, so it runs in a VM\n", guestEnv)
+		return 2
+	}
 	for i := range attacks {
 		if a := &attacks[i]; a.name == name {
 			return a.here()
