@@ -202,10 +202,17 @@ func (p *tracePrinter) print(e *trace.Event) error {
 	return err
 }
 
-// selects reports whether an event is about the objects of the flag --object.
+// selects reports whether an event is about the objects of the flag --object. "QP 17 sq" is a part of "QP 17".
 func (p *tracePrinter) selects(e *trace.Event) bool {
 	want := p.out.object
-	return want == "" || strings.EqualFold(want, e.Kind) || strings.EqualFold(want, e.Object)
+	if want == "" || strings.EqualFold(want, e.Kind) {
+		return true
+	}
+	object := e.Object
+	if i := strings.LastIndexByte(object, ' '); i >= 0 && strings.Trim(object[i+1:], "0123456789") != "" {
+		object = object[:i]
+	}
+	return strings.EqualFold(want, object)
 }
 
 // end prints what is left at the end.
