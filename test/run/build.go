@@ -30,6 +30,7 @@ var testPackages = map[string]string{
 	"rstream":     "test/rstream",
 	"rxe":         "mmio/rxe",
 	"softrxe":     "test/softrxe",
+	"trace":       "uverbs/trace",
 	"umad":        "uverbs/umad",
 	"uverbs":      "uverbs",
 	"valkey":      "cm/valkey",

@@ -112,10 +112,8 @@ func (c *config) rxeSuites() []suite {
 			steps: kernelBugs("5.10", "6.1", "6.12", "latest"),
 		},
 		{
-			name: "traced", doc: "tests of rdma-core in Python under verbs trace",
-			steps: []step{{
-				name: "pyverbs", bin: []string{"verbs"}, with: pyverbs, env: c.guestEnv("VERBS=/bin/verbs"), programs: []program{only("pyverbs", "TestTraced")},
-			}},
+			name: "traced", doc: "tests of rdma-core in Python under verbs trace, also on the newest kernel; 32-bit programs that a traced program runs",
+			steps: c.tracedSteps(),
 		},
 		{
 			name: "containers", doc: "images that hold one program, run by podman: ping-pong between two containers, by device files and by names, in every kind of network namespace, with little else, and what their errors say",
@@ -199,6 +197,21 @@ func (c *config) containers(name, kernel string) step {
 		s.device, s.env = "mlx5,mode=roce", append(model[:3:3], "GOVERBS_CONTAINERS_EXCLUSIVE=1")
 	}
 	return s
+}
+
+// tracedSteps run programs under verbs trace. The newest kernel has the newest attributes. Kernels for amd64 run 32-bit
+// programs; Linux 6.7 and newer can be built so that it must be told to.
+func (c *config) tracedSteps() []step {
+	pyverbsStep := func(name, kernel string) step {
+		return step{name: name, kernel: kernel, bin: []string{"verbs"}, with: pyverbs, env: c.guestEnv(), programs: []program{only("pyverbs", "TestTraced")}}
+	}
+	steps := []step{pyverbsStep("pyverbs", ""), pyverbsStep("pyverbs-latest", "latest")}
+	if c.arch == "amd64" {
+		steps = append(steps, step{
+			name: "32bit", with: []string{"dash"}, flags: []string{"--append=ia32_emulation=on"}, env: c.guestEnv(), programs: []program{only("trace", "Test32Bit")},
+		})
+	}
+	return steps
 }
 
 // exporter runs Prometheus.
