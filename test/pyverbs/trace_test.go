@@ -40,7 +40,7 @@ func TestTraced(t *testing.T) {
 	passed := 0
 	for i, r := range plain {
 		if i >= len(got) || got[i] != r {
-			t.Errorf("without a trace: %s", r)
+			t.Errorf("without a trace: %s\ntraced: %s", r, strings.Join(got[min(i, len(got)):min(i+1, len(got))], ""))
 		}
 		if strings.HasSuffix(r, " ok") {
 			passed++
