@@ -81,7 +81,7 @@
 // # Network namespaces
 //
 // A call uses the network namespace of the calling thread and sees what this namespace sees: always
-// only its own network interfaces, and after "rdma system set netns exclusive" only its own
+// only its own network interfaces, and after "verbs system set netns exclusive" only its own
 // devices. To ask in another namespace, lock the goroutine to its thread and enter the namespace
 // first. A [Monitor] stays in the namespace in which it was opened.
 //

@@ -253,9 +253,9 @@ func noDevice() error {
 }
 
 // exclusiveHint is the hint for systems on which only one network namespace sees a device.
-const exclusiveHint = "a device is seen in its own network namespace only (the system's netns mode is exclusive): in a container --network host or ns:PATH, or rdma dev set DEV netns NS, or if none has one, modprobe rdma_rxe, then rdma link add rxe0 type rxe netdev eth0; " + softHint
+const exclusiveHint = "a device is seen in its own network namespace only (the system's netns mode is exclusive): in a container --network host or ns:PATH, or verbs dev set DEV netns NS, or if none has one, modprobe rdma_rxe, then verbs link add rxe0 type rxe netdev eth0 (rdma has the same commands); " + softHint
 
-const noDeviceHint = "load a driver (modprobe rdma_rxe, then rdma link add rxe0 type rxe netdev eth0); in a network namespace of its own a device must be moved there (rdma dev set DEV netns NS); " + softHint
+const noDeviceHint = "load a driver (modprobe rdma_rxe, then verbs link add rxe0 type rxe netdev eth0); in a network namespace of its own a device must be moved there (verbs dev set DEV netns NS; rdma has the same commands); " + softHint
 
 // Open opens a device by name (ibv_open_device). A software device of this process comes before one
 // of the kernel with the same name. The error is a [DeviceError], or an [ArgError] if the name is

@@ -53,7 +53,7 @@ func TestNoDevice(t *testing.T) {
 		t.Cleanup(func() { addLink(t, l.name, l.netdev) })
 	}
 	_, err := uverbs.OpenFirst()
-	says(t, err, "no RDMA device", "rdma link add")
+	says(t, err, "no RDMA device", "verbs link add rxe0 type rxe netdev eth0", "verbs dev set DEV netns NS")
 	if !errors.Is(err, uverbs.ErrNoDevice) {
 		t.Errorf("%v is not ErrNoDevice", err)
 	}
@@ -64,7 +64,7 @@ func TestNoDevice(t *testing.T) {
 	must(t, netlinkrdma.SetNetNSMode(netlinkrdma.NetNSExclusive))
 	t.Cleanup(func() { must(t, netlinkrdma.SetNetNSMode(netlinkrdma.NetNSShared)) })
 	_, err = uverbs.Open("rxe0")
-	says(t, err, "no RDMA device", "netns mode is exclusive", "rdma dev set DEV netns NS")
+	says(t, err, "no RDMA device", "netns mode is exclusive", "verbs dev set DEV netns NS", "verbs link add rxe0 type rxe netdev eth0")
 }
 
 // links are the RDMA links of the VM.

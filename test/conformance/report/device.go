@@ -41,7 +41,7 @@ func choose(names []string, all []uverbs.DeviceInfo, err error) ([]string, error
 	}
 	all = slices.DeleteFunc(slices.Clone(all), func(d uverbs.DeviceInfo) bool { return d.InProcess })
 	if len(all) == 0 {
-		return nil, errors.New("there is no RDMA device; load a driver, for example: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0 (" + hint + ")")
+		return nil, errors.New("there is no RDMA device; load a driver, for example: modprobe rdma_rxe && verbs link add rxe0 type rxe netdev eth0 (" + hint + ")")
 	}
 	var list []string
 	drivers := map[string]bool{}
@@ -147,7 +147,7 @@ func describe(name string) (d Device, p place, err error) {
 	}
 	d.Netdev = netdevOf(name, table)
 	if port.State != uverbs.PortActive {
-		fix := "see: rdma link show " + name + "/1"
+		fix := "see: verbs status " + name + "/1"
 		if d.Netdev != "" {
 			fix = "ip link set " + d.Netdev + " up"
 		}

@@ -27,7 +27,7 @@ func holderUnder(proc, sys string, addr netip.AddrPort) string {
 		return p
 	}
 	if _, err := os.Stat(filepath.Join(sys, "module/rdma_rxe")); err == nil && addr.Port() == wire.Port && s.addr.IsUnspecified() && s.uid == 0 {
-		return "the kernel's rdma_rxe (\"rdma link\" lists its links; \"rdma link delete NAME\" removes one, and \"modprobe -r rdma_rxe\" the module)"
+		return "the kernel's rdma_rxe (\"verbs devices\" lists its devices; \"verbs link delete NAME\" removes one, and \"modprobe -r rdma_rxe\" the module)"
 	}
 	return fmt.Sprintf("a process of user ID %d that this process may not look into", s.uid)
 }

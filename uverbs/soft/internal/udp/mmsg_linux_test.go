@@ -196,7 +196,7 @@ const (
 
 func TestPortHolder(t *testing.T) {
 	const rxeModule = "sys/module/rdma_rxe/refcnt"
-	const rxe = "the kernel's rdma_rxe (\"rdma link\" lists its links; \"rdma link delete NAME\" removes one, and \"modprobe -r rdma_rxe\" the module)"
+	const rxe = "the kernel's rdma_rxe (\"verbs devices\" lists its devices; \"verbs link delete NAME\" removes one, and \"modprobe -r rdma_rxe\" the module)"
 	for _, c := range []struct {
 		name  string
 		files map[string]string
