@@ -153,13 +153,11 @@ func deviceInfo(name string, only int) (r deviceReport, err error) {
 	defer dev.Close()
 	attr := dev.QueryDevice()
 	r = deviceReport{Device: name, Driver: dev.Info().Driver, InProcess: dev.Info().InProcess, Attributes: deviceAttributes(attr), Ports: []portReport{}}
-	if only > int(attr.PhysPortCount) {
-		return r, usagef("the port is %d, allowed: 1 to %d", only, attr.PhysPortCount)
+	ports, err := portsShown(only, int(attr.PhysPortCount))
+	if err != nil {
+		return r, err
 	}
-	for port := 1; port <= int(attr.PhysPortCount); port++ {
-		if only != 0 && only != port {
-			continue
-		}
+	for _, port := range ports {
 		attr, err := dev.QueryPort(uint8(port))
 		if err != nil {
 			return r, err
@@ -176,6 +174,19 @@ func deviceInfo(name string, only int) (r deviceReport, err error) {
 		r.Ports = append(r.Ports, p)
 	}
 	return r, nil
+}
+
+// portsShown returns the ports to show of a device with so many: one of them, or all if that is 0.
+func portsShown(only, count int) (ports []int, err error) {
+	if only > count {
+		return nil, usagef("the port is %d, allowed: 1 to %d", only, count)
+	}
+	for port := 1; port <= count; port++ {
+		if only == 0 || only == port {
+			ports = append(ports, port)
+		}
+	}
+	return ports, nil
 }
 
 // deviceAttributes lists the attributes of a device.

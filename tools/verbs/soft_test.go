@@ -91,6 +91,30 @@ func TestSoftInfo(t *testing.T) {
 	}
 }
 
+// TestInfoPort: with DEV/PORT, info shows that port only, and refuses one that the device does not have.
+func TestInfoPort(t *testing.T) {
+	for _, c := range []struct {
+		only, count int
+		want        []int
+	}{{0, 3, []int{1, 2, 3}}, {1, 3, []int{1}}, {2, 3, []int{2}}, {3, 3, []int{3}}, {0, 1, []int{1}}, {0, 0, nil}} {
+		if got, err := portsShown(c.only, c.count); err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("port %d of %d: %v, %v, want %v", c.only, c.count, got, err, c.want)
+		}
+	}
+	out, err := softRun(t, "local,name=left local,name=right", "info", "--json", "right/1")
+	var rows []struct {
+		Device string
+		Ports  []struct{ Port int }
+	}
+	if err := errors.Join(err, json.Unmarshal([]byte(out), &rows)); err != nil || len(rows) != 1 || rows[0].Device != "right" || len(rows[0].Ports) != 1 || rows[0].Ports[0].Port != 1 {
+		t.Errorf("verbs info right/1: %v, %+v\n%s", err, rows, out)
+	}
+	cmd := softCommand(t, "local,name=left", "info", "left/2")
+	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "the port is 2, allowed: 1 to 1") {
+		t.Errorf("verbs info left/2: %v\n%s", cmd.ProcessState, out)
+	}
+}
+
 // TestSoftKernelOnly: the commands that ask the kernel say that the device is not there.
 func TestSoftKernelOnly(t *testing.T) {
 	out, err := softRun(t, "local,name=left", "res", "left")
