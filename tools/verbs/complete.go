@@ -46,7 +46,7 @@ func completeAll(cmd *command.Command) {
 			return all
 		}
 	}
-	cmd.CompleteFlag = func(f *pflag.Flag) ([]command.Completion, bool) { return flagCompletions(cmd, f) }
+	cmd.CompleteFlag = func(f *pflag.Flag, text string) ([]command.Completion, bool) { return flagCompletions(cmd, f, text) }
 	for _, c := range cmd.Commands() {
 		completeAll(c)
 	}
@@ -54,17 +54,35 @@ func completeAll(cmd *command.Command) {
 
 // flagCompletions lists the values of a flag, and returns false if they are files, which the shell
 // completes.
-func flagCompletions(cmd *command.Command, f *pflag.Flag) ([]command.Completion, bool) {
+func flagCompletions(cmd *command.Command, f *pflag.Flag, text string) ([]command.Completion, bool) {
 	switch f.Name {
 	case "dev":
 		return completions("DEV", ""), true
+	case "devs":
+		return listCompletions(completions("DEV", ""), text), true
 	case "ib-port":
 		return portNumbers(cmd.Flag("dev").Value.String()), true
-	case "type": // the help lists them
+	case "type", "types": // the help lists them
 		_, types, _ := strings.Cut(f.Usage, ": ")
-		return plain(strings.Split(types, ", ")), true
+		all := plain(strings.Split(types, ", "))
+		if f.Name == "types" {
+			all = listCompletions(all, text)
+		}
+		return all, true
 	}
 	return nil, !strings.Contains(f.Usage, "`FILE`")
+}
+
+// listCompletions completes the last word of a list with commas with one that is not in it yet.
+func listCompletions(words []command.Completion, text string) (all []command.Completion) {
+	before := text[:strings.LastIndex(text, ",")+1]
+	given := strings.Split(before, ",")
+	for _, w := range words {
+		if !slices.Contains(given, w.Text) {
+			all = append(all, command.Completion{Text: before + w.Text, About: w.About})
+		}
+	}
+	return all
 }
 
 // plain returns completions without a description.

@@ -29,8 +29,9 @@ type Command struct {
 
 	// Complete lists what the argument after others may be, of which text is there already.
 	Complete func(args []string, text string) []Completion
-	// CompleteFlag lists the values of a flag; it returns false if they are the names of files.
-	CompleteFlag func(f *pflag.Flag) ([]Completion, bool)
+	// CompleteFlag lists the values of a flag, of which text is there already; it returns false if they
+	// are the names of files.
+	CompleteFlag func(f *pflag.Flag, text string) ([]Completion, bool)
 
 	parent   *Command
 	children []*Command

@@ -61,8 +61,8 @@ func (r *Root) complete(words []string, about bool) error {
 // may be a file.
 func (r *Root) completions(words []string, text string) (all []Completion, files bool) {
 	c, rest := r.Find(words)
-	if name, _, ok := strings.Cut(text, "="); ok && strings.HasPrefix(name, "--") {
-		return c.flagValues(c.flag(name))
+	if name, value, ok := strings.Cut(text, "="); ok && strings.HasPrefix(name, "--") {
+		return c.flagValues(c.flag(name), value)
 	}
 	var waits *pflag.Flag // for its value
 	if len(rest) > 0 {
@@ -74,7 +74,7 @@ func (r *Root) completions(words []string, text string) (all []Completion, files
 	args := c.Flags().Args()
 	switch {
 	case waits != nil:
-		return c.flagValues(waits)
+		return c.flagValues(waits, text)
 	case strings.HasPrefix(text, "-"):
 		c.Flags().VisitAll(func(f *pflag.Flag) {
 			if strings.HasPrefix("--"+f.Name, text) {
@@ -116,11 +116,11 @@ func (c *Command) flag(word string) *pflag.Flag {
 	return f
 }
 
-// flagValues lists the values of a flag.
-func (c *Command) flagValues(f *pflag.Flag) (all []Completion, files bool) {
+// flagValues lists the values of a flag, of which text is there already.
+func (c *Command) flagValues(f *pflag.Flag, text string) (all []Completion, files bool) {
 	if f == nil || c.CompleteFlag == nil {
 		return nil, false
 	}
-	all, listed := c.CompleteFlag(f)
+	all, listed := c.CompleteFlag(f, text)
 	return all, !listed
 }
