@@ -88,17 +88,19 @@ func attributeKeys(prefix string, all attributes) (keys []string) {
 	return keys
 }
 
+// printedJSON is what each command prints as JSON.
+var printedJSON = map[string]any{
+	"devices": deviceRow{}, "status": statusRow{}, "system": systemReport{}, "info": deviceReport{}, "res": resReport{}, "stat": statReport{}, "events": eventRow{}, "doctor": health.Report{},
+	"pingpong": result{}, "rping": rpingResult{}, "perf": perf.Report{}, "mesh run": mesh.Report{}, "trace": trace.EventJSON{}, "trace --summary": trace.SummaryRow{},
+}
+
 // TestJSONKeys: JSON.md describes the keys that the commands print, in their order.
 func TestJSONKeys(t *testing.T) {
 	documented := documentedKeys(t)
-	printed := map[string]any{
-		"devices": deviceRow{}, "status": statusRow{}, "system": systemReport{}, "info": deviceReport{}, "res": resReport{}, "stat": statReport{}, "events": eventRow{}, "doctor": health.Report{},
-		"pingpong": result{}, "rping": rpingResult{}, "perf": perf.Report{}, "mesh run": mesh.Report{}, "trace": trace.EventJSON{}, "trace --summary": trace.SummaryRow{},
-	}
-	if got, want := slices.Sorted(maps.Keys(documented)), slices.Sorted(maps.Keys(printed)); !slices.Equal(got, want) {
+	if got, want := slices.Sorted(maps.Keys(documented)), slices.Sorted(maps.Keys(printedJSON)); !slices.Equal(got, want) {
 		t.Errorf("JSON.md describes %q, want %q", got, want)
 	}
-	for command, v := range printed {
+	for command, v := range printedJSON {
 		if diff := cmp.Diff(documented[command], keysOf(reflect.TypeOf(v), "")); diff != "" {
 			t.Errorf("verbs %s (-JSON.md +printed):\n%s", command, diff)
 		}
@@ -130,7 +132,7 @@ func TestJSONNames(t *testing.T) {
 			lists(f.Type)
 		}
 	}
-	for _, v := range []any{deviceRow{}, statusRow{}, systemReport{}, deviceReport{}, resReport{}, statReport{}, eventRow{}, health.Report{}, result{}, rpingResult{}, perf.Report{}} {
+	for _, v := range printedJSON {
 		lists(reflect.TypeOf(v))
 	}
 	for _, a := range append(deviceAttributes(uverbs.DeviceAttr{}), portAttributes(uverbs.PortAttr{})...) {

@@ -174,13 +174,27 @@ func TestUsageRoot(t *testing.T) {
 	}
 }
 
-// TestUsageTrust: the help of the commands that serve others says what they do not protect against.
+// TestUsageTrust: the help of the commands that serve others says what they do not protect against,
+// and with which flag to keep others out. All commands with --listen are among them.
 func TestUsageTrust(t *testing.T) {
-	for command, flag := range map[string]string{"perf serve": "--listen", "rping": "-a", "pingpong": "--port"} {
+	open := []string{"no authentication and no encryption", "bearer tokens", "trust"}
+	all := map[string][]string{
+		"perf serve": append(open[:3:3], "--listen"), "rping": append(open[:3:3], "-a"), "pingpong": append(open[:3:3], "--port"),
+		"mesh serve": {"The secret keeps everybody else", "no encryption", "offline", "any host and port", "bearer tokens", "trust", "--listen"},
+		"exporter":   {"no authentication and no encryption", "names of processes", "this host only", "--listen", "10 s", "64 connections"},
+	}
+	commands(tree(), func(cmd *command.Command) {
+		_, name, _ := strings.Cut(cmd.Path(), " ")
+		if _, ok := all[name]; !ok && cmd.Flag("listen") != nil {
+			t.Errorf("verbs %s has --listen, and its help is not checked", name)
+		}
+	})
+	for command, words := range all {
 		out, err := run(t, append(strings.Fields(command), "--help")...)
 		_, text, ok := strings.Cut(out, "\nSecurity:\n")
 		text, _, _ = strings.Cut(text, "\nExamples:")
-		for _, want := range []string{"no authentication and no encryption", "bearer tokens", "trust", flag} {
+		text = strings.Join(strings.Fields(text), " ")
+		for _, want := range words {
 			if err != nil || !ok || !strings.Contains(text, want) {
 				t.Errorf("verbs %s --help does not say %q: %v\n%s", command, want, err, text)
 			}
