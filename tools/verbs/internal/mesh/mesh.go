@@ -78,6 +78,21 @@ type Run struct {
 	Progress func(done, total int) // Progress is told of pairs; it may be nil.
 
 	rails []map[string]perf.Rail // of each host, by name
+	reach func(Host) server      // tests replace the servers; nil is a perf.Remote
+}
+
+// server is what a run asks a host for.
+type server interface {
+	Rails(ctx context.Context) ([]perf.Rail, error)
+	Probe(ctx context.Context, p perf.Probe) (*perf.Size, error)
+}
+
+// server returns the server of a host.
+func (r *Run) server(h Host) server {
+	if r.reach != nil {
+		return r.reach(h)
+	}
+	return &perf.Remote{Host: h.Addr, Port: h.Port, Secret: r.Secret}
 }
 
 // Do runs the tests. It fails only if the context ends.
@@ -132,8 +147,7 @@ func (r *Run) meet(ctx context.Context, rep *Report) (missing []Finding) {
 	for i, h := range r.Hosts {
 		all.Go(func() {
 			rep.Hosts[i] = HostReport{Name: h.Name, Rails: []RailReport{}}
-			remote := perf.Remote{Host: h.Addr, Port: h.Port, Secret: r.Secret}
-			rails, err := remote.Rails(ctx)
+			rails, err := r.server(h).Rails(ctx)
 			if err != nil {
 				rep.Hosts[i].Error = err.Error()
 				return
@@ -271,7 +285,7 @@ func (r *Run) configs(m *Measurement) (lat, bw perf.Config) {
 func (r *Run) measure(ctx context.Context, m *Measurement) {
 	m.Latency, m.Bandwidth, m.Loss, m.Errors = nil, nil, 0, nil
 	from, to := r.Hosts[m.from], r.Hosts[m.to]
-	remote := perf.Remote{Host: from.Addr, Port: from.Port, Secret: r.Secret}
+	remote := r.server(from)
 	lat, bw := r.configs(m)
 	probe := func(c perf.Config) *perf.Size {
 		s, err := remote.Probe(ctx, perf.Probe{

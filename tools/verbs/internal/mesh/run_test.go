@@ -1,0 +1,202 @@
+package mesh
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// fakeFleet are hosts with one device. Their tests end only when as many pairs as expected are under way.
+type fakeFleet struct {
+	t     *testing.T
+	slow  string // a host with a latency of 100 µs instead of 2 µs
+	iwarp bool
+
+	mu       sync.Mutex
+	changed  *sync.Cond
+	together int            // pairs that must be under way at the same time
+	arrived  int            // probes so far
+	under    int            // probes under way
+	most     int            // of under
+	busy     map[string]int // probes that each host takes part in
+	probes   []fakeProbe    // in the order of their ends
+}
+
+// fakeProbe is a probe that a host was asked for.
+type fakeProbe struct {
+	perf.Probe
+	from string
+}
+
+// fakeHost is a host of it.
+type fakeHost struct {
+	fleet *fakeFleet
+	name  string
+}
+
+// newFakeFleet returns hosts and a run of their tests.
+func newFakeFleet(t *testing.T, hosts, together int) (*fakeFleet, *Run) {
+	f := &fakeFleet{t: t, together: together, busy: map[string]int{}}
+	f.changed = sync.NewCond(&f.mu)
+	r := &Run{
+		Types: []string{perf.RC, perf.UD}, FlowLabels: []int{0}, Thresholds: Thresholds{MaxLoss: 0.1, LatencyRatio: 3},
+		Iterations: 10, Messages: 20, Size: 4096, Timeout: time.Second,
+		reach: func(h Host) server { return fakeHost{f, h.Name} },
+	}
+	for i := range hosts {
+		name := fmt.Sprintf("host%d", i)
+		r.Hosts = append(r.Hosts, Host{Name: name, Addr: name, Port: DefaultPort})
+	}
+	return f, r
+}
+
+// Rails is the device.
+func (h fakeHost) Rails(context.Context) ([]perf.Rail, error) {
+	gid := uverbs.GID{0xfd}
+	copy(gid[1:], h.name)
+	return []perf.Rail{{Device: "rail0", Driver: "rxe", Port: 1, GID: gid, MTU: 1024, IWARP: h.fleet.iwarp}}, nil
+}
+
+// Probe notes the probe, and fails the test if one of the hosts is in another one, or if the other
+// pairs do not come.
+func (h fakeHost) Probe(_ context.Context, p perf.Probe) (*perf.Size, error) {
+	f := h.fleet
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, name := range []string{h.name, p.Host} {
+		if f.busy[name]++; f.busy[name] > 1 {
+			f.t.Errorf("%s is in two pairs at the same time", name)
+		}
+	}
+	f.under++
+	f.most = max(f.most, f.under)
+	f.meet()
+	f.mu.Unlock()
+	time.Sleep(time.Millisecond) // in which others would come, if they did not wait
+	f.mu.Lock()
+	f.under--
+	f.busy[h.name]--
+	f.busy[p.Host]--
+	f.probes = append(f.probes, fakeProbe{p, h.name})
+	s := &perf.Size{Iterations: int64(p.Config.Iterations)}
+	if p.Config.Metric != perf.Lat {
+		s.Bandwidth = &perf.Bandwidth{GbitPerSecond: 10}
+		return s, nil
+	}
+	us := 2.0
+	if h.name == f.slow || p.Host == f.slow {
+		us = 100
+	}
+	s.Latency = &perf.Latency{Min: us, Median: us, P99: us, P999: us, Max: us}
+	return s, nil
+}
+
+// meet waits until each of the pairs that are to be under way together has come, for 10 s at most.
+func (f *fakeFleet) meet() {
+	until := (f.arrived/f.together + 1) * f.together
+	f.arrived++
+	f.changed.Broadcast()
+	late := false
+	timer := time.AfterFunc(10*time.Second, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		late = true
+		f.changed.Broadcast()
+	})
+	defer timer.Stop()
+	for f.arrived < until && f.together > 1 {
+		if late {
+			f.t.Errorf("%d of %d pairs are under way after 10 s", f.under, f.together)
+			f.together = 1 // do not wait again
+		} else {
+			f.changed.Wait()
+		}
+	}
+}
+
+// TestRunPairs: the pairs of a round are tested at the same time, as many as --at-once allows, and no
+// host is in two of them.
+func TestRunPairs(t *testing.T) {
+	for _, c := range []struct{ hosts, atOnce, together int }{{2, 0, 1}, {4, 0, 2}, {5, 0, 2}, {6, 0, 3}, {6, 1, 1}, {8, 2, 2}} {
+		t.Run(fmt.Sprintf("%d hosts, %d at once", c.hosts, c.atOnce), func(t *testing.T) {
+			f, r := newFakeFleet(t, c.hosts, c.together)
+			r.AtOnce = c.atOnce
+			rep, err := r.Do(t.Context())
+			if err != nil || !rep.OK {
+				t.Fatalf("%v, %+v", err, rep)
+			}
+			if f.most != c.together {
+				t.Errorf("%d pairs were under way at the same time, want %d", f.most, c.together)
+			}
+			if want := c.hosts * (c.hosts - 1) * 2; len(rep.Measurements) != want || len(f.probes) != 2*want {
+				t.Errorf("%d measurements with %d probes, want %d", len(rep.Measurements), len(f.probes), want)
+			}
+		})
+	}
+}
+
+// TestRunRepeat: what crosses a threshold is measured again, while nothing else runs.
+func TestRunRepeat(t *testing.T) {
+	f, r := newFakeFleet(t, 6, 3)
+	f.slow, r.Repeat = "host1", 2
+	first := 0
+	r.Progress = func(done, total int) {
+		if done == total {
+			first, f.together, f.most = len(f.probes), 1, 0
+		}
+	}
+	rep, err := r.Do(t.Context())
+	if err != nil || len(rep.Findings) != 1 || rep.Findings[0].Cause != CauseHost || !slices.Equal(rep.Findings[0].Hosts, []string{f.slow}) {
+		t.Fatalf("%v, %+v", err, rep)
+	}
+	// Five links in two directions over two types of queue pairs, twice, each with two tests.
+	if n := len(f.probes) - first; n != 5*2*2*2*2 || f.most != 1 {
+		t.Errorf("%d probes were repeated, up to %d at the same time", n, f.most)
+	}
+	for _, p := range f.probes[first:] {
+		if p.from != f.slow && p.Host != f.slow {
+			t.Errorf("the tests from %s to %s were repeated", p.from, p.Host)
+		}
+	}
+}
+
+// TestRunFlowLabels: every pair is tested with each flow label, in the tests of latency and of bandwidth;
+// over iWARP, which has none, with 0 and the connection manager.
+func TestRunFlowLabels(t *testing.T) {
+	for _, iwarp := range []bool{false, true} {
+		f, r := newFakeFleet(t, 3, 1)
+		f.iwarp, r.FlowLabels = iwarp, []int{7, 1<<20 - 1}
+		rep, err := r.Do(t.Context())
+		if err != nil || !rep.OK {
+			t.Fatalf("%v, %+v", err, rep)
+		}
+		got, want := map[string]int{}, map[string]int{}
+		for _, p := range f.probes {
+			if err := p.Config.Validate(); err != nil || p.Device != "rail0" || p.PeerDevice != "rail0" {
+				t.Errorf("%s of %s from %s to %s (%s): %v", p.Config.Name(), p.Device, p.from, p.Host, p.PeerDevice, err)
+			}
+			got[fmt.Sprint(p.from, p.Host, " ", p.Config.Name(), " ", p.Config.Type, " ", p.Config.CM, " ", p.Config.FlowLabel)]++
+		}
+		for _, m := range rep.Measurements {
+			label := m.FlowLabel
+			if iwarp {
+				label = 0
+			}
+			for _, name := range []string{"send-lat", "send-bw"} {
+				want[fmt.Sprint(m.From, m.To, " ", name, " ", m.Type, " ", iwarp, " ", label)]++
+			}
+		}
+		if types := map[bool]int{false: 2, true: 1}[iwarp]; len(rep.Measurements) != 3*2*2*types {
+			t.Errorf("iWARP %v: %d measurements", iwarp, len(rep.Measurements))
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("iWARP %v: the probes are %v, want %v", iwarp, got, want)
+		}
+	}
+}
