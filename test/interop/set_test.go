@@ -94,16 +94,42 @@ func TestSet(t *testing.T) {
 		want = "5.16"
 	}
 	refused("stat enable setnew/1 nosuch", want)
+	if want == "nosuch" {
+		ok("stat enable setnew/1 none")
+	}
 	refused("stat unbind setnew/2 cntn 1 lqpn 17", "the port is 2, allowed: 1 to 1")
 	ok("system set netns exclusive")
 	defer ok("system set netns shared")
 	if v := verbsJSON(t, "system", "--json"); v.(map[string]any)["netns"] != "exclusive" {
 		t.Errorf("the system's settings are %v", v)
 	}
+	switches(t, ok)
 	refused("dev set setnew netns nosuch", "ip netns")
 	ok("link delete setnew")
 	refused("link delete setnew", "setnew")
 	refused("status setnew", "the device is")
+}
+
+// switches turns the settings of the device setnew and of the system that are on or off, and reads them back.
+func switches(t *testing.T, ok func(line string) string) {
+	t.Helper()
+	for _, on := range []bool{true, false} {
+		word := map[bool]string{true: "on", false: "off"}[on]
+		ok("dev set setnew adaptive-moderation " + word)
+		if dev, err := netlinkrdma.DeviceByName("setnew"); err != nil || dev.AdaptiveModeration != on {
+			t.Errorf("after adaptive-moderation %s: %v, %+v", word, err, dev)
+		}
+		out, err := verbsText(t, "system", "set", "privileged-qkey", word)
+		k := testenv.Kernel(t)
+		switch since := slices.Compare(k[:], []int{6, 7}) >= 0; {
+		case err == nil: // distributions have it in some older kernels, too
+			if v := verbsJSON(t, "system", "--json"); v.(map[string]any)["privileged_qkey"] != on {
+				t.Errorf("after privileged-qkey %s: %v", word, v)
+			}
+		case since || !strings.Contains(out, "6.7"):
+			t.Errorf("privileged-qkey %s: %v\n%s", word, err, out)
+		}
+	}
 }
 
 // TestEvents: verbs events shows a device that comes and goes, its asynchronous events, and its interface's addresses.
