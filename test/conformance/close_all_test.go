@@ -65,8 +65,10 @@ func TestCloseAll(t *testing.T) {
 		for _, o := range all {
 			must(t, o.Close())
 		}
-		if !rig.Soft && programCQs(t) != others {
-			t.Errorf("programs have %d CQs, %d before the test", programCQs(t), others)
+		if !rig.Soft {
+			if n := programCQs(t); n > others {
+				t.Errorf("programs have %d CQs, %d before the test", n, others)
+			}
 		}
 	})
 }

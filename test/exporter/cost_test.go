@@ -39,7 +39,7 @@ func cpu(b *testing.B, pid int) time.Duration {
 
 // BenchmarkExporter measures what the exporter costs on a host where one process has 1,000 QPs: the time of a
 // processor for a scrape, and the part of one core at a scrape each 5 s, with the second in which it looks for new
-// devices. With "vmrun -icount" an instruction is a nanosecond. The checks of the doctor, each minute, come on top.
+// devices and the checks of the doctor each minute. With "vmrun -icount" an instruction is a nanosecond.
 func BenchmarkExporter(b *testing.B) {
 	testenv.Boot(b, bootEnv, "exporter/cost")
 	const many = 1000

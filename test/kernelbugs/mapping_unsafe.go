@@ -64,7 +64,7 @@ func mappingKept(r *rig) error {
 	}
 	for i, m := range kept {
 		for j := range m {
-			m[j] = byte(i)
+			m[j] = byte(i + 1)
 		}
 	}
 	for range 64 { // which would get the memory, and have it cleared
@@ -73,7 +73,7 @@ func mappingKept(r *rig) error {
 		}
 	}
 	for i, m := range kept {
-		if n := bytes.Count(m, []byte{byte(i)}); n != len(m) {
+		if n := bytes.Count(m, []byte{byte(i + 1)}); n != len(m) {
 			return fmt.Errorf("%w: of %d bytes of a queue that is gone %d have changed", errWrong, len(m), len(m)-n)
 		}
 		if err := unix.MunmapPtr(unsafe.Pointer(&m[0]), uintptr(len(m))); err != nil {

@@ -138,7 +138,7 @@ func run(t *testing.T, hosts int) (rep report) {
 	return rep
 }
 
-// TestMesh: a fleet that is well has no finding, and each bad link is named, and no other one.
+// TestMesh: a fleet without a fault has no finding, and each bad link is named, and no other one.
 func TestMesh(t *testing.T) {
 	host, hosts := testenv.Fleet(t, 4)
 	server := command(t.Context(), "mesh", "serve", "--quiet")
@@ -147,6 +147,16 @@ func TestMesh(t *testing.T) {
 	}
 	defer server.Wait()
 	defer server.Process.Kill()
+	for patience := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // until it listens
+		c, err := net.Dial("tcp4", "127.0.0.1:18517")
+		if err == nil {
+			c.Close()
+			break
+		}
+		if time.Now().After(patience) {
+			t.Fatal(err)
+		}
+	}
 	if host != 1 {
 		obey(t)
 		return
@@ -164,7 +174,7 @@ func TestMesh(t *testing.T) {
 		}
 	}
 	if rep := run(t, hosts); !rep.OK || len(rep.Findings) != 0 {
-		t.Errorf("all links are well; medians %v, findings %+v", rep.Medians, rep.Findings)
+		t.Errorf("there is no fault; medians %v, findings %+v", rep.Medians, rep.Findings)
 	}
 	faults := []struct{ netem, problem string }{{"loss 1%", "loss"}, {"delay 5ms", "latency"}}
 	links := [][2]int{{1, 2}, {3, 4}, {1, 3}, {2, 4}, {1, 4}, {2, 3}}

@@ -39,6 +39,7 @@ type Collector struct {
 	busy      map[string]bool   // keys of devices that are being read
 	errors    map[string]uint64 // by part
 	events    map[eventKey]uint64
+	eventsErr error          // why not all are counted
 	report    *health.Report // the last one
 	reported  time.Time      // when it came
 	took      time.Duration  // how long that examination took
@@ -181,10 +182,11 @@ func (c *Collector) examineSometimes() {
 	}()
 }
 
-// result is what was read of a device, or the list of devices.
+// result is what was read of a device, or a list of devices.
 type result struct {
 	samples *samples
 	devices []device
+	err     error // of the list
 }
 
 // collect makes a round.
@@ -194,19 +196,21 @@ func (c *Collector) collect() *samples {
 	late, cancel := context.WithTimeout(context.Background(), c.patience)
 	defer cancel()
 	all := new(samples)
-	listed, ok := finish(late, c.start("", c.list))
-	if !ok {
-		c.part(all, "devices", "", errNoAnswer)
+	listing, listingOwn := c.start("", c.list), c.start("own", c.listOwn)
+	listed, ok := finish(late, listing)
+	own, ownOK := finish(late, listingOwn) // apart, since it tries to open the kernel's devices
+	if !ok || !ownOK {
+		listed.err = errNoAnswer
 	}
-	all.join(listed.samples)
+	devices := c.choose(all, listed, own)
 	var readings []<-chan result
-	for _, d := range listed.devices {
+	for _, d := range devices {
 		readings = append(readings, c.start(d.key(), func() result { return result{samples: c.read(d)} }))
 	}
 	for i, r := range readings {
 		one, ok := finish(late, r)
 		if !ok {
-			c.part(all, "device", listed.devices[i].Name, errNoAnswer)
+			c.part(all, "device", devices[i].Name, errNoAnswer)
 		}
 		all.join(one.samples)
 	}
@@ -245,6 +249,11 @@ func finish(late context.Context, done <-chan result) (result, bool) {
 	case r := <-done:
 		return r, true
 	case <-late.Done():
+	}
+	select { // a device that has answered while another one hung
+	case r := <-done:
+		return r, true
+	default:
 		return result{samples: new(samples)}, false
 	}
 }
@@ -262,12 +271,24 @@ func (c *Collector) part(s *samples, name, device string, err error) {
 	s.add(collectorSuccess, truth(err == nil), name, device)
 }
 
+// EventsFailed says that events are not counted, or those of some device, for a reason; nil says that they are again.
+func (c *Collector) EventsFailed(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.eventsErr = err; err != nil {
+		c.errors["events"]++
+	}
+}
+
 // own adds the metrics of the exporter, events and findings.
 func (c *Collector) own(s *samples, begun time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for name, n := range c.errors {
 		s.add(collectorErrors, integer(n), name)
+	}
+	if c.options.Events {
+		s.add(collectorSuccess, truth(c.eventsErr == nil), "events", "")
 	}
 	for key, n := range c.events {
 		s.add(events, integer(n), key.device, key.port, key.event)

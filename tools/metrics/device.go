@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 )
@@ -22,22 +24,39 @@ type device struct {
 // key tells devices apart, also one that has taken the name of another.
 func (d *device) key() string { return fmt.Sprint(d.inProcess, d.Index, d.Name) }
 
-// list lists the devices that are chosen, each name once.
-func (c *Collector) list() result {
-	var chosen []device
-	s := new(samples)
+// list lists the devices of the kernel.
+func (c *Collector) list() (r result) {
 	all, err := c.host.devices()
 	for _, d := range all {
-		chosen = append(chosen, device{Device: d, driver: d.DriverID.String()})
+		r.devices = append(r.devices, device{Device: d, driver: d.DriverID.String()})
 	}
+	r.err = err
+	return r
+}
+
+// listOwn lists the devices inside this process.
+func (c *Collector) listOwn() (r result) {
 	for _, i := range c.host.own() {
 		d := netlinkrdma.Device{Name: i.Name, NodeGUID: netlinkrdma.GUID(i.NodeGUID), Protocol: netlinkrdma.Protocol(i.Protocol), Firmware: i.Firmware, Ports: uint32(i.Ports)}
-		chosen = append(chosen, device{Device: d, driver: i.Driver, inProcess: true})
-		err = nil // without devices of the kernel there are these
+		r.devices = append(r.devices, device{Device: d, driver: i.Driver, inProcess: true})
 	}
-	c.part(s, "devices", "", err)
+	return r
+}
+
+// noRDMA reports whether the kernel has no RDMA, or does not let this program see it.
+func noRDMA(err error) bool {
+	return errors.Is(err, syscall.EPROTONOSUPPORT) || errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, fs.ErrPermission)
+}
+
+// choose returns the devices to collect, each name once. It is no failure that the kernel has no RDMA if there are
+// devices inside this process.
+func (c *Collector) choose(s *samples, kernel, own result) []device {
+	if len(own.devices) > 0 && noRDMA(kernel.err) {
+		kernel.err = nil
+	}
+	c.part(s, "devices", "", kernel.err)
 	names := map[string]bool{}
-	chosen = slices.DeleteFunc(chosen, func(d device) bool {
+	chosen := slices.DeleteFunc(slices.Concat(kernel.devices, own.devices), func(d device) bool {
 		again := names[d.Name]
 		names[d.Name] = true
 		return again || len(c.options.Devices) > 0 && !slices.Contains(c.options.Devices, d.Name)
@@ -47,7 +66,7 @@ func (c *Collector) list() result {
 			c.part(s, "devices", name, fs.ErrNotExist)
 		}
 	}
-	return result{s, chosen}
+	return chosen
 }
 
 // round is the reading of a device.
@@ -131,7 +150,7 @@ func (r *round) links() {
 	}
 	defer dev.Close()
 	var failed []error
-	for port := uint32(1); port <= r.d.Ports; port++ {
+	for port := uint32(1); port <= min(r.d.Ports, math.MaxUint8); port++ { // verbs know no others
 		a, err := dev.QueryPort(uint8(port))
 		if err != nil {
 			failed = append(failed, err)
@@ -151,7 +170,9 @@ func (r *round) links() {
 			r.s.add(portPhysicalState, integer(uint64(a.PhysState)), labels...)
 			counters, err := dev.PortCounters(uint8(port))
 			r.values(port, counters)
-			failed = append(failed, err)
+			if !errors.Is(err, errors.ErrUnsupported) {
+				failed = append(failed, err)
+			}
 		}
 	}
 	r.part("links", errors.Join(failed...))

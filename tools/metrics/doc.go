@@ -16,7 +16,7 @@
 // the driver does not have is missing without a failure. A device that does not answer within a few seconds is
 // left out until it does. One that is removed meanwhile is left out, too.
 //
-// It needs no rights, except that rates and MTUs need those to open a device, and the network namespace
+// It needs no rights, except that MTUs need those to open a device, and the network namespace
 // of other users' processes those to trace them. It sees the devices of the network namespace and the processes of the
 // PID namespace that it is in.
 package metrics

@@ -285,7 +285,7 @@ func (w *watch) failed(ctx context.Context, d *watched, name string, err error) 
 	d.stop, d.said = nil, err.Error()
 	w.mu.Unlock()
 	if !again {
-		w.warn(ctx, fmt.Errorf("asynchronous events of %s are not shown: %w", name, err))
+		w.warn(ctx, fmt.Errorf("asynchronous events of %s are missing: %w", name, err))
 	}
 }
 

@@ -48,18 +48,22 @@ A client that sends or reads slowly is cut after 10 s, and there are at most 64 
 		Example: `  verbs exporter
   verbs exporter --listen :9879 --doctor-interval 10m
   verbs exporter mlx5_0 mlx5_1 --processes=false
-  verbs exporter --once >/var/lib/prometheus/node-exporter/rdma.prom
+  verbs exporter --once >rdma.prom.new && mv rdma.prom.new rdma.prom
   verbs exporter --once | promtool check metrics`,
 		Exit: "  0  interrupted, or with --once success\n  1  failure; standard error has the reason",
 		Run: func(cmd *command.Command, names []string) error {
 			if err := o.check(cmd, names); err != nil {
 				return err
 			}
+			checks := o.doctor
+			if o.once { // they are made before the metrics are collected
+				o.doctor = 0
+			}
 			c := metrics.New(metrics.Options{
-				Devices: names, DoctorInterval: pickDuration(o.once, 0, o.doctor), Events: o.events && !o.once, NoProcesses: !o.processes, Version: version,
+				Devices: names, DoctorInterval: o.doctor, Events: o.events && !o.once, NoProcesses: !o.processes, Version: version,
 			})
 			if o.once {
-				if o.doctor > 0 {
+				if checks > 0 {
 					c.Examine(cmd.Context())
 				}
 				_, err := c.WriteTo(cmd.Out())
@@ -75,14 +79,6 @@ A client that sends or reads slowly is cut after 10 s, and there are at most 64 
 	f.BoolVar(&o.events, "events", true, "count events, for which the devices are held open")
 	f.BoolVar(&o.processes, "processes", true, "count the objects of each process, and the QPs by state")
 	return cmd
-}
-
-// pickDuration returns one of two times.
-func pickDuration(first bool, a, b time.Duration) time.Duration {
-	if first {
-		return a
-	}
-	return b
 }
 
 // check checks the flags and the names of devices.
@@ -166,11 +162,19 @@ func countEvents(ctx context.Context, c *metrics.Collector, names []string, warn
 		}
 		return nil
 	}
-	warning := func(err error) { fmt.Fprintf(warn, "verbs: %v\n", err) }
+	warning := func(err error) {
+		c.EventsFailed(err)
+		fmt.Fprintf(warn, "verbs: %v\n", err)
+	}
 	for said := ""; ctx.Err() == nil; {
-		if err := newWatch().run(ctx, count, warning); err != nil && err.Error() != said {
+		err := newWatch().run(ctx, count, warning)
+		switch {
+		case err == nil:
+		case err.Error() != said:
 			said = err.Error()
 			warning(fmt.Errorf("events are not counted: %w", err))
+		default:
+			c.EventsFailed(err)
 		}
 		select {
 		case <-time.After(10 * time.Second):

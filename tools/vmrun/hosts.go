@@ -116,7 +116,7 @@ func (m *member) leave(failed bool) {
 	m.group.settle()
 }
 
-// waiting reports whether the host waits for the other one.
+// waiting reports whether the host waits for the others.
 func (m *member) waiting() bool {
 	if m == nil {
 		return false
@@ -126,7 +126,7 @@ func (m *member) waiting() bool {
 	return m.waits
 }
 
-// stop is closed when the host must stop because of the other one.
+// stop is closed when the host must stop because of another one.
 func (m *member) stop() <-chan struct{} {
 	if m == nil {
 		return nil

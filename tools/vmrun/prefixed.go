@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// prefixed writes whole lines, each behind a prefix, so that what two hosts write
+// prefixed writes whole lines, each behind a prefix, so that what several hosts write
 // can be told apart and does not mix within a line. It is for one goroutine.
 type prefixed struct {
 	w      io.Writer

@@ -44,7 +44,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
-	free := make(chan struct{}, s.Most)
+	free, refusing := make(chan struct{}, s.Most), make(chan struct{}, s.Most)
 	for {
 		conn, err := l.Accept()
 		switch {
@@ -64,9 +64,19 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		}
 		select {
 		case free <- struct{}{}:
-		default: // the socket's buffer has room for this
-			s.answer(conn, errorf(503, "there are %d connections, as many as are allowed", s.Most), false)
-			conn.Close()
+		default:
+			select {
+			case refusing <- struct{}{}:
+				all.Go(func() {
+					defer func() { <-refusing }()
+					defer conn.Close()
+					defer context.AfterFunc(ctx, func() { conn.Close() })()
+					s.answer(conn, errorf(503, "there are %d connections, as many as are allowed", s.Most), false)
+					linger(conn)
+				})
+			default:
+				conn.Close()
+			}
 			continue
 		}
 		all.Go(func() {

@@ -33,7 +33,7 @@ func Main() {
 type initProc struct {
 	cfg   Config
 	self  Host
-	host  int           // 1 or 2, or 0 for a machine that is alone
+	host  int           // 1 and so on, or 0 for a machine that is alone
 	goOn  chan struct{} // the other hosts have come as far
 	out   *frame.Writer
 	port  *port

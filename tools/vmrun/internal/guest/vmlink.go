@@ -19,7 +19,7 @@ const linkUsage = `usage: vmlink [DEVICE] down       stop a device: its own port
        vmlink [DEVICE] up         start it again
        vmlink [DEVICE] netem [to IPV4] [loss P%] [delay TIME] [reorder P%]
                                   lose, hold back, reorder the packets it sends, or
-                                  those to one address
+                                  those to one address; what was set before ends
        vmlink [DEVICE] netem off  do so no longer
 DEVICE is eth0 with several hosts and ve0 with one, unless it is named.
 `
@@ -110,10 +110,13 @@ func (c *linkCommand) parseNetem(words []string) error {
 	var to netip.Addr
 	if words[0] == "to" {
 		var err error
-		if to, err = netip.ParseAddr(strings.Join(words[1:min(2, len(words))], "")); err != nil || !to.Is4() {
-			return fmt.Errorf("netem: to %q: want an IPv4 address", words[1:min(2, len(words))])
+		address := strings.Join(words[1:min(2, len(words))], "")
+		if to, err = netip.ParseAddr(address); err != nil || !to.Is4() {
+			return fmt.Errorf("netem: to %q: want an IPv4 address", address)
 		}
-		words = words[2:]
+		if words = words[2:]; len(words) == 0 {
+			return fmt.Errorf("netem: to %s: want loss P%%, delay TIME or reorder P%% behind it", address)
+		}
 	}
 	n, err := ParseNetem(words)
 	if err != nil {

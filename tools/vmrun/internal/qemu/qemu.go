@@ -166,9 +166,7 @@ func (p *Program) Start(ctx context.Context, o Options) (*Machine, error) {
 	argv := append(append([]string{}, p.Argv...), args...)
 	m.cmd = exec.CommandContext(ctx, argv[0], argv[1:]...)
 	m.cmd.ExtraFiles = []*os.File{o.Initrd, theirs}
-	if len(o.Links) > 0 {
-		m.cmd.ExtraFiles = append(m.cmd.ExtraFiles, o.Links...)
-	}
+	m.cmd.ExtraFiles = append(m.cmd.ExtraFiles, o.Links...)
 	m.cmd.ExtraFiles = append(m.cmd.ExtraFiles, o.Cards...)
 	m.cmd.Stdout, m.cmd.Stderr = o.Console, &m.stderr
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{

@@ -55,6 +55,9 @@ func TestArgs(t *testing.T) {
 		{Options{Arch: "amd64", MemMiB: 512, Cards: []*os.File{os.Stdin, os.Stdin}}, []string{
 			"-machine q35,vmport=off,memory-backend=mem -object memory-backend-memfd,id=mem,size=512M,share=on,seal=on ", "/proc/self/fd/5\"}}", "/proc/self/fd/6\"}}", " iomem=relaxed", `{"driver":"vfio-user-pci","socket":{"type":"unix",`}},
 		{Options{Arch: "amd64", Cards: []*os.File{os.Stdin}, Links: []*os.File{os.Stdin}}, []string{"local.str=5", "/proc/self/fd/6\"}}"}},
+		{Options{Arch: "amd64", Cards: []*os.File{os.Stdin}, Links: []*os.File{os.Stdin, os.Stdin}}, []string{
+			"id=link0,local.type=fd,local.str=5 ", "id=link1,local.type=fd,local.str=6 ", "e1000e,netdev=hub,", "hubport,id=hub,hubid=0 ",
+			"hubport,id=port0,hubid=0,netdev=link0 ", "hubport,id=port1,hubid=0,netdev=link1 ", "/proc/self/fd/7\"}}"}},
 	} {
 		args, err := Args(tt.o)
 		for _, w := range tt.want {
