@@ -30,8 +30,10 @@ func TestOnceDuringMoveToErr(t *testing.T) {
 		connect(t, a, b)
 	}
 	const rounds = 20
-	between := 0 // rounds in which some messages had arrived, and others had not
-	for round := 0; round < rounds || between == 0 && round < 10*rounds; round++ {
+	// Rounds in which some messages had arrived, and others had not. A software device carries all of them while they
+	// are posted.
+	between := 0
+	for round := 0; round < rounds || !rig.Soft && between == 0 && round < 10*rounds; round++ {
 		clear(b.buf.Bytes())
 		batch := make([]uverbs.SendWR, sends)
 		for i := range batch {
@@ -92,7 +94,7 @@ func TestOnceDuringMoveToErr(t *testing.T) {
 		b.none(t)
 		reset()
 	}
-	if between == 0 {
+	if between == 0 && !rig.Soft {
 		t.Error("no QP broke while messages arrived")
 	}
 }

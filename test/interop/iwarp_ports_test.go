@@ -15,6 +15,7 @@ import (
 // TestPortsTaken has TCP hold every third of the few ports that the connection manager may choose,
 // which does not ask TCP: on iWARP the program that gets one takes another.
 func TestPortsTaken(t *testing.T) {
+	testenv.Guest(t)
 	testenv.Needs(t, "iWARP", "siw")
 	const (
 		file        = "/proc/sys/net/ipv4/ip_local_port_range"

@@ -242,7 +242,7 @@ func TestEventsAgain(t *testing.T) {
 	for len(warned) < 3 { // the first two tries have the same error
 		warned = append(warned, <-w.warnings)
 	}
-	for i, want := range []string{"fails are not shown: permission denied", "try 3", "try 4"} {
+	for i, want := range []string{"fails are missing: permission denied", "try 3", "try 4"} {
 		if !strings.Contains(warned[i].Error(), want) {
 			t.Errorf("warning %d is %q, want %q", i, warned[i], want)
 		}
