@@ -245,7 +245,10 @@ func TestIWARPDialEnds(t *testing.T) {
 		}
 		cancel()
 	}
-	must(t, l.Close())
+	// On a slow machine the listener may have a connection, whose peer has given up.
+	if err := l.Close(); err != nil && !errors.Is(err, syscall.ECONNRESET) {
+		t.Error(err)
+	}
 	b.close()
 }
 
