@@ -23,9 +23,12 @@ import (
 type Options struct {
 	Devices        []string      // Devices are the names of the devices to collect; none means all, also those that come later.
 	DoctorInterval time.Duration // DoctorInterval is the shortest time between two examinations by package health; 0 means that only Examine makes one.
-	Events         bool          // Events says that CountEvent will be called. Counters of important events are there from the start then.
 	NoProcesses    bool          // NoProcesses leaves out what is counted for each process.
 	Version        string        // Version is that of the program.
+
+	// Events is set by a program that calls CountEvent. Counters of important events are there from the start then.
+	// It returns nil, or why the events of a device are missing; or, if device is empty, events in general.
+	Events func(device string) error
 }
 
 // Collector collects metrics. Its methods may be called concurrently.
@@ -39,7 +42,6 @@ type Collector struct {
 	busy      map[string]bool   // keys of devices that are being read
 	errors    map[string]uint64 // by part
 	events    map[eventKey]uint64
-	eventsErr error          // why not all are counted
 	report    *health.Report // the last one
 	reported  time.Time      // when it came
 	took      time.Duration  // how long that examination took
@@ -59,7 +61,7 @@ type collection struct {
 // host is what a Collector reads. Tests put other functions in place.
 type host struct {
 	devices  func() ([]netlinkrdma.Device, error)
-	own      func() []uverbs.DeviceInfo // devices in software inside this process
+	own      func() ([]uverbs.DeviceInfo, error) // devices in software inside this process
 	ports    func(netlinkrdma.Device) ([]netlinkrdma.Port, error)
 	open     func(name string) (openDevice, error)
 	counters func(netlinkrdma.Device, uint32) ([]netlinkrdma.Counter, error)
@@ -103,10 +105,11 @@ func New(o Options) *Collector {
 	}
 }
 
-// ownDevices lists the devices in software inside this process.
-func ownDevices() []uverbs.DeviceInfo {
-	infos, _ := uverbs.Devices() // an error is about devices of the kernel
-	return slices.DeleteFunc(infos, func(i uverbs.DeviceInfo) bool { return !i.InProcess })
+// ownDevices lists the devices in software inside this process. The error is about the kernel's devices; it is nil if
+// there are devices here and the kernel has no RDMA.
+func ownDevices() ([]uverbs.DeviceInfo, error) {
+	infos, err := uverbs.Devices()
+	return slices.DeleteFunc(infos, func(i uverbs.DeviceInfo) bool { return !i.InProcess }), err
 }
 
 // WriteTo collects and writes the metrics. Calls at the same time share one collection. The error is the writer's.
@@ -195,26 +198,57 @@ func (c *Collector) collect() *samples {
 	c.examineSometimes()
 	late, cancel := context.WithTimeout(context.Background(), c.patience)
 	defer cancel()
-	all := new(samples)
+	all, names := new(samples), map[string]bool{}
 	listing, listingOwn := c.start("", c.list), c.start("own", c.listOwn)
-	listed, ok := finish(late, listing)
-	own, ownOK := finish(late, listingOwn) // apart, since it tries to open the kernel's devices
-	if !ok || !ownOK {
-		listed.err = errNoAnswer
+	kernel, ok := finish(late, listing)
+	if !ok {
+		kernel.err = errNoAnswer
 	}
-	devices := c.choose(all, listed, own)
-	var readings []<-chan result
-	for _, d := range devices {
-		readings = append(readings, c.start(d.key(), func() result { return result{samples: c.read(d)} }))
+	readings := c.readEach(kernel.devices, names)
+	own, ok := finish(late, listingOwn) // while the others are read, since this tries to open the kernel's devices
+	switch {
+	case !ok:
+		kernel.err = errNoAnswer
+	case len(own.devices) > 0: // then it may be no error that the kernel has no RDMA
+		kernel.err = own.err
 	}
-	for i, r := range readings {
-		one, ok := finish(late, r)
+	c.part(all, "devices", "", kernel.err)
+	readings = append(readings, c.readEach(own.devices, names)...)
+	for _, name := range c.options.Devices {
+		if !names[name] {
+			c.part(all, "devices", name, fs.ErrNotExist)
+		}
+	}
+	for _, r := range readings {
+		one, ok := finish(late, r.done)
 		if !ok {
-			c.part(all, "device", devices[i].Name, errNoAnswer)
+			c.part(all, "device", r.name, errNoAnswer)
 		}
 		all.join(one.samples)
 	}
+	if c.options.Events != nil {
+		c.part(all, "events", "", c.options.Events(""))
+	}
 	c.own(all, begun)
+	return all
+}
+
+// reading is a device that is being read.
+type reading struct {
+	name string
+	done <-chan result // see start
+}
+
+// readEach begins to read the devices that are chosen, and whose names are not there yet.
+func (c *Collector) readEach(devices []device, names map[string]bool) (all []reading) {
+	for _, d := range devices {
+		again := names[d.Name]
+		names[d.Name] = true
+		if again || len(c.options.Devices) > 0 && !slices.Contains(c.options.Devices, d.Name) {
+			continue
+		}
+		all = append(all, reading{d.Name, c.start(d.key(), func() result { return result{samples: c.read(d)} })})
+	}
 	return all
 }
 
@@ -271,24 +305,12 @@ func (c *Collector) part(s *samples, name, device string, err error) {
 	s.add(collectorSuccess, truth(err == nil), name, device)
 }
 
-// EventsFailed says that events are not counted, or those of some device, for a reason; nil says that they are again.
-func (c *Collector) EventsFailed(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.eventsErr = err; err != nil {
-		c.errors["events"]++
-	}
-}
-
 // own adds the metrics of the exporter, events and findings.
 func (c *Collector) own(s *samples, begun time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for name, n := range c.errors {
 		s.add(collectorErrors, integer(n), name)
-	}
-	if c.options.Events {
-		s.add(collectorSuccess, truth(c.eventsErr == nil), "events", "")
 	}
 	for key, n := range c.events {
 		s.add(events, integer(n), key.device, key.port, key.event)

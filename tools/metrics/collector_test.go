@@ -43,7 +43,7 @@ func fakeCollector(o Options) *Collector {
 		devices: func() ([]netlinkrdma.Device, error) {
 			return []netlinkrdma.Device{{Name: "a0", Index: 1, Ports: 2, DriverID: netlinkrdma.DriverMLX5, Protocol: "roce"}, {Name: "b0", Index: 2, Ports: 1, DriverID: netlinkrdma.DriverSIW}}, nil
 		},
-		own: func() []uverbs.DeviceInfo { return nil },
+		own: func() ([]uverbs.DeviceInfo, error) { return nil, nil },
 		ports: func(d netlinkrdma.Device) (all []netlinkrdma.Port, err error) {
 			for n := range d.Ports {
 				all = append(all, netlinkrdma.Port{Num: n + 1, State: netlinkrdma.PortActive, PhysState: netlinkrdma.PhysLinkUp, LinkLayer: netlinkrdma.LinkLayerEthernet, Netdev: "eth0"})
@@ -116,7 +116,7 @@ func checkFormat(t *testing.T, text string) {
 }
 
 func TestCollect(t *testing.T) {
-	c := fakeCollector(Options{Events: true, Version: "v1"})
+	c := fakeCollector(Options{Events: func(string) error { return nil }, Version: "v1"})
 	c.CountEvent("a0", 2, "PORT_ERR")
 	c.CountEvent("", 0, "NETDEV_RENAME")
 	text := string(c.Collect())
@@ -250,8 +250,8 @@ func TestHang(t *testing.T) {
 // TestNames: two names for one device, two devices with one name, and names that are not there.
 func TestNames(t *testing.T) {
 	c := fakeCollector(Options{Devices: []string{"a0", "c0", "a0"}})
-	c.host.own = func() []uverbs.DeviceInfo {
-		return []uverbs.DeviceInfo{{Name: "a0", Ports: 1, InProcess: true}, {Name: "d0", Ports: 1, InProcess: true}}
+	c.host.own = func() ([]uverbs.DeviceInfo, error) {
+		return []uverbs.DeviceInfo{{Name: "a0", Ports: 1, InProcess: true}, {Name: "d0", Ports: 1, InProcess: true}}, nil
 	}
 	text := string(c.Collect())
 	checkFormat(t, text)
@@ -261,8 +261,8 @@ func TestNames(t *testing.T) {
 	}
 	c = fakeCollector(Options{})
 	c.host.devices = func() ([]netlinkrdma.Device, error) { return nil, syscall.EPROTONOSUPPORT } // no RDMA
-	c.host.own = func() []uverbs.DeviceInfo {
-		return []uverbs.DeviceInfo{{Name: "d0", Driver: "rxe", Ports: 1, InProcess: true}}
+	c.host.own = func() ([]uverbs.DeviceInfo, error) {
+		return []uverbs.DeviceInfo{{Name: "d0", Driver: "rxe", Ports: 1, InProcess: true}}, nil
 	}
 	has(t, string(c.Collect()), `rdma_exporter_collector_success{collector="devices",device=""} 1`, `rdma_device_info{device="d0",driver="rxe",protocol="",node_guid="0000:0000:0000:0000",firmware="",in_process="true"} 1`,
 		`rdma_port_counters_total{device="d0",port="1",counter="rcvd_pkts"} 3`, `rdma_port_state{device="d0",port="1"} 4`, `!rdma_device_objects`)
@@ -348,7 +348,46 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestOwners: threads of one process are one owner, and who has ended is not known.
+// TestEventsMissing: events that are not counted show as a part that fails, and no longer when they are counted again.
+func TestEventsMissing(t *testing.T) {
+	missing := map[string]error{"": fs.ErrClosed, "b0": fs.ErrPermission}
+	c := fakeCollector(Options{Events: func(device string) error { return missing[device] }})
+	success := func(device, value string) string {
+		return fmt.Sprintf("rdma_exporter_collector_success{collector=\"events\",device=%q} %s\n", device, value)
+	}
+	has(t, string(c.Collect()), success("", "0"), success("a0", "1"), success("b0", "0"), `rdma_exporter_errors_total{collector="events"} 2`+"\n")
+	clear(missing)
+	has(t, string(c.Collect()), success("", "1"), success("a0", "1"), success("b0", "1"), `rdma_exporter_errors_total{collector="events"} 2`+"\n")
+}
+
+// TestListFails: devices inside the process are served although the kernel's cannot be listed, which is a failure unless
+// the kernel has no RDMA; and the kernel's are served while those inside the process hang.
+func TestListFails(t *testing.T) {
+	c := fakeCollector(Options{})
+	c.patience = 50 * time.Millisecond
+	devices, own := c.host.devices, []uverbs.DeviceInfo{{Name: "d0", Ports: 1, InProcess: true}}
+	c.host.devices = func() ([]netlinkrdma.Device, error) { return nil, syscall.EMFILE }
+	c.host.own = func() ([]uverbs.DeviceInfo, error) { return own, syscall.EMFILE }
+	has(t, string(c.Collect()), `rdma_exporter_collector_success{collector="devices",device=""} 0`+"\n", `rdma_port_state{device="d0",port="1"} 4`)
+
+	hang := make(chan struct{})
+	defer close(hang)
+	c.host.devices, c.host.own = devices, func() ([]uverbs.DeviceInfo, error) { <-hang; return nil, nil }
+	for range 2 {
+		has(t, string(c.Collect()), `rdma_exporter_collector_success{collector="devices",device=""} 0`+"\n", `rdma_port_state{device="a0",port="1"} 4`, `rdma_port_state{device="b0",port="1"} 4`)
+	}
+}
+
+// TestManyPorts: a device may have more ports than the verbs can name. Others than the first 255 have no rate.
+func TestManyPorts(t *testing.T) {
+	c := fakeCollector(Options{})
+	c.host.devices = func() ([]netlinkrdma.Device, error) {
+		return []netlinkrdma.Device{{Name: "b0", Index: 2, Ports: 300, DriverID: netlinkrdma.DriverSIW}}, nil
+	}
+	has(t, string(c.Collect()), `rdma_port_rate_bytes_per_second{device="b0",port="255"}`, `!rdma_port_rate_bytes_per_second{device="b0",port="256"}`, `rdma_port_state{device="b0",port="300"} 4`)
+}
+
+// TestOwners: threads of one process are one owner, and the owner of an object whose thread has ended is unknown.
 func TestOwners(t *testing.T) {
 	const id = "4f1c0a5d7e8b92364f1c0a5d7e8b92364f1c0a5d7e8b92364f1c0a5d7e8b9236"
 	o := newOwners(proc.New(fstest.MapFS{

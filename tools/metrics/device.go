@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 )
@@ -36,37 +35,13 @@ func (c *Collector) list() (r result) {
 
 // listOwn lists the devices inside this process.
 func (c *Collector) listOwn() (r result) {
-	for _, i := range c.host.own() {
+	own, err := c.host.own()
+	for _, i := range own {
 		d := netlinkrdma.Device{Name: i.Name, NodeGUID: netlinkrdma.GUID(i.NodeGUID), Protocol: netlinkrdma.Protocol(i.Protocol), Firmware: i.Firmware, Ports: uint32(i.Ports)}
 		r.devices = append(r.devices, device{Device: d, driver: i.Driver, inProcess: true})
 	}
+	r.err = err
 	return r
-}
-
-// noRDMA reports whether the kernel has no RDMA, or does not let this program see it.
-func noRDMA(err error) bool {
-	return errors.Is(err, syscall.EPROTONOSUPPORT) || errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, fs.ErrPermission)
-}
-
-// choose returns the devices to collect, each name once. It is no failure that the kernel has no RDMA if there are
-// devices inside this process.
-func (c *Collector) choose(s *samples, kernel, own result) []device {
-	if len(own.devices) > 0 && noRDMA(kernel.err) {
-		kernel.err = nil
-	}
-	c.part(s, "devices", "", kernel.err)
-	names := map[string]bool{}
-	chosen := slices.DeleteFunc(slices.Concat(kernel.devices, own.devices), func(d device) bool {
-		again := names[d.Name]
-		names[d.Name] = true
-		return again || len(c.options.Devices) > 0 && !slices.Contains(c.options.Devices, d.Name)
-	})
-	for _, name := range c.options.Devices {
-		if !names[name] {
-			c.part(s, "devices", name, fs.ErrNotExist)
-		}
-	}
-	return chosen
 }
 
 // round is the reading of a device.
@@ -94,7 +69,8 @@ func (r *round) part(name string, err error) {
 func (c *Collector) read(d device) *samples {
 	r := &round{c: c, d: d, s: new(samples)}
 	r.s.add(deviceInfo, "1", d.Name, d.driver, string(d.Protocol), d.NodeGUID.String(), d.Firmware, strconv.FormatBool(d.inProcess))
-	if c.options.Events {
+	if c.options.Events != nil {
+		r.part("events", c.options.Events(d.Name))
 		c.mu.Lock()
 		c.event(d.Name, 0, "DEVICE_FATAL", 0)
 		for port := range d.Ports {

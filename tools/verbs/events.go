@@ -68,7 +68,25 @@ type watch struct {
 	mu      sync.Mutex
 	watched map[string]*watched // whose asynchronous events are waited for; see watchKey
 
+	ended error // why the kernel reports nothing more of devices; nil if it does
+
 	open func(name string) (*uverbs.Device, error) // uverbs.Open
+}
+
+// missing says why the events of a device are not read, or, if name is empty, what the kernel reports of devices; nil if
+// they are.
+func (w *watch) missing(name string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if name == "" {
+		return w.ended
+	}
+	for _, d := range w.watched {
+		if d.name == name && d.said != "" {
+			return errors.New(d.said)
+		}
+	}
+	return nil
 }
 
 // newWatch returns a watch of nothing.
@@ -80,7 +98,7 @@ func newWatch() *watch {
 type watched struct {
 	name string             // the latest
 	stop context.CancelFunc // closes the device; nil if it could not be watched and is to be tried again
-	said string             // the last warning
+	said string             // the last warning; empty if its events are read
 }
 
 // run calls row for each event, and warning for what is not seen, until the context ends, which is no error.
@@ -170,6 +188,9 @@ func (w *watch) monitor(ctx context.Context, m changes) {
 			w.warn(ctx, err)
 			continue
 		case err != nil:
+			w.mu.Lock()
+			w.ended = err
+			w.mu.Unlock()
 			w.warn(ctx, err)
 			return
 		}
@@ -260,7 +281,7 @@ func (w *watch) begin(ctx context.Context, infos []uverbs.DeviceInfo) (opening [
 		opening = append(opening, opened)
 		w.all.Go(func() {
 			defer cancel()
-			w.failed(ctx, known, d.Name, w.follow(one, d, opened))
+			w.failed(ctx, known, d.Name, w.follow(one, known, d, opened))
 		})
 	}
 	for key, d := range w.watched {
@@ -290,7 +311,7 @@ func (w *watch) failed(ctx context.Context, d *watched, name string, err error) 
 }
 
 // follow opens a device, closes opened, and passes on the device's events.
-func (w *watch) follow(ctx context.Context, d uverbs.DeviceInfo, opened chan<- struct{}) error {
+func (w *watch) follow(ctx context.Context, known *watched, d uverbs.DeviceInfo, opened chan<- struct{}) error {
 	type result struct {
 		dev *uverbs.Device
 		err error
@@ -315,6 +336,9 @@ func (w *watch) follow(ctx context.Context, d uverbs.DeviceInfo, opened chan<- s
 		if r.err != nil {
 			return r.err
 		}
+		w.mu.Lock()
+		known.said = ""
+		w.mu.Unlock()
 		return w.device(ctx, d, r.dev)
 	case <-ctx.Done():
 		return nil

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -55,21 +56,21 @@ A client that sends or reads slowly is cut after 10 s, and there are at most 64 
 			if err := o.check(cmd, names); err != nil {
 				return err
 			}
-			checks := o.doctor
-			if o.once { // they are made before the metrics are collected
-				o.doctor = 0
-			}
-			c := metrics.New(metrics.Options{
-				Devices: names, DoctorInterval: o.doctor, Events: o.events && !o.once, NoProcesses: !o.processes, Version: version,
-			})
+			options := metrics.Options{Devices: names, NoProcesses: !o.processes, Version: version}
 			if o.once {
-				if checks > 0 {
+				c := metrics.New(options)
+				if o.doctor > 0 {
 					c.Examine(cmd.Context())
 				}
 				_, err := c.WriteTo(cmd.Out())
 				return err
 			}
-			return o.serve(cmd.Context(), c, names, cmd.Out(), cmd.Err())
+			events := &eventCounter{names: names, warn: cmd.Err()}
+			options.DoctorInterval = o.doctor
+			if o.events {
+				options.Events = events.missing
+			}
+			return o.serve(cmd.Context(), metrics.New(options), events, cmd.Out())
 		},
 	}
 	f := cmd.Flags()
@@ -123,7 +124,7 @@ const exporterIndex = `<!DOCTYPE html>
 `
 
 // serve serves the metrics until the context ends, which is no error.
-func (o *exporterOptions) serve(ctx context.Context, c *metrics.Collector, names []string, out, warn io.Writer) error {
+func (o *exporterOptions) serve(ctx context.Context, c *metrics.Collector, counter *eventCounter, out io.Writer) error {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.listen)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
@@ -139,7 +140,7 @@ func (o *exporterOptions) serve(ctx context.Context, c *metrics.Collector, names
 	go func() {
 		defer close(events)
 		if o.events {
-			countEvents(ctx, c, names, warn)
+			counter.run(ctx, c)
 		}
 	}()
 	const patience = 10 * time.Second // as long as Prometheus waits
@@ -153,32 +154,53 @@ func (o *exporterOptions) serve(ctx context.Context, c *metrics.Collector, names
 	return err
 }
 
-// countEvents counts the events of the named devices, or of all, until the context ends. Where there is no RDMA yet it tries
-// again.
-func countEvents(ctx context.Context, c *metrics.Collector, names []string, warn io.Writer) {
+// eventCounter counts events.
+type eventCounter struct {
+	names []string  // of devices; none means all
+	warn  io.Writer // for warnings
+
+	mu    sync.Mutex
+	watch *watch // the one that runs; nil if none does
+	err   error  // why none runs
+}
+
+// run counts the events until the context ends. Where there is no RDMA yet it tries again.
+func (e *eventCounter) run(ctx context.Context, c *metrics.Collector) {
 	count := func(r eventRow) error {
-		if len(names) == 0 || slices.Contains(names, r.Device) {
+		if len(e.names) == 0 || slices.Contains(e.names, r.Device) {
 			c.CountEvent(r.Device, r.Port, r.Event)
 		}
 		return nil
 	}
-	warning := func(err error) {
-		c.EventsFailed(err)
-		fmt.Fprintf(warn, "verbs: %v\n", err)
-	}
+	warning := func(err error) { fmt.Fprintf(e.warn, "verbs: %v\n", err) }
 	for said := ""; ctx.Err() == nil; {
-		err := newWatch().run(ctx, count, warning)
-		switch {
-		case err == nil:
-		case err.Error() != said:
+		w := newWatch()
+		e.set(w, nil)
+		err := w.run(ctx, count, warning)
+		e.set(nil, err)
+		if err != nil && err.Error() != said {
 			said = err.Error()
 			warning(fmt.Errorf("events are not counted: %w", err))
-		default:
-			c.EventsFailed(err)
 		}
 		select {
 		case <-time.After(10 * time.Second):
 		case <-ctx.Done():
 		}
 	}
+}
+
+func (e *eventCounter) set(w *watch, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.watch, e.err = w, err
+}
+
+// missing is [metrics.Options].Events.
+func (e *eventCounter) missing(device string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.watch == nil {
+		return e.err
+	}
+	return e.watch.missing(device)
 }

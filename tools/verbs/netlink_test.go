@@ -173,7 +173,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestEventsSoft: the asynchronous events of a device in software are shown, with its name.
+// TestEventsSoft: the asynchronous events of a device in software are shown, with its name, and are missing as long as it
+// cannot be opened.
 func TestEventsSoft(t *testing.T) {
 	dev, err := soft.New(soft.Options{Addr: netip.MustParseAddr("127.0.0.77"), Name: "events0"})
 	if err != nil {
@@ -183,8 +184,25 @@ func TestEventsSoft(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	w := newWatch()
+	counter := &eventCounter{watch: w}
+	opens := w.open
+	w.open = func(string) (*uverbs.Device, error) { return nil, errors.New("permission denied") }
 	if err := w.devices(ctx); err != nil {
 		t.Fatal(err)
+	}
+	<-w.warnings
+	if err := counter.missing("events0"); err == nil || err.Error() != "permission denied" || counter.missing("events1") != nil || counter.missing("") != nil {
+		t.Errorf("missing are %v, %v and %v", err, counter.missing("events1"), counter.missing(""))
+	}
+	w.open = opens
+	if err := w.devices(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for counter.missing("events0") != nil {
+		if ctx.Err() != nil {
+			t.Fatal("the events of a device that is open are missing")
+		}
+		time.Sleep(time.Millisecond)
 	}
 	if err := dev.Close(); err != nil {
 		t.Fatal(err)
@@ -238,6 +256,9 @@ func TestEventsAgain(t *testing.T) {
 			failed = w.watched["fails"].stop == nil
 			w.mu.Unlock()
 		}
+	}
+	if w.missing("fails") == nil || w.missing("hangs") != nil {
+		t.Errorf("missing are %v and %v", w.missing("fails"), w.missing("hangs"))
 	}
 	for len(warned) < 3 { // the first two tries have the same error
 		warned = append(warned, <-w.warnings)
