@@ -213,3 +213,19 @@ func TestPeerErrorFirst(t *testing.T) {
 		}
 	}
 }
+
+// TestTakeBeforeEnd: an answer counts, although the peer has hung up since and both are known at once.
+func TestTakeBeforeEnd(t *testing.T) {
+	for range 100 {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		c := &control{name: "server", inbox: make(chan received, 1)}
+		c.inbox <- received{message: message{Kind: kindRails}}
+		cancel(io.EOF)
+		if m, err := c.take(ctx, kindRails, time.Minute); err != nil || m.Kind != kindRails {
+			t.Fatalf("the answer is %q, %v", m.Kind, err)
+		}
+		if _, err := c.take(ctx, kindRails, time.Minute); err != io.EOF {
+			t.Fatalf("after it: %v", err)
+		}
+	}
+}
