@@ -130,6 +130,7 @@ func newCaps(mode Mode, index uint8, p *Personality) capSet {
 		for _, at := range []int{prm.CapFTReceive, prm.CapFTReceiveRDMA, prm.CapFTTransmit, prm.CapFTTransmitRDMA} {
 			table := prm.Record(ft, at, prm.CapFTSize)
 			apply(table, flowTableCaps)
+			prm.CapFTMissDomain.PutBool(table, at == prm.CapFTReceiveRDMA)
 			if at == prm.CapFTReceive {
 				prm.CapFTFlowCounter.Put(table, 1)
 			}

@@ -113,7 +113,7 @@ func New(cfg Config) (*Device, error) {
 	}
 	ec := engine.Config{
 		Name: cfg.Name, Memory: cfg.Memory, Interrupt: cfg.Interrupt, Fabric: cfg.Fabric,
-		LinkLayer: layer, CQEVersion: 1, Receive: d.eth.receive, DeviceMemory: dmSize, Traits: cfg.Personality.traits(cfg.Mode),
+		LinkLayer: layer, CQEVersion: 1, Receive: d.eth.receive, Count: d.eth.countRoCE, DeviceMemory: dmSize, Traits: cfg.Personality.traits(cfg.Mode),
 	}
 	if cfg.Personality.CQEVersion0 {
 		ec.CQEVersion = 0

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/goverbs/goverbs/test/hca/engine"
 	"github.com/goverbs/goverbs/test/hca/prm"
 )
 
@@ -64,6 +65,8 @@ type dest struct {
 // rxView is what a frame needs to know.
 type rxView struct {
 	root   uint32
+	rdma   [2]uint32 // roots of the tables for packets of RDMA, by engine.Way
+	counts bool      // an entry of a table counts
 	tables map[uint32]*flowTable
 	tirs   map[uint32]tir
 	rqts   map[uint32][]uint32
@@ -104,10 +107,14 @@ func (s *steering) clear() {
 // publish lets frames see what commands have changed.
 func (s *steering) publish() {
 	v := &rxView{root: s.roots[tableNICReceive], tables: map[uint32]*flowTable{}, tirs: maps.Clone(s.tirs), rqts: maps.Clone(s.rqts)}
+	v.rdma[engine.Received], v.rdma[engine.Sent] = s.roots[tableRDMAReceive], s.roots[tableRDMATransmit]
 	for n, t := range s.tables {
 		copied := *t
 		copied.groups, copied.entries = maps.Clone(t.groups), maps.Clone(t.entries)
 		v.tables[n] = &copied
+		for _, e := range t.entries {
+			v.counts = v.counts || e.counter != nil
+		}
 	}
 	s.seen.Store(v)
 }
@@ -370,6 +377,17 @@ func (s *steering) receive(frame []byte) []uint32 {
 	}
 	slices.Sort(rqs)
 	return slices.Compact(rqs)
+}
+
+// countRoCE has the tables for packets of RDMA count a packet. Where it goes does not depend on them.
+func (s *steering) countRoCE(way engine.Way, frame func() []byte) {
+	v := s.seen.Load()
+	if v == nil || !v.counts {
+		return
+	}
+	if b := frame(); b != nil {
+		v.walk(v.rdma[way], matchFields(b), len(b), 0)
+	}
 }
 
 // walk gives the TIRs that a frame of so many bytes comes to from a table on.

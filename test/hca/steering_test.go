@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/goverbs/goverbs/test/hca/engine"
 	"github.com/goverbs/goverbs/test/hca/prm"
 )
 
@@ -333,4 +334,45 @@ func TestFlowCounter(t *testing.T) {
 	in := e.in(0x100 / 8)
 	prm.FlowQueryID.Put(in, id)
 	e.refused(prm.BadResource, prm.QueryFlowCounter, 0, in, 0x180/8)
+}
+
+// TestRDMACounter: the tables for packets of RDMA count those of RoCE that a port sends or receives, and no frame is
+// made of a packet as long as nothing counts.
+func TestRDMACounter(t *testing.T) {
+	e := newEth(t, 1)
+	made := 0
+	frame := func() []byte { made++; return []byte(frameUDP) }
+	e.d.eth.countRoCE(engine.Received, frame)
+	if made != 0 {
+		t.Error("a frame is made for nothing")
+	}
+	var ids [2]uint64
+	for way, kind := range map[engine.Way]uint64{engine.Received: tableRDMAReceive, engine.Sent: tableRDMATransmit} {
+		table := e.table(kind)
+		e.must(prm.SetFlowTableRoot, 0, tableIn(0x200/8, kind, table), small)
+		in := e.groupIn(table, 0, 0, matchIPVersion)
+		prm.FTType.Put(in, kind)
+		group := e.create(prm.CreateFlowGroup, in)
+		ids[way] = prm.FlowCounterID.Get(e.must(prm.AllocFlowCounter, 0, e.in(small), small))
+		in = append(e.entryIn(table, group, 0, nil, match{matchIPVersion, 4}), make([]byte, 8)...)
+		prm.FTType.Put(in, kind)
+		x := in[prm.FTECtx:]
+		prm.FTEAction.Put(x, actionAllow|actionCount)
+		prm.FTECntCount.Put(x, 1)
+		be.PutUint32(x[prm.FTEDest:], uint32(ids[way]))
+		e.must(prm.SetFlowTableEntry, 0, in, small)
+	}
+	e.d.eth.countRoCE(engine.Received, frame)
+	e.d.eth.countRoCE(engine.Sent, frame)
+	e.d.eth.countRoCE(engine.Sent, frame)
+	e.d.eth.countRoCE(engine.Sent, func() []byte { return nil }) // a packet without a form of RoCE v2
+	for way, want := range []uint64{engine.Received: 1, engine.Sent: 2} {
+		in := e.in(0x100 / 8)
+		prm.FlowQueryID.Put(in, ids[way])
+		x := e.must(prm.QueryFlowCounter, 0, in, 0x180/8)[prm.FlowStatistics:]
+		if p, o := be.Uint64(x), be.Uint64(x[8:]); p != want || o != want*uint64(len(frameUDP)) {
+			t.Errorf("way %d: %d packets, %d bytes, want %d of %d", way, p, o, want, len(frameUDP))
+		}
+	}
+	e.violations(0)
 }

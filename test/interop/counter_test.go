@@ -165,3 +165,58 @@ func TestStatBind(t *testing.T) {
 		t.Errorf("a QP without a counter loses one:\n%s", out)
 	}
 }
+
+// TestStatOptional: "verbs stat enable" switches an optional counter of a card on and off, which iproute2's
+// "rdma statistic" confirms, and it counts: packets with the mark of congestion, which are those whose traffic
+// class has ECN CE.
+func TestStatOptional(t *testing.T) {
+	testenv.Boot(t, "GOVERBS_IPROUTE2", "mlx5cm/cm")
+	testenv.Needs(t, "optional counters", "mlx5")
+	const name, messages = "cc_rx_ce_pkts", 100
+	port := dev1 + "/1"
+	value := func(by string) string { // "" if the counter is off
+		t.Helper()
+		var all any
+		if by == "verbs" {
+			all = verbsJSON(t, "stat", dev1, "--json").([]any)[0].(map[string]any)["counters"]
+		} else if err := json.Unmarshal([]byte(rdma(t, "-j", "statistic", "show", "link", port)), &all); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range all.([]any) {
+			c := c.(map[string]any)
+			if v, ok := c[name]; ok { // of rdma, which has all counters in one object
+				return fmt.Sprint(v)
+			}
+			if c["name"] == name {
+				return fmt.Sprint(c["value"])
+			}
+		}
+		return ""
+	}
+	check := func(what string, ok func(string) bool) {
+		t.Helper()
+		for _, by := range []string{"verbs", "rdma"} {
+			if n := value(by); !ok(n) {
+				t.Errorf("%s: %s shows %q", what, by, n)
+			}
+		}
+	}
+	off, zero := func(n string) bool { return n == "" }, func(n string) bool { return n == "0" }
+	set := func(value string) {
+		t.Helper()
+		if out, err := verbsText(t, "stat", "enable", port, value); err != nil {
+			t.Fatalf("verbs stat enable %s: %v\n%s", value, err, out)
+		}
+	}
+	check("at first", off)
+	set(name)
+	check("enabled", zero)
+	_, at := perfServe(t, "-d", dev1)
+	options := []string{"-d", dev0, "-n", strconv.Itoa(messages), "-s", "1000"}
+	perfJSON(t, at, "send-bw", options...)
+	check("without the mark", zero)
+	perfJSON(t, at, "send-bw", append(options, "--tos", "3")...)
+	check("with the mark", func(s string) bool { n, err := strconv.Atoi(s); return err == nil && n >= messages })
+	set("none")
+	check("disabled", off)
+}

@@ -19,17 +19,18 @@ const (
 
 // Config is a device to make.
 type Config struct {
-	Name         string                // Name stands in reports and traces: "mlx5_0".
-	Memory       Memory                // Memory is the guest's.
-	Interrupt    func(vector int)      // Interrupt raises an MSI-X vector. It is called with the fabric's lock held: it must not call back.
-	Fabric       *Fabric               // Fabric joins the device with others. Required.
-	LinkLayer    LinkLayer             // LinkLayer of the one port.
-	CQEVersion   int                   // CQEVersion is 0 or 1: whether CQEs carry user indexes.
-	Trace        func(TraceEvent)      // Trace takes what happens, if not nil. The lock is held: it must not call back.
-	Receive      func([]byte) []uint32 // Receive says which RQs (CREATE_RQ) an Ethernet frame goes to. Nil drops it. The lock is held: it must not call back.
-	DeviceMemory int                   // DeviceMemory is how many bytes of its own the device has.
-	MaxQPs       int                   // MaxQPs limits QPs and SQs; 0 is 16384. Of everything else there may be 16 times as many, or as Traits says.
-	Traits       Traits                // Traits are the choices in which cards differ.
+	Name         string                   // Name stands in reports and traces: "mlx5_0".
+	Memory       Memory                   // Memory is the guest's.
+	Interrupt    func(vector int)         // Interrupt raises an MSI-X vector. It is called with the fabric's lock held: it must not call back.
+	Fabric       *Fabric                  // Fabric joins the device with others. Required.
+	LinkLayer    LinkLayer                // LinkLayer of the one port.
+	CQEVersion   int                      // CQEVersion is 0 or 1: whether CQEs carry user indexes.
+	Trace        func(TraceEvent)         // Trace takes what happens, if not nil. The lock is held: it must not call back.
+	Receive      func([]byte) []uint32    // Receive says which RQs (CREATE_RQ) an Ethernet frame goes to. Nil drops it. The lock is held: it must not call back.
+	Count        func(Way, func() []byte) // Count sees each packet of RoCE v2; the function makes a frame of it, nil if the packet has no such form. The lock is held.
+	DeviceMemory int                      // DeviceMemory is how many bytes of its own the device has.
+	MaxQPs       int                      // MaxQPs limits QPs and SQs; 0 is 16384. Of everything else there may be 16 times as many, or as Traits says.
+	Traits       Traits                   // Traits are the choices in which cards differ.
 }
 
 // Number space. QPNs and SQNs share one, since a doorbell carries either. Each kind of

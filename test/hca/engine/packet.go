@@ -151,6 +151,7 @@ func (d *Device) transmit(p *packet) {
 		d.drop(p, "the port is down")
 		return
 	}
+	d.count(Sent, p)
 	f := d.f
 	drop, dup := f.faultOf(d, p.dest)
 	drop = drop || f.cfg.Loss > 0 && f.rng.Float64() < f.cfg.Loss
@@ -285,6 +286,7 @@ func (d *Device) receive(p *packet) {
 		d.drop(p, "no such GID")
 		return
 	}
+	d.count(Received, p)
 	if p.service == UD {
 		d.receiveDatagram(p)
 		return

@@ -334,6 +334,22 @@ func (d *Device) receiveFrame(p *packet) {
 	d.receive(ib)
 }
 
+// Way says whether a port sends or receives a packet.
+type Way uint8
+
+// The ways of a packet.
+const (
+	Received Way = iota
+	Sent
+)
+
+// count shows a packet to whom counts those of RoCE v2.
+func (d *Device) count(way Way, p *packet) {
+	if d.cfg.Count != nil && p.kind != pktEth && p.v2 {
+		d.cfg.Count(way, p.frame)
+	}
+}
+
 // receiveAsFrame gives a packet to the Ethernet driver of a port without RoCE.
 func (d *Device) receiveAsFrame(p *packet) {
 	frame := p.frame()

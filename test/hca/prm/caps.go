@@ -214,6 +214,7 @@ var (
 	CapFTModifyRoot     = Field{0x04, 1}
 	CapFTIdentifiedMiss = Field{0x05, 1}
 	CapFTModify         = Field{0x06, 1}
+	CapFTMissDomain     = Field{0x17, 1} // table_miss_action_domain
 	CapFTLogMaxSize     = Field{0x22, 6}
 	CapFTMaxLevel       = Field{0x38, 8}
 	CapFTLogMaxNum      = Field{0x78, 8}
