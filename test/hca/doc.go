@@ -66,13 +66,14 @@
 //
 // # What is not modelled
 //
-// An opcode that is not in the table is refused and counted. The commands that [NoEffect] lists
-// are answered, but do less than on a card: the counters of ports stay 0, priorities and hashes are not
-// used, and flow tables for packets of RDMA count, but lead nowhere: those of RC, UC and UD over RoCE v2. Not there, by the capabilities: the physical function with all that only it has,
-// page requests, the newer scheme of on-demand paging, on-demand paging with DC, DEVX and user contexts, signatures, tag matching,
-// striding receive queues, compressed CQEs, flow counters in bulk and header rewriting. On
-// InfiniBand ports are up with fixed LIDs, and what a subnet manager sets is refused. One that runs
-// in a guest all the same (vmrun -device mlx5,mode=ipoib) serves path records and multicast groups.
+// An opcode that is not in the table is refused and counted. The commands that [NoEffect] lists are
+// answered, but do less than on a card: the counters of ports stay 0, priorities and hashes are not
+// used, and flow tables for packets of RDMA count, but lead nowhere: those of RC, UC and UD over RoCE
+// v2. Not there, by the capabilities: the physical function with all that only it has, page requests,
+// the newer scheme of on-demand paging, on-demand paging with DC, DEVX and user contexts, signatures,
+// tag matching, striding receive queues, compressed CQEs, flow counters in bulk and header rewriting. On
+// InfiniBand ports are up with fixed LIDs, and what a subnet manager sets is refused. One that runs in a
+// guest all the same (vmrun -device mlx5,mode=ipoib) serves path records and multicast groups.
 //
 // # Where it was tried
 //
