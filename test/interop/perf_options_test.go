@@ -3,6 +3,7 @@ package interop
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -180,5 +181,37 @@ func perfProcessor(t *testing.T, port string) {
 		if r.ClientCPU <= 0 || r.ClientCPU > 3 || (r.ServerCPU <= 0) != passive {
 			t.Errorf("%s: %.2f of a processor here, %.2f there", test, r.ClientCPU, r.ServerCPU)
 		}
+	}
+}
+
+// TestPerfFlowLabel: --flow-label is the flow label of the path that the kernel gets: of the QP, or of the address
+// handle of datagrams.
+func TestPerfFlowLabel(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard, testenv.Perftest)
+	testenv.Guest(t)
+	testenv.NeedsIB(t, "flow labels")
+	_, port := perfServe(t)
+	for typ, verb := range map[string]string{"rc": "modify QP", "ud": "create AH"} {
+		t.Run(typ, func(t *testing.T) {
+			for _, label := range []string{"74565", "0"} {
+				run := trace(t, perfLine(port, "send-bw", "-n", "10", "-s", "100", "-t", typ, "--flow-label", label)...)
+				if out, err := exec.CommandContext(timed(t), run.line[0], run.line[1:]...).CombinedOutput(); err != nil {
+					t.Fatalf("%v\n%s", err, out)
+				}
+				var labels []string
+				for _, c := range run.show(t) {
+					for _, p := range c.Payloads {
+						for name, v := range p.Fields {
+							if c.Verb == verb && strings.HasSuffix(name, ".flow_label") {
+								labels = append(labels, fmt.Sprint(v))
+							}
+						}
+					}
+				}
+				if slices.Sort(labels); len(labels) == 0 || labels[len(labels)-1] != label {
+					t.Errorf("the flow labels of %q are %q, want %s", verb, labels, label)
+				}
+			}
+		})
 	}
 }
