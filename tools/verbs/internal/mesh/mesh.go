@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
@@ -77,8 +78,9 @@ type Run struct {
 
 	Progress func(done, total int) // Progress is told of pairs; it may be nil.
 
-	rails []map[string]perf.Rail // of each host, by name
-	reach func(Host) server      // tests replace the servers; nil is a perf.Remote
+	rails  []map[string]perf.Rail // of each host, by name
+	reach  func(Host) server      // tests replace the servers; nil is a perf.Remote
+	silent []atomic.Bool          // hosts that were asked for a test and did not answer
 }
 
 // server is what a run asks a host for.
@@ -100,6 +102,7 @@ func (r *Run) Do(ctx context.Context) (*Report, error) {
 	rep := &Report{Schema: Schema, Thresholds: r.Thresholds, Findings: []Finding{}, Measurements: []Measurement{}}
 	missing := r.meet(ctx, rep)
 	pairs := r.plan(rep)
+	r.silent = make([]atomic.Bool, len(r.Hosts))
 	done := 0
 	for _, round := range pairs {
 		for some := range slices.Chunk(round, max(cmp.Or(r.AtOnce, len(round)), 1)) {
@@ -122,6 +125,7 @@ func (r *Run) Do(ctx context.Context) (*Report, error) {
 	}
 	rep.judge()
 	for range r.Repeat {
+		clear(r.silent) // each has another chance
 		for i := range rep.Measurements {
 			if m := &rep.Measurements[i]; len(m.Problems) > 0 {
 				again := *m
@@ -281,13 +285,20 @@ func (r *Run) configs(m *Measurement) (lat, bw perf.Config) {
 	return lat, bw
 }
 
-// measure runs the tests of a measurement.
+// measure runs the tests of a measurement, but none with a host that has not answered before: each could take
+// minutes again.
 func (r *Run) measure(ctx context.Context, m *Measurement) {
 	m.Latency, m.Bandwidth, m.Loss, m.Errors = nil, nil, 0, nil
 	from, to := r.Hosts[m.from], r.Hosts[m.to]
 	remote := r.server(from)
 	lat, bw := r.configs(m)
 	probe := func(c perf.Config) *perf.Size {
+		for _, i := range []int{m.from, m.to} {
+			if r.silent[i].Load() {
+				m.Errors = append(m.Errors, c.Name()+": not tested, since "+r.Hosts[i].Name+" did not answer when it was asked for another test")
+				return nil
+			}
+		}
 		s, err := remote.Probe(ctx, perf.Probe{
 			Host: to.Addr, Port: to.Port, Device: m.Rail, PeerDevice: m.Rail, PeerGID: r.rails[m.to][m.Rail].GID, Config: c,
 		})
@@ -295,6 +306,9 @@ func (r *Run) measure(ctx context.Context, m *Measurement) {
 			err = errors.New("the result has more lost messages than messages")
 		}
 		if err != nil {
+			if _, ok := errors.AsType[*perf.ProbeError](err); !ok && ctx.Err() == nil {
+				r.silent[m.from].Store(true)
+			}
 			m.Errors = append(m.Errors, c.Name()+": "+err.Error())
 			return nil
 		}

@@ -2,8 +2,10 @@ package mesh
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 type fakeFleet struct {
 	t     *testing.T
 	slow  string // a host with a latency of 100 µs instead of 2 µs
+	mute  string // a host that does not answer when it is asked for a test
 	iwarp bool
 
 	mu       sync.Mutex
@@ -84,6 +87,12 @@ func (h fakeHost) Probe(_ context.Context, p perf.Probe) (*perf.Size, error) {
 	f.busy[h.name]--
 	f.busy[p.Host]--
 	f.probes = append(f.probes, fakeProbe{p, h.name})
+	switch f.mute {
+	case h.name:
+		return nil, errors.New("nothing came")
+	case p.Host:
+		return nil, &perf.ProbeError{Text: "nothing came"}
+	}
 	s := &perf.Size{Iterations: int64(p.Config.Iterations)}
 	if p.Config.Metric != perf.Lat {
 		s.Bandwidth = &perf.Bandwidth{GbitPerSecond: 10}
@@ -163,6 +172,39 @@ func TestRunRepeat(t *testing.T) {
 		if p.from != f.slow && p.Host != f.slow {
 			t.Errorf("the tests from %s to %s were repeated", p.from, p.Host)
 		}
+	}
+}
+
+// TestRunMute: a host that has not answered once is asked no more, and not used as a peer, until what looks
+// wrong is repeated. The report blames it, and it alone.
+func TestRunMute(t *testing.T) {
+	f, r := newFakeFleet(t, 4, 1)
+	f.mute, r.Repeat, r.AtOnce = "host1", 2, 1
+	rep, err := r.Do(t.Context())
+	if err != nil || len(rep.Findings) != 1 || rep.Findings[0].Cause != CauseHost || !slices.Equal(rep.Findings[0].Hosts, []string{f.mute}) {
+		t.Fatalf("%v, %+v", err, rep)
+	}
+	asked, used := 0, 0
+	for _, p := range f.probes {
+		if p.from == f.mute {
+			asked, used = asked+1, 0
+		} else if p.Host == f.mute {
+			used++ // since it was asked
+		}
+	}
+	if asked != 1+r.Repeat || used != 0 {
+		t.Errorf("the host was asked for a test %d times, want %d, and used %d times after that", asked, 1+r.Repeat, used)
+	}
+	left := 0
+	for _, m := range rep.Measurements {
+		if with := m.From == f.mute || m.To == f.mute; with != (len(m.Errors) > 0) {
+			t.Errorf("from %s to %s: %q", m.From, m.To, m.Errors)
+		} else if with && strings.Contains(m.Errors[0], "not tested, since host1 did not answer") {
+			left++
+		}
+	}
+	if left == 0 {
+		t.Error("no measurement says that it was left out")
 	}
 }
 
