@@ -225,3 +225,28 @@ func TestStatOptional(t *testing.T) {
 	set("none")
 	check("disabled", off)
 }
+
+// TestStatHelp: "verbs stat --help" explains each counter of the driver, the optional ones included.
+func TestStatHelp(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
+	testenv.Guest(t)
+	help := strings.FieldsFunc(verbs(t, "stat", "--help"), func(r rune) bool { return r == ' ' || r == ',' || r == '\n' })
+	explained := 0
+	for _, port := range verbsJSON(t, "stat", dev0, "--json").([]any) {
+		port := port.(map[string]any)
+		names, _ := port["disabled"].([]any)
+		counters, _ := port["counters"].([]any)
+		for _, c := range counters {
+			names = append(names, c.(map[string]any)["name"])
+		}
+		for _, name := range names {
+			if !slices.Contains(help, name.(string)) {
+				t.Errorf("%s is not explained", name)
+			}
+			explained++
+		}
+	}
+	if none := explained == 0; none != rig.IWARP() {
+		t.Errorf("%s has %d counters", dev0, explained)
+	}
+}

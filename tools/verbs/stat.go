@@ -48,17 +48,55 @@ A device in software belongs to this process, which has just made it: its counte
 have counted next to nothing. A program reads those of its own with uverbs.Device.PortCounters.
 "go doc uverbs/soft" describes them.
 
-Each driver has counters and names of its own. Often looked at:
+Each driver has counters and names of its own. Those of rxe (soft RoCE):
+  sent_pkts, rcvd_pkts                 packets
+  rdma_sends, rdma_recvs               SENDs, and receives
   duplicate_request                    a request came again: its answer was lost or late
-  out_of_seq_request, out_of_sequence  a request was missing before this one
-  rcvd_seq_err, packet_seq_err         the peer missed a request
+  out_of_seq_request, rcvd_seq_err     a packet was missing: here, and at the peer
+  completer_retry_err                  no answer came in time, so requests were sent again
+  send_rnr_err, rcvd_rnr_err           no receive was posted: here, and at the peer
+  retry_exceeded_err, retry_rnr_exceeded_err
+                                       requests that failed for good: no answer, no receive
+  ack_deferred                         answers that waited for others
+  send_err                             packets that the network interface did not take
+  link_downed                          the port went down
+
+Those of mlx5 (ConnectX):
+  rx_write_requests, rx_read_requests, rx_atomic_requests
+                                       requests that came
+  rx_dct_connect                       connections that came to targets of DC
+  out_of_buffer, rnr_nak_retry_err     no receive was posted: here, and at the peer
+  out_of_sequence, packet_seq_err      a packet was missing: here, and at the peer
+  implied_nak_seq_err                  an answer came whose PSN was later than the next
+  duplicate_request                    a request came again: its answer was lost or late
   local_ack_timeout_err                no answer came in time, so requests were sent again
-  completer_retry_err                  as local_ack_timeout_err, on rxe
-  send_rnr_err, out_of_buffer          a message came and no receive was posted
-  rcvd_rnr_err, rnr_nak_retry_err      the peer had no receive posted
-  retry_exceeded_err, retry_rnr_exceeded_err, req_cqe_error
-                                       requests failed for good
-  np_cnp_sent, rp_cnp_handled          notifications of congestion that were sent, and that came`,
+  roce_adp_retrans, roce_adp_retrans_to
+                                       the same, with adaptive retransmission
+  roce_slow_restart, roce_slow_restart_cnps, roce_slow_restart_trans
+                                       slow restarts after a pause, notifications of congestion
+                                       that they sent, and changes to that state
+  req_cqe_error, resp_cqe_error        requests and receives that failed,
+  req_cqe_flush_error, resp_cqe_flush_error
+                                       of them those of a QP that had failed before
+  req_remote_invalid_request           requests that the peer found invalid
+  req_remote_access_errors, resp_remote_access_errors
+                                       memory that was not allowed: at the peer, and here
+  resp_local_length_error              messages that were longer than the receive
+  req_transport_retries_exceeded, req_rnr_retries_exceeded
+                                       requests that failed for good: no answer, no receive
+  np_ecn_marked_roce_packets, np_cnp_sent
+                                       packets with the mark of congestion that came, and
+                                       notifications of congestion that were sent for them
+  rp_cnp_handled, rp_cnp_ignored       notifications of congestion that came
+  rx_icrc_encapsulated                 packets with a wrong checksum (ICRC)
+Optional, see verbs stat enable:
+  cc_rx_ce_pkts, cc_rx_cnp_pkts, cc_tx_cnp_pkts
+                                       packets with the mark of congestion, and notifications
+                                       that came and were sent
+  rdma_tx_packets, rdma_tx_bytes, rdma_rx_packets, rdma_rx_bytes
+                                       what went out and came in
+
+siw (soft iWARP) has none.`,
 		Example: `  verbs stat
   verbs stat rxe0
   verbs stat rxe0 --json | jq '.[].counters[] | select(.value > 0)'`,
