@@ -4,11 +4,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // doctorFinding is an element of what "verbs doctor --json" prints.
@@ -121,6 +126,50 @@ func (r doctorReport) works(t *testing.T, want bool, words ...string) {
 	for _, w := range words {
 		if !strings.Contains(r.Verdict, w) {
 			t.Errorf("verdict %q does not say %q", r.Verdict, w)
+		}
+	}
+}
+
+// TestDoctorExpect: the machine is compared with a file: as it is, and in each way that it differs, with what is
+// there and what is expected.
+func TestDoctorExpect(t *testing.T) {
+	testenv.Guest(t)
+	layer, gid := "Ethernet", uverbs.GIDTypeRoCEv2.String()
+	if rig.InfiniBand() {
+		layer, gid = "InfiniBand", "IB"
+	}
+	if rig.IWARP() {
+		gid = "IB" // as the kernel calls it where RoCE is not used
+	}
+	as := func(change string) string {
+		return fmt.Sprintf(`{"netns": "shared", "ports": [{"driver": %q, "count": %d, "link_layer": %q, "gid_type": %q, "rate_gbps": 2}%s]}`,
+			rig.Driver, len(rig.Devices), layer, gid, change)
+	}
+	file := filepath.Join(t.TempDir(), "expected.json")
+	for _, c := range []struct {
+		text   string
+		status int
+		says   []string
+	}{
+		{as(""), 0, []string{fmt.Sprintf("driver %s: %d ports, as expected", rig.Driver, len(rig.Devices)), "the mode of network namespaces is shared", "all is as expected"}},
+		{`{"netns": "exclusive"}`, 1, []string{"the mode of network namespaces is shared, expected exclusive", "verbs system set netns exclusive", "not as expected: 1 difference"}},
+		{as(`, {"device": "` + dev0 + `", "count": 2}`), 1, []string{"found 1 port, expected 2"}},
+		{as(`, {"device": "` + dev0 + `", "rate_gbps": 5000}`), 1, []string{"expected 5000 Gb/s or more"}},
+		{as(`, {"device": "nosuch*"}`), 1, []string{"devices nosuch*: found no port, expected one or more"}},
+		{as(`, {"device": "` + dev0 + `", "mtu": 1}`), 2, []string{"ports[1].mtu is 1, allowed: 256"}},
+	} {
+		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(timed(t), os.Getenv(VerbsEnv), "doctor", "--expect", file, dev0)
+		out, _ := cmd.CombinedOutput()
+		if got := cmd.ProcessState.ExitCode(); got != c.status {
+			t.Errorf("%s: status %d, want %d\n%s", c.text, got, c.status, out)
+		}
+		for _, says := range c.says {
+			if !strings.Contains(string(out), says) {
+				t.Errorf("%s: the doctor does not say %q\n%s", c.text, says, out)
+			}
 		}
 	}
 }
