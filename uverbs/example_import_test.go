@@ -11,7 +11,8 @@ import (
 )
 
 // A broker registers memory and hands it to a worker, another process, over a Unix socket. The worker
-// needs no permission for the device, and uses the memory with queues of its own.
+// needs no permission for the device, and uses the memory with queues of its own. In test/broker this is a
+// program for any number of workers.
 //
 // If the worker must read and write the memory itself, make the memory shareable, for example a memfd
 // that both processes map; register it with [uverbs.PD.RegSlice] and send its descriptor, too.

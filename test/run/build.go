@@ -10,6 +10,7 @@ import (
 
 // testPackages are the packages whose test binaries run in VMs.
 var testPackages = map[string]string{
+	"broker":      "test/broker",
 	"classic":     "test/classic",
 	"cm":          "cm",
 	"conformance": "test/conformance",

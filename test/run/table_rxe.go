@@ -74,7 +74,7 @@ func (c *config) rxeSuite() suite {
 		{
 			name: "interop", driver: "rxe", bin: []string{"verbs"}, with: iproute2,
 			env: append(env[:len(env):len(env)], "GOVERBS_IPROUTE2=1"), skip: []testenv.Tag{testenv.Perftest},
-			programs: append(test("interop"), only("conformance", "TestIproute2")),
+			programs: append(test("interop"), only("broker", "TestBroker"), only("conformance", "TestIproute2")),
 		},
 		{
 			name: "bare", driver: "rxe", bin: []string{"verbs"}, flags: []string{"-load", "none"},
