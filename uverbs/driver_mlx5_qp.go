@@ -216,10 +216,7 @@ func (q *QP) encodeMlx5(wrs []SendWR, ops uint16) error {
 		wr := &wrs[i]
 		w.Flags = uint8(wr.Flags | always)
 		if !wr.opIn(ops) {
-			if !q.isTransferMlx5(wr) {
-				return errNeedsBuilder
-			}
-			if err := q.encodeSlotMlx5(wr, w.Flags); err != nil {
+			if err := q.encodeTransferMlx5(wr, w.Flags); err != nil {
 				return err
 			}
 			continue
@@ -230,10 +227,10 @@ func (q *QP) encodeMlx5(wrs []SendWR, ops uint16) error {
 			w.Inline = wr.Inline
 			if len(wr.SGL) == 1 && len(wr.Inline) == 0 {
 				e := &wr.SGL[0]
-				if w.Addr, w.Length, w.LKey = e.Addr, e.Length, e.LKey; !e.outside && sq.Put(&w) {
+				if w.Addr, w.Length, w.LKey = e.Addr, e.Length, e.LKey; !e.outside && sq.Put(&w, nil) {
 					continue
 				}
-			} else if w.Length = 0; len(wr.SGL) == 0 && wr.Opcode != WRRDMARead && sq.Put(&w) {
+			} else if w.Length = 0; len(wr.SGL) == 0 && wr.Opcode != WRRDMARead && sq.Put(&w, nil) {
 				continue
 			}
 		}
@@ -247,9 +244,32 @@ func (q *QP) encodeMlx5(wrs []SendWR, ops uint16) error {
 	return nil
 }
 
-// isTransferMlx5 reports whether a work request of a QP that is neither RC nor UC is a correct SEND, WRITE or READ.
-func (q *QP) isTransferMlx5(wr *SendWR) bool {
-	return q.plain == 0 && wr.Opcode <= WRRDMARead && q.ops[wr.Opcode] && wr.Flags&^sendFlagsAll == 0 && q.check(wr) == nil
+// encodeTransferMlx5 writes a work request of a QP that is neither RC nor UC. It returns errNeedsBuilder unless it is a
+// correct SEND, WRITE or READ.
+func (q *QP) encodeTransferMlx5(wr *SendWR, flags uint8) error {
+	if q.plain != 0 || wr.Opcode > WRRDMARead || !q.ops[wr.Opcode] || wr.Flags&^sendFlagsAll != 0 || q.check(wr) != nil {
+		return errNeedsBuilder
+	}
+	if wr.AH == nil || wr.DCStream != 0 && !q.mlx5.streams {
+		return q.encodeSlotMlx5(wr, flags)
+	}
+	w := mlx5.Plain{
+		ID: wr.ID, Op: mlx5.Op(wr.Opcode), Flags: flags, RemoteAddr: wr.RemoteAddr, RKey: wr.RKey, Imm: wr.Imm, Inline: wr.Inline,
+	}
+	to := mlx5.Peer{AV: &wr.AH.mlx5.av, QPN: wr.RemoteQPN, Key: wr.DCAccessKey, Stream: wr.DCStream}
+	if q.typ == UD {
+		to.Key = uint64(wr.RemoteQKey)
+	}
+	put := len(wr.SGL) == 0
+	if len(wr.SGL) == 1 && len(wr.Inline) == 0 {
+		e := &wr.SGL[0]
+		w.Addr, w.Length, w.LKey = e.Addr, e.Length, e.LKey
+		put = !e.outside
+	}
+	if put && q.mlx5.sq.Put(&w, &to) {
+		return nil
+	}
+	return q.encodeSlotMlx5(wr, flags)
 }
 
 // isSlotMlx5 reports whether encodeSlotMlx5 can encode a work request without further checks.

@@ -23,7 +23,7 @@ func BenchmarkPostPoll(b *testing.B) {
 					b.Fatal("no room")
 				}
 				for i := range n {
-					if w.ID = uint64(i); !k.sq.Put(&w) {
+					if w.ID = uint64(i); !k.sq.Put(&w, nil) {
 						b.Fatal("refused")
 					}
 				}

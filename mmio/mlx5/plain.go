@@ -2,8 +2,8 @@ package mlx5
 
 import "unsafe"
 
-// A Plain is the most common kind of work request of RC and UC: SEND, WRITE or READ, with or
-// without an immediate, and with data in one piece. [SendQueue.Put] makes a WQE of it in one step.
+// A Plain is the most common kind of work request: SEND, WRITE or READ, with or without an
+// immediate, and with data in one piece. [SendQueue.Put] makes a WQE of it in one step.
 type Plain struct {
 	ID         uint64 // ID is the ID that the completion has.
 	RemoteAddr uint64 // RemoteAddr is the address of the peer's memory, for WRITE and READ.
@@ -17,12 +17,20 @@ type Plain struct {
 	LKey       uint32 // LKey is the key of the registered memory.
 }
 
+// A Peer is where a work request goes that names its peer itself.
+type Peer struct {
+	AV     *AV    // AV is the address.
+	QPN    uint32 // QPN is the number of the peer's QP or DCT.
+	Key    uint64 // Key is the Q_Key, or the access key of the DCT.
+	Stream uint16 // Stream is the stream of a DCI.
+}
+
 // Put writes a work request, as Start, the methods for its data, and Finish do, and reports whether
 // it did. If the request is not valid, Put does nothing; those methods return the error.
 //
-// Preconditions: those of Start; the queue's transport is Connected; Op is one that Plain has, and
-// Inline is empty if it is Read.
-func (q *SendQueue) Put(w *Plain) bool {
+// Preconditions: those of Start; the queue's transport is Connected and to is nil, or it is Datagram or
+// DC; Op is one that Plain has, and Inline is empty if it is Read.
+func (q *SendQueue) Put(w *Plain, to *Peer) bool {
 	if uint(len(w.Inline)) > uint(q.maxInline) || w.Length > maxLength || q.maxSGE == 0 {
 		return false
 	}
@@ -34,14 +42,18 @@ func (q *SendQueue) Put(w *Plain) bool {
 		q.fence = 0
 	}
 	put64(ctrl, ctrlFlags, uint64(bits)<<32|uint64(w.Imm&how.imm))
-	// Everything before the data is in the first block.
-	size := uint32(ctrlSize)
-	if how.rdma {
-		put64(ctrl, ctrlSize, w.RemoteAddr)
-		put64(ctrl, ctrlSize+8, uint64(w.RKey)<<32)
-		size = ctrlSize + raddrSize
+	// Everything before the data is in the first block, or an address fills that block.
+	p, size := unsafe.Add(ctrl, ctrlSize), uint32(ctrlSize)
+	if to != nil {
+		q.putPeer(p, to)
+		p, size = q.block(wqe+1), blockSize
 	}
-	p := unsafe.Add(ctrl, size)
+	if how.rdma {
+		put64(p, 0, w.RemoteAddr)
+		put64(p, 8, uint64(w.RKey)<<32)
+		p = unsafe.Add(p, raddrSize)
+		size += raddrSize
+	}
 	switch {
 	case len(w.Inline) > 0:
 		size += inlineSize + uint32(len(w.Inline))
@@ -59,6 +71,18 @@ func (q *SendQueue) Put(w *Plain) bool {
 	q.last = wqe
 	q.next = wqe + (size+blockSize-1)/blockSize
 	return true
+}
+
+// putPeer writes the address of a work request behind its control segment.
+func (q *SendQueue) putPeer(p unsafe.Pointer, to *Peer) {
+	*(*[avSize]byte)(p) = to.AV.b
+	put32(p, avDQPN, avExtended|to.QPN&indexMask)
+	if q.transport == DC {
+		put64(p, avDCKey, to.Key)
+		put16(unsafe.Add(p, -ctrlSize), ctrlStream, to.Stream)
+	} else {
+		put32(p, avQKey, uint32(to.Key))
+	}
 }
 
 // copyIn copies b into the ring, continuing at its start when it reaches the end.

@@ -288,7 +288,7 @@ func TestPlainRegister(t *testing.T) {
 		wg.Go(func() {
 			for i := range uint64(500) {
 				q.Begin()
-				if !q.Room(1) || !q.Put(&Plain{ID: i, Op: Send, Flags: Signaled}) {
+				if !q.Room(1) || !q.Put(&Plain{ID: i, Op: Send, Flags: Signaled}, nil) {
 					t.Error("no room")
 					return
 				}
