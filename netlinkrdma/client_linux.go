@@ -163,6 +163,8 @@ func u8Attr(typ int, v uint8) *rtAttr { return nl.NewRtAttr(typ, nl.Uint8Attr(v)
 
 func u32Attr(typ int, v uint32) *rtAttr { return nl.NewRtAttr(typ, nl.Uint32Attr(v)) }
 
+func u64Attr(typ int, v uint64) *rtAttr { return nl.NewRtAttr(typ, nl.Uint64Attr(v)) }
+
 func stringAttr(typ int, s string) *rtAttr { return nl.NewRtAttr(typ, nl.ZeroTerminated(s)) }
 
 // nestedAttr returns an attribute that others are added to.

@@ -30,9 +30,14 @@ type rtAttr struct{}
 // AddRtAttr does nothing.
 func (*rtAttr) AddRtAttr(int, []byte) *rtAttr { return nil }
 
+// AddChild does nothing.
+func (*rtAttr) AddChild(*rtAttr) {}
+
 func u8Attr(int, uint8) *rtAttr { return &rtAttr{} }
 
 func u32Attr(int, uint32) *rtAttr { return &rtAttr{} }
+
+func u64Attr(int, uint64) *rtAttr { return &rtAttr{} }
 
 func stringAttr(int, string) *rtAttr { return &rtAttr{} }
 

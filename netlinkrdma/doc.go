@@ -56,6 +56,10 @@
 // Objects refer to each other by the kernel's own numbers: the field PD of an MR is the ID of a PD
 // in the list of PDs. Only QP numbers are the same as in the programs.
 //
+// [QPsWith] and [ResourcesWith] include what only the driver knows. [Raw] returns what the driver knows
+// about an object, in a form of its own. [FRMRPools] lists the pools from which a driver takes memory
+// regions; [PinFRMRs] fills one, and [SetFRMRAging] says when unused ones are freed.
+//
 // # Counters
 //
 // [PortCounters] reads the counters of a port. Their names and meaning depend on the driver.
@@ -66,7 +70,8 @@
 // # Settings and events
 //
 // [SystemSettings], [SetNetNSMode] and [SetPrivilegedQKey] apply to all devices; [RenameDevice],
-// [MoveDevice] and [SetAdaptiveModeration] apply to one. A [Monitor] reports when devices appear,
+// [MoveDevice] and [SetAdaptiveModeration] apply to one. [AddSubDevice] makes a device for the subnet
+// management of a card with several planes, and [DeleteSubDevice] removes it. A [Monitor] reports when devices appear,
 // disappear and change:
 //
 //	m, err := netlinkrdma.OpenMonitor()
@@ -113,6 +118,5 @@
 // except that adding or deleting a link may take as long as the kernel needs to load a module or to
 // remove the device. The package needs Linux 5.10 or later.
 //
-// Not supported are raw dumps of drivers (RDMA_NLDEV_CMD_RES_QP_GET_RAW and similar), sub-devices
-// (NEWDEV), and pools of memory regions (FRMR_POOLS). Package uverbs reads GIDs.
+// Package uverbs reads GIDs.
 package netlinkrdma

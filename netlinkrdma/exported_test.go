@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -62,6 +63,18 @@ func TestExported(t *testing.T) {
 		{"MoveDevice", func() error { return MoveDevice(fakeRXE, os.Stdin) }, abi.RDMA_NLDEV_CMD_SET, 0},
 		{"MoveDeviceToPID", func() error { return MoveDeviceToPID(fakeRXE, os.Getpid()) }, abi.RDMA_NLDEV_CMD_SET, 0},
 		{"SetAdaptiveModeration", func() error { return SetAdaptiveModeration(fakeRXE, true) }, abi.RDMA_NLDEV_CMD_SET, 0},
+		{"QPsWith", func() error { return second(QPsWith(fakeRXE, ListOptions{Driver: true})) }, abi.RDMA_NLDEV_CMD_RES_QP_GET, 0},
+		{"ResourcesWith", func() error { return second(ResourcesWith(fakeRXE, ListOptions{Driver: true})) }, abi.RDMA_NLDEV_CMD_RES_GET, 0},
+		{"Raw of a QP", func() error { return second(Raw(fakeRXE, RawOptions{Kind: RawQP, ID: 17, Port: 1})) }, abi.RDMA_NLDEV_CMD_RES_QP_GET_RAW, abi.RDMA_NLDEV_ATTR_RES_LQPN},
+		{"Raw of a CQ", func() error { return second(Raw(fakeRXE, RawOptions{Kind: RawCQ, ID: 17})) }, abi.RDMA_NLDEV_CMD_RES_CQ_GET_RAW, abi.RDMA_NLDEV_ATTR_RES_CQN},
+		{"Raw of an MR", func() error { return second(Raw(fakeRXE, RawOptions{Kind: RawMR, ID: 17})) }, abi.RDMA_NLDEV_CMD_RES_MR_GET_RAW, abi.RDMA_NLDEV_ATTR_RES_MRN},
+		{"Raw of an SRQ", func() error { return second(Raw(fakeRXE, RawOptions{Kind: RawSRQ, ID: 17})) }, abi.RDMA_NLDEV_CMD_RES_SRQ_GET_RAW, abi.RDMA_NLDEV_ATTR_RES_SRQN},
+		{"RawList", func() error { return second(RawList(fakeRXE, RawMR)) }, abi.RDMA_NLDEV_CMD_RES_MR_GET_RAW, 0},
+		{"FRMRPools", func() error { return second(FRMRPools(fakeRXE, ListOptions{})) }, abi.RDMA_NLDEV_CMD_FRMR_POOLS_GET, 0},
+		{"PinFRMRs", func() error { return PinFRMRs(fakeRXE, FRMRKey{DMABlocks: 1}, 17) }, abi.RDMA_NLDEV_CMD_FRMR_POOLS_SET, abi.RDMA_NLDEV_ATTR_FRMR_POOL_PINNED_HANDLES},
+		{"SetFRMRAging", func() error { return SetFRMRAging(fakeRXE, 17*time.Second) }, abi.RDMA_NLDEV_CMD_FRMR_POOLS_SET, abi.RDMA_NLDEV_ATTR_FRMR_POOLS_AGING_PERIOD},
+		{"AddSubDevice", func() error { return AddSubDevice(fakeRXE, "smi0", DeviceTypeSMI) }, abi.RDMA_NLDEV_CMD_NEWDEV, 0},
+		{"DeleteSubDevice", func() error { return DeleteSubDevice(fakeRXE) }, abi.RDMA_NLDEV_CMD_DELDEV, 0},
 		{"SystemSettings", func() error { return second(SystemSettings()) }, abi.RDMA_NLDEV_CMD_SYS_GET, 0},
 		{"SetNetNSMode", func() error { return SetNetNSMode(NetNSShared) }, abi.RDMA_NLDEV_CMD_SYS_SET, 0},
 		{"SetPrivilegedQKey", func() error { return SetPrivilegedQKey(true) }, abi.RDMA_NLDEV_CMD_SYS_SET, 0},

@@ -41,7 +41,7 @@ func refusing(errno unix.Errno) fakeKernel {
 
 // deviceCalls has every function that concerns a device.
 var deviceCalls = map[string]func(*client, Device) error{
-	"resources":  func(c *client, d Device) error { return second(c.resources(d)) },
+	"resources":  func(c *client, d Device) error { return second(c.resources(d, ListOptions{})) },
 	"QPs":        func(c *client, d Device) error { return second(list(c, d, qps)) },
 	"QP":         func(c *client, d Device) error { return second(one(c, d, qps, 1, 17)) },
 	"contexts":   func(c *client, d Device) error { return second(list(c, d, contexts)) },
@@ -54,6 +54,13 @@ var deviceCalls = map[string]func(*client, Device) error{
 	"rename":     func(c *client, d Device) error { return c.renameDevice(d, "rxe7") },
 	"move":       func(c *client, d Device) error { return c.moveDevice(d, os.Stdin) },
 	"moderation": func(c *client, d Device) error { return c.setAdaptiveModeration(d, true) },
+	"raw":        func(c *client, d Device) error { return second(c.raw(d, RawOptions{Kind: RawQP, ID: 17, Port: 1})) },
+	"raw list":   func(c *client, d Device) error { return second(c.rawList(d, RawSRQ)) },
+	"pools":      func(c *client, d Device) error { return second(list(c, d, frmrPools)) },
+	"pin":        func(c *client, d Device) error { return c.pinFRMRs(d, FRMRKey{DMABlocks: 16}, 8) },
+	"aging":      func(c *client, d Device) error { return c.setFRMRAging(d, time.Minute) },
+	"add dev":    func(c *client, d Device) error { return c.addSubDevice(d, "smi0", DeviceTypeSMI) },
+	"delete dev": func(c *client, d Device) error { return c.deleteSubDevice(d) },
 }
 
 func TestDeviceCallsRefused(t *testing.T) {
@@ -113,6 +120,16 @@ func TestMissingFeatures(t *testing.T) {
 		{"bind", unix.ENOMEM, "counters of QPs not supported by driver rxe: give a counter to QP 17 of rxe0", Version{}},
 		{"auto", unix.EOPNOTSUPP, "counters of QPs not supported by driver rxe", Version{}},
 		{"move", unix.EOPNOTSUPP, "netns mode is shared) not supported by driver rxe", Version{}},
+		{"raw", unix.EINVAL, "raw dump of QPs not supported by driver rxe: dump QP 17 of rxe0: invalid argument", Version{}},
+		{"raw", unix.EOPNOTSUPP, "raw dump of QPs not supported by driver rxe", Version{}},
+		{"raw list", unix.EINVAL, "raw dump of SRQs (which needs Linux 6.7) not supported by driver rxe: list raw SRQs of rxe0", Version{}},
+		{"pools", unix.EINVAL, "FRMR pools not supported by this kernel (Linux has it since 7.1): list FRMR pools of rxe0", Version{7, 1}},
+		{"pin", unix.EINVAL, "FRMR pool with this key not supported by this kernel (Linux has it since 7.1)", Version{7, 1}},
+		{"pin", unix.EOPNOTSUPP, "FRMR pool with this key not supported by driver rxe: pin 8 memory regions with key 0:10:0:0 of rxe0", Version{}},
+		{"aging", unix.EINVAL, "FRMR pools not supported by this kernel (Linux has it since 7.1)", Version{7, 1}},
+		{"add dev", unix.EINVAL, "sub-device of type SMI not supported by this kernel (Linux has it since 6.11)", Version{6, 11}},
+		{"add dev", unix.EOPNOTSUPP, "sub-device of type SMI not supported by driver rxe: add device smi0 of type SMI to rxe0", Version{}},
+		{"delete dev", unix.EINVAL, "deletion of sub-devices not supported by this kernel (Linux has it since 6.11)", Version{6, 11}},
 	} {
 		err := deviceCalls[tt.call](fakeClient(t, rxeKernel(refusing(tt.errno))), fakeRXE)
 		var f *FeatureError

@@ -1,7 +1,9 @@
 package netlinkrdma
 
 import (
+	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 )
@@ -21,13 +23,38 @@ type ResourceCounts struct {
 // Resources returns how many objects a device has, as "rdma resource show DEV" does. dev must come
 // from [Devices] or [DeviceByName]. The error matches [fs.ErrNotExist] if the device no longer
 // exists or was renamed.
-func Resources(dev Device) (ResourceCounts, error) { return system.resources(dev) }
+func Resources(dev Device) (ResourceCounts, error) { return system.resources(dev, ListOptions{}) }
+
+// ResourcesWith is [Resources] with options.
+func ResourcesWith(dev Device, o ListOptions) (ResourceCounts, error) {
+	return system.resources(dev, o)
+}
+
+// ListOptions says which objects a list has. It is a plain value.
+type ListOptions struct {
+	// Driver includes what only the driver knows: QPs of type [QPTypeDriver], such as DC QPs of programs
+	// and the QP that mlx5 has for itself, and pools with a key that the kernel chose. "rdma resource show"
+	// has them with -dd. Up to Linux 6.9 the QPs of programs are always listed, and those of the driver
+	// never.
+	Driver bool
+}
+
+// attrs returns the attributes of a request.
+func (o ListOptions) attrs() []*rtAttr {
+	if !o.Driver {
+		return nil
+	}
+	return []*rtAttr{u8Attr(abi.RDMA_NLDEV_ATTR_DRIVER_DETAILS, 1)}
+}
 
 // QPs returns the queue pairs of a device, as "rdma resource show qp" does. Like the other lists it
 // needs no privilege and has the objects of all users, but the keys of memory regions need
 // CAP_NET_ADMIN. A list is not a snapshot: the kernel produces it in parts, and objects that are
 // created or destroyed meanwhile may be missing.
 func QPs(dev Device) ([]QP, error) { return list(system, dev, qps) }
+
+// QPsWith is [QPs] with options.
+func QPsWith(dev Device, o ListOptions) ([]QP, error) { return list(system, dev, qps, o.attrs()...) }
 
 // QPByNum returns one queue pair, on the port that it uses. A QP in state RESET has no port and
 // cannot be found. The error matches [fs.ErrNotExist] if the QP does not exist.
@@ -75,10 +102,10 @@ func SRQs(dev Device) ([]SRQ, error) { return list(system, dev, srqs) }
 // exist. Linux 5.13.
 func SRQByID(dev Device, id uint32) (SRQ, error) { return one(system, dev, srqs, 0, id) }
 
-func (c *client) resources(dev Device) (ResourceCounts, error) {
+func (c *client) resources(dev Device, o ListOptions) (ResourceCounts, error) {
 	var counts ResourceCounts
 	err := c.run(command{op: "count resources of", dev: dev}, func(s *session, index uint32) error {
-		b, err := s.get(abi.RDMA_NLDEV_CMD_RES_GET, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, index))
+		b, err := s.get(abi.RDMA_NLDEV_CMD_RES_GET, append(o.attrs(), u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, index))...)
 		if err != nil {
 			return err
 		}
@@ -195,14 +222,24 @@ func one[T any](c *client, dev Device, r resource[T], port, id uint32) (T, error
 // one calls a function for the object with the given number. The answer has the attributes that an
 // entry of a dump has.
 func (c *client) one(dev Device, k kind, port, id uint32, object func(*message)) error {
-	cmd := command{op: fmt.Sprintf("look for number %d among %s of", id, k.name), dev: dev, need: k.need}
+	return c.object(fmt.Sprintf("look for number %d among %s of", id, k.name), dev, k, port, id, object)
+}
+
+// object is one with the operation for errors.
+func (c *client) object(op string, dev Device, k kind, port, id uint32, object func(*message)) error {
+	cmd := command{op: op, dev: dev, need: k.need}
 	var attrs []*rtAttr
 	if k.perPort() {
 		cmd.port = &port
 		attrs = append(attrs, u32Attr(abi.RDMA_NLDEV_ATTR_PORT_INDEX, port))
 	}
 	return c.run(cmd, func(s *session, index uint32) error {
-		b, err := s.get(k.cmd, append(attrs, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, index), u32Attr(k.id, id))...)
+		attrs = append(attrs, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, index))
+		b, err := s.get(k.cmd, append(attrs, u32Attr(k.id, id))...)
+		// QP 0 and QP 1 exist once on each port; newer kernels tell them apart (rdma_restrack_add).
+		if k.id == abi.RDMA_NLDEV_ATTR_RES_LQPN && id <= 1 && errors.Is(err, syscall.ENOENT) {
+			b, err = s.get(k.cmd, append(attrs, u32Attr(k.id, id|port<<24))...)
+		}
 		if err != nil {
 			return err
 		}

@@ -96,6 +96,9 @@ func TestKernelResources(t *testing.T) {
 	if cq := cqList[0]; cq.PollContext != PollWorkqueue || cq.Users != 2 || cq.CQE == 0 {
 		t.Errorf("CQ %+v, want ib_core's", cq)
 	}
+	if qp, err := QPByNum(dev, 1, 1); err != nil || qp.Type != QPTypeGSI {
+		t.Errorf("QP by number: %+v, %v", qp, err)
+	}
 	if cq, err := CQByID(dev, cqList[0].ID); err != nil || cq.CQE != cqList[0].CQE {
 		t.Errorf("CQ by id: %+v, %v", cq, err)
 	}
@@ -149,6 +152,65 @@ func TestKernelNewLists(t *testing.T) {
 	}
 	if err := second(SRQByID(dev, 4711)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no such SRQ: %v", err)
+	}
+}
+
+// TestKernelNoRaw: rxe has no dump of its own, which the error says; an object that does not exist is not
+// found.
+func TestKernelNoRaw(t *testing.T) {
+	dev := rxe0(t)
+	cqList, err := CQs(dev)
+	if err != nil || len(cqList) == 0 {
+		t.Fatalf("CQs %+v, %v", cqList, err)
+	}
+	for what, err := range map[string]error{
+		"raw dump of QPs": second(Raw(dev, RawOptions{Kind: RawQP, ID: 1, Port: 1})), "raw dump of CQs": second(Raw(dev, RawOptions{Kind: RawCQ, ID: cqList[0].ID})),
+		"raw list": second(RawList(dev, RawCQ)),
+	} {
+		if f, ok := errors.AsType[*FeatureError](err); !ok || f.Driver != "rxe" || !strings.HasPrefix(f.Feature, "raw dump of") {
+			t.Errorf("%s: %v, want that the driver rxe has none", what, err)
+		}
+	}
+	for what, o := range map[string]RawOptions{"CQ": {Kind: RawCQ, ID: 4711}, "MR": {Kind: RawMR, ID: 4711}, "QP": {Kind: RawQP, ID: 4711, Port: 1}} {
+		if err := second(Raw(dev, o)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("no such %s: %v, want fs.ErrNotExist", what, err)
+		}
+	}
+}
+
+// TestKernelPools: rxe has no pools of memory regions. Since Linux 7.1 its list is empty.
+func TestKernelPools(t *testing.T) {
+	dev := rxe0(t)
+	key := FRMRKey{DMABlocks: 1}
+	setting := map[string]error{"aging": SetFRMRAging(dev, time.Minute), "pin": PinFRMRs(dev, key, 1)}
+	pools, err := FRMRPools(dev, ListOptions{Driver: true})
+	lacks := testenv.Lacks(t, err)
+	if !lacks && (err != nil || len(pools) != 0) {
+		t.Errorf("pools %+v, %v, want none", pools, err)
+	}
+	for what, err := range setting {
+		f, ok := errors.AsType[*FeatureError](err)
+		if !ok || lacks != (f.Since == Version{7, 1}) || lacks == (f.Driver == "rxe") {
+			t.Errorf("%s: %v, want that the kernel has none: %v, or rxe", what, err, lacks)
+		}
+	}
+}
+
+// TestKernelSubDevice: rxe has no sub-devices, and is none.
+func TestKernelSubDevice(t *testing.T) {
+	dev := rxe0(t)
+	add, remove := AddSubDevice(dev, "nlsmi", DeviceTypeSMI), DeleteSubDevice(dev)
+	f, ok := errors.AsType[*FeatureError](add)
+	if !ok {
+		t.Fatalf("add: %v, want a FeatureError", add)
+	}
+	if major, minor := kernelVersion(t); slices.Compare([]int{major, minor}, []int{6, 11}) < 0 {
+		g, ok := errors.AsType[*FeatureError](remove)
+		if f.Since != (Version{6, 11}) || !ok || g.Since != f.Since {
+			t.Errorf("on Linux %d.%d: %v; %v, want that both are there since 6.11", major, minor, add, remove)
+		}
+	} else if f.Driver != "rxe" || !errors.Is(remove, unix.EOPNOTSUPP) || errors.As(remove, &f) {
+		t.Errorf("add: %v, delete: %v, want that rxe has none, and EOPNOTSUPP", add, remove)
 	}
 }
 
@@ -442,7 +504,7 @@ func TestKernelUnprivileged(t *testing.T) {
 		for what, err := range map[string]error{
 			"rename": RenameDevice(dev, "rxe9"), "moderation": SetAdaptiveModeration(dev, true),
 			"netns mode": SetNetNSMode(NetNSExclusive), "Q_Key": SetPrivilegedQKey(true),
-			"mode": SetAutoQPCounters(dev, 1, GroupByQPType),
+			"mode": SetAutoQPCounters(dev, 1, GroupByQPType), "raw": second(Raw(dev, RawOptions{Kind: RawQP, ID: 1, Port: 1})),
 		} {
 			if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "CAP_NET_ADMIN") {
 				t.Errorf("%s: %v, want fs.ErrPermission and what is missing", what, err)

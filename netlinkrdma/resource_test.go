@@ -65,6 +65,8 @@ var tables = map[string]func([]byte) (any, error){
 	},
 	"qp_counters": table(qpCounterList),
 	"mr_counters": table(mrCounterList),
+	"raw":         table(resource[[]byte]{qps.kind, decodeRaw}),
+	"frmr":        table(frmrPools),
 }
 
 // comparePorts compares addresses.
@@ -293,7 +295,7 @@ func TestSockaddr(t *testing.T) {
 // seeds has a message for every decoder in tables.
 func seeds(t testing.TB) map[string][][]byte {
 	t.Helper()
-	all := map[string][][]byte{"qp_counters": {goldenQPCounters}, "mr_counters": {goldenMRCounters}}
+	all := map[string][][]byte{"qp_counters": {goldenQPCounters}, "mr_counters": {goldenMRCounters}, "raw": {goldenRaw}, "frmr": {goldenFRMR}}
 	files, err := fs.Glob(testdata, "testdata/*.hex")
 	if err != nil {
 		t.Fatal(err)
