@@ -55,6 +55,7 @@ func rawKind(k RawKind) (kind, error) {
 	case RawQP:
 		r = qps.kind
 		r.cmd = abi.RDMA_NLDEV_CMD_RES_QP_GET_RAW
+		name += " (or of this one)" // mlx5 has QP 1 under another number
 	case RawCQ:
 		r = cqs.kind
 		r.cmd = abi.RDMA_NLDEV_CMD_RES_CQ_GET_RAW

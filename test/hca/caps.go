@@ -50,7 +50,7 @@ var general = []setting{
 	{prm.CapUAR4K, 1}, {prm.CapLogUARPage, mostLogUARPage}, // off until a driver with larger pages turns it on
 	{prm.CapMaxQPCount, engine.MaxCounterSets}, {prm.CapOutOfSeqCount, 1}, {prm.CapRetransmitCounters, 1}, {prm.CapErrorCounters, 1},
 	{prm.CapRTS2RTSCounters, 1}, {prm.CapModifyRQCounters, 1},
-	{prm.CapDriverVersion, 1}, {prm.CapDeviceFrequencyMHz, 1000}, {prm.CapDeviceFrequencyKHz, 1000000},
+	{prm.CapDebugBit, 1}, {prm.CapDriverVersion, 1}, {prm.CapDeviceFrequencyMHz, 1000}, {prm.CapDeviceFrequencyKHz, 1000000},
 }
 
 var generalIB = []setting{{prm.CapPortType, prm.CapPortTypeIB}, {prm.CapIBVirt, 1}}
@@ -118,6 +118,7 @@ func newCaps(mode Mode, index uint8, p *Personality) capSet {
 		add(prm.CapAtomic, atomics)
 	}
 	add(prm.CapODP, onDemand)
+	add(prm.CapDebug, []setting{{prm.CapResourceDump, 1}})
 	add(prm.CapDevMem, deviceMemory(p))
 	if mode == IB {
 		add(prm.CapGeneral, general, generalIB, own, p.general(mode))

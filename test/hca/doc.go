@@ -71,7 +71,8 @@
 // used, and flow tables for packets of RDMA count, but lead nowhere: those of RC, UC and UD over RoCE
 // v2. Not there, by the capabilities: the physical function with all that only it has, page requests,
 // the newer scheme of on-demand paging, on-demand paging with DC, DEVX and user contexts, signatures,
-// tag matching, striding receive queues, compressed CQEs, flow counters in bulk and header rewriting. On
+// tag matching, striding receive queues, compressed CQEs, flow counters in bulk and header rewriting. The
+// register RESOURCE_DUMP has the answers of QUERY_QP, QUERY_CQ and QUERY_MKEY, and no other segments. On
 // InfiniBand ports are up with fixed LIDs, and what a subnet manager sets is refused. One that runs in a
 // guest all the same (vmrun -device mlx5,mode=ipoib) serves path records and multicast groups.
 //

@@ -13,6 +13,8 @@ const (
 	regPCMR     = 0x5041
 	regNodeDesc = 0x6001
 
+	regResourceDump = 0xc000
+
 	accessWrite = 0
 	accessRead  = 1
 
@@ -67,6 +69,9 @@ var registers = map[uint16]struct {
 // accessRegister is ACCESS_REG.
 func (d *Device) accessRegister(c *call) error {
 	id := uint16(prm.RegisterID.Get(c.in))
+	if id == regResourceDump {
+		return d.resourceDump(c)
+	}
 	r, known := registers[id]
 	if !known {
 		d.rep.Unknown[registerName(id)]++

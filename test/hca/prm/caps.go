@@ -10,6 +10,7 @@ const (
 	CapRoCE      = 0x04
 	CapFlowTable = 0x07
 	CapQoS       = 0x0c
+	CapDebug     = 0x0d
 	CapDevMem    = 0x0f
 )
 
@@ -45,6 +46,7 @@ var (
 	CapGIDTableSize       = Field{0x170, 16}
 	CapOutOfSeqCount      = Field{0x180, 1}
 	CapRetransmitCounters = Field{0x182, 1}
+	CapDebugBit           = Field{0x183, 1}  // debug: there are capabilities of the kind CapDebug
 	CapModifyRQCounters   = Field{0x184, 1}  // modify_rq_counter_set_id
 	CapMaxQPCount         = Field{0x186, 10} // counter sets
 	CapPKeyTableSize      = Field{0x190, 16}
