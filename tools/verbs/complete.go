@@ -60,6 +60,10 @@ func flagCompletions(cmd *command.Command, f *pflag.Flag, text string) ([]comman
 		return completions("DEV", ""), true
 	case "devs":
 		return listCompletions(completions("DEV", ""), text), true
+	case "kinds":
+		return listCompletions(plain(kindsWith("")), text), true
+	case "filter":
+		return filterCompletions(text), true
 	case "ib-port":
 		return portNumbers(cmd.Flag("dev").Value.String()), true
 	case "type", "types": // the help lists them

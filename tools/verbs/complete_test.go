@@ -42,7 +42,20 @@ func TestComplete(t *testing.T) {
 		{"stat bind left/1 lqpn 5 _", []string{"cntn"}},
 		{"stat auto left/1 _", []string{"type", "pid", "type,pid", "off"}},
 		{"stat enable left/1 _", []string{"none"}},
-		{"res _", both},
+		{"res _", append(both[:2:2], "frmr")},
+		{"res left _", nil},
+		{"res --kinds _", []string{"cm_id", "cq", "ctx", "mr", "pd", "qp", "srq"}},
+		{"res --kinds qp,cm_id,ctx,mr,pd,_", []string{"qp,cm_id,ctx,mr,pd,cq", "qp,cm_id,ctx,mr,pd,srq"}},
+		{"res --filter poll-ctx=_", []string{"poll-ctx=DIRECT", "poll-ctx=SOFTIRQ", "poll-ctx=WORKQUEUE", "poll-ctx=UNBOUND_WORKQUEUE"}},
+		{"res --filter=path-mig-state=ARMED,_", []string{"path-mig-state=ARMED,MIGRATED", "path-mig-state=ARMED,REARM"}},
+		{"res --filter lqpn=_", nil},
+		{"res frmr _", append(both[:2:2], "set")},
+		{"res frmr set _", both},
+		{"res frmr set left _", []string{"aging", "key", "pinned"}},
+		{"dev add smi0 _", []string{"type"}},
+		{"dev add smi0 type _", []string{"smi"}},
+		{"dev add smi0 type smi parent _", both},
+		{"dev delete _", both},
 		{"doctor _", both},
 		{"doctor left _", both},
 		{"exporter _", both},
@@ -94,6 +107,9 @@ func TestComplete(t *testing.T) {
 	}
 	if got := complete(t, devices, "link", "add", "new", "type", "rxe", "netdev", ""); !slices.Contains(got, "lo") {
 		t.Errorf("the shell offers the interfaces %q", got)
+	}
+	if got := complete(t, devices, "res", "--filter", ""); !slices.Contains(got, "lqpn=") || !slices.Contains(got, "dst-addr=") || len(got) < 25 {
+		t.Errorf("the shell offers the filters %q", got)
 	}
 	if got := complete(t, devices, "help", ""); !slices.Contains(got, "json") || !slices.Contains(got, "pingpong") {
 		t.Errorf("the shell offers the help of %q", got)

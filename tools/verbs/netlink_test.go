@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
 	"regexp"
@@ -14,8 +13,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs"
@@ -29,7 +26,7 @@ func TestPrintRes(t *testing.T) {
 		Device:   "rxe0",
 		Counts:   resCounts{Contexts: 1, PDs: 2, MRs: 2, CQs: 1, SRQs: 1, QPs: 2, CMIDs: 1},
 		Contexts: []contextRow{{0, process}},
-		PDs:      []pdRow{{0, 1, 0, ownerRow{Kernel: "ib_core"}}, {1, 2, 0, process}},
+		PDs:      []pdRow{{ID: 0, Users: 1, ownerRow: ownerRow{Kernel: "ib_core"}}, {ID: 1, Users: 2, ownerRow: process}},
 		MRs:      []mrRow{{ID: 0, Length: 4096, LKey: &key, RKey: &key, PD: 1, ownerRow: process}, {ID: 1, Length: 8192, PD: 1}},
 		CQs:      []cqRow{{ID: 1, CQE: 511, Users: 2, ownerRow: process}},
 		SRQs:     []srqRow{{ID: 0, Type: "BASIC", PD: 1, QPs: qpRanges{{17, 17}, {19, 33}}, ownerRow: process}},
@@ -38,7 +35,7 @@ func TestPrintRes(t *testing.T) {
 		Missing:  []string{"something"},
 	}
 	var out bytes.Buffer
-	if err := r.print(&out); err != nil {
+	if err := r.print(&out, false); err != nil {
 		t.Fatal(err)
 	}
 	text := "\n" + strings.Join(strings.FieldsFunc(out.String(), func(r rune) bool { return r == '\n' }), "\n")
@@ -76,28 +73,6 @@ func TestPrintRes(t *testing.T) {
 	}
 	if mr := back[0]["mrs"].([]any)[1].(map[string]any); mr["lkey"] != nil || mr["pid"] != nil {
 		t.Errorf("JSON has MR %v, want neither keys nor process", mr)
-	}
-}
-
-func TestResRows(t *testing.T) {
-	list := func(all []int, err error) func(netlinkrdma.Device) ([]int, error) {
-		return func(netlinkrdma.Device) ([]int, error) { return all, err }
-	}
-	twice := func(n int) int { return 2 * n }
-	var err error
-	r := resReport{}
-	if got := rows(&err, &r, netlinkrdma.Device{}, list([]int{1, 2}, nil), twice); !cmp.Equal(got, []int{2, 4}) || err != nil {
-		t.Errorf("%v, %v", got, err)
-	}
-	old := &netlinkrdma.FeatureError{Feature: "list of SRQs", Since: netlinkrdma.Version{5, 13}}
-	if got := rows(&err, &r, netlinkrdma.Device{}, list(nil, old), twice); got != nil || err != nil || len(r.Missing) != 1 {
-		t.Errorf("a list that is not there: %v, %v, %q", got, err, r.Missing)
-	}
-	if rows(&err, &r, netlinkrdma.Device{}, list(nil, fs.ErrNotExist), twice); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("error became %v", err)
-	}
-	if got := rows(&err, &r, netlinkrdma.Device{}, list([]int{1}, nil), twice); got != nil || !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("after an error: %v, %v", got, err)
 	}
 }
 

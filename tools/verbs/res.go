@@ -3,10 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
+	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/internal/proc"
@@ -19,13 +18,13 @@ import (
 type resReport struct {
 	Device   string       `json:"device"`
 	Counts   resCounts    `json:"counts"`
-	Contexts []contextRow `json:"contexts"`
-	PDs      []pdRow      `json:"pds"`
-	MRs      []mrRow      `json:"mrs"`
-	CQs      []cqRow      `json:"cqs"`
-	SRQs     []srqRow     `json:"srqs"`
-	QPs      []qpRow      `json:"qps"`
-	CMIDs    []cmIDRow    `json:"cm_ids"`
+	Contexts []contextRow `json:"contexts" res:"ctx"`
+	PDs      []pdRow      `json:"pds" res:"pd"`
+	MRs      []mrRow      `json:"mrs" res:"mr"`
+	CQs      []cqRow      `json:"cqs" res:"cq"`
+	SRQs     []srqRow     `json:"srqs" res:"srq"`
+	QPs      []qpRow      `json:"qps" res:"qp"`
+	CMIDs    []cmIDRow    `json:"cm_ids" res:"cm_id"`
 	Missing  []string     `json:"missing,omitempty"`
 }
 
@@ -42,52 +41,57 @@ type resCounts struct {
 
 // ownerRow is the owner of an object: a process, or a module of the kernel.
 type ownerRow struct {
-	PID    uint32 `json:"pid,omitempty"`
-	Comm   string `json:"comm,omitempty"`
-	Kernel string `json:"kernel,omitempty"`
+	PID    uint32 `json:"pid,omitempty" res:"pid"`
+	Comm   string `json:"comm,omitempty" res:"comm"`
+	Kernel string `json:"kernel,omitempty" res:"comm"`
 }
 
 type contextRow struct {
-	ID uint32 `json:"ctxn"`
+	ID uint32 `json:"ctxn" res:"ctxn"`
 	ownerRow
 }
 
 type pdRow struct {
-	ID      uint32 `json:"pdn"`
-	Users   uint64 `json:"users"`
-	Context uint32 `json:"ctxn"`
+	ID      uint32  `json:"pdn" res:"pdn"`
+	Users   uint64  `json:"users" res:"users"`
+	Context uint32  `json:"ctxn" res:"ctxn,more"`
+	LKey    *uint32 `json:"local_dma_lkey,omitempty" res:"local_dma_lkey,more"`
+	RKey    *uint32 `json:"unsafe_global_rkey,omitempty" res:"unsafe_global_rkey,more"`
 	ownerRow
 }
 
 type mrRow struct {
-	ID     uint32  `json:"mrn"`
-	Length uint64  `json:"length"`
-	LKey   *uint32 `json:"lkey,omitempty"`
-	RKey   *uint32 `json:"rkey,omitempty"`
-	PD     uint32  `json:"pdn"`
+	ID     uint32  `json:"mrn" res:"mrn"`
+	Length uint64  `json:"length" res:"mrlen"`
+	LKey   *uint32 `json:"lkey,omitempty" res:"lkey"`
+	RKey   *uint32 `json:"rkey,omitempty" res:"rkey"`
+	PD     uint32  `json:"pdn" res:"pdn"`
 	ownerRow
 	driverRow
+	rawRow
 }
 
 type cqRow struct {
-	ID                 uint32 `json:"cqn"`
+	ID                 uint32 `json:"cqn" res:"cqn"`
 	CQE                uint32 `json:"cqe"`
-	Users              uint64 `json:"users"`
-	AdaptiveModeration bool   `json:"adaptive_moderation"`
-	PollContext        string `json:"poll_context,omitempty"`
-	Context            uint32 `json:"ctxn"`
+	Users              uint64 `json:"users" res:"users"`
+	AdaptiveModeration bool   `json:"adaptive_moderation" res:"adaptive-moderation,more"`
+	PollContext        string `json:"poll_context,omitempty" res:"poll-ctx,more"`
+	Context            uint32 `json:"ctxn" res:"ctxn,more"`
 	ownerRow
 	driverRow
+	rawRow
 }
 
 type srqRow struct {
-	ID   uint32   `json:"srqn"`
-	Type string   `json:"type"`
-	PD   uint32   `json:"pdn"`
-	CQ   uint32   `json:"cqn"`
-	QPs  qpRanges `json:"qpn_ranges"`
+	ID   uint32   `json:"srqn" res:"srqn"`
+	Type string   `json:"type" res:"type"`
+	PD   uint32   `json:"pdn" res:"pdn"`
+	CQ   uint32   `json:"cqn" res:"cqn,more"`
+	QPs  qpRanges `json:"qpn_ranges" res:"lqpn"`
 	ownerRow
 	driverRow
+	rawRow
 }
 
 // qpRange is a range of QP numbers.
@@ -111,60 +115,94 @@ func (all qpRanges) String() string {
 }
 
 type qpRow struct {
-	Num       uint32 `json:"qpn"`
-	Port      uint32 `json:"port,omitempty"`
-	Type      string `json:"type"`
-	Subtype   string `json:"subtype,omitempty"`
-	State     string `json:"state"`
-	RemoteNum uint32 `json:"remote_qpn"`
-	RQPSN     uint32 `json:"rq_psn"`
-	SQPSN     uint32 `json:"sq_psn"`
-	PathMig   string `json:"path_migration"`
-	PD        uint32 `json:"pdn"`
+	Num       uint32 `json:"qpn" res:"lqpn"`
+	Port      uint32 `json:"port,omitempty" res:"port"`
+	Type      string `json:"type" res:"type"`
+	Subtype   string `json:"subtype,omitempty" res:"subtype,more"`
+	State     string `json:"state" res:"state"`
+	RemoteNum uint32 `json:"remote_qpn" res:"rqpn"`
+	RQPSN     uint32 `json:"rq_psn" res:"rq-psn"`
+	SQPSN     uint32 `json:"sq_psn" res:"sq-psn"`
+	PathMig   string `json:"path_migration" res:"path-mig-state,more"`
+	PD        uint32 `json:"pdn" res:"pdn"`
 	ownerRow
 	driverRow
+	rawRow
 }
 
 type cmIDRow struct {
-	ID        uint32 `json:"cm_idn"`
-	Port      uint32 `json:"port,omitempty"`
-	PortSpace string `json:"port_space"`
-	State     string `json:"state"`
+	ID        uint32 `json:"cm_idn" res:"cm-idn"`
+	Port      uint32 `json:"port,omitempty" res:"port"`
+	PortSpace string `json:"port_space" res:"ps"`
+	State     string `json:"state" res:"state"`
 	Local     string `json:"local_address,omitempty"`
 	Remote    string `json:"remote_address,omitempty"`
-	QPNum     uint32 `json:"qpn,omitempty"`
+	QPNum     uint32 `json:"qpn,omitempty" res:"lqpn"`
+	QPType    string `json:"qp_type,omitempty" res:"qp-type,more"`
 	ownerRow
 	driverRow
+
+	srcAddr string `res:"src-addr"`
+	srcPort uint16 `res:"src-port"`
+	dstAddr string `res:"dst-addr"`
+	dstPort uint16 `res:"dst-port"`
 }
 
 // driverRow has what only the driver reports.
 type driverRow struct {
 	Driver map[string]any `json:"driver_attributes,omitempty"`
+
+	text string // the same for --details, in the driver's order
+}
+
+// rawRow has the dump of the driver.
+type rawRow struct {
+	Raw string `json:"raw,omitempty"` // in hexadecimal
 }
 
 func newRes() *command.Command {
-	var asJSON bool
+	var asJSON, details, raw bool
+	var kinds string
+	var filters []string
 	cmd := &command.Command{
-		Use:   "res [flags] [DEV]",
+		Use:   "res [flags] [DEV] | COMMAND",
 		Short: "Show the objects of a device and the processes that own them",
 		Long: `It lists contexts, PDs, MRs, CQs, SRQs, QPs and identifiers of the connection manager, as
 "rdma resource show" does. Without DEV it shows those of every device.
 
 The keys of memory regions need CAP_NET_ADMIN. The owner is the process whose thread created the
 object; it is "-" if that thread has ended or is in another PID namespace, and a kernel module is in
-brackets.`,
+brackets.
+
+A filter is KEY=VALUE[,VALUE...]: an object is shown if it has one of the values, for each filter. A
+number may be a range, such as 5-9. The kinds of objects that have the key are shown. These are the
+kinds and their keys, with the names that "rdma resource show" has:
+` + resKeysHelp() + `
+The comm is the name of the process or of the kernel module.
+
+With --raw the driver dumps each MR, CQ, SRQ and QP in a form of its own; mlx5 asks the firmware. It
+needs CAP_NET_ADMIN.`,
 		Example: `  verbs res
   verbs res rxe0
+  verbs res --filter pid=4711
+  verbs res rxe0 --kinds qp --filter state=ERR,SQE
+  verbs res rxe0 --filter lqpn=17-20,33 --details
+  verbs res mlx5_0 --filter dst-addr=10.1.0.2 --filter state=CONNECT
+  verbs res mlx5_0 --filter lqpn=178 --kinds qp --raw
   verbs res rxe0 --json | jq '.[0].qps[] | select(.state == "ERR")'`,
 		Args: arguments(1),
 		Run: func(cmd *command.Command, args []string) error {
+			q, err := newResQuery(kinds, filters, details, raw)
+			if err != nil {
+				return err
+			}
 			devs, err := netlinkDevices(args)
 			if err != nil {
 				return err
 			}
 			reports := make([]resReport, len(devs))
 			for i, dev := range devs {
-				if reports[i], err = collectRes(dev); err != nil {
+				if reports[i], err = collectRes(dev, q); err != nil {
 					return err
 				}
 			}
@@ -175,15 +213,30 @@ brackets.`,
 				if i > 0 {
 					fmt.Fprintln(cmd.Out())
 				}
-				if err := r.print(cmd.Out()); err != nil {
+				if err := r.print(cmd.Out(), details); err != nil {
 					return err
 				}
 			}
 			return nil
 		},
 	}
+	f := cmd.Flags()
+	f.StringVar(&kinds, "kinds", "", "show these `KINDS` of objects only: "+strings.Join(kindsWith(""), ", "))
+	f.StringArrayVar(&filters, "filter", nil, "show the objects that match this `FILTER` only; may be repeated")
+	f.BoolVar(&details, "details", false, "show also what the tables leave out, and QPs of the driver")
+	f.BoolVar(&raw, "raw", false, "show also what the driver dumps of each object")
 	jsonFlag(cmd, &asJSON)
+	cmd.Add(newFRMR())
 	return cmd
+}
+
+// resKeysHelp lists the keys of each kind.
+func resKeysHelp() string {
+	var b strings.Builder
+	for _, k := range kindsWith("") {
+		fmt.Fprintf(&b, "  %-5s  %s\n", k, strings.Join(keysOfKind(k), ", "))
+	}
+	return b.String()
 }
 
 // netlinkDevices returns the named device, or all devices without a name. An error says so if there
@@ -210,29 +263,45 @@ func netlinkDevices(names []string) ([]netlinkrdma.Device, error) {
 	return nil, err
 }
 
-// collectRes lists all objects of a device. A list that the kernel does not have is left out
+// resCollector collects a report. After an error it does nothing.
+type resCollector struct {
+	resReport
+	dev netlinkrdma.Device
+	q   *resQuery
+	err error
+}
+
+// collectRes lists the objects of a device. A list that the kernel does not have is left out
 // and described in Missing.
-func collectRes(dev netlinkrdma.Device) (resReport, error) {
-	r := resReport{Device: dev.Name}
-	counts, err := netlinkrdma.Resources(dev)
+func collectRes(dev netlinkrdma.Device, q *resQuery) (resReport, error) {
+	c := &resCollector{resReport: resReport{Device: dev.Name}, dev: dev, q: q}
+	o := netlinkrdma.ListOptions{Driver: q.details}
+	counts, err := netlinkrdma.ResourcesWith(dev, o)
 	if err != nil {
-		return r, err
+		return c.resReport, err
 	}
-	r.Counts = resCounts{counts.Contexts, counts.PDs, counts.MRs, counts.CQs, counts.SRQs, counts.QPs, counts.CMIDs}
-	r.Contexts = rows(&err, &r, dev, netlinkrdma.Contexts, func(c netlinkrdma.Context) contextRow {
+	c.Counts = resCounts{counts.Contexts, counts.PDs, counts.MRs, counts.CQs, counts.SRQs, counts.QPs, counts.CMIDs}
+	c.Contexts = rows(c, "ctx", netlinkrdma.Contexts, func(c netlinkrdma.Context) contextRow {
 		return contextRow{c.ID, ownerOf(c.Owner)}
 	})
-	r.PDs = rows(&err, &r, dev, netlinkrdma.PDs, func(p netlinkrdma.PD) pdRow {
-		return pdRow{p.ID, p.Users, p.Context, ownerOf(p.Owner)}
+	c.PDs = rows(c, "pd", netlinkrdma.PDs, func(p netlinkrdma.PD) pdRow {
+		row := pdRow{ID: p.ID, Users: p.Users, Context: p.Context, ownerRow: ownerOf(p.Owner)}
+		if p.Keys && p.Kernel != "" {
+			row.LKey = &p.LocalDMALKey
+			if p.UnsafeGlobalRKey != 0 {
+				row.RKey = &p.UnsafeGlobalRKey
+			}
+		}
+		return row
 	})
-	r.MRs = rows(&err, &r, dev, netlinkrdma.MRs, func(m netlinkrdma.MR) mrRow {
+	c.MRs = rows(c, "mr", netlinkrdma.MRs, func(m netlinkrdma.MR) mrRow {
 		row := mrRow{ID: m.ID, Length: m.Length, PD: m.PD, ownerRow: ownerOf(m.Owner), driverRow: driverOf(m.Driver)}
 		if m.Keys {
 			row.LKey, row.RKey = &m.LKey, &m.RKey
 		}
 		return row
 	})
-	r.CQs = rows(&err, &r, dev, netlinkrdma.CQs, func(c netlinkrdma.CQ) cqRow {
+	c.CQs = rows(c, "cq", netlinkrdma.CQs, func(c netlinkrdma.CQ) cqRow {
 		row := cqRow{ID: c.ID, CQE: c.CQE, Users: c.Users, AdaptiveModeration: c.AdaptiveModeration, Context: c.Context,
 			ownerRow: ownerOf(c.Owner), driverRow: driverOf(c.Driver)}
 		if c.Kernel != "" {
@@ -240,43 +309,59 @@ func collectRes(dev netlinkrdma.Device) (resReport, error) {
 		}
 		return row
 	})
-	r.SRQs = rows(&err, &r, dev, netlinkrdma.SRQs, func(s netlinkrdma.SRQ) srqRow {
-		row := srqRow{s.ID, s.Type.String(), s.PD, s.CQ, qpRanges{}, ownerOf(s.Owner), driverOf(s.Driver)}
+	c.SRQs = rows(c, "srq", netlinkrdma.SRQs, func(s netlinkrdma.SRQ) srqRow {
+		row := srqRow{ID: s.ID, Type: s.Type.String(), PD: s.PD, CQ: s.CQ, QPs: qpRanges{}, ownerRow: ownerOf(s.Owner), driverRow: driverOf(s.Driver)}
 		for _, q := range s.QPs {
 			row.QPs = append(row.QPs, qpRange(q))
 		}
 		return row
 	})
-	r.QPs = rows(&err, &r, dev, netlinkrdma.QPs, func(q netlinkrdma.QP) qpRow {
+	qps := func(dev netlinkrdma.Device) ([]netlinkrdma.QP, error) { return netlinkrdma.QPsWith(dev, o) }
+	c.QPs = rows(c, "qp", qps, func(q netlinkrdma.QP) qpRow {
 		return qpRow{q.Num, q.Port, q.Type.String(), q.Subtype, q.State.String(), q.RemoteNum, q.RQPSN, q.SQPSN,
-			q.PathMigState.String(), q.PD, ownerOf(q.Owner), driverOf(q.Driver)}
+			q.PathMigState.String(), q.PD, ownerOf(q.Owner), driverOf(q.Driver), rawRow{}}
 	})
-	r.CMIDs = rows(&err, &r, dev, netlinkrdma.CMIDs, func(c netlinkrdma.CMID) cmIDRow {
-		return cmIDRow{c.ID, c.Port, c.PortSpace.String(), c.State.String(), addrText(c.Src), addrText(c.Dst), c.QPNum,
-			ownerOf(c.Owner), driverOf(c.Driver)}
+	c.CMIDs = rows(c, "cm_id", netlinkrdma.CMIDs, func(c netlinkrdma.CMID) cmIDRow {
+		row := cmIDRow{ID: c.ID, Port: c.Port, PortSpace: c.PortSpace.String(), State: c.State.String(), Local: addrText(c.Src),
+			Remote: addrText(c.Dst), QPNum: c.QPNum, ownerRow: ownerOf(c.Owner), driverRow: driverOf(c.Driver),
+			srcAddr: c.Src.Addr().WithZone("").String(), srcPort: c.Src.Port(), dstAddr: c.Dst.Addr().WithZone("").String(), dstPort: c.Dst.Port()}
+		if c.QPNum != 0 {
+			row.QPType = c.QPType.String()
+		}
+		return row
 	})
-	return r, err
+	if q.raw && c.err == nil {
+		c.dump()
+	}
+	return c.resReport, c.err
 }
 
-// rows turns a list of objects into rows, unless there was an error before.
-func rows[T, R any](err *error, r *resReport, dev netlinkrdma.Device, list func(netlinkrdma.Device) ([]T, error), row func(T) R) []R {
-	if *err != nil {
+// rows turns the objects of a kind that were asked for into rows.
+func rows[T, R any](c *resCollector, kind string, list func(netlinkrdma.Device) ([]T, error), row func(T) R) []R {
+	if c.err != nil || !slices.Contains(c.q.kinds, kind) {
 		return nil
 	}
-	all, lerr := list(dev)
-	if errors.Is(lerr, errors.ErrUnsupported) {
-		r.Missing = append(r.Missing, lerr.Error())
+	all, err := list(c.dev)
+	if c.failed(err) {
 		return nil
 	}
-	if lerr != nil {
-		*err = lerr
-		return nil
-	}
-	out := make([]R, len(all))
-	for i, v := range all {
-		out[i] = row(v)
+	out := make([]R, 0, len(all))
+	for _, v := range all {
+		if r := row(v); c.q.keep(r) {
+			out = append(out, r)
+		}
 	}
 	return out
+}
+
+// failed reports whether there is no list, and notes why.
+func (c *resCollector) failed(err error) bool {
+	if errors.Is(err, errors.ErrUnsupported) {
+		c.Missing = append(c.Missing, err.Error())
+	} else {
+		c.err = err
+	}
+	return err != nil
 }
 
 // ownerOf adds the name of the process.
@@ -304,9 +389,10 @@ func driverOf(attrs []netlinkrdma.DriverAttr) driverRow {
 	if len(attrs) == 0 {
 		return driverRow{}
 	}
-	row := driverRow{map[string]any{}}
+	row := driverRow{map[string]any{}, ""}
 	for _, a := range attrs {
 		row.Driver[a.Name] = a.Value
+		row.text += ", " + a.String()
 	}
 	return row
 }
@@ -316,53 +402,4 @@ func addrText(a netip.AddrPort) string {
 		return ""
 	}
 	return a.String()
-}
-
-// print writes a table for each kind of object.
-func (r resReport) print(w io.Writer) error {
-	c := r.Counts
-	fmt.Fprintf(w, "device: %s\n", r.Device)
-	fmt.Fprintf(w, "  %d contexts, %d PDs, %d MRs, %d CQs, %d SRQs, %d QPs, %d CM IDs\n", c.Contexts, c.PDs, c.MRs, c.CQs, c.SRQs, c.QPs, c.CMIDs)
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	table := func(n int, head string, line func(i int) []any) {
-		if n == 0 {
-			return
-		}
-		fmt.Fprintf(t, "\n  %s\towner\n", head)
-		for i := range n {
-			var cells []string
-			for _, v := range line(i) {
-				cells = append(cells, fmt.Sprint(v))
-			}
-			fmt.Fprintf(t, "  %s\n", strings.Join(cells, "\t"))
-		}
-		// The columns of different tables are not aligned.
-		t.Flush()
-	}
-	key := func(k *uint32) string {
-		if k == nil {
-			return "-"
-		}
-		return fmt.Sprintf("0x%x", *k)
-	}
-	table(len(r.Contexts), "context", func(i int) []any { v := r.Contexts[i]; return []any{v.ID, v.ownerRow} })
-	table(len(r.PDs), "PD\tusers", func(i int) []any { v := r.PDs[i]; return []any{v.ID, v.Users, v.ownerRow} })
-	table(len(r.MRs), "MR\tbytes\tlkey\trkey\tPD", func(i int) []any {
-		v := r.MRs[i]
-		return []any{v.ID, v.Length, key(v.LKey), key(v.RKey), v.PD, v.ownerRow}
-	})
-	table(len(r.CQs), "CQ\tcapacity\tusers", func(i int) []any { v := r.CQs[i]; return []any{v.ID, v.CQE, v.Users, v.ownerRow} })
-	table(len(r.SRQs), "SRQ\ttype\tPD\tQPs", func(i int) []any { v := r.SRQs[i]; return []any{v.ID, v.Type, v.PD, v.QPs, v.ownerRow} })
-	table(len(r.QPs), "QP\ttype\tstate\tport\tpeer\trq PSN\tsq PSN\tPD", func(i int) []any {
-		v := r.QPs[i]
-		return []any{v.Num, v.Type, v.State, v.Port, v.RemoteNum, v.RQPSN, v.SQPSN, v.PD, v.ownerRow}
-	})
-	table(len(r.CMIDs), "CM ID\tstate\tspace\tport\tfrom\tto\tQP", func(i int) []any {
-		v := r.CMIDs[i]
-		return []any{v.ID, v.State, v.PortSpace, v.Port, v.Local, v.Remote, v.QPNum, v.ownerRow}
-	})
-	for _, m := range r.Missing {
-		fmt.Fprintf(t, "\n  not shown: %s\n", m)
-	}
-	return t.Flush()
 }

@@ -119,10 +119,12 @@ it, and the command waits until the last of them has closed it.`,
 func newDev() *command.Command {
 	dev := group(&command.Command{
 		Use:   "dev [flags] COMMAND",
-		Short: "Change the settings of a device",
+		Short: "Change the settings of a device, and add devices for subnet management",
 		Example: `  verbs dev set mlx5_0 name storage0
-  verbs dev set rxe0 netns blue`,
+  verbs dev set rxe0 netns blue
+  verbs dev add smi0 type smi parent mlx5_0`,
 	})
+	dev.Add(newSubDevice()...)
 	dev.Add(&command.Command{
 		Use:   "set [flags] DEV [name NAME] [netns NAME|PATH|PID] [adaptive-moderation on|off]",
 		Short: "Rename a device, move it to a network namespace, or switch adaptive moderation",
@@ -172,6 +174,48 @@ func newDev() *command.Command {
 		},
 	})
 	return dev
+}
+
+// newSubDevice makes the commands for devices that are part of others.
+func newSubDevice() []*command.Command {
+	return []*command.Command{{
+		Use:   "add [flags] NAME type smi parent DEV",
+		Short: "Add a device that is part of another",
+		Long: `It needs CAP_NET_ADMIN and Linux 6.11. A device of type smi has a port for the subnet management of
+each plane of the parent; only cards with several planes have such devices. "verbs link add" adds
+software devices.`,
+		Example: `  verbs dev add smi0 type smi parent mlx5_0`,
+		Args:    atLeast(1),
+		Run: func(cmd *command.Command, args []string) error {
+			w, err := words(cmd, args[1:], "type", "parent")
+			if err != nil {
+				return err
+			}
+			typ, err := choice("type", strings.ToLower(w["type"]), map[string]netlinkrdma.DeviceType{"smi": netlinkrdma.DeviceTypeSMI})
+			if err != nil {
+				return err
+			}
+			parent, err := netlinkrdma.DeviceByName(w["parent"])
+			if err != nil {
+				return err
+			}
+			return netlinkrdma.AddSubDevice(parent, args[0], typ)
+		},
+	}, {
+		Use:     "delete [flags] DEV",
+		Aliases: []string{"del"},
+		Short:   "Delete a device that is part of another",
+		Long:    `It needs CAP_NET_ADMIN and Linux 6.11. "verbs link delete" deletes software devices.`,
+		Example: `  verbs dev delete smi0`,
+		Args:    exactly(1),
+		Run: func(_ *command.Command, args []string) error {
+			dev, err := netlinkrdma.DeviceByName(args[0])
+			if err != nil {
+				return err
+			}
+			return netlinkrdma.DeleteSubDevice(dev)
+		},
+	}}
 }
 
 // moveDevice moves a device to the network namespace of a name, a path or a process.

@@ -1,0 +1,328 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
+	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
+)
+
+// The tag "res" of a list in resReport is the kind of its objects, for --kinds. In a row it is the key of
+// --filter, with the name that iproute2's rdma has for it. With ",more" --details shows the field.
+
+// lists returns the lists of a report by kind.
+func (r *resReport) lists(each func(kind string, list reflect.Value)) {
+	v := reflect.ValueOf(r).Elem()
+	for i := range v.NumField() {
+		if kind := v.Type().Field(i).Tag.Get("res"); kind != "" {
+			each(kind, v.Field(i))
+		}
+	}
+}
+
+// fields calls each for the fields of a row that have a tag, embedded ones included.
+func fields(row reflect.Value, each func(key string, more, empty bool, v reflect.Value)) {
+	for i := range row.NumField() {
+		f := row.Type().Field(i)
+		if f.Anonymous {
+			fields(row.Field(i), each)
+		}
+		key, more, _ := strings.Cut(f.Tag.Get("res"), ",")
+		if key != "" {
+			each(key, more != "", strings.Contains(f.Tag.Get("json"), "omitempty"), row.Field(i))
+		}
+	}
+}
+
+// field returns the field of a row with a name, embedded ones included; it is not valid if there is none.
+// It is smaller than what reflect has for that.
+func field(row reflect.Value, name string) reflect.Value {
+	for i := range row.NumField() {
+		f := row.Type().Field(i)
+		if f.Name == name {
+			return row.Field(i)
+		}
+		if f.Anonymous {
+			if v := field(row.Field(i), name); v.IsValid() {
+				return v
+			}
+		}
+	}
+	return reflect.Value{}
+}
+
+// kindsWith returns the kinds of objects that have a key, or all for the key "".
+func kindsWith(key string) (kinds []string) {
+	new(resReport).lists(func(kind string, list reflect.Value) {
+		if key == "" || slices.Contains(keysOfKind(kind), key) {
+			kinds = append(kinds, kind)
+		}
+	})
+	slices.Sort(kinds)
+	return kinds
+}
+
+// keysOfKind returns the keys of a kind, or those of all kinds for "".
+func keysOfKind(kind string) (keys []string) {
+	new(resReport).lists(func(k string, list reflect.Value) {
+		if kind == "" || k == kind {
+			fields(reflect.Zero(list.Type().Elem()), func(key string, _, _ bool, _ reflect.Value) { keys = append(keys, key) })
+		}
+	})
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// rawKinds are the kinds that a driver can dump.
+var rawKinds = []string{netlinkrdma.RawQP: "qp", netlinkrdma.RawCQ: "cq", netlinkrdma.RawMR: "mr", netlinkrdma.RawSRQ: "srq"}
+
+// wordsOf lists the values that a key of words can have; none if there are too many.
+func wordsOf(key string) (all []string) {
+	each := func(last int, name func(i int) string) {
+		for i := range last + 1 {
+			if n := name(i); !strings.Contains(n, "(") && !slices.Contains(all, n) {
+				all = append(all, n)
+			}
+		}
+	}
+	switch key {
+	case "state":
+		each(6, func(i int) string { return netlinkrdma.QPState(i).String() })
+		each(10, func(i int) string { return netlinkrdma.CMState(i).String() })
+	case "type", "qp-type":
+		each(255, func(i int) string { return netlinkrdma.QPType(i).String() })
+		if key == "type" {
+			each(2, func(i int) string { return netlinkrdma.SRQType(i).String() })
+		}
+	case "path-mig-state":
+		each(2, func(i int) string { return netlinkrdma.PathMigState(i).String() })
+	case "poll-ctx":
+		each(3, func(i int) string { return netlinkrdma.PollContext(i).String() })
+	case "adaptive-moderation":
+		return []string{"true", "false"}
+	case "ps":
+		return []string{"TCP", "UDP", "IPoIB", "IB"}
+	}
+	return all
+}
+
+// filter is one --filter: a key, and the values of which an object must have one.
+type filter struct {
+	key    string
+	ranges [][2]uint64 // of numbers, inclusive
+	words  []string
+}
+
+// parseFilter reads KEY=VALUE[,VALUE...].
+func parseFilter(text string) (filter, error) {
+	key, values, ok := strings.Cut(text, "=")
+	if !ok {
+		return filter{}, usagef("--filter is %s, allowed: KEY=VALUE[,VALUE...], such as lqpn=5-9,17", peertext.Quote(text))
+	}
+	kinds := kindsWith(key)
+	if len(kinds) == 0 || key == "" {
+		return filter{}, usagef("the key of --filter is %s, allowed: %s", peertext.Quote(key), strings.Join(keysOfKind(""), ", "))
+	}
+	f := filter{key: key}
+	isText := false
+	new(resReport).lists(func(_ string, list reflect.Value) {
+		fields(reflect.Zero(list.Type().Elem()), func(k string, _, _ bool, v reflect.Value) {
+			isText = isText || k == key && (v.Kind() == reflect.String || v.Kind() == reflect.Bool)
+		})
+	})
+	for v := range strings.SplitSeq(values, ",") {
+		allowed := ""
+		if isText {
+			allowed = f.addWord(v)
+		} else {
+			allowed = f.addRange(v)
+		}
+		if allowed != "" {
+			return f, usagef("%s of --filter is %s, allowed: %s", key, peertext.Quote(v), allowed)
+		}
+	}
+	return f, nil
+}
+
+// addRange adds a number, or a range of numbers. If it is neither, it returns what is allowed.
+func (f *filter) addRange(value string) (allowed string) {
+	first, last, isRange := strings.Cut(value, "-")
+	if !isRange {
+		last = first
+	}
+	a, err := strconv.ParseUint(first, 0, 64)
+	b, lerr := strconv.ParseUint(last, 0, 64)
+	if err != nil || lerr != nil || a > b {
+		return "numbers, also in hexadecimal with 0x, and ranges such as 5-9"
+	}
+	f.ranges = append(f.ranges, [2]uint64{a, b})
+	return ""
+}
+
+// addWord adds a word or an address. If it is not allowed, it returns what is.
+func (f *filter) addWord(value string) (allowed string) {
+	of := wordsOf(f.key)
+	if strings.HasSuffix(f.key, "-addr") {
+		a, err := netip.ParseAddr(value)
+		if err != nil {
+			return "an IP address"
+		}
+		value = a.WithZone("").String()
+	} else if i := slices.IndexFunc(of, func(w string) bool { return strings.EqualFold(w, value) }); i >= 0 {
+		value = of[i]
+	} else if len(of) > 0 {
+		return strings.Join(of, ", ")
+	} else if value == "" {
+		return "a name"
+	}
+	f.words = append(f.words, value)
+	return ""
+}
+
+// matches reports whether a field has one of the values.
+func (f *filter) matches(v reflect.Value) bool {
+	switch v.Kind() {
+	case reflect.String:
+		return slices.Contains(f.words, v.String())
+	case reflect.Bool:
+		return slices.Contains(f.words, strconv.FormatBool(v.Bool()))
+	case reflect.Pointer:
+		return !v.IsNil() && f.matches(v.Elem())
+	case reflect.Slice: // qpRanges
+		for i := range v.Len() {
+			if f.overlaps(v.Index(i).Field(0).Uint(), v.Index(i).Field(1).Uint()) {
+				return true
+			}
+		}
+		return false
+	}
+	return f.overlaps(v.Uint(), v.Uint())
+}
+
+func (f *filter) overlaps(first, last uint64) bool {
+	return slices.ContainsFunc(f.ranges, func(r [2]uint64) bool { return r[0] <= last && first <= r[1] })
+}
+
+// resQuery is what "verbs res" was asked for.
+type resQuery struct {
+	kinds   []string
+	filters []filter
+	details bool
+	raw     bool
+}
+
+// newResQuery checks the values of --kinds and --filter. Without --kinds it has the kinds that have
+// every key, and a dump.
+func newResQuery(kinds string, filters []string, details, raw bool) (*resQuery, error) {
+	q := &resQuery{details: details, raw: raw}
+	for _, text := range filters {
+		f, err := parseFilter(text)
+		if err != nil {
+			return nil, err
+		}
+		q.filters = append(q.filters, f)
+	}
+	all := kindsWith("")
+	if kinds != "" {
+		for k := range strings.SplitSeq(kinds, ",") {
+			if !slices.Contains(all, k) {
+				return nil, usagef("--kinds is %s, allowed: %s", peertext.Quote(k), strings.Join(all, ", "))
+			}
+			if err := q.possible(k); err != nil {
+				return nil, err
+			}
+			q.kinds = append(q.kinds, k)
+		}
+		return q, nil
+	}
+	for _, k := range all {
+		if q.possible(k) == nil {
+			q.kinds = append(q.kinds, k)
+		}
+	}
+	if len(q.kinds) == 0 {
+		return nil, usagef("no kind of objects has all keys of --filter; \"verbs res --help\" lists the keys of each kind")
+	}
+	return q, nil
+}
+
+// possible returns an error unless objects of a kind have every key, and a dump if that is asked for.
+func (q *resQuery) possible(kind string) error {
+	if q.raw && !slices.Contains(rawKinds, kind) {
+		return usagef("--kinds is %s, allowed with --raw: cq, mr, qp, srq", peertext.Quote(kind))
+	}
+	for i := range q.filters {
+		if keys := keysOfKind(kind); !slices.Contains(keys, q.filters[i].key) {
+			return usagef("the key of --filter is %s, allowed for %s: %s", peertext.Quote(q.filters[i].key), kind, strings.Join(keys, ", "))
+		}
+	}
+	return nil
+}
+
+// keep reports whether a row matches every filter.
+func (q *resQuery) keep(row any) bool {
+	for i := range q.filters {
+		found := false
+		fields(reflect.ValueOf(row), func(key string, _, _ bool, v reflect.Value) {
+			found = found || key == q.filters[i].key && q.filters[i].matches(v)
+		})
+		if !found {
+			return false
+		}
+	}
+	return true
+}
+
+// dump adds what the driver dumps of each object. What it does not have is described in Missing.
+func (c *resCollector) dump() {
+	c.lists(func(kind string, list reflect.Value) {
+		var missing []string
+		some := false
+		for i := range list.Len() {
+			row := list.Index(i)
+			o := netlinkrdma.RawOptions{Kind: netlinkrdma.RawKind(slices.Index(rawKinds, kind)), ID: uint32(row.Field(0).Uint())}
+			if kind == "qp" { // one in state RESET has no port, and every device has port 1
+				o.Port = uint32(max(row.Field(1).Uint(), 1))
+			}
+			raw, err := netlinkrdma.Raw(c.dev, o)
+			switch {
+			case err == nil:
+				field(row, "Raw").SetString(fmt.Sprintf("%x", raw))
+				some = true
+			case errors.Is(err, fs.ErrNotExist): // it is gone meanwhile
+			case errors.Is(err, errors.ErrUnsupported), errors.Is(err, syscall.EAGAIN): // a QP without a port
+				missing = append(missing, err.Error())
+			case c.err == nil:
+				c.err = err
+			}
+		}
+		if !some && len(missing) > 1 {
+			missing = missing[:1] // the others have the same reason
+		}
+		c.Missing = append(c.Missing, missing...)
+	})
+}
+
+// filterCompletions completes the value of --filter.
+func filterCompletions(text string) (all []command.Completion) {
+	key, values, ok := strings.Cut(text, "=")
+	if !ok {
+		for _, k := range keysOfKind("") {
+			all = append(all, command.Completion{Text: k + "=", About: strings.Join(kindsWith(k), ", ")})
+		}
+		return all
+	}
+	for _, c := range listCompletions(plain(wordsOf(key)), values) {
+		all = append(all, command.Completion{Text: key + "=" + c.Text})
+	}
+	return all
+}

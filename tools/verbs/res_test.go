@@ -1,0 +1,230 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+)
+
+// query returns what "verbs res" was asked for with these filters.
+func query(t *testing.T, kinds string, filters ...string) *resQuery {
+	t.Helper()
+	q, err := newResQuery(kinds, filters, false, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+// TestResRows: a list that the kernel does not have is missing, the first error ends all, and what was not
+// asked for is not listed.
+func TestResRows(t *testing.T) {
+	list := func(all []uint32, err error) func(netlinkrdma.Device) ([]uint32, error) {
+		return func(netlinkrdma.Device) ([]uint32, error) { return all, err }
+	}
+	row := func(n uint32) contextRow { return contextRow{ID: 2 * n} }
+	c := &resCollector{q: query(t, "")}
+	if got := rows(c, "ctx", list([]uint32{1, 2}, nil), row); len(got) != 2 || got[1].ID != 4 || c.err != nil {
+		t.Errorf("%v, %v", got, c.err)
+	}
+	c.q = query(t, "", "ctxn=4")
+	if got := rows(c, "ctx", list([]uint32{1, 2, 3}, nil), row); len(got) != 1 || got[0].ID != 4 {
+		t.Errorf("of 2, 4 and 6 the filter leaves %v", got)
+	}
+	if got := rows(c, "ctx", list([]uint32{1}, nil), row); got == nil || len(got) != 0 {
+		t.Errorf("where none matches: %v, want an empty list", got)
+	}
+	c.q = query(t, "pd")
+	if got := rows(c, "ctx", list([]uint32{1}, errors.New("listed")), row); got != nil || c.err != nil {
+		t.Errorf("a kind that was not asked for: %v, %v", got, c.err)
+	}
+	c.q = query(t, "")
+	old := &netlinkrdma.FeatureError{Feature: "list of SRQs", Since: netlinkrdma.Version{5, 13}}
+	if got := rows(c, "ctx", list(nil, old), row); got != nil || c.err != nil || len(c.Missing) != 1 {
+		t.Errorf("a list that is not there: %v, %v, %q", got, c.err, c.Missing)
+	}
+	if rows(c, "ctx", list(nil, fs.ErrNotExist), row); !errors.Is(c.err, fs.ErrNotExist) {
+		t.Errorf("error became %v", c.err)
+	}
+	if got := rows(c, "ctx", list([]uint32{1}, nil), row); got != nil || !errors.Is(c.err, fs.ErrNotExist) {
+		t.Errorf("after an error: %v, %v", got, c.err)
+	}
+}
+
+// TestResFilter: each key of each kind chooses the object with its value, and no other.
+func TestResFilter(t *testing.T) {
+	key := uint32(0x308)
+	process := ownerRow{PID: 94, Comm: "prog"}
+	for kind, c := range map[string]struct {
+		row     any
+		filters string
+	}{
+		"ctx": {contextRow{3, process}, "ctxn=3 pid=94 comm=prog"},
+		"pd": {pdRow{4, 1 << 40, 3, &key, &key, ownerRow{PID: 5, Kernel: "ib_core"}},
+			"pdn=4 users=0x10000000000 ctxn=3 comm=ib_core pid=5 local_dma_lkey=0x308 unsafe_global_rkey=776"},
+		"mr": {mrRow{ID: 5, Length: 4096, LKey: &key, RKey: &key, PD: 4, ownerRow: process}, "mrn=5 mrlen=4096 lkey=0x308 rkey=776 pdn=4 pid=94 comm=prog"},
+		"cq": {cqRow{ID: 6, Users: 2, AdaptiveModeration: true, PollContext: "SOFTIRQ", Context: 3, ownerRow: process},
+			"cqn=6 users=2 adaptive-moderation=true poll-ctx=softirq ctxn=3 pid=94 comm=prog"},
+		"srq": {srqRow{ID: 7, Type: "XRC", PD: 4, CQ: 6, QPs: qpRanges{{17, 17}, {20, 23}}, ownerRow: process},
+			"srqn=7 type=xrc pdn=4 cqn=6 lqpn=17 lqpn=22 lqpn=18-20 lqpn=5,23 pid=94 comm=prog"},
+		"qp": {qpRow{18, 1, "RC", "DCI", "RTS", 35, 7, 8, "ARMED", 4, process, driverRow{}, rawRow{}}, "lqpn=18 lqpn=5,18 lqpn=10-20 rqpn=35 port=1 " +
+			"type=RC type=UD,RC subtype=DCI state=rts state=INIT,RTS sq-psn=8 rq-psn=7 path-mig-state=armed pdn=4 pid=94 comm=prog"},
+		"cm_id": {cmIDRow{ID: 8, QPNum: 18, Port: 1, QPType: "RC", State: "CONNECT", PortSpace: "TCP", srcAddr: "fe80::1", srcPort: 7174, dstAddr: "10.1.0.2",
+			dstPort: 9999, ownerRow: process}, "cm-idn=8 lqpn=18 port=1 qp-type=rc state=CONNECT ps=tcp src-addr=fe80::1 src-addr=fe80:0::1%3 src-port=7174 " +
+			"dst-addr=10.1.0.1,10.1.0.2 dst-port=9999 pid=94 comm=prog"},
+	} {
+		tried := map[string]bool{}
+		zero := reflect.Zero(reflect.TypeOf(c.row)).Interface()
+		for text := range strings.FieldsSeq(c.filters) {
+			q := query(t, kind, text)
+			tried[q.filters[0].key] = true
+			if !q.keep(c.row) {
+				t.Errorf("%s with %s is left out", kind, text)
+			}
+			if q.keep(zero) {
+				t.Errorf("an empty %s matches %s", kind, text)
+			}
+		}
+		for _, k := range keysOfKind(kind) {
+			if !tried[k] {
+				t.Errorf("%s: the key %s was not tried", kind, k)
+			}
+		}
+	}
+	both := query(t, "", "lqpn=18", "state=RTS")
+	if want := []string{"cm_id", "qp"}; !slices.Equal(both.kinds, want) {
+		t.Errorf("kinds with a number and a state are %q, want %q", both.kinds, want)
+	}
+	if both.keep(qpRow{Num: 18, State: "INIT"}) || both.keep(qpRow{Num: 17, State: "RTS"}) || !both.keep(qpRow{Num: 18, State: "RTS"}) {
+		t.Error("an object must match all filters")
+	}
+}
+
+// TestResRefused: a wrong kind, key or value is named, with those that are right.
+func TestResRefused(t *testing.T) {
+	for args, want := range map[string]string{
+		"res --kinds qps":                         `--kinds is "qps", allowed: cm_id, cq, ctx, mr, pd, qp, srq`,
+		"res --filter lqpn":                       `--filter is "lqpn", allowed: KEY=VALUE[,VALUE...]`,
+		"res --filter lqn=5":                      `the key of --filter is "lqn", allowed: adaptive-moderation, cm-idn, comm, cqn, ctxn, dst-addr, dst-port, lkey, local_dma_lkey, lqpn, `,
+		"res --filter lqpn=x":                     `lqpn of --filter is "x", allowed: numbers, also in hexadecimal with 0x, and ranges such as 5-9`,
+		"res --filter lqpn=9-5":                   `lqpn of --filter is "9-5", allowed: numbers`,
+		"res --filter lqpn=":                      `lqpn of --filter is "", allowed: numbers`,
+		"res --filter state=RTX":                  `state of --filter is "RTX", allowed: RESET, INIT, RTR, RTS, SQD, SQE, ERR, IDLE, `,
+		"res --filter type=":                      `type of --filter is "", allowed: SMI, GSI, RC, UC, UD, `,
+		"res --filter comm=":                      `comm of --filter is "", allowed: a name`,
+		"res --filter src-addr=10.1.0":            `src-addr of --filter is "10.1.0", allowed: an IP address`,
+		"res --kinds pd --filter state=RTS":       `the key of --filter is "state", allowed for pd: comm, ctxn, local_dma_lkey, pdn, pid, unsafe_global_rkey, users`,
+		"res --filter state=RTS --filter users=1": `no kind of objects has all keys of --filter; "verbs res --help" lists`,
+		"res --kinds pd --raw":                    `--kinds is "pd", allowed with --raw: cq, mr, qp, srq`,
+		"res --raw --filter cm-idn=3":             "no kind of objects has all keys",
+		"res frmr a b":                            `the arguments of verbs res frmr are "a b", allowed: at most 1`,
+		"res frmr set x aging":                    "arguments are missing",
+		"res frmr set x aging 0":                  `aging is "0", allowed: 1 to 4294967295 seconds`,
+		"res frmr set x age 5":                    `a word of verbs res frmr set is "age", allowed: aging, key, pinned`,
+		"res frmr set x pinned 5":                 "key and pinned belong together; usage: verbs res frmr set",
+		"res frmr set x key 1:1:0:0":              "key and pinned belong together",
+		"res frmr set x key 1:1 pinned 5":         `key is "1:1", allowed are four hexadecimal numbers`,
+		"res frmr set x key 1:1:0:0 pinned y":     `pinned is "y", allowed: 0 to 4294967295`,
+		"dev add":                                 "arguments are missing; usage: verbs dev add [flags] NAME type smi parent DEV",
+		"dev add x type SMI":                      "parent is missing",
+		"dev add x type rxe parent y":             `type is "rxe", allowed: smi`,
+		"dev delete":                              "arguments are missing",
+	} {
+		_, err := run(t, strings.Fields(args)...)
+		if exitStatus(err) != 2 || !strings.Contains(err.Error(), want) {
+			t.Errorf("verbs %s: status %d, %v, want %q", args, exitStatus(err), err, want)
+		}
+	}
+	if out, err := run(t, "res", "--help"); err != nil || !strings.Contains(out, "\n  srq    comm, cqn, lqpn, pdn, pid, srqn, type\n") {
+		t.Errorf("the help does not list the keys of an SRQ: %v\n%s", err, out)
+	}
+}
+
+// TestResDetails: with --details each row has what the tables leave out, and the dumps are written in
+// lines.
+func TestResDetails(t *testing.T) {
+	attrs := driverOf([]netlinkrdma.DriverAttr{{Name: "sqid", Value: uint64(7)}, {Name: "flags", Value: uint64(0x10), Hex: true}, {Name: "odp", Value: "implicit"}})
+	kernel := ownerRow{Kernel: "ib_core"}
+	lkey, rkey := uint32(0x17f), uint32(0x99)
+	r := resReport{
+		Device:   "x0",
+		Contexts: []contextRow{{ID: 1}},
+		PDs:      []pdRow{{ID: 2, LKey: &lkey, RKey: &rkey, ownerRow: kernel}, {ID: 3, Context: 1}, {ID: 33}},
+		MRs:      []mrRow{{ID: 4, driverRow: attrs}},
+		CQs:      []cqRow{{ID: 5, PollContext: "WORKQUEUE", ownerRow: kernel}, {ID: 6, Context: 1, AdaptiveModeration: true}},
+		SRQs:     []srqRow{{ID: 7, Type: "XRC", CQ: 6}, {ID: 8, Type: "BASIC"}},
+		QPs:      []qpRow{{Num: 9, Type: "DRIVER", Subtype: "DCI", PathMig: "MIGRATED", rawRow: rawRow{strings.Repeat("0f", 33)}}},
+		CMIDs:    []cmIDRow{{ID: 10, QPType: "RC"}, {ID: 11}},
+	}
+	var out bytes.Buffer
+	if err := r.print(&out, true); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{
+		"context owner details 1 - -",
+		"2 0 [ib_core] local_dma_lkey 0x17f, unsafe_global_rkey 0x99 3 0 - ctxn 1 33 0 - ctxn 0",
+		"sqid 7, flags 0x10, odp implicit",
+		"[ib_core] poll-ctx WORKQUEUE 6",
+		"adaptive-moderation true, ctxn 1",
+		"7 XRC 0 - cqn 6 8 BASIC 0 - -",
+		"subtype DCI, path-mig-state MIGRATED",
+		"qp-type RC 11",
+		"raw QP 9, 33 bytes 0000 " + strings.Repeat("0f", 32) + " 0020 0f",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the report has no %q:\n%s", want, out.String())
+		}
+	}
+	out.Reset()
+	if err := r.print(&out, false); err != nil || strings.Contains(out.String(), "details") || strings.Contains(out.String(), "sqid") {
+		t.Errorf("without --details: %v\n%s", err, out.String())
+	}
+	out.Reset()
+	if err := printJSON(&out, r); err != nil {
+		t.Fatal(err)
+	}
+	var back map[string][]map[string]any
+	json.Unmarshal(out.Bytes(), &back) // the other keys are no lists
+	if back["mrs"][0]["driver_attributes"].(map[string]any)["flags"] != 16.0 || back["qps"][0]["raw"] != strings.Repeat("0f", 33) ||
+		back["cm_ids"][0]["qp_type"] != "RC" || back["pds"][0]["local_dma_lkey"] != 383.0 {
+		t.Errorf("JSON has %v", back)
+	}
+}
+
+// TestFRMRReport: the pools of all devices are in one table, and what a kernel does not have is said.
+func TestFRMRReport(t *testing.T) {
+	key := netlinkrdma.FRMRKey{VendorKey: 0x20, DMABlocks: 512, AccessFlags: 1, ATS: true}
+	got, err := newFRMRReport("x0", []netlinkrdma.FRMRPool{{Key: key, KernelKey: 0xff, Free: 1, InUse: 2, MaxInUse: 3, Pinned: 4}}, nil)
+	want := frmrReport{Device: "x0", Pools: []frmrRow{{"20:200:1:1", "0x20", 512, "0x1", true, "0xff", 1, 2, 3, 4}}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v\n%s", err, diff)
+	}
+	none, err := newFRMRReport("y0", nil, &netlinkrdma.FeatureError{Feature: "FRMR pools", Since: netlinkrdma.Version{7, 1}})
+	if err != nil || none.Pools != nil || len(none.Missing) != 1 {
+		t.Errorf("a kernel without pools: %+v, %v", none, err)
+	}
+	if empty, err := newFRMRReport("z0", nil, nil); err != nil || empty.Pools == nil {
+		t.Errorf("a driver without pools: %+v, %v", empty, err)
+	}
+	if _, err := newFRMRReport("z0", nil, fs.ErrPermission); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("an error became %v", err)
+	}
+	var out bytes.Buffer
+	if err := printFRMR(&out, []frmrReport{got, none}); err != nil {
+		t.Fatal(err)
+	}
+	const table = "device key free in use at most pinned x0 20:200:1:1 (kernel 0xff) 1 2 3 4 y0 not shown: uverbs: FRMR pools not supported"
+	if text := strings.Join(strings.Fields(out.String()), " "); !strings.HasPrefix(text, table) {
+		t.Errorf("the table is\n%s", out.String())
+	}
+}
