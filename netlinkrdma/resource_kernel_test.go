@@ -96,7 +96,8 @@ func TestKernelResources(t *testing.T) {
 	if cq := cqList[0]; cq.PollContext != PollWorkqueue || cq.Users != 2 || cq.CQE == 0 {
 		t.Errorf("CQ %+v, want ib_core's", cq)
 	}
-	if qp, err := QPByNum(dev, 1, 1); err != nil || qp.Type != QPTypeGSI {
+	// Linux 5.10 reports no port for QP 1, and so does not find it on one.
+	if qp, err := QPByNum(dev, 1, 1); all[i].Port == 1 && (err != nil || qp.Type != QPTypeGSI) || all[i].Port == 0 && !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("QP by number: %+v, %v", qp, err)
 	}
 	if cq, err := CQByID(dev, cqList[0].ID); err != nil || cq.CQE != cqList[0].CQE {
@@ -164,8 +165,8 @@ func TestKernelNoRaw(t *testing.T) {
 		t.Fatalf("CQs %+v, %v", cqList, err)
 	}
 	for what, err := range map[string]error{
-		"raw dump of QPs": second(Raw(dev, RawOptions{Kind: RawQP, ID: 1, Port: 1})), "raw dump of CQs": second(Raw(dev, RawOptions{Kind: RawCQ, ID: cqList[0].ID})),
-		"raw list": second(RawList(dev, RawCQ)),
+		"raw dump of CQs": second(Raw(dev, RawOptions{Kind: RawCQ, ID: cqList[0].ID})),
+		"list of CQs":     second(RawList(dev, RawCQ)), "list of QPs": second(RawList(dev, RawQP)),
 	} {
 		if f, ok := errors.AsType[*FeatureError](err); !ok || f.Driver != "rxe" || !strings.HasPrefix(f.Feature, "raw dump of") {
 			t.Errorf("%s: %v, want that the driver rxe has none", what, err)

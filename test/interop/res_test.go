@@ -200,7 +200,7 @@ func TestResFRMR(t *testing.T) {
 	if out, err := verbsText(t, "res", "frmr"); err != nil || !strings.Contains(out, "0:2f1:0:0") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if out, err := set("key 1:2f1:0:0 pinned 1"); err == nil || !strings.Contains(out, "FRMR pool with this key not supported by driver mlx5") {
+	if out, err := set("key 2:2f1:0:0 pinned 1"); err == nil || !strings.Contains(out, "FRMR pool with this key not supported by driver mlx5") {
 		t.Errorf("a key that mlx5 does not know: %v\n%s", err, out)
 	}
 }
