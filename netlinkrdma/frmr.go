@@ -57,12 +57,12 @@ func ParseFRMRKey(text string) (FRMRKey, error) {
 // puts it back when the program no longer needs it, which is faster than to make one in the device. It is a
 // plain value.
 type FRMRPool struct {
-	Key       FRMRKey
-	KernelKey uint64 // KernelKey has bits of the key that only the kernel sets; such pools need [ListOptions.Driver].
-	Free      uint32 // Free is the number of memory regions in the pool that are not in use.
-	InUse     uint64 // InUse is the number of memory regions that programs use.
-	MaxInUse  uint64 // MaxInUse is the largest value that InUse has had.
-	Pinned    uint32 // Pinned is the number of memory regions that the pool keeps, see [PinFRMRs].
+	Key       FRMRKey // Key is what the memory regions have in common; it identifies the pool.
+	KernelKey uint64  // KernelKey has bits of the key that only the kernel sets; such pools need [ListOptions.Driver].
+	Free      uint32  // Free is the number of memory regions in the pool that are not in use.
+	InUse     uint64  // InUse is the number of memory regions that programs use.
+	MaxInUse  uint64  // MaxInUse is the largest value that InUse has had.
+	Pinned    uint32  // Pinned is the number of memory regions that the pool keeps, see [PinFRMRs].
 }
 
 // frmrPools is the list of pools of a device, which have no number.
