@@ -104,6 +104,11 @@ func TestResFilter(t *testing.T) {
 	if want := []string{"cm_id", "qp"}; !slices.Equal(both.kinds, want) {
 		t.Errorf("kinds with a number and a state are %q, want %q", both.kinds, want)
 	}
+	for _, other := range []string{"lqpn=19-20", "lqpn=5-17", "lqpn=17,19"} {
+		if query(t, "", other).keep(qpRow{Num: 18}) {
+			t.Errorf("QP 18 matches %s", other)
+		}
+	}
 	if both.keep(qpRow{Num: 18, State: "INIT"}) || both.keep(qpRow{Num: 17, State: "RTS"}) || !both.keep(qpRow{Num: 18, State: "RTS"}) {
 		t.Error("an object must match all filters")
 	}
