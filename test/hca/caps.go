@@ -26,7 +26,7 @@ const logMaxKLMs = 18
 const mostLogUARPage = 4
 
 // general are the capabilities that do not depend on the mode. What is not listed is not
-// there: no page requests, no eswitch, no DEVX, no tag matching, no compression.
+// there: no page requests, no eswitch, no tag matching, no compression.
 var general = []setting{
 	{prm.CapPageRequestDisable, 1}, {prm.CapReleaseAllPages, 1},
 	{prm.CapLogMaxQP, 12}, {prm.CapLogMaxQPSize, 15}, {prm.CapLogMaxSRQ, 12}, {prm.CapLogMaxSRQSize, 15},
@@ -50,6 +50,7 @@ var general = []setting{
 	{prm.CapUAR4K, 1}, {prm.CapLogUARPage, mostLogUARPage}, // off until a driver with larger pages turns it on
 	{prm.CapMaxQPCount, engine.MaxCounterSets}, {prm.CapOutOfSeqCount, 1}, {prm.CapRetransmitCounters, 1}, {prm.CapErrorCounters, 1},
 	{prm.CapRTS2RTSCounters, 1}, {prm.CapModifyRQCounters, 1},
+	{prm.CapLogMaxUCtx, logMaxUCtx}, {prm.CapUCtx, prm.UCtxRawTX},
 	{prm.CapDebugBit, 1}, {prm.CapDriverVersion, 1}, {prm.CapDeviceFrequencyMHz, 1000}, {prm.CapDeviceFrequencyKHz, 1000000},
 }
 
@@ -57,7 +58,7 @@ var generalIB = []setting{{prm.CapPortType, prm.CapPortTypeIB}, {prm.CapIBVirt, 
 
 var generalRoCE = []setting{
 	{prm.CapPortType, prm.CapPortTypeEthernet}, {prm.CapEthNetOffloads, 1}, {prm.CapNICFlowTable, 1}, {prm.CapRoCEBit, 1},
-	{prm.CapMaxTC, 8}, {prm.CapQoSBit, 1},
+	{prm.CapMaxTC, 8}, {prm.CapQoSBit, 1}, {prm.CapRTS2RTSSport, 1},
 }
 
 // atomics: compare and swap, fetch and add, and both masked; of 8 bytes; the result in
@@ -82,13 +83,14 @@ const (
 
 const (
 	roceAddresses               = 64
+	minSport                    = 0xc000
 	roceV1, roceV2              = 1 << 0, 1 << 2
 	roceGRH, roceIPv4, roceIPv6 = 1 << 0, 1 << 1, 1 << 2
 )
 
 var roceCaps = []setting{
 	{prm.CapRoCEVersion, roceV1 | roceV2}, {prm.CapRoCEL3Type, roceIPv4 | roceIPv6},
-	{prm.CapRoCEDestPort, 4791}, {prm.CapRoCEMinSport, 0xc000}, {prm.CapRoCEMaxSport, 0xffff},
+	{prm.CapRoCEDestPort, 4791}, {prm.CapRoCEMinSport, minSport}, {prm.CapRoCEMaxSport, 0xffff},
 }
 
 var flowTableCaps = []setting{

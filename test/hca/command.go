@@ -33,9 +33,6 @@ const (
 	blockToken = 573
 )
 
-// sharedUID stands for all user contexts: MLX5_SHARED_RESOURCE_UID (mlx5/driver.h).
-const sharedUID = 0xffff
-
 // maxCommand is the longest input or output in bytes: a memory key of 4 GiB in pages of 4 KiB.
 const maxCommand = 8<<20 + 4096
 
@@ -259,14 +256,17 @@ func (d *Device) dispatch(c *call) error {
 	if cmd.mode != "" && cmd.mode != d.cfg.Mode {
 		return refuse(prm.BadOp, "opcode", "%s is not for a card in mode %s", c.op, d.cfg.Mode)
 	}
-	// mlx5_ib makes a counter set of a QP for all contexts, also on a card that has none.
-	if uid := prm.InUID.Get(c.in); uid != 0 && (uid != sharedUID || c.op != prm.AllocQCounter) {
-		return refuse(prm.BadParam, "uid", "%#x: user contexts are not modelled", uid)
-	}
 	if d.phase < cmd.phase {
 		return refuse(prm.BadSysState, "state", "%s before the card is %s", c.op, map[phase]string{phaseEnabled: "enabled", phaseRunning: "initialized"}[cmd.phase])
 	}
-	return cmd.run(d, c)
+	if err := d.users.check(c); err != nil {
+		return err
+	}
+	if err := cmd.run(d, c); err != nil {
+		return err
+	}
+	d.users.keep(c)
+	return nil
 }
 
 // number gives the object that a command is about.

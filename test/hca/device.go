@@ -91,6 +91,7 @@ type Device struct {
 	roce     [][]byte          // as SET_ROCE_ADDRESS gave them
 	regs     map[uint16][]byte // registers that hold what was written
 	eth      steering
+	users    users
 	faults   []*commandFault
 	rep      report
 	fatal    bool
@@ -167,6 +168,7 @@ func (d *Device) clear() {
 	d.roce = make([][]byte, d.cfg.Personality.gids())
 	d.life++
 	d.eth.clear()
+	d.users.clear()
 	d.clearPort()
 }
 

@@ -30,7 +30,7 @@
 //   - registers: a small BAR, where ALLOC_UAR is soon refused, no BlueFlame, short doorbell registers
 //   - capabilities: CQEs without user indexes, short send WQEs, no atomic operations, no resize of
 //     CQs, no data in CQEs, few objects and short queues; enhanced connection establishment (ECE), no DC,
-//     no change of the counter set of a connected QP
+//     no change of the counter set of a connected QP, no user contexts (DEVX), two ports in link aggregation (LAG)
 //   - the port: a GRH is required, several cards have one LID, the default P_Key is not the first,
 //     256 GIDs
 //   - behavior: random bytes in every field of a CQE that has no meaning, RESIZE_CQ that takes some
@@ -44,7 +44,7 @@
 //
 //	vmrun -device mlx5,mode=ib,personality=vf ...
 //	vmrun -device mlx5,mode=roce,personality=random ...
-//	hca: personality 1234 bar=32MiB grh-required shared-lid slow-resize srq-faults
+//	hca: personality 1234 bar=32MiB grh-required shared-lid slow-resize srq-faults no-devx
 //
 // The line at the start names the seed and every difference from plain. The same seed gives the same
 // personality again. In the guest, VMRUN_PERSONALITY has the same words. Tests of the library need
@@ -67,14 +67,15 @@
 // # What is not modelled
 //
 // An opcode that is not in the table is refused and counted. The commands that [NoEffect] lists are
-// answered, but do less than on a card: the counters of ports stay 0, priorities and hashes are not
-// used, and flow tables for packets of RDMA count, but lead nowhere: those of RC, UC and UD over RoCE
-// v2. Not there, by the capabilities: the physical function with all that only it has, page requests,
-// the newer scheme of on-demand paging, on-demand paging with DC, DEVX and user contexts, signatures,
-// tag matching, striding receive queues, compressed CQEs, flow counters in bulk and header rewriting. The
-// register RESOURCE_DUMP has the answers of QUERY_QP, QUERY_CQ and QUERY_MKEY, and no other segments. On
-// InfiniBand ports are up with fixed LIDs, and what a subnet manager sets is refused. One that runs in a
-// guest all the same (vmrun -device mlx5,mode=ipoib) serves path records and multicast groups.
+// answered, but do less than on a card: the counters of ports stay 0, priorities, hashes and the ports of
+// a LAG are not used, and flow tables for packets of RDMA count, but lead nowhere: those of RC, UC and UD
+// over RoCE v2. Not there, by the capabilities: the physical function with all that only it has, page
+// requests, the newer scheme of on-demand paging, on-demand paging with DC, memory that programs register
+// for queues of DEVX, signatures, tag matching, striding receive queues, compressed CQEs, flow counters in
+// bulk and header rewriting. The register RESOURCE_DUMP has the answers of QUERY_QP, QUERY_CQ and
+// QUERY_MKEY, and no other segments. On InfiniBand ports are up with fixed LIDs, and what a subnet manager
+// sets is refused. One that runs in a guest all the same (vmrun -device mlx5,mode=ipoib) serves path
+// records and multicast groups.
 //
 // # Where it was tried
 //

@@ -15,7 +15,10 @@ type tir struct {
 }
 
 // tis is what an SQ belongs to.
-type tis struct{ domain uint32 }
+type tis struct {
+	domain  uint32
+	lagPort uint8
+}
 
 const (
 	firstTIS, lastTIS = 0x2000, 0x2fff
@@ -25,9 +28,12 @@ const (
 
 func (d *Device) createTIS(c *call) error {
 	x := c.in[prm.WQCtx:]
-	t := tis{domain: prm.TISCDomain.U32(x)}
+	t := tis{domain: prm.TISCDomain.U32(x), lagPort: uint8(prm.TISCLAGPort.Get(x))}
 	if !d.domains[t.domain] {
 		return refuse(prm.BadResource, "TIS transport_domain", "%#x does not exist", t.domain)
+	}
+	if err := d.lagPort("TIS", t.lagPort); err != nil {
+		return err
 	}
 	n, err := take(d.eth.tis, t, firstTIS, lastTIS, "TIS")
 	c.answer(n)
@@ -35,9 +41,28 @@ func (d *Device) createTIS(c *call) error {
 }
 
 func (d *Device) modifyTIS(c *call) error {
-	if _, ok := d.eth.tis[c.number()]; !ok {
+	t, ok := d.eth.tis[c.number()]
+	if !ok {
 		return refuse(prm.BadResource, "TIS", "%#x does not exist", c.number())
 	}
+	if prm.TISModifyLAG.Bool(c.in) {
+		t.lagPort = uint8(prm.TISCLAGPort.Get(c.in[prm.WQCtx:]))
+		if err := d.lagPort("TIS", t.lagPort); err != nil {
+			return err
+		}
+		d.eth.tis[c.number()] = t
+	}
+	return nil
+}
+
+func (d *Device) queryTIS(c *call) error {
+	t, ok := d.eth.tis[c.number()]
+	if !ok {
+		return refuse(prm.BadResource, "TIS", "%#x does not exist", c.number())
+	}
+	x := prm.Record(c.out, prm.TISCtx, prm.TISCSize)
+	prm.TISCDomain.Put(x, uint64(t.domain))
+	prm.TISCLAGPort.Put(x, uint64(t.lagPort))
 	return nil
 }
 
@@ -158,6 +183,9 @@ func (d *Device) createSQ(c *call) error {
 	wq := prm.Record(x, prm.WQInCtx, prm.WQSize)
 	if kind := prm.WQType.Get(wq); kind != prm.WQCyclic {
 		return refuse(prm.BadParam, "SQ wq_type", "%d", kind)
+	}
+	if !d.users.sendsRaw(c) {
+		return refuse(prm.BadParam, "SQ uid", "the user context may not send raw frames")
 	}
 	if state := prm.SQCState.Get(x); state != prm.WQStateRST {
 		return refuse(prm.BadParam, "SQ state", "%d", state)

@@ -67,6 +67,7 @@ func (d *Device) teardownHCA(c *call) error {
 	d.eng.Reset()
 	d.uars, d.domains = map[uint32]bool{}, map[uint32]bool{}
 	d.eth.clear()
+	d.users.clear()
 	return nil
 }
 

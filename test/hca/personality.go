@@ -46,6 +46,10 @@ type Personality struct {
 	NoDC bool
 	// NoQPCounters: a QP that is connected keeps its counter set, so that it can have none of its own.
 	NoQPCounters bool
+	// NoDEVX: the card has no user contexts.
+	NoDEVX bool
+	// LAG: the function is one of an adapter with two ports in link aggregation, on Ethernet.
+	LAG bool
 	// ECE: the card takes part in enhanced connection establishment.
 	ECE bool
 
@@ -77,14 +81,14 @@ var personalities = []Personality{
 	{Name: "plain"},
 	{
 		Name: "small", BAR: 1 << 20, CQEVersion0: true, ShortWQEs: true, NoAtomics: true, NoCQResize: true,
-		NoScatterCQE: true, SmallLimits: true, NoDC: true, NoQPCounters: true,
+		NoScatterCQE: true, SmallLimits: true, NoDC: true, NoQPCounters: true, NoDEVX: true,
 	},
 	{
 		Name: "vf", BAR: 2 << 20, SmallBlueFlame: true, GRHRequired: true, SharedLID: true, PKeyIndex: 3, Noise: true, SlowResize: true,
 		Seed: 1,
 	},
 	{
-		Name: "late", BAR: 32 << 20, ECE: true, ManyGIDs: true, Noise: true, SlowResize: true, SRQFaults: true, ReorderWrites: true, Seed: 2,
+		Name: "late", BAR: 32 << 20, ECE: true, LAG: true, ManyGIDs: true, Noise: true, SlowResize: true, SRQFaults: true, ReorderWrites: true, Seed: 2,
 	},
 	// Without BlueFlame the kernel gives up on the card at a busy moment: it waits 100 ms for 256 NOPs.
 	{Name: "unordered", NoBlueFlame: true, Noise: true, ReorderRecvs: true, ReorderWrites: true, Seed: 3},
@@ -172,6 +176,8 @@ var choices = []struct {
 	{word: "ece", flag: func(p *Personality) *bool { return &p.ECE }},
 	{word: "no-dc", flag: func(p *Personality) *bool { return &p.NoDC }},
 	{word: "no-qp-counters", flag: func(p *Personality) *bool { return &p.NoQPCounters }},
+	{word: "no-devx", flag: func(p *Personality) *bool { return &p.NoDEVX }},
+	{word: "lag", flag: func(p *Personality) *bool { return &p.LAG }},
 }
 
 // String is the name and a word for each choice that differs from those of plain:
@@ -269,6 +275,8 @@ func (p *Personality) general(mode Mode) []setting {
 	add(p.NoScatterCQE, setting{prm.CapScatterCQE, 0})
 	add(p.NoQPCounters, setting{prm.CapRTS2RTSCounters, 0})
 	add(p.ECE, setting{prm.CapECE, 1})
+	add(p.NoDEVX, setting{prm.CapLogMaxUCtx, 0}, setting{prm.CapUCtx, 0})
+	add(p.LAG && mode == RoCE, setting{prm.CapLAGPorts, lagPorts}, setting{prm.CapLAGPort, 1}, setting{prm.CapRTS2RTSLAGPort, 1})
 	add(p.NoDC, setting{prm.CapDCT, 0}, setting{prm.CapLogMaxRAReqDC, 0}, setting{prm.CapLogMaxRAResDC, 0},
 		setting{prm.CapLogMaxDCIStreams, 0}, setting{prm.CapLogMaxDCIFailed, 0})
 	add(p.SmallLimits,

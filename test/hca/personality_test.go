@@ -44,7 +44,7 @@ func TestPersonalityNames(t *testing.T) {
 func TestDrawnPersonality(t *testing.T) {
 	for seed, want := range map[uint64]string{
 		7:    "7 bar=2MiB no-atomics no-cq-resize small-limits grh-required shared-lid reorder-writes no-dc no-qp-counters",
-		1234: "1234 bar=32MiB grh-required shared-lid slow-resize srq-faults",
+		1234: "1234 bar=32MiB grh-required shared-lid slow-resize srq-faults no-devx",
 	} {
 		if got := DrawPersonality(seed).String(); got != want {
 			t.Errorf("seed %d: %q, want %q", seed, got, want)
@@ -115,6 +115,7 @@ func TestPersonalityCaps(t *testing.T) {
 		{Personality{NoScatterCQE: true}, prm.CapScatterCQE, 1, 0},
 		{Personality{ECE: true}, prm.CapECE, 0, 1},
 		{Personality{NoDC: true}, prm.CapDCT, 1, 0},
+		{Personality{NoDEVX: true}, prm.CapLogMaxUCtx, logMaxUCtx, 0},
 		{Personality{NoQPCounters: true}, prm.CapRTS2RTSCounters, 1, 0},
 		{Personality{NoDC: true}, prm.CapLogMaxDCIStreams, 3, 0},
 		{Personality{SmallLimits: true}, prm.CapLogMaxQP, 12, 10},

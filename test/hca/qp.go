@@ -105,17 +105,23 @@ var transitions = map[prm.Op]engine.Transition{
 
 func (d *Device) modifyQP(c *call) error {
 	t := transitions[c.op]
-	var opt engine.OptParam
+	var opt engine.OptParam // the second mask begins at bit 32
 	var a engine.QPAttr
 	if t != engine.To2Err && t != engine.To2Rst {
 		if len(c.in) < prm.QPCtx+prm.QPCSize {
 			return refuse(prm.BadInLen, "input length", "%s has at least %d bytes, not %d", c.op, prm.QPCtx+prm.QPCSize, len(c.in))
 		}
 		opt = engine.OptParam(prm.QPOptParam.U32(c.in))
+		if len(c.in) >= prm.QPOptParam2End {
+			opt |= engine.OptParam(prm.QPOptParam2.Get(c.in)) << 32
+		}
 		if t == engine.RTS2RTS && opt&engine.OptCounterSet != 0 && d.cfg.Personality.NoQPCounters {
 			return refuse(prm.BadParam, "opt_param_mask", "the card can't change the counter set of a QP in RTS")
 		}
 		a = qpAttr(prm.Record(c.in, prm.QPCtx, prm.QPCSize))
+		if err := d.entropy(t, opt, &a); err != nil {
+			return err
+		}
 		ece, err := d.enhancements(c)
 		if err != nil {
 			return err
@@ -135,6 +141,7 @@ func qpAttr(x []byte) engine.QPAttr {
 		RetryCount: uint8(prm.QPCRetryCount.Get(x)), RNRRetry: uint8(prm.QPCRNRRetry.Get(x)), MinRNRNAK: uint8(prm.QPCMinRNRNAK.Get(x)),
 		RRE: prm.QPCRRE.Bool(x), RWE: prm.QPCRWE.Bool(x), RAE: prm.QPCRAE.Bool(x), QKey: prm.QPCQKey.U32(x),
 		SRQN: prm.QPCSRQN.U32(x), RecvCQ: prm.QPCCQNRcv.U32(x), CounterSet: uint8(prm.QPCCounterSet.Get(x)), AtomicMode: uint8(prm.QPCAtomicMode.Get(x)),
+		LAGPort: uint8(prm.QPCLAGPort.Get(x)),
 	}
 }
 
@@ -186,6 +193,7 @@ func (d *Device) queryQP(c *call) error {
 		state = prm.QPStateSQDR
 	}
 	prm.QPCState.Put(x, state)
+	prm.QPCLAGPort.Put(x, uint64(a.LAGPort))
 	prm.QPCType.Put(x, uint64(s.Type))
 	prm.QPCPMState.Put(x, uint64(a.PMState))
 	prm.QPCBlockLBMC.PutBool(x, s.BlockLoopback)

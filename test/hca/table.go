@@ -28,7 +28,7 @@ func ok(*Device, *call) error { return nil }
 var commands = map[prm.Op]command{}
 
 func init() {
-	for _, table := range []map[prm.Op]command{cardCommands, resourceCommands, verbsCommands, portCommands, ethernetCommands} {
+	for _, table := range []map[prm.Op]command{cardCommands, userCommands, resourceCommands, verbsCommands, portCommands, ethernetCommands} {
 		for op, c := range table {
 			if _, ok := commands[op]; ok {
 				panic("two commands have the opcode of " + op.String())
@@ -132,7 +132,8 @@ var portCommands = map[prm.Op]command{
 // ethernetCommands are about raw Ethernet queues and flow steering.
 var ethernetCommands = map[prm.Op]command{
 	prm.CreateTIS:            {run: (*Device).createTIS, in: 0x600 / 8, out: small, phase: phaseRunning},
-	prm.ModifyTIS:            {run: (*Device).modifyTIS, in: 0x600 / 8, out: small, phase: phaseRunning, noEffect: "sets a priority"},
+	prm.ModifyTIS:            {run: (*Device).modifyTIS, in: 0x600 / 8, out: small, phase: phaseRunning, noEffect: "sets a priority, and the port of a LAG, of which there is one here"},
+	prm.QueryTIS:             {run: (*Device).queryTIS, in: small, out: prm.TISCtx + prm.TISCSize, phase: phaseRunning},
 	prm.DestroyTIS:           {run: (*Device).destroyTIS, in: small, out: small, phase: phaseRunning},
 	prm.CreateTIR:            {run: (*Device).createTIR, in: list, out: small, phase: phaseRunning, mode: RoCE},
 	prm.ModifyTIR:            {run: (*Device).modifyTIR, in: list, out: small, phase: phaseRunning, mode: RoCE, noEffect: "sets the hash, and what is sent to itself"},

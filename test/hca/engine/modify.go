@@ -15,7 +15,8 @@ var transitions = map[Transition]struct {
 		OptRRAMax | OptPrimary | OptPriPort | OptPMState | OptLagAffinity | OptSRQN | OptCounterSet},
 	RTR2RTS: {"RTR2RTS", []QPState{RTR}, RTS, optAccess | OptAltPath | OptPMState | OptRNRTimeout | OptQKey |
 		OptSRAMax | OptRetryCount | OptRNRRetry | OptAckTimeout | OptCounterSet | OptPKeyIndex},
-	RTS2RTS:   {"RTS2RTS", []QPState{RTS}, RTS, optAccess | OptAltPath | OptPMState | OptRNRTimeout | OptQKey | OptSRQN | OptRecvCQ | OptCounterSet},
+	RTS2RTS: {"RTS2RTS", []QPState{RTS}, RTS, optAccess | OptAltPath | OptPMState | OptRNRTimeout | OptQKey | OptSRQN | OptRecvCQ | OptCounterSet |
+		OptLagAffinity | OptUDPSport},
 	SQErr2RTS: {"SQERR2RTS", []QPState{SQErr}, RTS, optAccess | OptQKey | OptRNRTimeout},
 	RTS2SQD:   {"RTS2SQD", []QPState{RTS}, SQD, 0},
 	SQD2SQD: {"SQD2SQD", []QPState{SQD}, SQD, optAccess | OptAltPath | OptPKeyIndex | OptQKey | OptRNRTimeout | OptPrimary | OptPriPort |
@@ -55,7 +56,7 @@ func (d *Device) ModifyQP(n uint32, t Transition, opt OptParam, a QPAttr) error 
 		return refuse(BadQPState, "QP", n, "", "%s in state %s", tr.name, q.state)
 	}
 	if extra := opt &^ tr.opt; extra != 0 {
-		return refuse(BadParam, "QP", n, "opt_param_mask", "%s takes no %#x", tr.name, uint32(extra))
+		return refuse(BadParam, "QP", n, "opt_param_mask", "%s takes no %#x", tr.name, uint64(extra))
 	}
 	next, err := q.merge(t, opt, a)
 	if err != nil {
@@ -102,6 +103,7 @@ func (q *qp) merge(t Transition, opt OptParam, a QPAttr) (QPAttr, error) {
 		if t == Rst2Init {
 			opt |= optAccess | OptPKeyIndex | OptQKey | OptPriPort
 			next.PMState, next.CounterSet, next.AtomicMode = a.PMState, a.CounterSet, a.AtomicMode
+			next.LAGPort = a.LAGPort
 		}
 		if opt&OptPriPort != 0 {
 			if a.Primary.Port != 1 {
@@ -205,6 +207,15 @@ func (q *qp) mergeOptions(next *QPAttr, opt OptParam, a QPAttr) error {
 	}
 	if opt&OptCounterSet != 0 {
 		next.CounterSet = a.CounterSet
+	}
+	if opt&OptLagAffinity != 0 {
+		next.LAGPort = a.LAGPort
+	}
+	if opt&OptUDPSport != 0 {
+		if q.spec.Type != RC && q.spec.Type != UC {
+			return refuse(BadParam, "QP", q.n, "udp_sport", "each request has its own")
+		}
+		next.Primary.UDPSport = a.Primary.UDPSport
 	}
 	if opt&OptAltPath != 0 {
 		if err := q.checkPath(&a.Alternate, a.Alternate.SGIDIndex); err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	hexadecimal "encoding/hex"
 	"reflect"
+	"slices"
 	"testing"
 )
 
@@ -146,6 +147,39 @@ func TestPortWithoutRoCE(t *testing.T) {
 		t.Error("a frame with a wrong ICRC has arrived")
 	}
 	p.clean()
+}
+
+// TestSourcePort: the frames of a connection have the source port that it has been given last. One of datagrams has
+// none of its own.
+func TestSourcePort(t *testing.T) {
+	p := newPair(t, Ethernet, UC, false, qpOptions{})
+	d := p.b.h.d
+	off := d.Port()
+	off.GIDs = nil
+	d.SetPort(off)
+	var ports []uint16
+	d.cfg.Receive = func(b []byte) []uint32 {
+		if got, err := parseFrame(b); err == nil {
+			ports = append(ports, got.sport)
+		}
+		return nil
+	}
+	for _, port := range []uint16{0, 0xd903, 0xffff} {
+		if port != 0 {
+			a := QPAttr{}
+			a.Primary.UDPSport = port
+			p.a.modify(RTS2RTS, OptUDPSport, a)
+		}
+		p.a.post(opSend, sig, 0, inlineSeg([]byte("hello")))
+		p.a.h.run()
+	}
+	if want := []uint16{0xc000, 0xd903, 0xffff}; !slices.Equal(ports, want) {
+		t.Errorf("the frames have the source ports %#x, want %#x", ports, want)
+	}
+	u := newUD(t, Ethernet, false, qpOptions{}, qpOptions{})
+	if err := u.a.h.d.ModifyQP(u.a.n, RTS2RTS, OptUDPSport, QPAttr{}); err == nil {
+		t.Error("a QP for datagrams has a source port")
+	}
 }
 
 // FuzzFrame reads frames of any bytes.

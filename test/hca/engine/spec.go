@@ -222,8 +222,8 @@ const (
 )
 
 // OptParam is the mask of optional parameters in a transition (enum mlx5_qp_optpar in
-// mlx5/qp.h).
-type OptParam uint32
+// mlx5/qp.h), and from bit 32 on opt_param_mask_95_32.
+type OptParam uint64
 
 // The optional parameters.
 const (
@@ -241,11 +241,12 @@ const (
 	OptRetryCount  OptParam = 1 << 12
 	OptRNRRetry    OptParam = 1 << 13
 	OptAckTimeout  OptParam = 1 << 14
-	OptLagAffinity OptParam = 1 << 15 // has no effect: there is one port
+	OptLagAffinity OptParam = 1 << 15 // is kept: there is one port
 	OptPriPort     OptParam = 1 << 16
 	OptSRQN        OptParam = 1 << 18
 	OptRecvCQ      OptParam = 1 << 19
 	OptCounterSet  OptParam = 1 << 25
+	OptUDPSport    OptParam = 1 << 34
 )
 
 // PMState is the state of path migration (MLX5_QP_PM_* in mlx5/qp.h).
@@ -301,6 +302,7 @@ type QPAttr struct {
 	RecvCQ      uint32  // RecvCQ with OptRecvCQ.
 	CounterSet  uint8   // CounterSet counts the QP; 0 is none.
 	AtomicMode  uint8   // AtomicMode is kept and given back.
+	LAGPort     uint8   // LAGPort is the port of a link aggregation that sends; 0 is the choice of the card. It is kept and given back.
 	SQDrained   bool    // SQDrained asks for an event, in RTS2SQD.
 	LastAckPSN  uint32  // LastAckPSN, of a query.
 	HWSQCounter uint16  // HWSQCounter, of a query: the send WQE to execute next.

@@ -41,6 +41,8 @@ var (
 	CapLogMaxRAResDC      = Field{0x13a, 6}
 	CapReleaseAllPages    = Field{0x145, 1}
 	CapLogMaxRAReqQP      = Field{0x14a, 6}
+	CapRTS2RTSSport       = Field{0x151, 1} // rts2rts_qp_udp_sport
+	CapRTS2RTSLAGPort     = Field{0x152, 1} // rts2rts_lag_tx_port_affinity
 	CapLogMaxRAResQP      = Field{0x15a, 6}
 	CapRTS2RTSCounters    = Field{0x169, 1} // rts2rts_qp_counters_set_id
 	CapGIDTableSize       = Field{0x170, 16}
@@ -88,6 +90,8 @@ var (
 	CapBF                 = Field{0x260, 1}
 	CapDriverVersion      = Field{0x261, 1}
 	CapLogBFRegSize       = Field{0x26b, 5}
+	CapLAGPort            = Field{0x278, 1} // lag_tx_port_affinity
+	CapLAGPorts           = Field{0x27c, 4} // num_lag_ports
 	CapMaxWQESizeSQ       = Field{0x290, 16}
 	CapMaxWQESizeRQ       = Field{0x2b0, 16}
 	CapMaxQPMCG           = Field{0x2e7, 25}
@@ -112,6 +116,7 @@ var (
 	CapLogMaxVLANList     = Field{0x3eb, 5}
 	CapLogMaxMCList       = Field{0x3f3, 5}
 	CapLogMaxUCList       = Field{0x3fb, 5}
+	CapLogMaxUCtx         = Field{0x463, 5}
 	CapCmdChecksum        = Field{0x210, 2}
 	CapLogUARPage         = Field{0x490, 16}
 	CapDeviceFrequencyMHz = Field{0x4c0, 32}
@@ -119,6 +124,7 @@ var (
 	CapUARsPerPage        = Field{0x520, 32}
 	CapLogMaxDCIStreams   = Field{0x58b, 5} // log_max_dci_stream_channels
 	CapLogMaxDCIFailed    = Field{0x593, 5} // log_max_dci_errored_streams
+	CapUCtx               = Field{0x6a0, 32}
 )
 
 // Numbers that go with them: bytes where records are and how long they are, and values.
@@ -128,6 +134,9 @@ const (
 	CapGIDTable64       = 3 // 8 << n entries
 	CapPKeyTable128     = 0 // 128 << n entries
 )
+
+// What a user context may do: MLX5_UCTX_CAP_* (mlx5_ifc.h).
+const UCtxRawTX = 1 << 0
 
 // atomic_caps_bits.
 var (

@@ -131,7 +131,9 @@ var (
 	QPOptParam       = Field{0x80, 32}
 	QPECEIn          = Field{0xa0, 32}
 	QPECEOut         = Field{0x60, 32}
+	QPOptParam2      = Field{0x840, 64} // opt_param_mask_95_32, behind the context
 	QPCState         = Field{0x00, 4}
+	QPCLAGPort       = Field{0x04, 4} // lag_tx_port_affinity
 	QPCType          = Field{0x08, 8}
 	QPCPMState       = Field{0x13, 2}
 	QPCWQSignature   = Field{0x20, 1}
@@ -187,10 +189,11 @@ var (
 
 // Numbers that go with them: bytes where records are and how long they are, and values.
 const (
-	QPCtx        = 0xc0 / 8
-	QPCSize      = 0x740 / 8
-	QPCPrimary   = 0xc0 / 8  // ads_bits
-	QPCSecondary = 0x220 / 8 // ads_bits
+	QPCtx          = 0xc0 / 8
+	QPOptParam2End = 0x880 / 8
+	QPCSize        = 0x740 / 8
+	QPCPrimary     = 0xc0 / 8  // ads_bits
+	QPCSecondary   = 0x220 / 8 // ads_bits
 )
 
 // Transport services (qpc.st) and kinds of receive queues (qpc.rq_type): qp.h, mlx5_ifc.h.
@@ -237,11 +240,15 @@ const (
 	OptRetryCount  = 1 << 12
 	OptRNRRetry    = 1 << 13
 	OptAckTimeout  = 1 << 14
+	OptLAGPort     = 1 << 15
 	OptPriPort     = 1 << 16
 	OptSRQN        = 1 << 18
 	OptCQNRcv      = 1 << 19
 	OptCounterSet  = 1 << 25
 )
+
+// OptSport is a bit of opt_param_mask_95_32: MLX5_QPC_OPT_MASK_32_UDP_SPORT (mlx5_ifc.h of rdma-core).
+const OptSport = 1 << 2
 
 // ads_bits: an address path.
 var (
@@ -376,6 +383,11 @@ var (
 	MADPort         = Field{0x58, 8}
 	MADRemoteLID    = Field{0x40, 16}
 	TeardownProfile = Field{0x50, 16}
+	UCtxCaps        = Field{0x80, 32} // CREATE_UCTX's input
+	UCtxID          = Field{0x50, 16} // CREATE_UCTX's answer, DESTROY_UCTX's input
+	LAGState        = Field{0x5d, 3}  // QUERY_LAG's answer
+	LAGRemap2       = Field{0x74, 4}  // tx_remap_affinity_2
+	LAGRemap1       = Field{0x7c, 4}
 )
 
 // Numbers that go with them: bytes where records are and how long they are, and values.

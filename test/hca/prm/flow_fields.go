@@ -32,6 +32,8 @@ var (
 	TIRCInlineRQN   = Field{0xe8, 24}
 	TIRCIndirect    = Field{0x108, 24}
 	TIRCDomain      = Field{0x128, 24}
+	TISCLAGPort     = Field{0x04, 4} // lag_tx_port_affinity
+	TISModifyLAG    = Field{0xbd, 1} // of MODIFY_TIS
 	TISCDomain      = Field{0x128, 24}
 	TISCPD          = Field{0x168, 24}
 	TISCUnderlay    = Field{0x148, 24}
@@ -42,6 +44,8 @@ var (
 
 // Offsets and lengths in bytes, and values.
 const (
+	TISCtx   = 0x80 / 8 // of QUERY_TIS
+	TISCSize = 0x500 / 8
 	FTCtx    = 0xc0 / 8
 	FGMatch  = 0x200 / 8
 	FTECtx   = 0x200 / 8

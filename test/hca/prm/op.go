@@ -88,6 +88,7 @@ const (
 	DeallocXRCD          Op = 0x80f
 	AllocTransportDomain Op = 0x816
 	DeallocTransportDom  Op = 0x817
+	QueryLAG             Op = 0x842
 	CreateTIR            Op = 0x900
 	ModifyTIR            Op = 0x901
 	DestroyTIR           Op = 0x902
@@ -121,6 +122,8 @@ const (
 	DeallocFlowCounter   Op = 0x93a
 	QueryFlowCounter     Op = 0x93b
 	ModifyFlowTable      Op = 0x93c
+	CreateUCtx           Op = 0xa04
+	DestroyUCtx          Op = 0xa06
 )
 
 var opNames = map[Op]string{
@@ -156,6 +159,7 @@ var opNames = map[Op]string{
 	CreateFlowGroup: "CREATE_FLOW_GROUP", DestroyFlowGroup: "DESTROY_FLOW_GROUP", SetFlowTableEntry: "SET_FLOW_TABLE_ENTRY",
 	DeleteFlowTableEntry: "DELETE_FLOW_TABLE_ENTRY", AllocFlowCounter: "ALLOC_FLOW_COUNTER", DeallocFlowCounter: "DEALLOC_FLOW_COUNTER",
 	QueryFlowCounter: "QUERY_FLOW_COUNTER", ModifyFlowTable: "MODIFY_FLOW_TABLE",
+	QueryLAG: "QUERY_LAG", CreateUCtx: "CREATE_UCTX", DestroyUCtx: "DESTROY_UCTX",
 }
 
 // String gives the command's name in the kernel's header.
