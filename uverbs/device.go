@@ -405,19 +405,31 @@ func (d *Device) start(context func() error) error {
 	return nil
 }
 
-// getContext creates the kernel's context.
-func (d *Device) getContext() error {
+// ioctlContext creates the kernel's context by ioctl.
+func (d *Device) ioctlContext(devx bool) (udata, syscall.Errno) {
 	cmd := newIoctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_GET_CONTEXT)
 	defer cmd.done()
 	var vectors [4]byte
 	var support [8]byte
 	cmd.out(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, vectors[:])
 	cmd.out(abi.UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, support[:])
-	u := d.driver.contextUdata(true)
+	u := d.driver.contextUdata(true, devx)
 	cmd.udata(u)
 	errno := d.cmd.ioctl(cmd)
+	d.vectors = int(le32(vectors[:]))
+	return u, errno
+}
+
+// getContext creates the kernel's context: one that may give commands to the firmware, or else, if the
+// device refuses that, one that may not. There is no option for it, because only an object that was
+// created in such a context can be the object of a command later.
+func (d *Device) getContext() error {
+	devx := d.driver.capabilities().devx
+	u, errno := d.ioctlContext(devx)
+	if devx && errno != 0 && !absent(errno) && errno != errClosedFile {
+		u, errno = d.ioctlContext(false)
+	}
 	if errno == 0 {
-		d.vectors = int(le32(vectors[:]))
 		if err := d.openEvents(); err != nil {
 			return err
 		}
@@ -431,7 +443,7 @@ func (d *Device) getContext() error {
 	}
 	req := &abi.GetContext{}
 	resp := &abi.GetContextResp{}
-	u = d.driver.contextUdata(false)
+	u = d.driver.contextUdata(false, false)
 	if errno := d.cmd.legacy(abi.IB_USER_VERBS_CMD_GET_CONTEXT, bytesOf(req), bytesOf(resp), u); errno != 0 {
 		return d.cmd.fail("GET_CONTEXT", errno, "")
 	}

@@ -34,9 +34,10 @@ type driver interface {
 	// or nil.
 	unsupportedModify(to QPState) error
 
-	// contextUdata returns the driver's part of GET_CONTEXT, which is sent by ioctl or by write.
+	// contextUdata returns the driver's part of GET_CONTEXT, which is sent by ioctl or by write. With
+	// devx it asks for a context that may give commands to the firmware.
 	// openContext reads the kernel's response, and closeContext frees what openContext allocated.
-	contextUdata(ioctl bool) udata
+	contextUdata(ioctl, devx bool) udata
 	openContext(d *Device, u udata, ioctl bool) error
 	closeContext(*Device) error
 	// importUdata returns the driver's part of QUERY_CONTEXT, whose response openContext reads for an
@@ -84,6 +85,14 @@ type driver interface {
 	abandonResize(c *CQ) error
 
 	rateLimits(*Device) (RateLimits, error)
+
+	// devx passes a command to the firmware, about the device or a QP that is not nil. The others do so
+	// for one purpose; generic code has checked the arguments of setUDPSourcePort.
+	devx(d *Device, q *QP, m devxMethod, in, out []byte) error
+	setUDPSourcePort(q *QP, port uint16) error
+	setLAGPort(q *QP, port uint8) error
+	lagPort(*QP) (LAGPort, error)
+	lag(*Device) (LAG, error)
 
 	// prepareDCT is prepareQP for a DCT. dctUdata returns the driver's part of the MODIFY_QP that makes
 	// it ready, and dctReady takes its number from that. dciStreams returns the largest values of
@@ -165,6 +174,8 @@ type capabilities struct {
 	threadDomains bool
 	// mappedDM means that programs can map device memory.
 	mappedDM bool
+	// devx means that some devices have contexts that may give commands to the firmware.
+	devx bool
 	// copiesMemory means that the library copies data from or to registered memory, which it finds by
 	// the lkey.
 	copiesMemory bool
@@ -185,7 +196,7 @@ type baseDriver struct{}
 func (baseDriver) unsupportedSRQ(*SRQOptions) string        { return "" }
 func (baseDriver) unsupportedMR(*region) string             { return "" }
 func (baseDriver) unsupportedModify(QPState) error          { return nil }
-func (baseDriver) contextUdata(bool) udata                  { return udata{} }
+func (baseDriver) contextUdata(bool, bool) udata            { return udata{} }
 func (baseDriver) openContext(*Device, udata, bool) error   { return nil }
 func (baseDriver) closeContext(*Device) error               { return nil }
 func (baseDriver) importUdata() udata                       { return udata{} }
@@ -200,6 +211,12 @@ func (baseDriver) rateLimits(*Device) (RateLimits, error)   { return RateLimits{
 func (baseDriver) dciStreams(*Device) (uint8, uint8, error) { return 0, 0, nil }
 func (baseDriver) modifyUdata(*QP) udata                    { return udata{} }
 func (baseDriver) modifyAnswer(*QP, udata) error            { return nil }
+func (baseDriver) setUDPSourcePort(q *QP, _ uint16) error {
+	return noFeature(q.dev, "UDP source port of a QP")
+}
+func (baseDriver) setLAGPort(q *QP, _ uint8) error          { return noFeature(q.dev, "LAG") }
+func (baseDriver) lagPort(q *QP) (LAGPort, error)           { return LAGPort{}, noFeature(q.dev, "LAG") }
+func (baseDriver) lag(d *Device) (LAG, error)               { return LAG{}, noFeature(d, "LAG") }
 func (baseDriver) ece(q *QP) (ECE, error)                   { return ECE{}, noECE(q, nil) }
 func (baseDriver) setECE(q *QP, _ ECE) error                { return noECE(q, nil) }
 func (baseDriver) qpModified(*QP, QPState, QPState)         {}
@@ -224,6 +241,10 @@ func (baseDriver) freeWQ(*WQ) error                         { return nil }
 func (baseDriver) modifyWQUdata() udata                     { return udata{} }
 func (baseDriver) resetWQ(*WQ)                              {}
 func (baseDriver) abandonResize(*CQ) error                  { return nil }
+
+func (baseDriver) devx(d *Device, _ *QP, _ devxMethod, _, _ []byte) error {
+	return noFeature(d, "DEVX")
+}
 
 func (baseDriver) prepareResize(c *CQ, _ *int) (udata, bool, error) {
 	return udata{}, false, &FeatureError{Feature: "RESIZE_CQ", Driver: c.dev.driver.name()}

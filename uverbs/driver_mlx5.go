@@ -28,7 +28,7 @@ func (mlx5Driver) ahUdata() udata        { return udata{out: make([]byte, mlx5.A
 // capabilities: mlx5_ib of Linux 5.10 uses an IOVA in REREG_MR as the address of the memory
 // (mlx5_ib_rereg_user_mr).
 func (mlx5Driver) capabilities() capabilities {
-	return capabilities{inlineLimit: true, threadDomains: true, mappedDM: true, copiesMemory: true, reregIOVASince: Version{5, 11}}
+	return capabilities{inlineLimit: true, threadDomains: true, mappedDM: true, devx: true, copiesMemory: true, reregIOVASince: Version{5, 11}}
 }
 
 func (mlx5Driver) nullKey(d *Device) (uint32, bool) { return d.mlx5.NullKey, d.mlx5.NullKey != 0 }
@@ -76,6 +76,7 @@ type mlx5Context struct {
 	srqs    mlx5Table // by number, if completions have no user index
 	clock   mlx5Clock
 	counts  mlx5Counts
+	devx    mlx5DEVX
 }
 
 // mlx5Counts is memory with the layout of a flow's counters, for the kernel. It is allocated for
@@ -101,8 +102,8 @@ func (mlx5Driver) countUdata(d *Device) (udata, error) {
 	return udata{in: mlx5.EncodeFlow(addrOf(c.region.Bytes()))}, nil
 }
 
-func (mlx5Driver) contextUdata(ioctl bool) udata {
-	return udata{in: mlx5.EncodeContext(ioctl), out: make([]byte, mlx5.ContextRespSize)}
+func (mlx5Driver) contextUdata(ioctl, devx bool) udata {
+	return udata{in: mlx5.EncodeContext(ioctl, devx), out: make([]byte, mlx5.ContextRespSize)}
 }
 
 func (mlx5Driver) importUdata() udata {
@@ -124,6 +125,7 @@ func (mlx5Driver) openContext(d *Device, u udata, _ bool) error {
 		return &FeatureError{Feature: "ImportDevice of a device that was opened with " + abiPathEnv + "=write", Driver: "mlx5"}
 	}
 	m := &mlx5Context{Context: c}
+	m.devx.has = d.imported || mlx5.AsksDEVX(u.in)
 	m.uars.dev = d
 	if err := m.uars.open(&c); err != nil {
 		return err

@@ -21,6 +21,9 @@ type mlx5QP struct {
 
 	streams bool // of a DCI
 
+	tis    uint32 // the TIS of a QP for raw packets
+	hasTIS bool   // if its number is known
+
 	eceWanted atomic.Uint32 // options of SetECE, for the next MODIFY_QP; 0 is none
 	eceHas    atomic.Uint32 // the device's last answer
 }
@@ -122,6 +125,7 @@ func (mlx5Driver) mapQP(q *QP, u udata) (err error) {
 			return err
 		}
 		x.eceHas.Store(ece)
+		x.tis, x.hasTIS = mlx5.DecodeTIS(u.out)
 	}
 	if q.sqRegion == nil {
 		return nil

@@ -29,6 +29,10 @@ var features = sync.OnceValue(func() map[string]feature {
 		"QUERY_PORT_SPEED": {since: Version{7, 0}},
 		"ALLOC_DMABUF":     {since: Version{7, 0}, hidden: true},
 
+		"DEVX_OTHER":      {hidden: true},
+		"DEVX_OBJ_MODIFY": {hidden: true},
+		"DEVX_OBJ_QUERY":  {hidden: true},
+
 		"ALLOC_DM":         {hidden: true},
 		"FREE_DM":          {hidden: true},
 		"REG_DM_MR":        {hidden: true},

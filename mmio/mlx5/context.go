@@ -43,8 +43,9 @@ const maxCQEVersion = 1
 const ContextRespSize = int(unsafe.Sizeof(abi.AllocUcontextResp{}))
 
 // EncodeContext encodes the driver's part of GET_CONTEXT. dynamic says that the program will
-// allocate UAR pages as objects, which requires the ioctl interface.
-func EncodeContext(dynamic bool) []byte {
+// allocate UAR pages as objects, and devx that it will give commands to the firmware; both require the
+// ioctl interface.
+func EncodeContext(dynamic, devx bool) []byte {
 	req := &abi.AllocUcontextReqV2{
 		TotalNumBfregs:      staticRegs,
 		NumLowLatencyBfregs: dedicatedRegs,
@@ -54,7 +55,16 @@ func EncodeContext(dynamic bool) []byte {
 	if dynamic {
 		req.LibCaps |= abi.MLX5_LIB_CAP_DYN_UAR
 	}
+	if devx {
+		req.Flags = abi.MLX5_IB_ALLOC_UCTX_DEVX
+	}
 	return bytesOf(req)
+}
+
+// AsksDEVX reports whether a request of EncodeContext has devx.
+func AsksDEVX(b []byte) bool {
+	var req abi.AllocUcontextReqV2
+	return decode(&req, b, "mlx5_ib_alloc_ucontext_req_v2") == nil && req.Flags&abi.MLX5_IB_ALLOC_UCTX_DEVX != 0
 }
 
 // Context has what the kernel reports about a device when it is opened.

@@ -203,7 +203,7 @@ func TestRecordedCommands(t *testing.T) {
 		switch {
 		case cmd.Object == 0 && cmd.Method == 3:
 			name = "context"
-			got = EncodeContext(true)
+			got = EncodeContext(true, false)
 			var err error
 			c, err = DecodeContext(cmd.bytes(t, uhwOut, true), 4096)
 			ok(t, err)

@@ -19,6 +19,11 @@ const (
 	MLX5_LIB_CAP_DYN_UAR = 2
 )
 
+// enum mlx5_ib_alloc_uctx_v2_flags
+const (
+	MLX5_IB_ALLOC_UCTX_DEVX = 1
+)
+
 // enum mlx5_ib_alloc_ucontext_resp_mask
 const (
 	MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_CORE_CLOCK_OFFSET = 1

@@ -1,0 +1,166 @@
+package uverbs
+
+import "fmt"
+
+// FirmwareError reports a command that the firmware of an adapter has refused. It unwraps to an
+// [*Error], which has the kernel's errno.
+type FirmwareError struct {
+	Opcode   uint16 // Opcode is the command's operation code.
+	Status   uint8  // Status is the class of the error, such as 3 for a bad parameter (MLX5_CMD_STAT_*).
+	Syndrome uint32 // Syndrome is the vendor's number for the reason.
+	Err      error  // Err is the error of the kernel's command, with the status in words.
+}
+
+// Error implements error, and Unwrap returns Err.
+func (e *FirmwareError) Error() string { return e.Err.Error() }
+func (e *FirmwareError) Unwrap() error { return e.Err }
+
+// devxMethod is one of the kernel's methods that pass a command to the firmware.
+type devxMethod uint8
+
+const (
+	devxOther  devxMethod = iota // of the device
+	devxModify                   // of a QP
+	devxQuery                    // of a QP
+)
+
+// DEVXCommand passes a command about the device itself to the adapter's firmware and writes its answer
+// to out (mlx5dv_devx_general_cmd). The kernel permits queries that are not about an object, such as
+// QUERY_HCA_CAP, QUERY_LAG and QUERY_ADAPTER, and puts the number of the program's context into the
+// command.
+//
+// The bytes have the layout of the adapter's programming manual, which is that of
+// struct mlx5_ifc_*_in_bits and *_out_bits in the kernel's mlx5_ifc.h, in big-endian order. Both have at
+// least 16 and at most 65,528 bytes. The library checks nothing else.
+//
+// Only mlx5 has such commands, if the adapter has user contexts (the capability log_max_uctx). The
+// library opens every device with a context that may use them, and without one if the adapter refuses
+// that, as libmlx5 does. Then, and with other drivers, DEVXCommand fails with a [FeatureError]. If the
+// firmware refuses the command, the error is a [FirmwareError] with its syndrome. Before Linux 5.19 it
+// is an [*Error], in whose text the syndrome is if the process may read the kernel's log. A command
+// that the kernel does not permit fails with EINVAL.
+func (d *Device) DEVXCommand(in, out []byte) error {
+	if err := checkDEVX("DEVXCommand", in, out); err != nil {
+		return err
+	}
+	if err := d.acquire(); err != nil {
+		return err
+	}
+	defer d.release()
+	return d.driver.devx(d, nil, devxOther, in, out)
+}
+
+// DEVXQuery is like [Device.DEVXCommand] for a query of the QP, such as QUERY_QP (mlx5dv_devx_qp_query).
+// For a QP for raw packets it is a query of its RQ, SQ, TIR or TIS. The command must have the number of
+// the object.
+func (q *QP) DEVXQuery(in, out []byte) error { return q.devx("DEVXQuery", devxQuery, in, out) }
+
+// DEVXModify is like [QP.DEVXQuery] for a command that modifies the QP, such as RTS2RTS_QP
+// (mlx5dv_devx_qp_modify). The library and the kernel do not know what it changes: if it changes the
+// state, call [QP.SetKernelState].
+func (q *QP) DEVXModify(in, out []byte) error { return q.devx("DEVXModify", devxModify, in, out) }
+
+func (q *QP) devx(op string, m devxMethod, in, out []byte) error {
+	if err := checkDEVX(op, in, out); err != nil {
+		return err
+	}
+	if err := q.acquire(); err != nil {
+		return err
+	}
+	defer q.release()
+	return q.dev.driver.devx(q.dev, q, m, in, out)
+}
+
+// Sizes of commands and answers in bytes. An attribute of an ioctl has a length of 16 bits.
+const minDEVX, maxDEVX = 16, 1<<16 - 8
+
+func checkDEVX(op string, in, out []byte) error {
+	for _, b := range []struct {
+		name string
+		n    int
+	}{{"in", len(in)}, {"out", len(out)}} {
+		if b.n < minDEVX || b.n > maxDEVX {
+			return argErr(op, "length of "+b.name, b.n, "%d to %d bytes", minDEVX, maxDEVX)
+		}
+	}
+	return nil
+}
+
+// LAG is the state of link aggregation of an adapter (mlx5_bond), whose ports act as one device.
+type LAG struct {
+	Ports  int  // Ports is the number of ports that are aggregated.
+	Active bool // Active says that aggregation is in force.
+
+	// SendsBy has, for ports 1 and 2, the port that sends in its place: the port itself, or the other
+	// one while it is down.
+	SendsBy [2]uint8
+}
+
+// LAGPort is the port of a LAG by which a QP sends.
+type LAGPort struct {
+	Port   uint8 // Port is the port that the QP was given, from 1 on; 0 leaves the choice to the adapter.
+	Active uint8 // Active is the port that sends in its place; 0 is unknown.
+}
+
+// QueryLAG returns the state of link aggregation. It fails with a [FeatureError] if the device is not
+// part of an adapter with link aggregation, or has no commands of DEVX, see [Device.DEVXCommand].
+func (d *Device) QueryLAG() (LAG, error) {
+	if err := d.acquire(); err != nil {
+		return LAG{}, err
+	}
+	defer d.release()
+	return d.driver.lag(d)
+}
+
+// QueryLAGPort returns the port of a LAG by which the QP sends (mlx5dv_query_qp_lag_port). It fails
+// with a [FeatureError] like [Device.QueryLAG], and with an [ArgError] for a QP that does not send.
+func (q *QP) QueryLAGPort() (LAGPort, error) {
+	if err := q.acquire(); err != nil {
+		return LAGPort{}, err
+	}
+	defer q.release()
+	return q.dev.driver.lagPort(q)
+}
+
+// SetLAGPort has the QP send by a port of a LAG, 1 to [LAG].Ports (mlx5dv_modify_qp_lag_port). The kernel
+// gives QPs the ports in turn. The QP is of type RC, UC, UD or DCI and in state [QPRTS], or of type
+// RawPacket and in any state. Modify may change the port again. SetLAGPort fails with a [FeatureError]
+// like [Device.QueryLAG].
+func (q *QP) SetLAGPort(port uint8) error {
+	if err := q.acquire(); err != nil {
+		return err
+	}
+	defer q.release()
+	return q.dev.driver.setLAGPort(q, port)
+}
+
+// SetUDPSourcePort sets the UDP source port of the packets that the QP sends by RoCE v2
+// (mlx5dv_modify_qp_udp_sport), from 0xc000 (49,152) on. Switches choose one of several paths by it. The QP
+// is of type RC or UC and in state [QPRTS]. Until then the port is that of the path's flow label, see
+// [FlowLabelPort], or, if the label is 0, of both QP numbers; a new connection has such a port again.
+// SetUDPSourcePort fails with a [FeatureError] if the adapter does not have the capability
+// rts2rts_qp_udp_sport, or has no commands of DEVX, see [Device.DEVXCommand].
+func (q *QP) SetUDPSourcePort(port uint16) error {
+	const op = "SetUDPSourcePort"
+	if err := q.acquire(); err != nil {
+		return err
+	}
+	defer q.release()
+	switch {
+	case port < minUDPSourcePort:
+		return argErr(op, "port", fmt.Sprintf("%#x", port), "%#x to 0xffff", minUDPSourcePort)
+	case q.typ != RC && q.typ != UC:
+		return argErr(op, "QP type", q.typ, "RC or UC")
+	case q.State() != QPRTS:
+		return argErr(op, "state", q.State(), "%s", QPRTS)
+	}
+	return q.dev.driver.setUDPSourcePort(q, port)
+}
+
+// minUDPSourcePort is the first dynamic port (IB_ROCE_UDP_ENCAP_VALID_PORT_MIN).
+const minUDPSourcePort = 0xc000
+
+// noFeature is the error of a driver without a feature.
+func noFeature(d *Device, name string) error {
+	return &FeatureError{Feature: name, Driver: d.driver.name()}
+}

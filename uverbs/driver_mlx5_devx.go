@@ -1,0 +1,186 @@
+package uverbs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+
+	"github.com/goverbs/goverbs/mmio/mlx5"
+)
+
+// mlx5DEVX is what a device needs for commands to the firmware.
+type mlx5DEVX struct {
+	has bool // the context was opened for them, or may have been
+
+	mu    sync.Mutex
+	known bool      // guarded by mu
+	caps  mlx5.Caps // guarded by mu
+}
+
+// errNoDEVX is the reason why a device has no commands of DEVX.
+var errNoDEVX = errors.New("the adapter does not have the capability log_max_uctx, or had no user context left, or " + abiPathEnv + "=write rules out the ioctl interface")
+
+// lacks is the error of an adapter without a capability.
+func (mlx5Driver) lacks(feature, capability string) error {
+	return &FeatureError{Feature: feature, Driver: "mlx5", Err: errors.New("the adapter does not have the capability " + capability)}
+}
+
+func (mlx5Driver) devx(d *Device, q *QP, m devxMethod, in, out []byte) error {
+	if !d.mlx5.devx.has {
+		return &FeatureError{Feature: "DEVX", Driver: "mlx5", Err: errNoDEVX}
+	}
+	object, method, verb := mlx5.ObjectDEVXObj, mlx5.MethodDEVXModify, "DEVX_OBJ_MODIFY"
+	handle, attrIn, attrOut := mlx5.AttrDEVXModifyHandle, mlx5.AttrDEVXModifyIn, mlx5.AttrDEVXModifyOut
+	switch m {
+	case devxOther:
+		object, method, verb = mlx5.ObjectDEVX, mlx5.MethodDEVXOther, "DEVX_OTHER"
+		attrIn, attrOut = mlx5.AttrDEVXOtherIn, mlx5.AttrDEVXOtherOut
+	case devxQuery:
+		method, verb = mlx5.MethodDEVXQuery, "DEVX_OBJ_QUERY"
+		handle, attrIn, attrOut = mlx5.AttrDEVXQueryHandle, mlx5.AttrDEVXQueryIn, mlx5.AttrDEVXQueryOut
+	}
+	cmd := newIoctl(object, method)
+	defer cmd.done()
+	if q != nil {
+		cmd.obj(handle, q.handle)
+	}
+	cmd.in(attrIn, in)
+	cmd.out(attrOut, out)
+	errno := d.cmd.ioctl(cmd)
+	if errno == 0 {
+		return nil
+	}
+	a, name := mlx5.DecodeAnswer(out), mlx5.CommandName(in)
+	hint := ""
+	switch {
+	case errno == syscall.EREMOTEIO && a.Status != 0:
+		hint = fmt.Sprintf("the device's firmware refused %s: %s", name, a)
+	case errno == syscall.EINVAL:
+		hint = "the kernel does not permit " + name + " here, or it has the number of another object"
+	}
+	err := d.cmd.fail(verb, errno, hint)
+	if q != nil {
+		err = about(err, q.label(), "")
+	}
+	if errno == syscall.EREMOTEIO && a.Status != 0 {
+		return &FirmwareError{Opcode: binary.BigEndian.Uint16(in), Status: a.Status, Syndrome: a.Syndrome, Err: err}
+	}
+	return err
+}
+
+// devxCaps returns capabilities of the adapter, which it is asked for once.
+func (dr mlx5Driver) devxCaps(d *Device) (mlx5.Caps, error) {
+	x := &d.mlx5.devx
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.known {
+		in, n := mlx5.QueryCaps()
+		out := make([]byte, n)
+		if err := dr.devx(d, nil, devxOther, in, out); err != nil {
+			return mlx5.Caps{}, err
+		}
+		x.caps, x.known = mlx5.DecodeCaps(out), true
+	}
+	return x.caps, nil
+}
+
+func (dr mlx5Driver) setUDPSourcePort(q *QP, port uint16) error {
+	caps, err := dr.devxCaps(q.dev)
+	switch {
+	case err != nil:
+		return err
+	case !caps.SourcePort:
+		return dr.lacks("UDP source port of a QP", "rts2rts_qp_udp_sport")
+	}
+	in, n := mlx5.SetSourcePort(q.qpn, port)
+	return dr.devx(q.dev, q, devxModify, in, make([]byte, n))
+}
+
+func (dr mlx5Driver) lag(d *Device) (LAG, error) {
+	caps, err := dr.devxCaps(d)
+	switch {
+	case err != nil:
+		return LAG{}, err
+	case caps.LAGPorts <= 1:
+		return LAG{}, dr.lacks("LAG", "num_lag_ports")
+	}
+	in, n := mlx5.QueryLAG()
+	out := make([]byte, n)
+	if err := dr.devx(d, nil, devxOther, in, out); err != nil {
+		return LAG{}, err
+	}
+	state, by := mlx5.DecodeLAG(out)
+	return LAG{Ports: caps.LAGPorts, Active: state != 0, SendsBy: by}, nil
+}
+
+// lagOf returns the LAG for a QP that can send by a port of it.
+func (dr mlx5Driver) lagOf(q *QP) (LAG, mlx5.Caps, error) {
+	l, err := dr.lag(q.dev)
+	if err != nil {
+		return l, mlx5.Caps{}, err
+	}
+	caps, err := dr.devxCaps(q.dev)
+	if err == nil && !l.Active && !caps.LAGPort {
+		// The firmware may ignore the port of a QP then (_mlx5dv_query_qp_lag_port of libmlx5).
+		err = dr.lacks("LAG", "lag_tx_port_affinity")
+	}
+	return l, caps, err
+}
+
+func (dr mlx5Driver) lagPort(q *QP) (LAGPort, error) {
+	l, _, err := dr.lagOf(q)
+	if err != nil {
+		return LAGPort{}, err
+	}
+	var p LAGPort
+	switch {
+	case q.typ == RawPacket && q.mlx5.hasTIS:
+		in, n := mlx5.QueryTIS(q.mlx5.tis)
+		out := make([]byte, n)
+		err = dr.devx(q.dev, q, devxQuery, in, out)
+		p.Port = mlx5.DecodeTISLAGPort(out)
+	case q.typ == RC, q.typ == UC, q.typ == UD, q.typ == XRCSend, q.typ == DCI:
+		in, n := mlx5.QueryQP(q.qpn)
+		out := make([]byte, n)
+		err = dr.devx(q.dev, q, devxQuery, in, out)
+		p.Port, _ = mlx5.DecodeQPPorts(out)
+	default:
+		return p, argErr("QueryLAGPort", "QP type", q.typ, "RC, UC, UD, XRCSend, DCI, or RawPacket with a send queue")
+	}
+	if n := int(p.Port); err == nil && n >= 1 && n <= len(l.SendsBy) {
+		p.Active = l.SendsBy[n-1]
+	}
+	return p, err
+}
+
+func (dr mlx5Driver) setLAGPort(q *QP, port uint8) error {
+	const op = "SetLAGPort"
+	l, caps, err := dr.lagOf(q)
+	if err != nil {
+		return err
+	}
+	if port < 1 || int(port) > l.Ports {
+		return argErr(op, "port", port, "1 to %d", l.Ports)
+	}
+	switch q.typ {
+	case RawPacket:
+		if !q.mlx5.hasTIS {
+			return argErr(op, "QP type", q.typ, "a QP with a send queue")
+		}
+		in, n := mlx5.SetTISLAGPort(q.mlx5.tis, port)
+		return dr.devx(q.dev, q, devxModify, in, make([]byte, n))
+	case RC, UC, UD, DCI:
+	default:
+		return argErr(op, "QP type", q.typ, "RC, UC, UD, DCI or RawPacket")
+	}
+	if q.State() != QPRTS {
+		return argErr(op, "state", q.State(), "%s", QPRTS)
+	}
+	if !caps.SetLAGPort {
+		return dr.lacks("LAG port of a QP", "rts2rts_lag_tx_port_affinity")
+	}
+	in, n := mlx5.SetLAGPort(q.qpn, port)
+	return dr.devx(q.dev, q, devxModify, in, make([]byte, n))
+}
