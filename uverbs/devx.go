@@ -36,7 +36,7 @@ const (
 // Only mlx5 has such commands, if the adapter has user contexts (the capability log_max_uctx). The
 // library opens every device with a context that may use them, and without one if the adapter refuses
 // that, as libmlx5 does. Then, and with other drivers, DEVXCommand fails with a [FeatureError]. If the
-// firmware refuses the command, the error is a [FirmwareError] with its syndrome. Before Linux 5.19 it
+// firmware refuses the command, the error is a [FirmwareError] with its syndrome. Before Linux 5.18 it
 // is an [*Error], in whose text the syndrome is if the process may read the kernel's log. A command
 // that the kernel does not permit fails with EINVAL.
 func (d *Device) DEVXCommand(in, out []byte) error {

@@ -113,7 +113,11 @@ func (d *Device) modifyQP(c *call) error {
 		}
 		opt = engine.OptParam(prm.QPOptParam.U32(c.in))
 		if len(c.in) >= prm.QPOptParam2End {
-			opt |= engine.OptParam(prm.QPOptParam2.Get(c.in)) << 32
+			second := prm.QPOptParam2.Get(c.in)
+			if second>>32 != 0 {
+				return refuse(prm.BadParam, "opt_param_mask_95_32", "%#x", second)
+			}
+			opt |= engine.OptParam(second) << 32
 		}
 		if t == engine.RTS2RTS && opt&engine.OptCounterSet != 0 && d.cfg.Personality.NoQPCounters {
 			return refuse(prm.BadParam, "opt_param_mask", "the card can't change the counter set of a QP in RTS")

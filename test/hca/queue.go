@@ -59,6 +59,9 @@ func (d *Device) createEQ(c *call) error {
 	if err != nil {
 		return err
 	}
+	if prm.InUID.U32(c.in) == sharedUID {
+		d.users.eqs[n] = true
+	}
 	if s.Events>>prm.EventCmd&1 == 1 {
 		d.cmdEQ = n
 	}
@@ -74,6 +77,7 @@ func (d *Device) destroyEQ(c *call) error {
 	if n == d.cmdEQ {
 		d.cmdEQ = 0
 	}
+	delete(d.users.eqs, n)
 	return nil
 }
 
@@ -126,6 +130,9 @@ func (d *Device) createCQ(c *call) error {
 	s.IgnoreOverrun = prm.CQCOI.Bool(x)
 	s.ModCount, s.ModPeriod = uint16(prm.CQCMaxCount.Get(x)), uint16(prm.CQCPeriod.Get(x))
 	if err := d.uar("CQ", s.UAR); err != nil {
+		return err
+	}
+	if err := d.users.checkEQ(c, s.EQN); err != nil {
 		return err
 	}
 	n, err := d.eng.CreateCQ(s)

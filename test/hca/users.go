@@ -11,6 +11,7 @@ import (
 type users struct {
 	caps   map[uint32]uint32 // what each context may do
 	owners map[owned]uint32
+	eqs    map[uint32]bool // EQs for the CQs of all contexts
 }
 
 // owned is an object of a context.
@@ -77,13 +78,15 @@ func init() {
 	}
 }
 
-func (u *users) clear() { u.caps, u.owners = map[uint32]uint32{}, map[owned]uint32{} }
+func (u *users) clear() {
+	u.caps, u.owners, u.eqs = map[uint32]uint32{}, map[owned]uint32{}, map[uint32]bool{}
+}
 
 // check refuses a command whose context does not exist, or does not have the object.
 func (u *users) check(c *call) error {
 	uid := prm.InUID.U32(c.in)
-	// mlx5_ib makes a counter set of a QP for all contexts, also on a card that has none.
-	if uid == 0 || uid == sharedUID && c.op == prm.AllocQCounter {
+	// Drivers make EQs of CQs and counter sets of QPs for all contexts, these also on a card that has none.
+	if uid == 0 || uid == sharedUID && (c.op == prm.CreateEQ || c.op == prm.AllocQCounter) {
 		return nil
 	}
 	if _, ok := u.caps[uid]; !ok {
@@ -111,6 +114,14 @@ func (u *users) keep(c *call) {
 	case o.end:
 		delete(u.owners, owned{o.kind, c.number()})
 	}
+}
+
+// checkEQ refuses a CQ of a context whose EQ is only the driver's.
+func (u *users) checkEQ(c *call, eqn uint32) error {
+	if uid := prm.InUID.U32(c.in); uid != 0 && !u.eqs[eqn] {
+		return refuse(prm.BadResource, "CQ c_eqn", "EQ %#x is not for user contexts, and the CQ is one of %#x", eqn, uid)
+	}
+	return nil
 }
 
 // sendsRaw reports whether the context of a command may send raw frames.

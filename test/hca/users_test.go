@@ -54,6 +54,10 @@ func TestUserContexts(t *testing.T) {
 	v.must(prm.DestroyUCtx, 0, user(one), small)
 	v.refused(prm.BadResource, prm.DestroyUCtx, 0, user(one), small)
 	v.refused(prm.BadParam, prm.AllocPD, 0, of(one, v.in(small)), small)
+	v.refused(prm.BadResource, prm.CreateCQ, 0, of(two, v.cqIn(v.u, v.eqn, v.page(), v.page())), small)
+	shared := prm.EQNumber.U32(v.must(prm.CreateEQ, 0, of(sharedUID, v.eqIn(v.u, 1, 0, v.page())), small))
+	cqn = v.create(prm.CreateCQ, of(two, v.cqIn(v.u, shared, v.page(), v.page())))
+	v.must(prm.DestroyCQ, 0, of(two, v.object(cqn)), small)
 	v.must(prm.DestroyUCtx, 0, user(two), small)
 	v.violations(0)
 }
@@ -191,6 +195,7 @@ func TestSport(t *testing.T) {
 	sport(0xffff)
 	v.refused(prm.BadParam, prm.RTS2RTSQP, 0, modify(prm.RTS2RTSQP, prm.OptSport, 0xbfff), small)
 	v.refused(prm.BadParam, prm.RTS2RTSQP, 0, modify(prm.RTS2RTSQP, 1<<5, 0xc000), small)
+	v.refused(prm.BadParam, prm.RTS2RTSQP, 0, modify(prm.RTS2RTSQP, 1<<63, 0xc000), small)
 	sport(0xffff)
 	v.violations(0)
 }
