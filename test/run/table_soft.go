@@ -83,7 +83,7 @@ func (c *config) softRxeSuite() suite {
 	return suite{
 		name: "softrxe", doc: "software devices against the kernel's rxe: the verbs, connections, our programs and rdma-core's, captures read by Wireshark, many connections (GOVERBS_CONNS=10000), a random walk (GOVERBS_WALK=1h), also with lost packets",
 		steps: []step{
-			tests("verbs", "^Test(RC|UC|UD)"),
+			tests("verbs", "^Test(RC|UC|UD|SourcePort)"),
 			tests("exchanges", "^TestExchanges"),
 			tests("programs", "^TestP"),
 			captures,
@@ -107,7 +107,7 @@ func (c *config) softMlx5Suite() suite {
 	return suite{
 		name: "softmlx5", doc: "software devices against a modelled ConnectX card: the verbs and connections",
 		steps: []step{
-			tests("verbs", "^Test(RC|RCIPv6|UC|UD)$"),
+			tests("verbs", "^Test(RC|RCIPv6|UC|UD|SourcePort)$"),
 			tests("cm", "^TestCM(Rping|Programs|Conns|Refused)$"),
 		},
 	}
