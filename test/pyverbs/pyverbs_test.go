@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -22,16 +23,35 @@ func TestMain(m *testing.M) {
 // installed is where Debian's package of rdma-core's bindings for Python has the tests.
 const installed = "/usr/share/doc/rdma-core/tests"
 
-// TestDC runs the tests of DC, except those that need DEVX.
+// TestDC runs the tests of DC, except those that need objects of DEVX.
 func TestDC(t *testing.T) {
+	passes(t, 0, "test_mlx5_dc.DCTest", "test_dc_rdma_write", "test_dc_send", "test_dc_rdma_write_stream")
+}
+
+// TestSourcePort sets the UDP source port of a QP by DEVX.
+func TestSourcePort(t *testing.T) {
+	testenv.NeedsRoCE(t, "UDP")
+	passes(t, testenv.TheRig().GID, "test_mlx5_udp_sport.UdpSportTestCase", "test_rc_modify_udp_sport")
+}
+
+// TestLAG has QPs send by the ports of a LAG, which they set by DEVX.
+func TestLAG(t *testing.T) {
+	testenv.NeedsCard(t, "LAG", testenv.CardIs("lag"))
+	passes(t, testenv.TheRig().GID, "test_mlx5_lag_affinity.LagPortTestCase", "test_raw_modify_lag_port", "test_rc_modify_lag_port", "test_ud_modify_lag_port")
+}
+
+// passes runs tests of rdma-core, which are of a class in a module, on an entry of the GID table. None of them
+// may be skipped.
+func passes(t *testing.T, gid int, class string, tests ...string) {
+	t.Helper()
 	testenv.Guest(t)
 	dir := filepath.Join(t.TempDir(), "tests")
+	module, _, _ := strings.Cut(class, ".")
 	// The first file imports the modules in an order in which they find each other.
-	unpack(t, dir, "test_addr.py", "test_mlx5_dc.py")
-	line := []string{"python3", filepath.Join(dir, "run_tests.py"), "--dev", "mlx5_0", "--gid", "0", "-v"}
-	tests := []string{"test_dc_rdma_write", "test_dc_send", "test_dc_rdma_write_stream"}
+	unpack(t, dir, "test_addr.py", module+".py")
+	line := []string{"python3", filepath.Join(dir, "run_tests.py"), "--dev", "mlx5_0", "--gid", strconv.Itoa(gid), "-v"}
 	for _, name := range tests {
-		line = append(line, "tests.test_mlx5_dc.DCTest."+name)
+		line = append(line, "tests."+class+"."+name)
 	}
 	out := program.Launch(t, line...).Wait(t)
 	if got := strings.Count(out, "... ok"); got != len(tests) {

@@ -139,11 +139,11 @@ func (c *config) card(personality, mode, mark string) step {
 // librdmacm and libmlx5, and has libmlx5 use raw packets.
 func (c *config) cardECE(name, kernel string) step {
 	return step{
-		name: name, kernel: kernel, device: c.cardDevice("late", "roce"), flags: []string{"-module", "veth"}, with: pyverbs,
+		name: name, kernel: kernel, device: c.cardDevice("late", "roce"), flags: []string{"-module", "veth"}, with: append(pyverbs[:len(pyverbs):len(pyverbs)], "coreutils", "iproute2"), // for rdma-core's tests
 		bin: []string{"verbs"}, env: append(model[:3:3], "VERBS=/bin/verbs"),
 		programs: []program{
 			only("conformance", "TestECE"), only("cm", "TestECE", "TestConnECE", "TestECEAnswer", "TestECEBadAnswer"),
-			only("interop", "TestECE"), only("pyverbs", "TestECE", "TestRaw"),
+			only("interop", "TestECE"), only("pyverbs", "TestECE", "TestRaw", "TestSourcePort", "TestLAG"),
 		},
 	}
 }
