@@ -197,7 +197,9 @@ func SetLAGPort(qpn uint32, port uint8) (in []byte, out int) {
 }
 
 // QueryQP returns the command that asks for a QP's context.
-func QueryQP(qpn uint32) (in []byte, out int) { return command(opQueryQP, qpn, CommandHeader), qpOutSize }
+func QueryQP(qpn uint32) (in []byte, out int) {
+	return command(opQueryQP, qpn, CommandHeader), qpOutSize
+}
 
 // DecodeQPPorts reads the port of a LAG and the UDP source port from the answer to QueryQP.
 func DecodeQPPorts(out []byte) (lag uint8, udp uint16) {

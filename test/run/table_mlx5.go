@@ -142,7 +142,7 @@ func (c *config) cardECE(name, kernel string) step {
 		name: name, kernel: kernel, device: c.cardDevice("late", "roce"), flags: []string{"-module", "veth"}, with: append(pyverbs[:len(pyverbs):len(pyverbs)], "coreutils", "iproute2"), // for rdma-core's tests
 		bin: []string{"verbs"}, env: append(model[:3:3], "VERBS=/bin/verbs"),
 		programs: []program{
-			only("conformance", "TestECE"), only("cm", "TestECE", "TestConnECE", "TestECEAnswer", "TestECEBadAnswer"),
+			only("conformance", "TestECE", "TestDEVX", "TestUDPSourcePort", "TestLAG"), only("cm", "TestECE", "TestConnECE", "TestECEAnswer", "TestECEBadAnswer"),
 			only("interop", "TestECE"), only("pyverbs", "TestECE", "TestRaw", "TestSourcePort", "TestLAG"),
 		},
 	}
