@@ -260,12 +260,23 @@ const noDeviceHint = "load a driver (modprobe rdma_rxe, then verbs link add rxe0
 // Open opens a device by name (ibv_open_device). A software device of this process comes before one
 // of the kernel with the same name. The error is a [DeviceError], or an [ArgError] if the name is
 // empty.
-func Open(name string) (*Device, error) {
+func Open(name string) (*Device, error) { return OpenWith(name, OpenOptions{}) }
+
+// OpenOptions are the options of [OpenWith].
+type OpenOptions struct {
+	// DEVX opens the device for commands to the firmware of an mlx5 adapter, which
+	// [Device.DEVXCommand], [QP.SetUDPSourcePort] and [QP.SetLAGPort] need (MLX5DV_CONTEXT_FLAGS_DEVX).
+	// If the adapter or the driver does not support that, OpenWith fails with a [FeatureError].
+	DEVX bool
+}
+
+// OpenWith is like [Open], with options.
+func OpenWith(name string, o OpenOptions) (*Device, error) {
 	if name == "" {
 		return nil, argErr("Open", "name", `""`, "the name of a device; use OpenFirst for any device")
 	}
 	if info, ok := inProcessDevice(name); ok {
-		return openNamed(info)
+		return openNamed(info, o)
 	}
 	dev, char, err := netlinkrdma.UverbsByName(name)
 	switch {
@@ -275,15 +286,15 @@ func Open(name string) (*Device, error) {
 	default:
 		return nil, &DeviceError{Name: name, Err: listError(err)}
 	}
-	return openNamed(inspect(dev, char, err, devDir))
+	return openNamed(inspect(dev, char, err, devDir), o)
 }
 
 // openNamed opens a device that was asked for by its name.
-func openNamed(info DeviceInfo) (*Device, error) {
+func openNamed(info DeviceInfo, o OpenOptions) (*Device, error) {
 	if info.Err != nil {
 		return nil, &DeviceError{Name: info.Name, Err: info.Err}
 	}
-	d, err := open(info)
+	d, err := openWith(info, o)
 	if err != nil {
 		return nil, &DeviceError{Name: info.Name, Err: err}
 	}
@@ -360,17 +371,27 @@ func (d *Device) active() bool {
 }
 
 // open opens a device that inspect found usable.
-func open(info DeviceInfo) (*Device, error) {
+func open(info DeviceInfo) (*Device, error) { return openWith(info, OpenOptions{}) }
+
+// openWith is open with options.
+func openWith(info DeviceInfo, o OpenOptions) (*Device, error) {
 	path, err := pathFromEnv()
 	if err != nil {
 		return nil, err
+	}
+	devx, err := devxFromEnv()
+	if err != nil {
+		return nil, err
+	}
+	if o.DEVX {
+		devx = devxRequired
 	}
 	dev, err := info.connect()
 	if err != nil {
 		return nil, err
 	}
 	d := newDevice(info, dev, path)
-	if err := d.start(d.getContext); err != nil {
+	if err := d.start(func() error { return d.getContext(devx) }); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -420,14 +441,22 @@ func (d *Device) ioctlContext(devx bool) (udata, syscall.Errno) {
 	return u, errno
 }
 
-// getContext creates the kernel's context: one that may give commands to the firmware, or else, if the
-// device refuses that, one that may not. There is no option for it, because only an object that was
-// created in such a context can be the object of a command later.
-func (d *Device) getContext() error {
-	devx := d.driver.capabilities().devx
-	u, errno := d.ioctlContext(devx)
-	if devx && errno != 0 && !absent(errno) && errno != errClosedFile {
-		u, errno = d.ioctlContext(false)
+// getContext creates the kernel's context.
+func (d *Device) getContext(devx devxMode) error {
+	if !d.driver.capabilities().devx {
+		if devx == devxRequired {
+			return noFeature(d, "DEVX")
+		}
+		devx = devxOff
+	}
+	u, errno := d.ioctlContext(devx != devxOff)
+	if devx != devxOff && errno != 0 && !absent(errno) {
+		if u, errno = d.ioctlContext(false); errno == 0 && devx == devxRequired {
+			return noDEVX(errNoContext)
+		}
+	}
+	if devx == devxRequired && absent(errno) {
+		return noDEVX(errNoIoctl)
 	}
 	if errno == 0 {
 		if err := d.openEvents(); err != nil {

@@ -1,6 +1,9 @@
 package uverbs
 
-import "fmt"
+import (
+	"fmt"
+	"os"
+)
 
 // FirmwareError reports a command that the firmware of an adapter has refused. It unwraps to an
 // [*Error], which has the kernel's errno.
@@ -24,6 +27,30 @@ const (
 	devxQuery                    // of a QP
 )
 
+// devxMode says whether a device is opened for commands to the firmware.
+type devxMode uint8
+
+const (
+	devxOff      devxMode = iota
+	devxPossible          // if the adapter can
+	devxRequired
+)
+
+// devxEnv is the environment variable that has devices opened for commands to the firmware where possible,
+// also by package cm.
+const devxEnv = "RDMADEVX"
+
+func devxFromEnv() (devxMode, error) {
+	switch v := os.Getenv(devxEnv); v {
+	case "", "0":
+		return devxOff, nil
+	case "1":
+		return devxPossible, nil
+	default:
+		return 0, argErr("Open", "environment variable "+devxEnv, fmt.Sprintf("%q", v), `"1", "0" or unset`)
+	}
+}
+
 // DEVXCommand passes a command about the device itself to the adapter's firmware and writes its answer
 // to out (mlx5dv_devx_general_cmd). The kernel permits queries that are not about an object, such as
 // QUERY_HCA_CAP, QUERY_LAG and QUERY_ADAPTER, and puts the number of the program's context into the
@@ -33,20 +60,22 @@ const (
 // struct mlx5_ifc_*_in_bits and *_out_bits in the kernel's mlx5_ifc.h, in big-endian order. Both have at
 // least 16 and at most 65,528 bytes. The library checks nothing else.
 //
-// Only mlx5 has such commands, if the adapter has user contexts (the capability log_max_uctx). The
-// library opens every device with a context that may use them, and without one if the adapter refuses
-// that, as libmlx5 does. Then, and with other drivers, DEVXCommand fails with a [FeatureError]. If the
-// firmware refuses the command, the error is a [FirmwareError] with its syndrome. Before Linux 5.18 it
-// is an [*Error], in whose text the syndrome is if the process may read the kernel's log. A command
-// that the kernel does not permit fails with EINVAL.
+// Only mlx5 has such commands, if the adapter has user contexts (the capability log_max_uctx) and the
+// device was opened for them: by [OpenWith], or by any function with the environment variable
+// RDMADEVX=1, if the adapter can. Otherwise DEVXCommand fails with a [FeatureError]. libmlx5 opens all
+// devices so. The library does not: the kernel does not log why the firmware refused a command of such a
+// context, so that errors of other methods cannot say it.
+//
+// If the firmware refuses the command, the error is a [FirmwareError] with its syndrome; before Linux
+// 5.18 it is an [*Error] without it. A command that the kernel does not permit fails with EINVAL.
 func (d *Device) DEVXCommand(in, out []byte) error {
-	if err := checkDEVX("DEVXCommand", in, out); err != nil {
-		return err
-	}
 	if err := d.acquire(); err != nil {
 		return err
 	}
 	defer d.release()
+	if err := checkDEVX("DEVXCommand", in, out); err != nil {
+		return err
+	}
 	return d.driver.devx(d, nil, devxOther, in, out)
 }
 
@@ -61,13 +90,13 @@ func (q *QP) DEVXQuery(in, out []byte) error { return q.devx("DEVXQuery", devxQu
 func (q *QP) DEVXModify(in, out []byte) error { return q.devx("DEVXModify", devxModify, in, out) }
 
 func (q *QP) devx(op string, m devxMethod, in, out []byte) error {
-	if err := checkDEVX(op, in, out); err != nil {
-		return err
-	}
 	if err := q.acquire(); err != nil {
 		return err
 	}
 	defer q.release()
+	if err := checkDEVX(op, in, out); err != nil {
+		return err
+	}
 	return q.dev.driver.devx(q.dev, q, m, in, out)
 }
 
@@ -103,7 +132,7 @@ type LAGPort struct {
 }
 
 // QueryLAG returns the state of link aggregation. It fails with a [FeatureError] if the device is not
-// part of an adapter with link aggregation, or has no commands of DEVX, see [Device.DEVXCommand].
+// part of an adapter with link aggregation, or was not opened with [OpenOptions].DEVX.
 func (d *Device) QueryLAG() (LAG, error) {
 	if err := d.acquire(); err != nil {
 		return LAG{}, err
@@ -139,7 +168,7 @@ func (q *QP) SetLAGPort(port uint8) error {
 // is of type RC or UC and in state [QPRTS]. Until then the port is that of the path's flow label, see
 // [FlowLabelPort], or, if the label is 0, of both QP numbers; a new connection has such a port again.
 // SetUDPSourcePort fails with a [FeatureError] if the adapter does not have the capability
-// rts2rts_qp_udp_sport, or has no commands of DEVX, see [Device.DEVXCommand].
+// rts2rts_qp_udp_sport, or the device was not opened with [OpenOptions].DEVX.
 func (q *QP) SetUDPSourcePort(port uint16) error {
 	const op = "SetUDPSourcePort"
 	if err := q.acquire(); err != nil {

@@ -124,6 +124,7 @@
 //   - [Error]: a command failed for another reason. It has the command, the device, the errno and,
 //     if it is known, the usual cause and what to do about it. It matches the errno, and
 //     [ErrDeviceRemoved] after the device was removed.
+//   - [FirmwareError]: the firmware refused a command of DEVX. It has the status and the syndrome.
 //   - [DeviceError]: a device could not be opened. It lists the devices of the machine.
 //   - [PostError]: a work request of a batch is wrong. It matches the reason, such as
 //     [ErrTooManySGE].
@@ -187,8 +188,8 @@
 //   - Tag matching (IBV_SRQT_TM, ibv_post_srq_ops) serves the rendezvous protocol of MPI libraries, and
 //     the device runs most of it. Without a device or a model of one it cannot be proven.
 //   - Segmentation of raw packets (ibv_wr_send_tso) serves TCP in user space.
-//   - Compressed completions, striding receive queues and signatures of mlx5, and what needs its DEVX
-//     interface.
+//   - Compressed completions, striding receive queues and signatures of mlx5, and the objects that its
+//     DEVX interface creates. Commands of DEVX that create none are there, see [Device.DEVXCommand].
 //   - Queues in memory that the program gives to the kernel: the library maps or allocates them itself.
 //   - Completion counters: the headers of Linux 7.2 have no commands for them.
 //
@@ -216,6 +217,9 @@
 // Doorbells, the arming of a CQ, MODIFY_QP, REG_MR and DEREG_MR use write(), which is cheaper. With
 // RDMAABI=ioctl, or if write() is not permitted, they use ioctl. A process that has changed its user
 // since it opened the device cannot use write().
+//
+// RDMADEVX=1 opens mlx5 devices for commands to the firmware, where possible, as [OpenOptions].DEVX does;
+// package cm opens devices itself.
 //
 // RDMADEBUG=level=1 traces commands on standard error.
 //

@@ -19,8 +19,15 @@ type mlx5DEVX struct {
 	caps  mlx5.Caps // guarded by mu
 }
 
-// errNoDEVX is the reason why a device has no commands of DEVX.
-var errNoDEVX = errors.New("the adapter does not have the capability log_max_uctx, or had no user context left, or " + abiPathEnv + "=write rules out the ioctl interface")
+// Reasons why a device has no commands of DEVX.
+var (
+	errNoContext = errors.New("the adapter does not have the capability log_max_uctx, or has no user context left")
+	errNoIoctl   = errors.New("it needs the ioctl interface, which the kernel does not have or " + abiPathEnv + "=write rules out")
+	errNotOpened = errors.New("the device was not opened for it; open it by OpenWith with OpenOptions.DEVX, or set " + devxEnv + "=1; if that is set, the adapter does not have the capability log_max_uctx")
+)
+
+// noDEVX is the error of a device without commands of DEVX.
+func noDEVX(cause error) error { return &FeatureError{Feature: "DEVX", Driver: "mlx5", Err: cause} }
 
 // lacks is the error of an adapter without a capability.
 func (mlx5Driver) lacks(feature, capability string) error {
@@ -29,7 +36,7 @@ func (mlx5Driver) lacks(feature, capability string) error {
 
 func (mlx5Driver) devx(d *Device, q *QP, m devxMethod, in, out []byte) error {
 	if !d.mlx5.devx.has {
-		return &FeatureError{Feature: "DEVX", Driver: "mlx5", Err: errNoDEVX}
+		return noDEVX(errNotOpened)
 	}
 	object, method, verb := mlx5.ObjectDEVXObj, mlx5.MethodDEVXModify, "DEVX_OBJ_MODIFY"
 	handle, attrIn, attrOut := mlx5.AttrDEVXModifyHandle, mlx5.AttrDEVXModifyIn, mlx5.AttrDEVXModifyOut

@@ -118,7 +118,7 @@ func TestMlx5SourcePort(t *testing.T) {
 	lacksCap(t, q.SetUDPSourcePort(0xc000), "rts2rts_qp_udp_sport")
 	_, q = newFirmware(t, UC)
 	q.dev.mlx5.devx.has = false
-	lacksCap(t, q.SetUDPSourcePort(0xc000), "log_max_uctx")
+	lacksCap(t, q.SetUDPSourcePort(0xc000), "OpenOptions.DEVX")
 }
 
 // TestMlx5LAG: ports of a LAG, and the capability that is missing if there are none.
@@ -196,11 +196,23 @@ func TestMlx5FirmwareError(t *testing.T) {
 	}
 }
 
-// TestMlx5OpenDEVX: the context is one for DEVX, unless the kernel refuses that.
+// TestMlx5OpenDEVX: which contexts are asked for, with and without the option and the environment variable, if
+// the kernel refuses those for DEVX or not.
 func TestMlx5OpenDEVX(t *testing.T) {
-	for _, refuse := range []bool{false, true} {
+	for _, c := range []struct {
+		mode   devxMode
+		refuse bool
+		flags  []byte // of each GET_CONTEXT
+		err    string
+	}{
+		{devxOff, true, []byte{0}, ""},
+		{devxPossible, false, []byte{1}, ""},
+		{devxPossible, true, []byte{1, 0}, ""},
+		{devxRequired, false, []byte{1}, ""},
+		{devxRequired, true, []byte{1, 0}, "log_max_uctx"},
+	} {
 		var flags []byte
-		d, _, err := openFake(t, pathAuto, func(k *fakeKernel) {
+		d, _ := newFakeDevice(t, pathAuto, func(k *fakeKernel) {
 			k.driver, k.context = mlx5Driver{}, mlx5Answer(func([]byte) {})
 			k.seen = func(cmd *kernel.Command, _ bool) {
 				if cmd.Object != abi.UVERBS_OBJECT_DEVICE || cmd.Method != abi.UVERBS_METHOD_GET_CONTEXT {
@@ -208,22 +220,42 @@ func TestMlx5OpenDEVX(t *testing.T) {
 				}
 				flags = append(flags, cmd.Attr(abi.UVERBS_ATTR_UHW_IN).In[8])
 				delete(k.refuse, "GET_CONTEXT")
-				if refuse && flags[len(flags)-1] == 1 {
+				if c.refuse && flags[len(flags)-1] == 1 {
 					k.refuse["GET_CONTEXT"] = syscall.EINVAL
 				}
 			}
 		})
+		err := d.getContext(c.mode)
+		if !slices.Equal(flags, c.flags) {
+			t.Errorf("%+v: the contexts had the flags %v", c, flags)
+		}
+		if c.err != "" {
+			lacksCap(t, err, c.err)
+			continue
+		}
 		must(t, err)
-		want := []byte{1}
-		if refuse {
-			want = []byte{1, 0}
-		}
-		if !slices.Equal(flags, want) || d.mlx5.devx.has == refuse {
-			t.Errorf("refused: %v: the contexts had the flags %v, want %v; DEVX: %v", refuse, flags, want, d.mlx5.devx.has)
-		}
-		if refuse {
-			lacksCap(t, d.DEVXCommand(make([]byte, 16), make([]byte, 16)), "log_max_uctx")
+		if has := d.mlx5.devx.has; has != (c.flags[len(c.flags)-1] == 1) {
+			t.Errorf("%+v: DEVX is %v", c, has)
+		} else if !has {
+			lacksCap(t, d.DEVXCommand(make([]byte, 16), make([]byte, 16)), "OpenOptions.DEVX")
 		}
 		must(t, d.Close())
+	}
+	d, _ := newFakeDevice(t, pathWrite, func(k *fakeKernel) { k.driver = mlx5Driver{} })
+	lacksCap(t, d.getContext(devxRequired), "RDMAABI=write")
+	d, _ = newFakeDevice(t, pathAuto, func(*fakeKernel) {})
+	var f *FeatureError
+	if err := d.getContext(devxRequired); !errors.As(err, &f) || f.Feature != "DEVX" || f.Driver != "rxe" {
+		t.Errorf("rxe: %v", err)
+	}
+	for v, want := range map[string]devxMode{"": devxOff, "0": devxOff, "1": devxPossible} {
+		t.Setenv(devxEnv, v)
+		if got, err := devxFromEnv(); got != want || err != nil {
+			t.Errorf("RDMADEVX=%s: %v, %v", v, got, err)
+		}
+	}
+	t.Setenv(devxEnv, "yes")
+	if _, err := devxFromEnv(); err == nil || !strings.Contains(err.Error(), `RDMADEVX is "yes", allowed: "1"`) {
+		t.Errorf("RDMADEVX=yes: %v", err)
 	}
 }

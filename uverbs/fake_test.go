@@ -147,7 +147,7 @@ func fakeDevice(t testing.TB, path abiPath) (*Device, *fakeKernel) {
 func openFake(t testing.TB, path abiPath, change func(k *fakeKernel)) (*Device, *fakeKernel, error) {
 	t.Helper()
 	d, k := newFakeDevice(t, path, change)
-	if err := d.getContext(); err != nil {
+	if err := d.getContext(devxOff); err != nil {
 		return d, k, err
 	}
 	return d, k, d.queryDevice()

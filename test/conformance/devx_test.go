@@ -37,6 +37,16 @@ func firmware(op uint16, number uint32, size int) []byte {
 	return b
 }
 
+// openDEVX opens a device for commands to the firmware, or skips the test.
+func openDEVX(t *testing.T) *uverbs.Device {
+	t.Helper()
+	dev, err := uverbs.OpenWith(deviceName, uverbs.OpenOptions{DEVX: true})
+	testenv.Skip(t, err)
+	must(t, err)
+	closeLater(t, dev)
+	return dev
+}
+
 // queryQP returns what the firmware says about a QP.
 func queryQP(t *testing.T, q *uverbs.QP) []byte {
 	t.Helper()
@@ -51,13 +61,11 @@ func TestDEVX(t *testing.T) {
 	testenv.Tags(t, testenv.SpecialCard)
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "DEVX", "mlx5")
-		dev := openDevice(t, deviceName)
+		dev := openDEVX(t)
 		in := firmware(opQueryHCACap, 0, 16)
 		in[7] = 1 // the general capabilities in force
 		out := make([]byte, capsSize)
-		err := dev.DEVXCommand(in, out)
-		testenv.Skip(t, err)
-		must(t, err)
+		must(t, dev.DEVXCommand(in, out))
 		if want := dev.QueryDevice().MaxCQE; 1<<out[logMaxCQE]-1 != int(want) {
 			t.Errorf("the firmware has CQs of 1<<%d, the kernel of %d", out[logMaxCQE], want)
 		}
@@ -90,6 +98,12 @@ func TestDEVX(t *testing.T) {
 		}
 		firmwareRefuses(t, a.qp.DEVXModify(firmware(opRTR2RTSQP, a.qp.QPN(), qpcSize), out), opRTR2RTSQP, "command 0x504") // it is in RTS
 		eceTraffic(t, a, b)
+
+		plain := openDevice(t, deviceName)
+		var feature *uverbs.FeatureError
+		if err := plain.DEVXCommand(in, out); !errors.As(err, &feature) || feature.Feature != "DEVX" {
+			t.Errorf("a device that was opened without: %v, want a FeatureError", err)
+		}
 	})
 }
 
@@ -118,7 +132,7 @@ func TestUDPSourcePort(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "DEVX", "mlx5")
 		for _, typ := range []uverbs.QPType{uverbs.RC, uverbs.UC} {
-			dev := openDevice(t, deviceName)
+			dev := openDEVX(t)
 			a, b := newSide(t, dev, uverbs.QPOptions{Type: typ}), newSide(t, dev, uverbs.QPOptions{Type: typ})
 			argError(t, a.qp.SetUDPSourcePort(0xd903), "state")
 			connect(t, a, b)
@@ -134,7 +148,7 @@ func TestUDPSourcePort(t *testing.T) {
 			}
 			argError(t, a.qp.SetUDPSourcePort(0xbfff), "port")
 		}
-		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{Type: uverbs.UD})
+		s := newSide(t, openDEVX(t), uverbs.QPOptions{Type: uverbs.UD})
 		argError(t, s.qp.SetUDPSourcePort(0xc000), "QP type")
 	})
 }
@@ -143,6 +157,7 @@ func TestUDPSourcePort(t *testing.T) {
 func TestLAG(t *testing.T) {
 	testenv.Tags(t, testenv.SpecialCard)
 	eachPath(t, func(t *testing.T) {
+		t.Setenv("RDMADEVX", "1")
 		dev := openDevice(t, deviceName)
 		lag, err := dev.QueryLAG()
 		if errors.Is(err, errors.ErrUnsupported) {

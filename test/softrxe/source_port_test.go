@@ -16,6 +16,7 @@ import (
 // socket where its packets arrive. Only a ConnectX card has such ports.
 func TestSourcePort(t *testing.T) {
 	testenv.Guest(t)
+	t.Setenv("RDMADEVX", "1")
 	card := host{name: kernelName, addr: rxeAddr}
 	e := newEnd(t, "a", card, uverbs.QPOptions{Type: uverbs.UC}, &record{})
 	remote, err := e.qp.Endpoint()
