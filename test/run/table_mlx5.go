@@ -136,10 +136,12 @@ func (c *config) card(personality, mode, mark string) step {
 }
 
 // cardECE agrees on options for enhanced connections on a card that has them, between our programs and with
-// librdmacm and libmlx5, and has libmlx5 use raw packets.
+// librdmacm and libmlx5, and has libmlx5 use raw packets. Both give commands to the firmware (DEVX), which set
+// UDP source ports and ports of a LAG.
 func (c *config) cardECE(name, kernel string) step {
+	with := append(pyverbs[:len(pyverbs):len(pyverbs)], "coreutils", "iproute2") // rdma-core's tests run ls and ip
 	return step{
-		name: name, kernel: kernel, device: c.cardDevice("late", "roce"), flags: []string{"-module", "veth"}, with: append(pyverbs[:len(pyverbs):len(pyverbs)], "coreutils", "iproute2"), // for rdma-core's tests
+		name: name, kernel: kernel, device: c.cardDevice("late", "roce"), flags: []string{"-module", "veth"}, with: with,
 		bin: []string{"verbs"}, env: append(model[:3:3], "VERBS=/bin/verbs"),
 		programs: []program{
 			only("conformance", "TestECE", "TestDEVX", "TestUDPSourcePort", "TestLAG"), only("cm", "TestECE", "TestConnECE", "TestECEAnswer", "TestECEBadAnswer"),
