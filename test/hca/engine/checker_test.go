@@ -40,7 +40,6 @@ var sendRules = []struct {
 	{"mkey status", "wqe-reserved", func(p *pair) {
 		p.a.post(opUMR, sig, p.a.h.newMW(false), umrSegs(0x80, 0, 1<<29, 0xc0, 0, 0, 0, 0))
 	}},
-	{"completion mode", "wqe-ce", spoil(func(w []byte) { w[11] = 1 << 2 })},
 	{"fence mode", "wqe-fence", spoil(func(w []byte) { w[11] |= 7 << 5 })},
 	{"no opcode", "wqe-opcode", func(p *pair) { p.a.post(0x3f, sig, 0) }},
 	{"PSV", "wqe-not-modelled", func(p *pair) { p.a.post(opSetPSV, sig, 0, make([]byte, 32)) }},

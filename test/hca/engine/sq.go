@@ -119,6 +119,9 @@ func (w *sendWQE) complete(bytes int) {
 // fail writes the WQE's error completion and gives it back.
 func (w *sendWQE) fail(s Syndrome, vendor uint8) {
 	w.finished()
+	if s == Flushed && w.firstOnly {
+		return
+	}
 	if s != Flushed {
 		w.q.d.rep.opcodes[w.q.traceType().String()+" "+opName(w.op)]++
 	}

@@ -27,6 +27,7 @@ const (
 	ctrlFlagsByte  = 11
 	ctrlDSMask     = 0x3f
 	ctrlSolicited  = 1 << 1
+	ctrlFirstError = 1 << 2 // MLX5_COMP_ONLY_FIRST_ERR of DPDK: a completion of an error, but not of a flush
 	ctrlCQUpdate   = 2 << 2
 	ctrlCEMask     = 3 << 2
 	ctrlReserved   = 1<<0 | 1<<4
@@ -73,6 +74,7 @@ type sendWQE struct {
 
 	op        uint8
 	signaled  bool
+	firstOnly bool // it has no completion if it is flushed, nor if it succeeds
 	solicited bool
 	fence     uint8
 	imm       uint32 // immediate data, key to invalidate, or key of a UMR
@@ -165,6 +167,7 @@ func (w *sendWQE) decode() {
 	w.op = b[ctrlOpcodeByte]
 	flags := b[ctrlFlagsByte]
 	w.signaled = flags&ctrlCEMask >= ctrlCQUpdate
+	w.firstOnly = flags&ctrlCEMask == ctrlFirstError
 	w.solicited = flags&ctrlSolicited != 0
 	w.fence = flags >> 5
 	w.imm = be.Uint32(b[12:])
@@ -183,9 +186,6 @@ func (w *sendWQE) decode() {
 	}
 	if b[7]&^ctrlDSMask != 0 || b[8] != 0 || stream != 0 || flags&ctrlReserved != 0 {
 		w.violate("wqe-reserved", "reserved bits of the control segment are set: %x", b[:16])
-	}
-	if flags&ctrlCEMask == 1<<2 {
-		w.violate("wqe-ce", "completion mode 1 is reserved")
 	}
 	if w.fence > fenceBoth {
 		w.violate("wqe-fence", "fence mode %d is reserved", w.fence)
