@@ -63,7 +63,7 @@ func (c *config) mlx5Suites() []suite {
 				skip: noPerf, programs: test("cm", "classic", "interop", "umad"),
 			}},
 		},
-		{name: "control", doc: "rdma-core's programs on a modelled ConnectX: what fails there is the model's fault", steps: c.controlSteps()},
+		{name: "control", doc: "rdma-core's programs, and DPDK, on a modelled ConnectX: what fails there is the model's fault", steps: c.controlSteps()},
 		{
 			name: "cards", doc: "some tests of the verbs on modelled cards that differ from the usual ones, two of them random",
 			steps: []step{
@@ -91,8 +91,13 @@ func (c *config) controlSteps() []step {
 	}
 	// rdma-core's tests in Python take a link layer as they find it: one is enough.
 	python := step{name: "pyverbs", device: "mlx5,mode=ib", bin: []string{"verbs"}, with: pyverbs, env: append(model[:3:3], "VERBS=/bin/verbs"), programs: test("pyverbs")}
+	// DPDK's driver, which neither this module nor rdma-core has.
+	dpdk := step{
+		name: "dpdk", device: "mlx5,mode=roce", flags: []string{"-mem", "3G"}, with: []string{"dpdk-dev"},
+		env: []string{guest, "GOVERBS_DEVICES=mlx5_0,mlx5_1", "GOVERBS_DPDK=1"}, programs: []program{only("control", "TestDPDK")},
+	}
 	if !c.short {
-		return []step{python, alone("roce", "", "roce"), hosts("roce-hosts", "", "roce"), alone("ib", "", "ib"), hosts("ib-hosts", "", "ib")}
+		return []step{python, dpdk, alone("roce", "", "roce"), hosts("roce-hosts", "", "roce"), alone("ib", "", "ib"), hosts("ib-hosts", "", "ib")}
 	}
 	programs := func(name, kernel string) step {
 		return step{
@@ -105,7 +110,7 @@ func (c *config) controlSteps() []step {
 		}
 	}
 	return []step{
-		python, alone("ib", "", "ib"), hosts("ib-hosts", "latest", "ib"),
+		python, dpdk, alone("ib", "", "ib"), hosts("ib-hosts", "latest", "ib"),
 		programs("programs", pick(c.kernel == "latest", "6.1", "latest")), programs("programs-6.12", "6.12"),
 	}
 }

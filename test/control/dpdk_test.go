@@ -1,0 +1,78 @@
+package control
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/test/program"
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// TestDPDK has dpdk-testpmd send 32 frames from each card to the other and forward all that arrives, so that they
+// go around. DPDK's driver mlx5 has the kernel create its queues by libmlx5, and uses them with code of its own.
+// It counts the frames at both ends. Two options leave out what the model does not have: compressed completions,
+// and flows by DEVX (dv_flow_en), for which DPDK creates queues in memory that it registers by CREATE_UMEM.
+func TestDPDK(t *testing.T) {
+	testenv.Boot(t, "GOVERBS_DPDK", "control/dpdk")
+	line := []string{"dpdk-testpmd", "--no-huge", "-m", "256", "--no-shconf", "--no-telemetry", "-l", "0,1"}
+	for _, card := range []string{first, second} {
+		dir, err := filepath.EvalSymlinks("/sys/class/infiniband/" + card + "/device")
+		if err != nil {
+			t.Fatal(err)
+		}
+		line = append(line, "-a", filepath.Base(dir)+",dv_flow_en=0,rxq_cqe_comp_en=0")
+	}
+	line = append(line, "--", "--total-num-mbufs=2048", "--rxd=64", "--txd=64", "--forward-mode=io", "--tx-first", "--stats-period=1")
+	for port, netdev := range []int{1, 0} {
+		b, err := os.ReadFile("/sys/class/net/" + testenv.TheRig().Netdevs[netdev] + "/address")
+		if err != nil {
+			t.Fatal(err)
+		}
+		line = append(line, fmt.Sprintf("--eth-peer=%d,%s", port, strings.TrimSpace(string(b))))
+	}
+	p := program.Launch(t, line...)
+	const enough = 10000
+	p.Until(t, "forwarded frames", func() bool {
+		n := counts(p.Output(), `NIC statistics for port %d +#+\s+RX-packets: (\d+)`)
+		return n[0][0] >= enough && n[1][0] >= enough
+	})
+	p.Signal(os.Interrupt)
+	select {
+	case <-p.Ended: // by the signal, after it has stopped the ports
+	case <-time.After(program.Patience):
+		t.Fatal("dpdk-testpmd does not end")
+	}
+	out := p.Output()
+	if !strings.Contains(out, "Bye...") {
+		t.Errorf("dpdk-testpmd has ended early: %v", p.Err)
+	}
+	n := counts(out, `Forward statistics for port %d +-+\s+RX-packets: +(\d+) +RX-dropped: +(\d+) +RX-total: +(\d+)\s+TX-packets: +(\d+) +TX-dropped: +(\d+)`)
+	for from, to := range []int{1, 0} {
+		sent, refused, arrived, missed := n[from][3], n[from][4], n[to][0], n[to][1]
+		t.Logf("from port %d to port %d: sent %d, arrived %d, missed for want of a receive %d", from, to, sent, arrived, missed)
+		// The frames that are not counted at the other end are under way.
+		if under := sent - arrived - missed; arrived < enough || refused != 0 || under < 0 || under > 64 {
+			t.Errorf("from port %d to port %d: sent %d and could not send %d, arrived %d, missed %d", from, to, sent, refused, arrived, missed)
+		}
+	}
+}
+
+// counts returns the last numbers that an expression finds in the output for each of the ports.
+func counts(out, expr string) (n [2][5]int) {
+	for port := range n {
+		all := regexp.MustCompile(fmt.Sprintf(expr, port)).FindAllStringSubmatch(out, -1)
+		if len(all) == 0 {
+			continue
+		}
+		for i, s := range all[len(all)-1][1:] {
+			n[port][i], _ = strconv.Atoi(s) // digits
+		}
+	}
+	return n
+}
