@@ -117,10 +117,8 @@ func firmwareRefuses(t *testing.T, err error, op uint16, name string) {
 	if !errors.As(err, &e) {
 		t.Errorf("%s: %v, want an Error", name, err)
 	}
-	if slices.Compare(k[:], []int{5, 18}) < 0 {
-		return
-	}
-	if !errors.As(err, &firm) || firm.Opcode != op || firm.Status == 0 || firm.Syndrome == 0 || !strings.Contains(err.Error(), "refused "+name+": bad") {
+	passed := slices.Compare(k[:], []int{5, 18}) >= 0
+	if errors.As(err, &firm) != passed || passed && (firm.Opcode != op || firm.Status == 0 || firm.Syndrome == 0 || !strings.Contains(err.Error(), "refused "+name+": bad")) {
 		t.Errorf("%s: %v (%+v), want a FirmwareError with its syndrome", name, err, firm)
 	}
 }
