@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
@@ -424,65 +423,6 @@ func (d *Device) start(context func() error) error {
 	}
 	d.addOpened()
 	return nil
-}
-
-// ioctlContext creates the kernel's context by ioctl.
-func (d *Device) ioctlContext(devx bool) (udata, syscall.Errno) {
-	cmd := newIoctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_GET_CONTEXT)
-	defer cmd.done()
-	var vectors [4]byte
-	var support [8]byte
-	cmd.out(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, vectors[:])
-	cmd.out(abi.UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, support[:])
-	u := d.driver.contextUdata(true, devx)
-	cmd.udata(u)
-	errno := d.cmd.ioctl(cmd)
-	d.vectors = int(le32(vectors[:]))
-	return u, errno
-}
-
-// getContext creates the kernel's context.
-func (d *Device) getContext(devx devxMode) error {
-	if !d.driver.capabilities().devx {
-		if devx == devxRequired {
-			return noFeature(d, "DEVX")
-		}
-		devx = devxOff
-	}
-	u, errno := d.ioctlContext(devx != devxOff)
-	if devx != devxOff && errno != 0 && !absent(errno) {
-		if u, errno = d.ioctlContext(false); errno == 0 && devx == devxRequired {
-			return noDEVX(errNoContext)
-		}
-	}
-	if devx == devxRequired && absent(errno) {
-		return noDEVX(errNoIoctl)
-	}
-	if errno == 0 {
-		if err := d.openEvents(); err != nil {
-			return err
-		}
-		return d.driver.openContext(d, u, true)
-	}
-	if errno == syscall.EPERM {
-		return d.cmd.fail("GET_CONTEXT", errno, "a sandbox forbids ioctl(); in a container: --security-opt seccomp=FILE that allows it")
-	}
-	if !absent(errno) {
-		return d.cmd.fail("GET_CONTEXT", errno, "")
-	}
-	req := &abi.GetContext{}
-	resp := &abi.GetContextResp{}
-	u = d.driver.contextUdata(false, false)
-	if errno := d.cmd.legacy(abi.IB_USER_VERBS_CMD_GET_CONTEXT, bytesOf(req), bytesOf(resp), u); errno != 0 {
-		return d.cmd.fail("GET_CONTEXT", errno, "")
-	}
-	d.vectors = int(resp.NumCompVectors)
-	d.asyncFD = -1
-	var err error
-	if d.async, err = d.cmd.Events(resp.AsyncFD, "asynchronous events of "+d.Name()); err != nil {
-		return err
-	}
-	return d.driver.openContext(d, u, false)
 }
 
 // Name returns the device's name.
