@@ -162,8 +162,8 @@
 // A process can pass an open device to another one: [Device.File] returns its descriptor, which a Unix
 // socket carries (SCM_RIGHTS), and [ImportDevice] opens it there. Both then share the kernel's context.
 // The second process imports objects by their handles: a PD ([Device.ImportPD]), an MR ([PD.ImportMR])
-// and device memory ([Device.ImportDM]). It creates queues of its own. It works on rxe, siw and mlx5;
-// device memory exists on mlx5 alone.
+// and device memory ([Device.ImportDM]); [Device.Handles] lists the handles. It creates queues of its
+// own. It works on rxe, siw and mlx5; device memory exists on mlx5 alone.
 //
 //   - Each object belongs to the process that has created it. Close of an imported object forgets it and
 //     destroys nothing.
@@ -191,6 +191,11 @@
 //   - Compressed completions, striding receive queues and signatures of mlx5, and the objects that its
 //     DEVX interface creates. Commands of DEVX that create none are there, see [Device.DEVXCommand].
 //   - Queues in memory that the program gives to the kernel: the library maps or allocates them itself.
+//     Linux 7.2 takes the buffers of a CQ or QP as addresses or dma-bufs (UVERBS_ATTR_CREATE_CQ_BUF_UMEM)
+//     on mlx5, mlx4, efa and bnxt_re, for queues that other devices write, and for confidential VMs. Neither
+//     is available for a test.
+//   - The flag ROBUST_UDATA of a context, which tells provider libraries what they may leave out of a command:
+//     only bnxt_re of Linux 7.2 sets it.
 //   - Completion counters: the headers of Linux 7.2 have no commands for them.
 //
 // # Without RDMA

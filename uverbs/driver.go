@@ -134,12 +134,14 @@ type driver interface {
 
 	// allocDMAttrs adds the driver's attributes to ALLOC_DM; storeDM and loadDM copy b, which is
 	// not empty and within the memory, to it and from it; unmapDM removes the mapping. queryDM fills
-	// in the location and the length of an imported DM.
+	// in the location and the length of an imported DM. locateDM returns the offset at which programs map
+	// the memory, and where it begins in that mapping, or false if they cannot.
 	allocDMAttrs(*DM, *ioctlCommand)
 	queryDM(*DM) error
 	storeDM(m *DM, at int, b []byte) error
 	loadDM(m *DM, at int, b []byte) error
 	unmapDM(*DM) error
+	locateDM(*DM) (page, start uint64, ok bool)
 
 	// readClock reads the device's clock, and clockTime converts a time stamp of it.
 	readClock(*Device) (uint64, error)
@@ -214,33 +216,34 @@ func (baseDriver) modifyAnswer(*QP, udata) error            { return nil }
 func (baseDriver) setUDPSourcePort(q *QP, _ uint16) error {
 	return noFeature(q.dev, "UDP source port of a QP")
 }
-func (baseDriver) setLAGPort(q *QP, _ uint8) error          { return noFeature(q.dev, "LAG") }
-func (baseDriver) lagPort(q *QP) (LAGPort, error)           { return LAGPort{}, noFeature(q.dev, "LAG") }
-func (baseDriver) lag(d *Device) (LAG, error)               { return LAG{}, noFeature(d, "LAG") }
-func (baseDriver) ece(q *QP) (ECE, error)                   { return ECE{}, noECE(q, nil) }
-func (baseDriver) setECE(q *QP, _ ECE) error                { return noECE(q, nil) }
-func (baseDriver) qpModified(*QP, QPState, QPState)         {}
-func (baseDriver) queriedQP(*QP, *QPAttr)                   {}
-func (baseDriver) queriedSRQ(*SRQ, *SRQAttr)                {}
-func (baseDriver) allocTD(*TD) error                        { return nil }
-func (baseDriver) freeTD(*TD) error                         { return nil }
-func (baseDriver) allocDMAttrs(*DM, *ioctlCommand)          {}
-func (baseDriver) storeDM(*DM, int, []byte) error           { return nil }
-func (baseDriver) loadDM(*DM, int, []byte) error            { return nil }
-func (baseDriver) unmapDM(*DM) error                        { return nil }
-func (baseDriver) nullKey(*Device) (uint32, bool)           { return 0, false }
-func (baseDriver) refusal() string                          { return "" }
-func (baseDriver) vendorText(uint32) string                 { return "" }
-func (baseDriver) findRequest(*QP, uint64) (sentWR, bool)   { return sentWR{}, false }
-func (baseDriver) postedRecvs(*QP) int                      { return 0 }
-func (baseDriver) failedRequest(*QP) (WC, sentWR, bool)     { return WC{}, sentWR{}, false }
-func (baseDriver) queueOf(*QP, WC) diag.Queue               { return diag.SendQueue }
-func (baseDriver) prepareWQ(*WQ, *WQOptions) (udata, error) { return udata{}, nil }
-func (baseDriver) mapWQ(*WQ) error                          { return nil }
-func (baseDriver) freeWQ(*WQ) error                         { return nil }
-func (baseDriver) modifyWQUdata() udata                     { return udata{} }
-func (baseDriver) resetWQ(*WQ)                              {}
-func (baseDriver) abandonResize(*CQ) error                  { return nil }
+func (baseDriver) setLAGPort(q *QP, _ uint8) error            { return noFeature(q.dev, "LAG") }
+func (baseDriver) lagPort(q *QP) (LAGPort, error)             { return LAGPort{}, noFeature(q.dev, "LAG") }
+func (baseDriver) lag(d *Device) (LAG, error)                 { return LAG{}, noFeature(d, "LAG") }
+func (baseDriver) ece(q *QP) (ECE, error)                     { return ECE{}, noECE(q, nil) }
+func (baseDriver) setECE(q *QP, _ ECE) error                  { return noECE(q, nil) }
+func (baseDriver) qpModified(*QP, QPState, QPState)           {}
+func (baseDriver) queriedQP(*QP, *QPAttr)                     {}
+func (baseDriver) queriedSRQ(*SRQ, *SRQAttr)                  {}
+func (baseDriver) allocTD(*TD) error                          { return nil }
+func (baseDriver) freeTD(*TD) error                           { return nil }
+func (baseDriver) allocDMAttrs(*DM, *ioctlCommand)            {}
+func (baseDriver) storeDM(*DM, int, []byte) error             { return nil }
+func (baseDriver) loadDM(*DM, int, []byte) error              { return nil }
+func (baseDriver) unmapDM(*DM) error                          { return nil }
+func (baseDriver) locateDM(*DM) (page, start uint64, ok bool) { return 0, 0, false }
+func (baseDriver) nullKey(*Device) (uint32, bool)             { return 0, false }
+func (baseDriver) refusal() string                            { return "" }
+func (baseDriver) vendorText(uint32) string                   { return "" }
+func (baseDriver) findRequest(*QP, uint64) (sentWR, bool)     { return sentWR{}, false }
+func (baseDriver) postedRecvs(*QP) int                        { return 0 }
+func (baseDriver) failedRequest(*QP) (WC, sentWR, bool)       { return WC{}, sentWR{}, false }
+func (baseDriver) queueOf(*QP, WC) diag.Queue                 { return diag.SendQueue }
+func (baseDriver) prepareWQ(*WQ, *WQOptions) (udata, error)   { return udata{}, nil }
+func (baseDriver) mapWQ(*WQ) error                            { return nil }
+func (baseDriver) freeWQ(*WQ) error                           { return nil }
+func (baseDriver) modifyWQUdata() udata                       { return udata{} }
+func (baseDriver) resetWQ(*WQ)                                {}
+func (baseDriver) abandonResize(*CQ) error                    { return nil }
 
 func (baseDriver) devx(d *Device, _ *QP, _ devxMethod, _, _ []byte) error {
 	return noFeature(d, "DEVX")

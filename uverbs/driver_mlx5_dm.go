@@ -87,6 +87,11 @@ func (x *mlx5DM) mapped(m *DM) (*mlx5.Memory, error) {
 	return mem, nil
 }
 
+func (mlx5Driver) locateDM(m *DM) (page, start uint64, ok bool) {
+	page, _ = mlx5.MemoryMap(uint16(le64(m.mlx5.page[:])), m.Len(), os.Getpagesize())
+	return page, le64(m.mlx5.start[:]), true
+}
+
 // unmapDM removes the mapping. Before that, the kernel does not give the memory to another process.
 func (mlx5Driver) unmapDM(m *DM) error {
 	x := m.mlx5

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
@@ -103,6 +105,41 @@ func wantDMRanges(t *testing.T, m *DM) {
 	}
 }
 
+// TestMlx5DMExport exports device memory by the offset that the kernel maps it at.
+func TestMlx5DMExport(t *testing.T) {
+	start := uint64(64)
+	d, k := fakeMlx5DM(t, &start)
+	m := value(d.AllocDM(5000, DMOptions{}))(t)
+	made := -1
+	k.after(func(c *fakeCall, errno syscall.Errno) {
+		if c.verb != "EXPORT_DMABUF" || errno != 0 {
+			return
+		}
+		if page := c.attr(abi.UVERBS_ATTR_ALLOC_DMABUF_PGOFF); page.Data != fakeDMOffset || page.Len != 8 {
+			t.Errorf("the page is at %#x, in %d bytes", page.Data, page.Len)
+		}
+		made = value(unix.MemfdCreate("dmabuf", unix.MFD_CLOEXEC))(t)
+		c.attr(abi.UVERBS_ATTR_ALLOC_DMABUF_HANDLE).Data = uint64(made)
+	})
+	f, offset, err := m.ExportDMABuf()
+	if err != nil || offset != 64 || int(f.Fd()) != made {
+		t.Errorf("exported at %d, %v", offset, err)
+	}
+	must(t, f.Close())
+	for errno, match := range map[syscall.Errno]error{
+		syscall.EPROTONOSUPPORT: errors.ErrUnsupported, syscall.EOPNOTSUPP: errors.ErrUnsupported, syscall.EINVAL: syscall.EINVAL,
+	} {
+		k.refuse["EXPORT_DMABUF"] = errno
+		if _, _, err := m.ExportDMABuf(); !errors.Is(err, match) || !errors.Is(err, errno) {
+			t.Errorf("%v: %v", errno, err)
+		}
+	}
+	must(t, m.Close())
+	if _, _, err := m.ExportDMABuf(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("ExportDMABuf of closed memory: %v", err)
+	}
+}
+
 // TestMlx5DMNotMapped: device memory cannot be copied if the kernel's answer makes no sense or the
 // mapping fails, but it can be closed.
 func TestMlx5DMNotMapped(t *testing.T) {
@@ -140,6 +177,9 @@ func TestDMFeature(t *testing.T) {
 	}
 	if _, err := m.WriteAt(make([]byte, 4), 0); !errors.As(err, &f) || f.Driver != "rxe" {
 		t.Errorf("WriteAt: %v", err)
+	}
+	if _, _, err := m.ExportDMABuf(); !errors.As(err, &f) || f.Driver != "rxe" {
+		t.Errorf("ExportDMABuf: %v", err)
 	}
 	if c := k.last("ALLOC_DM"); len(c.attrs) != 3 || c.attr(abi.UVERBS_ATTR_ALLOC_DM_LENGTH).Data != 64 {
 		t.Errorf("attributes are %+v", c.attrs)

@@ -161,7 +161,7 @@ func (d *Device) ImportPD(handle uint32) (*PD, error) {
 	if err := d.usable(); err != nil {
 		return nil, err
 	}
-	all, err := d.handles(abi.UVERBS_OBJECT_PD)
+	all, err := d.Handles(ObjectPD)
 	if err != nil {
 		return nil, err
 	}
@@ -174,33 +174,6 @@ func (d *Device) ImportPD(handle uint32) (*PD, error) {
 		return nil, err
 	}
 	return pd, pd.markCreated(pd)
-}
-
-// Numbers of handles that are asked for at first, and at most, which is the limit of an attribute.
-const (
-	someHandles = 256
-	maxHandles  = (1<<16 - 1) / 4
-)
-
-// handles returns the kernel's handles of the context's objects of a kind (UVERBS_METHOD_INFO_HANDLES),
-// up to maxHandles.
-func (d *Device) handles(kind uint64) ([]uint32, error) {
-	for n := someHandles; ; n = maxHandles {
-		list := make([]uint32, n)
-		var total [4]byte
-		cmd := newIoctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_INFO_HANDLES)
-		cmd.u64(abi.UVERBS_ATTR_INFO_OBJECT_ID, kind)
-		cmd.out(abi.UVERBS_ATTR_INFO_HANDLES_LIST, sliceBytes(list))
-		cmd.out(abi.UVERBS_ATTR_INFO_TOTAL_HANDLES, total[:])
-		errno := d.cmd.ioctl(cmd)
-		cmd.done()
-		if errno != 0 {
-			return nil, d.cmd.fail("INFO_HANDLES", errno, "")
-		}
-		if got := int(le32(total[:])); got < n || n == maxHandles {
-			return list[:min(got, n)], nil
-		}
-	}
 }
 
 // listHandles lists handles for a message, but not very many.

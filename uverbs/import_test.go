@@ -243,6 +243,13 @@ func TestImportMRRefused(t *testing.T) {
 	if _, err := pd.ImportMR(9, ImportMROptions{}); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("ImportMR in a closed PD: %v", err)
 	}
+	k.refuse["INFO_HANDLES"] = syscall.ENOMSG // rxe has no such objects
+	if all, err := d.Handles(ObjectDM); all != nil || err != nil {
+		t.Errorf("handles of objects that the driver does not have: %v, %v", all, err)
+	}
+	if ObjectRWQIndTable.String() != "RWQIndTable" || ObjectKind(99).String() != "object kind 99" {
+		t.Errorf("names are %s and %s", ObjectRWQIndTable, ObjectKind(99))
+	}
 	k.refuse["INFO_HANDLES"] = syscall.EIO
 	if _, err := d.ImportPD(1); !errors.Is(err, ErrDeviceRemoved) {
 		t.Errorf("ImportPD of a removed device: %v", err)

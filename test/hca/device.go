@@ -36,6 +36,7 @@ type Config struct {
 	Mode        Mode                 // Mode is what its port speaks.
 	Index       uint8                // Index tells cards on one fabric apart: GUID, MAC and LID are made from it.
 	Memory      engine.Memory        // Memory is the guest's.
+	BAR0        func() uint64        // BAR0 says at which bus address the guest has put BAR 0; nil if nobody knows.
 	Interrupt   func(vector int)     // Interrupt raises an MSI-X vector.
 	Fabric      *engine.Fabric       // Fabric joins the card with others.
 	Trace       func(line string)    // Trace takes what happens in words; nil is nobody.
@@ -115,6 +116,9 @@ func New(cfg Config) (*Device, error) {
 	ec := engine.Config{
 		Name: cfg.Name, Memory: cfg.Memory, Interrupt: cfg.Interrupt, Fabric: cfg.Fabric,
 		LinkLayer: layer, CQEVersion: 1, Receive: d.eth.receive, Count: d.eth.countRoCE, DeviceMemory: dmSize, Traits: cfg.Personality.traits(cfg.Mode),
+	}
+	if cfg.BAR0 != nil {
+		ec.OwnAddress = func() uint64 { return cfg.BAR0() + cfg.Personality.dmStart() }
 	}
 	if cfg.Personality.CQEVersion0 {
 		ec.CQEVersion = 0

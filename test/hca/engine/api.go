@@ -29,6 +29,7 @@ type Config struct {
 	Receive      func([]byte) []uint32    // Receive says which RQs (CREATE_RQ) an Ethernet frame goes to. Nil drops it. The lock is held: it must not call back.
 	Count        func(Way, func() []byte) // Count sees each packet of RoCE v2; the function makes a frame of it, nil if the packet has no such form. The lock is held.
 	DeviceMemory int                      // DeviceMemory is how many bytes of its own the device has.
+	OwnAddress   func() uint64            // OwnAddress says at which bus address that memory begins. Nil: it has none.
 	MaxQPs       int                      // MaxQPs limits QPs and SQs; 0 is 16384. Of everything else there may be 16 times as many, or as Traits says.
 	Traits       Traits                   // Traits are the choices in which cards differ.
 }

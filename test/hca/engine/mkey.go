@@ -52,7 +52,7 @@ func (d *Device) CreateMKey(s MKeySpec) (uint32, error) {
 			if p&^0xfff == 0 && p&3 == 0 {
 				continue // not present: an access finds out
 			}
-			if _, err := d.cfg.Memory.Bytes(p&^0xfff, 1); err != nil {
+			if err := d.checkPage(p &^ 0xfff); err != nil {
 				return 0, refuse(BadParam, "MKEY", 0, "pas", "page %d at %#x: %v", i, p, err)
 			}
 		}
@@ -222,7 +222,12 @@ func (d *Device) walk(out []extent, key uint32, q *qp, pdn uint32, va, n uint64,
 	case ModePA:
 		return append(out, extent{addr: va, n: int(n)}), ""
 	case ModeMTT:
-		return s.walkPages(out, va, n, need)
+		first := len(out)
+		out, why := s.walkPages(out, va, n, need)
+		if why == "" {
+			d.toOwn(out[first:])
+		}
+		return out, why
 	}
 	return d.walkKLMs(out, s, q, pdn, va-s.Start, n, need, depth)
 }

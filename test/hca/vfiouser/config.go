@@ -1,5 +1,7 @@
 package vfiouser
 
+import "sync/atomic"
+
 // ID says what the device is, in configuration space.
 type ID struct {
 	Vendor    uint16 // Vendor ID.
@@ -42,6 +44,7 @@ const (
 // space is the configuration space: what it holds, and which bits the guest may write.
 type space struct {
 	value, writable [configSize]byte
+	bars            [6]atomic.Uint64 // what the address registers of 64-bit BARs hold, for other goroutines
 }
 
 func newSpace(id ID, bars [6]uint64, vectors int, table, pba uint32) *space {
@@ -92,5 +95,8 @@ func (s *space) write(off uint64, p []byte) {
 	for i, b := range p {
 		k := off + uint64(i)
 		s.value[k] = s.value[k]&^s.writable[k] | b&s.writable[k]
+	}
+	for i := 0; i < len(s.bars); i += 2 {
+		s.bars[i].Store(le.Uint64(s.value[pciBAR0+4*i:]) &^ 0xf)
 	}
 }

@@ -57,6 +57,9 @@ func New(cfg Config) *Server {
 // matches ErrNotMapped if the client has mapped nothing there.
 func (s *Server) Bytes(addr uint64, n int) ([]byte, error) { return s.memory.bytes(addr, n) }
 
+// BAR says at which bus address the guest has put a BAR (0, 2 or 4). It may be called from any goroutine.
+func (s *Server) BAR(i int) uint64 { return s.space.bars[i].Load() }
+
 // Interrupt raises an MSI-X vector.
 func (s *Server) Interrupt(vector int) { s.irqs.raise(vector) }
 

@@ -94,6 +94,12 @@ func TestConfigSpace(t *testing.T) {
 	if n := le.Uint16(read(pciMSIX+2, 2)); n != testVectors-1 {
 		t.Errorf("MSI-X control %#x", n)
 	}
+	// The address of a BAR is known as soon as both halves are written.
+	c.must(cmdRegionWrite, access(pciBAR0, configRegion, 4, 0, 0, 0x30, 0xfe))
+	c.must(cmdRegionWrite, access(pciBAR0+4, configRegion, 4, 0x38, 0, 0, 0))
+	if at := c.srv.BAR(0); at != 0x38_fe300000 {
+		t.Errorf("BAR 0 is at %#x", at)
+	}
 	// What is fixed stays; what can be set is set; a BAR shows its size.
 	all := bytes.Repeat([]byte{0xff}, 64)
 	c.must(cmdRegionWrite, access(0, configRegion, 64, all...))

@@ -169,6 +169,7 @@ func newCard(o options, i int, socket string, fabric *engine.Fabric, say func(st
 	}
 	server := vfiouser.New(cfg)
 	dc.Memory, dc.Interrupt = server, server.Interrupt
+	dc.BAR0 = func() uint64 { return server.BAR(0) }
 	dev, err := hca.New(dc)
 	return &card{name: name, dev: dev, server: server, socket: socket}, err
 }
