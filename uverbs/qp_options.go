@@ -44,7 +44,15 @@ type QPOptions struct {
 	SignalAll  bool        // SignalAll sets SendSignaled in every send.
 	Path       PathOptions // Path says how the QP reaches its peer.
 	Flags      QPFlags     // Flags are properties of the QP.
-	InlineRecv bool        // InlineRecv lets the device put short messages into completions; Poll copies them to their buffers. Only mlx5 supports it, for RC and UC.
+
+	// InlineRecv lets the device put short data into completions: messages that the QP receives and,
+	// with SignalAll, what RDMA READ and atomics return, up to 32 bytes, or 64 with a CQESize of 128.
+	// Poll copies the data to the SGEs of the work request. Only mlx5 supports it, for RC and UC.
+	//
+	// It is off by default, although libmlx5 has it on (MLX5_SCATTER_TO_CQE): a short message then fails
+	// with WCLocProtErr in memory that the program cannot write, such as a region of [PD.RegDMABuf],
+	// [PD.RegDM] or [PD.ImportMR] without Memory. The MR must stay open until its completion was polled.
+	InlineRecv bool
 
 	// RXHash selects the WQ of IndTable for a packet. mlx5 requires it together with IndTable.
 	RXHash RXHash

@@ -36,6 +36,9 @@
 //   - An SRQ cannot be resized, and a QP never enters the state SQD.
 //   - The first 4 QPs of an open device have a register each, and the following ones share 12. A
 //     thread domain (uverbs.TD) has a register for its QPs alone, if one is left.
+//   - An address handle costs one command of the kernel and no query, on InfiniBand and on RoCE.
+//     libmlx5 reads the type of the GID from sysfs in addition on RoCE, and needs no command on InfiniBand;
+//     there the kernel's command checks the attributes and reports what is wrong with them.
 //   - Device memory (uverbs.DM) is mapped when the processor first reads or writes it, in words of
 //     4 bytes.
 //   - RDMAABI=write cannot allocate registers. The kernel then chooses from a few that exist from

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"bytes"
+	"encoding/binary"
 	"slices"
 	"testing"
 
@@ -10,7 +11,8 @@ import (
 )
 
 // TestInlineRecv checks that short messages that the device puts into completions reach their
-// buffers, on a receive queue and on an SRQ, with completions of both sizes, in several SGEs.
+// buffers, on a receive queue and on an SRQ, with completions of both sizes, in several SGEs, and that the
+// answers of RDMA READ and atomics do.
 func TestInlineRecv(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink, testenv.SpecialCard)
 	eachPath(t, func(t *testing.T) {
@@ -22,7 +24,7 @@ func TestInlineRecv(t *testing.T) {
 				cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 16, CQESize: size})
 				must(t, err)
 				closeLater(t, cq)
-				o := uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxRecvSGE: 3, InlineRecv: true, SignalAll: true, Path: uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)}}
+				o := uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendSGE: 3, MaxRecvSGE: 3, InlineRecv: true, SignalAll: true, Path: uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)}}
 				if shared {
 					o.SRQ, err = s.pd.CreateSRQ(uverbs.SRQOptions{MaxSGE: 3})
 					must(t, err)
@@ -54,6 +56,11 @@ func TestInlineRecv(t *testing.T) {
 					if !bytes.Equal(got, want) {
 						t.Fatalf("size %d, shared %v: %d bytes are %x, want %x", size, shared, n, got, want)
 					}
+					sgl = slices.Clone(sgl)
+					for i, left := 0, n; i < len(sgl); i++ { // a READ has SGEs for what it reads, no more
+						sgl[i].Length = uint32(min(int(sgl[i].Length), left))
+						left -= int(sgl[i].Length)
+					}
 					wr := send(2, s.mr.SGE(4096, n))
 					wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMARead, s.mr.Addr(), s.mr.RKey()
 					must(t, qp.PostSend(wr))
@@ -61,6 +68,29 @@ func TestInlineRecv(t *testing.T) {
 						t.Fatalf("READ of %d bytes: %v", n, qp.Err(&wc))
 					}
 					s.holds(t, 4096, want)
+					clear(s.buf.Bytes()[4096:8192])
+					wr.SGL = sgl
+					must(t, qp.PostSend(wr))
+					if wc := s.next(t); wc.Err() != nil {
+						t.Fatalf("READ of %d bytes into %d SGEs: %v", n, len(sgl), qp.Err(&wc))
+					}
+					if got := slices.Concat(s.buf.Bytes()[4096:4106], s.buf.Bytes()[5000:5003], s.buf.Bytes()[6000:6100]); !bytes.Equal(got[:n], want) {
+						t.Fatalf("READ into %d SGEs: %d bytes are %x, want %x", len(sgl), n, got[:n], want)
+					}
+				}
+				if lacksAtomics(t, dev) {
+					continue
+				}
+				binary.NativeEndian.PutUint64(s.buf.Bytes(), 1<<40)
+				for i := range uint64(2) {
+					must(t, qp.PostSend(uverbs.SendWR{
+						ID: 3, Opcode: uverbs.WRAtomicFAA, RemoteAddr: s.mr.Addr(), RKey: s.mr.RKey(), CompareAdd: 5,
+						SGL: []uverbs.SGE{s.mr.SGE(4096, 8)},
+					}))
+					s.want(t, 3, uverbs.WCFetchAdd)
+					if got := binary.NativeEndian.Uint64(s.buf.Bytes()[4096:]); got != 1<<40+5*i {
+						t.Errorf("size %d: addition %d was told %#x", size, i, got)
+					}
 				}
 			}
 		}
