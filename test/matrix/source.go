@@ -133,6 +133,7 @@ var titles = map[string]string{
 	"test/interop/interop_test.go":             "interoperability with rdma-core",
 	"test/interop/iwarp_ports_test.go":         "iWARP ports",
 	"test/interop/mixed_test.go":               "several drivers in one machine",
+	"test/interop/perf_dc_test.go":             "verbs perf",
 	"test/interop/perf_host_test.go":           "verbs perf",
 	"test/interop/perf_options_test.go":        "verbs perf",
 	"test/interop/perf_test.go":                "verbs perf",

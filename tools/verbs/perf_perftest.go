@@ -360,7 +360,13 @@ func (e *perftestEnd) Open(ctx context.Context) (_ []perftest.Record, err error)
 	}
 	*theirs = perf.Side{Address: e.remote.String(), Perftest: e.session.Version}
 	var records []perftest.Record
-	for _, p := range peers {
+	if c.DCBoth() { // the initiators come first
+		peers = append(peers, peers...)
+	}
+	for i, p := range peers {
+		if c.DCBoth() && i < len(e.end.QPs) {
+			p.QPN = e.end.QPs[i].QPN()
+		}
 		r := perftest.Record{LID: p.LID, OutReads: e.reads(), QPN: p.QPN, PSN: p.PSN, RKey: p.RKey, Addr: p.Addr, GID: p.GID}
 		if e.counts() {
 			r.Addr = p.Own
@@ -411,6 +417,9 @@ func (e *perftestEnd) Connect(ctx context.Context, remote []perftest.Record) err
 	_, theirs := e.sides()
 	if !e.end.Limits.IWARP {
 		theirs.GID = remote[0].GID.String()
+	}
+	if e.o.config.DCBoth() { // the peer's initiators come first
+		remote = remote[len(remote)/2:]
 	}
 	var peers []perf.Peer
 	for _, r := range remote {

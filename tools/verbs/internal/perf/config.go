@@ -31,6 +31,7 @@ const (
 	RC = "rc"
 	UC = "uc"
 	UD = "ud"
+	DC = "dc"
 )
 
 // Defaults, which are perftest's.
@@ -151,7 +152,7 @@ func (c *Config) Validate() error {
 	}{
 		{"operation", c.Op, []string{Send, Write, Read, Atomic}},
 		{"metric", c.Metric, []string{Lat, BW}},
-		{"type", c.Type, []string{RC, UC, UD}},
+		{"type", c.Type, []string{RC, UC, UD, DC}},
 	} {
 		if !slices.Contains(f.allowed, f.given) {
 			return field(f.name, peertext.Quote(f.given), "%s", strings.Join(f.allowed, ", "))
@@ -219,7 +220,9 @@ func (c *Config) validateOp() error {
 	case c.Type == UD && c.Op != Send:
 		return field("type", "ud", "%s, as %s needs a connection", strings.Join(c.Types(), ", "), c.Name())
 	case c.Type == UC && (c.Op == Read || c.Op == Atomic):
-		return field("type", "uc", "rc, as %s needs a reliable connection", c.Name())
+		return field("type", "uc", "%s, as %s needs a reliable connection", strings.Join(c.Types(), ", "), c.Name())
+	case c.Type == DC && c.CM:
+		return errCMDC
 	case c.Type == UC && c.CM:
 		return field("type", "uc", "rc, ud, as the connection manager (--cm) has no connections of type uc")
 	case len(c.Sizes) == 0 || len(c.Sizes) > 64:
@@ -243,11 +246,11 @@ func (c *Config) validateOp() error {
 func (c *Config) Types() []string {
 	switch c.Op {
 	case Send:
-		return []string{RC, UC, UD}
+		return []string{RC, UC, UD, DC}
 	case Write:
-		return []string{RC, UC}
+		return []string{RC, UC, DC}
 	}
-	return []string{RC}
+	return []string{RC, DC}
 }
 
 // validateMetric checks what only one kind of test has.
@@ -421,7 +424,7 @@ func (c *Config) settle(l Limits) {
 		return
 	}
 	c.RecvDepth = DefaultRecvDepth
-	if c.Type != RC {
+	if c.Type == UC || c.Type == UD {
 		c.RecvDepth = min(max(c.total(), DefaultRecvDepth), maxDatagrams)
 	}
 	c.RecvDepth = max(1, min(c.RecvDepth, l.MaxWR, l.MaxCQE/c.QPs))

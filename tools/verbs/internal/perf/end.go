@@ -79,6 +79,7 @@ type End struct {
 	dmabuf  bool
 	counted bool // messages are sent as the peer has receives for them
 	flows   []flow
+	targets []target // of DC
 	wcs     [pollBatch]uverbs.WC
 	hold    []byte // bytes to compare with
 	undo    []func() error
@@ -231,7 +232,7 @@ func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *
 		return nil, err
 	}
 	e.later(e.RecvCQ.Close)
-	if e.Config.CM {
+	if e.Config.CM || e.Config.Type == DC { // for DC the peer's GID must be known: see Peers
 		return e, nil
 	}
 	for range e.Config.QPs {
@@ -282,8 +283,11 @@ func (e *End) CreateQP(create func(uverbs.QPOptions) (*uverbs.QP, error)) (*uver
 	e.QPs = append(e.QPs, qp)
 	if !e.Config.CM {
 		e.later(qp.Close)
-		if e.Config.Type == UD {
+		switch e.Config.Type {
+		case UD:
 			return qp, qp.ReadyUD(qkey)
+		case DC:
+			return qp, qp.ReadyDC()
 		}
 		return qp, qp.Init()
 	}
@@ -321,8 +325,14 @@ func (e *End) qpOptions() uverbs.QPOptions {
 
 // Peers returns what the other side must know, if it is the zero GID or known already.
 func (e *End) Peers(remote uverbs.GID) ([]Peer, error) {
+	if e.Config.Type == DC && e.QPs == nil {
+		if err := e.createDC(remote); err != nil {
+			return nil, err
+		}
+	}
 	var all []Peer
-	for i, qp := range e.QPs {
+	for i := range e.QPs {
+		qp := e.receiver(i)
 		if e.Limits.IWARP { // it has nothing else
 			all = append(all, Peer{QPN: qp.QPN(), Addr: e.target(i), RKey: e.MR.RKey(), Own: e.MR.Addr() + uint64(e.own(i)), Recvs: e.memory.slots})
 			continue
@@ -349,15 +359,18 @@ func (e *End) Connect(ctx context.Context, peers []Peer) error {
 			}
 		}
 		f := flow{qp: qp, remote: peers[i], end: e}
+		if i < len(e.targets) {
+			f.srq = e.targets[i].srq
+		}
 		e.counted = e.Limits.IWARP && e.Config.Op == Send && e.Config.Metric == BW && peers[i].Own != 0
 		switch {
-		case e.Config.Type == UD:
+		case e.Config.Type == UD, e.Config.Type == DC && (!e.Server || e.Config.DCBoth()):
 			ah, err := e.way(peers[i])
 			if err != nil {
 				return err
 			}
 			f.ah = ah
-		case !e.Config.CM:
+		case !e.Config.CM && e.Config.Type != DC:
 			if err := qp.Connect(ctx, peers[i].endpoint()); err != nil {
 				return err
 			}

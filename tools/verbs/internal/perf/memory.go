@@ -74,6 +74,9 @@ func footprint(c *Config, l Limits) int {
 	e := End{Config: *c, Limits: l, memory: newLayout(c)}
 	wrs := c.list() + cycle/cacheLine // see flow.build
 	perQP := qpRoom + sendRoom*max(e.sendDepth(), leastDepth) + recvRoom*e.memory.slots + wrRoom*wrs
+	if c.Type == DC {
+		perQP += qpRoom // a target beside the initiator
+	}
 	n := clientRoom + e.memory.size + c.QPs*perQP
 	if c.Verify {
 		n += c.maxSize() // what messages are compared with

@@ -16,6 +16,7 @@ type flow struct {
 	qp     *uverbs.QP
 	remote Peer
 	ah     *uverbs.AH
+	srq    *uverbs.SRQ // has the receives of DC
 
 	wrs  []uverbs.SendWR // used again and again, as a ring
 	sges []uverbs.SGE    // of wrs
@@ -99,6 +100,9 @@ func (f *flow) build(e *End, qp, size int) {
 			wr.Opcode = uverbs.WRAtomicFAA
 			wr.CompareAdd = 1
 		}
+		if c.Type == DC {
+			wr.AH, wr.RemoteQPN, wr.DCAccessKey = f.ah, f.remote.QPN, dcKey
+		}
 		if (c.Op == Send || c.Op == Write) && size <= e.Inline && !e.dmabuf {
 			wr.SGL, wr.Inline = nil, e.MR.Bytes()[at:at+size]
 		}
@@ -116,7 +120,7 @@ func (f *flow) fillQueue(e *End, qp, size int) error {
 			at -= uverbs.GRHSize
 		}
 		f.recvs = append(f.recvs, e.MR.SGE(at, e.memory.recvSize))
-		if err := f.qp.PostRecv(uint64(qp)<<recvShift|uint64(slot), f.recvs[slot:slot+1]...); err != nil {
+		if err := f.postRecv(uint64(qp)<<recvShift|uint64(slot), f.recvs[slot:slot+1]...); err != nil {
 			return err
 		}
 	}
@@ -415,7 +419,7 @@ func (e *End) over(received int64, last *time.Time) bool {
 func (e *End) arrived(wc *uverbs.WC, size int) error {
 	qp, slot := int(wc.ID>>recvShift), int(wc.ID&recvMask)
 	if wc.Status != uverbs.WCSuccess {
-		return e.flows[qp].qp.Err(wc)
+		return e.receiver(qp).Err(wc)
 	}
 	want := size
 	if e.Config.Type == UD {
@@ -442,5 +446,5 @@ func (e *End) recvAgain(wc *uverbs.WC) error {
 	qp, slot := wc.ID>>recvShift, wc.ID&recvMask
 	f := &e.flows[qp]
 	f.credit.taken++
-	return f.qp.PostRecv(wc.ID, f.recvs[slot:slot+1]...)
+	return f.postRecv(wc.ID, f.recvs[slot:slot+1]...)
 }

@@ -19,7 +19,7 @@ const (
 // told the same.
 type Test struct {
 	Op         string // Op is the operation.
-	Type       string // Type is that of the queue pairs: RC, UC or UD.
+	Type       string // Type is that of the queue pairs: RC, UC, UD or DC.
 	Latency    bool   // Latency is measured, or else bandwidth.
 	Both       bool   // Both directions, of a bandwidth test.
 	Sizes      []int  // Sizes of messages, in bytes.
@@ -35,6 +35,10 @@ func (t Test) Program() string {
 	}
 	return "ib_" + t.Op + "_bw"
 }
+
+// dc reports whether the queue pairs are of DC. Its targets get their numbers after records were exchanged
+// for the first time.
+func (t Test) dc() bool { return t.Type == "DC" }
 
 // command is what the peer must run, as far as this side can tell.
 func (t Test) command(cm bool) string {
@@ -131,8 +135,10 @@ func (s *Session) meet(ctx context.Context, e Engine) (err error) {
 	if err := s.all(ctx, "records"); err != nil {
 		return err
 	}
-	if err := e.Connect(ctx, s.remote); err != nil {
-		return err
+	if !s.Test.dc() {
+		if err := e.Connect(ctx, s.remote); err != nil {
+			return err
+		}
 	}
 	if s.Test.Op == Send {
 		if err := s.barrier(ctx, "records after connecting"); err != nil {
@@ -141,6 +147,11 @@ func (s *Session) meet(ctx context.Context, e Engine) (err error) {
 	}
 	if err := s.all(ctx, "records once more"); err != nil {
 		return err
+	}
+	if s.Test.dc() { // targets have their numbers now
+		if err := e.Connect(ctx, s.remote); err != nil {
+			return err
+		}
 	}
 	if s.Test.Op != Send {
 		return s.barrier(ctx, "records before the run")
@@ -230,6 +241,9 @@ func (p *play) report(ctx context.Context, size int) error {
 			return err
 		}
 		n := p.s.Test.Iterations * len(p.s.mine)
+		if p.s.Test.dc() && p.s.Test.Both {
+			n /= 2 // half of them are targets
+		}
 		if r.Size != uint64(size) || r.Iterations != uint64(n) {
 			return fmt.Errorf("the peer has run %d messages of %d bytes, and this side expected %d of %d: it must run %s", r.Iterations, r.Size, n, size, p.s.Command())
 		}

@@ -1,0 +1,93 @@
+package interop
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// needsDC skips a test of DC where there is none.
+func needsDC(t *testing.T) {
+	t.Helper()
+	testenv.Guest(t)
+	testenv.Needs(t, "dynamically connected transport", "mlx5")
+}
+
+// TestPerfDC runs each test of verbs perf over DC, with the data compared, and in both directions at once.
+func TestPerfDC(t *testing.T) {
+	testenv.Tags(t, testenv.Perftest)
+	needsDC(t)
+	const n = 20
+	_, port := perfServe(t)
+	for test := range perfTests {
+		options := []string{"-t", "dc", "-n", strconv.Itoa(n), "-V"}
+		if !strings.HasPrefix(test, "atomic") {
+			options = append(options, "-s", "2,100,5000")
+		}
+		for _, more := range [][]string{nil, {"-b", "-q", "2"}} {
+			if more != nil && strings.HasSuffix(test, "lat") {
+				continue
+			}
+			t.Run(strings.Join(append([]string{test}, more...), " "), func(t *testing.T) {
+				r := perfJSON(t, port, test, append(options[:len(options):len(options)], more...)...)
+				want := n
+				if more != nil {
+					want *= 4 // two queue pairs, two directions
+				}
+				for _, res := range r.Results {
+					if res.Iterations != want || !res.Verified || res.Lost != 0 {
+						t.Errorf("%+v, want %d messages", res, want)
+					}
+				}
+			})
+		}
+	}
+	out, err := perf(t, port, "send-lat", "-t", "dc", "--cm")
+	if err == nil || !strings.Contains(out, "queue pairs of type dc are not connected") {
+		t.Errorf("DC with the connection manager: %v, %q", err, out)
+	}
+}
+
+// TestPerftestDC plays each test over DC with perftest's programs, in both roles.
+func TestPerftestDC(t *testing.T) {
+	testenv.Tags(t, testenv.Perftest)
+	needsDC(t)
+	version := perftestVersion(t)
+	for _, server := range []bool{false, true} {
+		for _, op := range []string{"send", "write", "read", "atomic"} {
+			for _, metric := range []string{"lat", "bw"} {
+				t.Run(fmt.Sprintf("%s-%s server=%v", op, metric, server), func(t *testing.T) {
+					playPerftest(t, version, op, metric, "DC", false, server)
+				})
+			}
+		}
+		for _, c := range []struct {
+			test, theirs, ours string
+			sizes              int   // their number
+			count              int64 // messages of each size, both directions
+		}{
+			{test: "send-bw", theirs: "-b -q 2 -s 3000 -n 200", ours: "--both --qps 2 --size 3000 -n 200", sizes: 1, count: 800},
+			{test: "write-bw", theirs: "-b -q 2 -s 100 -n 200", ours: "--both --qps 2 --size 100 -n 200", sizes: 1, count: 800},
+			{test: "read-bw", theirs: "-q 3 -s 100 -n 100", ours: "--qps 3 --size 100 -n 100", sizes: 1, count: 300},
+			{test: "send-bw", theirs: "-a -n 10", ours: "--all -n 10", sizes: 23, count: 10},
+		} {
+			if server && c.sizes > 1 {
+				continue // up to 8 MiB, which takes long
+			}
+			t.Run(fmt.Sprintf("%s %s server=%v", c.test, c.theirs, server), func(t *testing.T) {
+				r := perftestPair{test: c.test, server: server, theirs: "-F -c DC " + c.theirs, ours: "--type dc " + c.ours}.play(t)
+				if len(r.Results) != c.sizes {
+					t.Fatalf("%+v", r)
+				}
+				for _, res := range r.Results {
+					if res.Iterations != c.count {
+						t.Errorf("%+v, expected %d messages", res, c.count)
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package perf
+
+import (
+	"errors"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// dcKey is the access key of targets, which perftest has in its source (DC_KEY).
+const dcKey = 0xffeeddcc
+
+// target is where the peer's messages of a queue pair go with DC: a target, and the queue with its receives.
+type target struct {
+	qp  *uverbs.QP
+	srq *uverbs.SRQ
+}
+
+// DCBoth reports whether both sides of a test over DC have initiators and targets, as perftest has them:
+// where one side alone sends, it has initiators, and the other targets.
+func (c *Config) DCBoth() bool { return c.Type == DC && (c.Both || c.Metric == Lat) }
+
+// createDC makes the queue pairs of DC, for a peer with such a GID: a target answers from a GID of its own,
+// which must suit that.
+func (e *End) createDC(remote uverbs.GID) error {
+	attr, err := e.Dev.QueryPort(e.Port)
+	if err != nil {
+		return err
+	}
+	var gid uverbs.GIDChoice
+	if attr.LinkLayer == uverbs.LinkLayerEthernet || e.Local.GID != Auto {
+		entry, err := e.localGID(remote)
+		if err != nil {
+			return err
+		}
+		gid = uverbs.GIDAt(entry.Index)
+	}
+	for range e.Config.QPs {
+		if e.Server || e.Config.DCBoth() {
+			if err := e.createTarget(gid); err != nil {
+				return err
+			}
+		}
+		if e.Server && !e.Config.DCBoth() {
+			e.QPs = append(e.QPs, e.targets[len(e.QPs)].qp)
+			continue
+		}
+		_, err := e.CreateQP(func(o uverbs.QPOptions) (*uverbs.QP, error) {
+			o.Path.GID = gid
+			return e.PD.CreateDCI(uverbs.DCIOptions{SendCQ: o.SendCQ, MaxSendWR: o.MaxSendWR, MaxInline: o.MaxInline, Path: o.Path})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// createTarget makes the next target.
+func (e *End) createTarget(gid uverbs.GIDChoice) error {
+	o := e.qpOptions()
+	srq, err := e.PD.CreateSRQ(uverbs.SRQOptions{MaxWR: o.MaxRecvWR})
+	if err != nil {
+		return err
+	}
+	e.later(srq.Close)
+	o.Path.GID = gid
+	qp, err := e.PD.CreateDCT(uverbs.DCTOptions{RecvCQ: o.RecvCQ, SRQ: srq, AccessKey: dcKey, Path: o.Path})
+	if err != nil {
+		return err
+	}
+	e.later(qp.Close)
+	e.targets = append(e.targets, target{qp, srq})
+	return qp.ReadyDC()
+}
+
+// receiver returns the queue pair that the peer sends to, whose number and address it must know.
+func (e *End) receiver(i int) *uverbs.QP {
+	if i < len(e.targets) {
+		return e.targets[i].qp
+	}
+	return e.QPs[i]
+}
+
+// postRecv posts a receive.
+func (f *flow) postRecv(id uint64, sgl ...uverbs.SGE) error {
+	if f.srq != nil {
+		return f.srq.PostRecv(id, sgl...)
+	}
+	return f.qp.PostRecv(id, sgl...)
+}
+
+// errCMDC says why the connection manager is of no use.
+var errCMDC = errors.New("--cm: queue pairs of type dc are not connected, so the connection manager has nothing to do")
