@@ -276,6 +276,8 @@ func (software) unsupportedQP(o *QPOptions) string {
 		return "Flags"
 	case o.InlineRecv:
 		return "InlineRecv"
+	case o.OutOfOrder:
+		return "OutOfOrder"
 	case o.IndTable != nil:
 		return "IndTable"
 	}

@@ -57,8 +57,25 @@ func (mlx5Driver) unsupportedQP(o *QPOptions) string {
 		return "IndTable and a send queue, or not for raw packets"
 	case o.InlineRecv && o.Type != RC && o.Type != UC:
 		return "InlineRecv for " + o.Type.String()
+	case o.OutOfOrder && (o.Type != RC && o.Type != UC && o.Type != UD || o.SRQ != nil):
+		return "OutOfOrder and an SRQ, or not for RC, UC or UD"
 	}
 	return ""
+}
+
+// hasOutOfOrder returns an error if the device or the kernel does not have the option OutOfOrder.
+func (dr mlx5Driver) hasOutOfOrder(d *Device) error {
+	u := udata{out: make([]byte, mlx5.QueryDeviceRespSize)}
+	if err := d.queryUdata(u); err != nil {
+		return err
+	}
+	if !mlx5.DecodeOutOfOrder(u.out) {
+		return &FeatureError{
+			Feature: "CREATE_QP with OutOfOrder", Driver: dr.name(),
+			Err: errors.New("the adapter does not have the capability dp_ordering_force, or the kernel is too old: Linux 6.12 does not know it, and Linux 7.2 does"),
+		}
+	}
+	return nil
 }
 
 // queriedQP restores the sizes, which the kernel does not know.

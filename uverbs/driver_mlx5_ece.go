@@ -42,14 +42,14 @@ var errNoECE = errors.New("the adapter does not have the capability ece_support"
 // modifyUdata has options until a MODIFY_QP has passed them to the device, as libmlx5 does.
 func (mlx5Driver) modifyUdata(q *QP) udata {
 	ece := q.mlx5.eceWanted.Load()
-	if ece == 0 {
+	if ece == 0 && q.mlx5.recv.InUse == 0 {
 		return udata{}
 	}
-	return udata{in: mlx5.EncodeModifyQP(ece), out: make([]byte, mlx5.ModifyQPRespSize)}
+	return udata{in: mlx5.EncodeModifyQP(ece, q.mlx5.recv.InUse != 0), out: make([]byte, mlx5.ModifyQPRespSize)}
 }
 
 func (mlx5Driver) modifyAnswer(q *QP, u udata) error {
-	if u.out == nil {
+	if u.out == nil || q.mlx5.eceWanted.Load() == 0 {
 		return nil
 	}
 	_, ece, err := mlx5.DecodeModifyQP(u.out)

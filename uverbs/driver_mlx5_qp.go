@@ -55,8 +55,15 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	if s.hasSendQueue() {
 		x.send, err = m.SizeSend(mlx5Transports[s.Type], s.MaxSendWR, s.MaxSendSGE, s.MaxInline)
 	}
+	size := m.SizeRecv
+	if s.OutOfOrder {
+		if err := dr.hasOutOfOrder(q.dev); err != nil {
+			return udata{}, err
+		}
+		size = m.SizeRecvOutOfOrder
+	}
 	if err == nil && s.hasRecvQueue() {
-		x.recv, err = m.SizeRecv(s.MaxRecvWR, s.MaxRecvSGE)
+		x.recv, err = size(s.MaxRecvWR, s.MaxRecvSGE)
 	}
 	if err != nil {
 		return udata{}, mlx5Size("CreateQP", err)
@@ -116,7 +123,7 @@ func (mlx5Driver) mapQP(q *QP, u udata) (err error) {
 	m, x := q.dev.mlx5, &q.mlx5
 	q.caps = QPCaps{
 		MaxSendWR: x.send.MaxWR, MaxSendSGE: x.send.MaxSGE, MaxInline: x.send.MaxInline,
-		MaxRecvWR: x.recv.Entries, MaxRecvSGE: x.recv.MaxSGE,
+		MaxRecvWR: orDefault(x.recv.InUse, x.recv.Entries), MaxRecvSGE: x.recv.MaxSGE,
 	}
 	var number uint32
 	if u.out != nil { // nil for an opened QP

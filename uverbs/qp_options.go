@@ -54,6 +54,16 @@ type QPOptions struct {
 	// [PD.RegDM] or [PD.ImportMR] without Memory. The MR must stay open until its completion was polled.
 	InlineRecv bool
 
+	// OutOfOrder lets the device place data in the order in which packets arrive, for networks that reorder
+	// them, such as those with adaptive routing (MLX5DV_QP_CREATE_OOO_DP). Completions stay in the order of
+	// the messages, but a message may use any of the posted receives: the ID of its completion says which.
+	// So all receives should have the same size. Data of incoming messages, and what RDMA READ returns, is
+	// complete only when the completion says so. READs and atomics are executed after all earlier messages.
+	//
+	// Both sides must set it. The receive queue takes twice the memory. Only mlx5 supports it, for RC, UC and
+	// UD without an SRQ. It is not in Linux 6.12 and is in Linux 7.2.
+	OutOfOrder bool
+
 	// RXHash selects the WQ of IndTable for a packet. mlx5 requires it together with IndTable.
 	RXHash RXHash
 

@@ -1,6 +1,7 @@
 package mlx5
 
 import (
+	"encoding/binary"
 	"unsafe"
 
 	"github.com/goverbs/goverbs/mmio/mlx5/internal/abi"
@@ -140,8 +141,14 @@ func DecodeQP(b []byte) (register, ece uint32, err error) {
 }
 
 // EncodeModifyQP encodes the driver's part of MODIFY_QP, which passes options for enhanced connection
-// establishment to the device.
-func EncodeModifyQP(ece uint32) []byte { return bytesOf(&abi.ModifyQP{EceOptions: ece}) }
+// establishment to the device, and whether it may use receives and place data in any order.
+func EncodeModifyQP(ece uint32, outOfOrder bool) []byte {
+	r := abi.ModifyQP{EceOptions: ece}
+	if outOfOrder {
+		r.CompMask = abi.MLX5_IB_MODIFY_QP_OOO_DP
+	}
+	return bytesOf(&r)
+}
 
 // DecodeModifyQP returns the number of a target of DC, which the device assigns when the target
 // becomes ready, and the options for enhanced connection establishment that the device has accepted.
@@ -160,6 +167,12 @@ func DecodeRates(b []byte) (least, most, types uint32) {
 	var r abi.Mlx5PacketPacingCaps
 	copy(bytesOf(&r), b[abi.QUERY_DEVICE_PACKET_PACING:])
 	return r.QPRateLimitMin, r.QPRateLimitMax, r.SupportedQPTs
+}
+
+// DecodeOutOfOrder reports whether queue pairs can use receives and place data in any order, from the
+// driver's part of QUERY_DEVICE.
+func DecodeOutOfOrder(b []byte) bool {
+	return len(b) >= QueryDeviceRespSize && binary.LittleEndian.Uint32(b[abi.QUERY_DEVICE_FLAGS:])&abi.MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP != 0
 }
 
 // DecodeStreams returns the largest LogStreams and LogFailed of an initiator of DC, from the

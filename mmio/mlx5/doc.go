@@ -27,6 +27,8 @@
 //
 //   - A place in the send queue is free when the completion of its request, or of a later one, has
 //     been polled. So at least one request in each queue's length must have the flag Signaled.
+//   - With uverbs.QPOptions.OutOfOrder the receive queue has twice the entries. An entry is used again when
+//     all entries before it have completed, so a receive that stays for long can fill the queue early.
 //   - Closing or resetting a QP removes its completions from its CQs. No goroutine may post to a QP
 //     while it is reset.
 //   - A CQ that is full when another completion arrives is lost, together with its QPs;

@@ -18,10 +18,12 @@ type RecvQueue struct {
 	held   bool // the record is not written yet, see Hold
 
 	head      uint32 // entries that were published
-	limit     uint32 // tail + number of entries when tail was last loaded
+	limit     uint32 // up to where head had room when tail was last loaded
 	ids       []uint64
 	published mmio.Index // head, which the posting goroutine stores; see SendQueue
 	tail      mmio.Index // the polling goroutine stores it: all entries before it have completed
+	most      uint32     // how many entries may be posted at a time, of a queue that is used in any order; else 0
+	freed     mmio.Index // early, which the polling goroutine stores if most is set
 
 	// Only the polling goroutine uses these.
 	early uint32 // number of entries from tail on that have completed before an earlier one
@@ -33,14 +35,25 @@ func NewRecvQueue(mem []byte, size RecvSize, rec Record) (*RecvQueue, error) {
 	if n := size.Entries; n < 1 || n&(n-1) != 0 || n > maxEntries || size.Shift < 4 || size.Shift > 16 || len(mem) < size.Bytes() {
 		return nil, fmt.Errorf("mlx5: receive queue of %d entries of %d bytes in %d bytes: %w", n, 1<<size.Shift, len(mem), ErrSize)
 	}
-	return &RecvQueue{
+	if n := size.InUse; n < 0 || n > size.Entries {
+		return nil, fmt.Errorf("mlx5: receive queue of %d entries, %d of them in use: %w", size.Entries, n, ErrSize)
+	}
+	q := &RecvQueue{
+		most: uint32(size.InUse),
 		ring: unsafe.Pointer(&mem[0]), mask: uint32(size.Entries - 1), shift: uint32(size.Shift), maxSGE: uint32(size.MaxSGE),
-		rec: rec, limit: uint32(size.Entries), ids: make([]uint64, size.Entries), done: make([]bool, size.Entries),
-	}, nil
+		rec: rec, ids: make([]uint64, size.Entries), done: make([]bool, size.Entries),
+	}
+	q.limit = uint32(q.Cap())
+	return q, nil
 }
 
 // Cap returns the maximum number of receives in the queue.
-func (q *RecvQueue) Cap() int { return int(q.mask) + 1 }
+func (q *RecvQueue) Cap() int {
+	if q.most != 0 {
+		return int(q.most)
+	}
+	return int(q.mask) + 1
+}
 
 // Posted returns how many receives have not completed. A receive that completes before an earlier
 // one counts until the earlier one has completed. Posted may be called while other goroutines post
@@ -55,7 +68,14 @@ func (q *RecvQueue) Room(n int) bool {
 	if int64(int32(q.limit-q.head)) >= int64(n) {
 		return true
 	}
-	q.limit = q.tail.Acquire() + q.mask + 1 // pairs with Release in Complete
+	tail := q.tail.Acquire() // pairs with Release in Complete
+	q.limit = tail + q.mask + 1
+	if q.most != 0 {
+		// Complete stores freed before tail, so that the sum is never more than what has completed.
+		if posted := tail + q.freed.Acquire() + q.most; int32(posted-q.limit) < 0 {
+			q.limit = posted
+		}
+	}
 	return int64(int32(q.limit-q.head)) >= int64(n)
 }
 
@@ -154,6 +174,9 @@ func (q *RecvQueue) Complete(counter uint16) (id uint64, ok bool) {
 		q.early--
 		tail++
 	}
+	if q.most != 0 {
+		q.freed.Release(q.early)
+	}
 	q.tail.Release(tail) // pairs with Acquire in Room
 	return id, true
 }
@@ -191,9 +214,10 @@ func scatter(p unsafe.Pointer, n int, put func(addr uint64, length, lkey uint32)
 
 // Reset empties the queue after the QP has moved to state RESET.
 func (q *RecvQueue) Reset() {
-	q.head, q.limit, q.early = 0, q.mask+1, 0
+	q.head, q.limit, q.early = 0, uint32(q.Cap()), 0
 	clear(q.done)
 	q.published.Release(0)
+	q.freed.Release(0)
 	q.tail.Release(0)
 	q.rec.set(recRecv, 0)
 }

@@ -107,6 +107,64 @@ func TestRecvOutOfOrder(t *testing.T) {
 	}
 }
 
+// TestRecvHalf: of a queue that is used in any order half of the entries may be posted, whichever have
+// completed, and no entry is filled anew before the earlier ones have completed.
+func TestRecvHalf(t *testing.T) {
+	k := newCard(t, Connected, 8, 1, 0)
+	size, err := testContext.SizeRecvOutOfOrder(5, 1)
+	if err != nil || size.Entries != 16 || size.InUse != 8 {
+		t.Fatalf("a queue for 5 receives: %+v, %v", size, err)
+	}
+	q, err := NewRecvQueue(region(t, size.Bytes()), size, k.qpRec)
+	ok(t, err)
+	if q.Cap() != 8 || !q.Room(8) || q.Room(9) {
+		t.Errorf("the queue has room for %d", q.Cap())
+	}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	var out []uint16
+	next := uint16(0)
+	rings := 0 // entries without room although fewer than 8 are posted: the ring is at its end
+	for range 20000 {
+		room := len(out) < 8 && (len(out) == 0 || next-out[0] < 16)
+		if q.Room(1) != room {
+			t.Fatalf("room for entry %d is %v with %d posted, the first of them %d", next, !room, len(out), out[0])
+		}
+		if len(out) < 8 && !room {
+			rings++
+		}
+		if room && rnd.IntN(8) > 0 {
+			s := q.Slot(0, uint64(next))
+			s.Finish()
+			q.Publish(1)
+			out, next = append(out, next), next+1
+			continue
+		}
+		i := rnd.IntN(len(out) + 1)
+		if i == len(out) || i == 0 && rnd.IntN(20) > 0 {
+			continue // the first one stays for long
+		}
+		if id, done := q.Complete(out[i]); !done || uint16(id) != out[i] {
+			t.Fatalf("entry %d: %d, %v", out[i], id, done)
+		}
+		out = slices.Delete(out, i, i+1)
+	}
+	if rings < 10 {
+		t.Errorf("the ring was at its end %d times", rings)
+	}
+	q.Reset()
+	if !q.Room(8) || q.Room(9) {
+		t.Error("a queue that was reset has no room")
+	}
+	for _, wr := range []int{-1, testContext.MaxRecvWR/2 + 1} {
+		if _, err := testContext.SizeRecvOutOfOrder(wr, 1); err == nil {
+			t.Errorf("%d receives are not refused", wr)
+		}
+	}
+	if _, err := NewRecvQueue(region(t, size.Bytes()), RecvSize{Entries: 16, Shift: 4, InUse: 17}, k.qpRec); err == nil {
+		t.Error("more entries in use than there are: no error")
+	}
+}
+
 // TestRecv compares receives byte by byte, around the ring.
 func TestRecv(t *testing.T) {
 	k := newCard(t, Connected, 8, 1, 0)

@@ -113,6 +113,7 @@ type RecvSize struct {
 	Entries int // Entries is the number of entries, a power of two; 0 if there is no queue.
 	Shift   int // Shift is the binary logarithm of an entry's size in bytes.
 	MaxSGE  int // MaxSGE is the maximum number of SGEs of an entry.
+	InUse   int // InUse is the number of entries that may be posted at a time, if it is not all of them.
 	Cooling int // Cooling is the number of entries kept unused after page faults; only for a shared receive queue.
 }
 
@@ -130,6 +131,17 @@ func (c *Context) SizeRecv(maxWR, maxSGE int) (RecvSize, error) {
 	size := pow2(max(maxSGE, 1) * dataSize)
 	entries := max(pow2(maxWR)*size, blockSize) / size
 	return RecvSize{Entries: entries, Shift: log2(size), MaxSGE: size / dataSize}, nil
+}
+
+// SizeRecvOutOfOrder is SizeRecv for a queue whose entries the device uses in any order, which at most half
+// of the entries may be posted to at a time.
+func (c *Context) SizeRecvOutOfOrder(maxWR, maxSGE int) (RecvSize, error) {
+	if most := c.MaxRecvWR / 2; maxWR < 0 || maxWR > most {
+		return RecvSize{}, sizeErr("MaxRecvWR", maxWR, most)
+	}
+	s, err := c.SizeRecv(2*maxWR, maxSGE)
+	s.InUse = s.Entries / 2
+	return s, err
 }
 
 // Bytes returns the size of the ring in bytes.

@@ -122,7 +122,11 @@ func (d *Device) modifyQP(c *call) error {
 		if t == engine.RTS2RTS && opt&engine.OptCounterSet != 0 && d.cfg.Personality.NoQPCounters {
 			return refuse(prm.BadParam, "opt_param_mask", "the card can't change the counter set of a QP in RTS")
 		}
-		a = qpAttr(prm.Record(c.in, prm.QPCtx, prm.QPCSize))
+		x := prm.Record(c.in, prm.QPCtx, prm.QPCSize)
+		if prm.QPCOrdering1.Bool(x) != prm.QPCForceOrdering.Bool(x) {
+			return refuse(prm.BadParam, "dp_ordering_1", "%t, and dp_ordering_force is not", prm.QPCOrdering1.Bool(x))
+		}
+		a = qpAttr(x)
 		if err := d.entropy(t, opt, &a); err != nil {
 			return err
 		}
@@ -146,6 +150,7 @@ func qpAttr(x []byte) engine.QPAttr {
 		RRE: prm.QPCRRE.Bool(x), RWE: prm.QPCRWE.Bool(x), RAE: prm.QPCRAE.Bool(x), QKey: prm.QPCQKey.U32(x),
 		SRQN: prm.QPCSRQN.U32(x), RecvCQ: prm.QPCCQNRcv.U32(x), CounterSet: uint8(prm.QPCCounterSet.Get(x)), AtomicMode: uint8(prm.QPCAtomicMode.Get(x)),
 		LAGPort: uint8(prm.QPCLAGPort.Get(x)),
+		OutOfOrder: prm.QPCOrdering1.Bool(x),
 	}
 }
 

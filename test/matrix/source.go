@@ -79,6 +79,7 @@ var titles = map[string]string{
 	"test/conformance/post_error_test.go":        "errors and misuse",
 	"test/conformance/qp_event_test.go":          "asynchronous events",
 	"test/conformance/raw_packet_test.go":        "raw packets",
+	"test/conformance/out_of_order_test.go":      "receive order",
 	"test/conformance/recv_order_test.go":        "receive order",
 	"test/conformance/register_test.go":          "UARs and thread domains",
 	"test/conformance/removal_test.go":           "device removal",

@@ -75,6 +75,9 @@ func (d *Device) ModifyQP(n uint32, t Transition, opt OptParam, a QPAttr) error 
 		}
 	}
 	q.attr, q.counts = next, counts
+	if q.rq != nil && !q.rq.linked {
+		q.rq.unordered = next.OutOfOrder
+	}
 	if opt&OptSRQN != 0 && q.spec.RQ == RQSRQ {
 		q.rq.refs--
 		q.rq = d.srqs[a.SRQN]
@@ -116,6 +119,9 @@ func (q *qp) merge(t Transition, opt OptParam, a QPAttr) (QPAttr, error) {
 		next.MTU, next.LogMsgMax = a.MTU, a.LogMsgMax
 		if q.spec.Type == RegUMR {
 			break
+		}
+		if next.OutOfOrder = a.OutOfOrder; a.OutOfOrder && q.spec.Type != RC && q.spec.Type != UC && q.spec.Type != UD {
+			return bad("dp_ordering_1", "set for type %d", q.spec.Type)
 		}
 		if a.MTU < 1 || a.MTU > 5 {
 			return bad("mtu", "%d", a.MTU)

@@ -6,7 +6,8 @@ import "time"
 // there.
 const placeDelay = 200 * time.Microsecond
 
-// placing is what of a WRITE has come and is not in memory yet, with [Traits.ReorderWrites].
+// placing is what of a WRITE has come and is not in memory yet, with [Traits.ReorderWrites] or
+// [QPAttr].OutOfOrder.
 type placing struct {
 	parts []part
 	wait  *timer    // until the rest is placed
@@ -28,7 +29,7 @@ func (p *placing) drop(f *Fabric) {
 // placeLater keeps a packet of a WRITE that is not the last one, and reports whether it did. The
 // packet is accepted.
 func (q *qp) placeLater(p *packet) bool {
-	if !q.d.cfg.Traits.ReorderWrites || !q.reliable() || p.last || len(p.data) == 0 {
+	if !q.d.cfg.Traits.ReorderWrites && !q.attr.OutOfOrder || !q.reliable() || p.last || len(p.data) == 0 {
 		return false
 	}
 	r := &q.resp

@@ -104,18 +104,19 @@ func words64(v ...uint64) []byte {
 
 // testQP is a QP.
 type testQP struct {
-	h     *host
-	n     uint32
-	spec  QPSpec
-	scq   *testCQ
-	rcq   *testCQ
-	addr  uint64
-	dbr   uint64
-	sqOff int
-	pc    uint16 // blocks posted
-	rc    uint16 // receive WQEs posted
-	half  uint32 // the register's half to use next
-	reg   uint32
+	unordered bool
+	h         *host
+	n         uint32
+	spec      QPSpec
+	scq       *testCQ
+	rcq       *testCQ
+	addr      uint64
+	dbr       uint64
+	sqOff     int
+	pc        uint16 // blocks posted
+	rc        uint16 // receive WQEs posted
+	half      uint32 // the register's half to use next
+	reg       uint32
 }
 
 // qpOptions are what tests choose.
@@ -133,6 +134,7 @@ type qpOptions struct {
 	deth       uint32
 	index      uint32
 	block      bool
+	unordered  bool
 }
 
 func (h *host) newQP(o qpOptions) *testQP {
@@ -152,7 +154,7 @@ func (h *host) newQP(o qpOptions) *testQP {
 	if o.index == 0 {
 		o.index = 0x77
 	}
-	q := &testQP{h: h, scq: o.scq, rcq: o.rcq, dbr: h.mem.alloc(8)}
+	q := &testQP{h: h, scq: o.scq, rcq: o.rcq, dbr: h.mem.alloc(8), unordered: o.unordered}
 	q.spec = QPSpec{
 		Type: o.typ, PD: h.pd, SendCQ: o.scq.n, RecvCQ: o.rcq.n, UAR: h.uar(), UserIndex: o.index, DBR: q.dbr, NoSQ: o.noSQ, LogSQ: o.logSQ,
 		RQ: o.rq, LogRQ: o.logRQ, LogRQStride: 6, ScatterReq: o.scatterReq, ScatterRes: o.scatterRes, XRCD: o.xrcd, DethSQPN: o.deth, BlockLoopback: o.block,
@@ -181,7 +183,7 @@ func (q *testQP) attr(remote *testQP) QPAttr {
 	p := remote.h.d.Port()
 	a := QPAttr{
 		MTU: 2, LogMsgMax: 30, RemoteQPN: remote.n, SendPSN: q.n * 1000, RecvPSN: remote.n * 1000, LogSRAMax: 2, LogRRAMax: 2,
-		RetryCount: 7, RNRRetry: 7, MinRNRNAK: 1, RRE: true, RWE: true, RAE: true, QKey: 0x11111111,
+		RetryCount: 7, RNRRetry: 7, MinRNRNAK: 1, RRE: true, RWE: true, RAE: true, QKey: 0x11111111, OutOfOrder: q.unordered,
 	}
 	a.Primary = Path{Port: 1, AckTimeout: 10, HopLimit: 64}
 	if q.h.d.cfg.LinkLayer == InfiniBand {

@@ -303,6 +303,7 @@ type QPAttr struct {
 	CounterSet  uint8   // CounterSet counts the QP; 0 is none.
 	AtomicMode  uint8   // AtomicMode is kept and given back.
 	LAGPort     uint8   // LAGPort is the port of a link aggregation that sends; 0 is the choice of the card. It is kept and given back.
+	OutOfOrder  bool    // OutOfOrder has receives used, and data placed, in another order than messages are sent in (dp_ordering_1).
 	SQDrained   bool    // SQDrained asks for an event, in RTS2SQD.
 	LastAckPSN  uint32  // LastAckPSN, of a query.
 	HWSQCounter uint16  // HWSQCounter, of a query: the send WQE to execute next.

@@ -391,7 +391,30 @@ func TestSRQFaultFails(t *testing.T) {
 // TestReorderRecvs: receive WQEs complete in another order, each with what came into it, and none
 // twice.
 func TestReorderRecvs(t *testing.T) {
-	p := newPairWith(t, InfiniBand, RC, false, qpOptions{logRQ: 5}, Traits{ReorderRecvs: true, Noise: 3})
+	reorderRecvs(t, newPairWith(t, InfiniBand, RC, false, qpOptions{logRQ: 5}, Traits{ReorderRecvs: true, Noise: 3}))
+}
+
+// TestOutOfOrder: a QP does so by itself if the driver wants it to, which must leave half of its ring free.
+func TestOutOfOrder(t *testing.T) {
+	p := newPairWith(t, InfiniBand, RC, false, qpOptions{logRQ: 5, unordered: true}, Traits{Noise: 3})
+	reorderRecvs(t, p)
+	p = newPairWith(t, InfiniBand, RC, false, qpOptions{logRQ: 3, unordered: true}, Traits{})
+	for i := range 5 {
+		p.b.recv(p.mb.sge(i*64, 64))
+	}
+	p.a.post(opSend, sig, 0, dataSeg(p.ma.sge(0, 64)))
+	p.a.h.run()
+	p.b.h.broke("rq-unordered-depth")
+	x := p.a.h.newQP(qpOptions{typ: XRC})
+	at := p.a.attr(p.b)
+	at.OutOfOrder = true
+	x.modify(Rst2Init, 0, at)
+	refused(t, p.a.h.d.ModifyQP(x.n, Init2RTR, 0, at), BadParam, "dp_ordering_1")
+}
+
+// reorderRecvs sends messages whose receives complete in another order.
+func reorderRecvs(t *testing.T, p *pair) {
+	t.Helper()
 	const n = 64
 	where := map[uint16]int{}
 	posted := uint16(0)

@@ -27,7 +27,11 @@ type wq struct {
 	failed bool
 	// faulted are WQEs of an SRQ that ended with a page fault which is not resolved.
 	faulted map[uint16]bool
-	skipped *uint16 // of a QP's own queue: a WQE that was passed over, with ReorderRecvs
+	skipped *uint16 // of a QP's own queue: a WQE that was passed over, with ReorderRecvs or unordered
+
+	// unordered says that the driver has asked for receives in any order (dp_ordering_1). It must then leave
+	// half of the ring free.
+	unordered bool
 }
 
 // size is the number of WQEs.
@@ -157,6 +161,13 @@ func (w *wq) posted() (uint16, bool) {
 		w.fail("its doorbell record is not of this ring")
 		return 0, false
 	}
+	free := uint32(left)
+	if w.skipped != nil { // the one behind it is taken
+		free--
+	}
+	if w.unordered && free > w.size()/2 {
+		w.d.violate("rq-unordered-depth", w.qpn(), "%s %#x of %d WQEs is used in any order, and has %d posted, more than half", w.kind, w.n, w.size(), free)
+	}
 	return left, true
 }
 
@@ -219,7 +230,7 @@ func (w *wq) take() (*rwqe, bool) {
 // reorder reports whether the next WQE is passed over for the one behind it, and taken after that.
 func (w *wq) reorder(left uint16) bool {
 	// Not in a ring that is nearly full: a driver that counts completions would post over the WQE that was passed over.
-	return w.d.cfg.Traits.ReorderRecvs && w.kind == "RQ" && !w.padded && left >= 2 && uint32(left) <= w.size()/2 && w.d.coin()
+	return (w.d.cfg.Traits.ReorderRecvs || w.unordered) && w.kind == "RQ" && !w.padded && left >= 2 && uint32(left) <= w.size()/2 && w.d.coin()
 }
 
 // nextSegBytes is the size of struct mlx5_wqe_srq_next_seg.

@@ -12,11 +12,13 @@ const (
 	CapQoS       = 0x0c
 	CapDebug     = 0x0d
 	CapDevMem    = 0x0f
+	CapGeneral2  = 0x20
 )
 
 // cmd_hca_cap_bits.
 var (
 	CapPageRequestDisable = Field{0x06, 1}
+	CapKind2              = Field{0x20, 1} // hca_cap_2: the kind CapGeneral2 is there
 	CapVHCAID             = Field{0x30, 16}
 	CapLogMaxSRQSize      = Field{0x80, 8}
 	CapLogMaxQPSize       = Field{0x88, 8}
@@ -98,6 +100,9 @@ var (
 	CapLogMaxMCG          = Field{0x318, 8}
 	CapLogMaxTD           = Field{0x323, 5}
 	CapLogMaxPD           = Field{0x32b, 5}
+	CapUnorderedUD        = Field{0x330, 1} // dp_ordering_ooo_all_ud
+	CapUnorderedUC        = Field{0x331, 1} // dp_ordering_ooo_all_uc
+	CapUnorderedRC        = Field{0x334, 1} // dp_ordering_ooo_all_rc
 	CapLogMaxXRCD         = Field{0x33b, 5}
 	CapLogMaxRQ           = Field{0x363, 5}
 	CapLogMaxSQ           = Field{0x36b, 5}
@@ -126,6 +131,9 @@ var (
 	CapLogMaxDCIFailed    = Field{0x593, 5} // log_max_dci_errored_streams
 	CapUCtx               = Field{0x6a0, 32}
 )
+
+// Cap2ForceOrdering is dp_ordering_force of cmd_hca_cap_2_bits.
+var Cap2ForceOrdering = Field{0x88, 1}
 
 // Numbers that go with them: bytes where records are and how long they are, and values.
 const (

@@ -139,6 +139,7 @@ var (
 	QPCWQSignature   = Field{0x20, 1}
 	QPCBlockLBMC     = Field{0x21, 1}
 	QPCDrainSigErr   = Field{0x25, 1}
+	QPCForceOrdering = Field{0x27, 1} // dp_ordering_force
 	QPCPD            = Field{0x28, 24}
 	QPCMTU           = Field{0x40, 3}
 	QPCLogMsgMax     = Field{0x43, 5}
@@ -171,6 +172,7 @@ var (
 	QPCRWE           = Field{0x491, 1}
 	QPCRAE           = Field{0x492, 1}
 	QPCPageOff       = Field{0x494, 6}
+	QPCOrdering1     = Field{0x49c, 1} // dp_ordering_1
 	QPCMinRNRNAK     = Field{0x4a3, 5}
 	QPCNextRcvPSN    = Field{0x4a8, 24}
 	QPCXRCD          = Field{0x4c8, 24}

@@ -96,9 +96,24 @@ const (
 	MLX5_IB_MMAP_DEVICE_MEM           = 8
 )
 
+// enum mlx5_ib_query_dev_resp_flags
+const (
+	MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_COMP      = 1
+	MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD       = 2
+	MLX5_IB_QUERY_DEV_RESP_PACKET_BASED_CREDIT_MODE = 4
+	MLX5_IB_QUERY_DEV_RESP_FLAGS_SCAT2CQE_DCT       = 8
+	MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP             = 16
+)
+
+// enum mlx5_ib_modify_qp_mask
+const (
+	MLX5_IB_MODIFY_QP_OOO_DP = 1
+)
+
 // Constants that the header holds as other expressions.
 const (
 	QUERY_DEVICE_PACKET_PACING = 40  // __builtin_offsetof(struct mlx5_ib_query_device_resp, packet_pacing_caps)
+	QUERY_DEVICE_FLAGS         = 60  // __builtin_offsetof(struct mlx5_ib_query_device_resp, flags)
 	QUERY_DEVICE_DCI_STREAMS   = 100 // __builtin_offsetof(struct mlx5_ib_query_device_resp, dci_streams_caps)
 )
 
