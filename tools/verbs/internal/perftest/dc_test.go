@@ -1,0 +1,63 @@
+package perftest
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// TestTargets: a target of DC has no number when records are exchanged for the first time, and is not
+// connected to before it has. With another type the same peer is refused, as it has an SRQ.
+func TestTargets(t *testing.T) {
+	r := recordings(t)["send_bw_s64"]
+	want := r.records(t, false)
+	n := 0
+	for i, m := range r.all { // what perftest's server sends with -c DC
+		if m.client || len(m.data) != textGIDLen {
+			continue
+		}
+		rec, err := parseText(m.data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec.SRQN = 5
+		if n++; n == 1 {
+			rec.QPN = 0
+		}
+		r.all[i].data = rec.text(true)
+	}
+	want[0].SRQN = 5
+	for _, typ := range []string{"DC", "RC"} {
+		test, _ := r.test(t)
+		test.Type = typ
+		e := &fakeEngine{mine: r.records(t, true), reports: r.reports(true)}
+		ours, theirs := pipe(t)
+		peer := &replay{r: r, server: true}
+		played := make(chan error, 1)
+		go func() { played <- peer.serve(theirs) }()
+		s := NewSession(ours, false, true)
+		s.Test = test
+		err := s.Hello(t.Context(), DefaultParams(uverbs.MTU1024))
+		if err == nil {
+			_, err = s.Play(t.Context(), e)
+		}
+		s.Close()
+		if typ == "RC" {
+			if <-played; !errors.Is(err, errSRQ) {
+				t.Errorf("a peer with DC: %v, want %v", err, errSRQ)
+			}
+			continue
+		}
+		if err := errors.Join(err, <-played); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(e.remote, want) {
+			t.Errorf("connected to %+v, want %+v", e.remote, want)
+		}
+		if want := []string{"open", "connect", "prepare 64", "run 64"}; !slices.Equal(e.log, want) {
+			t.Errorf("the engine was asked for %q, expected %q", e.log, want)
+		}
+	}
+}
