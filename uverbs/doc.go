@@ -194,8 +194,8 @@
 //     Linux 7.2 takes the buffers of a CQ or QP as addresses or dma-bufs (UVERBS_ATTR_CREATE_CQ_BUF_UMEM)
 //     on mlx5, mlx4, efa and bnxt_re, for queues that other devices write, and for confidential VMs. Neither
 //     is available for a test.
-//   - The flag ROBUST_UDATA of a context, which tells provider libraries what they may leave out of a command:
-//     only bnxt_re of Linux 7.2 sets it.
+//   - The flag ROBUST_UDATA of a context, which says that the driver checks the size of its part of every
+//     command: only bnxt_re of Linux 7.2 sets it.
 //   - Completion counters: the headers of Linux 7.2 have no commands for them.
 //
 // # Without RDMA

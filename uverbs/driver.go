@@ -216,34 +216,33 @@ func (baseDriver) modifyAnswer(*QP, udata) error            { return nil }
 func (baseDriver) setUDPSourcePort(q *QP, _ uint16) error {
 	return noFeature(q.dev, "UDP source port of a QP")
 }
-func (baseDriver) setLAGPort(q *QP, _ uint8) error            { return noFeature(q.dev, "LAG") }
-func (baseDriver) lagPort(q *QP) (LAGPort, error)             { return LAGPort{}, noFeature(q.dev, "LAG") }
-func (baseDriver) lag(d *Device) (LAG, error)                 { return LAG{}, noFeature(d, "LAG") }
-func (baseDriver) ece(q *QP) (ECE, error)                     { return ECE{}, noECE(q, nil) }
-func (baseDriver) setECE(q *QP, _ ECE) error                  { return noECE(q, nil) }
-func (baseDriver) qpModified(*QP, QPState, QPState)           {}
-func (baseDriver) queriedQP(*QP, *QPAttr)                     {}
-func (baseDriver) queriedSRQ(*SRQ, *SRQAttr)                  {}
-func (baseDriver) allocTD(*TD) error                          { return nil }
-func (baseDriver) freeTD(*TD) error                           { return nil }
-func (baseDriver) allocDMAttrs(*DM, *ioctlCommand)            {}
-func (baseDriver) storeDM(*DM, int, []byte) error             { return nil }
-func (baseDriver) loadDM(*DM, int, []byte) error              { return nil }
-func (baseDriver) unmapDM(*DM) error                          { return nil }
-func (baseDriver) locateDM(*DM) (page, start uint64, ok bool) { return 0, 0, false }
-func (baseDriver) nullKey(*Device) (uint32, bool)             { return 0, false }
-func (baseDriver) refusal() string                            { return "" }
-func (baseDriver) vendorText(uint32) string                   { return "" }
-func (baseDriver) findRequest(*QP, uint64) (sentWR, bool)     { return sentWR{}, false }
-func (baseDriver) postedRecvs(*QP) int                        { return 0 }
-func (baseDriver) failedRequest(*QP) (WC, sentWR, bool)       { return WC{}, sentWR{}, false }
-func (baseDriver) queueOf(*QP, WC) diag.Queue                 { return diag.SendQueue }
-func (baseDriver) prepareWQ(*WQ, *WQOptions) (udata, error)   { return udata{}, nil }
-func (baseDriver) mapWQ(*WQ) error                            { return nil }
-func (baseDriver) freeWQ(*WQ) error                           { return nil }
-func (baseDriver) modifyWQUdata() udata                       { return udata{} }
-func (baseDriver) resetWQ(*WQ)                                {}
-func (baseDriver) abandonResize(*CQ) error                    { return nil }
+func (baseDriver) setLAGPort(q *QP, _ uint8) error          { return noFeature(q.dev, "LAG") }
+func (baseDriver) lagPort(q *QP) (LAGPort, error)           { return LAGPort{}, noFeature(q.dev, "LAG") }
+func (baseDriver) lag(d *Device) (LAG, error)               { return LAG{}, noFeature(d, "LAG") }
+func (baseDriver) ece(q *QP) (ECE, error)                   { return ECE{}, noECE(q, nil) }
+func (baseDriver) setECE(q *QP, _ ECE) error                { return noECE(q, nil) }
+func (baseDriver) qpModified(*QP, QPState, QPState)         {}
+func (baseDriver) queriedQP(*QP, *QPAttr)                   {}
+func (baseDriver) queriedSRQ(*SRQ, *SRQAttr)                {}
+func (baseDriver) allocTD(*TD) error                        { return nil }
+func (baseDriver) freeTD(*TD) error                         { return nil }
+func (baseDriver) allocDMAttrs(*DM, *ioctlCommand)          {}
+func (baseDriver) storeDM(*DM, int, []byte) error           { return nil }
+func (baseDriver) loadDM(*DM, int, []byte) error            { return nil }
+func (baseDriver) unmapDM(*DM) error                        { return nil }
+func (baseDriver) nullKey(*Device) (uint32, bool)           { return 0, false }
+func (baseDriver) refusal() string                          { return "" }
+func (baseDriver) vendorText(uint32) string                 { return "" }
+func (baseDriver) findRequest(*QP, uint64) (sentWR, bool)   { return sentWR{}, false }
+func (baseDriver) postedRecvs(*QP) int                      { return 0 }
+func (baseDriver) failedRequest(*QP) (WC, sentWR, bool)     { return WC{}, sentWR{}, false }
+func (baseDriver) queueOf(*QP, WC) diag.Queue               { return diag.SendQueue }
+func (baseDriver) prepareWQ(*WQ, *WQOptions) (udata, error) { return udata{}, nil }
+func (baseDriver) mapWQ(*WQ) error                          { return nil }
+func (baseDriver) freeWQ(*WQ) error                         { return nil }
+func (baseDriver) modifyWQUdata() udata                     { return udata{} }
+func (baseDriver) resetWQ(*WQ)                              {}
+func (baseDriver) abandonResize(*CQ) error                  { return nil }
 
 func (baseDriver) devx(d *Device, _ *QP, _ devxMethod, _, _ []byte) error {
 	return noFeature(d, "DEVX")
@@ -266,6 +265,8 @@ func (baseDriver) clockTime(d *Device, _ uint64) (time.Time, error) {
 func (baseDriver) queryDM(m *DM) error {
 	return &FeatureError{Feature: "ImportDM", Driver: m.dev.driver.name()}
 }
+
+func (baseDriver) locateDM(*DM) (page, start uint64, ok bool) { return 0, 0, false }
 
 // software has the methods that the drivers of software devices share.
 type software struct{ baseDriver }
