@@ -149,7 +149,7 @@ func qpAttr(x []byte) engine.QPAttr {
 		RetryCount: uint8(prm.QPCRetryCount.Get(x)), RNRRetry: uint8(prm.QPCRNRRetry.Get(x)), MinRNRNAK: uint8(prm.QPCMinRNRNAK.Get(x)),
 		RRE: prm.QPCRRE.Bool(x), RWE: prm.QPCRWE.Bool(x), RAE: prm.QPCRAE.Bool(x), QKey: prm.QPCQKey.U32(x),
 		SRQN: prm.QPCSRQN.U32(x), RecvCQ: prm.QPCCQNRcv.U32(x), CounterSet: uint8(prm.QPCCounterSet.Get(x)), AtomicMode: uint8(prm.QPCAtomicMode.Get(x)),
-		LAGPort: uint8(prm.QPCLAGPort.Get(x)),
+		LAGPort:    uint8(prm.QPCLAGPort.Get(x)),
 		OutOfOrder: prm.QPCOrdering1.Bool(x),
 	}
 }
