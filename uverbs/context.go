@@ -30,13 +30,15 @@ func (d *Device) getContext(devx devxMode) error {
 		devx = devxOff
 	}
 	u, errno := d.ioctlContext(devx != devxOff)
-	if devx != devxOff && errno != 0 && !absent(errno) {
-		if u, errno = d.ioctlContext(false); errno == 0 && devx == devxRequired {
+	switch {
+	case devx == devxRequired && absent(errno):
+		return noDEVX(errNoIoctl)
+	case devx == devxRequired && errno == syscall.EINVAL: // as mlx5_ib_devx_create says it
+		if u, errno = d.ioctlContext(false); errno == 0 {
 			return noDEVX(errNoContext)
 		}
-	}
-	if devx == devxRequired && absent(errno) {
-		return noDEVX(errNoIoctl)
+	case devx == devxPossible && errno != 0 && !absent(errno):
+		u, errno = d.ioctlContext(false)
 	}
 	if errno == 0 {
 		if err := d.openEvents(); err != nil {

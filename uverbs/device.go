@@ -265,7 +265,8 @@ func Open(name string) (*Device, error) { return OpenWith(name, OpenOptions{}) }
 type OpenOptions struct {
 	// DEVX opens the device for commands to the firmware of an mlx5 adapter, which
 	// [Device.DEVXCommand], [QP.SetUDPSourcePort] and [QP.SetLAGPort] need (MLX5DV_CONTEXT_FLAGS_DEVX).
-	// If the adapter or the driver does not support that, OpenWith fails with a [FeatureError].
+	// If the adapter or the driver does not support that, OpenWith fails with a [DeviceError] that wraps a
+	// [FeatureError]. For other ways to open a device there is the environment variable RDMADEVX=1.
 	DEVX bool
 }
 

@@ -67,7 +67,8 @@ func devxFromEnv() (devxMode, error) {
 // context, so that errors of other methods cannot say it.
 //
 // If the firmware refuses the command, the error is a [FirmwareError] with its syndrome; before Linux
-// 5.18 it is an [*Error] without it. A command that the kernel does not permit fails with EINVAL.
+// 5.18 it is an [*Error] without it. A device of [ImportDevice] must have been opened for such commands,
+// too. A command that the kernel does not permit fails with EINVAL.
 func (d *Device) DEVXCommand(in, out []byte) error {
 	if err := d.acquire(); err != nil {
 		return err
@@ -85,8 +86,8 @@ func (d *Device) DEVXCommand(in, out []byte) error {
 func (q *QP) DEVXQuery(in, out []byte) error { return q.devx("DEVXQuery", devxQuery, in, out) }
 
 // DEVXModify is like [QP.DEVXQuery] for a command that modifies the QP, such as RTS2RTS_QP
-// (mlx5dv_devx_qp_modify). The library and the kernel do not know what it changes: if it changes the
-// state, call [QP.SetKernelState].
+// (mlx5dv_devx_qp_modify). The library and the kernel do not know what it changes. A command that leads
+// to another state is an [ArgError], since the library's queues would not follow: use [QP.Modify].
 func (q *QP) DEVXModify(in, out []byte) error { return q.devx("DEVXModify", devxModify, in, out) }
 
 func (q *QP) devx(op string, m devxMethod, in, out []byte) error {

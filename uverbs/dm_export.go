@@ -8,7 +8,8 @@ import (
 )
 
 // ExportDMABuf exports the memory as a dma-buf (ibv_dm_export_dmabuf_fd), which [PD.RegDMABuf] of
-// another Device, or another driver that imports dma-bufs, can use. The file has whole pages; the
+// another Device can use, or another driver that imports dma-bufs for transfers between PCI devices and
+// does not pin them. The file has whole pages; the
 // memory begins at the offset, in bytes, and has the length of the DM:
 //
 //	f, offset, err := dm.ExportDMABuf()
@@ -18,8 +19,8 @@ import (
 // are the same device, are behind one PCIe switch, or the host bridge forwards between them. The kernel
 // finds that out when the memory is registered or first accessed.
 //
-// The caller closes the file; a region of RegDMABuf needs it no more. Once the DM is closed, the kernel
-// revokes the dma-buf, and accesses to regions of it fail.
+// The caller closes the file; a region of RegDMABuf needs it no more. Once the DM is closed by the process
+// that allocated it, the kernel revokes the dma-buf, and accesses to regions of it fail.
 //
 // The error is a [FeatureError] if the driver or the kernel does not support it. It needs Linux 7.0
 // with CONFIG_PCI_P2PDMA, and mlx5 supports it.
@@ -29,9 +30,9 @@ func (m *DM) ExportDMABuf() (f *os.File, offset int, err error) {
 	}
 	defer m.release()
 	d := m.dev
-	page, start, ok := d.driver.locateDM(m)
-	if !ok {
-		return nil, 0, &FeatureError{Feature: "EXPORT_DMABUF", Driver: d.driver.name()}
+	page, start, err := d.driver.locateDM(m)
+	if err != nil {
+		return nil, 0, err
 	}
 	cmd := newIoctl(abi.UVERBS_OBJECT_DMABUF, abi.UVERBS_METHOD_DMABUF_ALLOC)
 	defer cmd.done()

@@ -223,8 +223,8 @@
 // RDMAABI=ioctl, or if write() is not permitted, they use ioctl. A process that has changed its user
 // since it opened the device cannot use write().
 //
-// RDMADEVX=1 opens mlx5 devices for commands to the firmware, where possible, as [OpenOptions].DEVX does;
-// package cm opens devices itself.
+// With RDMADEVX=1 every function that opens an mlx5 device, also in package cm, opens it for commands to
+// the firmware, see [OpenOptions], if the adapter can. Other values than 1 and 0 are errors.
 //
 // RDMADEBUG=level=1 traces commands on standard error.
 //

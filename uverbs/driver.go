@@ -141,7 +141,7 @@ type driver interface {
 	storeDM(m *DM, at int, b []byte) error
 	loadDM(m *DM, at int, b []byte) error
 	unmapDM(*DM) error
-	locateDM(*DM) (page, start uint64, ok bool)
+	locateDM(*DM) (page, start uint64, err error)
 
 	// readClock reads the device's clock, and clockTime converts a time stamp of it.
 	readClock(*Device) (uint64, error)
@@ -266,7 +266,9 @@ func (baseDriver) queryDM(m *DM) error {
 	return &FeatureError{Feature: "ImportDM", Driver: m.dev.driver.name()}
 }
 
-func (baseDriver) locateDM(*DM) (page, start uint64, ok bool) { return 0, 0, false }
+func (baseDriver) locateDM(m *DM) (page, start uint64, err error) {
+	return 0, 0, noFeature(m.dev, "EXPORT_DMABUF")
+}
 
 // software has the methods that the drivers of software devices share.
 type software struct{ baseDriver }

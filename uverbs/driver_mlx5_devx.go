@@ -21,9 +21,10 @@ type mlx5DEVX struct {
 
 // Reasons why a device has no commands of DEVX.
 var (
-	errNoContext = errors.New("the adapter does not have the capability log_max_uctx, or has no user context left")
-	errNoIoctl   = errors.New("it needs the ioctl interface, which the kernel does not have or " + abiPathEnv + "=write rules out")
-	errNotOpened = errors.New("the device was not opened for it; open it by OpenWith with OpenOptions.DEVX, or set " + devxEnv + "=1; if that is set, the adapter does not have the capability log_max_uctx")
+	errNoContext  = errors.New("the adapter does not have the capability log_max_uctx, or has no user context left")
+	errNoIoctl    = errors.New("it needs the ioctl interface, which the kernel does not have or " + abiPathEnv + "=write rules out")
+	errNotByOwner = errors.New("the process that opened the device did not open it for that")
+	errNotOpened  = errors.New("the device was not opened for it; open it by OpenWith with OpenOptions.DEVX, or set " + devxEnv + "=1; if that is set, the adapter does not have the capability log_max_uctx")
 )
 
 // noDEVX is the error of a device without commands of DEVX.
@@ -44,6 +45,10 @@ func (mlx5Driver) devx(d *Device, q *QP, m devxMethod, in, out []byte) error {
 	case devxOther:
 		object, method, verb = mlx5.ObjectDEVX, mlx5.MethodDEVXOther, "DEVX_OTHER"
 		attrIn, attrOut = mlx5.AttrDEVXOtherIn, mlx5.AttrDEVXOtherOut
+	case devxModify:
+		if mlx5.ChangesState(in) {
+			return argErr("DEVXModify", "command", mlx5.CommandName(in), "one that does not change the QP's state; Modify does that")
+		}
 	case devxQuery:
 		method, verb = mlx5.MethodDEVXQuery, "DEVX_OBJ_QUERY"
 		handle, attrIn, attrOut = mlx5.AttrDEVXQueryHandle, mlx5.AttrDEVXQueryIn, mlx5.AttrDEVXQueryOut
@@ -65,7 +70,13 @@ func (mlx5Driver) devx(d *Device, q *QP, m devxMethod, in, out []byte) error {
 	case errno == syscall.EREMOTEIO && a.Status != 0:
 		hint = fmt.Sprintf("the device's firmware refused %s: %s", name, a)
 	case errno == syscall.EINVAL:
-		hint = "the kernel does not permit " + name + " here, or it has the number of another object"
+		hint = "the kernel does not permit " + name + " here, it has the number of another object, or, before Linux 5.18, the firmware has refused it"
+		if d.imported {
+			hint += "; or " + errNotByOwner.Error()
+		}
+	case errno == syscall.EIO && !d.cmd.Removed():
+		// Before Linux 5.18 this is a refusal, for example of the length. Now it would be EREMOTEIO.
+		errno, hint = syscall.EREMOTEIO, "the firmware refused "+name
 	}
 	err := d.cmd.fail(verb, errno, hint)
 	if q != nil {
@@ -73,6 +84,16 @@ func (mlx5Driver) devx(d *Device, q *QP, m devxMethod, in, out []byte) error {
 	}
 	if errno == syscall.EREMOTEIO && a.Status != 0 {
 		return &FirmwareError{Opcode: binary.BigEndian.Uint16(in), Status: a.Status, Syndrome: a.Syndrome, Err: err}
+	}
+	return err
+}
+
+// known is devx for a command of the library itself, which the kernel permits and which has the number of the object. A
+// device may have been opened by another process, without DEVX.
+func (dr mlx5Driver) known(d *Device, q *QP, m devxMethod, in, out []byte) error {
+	err := dr.devx(d, q, m, in, out)
+	if d.imported && errors.Is(err, syscall.EINVAL) {
+		return noDEVX(errors.Join(errNotByOwner, err))
 	}
 	return err
 }
@@ -85,7 +106,7 @@ func (dr mlx5Driver) devxCaps(d *Device) (mlx5.Caps, error) {
 	if !x.known {
 		in, n := mlx5.QueryCaps()
 		out := make([]byte, n)
-		if err := dr.devx(d, nil, devxOther, in, out); err != nil {
+		if err := dr.known(d, nil, devxOther, in, out); err != nil {
 			return mlx5.Caps{}, err
 		}
 		x.caps, x.known = mlx5.DecodeCaps(out), true
@@ -102,7 +123,7 @@ func (dr mlx5Driver) setUDPSourcePort(q *QP, port uint16) error {
 		return dr.lacks("UDP source port of a QP", "rts2rts_qp_udp_sport")
 	}
 	in, n := mlx5.SetSourcePort(q.qpn, port)
-	return dr.devx(q.dev, q, devxModify, in, make([]byte, n))
+	return dr.known(q.dev, q, devxModify, in, make([]byte, n))
 }
 
 func (dr mlx5Driver) lag(d *Device) (LAG, error) {
@@ -115,7 +136,7 @@ func (dr mlx5Driver) lag(d *Device) (LAG, error) {
 	}
 	in, n := mlx5.QueryLAG()
 	out := make([]byte, n)
-	if err := dr.devx(d, nil, devxOther, in, out); err != nil {
+	if err := dr.known(d, nil, devxOther, in, out); err != nil {
 		return LAG{}, err
 	}
 	state, by := mlx5.DecodeLAG(out)
@@ -143,24 +164,29 @@ func (dr mlx5Driver) lagPort(q *QP) (LAGPort, error) {
 	}
 	var p LAGPort
 	switch {
-	case q.typ == RawPacket && q.mlx5.hasTIS:
+	case q.typ == RawPacket && !q.mlx5.hasTIS:
+		return p, noSendQueue("QueryLAGPort")
+	case q.typ == RawPacket:
 		in, n := mlx5.QueryTIS(q.mlx5.tis)
 		out := make([]byte, n)
-		err = dr.devx(q.dev, q, devxQuery, in, out)
+		err = dr.known(q.dev, q, devxQuery, in, out)
 		p.Port = mlx5.DecodeTISLAGPort(out)
 	case q.typ == RC, q.typ == UC, q.typ == UD, q.typ == XRCSend, q.typ == DCI:
 		in, n := mlx5.QueryQP(q.qpn)
 		out := make([]byte, n)
-		err = dr.devx(q.dev, q, devxQuery, in, out)
+		err = dr.known(q.dev, q, devxQuery, in, out)
 		p.Port, _ = mlx5.DecodeQPPorts(out)
 	default:
-		return p, argErr("QueryLAGPort", "QP type", q.typ, "RC, UC, UD, XRCSend, DCI, or RawPacket with a send queue")
+		return p, argErr("QueryLAGPort", "QP type", q.typ, "RC, UC, UD, XRCSend, DCI or RawPacket")
 	}
 	if n := int(p.Port); err == nil && n >= 1 && n <= len(l.SendsBy) {
 		p.Active = l.SendsBy[n-1]
 	}
 	return p, err
 }
+
+// noSendQueue is the error for a QP for raw packets without a send queue, or whose TIS the kernel has not told.
+func noSendQueue(op string) error { return argErr(op, "send queue", "none", "a QP that sends") }
 
 func (dr mlx5Driver) setLAGPort(q *QP, port uint8) error {
 	const op = "SetLAGPort"
@@ -174,10 +200,10 @@ func (dr mlx5Driver) setLAGPort(q *QP, port uint8) error {
 	switch q.typ {
 	case RawPacket:
 		if !q.mlx5.hasTIS {
-			return argErr(op, "QP type", q.typ, "a QP with a send queue")
+			return noSendQueue(op)
 		}
 		in, n := mlx5.SetTISLAGPort(q.mlx5.tis, port)
-		return dr.devx(q.dev, q, devxModify, in, make([]byte, n))
+		return dr.known(q.dev, q, devxModify, in, make([]byte, n))
 	case RC, UC, UD, DCI:
 	default:
 		return argErr(op, "QP type", q.typ, "RC, UC, UD, DCI or RawPacket")
@@ -189,5 +215,5 @@ func (dr mlx5Driver) setLAGPort(q *QP, port uint8) error {
 		return dr.lacks("LAG port of a QP", "rts2rts_lag_tx_port_affinity")
 	}
 	in, n := mlx5.SetLAGPort(q.qpn, port)
-	return dr.devx(q.dev, q, devxModify, in, make([]byte, n))
+	return dr.known(q.dev, q, devxModify, in, make([]byte, n))
 }

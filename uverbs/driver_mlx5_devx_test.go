@@ -184,6 +184,10 @@ func TestMlx5FirmwareError(t *testing.T) {
 	if err := d.DEVXCommand([]byte{1, 15: 0}, make([]byte, 16)); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "does not permit QUERY_HCA_CAP") {
 		t.Errorf("%v", err)
 	}
+	f.errno = syscall.EIO // Linux 5.10 about a wrong length; the device is there
+	if err := d.DEVXCommand([]byte{1, 15: 0}, make([]byte, 16)); errors.Is(err, ErrDeviceRemoved) || !errors.Is(err, syscall.EREMOTEIO) || !strings.Contains(err.Error(), "refused QUERY_HCA_CAP") {
+		t.Errorf("%v", err)
+	}
 	f.errno = 0
 	if _, err := d.QueryLAG(); err != nil {
 		t.Errorf("after a refusal: %v", err)
@@ -194,6 +198,28 @@ func TestMlx5FirmwareError(t *testing.T) {
 			t.Errorf("%d bytes: %v", n, err)
 		}
 	}
+	for op := range 256 { // of the commands with 0x5 in front: those from RST2INIT_QP to 2RST_QP but RTS2RTS_QP
+		err := q.DEVXModify([]byte{5, byte(op), 15: 0}, make([]byte, 16))
+		changes := op >= 2 && op <= 10 && op != 5
+		if refused := errors.As(err, &a) && a.Field == "command"; refused != changes {
+			t.Errorf("command 0x5%02x: %v", op, err)
+		}
+		a = nil
+	}
+}
+
+// TestMlx5ImportedDEVX: a device that another process has opened without DEVX has none, and the error says so.
+func TestMlx5ImportedDEVX(t *testing.T) {
+	f, q := newFirmware(t, RC)
+	q.dev.imported = true
+	f.errno, f.refused = syscall.EINVAL, rts2rtsOp
+	lacksCap(t, q.SetUDPSourcePort(0xc000), "did not open it for that")
+	f.refused = queryLAGOp
+	_, err := q.dev.QueryLAG()
+	lacksCap(t, err, "did not open it for that")
+	if err := q.dev.DEVXCommand([]byte{8, 0x42, 15: 0}, make([]byte, 16)); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "did not open it for that") {
+		t.Errorf("%v", err)
+	}
 }
 
 // TestMlx5OpenDEVX: which contexts are asked for, with and without the option and the environment variable, if
@@ -201,15 +227,16 @@ func TestMlx5FirmwareError(t *testing.T) {
 func TestMlx5OpenDEVX(t *testing.T) {
 	for _, c := range []struct {
 		mode   devxMode
-		refuse bool
-		flags  []byte // of each GET_CONTEXT
+		refuse syscall.Errno // of a context for DEVX
+		flags  []byte        // of each GET_CONTEXT
 		err    string
 	}{
-		{devxOff, true, []byte{0}, ""},
-		{devxPossible, false, []byte{1}, ""},
-		{devxPossible, true, []byte{1, 0}, ""},
-		{devxRequired, false, []byte{1}, ""},
-		{devxRequired, true, []byte{1, 0}, "log_max_uctx"},
+		{devxOff, syscall.EINVAL, []byte{0}, ""},
+		{devxPossible, 0, []byte{1}, ""},
+		{devxPossible, syscall.EINVAL, []byte{1, 0}, ""},
+		{devxRequired, 0, []byte{1}, ""},
+		{devxRequired, syscall.EINVAL, []byte{1, 0}, "log_max_uctx"},
+		{devxPossible, syscall.ENOMEM, []byte{1, 0}, ""},
 	} {
 		var flags []byte
 		d, _ := newFakeDevice(t, pathAuto, func(k *fakeKernel) {
@@ -220,8 +247,8 @@ func TestMlx5OpenDEVX(t *testing.T) {
 				}
 				flags = append(flags, cmd.Attr(abi.UVERBS_ATTR_UHW_IN).In[8])
 				delete(k.refuse, "GET_CONTEXT")
-				if c.refuse && flags[len(flags)-1] == 1 {
-					k.refuse["GET_CONTEXT"] = syscall.EINVAL
+				if c.refuse != 0 && flags[len(flags)-1] == 1 {
+					k.refuse["GET_CONTEXT"] = c.refuse
 				}
 			}
 		})
@@ -241,7 +268,14 @@ func TestMlx5OpenDEVX(t *testing.T) {
 		}
 		must(t, d.Close())
 	}
-	d, _ := newFakeDevice(t, pathWrite, func(k *fakeKernel) { k.driver = mlx5Driver{} })
+	d, _ := newFakeDevice(t, pathAuto, func(k *fakeKernel) {
+		k.driver, k.context = mlx5Driver{}, mlx5Answer(func([]byte) {})
+		k.refuse["GET_CONTEXT"] = syscall.ENOMEM // which says nothing about the adapter
+	})
+	if err := d.getContext(devxRequired); !errors.Is(err, syscall.ENOMEM) || errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("a context is refused for want of memory: %v", err)
+	}
+	d, _ = newFakeDevice(t, pathWrite, func(k *fakeKernel) { k.driver = mlx5Driver{} })
 	lacksCap(t, d.getContext(devxRequired), "RDMAABI=write")
 	d, _ = newFakeDevice(t, pathAuto, func(*fakeKernel) {})
 	var f *FeatureError

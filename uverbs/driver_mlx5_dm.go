@@ -87,9 +87,13 @@ func (x *mlx5DM) mapped(m *DM) (*mlx5.Memory, error) {
 	return mem, nil
 }
 
-func (mlx5Driver) locateDM(m *DM) (page, start uint64, ok bool) {
-	page, _ = mlx5.MemoryMap(uint16(le64(m.mlx5.page[:])), m.Len(), os.Getpagesize())
-	return page, le64(m.mlx5.start[:]), true
+func (mlx5Driver) locateDM(m *DM) (page, start uint64, err error) {
+	page, size := mlx5.MemoryMap(uint16(le64(m.mlx5.page[:])), m.Len(), os.Getpagesize())
+	start = le64(m.mlx5.start[:])
+	if start > uint64(size) || uint64(m.Len()) > uint64(size)-start {
+		return 0, 0, fmt.Errorf("uverbs: %s: %d bytes of device memory at %#x of a mapping of %d: %w", m.dev.Name(), m.Len(), start, size, mlx5.ErrLayout)
+	}
+	return page, start, nil
 }
 
 // unmapDM removes the mapping. Before that, the kernel does not give the memory to another process.

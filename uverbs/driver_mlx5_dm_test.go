@@ -135,6 +135,12 @@ func TestMlx5DMExport(t *testing.T) {
 		}
 	}
 	must(t, m.Close())
+	start = 1 << 63 // which the memory's mapping does not reach
+	m = value(d.AllocDM(5000, DMOptions{}))(t)
+	if _, _, err := m.ExportDMABuf(); !errors.Is(err, mlx5.ErrLayout) {
+		t.Errorf("memory at a place that cannot be: %v", err)
+	}
+	must(t, m.Close())
 	if _, _, err := m.ExportDMABuf(); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("ExportDMABuf of closed memory: %v", err)
 	}

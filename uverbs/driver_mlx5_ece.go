@@ -49,14 +49,16 @@ func (mlx5Driver) modifyUdata(q *QP) udata {
 }
 
 func (mlx5Driver) modifyAnswer(q *QP, u udata) error {
-	if u.out == nil || q.mlx5.eceWanted.Load() == 0 {
+	sent := mlx5.SentECE(u.in)
+	if sent == 0 {
 		return nil
 	}
 	_, ece, err := mlx5.DecodeModifyQP(u.out)
 	if err != nil {
 		return err
 	}
-	q.mlx5.eceWanted.Store(0)
-	q.mlx5.eceHas.Store(ece)
+	if q.mlx5.eceWanted.CompareAndSwap(sent, 0) { // SetECE may have set others meanwhile
+		q.mlx5.eceHas.Store(ece)
+	}
 	return nil
 }

@@ -64,6 +64,7 @@ func TestMlx5ECE(t *testing.T) {
 	c, q := newECEQP(t, RC, offers)
 	var sent []uint32 // options of each MODIFY_QP, 0 if it has no driver part
 	var refuse syscall.Errno
+	during := func() {}
 	c.legacy = func(l *kernel.Legacy) syscall.Errno {
 		ece := uint32(0)
 		switch l.Number {
@@ -77,6 +78,7 @@ func TestMlx5ECE(t *testing.T) {
 			}
 			ece = binary.LittleEndian.Uint32(l.DrvIn[eceInModify:])
 			binary.LittleEndian.PutUint32(l.DrvOut[eceInModifyResp:], ece&offers)
+			during()
 		}
 		sent = append(sent, ece)
 		return refuse
@@ -107,6 +109,17 @@ func TestMlx5ECE(t *testing.T) {
 	must(t, q.SetECE(ECE{mlx5.ECEVendor, 7}), q.SetECE(ECE{VendorID: mlx5.ECEVendor}))
 	modify(0)
 	hasECE(t, q, 0)
+	must(t, q.SetECE(ECE{mlx5.ECEVendor, 0x10000035}))
+	during = func() { // options that come while others are under way are not lost
+		during = func() {}
+		must(t, q.SetECE(ECE{mlx5.ECEVendor, 9}))
+	}
+	modify(0x10000035)
+	modify(9)
+	hasECE(t, q, 9)
+	q.mlx5.recv.InUse = 1 // with OutOfOrder each MODIFY_QP has a driver part
+	modify(0)
+	hasECE(t, q, 9)
 }
 
 // TestMlx5DCTECE: a DCT passes its options when it is made ready, and then has the device's answer.

@@ -73,7 +73,7 @@ func (d *Device) Handles(kind ObjectKind) ([]uint32, error) {
 		cmd.out(abi.UVERBS_ATTR_INFO_TOTAL_HANDLES, total[:])
 		errno := d.cmd.ioctl(cmd)
 		cmd.done()
-		if errno == syscall.ENOMSG { // the kernel has no such objects for this driver
+		if errno == syscall.ENOENT { // the driver has no such objects (uapi_get_object)
 			return nil, nil
 		}
 		if errno != 0 {

@@ -243,7 +243,7 @@ func TestImportMRRefused(t *testing.T) {
 	if _, err := pd.ImportMR(9, ImportMROptions{}); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("ImportMR in a closed PD: %v", err)
 	}
-	k.refuse["INFO_HANDLES"] = syscall.ENOMSG // rxe has no such objects
+	k.refuse["INFO_HANDLES"] = syscall.ENOENT // rxe has no such objects
 	if all, err := d.Handles(ObjectDM); all != nil || err != nil {
 		t.Errorf("handles of objects that the driver does not have: %v, %v", all, err)
 	}

@@ -99,8 +99,7 @@ func RateFromMult(mult int) StaticRate {
 // that derive it from [GRH].FlowLabel (ibv_flow_label_to_udp_sport). Both sides of a connection and
 // a packet capture can use it to identify the packets.
 func FlowLabelPort(label uint32) uint16 {
-	const private = 0xc000 // the first dynamic port
-	return uint16(label^label>>14&0x3f)&0x3fff | private
+	return uint16(label^label>>14&0x3f)&0x3fff | minUDPSourcePort
 }
 
 // QPTypes is a set of QP types.

@@ -150,6 +150,15 @@ func EncodeModifyQP(ece uint32, outOfOrder bool) []byte {
 	return bytesOf(&r)
 }
 
+// SentECE returns the options of a request of EncodeModifyQP, or 0 if it is empty.
+func SentECE(b []byte) uint32 {
+	var r abi.ModifyQP
+	if decode(&r, b, "mlx5_ib_modify_qp") != nil {
+		return 0
+	}
+	return r.EceOptions
+}
+
 // DecodeModifyQP returns the number of a target of DC, which the device assigns when the target
 // becomes ready, and the options for enhanced connection establishment that the device has accepted.
 func DecodeModifyQP(b []byte) (dctn, ece uint32, err error) {

@@ -26,13 +26,15 @@ const (
 	AttrDEVXQueryOut     uint16 = abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_CMD_OUT
 )
 
-// CommandHeader is the least length of a command and of its answer, in bytes.
-const CommandHeader = 16
+// commandHeader is the least length of a command and of its answer, in bytes.
+const commandHeader = 16
 
 // Opcodes of the firmware's commands (MLX5_CMD_OP_*, mlx5_ifc.h).
 const (
 	opQueryHCACap = 0x100
+	opRST2INITQP  = 0x502 // the first of those that change a QP's state
 	opRTS2RTSQP   = 0x505
+	op2RSTQP      = 0x50a // the last of them
 	opQueryQP     = 0x50b
 	opQueryLAG    = 0x842
 	opModifyTIS   = 0x913
@@ -124,6 +126,12 @@ func (a Answer) String() string {
 	return fmt.Sprintf("%s (%#x), syndrome %#x", word, a.Status, a.Syndrome)
 }
 
+// ChangesState reports whether a command leads a QP from one state to another.
+func ChangesState(in []byte) bool {
+	op := binary.BigEndian.Uint16(in)
+	return op >= opRST2INITQP && op <= op2RSTQP && op != opRTS2RTSQP
+}
+
 // CommandName returns the name of a command that this package makes, or its opcode.
 func CommandName(in []byte) string {
 	switch op := binary.BigEndian.Uint16(in); op {
@@ -146,7 +154,7 @@ func CommandName(in []byte) string {
 
 // QueryCaps returns the command that asks for the general capabilities, and the size of its answer.
 func QueryCaps() (in []byte, out int) {
-	in = command(opQueryHCACap, 0, CommandHeader)
+	in = command(opQueryHCACap, 0, commandHeader)
 	binary.BigEndian.PutUint16(in[cmdOpMod:], capsCurrent)
 	return in, capsOut + capsSize
 }
@@ -169,12 +177,12 @@ func DecodeCaps(out []byte) Caps {
 }
 
 // QueryLAG returns the command that asks for the state of link aggregation.
-func QueryLAG() (in []byte, out int) { return command(opQueryLAG, 0, CommandHeader), CommandHeader }
+func QueryLAG() (in []byte, out int) { return command(opQueryLAG, 0, commandHeader), commandHeader }
 
 // DecodeLAG reads the answer to QueryLAG: the state, and for each of the first two ports the one that sends
 // in its place (struct mlx5_ifc_lagc_bits).
 func DecodeLAG(out []byte) (state uint8, active [2]uint8) {
-	if len(out) < CommandHeader {
+	if len(out) < commandHeader {
 		return 0, active
 	}
 	return out[11] & 7, [2]uint8{out[15] & 0xf, out[14] & 0xf}
@@ -185,7 +193,7 @@ func SetSourcePort(qpn uint32, port uint16) (in []byte, out int) {
 	in = command(opRTS2RTSQP, qpn, qpInSize)
 	binary.BigEndian.PutUint64(in[qpMask2:], qpMask2UDPPort)
 	binary.BigEndian.PutUint16(in[qpContext+qpSport:], port)
-	return in, CommandHeader
+	return in, commandHeader
 }
 
 // SetLAGPort returns the command that gives a QP in RTS a port of a LAG.
@@ -193,12 +201,12 @@ func SetLAGPort(qpn uint32, port uint8) (in []byte, out int) {
 	in = command(opRTS2RTSQP, qpn, qpInSize)
 	binary.BigEndian.PutUint32(in[qpMask:], qpMaskLAGPort)
 	in[qpContext+qpLAGPort] = port & 0xf
-	return in, CommandHeader
+	return in, commandHeader
 }
 
 // QueryQP returns the command that asks for a QP's context.
 func QueryQP(qpn uint32) (in []byte, out int) {
-	return command(opQueryQP, qpn, CommandHeader), qpOutSize
+	return command(opQueryQP, qpn, commandHeader), qpOutSize
 }
 
 // DecodeQPPorts reads the port of a LAG and the UDP source port from the answer to QueryQP.
@@ -214,12 +222,12 @@ func SetTISLAGPort(tisn uint32, port uint8) (in []byte, out int) {
 	in = command(opModifyTIS, tisn, tisInSize)
 	binary.BigEndian.PutUint64(in[tisMask:], tisMaskLAGPort)
 	in[tisContext] = port & 0xf
-	return in, CommandHeader
+	return in, commandHeader
 }
 
 // QueryTIS returns the command that asks for the context of a TIS.
 func QueryTIS(tisn uint32) (in []byte, out int) {
-	return command(opQueryTIS, tisn, CommandHeader), tisOutSize
+	return command(opQueryTIS, tisn, commandHeader), tisOutSize
 }
 
 // DecodeTISLAGPort reads the port of a LAG from the answer to QueryTIS.

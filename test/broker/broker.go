@@ -102,16 +102,17 @@ func (b *broker) lend(conn *net.UnixConn) error {
 	select {
 	case offset = <-b.free:
 	default:
-		return fmt.Errorf("all %d pages are lent", pages)
+		return fmt.Errorf("it gets nothing, since all %d pages are lent", pages)
 	}
 	message, err := json.Marshal(loan{b.pd.Handle(), b.mr.Handle(), offset})
+	if err == nil {
+		_, _, err = conn.WriteMsgUnix(message, unix.UnixRights(int(b.device.Fd()), int(b.file.Fd())), nil)
+	}
 	if err != nil {
+		b.free <- offset // nobody got it
 		return err
 	}
 	mine := b.memory[offset:][:page]
-	if _, _, err := conn.WriteMsgUnix(message, unix.UnixRights(int(b.device.Fd()), int(b.file.Fd())), nil); err != nil {
-		return err
-	}
 	if n, err := conn.Read(make([]byte, 1)); n == 0 {
 		return fmt.Errorf("it ended before it was done: %w", err)
 	}

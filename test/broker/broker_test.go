@@ -64,6 +64,19 @@ func restrict(t *testing.T, name string) {
 	t.Fatalf("%s is not listed", name)
 }
 
+// borrower connects to a broker, and waits until it has lent a page.
+func borrower(t *testing.T, socket string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("unix", socket)
+	if err == nil {
+		_, err = io.ReadAtLeast(conn, make([]byte, 256), 1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
 // TestBroker: workers of another user, who may not open the device, write into the broker's memory at the same time.
 // One that goes away without a word does no harm.
 func TestBroker(t *testing.T) {
@@ -102,13 +115,7 @@ func TestBroker(t *testing.T) {
 	if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(socket, 0o666)); err != nil {
 		t.Fatal(err)
 	}
-	gone, err := net.Dial("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadAtLeast(gone, make([]byte, 256), 1); err != nil {
-		t.Fatal(err)
-	}
+	gone := borrower(t, socket)
 	gone.Close()
 	if line := said(); !strings.Contains(line, "it ended before it was done") {
 		t.Errorf("the broker says %q of a worker that is gone", line)
@@ -118,7 +125,7 @@ func TestBroker(t *testing.T) {
 		go func() {
 			out, err := command(ctx, nobody, "-socket", socket, "-work", fmt.Sprintf("words of worker %d", i)).CombinedOutput()
 			if want := fmt.Sprintf("wrote \"words of worker %d\"\n", i); err != nil || string(out) != want {
-				err = fmt.Errorf("worker %d: %w: %q, want %q", i, err, out, want)
+				err = fmt.Errorf("worker %d: %v: %q, want %q", i, err, out, want)
 			}
 			ended <- err
 		}()
@@ -134,6 +141,13 @@ func TestBroker(t *testing.T) {
 		if want := fmt.Sprintf("a worker wrote \"words of worker %d\"\n", i); !strings.Contains(wrote, want) {
 			t.Errorf("the broker says\n%s\nwant %s", wrote, want)
 		}
+	}
+	for range pages - 1 { // the first one's page is lost
+		defer borrower(t, socket).Close()
+	}
+	late, err := command(ctx, nobody, "-socket", socket, "-work", "no page").CombinedOutput()
+	if err == nil || !bytes.Contains(late, []byte("no page for this worker")) {
+		t.Errorf("one worker too many: %v\n%s", err, late)
 	}
 	if out, err := command(ctx, nobody, "-socket", socket+"2", "-device", rig.Devices[0]).CombinedOutput(); err == nil || !bytes.Contains(out, []byte("permission denied")) {
 		t.Errorf("an ordinary user can open the device: %v\n%s", err, out)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 
@@ -53,24 +54,41 @@ func work(ctx context.Context, conn *net.UnixConn, text []byte) (err error) {
 func borrow(conn *net.UnixConn) (l loan, device, memory *os.File, err error) {
 	message, rights := make([]byte, 256), make([]byte, unix.CmsgSpace(2*4))
 	n, nr, _, _, err := conn.ReadMsgUnix(message, rights)
+	if errors.Is(err, io.EOF) {
+		err = errors.New("the broker has no page for this worker")
+	}
 	if err != nil {
 		return l, nil, nil, err
 	}
-	if err := json.Unmarshal(message[:n], &l); err != nil {
-		return l, nil, nil, fmt.Errorf("the broker's message: %w", err)
-	}
-	if l.Offset < 0 || l.Offset > (pages-1)*page {
-		return l, nil, nil, fmt.Errorf("the broker's offset is %d, allowed: 0 to %d", l.Offset, (pages-1)*page)
-	}
+	var files []*os.File
+	defer func() {
+		for _, f := range files {
+			if err != nil {
+				f.Close()
+			}
+		}
+	}()
 	control, err := unix.ParseSocketControlMessage(rights[:nr])
-	if err != nil || len(control) != 1 {
-		return l, nil, nil, fmt.Errorf("the broker has sent no descriptors: %w", err)
+	for i := range control {
+		fds, _ := unix.ParseUnixRights(&control[i]) // which leaves it empty if there are none
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), "from the broker"))
+		}
 	}
-	fds, err := unix.ParseUnixRights(&control[0])
-	if err != nil || len(fds) != 2 {
-		return l, nil, nil, fmt.Errorf("the broker has sent %d descriptors, want 2: %w", len(fds), err)
+	switch {
+	case err != nil:
+	case len(files) != 2:
+		err = fmt.Errorf("the broker has sent %d descriptors, want 2", len(files))
+	default:
+		err = json.Unmarshal(message[:n], &l)
 	}
-	return l, os.NewFile(uintptr(fds[0]), "device"), os.NewFile(uintptr(fds[1]), "memory"), nil
+	if err == nil && (l.Offset < 0 || l.Offset > (pages-1)*page) {
+		err = fmt.Errorf("the broker's offset is %d, allowed: 0 to %d", l.Offset, (pages-1)*page)
+	}
+	if err != nil {
+		return l, nil, nil, err
+	}
+	return l, files[0], files[1], nil
 }
 
 // write writes to borrowed memory, from one queue pair of this process to another.

@@ -96,7 +96,10 @@ func TestDEVX(t *testing.T) {
 				t.Errorf("%s: %v, want EINVAL of the kernel", name, err)
 			}
 		}
-		firmwareRefuses(t, a.qp.DEVXModify(firmware(opRTR2RTSQP, a.qp.QPN(), qpcSize), out), opRTR2RTSQP, "command 0x504") // it is in RTS
+		wrong := firmware(opRTS2RTSQP, a.qp.QPN(), qpcSize)
+		wrong[16] = 0x80 // of opt_param_mask, which has no such bit
+		firmwareRefuses(t, a.qp.DEVXModify(wrong, out), opRTS2RTSQP, "RTS2RTS_QP")
+		argError(t, a.qp.DEVXModify(firmware(opRTR2RTSQP, a.qp.QPN(), qpcSize), out), "command")
 		eceTraffic(t, a, b)
 
 		plain := openDevice(t, deviceName)

@@ -56,7 +56,7 @@ func infoHandles(k *call) syscall.Errno {
 		return syscall.EINVAL
 	}
 	if !supported(uint16(kind)) && kind != abi.UVERBS_OBJECT_DEVICE {
-		return syscall.ENOMSG
+		return syscall.ENOENT
 	}
 	all := slices.DeleteFunc(k.ctx.handles.list(), func(o *object) bool { return uint64(o.kind) != kind })
 	slices.SortFunc(all, newestFirst)
