@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
 // mlx5DEVX is what a device needs for commands to the firmware.
@@ -67,7 +68,7 @@ func (mlx5Driver) devx(d *Device, q *QP, m devxMethod, in, out []byte) error {
 	a, name := mlx5.DecodeAnswer(out), mlx5.CommandName(in)
 	hint := ""
 	switch {
-	case errno == syscall.EREMOTEIO && a.Status != 0:
+	case errno == kernel.EREMOTEIO && a.Status != 0:
 		hint = fmt.Sprintf("the device's firmware refused %s: %s", name, a)
 	case errno == syscall.EINVAL:
 		hint = "the kernel does not permit " + name + " here, it has the number of another object, or, before Linux 5.18, the firmware has refused it"
@@ -76,13 +77,13 @@ func (mlx5Driver) devx(d *Device, q *QP, m devxMethod, in, out []byte) error {
 		}
 	case errno == syscall.EIO && !d.cmd.Removed():
 		// Before Linux 5.18 this is a refusal, for example of the length. Now it would be EREMOTEIO.
-		errno, hint = syscall.EREMOTEIO, "the firmware refused "+name
+		errno, hint = kernel.EREMOTEIO, "the firmware refused "+name
 	}
 	err := d.cmd.fail(verb, errno, hint)
 	if q != nil {
 		err = about(err, q.label(), "")
 	}
-	if errno == syscall.EREMOTEIO && a.Status != 0 {
+	if errno == kernel.EREMOTEIO && a.Status != 0 {
 		return &FirmwareError{Opcode: binary.BigEndian.Uint16(in), Status: a.Status, Syndrome: a.Syndrome, Err: err}
 	}
 	return err

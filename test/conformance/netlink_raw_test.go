@@ -40,6 +40,7 @@ func dumped(t *testing.T, raw []byte, number uint32) []byte {
 
 // TestNetlinkRaw: the driver's dumps of a QP, an MR and a CQ have what the card knows of them.
 func TestNetlinkRaw(t *testing.T) {
+	testenv.Guest(t)
 	testenv.NeedsKernel(t, "lists over netlink")
 	firstUse(t, deviceName)
 	dev := tracked(t)
@@ -97,6 +98,7 @@ func TestNetlinkRaw(t *testing.T) {
 // TestNetlinkPools: an MR comes from a pool of the kernel and goes back to it, and a pool keeps what is
 // pinned.
 func TestNetlinkPools(t *testing.T) {
+	testenv.Guest(t)
 	testenv.NeedsKernel(t, "lists over netlink")
 	dev := tracked(t)
 	all := netlinkrdma.ListOptions{Driver: true}
@@ -165,6 +167,7 @@ func TestNetlinkPools(t *testing.T) {
 // TestNetlinkSubDevice: a card with one plane has no device for the subnet management of others, and is
 // not part of another device.
 func TestNetlinkSubDevice(t *testing.T) {
+	testenv.Guest(t)
 	testenv.NeedsKernel(t, "lists over netlink")
 	dev := tracked(t)
 	err := netlinkrdma.AddSubDevice(dev, "confsmi", netlinkrdma.DeviceTypeSMI)
@@ -183,6 +186,7 @@ func TestNetlinkSubDevice(t *testing.T) {
 
 // TestNetlinkDriverQPs: QPs of the driver's own type are listed with ListOptions.Driver.
 func TestNetlinkDriverQPs(t *testing.T) {
+	testenv.Guest(t)
 	testenv.NeedsKernel(t, "lists over netlink")
 	if !onMLX5 {
 		testenv.Needs(t, "DC", "mlx5")

@@ -30,12 +30,14 @@ func TestDC(t *testing.T) {
 
 // TestSourcePort sets the UDP source port of a QP by DEVX.
 func TestSourcePort(t *testing.T) {
+	testenv.Guest(t)
 	testenv.NeedsRoCE(t, "UDP")
 	passes(t, testenv.TheRig().GID, "test_mlx5_udp_sport.UdpSportTestCase", "test_rc_modify_udp_sport")
 }
 
 // TestLAG has QPs send by the ports of a LAG, which they set by DEVX.
 func TestLAG(t *testing.T) {
+	testenv.Guest(t)
 	testenv.NeedsCard(t, "LAG", testenv.CardIs("lag"))
 	passes(t, testenv.TheRig().GID, "test_mlx5_lag_affinity.LagPortTestCase", "test_raw_modify_lag_port", "test_rc_modify_lag_port", "test_ud_modify_lag_port")
 }

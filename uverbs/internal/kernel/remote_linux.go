@@ -1,0 +1,6 @@
+package kernel
+
+import "syscall"
+
+// EREMOTEIO is the errno for a command that the firmware of a device has refused.
+const EREMOTEIO = syscall.EREMOTEIO
