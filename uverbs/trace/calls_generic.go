@@ -1,11 +1,8 @@
-//go:build linux
+//go:build linux && (arm64 || riscv64)
 
 package trace
 
 import "golang.org/x/sys/unix"
-
-// auditArch is the architecture in struct seccomp_data.
-const auditArch = unix.AUDIT_ARCH_AARCH64
 
 // Calls that only some architectures have.
 const (
