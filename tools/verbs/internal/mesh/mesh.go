@@ -306,7 +306,7 @@ func (r *Run) measure(ctx context.Context, m *Measurement) {
 			err = errors.New("the result has more lost messages than messages")
 		}
 		if err != nil {
-			if _, ok := errors.AsType[*perf.ProbeError](err); !ok && ctx.Err() == nil {
+			if _, ok := errors.AsType[*perf.NoAnswerError](err); ok {
 				r.silent[m.from].Store(true)
 			}
 			m.Errors = append(m.Errors, c.Name()+": "+err.Error())

@@ -19,6 +19,7 @@ type fakeFleet struct {
 	t     *testing.T
 	slow  string // a host with a latency of 100 µs instead of 2 µs
 	mute  string // a host that does not answer when it is asked for a test
+	odd   string // a host whose answers make no sense
 	iwarp bool
 
 	mu       sync.Mutex
@@ -87,9 +88,12 @@ func (h fakeHost) Probe(_ context.Context, p perf.Probe) (*perf.Size, error) {
 	f.busy[h.name]--
 	f.busy[p.Host]--
 	f.probes = append(f.probes, fakeProbe{p, h.name})
+	if h.name == f.odd {
+		return &perf.Size{Lost: 1000}, nil
+	}
 	switch f.mute {
 	case h.name:
-		return nil, errors.New("nothing came")
+		return nil, &perf.NoAnswerError{Err: errors.New("nothing came")}
 	case p.Host:
 		return nil, &perf.ProbeError{Text: "nothing came"}
 	}
@@ -205,6 +209,25 @@ func TestRunMute(t *testing.T) {
 	}
 	if left == 0 {
 		t.Error("no measurement says that it was left out")
+	}
+}
+
+// TestRunOdd: a host that answers nonsense has answered, so that all its tests are tried, and its report does not call
+// it silent.
+func TestRunOdd(t *testing.T) {
+	f, r := newFakeFleet(t, 4, 1)
+	f.odd, r.AtOnce = "host1", 1
+	rep, err := r.Do(t.Context())
+	if err != nil || rep.OK {
+		t.Fatalf("%v, %+v", err, rep)
+	}
+	if want := 4 * 3 * 2 * 2; len(f.probes) != want { // pairs in both directions, RC and UD, latency and bandwidth
+		t.Errorf("%d probes, want %d", len(f.probes), want)
+	}
+	for _, m := range rep.Measurements {
+		if odd := m.From == f.odd; odd != (len(m.Errors) > 0) || odd && !strings.Contains(m.Errors[0], "more lost messages than messages") {
+			t.Errorf("from %s to %s: %q", m.From, m.To, m.Errors)
+		}
 	}
 }
 

@@ -73,7 +73,7 @@ const Auto = -1
 type Config struct {
 	Op         string        `json:"operation"`            // send, write, read or atomic
 	Metric     string        `json:"metric"`               // lat or bw
-	Type       string        `json:"type"`                 // rc, uc or ud
+	Type       string        `json:"type"`                 // rc, uc, ud or dc
 	Sizes      []int         `json:"sizes"`                // of messages, in bytes, in the order of the tests
 	All        bool          `json:"all,omitempty"`        // Sizes is a sweep, and may be cut at what both sides take
 	Iterations int           `json:"iterations,omitempty"` // messages of each QP, if Duration is 0
@@ -218,11 +218,11 @@ func (c *Config) Validate() error {
 func (c *Config) validateOp() error {
 	switch {
 	case c.Type == UD && c.Op != Send:
-		return field("type", "ud", "%s, as %s needs a connection", strings.Join(c.Types(), ", "), c.Name())
+		return field("type", "ud", "%s, as %s needs a QP with one peer", strings.Join(c.Types(), ", "), c.Name())
 	case c.Type == UC && (c.Op == Read || c.Op == Atomic):
 		return field("type", "uc", "%s, as %s needs a reliable connection", strings.Join(c.Types(), ", "), c.Name())
 	case c.Type == DC && c.CM:
-		return errCMDC
+		return field("type", "dc", "rc, ud, as the connection manager (--cm) connects nothing for type dc")
 	case c.Type == UC && c.CM:
 		return field("type", "uc", "rc, ud, as the connection manager (--cm) has no connections of type uc")
 	case len(c.Sizes) == 0 || len(c.Sizes) > 64:
@@ -352,6 +352,7 @@ type Limits struct {
 	MaxMsg   int    // MaxMsg is the longest message of the port, in bytes.
 	MTU      int    // MTU is the port's active MTU, in bytes.
 	MaxWR    int    // MaxWR is the longest queue.
+	MaxSRQWR int    // MaxSRQWR is the longest shared receive queue.
 	MaxCQE   int    // MaxCQE is the longest CQ.
 	MaxQPs   int    // MaxQPs is the most queue pairs.
 	RdAtomic int    // RdAtomic is the most READs and atomics under way.
@@ -364,7 +365,7 @@ type Limits struct {
 func limits(dev *uverbs.Device, port uverbs.PortAttr) Limits {
 	a := dev.QueryDevice()
 	return Limits{
-		Device: dev.Name(), MaxMsg: int(port.MaxMsgSize), MTU: port.ActiveMTU.Bytes(), MaxWR: int(a.MaxQPWR), MaxCQE: int(a.MaxCQE), MaxQPs: int(a.MaxQP),
+		Device: dev.Name(), MaxMsg: int(port.MaxMsgSize), MTU: port.ActiveMTU.Bytes(), MaxWR: int(a.MaxQPWR), MaxSRQWR: int(a.MaxSRQWR), MaxCQE: int(a.MaxCQE), MaxQPs: int(a.MaxQP),
 		RdAtomic: int(min(a.MaxQPRdAtom, a.MaxQPInitRdAtom, 255)), Atomics: a.AtomicCap != uverbs.AtomicNone, Driver: dev.Info().Driver,
 		IWARP: dev.Info().IWARP(),
 	}
@@ -395,6 +396,10 @@ func (c *Config) fit(l Limits) error {
 	if c.Op == Atomic && !l.Atomics {
 		return &uverbs.FeatureError{Feature: "atomics", Driver: l.Driver}
 	}
+	recvs, receives := l.MaxWR, "max_qp_wr"
+	if c.Type == DC && l.MaxSRQWR > 0 { // a peer of before does not tell it
+		recvs, receives = l.MaxSRQWR, "max_srq_wr"
+	}
 	for _, f := range []struct {
 		name  string
 		given int
@@ -404,7 +409,7 @@ func (c *Config) fit(l Limits) error {
 		{"mtu", c.MTU, l.MTU, "the active MTU"},
 		{"qps", c.QPs, l.MaxQPs, "max_qp"},
 		{"depth", c.Depth, l.MaxWR, "max_qp_wr"},
-		{"recv-depth", c.RecvDepth, l.MaxWR, "max_qp_wr"},
+		{"recv-depth", c.RecvDepth, recvs, receives},
 		{"outs", c.RdAtomic, l.RdAtomic, "max_qp_rd_atom"},
 	} {
 		if f.given > f.max {

@@ -109,10 +109,10 @@ func TestValidate(t *testing.T) {
 		{with("sned", BW, func(*Config) {}), `--operation is "sned", allowed: send, write, read, atomic`},
 		{with(Send, "jitter", func(*Config) {}), `--metric is "jitter"`},
 		{with(Send, BW, func(c *Config) { c.Type = "rd" }), `--type is "rd", allowed: rc, uc, ud, dc`},
-		{with(Read, Lat, func(c *Config) { c.Type = UD }), "--type is ud, allowed: rc, dc, as read-lat needs a connection"},
+		{with(Read, Lat, func(c *Config) { c.Type = UD }), "--type is ud, allowed: rc, dc, as read-lat needs a QP with one peer"},
 		{with(Write, BW, func(c *Config) { c.Type = UD }), "allowed: rc, uc, dc"},
 		{with(Atomic, Lat, func(c *Config) { c.Type = UC }), "--type is uc, allowed: rc, dc, as atomic-lat needs a reliable connection"},
-		{with(Read, BW, func(c *Config) { c.Type, c.CM = DC, true }), "--cm: queue pairs of type dc are not connected"},
+		{with(Read, BW, func(c *Config) { c.Type, c.CM = DC, true }), "--type is dc, allowed: rc, ud, as the connection manager"},
 		{with(Send, Lat, func(c *Config) { c.Type, c.CM = UC, true }), "--type is uc, allowed: rc, ud, as the connection manager (--cm) has no connections of type uc"},
 		{with(Send, Lat, func(c *Config) { c.Sizes = []int{0} }), "--size is 0, allowed: 1 to 2147483648"},
 		{with(Send, Lat, func(c *Config) { c.Sizes = []int{4, -1} }), "--size is -1"},
@@ -151,7 +151,7 @@ func TestValidate(t *testing.T) {
 }
 
 // device are the limits of a device with little.
-var device = Limits{Device: "rxe9", MaxMsg: 1 << 20, MTU: 1024, MaxWR: 1000, MaxCQE: 2000, MaxQPs: 50, RdAtomic: 16, Driver: "rxe"}
+var device = Limits{Device: "rxe9", MaxMsg: 1 << 20, MTU: 1024, MaxWR: 1000, MaxSRQWR: 900, MaxCQE: 2000, MaxQPs: 50, RdAtomic: 16, Driver: "rxe"}
 
 func TestFit(t *testing.T) {
 	for _, c := range []struct {
@@ -165,6 +165,7 @@ func TestFit(t *testing.T) {
 		{with(Send, BW, func(c *Config) { c.QPs = 51 }), "--qps is 51, allowed: up to 50"},
 		{with(Send, BW, func(c *Config) { c.Depth = 1001 }), "--depth is 1001, allowed: up to 1000, max_qp_wr"},
 		{with(Send, BW, func(c *Config) { c.RecvDepth = 1001 }), "--recv-depth is 1001"},
+		{with(Send, BW, func(c *Config) { c.Type, c.RecvDepth = DC, 901 }), "--recv-depth is 901, allowed: up to 900, max_srq_wr of rxe9"},
 		{with(Send, BW, func(c *Config) { c.QPs = 20 }), "--qps times --depth or --recv-depth is 2560, allowed: up to 2000, max_cqe"},
 		{with(Read, BW, func(c *Config) { c.RdAtomic = 17 }), "--outs is 17, allowed: up to 16"},
 		{with(Atomic, BW, func(*Config) {}), "atomics"},

@@ -1,8 +1,6 @@
 package perf
 
 import (
-	"errors"
-
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -88,6 +86,3 @@ func (f *flow) postRecv(id uint64, sgl ...uverbs.SGE) error {
 	}
 	return f.qp.PostRecv(id, sgl...)
 }
-
-// errCMDC says why the connection manager is of no use.
-var errCMDC = errors.New("--cm: queue pairs of type dc are not connected, so the connection manager has nothing to do")

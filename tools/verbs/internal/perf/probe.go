@@ -238,14 +238,17 @@ func (r *Remote) Rails(ctx context.Context) ([]Rail, error) {
 	return m.Rails, err
 }
 
-// Probe has the server run a test as the client of another server. An error of the test is a *ProbeError.
+// Probe has the server run a test as the client of another server. An error of the test is a *ProbeError, and one
+// of a server that cannot be reached or does not answer a *NoAnswerError.
 func (r *Remote) Probe(ctx context.Context, p Probe) (*Size, error) {
 	if err := p.validate(); err != nil {
 		return nil, err
 	}
 	m, err := r.request(ctx, message{Kind: kindProbe, Probe: &p}, kindProbed, p.Config.Duration+probeTime+2*answerTime)
-	if err != nil {
+	if _, refused := errors.AsType[*PeerError](err); refused {
 		return nil, err
+	} else if err != nil {
+		return nil, &NoAnswerError{err}
 	}
 	if m.Result == nil {
 		return nil, &ProbeError{Text: m.Error}
@@ -255,6 +258,13 @@ func (r *Remote) Probe(ctx context.Context, p Probe) (*Size, error) {
 	}
 	return m.Result, nil
 }
+
+// NoAnswerError is the error of a server that cannot be reached or has not answered.
+type NoAnswerError struct{ Err error }
+
+// Error and Unwrap implement error.
+func (e *NoAnswerError) Error() string { return e.Err.Error() }
+func (e *NoAnswerError) Unwrap() error { return e.Err }
 
 // ProbeError is why a test between two servers has failed.
 type ProbeError struct {

@@ -77,7 +77,7 @@ type Record struct {
 var ErrValidates = errors.New("the peer runs with --data_validation, which is not spoken here")
 
 // errSRQ says that the peer's queue pairs share receives in a way that needs to be known.
-var errSRQ = errors.New("the peer runs with -c XRC, which is not spoken here, or with -c DC, and this side does not")
+var errSRQ = errors.New("the peer runs with -c XRC, which is not supported, or with -c DC, which needs --type dc here")
 
 // text returns the record as it is sent on a TCP connection.
 func (r *Record) text(gid bool) []byte {
