@@ -188,6 +188,44 @@ func (f *filter) addWord(value string) (allowed string) {
 	return ""
 }
 
+// sent reports whether the kernel sent a field (fill_res_*_entry in nldev.c). A field that it left out is 0
+// in the row, and matches nothing. The numbers of contexts, PDs, MRs, CQs, SRQs and CM IDs start at 0.
+func sent(row any, key string, v reflect.Value) bool {
+	if key == "pid" || key == "port" {
+		return !v.IsZero()
+	}
+	switch r := row.(type) {
+	case pdRow:
+		return key != "ctxn" || r.Kernel == ""
+	case mrRow:
+		return key != "pdn" || r.Kernel == ""
+	case cqRow:
+		return key != "ctxn" || r.Kernel == ""
+	case srqRow:
+		return key != "cqn" || r.Type != "BASIC"
+	case qpRow:
+		connected := r.Type == "RC" || r.Type == "UC"
+		switch key {
+		case "pdn":
+			return r.Kernel == ""
+		case "rqpn", "rq-psn":
+			return connected
+		case "path-mig-state":
+			return connected || strings.HasPrefix(r.Type, "XRC_")
+		}
+	case cmIDRow:
+		switch key {
+		case "lqpn":
+			return r.QPNum != 0
+		case "src-port":
+			return r.Local != ""
+		case "dst-port":
+			return r.Remote != ""
+		}
+	}
+	return true
+}
+
 // matches reports whether a field has one of the values.
 func (f *filter) matches(v reflect.Value) bool {
 	switch v.Kind() {
@@ -273,7 +311,7 @@ func (q *resQuery) keep(row any) bool {
 	for i := range q.filters {
 		found := false
 		fields(reflect.ValueOf(row), func(key string, _, _ bool, v reflect.Value) {
-			found = found || key == q.filters[i].key && q.filters[i].matches(v)
+			found = found || key == q.filters[i].key && sent(row, key, v) && q.filters[i].matches(v)
 		})
 		if !found {
 			return false

@@ -69,17 +69,17 @@ func TestResFilter(t *testing.T) {
 		filters string
 	}{
 		"ctx": {contextRow{3, process}, "ctxn=3 pid=94 comm=prog"},
-		"pd": {pdRow{4, 1 << 40, 3, &key, &key, ownerRow{PID: 5, Kernel: "ib_core"}},
-			"pdn=4 users=0x10000000000 ctxn=3 comm=ib_core pid=5 local_dma_lkey=0x308 unsafe_global_rkey=776"},
+		"pd": {pdRow{4, 1 << 40, 3, &key, &key, process},
+			"pdn=4 users=0x10000000000 ctxn=3 comm=prog pid=94 local_dma_lkey=0x308 unsafe_global_rkey=776"},
 		"mr": {mrRow{ID: 5, Length: 4096, LKey: &key, RKey: &key, PD: 4, ownerRow: process}, "mrn=5 mrlen=4096 lkey=0x308 rkey=776 pdn=4 pid=94 comm=prog"},
 		"cq": {cqRow{ID: 6, Users: 2, AdaptiveModeration: true, PollContext: "SOFTIRQ", Context: 3, ownerRow: process},
 			"cqn=6 users=2 adaptive-moderation=true poll-ctx=softirq ctxn=3 pid=94 comm=prog"},
-		"srq": {srqRow{ID: 7, Type: "XRC", PD: 4, CQ: 6, QPs: qpRanges{{17, 17}, {20, 23}}, ownerRow: process},
-			"srqn=7 type=xrc pdn=4 cqn=6 lqpn=17 lqpn=22 lqpn=18-20 lqpn=5,23 pid=94 comm=prog"},
+		"srq": {srqRow{ID: 7, Type: "XRC", PD: 4, CQ: 6, QPs: qpRanges{{17, 17}, {20, 23}}, ownerRow: ownerRow{PID: 5, Kernel: "ib_core"}},
+			"srqn=7 type=xrc pdn=4 cqn=6 lqpn=17 lqpn=22 lqpn=18-20 lqpn=5,23 pid=5 comm=ib_core"},
 		"qp": {qpRow{18, 1, "RC", "DCI", "RTS", 35, 7, 8, "ARMED", 4, process, driverRow{}, rawRow{}}, "lqpn=18 lqpn=5,18 lqpn=10-20 rqpn=35 port=1 " +
 			"type=RC type=UD,RC subtype=DCI state=rts state=INIT,RTS sq-psn=8 rq-psn=7 path-mig-state=armed pdn=4 pid=94 comm=prog"},
-		"cm_id": {cmIDRow{ID: 8, QPNum: 18, Port: 1, QPType: "RC", State: "CONNECT", PortSpace: "TCP", srcAddr: "fe80::1", srcPort: 7174, dstAddr: "10.1.0.2",
-			dstPort: 9999, ownerRow: process}, "cm-idn=8 lqpn=18 port=1 qp-type=rc state=CONNECT ps=tcp src-addr=fe80::1 src-addr=fe80:0::1%3 src-port=7174 " +
+		"cm_id": {cmIDRow{ID: 8, QPNum: 18, Port: 1, QPType: "RC", State: "CONNECT", PortSpace: "TCP", Local: "[fe80::1]:7174", srcAddr: "fe80::1", srcPort: 7174,
+			Remote: "10.1.0.2:9999", dstAddr: "10.1.0.2", dstPort: 9999, ownerRow: process}, "cm-idn=8 lqpn=18 port=1 qp-type=rc state=CONNECT ps=tcp src-addr=fe80::1 src-addr=fe80:0::1%3 src-port=7174 " +
 			"dst-addr=10.1.0.1,10.1.0.2 dst-port=9999 pid=94 comm=prog"},
 	} {
 		tried := map[string]bool{}
@@ -111,6 +111,46 @@ func TestResFilter(t *testing.T) {
 	}
 	if both.keep(qpRow{Num: 18, State: "INIT"}) || both.keep(qpRow{Num: 17, State: "RTS"}) || !both.keep(qpRow{Num: 18, State: "RTS"}) {
 		t.Error("an object must match all filters")
+	}
+}
+
+// TestResFilterZero: 0 chooses the objects whose number is 0, and none for which the kernel sends no number.
+func TestResFilterZero(t *testing.T) {
+	process, kernel := ownerRow{PID: 94, Comm: "prog"}, ownerRow{Kernel: "ib_core"}
+	ended := ownerRow{}
+	key := uint32(0)
+	for _, tt := range []struct {
+		row      any
+		yes, not string
+	}{
+		{contextRow{0, process}, "ctxn=0", "pid=0"},
+		{contextRow{0, ended}, "ctxn=0", "pid=0"},
+		{pdRow{ownerRow: process}, "pdn=0 ctxn=0 users=0", "pid=0 local_dma_lkey=0 unsafe_global_rkey=0"},
+		{pdRow{ownerRow: kernel}, "pdn=0 users=0", "ctxn=0 pid=0"},
+		{mrRow{ownerRow: process, LKey: &key, RKey: &key}, "mrn=0 pdn=0 mrlen=0 lkey=0 rkey=0", "pid=0"},
+		{mrRow{ownerRow: kernel}, "mrn=0 mrlen=0", "pdn=0 pid=0 lkey=0 rkey=0"},
+		{cqRow{ownerRow: process}, "cqn=0 ctxn=0 adaptive-moderation=false", "pid=0"},
+		{cqRow{ownerRow: kernel}, "cqn=0", "ctxn=0 pid=0"},
+		{srqRow{Type: "BASIC", ownerRow: process}, "srqn=0 pdn=0", "cqn=0 lqpn=0 pid=0"},
+		{srqRow{Type: "XRC", ownerRow: kernel}, "srqn=0 pdn=0 cqn=0", "pid=0"},
+		{qpRow{Type: "RC", PathMig: "MIGRATED", ownerRow: process}, "lqpn=0 rqpn=0 rq-psn=0 sq-psn=0 pdn=0 path-mig-state=MIGRATED", "port=0 pid=0"},
+		{qpRow{Type: "UC", PathMig: "MIGRATED", ownerRow: ended}, "rqpn=0 rq-psn=0 pdn=0 path-mig-state=MIGRATED", "port=0 pid=0"},
+		{qpRow{Type: "XRC_TGT", PathMig: "MIGRATED", ownerRow: process}, "path-mig-state=MIGRATED", "rqpn=0 rq-psn=0"},
+		{qpRow{Type: "UD", PathMig: "MIGRATED", ownerRow: process}, "sq-psn=0 pdn=0", "rqpn=0 rq-psn=0 path-mig-state=MIGRATED"},
+		{qpRow{Type: "SMI", PathMig: "MIGRATED", ownerRow: kernel}, "lqpn=0 sq-psn=0", "pdn=0 pid=0 port=0 rqpn=0 rq-psn=0 path-mig-state=MIGRATED"},
+		{cmIDRow{ownerRow: kernel}, "cm-idn=0", "lqpn=0 lqpn=0-16 port=0 src-port=0 dst-port=0 pid=0"},
+		{cmIDRow{Remote: "0.0.0.0:0", Local: "0.0.0.0:0", ownerRow: process}, "src-port=0 dst-port=0", "lqpn=0-16"},
+	} {
+		for text := range strings.FieldsSeq(tt.yes) {
+			if !query(t, "", text).keep(tt.row) {
+				t.Errorf("%#v does not match %s", tt.row, text)
+			}
+		}
+		for text := range strings.FieldsSeq(tt.not) {
+			if query(t, "", text).keep(tt.row) {
+				t.Errorf("%#v matches %s, which it does not have", tt.row, text)
+			}
+		}
 	}
 }
 
