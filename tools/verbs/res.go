@@ -331,7 +331,7 @@ func collectRes(dev netlinkrdma.Device, q *resQuery) (resReport, error) {
 		return row
 	})
 	if q.raw && c.err == nil {
-		c.dump()
+		c.dump(netlinkrdma.Raw)
 	}
 	return c.resReport, c.err
 }

@@ -320,33 +320,35 @@ func (q *resQuery) keep(row any) bool {
 	return true
 }
 
-// dump adds what the driver dumps of each object. What it does not have is described in Missing.
-func (c *resCollector) dump() {
+// dump adds what the driver dumps of each object. An object without a dump is described in Missing. It ends
+// when the device is gone, and without CAP_NET_ADMIN.
+func (c *resCollector) dump(raw func(netlinkrdma.Device, netlinkrdma.RawOptions) ([]byte, error)) {
+	end := false
 	c.lists(func(kind string, list reflect.Value) {
-		var missing []string
-		some := false
-		for i := range list.Len() {
+		noPort, unsupported := 0, false
+		for i := 0; i < list.Len() && !end; i++ {
 			row := list.Index(i)
 			o := netlinkrdma.RawOptions{Kind: netlinkrdma.RawKind(slices.Index(rawKinds, kind)), ID: uint32(row.Field(0).Uint())}
 			if kind == "qp" { // one in state RESET has no port, and every device has port 1
 				o.Port = uint32(max(row.Field(1).Uint(), 1))
 			}
-			raw, err := netlinkrdma.Raw(c.dev, o)
+			b, err := raw(c.dev, o)
 			switch {
 			case err == nil:
-				field(row, "Raw").SetString(fmt.Sprintf("%x", raw))
-				some = true
-			case errors.Is(err, fs.ErrNotExist): // it is gone meanwhile
-			case errors.Is(err, errors.ErrUnsupported), errors.Is(err, syscall.EAGAIN): // a QP without a port
-				missing = append(missing, err.Error())
-			case c.err == nil:
-				c.err = err
+				field(row, "Raw").SetString(fmt.Sprintf("%x", b))
+			case errors.Is(err, syscall.ENOENT): // the object is gone meanwhile
+			case kind == "qp" && errors.Is(err, syscall.EAGAIN):
+				noPort++
+			case unsupported && errors.Is(err, errors.ErrUnsupported): // the first error says why
+			default:
+				c.Missing = append(c.Missing, err.Error())
+				unsupported = unsupported || errors.Is(err, errors.ErrUnsupported)
+				end = errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist)
 			}
 		}
-		if !some && len(missing) > 1 {
-			missing = missing[:1] // the others have the same reason
+		if noPort > 0 {
+			c.Missing = append(c.Missing, fmt.Sprintf("raw dumps of %d QPs that have no port, such as QPs in state RESET", noPort))
 		}
-		c.Missing = append(c.Missing, missing...)
 	})
 }
 

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -191,6 +193,53 @@ func TestResRefused(t *testing.T) {
 	}
 	if out, err := run(t, "res", "--help"); err != nil || !strings.Contains(out, "\n  srq    comm, cqn, lqpn, pdn, pid, srqn, type\n") {
 		t.Errorf("the help does not list the keys of an SRQ: %v\n%s", err, out)
+	}
+}
+
+// TestResDump: what cannot be dumped is in Missing, and the other objects are dumped.
+func TestResDump(t *testing.T) {
+	refused := func(op string, err error) error { return &netlinkrdma.Error{Op: op, Device: "x0", Err: err} }
+	unsupported := &netlinkrdma.FeatureError{Feature: "raw dump of QPs", Driver: "x", Err: refused("dump", syscall.EINVAL)}
+	gone := fmt.Errorf("no such RDMA device: %w", fs.ErrNotExist)
+	const noPort = "raw dumps of 2 QPs that have no port, such as QPs in state RESET"
+	for name, tt := range map[string]struct {
+		errs          map[uint32]error // by number, of which QPs have 1 to 6 and MRs 11 and 12
+		dumped, asked []uint32
+		missing       []string
+	}{
+		"all":         {nil, []uint32{11, 12, 1, 2, 3, 4, 5, 6}, []uint32{11, 12, 1, 2, 3, 4, 5, 6}, nil},
+		"EIO":         {map[uint32]error{11: refused("dump MR 11 of", syscall.EIO)}, []uint32{12, 1, 2, 3, 4, 5, 6}, []uint32{11, 12, 1, 2, 3, 4, 5, 6}, []string{"netlinkrdma: dump MR 11 of x0: input/output error"}},
+		"object gone": {map[uint32]error{1: refused("dump", syscall.ENOENT)}, []uint32{11, 12, 2, 3, 4, 5, 6}, []uint32{11, 12, 1, 2, 3, 4, 5, 6}, nil},
+		"device gone": {map[uint32]error{12: gone}, []uint32{11}, []uint32{11, 12}, []string{gone.Error()}},
+		"EPERM":       {map[uint32]error{11: refused("dump MR 11 of", syscall.EPERM)}, nil, []uint32{11}, []string{"netlinkrdma: dump MR 11 of x0: operation not permitted"}},
+		"some not supported, some without a port": {map[uint32]error{1: unsupported, 2: unsupported, 3: syscall.EAGAIN, 4: syscall.EAGAIN},
+			[]uint32{11, 12, 5, 6}, []uint32{11, 12, 1, 2, 3, 4, 5, 6}, []string{unsupported.Error(), noPort}},
+	} {
+		c := &resCollector{resReport: resReport{MRs: []mrRow{{ID: 11}, {ID: 12}}}}
+		for qpn := range uint32(6) {
+			c.QPs = append(c.QPs, qpRow{Num: qpn + 1, Port: qpn % 3})
+		}
+		var asked, dumped []uint32
+		c.dump(func(_ netlinkrdma.Device, o netlinkrdma.RawOptions) ([]byte, error) {
+			asked = append(asked, o.ID)
+			if o.Kind == netlinkrdma.RawQP && o.Port != max((o.ID-1)%3, 1) || o.Kind == netlinkrdma.RawMR && o.Port != 0 {
+				t.Errorf("%s %d is on port %d", o.Kind, o.ID, o.Port)
+			}
+			return []byte{byte(o.ID)}, tt.errs[o.ID]
+		})
+		for _, r := range c.MRs {
+			if r.Raw == fmt.Sprintf("%02x", r.ID) {
+				dumped = append(dumped, r.ID)
+			}
+		}
+		for _, r := range c.QPs {
+			if r.Raw == fmt.Sprintf("%02x", r.Num) {
+				dumped = append(dumped, r.Num)
+			}
+		}
+		if c.err != nil || !slices.Equal(asked, tt.asked) || !slices.Equal(dumped, tt.dumped) || !slices.Equal(c.Missing, tt.missing) {
+			t.Errorf("%s: %v, asked for %d, has %d, missing %q; want %d, %d, %q", name, c.err, asked, dumped, c.Missing, tt.asked, tt.dumped, tt.missing)
+		}
 	}
 }
 
