@@ -346,10 +346,16 @@ func rows[T, R any](c *resCollector, kind string, list func(netlinkrdma.Device) 
 		return nil
 	}
 	out := make([]R, 0, len(all))
+	hidden := false
 	for _, v := range all {
-		if r := row(v); c.q.keep(r) {
+		r := row(v)
+		if c.q.keep(r) {
 			out = append(out, r)
 		}
+		hidden = hidden || c.q.hidden(r)
+	}
+	if hidden {
+		c.Missing = append(c.Missing, strings.ToUpper(kind)+"s that a filter chooses by a key: these keys need CAP_NET_ADMIN")
 	}
 	return out
 }

@@ -85,8 +85,8 @@ func keysOfKind(kind string) (keys []string) {
 // rawKinds are the kinds that a driver can dump.
 var rawKinds = []string{netlinkrdma.RawQP: "qp", netlinkrdma.RawCQ: "cq", netlinkrdma.RawMR: "mr", netlinkrdma.RawSRQ: "srq"}
 
-// wordsOf lists the values that a key of words can have; none if there are too many.
-func wordsOf(key string) (all []string) {
+// wordsOf lists the values that a key of words can have in the given kinds; none if there are too many.
+func wordsOf(kinds []string, key string) (all []string) {
 	each := func(last int, name func(i int) string) {
 		for i := range last + 1 {
 			if n := name(i); !strings.Contains(n, "(") && !slices.Contains(all, n) {
@@ -96,11 +96,17 @@ func wordsOf(key string) (all []string) {
 	}
 	switch key {
 	case "state":
-		each(6, func(i int) string { return netlinkrdma.QPState(i).String() })
-		each(10, func(i int) string { return netlinkrdma.CMState(i).String() })
-	case "type", "qp-type":
-		each(255, func(i int) string { return netlinkrdma.QPType(i).String() })
-		if key == "type" {
+		if slices.Contains(kinds, "qp") {
+			each(6, func(i int) string { return netlinkrdma.QPState(i).String() })
+		}
+		if slices.Contains(kinds, "cm_id") {
+			each(10, func(i int) string { return netlinkrdma.CMState(i).String() })
+		}
+	case "type", "qp-type": // qp-type is of CM IDs
+		if key != "type" || slices.Contains(kinds, "qp") {
+			each(255, func(i int) string { return netlinkrdma.QPType(i).String() })
+		}
+		if slices.Contains(kinds, "srq") {
 			each(2, func(i int) string { return netlinkrdma.SRQType(i).String() })
 		}
 	case "path-mig-state":
@@ -122,67 +128,91 @@ type filter struct {
 	words  []string
 }
 
-// parseFilter reads KEY=VALUE[,VALUE...].
-func parseFilter(text string) (filter, error) {
-	key, values, ok := strings.Cut(text, "=")
-	if !ok {
-		return filter{}, usagef("--filter is %s, allowed: KEY=VALUE[,VALUE...], such as lqpn=5-9,17", peertext.Quote(text))
-	}
-	kinds := kindsWith(key)
-	if len(kinds) == 0 || key == "" {
-		return filter{}, usagef("the key of --filter is %s, allowed: %s", peertext.Quote(key), strings.Join(keysOfKind(""), ", "))
-	}
-	f := filter{key: key}
-	isText := false
+// bitsOf returns the size of the numbers of a key, which is 0 if its values are words.
+func bitsOf(key string) (bits int) {
 	new(resReport).lists(func(_ string, list reflect.Value) {
 		fields(reflect.Zero(list.Type().Elem()), func(k string, _, _ bool, v reflect.Value) {
-			isText = isText || k == key && (v.Kind() == reflect.String || v.Kind() == reflect.Bool)
+			t := v.Type()
+			if t.Kind() == reflect.Pointer {
+				t = t.Elem()
+			}
+			switch {
+			case k != key || t.Kind() == reflect.String || t.Kind() == reflect.Bool:
+			case strings.HasSuffix(k, "qpn") || strings.HasSuffix(k, "-psn"): // also the list of an SRQ
+				bits = 24
+			default:
+				bits = t.Bits()
+			}
 		})
 	})
+	return bits
+}
+
+// parseFilter reads KEY=VALUE[,VALUE...]. It returns the values, for parse.
+func parseFilter(text string) (f filter, values string, err error) {
+	key, values, ok := strings.Cut(text, "=")
+	if !ok {
+		return f, "", usagef("--filter is %s, allowed: KEY=VALUE[,VALUE...], such as lqpn=5-9,17", peertext.Quote(text))
+	}
+	if key == "" || len(kindsWith(key)) == 0 {
+		return f, "", usagef("the key of --filter is %s, allowed: %s", peertext.Quote(key), strings.Join(keysOfKind(""), ", "))
+	}
+	return filter{key: key}, values, nil
+}
+
+// parse reads the values, which must be possible for an object of one of the kinds.
+func (f *filter) parse(values string, kinds []string) error {
+	bits := bitsOf(f.key)
 	for v := range strings.SplitSeq(values, ",") {
 		allowed := ""
-		if isText {
-			allowed = f.addWord(v)
+		if bits == 0 {
+			allowed = f.addWord(v, kinds)
 		} else {
-			allowed = f.addRange(v)
+			allowed = f.addRange(v, bits)
 		}
 		if allowed != "" {
-			return f, usagef("%s of --filter is %s, allowed: %s", key, peertext.Quote(v), allowed)
+			return usagef("%s of --filter is %s, allowed%s", f.key, peertext.Quote(v), allowed)
 		}
 	}
-	return f, nil
+	return nil
 }
 
 // addRange adds a number, or a range of numbers. If it is neither, it returns what is allowed.
-func (f *filter) addRange(value string) (allowed string) {
+func (f *filter) addRange(value string, bits int) (allowed string) {
+	number := func(text string) (uint64, error) {
+		if digits, ok := strings.CutPrefix(text, "0x"); ok {
+			return strconv.ParseUint(digits, 16, bits)
+		}
+		return strconv.ParseUint(text, 10, bits)
+	}
 	first, last, isRange := strings.Cut(value, "-")
 	if !isRange {
 		last = first
 	}
-	a, err := strconv.ParseUint(first, 0, 64)
-	b, lerr := strconv.ParseUint(last, 0, 64)
+	a, err := number(first)
+	b, lerr := number(last)
 	if err != nil || lerr != nil || a > b {
-		return "numbers, also in hexadecimal with 0x, and ranges such as 5-9"
+		return fmt.Sprintf(": numbers from 0 to %d, also in hexadecimal with 0x, and ranges such as 5-9", uint64(1)<<bits-1)
 	}
 	f.ranges = append(f.ranges, [2]uint64{a, b})
 	return ""
 }
 
 // addWord adds a word or an address. If it is not allowed, it returns what is.
-func (f *filter) addWord(value string) (allowed string) {
-	of := wordsOf(f.key)
+func (f *filter) addWord(value string, kinds []string) (allowed string) {
+	of := wordsOf(kinds, f.key)
 	if strings.HasSuffix(f.key, "-addr") {
 		a, err := netip.ParseAddr(value)
 		if err != nil {
-			return "an IP address"
+			return ": an IP address"
 		}
 		value = a.WithZone("").String()
 	} else if i := slices.IndexFunc(of, func(w string) bool { return strings.EqualFold(w, value) }); i >= 0 {
 		value = of[i]
 	} else if len(of) > 0 {
-		return strings.Join(of, ", ")
+		return " for " + strings.Join(kinds, ", ") + ": " + strings.Join(of, ", ")
 	} else if value == "" {
-		return "a name"
+		return ": a name"
 	}
 	f.words = append(f.words, value)
 	return ""
@@ -262,25 +292,40 @@ type resQuery struct {
 // every key, and a dump.
 func newResQuery(kinds string, filters []string, details, raw bool) (*resQuery, error) {
 	q := &resQuery{details: details, raw: raw}
-	for _, text := range filters {
-		f, err := parseFilter(text)
+	values := make([]string, len(filters))
+	for i, text := range filters {
+		f, v, err := parseFilter(text)
 		if err != nil {
 			return nil, err
 		}
 		q.filters = append(q.filters, f)
+		values[i] = v
 	}
+	if err := q.choose(kinds); err != nil {
+		return nil, err
+	}
+	for i := range q.filters {
+		if err := q.filters[i].parse(values[i], q.kinds); err != nil {
+			return nil, err
+		}
+	}
+	return q, nil
+}
+
+// choose sets the kinds of objects.
+func (q *resQuery) choose(kinds string) error {
 	all := kindsWith("")
 	if kinds != "" {
 		for k := range strings.SplitSeq(kinds, ",") {
 			if !slices.Contains(all, k) {
-				return nil, usagef("--kinds is %s, allowed: %s", peertext.Quote(k), strings.Join(all, ", "))
+				return usagef("--kinds is %s, allowed: %s", peertext.Quote(k), strings.Join(all, ", "))
 			}
 			if err := q.possible(k); err != nil {
-				return nil, err
+				return err
 			}
 			q.kinds = append(q.kinds, k)
 		}
-		return q, nil
+		return nil
 	}
 	for _, k := range all {
 		if q.possible(k) == nil {
@@ -288,9 +333,9 @@ func newResQuery(kinds string, filters []string, details, raw bool) (*resQuery, 
 		}
 	}
 	if len(q.kinds) == 0 {
-		return nil, usagef("no kind of objects has all keys of --filter; \"verbs res --help\" lists the keys of each kind")
+		return usagef("no kind of objects has all keys of --filter; \"verbs res --help\" lists the keys of each kind")
 	}
-	return q, nil
+	return nil
 }
 
 // possible returns an error unless objects of a kind have every key, and a dump if that is asked for.
@@ -318,6 +363,18 @@ func (q *resQuery) keep(row any) bool {
 		}
 	}
 	return true
+}
+
+// hidden reports whether a filter is for a key of memory that the kernel does not show to this process.
+func (q *resQuery) hidden(row any) bool {
+	asked := slices.ContainsFunc(q.filters, func(f filter) bool { return strings.HasSuffix(f.key, "key") })
+	switch r := row.(type) {
+	case mrRow:
+		return asked && r.LKey == nil
+	case pdRow:
+		return asked && r.LKey == nil && r.Kernel != ""
+	}
+	return false
 }
 
 // dump adds what the driver dumps of each object. An object without a dump is described in Missing. It ends
@@ -361,7 +418,7 @@ func filterCompletions(text string) (all []command.Completion) {
 		}
 		return all
 	}
-	for _, c := range listCompletions(plain(wordsOf(key)), values) {
+	for _, c := range listCompletions(plain(wordsOf(kindsWith(key), key)), values) {
 		all = append(all, command.Completion{Text: key + "=" + c.Text})
 	}
 	return all

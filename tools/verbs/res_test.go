@@ -106,6 +106,11 @@ func TestResFilter(t *testing.T) {
 	if want := []string{"cm_id", "qp"}; !slices.Equal(both.kinds, want) {
 		t.Errorf("kinds with a number and a state are %q, want %q", both.kinds, want)
 	}
+	for text, want := range map[string][2]uint64{"lqpn=010": {10, 10}, "lqpn=0x010": {16, 16}, "lqpn=9-0xb": {9, 11}, "mrlen=0xffffffffffffffff": {1<<64 - 1, 1<<64 - 1}} {
+		if got := query(t, "", text).filters[0].ranges[0]; got != want {
+			t.Errorf("%s is the range %d, want %d", text, got, want)
+		}
+	}
 	for _, other := range []string{"lqpn=19-20", "lqpn=5-17", "lqpn=17,19"} {
 		if query(t, "", other).keep(qpRow{Num: 18}) {
 			t.Errorf("QP 18 matches %s", other)
@@ -156,17 +161,63 @@ func TestResFilterZero(t *testing.T) {
 	}
 }
 
+// TestResHidden: a filter for a key of memory says that the process may not see it.
+func TestResHidden(t *testing.T) {
+	key := uint32(5)
+	mrs := func(all ...mrRow) func(netlinkrdma.Device) ([]mrRow, error) {
+		return func(netlinkrdma.Device) ([]mrRow, error) { return all, nil }
+	}
+	pds := func(netlinkrdma.Device) ([]pdRow, error) {
+		return []pdRow{{ownerRow: ownerRow{PID: 5}}, {ownerRow: ownerRow{Kernel: "ib_core"}}}, nil
+	}
+	same := func(r mrRow) mrRow { return r }
+	for _, tt := range []struct {
+		filter string
+		want   []string
+	}{
+		{"lkey=5", []string{"MRs that a filter chooses by a key: these keys need CAP_NET_ADMIN"}},
+		{"rkey=5", []string{"MRs that a filter chooses by a key: these keys need CAP_NET_ADMIN"}},
+		{"local_dma_lkey=5", []string{"PDs that a filter chooses by a key: these keys need CAP_NET_ADMIN"}},
+		{"pdn=0", nil},
+	} {
+		c := &resCollector{q: query(t, "", tt.filter)}
+		rows(c, "mr", mrs(mrRow{}, mrRow{}), same)
+		rows(c, "pd", pds, func(r pdRow) pdRow { return r })
+		if !slices.Equal(c.Missing, tt.want) || c.err != nil {
+			t.Errorf("%s without keys: missing %q, %v, want %q", tt.filter, c.Missing, c.err, tt.want)
+		}
+	}
+	c := &resCollector{q: query(t, "", "lkey=6")}
+	if got := rows(c, "mr", mrs(mrRow{LKey: &key, RKey: &key}), same); len(got) != 0 || c.Missing != nil {
+		t.Errorf("an MR with another key: %v, missing %q", got, c.Missing)
+	}
+}
+
 // TestResRefused: a wrong kind, key or value is named, with those that are right.
 func TestResRefused(t *testing.T) {
 	for args, want := range map[string]string{
 		"res --kinds qps":                         `--kinds is "qps", allowed: cm_id, cq, ctx, mr, pd, qp, srq`,
 		"res --filter lqpn":                       `--filter is "lqpn", allowed: KEY=VALUE[,VALUE...]`,
 		"res --filter lqn=5":                      `the key of --filter is "lqn", allowed: adaptive-moderation, cm-idn, comm, cqn, ctxn, dst-addr, dst-port, lkey, local_dma_lkey, lqpn, `,
-		"res --filter lqpn=x":                     `lqpn of --filter is "x", allowed: numbers, also in hexadecimal with 0x, and ranges such as 5-9`,
+		"res --filter lqpn=x":                     `lqpn of --filter is "x", allowed: numbers from 0 to 16777215, also in hexadecimal with 0x, and ranges such as 5-9`,
 		"res --filter lqpn=9-5":                   `lqpn of --filter is "9-5", allowed: numbers`,
 		"res --filter lqpn=":                      `lqpn of --filter is "", allowed: numbers`,
-		"res --filter state=RTX":                  `state of --filter is "RTX", allowed: RESET, INIT, RTR, RTS, SQD, SQE, ERR, IDLE, `,
-		"res --filter type=":                      `type of --filter is "", allowed: SMI, GSI, RC, UC, UD, `,
+		"res --filter state=RTX":                  `state of --filter is "RTX", allowed for cm_id, qp: RESET, INIT, RTR, RTS, SQD, SQE, ERR, IDLE, `,
+		"res --filter type=":                      `type of --filter is "", allowed for qp, srq: SMI, GSI, RC, UC, UD, `,
+		"res --filter lqpn=0x1000000":             `lqpn of --filter is "0x1000000", allowed: numbers from 0 to 16777215,`,
+		"res --filter rq-psn=16777216":            `rq-psn of --filter is "16777216", allowed: numbers from 0 to 16777215,`,
+		"res --filter src-port=1-65536":           `src-port of --filter is "1-65536", allowed: numbers from 0 to 65535,`,
+		"res --filter pid=4294967296":             `pid of --filter is "4294967296", allowed: numbers from 0 to 4294967295,`,
+		"res --filter lkey=0x100000000":           `lkey of --filter is "0x100000000", allowed: numbers from 0 to 4294967295,`,
+		"res --filter mrlen=0x10000000000000000":  `mrlen of --filter is "0x10000000000000000", allowed: numbers from 0 to 18446744073709551615,`,
+		"res --filter pid=0b11":                   `pid of --filter is "0b11", allowed: numbers`,
+		"res --filter pid=1_0":                    `pid of --filter is "1_0", allowed: numbers`,
+		"res --kinds qp --filter state=LISTEN":    `state of --filter is "LISTEN", allowed for qp: RESET, INIT, RTR, RTS, SQD, SQE, ERR` + "\n",
+		"res --filter state=listen --raw":         `state of --filter is "listen", allowed for qp: RESET, INIT, RTR, RTS, SQD, SQE, ERR` + "\n",
+		"res --kinds cm_id --filter state=RTS":    `state of --filter is "RTS", allowed for cm_id: IDLE, ADDR_QUERY, `,
+		"res --kinds srq --filter type=RC":        `type of --filter is "RC", allowed for srq: BASIC, XRC, TM` + "\n",
+		"res --filter type=XRC --filter port=1":   `type of --filter is "XRC", allowed for qp: SMI, GSI, RC, `,
+		"res --filter qp-type=BASIC":              `qp-type of --filter is "BASIC", allowed for cm_id: SMI, GSI, RC, `,
 		"res --filter comm=":                      `comm of --filter is "", allowed: a name`,
 		"res --filter src-addr=10.1.0":            `src-addr of --filter is "10.1.0", allowed: an IP address`,
 		"res --kinds pd --filter state=RTS":       `the key of --filter is "state", allowed for pd: comm, ctxn, local_dma_lkey, pdn, pid, unsafe_global_rkey, users`,
@@ -187,7 +238,7 @@ func TestResRefused(t *testing.T) {
 		"dev delete":                              "arguments are missing",
 	} {
 		_, err := run(t, strings.Fields(args)...)
-		if exitStatus(err) != 2 || !strings.Contains(err.Error(), want) {
+		if exitStatus(err) != 2 || !strings.Contains(err.Error()+"\n", want) {
 			t.Errorf("verbs %s: status %d, %v, want %q", args, exitStatus(err), err, want)
 		}
 	}
