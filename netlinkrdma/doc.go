@@ -71,8 +71,8 @@
 //
 // [SystemSettings], [SetNetNSMode] and [SetPrivilegedQKey] apply to all devices; [RenameDevice],
 // [MoveDevice] and [SetAdaptiveModeration] apply to one. [AddSubDevice] makes a device for the subnet
-// management of a card with several planes, and [DeleteSubDevice] removes it. A [Monitor] reports when devices appear,
-// disappear and change:
+// management of a card with several planes, and [DeleteSubDevice] removes it. A [Monitor] reports when
+// devices appear, disappear and change:
 //
 //	m, err := netlinkrdma.OpenMonitor()
 //	for {

@@ -18,7 +18,7 @@ import (
 type FRMRKey struct {
 	VendorKey   uint64 // VendorKey has bits that only the driver defines.
 	DMABlocks   uint64 // DMABlocks is the number of pages that a region can have; at least 1.
-	AccessFlags uint32 // AccessFlags are the access rights (enum ib_access_flags) that cannot be changed later.
+	AccessFlags uint32 // AccessFlags are the access rights (enum ib_access_flags) that cannot be changed later; mlx5 drops the others.
 	ATS         bool   // ATS means that the device asks the IOMMU for addresses (address translation service).
 }
 
@@ -35,7 +35,7 @@ func ParseFRMRKey(text string) (FRMRKey, error) {
 	}
 	parts := strings.Split(text, ":")
 	if len(parts) != 4 {
-		return bad("allowed are four hexadecimal numbers VENDOR_KEY:DMA_BLOCKS:ACCESS_FLAGS:ATS, such as 0:100:1:0")
+		return bad("allowed are four hexadecimal numbers VENDOR_KEY:DMA_BLOCKS:ACCESS_FLAGS:ATS, such as 0:100:0:0")
 	}
 	var n [4]uint64
 	for i, f := range []struct {

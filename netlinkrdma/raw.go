@@ -55,7 +55,6 @@ func rawKind(k RawKind) (kind, error) {
 	case RawQP:
 		r = qps.kind
 		r.cmd = abi.RDMA_NLDEV_CMD_RES_QP_GET_RAW
-		name += " (or of this one)" // mlx5 has QP 1 under another number
 	case RawCQ:
 		r = cqs.kind
 		r.cmd = abi.RDMA_NLDEV_CMD_RES_CQ_GET_RAW
@@ -65,7 +64,7 @@ func rawKind(k RawKind) (kind, error) {
 	case RawSRQ:
 		r = srqs.kind
 		r.cmd = abi.RDMA_NLDEV_CMD_RES_SRQ_GET_RAW
-		name += " (which needs Linux 6.7)"
+		name += " (Linux 6.7 or later)"
 	default:
 		return r, &Error{Op: "dump", Err: fmt.Errorf("kind %d: %w", k, fs.ErrInvalid), Hint: "allowed are RawQP, RawCQ, RawMR and RawSRQ"}
 	}
@@ -81,6 +80,9 @@ func (c *client) raw(dev Device, o RawOptions) ([]byte, error) {
 	op := fmt.Sprintf("dump %s %d of", o.Kind, o.ID)
 	if !k.perPort() && o.Port != 0 {
 		return nil, &Error{Op: op, Device: dev.Name, Err: fmt.Errorf("port %d: %w", o.Port, fs.ErrInvalid), Hint: "only a QP belongs to a port; allowed is 0"}
+	}
+	if o.Kind == RawQP {
+		k.need.name += ", at least of this one," // mlx5 has QP 1 under another number
 	}
 	var raw []byte
 	err = c.object(op, dev, k, o.Port, o.ID, func(m *message) { raw = decodeRaw(m) })

@@ -68,7 +68,7 @@ func (c *client) deleteSubDevice(dev Device) error {
 	// Here the driver does not matter: the device has no parent.
 	if f, ok := errors.AsType[*FeatureError](err); ok && errors.Is(err, syscall.EOPNOTSUPP) {
 		if e, ok := errors.AsType[*Error](f.Err); ok {
-			e.Hint = "only a device that is part of another, with a type, can be deleted; \"verbs link delete\" deletes a software device"
+			e.Hint = "only a device that is part of another can be deleted; \"verbs link delete\" deletes a software device"
 			return e
 		}
 	}

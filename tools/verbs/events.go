@@ -43,7 +43,8 @@ func newEvents() *command.Command {
     disappear are seen within a second;
   - an asynchronous event of a port or device, such as PORT_ERR, GID_CHANGE or CLIENT_REREGISTER, as
     ibv_asyncwatch does; this needs the rights to open the device, which is tried again each second
-    until it succeeds; a device of rxe or siw that is deleted meanwhile is gone up to a second later;
+    until it succeeds; a device of rxe or siw that is deleted meanwhile is gone up to a second
+    later;
   - an address that is added to or deleted from a network interface of an RDMA port, and an
     interface that goes up or down.`,
 		Example: `  verbs events

@@ -39,10 +39,11 @@ func newFRMR() *command.Command {
 	cmd := &command.Command{
 		Use:   "frmr [flags] [DEV] | COMMAND",
 		Short: "Show the pools from which a driver takes memory regions",
-		Long: `A driver such as mlx5 keeps memory regions that programs no longer use, since it is faster to use
-one again than to make one. Linux 7.1. "rdma resource show frmr_pools" shows the same.
+		Long: `A driver such as mlx5 keeps memory regions that programs no longer use, since it is faster to
+use one again than to make one. It needs Linux 7.1. "rdma resource show frmr_pools" shows the same.
 
-  key         VENDOR_KEY:DMA_BLOCKS:ACCESS_FLAGS:ATS in hexadecimal; DMA_BLOCKS is the number of pages
+  key         VENDOR_KEY:DMA_BLOCKS:ACCESS_FLAGS:ATS in hexadecimal; DMA_BLOCKS is the number of
+              pages
   free        memory regions in the pool
   in use      memory regions that programs use; at most is the largest number so far
   pinned      memory regions that the pool keeps at least, with those in use`,
@@ -76,10 +77,11 @@ one again than to make one. Linux 7.1. "rdma resource show frmr_pools" shows the
 		Long: `It needs CAP_NET_ADMIN and Linux 7.1.
 
   aging   free memory regions that nothing has used for so many seconds; 60 at first
-  key     the pool, as "verbs res frmr" shows it; it is made if there is none
+  key     the pool, as "verbs res frmr" shows it; it is made if there is none;
+          mlx5 drops access flags that can be changed later
   pinned  keep so many memory regions in this pool, those that are in use included; 0 keeps none`,
 		Example: `  verbs res frmr set mlx5_0 aging 120
-  verbs res frmr set mlx5_0 key 0:1000:0:0 pinned 25000`,
+  verbs res frmr set mlx5_0 key 0:100:0:0 pinned 25000`,
 		Args: atLeast(3),
 		Run: func(cmd *command.Command, args []string) error {
 			w, err := words(cmd, args[1:], "aging?", "key?", "pinned?")

@@ -175,13 +175,13 @@ object; it is "-" if that thread has ended or is in another PID namespace, and a
 brackets.
 
 A filter is KEY=VALUE[,VALUE...]: an object is shown if it has one of the values, for each filter. A
-number may be a range, such as 5-9. The kinds of objects that have the key are shown. These are the
-kinds and their keys, with the names that "rdma resource show" has:
+number is decimal or has 0x, and may be a range, such as 5-9. The kinds of objects that have the key
+are shown. These are the kinds and their keys; most have the names that "rdma resource show" has:
 ` + resKeysHelp() + `
 The comm is the name of the process or of the kernel module.
 
-With --raw the driver dumps each MR, CQ, SRQ and QP in a form of its own; mlx5 asks the firmware. It
-needs CAP_NET_ADMIN.`,
+With --raw only MRs, CQs, SRQs and QPs are shown, each with a dump that the driver makes in a form
+of its own; mlx5 asks the firmware. It needs CAP_NET_ADMIN.`,
 		Example: `  verbs res
   verbs res rxe0
   verbs res --filter pid=4711
@@ -224,7 +224,7 @@ needs CAP_NET_ADMIN.`,
 	f.StringVar(&kinds, "kinds", "", "show these `KINDS` of objects only: "+strings.Join(kindsWith(""), ", "))
 	f.StringArrayVar(&filters, "filter", nil, "show the objects that match this `FILTER` only; may be repeated")
 	f.BoolVar(&details, "details", false, "show also what the tables leave out, and QPs of the driver")
-	f.BoolVar(&raw, "raw", false, "show also what the driver dumps of each object")
+	f.BoolVar(&raw, "raw", false, "show only CQs, MRs, QPs and SRQs, with what the driver dumps of each")
 	jsonFlag(cmd, &asJSON)
 	cmd.Add(newFRMR())
 	return cmd

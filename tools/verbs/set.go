@@ -131,9 +131,9 @@ func newDev() *command.Command {
 		Long: `It needs CAP_NET_ADMIN. With more than one setting, the name comes first and the namespace last.
 
   name                 the new name
-  netns                a namespace of "ip netns", the path of one, or the PID of a process in it; the
-                       devices must be seen in their own namespaces only: "verbs system set netns
-                       exclusive"
+  netns                a namespace of "ip netns", the path of one, or the PID of a process in it;
+                       the devices must be seen in their own namespaces only: "verbs system set
+                       netns exclusive"
   adaptive-moderation  adapt the rate of interrupts of kernel queues to the load`,
 		Example: `  verbs dev set mlx5_0 name storage0
   verbs dev set rxe0 netns blue

@@ -72,7 +72,7 @@ func TestUsageStyle(t *testing.T) {
 			rest = after
 		}
 		for line := range strings.Lines(out) {
-			if n := utf8.RuneCountInString(strings.TrimSpace(line)); n > helpWidth {
+			if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > helpWidth {
 				t.Errorf("%s --help: %d columns: %s", cmd.Path(), n, line)
 			}
 		}
