@@ -23,11 +23,12 @@ type RecvQueue struct {
 	published mmio.Index // head, which the posting goroutine stores; see SendQueue
 	tail      mmio.Index // the polling goroutine stores it: all entries before it have completed
 	most      uint32     // how many entries may be posted at a time, of a queue that is used in any order; else 0
-	freed     mmio.Index // early, which the polling goroutine stores if most is set
+	completed mmio.Index // tail+early, which the polling goroutine stores if most is set
 
 	// Only the polling goroutine uses these.
 	early uint32 // number of entries from tail on that have completed before an earlier one
 	done  []bool // marks those entries
+	slow  uint32 // early, or 1 if most is set; CompleteNext takes nothing unless it is 0
 }
 
 // NewRecvQueue makes a receive queue in mem, which has size.Bytes() bytes.
@@ -44,6 +45,9 @@ func NewRecvQueue(mem []byte, size RecvSize, rec Record) (*RecvQueue, error) {
 		rec: rec, ids: make([]uint64, size.Entries), done: make([]bool, size.Entries),
 	}
 	q.limit = uint32(q.Cap())
+	if q.most != 0 {
+		q.slow = 1
+	}
 	return q, nil
 }
 
@@ -55,12 +59,16 @@ func (q *RecvQueue) Cap() int {
 	return int(q.mask) + 1
 }
 
-// Posted returns how many receives have not completed. A receive that completes before an earlier
-// one counts until the earlier one has completed. Posted may be called while other goroutines post
-// and complete.
+// Posted returns how many receives have not completed. In a queue without [RecvSize].InUse a receive that
+// completes before an earlier one counts until the earlier one has completed. Posted may be called while
+// other goroutines post and complete.
 func (q *RecvQueue) Posted() int {
-	tail := q.tail.Acquire() // first, because it is never ahead of the other index
-	return int(q.published.Acquire() - tail)
+	completed := &q.tail
+	if q.most != 0 {
+		completed = &q.completed
+	}
+	n := completed.Acquire() // first, because it is never ahead of the other index
+	return int(q.published.Acquire() - n)
 }
 
 // Room reports whether n more receives fit.
@@ -71,8 +79,7 @@ func (q *RecvQueue) Room(n int) bool {
 	tail := q.tail.Acquire() // pairs with Release in Complete
 	q.limit = tail + q.mask + 1
 	if q.most != 0 {
-		// Complete stores freed before tail, so that the sum is never more than what has completed.
-		if posted := tail + q.freed.Acquire() + q.most; int32(posted-q.limit) < 0 {
+		if posted := q.completed.Acquire() + q.most; int32(posted-q.limit) < 0 {
 			q.limit = posted
 		}
 	}
@@ -145,11 +152,12 @@ func (q *RecvQueue) Release() {
 
 // CompleteNext takes the completion of an entry if it is the oldest one and none has completed
 // before it. It returns the ID of the receive. Otherwise it changes nothing and returns false, and
-// Complete may take the completion. It is inlined where completions are polled.
+// Complete may take the completion. It takes none of a queue with [RecvSize].InUse, where Complete counts
+// them. It is inlined where completions are polled.
 func (q *RecvQueue) CompleteNext(counter uint16) (id uint64, ok bool) {
 	tail := q.tail.Acquire() // only the polling goroutine stores it
-	// The Acquire of shown pairs with Release in Publish.
-	if q.published.Acquire() == tail || (uint32(counter)^tail)&q.mask&0xffff|q.early != 0 {
+	// The Acquire of published pairs with Release in Publish.
+	if q.published.Acquire() == tail || (uint32(counter)^tail)&q.mask&0xffff|q.slow != 0 {
 		return 0, false
 	}
 	id = q.ids[tail&q.mask]
@@ -175,7 +183,9 @@ func (q *RecvQueue) Complete(counter uint16) (id uint64, ok bool) {
 		tail++
 	}
 	if q.most != 0 {
-		q.freed.Release(q.early)
+		q.completed.Release(tail + q.early) // pairs with Acquire in Room
+	} else {
+		q.slow = q.early
 	}
 	q.tail.Release(tail) // pairs with Acquire in Room
 	return id, true
@@ -215,9 +225,12 @@ func scatter(p unsafe.Pointer, n int, put func(addr uint64, length, lkey uint32)
 // Reset empties the queue after the QP has moved to state RESET.
 func (q *RecvQueue) Reset() {
 	q.head, q.limit, q.early = 0, uint32(q.Cap()), 0
+	if q.most == 0 {
+		q.slow = 0
+	}
 	clear(q.done)
 	q.published.Release(0)
-	q.freed.Release(0)
+	q.completed.Release(0)
 	q.tail.Release(0)
 	q.rec.set(recRecv, 0)
 }

@@ -126,6 +126,9 @@ func TestRecvHalf(t *testing.T) {
 	rings := 0 // entries without room although fewer than 8 are posted: the ring is at its end
 	for range 20000 {
 		room := len(out) < 8 && (len(out) == 0 || next-out[0] < 16)
+		if q.Posted() != len(out) {
+			t.Fatalf("%d are posted, want %d", q.Posted(), len(out))
+		}
 		if q.Room(1) != room {
 			t.Fatalf("room for entry %d is %v with %d posted, the first of them %d", next, !room, len(out), out[0])
 		}
