@@ -145,9 +145,11 @@ type fastCommand = kernel.Repeated
 type udata struct {
 	in, out []byte
 
-	// addAttrs adds attributes of the driver that only the ioctl has, or is nil. If the kernel does
-	// not know them, the command fails with unsupported.
-	addAttrs    func(cmd *ioctlCommand)
+	// addAttrs adds attributes of the driver that only the ioctl has, or is nil.
+	addAttrs func(cmd *ioctlCommand)
+
+	// unsupported is the error of CREATE_CQ if the kernel does not know addAttrs, and that of MODIFY_QP
+	// if the kernel answers EOPNOTSUPP because of in; or it is nil.
 	unsupported *FeatureError
 }
 

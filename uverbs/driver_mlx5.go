@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/goverbs/goverbs/mmio"
@@ -63,19 +65,36 @@ func (mlx5Driver) unsupportedQP(o *QPOptions) string {
 	return ""
 }
 
-// hasOutOfOrder returns an error if the device or the kernel does not have the option OutOfOrder.
-func (dr mlx5Driver) hasOutOfOrder(d *Device) error {
+// hasOutOfOrder returns an error if the kernel does not have the option OutOfOrder, or the device has it for
+// no type of QP. The kernel checks the type in the first MODIFY_QP (get_dp_ooo_cap in qp.c of mlx5_ib).
+func (mlx5Driver) hasOutOfOrder(d *Device) error {
 	u := udata{out: make([]byte, mlx5.QueryDeviceRespSize)}
 	if err := d.queryUdata(u); err != nil {
 		return err
 	}
-	if !mlx5.DecodeOutOfOrder(u.out) {
-		return &FeatureError{
-			Feature: "CREATE_QP with OutOfOrder", Driver: dr.name(),
-			Err: errors.New("the adapter does not have the capability dp_ordering_force, or the kernel is too old: Linux 6.12 does not know it, and Linux 7.2 does"),
-		}
+	if mlx5.DecodeOutOfOrder(u.out) {
+		return nil
 	}
-	return nil
+	return lacksOutOfOrder(d.cmd.kernelVersion())
+}
+
+// lacksOutOfOrder is the error of a kernel or a device without the option OutOfOrder.
+func lacksOutOfOrder(running Version) *FeatureError {
+	f := &FeatureError{Feature: "CREATE_QP with OutOfOrder"}
+	if since := (Version{6, 13}); slices.Compare(running[:], since[:]) < 0 {
+		f.Since, f.Err = since, errors.New("QUERY_DEVICE does not report the flag MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP")
+	} else {
+		f.Driver, f.Err = "mlx5", errors.New("the adapter does not have the capability dp_ordering_force, or no capability dp_ordering_ooo_all")
+	}
+	return f
+}
+
+// noOutOfOrder is the error of an adapter that has the option OutOfOrder for other types of QP only.
+func noOutOfOrder(t QPType) *FeatureError {
+	return &FeatureError{
+		Feature: "OutOfOrder of " + t.String(), Driver: "mlx5",
+		Err: errors.New("the adapter does not have the capability dp_ordering_ooo_all_" + strings.ToLower(t.String())),
+	}
 }
 
 // queriedQP restores the sizes, which the kernel does not know.

@@ -41,11 +41,15 @@ var errNoECE = errors.New("the adapter does not have the capability ece_support"
 
 // modifyUdata has options until a MODIFY_QP has passed them to the device, as libmlx5 does.
 func (mlx5Driver) modifyUdata(q *QP) udata {
-	ece := q.mlx5.eceWanted.Load()
-	if ece == 0 && q.mlx5.recv.InUse == 0 {
+	ece, outOfOrder := q.mlx5.eceWanted.Load(), q.mlx5.recv.InUse != 0
+	if ece == 0 && !outOfOrder {
 		return udata{}
 	}
-	return udata{in: mlx5.EncodeModifyQP(ece, q.mlx5.recv.InUse != 0), out: make([]byte, mlx5.ModifyQPRespSize)}
+	u := udata{in: mlx5.EncodeModifyQP(ece, outOfOrder), out: make([]byte, mlx5.ModifyQPRespSize)}
+	if outOfOrder && q.State() == QPReset { // a later MODIFY_QP fails with EOPNOTSUPP for another reason
+		u.unsupported = noOutOfOrder(q.typ)
+	}
+	return u
 }
 
 func (mlx5Driver) modifyAnswer(q *QP, u udata) error {

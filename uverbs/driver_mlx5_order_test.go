@@ -5,6 +5,7 @@ package uverbs
 import (
 	"encoding/binary"
 	"errors"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -14,7 +15,7 @@ import (
 )
 
 // TestMlx5OutOfOrder: a QP with the option has room for half of its ring, and every MODIFY_QP says so to
-// the driver. Without the capability it is not created.
+// the driver. Without any of the capabilities it is not created.
 func TestMlx5OutOfOrder(t *testing.T) {
 	c := newMlx5Card(t, true, false, 64)
 	const flagsInQueryDevice, flag = 60, 1 << 4 // of struct mlx5_ib_query_device_resp
@@ -36,7 +37,7 @@ func TestMlx5OutOfOrder(t *testing.T) {
 	q.dev, q.object.kind = c.dev, "QP"
 	o := QPOptions{Type: RC, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 8, MaxRecvWR: 5, MaxRecvSGE: 1, OutOfOrder: true}
 	var f *FeatureError
-	if _, err := (mlx5Driver{}).prepareQP(q, &qpSpec{QPOptions: o, pd: &PD{}}); !errors.As(err, &f) || f.Driver != "mlx5" {
+	if _, err := (mlx5Driver{}).prepareQP(q, &qpSpec{QPOptions: o, pd: &PD{}}); !errors.As(err, &f) || f.Feature != "CREATE_QP with OutOfOrder" {
 		t.Errorf("without the capability: %v", err)
 	}
 	flags = flag
@@ -58,6 +59,71 @@ func TestMlx5OutOfOrder(t *testing.T) {
 	for _, d := range []driver{rxeDriver{}, siwDriver{}} {
 		if d.unsupportedQP(&QPOptions{Type: RC, OutOfOrder: true}) != "OutOfOrder" {
 			t.Errorf("%s supports OutOfOrder", d.name())
+		}
+	}
+}
+
+// TestMlx5OutOfOrderLacks: the error says whether it is the kernel or the adapter that does not have the option.
+func TestMlx5OutOfOrderLacks(t *testing.T) {
+	for _, c := range []struct {
+		running Version
+		want    string
+	}{
+		{Version{6, 12}, "uverbs: CREATE_QP with OutOfOrder not supported by this kernel (Linux has it since 6.13): " +
+			"QUERY_DEVICE does not report the flag MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP"},
+		{Version{6, 13}, "uverbs: CREATE_QP with OutOfOrder not supported by driver mlx5: " +
+			"the adapter does not have the capability dp_ordering_force, or no capability dp_ordering_ooo_all"},
+	} {
+		if got := lacksOutOfOrder(c.running).Error(); got != c.want {
+			t.Errorf("on Linux %s: %s\nwant %s", c.running, got, c.want)
+		}
+	}
+}
+
+// TestMlx5OutOfOrderType: if the adapter has the option for other types of QP only, the first MODIFY_QP says so.
+// EOPNOTSUPP has another reason in a later one, without the option, and for atomics on a device without them.
+func TestMlx5OutOfOrderType(t *testing.T) {
+	for _, c := range []struct {
+		typ        QPType
+		outOfOrder bool
+		state      QPState
+		access     Access
+		feature    string
+		capability string
+	}{
+		{RC, true, QPReset, AccessRemoteWrite, "OutOfOrder of RC", "dp_ordering_ooo_all_rc"},
+		{UC, true, QPReset, AccessRemoteWrite, "OutOfOrder of UC", "dp_ordering_ooo_all_uc"},
+		{UD, true, QPReset, 0, "OutOfOrder of UD", "dp_ordering_ooo_all_ud"},
+		{RC, true, QPInit, AccessRemoteWrite, "MODIFY_QP", ""},
+		{RC, true, QPReset, AccessRemoteAtomic, "MODIFY_QP", ""},
+		{RC, false, QPReset, AccessRemoteWrite, "MODIFY_QP", ""},
+	} {
+		card := newMlx5Card(t, true, false, 64)
+		card.dev.attr.PhysPortCount = 1
+		card.answer = func() syscall.Errno { return syscall.ENOTTY }
+		card.legacy = func(*kernel.Legacy) syscall.Errno { return syscall.EOPNOTSUPP }
+		q := card.qp
+		q.typ = c.typ
+		if c.outOfOrder {
+			q.mlx5.recv.InUse = 8
+		}
+		q.state.Store(uint32(c.state))
+		attr := QPAttr{State: QPInit, Port: 1, Access: c.access}
+		mask := AttrState | AttrPKeyIndex | AttrPort | AttrAccess
+		if c.typ == UD {
+			mask = AttrState | AttrPKeyIndex | AttrPort | AttrQKey
+		}
+		err := q.Modify(attr, mask)
+		var f *FeatureError
+		if !errors.As(err, &f) || f.Feature != c.feature || f.Driver != "mlx5" || !errors.Is(err, syscall.EOPNOTSUPP) {
+			t.Errorf("%s in state %s: %v, want a FeatureError about %s", c.typ, c.state, err, c.feature)
+			continue
+		}
+		if text := "the adapter does not have the capability " + c.capability; strings.Contains(err.Error(), text) != (c.capability != "") {
+			t.Errorf("%s in state %s: %v", c.typ, c.state, err)
+		}
+		if q.State() != c.state {
+			t.Errorf("%s is in state %s after the error, want %s", c.typ, q.State(), c.state)
 		}
 	}
 }

@@ -53,7 +53,15 @@ func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
 			}
 		}
 		err := q.dev.cmd.fail("MODIFY_QP "+from.String()+" to "+to.String(), errno, q.modifyHint(errno, attr, mask))
-		return about(err, q.label(), attr.given(mask))
+		err = about(err, q.label(), attr.given(mask))
+		// The kernel answers EOPNOTSUPP also for the right to atomics on a device without atomics.
+		noAtomics := mask&AttrAccess != 0 && attr.Access&AccessRemoteAtomic != 0 && q.dev.attr.AtomicCap == AtomicNone
+		if e, ok := errors.AsType[*Error](err); ok && u.unsupported != nil && errno == syscall.EOPNOTSUPP && !noAtomics {
+			e.Hint = u.unsupported.Err.Error()
+			u.unsupported.Err = e
+			return u.unsupported
+		}
+		return err
 	}
 	q.modified(&attr, mask, from, to)
 	return q.dev.driver.modifyAnswer(q, u)

@@ -57,11 +57,18 @@ type QPOptions struct {
 	// OutOfOrder lets the device place data in the order in which packets arrive, for networks that reorder
 	// them, such as those with adaptive routing (MLX5DV_QP_CREATE_OOO_DP). Completions stay in the order of
 	// the messages, but a message may use any of the posted receives: the ID of its completion says which.
-	// So all receives should have the same size. Data of incoming messages, and what RDMA READ returns, is
-	// complete only when the completion says so. READs and atomics are executed after all earlier messages.
+	// So all receives should have the same size. The data of an incoming message or of an RDMA READ is
+	// complete only when its completion has been polled. READs and atomics are executed after all earlier
+	// messages, and the kernel turns off atomics of more than 8 bytes.
 	//
-	// Both sides must set it. The receive queue takes twice the memory. Only mlx5 supports it, for RC, UC and
-	// UD without an SRQ. It is not in Linux 6.12 and is in Linux 7.2.
+	// Both sides must set it. The receive queue takes twice the memory. Posts use its entries in turn, and an
+	// entry is used again only when all earlier receives have completed. So a receive that stays unused while
+	// others complete can fill the queue early: a post then fails with [ErrQueueFull], although fewer than
+	// MaxRecvWR receives are posted.
+	//
+	// Only mlx5 supports it, for RC, UC and UD without an SRQ, since Linux 6.13. Otherwise creating the QP
+	// fails with a [FeatureError]. If the adapter has it for other types of QP only, the error comes from the
+	// first [QP.Modify], or from [QP.Init], [QP.ReadyUD] or [QP.Connect]: the kernel checks the type there.
 	OutOfOrder bool
 
 	// RXHash selects the WQ of IndTable for a packet. mlx5 requires it together with IndTable.
