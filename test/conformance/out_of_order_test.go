@@ -11,7 +11,7 @@ import (
 
 // TestOutOfOrder keeps the receive queue of a QP with the option OutOfOrder full: there is room for
 // another receive after each completion, whichever receive it is of, and for no more than the queue
-// has. Each message is in the receive that its completion names.
+// has. Each message is in the receive that its completion names. After Reset the QP does so again.
 func TestOutOfOrder(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "OutOfOrder", "mlx5")
@@ -21,9 +21,11 @@ func TestOutOfOrder(t *testing.T) {
 	})
 }
 
+// outOfOrderSize is the size of a receive of TestOutOfOrder.
+const outOfOrderSize = 128
+
 // outOfOrder tests a type.
 func outOfOrder(t *testing.T, typ uverbs.QPType) {
-	const size = 128
 	dev := openDevice(t, deviceName)
 	o := uverbs.QPOptions{Type: typ, MaxRecvWR: 8, OutOfOrder: true}
 	pd := newPD(t, dev)
@@ -46,6 +48,53 @@ func outOfOrder(t *testing.T, typ uverbs.QPType) {
 	if posted != o.MaxRecvWR {
 		t.Errorf("there is room for %d receives, want %d", posted, o.MaxRecvWR)
 	}
+	messagesOutOfOrder(t, a, b, ah, 300)
+	if got, err := b.qp.DataInOrder(uverbs.WRRDMAWrite); got != 0 || err != nil {
+		t.Errorf("data is in order: %v, %v", got, err)
+	}
+	must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+	flushed := map[uint64]bool{}
+	for range posted {
+		wc := b.next(t)
+		if wc.Status != uverbs.WCWRFlushErr || wc.ID >= uint64(posted) || flushed[wc.ID] {
+			t.Errorf("completion %+v, want that of a flush", wc)
+		}
+		flushed[wc.ID] = true
+	}
+	b.none(t)
+
+	// The second connection begins with an empty queue, and in any order again.
+	again := func(s *side) {
+		t.Helper()
+		must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
+		if typ == uverbs.UD {
+			must(t, s.qp.ReadyUD(testQKey))
+		} else {
+			must(t, s.qp.Init())
+		}
+	}
+	again(a)
+	again(b)
+	if typ != uverbs.UD {
+		connect(t, a, b)
+	}
+	messagesOutOfOrder(t, a, b, ah, 100)
+	again(b) // with receives in the queue
+	b.none(t)
+	for id := range uint64(posted) {
+		must(t, b.qp.PostRecv(id, b.mr.SGE(0, outOfOrderSize)))
+	}
+	if err := b.qp.PostRecv(99, b.mr.SGE(0, outOfOrderSize)); !errors.Is(err, uverbs.ErrQueueFull) {
+		t.Errorf("more than %d receives after Reset: %v, want %v", posted, err, uverbs.ErrQueueFull)
+	}
+}
+
+// messagesOutOfOrder fills the empty receive queue of b and sends n messages from a, each of which takes a receive
+// that is posted again. It leaves the queue full.
+func messagesOutOfOrder(t *testing.T, a, b *side, ah *uverbs.AH, n uint64) {
+	t.Helper()
+	const size = outOfOrderSize
+	posted := b.qp.Caps().MaxRecvWR
 	under := map[uint64]bool{}
 	post := func(id uint64) {
 		t.Helper()
@@ -53,55 +102,44 @@ func outOfOrder(t *testing.T, typ uverbs.QPType) {
 			t.Fatalf("receive %d with %d others: %v", id, len(under), err)
 		}
 		under[id] = true
-		if err := b.qp.PostRecv(99, b.mr.SGE(0, size)); len(under) == posted && !errors.Is(err, uverbs.ErrQueueFull) {
+	}
+	full := func() {
+		t.Helper()
+		if err := b.qp.PostRecv(99, b.mr.SGE(0, size)); !errors.Is(err, uverbs.ErrQueueFull) {
 			t.Fatalf("more than %d receives: %v, want %v", posted, err, uverbs.ErrQueueFull)
-		} else if len(under) < posted {
-			t.Fatalf("a receive beside %d others: %v", len(under), err)
 		}
 	}
-	for id := range uint64(posted - 1) {
-		must(t, b.qp.PostRecv(id, b.mr.SGE(int(id)*size, size)))
-		under[id] = true
+	for id := range uint64(posted) {
+		post(id)
 	}
-	post(uint64(posted - 1))
+	full()
 	head := 0
 	wr := send(1, a.mr.SGE(0, 8))
-	if typ == uverbs.UD {
+	if ah != nil {
 		head = uverbs.GRHSize
 		wr.AH, wr.RemoteQPN, wr.RemoteQKey = ah, b.qp.QPN(), testQKey
 	}
-	turned, last := 0, uint64(posted-1)
-	for n := range uint64(300) {
-		binary.NativeEndian.PutUint64(a.buf.Bytes(), n)
+	turned, last := uint64(0), uint64(posted-1)
+	for i := range n {
+		binary.NativeEndian.PutUint64(a.buf.Bytes(), i)
 		must(t, a.qp.PostSend(wr))
 		a.want(t, 1, uverbs.WCSend)
 		wc := b.next(t)
 		if wc.Err() != nil || !under[wc.ID] || int(wc.ByteLen) != head+8 {
-			t.Fatalf("message %d: completion %+v", n, wc)
+			t.Fatalf("message %d: completion %+v", i, wc)
 		}
 		delete(under, wc.ID)
-		if got := binary.NativeEndian.Uint64(b.buf.Bytes()[int(wc.ID)*size+head:]); got != n {
-			t.Fatalf("receive %d has message %d, want %d", wc.ID, got, n)
+		if got := binary.NativeEndian.Uint64(b.buf.Bytes()[int(wc.ID)*size+head:]); got != i {
+			t.Fatalf("receive %d has message %d, want %d", wc.ID, got, i)
 		}
 		if wc.ID != (last+1)%uint64(posted) {
 			turned++
 		}
 		last = wc.ID
 		post(wc.ID)
+		full()
 	}
-	if turned < 10 && testenv.Modelled() {
-		t.Errorf("%d of 300 receives out of order", turned)
+	if turned < n/30 && testenv.Modelled() {
+		t.Errorf("%d of %d receives out of order", turned, n)
 	}
-	if got, err := b.qp.DataInOrder(uverbs.WRRDMAWrite); got != 0 || err != nil {
-		t.Errorf("data is in order: %v, %v", got, err)
-	}
-	must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
-	for range posted {
-		wc := b.next(t)
-		if wc.Status != uverbs.WCWRFlushErr || !under[wc.ID] {
-			t.Errorf("completion %+v, want that of a flush", wc)
-		}
-		delete(under, wc.ID)
-	}
-	b.none(t)
 }
