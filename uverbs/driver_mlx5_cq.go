@@ -252,17 +252,20 @@ func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 	}
 	switch kind {
 	case mlx5.KindSend:
-		if o.qp == nil || o.qp.mlx5.sq == nil || !o.qp.mlx5.sq.Waits(e.Counter()) {
+		if o.qp == nil || o.qp.mlx5.sq == nil {
 			return c.unexpectedMlx5(e)
 		}
+		which, ok := o.qp.mlx5.sq.Done(e.Counter())
+		if !ok {
+			return c.unexpectedMlx5(e)
+		}
+		done := mlx5.SendOp(which.Op())
 		if e.HasInline() {
-			d := c.inlineMlx5(e)
+			d := c.inlineMlx5(e, e.Returned(done))
 			o.qp.mlx5.sq.Scatter(e.Counter(), d.put)
 			wc.Status = d.end()
 		}
-		id, op, _ := o.qp.mlx5.sq.Complete(e.Counter())
-		wc.ID = id
-		done := mlx5.SendOp(op)
+		wc.ID, _ = o.qp.mlx5.sq.Take(which)
 		wc.Opcode = WCOpcode(done)
 		if done.Returns() {
 			wc.ByteLen = e.Returned(done)
@@ -322,7 +325,7 @@ func (m *mlx5Context) owner(e mlx5.CQE, kind mlx5.Kind) *mlx5Owner {
 func (c *CQ) completeRecvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) (err error) {
 	if s := o.srq; s != nil {
 		if e.HasInline() && e.Kind() == mlx5.KindRecv {
-			d := c.inlineMlx5(e)
+			d := c.inlineMlx5(e, e.ByteCount())
 			s.scatterMlx5(e.Counter(), d.put)
 			wc.Status = d.end()
 		}
@@ -336,7 +339,7 @@ func (c *CQ) completeRecvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) (err error) {
 		return c.unexpectedMlx5(e)
 	}
 	if o.qp != nil && e.HasInline() && e.Kind() == mlx5.KindRecv {
-		d := c.inlineMlx5(e)
+		d := c.inlineMlx5(e, e.ByteCount())
 		rq.Scatter(e.Counter(), d.put)
 		wc.Status = d.end()
 	}
@@ -386,9 +389,9 @@ type mlx5Inline struct {
 	status WCStatus
 }
 
-// inlineMlx5 returns the data of a completion.
-func (c *CQ) inlineMlx5(e mlx5.CQE) mlx5Inline {
-	return mlx5Inline{mrs: &c.dev.mrs, data: c.mlx5.ring.Inline(e)}
+// inlineMlx5 returns the data of a completion, which has so many bytes.
+func (c *CQ) inlineMlx5(e mlx5.CQE, count uint32) mlx5Inline {
+	return mlx5Inline{mrs: &c.dev.mrs, data: c.mlx5.ring.Inline(e, count)}
 }
 
 // put copies data to a scatter entry and reports whether some is left.

@@ -118,7 +118,7 @@ func TestInline(t *testing.T) {
 			copy(k.cqMB[64:96], pattern(32))
 		}
 		k.cq.Avail(1)
-		got := k.cq.Inline(k.cq.Entry(0))
+		got := k.cq.Inline(k.cq.Entry(0), k.cq.Entry(0).ByteCount())
 		if c.want < 0 && got != nil || c.want >= 0 && !bytes.Equal(got, pattern(c.want)) {
 			t.Errorf("%+v: %x", c, got)
 		}
@@ -402,7 +402,7 @@ func FuzzCQ(f *testing.F) {
 						t.Fatal("an entry was freed that was not posted")
 					}
 				}
-				if d := k.cq.Inline(e); len(d) > 64 {
+				if d := k.cq.Inline(e, e.ByteCount()); len(d) > 64 {
 					t.Fatalf("%d bytes in a completion", len(d))
 				}
 				e.Status()

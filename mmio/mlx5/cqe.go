@@ -140,9 +140,10 @@ func (c CQE) PathBits() uint8 { return get8(c.p, cqePathBits) & 0x7f }
 // HasInline reports whether the device has put data into the completion.
 func (c CQE) HasInline() bool { return get8(c.p, cqeOwn)&(cqeInline32|cqeInline64) != 0 }
 
-// Inline returns the data that the device has put into the completion, or nil.
-func (q *CompQueue) Inline(c CQE) []byte {
-	n := int(min(c.ByteCount(), cqeSize))
+// Inline returns the data that the device has put into the completion, or nil: count bytes, which is
+// ByteCount or Returned, as far as there is room for them.
+func (q *CompQueue) Inline(c CQE, count uint32) []byte {
+	n := int(min(count, cqeSize))
 	switch own := get8(c.p, cqeOwn); {
 	case own&cqeInline32 != 0:
 		return unsafe.Slice((*byte)(c.p), min(n, 32))

@@ -171,7 +171,7 @@ func TestStraySend(t *testing.T) {
 	take := func(at uint16, want uint64, takes bool) {
 		t.Helper()
 		tail := k.sq.tail.Acquire()
-		if waits := k.sq.Waits(at); waits != takes {
+		if _, waits := k.sq.Done(at); waits != takes {
 			t.Errorf("block %d: waits %v, want %v", at, waits, takes)
 		}
 		id, _, done := k.sq.Complete(at)

@@ -396,6 +396,9 @@ func (s *SendSlot) Finish() {
 // A Done is a completed work request that Take has not taken yet.
 type Done uint64 // sent.what
 
+// Op returns the operation of the work request.
+func (d Done) Op() Op { return sentOp(uint64(d)) }
+
 // Done finds the work request whose WQE starts at a block. It returns false if no posted and
 // uncompleted WQE starts there.
 func (q *SendQueue) Done(counter uint16) (d Done, ok bool) {
@@ -424,12 +427,6 @@ func (q *SendQueue) Complete(counter uint16) (id uint64, op Op, ok bool) {
 	}
 	id, op = q.Take(d)
 	return id, op, true
-}
-
-// Waits reports whether Complete would accept a completion.
-func (q *SendQueue) Waits(counter uint16) bool {
-	_, ok := q.Done(counter)
-	return ok
 }
 
 // Reset empties the queue after the QP has moved to state RESET.
