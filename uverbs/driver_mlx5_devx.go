@@ -66,7 +66,7 @@ func (mlx5Driver) devx(d *Device, q *QP, m devxMethod, in, out []byte) error {
 		return nil
 	}
 	a, name := mlx5.DecodeAnswer(out), mlx5.CommandName(in)
-	hint := ""
+	hint, refused := "", false
 	switch {
 	case errno == kernel.EREMOTEIO && a.Status != 0:
 		hint = fmt.Sprintf("the device's firmware refused %s: %s", name, a)
@@ -76,10 +76,13 @@ func (mlx5Driver) devx(d *Device, q *QP, m devxMethod, in, out []byte) error {
 			hint += "; or " + errNotByOwner.Error()
 		}
 	case errno == syscall.EIO && !d.cmd.Removed():
-		// Before Linux 5.18 this is a refusal, for example of the length. Now it would be EREMOTEIO.
-		errno, hint = kernel.EREMOTEIO, "the firmware refused "+name
+		// Before Linux 5.18, for example of the length. Later kernels answer EREMOTEIO.
+		hint, refused = "the firmware refused "+name, true
 	}
 	err := d.cmd.fail(verb, errno, hint)
+	if e, ok := errors.AsType[*Error](err); ok {
+		e.refused = refused
+	}
 	if q != nil {
 		err = about(err, q.label(), "")
 	}

@@ -39,6 +39,8 @@ type Error struct {
 	Netns  string        // Netns is the network namespace, such as "net:[4026532281]"; empty if it is that of process 1.
 	Errno  syscall.Errno // Errno is the error number.
 	Hint   string        // Hint is the likely cause and what to do, or empty.
+
+	refused bool // an EIO is the firmware's refusal of a command, and does not say that the device is gone
 }
 
 // Error implements error.
@@ -91,7 +93,9 @@ func netns() string {
 func (e *Error) Unwrap() error { return e.Errno }
 
 // Is reports whether target is [ErrDeviceRemoved] and the device was removed.
-func (e *Error) Is(target error) bool { return target == ErrDeviceRemoved && e.Errno == syscall.EIO }
+func (e *Error) Is(target error) bool {
+	return target == ErrDeviceRemoved && e.Errno == syscall.EIO && !e.refused
+}
 
 // ErrDeviceRemoved matches the errors of all commands after the device was removed, or reset by its
 // driver, while it was open. Only closing the device and its objects still works.
