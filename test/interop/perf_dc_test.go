@@ -46,7 +46,7 @@ func TestPerfDC(t *testing.T) {
 		}
 	}
 	out, err := perf(t, port, "send-lat", "-t", "dc", "--cm")
-	if err == nil || !strings.Contains(out, "queue pairs of type dc are not connected") {
+	if err == nil || !strings.Contains(out, "--type is dc, allowed: rc, ud, as the connection manager") {
 		t.Errorf("DC with the connection manager: %v, %q", err, out)
 	}
 }
