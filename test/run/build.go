@@ -102,7 +102,7 @@ func (c *config) build(name string) (command, error) {
 		return command{args: []string{"go", "build", "-C", "tools/vmrun", "-o", "../../.build/staticcheck", "honnef.co/go/tools/cmd/staticcheck"}}, nil
 	case name == "verbs": // see make build
 		return command{env: target, args: []string{"sh", "-c", `exec go build $(cat tools/verbs/build-flags) "$@"`, "sh",
-			"-ldflags", "-s -w -X main.version=" + c.version, "-o", out, "./tools/verbs"}}, nil
+			"-ldflags", "-s -w -funcalign=16 -X main.version=" + c.version, "-o", out, "./tools/verbs"}}, nil
 	case name == "conformance": // see make conformance
 		return command{env: target, args: []string{"go", "test", "-c", "-trimpath", "-ldflags",
 			"-s -w -X github.com/goverbs/goverbs/test/conformance/report.Version=" + c.version, "-o", out, "./test/conformance"}}, nil
