@@ -18,7 +18,7 @@ func newCDI() *command.Command {
 goverbs/rdma=all, gets its character device and that of the connection manager. Print the file
 again when a device was added or moved.`,
 		Example: `  verbs cdi >/etc/cdi/rdma.json`,
-		Args:    arguments(0),
+		Args:    command.Arguments(0),
 		Run: func(cmd *command.Command, _ []string) error {
 			infos, err := uverbs.Devices()
 			if err != nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -34,7 +33,7 @@ program, and it behaves like rxe. Another program does not see the device, but h
 		Example: `  verbs devices
   GOVERBS_SOFT=auto verbs devices
   verbs devices --json | jq -r '.[] | select(.usable) | .device'`,
-		Args: arguments(0),
+		Args: command.Arguments(0),
 		Run: func(cmd *command.Command, _ []string) error {
 			infos, err := uverbs.Devices()
 			if err != nil {
@@ -53,7 +52,7 @@ program, and it behaves like rxe. Another program does not see the device, but h
 			return nil
 		},
 	}
-	jsonFlag(cmd, &asJSON)
+	command.JSONFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -77,7 +76,7 @@ func printDevices(w io.Writer, infos []uverbs.DeviceInfo, asJSON bool) error {
 		}
 	}
 	if asJSON {
-		return printJSON(w, rows)
+		return command.PrintJSON(w, rows)
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(t, "device\tnode GUID\tdriver\tprotocol\tports\tusable")
@@ -100,11 +99,4 @@ func driverText(driver string, inProcess bool) string {
 		return driver + ", in software"
 	}
 	return driver
-}
-
-// printJSON writes a value as indented JSON.
-func printJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
 }

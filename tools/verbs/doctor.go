@@ -45,10 +45,10 @@ each port must be active; rate_gbps, mtu and netdev_mtu are the least that it mu
 			if expect != "" {
 				text, err := os.ReadFile(expect)
 				if err != nil {
-					return usagef("--expect: %w", err)
+					return command.Usagef("--expect: %w", err)
 				}
 				if expected, err = health.ParseExpectation(text); err != nil {
-					return usagef("--expect %s: %w", expect, err)
+					return command.Usagef("--expect %s: %w", expect, err)
 				}
 			}
 			d := health.Examine(cmd.Context(), names...)
@@ -58,7 +58,7 @@ each port must be active; rate_gbps, mtu and netdev_mtu are the least that it mu
 			}
 			var err error
 			if asJSON {
-				err = printJSON(cmd.Out(), d)
+				err = command.PrintJSON(cmd.Out(), d)
 			} else {
 				err = printHealth(cmd.Out(), d, verbose)
 			}
@@ -71,7 +71,7 @@ each port must be active; rate_gbps, mtu and netdev_mtu are the least that it mu
 			return err
 		},
 	}
-	jsonFlag(cmd, &asJSON)
+	command.JSONFlag(cmd, &asJSON)
 	cmd.Flags().StringVar(&expect, "expect", "", "compare the machine with this `FILE` in JSON")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print the evidence of every check")
 	return cmd

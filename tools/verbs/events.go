@@ -50,13 +50,13 @@ func newEvents() *command.Command {
 		Example: `  verbs events
   verbs events --json | jq --unbuffered -r 'select(.event == "PORT_ERR") | .device'`,
 		Exit: "  0  interrupted\n  1  failure; standard error has the reason",
-		Args: arguments(0),
+		Args: command.Arguments(0),
 		Run: func(cmd *command.Command, _ []string) error {
 			row, warning := eventPrinters(cmd.Out(), cmd.Err(), asJSON)
 			return newWatch().run(cmd.Context(), row, warning)
 		},
 	}
-	jsonFlag(cmd, &asJSON)
+	command.JSONFlag(cmd, &asJSON)
 	return cmd
 }
 

@@ -87,14 +87,14 @@ func (o *exporterOptions) check(cmd *command.Command, names []string) error {
 	host, port, err := net.SplitHostPort(o.listen)
 	n, perr := strconv.ParseUint(port, 10, 16)
 	if err != nil || perr != nil || strings.ContainsAny(host, " /") {
-		return usagef("--listen is %q, allowed: HOST:PORT or :PORT with a port from 0 to 65535, such as %s or :9879", o.listen, exporterAddress)
+		return command.Usagef("--listen is %q, allowed: HOST:PORT or :PORT with a port from 0 to 65535, such as %s or :9879", o.listen, exporterAddress)
 	}
 	o.listen = net.JoinHostPort(host, strconv.FormatUint(n, 10))
 	switch {
 	case o.once && cmd.Flag("listen").Changed:
-		return usagef("--once prints the metrics and listens nowhere, so --listen is not allowed with it")
+		return command.Usagef("--once prints the metrics and listens nowhere, so --listen is not allowed with it")
 	case o.doctor < 0 || o.doctor > 0 && o.doctor < time.Second:
-		return usagef("--doctor-interval is %v, allowed: 0 (no checks), 1s and more", o.doctor)
+		return command.Usagef("--doctor-interval is %v, allowed: 0 (no checks), 1s and more", o.doctor)
 	case len(names) == 0:
 		return nil
 	}
@@ -109,9 +109,9 @@ func (o *exporterOptions) check(cmd *command.Command, names []string) error {
 	for _, name := range names {
 		if !slices.Contains(known, name) {
 			if len(known) == 0 {
-				return usagef("the device is %q, but there is no RDMA device; without DEV those that come later are served", name)
+				return command.Usagef("the device is %q, but there is no RDMA device; without DEV those that come later are served", name)
 			}
-			return usagef("the device is %q, allowed: %s", name, strings.Join(known, ", "))
+			return command.Usagef("the device is %q, allowed: %s", name, strings.Join(known, ", "))
 		}
 	}
 	return nil

@@ -50,7 +50,7 @@ use one again than to make one. It needs Linux 7.1. "rdma resource show frmr_poo
 		Example: `  verbs res frmr
   verbs res frmr mlx5_0 --details
   verbs res frmr --json | jq '.[].pools[] | select(.pinned > 0)'`,
-		Args: arguments(1),
+		Args: command.Arguments(1),
 		Run: func(cmd *command.Command, args []string) error {
 			devs, err := netlinkDevices(args)
 			if err != nil {
@@ -64,13 +64,13 @@ use one again than to make one. It needs Linux 7.1. "rdma resource show frmr_poo
 				}
 			}
 			if asJSON {
-				return printJSON(cmd.Out(), reports)
+				return command.PrintJSON(cmd.Out(), reports)
 			}
 			return printFRMR(cmd.Out(), reports)
 		},
 	}
 	cmd.Flags().BoolVar(&details, "details", false, "show also pools with a key that only the kernel sets")
-	jsonFlag(cmd, &asJSON)
+	command.JSONFlag(cmd, &asJSON)
 	cmd.Add(&command.Command{
 		Use:   "set [flags] DEV [aging SECONDS] [key KEY] [pinned NUMBER]",
 		Short: "Fill a pool, or say when unused memory regions are freed",
@@ -100,7 +100,7 @@ func setFRMR(cmd *command.Command, device string, w map[string]string) error {
 	if text, ok := w["aging"]; ok {
 		n, err := strconv.ParseUint(text, 10, 32)
 		if err != nil || n == 0 {
-			return usagef("aging is %s, allowed: 1 to %d seconds", peertext.Quote(text), uint32(1<<32-1))
+			return command.Usagef("aging is %s, allowed: 1 to %d seconds", peertext.Quote(text), uint32(1<<32-1))
 		}
 		set = append(set, func(dev netlinkrdma.Device) error {
 			return netlinkrdma.SetFRMRAging(dev, time.Duration(n)*time.Second)
@@ -108,12 +108,12 @@ func setFRMR(cmd *command.Command, device string, w map[string]string) error {
 	}
 	text, ok := w["key"]
 	if _, pinned := w["pinned"]; ok != pinned {
-		return usagef("key and pinned belong together; usage: %s", cmd.UseLine())
+		return command.Usagef("key and pinned belong together; usage: %s", cmd.UseLine())
 	}
 	if ok {
 		key, err := netlinkrdma.ParseFRMRKey(text)
 		if e, ok := errors.AsType[*netlinkrdma.Error](err); ok {
-			return usagef("key is %s, %s", peertext.Quote(text), e.Hint)
+			return command.Usagef("key is %s, %s", peertext.Quote(text), e.Hint)
 		}
 		n, err := wordNumber(w, "pinned")
 		if err != nil {

@@ -70,7 +70,7 @@ func newHelp() *command.Command {
 			for _, name := range args {
 				next, _ := about.Find([]string{name})
 				if next == about {
-					return unknownCommand(about, name)
+					return command.UnknownCommand(about, name)
 				}
 				about = next
 			}

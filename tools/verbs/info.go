@@ -83,14 +83,14 @@ ibv_devinfo -v prints.`,
   verbs info rxe0
   verbs info mlx5_0/2
   verbs info rxe0 --json | jq '.[0].ports[0].attributes.state'`,
-		Args: arguments(1),
+		Args: command.Arguments(1),
 		Run: func(cmd *command.Command, args []string) error {
 			reports, err := collectInfo(args)
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				return printJSON(cmd.Out(), reports)
+				return command.PrintJSON(cmd.Out(), reports)
 			}
 			for i, r := range reports {
 				if i > 0 {
@@ -101,7 +101,7 @@ ibv_devinfo -v prints.`,
 			return nil
 		},
 	}
-	jsonFlag(cmd, &asJSON)
+	command.JSONFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -179,7 +179,7 @@ func deviceInfo(name string, only int) (r deviceReport, err error) {
 // portsShown returns the ports to show of a device with so many: one of them, or all if that is 0.
 func portsShown(only, count int) (ports []int, err error) {
 	if only > count {
-		return nil, usagef("the port is %d, allowed: 1 to %d", only, count)
+		return nil, command.Usagef("the port is %d, allowed: 1 to %d", only, count)
 	}
 	for port := 1; port <= count; port++ {
 		if only == 0 || only == port {

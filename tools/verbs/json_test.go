@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/goverbs/goverbs/tools/health"
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/mesh"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/uverbs"
@@ -155,7 +156,7 @@ func TestJSONInfo(t *testing.T) {
 			State: uverbs.PortActive, ActiveMTU: uverbs.MTU4096, LinkLayer: uverbs.LinkLayerInfiniBand, PhysState: 5, ActiveWidth: 2, ActiveSpeed: 32})}},
 	}
 	var out bytes.Buffer
-	if err := printJSON(&out, []deviceReport{r}); err != nil {
+	if err := command.PrintJSON(&out, []deviceReport{r}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -182,7 +183,7 @@ func TestJSONInfo(t *testing.T) {
 // TestJSONPingpong: the result of a ping-pong has both ends.
 func TestJSONPingpong(t *testing.T) {
 	var out bytes.Buffer
-	if err := printJSON(&out, result{Local: endpointOf(endpoint)}); err != nil {
+	if err := command.PrintJSON(&out, result{Local: endpointOf(endpoint)}); err != nil {
 		t.Fatal(err)
 	}
 	want := `"gid": "0000:0000:0000:0000:0000:ffff:0a01:0002"`

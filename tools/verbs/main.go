@@ -55,7 +55,7 @@ Environment:
   verbs help metrics             # what verbs exporter serves`,
 	}
 	root.Init()
-	group(&root.Command)
+	command.Group(&root.Command)
 	root.Add(newHelp(), newDevices(), newStatus(), newInfo(), newLink(), newDev(), newSystem(), newCDI(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newEvents(), newExporter(), newPerf(), newMesh(), newTrace(), newCompletion())
 	completeAll(&root.Command)
 	return root

@@ -25,7 +25,7 @@ import (
 const secretEnv = "GOVERBS_MESH_SECRET"
 
 func newMesh() *command.Command {
-	cmd := group(&command.Command{
+	cmd := command.Group(&command.Command{
 		Use:   "mesh [flags] COMMAND",
 		Short: "Check the RDMA links between all hosts of a fleet",
 		Long: `"verbs mesh serve" runs on every host, and "verbs mesh run" on any one machine. It has each host
@@ -50,10 +50,10 @@ func readSecret(file string) ([]byte, error) {
 		from = "--secret-file"
 	}
 	if secret = bytes.TrimSpace(secret); len(secret) == 0 {
-		return nil, usagef("the secret is missing: give --secret-file or the environment variable %s", secretEnv)
+		return nil, command.Usagef("the secret is missing: give --secret-file or the environment variable %s", secretEnv)
 	}
 	if n := len(secret); n < perf.LeastSecret {
-		return nil, usagef("the secret of %s has %d characters, allowed: %d and more, such as of \"openssl rand -hex 32\"", from, n, perf.LeastSecret)
+		return nil, command.Usagef("the secret of %s has %d characters, allowed: %d and more, such as of \"openssl rand -hex 32\"", from, n, perf.LeastSecret)
 	}
 	return secret, nil
 }
@@ -79,7 +79,7 @@ server listen only on an address of a network that you trust (--listen).
 		Example: `  verbs mesh serve                 # with the secret in the environment
   verbs mesh serve --secret-file /etc/verbs-mesh.secret --listen 10.1.0.1`,
 		Exit: "  0  interrupted\n  1  failure; standard error has the reason",
-		Args: arguments(0),
+		Args: command.Arguments(0),
 		Run: func(cmd *command.Command, _ []string) error {
 			secret, err := readSecret(secretFile)
 			if err != nil {
@@ -93,10 +93,10 @@ server listen only on an address of a network that you trust (--listen).
 	}
 	f := cmd.Flags()
 	f.StringVar(&listen, "listen", "", "listen on this `ADDRESS` (default all)")
-	numberVar(f, &port, "port", "p", mesh.DefaultPort, 1, maxPort, "listen on this TCP `PORT`")
-	numberVar(f, &memory, "max-memory", "", 0, 1, 1<<24, "limit the memory of all clients to `N` MiB")
-	defaultIs(f, "max-memory", "half of the machine's, at most 4096")
-	numberVar(f, &clients, "max-clients", "", perf.DefaultMaxClients, 1, maxClients, "serve up to `N` clients at once, half of them from one address")
+	command.NumberVar(f, &port, "port", "p", mesh.DefaultPort, 1, maxPort, "listen on this TCP `PORT`")
+	command.NumberVar(f, &memory, "max-memory", "", 0, 1, 1<<24, "limit the memory of all clients to `N` MiB")
+	command.DefaultIs(f, "max-memory", "half of the machine's, at most 4096")
+	command.NumberVar(f, &clients, "max-clients", "", perf.DefaultMaxClients, 1, maxClients, "serve up to `N` clients at once, half of them from one address")
 	f.BoolVar(&quiet, "quiet", false, "do not log clients on standard error")
 	f.StringVar(&secretFile, "secret-file", "", "`FILE` with the secret of the fleet in its first line (default "+secretEnv+")")
 	return cmd
@@ -154,16 +154,16 @@ them (--flow-labels) take several paths through a network. With others they chan
 	f.Float64Var(&r.Thresholds.MaxLoss, "max-loss", 0.1, "report a loss of datagrams above `N` percent")
 	f.Float64Var(&r.Thresholds.LatencyRatio, "latency-ratio", 3, "report a median latency above `N` times the median of the fleet")
 	f.Float64Var(&r.Thresholds.BandwidthRatio, "bandwidth-ratio", 0.5, "report a bandwidth under `N` times the median of the fleet")
-	numberVar(f, &r.AtOnce, "at-once", "", 0, 1, mesh.MaxHosts, "test up to `N` pairs at the same time")
-	defaultIs(f, "at-once", "all that have no host in common")
-	numberVar(f, &r.Repeat, "repeat", "", 1, 0, 10, "measure what crosses a threshold up to `N` times again")
-	numberVar(f, &r.Iterations, "iterations", "n", 1000, 1, 1_000_000, "count `N` messages of each test of latency")
-	numberVar(f, &r.Messages, "messages", "", 1000, 1, 1_000_000, "count `N` messages of each test of bandwidth")
-	numberVar(f, &r.Size, "msg-size", "", perf.DefaultSizeBW, 1, math.MaxInt32, "size of a message of bandwidth in `BYTES`; over ud at most the MTU")
+	command.NumberVar(f, &r.AtOnce, "at-once", "", 0, 1, mesh.MaxHosts, "test up to `N` pairs at the same time")
+	command.DefaultIs(f, "at-once", "all that have no host in common")
+	command.NumberVar(f, &r.Repeat, "repeat", "", 1, 0, 10, "measure what crosses a threshold up to `N` times again")
+	command.NumberVar(f, &r.Iterations, "iterations", "n", 1000, 1, 1_000_000, "count `N` messages of each test of latency")
+	command.NumberVar(f, &r.Messages, "messages", "", 1000, 1, 1_000_000, "count `N` messages of each test of bandwidth")
+	command.NumberVar(f, &r.Size, "msg-size", "", perf.DefaultSizeBW, 1, math.MaxInt32, "size of a message of bandwidth in `BYTES`; over ud at most the MTU")
 	f.BoolVarP(&r.Events, "events", "e", false, "sleep until a completion event instead of polling, on both sides")
 	f.DurationVar(&r.Timeout, "timeout", 10*time.Second, "give up a test when nothing completes for this `TIME`")
 	f.StringVar(&o.page, "html", "", "write a page with heat maps to `FILE`")
-	jsonFlag(cmd, &o.json)
+	command.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -187,15 +187,15 @@ func (o *meshOptions) hosts(args []string) (all []mesh.Host, err error) {
 	for _, name := range names {
 		h, err := mesh.ParseHost(name)
 		if err != nil {
-			return nil, usageError{err}
+			return nil, command.UsageError{Err: err}
 		}
 		if slices.ContainsFunc(all, func(o mesh.Host) bool { return o.Addr == h.Addr && o.Port == h.Port }) {
-			return nil, usagef("the host %s is there twice", peertext.Quote(name))
+			return nil, command.Usagef("the host %s is there twice", peertext.Quote(name))
 		}
 		all = append(all, h)
 	}
 	if n := len(all); n < 2 || n > mesh.MaxHosts {
-		return nil, usagef("the number of hosts is %d, allowed: 2 to %d, as arguments or in --file", n, mesh.MaxHosts)
+		return nil, command.Usagef("the number of hosts is %d, allowed: 2 to %d, as arguments or in --file", n, mesh.MaxHosts)
 	}
 	return all, nil
 }
@@ -209,19 +209,19 @@ func (o *meshOptions) check(cmd *command.Command) (err error) {
 	r.Types = strings.Split(o.types, ",")
 	for _, typ := range r.Types {
 		if typ != perf.RC && typ != perf.UD {
-			return usagef("--types has %s, allowed: rc, ud", peertext.Quote(typ))
+			return command.Usagef("--types has %s, allowed: rc, ud", peertext.Quote(typ))
 		}
 	}
 	if n := len(r.FlowLabels); n > mesh.MaxFlowLabels {
-		return usagef("--flow-labels has %d labels, allowed: 1 to %d", n, mesh.MaxFlowLabels)
+		return command.Usagef("--flow-labels has %d labels, allowed: 1 to %d", n, mesh.MaxFlowLabels)
 	}
 	for _, l := range r.FlowLabels {
 		if l < 0 || l > 1<<20-1 {
-			return usagef("--flow-labels has %d, allowed: 0 to %d", l, 1<<20-1)
+			return command.Usagef("--flow-labels has %d, allowed: 0 to %d", l, 1<<20-1)
 		}
 	}
 	if r.Timeout <= 0 || r.Timeout > time.Hour {
-		return usagef("--timeout is %s, allowed: more than 0, up to 1h", r.Timeout)
+		return command.Usagef("--timeout is %s, allowed: more than 0, up to 1h", r.Timeout)
 	}
 	t := &r.Thresholds
 	for _, f := range []struct {
@@ -230,17 +230,17 @@ func (o *meshOptions) check(cmd *command.Command) (err error) {
 		to    *float64
 	}{{"max-latency", o.latency, &t.MaxLatency}, {"max-p99", o.p99, &t.MaxP99}} {
 		if cmd.Flags().Changed(f.name) && f.given <= 0 {
-			return usagef("--%s is %s, allowed: a time above 0", f.name, f.given)
+			return command.Usagef("--%s is %s, allowed: a time above 0", f.name, f.given)
 		}
 		*f.to = float64(f.given) / float64(time.Microsecond)
 	}
 	if o.bandwidth != "" {
 		if t.MinBandwidth, err = strconv.ParseFloat(o.bandwidth, 64); err != nil || !(t.MinBandwidth > 0) {
-			return usagef("--min-bandwidth is %s, allowed: a number above 0, in Gb per second", peertext.Quote(o.bandwidth))
+			return command.Usagef("--min-bandwidth is %s, allowed: a number above 0, in Gb per second", peertext.Quote(o.bandwidth))
 		}
 	}
 	if err := t.Validate(); err != nil {
-		return usageError{err}
+		return command.UsageError{Err: err}
 	}
 	return nil
 }
@@ -282,7 +282,7 @@ func (o *meshOptions) do(cmd *command.Command, args []string) (err error) {
 		}
 	}
 	if o.json {
-		err = printJSON(cmd.Out(), rep)
+		err = command.PrintJSON(cmd.Out(), rep)
 	} else {
 		err = rep.Print(cmd.Out(), colours(cmd.Out()))
 	}

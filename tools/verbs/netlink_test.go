@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
@@ -60,7 +61,7 @@ func TestPrintRes(t *testing.T) {
 		}
 	}
 	out.Reset()
-	if err := printJSON(&out, []resReport{r}); err != nil {
+	if err := command.PrintJSON(&out, []resReport{r}); err != nil {
 		t.Fatal(err)
 	}
 	var back []map[string]any

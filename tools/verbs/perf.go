@@ -49,7 +49,7 @@ var perfTests = []struct{ op, metric, does string }{
 }
 
 func newPerf() *command.Command {
-	cmd := group(&command.Command{
+	cmd := command.Group(&command.Command{
 		Use:   "perf [flags] COMMAND",
 		Short: "Measure latency and bandwidth with a peer",
 		Long: `One side runs "verbs perf serve", the other a test. They may be two hosts, or two devices of one. A
@@ -100,9 +100,9 @@ func newPerfTest(op, metric, does string) *command.Command {
 			c.Name(), map[string]string{perf.Lat: "latency.median_us", perf.BW: "bandwidth.gbit_per_s"}[metric], program),
 		Args: func(cmd *command.Command, args []string) error {
 			if len(args) == 0 && !o.perftest {
-				return usagef("HOST is missing: the host where \"verbs perf serve\" runs; only with --perftest can this side be the server")
+				return command.Usagef("HOST is missing: the host where \"verbs perf serve\" runs; only with --perftest can this side be the server")
 			}
-			return arguments(1)(cmd, args)
+			return command.Arguments(1)(cmd, args)
 		},
 		Run: func(cmd *command.Command, args []string) error {
 			host := ""
@@ -114,7 +114,7 @@ func newPerfTest(op, metric, does string) *command.Command {
 	}
 	o.flags(cmd.Flags(), program)
 	perfLocalFlags(cmd, &o.local)
-	jsonFlag(cmd, &o.json)
+	command.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -134,18 +134,18 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 		f.BoolVarP(&c.Both, "both", "b", false, "send in both directions at once")
 		f.IntVarP(&c.List, "list", "l", c.List, "post `N` messages at a time, with one doorbell")
 		f.IntVarP(&c.Moderate, "moderate", "Q", c.Moderate, "request one completion for `N` messages")
-		defaultIs(f, "list", "as many as there is room for, up to 64, on iWARP up to 1 MiB; with --rate 1")
-		defaultIs(f, "moderate", "100, 1 above 8 KiB, or --list")
+		command.DefaultIs(f, "list", "as many as there is room for, up to 64, on iWARP up to 1 MiB; with --rate 1")
+		command.DefaultIs(f, "moderate", "100, 1 above 8 KiB, or --list")
 		f.StringVar(&o.rate, "rate", "", "limit each side to this `RATE`: messages per second, or with a suffix Gb, Mb or MiB per second")
 		f.IntVar(&c.Depth, "depth", c.Depth, "keep `N` messages of each queue pair in flight")
 	}
 	if c.Op == perf.Send || c.Op == perf.Write {
 		f.IntVarP(&c.Inline, "inline", "I", c.Inline, "send messages of up to this many `BYTES` in the work request itself")
-		defaultIs(f, "inline", "for latency about 220, or what the device supports; else 0")
+		command.DefaultIs(f, "inline", "for latency about 220, or what the device supports; else 0")
 	}
 	if c.Op == perf.Send {
 		f.IntVarP(&c.RecvDepth, "recv-depth", "r", c.RecvDepth, "post `N` receives of each queue pair")
-		defaultIs(f, "recv-depth", "512; for uc and ud one for each message, up to 16000")
+		command.DefaultIs(f, "recv-depth", "512; for uc and ud one for each message, up to 16000")
 	}
 	if c.Op == perf.Read || c.Op == perf.Atomic {
 		f.IntVarP(&c.RdAtomic, "outs", "o", 0, "keep `N` READs and atomics of a queue pair in flight (default what both devices support)")
@@ -156,14 +156,14 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 	f.BoolVarP(&c.Verify, "verify", "V", false, "compare the received data with what was sent, which takes time")
 	f.BoolVarP(&c.CM, "cm", "R", false, "connect the queue pairs by the RDMA connection manager")
 	f.IntVarP(&c.MTU, "mtu", "m", 0, "path MTU in `BYTES` (default the smaller one of both ports)")
-	numberVar(f, &c.SL, "sl", "S", 0, 0, 15, "service `LEVEL`")
-	numberVar(f, &c.TOS, "tos", "", 0, 0, math.MaxUint8, "traffic `CLASS`")
-	numberVar(f, &c.FlowLabel, "flow-label", "", 0, 0, 1<<20-1, "flow `LABEL`, from which some devices derive the UDP source port of RoCE v2")
+	command.NumberVar(f, &c.SL, "sl", "S", 0, 0, 15, "service `LEVEL`")
+	command.NumberVar(f, &c.TOS, "tos", "", 0, 0, math.MaxUint8, "traffic `CLASS`")
+	command.NumberVar(f, &c.FlowLabel, "flow-label", "", 0, 0, 1<<20-1, "flow `LABEL`, from which some devices derive the UDP source port of RoCE v2")
 	f.IntVar(&c.AckTimeout, "ack-timeout", c.AckTimeout, "wait 4.096 µs times 2 to the power of `N` for an acknowledgement")
 	f.IntVar(&c.Retry, "retry", c.Retry, "send up to `N` times again without an acknowledgement; on rxe, 7 is no limit")
 	f.DurationVar(&c.Timeout, "timeout", c.Timeout, "give up when nothing completes for this `TIME`")
-	numberVar(f, &o.port, "port", "p", perf.DefaultPort, 1, maxPort, "TCP `PORT` of the server")
-	defaultIs(f, "port", fmt.Sprintf("%d, with --perftest %d", perf.DefaultPort, perftest.DefaultPort))
+	command.NumberVar(f, &o.port, "port", "p", perf.DefaultPort, 1, maxPort, "TCP `PORT` of the server")
+	command.DefaultIs(f, "port", fmt.Sprintf("%d, with --perftest %d", perf.DefaultPort, perftest.DefaultPort))
 	f.BoolVar(&o.perftest, "perftest", false, "the peer is perftest's "+program+", as the server or, without HOST, as the client")
 	f.StringVar(&o.plot, "plot", "", "draw the result into `FILE` (.svg): bandwidth or latency over the size, or for one size the distribution of the latency")
 	f.StringArrayVar(&o.over, "overlay", nil, "draw the result of an earlier --json in `FILE` into the same picture; may be repeated")
@@ -173,13 +173,13 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 func perfLocalFlags(cmd *command.Command, l *perf.Local) {
 	f := cmd.Flags()
 	f.StringVarP(&l.Device, "dev", "d", "", "RDMA device `DEV` (default the one with the address of the route to the peer)")
-	numberVar(f, &l.Port, "ib-port", "i", 0, 1, math.MaxUint8, "`PORT` of the device")
-	defaultIs(f, "ib-port", "the first active one")
-	numberVar(f, &l.GID, "gid", "x", l.GID, 0, math.MaxInt, "`INDEX` of the local GID")
-	defaultIs(f, "gid", "chosen to match the peer")
+	command.NumberVar(f, &l.Port, "ib-port", "i", 0, 1, math.MaxUint8, "`PORT` of the device")
+	command.DefaultIs(f, "ib-port", "the first active one")
+	command.NumberVar(f, &l.GID, "gid", "x", l.GID, 0, math.MaxInt, "`INDEX` of the local GID")
+	command.DefaultIs(f, "gid", "chosen to match the peer")
 	f.BoolVar(&l.HugePages, "huge-pages", false, "take memory from huge pages")
-	numberVar(f, &l.CPU, "cpu", "", l.CPU, 0, 1023, "run on processor `N`")
-	defaultIs(f, "cpu", "any")
+	command.NumberVar(f, &l.CPU, "cpu", "", l.CPU, 0, 1023, "run on processor `N`")
+	command.DefaultIs(f, "cpu", "any")
 	f.StringVar(&l.DMABuf, "dmabuf", "", "use the memory of the dma-buf `FILE`: an open descriptor such as /proc/self/fd/3, or a heap such as /dev/dma_heap/system")
 }
 
@@ -188,7 +188,7 @@ func (o *perfOptions) run(cmd *command.Command, host string) error {
 	ctx, out, log := cmd.Context(), cmd.Out(), cmd.Err()
 	old, err := o.check(cmd.Flags().Changed, host)
 	if err != nil {
-		return usageError{err}
+		return command.UsageError{Err: err}
 	}
 	var table *perfTable
 	var measured func(perf.Size)
@@ -212,7 +212,7 @@ func (o *perfOptions) run(cmd *command.Command, host string) error {
 		return fmt.Errorf("%s: %w", o.config.Name(), err)
 	}
 	if o.json {
-		err = printJSON(out, report)
+		err = command.PrintJSON(out, report)
 	} else {
 		err = table.err
 	}
@@ -414,13 +414,13 @@ trust (--listen).`,
   verbs perf serve --listen 10.1.0.1 --dev rxe0
   verbs perf serve --max-clients 1 --quiet`,
 		Exit: "  0  interrupted\n  1  failure; standard error has the reason",
-		Args: arguments(0),
+		Args: command.Arguments(0),
 		Run: func(cmd *command.Command, _ []string) error {
 			if err := local.Validate(&perf.Config{}); err != nil {
-				return usageError{err}
+				return command.UsageError{Err: err}
 			}
 			if maxTime <= 0 || maxTime > perf.MaxMaxTime {
-				return usagef("--max-time is %s, allowed: more than 0, up to %s", maxTime, perf.MaxMaxTime)
+				return command.Usagef("--max-time is %s, allowed: more than 0, up to %s", maxTime, perf.MaxMaxTime)
 			}
 			server := &perf.Server{Local: local, MaxMemory: memory << 20, MaxClients: clients, MaxTime: maxTime}
 			return servePerf(cmd, server, net.JoinHostPort(listen, strconv.Itoa(port)), quiet)
@@ -428,10 +428,10 @@ trust (--listen).`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&listen, "listen", "", "listen on this `ADDRESS` (default all)")
-	numberVar(f, &port, "port", "p", perf.DefaultPort, 1, maxPort, "listen on this TCP `PORT`")
-	numberVar(f, &memory, "max-memory", "", 0, 1, 1<<24, "limit the memory of all clients to `N` MiB")
-	defaultIs(f, "max-memory", "half of the machine's, at most 4096")
-	numberVar(f, &clients, "max-clients", "", perf.DefaultMaxClients, 1, maxClients, "serve up to `N` clients at once, half of them from one address")
+	command.NumberVar(f, &port, "port", "p", perf.DefaultPort, 1, maxPort, "listen on this TCP `PORT`")
+	command.NumberVar(f, &memory, "max-memory", "", 0, 1, 1<<24, "limit the memory of all clients to `N` MiB")
+	command.DefaultIs(f, "max-memory", "half of the machine's, at most 4096")
+	command.NumberVar(f, &clients, "max-clients", "", perf.DefaultMaxClients, 1, maxClients, "serve up to `N` clients at once, half of them from one address")
 	f.DurationVar(&maxTime, "max-time", perf.DefaultMaxTime, "end a client that measures longer than this `TIME`, and refuse one whose --duration is longer")
 	f.BoolVar(&quiet, "quiet", false, "do not log clients on standard error")
 	perfLocalFlags(cmd, &local)

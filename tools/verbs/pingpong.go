@@ -60,32 +60,32 @@ reports and closes other connections. Run it where only hosts that you trust can
   verbs pingpong -e -n 10000 10.1.0.1     # sleep instead of polling
   verbs pingpong --type srq -q 4          # four queue pairs, one shared receive queue
   verbs pingpong --json 10.1.0.1 | jq .us_per_iteration`,
-		Args: arguments(1),
+		Args: command.Arguments(1),
 		Run: func(cmd *command.Command, args []string) error {
 			host := ""
 			if len(args) == 1 {
 				host = args[0]
 			}
 			if cmd.Flags().Changed("num-qp") && o.typ != typeSRQ {
-				return usagef("--num-qp is %d, allowed: only with --type %s", o.qps, typeSRQ)
+				return command.Usagef("--num-qp is %d, allowed: only with --type %s", o.qps, typeSRQ)
 			}
 			return o.run(cmd.Context(), cmd.Out(), cmd.Err(), host)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.typ, "type", perf.RC, "`TYPE` of ping-pong: "+strings.Join(pingpongTypes, ", "))
-	numberVar(f, &o.port, "port", "p", 18515, 1, maxPort, "TCP `PORT` for the exchange of addresses")
+	command.NumberVar(f, &o.port, "port", "p", 18515, 1, maxPort, "TCP `PORT` for the exchange of addresses")
 	f.StringVarP(&o.device, "dev", "d", "", "RDMA device `DEV` (default the first usable one)")
-	numberVar(f, &o.ibPort, "ib-port", "i", 1, 1, math.MaxUint8, "`PORT` of the device")
-	numberVar(f, &o.size, "size", "s", 4096, 1, math.MaxInt, "message size in `BYTES`")
+	command.NumberVar(f, &o.ibPort, "ib-port", "i", 1, 1, math.MaxUint8, "`PORT` of the device")
+	command.NumberVar(f, &o.size, "size", "s", 4096, 1, math.MaxInt, "message size in `BYTES`")
 	f.IntVarP(&o.mtu, "mtu", "m", 1024, "path MTU in `BYTES`, the same on both sides")
-	numberVar(f, &o.recvDepth, "recv-depth", "r", 500, 2, math.MaxInt, "post `N` receives at a time")
-	numberVar(f, &o.qps, "num-qp", "q", 16, 1, srqQPs-1, "number `N` of queue pairs of type srq")
-	numberVar(f, &o.iterations, "iterations", "n", 1000, 1, math.MaxInt, "exchange `N` messages each way")
-	numberVar(f, &o.sl, "sl", "l", 0, 0, 15, "service `LEVEL`")
+	command.NumberVar(f, &o.recvDepth, "recv-depth", "r", 500, 2, math.MaxInt, "post `N` receives at a time")
+	command.NumberVar(f, &o.qps, "num-qp", "q", 16, 1, srqQPs-1, "number `N` of queue pairs of type srq")
+	command.NumberVar(f, &o.iterations, "iterations", "n", 1000, 1, math.MaxInt, "exchange `N` messages each way")
+	command.NumberVar(f, &o.sl, "sl", "l", 0, 0, 15, "service `LEVEL`")
 	f.BoolVarP(&o.event, "events", "e", false, "sleep until a completion event instead of polling")
-	numberVar(f, &o.gidIndex, "gid", "g", -1, 0, math.MaxInt, "`INDEX` of the local GID")
-	defaultIs(f, "gid", "chosen to match the peer")
+	command.NumberVar(f, &o.gidIndex, "gid", "g", -1, 0, math.MaxInt, "`INDEX` of the local GID")
+	command.DefaultIs(f, "gid", "chosen to match the peer")
 	f.BoolVarP(&o.odp, "odp", "o", false, "register the buffer for on-demand paging")
 	f.BoolVarP(&o.iodp, "iodp", "O", false, "use implicit on-demand paging (not implemented)")
 	f.BoolVarP(&o.prefetch, "prefetch", "P", false, "prefetch the memory of --odp (not implemented)")
@@ -94,7 +94,7 @@ reports and closes other connections. Run it where only hosts that you trust can
 	f.BoolVarP(&o.dm, "dm", "j", false, "use device memory (not implemented)")
 	f.BoolVarP(&o.newSend, "new-send", "N", false, "do nothing; for compatibility with ibv_rc_pingpong")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up when nothing completes for this `TIME`")
-	jsonFlag(cmd, &o.json)
+	command.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -113,16 +113,16 @@ var pingpongTypes = []string{perf.RC, perf.UC, perf.UD, typeSRQ, typeXRC}
 // check refuses impossible options before anything is opened.
 func (o *pingpongOptions) check() error {
 	if !slices.Contains(pingpongTypes, o.typ) {
-		return usagef("--type is %s, allowed: %s", o.typ, strings.Join(pingpongTypes, ", "))
+		return command.Usagef("--type is %s, allowed: %s", o.typ, strings.Join(pingpongTypes, ", "))
 	}
 	if o.typ == typeSRQ && o.recvDepth <= o.qps {
-		return usagef("--recv-depth is %d, allowed: %d and more, for --num-qp %d", o.recvDepth, o.qps+1, o.qps)
+		return command.Usagef("--recv-depth is %d, allowed: %d and more, for --num-qp %d", o.recvDepth, o.qps+1, o.qps)
 	}
 	if o.timeout <= 0 {
-		return usagef("--timeout is %s, allowed: more than 0", o.timeout)
+		return command.Usagef("--timeout is %s, allowed: more than 0", o.timeout)
 	}
 	if _, err := uverbs.MTUFromBytes(o.mtu); err != nil {
-		return usagef("--mtu is %d, allowed: 256, 512, 1024, 2048, 4096", o.mtu)
+		return command.Usagef("--mtu is %d, allowed: 256, 512, 1024, 2048, 4096", o.mtu)
 	}
 	return nil
 }
@@ -173,7 +173,7 @@ func (o *pingpongOptions) run(ctx context.Context, out, log io.Writer, host stri
 		return runErr
 	}
 	if o.json {
-		return printJSON(out, e.result)
+		return command.PrintJSON(out, e.result)
 	}
 	fmt.Fprintf(out, "%d bytes in %.2f seconds = %.2f Mbit/sec\n", e.result.Bytes, e.result.Seconds, e.result.MbitPerSecond)
 	fmt.Fprintf(out, "%d iters in %.2f seconds = %.2f usec/iter\n", e.result.Iterations, e.result.Seconds, e.result.MicrosPerIteration)

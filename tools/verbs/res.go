@@ -190,7 +190,7 @@ of its own; mlx5 asks the firmware. It needs CAP_NET_ADMIN.`,
   verbs res mlx5_0 --filter dst-addr=10.1.0.2 --filter state=CONNECT
   verbs res mlx5_0 --filter lqpn=178 --kinds qp --raw
   verbs res rxe0 --json | jq '.[0].qps[] | select(.state == "ERR")'`,
-		Args: arguments(1),
+		Args: command.Arguments(1),
 		Run: func(cmd *command.Command, args []string) error {
 			q, err := newResQuery(kinds, filters, details, raw)
 			if err != nil {
@@ -207,7 +207,7 @@ of its own; mlx5 asks the firmware. It needs CAP_NET_ADMIN.`,
 				}
 			}
 			if asJSON {
-				return printJSON(cmd.Out(), reports)
+				return command.PrintJSON(cmd.Out(), reports)
 			}
 			for i, r := range reports {
 				if i > 0 {
@@ -225,7 +225,7 @@ of its own; mlx5 asks the firmware. It needs CAP_NET_ADMIN.`,
 	f.StringArrayVar(&filters, "filter", nil, "show the objects that match this `FILTER` only; may be repeated")
 	f.BoolVar(&details, "details", false, "show also what the tables leave out, and QPs of the driver")
 	f.BoolVar(&raw, "raw", false, "show only CQs, MRs, QPs and SRQs, with what the driver dumps of each")
-	jsonFlag(cmd, &asJSON)
+	command.JSONFlag(cmd, &asJSON)
 	cmd.Add(newFRMR())
 	return cmd
 }

@@ -152,10 +152,10 @@ func bitsOf(key string) (bits int) {
 func parseFilter(text string) (f filter, values string, err error) {
 	key, values, ok := strings.Cut(text, "=")
 	if !ok {
-		return f, "", usagef("--filter is %s, allowed: KEY=VALUE[,VALUE...], such as lqpn=5-9,17", peertext.Quote(text))
+		return f, "", command.Usagef("--filter is %s, allowed: KEY=VALUE[,VALUE...], such as lqpn=5-9,17", peertext.Quote(text))
 	}
 	if key == "" || len(kindsWith(key)) == 0 {
-		return f, "", usagef("the key of --filter is %s, allowed: %s", peertext.Quote(key), strings.Join(keysOfKind(""), ", "))
+		return f, "", command.Usagef("the key of --filter is %s, allowed: %s", peertext.Quote(key), strings.Join(keysOfKind(""), ", "))
 	}
 	return filter{key: key}, values, nil
 }
@@ -171,7 +171,7 @@ func (f *filter) parse(values string, kinds []string) error {
 			allowed = f.addRange(v, bits)
 		}
 		if allowed != "" {
-			return usagef("%s of --filter is %s, allowed%s", f.key, peertext.Quote(v), allowed)
+			return command.Usagef("%s of --filter is %s, allowed%s", f.key, peertext.Quote(v), allowed)
 		}
 	}
 	return nil
@@ -318,7 +318,7 @@ func (q *resQuery) choose(kinds string) error {
 	if kinds != "" {
 		for k := range strings.SplitSeq(kinds, ",") {
 			if !slices.Contains(all, k) {
-				return usagef("--kinds is %s, allowed: %s", peertext.Quote(k), strings.Join(all, ", "))
+				return command.Usagef("--kinds is %s, allowed: %s", peertext.Quote(k), strings.Join(all, ", "))
 			}
 			if err := q.possible(k); err != nil {
 				return err
@@ -333,7 +333,7 @@ func (q *resQuery) choose(kinds string) error {
 		}
 	}
 	if len(q.kinds) == 0 {
-		return usagef("no kind of objects has all keys of --filter; \"verbs res --help\" lists the keys of each kind")
+		return command.Usagef("no kind of objects has all keys of --filter; \"verbs res --help\" lists the keys of each kind")
 	}
 	return nil
 }
@@ -341,11 +341,11 @@ func (q *resQuery) choose(kinds string) error {
 // possible returns an error unless objects of a kind have every key, and a dump if that is asked for.
 func (q *resQuery) possible(kind string) error {
 	if q.raw && !slices.Contains(rawKinds, kind) {
-		return usagef("--kinds is %s, allowed with --raw: cq, mr, qp, srq", peertext.Quote(kind))
+		return command.Usagef("--kinds is %s, allowed with --raw: cq, mr, qp, srq", peertext.Quote(kind))
 	}
 	for i := range q.filters {
 		if keys := keysOfKind(kind); !slices.Contains(keys, q.filters[i].key) {
-			return usagef("the key of --filter is %s, allowed for %s: %s", peertext.Quote(q.filters[i].key), kind, strings.Join(keys, ", "))
+			return command.Usagef("the key of --filter is %s, allowed for %s: %s", peertext.Quote(q.filters[i].key), kind, strings.Join(keys, ", "))
 		}
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 )
 
 // query returns what "verbs res" was asked for with these filters.
@@ -335,7 +336,7 @@ func TestResDetails(t *testing.T) {
 		t.Errorf("without --details: %v\n%s", err, out.String())
 	}
 	out.Reset()
-	if err := printJSON(&out, r); err != nil {
+	if err := command.PrintJSON(&out, r); err != nil {
 		t.Fatal(err)
 	}
 	var back map[string][]map[string]any

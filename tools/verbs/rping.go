@@ -61,7 +61,7 @@ client takes 64 KiB of memory and a queue pair.`,
   verbs rping -s -P -a 10.1.0.1           # serve clients until interrupted
   verbs rping -c -a 10.1.0.1 -C 10 -v     # ping ten times, and show what comes back
   verbs rping -c -a 10.1.0.1 -V           # ping and compare until interrupted`,
-		Args: arguments(0),
+		Args: command.Arguments(0),
 		Run: func(cmd *command.Command, _ []string) error {
 			return o.run(cmd.Context(), cmd.Out(), cmd.Err())
 		},
@@ -71,17 +71,17 @@ client takes 64 KiB of memory and a queue pair.`,
 	f.BoolVarP(&o.client, "client", "c", false, "be the client")
 	f.StringVarP(&o.address, "address", "a", "", "`HOST` or address of the server (server: default all)")
 	f.StringVarP(&o.source, "source", "I", "", "`HOST` or address to connect from (client)")
-	numberVar(f, &o.port, "port", "p", 7174, 1, maxPort, "`PORT` of the connection manager")
-	numberVar(f, &o.count, "count", "C", 0, 0, math.MaxInt, "ping `N` times (client; default until interrupted)")
-	numberVar(f, &o.size, "size", "S", 64, minPing, maxPing, "size of a ping in `BYTES` (client)")
+	command.NumberVar(f, &o.port, "port", "p", 7174, 1, maxPort, "`PORT` of the connection manager")
+	command.NumberVar(f, &o.count, "count", "C", 0, 0, math.MaxInt, "ping `N` times (client; default until interrupted)")
+	command.NumberVar(f, &o.size, "size", "S", 64, minPing, maxPing, "size of a ping in `BYTES` (client)")
 	f.BoolVarP(&o.verify, "verify", "V", false, "compare what comes back (client)")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "show the text of each ping")
 	f.BoolVarP(&o.persistent, "persistent", "P", false, "serve any number of clients (server)")
 	f.BoolVarP(&o.ownQP, "own-qp", "q", false, "change the states of the QP one by one instead of by the connection manager's ID")
 	f.BoolVarP(&o.debug, "debug", "d", false, "show each step on standard error")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up when the peer does nothing for this `TIME`")
-	numberVar(f, &o.maxClients, "max-clients", "", 64, 1, maxClients, "serve up to `N` clients at once, half of them from one address (server with -P)")
-	jsonFlag(cmd, &o.json)
+	command.NumberVar(f, &o.maxClients, "max-clients", "", 64, 1, maxClients, "serve up to `N` clients at once, half of them from one address (server with -P)")
+	command.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -89,17 +89,17 @@ client takes 64 KiB of memory and a queue pair.`,
 func (o *rpingOptions) check() error {
 	switch {
 	case o.server == o.client:
-		return usagef("give either --server (-s) or --client (-c)")
+		return command.Usagef("give either --server (-s) or --client (-c)")
 	case o.client && o.address == "":
-		return usagef("--address (-a) is missing: a client needs the server's address")
+		return command.Usagef("--address (-a) is missing: a client needs the server's address")
 	case o.server && o.source != "":
-		return usagef("--source (-I) is %s, allowed: only with --client (-c)", peertext.Quote(o.source))
+		return command.Usagef("--source (-I) is %s, allowed: only with --client (-c)", peertext.Quote(o.source))
 	case o.client && o.persistent:
-		return usagef("--persistent (-P) is true, allowed: only with --server (-s)")
+		return command.Usagef("--persistent (-P) is true, allowed: only with --server (-s)")
 	case o.timeout <= 0:
-		return usagef("--timeout is %s, allowed: more than 0", o.timeout)
+		return command.Usagef("--timeout is %s, allowed: more than 0", o.timeout)
 	case o.json && o.verbose:
-		return usagef("--verbose (-v) and --json exclude each other")
+		return command.Usagef("--verbose (-v) and --json exclude each other")
 	}
 	return nil
 }
@@ -135,7 +135,7 @@ func (r *rpingResult) add(pings int, bytes int64, took time.Duration, err error)
 // print writes the result.
 func (r *rpingResult) print(out io.Writer, asJSON bool) error {
 	if asJSON {
-		return printJSON(out, r)
+		return command.PrintJSON(out, r)
 	}
 	_, err := fmt.Fprintf(out, "%d pings, %d bytes in %.2f seconds = %.2f usec/ping\n", r.Pings, r.Bytes, r.Seconds, r.MicrosPerPing)
 	return err

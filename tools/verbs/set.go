@@ -26,17 +26,17 @@ func words(cmd *command.Command, args []string, allowed ...string) (map[string]s
 		name := args[0]
 		switch _, twice := got[name]; {
 		case !slices.Contains(names, name):
-			return nil, usagef("a word of %s is %s, allowed: %s", cmd.Path(), peertext.Quote(name), strings.Join(names, ", "))
+			return nil, command.Usagef("a word of %s is %s, allowed: %s", cmd.Path(), peertext.Quote(name), strings.Join(names, ", "))
 		case twice:
-			return nil, usagef("%s is given twice", name)
+			return nil, command.Usagef("%s is given twice", name)
 		case len(args) == 1:
-			return nil, usagef("%s has no value; usage: %s", name, cmd.UseLine())
+			return nil, command.Usagef("%s has no value; usage: %s", name, cmd.UseLine())
 		}
 		got[name], args = args[1], args[2:]
 	}
 	for i, a := range allowed {
 		if _, ok := got[names[i]]; !ok && !strings.HasSuffix(a, "?") {
-			return nil, usagef("%s is missing; usage: %s", names[i], cmd.UseLine())
+			return nil, command.Usagef("%s is missing; usage: %s", names[i], cmd.UseLine())
 		}
 	}
 	return got, nil
@@ -51,7 +51,7 @@ func choice[T any](name, value string, of map[string]T) (T, error) {
 			all = append(all, k)
 		}
 		slices.Sort(all)
-		return v, usagef("%s is %s, allowed: %s", name, peertext.Quote(value), strings.Join(all, ", "))
+		return v, command.Usagef("%s is %s, allowed: %s", name, peertext.Quote(value), strings.Join(all, ", "))
 	}
 	return v, nil
 }
@@ -62,7 +62,7 @@ var onOff = map[string]bool{"on": true, "off": false}
 // exactly returns a check that a command gets n arguments.
 func exactly(n int) func(*command.Command, []string) error {
 	return func(cmd *command.Command, args []string) error {
-		return cmp.Or(atLeast(n)(cmd, args), arguments(n)(cmd, args))
+		return cmp.Or(atLeast(n)(cmd, args), command.Arguments(n)(cmd, args))
 	}
 }
 
@@ -70,14 +70,14 @@ func exactly(n int) func(*command.Command, []string) error {
 func atLeast(min int) func(*command.Command, []string) error {
 	return func(cmd *command.Command, args []string) error {
 		if len(args) < min {
-			return usagef("arguments are missing; usage: %s", cmd.UseLine())
+			return command.Usagef("arguments are missing; usage: %s", cmd.UseLine())
 		}
 		return nil
 	}
 }
 
 func newLink() *command.Command {
-	link := group(&command.Command{
+	link := command.Group(&command.Command{
 		Use:   "link [flags] COMMAND",
 		Short: "Add and delete RDMA devices in the kernel's software",
 		Long: `The kernel has two drivers that need no card: rxe speaks RoCE v2 over any Ethernet interface, siw
@@ -117,7 +117,7 @@ it, and the command waits until the last of them has closed it.`,
 }
 
 func newDev() *command.Command {
-	dev := group(&command.Command{
+	dev := command.Group(&command.Command{
 		Use:   "dev [flags] COMMAND",
 		Short: "Change the settings of a device, and add devices for subnet management",
 		Example: `  verbs dev set mlx5_0 name storage0
@@ -222,7 +222,7 @@ software devices.`,
 func moveDevice(dev netlinkrdma.Device, ns string) error {
 	if pid, err := strconv.Atoi(ns); err == nil {
 		if pid < 1 {
-			return usagef("netns is %d, allowed: a name, a path, or a PID of 1 and more", pid)
+			return command.Usagef("netns is %d, allowed: a name, a path, or a PID of 1 and more", pid)
 		}
 		return netlinkrdma.MoveDeviceToPID(dev, pid)
 	}
@@ -261,7 +261,7 @@ func newSystem() *command.Command {
   verbs system set netns exclusive`,
 		Args: func(cmd *command.Command, args []string) error {
 			if len(args) > 0 {
-				return unknownCommand(cmd, args[0])
+				return command.UnknownCommand(cmd, args[0])
 			}
 			return nil
 		},
@@ -271,7 +271,7 @@ func newSystem() *command.Command {
 				return err
 			}
 			if asJSON {
-				return printJSON(cmd.Out(), systemReport{s.NetNSMode.String(), s.CopyOnFork, s.Monitor, s.PrivilegedQKey})
+				return command.PrintJSON(cmd.Out(), systemReport{s.NetNSMode.String(), s.CopyOnFork, s.Monitor, s.PrivilegedQKey})
 			}
 			word := func(on bool) string {
 				if on {
@@ -284,7 +284,7 @@ func newSystem() *command.Command {
 			return err
 		},
 	}
-	jsonFlag(sys, &asJSON)
+	command.JSONFlag(sys, &asJSON)
 	sys.Add(&command.Command{
 		Use:   "set [flags] [netns shared|exclusive] [privileged-qkey on|off]",
 		Short: "Change settings",

@@ -100,7 +100,7 @@ siw (soft iWARP) has none.`,
 		Example: `  verbs stat
   verbs stat rxe0
   verbs stat rxe0 --json | jq '.[].counters[] | select(.value > 0)'`,
-		Args: arguments(1),
+		Args: command.Arguments(1),
 		Run: func(cmd *command.Command, args []string) error {
 			reports, err := collectSoftStat(args)
 			if err != nil {
@@ -118,7 +118,7 @@ siw (soft iWARP) has none.`,
 				reports = append(reports, some...)
 			}
 			if asJSON {
-				return printJSON(cmd.Out(), reports)
+				return command.PrintJSON(cmd.Out(), reports)
 			}
 			for _, r := range reports {
 				r.print(cmd.Out())
@@ -126,7 +126,7 @@ siw (soft iWARP) has none.`,
 			return nil
 		},
 	}
-	jsonFlag(cmd, &asJSON)
+	command.JSONFlag(cmd, &asJSON)
 	cmd.Add(newStatSetters()...)
 	return cmd
 }

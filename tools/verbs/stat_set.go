@@ -18,7 +18,7 @@ func splitPort(arg string) (dev string, port uint32, err error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil || n == 0 {
-		return "", 0, usagef("the port of %s is %s, allowed: a number from 1", peertext.Quote(arg), peertext.Quote(text))
+		return "", 0, command.Usagef("the port of %s is %s, allowed: a number from 1", peertext.Quote(arg), peertext.Quote(text))
 	}
 	return dev, uint32(n), nil
 }
@@ -34,11 +34,11 @@ func portOf(arg string) (netlinkrdma.Device, uint32, error) {
 	case err != nil:
 		return dev, 0, err
 	case port == 0 && dev.Ports != 1:
-		return dev, 0, usagef("the port of %s is missing: it has %d; write %s/1", dev.Name, dev.Ports, dev.Name)
+		return dev, 0, command.Usagef("the port of %s is missing: it has %d; write %s/1", dev.Name, dev.Ports, dev.Name)
 	case port == 0:
 		port = 1
 	case port > dev.Ports:
-		return dev, 0, usagef("the port is %d, allowed: 1 to %d", port, dev.Ports)
+		return dev, 0, command.Usagef("the port is %d, allowed: 1 to %d", port, dev.Ports)
 	}
 	return dev, port, nil
 }
@@ -47,7 +47,7 @@ func portOf(arg string) (netlinkrdma.Device, uint32, error) {
 func wordNumber(w map[string]string, name string) (uint32, error) {
 	n, err := strconv.ParseUint(w[name], 0, 32)
 	if err != nil {
-		return 0, usagef("%s is %s, allowed: 0 to %d", name, peertext.Quote(w[name]), uint32(1<<32-1))
+		return 0, command.Usagef("%s is %s, allowed: 0 to %d", name, peertext.Quote(w[name]), uint32(1<<32-1))
 	}
 	return uint32(n), nil
 }

@@ -46,14 +46,14 @@ of errors since the device is there; "verbs stat" has each of them.`,
   verbs status mlx5_0/1
   verbs status --json | jq -r '.[] | select(.state != "ACTIVE") | .device'`,
 		Exit: "  0  every port is active\n  1  a port is not active, there is none, or a failure; standard error has the reason",
-		Args: arguments(1),
+		Args: command.Arguments(1),
 		Run: func(cmd *command.Command, args []string) error {
 			rows, err := collectStatus(args)
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				err = printJSON(cmd.Out(), rows)
+				err = command.PrintJSON(cmd.Out(), rows)
 			} else {
 				err = printStatus(cmd.Out(), rows)
 			}
@@ -71,7 +71,7 @@ of errors since the device is there; "verbs stat" has each of them.`,
 			return nil
 		},
 	}
-	jsonFlag(cmd, &asJSON)
+	command.JSONFlag(cmd, &asJSON)
 	return cmd
 }
 
@@ -96,10 +96,10 @@ func collectStatus(args []string) ([]statusRow, error) {
 		}
 		infos = slices.DeleteFunc(infos, func(d uverbs.DeviceInfo) bool { return d.Name != name })
 		if len(infos) == 0 {
-			return nil, usagef("the device is %q, allowed: %s", name, strings.Join(known, ", "))
+			return nil, command.Usagef("the device is %q, allowed: %s", name, strings.Join(known, ", "))
 		}
 		if only > uint32(infos[0].Ports) {
-			return nil, usagef("the port is %d, allowed: 1 to %d", only, infos[0].Ports)
+			return nil, command.Usagef("the port is %d, allowed: 1 to %d", only, infos[0].Ports)
 		}
 	}
 	rows := []statusRow{}

@@ -35,7 +35,7 @@ type traceOutput struct {
 }
 
 func (o *traceOutput) flags(cmd *command.Command) {
-	jsonFlag(cmd, &o.asJSON)
+	command.JSONFlag(cmd, &o.asJSON)
 	f := cmd.Flags()
 	f.BoolVar(&o.summary, "summary", false, "print a table of the commands with their errors and times instead of the calls")
 	f.BoolVar(&o.failed, "failed", false, "print only calls that failed")
@@ -54,7 +54,7 @@ func (o *traceOutput) check() error {
 	if kind == "" && o.object == "" || slices.ContainsFunc(all, func(k string) bool { return strings.EqualFold(k, kind) }) {
 		return nil
 	}
-	return usagef("--object is %q, allowed: one of these, and perhaps a number: %s", o.object, strings.Join(all, ", "))
+	return command.Usagef("--object is %q, allowed: one of these, and perhaps a number: %s", o.object, strings.Join(all, ", "))
 }
 
 func newTrace() *command.Command {
@@ -84,9 +84,9 @@ system call; an interrupt ends the trace and lets the process go on.`,
 		Args: func(_ *command.Command, args []string) error {
 			switch {
 			case (len(args) == 0) == (pid == 0):
-				return usagef("the arguments of verbs trace are a program or --pid; \"verbs trace --help\" shows both")
+				return command.Usagef("the arguments of verbs trace are a program or --pid; \"verbs trace --help\" shows both")
 			case pid < 0:
-				return usagef("--pid is %d, allowed: 1 and more", pid)
+				return command.Usagef("--pid is %d, allowed: 1 and more", pid)
 			}
 			return nil
 		},
@@ -114,7 +114,7 @@ func newTraceShow() *command.Command {
   verbs trace show record --json | jq 'select(.errno)'`,
 		Args: func(_ *command.Command, args []string) error {
 			if len(args) != 1 {
-				return usagef("the number of arguments of verbs trace show is %d, allowed: 1", len(args))
+				return command.Usagef("the number of arguments of verbs trace show is %d, allowed: 1", len(args))
 			}
 			return nil
 		},

@@ -1,0 +1,120 @@
+package command
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
+)
+
+// UsageError is a mistake on the command line. The exit status of the program is 2.
+type UsageError struct{ Err error }
+
+// Error implements error.
+func (e UsageError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e UsageError) Unwrap() error { return e.Err }
+
+// Usagef returns a UsageError, whose text names the flag or argument, its value and what is allowed.
+func Usagef(format string, args ...any) error { return UsageError{fmt.Errorf(format, args...)} }
+
+// Arguments returns a check that a command gets up to max arguments.
+func Arguments(max int) func(*Command, []string) error {
+	return func(cmd *Command, args []string) error {
+		if len(args) <= max {
+			return nil
+		}
+		allowed := "none"
+		if max > 0 {
+			allowed = fmt.Sprintf("at most %d", max)
+		}
+		return Usagef("the arguments of %s are %s, allowed: %s", cmd.Path(), peertext.Quote(strings.Join(args, " ")), allowed)
+	}
+}
+
+// Group makes a command that consists of other commands, and prints its help without one.
+func Group(cmd *Command) *Command {
+	cmd.Args = func(cmd *Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		return UnknownCommand(cmd, args[0])
+	}
+	cmd.Run = func(cmd *Command, _ []string) error { return cmd.Help() }
+	return cmd
+}
+
+// UnknownCommand is the error for a command that a group does not have.
+func UnknownCommand(cmd *Command, name string) error {
+	var allowed []string
+	for _, c := range cmd.Commands() {
+		allowed = append(allowed, c.Name())
+	}
+	return Usagef("the command of %s is %s, allowed: %s", cmd.Path(), peertext.Quote(name), strings.Join(allowed, ", "))
+}
+
+// number is the value of a flag that is a whole number from min to max.
+type number[T int | uint8] struct {
+	value    *T
+	min, max int
+}
+
+// NumberVar defines a flag for a number from min to max; a max of [math.MaxInt] is no limit. The help
+// shows the limits.
+func NumberVar[T int | uint8](f *pflag.FlagSet, value *T, name, letter string, def T, min, max int, usage string) {
+	*value = def
+	n := &number[T]{value, min, max}
+	if max != math.MaxInt {
+		usage += ", " + n.Allowed()
+	}
+	f.VarP(n, name, letter, usage)
+}
+
+// Allowed says which values are allowed.
+func (n *number[T]) Allowed() string {
+	if n.max == math.MaxInt {
+		return fmt.Sprintf("%d and more", n.min)
+	}
+	return fmt.Sprintf("%d to %d", n.min, n.max)
+}
+
+// Set implements pflag.Value.
+func (n *number[T]) Set(text string) error {
+	v, err := strconv.Atoi(text)
+	if err != nil {
+		return err
+	}
+	if v < n.min || v > n.max {
+		return strconv.ErrRange
+	}
+	*n.value = T(v)
+	return nil
+}
+
+// String implements pflag.Value.
+func (n *number[T]) String() string { return strconv.Itoa(int(*n.value)) }
+
+// Type implements pflag.Value.
+func (n *number[T]) Type() string { return "int" }
+
+// JSONFlag defines --json.
+func JSONFlag(cmd *Command, asJSON *bool) {
+	cmd.Flags().BoolVar(asJSON, "json", false, `print JSON; "verbs help json" describes it`)
+}
+
+// PrintJSON writes a value as indented JSON.
+func PrintJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// DefaultIs has the help describe a flag's default in words.
+func DefaultIs(f *pflag.FlagSet, name, words string) { f.Lookup(name).DefValue = words }
