@@ -5,8 +5,12 @@ import "fmt"
 // AttrID is an attribute ID (AttributeID). The same number means another attribute in another class.
 type AttrID uint16
 
-// AttrClassPortInfo is an attribute of all classes but subnet management.
-const AttrClassPortInfo AttrID = 0x01
+// Attributes of several classes.
+const (
+	AttrClassPortInfo AttrID = 0x01 // of all classes but subnet management
+	AttrNotice        AttrID = 0x02
+	AttrInformInfo    AttrID = 0x03 // of all classes but subnet management
+)
 
 // Attributes of subnet management.
 const (
@@ -31,11 +35,19 @@ const (
 
 // Attributes of subnet administration.
 const (
-	AttrNodeRecord     AttrID = 0x11
-	AttrPortInfoRecord AttrID = 0x12
-	AttrServiceRecord  AttrID = 0x31
-	AttrPathRecord     AttrID = 0x35
-	AttrMCMemberRecord AttrID = 0x38
+	AttrNodeRecord                     AttrID = 0x11
+	AttrPortInfoRecord                 AttrID = 0x12
+	AttrSwitchInfoRecord               AttrID = 0x14
+	AttrLinearForwardingTableRecord    AttrID = 0x15
+	AttrMulticastForwardingTableRecord AttrID = 0x17
+	AttrSMInfoRecord                   AttrID = 0x18
+	AttrLinkRecord                     AttrID = 0x20
+	AttrGUIDInfoRecord                 AttrID = 0x30
+	AttrServiceRecord                  AttrID = 0x31
+	AttrPKeyTableRecord                AttrID = 0x33 // P_KeyTableRecord
+	AttrPathRecord                     AttrID = 0x35
+	AttrMCMemberRecord                 AttrID = 0x38
+	AttrInformInfoRecord               AttrID = 0xf3
 )
 
 // attrName returns the name of an attribute of the class, or its number.
@@ -47,14 +59,17 @@ func (c Class) attrName(id AttrID) string {
 			AttrNodeDescription: "NodeDescription", AttrNodeInfo: "NodeInfo", AttrSwitchInfo: "SwitchInfo", AttrGUIDInfo: "GUIDInfo",
 			AttrPortInfo: "PortInfo", AttrPKeyTable: "P_KeyTable", AttrSLtoVLTable: "SLtoVLMappingTable",
 			AttrVLArbitrationTable: "VLArbitrationTable", AttrLinearForwardingTable: "LinearForwardingTable",
-			AttrMulticastForwardingTable: "MulticastForwardingTable", AttrSMInfo: "SMInfo",
+			AttrMulticastForwardingTable: "MulticastForwardingTable", AttrSMInfo: "SMInfo", AttrNotice: "Notice",
 		}
 	case c == ClassPerf:
 		names = map[AttrID]string{AttrClassPortInfo: "ClassPortInfo", AttrPortCounters: "PortCounters", AttrPortCountersExtended: "PortCountersExtended"}
 	case c == ClassSA:
 		names = map[AttrID]string{
-			AttrClassPortInfo: "ClassPortInfo", AttrNodeRecord: "NodeRecord", AttrPortInfoRecord: "PortInfoRecord",
-			AttrServiceRecord: "ServiceRecord", AttrPathRecord: "PathRecord", AttrMCMemberRecord: "MCMemberRecord",
+			AttrClassPortInfo: "ClassPortInfo", AttrNotice: "Notice", AttrInformInfo: "InformInfo", AttrNodeRecord: "NodeRecord",
+			AttrPortInfoRecord: "PortInfoRecord", AttrSwitchInfoRecord: "SwitchInfoRecord", AttrSMInfoRecord: "SMInfoRecord",
+			AttrLinearForwardingTableRecord: "LinearForwardingTableRecord", AttrMulticastForwardingTableRecord: "MulticastForwardingTableRecord",
+			AttrLinkRecord: "LinkRecord", AttrGUIDInfoRecord: "GUIDInfoRecord", AttrServiceRecord: "ServiceRecord", AttrPKeyTableRecord: "P_KeyTableRecord",
+			AttrPathRecord: "PathRecord", AttrMCMemberRecord: "MCMemberRecord", AttrInformInfoRecord: "InformInfoRecord",
 		}
 	}
 	if name := names[id]; name != "" {

@@ -22,8 +22,10 @@ func attributes() map[Attribute]int {
 	return map[Attribute]int{
 		&NodeInfo{}: 40, &NodeDescription{}: 64, &SwitchInfo{}: 20, &GUIDInfo{}: 64, &PortInfo{}: 64, &PKeyTable{}: 64,
 		&SLtoVLTable{}: 8, &VLArbitrationTable{}: 64, &LinearForwardingTable{}: 64, &MulticastForwardingTable{}: 64, &SMInfo{}: 21,
-		&ClassPortInfo{}: 72, &PortCounters{}: 44, &PortCountersExtended{}: 72,
+		&ClassPortInfo{}: 72, &PortCounters{}: 44, &PortCountersExtended{}: 184,
 		&NodeRecord{}: 108, &PortInfoRecord{}: 68, &PathRecord{}: 58, &MCMemberRecord{}: 50, &ServiceRecord{}: 176,
+		&LinkRecord{}: 6, &SwitchInfoRecord{}: 24, &LinearForwardingTableRecord{}: 72, &MulticastForwardingTableRecord{}: 72, &SMInfoRecord{}: 25,
+		&GUIDInfoRecord{}: 72, &PKeyTableRecord{}: 72, &InformInfo{}: 36, &InformInfoRecord{}: 60, &Notice{}: 64, &NoticeReport{}: 80,
 	}
 }
 
@@ -289,6 +291,15 @@ func TestTable(t *testing.T) {
 		"distance 0":                        {table(t, 0, record(1, 112)), nil, true},
 	} {
 		records, err := Table[NodeRecord](tt.answer)
+		any, anyErr := Records(tt.answer, &NodeRecord{LID: 4711})
+		for i, r := range any {
+			if *r.(*NodeRecord) != records[i] {
+				t.Errorf("%s: Records has %+v, and Table %+v", name, r, records[i])
+			}
+		}
+		if len(any) != len(records) || fmt.Sprint(anyErr) != fmt.Sprint(err) {
+			t.Errorf("%s: Records has %d, %v, and Table %d, %v", name, len(any), anyErr, len(records), err)
+		}
 		var lids []uint16
 		for _, r := range records {
 			lids = append(lids, r.LID)
@@ -304,6 +315,13 @@ func TestTable(t *testing.T) {
 	}
 	if _, err := Table[NodeRecord](NewPerf(MethodGet, 0)); err == nil {
 		t.Error("a table of performance management")
+	}
+	one.Data = one.Data[:107]
+	if r, err := Table[NodeRecord](one); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if _, err := Records(one, nil); !errors.Is(err, ErrRange) {
+		t.Error(err)
 	}
 	if _, err := Table[PathRecord](one); err == nil {
 		t.Error("a table of other records")
@@ -343,6 +361,13 @@ func FuzzParse(f *testing.F) {
 		}
 		_, _ = p.String(), p.Err()
 		_, _ = Table[NodeRecord](p)
+		for a := range attributes() {
+			p.Attribute = a.ID()
+			_, _ = Records(p, a)
+			if n, ok := a.(*Notice); ok {
+				_ = n.String()
+			}
+		}
 		for a := range attributes() {
 			p.Attribute = a.ID()
 			if p.Decode(a) != nil {

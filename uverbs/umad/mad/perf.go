@@ -32,7 +32,12 @@ const (
 	PerfExtended       = 1 << 9  // has PortCountersExtended (IsExtendedWidthSupported)
 	PerfExtendedNoIETF = 1 << 10 // has them without those of unicast and multicast (IsExtendedWidthSupportedNoIETF)
 	PerfXmitWait       = 1 << 12 // has PortXmitWait (IsPortXmitWaitSupported)
+	PerfQP1Dropped     = 1 << 15 // has QP1Dropped (IsQP1DroppedSupported)
 )
+
+// PerfAdditional is a bit of ClassPortInfo.CapabilityMask2 of performance management: the agent has all
+// counters of PortCountersExtended (IsAdditionalPortCountersExtendedSupported).
+const PerfAdditional = 1 << 1
 
 // ID implements Attribute.
 func (*ClassPortInfo) ID() AttrID { return AttrClassPortInfo }
@@ -54,6 +59,7 @@ type PortCounters struct {
 	CounterSelect2               uint8  `mad:"18"`     // CounterSelect2 has bit 0 for PortXmitWait.
 	LocalLinkIntegrityErrors     uint8  `mad:"19.0 4"` // LocalLinkIntegrityErrors counts how often errors exceeded LocalPhyErrors.
 	ExcessiveBufferOverrunErrors uint8  `mad:"19.4 4"` // ExcessiveBufferOverrunErrors counts how often overruns exceeded OverrunErrors.
+	QP1Dropped                   uint16 `mad:"20"`     // QP1Dropped counts packets to QP1 that were dropped.
 	VL15Dropped                  uint16 `mad:"22"`     // VL15Dropped counts subnet management packets that were dropped.
 	PortXmitData                 uint32 `mad:"24"`     // PortXmitData counts sent data, in units of 4 bytes.
 	PortRcvData                  uint32 `mad:"28"`     // PortRcvData counts received data, in units of 4 bytes.
@@ -66,18 +72,33 @@ type PortCounters struct {
 func (*PortCounters) ID() AttrID { return AttrPortCounters }
 
 // PortCountersExtended has counters of 64 bits of a port. The bits of CounterSelect are not those of
-// [PortCounters].
+// [PortCounters]. SymbolErrorCounter and those that follow are 0 unless the agent has [PerfAdditional].
 type PortCountersExtended struct {
-	PortSelect            uint8  `mad:"1"`  // PortSelect is the number of the port.
-	CounterSelect         uint16 `mad:"2"`  // CounterSelect has a bit for each counter, in their order.
-	PortXmitData          uint64 `mad:"8"`  // PortXmitData counts sent data, in units of 4 bytes.
-	PortRcvData           uint64 `mad:"16"` // PortRcvData counts received data, in units of 4 bytes.
-	PortXmitPkts          uint64 `mad:"24"` // PortXmitPkts counts sent packets.
-	PortRcvPkts           uint64 `mad:"32"` // PortRcvPkts counts received packets.
-	PortUnicastXmitPkts   uint64 `mad:"40"` // PortUnicastXmitPkts counts sent unicast packets.
-	PortUnicastRcvPkts    uint64 `mad:"48"` // PortUnicastRcvPkts counts received unicast packets.
-	PortMulticastXmitPkts uint64 `mad:"56"` // PortMulticastXmitPkts counts sent multicast packets.
-	PortMulticastRcvPkts  uint64 `mad:"64"` // PortMulticastRcvPkts counts received multicast packets.
+	PortSelect                   uint8  `mad:"1"`   // PortSelect is the number of the port, or 255 for all if the agent supports that.
+	CounterSelect                uint16 `mad:"2"`   // CounterSelect has a bit for each counter up to PortMulticastRcvPkts, in their order.
+	CounterSelect2               uint32 `mad:"4"`   // CounterSelect2 has a bit for each counter from SymbolErrorCounter on.
+	PortXmitData                 uint64 `mad:"8"`   // PortXmitData counts sent data, in units of 4 bytes.
+	PortRcvData                  uint64 `mad:"16"`  // PortRcvData counts received data, in units of 4 bytes.
+	PortXmitPkts                 uint64 `mad:"24"`  // PortXmitPkts counts sent packets.
+	PortRcvPkts                  uint64 `mad:"32"`  // PortRcvPkts counts received packets.
+	PortUnicastXmitPkts          uint64 `mad:"40"`  // PortUnicastXmitPkts counts sent unicast packets.
+	PortUnicastRcvPkts           uint64 `mad:"48"`  // PortUnicastRcvPkts counts received unicast packets.
+	PortMulticastXmitPkts        uint64 `mad:"56"`  // PortMulticastXmitPkts counts sent multicast packets.
+	PortMulticastRcvPkts         uint64 `mad:"64"`  // PortMulticastRcvPkts counts received multicast packets.
+	SymbolErrorCounter           uint64 `mad:"72"`  // SymbolErrorCounter counts minor errors of the link.
+	LinkErrorRecoveryCounter     uint64 `mad:"80"`  // LinkErrorRecoveryCounter counts recoveries of the link that succeeded.
+	LinkDownedCounter            uint64 `mad:"88"`  // LinkDownedCounter counts recoveries of the link that failed.
+	PortRcvErrors                uint64 `mad:"96"`  // PortRcvErrors counts received packets with an error.
+	PortRcvRemotePhysicalErrors  uint64 `mad:"104"` // PortRcvRemotePhysicalErrors counts received packets that another port had marked bad.
+	PortRcvSwitchRelayErrors     uint64 `mad:"112"` // PortRcvSwitchRelayErrors counts received packets that the switch could not forward.
+	PortXmitDiscards             uint64 `mad:"120"` // PortXmitDiscards counts packets dropped because the port was down or congested.
+	PortXmitConstraintErrors     uint64 `mad:"128"` // PortXmitConstraintErrors counts packets that were not sent because of their P_Key or kind.
+	PortRcvConstraintErrors      uint64 `mad:"136"` // PortRcvConstraintErrors counts received packets dropped for the same reasons.
+	LocalLinkIntegrityErrors     uint64 `mad:"144"` // LocalLinkIntegrityErrors counts how often errors exceeded LocalPhyErrors.
+	ExcessiveBufferOverrunErrors uint64 `mad:"152"` // ExcessiveBufferOverrunErrors counts how often overruns exceeded OverrunErrors.
+	VL15Dropped                  uint64 `mad:"160"` // VL15Dropped counts subnet management packets that were dropped.
+	PortXmitWait                 uint64 `mad:"168"` // PortXmitWait counts ticks in which the port had data and no credits.
+	QP1Dropped                   uint64 `mad:"176"` // QP1Dropped counts packets to QP1 that were dropped.
 }
 
 // ID implements Attribute.

@@ -177,29 +177,48 @@ func Table[T any, P interface {
 	*T
 	Attribute
 }](p *Packet) ([]T, error) {
-	if p.Class != ClassSA {
-		return nil, fmt.Errorf("mad: %v is not of subnet administration", p)
-	}
-	if !p.rmppActive() {
-		one := make([]T, 1)
-		return one, p.Decode(P(&one[0]))
-	}
-	if err := p.Err(); err != nil {
+	var records []T
+	err := p.eachRecord(P(new(T)), func(r Attribute) { records = append(records, *r.(P)) })
+	return records, err
+}
+
+// Records is Table for records whose type is that of kind, which is not changed.
+func Records(p *Packet, kind Attribute) ([]Attribute, error) {
+	var records []Attribute
+	v, err := structOf(kind)
+	if err != nil {
 		return nil, err
 	}
-	var records []T
-	size, step := layoutOf(reflect.TypeFor[T]()).size, int(p.SA.AttributeOffset)*8
-	if step < size && len(p.Data) > 0 {
-		return nil, fmt.Errorf("mad: %v: records are %d bytes apart, and have %d: %w", p, step, size, io.ErrUnexpectedEOF)
+	err = p.eachRecord(reflect.New(v.Type()).Interface().(Attribute), func(r Attribute) {
+		one := reflect.New(v.Type())
+		one.Elem().Set(reflect.ValueOf(r).Elem())
+		records = append(records, one.Interface().(Attribute))
+	})
+	return records, err
+}
+
+// eachRecord decodes one record after the other into r, and calls a function for each.
+func (p *Packet) eachRecord(r Attribute, do func(Attribute)) error {
+	if p.Class != ClassSA {
+		return fmt.Errorf("mad: %v is not of subnet administration", p)
 	}
-	for b := p.Data; len(b) > 0; b = b[min(step, len(b)):] { // the last may be without its padding
-		var r T
-		first := *p
-		first.Data = b
-		if err := first.Decode(P(&r)); err != nil {
-			return records, err
+	if err := p.Err(); err != nil {
+		return err
+	}
+	size, step := layoutOf(reflect.TypeOf(r).Elem()).size, int(p.SA.AttributeOffset)*8
+	if !p.rmppActive() {
+		step = len(p.Data)
+	} else if step < size && len(p.Data) > 0 {
+		return fmt.Errorf("mad: %v: records are %d bytes apart, and have %d: %w", p, step, size, io.ErrUnexpectedEOF)
+	}
+	for b, first := p.Data, true; len(b) > 0 || first && !p.rmppActive(); b = b[min(step, len(b)):] { // the last may be without its padding
+		one := *p
+		one.Data = b
+		if err := one.Decode(r); err != nil {
+			return err
 		}
-		records = append(records, r)
+		do(r)
+		first = false
 	}
-	return records, nil
+	return nil
 }
