@@ -143,6 +143,11 @@ type driver interface {
 	unmapDM(*DM) error
 	locateDM(*DM) (page, start uint64, err error)
 
+	// dataDirect adds the option DataDirect to REG_DMABUF_MR, or returns false if the driver does not
+	// support it.
+	dataDirect(*ioctlCommand) bool
+	dataDirectPath(*Device) (string, error)
+
 	// readClock reads the device's clock, and clockTime converts a time stamp of it.
 	readClock(*Device) (uint64, error)
 	clockTime(d *Device, stamp uint64) (time.Time, error)
@@ -216,20 +221,24 @@ func (baseDriver) modifyAnswer(*QP, udata) error            { return nil }
 func (baseDriver) setUDPSourcePort(q *QP, _ uint16) error {
 	return noFeature(q.dev, "UDP source port of a QP")
 }
-func (baseDriver) setLAGPort(q *QP, _ uint8) error          { return noFeature(q.dev, "LAG") }
-func (baseDriver) lagPort(q *QP) (LAGPort, error)           { return LAGPort{}, noFeature(q.dev, "LAG") }
-func (baseDriver) lag(d *Device) (LAG, error)               { return LAG{}, noFeature(d, "LAG") }
-func (baseDriver) ece(q *QP) (ECE, error)                   { return ECE{}, noECE(q, nil) }
-func (baseDriver) setECE(q *QP, _ ECE) error                { return noECE(q, nil) }
-func (baseDriver) qpModified(*QP, QPState, QPState)         {}
-func (baseDriver) queriedQP(*QP, *QPAttr)                   {}
-func (baseDriver) queriedSRQ(*SRQ, *SRQAttr)                {}
-func (baseDriver) allocTD(*TD) error                        { return nil }
-func (baseDriver) freeTD(*TD) error                         { return nil }
-func (baseDriver) allocDMAttrs(*DM, *ioctlCommand)          {}
-func (baseDriver) storeDM(*DM, int, []byte) error           { return nil }
-func (baseDriver) loadDM(*DM, int, []byte) error            { return nil }
-func (baseDriver) unmapDM(*DM) error                        { return nil }
+func (baseDriver) setLAGPort(q *QP, _ uint8) error  { return noFeature(q.dev, "LAG") }
+func (baseDriver) lagPort(q *QP) (LAGPort, error)   { return LAGPort{}, noFeature(q.dev, "LAG") }
+func (baseDriver) lag(d *Device) (LAG, error)       { return LAG{}, noFeature(d, "LAG") }
+func (baseDriver) ece(q *QP) (ECE, error)           { return ECE{}, noECE(q, nil) }
+func (baseDriver) setECE(q *QP, _ ECE) error        { return noECE(q, nil) }
+func (baseDriver) qpModified(*QP, QPState, QPState) {}
+func (baseDriver) queriedQP(*QP, *QPAttr)           {}
+func (baseDriver) queriedSRQ(*SRQ, *SRQAttr)        {}
+func (baseDriver) allocTD(*TD) error                { return nil }
+func (baseDriver) freeTD(*TD) error                 { return nil }
+func (baseDriver) allocDMAttrs(*DM, *ioctlCommand)  {}
+func (baseDriver) storeDM(*DM, int, []byte) error   { return nil }
+func (baseDriver) loadDM(*DM, int, []byte) error    { return nil }
+func (baseDriver) unmapDM(*DM) error                { return nil }
+func (baseDriver) dataDirect(*ioctlCommand) bool    { return false }
+func (baseDriver) dataDirectPath(d *Device) (string, error) {
+	return "", noFeature(d, "GET_DATA_DIRECT_SYSFS_PATH")
+}
 func (baseDriver) nullKey(*Device) (uint32, bool)           { return 0, false }
 func (baseDriver) refusal() string                          { return "" }
 func (baseDriver) vendorText(uint32) string                 { return "" }

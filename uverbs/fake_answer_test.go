@@ -83,6 +83,8 @@ func (k *fakeKernel) method(c *fakeCall) syscall.Errno {
 		out(abi.UVERBS_ATTR_QUERY_MR_RESP_RKEY, u32(0x2223))
 		out(abi.UVERBS_ATTR_QUERY_MR_RESP_LENGTH, u64(0x3334))
 		out(abi.UVERBS_ATTR_QUERY_MR_RESP_IOVA, u64(0x4445))
+	case "GET_DATA_DIRECT_SYSFS_PATH":
+		out(mlx5.AttrDataDirectPath, []byte("/devices/pci0000:00/0000:00:05.0\x00"))
 	case "REG_DMABUF_MR":
 		c.attr(abi.UVERBS_ATTR_REG_DMABUF_MR_HANDLE).Data = uint64(k.handle())
 		out(abi.UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, u32(0x5556))

@@ -129,6 +129,7 @@ var fakeMethods = map[[2]uint16]string{
 	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_CONTEXT}:          "QUERY_CONTEXT",
 	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_INFO_HANDLES}:           "INFO_HANDLES",
 	{abi.UVERBS_OBJECT_DM, mlx5.MethodDMQuery}:                           "QUERY_DM",
+	{abi.UVERBS_OBJECT_DEVICE, mlx5.MethodDataDirectPath}:                "GET_DATA_DIRECT_SYSFS_PATH",
 	{abi.UVERBS_OBJECT_DMABUF, abi.UVERBS_METHOD_DMABUF_ALLOC}:           "EXPORT_DMABUF",
 	{mlx5.ObjectUAR, mlx5.MethodUARAlloc}:                                "ALLOC_UAR",
 	{mlx5.ObjectUAR, mlx5.MethodUARDestroy}:                              "FREE_UAR",

@@ -39,6 +39,7 @@ type region struct {
 	offset int     // in buf
 	slice  []byte  // the memory of RegSlice
 	dmah   *DMAH   // or nil
+	direct bool    // MROptions.DataDirect
 }
 
 // pinnedMRs holds every MR that pins a slice. If a program drops such an MR without Close, the
@@ -53,6 +54,10 @@ type MROptions struct {
 	Length int        // Length is the length of the region in bytes; by default up to the end of the buffer.
 	IOVA   IOVAChoice // IOVA is the address of the first byte in work requests and for the peer.
 	DMAH   *DMAH      // DMAH selects the cache that the device's accesses go to (ibv_reg_mr_ex); Linux 6.17.
+
+	// DataDirect has the adapter access a dma-buf through a PCI function of its own, which is close to a GPU
+	// (mlx5dv_reg_dmabuf_mr with MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT). [PD.RegDMABuf] says more.
+	DataDirect bool
 }
 
 // IOVAChoice selects the address of a region. The zero value is the memory's own address, or 0 with
@@ -142,6 +147,10 @@ func (o *MROptions) region(op string, buf *Buffer, s *region) error {
 	mem, err := buf.acquire()
 	if err != nil {
 		return err
+	}
+	if o.DataDirect {
+		buf.release()
+		return argErr(op, "DataDirect", true, "false; only RegDMABuf has it")
 	}
 	*s = region{access: o.Access, buf: buf, dmah: o.DMAH}
 	var length int

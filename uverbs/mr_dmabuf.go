@@ -13,6 +13,13 @@ import (
 // (ibv_reg_dmabuf_mr). The options Offset and Length select a part of it. Without IOVA the address
 // of the region's first byte is Offset. The file may be closed afterwards. RegDMABuf needs Linux
 // 5.12, the ioctl interface and a driver that supports it.
+//
+// With the option DataDirect the adapter accesses the memory through a second PCI function, which some
+// ConnectX-8 have beside a GPU; [Device.DataDirectPath] says where. The exporter must be able to pin the
+// memory, and the address of the region's first byte is a multiple of a page's size. The kernel leaves out
+// AccessRelaxedOrdering where the function does not have it, and takes the region away when the function is
+// removed. The error is a [FeatureError] if the adapter has no such function, or before Linux 6.12. No test
+// here has such an adapter: what they see is how the option is refused.
 func (p *PD) RegDMABuf(f *os.File, o MROptions) (*MR, error) {
 	const op = "RegDMABuf"
 	if f == nil {
@@ -32,8 +39,11 @@ func (p *PD) RegDMABuf(f *os.File, o MROptions) (*MR, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &region{access: o.Access, start: uint64(offset), length: uint64(length), dmah: o.DMAH}
+	s := &region{access: o.Access, start: uint64(offset), length: uint64(length), dmah: o.DMAH, direct: o.DataDirect}
 	if s.iova, err = o.iova(op, s.start, s.length); err != nil {
+		return nil, err
+	}
+	if err = o.checkDataDirect(op, s.iova); err != nil {
 		return nil, err
 	}
 	raw, err := f.SyscallConn()
@@ -75,7 +85,14 @@ func (m *MR) registerDMABuf(p *PD, s *region, fd int) error {
 	cmd.u32(abi.UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS, uint32(s.access))
 	cmd.out(abi.UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, lkey[:])
 	cmd.out(abi.UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, rkey[:])
-	if errno := p.dev.cmd.ioctl(cmd); errno != 0 {
+	if s.direct && !p.dev.driver.dataDirect(cmd) {
+		return noFeature(p.dev, "REG_DMABUF_MR with DataDirect")
+	}
+	switch errno := p.dev.cmd.ioctl(cmd); {
+	case errno == 0:
+	case s.direct:
+		return p.dev.dataDirectError(errno)
+	default:
 		return p.dev.cmd.failSince("REG_DMABUF_MR", errno, dmabufHint(errno), Version{5, 12})
 	}
 	m.handle = uint32(handle.Data)

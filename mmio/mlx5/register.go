@@ -76,6 +76,16 @@ const (
 	AttrDMQueryLength uint16 = abi.MLX5_IB_ATTR_QUERY_DM_RESP_LENGTH
 )
 
+// The attribute of REG_DMABUF_MR for flags (enum mlx5_ib_reg_dmabuf_mr_attrs), the one flag, and the method
+// that returns the path of the data direct function, with its attribute; Linux 6.12.
+const (
+	AttrDMABufFlags  uint16 = abi.MLX5_IB_ATTR_REG_DMABUF_MR_ACCESS_FLAGS
+	DMABufDataDirect uint32 = abi.MLX5_IB_UAPI_REG_DMABUF_ACCESS_DATA_DIRECT
+
+	MethodDataDirectPath uint16 = abi.MLX5_IB_METHOD_GET_DATA_DIRECT_SYSFS_PATH
+	AttrDataDirectPath   uint16 = abi.MLX5_IB_ATTR_GET_DATA_DIRECT_SYSFS_PATH
+)
+
 // AttrContextResp is the attribute of QUERY_CONTEXT for what [DecodeContext] reads
 // (MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX).
 const AttrContextResp uint16 = abi.MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX

@@ -63,3 +63,32 @@ func TestDMABuf(t *testing.T) {
 		}
 	})
 }
+
+// TestDataDirect: a device without a data direct function refuses the option by name, whatever the kernel's
+// reason. The kernel looks at the file only afterwards, so it need not be a dma-buf.
+func TestDataDirect(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := openDevice(t, deviceName)
+		fd, err := unix.MemfdCreate("memory", unix.MFD_CLOEXEC)
+		must(t, err)
+		f := os.NewFile(uintptr(fd), "memory")
+		defer f.Close()
+		must(t, f.Truncate(16384))
+		_, refused := newPD(t, dev).RegDMABuf(f, uverbs.MROptions{DataDirect: true})
+		lacksFeature(t, refused, "REG_DMABUF_MR with DataDirect")
+		path, noPath := dev.DataDirectPath()
+		if lacksFeature(t, noPath, "GET_DATA_DIRECT_SYSFS_PATH"); path != "" {
+			t.Errorf("the path of the data direct function is %q", path)
+		}
+		asked := onMLX5 && since(t, 6, 12) && os.Getenv("RDMAABI") != "write" // then the driver has looked at the card
+		for _, err := range []error{refused, noPath} {
+			feature, _ := errors.AsType[*uverbs.FeatureError](err)
+			if byDriver := !onMLX5 || asked; feature != nil && (feature.Driver == rig.Driver) != byDriver {
+				t.Errorf("%v, want it to be the driver that lacks it: %t", err, byDriver)
+			}
+			if asked {
+				says(t, err, "capability data_direct")
+			}
+		}
+	})
+}

@@ -86,6 +86,22 @@ const (
 	MLX5_IB_ATTR_CREATE_CQ_DBR_BUF_UMEM = 0x1003
 )
 
+// enum mlx5_ib_reg_dmabuf_mr_attrs
+const (
+	MLX5_IB_ATTR_REG_DMABUF_MR_ACCESS_FLAGS = 0x1000
+)
+
+// enum mlx5_ib_device_methods
+const (
+	MLX5_IB_METHOD_QUERY_PORT                 = 0x1000
+	MLX5_IB_METHOD_GET_DATA_DIRECT_SYSFS_PATH = 0x1001
+)
+
+// enum mlx5_ib_get_data_direct_sysfs_path_attrs
+const (
+	MLX5_IB_ATTR_GET_DATA_DIRECT_SYSFS_PATH = 0x1000
+)
+
 // enum mlx5_ib_uar_alloc_attrs
 const (
 	MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE      = 0x1000

@@ -17,3 +17,8 @@ const (
 	MLX5_IB_UAPI_DM_TYPE_HEADER_MODIFY_PATTERN_SW_ICM = 3
 	MLX5_IB_UAPI_DM_TYPE_ENCAP_SW_ICM                 = 4
 )
+
+// enum mlx5_ib_uapi_reg_dmabuf_flags
+const (
+	MLX5_IB_UAPI_REG_DMABUF_ACCESS_DATA_DIRECT = 1
+)

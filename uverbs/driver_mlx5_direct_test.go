@@ -1,0 +1,113 @@
+//go:build amd64 || arm64
+
+package uverbs
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
+
+// dmabufFile returns a file of 4 pages, which the fake kernel takes for a dma-buf.
+func dmabufFile(t *testing.T) *os.File {
+	t.Helper()
+	fd := value(unix.MemfdCreate("dmabuf", unix.MFD_CLOEXEC))(t)
+	f := os.NewFile(uintptr(fd), "dmabuf")
+	t.Cleanup(func() { f.Close() })
+	must(t, f.Truncate(int64(4*os.Getpagesize())))
+	return f
+}
+
+// TestMlx5DataDirect: the option DataDirect is a flag in an attribute of the driver, which registrations
+// without it do not have. What excludes it is refused by name, before the kernel is asked.
+func TestMlx5DataDirect(t *testing.T) {
+	d, k, err := openFakeMlx5(t, func([]byte) {})
+	must(t, err)
+	if path, err := d.DataDirectPath(); path != "/sys/devices/pci0000:00/0000:00:05.0" || err != nil {
+		t.Errorf("the path is %q, %v", path, err)
+	}
+	f, page := dmabufFile(t), os.Getpagesize()
+	pd := value(d.AllocPD())(t)
+	for _, direct := range []bool{true, false} {
+		mr := value(pd.RegDMABuf(f, MROptions{Offset: page, DataDirect: direct}))(t)
+		c := k.last("REG_DMABUF_MR")
+		if a := c.attr(mlx5.AttrDMABufFlags); direct != (a.Data == 1 && a.Len == 4 && a.ID == mlx5.AttrDMABufFlags) {
+			t.Errorf("DataDirect %t: the attribute of the driver is %+v", direct, *a)
+		}
+		if at := c.attr(abi.UVERBS_ATTR_REG_DMABUF_MR_OFFSET).Data; at != uint64(page) {
+			t.Errorf("DataDirect %t: the offset is %d, want %d", direct, at, page)
+		}
+		must(t, mr.Close())
+	}
+	k.took()
+	for field, o := range map[string]MROptions{
+		"DMAH":   {DataDirect: true, DMAH: &DMAH{}},
+		"Offset": {DataDirect: true, Offset: 64},
+		"IOVA":   {DataDirect: true, Offset: 64, IOVA: IOVAAt(64)},
+	} {
+		var arg *ArgError
+		if _, err := pd.RegDMABuf(f, o); !errors.As(err, &arg) || arg.Field != field {
+			t.Errorf("%+v: %v, want an ArgError about %s", o, err, field)
+		}
+	}
+	buf := value(AllocBuffer(page))(t)
+	var arg *ArgError
+	if _, err := pd.RegMRWith(buf, MROptions{DataDirect: true}); !errors.As(err, &arg) || arg.Field != "DataDirect" {
+		t.Errorf("RegMRWith: %v, want an ArgError about DataDirect", err)
+	}
+	must(t, buf.Close())
+	if calls := k.took(); len(calls) != 0 {
+		t.Errorf("the kernel got %v", calls)
+	}
+}
+
+// TestMlx5DataDirectLacks: an error says what does not have the option. Of the kernel's reasons for EINVAL
+// one is known when the adapter has no data direct function.
+func TestMlx5DataDirectLacks(t *testing.T) {
+	const noFunction = "the adapter has no data direct function (capability data_direct)"
+	for _, c := range []struct {
+		name           string
+		register, path syscall.Errno
+		feature        bool
+		since          Version
+		driver, text   string
+	}{
+		{"no function", syscall.EINVAL, syscall.ENODEV, true, Version{}, "mlx5", noFunction},
+		{"not a dma-buf", syscall.EINVAL, 0, false, Version{}, "", "may not be a dma-buf"},
+		{"older kernel", syscall.EPROTONOSUPPORT, syscall.EPROTONOSUPPORT, true, Version{6, 12}, "", "Linux has it since 6.12"},
+		{"kernel without on-demand paging", syscall.EOPNOTSUPP, 0, true, Version{}, "mlx5", "by driver mlx5"},
+		{"no memory", syscall.ENOMEM, syscall.ENODEV, false, Version{}, "", "cannot allocate memory"},
+	} {
+		d, k, err := openFakeMlx5(t, func([]byte) {})
+		must(t, err)
+		f := dmabufFile(t)
+		pd := value(d.AllocPD())(t)
+		k.refuse["REG_DMABUF_MR"], k.refuse["GET_DATA_DIRECT_SYSFS_PATH"] = c.register, c.path
+		_, err = pd.RegDMABuf(f, MROptions{DataDirect: true})
+		feature, is := errors.AsType[*FeatureError](err)
+		if is != c.feature || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%s: %v, want %q, a FeatureError: %t", c.name, err, c.text, c.feature)
+		}
+		if is && (feature.Feature != "REG_DMABUF_MR with DataDirect" || feature.Since != c.since || feature.Driver != c.driver) {
+			t.Errorf("%s: %+v", c.name, feature)
+		}
+		must(t, pd.Close()) // no region is left
+	}
+	d, _ := fakeDevice(t, pathAuto)
+	f := dmabufFile(t)
+	pd := value(d.AllocPD())(t)
+	var feature *FeatureError
+	if _, err := pd.RegDMABuf(f, MROptions{DataDirect: true}); !errors.As(err, &feature) || feature.Driver != "rxe" {
+		t.Errorf("rxe: %v, want a FeatureError", err)
+	}
+	if _, err := d.DataDirectPath(); !errors.As(err, &feature) || feature.Driver != "rxe" {
+		t.Errorf("rxe: %v, want a FeatureError", err)
+	}
+}
