@@ -123,8 +123,9 @@ var mayImport = []struct {
 	{"cm", []string{"uverbs", "uverbs/soft/gsi", "netlinkrdma", "cm/internal"}},
 	{"test/hca/engine", nil},
 	{"test/hca/prm", nil},
+	{"test/hca/subnet", nil},
 	{"test/hca/vfiouser", nil},
-	{"test/hca", []string{"test/hca", "test/hca/engine", "test/hca/prm", "test/hca/vfiouser"}},
+	{"test/hca", []string{"test/hca", "test/hca/engine", "test/hca/prm", "test/hca/subnet", "test/hca/vfiouser"}},
 	{"test/testenv", nil},
 	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/soft", "uverbs/umad", "uverbs/umad/mad", "cm", "cm/rsocket", "cm/valkey", "test"}},
 	{"tools/vmrun", []string{"tools/vmrun"}},
@@ -169,6 +170,9 @@ func TestImports(t *testing.T) {
 		}
 		if f.test() && f.pkg() == "uverbs/umad" { // is the peer of rdma-core's programs
 			allowed = append(allowed, "test/program")
+		}
+		if f.test() && under(f.pkg(), "uverbs/umad", "tools/verbs/internal/ib") { // uses a simulated subnet
+			allowed = append(allowed, "test/hca/subnet", "test/simport")
 		}
 		if f.pkg() == "uverbs/soft" && f.ast.Name.Name == "soft_test" { // shows and tests what programs see
 			allowed = append(allowed, "uverbs", "cm")
