@@ -47,7 +47,7 @@ func (p *port) negotiate() (Width, Speed) {
 	w, v = w&pw, v&pv
 	for _, e := range []*port{p, p.peer} {
 		if e.maxSpeed != 0 {
-			v &= e.maxSpeed | e.maxSpeed - 1
+			v &= e.maxSpeed | (e.maxSpeed - 1)
 		}
 	}
 	for s := NDR; s != 0; s >>= 1 {

@@ -47,9 +47,10 @@ const (
 	subnetPrefix = 0xfe80000000000000
 	guidCap      = 32
 	pkeyCap      = 128
-	arbCap       = 8 // entries of each table of VL arbitration
-	vlCap        = 4 // VL0 to VL7
-	mtuCap       = 5 // 4096 bytes
+	arbCap       = 8  // entries of each table of VL arbitration
+	vlCap        = 4  // VL0 to VL7
+	mtuCap       = 5  // 4096 bytes
+	extNone      = 30 // a value of LinkSpeedExtEnabled
 )
 
 func seconds(n uint16) time.Duration { return time.Duration(n) * time.Second }
@@ -167,7 +168,13 @@ func portInfo(r *request) uint16 {
 
 // validPortInfo reports whether the values of a Set are allowed.
 func (p *port) validPortInfo(b []byte) bool {
-	state, phys, down := b[piState]&15, b[piPhysState]>>4, b[piPhysState]&15
+	if !p.external() && (be.Uint16(b[piLID:]) >= lidMulticast || be.Uint16(b[piSMLID:]) >= lidMulticast) {
+		return false
+	}
+	if p.node.sw != nil && p.num == 0 {
+		return true // it has no link
+	}
+	state, phys, down, mtu := b[piState]&15, b[piPhysState]>>4, b[piPhysState]&15, b[piMTU]>>4
 	now := p.state()
 	switch {
 	case state > stateActive || state == stateInit:
@@ -178,19 +185,17 @@ func (p *port) validPortInfo(b []byte) bool {
 		return false
 	case phys > physDisabled || down > physPolling:
 		return false
-	case b[piWidthEnabled] != 0xff && b[piWidthEnabled]&^p.info[piWidthSupported] != 0:
-		return false
-	case b[piSpeed]&15 != 15 && b[piSpeed]&15&^(p.info[piState]>>4) != 0:
-		return false
-	case b[piExtEnabled]&31 != 31 && b[piExtEnabled]&31&^(p.info[piExtActive]&15) != 0 && b[piExtEnabled]&31 != 30:
-		return false
-	case b[piOperVLs]>>4 > vlCap:
-		return false
 	}
-	if mtu := b[piMTU] >> 4; !(p.node.sw != nil && p.num == 0) && (mtu < 1 || mtu > mtuCap) {
-		return false
-	}
-	return p.external() || be.Uint16(b[piLID:]) < lidMulticast && be.Uint16(b[piSMLID:]) < lidMulticast
+	return mtu >= 1 && mtu <= mtuCap && b[piOperVLs]>>4 <= vlCap && p.validRates(b)
+}
+
+// validRates reports whether a Set enables only widths and speeds that the port supports. All bits mean all
+// that it supports.
+func (p *port) validRates(b []byte) bool {
+	width, speed, ext := b[piWidthEnabled], b[piSpeed]&15, b[piExtEnabled]&31
+	return (width == 0xff || width&^p.info[piWidthSupported] == 0) &&
+		(speed == 15 || speed&^(p.info[piState]>>4) == 0) &&
+		(ext == 31 || ext == extNone || ext&^(p.info[piExtActive]&15) == 0)
 }
 
 // Fields of PortInfo that a Set copies as they are: a place, and the bits. Only ports with a LID have the
@@ -252,7 +257,7 @@ func (p *port) setEnabled(b []byte) {
 	case 0:
 	case 31:
 		p.info[piExtEnabled] = p.info[piExtActive] & 15
-	case 30: // none
+	case extNone:
 		p.info[piExtEnabled] = 0
 	default:
 		p.info[piExtEnabled] = v

@@ -21,6 +21,10 @@ const lidMulticast = 0xc000
 // that go in a circle.
 const maxHops = 64
 
+// maxArrivals is how often a packet and what it causes may arrive. Groups whose tables lead in circles
+// multiply packets.
+const maxArrivals = 1 << 16
+
 // Packet is a packet on a link. It is not changed once it has been sent.
 type Packet struct {
 	SLID   uint16 // SLID is the LID of the sender.
@@ -55,15 +59,14 @@ type Config struct {
 // Subnet is a running subnet. Its methods can be called concurrently. They do all that happens at once, so that
 // what a packet causes has happened when Send returns.
 type Subnet struct {
-	mu      sync.Mutex
-	cfg     Config
-	rng     *rand.Rand
-	top     *Topology
-	nodes   []*node
-	byName  map[*Node]*node
-	queue   []flight // packets that arrive next
-	running bool
-	tid     uint64 // of the last trap
+	mu     sync.Mutex
+	cfg    Config
+	rng    *rand.Rand
+	top    *Topology
+	nodes  []*node
+	byName map[*Node]*node
+	queue  []flight // packets that arrive next
+	tid    uint64   // of the last trap
 }
 
 // flight is a packet that arrives at a port.
@@ -101,7 +104,7 @@ type port struct {
 	cut       bool // by SetLink
 	disabled  bool // by Set(PortInfo) or an endpoint
 	loss      float64
-	maxWidth  Width // by LimitLink, 0 without
+	maxWidth  Width // by LimitLink, 0 without it
 	maxSpeed  Speed
 	end       Endpoint
 	ownAgents bool // the endpoint's
@@ -267,7 +270,11 @@ func (s *Subnet) do(fn func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fn()
-	for len(s.queue) > 0 {
+	for n := 0; len(s.queue) > 0; n++ {
+		if n == maxArrivals {
+			s.queue = nil
+			return
+		}
 		f := s.queue[0]
 		s.queue[0] = flight{}
 		s.queue = s.queue[1:]
