@@ -96,6 +96,8 @@ func (c *config) build(name string) (command, error) {
 		return command{args: []string{"sh", "-c", installGCC}}, nil
 	case name == "vmrun":
 		return command{args: []string{"go", "build", "-C", "tools/vmrun", "-o", "../../.build/vmrun", "."}}, nil
+	case name == "ibsim":
+		return command{args: []string{"sh", "-c", linkIBSim}}, nil
 	case name == "hca":
 		return command{args: []string{"go", "build", "-trimpath", "-o", ".build/hca", "./test/hca/cmd/hca"}}, nil
 	case name == "staticcheck":

@@ -1,0 +1,22 @@
+package main
+
+import (
+	"path/filepath"
+
+	"github.com/goverbs/goverbs/test/ibsim"
+)
+
+// linkIBSim makes .build/ibsim the directory in which the programs of Debian's simulator, subnet manager
+// and diagnostics are unpacked.
+const linkIBSim = `dir=$(.build/vmrun get ibsim-utils libumad2sim0 opensm infiniband-diags) && ln -sfn "$dir" .build/ibsim`
+
+// fabricSuite tests the management of InfiniBand subnets.
+func (c *config) fabricSuite() suite {
+	sim := []string{ibsim.Env + "=" + filepath.Join(c.root, ".build/ibsim")}
+	return suite{
+		name: "fabric", doc: "management of InfiniBand subnets",
+		steps: []step{
+			{name: "ibsim", needs: []string{"vmrun", "ibsim"}, env: sim, host: words("go test -count=1 -timeout 10m ./test/ibsim")},
+		},
+	}
+}
