@@ -46,7 +46,7 @@ func TestBench(t *testing.T) {
 	}
 	v.refused(prm.LimitErr, prm.AllocXRCD, 0, v.in(small), small)
 	v.must(prm.AllocXRCD, 0, v.in(small), small)
-	if v.d.eng.Port().Up {
+	if p := v.d.eng.Port(); p.Up() {
 		t.Error("the link is up")
 	}
 	if got := v.bench("fail-qp " + fmt.Sprintf("%#x", qpn)); got != "ok" {

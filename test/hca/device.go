@@ -34,6 +34,7 @@ type Config struct {
 	Name        string               // Name stands in reports: "mlx5_0".
 	Personality Personality          // Personality is what makes it differ from other cards.
 	Mode        Mode                 // Mode is what its port speaks.
+	Managed     bool                 // Managed: an InfiniBand port waits for a subnet manager. Otherwise it is active, with a LID.
 	Index       uint8                // Index tells cards on one fabric apart: GUID, MAC and LID are made from it.
 	Memory      engine.Memory        // Memory is the guest's.
 	BAR0        func() uint64        // BAR0 says at which bus address the guest has put BAR 0; nil if nobody knows.
@@ -89,6 +90,9 @@ type Device struct {
 	dm       map[uint64]uint64 // own memory that was given out: sizes by places
 	nic      nicVPort
 	hvp      hcaVPort
+	powered  bool // the port has been brought into the state after power-on
+	subnet   subnetAgent
+	counters portCounters
 	roce     [][]byte          // as SET_ROCE_ADDRESS gave them
 	regs     map[uint16][]byte // registers that hold what was written
 	eth      steering
@@ -106,6 +110,9 @@ func New(cfg Config) (*Device, error) {
 	}
 	if err := cfg.Personality.check(); err != nil {
 		return nil, err
+	}
+	if cfg.Managed && cfg.Mode != IB {
+		return nil, fmt.Errorf("mode %s: only a port of mode %s can be managed", cfg.Mode, IB)
 	}
 	d := &Device{cfg: cfg}
 	d.rep.init(cfg)

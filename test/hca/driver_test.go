@@ -45,10 +45,18 @@ func newDriver(t *testing.T, mode Mode) *driver {
 // newDriverOf makes a card with a personality that has been powered on.
 func newDriverOf(t *testing.T, mode Mode, p Personality) *driver {
 	t.Helper()
+	return newDriverWith(t, Config{Personality: p, Mode: mode})
+}
+
+// newDriverWith makes a card of a configuration, of which the rest is filled in, that has been powered on.
+func newDriverWith(t *testing.T, cfg Config) *driver {
+	t.Helper()
 	v := &driver{t: t, mem: make([]byte, ramSize), next: ramBase + 4096}
 	v.fabric = engine.NewFabric(engine.FabricConfig{Manual: true, Seed: 1})
 	var err error
-	v.d, err = New(Config{Name: "card", Personality: p, Mode: mode, Index: 7, Memory: v, Fabric: v.fabric, Interrupt: func(i int) { v.vectors = append(v.vectors, i) }})
+	cfg.Name, cfg.Index, cfg.Memory, cfg.Fabric = "card", 7, v, v.fabric
+	cfg.Interrupt = func(i int) { v.vectors = append(v.vectors, i) }
+	v.d, err = New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,38 +28,54 @@ const (
 	subnetTimeout = 18
 
 	// IB_PORT_*_SUP of rdma/ib_verbs.h.
-	capAutoMigration   = 1 << 5
-	capSystemImageGUID = 1 << 11
-	capCM              = 1 << 16
-	capMask1           = capAutoMigration | capSystemImageGUID | capCM
+	capIsSM             = 1 << 1
+	capAutoMigration    = 1 << 5
+	capSLMap            = 1 << 6
+	capSystemImageGUID  = 1 << 11
+	capExtendedSpeeds   = 1 << 14
+	capCM               = 1 << 16
+	capClientReregister = 1 << 25
+	capMask1            = capAutoMigration | capSLMap | capSystemImageGUID | capExtendedSpeeds | capCM | capClientReregister
 
-	// capMaskSettable: that there is a connection manager is for the driver to say.
-	capMaskSettable = capCM
-
-	portActive, portDown, physLinkUp, physDisabled = 4, 1, 5, 3
+	// capMaskSettable: that there is a connection manager or a subnet manager is for the driver to say.
+	capMaskSettable = capIsSM | capCM
 
 	policyDown, policyUp, policyFollow = 0, 1, 2
 )
 
-// clearPort brings the port and its addresses into the state after power-on.
-func (d *Device) clearPort() {
+// powerPort brings the port into the state after power-on. The port outlives resets of the function: what a
+// subnet manager has set stays.
+func (d *Device) powerPort() {
+	d.powered = true
+	d.subnet, d.counters = newSubnetAgent(), newPortCounters()
 	guid := d.guid()
-	d.hvp = hcaVPort{systemGUID: guid, portGUID: guid, nodeGUID: guid, capMask: capMask1, policy: policyFollow}
-	p := engine.PortState{Up: true, MAC: d.mac(), MTU: 5, GUID: guid, Subnet: subnetPrefix, PKeys: d.cfg.Personality.pkeys(d.cfg.Mode), GIDs: make([]engine.GID, gidCount)}
+	p := engine.PortState{
+		State: engine.LinkActive, MAC: d.mac(), MTU: mtu4096, GUID: guid, Subnet: subnetPrefix,
+		PKeys: d.cfg.Personality.pkeys(d.cfg.Mode), GIDs: make([]engine.GID, gidCount),
+	}
 	for i := range p.GIDs {
 		p.GIDs[i].Invalid = true
 	}
-	if d.cfg.Mode == IB {
-		p.LID, p.SMLID = uint16(d.cfg.Index)+1, 1
+	switch {
+	case d.cfg.Mode != IB:
+	case d.cfg.Managed:
+		p.State, p.GIDs[0] = engine.LinkInit, gidOf(subnetPrefix, guid)
+	default:
+		p.LID, p.SMLID, p.GIDs[0] = uint16(d.cfg.Index)+1, 1, gidOf(subnetPrefix, guid)
 		if d.cfg.Personality.SharedLID {
 			p.LID = sharedLID
 		}
-		p.GIDs[0] = engine.GID{}
-		be.PutUint64(p.GIDs[0].Addr[:], subnetPrefix)
-		be.PutUint64(p.GIDs[0].Addr[8:], guid)
 	}
 	d.eng.SetPort(p)
+}
 
+// clearPort brings the function's part of the port into the state after power-on.
+func (d *Device) clearPort() {
+	guid := d.guid()
+	d.hvp = hcaVPort{systemGUID: guid, portGUID: guid, nodeGUID: guid, capMask: capMask1, policy: policyFollow}
+	if !d.cfg.Managed || !d.powered {
+		d.powerPort()
+	}
 	d.nic = nicVPort{ctx: make([]byte, prm.NICVPortHead), lists: map[uint64][]byte{}}
 	mac := d.mac()
 	prm.NVPMTU.Put(d.nic.ctx, ethMTU)
@@ -68,13 +84,6 @@ func (d *Device) clearPort() {
 	prm.NVPNodeGUID.Put(d.nic.ctx, guid)
 	prm.NVPMACHigh.Put(d.nic.ctx, uint64(be.Uint16(mac[:])))
 	prm.NVPMACLow.Put(d.nic.ctx, uint64(be.Uint32(mac[2:])))
-}
-
-// SetLink takes the port down, or up.
-func (d *Device) SetLink(up bool) {
-	p := d.eng.Port()
-	p.Up = up
-	d.eng.SetPort(p)
 }
 
 // own checks that a command is about the card's own virtual port.
@@ -89,18 +98,15 @@ func (d *Device) queryHCAVPort(c *call) error {
 	if err := own(c); err != nil {
 		return err
 	}
-	p := d.eng.Port()
+	p, counts := d.eng.Port(), d.eng.PortCounts()
+	info := d.subnet.info[:]
 	x := c.out[prm.HCAVPort:]
-	state, phys := uint64(portDown), uint64(physDisabled)
-	if p.Up {
-		state, phys = portActive, physLinkUp
-	}
 	prm.HVPHasSMI.Put(x, 1)
 	prm.HVPGRHRequired.PutBool(x, d.cfg.Personality.GRHRequired)
-	prm.HVPPhysState.Put(x, phys)
+	prm.HVPPhysState.Put(x, piPhys.Get(info))
 	prm.HVPPolicy.Put(x, uint64(d.hvp.policy))
-	prm.HVPPortState.Put(x, state)
-	prm.HVPVPortState.Put(x, state)
+	prm.HVPPortState.Put(x, uint64(p.State))
+	prm.HVPVPortState.Put(x, uint64(p.State))
 	prm.HVPSystemGUID.Put(x, d.hvp.systemGUID)
 	prm.HVPPortGUID.Put(x, d.hvp.portGUID)
 	prm.HVPNodeGUID.Put(x, d.hvp.nodeGUID)
@@ -108,8 +114,12 @@ func (d *Device) queryHCAVPort(c *call) error {
 	prm.HVPCapMask1Sel.Put(x, capMaskSettable)
 	prm.HVPLID.Put(x, uint64(p.LID))
 	prm.HVPLMC.Put(x, uint64(p.LMC))
-	prm.HVPSubnetTime.Put(x, subnetTimeout)
+	prm.HVPSubnetTime.Put(x, piSubnetTimeout.Get(info))
+	prm.HVPInitReply.Put(x, piInitReply.Get(info))
 	prm.HVPSMLID.Put(x, uint64(p.SMLID))
+	prm.HVPSMSL.Put(x, piSMSL.Get(info))
+	prm.HVPPKeyViol.Put(x, d.subnet.pkeyViolations.of(counts.PKeyViolations, 16))
+	prm.HVPQKeyViol.Put(x, d.subnet.qkeyViolations.of(counts.QKeyViolations, 16))
 	return nil
 }
 
@@ -186,7 +196,7 @@ func (d *Device) queryVPortState(c *call) error {
 		return err
 	}
 	oper := uint64(0)
-	if d.eng.Port().Up {
+	if d.eng.Port().State == engine.LinkActive {
 		oper = 1
 	}
 	prm.VPortStateAdmin.Put(c.out, uint64(d.hvp.policy))

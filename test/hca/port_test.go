@@ -162,19 +162,6 @@ func TestMAD(t *testing.T) {
 	if m = ask(classSubnet, methodGet, attrNodeDesc, 0); !bytes.HasPrefix(m[madData:], []byte("goverbs")) {
 		t.Errorf("NodeDescription: %q", m[madData:128])
 	}
-	if m = ask(classPerf, methodGet, attrPortCounters, 0); be.Uint16(m[madStatus:]) != 0 {
-		t.Errorf("PortCounters: %x", m[:128])
-	}
-	for _, bad := range [][]byte{ask(classSubnet, methodGet, 0x99, 0), ask(classSubnet, methodSet, attrPortInfo, 0), ask(classPerf, methodGet, 0x99, 0)} {
-		if be.Uint16(bad[madStatus:]) == 0 || bad[madMethod] != methodGetResp {
-			t.Errorf("answer %x", bad[:32])
-		}
-	}
-	in := v.in(n)
-	in[prm.MADData+madClass] = 0x03 // subnet administration
-	v.refused(prm.BadPacket, prm.MADIFC, 0, in, n)
-	prm.MADPort.Put(in, 2)
-	v.refused(prm.BadParam, prm.MADIFC, 0, in, n)
 }
 
 func TestRegisters(t *testing.T) {

@@ -21,12 +21,18 @@ const (
 	ibMTU  = 4096
 	ethMTU = 9000
 
-	linkWidth4X = 1 << 2
-	ibSpeedEDR  = 0x20
+	// Widths and speeds of InfiniBand: enum mlx5_ptys_width and MLX5_PTYS_RATE_*.
+	ptysWidth1X, ptysWidth4X  = 1 << 0, 1 << 2
+	ptysSDR, ptysDDR, ptysQDR = 1 << 0, 1 << 1, 1 << 2
+	ptysFDR, ptysEDR          = 1 << 4, 1 << 5
+
+	// groupInfiniBand is the group of PPCNT with counters as in PMA's PortCounters.
+	groupInfiniBand = 0x20
+
 	// A ConnectX-5 with 100GBASE-CR4 and 40GBASE-CR4: enum mlx5e_link_mode (mlx5/port.h).
 	eth100GCR4 = 1 << 20
 	eth40GCR4  = 1 << 6
-	vl0To3     = 4
+	pvlcVL0To3 = 4
 	adminUp    = 1
 	adminDown  = 2
 )
@@ -50,6 +56,8 @@ var (
 	pvlcOper        = prm.Field{Off: 0x7c, Width: 4}
 	paosAdmin       = prm.Field{Off: 0x14, Width: 4}
 	paosOper        = prm.Field{Off: 0x1c, Width: 4}
+	ppcntGroup      = prm.Field{Off: 0x1a, Width: 6}
+	ppcntClear      = prm.Field{Off: 0x20, Width: 1}
 )
 
 // registers says which registers there are, and which of them the driver may write.
@@ -101,7 +109,8 @@ func (d *Device) accessRegister(c *call) error {
 }
 
 func (d *Device) readRegister(id uint16, r []byte) {
-	up := d.eng.Port().Up
+	p := d.eng.Port()
+	up := p.Up()
 	switch id {
 	case regPTYS:
 		if d.cfg.Mode == RoCE {
@@ -112,27 +121,22 @@ func (d *Device) readRegister(id uint16, r []byte) {
 			}
 			return
 		}
-		for _, f := range []prm.Field{ptysIBWidthCap, ptysIBWidthAdm, ptysIBWidthOper} {
-			f.Put(r, linkWidth4X)
-		}
-		for _, f := range []prm.Field{ptysIBProtoCap, ptysIBProtoAdm, ptysIBProtoOper} {
-			f.Put(r, ibSpeedEDR)
-		}
+		d.readPTYS(r)
 	case regPMTU:
-		mtu := uint64(ibMTU)
+		most, mtu := uint64(ibMTU), uint64(128)<<p.MTU
 		if d.cfg.Mode == RoCE {
-			mtu = ethMTU
+			most, mtu = ethMTU, ethMTU
 		}
-		pmtuMax.Put(r, mtu)
+		pmtuMax.Put(r, most)
 		if w := d.regs[regPMTU]; w != nil && pmtuAdmin.Get(w) > 0 {
 			mtu = min(mtu, pmtuAdmin.Get(w))
 		}
 		pmtuAdmin.Put(r, mtu)
 		pmtuOper.Put(r, mtu)
 	case regPVLC:
-		pvlcCap.Put(r, vl0To3)
-		pvlcAdmin.Put(r, vl0To3)
-		pvlcOper.Put(r, vl0To3)
+		pvlcCap.Put(r, pvlcVL0To3)
+		pvlcAdmin.Put(r, pvlcVL0To3)
+		pvlcOper.Put(r, pvlcVL0To3)
 	case regPAOS:
 		admin, oper := uint64(adminUp), uint64(adminDown)
 		if w := d.regs[regPAOS]; w != nil {
@@ -144,7 +148,7 @@ func (d *Device) readRegister(id uint16, r []byte) {
 		paosAdmin.Put(r, admin)
 		paosOper.Put(r, oper)
 	case regPPCNT:
-		clear(r[8:]) // nothing is counted by the port; see commands
+		d.readPPCNT(r)
 	case regNodeDesc:
 		if w := d.regs[regNodeDesc]; w != nil {
 			copy(r, w)
@@ -152,6 +156,43 @@ func (d *Device) readRegister(id uint16, r []byte) {
 			clear(r)
 			copy(r, "goverbs ConnectX model "+d.cfg.Name)
 		}
+	}
+}
+
+// readPTYS fills in width and speed of an InfiniBand port: what is possible, enabled, and in force.
+func (d *Device) readPTYS(r []byte) {
+	b := d.subnet.info[:]
+	widths := func(w uint64) uint64 { return w&width1X*ptysWidth1X | w&width4X/width4X*ptysWidth4X }
+	speeds := func(speed, ext uint64) uint64 { // FDR 10, which PortInfo does not have, is between them
+		return speed | ext*ptysFDR
+	}
+	ext := piExtEnabled.Get(b)
+	if ext == extOff {
+		ext = 0
+	}
+	oper := speeds(0, piExtActive.Get(b))
+	if oper == 0 {
+		oper = piSpeedActive.Get(b)
+	}
+	for _, x := range []setting{
+		{ptysIBWidthCap, widths(widthsSupported)}, {ptysIBWidthAdm, widths(piWidthEnabled.Get(b))}, {ptysIBWidthOper, widths(piWidthActive.Get(b))},
+		{ptysIBProtoCap, speeds(speedsSupported, extSupported)}, {ptysIBProtoAdm, speeds(piSpeedEnabled.Get(b), ext)}, {ptysIBProtoOper, oper},
+	} {
+		x.f.Put(r, x.v)
+	}
+}
+
+// readPPCNT fills in a group of counters. Those of Ethernet are all 0.
+func (d *Device) readPPCNT(r []byte) {
+	group, clears := ppcntGroup.Get(r), ppcntClear.Bool(r)
+	clear(r[8:])
+	if group != groupInfiniBand {
+		return
+	}
+	counts := d.eng.PortCounts()
+	d.counters.ppcnt.fill(r[4:], counts) // the counters begin at byte 8 here, and at byte 4 of PortCounters
+	if clears {
+		d.counters.ppcnt.clear(counts)
 	}
 }
 

@@ -125,7 +125,7 @@ var portCommands = map[prm.Op]command{
 	prm.ModifyNICVPortCtx: {run: (*Device).modifyNICVPort, in: prm.NICVPortIn + prm.NICVPortHead, out: small, phase: phaseRunning, mode: RoCE},
 	prm.SetRoCEAddress:    {run: (*Device).setRoCEAddress, in: 0x180 / 8, out: small, phase: phaseRunning, mode: RoCE},
 	prm.QueryRoCEAddress:  {run: (*Device).queryRoCEAddress, in: small, out: 0x180 / 8, phase: phaseRunning, mode: RoCE},
-	prm.QueryVPortCounter: {run: ok, in: 32, out: 0x1080 / 8, phase: phaseRunning, noEffect: unfilled},
+	prm.QueryVPortCounter: {run: (*Device).queryVPortCounter, in: 32, out: 0x1080 / 8, phase: phaseRunning},
 	prm.QueryVNICEnv:      {run: ok, in: small, out: 0x1080 / 8, phase: phaseRunning, noEffect: unfilled},
 }
 

@@ -86,12 +86,12 @@ func (d device) net() string {
 	return guest.NetRoCE
 }
 
-// model gives the mode that the model of the cards has to be in.
-func (d device) model() string {
+// model gives the mode that the model of the cards has to be in, and flags that go with it.
+func (d device) model() []string {
 	if d.mode == modeIPoIB {
-		return modeIB
+		return []string{modeIB, "-managed"}
 	}
-	return d.mode
+	return []string{d.mode}
 }
 
 // mlx5 gives the device with the cards, the zero one if there is none.

@@ -96,7 +96,7 @@ func (a *app) startModel(guests int) (*model, error) {
 		return nil, err
 	}
 	m := &model{done: make(chan struct{}), lines: &prefixed{w: a.stderr, prefix: "hca: "}}
-	args := []string{"-mode", a.mlx5().model()}
+	args := append([]string{"-mode"}, a.mlx5().model()...)
 	if p := a.mlx5().personality; p != "" {
 		args = append(args, "-personality", p)
 	}

@@ -22,6 +22,5 @@ const (
 		roce  TestKernelIsSM: subnet management
 		ib    TestKernelNoQP0: ports without QP0`
 	lackingMLX5 = `
-		ib    TestKernelIsSM: ports that a program can say it manages
 		all   TestKernelRemoval: links that can be added`
 )

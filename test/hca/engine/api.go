@@ -70,14 +70,14 @@ type GID struct {
 
 // PortState is the state of the one port.
 type PortState struct {
-	Up     bool     // Up: packets go in and out.
-	LID    uint16   // LID is the base LID.
-	LMC    uint8    // LMC is log2 of how many LIDs the port has.
-	SMLID  uint16   // SMLID is the subnet manager's. It is kept for the caller.
-	MAC    [6]byte  // MAC of the port, on Ethernet.
-	MTU    uint8    // MTU is the active one, 1 to 5; 0 is 4096 bytes.
-	GIDs   []GID    // GIDs is the table.
-	PKeys  []uint16 // PKeys is the table.
-	GUID   uint64   // GUID of the port. It is kept for the caller.
-	Subnet uint64   // Subnet is the prefix of GIDs. It is kept for the caller.
+	State  LinkState // State is that of the link. Zero is as LinkDown.
+	LID    uint16    // LID is the base LID.
+	LMC    uint8     // LMC is log2 of how many LIDs the port has.
+	SMLID  uint16    // SMLID is the subnet manager's. It is kept for the caller.
+	MAC    [6]byte   // MAC of the port, on Ethernet.
+	MTU    uint8     // MTU is the active one, 1 to 5; 0 is 4096 bytes.
+	GIDs   []GID     // GIDs is the table.
+	PKeys  []uint16  // PKeys is the table.
+	GUID   uint64    // GUID of the port. It is kept for the caller.
+	Subnet uint64    // Subnet is the prefix of GIDs. It is kept for the caller.
 }

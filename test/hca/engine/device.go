@@ -3,7 +3,6 @@ package engine
 import (
 	"fmt"
 	"math/rand/v2"
-	"slices"
 )
 
 // Device is one HCA with one port. Its methods may be called from any goroutine.
@@ -12,6 +11,8 @@ type Device struct {
 	cfg  Config
 	id   int // position on the fabric
 	port PortState
+
+	counts PortCounts
 
 	pds      map[uint32]*pd
 	xrcds    map[uint32]*xrcd
@@ -231,56 +232,6 @@ func (d *Device) DeallocXRCD(n uint32) error {
 		return refuse(Busy, "XRCD", n, "", "%d objects use it", x.refs)
 	}
 	delete(d.xrcds, n)
-	return nil
-}
-
-// SetPort sets what the port is: addresses, tables and state. A change of the state is
-// an event, and so is one of the LID, the P_Keys or the GIDs on InfiniBand.
-func (d *Device) SetPort(p PortState) {
-	d.f.mu.Lock()
-	defer d.f.mu.Unlock()
-	old := d.port
-	p.GIDs, p.PKeys = slices.Clone(p.GIDs), slices.Clone(p.PKeys)
-	if len(p.PKeys) == 0 {
-		p.PKeys = []uint16{0xffff}
-	}
-	d.port = p
-	if old.Up != p.Up {
-		d.portEvent(map[bool]uint8{true: PortActive, false: PortDown}[p.Up])
-	}
-	if d.cfg.LinkLayer == InfiniBand {
-		if old.LID != p.LID {
-			d.portEvent(PortLID)
-		}
-		if !slices.Equal(old.PKeys, p.PKeys) {
-			d.portEvent(PortPKey)
-		}
-		if !slices.Equal(old.GIDs, p.GIDs) {
-			d.portEvent(PortGUID)
-		}
-	}
-}
-
-// Port says what the port is.
-func (d *Device) Port() PortState {
-	d.f.mu.Lock()
-	defer d.f.mu.Unlock()
-	p := d.port
-	p.GIDs, p.PKeys = slices.Clone(p.GIDs), slices.Clone(p.PKeys)
-	return p
-}
-
-// SetGID sets one entry of the GID table, which grows as needed up to 256 entries.
-func (d *Device) SetGID(index int, g GID) error {
-	d.f.mu.Lock()
-	defer d.f.mu.Unlock()
-	if index < 0 || index >= 256 {
-		return refuse(BadIndex, "GID", uint32(index), "", "the table has 256 entries")
-	}
-	for len(d.port.GIDs) <= index {
-		d.port.GIDs = append(d.port.GIDs, GID{Invalid: true})
-	}
-	d.port.GIDs[index] = g
 	return nil
 }
 

@@ -113,7 +113,7 @@ func newHostWith(t *testing.T, f *Fabric, link LinkLayer, traits Traits) *host {
 		t.Fatal(err)
 	}
 	h.d = d
-	p := PortState{Up: true, PKeys: []uint16{0xffff, 0x8001}, MTU: 3}
+	p := PortState{State: LinkActive, PKeys: []uint16{0xffff, 0x8001}, MTU: 3}
 	if link == InfiniBand {
 		p.LID = uint16(n)
 		p.GIDs = []GID{{Addr: [16]byte{0: 0xfe, 1: 0x80, 15: byte(n)}}}

@@ -51,6 +51,7 @@ func (t EventType) String() string {
 const (
 	PortDown     = 1
 	PortActive   = 4
+	PortInit     = 5
 	PortLID      = 6
 	PortPKey     = 7
 	PortGUID     = 8

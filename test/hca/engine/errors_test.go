@@ -444,13 +444,13 @@ func TestPortEvents(t *testing.T) {
 	p := newPair(t, InfiniBand, RC, false, qpOptions{})
 	p.a.h.eq.poll()
 	s := p.a.h.d.Port()
-	s.Up = false
+	s.State = LinkDown
 	p.a.h.d.SetPort(s)
 	p.b.recv(p.mb.sge(0, 10))
 	p.a.post(opSend, sig, 0)
 	p.a.h.f.RunFor(10e6)
 	p.a.scq.good(0)
-	s.Up = true
+	s.State = LinkActive
 	p.a.h.d.SetPort(s)
 	p.a.h.run()
 	p.a.scq.good(1)

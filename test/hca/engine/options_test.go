@@ -282,7 +282,7 @@ func TestResetMidway(t *testing.T) {
 func TestOwnPortDown(t *testing.T) {
 	p := newUD(t, InfiniBand, false, qpOptions{}, qpOptions{})
 	s := p.a.h.d.Port()
-	s.Up = false
+	s.State = LinkDown
 	p.a.h.d.SetPort(s)
 	p.b.recv(p.mb.sge(0, 100))
 	p.a.post(opSend, sig, 0, p.a.avSeg(p.b, 0x11111111))

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -124,7 +125,7 @@ func (r *route) source(d *Device, index int) {
 // routeOfAV is the route of a datagram.
 func (w *sendWQE) routeOfAV() route {
 	a, d := &w.av, w.q.d
-	r := route{sl: a.sl, dlid: a.rlid, slid: d.port.LID | uint16(a.pathBits), grh: a.grh, dgid: a.rgid, tclass: a.tclass, hops: a.hops, flow: a.flow, dmac: a.rmac}
+	r := route{sl: a.sl, dlid: a.rlid, slid: d.slid(a.rlid, a.pathBits), grh: a.grh, dgid: a.rgid, tclass: a.tclass, hops: a.hops, flow: a.flow, dmac: a.rmac}
 	if d.cfg.LinkLayer == Ethernet {
 		r.dlid, r.sport, r.sl = 0, a.rlid, a.sl>>1
 	}
@@ -132,12 +133,20 @@ func (w *sendWQE) routeOfAV() route {
 	return r
 }
 
+// slid is the source LID of a datagram. A port that goes only by its link has none.
+func (d *Device) slid(dlid uint16, pathBits uint8) uint16 {
+	if dlid == permissiveLID {
+		return permissiveLID
+	}
+	return d.port.LID | uint16(pathBits)
+}
+
 // multicast reports whether a packet goes to a group.
 func (r *route) multicast(eth bool) bool {
 	if eth {
 		return r.dmac[0]&1 == 1
 	}
-	return r.dlid >= 0xc000 && r.dlid != 0xffff
+	return r.dlid >= 0xc000 && r.dlid != permissiveLID
 }
 
 // transmit sends a packet into the fabric.
@@ -147,10 +156,12 @@ func (d *Device) transmit(p *packet) {
 	if d.cfg.Trace != nil {
 		d.trace(TraceEvent{Kind: TracePacket, QPN: p.src, Text: p.String()})
 	}
-	if !d.port.Up {
-		d.drop(p, "the port is down")
+	if why := d.port.refuses(p); why != "" || d.port.State == LinkArmed && !p.toQP0() {
+		d.counts.XmitDiscards++
+		d.drop(p, cmp.Or(why, notActive))
 		return
 	}
+	d.countPort(&d.counts.Xmit, p)
 	d.count(Sent, p)
 	f := d.f
 	drop, dup := f.faultOf(d, p.dest)
@@ -197,7 +208,7 @@ func (d *Device) owns(from *Device, p *packet) bool {
 		}
 		return d.hasMAC(p.dmac)
 	}
-	if p.dlid == 0xffff {
+	if p.dlid == permissiveLID {
 		return d != from && len(from.f.devices) == 2 // the port at the other end of the cable
 	}
 	if p.multicast(false) {
@@ -269,10 +280,15 @@ func (p *packet) String() string {
 
 // receive takes a packet from the fabric.
 func (d *Device) receive(p *packet) {
-	switch {
-	case !d.port.Up:
-		d.drop(p, "the port is down")
+	if why := d.port.refuses(p); why != "" {
+		d.drop(p, why)
 		return
+	}
+	d.countPort(&d.counts.Recv, p)
+	if d.port.State == LinkArmed && !p.toQP0() {
+		d.setLinkState(LinkActive) // as the other end of the link is active
+	}
+	switch {
 	case p.kind == pktEth:
 		d.receiveFrame(p)
 		return
@@ -306,6 +322,7 @@ func (d *Device) receive(p *packet) {
 	case q.attr.RemoteQPN != p.src:
 		d.drop(p, "from a QP that it is not connected with")
 	case !d.pkeyMatches(q.pkey(), p.pkey):
+		d.counts.PKeyViolations++
 		d.drop(p, "P_Key")
 	default:
 		q.receive(p)

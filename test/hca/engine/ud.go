@@ -103,9 +103,11 @@ func (q *qp) receiveUD(p *packet) {
 		d.drop(p, "the QP can't receive in its state")
 		return
 	case q.spec.Type != QP0 && p.qkey != qkey:
+		d.counts.QKeyViolations++
 		d.drop(p, "Q_Key")
 		return
 	case q.spec.Type == UD && !d.pkeyMatches(q.pkey(), p.pkey), q.spec.Type == QP1 && !d.anyPKey(p.pkey):
+		d.counts.PKeyViolations++
 		d.drop(p, "P_Key")
 		return
 	}
@@ -121,6 +123,9 @@ func (q *qp) receiveUD(p *packet) {
 	if !ok {
 		d.drop(p, "no receive WQE")
 		q.counts.count(CountOutOfBuffer)
+		if p.toQP0() {
+			d.counts.VL15Dropped++
+		}
 		return
 	}
 	if f := q.fault(true); f != nil {

@@ -101,7 +101,7 @@ func TestDatagramsLost(t *testing.T) {
 		{"nobody has the address", 0x11111111, true, func(p *pair, av []byte) { binary.BigEndian.PutUint16(av[14:], 0x99) }},
 		{"the port is down", 0x11111111, true, func(p *pair, av []byte) {
 			s := p.b.h.d.Port()
-			s.Up = false
+			s.State = LinkDown
 			p.b.h.d.SetPort(s)
 		}},
 		{"P_Key", 0x11111111, true, func(p *pair, av []byte) {

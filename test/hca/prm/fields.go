@@ -443,6 +443,19 @@ var (
 	QCReqFlush           = Field{0x600, 32}
 )
 
+// query_vport_counter_out_bits: packets and octets in each of its traffic_counters.
+var (
+	VPCXmitErrors          = Field{0x100, 64}
+	VPCRecvUnicast         = Field{0x180, 64}
+	VPCRecvUnicastOctets   = Field{0x1c0, 64}
+	VPCXmitUnicast         = Field{0x200, 64}
+	VPCXmitUnicastOctets   = Field{0x240, 64}
+	VPCRecvMulticast       = Field{0x280, 64}
+	VPCRecvMulticastOctets = Field{0x2c0, 64}
+	VPCXmitMulticast       = Field{0x300, 64}
+	VPCXmitMulticastOctets = Field{0x340, 64}
+)
+
 // alloc_memic_in_bits, alloc_memic_out_bits and dealloc_memic_in_bits.
 var (
 	MEMICAlign      = Field{0x78, 8}

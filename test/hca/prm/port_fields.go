@@ -19,9 +19,11 @@ var (
 	HVPCapMask1     = Field{0x200, 32}
 	HVPCapMask1Sel  = Field{0x220, 32}
 	HVPLID          = Field{0x300, 16}
+	HVPInitReply    = Field{0x314, 4}
 	HVPLMC          = Field{0x318, 3}
 	HVPSubnetTime   = Field{0x31b, 5}
 	HVPSMLID        = Field{0x320, 16}
+	HVPSMSL         = Field{0x330, 4}
 	HVPQKeyViol     = Field{0x340, 16}
 	HVPPKeyViol     = Field{0x350, 16}
 	QueryIndex      = Field{0x70, 16} // gid_index, pkey_index

@@ -42,6 +42,7 @@ const (
 
 type options struct {
 	mode        hca.Mode
+	managed     bool
 	personality hca.Personality
 	describe    bool
 	report      string
@@ -78,6 +79,7 @@ func parse(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("hca", flag.ContinueOnError)
 	mode := f.String("mode", "ib", "what the ports speak: ib or roce")
+	f.BoolVar(&o.managed, "managed", false, "the InfiniBand ports wait for a subnet manager, and have no LIDs before")
 	personality := f.String("personality", hca.Personalities()[0], "the cards' `PERSONALITY`: "+strings.Join(hca.Personalities(), ", ")+", a seed, or random")
 	f.BoolVar(&o.describe, "describe", false, "print the personality and do nothing else")
 	f.StringVar(&o.report, "report", "", "write the report as JSON to `FILE`")
@@ -100,6 +102,9 @@ func parse(args []string) (options, error) {
 	}
 	if o.mode, err = hca.ParseMode(*mode); err != nil {
 		return o, err
+	}
+	if o.managed && o.mode != hca.IB {
+		return o, fmt.Errorf("-managed: with -mode %s there is no subnet manager; want -mode %s", o.mode, hca.IB)
 	}
 	for name, share := range map[string]float64{"loss": o.fabric.Loss, "duplicate": o.fabric.Duplicate} {
 		if !(share >= 0 && share <= 1) { // nor NaN
@@ -162,7 +167,7 @@ func newCard(o options, i int, socket string, fabric *engine.Fabric, say func(st
 	name := "card " + strconv.Itoa(i)
 	cfg := vfiouser.Config{ID: hca.ID, Vectors: hca.Vectors, Table: hca.MSIXTable, PBA: hca.MSIXPBA}
 	cfg.BARs[0] = o.personality.BARBytes()
-	dc := hca.Config{Name: name, Personality: o.personality, Mode: o.mode, Index: uint8(i), Fabric: fabric}
+	dc := hca.Config{Name: name, Personality: o.personality, Mode: o.mode, Managed: o.managed, Index: uint8(i), Fabric: fabric}
 	if o.verbose {
 		cfg.Logf = func(format string, args ...any) { say(name+": "+format, args...) }
 		dc.Trace = func(line string) { say("%s", line) }
