@@ -2,6 +2,7 @@ package hca
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -46,11 +47,14 @@ func (d *Device) writeBench(off uint64, p []byte) {
 	copy(d.bench.mem[BenchText:], answer)
 }
 
-// benchCommands are what a test can ask for, with how many arguments each takes.
-var benchCommands = map[string]struct {
+// benchCommand is a command: how many arguments it takes, and what it does.
+type benchCommand struct {
 	args int
 	run  func(d *Device, a *benchArgs) (string, error)
-}{
+}
+
+// benchCommands are what a test can ask for.
+var benchCommands = map[string]benchCommand{
 	"fatal": {0, func(d *Device, a *benchArgs) (string, error) { d.Fail(); return "ok", nil }},
 	"well":  {0, func(d *Device, a *benchArgs) (string, error) { d.Revive(); return "ok", nil }},
 	"link":  {1, func(d *Device, a *benchArgs) (string, error) { return a.done(d.SetLink, a.choice("up", "down") == 0) }},
@@ -139,6 +143,10 @@ var benchCommands = map[string]struct {
 	"command": {1, func(d *Device, a *benchArgs) (string, error) {
 		return strconv.Itoa(d.Report().Commands[a.op().String()]), a.err
 	}},
+}
+
+func init() { // the commands of a subnet are in a file of their own
+	maps.Copy(benchCommands, subnetCommands)
 }
 
 // Bench executes a command of the test bench, for whoever is in the same process.

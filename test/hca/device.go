@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/hca/engine"
 	"github.com/goverbs/goverbs/test/hca/prm"
+	"github.com/goverbs/goverbs/test/hca/subnet"
 	"github.com/goverbs/goverbs/test/hca/vfiouser"
 )
 
@@ -40,6 +41,8 @@ type Config struct {
 	BAR0        func() uint64        // BAR0 says at which bus address the guest has put BAR 0; nil if nobody knows.
 	Interrupt   func(vector int)     // Interrupt raises an MSI-X vector.
 	Fabric      *engine.Fabric       // Fabric joins the card with others.
+	Subnet      *subnet.Subnet       // Subnet is what a managed port is connected with, made by NewSubnet; nil is a wire that joins all cards.
+	Node        string               // Node is the name of the adapter with one port whose place the card takes in Subnet.
 	Trace       func(line string)    // Trace takes what happens in words; nil is nobody.
 	Now         func() time.Duration // Now is the clock of the free running timer; nil is the fabric's, which CQEs have.
 }
@@ -92,6 +95,7 @@ type Device struct {
 	hvp      hcaVPort
 	powered  bool // the port has been brought into the state after power-on
 	subnet   subnetAgent
+	link     *subnetLink // nil without a subnet
 	counters portCounters
 	roce     [][]byte          // as SET_ROCE_ADDRESS gave them
 	regs     map[uint16][]byte // registers that hold what was written
@@ -113,6 +117,9 @@ func New(cfg Config) (*Device, error) {
 	}
 	if cfg.Managed && cfg.Mode != IB {
 		return nil, fmt.Errorf("mode %s: only a port of mode %s can be managed", cfg.Mode, IB)
+	}
+	if cfg.Subnet != nil && !cfg.Managed {
+		return nil, fmt.Errorf("card %s: the port of a card in a subnet must be managed", cfg.Name)
 	}
 	d := &Device{cfg: cfg}
 	d.rep.init(cfg)
@@ -136,6 +143,10 @@ func New(cfg Config) (*Device, error) {
 	if cfg.Trace != nil {
 		ec.Trace = func(e engine.TraceEvent) { cfg.Trace(e.String()) }
 	}
+	if cfg.Subnet != nil {
+		d.link = &subnetLink{d: d, wake: make(chan struct{}, 1)}
+		ec.Link = d.link
+	}
 	var err error
 	if d.eng, err = engine.New(ec); err != nil {
 		return nil, err
@@ -143,6 +154,10 @@ func New(cfg Config) (*Device, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.clear()
+	if err := d.plug(); err != nil {
+		d.eng.Close()
+		return nil, err
+	}
 	return d, nil
 }
 
@@ -163,6 +178,7 @@ func (d *Device) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.life++
+	d.unplug()
 	d.eng.Close()
 }
 
@@ -176,6 +192,7 @@ func (d *Device) clear() {
 	d.pages, d.uars, d.domains = map[uint64]bool{}, map[uint32]bool{}, map[uint32]bool{}
 	d.dm = map[uint64]uint64{}
 	d.regs = map[uint16][]byte{}
+	d.describe()
 	d.roce = make([][]byte, d.cfg.Personality.gids())
 	d.life++
 	d.eth.clear()

@@ -32,6 +32,19 @@
 // A card tells its driver by events what changed, if the driver asks for them. As on a card, there is no event for
 // another subnet manager: for that it sets ClientReregister.
 //
+// # Switches
+//
+// Cards can be connected by switches (hca -topology FILE, vmrun -device mlx5,mode=ipoib,topology=FILE). Package
+// subnet models them, with agents that a subnet manager rules, and adapters without guests, hundreds if need be.
+// The file is what ibnetdiscover writes of a subnet:
+//
+//	vmrun -device mlx5,mode=ipoib,topology=lab.txt -with infiniband-diags iblinkinfo
+//	vmrun -device mlx5,mode=ipoib,topology=fattree:324 -with infiniband-diags ibnetdiscover
+//
+// Packets between cards take the way that the forwarding tables of the switches say, and those to groups reach the
+// members. A test in the guest cuts and impairs links, and silences nodes, through package bench. A card does not
+// learn that its cable limits the width or speed.
+//
 // # Personalities
 //
 // Real cards differ, and a driver must work with all of them. A [Personality] is a set of
@@ -80,8 +93,8 @@
 // # What is not modelled
 //
 // An opcode that is not in the table is refused and counted. The commands that [NoEffect] lists are
-// answered, but do less than on a card: priorities, hashes and the ports of a LAG are not used, and flow tables for packets of RDMA count, but lead nowhere: those of RC, UC and UD
-// over RoCE v2. Not there, by the capabilities: the physical function with all that only it has, page
+// answered, but do less than on a card: priorities, hashes and the ports of a LAG are not used, and flow tables
+// for packets of RDMA count, but lead nowhere: those of RC, UC and UD over RoCE v2. Not there, by the capabilities: the physical function with all that only it has, page
 // requests, the newer scheme of on-demand paging, on-demand paging with DC, memory that programs register
 // for queues of DEVX, signatures, tag matching, striding receive queues, compressed CQEs, flow counters in
 // bulk and header rewriting. The register RESOURCE_DUMP has the answers of QUERY_QP, QUERY_CQ and

@@ -51,11 +51,18 @@ func newDriverOf(t *testing.T, mode Mode, p Personality) *driver {
 // newDriverWith makes a card of a configuration, of which the rest is filled in, that has been powered on.
 func newDriverWith(t *testing.T, cfg Config) *driver {
 	t.Helper()
+	return newDriverPrepared(t, cfg, func(*engine.Fabric, *Config) {})
+}
+
+// newDriverPrepared is newDriverWith of a configuration that needs the fabric.
+func newDriverPrepared(t *testing.T, cfg Config, prepare func(*engine.Fabric, *Config)) *driver {
+	t.Helper()
 	v := &driver{t: t, mem: make([]byte, ramSize), next: ramBase + 4096}
 	v.fabric = engine.NewFabric(engine.FabricConfig{Manual: true, Seed: 1})
 	var err error
 	cfg.Name, cfg.Index, cfg.Memory, cfg.Fabric = "card", 7, v, v.fabric
 	cfg.Interrupt = func(i int) { v.vectors = append(v.vectors, i) }
+	prepare(v.fabric, &cfg)
 	v.d, err = New(cfg)
 	if err != nil {
 		t.Fatal(err)

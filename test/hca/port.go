@@ -48,7 +48,7 @@ const (
 func (d *Device) powerPort() {
 	d.powered = true
 	d.subnet, d.counters = newSubnetAgent(), newPortCounters()
-	guid := d.guid()
+	_, _, guid := d.guids()
 	p := engine.PortState{
 		State: engine.LinkActive, MAC: d.mac(), MTU: mtu4096, GUID: guid, Subnet: subnetPrefix,
 		PKeys: d.cfg.Personality.pkeys(d.cfg.Mode), GIDs: make([]engine.GID, gidCount),
@@ -72,7 +72,8 @@ func (d *Device) powerPort() {
 // clearPort brings the function's part of the port into the state after power-on.
 func (d *Device) clearPort() {
 	guid := d.guid()
-	d.hvp = hcaVPort{systemGUID: guid, portGUID: guid, nodeGUID: guid, capMask: capMask1, policy: policyFollow}
+	system, node, port := d.guids()
+	d.hvp = hcaVPort{systemGUID: system, portGUID: port, nodeGUID: node, capMask: capMask1, policy: policyFollow}
 	if !d.cfg.Managed || !d.powered {
 		d.powerPort()
 	}

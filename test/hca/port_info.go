@@ -121,6 +121,7 @@ func (d *Device) moveLink(state, phys uint64) {
 	case state == portDown, phys != physNoChange:
 		s := &d.subnet
 		d.setLinkState(engine.LinkDown)
+		d.trainPeer(phys != physOff)
 		switch {
 		case phys != physNoChange:
 			piPhys.Put(s.info[:], phys)
@@ -153,6 +154,15 @@ func (d *Device) setLinkState(state engine.LinkState) {
 // SetLink says whether the other end of the link is on. The port goes down without it, and up with it; a managed
 // one needs a subnet manager then.
 func (d *Device) SetLink(up bool) {
+	if d.cfg.Subnet != nil {
+		d.cfg.Fabric.Do(func() { _ = d.cfg.Subnet.SetLink(d.cfg.Node, 1, up) }) // it has the port
+		return
+	}
+	d.setCable(up)
+}
+
+// setCable is SetLink for the card itself.
+func (d *Device) setCable(up bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := &d.subnet

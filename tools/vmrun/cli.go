@@ -55,7 +55,9 @@ or mlx5_0 in each of two hosts, on one fabric. On Ethernet (mode=roce) their net
 the addresses above, and replace eth0 with two hosts. On InfiniBand (mode=ib) the loopback device
 has the addresses 10.1.0.1 and 10.1.0.2. With mode=ipoib there is also a subnet manager, Debian's
 opensm, on host 1, and the addresses above are those of the network devices ib0 and ib1, or of ib0
-in each of two hosts, where it replaces eth0. At the end vmrun prints what the cards observed.
+in each of two hosts, where it replaces eth0. topology=FILE then connects the cards by switches, as
+ibnetdiscover has written them to the file; ring:N and the like make some, see "hca -help". At the
+end vmrun prints what the cards observed.
 personality=NAME selects registers, capabilities and behavior that differ from the usual; "hca
 -help" lists the names. A number is a seed from which a personality is drawn, and "random" draws the
 seed, too. The seed and the differences are printed at the start, and VMRUN_PERSONALITY has them.
@@ -148,7 +150,7 @@ func command(status *int) *cobra.Command {
 	f.StringSliceVar(&o.with, "with", nil, "`PKG,...`: unpack Debian packages and their dependencies into the guest")
 	f.StringVar(&o.withSuite, "with-suite", o.withSuite, "Debian `SUITE` for -with")
 	f.IntVar(&o.hosts, "hosts", o.hosts, "run `N` guests, 1 to 8, which a link connects")
-	f.StringVar(&o.dev, "device", o.dev, "RDMA `KIND`s: rxe, siw (iWARP), mlx5[,mode=ib|ipoib|roce][,personality=NAME] (a modelled ConnectX); rxe+siw for both")
+	f.StringVar(&o.dev, "device", o.dev, "RDMA `KIND`s: rxe, siw (iWARP), mlx5[,mode=ib|ipoib|roce][,topology=FILE][,personality=NAME] (a modelled ConnectX); rxe+siw for both")
 	f.StringVar(&o.hca, "hca", "", "`PROGRAM` that models the ConnectX")
 	f.StringVar(&o.hcaReport, "hca-report", "", "write what the ConnectX observed to `FILE`, as JSON")
 	f.BoolVar(&o.hcaVerbose, "hca-verbose", false, "print the commands that the ConnectX receives, in words")

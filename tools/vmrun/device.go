@@ -25,9 +25,10 @@ const (
 type device struct {
 	kind, mode  string
 	personality string // of the cards; empty is the model's usual one
+	topology    string // what joins the cards; empty is a cable
 }
 
-// parseDevices reads -device: KIND[,mode=MODE][,personality=NAME|SEED|random], several of them with "+" between them.
+// parseDevices reads -device: KIND[,mode=MODE][,topology=FILE][,personality=NAME|SEED|random], several of them with "+" between them.
 func parseDevices(s string) ([]device, error) {
 	var all []device
 	for word := range strings.SplitSeq(s, "+") {
@@ -44,7 +45,7 @@ func parseDevices(s string) ([]device, error) {
 }
 
 func parseDevice(s string) (device, error) {
-	bad := fmt.Errorf("-device %q: want %s, %s, or %s[,mode=%s|%s|%s][,personality=NAME|SEED|random]",
+	bad := fmt.Errorf("-device %q: want %s, %s, or %s[,mode=%s|%s|%s][,topology=FILE][,personality=NAME|SEED|random]",
 		s, deviceRxe, deviceSiw, deviceMlx5, modeIB, modeIPoIB, modeRoCE)
 	kind, options, some := strings.Cut(s, ",")
 	d := device{kind: kind}
@@ -64,9 +65,14 @@ func parseDevice(s string) (device, error) {
 			d.mode = value
 		case key == "personality" && value != "":
 			d.personality = value
+		case key == "topology" && value != "":
+			d.topology = value
 		default:
 			return device{}, bad
 		}
+	}
+	if d.topology != "" && d.mode != modeIPoIB {
+		return device{}, fmt.Errorf("-device %q: a topology needs a subnet manager, which mode=%s has", s, modeIPoIB)
 	}
 	return d, nil
 }
@@ -89,6 +95,9 @@ func (d device) net() string {
 // model gives the mode that the model of the cards has to be in, and flags that go with it.
 func (d device) model() []string {
 	if d.mode == modeIPoIB {
+		if d.topology != "" {
+			return []string{modeIB, "-topology", d.topology}
+		}
 		return []string{modeIB, "-managed"}
 	}
 	return []string{d.mode}

@@ -45,6 +45,7 @@ func TestModelArguments(t *testing.T) {
 		{1, func(o *options) { o.loss, o.delay = "0.5%", "2ms" }, "-mode ib -loss 0.005 -delay 2ms fd:3 fd:4"},
 		{1, func(o *options) { o.dev = "mlx5,mode=ib,personality=vf" }, "-mode ib -personality vf fd:3 fd:4"},
 		{1, func(o *options) { o.dev = "mlx5,mode=ipoib" }, "-mode ib -managed fd:3 fd:4"},
+		{1, func(o *options) { o.dev = "mlx5,mode=ipoib,topology=net" }, "-mode ib -topology net fd:3 fd:4"},
 	} {
 		a, out := fakeModel(t, "echo $*", tt.change)
 		m, err := a.startModel(tt.guests)

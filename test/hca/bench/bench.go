@@ -49,6 +49,10 @@ func (b *Bench) Close() error { return unix.Munmap(b.bar) }
 //	lid N | pkey INDEX VALUE | gid INDEX ADDRESS
 //	                                       what a subnet manager sets; :: is no GID
 //	reregister                             and that it wants all to register anew
+//	subnet-link NODE PORT up|down          a cable of the subnet, if there is one
+//	subnet-loss NODE PORT LOSS             which loses packets: 0.01
+//	subnet-rate NODE PORT WIDTH SPEED      and allows no more: 1x SDR, or any any
+//	subnet-agents NODE silent|well         whether a node answers
 //	packets drop|duplicate QPN SKIP COUNT  of those that go to a QP; 0 is any
 //	fabric LOSS DUPLICATE DELAY            for all cards, from now on: 0.01 0 5ms
 //	headers inline|anywhere                where those of frames must be, of send queues made from now on

@@ -32,6 +32,7 @@ type Config struct {
 	OwnAddress   func() uint64            // OwnAddress says at which bus address that memory begins. Nil: it has none.
 	MaxQPs       int                      // MaxQPs limits QPs and SQs; 0 is 16384. Of everything else there may be 16 times as many, or as Traits says.
 	Traits       Traits                   // Traits are the choices in which cards differ.
+	Link         Link                     // Link is what the port of an InfiniBand device is connected with; nil is the wire that joins all.
 }
 
 // Number space. QPNs and SQNs share one, since a doorbell carries either. Each kind of

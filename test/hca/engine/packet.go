@@ -171,9 +171,16 @@ func (d *Device) transmit(p *packet) {
 		d.drop(p, "lost on the fabric")
 		return
 	}
+	if d.cfg.Link != nil {
+		d.sendByLink(p)
+		if dup {
+			d.sendByLink(p)
+		}
+		return
+	}
 	found := false
 	for _, to := range f.devices {
-		if to.cfg.LinkLayer == d.cfg.LinkLayer && to.owns(d, p) {
+		if to.cfg.LinkLayer == d.cfg.LinkLayer && to.cfg.Link == nil && to.owns(d, p) {
 			found = true
 			f.carry(to, p)
 			if dup {

@@ -12,6 +12,7 @@ const (
 	attrVLArbitration   = 0x18
 	attrLinear          = 0x19
 	attrMulticast       = 0x1b
+	attrMellanoxPort    = 0xff90 // MLNXExtendedPortInfo, which tells of the speed FDR10
 
 	siLinearCap         = 0
 	siMulticastCap      = 4
@@ -41,6 +42,7 @@ func init() { // the functions refer to the table
 		attrVLArbitration:   {fn: vlArbitration, set: true},
 		attrLinear:          {fn: linearTable, set: true, sw: true},
 		attrMulticast:       {fn: multicastTable, set: true, sw: true},
+		attrMellanoxPort:    {fn: noFDR10, set: true},
 	}
 }
 
@@ -58,6 +60,15 @@ func nodeInfo(r *request) uint16 {
 	be.PutUint16(b[28:], uint16(len(r.at.pkeys)))
 	be.PutUint16(b[30:], n.Device)
 	be.PutUint32(b[36:], uint32(r.in.num)<<24|n.Vendor)
+	return 0
+}
+
+// noFDR10 is all zeros, which is what ports without FDR10 say.
+func noFDR10(r *request) uint16 {
+	clear(r.data)
+	if int(r.mod&0xff) >= len(r.at.node.ports) {
+		return statusBadValue
+	}
 	return 0
 }
 

@@ -1,7 +1,7 @@
 package subnet
 
-// relink takes a link up or down if it is to be so. A switch that is told to do it does not report it: quiet
-// is its node.
+// relink takes a link up or down if it is to be so. A node that is told to do it does not report it: that is
+// quiet.
 func (s *Subnet) relink(p *port, quiet *node) {
 	if p.peer == nil {
 		return
@@ -72,10 +72,13 @@ func (w Width) fits(limit Width) bool {
 
 // changed tells that the link of a port is up or down now.
 func (p *port) changed(quiet *node) {
+	if p.node == quiet {
+		return
+	}
 	if p.end != nil {
 		p.end.LinkChanged(p.linkUp())
 	}
-	if p.node.sw != nil && p.node != quiet {
+	if p.node.sw != nil {
 		p.node.sw.info[siStateChange] |= siChanged
 		p.node.sendTrap()
 	}

@@ -1,7 +1,9 @@
 package subnet
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 )
 
@@ -95,6 +97,19 @@ func chain(what string, switches, least int) (*Topology, error) {
 		last = n
 	}
 	return b.Topology, nil
+}
+
+// Load reads a topology from a file if there is one with that name, and otherwise makes one as [Parse] does.
+func Load(name string) (*Topology, error) {
+	t, err := ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		var bad error
+		if t, bad = Parse(name); bad != nil {
+			return nil, fmt.Errorf("%w, or a file", bad)
+		}
+		return t, nil
+	}
+	return t, err
 }
 
 // Parse makes a topology from a word: "fattree:N" (hosts), "ring:N" or "line:N" (switches).

@@ -255,6 +255,17 @@ func (a *Attachment) Send(p *Packet) {
 	})
 }
 
+// Train has the link trained again, or turned off at this end until the next call. The endpoint is not told what becomes of
+// its end. It is for endpoints with their own agents.
+func (a *Attachment) Train(on bool) {
+	p := a.port
+	p.node.s.do(func() {
+		p.disabled = !on
+		p.node.s.takeDown(p, p.node)
+		p.node.s.relink(p, p.node)
+	})
+}
+
 // local reports whether a packet that a port sends is for the port itself.
 func (s *Subnet) local(from *port, p *Packet) bool {
 	if p.VL15 && isDirected(p.MAD) {

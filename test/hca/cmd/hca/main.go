@@ -10,6 +10,10 @@
 // With -personality the cards differ from the usual ones in registers, capabilities and behavior,
 // see package hca. "random" draws a personality; what it prints has the seed that gives it again.
 //
+// With -topology the cards are connected by a modelled subnet (package subnet), which a subnet manager in one of the
+// guests rules. They take the places of the adapters that are called card0, card1 and so on, or else of the
+// first ones in the file that have one port. The other adapters answer by themselves.
+//
 // A socket may also be one that is listened to already, with which the program was started:
 // fd:3. When all clients are gone, or on SIGTERM, it prints what the cards have seen, and
 // its exit status is 1 if a driver did what it must not.
@@ -31,6 +35,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/hca"
 	"github.com/goverbs/goverbs/test/hca/engine"
+	"github.com/goverbs/goverbs/test/hca/subnet"
 	"github.com/goverbs/goverbs/test/hca/vfiouser"
 )
 
@@ -43,6 +48,7 @@ const (
 type options struct {
 	mode        hca.Mode
 	managed     bool
+	topology    *subnet.Topology
 	personality hca.Personality
 	describe    bool
 	report      string
@@ -80,6 +86,7 @@ func parse(args []string) (options, error) {
 	f := flag.NewFlagSet("hca", flag.ContinueOnError)
 	mode := f.String("mode", "ib", "what the ports speak: ib or roce")
 	f.BoolVar(&o.managed, "managed", false, "the InfiniBand ports wait for a subnet manager, and have no LIDs before")
+	topology := f.String("topology", "", "connect the cards by a subnet of switches, from a `FILE` in the format of ibnetdiscover; or fattree:HOSTS, ring:SWITCHES, line:SWITCHES")
 	personality := f.String("personality", hca.Personalities()[0], "the cards' `PERSONALITY`: "+strings.Join(hca.Personalities(), ", ")+", a seed, or random")
 	f.BoolVar(&o.describe, "describe", false, "print the personality and do nothing else")
 	f.StringVar(&o.report, "report", "", "write the report as JSON to `FILE`")
@@ -102,6 +109,12 @@ func parse(args []string) (options, error) {
 	}
 	if o.mode, err = hca.ParseMode(*mode); err != nil {
 		return o, err
+	}
+	if *topology != "" {
+		if o.topology, err = subnet.Load(*topology); err != nil {
+			return o, fmt.Errorf("-topology: %w", err)
+		}
+		o.managed = true
 	}
 	if o.managed && o.mode != hca.IB {
 		return o, fmt.Errorf("-managed: with -mode %s there is no subnet manager; want -mode %s", o.mode, hca.IB)
@@ -139,8 +152,20 @@ func run(o options, out io.Writer) (violations uint64, err error) {
 	fabric := engine.NewFabric(o.fabric)
 	defer fabric.Close()
 	var cards []*card
+	var net *subnet.Subnet
+	var places []string
+	if o.topology != nil {
+		net = hca.NewSubnet(o.topology, fabric, o.fabric.Seed)
+		if places, err = hca.Places(o.topology, len(o.sockets)); err != nil {
+			return 0, err
+		}
+	}
 	for i, socket := range o.sockets {
-		c, err := newCard(o, i, socket, fabric, say)
+		dc := hca.Config{Personality: o.personality, Mode: o.mode, Managed: o.managed, Index: uint8(i), Fabric: fabric, Subnet: net}
+		if net != nil {
+			dc.Node = places[i]
+		}
+		c, err := newCard(o, dc, socket, say)
 		if err != nil {
 			return 0, err
 		}
@@ -163,11 +188,11 @@ func run(o options, out io.Writer) (violations uint64, err error) {
 	return finish(o, cards, out, err)
 }
 
-func newCard(o options, i int, socket string, fabric *engine.Fabric, say func(string, ...any)) (*card, error) {
-	name := "card " + strconv.Itoa(i)
+func newCard(o options, dc hca.Config, socket string, say func(string, ...any)) (*card, error) {
+	name := "card " + strconv.Itoa(int(dc.Index))
+	dc.Name = name
 	cfg := vfiouser.Config{ID: hca.ID, Vectors: hca.Vectors, Table: hca.MSIXTable, PBA: hca.MSIXPBA}
 	cfg.BARs[0] = o.personality.BARBytes()
-	dc := hca.Config{Name: name, Personality: o.personality, Mode: o.mode, Managed: o.managed, Index: uint8(i), Fabric: fabric}
 	if o.verbose {
 		cfg.Logf = func(format string, args ...any) { say(name+": "+format, args...) }
 		dc.Trace = func(line string) { say("%s", line) }
