@@ -111,7 +111,8 @@ func (a *Agent) forget(tid uint32) {
 }
 
 // Do sends a request and returns the answer. It chooses the transaction ID. If the answer reports an
-// error, Do returns the answer together with the error, a [*mad.StatusError] or a [*mad.RMPPError].
+// error, Do returns the answer together with the error, a [*mad.StatusError] or a [*mad.RMPPError]. If it
+// says that another agent answers, and names that agent's LID, Do asks that one.
 //
 // A request without an answer in time is sent again; after the last try Do fails with a
 // [*TimeoutError]. If ctx ends first, the error is that of ctx.
@@ -120,6 +121,35 @@ func (a *Agent) Do(ctx context.Context, to Addr, req *mad.Packet) (*mad.Packet, 
 		return nil, err
 	}
 	defer func() { <-a.window }()
+	for range maxRedirects {
+		answer, err := a.ask(ctx, to, req)
+		next, ok := redirected(answer, to)
+		if !ok {
+			return answer, err
+		}
+		to = next
+	}
+	return nil, a.port.err(fmt.Sprintf("%v: redirected %d times, the last time to %v", req, maxRedirects, to), syscall.ELOOP)
+}
+
+// maxRedirects is how many agents a call of Do asks.
+const maxRedirects = 4
+
+// redirected returns where an answer redirects a request to that was sent to an address.
+func redirected(answer *mad.Packet, from Addr) (to Addr, ok bool) {
+	if answer == nil || answer.Class.SMP() || answer.Status&mad.StatusRedirect == 0 {
+		return to, false
+	}
+	var info mad.ClassPortInfo
+	if mad.Unmarshal(answer.Data, &info) != nil || info.RedirectLID == 0 {
+		return to, false
+	}
+	to = Addr{LID: info.RedirectLID, QPN: info.RedirectQP, QKey: info.RedirectQKey, SL: info.RedirectSL, PathBits: from.PathBits, PKeyIndex: from.PKeyIndex}
+	return to, true
+}
+
+// ask sends a request to one agent.
+func (a *Agent) ask(ctx context.Context, to Addr, req *mad.Packet) (*mad.Packet, error) {
 	tid, answers := a.expect()
 	defer a.forget(tid)
 	p := *req

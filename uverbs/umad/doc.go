@@ -41,6 +41,6 @@
 //
 // # Not supported
 //
-// Sending messages of several packets, following a redirection to another agent, and ports of several
-// planes whose QP0 belongs to another device.
+// Sending messages of several packets, following a redirection that names only a GID, and ports of
+// several planes whose QP0 belongs to another device.
 package umad

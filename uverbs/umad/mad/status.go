@@ -20,6 +20,9 @@ const (
 	StatusBadValue     Status = 7 << 2 // attribute or modifier has an invalid value
 )
 
+// StatusNoRecords is the status of the subnet administrator if no record equals the request.
+const StatusNoRecords Status = 3 << 8
+
 // StatusError is the error of a MAD with a status that is not 0. It is comparable.
 type StatusError struct {
 	MAD    string // MAD is what the MAD is, such as "SubnGetResp(PortInfo 0x7)".
