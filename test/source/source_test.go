@@ -115,6 +115,7 @@ var mayImport = []struct {
 	{"uverbs/soft", []string{"mmio", "uverbs/internal/abi", "uverbs/internal/kernel", "uverbs/internal/inproc", "uverbs/soft/gsi", "uverbs/soft/internal"}},
 	{"uverbs/trace", []string{"netlinkrdma", "uverbs"}},
 	{"uverbs/replay", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/internal", "uverbs/trace"}},
+	{"uverbs/umad/sa", []string{"netlinkrdma", "uverbs/umad", "uverbs/umad/mad"}},
 	{"uverbs/umad", []string{"netlinkrdma", "uverbs/umad/internal", "uverbs/umad/mad"}},
 	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/internal", "uverbs/soft", "uverbs/soft/gsi"}},
 	{"cm/internal/protocol", []string{"cm", "uverbs"}},
@@ -127,13 +128,13 @@ var mayImport = []struct {
 	{"test/hca/vfiouser", nil},
 	{"test/hca", []string{"test/hca", "test/hca/engine", "test/hca/prm", "test/hca/subnet", "test/hca/vfiouser"}},
 	{"test/testenv", nil},
-	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/soft", "uverbs/umad", "uverbs/umad/mad", "cm", "cm/rsocket", "cm/valkey", "test"}},
+	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/soft", "uverbs/umad", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rsocket", "cm/valkey", "test"}},
 	{"tools/vmrun", []string{"tools/vmrun"}},
 	{"tools/abigen", nil},
 	{"tools/health", []string{"netlinkrdma", "uverbs", "uverbs/soft", "cm"}},
 	{"tools/internal", nil},
 	{"tools/metrics", []string{"netlinkrdma", "uverbs", "uverbs/soft", "tools/health", "tools/internal"}},
-	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/soft", "uverbs/trace", "uverbs/umad", "uverbs/umad/mad", "cm", "tools", "tools/health", "tools/internal", "tools/metrics", "tools/verbs/internal"}},
+	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/soft", "uverbs/trace", "uverbs/umad", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "tools", "tools/health", "tools/internal", "tools/metrics", "tools/verbs/internal"}},
 }
 
 // TestImports reads the import graph.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/goverbs/goverbs/tools/health"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
+	"github.com/goverbs/goverbs/tools/verbs/internal/ib"
 	"github.com/goverbs/goverbs/tools/verbs/internal/mesh"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/uverbs"
@@ -93,11 +94,16 @@ func attributeKeys(prefix string, all attributes) (keys []string) {
 var printedJSON = map[string]any{
 	"devices": deviceRow{}, "status": statusRow{}, "system": systemReport{}, "info": deviceReport{}, "res": resReport{}, "res frmr": frmrReport{}, "stat": statReport{}, "events": eventRow{}, "doctor": health.Report{},
 	"pingpong": result{}, "rping": rpingResult{}, "perf": perf.Report{}, "mesh run": mesh.Report{}, "trace": trace.EventJSON{}, "trace --summary": trace.SummaryRow{},
+	"ib status": ib.StatusDevice{}, "ib ping": ib.PingResult{}, "ib counters": ib.CountersRow{}, "ib sm": ib.SMRow{},
 }
 
 // TestJSONKeys: JSON.md describes the keys that the commands print, in their order.
 func TestJSONKeys(t *testing.T) {
 	documented := documentedKeys(t)
+	if got, want := documented["ib sa"], slices.Sorted(maps.Keys(ib.RecordKeys())); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
+		t.Errorf("JSON.md describes the records %q, want %q", got, want)
+	}
+	delete(documented, "ib sa") // see TestJSONRecords
 	if got, want := slices.Sorted(maps.Keys(documented)), slices.Sorted(maps.Keys(printedJSON)); !slices.Equal(got, want) {
 		t.Errorf("JSON.md describes %q, want %q", got, want)
 	}
@@ -197,5 +203,24 @@ func TestHelpJSON(t *testing.T) {
 	out, err := run(t, "help", "json")
 	if err != nil || out != jsonHelp {
 		t.Errorf("verbs help json: %v\n%s", err, out)
+	}
+}
+
+// TestJSONRecords: JSON.md lists the keys of the records of "verbs ib sa", in their order.
+func TestJSONRecords(t *testing.T) {
+	_, text, _ := strings.Cut(jsonHelp, "\n## verbs ib sa\n")
+	text, _, _ = strings.Cut(text, "\n## ")
+	got := map[string][]string{}
+	var record string
+	for line := range strings.Lines(text) {
+		if words := strings.Fields(line); strings.HasPrefix(line, "     ") {
+			got[record] = append(got[record], words...)
+		} else if strings.HasPrefix(line, "    ") {
+			record = words[0]
+			got[record] = words[1:]
+		}
+	}
+	if diff := cmp.Diff(ib.RecordKeys(), got); diff != "" {
+		t.Errorf("(-printed +JSON.md):\n%s", diff)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
+	"github.com/goverbs/goverbs/tools/verbs/internal/ib"
 )
 
 // version is set at build time.
@@ -56,7 +57,7 @@ Environment:
 	}
 	root.Init()
 	command.Group(&root.Command)
-	root.Add(newHelp(), newDevices(), newStatus(), newInfo(), newLink(), newDev(), newSystem(), newCDI(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newEvents(), newExporter(), newPerf(), newMesh(), newTrace(), newCompletion())
+	root.Add(newHelp(), newDevices(), newStatus(), newInfo(), newLink(), newDev(), newSystem(), newCDI(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newEvents(), newExporter(), newPerf(), newMesh(), newTrace(), ib.New(&ib.Kernel), newCompletion())
 	completeAll(&root.Command)
 	return root
 }

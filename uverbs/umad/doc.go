@@ -28,6 +28,8 @@
 // time limit of a request covers all packets of its answer. The kernel does not report that the peer
 // aborted such an answer; the request then times out.
 //
+// Package [github.com/goverbs/goverbs/uverbs/umad/sa] finds the subnet administrator and asks it for records.
+//
 // # Errors
 //
 //   - [*Error] reports a failed call, with a hint. It unwraps to its cause.

@@ -31,10 +31,12 @@ type System struct {
 	Ports func() ([]Port, error)
 	// Open opens a port for MADs.
 	Open func(device string, port int) (*umad.Port, error)
+	// Status lists the devices of this machine. It may return some together with an error.
+	Status func() ([]*StatusDevice, error)
 }
 
 // Kernel is the System that the kernel provides.
-var Kernel = System{Ports: kernelPorts, Open: umad.Open}
+var Kernel = System{Ports: kernelPorts, Open: umad.Open, Status: kernelStatus}
 
 // kernelPorts lists the ports of all devices. A device that fails does not hide the others.
 func kernelPorts() ([]Port, error) {
@@ -149,7 +151,11 @@ func New(s *System) *command.Command {
 		Long: `The commands send management datagrams (MADs) through /dev/infiniband/umadN, which needs root or a
 udev rule, and the kernel module ib_umad. Subnet management needs a port with QP0: ports of RoCE and
 most virtual functions have none.`,
+		Example: `  verbs ib status          # the own ports, without any datagram
+  verbs ib sm              # who rules the subnet?
+  verbs ib ping 7          # is the port with LID 7 there?
+  verbs ib counters 7 all  # what does it count?`,
 	})
-	group.Add()
+	group.Add(newStatus(s), newPing(s), newCounters(s), newSA(s), newSM(s))
 	return group
 }

@@ -1,0 +1,191 @@
+package ib
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
+	"github.com/goverbs/goverbs/uverbs/umad"
+	"github.com/goverbs/goverbs/uverbs/umad/mad"
+)
+
+// subnet is a Transport in memory: the port with LID 5 of a subnet whose manager has LID 1.
+type subnet struct {
+	noQP0  bool
+	own    mad.PortInfo
+	answer func(req *mad.Packet, to umad.Addr) *mad.Packet // nil is no answer
+
+	in   chan *umad.Message
+	down chan struct{}
+	once sync.Once
+
+	mu      sync.Mutex
+	next    uint32           // guarded by mu
+	server  uint32           // guarded by mu: the agent that serves pings
+	sent    []*mad.Packet    // guarded by mu: requests but those to the own port
+	replies chan *mad.Packet // of the server
+}
+
+func newSubnet(answer func(req *mad.Packet, to umad.Addr) *mad.Packet) *subnet {
+	return &subnet{answer: answer, own: mad.PortInfo{LID: 5, MasterSMLID: 1, LocalPortNum: 1}, in: make(chan *umad.Message, 100),
+		down: make(chan struct{}), replies: make(chan *mad.Packet, 100)}
+}
+
+func (s *subnet) Register(r umad.Registration) (uint32, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.QPN == 0 && s.noQP0 {
+		return 0, syscall.EPROTONOSUPPORT
+	}
+	s.next++
+	if len(r.Methods) > 0 {
+		s.server = s.next
+	}
+	return s.next, nil
+}
+
+func (s *subnet) Unregister(uint32) error { return nil }
+
+func (s *subnet) Send(m *umad.Message) error {
+	req, err := mad.Parse(m.MAD)
+	if err != nil {
+		return err
+	}
+	if req.Method&mad.MethodResponse != 0 {
+		s.replies <- req
+		return nil
+	}
+	var p *mad.Packet
+	if req.Class == mad.ClassSubnDirected {
+		p = req.Reply()
+		err = p.Put(&s.own)
+	} else {
+		s.mu.Lock()
+		s.sent = append(s.sent, req)
+		s.mu.Unlock()
+		p = s.answer(req, m.Addr)
+	}
+	if p == nil || err != nil {
+		return err
+	}
+	b, err := p.Marshal()
+	if p.Class == mad.ClassSA && p.RMPP.Flags&mad.RMPPActive != 0 {
+		b = b[:56+len(p.Data)]
+	}
+	s.in <- &umad.Message{Agent: m.Agent, Addr: m.Addr, MAD: b}
+	return err
+}
+
+func (s *subnet) Receive() (*umad.Message, error) {
+	select {
+	case m := <-s.in:
+		return m, nil
+	case <-s.down:
+		return nil, os.ErrClosed
+	}
+}
+
+func (s *subnet) Close() error {
+	s.once.Do(func() { close(s.down) })
+	return nil
+}
+
+// requests returns what was sent since the last call.
+func (s *subnet) requests() []*mad.Packet {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.sent
+	s.sent = nil
+	return all
+}
+
+// system is a System with one port, which leads to the subnet.
+func (s *subnet) system() *System {
+	return &System{
+		Ports: func() ([]Port, error) {
+			return []Port{{"mem0", netlinkrdma.Port{Num: 1, LinkLayer: netlinkrdma.LinkLayerInfiniBand, State: netlinkrdma.PortActive}}}, nil
+		},
+		Open: func(device string, port int) (*umad.Port, error) {
+			s.down, s.once = make(chan struct{}), sync.Once{}
+			return umad.NewPort(device, port, s), nil
+		},
+	}
+}
+
+// run runs a command of the group, and returns what it prints.
+func run(ctx context.Context, s *System, args ...string) (string, error) {
+	var out bytes.Buffer
+	root := &command.Root{Stdout: &out, Stderr: &out, FlagError: func(_ *command.Command, err error) error { return err }}
+	root.Command = command.Command{Use: "verbs"}
+	root.Init()
+	root.Add(New(s))
+	err := root.Execute(ctx, append([]string{"ib"}, args...))
+	return out.String(), err
+}
+
+// table answers with records.
+func table(req *mad.Packet, all ...mad.Attribute) *mad.Packet {
+	p := req.Reply()
+	if req.Method == mad.MethodGet {
+		if len(all) == 0 {
+			p.Status = mad.StatusNoRecords
+		} else if err := p.Put(all[0]); err != nil {
+			panic(err)
+		}
+		return p
+	}
+	p.RMPP = mad.RMPPHeader{Version: 1, Type: mad.RMPPData, Flags: mad.RMPPActive}
+	for _, r := range all {
+		b, err := mad.Marshal(r)
+		if err != nil {
+			panic(err)
+		}
+		size := (len(b) + 7) / 8
+		p.SA.AttributeOffset = uint16(size)
+		p.Data = append(p.Data, append(b, make([]byte, size*8-len(b))...)...)
+	}
+	return p
+}
+
+// refuse answers that the attribute is not supported.
+func refuse(req *mad.Packet) *mad.Packet {
+	p := req.Reply()
+	p.Status = mad.StatusBadAttribute
+	return p
+}
+
+// has fails the test unless the text has all lines.
+func has(t *testing.T, text string, err error, lines ...string) {
+	t.Helper()
+	if err != nil {
+		t.Errorf("%v\n%s", err, text)
+	}
+	flat := strings.Join(strings.Fields(text), " ")
+	for _, line := range lines {
+		if !strings.Contains(flat, line) {
+			t.Errorf("there is no %q in\n%s", line, text)
+		}
+	}
+}
+
+// wantErr fails the test unless an error has a text and, if usage, is a mistake on the command line.
+func wantErr(t *testing.T, err error, text string, usage bool) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), text) || errors.As(err, new(command.UsageError)) != usage {
+		t.Errorf("%v, want %q", err, text)
+	}
+}
+
+// serving returns the agent that serves pings, 0 if there is none.
+func (s *subnet) serving() uint32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.server
+}
