@@ -20,6 +20,7 @@ type DCIOptions struct {
 	SignalAll  bool        // SignalAll sets SendSignaled in every send.
 	Path       PathOptions // Path says how the DCI reaches its targets. AHs have their own GIDs.
 	Streams    DCIStreams  // Streams divide the DCI into streams; by default it has none.
+	OutOfOrder bool        // OutOfOrder is that of [QPOptions], which the targets must also set.
 }
 
 // DCIStreams divide a DCI into streams, each of which may fail alone (struct
@@ -41,6 +42,8 @@ type DCTOptions struct {
 	AccessKey uint64
 
 	Path PathOptions // Path has the port, the GID and the MTU, and what initiators may access.
+
+	OutOfOrder bool // OutOfOrder is that of [QPOptions], which the initiators must also set.
 }
 
 // dcSpec are the options of DC that other QPs do not have.
@@ -58,7 +61,7 @@ func (t QPType) dc() bool { return t == DCI || t == DCT }
 func (p *PD) CreateDCI(o DCIOptions) (*QP, error) {
 	return p.createDC(QPOptions{
 		Type: DCI, SendCQ: o.SendCQ, MaxSendWR: orDefault(o.MaxSendWR, defaultQueueSize), MaxSendSGE: orDefault(o.MaxSendSGE, 1),
-		MaxInline: o.MaxInline, SignalAll: o.SignalAll, Path: o.Path,
+		MaxInline: o.MaxInline, SignalAll: o.SignalAll, Path: o.Path, OutOfOrder: o.OutOfOrder,
 	}, dcSpec{streams: o.Streams})
 }
 
@@ -66,7 +69,7 @@ func (p *PD) CreateDCI(o DCIOptions) (*QP, error) {
 // [QP.ReadyDC] makes it ready to receive. It fails with a [FeatureError] if the device does not have
 // DC.
 func (p *PD) CreateDCT(o DCTOptions) (*QP, error) {
-	return p.createDC(QPOptions{Type: DCT, RecvCQ: o.RecvCQ, SRQ: o.SRQ, Path: o.Path}, dcSpec{key: o.AccessKey})
+	return p.createDC(QPOptions{Type: DCT, RecvCQ: o.RecvCQ, SRQ: o.SRQ, Path: o.Path, OutOfOrder: o.OutOfOrder}, dcSpec{key: o.AccessKey})
 }
 
 // createDC creates either.
@@ -93,7 +96,7 @@ func (p *PD) createDC(o QPOptions, dc dcSpec) (*QP, error) {
 		s.prepare = d.driver.prepareDCT
 	}
 	q, err := newQP(d, s)
-	if errors.Is(err, errors.ErrUnsupported) {
+	if f, ok := errors.AsType[*FeatureError](err); ok && f.Feature == "QP type "+o.Type.String() {
 		err = noDC(o.Type, d.driver.name())
 	}
 	return q, err
@@ -173,15 +176,16 @@ func (q *QP) readyDCT(port uint8, attr PortAttr, mtu MTU) error {
 	defer q.release()
 	init := QPAttr{State: QPInit, Port: port, Access: q.access()}
 	const initMask = AttrState | AttrPKeyIndex | AttrPort | AttrAccess
-	if errno := q.issueModify(&init, initMask, udata{}); errno != 0 {
-		return about(q.dev.cmd.fail("MODIFY_QP RESET to INIT", errno, ""), q.label(), init.given(initMask))
+	u := q.dev.driver.modifyUdata(q)
+	if errno := q.issueModify(&init, initMask, u); errno != 0 {
+		return q.modifyError(&init, initMask, QPReset, QPInit, errno, "", u)
 	}
 	q.modified(&init, initMask, QPReset, QPInit)
 	rtr := QPAttr{State: QPRTR, PathMTU: mtu, MinRNRTimer: orDefault(q.path.MinRNRTimer, 12), AH: ah}
 	const rtrMask = AttrState | AttrAV | AttrPathMTU | AttrMinRNRTimer
-	u := q.dev.driver.dctUdata(q)
+	u = q.dev.driver.dctUdata(q)
 	if errno := q.issueModify(&rtr, rtrMask, u); errno != 0 {
-		return about(q.dev.cmd.fail("MODIFY_QP INIT to RTR", errno, routeHint(q.dev, errno, ah)), q.label(), rtr.given(rtrMask))
+		return q.modifyError(&rtr, rtrMask, QPInit, QPRTR, errno, routeHint(q.dev, errno, ah), u)
 	}
 	q.modified(&rtr, rtrMask, QPInit, QPRTR)
 	return q.dev.driver.dctReady(q, u)

@@ -59,8 +59,8 @@ func (mlx5Driver) unsupportedQP(o *QPOptions) string {
 		return "IndTable and a send queue, or not for raw packets"
 	case o.InlineRecv && o.Type != RC && o.Type != UC:
 		return "InlineRecv for " + o.Type.String()
-	case o.OutOfOrder && (o.Type != RC && o.Type != UC && o.Type != UD || o.SRQ != nil):
-		return "OutOfOrder and an SRQ, or not for RC, UC or UD"
+	case o.OutOfOrder && o.Type == RawPacket:
+		return "OutOfOrder for " + o.Type.String()
 	}
 	return ""
 }
@@ -91,9 +91,16 @@ func lacksOutOfOrder(running Version) *FeatureError {
 
 // noOutOfOrder is the error of an adapter that has the option OutOfOrder for other types of QP only.
 func noOutOfOrder(t QPType) *FeatureError {
+	transport := strings.ToLower(t.String())
+	switch t {
+	case XRCSend, XRCRecv:
+		transport = "xrc"
+	case DCI, DCT:
+		transport = "dc"
+	}
 	return &FeatureError{
 		Feature: "OutOfOrder of " + t.String(), Driver: "mlx5",
-		Err: errors.New("the adapter does not have the capability dp_ordering_ooo_all_" + strings.ToLower(t.String())),
+		Err: errors.New("the adapter does not have the capability dp_ordering_ooo_all_" + transport),
 	}
 }
 

@@ -3,9 +3,14 @@ package uverbs
 import "github.com/goverbs/goverbs/mmio/mlx5"
 
 // prepareDCT prepares a DCT, which has no queues of its own: its SRQ has the receives.
-func (mlx5Driver) prepareDCT(q *QP, s *qpSpec) (udata, error) {
+func (dr mlx5Driver) prepareDCT(q *QP, s *qpSpec) (udata, error) {
 	x := &q.mlx5
-	*x = mlx5QP{mlx5TableEntry: mlx5TableEntry{owner: mlx5Owner{qp: q, srq: q.srq}, index: mlx5.NoUserIndex}}
+	*x = mlx5QP{mlx5TableEntry: mlx5TableEntry{owner: mlx5Owner{qp: q, srq: q.srq}, index: mlx5.NoUserIndex}, outOfOrder: s.OutOfOrder}
+	if s.OutOfOrder {
+		if err := dr.hasOutOfOrder(q.dev); err != nil {
+			return udata{}, err
+		}
+	}
 	if err := x.register(q.dev.mlx5); err != nil {
 		return udata{}, err
 	}
@@ -39,14 +44,13 @@ func (dr mlx5Driver) dctUdata(q *QP) udata {
 	return u
 }
 
-func (mlx5Driver) dctReady(q *QP, u udata) error {
-	dctn, ece, err := mlx5.DecodeModifyQP(u.out)
+func (dr mlx5Driver) dctReady(q *QP, u udata) error {
+	dctn, _, err := mlx5.DecodeModifyQP(u.out)
+	if err == nil {
+		err = dr.modifyAnswer(q, u)
+	}
 	if err != nil {
 		return err
-	}
-	if u.in != nil {
-		q.mlx5.eceWanted.Store(0)
-		q.mlx5.eceHas.Store(ece)
 	}
 	q.setNumber(dctn)
 	q.mlx5.registerNumber(q.dev.mlx5, dctn)

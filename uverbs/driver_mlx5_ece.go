@@ -41,7 +41,7 @@ var errNoECE = errors.New("the adapter does not have the capability ece_support"
 
 // modifyUdata has options until a MODIFY_QP has passed them to the device, as libmlx5 does.
 func (mlx5Driver) modifyUdata(q *QP) udata {
-	ece, outOfOrder := q.mlx5.eceWanted.Load(), q.mlx5.recv.InUse != 0
+	ece, outOfOrder := q.mlx5.eceWanted.Load(), q.mlx5.outOfOrder
 	if ece == 0 && !outOfOrder {
 		return udata{}
 	}

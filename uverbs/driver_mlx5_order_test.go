@@ -51,9 +51,10 @@ func TestMlx5OutOfOrder(t *testing.T) {
 	if len(masks) != 1 || masks[0] != 1 {
 		t.Errorf("MODIFY_QP had the masks %#x", masks)
 	}
-	for _, bad := range []QPOptions{{Type: XRCSend, OutOfOrder: true}, {Type: RC, SRQ: &SRQ{}, OutOfOrder: true}} {
-		if (mlx5Driver{}).unsupportedQP(&bad) == "" {
-			t.Errorf("%s with SRQ %v is supported", bad.Type, bad.SRQ != nil)
+	for _, typ := range []QPType{RC, UC, UD, XRCSend, DCI, DCT, RawPacket} {
+		lacking := mlx5Driver{}.unsupportedQP(&QPOptions{Type: typ, OutOfOrder: true})
+		if (lacking != "") != (typ == RawPacket) {
+			t.Errorf("%s: unsupported is %q", typ, lacking)
 		}
 	}
 	for _, d := range []driver{rxeDriver{}, siwDriver{}} {
@@ -94,6 +95,9 @@ func TestMlx5OutOfOrderType(t *testing.T) {
 		{RC, true, QPReset, AccessRemoteWrite, "OutOfOrder of RC", "dp_ordering_ooo_all_rc"},
 		{UC, true, QPReset, AccessRemoteWrite, "OutOfOrder of UC", "dp_ordering_ooo_all_uc"},
 		{UD, true, QPReset, 0, "OutOfOrder of UD", "dp_ordering_ooo_all_ud"},
+		{XRCSend, true, QPReset, AccessRemoteWrite, "OutOfOrder of XRC send", "dp_ordering_ooo_all_xrc"},
+		{XRCRecv, true, QPReset, AccessRemoteWrite, "OutOfOrder of XRC receive", "dp_ordering_ooo_all_xrc"},
+		{DCI, true, QPReset, AccessRemoteWrite, "OutOfOrder of DCI", "dp_ordering_ooo_all_dc"},
 		{RC, true, QPInit, AccessRemoteWrite, "MODIFY_QP", ""},
 		{RC, true, QPReset, AccessRemoteAtomic, "MODIFY_QP", ""},
 		{RC, false, QPReset, AccessRemoteWrite, "MODIFY_QP", ""},
@@ -105,13 +109,16 @@ func TestMlx5OutOfOrderType(t *testing.T) {
 		q := card.qp
 		q.typ = c.typ
 		if c.outOfOrder {
-			q.mlx5.recv.InUse = 8
+			q.mlx5.outOfOrder = true
 		}
 		q.state.Store(uint32(c.state))
 		attr := QPAttr{State: QPInit, Port: 1, Access: c.access}
 		mask := AttrState | AttrPKeyIndex | AttrPort | AttrAccess
-		if c.typ == UD {
+		switch c.typ {
+		case UD:
 			mask = AttrState | AttrPKeyIndex | AttrPort | AttrQKey
+		case DCI:
+			mask = AttrState | AttrPKeyIndex | AttrPort
 		}
 		err := q.Modify(attr, mask)
 		var f *FeatureError
@@ -126,4 +133,40 @@ func TestMlx5OutOfOrderType(t *testing.T) {
 			t.Errorf("%s is in state %s after the error, want %s", c.typ, q.State(), c.state)
 		}
 	}
+}
+
+// TestMlx5OutOfOrderDCT: both steps of making a DCT ready say so to the driver, and leave the options for
+// enhanced connections alone.
+func TestMlx5OutOfOrderDCT(t *testing.T) {
+	c := newMlx5Card(t, true, true, 64)
+	flags := uint32(0)
+	c.legacy = func(l *kernel.Legacy) syscall.Errno {
+		binary.LittleEndian.PutUint32(l.DrvOut[60:], flags) // of struct mlx5_ib_query_device_resp
+		return 0
+	}
+	q := &QP{kind: kindMlx5, typ: DCT, recvCQ: c.cq, srq: c.srq}
+	q.dev, q.object.kind = c.dev, "QP"
+	s := &qpSpec{QPOptions: QPOptions{Type: DCT, SRQ: c.srq, OutOfOrder: true}, pd: &PD{}, dc: &dcSpec{}}
+	var f *FeatureError
+	if _, err := (mlx5Driver{}).prepareDCT(q, s); !errors.As(err, &f) || f.Feature != "CREATE_QP with OutOfOrder" {
+		t.Errorf("without the capability: %v", err)
+	}
+	flags = 1 << 4
+	value(mlx5Driver{}.prepareDCT(q, s))(t)
+	must(t, mlx5Driver{}.mapQP(q, udata{out: make([]byte, mlx5.QPRespSize)}))
+	first, second := mlx5Driver{}.modifyUdata(q), mlx5Driver{}.dctUdata(q)
+	for step, u := range []udata{first, second} {
+		if len(u.in) == 0 || binary.LittleEndian.Uint32(u.in) != 1 {
+			t.Errorf("step %d: the driver gets % x", step, u.in)
+		}
+	}
+	if first.unsupported == nil || first.unsupported.Feature != "OutOfOrder of DCT" {
+		t.Errorf("EOPNOTSUPP is %v", first.unsupported)
+	}
+	q.mlx5.eceWanted.Store(5)
+	must(t, mlx5Driver{}.dctReady(q, second)) // without those options
+	if q.mlx5.eceWanted.Load() != 5 || q.mlx5.eceHas.Load() != 0 {
+		t.Errorf("the options for enhanced connections are %#x, and %#x are to be set", q.mlx5.eceHas.Load(), q.mlx5.eceWanted.Load())
+	}
+	must(t, mlx5Driver{}.freeQP(q))
 }

@@ -19,7 +19,8 @@ type mlx5QP struct {
 	reg  *mlx5Register
 	lent bool // reg belongs to the thread domain
 
-	streams bool // of a DCI
+	streams    bool // of a DCI
+	outOfOrder bool // QPOptions.OutOfOrder
 
 	tis    uint32 // the TIS of a QP for raw packets
 	hasTIS bool   // if its number is known
@@ -34,7 +35,14 @@ var mlx5Transports = [DCT + 1]mlx5.Transport{RC: mlx5.Connected, UC: mlx5.Connec
 func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	m := q.dev.mlx5
 	x := &q.mlx5
-	*x = mlx5QP{mlx5TableEntry: mlx5TableEntry{owner: mlx5Owner{qp: q, srq: q.srq}, index: mlx5.NoUserIndex}}
+	*x = mlx5QP{mlx5TableEntry: mlx5TableEntry{owner: mlx5Owner{qp: q, srq: q.srq}, index: mlx5.NoUserIndex}, outOfOrder: s.OutOfOrder}
+	size := m.SizeRecv
+	if s.OutOfOrder {
+		if err := dr.hasOutOfOrder(q.dev); err != nil {
+			return udata{}, err
+		}
+		size = m.SizeRecvOutOfOrder
+	}
 	if s.Type == XRCRecv && s.open == 0 { // it has no queues; an SRQ has its completions
 		in := mlx5.QPRequest{ECE: m.ECE}
 		if !m.UserIndex {
@@ -54,13 +62,6 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	}
 	if s.hasSendQueue() {
 		x.send, err = m.SizeSend(mlx5Transports[s.Type], s.MaxSendWR, s.MaxSendSGE, s.MaxInline)
-	}
-	size := m.SizeRecv
-	if s.OutOfOrder {
-		if err := dr.hasOutOfOrder(q.dev); err != nil {
-			return udata{}, err
-		}
-		size = m.SizeRecvOutOfOrder
 	}
 	if err == nil && s.hasRecvQueue() {
 		x.recv, err = size(s.MaxRecvWR, s.MaxRecvSGE)

@@ -22,7 +22,7 @@ func ExampleXRCD() {
 	defer domain.Close()
 	srq := must(pd.CreateSRQ(uverbs.SRQOptions{XRCD: domain, CQ: cq}))
 	defer srq.Close()
-	qp := must(domain.CreateQP(uverbs.PathOptions{}))
+	qp := must(domain.CreateQP(uverbs.XRCRecvOptions{}))
 	defer qp.Close()
 	fmt.Println("connect to", must(qp.Endpoint()), "and send to SRQ", srq.SRQN())
 }

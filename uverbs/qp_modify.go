@@ -52,19 +52,24 @@ func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
 				return err
 			}
 		}
-		err := q.dev.cmd.fail("MODIFY_QP "+from.String()+" to "+to.String(), errno, q.modifyHint(errno, attr, mask))
-		err = about(err, q.label(), attr.given(mask))
-		// The kernel answers EOPNOTSUPP also for the right to atomics on a device without atomics.
-		noAtomics := mask&AttrAccess != 0 && attr.Access&AccessRemoteAtomic != 0 && q.dev.attr.AtomicCap == AtomicNone
-		if e, ok := errors.AsType[*Error](err); ok && u.unsupported != nil && errno == syscall.EOPNOTSUPP && !noAtomics {
-			e.Hint = u.unsupported.Err.Error()
-			u.unsupported.Err = e
-			return u.unsupported
-		}
-		return err
+		return q.modifyError(&attr, mask, from, to, errno, q.modifyHint(errno, attr, mask), u)
 	}
 	q.modified(&attr, mask, from, to)
 	return q.dev.driver.modifyAnswer(q, u)
+}
+
+// modifyError returns the error of a MODIFY_QP that the kernel has refused.
+func (q *QP) modifyError(attr *QPAttr, mask QPAttrMask, from, to QPState, errno syscall.Errno, hint string, u udata) error {
+	err := q.dev.cmd.fail("MODIFY_QP "+from.String()+" to "+to.String(), errno, hint)
+	err = about(err, q.label(), attr.given(mask))
+	// The kernel answers EOPNOTSUPP also for the right to atomics on a device without atomics.
+	noAtomics := mask&AttrAccess != 0 && attr.Access&AccessRemoteAtomic != 0 && q.dev.attr.AtomicCap == AtomicNone
+	if e, ok := errors.AsType[*Error](err); ok && u.unsupported != nil && errno == syscall.EOPNOTSUPP && !noAtomics {
+		e.Hint = u.unsupported.Err.Error()
+		u.unsupported.Err = e
+		return u.unsupported
+	}
+	return err
 }
 
 // checkChange checks a change without asking the kernel, and completes the addresses.

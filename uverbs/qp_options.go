@@ -64,11 +64,12 @@ type QPOptions struct {
 	// Both sides must set it. The receive queue takes twice the memory. Posts use its entries in turn, and an
 	// entry is used again only when all earlier receives have completed. So a receive that stays unused while
 	// others complete can fill the queue early: a post then fails with [ErrQueueFull], although fewer than
-	// MaxRecvWR receives are posted.
+	// MaxRecvWR receives are posted. An SRQ, whose entries are a list, needs neither.
 	//
-	// Only mlx5 supports it, for RC, UC and UD without an SRQ, since Linux 6.13. Otherwise creating the QP
-	// fails with a [FeatureError]. If the adapter has it for other types of QP only, the error comes from the
-	// first [QP.Modify], or from [QP.Init], [QP.ReadyUD] or [QP.Connect]: the kernel checks the type there.
+	// Only mlx5 supports it, for all types but RawPacket, since Linux 6.13. Otherwise creating the QP fails
+	// with a [FeatureError]. If the adapter has it for other types of QP only, the error comes from the first
+	// [QP.Modify], or from [QP.Init], [QP.ReadyUD], [QP.ReadyDC] or [QP.Connect]: the kernel checks the type
+	// there.
 	OutOfOrder bool
 
 	// RXHash selects the WQ of IndTable for a packet. mlx5 requires it together with IndTable.

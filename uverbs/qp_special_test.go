@@ -249,7 +249,7 @@ func TestXRC(t *testing.T) {
 		x, pd := value(d.OpenXRCD(XRCDOptions{}))(t), value(d.AllocPD())(t)
 		cq := value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
 		k.took()
-		recv := value(x.CreateQP(PathOptions{}))(t)
+		recv := value(x.CreateQP(XRCRecvOptions{}))(t)
 		want := abi.ExCreateQP{PDHandle: x.handle, QPType: 10}
 		if got := k.qpRequest(t); got != want {
 			t.Errorf("request\n%+v, want\n%+v", got, want)
@@ -319,7 +319,7 @@ func TestConnectXRC(t *testing.T) {
 	d.driver = fullDriver{}
 	x, pd := value(d.OpenXRCD(XRCDOptions{}))(t), value(d.AllocPD())(t)
 	cq := value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
-	send, recv := value(pd.CreateQP(QPOptions{Type: XRCSend, SendCQ: cq}))(t), value(x.CreateQP(PathOptions{}))(t)
+	send, recv := value(pd.CreateQP(QPOptions{Type: XRCSend, SendCQ: cq}))(t), value(x.CreateQP(XRCRecvOptions{}))(t)
 	raw := value(pd.CreateQP(QPOptions{Type: RawPacket, SendCQ: cq, RecvCQ: cq}))(t)
 	local := gid(t, "10.1.0.1")
 	k.gids = []abi.GIDEntry{{GIDIndex: 1, PortNum: 1, GIDType: 2, NetdevIfindex: 3}}

@@ -104,14 +104,20 @@ func (x *XRCD) Close() error {
 	}, nil)
 }
 
+// XRCRecvOptions are the options of [XRCD.CreateQP].
+type XRCRecvOptions struct {
+	Path       PathOptions // Path says how the QP reaches its peer.
+	OutOfOrder bool        // OutOfOrder is that of [QPOptions], which the sender must also set.
+}
+
 // CreateQP creates the receiving end of an XRC connection, a QP of type [XRCRecv] (ibv_create_qp_ex
 // with IBV_QPT_XRC_RECV). It has no queues and no CQs: a message goes to the SRQ of the domain that
 // its sender names.
-func (x *XRCD) CreateQP(path PathOptions) (*QP, error) {
+func (x *XRCD) CreateQP(o XRCRecvOptions) (*QP, error) {
 	if err := x.usable(); err != nil {
 		return nil, err
 	}
-	return x.qp(path, 0)
+	return x.qp(o, 0)
 }
 
 // OpenQP opens an existing QP of type [XRCRecv], for example of another process (ibv_open_qp). The
@@ -120,7 +126,7 @@ func (x *XRCD) OpenQP(qpn uint32) (*QP, error) {
 	if qpn == 0 || qpn > maxQPN {
 		return nil, argErr("OpenQP", "QPN", qpn, "1 to %d", maxQPN)
 	}
-	q, err := x.qp(PathOptions{}, qpn)
+	q, err := x.qp(XRCRecvOptions{}, qpn)
 	if err != nil {
 		return nil, err
 	}
@@ -130,9 +136,9 @@ func (x *XRCD) OpenQP(qpn uint32) (*QP, error) {
 	return q, nil
 }
 
-func (x *XRCD) qp(path PathOptions, open uint32) (*QP, error) {
-	if err := path.check(x.dev); err != nil {
+func (x *XRCD) qp(o XRCRecvOptions, open uint32) (*QP, error) {
+	if err := o.Path.check(x.dev); err != nil {
 		return nil, err
 	}
-	return newQP(x.dev, &qpSpec{QPOptions: QPOptions{Type: XRCRecv, Path: path}, xrcd: x, open: open})
+	return newQP(x.dev, &qpSpec{QPOptions: QPOptions{Type: XRCRecv, Path: o.Path, OutOfOrder: o.OutOfOrder}, xrcd: x, open: open})
 }

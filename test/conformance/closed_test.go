@@ -65,7 +65,7 @@ func objects(t *testing.T, dev *uverbs.Device) []closer {
 	counters, err := dev.CreateCounters()
 	may(counters, err)
 	if xrcd, err := dev.OpenXRCD(uverbs.XRCDOptions{}); may(xrcd, err) {
-		qp, err := xrcd.CreateQP(uverbs.PathOptions{})
+		qp, err := xrcd.CreateQP(uverbs.XRCRecvOptions{})
 		add(qp, err)
 	}
 	if td, err := dev.AllocTD(); may(td, err) {

@@ -24,6 +24,8 @@ type dcRig struct {
 	*side
 	dci     *uverbs.QP
 	targets []dcTarget
+
+	outOfOrder bool // as the initiator
 }
 
 // dcPath is a path on which a request without an answer soon fails.
@@ -48,10 +50,13 @@ func (r *dcRig) newDCI(t *testing.T, o uverbs.DCIOptions) *uverbs.QP {
 	t.Helper()
 	o.SendCQ, o.Path = r.cq, dcPath()
 	q, err := r.pd.CreateDCI(o)
-	testenv.Skip(t, err) // on a card without DC, or a kernel without streams
+	testenv.Skip(t, err) // on a card without DC, or a kernel without streams or OutOfOrder
 	must(t, err)
 	closeLater(t, q)
-	must(t, q.ReadyDC())
+	err = q.ReadyDC()
+	testenv.Skip(t, err) // on a card with OutOfOrder for other types
+	must(t, err)
+	r.outOfOrder = o.OutOfOrder
 	return q
 }
 
@@ -62,7 +67,7 @@ func (r *dcRig) newTarget(t *testing.T) (d dcTarget) {
 	d.srq, err = r.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 32})
 	must(t, err)
 	closeLater(t, d.srq)
-	d.qp, err = r.pd.CreateDCT(uverbs.DCTOptions{RecvCQ: r.cq, SRQ: d.srq, AccessKey: dcKey, Path: dcPath()})
+	d.qp, err = r.pd.CreateDCT(uverbs.DCTOptions{RecvCQ: r.cq, SRQ: d.srq, AccessKey: dcKey, Path: dcPath(), OutOfOrder: r.outOfOrder})
 	must(t, err)
 	closeLater(t, d.qp)
 	if n := d.qp.QPN(); n != 0 {

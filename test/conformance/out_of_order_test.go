@@ -3,6 +3,7 @@ package conformance
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/goverbs/goverbs/test/testenv"
@@ -13,6 +14,7 @@ import (
 // another receive after each completion, whichever receive it is of, and for no more than the queue
 // has. Each message is in the receive that its completion names. After Reset the QP does so again.
 func TestOutOfOrder(t *testing.T) {
+	testenv.Tags(t, testenv.SpecialCard)
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "OutOfOrder", "mlx5")
 		for _, typ := range []uverbs.QPType{uverbs.RC, uverbs.UC, uverbs.UD} {
@@ -35,7 +37,15 @@ func outOfOrder(t *testing.T, typ uverbs.QPType) {
 	o.SendCQ, o.RecvCQ = cq, cq
 	probe, err := pd.CreateQP(o)
 	testenv.Skip(t, err)
-	must(t, err, probe.Close())
+	must(t, err)
+	closeLater(t, probe)
+	ready := probe.Init
+	if typ == uverbs.UD {
+		ready = func() error { return probe.ReadyUD(testQKey) }
+	}
+	err = ready()
+	testenv.Skip(t, err) // on a card with the option for other types
+	must(t, err)
 	o.SendCQ, o.RecvCQ = nil, nil
 	var a, b *side
 	var ah *uverbs.AH
@@ -141,5 +151,88 @@ func messagesOutOfOrder(t *testing.T, a, b *side, ah *uverbs.AH, n uint64) {
 	}
 	if turned < n/30 && testenv.Modelled() {
 		t.Errorf("%d of %d receives out of order", turned, n)
+	}
+}
+
+// TestOutOfOrderSRQ does the same with an SRQ, of a QP of RC, of XRC and of a target of DC. The entries of an
+// SRQ are a list, so none of them waits for others.
+func TestOutOfOrderSRQ(t *testing.T) {
+	testenv.Tags(t, testenv.SpecialCard)
+	const posted = 8
+	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "OutOfOrder", "mlx5")
+		t.Run("RC", func(t *testing.T) {
+			dev := openDevice(t, deviceName)
+			a := newSide(t, dev, uverbs.QPOptions{}) // its PD has the SRQ
+			srq, err := a.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: posted})
+			must(t, err)
+			closeLater(t, srq)
+			o := uverbs.QPOptions{SendCQ: a.cq, RecvCQ: a.cq, OutOfOrder: true}
+			q, err := a.pd.CreateQP(o)
+			testenv.Skip(t, err)
+			must(t, err)
+			closeLater(t, q)
+			o.SRQ = srq
+			r, err := a.pd.CreateQP(o)
+			must(t, err)
+			closeLater(t, r)
+			here, err := q.Endpoint()
+			must(t, err)
+			there, err := r.Endpoint()
+			must(t, err, q.Connect(t.Context(), there), r.Connect(t.Context(), here))
+			srqOutOfOrder(t, a, srq, posted, func(wr uverbs.SendWR) error { return q.PostSend(wr) }, a.next)
+		})
+		t.Run("XRC", func(t *testing.T) {
+			p := newXRCPair(t, true)
+			srqOutOfOrder(t, p.side, p.srqs[0], posted, func(wr uverbs.SendWR) error {
+				wr.RemoteSRQN = p.srqs[0].SRQN()
+				return p.sender.PostSend(wr)
+			}, p.nextRecv)
+		})
+		t.Run("DC", func(t *testing.T) {
+			r := newDC(t, uverbs.DCIOptions{OutOfOrder: true}, 1)
+			d := &r.targets[0]
+			srqOutOfOrder(t, r.side, d.srq, posted, func(wr uverbs.SendWR) error { return r.dci.PostSend(d.to(wr)) }, r.next)
+		})
+	})
+}
+
+// srqOutOfOrder keeps some receives in an SRQ and sends messages, one after the other. a has the memory and the
+// completions of sends, and next returns those of the SRQ.
+func srqOutOfOrder(t *testing.T, a *side, srq *uverbs.SRQ, posted uint64, post func(uverbs.SendWR) error, next func(*testing.T) uverbs.WC) {
+	t.Helper()
+	const at, size, sends = 4096, outOfOrderSize, 1000
+	var list []uint64 // the receives, in the order in which they were posted
+	recv := func(id uint64) {
+		t.Helper()
+		must(t, srq.PostRecv(id, a.mr.SGE(at+int(id)*size, size)))
+		list = append(list, id)
+	}
+	for id := range posted {
+		recv(id)
+	}
+	turned := 0
+	for i := range uint64(200) {
+		binary.NativeEndian.PutUint64(a.buf.Bytes(), i)
+		must(t, post(send(sends, a.mr.SGE(0, 8))))
+		sent, got := a.next(t), next(t)
+		if sent.ID != sends { // a CQ of both has them in any order
+			sent, got = got, sent
+		}
+		n := slices.Index(list, got.ID)
+		if sent.ID != sends || sent.Err() != nil || got.Err() != nil || got.ByteLen != 8 || n < 0 {
+			t.Fatalf("message %d: completions %+v and %+v, want one of the receives %d", i, sent, got, list)
+		}
+		if text := binary.NativeEndian.Uint64(a.buf.Bytes()[at+int(got.ID)*size:]); text != i {
+			t.Fatalf("receive %d has message %d, want %d", got.ID, text, i)
+		}
+		if n > 0 {
+			turned++
+		}
+		list = slices.Delete(list, n, n+1)
+		recv(got.ID)
+	}
+	if turned < 10 && testenv.Modelled() {
+		t.Errorf("%d of 200 receives out of order", turned)
 	}
 }

@@ -72,7 +72,7 @@ func sizedXRC(t *testing.T, o uverbs.QPOptions) *sized {
 	a.qp, err = a.pd.CreateQP(o)
 	must(t, err)
 	closeLater(t, a.qp)
-	b.qp, err = xrcd.CreateQP(o.Path)
+	b.qp, err = xrcd.CreateQP(uverbs.XRCRecvOptions{Path: o.Path})
 	must(t, err)
 	closeLater(t, b.qp)
 	from, err := a.qp.Endpoint()

@@ -23,8 +23,9 @@ type xrcPair struct {
 	receiver *uverbs.QP
 }
 
-// newXRCPair makes a domain, its SRQs and a connected pair of QPs on one device.
-func newXRCPair(t *testing.T) *xrcPair {
+// newXRCPair makes a domain, its SRQs and a connected pair of QPs on one device, with the option OutOfOrder if
+// unordered is set.
+func newXRCPair(t *testing.T, unordered bool) *xrcPair {
 	t.Helper()
 	dev := openDevice(t, deviceName)
 	p := &xrcPair{side: newSide(t, dev, uverbs.QPOptions{})}
@@ -42,17 +43,20 @@ func newXRCPair(t *testing.T) *xrcPair {
 	if p.srqs[0].SRQN() == p.srqs[1].SRQN() || p.srqs[0].SRQN() == 0 {
 		t.Fatalf("the SRQs have the numbers %d and %d", p.srqs[0].SRQN(), p.srqs[1].SRQN())
 	}
-	p.sender, err = p.pd.CreateQP(uverbs.QPOptions{Type: uverbs.XRCSend, SendCQ: p.cq, MaxInline: 64})
+	p.sender, err = p.pd.CreateQP(uverbs.QPOptions{Type: uverbs.XRCSend, SendCQ: p.cq, MaxInline: 64, OutOfOrder: unordered})
+	testenv.Skip(t, err)
 	must(t, err)
 	closeLater(t, p.sender)
-	p.receiver, err = xrcd.CreateQP(uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)})
+	p.receiver, err = xrcd.CreateQP(uverbs.XRCRecvOptions{Path: uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)}, OutOfOrder: unordered})
 	must(t, err)
 	closeLater(t, p.receiver)
 	es, err := p.sender.Endpoint()
 	must(t, err)
 	er, err := p.receiver.Endpoint()
 	must(t, err)
-	must(t, p.sender.Connect(t.Context(), er), p.receiver.Connect(t.Context(), es))
+	err = p.sender.Connect(t.Context(), er)
+	testenv.Skip(t, err) // on a card with OutOfOrder for other types
+	must(t, err, p.receiver.Connect(t.Context(), es))
 	return p
 }
 
@@ -85,7 +89,7 @@ func TestXRC(t *testing.T) {
 	testenv.Tags(t, testenv.SpecialCard)
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "XRC", "mlx5")
-		p := newXRCPair(t)
+		p := newXRCPair(t, false)
 		xrcSends(t, p)
 		xrcReadsWrites(t, p)
 		xrcAtomics(t, p)
@@ -213,7 +217,7 @@ func TestSharedXRCD(t *testing.T) {
 		sender, err := a.pd.CreateQP(uverbs.QPOptions{Type: uverbs.XRCSend, SendCQ: a.cq, Path: uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)}})
 		must(t, err)
 		closeLater(t, sender)
-		made, err := first.CreateQP(uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)})
+		made, err := first.CreateQP(uverbs.XRCRecvOptions{Path: uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)}})
 		must(t, err)
 		closeLater(t, made)
 		if _, err := second.OpenQP(sender.QPN()); !errors.Is(err, syscall.EINVAL) {

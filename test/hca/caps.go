@@ -42,7 +42,7 @@ var general = []setting{
 	{prm.CapCQEVersion, 1}, {prm.CapCompactAddress, 1}, {prm.CapUMRFence, 2}, {prm.CapScatterCQE, 1},
 	{prm.CapAtomicBit, 1}, {prm.CapCQOI, 1}, {prm.CapCQResize, 1}, {prm.CapCQModeration, 1}, {prm.CapBlockLBMC, 1}, {prm.CapCD, 1},
 	{prm.CapIMAICL, 1}, {prm.CapQKV, 1}, {prm.CapPKV, 1}, {prm.CapSetDETHSQPN, 1}, {prm.CapAPM, 1},
-	{prm.CapKind2, 1}, {prm.CapUnorderedUD, 1}, {prm.CapUnorderedUC, 1}, {prm.CapUnorderedRC, 1},
+	{prm.CapKind2, 1}, {prm.CapUnorderedUD, 1}, {prm.CapUnorderedUC, 1}, {prm.CapUnorderedXRC, 1}, {prm.CapUnorderedDC, 1}, {prm.CapUnorderedRC, 1},
 	{prm.CapXRC, 1}, {prm.CapUD, 1}, {prm.CapUC, 1}, {prm.CapRC, 1}, {prm.CapLogPageSize, 12},
 	{prm.CapBF, 1}, {prm.CapLogBFRegSize, 9}, {prm.CapMaxWQESizeSQ, 1024}, {prm.CapMaxWQESizeRQ, 512},
 	{prm.CapMaxQPMCG, 240}, {prm.CapLogMaxMCG, 16}, {prm.CapNullMKey, 1}, {prm.CapTerminateMKey, 1}, {prm.CapDumpFillMKey, 1},

@@ -23,6 +23,9 @@ func (d *Device) createDCT(c *call) error {
 	if d.cfg.Personality.NoDC {
 		return refuse(prm.BadOp, "opcode", "the card has no DC")
 	}
+	if s.OutOfOrder = prm.DCTCOrdering1.Bool(x); s.OutOfOrder != prm.DCTCForceOrder.Bool(x) {
+		return refuse(prm.BadParam, "DCT dp_ordering_1", "%t, and dp_ordering_force is not", s.OutOfOrder)
+	}
 	ece, err := d.options(prm.DCTCECE.Get(x), true)
 	if err != nil {
 		return err
@@ -67,5 +70,7 @@ func (d *Device) queryDCT(c *call) error {
 	prm.DCTCHopLimit.Put(x, uint64(s.HopLimit))
 	prm.DCTCViolations.Put(x, uint64(info.Violations))
 	prm.DCTCEthPrio.Put(x, uint64(s.EthPrio))
+	prm.DCTCOrdering1.PutBool(x, s.OutOfOrder)
+	prm.DCTCForceOrder.PutBool(x, s.OutOfOrder)
 	return nil
 }

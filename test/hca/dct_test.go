@@ -34,13 +34,19 @@ func TestDCT(t *testing.T) {
 	prm.DCTCScatterRes.Put(bad[prm.DCTCtx:], 7)
 	v.refused(prm.BadParam, prm.CreateDCT, 0, bad, small)
 	v.refused(prm.BadResource, prm.CreateDCT, 0, v.dctIn(cqn, rmpn+1), small)
+	prm.DCTCScatterRes.Put(bad[prm.DCTCtx:], 0)
+	prm.DCTCOrdering1.Put(bad[prm.DCTCtx:], 1) // without dp_ordering_force
+	v.refused(prm.BadParam, prm.CreateDCT, 0, bad, small)
 	in := v.dctIn(cqn, rmpn)
+	prm.DCTCOrdering1.Put(in[prm.DCTCtx:], 1)
+	prm.DCTCForceOrder.Put(in[prm.DCTCtx:], 1)
 	dctn := v.create(prm.CreateDCT, in)
 	got := v.must(prm.QueryDCT, 0, v.object(dctn), prm.DCTCtxSize)[prm.DCTCtx:]
 	for name, f := range map[string]prm.Field{
 		"pd": prm.DCTCPD, "cqn": prm.DCTCCQN, "srqn": prm.DCTCSRQN, "user_index": prm.DCTCUserIndex, "key": prm.DCTCKey, "rre": prm.DCTCRRE,
 		"rwe": prm.DCTCRWE, "rae": prm.DCTCRAE, "mtu": prm.DCTCMTU, "port": prm.DCTCPort, "min_rnr_nak": prm.DCTCMinRNRNAK,
 		"hop_limit": prm.DCTCHopLimit, "flow_label": prm.DCTCFlowLabel, "state": prm.DCTCState,
+		"dp_ordering_1": prm.DCTCOrdering1, "dp_ordering_force": prm.DCTCForceOrder,
 	} {
 		if want := f.Get(in[prm.DCTCtx:]); f.Get(got) != want {
 			t.Errorf("QUERY_DCT: %s is %#x, want %#x", name, f.Get(got), want)

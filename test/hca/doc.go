@@ -60,8 +60,9 @@
 //     time, page faults that complete the receives of an SRQ with an error, receives and packets of
 //     an RDMA WRITE that are out of order
 //
-// Every card uses receives in another order, and places packets so, for a QP whose driver asks for it
-// (dp_ordering_1), as mlx5_ib does since Linux 6.13 with MLX5_IB_MODIFY_QP_OOO_DP.
+// A card uses receives in another order, and places packets so, for a QP or DCT whose driver asks for it
+// (dp_ordering_1), as mlx5_ib does since Linux 6.13 with MLX5_IB_MODIFY_QP_OOO_DP; with out-of-order-rc for
+// RC only.
 //
 // There are fixed personalities: plain is the card without any of this, small has the registers and
 // capabilities, vf is a virtual function on InfiniBand, late takes its time, and unordered uses

@@ -74,6 +74,8 @@ type Personality struct {
 	ReorderRecvs bool
 	// ReorderWrites: packets of an RDMA WRITE reach memory in another order than they were sent in.
 	ReorderWrites bool
+	// OutOfOrderRC: of the types of QPs only RC may use receives and place data in any order.
+	OutOfOrderRC bool
 }
 
 // personalities are the fixed ones.
@@ -84,7 +86,7 @@ var personalities = []Personality{
 		NoScatterCQE: true, SmallLimits: true, NoDC: true, NoQPCounters: true, NoDEVX: true,
 	},
 	{
-		Name: "vf", BAR: 2 << 20, SmallBlueFlame: true, GRHRequired: true, SharedLID: true, PKeyIndex: 3, Noise: true, SlowResize: true,
+		Name: "vf", BAR: 2 << 20, SmallBlueFlame: true, GRHRequired: true, SharedLID: true, PKeyIndex: 3, Noise: true, SlowResize: true, OutOfOrderRC: true,
 		Seed: 1,
 	},
 	{
@@ -178,6 +180,7 @@ var choices = []struct {
 	{word: "no-qp-counters", flag: func(p *Personality) *bool { return &p.NoQPCounters }},
 	{word: "no-devx", flag: func(p *Personality) *bool { return &p.NoDEVX }},
 	{word: "lag", flag: func(p *Personality) *bool { return &p.LAG }},
+	{word: "out-of-order-rc", flag: func(p *Personality) *bool { return &p.OutOfOrderRC }},
 }
 
 // String is the name and a word for each choice that differs from those of plain:
@@ -241,7 +244,7 @@ const partition = 0x8a5c
 func (p *Personality) traits(mode Mode) engine.Traits {
 	t := engine.Traits{
 		NoBlueFlame: p.NoBlueFlame, NoAtomics: p.NoAtomics, GRHRequired: p.GRHRequired, SharedLID: p.SharedLID,
-		SRQFaults: p.SRQFaults, ReorderRecvs: p.ReorderRecvs, ReorderWrites: p.ReorderWrites,
+		SRQFaults: p.SRQFaults, ReorderRecvs: p.ReorderRecvs, ReorderWrites: p.ReorderWrites, OutOfOrderRC: p.OutOfOrderRC,
 	}
 	if p.SmallBlueFlame {
 		t.LogBF = 8
@@ -277,6 +280,7 @@ func (p *Personality) general(mode Mode) []setting {
 	add(p.ECE, setting{prm.CapECE, 1})
 	add(p.NoDEVX, setting{prm.CapLogMaxUCtx, 0}, setting{prm.CapUCtx, 0})
 	add(p.LAG && mode == RoCE, setting{prm.CapLAGPorts, lagPorts}, setting{prm.CapLAGPort, 1}, setting{prm.CapRTS2RTSLAGPort, 1})
+	add(p.OutOfOrderRC, setting{prm.CapUnorderedUD, 0}, setting{prm.CapUnorderedUC, 0}, setting{prm.CapUnorderedXRC, 0}, setting{prm.CapUnorderedDC, 0})
 	add(p.NoDC, setting{prm.CapDCT, 0}, setting{prm.CapLogMaxRAReqDC, 0}, setting{prm.CapLogMaxRAResDC, 0},
 		setting{prm.CapLogMaxDCIStreams, 0}, setting{prm.CapLogMaxDCIFailed, 0})
 	add(p.SmallLimits,

@@ -29,7 +29,7 @@ func TestPersonalityNames(t *testing.T) {
 	if got, want := (Personality{}).String(), "plain"; got != want || seen[""] != want {
 		t.Errorf("the zero personality is %q, and %q differs in nothing; want %q", got, seen[""], want)
 	}
-	if p, _ := ParsePersonality("vf"); p.String() != "vf bar=2MiB small-blueflame grh-required shared-lid default-pkey=3 noise slow-resize" {
+	if p, _ := ParsePersonality("vf"); p.String() != "vf bar=2MiB small-blueflame grh-required shared-lid default-pkey=3 noise slow-resize out-of-order-rc" {
 		t.Errorf("%s", p)
 	}
 	for _, bad := range []string{"", "0", "-1", "Plain", "1.5", "18446744073709551616"} {
@@ -43,8 +43,8 @@ func TestPersonalityNames(t *testing.T) {
 // many seeds each choice is made both ways.
 func TestDrawnPersonality(t *testing.T) {
 	for seed, want := range map[uint64]string{
-		7:    "7 bar=2MiB no-atomics no-cq-resize small-limits grh-required shared-lid reorder-writes no-dc no-qp-counters",
-		1234: "1234 bar=32MiB grh-required shared-lid slow-resize srq-faults no-devx",
+		7:    "7 bar=2MiB no-atomics no-cq-resize small-limits grh-required shared-lid reorder-writes no-dc no-qp-counters out-of-order-rc",
+		1234: "1234 bar=32MiB grh-required shared-lid slow-resize srq-faults no-devx out-of-order-rc",
 	} {
 		if got := DrawPersonality(seed).String(); got != want {
 			t.Errorf("seed %d: %q, want %q", seed, got, want)
@@ -118,6 +118,11 @@ func TestPersonalityCaps(t *testing.T) {
 		{Personality{NoDEVX: true}, prm.CapLogMaxUCtx, logMaxUCtx, 0},
 		{Personality{NoQPCounters: true}, prm.CapRTS2RTSCounters, 1, 0},
 		{Personality{NoDC: true}, prm.CapLogMaxDCIStreams, 3, 0},
+		{Personality{OutOfOrderRC: true}, prm.CapUnorderedRC, 1, 1},
+		{Personality{OutOfOrderRC: true}, prm.CapUnorderedUC, 1, 0},
+		{Personality{OutOfOrderRC: true}, prm.CapUnorderedUD, 1, 0},
+		{Personality{OutOfOrderRC: true}, prm.CapUnorderedXRC, 1, 0},
+		{Personality{OutOfOrderRC: true}, prm.CapUnorderedDC, 1, 0},
 		{Personality{SmallLimits: true}, prm.CapLogMaxQP, 12, 10},
 		{Personality{SmallLimits: true}, prm.CapLogMaxQPSize, 15, 10},
 		{Personality{SmallLimits: true}, prm.CapLogMaxSRQSize, 15, 11},

@@ -42,6 +42,12 @@ func TestLAG(t *testing.T) {
 	passes(t, testenv.TheRig().GID, "test_mlx5_lag_affinity.LagPortTestCase", "test_raw_modify_lag_port", "test_rc_modify_lag_port", "test_ud_modify_lag_port")
 }
 
+// TestOutOfOrder runs the tests of QPs that use receives in any order, which newer versions of rdma-core have.
+func TestOutOfOrder(t *testing.T) {
+	testenv.Boot(t, "GOVERBS_PYVERBS_NEWEST", "control/pyverbs-newest")
+	passes(t, testenv.TheRig().GID, "test_mlx5_ooo_qp.DvOOOQPTest", "test_ooo_qp_bad_flow", "test_ooo_qp_send_traffic", "test_ooo_qp_rdma_write_imm_traffic")
+}
+
 // passes runs tests of rdma-core, which are of a class in a module, on an entry of the GID table. None of them
 // may be skipped.
 func passes(t *testing.T, gid int, class string, tests ...string) {

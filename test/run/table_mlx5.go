@@ -91,13 +91,18 @@ func (c *config) controlSteps() []step {
 	}
 	// rdma-core's tests in Python take a link layer as they find it: one is enough.
 	python := step{name: "pyverbs", device: "mlx5,mode=ib", bin: []string{"verbs"}, with: pyverbs, env: append(model[:3:3], "VERBS=/bin/verbs"), programs: test("pyverbs")}
+	// The newest version has tests of what newer kernels have.
+	pythonNewest := step{
+		name: "pyverbs-newest", kernel: "latest", device: "mlx5,mode=roce", flags: []string{"-with-suite", "sid"}, with: append(pyverbs[:4:4], "rdma-core", "coreutils", "iproute2"),
+		env: append(model[:3:3], "GOVERBS_PYVERBS_NEWEST=1"), programs: []program{only("pyverbs", "TestOutOfOrder")},
+	}
 	// DPDK's driver, which neither this module nor rdma-core has.
 	dpdk := step{
 		name: "dpdk", device: "mlx5,mode=roce", flags: []string{"-mem", "3G"}, with: []string{"dpdk-dev"},
 		env: []string{guest, "GOVERBS_DEVICES=mlx5_0,mlx5_1", "GOVERBS_DPDK=1"}, programs: []program{only("control", "TestDPDK")},
 	}
 	if !c.short {
-		return []step{python, dpdk, alone("roce", "", "roce"), hosts("roce-hosts", "", "roce"), alone("ib", "", "ib"), hosts("ib-hosts", "", "ib")}
+		return []step{python, pythonNewest, dpdk, alone("roce", "", "roce"), hosts("roce-hosts", "", "roce"), alone("ib", "", "ib"), hosts("ib-hosts", "", "ib")}
 	}
 	programs := func(name, kernel string) step {
 		return step{
@@ -110,7 +115,7 @@ func (c *config) controlSteps() []step {
 		}
 	}
 	return []step{
-		python, dpdk, alone("ib", "", "ib"), hosts("ib-hosts", "latest", "ib"),
+		python, pythonNewest, dpdk, alone("ib", "", "ib"), hosts("ib-hosts", "latest", "ib"),
 		programs("programs", pick(c.kernel == "latest", "6.1", "latest")), programs("programs-6.12", "6.12"),
 	}
 }

@@ -172,7 +172,7 @@ func (e *pingpongEnd) createXRC(path uverbs.PathOptions) error {
 		return err
 	}
 	e.undo = append(e.undo, e.srq.Close)
-	if e.recvQP, err = xrcd.CreateQP(path); err != nil {
+	if e.recvQP, err = xrcd.CreateQP(uverbs.XRCRecvOptions{Path: path}); err != nil {
 		return err
 	}
 	e.undo = append(e.undo, e.recvQP.Close)

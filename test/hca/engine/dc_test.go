@@ -464,3 +464,58 @@ func TestDCOrder(t *testing.T) {
 		t.Errorf("%#x, want %#x", got, want)
 	}
 }
+
+// TestDCOutOfOrder: messages for a target take WQEs of its SRQ in another order than the list has, each once.
+// A WRITE of several packets arrives whole.
+func TestDCOutOfOrder(t *testing.T) {
+	a, b := dcPair(t, InfiniBand, false, FabricConfig{})
+	ma, mb := a.newMR(8192, allAccess), b.newMR(8192, allAccess)
+	ma.fill(1)
+	dct := &testDCT{h: b, srq: b.newSRQ(5, 0, 0, 0), cq: b.newCQ(7, 64)}
+	s := b.dctSpec(dct.srq, dct.cq, 0x99)
+	s.OutOfOrder = true
+	var err error
+	if dct.n, err = b.d.CreateDCT(s); err != nil {
+		t.Fatal(err)
+	}
+	dci := a.newDCI(0, 0)
+	to := dci.dcSeg(dct, dcKey)
+	const size = 64
+	var list []uint16 // what is posted, in order
+	post := func() {
+		at := int(dct.srq.head) * size
+		list = append(list, dct.srq.post(mb.sge(at, size)))
+	}
+	for range 4 {
+		post()
+	}
+	turned := 0
+	for i := range 100 {
+		dci.post(opSend, sig, 0, to, dataSeg(ma.sge(i, size)))
+		a.run()
+		dci.scq.good(1)
+		r := dct.cq.good(1)[0]
+		at := slices.Index(list, r.index)
+		if at < 0 || at > 1 {
+			t.Fatalf("message %d completes WQE %d, want one of the first two of %d", i, r.index, list)
+		}
+		turned += at
+		list = slices.Delete(list, at, at+1)
+		if !bytes.Equal(mb.data[int(r.index)*size:][:size], ma.data[i:i+size]) {
+			t.Fatalf("message %d is not in WQE %d", i, r.index)
+		}
+		dct.srq.free(r.index)
+		post()
+	}
+	if turned < 10 {
+		t.Errorf("%d of 100 messages out of order", turned)
+	}
+	dci.post(opWrite, sig, 0, to, raddrSeg(mb.va+4096, mb.key), dataSeg(ma.sge(0, 2000)))
+	a.run()
+	dci.scq.good(1)
+	if !bytes.Equal(mb.data[4096:][:2000], ma.data[:2000]) {
+		t.Error("the data of a WRITE is not there")
+	}
+	a.clean()
+	b.clean()
+}

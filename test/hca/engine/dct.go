@@ -92,6 +92,8 @@ func (d *Device) checkDCT(s *DCTSpec) error {
 		return bad(BadIndex, "pkey_index", "%d of %d", s.PKeyIndex, len(d.port.PKeys))
 	case int(s.GIDIndex) >= len(d.port.GIDs), d.cfg.LinkLayer == Ethernet && d.port.GIDs[s.GIDIndex].Invalid:
 		return bad(BadIndex, "my_addr_index", "entry %d of the GID table is empty", s.GIDIndex)
+	case s.OutOfOrder && !d.cfg.Traits.hasOutOfOrder(DCI):
+		return bad(BadParam, "dp_ordering_1", "set, and the card has it for RC only")
 	case s.ScatterRes != 0 && s.ScatterRes != 32 && s.ScatterRes != 64:
 		return bad(BadParam, "cs_res", "%d bytes", s.ScatterRes)
 	}
@@ -264,7 +266,7 @@ func (t *dct) newResponder(p *packet) *qp {
 		spec: QPSpec{Type: DCI, PD: s.PD, RecvCQ: s.CQN, UserIndex: s.UserIndex, NoSQ: true, RQ: RQSRQ, SRQN: s.SRQN, ScatterRes: s.ScatterRes},
 		attr: QPAttr{
 			Primary: back, MTU: s.MTU, RemoteQPN: p.src, RecvPSN: p.dc.start, LogRRAMax: logDCReads, MinRNRNAK: s.MinRNRNAK,
-			RRE: s.RRE, RWE: s.RWE, RAE: s.RAE,
+			RRE: s.RRE, RWE: s.RWE, RAE: s.RAE, OutOfOrder: s.OutOfOrder,
 		},
 	}
 	q.resp.start(q)

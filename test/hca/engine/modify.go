@@ -120,7 +120,7 @@ func (q *qp) merge(t Transition, opt OptParam, a QPAttr) (QPAttr, error) {
 		if q.spec.Type == RegUMR {
 			break
 		}
-		if next.OutOfOrder = a.OutOfOrder; a.OutOfOrder && q.spec.Type != RC && q.spec.Type != UC && q.spec.Type != UD {
+		if next.OutOfOrder = a.OutOfOrder; a.OutOfOrder && !q.d.cfg.Traits.hasOutOfOrder(q.spec.Type) {
 			return bad("dp_ordering_1", "set for type %d", q.spec.Type)
 		}
 		if a.MTU < 1 || a.MTU > 5 {

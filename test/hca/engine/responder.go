@@ -152,7 +152,7 @@ func (q *qp) needRecv(p *packet, w *wq) bool {
 	}
 	var ok bool
 	if w != nil {
-		r.recv, ok = w.take()
+		r.recv, ok = w.takeFor(q)
 	}
 	if !ok {
 		q.d.drop(p, "no receive WQE")

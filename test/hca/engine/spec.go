@@ -162,6 +162,7 @@ type DCTSpec struct {
 	TClass     uint8  // TClass of answers.
 	FlowLabel  uint32 // FlowLabel of answers, 20 bits.
 	EthPrio    uint8  // EthPrio is kept and given back.
+	OutOfOrder bool   // OutOfOrder has receives used, and data placed, in another order than messages are sent in (dp_ordering_1).
 }
 
 // DCTState is the state of a target (MLX5_DCTC_STATE_* in mlx5_ifc.h).

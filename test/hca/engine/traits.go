@@ -43,6 +43,20 @@ type Traits struct {
 	// ReorderWrites: the packets of an RDMA WRITE reach memory in another order than they were sent
 	// in.
 	ReorderWrites bool
+	// OutOfOrderRC: of the types of QPs only RC may use receives and place data in any order
+	// (dp_ordering_1). Otherwise all but those for raw packets and the special ones may.
+	OutOfOrderRC bool
+}
+
+// hasOutOfOrder reports whether QPs of a type may use receives and place data in any order.
+func (t *Traits) hasOutOfOrder(q QPType) bool {
+	switch q {
+	case RC:
+		return true
+	case UC, UD, XRC, DCI:
+		return !t.OutOfOrderRC
+	}
+	return false
 }
 
 // Defaults of Traits.

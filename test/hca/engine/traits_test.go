@@ -405,11 +405,36 @@ func TestOutOfOrder(t *testing.T) {
 	p.a.post(opSend, sig, 0, dataSeg(p.ma.sge(0, 64)))
 	p.a.h.run()
 	p.b.h.broke("rq-unordered-depth")
-	x := p.a.h.newQP(qpOptions{typ: XRC})
-	at := p.a.attr(p.b)
-	at.OutOfOrder = true
-	x.modify(Rst2Init, 0, at)
-	refused(t, p.a.h.d.ModifyQP(x.n, Init2RTR, 0, at), BadParam, "dp_ordering_1")
+}
+
+// TestOutOfOrderTypes: a card may do so for RC only, and no card does so for raw packets.
+func TestOutOfOrderTypes(t *testing.T) {
+	for _, only := range []bool{false, true} {
+		p := newPairWith(t, InfiniBand, RC, false, qpOptions{}, Traits{OutOfOrderRC: only})
+		h := p.a.h
+		for _, typ := range []QPType{RC, XRC, DCI} {
+			x := h.newQP(qpOptions{typ: typ, rq: RQNone})
+			at := p.a.attr(p.b)
+			at.OutOfOrder = true
+			x.modify(Rst2Init, 0, at)
+			err := h.d.ModifyQP(x.n, Init2RTR, 0, at)
+			if only && typ != RC {
+				refused(t, err, BadParam, "dp_ordering_1")
+			} else if err != nil {
+				t.Errorf("type %d, for RC only %t: %v", typ, only, err)
+			}
+		}
+		s := h.dctSpec(h.newSRQ(5, 0, 0, 0), h.newCQ(7, 64), 0x99)
+		s.OutOfOrder = true
+		if _, err := h.d.CreateDCT(s); only {
+			refused(t, err, BadParam, "dp_ordering_1")
+		} else if err != nil {
+			t.Errorf("a DCT: %v", err)
+		}
+	}
+	if new(Traits).hasOutOfOrder(RegUMR) {
+		t.Error("the queue of UMRs may be out of order")
+	}
 }
 
 // reorderRecvs sends messages whose receives complete in another order.

@@ -119,7 +119,7 @@ func (q *qp) receiveUD(p *packet) {
 		d.drop(p, "no receive queue")
 		return
 	}
-	r, ok := q.rq.take()
+	r, ok := q.rq.takeFor(q)
 	if !ok {
 		d.drop(p, "no receive WQE")
 		q.counts.count(CountOutOfBuffer)

@@ -32,6 +32,7 @@ type wq struct {
 	// unordered says that the driver has asked for receives in any order (dp_ordering_1). It must then leave
 	// half of the ring free.
 	unordered bool
+	kept      *rwqe // of a linked queue: a WQE that was taken and passed over, for the next message of any QP
 }
 
 // size is the number of WQEs.
@@ -161,6 +162,9 @@ func (w *wq) posted() (uint16, bool) {
 		w.fail("its doorbell record is not of this ring")
 		return 0, false
 	}
+	if w.kept != nil {
+		return left + 1, true
+	}
 	free := uint32(left)
 	if w.skipped != nil { // the one behind it is taken
 		free--
@@ -191,11 +195,30 @@ func (w *wq) fail(why string) {
 	}
 }
 
+// takeFor takes a WQE for a message of a QP, if there is one. Of a linked queue a QP with QPAttr.OutOfOrder
+// takes the next one or the one behind it: messages come in another order than they are completed in.
+func (w *wq) takeFor(q *qp) (*rwqe, bool) {
+	r, ok := w.take()
+	if !ok || !w.linked || w.kept != nil || !q.attr.OutOfOrder || !w.d.coin() {
+		return r, ok
+	}
+	second, ok := w.take()
+	if !ok {
+		return r, true
+	}
+	w.kept = r
+	return second, true
+}
+
 // take takes the next WQE, if there is one.
 func (w *wq) take() (*rwqe, bool) {
 	left, ok := w.posted()
 	if !ok || left == 0 || w.failed {
 		return nil, false
+	}
+	if r := w.kept; r != nil {
+		w.kept = nil
+		return r, true
 	}
 	index, step := w.head, uint16(1)
 	switch {
@@ -301,4 +324,4 @@ func (w *wq) checkLimit() {
 }
 
 // reset makes a QP's own queue as new.
-func (w *wq) reset() { w.head, w.next, w.failed, w.skipped = 0, 0, false, nil }
+func (w *wq) reset() { w.head, w.next, w.failed, w.skipped, w.kept = 0, 0, false, nil, nil }

@@ -102,6 +102,8 @@ var (
 	CapLogMaxPD           = Field{0x32b, 5}
 	CapUnorderedUD        = Field{0x330, 1} // dp_ordering_ooo_all_ud
 	CapUnorderedUC        = Field{0x331, 1} // dp_ordering_ooo_all_uc
+	CapUnorderedXRC       = Field{0x332, 1} // dp_ordering_ooo_all_xrc
+	CapUnorderedDC        = Field{0x333, 1} // dp_ordering_ooo_all_dc
 	CapUnorderedRC        = Field{0x334, 1} // dp_ordering_ooo_all_rc
 	CapLogMaxXRCD         = Field{0x33b, 5}
 	CapLogMaxRQ           = Field{0x363, 5}

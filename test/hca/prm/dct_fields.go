@@ -3,6 +3,7 @@ package prm
 // dctc_bits, create_dct_in_bits, query_dct_out_bits.
 var (
 	DCTCState       = Field{0x04, 4}
+	DCTCForceOrder  = Field{0x27, 1} // dp_ordering_force
 	DCTCUserIndex   = Field{0x28, 24}
 	DCTCCQN         = Field{0x48, 24}
 	DCTCCounterSet  = Field{0x60, 8}
@@ -10,6 +11,7 @@ var (
 	DCTCRRE         = Field{0x6c, 1}
 	DCTCRWE         = Field{0x6d, 1}
 	DCTCRAE         = Field{0x6e, 1}
+	DCTCOrdering1   = Field{0x74, 1} // dp_ordering_1
 	DCTCScatterRes  = Field{0x88, 8}
 	DCTCMinRNRNAK   = Field{0x93, 5}
 	DCTCSRQN        = Field{0xa8, 24}
