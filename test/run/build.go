@@ -31,6 +31,7 @@ var testPackages = map[string]string{
 	"rstream":     "test/rstream",
 	"rxe":         "mmio/rxe",
 	"softrxe":     "test/softrxe",
+	"switches":    "test/switches",
 	"trace":       "uverbs/trace",
 	"umad":        "uverbs/umad",
 	"uverbs":      "uverbs",

@@ -17,6 +17,21 @@ func (c *config) fabricSuite() suite {
 		name: "fabric", doc: "management of InfiniBand subnets",
 		steps: []step{
 			{name: "ibsim", needs: []string{"vmrun", "ibsim"}, env: sim, host: words("go test -count=1 -timeout 10m ./test/ibsim")},
+			{
+				name: "switches", device: "mlx5,mode=ipoib,topology=../../test/switches/testdata/triangle.txt", with: diags,
+				env: append(model[:3:3], "GOVERBS_SWITCHES=1"), programs: []program{only("switches", "TestRuled", "TestAcross", "TestReroute")},
+			},
 		},
+	}
+}
+
+// fabricLongSuite has what takes longer.
+func fabricLongSuite() suite {
+	return suite{
+		name: "fabriclong", doc: "management of an InfiniBand subnet with 324 adapters",
+		steps: []step{{
+			name: "many", device: "mlx5,mode=ipoib,topology=fattree:324", flags: []string{"-cpus", "1"}, with: diags,
+			env: append(model[:3:3], "GOVERBS_MANY=1"), programs: []program{only("switches", "TestMany")},
+		}},
 	}
 }

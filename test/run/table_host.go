@@ -242,7 +242,7 @@ func (c *config) sideBySide() []step {
 
 // suites returns all suites.
 func (c *config) suites() []suite {
-	return slices.Concat(c.hostSuites(), []suite{c.softSuite(), softUnitSuite()}, c.rxeSuites(), c.mlx5Suites(), []suite{c.softRxeSuite(), c.softMlx5Suite(), c.siwSuite(), c.fabricSuite()}, c.taskSuites())
+	return slices.Concat(c.hostSuites(), []suite{c.softSuite(), softUnitSuite()}, c.rxeSuites(), c.mlx5Suites(), []suite{c.softRxeSuite(), c.softMlx5Suite(), c.siwSuite(), c.fabricSuite(), fabricLongSuite()}, c.taskSuites())
 }
 
 // Groups are lists of suites that run in this order, in the short form. Test is what proves most; testall
@@ -254,7 +254,7 @@ var groups = map[string][]string{
 	"testall": {"staticcheck", "cross/vet-arm64", "cross/build-windows-amd64", "race/library", "siw/verbs", "rxe/one", "soft/losswrite", "abi", "benchonce", "costs", "sidebyside",
 		"size", "mlx5/roce", "mlx5ip", "rxe/latest", "perf", "hosts", "control/programs", "cards", "softrxe/verbs", "softrxe/cm", "softrxe/walk",
 		"flat", "traffic", "fabric"},
-	"testlong": {"cross/build-riscv64", "cross/build-darwin-amd64", "cross/build-darwin-arm64", "cross/vet-darwin", "cross/build-freebsd-amd64", "cross/build-freebsd-arm64", "cross/vet-freebsd", "cross/build-windows-arm64",
+	"testlong": {"cross/build-riscv64", "cross/build-darwin-amd64", "cross/build-darwin-arm64", "cross/vet-darwin", "cross/build-freebsd-amd64", "cross/build-freebsd-arm64", "cross/vet-freebsd", "cross/build-windows-arm64", "fabriclong",
 		"cross/vet-windows", "race/others", "race/vmrun", "rxe/write", "soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "soft/cmlosswrite", "racevm",
 		"mlx5cm", "vmtest", "control/pyverbs", "control/pyverbs-newest", "control/dpdk", "control/ib", "control/ib-hosts", "control/programs-6.12", "mlx5/wq-5.10", "softrxe/exchanges", "softrxe/programs",
 		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket", "valkey", "siw/interop", "program", "kernelbugs", "traced", "containers", "mesh", "exporter"},
