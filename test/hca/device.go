@@ -121,6 +121,9 @@ func New(cfg Config) (*Device, error) {
 	if cfg.Subnet != nil && !cfg.Managed {
 		return nil, fmt.Errorf("card %s: the port of a card in a subnet must be managed", cfg.Name)
 	}
+	if cfg.Managed && cfg.Personality.NoSMI {
+		return nil, fmt.Errorf("personality %s: a port without a subnet management interface cannot be managed", cfg.Personality)
+	}
 	d := &Device{cfg: cfg}
 	d.rep.init(cfg)
 	layer := engine.InfiniBand

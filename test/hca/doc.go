@@ -55,7 +55,7 @@
 //     CQs, no data in CQEs, few objects and short queues; enhanced connection establishment (ECE), no DC,
 //     no change of the counter set of a connected QP, no user contexts (DEVX), two ports in link aggregation (LAG)
 //   - the port: a GRH is required, several cards have one LID, the default P_Key is not the first,
-//     256 GIDs
+//     256 GIDs, no subnet management interface (SMI)
 //   - behavior: random bytes in every field of a CQE that has no meaning, RESIZE_CQ that takes some
 //     time, page faults that complete the receives of an SRQ with an error, receives and packets of
 //     an RDMA WRITE that are out of order
@@ -65,9 +65,9 @@
 // RC only.
 //
 // There are fixed personalities: plain is the card without any of this, small has the registers and
-// capabilities, vf is a virtual function on InfiniBand, late takes its time, and unordered uses
-// receives out of order, which programs see. A number is the seed of a personality that is drawn from
-// it, and random draws the seed as well:
+// capabilities, vf is a virtual function on InfiniBand, late takes its time, unordered uses receives
+// out of order, which programs see, and no-smi has a port without subnet management. A number is the
+// seed of a personality that is drawn from it, and random draws the seed as well:
 //
 //	vmrun -device mlx5,mode=ib,personality=vf ...
 //	vmrun -device mlx5,mode=roce,personality=random ...

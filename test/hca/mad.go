@@ -67,6 +67,9 @@ func (d *Device) madIFC(c *call) error {
 	status := uint16(statusBadAttr) // of classes that no agent here has
 	switch class {
 	case classSubnet, classDirected:
+		if d.cfg.Personality.NoSMI {
+			return refuse(prm.BadParam, "MAD class", "%#x, and the port has no subnet management interface", class)
+		}
 		hidden, err := d.checkMKey(in, c.opmod&ignoreMKey != 0)
 		if err != nil {
 			return err

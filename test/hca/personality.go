@@ -60,6 +60,9 @@ type Personality struct {
 	// PKeyIndex is where an InfiniBand port has the default P_Key, 0xffff. If it is not 0, the
 	// first entry is that of another partition, of which all ports are full members.
 	PKeyIndex int
+	// NoSMI: an InfiniBand port has no subnet management interface (SMI), as those of most virtual functions: QP0
+	// is dead. The host's subnet manager cannot manage it, so it is not drawn.
+	NoSMI bool
 	// ManyGIDs: an Ethernet port has 256 GIDs and not 64.
 	ManyGIDs bool
 
@@ -94,6 +97,7 @@ var personalities = []Personality{
 	},
 	// Without BlueFlame the kernel gives up on the card at a busy moment: it waits 100 ms for 256 NOPs.
 	{Name: "unordered", NoBlueFlame: true, Noise: true, ReorderRecvs: true, ReorderWrites: true, Seed: 3},
+	{Name: "no-smi", NoSMI: true},
 }
 
 // Personalities names the fixed personalities.
@@ -181,6 +185,7 @@ var choices = []struct {
 	{word: "no-devx", flag: func(p *Personality) *bool { return &p.NoDEVX }},
 	{word: "lag", flag: func(p *Personality) *bool { return &p.LAG }},
 	{word: "out-of-order-rc", flag: func(p *Personality) *bool { return &p.OutOfOrderRC }},
+	{word: "no-smi", kept: true, flag: func(p *Personality) *bool { return &p.NoSMI }},
 }
 
 // String is the name and a word for each choice that differs from those of plain:
@@ -243,7 +248,7 @@ const partition = 0x8a5c
 // traits are the choices that are about the data path.
 func (p *Personality) traits(mode Mode) engine.Traits {
 	t := engine.Traits{
-		NoBlueFlame: p.NoBlueFlame, NoAtomics: p.NoAtomics, GRHRequired: p.GRHRequired, SharedLID: p.SharedLID,
+		NoBlueFlame: p.NoBlueFlame, NoAtomics: p.NoAtomics, GRHRequired: p.GRHRequired, SharedLID: p.SharedLID, NoSMI: p.NoSMI,
 		SRQFaults: p.SRQFaults, ReorderRecvs: p.ReorderRecvs, ReorderWrites: p.ReorderWrites, OutOfOrderRC: p.OutOfOrderRC,
 	}
 	if p.SmallBlueFlame {

@@ -37,9 +37,6 @@ const (
 	capClientReregister = 1 << 25
 	capMask1            = capAutoMigration | capSLMap | capSystemImageGUID | capExtendedSpeeds | capCM | capClientReregister
 
-	// capMaskSettable: that there is a connection manager or a subnet manager is for the driver to say.
-	capMaskSettable = capIsSM | capCM
-
 	policyDown, policyUp, policyFollow = 0, 1, 2
 )
 
@@ -95,6 +92,14 @@ func own(c *call) error {
 	return nil
 }
 
+// capMaskSettable is what the driver may set: that there is a connection manager, and a subnet manager.
+func (d *Device) capMaskSettable() uint32 {
+	if d.cfg.Personality.NoSMI {
+		return capCM
+	}
+	return capIsSM | capCM
+}
+
 func (d *Device) queryHCAVPort(c *call) error {
 	if err := own(c); err != nil {
 		return err
@@ -102,7 +107,7 @@ func (d *Device) queryHCAVPort(c *call) error {
 	p, counts := d.eng.Port(), d.eng.PortCounts()
 	info := d.subnet.info[:]
 	x := c.out[prm.HCAVPort:]
-	prm.HVPHasSMI.Put(x, 1)
+	prm.HVPHasSMI.PutBool(x, !d.cfg.Personality.NoSMI)
 	prm.HVPGRHRequired.PutBool(x, d.cfg.Personality.GRHRequired)
 	prm.HVPPhysState.Put(x, piPhys.Get(info))
 	prm.HVPPolicy.Put(x, uint64(d.hvp.policy))
@@ -112,7 +117,7 @@ func (d *Device) queryHCAVPort(c *call) error {
 	prm.HVPPortGUID.Put(x, d.hvp.portGUID)
 	prm.HVPNodeGUID.Put(x, d.hvp.nodeGUID)
 	prm.HVPCapMask1.Put(x, uint64(d.hvp.capMask))
-	prm.HVPCapMask1Sel.Put(x, capMaskSettable)
+	prm.HVPCapMask1Sel.Put(x, uint64(d.capMaskSettable()))
 	prm.HVPLID.Put(x, uint64(p.LID))
 	prm.HVPLMC.Put(x, uint64(p.LMC))
 	prm.HVPSubnetTime.Put(x, piSubnetTimeout.Get(info))
@@ -134,8 +139,8 @@ func (d *Device) modifyHCAVPort(c *call) error {
 		return refuse(prm.BadParam, "field_select", "%#x: only the capability mask can be changed", sel)
 	}
 	sel := prm.HVPCapMask1Sel.U32(x)
-	if sel&^capMaskSettable != 0 {
-		return refuse(prm.BadParam, "cap_mask1_field_select", "%#x, of which %#x can be changed", sel, capMaskSettable)
+	if settable := d.capMaskSettable(); sel&^settable != 0 {
+		return refuse(prm.BadParam, "cap_mask1_field_select", "%#x, of which %#x can be changed", sel, settable)
 	}
 	d.hvp.capMask = d.hvp.capMask&^sel | prm.HVPCapMask1.U32(x)&sel
 	return nil

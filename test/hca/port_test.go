@@ -26,9 +26,9 @@ func TestHCAVPort(t *testing.T) {
 	v.refused(prm.BadParam, prm.QueryHCAVPortCtx, 0, other, n)
 
 	in := v.in(n)
-	prm.HVPCapMask1Sel.Put(in[prm.HCAVPort:], capMaskSettable)
+	prm.HVPCapMask1Sel.Put(in[prm.HCAVPort:], capCM)
 	v.must(prm.ModifyHCAVPortCtx, 0, in, small)
-	if x = v.must(prm.QueryHCAVPortCtx, 0, v.in(small), n)[prm.HCAVPort:]; prm.HVPCapMask1.U32(x) != capMask1&^uint32(capMaskSettable) {
+	if x = v.must(prm.QueryHCAVPortCtx, 0, v.in(small), n)[prm.HCAVPort:]; prm.HVPCapMask1.U32(x) != capMask1&^uint32(capCM) {
 		t.Errorf("capability mask %#x", prm.HVPCapMask1.Get(x))
 	}
 	prm.HVPCapMask1Sel.Put(in[prm.HCAVPort:], 1)

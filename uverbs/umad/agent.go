@@ -164,7 +164,7 @@ func (a *Agent) ask(ctx context.Context, to Addr, req *mad.Packet) (*mad.Packet,
 		// The transport refuses a transaction ID that is in use. That happens if it was slow to report
 		// that the last try has failed; then that try goes on.
 		if err := a.transmit(m); err != nil && (try == 1 || !errors.Is(err, syscall.EINVAL)) {
-			return nil, a.port.trafficErr(fmt.Sprintf("send %v to %v", req, m.Addr), err)
+			return nil, a.sendErr(req, m.Addr, err)
 		}
 		answer, err := a.await(ctx, answers, &p)
 		if answer != nil || err != nil {
@@ -285,7 +285,7 @@ func (a *Agent) Send(to Addr, p *mad.Packet) error {
 		return err
 	}
 	if err := a.transmit(m); err != nil {
-		return a.port.trafficErr(fmt.Sprintf("send %v to %v", p, m.Addr), err)
+		return a.sendErr(p, m.Addr, err)
 	}
 	return nil
 }

@@ -12,8 +12,9 @@
 //	err = agent.Query(ctx, umad.Addr{LID: 2}, mad.NewSMP(mad.MethodGet, mad.AttrPortInfo, 0), &info)
 //
 // Subnet management (classes 0x01 and 0x81) uses QP0, which only InfiniBand ports with a subnet
-// management interface (SMI) have. RoCE ports and most virtual functions have QP1 only. With RoCE an
-// [Addr] needs a GID instead of a LID, an IPv6 one: the kernel does not match answers that come over IPv4.
+// management interface (SMI) have. RoCE ports have QP1 only. So do most virtual functions, but there the
+// driver mlx5 fails only when something is sent. With RoCE an [Addr] needs a GID instead of a LID, an IPv6
+// one: the kernel does not match answers that come over IPv4.
 //
 // The file has mode 0600 by default, so a program needs root or a udev rule. A port that is not active
 // yet can be opened too; that is how a subnet manager configures it.

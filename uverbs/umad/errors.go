@@ -7,9 +7,12 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
-// ErrNoQP0 matches the error for an agent of subnet management on a port that cannot have one.
+// ErrNoQP0 matches the errors for an agent of subnet management on a port that cannot have one, and for what
+// one sends on a port without a subnet management interface.
 var ErrNoQP0 = errors.New("the port has no QP0")
 
 // ErrDeviceRemoved matches the errors of all calls but Close after the device was removed.
@@ -74,9 +77,25 @@ func (p *Port) err(op string, err error) error {
 	e := &Error{Op: op, Device: p.device, Port: p.number, Err: err}
 	if errors.Is(err, syscall.EPROTONOSUPPORT) {
 		e.Err = fmt.Errorf("%w: %w", ErrNoQP0, err)
-		e.Hint = "it is a port of RoCE, or of a virtual function without a subnet management interface (SMI)"
+		e.Hint = "it is a port of RoCE, or one of several planes whose QP0 belongs to another device"
 	}
 	return e
+}
+
+// sendErr returns the error of sending a MAD. The driver mlx5 lets agents of subnet management register for any
+// port, and refuses what they send if the port has no subnet management interface.
+func (a *Agent) sendErr(p *mad.Packet, to Addr, err error) error {
+	toItself := p.Class == mad.ClassSubnDirected && p.ClassSpecific&0xff == 0 // a route of no hops
+	noSMI := p.Class.SMP() && (errors.Is(err, syscall.EPERM) || toItself && errors.Is(err, syscall.EINVAL))
+	if noSMI {
+		err = fmt.Errorf("%w: %w", ErrNoQP0, err)
+	}
+	err = a.port.trafficErr(fmt.Sprintf("send %v to %v", p, to), err)
+	var e *Error
+	if noSMI && errors.As(err, &e) {
+		e.Hint = "it is a port without a subnet management interface (SMI), as most virtual functions have"
+	}
+	return err
 }
 
 // trafficErr is err for MADs that are sent or received. The kernel refuses them so after it has removed

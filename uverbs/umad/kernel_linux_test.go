@@ -233,6 +233,42 @@ func TestKernelNoQP0(t *testing.T) {
 	}
 }
 
+// TestKernelNoSMI: a port of a virtual function has no subnet management, which shows when an agent sends, and
+// the error says so. Other agents work.
+func TestKernelNoSMI(t *testing.T) {
+	testenv.Boot(t, "GOVERBS_NO_SMI", "fabric/no-smi")
+	testenv.Guest(t)
+	testenv.NeedsInfiniBand(t, "ports without a subnet management interface")
+	rig := testenv.TheRig()
+	port := openKernel(t, rig.Devices[0])
+	a := register(t, port, AgentOptions{Class: mad.ClassSubnLID})
+	for _, route := range [][]uint8{nil, {1}} {
+		req, err := mad.NewDirectedSMP(mad.MethodGet, mad.AttrNodeInfo, 0, route...)
+		must(t, err)
+		_, err = a.Do(t.Context(), Addr{}, req)
+		noSMI(t, err)
+	}
+	_, err := a.Do(t.Context(), Addr{LID: 2}, portInfo(1))
+	noSMI(t, err)
+	noSMI(t, a.Send(Addr{LID: 2}, portInfo(1)))
+	if _, err := OpenIsSM(rig.Devices[0], 1); !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "set IsSM") {
+		t.Errorf("IsSM of a port without subnet management: %v", err)
+	}
+	req := mad.NewPerf(mad.MethodGet, mad.AttrPortCounters)
+	must(t, req.Put(&mad.PortCounters{PortSelect: 1}))
+	if c := query[mad.PortCounters](t, register(t, port, AgentOptions{Class: mad.ClassPerf}), Addr{LID: 2}, req); c.PortSelect != 1 {
+		t.Errorf("counters of the other port: %+v", c)
+	}
+}
+
+// noSMI checks the error of a port without a subnet management interface.
+func noSMI(t *testing.T, err error) {
+	t.Helper()
+	if !errors.Is(err, ErrNoQP0) || !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "subnet management interface") {
+		t.Errorf("%v, want %v", err, ErrNoQP0)
+	}
+}
+
 // TestKernelOpen: what the errors of opening say.
 func TestKernelOpen(t *testing.T) {
 	testenv.Guest(t)

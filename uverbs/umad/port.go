@@ -65,7 +65,7 @@ func (p *Port) ended() bool {
 
 // Register makes an agent. Close it when it is no longer needed; a port of the kernel can have 32 at a
 // time. The error matches [ErrNoQP0] if the class is one of subnet management and the port does not
-// support it.
+// support it. On a virtual function of mlx5 without subnet management it is sending that fails so.
 func (p *Port) Register(o AgentOptions) (*Agent, error) {
 	o, err := o.withDefaults()
 	if err != nil {

@@ -156,7 +156,7 @@ func (d *Device) transmit(p *packet) {
 	if d.cfg.Trace != nil {
 		d.trace(TraceEvent{Kind: TracePacket, QPN: p.src, Text: p.String()})
 	}
-	if why := d.port.refuses(p); why != "" || d.port.State == LinkArmed && !p.toQP0() {
+	if why := d.port.refuses(p, d.cfg.Traits.NoSMI); why != "" || d.port.State == LinkArmed && !p.toQP0() {
 		d.counts.XmitDiscards++
 		d.drop(p, cmp.Or(why, notActive))
 		return
@@ -287,7 +287,7 @@ func (p *packet) String() string {
 
 // receive takes a packet from the fabric.
 func (d *Device) receive(p *packet) {
-	if why := d.port.refuses(p); why != "" {
+	if why := d.port.refuses(p, d.cfg.Traits.NoSMI); why != "" {
 		d.drop(p, why)
 		return
 	}

@@ -22,10 +22,12 @@ const notActive = "the port is not active"
 func (p *PortState) Up() bool { return p.State >= LinkInit }
 
 // refuses says why a packet can neither leave nor enter a port. It is empty if it can do one of both.
-func (p *PortState) refuses(k *packet) string {
+func (p *PortState) refuses(k *packet, noSMI bool) string {
 	switch {
 	case !p.Up():
 		return "the port is down"
+	case noSMI && k.toQP0():
+		return "the port has no subnet management interface"
 	case p.State == LinkInit && !k.toQP0():
 		return notActive
 	}

@@ -28,6 +28,9 @@ type Traits struct {
 
 	// GRHRequired: an InfiniBand port drops packets without a GRH, except those to QP0.
 	GRHRequired bool
+	// NoSMI: an InfiniBand port has no subnet management interface. QP0 can be made, since the driver does so
+	// in any case, but no packet leaves or reaches it.
+	NoSMI bool
 	// SharedLID: other devices have the same LID, and the GID in the GRH tells them apart.
 	SharedLID bool
 
