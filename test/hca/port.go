@@ -44,7 +44,7 @@ const (
 // subnet manager has set stays.
 func (d *Device) powerPort() {
 	d.powered = true
-	d.subnet, d.counters = newSubnetAgent(), newPortCounters()
+	d.subnet, d.counters = newSubnetAgent(d.cfg.Managed), newPortCounters()
 	_, _, guid := d.guids()
 	p := engine.PortState{
 		State: engine.LinkActive, MAC: d.mac(), MTU: mtu4096, GUID: guid, Subnet: subnetPrefix,

@@ -74,6 +74,7 @@ func (d *Device) setPortInfo(_ uint32, b []byte) (uint16, func([]byte)) {
 	if !validPortInfo(b, d.eng.Port().State) {
 		return statusBadValue, nil
 	}
+	s.managed = true
 	for _, f := range portInfoPlain {
 		f.Put(s.info[:], f.Get(b))
 	}
@@ -140,7 +141,7 @@ func (d *Device) linkUp() {
 	}
 	piPhys.Put(s.info[:], physLinkUp)
 	s.train()
-	if d.cfg.Managed {
+	if s.managed {
 		d.setLinkState(engine.LinkInit)
 	} else {
 		d.setLinkState(engine.LinkActive)

@@ -15,6 +15,8 @@ type subnetAgent struct {
 	slToVL   [8]byte           // the VL of each SL, 4 bits
 	vlArb    [4][subnetBytes]byte
 	leaseEnd time.Duration // when the lease of the M_Key ends; 0 if it does not
+	// managed: a subnet manager has to bring the port up, or has set it.
+	managed bool
 	// unplugged: the other end of the link is off.
 	unplugged bool
 
@@ -22,8 +24,8 @@ type subnetAgent struct {
 }
 
 // newSubnetAgent gives what is kept after power-on.
-func newSubnetAgent() subnetAgent {
-	var s subnetAgent
+func newSubnetAgent(managed bool) subnetAgent {
+	s := subnetAgent{managed: managed}
 	apply(s.info[:], []setting{
 		{piLocalPort, 1}, {piWidthEnabled, widthsSupported}, {piWidthSupported, widthsSupported},
 		{piSpeedEnabled, speedsSupported}, {piSpeedSupported, speedsSupported}, {piExtEnabled, extSupported}, {piExtSupported, extSupported},

@@ -13,6 +13,9 @@ const linkIBSim = `dir=$(.build/vmrun get ibsim-utils libumad2sim0 opensm infini
 // fabricSuite tests the management of InfiniBand subnets.
 func (c *config) fabricSuite() suite {
 	sim := []string{ibsim.Env + "=" + filepath.Join(c.root, ".build/ibsim")}
+	card := func(name, device string, with []string, env string, p program) step {
+		return step{name: name, device: device, with: with, env: append(model[:3:3], env+"=1"), programs: []program{p}}
+	}
 	return suite{
 		name: "fabric", doc: "management of InfiniBand subnets",
 		steps: []step{
@@ -21,6 +24,9 @@ func (c *config) fabricSuite() suite {
 				name: "switches", device: "mlx5,mode=ipoib,topology=../../test/switches/testdata/triangle.txt", with: diags,
 				env: append(model[:3:3], "GOVERBS_SWITCHES=1"), programs: []program{only("switches", "TestRuled", "TestAcross", "TestReroute")},
 			},
+			card("cards", "mlx5,mode=ipoib", diags, "GOVERBS_SM", only("control", "TestSubnetManager", "TestPortCounters", "TestPortReset")),
+			card("events", "mlx5,mode=ib", nil, "GOVERBS_SUBNET", only("conformance", "TestSubnetEvents")),
+			card("no-smi", "mlx5,mode=ib,personality=no-smi", nil, "GOVERBS_NO_SMI", only("umad", "TestKernelNoSMI", "TestKernelOpen")),
 		},
 	}
 }
