@@ -137,3 +137,60 @@ func TestPortEvents(t *testing.T) {
 	told("a link that comes up again", engine.PortDown, engine.PortInit)
 	m.violations(0)
 }
+
+// TestNoSMI: without a subnet management interface there are no such datagrams and no subnet manager, and the rest
+// works.
+func TestNoSMI(t *testing.T) {
+	v := newRunningOf(t, IB, Personality{NoSMI: true})
+	m := &manager{driver: v}
+	n := prm.HCAVPort + prm.HCAVPortSize
+	x := v.must(prm.QueryHCAVPortCtx, 0, v.in(small), n)[prm.HCAVPort:]
+	if prm.HVPHasSMI.Bool(x) || prm.HVPCapMask1Sel.U32(x)&capIsSM != 0 {
+		t.Errorf("the virtual port has an SMI, or a subnet manager: %x", x[:0x70])
+	}
+	in := v.in(n)
+	prm.HVPCapMask1Sel.Put(in[prm.HCAVPort:], capIsSM)
+	v.refused(prm.BadParam, prm.ModifyHCAVPortCtx, 0, in, small)
+	for _, class := range []byte{classSubnet, classDirected} {
+		v.refused(prm.BadParam, prm.MADIFC, 0, m.input(request{class: class, method: methodGet, attr: attrNodeInfo}), prm.MADData+prm.MADSize)
+	}
+	m.ask(statusOK, perf(methodGet, attrPortCounters))
+	if _, err := New(Config{Mode: IB, Managed: true, Personality: Personality{NoSMI: true}}); err == nil {
+		t.Error("a port without a subnet management interface is managed")
+	}
+	if _, err := New(Config{Mode: RoCE, Managed: true}); err == nil {
+		t.Error("a port of Ethernet is managed")
+	}
+}
+
+// TestIsSM: the driver says that a subnet manager runs on the port.
+func TestIsSM(t *testing.T) {
+	m := newManager(t)
+	for _, on := range []uint64{capIsSM, 0} {
+		in := m.in(prm.HCAVPort + prm.HCAVPortSize)
+		prm.HVPCapMask1Sel.Put(in[prm.HCAVPort:], capIsSM)
+		prm.HVPCapMask1.Put(in[prm.HCAVPort:], on)
+		m.must(prm.ModifyHCAVPortCtx, 0, in, small)
+		m.wantFields("capability mask", m.portInfo(), setting{piCapMask, uint64(capMask1) | on})
+	}
+}
+
+// TestUnmanagedPort: a port that is not managed comes up by itself, until a subnet manager has set it.
+func TestUnmanagedPort(t *testing.T) {
+	m := &manager{driver: newRunning(t, IB)}
+	again := func(want uint64) {
+		t.Helper()
+		m.d.SetLink(false)
+		m.d.SetLink(true)
+		m.wantFields("plugged in again", m.portInfo(), setting{piState, want}, setting{piLID, 8})
+	}
+	again(portActive)
+	m.setPort(statusOK, 0)
+	again(portInit)
+	m.d.Reset()
+	m.d.SetLink(false)
+	m.d.SetLink(true)
+	if p := m.d.eng.Port(); p.State != engine.LinkActive {
+		t.Errorf("after a reset of the function the port is in state %d", p.State)
+	}
+}

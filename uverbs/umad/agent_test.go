@@ -380,3 +380,37 @@ func TestBadRequest(t *testing.T) {
 		t.Errorf("a closed agent: %v, %d sends", err, f.sends())
 	}
 }
+
+// TestSendErrors: what the kernel refuses on a port without a subnet management interface.
+func TestSendErrors(t *testing.T) {
+	f, port := newFabric(echo)
+	defer port.Close()
+	subn, perf := register(t, port, AgentOptions{Class: mad.ClassSubnLID}), register(t, port, AgentOptions{Class: mad.ClassPerf})
+	self, err := mad.NewDirectedSMP(mad.MethodGet, mad.AttrNodeInfo, 0)
+	must(t, err)
+	next, err := mad.NewDirectedSMP(mad.MethodGet, mad.AttrNodeInfo, 0, 1)
+	must(t, err)
+	for _, tt := range []struct {
+		a     *Agent
+		p     *mad.Packet
+		errno syscall.Errno
+		noQP0 bool
+	}{
+		{subn, portInfo(1), syscall.EPERM, true},
+		{subn, next, syscall.EPERM, true},
+		{subn, self, syscall.EINVAL, true},
+		{subn, next, syscall.EINVAL, false},
+		{subn, portInfo(1), syscall.EINVAL, false},
+		{subn, self, syscall.ENOMEM, false},
+		{perf, mad.NewPerf(mad.MethodGet, mad.AttrPortCounters), syscall.EPERM, false},
+	} {
+		f.failSends(tt.errno)
+		_, err := tt.a.Do(t.Context(), Addr{LID: 1}, tt.p)
+		for what, err := range map[string]error{"Do": err, "Send": tt.a.Send(Addr{LID: 1}, tt.p)} {
+			if !errors.Is(err, tt.errno) || errors.Is(err, ErrNoQP0) != tt.noQP0 || errors.Is(err, errors.ErrUnsupported) != tt.noQP0 ||
+				strings.Contains(err.Error(), "virtual functions") != tt.noQP0 || !strings.Contains(err.Error(), "mem0 port 1: send "+tt.p.String()) {
+				t.Errorf("%s of %v, %v: %v", what, tt.p, tt.errno, err)
+			}
+		}
+	}
+}

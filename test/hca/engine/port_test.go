@@ -92,3 +92,74 @@ func TestPacketOctets(t *testing.T) {
 		}
 	}
 }
+
+// TestSubnetPackets: packets of subnet management pass a port that is up, also without LIDs. A port without an SMI
+// drops them, and counts those that it has no receive WQE for.
+func TestSubnetPackets(t *testing.T) {
+	for _, c := range []struct {
+		what  string
+		state LinkState
+		noSMI [2]bool // of the sender and the receiver
+		recvs int     // WQEs
+		want  int     // datagrams that arrive
+		drops uint64
+	}{
+		{"in state INIT", LinkInit, [2]bool{}, 1, 1, 0},
+		{"in state ARMED", LinkArmed, [2]bool{}, 1, 1, 0},
+		{"in state ACTIVE", LinkActive, [2]bool{}, 1, 1, 0},
+		{"in state DOWN", LinkDown, [2]bool{}, 1, 0, 0},
+		{"without a receive WQE", LinkInit, [2]bool{}, 0, 0, 1},
+		{"from a port without an SMI", LinkActive, [2]bool{true, false}, 1, 0, 0},
+		{"to a port without an SMI", LinkActive, [2]bool{false, true}, 1, 0, 0},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			f := newFabric(t, FabricConfig{})
+			ha, hb := newHost(t, f, InfiniBand), newHost(t, f, InfiniBand)
+			a, b, m := ha.newQP(qpOptions{typ: QP0}), hb.newQP(qpOptions{typ: QP0}), hb.newMR(8192, allAccess)
+			connect(a, b)
+			for i, h := range []*host{ha, hb} {
+				h.d.cfg.Traits.NoSMI = c.noSMI[i]
+				h.d.ChangePort(func(s *PortState) { s.State, s.LID = c.state, 0 })
+			}
+			for range c.recvs {
+				b.recv(m.sge(0, 100))
+			}
+			av := a.avSeg(b, 0)
+			copy(av[9:12], []byte{0, 0, 0})     // QP0
+			copy(av[14:16], []byte{0xff, 0xff}) // by the link
+			a.post(opSend, sig, 0, av, inlineSeg([]byte("hello")))
+			ha.run()
+			a.scq.good(1)
+			for _, r := range b.rcq.good(c.want) {
+				if r.slid != permissiveLID || r.flags&0xffffff != 0 || string(m.data[40:45]) != "hello" {
+					t.Errorf("%+v, %q", r, m.data[40:45])
+				}
+			}
+			if got := hb.d.PortCounts().VL15Dropped; got != c.drops {
+				t.Errorf("%d packets were dropped, want %d", got, c.drops)
+			}
+			if got := hb.d.Port().State; got != c.state {
+				t.Errorf("the state is %d, was %d", got, c.state)
+			}
+		})
+	}
+}
+
+// TestKeyViolations: a port counts the packets that it drops for their P_Key or Q_Key.
+func TestKeyViolations(t *testing.T) {
+	p := newUD(t, InfiniBand, false, qpOptions{}, qpOptions{})
+	send := func(qkey uint32) {
+		p.b.recv(p.mb.sge(0, 100))
+		p.a.post(opSend, sig, 0, p.a.avSeg(p.b, qkey))
+		p.a.h.run()
+		p.a.scq.good(1)
+		p.b.rcq.good(0)
+	}
+	send(0x22222222)
+	p.b.h.d.ChangePort(func(s *PortState) { s.PKeys = []uint16{0x8005} })
+	send(0x11111111)
+	send(0x11111111)
+	if c := p.b.h.d.PortCounts(); c.QKeyViolations != 1 || c.PKeyViolations != 2 {
+		t.Errorf("%d violations of the Q_Key and %d of the P_Key, want 1 and 2", c.QKeyViolations, c.PKeyViolations)
+	}
+}
