@@ -16,6 +16,7 @@ var testPackages = map[string]string{
 	"conformance": "test/conformance",
 	"containers":  "test/containers",
 	"control":     "test/control",
+	"diags":       "test/diags",
 	"exporter":    "test/exporter",
 	"grpc":        "test/grpc",
 	"hosts":       "test/hosts",

@@ -27,6 +27,10 @@ func (c *config) fabricSuite() suite {
 			card("cards", "mlx5,mode=ipoib", diags, "GOVERBS_SM", only("control", "TestSubnetManager", "TestPortCounters", "TestPortReset")),
 			card("events", "mlx5,mode=ib", nil, "GOVERBS_SUBNET", only("conformance", "TestSubnetEvents")),
 			card("no-smi", "mlx5,mode=ib,personality=no-smi", nil, "GOVERBS_NO_SMI", only("umad", "TestKernelNoSMI", "TestKernelOpen")),
+			{
+				name: "diags", device: "mlx5,mode=ipoib", with: append(diags[:len(diags):len(diags)], "dash", "coreutils"), bin: []string{"verbs"},
+				env: append(model[:3:3], "VERBS=/bin/verbs", "GOVERBS_SM=1"), programs: test("diags"),
+			},
 		},
 	}
 }
