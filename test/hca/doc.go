@@ -100,8 +100,9 @@
 // for queues of DEVX, signatures, tag matching, striding receive queues, compressed CQEs, flow counters in
 // bulk and header rewriting. The register RESOURCE_DUMP has the answers of QUERY_QP, QUERY_CQ and
 // QUERY_MKEY, and no other segments. Ports count packets of RDMA, those that are dropped or not sent, and how
-// often the link went down. There are no errors of the link, no traps, no congestion control, and the tables of
-// service levels and virtual lanes have no effect.
+// often the link went down. There are no errors of the link, no traps of cards, no congestion control, and the tables of
+// service levels and virtual lanes have no effect. Between two cards without a topology, each end has a width and speed
+// of its own, and goes down alone.
 //
 // # Where it was tried
 //
