@@ -24,13 +24,13 @@
 //
 // # Ports of InfiniBand
 //
-// The ports of InfiniBand cards are active from the start, with fixed LIDs. Managed ports (hca -managed,
-// vmrun -device mlx5,mode=ipoib) have no LID and are in the state INIT, in which only packets of subnet
-// management pass, until a subnet manager sets them up. The agents in a card answer requests for PortInfo, P_Keys,
-// GUIDs, the tables of service levels and virtual lanes, and the counters of the port, and let a subnet manager
-// set them, also of ports that are not managed, which are from then on. The M_Key protects as its protection level and lease say.
-// A card tells its driver by events what changed, if the driver asks for them. As on a card, there is no event for
-// another subnet manager: for that it sets ClientReregister.
+// The ports of InfiniBand cards are active from the start, with fixed LIDs. Managed ports (hca -managed, vmrun
+// -device mlx5,mode=ipoib) have no LID and are in the state INIT, in which only packets of subnet management
+// pass, until a subnet manager sets them up. The agents in a card answer requests for PortInfo, P_Keys, GUIDs,
+// the tables of service levels and virtual lanes, and the counters of the port, and let a subnet manager set
+// them, also of ports that are not managed, which are from then on. The M_Key protects as its protection level
+// and lease say. A card tells its driver by events what changed, if the driver asks for them. As on a card,
+// there is no event for another subnet manager: for that it sets ClientReregister.
 //
 // # Switches
 //
@@ -93,16 +93,16 @@
 //
 // # What is not modelled
 //
-// An opcode that is not in the table is refused and counted. The commands that [NoEffect] lists are
-// answered, but do less than on a card: priorities, hashes and the ports of a LAG are not used, and flow tables
-// for packets of RDMA count, but lead nowhere: those of RC, UC and UD over RoCE v2. Not there, by the capabilities: the physical function with all that only it has, page
-// requests, the newer scheme of on-demand paging, on-demand paging with DC, memory that programs register
-// for queues of DEVX, signatures, tag matching, striding receive queues, compressed CQEs, flow counters in
-// bulk and header rewriting. The register RESOURCE_DUMP has the answers of QUERY_QP, QUERY_CQ and
-// QUERY_MKEY, and no other segments. Ports count packets of RDMA, those that are dropped or not sent, and how
-// often the link went down. There are no errors of the link, no traps of cards, no congestion control, and the tables of
-// service levels and virtual lanes have no effect. Between two cards without a topology, each end has a width and speed
-// of its own, and goes down alone.
+// An opcode that is not in the table is refused and counted. The commands that [NoEffect] lists are answered,
+// but do less than on a card: priorities, hashes and the ports of a LAG are not used, and flow tables for
+// packets of RDMA count, but lead nowhere: those of RC, UC and UD over RoCE v2. Not there, by the capabilities:
+// the physical function with all that only it has, page requests, the newer scheme of on-demand paging,
+// on-demand paging with DC, memory that programs register for queues of DEVX, signatures, tag matching, striding
+// receive queues, compressed CQEs, flow counters in bulk and header rewriting. The register RESOURCE_DUMP has
+// the answers of QUERY_QP, QUERY_CQ and QUERY_MKEY, and no other segments. Ports count packets of RDMA, those
+// that are dropped or not sent, and how often the link went down. There are no errors of the link, no traps of
+// cards, no congestion control, and the tables of service levels and virtual lanes have no effect. Between two
+// cards without a topology, each end has a width and speed of its own, and goes down alone.
 //
 // # Where it was tried
 //
