@@ -124,11 +124,17 @@ func (c *config) rxeSuites() []suite {
 			steps: []step{c.exporter("rxe", ""), c.exporter("5.10", "5.10"), c.exporter("mixed", ""), c.exporterCost()},
 		},
 		{
-			name: "perf", doc: "verbs perf with itself and with perftest, on rxe",
-			steps: []step{{
-				name: "perftest", driver: "rxe", bin: []string{"verbs"}, with: append(ibverbs[:2:2], "perftest"), env: c.guestEnv(),
-				programs: append(test("perf"), c.marked("interop", "Perftest")),
-			}},
+			name: "perf", doc: "verbs perf with itself and with perftest, on rxe, and by DC on a modelled ConnectX",
+			steps: []step{
+				{
+					name: "perftest", driver: "rxe", bin: []string{"verbs"}, with: append(ibverbs[:2:2], "perftest"), env: c.guestEnv(),
+					programs: append(test("perf"), c.marked("interop", "Perftest")),
+				},
+				{
+					name: "dc", device: "mlx5,mode=roce", bin: []string{"verbs"}, with: append(ibverbs[:2:2], "perftest"),
+					env: append(model[:3:3], "VERBS=/bin/verbs"), programs: []program{only("interop", "TestPerfDC", "TestPerftestDC")},
+				},
+			},
 		},
 		{
 			name: "hosts", doc: "two hosts: rdma-core's programs, peers that die, a link that is bad or cut",

@@ -142,6 +142,9 @@ func (e *perftestEnd) connectPeer(ctx context.Context, log io.Writer, host strin
 	e.remote, e.local = conn.RemoteAddr().(*net.TCPAddr).AddrPort(), conn.LocalAddr().(*net.TCPAddr).AddrPort()
 	e.remote = netip.AddrPortFrom(e.remote.Addr().Unmap(), e.remote.Port())
 	attr, err := e.open(e.o.local)
+	if err == nil {
+		err = e.o.config.CheckType(e.dev)
+	}
 	if err != nil {
 		return errors.Join(err, conn.Close())
 	}
@@ -367,7 +370,7 @@ func (e *perftestEnd) Open(ctx context.Context) (_ []perftest.Record, err error)
 		if c.DCBoth() && i < len(e.end.QPs) {
 			p.QPN = e.end.QPs[i].QPN()
 		}
-		r := perftest.Record{LID: p.LID, OutReads: e.reads(), QPN: p.QPN, PSN: p.PSN, RKey: p.RKey, Addr: p.Addr, GID: p.GID}
+		r := perftest.Record{LID: p.LID, OutReads: e.reads(), QPN: p.QPN, PSN: p.PSN, RKey: p.RKey, Addr: p.Addr, GID: p.GID, SRQN: e.end.TargetSRQN(i % len(e.end.QPs))}
 		if e.counts() {
 			r.Addr = p.Own
 		}

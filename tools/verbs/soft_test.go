@@ -388,6 +388,44 @@ func TestSoftPerf(t *testing.T) {
 	}
 }
 
+// TestSoftPerfDC: a device without DC is reported before the peer is told of the test.
+func TestSoftPerfDC(t *testing.T) {
+	device := fmt.Sprintf("auto:%d", freeUDP(t))
+	for _, more := range [][]string{nil, {"--perftest"}} {
+		l, err := net.Listen("tcp4", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		heard := make(chan string, 1)
+		go func() { // a server that greets the client of its kind, and says nothing else
+			c, err := l.Accept()
+			if err != nil {
+				heard <- err.Error()
+				return
+			}
+			defer c.Close()
+			if more == nil {
+				var greeting [256]byte // both sides have the same
+				n, _ := c.Read(greeting[:])
+				c.Write(greeting[:n])
+			}
+			b, _ := io.ReadAll(c)
+			heard <- string(b)
+		}()
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		text, err := softRun(t, device, append(append([]string{"perf", "send-lat", "-t", "dc", "--port", port}, more...), "127.0.0.1")...)
+		if err == nil || !strings.Contains(text, "QP type DCI not supported by driver") {
+			t.Errorf("%v: %v\n%s", more, err, text)
+		}
+		// The server of this program hears that the client has ended.
+		got := <-heard
+		if n := strings.Count(got, `"kind":`); more == nil && (n != 1 || !strings.Contains(got, `"kind":"error"`)) || more != nil && got != "" {
+			t.Errorf("%v: the peer has heard %q", more, got)
+		}
+	}
+}
+
 // TestSoftRping: rping goes through between two processes, and says why there is no device.
 func TestSoftRping(t *testing.T) {
 	udp, port := freeUDP(t), fmt.Sprint(freeTCP(t))

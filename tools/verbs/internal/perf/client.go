@@ -143,6 +143,9 @@ func (cl *Client) play(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
+	if err := cl.Config.CheckType(dev); err != nil {
+		return err
+	}
 	if err := cl.agree(ctx, dev, port); err != nil {
 		return err
 	}

@@ -1,6 +1,8 @@
 package perf
 
 import (
+	"errors"
+
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -16,6 +18,38 @@ type target struct {
 // DCBoth reports whether both sides of a test over DC have initiators and targets, as perftest has them:
 // where one side alone sends, it has initiators, and the other targets.
 func (c *Config) DCBoth() bool { return c.Type == DC && (c.Both || c.Metric == Lat) }
+
+// CheckType returns an error if a device does not have the type of queue pairs. Those of DC are made only when
+// the peer's address is known, which is late to find that out.
+func (c *Config) CheckType(dev *uverbs.Device) (err error) {
+	if c.Type != DC {
+		return nil
+	}
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, pd.Close()) }()
+	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cq.Close()) }()
+	qp, err := pd.CreateDCI(uverbs.DCIOptions{SendCQ: cq, MaxSendWR: 1})
+	if err != nil {
+		return err
+	}
+	return qp.Close()
+}
+
+// TargetSRQN returns the number of the SRQ of the target that a queue pair of the peer sends to, or 0 if there is
+// no target.
+func (e *End) TargetSRQN(i int) uint32 {
+	if i < len(e.targets) {
+		return e.targets[i].srq.SRQN()
+	}
+	return 0
+}
 
 // createDC makes the queue pairs of DC, for a peer with such a GID: a target answers from a GID of its own,
 // which must suit that.

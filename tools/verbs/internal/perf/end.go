@@ -198,6 +198,11 @@ func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *
 	if err := e.Config.fit(e.Limits); err != nil {
 		return nil, refuse(err)
 	}
+	if server {
+		if err := c.CheckType(dev); err != nil {
+			return nil, refuse(err)
+		}
+	}
 	if e.Limits.IWARP && l.GID != Auto {
 		return nil, field("gid", l.GID, "none, as %s is of iWARP, which has no GIDs", dev.Name())
 	}

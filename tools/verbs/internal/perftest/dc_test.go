@@ -9,7 +9,8 @@ import (
 )
 
 // TestTargets: a target of DC has no number when records are exchanged for the first time, and is not
-// connected to before it has. With another type the same peer is refused, as it has an SRQ.
+// connected to before it has. With another type the same peer is refused, as it has an SRQ, and with DC a peer
+// without one.
 func TestTargets(t *testing.T) {
 	r := recordings(t)["send_bw_s64"]
 	want := r.records(t, false)
@@ -29,9 +30,15 @@ func TestTargets(t *testing.T) {
 		r.all[i].data = rec.text(true)
 	}
 	want[0].SRQN = 5
-	for _, typ := range []string{"DC", "RC"} {
+	withoutSRQ := recordings(t)["send_bw_s64"]
+	for _, c := range []struct {
+		typ     string
+		r       recording
+		refused error
+	}{{"DC", r, nil}, {"RC", r, errSRQ}, {"DC", withoutSRQ, errNotDC}} {
+		r := c.r
 		test, _ := r.test(t)
-		test.Type = typ
+		test.Type = c.typ
 		e := &fakeEngine{mine: r.records(t, true), reports: r.reports(true)}
 		ours, theirs := pipe(t)
 		peer := &replay{r: r, server: true}
@@ -44,9 +51,9 @@ func TestTargets(t *testing.T) {
 			_, err = s.Play(t.Context(), e)
 		}
 		s.Close()
-		if typ == "RC" {
-			if <-played; !errors.Is(err, errSRQ) {
-				t.Errorf("a peer with DC: %v, want %v", err, errSRQ)
+		if c.refused != nil {
+			if <-played; !errors.Is(err, c.refused) {
+				t.Errorf("on a side with %s: %v, want %v", c.typ, err, c.refused)
 			}
 			continue
 		}

@@ -40,6 +40,9 @@ func (t Test) Program() string {
 // for the first time.
 func (t Test) dc() bool { return t.Type == "DC" }
 
+// targetOf reports whether a side, the server or the client, has targets of DC.
+func (t Test) targetOf(server bool) bool { return t.dc() && (server || t.Both || t.Latency) }
+
 // command is what the peer must run, as far as this side can tell.
 func (t Test) command(cm bool) string {
 	line := fmt.Sprintf("%s -c %s -n %d", t.Program(), t.Type, t.Iterations)

@@ -237,6 +237,9 @@ func (s *Session) all(ctx context.Context, what string) error {
 		if r.SRQN != 0 && !s.Test.dc() {
 			return fmt.Errorf("exchange of %s with perftest: %w: it must run %s", what, errSRQ, s.Command())
 		}
+		if r.SRQN == 0 && s.Test.targetOf(!s.Server) {
+			return fmt.Errorf("exchange of %s with perftest: %w: it must run %s", what, errNotDC, s.Command())
+		}
 		remote = append(remote, r)
 	}
 	s.remote = remote

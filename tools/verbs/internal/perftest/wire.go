@@ -69,12 +69,15 @@ type Record struct {
 	RKey     uint32
 	Addr     uint64     // Addr is the memory that the peer reads or writes.
 	GID      uverbs.GID // GID is the zero GID on InfiniBand without a GRH.
-	SRQN     uint32     // SRQN is the number of an SRQ, of XRC.
+	SRQN     uint32     // SRQN is the number of an SRQ, of XRC or of a target of DC.
 	GIDIndex uint32     // GIDIndex is in the records of SENDs alone, and nobody reads it.
 }
 
 // ErrValidates says that the peer wants data to be compared.
 var ErrValidates = errors.New("the peer runs with --data_validation, which is not spoken here")
+
+// errNotDC says that the peer has no SRQ, which a target of DC has.
+var errNotDC = errors.New("the peer runs with another type than -c DC, or without -c, and this side with --type dc")
 
 // errSRQ says that the peer's queue pairs share receives in a way that needs to be known.
 var errSRQ = errors.New("the peer runs with -c XRC, which is not supported, or with -c DC, which needs --type dc here")
