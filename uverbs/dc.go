@@ -26,7 +26,9 @@ type DCIOptions struct {
 // DCIStreams divide a DCI into streams, each of which may fail alone (struct
 // mlx5dv_dci_streams). Requests of one stream are executed in order. When a request fails, the
 // other requests of its stream are flushed, and the DCI continues with the other streams. A failed
-// stream stays so until the DCI is reset. Linux supports streams since 5.14.
+// stream stays so until the DCI is reset. libmlx5 can reset one stream (mlx5dv_dci_stream_id_reset), by
+// the command RTS2RTS_QP of DEVX with an extended context; the library has no method for it.
+// Linux supports streams since 5.14.
 type DCIStreams struct {
 	LogConcurrent uint8 // LogConcurrent is the binary logarithm of the number of streams at a time; 0 means no streams.
 	LogErrored    uint8 // LogErrored is the binary logarithm of the number of failed streams with which the DCI enters QPErr.
