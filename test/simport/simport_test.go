@@ -239,6 +239,10 @@ func TestPing(t *testing.T) {
 	if got, want := ping("host2"), fmt.Sprintf("hello LID %d", lidByName(s, "host1")); got != want {
 		t.Errorf("host2 answers %q, want %q", got, want)
 	}
+	agent(t, portOf(t, s, "host3"), umad.AgentOptions{Class: 0x32, OUI: oui, Methods: []mad.Method{mad.MethodSet}})
+	if got := ping("host3"); got != "host3.(none)" {
+		t.Errorf("an agent that serves another method: host3 answers %q", got)
+	}
 	var st *mad.StatusError
 	if _, err := a.Do(context.Background(), umad.Addr{LID: lidByName(s, "host3")}, mad.NewVendor(0x33, oui, mad.MethodGet, 0)); !errors.As(err, &st) {
 		t.Errorf("a class that nobody serves: %v, want a status", err)

@@ -63,6 +63,52 @@ func TestTrap(t *testing.T) {
 	}
 }
 
+// TestQuiet: a switch that is told to take its link down does not report that, and the other end does.
+func TestQuiet(t *testing.T) {
+	r := newRig(t, "line:2", 1)
+	for _, n := range r.nodes {
+		if n.sw != nil {
+			n.sw.info[siStateChange] = 0
+		}
+	}
+	down := func(b []byte) { b[piState], b[piPhysState] = b[piState]&0xf0|stateDown, b[piPhysState]&15 }
+	if got := r.set(attrPortInfo, 2, down, 1); got != 0 {
+		t.Fatalf("status %#x", got)
+	}
+	near, far := r.get(attrSwitchInfo, 0, 1)[siStateChange]&siChanged, r.get(attrSwitchInfo, 0, 1, 2)[siStateChange]&siChanged
+	if near != 0 || far == 0 {
+		t.Errorf("StateChange is %d at this end and %d at the other", near, far)
+	}
+}
+
+// TestLongRoutes sends SMPs as an endpoint with its own agents may: their routes are not checked before they
+// reach a switch, which drops those that are too long.
+func TestLongRoutes(t *testing.T) {
+	r := newRig(t, "line:2", 0)
+	h := &host{}
+	var err error
+	if h.Attachment, err = r.Attach("host1", 1, h, AttachOptions{OwnAgents: true}); err != nil {
+		t.Fatal(err)
+	}
+	for count := range 256 {
+		for _, back := range []byte{0, 0x80} {
+			for _, pointer := range []byte{1, byte(count), byte(count + 1)} {
+				m := smp(methodGet, attrNodeInfo, 0, nil)
+				m[smpHopCount], m[smpHopPointer], m[smpDirection] = byte(count), pointer, back
+				h.Send(&Packet{SLID: LIDPermissive, DLID: LIDPermissive, VL15: true, MAD: m})
+				if n := len(h.take()); count > maxRoute && n > 0 {
+					t.Errorf("%d hops: %d answers", count, n)
+				}
+			}
+		}
+	}
+	m := smp(methodGet, attrNodeInfo, 0, nil, 1)
+	m[smpHopPointer] = 1
+	if h.Send(&Packet{SLID: LIDPermissive, DLID: LIDPermissive, VL15: true, MAD: m}); len(h.take()) != 1 {
+		t.Error("a route of one hop is not answered")
+	}
+}
+
 // TestDisable disables a port by Set(PortInfo), and enables it.
 func TestDisable(t *testing.T) {
 	r := newRig(t, "line:2", 2)
@@ -117,6 +163,12 @@ func TestForward(t *testing.T) {
 	r.data(0, r.lid("host3"))
 	if n, _ := r.Counter("switch2", 2, XmitDiscards); n != 1 || len(r.hosts[2].take()) > 0 {
 		t.Errorf("a link that is down: %d discards, want 1", n)
+	}
+	r.hosts[0].take()
+	r.nodes[0].sw.linear[r.lid("host2")] = 1
+	r.data(0, r.lid("host2"))
+	if n, _ := r.Counter("switch1", 1, RcvSwitchRelayErrors); n != 2 || len(r.hosts[0].take()) > 0 {
+		t.Errorf("a route back to where the packet came from: %d relay errors, want 2", n)
 	}
 	// The switches of a ring send a LID round.
 	r = newRig(t, "ring:3", 1).assign()
@@ -314,6 +366,11 @@ func FuzzPackets(f *testing.F) {
 			t.Fatal(err)
 		}
 		a.Send(&Packet{SLID: 1, DLID: lid, VL15: vl15, DestQP: qp, MAD: append([]byte(nil), m...)})
+		own, err := r.Attach("host3", 1, &host{}, AttachOptions{OwnAgents: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		own.Send(&Packet{SLID: 1, DLID: lid, VL15: vl15, DestQP: qp, MAD: append([]byte(nil), m...)})
 		r.clock.pass(3 * time.Second)
 		r.hosts[0].take()
 		if p, _ := r.find("host1", 1); p.linkUp() {
