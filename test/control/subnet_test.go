@@ -36,16 +36,16 @@ func TestSubnetManager(t *testing.T) {
 		want, lack []string
 	}{
 		{[]string{"ibstat", first}, []string{"State: Active", "Physical state: LinkUp", "Rate: 100", "Base lid: 1", "SM lid: 1"}, nil},
-		{[]string{"smpquery", "-D", "portinfo", "0", "1"}, []string{isSM, "IsExtendedSpeedsSupported", "LinkSpeedExtActive:..............25.78125 Gbps", "VLCap:...........................VL0-3"}, nil},
-		{[]string{"smpquery", "-D", "portinfo", "0,1", "1"}, []string{"Lid:.............................2", "LinkState:.......................Active"}, []string{isSM}},
-		{[]string{"smpquery", "guidinfo", "2"}, []string{strings.ReplaceAll(attribute(t, second, "node_guid"), ":", "")}, nil},
-		{[]string{"smpquery", "sl2vl", "2"}, []string{"| 0|"}, nil},
-		{[]string{"smpquery", "mepi", "2", "1"}, []string{"LinkSpeedActive:.................0x00"}, nil},
-		{[]string{"iblinkinfo"}, []string{"4X      25.78125 Gbps Active/  LinkUp"}, []string{"Could be", "warn", "status"}},
-		{[]string{"ibnetdiscover"}, []string{"Ca\t1 ", "lid 2 lmc 0", "4xEDR"}, []string{"warn", "status"}},
-		{[]string{"sminfo"}, []string{"sm lid 1 ", "SMINFO_MASTER"}, nil},
-		{[]string{"saquery", "NR"}, []string{"goverbs ConnectX model card 0", "goverbs ConnectX model card 1"}, nil},
-		{[]string{"ibportstate", "2", "1", "query"}, []string{"LinkSpeedExtActive:..............25.78125 Gbps"}, []string{"warn"}},
+		{[]string{"smpquery", "-C", first, "-D", "portinfo", "0", "1"}, []string{isSM, "IsExtendedSpeedsSupported", "LinkSpeedExtActive:..............25.78125 Gbps", "VLCap:...........................VL0-3"}, nil},
+		{[]string{"smpquery", "-C", first, "-D", "portinfo", "0,1", "1"}, []string{"Lid:.............................2", "LinkState:.......................Active"}, []string{isSM}},
+		{[]string{"smpquery", "-C", first, "guidinfo", "2"}, []string{strings.ReplaceAll(attribute(t, second, "node_guid"), ":", "")}, nil},
+		{[]string{"smpquery", "-C", first, "sl2vl", "2"}, []string{"| 0|"}, nil},
+		{[]string{"smpquery", "-C", first, "mepi", "2", "1"}, []string{"LinkSpeedActive:.................0x00"}, nil},
+		{[]string{"iblinkinfo", "-C", first}, []string{"4X      25.78125 Gbps Active/  LinkUp"}, []string{"Could be", "warn", "status"}},
+		{[]string{"ibnetdiscover", "-C", first}, []string{"Ca\t1 ", "lid 2 lmc 0", "4xEDR"}, []string{"warn", "status"}},
+		{[]string{"sminfo", "-C", first}, []string{"sm lid 1 ", "SMINFO_MASTER"}, nil},
+		{[]string{"saquery", "-C", first, "NR"}, []string{"goverbs ConnectX model card 0", "goverbs ConnectX model card 1"}, nil},
+		{[]string{"ibportstate", "-C", first, "2", "1", "query"}, []string{"LinkSpeedExtActive:..............25.78125 Gbps"}, []string{"warn"}},
 	} {
 		out := program.Launch(t, tt.line...).Wait(t)
 		for _, want := range tt.want {
@@ -60,7 +60,7 @@ func TestSubnetManager(t *testing.T) {
 		}
 	}
 	// An agent that is not there answers with a status, which is no failure of a command.
-	if out := fails(t, "vendstat", "-N", "2"); !strings.Contains(out, "vendstat: iberror: failed") || strings.Contains(out, "timed out") {
+	if out := fails(t, "vendstat", "-C", first, "-N", "2"); !strings.Contains(out, "vendstat: iberror: failed") || strings.Contains(out, "timed out") {
 		t.Errorf("vendstat says %q", out)
 	}
 	for name, want := range map[string]string{smOutput: "Entering MASTER state", smLog: "OpenSM"} { // the log is behind
@@ -100,27 +100,27 @@ func TestPortCounters(t *testing.T) {
 	for name, counter := range map[string]string{packets: "port_xmit_packets", words: "port_xmit_data", "PortRcvPkts": "port_rcv_packets", "PortRcvData": "port_rcv_data",
 		"PortMulticastXmitPkts": "multicast_xmit_packets", "PortUnicastRcvPkts": "unicast_rcv_packets"} {
 		before := sysfs(counter)
-		got := counterOf(t, program.Launch(t, "perfquery", "-x", "2", "1").Wait(t), name)
+		got := counterOf(t, program.Launch(t, "perfquery", "-C", first, "-x", "2", "1").Wait(t), name)
 		if after := sysfs(counter); got < before || got > after || got == 0 {
 			t.Errorf("%s is %d, want %d to %d", name, got, before, after)
 		}
 	}
 	// A datagram of management has 256 bytes, and at least 32 of headers.
-	out := program.Launch(t, "perfquery", "-x", "2", "1").Wait(t)
+	out := program.Launch(t, "perfquery", "-C", first, "-x", "2", "1").Wait(t)
 	n, w := counterOf(t, out, packets), counterOf(t, out, words)
 	for range 3 {
-		program.Launch(t, "perfquery", "-x", "2", "1").Wait(t)
+		program.Launch(t, "perfquery", "-C", first, "-x", "2", "1").Wait(t)
 	}
-	out = program.Launch(t, "perfquery", "-x", "2", "1").Wait(t)
+	out = program.Launch(t, "perfquery", "-C", first, "-x", "2", "1").Wait(t)
 	if dn, dw := counterOf(t, out, packets)-n, counterOf(t, out, words)-w; dn < 8 || dw < 8*288/4 {
 		t.Errorf("four more runs of perfquery sent %d packets with %d words", dn, dw)
 	}
 	all := counterOf(t, out, packets)
-	program.Launch(t, "perfquery", "-R", "2", "1").Wait(t)
-	if got := counterOf(t, program.Launch(t, "perfquery", "2", "1").Wait(t), packets); got == 0 || got >= all/2 {
+	program.Launch(t, "perfquery", "-C", first, "-R", "2", "1").Wait(t)
+	if got := counterOf(t, program.Launch(t, "perfquery", "-C", first, "2", "1").Wait(t), packets); got == 0 || got >= all/2 {
 		t.Errorf("%d packets after a reset, %d before", got, all)
 	}
-	if got := counterOf(t, program.Launch(t, "perfquery", "-x", "2", "1").Wait(t), packets); got <= all {
+	if got := counterOf(t, program.Launch(t, "perfquery", "-C", first, "-x", "2", "1").Wait(t), packets); got <= all {
 		t.Errorf("the reset of one attribute has reset the other: %d packets, %d before", got, all)
 	}
 }
@@ -129,11 +129,11 @@ func TestPortCounters(t *testing.T) {
 // manager then activates the port. It sets the speed itself.
 func TestPortReset(t *testing.T) {
 	testenv.Boot(t, "GOVERBS_SM", "fabric/cards")
-	program.Launch(t, "ibportstate", "2", "1", "width", "1").Wait(t)
+	program.Launch(t, "ibportstate", "-C", first, "2", "1", "width", "1").Wait(t)
 	if got, want := attribute(t, second, "ports/1/rate"), "100 Gb/sec (4X EDR)"; got != want {
 		t.Errorf("the rate is %q before the link is reset, want %q", got, want)
 	}
-	program.Launch(t, "ibportstate", "2", "1", "reset").Wait(t)
+	program.Launch(t, "ibportstate", "-C", first, "2", "1", "reset").Wait(t)
 	wait := func(name, want string) {
 		t.Helper()
 		for end := time.Now().Add(program.Patience); attribute(t, second, "ports/1/"+name) != want; time.Sleep(10 * time.Millisecond) {
