@@ -125,7 +125,12 @@ func TestRuled(t *testing.T) {
 	}
 	for _, host := range []string{"quiet", "card1"} {
 		if host == "card1" {
-			program.Launch(t, "ibping", "-S", "-C", "mlx5_1").KeepRunning()
+			server := program.Launch(t, "ibping", "-S", "-C", "mlx5_1")
+			server.KeepRunning()
+			server.Until(t, "answered", func() bool { // it does not say when it serves
+				out, _ := exec.Command("ibping", "-c", "1", "-C", "mlx5_0", at[host]).CombinedOutput()
+				return strings.Contains(string(out), " 1 received")
+			})
 		}
 		out := run(t, "ibping", "-f", "-c", "100", "-C", "mlx5_0", at[host])
 		if !strings.Contains(out, "100 packets transmitted, 100 received, 0% packet loss") {
