@@ -80,6 +80,7 @@ type field struct {
 	width  int     // of each, in bits
 	n      int     // 0 if the field is no array
 	inner  *layout // if it is a struct
+	octets bool    // it is an array of bytes, which can be copied
 }
 
 // layouts has the layouts by type.
@@ -125,6 +126,7 @@ func newField(s reflect.StructField, index int) field {
 	default:
 		f.width = t.Bits()
 	}
+	f.octets = f.n > 0 && t.Kind() == reflect.Uint8 && f.width == 8 && f.offset%8 == 0
 	return f
 }
 
@@ -142,6 +144,10 @@ func (l *layout) decode(b []byte, v reflect.Value) {
 	for i := range l.fields {
 		f := &l.fields[i]
 		value := v.Field(f.index)
+		if f.octets {
+			copy(value.Bytes(), b[f.offset/8:])
+			continue
+		}
 		if f.n == 0 {
 			f.decode(b, f.offset, value)
 		}
@@ -170,6 +176,10 @@ func (l *layout) encode(b []byte, v reflect.Value) error {
 	for i := range l.fields {
 		f := &l.fields[i]
 		value, err := v.Field(f.index), error(nil)
+		if f.octets {
+			copy(b[f.offset/8:], value.Bytes())
+			continue
+		}
 		if f.n == 0 {
 			err = f.encode(b, f.offset, value)
 		}
