@@ -42,6 +42,10 @@
 //     opened. [errors.ErrUnsupported]: module ib_umad is not loaded, or the port has no MADs at all.
 //   - [os.ErrClosed]: the agent or port was closed.
 //
+// # Subnets
+//
+// Package fabric, below this one, walks a whole subnet: nodes, links and their speeds, the way of packets.
+//
 // # Not supported
 //
 // Sending messages of several packets, following a redirection that names only a GID, and ports of
