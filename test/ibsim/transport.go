@@ -55,7 +55,8 @@ func (s *Sim) open(node string, serve bool) *umad.Port {
 // transport is a program's end of the sockets of ibsim, as a umad.Transport.
 type transport struct {
 	base    string
-	client  uint32 // the number that ibsim has given
+	client  uint32        // the number that ibsim has given
+	to      *net.UnixAddr // where packets go
 	control *net.UnixConn
 	packets *net.UnixConn
 
@@ -100,6 +101,7 @@ func (t *transport) connect(node string, id int, serve bool) (err error) {
 		return fmt.Errorf("ibsim does not connect %s, which must be a node; at most 10 programs and ports are connected: %w", node, err)
 	}
 	t.client, t.packets = binary.LittleEndian.Uint32(answer), in
+	t.to = socketName("%s:out%d", t.base, t.client)
 	return nil
 }
 
@@ -170,7 +172,7 @@ func (t *transport) Send(m *umad.Message) error {
 	}
 	binary.BigEndian.PutUint64(b[24:], uint64(len(m.MAD)))
 	copy(b[packetMAD:], m.MAD)
-	_, err := t.packets.WriteToUnix(b[:], socketName("%s:out%d", t.base, t.client))
+	_, err := t.packets.WriteToUnix(b[:], t.to)
 	return err
 }
 

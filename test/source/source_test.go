@@ -116,6 +116,7 @@ var mayImport = []struct {
 	{"uverbs/trace", []string{"netlinkrdma", "uverbs"}},
 	{"uverbs/replay", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/internal", "uverbs/trace"}},
 	{"uverbs/umad/sa", []string{"netlinkrdma", "uverbs/umad", "uverbs/umad/mad"}},
+	{"uverbs/umad/fabric", []string{"netlinkrdma", "uverbs/umad", "uverbs/umad/mad"}},
 	{"uverbs/umad", []string{"netlinkrdma", "uverbs/umad/internal", "uverbs/umad/mad"}},
 	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/internal", "uverbs/soft", "uverbs/soft/gsi"}},
 	{"cm/internal/protocol", []string{"cm", "uverbs"}},
@@ -128,13 +129,13 @@ var mayImport = []struct {
 	{"test/hca/vfiouser", nil},
 	{"test/hca", []string{"test/hca", "test/hca/engine", "test/hca/prm", "test/hca/subnet", "test/hca/vfiouser"}},
 	{"test/testenv", nil},
-	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/soft", "uverbs/umad", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rsocket", "cm/valkey", "test"}},
+	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/soft", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rsocket", "cm/valkey", "test"}},
 	{"tools/vmrun", []string{"tools/vmrun"}},
 	{"tools/abigen", nil},
 	{"tools/health", []string{"netlinkrdma", "uverbs", "uverbs/soft", "cm"}},
 	{"tools/internal", nil},
 	{"tools/metrics", []string{"netlinkrdma", "uverbs", "uverbs/soft", "tools/health", "tools/internal"}},
-	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/soft", "uverbs/trace", "uverbs/umad", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "tools", "tools/health", "tools/internal", "tools/metrics", "tools/verbs/internal"}},
+	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/soft", "uverbs/trace", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "tools", "tools/health", "tools/internal", "tools/metrics", "tools/verbs/internal"}},
 }
 
 // TestImports reads the import graph.
@@ -173,7 +174,7 @@ func TestImports(t *testing.T) {
 			allowed = append(allowed, "test/program")
 		}
 		if f.test() && under(f.pkg(), "uverbs/umad", "tools/verbs/internal/ib") { // uses a simulated subnet
-			allowed = append(allowed, "test/hca/subnet", "test/simport")
+			allowed = append(allowed, "test/hca/subnet", "test/ibsim", "test/simport")
 		}
 		if f.pkg() == "uverbs/soft" && f.ast.Name.Name == "soft_test" { // shows and tests what programs see
 			allowed = append(allowed, "uverbs", "cm")

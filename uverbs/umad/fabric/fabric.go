@@ -1,10 +1,8 @@
 package fabric
 
 import (
-	"cmp"
 	"fmt"
 	"iter"
-	"slices"
 	"strings"
 	"time"
 
@@ -43,25 +41,28 @@ func (n *Node) IsSwitch() bool { return n.Info.NodeType == netlinkrdma.NodeSwitc
 
 // Port returns a port by its number, or nil if it is not known.
 func (n *Node) Port(number uint8) *Port {
-	i, ok := n.search(number)
-	if !ok {
-		return nil
+	if i := int(number); i < len(n.Ports) && n.Ports[i].Number == number { // those of a switch usually
+		return n.Ports[i]
 	}
-	return n.Ports[i]
-}
-
-// search returns where a port is among the ports, or would be.
-func (n *Node) search(number uint8) (int, bool) {
-	return slices.BinarySearchFunc(n.Ports, number, func(p *Port, number uint8) int { return cmp.Compare(p.Number, number) })
+	for _, p := range n.Ports {
+		if p.Number == number {
+			return p
+		}
+	}
+	return nil
 }
 
 // addPort returns a port by its number, and makes it if it is not known.
 func (n *Node) addPort(number uint8) *Port {
-	i, ok := n.search(number)
-	if !ok {
-		n.Ports = slices.Insert(n.Ports, i, &Port{Node: n, Number: number, GUID: n.Info.PortGUID})
+	if p := n.Port(number); p != nil {
+		return p
 	}
-	return n.Ports[i]
+	p := &Port{Node: n, Number: number, GUID: n.Info.PortGUID}
+	n.Ports = append(n.Ports, p)
+	for i := len(n.Ports) - 1; i > 0 && n.Ports[i-1].Number > number; i-- {
+		n.Ports[i-1], n.Ports[i] = n.Ports[i], n.Ports[i-1]
+	}
+	return p
 }
 
 // String returns the description, or the GUID if there is none.

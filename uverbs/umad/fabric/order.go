@@ -67,7 +67,6 @@ func (f *Fabric) sort() {
 		n.Path = path
 	}
 	f.Nodes = order
-	slices.SortStableFunc(f.Problems, func(a, b Problem) int { return slices.Compare(a.Path, b.Path) })
 }
 
 // pathTo returns the route to the node of a port by the neighbor of the port.

@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -157,6 +158,8 @@ func (w *walk) do(ctx context.Context, t task) {
 	case err == nil:
 		delete(w.lost, t.node)
 		enter()
+	case ctx.Err() != nil:
+		w.fail(context.Cause(ctx))
 	case t.from == nil && t.node == nil, errors.Is(err, os.ErrClosed), errors.Is(err, umad.ErrDeviceRemoved):
 		w.fail(err)
 	case t.attr == attrMellanoxPortInfo: // not every firmware has it
@@ -177,9 +180,13 @@ func (w *walk) do(ctx context.Context, t task) {
 	}
 }
 
-// problem adds a problem.
+// problem adds a problem, and keeps the problems sorted.
 func (w *walk) problem(t task, err error) {
-	w.f.Problems = append(w.f.Problems, Problem{Path: t.path, Node: t.node, Err: err})
+	all := append(w.f.Problems, Problem{Path: t.path, Node: t.node, Err: err})
+	for i := len(all) - 1; i > 0 && bytes.Compare(all[i-1].Path, all[i].Path) > 0; i-- {
+		all[i-1], all[i] = all[i], all[i-1]
+	}
+	w.f.Problems = all
 }
 
 // ask sends the request of a task. It returns what enters the answer, for which w.mu must be locked.
