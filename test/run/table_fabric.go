@@ -19,7 +19,7 @@ func (c *config) fabricSuite() suite {
 	return suite{
 		name: "fabric", doc: "management of InfiniBand subnets",
 		steps: []step{
-			{name: "ibsim", needs: []string{"vmrun", "ibsim"}, env: sim, host: words("go test -count=1 -timeout 10m ./test/ibsim ./uverbs/umad/fabric")},
+			{name: "ibsim", needs: []string{"vmrun", "ibsim"}, env: sim, host: words("go test -count=1 -timeout 10m ./test/ibsim ./uverbs/umad/fabric ./tools/verbs/internal/ib")},
 			{
 				name: "switches", device: "mlx5,mode=ipoib,topology=../../test/switches/testdata/triangle.txt", with: diags,
 				env: append(model[:3:3], "GOVERBS_SWITCHES=1"), programs: []program{only("switches", "TestRuled", "TestAcross", "TestReroute")},

@@ -95,6 +95,7 @@ var printedJSON = map[string]any{
 	"devices": deviceRow{}, "status": statusRow{}, "system": systemReport{}, "info": deviceReport{}, "res": resReport{}, "res frmr": frmrReport{}, "stat": statReport{}, "events": eventRow{}, "doctor": health.Report{},
 	"pingpong": result{}, "rping": rpingResult{}, "perf": perf.Report{}, "mesh run": mesh.Report{}, "trace": trace.EventJSON{}, "trace --summary": trace.SummaryRow{},
 	"ib status": ib.StatusDevice{}, "ib ping": ib.PingResult{}, "ib counters": ib.CountersRow{}, "ib sm": ib.SMRow{},
+	"ib links": ib.LinkRow{}, "ib discover": ib.FabricReport{}, "ib trace": ib.TraceReport{}, "ib check": []ib.FindingRow{},
 }
 
 // TestJSONKeys: JSON.md describes the keys that the commands print, in their order.

@@ -60,6 +60,7 @@ type options struct {
 	timeout  time.Duration
 	tries    int
 	parallel int
+	mkey     uint64
 }
 
 // newOptions defines the flags for the port, and for how long to wait for an answer.
@@ -152,10 +153,12 @@ func New(s *System) *command.Command {
 udev rule, and the kernel module ib_umad. Subnet management needs a port with QP0: ports of RoCE and
 most virtual functions have none.`,
 		Example: `  verbs ib status          # the own ports, without any datagram
+  verbs ib links           # the links of the subnet
+  verbs ib check           # is something wrong with it?
   verbs ib sm              # who rules the subnet?
   verbs ib ping 7          # is the port with LID 7 there?
   verbs ib counters 7 all  # what does it count?`,
 	})
-	group.Add(newStatus(s), newPing(s), newCounters(s), newSA(s), newSM(s))
+	group.Add(newStatus(s), newPing(s), newCounters(s), newSA(s), newSM(s), newLinks(s), newDiscover(s), newTrace(s), newCheck(s))
 	return group
 }

@@ -1,0 +1,302 @@
+package ib
+
+import (
+	"bytes"
+	"fmt"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/umad/fabric"
+	"github.com/goverbs/goverbs/uverbs/umad/mad"
+)
+
+// The texts of infiniband-diags, which programs parse. They list nodes from the last that was found to the
+// first.
+
+// nodeWords has the words for a type of node: in the lines of ibnetdiscover, in its reports of ports, and of
+// iblinkinfo and ibtracert.
+var nodeWords = map[netlinkrdma.NodeType]struct{ letter, line, guid, short, links, trace string }{
+	netlinkrdma.NodeCA:     {"H", "Ca", "ca", "CA", "CA", "ca"},
+	netlinkrdma.NodeSwitch: {"S", "Switch", "switch", "SW", "Switch", "switch"},
+	netlinkrdma.NodeRouter: {"R", "Rt", "rt", "RT", "Router", "router"},
+}
+
+// nodeName is the name of a node in a topology.
+func nodeName(n *fabric.Node) string {
+	letter := "?"
+	if k, ok := nodeWords[n.Info.NodeType]; ok {
+		letter = k.letter
+	}
+	return fmt.Sprintf(`"%s-%016x"`, letter, uint64(n.GUID()))
+}
+
+// description is the node description, as it is printed.
+func description(n *fabric.Node) string { return fabric.Printable(n.Description) }
+
+// portInfo returns the PortInfo, with zeros if the port did not answer.
+func portInfo(p *fabric.Port) *mad.PortInfo {
+	if p.Info == nil {
+		return &mad.PortInfo{}
+	}
+	return p.Info
+}
+
+// rateName is the width and speed of a link, such as "4xEDR".
+func rateName(p *fabric.Port) string {
+	width, speed := "??", p.Speed()
+	if i := portInfo(p); bits.OnesCount8(uint8(i.LinkWidthActive)) == 1 && i.LinkWidthActive <= mad.Width2X {
+		width = fmt.Sprintf("%dx", p.Lanes())
+	}
+	if p.Node.IsSwitch() && (p.Node.Port(0) == nil || p.Node.Port(0).Info == nil) {
+		speed = 0 // whether it has extended speeds is not known
+	}
+	if bits.OnesCount8(uint8(speed)) != 1 {
+		return width + "???"
+	}
+	return width + speed.String()
+}
+
+// A vendor's nodes have more in their lines: Xsigo's GUIDs begin with its OUI and the kind of node.
+const (
+	xsigoHCA = 0x00139702
+	xsigoTCA = 0x00139703
+)
+
+// topology is the text of ibnetdiscover.
+func topology(f *fabric.Fabric, now time.Time) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "#\n# Topology file: generated on %s\n#\n", now.Format(time.ANSIC))
+	fmt.Fprintf(&b, "# Initiated from node %016x port %016x\n", uint64(f.From.Node.GUID()), uint64(f.From.Node.Info.PortGUID))
+	for _, kind := range []netlinkrdma.NodeType{netlinkrdma.NodeSwitch, netlinkrdma.NodeCA, netlinkrdma.NodeRouter} {
+		for _, n := range slices.Backward(f.Nodes) {
+			if n.Info.NodeType != kind {
+				continue
+			}
+			topologyNode(&b, n)
+			for _, p := range n.Ports {
+				if p.Number != 0 && p.Remote != nil {
+					topologyPort(&b, p)
+				}
+			}
+		}
+	}
+	return b.Bytes()
+}
+
+// topologyNode prints the lines of a node.
+func topologyNode(b *bytes.Buffer, n *fabric.Node) {
+	k := nodeWords[n.Info.NodeType]
+	fmt.Fprintf(b, "\nvendid=0x%x\ndevid=0x%x\n", n.Info.VendorID, n.Info.DeviceID)
+	if guid := n.Info.SystemImageGUID; guid != 0 {
+		fmt.Fprintf(b, "sysimgguid=0x%x\n", uint64(guid))
+	}
+	fmt.Fprintf(b, "%sguid=0x%x", k.guid, uint64(n.GUID()))
+	if n.IsSwitch() {
+		fmt.Fprintf(b, "(%x)", uint64(n.Info.PortGUID))
+	}
+	fmt.Fprintf(b, "\n%s\t%d %s\t\t# \"%s\"", k.line, n.Info.NumPorts, nodeName(n), description(n))
+	if n.IsSwitch() {
+		kind, lid, lmc := "base", uint16(0), uint8(0)
+		if n.Switch != nil && n.Switch.EnhancedPort0 {
+			kind = "enhanced"
+		}
+		if p := n.Port(0); p != nil {
+			lid, lmc = p.LID(), p.LMC()
+		}
+		fmt.Fprintf(b, " %s port 0 lid %d lmc %d", kind, lid, lmc)
+	}
+	b.WriteByte('\n')
+}
+
+// topologyPort prints the line of a link.
+func topologyPort(b *bytes.Buffer, p *fabric.Port) {
+	r := p.Remote
+	fmt.Fprintf(b, "[%d]", p.Number)
+	if p.Node.IsSwitch() {
+		fmt.Fprintf(b, "\t%s[%d]", nodeName(r.Node), r.Number)
+		if !r.Node.IsSwitch() {
+			fmt.Fprintf(b, "(%x) ", uint64(r.GUID))
+		}
+		fmt.Fprintf(b, "\t\t# \"%s\" lid %d %s", description(r.Node), r.LID(), rateName(p))
+		switch uint64(r.GUID) >> 32 {
+		case xsigoTCA:
+			fmt.Fprintf(b, " slot %d", p.Number)
+		case xsigoHCA:
+			b.WriteString(" (scp)")
+		}
+		b.WriteByte('\n')
+		return
+	}
+	fmt.Fprintf(b, "(%x) \t%s[%d]", uint64(p.GUID), nodeName(r.Node), r.Number)
+	if !r.Node.IsSwitch() {
+		fmt.Fprintf(b, " (%x) ", uint64(r.GUID))
+	}
+	fmt.Fprintf(b, "\t\t# lid %d lmc %d \"%s\" lid %d %s\n", p.LID(), p.LMC(), description(r.Node), r.LID(), rateName(p))
+}
+
+// portsReport is the text of ibnetdiscover --ports.
+func portsReport(f *fabric.Fabric) []byte {
+	var b bytes.Buffer
+	short := func(n *fabric.Node) string {
+		if k, ok := nodeWords[n.Info.NodeType]; ok {
+			return k.short
+		}
+		return "??"
+	}
+	for _, n := range slices.Backward(f.Nodes) {
+		for _, p := range slices.Backward(n.Ports) {
+			if p.Number == 0 {
+				continue
+			}
+			fmt.Fprintf(&b, "%2s %5d %2d 0x%016x %s", short(n), p.LID(), p.Number, uint64(p.GUID), rateSpaced(p))
+			if r := p.Remote; r != nil {
+				fmt.Fprintf(&b, " - %2s %5d %2d 0x%016x ( '%s' - '%s' )\n", short(r.Node), r.LID(), r.Number, uint64(r.GUID), description(n), description(r.Node))
+			} else {
+				fmt.Fprintf(&b, "%36s'%s'\n", "", description(n))
+			}
+		}
+	}
+	return b.Bytes()
+}
+
+// rateSpaced is rateName with a space between the two.
+func rateSpaced(p *fabric.Port) string {
+	width, speed, _ := bytes.Cut([]byte(rateName(p)), []byte("x"))
+	if len(speed) == 0 {
+		return "?? " + string(width[len("??"):])
+	}
+	return string(width) + "x " + string(speed)
+}
+
+// linkInfo is the text of iblinkinfo.
+func linkInfo(f *fabric.Fabric) []byte {
+	var b bytes.Buffer
+	for _, n := range slices.Backward(f.Nodes) {
+		head := false
+		for _, p := range n.Ports {
+			if p.Number == 0 {
+				continue
+			}
+			if !head {
+				head = true
+				linkInfoNode(&b, n)
+			}
+			linkInfoPort(&b, p)
+		}
+	}
+	return b.Bytes()
+}
+
+// linkInfoNode prints the line above the ports of a node.
+func linkInfoNode(b *bytes.Buffer, n *fabric.Node) {
+	kind := "??"
+	if k, ok := nodeWords[n.Info.NodeType]; ok {
+		kind = k.links
+	}
+	b.WriteString(kind + ": ")
+	if n.IsSwitch() {
+		fmt.Fprintf(b, "0x%016x ", uint64(n.Info.PortGUID))
+	}
+	b.WriteString(description(n) + ":\n")
+}
+
+// Texts of libibmad.
+var (
+	stateTexts = [...]string{"NoChange", "Down", "Initialize", "Armed", "Active"}
+	physTexts  = [...]string{"NoChange", "Sleep", "Polling", "Disabled", "PortConfigurationTraining", "LinkUp", "LinkErrorRecovery", "PhyTest"}
+	widthTexts = [...]string{1: "1X", 2: "4X", 4: "8X", 8: "12X", 16: "2X"}
+	basicTexts = [...]string{"Extended speed", "2.5 Gbps", "5.0 Gbps", 4: "10.0 Gbps"}
+	extTexts   = [...]string{"No Extended Speed", "14.0625 Gbps", "25.78125 Gbps", 4: "53.125 Gbps", 8: "106.25 Gbps"}
+)
+
+// textOf returns a text of a table; format is for values that have none.
+func textOf(table []string, value uint8, format string) string {
+	if int(value) < len(table) && table[value] != "" {
+		return table[value]
+	}
+	return fmt.Sprintf(format, value)
+}
+
+const undefined = "undefined (%d)"
+
+// hasExtended reports whether a port has extended speeds, which port 0 of a switch says.
+func hasExtended(p *fabric.Port) bool {
+	if p.Node.IsSwitch() {
+		if p = p.Node.Port(0); p == nil {
+			return false
+		}
+	}
+	return portInfo(p).CapabilityMask&mad.CapExtSpeeds != 0
+}
+
+// linkInfoPort prints the line of a port.
+func linkInfoPort(b *bytes.Buffer, p *fabric.Port) {
+	i := *portInfo(p)
+	if p.Node.IsSwitch() && p.Node.Port(0) == nil {
+		i.LinkSpeedActive, i.LinkWidthActive, i.LinkSpeedExtActive = 0, 0, 0
+	}
+	speed := textOf(basicTexts[:], i.LinkSpeedActive, undefined)
+	switch {
+	case hasExtended(p) && i.LinkSpeedExtActive != 0:
+		speed = textOf(extTexts[:], i.LinkSpeedExtActive, undefined)
+	case p.Speed() == fabric.FDR10:
+		speed = "10.0 Gbps (FDR10)"
+	}
+	state, phys := textOf(stateTexts[:], uint8(i.PortState), "?(%d)"), textOf(physTexts[:], uint8(i.PortPhysicalState), "?(%d)")
+	down := i.PortState == netlinkrdma.PortDown
+	b.WriteString("      ")
+	if !p.Node.IsSwitch() {
+		fmt.Fprintf(b, "0x%016x ", uint64(p.GUID))
+	}
+	fmt.Fprintf(b, "%6d %4d[  ] ==(", p.LID(), p.Number)
+	if down {
+		fmt.Fprintf(b, "              %6s/%8s)==>  ", state, phys)
+	} else {
+		fmt.Fprintf(b, "%3s %18s %6s/%8s)==>  ", textOf(widthTexts[:], uint8(i.LinkWidthActive), undefined), speed, state, phys)
+	}
+	switch r := p.Remote; {
+	case r != nil:
+		width, speed := couldBe(p)
+		fmt.Fprintf(b, "%6d %4d[  ] \"%s\" (%s %s)\n", r.LID(), r.Number, description(r.Node), width, speed)
+	case down:
+		b.WriteString("           [  ] \"\" ( )\n")
+	default:
+		b.WriteString("    \"Port not available\"\n")
+	}
+}
+
+// couldBe says what width and speed a link could have and does not.
+func couldBe(p *fabric.Port) (width, speed string) {
+	i, r := portInfo(p), portInfo(p.Remote)
+	const could = "Could be "
+	best := mad.Width1X
+	for _, w := range []mad.Width{mad.Width12X, mad.Width8X, mad.Width4X, mad.Width2X} {
+		if i.LinkWidthSupported&r.LinkWidthSupported&w != 0 {
+			best = w
+			break
+		}
+	}
+	if best&i.LinkWidthActive == 0 {
+		width = could + textOf(widthTexts[:], uint8(best), undefined)
+	}
+	fastest := func(set uint8) uint8 { return 1 << (max(bits.Len8(set), 1) - 1) }
+	switch basic := fastest(i.LinkSpeedSupported & r.LinkSpeedSupported); {
+	case hasExtended(p) && hasExtended(p.Remote) && i.LinkSpeedExtSupported != 0 && r.LinkSpeedExtSupported != 0:
+		if best := fastest(i.LinkSpeedExtSupported & r.LinkSpeedExtSupported); best&i.LinkSpeedExtActive == 0 {
+			speed = could + textOf(extTexts[:], best, undefined)
+		}
+	case p.SpeedsSupported()&p.Remote.SpeedsSupported()&fabric.FDR10 != 0:
+		switch {
+		case p.Speed() == fabric.FDR10:
+		case i.LinkSpeedActive == uint8(fabric.QDR):
+			speed = could + "FDR10 (Found link at QDR but expected speed is FDR10)"
+		default:
+			speed = could + "FDR10"
+		}
+	case basic&i.LinkSpeedActive == 0:
+		speed = could + textOf(basicTexts[:], basic, undefined)
+	}
+	return width, speed
+}

@@ -1,0 +1,178 @@
+package ib
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	model "github.com/goverbs/goverbs/test/hca/subnet"
+	"github.com/goverbs/goverbs/test/simport"
+	"github.com/goverbs/goverbs/tools/verbs/internal/command"
+	"github.com/goverbs/goverbs/uverbs/umad"
+)
+
+// modelled returns a subnet in memory, and the System of one of its nodes.
+func modelled(t *testing.T, word, node string) (*model.Subnet, *System) {
+	t.Helper()
+	top, err := model.Parse(word)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := model.New(top, model.Config{})
+	if err := s.Assign("host1", 1); err != nil {
+		t.Fatal(err)
+	}
+	m := machine(nil, node+"/1 ib active")
+	m.Open = func(device string, port int) (*umad.Port, error) { return simport.Open(s, device, port) }
+	return s, m
+}
+
+// columns makes one space of several, so that the width of columns does not matter.
+func columns(text string) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// TestTables: what the commands print by default.
+func TestTables(t *testing.T) {
+	s, m := modelled(t, "line:2", "host1")
+	if err := errors.Join(s.LimitLink("host2", 1, model.Width1X, model.QDR), s.Assign("host1", 1)); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"links": `node port LID state physical rate could be peer port LID
+host1 1 2 ACTIVE LINK_UP 4X EDR - switch1 1 1
+switch1 2 1 ACTIVE LINK_UP 4X EDR - switch2 3 3
+switch2 1 3 ACTIVE LINK_UP 1X QDR 4X EDR host2 1 4`,
+		"discover": `type node GUID LID ports links name route
+CA 0x0000000000100000 2 1 1 host1 []
+switch 0x0000000000200000 1 8 2 switch1 [1]
+switch 0x0000000000200009 3 8 2 switch2 [1 2]
+CA 0x0000000000100002 4 1 1 host2 [1 2 1]`,
+		"trace host2": `hop out in type LID name
+0 - 1 CA 2 host1
+1 1 1 switch 1 switch1
+2 2 3 switch 3 switch2
+3 1 1 CA 4 host2`,
+		"trace 4 0x0000000000200000": `hop out in type LID name
+0 - 1 CA 4 host2
+1 1 1 switch 3 switch2
+2 3 2 switch 1 switch1`,
+		"trace 0000:0000:0010:0003 2": `hop out in type LID name
+0 - 1 CA 4 host2
+1 1 1 switch 3 switch2
+2 3 2 switch 1 switch1
+3 1 1 CA 2 host1`,
+	} {
+		if diff := cmp.Diff(columns(must(t, m, strings.Fields(args)...)), want); diff != "" {
+			t.Errorf("%s (-got +want):\n%s", args, diff)
+		}
+	}
+	out, _, err := execute(t, m, "check")
+	want := `kind node port finding
+width switch2 1 1X to CA "host2" port 1, both ends support 4X
+speed switch2 1 QDR to CA "host2" port 1, both ends support EDR`
+	// The end with the smaller GUID has the finding.
+	want = strings.NewReplacer("switch2 1", "host2 1", `CA "host2" port 1`, `switch "switch2" port 1`).Replace(want)
+	if diff := cmp.Diff(columns(out), want); diff != "" || !errors.Is(err, errFindings) {
+		t.Errorf("check: %v (-got +want):\n%s", err, diff)
+	}
+	if out, _, err := execute(t, m, "links", "--down"); err != nil || strings.Count(out, "POLLING") != 2*8-4 || strings.Count(out, "\n") != 1+3+2*8-4 {
+		t.Errorf("links --down: %v\n%s", err, out)
+	}
+}
+
+// TestJSON: what the commands print as JSON can be read back, and has what the tables have.
+func TestJSON(t *testing.T) {
+	s, m := modelled(t, "fattree:20", "host2")
+	if err := errors.Join(s.AddCounter("host3", 1, model.SymbolErrors, 77), s.Intercept("host9", model.Silent)); err != nil {
+		t.Fatal(err)
+	}
+	var links []LinkRow
+	var f FabricReport
+	var found []FindingRow
+	var route TraceReport
+	for args, v := range map[string]any{
+		"links --json": &links, "discover --json": &f, "check --json --threshold SymbolErrorCounter=77": &found, "trace --json host20": &route,
+	} {
+		out, errs, err := execute(t, m, append(strings.Fields(args), "--timeout", "20ms", "--tries", "1")...)
+		if e := json.Unmarshal([]byte(out), v); e != nil {
+			t.Errorf("%s: %v, %v\n%s", args, err, e, out)
+		}
+		if (args[:5] == "links" || args[:5] == "disco") && !strings.Contains(errs, "verbs: route [1 9]: ") {
+			t.Errorf("%s: the silent node is not reported: %q", args, errs)
+		}
+		if wantErr := strings.HasPrefix(args, "check"); errors.Is(err, errFindings) != wantErr || !wantErr && err != nil {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+	if len(links) != 20+36-1 || links[0].Peer == nil || links[0].Speed != "EDR" || links[0].RateGbps != 103.125 {
+		t.Errorf("%d links, %+v", len(links), links[0])
+	}
+	if len(f.Nodes) != 20+2+1-1 || len(f.Problems) != 1 || fmt.Sprint(f.Problems[0].Hops) != "[1 9]" || f.Nodes[0].Node != "host2" {
+		t.Errorf("%d nodes, %+v", len(f.Nodes), f.Problems)
+	}
+	kinds := map[string]string{}
+	for _, x := range found {
+		kinds[x.Kind] = x.Counter
+	}
+	if len(kinds) != 2 || kinds["counter"] != "SymbolErrorCounter" || kinds["walk"] != "" {
+		t.Errorf("%+v", found)
+	}
+	if len(route.Hops) != 4 || route.Hops[3].Node != "host20" || route.From.Node != "host2" || route.Reason != "" {
+		t.Errorf("%+v", route)
+	}
+}
+
+// TestUsage: what is wrong on the command line is named, with what is allowed.
+func TestUsage(t *testing.T) {
+	_, m := modelled(t, "fattree:20", "host2")
+	for args, want := range map[string]string{
+		"discover --ports":                  "--ports is true, allowed: with --compat only",
+		"trace":                             "verbs ib trace needs TO",
+		"trace 1 2 3":                       `the arguments of verbs ib trace are "1 2 3", allowed: at most 2`,
+		"trace nosuch":                      `an end of the route is "nosuch", allowed: a LID, 1 to 49151, or the GUID or description of one of the 23 nodes`,
+		"trace --mlid 5 1":                  `--mlid is "5", allowed: 0xc000 to 0xfffe`,
+		"trace --mlid 0xffff 1":             `--mlid is "0xffff", allowed: 0xc000 to 0xfffe`,
+		"check --threshold Bogus=1":         `the counter of --threshold is "Bogus", allowed: ExcessiveBufferOverrunErrors, `,
+		"check --threshold VL15Dropped=few": `the value of --threshold VL15Dropped is "few", allowed: a whole number`,
+		"check --interval -1s":              "--interval is -1s, allowed: 0s to 24h",
+		"links extra":                       `the arguments of verbs ib links are "extra", allowed: none`,
+		"nosuch":                            `the command of verbs ib is "nosuch", allowed: `,
+	} {
+		if _, _, err := execute(t, m, strings.Fields(args)...); !errors.As(err, new(command.UsageError)) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", args, err, want)
+		}
+	}
+}
+
+// refusing is a Transport of a port without QP0.
+type refusing struct{ closed chan struct{} }
+
+func (r refusing) Register(umad.Registration) (uint32, error) { return 0, syscall.EPROTONOSUPPORT }
+func (r refusing) Unregister(uint32) error                    { return nil }
+func (r refusing) Send(*umad.Message) error                   { return syscall.EIO }
+func (r refusing) Receive() (*umad.Message, error)            { <-r.closed; return nil, syscall.EIO }
+func (r refusing) Close() error                               { close(r.closed); return nil }
+
+// TestNoQP0: every command that walks says that a port of RoCE has no QP0.
+func TestNoQP0(t *testing.T) {
+	m := machine(nil, "rxe0/1 eth active")
+	m.Open = func(device string, port int) (*umad.Port, error) {
+		return umad.NewPort(device, port, refusing{make(chan struct{})}), nil
+	}
+	for _, args := range []string{"links", "discover", "check", "trace 1", "trace name"} {
+		_, _, err := execute(t, m, append(strings.Fields(args), "--dev", "rxe0")...)
+		if !errors.Is(err, umad.ErrNoQP0) || !strings.Contains(err.Error(), "it is a port of RoCE") {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}
