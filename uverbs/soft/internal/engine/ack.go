@@ -53,7 +53,7 @@ func (q *QP) reserveResponse(w *worker, h *wire.Header, payload int) []byte {
 	if b == nil {
 		return nil
 	}
-	q.resp.lastAck = ackPlace{}
+	q.resp.lastAck, q.resp.unsent = ackPlace{}, w.unsent()
 	q.dev.stats.sent(len(b))
 	n := h.Put(b)
 	clear(b[n+payload : n+payload+int(h.Pad)])

@@ -100,6 +100,9 @@ func (q *QP) sendPacket(w *worker, s *sendState) outcome {
 	}
 	clear(b[n+payload : n+payload+int(h.Pad)])
 	q.dev.stats.sent(len(b))
+	if q.typ != RC {
+		r.unsent = w.unsent()
+	}
 	if r.sinceAck++; h.AckReq {
 		r.sinceAck = 0
 	}

@@ -146,10 +146,13 @@ func (q *QP) claim() bool {
 
 // Close destroys the QP. Work requests that are left have no completions. It returns EBUSY while the
 // QP is in a multicast group.
+//
+// A completion may be visible before the worker has sent the acknowledgement, or the datagram. The program
+// may end after Close, so Close waits for the worker: closeWait at most.
 func (q *QP) Close() syscall.Errno {
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	if q.groups > 0 {
+		q.mu.Unlock()
 		return syscall.EBUSY
 	}
 	if !q.closed {
@@ -160,6 +163,10 @@ func (q *QP) Close() syscall.Errno {
 		q.resp.drop()
 		q.dev.removeQP(q)
 	}
+	request, response := q.req.unsent, q.resp.unsent
+	q.mu.Unlock()
+	request.await(q.dev.config.Clock)
+	response.await(q.dev.config.Clock)
 	return 0
 }
 

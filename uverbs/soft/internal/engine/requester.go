@@ -92,6 +92,8 @@ type requester struct {
 	rdAtomics int    // READs and atomics under way
 	sinceAck  int    // packets since one asked for an acknowledgement
 
+	unsent unsent // UC and UD: the packet that was generated last, as its completion does not wait for the peer
+
 	timeout      time.Duration // 0: never
 	retry        bool          // send again from una
 	retryStarted bool          // it was, and nothing was acknowledged since

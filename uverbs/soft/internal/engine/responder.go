@@ -30,6 +30,7 @@ type responder struct {
 	waiting    []byte       // packets that came meanwhile, each behind its length
 
 	lastAck ackPlace // the acknowledgement that was generated last
+	unsent  unsent   // the response that was generated last
 
 	needed    uint64 // receives that packets have needed while there was a plan of faults
 	completed uint64 // receives that are complete

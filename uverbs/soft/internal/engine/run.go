@@ -82,6 +82,7 @@ type worker struct {
 
 	number        uint64 // which no other worker has
 	responseRound uint64 // counts how often responses were delivered
+	flushes       *flushes
 
 	wr         ring.Send // what QP.send has read
 	wrKey      sendKey
@@ -115,7 +116,7 @@ func (s *spares) get() *worker {
 	last := len(s.list) - 1
 	if last < 0 {
 		s.made++
-		return &worker{number: s.made}
+		return &worker{number: s.made, flushes: newFlushes()}
 	}
 	w := s.list[last]
 	s.list[last] = nil
@@ -220,6 +221,7 @@ func (w *worker) deliver() {
 func (w *worker) flush() {
 	w.deliverResponses()
 	w.flushNetwork()
+	w.flushes.done()
 }
 
 // makeRoom makes room for the response to a request.
