@@ -174,7 +174,7 @@ func TestRecordedEthernetCommands(t *testing.T) {
 		case name != "":
 		case cmd.Object == 0 && cmd.Method == 3:
 			name = "context"
-			got = EncodeContext(true, false)
+			got = EncodeContext(true, true)
 			var err error
 			c, err = DecodeContext(cmd.bytes(t, uhwOut, true), 4096)
 			ok(t, err)

@@ -188,7 +188,8 @@ func recordAt(b []byte) Record {
 
 // TestRecordedCommands makes the driver's part of each recorded command from what the command
 // asks for, and compares it with what libmlx5 has put there. Addresses are its own. It asks
-// for one thing that the library asks for only if told to: short messages in completions.
+// for two things that the library asks for only if told to: short messages in completions, and commands
+// to the firmware.
 func TestRecordedCommands(t *testing.T) {
 	le := binary.LittleEndian
 	var c Context
@@ -203,7 +204,7 @@ func TestRecordedCommands(t *testing.T) {
 		switch {
 		case cmd.Object == 0 && cmd.Method == 3:
 			name = "context"
-			got = EncodeContext(true, false)
+			got = EncodeContext(true, true)
 			var err error
 			c, err = DecodeContext(cmd.bytes(t, uhwOut, true), 4096)
 			ok(t, err)
