@@ -37,7 +37,7 @@ type Finding struct {
 	Port  *Port  // Port is where; nil for a node that the walk did not come to know.
 	Text  string // Text says what is wrong.
 	Err   error  // Err is the reason, if it is an error: of KindRoute it is one of [ErrNoRoute] and its like.
-	Count int    // Count is the number of ports that cannot reach Port, for KindRoute.
+	Count int    // Count is the number of active ports of other adapters that cannot reach Port, for KindRoute.
 
 	Counter string // Counter is the name of the counter, for KindCounter.
 	Value   uint64 // Value is its value, or by how much it rose.
@@ -112,6 +112,9 @@ func Check(ctx context.Context, p *umad.Port, f *Fabric, o CheckOptions) ([]Find
 	var err error
 	if o.Options, err = o.withDefaults(); err != nil {
 		return nil, err
+	}
+	if o.Interval < 0 {
+		return nil, fmt.Errorf("fabric: Interval is %v, allowed: 0 or more: %w", o.Interval, syscall.EINVAL)
 	}
 	thresholds := Thresholds()
 	for name, value := range o.Thresholds {

@@ -6,18 +6,24 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
+// ends reports whether an error ends a walk or a check: no other request could succeed.
+func ends(ctx context.Context, err error) bool {
+	return err != nil && (ctx.Err() != nil || errors.Is(err, os.ErrClosed) || errors.Is(err, umad.ErrDeviceRemoved))
+}
+
 // answered turns the error of a request into a finding, unless it ends the check.
 func (c *checker) answered(ctx context.Context, p *Port, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case ctx.Err() != nil, errors.Is(err, os.ErrClosed), errors.Is(err, umad.ErrDeviceRemoved):
+	case ends(ctx, err):
 		return err
 	}
 	c.add(Finding{Kind: KindAnswer, Port: p, Text: err.Error(), Err: err})
@@ -43,6 +49,14 @@ func (c *checker) counters(ctx context.Context, p *umad.Port) error {
 	if err != nil {
 		return err
 	}
+	answered := 0 // the others have a finding already
+	for i := range ports {
+		if first[i] != nil {
+			ports[answered], first[answered] = ports[i], first[i]
+			answered++
+		}
+	}
+	ports, first = ports[:answered], first[:answered]
 	second := first
 	if c.o.Interval > 0 {
 		select {
@@ -55,7 +69,7 @@ func (c *checker) counters(ctx context.Context, p *umad.Port) error {
 		}
 	}
 	for i, p := range ports {
-		if first[i] == nil || second[i] == nil {
+		if second[i] == nil {
 			continue
 		}
 		for _, counter := range counters {
@@ -99,9 +113,9 @@ func (c *checker) readCounters(ctx context.Context, agent *umad.Agent, ports []*
 // A table is the forwarding table of a switch.
 type table struct {
 	node  *Node
-	port  []uint8 // by LID
-	known bool    // everything was read
-	hosts int     // how many ports of adapters have a link to the switch
+	port  []uint8     // by LID
+	lost  atomic.Bool // a part was not read
+	hosts int         // how many ports of adapters have an active link to the switch
 }
 
 // routes reads the forwarding tables, and reports ports that others cannot reach.
@@ -122,9 +136,9 @@ func (c *checker) routes(ctx context.Context, p *umad.Port) error {
 		if !n.IsSwitch() || n.Switch == nil || n.Port(0) == nil {
 			continue
 		}
-		one := &table{node: n, port: slices.Repeat([]uint8{NoPort}, int(n.Switch.LinearFDBTop)+1), known: true}
+		one := &table{node: n, port: slices.Repeat([]uint8{NoPort}, int(n.Switch.LinearFDBTop)+1)}
 		for _, p := range n.Ports {
-			if p.Remote != nil && !p.Remote.Node.IsSwitch() {
+			if p.hasHost() {
 				one.hosts++
 			}
 		}
@@ -136,15 +150,18 @@ func (c *checker) routes(ctx context.Context, p *umad.Port) error {
 	}
 	err = each(len(requests), c.o.Parallel, func(i int) error {
 		r := requests[i]
+		if r.table.lost.Load() {
+			return nil
+		}
 		var block mad.LinearForwardingTable
 		err := t.get(r.table.node.Path, uint32(r.block), &block)
 		if err == nil {
 			copy(r.table.port[r.block*64:], block.Port[:])
 			return nil
 		}
-		c.mu.Lock()
-		r.table.known = false
-		c.mu.Unlock()
+		if r.table.lost.Swap(true) && !ends(ctx, err) { // a finding for each switch is enough
+			return nil
+		}
 		return c.answered(ctx, r.table.node.Port(0), err)
 	})
 	if err != nil {
@@ -160,6 +177,9 @@ func (c *checker) routes(ctx context.Context, p *umad.Port) error {
 	}
 	return nil
 }
+
+// hasHost reports whether an adapter is linked to the port of a switch, and packets pass.
+func (p *Port) hasHost() bool { return p.Active() && p.Remote != nil && !p.Remote.Node.IsSwitch() }
 
 // An end is where a route ends that does not come to its target.
 type end struct {
@@ -205,9 +225,15 @@ func (c *checker) reach(to *Port, lid uint16, tables []*table, index map[*Node]i
 		}
 		if result > 0 {
 			count[result-1] += tables[i].hosts
+			if to.Remote != nil && to.Remote.Node == tables[i].node && to.Remote.hasHost() { // it does not count itself
+				count[result-1]--
+			}
 		}
 	}
 	for i, e := range ends {
+		if count[i] == 0 { // no packets of adapters come there
+			continue
+		}
 		text := fmt.Sprintf("%d ports of adapters cannot reach LID %d: at %v, port %d: %v", count[i], lid, e.at, e.port, e.reason)
 		c.add(Finding{Kind: KindRoute, Port: to, Text: text, Err: e.reason, Count: count[i]})
 	}
@@ -223,7 +249,7 @@ func forward(to *Port, lid uint16, t *table, ends []end) (next *Node, mark int, 
 	if to.Node == t.node {
 		return nil, good, ends
 	}
-	if !t.known {
+	if t.lost.Load() {
 		return nil, blind, ends
 	}
 	if int(lid) >= len(t.port) || t.port[lid] == NoPort {

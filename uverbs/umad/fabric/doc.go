@@ -18,13 +18,15 @@
 //
 // A node is identified by its node GUID, and a port by the node and the number of the port, as all ports
 // of a switch have the same port GUID. Nodes that do not answer, links that change meanwhile, and GUIDs
-// that are not unique end up in [Fabric].Problems. So the walk ends in any case: routes have at most 63
-// ports, and [Options].MaxNodes limits the nodes.
+// that are not unique end up in [Fabric].Problems, and so does [Options].MaxNodes if there are more nodes. So the walk ends in
+// any case: routes have at most 63 ports, and MaxNodes limits the nodes.
 //
 // # Errors
 //
+//   - [syscall.EINVAL]: an option or an argument is out of range; the error has its name, its value and the range.
 //   - [umad.ErrNoQP0]: the port is one of RoCE, or of a virtual function without subnet management.
 //   - [umad.TimeoutError]: the own node does not answer. Other nodes cause a [Problem].
+//   - [Conflict]: the own node answers with the number of a port that it does not have.
 //   - [umad.ErrDeviceRemoved], [os.ErrClosed], and the error of the context.
 //
 // All functions can be called concurrently, also with the same port.

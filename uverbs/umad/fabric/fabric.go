@@ -189,9 +189,11 @@ func (f *Fabric) endPorts() iter.Seq[*Port] {
 
 // Problem is something that went wrong at one place of the fabric and did not end the walk.
 type Problem struct {
-	Path []uint8 // Path has the ports of the directed route to the node that was asked.
+	Path []uint8 // Path has the ports of the directed route to the node that was asked: Path of Node, if there is one.
 	Node *Node   // Node is the node, or nil if the walk did not come to know it.
-	Err  error   // Err is the reason: a [*Conflict], or an error of package umad or mad.
+	Err  error   // Err is the reason: a [*Conflict], an error of package umad or mad, or a limit of [Options].
+
+	from *Port // the port whose neighbor was asked; nil if Node was asked
 }
 
 // String returns the error with the node.
@@ -219,7 +221,7 @@ type Options struct {
 	Parallel int           // Parallel is how many requests wait for an answer at most; 0 means 16.
 	Timeout  time.Duration // Timeout is how long the answer to each try may take; 0 means 1 s.
 	Tries    int           // Tries is how often a request is sent if no answer comes; 0 means 3.
-	MaxHops  int           // MaxHops is the longest route that is walked; 0 means 63, which is the largest possible.
+	MaxHops  int           // MaxHops limits the ports of directed routes; 0 means 63, which is the largest possible.
 	MaxNodes int           // MaxNodes limits the nodes; 0 means 49151, as many as there are unicast LIDs.
 	MKey     uint64        // MKey is the M_Key of the requests, which some subnets demand.
 

@@ -88,13 +88,13 @@ func endless(b []byte) []byte {
 	return b
 }
 
-// TestHostileEndless: a fabric without an end is an error when there are MaxNodes nodes, and with a route
+// TestHostileEndless: a fabric without an end is a problem when there are MaxNodes nodes, and with a route
 // of 63 ports if it is one line.
 func TestHostileEndless(t *testing.T) {
 	p := newHostile(endless)
 	defer p.Close()
-	if _, err := Discover(t.Context(), p, Options{MaxNodes: 1000}); err == nil || !strings.Contains(err.Error(), "MaxNodes is 1000") {
-		t.Error(err)
+	if f := discover(t, p, Options{MaxNodes: 1000}); len(f.Nodes) != 1000 || len(f.Problems) != 1 || !strings.Contains(f.Problems[0].String(), "MaxNodes is 1000") {
+		t.Errorf("%d nodes, %v", len(f.Nodes), f.Problems)
 	}
 	line := newHostile(func(b []byte) []byte {
 		if b = endless(b); mad.AttrID(binary.BigEndian.Uint16(b[16:])) == mad.AttrNodeInfo {
@@ -135,7 +135,8 @@ func TestHostileAnswers(t *testing.T) {
 	}
 }
 
-// FuzzDiscover: no answers make the walk panic or hang, and what it returns can be used.
+// FuzzDiscover: no answers make walks, routes and checks panic, hang, or ask without an end, and what a walk returns
+// can be used.
 func FuzzDiscover(f *testing.F) {
 	f.Add([]byte{}, uint8(1))
 	f.Add([]byte("\x01\x02\x03\xff\xff\x00\x24\x05"), uint8(4))
@@ -143,7 +144,7 @@ func FuzzDiscover(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, parallel uint8) {
 		synctest.Test(t, func(t *testing.T) {
 			var mu sync.Mutex
-			at := 0
+			at, requests := 0, 0
 			next := func() byte {
 				if len(data) == 0 {
 					return 0
@@ -154,6 +155,7 @@ func FuzzDiscover(f *testing.F) {
 			p := newHostile(func(b []byte) []byte {
 				mu.Lock()
 				defer mu.Unlock()
+				requests++
 				if at > 20000 || next()%16 == 0 {
 					return nil
 				}
@@ -170,7 +172,17 @@ func FuzzDiscover(f *testing.F) {
 			defer p.Close()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 			defer cancel()
-			fabric, err := Discover(ctx, p, Options{Parallel: int(parallel%32) + 1, MaxNodes: 60, Tries: 1})
+			o := Options{Parallel: int(parallel%32) + 1, MaxNodes: 60, Tries: 1}
+			asked := func(what string, limit int) {
+				mu.Lock()
+				defer mu.Unlock()
+				if requests > limit {
+					t.Errorf("%s: %d requests, there should be %d at most", what, requests, limit)
+				}
+				at, requests = 0, 0
+			}
+			fabric, err := Discover(ctx, p, o)
+			asked("Discover", 60*3*256)
 			if err != nil {
 				if !strings.HasPrefix(err.Error(), "fabric: the walk ended after ") {
 					t.Error(err)
@@ -191,6 +203,38 @@ func FuzzDiscover(f *testing.F) {
 					t.Error("a problem without a text")
 				}
 			}
+			usable(t, ctx, p, fabric, o, asked)
 		})
 	})
+}
+
+// usable checks and traces in a fabric whose nodes give hostile answers.
+func usable(t *testing.T, ctx context.Context, p *umad.Port, f *Fabric, o Options, asked func(what string, limit int)) {
+	const perStop = 6 // requests
+	checkRoute := func(what string, r *Route, err error) {
+		if r == nil && err == nil || err != nil && err.Error() == "" {
+			t.Errorf("%s: %v, %v", what, r, err)
+		}
+		if r != nil && len(r.Hops) > 2*maxHops+1 {
+			t.Errorf("%s: %d hops", what, len(r.Hops))
+		}
+	}
+	for lid := uint16(1); lid < 0xc000; lid *= 19 {
+		r, err := Trace(ctx, p, lid/2, lid, o)
+		checkRoute("Trace", r, err)
+		asked("Trace", 2*(2*maxHops+2)*perStop)
+		r, err = TraceMulticast(ctx, p, 0, lid, firstMLID+lid%64, o)
+		checkRoute("TraceMulticast", r, err)
+		asked("TraceMulticast", o.MaxNodes*(255+16+perStop))
+	}
+	found, err := Check(ctx, p, f, CheckOptions{Options: o, Interval: time.Second})
+	if err != nil {
+		t.Errorf("Check: %v", err)
+	}
+	asked("Check", o.MaxNodes*(2*256+0xc000/64))
+	for i := range found {
+		if found[i].Text == "" || found[i].Kind == KindRoute && found[i].Count <= 0 {
+			t.Errorf("%+v", found[i])
+		}
+	}
 }

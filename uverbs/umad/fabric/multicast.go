@@ -19,10 +19,14 @@ const (
 
 // TraceMulticast follows the multicast forwarding tables of the switches from one port to another, by which packets
 // to the group with a multicast LID go. It fails with a [RouteError] that matches [ErrNoRoute] if none
-// come to the target. The rest is as for [Trace].
+// come to the target. A node that does not answer ends one branch: its error is returned only if no other branch comes to the
+// target. MaxNodes limits the nodes that are asked. The rest is as for [Trace].
 func TraceMulticast(ctx context.Context, p *umad.Port, from, to, mlid uint16, o Options) (*Route, error) {
 	if mlid < firstMLID || mlid > lastMLID {
 		return nil, fmt.Errorf("fabric: the multicast LID is %#x, allowed: %#x to %#x: %w", mlid, firstMLID, lastMLID, syscall.EINVAL)
+	}
+	if err := checkEnds(from, to); err != nil {
+		return nil, err
 	}
 	t, err := newTracer(ctx, p, o)
 	if err != nil {
@@ -60,58 +64,80 @@ func (b *branch) route() *Route {
 func (t *tracer) spread(first *Stop, to, mlid uint16) (*Route, error) {
 	queue := []*branch{{hop: Hop{Stop: *first}}}
 	seen := map[mad.GUID]bool{first.Info.NodeGUID: true}
-	for len(queue) > 0 {
+	nodes := 1
+	var failed *branch // the first that ended with an error
+	var failure error
+	fail := func(b *branch, err error) {
+		if failed == nil || ends(t.ctx, err) {
+			failed, failure = b, err
+		}
+	}
+	for len(queue) > 0 && !ends(t.ctx, failure) {
 		b := queue[0]
 		queue = queue[1:]
 		at := &b.hop.Stop
-		ports := []uint8{at.Info.LocalPortNum}
-		switch {
-		case at.has(to):
+		if at.has(to) {
 			return b.route(), nil
-		case at.isSwitch():
-			var err error
-			if ports, err = t.groupPorts(at, mlid); err != nil {
-				return b.route(), err
-			}
-		case b.from != nil: // a member that is not the target
-			continue
+		}
+		ports, err := t.exits(b, to, mlid)
+		if err != nil {
+			fail(b, err)
 		}
 		for _, out := range ports {
-			if out == 0 || b.from != nil && out == at.Info.LocalPortNum {
+			next, err := t.linked(at, out, to)
+			switch {
+			case err != nil:
+				fail(b, err)
+				continue
+			case next == nil, next.isSwitch() && seen[next.Info.NodeGUID]:
 				continue
 			}
-			var port mad.PortInfo
-			if at.isSwitch() {
-				if err := t.get(at.path, uint32(out), &port); err != nil {
-					return b.route(), err
-				}
-				if port.PortPhysicalState != netlinkrdma.PhysLinkUp {
-					continue
-				}
+			if nodes++; nodes > t.o.MaxNodes {
+				return b.route(), fmt.Errorf("fabric: MaxNodes is %d, and packets to %#x come to more nodes", t.o.MaxNodes, mlid)
 			}
-			next, err := t.neighbor(at, out, to)
-			if err != nil {
-				return b.route(), err
-			}
-			if next.isSwitch() && seen[next.Info.NodeGUID] {
-				continue
-			}
-			seen[next.Info.NodeGUID] = true
+			seen[next.Info.NodeGUID], next.entered = true, true
 			queue = append(queue, &branch{Hop{out, *next}, b})
 		}
 	}
-	return &Route{From: *first}, &RouteError{to, *first, first.Info.LocalPortNum, fmt.Errorf("packets to %#x do not come to it: %w", mlid, ErrNoRoute)}
+	if failed != nil {
+		return failed.route(), failure
+	}
+	return &Route{From: *first}, &RouteError{to, *first, NoPort, fmt.Errorf("packets to %#x do not come to it: %w", mlid, ErrNoRoute)}
+}
+
+// exits returns the ports by which packets of a group leave a node.
+func (t *tracer) exits(b *branch, to, mlid uint16) ([]uint8, error) {
+	at := &b.hop.Stop
+	switch {
+	case at.isSwitch():
+		ports, err := t.groupPorts(at, to, mlid)
+		return slices.DeleteFunc(ports, func(port uint8) bool { return port == 0 || b.from != nil && port == at.Info.LocalPortNum }), err
+	case b.from != nil: // a member that is not the target
+		return nil, nil
+	}
+	return []uint8{at.Info.LocalPortNum}, nil
+}
+
+// linked returns the node behind a port, nil if the port of a switch has no link.
+func (t *tracer) linked(at *Stop, out uint8, to uint16) (*Stop, error) {
+	if at.isSwitch() {
+		var port mad.PortInfo
+		if err := t.get(at.path, uint32(out), &port); err != nil || port.PortPhysicalState != netlinkrdma.PhysLinkUp {
+			return nil, err
+		}
+	}
+	return t.neighbor(at, out, to)
 }
 
 // groupPorts returns the ports by which a switch forwards packets of a group.
-func (t *tracer) groupPorts(at *Stop, mlid uint16) (ports []uint8, err error) {
+func (t *tracer) groupPorts(at *Stop, to, mlid uint16) (ports []uint8, err error) {
 	var info mad.SwitchInfo
 	if err := t.get(at.path, 0, &info); err != nil {
 		return nil, err
 	}
 	entry := mlid - firstMLID
 	if entry >= info.MulticastFDBCap {
-		return nil, &RouteError{mlid, *at, 0, fmt.Errorf("the multicast forwarding table has %d entries: %w", info.MulticastFDBCap, ErrNoRoute)}
+		return nil, &RouteError{to, *at, NoPort, fmt.Errorf("the multicast forwarding table has %d entries: %w", info.MulticastFDBCap, ErrNoRoute)}
 	}
 	const perMask = 16
 	for position := range int(at.Info.NumPorts)/perMask + 1 {

@@ -1,6 +1,9 @@
 package fabric
 
-import "slices"
+import (
+	"bytes"
+	"slices"
+)
 
 // A step is a request of the walk with one request at a time: for a node, for the ports of a switch if
 // port is nil, and otherwise for a port.
@@ -20,7 +23,7 @@ const (
 )
 
 // sort brings the nodes into the order in which a walk with one request at a time finds them, and gives
-// them the routes of that walk. Programs that parse the text of ibnetdiscover expect its order.
+// them and the problems the routes of that walk. Programs that parse the text of ibnetdiscover expect its order.
 func (f *Fabric) sort() {
 	var order []*Node
 	paths := map[*Node][]uint8{}
@@ -67,6 +70,15 @@ func (f *Fabric) sort() {
 		n.Path = path
 	}
 	f.Nodes = order
+	for i := range f.Problems {
+		switch p := &f.Problems[i]; {
+		case p.Node != nil:
+			p.Path = p.Node.Path
+		case p.from != nil:
+			p.Path = append(slices.Clip(p.from.Node.Path), p.from.Number)
+		}
+	}
+	slices.SortStableFunc(f.Problems, func(a, b Problem) int { return bytes.Compare(a.Path, b.Path) })
 }
 
 // pathTo returns the route to the node of a port by the neighbor of the port.

@@ -67,18 +67,20 @@ func speedOf(basic, extended uint8, fdr10 bool) Speed {
 	return s
 }
 
-// extended reports whether the port has extended speeds, which its management port says.
-func (p *Port) extended() bool {
+// HasExtSpeeds reports whether the port has extended speeds, FDR and faster. Of a switch port 0 says so; it is false if
+// that is not known.
+func (p *Port) HasExtSpeeds() bool {
 	i := p.management()
 	return i != nil && i.CapabilityMask&mad.CapExtSpeeds != 0
 }
 
-// Speed returns the speed of a lane of the link, 0 if it is not known.
+// Speed returns the speed of a lane of the link, 0 if it is not known. The speeds of a switch are not known without the
+// PortInfo of port 0.
 func (p *Port) Speed() Speed {
 	switch i := p.Info; {
-	case i == nil:
+	case i == nil || p.management() == nil:
 		return 0
-	case p.extended() && i.LinkSpeedExtActive != 0:
+	case p.HasExtSpeeds() && i.LinkSpeedExtActive != 0:
 		return speedOf(0, i.LinkSpeedExtActive, false)
 	case p.fdr10.SpeedActive&1 != 0:
 		return FDR10
@@ -87,25 +89,25 @@ func (p *Port) Speed() Speed {
 	}
 }
 
-// SpeedsSupported returns the speeds that the port can use.
+// SpeedsSupported returns the speeds that the port can use, none if they are not known.
 func (p *Port) SpeedsSupported() Speed {
 	switch i := p.Info; {
-	case i == nil:
+	case i == nil || p.management() == nil:
 		return 0
-	case p.extended():
+	case p.HasExtSpeeds():
 		return speedOf(i.LinkSpeedSupported, i.LinkSpeedExtSupported, p.fdr10.SpeedSupported&1 != 0)
 	default:
 		return speedOf(i.LinkSpeedSupported, 0, p.fdr10.SpeedSupported&1 != 0)
 	}
 }
 
-// SpeedsEnabled returns the speeds that the port may use.
+// SpeedsEnabled returns the speeds that the port may use, none if they are not known.
 func (p *Port) SpeedsEnabled() Speed {
 	const extendedDisabled = 30
 	switch i := p.Info; {
-	case i == nil:
+	case i == nil || p.management() == nil:
 		return 0
-	case p.extended() && i.LinkSpeedExtEnabled != extendedDisabled:
+	case p.HasExtSpeeds() && i.LinkSpeedExtEnabled != extendedDisabled:
 		return speedOf(i.LinkSpeedEnabled, i.LinkSpeedExtEnabled, p.fdr10.SpeedEnabled&1 != 0)
 	default:
 		return speedOf(i.LinkSpeedEnabled, 0, p.fdr10.SpeedEnabled&1 != 0)
@@ -149,7 +151,7 @@ func (p *Port) Could() (lanes int, speed Speed) {
 	if lanes = Lanes(p.Info.LinkWidthSupported & r.Info.LinkWidthSupported); lanes <= p.Lanes() {
 		lanes = 0
 	}
-	if speed = (p.SpeedsSupported() & r.SpeedsSupported()).Max(); speed <= p.Speed() {
+	if speed = (p.SpeedsSupported() & r.SpeedsSupported()).Max(); speed <= p.Speed() || p.Speed() == 0 {
 		speed = 0
 	}
 	return lanes, speed
@@ -181,9 +183,10 @@ var mellanoxDevices = [...]struct {
 	{0x119f, 0x1bc4, 0x1bc6}, {0x119f, 0x1bd0, 0x1bd5}, {0x119f, 0x1bf0, 0x1bf0},
 }
 
-// mayBeFDR10 reports whether only the vendor's attribute says if the port runs at QDR or at FDR10.
+// mayBeFDR10 reports whether only the vendor's attribute says if the port runs at QDR or at FDR10. It is false as long as
+// port 0 of a switch is not known.
 func (p *Port) mayBeFDR10() bool {
-	if !p.Up() || p.Info.LinkSpeedActive != uint8(QDR) || p.extended() && p.Info.LinkSpeedExtActive != 0 {
+	if !p.Up() || p.management() == nil || p.Info.LinkSpeedActive != uint8(QDR) || p.HasExtSpeeds() && p.Info.LinkSpeedExtActive != 0 {
 		return false
 	}
 	for _, d := range mellanoxDevices {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/umad"
@@ -17,22 +19,29 @@ var (
 	ErrNoRoute  = errors.New("the forwarding table has no port for the LID")
 	ErrPortDown = errors.New("the port is not active")
 	ErrBadPort  = errors.New("the forwarding table has a port that does not exist")
-	ErrTooLong  = errors.New("the route has more than 63 hops")
+	ErrTooLong  = errors.New("the directed route to the next node is longer than MaxHops")
 	ErrLoop     = errors.New("the route is a loop")
 	ErrWrongEnd = errors.New("the route ends at another port")
 )
 
 // RouteError says where and why a route ends before its target. It unwraps to the reason.
 type RouteError struct {
-	LID    uint16 // LID is the target.
+	LID    uint16 // LID is the target, also if the packets are those of a multicast group.
 	At     Stop   // At is where the route ends.
-	Port   uint8  // Port is the port by which it would leave, if there is one.
+	Port   uint8  // Port is the port by which it would leave, NoPort if there is none.
 	Reason error  // Reason is one of the errors above.
 }
 
 // Error implements error.
 func (e *RouteError) Error() string {
-	return fmt.Sprintf("fabric: the route to LID %d ends at %v, port %d: %v", e.LID, &e.At, e.Port, e.Reason)
+	text := fmt.Sprintf("fabric: the route to LID %d ends at %v, ", e.LID, &Node{Info: e.At.Info, Description: e.At.Description})
+	if e.At.entered {
+		text += fmt.Sprintf("entered by port %d, ", e.At.Info.LocalPortNum)
+	}
+	if e.Port != NoPort {
+		text += fmt.Sprintf("would leave by port %d, ", e.Port)
+	}
+	return fmt.Sprintf("%s: %v", strings.TrimSuffix(text, ", "), e.Reason)
 }
 
 // Unwrap returns the reason.
@@ -66,7 +75,8 @@ type Stop struct {
 	LMC         uint8                 // LMC is the number of low bits of the LID that the port ignores.
 	State       netlinkrdma.PortState // State is the state of the port that has the LID.
 
-	path []uint8
+	path    []uint8
+	entered bool // packets come to the node, while those of the source begin there
 }
 
 // String returns the node and the port by which the route enters.
@@ -92,7 +102,11 @@ type tracer struct {
 
 // newTracer makes a tracer. Close its agent.
 func newTracer(ctx context.Context, p *umad.Port, o Options) (*tracer, error) {
-	agent, err := p.Register(umad.AgentOptions{Class: mad.ClassSubnDirected, Timeout: o.Timeout, Tries: o.Tries})
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	agent, err := p.Register(umad.AgentOptions{Class: mad.ClassSubnDirected, Window: o.Parallel, Timeout: o.Timeout, Tries: o.Tries})
 	if err != nil {
 		return nil, err
 	}
@@ -101,8 +115,12 @@ func newTracer(ctx context.Context, p *umad.Port, o Options) (*tracer, error) {
 
 // Trace follows the forwarding tables of the switches from one port to another, which are given by their
 // LIDs. From may be 0 for the own port. If the route does not end at its target, Trace returns the part that
-// there is, and a [RouteError] or the error of a node that did not answer. It asks one node after the other. Of the options it uses Timeout, Tries and MKey.
+// there is, and a [RouteError] or the error of a node that did not answer. It asks one node after the other. Of the
+// options it uses Timeout, Tries, MKey and MaxHops.
 func Trace(ctx context.Context, p *umad.Port, from, to uint16, o Options) (*Route, error) {
+	if err := checkEnds(from, to); err != nil {
+		return nil, err
+	}
 	t, err := newTracer(ctx, p, o)
 	if err != nil {
 		return nil, err
@@ -113,6 +131,18 @@ func Trace(ctx context.Context, p *umad.Port, from, to uint16, o Options) (*Rout
 		return nil, err
 	}
 	return t.follow(path, to)
+}
+
+// checkEnds fails with EINVAL if the ends of a route cannot be those of ports.
+func checkEnds(from, to uint16) error {
+	const form = "fabric: the LID of the %s is %#x, allowed: %#x to %#x: %w"
+	switch {
+	case from >= firstMLID:
+		return fmt.Errorf(form, "source", from, 0, firstMLID-1, syscall.EINVAL)
+	case to == 0 || to >= firstMLID:
+		return fmt.Errorf(form, "target", to, 1, firstMLID-1, syscall.EINVAL)
+	}
+	return nil
 }
 
 // source returns the directed route to a port, along the forwarding tables.
@@ -174,11 +204,12 @@ func (t *tracer) follow(path []uint8, lid uint16) (*Route, error) {
 			return r, &RouteError{lid, *at, out, ErrLoop}
 		}
 		seen[at.Info.NodeGUID] = true
+		next.entered = true
 		r.Hops = append(r.Hops, Hop{out, *next})
 		at = next
 	}
 	if at.State != netlinkrdma.PortActive {
-		return r, &RouteError{lid, *at, at.Info.LocalPortNum, ErrPortDown}
+		return r, &RouteError{lid, *at, NoPort, ErrPortDown}
 	}
 	return r, nil
 }
@@ -192,7 +223,7 @@ func (t *tracer) leave(at *Stop, lid uint16, first bool) (out uint8, next *Stop,
 			return out, nil, err
 		}
 	case !first:
-		return out, nil, &RouteError{lid, *at, out, ErrWrongEnd}
+		return out, nil, &RouteError{lid, *at, NoPort, ErrWrongEnd}
 	}
 	next, err = t.neighbor(at, out, lid)
 	return out, next, err
@@ -208,7 +239,7 @@ func (t *tracer) neighbor(at *Stop, out uint8, lid uint16) (*Stop, error) {
 		}
 		return next, err
 	}
-	if len(at.path) >= maxHops {
+	if len(at.path) >= t.o.MaxHops {
 		return nil, &RouteError{lid, *at, out, ErrTooLong}
 	}
 	return t.stop(append(slices.Clip(at.path), out))

@@ -1,7 +1,6 @@
 package fabric
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,15 +9,17 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
 // Discover walks the subnet of a port by directed routes, which needs neither LIDs nor a subnet manager.
 //
-// It fails if the port has no QP0, if its own node does not answer, and if ctx ends. Anything else that
-// goes wrong is a [Problem] of the result, and the walk goes on: nodes that do not answer, links that
-// come and go, and nodes with the same GUID.
+// It fails if an option is out of range, if the port has no QP0 or cannot send, if its own node does not answer or
+// answers with a port that it does not have, and if ctx ends. Anything else that goes wrong is a [Problem] of the result,
+// and the walk goes on: nodes that do not answer, links that come and go, nodes with the same GUID, and
+// nodes beyond MaxNodes.
 func Discover(ctx context.Context, p *umad.Port, o Options) (*Fabric, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -86,6 +87,7 @@ type walk struct {
 	f     *Fabric   // guarded by mu
 	nodes map[mad.GUID]*Node
 	lost  map[*Node]int // guarded by mu: how many requests in sequence a node did not answer
+	full  bool          // guarded by mu: there are more nodes than MaxNodes
 }
 
 // maxLost is how many requests in sequence a node may leave without an answer; then it gets no more.
@@ -163,7 +165,6 @@ func (w *walk) do(ctx context.Context, t task) {
 	case t.from == nil && t.node == nil, errors.Is(err, os.ErrClosed), errors.Is(err, umad.ErrDeviceRemoved):
 		w.fail(err)
 	case t.attr == attrMellanoxPortInfo: // not every firmware has it
-		w.follow(t, t.node.Port(t.port))
 	default:
 		if errors.Is(err, os.ErrDeadlineExceeded) && t.node != nil {
 			if w.lost[t.node]++; w.lost[t.node] == maxLost {
@@ -180,13 +181,9 @@ func (w *walk) do(ctx context.Context, t task) {
 	}
 }
 
-// problem adds a problem, and keeps the problems sorted.
+// problem adds a problem.
 func (w *walk) problem(t task, err error) {
-	all := append(w.f.Problems, Problem{Path: t.path, Node: t.node, Err: err})
-	for i := len(all) - 1; i > 0 && bytes.Compare(all[i-1].Path, all[i].Path) > 0; i-- {
-		all[i-1], all[i] = all[i], all[i-1]
-	}
-	w.f.Problems = all
+	w.f.Problems = append(w.f.Problems, Problem{Path: t.path, Node: t.node, Err: err, from: t.from})
 }
 
 // ask sends the request of a task. It returns what enters the answer, for which w.mu must be locked.
@@ -209,11 +206,7 @@ func (w *walk) ask(ctx context.Context, t task) (enter func(), err error) {
 		answer, enter = info, func() { t.node.Switch = info }
 	case attrMellanoxPortInfo:
 		info := new(mellanoxPortInfo)
-		answer, enter = info, func() {
-			port := t.node.Port(t.port)
-			port.fdr10 = *info
-			w.follow(t, port)
-		}
+		answer, enter = info, func() { t.node.Port(t.port).fdr10 = *info }
 	default:
 		info := new(mad.PortInfo)
 		answer, enter = info, func() { w.portInfo(t, info) }
@@ -235,7 +228,10 @@ func (w *walk) nodeInfo(t task, info *mad.NodeInfo) {
 	isNew := n == nil
 	if isNew {
 		if len(w.f.Nodes) >= w.o.MaxNodes {
-			w.fail(fmt.Errorf("MaxNodes is %d, and there are more nodes", w.o.MaxNodes))
+			if !w.full {
+				w.full = true
+				w.problem(t, fmt.Errorf("fabric: MaxNodes is %d, and there are more nodes", w.o.MaxNodes))
+			}
 			return
 		}
 		n = &Node{Info: *info, Path: t.path}
@@ -249,7 +245,7 @@ func (w *walk) nodeInfo(t task, info *mad.NodeInfo) {
 	p.GUID = info.PortGUID
 	if t.from == nil {
 		w.f.From = p
-	} else if !w.link(t, p) {
+	} else if !w.link(t, p) && !isNew {
 		return
 	}
 	ask := func(attr mad.AttrID, port uint8) { w.add(task{attr: attr, node: n, port: port, path: t.path}) }
@@ -274,7 +270,7 @@ func (w *walk) nodeInfo(t task, info *mad.NodeInfo) {
 func differs(a, b *mad.NodeInfo) string {
 	same := *b
 	same.LocalPortNum = a.LocalPortNum
-	if a.NodeType != 2 { // ports of adapters have their own GUIDs
+	if a.NodeType != netlinkrdma.NodeSwitch { // ports of adapters have their own GUIDs
 		same.PortGUID = a.PortGUID
 	}
 	if same == *a {
@@ -286,6 +282,9 @@ func differs(a, b *mad.NodeInfo) string {
 // link enters the link of a task's port to p. It returns false if one of them has another.
 func (w *walk) link(t task, p *Port) bool {
 	switch {
+	case t.from == p:
+		w.problem(t, &Conflict{p.Node.GUID(), fmt.Sprintf("%v is linked to itself", p)})
+		return false
 	case t.from.Remote == p && p.Remote == t.from:
 	case t.from.Remote != nil:
 		w.problem(t, &Conflict{p.Node.GUID(), fmt.Sprintf("%v is linked to %v and to %v", t.from, t.from.Remote, p)})
@@ -303,9 +302,14 @@ func (w *walk) link(t task, p *Port) bool {
 func (w *walk) portInfo(t task, info *mad.PortInfo) {
 	p := t.node.addPort(t.port)
 	p.Info = info
-	if p.mayBeFDR10() {
-		w.add(task{attr: attrMellanoxPortInfo, node: t.node, port: t.port, path: t.path})
-		return
+	ports := []*Port{p}
+	if p.Number == 0 { // it says whether the others have extended speeds
+		ports = p.Node.Ports
+	}
+	for _, p := range ports {
+		if p.mayBeFDR10() {
+			w.add(task{attr: attrMellanoxPortInfo, node: t.node, port: p.Number, path: t.path})
+		}
 	}
 	w.follow(t, p)
 }

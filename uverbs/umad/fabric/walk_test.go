@@ -242,8 +242,8 @@ func TestDiscoverErrors(t *testing.T) {
 			t.Errorf("%+v: %v, want %s", o, err, want)
 		}
 	}
-	if _, err := Discover(t.Context(), p, Options{MaxNodes: 5}); err == nil || !strings.Contains(err.Error(), "MaxNodes is 5") {
-		t.Errorf("more nodes than allowed: %v", err)
+	if f := discover(t, p, Options{MaxNodes: 5}); len(f.Nodes) != 5 || len(f.Problems) != 1 || !strings.Contains(f.Problems[0].String(), "MaxNodes is 5, and there are more") {
+		t.Errorf("more nodes than allowed: %d, %v", len(f.Nodes), f.Problems)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("enough")
