@@ -111,7 +111,10 @@ func (t *tracer) exits(b *branch, to, mlid uint16) ([]uint8, error) {
 	switch {
 	case at.isSwitch():
 		ports, err := t.groupPorts(at, to, mlid)
-		return slices.DeleteFunc(ports, func(port uint8) bool { return port == 0 || b.from != nil && port == at.Info.LocalPortNum }), err
+		if i := slices.Index(ports, at.Info.LocalPortNum); i >= 0 && b.from != nil {
+			ports = slices.Delete(ports, i, i+1)
+		}
+		return ports, err
 	case b.from != nil: // a member that is not the target
 		return nil, nil
 	}
@@ -129,7 +132,7 @@ func (t *tracer) linked(at *Stop, out uint8, to uint16) (*Stop, error) {
 	return t.neighbor(at, out, to)
 }
 
-// groupPorts returns the ports by which a switch forwards packets of a group.
+// groupPorts returns the ports by which a switch forwards packets of a group, without port 0.
 func (t *tracer) groupPorts(at *Stop, to, mlid uint16) (ports []uint8, err error) {
 	var info mad.SwitchInfo
 	if err := t.get(at.path, 0, &info); err != nil {
@@ -147,7 +150,7 @@ func (t *tracer) groupPorts(at *Stop, to, mlid uint16) (ports []uint8, err error
 		}
 		for bit := range perMask {
 			port := position*perMask + bit
-			if block.PortMask[entry%32]&(1<<bit) != 0 && port <= int(at.Info.NumPorts) {
+			if block.PortMask[entry%32]&(1<<bit) != 0 && port != 0 && port <= int(at.Info.NumPorts) {
 				ports = append(ports, uint8(port))
 			}
 		}

@@ -70,15 +70,18 @@ func (f *Fabric) sort() {
 		n.Path = path
 	}
 	f.Nodes = order
-	for i := range f.Problems {
-		switch p := &f.Problems[i]; {
+	all := f.Problems
+	for i := range all {
+		switch p := &all[i]; {
 		case p.Node != nil:
 			p.Path = p.Node.Path
 		case p.from != nil:
 			p.Path = append(slices.Clip(p.from.Node.Path), p.from.Number)
 		}
+		for j := i; j > 0 && bytes.Compare(all[j-1].Path, all[j].Path) > 0; j-- {
+			all[j-1], all[j] = all[j], all[j-1]
+		}
 	}
-	slices.SortStableFunc(f.Problems, func(a, b Problem) int { return bytes.Compare(a.Path, b.Path) })
 }
 
 // pathTo returns the route to the node of a port by the neighbor of the port.

@@ -151,7 +151,7 @@ func (p *Port) Could() (lanes int, speed Speed) {
 	if lanes = Lanes(p.Info.LinkWidthSupported & r.Info.LinkWidthSupported); lanes <= p.Lanes() {
 		lanes = 0
 	}
-	if speed = (p.SpeedsSupported() & r.SpeedsSupported()).Max(); speed <= p.Speed() || p.Speed() == 0 {
+	if speed = (p.SpeedsSupported() & r.SpeedsSupported()).Max(); speed <= p.Speed() {
 		speed = 0
 	}
 	return lanes, speed

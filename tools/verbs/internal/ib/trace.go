@@ -29,8 +29,15 @@ type hopRow struct {
 	endRow
 }
 
-// lastLID is the last LID of a port; multicast groups have the others.
-const lastLID = 0xbfff
+// lidNumber reads a number of 16 bits, in decimal or with 0x. With as many digits as a GUID it is one.
+func lidNumber(text string) (n uint16, ok bool) {
+	digits, base := text, 10
+	if hex, ok := strings.CutPrefix(strings.ToLower(text), "0x"); ok && len(hex) < 16 {
+		digits, base = hex, 16
+	}
+	v, err := strconv.ParseUint(digits, base, 16)
+	return uint16(v), err == nil
+}
 
 func newTrace(s *System) *command.Command {
 	var asJSON, compat bool
@@ -58,11 +65,11 @@ own port. GUIDs and descriptions need a walk through the subnet.`,
 		return command.Arguments(2)(cmd, args)
 	}
 	cmd.Run = func(cmd *command.Command, args []string) error {
-		mlid, err := strconv.ParseUint(group, 0, 16)
-		if group != "" && (err != nil || mlid <= lastLID || mlid == umad.LIDPermissive) {
+		mlid, ok := lidNumber(group)
+		if group != "" && (!ok || mlid <= maxLID || mlid == umad.LIDPermissive) {
 			return command.Usagef("--mlid is %s, allowed: 0xc000 to 0xfffe", peertext.Quote(group))
 		}
-		r, err := o.trace(cmd, args, uint16(mlid))
+		r, err := o.trace(cmd, args, mlid)
 		if r == nil {
 			return err
 		}
@@ -94,8 +101,8 @@ func (o *options) trace(cmd *command.Command, args []string, mlid uint16) (*fabr
 	var f *fabric.Fabric
 	for i, arg := range args {
 		i += 2 - len(args)
-		if n, err := strconv.ParseUint(arg, 0, 64); err == nil && n > 0 && n <= lastLID {
-			lids[i] = uint16(n)
+		if n, ok := lidNumber(arg); ok && n > 0 && n <= maxLID {
+			lids[i] = n
 			continue
 		}
 		if f == nil {
@@ -115,12 +122,12 @@ func (o *options) trace(cmd *command.Command, args []string, mlid uint16) (*fabr
 
 // lidOf returns the LID of a port that is given by the GUID of the node or port, or by the node description.
 func lidOf(f *fabric.Fabric, text string) (uint16, error) {
-	guid, err := strconv.ParseUint(strings.ReplaceAll(strings.TrimPrefix(text, "0x"), ":", ""), 16, 64)
+	guid, isGUID := parseGUID(text)
 	var found []*fabric.Port
 	for _, n := range f.Nodes {
 		for _, p := range n.Ports {
-			isPort := err == nil && uint64(p.GUID) == guid
-			isNode := err == nil && uint64(n.GUID()) == guid || description(n) == text
+			isPort := isGUID && p.GUID == guid
+			isNode := isGUID && n.GUID() == guid || description(n) == text
 			if (isPort || isNode) && (p.Number == 0 || !n.IsSwitch()) {
 				if found = append(found, p); isPort && !n.IsSwitch() {
 					found = []*fabric.Port{p}
@@ -131,7 +138,7 @@ func lidOf(f *fabric.Fabric, text string) (uint16, error) {
 	const what = "an end of the route is %s, "
 	switch {
 	case len(found) == 0:
-		return 0, command.Usagef(what+"allowed: a LID, 1 to %d, or the GUID or description of one of the %d nodes that were found", peertext.Quote(text), lastLID, len(f.Nodes))
+		return 0, command.Usagef(what+"allowed: a LID, 1 to %d, or the GUID or description of one of the %d nodes that were found", peertext.Quote(text), maxLID, len(f.Nodes))
 	case found[len(found)-1].Node != found[0].Node:
 		return 0, command.Usagef(what+"which several nodes have; use a LID or a GUID", peertext.Quote(text))
 	case found[0].LID() == 0:

@@ -1,6 +1,7 @@
 package ib
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strconv"
@@ -86,7 +87,10 @@ func linkOf(p *fabric.Port) LinkRow {
 	if i := p.Info; i != nil {
 		r.State, r.PhysState = i.PortState.String(), uverbs.PortAttr{PhysState: uint8(i.PortPhysicalState)}.Phys()
 		if i.PortState != netlinkrdma.PortDown { // the rest is not valid then
-			r.Width, r.RateGbps, r.Speed = p.Lanes(), p.Gbps(), p.Speed().String()
+			r.Width, r.RateGbps = p.Lanes(), p.Gbps()
+			if speed := p.Speed(); speed != 0 {
+				r.Speed = speed.String()
+			}
 		}
 	}
 	if p.Remote != nil {
@@ -105,7 +109,7 @@ func (r *LinkRow) rate() string {
 	if r.Width == 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%dX %s", r.Width, r.Speed)
+	return fmt.Sprintf("%dX %s", r.Width, cmp.Or(r.Speed, "-"))
 }
 
 // could describes what a link does not use.
@@ -172,6 +176,9 @@ func newLinks(s *System) *command.Command {
 	f.BoolVar(&down, "down", false, "list ports without a link, too")
 	command.JSONFlag(cmd, &asJSON)
 	cmd.Run = func(cmd *command.Command, _ []string) error {
+		if down && compat {
+			return command.Usagef("--down is true, allowed: without --compat, which lists such ports anyway")
+		}
 		f, err := o.discover(cmd)
 		if err != nil {
 			return err

@@ -45,12 +45,9 @@ func portInfo(p *fabric.Port) *mad.PortInfo {
 
 // rateName is the width and speed of a link, such as "4xEDR".
 func rateName(p *fabric.Port) string {
-	width, speed := "??", p.Speed()
+	width, speed := "??", p.Speed() // not known without port 0 of a switch
 	if i := portInfo(p); bits.OnesCount8(uint8(i.LinkWidthActive)) == 1 && i.LinkWidthActive <= mad.Width2X {
 		width = fmt.Sprintf("%dx", p.Lanes())
-	}
-	if p.Node.IsSwitch() && (p.Node.Port(0) == nil || p.Node.Port(0).Info == nil) {
-		speed = 0 // whether it has extended speeds is not known
 	}
 	if bits.OnesCount8(uint8(speed)) != 1 {
 		return width + "???"
@@ -202,49 +199,20 @@ func linkInfoNode(b *bytes.Buffer, n *fabric.Node) {
 	b.WriteString(description(n) + ":\n")
 }
 
-// Texts of libibmad.
-var (
-	stateTexts = [...]string{"NoChange", "Down", "Initialize", "Armed", "Active"}
-	physTexts  = [...]string{"NoChange", "Sleep", "Polling", "Disabled", "PortConfigurationTraining", "LinkUp", "LinkErrorRecovery", "PhyTest"}
-	widthTexts = [...]string{1: "1X", 2: "4X", 4: "8X", 8: "12X", 16: "2X"}
-	basicTexts = [...]string{"Extended speed", "2.5 Gbps", "5.0 Gbps", 4: "10.0 Gbps"}
-	extTexts   = [...]string{"No Extended Speed", "14.0625 Gbps", "25.78125 Gbps", 4: "53.125 Gbps", 8: "106.25 Gbps"}
-)
-
-// textOf returns a text of a table; format is for values that have none.
-func textOf(table []string, value uint8, format string) string {
-	if int(value) < len(table) && table[value] != "" {
-		return table[value]
-	}
-	return fmt.Sprintf(format, value)
-}
-
-const undefined = "undefined (%d)"
-
-// hasExtended reports whether a port has extended speeds, which port 0 of a switch says.
-func hasExtended(p *fabric.Port) bool {
-	if p.Node.IsSwitch() {
-		if p = p.Node.Port(0); p == nil {
-			return false
-		}
-	}
-	return portInfo(p).CapabilityMask&mad.CapExtSpeeds != 0
-}
-
 // linkInfoPort prints the line of a port.
 func linkInfoPort(b *bytes.Buffer, p *fabric.Port) {
 	i := *portInfo(p)
 	if p.Node.IsSwitch() && p.Node.Port(0) == nil {
 		i.LinkSpeedActive, i.LinkWidthActive, i.LinkSpeedExtActive = 0, 0, 0
 	}
-	speed := textOf(basicTexts[:], i.LinkSpeedActive, undefined)
+	speed := words["speed"](uint64(i.LinkSpeedActive))
 	switch {
-	case hasExtended(p) && i.LinkSpeedExtActive != 0:
-		speed = textOf(extTexts[:], i.LinkSpeedExtActive, undefined)
+	case p.HasExtSpeeds() && i.LinkSpeedExtActive != 0:
+		speed = words["extspeed"](uint64(i.LinkSpeedExtActive))
 	case p.Speed() == fabric.FDR10:
 		speed = "10.0 Gbps (FDR10)"
 	}
-	state, phys := textOf(stateTexts[:], uint8(i.PortState), "?(%d)"), textOf(physTexts[:], uint8(i.PortPhysicalState), "?(%d)")
+	state, phys := words["state"](uint64(i.PortState)), words["phys"](uint64(i.PortPhysicalState))
 	down := i.PortState == netlinkrdma.PortDown
 	b.WriteString("      ")
 	if !p.Node.IsSwitch() {
@@ -254,7 +222,7 @@ func linkInfoPort(b *bytes.Buffer, p *fabric.Port) {
 	if down {
 		fmt.Fprintf(b, "              %6s/%8s)==>  ", state, phys)
 	} else {
-		fmt.Fprintf(b, "%3s %18s %6s/%8s)==>  ", textOf(widthTexts[:], uint8(i.LinkWidthActive), undefined), speed, state, phys)
+		fmt.Fprintf(b, "%3s %18s %6s/%8s)==>  ", words["width"](uint64(i.LinkWidthActive)), speed, state, phys)
 	}
 	switch r := p.Remote; {
 	case r != nil:
@@ -279,13 +247,13 @@ func couldBe(p *fabric.Port) (width, speed string) {
 		}
 	}
 	if best&i.LinkWidthActive == 0 {
-		width = could + textOf(widthTexts[:], uint8(best), undefined)
+		width = could + words["width"](uint64(best))
 	}
-	fastest := func(set uint8) uint8 { return 1 << (max(bits.Len8(set), 1) - 1) }
+	fastest := func(set uint8) uint64 { return 1 << (max(bits.Len8(set), 1) - 1) }
 	switch basic := fastest(i.LinkSpeedSupported & r.LinkSpeedSupported); {
-	case hasExtended(p) && hasExtended(p.Remote) && i.LinkSpeedExtSupported != 0 && r.LinkSpeedExtSupported != 0:
-		if best := fastest(i.LinkSpeedExtSupported & r.LinkSpeedExtSupported); best&i.LinkSpeedExtActive == 0 {
-			speed = could + textOf(extTexts[:], best, undefined)
+	case p.HasExtSpeeds() && p.Remote.HasExtSpeeds() && i.LinkSpeedExtSupported != 0 && r.LinkSpeedExtSupported != 0:
+		if best := fastest(i.LinkSpeedExtSupported & r.LinkSpeedExtSupported); best&uint64(i.LinkSpeedExtActive) == 0 {
+			speed = could + words["extspeed"](best)
 		}
 	case p.SpeedsSupported()&p.Remote.SpeedsSupported()&fabric.FDR10 != 0:
 		switch {
@@ -295,8 +263,8 @@ func couldBe(p *fabric.Port) (width, speed string) {
 		default:
 			speed = could + "FDR10"
 		}
-	case basic&i.LinkSpeedActive == 0:
-		speed = could + textOf(basicTexts[:], basic, undefined)
+	case basic&uint64(i.LinkSpeedActive) == 0:
+		speed = could + words["speed"](basic)
 	}
 	return width, speed
 }

@@ -71,6 +71,10 @@ CA 0x0000000000100002 4 1 1 host2 [1 2 1]`,
 1 1 1 switch 3 switch2
 2 3 2 switch 1 switch1
 3 1 1 CA 2 host1`,
+		"trace 003": `hop out in type LID name
+0 - 1 CA 2 host1
+1 1 1 switch 1 switch1
+2 2 3 switch 3 switch2`,
 	} {
 		if diff := cmp.Diff(columns(must(t, m, strings.Fields(args)...)), want); diff != "" {
 			t.Errorf("%s (-got +want):\n%s", args, diff)
@@ -132,6 +136,16 @@ func TestJSON(t *testing.T) {
 	}
 }
 
+// TestLIDNumber: a LID is decimal or has 0x; a number with as many digits as a GUID is none.
+func TestLIDNumber(t *testing.T) {
+	for text, want := range map[string]int{"4": 4, "010": 10, "0xc001": 0xc001, "0X00007": 7, "65535": 65535, "65536": -1, "0x10000": -1, "": -1, "0x": -1, "-1": -1,
+		"1_0": -1, "0b1": -1, "0x0000000000001234": -1, "host1": -1} {
+		if n, ok := lidNumber(text); ok != (want >= 0) || ok && int(n) != want {
+			t.Errorf("%q: %d, %v, want %d", text, n, ok, want)
+		}
+	}
+}
+
 // TestUsage: what is wrong on the command line is named, with what is allowed.
 func TestUsage(t *testing.T) {
 	_, m := modelled(t, "fattree:20", "host2")
@@ -139,6 +153,11 @@ func TestUsage(t *testing.T) {
 		"discover --ports":                  "--ports is true, allowed: with --compat only",
 		"trace":                             "verbs ib trace needs TO",
 		"trace 1 2 3":                       `the arguments of verbs ib trace are "1 2 3", allowed: at most 2`,
+		"links --compat --down":             "--down is true, allowed: without --compat",
+		"trace 0":                           `an end of the route is "0", allowed: a LID, 1 to 49151`,
+		"trace 0xc000":                      `an end of the route is "0xc000", allowed: a LID`,
+		"trace 0x0000000000000004":          `an end of the route is "0x0000000000000004", allowed: a LID`,
+		"trace 100000":                      `an end of the route is "100000", allowed: a LID`,
 		"trace nosuch":                      `an end of the route is "nosuch", allowed: a LID, 1 to 49151, or the GUID or description of one of the 23 nodes`,
 		"trace --mlid 5 1":                  `--mlid is "5", allowed: 0xc000 to 0xfffe`,
 		"trace --mlid 0xffff 1":             `--mlid is "0xffff", allowed: 0xc000 to 0xfffe`,
