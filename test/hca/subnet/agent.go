@@ -60,10 +60,7 @@ func (at *port) answer(in *port, p *Packet, local bool) *Packet {
 	if method&methodResponse != 0 || method == methodTrap || method == methodReport {
 		return nil
 	}
-	if method == methodTrapRepress {
-		if at.node.sw != nil && p.VL15 {
-			at.node.repress(be.Uint64(m[madTID:]))
-		}
+	if method == methodTrapRepress && !p.VL15 {
 		return nil
 	}
 	var ok bool
@@ -90,13 +87,13 @@ func finish(m []byte, status uint16) bool {
 	return true
 }
 
+// goodVersion reports whether agents know the versions of a MAD and its class.
+func goodVersion(m []byte) bool { return m[madBase] == 1 && m[madClassVersion] == 1 }
+
 // attribute finds what answers a request, and the status if nothing does.
 func (at *port) attribute(m []byte, table map[uint16]attribute) (attribute, uint16) {
 	set := m[madMethod] == methodSet
-	switch {
-	case m[madBase] != 1 || m[madClassVersion] != 1:
-		return attribute{}, statusBadVersion
-	case !set && m[madMethod] != methodGet:
+	if !set && m[madMethod] != methodGet {
 		return attribute{}, statusBadMethod
 	}
 	a, known := table[be.Uint16(m[madAttribute:])]
@@ -108,15 +105,25 @@ func (at *port) attribute(m []byte, table map[uint16]attribute) (attribute, uint
 
 // subnetAgent answers an SMP, and reports whether there is an answer.
 func (at *port) subnetAgent(in *port, m []byte, local bool) bool {
+	method := m[madMethod]
+	if !goodVersion(m) {
+		return method != methodTrapRepress && finish(m, statusBadVersion)
+	}
+	hasKey, allowed := at.checkMKey(be.Uint64(m[smpMKey:]), method != methodGet, local)
+	if !allowed {
+		return false
+	}
+	if method == methodTrapRepress {
+		if at.node.sw != nil {
+			at.node.repress(be.Uint64(m[madTID:]))
+		}
+		return false
+	}
 	a, status := at.attribute(m, subnetAttributes)
 	if status != 0 {
 		return finish(m, status)
 	}
-	set := m[madMethod] == methodSet
-	hasKey, allowed := at.checkMKey(be.Uint64(m[smpMKey:]), set, local)
-	if !allowed {
-		return false
-	}
+	set := method == methodSet
 	data := m[smpData : smpData+64]
 	if !set {
 		clear(data)
@@ -128,6 +135,8 @@ func (at *port) subnetAgent(in *port, m []byte, local bool) bool {
 // generalAgent answers a MAD for QP1, and reports whether there is an answer.
 func (at *port) generalAgent(in *port, m []byte) bool {
 	switch {
+	case m[madClass] == classPerf && !goodVersion(m):
+		return finish(m, statusBadVersion)
 	case m[madClass] == classPerf:
 		a, status := at.attribute(m, perfAttributes)
 		if status != 0 {
@@ -145,15 +154,15 @@ func (at *port) generalAgent(in *port, m []byte) bool {
 	return false
 }
 
-// checkMKey reports whether the M_Key of a request is the port's, and whether the request is allowed. Local
-// requests need no key.
-func (at *port) checkMKey(key uint64, set, local bool) (has, allowed bool) {
+// checkMKey reports whether the M_Key of a request is the port's, and whether the request is allowed. change says that
+// it does more than read. Local requests need no key.
+func (at *port) checkMKey(key uint64, change, local bool) (has, allowed bool) {
 	own := be.Uint64(at.info[piMKey:])
 	if own == 0 || key == own || local {
 		at.lease = 0
 		return true, true
 	}
-	if !set && at.info[piLMC]>>6 < 2 {
+	if !change && at.info[piLMC]>>6 < 2 {
 		return false, true
 	}
 	if n := be.Uint16(at.info[piMKeyViolations:]); n < 0xffff {

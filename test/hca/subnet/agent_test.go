@@ -76,6 +76,12 @@ func newRig(t *testing.T, word string, hosts int) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return newRigOf(t, top, hosts)
+}
+
+func newRigOf(t *testing.T, top *Topology, hosts int) *rig {
+	t.Helper()
+	var err error
 	r := &rig{t: t, clock: &clock{}}
 	r.Subnet = New(top, Config{After: r.clock.after, Seed: 1})
 	for i := range hosts {
@@ -165,10 +171,14 @@ func (r *rig) get(attr uint16, mod uint32, route ...byte) []byte {
 	return a[smpData : smpData+64]
 }
 
-// set changes an attribute, and returns the status.
+// set changes an attribute, and returns the status. PortInfo gets LIDs if there are none.
 func (r *rig) set(attr uint16, mod uint32, change func(b []byte), route ...byte) int {
 	r.t.Helper()
 	b := append([]byte(nil), r.get(attr, mod, route...)...)
+	if attr == attrPortInfo && be.Uint16(b[piLID:]) == 0 {
+		be.PutUint16(b[piLID:], 16)
+		be.PutUint16(b[piSMLID:], 1)
+	}
 	change(b)
 	return r.status(smp(methodSet, attr, mod, b, route...))
 }
@@ -231,6 +241,18 @@ var portInfoCases = []struct {
 	{"no extended speeds", func(b []byte) { b[piExtEnabled] = 30 }, 0},
 	{"phys state 4", func(b []byte) { b[piPhysState] = 0x42 }, statusBadValue},
 	{"down default 3", func(b []byte) { b[piPhysState] = 3 }, statusBadValue},
+	{"ARMED", func(b []byte) { b[piState] |= stateArmed }, 0},
+	{"ARMED, polling", func(b []byte) { b[piState], b[piPhysState] = b[piState]|stateArmed, 0x22 }, statusBadValue},
+}
+
+// lidCases are LIDs of a port with the status.
+var lidCases = []struct {
+	lid, sm uint16
+	lmc     byte
+	status  int
+}{
+	{0, 4, 0, statusBadValue}, {17, 0, 0, statusBadValue}, {0xc000, 4, 0, statusBadValue}, {17, 0xffff, 0, statusBadValue},
+	{17, 4, 1, statusBadValue}, {0x44, 4, 3, statusBadValue}, {17, 4, 0, 0}, {18, 4, 1, 0}, {0x80, 0xbfff, 7, 0},
 }
 
 // TestPortInfo sets fields of PortInfo.
@@ -247,11 +269,22 @@ func TestPortInfo(t *testing.T) {
 		}
 	}
 	r := newRig(t, "line:2", 1)
-	if got := r.set(attrPortInfo, 0, func(b []byte) { be.PutUint16(b[piLID:], 0xc000) }, 1); got != statusBadValue {
-		t.Errorf("a LID of groups: status %#x", got)
+	for _, c := range lidCases {
+		change := func(b []byte) {
+			be.PutUint16(b[piLID:], c.lid)
+			be.PutUint16(b[piSMLID:], c.sm)
+			b[piLMC] = c.lmc
+			b[piState] &= 0xf0
+			b[piPhysState] &= 15
+		}
+		for name, route := range map[string][]byte{"a switch": {1}, "an adapter": {1, 2, 1}} {
+			if got := r.set(attrPortInfo, 0, change, route...); got != c.status {
+				t.Errorf("%s gets %+v: status %#x", name, c, got)
+			}
+		}
 	}
 	lid := func(b []byte) {
-		be.PutUint16(b[piLID:], 17)
+		be.PutUint16(b[piLID:], 16)
 		be.PutUint16(b[piSMLID:], 4)
 		b[piLMC], b[piTimeout] = 2, 0x92
 		b[piState] &= 0xf0
@@ -261,13 +294,13 @@ func TestPortInfo(t *testing.T) {
 		t.Fatalf("LID of host2: status %#x", got)
 	}
 	b := r.get(attrPortInfo, 0, 1, 2, 1)
-	if be.Uint16(b[piLID:]) != 17 || be.Uint16(b[piSMLID:]) != 4 || b[piLMC] != 2 || b[piTimeout] != 0x12 || b[piLocalPort] != 1 {
+	if be.Uint16(b[piLID:]) != 16 || be.Uint16(b[piSMLID:]) != 4 || b[piLMC] != 2 || b[piTimeout] != 0x12 || b[piLocalPort] != 1 {
 		t.Errorf("host2 has % x", b)
 	}
 	p, _ := r.find("host2", 1)
 	for lid, want := range map[uint16]bool{15: false, 16: true, 19: true, 20: false} {
 		if p.hasLID(lid) != want {
-			t.Errorf("with LID 17 and LMC 2, LID %d is the port's: %v", lid, !want)
+			t.Errorf("with LID 16 and LMC 2, LID %d is the port's: %v", lid, !want)
 		}
 	}
 	if got := r.set(attrPortInfo, 1, lid, 1); got != 0 || be.Uint16(r.get(attrPortInfo, 1, 1)[piLID:]) != 0 {
@@ -291,6 +324,9 @@ func TestSpeeds(t *testing.T) {
 	}
 	if got := r.set(attrPortInfo, 2, retrain, 1); got != 0 || rate() != "1x DDR 0" {
 		t.Errorf("status %#x, and the link is %s, want 1x DDR 0", got, rate())
+	}
+	if b := r.get(attrPortInfo, 2, 1); b[piExtEnabled] != 30 {
+		t.Errorf("LinkSpeedExtEnabled is %d, was set to 30", b[piExtEnabled])
 	}
 	r = newRig(t, "line:2", 1)
 	if err := r.LimitLink("switch1", 2, Width1X, FDR); err != nil || rate() != "1x QDR 1" {
@@ -424,8 +460,22 @@ func TestMKey(t *testing.T) {
 		if got := get(1); got != wantGet {
 			t.Errorf("protection %d: the M_Key is %s, want %s", protect, got, wantGet)
 		}
-		if got := r.status(change); got != -1 {
-			t.Errorf("protection %d: Set without the key has status %d", protect, got)
+		unknown := map[byte]int{0: statusBadAttr, 1: statusBadAttr, 2: -1, 3: -1}[protect]
+		if got := r.status(smp(methodGet, 0xff91, 0, nil, 1)); got != unknown {
+			t.Errorf("protection %d: Get of an unknown attribute without the key has status %d, want %d", protect, got, unknown)
+		}
+		for name, m := range map[string][]byte{"Set": change, "Set of an unknown attribute": smp(methodSet, 0xff91, 0, nil, 1), "method 0x12": smp(0x12, attrNodeInfo, 0, nil, 1)} {
+			if got := r.status(m); got != -1 {
+				t.Errorf("protection %d: %s without the key has status %d", protect, name, got)
+			}
+		}
+		if violations := r.nodes[0].ports[0].info[piMKeyViolations+1]; violations < 3 {
+			t.Errorf("protection %d: %d violations", protect, violations)
+		}
+		version := smp(methodSet, attrLinear, 0, nil, 1)
+		version[madClassVersion] = 2
+		if got := r.status(version); got != statusBadVersion {
+			t.Errorf("protection %d: another version has status %d", protect, got)
 		}
 		r.clock.pass(3 * time.Second)
 		if got := get(key); got != "seen" { // ends the lease

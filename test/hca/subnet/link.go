@@ -26,6 +26,14 @@ func (s *Subnet) relink(p *port, quiet *node) {
 	}
 }
 
+// retrain takes the link down, and up again unless the port is disabled, as Set(PortInfo) of a physical state does.
+func (p *port) retrain(phys byte) {
+	p.disabled = phys == physDisabled
+	p.node.s.takeDown(p, p.node)
+	p.setPhys(phys)
+	p.node.s.relink(p, p.node)
+}
+
 // takeDown takes a link down if it is up.
 func (s *Subnet) takeDown(p *port, quiet *node) {
 	if !p.linkUp() {

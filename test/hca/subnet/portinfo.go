@@ -124,7 +124,11 @@ func (p *port) powerOn() {
 
 // enabled returns the widths and speeds that the port may use.
 func (p *port) enabled() (Width, Speed) {
-	return Width(p.info[piWidthEnabled]), Speed(p.info[piSpeed]&7 | p.info[piExtEnabled]&15<<3)
+	ext := p.info[piExtEnabled] & 15
+	if p.info[piExtEnabled]&31 == extNone {
+		ext = 0
+	}
+	return Width(p.info[piWidthEnabled]), Speed(p.info[piSpeed]&7 | ext<<3)
 }
 
 // setSpeed stores the width and speed in use.
@@ -168,8 +172,11 @@ func portInfo(r *request) uint16 {
 
 // validPortInfo reports whether the values of a Set are allowed.
 func (p *port) validPortInfo(b []byte) bool {
-	if !p.external() && (be.Uint16(b[piLID:]) >= lidMulticast || be.Uint16(b[piSMLID:]) >= lidMulticast) {
-		return false
+	if !p.external() {
+		lid, sm := be.Uint16(b[piLID:]), be.Uint16(b[piSMLID:])
+		if lid == 0 || lid >= lidMulticast || sm == 0 || sm >= lidMulticast || lid&(1<<(b[piLMC]&7)-1) != 0 {
+			return false // the low bits of the LID say which one it is
+		}
 	}
 	if p.node.sw != nil && p.num == 0 {
 		return true // it has no link
@@ -177,7 +184,7 @@ func (p *port) validPortInfo(b []byte) bool {
 	state, phys, down, mtu := b[piState]&15, b[piPhysState]>>4, b[piPhysState]&15, b[piMTU]>>4
 	now := p.state()
 	switch {
-	case state > stateActive || state == stateInit:
+	case state > stateActive || state == stateInit, state >= stateArmed && phys != 0:
 		return false
 	case state == stateArmed && now != stateInit && now != stateArmed:
 		return false
@@ -257,8 +264,6 @@ func (p *port) setEnabled(b []byte) {
 	case 0:
 	case 31:
 		p.info[piExtEnabled] = p.info[piExtActive] & 15
-	case extNone:
-		p.info[piExtEnabled] = 0
 	default:
 		p.info[piExtEnabled] = v
 	}
@@ -268,13 +273,8 @@ func (p *port) setEnabled(b []byte) {
 func (p *port) setLinkState(state, phys byte) {
 	s := p.node.s
 	switch {
-	case phys == physDisabled:
-		p.disabled = true
-		s.relink(p, p.node)
-	case phys == physSleep || phys == physPolling:
-		p.disabled = false
-		s.takeDown(p, p.node)
-		s.relink(p, p.node)
+	case phys != 0:
+		p.retrain(phys)
 	case state == stateDown:
 		s.takeDown(p, p.node)
 		s.relink(p, p.node)

@@ -85,7 +85,41 @@ func Read(r io.Reader) (*Topology, error) {
 			return nil, fmt.Errorf("line %d: %w", l.line, err)
 		}
 	}
+	if err := d.t.checkGUIDs(); err != nil {
+		return nil, err
+	}
 	return d.t, nil
+}
+
+// checkGUIDs returns an error if two nodes, or two ports with a link, have the same GUID, or one has none. A node and
+// a port may have the same one, and all ports of a switch have one.
+func (t *Topology) checkGUIDs() error {
+	nodes, ports := map[uint64]*Node{}, map[uint64]*Node{}
+	for _, n := range t.Nodes {
+		if err := unique(nodes, n.GUID, n, "the GUID"); err != nil {
+			return err
+		}
+		for i, p := range n.Ports {
+			if n.Type != Switch && p.Peer.Node != nil || n.Type == Switch && i == 0 {
+				if err := unique(ports, p.GUID, n, fmt.Sprintf("port %d with the GUID", i)); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// unique enters a GUID of a node, and returns an error if it is 0 or there already.
+func unique(seen map[uint64]*Node, guid uint64, n *Node, what string) error {
+	switch other := seen[guid]; {
+	case guid == 0:
+		return fmt.Errorf("node %q has %s 0, allowed: 1 to %#x", n.Name, what, uint64(math.MaxUint64))
+	case other != nil:
+		return fmt.Errorf("node %q has %s %#x, which node %q has already", n.Name, what, guid, other.Name)
+	}
+	seen[guid] = n
+	return nil
 }
 
 // read reads a line.

@@ -255,15 +255,19 @@ func (a *Attachment) Send(p *Packet) {
 	})
 }
 
-// Train has the link trained again, or turned off at this end until the next call. The endpoint is not told what becomes of
-// its end. It is for endpoints with their own agents.
-func (a *Attachment) Train(on bool) {
+// Train has the link trained again, or turned off at this end until the next call, and reports whether the link is up
+// then. The endpoint is not told what becomes of its end. It is for endpoints with their own agents.
+func (a *Attachment) Train(on bool) (up bool) {
 	p := a.port
+	phys := byte(physDisabled)
+	if on {
+		phys = physPolling
+	}
 	p.node.s.do(func() {
-		p.disabled = !on
-		p.node.s.takeDown(p, p.node)
-		p.node.s.relink(p, p.node)
+		p.retrain(phys)
+		up = p.linkUp()
 	})
+	return up
 }
 
 // local reports whether a packet that a port sends is for the port itself.

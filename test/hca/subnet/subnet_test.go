@@ -37,6 +37,15 @@ func TestTrap(t *testing.T) {
 	repress := append([]byte(nil), last.MAD...)
 	repress[madMethod] = methodTrapRepress
 	other := r.lid("switch2") + r.lid("switch3") - last.SLID
+	// The M_Key of the switch is not that of the datagram.
+	info := &r.nodes[int(last.SLID)-1].ports[0].info
+	be.PutUint64(info[piMKey:], 99)
+	r.hosts[0].Send(&Packet{SLID: r.lid("host1"), DLID: last.SLID, VL15: true, MAD: append([]byte(nil), repress...)})
+	r.clock.pass(time.Second)
+	if lids, _ := traps(); fmt.Sprint(lids) != both || be.Uint16(info[piMKeyViolations:]) != 1 {
+		t.Errorf("after a TrapRepress without the M_Key, traps came from LIDs %d, want %s; %d violations", lids, both, be.Uint16(info[piMKeyViolations:]))
+	}
+	be.PutUint64(repress[smpMKey:], 99)
 	r.hosts[0].Send(&Packet{SLID: r.lid("host1"), DLID: last.SLID, VL15: true, MAD: repress})
 	r.clock.pass(time.Second)
 	if lids, _ := traps(); len(lids) != 1 || lids[0] != other {
@@ -130,6 +139,24 @@ func TestDisable(t *testing.T) {
 	}
 	if got := r.set(attrPortInfo, 1, phys(physPolling), 1, 2); got != 0 || !r.hosts[1].LinkUp() {
 		t.Errorf("status %#x, link up: %v", got, r.hosts[1].LinkUp())
+	}
+	// A port without a link, and one whose other end is disabled, are disabled and enabled, too.
+	state := func(port uint32) string {
+		b := r.get(attrPortInfo, port, 1)
+		return fmt.Sprint(b[piState]&15, b[piPhysState]>>4)
+	}
+	for _, v := range []byte{physDisabled, physPolling, physDisabled, physSleep} {
+		if got := r.set(attrPortInfo, 8, phys(v), 1); got != 0 || state(8) != fmt.Sprint(stateDown, v) {
+			t.Errorf("a port without a link: status %#x, state %s, want state %d", got, state(8), v)
+		}
+	}
+	if got := r.set(attrPortInfo, 3, phys(physDisabled), 1, 2); got != -1 {
+		t.Fatalf("an answer comes back over a link that is disabled: status %#x", got)
+	}
+	for _, v := range []byte{physDisabled, physPolling} {
+		if got := r.set(attrPortInfo, 2, phys(v), 1); got != 0 || state(2) != fmt.Sprint(stateDown, v) {
+			t.Errorf("a port whose other end is disabled: status %#x, state %s, want state %d", got, state(2), v)
+		}
 	}
 	if want := []bool{false, true}; !slices.Equal(r.hosts[1].links, want) {
 		t.Errorf("host2 saw its link %v, want %v", r.hosts[1].links, want)
@@ -347,7 +374,7 @@ func TestFaultArguments(t *testing.T) {
 	}
 }
 
-// FuzzPackets sends anything from a host and a switch. Nothing panics, and the subnet still answers.
+// FuzzPackets sends anything from two hosts and a switch. Nothing panics. A node that was out of reach still answers.
 func FuzzPackets(f *testing.F) {
 	f.Add(smp(methodGet, attrNodeInfo, 0, nil, 1, 2, 1), uint16(LIDPermissive), true, uint32(0))
 	f.Add(smp(methodSet, attrPortInfo, 2, nil, 1), uint16(LIDPermissive), true, uint32(0))
@@ -355,7 +382,13 @@ func FuzzPackets(f *testing.F) {
 	f.Add(perf(methodSet, attrPortCounters, 255, 0xffff), uint16(1), false, uint32(1))
 	f.Add(perf(methodGet, attrPortCounters, 1, 0xffff), uint16(0xc001), false, uint32(1))
 	f.Fuzz(func(t *testing.T, m []byte, lid uint16, vl15 bool, qp uint32) {
-		r := newRig(t, "ring:3", 2).assign()
+		top, err := Ring(3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := build{top}
+		b.link(b.node(Switch, 8, "switch4"), 1, b.node(CA, 1, "host4"), 1)
+		r := newRigOf(t, top, 2).assign()
 		for _, h := range r.hosts {
 			own, _ := h.LID()
 			h.Send(&Packet{SLID: own, DLID: lid, VL15: vl15, DestQP: qp, SrcQP: qp, QKey: qkeyQP1, MAD: append([]byte(nil), m...)})
@@ -372,9 +405,14 @@ func FuzzPackets(f *testing.F) {
 		}
 		own.Send(&Packet{SLID: 1, DLID: lid, VL15: vl15, DestQP: qp, MAD: append([]byte(nil), m...)})
 		r.clock.pass(3 * time.Second)
-		r.hosts[0].take()
-		if p, _ := r.find("host1", 1); p.linkUp() {
-			r.call(smp(methodGet, attrNodeInfo, 0, nil, 1), LIDPermissive)
+		// switch4 and host4 have no link to the others.
+		h := &host{}
+		if h.Attachment, err = r.Attach("host4", 1, h, AttachOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		h.Send(&Packet{SLID: LIDPermissive, DLID: LIDPermissive, VL15: true, MAD: smp(methodGet, attrNodeInfo, 0, nil, 1)})
+		if got := h.take(); len(got) != 1 || be.Uint16(got[0].MAD[madStatus:]) != 0x8000 {
+			t.Errorf("a switch that the packets did not reach has %d answers", len(got))
 		}
 	})
 }

@@ -109,8 +109,13 @@ func TestReadErrors(t *testing.T) {
 		"devid=abc":                            `line 1: "devid=abc", allowed`,
 		"caguid=0x1" + strings.Repeat("0", 17): "line 1: caguid is 0x1",
 		two + "devid=1\n[1] \"S\"[1]":          "line 6: port",
-		"Ca 1 \"H\" # \"" + strings.Repeat("d", 65) + "\"": "has a description of 65 bytes, allowed: 64",
-		strings.Repeat("x", 1<<17):                         "line 1: ",
+		"Ca 1 \"H\" # \"" + strings.Repeat("d", 65) + "\"":                           "has a description of 65 bytes, allowed: 64",
+		strings.Repeat("x", 1<<17):                                                   "line 1: ",
+		"Switch 8 \"S-0000000000004711\"\ncaguid=0x4711\nCa 1 \"H\"\n":               `node "H" has the GUID 0x4711, which node "S-0000000000004711" has already`,
+		"caguid=0x0\nCa 1 \"H\"\n":                                                   `node "H" has the GUID 0, allowed: 1 to 0xffffffffffffffff`,
+		"Switch 8 \"H-0000000000000000\"\n":                                          `node "H-0000000000000000" has the GUID 0, allowed`,
+		"Switch 8 \"S\"\n[1] \"H\"[1](0)\n\nCa 1 \"H\"\n":                            `node "H" has port 1 with the GUID 0, allowed`,
+		"Switch 8 \"S\"\n[1] \"G\"[1](7)\n[2] \"H\"[1](7)\nCa 1 \"G\"\nCa 1 \"H\"\n": `node "H" has port 1 with the GUID 0x7, which node "G" has already`,
 	} {
 		if _, err := Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.60q: error %v, want %q", text, err, want)
