@@ -218,7 +218,7 @@ func (e endpoint) Receive(p *subnet.Packet) bool {
 		r := request{binary.BigEndian.Uint64(b[8:]), class(b)}
 		timer := t.waiting[r]
 		if timer == nil {
-			return true // nobody waits for it
+			return method(b) != mad.MethodTrapRepress // nobody waits for it; one for a switch is its agent's
 		}
 		timer.Stop()
 		delete(t.waiting, r)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -246,6 +247,64 @@ func TestPing(t *testing.T) {
 	var st *mad.StatusError
 	if _, err := a.Do(context.Background(), umad.Addr{LID: lidByName(s, "host3")}, mad.NewVendor(0x33, oui, mad.MethodGet, 0)); !errors.As(err, &st) {
 		t.Errorf("a class that nobody serves: %v, want a status", err)
+	}
+}
+
+// manager is an endpoint that counts traps, and keeps the last one.
+type manager struct {
+	traps int
+	last  *subnet.Packet
+}
+
+func (m *manager) LinkChanged(bool) {}
+
+func (m *manager) Receive(p *subnet.Packet) bool {
+	if method(p.MAD) != mad.MethodTrap {
+		return false
+	}
+	m.traps, m.last = m.traps+1, p
+	return true
+}
+
+// TestTrapRepress opens port 0 of a switch, whose agent still learns that its trap has arrived.
+func TestTrapRepress(t *testing.T) {
+	top, err := subnet.Parse("line:2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var timers []func()
+	s := subnet.New(top, subnet.Config{After: func(_ time.Duration, fn func()) { timers = append(timers, fn) }})
+	if err := s.Assign("host1", 1); err != nil {
+		t.Fatal(err)
+	}
+	pass := func() {
+		due := timers
+		timers = nil
+		for _, fn := range due {
+			fn()
+		}
+	}
+	p, err := Open(s, "switch1", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	m := &manager{}
+	at, err := s.Attach("host1", 1, m, subnet.AttachOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SetLink("switch1", 2, false); err != nil {
+		t.Fatal(err)
+	}
+	if pass(); m.traps != 2 {
+		t.Fatalf("%d traps, want 2", m.traps)
+	}
+	b := slices.Clone(m.last.MAD)
+	b[3] = byte(mad.MethodTrapRepress)
+	at.Send(&subnet.Packet{SLID: m.last.DLID, DLID: m.last.SLID, VL15: true, MAD: b})
+	if pass(); m.traps != 2 {
+		t.Errorf("%d traps after the last one was repressed", m.traps-2)
 	}
 }
 
