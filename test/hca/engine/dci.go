@@ -64,6 +64,7 @@ func (d *Device) receiveAnswer(p *packet) {
 	case q.dci.n != p.dc.conn:
 		d.drop(p, "of an earlier connection")
 	case !d.pkeyMatches(q.pkey(), p.pkey):
+		d.counts.PKeyViolations++
 		d.drop(p, "P_Key")
 	default:
 		q.dci.answered = true

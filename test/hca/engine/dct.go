@@ -204,6 +204,7 @@ func (d *Device) receiveDC(p *packet) {
 	case t.state != DCTActive:
 		d.drop(p, "the DCT is drained")
 	case !d.pkeyMatches(t.pkey(), p.pkey):
+		d.counts.PKeyViolations++
 		d.drop(p, "P_Key")
 	case p.kind == pktDisconnect:
 		t.disconnect(p)

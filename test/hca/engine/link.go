@@ -33,7 +33,8 @@ func (p *packet) linkPacket() LinkPacket {
 	return l
 }
 
-// Deliver brings a packet to the device from its link. The fabric's lock is held.
+// Deliver brings a packet to the device from its link. One that has another port's LID is dropped. The fabric's lock is
+// held.
 func (d *Device) Deliver(l LinkPacket) {
 	p := &packet{kind: pktSend, service: UD, first: true, last: true}
 	if l.packet != nil {
@@ -42,6 +43,10 @@ func (d *Device) Deliver(l LinkPacket) {
 	if l.MAD != nil {
 		p.data, p.dest, p.src, p.qkey, p.pkey = l.MAD, l.Dest, l.Src, l.QKey, l.PKey
 		p.slid, p.dlid, p.sl = l.SLID, l.DLID, l.SL
+	}
+	if p.dlid != permissiveLID && !p.multicast(false) && !d.hasLID(p.dlid) {
+		d.drop(p, "another port has the LID")
+		return
 	}
 	d.f.carry(d, p)
 }

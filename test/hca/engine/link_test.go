@@ -43,6 +43,36 @@ func TestLink(t *testing.T) {
 	p.clean()
 }
 
+// TestLinkLIDs: a device drops packets that tables lead to it by mistake, for another port's LID.
+func TestLinkLIDs(t *testing.T) {
+	p := newUD(t, InfiniBand, false, qpOptions{}, qpOptions{})
+	linked(p)
+	for _, c := range []struct {
+		lid     uint16 // of the receiver
+		lmc     uint8
+		dlid    uint16
+		arrives bool
+	}{
+		{2, 0, 2, true}, {2, 0, 3, false}, {4, 2, 7, true}, {4, 2, 8, false}, {0, 0, 0, false}, {0, 0, 2, false},
+		{2, 0, 0, false}, {2, 0, 0xbfff, false}, {0, 0, permissiveLID, true},
+	} {
+		p.b.h.d.ChangePort(func(s *PortState) { s.LID, s.LMC = c.lid, c.lmc })
+		p.b.recv(p.mb.sge(0, 100))
+		d := p.b.h.d
+		d.f.Do(func() {
+			d.Deliver(LinkPacket{packet: &packet{kind: pktSend, service: UD, first: true, last: true, dest: p.b.n, qkey: 0x11111111, pkey: 0xffff, route: route{dlid: c.dlid}}})
+		})
+		p.a.h.run()
+		want := 0
+		if c.arrives {
+			want = 1
+		}
+		if got := len(p.b.rcq.poll()); got != want {
+			t.Errorf("%+v: %d packets arrive, want %d", c, got, want)
+		}
+	}
+}
+
 // TestLinkToSelf: what a device sends to itself stays inside, and to a group it does both.
 func TestLinkToSelf(t *testing.T) {
 	p := newUD(t, InfiniBand, true, qpOptions{}, qpOptions{})

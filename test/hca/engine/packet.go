@@ -157,7 +157,9 @@ func (d *Device) transmit(p *packet) {
 		d.trace(TraceEvent{Kind: TracePacket, QPN: p.src, Text: p.String()})
 	}
 	if why := d.port.refuses(p, d.cfg.Traits.NoSMI); why != "" || d.port.State == LinkArmed && !p.toQP0() {
-		d.counts.XmitDiscards++
+		if p.kind != pktEth {
+			d.counts.XmitDiscards++
+		}
 		d.drop(p, cmp.Or(why, notActive))
 		return
 	}
@@ -221,7 +223,7 @@ func (d *Device) owns(from *Device, p *packet) bool {
 	if p.multicast(false) {
 		return true
 	}
-	if d.port.LID == 0 || p.dlid>>d.port.LMC != d.port.LID>>d.port.LMC {
+	if !d.hasLID(p.dlid) {
 		return false
 	}
 	switch {
@@ -231,6 +233,11 @@ func (d *Device) owns(from *Device, p *packet) bool {
 		return d.hasGID(&p.route)
 	}
 	return d.firstOfLID()
+}
+
+// hasLID reports whether a LID is one of the port's.
+func (d *Device) hasLID(lid uint16) bool {
+	return d.port.LID != 0 && lid>>d.port.LMC == d.port.LID>>d.port.LMC
 }
 
 // firstOfLID reports whether no device that joined the fabric earlier has the same LID: the first one has the packets

@@ -135,7 +135,7 @@ type Flow struct {
 type PortCounts struct {
 	Xmit         Flow   // Xmit are the packets that left the port.
 	Recv         Flow   // Recv are the packets that entered the port.
-	XmitDiscards uint64 // XmitDiscards are packets that did not leave, since the link was down or not active.
+	XmitDiscards uint64 // XmitDiscards are packets that did not leave, since the link was down or not active, or the port has no SMI.
 	VL15Dropped  uint64 // VL15Dropped are packets of subnet management that no receive WQE was there for.
 	LinkDowned   uint64 // LinkDowned is how often the link went down.
 

@@ -162,4 +162,41 @@ func TestKeyViolations(t *testing.T) {
 	if c := p.b.h.d.PortCounts(); c.QKeyViolations != 1 || c.PKeyViolations != 2 {
 		t.Errorf("%d violations of the Q_Key and %d of the P_Key, want 1 and 2", c.QKeyViolations, c.PKeyViolations)
 	}
+
+	// The request of an initiator of DC, and the answer of a target.
+	a, b := dcPair(t, InfiniBand, false, FabricConfig{})
+	ma, mb := a.newMR(4096, allAccess), b.newMR(4096, allAccess)
+	dci, dct := a.newDCI(0, 0), b.newDCT(0x99)
+	keys := func(h *host, key uint16) { h.d.ChangePort(func(s *PortState) { s.PKeys = []uint16{key} }) }
+	write := func() {
+		dci.post(opWrite, sig, 0, dci.dcSeg(dct, dcKey), raddrSeg(mb.va, mb.key), dataSeg(ma.sge(0, 100)))
+		a.run()
+	}
+	write()
+	dci.scq.good(1)
+	keys(b, 0x8005)
+	write()
+	if c := b.d.PortCounts(); c.PKeyViolations == 0 || a.d.PortCounts().PKeyViolations != 0 {
+		t.Errorf("the port of a target has %d violations of the P_Key, and that of its initiator %d", c.PKeyViolations, a.d.PortCounts().PKeyViolations)
+	}
+	before := b.d.PortCounts().PKeyViolations
+	a.d.f.Do(func() { a.d.receiveAnswer(&packet{kind: pktAck, service: DCI, dest: dci.n, pkey: 0x8005}) })
+	if c := a.d.PortCounts(); c.PKeyViolations != 1 || b.d.PortCounts().PKeyViolations != before {
+		t.Errorf("the port of an initiator has %d violations of the P_Key, want 1", c.PKeyViolations)
+	}
+}
+
+// TestDiscards: the packets of RDMA count that do not leave the port, and no frames of Ethernet.
+func TestDiscards(t *testing.T) {
+	h := newHost(t, newFabric(t, FabricConfig{}), Ethernet)
+	h.setState(LinkDown)
+	for kind, want := range map[pktKind]uint64{pktEth: 0, pktSend: 1} {
+		before := h.d.PortCounts().XmitDiscards
+		h.d.f.Do(func() {
+			h.d.transmit(&packet{kind: kind, service: UD, first: true, last: true, data: make([]byte, 64)})
+		})
+		if got := h.d.PortCounts().XmitDiscards - before; got != want {
+			t.Errorf("a packet of kind %v counts as %d discards, want %d", kind, got, want)
+		}
+	}
 }
