@@ -57,7 +57,13 @@ type benchCommand struct {
 var benchCommands = map[string]benchCommand{
 	"fatal": {0, func(d *Device, a *benchArgs) (string, error) { d.Fail(); return "ok", nil }},
 	"well":  {0, func(d *Device, a *benchArgs) (string, error) { d.Revive(); return "ok", nil }},
-	"link":  {1, func(d *Device, a *benchArgs) (string, error) { return a.done(d.SetLink, a.choice("up", "down") == 0) }},
+	"link": {1, func(d *Device, a *benchArgs) (string, error) {
+		up := a.choice("up", "down") == 0
+		if a.err != nil {
+			return "", a.err
+		}
+		return "ok", d.SetLink(up)
+	}},
 	// fail-command NAME STATUS SYNDROME SKIP TIMES
 	"fail-command": {5, func(d *Device, a *benchArgs) (string, error) {
 		op, status, syndrome, skip, times := a.op(), prm.Status(a.number(8)), uint32(a.number(32)), int(a.number(31)), int(a.number(31))

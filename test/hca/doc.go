@@ -28,9 +28,9 @@
 // -device mlx5,mode=ipoib) have no LID and are in the state INIT, in which only packets of subnet management
 // pass, until a subnet manager sets them up. The agents in a card answer requests for PortInfo, P_Keys, GUIDs,
 // the tables of service levels and virtual lanes, and the counters of the port, and let a subnet manager set
-// them, also of ports that are not managed, which are from then on. The M_Key protects as its protection level
-// and lease say. A card tells its driver by events what changed, if the driver asks for them. As on a card,
-// there is no event for another subnet manager: for that it sets ClientReregister.
+// them, also of ports that are not managed, which are from then on until the function is reset. The M_Key
+// protects as its protection level and lease say. A card tells its driver by events what changed, if the driver
+// asks for them. As on a card, there is no event for another subnet manager: for that it sets ClientReregister.
 //
 // # Switches
 //

@@ -70,6 +70,9 @@ func (d *Device) madIFC(c *call) error {
 		if d.cfg.Personality.NoSMI {
 			return refuse(prm.BadParam, "MAD class", "%#x, and the port has no subnet management interface", class)
 		}
+		if method := in[madMethod]; d.cfg.Mode != IB && method != methodGet {
+			return refuse(prm.BadParam, "MAD method", "%#x, and a port of Ethernet has no subnet manager", method)
+		}
 		hidden, err := d.checkMKey(in, c.opmod&ignoreMKey != 0)
 		if err != nil {
 			return err

@@ -2,6 +2,7 @@ package hca
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 
 	"github.com/goverbs/goverbs/test/hca/engine"
@@ -163,6 +164,22 @@ func TestNoSMI(t *testing.T) {
 	}
 }
 
+// TestEthernetSMI: a card on Ethernet answers what its driver asks of subnet management, and lets nobody change it.
+func TestEthernetSMI(t *testing.T) {
+	m := &manager{driver: newRunning(t, RoCE)}
+	m.ask(statusOK, request{class: classSubnet, method: methodGet, attr: attrNodeInfo})
+	m.ask(statusOK, request{class: classSubnet, method: methodGet, attr: attrMellanoxPort, mod: 1})
+	before := m.d.eng.Port()
+	for _, class := range []byte{classSubnet, classDirected} {
+		for _, attr := range []uint16{attrPortInfo, attrGUIDInfo, attrPKeyTable, attrSLToVL} {
+			m.refused(prm.BadParam, prm.MADIFC, ignoreMKey, m.input(request{class: class, method: methodSet, attr: attr, data: make([]byte, subnetBytes)}), prm.MADData+prm.MADSize)
+		}
+	}
+	if after := m.d.eng.Port(); !slices.Equal(after.PKeys, before.PKeys) || !slices.Equal(after.GIDs, before.GIDs) {
+		t.Errorf("the port has P_Keys %#x and GIDs %v, had %#x and %v", after.PKeys, after.GIDs, before.PKeys, before.GIDs)
+	}
+}
+
 // TestIsSM: the driver says that a subnet manager runs on the port.
 func TestIsSM(t *testing.T) {
 	m := newManager(t)
@@ -187,7 +204,18 @@ func TestUnmanagedPort(t *testing.T) {
 	again(portActive)
 	m.setPort(statusOK, 0)
 	again(portInit)
+	m.d.eng.SetPortCounts(engine.PortCounts{XmitDiscards: 9, PKeyViolations: 7})
+	m.ask(statusOK, perf(methodSet, attrPortCounters, append([]byte{0xff, 0xff}, make([]byte, 40)...)...))
 	m.d.Reset()
+	for i, p := range pmaCounters {
+		b := make([]byte, perfBytes)
+		if m.d.counters.pma.fill(b, m.d.eng.PortCounts()); p.f.Get(b) != 0 {
+			t.Errorf("after a reset of the function, counter %d is %d", i, p.f.Get(b))
+		}
+	}
+	if n := m.d.subnet.pkeyViolations.of(m.d.eng.PortCounts().PKeyViolations, 16); n != 0 {
+		t.Errorf("after a reset of the function there are %d violations of the P_Key", n)
+	}
 	m.d.SetLink(false)
 	m.d.SetLink(true)
 	if p := m.d.eng.Port(); p.State != engine.LinkActive {

@@ -123,21 +123,42 @@ func TestManagedPort(t *testing.T) {
 	}
 }
 
+// portInfoValues are values of PortInfo with the status of a Set, for a port in state INIT with LID 7. The subnet's
+// adapters have the same.
+var portInfoValues = []struct {
+	status uint16
+	v      []setting
+}{
+	{statusBadValue, []setting{{piLID, 0}}}, {statusBadValue, []setting{{piLID, 0xc000}}}, {statusOK, []setting{{piLID, 0xbfff}}},
+	{statusBadValue, []setting{{piSMLID, 0}}}, {statusBadValue, []setting{{piSMLID, 0xffff}}}, {statusOK, []setting{{piSMLID, 0xbfff}}},
+	{statusBadValue, []setting{{piLMC, 1}}}, {statusBadValue, []setting{{piLID, 12}, {piLMC, 3}}}, {statusOK, []setting{{piLID, 12}, {piLMC, 2}}},
+	{statusBadValue, []setting{{piMTU, 0}}}, {statusBadValue, []setting{{piMTU, 6}}}, {statusOK, []setting{{piMTU, 5}}},
+	{statusBadValue, []setting{{piState, portInit}}}, {statusBadValue, []setting{{piState, 5}}}, {statusBadValue, []setting{{piState, portActive}}},
+	{statusOK, []setting{{piState, portArmed}}}, {statusBadValue, []setting{{piState, portArmed}, {piPhys, physPolling}}},
+	{statusBadValue, []setting{{piPhys, 4}}}, {statusOK, []setting{{piPhys, physOff}}}, {statusBadValue, []setting{{piDownDefault, 3}}},
+	{statusBadValue, []setting{{piWidthEnabled, 4}}}, {statusOK, []setting{{piWidthEnabled, widthAll}}},
+	{statusBadValue, []setting{{piSpeedEnabled, 8}}}, {statusOK, []setting{{piSpeedEnabled, speedAll}}},
+	{statusBadValue, []setting{{piExtEnabled, 4}}}, {statusBadValue, []setting{{piExtEnabled, 29}}}, {statusOK, []setting{{piExtEnabled, extOff}}},
+	{statusBadValue, []setting{{piVLs, 5}}}, {statusOK, []setting{{piVLs, vls0To3}}},
+}
+
 // TestSetPortInfo: what cannot be set changes nothing else.
 func TestSetPortInfo(t *testing.T) {
 	m := newManager(t)
 	m.setPort(statusOK, 0)
-	for _, bad := range []setting{
-		{piLID, 0}, {piLID, 0xc000}, {piSMLID, 0}, {piSMLID, 0xffff}, {piLMC, 1}, {piMTU, 0}, {piMTU, 6}, {piState, portInit}, {piState, 5},
-		{piPhys, 4}, {piDownDefault, 3}, {piWidthEnabled, 4}, {piSpeedEnabled, 8}, {piExtEnabled, 4}, {piExtEnabled, 29}, {piVLs, 4},
-	} {
-		before := m.portInfo()
-		m.setPort(statusBadValue, 0, setting{piSMSL, 1}, bad)
-		if after := m.portInfo(); !bytes.Equal(before, after) {
-			t.Errorf("field at bit %d set to %d: %x, was %x", bad.f.Off, bad.v, after, before)
+	refused := [][]setting{{{piVLs, 4}}} // by the card alone
+	for _, c := range portInfoValues {
+		if c.status != statusOK {
+			refused = append(refused, c.v)
 		}
 	}
-	m.setPort(statusBadValue, 0, setting{piState, portArmed}, setting{piPhys, physPolling})
+	for _, bad := range refused {
+		before := m.portInfo()
+		m.setPort(statusBadValue, 0, append([]setting{{piSMSL, 1}}, bad...)...)
+		if after := m.portInfo(); !bytes.Equal(before, after) {
+			t.Errorf("field at bit %d set to %d: %x, was %x", bad[0].f.Off, bad[0].v, after, before)
+		}
+	}
 	port := request{class: classSubnet, method: methodSet, attr: attrPortInfo, mod: 2, data: m.portInfo()}
 	m.ask(statusBadValue, port)
 	port.method = methodGet

@@ -40,8 +40,8 @@ const (
 	policyDown, policyUp, policyFollow = 0, 1, 2
 )
 
-// powerPort brings the port into the state after power-on. The port outlives resets of the function: what a
-// subnet manager has set stays.
+// powerPort brings the port into the state after power-on. A managed port outlives resets of the function: what a
+// subnet manager has set stays. Another one is powered on again by them.
 func (d *Device) powerPort() {
 	d.powered = true
 	d.subnet, d.counters = newSubnetAgent(d.cfg.Managed), newPortCounters()
@@ -64,6 +64,7 @@ func (d *Device) powerPort() {
 		}
 	}
 	d.eng.SetPort(p)
+	d.eng.SetPortCounts(engine.PortCounts{})
 }
 
 // clearPort brings the function's part of the port into the state after power-on.

@@ -153,19 +153,25 @@ func (d *Device) setLinkState(state engine.LinkState) {
 }
 
 // SetLink says whether the other end of the link is on. The port goes down without it, and up with it; a managed
-// one needs a subnet manager then.
-func (d *Device) SetLink(up bool) {
+// one needs a subnet manager then. SetLink fails if the card's place in a subnet has no link.
+func (d *Device) SetLink(up bool) (err error) {
 	if d.cfg.Subnet != nil {
-		d.cfg.Fabric.Do(func() { _ = d.cfg.Subnet.SetLink(d.cfg.Node, 1, up) }) // it has the port
-		return
+		d.cfg.Fabric.Do(func() { err = d.cfg.Subnet.SetLink(d.cfg.Node, 1, up) })
+		return err
 	}
 	d.setCable(up)
+	return nil
 }
 
 // setCable is SetLink for the card itself.
 func (d *Device) setCable(up bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.cable(up)
+}
+
+// cable is setCable with the lock held.
+func (d *Device) cable(up bool) {
 	s := &d.subnet
 	if s.unplugged == !up {
 		return

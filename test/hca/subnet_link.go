@@ -20,7 +20,8 @@ type subnetLink struct {
 	wake   chan struct{}
 }
 
-// NewSubnet makes a subnet that cards can be connected with: it has the fabric's clock and lock.
+// NewSubnet makes a subnet that cards can be connected with. It has the fabric's clock. Call its methods, and those of
+// its attachments, only in functions that are given to [engine.Fabric.Do].
 func NewSubnet(t *subnet.Topology, f *engine.Fabric, seed uint64) *subnet.Subnet {
 	return subnet.New(t, subnet.Config{Seed: seed, After: f.After})
 }
@@ -58,11 +59,18 @@ func (d *Device) plug() error {
 		return nil
 	}
 	var err error
+	var up bool
 	d.cfg.Fabric.Do(func() {
-		l.at, err = d.cfg.Subnet.Attach(d.cfg.Node, 1, l, subnet.AttachOptions{OwnAgents: true})
+		if l.at, err = d.cfg.Subnet.Attach(d.cfg.Node, 1, l, subnet.AttachOptions{OwnAgents: true}); err == nil {
+			up = l.at.LinkUp()
+		}
 	})
 	if err != nil {
 		return fmt.Errorf("card %s: %w", d.cfg.Name, err)
+	}
+	if !up {
+		d.cable(false)
+		d.eng.SetPortCounts(engine.PortCounts{}) // the link was not up before
 	}
 	go l.follow()
 	return nil
@@ -120,10 +128,11 @@ func (l *subnetLink) follow() {
 	}
 }
 
-// trainPeer has the link trained again at the request of a subnet manager, or turned off.
+// trainPeer has the link trained again at the request of a subnet manager, or turned off. It notes whether the other
+// end is on.
 func (d *Device) trainPeer(on bool) {
 	if d.link != nil {
-		d.cfg.Fabric.Do(func() { d.link.at.Train(on) })
+		d.cfg.Fabric.Do(func() { d.subnet.unplugged = !d.link.at.Train(on) })
 	}
 }
 

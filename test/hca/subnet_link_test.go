@@ -8,20 +8,26 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/test/hca/engine"
+	"github.com/goverbs/goverbs/test/hca/prm"
 	"github.com/goverbs/goverbs/test/hca/subnet"
 )
 
-// newPlugged makes a card in the place of host1 of a line of two switches.
-func newPlugged(t *testing.T) (*manager, *subnet.Subnet) {
+// newPlugged makes a card in the place of a node in a line of two switches, to which the adapter "alone" without a link
+// is added.
+func newPlugged(t *testing.T, node string, prepare func(*subnet.Subnet)) (*manager, *subnet.Subnet) {
 	t.Helper()
 	top, err := subnet.Line(2)
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := top.Add(subnet.CA, "alone", 1); err != nil {
+		t.Fatal(err)
+	}
 	// The subnet needs a fabric, and the card the subnet.
 	var s *subnet.Subnet
-	v := newDriverPrepared(t, Config{Mode: IB, Managed: true, Node: "host1"}, func(f *engine.Fabric, c *Config) {
+	v := newDriverPrepared(t, Config{Mode: IB, Managed: true, Node: node}, func(f *engine.Fabric, c *Config) {
 		s = NewSubnet(top, f, 1)
+		f.Do(func() { prepare(s) })
 		c.Subnet = s
 	})
 	t.Cleanup(v.d.Close)
@@ -41,9 +47,66 @@ func (m *manager) eventually(state, phys uint64) {
 	m.t.Errorf("the port is in state %d, %d, want %d, %d", piState.Get(b), piPhys.Get(b), state, phys)
 }
 
+// asker is an endpoint that takes answers.
+type asker struct {
+	t   *testing.T
+	f   *engine.Fabric
+	at  *subnet.Attachment
+	got []*subnet.Packet
+}
+
+func (a *asker) LinkChanged(bool) {}
+
+func (a *asker) Receive(p *subnet.Packet) bool {
+	if p.MAD[madMethod] != methodGetResp {
+		return false
+	}
+	a.got = append(a.got, p)
+	return true
+}
+
+// newAsker attaches an asker to a node.
+func newAsker(t *testing.T, s *subnet.Subnet, f *engine.Fabric, node string) *asker {
+	t.Helper()
+	a := &asker{t: t, f: f}
+	var err error
+	if f.Do(func() { a.at, err = s.Attach(node, 1, a, subnet.AttachOptions{}) }); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// portInfo makes a request for PortInfo of a port by directed route, and returns the answer's data and status. The data
+// is nil if there is no answer.
+func (a *asker) portInfo(method byte, port uint32, data []byte, route ...byte) (b []byte, status uint16) {
+	a.t.Helper()
+	m := make([]byte, prm.MADSize)
+	m[madBase], m[madClass], m[madClassVer], m[madMethod] = 1, classDirected, 1, method
+	be.PutUint16(m[madAttr:], attrPortInfo)
+	be.PutUint32(m[madModifier:], port)
+	m[7] = byte(len(route))                      // hop count
+	copy(m[32:], []byte{0xff, 0xff, 0xff, 0xff}) // LIDs at the ends of the route
+	copy(m[129:], route)
+	copy(m[madData:], data)
+	a.got = nil
+	a.f.Do(func() {
+		a.at.Send(&subnet.Packet{SLID: subnet.LIDPermissive, DLID: subnet.LIDPermissive, VL15: true, MAD: m})
+	})
+	switch len(a.got) {
+	case 0:
+		return nil, 0
+	case 1:
+		r := a.got[0].MAD
+		return r[madData:][:subnetBytes], be.Uint16(r[madStatus:]) &^ statusDirected
+	}
+	a.t.Fatalf("%d answers", len(a.got))
+	return nil, 0
+}
+
 // TestPlugged: a card in a subnet has the GUIDs of its place, and its link is that of the subnet.
 func TestPlugged(t *testing.T) {
-	m, s := newPlugged(t)
+	m, s := newPlugged(t, "host1", func(*subnet.Subnet) {})
+	far := newAsker(t, s, m.fabric, "host2")
 	n := s.Topology().Node("host1")
 	info := m.ask(statusOK, request{class: classSubnet, method: methodGet, attr: attrNodeInfo})
 	if be.Uint64(info[12:]) != n.GUID || be.Uint64(info[20:]) != n.Ports[1].GUID || be.Uint64(info[4:]) != n.SystemGUID {
@@ -68,14 +131,31 @@ func TestPlugged(t *testing.T) {
 	bench("link up", "")
 	m.eventually(portInit, physLinkUp)
 	bench("subnet-link switch1 9 down", `subnet: port 9 of node "switch1", allowed: 0 to 8`)
-	bench("subnet-loss switch1 2 0.5", "")
+	// From host2, switch2 is at port 1, and switch1 at its port 3.
+	answers := func(what string, want bool, route ...byte) {
+		t.Helper()
+		if b, _ := far.portInfo(methodGet, 1, nil, route...); (b != nil) != want {
+			t.Errorf("%s: route %d is answered: %v", what, route, b != nil)
+		}
+	}
+	bench("subnet-loss switch1 2 1", "")
+	answers("all packets are lost", false, 1, 3)
+	bench("subnet-loss switch1 2 0", "")
+	answers("no packet is lost", true, 1, 3)
 	bench("subnet-loss switch1 2 1.5", "1.5 is not from 0 to 1")
 	bench("subnet-rate switch1 2 1x SDR", "")
+	b, _ := far.portInfo(methodGet, 3, nil, 1)
+	m.wantFields("the other end of a slow link", b, setting{piWidthActive, width1X}, setting{piSpeedActive, speedSDR}, setting{piExtActive, 0})
 	bench("subnet-rate switch1 2 3x SDR", `"3x" is none of any, 1x, 2x, 4x`)
 	bench("subnet-agents switch2 silent", "")
+	answers("switch2 is silent", false, 1)
+	answers("switch2 is silent", true, 1, 3)
+	bench("subnet-agents switch2 well", "")
+	answers("switch2 is well", true, 1)
 	bench("subnet-agents switch3 silent", `subnet: node "switch3" does not exist`)
-	downs := func() uint64 {
-		n, err := s.Counter("switch1", 1, subnet.LinkDowned)
+	downs := func() (n uint64) {
+		var err error
+		m.fabric.Do(func() { n, err = s.Counter("switch1", 1, subnet.LinkDowned) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,11 +167,77 @@ func TestPlugged(t *testing.T) {
 		t.Errorf("a manager takes the link down, and the other end saw it %d times, want once", downs()-before)
 	}
 	m.setPort(statusOK, 0, setting{piPhys, physOff})
-	s.SetLink("switch1", 1, true)
+	bench("subnet-link switch1 1 up", "")
 	m.eventually(portDown, physOff)
 	m.setPort(statusOK, 0, setting{piPhys, physPolling})
 	m.eventually(portInit, physLinkUp)
 	m.violations(0)
+}
+
+// TestPluggedDisabled: a card that is disabled while its link is down and comes back notices that when it is enabled.
+func TestPluggedDisabled(t *testing.T) {
+	m, s := newPlugged(t, "host1", func(*subnet.Subnet) {})
+	link := func(up bool) {
+		t.Helper()
+		m.fabric.Do(func() {
+			if err := s.SetLink("switch1", 1, up); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	link(false)
+	m.eventually(portDown, physPolling)
+	m.setPort(statusOK, 0, setting{piPhys, physOff})
+	link(true)
+	m.wantFields("enabled with the link", m.setPort(statusOK, 0, setting{piPhys, physPolling}), setting{piState, portInit}, setting{piPhys, physLinkUp})
+	link(false)
+	m.eventually(portDown, physPolling)
+	m.setPort(statusOK, 0, setting{piPhys, physOff})
+	m.wantFields("enabled without the link", m.setPort(statusOK, 0, setting{piPhys, physPolling}), setting{piState, portDown}, setting{piPhys, physPolling})
+	link(true)
+	m.eventually(portInit, physLinkUp)
+}
+
+// TestPluggedDown: a card whose link is down, or whose place has none, is down from the start.
+func TestPluggedDown(t *testing.T) {
+	down := []setting{{piState, portDown}, {piPhys, physPolling}}
+	m, _ := newPlugged(t, "host1", func(s *subnet.Subnet) {
+		if err := s.SetLink("host1", 1, false); err != nil {
+			t.Error(err)
+		}
+	})
+	m.wantFields("a link that is down", m.portInfo(), down...)
+	if n := m.d.eng.PortCounts().LinkDowned; n != 0 {
+		t.Errorf("the link went down %d times", n)
+	}
+	if err := m.d.SetLink(true); err != nil {
+		t.Error(err)
+	}
+	m.eventually(portInit, physLinkUp)
+	m, _ = newPlugged(t, "alone", func(*subnet.Subnet) {})
+	m.wantFields("no link", m.portInfo(), down...)
+	for _, command := range []string{"link up", "link down"} {
+		if _, err := m.d.Bench(command); err == nil || !strings.Contains(err.Error(), `node "alone" has no link`) {
+			t.Errorf("%s: error %v", command, err)
+		}
+	}
+	m.wantFields("no link", m.setPort(statusOK, 0, setting{piPhys, physPolling}), down...)
+}
+
+// TestSamePortInfo: a card and the subnet's adapters accept the same values of PortInfo.
+func TestSamePortInfo(t *testing.T) {
+	for _, c := range portInfoValues {
+		m, s := newPlugged(t, "host1", func(*subnet.Subnet) {})
+		m.setPort(c.status, 0, c.v...)
+		a := newAsker(t, s, m.fabric, "host2")
+		b, _ := a.portInfo(methodGet, 1, nil)
+		b = slices.Clone(b)
+		apply(b, []setting{{piState, portNoChange}, {piPhys, physNoChange}, {piLID, 7}, {piSMLID, 3}})
+		apply(b, c.v)
+		if _, status := a.portInfo(methodSet, 1, b); status != c.status {
+			t.Errorf("fields at bit %d set to %d: an adapter of the subnet has status %#x, want %#x", c.v[0].f.Off, c.v[0].v, status, c.status)
+		}
+	}
 }
 
 // TestPluggedRefused: a card must be managed, and have a place of its own.

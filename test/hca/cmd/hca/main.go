@@ -110,14 +110,16 @@ func parse(args []string) (options, error) {
 	if o.mode, err = hca.ParseMode(*mode); err != nil {
 		return o, err
 	}
+	managed := "-managed"
 	if *topology != "" {
+		managed = "-topology"
 		if o.topology, err = subnet.Load(*topology); err != nil {
 			return o, fmt.Errorf("-topology: %w", err)
 		}
 		o.managed = true
 	}
 	if o.managed && o.mode != hca.IB {
-		return o, fmt.Errorf("-managed: with -mode %s there is no subnet manager; want -mode %s", o.mode, hca.IB)
+		return o, fmt.Errorf("%s: with -mode %s there is no subnet manager; want -mode %s", managed, o.mode, hca.IB)
 	}
 	for name, share := range map[string]float64{"loss": o.fabric.Loss, "duplicate": o.fabric.Duplicate} {
 		if !(share >= 0 && share <= 1) { // nor NaN

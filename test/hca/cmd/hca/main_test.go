@@ -37,6 +37,25 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestParseManaged: -topology and -managed are for InfiniBand.
+func TestParseManaged(t *testing.T) {
+	for _, args := range [][]string{{"-managed", "a"}, {"-topology", "ring:3", "a"}} {
+		o, err := parse(args)
+		if err != nil || !o.managed || (o.topology != nil) != (len(args) == 3) {
+			t.Errorf("%q: %+v, %v", args, o, err)
+		}
+		want := args[0] + ": with -mode roce there is no subnet manager; want -mode ib"
+		if _, err := parse(append([]string{"-mode", "roce"}, args...)); err == nil || err.Error() != want {
+			t.Errorf("%q with -mode roce: error %v, want %q", args, err, want)
+		}
+	}
+	for word, want := range map[string]string{"ring:2": "-topology: a ring of 2 switches", "/nowhere": `-topology: topology "/nowhere", allowed`} {
+		if _, err := parse([]string{"-topology", word, "a"}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("-topology %s: error %v, want %q", word, err, want)
+		}
+	}
+}
+
 // visit connects to a card, says one thing, and goes.
 func visit(t *testing.T, path, message string) {
 	t.Helper()
