@@ -56,8 +56,8 @@ the addresses above, and replace eth0 with two hosts. On InfiniBand (mode=ib) th
 has the addresses 10.1.0.1 and 10.1.0.2. With mode=ipoib there is also a subnet manager, Debian's
 opensm, on host 1, and the addresses above are those of the network devices ib0 and ib1, or of ib0
 in each of two hosts, where it replaces eth0. topology=FILE then connects the cards by switches, as
-ibnetdiscover has written them to the file; ring:N and the like make some, see "hca -help". At the
-end vmrun prints what the cards observed.
+ibnetdiscover has written them to the file; ring:N and the like make some, see "hca -help". The path
+of the file cannot have "," or "+". At the end vmrun prints what the cards observed.
 personality=NAME selects registers, capabilities and behavior that differ from the usual; "hca
 -help" lists the names. A number is a seed from which a personality is drawn, and "random" draws the
 seed, too. The seed and the differences are printed at the start, and VMRUN_PERSONALITY has them.

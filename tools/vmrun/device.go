@@ -33,6 +33,9 @@ func parseDevices(s string) ([]device, error) {
 	var all []device
 	for word := range strings.SplitSeq(s, "+") {
 		d, err := parseDevice(word)
+		if err != nil && len(all) > 0 && all[len(all)-1].topology != "" {
+			return nil, fmt.Errorf("-device %q: %q follows topology=%s, and the path of a topology cannot have \"+\"", s, word, all[len(all)-1].topology)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -59,7 +62,7 @@ func parseDevice(s string) (device, error) {
 		return d, nil
 	}
 	for option := range strings.SplitSeq(options, ",") {
-		key, value, _ := strings.Cut(option, "=")
+		key, value, isOption := strings.Cut(option, "=")
 		switch {
 		case key == "mode" && (value == modeIB || value == modeIPoIB || value == modeRoCE):
 			d.mode = value
@@ -67,6 +70,8 @@ func parseDevice(s string) (device, error) {
 			d.personality = value
 		case key == "topology" && value != "":
 			d.topology = value
+		case d.topology != "" && !isOption:
+			return device{}, fmt.Errorf("-device %q: %q follows topology=%s, and the path of a topology cannot have \",\"", s, option, d.topology)
 		default:
 			return device{}, bad
 		}

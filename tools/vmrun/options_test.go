@@ -51,6 +51,8 @@ func TestCheck(t *testing.T) {
 		{"a personality", func(o *options) { o.dev = "mlx5,mode=ib,personality=vf" }, ""},
 		{"a topology", func(o *options) { o.dev = "mlx5,mode=ipoib,topology=net" }, ""},
 		{"a topology without a subnet manager", func(o *options) { o.dev = "mlx5,mode=ib,topology=net" }, `a topology needs a subnet manager, which mode=ipoib has`},
+		{"a topology with a comma", func(o *options) { o.dev = "mlx5,mode=ipoib,topology=a,b" }, `-device "mlx5,mode=ipoib,topology=a,b": "b" follows topology=a, and the path of a topology cannot have ","`},
+		{"a topology with a plus", func(o *options) { o.dev = "mlx5,mode=ipoib,topology=a+b" }, `-device "mlx5,mode=ipoib,topology=a+b": "b" follows topology=a, and the path of a topology cannot have "+"`},
 		{"a topology that has no name", func(o *options) { o.dev = "mlx5,mode=ipoib,topology=" }, `-device "mlx5,mode=ipoib,topology=": want rxe, siw, or`},
 		{"a personality that has no name", func(o *options) { o.dev = "mlx5,personality=" }, `-device "mlx5,personality=": want rxe, siw, or`},
 		{"a personality of rxe", func(o *options) { o.dev = "rxe,personality=vf" }, `-device "rxe,personality=vf": want rxe, siw, or`},
