@@ -20,8 +20,8 @@ type subnetLink struct {
 	wake   chan struct{}
 }
 
-// NewSubnet makes a subnet that cards can be connected with. It has the fabric's clock. Call its methods, and those of
-// its attachments, only in functions that are given to [engine.Fabric.Do].
+// NewSubnet makes a subnet that cards can be connected with. It has the fabric's clock. Call its methods other than
+// Topology, and those of its attachments, only in functions that are given to [engine.Fabric.Do].
 func NewSubnet(t *subnet.Topology, f *engine.Fabric, seed uint64) *subnet.Subnet {
 	return subnet.New(t, subnet.Config{Seed: seed, After: f.After})
 }
