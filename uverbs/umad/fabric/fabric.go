@@ -218,7 +218,7 @@ func (e *Conflict) Error() string {
 
 // Options are the options of a walk. The zero value is fine.
 type Options struct {
-	Parallel int           // Parallel is how many requests wait for an answer at most; 0 means 16.
+	Parallel int           // Parallel is how many requests wait for an answer at most; 0 means 8.
 	Timeout  time.Duration // Timeout is how long the answer to each try may take; 0 means 1 s.
 	Tries    int           // Tries is how often a request is sent if no answer comes; 0 means 3.
 	MaxHops  int           // MaxHops limits the ports of directed routes; 0 means 63, which is the largest possible.

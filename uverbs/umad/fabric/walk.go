@@ -60,7 +60,7 @@ func (o Options) withDefaults() (Options, error) {
 		value         *int
 		def, min, max int
 	}{
-		{"Parallel", &o.Parallel, 16, 1, 1024}, {"MaxHops", &o.MaxHops, maxHops, 1, maxHops}, {"MaxNodes", &o.MaxNodes, 0xbfff, 1, 1 << 20},
+		{"Parallel", &o.Parallel, 8, 1, 1024}, {"MaxHops", &o.MaxHops, maxHops, 1, maxHops}, {"MaxNodes", &o.MaxNodes, 0xbfff, 1, 1 << 20},
 	} {
 		if *v.value == 0 {
 			*v.value = v.def

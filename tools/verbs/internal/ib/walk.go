@@ -149,7 +149,7 @@ func (o *options) fabric() fabric.Options {
 // walkOptions defines the flags of the commands that walk through a subnet.
 func walkOptions(s *System, cmd *command.Command) *options {
 	o := newOptions(s, cmd)
-	o.parallelFlag(cmd, 16)
+	o.parallelFlag(cmd, 8)
 	cmd.Flags().Uint64Var(&o.mkey, "mkey", 0, "`M_KEY` of the subnet, if it demands one")
 	return o
 }
