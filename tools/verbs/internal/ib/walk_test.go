@@ -14,6 +14,7 @@ import (
 	"github.com/goverbs/goverbs/test/simport"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs/umad"
+	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
 // modelled returns a subnet in memory, and the System of one of its nodes.
@@ -133,6 +134,43 @@ func TestJSON(t *testing.T) {
 	}
 	if len(route.Hops) != 4 || route.Hops[3].Node != "host20" || route.From.Node != "host2" || route.Reason != "" {
 		t.Errorf("%+v", route)
+	}
+}
+
+// TestUnknownSpeed: the speed of a switch's ports is not known without its port 0.
+func TestUnknownSpeed(t *testing.T) {
+	s, m := modelled(t, "line:1", "host1")
+	noPort0 := func(p *model.Packet) ([]*model.Packet, bool) {
+		req, err := mad.Parse(p.MAD)
+		return nil, err == nil && req.Attribute == mad.AttrPortInfo && req.Modifier == 0
+	}
+	if err := s.Intercept("switch1", noPort0); err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) string {
+		out, errs, err := execute(t, m, append(args, "--timeout", "20ms", "--tries", "1")...)
+		if err != nil || strings.Count(errs, "no answer to directed SubnGet(PortInfo)") != 1 {
+			t.Errorf("%q: %v\n%s", args, err, errs)
+		}
+		return out
+	}
+	if out := columns(run("links")); !strings.Contains(out, "host1 1 2 ACTIVE LINK_UP 4X EDR - switch1 1 0") {
+		t.Errorf("links:\n%s", out)
+	}
+	var f FabricReport
+	if err := json.Unmarshal([]byte(run("discover", "--json")), &f); err != nil || len(f.Nodes) < 2 {
+		t.Fatal(err, f)
+	}
+	for _, p := range f.Nodes[1].Ports {
+		if p.Port == 1 && (p.Width != 4 || p.Speed != "" || p.RateGbps != 0) {
+			t.Errorf("%+v", p)
+		}
+	}
+	if out := run("discover", "--compat"); !strings.Contains(out, "# \"host1\" lid 2 4x???\n") {
+		t.Errorf("discover --compat:\n%s", out)
+	}
+	if r := (&LinkRow{Width: 4}); r.rate() != "4X -" {
+		t.Errorf("the rate is %q", r.rate())
 	}
 }
 
