@@ -111,6 +111,7 @@ func takeover(t *testing.T, l []uint16, change func()) {
 			}
 		}
 	}()
+	defer func() { close(stop); <-ended }()
 	change()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 		if err := ask(); err == nil {
@@ -120,8 +121,6 @@ func takeover(t *testing.T, l []uint16, change func()) {
 			break
 		}
 	}
-	close(stop)
-	<-ended
 }
 
 // BenchmarkFlood has both programs send pings one after the other, with start and end. The time for each is

@@ -48,6 +48,7 @@
 //
 // # Not supported
 //
-// Sending messages of several packets, following a redirection that names only a GID, and ports of
-// several planes whose QP0 belongs to another device.
+// Sending messages of several packets, following a redirection that names only a GID, the P_Key of a
+// redirection (requests keep the PKeyIndex of the first address), and ports of several planes whose QP0
+// belongs to another device.
 package umad

@@ -67,9 +67,19 @@ type NoticeChange struct {
 	LID               uint16 `mad:"2"`     // LID is the LID of the port.
 	OtherLocalChanges bool   `mad:"5.7 1"` // OtherLocalChanges says that ChangeFlags has what has changed.
 	CapabilityMask    uint32 `mad:"6"`     // CapabilityMask is that of the port's PortInfo.
-	ChangeFlags       uint16 `mad:"10"`    // ChangeFlags has bits: 1 NodeDescription, 2 LinkWidthEnabled, 4 LinkSpeedEnabled, 8 CapabilityMask2.
+	ChangeFlags       uint16 `mad:"10"`    // ChangeFlags has the bits ChangedNodeDescription and others.
 	CapabilityMask2   uint16 `mad:"12"`    // CapabilityMask2 is that of the port's PortInfo.
 }
+
+// Bits of NoticeChange.ChangeFlags: what has changed.
+const (
+	ChangedNodeDescription  = 1 << 0 // NodeDescription
+	ChangedLinkWidthEnabled = 1 << 1 // LinkWidthEnabled of PortInfo
+	ChangedLinkSpeedEnabled = 1 << 2 // LinkSpeedEnabled of PortInfo
+	ChangedSMPriority       = 1 << 3 // priority of the subnet manager on the port
+	ChangedHierarchyInfo    = 1 << 4 // HierarchyInfo
+	ChangedCapabilityMask2  = 1 << 5 // CapabilityMask2 of PortInfo
+)
 
 // NoticeMKey has the details of trap 256.
 type NoticeMKey struct {

@@ -56,7 +56,7 @@ type PortCounters struct {
 	PortXmitDiscards             uint16 `mad:"14"`     // PortXmitDiscards counts packets dropped because the port was down or congested.
 	PortXmitConstraintErrors     uint8  `mad:"16"`     // PortXmitConstraintErrors counts packets that were not sent because of their P_Key or kind.
 	PortRcvConstraintErrors      uint8  `mad:"17"`     // PortRcvConstraintErrors counts received packets dropped for the same reasons.
-	CounterSelect2               uint8  `mad:"18"`     // CounterSelect2 has bit 0 for PortXmitWait.
+	CounterSelect2               uint8  `mad:"18"`     // CounterSelect2 has bit 0 for PortXmitWait and bit 1 for QP1Dropped.
 	LocalLinkIntegrityErrors     uint8  `mad:"19.0 4"` // LocalLinkIntegrityErrors counts how often errors exceeded LocalPhyErrors.
 	ExcessiveBufferOverrunErrors uint8  `mad:"19.4 4"` // ExcessiveBufferOverrunErrors counts how often overruns exceeded OverrunErrors.
 	QP1Dropped                   uint16 `mad:"20"`     // QP1Dropped counts packets to QP1 that were dropped.

@@ -46,7 +46,7 @@ var ErrNoRecord = errors.New("the subnet administrator has no such record")
 
 // Options describe a client.
 type Options struct {
-	SM      umad.Addr     // SM is the address of the subnet manager; LID 0 means the one that the port knows.
+	SM      umad.Addr     // SM is the address of the subnet manager. With LID 0 the port's LID and SL of it are used, and the other fields of SM.
 	SMKey   uint64        // SMKey is SM_Key. With it the SA trusts requests, and shows for instance who is a member of a group.
 	Timeout time.Duration // Timeout is how long a whole answer may take; 0 means 5 s.
 	Tries   int           // Tries is how often a request is sent if no answer comes; 0 means 3.
@@ -59,6 +59,8 @@ type Client struct {
 	agent *umad.Agent
 	o     Options
 
+	find chan struct{} // full while a call looks for the subnet manager
+
 	mu sync.Mutex
 	sm umad.Addr // guarded by mu: where the last request went
 }
@@ -70,7 +72,7 @@ func NewClient(port *umad.Port, o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{port: port, agent: agent, o: o, sm: o.SM}, nil
+	return &Client{port: port, agent: agent, o: o, find: make(chan struct{}, 1), sm: o.SM}, nil
 }
 
 // Close ends the client. Calls that wait return [os.ErrClosed].
@@ -165,27 +167,56 @@ func (c *Client) AddrOf(ctx context.Context, guid mad.GUID) (umad.Addr, error) {
 }
 
 // address returns the address of the subnet manager. It looks for it unless it has one that is not the
-// given one, which did not answer.
+// given one, which did not answer. Concurrent calls look for it one after the other.
 func (c *Client) address(ctx context.Context, silent umad.Addr) (umad.Addr, error) {
-	c.mu.Lock()
-	sm := c.sm
-	c.mu.Unlock()
-	if sm.LID != 0 && sm != silent {
+	if sm, ok := c.known(silent); ok {
 		return sm, nil
+	}
+	select {
+	case c.find <- struct{}{}:
+		defer func() { <-c.find }()
+	case <-ctx.Done():
+		return umad.Addr{}, c.lost(context.Cause(ctx))
+	}
+	sm, ok := c.known(silent)
+	if ok {
+		return sm, nil // another call has found it meanwhile
 	}
 	own, err := LocalPort(ctx, c.port)
 	if err != nil {
 		return sm, err
 	}
 	if own.MasterSMLID == 0 {
-		device, port := c.port.Device()
-		return sm, &umad.Error{Op: "find the subnet manager", Device: device, Port: port, Err: ErrNoSM}
+		return sm, c.lost(ErrNoSM)
 	}
-	sm = umad.Addr{LID: own.MasterSMLID, SL: own.MasterSMSL}
+	sm.LID, sm.SL = own.MasterSMLID, own.MasterSMSL
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sm = sm
 	return sm, nil
+}
+
+// lost is the error for why the subnet manager was not found.
+func (c *Client) lost(err error) error {
+	device, port := c.port.Device()
+	return &umad.Error{Op: "find the subnet manager", Device: device, Port: port, Err: err}
+}
+
+// known returns the address of the last request, and whether it is that of a subnet manager that is not
+// the silent one.
+func (c *Client) known(silent umad.Addr) (umad.Addr, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sm, c.sm.LID != 0 && c.sm != silent
+}
+
+// kernelPorts asks the kernel for the ports of a device.
+var kernelPorts = func(device string) ([]netlinkrdma.Port, error) {
+	dev, err := netlinkrdma.DeviceByName(device)
+	if err != nil {
+		return nil, err
+	}
+	return netlinkrdma.Ports(dev)
 }
 
 // LocalPort returns what the port itself knows of its subnet: its LID, that of the subnet manager and more.
@@ -196,12 +227,11 @@ func LocalPort(ctx context.Context, port *umad.Port) (*mad.PortInfo, error) {
 	if err == nil {
 		return info, nil
 	}
-	device, number := port.Device()
-	dev, e := netlinkrdma.DeviceByName(device)
-	if e != nil {
-		return nil, err // it is not a device of this machine
+	if !errors.Is(err, umad.ErrNoQP0) {
+		return nil, err
 	}
-	ports, e := netlinkrdma.Ports(dev)
+	device, number := port.Device()
+	ports, e := kernelPorts(device)
 	for _, p := range ports {
 		switch {
 		case int(p.Num) != number:
@@ -211,7 +241,7 @@ func LocalPort(ctx context.Context, port *umad.Port) (*mad.PortInfo, error) {
 			return &mad.PortInfo{LID: uint16(p.LID), MasterSMLID: uint16(p.SMLID), PortState: p.State, LocalPortNum: uint8(number)}, nil
 		}
 	}
-	return nil, cmp.Or(e, err)
+	return nil, errors.Join(err, e)
 }
 
 // portInfo asks the port itself.

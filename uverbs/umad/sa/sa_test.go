@@ -14,13 +14,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
 // subnet is a Transport in memory: a port with a subnet manager, and whoever else answers.
 type subnet struct {
-	noQP0  bool
+	qp0    func() error                                    // whether there can be an agent of QP0
 	answer func(req *mad.Packet, to umad.Addr) *mad.Packet // nil is no answer
 
 	in   chan *umad.Message
@@ -36,7 +37,7 @@ type subnet struct {
 // newSubnet returns a subnet whose manager has LID 1, and a client.
 func newSubnet(t *testing.T, o Options, answer func(req *mad.Packet, to umad.Addr) *mad.Packet) (*subnet, *Client) {
 	t.Helper()
-	s := &subnet{answer: answer, in: make(chan *umad.Message, 100), down: make(chan struct{}), own: mad.PortInfo{LID: 5, MasterSMLID: 1, MasterSMSL: 3}}
+	s := &subnet{answer: answer, qp0: func() error { return nil }, in: make(chan *umad.Message, 100), down: make(chan struct{}), own: mad.PortInfo{LID: 5, MasterSMLID: 1, MasterSMSL: 3}}
 	port := umad.NewPort("mem0", 1, s)
 	c, err := NewClient(port, o)
 	if err != nil {
@@ -51,14 +52,19 @@ func newSubnet(t *testing.T, o Options, answer func(req *mad.Packet, to umad.Add
 }
 
 func (s *subnet) Register(r umad.Registration) (uint32, error) {
+	if r.QPN == 0 {
+		if err := s.qp0(); err != nil {
+			return 0, err
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.QPN == 0 && s.noQP0 {
-		return 0, syscall.EPROTONOSUPPORT
-	}
 	s.next++
 	return s.next, nil
 }
+
+// noQP0 is the error of the kernel for a port without QP0.
+func noQP0() error { return syscall.EPROTONOSUPPORT }
 
 func (s *subnet) Unregister(uint32) error { return nil }
 
@@ -247,7 +253,7 @@ func TestFailover(t *testing.T) {
 func TestFixedSM(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c := newSubnet(t, Options{SM: umad.Addr{LID: 9}, Tries: 1, Timeout: time.Second}, func(req *mad.Packet, to umad.Addr) *mad.Packet { return nil })
-		s.noQP0 = true
+		s.qp0 = noQP0
 		if _, err := c.Records(t.Context(), &mad.NodeRecord{}, 0); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Error(err)
 		}
@@ -265,7 +271,7 @@ func TestNoSM(t *testing.T) {
 	if _, err := c.Records(t.Context(), &mad.NodeRecord{}, 0); !errors.Is(err, ErrNoSM) || !errors.As(err, &e) || e.Device != "mem0" {
 		t.Error(err)
 	}
-	s.noQP0 = true
+	s.qp0 = noQP0
 	if _, err := c.Records(t.Context(), &mad.NodeRecord{}, 0); !errors.Is(err, umad.ErrNoQP0) {
 		t.Error(err)
 	}
@@ -275,6 +281,77 @@ func TestNoSM(t *testing.T) {
 	if !errors.Is(ErrNotInfiniBand, errors.ErrUnsupported) {
 		t.Error("ErrNotInfiniBand is not ErrUnsupported")
 	}
+}
+
+// TestLocalPort: the kernel says where the subnet manager is if the port has no QP0. No other error is
+// replaced by what the kernel says.
+func TestLocalPort(t *testing.T) {
+	defer func(f func(string) ([]netlinkrdma.Port, error)) { kernelPorts = f }(kernelPorts)
+	layer := netlinkrdma.LinkLayerInfiniBand
+	kernelPorts = func(device string) ([]netlinkrdma.Port, error) {
+		if device != "mem0" {
+			t.Errorf("device %s", device)
+		}
+		return []netlinkrdma.Port{{Num: 2, LID: 9}, {Num: 1, LinkLayer: layer, LID: 6, SMLID: 2, State: netlinkrdma.PortActive}}, nil
+	}
+	s, c := newSubnet(t, Options{}, nil)
+	s.qp0 = noQP0
+	own, err := LocalPort(t.Context(), c.port)
+	if err != nil || own.LID != 6 || own.MasterSMLID != 2 || own.LocalPortNum != 1 || own.PortState != netlinkrdma.PortActive {
+		t.Errorf("%+v, %v", own, err)
+	}
+	layer = netlinkrdma.LinkLayerEthernet
+	if _, err := LocalPort(t.Context(), c.port); !errors.Is(err, ErrNotInfiniBand) {
+		t.Error(err)
+	}
+	s.qp0 = func() error { return syscall.ENOMEM }
+	if _, err := LocalPort(t.Context(), c.port); !errors.Is(err, syscall.ENOMEM) {
+		t.Error(err)
+	}
+	s.qp0 = func() error { return nil }
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := LocalPort(ctx, c.port); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// TestFindOnce: many first requests at once look for the subnet manager once, a caller that has to wait
+// can give up, and the other fields of Options.SM are kept.
+func TestFindOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, c := newSubnet(t, Options{SM: umad.Addr{PKeyIndex: 3, QKey: 0x80010007}, Window: 16}, func(req *mad.Packet, _ umad.Addr) *mad.Packet { return records(req) })
+		var agents atomic.Int32
+		s.qp0 = func() error {
+			agents.Add(1)
+			time.Sleep(time.Second)
+			return nil
+		}
+		var wg sync.WaitGroup
+		for range 16 {
+			wg.Go(func() {
+				if _, err := c.Records(t.Context(), &mad.NodeRecord{}, 0); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Go(func() {
+			time.Sleep(time.Millisecond) // another call looks for it
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+			start := time.Now()
+			if _, err := c.Records(ctx, &mad.NodeRecord{}, 0); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Millisecond {
+				t.Errorf("%v after %v", err, time.Since(start))
+			}
+		})
+		wg.Wait()
+		if n := agents.Load(); n != 1 {
+			t.Errorf("the subnet manager was looked for %d times", n)
+		}
+		if to := s.sent[15]; len(s.sent) != 16 || to != (umad.Addr{LID: 1, SL: 3, QPN: 1, PKeyIndex: 3, QKey: 0x80010007}) {
+			t.Errorf("%d requests, the last to %+v", len(s.sent), to)
+		}
+	})
 }
 
 // TestHostile: whatever the SA answers, a request ends with an error.
