@@ -4,9 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
@@ -14,7 +18,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
-// TestSM asks the subnet manager by QP0, and the subnet administrator where there is no QP0 or for all.
+// TestSM asks the subnet manager by QP0, and the subnet administrator where QP0 reaches no other port, or for all.
 func TestSM(t *testing.T) {
 	info := mad.SMInfo{GUID: 0x2c9, Priority: 14, SMState: 3, ActCount: 33}
 	s := newSubnet(func(req *mad.Packet, to umad.Addr) *mad.Packet {
@@ -36,6 +40,13 @@ func TestSM(t *testing.T) {
 	wantErr(t, err, "no subnet manager runs at LID 7", false)
 	out, err = run(t.Context(), s.system(), "sm", "--json")
 	has(t, out, err, `"sm_state": "MASTER"`)
+	s.noSMI = true
+	out, err = run(t.Context(), s.system(), "sm")
+	has(t, out, err, "1 0000:0000:0000:02c9 14 MASTER 33")
+	if sent := s.requests(); sent[len(sent)-1].Class != mad.ClassSA || sent[len(sent)-1].SA.ComponentMask != mad.SMLID {
+		t.Errorf("%+v", sent[len(sent)-1])
+	}
+	s.noSMI = false
 	info.SMState = 7
 	out, err = run(t.Context(), s.system(), "sm", "--compat")
 	has(t, out, err, "state 7 ???")
@@ -49,6 +60,7 @@ type pma struct {
 	more         uint32
 	ports        uint8
 	reset        []*mad.Packet
+	readOnly     bool
 }
 
 func (a *pma) answer(req *mad.Packet, to umad.Addr) *mad.Packet {
@@ -63,7 +75,9 @@ func (a *pma) answer(req *mad.Packet, to umad.Addr) *mad.Packet {
 	case req.Attribute == mad.AttrClassPortInfo:
 		return table(req, &mad.ClassPortInfo{CapabilityMask: a.capabilities, CapabilityMask2: a.more})
 	case req.Method == mad.MethodSet:
-		a.reset = append(a.reset, req)
+		if a.reset = append(a.reset, req); a.readOnly {
+			return refuse(req)
+		}
 		fallthrough
 	default:
 		req.Method = mad.MethodGet
@@ -113,6 +127,13 @@ func TestCounters(t *testing.T) {
 	if err != nil || out != "" || len(a.reset) != 2 || string(a.reset[1].Data[1:4]) != "\x02\xff\xff" || a.reset[1].Data[18] != 1 {
 		t.Errorf("%v\n%s%x", err, out, a.reset[1].Data)
 	}
+	a.readOnly = true
+	out, err = run(t.Context(), s.system(), "counters", "5", "2", "-r")
+	has(t, out, nil, "5 2 SymbolErrorCounter 2")
+	wantErr(t, err, "PerfGetResp(PortCounters) has status 0xc", false)
+	a.readOnly = false
+	out, err = run(t.Context(), s.system(), "counters", "5", "3,2,1-3,2", "--sum")
+	has(t, out, err, "5 all SymbolErrorCounter 6")
 	a.capabilities = mad.PerfAllPorts
 	out, err = run(t.Context(), s.system(), "counters", "5", "--sum", "--compat")
 	has(t, out, err, "# Port counters: Lid 5 port 255 (CapMask: 0x100) PortSelect:......................255", "SymbolErrorCounter:..............255", "PortXmitWait:....................0")
@@ -129,7 +150,7 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// TestCountersByGUID finds the port by its GUID, and its number of ports without QP0.
+// TestCountersByGUID finds the port by its GUID, and its number of ports without QP0, which can tell it.
 func TestCountersByGUID(t *testing.T) {
 	a := &pma{}
 	s := newSubnet(func(req *mad.Packet, to umad.Addr) *mad.Packet {
@@ -146,6 +167,52 @@ func TestCountersByGUID(t *testing.T) {
 	})
 	out, err := run(t.Context(), s.system(), "counters", "0002:c903:1:1", "1")
 	has(t, out, err, "5 1 SymbolErrorCounter 1")
+	s.noSMI = true
+	out, err = run(t.Context(), s.system(), "counters", "0x2c90300010001")
+	has(t, out, err, "5 1 SymbolErrorCounter 1", "5 2 SymbolErrorCounter 2")
+	if strings.Contains(out, "5 0 ") || strings.Contains(out, "5 3 ") {
+		t.Errorf("ports that the node does not have:\n%s", out)
+	}
+}
+
+// TestCounterPlaces: each counter is where the format of package mad has it.
+func TestCounterPlaces(t *testing.T) {
+	for _, c := range []struct {
+		lines string
+		a     mad.Attribute
+	}{{countersOf, &mad.PortCounters{}}, {extended + extendedIETF + extendedMore, &mad.PortCountersExtended{}}} {
+		v := reflect.ValueOf(c.a).Elem()
+		want := map[string]uint64{}
+		for i := range v.NumField() {
+			n := uint64(i) // fits in 4 bits where a field has so few
+			if v.Type().Field(i).Type.Size() > 1 {
+				n |= 0x100
+			}
+			switch name := v.Type().Field(i).Name; {
+			case name == "LocalLinkIntegrityErrors", name == "ExcessiveBufferOverrunErrors":
+				n &= 15
+			case name == "CounterSelect2", name == "CounterSelect", name == "PortSelect":
+				v.Field(i).SetUint(n)
+				continue
+			default:
+			}
+			v.Field(i).SetUint(n)
+			want[v.Type().Field(i).Name] = n
+		}
+		b, err := mad.Marshal(c.a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := &node{flags: &counterFlags{}, lines: c.lines}
+		n.add(CountersRow{data: append(b, make([]byte, mad.Size-len(b))...)})
+		got := map[string]uint64{}
+		for _, counter := range n.rows[0].Counters {
+			got[counter.Name] = counter.Value
+		}
+		if !maps.Equal(got, want) || len(want) < 18 {
+			t.Errorf("%T: %v, want %v", c.a, got, want)
+		}
+	}
 }
 
 // TestPing pings a port that answers, one that does not, one that serves none, and one where it fails.
@@ -187,6 +254,36 @@ func TestPing(t *testing.T) {
 	defer cancel()
 	out, err = run(ctx, s.system(), "ping", "7", "--interval", "10ms")
 	has(t, out, err, "0% lost")
+}
+
+// TestPingTimes: after an outage pings keep their interval, and the time of a run ends with its last answer.
+func TestPingTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var at []time.Duration
+		s := newSubnet(func(req *mad.Packet, to umad.Addr) *mad.Packet {
+			if at = append(at, time.Since(start)); len(at) == 1 || to.LID == 9 {
+				return nil
+			}
+			return req.Reply()
+		})
+		out, err := run(t.Context(), s.system(), "ping", "7", "-c", "5", "--timeout", "4500ms")
+		has(t, out, err, "no answer from LID 7", "Pong from LID 7: time ", fmt.Sprintf("LID 7: 5 sent, 4 received, 20%% lost, %.3f s", at[4].Seconds()))
+		if at[1] < 4500*time.Millisecond || at[2]-at[1] != time.Second || at[3]-at[2] != time.Second || at[4]-at[3] != time.Second {
+			t.Errorf("pings at %v, want 4.5 s or more, and then one each second", at)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+		defer cancel()
+		out, err = run(ctx, s.system(), "ping", "7", "--interval", "1m")
+		has(t, out, err, "2 sent, 2 received, 0% lost, 60.000 s")
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		out, err = run(ctx, s.system(), "ping", "9", "--timeout", "5s")
+		wantErr(t, err, "no ping was answered: interrupted before an answer", false)
+		if want := "\nLID 9: 0 sent, 0 received, 0% lost, 0.000 s\n"; out != want {
+			t.Errorf("%q, want %q", out, want)
+		}
+	})
 }
 
 // TestPingServer answers pings with the name of the host, and says who sends them.
@@ -234,9 +331,13 @@ func TestStatus(t *testing.T) {
 	good := &StatusDevice{Device: "mlx5_0", NodeType: "CA", HCAType: "MT4120", FWVer: "16.35.2000", HWVer: "0", Ports: []*StatusPort{port},
 		nodeGUID: 0x506b4b0300c0ff00, sysImageGUID: 0x506b4b0300c0ff00}
 	bad := &StatusDevice{Device: "mlx5_1", NodeType: "CA", Ports: []*StatusPort{{Port: 1, State: "DOWN", Reason: "not permitted"}}, Reason: "gone"}
-	s := &System{Status: func() ([]*StatusDevice, error) { return []*StatusDevice{good, bad}, errors.New("a device failed") }}
+	silent := &StatusDevice{Device: "mlx5_3", Reason: "netlink failed"}
+	failed := errors.New("a device failed")
+	s := &System{Status: func() ([]*StatusDevice, error) { return []*StatusDevice{good, bad, silent}, failed }}
 	out, err := run(t.Context(), s, "status")
-	has(t, out, err, "mlx5_0/1 MT4120 ACTIVE LINK_UP 100 Gb/s (4X EDR) 1 0 1 InfiniBand umad0 - fe80:", "mlx5_1/1 - DOWN", "not known: not permitted", "mlx5_1 not known: gone")
+	wantErr(t, err, "a device failed", false)
+	has(t, out, nil, "mlx5_0/1 MT4120 ACTIVE LINK_UP 100 Gb/s (4X EDR) 1 0 1 InfiniBand umad0 - fe80:", "mlx5_1/1 - DOWN", "not known: not permitted", "mlx5_1 not known: gone")
+	failed = nil
 	out, err = run(t.Context(), s, "status", "mlx5_0", "--compat")
 	want := "CA 'mlx5_0'\n\tCA type: MT4120\n\tNumber of ports: 1\n\tFirmware version: 16.35.2000\n\tHardware version: 0\n\tNode GUID: 0x506b4b0300c0ff00\n\tSystem image GUID: 0x506b4b0300c0ff00\n" +
 		"\tPort 1:\n\t\tState: Active\n\t\tPhysical state: LinkUp\n\t\tRate: 100\n\t\tBase lid: 1\n\t\tLMC: 0\n\t\tSM lid: 1\n\t\tCapability mask: 0x00010820\n\t\tPort GUID: 0x506b4b0300c0ff00\n\t\tLink layer: InfiniBand\n"
@@ -250,9 +351,11 @@ func TestStatus(t *testing.T) {
 	_, err = run(t.Context(), s, "status", "mlx5_1")
 	wantErr(t, err, "no port is active", false)
 	_, err = run(t.Context(), s, "status", "mlx5_2")
-	wantErr(t, err, `the device is "mlx5_2", allowed: mlx5_0, mlx5_1`, true)
+	wantErr(t, err, `the device is "mlx5_2", allowed: mlx5_0, mlx5_1, mlx5_3`, true)
 	_, err = run(t.Context(), s, "status", "mlx5_0/2")
-	wantErr(t, err, `the port of mlx5_0 is "2", which it does not have`, true)
+	wantErr(t, err, `the port of mlx5_0 is "2", allowed: 1`, true)
+	_, err = run(t.Context(), s, "status", "mlx5_3/1")
+	wantErr(t, err, "the ports of mlx5_3 are not known: netlink failed", false)
 	none := &System{Status: func() ([]*StatusDevice, error) { return nil, errors.New("no RDMA") }}
 	_, err = run(t.Context(), none, "status")
 	wantErr(t, err, "no RDMA", false)

@@ -124,17 +124,15 @@ stop at their maximum; --extended asks for those of 64 bits. A table shows what 
 	command.JSONFlag(cmd, &asJSON)
 	compatFlag(cmd, &compat, "perfquery")
 	cmd.Run = func(cmd *command.Command, args []string) error {
-		n, err := c.collect(cmd.Context(), args)
-		if err != nil || c.resetOnly {
-			return err
-		}
-		switch {
-		case asJSON:
-			return command.PrintJSON(cmd.Out(), n.rows)
-		case compat:
-			return n.printCompat(cmd.Out())
-		}
-		return n.print(cmd.Out())
+		return c.collect(cmd.Context(), args, func(n *node) error {
+			switch {
+			case asJSON:
+				return command.PrintJSON(cmd.Out(), n.rows)
+			case compat:
+				return n.printCompat(cmd.Out())
+			}
+			return n.print(cmd.Out())
+		})
 	}
 	return cmd
 }
@@ -149,15 +147,15 @@ type node struct {
 	rows  []CountersRow
 }
 
-// collect asks a node for the counters of its ports.
-func (c *counterFlags) collect(ctx context.Context, args []string) (*node, error) {
+// collect asks a node for the counters of its ports, shows them, and resets them.
+func (c *counterFlags) collect(ctx context.Context, args []string, show func(*node) error) error {
 	ports, err := parsePorts(args)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	port, err := c.open()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer port.Close()
 	n := &node{flags: c, rows: []CountersRow{}}
@@ -168,29 +166,29 @@ func (c *counterFlags) collect(ctx context.Context, args []string) (*node, error
 		if own, err = sa.LocalPort(ctx, port); err == nil {
 			n.to, ports = umad.Addr{LID: own.LID}, []uint8{own.LocalPortNum}
 			if own.LID == 0 {
-				err = sa.ErrNoSM
+				err = noSM(port)
 			}
 		}
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if n.agent, err = port.Register(c.agent(mad.ClassPerf)); err != nil {
-		return nil, err
+		return err
 	}
 	defer n.agent.Close()
 	if err := n.agent.Query(ctx, n.to, mad.NewPerf(mad.MethodGet, mad.AttrClassPortInfo), &n.info); err != nil {
-		return nil, err
+		return err
 	}
 	if err := n.chooseCounters(); err != nil {
-		return nil, err
+		return err
 	}
 	if ports[0] == allPorts && !(c.sum && n.info.CapabilityMask&mad.PerfAllPorts != 0) {
 		if ports, err = c.portsOf(ctx, port, n.to); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return n, n.each(ctx, ports)
+	return n.each(ctx, ports, show)
 }
 
 // chooseCounters decides which counters to show.
@@ -211,8 +209,8 @@ func (n *node) chooseCounters() error {
 	return nil
 }
 
-// each reads the counters of ports, resets them, or both.
-func (n *node) each(ctx context.Context, ports []uint8) error {
+// each reads and shows the counters of ports, resets them, or both.
+func (n *node) each(ctx context.Context, ports []uint8, show func(*node) error) error {
 	for _, p := range ports {
 		if n.flags.resetOnly {
 			break
@@ -228,8 +226,10 @@ func (n *node) each(ctx context.Context, ports []uint8) error {
 		}
 		n.add(CountersRow{LID: n.to.LID, Port: int(p), data: data})
 	}
-	if !n.flags.reset && !n.flags.resetOnly {
-		return nil
+	if !n.flags.resetOnly {
+		if err := show(n); err != nil || !n.flags.reset {
+			return err
+		}
 	}
 	for _, p := range ports {
 		if _, err := n.agent.Do(ctx, n.to, n.request(mad.MethodSet, p)); err != nil {
@@ -308,11 +308,12 @@ func putBitsOf(b []byte, at, n int, v uint64) {
 	}
 }
 
-// parsePorts reads PORTS.
+// parsePorts reads PORTS. The result is sorted and has each port once.
 func parsePorts(args []string) (ports []uint8, err error) {
 	if len(args) < 2 || args[1] == "all" {
 		return []uint8{allPorts}, nil
 	}
+	var named [allPorts]bool
 	for _, part := range strings.Split(args[1], ",") {
 		from, to, isRange := strings.Cut(part, "-")
 		first, err1 := strconv.ParseUint(from, 10, 8)
@@ -321,6 +322,11 @@ func parsePorts(args []string) (ports []uint8, err error) {
 			return nil, command.Usagef("PORTS is %s, allowed: numbers from 0 to %d and ranges such as 1-8, separated by commas, or all", peertext.Quote(args[1]), allPorts-1)
 		}
 		for p := first; p <= last; p++ {
+			named[p] = true
+		}
+	}
+	for p, ok := range named {
+		if ok {
 			ports = append(ports, uint8(p))
 		}
 	}

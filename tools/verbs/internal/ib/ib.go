@@ -122,26 +122,55 @@ func (o *options) choose() (Port, error) {
 	switch {
 	case len(infiniband) > 0:
 		return best, nil
-	case o.device != "" && err == nil:
-		return best, o.unknown(all, devices)
-	case len(others) > 0:
+	case err == nil:
+		if err := o.unknown(all, devices); err != nil {
+			return best, err
+		}
+	}
+	if len(others) > 0 {
 		err = errors.Join(fmt.Errorf("no port is InfiniBand: %s; --dev names one anyway", strings.Join(others, ", ")), err)
 	}
 	return best, cmp.Or(err, errors.New("there is no InfiniBand port"))
 }
 
-// unknown is the error for a device or a port that does not exist.
+// unknown is the error for a device or a port that does not exist. It is nil without InfiniBand ports of
+// which --ib-port could be one.
 func (o *options) unknown(all []Port, devices []string) error {
 	var ports []string
+	of := ": that of an InfiniBand port, "
+	if o.device != "" {
+		of = " for " + o.device + ": "
+	}
 	for _, p := range all {
-		if p.Device == o.device {
+		switch {
+		case o.device == "" && p.LinkLayer == netlinkrdma.LinkLayerInfiniBand:
+			ports = append(ports, p.String())
+		case o.device == p.Device:
 			ports = append(ports, fmt.Sprint(p.Num))
 		}
 	}
-	if len(ports) > 0 {
-		return command.Usagef("--ib-port is %d, allowed for %s: %s", o.port, o.device, strings.Join(ports, ", "))
+	switch {
+	case len(ports) > 0:
+		return command.Usagef("--ib-port is %d, allowed%s%s", o.port, of, strings.Join(ports, ", "))
+	case o.device == "":
+		return nil
 	}
 	return command.Usagef("--dev is %s, allowed: %s", peertext.Quote(o.device), cmp.Or(strings.Join(devices, ", "), "none, there is no RDMA device"))
+}
+
+// oneForm returns an error if flags ask for two forms of output.
+func oneForm(cmd *command.Command) error {
+	var given string
+	for _, name := range []string{"json", "compat", "compat-ibstatus", "serve"} {
+		switch f := cmd.Flag(name); {
+		case f == nil || f.Value.String() != "true":
+		case given != "":
+			return command.Usagef("--%s is given with --%s, allowed: one of them", given, name)
+		default:
+			given = name
+		}
+	}
+	return nil
 }
 
 // New makes the group of commands.
@@ -160,5 +189,14 @@ most virtual functions have none.`,
   verbs ib counters 7 all  # what does it count?`,
 	})
 	group.Add(newStatus(s), newPing(s), newCounters(s), newSA(s), newSM(s), newLinks(s), newDiscover(s), newTrace(s), newCheck(s))
+	for _, c := range group.Commands() {
+		run := c.Run
+		c.Run = func(cmd *command.Command, args []string) error {
+			if err := oneForm(cmd); err != nil {
+				return err
+			}
+			return run(cmd, args)
+		}
+	}
 	return group
 }

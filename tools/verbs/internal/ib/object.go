@@ -2,6 +2,7 @@ package ib
 
 import (
 	"bytes"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -88,6 +89,7 @@ func RecordKeys() map[string][]string {
 type recordField struct {
 	key   string
 	value reflect.Value
+	bits  int // of a number or text
 }
 
 // fieldsOf lists the fields of a struct and of the structs in it. A field that is itself a table, such as
@@ -98,10 +100,18 @@ func fieldsOf(v reflect.Value) (all []recordField) {
 		if f.Type.Kind() == reflect.Struct {
 			all = append(all, fieldsOf(v.Field(i))...)
 		} else {
-			all = append(all, recordField{keyOf(f), v.Field(i)})
+			all = append(all, recordField{keyOf(f), v.Field(i), fieldBits(f)})
 		}
 	}
 	return all
+}
+
+// fieldBits returns how many bits of a MAD a number or text has.
+func fieldBits(f reflect.StructField) int {
+	if _, width, ok := strings.Cut(f.Tag.Get("mad"), " "); ok {
+		return atoi(width)
+	}
+	return int(f.Type.Size()) * 8
 }
 
 // keyOf returns the key of a field: its name in snake_case, in the plural if it is a list, and with a unit
@@ -135,7 +145,7 @@ func keyOf(f reflect.StructField) string {
 
 // rates are the rates of paths in Gbit/s, by their number in the specification.
 var rates = [...]float64{2: 2.5, 3: 10, 4: 30, 5: 5, 6: 20, 7: 40, 8: 60, 9: 80, 10: 120, 11: 14, 12: 56, 13: 112, 14: 168, 15: 25, 16: 100,
-	17: 200, 18: 300, 19: 28, 20: 50, 21: 400, 22: 600, 23: 800}
+	17: 200, 18: 300, 19: 28, 20: 50, 21: 400, 22: 600, 23: 800, 24: 1200}
 
 // smStates are the states of a subnet manager.
 var smStates = [...]string{"NOT_ACTIVE", "DISCOVERING", "STANDBY", "MASTER"}
@@ -189,7 +199,7 @@ func valueOf(key string, v reflect.Value) any {
 			return 0
 		}
 		return 128 << n
-	case strings.Contains(key, "mask"), strings.Contains(key, "_key"), key == "mlid", key == "gid_prefix", key == "service_id":
+	case strings.Contains(key, "mask"), strings.HasSuffix(key, "_key"), key == "p_keys", key == "mlid", key == "gid_prefix", key == "service_id":
 		return fmt.Sprintf("0x%0*x", v.Type().Bits()/4, n)
 	}
 	return n
@@ -199,7 +209,7 @@ func valueOf(key string, v reflect.Value) any {
 func setField(a mad.Attribute, key, text string) error {
 	for _, f := range fieldsOf(reflect.ValueOf(a).Elem()) {
 		if f.key == key {
-			if allowed := setValue(f.value, text); allowed != "" {
+			if allowed := f.set(text); allowed != "" {
 				return fmt.Errorf("%s is %s, allowed: %s", key, peertext.Quote(text), allowed)
 			}
 			return nil
@@ -208,8 +218,9 @@ func setField(a mad.Attribute, key, text string) error {
 	return fmt.Errorf("there is no field %s", key)
 }
 
-// setValue sets a field. It returns what is allowed if the text is not.
-func setValue(v reflect.Value, text string) (allowed string) {
+// set sets a field. It returns what is allowed if the text is not.
+func (f recordField) set(text string) (allowed string) {
+	v := f.value
 	switch v.Interface().(type) {
 	case mad.GID:
 		ip, err := netip.ParseAddr(text)
@@ -226,15 +237,17 @@ func setValue(v reflect.Value, text string) (allowed string) {
 		v.SetUint(uint64(guid))
 		return ""
 	case netlinkrdma.NodeType:
-		n, ok := map[string]uint64{"ca": 1, "switch": 2, "router": 3}[strings.ToLower(text)]
-		v.SetUint(n)
-		if !ok {
-			return "CA, switch, router"
-		}
-		return ""
+		return f.setWord(text, 3)
+	case netlinkrdma.PortState:
+		return f.setWord(text, 4)
+	case netlinkrdma.PhysState:
+		return f.setWord(text, 7)
 	}
 	switch v.Kind() {
 	case reflect.String:
+		if len(text)*8 > f.bits {
+			return fmt.Sprintf("a text of up to %d bytes", f.bits/8)
+		}
 		v.SetString(text)
 	case reflect.Bool:
 		b, err := strconv.ParseBool(text)
@@ -243,15 +256,32 @@ func setValue(v reflect.Value, text string) (allowed string) {
 		}
 		v.SetBool(b)
 	case reflect.Array:
-		return "nothing, since it is a list"
+		b, err := hex.DecodeString(strings.TrimPrefix(text, "0x"))
+		if err != nil || len(b) != v.Len() {
+			return fmt.Sprintf("0x and %d hexadecimal digits", 2*v.Len())
+		}
+		reflect.Copy(v, reflect.ValueOf(b))
 	default:
-		n, err := strconv.ParseUint(text, 0, v.Type().Bits())
+		n, err := strconv.ParseUint(text, 0, f.bits)
 		if err != nil {
-			return fmt.Sprintf("a number up to %d", uint64(1)<<v.Type().Bits()-1)
+			return fmt.Sprintf("0 to %d", uint64(1)<<f.bits-1)
 		}
 		v.SetUint(n)
 	}
 	return ""
+}
+
+// setWord sets a field to a value from 1 to last, which JSON has as words, or to its number.
+func (f recordField) setWord(text string, last uint64) (allowed string) {
+	for n := uint64(1); n <= last; n++ {
+		f.value.SetUint(n)
+		word := fmt.Sprint(valueOf(f.key, f.value))
+		if text == strconv.FormatUint(n, 10) || strings.EqualFold(text, word) {
+			return ""
+		}
+		allowed += word + ", "
+	}
+	return fmt.Sprintf("%s1 to %d", allowed, last)
 }
 
 // parseGUID reads a GUID in hexadecimal: with 0x, or in four groups.
@@ -264,6 +294,9 @@ func parseGUID(text string) (mad.GUID, bool) {
 		groups := strings.Split(text, ":")
 		digits = ""
 		for _, g := range groups {
+			if g == "" {
+				return 0, false
+			}
 			digits += strings.Repeat("0", max(4-len(g), 0)) + g
 		}
 	}

@@ -114,7 +114,7 @@ func (p *pingFlags) client(cmd *command.Command, port *umad.Port, dest string) e
 	} else {
 		err = r.print(cmd.Out())
 	}
-	if err == nil && r.Received == 0 && r.Sent > 0 {
+	if err == nil && r.Received == 0 {
 		return fmt.Errorf("no ping was answered: %s", r.Reason)
 	}
 	return err
@@ -125,16 +125,21 @@ func (p *pingFlags) pings(ctx context.Context, agent *umad.Agent, to umad.Addr, 
 	r := &PingResult{LID: to.LID}
 	start := time.Now()
 	for next := start; p.count == 0 || r.Sent < p.count; next = next.Add(p.interval) {
+		if now := time.Now(); now.After(next) {
+			next = now // after a long wait for an answer there is no burst
+		}
 		if !p.flood && !sleepUntil(ctx, next) {
 			break
 		}
 		begin := time.Now()
 		answer, err := agent.Do(ctx, to, mad.NewVendor(mad.ClassPing, mad.OUIOpenIB, mad.MethodGet, 0))
-		took := time.Since(begin)
+		end := time.Now()
+		took := end.Sub(begin)
 		if ctx.Err() != nil {
 			break
 		}
 		r.Sent++
+		r.Seconds = end.Sub(start).Seconds()
 		if err != nil {
 			if err = r.lost(err, to); err != nil {
 				return nil, err
@@ -144,11 +149,13 @@ func (p *pingFlags) pings(ctx context.Context, agent *umad.Agent, to umad.Addr, 
 		}
 		host, _, _ := bytes.Cut(answer.Data, []byte{0})
 		r.add(string(host), took)
-		fmt.Fprintf(lines, "Pong from %s (%v): time %.3f ms\n", printable(r.Host), to, took.Seconds()*1e3)
+		fmt.Fprintf(lines, "Pong from %s: time %.3f ms\n", r.peer(), took.Seconds()*1e3)
 	}
-	r.Seconds = time.Since(start).Seconds()
-	if r.Received > 0 {
+	switch {
+	case r.Received > 0:
 		r.AvgUS = us(r.sum) / float64(r.Received)
+	case r.Sent == 0:
+		r.Reason = "interrupted before an answer"
 	}
 	return r, nil
 }
@@ -193,13 +200,22 @@ func (r *PingResult) lost(err error, to umad.Addr) error {
 	return nil
 }
 
+// peer returns what the other end calls itself, if it does, and its LID.
+func (r *PingResult) peer() string {
+	lid := fmt.Sprintf("LID %d", r.LID)
+	if r.Host == "" {
+		return lid
+	}
+	return fmt.Sprintf("%s (%s)", printable(r.Host), lid)
+}
+
 // print prints the result as text.
 func (r *PingResult) print(w io.Writer) error {
 	loss := 0.0
 	if r.Sent > 0 {
 		loss = 100 * float64(r.Sent-r.Received) / float64(r.Sent)
 	}
-	_, err := fmt.Fprintf(w, "\n%s (LID %d): %d sent, %d received, %.4g%% lost, %.3f s\n", printable(r.Host), r.LID, r.Sent, r.Received, loss, r.Seconds)
+	_, err := fmt.Fprintf(w, "\n%s: %d sent, %d received, %.4g%% lost, %.3f s\n", r.peer(), r.Sent, r.Received, loss, r.Seconds)
 	if err == nil && r.Received > 0 {
 		_, err = fmt.Fprintf(w, "round trip min/avg/max = %.3f/%.3f/%.3f ms\n", r.MinUS/1e3, r.AvgUS/1e3, r.MaxUS/1e3)
 	}

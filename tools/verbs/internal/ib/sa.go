@@ -95,8 +95,11 @@ func parseQuery(args []string) (*kind, mad.Attribute, mad.Mask, error) {
 			key, value, ok := strings.Cut(arg, "=")
 			bit, known := k.filterBits()[key]
 			if !ok || !known {
-				return nil, nil, 0, command.Usagef("the condition for %s is %s, allowed: KEY=VALUE with a KEY of %s",
-					k.name, peertext.Quote(arg), strings.Join(k.filterKeys(), ", "))
+				allowed := "none"
+				if k.filters != "" {
+					allowed = "KEY=VALUE with a KEY of " + strings.Join(k.filterKeys(), ", ")
+				}
+				return nil, nil, 0, command.Usagef("the condition for %s is %s, allowed: %s", k.name, peertext.Quote(arg), allowed)
 			}
 			if err := setField(like, key, value); err != nil {
 				return nil, nil, 0, command.Usagef("%w", err)

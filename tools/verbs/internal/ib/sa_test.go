@@ -83,16 +83,27 @@ func TestSAErrors(t *testing.T) {
 		"sa nodes":                   `RECORD is "nodes", allowed: node, port, path`,
 		"sa node lid":                `the condition for node is "lid", allowed: KEY=VALUE with a KEY of lid, base_version`,
 		"sa node ports=1":            `the condition for node is "ports=1"`,
-		"sa node lid=x":              `lid is "x", allowed: a number up to 65535`,
-		"sa node lid=65536":          `lid is "65536", allowed: a number up to 65535`,
-		"sa node node_type=hub":      `node_type is "hub", allowed: CA, switch, router`,
+		"sa node lid=x":              `lid is "x", allowed: 0 to 65535`,
+		"sa node lid=65536":          `lid is "65536", allowed: 0 to 65535`,
+		"sa node node_type=hub":      `node_type is "hub", allowed: CA, switch, router, 1 to 3`,
 		"sa node port_guid=7":        `port_guid is "7", allowed: a GUID`,
 		"sa path sgid=1":             `sgid is "1", allowed: a GID`,
 		"sa path sgid=fe80::1%eth0":  `allowed: a GID`,
 		"sa path reversible=perhaps": `reversible is "perhaps", allowed: true, false`,
-		"sa service service_key=1":   `service_key is "1", allowed: nothing`,
+		"sa service service_key=1":   `service_key is "1", allowed: 0x and 32 hexadecimal digits`,
 		"sa node --sm-key x":         `--sm-key is "x", allowed: a number of 64 bits`,
-		"sa path sl=16":              "SL is 16 and has 4 bits",
+		"sa path sl=16":              `sl is "16", allowed: 0 to 15`,
+		"sa node vendor_id=16777216": `vendor_id is "16777216", allowed: 0 to 16777215`,
+		"sa port port_state=UP":      `port_state is "UP", allowed: DOWN, INIT, ARMED, ACTIVE, 1 to 4`,
+		"sa port m_key=-1":           `m_key is "-1", allowed: 0 to 18446744073709551615`,
+		"sa class x=1":               `the condition for class is "x=1", allowed: none`,
+		"sa node port_guid=:::":      `port_guid is ":::", allowed: a GUID`,
+		"sa node --json --compat":    "--json is given with --compat, allowed: one of them",
+		"ping --serve --json":        "--json is given with --serve, allowed: one of them",
+		"status --compat --json":     "--json is given with --compat, allowed: one of them",
+		"counters 0xc000":            `the destination is "0xc000", allowed: a LID of 1 to 49151, or a GUID`,
+		"counters :::":               `the destination is ":::"`,
+		"ping 1:2::3":                `the destination is "1:2::3"`,
 		"sm 0":                       `the LID is "0", allowed: 1 to 49151`,
 		"sm 0xc000":                  "allowed: 1 to 49151",
 		"sm 1 --all":                 "--all is given with a LID",
@@ -109,19 +120,85 @@ func TestSAErrors(t *testing.T) {
 		"ping 1:2:3:4:5":             `the destination is`,
 	} {
 		_, err := run(t.Context(), s.system(), strings.Fields(args)...)
-		wantErr(t, err, want, args != "sa path sl=16")
+		wantErr(t, err, want, true)
 	}
-	_, err := run(t.Context(), s.system(), "sa", "node")
+	_, err := run(t.Context(), s.system(), "sa", "node", "node_string="+strings.Repeat("x", 65))
+	wantErr(t, err, `allowed: a text of up to 64 bytes`, true)
+	_, err = run(t.Context(), s.system(), "sa", "node")
 	wantErr(t, err, "request denied", false)
 	s.own.MasterSMLID = 0
 	for _, args := range []string{"sa node", "sm"} {
-		if _, err := run(t.Context(), s.system(), strings.Fields(args)...); !errors.Is(err, sa.ErrNoSM) {
+		var e *umad.Error
+		if _, err := run(t.Context(), s.system(), strings.Fields(args)...); !errors.Is(err, sa.ErrNoSM) || !errors.As(err, &e) || e.Device != "mem0" || e.Port != 1 {
 			t.Errorf("%s: %v", args, err)
 		}
+	}
+	s.own.LID = 0
+	var e *umad.Error
+	if _, err := run(t.Context(), s.system(), "counters"); !errors.Is(err, sa.ErrNoSM) || !errors.As(err, &e) || e.Device != "mem0" || e.Port != 1 {
+		t.Error(err)
 	}
 	s.noQP0 = true
 	if _, err := run(t.Context(), s.system(), "sa", "node"); !errors.Is(err, umad.ErrNoQP0) {
 		t.Error(err)
+	}
+}
+
+// TestSAWords: conditions are words of the JSON, or their numbers.
+func TestSAWords(t *testing.T) {
+	s := newSubnet(func(req *mad.Packet, _ umad.Addr) *mad.Packet { return table(req) })
+	for _, c := range []struct {
+		args string
+		at   int
+		want string // bytes of the record
+	}{
+		{"sa port port_state=ACTIVE port_physical_state=link_up", 36, "\x04\x50"},
+		{"sa port port_state=0x2", 36, ""},
+		{"sa port port_state=2 port_physical_state=3", 36, "\x02\x30"},
+		{"sa node node_type=Router", 6, "\x03"},
+		{"sa service service_key=0x00112233445566778899aabbccddeeff", 32, "\x00\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd\xee\xff"},
+		{"sa path sl=15", 53, "\x0f"},
+	} {
+		_, err := run(t.Context(), s.system(), strings.Fields(c.args)...)
+		sent := s.requests()
+		if c.want == "" {
+			wantErr(t, err, "allowed: DOWN", true)
+		} else if err != nil || len(sent) != 1 || string(sent[0].Data[c.at:c.at+len(c.want)]) != c.want {
+			t.Errorf("%s: %v, %+v", c.args, err, sent)
+		}
+	}
+}
+
+// TestKeys: keys and masks are hexadecimal; what counts or limits them are numbers.
+func TestKeys(t *testing.T) {
+	for _, o := range []object{objectOf(&mad.PortInfoRecord{}), objectOf(&mad.PKeyTableRecord{}), objectOf(&mad.ServiceRecord{}), objectOf(&mad.MulticastForwardingTableRecord{})} {
+		for _, m := range o {
+			value := m.value
+			if list, ok := value.([]any); ok {
+				value = list[0]
+			}
+			text, ok := value.(string)
+			switch m.key {
+			case "m_key", "p_keys", "service_p_key", "service_key", "service_id", "gid_prefix", "capability_mask", "capability_mask2", "port_masks":
+				if !ok || !strings.HasPrefix(text, "0x") {
+					t.Errorf("%s is %v", m.key, m.value)
+				}
+			case "service_gid", "service_name", "port_state", "port_physical_state":
+			default:
+				if ok {
+					t.Errorf("%s is %q, want a number", m.key, text)
+				}
+			}
+		}
+	}
+}
+
+// TestRates: the last number of the specification has a rate, and 0 is that of a number without one.
+func TestRates(t *testing.T) {
+	for n, want := range map[uint8]any{24: 1200.0, 23: 800.0, 2: 2.5, 1: 0.0, 25: 0} {
+		if got := objectOf(&mad.PathRecord{Rate: n}).text("rate_gbps"); got != fmt.Sprint(want) {
+			t.Errorf("rate %d is %s, want %v", n, got, want)
+		}
 	}
 }
 

@@ -65,6 +65,12 @@ subnet manager lives. On a port without QP0 the subnet administrator answers ins
 	return cmd
 }
 
+// noSM is the error for a port that knows no subnet manager.
+func noSM(port *umad.Port) error {
+	device, number := port.Device()
+	return &umad.Error{Op: "find the subnet manager", Device: device, Port: number, Err: sa.ErrNoSM}
+}
+
 // smRow returns the row of a subnet manager.
 func smRow(lid uint16, info mad.SMInfo) SMRow {
 	return SMRow{lid, info.GUID.String(), info.Priority, smState(info.SMState), info.ActCount, info}
@@ -108,8 +114,7 @@ func (o *options) subnetManagers(ctx context.Context, args []string, all bool) (
 		lid = own.MasterSMLID
 	}
 	if lid == 0 {
-		device, number := port.Device()
-		return nil, &umad.Error{Op: "find the subnet manager", Device: device, Port: number, Err: sa.ErrNoSM}
+		return nil, noSM(port)
 	}
 	if !all {
 		var info mad.SMInfo
@@ -164,10 +169,11 @@ func parseLID(text string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// resolve returns the address of a port: a LID, or a GUID for which the subnet administrator is asked.
+// resolve returns the address of a port: a LID, or a GUID for which the subnet administrator is asked. A
+// number of 16 bits is a LID, also with 0x and zeros in front.
 func (o *options) resolve(ctx context.Context, port *umad.Port, text string) (umad.Addr, error) {
 	guid, ok := parseGUID(text)
-	if n, err := strconv.ParseUint(text, 0, 16); !ok || err == nil && n <= maxLID && len(text) <= len("0xbfff") {
+	if _, err := strconv.ParseUint(text, 0, 16); !ok || err == nil {
 		lid, err := parseLID(text)
 		if err != nil {
 			err = command.Usagef("the destination is %s, allowed: a LID of 1 to %d, or a GUID such as 0002:c903:0001:0001 or 0x2c90300010001", peertext.Quote(text), maxLID)

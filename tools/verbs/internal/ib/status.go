@@ -77,12 +77,13 @@ QP0. A device that cannot be asked does not hide the others. umad and issm are t
 	compatFlag(cmd, &compat, "ibstat")
 	cmd.Flags().BoolVar(&compatStatus, "compat-ibstatus", false, "print what ibstatus of infiniband-diags prints")
 	cmd.Run = func(cmd *command.Command, args []string) error {
-		all, err := s.Status()
-		if err != nil && len(all) == 0 {
-			return err
+		all, listErr := s.Status()
+		if listErr != nil && len(all) == 0 {
+			return listErr
 		}
-		if all, err = selectStatus(all, args); err != nil {
-			return err
+		all, err := selectStatus(all, args)
+		if err != nil {
+			return errors.Join(err, listErr)
 		}
 		w := cmd.Out()
 		switch {
@@ -95,14 +96,17 @@ QP0. A device that cannot be asked does not hide the others. umad and issm are t
 		default:
 			err = printStatus(w, all)
 		}
+		if err = errors.Join(err, listErr); err != nil {
+			return err
+		}
 		for _, d := range all {
 			for _, p := range d.Ports {
 				if p.active {
-					return err
+					return nil
 				}
 			}
 		}
-		return cmp.Or(err, errors.New("no port is active"))
+		return errors.New("no port is active")
 	}
 	return cmd
 }
@@ -122,13 +126,20 @@ func selectStatus(all []*StatusDevice, args []string) ([]*StatusDevice, error) {
 		if hasPort {
 			one := *d
 			one.Ports = nil
+			var numbers []string
 			for _, p := range d.Ports {
+				numbers = append(numbers, fmt.Sprint(p.Port))
 				if fmt.Sprint(p.Port) == port {
 					one.Ports = append(one.Ports, p)
 				}
 			}
-			if d = &one; len(one.Ports) == 0 {
-				return nil, command.Usagef("the port of %s is %s, which it does not have", name, peertext.Quote(port))
+			switch {
+			case len(one.Ports) > 0:
+				d = &one
+			case d.Reason != "":
+				return nil, fmt.Errorf("the ports of %s are not known: %s", name, d.Reason)
+			default:
+				return nil, command.Usagef("the port of %s is %s, allowed: %s", name, peertext.Quote(port), cmp.Or(strings.Join(numbers, ", "), "none"))
 			}
 		}
 		return []*StatusDevice{d}, nil

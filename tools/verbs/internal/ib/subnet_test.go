@@ -18,7 +18,8 @@ import (
 
 // subnet is a Transport in memory: the port with LID 5 of a subnet whose manager has LID 1.
 type subnet struct {
-	noQP0  bool
+	noQP0  bool // no agents of subnet management
+	noSMI  bool // no subnet management of other ports, as on a virtual function of mlx5
 	own    mad.PortInfo
 	answer func(req *mad.Packet, to umad.Addr) *mad.Packet // nil is no answer
 
@@ -61,6 +62,9 @@ func (s *subnet) Send(m *umad.Message) error {
 	if req.Method&mad.MethodResponse != 0 {
 		s.replies <- req
 		return nil
+	}
+	if s.noSMI && req.Class == mad.ClassSubnLID {
+		return syscall.EPERM
 	}
 	var p *mad.Packet
 	if req.Class == mad.ClassSubnDirected {
