@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"text/tabwriter"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
@@ -162,18 +161,18 @@ const maxLID = 0xbfff
 
 // parseLID reads a LID, in decimal or with 0x.
 func parseLID(text string) (uint16, error) {
-	n, err := strconv.ParseUint(text, 0, 16)
-	if err != nil || n == 0 || n > maxLID {
+	n, ok := lidNumber(text)
+	if !ok || n == 0 || n > maxLID {
 		return 0, command.Usagef("the LID is %s, allowed: 1 to %d", peertext.Quote(text), maxLID)
 	}
-	return uint16(n), nil
+	return n, nil
 }
 
 // resolve returns the address of a port: a LID, or a GUID for which the subnet administrator is asked. A
 // number of 16 bits is a LID, also with 0x and zeros in front.
 func (o *options) resolve(ctx context.Context, port *umad.Port, text string) (umad.Addr, error) {
 	guid, ok := parseGUID(text)
-	if _, err := strconv.ParseUint(text, 0, 16); !ok || err == nil {
+	if _, short := lidNumber(text); !ok || short {
 		lid, err := parseLID(text)
 		if err != nil {
 			err = command.Usagef("the destination is %s, allowed: a LID of 1 to %d, or a GUID such as 0002:c903:0001:0001 or 0x2c90300010001", peertext.Quote(text), maxLID)
