@@ -108,8 +108,8 @@ func (c *config) build(name string) (command, error) {
 		return command{env: target, args: []string{"sh", "-c", `exec go build $(cat tools/verbs/build-flags) "$@"`, "sh",
 			"-ldflags", "-s -w -funcalign=16 -X main.version=" + c.version, "-o", out, "./tools/verbs"}}, nil
 	case name == "conformance": // see make conformance
-		return command{env: target, args: []string{"go", "test", "-c", "-trimpath", "-ldflags",
-			"-s -w -X github.com/goverbs/goverbs/test/conformance/report.Version=" + c.version, "-o", out, "./test/conformance"}}, nil
+		return command{env: target, args: []string{"sh", "-c", `exec go test -c $(cat tools/verbs/build-flags) "$@"`, "sh",
+			"-ldflags", "-s -w -funcalign=16 -X github.com/goverbs/goverbs/test/conformance/report.Version=" + c.version, "-o", out, "./test/conformance"}}, nil
 	case strings.HasPrefix(name, "rdmacore-"):
 		source := "test/bench/rdmacore/" + strings.TrimPrefix(name, "rdmacore-") + ".c"
 		return command{args: []string{"sh", "-c", compileC, "sh", out, source}}, nil
