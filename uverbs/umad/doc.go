@@ -30,6 +30,7 @@
 // aborted such an answer; the request then times out.
 //
 // Package [github.com/goverbs/goverbs/uverbs/umad/sa] finds the subnet administrator and asks it for records.
+// Package [github.com/goverbs/goverbs/uverbs/umad/fabric] walks a subnet, and finds what is wrong with it.
 //
 // # Errors
 //
