@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/simport"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -117,30 +118,6 @@ func (s *subnet) setSM(lid uint16) {
 	s.own.MasterSMLID = lid
 }
 
-// records answers with a table, or with one record to a Get.
-func records(req *mad.Packet, all ...mad.Attribute) *mad.Packet {
-	p := req.Reply()
-	if req.Method == mad.MethodGet {
-		if len(all) == 0 {
-			p.Status = mad.StatusNoRecords
-		} else if err := p.Put(all[0]); err != nil {
-			panic(err)
-		}
-		return p
-	}
-	p.RMPP = mad.RMPPHeader{Version: 1, Type: mad.RMPPData, Flags: mad.RMPPActive}
-	for _, r := range all {
-		b, err := mad.Marshal(r)
-		if err != nil {
-			panic(err)
-		}
-		size := (len(b) + 7) / 8
-		p.SA.AttributeOffset = uint16(size)
-		p.Data = append(p.Data, append(b, make([]byte, size*8-len(b))...)...)
-	}
-	return p
-}
-
 // TestTable: tables arrive whole, also from a type that is known at run time, and an empty one is no error.
 func TestTable(t *testing.T) {
 	var seen *mad.Packet
@@ -151,9 +128,9 @@ func TestTable(t *testing.T) {
 	s, c := newSubnet(t, Options{SMKey: 0x4711}, func(req *mad.Packet, to umad.Addr) *mad.Packet {
 		seen = req
 		if req.Attribute == mad.AttrNodeRecord {
-			return records(req, many...)
+			return simport.Records(req, many...)
 		}
-		return records(req)
+		return simport.Records(req)
 	})
 	nodes, err := Table(t.Context(), c, &mad.NodeRecord{LID: 9}, mad.NodeLID)
 	if err != nil || len(nodes) != 300 || nodes[299].LID != 300 || nodes[1].NodeDescription.NodeString != "node 1" {
@@ -198,11 +175,11 @@ func TestAddrOf(t *testing.T) {
 	_, c := newSubnet(t, Options{}, func(req *mad.Packet, _ umad.Addr) *mad.Packet {
 		switch {
 		case req.Attribute == mad.AttrNodeRecord && req.SA.ComponentMask == mad.NodePortGUID && req.Data[31] == 0x42:
-			return records(req, &mad.NodeRecord{LID: 12})
+			return simport.Records(req, &mad.NodeRecord{LID: 12})
 		case req.Attribute == mad.AttrPathRecord && req.Data[41] == 12 && req.Data[43] == 5:
-			return records(req, &mad.PathRecord{SL: 4})
+			return simport.Records(req, &mad.PathRecord{SL: 4})
 		}
-		return records(req)
+		return simport.Records(req)
 	})
 	if a, err := c.AddrOf(t.Context(), 0x42); err != nil || a != (umad.Addr{LID: 12, SL: 4}) {
 		t.Errorf("%+v, %v", a, err)
@@ -222,7 +199,7 @@ func TestFailover(t *testing.T) {
 			if int32(to.LID) != alive.Load() {
 				return nil
 			}
-			return records(req, &mad.NodeRecord{LID: to.LID})
+			return simport.Records(req, &mad.NodeRecord{LID: to.LID})
 		})
 		ask := func() ([]mad.NodeRecord, error) { return Table(t.Context(), c, &mad.NodeRecord{}, 0) }
 		if r, err := ask(); err != nil || r[0].LID != 1 {
@@ -320,7 +297,7 @@ func TestLocalPort(t *testing.T) {
 // can give up, and the other fields of Options.SM are kept.
 func TestFindOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c := newSubnet(t, Options{SM: umad.Addr{PKeyIndex: 3, QKey: 0x80010007}, Window: 16}, func(req *mad.Packet, _ umad.Addr) *mad.Packet { return records(req) })
+		s, c := newSubnet(t, Options{SM: umad.Addr{PKeyIndex: 3, QKey: 0x80010007}, Window: 16}, func(req *mad.Packet, _ umad.Addr) *mad.Packet { return simport.Records(req) })
 		var agents atomic.Int32
 		s.qp0 = func() error {
 			agents.Add(1)
@@ -356,7 +333,7 @@ func TestFindOnce(t *testing.T) {
 
 // TestHostile: whatever the SA answers, a request ends with an error.
 func TestHostile(t *testing.T) {
-	node := func(req *mad.Packet) *mad.Packet { return records(req, &mad.NodeRecord{LID: 1}) }
+	node := func(req *mad.Packet) *mad.Packet { return simport.Records(req, &mad.NodeRecord{LID: 1}) }
 	for name, c := range map[string]struct {
 		answer func(req *mad.Packet) *mad.Packet
 		check  func(err error) bool
@@ -449,7 +426,7 @@ func isTimeout(err error) bool { return errors.As(err, new(*umad.TimeoutError)) 
 func TestRedirect(t *testing.T) {
 	s, c := newSubnet(t, Options{}, func(req *mad.Packet, to umad.Addr) *mad.Packet {
 		if to.LID == 8 {
-			return records(req, &mad.NodeRecord{LID: 33})
+			return simport.Records(req, &mad.NodeRecord{LID: 33})
 		}
 		p := req.Reply()
 		if err := p.Put(&mad.ClassPortInfo{RedirectLID: 8, RedirectQP: 0x1234, RedirectQKey: 0x80010001, RedirectSL: 2}); err != nil {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/simport"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -24,9 +25,9 @@ func TestSM(t *testing.T) {
 	s := newSubnet(func(req *mad.Packet, to umad.Addr) *mad.Packet {
 		switch {
 		case req.Class == mad.ClassSA:
-			return table(req, &mad.SMInfoRecord{LID: 1, SMInfo: info}, &mad.SMInfoRecord{LID: 9, SMInfo: mad.SMInfo{SMState: 2}})
+			return simport.Records(req, &mad.SMInfoRecord{LID: 1, SMInfo: info}, &mad.SMInfoRecord{LID: 9, SMInfo: mad.SMInfo{SMState: 2}})
 		case to.LID == 1:
-			return table(req, &info)
+			return simport.Records(req, &info)
 		}
 		return refuse(req)
 	})
@@ -69,11 +70,11 @@ func (a *pma) answer(req *mad.Packet, to umad.Addr) *mad.Packet {
 	case to.LID != 5:
 		return nil
 	case req.Class == mad.ClassSubnLID && req.Attribute == mad.AttrNodeInfo:
-		return table(req, &mad.NodeInfo{NodeType: netlinkrdma.NodeSwitch, NumPorts: a.ports})
+		return simport.Records(req, &mad.NodeInfo{NodeType: netlinkrdma.NodeSwitch, NumPorts: a.ports})
 	case req.Class == mad.ClassSubnLID:
-		return table(req, &mad.SwitchInfo{EnhancedPort0: true})
+		return simport.Records(req, &mad.SwitchInfo{EnhancedPort0: true})
 	case req.Attribute == mad.AttrClassPortInfo:
-		return table(req, &mad.ClassPortInfo{CapabilityMask: a.capabilities, CapabilityMask2: a.more})
+		return simport.Records(req, &mad.ClassPortInfo{CapabilityMask: a.capabilities, CapabilityMask2: a.more})
 	case req.Method == mad.MethodSet:
 		if a.reset = append(a.reset, req); a.readOnly {
 			return refuse(req)
@@ -82,9 +83,9 @@ func (a *pma) answer(req *mad.Packet, to umad.Addr) *mad.Packet {
 	default:
 		req.Method = mad.MethodGet
 		if req.Attribute == mad.AttrPortCountersExtended {
-			return table(req, &mad.PortCountersExtended{PortSelect: port, PortXmitData: 1 << 40, SymbolErrorCounter: 7})
+			return simport.Records(req, &mad.PortCountersExtended{PortSelect: port, PortXmitData: 1 << 40, SymbolErrorCounter: 7})
 		}
-		return table(req, &mad.PortCounters{PortSelect: port, SymbolErrorCounter: uint16(port), LocalLinkIntegrityErrors: 9, PortXmitData: 1 << 31, PortXmitWait: 3})
+		return simport.Records(req, &mad.PortCounters{PortSelect: port, SymbolErrorCounter: uint16(port), LocalLinkIntegrityErrors: 9, PortXmitData: 1 << 31, PortXmitWait: 3})
 	}
 }
 
@@ -155,10 +156,10 @@ func TestCountersByGUID(t *testing.T) {
 	a := &pma{}
 	s := newSubnet(func(req *mad.Packet, to umad.Addr) *mad.Packet {
 		if req.Class == mad.ClassSA && req.Attribute == mad.AttrNodeRecord {
-			return table(req, &mad.NodeRecord{LID: 5, NodeInfo: mad.NodeInfo{NumPorts: 2}})
+			return simport.Records(req, &mad.NodeRecord{LID: 5, NodeInfo: mad.NodeInfo{NumPorts: 2}})
 		}
 		if req.Class == mad.ClassSA {
-			return table(req, &mad.PathRecord{SL: 6})
+			return simport.Records(req, &mad.PathRecord{SL: 6})
 		}
 		if to.SL != 6 {
 			return nil
@@ -286,7 +287,7 @@ func TestPingTimes(t *testing.T) {
 	})
 }
 
-// TestPingServer answers pings with the name of the host, and says who sends them.
+// TestPingServer checks that the server answers with the name of the host and prints a line for each new client.
 func TestPingServer(t *testing.T) {
 	s := newSubnet(nil)
 	host, err := os.Hostname()

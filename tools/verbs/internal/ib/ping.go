@@ -222,7 +222,7 @@ func (r *PingResult) print(w io.Writer) error {
 	return err
 }
 
-// server answers pings with the name of this host until ctx ends, and prints who sends them.
+// server answers pings with the name of this host until ctx ends. It prints a line for each new client.
 func (p *pingFlags) server(cmd *command.Command, port *umad.Port) error {
 	o := p.agent(mad.ClassPing)
 	o.Methods, o.OUI = []mad.Method{mad.MethodGet}, mad.OUIOpenIB

@@ -12,17 +12,18 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/simport"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 	"github.com/goverbs/goverbs/uverbs/umad/sa"
 )
 
-// TestSA: the three forms of output, and what is asked.
+// TestSA checks the request of "verbs ib sa", and its output as a table, as JSON and with --compat.
 func TestSA(t *testing.T) {
 	s := newSubnet(func(req *mad.Packet, to umad.Addr) *mad.Packet {
 		switch req.Attribute {
 		case mad.AttrNodeRecord:
-			return table(req,
+			return simport.Records(req,
 				&mad.NodeRecord{LID: 1, NodeInfo: mad.NodeInfo{NodeType: netlinkrdma.NodeCA, PortGUID: 0x2c90300000001}, NodeDescription: mad.NodeDescription{NodeString: "host 1"}},
 				&mad.NodeRecord{LID: 2, NodeInfo: mad.NodeInfo{NodeType: netlinkrdma.NodeSwitch}, NodeDescription: mad.NodeDescription{NodeString: "bad\x1b[2J"}})
 		case mad.AttrLinearForwardingTableRecord:
@@ -31,13 +32,13 @@ func TestSA(t *testing.T) {
 				r.LinearForwardingTable.Port[i] = 255
 			}
 			r.LinearForwardingTable.Port[3] = 17
-			return table(req, r)
+			return simport.Records(req, r)
 		case mad.AttrClassPortInfo:
-			return table(req, &mad.ClassPortInfo{ClassVersion: 2, CapabilityMask: 0x2602})
+			return simport.Records(req, &mad.ClassPortInfo{ClassVersion: 2, CapabilityMask: 0x2602})
 		case mad.AttrPathRecord:
-			return table(req, &mad.PathRecord{SLID: 5, DLID: 1, MTU: 4, Rate: 7, SGID: mad.GID{0: 0xfe, 1: 0x80, 15: 5}})
+			return simport.Records(req, &mad.PathRecord{SLID: 5, DLID: 1, MTU: 4, Rate: 7, SGID: mad.GID{0: 0xfe, 1: 0x80, 15: 5}})
 		}
-		return table(req)
+		return simport.Records(req)
 	})
 	ctx := t.Context()
 	out, err := run(ctx, s.system(), "sa", "node", "node_type=switch", "lid=2", "--sm-key", "0x11")
@@ -146,7 +147,7 @@ func TestSAErrors(t *testing.T) {
 
 // TestSAWords: conditions are words of the JSON, or their numbers.
 func TestSAWords(t *testing.T) {
-	s := newSubnet(func(req *mad.Packet, _ umad.Addr) *mad.Packet { return table(req) })
+	s := newSubnet(func(req *mad.Packet, _ umad.Addr) *mad.Packet { return simport.Records(req) })
 	for _, c := range []struct {
 		args string
 		at   int
@@ -205,7 +206,9 @@ func TestRates(t *testing.T) {
 // TestSAHostile: whatever the SA answers, the command ends with an error or prints something.
 func TestSAHostile(t *testing.T) {
 	var change func(p *mad.Packet) *mad.Packet
-	s := newSubnet(func(req *mad.Packet, _ umad.Addr) *mad.Packet { return change(table(req, &mad.NodeRecord{LID: 1})) })
+	s := newSubnet(func(req *mad.Packet, _ umad.Addr) *mad.Packet {
+		return change(simport.Records(req, &mad.NodeRecord{LID: 1}))
+	})
 	for name, c := range map[string]struct {
 		change func(p *mad.Packet) *mad.Packet
 		want   error

@@ -134,30 +134,6 @@ func run(ctx context.Context, s *System, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// table answers with records.
-func table(req *mad.Packet, all ...mad.Attribute) *mad.Packet {
-	p := req.Reply()
-	if req.Method == mad.MethodGet {
-		if len(all) == 0 {
-			p.Status = mad.StatusNoRecords
-		} else if err := p.Put(all[0]); err != nil {
-			panic(err)
-		}
-		return p
-	}
-	p.RMPP = mad.RMPPHeader{Version: 1, Type: mad.RMPPData, Flags: mad.RMPPActive}
-	for _, r := range all {
-		b, err := mad.Marshal(r)
-		if err != nil {
-			panic(err)
-		}
-		size := (len(b) + 7) / 8
-		p.SA.AttributeOffset = uint16(size)
-		p.Data = append(p.Data, append(b, make([]byte, size*8-len(b))...)...)
-	}
-	return p
-}
-
 // refuse answers that the attribute is not supported.
 func refuse(req *mad.Packet) *mad.Packet {
 	p := req.Reply()
