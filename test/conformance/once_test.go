@@ -20,7 +20,7 @@ func TestOnceDuringMoveToErr(t *testing.T) {
 	testenv.Guest(t)
 	const receives, sends, size = 100, 50, 64
 	dev := openDevice(t, deviceName)
-	o := uverbs.QPOptions{MaxSendWR: sends, MaxRecvWR: receives, Path: uverbs.PathOptions{Timeout: 12, RetryCount: 1}}
+	o := uverbs.QPOptions{MaxSendWR: sends, MaxRecvWR: receives}
 	a, b := newSide(t, dev, o), newSide(t, dev, o)
 	connect(t, a, b)
 	reset := func() {
