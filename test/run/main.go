@@ -207,6 +207,9 @@ func (c *config) matrix(ctx context.Context, out io.Writer, cols []string, dry b
 	failed := false
 	for _, name := range cols {
 		col := matrix.ParseColumn(name)
+		if col.Arch != "amd64" && col.Arch != "arm64" || col.Kernel == "" {
+			return 2, fmt.Errorf("matrix column %q: want ARCH/KERNEL[/DRIVER] with the architecture amd64 or arm64, soft or soft-sockets", name)
+		}
 		if !dry {
 			if err := matrix.Clear(c.results(), col); err != nil {
 				return 1, err

@@ -271,6 +271,8 @@ func TestExecute(t *testing.T) {
 		{"-suite nothing", 2, "no suite or step"},
 		{"-suite siw -n", 0, "# siw/interop\n"},
 		{"-n matrix amd64/6.12/siw", 0, "vmrun -kernel 6.12"},
+		{"-n matrix -h", 2, `matrix column "-h": want ARCH/KERNEL`},
+		{"-n matrix amd64", 2, `matrix column "amd64": want ARCH/KERNEL`},
 		{"-n matrix soft", 0, "# soft/auto\n(GOVERBS_DEVICES=soft0,soft1"},
 	} {
 		var b bytes.Buffer
