@@ -1,6 +1,7 @@
 package ib
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -148,6 +150,33 @@ func TestCounters(t *testing.T) {
 	_, err = run(t.Context(), s.system(), "counters", "6", "--timeout", "10ms")
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Error(err)
+	}
+}
+
+// full is a writer without room.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// TestCountersShownFirst: the counters of all ports are printed before the first one is reset, since what a reset
+// erases is known nowhere else. If they cannot be printed, none is reset.
+func TestCountersShownFirst(t *testing.T) {
+	for form, want := range map[string]string{"--dev=mem0": "5 3 PortXmitData 2147483648", "--json": `"lid": 5, "port": 3`, "--compat": "port 3 (CapMask", "--sum": "5 all PortXmitData 4294967295"} {
+		a := &pma{ports: 3}
+		var out bytes.Buffer
+		s := newSubnet(func(req *mad.Packet, to umad.Addr) *mad.Packet {
+			if req.Method == mad.MethodSet {
+				has(t, out.String(), nil, want)
+			}
+			return a.answer(req, to)
+		})
+		if err := runTo(t.Context(), s.system(), &out, "counters", "5", "--reset", form); err != nil || len(a.reset) != 4 { // with port 0
+			t.Errorf("%s: %v, %d resets", form, err, len(a.reset))
+		}
+		a.reset = nil
+		if err := runTo(t.Context(), s.system(), full{}, "counters", "5", "--reset", form); !errors.Is(err, syscall.ENOSPC) || len(a.reset) != 0 {
+			t.Errorf("%s without room for the text: %v, %d resets", form, err, len(a.reset))
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"strings"
 	"sync"
@@ -126,12 +127,17 @@ func (s *subnet) system() *System {
 // run runs a command of the group, and returns what it prints.
 func run(ctx context.Context, s *System, args ...string) (string, error) {
 	var out bytes.Buffer
-	root := &command.Root{Stdout: &out, Stderr: &out, FlagError: func(_ *command.Command, err error) error { return err }}
+	err := runTo(ctx, s, &out, args...)
+	return out.String(), err
+}
+
+// runTo runs a command of the group, which prints to a writer.
+func runTo(ctx context.Context, s *System, out io.Writer, args ...string) error {
+	root := &command.Root{Stdout: out, Stderr: out, FlagError: func(_ *command.Command, err error) error { return err }}
 	root.Command = command.Command{Use: "verbs"}
 	root.Init()
 	root.Add(New(s))
-	err := root.Execute(ctx, append([]string{"ib"}, args...))
-	return out.String(), err
+	return root.Execute(ctx, append([]string{"ib"}, args...))
 }
 
 // refuse answers that the attribute is not supported.
