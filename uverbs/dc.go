@@ -26,9 +26,7 @@ type DCIOptions struct {
 // DCIStreams divide a DCI into streams, each of which may fail alone (struct
 // mlx5dv_dci_streams). Requests of one stream are executed in order. When a request fails, the
 // other requests of its stream are flushed, and the DCI continues with the other streams. A failed
-// stream stays so until the DCI is reset. libmlx5 can reset one stream (mlx5dv_dci_stream_id_reset), by
-// the command RTS2RTS_QP of DEVX with an extended context; the library has no method for it.
-// Linux supports streams since 5.14.
+// stream stays so until [QP.ResetStream], or until the DCI is reset. Linux supports streams since 5.14.
 type DCIStreams struct {
 	LogConcurrent uint8 // LogConcurrent is the binary logarithm of the number of streams at a time; 0 means no streams.
 	LogErrored    uint8 // LogErrored is the binary logarithm of the number of failed streams with which the DCI enters QPErr.
@@ -249,6 +247,33 @@ func (b *SendBuilder) ToDCTStream(ah *AH, dctn uint32, key uint64, stream uint16
 	}
 	w := &b.wr[0]
 	w.AH, w.RemoteQPN, w.DCAccessKey, w.DCStream = ah, dctn, key, stream
+}
+
+// ResetStream makes a failed stream of a DCI usable again, without a reset of the DCI
+// (mlx5dv_dci_stream_id_reset). The stream then counts no more for [DCIStreams].LogErrored. Any number is
+// a stream; the reset of one that has not failed does nothing.
+//
+// Call it when all requests of the stream have completed. The device flushes those that it reaches
+// before the reset, and executes the others.
+//
+// The DCI is in state [QPRTS]. One whose streams have failed too often, or for which another error has
+// happened, is in [QPErr], and the firmware refuses the command with a [FirmwareError]: reset the DCI
+// instead. ResetStream fails with [ErrNoStreams] if the DCI was created without [DCIStreams], and with a
+// [FeatureError] if the adapter does not have the capability qpc_extension, or the device was not opened
+// with [OpenOptions].DEVX.
+func (q *QP) ResetStream(stream uint16) error {
+	const op = "ResetStream"
+	if err := q.acquire(); err != nil {
+		return err
+	}
+	defer q.release()
+	switch {
+	case q.typ != DCI:
+		return argErr(op, "QP type", q.typ, "%s", DCI)
+	case q.State() != QPRTS:
+		return argErr(op, "state", q.State(), "%s", QPRTS)
+	}
+	return q.dev.driver.resetStream(q, stream)
 }
 
 // retryHintDC explains why a DCT did not answer.

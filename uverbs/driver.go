@@ -87,9 +87,10 @@ type driver interface {
 	rateLimits(*Device) (RateLimits, error)
 
 	// devx passes a command to the firmware, about the device or a QP that is not nil. The others do so
-	// for one purpose; generic code has checked the arguments of setUDPSourcePort.
+	// for one purpose; generic code has checked the arguments of setUDPSourcePort and resetStream.
 	devx(d *Device, q *QP, m devxMethod, in, out []byte) error
 	setUDPSourcePort(q *QP, port uint16) error
+	resetStream(q *QP, stream uint16) error
 	setLAGPort(q *QP, port uint8) error
 	lagPort(*QP) (LAGPort, error)
 	lag(*Device) (LAG, error)
@@ -221,6 +222,7 @@ func (baseDriver) modifyAnswer(*QP, udata) error            { return nil }
 func (baseDriver) setUDPSourcePort(q *QP, _ uint16) error {
 	return noFeature(q.dev, "UDP source port of a QP")
 }
+func (baseDriver) resetStream(*QP, uint16) error    { return errKind }
 func (baseDriver) setLAGPort(q *QP, _ uint8) error  { return noFeature(q.dev, "LAG") }
 func (baseDriver) lagPort(q *QP) (LAGPort, error)   { return LAGPort{}, noFeature(q.dev, "LAG") }
 func (baseDriver) lag(d *Device) (LAG, error)       { return LAG{}, noFeature(d, "LAG") }

@@ -130,6 +130,21 @@ func (dr mlx5Driver) setUDPSourcePort(q *QP, port uint16) error {
 	return dr.known(q.dev, q, devxModify, in, make([]byte, n))
 }
 
+func (dr mlx5Driver) resetStream(q *QP, stream uint16) error {
+	if !q.mlx5.streams {
+		return ErrNoStreams
+	}
+	caps, err := dr.devxCaps(q.dev)
+	switch {
+	case err != nil:
+		return err
+	case !caps.Extended:
+		return dr.lacks("reset of a stream", "qpc_extension")
+	}
+	in, n := mlx5.ResetStream(q.qpn, stream)
+	return dr.known(q.dev, q, devxModify, in, make([]byte, n))
+}
+
 func (dr mlx5Driver) lag(d *Device) (LAG, error) {
 	caps, err := dr.devxCaps(d)
 	switch {

@@ -75,7 +75,7 @@ func (f *fakeFirmware) Do(cmd *kernel.Command, _ bool) syscall.Errno {
 func newFirmware(t *testing.T, typ QPType) (*fakeFirmware, *QP) {
 	t.Helper()
 	c := newMlx5Card(t, true, false, 64)
-	f := &fakeFirmware{t: t, lag: 1, caps: map[int]byte{0x151 / 8: 0x60, 0x278 / 8: 0x82}}
+	f := &fakeFirmware{t: t, lag: 1, caps: map[int]byte{0x151 / 8: 0x60, 0x278 / 8: 0x82, 0x122 / 8: 0x20}}
 	c.dev.cmd = newCommands(f, pathAuto, "mlx5_0", c.dev.driver)
 	c.dev.mlx5.devx.has = true
 	c.qp.typ = typ
@@ -91,6 +91,15 @@ func lacksCap(t *testing.T, err error, capability string) {
 	}
 }
 
+// isArg checks that an error is about an argument.
+func isArg(t *testing.T, err error, field string) {
+	t.Helper()
+	var a *ArgError
+	if !errors.As(err, &a) || a.Field != field {
+		t.Errorf("%v, want an ArgError about %s", err, field)
+	}
+}
+
 // TestMlx5SourcePort: the firmware gets the port, and is asked for its capabilities once.
 func TestMlx5SourcePort(t *testing.T) {
 	f, q := newFirmware(t, RC)
@@ -101,24 +110,46 @@ func TestMlx5SourcePort(t *testing.T) {
 	if f.in[82] != 0xff || f.in[83] != 0xff || f.in[271] != 4 || binary.BigEndian.Uint32(f.in[8:]) != cardQPN {
 		t.Errorf("RTS2RTS_QP: %x", f.in)
 	}
-	isArg := func(err error, field string) {
-		t.Helper()
-		var a *ArgError
-		if !errors.As(err, &a) || a.Field != field {
-			t.Errorf("%v, want an ArgError about %s", err, field)
-		}
-	}
-	isArg(q.SetUDPSourcePort(0xbfff), "port")
+	isArg(t, q.SetUDPSourcePort(0xbfff), "port")
 	q.state.Store(uint32(QPRTR))
-	isArg(q.SetUDPSourcePort(0xc000), "state")
+	isArg(t, q.SetUDPSourcePort(0xc000), "state")
 	q.typ = UD
-	isArg(q.SetUDPSourcePort(0xc000), "QP type")
+	isArg(t, q.SetUDPSourcePort(0xc000), "QP type")
 	f, q = newFirmware(t, UC)
 	f.caps[0x151/8] = 0x20
 	lacksCap(t, q.SetUDPSourcePort(0xc000), "rts2rts_qp_udp_sport")
 	_, q = newFirmware(t, UC)
 	q.dev.mlx5.devx.has = false
 	lacksCap(t, q.SetUDPSourcePort(0xc000), "OpenOptions.DEVX")
+}
+
+// TestMlx5ResetStream: the firmware gets the stream in an extended context.
+func TestMlx5ResetStream(t *testing.T) {
+	f, q := newFirmware(t, DCI)
+	q.mlx5.streams = true
+	must(t, q.ResetStream(0x0708))
+	if len(f.in) != 464 || binary.BigEndian.Uint32(f.in[8:]) != 1<<31|cardQPN || f.in[271] != 1 || f.in[274] != 7 || f.in[275] != 8 {
+		t.Errorf("RTS2RTS_QP: %x", f.in)
+	}
+	f.errno, f.refused = syscall.EREMOTEIO, rts2rtsOp
+	var firm *FirmwareError
+	if err := q.ResetStream(1); !errors.As(err, &firm) || firm.Status != 3 {
+		t.Errorf("%v, want a FirmwareError", err)
+	}
+	q.mlx5.streams = false
+	if err := q.ResetStream(0); !errors.Is(err, ErrNoStreams) {
+		t.Errorf("a DCI without streams: %v", err)
+	}
+	q.state.Store(uint32(QPErr))
+	isArg(t, q.ResetStream(1), "state")
+	q.typ = DCT
+	isArg(t, q.ResetStream(1), "QP type")
+	f, q = newFirmware(t, DCI)
+	q.mlx5.streams, f.caps[0x122/8] = true, 0xdf
+	lacksCap(t, q.ResetStream(1), "qpc_extension")
+	_, q = newFirmware(t, DCI)
+	q.mlx5.streams, q.dev.mlx5.devx.has = true, false
+	lacksCap(t, q.ResetStream(1), "OpenOptions.DEVX")
 }
 
 // TestMlx5LAG: ports of a LAG, and the capability that is missing if there are none.

@@ -188,7 +188,8 @@ var (
 	ErrNotDatagram = errors.New("only UD QPs and DCIs take an AH, and only UD QPs a Q_Key")
 	// ErrNotDC means the number of a DCT for a QP that is not of type DCI.
 	ErrNotDC = errors.New("only DCIs take the number and the key of a DCT")
-	// ErrNoStreams means a stream other than 0 for a DCI that was created without [DCIStreams].
+	// ErrNoStreams means a stream other than 0, or the reset of a stream, for a DCI that was created without
+	// [DCIStreams].
 	ErrNoStreams = errors.New("the DCI has no streams")
 	// ErrNotXRC means an SRQ number for a QP that is not of type XRCSend.
 	ErrNotXRC = errors.New("only XRC send QPs take the number of an SRQ")

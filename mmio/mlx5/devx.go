@@ -46,7 +46,8 @@ const (
 	cmdOpMod  = 6
 	cmdNumber = 8 // of the object, 24 bits behind one byte
 
-	// RTS2RTS_QP has a mask, the QP context, and a second mask behind it. QUERY_QP answers with a context.
+	// RTS2RTS_QP has a mask, the QP context, a second mask, and an extended context if the bit qpc_ext is set.
+	// QUERY_QP answers with a context.
 	qpMask         = 0x80 / 8
 	qpContext      = 0xc0 / 8
 	qpMask2        = 0x840 / 8
@@ -56,6 +57,10 @@ const (
 	qpSport        = 0xc0/8 + 0x110/8
 	qpMaskLAGPort  = 1 << 15
 	qpMask2UDPPort = 1 << 2
+	qpMask2Stream  = 1 << 0
+	qpHasExt       = 1 << 7
+	qpExtStream    = qpInSize + 0x10/8
+	qpExtInSize    = qpInSize + 0x600/8
 
 	// MODIFY_TIS has a mask and the context. QUERY_TIS answers with a context.
 	tisMask        = 0x80 / 8
@@ -159,12 +164,13 @@ func QueryCaps() (in []byte, out int) {
 	return in, capsOut + capsSize
 }
 
-// Caps are capabilities of a device that have to do with where packets go.
+// Caps are capabilities of a device that concern commands about a QP in RTS.
 type Caps struct {
 	SourcePort bool // SourcePort says that a QP in RTS can be given a UDP source port (rts2rts_qp_udp_sport).
 	LAGPorts   int  // LAGPorts is the number of ports in link aggregation (num_lag_ports).
 	LAGPort    bool // LAGPort says that QPs have a port of a LAG also if the kernel knows of none (lag_tx_port_affinity).
 	SetLAGPort bool // SetLAGPort says that a QP in RTS can be given one (rts2rts_lag_tx_port_affinity).
+	Extended   bool // Extended says that commands may have an extended QP context (qpc_extension).
 }
 
 // DecodeCaps reads the answer to QueryCaps (struct mlx5_ifc_cmd_hca_cap_bits).
@@ -173,7 +179,8 @@ func DecodeCaps(out []byte) Caps {
 		return Caps{}
 	}
 	bits := func(at, n int) int { return int(out[capsOut+at/8]) >> (8 - at%8 - n) & (1<<n - 1) }
-	return Caps{SourcePort: bits(0x151, 1) == 1, LAGPorts: bits(0x27c, 4), LAGPort: bits(0x278, 1) == 1, SetLAGPort: bits(0x152, 1) == 1}
+	has := func(at int) bool { return bits(at, 1) == 1 }
+	return Caps{SourcePort: has(0x151), LAGPorts: bits(0x27c, 4), LAGPort: has(0x278), SetLAGPort: has(0x152), Extended: has(0x122)}
 }
 
 // QueryLAG returns the command that asks for the state of link aggregation.
@@ -201,6 +208,15 @@ func SetLAGPort(qpn uint32, port uint8) (in []byte, out int) {
 	in = command(opRTS2RTSQP, qpn, qpInSize)
 	binary.BigEndian.PutUint32(in[qpMask:], qpMaskLAGPort)
 	in[qpContext+qpLAGPort] = port & 0xf
+	return in, commandHeader
+}
+
+// ResetStream returns the command that makes a failed stream of a DCI in RTS usable again.
+func ResetStream(qpn uint32, stream uint16) (in []byte, out int) {
+	in = command(opRTS2RTSQP, qpn, qpExtInSize)
+	in[cmdNumber] = qpHasExt
+	binary.BigEndian.PutUint64(in[qpMask2:], qpMask2Stream)
+	binary.BigEndian.PutUint16(in[qpExtStream:], stream)
 	return in, commandHeader
 }
 

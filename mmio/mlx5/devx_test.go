@@ -22,6 +22,8 @@ func TestFirmwareCommands(t *testing.T) {
 			map[int][]byte{0: {5, 5}, 8: be(0x123456), 82: {0xd9, 0x03}, 271: {4}}},
 		"RTS2RTS_QP of a LAG": {func() ([]byte, int) { return SetLAGPort(0x123456, 2) }, 272, 16,
 			map[int][]byte{0: {5, 5}, 8: be(0x123456), 16: be(1 << 15), 24: {2}}},
+		"RTS2RTS_QP of a stream": {func() ([]byte, int) { return ResetStream(0x123456, 0x0708) }, 464, 16,
+			map[int][]byte{0: {5, 5}, 8: be(0x80123456), 271: {1}, 274: {7, 8}}},
 		"MODIFY_TIS": {func() ([]byte, int) { return SetTISLAGPort(0x123456, 2) }, 192, 16,
 			map[int][]byte{0: {9, 0x13}, 8: be(0x123456), 23: {4}, 32: {2}}},
 	} {
@@ -50,6 +52,7 @@ func TestFirmwareAnswers(t *testing.T) {
 		{caps(0x152/8, 0x20), Caps{SetLAGPort: true}},
 		{caps(0x278/8, 0x80), Caps{LAGPort: true}},
 		{caps(0x27c/8, 0x02), Caps{LAGPorts: 2}},
+		{caps(0x122/8, 0x20), Caps{Extended: true}},
 		{make([]byte, 16+4096), Caps{}},
 		{caps(0x27c/8, 0x0f)[:4111], Caps{}},
 	} {

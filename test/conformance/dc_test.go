@@ -37,7 +37,13 @@ func dcPath() uverbs.PathOptions {
 func newDC(t *testing.T, o uverbs.DCIOptions, n int) *dcRig {
 	t.Helper()
 	testenv.Needs(t, "DC", "mlx5")
-	r := &dcRig{side: newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})}
+	return newDCOn(t, openDevice(t, deviceName), o, n)
+}
+
+// newDCOn does so on a device that is open.
+func newDCOn(t *testing.T, dev *uverbs.Device, o uverbs.DCIOptions, n int) *dcRig {
+	t.Helper()
+	r := &dcRig{side: newSide(t, dev, uverbs.QPOptions{})}
 	r.dci = r.newDCI(t, o)
 	for range n {
 		r.targets = append(r.targets, r.newTarget(t))
@@ -280,6 +286,76 @@ func TestDCStreams(t *testing.T) {
 			if !errors.As(err, &arg) {
 				t.Errorf("%+v: error %v", streams, err)
 			}
+		}
+	})
+}
+
+// TestDCResetStream resets a failed stream, which then carries data again, while another stream stays
+// failed and others go on. A stream that has been reset counts no more for the end of the DCI.
+func TestDCResetStream(t *testing.T) {
+	testenv.Tags(t, testenv.SpecialCard)
+	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "DC", "mlx5")
+		streams := uverbs.DCIStreams{LogConcurrent: 2, LogErrored: 1}
+		r := newDCOn(t, openDEVX(t), uverbs.DCIOptions{Streams: streams}, 1)
+		d := &r.targets[0]
+		data := r.fill(0, 200, 1)
+		post := func(id uint64, stream uint16, key uint64, rkey uint32) {
+			t.Helper()
+			b := r.dci.BeginSend()
+			b.Write(id, uverbs.SendSignaled, r.mr.Addr()+8192, rkey)
+			b.ToDCTStream(d.ah, d.qp.QPN(), key, stream)
+			b.SGE(r.mr.SGE(int(id)*8, 8))
+			must(t, b.Post())
+		}
+		write := func(id uint64, stream uint16) {
+			t.Helper()
+			post(id, stream, dcKey, r.mr.RKey())
+			r.wants(t, map[uint64]uverbs.WCStatus{id: 0})
+			r.holds(t, 8192, data[id*8:id*8+8])
+		}
+		// fails writes by a wrong rkey, and then flushes a request of the stream.
+		fails := func(id uint64, stream uint16) {
+			t.Helper()
+			post(id, stream, dcKey, r.mr.RKey()+1<<8)
+			post(id+1, stream, dcKey, r.mr.RKey())
+			r.wants(t, map[uint64]uverbs.WCStatus{id: uverbs.WCRemAccessErr, id + 1: uverbs.WCWRFlushErr})
+		}
+		write(1, 2)
+		fails(2, 2)
+		write(4, 1)
+		must(t, r.dci.ResetStream(2))
+		write(5, 2)
+		fails(6, 2) // again, and it is the only one that has failed
+		must(t, r.dci.ResetStream(1))
+		write(8, 1)
+		post(9, 2, dcKey, r.mr.RKey())
+		r.wants(t, map[uint64]uverbs.WCStatus{9: uverbs.WCWRFlushErr})
+		must(t, r.dci.ResetStream(2))
+
+		post(10, 0xffff, dcKey+1, r.mr.RKey()) // to which the target does not answer
+		if wc := r.next(t); wc.Status != uverbs.WCRetryExcErr && wc.Status != uverbs.WCRemAccessErr {
+			t.Errorf("a wrong access key: %+v", wc)
+		}
+		write(11, 2)
+		must(t, r.dci.ResetStream(0xffff))
+		write(12, 0xffff)
+
+		fails(13, 3)
+		fails(15, 4) // with a second failed stream the DCI fails, which the firmware knows first
+		firmwareRefuses(t, r.dci.ResetStream(3), opRTS2RTSQP, "RTS2RTS_QP")
+		if attr, err := r.dci.Query(); err != nil || attr.State != uverbs.QPErr {
+			t.Errorf("state %s, %v", attr.State, err)
+		}
+		argError(t, r.dci.ResetStream(3), "state")
+		argError(t, r.qp.ResetStream(3), "QP type")
+		if err := r.newDCI(t, uverbs.DCIOptions{}).ResetStream(0); !errors.Is(err, uverbs.ErrNoStreams) {
+			t.Errorf("a DCI without streams: %v", err)
+		}
+		var feature *uverbs.FeatureError
+		plain := newDC(t, uverbs.DCIOptions{Streams: streams}, 0)
+		if err := plain.dci.ResetStream(1); !errors.As(err, &feature) || feature.Feature != "DEVX" {
+			t.Errorf("a device that was opened without DEVX: %v, want a FeatureError", err)
 		}
 	})
 }

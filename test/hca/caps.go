@@ -47,7 +47,7 @@ var general = []setting{
 	{prm.CapBF, 1}, {prm.CapLogBFRegSize, 9}, {prm.CapMaxWQESizeSQ, 1024}, {prm.CapMaxWQESizeRQ, 512},
 	{prm.CapMaxQPMCG, 240}, {prm.CapLogMaxMCG, 16}, {prm.CapNullMKey, 1}, {prm.CapTerminateMKey, 1}, {prm.CapDumpFillMKey, 1},
 	{prm.CapDeviceMemory, 1}, {prm.CapPageFaults, 1}, {prm.CapUMROffset, 1},
-	{prm.CapDCT, 1}, {prm.CapLogMaxRAReqDC, 4}, {prm.CapLogMaxRAResDC, 4}, {prm.CapLogMaxDCIStreams, 3}, {prm.CapLogMaxDCIFailed, 3},
+	{prm.CapDCT, 1}, {prm.CapLogMaxRAReqDC, 4}, {prm.CapLogMaxRAResDC, 4}, {prm.CapLogMaxDCIStreams, 3}, {prm.CapLogMaxDCIFailed, 3}, {prm.CapQPExtension, 1},
 	{prm.CapUAR4K, 1}, {prm.CapLogUARPage, mostLogUARPage}, // off until a driver with larger pages turns it on
 	{prm.CapMaxQPCount, engine.MaxCounterSets}, {prm.CapOutOfSeqCount, 1}, {prm.CapRetransmitCounters, 1}, {prm.CapErrorCounters, 1},
 	{prm.CapRTS2RTSCounters, 1}, {prm.CapModifyRQCounters, 1},

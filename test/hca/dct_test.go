@@ -64,6 +64,39 @@ func TestDCT(t *testing.T) {
 	v.violations(0)
 }
 
+// TestStreamReset: a command resets a stream of a DCI if its extended context is there and has it.
+func TestStreamReset(t *testing.T) {
+	v := newVerbs(t, IB)
+	if n := prm.CapQPExtension.Get(v.caps(prm.CapGeneral)); n != 1 {
+		t.Errorf("qpc_extension is %d", n)
+	}
+	cqn, _, _ := v.newCQ(v.u, v.eqn)
+	dci := func(streams uint64) uint32 {
+		in := v.qpIn(prm.STDCI, cqn, v.page(), v.page())
+		x := in[prm.QPCtx:]
+		prm.QPCRQType.Put(x, prm.RQNone)
+		prm.QPCLogDCIStreams.Put(x, streams)
+		prm.QPCLogDCIFailed.Put(x, streams)
+		qpn := v.create(prm.CreateQP, in)
+		v.rts(qpn, 0)
+		return qpn
+	}
+	qpn := dci(2)
+	reset := func(qpn uint32, ext, second uint64, size int) []byte {
+		in := make([]byte, size)
+		prm.ObjectNumber.Put(in, uint64(qpn))
+		prm.QPHasExt.Put(in, ext)
+		prm.QPOptParam2.Put(in, second)
+		return in
+	}
+	const size = prm.QPOptParam2End + prm.QPExtSize
+	v.must(prm.RTS2RTSQP, 0, reset(qpn, 1, 1, size), small)
+	v.refused(prm.BadInLen, prm.RTS2RTSQP, 0, reset(qpn, 1, 1, size-4), small)
+	v.refused(prm.BadParam, prm.RTS2RTSQP, 0, reset(qpn, 0, 1, size), small)
+	v.refused(prm.BadParam, prm.RTS2RTSQP, 0, reset(dci(0), 1, 1, size), small)
+	v.violations(0)
+}
+
 // TestNoDC: a card without DC refuses what DC needs.
 func TestNoDC(t *testing.T) {
 	v := newVerbsOf(t, IB, Personality{NoDC: true})

@@ -111,13 +111,9 @@ func (d *Device) modifyQP(c *call) error {
 		if len(c.in) < prm.QPCtx+prm.QPCSize {
 			return refuse(prm.BadInLen, "input length", "%s has at least %d bytes, not %d", c.op, prm.QPCtx+prm.QPCSize, len(c.in))
 		}
-		opt = engine.OptParam(prm.QPOptParam.U32(c.in))
-		if len(c.in) >= prm.QPOptParam2End {
-			second := prm.QPOptParam2.Get(c.in)
-			if second>>32 != 0 {
-				return refuse(prm.BadParam, "opt_param_mask_95_32", "%#x", second)
-			}
-			opt |= engine.OptParam(second) << 32
+		var err error
+		if opt, err = optParams(c.in); err != nil {
+			return err
 		}
 		if t == engine.RTS2RTS && opt&engine.OptCounterSet != 0 && d.cfg.Personality.NoQPCounters {
 			return refuse(prm.BadParam, "opt_param_mask", "the card can't change the counter set of a QP in RTS")
@@ -127,6 +123,9 @@ func (d *Device) modifyQP(c *call) error {
 			return refuse(prm.BadParam, "dp_ordering_1", "%t, and dp_ordering_force is not", prm.QPCOrdering1.Bool(x))
 		}
 		a = qpAttr(x)
+		if opt&engine.OptStream != 0 {
+			a.Stream = uint16(prm.QPExtStream.Get(c.in[prm.QPOptParam2End:]))
+		}
 		if err := d.entropy(t, opt, &a); err != nil {
 			return err
 		}
@@ -137,6 +136,28 @@ func (d *Device) modifyQP(c *call) error {
 		prm.QPECEOut.Put(c.out, ece)
 	}
 	return d.eng.ModifyQP(c.number(), t, opt, a)
+}
+
+// optParams reads the masks of the optional parameters of a transition. The second, behind the context, may
+// name what is in the extended context.
+func optParams(in []byte) (engine.OptParam, error) {
+	opt := engine.OptParam(prm.QPOptParam.U32(in))
+	ext := prm.QPHasExt.Bool(in)
+	if least := prm.QPOptParam2End + prm.QPExtSize; ext && len(in) < least {
+		return 0, refuse(prm.BadInLen, "input length", "with qpc_ext at least %d bytes, not %d", least, len(in))
+	}
+	if len(in) < prm.QPOptParam2End {
+		return opt, nil
+	}
+	second := prm.QPOptParam2.Get(in)
+	if second>>32 != 0 {
+		return 0, refuse(prm.BadParam, "opt_param_mask_95_32", "%#x", second)
+	}
+	opt |= engine.OptParam(second) << 32
+	if opt&engine.OptStream != 0 && !ext {
+		return 0, refuse(prm.BadParam, "qpc_ext", "0, and opt_param_mask_95_32 names dci_stream_channel_id")
+	}
+	return opt, nil
 }
 
 // qpAttr reads what the transitions take from a QP context.

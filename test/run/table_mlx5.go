@@ -94,7 +94,7 @@ func (c *config) controlSteps() []step {
 	// The newest version has tests of what newer kernels have.
 	pythonNewest := step{
 		name: "pyverbs-newest", kernel: "latest", device: "mlx5,mode=roce", flags: []string{"-with-suite", "sid"}, with: append(pyverbs[:4:4], "rdma-core", "coreutils", "iproute2"),
-		env: append(model[:3:3], "GOVERBS_PYVERBS_NEWEST=1"), programs: []program{only("pyverbs", "TestOutOfOrder")},
+		env: append(model[:3:3], "GOVERBS_PYVERBS_NEWEST=1"), programs: []program{only("pyverbs", "TestOutOfOrder", "TestDCStreams")},
 	}
 	// DPDK's driver, which neither this module nor rdma-core has.
 	dpdk := step{

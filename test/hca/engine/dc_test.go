@@ -349,7 +349,8 @@ func TestDCRNR(t *testing.T) {
 	b.clean()
 }
 
-// TestDCStreams: a failed request ends its stream. The DCI goes on until too many streams have failed.
+// TestDCStreams: a failed request ends its stream, until the stream is reset. The DCI goes on until too many
+// streams have failed.
 func TestDCStreams(t *testing.T) {
 	a, b := dcPair(t, InfiniBand, false, FabricConfig{})
 	m := b.newMR(4096, allAccess)
@@ -380,11 +381,28 @@ func TestDCStreams(t *testing.T) {
 	if s := dci.state(); s != RTS || m.data[0] != 4 {
 		t.Errorf("state %s, memory %d", s, m.data[0])
 	}
+	dci.modify(RTS2RTS, OptStream, QPAttr{Stream: 2})
+	write(2, m.key)
+	expect(0)
 	write(5, m.key+256)
+	write(5, m.key)
+	write(2, m.key)
+	expect(RemoteAccess, Flushed, 0)
+	if s := dci.state(); s != RTS || m.data[0] != 2 {
+		t.Errorf("state %s, memory %d after the reset of stream 2", s, m.data[0])
+	}
+	dci.modify(RTS2RTS, OptStream, QPAttr{Stream: 6})
+	write(7, m.key+256)
 	write(6, m.key)
 	expect(RemoteAccess, Flushed)
 	if s := dci.state(); s != Err {
 		t.Errorf("state %s", s)
+	}
+	if err := a.d.ModifyQP(dci.n, RTS2RTS, OptStream, QPAttr{Stream: 5}); err == nil {
+		t.Error("a DCI in ERR has a stream reset")
+	}
+	if err := a.d.ModifyQP(a.newDCI(0, 0).n, RTS2RTS, OptStream, QPAttr{}); fieldOf(err) != "dci_stream_channel_id" {
+		t.Errorf("a DCI without streams: %v", err)
 	}
 	dci.modify(To2Rst, 0, QPAttr{})
 	dci.pc = 0

@@ -16,7 +16,7 @@ var transitions = map[Transition]struct {
 	RTR2RTS: {"RTR2RTS", []QPState{RTR}, RTS, optAccess | OptAltPath | OptPMState | OptRNRTimeout | OptQKey |
 		OptSRAMax | OptRetryCount | OptRNRRetry | OptAckTimeout | OptCounterSet | OptPKeyIndex},
 	RTS2RTS: {"RTS2RTS", []QPState{RTS}, RTS, optAccess | OptAltPath | OptPMState | OptRNRTimeout | OptQKey | OptSRQN | OptRecvCQ | OptCounterSet |
-		OptLagAffinity | OptUDPSport},
+		OptLagAffinity | OptUDPSport | OptStream},
 	SQErr2RTS: {"SQERR2RTS", []QPState{SQErr}, RTS, optAccess | OptQKey | OptRNRTimeout},
 	RTS2SQD:   {"RTS2SQD", []QPState{RTS}, SQD, 0},
 	SQD2SQD: {"SQD2SQD", []QPState{SQD}, SQD, optAccess | OptAltPath | OptPKeyIndex | OptQKey | OptRNRTimeout | OptPrimary | OptPriPort |
@@ -223,6 +223,9 @@ func (q *qp) mergeOptions(next *QPAttr, opt OptParam, a QPAttr) error {
 		}
 		next.Primary.UDPSport = a.Primary.UDPSport
 	}
+	if opt&OptStream != 0 && !q.streams() {
+		return refuse(BadParam, "QP", q.n, "dci_stream_channel_id", "not a DCI with streams")
+	}
 	if opt&OptAltPath != 0 {
 		if err := q.checkPath(&a.Alternate, a.Alternate.SGIDIndex); err != nil {
 			return err
@@ -285,6 +288,9 @@ func (q *qp) enter(t Transition, to QPState, opt OptParam, a QPAttr) {
 	case RTS2RTS:
 		if opt&OptPMState != 0 && a.PMState == PMMigrated && q.attr.Alternate != (Path{}) {
 			q.migrate()
+		}
+		if opt&OptStream != 0 {
+			delete(q.failed, a.Stream)
 		}
 		q.kick()
 	case To2Rst:

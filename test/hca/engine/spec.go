@@ -247,6 +247,7 @@ const (
 	OptSRQN        OptParam = 1 << 18
 	OptRecvCQ      OptParam = 1 << 19
 	OptCounterSet  OptParam = 1 << 25
+	OptStream      OptParam = 1 << 32
 	OptUDPSport    OptParam = 1 << 34
 )
 
@@ -304,6 +305,7 @@ type QPAttr struct {
 	CounterSet  uint8   // CounterSet counts the QP; 0 is none.
 	AtomicMode  uint8   // AtomicMode is kept and given back.
 	LAGPort     uint8   // LAGPort is the port of a link aggregation that sends; 0 is the choice of the card. It is kept and given back.
+	Stream      uint16  // Stream is the stream of a DCI that is reset.
 	OutOfOrder  bool    // OutOfOrder has receives used, and data placed, in another order than messages are sent in (dp_ordering_1).
 	SQDrained   bool    // SQDrained asks for an event, in RTS2SQD.
 	LastAckPSN  uint32  // LastAckPSN, of a query.

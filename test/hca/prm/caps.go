@@ -39,6 +39,7 @@ var (
 	CapUMROffset          = Field{0x118, 1} // umr_extended_translation_offset
 	CapNullMKey           = Field{0x119, 1}
 	CapLogMaxKLMList      = Field{0x11a, 6}
+	CapQPExtension        = Field{0x122, 1} // qpc_extension
 	CapLogMaxRAReqDC      = Field{0x12a, 6}
 	CapLogMaxRAResDC      = Field{0x13a, 6}
 	CapReleaseAllPages    = Field{0x145, 1}

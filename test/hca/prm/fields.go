@@ -132,6 +132,8 @@ var (
 	QPECEIn          = Field{0xa0, 32}
 	QPECEOut         = Field{0x60, 32}
 	QPOptParam2      = Field{0x840, 64} // opt_param_mask_95_32, behind the context
+	QPHasExt         = Field{0x40, 1}   // qpc_ext: there is an extended context
+	QPExtStream      = Field{0x10, 16}  // dci_stream_channel_id, in the extended context
 	QPCState         = Field{0x00, 4}
 	QPCLAGPort       = Field{0x04, 4} // lag_tx_port_affinity
 	QPCType          = Field{0x08, 8}
@@ -192,7 +194,8 @@ var (
 // Numbers that go with them: bytes where records are and how long they are, and values.
 const (
 	QPCtx          = 0xc0 / 8
-	QPOptParam2End = 0x880 / 8
+	QPOptParam2End = 0x880 / 8 // the extended context
+	QPExtSize      = 0x600 / 8
 	QPCSize        = 0x740 / 8
 	QPCPrimary     = 0xc0 / 8  // ads_bits
 	QPCSecondary   = 0x220 / 8 // ads_bits
