@@ -42,7 +42,7 @@ const (
 	physLinkUp   = 5
 
 	// Bits of CapabilityMask.
-	capTrap, capSystemGUID, capExtSpeeds, capCM, capRereg = 1 << 3, 1 << 11, 1 << 14, 1 << 16, 1 << 25
+	capTrap, capSLMap, capSystemGUID, capExtSpeeds, capCM, capRereg = 1 << 3, 1 << 6, 1 << 11, 1 << 14, 1 << 16, 1 << 25
 
 	subnetPrefix = 0xfe80000000000000
 	guidCap      = 32
@@ -77,7 +77,7 @@ func (p *port) powerOn() {
 	widths := Width1X | width
 	speeds := speed | (speed - 1)
 	be.PutUint64(b[piPrefix:], subnetPrefix)
-	caps := uint32(capTrap | capSystemGUID | capExtSpeeds)
+	caps := uint32(capTrap | capSLMap | capSystemGUID | capExtSpeeds)
 	if p.node.sw == nil {
 		caps |= capCM | capRereg
 		b[piGUIDCap] = guidCap
