@@ -22,7 +22,9 @@ func (c *config) fabricSuite() suite {
 			{name: "ibsim", needs: []string{"vmrun", "ibsim"}, env: sim, host: words("go test -count=1 -timeout 10m ./test/ibsim ./uverbs/umad/fabric ./tools/verbs/internal/ib")},
 			{
 				name: "switches", device: "mlx5,mode=ipoib,topology=../../test/switches/testdata/triangle.txt", with: diags,
-				env: append(model[:3:3], "GOVERBS_SWITCHES=1"), programs: []program{only("switches", "TestRuled", "TestAcross", "TestReroute")},
+				flags: []string{"-file", "../../test/switches/testdata/opensm.conf:/etc/opensm/opensm.conf"},
+				env:   append(model[:3:3], "GOVERBS_SWITCHES=1", "VERBS=/bin/verbs"), bin: []string{"verbs"},
+				programs: []program{only("switches", "TestRuled", "TestText", "TestAcross", "TestReroute")},
 			},
 			card("cards", "mlx5,mode=ipoib", diags, "GOVERBS_SM", only("control", "TestSubnetManager", "TestPortCounters", "TestPortReset")),
 			card("events", "mlx5,mode=ib", nil, "GOVERBS_SUBNET", only("conformance", "TestSubnetEvents")),

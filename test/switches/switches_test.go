@@ -139,6 +139,35 @@ func TestRuled(t *testing.T) {
 	}
 }
 
+// TestText: with --compat "verbs ib" prints what rdma-core's programs print of the switches.
+func TestText(t *testing.T) {
+	subnetOf(t)
+	sw := lids(t)["sw1"]
+	for ours, c := range map[string]struct {
+		theirs string
+		part   string // of the text
+		n      int    // how often it is there
+	}{
+		"sa --compat switch":                            {"saquery SWIR", "SwitchInfoRecord dump:", 3},
+		"sa --compat switch lid=" + sw:                  {"saquery SWIR " + sw, "LID....................................." + sw + "\n", 1},
+		"sa --compat lft":                               {"saquery LFTR", "\t\t" + sw + "\t0\n", 1}, // its own port 0
+		"sa --compat lft block_num=0 lid=" + sw:         {"saquery LFTR " + sw + "/0", "LFT Record dump:", 1},
+		"sa --compat mft":                               {"saquery MFTR", "\t\t0xc000\t0x000a\n", 1}, // card0 and sw3
+		"sa --compat mft position=0 lid=" + sw:          {"saquery MFTR " + sw + "/0", "MFT Record dump:", 1},
+		"sa --compat sl2vl output_port_num=2 lid=" + sw: {"saquery SL2VL " + sw + "//2", "VL: 0| 1| 2| 3| 4| 5| 6| 7|", 9},
+		"sa --compat sl2vl input_port_num=3 lid=" + sw:  {"saquery SL2VL " + sw + "/3", "InPort.....................3\n", 9},
+		"sa --compat vlarb output_port_num=2 lid=" + sw: {"saquery VLAR " + sw + "/2", "Weight: 0| 4| 4| 4| 4| 4| 4| 4| 0|", 1},
+		"sa --compat vlarb block_num=3 lid=" + sw:       {"saquery VLAR " + sw + "//3", "Block......................3\n", 9},
+		"links --compat -d mlx5_0":                      {"iblinkinfo -C mlx5_0", "Active/  LinkUp", 12},
+		"discover --compat --ports -d mlx5_0":           {"ibnetdiscover --ports -C mlx5_0", "4x EDR - ", 12},
+	} {
+		want, got := run(t, strings.Fields(c.theirs)...), run(t, append([]string{os.Getenv("VERBS"), "ib"}, strings.Fields(ours)...)...)
+		if n := strings.Count(want, c.part); got != want || n != c.n {
+			t.Errorf("verbs ib %s prints\n%s\n%s prints\n%s\nwith %d times %q, want %d", ours, got, c.theirs, want, n, c.part, c.n)
+		}
+	}
+}
+
 // route returns the switches that ibtracert finds between the cards.
 func route(t *testing.T, more ...string) (way []string, err error) {
 	t.Helper()

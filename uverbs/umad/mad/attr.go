@@ -37,6 +37,7 @@ const (
 const (
 	AttrNodeRecord                     AttrID = 0x11
 	AttrPortInfoRecord                 AttrID = 0x12
+	AttrSLtoVLTableRecord              AttrID = 0x13 // SLtoVLMappingTableRecord
 	AttrSwitchInfoRecord               AttrID = 0x14
 	AttrLinearForwardingTableRecord    AttrID = 0x15
 	AttrMulticastForwardingTableRecord AttrID = 0x17
@@ -46,6 +47,7 @@ const (
 	AttrServiceRecord                  AttrID = 0x31
 	AttrPKeyTableRecord                AttrID = 0x33 // P_KeyTableRecord
 	AttrPathRecord                     AttrID = 0x35
+	AttrVLArbitrationTableRecord       AttrID = 0x36
 	AttrMCMemberRecord                 AttrID = 0x38
 	AttrInformInfoRecord               AttrID = 0xf3
 )
@@ -70,6 +72,7 @@ func (c Class) attrName(id AttrID) string {
 			AttrLinearForwardingTableRecord: "LinearForwardingTableRecord", AttrMulticastForwardingTableRecord: "MulticastForwardingTableRecord",
 			AttrLinkRecord: "LinkRecord", AttrGUIDInfoRecord: "GUIDInfoRecord", AttrServiceRecord: "ServiceRecord", AttrPKeyTableRecord: "P_KeyTableRecord",
 			AttrPathRecord: "PathRecord", AttrMCMemberRecord: "MCMemberRecord", AttrInformInfoRecord: "InformInfoRecord",
+			AttrSLtoVLTableRecord: "SLtoVLMappingTableRecord", AttrVLArbitrationTableRecord: "VLArbitrationTableRecord",
 		}
 	}
 	if name := names[id]; name != "" {

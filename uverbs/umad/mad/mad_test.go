@@ -26,6 +26,7 @@ func attributes() map[Attribute]int {
 		&NodeRecord{}: 108, &PortInfoRecord{}: 68, &PathRecord{}: 58, &MCMemberRecord{}: 50, &ServiceRecord{}: 176,
 		&LinkRecord{}: 6, &SwitchInfoRecord{}: 24, &LinearForwardingTableRecord{}: 72, &MulticastForwardingTableRecord{}: 72, &SMInfoRecord{}: 25,
 		&GUIDInfoRecord{}: 72, &PKeyTableRecord{}: 72, &InformInfo{}: 36, &InformInfoRecord{}: 60, &Notice{}: 64, &NoticeReport{}: 80,
+		&SLtoVLTableRecord{}: 16, &VLArbitrationTableRecord{}: 72,
 	}
 }
 

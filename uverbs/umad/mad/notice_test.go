@@ -84,6 +84,8 @@ func TestRecords(t *testing.T) {
 		"0001 0000 0002c90300000001 0000000000000009 00000021 e3":         &SMInfoRecord{LID: 1, SMInfo: SMInfo{GUID: 0x2c90300000001, SMKey: 9, ActCount: 33, Priority: 14, SMState: 3}},
 		"0001 03 00 00000000 0002c90300000001" + strings.Repeat("00", 56): &GUIDInfoRecord{LID: 1, BlockNum: 3, GUIDInfo: GUIDInfo{GUID: [8]GUID{0x2c90300000001}}},
 		"0001 0203 05 000000 ffff7fff" + strings.Repeat("00", 60):         &PKeyTableRecord{LID: 1, BlockNum: 0x203, PortNum: 5, PKeyTable: PKeyTable{PKey: [32]uint16{0xffff, 0x7fff}}},
+		"0007 05 02 00000000 0123456776543210":                            &SLtoVLTableRecord{LID: 7, InputPortNum: 5, OutputPortNum: 2, SLtoVLTable: SLtoVLTable{VL: [16]uint8{0, 1, 2, 3, 4, 5, 6, 7, 7, 6, 5, 4, 3, 2, 1, 0}}},
+		"0007 05 03 00000000 0001 0740" + strings.Repeat("00", 60):        &VLArbitrationTableRecord{LID: 7, OutputPortNum: 5, BlockNum: 3, VLArbitrationTable: VLArbitrationTable{Entry: [32]VLWeight{{0, 1}, {7, 64}}}},
 		"fe80000000000000 0002c90300000001 0004 000000000000 " + strings.Repeat("00", 16) + "ffff 0000 0000 01 01 ffff 0080 000001 12 00 000002": &InformInfoRecord{
 			SubscriberGID: GID{0: 0xfe, 1: 0x80, 9: 2, 10: 0xc9, 11: 3, 15: 1}, Enum: 4, InformInfo: InformInfo{
 				LIDRangeBegin: 0xffff, IsGeneric: 1, Subscribe: 1, Type: 0xffff, TrapNumber: 128, QPN: 1, RespTimeValue: 18, ProducerType: 2}},

@@ -28,6 +28,16 @@ const (
 	PKeyTablePortNum  Mask = 1 << 2
 )
 
+// Fields of an [SLtoVLTableRecord] or [VLArbitrationTableRecord].
+const (
+	SLtoVLTableLID             Mask = 1 << 0
+	SLtoVLTableInputPortNum    Mask = 1 << 1
+	SLtoVLTableOutputPortNum   Mask = 1 << 2
+	VLArbitrationLID           Mask = 1 << 0
+	VLArbitrationOutputPortNum Mask = 1 << 1
+	VLArbitrationBlockNum      Mask = 1 << 2
+)
+
 // InformSubscriberGID is a field of an [InformInfoRecord].
 const InformSubscriberGID Mask = 1 << 0
 
@@ -101,6 +111,28 @@ type PKeyTableRecord struct {
 
 // ID implements Attribute.
 func (*PKeyTableRecord) ID() AttrID { return AttrPKeyTableRecord }
+
+// SLtoVLTableRecord is a port's table of the virtual lanes of service levels (SLtoVLMappingTableRecord).
+type SLtoVLTableRecord struct {
+	LID           uint16      `mad:"0"` // LID is the LID of the port, or of the switch that it is part of.
+	InputPortNum  uint8       `mad:"2"` // InputPortNum is the port through which packets come, if it is one of a switch.
+	OutputPortNum uint8       `mad:"3"` // OutputPortNum is the port through which they go, if it is one of a switch.
+	SLtoVLTable   SLtoVLTable `mad:"8"` // SLtoVLTable is the table.
+}
+
+// ID implements Attribute.
+func (*SLtoVLTableRecord) ID() AttrID { return AttrSLtoVLTableRecord }
+
+// VLArbitrationTableRecord is a block of a port's tables of VL arbitration.
+type VLArbitrationTableRecord struct {
+	LID                uint16             `mad:"0"` // LID is the LID of the port, or of the switch that it is part of.
+	OutputPortNum      uint8              `mad:"2"` // OutputPortNum is the number of the port, if it is one of a switch.
+	BlockNum           uint8              `mad:"3"` // BlockNum is 1 or 2 for the halves of the table of low priority, 3 or 4 for high priority.
+	VLArbitrationTable VLArbitrationTable `mad:"8"` // VLArbitrationTable is the block.
+}
+
+// ID implements Attribute.
+func (*VLArbitrationTableRecord) ID() AttrID { return AttrVLArbitrationTableRecord }
 
 // InformInfo subscribes to traps, with method Set. The subnet administrator forwards them as reports.
 type InformInfo struct {

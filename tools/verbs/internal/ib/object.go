@@ -67,8 +67,10 @@ func (o object) text(key string) string {
 }
 
 // objectOf returns an attribute as an object.
-func objectOf(a mad.Attribute) (o object) {
-	for _, f := range fieldsOf(reflect.ValueOf(a).Elem()) {
+func objectOf(a mad.Attribute) object { return objectOfStruct(reflect.ValueOf(a).Elem()) }
+
+func objectOfStruct(v reflect.Value) (o object) {
+	for _, f := range fieldsOf(v) {
 		o = append(o, member{f.key, valueOf(f.key, f.value)})
 	}
 	return o
@@ -117,7 +119,7 @@ func fieldBits(f reflect.StructField) int {
 // keyOf returns the key of a field: its name in snake_case, in the plural if it is a list, and with a unit
 // if the number is converted.
 func keyOf(f reflect.StructField) string {
-	name := strings.NewReplacer("LIDs", "Lids", "VLs", "Vls", "SLtoVL", "SlToVl", "TClass", "Tclass", "SMLID", "SmLid", "SMSL", "SmSl").Replace(f.Name)
+	name := strings.NewReplacer("LIDs", "Lids", "VLs", "Vls", "SLtoVL", "SlToVl", "TClass", "Tclass", "SMLID", "SmLid", "SMSL", "SmSl", "Entry", "Entrie").Replace(f.Name)
 	var b strings.Builder
 	for i, r := range name {
 		if i > 0 && unicode.IsUpper(r) {
@@ -175,6 +177,8 @@ func valueOf(key string, v reflect.Value) any {
 	switch v.Kind() {
 	case reflect.String, reflect.Bool:
 		return v.Interface()
+	case reflect.Struct:
+		return objectOfStruct(v)
 	case reflect.Array:
 		if key == "service_key" {
 			return fmt.Sprintf("0x%x", v.Interface())

@@ -41,6 +41,8 @@ var kinds = []*kind{
 	{"sm", "subnet managers", &mad.SMInfoRecord{}, "lid:0", "lid guid priority sm_state act_count", smText.expand},
 	{"guid", "tables of the GUIDs of ports", &mad.GUIDInfoRecord{}, "lid:0 block_num:1", "lid block_num guids", guidText},
 	{"pkey", "tables of the P_Keys of ports", &mad.PKeyTableRecord{}, "lid:0 block_num:1 port_num:2", "lid port_num block_num p_keys", pkeyText},
+	{"sl2vl", "tables of the virtual lanes of service levels", &mad.SLtoVLTableRecord{}, "lid:0 input_port_num:1 output_port_num:2", "lid input_port_num output_port_num vls", sl2vlText},
+	{"vlarb", "tables of the arbitration of virtual lanes", &mad.VLArbitrationTableRecord{}, "lid:0 output_port_num:1 block_num:2", "lid output_port_num block_num entries", vlarbText},
 	{"inform", "subscriptions to traps", &mad.InformInfoRecord{}, "subscriber_gid:0", "subscriber_gid lid_range_begin lid_range_end type trap_number qpn", informText},
 	{"class", "what the subnet administrator supports", &mad.ClassPortInfo{}, "", "class_version capability_mask capability_mask2 resp_time_value redirect_lid", classText.expand},
 }
@@ -282,6 +284,30 @@ func pkeyText(r []byte) string {
 		}
 	}
 	return text + "\n"
+}
+
+// sixteen writes 16 numbers of 4 or 8 bits in columns, the first of which begins at a bit, and each other one step bits later.
+func sixteen(r []byte, at, bits, step int) string {
+	var b strings.Builder
+	for i := range 16 {
+		fmt.Fprintf(&b, "%2d|", bitsOf(r, at+i*step, bits))
+	}
+	return b.String() + "\n"
+}
+
+// sl2vlText writes the virtual lanes of service levels.
+func sl2vlText(r []byte) string {
+	text := template("SL2VLTableRecord dump:\n\t\tLID........................{0:16 u}\n\t\tInPort.....................{2:8 u}\n\t\tOutPort....................{3:8 u}\n").expand(r)
+	return text + "\t\tSL: 0| 1| 2| 3| 4| 5| 6| 7| 8| 9|10|11|12|13|14|15|\n\t\tVL:" + sixteen(r, 64, 4, 4)
+}
+
+// vlarbText writes a block of a table of VL arbitration.
+func vlarbText(r []byte) string {
+	text := template("VLArbTableRecord dump:\n\t\tLID........................{0:16 u}\n\t\tPort.......................{2:8 u}\n\t\tBlock......................{3:8 u}\n").expand(r)
+	for at := 64; at < 64+32*16; at += 16 * 16 {
+		text += "\t\tVL    :" + sixteen(r, at, 8, 16) + "\t\tWeight:" + sixteen(r, at+8, 8, 16)
+	}
+	return text
 }
 
 // informText writes a subscription, the last lines of which depend on its kind.

@@ -213,6 +213,10 @@ func printRecords(w io.Writer, k *kind, records []mad.Attribute) error {
 				if key == "port_masks" {
 					text = groups(x)
 				}
+			case *mad.VLArbitrationTableRecord:
+				if key == "entries" {
+					text = weights(x)
+				}
 			}
 			if text = printable(text); i > 0 {
 				text = "\t" + text
@@ -249,6 +253,17 @@ func groups(r *mad.MulticastForwardingTableRecord) string {
 	for i, mask := range r.MulticastForwardingTable.PortMask {
 		if mask != 0 {
 			fmt.Fprintf(&b, "%#x>%#x ", 0xc000+int(r.BlockNum)*32+i, mask)
+		}
+	}
+	return strings.TrimSpace(b.String())
+}
+
+// weights writes the entries of a block that have a weight, as the virtual lane and the weight.
+func weights(r *mad.VLArbitrationTableRecord) string {
+	var b strings.Builder
+	for _, e := range r.VLArbitrationTable.Entry {
+		if e.Weight != 0 {
+			fmt.Fprintf(&b, "%d:%d ", e.VL, e.Weight)
 		}
 	}
 	return strings.TrimSpace(b.String())

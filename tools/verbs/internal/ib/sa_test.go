@@ -35,6 +35,13 @@ func TestSA(t *testing.T) {
 			return simport.Records(req, r)
 		case mad.AttrClassPortInfo:
 			return simport.Records(req, &mad.ClassPortInfo{ClassVersion: 2, CapabilityMask: 0x2602})
+		case mad.AttrSLtoVLTableRecord:
+			return simport.Records(req, &mad.SLtoVLTableRecord{LID: 2, InputPortNum: 36, OutputPortNum: 1, SLtoVLTable: mad.SLtoVLTable{VL: [16]uint8{1: 7, 15: 15}}})
+		case mad.AttrVLArbitrationTableRecord:
+			r := &mad.VLArbitrationTableRecord{LID: 2, OutputPortNum: 36, BlockNum: 3}
+			r.VLArbitrationTable.Entry[0] = mad.VLWeight{VL: 3, Weight: 4}
+			r.VLArbitrationTable.Entry[31] = mad.VLWeight{VL: 14, Weight: 255}
+			return simport.Records(req, r)
 		case mad.AttrPathRecord:
 			return simport.Records(req, &mad.PathRecord{SLID: 5, DLID: 1, MTU: 4, Rate: 7, SGID: mad.GID{0: 0xfe, 1: 0x80, 15: 5}})
 		}
@@ -52,6 +59,16 @@ func TestSA(t *testing.T) {
 	has(t, out, err, "lid block_num ports 2 1 67>17")
 	out, err = run(ctx, s.system(), "sa", "lft", "--compat")
 	has(t, out, err, "LFT Record dump:", "Block......................1 LFT: LID Port Number 64 255 65 255 66 255 67 17 68 255")
+	out, err = run(ctx, s.system(), "sa", "sl2vl", "lid=2", "output_port_num=1")
+	has(t, out, err, "lid input_port_num output_port_num vls 2 36 1 1:7 15:15")
+	out, err = run(ctx, s.system(), "sa", "sl2vl", "--compat")
+	has(t, out, err, "SL2VLTableRecord dump: LID........................2 InPort.....................36 OutPort....................1 SL: 0| 1|", "VL: 0| 7| 0| 0|", "| 0|15|")
+	out, err = run(ctx, s.system(), "sa", "vlarb")
+	has(t, out, err, "lid output_port_num block_num entries 2 36 3 3:4 14:255")
+	out, err = run(ctx, s.system(), "sa", "vlarb", "--json")
+	has(t, out, err, `"entries": [ { "vl": 3, "weight": 4 }, { "vl": 0, "weight": 0 },`)
+	out, err = run(ctx, s.system(), "sa", "vlarb", "--compat")
+	has(t, out, err, "VLArbTableRecord dump: LID........................2 Port.......................36 Block......................3 VL : 3| 0|", "Weight: 4| 0| 0|", "| 0|14| Weight: 0|", "| 0|255|")
 	out, err = run(ctx, s.system(), "sa", "class")
 	has(t, out, err, "2 0x2602 0x00000000")
 	out, err = run(ctx, s.system(), "sa", "group")
@@ -273,7 +290,9 @@ func TestFilters(t *testing.T) {
 		"node lid": mad.NodeLID, "node port_guid": mad.NodePortGUID, "node node_string": mad.NodeNodeDescription, "port port_num": mad.PortPortNum,
 		"path numb_path": mad.PathNumbPath, "path sl": mad.PathSL, "group mlid": mad.MCMLID, "group proxy_join": mad.MCProxyJoin, "service service_name": mad.ServiceName,
 		"link to_lid": mad.LinkToLID, "switch lid": mad.SwitchLID, "lft block_num": mad.LinearBlockNum, "mft block_num": mad.MulticastBlockNum,
-		"mft position": mad.MulticastPosition, "guid block_num": mad.GUIDInfoBlockNum, "pkey port_num": mad.PKeyTablePortNum, "sm lid": mad.SMLID, "inform subscriber_gid": mad.InformSubscriberGID,
+		"mft position": mad.MulticastPosition, "guid block_num": mad.GUIDInfoBlockNum, "pkey port_num": mad.PKeyTablePortNum, "sm lid": mad.SMLID,
+		"sl2vl input_port_num": mad.SLtoVLTableInputPortNum, "sl2vl output_port_num": mad.SLtoVLTableOutputPortNum,
+		"vlarb output_port_num": mad.VLArbitrationOutputPortNum, "vlarb block_num": mad.VLArbitrationBlockNum, "inform subscriber_gid": mad.InformSubscriberGID,
 	} {
 		words := strings.Fields(key)
 		i := slices.IndexFunc(kinds, func(k *kind) bool { return k.name == words[0] })
