@@ -189,7 +189,7 @@ var columns = []string{
 // columnSuites are what runs for each driver's columns.
 var columnSuites = map[string][]string{
 	"rxe":       {"rxe", "perf"},
-	"mlx5-roce": {"mlx5/roce", "mlx5cm"},
+	"mlx5-roce": {"mlx5/roce", "mlx5cm/cm"},
 	"mlx5-ib":   {"mlx5/ib"},
 	"siw":       {"siw"},
 
