@@ -127,7 +127,8 @@ func TestCommandFault(t *testing.T) {
 	if !strings.Contains(out, "Couldn't create QP") {
 		t.Errorf("ibv_rc_pingpong says %q", out)
 	}
-	if log := kernelLog(t); !strings.Contains(log, "syndrome (0x4711)") {
+	// The kernel does not log commands of a user context, which libmlx5 has where the card has some.
+	if testenv.CardIs("no-devx") && !strings.Contains(kernelLog(t), "syndrome (0x4711)") {
 		t.Error("the kernel's log has nothing of the syndrome")
 	}
 	play(t, append([]string{"ibv_rc_pingpong", "-n", "20"}, e.server...), append([]string{"ibv_rc_pingpong", "-n", "20"}, e.client...))
