@@ -42,8 +42,8 @@
 //	vmrun -device mlx5,mode=ipoib,topology=fattree:324 -with infiniband-diags ibnetdiscover
 //
 // Packets between cards take the way that the forwarding tables of the switches say, and those to groups reach the
-// members. A test in the guest cuts and impairs links, and silences nodes, through package bench. A card does not
-// learn that its cable limits the width or speed.
+// members. A test in the guest cuts and impairs links, and silences nodes, through package bench. A link has the
+// width and speed that its ends, the topology and the cable allow, and both ends say so.
 //
 // # Personalities
 //

@@ -65,6 +65,8 @@ func (d *Device) powerPort() {
 	}
 	d.eng.SetPort(p)
 	d.eng.SetPortCounts(engine.PortCounts{})
+	d.enable()
+	d.train()
 }
 
 // clearPort brings the function's part of the port into the state after power-on.

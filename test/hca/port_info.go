@@ -92,6 +92,7 @@ func (d *Device) setPortInfo(_ uint32, b []byte) (uint16, func([]byte)) {
 			x.enabled.Put(s.info[:], v)
 		}
 	}
+	d.enable()
 	counts := d.eng.PortCounts()
 	s.pkeyViolations.set(counts.PKeyViolations, piPKeyViolations.Get(b))
 	s.qkeyViolations.set(counts.QKeyViolations, piQKeyViolations.Get(b))
@@ -140,7 +141,7 @@ func (d *Device) linkUp() {
 		return
 	}
 	piPhys.Put(s.info[:], physLinkUp)
-	s.train()
+	d.train()
 	if s.managed {
 		d.setLinkState(engine.LinkInit)
 	} else {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/hca/engine"
 	"github.com/goverbs/goverbs/test/hca/prm"
+	"github.com/goverbs/goverbs/test/hca/subnet"
 )
 
 // subnetAgent is what the card's agent of subnet management keeps, besides the state, the addresses and the
@@ -32,24 +33,36 @@ func newSubnetAgent(managed bool) subnetAgent {
 		{piDownDefault, physPolling}, {piPhys, physLinkUp}, {piMTUCap, mtu4096}, {piGUIDCap, gidCount},
 		{piVLCap, vls0To3}, {piVLs, vls0To3}, {piVLArbHighCap, vlArbEntries}, {piVLArbLowCap, vlArbEntries}, {piSubnetTimeout, subnetTimeout},
 	})
-	s.train()
+	s.use(s.enabled())
 	for i := range s.slToVL { // SL 0 to 15 on VL 0 to 3
 		s.slToVL[i] = []byte{0x01, 0x23}[i%2]
 	}
 	return s
 }
 
-// train chooses width and speed of the link, as when it comes up.
-func (s *subnetAgent) train() {
+// enabled returns the widths and speeds that the port may use.
+func (s *subnetAgent) enabled() (subnet.Width, subnet.Speed) {
 	b := s.info[:]
-	best := func(f prm.Field) uint64 {
-		return 1 << (bits.Len64(f.Get(b)) - 1)
+	ext := piExtEnabled.Get(b)
+	if ext == extOff {
+		ext = 0
 	}
-	piWidthActive.Put(b, best(piWidthEnabled))
-	piSpeedActive.Put(b, best(piSpeedEnabled))
-	piExtActive.Put(b, 0)
-	if piExtEnabled.Get(b) != extOff {
-		piExtActive.Put(b, best(piExtEnabled))
+	return subnet.Width(piWidthEnabled.Get(b)), subnet.Speed(piSpeedEnabled.Get(b) | ext<<3)
+}
+
+// supports reports whether the port can have a width and speed.
+func (s *subnetAgent) supports(w subnet.Width, v subnet.Speed) bool {
+	return w&^widthsSupported == 0 && v&^(speedsSupported|extSupported<<3) == 0
+}
+
+// use stores the width and speed in use: the best of those given.
+func (s *subnetAgent) use(w subnet.Width, v subnet.Speed) {
+	b := s.info[:]
+	speed, ext := uint64(v)&speedsSupported, uint64(v)>>3
+	best := func(set uint64) uint64 { return 1 << bits.Len64(set) >> 1 }
+	piWidthActive.Put(b, best(uint64(w)))
+	piExtActive.Put(b, best(ext))
+	if piSpeedActive.Put(b, best(speed)); ext != 0 {
 		piSpeedActive.Put(b, speedQDR)
 	}
 }

@@ -62,7 +62,11 @@ func (d *Device) plug() error {
 	var up bool
 	d.cfg.Fabric.Do(func() {
 		if l.at, err = d.cfg.Subnet.Attach(d.cfg.Node, 1, l, subnet.AttachOptions{OwnAgents: true}); err == nil {
-			up = l.at.LinkUp()
+			l.at.Enable(d.subnet.enabled())
+			w, v := l.at.Rate()
+			if up = l.at.LinkUp(); up && !d.subnet.supports(w, v) {
+				up = l.at.Train(true)
+			}
 		}
 	})
 	if err != nil {
@@ -72,6 +76,7 @@ func (d *Device) plug() error {
 		d.cable(false)
 		d.eng.SetPortCounts(engine.PortCounts{}) // the link was not up before
 	}
+	d.train()
 	go l.follow()
 	return nil
 }
@@ -134,6 +139,27 @@ func (d *Device) trainPeer(on bool) {
 	if d.link != nil {
 		d.cfg.Fabric.Do(func() { d.subnet.unplugged = !d.link.at.Train(on) })
 	}
+}
+
+// enable tells the subnet which widths and speeds the port may use, from the next training of the link on.
+func (d *Device) enable() {
+	if l := d.link; l != nil && l.at != nil {
+		d.cfg.Fabric.Do(func() { l.at.Enable(d.subnet.enabled()) })
+	}
+}
+
+// train chooses the width and speed of the link as it comes up: those that the ends agree on, or the best ones if nothing
+// is known of the other end.
+func (d *Device) train() {
+	w, v := d.subnet.enabled()
+	if l := d.link; l != nil && l.at != nil {
+		d.cfg.Fabric.Do(func() {
+			if agreed, speed := l.at.Rate(); agreed != 0 {
+				w, v = agreed, speed
+			}
+		})
+	}
+	d.subnet.use(w, v)
 }
 
 // node is the card's place in the subnet, nil without one.

@@ -23,6 +23,12 @@ func newPlugged(t *testing.T, node string, prepare func(*subnet.Subnet)) (*manag
 	if _, err := top.Add(subnet.CA, "alone", 1); err != nil {
 		t.Fatal(err)
 	}
+	return newPluggedIn(t, top, node, prepare)
+}
+
+// newPluggedIn makes a card in the place of a node of a topology.
+func newPluggedIn(t *testing.T, top *subnet.Topology, node string, prepare func(*subnet.Subnet)) (*manager, *subnet.Subnet) {
+	t.Helper()
 	// The subnet needs a fabric, and the card the subnet.
 	var s *subnet.Subnet
 	v := newDriverPrepared(t, Config{Mode: IB, Managed: true, Node: node}, func(f *engine.Fabric, c *Config) {
@@ -172,6 +178,74 @@ func TestPlugged(t *testing.T) {
 	m.setPort(statusOK, 0, setting{piPhys, physPolling})
 	m.eventually(portInit, physLinkUp)
 	m.violations(0)
+}
+
+// sameRate waits until a card and the port of switch1 at the other end of its link have a width and speed, and are up.
+func sameRate(m *manager, far *asker, width, speed, ext uint64) {
+	m.t.Helper()
+	want := []setting{{piWidthActive, width}, {piSpeedActive, speed}, {piExtActive, ext}, {piState, portInit}}
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		b := m.portInfo()
+		if !slices.ContainsFunc(want, func(x setting) bool { return x.f.Get(b) != x.v }) {
+			break
+		}
+	}
+	m.wantFields("the card", m.portInfo(), want...)
+	b, _ := far.portInfo(methodGet, 1, nil, 1, 3) // from host2, switch1 is at port 3 of switch2
+	m.wantFields("the switch", b, want...)
+}
+
+// TestPluggedRate: a card and the other end of its link have the same width and speed, whether the cable or the settings
+// of one end limit them, from the next training on.
+func TestPluggedRate(t *testing.T) {
+	m, s := newPlugged(t, "host1", func(*subnet.Subnet) {})
+	far := newAsker(t, s, m.fabric, "host2")
+	sameRate(m, far, width4X, speedQDR, extEDR)
+	for _, c := range []struct {
+		cable             string
+		enable            []setting
+		width, speed, ext uint64
+	}{
+		{"subnet-rate switch1 1 1x SDR", nil, width1X, speedSDR, 0},
+		{"subnet-rate host1 1 4x FDR", nil, width4X, speedQDR, extFDR},
+		{"", []setting{{piWidthEnabled, width1X}, {piExtEnabled, extOff}}, width4X, speedQDR, extFDR}, // not trained yet
+		{"subnet-rate host1 1 any any", nil, width1X, speedQDR, 0},
+		{"", []setting{{piWidthEnabled, widthAll}, {piExtEnabled, extAll}, {piState, portDown}}, width4X, speedQDR, extEDR},
+		{"", []setting{{piExtEnabled, extFDR}, {piPhys, physPolling}}, width4X, speedQDR, extFDR},
+	} {
+		if c.cable != "" {
+			if _, err := m.d.Bench(c.cable); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if c.enable != nil {
+			m.setPort(statusOK, 0, c.enable...)
+		}
+		sameRate(m, far, c.width, c.speed, c.ext)
+	}
+	m.violations(0)
+}
+
+// TestPluggedPlace: the topology limits the link of a card, and so does the card what the topology has.
+func TestPluggedPlace(t *testing.T) {
+	for _, c := range []struct {
+		width             subnet.Width
+		speed             subnet.Speed
+		wantWidth, s, ext uint64
+	}{{subnet.Width1X, subnet.FDR, width1X, speedQDR, extFDR}, {subnet.Width12X, subnet.HDR, width4X, speedQDR, extEDR}, {subnet.Width4X, subnet.DDR, width4X, speedDDR, 0}} {
+		top, err := subnet.Line(2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range []*subnet.Port{&top.Node("host1").Ports[1], &top.Node("switch1").Ports[1]} {
+			p.Width, p.Speed = c.width, c.speed
+		}
+		m, s := newPluggedIn(t, top, "host1", func(*subnet.Subnet) {})
+		far := newAsker(t, s, m.fabric, "host2")
+		sameRate(m, far, c.wantWidth, c.s, c.ext)
+		m.setPort(statusOK, 0, setting{piState, portDown})
+		sameRate(m, far, c.wantWidth, c.s, c.ext)
+	}
 }
 
 // TestPluggedDisabled: a card that is disabled while its link is down and comes back notices that when it is enabled.

@@ -1,5 +1,7 @@
 package subnet
 
+import "slices"
+
 // relink takes a link up or down if it is to be so. A node that is told to do it does not report it: that is
 // quiet.
 func (s *Subnet) relink(p *port, quiet *node) {
@@ -53,9 +55,16 @@ func (p *port) negotiate() (Width, Speed) {
 	w, v := p.enabled()
 	pw, pv := p.peer.enabled()
 	w, v = w&pw, v&pv
+	var widest []Width
+	limit := func(w Width, s Speed) {
+		if widest = append(widest, w); s != 0 {
+			v &= s | (s - 1)
+		}
+	}
 	for _, e := range []*port{p, p.peer} {
-		if e.maxSpeed != 0 {
-			v &= e.maxSpeed | (e.maxSpeed - 1)
+		limit(e.maxWidth, e.maxSpeed)
+		if e.ownAgents { // which enable what the endpoint supports, and not what the topology says
+			limit(e.node.spec.Ports[e.num].rate())
 		}
 	}
 	for s := NDR; s != 0; s >>= 1 {
@@ -65,7 +74,7 @@ func (p *port) negotiate() (Width, Speed) {
 		}
 	}
 	for _, n := range widthNames {
-		if w&n.width != 0 && n.width.fits(p.maxWidth) && n.width.fits(p.peer.maxWidth) {
+		if w&n.width != 0 && !slices.ContainsFunc(widest, func(limit Width) bool { return !n.width.fits(limit) }) {
 			return n.width, v
 		}
 	}

@@ -75,6 +75,9 @@ func (p *port) powerOn() {
 	clear(b[:])
 	width, speed := p.node.spec.Ports[p.num].rate()
 	widths := Width1X | width
+	if width == Width8X || width == Width12X {
+		widths |= Width4X
+	}
 	speeds := speed | (speed - 1)
 	be.PutUint64(b[piPrefix:], subnetPrefix)
 	caps := uint32(capTrap | capSLMap | capSystemGUID | capExtSpeeds)
@@ -129,6 +132,15 @@ func (p *port) enabled() (Width, Speed) {
 		ext = 0
 	}
 	return Width(p.info[piWidthEnabled]), Speed(p.info[piSpeed]&7 | ext<<3)
+}
+
+// active returns the width and speed in use.
+func (p *port) active() (Width, Speed) {
+	v := Speed(p.info[piExtActive]>>4) << 3
+	if v == 0 {
+		v = Speed(p.info[piSpeed] >> 4)
+	}
+	return Width(p.info[piWidthActive]), v
 }
 
 // setSpeed stores the width and speed in use.

@@ -228,6 +228,25 @@ func (a *Attachment) LinkUp() bool {
 	return a.port.linkUp()
 }
 
+// Rate returns the width and speed of the link, and zeros while it is down.
+func (a *Attachment) Rate() (Width, Speed) {
+	a.port.node.s.mu.Lock()
+	defer a.port.node.s.mu.Unlock()
+	if !a.port.linkUp() {
+		return 0, 0
+	}
+	return a.port.active()
+}
+
+// Enable says which widths and speeds the endpoint enables, from the next training of the link on. Of these the link
+// does not use more than the topology has. It is for endpoints with their own agents.
+func (a *Attachment) Enable(w Width, v Speed) {
+	a.port.node.s.mu.Lock()
+	defer a.port.node.s.mu.Unlock()
+	b := &a.port.info
+	b[piWidthEnabled], b[piSpeed], b[piExtEnabled] = byte(w), b[piSpeed]&0xf0|byte(v&7), byte(v>>3)
+}
+
 // LID returns the LID of the port, of an endpoint without its own agents, and how many of its low bits vary.
 func (a *Attachment) LID() (lid uint16, lmc uint8) {
 	a.port.node.s.mu.Lock()
