@@ -24,7 +24,7 @@ func (c *config) fabricSuite() suite {
 				name: "switches", device: "mlx5,mode=ipoib,topology=../../test/switches/testdata/triangle.txt", with: diags,
 				flags: []string{"-file", "../../test/switches/testdata/opensm.conf:/etc/opensm/opensm.conf"},
 				env:   append(model[:3:3], "GOVERBS_SWITCHES=1", "VERBS=/bin/verbs"), bin: []string{"verbs"},
-				programs: []program{only("switches", "TestRuled", "TestText", "TestAcross", "TestReroute")},
+				programs: []program{only("switches", "TestRuled", "TestText", "TestAcross", "TestReroute", "TestSlowCable", "TestStat", "TestEvents")},
 			},
 			card("cards", "mlx5,mode=ipoib", diags, "GOVERBS_SM", only("control", "TestSubnetManager", "TestPortCounters", "TestPortReset")),
 			card("events", "mlx5,mode=ib", nil, "GOVERBS_SUBNET", only("conformance", "TestSubnetEvents")),
