@@ -13,6 +13,8 @@
 // subnet administration, or wrong answers.
 //
 // Messages with several packets (RMPP) are not cut into packets: they cross the subnet whole.
+//
+// [Answers] is a transport without a subnet, for tests of single answers.
 package simport
 
 import (

@@ -3,7 +3,6 @@ package fabric
 import (
 	"context"
 	"encoding/binary"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -12,51 +11,20 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/simport"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
-// hostile is a Transport whose answers a function makes: it changes the request, which has the header of
-// an answer already, or returns nil for none.
-type hostile struct {
-	answer   func(b []byte) []byte
-	register error
-
-	in     chan *umad.Message
-	closed chan struct{}
-	once   sync.Once
-}
-
-// newHostile returns a port with hostile answers.
+// newHostile returns a port whose answers a function makes: it changes the request, which has the header of an answer
+// already, or returns nil for none.
 func newHostile(answer func(b []byte) []byte) *umad.Port {
-	return umad.NewPort("hostile0", 1, &hostile{answer: answer, in: make(chan *umad.Message, 10000), closed: make(chan struct{})})
-}
-
-func (h *hostile) Register(umad.Registration) (uint32, error) { return 1, h.register }
-func (h *hostile) Unregister(uint32) error                    { return nil }
-
-func (h *hostile) Send(m *umad.Message) error {
-	b := slices.Clone(m.MAD)
-	b[3] |= byte(mad.MethodResponse)
-	b[4] |= 0x80
-	if b = h.answer(b); b != nil {
-		h.in <- &umad.Message{Agent: m.Agent, Addr: m.Addr, MAD: b}
-	}
-	return nil
-}
-
-func (h *hostile) Receive() (*umad.Message, error) {
-	select {
-	case m := <-h.in:
-		return m, nil
-	case <-h.closed:
-		return nil, os.ErrClosed
-	}
-}
-
-func (h *hostile) Close() error {
-	h.once.Do(func() { close(h.closed) })
-	return nil
+	return umad.NewPort("hostile0", 1, simport.NewAnswers(func(m *umad.Message) ([]byte, error) {
+		b := slices.Clone(m.MAD)
+		b[3] |= byte(mad.MethodResponse)
+		b[4] |= 0x80
+		return answer(b), nil
+	}))
 }
 
 // put enters an attribute into an answer.

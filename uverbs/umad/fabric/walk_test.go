@@ -264,7 +264,7 @@ func TestDiscoverErrors(t *testing.T) {
 	if _, err := Discover(t.Context(), p, Options{}); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("the port is closed: %v", err)
 	}
-	noQP0 := umad.NewPort("rxe0", 1, &hostile{register: syscall.EPROTONOSUPPORT, closed: make(chan struct{})})
+	noQP0 := simport.NoQP0("rxe0")
 	defer noQP0.Close()
 	if _, err := Discover(t.Context(), noQP0, Options{}); !errors.Is(err, umad.ErrNoQP0) || !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("a port without QP0: %v", err)

@@ -20,26 +20,28 @@ import (
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
-// subnet is a Transport in memory: a port with a subnet manager, and whoever else answers.
+// subnet is a port with a subnet manager, and whoever else answers.
 type subnet struct {
 	qp0    func() error                                    // whether there can be an agent of QP0
 	answer func(req *mad.Packet, to umad.Addr) *mad.Packet // nil is no answer
 
-	in   chan *umad.Message
-	down chan struct{}
-	once sync.Once
-
 	mu   sync.Mutex
 	own  mad.PortInfo // guarded by mu
 	sent []umad.Addr  // guarded by mu: where requests to the SA went
-	next uint32
 }
 
 // newSubnet returns a subnet whose manager has LID 1, and a client.
 func newSubnet(t *testing.T, o Options, answer func(req *mad.Packet, to umad.Addr) *mad.Packet) (*subnet, *Client) {
 	t.Helper()
-	s := &subnet{answer: answer, qp0: func() error { return nil }, in: make(chan *umad.Message, 100), down: make(chan struct{}), own: mad.PortInfo{LID: 5, MasterSMLID: 1, MasterSMSL: 3}}
-	port := umad.NewPort("mem0", 1, s)
+	s := &subnet{answer: answer, qp0: func() error { return nil }, own: mad.PortInfo{LID: 5, MasterSMLID: 1, MasterSMSL: 3}}
+	answers := simport.NewAnswers(s.send)
+	answers.Admit = func(_ uint32, r umad.Registration) error {
+		if r.QPN == 0 {
+			return s.qp0()
+		}
+		return nil
+	}
+	port := umad.NewPort("mem0", 1, answers)
 	c, err := NewClient(port, o)
 	if err != nil {
 		t.Fatal(err)
@@ -52,63 +54,30 @@ func newSubnet(t *testing.T, o Options, answer func(req *mad.Packet, to umad.Add
 	return s, c
 }
 
-func (s *subnet) Register(r umad.Registration) (uint32, error) {
-	if r.QPN == 0 {
-		if err := s.qp0(); err != nil {
-			return 0, err
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.next++
-	return s.next, nil
-}
-
 // noQP0 is the error of the kernel for a port without QP0.
 func noQP0() error { return syscall.EPROTONOSUPPORT }
 
-func (s *subnet) Unregister(uint32) error { return nil }
-
-func (s *subnet) Send(m *umad.Message) error {
+// send answers a message.
+func (s *subnet) send(m *umad.Message) ([]byte, error) {
 	req, err := mad.Parse(m.MAD)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var p *mad.Packet
+	s.mu.Lock()
 	if req.Class.SMP() {
-		s.mu.Lock()
 		p = req.Reply()
 		err = p.Put(&s.own)
 		s.mu.Unlock()
 	} else {
-		s.mu.Lock()
 		s.sent = append(s.sent, m.Addr)
 		s.mu.Unlock()
 		p = s.answer(req, m.Addr)
 	}
 	if p == nil || err != nil {
-		return err
+		return nil, err
 	}
-	b, err := p.Marshal()
-	if p.Class == mad.ClassSA && p.RMPP.Flags&mad.RMPPActive != 0 {
-		b = b[:56+len(p.Data)] // as the kernel cuts the padding of the last packet
-	}
-	s.in <- &umad.Message{Agent: m.Agent, Addr: m.Addr, MAD: b}
-	return err
-}
-
-func (s *subnet) Receive() (*umad.Message, error) {
-	select {
-	case m := <-s.in:
-		return m, nil
-	case <-s.down:
-		return nil, os.ErrClosed
-	}
-}
-
-func (s *subnet) Close() error {
-	s.once.Do(func() { close(s.down) })
-	return nil
+	return simport.Encode(p)
 }
 
 // setSM changes the LID of the subnet manager that the port knows.

@@ -343,7 +343,7 @@ func TestPingServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.in <- &umad.Message{Agent: s.serving(), Addr: umad.Addr{LID: uint16(7 + i%2)}, MAD: b}
+		s.ask(umad.Addr{LID: uint16(7 + i%2)}, b)
 		p := <-s.replies
 		if !strings.HasPrefix(string(p.Data), host+"\x00") || p.TID != uint64(i) || p.Method != 0x81 || p.OUI != mad.OUIOpenIB {
 			t.Errorf("%+v", p)

@@ -5,67 +5,61 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/simport"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
-// subnet is a Transport in memory: the port with LID 5 of a subnet whose manager has LID 1.
+// subnet is the port with LID 5 of a subnet whose manager has LID 1.
 type subnet struct {
 	noQP0  bool // no agents of subnet management
 	noSMI  bool // no subnet management of other ports, as on a virtual function of mlx5
 	own    mad.PortInfo
 	answer func(req *mad.Packet, to umad.Addr) *mad.Packet // nil is no answer
 
-	in   chan *umad.Message
-	down chan struct{}
-	once sync.Once
-
 	mu      sync.Mutex
-	next    uint32           // guarded by mu
+	answers *simport.Answers // guarded by mu: of the open port
 	server  uint32           // guarded by mu: the agent that serves pings
 	sent    []*mad.Packet    // guarded by mu: requests but those to the own port
 	replies chan *mad.Packet // of the server
 }
 
 func newSubnet(answer func(req *mad.Packet, to umad.Addr) *mad.Packet) *subnet {
-	return &subnet{answer: answer, own: mad.PortInfo{LID: 5, MasterSMLID: 1, LocalPortNum: 1}, in: make(chan *umad.Message, 100),
-		down: make(chan struct{}), replies: make(chan *mad.Packet, 100)}
+	return &subnet{answer: answer, own: mad.PortInfo{LID: 5, MasterSMLID: 1, LocalPortNum: 1}, replies: make(chan *mad.Packet, 100)}
 }
 
-func (s *subnet) Register(r umad.Registration) (uint32, error) {
+// admit admits an agent.
+func (s *subnet) admit(agent uint32, r umad.Registration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.QPN == 0 && s.noQP0 {
-		return 0, syscall.EPROTONOSUPPORT
+		return syscall.EPROTONOSUPPORT
 	}
-	s.next++
 	if len(r.Methods) > 0 {
-		s.server = s.next
+		s.server = agent
 	}
-	return s.next, nil
+	return nil
 }
 
-func (s *subnet) Unregister(uint32) error { return nil }
-
-func (s *subnet) Send(m *umad.Message) error {
+// send answers a message.
+func (s *subnet) send(m *umad.Message) ([]byte, error) {
 	req, err := mad.Parse(m.MAD)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if req.Method&mad.MethodResponse != 0 {
 		s.replies <- req
-		return nil
+		return nil, nil
 	}
 	if s.noSMI && req.Class == mad.ClassSubnLID {
-		return syscall.EPERM
+		return nil, syscall.EPERM
 	}
 	var p *mad.Packet
 	if req.Class == mad.ClassSubnDirected {
@@ -78,28 +72,16 @@ func (s *subnet) Send(m *umad.Message) error {
 		p = s.answer(req, m.Addr)
 	}
 	if p == nil || err != nil {
-		return err
+		return nil, err
 	}
-	b, err := p.Marshal()
-	if p.Class == mad.ClassSA && p.RMPP.Flags&mad.RMPPActive != 0 {
-		b = b[:56+len(p.Data)]
-	}
-	s.in <- &umad.Message{Agent: m.Agent, Addr: m.Addr, MAD: b}
-	return err
+	return simport.Encode(p)
 }
 
-func (s *subnet) Receive() (*umad.Message, error) {
-	select {
-	case m := <-s.in:
-		return m, nil
-	case <-s.down:
-		return nil, os.ErrClosed
-	}
-}
-
-func (s *subnet) Close() error {
-	s.once.Do(func() { close(s.down) })
-	return nil
+// ask sends a request to the agent that serves pings.
+func (s *subnet) ask(from umad.Addr, b []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answers.Deliver(&umad.Message{Agent: s.server, Addr: from, MAD: b})
 }
 
 // requests returns what was sent since the last call.
@@ -118,8 +100,11 @@ func (s *subnet) system() *System {
 			return []Port{{"mem0", netlinkrdma.Port{Num: 1, LinkLayer: netlinkrdma.LinkLayerInfiniBand, State: netlinkrdma.PortActive}}}, nil
 		},
 		Open: func(device string, port int) (*umad.Port, error) {
-			s.down, s.once = make(chan struct{}), sync.Once{}
-			return umad.NewPort(device, port, s), nil
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.answers = simport.NewAnswers(s.send)
+			s.answers.Admit = s.admit
+			return umad.NewPort(device, port, s.answers), nil
 		},
 	}
 }

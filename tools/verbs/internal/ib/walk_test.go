@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -214,21 +213,10 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// refusing is a Transport of a port without QP0.
-type refusing struct{ closed chan struct{} }
-
-func (r refusing) Register(umad.Registration) (uint32, error) { return 0, syscall.EPROTONOSUPPORT }
-func (r refusing) Unregister(uint32) error                    { return nil }
-func (r refusing) Send(*umad.Message) error                   { return syscall.EIO }
-func (r refusing) Receive() (*umad.Message, error)            { <-r.closed; return nil, syscall.EIO }
-func (r refusing) Close() error                               { close(r.closed); return nil }
-
 // TestNoQP0: every command that walks says that a port of RoCE has no QP0.
 func TestNoQP0(t *testing.T) {
 	m := machine(nil, "rxe0/1 eth active")
-	m.Open = func(device string, port int) (*umad.Port, error) {
-		return umad.NewPort(device, port, refusing{make(chan struct{})}), nil
-	}
+	m.Open = func(device string, _ int) (*umad.Port, error) { return simport.NoQP0(device), nil }
 	for _, args := range []string{"links", "discover", "check", "trace 1", "trace name"} {
 		_, _, err := execute(t, m, append(strings.Fields(args), "--dev", "rxe0")...)
 		if !errors.Is(err, umad.ErrNoQP0) || !strings.Contains(err.Error(), "it is a port of RoCE") {
