@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/simport"
@@ -221,7 +222,9 @@ func TestRates(t *testing.T) {
 }
 
 // TestSAHostile: whatever the SA answers, the command ends with an error or prints something.
-func TestSAHostile(t *testing.T) {
+func TestSAHostile(t *testing.T) { synctest.Test(t, testSAHostile) }
+
+func testSAHostile(t *testing.T) {
 	var change func(p *mad.Packet) *mad.Packet
 	s := newSubnet(func(req *mad.Packet, _ umad.Addr) *mad.Packet {
 		return change(simport.Records(req, &mad.NodeRecord{LID: 1}))

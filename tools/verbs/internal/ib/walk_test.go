@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -95,7 +96,9 @@ speed switch2 1 QDR to CA "host2" port 1, both ends support EDR`
 }
 
 // TestJSON: what the commands print as JSON can be read back, and has what the tables have.
-func TestJSON(t *testing.T) {
+func TestJSON(t *testing.T) { synctest.Test(t, testJSON) }
+
+func testJSON(t *testing.T) {
 	s, m := modelled(t, "fattree:20", "host2")
 	if err := errors.Join(s.AddCounter("host3", 1, model.SymbolErrors, 77), s.Intercept("host9", model.Silent)); err != nil {
 		t.Fatal(err)
@@ -137,7 +140,9 @@ func TestJSON(t *testing.T) {
 }
 
 // TestUnknownSpeed: the speed of a switch's ports is not known without its port 0.
-func TestUnknownSpeed(t *testing.T) {
+func TestUnknownSpeed(t *testing.T) { synctest.Test(t, testUnknownSpeed) }
+
+func testUnknownSpeed(t *testing.T) {
 	s, m := modelled(t, "line:1", "host1")
 	noPort0 := func(p *model.Packet) ([]*model.Packet, bool) {
 		req, err := mad.Parse(p.MAD)
