@@ -107,7 +107,7 @@ const counted = "count/"
 
 // countable are the rows that can be counted in instructions: on the one processor of such a guest two
 // programs that poll would share it.
-var countable = regexp.MustCompile(`^(open|connect|dial|call|mr|qps|cqs|mrs|conns)/|^plain/.*events(/processor)?$|^(read|atomic)-(lat|bw)/.*/wait=poll$`)
+var countable = regexp.MustCompile(`^(open|connect|dial|call|dc|mr|qps|cqs|mrs|conns)/|^plain/.*events(/processor)?$|^(read|atomic)-(lat|bw)/.*/wait=poll$`)
 
 // wants reports whether a row is wanted.
 func (b *bench) wants(name string) bool {
@@ -125,6 +125,9 @@ func measure(args []string, stdout, stderr io.Writer) error {
 	r, err := b.prepare(ctx)
 	if err != nil {
 		return err
+	}
+	if !b.counted && len(b.selected()) == 0 {
+		return fmt.Errorf("-rows is %q: %s cannot do what these rows measure", b.only, b.device)
 	}
 	if b.counted {
 		r.Counted = r.title()

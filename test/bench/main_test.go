@@ -123,6 +123,13 @@ func TestRows(t *testing.T) {
 			t.Errorf("%s was not asked for", w.rows[0].Name)
 		}
 	}
+	// Whether the device has DC is known later. By -cm there are no such rows.
+	if b, err = options([]string{"-rows", "^dc/"}, nil); err != nil || b.dc {
+		t.Errorf("rows of DC alone: %v", err)
+	}
+	if _, err = options([]string{"-rows", "^dc/", "-cm"}, nil); err == nil {
+		t.Error("rows of DC alone are accepted with -cm")
+	}
 }
 
 // TestMany: the children are told how many of each object there are.

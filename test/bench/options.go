@@ -48,8 +48,9 @@ Rows, each of which -rows can choose:
   call    a call that posts a SEND of 64 bytes, and one that polls a completion. Both sides are
           compiled for speed, rdma-core's with -O2 as the distribution does it; both take the locks
           that a program with several threads needs. And a system call, fcntl(F_GETFD)
-  dc      a call that posts 64 SENDs of 64 bytes by an initiator of DC (mlx5), with one doorbell, to one target
-          or to two in turn, per message
+  dc      a call that posts 64 SENDs of 64 bytes with one doorbell, per message: by an initiator of DC (mlx5)
+          to one target, or to two in turn, and by an RC queue pair, to compare with. rdma-core's programs
+          use ibv_wr_start and so on
   mr      memory that is there already is registered, and deregistered
   qps     so many RC queue pairs are made and connected with themselves, messages of 64 bytes go over
           one after the other, and they are closed
@@ -141,7 +142,9 @@ func options(args []string, stdout io.Writer) (*bench, error) {
 	if f.NArg() > 0 {
 		return nil, usageError{fmt.Errorf("%q: no arguments are wanted", f.Args())}
 	}
-	if !b.counted && len(b.selected()) == 0 {
+	known := *b
+	known.dc = !b.cm // what the device can do is not known yet
+	if !b.counted && len(known.selected()) == 0 {
 		return nil, usageError{fmt.Errorf("-rows is %q, which is no row's name", *only)}
 	}
 	return b, nil

@@ -183,7 +183,7 @@ func (c *config) taskSuites() []suite {
 		{name: "benchmemory", doc: "the memory of a PD, MR, CQ, QP and connection", steps: []step{
 			{flags: []string{"-icount", "-cpus", "1"}, shown: true, programs: []program{{name: "bench", args: []string{"memory"}}}}}},
 		{name: "costs", doc: "instructions, beside the recorded ones; to record them: -suite costs/measure,costs/record", steps: c.costSteps()},
-		{name: "sidebyside", doc: "a short form of bench, and post and poll on a modelled ConnectX", steps: c.sideBySide()},
+		{name: "sidebyside", doc: "a short form of bench, and post and poll on a modelled ConnectX by instructions; mlx5-clock: by the clock", steps: c.sideBySide()},
 		{name: "golden", doc: "record what rdma-core's programs and rxe do, which unit tests compare with ours", steps: []step{{needs: golden, host: []string{"sh", "test/run/golden.sh", c.kernel, c.arch}}}},
 		{name: "generate", doc: "write the generated files from the kernel's newest headers", steps: []step{{needs: []string{"gcc", "vmrun"}, host: shell(generate)}}},
 	}
@@ -235,9 +235,11 @@ func (c *config) sideBySide() []step {
 	rounds := []string{"-rounds", pick(c.short, "1", "5")}
 	rxe := c.side([]string{"--append=idle=poll"}, append([]string{"-mr", "4096,1048576",
 		"-rows", "^(call|open|connect|mr)/|^(send-lat|write-bw)/size=(2|65536)/wait=poll$"}, rounds...)...)
-	mlx5 := c.side(nil, append([]string{"-rows", "^(call|dc)/"}, rounds...)...)
-	rxe.name, mlx5.name, mlx5.device = "rxe", "mlx5", "mlx5,mode=ib"
-	return []step{rxe, mlx5}
+	onModel := append([]string{"-rows", "^(call|dc)/"}, rounds...)
+	clock, count := c.side(nil, onModel...), c.side([]string{"-icount", "-cpus", "1"}, append(onModel[:len(onModel):len(onModel)], "-counted")...)
+	rxe.name, clock.name, count.name = "rxe", "mlx5-clock", "mlx5"
+	clock.device, count.device, clock.named = "mlx5,mode=ib", "mlx5,mode=ib", true
+	return []step{rxe, count, clock}
 }
 
 // suites returns all suites.

@@ -25,6 +25,7 @@ func TestArgs(t *testing.T) {
 		{Options{Arch: "amd64", Accel: "tcg", CPUs: 2, MemMiB: 1024, Kernel: "/k", Append: []string{"a=b"}, Extra: []string{"-s"}},
 			[]string{"-accel tcg -cpu max,-erms,-fsrm,-la57 ", "-smp 2 -m 1024M", "-kernel /k -initrd /proc/self/fd/3", "console=ttyS0 quiet", " tsc=reliable ", " a=b ", "fd=4", "-nic none"}, []string{"virt "}},
 		{Options{Arch: "amd64", Accel: "tcg", CPUs: 1, ICount: true}, []string{" -icount shift=0,sleep=off ", " tsc_early_khz=1000000 "}, nil},
+		{Options{Arch: "amd64", Accel: "tcg", CPUs: 1, ICount: true, Cards: []*os.File{os.Stdin}}, []string{" -icount shift=0,sleep=on "}, nil},
 		{Options{Arch: "amd64", Accel: "kvm", CPUs: 1, MemMiB: 512}, []string{"-accel kvm -cpu host "}, []string{"-cpu max"}},
 		{Options{Arch: "arm64", Accel: "tcg", CPUs: 1, MemMiB: 512}, []string{"-machine virt", "-cpu max,pauth-impdef=on", "console=ttyAMA0"}, []string{"ttyS0", "tsc="}},
 	} {
