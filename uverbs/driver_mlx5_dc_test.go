@@ -15,12 +15,18 @@ import (
 // dcCard is a card whose QP is a DCI, and an AH.
 func dcCard(t testing.TB, userIndex bool) (*card, *AH) {
 	t.Helper()
+	return addressedCard(t, DCI, userIndex)
+}
+
+// addressedCard is a card whose QP is a DCI or a UD QP, and an AH.
+func addressedCard(t testing.TB, typ QPType, userIndex bool) (*card, *AH) {
+	t.Helper()
 	c := newMlx5Card(t, userIndex, false, 64)
-	q := &QP{kind: kindMlx5, typ: DCI, sendCQ: c.cq, recvCQ: c.cq, qpn: cardQPN, noRecv: ErrNoRecvQueue}
+	q := &QP{kind: kindMlx5, typ: typ, sendCQ: c.cq, recvCQ: c.cq, qpn: cardQPN, noRecv: ErrNoRecvQueue}
 	q.dev, q.object.kind = c.dev, "QP"
-	ops, _ := mlx5Driver{}.operations(DCI)
+	ops, _ := mlx5Driver{}.operations(typ)
 	q.setOps(ops)
-	o := QPOptions{Type: DCI, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 8, MaxSendSGE: 2, MaxInline: 64}
+	o := QPOptions{Type: typ, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 8, MaxSendSGE: 2, MaxInline: 64}
 	value(mlx5Driver{}.prepareQP(q, &qpSpec{QPOptions: o, pd: &PD{}, dc: &dcSpec{streams: DCIStreams{LogConcurrent: 1}}}))(t)
 	must(t, mlx5Driver{}.mapQP(q, udata{out: make([]byte, mlx5.QPRespSize)}))
 	q.state.Store(uint32(QPRTS))
@@ -50,6 +56,29 @@ func TestDCPost(t *testing.T) {
 		must(t, post(c, a))
 		got := hex.EncodeToString(c.qp.sqRegion.Bytes()[:80])
 		if want := "0000000a12345605" + "0001020000000000" + head; !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "8000000109"+strings.Repeat("00", 11)) {
+			t.Errorf("%s: the WQE is %s, want %s", name, got, want)
+		}
+	}
+}
+
+// TestUDPost: PostSend and the builder make the same WQE of a datagram, with the peer's number and Q_Key.
+func TestUDPost(t *testing.T) {
+	for name, post := range map[string]func(c *card, a *AH) error{
+		"PostSend": func(c *card, a *AH) error {
+			return c.qp.PostSend(SendWR{Opcode: WRSend, Inline: []byte{9}, AH: a, RemoteQPN: 0x123456, RemoteQKey: 0x00112233})
+		},
+		"builder": func(c *card, a *AH) error {
+			b := c.qp.BeginSend()
+			b.Send(0, 0)
+			b.To(a, 0x123456, 0x00112233)
+			b.Inline([]byte{9})
+			return b.Post()
+		},
+	} {
+		c, a := addressedCard(t, UD, true)
+		must(t, post(c, a))
+		got := hex.EncodeToString(c.qp.sqRegion.Bytes()[:80])
+		if want := "0000000a12345605" + "0000000000000000" + "0011223300000000" + "80123456" + "00000055"; !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "8000000109"+strings.Repeat("00", 11)) {
 			t.Errorf("%s: the WQE is %s, want %s", name, got, want)
 		}
 	}

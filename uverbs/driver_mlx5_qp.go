@@ -222,16 +222,16 @@ func (mlx5Driver) qpModified(q *QP, _, to QPState) {
 //
 // Preconditions: the queue has room for them.
 func (q *QP) encodeMlx5(wrs []SendWR, ops uint16) error {
+	if ops == 0 {
+		return q.encodeTransfersMlx5(wrs)
+	}
 	sq, always := q.mlx5.sq, q.always
 	var w mlx5.Plain
 	for i := range wrs {
 		wr := &wrs[i]
 		w.Flags = uint8(wr.Flags | always)
 		if !wr.opIn(ops) {
-			if err := q.encodeTransferMlx5(wr, w.Flags); err != nil {
-				return err
-			}
-			continue
+			return errNeedsBuilder
 		}
 		if wr.Opcode <= WRRDMARead && wr.AH == nil && q.plain != 0 {
 			w.ID, w.Op = wr.ID, mlx5.Op(wr.Opcode)
@@ -256,32 +256,40 @@ func (q *QP) encodeMlx5(wrs []SendWR, ops uint16) error {
 	return nil
 }
 
-// encodeTransferMlx5 writes a work request of a QP that is neither RC nor UC. It returns errNeedsBuilder unless it is a
-// correct SEND, WRITE or READ.
-func (q *QP) encodeTransferMlx5(wr *SendWR, flags uint8) error {
-	if q.plain != 0 || wr.Opcode > WRRDMARead || !q.ops[wr.Opcode] || wr.Flags&^sendFlagsAll != 0 || q.check(wr) != nil {
-		return errNeedsBuilder
+// encodeTransfersMlx5 is encodeMlx5 for a QP that is neither RC nor UC. It returns errNeedsBuilder unless all requests are
+// correct SENDs, WRITEs and READs. Those to a peer with data in one piece are written by one call each.
+func (q *QP) encodeTransfersMlx5(wrs []SendWR) error {
+	sq, always, keyed := q.mlx5.sq, q.always, q.typ == DCI
+	var w mlx5.Plain
+	var to mlx5.Peer
+	for i := range wrs {
+		wr := &wrs[i]
+		flags, ah := uint8(wr.Flags|always), wr.AH
+		if wr.opIn(q.addressed) && ah != nil && ah.dev == q.dev && !ah.closed.Load() && (wr.DCStream == 0 || q.mlx5.streams) {
+			if to.Key = wr.DCAccessKey; !keyed {
+				to.Key = uint64(wr.RemoteQKey)
+			}
+			to.AV, to.QPN, to.Stream = &ah.mlx5.av, wr.RemoteQPN, wr.DCStream
+			w.ID, w.Op, w.Flags = wr.ID, mlx5.Op(wr.Opcode), flags
+			w.RemoteAddr, w.RKey, w.Imm = wr.RemoteAddr, wr.RKey, wr.Imm
+			w.Inline = wr.Inline
+			if len(wr.SGL) == 1 && len(wr.Inline) == 0 {
+				e := &wr.SGL[0]
+				if w.Addr, w.Length, w.LKey = e.Addr, e.Length, e.LKey; !e.outside && sq.Put(&w, &to) {
+					continue
+				}
+			} else if w.Length = 0; len(wr.SGL) == 0 && wr.Opcode != WRRDMARead && sq.Put(&w, &to) {
+				continue
+			}
+		}
+		if wr.Opcode > WRRDMARead || !q.ops[wr.Opcode] || wr.Flags&^sendFlagsAll != 0 || q.check(wr) != nil {
+			return errNeedsBuilder
+		}
+		if err := q.encodeSlotMlx5(wr, flags); err != nil {
+			return err
+		}
 	}
-	if wr.AH == nil || wr.DCStream != 0 && !q.mlx5.streams {
-		return q.encodeSlotMlx5(wr, flags)
-	}
-	w := mlx5.Plain{
-		ID: wr.ID, Op: mlx5.Op(wr.Opcode), Flags: flags, RemoteAddr: wr.RemoteAddr, RKey: wr.RKey, Imm: wr.Imm, Inline: wr.Inline,
-	}
-	to := mlx5.Peer{AV: &wr.AH.mlx5.av, QPN: wr.RemoteQPN, Key: wr.DCAccessKey, Stream: wr.DCStream}
-	if q.typ == UD {
-		to.Key = uint64(wr.RemoteQKey)
-	}
-	put := len(wr.SGL) == 0
-	if len(wr.SGL) == 1 && len(wr.Inline) == 0 {
-		e := &wr.SGL[0]
-		w.Addr, w.Length, w.LKey = e.Addr, e.Length, e.LKey
-		put = !e.outside
-	}
-	if put && q.mlx5.sq.Put(&w, &to) {
-		return nil
-	}
-	return q.encodeSlotMlx5(wr, flags)
+	return nil
 }
 
 // isSlotMlx5 reports whether encodeSlotMlx5 can encode a work request without further checks.

@@ -50,9 +50,16 @@ func opcodes(all ...WROpcode) (s opcodeSet) {
 }
 
 // setOps sets the operations of the QP. Those in plain can be encoded from a SendWR without a
-// lookup; only connected QPs have them.
+// lookup; only connected QPs have them. Those in addressed are SENDs, WRITEs and READs to a peer that each SendWR names.
 func (q *QP) setOps(ops opcodeSet) {
-	q.ops, q.plain = ops, 0
+	q.ops, q.plain, q.addressed = ops, 0, 0
+	if q.typ == UD || q.typ == DCI {
+		for op := range WRRDMARead + 1 {
+			if ops[op] {
+				q.addressed |= 1 << op
+			}
+		}
+	}
 	if q.typ != RC && q.typ != UC {
 		return
 	}

@@ -86,6 +86,7 @@ type QP struct {
 	kind      driverKind
 	always    SendFlags // flags that every work request has
 	plain     uint16    // a bit for each WROpcode that PostSend can encode without the builder
+	addressed uint16    // a bit for each WROpcode of SENDs, WRITEs and READs, if each request names its peer
 	qpDrivers
 	sqRegion  *mmio.Region
 	rqRegion  *mmio.Region

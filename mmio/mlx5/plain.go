@@ -45,7 +45,14 @@ func (q *SendQueue) Put(w *Plain, to *Peer) bool {
 	// Everything before the data is in the first block, or an address fills that block.
 	p, size := unsafe.Add(ctrl, ctrlSize), uint32(ctrlSize)
 	if to != nil {
-		q.putPeer(p, to)
+		*(*[avSize]byte)(p) = to.AV.b
+		put32(p, avDQPN, avExtended|to.QPN&indexMask)
+		if q.transport == DC {
+			put64(p, avDCKey, to.Key)
+			put16(ctrl, ctrlStream, to.Stream)
+		} else {
+			put32(p, avQKey, uint32(to.Key))
+		}
 		p, size = q.block(wqe+1), blockSize
 	}
 	if how.rdma {
@@ -54,11 +61,12 @@ func (q *SendQueue) Put(w *Plain, to *Peer) bool {
 		p = unsafe.Add(p, raddrSize)
 		size += raddrSize
 	}
+	inline := uint32(len(w.Inline))
 	switch {
-	case len(w.Inline) > 0:
-		size += inlineSize + uint32(len(w.Inline))
-		put32(p, 0, inlineFlag|uint32(len(w.Inline)))
-		q.copyIn(unsafe.Add(p, inlineSize), w.Inline)
+	case inline > 0:
+		put32(p, 0, inlineFlag|inline)
+		p = unsafe.Add(p, inlineSize)
+		size += inlineSize + inline
 	case w.Length > 0: // 0 would be 2 GiB to the device
 		put64(p, 0, uint64(w.Length&^inlineFlag)<<32|uint64(w.LKey))
 		put64(p, 8, w.Addr)
@@ -70,19 +78,10 @@ func (q *SendQueue) Put(w *Plain, to *Peer) bool {
 	q.begun++
 	q.last = wqe
 	q.next = wqe + (size+blockSize-1)/blockSize
-	return true
-}
-
-// putPeer writes the address of a work request behind its control segment.
-func (q *SendQueue) putPeer(p unsafe.Pointer, to *Peer) {
-	*(*[avSize]byte)(p) = to.AV.b
-	put32(p, avDQPN, avExtended|to.QPN&indexMask)
-	if q.transport == DC {
-		put64(p, avDCKey, to.Key)
-		put16(unsafe.Add(p, -ctrlSize), ctrlStream, to.Stream)
-	} else {
-		put32(p, avQKey, uint32(to.Key))
+	if inline > 0 { // last, so that nothing must be kept during the call
+		q.copyIn(p, w.Inline)
 	}
+	return true
 }
 
 // copyIn copies b into the ring, continuing at its start when it reaches the end.
