@@ -77,6 +77,32 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
+// TestHeaderTags: what is encoded and decoded without the tags has the format that they say.
+func TestHeaderTags(t *testing.T) {
+	raw := make([]byte, Size)
+	for i := range raw {
+		raw[i] = byte(i + 1)
+	}
+	raw[1] = byte(ClassPing)
+	p, err := Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want Packet
+	var vendor vendorHeader
+	decodeHeader(raw, &want.Header)
+	decodeHeader(raw, &want.RMPP)
+	decodeHeader(raw, &vendor)
+	if p.Header != want.Header || p.RMPP != want.RMPP || p.OUI != vendor.OUI {
+		t.Errorf("decoded %+v %+v %#x, the tags say %+v %+v %#x", p.Header, p.RMPP, p.OUI, want.Header, want.RMPP, vendor.OUI)
+	}
+	b, tagged := make([]byte, HeaderSize), make([]byte, HeaderSize)
+	p.Header.put(b)
+	if err := encodeHeader(tagged, &p.Header); err != nil || !bytes.Equal(b, tagged) {
+		t.Errorf("encoded %x, the tags say %x, %v", b, tagged, err)
+	}
+}
+
 // unhex decodes hexadecimal digits with spaces between.
 func unhex(t *testing.T, text string) []byte {
 	t.Helper()

@@ -1,6 +1,7 @@
 package mad
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io"
 	"slices"
@@ -161,6 +162,26 @@ type SAHeader struct {
 	ComponentMask   Mask   `mad:"48"` // ComponentMask says which fields of a record a request gives.
 }
 
+// put encodes the header in the format of the tags. Every MAD has the header, and reading the tags takes ten times as
+// many instructions.
+func (h *Header) put(b []byte) {
+	b[0], b[1], b[2], b[3] = h.BaseVersion, uint8(h.Class), h.ClassVersion, uint8(h.Method)
+	binary.BigEndian.PutUint16(b[4:], uint16(h.Status))
+	binary.BigEndian.PutUint16(b[6:], h.ClassSpecific)
+	binary.BigEndian.PutUint64(b[8:], h.TID)
+	binary.BigEndian.PutUint16(b[16:], uint16(h.Attribute))
+	binary.BigEndian.PutUint32(b[20:], h.Modifier)
+}
+
+// get decodes the header.
+func (h *Header) get(b []byte) {
+	*h = Header{
+		BaseVersion: b[0], Class: Class(b[1]), ClassVersion: b[2], Method: Method(b[3]),
+		Status: Status(binary.BigEndian.Uint16(b[4:])), ClassSpecific: binary.BigEndian.Uint16(b[6:]), TID: binary.BigEndian.Uint64(b[8:]),
+		Attribute: AttrID(binary.BigEndian.Uint16(b[16:])), Modifier: binary.BigEndian.Uint32(b[20:]),
+	}
+}
+
 // vendorHeader is the additional header of a vendor class.
 type vendorHeader struct {
 	OUI uint32 `mad:"37 24"`
@@ -272,11 +293,12 @@ func (p *Packet) Marshal() ([]byte, error) {
 		return nil, fmt.Errorf("mad: %v has %d bytes of data, at most %d fit: %w", p, len(p.Data), size-at, ErrRange)
 	}
 	b := make([]byte, max(size, Size))
-	err := encodeHeader(b, &p.Header)
-	if err == nil && p.Class.SMP() {
+	p.Header.put(b)
+	var err error
+	if p.Class.SMP() {
 		err = encodeHeader(b, &p.SMP)
 	}
-	if err == nil && p.Class.RMPP() {
+	if p.Class.RMPP() && p.RMPP != (RMPPHeader{}) {
 		err = encodeHeader(b, &p.RMPP)
 	}
 	if err == nil && p.Class == ClassSA {
@@ -299,7 +321,7 @@ func Parse(b []byte) (*Packet, error) {
 	if len(b) < HeaderSize {
 		return nil, fmt.Errorf("mad: %d bytes, the header has %d: %w", len(b), HeaderSize, io.ErrUnexpectedEOF)
 	}
-	decodeHeader(b, &p.Header)
+	p.Header.get(b)
 	at, least := p.Class.dataOffset(), p.Class.dataOffset()
 	if p.Class.SMP() {
 		least = Size
@@ -312,16 +334,14 @@ func Parse(b []byte) (*Packet, error) {
 		decodeHeader(b, &p.SMP)
 		end = 128
 	}
-	if p.Class.RMPP() {
+	if p.Class.RMPP() && [12]byte(b[HeaderSize:]) != [12]byte{} {
 		decodeHeader(b, &p.RMPP)
 	}
 	if p.Class == ClassSA {
 		decodeHeader(b, &p.SA)
 	}
 	if p.Class.Vendor() {
-		var v vendorHeader
-		decodeHeader(b, &v)
-		p.OUI = v.OUI
+		p.OUI = binary.BigEndian.Uint32(b[36:]) & 0xffffff
 	}
 	if p.rmppActive() {
 		end = len(b)
