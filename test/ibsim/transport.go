@@ -2,6 +2,7 @@ package ibsim
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -64,6 +65,8 @@ type transport struct {
 	next    uint32
 	agents  map[uint32]umad.Registration // guarded by mu
 	waiting map[uint32]request           // guarded by mu: by the lower half of the transaction ID
+
+	interrupted bool // guarded by mu
 }
 
 // request is a request without an answer yet.
@@ -177,13 +180,19 @@ func (t *transport) Send(m *umad.Message) error {
 }
 
 // Receive implements umad.Transport.
-func (t *transport) Receive() (*umad.Message, error) {
+func (t *transport) Receive(wait time.Duration) (*umad.Message, error) {
+	if !t.begin(wait) {
+		return nil, nil
+	}
 	for {
 		b := make([]byte, packetSize)
 		n, err := t.packets.Read(b)
 		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			t.begin(0) // forgets the interrupt
+			return nil, nil
 		case err != nil:
-			return nil, os.ErrClosed // by Close, or as ibsim is gone
+			return nil, os.ErrClosed // as ibsim is gone
 		case n != packetSize:
 			continue
 		}
@@ -195,6 +204,26 @@ func (t *transport) Receive() (*umad.Message, error) {
 			return m, nil
 		}
 	}
+}
+
+// begin sets how long Receive waits. It reports false if Receive was interrupted.
+func (t *transport) begin(wait time.Duration) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.interrupted {
+		t.interrupted = false
+		return false
+	}
+	t.packets.SetReadDeadline(time.Now().Add(wait))
+	return true
+}
+
+// Interrupt implements umad.Transport.
+func (t *transport) Interrupt() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.interrupted = true
+	t.packets.SetReadDeadline(time.Now())
 }
 
 // agentOf returns the agent for a message, 0 if there is none.

@@ -1,9 +1,9 @@
 package simport
 
 import (
-	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
@@ -16,9 +16,7 @@ type Answers struct {
 	// Admit returns why an agent with a number cannot be registered. A nil function admits all.
 	Admit func(agent uint32, r umad.Registration) error
 
-	in     chan *umad.Message
-	closed chan struct{}
-	once   sync.Once
+	in chan *umad.Message
 
 	mu   sync.Mutex
 	last uint32 // guarded by mu: the number of the last agent
@@ -26,7 +24,7 @@ type Answers struct {
 
 // NewAnswers returns a transport with a function that answers.
 func NewAnswers(answer func(m *umad.Message) ([]byte, error)) *Answers {
-	return &Answers{Answer: answer, in: make(chan *umad.Message, 10000), closed: make(chan struct{})}
+	return &Answers{Answer: answer, in: make(chan *umad.Message, 10000)}
 }
 
 // NoQP0 opens a port that has no QP0, as one of RoCE.
@@ -71,20 +69,25 @@ func (a *Answers) Send(m *umad.Message) error {
 func (a *Answers) Deliver(m *umad.Message) { a.in <- m }
 
 // Receive implements umad.Transport.
-func (a *Answers) Receive() (*umad.Message, error) {
+func (a *Answers) Receive(wait time.Duration) (*umad.Message, error) {
 	select {
-	case m := <-a.in:
+	case m := <-a.in: // nil from Interrupt
 		return m, nil
-	case <-a.closed:
-		return nil, os.ErrClosed
+	case <-time.After(wait):
+		return nil, nil
+	}
+}
+
+// Interrupt implements umad.Transport.
+func (a *Answers) Interrupt() {
+	select {
+	case a.in <- nil:
+	default:
 	}
 }
 
 // Close implements umad.Transport.
-func (a *Answers) Close() error {
-	a.once.Do(func() { close(a.closed) })
-	return nil
-}
+func (a *Answers) Close() error { return nil }
 
 // Encode encodes an answer as the kernel delivers it: the last packet of several has no padding.
 func Encode(p *mad.Packet) ([]byte, error) {

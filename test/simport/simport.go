@@ -36,7 +36,7 @@ import (
 func Open(s *subnet.Subnet, node string, number int) (*umad.Port, error) {
 	t := &transport{
 		agents: map[uint32]umad.Registration{}, waiting: map[request]*time.Timer{},
-		some: make(chan struct{}, 1), closed: make(chan struct{}),
+		some: make(chan struct{}, 1),
 	}
 	a, err := s.Attach(node, number, endpoint{t}, subnet.AttachOptions{})
 	if err != nil {
@@ -61,9 +61,8 @@ type transport struct {
 	last    uint32                       // number of the last agent
 	waiting map[request]*time.Timer
 	queue   []*umad.Message
-	done    bool // Close was called
-	some    chan struct{}
-	closed  chan struct{}
+	done    bool          // Close was called
+	some    chan struct{} // has an element if Receive shall look into the queue
 }
 
 func (t *transport) Register(r umad.Registration) (uint32, error) {
@@ -153,10 +152,7 @@ func (t *transport) begin(m *umad.Message, b []byte) error {
 // push queues a message for Receive. The lock is held.
 func (t *transport) push(m *umad.Message) {
 	t.queue = append(t.queue, m)
-	select {
-	case t.some <- struct{}{}:
-	default:
-	}
+	t.Interrupt()
 }
 
 // next returns the next message, nil if there is none.
@@ -172,31 +168,35 @@ func (t *transport) next() *umad.Message {
 	return m
 }
 
-func (t *transport) Receive() (*umad.Message, error) {
-	for {
-		if m := t.next(); m != nil {
-			return m, nil
-		}
-		select {
-		case <-t.some:
-		case <-t.closed:
-			return nil, os.ErrClosed
-		}
+func (t *transport) Receive(wait time.Duration) (*umad.Message, error) {
+	if m := t.next(); m != nil {
+		return m, nil
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-t.some:
+	case <-timer.C:
+	}
+	return t.next(), nil
+}
+
+// Interrupt implements umad.Transport.
+func (t *transport) Interrupt() {
+	select {
+	case t.some <- struct{}{}:
+	default:
 	}
 }
 
 func (t *transport) Close() error {
 	t.mu.Lock()
-	done := t.done
 	t.done = true
 	for _, timer := range t.waiting {
 		timer.Stop()
 	}
 	t.mu.Unlock()
-	if !done {
-		t.at.Detach()
-		close(t.closed)
-	}
+	t.at.Detach()
 	return nil
 }
 

@@ -70,10 +70,10 @@ type Agent struct {
 }
 
 // deliver hands a message to the call that waits for it. It never blocks: a message is dropped if no call
-// waits for it or the queue is full, as the network may drop it.
-func (a *Agent) deliver(m *Message) {
+// waits for it or the queue is full, as the network may drop it. It reports whether the message was taken.
+func (a *Agent) deliver(m *Message) bool {
 	if len(m.MAD) < mad.HeaderSize {
-		return
+		return false
 	}
 	to := a.requests
 	if method := mad.Method(m.MAD[3]); m.TimedOut || method&mad.MethodResponse != 0 || method == mad.MethodTrapRepress {
@@ -83,7 +83,9 @@ func (a *Agent) deliver(m *Message) {
 	}
 	select {
 	case to <- m:
+		return true
 	default:
+		return false
 	}
 }
 
@@ -160,13 +162,13 @@ func (a *Agent) ask(ctx context.Context, to Addr, req *mad.Packet) (*mad.Packet,
 	}
 	m.Timeout = a.o.Timeout
 	start := time.Now()
-	for try := 1; try <= a.o.Tries; try++ {
+	for try, begin := 1, start; try <= a.o.Tries; try, begin = try+1, time.Now() {
 		// The transport refuses a transaction ID that is in use. That happens if it was slow to report
 		// that the last try has failed; then that try goes on.
 		if err := a.transmit(m); err != nil && (try == 1 || !errors.Is(err, syscall.EINVAL)) {
 			return nil, a.sendErr(req, m.Addr, err)
 		}
-		answer, err := a.await(ctx, answers, &p)
+		answer, err := a.await(ctx, answers, &p, begin)
 		if answer != nil || err != nil {
 			return answer, err
 		}
@@ -203,59 +205,61 @@ func (a *Agent) enter(ctx context.Context, req *mad.Packet) error {
 	if req == nil {
 		return a.port.err("send", badValue("MAD", "nil", "a packet"))
 	}
-	if err := context.Cause(ctx); err != nil {
-		return a.stopped(req, err)
+	if err := a.over(ctx, req); err != nil {
+		return err
 	}
 	select {
-	case <-a.closed:
-		return a.stopped(req, os.ErrClosed)
-	case <-a.port.done:
-		return a.port.reason
+	case a.window <- struct{}{}:
+		return nil
 	default:
 	}
 	select {
 	case a.window <- struct{}{}:
 		return nil
 	case <-ctx.Done():
+	case <-a.closed:
+	case <-a.port.done:
+	}
+	return a.over(ctx, req)
+}
+
+// over returns why a call does not go on waiting, if its context, the agent or the port has ended.
+func (a *Agent) over(ctx context.Context, req *mad.Packet) error {
+	if ctx.Err() != nil {
 		return a.stopped(req, context.Cause(ctx))
+	}
+	// A select with one case and a default takes no lock.
+	select {
 	case <-a.closed:
 		return a.stopped(req, os.ErrClosed)
+	default:
+	}
+	select {
 	case <-a.port.done:
 		return a.port.reason
+	default:
 	}
+	return nil
 }
 
 // grace is how much longer an agent waits than the transport. The kernel says nothing about a MAD that
 // it could not send.
 func (a *Agent) grace() time.Duration { return a.o.Timeout/4 + 100*time.Millisecond }
 
-// await waits for the answer to one try. It returns neither an answer nor an error if none comes.
-func (a *Agent) await(ctx context.Context, answers chan *Message, req *mad.Packet) (*mad.Packet, error) {
-	timer := time.NewTimer(a.o.Timeout + a.grace())
-	defer timer.Stop()
+// await waits for the answer to a try that has begun. It returns neither an answer nor an error if none comes.
+func (a *Agent) await(ctx context.Context, answers chan *Message, req *mad.Packet, begin time.Time) (*mad.Packet, error) {
 	for {
-		select {
-		case m := <-answers:
-			if m.TimedOut {
-				return nil, nil
-			}
-			p, err := mad.Parse(m.MAD)
-			if err != nil {
-				return nil, a.port.err(fmt.Sprintf("answer to %v", req), err)
-			}
-			if p.Class != req.Class || p.Attribute != req.Attribute && p.Status&mad.StatusRedirect == 0 {
-				continue // an answer to something else
-			}
-			return p, p.Err()
-		case <-timer.C:
-			return nil, nil
-		case <-ctx.Done():
-			return nil, a.stopped(req, context.Cause(ctx))
-		case <-a.closed:
-			return nil, a.stopped(req, os.ErrClosed)
-		case <-a.port.done:
-			return nil, a.port.reason
+		m, err := a.next(ctx, req, answers, begin.Add(a.o.Timeout+a.grace()))
+		if m == nil || m.TimedOut {
+			return nil, err
 		}
+		p, err := mad.Parse(m.MAD)
+		if err != nil {
+			return nil, a.port.err(fmt.Sprintf("answer to %v", req), err)
+		}
+		if p.Class == req.Class && (p.Attribute == req.Attribute || p.Status&mad.StatusRedirect != 0) {
+			return p, p.Err()
+		} // else it is an answer to something else
 	}
 }
 
@@ -294,17 +298,12 @@ func (a *Agent) Send(to Addr, p *mad.Packet) error {
 // from. Requests are dropped while 64 are waiting, and if they are malformed.
 func (a *Agent) Receive(ctx context.Context) (*mad.Packet, Addr, error) {
 	for {
-		select {
-		case m := <-a.requests:
-			if p, err := mad.Parse(m.MAD); err == nil {
-				return p, m.Addr, nil
-			}
-		case <-ctx.Done():
-			return nil, Addr{}, a.stopped(nil, context.Cause(ctx))
-		case <-a.closed:
-			return nil, Addr{}, a.stopped(nil, os.ErrClosed)
-		case <-a.port.done:
-			return nil, Addr{}, a.port.reason
+		m, err := a.next(ctx, nil, a.requests, time.Time{})
+		if err != nil {
+			return nil, Addr{}, err
+		}
+		if p, err := mad.Parse(m.MAD); err == nil {
+			return p, m.Addr, nil
 		}
 	}
 }
@@ -331,6 +330,7 @@ func (a *Agent) Serve(ctx context.Context, answer func(req *mad.Packet, from Add
 func (a *Agent) Close() (err error) {
 	a.once.Do(func() {
 		close(a.closed)
+		a.port.transport.Interrupt()
 		a.sending.Lock() // sends that have begun end before
 		defer a.sending.Unlock()
 		a.port.mu.Lock()

@@ -98,11 +98,10 @@ func (a *Agent) sendErr(p *mad.Packet, to Addr, err error) error {
 	return err
 }
 
-// trafficErr is err for MADs that are sent or received. The kernel refuses them so after it has removed
-// the device, and epoll then reports an error for the file, for which package os has no value.
+// trafficErr is err for MADs that are sent or received. The kernel refuses them with EIO after it has removed the
+// device.
 func (p *Port) trafficErr(op string, err error) error {
-	var path *os.PathError
-	if errors.Is(err, syscall.EIO) || errors.As(err, &path) && path.Err.Error() == "not pollable" {
+	if errors.Is(err, syscall.EIO) {
 		err = fmt.Errorf("%w: %w", ErrDeviceRemoved, err)
 	}
 	return p.err(op, err)

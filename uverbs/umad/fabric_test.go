@@ -2,9 +2,11 @@ package umad
 
 import (
 	"encoding/binary"
-	"os"
+	"errors"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -13,8 +15,8 @@ import (
 type fabric struct {
 	answer func(m *Message) []*Message
 	in     chan *Message
-	down   chan struct{} // closed by Close
-	once   sync.Once
+
+	receives atomic.Int32 // the number of calls of Receive that wait
 
 	mu     sync.Mutex
 	agents map[uint32]Registration
@@ -26,7 +28,7 @@ type fabric struct {
 
 // newFabric returns a fabric and a port of it.
 func newFabric(answer func(m *Message) []*Message) (*fabric, *Port) {
-	f := &fabric{answer: answer, in: make(chan *Message, 1000), down: make(chan struct{}), agents: map[uint32]Registration{}}
+	f := &fabric{answer: answer, in: make(chan *Message, 1000), agents: map[uint32]Registration{}}
 	return f, NewPort("mem0", 1, f)
 }
 
@@ -67,17 +69,25 @@ func (f *fabric) Send(m *Message) error {
 	return nil
 }
 
-func (f *fabric) Receive() (*Message, error) {
+func (f *fabric) Receive(wait time.Duration) (*Message, error) {
+	if f.receives.Add(1) > 1 {
+		panic("Receive is called twice at a time, or after Close")
+	}
+	defer f.receives.Add(-1)
 	select {
-	case m := <-f.in:
-		return m, nil
-	case <-f.down:
+	case m := <-f.in: // nil from Interrupt
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if f.receiveErr != nil {
-			return nil, f.receiveErr
-		}
-		return nil, os.ErrClosed
+		return m, f.receiveErr
+	case <-time.After(wait):
+		return nil, nil
+	}
+}
+
+func (f *fabric) Interrupt() {
+	select {
+	case f.in <- nil:
+	default:
 	}
 }
 
@@ -86,11 +96,13 @@ func (f *fabric) fail(err error) {
 	f.mu.Lock()
 	f.receiveErr = err
 	f.mu.Unlock()
-	f.Close()
+	f.Interrupt()
 }
 
 func (f *fabric) Close() error {
-	f.once.Do(func() { close(f.down) })
+	if f.receives.Add(1) > 1 { // and Receive is not called any more
+		return errors.New("Close is called while Receive waits")
+	}
 	return nil
 }
 

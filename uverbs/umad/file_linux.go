@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"runtime"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -24,9 +26,13 @@ const firstBuffer = hdrSize + 2048
 
 // file is an open /dev/infiniband/umadN, as a Transport.
 type file struct {
-	f   *os.File
-	raw syscall.RawConn
-	buf []byte // of Receive
+	f    *os.File
+	wake *os.File // an eventfd, which Interrupt makes readable
+	raw  syscall.RawConn
+
+	fds   [2]unix.PollFd // of f and wake, for Receive
+	buf   []byte         // of Receive
+	brief bool           // the last brief wait of Receive was successful
 }
 
 // openFile opens the file of a port.
@@ -38,20 +44,41 @@ func openFile(dev netlinkrdma.CharDev) (Transport, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newFile(f)
+}
+
+// newFile returns the transport of an open file, which it closes if it fails.
+func newFile(f *os.File) (*file, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		f.Close()
 		return nil, err
 	}
-	return &file{f: f, raw: raw, buf: make([]byte, firstBuffer)}, nil
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	return &file{
+		f: f, wake: os.NewFile(uintptr(wake), "eventfd"), raw: raw, buf: make([]byte, firstBuffer),
+		fds: [2]unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLIN}, {Fd: int32(wake), Events: unix.POLLIN}},
+	}, nil
 }
 
-// openNode opens the node of a char device at a path, and makes sure that it is one. Reads of the file
-// wait in Go's netpoller.
+// openNode opens the node of a char device at a path, and makes sure that it is one. The open does not block,
+// but reads of the file do.
 func openNode(dev netlinkrdma.CharDev, path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("%w%s", err, openHint(dev, err))
+		return nil, fmt.Errorf("%w%s", &fs.PathError{Op: "open", Path: path, Err: err}, openHint(dev, err))
+	}
+	// Package os registers files that do not block with Go's netpoller. Then each message would wake the thread
+	// that sleeps there.
+	err = unix.SetNonblock(fd, false)
+	f := os.NewFile(uintptr(fd), path)
+	if err != nil {
+		f.Close()
+		return nil, err
 	}
 	var st unix.Stat_t
 	raw, err := f.SyscallConn()
@@ -100,17 +127,17 @@ func (f *file) Register(r Registration) (uint32, error) {
 	if r.RMPP {
 		req.RmppVersion = 1
 	}
-	err := f.ioctl(func(fd uintptr) syscall.Errno { return registerAgent(fd, &req) })
+	err := f.call(func(fd uintptr) syscall.Errno { return registerAgent(fd, &req) })
 	return req.ID, err
 }
 
 // Unregister implements Transport.
 func (f *file) Unregister(agent uint32) error {
-	return f.ioctl(func(fd uintptr) syscall.Errno { return unregisterAgent(fd, &agent) })
+	return f.call(func(fd uintptr) syscall.Errno { return unregisterAgent(fd, &agent) })
 }
 
-// ioctl issues an ioctl while the file is open.
-func (f *file) ioctl(call func(fd uintptr) syscall.Errno) error {
+// call issues a system call while the file is open.
+func (f *file) call(call func(fd uintptr) syscall.Errno) error {
 	var errno syscall.Errno
 	if err := f.raw.Control(func(fd uintptr) { errno = call(fd) }); err != nil {
 		return err
@@ -125,8 +152,12 @@ func (f *file) ioctl(call func(fd uintptr) syscall.Errno) error {
 func (f *file) Send(m *Message) error {
 	b := make([]byte, hdrSize, hdrSize+len(m.MAD))
 	*header(b) = headerOf(m)
-	_, err := f.f.Write(append(b, m.MAD...))
-	return err
+	b = append(b, m.MAD...)
+	if m.Addr.GRH { // the kernel may have to find out the Ethernet address of the peer
+		_, err := f.f.Write(b)
+		return err
+	}
+	return f.call(func(fd uintptr) syscall.Errno { return writeNow(fd, b) })
 }
 
 // headerOf returns the header of a message to send.
@@ -147,22 +178,67 @@ func headerOf(m *Message) abi.Hdr {
 }
 
 // Receive implements Transport.
-func (f *file) Receive() (*Message, error) {
+func (f *file) Receive(wait time.Duration) (*Message, error) {
+	if err := f.poll(wait); err != nil {
+		return nil, err
+	}
+	switch {
+	case f.fds[0].Revents != 0:
+	case f.fds[1].Revents != 0:
+		var count [8]byte
+		_, err := f.wake.Read(count[:])
+		return nil, err
+	default:
+		return nil, nil
+	}
 	for {
-		n, err := f.f.Read(f.buf)
-		if errors.Is(err, syscall.ENOSPC) {
+		n, errno := readNow(f.fds[0].Fd, f.buf)
+		if errno == syscall.EINTR {
+			continue
+		}
+		if errno == syscall.ENOSPC {
 			// A message of several packets that does not fit. The kernel keeps it and has stored how long it is.
 			f.buf = make([]byte, larger(len(f.buf), header(f.buf).Length))
 			continue
 		}
-		if err != nil {
-			return nil, err
+		if errno != 0 {
+			return nil, errno
 		}
-		if m := received(f.buf[:n]); m != nil {
-			return m, nil
-		}
+		return received(f.buf[:n]), nil
 	}
 }
+
+// keepsProcessor is set while a goroutine of this process waits and keeps its processor, see file.poll.
+var keepsProcessor atomic.Bool
+
+// poll waits for a message or an interrupt. It may end too early.
+//
+// A goroutine that parks in Go's netpoller is woken by another thread. A goroutine in a system call is not, but
+// every 10 ms the scheduler takes the processor (one of GOMAXPROCS) from it, which wakes up threads, too. On an
+// emulated machine a ping takes nearly as long. So a brief wait is not told to the scheduler if the last one was
+// successful: it looks as if the goroutine computed. Only one goroutine at a time does so.
+func (f *file) poll(wait time.Duration) error {
+	f.fds[0].Revents, f.fds[1].Revents = 0, 0
+	brief := wait <= briefWait
+	var err error
+	if brief && f.brief && runtime.GOMAXPROCS(0) > 1 && keepsProcessor.CompareAndSwap(false, true) {
+		err = pollNow(&f.fds, wait)
+		keepsProcessor.Store(false)
+	} else {
+		_, err = unix.Poll(f.fds[:], int(min((wait+time.Millisecond-1)/time.Millisecond, math.MaxInt32)))
+	}
+	switch {
+	case err == syscall.EINTR:
+	case err != nil:
+		return os.NewSyscallError("poll", err)
+	case brief:
+		f.brief = f.fds[0].Revents != 0
+	}
+	return nil
+}
+
+// Interrupt implements Transport.
+func (f *file) Interrupt() { f.wake.Write([]byte{7: 1}) }
 
 // larger returns the size of the buffer for a message that does not fit into one of the given size.
 func larger(size int, length uint32) int { return max(2*size, int(length)) }
@@ -185,4 +261,4 @@ func received(b []byte) *Message {
 }
 
 // Close implements Transport.
-func (f *file) Close() error { return f.f.Close() }
+func (f *file) Close() error { return errors.Join(f.f.Close(), f.wake.Close()) }

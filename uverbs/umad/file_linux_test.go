@@ -6,12 +6,15 @@ import (
 	"encoding/hex"
 	"errors"
 	"io/fs"
+	"os"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
@@ -90,4 +93,69 @@ func TestOpenHints(t *testing.T) {
 	if _, err := OpenIsSM("no-such-device", 1); err == nil || !strings.Contains(err.Error(), "set IsSM") {
 		t.Error(err)
 	}
+}
+
+// TestFileReceive: Receive of the kernel's transport on a socket that behaves as the file. It returns a message, and ends with
+// its time and by Interrupt, in all kinds of waits.
+func TestFileReceive(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(ends[1])
+	f, err := newFile(os.NewFile(uintptr(ends[0]), "socket"))
+	must(t, err)
+	message := make([]byte, hdrSize+mad.Size)
+	header(message).ID = 9
+	kinds := []struct {
+		name   string
+		before bool // the wait before was successful
+		wait   time.Duration
+		busy   bool // another goroutine keeps a processor
+	}{
+		{"first", false, briefWait, false}, {"brief", true, briefWait, false}, {"brief, not alone", true, briefWait, true}, {"long", true, time.Minute, false},
+	}
+	for _, k := range kinds {
+		keepsProcessor.Store(k.busy)
+		f.brief = k.before
+		_, err := unix.Write(ends[1], message)
+		must(t, err)
+		if m, err := f.Receive(k.wait); err != nil || m == nil || m.Agent != 9 || len(m.MAD) != mad.Size {
+			t.Errorf("%s: %+v, %v", k.name, m, err)
+		}
+		if f.brief != (k.before || k.wait <= briefWait) {
+			t.Errorf("%s: after a message, the next wait may keep its processor: %t", k.name, f.brief)
+		}
+		for _, late := range []time.Duration{0, time.Millisecond} {
+			f.brief = k.before
+			time.AfterFunc(late, f.Interrupt)
+			for begin := time.Now(); ; {
+				m, err := f.Receive(k.wait)
+				if err != nil || m != nil {
+					t.Fatalf("%s, interrupted: %+v, %v", k.name, m, err)
+				}
+				if f.fds[1].Revents != 0 {
+					break
+				}
+				if time.Since(begin) > 30*time.Second {
+					t.Fatalf("%s: Receive is not interrupted", k.name)
+				}
+			}
+			if n, err := unix.Poll(f.fds[:], 0); n != 0 || err != nil {
+				t.Errorf("%s: the interrupt is not over: %d, %v", k.name, n, err)
+			}
+		}
+		if k.wait <= briefWait {
+			f.brief = true
+			for f.brief { // a signal of the scheduler may end a wait
+				if m, err := f.Receive(k.wait); err != nil || m != nil {
+					t.Fatalf("%s, no message: %+v, %v", k.name, m, err)
+				}
+			}
+		}
+		if keepsProcessor.Swap(false) != k.busy {
+			t.Errorf("%s: another goroutine keeps a processor: %t, want %t", k.name, !k.busy, k.busy)
+		}
+	}
+	must(t, f.Close())
+	f.Interrupt() // has no effect on a file that has the descriptor now
 }

@@ -1,9 +1,11 @@
 package umad
 
 import (
+	"context"
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -20,6 +22,8 @@ type Port struct {
 
 	lastTID atomic.Uint32 // the lower half of the last transaction ID
 
+	receiver chan struct{} // has an element while a goroutine receives for the agents
+
 	done   chan struct{} // closed when nothing arrives any more
 	reason error         // why; valid once done is closed
 }
@@ -27,29 +31,22 @@ type Port struct {
 // NewPort returns the port that a transport leads to. The name of the device and the number of the port
 // are for errors. Closing the port closes the transport.
 func NewPort(device string, number int, t Transport) *Port {
-	p := &Port{device: device, number: number, transport: t, agents: map[uint32]*Agent{}, done: make(chan struct{})}
-	go p.receive()
-	return p
+	return &Port{
+		device: device, number: number, transport: t, agents: map[uint32]*Agent{},
+		receiver: make(chan struct{}, 1), done: make(chan struct{}),
+	}
 }
 
 // Device returns the name of the RDMA device and the number of the port.
 func (p *Port) Device() (name string, port int) { return p.device, p.number }
 
-// receive hands messages to the agents until the transport fails or is closed.
-func (p *Port) receive() {
-	for {
-		m, err := p.transport.Receive()
-		if err != nil {
-			p.reason = p.trafficErr("receive", err)
-			close(p.done)
-			return
-		}
-		p.mu.Lock()
-		a := p.agents[m.Agent]
-		p.mu.Unlock()
-		if a != nil {
-			a.deliver(m)
-		}
+// end records that nothing arrives any more.
+func (p *Port) end(why error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.ended() {
+		p.reason = p.trafficErr("receive", why)
+		close(p.done)
 	}
 }
 
@@ -82,7 +79,7 @@ func (p *Port) Register(o AgentOptions) (*Agent, error) {
 		port: p, o: o, window: make(chan struct{}, o.Window), waiting: map[uint32]chan *Message{},
 		requests: make(chan *Message, maxRequests), closed: make(chan struct{}),
 	}
-	p.mu.Lock() // held so that receive finds the agent
+	p.mu.Lock() // held so that deliver finds the agent
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil, p.err("register agent", os.ErrClosed)
@@ -94,6 +91,10 @@ func (p *Port) Register(o AgentOptions) (*Agent, error) {
 		return nil, p.registerErr(r, err)
 	}
 	p.agents[a.id] = a
+	if len(o.Methods) > 0 {
+		// Requests are received, and dropped if there are too many, even if nothing waits for them.
+		go a.next(context.Background(), nil, nil, time.Time{})
+	}
 	return a, nil
 }
 
@@ -106,8 +107,10 @@ func (p *Port) Close() error {
 	if closed {
 		return nil
 	}
+	p.end(os.ErrClosed)
+	p.transport.Interrupt()
+	p.receiver <- struct{}{} // there is no other one any more
 	err := p.transport.Close()
-	<-p.done
 	if err != nil {
 		return p.err("close", err)
 	}

@@ -21,10 +21,15 @@ type Transport interface {
 	// still outstanding.
 	Send(m *Message) error
 
-	// Receive returns the next message of any agent. It fails with [os.ErrClosed] after Close.
-	Receive() (*Message, error)
+	// Receive waits for the next message of any agent, for up to the given time. It returns nil if none
+	// has come, and may do so too early. An error means that nothing arrives any more.
+	Receive(wait time.Duration) (*Message, error)
 
-	// Close ends all agents, and a Receive that waits.
+	// Interrupt makes the call of Receive that waits return, or else the next one. It can be called at any
+	// time, also after Close.
+	Interrupt()
+
+	// Close ends all agents. It is called once, when no Receive waits, and no Receive follows.
 	Close() error
 }
 
