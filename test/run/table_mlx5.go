@@ -23,12 +23,12 @@ func (c *config) mlx5Suites() []suite {
 			name: "mlx5", doc: "the verbs on a modelled ConnectX, with RoCE and with InfiniBand",
 			steps: []step{
 				{
-					name: "roce", driver: "mlx5-roce", alone: true, device: "mlx5,mode=roce", flags: vlan,
+					name: "roce", driver: "mlx5-roce", alone: true, device: "mlx5,mode=roce", flags: append(vlan[:len(vlan):len(vlan)], "-timeout", "20m"),
 					env:      append(model[:3:3], vlanEnv, walk, pick(c.short, "GOVERBS_WAYS=auto", "GOVERBS_WAYS=auto,write")),
 					programs: test("conformance", "umad"),
 				},
 				{
-					name: "ib", driver: "mlx5-ib", alone: true, device: "mlx5,mode=ib",
+					name: "ib", driver: "mlx5-ib", alone: true, device: "mlx5,mode=ib", flags: []string{"-timeout", "20m"},
 					env:  append(model[:3:3], walk, pick(c.short, "GOVERBS_WAYS=write", "GOVERBS_WAYS=ioctl,write")),
 					with: diags, // for ibping
 					skip: anyLink, programs: append(test("conformance", "umad"), program{name: "cm.test", run: "^TestGID"}),
