@@ -73,8 +73,10 @@ fd00:2::2/64), and the third the next ones; a card's network devices replace the
 The clock:
 With -icount a program measures the number of executed instructions, including the kernel's, and not
 time. The result does not depend on the load of this machine or on the distance of memory. While the
-guest is idle, its clock advances at once to the next event. With -device mlx5 it advances as real
-time does then: waits for the card are not counted. The guest has one processor and no KVM.
+guest is idle, its clock advances at once to the next event. With -device mlx5 the clock of an idle
+guest advances in real time, because the card's model does. Only code that does not wait for the
+card is measured exactly: a wait counts as the real time, or the polls, that it takes. The guest has
+one processor and no KVM.
 
 The link:
 -loss, -delay and -reorder impair the link from the start, between hosts or between ve0 and ve1.

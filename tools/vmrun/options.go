@@ -93,8 +93,8 @@ func (o *options) check() error {
 	return o.checkICount()
 }
 
-// checkICount is check for -icount. Another machine would have another clock. So has the model of a card, but a
-// program can still count what it executes itself.
+// checkICount is check for -icount. Another machine would have another clock. So has the model of a card: only
+// code that does not wait for it is measured exactly.
 func (o *options) checkICount() error {
 	switch {
 	case !o.icount:

@@ -32,7 +32,8 @@ type Options struct {
 	Console io.Writer
 
 	// ICount has the guest's clock advance by a nanosecond for each instruction that is executed,
-	// and at once to the next timer where it waits; with Cards as time goes by there. It is for one CPU and "tcg".
+	// and at once to the next timer while it is idle; with Cards, in real time while it is idle.
+	// It is for one CPU and "tcg".
 	ICount bool
 
 	// Links are ends of links to other machines; used, not closed. The machine forwards between
@@ -107,8 +108,8 @@ func Args(o Options) ([]string, error) {
 		"-chardev", "socket,id=port,fd=4", "-device", "virtserialport,chardev=port,name=vmrun,nr=1",
 	)
 	if o.ICount {
-		// The clock of an idle guest goes on to the next timer. But a card takes its time, and the driver's
-		// limits for that would pass at once.
+		// With sleep=off the clock of an idle guest jumps to the next timer. With cards that would
+		// make the driver's time-outs expire at once.
 		sleep := "off"
 		if len(o.Cards) > 0 {
 			sleep = "on"
