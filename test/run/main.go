@@ -199,6 +199,9 @@ var columnSuites = map[string][]string{
 	"soft-sockets": {"soft/sockets", "soft/cmsockets", "soft/lossioctl", "soft/losswrite", "soft/cmlossioctl", "soft/cmlosswrite"},
 }
 
+// columnForm is what columns of the matrix are called.
+const columnForm = "soft, soft-sockets, or ARCH/KERNEL[/DRIVER]; ARCH is amd64 or arm64, DRIVER is rxe, siw, mlx5-roce, mlx5-ib or mlx5-ipoib"
+
 // matrix runs the suites of some columns, or all, and makes a table of their results.
 func (c *config) matrix(ctx context.Context, out io.Writer, cols []string, dry bool) (code int, err error) {
 	if len(cols) == 0 {
@@ -208,7 +211,12 @@ func (c *config) matrix(ctx context.Context, out io.Writer, cols []string, dry b
 	for _, name := range cols {
 		col := matrix.ParseColumn(name)
 		if col.Arch != "amd64" && col.Arch != "arm64" || col.Kernel == "" {
-			return 2, fmt.Errorf("matrix column %q: want ARCH/KERNEL[/DRIVER] with the architecture amd64 or arm64, soft or soft-sockets", name)
+			return 2, fmt.Errorf("matrix column %q: want %s", name, columnForm)
+		}
+		if strings.Contains(col.Kernel, "/") { // the path of an image, or what is no driver behind a kernel
+			if _, err := os.Stat(col.Kernel); err != nil {
+				return 2, fmt.Errorf("matrix column %q: there is no kernel %q: want %s", name, col.Kernel, columnForm)
+			}
 		}
 		if !dry {
 			if err := matrix.Clear(c.results(), col); err != nil {

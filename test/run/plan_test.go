@@ -271,8 +271,10 @@ func TestExecute(t *testing.T) {
 		{"-suite nothing", 2, "no suite or step"},
 		{"-suite siw -n", 0, "# siw/interop\n"},
 		{"-n matrix amd64/6.12/siw", 0, "vmrun -kernel 6.12"},
-		{"-n matrix -h", 2, `matrix column "-h": want ARCH/KERNEL`},
-		{"-n matrix amd64", 2, `matrix column "amd64": want ARCH/KERNEL`},
+		{"-n matrix -h", 2, `matrix column "-h": want soft, soft-sockets, or ARCH/KERNEL[/DRIVER]; ARCH is`},
+		{"-n matrix amd64", 2, `matrix column "amd64": want soft`},
+		{"-n matrix amd64/6.12/foo", 2, `matrix column "amd64/6.12/foo": there is no kernel "6.12/foo": want soft`},
+		{"-n matrix amd64/./main.go/siw", 0, "vmrun -kernel ./main.go"},
 		{"-n matrix soft", 0, "# soft/auto\n(GOVERBS_DEVICES=soft0,soft1"},
 	} {
 		var b bytes.Buffer
