@@ -22,7 +22,11 @@ func hasDC(device string) (bool, error) {
 		return false, err
 	}
 	defer dev.Close()
-	if _, err = newInitiator(dev, 64, 1); errors.Is(err, errors.ErrUnsupported) {
+	i, err := newInitiator(dev, 64, 1)
+	if err == nil {
+		err = i.target(0)
+	}
+	if errors.Is(err, errors.ErrUnsupported) {
 		return false, nil
 	}
 	return err == nil, err
@@ -40,6 +44,14 @@ func dc(out io.Writer, device string, size, count, rounds int) error {
 	if err != nil {
 		return err
 	}
+	for n := range i.srqs {
+		if err := i.target(n); err != nil {
+			return err
+		}
+	}
+	if err := i.connect(size); err != nil {
+		return err
+	}
 	for range rounds {
 		var took [1 + dcTargets]float64
 		for targets := range took {
@@ -55,17 +67,18 @@ func dc(out io.Writer, device string, size, count, rounds int) error {
 // initiator is a DCI with its targets, and an RC QP that is connected with itself. All of it goes with the device.
 type initiator struct {
 	caller
+	pd   *uverbs.PD
 	rc   *uverbs.QP // receives by srqs[0]
 	srqs [dcTargets]*uverbs.SRQ
 	to   [dcTargets]uverbs.SendWR // the address of each target
 	list []uverbs.SendWR          // what is posted at once
 }
 
-// newInitiator makes the DCI and the DCTs.
+// newInitiator makes the DCI, without a target or an RC QP.
 func newInitiator(dev *uverbs.Device, size, count int) (*initiator, error) {
 	i := &initiator{caller: caller{count: count}, list: make([]uverbs.SendWR, count)}
-	pd, err := i.memory(dev, size)
-	if err != nil {
+	var err error
+	if i.pd, err = i.memory(dev, size); err != nil {
 		return nil, err
 	}
 	if i.send, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: count}); err != nil {
@@ -74,7 +87,7 @@ func newInitiator(dev *uverbs.Device, size, count int) (*initiator, error) {
 	if i.recv, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: dcTargets * count}); err != nil {
 		return nil, err
 	}
-	if i.qp, err = pd.CreateDCI(uverbs.DCIOptions{SendCQ: i.send, MaxSendWR: count, MaxInline: size, SignalAll: true}); err != nil {
+	if i.qp, err = i.pd.CreateDCI(uverbs.DCIOptions{SendCQ: i.send, MaxSendWR: count, MaxInline: size, SignalAll: true}); err != nil {
 		return nil, err
 	}
 	if err := i.qp.ReadyDC(); err != nil {
@@ -84,28 +97,16 @@ func newInitiator(dev *uverbs.Device, size, count int) (*initiator, error) {
 	for n := range i.list {
 		i.list[n] = uverbs.SendWR{Opcode: uverbs.WRSend, Inline: inline}
 	}
-	for n := range i.srqs {
-		if i.srqs[n], err = pd.CreateSRQ(uverbs.SRQOptions{MaxWR: count}); err != nil {
-			return nil, err
-		}
-		if err := i.target(pd, i.srqs[n], &i.to[n]); err != nil {
-			return nil, err
-		}
-	}
-	i.rc, err = pd.CreateQP(uverbs.QPOptions{SendCQ: i.send, RecvCQ: i.recv, SRQ: i.srqs[0], MaxSendWR: count, MaxInline: size, SignalAll: true})
-	if err != nil {
-		return nil, err
-	}
-	here, err := i.rc.Endpoint()
-	if err != nil {
-		return nil, err
-	}
-	return i, i.rc.Connect(context.Background(), here)
+	return i, nil
 }
 
-// target makes a DCT, and addresses a request to it.
-func (i *initiator) target(pd *uverbs.PD, srq *uverbs.SRQ, wr *uverbs.SendWR) error {
-	dct, err := pd.CreateDCT(uverbs.DCTOptions{RecvCQ: i.recv, SRQ: srq, AccessKey: dcKey})
+// target makes the DCT of number n, and an address of it.
+func (i *initiator) target(n int) error {
+	var err error
+	if i.srqs[n], err = i.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: i.count}); err != nil {
+		return err
+	}
+	dct, err := i.pd.CreateDCT(uverbs.DCTOptions{RecvCQ: i.recv, SRQ: i.srqs[n], AccessKey: dcKey})
 	if err != nil {
 		return err
 	}
@@ -120,9 +121,23 @@ func (i *initiator) target(pd *uverbs.PD, srq *uverbs.SRQ, wr *uverbs.SendWR) er
 	if err != nil {
 		return err
 	}
-	wr.RemoteQPN, wr.DCAccessKey = here.QPN, dcKey
-	wr.AH, err = pd.CreateAH(path)
+	i.to[n].RemoteQPN, i.to[n].DCAccessKey = here.QPN, dcKey
+	i.to[n].AH, err = i.pd.CreateAH(path)
 	return err
+}
+
+// connect makes the RC QP and connects it with itself. The first target is there already.
+func (i *initiator) connect(size int) error {
+	var err error
+	i.rc, err = i.pd.CreateQP(uverbs.QPOptions{SendCQ: i.send, RecvCQ: i.recv, SRQ: i.srqs[0], MaxSendWR: i.count, MaxInline: size, SignalAll: true})
+	if err != nil {
+		return err
+	}
+	here, err := i.rc.Endpoint()
+	if err != nil {
+		return err
+	}
+	return i.rc.Connect(context.Background(), here)
 }
 
 // round posts to so many targets in turn, or by the RC QP if there is none, and returns the nanoseconds per

@@ -45,6 +45,7 @@ type bench struct {
 	guest bool // the machine may be set up
 
 	counted bool // the clock counts instructions
+	card    bool // the device is a card, which the guest's processor does not execute
 
 	gid         int
 	dc          bool // the device has DC
@@ -96,9 +97,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 }
 
 // selected returns the work that has a row which is wanted.
-func (b *bench) selected() []work {
+func (b *bench) selected() []work { return b.having(b.wants) }
+
+// having returns the work that has a row of such a name.
+func (b *bench) having(name func(string) bool) []work {
 	return slices.DeleteFunc(b.all(), func(w work) bool {
-		return !slices.ContainsFunc(w.rows, func(r Row) bool { return b.wants(r.Name) })
+		return !slices.ContainsFunc(w.rows, func(r Row) bool { return name(r.Name) })
 	})
 }
 
@@ -109,9 +113,31 @@ const counted = "count/"
 // programs that poll would share it.
 var countable = regexp.MustCompile(`^(open|connect|dial|call|dc|mr|qps|cqs|mrs|conns)/|^plain/.*events(/processor)?$|^(read|atomic)-(lat|bw)/.*/wait=poll$`)
 
+// countableOnCard are those of a device that is a card. What waits for a card would count the time that the card
+// takes, or how often the program looks for its answer meanwhile. These rows time only calls that do not wait.
+var countableOnCard = regexp.MustCompile(`^(call|dc)/`)
+
 // wants reports whether a row is wanted.
 func (b *bench) wants(name string) bool {
-	return b.only.MatchString(name) && (!b.counted || countable.MatchString(name))
+	can := countable
+	if b.card {
+		can = countableOnCard
+	}
+	return b.only.MatchString(name) && (!b.counted || can.MatchString(name))
+}
+
+// check reports why no row is left to measure. Without a card -counted may leave none: make bench gives the same
+// -rows to a run by the clock and to one that counts, which has other sizes.
+func (b *bench) check() error {
+	able := *b
+	able.dc = !b.cm
+	switch {
+	case len(b.having(b.only.MatchString)) == 0 && len(able.having(b.only.MatchString)) > 0:
+		return fmt.Errorf("-rows is %q: %s cannot do what these rows measure", b.only, b.device)
+	case b.card && len(b.selected()) == 0:
+		return fmt.Errorf("-rows is %q: with -counted, %s can measure only the rows %s, as all others wait for the card", b.only, b.device, countableOnCard)
+	}
+	return nil
 }
 
 // measure measures.
@@ -126,8 +152,8 @@ func measure(args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if !b.counted && len(b.selected()) == 0 {
-		return fmt.Errorf("-rows is %q: %s cannot do what these rows measure", b.only, b.device)
+	if err := b.check(); err != nil {
+		return err
 	}
 	if b.counted {
 		r.Counted = r.title()
@@ -190,19 +216,32 @@ func (b *bench) write(r *Report) error {
 	return nil
 }
 
-// prepare finds what the programs must be told, and says what is measured.
-func (b *bench) prepare(ctx context.Context) (*Report, error) {
+// find finds the device.
+func (b *bench) find() error {
+	all, err := uverbs.Devices()
+	if err != nil {
+		return err
+	}
+	if len(all) == 0 {
+		return errors.New("there is no RDMA device")
+	}
 	if b.device == "" {
-		all, err := uverbs.Devices()
-		if err != nil {
-			return nil, err
-		}
-		if len(all) == 0 {
-			return nil, errors.New("there is no RDMA device")
-		}
 		b.device = all[0].Name
 	}
-	var err error
+	i := slices.IndexFunc(all, func(d uverbs.DeviceInfo) bool { return d.Name == b.device })
+	if i < 0 {
+		return fmt.Errorf("-device is %q, which no RDMA device is called", b.device)
+	}
+	b.card = !slices.Contains([]string{"rxe", "siw"}, all[i].Driver)
+	return nil
+}
+
+// prepare finds what the programs must be told, and says what is measured.
+func (b *bench) prepare(ctx context.Context) (*Report, error) {
+	err := b.find()
+	if err != nil {
+		return nil, err
+	}
 	if b.self, err = os.Executable(); err != nil {
 		return nil, err
 	}

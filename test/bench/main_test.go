@@ -132,6 +132,44 @@ func TestRows(t *testing.T) {
 	}
 }
 
+// TestRowsCounted: instructions are counted of what waits for nobody. On a card that is the posting and polling
+// alone, and other rows are refused.
+func TestRowsCounted(t *testing.T) {
+	for _, c := range []struct {
+		rows     string
+		card, dc bool
+		want     []string // what the names of the rows begin with
+		err      string
+	}{
+		{"", false, false, []string{"atomic-bw", "atomic-lat", "call", "connect", "conns", "cqs", "dial", "mr", "mrs", "open", "plain", "qps", "read-bw", "read-lat"}, ""},
+		{"", true, true, []string{"call", "dc"}, ""},
+		{"", true, false, []string{"call"}, ""},
+		{"^(mr|call)/", true, true, []string{"call"}, ""},
+		{"^mr/", true, true, nil, `-rows is "^mr/": with -counted, mlx5_0 can measure only the rows ^(call|dc)/`},
+		{"^nothing$", true, true, nil, "can measure only the rows"},
+		{"^dc/", true, false, nil, `-rows is "^dc/": mlx5_0 cannot do what these rows measure`},
+		{"^dc/", false, false, nil, "cannot do what these rows measure"},
+		{"^send-bw/", false, false, nil, ""}, // by the clock there are some
+	} {
+		b, err := options([]string{"-counted", "-device", "mlx5_0", "-rows", c.rows}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.card, b.dc = c.card, c.dc
+		if err := b.check(); (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%+v: %v", c, err)
+		}
+		tests := map[string]bool{}
+		for _, w := range b.selected() {
+			test, _, _ := strings.Cut(w.rows[0].Name, "/")
+			tests[test] = true
+		}
+		if got := slices.Sorted(maps.Keys(tests)); !slices.Equal(got, c.want) {
+			t.Errorf("%+v: rows are of %v", c, got)
+		}
+	}
+}
+
 // TestMany: the children are told how many of each object there are.
 func TestMany(t *testing.T) {
 	b := &bench{self: "echo", device: "d"}

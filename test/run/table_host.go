@@ -235,8 +235,13 @@ func (c *config) sideBySide() []step {
 	rounds := []string{"-rounds", pick(c.short, "1", "5")}
 	rxe := c.side([]string{"--append=idle=poll"}, append([]string{"-mr", "4096,1048576",
 		"-rows", "^(call|open|connect|mr)/|^(send-lat|write-bw)/size=(2|65536)/wait=poll$"}, rounds...)...)
-	onModel := append([]string{"-rows", "^(call|dc)/"}, rounds...)
-	clock, count := c.side(nil, onModel...), c.side([]string{"-icount", "-cpus", "1"}, append(onModel[:len(onModel):len(onModel)], "-counted")...)
+	// By two programs, so that it is an error if either has no rows.
+	onModel := func(flags []string, args ...string) step {
+		s := c.side(flags, slices.Concat([]string{"-rows", "^call/"}, args, rounds)...)
+		s.programs = append(s.programs, c.side(nil, slices.Concat([]string{"-rows", "^dc/"}, args, rounds)...).programs...)
+		return s
+	}
+	clock, count := onModel(nil), onModel([]string{"-icount", "-cpus", "1"}, "-counted")
 	rxe.name, clock.name, count.name = "rxe", "mlx5-clock", "mlx5"
 	clock.device, count.device, clock.named = "mlx5,mode=ib", "mlx5,mode=ib", true
 	return []step{rxe, count, clock}
