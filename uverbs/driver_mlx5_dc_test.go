@@ -3,9 +3,11 @@
 package uverbs
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -80,6 +82,86 @@ func TestUDPost(t *testing.T) {
 		got := hex.EncodeToString(c.qp.sqRegion.Bytes()[:80])
 		if want := "0000000a12345605" + "0000000000000000" + "0011223300000000" + "80123456" + "00000055"; !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "8000000109"+strings.Repeat("00", 11)) {
 			t.Errorf("%s: the WQE is %s, want %s", name, got, want)
+		}
+	}
+}
+
+// addressedList is a list of requests to two peers, in which no request has the fields of the one before.
+func addressedList(typ QPType, a, b *AH) []SendWR {
+	sge := func(n uint32) SGE { return SGE{Addr: 0x1000 * uint64(n), Length: n, LKey: 7 * n} }
+	wrs := []SendWR{
+		{Opcode: WRSend, AH: a, SGL: []SGE{sge(100)}, Flags: SendSignaled},
+		{Opcode: WRSend, AH: b},
+		{Opcode: WRSendWithImm, AH: b, DCStream: 2, Inline: []byte{1, 2, 3}, Imm: 0x01020304},
+		{Opcode: WRSend, AH: a, SGL: []SGE{sge(200), sge(300)}},
+		{Opcode: WRRDMAWrite, AH: b, SGL: []SGE{sge(400)}, RemoteAddr: 0xabcd0, RKey: 55},
+		{Opcode: WRRDMARead, AH: a, SGL: []SGE{sge(500)}, RemoteAddr: 0xef010, RKey: 66},
+		{Opcode: WRSend, AH: b, SGL: []SGE{sge(600)}, DCStream: 0x0102},
+	}
+	if typ == UD {
+		wrs = slices.DeleteFunc(wrs, func(wr SendWR) bool { return wr.Opcode == WRRDMAWrite || wr.Opcode == WRRDMARead })
+	}
+	for i := range wrs {
+		wr := &wrs[i]
+		wr.ID, wr.RemoteQPN = uint64(70+i), 0xa
+		if wr.AH == b {
+			wr.RemoteQPN = 0xb
+		}
+		if typ == UD {
+			wr.RemoteQKey, wr.DCStream = 3*wr.RemoteQPN, 0
+		} else {
+			wr.DCAccessKey = 0x700000000 * uint64(wr.RemoteQPN)
+		}
+	}
+	return wrs
+}
+
+// posted completes all work requests of a send queue and returns their IDs, and the queue's memory.
+func (c *card) posted() (ids []uint64, ring []byte) {
+	ring = c.qp.sqRegion.Bytes()
+	for block := range len(ring) / 64 {
+		if id, _, ok := c.qp.mlx5.sq.Complete(uint16(block)); ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids, ring
+}
+
+// TestMlx5PostAddressed: a list of requests to two peers makes the WQEs that its requests make one by one by the
+// builder. So it does after a list with a bad request, of which nothing is posted.
+func TestMlx5PostAddressed(t *testing.T) {
+	for _, typ := range []QPType{DCI, UD} {
+		make2 := func() (*card, []SendWR) {
+			c, a := addressedCard(t, typ, true)
+			b := &AH{}
+			b.dev = c.dev
+			b.mlx5.av = mlx5.NewAV(&mlx5.AVAttr{LID: 0x66})
+			return c, addressedList(typ, a, b)
+		}
+		single, wrs := make2()
+		for i := range wrs {
+			must(t, single.qp.postViaBuilder(wrs[i:i+1]))
+		}
+		wantIDs, want := single.posted()
+		if len(wantIDs) != len(wrs) || wantIDs[0] != 70 {
+			t.Fatalf("%s: one by one the requests are %d", typ, wantIDs)
+		}
+		for bad := -1; bad < len(wrs); bad++ {
+			c, wrs := make2()
+			if bad >= 0 {
+				list := slices.Clone(wrs)
+				list[bad].AH = &AH{}
+				list[bad].AH.dev = c.dev
+				list[bad].AH.closed.Store(true)
+				var post *PostError
+				if err := c.qp.PostSend(list...); !errors.As(err, &post) || post.Index != bad || !errors.Is(err, ErrNoAddress) {
+					t.Errorf("%s, request %d with a closed AH: error %v", typ, bad, err)
+				}
+			}
+			must(t, c.qp.PostSend(wrs...))
+			if ids, ring := c.posted(); !slices.Equal(ids, wantIDs) || !bytes.Equal(ring, want) {
+				t.Errorf("%s, after a list with bad request %d: requests %d, want %d, and the ring is\n%x, want\n%x", typ, bad, ids, wantIDs, ring, want)
+			}
 		}
 	}
 }
