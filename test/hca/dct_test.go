@@ -1,8 +1,11 @@
 package hca
 
 import (
+	"bytes"
+	"slices"
 	"testing"
 
+	"github.com/goverbs/goverbs/test/hca/engine"
 	"github.com/goverbs/goverbs/test/hca/prm"
 )
 
@@ -94,6 +97,69 @@ func TestStreamReset(t *testing.T) {
 	v.refused(prm.BadInLen, prm.RTS2RTSQP, 0, reset(qpn, 1, 1, size-4), small)
 	v.refused(prm.BadParam, prm.RTS2RTSQP, 0, reset(qpn, 0, 1, size), small)
 	v.refused(prm.BadParam, prm.RTS2RTSQP, 0, reset(dci(0), 1, 1, size), small)
+	v.violations(0)
+}
+
+// TestStreamResetNumber: the command resets the stream that it names, and no other one.
+func TestStreamResetNumber(t *testing.T) {
+	const (
+		stream, other = 0x0203, 2
+		key           = 0x0123456789abcdef // of dctIn
+	)
+	v := newVerbs(t, IB)
+	cqn, cq, _ := v.newCQ(v.u, v.eqn)
+	target := v.dctIn(cqn, v.create(prm.CreateRMP, v.rmpIn(v.page(), v.page(), prm.WQStateRDY, prm.WQLinkedList)))
+	prm.DCTCRWE.Put(target[prm.DCTCtx:], 1)
+	dctn := v.create(prm.CreateDCT, target)
+	buf, dbr := v.page(), v.page()
+	in := v.qpIn(prm.STDCI, cqn, buf, dbr)
+	x := in[prm.QPCtx:]
+	prm.QPCRQType.Put(x, prm.RQNone)
+	prm.QPCPageOff.Put(x, 0)
+	prm.QPCLogDCIStreams.Put(x, 2)
+	prm.QPCLogDCIFailed.Put(x, 2)
+	dci := v.create(prm.CreateQP, in)
+	v.rts(dci, 0)
+
+	// write posts an RDMA WRITE without data on a stream, and returns its completion's opcode and syndrome.
+	posted := 0
+	write := func(stream uint16, key uint64) (c [2]byte) {
+		t.Helper()
+		w := v.mem[buf-ramBase+uint64(128*posted):] // two blocks of 64 bytes each
+		clear(w[:128])
+		be.PutUint32(w, uint32(2*posted)<<8|0x08)
+		be.PutUint32(w[4:], dci<<8|5)
+		be.PutUint16(w[9:], stream)
+		w[11] = 8
+		be.PutUint64(w[16:], key)
+		be.PutUint32(w[24:], 1<<31|dctn)
+		be.PutUint16(w[30:], v.d.eng.Port().LID)
+		be.PutUint64(w[64:], ramBase)
+		be.PutUint32(w[72:], v.key)
+		e := v.mem[cq-ramBase+uint64(64*posted):]
+		posted++
+		be.PutUint32(v.mem[dbr-ramBase+4:], uint32(2*posted))
+		v.d.WriteBAR(0, uint64(v.u)*uarPage+0x800, bytes.Clone(w[:8]))
+		if !v.fabric.Run(10000) {
+			t.Fatal("the fabric does not come to rest")
+		}
+		if c[0] = e[63] >> 4; c[0] != 0 {
+			c[1] = e[55]
+		}
+		return c
+	}
+	done, flushed, noAnswer := [2]byte{0, 0}, [2]byte{13, byte(engine.Flushed)}, [2]byte{13, byte(engine.RetryExceeded)}
+	got := [][2]byte{write(stream, key+1), write(other, key+1), write(stream, key), write(other, key)}
+	reset := v.in(prm.QPOptParam2End + prm.QPExtSize)
+	prm.ObjectNumber.Put(reset, uint64(dci))
+	prm.QPHasExt.Put(reset, 1)
+	prm.QPOptParam2.Put(reset, 1)
+	be.PutUint16(reset[prm.QPOptParam2End+2:], stream) // dci_stream_channel_id, written without package prm
+	v.must(prm.RTS2RTSQP, 0, reset, small)
+	got = append(got, write(stream, key), write(other, key))
+	if want := [][2]byte{noAnswer, noAnswer, flushed, flushed, done, flushed}; !slices.Equal(got, want) {
+		t.Errorf("completions %x, want %x", got, want)
+	}
 	v.violations(0)
 }
 
