@@ -222,7 +222,9 @@ func (baseDriver) modifyAnswer(*QP, udata) error            { return nil }
 func (baseDriver) setUDPSourcePort(q *QP, _ uint16) error {
 	return noFeature(q.dev, "UDP source port of a QP")
 }
-func (baseDriver) resetStream(*QP, uint16) error    { return errKind }
+func (baseDriver) resetStream(q *QP, _ uint16) error {
+	return noFeature(q.dev, "reset of a stream")
+}
 func (baseDriver) setLAGPort(q *QP, _ uint8) error  { return noFeature(q.dev, "LAG") }
 func (baseDriver) lagPort(q *QP) (LAGPort, error)   { return LAGPort{}, noFeature(q.dev, "LAG") }
 func (baseDriver) lag(d *Device) (LAG, error)       { return LAG{}, noFeature(d, "LAG") }

@@ -132,7 +132,7 @@ func (dr mlx5Driver) setUDPSourcePort(q *QP, port uint16) error {
 
 func (dr mlx5Driver) resetStream(q *QP, stream uint16) error {
 	if !q.mlx5.streams {
-		return ErrNoStreams
+		return fmt.Errorf("uverbs: ResetStream of %s: %w: set DCIOptions.Streams", q.label(), ErrNoStreams)
 	}
 	caps, err := dr.devxCaps(q.dev)
 	switch {
