@@ -250,17 +250,18 @@ func (b *SendBuilder) ToDCTStream(ah *AH, dctn uint32, key uint64, stream uint16
 }
 
 // ResetStream makes a failed stream of a DCI usable again, without a reset of the DCI
-// (mlx5dv_dci_stream_id_reset). The stream then counts no more for [DCIStreams].LogErrored. Any number is
-// a stream; the reset of one that has not failed does nothing.
+// (mlx5dv_dci_stream_id_reset). The stream no longer counts towards [DCIStreams].LogErrored.
 //
-// Call it when all requests of the stream have completed. The device flushes those that it reaches
-// before the reset, and executes the others.
+// Call it when all requests of the stream have completed. Of requests that are still in the queue
+// some may be flushed, and others executed.
 //
-// The DCI is in state [QPRTS]. One whose streams have failed too often, or for which another error has
-// happened, is in [QPErr], and the firmware refuses the command with a [FirmwareError]: reset the DCI
-// instead. ResetStream fails with [ErrNoStreams] if the DCI was created without [DCIStreams], and with a
-// [FeatureError] if the adapter does not have the capability qpc_extension, or the device was not opened
-// with [OpenOptions].DEVX.
+// The DCI must be in state [QPRTS]. If too many streams have failed, it is in [QPErr]: ResetStream
+// then fails with an [ArgError], or, if [QP.Query] has not been called since, with the firmware's
+// error (a [FirmwareError] since Linux 5.18). Reset the DCI instead.
+//
+// ResetStream also fails with an [ArgError] for a QP of another type, with [ErrNoStreams] if the
+// DCI was created without [DCIStreams], and with a [FeatureError] if the adapter does not have the
+// capability qpc_extension, or the device was not opened with [OpenOptions].DEVX.
 func (q *QP) ResetStream(stream uint16) error {
 	const op = "ResetStream"
 	if err := q.acquire(); err != nil {

@@ -217,8 +217,9 @@ func (mlx5Driver) qpModified(q *QP, _, to QPState) {
 }
 
 // encodeMlx5 writes work requests into the send queue, after those of the batch that are already
-// there. It returns errNeedsBuilder for an operation that is not in ops. The most frequent work
-// requests are written by one call each.
+// there. The most frequent work requests are written by one call each. It returns errNeedsBuilder
+// for an operation that is not in ops. That ops is 0 means that the QP is neither RC nor UC:
+// encodeTransfersMlx5 then decides which work requests need the builder.
 //
 // Preconditions: the queue has room for them.
 func (q *QP) encodeMlx5(wrs []SendWR, ops uint16) error {
@@ -256,8 +257,9 @@ func (q *QP) encodeMlx5(wrs []SendWR, ops uint16) error {
 	return nil
 }
 
-// encodeTransfersMlx5 is encodeMlx5 for a QP that is neither RC nor UC. It returns errNeedsBuilder unless all requests are
-// correct SENDs, WRITEs and READs. Those to a peer with data in one piece are written by one call each.
+// encodeTransfersMlx5 is encodeMlx5 for a QP that is neither RC nor UC. It returns errNeedsBuilder
+// unless all requests are correct SENDs, WRITEs and READs. Those to a peer with data in one piece
+// are written by one call each.
 func (q *QP) encodeTransfersMlx5(wrs []SendWR) error {
 	sq, always, keyed := q.mlx5.sq, q.always, q.typ == DCI
 	var w mlx5.Plain

@@ -164,7 +164,7 @@ func QueryCaps() (in []byte, out int) {
 	return in, capsOut + capsSize
 }
 
-// Caps are capabilities of a device that concern commands about a QP in RTS.
+// Caps are the capabilities that the library's firmware commands depend on.
 type Caps struct {
 	SourcePort bool // SourcePort says that a QP in RTS can be given a UDP source port (rts2rts_qp_udp_sport).
 	LAGPorts   int  // LAGPorts is the number of ports in link aggregation (num_lag_ports).
