@@ -48,8 +48,8 @@ func TestOutOfOrder(t *testing.T) {
 	passes(t, testenv.TheRig().GID, "test_mlx5_ooo_qp.DvOOOQPTest", "test_ooo_qp_bad_flow", "test_ooo_qp_send_traffic", "test_ooo_qp_rdma_write_imm_traffic")
 }
 
-// TestDCStreams runs the tests in which streams of a DCI fail and are reset by DEVX. Newer versions of rdma-core
-// have them.
+// TestDCStreams runs the tests in which streams of a DCI fail. The first resets the streams by DEVX, and the second
+// resets the QP when it has failed. Newer versions of rdma-core have them.
 func TestDCStreams(t *testing.T) {
 	testenv.Boot(t, "GOVERBS_PYVERBS_NEWEST", "control/pyverbs-newest")
 	passes(t, testenv.TheRig().GID, "test_mlx5_dc.DCTest", "test_dc_stream_ids_recovery", "test_dc_stream_qp_recovery")
