@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -31,7 +32,7 @@ type AgentOptions struct {
 	Tries   int           // Tries is how often a request is sent if no answer comes; 0 means 3.
 }
 
-// withDefaults replaces zeros. It fails with EINVAL if a value is out of range.
+// withDefaults replaces zeros, and leaves the requests of the methods. It fails with EINVAL if a value is out of range.
 func (o AgentOptions) withDefaults() (AgentOptions, error) {
 	const positive = "0 or more"
 	switch {
@@ -43,6 +44,10 @@ func (o AgentOptions) withDefaults() (AgentOptions, error) {
 		return o, badValue("Timeout", o.Timeout, positive)
 	case o.Tries < 0:
 		return o, badValue("Tries", o.Tries, positive)
+	}
+	o.Methods = slices.Clone(o.Methods)
+	for i := range o.Methods {
+		o.Methods[i] &^= mad.MethodResponse
 	}
 	o.Window, o.Timeout, o.Tries = cmp.Or(o.Window, 16), cmp.Or(o.Timeout, time.Second), cmp.Or(o.Tries, 3)
 	return o, nil
@@ -80,6 +85,8 @@ func (a *Agent) deliver(m *Message) bool {
 		a.mu.Lock()
 		to = a.waiting[binary.BigEndian.Uint32(m.MAD[12:])] // nil if no call waits for it
 		a.mu.Unlock()
+	} else if mad.Class(m.MAD[1]) != a.o.Class || !slices.Contains(a.o.Methods, method) {
+		return false // it was for an agent that is closed now, and had the same number
 	}
 	select {
 	case to <- m:
@@ -162,13 +169,13 @@ func (a *Agent) ask(ctx context.Context, to Addr, req *mad.Packet) (*mad.Packet,
 	}
 	m.Timeout = a.o.Timeout
 	start := time.Now()
-	for try, begin := 1, start; try <= a.o.Tries; try, begin = try+1, time.Now() {
+	for try := 1; try <= a.o.Tries; try++ {
 		// The transport refuses a transaction ID that is in use. That happens if it was slow to report
 		// that the last try has failed; then that try goes on.
 		if err := a.transmit(m); err != nil && (try == 1 || !errors.Is(err, syscall.EINVAL)) {
 			return nil, a.sendErr(req, m.Addr, err)
 		}
-		answer, err := a.await(ctx, answers, &p, begin)
+		answer, err := a.await(ctx, answers, &p)
 		if answer != nil || err != nil {
 			return answer, err
 		}
@@ -246,10 +253,11 @@ func (a *Agent) over(ctx context.Context, req *mad.Packet) error {
 // it could not send.
 func (a *Agent) grace() time.Duration { return a.o.Timeout/4 + 100*time.Millisecond }
 
-// await waits for the answer to a try that has begun. It returns neither an answer nor an error if none comes.
-func (a *Agent) await(ctx context.Context, answers chan *Message, req *mad.Packet, begin time.Time) (*mad.Packet, error) {
+// await waits for the answer to one try. It returns neither an answer nor an error if none comes.
+func (a *Agent) await(ctx context.Context, answers chan *Message, req *mad.Packet) (*mad.Packet, error) {
+	until := time.Now().Add(a.o.Timeout + a.grace())
 	for {
-		m, err := a.next(ctx, req, answers, begin.Add(a.o.Timeout+a.grace()))
+		m, err := a.next(ctx, req, answers, until)
 		if m == nil || m.TimedOut {
 			return nil, err
 		}
@@ -339,7 +347,8 @@ func (a *Agent) Close() (err error) {
 		if a.port.closed || a.port.ended() {
 			return // and with it the agents
 		}
-		if e := a.port.transport.Unregister(a.id); e != nil {
+		// After the device was removed, the kernel knows no agent any more.
+		if e := a.port.transport.Unregister(a.id); e != nil && !errors.Is(e, syscall.EINVAL) {
 			err = a.port.err("unregister agent", e)
 		}
 	})

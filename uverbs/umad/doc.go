@@ -23,10 +23,11 @@
 //
 // [Agent.Do] sends a request and returns its answer. Any number of goroutines can call it at once; up to
 // [AgentOptions].Window calls wait for an answer, since switches drop requests that arrive faster than they
-// can process them. A call whose context ends returns within 10 ms. The kernel keeps the request of a call whose context has ended until its time-out. A request that is not answered is sent again, see [AgentOptions].
+// can process them. A request that is not answered is sent again, see [AgentOptions]. A call whose context
+// ends stops waiting within 10 ms; the kernel keeps its request until the time-out.
 //
-// One of the calls that wait receives for all agents of the port. Meanwhile it keeps a thread, as a read from a
-// disk does. If answers come within 10 ms it keeps one of several processors (GOMAXPROCS), too.
+// One goroutine receives for all agents of a port, and keeps a thread while it waits: that of an agent that
+// serves requests, and otherwise one of the calls that wait.
 //
 // Answers of the subnet administrator of any length arrive whole: the kernel assembles them (RMPP). The
 // time limit of a request covers all packets of its answer. The kernel does not report that the peer

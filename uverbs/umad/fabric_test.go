@@ -74,12 +74,16 @@ func (f *fabric) Receive(wait time.Duration) (*Message, error) {
 		panic("Receive is called twice at a time, or after Close")
 	}
 	defer f.receives.Add(-1)
+	var late <-chan time.Time
+	if len(f.in) == 0 {
+		late = time.After(wait)
+	}
 	select {
 	case m := <-f.in: // nil from Interrupt
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		return m, f.receiveErr
-	case <-time.After(wait):
+	case <-late:
 		return nil, nil
 	}
 }

@@ -1,13 +1,12 @@
 package umad
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"math"
 	"os"
-	"runtime"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/umad/internal/abi"
-	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
 // hdrSize is the size of the header that precedes a MAD in the file.
@@ -30,9 +28,8 @@ type file struct {
 	wake *os.File // an eventfd, which Interrupt makes readable
 	raw  syscall.RawConn
 
-	fds   [2]unix.PollFd // of f and wake, for Receive
-	buf   []byte         // of Receive
-	brief bool           // the last brief wait of Receive was successful
+	fds [2]unix.PollFd // of f and wake, for Receive
+	buf []byte         // of Receive
 }
 
 // openFile opens the file of a port.
@@ -73,7 +70,7 @@ func openNode(dev netlinkrdma.CharDev, path string) (*os.File, error) {
 		return nil, fmt.Errorf("%w%s", &fs.PathError{Op: "open", Path: path, Err: err}, openHint(dev, err))
 	}
 	// Package os registers files that do not block with Go's netpoller. Then each message would wake the thread
-	// that sleeps there.
+	// that sleeps there, too.
 	err = unix.SetNonblock(fd, false)
 	f := os.NewFile(uintptr(fd), path)
 	if err != nil {
@@ -121,7 +118,6 @@ func openHint(dev netlinkrdma.CharDev, err error) string {
 func (f *file) Register(r Registration) (uint32, error) {
 	req := abi.RegReq2{QPN: r.QPN, MgmtClass: uint8(r.Class), MgmtClassVersion: r.Version, Oui: r.OUI}
 	for _, m := range r.Methods {
-		m &^= mad.MethodResponse
 		req.MethodMask[m/64] |= 1 << (m % 64)
 	}
 	if r.RMPP {
@@ -139,8 +135,8 @@ func (f *file) Unregister(agent uint32) error {
 // call issues a system call while the file is open.
 func (f *file) call(call func(fd uintptr) syscall.Errno) error {
 	var errno syscall.Errno
-	if err := f.raw.Control(func(fd uintptr) { errno = call(fd) }); err != nil {
-		return err
+	if f.raw.Control(func(fd uintptr) { errno = call(fd) }) != nil {
+		return os.ErrClosed
 	}
 	if errno != 0 {
 		return errno
@@ -152,12 +148,8 @@ func (f *file) call(call func(fd uintptr) syscall.Errno) error {
 func (f *file) Send(m *Message) error {
 	b := make([]byte, hdrSize, hdrSize+len(m.MAD))
 	*header(b) = headerOf(m)
-	b = append(b, m.MAD...)
-	if m.Addr.GRH { // the kernel may have to find out the Ethernet address of the peer
-		_, err := f.f.Write(b)
-		return err
-	}
-	return f.call(func(fd uintptr) syscall.Errno { return writeNow(fd, b) })
+	_, err := f.f.Write(append(b, m.MAD...))
+	return err
 }
 
 // headerOf returns the header of a message to send.
@@ -177,12 +169,15 @@ func headerOf(m *Message) abi.Hdr {
 	return h
 }
 
-// Receive implements Transport.
+// Receive implements Transport. It waits in the thread of its caller, and not in Go's netpoller, from which another
+// thread would have to wake it.
 func (f *file) Receive(wait time.Duration) (*Message, error) {
-	if err := f.poll(wait); err != nil {
-		return nil, err
-	}
+	_, err := unix.Poll(f.fds[:], int(min((wait+time.Millisecond-1)/time.Millisecond, math.MaxInt32)))
 	switch {
+	case err == syscall.EINTR:
+		return nil, nil
+	case err != nil:
+		return nil, os.NewSyscallError("poll", err)
 	case f.fds[0].Revents != 0:
 	case f.fds[1].Revents != 0:
 		var count [8]byte
@@ -192,53 +187,24 @@ func (f *file) Receive(wait time.Duration) (*Message, error) {
 		return nil, nil
 	}
 	for {
-		n, errno := readNow(f.fds[0].Fd, f.buf)
-		if errno == syscall.EINTR {
+		n, err := unix.Read(int(f.fds[0].Fd), f.buf)
+		if err == syscall.EINTR {
 			continue
 		}
-		if errno == syscall.ENOSPC {
+		if err == syscall.ENOSPC {
 			// A message of several packets that does not fit. The kernel keeps it and has stored how long it is.
 			f.buf = make([]byte, larger(len(f.buf), header(f.buf).Length))
 			continue
 		}
-		if errno != 0 {
-			return nil, errno
+		if err != nil {
+			return nil, err
 		}
 		return received(f.buf[:n]), nil
 	}
 }
 
-// keepsProcessor is set while a goroutine of this process waits and keeps its processor, see file.poll.
-var keepsProcessor atomic.Bool
-
-// poll waits for a message or an interrupt. It may end too early.
-//
-// A goroutine that parks in Go's netpoller is woken by another thread. A goroutine in a system call is not, but
-// every 10 ms the scheduler takes the processor (one of GOMAXPROCS) from it, which wakes up threads, too. On an
-// emulated machine a ping takes nearly as long. So a brief wait is not told to the scheduler if the last one was
-// successful: it looks as if the goroutine computed. Only one goroutine at a time does so.
-func (f *file) poll(wait time.Duration) error {
-	f.fds[0].Revents, f.fds[1].Revents = 0, 0
-	brief := wait <= briefWait
-	var err error
-	if brief && f.brief && runtime.GOMAXPROCS(0) > 1 && keepsProcessor.CompareAndSwap(false, true) {
-		err = pollNow(&f.fds, wait)
-		keepsProcessor.Store(false)
-	} else {
-		_, err = unix.Poll(f.fds[:], int(min((wait+time.Millisecond-1)/time.Millisecond, math.MaxInt32)))
-	}
-	switch {
-	case err == syscall.EINTR:
-	case err != nil:
-		return os.NewSyscallError("poll", err)
-	case brief:
-		f.brief = f.fds[0].Revents != 0
-	}
-	return nil
-}
-
 // Interrupt implements Transport.
-func (f *file) Interrupt() { f.wake.Write([]byte{7: 1}) }
+func (f *file) Interrupt() { f.wake.Write(binary.NativeEndian.AppendUint64(nil, 1)) }
 
 // larger returns the size of the buffer for a message that does not fit into one of the given size.
 func larger(size int, length uint32) int { return max(2*size, int(length)) }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -95,67 +94,88 @@ func TestOpenHints(t *testing.T) {
 	}
 }
 
-// TestFileReceive: Receive of the kernel's transport on a socket that behaves as the file. It returns a message, and ends with
-// its time and by Interrupt, in all kinds of waits.
-func TestFileReceive(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+// socketFile returns the kernel's transport with a socket in place of the file, and the socket's other end.
+func socketFile(t *testing.T) (f *file, peer int) {
+	t.Helper()
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
-	defer unix.Close(ends[1])
-	f, err := newFile(os.NewFile(uintptr(ends[0]), "socket"))
+	t.Cleanup(func() { unix.Close(ends[1]) })
+	f, err = newFile(os.NewFile(uintptr(ends[0]), "socket"))
 	must(t, err)
+	return f, ends[1]
+}
+
+// TestFileReceive: Receive returns a message, and nothing when its time is over or it is interrupted.
+func TestFileReceive(t *testing.T) {
+	f, peer := socketFile(t)
 	message := make([]byte, hdrSize+mad.Size)
 	header(message).ID = 9
-	kinds := []struct {
-		name   string
-		before bool // the wait before was successful
-		wait   time.Duration
-		busy   bool // another goroutine keeps a processor
-	}{
-		{"first", false, briefWait, false}, {"brief", true, briefWait, false}, {"brief, not alone", true, briefWait, true}, {"long", true, time.Minute, false},
-	}
-	for _, k := range kinds {
-		keepsProcessor.Store(k.busy)
-		f.brief = k.before
-		_, err := unix.Write(ends[1], message)
+	for _, wait := range []time.Duration{0, briefWait, time.Hour} {
+		_, err := unix.Write(peer, message)
 		must(t, err)
-		if m, err := f.Receive(k.wait); err != nil || m == nil || m.Agent != 9 || len(m.MAD) != mad.Size {
-			t.Errorf("%s: %+v, %v", k.name, m, err)
+		if m, err := f.Receive(wait); err != nil || m == nil || m.Agent != 9 || len(m.MAD) != mad.Size {
+			t.Errorf("wait of %v: %+v, %v", wait, m, err)
 		}
-		if f.brief != (k.before || k.wait <= briefWait) {
-			t.Errorf("%s: after a message, the next wait may keep its processor: %t", k.name, f.brief)
+	}
+	calls := 0
+	for begin := time.Now(); time.Since(begin) < 30*time.Millisecond; calls++ { // a signal may end a wait
+		if m, err := f.Receive(30 * time.Millisecond); err != nil || m != nil {
+			t.Fatalf("no message: %+v, %v", m, err)
 		}
-		for _, late := range []time.Duration{0, time.Millisecond} {
-			f.brief = k.before
-			time.AfterFunc(late, f.Interrupt)
-			for begin := time.Now(); ; {
-				m, err := f.Receive(k.wait)
-				if err != nil || m != nil {
-					t.Fatalf("%s, interrupted: %+v, %v", k.name, m, err)
-				}
-				if f.fds[1].Revents != 0 {
-					break
-				}
-				if time.Since(begin) > 30*time.Second {
-					t.Fatalf("%s: Receive is not interrupted", k.name)
-				}
+		if calls > 20 {
+			t.Fatal("Receive does not wait")
+		}
+	}
+	for _, late := range []time.Duration{0, time.Millisecond} {
+		time.AfterFunc(late, f.Interrupt)
+		for f.fds[1].Revents = 0; f.fds[1].Revents == 0; {
+			if m, err := f.Receive(time.Hour); err != nil || m != nil {
+				t.Fatalf("interrupted: %+v, %v", m, err)
 			}
-			if n, err := unix.Poll(f.fds[:], 0); n != 0 || err != nil {
-				t.Errorf("%s: the interrupt is not over: %d, %v", k.name, n, err)
-			}
-		}
-		if k.wait <= briefWait {
-			f.brief = true
-			for f.brief { // a signal of the scheduler may end a wait
-				if m, err := f.Receive(k.wait); err != nil || m != nil {
-					t.Fatalf("%s, no message: %+v, %v", k.name, m, err)
-				}
-			}
-		}
-		if keepsProcessor.Swap(false) != k.busy {
-			t.Errorf("%s: another goroutine keeps a processor: %t, want %t", k.name, !k.busy, k.busy)
 		}
 	}
 	must(t, f.Close())
-	f.Interrupt() // has no effect on a file that has the descriptor now
+}
+
+// TestFileInterrupts: any number of interrupts end one wait.
+func TestFileInterrupts(t *testing.T) {
+	f, _ := socketFile(t)
+	for range 1000 {
+		f.Interrupt()
+	}
+	m, err := f.Receive(time.Hour)
+	if m != nil || err != nil || f.fds[1].Revents == 0 {
+		t.Errorf("%+v, %v", m, err)
+	}
+	for {
+		n, err := unix.Poll(f.fds[:], 0)
+		if err == unix.EINTR {
+			continue
+		}
+		if n != 0 || err != nil {
+			t.Errorf("the interrupts are not over: %d, %v", n, err)
+		}
+		break
+	}
+	must(t, f.Close())
+	var pipe [2]int // gets the numbers that the files had
+	must(t, unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
+	defer unix.Close(pipe[0])
+	defer unix.Close(pipe[1])
+	f.Interrupt()
+	if n, err := unix.Read(pipe[0], make([]byte, 8)); err != unix.EAGAIN {
+		t.Errorf("an interrupt after Close went to another file: %d, %v", n, err)
+	}
+}
+
+// TestFileClosed: what is called after Close says so.
+func TestFileClosed(t *testing.T) {
+	f, _ := socketFile(t)
+	must(t, f.Close())
+	_, err := f.Register(Registration{})
+	for i, err := range []error{err, f.Unregister(1), f.Send(&Message{})} {
+		if !errors.Is(err, os.ErrClosed) {
+			t.Errorf("call %d: %v", i, err)
+		}
+	}
 }

@@ -48,12 +48,13 @@ const (
 	longWait  = time.Hour
 )
 
-// receive is next for the receiver of the port. It registers with ctx only after a brief wait without a message:
-// that takes a quarter of the instructions of a request.
+// receive is next for the receiver of the port. It looks for a message once even if the time is over. It registers
+// with ctx only after a brief wait without a message: that takes a quarter of the instructions of a request.
 func (a *Agent) receive(ctx context.Context, req *mad.Packet, from <-chan *Message, until time.Time) (*Message, error) {
 	p := a.port
 	defer func() { <-p.receiver }()
-	for wait, watched := briefWait, false; ; wait = longWait {
+	looked, watched := false, false
+	for wait := briefWait; ; wait, looked = longWait, true {
 		select {
 		case m := <-from:
 			return m, nil
@@ -63,23 +64,24 @@ func (a *Agent) receive(ctx context.Context, req *mad.Packet, from <-chan *Messa
 			return nil, err
 		}
 		if !until.IsZero() {
-			if wait = min(wait, time.Until(until)); wait <= 0 {
+			left := max(time.Until(until), 0)
+			if left == 0 && looked {
 				return nil, nil
 			}
+			wait = min(wait, left)
 		}
 		if wait > briefWait && !watched {
 			watched = true
 			defer context.AfterFunc(ctx, p.transport.Interrupt)()
-		}
-		if runtime.GOMAXPROCS(0) == 1 {
-			runtime.Gosched() // a wait in the transport may keep the only processor
 		}
 		m, err := p.transport.Receive(wait)
 		switch {
 		case err != nil:
 			p.end(err)
 		case m != nil && p.deliver(m) && len(from) == 0:
-			runtime.Gosched() // the goroutine that waits for the message may send the next request
+			// Another goroutine waits for the message. It is first in line on this processor, which the
+			// next wait would keep.
+			runtime.Gosched()
 		}
 	}
 }

@@ -165,3 +165,48 @@ func TestReceiverServes(t *testing.T) {
 		}
 	})
 }
+
+// TestReceiverLooks: an answer that has come is received even if the time of the request is over.
+func TestReceiverLooks(t *testing.T) {
+	f, port := newFabric(nil)
+	defer port.Close()
+	a := register(t, port, AgentOptions{Class: mad.ClassSubnLID})
+	tid, answers := a.expect()
+	req := portInfo(1)
+	req.TID = uint64(tid)
+	b, err := req.Marshal()
+	must(t, err)
+	f.in <- reply(&Message{Agent: a.id, MAD: b}, nil)
+	if m, err := a.next(t.Context(), req, answers, time.Now().Add(-time.Second)); m == nil || err != nil {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if m, err := a.next(t.Context(), req, answers, time.Now().Add(-time.Second)); m != nil || err != nil {
+		t.Errorf("there is no other answer: %+v, %v", m, err)
+	}
+}
+
+// TestForeignRequest: an agent does not get requests for another one that had its number before.
+func TestForeignRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, port := newFabric(echo)
+		defer port.Close()
+		server := register(t, port, AgentOptions{Class: mad.ClassPing, OUI: mad.OUIOpenIB, Methods: []mad.Method{mad.MethodGet}})
+		for _, p := range []*mad.Packet{portInfo(1), mad.NewVendor(mad.ClassPing, mad.OUIOpenIB, mad.MethodSet, 0), mad.NewVendor(mad.ClassPing, mad.OUIOpenIB, mad.MethodGet, 7)} {
+			b, err := p.Marshal()
+			must(t, err)
+			f.in <- &Message{Agent: server.id, MAD: b}
+		}
+		if p, _, err := server.Receive(t.Context()); err != nil || p.Method != mad.MethodGet || p.Attribute != 7 {
+			t.Errorf("%v, %v", p, err)
+		}
+	})
+}
+
+// TestCloseAfterRemoval: an agent can be closed when its device is gone, although no call has noticed that.
+func TestCloseAfterRemoval(t *testing.T) {
+	f, port := newFabric(nil)
+	defer port.Close()
+	a := register(t, port, AgentOptions{Class: mad.ClassSubnLID})
+	f.fail(syscall.EIO)
+	must(t, a.Close())
+}

@@ -13,7 +13,8 @@ type Transport interface {
 	// Register registers an agent and returns its number.
 	Register(r Registration) (agent uint32, err error)
 
-	// Unregister ends an agent. Messages that have come for it before may still arrive.
+	// Unregister ends an agent. Messages that have come for it before may still arrive. It fails with EINVAL
+	// if there is no such agent, as after the device was removed.
 	Unregister(agent uint32) error
 
 	// Send sends a message and does not wait for an answer. It may replace the upper half of the
