@@ -191,8 +191,9 @@ func (s *Sim) Output(node, program string, args ...string) string {
 
 // OpenSM is a running subnet manager.
 type OpenSM struct {
-	cmd *exec.Cmd
-	log *lockedLog
+	cmd   *exec.Cmd
+	log   *lockedLog
+	ended chan struct{}
 }
 
 // OpenSM starts opensm on a node, and waits until it has brought up the subnet unless standby is set:
@@ -209,10 +210,11 @@ func (s *Sim) OpenSM(node string, standby bool, args ...string) *OpenSM {
 		cmd.Env = append(cmd.Env, "SIM_HOST="+node)
 		m := &OpenSM{cmd: cmd, log: newLog(want)}
 		cmd.Stdout, cmd.Stderr = m.log, m.log
+		m.ended = s.start(cmd)
 		select {
 		case <-m.log.found:
 			return m
-		case <-s.start(cmd): // the crash of umad2sim
+		case <-m.ended: // the crash of umad2sim
 			log = fmt.Sprintf("%v\n%s", cmd.ProcessState, m.log)
 		case <-time.After(time.Minute):
 			s.t.Fatalf("opensm did not say %q:\n%s", want, m.log)
@@ -222,8 +224,21 @@ func (s *Sim) OpenSM(node string, standby bool, args ...string) *OpenSM {
 	return nil
 }
 
-// Kill ends the subnet manager at once, as a crash would.
-func (m *OpenSM) Kill() error { return m.cmd.Process.Kill() }
+// Kill ends the subnet manager at once, as a crash would, and returns when its sockets are gone.
+func (m *OpenSM) Kill() error {
+	err := m.cmd.Process.Kill()
+	<-m.ended
+	return err
+}
+
+// Pause stops the subnet manager until [OpenSM.Resume].
+func (m *OpenSM) Pause() error { return m.cmd.Process.Signal(syscall.SIGSTOP) }
+
+// Resume has the subnet manager go on after [OpenSM.Pause].
+func (m *OpenSM) Resume() error { return m.cmd.Process.Signal(syscall.SIGCONT) }
+
+// Log returns what the subnet manager has written so far.
+func (m *OpenSM) Log() string { return m.log.String() }
 
 // WaitFor waits until the log has a text, and reports whether it came within a time.
 func (m *OpenSM) WaitFor(text string, limit time.Duration) bool {
