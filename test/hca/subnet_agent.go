@@ -62,8 +62,9 @@ func (s *subnetAgent) use(w subnet.Width, v subnet.Speed) {
 	best := func(set uint64) uint64 { return 1 << bits.Len64(set) >> 1 }
 	piWidthActive.Put(b, best(uint64(w)))
 	piExtActive.Put(b, best(ext))
-	if piSpeedActive.Put(b, best(speed)); ext != 0 {
-		piSpeedActive.Put(b, speedQDR)
+	piSpeedActive.Put(b, best(speed))
+	if ext != 0 {
+		piSpeedActive.Put(b, speedQDR) // LinkSpeedActive is QDR while an extended speed is active
 	}
 }
 

@@ -66,6 +66,7 @@ func (d *Device) plug() error {
 			w, v := l.at.Rate()
 			if up = l.at.LinkUp(); up && !d.subnet.supports(w, v) {
 				up = l.at.Train(true)
+				l.at.ClearCounters() // the card has just been plugged in, so no link of it went down
 			}
 		}
 	})
@@ -148,8 +149,8 @@ func (d *Device) enable() {
 	}
 }
 
-// train chooses the width and speed of the link as it comes up: those that the ends agree on, or the best ones if nothing
-// is known of the other end.
+// train chooses the width and speed of the link as it comes up: those that the ends agree on, or the
+// best ones if nothing is known of the other end.
 func (d *Device) train() {
 	w, v := d.subnet.enabled()
 	if l := d.link; l != nil && l.at != nil {

@@ -159,18 +159,10 @@ func TestPlugged(t *testing.T) {
 	bench("subnet-agents switch2 well", "")
 	answers("switch2 is well", true, 1)
 	bench("subnet-agents switch3 silent", `subnet: node "switch3" does not exist`)
-	downs := func() (n uint64) {
-		var err error
-		m.fabric.Do(func() { n, err = s.Counter("switch1", 1, subnet.LinkDowned) })
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	before := downs()
+	before := linkDowned(m, s)
 	m.setPort(statusOK, 0, setting{piState, portDown})
-	if m.eventually(portInit, physLinkUp); downs() != before+1 {
-		t.Errorf("a manager takes the link down, and the other end saw it %d times, want once", downs()-before)
+	if m.eventually(portInit, physLinkUp); linkDowned(m, s) != before+1 {
+		t.Errorf("a manager takes the link down, and the other end saw it %d times, want once", linkDowned(m, s)-before)
 	}
 	m.setPort(statusOK, 0, setting{piPhys, physOff})
 	bench("subnet-link switch1 1 up", "")
@@ -195,8 +187,19 @@ func sameRate(m *manager, far *asker, width, speed, ext uint64) {
 	m.wantFields("the switch", b, want...)
 }
 
-// TestPluggedRate: a card and the other end of its link have the same width and speed, whether the cable or the settings
-// of one end limit them, from the next training on.
+// linkDowned returns how often switch1 saw the link of host1 go down.
+func linkDowned(m *manager, s *subnet.Subnet) (n uint64) {
+	m.t.Helper()
+	var err error
+	m.fabric.Do(func() { n, err = s.Counter("switch1", 1, subnet.LinkDowned) })
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return n
+}
+
+// TestPluggedRate: a card and the other end of its link have the same width and speed, whether the cable
+// or the settings of one end limit them, from the next training on.
 func TestPluggedRate(t *testing.T) {
 	m, s := newPlugged(t, "host1", func(*subnet.Subnet) {})
 	far := newAsker(t, s, m.fabric, "host2")
@@ -205,14 +208,16 @@ func TestPluggedRate(t *testing.T) {
 		cable             string
 		enable            []setting
 		width, speed, ext uint64
+		downs             uint64 // how often the link goes down
 	}{
-		{"subnet-rate switch1 1 1x SDR", nil, width1X, speedSDR, 0},
-		{"subnet-rate host1 1 4x FDR", nil, width4X, speedQDR, extFDR},
-		{"", []setting{{piWidthEnabled, width1X}, {piExtEnabled, extOff}}, width4X, speedQDR, extFDR}, // not trained yet
-		{"subnet-rate host1 1 any any", nil, width1X, speedQDR, 0},
-		{"", []setting{{piWidthEnabled, widthAll}, {piExtEnabled, extAll}, {piState, portDown}}, width4X, speedQDR, extEDR},
-		{"", []setting{{piExtEnabled, extFDR}, {piPhys, physPolling}}, width4X, speedQDR, extFDR},
+		{"subnet-rate switch1 1 1x SDR", nil, width1X, speedSDR, 0, 1},
+		{"subnet-rate host1 1 4x FDR", nil, width4X, speedQDR, extFDR, 1},
+		{"", []setting{{piWidthEnabled, width1X}, {piExtEnabled, extOff}}, width4X, speedQDR, extFDR, 0}, // not trained yet
+		{"subnet-rate host1 1 any any", nil, width1X, speedQDR, 0, 1},
+		{"", []setting{{piWidthEnabled, widthAll}, {piExtEnabled, extAll}, {piState, portDown}}, width4X, speedQDR, extEDR, 1},
+		{"", []setting{{piExtEnabled, extFDR}, {piPhys, physPolling}}, width4X, speedQDR, extFDR, 1},
 	} {
+		before := linkDowned(m, s)
 		if c.cable != "" {
 			if _, err := m.d.Bench(c.cable); err != nil {
 				t.Fatal(err)
@@ -222,6 +227,9 @@ func TestPluggedRate(t *testing.T) {
 			m.setPort(statusOK, 0, c.enable...)
 		}
 		sameRate(m, far, c.width, c.speed, c.ext)
+		if n := linkDowned(m, s) - before; n != c.downs {
+			t.Errorf("%q, %v: the link went down %d times, want %d", c.cable, c.enable, n, c.downs)
+		}
 	}
 	m.violations(0)
 }
@@ -243,6 +251,9 @@ func TestPluggedPlace(t *testing.T) {
 		m, s := newPluggedIn(t, top, "host1", func(*subnet.Subnet) {})
 		far := newAsker(t, s, m.fabric, "host2")
 		sameRate(m, far, c.wantWidth, c.s, c.ext)
+		if own, other := m.d.eng.PortCounts().LinkDowned, linkDowned(m, s); own != 0 || other != 0 {
+			t.Errorf("%v %v: the card has seen its link go down %d times, and the switch %d times, want never", c.width, c.speed, own, other)
+		}
 		m.setPort(statusOK, 0, setting{piState, portDown})
 		sameRate(m, far, c.wantWidth, c.s, c.ext)
 	}

@@ -13,7 +13,7 @@ import (
 type Answers struct {
 	// Answer returns the MAD that answers a message, or nil for none. The error is that of the call that sends.
 	Answer func(m *umad.Message) ([]byte, error)
-	// Admit returns why an agent with a number cannot be registered. A nil function admits all.
+	// Admit returns an error if the agent must not be registered. A nil function admits all.
 	Admit func(agent uint32, r umad.Registration) error
 
 	in chan *umad.Message
@@ -27,7 +27,7 @@ func NewAnswers(answer func(m *umad.Message) ([]byte, error)) *Answers {
 	return &Answers{Answer: answer, in: make(chan *umad.Message, 10000)}
 }
 
-// NoQP0 opens a port that has no QP0, as one of RoCE.
+// NoQP0 returns a port without QP0, like a RoCE port.
 func NoQP0(device string) *umad.Port {
 	a := NewAnswers(func(*umad.Message) ([]byte, error) { return nil, nil })
 	a.Admit = func(_ uint32, r umad.Registration) error {
@@ -65,7 +65,7 @@ func (a *Answers) Send(m *umad.Message) error {
 	return err
 }
 
-// Deliver has a message arrive.
+// Deliver queues a message for Receive.
 func (a *Answers) Deliver(m *umad.Message) { a.in <- m }
 
 // Receive implements umad.Transport.

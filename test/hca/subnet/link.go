@@ -55,16 +55,22 @@ func (p *port) negotiate() (Width, Speed) {
 	w, v := p.enabled()
 	pw, pv := p.peer.enabled()
 	w, v = w&pw, v&pv
-	var widest []Width
-	limit := func(w Width, s Speed) {
-		if widest = append(widest, w); s != 0 {
-			v &= s | (s - 1)
+	type rate struct { // the most that is possible, 0 for any
+		width Width
+		speed Speed
+	}
+	var limits []rate
+	for _, e := range []*port{p, p.peer} {
+		limits = append(limits, rate{e.maxWidth, e.maxSpeed})
+		if e.ownAgents {
+			// The endpoint's enabled rates do not respect the topology, so it limits them here.
+			width, speed := e.node.spec.Ports[e.num].rate()
+			limits = append(limits, rate{width, speed})
 		}
 	}
-	for _, e := range []*port{p, p.peer} {
-		limit(e.maxWidth, e.maxSpeed)
-		if e.ownAgents { // which enable what the endpoint supports, and not what the topology says
-			limit(e.node.spec.Ports[e.num].rate())
+	for _, l := range limits {
+		if l.speed != 0 {
+			v &= l.speed | (l.speed - 1)
 		}
 	}
 	for s := NDR; s != 0; s >>= 1 {
@@ -74,7 +80,7 @@ func (p *port) negotiate() (Width, Speed) {
 		}
 	}
 	for _, n := range widthNames {
-		if w&n.width != 0 && !slices.ContainsFunc(widest, func(limit Width) bool { return !n.width.fits(limit) }) {
+		if w&n.width != 0 && !slices.ContainsFunc(limits, func(l rate) bool { return !n.width.fits(l.width) }) {
 			return n.width, v
 		}
 	}

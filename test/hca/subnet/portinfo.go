@@ -260,6 +260,11 @@ func (p *port) setPortInfo(b []byte) {
 	p.setLinkState(b[piState]&15, b[piPhysState]>>4)
 }
 
+// enableAll enables all widths and speeds that the port supports.
+func (p *port) enableAll() {
+	p.setEnabled([]byte{piWidthEnabled: 0xff, piSpeed: 15, piExtEnabled: 31})
+}
+
 // setEnabled stores the widths and speeds that the port may use from the next training of the link on.
 func (p *port) setEnabled(b []byte) {
 	if v := b[piWidthEnabled]; v == 0xff {

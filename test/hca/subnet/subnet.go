@@ -214,11 +214,16 @@ func (s *Subnet) Attach(name string, number int, e Endpoint, o AttachOptions) (*
 	return &Attachment{p}, nil
 }
 
-// Detach removes the endpoint.
+// Detach removes the endpoint. If it had its own agents, the port enables all widths and speeds that it
+// supports, from the next training of the link on.
 func (a *Attachment) Detach() {
 	a.port.node.s.mu.Lock()
 	defer a.port.node.s.mu.Unlock()
-	a.port.end, a.port.ownAgents = nil, false
+	p := a.port
+	if p.ownAgents {
+		p.enableAll()
+	}
+	p.end, p.ownAgents = nil, false
 }
 
 // LinkUp reports whether the link is up.
@@ -287,6 +292,16 @@ func (a *Attachment) Train(on bool) (up bool) {
 		up = p.linkUp()
 	})
 	return up
+}
+
+// ClearCounters clears the counters of both ends of the link.
+func (a *Attachment) ClearCounters() {
+	a.port.node.s.mu.Lock()
+	defer a.port.node.s.mu.Unlock()
+	a.port.counters = counters{}
+	if a.port.peer != nil {
+		a.port.peer.counters = counters{}
+	}
 }
 
 // local reports whether a packet that a port sends is for the port itself.

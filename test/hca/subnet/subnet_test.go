@@ -118,6 +118,28 @@ func TestLongRoutes(t *testing.T) {
 	}
 }
 
+// TestDetach: without an endpoint with its own agents, a port enables all that it supports again.
+func TestDetach(t *testing.T) {
+	r := newRig(t, "line:2", 0)
+	h := &host{}
+	var err error
+	if h.Attachment, err = r.Attach("host1", 1, h, AttachOptions{OwnAgents: true}); err != nil {
+		t.Fatal(err)
+	}
+	rate := func(wantWidth Width, wantSpeed Speed) {
+		t.Helper()
+		h.Train(true)
+		if w, s := h.Rate(); w != wantWidth || s != wantSpeed {
+			t.Errorf("the link is %v %v, want %v %v", w, s, wantWidth, wantSpeed)
+		}
+	}
+	rate(Width4X, EDR)
+	h.Enable(Width1X, SDR)
+	rate(Width1X, SDR)
+	h.Detach()
+	rate(Width4X, EDR)
+}
+
 // TestDisable disables a port by Set(PortInfo), and enables it.
 func TestDisable(t *testing.T) {
 	r := newRig(t, "line:2", 2)

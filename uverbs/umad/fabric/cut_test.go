@@ -19,7 +19,7 @@ import (
 // come to the node later.
 var route = regexp.MustCompile(`by route \[([0-9 ]+)\]`)
 
-// lostAt reports whether a request got no answer whose route from an adapter passes a link.
+// lostAt reports whether err is a time-out of a request whose route passes the link.
 func lostAt(from *subnet.Node, err error, link subnet.End) bool {
 	m := route.FindStringSubmatch(err.Error())
 	if m == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
