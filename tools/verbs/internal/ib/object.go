@@ -24,7 +24,7 @@ type object []member
 // A member is a field of an object.
 type member struct {
 	key   string
-	value any // a number, a bool, a text, or a list of these
+	value any // a number, a bool, a text, an object, or a list of these
 }
 
 // MarshalJSON implements json.Marshaler.
@@ -69,6 +69,7 @@ func (o object) text(key string) string {
 // objectOf returns an attribute as an object.
 func objectOf(a mad.Attribute) object { return objectOfStruct(reflect.ValueOf(a).Elem()) }
 
+// objectOfStruct returns a struct as an object.
 func objectOfStruct(v reflect.Value) (o object) {
 	for _, f := range fieldsOf(v) {
 		o = append(o, member{f.key, valueOf(f.key, f.value)})
@@ -119,7 +120,7 @@ func fieldBits(f reflect.StructField) int {
 // keyOf returns the key of a field: its name in snake_case, in the plural if it is a list, and with a unit
 // if the number is converted.
 func keyOf(f reflect.StructField) string {
-	name := strings.NewReplacer("LIDs", "Lids", "VLs", "Vls", "SLtoVL", "SlToVl", "TClass", "Tclass", "SMLID", "SmLid", "SMSL", "SmSl", "Entry", "Entrie").Replace(f.Name)
+	name := strings.NewReplacer("LIDs", "Lids", "VLs", "Vls", "SLtoVL", "SlToVl", "TClass", "Tclass", "SMLID", "SmLid", "SMSL", "SmSl").Replace(f.Name)
 	var b strings.Builder
 	for i, r := range name {
 		if i > 0 && unicode.IsUpper(r) {
@@ -138,6 +139,9 @@ func keyOf(f reflect.StructField) string {
 	case f.Name == "Rate":
 		return "rate_gbps"
 	case f.Type.Kind() == reflect.Array && f.Type != reflect.TypeFor[mad.GID]() && unicode.IsLower(rune(key[len(key)-1])) && !strings.HasSuffix(key, "key"):
+		if stem, ok := strings.CutSuffix(key, "y"); ok {
+			return stem + "ies"
+		}
 		return key + "s"
 	case strings.HasSuffix(key, "p_key") && f.Type.Kind() == reflect.Array:
 		return key + "s"

@@ -41,8 +41,8 @@ var kinds = []*kind{
 	{"sm", "subnet managers", &mad.SMInfoRecord{}, "lid:0", "lid guid priority sm_state act_count", smText.expand},
 	{"guid", "tables of the GUIDs of ports", &mad.GUIDInfoRecord{}, "lid:0 block_num:1", "lid block_num guids", guidText},
 	{"pkey", "tables of the P_Keys of ports", &mad.PKeyTableRecord{}, "lid:0 block_num:1 port_num:2", "lid port_num block_num p_keys", pkeyText},
-	{"sl2vl", "tables of the virtual lanes of service levels", &mad.SLtoVLTableRecord{}, "lid:0 input_port_num:1 output_port_num:2", "lid input_port_num output_port_num vls", sl2vlText},
-	{"vlarb", "tables of the arbitration of virtual lanes", &mad.VLArbitrationTableRecord{}, "lid:0 output_port_num:1 block_num:2", "lid output_port_num block_num entries", vlarbText},
+	{"sl2vl", "virtual lanes of service levels; vls: SL:VL", &mad.SLtoVLTableRecord{}, "lid:0 input_port_num:1 output_port_num:2", "lid input_port_num output_port_num vls", sl2vlText},
+	{"vlarb", "arbitration of virtual lanes; entries: VL:WEIGHT, without weight 0", &mad.VLArbitrationTableRecord{}, "lid:0 output_port_num:1 block_num:2", "lid output_port_num block_num entries", vlarbText},
 	{"inform", "subscriptions to traps", &mad.InformInfoRecord{}, "subscriber_gid:0", "subscriber_gid lid_range_begin lid_range_end type trap_number qpn", informText},
 	{"class", "what the subnet administrator supports", &mad.ClassPortInfo{}, "", "class_version capability_mask capability_mask2 resp_time_value redirect_lid", classText.expand},
 }
@@ -286,7 +286,8 @@ func pkeyText(r []byte) string {
 	return text + "\n"
 }
 
-// sixteen writes 16 numbers of 4 or 8 bits in columns, the first of which begins at a bit, and each other one step bits later.
+// sixteen writes 16 numbers in columns. Each has `bits` bits; the first begins at bit `at`, and the others
+// follow every `step` bits.
 func sixteen(r []byte, at, bits, step int) string {
 	var b strings.Builder
 	for i := range 16 {

@@ -213,6 +213,10 @@ func printRecords(w io.Writer, k *kind, records []mad.Attribute) error {
 				if key == "port_masks" {
 					text = groups(x)
 				}
+			case *mad.SLtoVLTableRecord:
+				if key == "vls" {
+					text = lanes(x)
+				}
 			case *mad.VLArbitrationTableRecord:
 				if key == "entries" {
 					text = weights(x)
@@ -254,6 +258,15 @@ func groups(r *mad.MulticastForwardingTableRecord) string {
 		if mask != 0 {
 			fmt.Fprintf(&b, "%#x>%#x ", 0xc000+int(r.BlockNum)*32+i, mask)
 		}
+	}
+	return strings.TrimSpace(b.String())
+}
+
+// lanes writes each service level with its virtual lane.
+func lanes(r *mad.SLtoVLTableRecord) string {
+	var b strings.Builder
+	for sl, vl := range r.SLtoVLTable.VL {
+		fmt.Fprintf(&b, "%d:%d ", sl, vl)
 	}
 	return strings.TrimSpace(b.String())
 }

@@ -61,7 +61,7 @@ func TestSA(t *testing.T) {
 	out, err = run(ctx, s.system(), "sa", "lft", "--compat")
 	has(t, out, err, "LFT Record dump:", "Block......................1 LFT: LID Port Number 64 255 65 255 66 255 67 17 68 255")
 	out, err = run(ctx, s.system(), "sa", "sl2vl", "lid=2", "output_port_num=1")
-	has(t, out, err, "lid input_port_num output_port_num vls 2 36 1 1:7 15:15")
+	has(t, out, err, "lid input_port_num output_port_num vls 2 36 1 0:0 1:7 2:0 3:0 4:0 5:0 6:0 7:0 8:0 9:0 10:0 11:0 12:0 13:0 14:0 15:15")
 	out, err = run(ctx, s.system(), "sa", "sl2vl", "--compat")
 	has(t, out, err, "SL2VLTableRecord dump: LID........................2 InPort.....................36 OutPort....................1 SL: 0| 1|", "VL: 0| 7| 0| 0|", "| 0|15|")
 	out, err = run(ctx, s.system(), "sa", "vlarb")
