@@ -538,7 +538,8 @@ func TestGuestFuncs(t *testing.T) {
 	}
 }
 
-// TestTitles: a title that is for no file is a mistake, and so are suites of one name.
+// TestTitles: a title that is for no file is a mistake, and so are suites of one name, and tests of one name in a
+// group, which would share a row.
 func TestTitles(t *testing.T) {
 	for path := range titles {
 		if _, err := os.Stat(filepath.Join(root, path)); err != nil {
@@ -551,6 +552,16 @@ func TestTitles(t *testing.T) {
 			t.Errorf("two suites are called %s", filepath.Base(s))
 		}
 		seen[filepath.Base(s)] = true
+	}
+	tests, err := kernelTests(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range tests {
+		if seen[s.group+"/"+s.name] {
+			t.Errorf("two tests of the group %q are called %s", s.group, s.name)
+		}
+		seen[s.group+"/"+s.name] = true
 	}
 }
 
