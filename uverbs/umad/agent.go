@@ -32,7 +32,7 @@ type AgentOptions struct {
 	Tries   int           // Tries is how often a request is sent if no answer comes; 0 means 3.
 }
 
-// withDefaults replaces zeros, and leaves the requests of the methods. It fails with EINVAL if a value is out of range.
+// withDefaults replaces zeros, and removes the bit of responses from the methods. It fails with EINVAL if a value is out of range.
 func (o AgentOptions) withDefaults() (AgentOptions, error) {
 	const positive = "0 or more"
 	switch {

@@ -56,14 +56,20 @@ func newFile(f *os.File) (*file, error) {
 		f.Close()
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
+	// A read that finds nothing returns at once: only poll waits, which Interrupt ends.
+	fd := int(f.Fd())
+	if err := unix.SetNonblock(fd, true); err != nil {
+		f.Close()
+		unix.Close(wake)
+		return nil, os.NewSyscallError("fcntl", err)
+	}
 	return &file{
 		f: f, wake: os.NewFile(uintptr(wake), "eventfd"), raw: raw, buf: make([]byte, firstBuffer),
-		fds: [2]unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLIN}, {Fd: int32(wake), Events: unix.POLLIN}},
+		fds: [2]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}, {Fd: int32(wake), Events: unix.POLLIN}},
 	}, nil
 }
 
-// openNode opens the node of a char device at a path, and makes sure that it is one. The open does not block,
-// but reads of the file do.
+// openNode opens the node of a char device at a path, and makes sure that it is one. The open does not block.
 func openNode(dev netlinkrdma.CharDev, path string) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -186,20 +192,25 @@ func (f *file) Receive(wait time.Duration) (*Message, error) {
 	default:
 		return nil, nil
 	}
+	return f.read()
+}
+
+// read returns the message that has come, or nil if there is none.
+func (f *file) read() (*Message, error) {
 	for {
 		n, err := unix.Read(int(f.fds[0].Fd), f.buf)
-		if err == syscall.EINTR {
-			continue
-		}
-		if err == syscall.ENOSPC {
+		switch err {
+		case nil:
+			return received(f.buf[:n]), nil
+		case syscall.EAGAIN:
+			return nil, nil
+		case syscall.EINTR:
+		case syscall.ENOSPC:
 			// A message of several packets that does not fit. The kernel keeps it and has stored how long it is.
 			f.buf = make([]byte, larger(len(f.buf), header(f.buf).Length))
-			continue
-		}
-		if err != nil {
+		default:
 			return nil, err
 		}
-		return received(f.buf[:n]), nil
 	}
 }
 

@@ -126,6 +126,9 @@ func TestFileReceive(t *testing.T) {
 			t.Fatal("Receive does not wait")
 		}
 	}
+	if m, err := f.read(); err != nil || m != nil {
+		t.Errorf("a read without a message: %+v, %v", m, err)
+	}
 	for _, late := range []time.Duration{0, time.Millisecond} {
 		time.AfterFunc(late, f.Interrupt)
 		for f.fds[1].Revents = 0; f.fds[1].Revents == 0; {

@@ -49,7 +49,7 @@ const (
 )
 
 // receive is next for the receiver of the port. It looks for a message once even if the time is over. It registers
-// with ctx only after a brief wait without a message: that takes a quarter of the instructions of a request.
+// with ctx only after a brief wait without a message, since most answers come before.
 func (a *Agent) receive(ctx context.Context, req *mad.Packet, from <-chan *Message, until time.Time) (*Message, error) {
 	p := a.port
 	defer func() { <-p.receiver }()

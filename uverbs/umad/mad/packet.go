@@ -162,8 +162,7 @@ type SAHeader struct {
 	ComponentMask   Mask   `mad:"48"` // ComponentMask says which fields of a record a request gives.
 }
 
-// put encodes the header in the format of the tags. Every MAD has the header, and reading the tags takes ten times as
-// many instructions.
+// put encodes the header in the format of the tags. Every MAD has the header, so it is done without reflection.
 func (h *Header) put(b []byte) {
 	b[0], b[1], b[2], b[3] = h.BaseVersion, uint8(h.Class), h.ClassVersion, uint8(h.Method)
 	binary.BigEndian.PutUint16(b[4:], uint16(h.Status))
