@@ -19,6 +19,7 @@ type SendBuilder struct {
 	err    error      // the first error
 	bytes  uint64     // data in the batch
 	binds  []bind     // the binds in the batch
+	resets uint32     // QP.resets when the batch was begun
 	keys   windowKeys // of the BIND_MW begun last
 }
 
@@ -29,7 +30,7 @@ type windowKeys struct{ from, to uint32 }
 func (q *QP) BeginSend() *SendBuilder {
 	b := &q.builder
 	b.Abandon()
-	b.q, b.bytes = q, 0
+	b.q, b.bytes, b.resets = q, 0, q.resets.Load() // before the state, which changes first
 	if s := QPState(q.state.Load()); s < QPRTS || q.closed.Load() {
 		b.err = q.stateErr()
 	}
@@ -57,9 +58,6 @@ func (b *SendBuilder) begin(id uint64, op WROpcode, flags SendFlags) bool {
 		return false
 	case flags&^sendFlagsAll != 0:
 		b.fail(ErrSendFlags)
-		return false
-	}
-	if b.err = q.sendRoom(b.n + 1); b.err != nil {
 		return false
 	}
 	b.n++
@@ -94,10 +92,29 @@ func (b *SendBuilder) begun() bool {
 
 // finish encodes the staged work request, if there is one.
 func (b *SendBuilder) finish() {
-	if b.staged {
-		b.staged = false
-		b.encode(b.wr[:])
+	if !b.staged {
+		return
 	}
+	b.staged = false
+	if err := b.lock(); err != nil {
+		b.err = err
+		return
+	}
+	b.encode(b.wr[:])
+	b.q.sending.Unlock()
+}
+
+// lock locks the send side, or returns why the batch cannot be posted.
+func (b *SendBuilder) lock() error {
+	q := b.q
+	if err := q.lockSide(&q.sending); err != nil { // Close waits until the doorbell has rung
+		return err
+	}
+	if b.resets != q.resets.Load() {
+		q.sending.Unlock()
+		return ErrState
+	}
+	return nil
 }
 
 // check returns the error of a work request that does not depend on the driver, or nil.
@@ -344,34 +361,45 @@ func (o WROpcode) takesData() bool {
 }
 
 // Post posts the whole batch with one doorbell, or nothing (ibv_wr_complete). It fails with the
-// errors of [QP.PostSend]. The builder is empty afterwards.
+// errors of [QP.PostSend], and with [ErrState] if the QP was reset since the batch was begun. The builder
+// is empty afterwards.
 func (b *SendBuilder) Post() error {
-	b.finish()
-	n, err, binds := b.n, b.err, b.binds
+	if b.err == nil && b.n > 0 {
+		if b.err = b.lock(); b.err == nil {
+			err := b.post()
+			b.q.sending.Unlock()
+			return err
+		}
+	}
+	err := b.err
+	b.Abandon()
+	return err
+}
+
+// post is Post. The caller holds sending.
+func (b *SendBuilder) post() error {
+	if b.staged {
+		b.encode(b.wr[:])
+	}
+	q, n, err, binds := b.q, b.n, b.err, b.binds
 	b.Abandon()
 	if err != nil || n == 0 {
 		return err
 	}
 	for _, bound := range binds {
-		if mw, ok := b.q.dev.target(bound.mw).(*MW); ok {
+		if mw, ok := q.dev.target(bound.mw).(*MW); ok {
 			mw.setRKey(bound.rkey)
-			b.q.bound.Store(true)
+			q.bound.Store(true)
 		}
 	}
-	q := b.q
-	if err := q.lockSide(&q.sending); err != nil { // Close waits until the doorbell has rung
-		return err
-	}
-	err = q.ring(n, b.bytes)
-	q.sending.Unlock()
-	return err
+	return q.ring(n, b.bytes)
 }
 
 // Abandon drops the batch (ibv_wr_abort).
 func (b *SendBuilder) Abandon() { b.n, b.staged, b.err, b.binds = 0, false, nil, b.binds[:0] }
 
 // add begins and completes wrs[0], a work request of the slice API. It does not stage it, because
-// that would move every caller's SendWR, with its SGL, to the heap.
+// that would move every caller's SendWR, with its SGL, to the heap. The caller holds sending.
 func (b *SendBuilder) add(wrs []SendWR) {
 	wr := &wrs[0]
 	if !b.begin(wr.ID, wr.Opcode, wr.Flags) {

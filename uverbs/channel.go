@@ -273,14 +273,14 @@ func (c *CompChannel) park(d time.Duration, vain bool) (int, error) {
 	return n, err
 }
 
-// addCQ records that a CQ is about to use the channel.
+// addCQ records that a new CQ, which is complete, uses the channel. Before its creation begins, only must
+// be nil.
 func (c *CompChannel) addCQ(cq *CQ) {
 	c.dev.tree.Lock()
 	defer c.dev.tree.Unlock()
-	if c.users.of("CQ") > 1 {
-		cq = nil
+	if c.users.of("CQ") == 1 {
+		c.only.Store(cq)
 	}
-	c.only.Store(cq)
 }
 
 // shared reports whether more than one CQ uses the channel.

@@ -395,6 +395,7 @@ func TestChannelSoleCQ(t *testing.T) {
 	join := func() *CQ {
 		cq := &CQ{}
 		must(t, cq.addParents(c.dev, "CQ", "DESTROY_CQ", &c.dev.object, &c.object))
+		c.only.Store(nil)
 		c.addCQ(cq)
 		return cq
 	}

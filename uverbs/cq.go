@@ -67,7 +67,7 @@ func (f CQFlags) String() string {
 type CQ struct {
 	object
 	handle uint32
-	cqe    int
+	cqe    atomic.Uint32 // capacity
 	ch     *CompChannel
 	ownsCh bool    // Close closes ch, see CQOptions.Events
 	cookie uint64  // user_handle that events of both kinds carry
@@ -121,11 +121,14 @@ func (d *Device) createCQ(o CQOptions) (*CQ, error) {
 		return nil, err
 	}
 	if o.Channel != nil {
-		o.Channel.addCQ(cq)
+		o.Channel.only.Store(nil)
 	}
 	if err := cq.create(o); err != nil {
 		cq.removeParents()
 		return nil, err
+	}
+	if o.Channel != nil {
+		o.Channel.addCQ(cq)
 	}
 	d.targetCreated(cq.cookie, cq)
 	return cq, cq.markCreated(cq)
@@ -134,7 +137,7 @@ func (d *Device) createCQ(o CQOptions) (*CQ, error) {
 // create asks the kernel for the CQ and maps its ring.
 func (c *CQ) create(o CQOptions) (err error) {
 	d := c.dev
-	c.cookie = d.addTarget(c)
+	c.cookie = d.reserveTarget()
 	defer func() {
 		if err != nil {
 			d.dropTarget(c.cookie)
@@ -195,7 +198,7 @@ func (c *CQ) createIoctl(o CQOptions, u udata) (errno syscall.Errno) {
 	cmd.udata(u)
 	if errno = c.dev.cmd.ioctl(cmd); errno == 0 {
 		c.handle = uint32(handle.Data)
-		c.cqe = int(le32(resp[:]))
+		c.cqe.Store(le32(resp[:]))
 	}
 	return errno
 }
@@ -217,7 +220,8 @@ func (c *CQ) createLegacy(o CQOptions, u udata) syscall.Errno {
 		errno = c.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_CREATE_CQ, bytesOf(req), bytesOf(&resp.Base), u)
 	}
 	if errno == 0 {
-		c.handle, c.cqe = resp.Base.CQHandle, int(resp.Base.CQE)
+		c.handle = resp.Base.CQHandle
+		c.cqe.Store(resp.Base.CQE)
 	}
 	return errno
 }
@@ -232,8 +236,8 @@ func (c *CQ) notifyCommands() *[2]fastCommand {
 	return f
 }
 
-// Cap returns the number of completions that the CQ holds. It must not be called during a Resize.
-func (c *CQ) Cap() int { return c.cqe }
+// Cap returns the number of completions that the CQ holds.
+func (c *CQ) Cap() int { return int(c.cqe.Load()) }
 
 // unusable returns why a CQ has no ring.
 func (c *CQ) unusable() error {

@@ -170,10 +170,13 @@ func (q *QP) readyDCT(port uint8, attr PortAttr, mtu MTU) error {
 	if err != nil {
 		return err
 	}
-	if err := q.acquire(); err != nil {
+	if err := q.acquireState(); err != nil {
 		return err
 	}
-	defer q.release()
+	defer q.releaseState()
+	if s := q.State(); s != QPReset { // another goroutine was faster
+		return argErr("ReadyDC", "state", s, "%s", QPReset)
+	}
 	init := QPAttr{State: QPInit, Port: port, Access: q.access()}
 	const initMask = AttrState | AttrPKeyIndex | AttrPort | AttrAccess
 	u := q.dev.driver.modifyUdata(q)
@@ -264,10 +267,10 @@ func (b *SendBuilder) ToDCTStream(ah *AH, dctn uint32, key uint64, stream uint16
 // capability qpc_extension, or the device was not opened with [OpenOptions].DEVX.
 func (q *QP) ResetStream(stream uint16) error {
 	const op = "ResetStream"
-	if err := q.acquire(); err != nil {
+	if err := q.acquireState(); err != nil {
 		return err
 	}
-	defer q.release()
+	defer q.releaseState()
 	switch {
 	case q.typ != DCI:
 		return argErr(op, "QP type", q.typ, "%s", DCI)

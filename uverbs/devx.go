@@ -157,10 +157,10 @@ func (q *QP) QueryLAGPort() (LAGPort, error) {
 // RawPacket and in any state. Modify may change the port again. SetLAGPort fails with a [FeatureError]
 // like [Device.QueryLAG].
 func (q *QP) SetLAGPort(port uint8) error {
-	if err := q.acquire(); err != nil {
+	if err := q.acquireState(); err != nil {
 		return err
 	}
-	defer q.release()
+	defer q.releaseState()
 	return q.dev.driver.setLAGPort(q, port)
 }
 
@@ -172,10 +172,10 @@ func (q *QP) SetLAGPort(port uint8) error {
 // rts2rts_qp_udp_sport, or the device was not opened with [OpenOptions].DEVX.
 func (q *QP) SetUDPSourcePort(port uint16) error {
 	const op = "SetUDPSourcePort"
-	if err := q.acquire(); err != nil {
+	if err := q.acquireState(); err != nil {
 		return err
 	}
-	defer q.release()
+	defer q.releaseState()
 	switch {
 	case port < minUDPSourcePort:
 		return argErr(op, "port", fmt.Sprintf("%#x", port), "%#x to 0xffff", minUDPSourcePort)

@@ -54,7 +54,7 @@ type (
 )
 
 // PostSend posts send work requests in order, with one doorbell (ibv_post_send). It posts all or
-// none. It fails with [ErrQueueFull] if they do not all fit, with [ErrState] before the QP is
+// none. It fails with [ErrQueueFull] if they do not all fit, with [ErrState] while the QP is not
 // connected, and with a [PostError] if one of them is invalid. [QP.BeginSend] does the same without
 // structs.
 func (q *QP) PostSend(wrs ...SendWR) error {
@@ -107,11 +107,16 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 }
 
 // encode writes wrs[0], the work request that was begun last, into the queue.
+//
+// Preconditions: the caller holds sending.
 func (b *SendBuilder) encode(wrs []SendWR) {
+	q, wr := b.q, &wrs[0]
 	if b.err != nil {
 		return
 	}
-	q, wr := b.q, &wrs[0]
+	if b.err = q.sendRoom(b.n); b.err != nil {
+		return
+	}
 	var err error
 	if wr.Opcode >= WRRDMARead || q.plain == 0 || wr.AH != nil { // a SEND or WRITE to a peer needs no check
 		err = q.check(wr)
@@ -155,7 +160,8 @@ func (q *QP) ring(n int, bytes uint64) error {
 	return errKind
 }
 
-// sendRoom returns the error for n work requests that do not fit into the send queue, or nil.
+// sendRoom returns the error for n work requests that do not fit into the send queue, or nil. The caller
+// holds sending.
 func (q *QP) sendRoom(n int) error {
 	switch q.kind {
 	case kindRxe:
@@ -187,26 +193,24 @@ func (q *QP) PostRecv(id uint64, sgl ...SGE) error {
 // PostRecvs posts receive work requests in order, all or none. It fails with the errors of
 // [QP.PostRecv].
 func (q *QP) PostRecvs(wrs ...RecvWR) error {
-	if s := QPState(q.state.Load()); s < QPInit || q.closed.Load() {
-		return q.stateErr()
-	}
-	if q.noRecv != nil {
-		return q.noRecv
-	}
-	switch q.kind {
-	case kindRxe:
-		return postRecvsRxe(&q.rxe.rq, wrs)
-	case kindMlx5:
-		if err := q.lockSide(&q.receiving); err != nil {
-			return err
-		}
-		err := postRecvsMlx5(q.mlx5.rq, wrs)
-		q.receiving.Unlock()
+	if err := q.lockSide(&q.receiving); err != nil {
 		return err
-	case kindSiw:
-		return q.postRecvsSiw(wrs)
 	}
-	return errKind
+	var err error = errKind
+	switch {
+	case QPState(q.state.Load()) < QPInit:
+		err = ErrState
+	case q.noRecv != nil:
+		err = q.noRecv
+	case q.kind == kindRxe:
+		err = postRecvsRxe(&q.rxe.rq, wrs)
+	case q.kind == kindMlx5:
+		err = postRecvsMlx5(q.mlx5.rq, wrs)
+	case q.kind == kindSiw:
+		err = q.postRecvsSiw(wrs)
+	}
+	q.receiving.Unlock()
+	return err
 }
 
 // postRecvs posts receives to the WQ. The caller holds mu.

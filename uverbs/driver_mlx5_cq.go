@@ -74,7 +74,7 @@ func (mlx5Driver) mapCQ(c *CQ, u udata) error {
 	if err != nil {
 		return err
 	}
-	c.cqe = c.mlx5.ring.Cap()
+	c.cqe.Store(uint32(c.mlx5.ring.Cap()))
 	return c.mlx5.ring.SetNumber(number, c.dev.mlx5.uars.doorbell.region.Bytes())
 }
 
@@ -141,7 +141,7 @@ func (mlx5Driver) remapCQ(c *CQ, _ int, _ udata) (old *mmio.Region, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("uverbs: %s: RESIZE_CQ: %w: %w", c.dev.Name(), ErrCQOverrun, errors.Join(err, old.Close()))
 	}
-	c.cqe = ring.Cap()
+	c.cqe.Store(uint32(ring.Cap()))
 	return old, nil
 }
 

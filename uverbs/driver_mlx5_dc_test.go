@@ -140,7 +140,7 @@ func TestMlx5PostAddressed(t *testing.T) {
 		}
 		single, wrs := make2()
 		for i := range wrs {
-			must(t, single.qp.postViaBuilder(wrs[i:i+1]))
+			must(t, single.qp.lockSide(&single.qp.sending), single.qp.postSlow(wrs[i:i+1]))
 		}
 		wantIDs, want := single.posted()
 		if len(wantIDs) != len(wrs) || wantIDs[0] != 70 {

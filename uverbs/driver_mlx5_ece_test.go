@@ -110,11 +110,13 @@ func TestMlx5ECE(t *testing.T) {
 	modify(0)
 	hasECE(t, q, 0)
 	must(t, q.SetECE(ECE{mlx5.ECEVendor, 0x10000035}))
-	during = func() { // options that come while others are under way are not lost
+	set := make(chan error, 1)
+	during = func() { // options that come while others are under way wait, and are not lost
 		during = func() {}
-		must(t, q.SetECE(ECE{mlx5.ECEVendor, 9}))
+		go func() { set <- q.SetECE(ECE{mlx5.ECEVendor, 9}) }()
 	}
 	modify(0x10000035)
+	must(t, <-set)
 	modify(9)
 	hasECE(t, q, 9)
 	q.mlx5.recv.InUse = 1 // with OutOfOrder each MODIFY_QP has a driver part

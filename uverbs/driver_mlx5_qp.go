@@ -195,24 +195,30 @@ func (q *QP) cleanCQsMlx5() {
 }
 
 // qpModified empties the queues of a QP that was reset, and starts the receive queue of a raw
-// packet QP in state RTR.
+// packet QP in state RTR. Nothing is posted to a QP in RESET, but a batch of the builder may end.
 func (mlx5Driver) qpModified(q *QP, _, to QPState) {
 	switch to {
 	case QPRTR:
 		if q.typ == RawPacket && q.mlx5.rq != nil {
+			q.receiving.Lock()
 			q.mlx5.rq.Release()
+			q.receiving.Unlock()
 		}
 	case QPReset:
-		q.cleanCQsMlx5()
+		q.cleanCQsMlx5() // before the locks of the sides
+		q.sending.Lock()
 		if q.mlx5.sq != nil {
 			q.mlx5.sq.Reset()
 		}
+		q.sending.Unlock()
+		q.receiving.Lock()
 		if q.mlx5.rq != nil {
 			q.mlx5.rq.Reset()
 			if q.typ == RawPacket {
 				q.mlx5.rq.Hold()
 			}
 		}
+		q.receiving.Unlock()
 	}
 }
 

@@ -95,7 +95,7 @@ func (rxeDriver) mapCQ(c *CQ, u udata) error {
 	if c.region, err = c.dev.mapRing(mi); err != nil {
 		return err
 	}
-	if c.rxe.ring, err = rxe.NewCompQueue(c.region.Bytes(), c.cqe); err != nil {
+	if c.rxe.ring, err = rxe.NewCompQueue(c.region.Bytes(), c.Cap()); err != nil {
 		return err
 	}
 	if c.ch != nil {

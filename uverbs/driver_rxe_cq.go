@@ -28,7 +28,8 @@ func (rxeDriver) remapCQ(c *CQ, cqe int, u udata) (old *mmio.Region, err error) 
 		return nil, errors.Join(err, region.Close())
 	}
 	old = c.region
-	c.region, c.rxe.ring, c.cqe = region, ring, cqe
+	c.region, c.rxe.ring = region, ring
+	c.cqe.Store(uint32(cqe))
 	return old, nil
 }
 

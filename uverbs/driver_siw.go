@@ -124,7 +124,8 @@ func (siwDriver) mapCQ(c *CQ, u udata) error {
 	if err != nil {
 		return err
 	}
-	c.siw, c.cqe = &siwCQ{ring: ring}, ring.Cap()
+	c.siw = &siwCQ{ring: ring}
+	c.cqe.Store(uint32(ring.Cap()))
 	return nil
 }
 

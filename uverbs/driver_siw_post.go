@@ -178,16 +178,12 @@ func fillRecvSiw(rq *siw.RecvQueue, i int, id uint64, sgl []SGE) error {
 	return nil
 }
 
-// postRecvsSiw posts receives to the QP.
+// postRecvsSiw posts receives to the QP. The caller holds receiving.
 func (q *QP) postRecvsSiw(wrs []RecvWR) error {
-	if err := q.lockSide(&q.receiving); err != nil {
-		return err
-	}
 	err := fillRecvsSiw(q.siw.rq, wrs)
 	if err == nil {
 		q.publishRecvsSiw(len(wrs))
 	}
-	q.receiving.Unlock()
 	return err
 }
 
@@ -326,9 +322,14 @@ func (c *CQ) repeatedFlush(wc *WC) bool {
 // the connection, which leaves posted work requests in the rings. After the command they are
 // flushed, see qpModified.
 func (c *CQ) moveToErr(qpn uint32) {
-	if q, ok := c.qps.Load(qpn); ok && q.State() != QPErr {
-		// Modify would record the program as the cause. An error means that the QP is being closed.
-		q.modify(QPAttr{State: QPErr}, AttrState)
+	q, ok := c.qps.Load(qpn)
+	if !ok || q.State() == QPErr || q.acquireState() != nil {
+		return
+	}
+	defer q.releaseState()
+	if q.State() != QPErr { // still
+		// Modify would record the program as the cause. An error means that the kernel refuses.
+		_ = q.modify(QPAttr{State: QPErr}, AttrState)
 	}
 }
 

@@ -35,15 +35,16 @@ func (q *QP) QueryECE() (ECE, error) {
 // the device, as do [QP.Init], [QP.Connect] and [QP.ReadyDC] (ibv_set_ece). Options of 0 withdraw earlier
 // ones that were not passed yet. The device accepts the options that it supports, which [QP.QueryECE]
 // returns, and ignores the others. Options of 0 do not change what the device has accepted already, but
-// QueryECE returns none then. SetECE must not be called during Modify.
+// QueryECE returns none then.
 //
 // For a connection, call SetECE before the QP leaves [QPInit]. VendorID must be that of the device:
 // do not pass the options of a peer whose device is of another vendor. SetECE fails with a
 // [FeatureError] if the driver or the device does not have ECE.
 func (q *QP) SetECE(e ECE) error {
-	if err := q.usable(); err != nil {
+	if err := q.acquireState(); err != nil { // a Modify in progress must not take the answer for one to these
 		return err
 	}
+	defer q.releaseState()
 	return q.dev.driver.setECE(q, e)
 }
 

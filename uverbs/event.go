@@ -102,45 +102,70 @@ func (e Event) String() string {
 // kernel returns in completion events and asynchronous events. Numbers are never reused, so a late
 // event cannot be taken for that of another object.
 type targets struct {
-	mu   sync.RWMutex
-	last uint64
-	all  map[uint64]any
+	mu      sync.RWMutex
+	last    uint64
+	all     map[uint64]any // complete objects, and creating{} for those that are being created
+	changed sync.Cond      // an object of all is complete, or was dropped
 }
 
-// addTarget registers an object and returns its user_handle, which is never 0. It must be called
-// before the object is created, because its first event may come at once.
-func (d *Device) addTarget(o any) uint64 {
+// creating stands in targets for an object that is not complete yet, so that no goroutine finds it.
+type creating struct{}
+
+// reserveTarget returns the user_handle of an object that will be created, which is never 0. targetCreated
+// or dropTarget follows.
+func (d *Device) reserveTarget() uint64 {
 	t := &d.targets
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.all == nil {
-		t.all = map[uint64]any{}
+		t.all, t.changed.L = map[uint64]any{}, &t.mu
 	}
 	t.last++
-	t.all[t.last] = o
+	t.all[t.last] = creating{}
 	return t.last
 }
 
-// targetCreated makes what was stored in an object since addTarget visible to a goroutine that has the object
-// from an event.
+// targetCreated adds an object, which is complete.
 func (d *Device) targetCreated(handle uint64, o any) {
-	d.targets.mu.Lock()
-	d.targets.all[handle] = o
-	d.targets.mu.Unlock()
+	t := &d.targets
+	t.mu.Lock()
+	t.all[handle] = o
+	t.changed.Broadcast()
+	t.mu.Unlock()
 }
 
-// dropTarget removes a destroyed object.
+// addTarget adds an object that is complete and returns its user_handle.
+func (d *Device) addTarget(o any) uint64 {
+	handle := d.reserveTarget()
+	d.targetCreated(handle, o)
+	return handle
+}
+
+// dropTarget removes a destroyed object, or one that could not be created.
 func (d *Device) dropTarget(handle uint64) {
-	d.targets.mu.Lock()
-	delete(d.targets.all, handle)
-	d.targets.mu.Unlock()
+	t := &d.targets
+	t.mu.Lock()
+	delete(t.all, handle)
+	t.changed.Broadcast()
+	t.mu.Unlock()
 }
 
-// target returns the object of a user_handle, or nil.
+// target returns the object of a user_handle, or nil. An event may come before the command that creates
+// its object has returned; target waits for that.
 func (d *Device) target(handle uint64) any {
-	d.targets.mu.RLock()
-	defer d.targets.mu.RUnlock()
-	return d.targets.all[handle]
+	t := &d.targets
+	t.mu.RLock()
+	o := t.all[handle]
+	t.mu.RUnlock()
+	if o != (creating{}) {
+		return o
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for t.all[handle] == (creating{}) {
+		t.changed.Wait()
+	}
+	return t.all[handle]
 }
 
 // openEvents opens the file of asynchronous events for a context that was created by ioctl. It does

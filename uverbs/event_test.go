@@ -84,8 +84,13 @@ func TestEventOf(t *testing.T) {
 }
 
 func TestEventString(t *testing.T) {
+	sized := func(n uint32) *CQ {
+		cq := &CQ{}
+		cq.cqe.Store(n)
+		return cq
+	}
 	for want, e := range map[string]Event{
-		"CQ error: CQ of 7":                  {Type: EventCQErr, CQ: &CQ{cqe: 7}},
+		"CQ error: CQ of 7":                  {Type: EventCQErr, CQ: sized(7)},
 		"communication established: QP 0x11": {Type: EventCommEst, QP: &QP{qpn: 0x11}},
 		"WQ fatal: WQ 0x12":                  {Type: EventWQFatal, WQ: &WQ{num: 0x12}},
 		"port error: port 2":                 {Type: EventPortErr, Port: 2},

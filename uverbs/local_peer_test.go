@@ -59,3 +59,37 @@ func TestFindPeer(t *testing.T) {
 		t.Errorf("the peer is QP %#x, which is connected to another", got.qpn)
 	}
 }
+
+// TestQPsHereWhileCreating: the QPs of the program are looked up while others are created. A QP is found
+// only once it is complete.
+func TestQPsHereWhileCreating(t *testing.T) {
+	d, _ := fakeDevice(t, pathAuto)
+	d.addOpened()
+	defer d.removeOpened()
+	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+	done := make(chan struct{})
+	together(
+		func() {
+			defer close(done)
+			for range 50 {
+				qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
+				if all := qpsHere(qp.QPN()); len(all) != 1 || all[0] != qp {
+					t.Errorf("QP %#x is not found: %v", qp.QPN(), all)
+				}
+				must(t, qp.Close())
+			}
+		},
+		func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if all := qpsHere(0); len(all) != 0 {
+					t.Errorf("an incomplete QP is found")
+				}
+			}
+		})
+	must(t, cq.Close(), pd.Close())
+}

@@ -59,8 +59,9 @@ func (p *PD) AllocMW(typ MWType) (*MW, error) {
 		return nil, p.dev.cmd.fail("ALLOC_MW", errno, "")
 	}
 	mw.handle = resp.MWHandle
-	mw.number = p.dev.addTarget(mw)
 	mw.setRKey(resp.RKey)
+	mw.number = p.dev.reserveTarget()
+	p.dev.targetCreated(mw.number, mw)
 	return mw, mw.markCreated(mw)
 }
 

@@ -232,27 +232,21 @@ var ErrNoRecvQueue = errors.New("uverbs: the QP has no receive queue")
 // errKind means that the driver has no data path. It is a bug of the library.
 var errKind = &reason{"uverbs: driver without a data path: unsupported operation", errors.ErrUnsupported}
 
-// postViaBuilder posts work requests of any kind with the builder, which checks them.
-func (q *QP) postViaBuilder(wrs []SendWR) error {
+// postSlow posts work requests that PostSend cannot encode itself with the builder, or returns what is
+// wrong with them.
+//
+// Preconditions: the caller holds sending, which postSlow releases.
+func (q *QP) postSlow(wrs []SendWR) error {
 	b := q.BeginSend()
 	if b.err == nil {
-		if err := q.sendRoom(len(wrs)); err != nil {
-			return err
-		}
+		b.err = q.sendRoom(len(wrs))
 	}
 	for i := range wrs {
 		b.add(wrs[i : i+1])
 	}
-	return b.Post()
-}
-
-// postSlow posts work requests that PostSend cannot encode itself, or returns what is wrong with
-// them.
-//
-// Preconditions: the caller holds sending, which postSlow releases.
-func (q *QP) postSlow(wrs []SendWR) error {
+	err := b.post()
 	q.sending.Unlock()
-	return q.postViaBuilder(wrs)
+	return err
 }
 
 // ready reports whether the state permits posting and the builder is not in use.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -72,8 +73,12 @@ type QP struct {
 	noRecv error  // why there is no receive queue, or nil
 	path   PathOptions
 
-	state atomic.Uint32 // QPState as last set or seen
-	port  atomic.Uint32 // the port of the last Modify that set it
+	// changing is held while a command changes the state or reads it, until the library has followed. It
+	// comes after closeMu and before the locks of CQs and of the two sides.
+	changing sync.Mutex
+	state    atomic.Uint32 // QPState as last set or seen; to leave or enter QPReset it takes the locks of the sides, too
+	resets   atomic.Uint32 // how often the QP has begun to enter QPReset; also guarded by the locks of the sides
+	port     atomic.Uint32 // the port of the last Modify that set it
 	peer  atomic.Pointer[peerInfo]
 	first atomic.Pointer[WCError] // the failure that moved the QP to QPErr
 	bound atomic.Bool             // this QP has bound a window

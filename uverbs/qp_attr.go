@@ -336,10 +336,10 @@ const queryAll = 1<<21 - 1
 
 // Query reads the current attributes from the device (ibv_query_qp).
 func (q *QP) Query() (QPAttr, error) {
-	if err := q.acquire(); err != nil {
+	if err := q.acquireState(); err != nil {
 		return QPAttr{}, err
 	}
-	defer q.release()
+	defer q.releaseState()
 	req := &abi.QueryQP{QPHandle: q.handle, AttrMask: q.queryMask()}
 	if q.typ == DCT && q.State() != QPRTR { // the device does not know it yet
 		return QPAttr{State: q.State()}, nil

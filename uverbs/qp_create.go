@@ -11,7 +11,7 @@ import (
 // create creates or opens the kernel's QP and maps its rings.
 func (q *QP) create(s *qpSpec) (err error) {
 	d := q.dev
-	q.cookie = d.addTarget(q)
+	q.cookie = d.reserveTarget()
 	defer func() {
 		if err != nil {
 			d.dropTarget(q.cookie)

@@ -12,7 +12,14 @@ import (
 // Modify sets the attributes in mask (ibv_modify_qp). If mask does not fit the change of state, the
 // error lists the attributes that are missing or superfluous. [QP.Connect] makes the usual sequence
 // of changes.
+//
+// While a Modify to [QPReset] runs, State returns that and nothing can be posted. If it fails, the QP is in
+// its former state again. A batch of [QP.BeginSend] that was begun before cannot be posted any more.
 func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
+	if err := q.acquireState(); err != nil {
+		return err
+	}
+	defer q.releaseState()
 	var note *errCause
 	if mask&AttrState != 0 {
 		note = q.movedTo(attr.State)
@@ -24,12 +31,37 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	return err
 }
 
-func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
+// acquireState is acquire for commands that change the state or read it: one at a time.
+func (q *QP) acquireState() error {
 	if err := q.acquire(); err != nil {
 		return err
 	}
-	defer q.release()
-	from := q.State()
+	q.changing.Lock()
+	return nil
+}
+
+// releaseState ends acquireState.
+func (q *QP) releaseState() {
+	q.changing.Unlock()
+	q.release()
+}
+
+// setState stores a state after the posts in progress, so that all later ones see it.
+func (q *QP) setState(s QPState) {
+	q.sending.Lock()
+	q.receiving.Lock()
+	q.state.Store(uint32(s))
+	if s == QPReset {
+		q.resets.Add(1)
+	}
+	q.receiving.Unlock()
+	q.sending.Unlock()
+}
+
+// modify is Modify without a record of who moved the QP. The caller holds acquireState.
+func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
+	now := q.State()
+	from := now
 	if mask&AttrCurState != 0 {
 		from = attr.CurState
 	}
@@ -45,7 +77,13 @@ func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
 	}
 	q.movingToErr.Store(to == QPErr)
 	u := q.dev.driver.modifyUdata(q)
+	if to == QPReset { // what is posted from now on would not belong to any connection
+		q.setState(QPReset)
+	}
 	if errno := q.issueModify(&attr, mask, u); errno != 0 {
+		if to == QPReset {
+			q.setState(now)
+		}
 		q.movingToErr.Store(false)
 		if mask&AttrRateLimit != 0 && errno == syscall.EINVAL {
 			if err := q.checkRate(attr.RateLimit); err != nil {
@@ -186,10 +224,10 @@ var spareModifies = sync.Pool{New: func() any { return new(abi.ModifyQP) }}
 //
 // SetKernelState fails on other transports, where [QP.Modify] moves the QP.
 func (q *QP) SetKernelState(state QPState) error {
-	if err := q.acquire(); err != nil {
+	if err := q.acquireState(); err != nil {
 		return err
 	}
-	defer q.release()
+	defer q.releaseState()
 	if !q.dev.driver.capabilities().connectionManaged {
 		return argErr("SetKernelState", "QP", "of "+q.dev.Name(), "a QP of an iWARP device; use Modify for others")
 	}

@@ -96,7 +96,7 @@ func (p *PD) CreateSRQ(o SRQOptions) (*SRQ, error) {
 
 // create asks the kernel for the SRQ and maps its ring.
 func (s *SRQ) create(p *PD, o SRQOptions) (err error) {
-	s.cookie = s.dev.addTarget(s)
+	s.cookie = s.dev.reserveTarget()
 	defer func() {
 		if err != nil {
 			s.dev.dropTarget(s.cookie)

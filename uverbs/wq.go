@@ -118,7 +118,7 @@ func (p *PD) CreateWQ(o WQOptions) (*WQ, error) {
 
 // create creates the kernel's object and the ring.
 func (w *WQ) create(p *PD, o WQOptions) (err error) {
-	w.cookie = p.dev.addTarget(w)
+	w.cookie = p.dev.reserveTarget()
 	defer func() {
 		if err != nil {
 			p.dev.dropTarget(w.cookie)
@@ -276,7 +276,9 @@ func (w *WQ) ModifyFlags(flags, mask WQFlags) error {
 func (w *WQ) failed() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.state = WQErr
+	if w.state == WQReady { // else the event is older than the last Modify
+		w.state = WQErr
+	}
 }
 
 // modify sends MODIFY_WQ. The caller has acquired the WQ, and then locked mu, in the order of
