@@ -79,9 +79,9 @@ type QP struct {
 	state    atomic.Uint32 // QPState as last set or seen; to leave or enter QPReset it takes the locks of the sides, too
 	resets   atomic.Uint32 // how often the QP has begun to enter QPReset; also guarded by the locks of the sides
 	port     atomic.Uint32 // the port of the last Modify that set it
-	peer  atomic.Pointer[peerInfo]
-	first atomic.Pointer[WCError] // the failure that moved the QP to QPErr
-	bound atomic.Bool             // this QP has bound a window
+	peer     atomic.Pointer[peerInfo]
+	first    atomic.Pointer[WCError] // the failure that moved the QP to QPErr
+	bound    atomic.Bool             // this QP has bound a window
 	// ringChecked means that failed has searched the ring for the failure after a flush.
 	ringChecked atomic.Bool
 
