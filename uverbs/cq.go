@@ -253,7 +253,8 @@ func (c *CQ) unusable() error {
 func (c *CQ) Notify() error { return c.notify(false) }
 
 // NotifySolicited arms the CQ for failed completions and for receives that the sender marked
-// [SendSolicited]. siw does not distinguish them and raises an event for any completion.
+// [SendSolicited]. siw raises an event for any completion. The kernel's rxe raises none for most failed
+// completions, so a program on rxe uses [CQ.Notify] if it has to notice errors.
 func (c *CQ) NotifySolicited() error { return c.notify(true) }
 
 func (c *CQ) notify(solicited bool) error {

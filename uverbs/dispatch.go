@@ -197,6 +197,7 @@ func (q *QP) PostRecvs(wrs ...RecvWR) error {
 		return err
 	}
 	var err error = errKind
+	flush := false
 	switch {
 	case QPState(q.state.Load()) < QPInit:
 		err = ErrState
@@ -204,12 +205,16 @@ func (q *QP) PostRecvs(wrs ...RecvWR) error {
 		err = q.noRecv
 	case q.kind == kindRxe:
 		err = postRecvsRxe(&q.rxe.rq, wrs)
+		flush = err == nil && q.rxe.rq.WantsDoorbell()
 	case q.kind == kindMlx5:
 		err = postRecvsMlx5(q.mlx5.rq, wrs)
 	case q.kind == kindSiw:
 		err = q.postRecvsSiw(wrs)
 	}
 	q.receiving.Unlock()
+	if flush {
+		return q.flushRecvsRxe()
+	}
 	return err
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"syscall"
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/rxe"
@@ -316,7 +317,8 @@ func (q *QP) ringRxe(n int, bytes uint64) error {
 	return nil
 }
 
-// postRecvsRxe posts receives to a QP or an SRQ. rxe has no doorbell for receives.
+// postRecvsRxe posts receives to a QP or an SRQ. rxe has no doorbell for receives, and does not flush those that
+// are posted in state ERR; a software device does, see flushRecvsRxe.
 func postRecvsRxe(rq *rxe.RecvQueue, wrs []RecvWR) error {
 	if ok, err := rq.Room(len(wrs)); !ok {
 		return roomErr(len(wrs), rq.Cap(), err)
@@ -330,6 +332,20 @@ func postRecvsRxe(rq *rxe.RecvQueue, wrs []RecvWR) error {
 	}
 	if len(wrs) > 0 {
 		rq.Publish(len(wrs))
+	}
+	return nil
+}
+
+// flushRecvsRxe has a software device flush the receives of a QP in state ERR. Another goroutine may move the QP
+// to another state meanwhile.
+func (q *QP) flushRecvsRxe() error {
+	if err := q.lockSide(&q.sending); err != nil {
+		return err
+	}
+	errno := q.doorbell.Issue(false)
+	q.sending.Unlock()
+	if errno != 0 && errno != syscall.EINVAL {
+		return q.doorbellErr(errno)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package rxe
 import (
 	"unsafe"
 
+	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/rxe/internal/abi"
 )
 
@@ -10,7 +11,8 @@ import (
 // rxe_queue_buf with elements of struct rxe_recv_wqe). One goroutine at a time may use it.
 type RecvQueue struct {
 	producer
-	maxSGE uint32
+	maxSGE   uint32
+	doorbell *mmio.Index // see WantsDoorbell
 }
 
 // NewRecvQueue makes a RecvQueue of a mapped ring that was created for maxWR work requests of up to
@@ -34,12 +36,21 @@ func (q *RecvQueue) Init(mem []byte, maxWR, maxSGE int) error {
 	if err := checkRoom("receive queue", "scatter/gather entries", maxSGE, room/int(unsafe.Sizeof(abi.RxeSGE{}))); err != nil {
 		return err
 	}
-	*q = RecvQueue{producer: producer{ring: r, head: prod, tail: cons}, maxSGE: uint32(maxSGE)}
+	const offset = unsafe.Offsetof(abi.RxeQueueBuf{}.IndexMask) + unsafe.Sizeof(abi.RxeQueueBuf{}.IndexMask)
+	doorbell, err := mmio.IndexAt(mem, offset)
+	if err != nil {
+		return err
+	}
+	*q = RecvQueue{producer: producer{ring: r, head: prod, tail: cons}, maxSGE: uint32(maxSGE), doorbell: doorbell}
 	return nil
 }
 
 // MaxSGE returns how many scatter/gather entries a work request may have.
 func (q *RecvQueue) MaxSGE() int { return int(q.maxSGE) }
+
+// WantsDoorbell reports whether the device must be told about what was published: a software device whose QP is
+// in state ERR, and which has to flush it. The word is padding in the kernel's header, where it is always 0.
+func (q *RecvQueue) WantsDoorbell() bool { return q.doorbell.Acquire() != 0 }
 
 // Posted returns how many work requests the kernel has not taken yet. It may be called while
 // another goroutine posts.

@@ -17,9 +17,10 @@ type Ring struct {
 	elems    []byte // the elements
 	producer *mmio.Index
 	consumer *mmio.Index
-	mask     uint32 // slots - 1
-	shift    uint32 // log2 of the distance between elements, in bytes
-	used     int    // bytes of an element that hold a work request or a completion
+	doorbell *mmio.Index // see WantDoorbell
+	mask     uint32      // slots - 1
+	shift    uint32      // log2 of the distance between elements, in bytes
+	used     int         // bytes of an element that hold a work request or a completion
 }
 
 // New makes an empty ring for count elements of elemSize bytes. It has a power of two of slots, of
@@ -47,6 +48,7 @@ func New(count, elemSize int) (*Ring, syscall.Errno) {
 	h.Log2ElemSize, h.IndexMask = shift, r.mask
 	r.producer = index(mem, producerOffset)
 	r.consumer = index(mem, consumerOffset)
+	r.doorbell = index(mem, doorbellOffset)
 	return r, 0
 }
 
@@ -94,6 +96,17 @@ func (r *Ring) SetProducer(i uint32) { r.producer.Release(i & r.mask) }
 // SetConsumer stores the consumer index of a work queue, masked. The program may overwrite the
 // elements before it.
 func (r *Ring) SetConsumer(i uint32) { r.consumer.Release(i & r.mask) }
+
+// WantDoorbell says whether a program that has posted to a receive queue must ring the doorbell of the QP. It
+// uses a word that is padding in rxe's header, where the kernel leaves it 0. A program that posts at the same
+// time may see the word too late.
+func (r *Ring) WantDoorbell(want bool) {
+	if want {
+		r.doorbell.Publish(1)
+		return
+	}
+	r.doorbell.Publish(0)
+}
 
 // Next returns the index after i.
 func (r *Ring) Next(i uint32) uint32 { return (i + 1) & r.mask }

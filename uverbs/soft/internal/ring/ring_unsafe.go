@@ -12,6 +12,7 @@ const (
 	headerSize     = int(unsafe.Sizeof(abi.RxeQueueBuf{}))
 	producerOffset = unsafe.Offsetof(abi.RxeQueueBuf{}.ProducerIndex)
 	consumerOffset = unsafe.Offsetof(abi.RxeQueueBuf{}.ConsumerIndex)
+	doorbellOffset = unsafe.Offsetof(abi.RxeQueueBuf{}.IndexMask) + unsafe.Sizeof(abi.RxeQueueBuf{}.IndexMask)
 	sendSize       = int(unsafe.Sizeof(abi.RxeSendWQE{}))
 	recvSize       = int(unsafe.Sizeof(abi.RxeRecvWQE{}))
 	sgeSize        = int(unsafe.Sizeof(abi.RxeSGE{}))
