@@ -9,20 +9,25 @@ type ackPlace struct {
 	worker uint64 // its number; 0: there is none
 	round  uint64 // of the worker
 	packet int    // index of the packet in the worker's queue
+	psn    uint32 // of the packet
 }
 
 // acknowledge answers a request with an AETH alone. A positive acknowledgement takes the place of the
-// one before it, if that was not sent yet.
+// one before it, if that was not sent yet. It never acknowledges less than that one.
 func (q *QP) acknowledge(w *worker, syndrome uint8, psn uint32) {
 	h := wire.Header{Opcode: wire.Acknowledge, Syndrome: syndrome, PSN: psn}
 	last := &q.resp.lastAck
 	if syndrome == wire.SyndromeACK && last.worker == w.number && last.round == w.responseRound {
+		if wire.Diff(psn, last.psn) < 0 { // of a request that has come again
+			h.PSN = last.psn
+		}
 		q.fillResponse(&h)
+		last.psn = h.PSN
 		h.Put(w.packet(&w.responses, q.path, last.packet))
 		return
 	}
 	if q.reserveResponse(w, &h, 0) != nil && syndrome == wire.SyndromeACK {
-		*last = ackPlace{w.number, w.responseRound, w.packets(&w.responses, q.path) - 1}
+		*last = ackPlace{w.number, w.responseRound, w.packets(&w.responses, q.path) - 1, psn}
 	}
 }
 

@@ -152,9 +152,8 @@ func (q *QP) notReady(h *wire.Header) {
 		r.rnrLeft--
 	}
 	r.rnrWait = true
-	q.retryAt = 0
-	q.rnrAt = q.dev.now() + max(wire.RNRTimer(h.Syndrome), leastTimeout)
-	q.setTimer()
+	q.deadlines.clear(retryDeadline)
+	q.deadlines.after(q, rnrDeadline, max(wire.RNRTimer(h.Syndrome), leastTimeout))
 }
 
 // advance takes all packets before a PSN for acknowledged and completes their requests. It reports
@@ -200,11 +199,7 @@ func (q *QP) advance(psn uint32) bool {
 func (q *QP) progressed() {
 	r := &q.req
 	r.retriesLeft, r.rnrLeft, r.retryStarted = q.attr.RetryCount, q.attr.RNRRetry, false
-	q.retryAt = 0
-	if r.una != r.end && r.timeout != 0 && !r.rnrWait {
-		q.retryAt = q.dev.now() + r.timeout
-		q.setTimer()
-	}
+	q.awaitAcknowledgement()
 	if wire.Diff(r.psn, r.una) < 0 { // it was going to repeat packets that are acknowledged now
 		q.rewind()
 	}
@@ -263,7 +258,7 @@ func (q *QP) readData(w *worker, s *sendState, at uint32, payload []byte) {
 			q.failHead(StatusLocProtErr)
 			return
 		}
-		if q.scatter(w.read.SGEs[:w.read.NumSGE], &w.readCursor, at, payload) != memory.OK {
+		if q.scatter(q.pd, w.read.SGEs[:w.read.NumSGE], &w.readCursor, at, payload) != memory.OK {
 			q.failHead(StatusLocProtErr)
 			return
 		}

@@ -61,6 +61,7 @@ type Status uint32
 // Statuses that the device reports.
 const (
 	StatusSuccess      Status = 0
+	StatusLocLenErr    Status = 1
 	StatusLocQPOpErr   Status = 2
 	StatusLocProtErr   Status = 4
 	StatusFlushErr     Status = 5

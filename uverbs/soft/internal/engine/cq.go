@@ -64,8 +64,8 @@ func (c *CQ) Resize(entries int) (*ring.Ring, syscall.Errno) {
 	return r, 0
 }
 
-// Arm asks for one call of notify, at the next completion, or at the next one of a solicited
-// message. Asking for both is asking for the next.
+// Arm asks for one call of notify, at the next completion, or at the next one that is solicited: an error, or the
+// receive of a solicited message. Asking for both is asking for the next.
 func (c *CQ) Arm(solicitedOnly bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,7 +80,7 @@ func (c *CQ) Arm(solicitedOnly bool) {
 func (c *CQ) Close() {}
 
 // post adds a completion. It reports false if there is no room: the completion is lost, and the
-// event says so (rxe_cq_post).
+// event says so (rxe_cq_post). solicited says that the message asked for an event.
 func (c *CQ) post(e *ring.Completion, solicited bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,7 +93,7 @@ func (c *CQ) post(e *ring.Completion, solicited bool) bool {
 	c.ring.WriteCompletion(c.producer, e)
 	c.producer = c.ring.Next(c.producer)
 	c.ring.SetProducer(c.producer)
-	if c.armed&armNext != 0 || c.armed&armSolicited != 0 && solicited {
+	if c.armed&armNext != 0 || c.armed&armSolicited != 0 && (solicited || e.Status != uint32(StatusSuccess)) {
 		c.armed = 0
 		if c.notify != nil {
 			c.notify()

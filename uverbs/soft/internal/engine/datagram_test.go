@@ -96,11 +96,10 @@ func TestDatagramLost(t *testing.T) {
 		recv, length int
 		change       func(*sendWR)
 	}{
-		"longer than the MTU": {10000, 1025, nil},
-		"receive too short":   {GRHSize + 900, 1000, nil},
-		"no receive":          {0, 1000, nil},
-		"no such QP":          {2000, 1000, func(w *sendWR) { w.qpn = 0xadbeef }},
-		"other Q_Key":         {2000, 1000, func(w *sendWR) { w.qkey++ }},
+		"receive too short": {GRHSize + 900, 1000, nil},
+		"no receive":        {0, 1000, nil},
+		"no such QP":        {2000, 1000, func(w *sendWR) { w.qpn = 0xadbeef }},
+		"other Q_Key":       {2000, 1000, func(w *sendWR) { w.qkey++ }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := udPair(t, sideOptions{})
@@ -130,19 +129,24 @@ func TestDatagramLost(t *testing.T) {
 
 // TestDatagramErrors posts what no datagram can be.
 func TestDatagramErrors(t *testing.T) {
-	for name, change := range map[string]func(a *side, wr *sendWR){
-		"no AH":            func(a *side, wr *sendWR) { wr.ah = 5000 },
-		"AH 0":             func(a *side, wr *sendWR) { wr.ah = 0 },
-		"WRITE":            func(a *side, wr *sendWR) { wr.opcode = ring.OpWrite },
-		"bind":             func(a *side, wr *sendWR) { wr.opcode = ring.OpBindMW },
-		"AH of another PD": func(a *side, wr *sendWR) { a.pd++; wr.ah = a.handle("10.0.0.1", nil) },
+	for name, c := range map[string]struct {
+		change func(a *side, wr *sendWR)
+		want   Status
+	}{
+		"no AH":               {func(a *side, wr *sendWR) { wr.ah = 5000 }, StatusLocQPOpErr},
+		"AH 0":                {func(a *side, wr *sendWR) { wr.ah = 0 }, StatusLocQPOpErr},
+		"WRITE":               {func(a *side, wr *sendWR) { wr.opcode = ring.OpWrite }, StatusLocQPOpErr},
+		"bind":                {func(a *side, wr *sendWR) { wr.opcode = ring.OpBindMW }, StatusLocQPOpErr},
+		"AH of another PD":    {func(a *side, wr *sendWR) { a.pd++; wr.ah = a.handle("10.0.0.1", nil) }, StatusLocQPOpErr},
+		"longer than the MTU": {func(a *side, wr *sendWR) { wr.sges[0].length = 1025 }, StatusLocLenErr},
+		"wrong lkey":          {func(a *side, wr *sendWR) { wr.sges[0].lkey ^= 0x5500 }, StatusLocProtErr},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := udPair(t, sideOptions{})
 			wr := datagram(1, a.handle("10.0.0.1", nil), b, a.sge(0, 1))
-			change(a, &wr)
+			c.change(a, &wr)
 			a.post(wr)
-			a.fails(1, StatusFlushErr)
+			a.fails(1, c.want)
 			a.inState(Err)
 		})
 	}
@@ -296,7 +300,7 @@ func TestUC(t *testing.T) {
 		b.holds(1<<16, want)
 	}
 	a.post(signaled(5, ring.OpRead, a.sge(0, 8)).to(b, 0))
-	a.fails(5, StatusFlushErr)
+	a.fails(5, StatusLocQPOpErr)
 }
 
 // TestUCLoss: a message of which a packet is lost has no effect, and the next one arrives.
@@ -387,5 +391,18 @@ func TestMAD(t *testing.T) {
 		if got := d1.SendMAD(to, mad); got != want {
 			t.Errorf("to %v: %v, want %v", to, got, want)
 		}
+	}
+}
+
+// TestControlledQKey: a Q_Key with its high bit set in a work request stands for that of the QP.
+func TestControlledQKey(t *testing.T) {
+	for _, qkey := range []uint32{1 << 31, 1<<31 | 5, 0xffffffff} {
+		a, b := udPair(t, sideOptions{})
+		b.recv(1, b.sge(0, 100))
+		w := datagram(2, a.handle("10.0.0.1", nil), b, a.sge(200, 8))
+		w.qkey = qkey
+		a.post(w)
+		a.want(2, ring.WCSend)
+		b.want(1, ring.WCRecv)
 	}
 }

@@ -20,7 +20,7 @@ func TestOpcodeChanges(t *testing.T) {
 	a.post(signaled(1, ring.OpSend, a.sge(0, 3000)))
 	native.PutUint32(a.qp.sq.Elem(at)[12:], 0x100|ring.OpSend)
 	net.clock.advance(time.Second)
-	a.fails(1, StatusFlushErr)
+	a.fails(1, StatusLocQPOpErr)
 	a.inState(Err)
 }
 

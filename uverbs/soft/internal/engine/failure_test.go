@@ -15,13 +15,10 @@ import (
 type failure struct {
 	name   string
 	change func(t *testing.T, wr *sendWR, a, b *side)
-	// What the program gets: of a request whose local memory is at fault only a flush, and the status
-	// in the ring's element.
-	status  Status
-	element Status
-	peer    Status // of the receive that is posted; 0: it is still there
-	state   State  // of the peer
-	event   bool   // the peer gets EventAccessErr
+	status Status // that the program gets, and that is in the ring's element
+	peer   Status // of the receive that is posted; 0: it is still there
+	state  State  // of the peer
+	event  bool   // the peer gets EventAccessErr
 }
 
 // other registers a side's buffer with other rights.
@@ -35,12 +32,9 @@ func other(t *testing.T, s *side, access memory.Access) *memory.MR {
 // failures are those of WRITE, READ, FETCH_ADD and SEND.
 func failures(opcode uint32) []failure {
 	gathers := opcode == ring.OpWrite || opcode == ring.OpSend
-	local := failure{status: StatusLocProtErr, element: StatusLocProtErr, state: RTS}
-	if gathers {
-		local = failure{status: StatusFlushErr, element: StatusLocQPOpErr, state: RTS}
-	}
-	remote := failure{status: StatusRemAccessErr, element: StatusRemAccessErr, peer: StatusFlushErr, state: Err, event: true}
-	refused := failure{status: StatusRemInvReqErr, element: StatusRemInvReqErr, peer: StatusFlushErr, state: Err}
+	local := failure{status: StatusLocProtErr, state: RTS}
+	remote := failure{status: StatusRemAccessErr, peer: StatusFlushErr, state: Err, event: true}
+	refused := failure{status: StatusRemInvReqErr, peer: StatusFlushErr, state: Err}
 	with := func(f failure, name string, change func(t *testing.T, wr *sendWR, a, b *side)) failure {
 		f.name, f.change = name, change
 		return f
@@ -88,8 +82,8 @@ func TestFailures(t *testing.T) {
 				a.fails(2, StatusFlushErr)
 				a.none()
 				a.inState(Err)
-				if got := Status(native.Uint32(a.qp.sq.Elem(slot)[144:])); got != f.element {
-					t.Errorf("the element has status %d, want %d", got, f.element)
+				if got := Status(native.Uint32(a.qp.sq.Elem(slot)[144:])); got != f.status {
+					t.Errorf("the element has status %d, want %d", got, f.status)
 				}
 				if f.peer != 0 {
 					b.fails(9, f.peer)
@@ -128,20 +122,23 @@ func TestNoData(t *testing.T) {
 // TestFailedReceives: a receive whose memory is at fault, or that is too short, fails the message on both
 // sides.
 func TestFailedReceives(t *testing.T) {
-	for name, entry := range map[string]func(b *side) sge{
-		"wrong lkey":  func(b *side) sge { return sge{b.addr(0), 64, b.mr.LKey() ^ 0x5500} },
-		"past the MR": func(b *side) sge { return sge{b.addr(len(b.buf) - 4), 64, b.mr.LKey()} },
-		"too short":   func(b *side) sge { return b.sge(0, 4) },
-		"no rights":   func(b *side) sge { return sge{b.addr(0), 64, other(t, b, 0).LKey()} },
+	for name, c := range map[string]struct {
+		entry      func(b *side) sge
+		send, recv Status
+	}{
+		"wrong lkey":  {func(b *side) sge { return sge{b.addr(0), 64, b.mr.LKey() ^ 0x5500} }, StatusRemOpErr, StatusLocProtErr},
+		"past the MR": {func(b *side) sge { return sge{b.addr(len(b.buf) - 4), 64, b.mr.LKey()} }, StatusRemOpErr, StatusLocProtErr},
+		"too short":   {func(b *side) sge { return b.sge(0, 4) }, StatusRemInvReqErr, StatusLocLenErr},
+		"no rights":   {func(b *side) sge { return sge{b.addr(0), 64, other(t, b, 0).LKey()} }, StatusRemOpErr, StatusLocProtErr},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := pair(t, sideOptions{}, connOptions{})
 			before := b.fill(0, 64, 5)
-			b.recv(9, entry(b))
+			b.recv(9, c.entry(b))
 			b.recv(10)
 			a.post(signaled(1, ring.OpSend, a.sge(0, 8)))
-			a.fails(1, StatusRemOpErr)
-			b.fails(9, StatusLocQPOpErr)
+			a.fails(1, c.send)
+			b.fails(9, c.recv)
 			b.fails(10, StatusFlushErr)
 			a.inState(Err)
 			b.inState(Err)
@@ -150,7 +147,7 @@ func TestFailedReceives(t *testing.T) {
 	}
 }
 
-// TestNotReadyBefore: a faulty request behind one for which the peer is not ready fails both, as in rxe.
+// TestNotReadyBefore: a faulty request behind one for which the peer is not ready fails when that one is complete.
 func TestNotReadyBefore(t *testing.T) {
 	for _, later := range []bool{false, true} {
 		clock := newFakeClock()
@@ -163,9 +160,12 @@ func TestNotReadyBefore(t *testing.T) {
 			a.none()
 		}
 		a.post(bind, signaled(3, ring.OpSend))
-		for _, id := range []uint64{1, 100, 3} {
-			a.fails(id, StatusFlushErr)
-		}
+		a.none()
+		b.recv(9, b.sge(0, 8))
+		clock.advance(time.Second)
+		a.want(1, ring.WCSend)
+		a.fails(100, StatusMWBindErr)
+		a.fails(3, StatusFlushErr)
 		b.inState(RTS)
 	}
 }
@@ -182,7 +182,7 @@ func TestUnacknowledgedBefore(t *testing.T) {
 	a.none()
 	net.deliver()
 	a.want(1, ring.WCSend)
-	a.fails(2, StatusFlushErr)
+	a.fails(2, StatusLocProtErr)
 	a.fails(3, StatusFlushErr)
 	b.want(9, ring.WCRecv)
 	b.inState(RTS)
@@ -386,5 +386,128 @@ func TestDataForOthers(t *testing.T) {
 		p.fails(2, StatusFlushErr)
 		p.inState(Err)
 		p.holds(0, want)
+	}
+}
+
+// TestSolicitedErrors: a CQ that is armed for solicited completions raises an event for one that is no success.
+func TestSolicitedErrors(t *testing.T) {
+	a, b := pair(t, sideOptions{}, connOptions{})
+	b.recv(1, b.sge(0, 8))
+	b.recv(2, b.sge(0, 4))
+	b.cq.Arm(true)
+	a.post(signaled(1, ring.OpSend, a.sge(0, 8)))
+	b.want(1, ring.WCRecv)
+	if b.raised != 0 {
+		t.Errorf("a receive that is not solicited: %d events, want none", b.raised)
+	}
+	a.want(1, ring.WCSend)
+	a.cq.Arm(true)
+	a.post(signaled(2, ring.OpSend, a.sge(0, 8)))
+	a.fails(2, StatusRemInvReqErr)
+	b.fails(2, StatusLocLenErr)
+	if a.raised != 1 || b.raised != 1 {
+		t.Errorf("a failed message: %d and %d events, want 1", a.raised, b.raised)
+	}
+	a.cq.Arm(true)
+	b.cq.Arm(true)
+	b.recv(3, b.sge(0, 8))
+	check(t, b.qp.Doorbell())
+	a.post(signaled(3, ring.OpSend))
+	a.fails(3, StatusFlushErr)
+	b.fails(3, StatusFlushErr)
+	if a.raised != 2 || b.raised != 2 {
+		t.Errorf("flushed requests: %d and %d events, want 2", a.raised, b.raised)
+	}
+}
+
+// TestSRQReceiveFlushed: a receive that a message has taken from an SRQ completes if the QP fails before the
+// message is complete, and LAST_WQE_REACHED comes behind that.
+func TestSRQReceiveFlushed(t *testing.T) {
+	net := &fakeNetwork{clock: newFakeClock()}
+	a, b := networkPair(t, net, sideOptions{srq: 4}, connOptions{mtu: 1})
+	b.recv(7, b.sge(0, 4096))
+	b.recv(8, b.sge(4096, 4096))
+	first := true
+	net.tap = func(from, _ netip.Addr, _ []byte) bool {
+		ok := first || from == netip.MustParseAddr("10.0.0.2")
+		first = false
+		return ok
+	}
+	a.post(signaled(1, ring.OpSend, a.sge(0, 600)))
+	net.deliver()
+	b.none()
+	completions := -1
+	b.qp.event = func(typ uint32) {
+		if typ == EventLastWQE {
+			r := b.cq.Ring()
+			completions = r.Count(r.Consumer(), r.Producer())
+		}
+	}
+	check(t, b.qp.Modify(&QPAttr{State: Err}, AttrState))
+	if completions != 1 {
+		t.Errorf("%d completions before LAST_WQE_REACHED, want 1", completions)
+	}
+	b.fails(7, StatusFlushErr)
+	if r := b.srq.Ring(); r.Count(r.Consumer(), r.Producer()) != 1 {
+		t.Error("the other receive has left the SRQ")
+	}
+}
+
+// TestSRQOfOtherPD: the receives of an SRQ belong to the PD of the SRQ, also those that a QP of another PD takes.
+func TestSRQOfOtherPD(t *testing.T) {
+	d := newDevice(t, Config{})
+	a, b := newSide(t, d, sideOptions{}), newSide(t, d, sideOptions{srq: 4})
+	b.qp.pd = 9
+	connect(a, b, connOptions{})
+	want := a.fill(0, 8, 3)
+	b.recv(1, b.sge(0, 64))
+	a.post(signaled(2, ring.OpSend, a.sge(0, 8)))
+	b.want(1, ring.WCRecv)
+	b.holds(0, want)
+}
+
+// TestReceiveInError: a receive that is posted in state ERR is flushed when the doorbell rings, for which the QP
+// asks, and otherwise if it was posted while the QP moved to ERR. A QP that was reset does not ask.
+func TestReceiveInError(t *testing.T) {
+	net := &fakeNetwork{clock: newFakeClock()}
+	_, b := networkPair(t, net, sideOptions{}, connOptions{})
+	asks := func() bool { return native.Uint32(b.qp.rq.Bytes()[8:]) != 0 }
+	if asks() {
+		t.Error("the QP asks for the doorbell in state RTS")
+	}
+	check(t, b.qp.Modify(&QPAttr{State: Err}, AttrState))
+	if !asks() {
+		t.Error("the QP does not ask for the doorbell in state ERR")
+	}
+	b.recv(1, b.sge(0, 8))
+	check(t, b.qp.Doorbell())
+	b.fails(1, StatusFlushErr)
+	b.recv(2, b.sge(0, 8))
+	net.settle()
+	b.fails(2, StatusFlushErr)
+	if check(t, b.qp.Modify(&QPAttr{State: Reset}, AttrState)); asks() {
+		t.Error("the QP asks for the doorbell after a reset")
+	}
+}
+
+// TestReadsUnderWay: no more READs are under way than MaxRdAtomic, which is what the peer has room for.
+func TestReadsUnderWay(t *testing.T) {
+	for _, n := range []uint8{1, 3, 5, 16} {
+		net := &fakeNetwork{clock: newFakeClock()}
+		reads := uint8(0)
+		net.tap = func(_, _ netip.Addr, p []byte) bool {
+			var h wire.Header
+			if _, err := wire.Parse(p, &h); err == nil && h.Opcode.IsReadRequest() {
+				reads++
+			}
+			return false
+		}
+		a, b := networkPair(t, net, sideOptions{}, connOptions{rdAtomic: n})
+		for id := range uint64(20) {
+			a.post(signaled(id, ring.OpRead, a.sge(0, 8)).to(b, 0))
+		}
+		if reads != n || len(b.qp.resp.remembered) != int(n) {
+			t.Errorf("%d READs are under way and the peer remembers %d, want %d", reads, len(b.qp.resp.remembered), n)
+		}
 	}
 }

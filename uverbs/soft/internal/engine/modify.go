@@ -1,11 +1,10 @@
 package engine
 
 import (
-	"math/bits"
 	"syscall"
+	"time"
 
 	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
-	"time"
 )
 
 // A QPAttr has the attributes of a QP that [QP.Modify] changes and [QP.Query] returns.
@@ -21,7 +20,7 @@ type QPAttr struct {
 	AV, AltAV       AV
 	PKeyIndex       uint16
 	AltPKeyIndex    uint16
-	SQDNotify       bool // has no effect, as in rxe: EventSQDrained always comes
+	SQDNotify       bool // EventSQDrained comes when the QP has drained in state SQD
 	SQDraining      bool // Query only: state SQD, and not all requests are acknowledged
 	MaxRdAtomic     uint8
 	MaxDestRdAtomic uint8
@@ -95,6 +94,7 @@ func (q *QP) checkAttr(a *QPAttr, mask AttrMask) syscall.Errno {
 	case mask&AttrAccess != 0 && (q.typ == UD || a.AccessFlags&^accessQP != 0):
 	case mask&AttrPathMTU != 0 && (a.PathMTU < 1 || a.PathMTU > maxMTU):
 	case mask&AttrMaxRdAtomic != 0 && a.MaxRdAtomic > MaxRdAtomic:
+	case mask&AttrMaxDestRdAtomic != 0 && a.MaxDestRdAtomic > MaxRdAtomic:
 	case mask&AttrTimeout != 0 && a.Timeout > 31:
 	case mask&AttrState != 0 && a.State > Err:
 	case mask&AttrCurState != 0 && a.CurState > Err:
@@ -115,14 +115,19 @@ func (q *QP) mayMove(a *QPAttr, mask AttrMask) bool {
 
 // move changes the state. It reports whether the caller must run the requester. The caller holds mu.
 func (q *QP) move(to State) (start bool) {
+	if to == Err {
+		q.toError()
+		return false
+	}
+	was := q.state
 	q.state = to
 	switch to {
 	case Reset:
 		q.reset()
-	case Err:
-		q.toError()
 	case SQD:
-		q.draining = true
+		if was != SQD {
+			q.draining, q.attr.SQDNotify = true, false
+		}
 		return q.claim() // it finds out when the queue has drained
 	}
 	return false
@@ -130,7 +135,7 @@ func (q *QP) move(to State) (start bool) {
 
 // reset forgets all requests and the state of the connection (rxe_qp_reset). The caller holds mu.
 func (q *QP) reset() {
-	q.stopTimers()
+	q.deadlines.stopSends()
 	q.draining = false
 	q.req.reset(q.sq)
 	q.sq.Reset()
@@ -139,6 +144,7 @@ func (q *QP) reset() {
 	if q.rq != nil {
 		q.resp.head = q.rq.Producer()
 		q.rq.SetConsumer(q.resp.head)
+		q.rq.WantDoorbell(false)
 		q.rq.Reset()
 	}
 }
@@ -146,10 +152,10 @@ func (q *QP) reset() {
 // setConnection sets the attributes of the connection. The caller holds mu.
 func (q *QP) setConnection(a *QPAttr, mask AttrMask, way *path) {
 	if mask&AttrMaxRdAtomic != 0 {
-		q.attr.MaxRdAtomic = roundUp(a.MaxRdAtomic)
+		q.attr.MaxRdAtomic = a.MaxRdAtomic
 	}
 	if mask&AttrMaxDestRdAtomic != 0 {
-		q.attr.MaxDestRdAtomic = roundUp(a.MaxDestRdAtomic)
+		q.attr.MaxDestRdAtomic = a.MaxDestRdAtomic
 		q.resp.remember(int(q.attr.MaxDestRdAtomic))
 	}
 	if mask&AttrAV != 0 {
@@ -164,6 +170,7 @@ func (q *QP) setConnection(a *QPAttr, mask AttrMask, way *path) {
 		if a.Timeout != 0 {
 			q.req.timeout = max(4096*time.Nanosecond<<a.Timeout, leastTimeout)
 		}
+		q.awaitAcknowledgement()
 	}
 	if mask&AttrRetryCount != 0 {
 		q.attr.RetryCount, q.req.retriesLeft = a.RetryCount, a.RetryCount
@@ -206,14 +213,6 @@ func (q *QP) setSimple(a *QPAttr, mask AttrMask) {
 	if mask&AttrDestQPN != 0 {
 		q.attr.DestQPN = a.DestQPN & qpnMask
 	}
-}
-
-// roundUp returns the next power of two, at most MaxRdAtomic; 0 stays 0.
-func roundUp(n uint8) uint8 {
-	if n == 0 {
-		return 0
-	}
-	return uint8(min(1<<bits.Len8(n-1), MaxRdAtomic))
 }
 
 // Query returns the attributes of the QP (rxe_qp_to_attr).

@@ -114,7 +114,7 @@ func TestBindErrors(t *testing.T) {
 			_, bind := window(a, 0, 100, memory.RemoteRead)
 			change(&bind)
 			a.post(bind)
-			a.fails(100, StatusFlushErr)
+			a.fails(100, StatusMWBindErr)
 			a.inState(Err)
 		})
 	}

@@ -69,9 +69,8 @@ func (q *QP) sendPacket(w *worker, s *sendState) outcome {
 		}
 		payload = min(left, mtu)
 		switch first, last := r.offset == 0, left <= mtu; {
-		case q.typ == UD && !last: // too long for a datagram: that is no error, and nothing is sent
-			q.sent(s, 1, true)
-			return progress
+		case q.typ == UD && !last: // the MTU has changed since
+			return q.fail(StatusLocLenErr)
 		case first && !last:
 			h.Opcode = kind.first
 		case !first && !last:
@@ -91,12 +90,9 @@ func (q *QP) sendPacket(w *worker, s *sendState) outcome {
 		return full
 	}
 	n := h.Put(b)
-	if fault := w.gather(q, b[n:n+payload]); fault != memory.OK {
+	if w.gather(q, b[n:n+payload]) != memory.OK {
 		w.drop(&w.requests, way)
-		if fault == memory.MemoryGone {
-			return q.fail(StatusLocProtErr)
-		}
-		return q.fail(StatusLocQPOpErr)
+		return q.fail(StatusLocProtErr)
 	}
 	clear(b[n+payload : n+payload+int(h.Pad)])
 	q.dev.stats.sent(len(b))
@@ -137,9 +133,8 @@ func (q *QP) sent(s *sendState, n int, last bool) {
 		r.end = r.psn
 	}
 	if q.typ == RC {
-		if q.retryAt == 0 && r.timeout != 0 {
-			q.retryAt = q.dev.now() + r.timeout
-			q.setTimer()
+		if !q.deadlines.isSet(retryDeadline) {
+			q.awaitAcknowledgement()
 		}
 		return
 	}
@@ -161,10 +156,17 @@ func (q *QP) pathOf(wr *ring.Send) (*path, bool) {
 	return ah.path, true
 }
 
+// controlledQKey is the bit of Q_Keys that work requests cannot choose. One with this bit stands for the Q_Key of
+// the QP, so that a program sends only privileged Q_Keys that it was given.
+const controlledQKey = 1 << 31
+
 // fillRequest fills the headers of a packet behind its opcode.
 func (q *QP) fillRequest(h *wire.Header, wr *ring.Send, s *sendState, last bool) {
 	if q.typ == UD {
 		h.DestQP, h.QKey, h.SrcQP = wr.QPN&qpnMask, wr.QKey, q.num
+		if wr.QKey&controlledQKey != 0 {
+			h.QKey = q.attr.QKey
+		}
 	}
 	h.Solicited = wr.Flags&ring.SendSolicited != 0 && last && (h.Opcode.IsSend() || h.Opcode.IsWrite() && h.Opcode.HasImm())
 	switch wr.Opcode {
@@ -242,8 +244,8 @@ func (w *worker) gather(q *QP, dst []byte) memory.Fault {
 	return memory.OK
 }
 
-// scatter copies data to byte at of the message that a scatter/gather list describes.
-func (q *QP) scatter(list []ring.SGE, c *sgeCursor, at uint32, src []byte) memory.Fault {
+// scatter copies data to byte at of the message that a scatter/gather list describes. The memory belongs to pd.
+func (q *QP) scatter(pd memory.PD, list []ring.SGE, c *sgeCursor, at uint32, src []byte) memory.Fault {
 	for len(src) > 0 {
 		c.seek(list, at)
 		if c.i == len(list) {
@@ -252,7 +254,7 @@ func (q *QP) scatter(list []ring.SGE, c *sgeCursor, at uint32, src []byte) memor
 		e := &list[c.i]
 		skip := at - c.start
 		n := min(uint32(len(src)), e.Length-skip)
-		if f := q.dev.config.Memory.WriteLocal(q.pd, e.LKey, e.Addr+uint64(skip), src[:n]); f != memory.OK {
+		if f := q.dev.config.Memory.WriteLocal(pd, e.LKey, e.Addr+uint64(skip), src[:n]); f != memory.OK {
 			return f
 		}
 		src, at = src[n:], at+n

@@ -3,7 +3,6 @@ package engine
 import (
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/goverbs/goverbs/uverbs/soft/internal/memory"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
@@ -42,23 +41,20 @@ type QP struct {
 	rq             *ring.Ring // nil with an SRQ
 
 	mu       sync.Mutex
-	closed   bool          // guarded by mu
-	state    State         // guarded by mu
-	draining bool          // in SQD: requests are not acknowledged yet. guarded by mu
-	running  bool          // a worker runs the requester. guarded by mu
-	wanted   bool          // and must look again. guarded by mu
-	groups   int           // multicast groups that the QP is in. guarded by mu
-	attr     QPAttr        // what Query returns. guarded by mu
-	mtu      int           // of the path, in bytes. guarded by mu
-	path     *path         // of RC and UC; nil before RTR. guarded by mu
-	timerAt  time.Duration // time of the entry in the device's timers; 0: none. guarded by mu
-	retryAt  time.Duration // when to repeat the unacknowledged packets; 0: never. guarded by mu
-	rnrAt    time.Duration // when the wait after an RNR NAK is over; 0: there is none. guarded by mu
-	slowAt   time.Duration // when to look at the requests that wait in resp; 0: never. guarded by mu
-	req      requester     // guarded by mu
-	resp     responder     // guarded by mu
+	closed   bool      // guarded by mu
+	state    State     // guarded by mu
+	draining bool      // in SQD: requests are not acknowledged yet. guarded by mu
+	running  bool      // a worker runs the requester. guarded by mu
+	wanted   bool      // and must look again. guarded by mu
+	groups   int       // multicast groups that the QP is in. guarded by mu
+	attr     QPAttr    // what Query returns. guarded by mu
+	mtu      int       // of the path, in bytes. guarded by mu
+	path     *path     // of RC and UC; nil before RTR. guarded by mu
+	req      requester // guarded by mu
+	resp     responder // guarded by mu
 
-	timer timerEntry // guarded by timers.mu
+	deadlines deadlines  // guarded by mu
+	timer     timerEntry // guarded by timers.mu
 }
 
 // CreateQP makes a queue pair (rxe_qp_chk_init, rxe_qp_from_init).
@@ -158,7 +154,7 @@ func (q *QP) Close() syscall.Errno {
 	if !q.closed {
 		q.closed = true
 		q.dev.config.Memory.ReleaseQP(q.num)
-		q.stopTimers()
+		q.deadlines.stopSends()
 		q.dev.timers.remove(q)
 		q.resp.drop()
 		q.dev.removeQP(q)

@@ -96,23 +96,23 @@ func (d *Device) finishLater(q *QP) {
 }
 
 // finishRead goes on with the response to a READ, and with the requests that came meanwhile. It reports
-// whether all is done.
+// whether all is done. The QP is busy until the last packet of these is on its way: another goroutine that
+// has its next request must not answer that first.
 func (w *worker) finishRead(q *QP, rounds int) bool {
 	for range rounds {
 		w.flush()
 		q.mu.Lock()
+		if q.resp.reading == nil && !q.waitingDue() {
+			q.resp.busy = false
+			q.awaitWaiting()
+			q.mu.Unlock()
+			return true
+		}
 		q.sendReadResponse(w)
 		for q.resp.reading == nil && q.waitingDue() && w.responses.room() {
 			q.handleWaiting(w)
 		}
-		busy := q.resp.reading != nil || q.waitingDue()
-		if q.resp.busy = busy; !busy {
-			q.awaitWaiting()
-		}
 		q.mu.Unlock()
-		if !busy {
-			return true
-		}
 	}
 	w.flush()
 	return false
@@ -160,8 +160,7 @@ func (q *QP) waitingDue() bool {
 // awaitWaiting sets the timer for the first request that was postponed, if there is one.
 func (q *QP) awaitWaiting() {
 	if len(q.resp.waiting) > 0 {
-		q.slowAt = max(q.waitingAt(), 1)
-		q.setTimer()
+		q.deadlines.set(q, slowDeadline, max(q.waitingAt(), 1))
 	}
 }
 

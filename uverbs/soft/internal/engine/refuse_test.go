@@ -168,7 +168,7 @@ func TestUCReceiveTooShort(t *testing.T) {
 		before := s.fill(0, 64, 1)
 		s.recv(1, s.sge(0, 4))
 		s.send(wire.Header{Opcode: uc(wire.SendOnly)}, 8, 0)
-		s.fails(1, StatusLocQPOpErr)
+		s.fails(1, StatusLocLenErr)
 		s.inState(Err)
 		s.holds(0, before)
 	}

@@ -98,7 +98,6 @@ type requester struct {
 	retry        bool          // send again from una
 	retryStarted bool          // it was, and nothing was acknowledged since
 	rnrWait      bool          // wait for rnrAt first
-	failing      bool          // the request at next cannot be sent
 	retriesLeft  uint8
 	rnrLeft      uint8
 }
@@ -113,7 +112,7 @@ func (r *requester) reset(sq *ring.Ring) {
 	r.next = r.head
 	sq.SetConsumer(r.head)
 	r.offset, r.sinceAck, r.rdAtomics, r.number = 0, 0, 0, 0
-	r.retry, r.retryStarted, r.rnrWait, r.failing = false, false, false, false
+	r.retry, r.retryStarted, r.rnrWait = false, false, false
 	r.una, r.end = r.psn, r.psn
 	r.completed += uint64(sq.Slots()) // no request has the number of one before
 }
@@ -170,7 +169,7 @@ func (q *QP) sendStep(w *worker) outcome {
 	if !w.loadSend(q) {
 		return q.fail(StatusLocQPOpErr)
 	}
-	if r.rnrWait && !r.failing && (s.state != posted || !isLocal(w.wr.Opcode)) {
+	if r.rnrWait && (s.state != posted || !isLocal(w.wr.Opcode)) {
 		return blocked
 	}
 	if s.state == posted {
@@ -215,8 +214,11 @@ func (q *QP) begin(w *worker, s *sendState) outcome {
 		return q.local(wr, s)
 	}
 	kind, ok := requestKind(q.typ, wr.Opcode)
-	if !ok || wr.Length > MaxMessage {
+	if !ok {
 		return q.fail(StatusLocQPOpErr)
+	}
+	if wr.Length > MaxMessage || q.typ == UD && wr.Length > uint32(q.dev.MTU()) {
+		return q.fail(StatusLocLenErr)
 	}
 	if q.typ == RC && wire.Diff(r.psn, r.una) > q.window() {
 		return blocked
@@ -252,8 +254,11 @@ func (q *QP) packets(length uint32) int {
 // local carries out LOCAL_INV or BIND_MW (rxe_do_local_ops).
 func (q *QP) local(wr *ring.Send, s *sendState) outcome {
 	if wr.Opcode == ring.OpLocalInv {
-		if q.typ != RC || !q.dev.config.Memory.Invalidate(q.ref(), wr.ImmOrKey) {
+		if q.typ != RC {
 			return q.fail(StatusLocQPOpErr)
+		}
+		if !q.dev.config.Memory.Invalidate(q.ref(), wr.ImmOrKey) {
+			return q.fail(StatusMWBindErr) // which is the error of all operations on memory
 		}
 	} else if q.typ == UD {
 		return q.fail(StatusLocQPOpErr)
@@ -269,24 +274,23 @@ func (q *QP) local(wr *ring.Send, s *sendState) outcome {
 // isLocal reports whether a request causes no packets.
 func isLocal(opcode uint32) bool { return opcode == ring.OpLocalInv || opcode == ring.OpBindMW }
 
-// fail ends a request that cannot be sent, and all of the QP. It waits until the requests before it
-// are complete, unless the peer is not ready for one of them. The completion says that it was flushed,
-// and only the element in the ring has the status: so does rxe since Linux 6.12 (rxe_requester,
-// flush_send_queue).
+// fail ends a request that cannot be sent, and all of the QP, when the requests before it are complete.
 func (q *QP) fail(status Status) outcome {
 	r := &q.req
-	if r.failing = r.next != r.head && !r.rnrWait; r.failing {
+	if r.next != r.head {
 		return blocked
 	}
-	q.sq.SetSendFailed(q.req.next, uint32(status))
-	q.toError()
+	if s := r.slots.at(r.head); s.state == posted {
+		s.wrID = q.sq.SendID(r.head)
+	}
+	q.failHead(status)
 	return blocked
 }
 
 // rewind goes back to the oldest PSN that is not acknowledged.
 func (q *QP) rewind() {
 	r := &q.req
-	r.retry, r.failing = false, false
+	r.retry = false
 	r.psn, r.next, r.offset = r.una, r.head, 0
 	producer := q.sq.Producer()
 	for r.next != producer && r.slots.at(r.next).state == done {
@@ -304,16 +308,25 @@ func (q *QP) checkDrained() {
 	r := &q.req
 	if q.state == SQD && q.draining && r.una == r.end && r.slots.at(r.head).state == posted {
 		q.draining = false
-		q.raise(EventSQDrained)
+		if q.attr.SQDNotify {
+			q.raise(EventSQDrained)
+		}
 	}
 }
 
 // toError moves the QP to the error state and flushes its queues. A QP with an SRQ tells that it takes
-// no more receives.
+// no more receives. From now on, a program that posts a receive rings the doorbell, which flushes it.
 func (q *QP) toError() {
+	was := q.state
 	q.state = Err
+	if q.rq != nil && was != Err {
+		// A program that posts now may not see it, as its store of the producer index may come later than its
+		// load of this word. So flush looks again.
+		q.rq.WantDoorbell(true)
+		q.deadlines.after(q, flushDeadline, leastTimeout)
+	}
 	q.flush()
-	if q.srq != nil {
+	if q.srq != nil && was != Err {
 		q.raise(EventLastWQE)
 	}
 }
@@ -321,7 +334,7 @@ func (q *QP) toError() {
 // flush completes all work requests with an error: those of a QP in state Err. When a CQ is full the
 // rest has no completions (flush_send_queue, flush_recv_queue).
 func (q *QP) flush() {
-	q.stopTimers()
+	q.deadlines.stopSends()
 	q.flushSends()
 	q.flushRecvs()
 }
@@ -341,36 +354,33 @@ func (q *QP) flushSends() {
 	q.sq.SetConsumer(r.head)
 	r.setPSN(r.end) // nothing is under way any more
 	r.next, r.offset, r.rdAtomics = r.head, 0, 0
-	r.retry, r.rnrWait, r.failing = false, false, false
+	r.retry, r.rnrWait = false, false
 }
 
 // expire is called when the QP's entry of the device's timers, of a certain time, has been taken out.
 func (q *QP) expire(at, now time.Duration) {
 	q.mu.Lock()
-	if q.timerAt != at || q.closed {
+	if !q.deadlines.begin(at) || q.closed {
 		q.mu.Unlock()
 		return
 	}
-	q.timerAt = 0
 	start := false
-	if q.rnrAt != 0 && q.rnrAt <= now {
-		q.rnrAt = 0
+	if q.deadlines.due(rnrDeadline, now) {
 		q.req.rnrWait, q.req.retry = false, true
 		start = q.claim()
 	}
-	if q.retryAt != 0 && q.retryAt <= now {
-		q.retryAt = 0
-		if q.timedOut() {
-			start = q.claim() || start
-		}
+	if q.deadlines.due(retryDeadline, now) && q.timedOut() {
+		start = q.claim() || start
 	}
 	answer := false
-	if q.slowAt != 0 && q.slowAt <= now {
-		q.slowAt = 0
+	if q.deadlines.due(slowDeadline, now) {
 		answer = !q.resp.busy && q.waitingDue()
 		q.resp.busy = q.resp.busy || answer
 	}
-	q.setTimer()
+	if q.deadlines.due(flushDeadline, now) && q.state == Err {
+		q.flush()
+	}
+	q.deadlines.end(q)
 	q.mu.Unlock()
 	if start {
 		q.dev.run(q)
@@ -390,7 +400,7 @@ func (q *QP) timedOut() bool {
 		return false // which sends again
 	}
 	if r.retry { // the goroutine that sends was held up, and has not begun to repeat them
-		q.retryAt = q.dev.now() + r.timeout
+		q.deadlines.after(q, retryDeadline, r.timeout)
 		return true
 	}
 	return q.sendAgain()
@@ -410,29 +420,19 @@ func (q *QP) sendAgain() bool {
 	}
 	q.dev.stats.retries.Add(1)
 	r.retry, r.retryStarted = true, true
-	if r.timeout != 0 {
-		q.retryAt = q.dev.now() + r.timeout
-	}
+	q.awaitAcknowledgement()
 	return true
 }
 
-// stopTimers forgets the deadlines of requests that were sent.
-func (q *QP) stopTimers() { q.retryAt, q.rnrAt = 0, 0 }
-
-// setTimer makes an entry of the device's timers for the next deadline, if there is none that is early
-// enough.
-func (q *QP) setTimer() {
-	at := q.retryAt
-	for _, t := range [...]time.Duration{q.rnrAt, q.slowAt} {
-		if t != 0 && (at == 0 || t < at) {
-			at = t
-		}
-	}
-	if at == 0 || q.timerAt != 0 && q.timerAt <= at {
+// awaitAcknowledgement sets the time at which the QP repeats what is not acknowledged then, or removes it if
+// there is nothing to wait for.
+func (q *QP) awaitAcknowledgement() {
+	r := &q.req
+	if r.una == r.end || r.timeout == 0 || r.rnrWait {
+		q.deadlines.clear(retryDeadline)
 		return
 	}
-	q.timerAt = at
-	q.dev.timers.set(at, q)
+	q.deadlines.after(q, retryDeadline, r.timeout)
 }
 
 // bind binds a memory window.

@@ -88,7 +88,9 @@ const (
 	notReady              // there is no receive
 	invalid               // it cannot be, or not in this order
 	denied                // it has no right to the memory
-	badReceive            // the receive is at fault
+	badReceive            // the receive is no work request
+	badMemory             // the memory of the receive cannot be used
+	tooLong               // the message is longer than the receive
 	badInvalidate         // the key cannot be invalidated
 	overflow              // the completion was lost
 	planned               // the plan of faults has the receive fail
@@ -285,11 +287,18 @@ func (q *QP) store(data []byte) verdict {
 		return ok
 	}
 	rc := q.resp.recv
-	if rc == nil || uint64(rc.at)+uint64(len(data)) > uint64(rc.wr.Length) {
-		return badReceive // rxe takes a receive that is too short for a faulty one
-	}
-	if q.scatter(rc.wr.SGEs[:rc.wr.NumSGE], &rc.cursor, rc.at, data) != memory.OK {
+	if rc == nil {
 		return badReceive
+	}
+	if uint64(rc.at)+uint64(len(data)) > uint64(rc.wr.Length) {
+		return tooLong
+	}
+	pd := q.pd
+	if q.srq != nil { // which may serve QPs of several PDs
+		pd = q.srq.pd
+	}
+	if q.scatter(pd, rc.wr.SGEs[:rc.wr.NumSGE], &rc.cursor, rc.at, data) != memory.OK {
+		return badMemory
 	}
 	rc.at += uint32(len(data))
 	return ok
@@ -354,6 +363,10 @@ func (q *QP) conclude(w *worker, a *arrival, v verdict) {
 		q.refuse(w, a, wire.SyndromeRemoteAccess, StatusRemAccessErr)
 	case badReceive:
 		q.refuse(w, a, wire.SyndromeRemoteOp, StatusLocQPOpErr)
+	case badMemory:
+		q.refuse(w, a, wire.SyndromeRemoteOp, StatusLocProtErr)
+	case tooLong:
+		q.refuse(w, a, wire.SyndromeInvalidRequest, StatusLocLenErr)
 	case planned:
 		q.refuse(w, a, wire.SyndromeRemoteOp, q.resp.failure)
 	case badInvalidate: // the data has arrived
@@ -415,9 +428,13 @@ func (q *QP) completeRecv(a *arrival, status Status) bool {
 	return q.recvCQ.post(&e, h.Solicited)
 }
 
-// flushRecvs flushes the receive queue. An SRQ keeps its receives for others.
+// flushRecvs flushes the receive queue. An SRQ keeps its receives for others, apart from the one that a message
+// under way has taken.
 func (q *QP) flushRecvs() {
 	r := &q.resp
+	if q.rq == nil && r.recv != nil {
+		q.recvCQ.post(&ring.Completion{WRID: r.recv.wr.WRID, Status: uint32(StatusFlushErr), QPN: q.num}, false)
+	}
 	r.free()
 	r.reading = nil
 	if q.rq == nil {

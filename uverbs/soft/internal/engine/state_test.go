@@ -134,7 +134,7 @@ func TestQuery(t *testing.T) {
 	a.post(signaled(2, ring.OpSend, a.sge(0, 10)))
 	want := QPAttr{
 		State: RTS, CurState: RTS, PathMTU: 4, DestQPN: b.qp.num, AccessFlags: allAccess, Port: 1,
-		RQPSN: 100 + b.qp.num, SQPSN: 101 + a.qp.num, MaxRdAtomic: 8, MaxDestRdAtomic: 8, MinRNRTimer: 9,
+		RQPSN: 100 + b.qp.num, SQPSN: 101 + a.qp.num, MaxRdAtomic: 5, MaxDestRdAtomic: 5, MinRNRTimer: 9,
 		Timeout: 12, RetryCount: 3, RNRRetry: 6,
 		AV:   AV{GRH: true, Port: 1, DGID: (*d.gids.Load())[0].GID},
 		Caps: Caps{MaxSendWR: 15, MaxRecvWR: 31, MaxSendSGE: 6, MaxRecvSGE: 3, MaxInline: 100},
@@ -212,7 +212,7 @@ func TestDrain(t *testing.T) {
 	net := &fakeNetwork{clock: clock}
 	a, b := networkPair(t, net, sideOptions{}, connOptions{})
 	a.post(signaled(1, ring.OpWrite, a.sge(0, 5000)).to(b, 0))
-	check(t, a.qp.Modify(&QPAttr{State: SQD}, AttrState))
+	check(t, a.qp.Modify(&QPAttr{State: SQD, SQDNotify: true}, AttrState|AttrSQDNotify))
 	a.post(signaled(2, ring.OpWrite, a.sge(0, 5000)).to(b, 0))
 	if !a.qp.Query().SQDraining {
 		t.Error("the QP does not drain")
@@ -233,8 +233,13 @@ func TestDrain(t *testing.T) {
 	net.deliver()
 	a.want(2, ring.WCWrite)
 
-	check(t, a.qp.Modify(&QPAttr{State: SQD}, AttrState)) // with nothing under way
+	check(t, a.qp.Modify(&QPAttr{State: SQD, SQDNotify: true}, AttrState|AttrSQDNotify)) // with nothing under way
 	if len(a.events) != 2 {
+		t.Errorf("events %v, want two", a.events)
+	}
+	check(t, a.qp.Modify(&QPAttr{State: RTS}, AttrState))
+	check(t, a.qp.Modify(&QPAttr{State: SQD}, AttrState)) // nobody asks to be told
+	if len(a.events) != 2 || a.qp.Query().SQDraining {
 		t.Errorf("events %v, want two", a.events)
 	}
 	check(t, a.qp.Modify(&QPAttr{State: Err}, AttrState))
@@ -248,7 +253,7 @@ func TestDrainAfterLoss(t *testing.T) {
 	want := a.fill(0, 5000, 3)
 	a.post(signaled(1, ring.OpWrite, a.sge(0, 5000)).to(b, 0), signaled(2, ring.OpRead, a.sge(6000, 5000)).to(b, 0))
 	net.packets = nil
-	check(t, a.qp.Modify(&QPAttr{State: SQD}, AttrState))
+	check(t, a.qp.Modify(&QPAttr{State: SQD, SQDNotify: true}, AttrState|AttrSQDNotify))
 	net.settle()
 	a.want(1, ring.WCWrite)
 	a.want(2, ring.WCRead)
@@ -263,7 +268,8 @@ func TestLastWQEEvent(t *testing.T) {
 	for _, typ := range []QPType{RC, UD} {
 		s := newSide(t, d, sideOptions{typ: typ, srq: 4})
 		mask := map[QPType]AttrMask{RC: initMask | AttrAccess, UD: initMask | AttrQKey}[typ]
-		check(t, s.qp.Modify(&QPAttr{State: Init, Port: 1}, mask), s.qp.Modify(&QPAttr{State: Err}, AttrState))
+		check(t, s.qp.Modify(&QPAttr{State: Init, Port: 1}, mask), s.qp.Modify(&QPAttr{State: Err}, AttrState),
+			s.qp.Modify(&QPAttr{State: Err}, AttrState))
 		if !slices.Equal(s.events, []uint32{EventLastWQE}) {
 			t.Errorf("events %v, want one", s.events)
 		}

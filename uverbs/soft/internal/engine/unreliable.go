@@ -62,6 +62,12 @@ func (q *QP) concludeUC(a *arrival, v verdict) {
 	case badReceive:
 		q.completeRecv(a, StatusLocQPOpErr)
 		q.toError()
+	case badMemory:
+		q.completeRecv(a, StatusLocProtErr)
+		q.toError()
+	case tooLong:
+		q.completeRecv(a, StatusLocLenErr)
+		q.toError()
 	case planned:
 		q.completeRecv(a, q.resp.failure)
 		q.toError()

@@ -110,18 +110,8 @@ func (r *Ring) SendID(i uint32) uint64 { return sendAt(r.Elem(i)).WR.WRID }
 // RecvID returns the ID of the receive work request of an index.
 func (r *Ring) RecvID(i uint32) uint64 { return recvAt(r.Elem(i)).WRID }
 
-// stateError is the state of a request that the device could not send (wqe_state_error).
-const stateError = 4
-
 // SetSendStatus stores the status of a failed send in its element, where the program can find it.
 func (r *Ring) SetSendStatus(i, status uint32) { sendAt(r.Elem(i)).Status = status }
-
-// SetSendFailed stores the status of a send that the device could not send, and that it failed. The
-// completion of such a request says only that it was flushed.
-func (r *Ring) SetSendFailed(i, status uint32) {
-	w := sendAt(r.Elem(i))
-	w.Status, w.State = status, stateError
-}
 
 // clearUnion clears the fields that not every opcode has.
 func (s *Send) clearUnion() {

@@ -1,0 +1,69 @@
+package soft_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/soft"
+)
+
+// ok fails the test if there is an error.
+func ok(t testing.TB, errs ...error) {
+	t.Helper()
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestPostRecvInErr: receives complete as flushed when they are posted to a QP in state ERR, also again after a
+// reset. A CQ that is armed for solicited completions raises an event for them.
+func TestPostRecvInErr(t *testing.T) {
+	d, err := soft.New(soft.Options{})
+	ok(t, err)
+	defer d.Close()
+	dev, err := uverbs.Open(d.Name())
+	ok(t, err)
+	defer dev.CloseAll()
+	pd, err := dev.AllocPD()
+	ok(t, err)
+	ch, err := dev.CreateCompChannel()
+	ok(t, err)
+	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 100, Channel: ch})
+	ok(t, err)
+	qp, err := pd.CreateQP(uverbs.QPOptions{Type: uverbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 4, MaxRecvWR: 8})
+	ok(t, err)
+	flushed := func(id uint64) {
+		t.Helper()
+		var wcs [1]uverbs.WC
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			if n, err := cq.Poll(wcs[:]); err != nil || n > 0 {
+				ok(t, err)
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("receive %d does not complete", id)
+			}
+		}
+		if wcs[0].ID != id || wcs[0].Status != uverbs.WCWRFlushErr {
+			t.Errorf("completion %+v, want %d flushed", wcs[0], id)
+		}
+	}
+	for range 2 {
+		ok(t, qp.Init(), qp.PostRecv(1), cq.NotifySolicited(), qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+		flushed(1)
+		ok(t, qp.PostRecv(2))
+		flushed(2)
+		ok(t, qp.PostRecvs(uverbs.RecvWR{ID: 3}, uverbs.RecvWR{ID: 4}))
+		flushed(3)
+		flushed(4)
+		got, err := ch.Wait(t.Context())
+		ok(t, err)
+		if got != cq {
+			t.Errorf("an event of %v", got)
+		}
+		ok(t, qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
+	}
+}
