@@ -1,6 +1,7 @@
 package soft
 
 import (
+	crand "crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -164,10 +165,14 @@ func (d *Device) register(name string) error {
 	}
 }
 
-// newRandom returns a source of random numbers.
+// newRandom returns a source of random numbers that nobody can guess, or with a seed one that repeats itself.
 func newRandom(seed uint64) func() uint32 {
 	if seed == 0 {
-		return rand.Uint32
+		return func() uint32 {
+			var b [4]byte
+			crand.Read(b[:]) // never fails
+			return binary.NativeEndian.Uint32(b[:])
+		}
 	}
 	var mu sync.Mutex
 	r := rand.New(rand.NewPCG(seed, 0))

@@ -24,8 +24,8 @@ func (d *Device) CreateAH(pd memory.PD, av AV) (num uint32, errno syscall.Errno)
 	for range MaxAH {
 		n := d.nextAH
 		d.nextAH = nextNumber(n, 1, MaxAH+1)
-		if d.ahs.find(n) == nil {
-			d.ahs.set(n, &addressHandle{pd: pd, av: av, path: way})
+		if d.ahs.Find(n) == nil {
+			d.ahs.Add(n, &addressHandle{pd: pd, av: av, path: way})
 			return n, 0
 		}
 	}
@@ -37,7 +37,7 @@ func (d *Device) DestroyAH(num uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.findAH(num) != nil {
-		d.ahs.set(num, nil)
+		d.ahs.Remove(num)
 	}
 }
 
@@ -55,5 +55,5 @@ func (d *Device) findAH(num uint32) *addressHandle {
 	if num > MaxAH {
 		return nil
 	}
-	return d.ahs.find(num)
+	return d.ahs.Find(num)
 }

@@ -110,5 +110,5 @@ const (
 	GRHSize = 40
 
 	minQPN   = 17
-	qpnLimit = 1 << 20
+	srqLimit = 1 << 20
 )

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"math/rand/v2"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -9,6 +8,8 @@ import (
 
 	"github.com/goverbs/goverbs/uverbs/soft/internal/fault"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/memory"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/number"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
 
 // A Config says what a [Device] is made of.
@@ -28,7 +29,7 @@ type Config struct {
 	// MAD is called for each management datagram to QP 1. It must not keep mad.
 	MAD func(from MADAddr, mad []byte)
 
-	Rand  func() uint32 // random numbers for QPNs; nil: math/rand
+	Rand  func() uint32 // random numbers for QPNs, which are as hard to guess as these
 	Clock fault.Clock   // nil: the system's
 	Go    func(func())  // starts a goroutine; nil: the go statement
 }
@@ -45,8 +46,8 @@ type Device struct {
 	closed atomic.Bool
 	start  time.Time
 	timers timers
-	qps    numberTable[QP]
-	ahs    numberTable[addressHandle]
+	qps    number.Map[QP]
+	ahs    number.Map[addressHandle]
 	groups groups
 	stats  counters
 	madPSN atomic.Uint32
@@ -55,19 +56,14 @@ type Device struct {
 	plan   atomic.Pointer[fault.Plan] // faults of queue pairs; nil: none
 
 	mu      sync.Mutex
-	nextQPN uint32 // guarded by mu
 	nextSRQ uint32 // guarded by mu
 	nextAH  uint32 // guarded by mu
-	numQPs  int    // guarded by mu
 }
 
 // New makes a device.
 func New(c Config) *Device {
 	if c.Host == nil {
 		c.Host = new(Host)
-	}
-	if c.Rand == nil {
-		c.Rand = rand.Uint32
 	}
 	if c.Clock == nil {
 		c.Clock = fault.SystemClock{}
@@ -77,7 +73,6 @@ func New(c Config) *Device {
 	}
 	d := &Device{config: c, start: c.Clock.Now(), nextSRQ: minSRQ, nextAH: 1}
 	d.mtu.Store(int64(c.MTU))
-	d.nextQPN = minQPN + c.Rand()%(qpnLimit-minQPN)
 	d.timers.init(d)
 	d.RefreshGIDs()
 	return d
@@ -103,46 +98,15 @@ func (d *Device) SetMTU(mtu int) { d.mtu.Store(int64(mtu)) }
 // now returns the time since the device was made, which is never 0.
 func (d *Device) now() time.Duration { return d.config.Clock.Now().Sub(d.start) + 1 }
 
-// A numberTable holds objects by number, up to 24 bits. Lookups take no lock.
-type numberTable[T any] struct {
-	pages [1 << 12]atomic.Pointer[numberPage[T]]
-}
-
-// A numberPage is a part of a numberTable.
-type numberPage[T any] [1 << 12]atomic.Pointer[T]
-
-// find returns the object with a number, or nil.
-func (t *numberTable[T]) find(n uint32) *T {
-	page := t.pages[n>>12&0xfff].Load()
-	if page == nil {
-		return nil
-	}
-	return page[n&0xfff].Load()
-}
-
-// set stores an object, or removes it if x is nil. The caller serializes calls.
-func (t *numberTable[T]) set(n uint32, x *T) {
-	slot := &t.pages[n>>12&0xfff]
-	if slot.Load() == nil {
-		slot.Store(new(numberPage[T]))
-	}
-	slot.Load()[n&0xfff].Store(x)
-}
-
-// addQP gives a QP a number that is not in use. It reports false if there are too many.
+// addQP gives a QP a number. It reports false if there are too many.
 func (d *Device) addQP(q *QP) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.numQPs >= MaxQP-1 {
+	if d.qps.Len() >= MaxQP-1 {
 		return false
 	}
-	for d.qps.find(d.nextQPN) != nil {
-		d.nextQPN = nextNumber(d.nextQPN, minQPN, qpnLimit)
-	}
-	q.num = d.nextQPN
-	d.qps.set(q.num, q)
-	d.nextQPN = nextNumber(d.nextQPN, minQPN, qpnLimit)
-	d.numQPs++
+	q.num = d.qps.Choose(d.config.Rand, minQPN, wire.MulticastQP)
+	d.qps.Add(q.num, q)
 	return true
 }
 
@@ -150,8 +114,7 @@ func (d *Device) addQP(q *QP) bool {
 func (d *Device) removeQP(q *QP) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.qps.set(q.num, nil)
-	d.numQPs--
+	d.qps.Remove(q.num)
 }
 
 // nextNumber returns the number after n of those from first to limit-1.

@@ -243,6 +243,19 @@ func TestFlushRequest(t *testing.T) {
 	a.fails(1, StatusRemInvReqErr)
 }
 
+// TestInvalidFlush: a FLUSH of nothing, or of an unknown type or level, is refused, whatever the MR permits.
+func TestInvalidFlush(t *testing.T) {
+	for _, c := range []struct{ typ, level uint8 }{{0, wire.FlushRange}, {0, wire.FlushMR}, {4, 0}, {wire.FlushGlobal | 8, 0}, {wire.FlushGlobal, 2}} {
+		for _, access := range []memory.Access{memory.FlushGlobal, 0} {
+			a, b := pair(t, sideOptions{}, connOptions{})
+			wr := sendWR{id: 1, opcode: ring.OpFlush, flushType: c.typ, level: c.level, length: 8}.to(b, 0)
+			wr.rkey = other(t, b, access).RKey()
+			a.post(wr)
+			a.fails(1, StatusRemInvReqErr)
+		}
+	}
+}
+
 // TestMisalignedAtomic: the address of an atomic is a multiple of 8.
 func TestMisalignedAtomic(t *testing.T) {
 	for _, opcode := range []uint32{ring.OpAtomicFAA, ring.OpAtomicCAS, ring.OpAtomicWrite} {

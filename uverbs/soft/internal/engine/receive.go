@@ -47,7 +47,7 @@ func (d *Device) receive(w *worker, from *source, b []byte) {
 	case h.DestQP == wire.MulticastQP:
 		d.stats.wrongGroup.Add(1)
 	default:
-		if q := d.qps.find(h.DestQP); q != nil {
+		if q := d.qps.Find(h.DestQP); q != nil {
 			d.deliverTo(w, q, a, b)
 		} else {
 			d.stats.unknownQP.Add(1)

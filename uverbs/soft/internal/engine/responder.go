@@ -143,7 +143,7 @@ func (q *QP) requestRC(w *worker, a *arrival) {
 // execute checks a request in the order of rxe and carries it out.
 func (q *QP) execute(w *worker, a *arrival) verdict {
 	h := &a.header
-	if !follows(q.resp.opcode, h.Opcode) || !q.grants(h) {
+	if !follows(q.resp.opcode, h.Opcode) || !q.grants(h) || h.Opcode.Operation() == wire.Flush && !validFlush(h) {
 		return invalid
 	}
 	if v := q.takeFor(h); v != ok {
@@ -199,6 +199,12 @@ func (q *QP) grants(h *wire.Header) bool {
 // needsSlot reports whether a request counts as a READ or atomic, of which a QP may permit none.
 func needsSlot(op wire.Opcode) bool {
 	return op.IsReadRequest() || op.IsAtomic() || op == wire.AtomicWrite
+}
+
+// validFlush reports whether a FLUSH says what is to be flushed and how far.
+func validFlush(h *wire.Header) bool {
+	const types = wire.FlushGlobal | wire.FlushPersistent
+	return h.FlushType != 0 && h.FlushType&^types == 0 && h.FlushLevel <= wire.FlushMR
 }
 
 // flushAccess returns the rights that a FLUSH needs.

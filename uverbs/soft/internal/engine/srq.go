@@ -50,7 +50,7 @@ func (d *Device) CreateSRQ(i SRQInit) (*SRQ, syscall.Errno) {
 	}
 	d.mu.Lock()
 	num := d.nextSRQ
-	d.nextSRQ = nextNumber(num, minSRQ, qpnLimit)
+	d.nextSRQ = nextNumber(num, minSRQ, srqLimit)
 	d.mu.Unlock()
 	return &SRQ{num: num, pd: i.PD, maxSGE: i.MaxSGE, event: i.Event, limit: i.Limit, ring: r}, 0
 }

@@ -65,7 +65,7 @@ const (
 	OK         Fault = iota
 	BadKey           // no MR and no window has the key, or it is that of another PD or QP
 	NoAccess         // the MR or the window does not have the right
-	OutOfRange       // the MR does not have all of the addresses
+	OutOfRange       // the MR or the window does not have all of the addresses
 	Misaligned       // an atomic operation on an address that is not a multiple of 8
 	MemoryGone       // the memory cannot be accessed: the program unmapped or protected it
 )

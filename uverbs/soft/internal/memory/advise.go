@@ -49,7 +49,7 @@ func (t *Table) Advise(pd PD, advice, flags uint32, ranges []Range) syscall.Errn
 
 // advise calls f with the MR of a range.
 func (t *Table) advise(pd PD, r Range, f func(*MR) syscall.Errno) syscall.Errno {
-	m := t.mrs.get(r.LKey >> 8)
+	m := t.mrs.Find(r.LKey >> 8)
 	if m == nil {
 		return syscall.EINVAL
 	}

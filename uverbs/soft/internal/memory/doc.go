@@ -6,12 +6,13 @@
 // rxe_mr.c, rxe_mw.c, rxe_odp.c, check_rkey of rxe_resp.c), in these points among others:
 //
 //   - The lkey and the rkey of an MR are equal, also without remote rights.
-//   - An access through a window must have the window's rights, but only the bounds of its MR.
-//   - Any QP of the device may invalidate a window of type 2.
 //   - An MR with windows cannot be deregistered: EINVAL.
 //
-// It differs from rxe where that is safer:
+// It differs from rxe where that is safer, or what the specification says:
 //
+//   - Keys are random, apart from the bit that tells windows from MRs.
+//   - An access through a window must lie in the part of the MR that the window was bound to.
+//   - Only the QP that has bound a window of type 2, or its peer, may invalidate it.
 //   - A window, its MR and the QP that binds it must have the same PD. rxe of Linux 7.2 checks only
 //     the PD of a type 2 window.
 //   - Invalidating a window that is not bound fails. rxe follows a nil pointer.

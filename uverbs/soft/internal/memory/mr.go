@@ -85,9 +85,12 @@ func (t *Table) RegMR(pd PD, start, length, iova uint64, access Access) (*MR, sy
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.mrs.add(func(index uint32) *MR { m.key = index<<8 | t.rand()&0xff; return m }) {
+	if t.mrs.Len() >= mostOfAll {
 		return nil, syscall.EINVAL
 	}
+	index := t.mrs.Choose(t.rand, firstMR, firstMW)
+	m.key = index<<8 | t.rand()&0xff
+	t.mrs.Add(index, m)
 	return m, 0
 }
 
@@ -185,7 +188,7 @@ func (m *MR) Dereg() syscall.Errno {
 	m.mu.Unlock()
 	m.table.mu.Lock()
 	defer m.table.mu.Unlock()
-	m.table.mrs.remove(m.key >> 8)
+	m.table.mrs.Remove(m.key >> 8)
 	return 0
 }
 

@@ -3,6 +3,7 @@ package memory
 import (
 	"bytes"
 	"math"
+	"math/rand/v2"
 	"runtime/debug"
 	"syscall"
 	"testing"
@@ -109,51 +110,24 @@ func TestTouch(t *testing.T) {
 	wantFault(t, "no page", touch(addr(b)+uint64(2*page), 0), OK)
 }
 
-// TestKeys: a key is an index and 8 random bits (rxe_mr_init), lkey and rkey are the same, and an
-// index that was freed is not used at once (xa_alloc_cyclic).
+// TestKeys: lkey and rkey are the same, keys of MRs and of windows differ in their high bit, and the next key is
+// far from those before.
 func TestKeys(t *testing.T) {
-	table := newTable()
+	table := NewTable(rand.New(rand.NewPCG(1, 2)).Uint32)
 	b := mapped(t, 1)
-	last := uint32(0)
-	for range 3 * leafSize {
-		m := register(t, table, b, 0)
-		if m.LKey() != m.RKey() || m.LKey() == 0 || isMW(m.LKey()) {
-			t.Fatalf("the keys are %#x and %#x", m.LKey(), m.RKey())
+	near := 0
+	for last := [2]uint32{}; near < 1000; near++ {
+		m, w := register(t, table, b, 0), allocMW(t, table, MWType2)
+		if m.LKey() != m.RKey() || m.LKey()>>8 == 0 || isMW(m.LKey()) || !isMW(w.RKey()) {
+			t.Fatalf("the keys of an MR are %#x and %#x, that of a window is %#x", m.LKey(), m.RKey(), w.RKey())
 		}
-		if last != 0 && m.LKey()>>8 != last>>8+1 {
-			t.Fatalf("the key after %#x is %#x", last, m.LKey())
+		for i, key := range [2]uint32{m.RKey(), w.RKey()} {
+			if d := key>>8 - last[i]>>8; d+4 <= 8 {
+				t.Errorf("key %#x follows %#x", key, last[i])
+			}
+			last[i] = key
 		}
-		if low := m.LKey() & 0xff; last != 0 && low != (last+1)&0xff { // newTable counts
-			t.Fatalf("the low bits are %#x after %#x", low, last)
-		}
-		last = m.LKey()
 		wantErrno(t, "Dereg", m.Dereg(), 0)
-	}
-	// At the end they begin again, and skip the indices in use.
-	table.mrs.next = 0
-	first := register(t, table, b, 0)
-	table.mrs.next = poolSize - 1
-	end, second := register(t, table, b, 0), register(t, table, b, 0)
-	if first.LKey()>>8 != 1 || end.LKey()>>8 != 1<<19 || second.LKey()>>8 != 2 {
-		t.Errorf("the indices are %d, %d and %d, want 1, %d and 2", first.LKey()>>8, end.LKey()>>8, second.LKey()>>8, 1<<19)
-	}
-	for _, m := range []*MR{first, end, second} {
-		wantFault(t, "access", table.ReadLocal(make([]byte, 1), 1, m.LKey(), addr(b)), OK)
-	}
-}
-
-// TestRandomStart: two devices begin with other indices, so that a key of one tells nothing of the other.
-func TestRandomStart(t *testing.T) {
-	for _, v := range []uint32{0, 1, 0xffffffff} {
-		table := NewTable(func() uint32 { return v })
-		m := register(t, table, mapped(t, 1), 0)
-		w, _ := table.AllocMW(1, MWType1)
-		if key, want := m.LKey(), (v%poolSize+1)<<8|v&0xff; key != want {
-			t.Errorf("the first key of an MR is %#x, want %#x", key, want)
-		}
-		if key, want := w.RKey(), (v%poolSize+1<<19+1)<<8|v&0xff; key != want {
-			t.Errorf("the first key of a window is %#x, want %#x", key, want)
-		}
 	}
 }
 
@@ -162,7 +136,10 @@ func TestRandomStart(t *testing.T) {
 func TestLimits(t *testing.T) {
 	table := newTable()
 	b := mapped(t, 1)
-	table.mrs.used, table.mws.used = 1<<19-2, 1<<19-2
+	for i := range uint32(mostOfAll - 1) {
+		table.mrs.Add(firstMR+i, new(MR))
+		table.mws.Add(firstMW+i, new(MW))
+	}
 	register(t, table, b, 0)
 	if _, errno := table.AllocMW(1, MWType1); errno != 0 {
 		t.Fatal(errno)
@@ -372,7 +349,7 @@ func TestRights(t *testing.T) {
 func TestNothing(t *testing.T) {
 	table := newTable()
 	qp := QPRef{1, 5}
-	for _, key := range []uint32{0, 0x12345678, firstMW << 8} {
+	for _, key := range []uint32{0, 0x12345678, firstMW << 8, lastIndex << 8} {
 		wantFault(t, "ReadLocal", table.ReadLocal(nil, 1, key, 0), OK)
 		wantFault(t, "WriteLocal", table.WriteLocal(1, key, 0, []byte{}), OK)
 		wantFault(t, "ReadRemote", table.ReadRemote([]byte{}, qp, key, 0), OK)

@@ -29,7 +29,8 @@ type MW struct {
 	mr     *MR    // nil if it is not bound
 	qpn    uint32 // the QP that bound it
 	access Access
-	addr   uint64 // of the part; rxe does not use its length after the bind
+	addr   uint64 // of the part, as an IOVA of the MR
+	length uint64 // of the part, in bytes
 }
 
 // AllocMW allocates a window. The error is EINVAL for an unknown type, or if there are as many
@@ -41,12 +42,12 @@ func (t *Table) AllocMW(pd PD, typ uint8) (*MW, syscall.Errno) {
 	w := &MW{table: t, pd: pd, typ: typ, free: typ == MWType2}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.mws.add(func(index uint32) *MW {
-		w.index, w.key = index, index<<8|t.rand()&0xff
-		return w
-	}) {
+	if t.mws.Len() >= mostOfAll {
 		return nil, syscall.EINVAL
 	}
+	w.index = t.mws.Choose(t.rand, firstMW, lastIndex)
+	w.key = w.index<<8 | t.rand()&0xff
+	t.mws.Add(w.index, w)
 	return w, 0
 }
 
@@ -70,7 +71,7 @@ func (w *MW) Dealloc() {
 	w.mu.Unlock()
 	w.table.mu.Lock()
 	defer w.table.mu.Unlock()
-	w.table.mws.remove(w.index)
+	w.table.mws.Remove(w.index)
 }
 
 // unbind takes the window from its MR.
@@ -81,7 +82,7 @@ func (w *MW) unbind() {
 		w.mr.windows.Add(-1)
 		w.mr = nil
 	}
-	w.qpn, w.access, w.addr = 0, 0, 0
+	w.qpn, w.access, w.addr, w.length = 0, 0, 0, 0
 	w.free = w.typ == MWType2
 }
 
@@ -109,14 +110,14 @@ func (t *Table) Bind(qp QPRef, b *Binding) bool {
 	}
 	var mr *MR
 	if b.Length != 0 {
-		if mr = t.mrs.get(b.LKey >> 8); mr == nil || !mr.hold(qp.PD, b) {
+		if mr = t.mrs.Find(b.LKey >> 8); mr == nil || !mr.hold(qp.PD, b) {
 			return false
 		}
 	}
 	w.unbind()
 	w.key = w.key&^0xff | b.NewKey&0xff
 	w.free = false
-	w.mr, w.access, w.addr = mr, b.Access, b.Addr
+	w.mr, w.access, w.addr, w.length = mr, b.Access, b.Addr, b.Length
 	w.qpn = qp.QPN
 	return true
 }
@@ -144,8 +145,7 @@ func (m *MR) hold(pd PD, b *Binding) bool {
 	if b.Access&(RemoteWrite|RemoteAtomic) != 0 && m.access&LocalWrite == 0 {
 		return false
 	}
-	// Addresses of a zero-based window count from its own address. rxe checks that when they are used.
-	if b.Access&ZeroBased != 0 && b.Length > m.length || b.Access&ZeroBased == 0 && m.contains(b.Addr, b.Length) != OK {
+	if m.contains(b.Addr, b.Length) != OK {
 		return false
 	}
 	m.windows.Add(1)
@@ -175,7 +175,7 @@ func (t *Table) Invalidate(qp QPRef, key uint32) bool {
 func (t *Table) ReleaseQP(qpn uint32) {
 	t.mu.Lock()
 	var all []*MW
-	t.mws.all(func(w *MW) {
+	t.mws.All(func(_ uint32, w *MW) {
 		if w.typ == MWType2 {
 			all = append(all, w)
 		}
@@ -195,7 +195,7 @@ func (t *Table) window(key uint32) *MW {
 	if !isMW(key) {
 		return nil
 	}
-	return t.mws.get(key >> 8)
+	return t.mws.Find(key >> 8)
 }
 
 // permits returns whether a QP may use the window's key for an access (rxe_lookup_mw). If so, the
@@ -212,14 +212,25 @@ func (w *MW) permits(key uint32, qp QPRef, need Access) Fault {
 	return OK
 }
 
-// base is added to the address of an access.
+// within returns the IOVA of an operation whose range lies in the window. The addresses of a zero-based window
+// count from its start. An operation on all of the window gets its range.
 //
 // Preconditions: w.mu is held.
-func (w *MW) base() uint64 {
-	if w.access&ZeroBased != 0 {
-		return w.addr
+func (w *MW) within(addr uint64, o *operation) (uint64, Fault) {
+	if o.whole {
+		o.whole, o.length = false, w.length
+		return w.addr, OK
 	}
-	return 0
+	if w.access&ZeroBased == 0 {
+		if addr < w.addr {
+			return 0, OutOfRange
+		}
+		addr -= w.addr
+	}
+	if addr > w.length || o.length > w.length-addr {
+		return 0, OutOfRange
+	}
+	return w.addr + addr, OK
 }
 
 // Values of a flush (enum ib_placement_type, enum ib_selectivity_level).

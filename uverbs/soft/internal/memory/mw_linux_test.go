@@ -35,23 +35,16 @@ func bound(t testing.TB, table *Table, qp QPRef, w *MW, m *MR, access Access) ui
 	return w.RKey()
 }
 
-// TestAllocMW: types 1 and 2 (ib_uverbs_alloc_mw), and keys of the indices of windows (rkey_is_mw).
+// TestAllocMW: types 1 and 2 (ib_uverbs_alloc_mw), and keys of windows.
 func TestAllocMW(t *testing.T) {
 	table := newTable()
 	for _, typ := range []uint8{0, 3, 255} {
 		_, errno := table.AllocMW(1, typ)
 		wantErrno(t, "a window of an unknown type", errno, syscall.EINVAL)
 	}
-	table.mws.next = poolSize - 2
-	for _, want := range []uint32{1<<20 - 1, 1 << 20, 1<<19 + 1} {
-		w := allocMW(t, table, MWType1)
-		if key := w.RKey(); key>>8 != want || !isMW(key) {
-			t.Errorf("the key is %#x, want index %#x", key, want)
-		}
-	}
-	for _, key := range []uint32{0, 1 << 8, 1<<27 | 0xff, (1<<20 + 1) << 8, math.MaxUint32} {
-		if isMW(key) {
-			t.Errorf("%#x is taken for the key of a window", key)
+	for _, typ := range []uint8{MWType1, MWType2} {
+		if key := allocMW(t, table, typ).RKey(); !isMW(key) {
+			t.Errorf("the key is %#x, want one of a window", key)
 		}
 	}
 }
@@ -83,7 +76,7 @@ func TestBind(t *testing.T) {
 		{"unknown rights", allRemote | MWBind, func(t *testing.T, o *objects, b *Binding) { b.Access |= 1 << 10 }, none},
 		{"optional rights", allRemote | MWBind, func(t *testing.T, o *objects, b *Binding) { b.Access |= 1 << 20 }, both},
 		{"zero-based", allRemote | MWBind, func(t *testing.T, o *objects, b *Binding) { b.Access |= ZeroBased }, [3]bool{2: true}},
-		{"zero-based, any address", allRemote | MWBind, func(t *testing.T, o *objects, b *Binding) { b.Access |= ZeroBased; b.Addr = 0 }, [3]bool{2: true}},
+		{"zero-based, outside", allRemote | MWBind, func(t *testing.T, o *objects, b *Binding) { b.Access |= ZeroBased; b.Addr = 0 }, none},
 		{"zero-based, too long", allRemote | MWBind, func(t *testing.T, o *objects, b *Binding) { b.Access |= ZeroBased; b.Length++ }, none},
 		{"length 0", allRemote | MWBind, func(t *testing.T, o *objects, b *Binding) { b.Length = 0 }, type1},
 		{"length 0 without MR", allRemote | MWBind, func(t *testing.T, o *objects, b *Binding) { b.Length, b.LKey = 0, 0 }, type1},
@@ -166,8 +159,11 @@ func TestWindowAccess(t *testing.T) {
 		}
 		key := w.RKey()
 		wantFault(t, "the window", read(qp1, key, addr(b)+100), OK)
-		wantFault(t, "before the window, in the MR", read(qp1, key, addr(b)), OK)
-		wantFault(t, "after the window, in the MR", read(qp1, key, addr(b)+uint64(len(b))-8), OK)
+		wantFault(t, "the end of the window", read(qp1, key, addr(b)+292), OK)
+		wantFault(t, "before the window, in the MR", read(qp1, key, addr(b)+99), OutOfRange)
+		wantFault(t, "after the window, in the MR", read(qp1, key, addr(b)+293), OutOfRange)
+		wantFault(t, "a check beyond the window", table.CheckRemote(qp1, key, addr(b)+100, 201, RemoteRead), OutOfRange)
+		wantFault(t, "the end of memory", table.CheckRemote(qp1, key, addr(b)+200, math.MaxUint64, RemoteRead), OutOfRange)
 		wantFault(t, "after the MR", read(qp1, key, addr(b)+uint64(len(b))-7), OutOfRange)
 		wantFault(t, "before the MR", read(qp1, key, addr(b)-1), OutOfRange)
 		wantFault(t, "the key of before", read(qp1, free, addr(b)+100), BadKey)
@@ -194,8 +190,7 @@ func TestWindowAccess(t *testing.T) {
 	}
 }
 
-// TestWindowZeroBased: the window's address is added to that of the access (check_rkey), and the sum
-// may overflow.
+// TestWindowZeroBased: addresses count from the start of the window, and the sum may overflow.
 func TestWindowZeroBased(t *testing.T) {
 	table := newTable()
 	b := mapped(t, 1)
@@ -212,6 +207,8 @@ func TestWindowZeroBased(t *testing.T) {
 	if got[0] != 7 {
 		t.Errorf("read %d, want 7", got[0])
 	}
+	wantFault(t, "the last byte", table.ReadRemote(got, qp1, w.RKey(), 199), OK)
+	wantFault(t, "past the window, in the MR", table.ReadRemote(got, qp1, w.RKey(), 200), OutOfRange)
 	wantFault(t, "past the MR", table.ReadRemote(got, qp1, w.RKey(), uint64(page)-200), OutOfRange)
 	wantFault(t, "at the MR's own address", table.ReadRemote(got, qp1, w.RKey(), addr(b)), OutOfRange)
 	wantFault(t, "at the end of memory", table.ReadRemote(got, qp1, w.RKey(), math.MaxUint64-addr(b)), OutOfRange)

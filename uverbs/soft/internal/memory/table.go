@@ -1,30 +1,40 @@
 package memory
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/goverbs/goverbs/uverbs/soft/internal/number"
+)
+
+// A key is an index and 8 more bits. Indices of windows begin with firstMW, and there are fewer objects of a kind
+// than rxe can have (RXE_MAX_MR, RXE_MAX_MW).
+const (
+	firstMR   = 1
+	firstMW   = 1 << 23
+	lastIndex = 1<<24 - 1
+	mostOfAll = 1<<19 - 1
+)
+
+// isMW reports whether a key is that of a window.
+func isMW(key uint32) bool { return key>>8 >= firstMW }
 
 // A Table holds the MRs and MWs of a device by key. It is safe for concurrent use. An access takes
 // the lock of its MR, and of its window, for reading, and no other.
 type Table struct {
 	mu   sync.Mutex // for adding and removing
 	rand func() uint32
-	mrs  pool[MR]
-	mws  pool[MW]
+	mrs  number.Map[MR] // by index
+	mws  number.Map[MW]
 }
 
-// NewTable returns an empty table. The low 8 bits of keys, and where their indices begin, come from
-// rand, which is called by one goroutine at a time.
-func NewTable(rand func() uint32) *Table {
-	t := &Table{rand: rand}
-	t.mrs.first, t.mrs.next = firstMR, rand()%poolSize
-	t.mws.first, t.mws.next = firstMW, rand()%poolSize
-	return t
-}
+// NewTable returns an empty table. Keys come from rand, which is called by one goroutine at a time.
+func NewTable(rand func() uint32) *Table { return &Table{rand: rand} }
 
 // Len returns how many MRs and MWs there are.
 func (t *Table) Len() (mrs, mws int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.mrs.used, t.mws.used
+	return t.mrs.Len(), t.mws.Len()
 }
 
 // An operation is what an access does with an address range of this process.
@@ -34,7 +44,7 @@ type operation struct {
 	write   []byte // goes to the memory
 	compare uint64
 	value   uint64 // to swap in, to add or to store; the old value afterwards
-	whole   bool   // all of the MR, not the range
+	whole   bool   // all of the MR, or of the window, not the range
 	length  uint64 // of the range, in bytes
 }
 
@@ -82,7 +92,7 @@ func (o *operation) run(m *MR, addr uint64) Fault {
 
 // local does an operation by the lkey of an MR (copy_data).
 func (t *Table) local(pd PD, lkey uint32, addr uint64, need Access, o *operation) Fault {
-	m := t.mrs.get(lkey >> 8)
+	m := t.mrs.Find(lkey >> 8)
 	if m == nil {
 		return BadKey
 	}
@@ -100,16 +110,21 @@ func (t *Table) remote(qp QPRef, rkey uint32, addr uint64, need Access, o *opera
 	if !isMW(rkey) {
 		return t.local(qp.PD, rkey, addr, need, o)
 	}
-	w := t.mws.get(rkey >> 8)
+	w := t.mws.Find(rkey >> 8)
 	if w == nil {
 		return BadKey
 	}
 	w.mu.RLock()
 	f := w.permits(rkey, qp, need)
 	if f == OK {
+		addr, f = w.within(addr, o)
+	}
+	if f == OK {
 		// Only the window's rights count. The MR cannot be deregistered while the window is bound.
 		w.mr.mu.RLock()
-		f = o.run(w.mr, addr+w.base())
+		if f = BadKey; w.mr.pd == w.pd { // REREG_MR may have changed it
+			f = o.run(w.mr, addr)
+		}
 		w.mr.mu.RUnlock()
 	}
 	w.mu.RUnlock()
