@@ -83,7 +83,7 @@ func (n *network) takeLate(from netip.AddrPort, packet []byte, meta udp.Meta) {
 func (n *network) start(d *engine.Device) {
 	n.engine, n.late = d, d.NewReceiver()
 	r := d.NewReceiver()
-	n.handle = n.path.Handler(receiver(r))
+	n.handle = n.handler(r)
 	n.flush = func() bool {
 		n.empty.Store(0)
 		r.Flush()
@@ -145,6 +145,16 @@ func (d *Device) pollOthers() (found bool) {
 		}
 	}
 	return found
+}
+
+// handler returns a handler of packets from the socket: through the faults, to the engine.
+func (n *network) handler(r *engine.Receiver) udp.Handler {
+	handle := n.path.Handler(receiver(r))
+	return func(from netip.AddrPort, packet []byte, meta udp.Meta) {
+		if n.fromDevice(from) {
+			handle(from, packet, meta)
+		}
+	}
 }
 
 // receiver returns a handler that gives packets to the engine.
@@ -217,7 +227,7 @@ func (n *network) Join(group netip.Addr) syscall.Errno {
 		return 0
 	}
 	r := n.engine.NewReceiver()
-	handle := n.path.Handler(receiver(r))
+	handle := n.handler(r)
 	err := n.socket.JoinGroup(group, func(from netip.AddrPort, packet []byte, meta udp.Meta) {
 		if n.onlyWay || from.Addr() != n.addr() { // the engine has delivered those of the device itself
 			handle(from, packet, meta)

@@ -24,7 +24,7 @@ type counters struct {
 	linkDowned                     atomic.Uint64
 
 	// Packets that were dropped.
-	unknownQP, wrongAddress, wrongGroup, refusedState, badMAD            atomic.Uint64
+	unknownQP, wrongAddress, wrongPort, wrongGroup, refusedState, badMAD            atomic.Uint64
 	outOfOrder, noReceive, refused, staleResponse, oddResponse, overflow atomic.Uint64
 	malformed                                                            [wire.NumParseErrors]atomic.Uint64
 }
@@ -37,6 +37,9 @@ func (s *counters) sent(bytes int) {
 
 // CountLinkDown counts that the network interface of the device was set down.
 func (d *Device) CountLinkDown() { d.stats.linkDowned.Add(1) }
+
+// CountWrongPort counts a packet that was dropped because it came from another port than that of a device.
+func (d *Device) CountWrongPort() { d.stats.wrongPort.Add(1) }
 
 // A Counter is a counter of a device with its name.
 type Counter struct {
@@ -70,6 +73,7 @@ func (d *Device) Counters() []Counter {
 
 		{"rx_unknown_qp", s.unknownQP.Load()},
 		{"rx_wrong_address", s.wrongAddress.Load()},
+		{"rx_wrong_port", s.wrongPort.Load()},
 		{"rx_wrong_group", s.wrongGroup.Load()},
 		{"rx_wrong_state", s.refusedState.Load()},
 		{"rx_bad_pkey", s.badPKey.Load()},
