@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
 // wayTo makes an AH from a side to another.
@@ -200,9 +201,7 @@ func TestMulticast(t *testing.T) {
 			}
 			return e
 		}
-		if !rig.Soft { // The kernel receives the packets of a group for the QPs that have joined it.
-			join(t, rig.Netdevs[1], group)
-		}
+		join(t, b.dev, group)
 		must(t, b.qp.AttachMulticast(gid, 0))
 		ah, err := a.pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: gid, SGIDIndex: uint8(v6(a).Index), HopLimit: 4}})
 		must(t, err)
@@ -237,10 +236,17 @@ func TestMulticast(t *testing.T) {
 	})
 }
 
-// join joins a group on an interface until the end of the test.
-func join(t *testing.T, name string, group netip.Addr) {
+// join makes the second device of the rig a member of a group until the end of the test: packets to the group
+// arrive for the QPs that are attached to it. The kernel's devices receive what their interface has joined.
+func join(t *testing.T, dev *uverbs.Device, group netip.Addr) {
 	t.Helper()
-	ifi, err := net.InterfaceByName(name)
+	if rig.Soft {
+		d := soft.ByName(dev.Name())
+		must(t, d.JoinGroup(group))
+		t.Cleanup(func() { must(t, d.LeaveGroup(group)) })
+		return
+	}
+	ifi, err := net.InterfaceByName(rig.Netdevs[1])
 	must(t, err)
 	c, err := net.ListenMulticastUDP("udp", ifi, &net.UDPAddr{IP: group.AsSlice(), Port: 40000})
 	must(t, err)

@@ -43,8 +43,7 @@
 //   - On Linux 7.2 a QP may stop for ever when READs or atomics are behind a request for which the peer has no
 //     receive. The cause is not known.
 //   - On Linux 7.2 an rkey of a memory window permits access to all of the region: check_rkey compares the
-//     addresses with those of the region, and nothing compares them with those of the window. The software
-//     device does the same.
+//     addresses with those of the region, and nothing compares them with those of the window.
 //   - On Linux 7.2 LOCAL_INV and a SEND with invalidate unbind any window of type 2 of the device: rxe_invalidate_mw
 //     looks at neither PD nor QP. The software device wants the QP that bound the window.
 //   - A QP that bound a window waits for it when it is destroyed: rxe_do_bind_mw takes a reference that only

@@ -88,11 +88,14 @@ var exchangeCases = joined(
 			x.b.fails()
 		}, want: "a: 1: remote invalid request error; b: ERR"},
 		{name: "NAK remote operational error", run: func(x *recordedExchange) {
-			x.b.recv(100, x.b.sge(0, 9))
+			sge := x.b.sge(0, 10)
+			sge.LKey ^= 0x5500
+			x.b.recv(100, sge)
 			x.a.post(x.a.send(1, 0, 10))
 			x.a.sent(1)
 			x.b.got(1)
-		}, want: "a: 1: remote operation error; b: receive 100: local QP operation error"},
+		}, want: "a: 1: remote operation error; b: receive 100: local QP operation error",
+			wantSpec: "a: 1: remote operation error; b: receive 100: local protection error"},
 		{name: "SEND again", a: repeating, run: func(x *recordedExchange) {
 			x.b.recv(100, x.b.sge(0, 600))
 			x.lose(x.b, "ack", 1, func() { x.a.post(x.a.send(1, 0, 600)) })

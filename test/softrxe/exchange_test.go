@@ -22,7 +22,8 @@ type exchangeCase struct {
 	subjects string // the ends whose packets are compared, "a", "b" or, by default, both
 	since    [2]int // the first kernel whose rxe supports it
 	run      func(x *recordedExchange)
-	want     string // as in verbsCase
+	want     string // as in verbsCase, as is wantSpec
+	wantSpec string
 }
 
 // recordedExchange is one run of an exchangeCase. One end, the subject, is the device whose packets matter. The
@@ -122,7 +123,7 @@ func (c *exchangeCase) play(t *testing.T, ipv6, sockets bool, subject string) *r
 	x.b.start(x.a, psnB, psnA, c.b)
 	x.numbers = numbers{"QPN of a": x.a.qp.QPN(), "QPN of b": x.b.qp.QPN(), "rkey of b": x.b.mr.RKey()}
 	c.run(x)
-	want := strings.Split(c.want, "; ")
+	want, _ := (&verbsCase{want: c.want, wantSpec: c.wantSpec}).wanted([2]host{hosts["a"], hosts["b"]})
 	if c.want == "" {
 		want = x.lines
 		if x.failures > 0 {

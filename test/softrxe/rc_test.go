@@ -195,7 +195,7 @@ var rcCases = []verbsCase{
 		x.a.fails()
 		x.b.fails()
 	}, want: "a: 1: remote operation error; b: receive 10: local QP operation error; b: receive 11: flushed; a: ERR; b: ERR",
-		wantCard: "a: 1: remote invalid request error; b: receive 10: local length error; b: receive 11: flushed; a: ERR; b: ERR"},
+		wantSpec: "a: 1: remote invalid request error; b: receive 10: local length error; b: receive 11: flushed; a: ERR; b: ERR"},
 	{name: "receive too short for the second packet", run: func(x *exchange) {
 		x.b.recv(10, x.b.sge(slot, 5000))
 		x.a.post(x.a.send(1, 0, 6000))
@@ -204,7 +204,7 @@ var rcCases = []verbsCase{
 		x.a.fails()
 		x.b.fails()
 	}, want: "a: 1: remote operation error; b: receive 10: local QP operation error; a: ERR; b: ERR",
-		wantCard: "a: 1: remote invalid request error; b: receive 10: local length error; a: ERR; b: ERR"},
+		wantSpec: "a: 1: remote invalid request error; b: receive 10: local length error; a: ERR; b: ERR"},
 	{name: "receive with a wrong lkey", run: func(x *exchange) {
 		sge := x.b.sge(0, 100)
 		sge.LKey ^= 0x5500
@@ -215,7 +215,7 @@ var rcCases = []verbsCase{
 		x.a.fails()
 		x.b.fails()
 	}, want: "a: 1: remote operation error; b: receive 10: local QP operation error; a: ERR; b: ERR",
-		wantCard: "a: 1: remote operation error; b: receive 10: local protection error; a: ERR; b: ERR"},
+		wantSpec: "a: 1: remote operation error; b: receive 10: local protection error; a: ERR; b: ERR"},
 	wrongKey("RDMA WRITE with a wrong rkey", uverbs.WRRDMAWrite, func(x *exchange, wr *uverbs.SendWR) { wr.RKey ^= 0x5500 }),
 	wrongKey("RDMA READ with a wrong rkey", uverbs.WRRDMARead, func(x *exchange, wr *uverbs.SendWR) { wr.RKey ^= 0x5500 }),
 	wrongKey("RDMA WRITE with a wrong low byte of the rkey", uverbs.WRRDMAWrite, func(x *exchange, wr *uverbs.SendWR) { wr.RKey ^= 1 }),
@@ -264,7 +264,8 @@ var rcCases = []verbsCase{
 		x.a.sent(2)
 		x.a.fails()
 		x.b.state()
-	}, sinceA: v6_12, want: "a: 1: flushed; a: 2: flushed; a: ERR; b: RTS"},
+	}, sinceA: v6_12, want: "a: 1: flushed; a: 2: flushed; a: ERR; b: RTS",
+		ownError: true, wantSpec: "a: 1: local protection error; a: 2: flushed; a: ERR; b: RTS"},
 	{name: "READ into memory without LOCAL_WRITE", run: func(x *exchange) {
 		mr, err := x.a.pd.RegMR(x.a.buf, 0)
 		must(x.t, err)

@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
 // ud are the options of a QP for datagrams.
@@ -114,7 +115,9 @@ func multicast(x *exchange) {
 	if x.b.host.addr.Is6() {
 		group = netip.MustParseAddr("ff05::1:2")
 	}
-	if !x.b.host.soft { // the kernel takes the packets of a group from a network where a socket has joined it
+	if x.b.host.soft {
+		must(x.t, x.b.host.do(func() error { return soft.ByName(x.b.host.name).JoinGroup(group) })) // until it is closed
+	} else { // the kernel takes the packets of a group from a network where a socket has joined it
 		joinOnLink(x.t, group)
 	}
 	gid := uverbs.GID(group.As16())

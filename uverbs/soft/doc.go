@@ -75,6 +75,7 @@
 //	rx_wrong_address     the source or destination address is not that of the connection
 //	rx_wrong_port        an address of this host is the source, but no device: see below, Trust
 //	rx_wrong_group       the QPN of groups at the address of a device, or another QPN at that of a group
+//	rx_not_joined        the group is not joined, so that a card gets no packets
 //	rx_wrong_state       the queue pair is of another type, or not in a state to receive
 //	rx_bad_pkey          another P_Key than 0xffff or 0x7fff
 //	rx_bad_qkey          another Q_Key than that of the queue pair

@@ -16,7 +16,7 @@ type group struct {
 	lid uint16
 }
 
-// groups are the multicast groups that a QP has joined.
+// groups are the multicast groups that a QP is attached to.
 type groups struct {
 	mu     sync.Mutex
 	joined []group // guarded by mu
@@ -29,7 +29,24 @@ func (g *groups) any() bool {
 	return len(g.joined) > 0
 }
 
-// attachMcast is ATTACH_MCAST. Joining a group twice does nothing.
+// JoinGroup makes the device a member of a multicast group. QPs that are attached to the group receive its
+// packets only while the device is a member. Package cm joins for its connections; this is for what it does not
+// support, such as groups of IPv6, where a program joins with a UDP socket if its device is in the kernel. Each
+// JoinGroup needs one [Device.LeaveGroup]. The error is an errno.
+func (d *Device) JoinGroup(group netip.Addr) error { return errorOf(d.engine.Join(group)) }
+
+// LeaveGroup undoes one [Device.JoinGroup].
+func (d *Device) LeaveGroup(group netip.Addr) error { return errorOf(d.engine.Leave(group)) }
+
+// errorOf returns an errno as an error, nil for 0.
+func errorOf(errno syscall.Errno) error {
+	if errno == 0 {
+		return nil
+	}
+	return errno
+}
+
+// attachMcast is ATTACH_MCAST. Attaching a QP twice does nothing.
 func attachMcast(k *call, req *abi.AttachMcast) syscall.Errno {
 	q, errno := get[*qp](k, abi.UVERBS_OBJECT_QP, req.QPHandle)
 	if errno != 0 {

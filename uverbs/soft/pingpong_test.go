@@ -215,7 +215,7 @@ func TestOwnGroup(t *testing.T) {
 		a := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
 		ah, err := a.pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: group, SGIDIndex: 1}})
 		if err == nil {
-			err = a.qp.AttachMulticast(group, 0)
+			err = errors.Join(dev.JoinGroup(group.Addr()), a.qp.AttachMulticast(group, 0))
 		}
 		if err != nil {
 			t.Fatal(way, err)
@@ -249,6 +249,9 @@ func TestGroup(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { dev.Close() })
+			if err := dev.JoinGroup(group.Addr()); err != nil {
+				t.Fatal(way, err)
+			}
 			sides[i] = newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
 		}
 		a, b := sides[0], sides[1]

@@ -37,8 +37,8 @@ func (p port) receiveMAD(from engine.MADAddr, mad []byte) {
 	gsi.Receive(p, from.Remote, from.Local, mad)
 }
 
-// Join implements [gsi.Port]. The port receives what its QPs are attached to.
-func (port) Join(netip.Addr) error { return nil }
+// Join implements [gsi.Port].
+func (p port) Join(group netip.Addr) error { return p.d.JoinGroup(group) }
 
 // Leave implements [gsi.Port].
-func (port) Leave(netip.Addr) {}
+func (p port) Leave(group netip.Addr) { p.d.LeaveGroup(group) }

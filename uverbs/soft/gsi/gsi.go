@@ -35,7 +35,7 @@ type Port interface {
 	// SendMAD does not keep the memory. Nothing tells whether the MAD arrives.
 	SendMAD(src, dst netip.Addr, mad []byte)
 
-	// Join makes the port receive packets to a multicast group.
+	// Join makes the port receive packets to a multicast group, for the QPs that are attached to it.
 	Join(group netip.Addr) error
 
 	// Leave undoes one Join.

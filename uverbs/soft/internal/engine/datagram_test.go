@@ -201,6 +201,12 @@ func TestMulticast(t *testing.T) {
 		wr.qpn = wire.MulticastQP
 		a.post(wr)
 		a.want(2, ring.WCSend)
+		for _, s := range []*side{a, b, c} { // attached, but not joined
+			s.none()
+			check(t, s.d.Join(netip.MustParseAddr(addr)))
+		}
+		a.post(wr)
+		a.want(2, ring.WCSend)
 		for _, s := range []*side{a, b, c} {
 			if got := s.want(1, ring.WCRecv); got.src != a.qp.num || got.length != 140 {
 				t.Errorf("completion %+v", got)
@@ -217,7 +223,24 @@ func TestMulticast(t *testing.T) {
 		a.next()
 		b.none()
 		c.want(3, ring.WCRecv)
-		check(t, a.qp.Detach(group, 0), c.qp.Detach(group, 0), b.qp.Close())
+		check(t, a.d.Leave(netip.MustParseAddr(addr))) // b has joined, too
+		a.recv(4, a.sge(0, 200))
+		a.post(wr)
+		a.want(2, ring.WCSend)
+		a.want(4, ring.WCRecv)
+		check(t, b.d.Leave(netip.MustParseAddr(addr)))
+		before := a.d.stats.notJoined.Load()
+		c.recv(4, c.sge(0, 200))
+		a.post(wr)
+		a.want(2, ring.WCSend)
+		c.want(4, ring.WCRecv)
+		if n := a.d.stats.notJoined.Load() - before; n != 1 {
+			t.Errorf("%d packets are counted as not joined, want 1", n)
+		}
+		if got := b.d.Leave(netip.MustParseAddr(addr)); got != syscall.EADDRNOTAVAIL {
+			t.Errorf("Leave of no member: %v", got)
+		}
+		check(t, c.d.Leave(netip.MustParseAddr(addr)), a.qp.Detach(group, 0), c.qp.Detach(group, 0), b.qp.Close())
 		b = newSide(t, d1, o)
 		b.activate()
 	}
@@ -246,7 +269,7 @@ func TestMulticastOverNetwork(t *testing.T) {
 	}
 	group := netip.MustParseAddr("239.1.2.3")
 	for _, s := range sides {
-		check(t, s.qp.Attach(gidOfAddr(group), 0))
+		check(t, s.d.Join(group), s.d.Join(group), s.d.Leave(group), s.qp.Attach(gidOfAddr(group), 0))
 		s.recv(1, s.sge(0, 200))
 		s.recv(2, s.sge(0, 200))
 	}
@@ -259,7 +282,7 @@ func TestMulticastOverNetwork(t *testing.T) {
 	for _, s := range sides {
 		s.want(1, ring.WCRecv)
 		s.none()
-		check(t, s.qp.Detach(gidOfAddr(group), 0))
+		check(t, s.d.Leave(group), s.qp.Detach(gidOfAddr(group), 0))
 	}
 	for _, p := range net.ports {
 		if len(p.groups) != 0 {

@@ -126,7 +126,7 @@ func TestFilterGroup(t *testing.T) {
 	group := gidOfAddr(netip.MustParseAddr("ff0e::17"))
 	for _, s := range []*side{a, b, c} {
 		s.activate()
-		check(t, s.qp.Attach(group, 0))
+		check(t, s.d.Join(addrOfGID(group)), s.qp.Attach(group, 0))
 		s.recv(1, s.sge(1000, 200))
 	}
 	wr := datagram(2, a.handle("ff0e::17", nil), a, a.sge(0, 100))
@@ -145,7 +145,7 @@ func TestFilterGroup(t *testing.T) {
 		t.Errorf("%d packets sent and %d received, want 1 and 1", f.sent, f.received)
 	}
 	for _, s := range []*side{a, b, c} {
-		check(t, s.qp.Detach(group, 0))
+		check(t, s.qp.Detach(group, 0), s.d.Leave(addrOfGID(group)))
 	}
 }
 

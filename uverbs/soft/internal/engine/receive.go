@@ -39,6 +39,10 @@ func (d *Device) receive(w *worker, from *source, b []byte) {
 			d.stats.wrongGroup.Add(1)
 			return
 		}
+		if !d.groups.isJoined(from.dst) {
+			d.stats.notJoined.Add(1)
+			return
+		}
 		for _, q := range d.groups.find(from.dst) {
 			d.deliverTo(w, q, a, b)
 		}

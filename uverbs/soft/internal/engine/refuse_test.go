@@ -258,21 +258,25 @@ func TestMADRefused(t *testing.T) {
 	}
 }
 
-// TestGroupRefused: a QP does not join a group that the network refuses, and a QP of another kind or
-// that is closed joins none. Then it can be closed.
+// TestGroupRefused: a device does not join a group that the network refuses, and a QP of another kind or
+// that is closed is attached to none. Then it can be closed.
 func TestGroupRefused(t *testing.T) {
 	group := gidOfAddr(netip.MustParseAddr("239.1.2.3"))
 	p := &refusingPort{fakePort: (&fakeNetwork{clock: newFakeClock()}).port()}
 	d := newDevice(t, Config{Network: p})
 	s := newSide(t, d, sideOptions{typ: UD})
 	p.errno = syscall.ENOBUFS
-	if errno := s.qp.Attach(group, 0); errno != syscall.ENOBUFS {
+	if errno := d.Join(addrOfGID(group)); errno != syscall.ENOBUFS {
 		t.Errorf("the network refuses: %v, want ENOBUFS", errno)
 	}
-	if errno := s.qp.Detach(group, 0); errno != syscall.EINVAL {
-		t.Errorf("Detach after a refusal: %v, want EINVAL", errno)
+	if errno := d.Leave(addrOfGID(group)); errno != syscall.EADDRNOTAVAIL {
+		t.Errorf("Leave after a refusal: %v, want EADDRNOTAVAIL", errno)
+	}
+	if errno := d.Join(netip.MustParseAddr("10.0.0.1")); errno != syscall.EINVAL {
+		t.Errorf("Join of no group: %v, want EINVAL", errno)
 	}
 	p.errno = 0
+	check(t, d.Join(addrOfGID(group)), d.Leave(addrOfGID(group)))
 	check(t, s.qp.Attach(group, 0), s.qp.Detach(group, 0), s.qp.Close())
 	if errno := s.qp.Attach(group, 0); errno != syscall.EINVAL {
 		t.Errorf("a QP that is closed: %v, want EINVAL", errno)

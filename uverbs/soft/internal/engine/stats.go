@@ -24,7 +24,7 @@ type counters struct {
 	linkDowned                     atomic.Uint64
 
 	// Packets that were dropped.
-	unknownQP, wrongAddress, wrongPort, wrongGroup, refusedState, badMAD            atomic.Uint64
+	unknownQP, wrongAddress, wrongPort, wrongGroup, notJoined, refusedState, badMAD            atomic.Uint64
 	outOfOrder, noReceive, refused, staleResponse, oddResponse, overflow atomic.Uint64
 	malformed                                                            [wire.NumParseErrors]atomic.Uint64
 }
@@ -75,6 +75,7 @@ func (d *Device) Counters() []Counter {
 		{"rx_wrong_address", s.wrongAddress.Load()},
 		{"rx_wrong_port", s.wrongPort.Load()},
 		{"rx_wrong_group", s.wrongGroup.Load()},
+		{"rx_not_joined", s.notJoined.Load()},
 		{"rx_wrong_state", s.refusedState.Load()},
 		{"rx_bad_pkey", s.badPKey.Load()},
 		{"rx_bad_qkey", s.badQKey.Load()},
