@@ -15,7 +15,7 @@ func TestSQDrainedEvent(t *testing.T) {
 		testenv.Needs(t, "state SQD", "rxe") // mlx5_ib knows no way there
 		a, b := pair(t, uverbs.QPOptions{})
 		for _, s := range []*side{b, a} {
-			must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPSQD}, uverbs.AttrState))
+			must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPSQD, EnSQDAsyncNotify: true}, uverbs.AttrState|uverbs.AttrEnSQDAsyncNotify))
 			want := uverbs.Event{Type: uverbs.EventSQDrained, QP: s.qp}
 			if ev := event(t, s.dev, uverbs.EventSQDrained); ev != want {
 				t.Errorf("event is %s, want %s", ev, want)

@@ -144,11 +144,10 @@ func TestSRQAttributes(t *testing.T) {
 func TestSRQOfDatagrams(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
-		_, srq := newSRQ(t, dev, uverbs.SRQOptions{})
+		pd, srq := newSRQ(t, dev, uverbs.SRQOptions{})
 		a := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
 		b := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD, SRQ: srq})
-		// The lkey is one of the QP's PD, which rxe looks at.
-		must(t, srq.PostRecv(1, b.mr.SGE(0, 1000)))
+		must(t, srq.PostRecv(1, srqMemory(t, pd, b).SGE(0, 1000)))
 		must(t, a.qp.PostSend(datagram(2, wayTo(t, a, b), b, a.mr.SGE(0, 100))))
 		a.want(t, 2, uverbs.WCSend)
 		b.want(t, 1, uverbs.WCRecv)

@@ -130,12 +130,13 @@ func checkStatus(t *testing.T, c statusCase) {
 func TestSRQLimitEvent(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
-		_, srq := newSRQ(t, dev, uverbs.SRQOptions{MaxWR: 20})
+		pd, srq := newSRQ(t, dev, uverbs.SRQOptions{MaxWR: 20})
 		a := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
 		b := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD, SRQ: srq})
 		ah := wayTo(t, a, b)
+		mr := srqMemory(t, pd, b)
 		for i := range 6 {
-			must(t, srq.PostRecv(uint64(i), b.mr.SGE(0, 100)))
+			must(t, srq.PostRecv(uint64(i), mr.SGE(0, 100)))
 		}
 		must(t, srq.SetLimit(4))
 		for i := range 4 {

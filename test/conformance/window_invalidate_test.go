@@ -83,9 +83,9 @@ func invalidateLocal(t *testing.T, c invalidateCase) {
 	if c.ok {
 		b.want(t, 3, uverbs.WCLocalInv)
 	} else {
-		want := uverbs.WCLocQPOpErr
-		if onMLX5 {
-			want = uverbs.WCMWBindErr
+		want := uverbs.WCMWBindErr
+		if onRxe {
+			want = uverbs.WCLocQPOpErr
 		}
 		b.fails(t, 3, want, "LOCAL_INV")
 	}
