@@ -25,6 +25,14 @@ func (rxeDriver) failedRequest(q *QP) (WC, sentWR, bool) {
 	return WC{ID: id, Status: WCStatus(status), QPN: q.qpn}, sentRxe(&i), ok
 }
 
+// vendorText explains the code of a software device. The kernel's rxe has none.
+func (rxeDriver) vendorText(code uint32) string {
+	if code == rxe.VendorInjected {
+		return "injected by the faults of this software device"
+	}
+	return ""
+}
+
 // sentRxe converts the contents of a ring element.
 func sentRxe(i *rxe.SendInfo) sentWR {
 	s := sentWR{op: WROpcode(i.Opcode), length: i.Length, qpn: i.RemoteQPN, raddr: i.RemoteAddr, rkey: i.RKey, mwRKey: i.MWRKey}

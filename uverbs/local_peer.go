@@ -5,6 +5,7 @@ import (
 	"sync"
 	"weak"
 
+	"github.com/goverbs/goverbs/mmio/rxe"
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
@@ -45,7 +46,7 @@ func (q *QP) atPeer(e *WCError) string {
 	default:
 		return ""
 	}
-	if q.queueOf(&e.WC) != diag.SendQueue {
+	if q.queueOf(&e.WC) != diag.SendQueue || q.kind == kindRxe && e.WC.VendorErr == rxe.VendorInjected {
 		return ""
 	}
 	peer := q.findPeer()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/goverbs/goverbs/mmio/rxe"
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
@@ -174,7 +175,9 @@ func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
 		e.Cause = q.whyFlushed()
 		c.Cause = e.Cause
 	}
-	e.Hint = c.Hint()
+	if e.Hint = c.Hint(); q.kind == kindRxe && wc.VendorErr == rxe.VendorInjected { // nothing else is wrong
+		e.Hint = ""
+	}
 	if q.typ == DCI && wc.Status == WCRetryExcErr {
 		e.Hint = retryHintDC
 	}

@@ -86,6 +86,9 @@ func (c Completion) Status() uint32 { return c.wc.Status }
 // know.
 func (c Completion) Opcode() uint32 { return c.wc.Opcode }
 
+// VendorInjected is the VendorErr of an error that a software device has injected. The kernel's is always 0.
+const VendorInjected = 1
+
 // VendorErr returns the driver's own error number.
 func (c Completion) VendorErr() uint32 { return c.wc.VendorErr }
 

@@ -251,3 +251,31 @@ func TestFileRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestInjectedFailure: a fault counts work requests from when it is set, also a second time, and the error says that
+// it was injected. It does not look for a cause at the peer.
+func TestInjectedFailure(t *testing.T) {
+	o := uverbs.QPOptions{}
+	a, b := twoSides(t, soft.New, o)
+	d := soft.ByName(a.ctx.Name())
+	messages(t, a, b, 5)
+	for range 2 {
+		ok(t, d.SetFaults("fail=send:2:rem_access_err"))
+		for n := range 3 {
+			ok(t, b.qp.PostRecv(1, b.mr.SGE(0, 64)), a.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 8)}}))
+			var wcs [1]uverbs.WC
+			_, err := a.cq.Wait(t.Context(), wcs[:])
+			ok(t, err)
+			if failed := wcs[0].Status == uverbs.WCRemAccessErr; failed != (n == 2) {
+				t.Fatalf("request %d: %v", n, a.qp.Err(&wcs[0]))
+			}
+			if err := a.qp.Err(&wcs[0]); n == 2 && (!strings.Contains(err.Error(), "injected") || strings.Contains(err.Error(), "permits")) {
+				t.Errorf("the error does not say that it was injected, or names another cause: %v", err)
+			}
+		}
+		for _, s := range []*side{a, b} {
+			ok(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState), s.qp.Init())
+		}
+		connect(t, a, b)
+	}
+}

@@ -18,11 +18,12 @@ var completionOpcodes = [...]uint32{
 }
 
 // completeHead completes the request at head. Success is reported only if it was asked for
-// (do_complete of rxe_comp.c). A completion for which the CQ has no room is lost.
-func (q *QP) completeHead(status Status) {
+// (do_complete of rxe_comp.c). A completion for which the CQ has no room is lost. vendor is the device's own code
+// of an error.
+func (q *QP) completeHead(status Status, vendor uint32) {
 	r := &q.req
 	s := r.slots.at(r.head)
-	e := ring.Completion{WRID: s.wrID, Status: uint32(status), QPN: q.num}
+	e := ring.Completion{WRID: s.wrID, Status: uint32(status), VendorErr: vendor, QPN: q.num}
 	tell := q.sigAll || s.flags&ring.SendSignaled != 0 || status != StatusSuccess
 	if tell && status == StatusSuccess {
 		e.Opcode, e.ByteLen = completionOpcodes[s.opcode], s.length
@@ -59,7 +60,7 @@ func (q *QP) completeDone() {
 // failHead completes the oldest request with an error, and moves the QP to the error state.
 func (q *QP) failHead(status Status) {
 	q.sq.SetSendStatus(q.req.head, uint32(status))
-	q.completeHead(status)
+	q.completeHead(status, 0)
 	q.toError()
 }
 

@@ -4,39 +4,52 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs/soft/internal/fault"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
 )
 
 // This file has what a plan of faults changes. Without a plan, each question costs the comparison of a
 // pointer with nil.
 
+// planNow returns the plan of faults, nil for none. The counts of a new plan begin with it.
+func (q *QP) planNow() *fault.Plan {
+	p := q.dev.plan.Load()
+	if p != q.plan {
+		q.plan = p
+		q.req.before, q.resp.before, q.resp.needed = q.req.number, q.resp.completed, 0
+	}
+	return p
+}
+
 // succeed completes the request at head with success, or with an error if the plan of faults says so. It
 // reports false in this case: the QP is in the error state.
 func (q *QP) succeed() bool {
-	if p := q.dev.plan.Load(); p != nil {
-		if status, ok := p.Completion(q.num, fault.SendQueue, q.req.number); ok {
-			q.failHead(Status(status))
+	if p := q.planNow(); p != nil {
+		if status, ok := p.Completion(q.num, fault.SendQueue, q.req.number-q.req.before); ok {
+			q.sq.SetSendStatus(q.req.head, uint32(status))
+			q.completeHead(Status(status), ring.VendorInjected)
+			q.toError()
 			return false
 		}
 	}
-	q.completeHead(StatusSuccess)
+	q.completeHead(StatusSuccess, 0)
 	return true
 }
 
 // recvFails reports whether the plan of faults has the receive under way complete with an error, which
 // is then in resp.failure.
 func (q *QP) recvFails() bool {
-	p := q.dev.plan.Load()
+	p := q.planNow()
 	if p == nil {
 		return false
 	}
-	status, ok := p.Completion(q.num, fault.RecvQueue, q.resp.completed)
+	status, ok := p.Completion(q.num, fault.RecvQueue, q.resp.completed-q.resp.before)
 	q.resp.failure = Status(status)
 	return ok
 }
 
 // slowness returns how long a request to the QP waits before it is carried out and answered.
 func (q *QP) slowness() time.Duration {
-	if p := q.dev.plan.Load(); p != nil && q.typ == RC {
+	if p := q.planNow(); p != nil && q.typ == RC {
 		return p.ResponseDelay(q.num)
 	}
 	return 0

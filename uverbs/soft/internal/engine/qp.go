@@ -4,6 +4,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/goverbs/goverbs/uverbs/soft/internal/fault"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/memory"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
 )
@@ -41,17 +42,18 @@ type QP struct {
 	rq             *ring.Ring // nil with an SRQ
 
 	mu       sync.Mutex
-	closed   bool      // guarded by mu
-	state    State     // guarded by mu
-	draining bool      // in SQD: requests are not acknowledged yet. guarded by mu
-	running  bool      // a worker runs the requester. guarded by mu
-	wanted   bool      // and must look again. guarded by mu
-	groups   int       // multicast groups that the QP is in. guarded by mu
-	attr     QPAttr    // what Query returns. guarded by mu
-	mtu      int       // of the path, in bytes. guarded by mu
-	path     *path     // of RC and UC; nil before RTR. guarded by mu
-	req      requester // guarded by mu
-	resp     responder // guarded by mu
+	closed   bool        // guarded by mu
+	state    State       // guarded by mu
+	draining bool        // in SQD: requests are not acknowledged yet. guarded by mu
+	running  bool        // a worker runs the requester. guarded by mu
+	wanted   bool        // and must look again. guarded by mu
+	groups   int         // multicast groups that the QP is in. guarded by mu
+	attr     QPAttr      // what Query returns. guarded by mu
+	mtu      int         // of the path, in bytes. guarded by mu
+	path     *path       // of RC and UC; nil before RTR. guarded by mu
+	plan     *fault.Plan // the faults that were last looked at. guarded by mu
+	req      requester   // guarded by mu
+	resp     responder   // guarded by mu
 
 	deadlines deadlines  // guarded by mu
 	timer     timerEntry // guarded by timers.mu

@@ -89,6 +89,7 @@ type requester struct {
 
 	completed uint64 // number of requests that are complete, or were forgotten
 	number    uint64 // number of requests that are complete since the last reset
+	before    uint64 // those when the plan of faults was set
 	rdAtomics int    // READs and atomics under way
 	sinceAck  int    // packets since one asked for an acknowledgement
 
@@ -111,7 +112,7 @@ func (r *requester) reset(sq *ring.Ring) {
 	r.head = sq.Producer()
 	r.next = r.head
 	sq.SetConsumer(r.head)
-	r.offset, r.sinceAck, r.rdAtomics, r.number = 0, 0, 0, 0
+	r.offset, r.sinceAck, r.rdAtomics, r.number, r.before = 0, 0, 0, 0, 0
 	r.retry, r.retryStarted, r.rnrWait = false, false, false
 	r.una, r.end = r.psn, r.psn
 	r.completed += uint64(sq.Slots()) // no request has the number of one before

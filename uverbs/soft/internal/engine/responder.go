@@ -34,6 +34,7 @@ type responder struct {
 
 	needed    uint64 // receives that packets have needed while there was a plan of faults
 	completed uint64 // receives that are complete
+	before    uint64 // those when the plan was set
 	failure   Status // with which a plan has the receive under way complete
 }
 
@@ -55,7 +56,7 @@ type receive struct {
 // reset prepares the responder for a new connection.
 func (r *responder) reset() {
 	r.msn, r.opcode = 0, noOpcode
-	r.needed, r.completed = 0, 0
+	r.needed, r.completed, r.before, r.failure = 0, 0, 0, StatusSuccess
 	r.sentNAK, r.dropping = false, false
 	for i := range r.remembered {
 		r.remembered[i].kind = forgotten
@@ -225,7 +226,7 @@ func (q *QP) takeFor(h *wire.Header) verdict {
 	}
 	r := &q.resp
 	r.free()
-	if p := q.dev.plan.Load(); p != nil {
+	if p := q.planNow(); p != nil {
 		r.needed++
 		if p.NotReady(q.num, r.needed-1) {
 			return notReady
@@ -408,7 +409,8 @@ func (q *QP) completeRecv(a *arrival, status Status) bool {
 	q.resp.completed++
 	h := &a.header
 	e := ring.Completion{WRID: rc.wr.WRID, Status: uint32(status), QPN: q.num}
-	if status == StatusSuccess {
+	switch status {
+	case StatusSuccess:
 		q.dev.stats.receives.Add(1)
 		e.Opcode, e.ByteLen, e.Flags, e.PortNum = ring.WCRecv, rc.at, ring.WCGRH, q.attr.Port
 		if h.Opcode.HasImm() {
@@ -425,6 +427,8 @@ func (q *QP) completeRecv(a *arrival, status Status) bool {
 		if h.Opcode.HasDETH() {
 			e.SrcQP = h.SrcQP
 		}
+	case q.resp.failure:
+		e.VendorErr = ring.VendorInjected
 	}
 	q.resp.free()
 	if q.srq == nil {

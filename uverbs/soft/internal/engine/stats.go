@@ -24,9 +24,9 @@ type counters struct {
 	linkDowned                     atomic.Uint64
 
 	// Packets that were dropped.
-	unknownQP, wrongAddress, wrongPort, wrongGroup, notJoined, refusedState, badMAD            atomic.Uint64
-	outOfOrder, noReceive, refused, staleResponse, oddResponse, overflow atomic.Uint64
-	malformed                                                            [wire.NumParseErrors]atomic.Uint64
+	unknownQP, wrongAddress, wrongPort, wrongGroup, notJoined, refusedState, badMAD atomic.Uint64
+	outOfOrder, noReceive, refused, staleResponse, oddResponse, overflow            atomic.Uint64
+	malformed                                                                       [wire.NumParseErrors]atomic.Uint64
 }
 
 // sent counts a packet.

@@ -47,8 +47,9 @@ var queues = []named[Queue]{{SendQueue, "send"}, {RecvQueue, "recv"}}
 // Fail makes a work request complete with an error. The zero value does nothing.
 type Fail struct {
 	Queue Queue // the queue of the work request
-	// WR is the number of the work request on its queue: the first one that completes after the queue
-	// pair was created or reset has number 0. Of an SRQ, the receives that the queue pair takes count.
+	// WR is the number of the work request on its queue: the first one that completes after the plan was set has
+	// number 0, or after the queue pair was created or reset if that was later. Of an SRQ, the receives that the
+	// queue pair takes count.
 	WR     uint64
 	Status Status // an error status
 }
@@ -98,7 +99,7 @@ func (p Plan) ResponseDelay(qpn uint32) time.Duration {
 
 // Completion returns the error status with which a work request must complete. The second result is
 // false if it completes as it would without the plan. The engine calls it for a work request that is
-// about to complete with success, with the number of the work request on its queue. With an error,
+// about to complete with success, with the number of the work request as in Fail.WR. With an error,
 // the engine does as for a real one: it moves the queue pair to the error state and flushes the rest.
 func (p Plan) Completion(qpn uint32, q Queue, wr uint64) (Status, bool) {
 	for i := range p {

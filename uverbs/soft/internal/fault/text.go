@@ -36,7 +36,7 @@ import (
 //	qpn=17                      own QPN
 //	rnr=1/4                     of each four receives that are needed, the first one is missing
 //	slow=5ms                    the responder carries out and answers a request after 5 ms
-//	fail=send:3:retry_exc_err   work request 3 of the send queue (or recv) completes with this error
+//	fail=send:3:retry_exc_err   work request 3 of the send queue (or recv) completes with this error; see Fail
 //
 // Every error names the field, its value and what is allowed; see [FieldError].
 func Parse(text string) (Config, error) {

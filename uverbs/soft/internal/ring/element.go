@@ -199,6 +199,9 @@ func (r *Ring) ReadRecv(i uint32, w *Recv, maxSGE int) bool {
 	return true
 }
 
+// VendorInjected is Completion.VendorErr of an error that a plan of faults has caused.
+const VendorInjected = 1
+
 // A Completion is what the device reports of a work request (struct ib_uverbs_wc).
 type Completion struct {
 	WRID         uint64
