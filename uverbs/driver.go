@@ -167,6 +167,9 @@ type driver interface {
 	postedRecvs(*QP) int
 	// vendorText explains the device's own error code, or returns "".
 	vendorText(code uint32) string
+	// injected reports whether the device's own error code says that the error was injected, so that nothing
+	// else is wrong.
+	injected(code uint32) bool
 }
 
 // capabilities are the properties of a driver that generic code depends on. The zero value suits most
@@ -246,6 +249,7 @@ func (baseDriver) dataDirectPath(d *Device) (string, error) {
 func (baseDriver) nullKey(*Device) (uint32, bool)           { return 0, false }
 func (baseDriver) refusal() string                          { return "" }
 func (baseDriver) vendorText(uint32) string                 { return "" }
+func (baseDriver) injected(uint32) bool                     { return false }
 func (baseDriver) findRequest(*QP, uint64) (sentWR, bool)   { return sentWR{}, false }
 func (baseDriver) postedRecvs(*QP) int                      { return 0 }
 func (baseDriver) failedRequest(*QP) (WC, sentWR, bool)     { return WC{}, sentWR{}, false }

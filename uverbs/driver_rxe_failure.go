@@ -33,6 +33,8 @@ func (rxeDriver) vendorText(code uint32) string {
 	return ""
 }
 
+func (rxeDriver) injected(code uint32) bool { return code == rxe.VendorInjected }
+
 // sentRxe converts the contents of a ring element.
 func sentRxe(i *rxe.SendInfo) sentWR {
 	s := sentWR{op: WROpcode(i.Opcode), length: i.Length, qpn: i.RemoteQPN, raddr: i.RemoteAddr, rkey: i.RKey, mwRKey: i.MWRKey}

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"weak"
 
-	"github.com/goverbs/goverbs/mmio/rxe"
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
@@ -46,7 +45,7 @@ func (q *QP) atPeer(e *WCError) string {
 	default:
 		return ""
 	}
-	if q.queueOf(&e.WC) != diag.SendQueue || q.kind == kindRxe && e.WC.VendorErr == rxe.VendorInjected {
+	if q.queueOf(&e.WC) != diag.SendQueue || q.dev.driver.injected(e.WC.VendorErr) {
 		return ""
 	}
 	peer := q.findPeer()

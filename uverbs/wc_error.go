@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/goverbs/goverbs/mmio/rxe"
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
@@ -175,8 +174,8 @@ func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
 		e.Cause = q.whyFlushed()
 		c.Cause = e.Cause
 	}
-	if e.Hint = c.Hint(); q.kind == kindRxe && wc.VendorErr == rxe.VendorInjected { // nothing else is wrong
-		e.Hint = ""
+	if !q.dev.driver.injected(wc.VendorErr) {
+		e.Hint = c.Hint()
 	}
 	if q.typ == DCI && wc.Status == WCRetryExcErr {
 		e.Hint = retryHintDC

@@ -244,11 +244,11 @@ func join(t *testing.T, dev *uverbs.Device, group netip.Addr) {
 		d := soft.ByName(dev.Name())
 		must(t, d.JoinGroup(group))
 		t.Cleanup(func() { must(t, d.LeaveGroup(group)) })
-		return
+	} else {
+		ifi, err := net.InterfaceByName(rig.Netdevs[1])
+		must(t, err)
+		c, err := net.ListenMulticastUDP("udp", ifi, &net.UDPAddr{IP: group.AsSlice(), Port: 40000})
+		must(t, err)
+		closeLater(t, c)
 	}
-	ifi, err := net.InterfaceByName(rig.Netdevs[1])
-	must(t, err)
-	c, err := net.ListenMulticastUDP("udp", ifi, &net.UDPAddr{IP: group.AsSlice(), Port: 40000})
-	must(t, err)
-	closeLater(t, c)
 }

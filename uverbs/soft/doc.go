@@ -9,10 +9,11 @@
 //	defer dev.Close()
 //	ctx, err := uverbs.Open(dev.Name())
 //
-// [New] makes a device, and package uverbs opens it by its name like any other. The device behaves
-// like rxe, the software device of Linux, in version 7.2 of the kernel: the same verbs, limits,
-// errors and events. It supports queue pairs of type RC, UC and UD, shared receive queues, memory
-// windows, multicast, atomic operations, ATOMIC WRITE and FLUSH.
+// [New] makes a device, and package uverbs opens it by its name like any other. The device has the verbs,
+// limits, errors and events of rxe of Linux 7.2. Where rxe is laxer than the specification,
+// the device follows that: RXE.md lists the differences. It
+// supports queue pairs of type RC, UC and UD, shared receive queues, memory windows, multicast (after a join),
+// atomic operations, ATOMIC WRITE and FLUSH.
 //
 // A program need not know of this package: the environment variable GOVERBS_SOFT gives every program
 // that uses package uverbs one device or several, in the form that [ParseOptions] describes, separated
@@ -37,8 +38,7 @@
 // it, as does rxe of other hosts. Network cards speak the same protocol, but the device has been tried with
 // a model of a ConnectX card only. Peers that are not in this process use entry 1 of the GID table.
 //
-// A peer needs a GID of type RoCE v2. Packets of RoCE v1 are Ethernet frames without UDP: they never reach the
-// device, no counter has them, and the peer's requests end with RETRY_EXC_ERR.
+// A peer needs a GID of type RoCE v2. Packets of RoCE v1 never reach the device, and no counter has them.
 //
 // On Linux, a device with a socket follows its network interface as rxe does. The port is down while the
 // interface is down or has no carrier, and entry 1 of the GID table is not in use while the interface does
@@ -73,9 +73,9 @@
 //
 //	rx_unknown_qp        no queue pair has the destination QPN
 //	rx_wrong_address     the source or destination address is not that of the connection
-//	rx_wrong_port        an address of this host is the source, but no device: see below, Trust
+//	rx_wrong_port        from an address of this host, but not from a device's port
 //	rx_wrong_group       the QPN of groups at the address of a device, or another QPN at that of a group
-//	rx_not_joined        the group is not joined, so that a card gets no packets
+//	rx_not_joined        to a group that the device has not joined
 //	rx_wrong_state       the queue pair is of another type, or not in a state to receive
 //	rx_bad_pkey          another P_Key than 0xffff or 0x7fff
 //	rx_bad_qkey          another Q_Key than that of the queue pair
@@ -142,6 +142,8 @@
 //	slow=5ms                    requests are carried out and answered after 5 ms
 //	fail=send:3:retry_exc_err   work request 3 of the send queue, or recv, completes with this error
 //
+// Work requests count from 0, from when the fault is set or the queue pair was reset.
+//
 // The field seed may stand in any group. The same seed makes the same decisions, which depend on nothing
 // else than the text, the addresses and QPNs, and the order of the packets of each queue pair. With
 // [Options].Seed, QPNs are the same in each run, too.
@@ -160,19 +162,19 @@
 //
 // # Trust
 //
-// As with all RoCE, packets are neither authenticated nor encrypted. Whoever can send UDP packets with the
-// address of a peer, and knows or guesses a QPN, a PSN and an rkey, can read and write registered memory.
-// As with rxe, the key of a memory window opens all of the window's region. Unlike rxe, the device invalidates a
-// window only for the queue pair that has bound it and for its peer. QPNs and the numbers in keys count up from
-// a random start, and 8 bits of each key are random. That protects from accidents, not from an attacker. A
-// device without Addr and Auto has no socket. Otherwise choose an address that only hosts which you trust can
-// reach, such as one of 127.0.0.0/8.
+// As with all RoCE, packets are neither authenticated nor encrypted. Whoever can send packets with the address of
+// a peer, and knows a QPN, a PSN and an rkey, can read and write registered memory. QPNs and rkeys are random,
+// unless [Options].Seed is set; PSNs can be tried out.
+//
+// A packet from an address of this host counts only if it comes from the port that devices have, which the
+// system gives to nobody else. So other users of the host cannot speak for a device, but they can flood its
+// socket and be peers themselves. Users of the host of a peer, and others where source addresses can be forged,
+// can speak for the peer. Choose addresses that only trusted hosts reach, such as one of 127.0.0.0/8. A device
+// without Addr and Auto has no socket.
 //
 // # What it is for
 //
-// The device is for tests, for development on machines without RDMA, and for demonstrations. A
-// message costs a copy and some instructions in the goroutine that posts it; it is no replacement
-// of hardware.
+// The device is for tests, for development without RDMA, and for demonstrations. It is no replacement of hardware.
 //
 // # Speed
 //
@@ -181,8 +183,7 @@
 // package net reaches 1.8 GB/s. A message of 2 bytes takes 6.5 µs one way by sockets when the program polls, and 0.5 µs within the
 // process, where a datagram of package net takes 2.1 µs. A message allocates nothing.
 //
-// One goroutine of a device handles what comes in at its socket, for all queue pairs. When 8 queue pairs write
-// to a device (BenchmarkQPs with GOMAXPROCS=1, and Go's default settings otherwise), that is 28 % of the processor
-// time of both ends for writes of 4 KiB and 40 % for those of 64 KiB, so with two processors more goroutines would gain nothing. With more processors, a program that receives much
-// divides its queue pairs among several devices.
+// One goroutine of a device handles what comes in at its socket, for all queue pairs: a third of the processor
+// time of both ends (BenchmarkQPs). With more than two processors, a program that receives much divides its queue
+// pairs among several devices.
 package soft

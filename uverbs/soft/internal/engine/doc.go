@@ -1,6 +1,6 @@
 // Package engine is the data path of the software device: completion queues, shared receive queues,
 // queue pairs, address handles and multicast groups, with the requester, the completer and the
-// responder that move messages between them. It behaves like rxe of Linux 7.2.
+// responder that move messages between them. It behaves like rxe of Linux 7.2, but for what RXE.md of package soft lists.
 //
 // A program's requests and completions are in rings ([ring.Ring]) and its data is in registered
 // memory ([memory.Table]). Packets have the wire format of RoCE v2 (package wire) between devices
