@@ -141,9 +141,10 @@ func sysfsProtocol(dev Device, linkLayer string) Protocol {
 }
 
 // pciDriver returns the RDMA driver that belongs to the driver of a PCI function, if there is only
-// one.
+// one. The driver of a subfunction, which is an auxiliary device, is MODULE.NAME: "mlx5_core.sf".
 func pciDriver(name string) DriverID {
-	switch name {
+	module, _, _ := strings.Cut(name, ".")
+	switch module {
 	case "mlx5_core":
 		return DriverMLX5
 	case "mlx4_core":

@@ -94,6 +94,19 @@ func TestSysfsDevices(t *testing.T) {
 	}
 }
 
+// TestSysfsSubfunction: the driver of a subfunction is that of its PCI function.
+func TestSysfsSubfunction(t *testing.T) {
+	for name, want := range map[string]DriverID{
+		"mlx5_core": DriverMLX5, "mlx5_core.sf": DriverMLX5, "mlx5_core_sf": DriverUnknown, "bnxt_en": DriverBNXTRE, ".mlx5_core": DriverUnknown, "": DriverUnknown,
+	} {
+		tree := sysfsTree()
+		tree["class/infiniband/mlx5_0/device/uevent"].Data = []byte("DRIVER=" + name + "\nMODALIAS=auxiliary:mlx5_core.sf\n")
+		if got := sysfsDriver(&sysfsDir{fsys: tree, dir: "class/infiniband/mlx5_0"}); got != want {
+			t.Errorf("driver %q: %v, want %v", name, got, want)
+		}
+	}
+}
+
 func TestSysfsProtocol(t *testing.T) {
 	for _, tt := range []struct {
 		node      NodeType

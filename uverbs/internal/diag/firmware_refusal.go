@@ -63,7 +63,8 @@ func findRefusal(log string, now time.Duration, ours func(tid string) bool) stri
 // refusal is a line of mlx5_core: its time, the thread, the command, and the answer of the firmware.
 type refusal struct{ at, tid, command, status, number, syndrome string }
 
-// parseRefusal reads a line of the log (mlx5_cmd_check of Linux 5.10, mlx5_cmd_out_err of 6.0 and later):
+// parseRefusal reads a line of the log (mlx5_cmd_check of Linux 5.10, mlx5_cmd_out_err of 6.0 and later), of
+// a PCI function or of a subfunction, which has "mlx5_core.sf mlx5_core.sf.4" in place of both names:
 //
 //	<3>[   10.619158][  T125] mlx5_core 0000:00:02.0: mlx5_cmd_check:777:(pid 125): CREATE_MKEY(0x200) op_mod(0x0) failed, status limits exceeded(0x8), syndrome (0x4711)
 //
@@ -83,7 +84,9 @@ func parseRefusal(line string) (r refusal, ok bool) {
 	ok = ok && strings.HasPrefix(line, "[")
 	cut("[")
 	r.at = strings.TrimLeft(cut("]"), " ")
-	cut(" mlx5_core ")
+	cut(" mlx5_core")
+	line = strings.TrimPrefix(line, ".sf") // the driver of a subfunction
+	ok = ok && strings.HasPrefix(line, " ")
 	cut("(pid ")
 	r.tid = cut("): ")
 	r.command = cut("(")

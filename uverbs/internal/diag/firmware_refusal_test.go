@@ -24,6 +24,8 @@ func TestFindRefusal(t *testing.T) {
 		want      string
 	}{
 		{"5.10", cut + "\n" + old, at(10.7), mine, "the device's firmware refused CREATE_MKEY: limits exceeded (0x8), syndrome 0x4711"},
+		{"of a subfunction", strings.Replace(newer, "mlx5_core 0000:00:02.0", "mlx5_core.sf mlx5_core.sf.4", 1), at(11), mine, "the device's firmware refused ALLOC_PD: bad parameter (0x3), syndrome 0xabcdef"},
+		{"of another driver", strings.Replace(newer, "mlx5_core", "mlx5_core2", 1), at(11), mine, ""},
 		{"the last one", "<3>" + old + newer + other, at(11), mine, "the device's firmware refused ALLOC_PD: bad parameter (0x3), syndrome 0xabcdef"},
 		{"of another process in between", old + newer, at(11), func(tid string) bool { return tid == "117" }, "the device's firmware refused CREATE_MKEY: limits exceeded (0x8), syndrome 0x4711"},
 		{"of another process", old + newer, at(11), func(string) bool { return false }, ""},
