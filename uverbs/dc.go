@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"errors"
+	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
@@ -161,7 +162,35 @@ func (q *QP) ReadyDC() error {
 	if err := q.Modify(QPAttr{State: QPRTR, PathMTU: mtu}, AttrState|AttrPathMTU); err != nil {
 		return err
 	}
-	return q.Modify(q.rtsAttr(), AttrState|attrXRCSend|AttrSQPSN)
+	return q.readyDCI()
+}
+
+// readyDCI moves a DCI from [QPRTR] to [QPRTS]. QUERY_DEVICE has the limits of RC for READs and atomics
+// in flight, and an adapter may allow a DCI fewer. If the library cannot ask for that limit, it halves
+// the default as long as the device refuses it.
+func (q *QP) readyDCI() error {
+	rts := q.rtsAttr()
+	most := q.dev.driver.dciReads(q.dev)
+	if most > 0 && q.path.MaxRdAtomic > most {
+		return argErr("ReadyDC", "Path.MaxRdAtomic", q.path.MaxRdAtomic, "1 to %d, the limit of DCIs, or 0 for the default", most)
+	}
+	if most > 0 {
+		rts.MaxRdAtomic = min(rts.MaxRdAtomic, most)
+	}
+	var first error
+	for {
+		err := q.Modify(rts, AttrState|attrXRCSend|AttrSQPSN)
+		if err == nil {
+			return nil
+		}
+		if first == nil {
+			first = err
+		}
+		if most > 0 || q.path.MaxRdAtomic > 0 || rts.MaxRdAtomic <= 1 || !errors.Is(err, syscall.EINVAL) {
+			return first
+		}
+		rts.MaxRdAtomic /= 2
+	}
 }
 
 // readyDCT makes a DCT ready. The device creates it in the second step, and gives it its number.

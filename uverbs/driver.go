@@ -97,11 +97,13 @@ type driver interface {
 
 	// prepareDCT is prepareQP for a DCT. dctUdata returns the driver's part of the MODIFY_QP that makes
 	// it ready, and dctReady takes its number from that. dciStreams returns the largest values of
-	// DCIStreams; 0 means no streams.
+	// DCIStreams; 0 means no streams. dciReads returns the maximum number of READs and atomics that a
+	// DCI has in flight, or 0 if it is not known.
 	prepareDCT(*QP, *qpSpec) (udata, error)
 	dctUdata(*QP) udata
 	dctReady(*QP, udata) error
 	dciStreams(*Device) (concurrent, errored uint8, err error)
+	dciReads(*Device) uint8
 
 	// ece and setECE return and set the options for enhanced connection establishment of a QP, if the
 	// device has them. modifyUdata returns the driver's part of MODIFY_QP, which passes options that
@@ -220,6 +222,7 @@ func (baseDriver) dctUdata(*QP) udata                       { return udata{} }
 func (baseDriver) dctReady(*QP, udata) error                { return errKind }
 func (baseDriver) rateLimits(*Device) (RateLimits, error)   { return RateLimits{}, nil }
 func (baseDriver) dciStreams(*Device) (uint8, uint8, error) { return 0, 0, nil }
+func (baseDriver) dciReads(*Device) uint8                   { return 0 }
 func (baseDriver) modifyUdata(*QP) udata                    { return udata{} }
 func (baseDriver) modifyAnswer(*QP, udata) error            { return nil }
 func (baseDriver) setUDPSourcePort(q *QP, _ uint16) error {

@@ -40,6 +40,13 @@ func (c *card) Do(cmd *kernel.Command, _ bool) syscall.Errno {
 	return c.answer()
 }
 
+// setLinkLayer makes the device know its port, which has the link layer.
+func (d *Device) setLinkLayer(l LinkLayer) {
+	port := newCached[PortAttr](d)
+	port.value = PortAttr{LinkLayer: l, State: PortActive, GIDTableLen: 16}
+	d.ports.ports[1].Store(port)
+}
+
 // What the card's objects are known by.
 const (
 	cardQPN  = 0x123456
@@ -65,6 +72,8 @@ func newMlx5Card(t testing.TB, userIndex, shared bool, size int) *card {
 	}}
 	d := &Device{info: DeviceInfo{Name: "mlx5_0"}, driver: mlx5Driver{}, deviceDrivers: deviceDrivers{mlx5: m}}
 	d.object.dev, d.object.kind = d, "Device"
+	d.attr.PhysPortCount = 1
+	d.setLinkLayer(LinkLayerInfiniBand)
 	m.uars.dev = d
 	uar := region(4096)
 	m.uars.doorbell = &mlx5UAR{region: uar, object: true, id: 7}

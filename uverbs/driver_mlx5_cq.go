@@ -374,10 +374,19 @@ func (c *CQ) decodeRecvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) {
 	if x&mlx5.HasGRH != 0 {
 		wc.Flags |= WCWithGRH
 	}
-	wc.SrcQP, wc.SL, wc.SLID, wc.PathBits = e.SrcQP(), e.SL(), e.SLID(), e.PathBits()
-	if x&mlx5.HasImm == 0 {
-		wc.PKeyIndex = uint16(e.Imm())
+	wc.SrcQP, wc.PathBits = e.SrcQP(), e.PathBits()
+	if !c.dev.mlx5Ethernet() {
+		wc.SL, wc.SLID = e.SL(), e.SLID()
+	} else if tag, ok := e.VLAN(); ok { // the bits of the service level have the kind of IP header
+		wc.SL = uint8(tag >> 13)
 	}
+}
+
+// mlx5Ethernet reports whether the ports of the device are Ethernet ports, which all are if the first
+// one is. It makes no system call: a UD QP was created, which has asked for the first port.
+func (d *Device) mlx5Ethernet() bool {
+	p := d.ports.ports[1].Load()
+	return p != nil && p.value.LinkLayer == LinkLayerEthernet
 }
 
 // mlx5Inline copies data that the device has put into a completion to the memory of the work

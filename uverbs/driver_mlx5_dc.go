@@ -36,6 +36,18 @@ func (mlx5Driver) dciStreams(d *Device) (concurrent, errored uint8, err error) {
 	return concurrent, errored, nil
 }
 
+// dciReads asks the firmware, which needs DEVX.
+func (dr mlx5Driver) dciReads(d *Device) uint8 {
+	if !d.mlx5.devx.has {
+		return 0
+	}
+	caps, err := dr.devxCaps(d)
+	if err != nil {
+		return 0
+	}
+	return uint8(1 << min(caps.LogDCReads, 7))
+}
+
 func (dr mlx5Driver) dctUdata(q *QP) udata {
 	u := dr.modifyUdata(q)
 	if u.out == nil { // the answer has the number in any case

@@ -7,11 +7,15 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
 // dcCard is a card whose QP is a DCI, and an AH.
@@ -334,5 +338,116 @@ func BenchmarkMlx5PostDC(b *testing.B) {
 			n := i % len(targets)
 			wr.AH, wr.RemoteQPN, wr.DCAccessKey = targets[n], uint32(n), 7
 		})
+	}
+}
+
+// TestMlx5DatagramPath: what a completion says about the path of a datagram. On Ethernet the bits of the
+// service level have the kind of IP header, and the LID is undefined.
+func TestMlx5DatagramPath(t *testing.T) {
+	const grh, ipv4, sl, lid = 1 << 28, 2 << 24, 5 << 24, 0xbeef
+	for name, f := range map[string]struct {
+		link   LinkLayer
+		flags  uint32
+		header byte
+		vlan   uint16
+		want   WC
+	}{
+		"untagged":   {LinkLayerEthernet, grh | ipv4, 0, 0xffff, WC{Flags: WCWithGRH}},
+		"tagged":     {LinkLayerEthernet, grh | ipv4, 1, 6<<13 | 88, WC{Flags: WCWithGRH, SL: 6}},
+		"InfiniBand": {LinkLayerInfiniBand, sl, 1, 0xffff, WC{SL: 5, SLID: lid}},
+	} {
+		c := newMlx5Card(t, true, false, 64)
+		c.dev.setLinkLayer(f.link)
+		c.qp.typ = UD
+		must(t, c.qp.PostRecv(1, c.sge(0, 64)))
+		c.put(2, map[int][]byte{60: b16(0), 44: b32(44), 24: b32(f.flags | 0x11), 22: b16(lid), 29: {f.header}, 30: b16(f.vlan), 36: b32(0xffff)})
+		want := f.want
+		want.ID, want.Opcode, want.ByteLen, want.QPN, want.SrcQP = 1, WCRecv, 44, cardQPN, 0x11
+		if got := c.poll(); len(got) != 1 || got[0] != want {
+			t.Errorf("%s: completions %+v, want %+v", name, got, want)
+		}
+	}
+}
+
+// TestMlx5UDLinkLayer: the library knows the link layer before a UD QP has its first completion.
+func TestMlx5UDLinkLayer(t *testing.T) {
+	c := newMlx5Card(t, true, false, 64)
+	c.dev.ports.ports[1].Store(nil)
+	c.legacy = func(l *kernel.Legacy) syscall.Errno {
+		if l.Number == abi.IB_USER_VERBS_CMD_QUERY_PORT {
+			l.Out[linkLayerInQueryPort] = byte(LinkLayerEthernet)
+		}
+		return 0
+	}
+	c.answer = func() syscall.Errno { return syscall.EPROTONOSUPPORT } // to QUERY_PORT by ioctl
+	q := &QP{kind: kindMlx5, typ: UD, sendCQ: c.cq, recvCQ: c.cq}
+	q.dev, q.object.kind = c.dev, "QP"
+	value(mlx5Driver{}.prepareQP(q, &qpSpec{QPOptions: QPOptions{Type: UD, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 8, MaxRecvWR: 8}, pd: &PD{}}))(t)
+	if !c.dev.mlx5Ethernet() {
+		t.Error("the device is not known to have Ethernet ports")
+	}
+	must(t, mlx5Driver{}.freeQP(q))
+}
+
+// Offsets in the kernel's structs.
+const (
+	linkLayerInQueryPort = 37  // link_layer of struct ib_uverbs_query_port_resp
+	readsInModify        = 101 // max_rd_atomic of struct ib_uverbs_modify_qp
+)
+
+// TestMlx5DCIReads: a DCI has a limit of its own for READs and atomics in flight. The library asks the
+// firmware, or else tries fewer until the device accepts them.
+func TestMlx5DCIReads(t *testing.T) {
+	for name, f := range map[string]struct {
+		devx    bool
+		option  uint8 // Path.MaxRdAtomic
+		accepts uint8 // of the device
+		answer  syscall.Errno
+		sent    []byte // max_rd_atomic of each MODIFY_QP
+		want    error
+	}{
+		"as RC":                {false, 0, 16, syscall.EINVAL, []byte{16}, nil},
+		"fewer":                {false, 0, 4, syscall.EINVAL, []byte{16, 8, 4}, nil},
+		"one":                  {false, 0, 1, syscall.EINVAL, []byte{16, 8, 4, 2, 1}, nil},
+		"refused for another":  {false, 0, 0, syscall.EINVAL, []byte{16, 8, 4, 2, 1}, syscall.EINVAL},
+		"another error":        {false, 0, 0, syscall.ENOMEM, []byte{16}, syscall.ENOMEM},
+		"option":               {false, 4, 4, syscall.EINVAL, []byte{4}, nil},
+		"option refused":       {false, 8, 4, syscall.EINVAL, []byte{8}, syscall.EINVAL},
+		"firmware":             {true, 0, 8, syscall.EINVAL, []byte{8}, nil},
+		"firmware, refused":    {true, 0, 0, syscall.EINVAL, []byte{8}, syscall.EINVAL},
+		"firmware and option":  {true, 2, 8, syscall.EINVAL, []byte{2}, nil},
+		"firmware, option big": {true, 9, 8, syscall.EINVAL, nil, &ArgError{}},
+	} {
+		c := newMlx5Card(t, true, false, 64)
+		c.dev.attr.MaxQPRdAtom, c.dev.attr.MaxQPInitRdAtom = 16, 16
+		c.dev.mlx5.devx.has, c.dev.mlx5.devx.known, c.dev.mlx5.devx.caps = f.devx, f.devx, mlx5.Caps{LogDCReads: 3}
+		c.qp.typ, c.qp.path.MaxRdAtomic = DCI, f.option
+		c.qp.state.Store(uint32(QPRTR))
+		var sent []byte
+		c.legacy = func(l *kernel.Legacy) syscall.Errno {
+			if l.Number != abi.IB_USER_VERBS_CMD_MODIFY_QP {
+				return 0
+			}
+			reads := l.In[readsInModify]
+			if sent = append(sent, reads); reads > f.accepts {
+				return f.answer
+			}
+			return 0
+		}
+		err := c.qp.readyDCI()
+		switch want := f.want.(type) {
+		case *ArgError:
+			isArg(t, err, "Path.MaxRdAtomic")
+		default:
+			if !errors.Is(err, want) {
+				t.Errorf("%s: %v, want %v", name, err, want)
+			}
+			if f.want != nil && !strings.Contains(err.Error(), fmt.Sprintf("MaxRdAtomic %d", sent[0])) {
+				t.Errorf("%s: %v, want the first attempt's value %d", name, err, sent[0])
+			}
+		}
+		if !slices.Equal(sent, f.sent) {
+			t.Errorf("%s: the device was asked for %d, want %d", name, sent, f.sent)
+		}
 	}
 }

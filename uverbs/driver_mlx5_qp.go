@@ -53,6 +53,11 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	if s.open != 0 {
 		return udata{}, nil
 	}
+	if s.Type == UD { // its completions need to know the link layer
+		if _, err := q.dev.facts(1); err != nil {
+			return udata{}, err
+		}
+	}
 	x.streams = s.dc != nil && s.dc.streams.LogConcurrent > 0
 	if s.Type == RawPacket && !m.UserIndex { // mlx5_ib refuses it with EINVAL
 		return udata{}, &FeatureError{Feature: "CREATE_QP for raw packets on a card without user indices in completions", Driver: dr.name()}

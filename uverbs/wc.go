@@ -144,9 +144,9 @@ type WC struct {
 	QPN             uint32   // QPN is the number of the local QP.
 	SrcQP           uint32   // SrcQP is the number of the remote QP (UD).
 	Flags           WCFlags  // Flags say which optional fields are valid, see the constants.
-	PKeyIndex       uint16   // PKeyIndex is the P_Key table index (UD).
-	SLID            uint16   // SLID is the source LID (UD on InfiniBand).
-	SL              uint8    // SL is the service level (UD).
+	PKeyIndex       uint16   // PKeyIndex is 0. It has a meaning on QP 1 alone, which the kernel keeps; a QP receives in its own partition only.
+	SLID            uint16   // SLID is the source LID (UD on InfiniBand); 0 on Ethernet.
+	SL              uint8    // SL is the service level (UD). On RoCE it is the priority of the VLAN tag, and 0 without a tag.
 	PathBits        uint8    // PathBits are the low bits of the destination LID (UD).
 	VLAN            uint16   // VLAN is the tag that the device removed from a frame, if Flags has WCWithVLAN: the VLAN in bits 0 to 11, the priority in bits 13 to 15.
 	InvalidatedRKey uint32   // InvalidatedRKey is the key that the peer's SEND_WITH_INV invalidated, if Flags has WCWithInv.

@@ -51,8 +51,8 @@ func (c CQE) Counter() uint16 { return get16(c.p, cqeCounter) }
 // ByteCount returns the number of bytes received, or read by a Read.
 func (c CQE) ByteCount() uint32 { return get32(c.p, cqeByteCount) }
 
-// Imm returns the immediate in host order, the key that was invalidated, or the index of the
-// partition key.
+// Imm returns the immediate in host order, the key that was invalidated, or the partition key of a
+// datagram.
 func (c CQE) Imm() uint32 { return get32(c.p, cqeImm) }
 
 // Timestamp returns the device's timestamp.
@@ -128,10 +128,11 @@ func (c CQE) VLAN() (tag uint16, ok bool) {
 // SrcQP returns the number of the sender's QP, for datagrams.
 func (c CQE) SrcQP() uint32 { return get32(c.p, cqeFlagsRQPN) & indexMask }
 
-// SL returns the service level.
+// SL returns the service level of a datagram on InfiniBand. On Ethernet these bits have the kind of the
+// packet's IP header.
 func (c CQE) SL() uint8 { return uint8(get32(c.p, cqeFlagsRQPN) >> 24 & 0xf) }
 
-// SLID returns the sender's LID, 0 on Ethernet.
+// SLID returns the sender's LID. On Ethernet it is undefined.
 func (c CQE) SLID() uint16 { return get16(c.p, cqeSLID) }
 
 // PathBits returns the low bits of the destination LID.

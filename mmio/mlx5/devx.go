@@ -171,6 +171,7 @@ type Caps struct {
 	LAGPort    bool // LAGPort says that QPs have a port of a LAG also if the kernel knows of none (lag_tx_port_affinity).
 	SetLAGPort bool // SetLAGPort says that a QP in RTS can be given one (rts2rts_lag_tx_port_affinity).
 	Extended   bool // Extended says that commands may have an extended QP context (qpc_extension).
+	LogDCReads int  // LogDCReads is log2 of the most READs and atomics that a DCI has in flight (log_max_ra_req_dc).
 }
 
 // DecodeCaps reads the answer to QueryCaps (struct mlx5_ifc_cmd_hca_cap_bits).
@@ -180,7 +181,7 @@ func DecodeCaps(out []byte) Caps {
 	}
 	bits := func(at, n int) int { return int(out[capsOut+at/8]) >> (8 - at%8 - n) & (1<<n - 1) }
 	has := func(at int) bool { return bits(at, 1) == 1 }
-	return Caps{SourcePort: has(0x151), LAGPorts: bits(0x27c, 4), LAGPort: has(0x278), SetLAGPort: has(0x152), Extended: has(0x122)}
+	return Caps{SourcePort: has(0x151), LAGPorts: bits(0x27c, 4), LAGPort: has(0x278), SetLAGPort: has(0x152), Extended: has(0x122), LogDCReads: bits(0x12a, 6)}
 }
 
 // QueryLAG returns the command that asks for the state of link aggregation.

@@ -53,6 +53,7 @@ func TestFirmwareAnswers(t *testing.T) {
 		{caps(0x278/8, 0x80), Caps{LAGPort: true}},
 		{caps(0x27c/8, 0x02), Caps{LAGPorts: 2}},
 		{caps(0x122/8, 0x20), Caps{Extended: true}},
+		{caps(0x12a/8, 0xc3), Caps{LogDCReads: 3}},
 		{make([]byte, 16+4096), Caps{}},
 		{caps(0x27c/8, 0x0f)[:4111], Caps{}},
 	} {

@@ -80,6 +80,7 @@ func datagrams(t *testing.T, a, b *side) {
 	if int(wc.ByteLen) != uverbs.GRHSize+500 || wc.SrcQP != a.qp.QPN() || wc.Flags&uverbs.WCWithGRH == 0 || wc.Imm != wr.Imm {
 		t.Fatalf("completion %+v, want 540 bytes from QP %d with a GRH and immediate %#x", wc, a.qp.QPN(), wr.Imm)
 	}
+	checkUntagged(t, &wc)
 	b.holds(t, uverbs.GRHSize, want)
 	grh, err := uverbs.ParseGRH(b.buf.Bytes())
 	must(t, err)
@@ -91,14 +92,23 @@ func datagrams(t *testing.T, a, b *side) {
 	back, err := b.pd.CreateAHFor(1, &wc, b.buf.Bytes())
 	must(t, err)
 	defer func() { must(t, back.Close()) }()
-	if got := back.Attr().GRH.DGID; got != gidOf(t, a.dev).GID {
-		t.Fatalf("the way back leads to %s", got.Addr())
+	if got := back.Attr(); got.GRH.DGID != gidOf(t, a.dev).GID || got.SL != 0 {
+		t.Fatalf("the way back leads to %s with service level %d, want 0", got.GRH.DGID.Addr(), got.SL)
 	}
 	must(t, a.qp.PostRecv(3, a.mr.SGE(2000, 1000)))
 	must(t, b.qp.PostSend(datagram(4, back, a, b.mr.SGE(uverbs.GRHSize, 500))))
 	b.want(t, 4, uverbs.WCSend)
-	a.want(t, 3, uverbs.WCRecv)
+	wc = a.want(t, 3, uverbs.WCRecv)
+	checkUntagged(t, &wc)
 	a.holds(t, 2000+uverbs.GRHSize, want)
+}
+
+// checkUntagged checks the completion of a datagram that was sent with service level 0 and without a VLAN tag.
+func checkUntagged(t *testing.T, wc *uverbs.WC) {
+	t.Helper()
+	if wc.SL != 0 || wc.PKeyIndex != 0 || wc.SLID != 0 && !rig.InfiniBand() {
+		t.Errorf("a datagram without a VLAN tag has SL %d, SLID %#x and P_Key index %d, want 0", wc.SL, wc.SLID, wc.PKeyIndex)
+	}
 }
 
 func TestDatagram(t *testing.T) {

@@ -103,6 +103,7 @@ func TestVLAN(t *testing.T) {
 	})
 	t.Run("connection", func(t *testing.T) { connectByVLAN(t, on[0]) })
 	if onMLX5 { // with rxe the kernel takes a packet in the VLAN for every address of the machine
+		t.Run("datagram", func(t *testing.T) { datagramInVLAN(t, on[0], on[1]) })
 		t.Run("untagged peer", func(t *testing.T) {
 			const outside = "10.88.0.3/32" // of an address in the VLAN's subnet, but not in the VLAN
 			peer := newStation(t, devs[1], linkOf(t, rig.Netdevs[1]), outside)
@@ -110,6 +111,28 @@ func TestVLAN(t *testing.T) {
 			peer.know(t, on[0])
 			checkUnreachable(t, on[0], peer)
 		})
+	}
+}
+
+// datagramInVLAN sends a datagram with a priority: its completion and the way back have the priority, too.
+func datagramInVLAN(t *testing.T, from, to *station) {
+	const priority = 5
+	path := func(s *station) uverbs.QPOptions {
+		return uverbs.QPOptions{Type: uverbs.UD, Path: uverbs.PathOptions{GID: uverbs.GIDAt(s.gid.Index)}}
+	}
+	a, b := newSide(t, from.dev, path(from)), newSide(t, to.dev, path(to))
+	ah, err := a.pd.CreateAH(uverbs.AHAttr{Port: 1, SL: priority, Global: true, GRH: uverbs.GRH{DGID: to.gid.GID, SGIDIndex: uint8(from.gid.Index), HopLimit: 64}})
+	must(t, err)
+	closeLater(t, ah)
+	must(t, b.qp.PostRecv(1, b.mr.SGE(0, 1000)), a.qp.PostSend(datagram(2, ah, b, a.mr.SGE(0, 100))))
+	a.want(t, 2, uverbs.WCSend)
+	wc := b.want(t, 1, uverbs.WCRecv)
+	if wc.SL != priority || wc.SLID != 0 || wc.PKeyIndex != 0 {
+		t.Errorf("completion %+v, want SL %d, SLID 0 and P_Key index 0", wc, priority)
+	}
+	back, err := to.dev.AHAttrFor(1, &wc, b.buf.Bytes())
+	if err != nil || back.SL != priority || int(back.GRH.SGIDIndex) != to.gid.Index {
+		t.Errorf("the way back is %+v, %v, want SL %d and GID %d", back, err, priority, to.gid.Index)
 	}
 }
 

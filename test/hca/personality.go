@@ -44,6 +44,8 @@ type Personality struct {
 	SmallLimits bool
 	// NoDC: there is no DC, the dynamically connected transport.
 	NoDC bool
+	// FewDCReads: a DCI has fewer READs and atomics under way than an RC QP may have.
+	FewDCReads bool
 	// NoQPCounters: a QP that is connected keeps its counter set, so that it can have none of its own.
 	NoQPCounters bool
 	// NoDEVX: the card has no user contexts.
@@ -90,10 +92,11 @@ var personalities = []Personality{
 	},
 	{
 		Name: "vf", BAR: 2 << 20, SmallBlueFlame: true, GRHRequired: true, SharedLID: true, PKeyIndex: 3, Noise: true, SlowResize: true, OutOfOrderRC: true,
-		Seed: 1,
+		FewDCReads: true, Seed: 1,
 	},
 	{
-		Name: "late", BAR: 32 << 20, ECE: true, LAG: true, ManyGIDs: true, Noise: true, SlowResize: true, SRQFaults: true, ReorderWrites: true, Seed: 2,
+		Name: "late", BAR: 32 << 20, ECE: true, LAG: true, ManyGIDs: true, Noise: true, SlowResize: true, SRQFaults: true, ReorderWrites: true,
+		FewDCReads: true, Seed: 2,
 	},
 	// Without BlueFlame the kernel gives up on the card at a busy moment: it waits 100 ms for 256 NOPs.
 	{Name: "unordered", NoBlueFlame: true, Noise: true, ReorderRecvs: true, ReorderWrites: true, Seed: 3},
@@ -186,6 +189,7 @@ var choices = []struct {
 	{word: "lag", flag: func(p *Personality) *bool { return &p.LAG }},
 	{word: "out-of-order-rc", flag: func(p *Personality) *bool { return &p.OutOfOrderRC }},
 	{word: "no-smi", kept: true, flag: func(p *Personality) *bool { return &p.NoSMI }},
+	{word: "few-dc-reads", flag: func(p *Personality) *bool { return &p.FewDCReads }},
 }
 
 // String is the name and a word for each choice that differs from those of plain:
@@ -242,6 +246,9 @@ const (
 	smallLogQPSize, smallLogSRQSize, smallLogCQSize = 10, 11, 13
 )
 
+// fewLogDCReads is log2 of the READs and atomics of a DCI on a card with FewDCReads.
+const fewLogDCReads = 2
+
 // partition is the P_Key of the first entry where the default one is elsewhere.
 const partition = 0x8a5c
 
@@ -256,6 +263,9 @@ func (p *Personality) traits(mode Mode) engine.Traits {
 	}
 	if p.ShortWQEs && mode == IB {
 		t.MaxSendWQE = 512
+	}
+	if p.FewDCReads {
+		t.LogMaxDCReads = fewLogDCReads
 	}
 	if p.Noise {
 		t.Noise = max(p.Seed, 1)
@@ -286,6 +296,7 @@ func (p *Personality) general(mode Mode) []setting {
 	add(p.NoDEVX, setting{prm.CapLogMaxUCtx, 0}, setting{prm.CapUCtx, 0})
 	add(p.LAG && mode == RoCE, setting{prm.CapLAGPorts, lagPorts}, setting{prm.CapLAGPort, 1}, setting{prm.CapRTS2RTSLAGPort, 1})
 	add(p.OutOfOrderRC, setting{prm.CapUnorderedUD, 0}, setting{prm.CapUnorderedUC, 0}, setting{prm.CapUnorderedXRC, 0}, setting{prm.CapUnorderedDC, 0})
+	add(p.FewDCReads, setting{prm.CapLogMaxRAReqDC, fewLogDCReads}, setting{prm.CapLogMaxRAResDC, fewLogDCReads})
 	add(p.NoDC, setting{prm.CapDCT, 0}, setting{prm.CapLogMaxRAReqDC, 0}, setting{prm.CapLogMaxRAResDC, 0},
 		setting{prm.CapLogMaxDCIStreams, 0}, setting{prm.CapLogMaxDCIFailed, 0})
 	add(p.SmallLimits,

@@ -127,7 +127,9 @@ func (e *cqe) bytes(c *cq, now uint64) []byte {
 	if !request {
 		b[17] = e.mlPath
 		be.PutUint16(b[20:], e.checksum)
-		be.PutUint16(b[22:], e.slid)
+		if c.d.cfg.LinkLayer == InfiniBand { // Ethernet has no LIDs
+			be.PutUint16(b[22:], e.slid)
+		}
 		be.PutUint32(b[24:], e.flagsRQPN)
 		b[29] = e.l4l3
 		be.PutUint16(b[30:], e.vlan)

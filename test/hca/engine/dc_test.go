@@ -537,3 +537,23 @@ func TestDCOutOfOrder(t *testing.T) {
 	a.clean()
 	b.clean()
 }
+
+// TestReadLimits: a QP that is to have more READs and atomics under way than its type may is refused.
+func TestReadLimits(t *testing.T) {
+	h := newHostWith(t, newFabric(t, FabricConfig{Seed: 1}), InfiniBand, Traits{LogMaxDCReads: 2})
+	for typ, most := range map[QPType]uint8{RC: 4, DCI: 2} {
+		q := h.newQP(qpOptions{typ: typ, rq: RQNone})
+		attr := q.attr(q)
+		q.modify(Rst2Init, 0, attr)
+		if typ == RC {
+			attr.LogRRAMax = most + 1
+			refused(t, h.d.ModifyQP(q.n, Init2RTR, 0, attr), BadParam, "log_rra_max")
+			attr.LogRRAMax = most
+		}
+		q.modify(Init2RTR, 0, attr)
+		attr.LogSRAMax = most + 1
+		refused(t, h.d.ModifyQP(q.n, RTR2RTS, 0, attr), BadParam, "log_sra_max")
+		attr.LogSRAMax = most
+		q.modify(RTR2RTS, 0, attr)
+	}
+}

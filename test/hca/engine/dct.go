@@ -266,7 +266,7 @@ func (t *dct) newResponder(p *packet) *qp {
 		d: t.d, n: t.n, dct: t, conn: p.dc.conn, state: RTR, pd: t.pd, recvCQ: t.cq, rq: t.srq, counts: t.counts,
 		spec: QPSpec{Type: DCI, PD: s.PD, RecvCQ: s.CQN, UserIndex: s.UserIndex, NoSQ: true, RQ: RQSRQ, SRQN: s.SRQN, ScatterRes: s.ScatterRes},
 		attr: QPAttr{
-			Primary: back, MTU: s.MTU, RemoteQPN: p.src, RecvPSN: p.dc.start, LogRRAMax: logDCReads, MinRNRNAK: s.MinRNRNAK,
+			Primary: back, MTU: s.MTU, RemoteQPN: p.src, RecvPSN: p.dc.start, LogRRAMax: uint8(t.d.cfg.Traits.LogMaxDCReads), MinRNRNAK: s.MinRNRNAK,
 			RRE: s.RRE, RWE: s.RWE, RAE: s.RAE, OutOfOrder: s.OutOfOrder,
 		},
 	}
@@ -275,9 +275,6 @@ func (t *dct) newResponder(p *packet) *qp {
 	t.counts.count(CountDCTConnects)
 	return q
 }
-
-// logDCReads is log2 of the READs and atomics that a responder takes at once, as the capabilities say.
-const logDCReads = 4
 
 // disconnect ends a connection that the initiator has ended.
 func (t *dct) disconnect(p *packet) {

@@ -157,7 +157,20 @@ func (q *qp) merge(t Transition, opt OptParam, a QPAttr) (QPAttr, error) {
 	case To2Err:
 		return next, nil
 	}
-	return next, q.mergeOptions(&next, opt, a)
+	if err := q.mergeOptions(&next, opt, a); err != nil {
+		return next, err
+	}
+	most := uint8(q.d.cfg.Traits.LogMaxReads)
+	if next.LogRRAMax > most {
+		return bad("log_rra_max", "%d, above %d", next.LogRRAMax, most)
+	}
+	if q.spec.Type == DCI {
+		most = uint8(q.d.cfg.Traits.LogMaxDCReads)
+	}
+	if next.LogSRAMax > most {
+		return bad("log_sra_max", "%d, above %d", next.LogSRAMax, most)
+	}
+	return next, nil
 }
 
 // mergeOptions takes over what the mask names.

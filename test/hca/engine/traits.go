@@ -22,6 +22,9 @@ type Traits struct {
 	LogMaxCQSize  uint // LogMaxCQSize is log2 of the largest CQ; 0 is 22.
 	LogMaxStreams uint // LogMaxStreams is log2 of the largest number of streams of a DCI; 0 is 3.
 
+	LogMaxReads   uint // LogMaxReads is log2 of the most READs and atomics of a QP under way; 0 is 4.
+	LogMaxDCReads uint // LogMaxDCReads is the same of a DCI, and of what a DCT serves; 0 is LogMaxReads.
+
 	MaxCQs   int // MaxCQs is the largest number of CQs; 0 is 16 times MaxQPs.
 	MaxSRQs  int // MaxSRQs is the largest number of SRQs; 0 is 16 times MaxQPs.
 	MaxMKeys int // MaxMKeys is the largest number of memory keys; 0 is 16 times MaxQPs.
@@ -68,6 +71,7 @@ const (
 	logQueueMax   = 15
 	logCQMax      = 22
 	logStreamsMax = 3
+	logReadsMax   = 4
 	maxSendWQEAll = maxDS * 16
 )
 
@@ -89,6 +93,8 @@ func (t *Traits) fill(maxQPs int) {
 	setLog(&t.LogMaxSRQSize, logQueueMax)
 	setLog(&t.LogMaxCQSize, logCQMax)
 	setLog(&t.LogMaxStreams, logStreamsMax)
+	setLog(&t.LogMaxReads, logReadsMax)
+	setLog(&t.LogMaxDCReads, t.LogMaxReads)
 	for _, p := range []*int{&t.MaxCQs, &t.MaxSRQs, &t.MaxMKeys} {
 		set(p, 16*maxQPs)
 	}

@@ -142,10 +142,8 @@ func (q *qp) receiveUD(p *packet) {
 	imm := p.imm
 	if p.hasImm {
 		op = cqeRespSendImm
-	} else if q.spec.Type == QP1 {
-		imm = uint32(p.pkey)
 	} else {
-		imm = 0
+		imm = uint32(p.pkey)
 	}
 	q.resp.recv = r
 	p2 := *p
