@@ -168,6 +168,9 @@ func (a *app) verdict(ctx context.Context, s *session) (int, error) {
 		judgeConsole(s)
 	}
 	complaints := a.printReports(s.judge.Reports())
+	if s.memoryTooSmall() {
+		a.sayf("the guest's memory of %s is too small for its programs and packages, which it holds in memory: try a larger -mem", a.mem)
+	}
 	status := 0
 	for _, e := range s.exits {
 		if e.Error != "" {
@@ -220,6 +223,13 @@ func (a *app) verdict(ctx context.Context, s *session) (int, error) {
 		status = statusKernel
 	}
 	return status, nil
+}
+
+// memoryTooSmall reports whether the kernel had no memory left, for the files that it starts with or later.
+func (s *session) memoryTooSmall() bool {
+	return slices.ContainsFunc(slices.Concat(s.console.last(2*keptLines), s.kernlog.last(2*keptLines)), func(line string) bool {
+		return strings.Contains(line, "Initramfs unpacking failed: write error") || strings.Contains(line, "Out of memory: ") || strings.Contains(line, "System is deadlocked on memory")
+	})
 }
 
 // where says how far the programs had come.
