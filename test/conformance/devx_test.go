@@ -206,7 +206,7 @@ func rawSender(t *testing.T, s *side) *uverbs.QP {
 func noLAG(t *testing.T, dev *uverbs.Device, err error) {
 	t.Helper()
 	ioctl := !strings.HasSuffix(t.Name(), "/write")
-	devx := ioctl && !testenv.CardIs("no-devx")
+	devx := ioctl && testenv.CardIs("devx")
 	if testenv.CardIs("lag") && devx && !rig.InfiniBand() {
 		t.Errorf("the card has a LAG: %v", err)
 	}

@@ -16,8 +16,7 @@ import (
 
 // TestDPDK has dpdk-testpmd send 32 frames from each card to the other and forward all that arrives, so that they
 // go around. DPDK's driver mlx5 has the kernel create its queues by libmlx5, and uses them with code of its own.
-// It counts the frames at both ends. Two options leave out what the model does not have: compressed completions,
-// and flows by DEVX (dv_flow_en), for which DPDK creates queues in memory that it registers by CREATE_UMEM.
+// It counts the frames at both ends. An option leaves out what the model does not have, compressed completions.
 func TestDPDK(t *testing.T) {
 	testenv.Boot(t, "GOVERBS_DPDK", "control/dpdk")
 	line := []string{"dpdk-testpmd", "--no-huge", "-m", "256", "--no-shconf", "--no-telemetry", "-l", "0,1"}
@@ -26,7 +25,7 @@ func TestDPDK(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		line = append(line, "-a", filepath.Base(dir)+",dv_flow_en=0,rxq_cqe_comp_en=0")
+		line = append(line, "-a", filepath.Base(dir)+",rxq_cqe_comp_en=0")
 	}
 	line = append(line, "--", "--total-num-mbufs=2048", "--rxd=64", "--txd=64", "--forward-mode=io", "--tx-first", "--stats-period=1")
 	for port, netdev := range []int{1, 0} {

@@ -51,7 +51,6 @@ var general = []setting{
 	{prm.CapUAR4K, 1}, {prm.CapLogUARPage, mostLogUARPage}, // off until a driver with larger pages turns it on
 	{prm.CapMaxQPCount, engine.MaxCounterSets}, {prm.CapOutOfSeqCount, 1}, {prm.CapRetransmitCounters, 1}, {prm.CapErrorCounters, 1},
 	{prm.CapRTS2RTSCounters, 1}, {prm.CapModifyRQCounters, 1},
-	{prm.CapLogMaxUCtx, logMaxUCtx}, {prm.CapUCtx, prm.UCtxRawTX},
 	{prm.CapDebugBit, 1}, {prm.CapDriverVersion, 1}, {prm.CapDeviceFrequencyMHz, 1000}, {prm.CapDeviceFrequencyKHz, 1000000},
 }
 

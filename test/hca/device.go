@@ -34,6 +34,7 @@ func ParseMode(s string) (Mode, error) {
 type Config struct {
 	Name        string               // Name stands in reports: "mlx5_0".
 	Personality Personality          // Personality is what makes it differ from other cards.
+	Strict      bool                 // Strict: reserved bits in queues and doorbells that a card does not read must be 0.
 	Mode        Mode                 // Mode is what its port speaks.
 	Managed     bool                 // Managed: an InfiniBand port waits for a subnet manager. Otherwise it is active, with a LID.
 	Index       uint8                // Index tells cards on one fabric apart: GUID, MAC and LID are made from it.
@@ -132,7 +133,7 @@ func New(cfg Config) (*Device, error) {
 	}
 	ec := engine.Config{
 		Name: cfg.Name, Memory: cfg.Memory, Interrupt: cfg.Interrupt, Fabric: cfg.Fabric,
-		LinkLayer: layer, CQEVersion: 1, Receive: d.eth.receive, Count: d.eth.countRoCE, DeviceMemory: dmSize, Traits: cfg.Personality.traits(cfg.Mode),
+		LinkLayer: layer, CQEVersion: 1, Receive: d.eth.receive, Count: d.eth.countRoCE, DeviceMemory: dmSize, Strict: cfg.Strict, Traits: cfg.Personality.traits(cfg.Mode),
 	}
 	if cfg.BAR0 != nil {
 		ec.OwnAddress = func() uint64 { return cfg.BAR0() + cfg.Personality.dmStart() }

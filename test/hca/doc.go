@@ -53,7 +53,8 @@
 //   - registers: a small BAR, where ALLOC_UAR is soon refused, no BlueFlame, short doorbell registers
 //   - capabilities: CQEs without user indexes, short send WQEs, no atomic operations, no resize of
 //     CQs, no data in CQEs, few objects and short queues; enhanced connection establishment (ECE), no DC,
-//     no change of the counter set of a connected QP, no user contexts (DEVX), two ports in link aggregation (LAG)
+//     no change of the counter set of a connected QP, fewer READs under way for DC, user contexts (DEVX), two ports
+//     in link aggregation (LAG)
 //   - the port: a GRH is required, several cards have one LID, the default P_Key is not the first,
 //     256 GIDs, no subnet management interface (SMI)
 //   - behavior: random bytes in every field of a CQE that has no meaning, RESIZE_CQ that takes some
@@ -64,14 +65,14 @@
 // (dp_ordering_1), as mlx5_ib does since Linux 6.13 with MLX5_IB_MODIFY_QP_OOO_DP; with out-of-order-rc for
 // RC only.
 //
-// There are fixed personalities: plain is the card without any of this, small has the registers and
-// capabilities, vf is a virtual function on InfiniBand, late takes its time, unordered uses receives
-// out of order, which programs see, and no-smi has a port without subnet management. A number is the
-// seed of a personality that is drawn from it, and random draws the seed as well:
+// There are fixed personalities: plain is the card without any of this, devx has user contexts, small has
+// the registers and capabilities, vf is a virtual function on InfiniBand, late takes its time, unordered
+// uses receives out of order, which programs see, and no-smi has a port without subnet management. A number
+// is the seed of a personality that is drawn from it, and random draws the seed as well:
 //
 //	vmrun -device mlx5,mode=ib,personality=vf ...
 //	vmrun -device mlx5,mode=roce,personality=random ...
-//	hca: personality 1234 bar=32MiB grh-required shared-lid slow-resize srq-faults no-devx
+//	hca: personality 1234 bar=32MiB grh-required shared-lid slow-resize srq-faults devx out-of-order-rc few-dc-reads
 //
 // The line at the start names the seed and every difference from plain. The same seed gives the same
 // personality again. In the guest, VMRUN_PERSONALITY has the same words. Tests of the library need
@@ -91,13 +92,17 @@
 // many things that package engine watches in queues, doorbells and records. vmrun's exit status
 // is then not 0.
 //
+// Bits that are reserved and that a card does not read are checked only by strict cards (hca -strict, vmrun -device
+// mlx5,strict), as in the tests of this module's programs. UCX keeps data of its own in them.
+//
 // # What is not modelled
 //
 // An opcode that is not in the table is refused and counted. The commands that [NoEffect] lists are answered,
 // but do less than on a card: priorities, hashes and the ports of a LAG are not used, and flow tables for
 // packets of RDMA count, but lead nowhere: those of RC, UC and UD over RoCE v2. Not there, by the capabilities:
 // the physical function with all that only it has, page requests, the newer scheme of on-demand paging,
-// on-demand paging with DC, memory that programs register for queues of DEVX, signatures, tag matching, striding
+// on-demand paging with DC, memory that programs register for queues of DEVX (CREATE_UMEM; UCX takes it for
+// granted on a card with user contexts, so the usual card has none), signatures, tag matching, striding
 // receive queues, compressed CQEs, flow counters in bulk and header rewriting. The register RESOURCE_DUMP has
 // the answers of QUERY_QP, QUERY_CQ and QUERY_MKEY, and no other segments. Ports count packets of RDMA, those
 // that are dropped or not sent, and how often the link went down. There are no errors of the link, no traps of
@@ -109,7 +114,7 @@
 // The module's conformance tests (go run ./test/run -suite mlx5) ran under the drivers of Linux 5.10,
 // 6.1, 6.12 and 7.2 on amd64 and of 6.12 on arm64, with RoCE and with InfiniBand. rdma-core's programs
 // (suite control) ran on Linux 6.1, 6.12 and 7.2 on amd64 without a violation, and so did DPDK's driver
-// mlx5 on Linux 6.1 and 7.2 (control/dpdk).
+// mlx5 on Linux 6.1 and 7.2 (control/dpdk), and UCX on Linux 6.1 (control/ucx, control/ucx-ib).
 //
 // # What it can't prove
 //

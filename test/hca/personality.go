@@ -48,8 +48,10 @@ type Personality struct {
 	FewDCReads bool
 	// NoQPCounters: a QP that is connected keeps its counter set, so that it can have none of its own.
 	NoQPCounters bool
-	// NoDEVX: the card has no user contexts.
-	NoDEVX bool
+	// DEVX: the card has user contexts, in which programs give commands of their own. A real card has
+	// them, with memory that programs register for queues (CREATE_UMEM), which UCX and DPDK take for
+	// granted. The model does not have that memory, so the usual card has no user contexts.
+	DEVX bool
 	// LAG: the function is one of an adapter with two ports in link aggregation, on Ethernet.
 	LAG bool
 	// ECE: the card takes part in enhanced connection establishment.
@@ -86,17 +88,18 @@ type Personality struct {
 // personalities are the fixed ones.
 var personalities = []Personality{
 	{Name: "plain"},
+	{Name: "devx", DEVX: true},
 	{
 		Name: "small", BAR: 1 << 20, CQEVersion0: true, ShortWQEs: true, NoAtomics: true, NoCQResize: true,
-		NoScatterCQE: true, SmallLimits: true, NoDC: true, NoQPCounters: true, NoDEVX: true,
+		NoScatterCQE: true, SmallLimits: true, NoDC: true, NoQPCounters: true,
 	},
 	{
 		Name: "vf", BAR: 2 << 20, SmallBlueFlame: true, GRHRequired: true, SharedLID: true, PKeyIndex: 3, Noise: true, SlowResize: true, OutOfOrderRC: true,
-		FewDCReads: true, Seed: 1,
+		FewDCReads: true, DEVX: true, Seed: 1,
 	},
 	{
 		Name: "late", BAR: 32 << 20, ECE: true, LAG: true, ManyGIDs: true, Noise: true, SlowResize: true, SRQFaults: true, ReorderWrites: true,
-		FewDCReads: true, Seed: 2,
+		FewDCReads: true, DEVX: true, Seed: 2,
 	},
 	// Without BlueFlame the kernel gives up on the card at a busy moment: it waits 100 ms for 256 NOPs.
 	{Name: "unordered", NoBlueFlame: true, Noise: true, ReorderRecvs: true, ReorderWrites: true, Seed: 3},
@@ -185,7 +188,7 @@ var choices = []struct {
 	{word: "ece", flag: func(p *Personality) *bool { return &p.ECE }},
 	{word: "no-dc", flag: func(p *Personality) *bool { return &p.NoDC }},
 	{word: "no-qp-counters", flag: func(p *Personality) *bool { return &p.NoQPCounters }},
-	{word: "no-devx", flag: func(p *Personality) *bool { return &p.NoDEVX }},
+	{word: "devx", flag: func(p *Personality) *bool { return &p.DEVX }},
 	{word: "lag", flag: func(p *Personality) *bool { return &p.LAG }},
 	{word: "out-of-order-rc", flag: func(p *Personality) *bool { return &p.OutOfOrderRC }},
 	{word: "no-smi", kept: true, flag: func(p *Personality) *bool { return &p.NoSMI }},
@@ -293,7 +296,7 @@ func (p *Personality) general(mode Mode) []setting {
 	add(p.NoScatterCQE, setting{prm.CapScatterCQE, 0})
 	add(p.NoQPCounters, setting{prm.CapRTS2RTSCounters, 0})
 	add(p.ECE, setting{prm.CapECE, 1})
-	add(p.NoDEVX, setting{prm.CapLogMaxUCtx, 0}, setting{prm.CapUCtx, 0})
+	add(p.DEVX, setting{prm.CapLogMaxUCtx, logMaxUCtx}, setting{prm.CapUCtx, prm.UCtxRawTX})
 	add(p.LAG && mode == RoCE, setting{prm.CapLAGPorts, lagPorts}, setting{prm.CapLAGPort, 1}, setting{prm.CapRTS2RTSLAGPort, 1})
 	add(p.OutOfOrderRC, setting{prm.CapUnorderedUD, 0}, setting{prm.CapUnorderedUC, 0}, setting{prm.CapUnorderedXRC, 0}, setting{prm.CapUnorderedDC, 0})
 	add(p.FewDCReads, setting{prm.CapLogMaxRAReqDC, fewLogDCReads}, setting{prm.CapLogMaxRAResDC, fewLogDCReads})

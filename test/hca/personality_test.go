@@ -29,7 +29,7 @@ func TestPersonalityNames(t *testing.T) {
 	if got, want := (Personality{}).String(), "plain"; got != want || seen[""] != want {
 		t.Errorf("the zero personality is %q, and %q differs in nothing; want %q", got, seen[""], want)
 	}
-	if p, _ := ParsePersonality("vf"); p.String() != "vf bar=2MiB small-blueflame grh-required shared-lid default-pkey=3 noise slow-resize out-of-order-rc few-dc-reads" {
+	if p, _ := ParsePersonality("vf"); p.String() != "vf bar=2MiB small-blueflame grh-required shared-lid default-pkey=3 noise slow-resize devx out-of-order-rc few-dc-reads" {
 		t.Errorf("%s", p)
 	}
 	for _, bad := range []string{"", "0", "-1", "Plain", "1.5", "18446744073709551616"} {
@@ -44,7 +44,7 @@ func TestPersonalityNames(t *testing.T) {
 func TestDrawnPersonality(t *testing.T) {
 	for seed, want := range map[uint64]string{
 		7:    "7 bar=2MiB no-atomics no-cq-resize small-limits grh-required shared-lid reorder-writes no-dc no-qp-counters out-of-order-rc",
-		1234: "1234 bar=32MiB grh-required shared-lid slow-resize srq-faults no-devx out-of-order-rc few-dc-reads",
+		1234: "1234 bar=32MiB grh-required shared-lid slow-resize srq-faults devx out-of-order-rc few-dc-reads",
 	} {
 		if got := DrawPersonality(seed).String(); got != want {
 			t.Errorf("seed %d: %q, want %q", seed, got, want)
@@ -115,7 +115,7 @@ func TestPersonalityCaps(t *testing.T) {
 		{Personality{NoScatterCQE: true}, prm.CapScatterCQE, 1, 0},
 		{Personality{ECE: true}, prm.CapECE, 0, 1},
 		{Personality{NoDC: true}, prm.CapDCT, 1, 0},
-		{Personality{NoDEVX: true}, prm.CapLogMaxUCtx, logMaxUCtx, 0},
+		{Personality{DEVX: true}, prm.CapLogMaxUCtx, 0, logMaxUCtx},
 		{Personality{NoQPCounters: true}, prm.CapRTS2RTSCounters, 1, 0},
 		{Personality{NoDC: true}, prm.CapLogMaxDCIStreams, 3, 0},
 		{Personality{OutOfOrderRC: true}, prm.CapUnorderedRC, 1, 1},

@@ -134,7 +134,7 @@ func (d *Device) createUser(c *call) error {
 	have := prm.CapUCtx.U32(d.caps[prm.CapGeneral].cur)
 	want := prm.UCtxCaps.U32(c.in)
 	switch {
-	case d.cfg.Personality.NoDEVX:
+	case !d.cfg.Personality.DEVX:
 		return refuse(prm.BadOp, "opcode", "the card has no user contexts")
 	case want&^have != 0:
 		return refuse(prm.BadParam, "uctx cap", "%#x, where %#x is possible", want, have)

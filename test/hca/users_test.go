@@ -30,7 +30,7 @@ func user(uid uint32) []byte {
 // TestUserContexts: a context has its own objects, may not use those of others or of the driver, and stays while
 // it has any.
 func TestUserContexts(t *testing.T) {
-	v := newVerbs(t, RoCE)
+	v := newVerbsOf(t, RoCE, Personality{DEVX: true})
 	one, two := v.newUser(prm.UCtxRawTX), v.newUser(0)
 	if one == two {
 		t.Fatalf("two contexts have the number %#x", one)
@@ -64,7 +64,7 @@ func TestUserContexts(t *testing.T) {
 
 // TestUserSendsRaw: only a context that may send raw frames has an SQ.
 func TestUserSendsRaw(t *testing.T) {
-	v := newVerbs(t, RoCE)
+	v := newVerbsOf(t, RoCE, Personality{DEVX: true})
 	cqn, _, _ := v.newCQ(v.u, v.eqn)
 	sq := func() []byte {
 		in := v.in(list + 8)
@@ -86,9 +86,9 @@ func TestUserSendsRaw(t *testing.T) {
 	v.violations(0)
 }
 
-// TestNoUserContexts: a card without DEVX has none.
+// TestNoUserContexts: the usual card has none.
 func TestNoUserContexts(t *testing.T) {
-	v := newRunningOf(t, IB, Personality{NoDEVX: true})
+	v := newRunningOf(t, IB, Personality{})
 	v.refused(prm.BadOp, prm.CreateUCtx, 0, v.in(0x200/8), small)
 	if n := prm.CapLogMaxUCtx.Get(v.caps(prm.CapGeneral)); n != 0 {
 		t.Errorf("log_max_uctx is %d", n)

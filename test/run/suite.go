@@ -132,6 +132,19 @@ func (c *config) vm(s *step) string {
 	return ".build/" + c.arch
 }
 
+// deviceOfOurs returns the step's device. Where the programs are of this module, modelled cards are strict, and
+// have user contexts (DEVX) if the step names no personality. Other programs may set reserved bits, and take
+// for granted that user contexts come with CREATE_UMEM, which the model does not have.
+func (s *step) deviceOfOurs() string {
+	if !strings.HasPrefix(s.device, "mlx5") || !slices.Contains(s.env, modelled) {
+		return s.device
+	}
+	if strings.Contains(s.device, "personality=") {
+		return s.device + ",strict"
+	}
+	return s.device + ",personality=devx,strict"
+}
+
 // command returns the command of a step. A go test without -bench or -fuzz gets -json; with results for the
 // matrix it has the output format of test binaries in VMs.
 func (c *config) command(s *step) command {
@@ -144,7 +157,7 @@ func (c *config) command(s *step) command {
 	}
 	args := []string{"../vmrun", "-kernel", s.kernelOr(c.kernel), "-arch", c.arch}
 	if s.device != "" {
-		args = append(args, "-device", s.device)
+		args = append(args, "-device", s.deviceOfOurs())
 	}
 	args = append(args, s.flags...)
 	env := s.env

@@ -264,7 +264,7 @@ var groups = map[string][]string{
 		"flat", "traffic", "fabric/switches", "fabric/events", "fabric/diags"},
 	"testlong": {"cross/build-riscv64", "cross/build-darwin-amd64", "cross/build-darwin-arm64", "cross/vet-darwin", "cross/build-freebsd-amd64", "cross/build-freebsd-arm64", "cross/vet-freebsd", "cross/build-windows-arm64", "cards/small-ib", "cards/late-roce", "cards/ece-2", "fabric/no-smi", "fabriclong", "perf/dc",
 		"cross/vet-windows", "race/others", "race/vmrun", "race/pairs", "rxe/write", "soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "soft/cmlosswrite", "racevm",
-		"mlx5cm", "vmtest", "control/pyverbs", "control/pyverbs-newest", "control/dpdk", "control/ib", "control/ib-hosts", "control/programs-6.12", "mlx5/wq-5.10", "softrxe/exchanges", "softrxe/programs",
+		"mlx5cm", "vmtest", "control/pyverbs", "control/pyverbs-newest", "control/dpdk", "control/ucx", "control/ucx-ib", "control/ib", "control/ib-hosts", "control/programs-6.12", "mlx5/wq-5.10", "softrxe/exchanges", "softrxe/programs",
 		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket", "valkey", "siw/interop", "program", "kernelbugs", "traced", "containers", "mesh", "exporter"},
 }
 

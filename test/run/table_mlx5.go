@@ -3,7 +3,10 @@ package main
 import "github.com/goverbs/goverbs/test/testenv"
 
 // model is the environment of the tests on the modelled ConnectX.
-var model = []string{guest, "GOVERBS_MODEL=1", "GOVERBS_DEVICES=mlx5_0,mlx5_1"}
+var model = []string{guest, modelled, "GOVERBS_DEVICES=mlx5_0,mlx5_1"}
+
+// modelled says that the programs are this module's, and know that the cards are modelled.
+const modelled = "GOVERBS_MODEL=1"
 
 // mlx5Suites are the suites on the modelled ConnectX. Its conformance tests keep two processors busy, so
 // two boots at once would take as long as one after the other.
@@ -102,8 +105,14 @@ func (c *config) controlSteps() []step {
 		name: "dpdk", device: "mlx5,mode=roce", flags: []string{"-mem", "3G"}, with: []string{"dpdk-dev"},
 		env: []string{guest, "GOVERBS_DEVICES=mlx5_0,mlx5_1", "GOVERBS_DPDK=1"}, programs: []program{only("control", "TestDPDK")},
 	}
+	ucx := func(name, mode string) step {
+		return step{
+			name: name, device: "mlx5,mode=" + mode, flags: []string{"-hosts", "2", "-cpus", "1", "-mem", "2G"}, with: []string{"ucx-utils"},
+			env: []string{guest, "GOVERBS_DEVICES=mlx5_0", "GOVERBS_UCX=1"}, programs: []program{only("control", "TestUCX")},
+		}
+	}
 	if !c.short {
-		return []step{python, pythonNewest, dpdk, alone("roce", "", "roce"), hosts("roce-hosts", "", "roce"), alone("ib", "", "ib"), hosts("ib-hosts", "", "ib")}
+		return []step{python, pythonNewest, dpdk, ucx("ucx", "roce"), ucx("ucx-ib", "ib"), alone("roce", "", "roce"), hosts("roce-hosts", "", "roce"), alone("ib", "", "ib"), hosts("ib-hosts", "", "ib")}
 	}
 	programs := func(name, kernel string) step {
 		return step{
@@ -116,7 +125,7 @@ func (c *config) controlSteps() []step {
 		}
 	}
 	return []step{
-		python, pythonNewest, dpdk, alone("ib", "", "ib"), hosts("ib-hosts", "latest", "ib"),
+		python, pythonNewest, dpdk, ucx("ucx", "roce"), ucx("ucx-ib", "ib"), alone("ib", "", "ib"), hosts("ib-hosts", "latest", "ib"),
 		programs("programs", pick(c.kernel == "latest", "6.1", "latest")), programs("programs-6.12", "6.12"),
 	}
 }

@@ -22,7 +22,7 @@ type entry struct {
 //	KERNELS TEST: FEATURE
 //
 // where KERNELS is all, <6.2, >=6.2, ib for all with devices on InfiniBand, roce for all with
-// devices on Ethernet, arm64, or card:WORD for modelled cards whose personality has that word, and
+// devices on Ethernet, arm64, or card:WORD for modelled cards whose personality has that word (card:!WORD: does not have it), and
 // TEST is a test's full name, in which * stands for anything between two slashes. Empty lines and
 // those that start with # do not count.
 func parseList(text string) ([]entry, error) {
@@ -43,7 +43,7 @@ func parseList(text string) ([]entry, error) {
 			return nil, fmt.Errorf("%q: %w", line, err)
 		}
 		switch {
-		case slices.Contains(places, kernels), strings.HasPrefix(kernels, onCard) && kernels != onCard:
+		case slices.Contains(places, kernels), strings.HasPrefix(kernels, onCard) && strings.TrimPrefix(kernels[len(onCard):], "!") != "":
 			e.op = kernels
 		case strings.HasPrefix(kernels, ">="):
 			e.op = ">="
@@ -64,7 +64,7 @@ func parseList(text string) ([]entry, error) {
 
 // The words that a line may have in place of a kernel. They select all kernels, those with devices
 // on InfiniBand, those with devices on Ethernet, and those on arm64. The prefix onCard precedes a
-// word of a card's personality.
+// word of a card's personality, and onCard with "!" one that it does not have.
 const (
 	everywhere = "all"
 	onIB       = "ib"
@@ -88,6 +88,9 @@ func (e *entry) applies(kernel [2]int) bool {
 		return !TheRig().InfiniBand()
 	case onARM64:
 		return runtime.GOARCH == onARM64
+	}
+	if word, ok := strings.CutPrefix(e.op, onCard+"!"); ok {
+		return Modelled() && !CardIs(word)
 	}
 	if word, ok := strings.CutPrefix(e.op, onCard); ok {
 		return CardIs(word)

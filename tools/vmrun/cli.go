@@ -61,6 +61,7 @@ of the file cannot have "," or "+". At the end vmrun prints what the cards obser
 personality=NAME selects registers, capabilities and behavior that differ from the usual; "hca
 -help" lists the names. A number is a seed from which a personality is drawn, and "random" draws the
 seed, too. The seed and the differences are printed at the start, and VMRUN_PERSONALITY has them.
+strict makes it an error to set reserved bits in queues and doorbells, which a card does not read.
 
 With -device siw the devices are soft iWARP: siw0 and siw1 replace rxe0 and rxe1. Debian's kernels
 do not have that driver. vmrun builds it from Debian's kernel source with gcc and make of this
@@ -153,7 +154,7 @@ func command(status *int) *cobra.Command {
 	f.StringSliceVar(&o.with, "with", nil, "`PKG,...`: unpack Debian packages and their dependencies into the guest")
 	f.StringVar(&o.withSuite, "with-suite", o.withSuite, "Debian `SUITE` for -with")
 	f.IntVar(&o.hosts, "hosts", o.hosts, "run `N` guests, 1 to 8, which a link connects")
-	f.StringVar(&o.dev, "device", o.dev, "RDMA `KIND`s: rxe, siw (iWARP), mlx5[,mode=ib|ipoib|roce][,topology=FILE][,personality=NAME] (a modelled ConnectX); rxe+siw for both")
+	f.StringVar(&o.dev, "device", o.dev, "RDMA `KIND`s: rxe, siw (iWARP), mlx5[,mode=ib|ipoib|roce][,topology=FILE][,personality=NAME][,strict] (a modelled ConnectX); rxe+siw for both")
 	f.StringVar(&o.hca, "hca", "", "`PROGRAM` that models the ConnectX")
 	f.StringVar(&o.hcaReport, "hca-report", "", "write what the ConnectX observed to `FILE`, as JSON")
 	f.BoolVar(&o.hcaVerbose, "hca-verbose", false, "print the commands that the ConnectX receives, in words")

@@ -26,9 +26,10 @@ type device struct {
 	kind, mode  string
 	personality string // of the cards; empty is the model's usual one
 	topology    string // what joins the cards; empty is a cable
+	strict      bool   // reserved bits that a card does not read must be 0
 }
 
-// parseDevices reads -device: KIND[,mode=MODE][,topology=FILE][,personality=NAME|SEED|random], several of them with "+" between them.
+// parseDevices reads -device: KIND[,mode=MODE][,topology=FILE][,personality=NAME|SEED|random][,strict], several of them with "+" between them.
 func parseDevices(s string) ([]device, error) {
 	var all []device
 	for word := range strings.SplitSeq(s, "+") {
@@ -48,7 +49,7 @@ func parseDevices(s string) ([]device, error) {
 }
 
 func parseDevice(s string) (device, error) {
-	bad := fmt.Errorf("-device %q: want %s, %s, or %s[,mode=%s|%s|%s][,topology=FILE][,personality=NAME|SEED|random]",
+	bad := fmt.Errorf("-device %q: want %s, %s, or %s[,mode=%s|%s|%s][,topology=FILE][,personality=NAME|SEED|random][,strict]",
 		s, deviceRxe, deviceSiw, deviceMlx5, modeIB, modeIPoIB, modeRoCE)
 	kind, options, some := strings.Cut(s, ",")
 	d := device{kind: kind}
@@ -70,6 +71,8 @@ func parseDevice(s string) (device, error) {
 			d.personality = value
 		case key == "topology" && value != "":
 			d.topology = value
+		case option == "strict":
+			d.strict = true
 		case d.topology != "" && !isOption:
 			return device{}, fmt.Errorf("-device %q: %q follows topology=%s, and the path of a topology cannot have \",\"", s, option, d.topology)
 		default:

@@ -100,6 +100,9 @@ func (a *app) startModel(guests int) (*model, error) {
 	if p := a.mlx5().personality; p != "" {
 		args = append(args, "-personality", p)
 	}
+	if a.mlx5().strict {
+		args = append(args, "-strict")
+	}
 	if a.hcaReport != "" {
 		args = append(args, "-report", a.hcaReport)
 	}

@@ -44,6 +44,7 @@ func TestModelArguments(t *testing.T) {
 		{1, func(o *options) { o.hcaReport, o.hcaVerbose = "r.json", true }, "-mode ib -report r.json -verbose fd:3 fd:4"},
 		{1, func(o *options) { o.loss, o.delay = "0.5%", "2ms" }, "-mode ib -loss 0.005 -delay 2ms fd:3 fd:4"},
 		{1, func(o *options) { o.dev = "mlx5,mode=ib,personality=vf" }, "-mode ib -personality vf fd:3 fd:4"},
+		{1, func(o *options) { o.dev = "mlx5,strict,personality=vf" }, "-mode roce -personality vf -strict fd:3 fd:4"},
 		{1, func(o *options) { o.dev = "mlx5,mode=ipoib" }, "-mode ib -managed fd:3 fd:4"},
 		{1, func(o *options) { o.dev = "mlx5,mode=ipoib,topology=net" }, "-mode ib -topology net fd:3 fd:4"},
 	} {

@@ -31,6 +31,7 @@ type Config struct {
 	DeviceMemory int                      // DeviceMemory is how many bytes of its own the device has.
 	OwnAddress   func() uint64            // OwnAddress says at which bus address that memory begins. Nil: it has none.
 	MaxQPs       int                      // MaxQPs limits QPs and SQs; 0 is 16384. Of everything else there may be 16 times as many, or as Traits says.
+	Strict       bool                     // Strict: bits that are reserved, and that a card does not read, must be 0.
 	Traits       Traits                   // Traits are the choices in which cards differ.
 	Link         Link                     // Link is what the port of an InfiniBand device is connected with; nil is the wire that joins all.
 }

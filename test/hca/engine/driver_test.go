@@ -103,7 +103,7 @@ func newHostWith(t *testing.T, f *Fabric, link LinkLayer, traits Traits) *host {
 	h := &host{t: t, f: f, mem: newArena(1 << 20), uarNext: 0x100}
 	n := len(f.devices) + 1
 	d, err := New(Config{
-		Name: fmt.Sprintf("mlx5_%d", n-1), Memory: h.mem, Interrupt: func(int) { h.irqs++ }, Fabric: f, LinkLayer: link, CQEVersion: 1, Traits: traits,
+		Name: fmt.Sprintf("mlx5_%d", n-1), Memory: h.mem, Interrupt: func(int) { h.irqs++ }, Fabric: f, LinkLayer: link, CQEVersion: 1, Strict: true, Traits: traits,
 		Trace: func(e TraceEvent) {
 			_ = e.String() // none may panic
 			h.traced = append(h.traced, e)

@@ -51,7 +51,7 @@ func (d *Device) CreateRQ(s RQSpec) (n uint32, err error) {
 		if s.PD != 0 {
 			p, _ = d.usePD("RQ", s.PD)
 		}
-		r.w = &wq{d: d, n: n, kind: "RQ", linked: s.Linked, padded: true, wide: true, pd: p, spec: SRQSpec{DBR: s.DBR, Buf: s.Buf, Log: s.Log, LogStride: s.LogStride}}
+		r.w = &wq{d: d, n: n, kind: "RQ", linked: s.Linked, padded: true, pd: p, spec: SRQSpec{DBR: s.DBR, Buf: s.Buf, Log: s.Log, LogStride: s.LogStride}}
 		if s.Linked {
 			r.w.busy = make([]bool, 1<<s.Log)
 		}

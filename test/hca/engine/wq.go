@@ -11,7 +11,6 @@ type wq struct {
 	n      uint32 // the SRQ's number; of a QP's own queue the QP's
 	kind   string // "RQ", "SRQ"
 	linked bool   // WQEs begin with a next segment, and lead to each other
-	wide   bool   // the driver counts beyond the 16 bits of the record, as that of DPDK does; the card ignores the rest
 	padded bool   // an entry's top bit asks for padding at the start, which there is none of (MLX5_HW_START_PADDING)
 	spec   SRQSpec
 	base   uint64 // where in the buffer the WQEs begin
@@ -153,7 +152,7 @@ func (w *wq) posted() (uint16, bool) {
 		w.fail(fmt.Sprintf("the doorbell record can't be read: %v", err))
 		return 0, false
 	}
-	if v>>16 != 0 && !w.wide {
+	if v>>16 != 0 {
 		w.d.violate("rq-record-reserved", w.qpn(), "%s %#x: the doorbell record is %#x, and has 16 bits", w.kind, w.n, v)
 	}
 	left := uint16(v) - w.head

@@ -50,6 +50,7 @@ type options struct {
 	managed     bool
 	topology    *subnet.Topology
 	personality hca.Personality
+	strict      bool
 	describe    bool
 	report      string
 	verbose     bool
@@ -88,6 +89,7 @@ func parse(args []string) (options, error) {
 	f.BoolVar(&o.managed, "managed", false, "the InfiniBand ports wait for a subnet manager, and have no LIDs before")
 	topology := f.String("topology", "", "connect the cards by a subnet of switches, from a `FILE` in the format of ibnetdiscover; or fattree:HOSTS, ring:SWITCHES, line:SWITCHES")
 	personality := f.String("personality", hca.Personalities()[0], "the cards' `PERSONALITY`: "+strings.Join(hca.Personalities(), ", ")+", a seed, or random")
+	f.BoolVar(&o.strict, "strict", false, "reserved bits in queues and doorbells that a card does not read must be 0")
 	f.BoolVar(&o.describe, "describe", false, "print the personality and do nothing else")
 	f.StringVar(&o.report, "report", "", "write the report as JSON to `FILE`")
 	f.BoolVar(&o.verbose, "verbose", false, "print commands, work queue entries, completions and packets as they come")
@@ -163,7 +165,7 @@ func run(o options, out io.Writer) (violations uint64, err error) {
 		}
 	}
 	for i, socket := range o.sockets {
-		dc := hca.Config{Personality: o.personality, Mode: o.mode, Managed: o.managed, Index: uint8(i), Fabric: fabric, Subnet: net}
+		dc := hca.Config{Personality: o.personality, Strict: o.strict, Mode: o.mode, Managed: o.managed, Index: uint8(i), Fabric: fabric, Subnet: net}
 		if net != nil {
 			dc.Node = places[i]
 		}
