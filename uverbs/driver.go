@@ -198,6 +198,8 @@ type capabilities struct {
 	// briefCommands means that brief commands return without waiting for hardware, so that they need
 	// not be announced to Go's scheduler.
 	briefCommands bool
+	// noRouteStatus means that a send without a route to the peer fails with WCLocQPOpErr.
+	noRouteStatus bool
 	// memlockForAll names the kernels that apply RLIMIT_MEMLOCK even to a process with CAP_IPC_LOCK,
 	// or is "".
 	memlockForAll string

@@ -4,6 +4,7 @@ package uverbs
 
 import (
 	"errors"
+	"strings"
 	"testing"
 )
 
@@ -162,4 +163,34 @@ func TestNoAtomics(t *testing.T) {
 		t.Errorf("an operation that there is not: %v", err)
 	}
 	must(t, qp.Close())
+}
+
+// TestMlx5SendErrors: what an error says of a send that the device refuses, or that the peer does not answer.
+func TestMlx5SendErrors(t *testing.T) {
+	for name, f := range map[string]struct {
+		typ      QPType
+		link     LinkLayer
+		wr       SendWR
+		syndrome byte
+		want     string
+		not      string
+	}{
+		"datagram above the MTU":   {UD, LinkLayerEthernet, SendWR{Opcode: WRSend}, 1, "the message is longer than the device sends", "receive"},
+		"READ without MaxRdAtomic": {RC, LinkLayerEthernet, SendWR{Opcode: WRRDMARead, RemoteAddr: 0x1000, RKey: 3}, 2, "a READ or atomic needs MaxRdAtomic above 0", "route"},
+		"no answer on RoCE":        {RC, LinkLayerEthernet, SendWR{Opcode: WRSend}, 0x15, "UDP port 4791", "partition"},
+		"no answer on InfiniBand":  {RC, LinkLayerInfiniBand, SendWR{Opcode: WRSend}, 0x15, "partition", "UDP"},
+	} {
+		c := newMlx5Card(t, true, false, 64)
+		c.dev.setLinkLayer(f.link)
+		c.qp.port.Store(1)
+		c.qp.peer.Store(&peerInfo{})
+		f.wr.ID, f.wr.Flags, f.wr.SGL = 1, SendSignaled, []SGE{c.sge(0, 64)}
+		must(t, c.qp.PostSend(f.wr))
+		c.qp.typ = f.typ
+		c.put(13, map[int][]byte{60: b16(0), 55: {f.syndrome}})
+		wc := c.poll()
+		if text := c.qp.Err(&wc[0]).Error(); !strings.Contains(text, f.want) || strings.Contains(text, f.not) {
+			t.Errorf("%s: %s; want %q, and not %q", name, text, f.want, f.not)
+		}
+	}
 }

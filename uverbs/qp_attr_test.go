@@ -329,7 +329,7 @@ func TestQPErr(t *testing.T) {
 	}
 	for status, want := range map[WCStatus]string{
 		WCRNRRetryExcErr: "no receive posted", WCRemAccessErr: "is gone, as when the peer ends", WCRemInvReqErr: "receive buffer may be too short", WCLocProtErr: "AccessLocalWrite",
-		WCLocLenErr: "longer than the buffers", WCWRFlushErr: "no completion that was polled says why", WCStatus(99): "unknown completion status 99",
+		WCLocLenErr: "longer than the device sends", WCWRFlushErr: "no completion that was polled says why", WCStatus(99): "unknown completion status 99",
 	} {
 		var e *WCError
 		if err := q.Err(&WC{Status: status, ID: 5}); !errors.As(err, &e) || !strings.Contains(err.Error(), want) || !errors.Is(err, status) || e.Peer.QPN != 18 {

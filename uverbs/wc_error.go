@@ -157,7 +157,8 @@ func (q *QP) explain(wc *WC) *WCError {
 // explainSent is explain for a send request from the ring, or nil, and a known queue.
 func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
 	e := &WCError{WC: *wc, Device: q.dev.Name(), Vendor: q.dev.driver.vendorText(wc.VendorErr)}
-	c := diag.Completion{Status: diag.Status(wc.Status), Queue: queue, IWARP: q.dev.driver.capabilities().connectionManaged}
+	can := q.dev.driver.capabilities()
+	c := diag.Completion{Status: diag.Status(wc.Status), Queue: queue, IWARP: can.connectionManaged, NoRoute: can.noRouteStatus}
 	if queue == diag.RecvQueue {
 		e.Request = requestRecv
 	}
@@ -169,6 +170,8 @@ func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
 	if p := q.peer.Load(); p != nil {
 		e.Peer = p.Endpoint
 		c.Peer = &diag.Peer{Attempts: int(p.retries) + 1, Timeout: p.timeout.Duration(), RNRAttempts: int(p.rnrRetries) + 1, MTU: p.mtu.Bytes()}
+		port := q.dev.ports.ports[uint8(q.port.Load())].Load() // no system call: this may be Poll
+		c.Peer.InfiniBand = port != nil && port.value.LinkLayer == LinkLayerInfiniBand
 	}
 	if wc.Status == WCWRFlushErr {
 		e.Cause = q.whyFlushed()

@@ -43,6 +43,7 @@ type Completion struct {
 	Inv     bool     // the request invalidates a key of this side
 	Peer    *Peer    // nil if the QP was never connected
 	IWARP   bool     // the connection is a TCP connection, and the kernel moves the QP when it ends
+	NoRoute bool     // a send that has no route to the peer fails with LocQPOpErr
 	Cause   error    // why the QP is in state ERR, nil if that is not known
 }
 
@@ -52,9 +53,13 @@ type Peer struct {
 	Timeout     time.Duration // of each attempt
 	RNRAttempts int           // how often a message is sent that finds no receive
 	MTU         int           // of the path, in bytes
+	InfiniBand  bool          // the port is known to be one of InfiniBand
 }
 
-const tooLong = "the message is longer than the buffers of the receive"
+const (
+	tooLong     = "the message is longer than the buffers of the receive"
+	tooLongSend = "the message is longer than the device sends: a datagram may be as long as the port's MTU, another message as PortAttr.MaxMsgSize"
+)
 
 // recvHints say what is wrong with a receive, or with the peer's request that arrived.
 var recvHints = map[Status]string{
@@ -96,21 +101,27 @@ func (c *Completion) Hint() string {
 	case LocProtErr, LocQPOpErr, MWBindErr:
 		return c.localHint()
 	case LocLenErr:
-		return tooLong
+		if c.Queue == SendQueue {
+			return tooLongSend
+		}
+		return tooLong + ", or, if it is a send, than the device sends"
 	}
 	return ""
 }
 
 // noAnswer says why the peer may not have acknowledged a request.
 func (p *Peer) noAnswer() string {
-	wait, size := "after all retries", ""
+	wait, size, how := "after all retries", "", "RoCE uses UDP port 4791"
+	if p != nil && p.InfiniBand {
+		how = "both ports must be in the QPs' partition, and one of them a full member"
+	}
 	if p != nil && p.Timeout != 0 {
 		wait = fmt.Sprintf("for %d attempts of %s each", p.Attempts, p.Timeout)
 	}
 	if p != nil && p.MTU != 0 {
 		size = fmt.Sprintf(", at least those of the path MTU, %d bytes", p.MTU)
 	}
-	return "it did not acknowledge " + wait + "; it is gone, its QP is not ready to receive, or packets do not get through (RoCE uses UDP port 4791)" + size
+	return "it did not acknowledge " + wait + "; it is gone, its QP is not ready to receive, or packets do not get through (" + how + ")" + size
 }
 
 // localHint explains a failure on this side.
@@ -128,7 +139,10 @@ func (c *Completion) localHint() string {
 	case c.IWARP:
 		return "nothing is wrong with its memory; the connection has broken, as when the peer is gone or TCP does not get through"
 	}
-	return "nothing is wrong with its memory; the device may have no route to the peer, as when the port is down"
+	if c.NoRoute {
+		return "nothing is wrong with its memory; the device may have no route to the peer, as when the port is down"
+	}
+	return "nothing is wrong with its memory; the device does not accept the request: the type or state of the QP may forbid it, and a READ or atomic needs MaxRdAtomic above 0"
 }
 
 // flushHint explains a flush that no failed completion explains.
