@@ -364,15 +364,26 @@ func (o WROpcode) takesData() bool {
 // errors of [QP.PostSend], and with [ErrState] if the QP was reset since the batch was begun. The builder
 // is empty afterwards.
 func (b *SendBuilder) Post() error {
-	if b.err == nil && b.n > 0 {
-		if b.err = b.lock(); b.err == nil {
-			err := b.post()
-			b.q.sending.Unlock()
+	q := b.q
+	if b.err != nil || b.n == 0 {
+		err := b.err
+		b.Abandon()
+		return err
+	}
+	if !q.sending.TryLock() {
+		if err := q.lockSideSlow(&q.sending); err != nil { // Close waits until the doorbell has rung
+			b.Abandon()
 			return err
 		}
 	}
-	err := b.err
-	b.Abandon()
+	var err error
+	if b.resets == q.resets.Load() {
+		err = b.post()
+	} else {
+		b.Abandon()
+		err = ErrState
+	}
+	q.sending.Unlock()
 	return err
 }
 
@@ -381,17 +392,18 @@ func (b *SendBuilder) post() error {
 	if b.staged {
 		b.encode(b.wr[:])
 	}
-	q, n, err, binds := b.q, b.n, b.err, b.binds
-	b.Abandon()
+	q, n, err := b.q, b.n, b.err
 	if err != nil || n == 0 {
+		b.Abandon()
 		return err
 	}
-	for _, bound := range binds {
+	for _, bound := range b.binds {
 		if mw, ok := q.dev.target(bound.mw).(*MW); ok {
 			mw.setRKey(bound.rkey)
 			q.bound.Store(true)
 		}
 	}
+	b.Abandon()
 	return q.ring(n, b.bytes)
 }
 

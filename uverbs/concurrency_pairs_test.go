@@ -189,8 +189,8 @@ func TestPairs(t *testing.T) {
 	}
 	for name, build := range map[string]func(*testing.T) world{
 		"soft": newSoftWorld, "rxe": newRxeWorld, "siw": newSiwWorld,
-		"mlx5":     func(t *testing.T) world { return newMlx5World(t, false) },
-		"mlx5/SRQ": func(t *testing.T) world { return newMlx5World(t, true) },
+		"mlx5":    func(t *testing.T) world { return newMlx5World(t, false) },
+		"mlx5SRQ": func(t *testing.T) world { return newMlx5World(t, true) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &pairs{t: t, build: build, seed: seed, r: rand.New(rand.NewPCG(seed, 0)), covered: map[[2]string]int{}}

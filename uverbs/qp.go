@@ -54,7 +54,7 @@ func (t QPType) String() string {
 
 // QP is a queue pair (struct ibv_qp). One goroutine at a time may use its send side (PostSend,
 // BeginSend), and one its receive side (PostRecv, PostRecvs). The other methods are safe for
-// concurrent use.
+// concurrent use, also beside these.
 //
 // Close may be called at any time. Calls that begin after it fail with [os.ErrClosed]. A work
 // request that is posted during Close may be lost without an error.
