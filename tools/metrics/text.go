@@ -50,8 +50,16 @@ func truth(v bool) string {
 // escaper escapes what may not stand in the value of a label.
 var escaper = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
-// escape returns the value of a label as it is written. The format allows any other UTF-8.
-func escape(v string) string { return escaper.Replace(strings.ToValidUTF8(v, "\ufffd")) }
+// escape returns the value of a label as it is written. The format allows any other UTF-8, but a terminal may show
+// it: what is not printable becomes a replacement character.
+func escape(v string) string {
+	return escaper.Replace(strings.Map(func(r rune) rune {
+		if r != '\n' && !strconv.IsGraphic(r) {
+			return '\ufffd'
+		}
+		return r
+	}, v))
+}
 
 // render writes samples in the text format. Of two values for one series, which a server would refuse, it writes
 // one.

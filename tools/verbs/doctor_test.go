@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/goverbs/goverbs/tools/health"
+	"github.com/goverbs/goverbs/tools/verbs/internal/terminal"
 )
 
 // TestDoctorPrint: one line for each finding, and the evidence and the fix of a problem.
@@ -53,7 +54,7 @@ It is so.
 func TestDoctorHere(t *testing.T) {
 	var out bytes.Buffer
 	root := newRoot()
-	root.Stdout = &out
+	root.Stdout = terminal.New(&out)
 	err := root.Execute(t.Context(), []string{"doctor", "--json", "no-such-device"})
 	if err == nil || !strings.HasPrefix(err.Error(), "doctor: ") {
 		t.Errorf("error is %v", err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/ib"
+	"github.com/goverbs/goverbs/tools/verbs/internal/terminal"
 )
 
 // version is set at build time.
@@ -25,8 +26,10 @@ func main() {
 	defer stop()
 	err := newRoot().Execute(ctx, os.Args[1:])
 	if err != nil && !errors.As(err, new(programStatus)) {
-		fmt.Fprintf(os.Stderr, "verbs: %s\n", err)
+		fmt.Fprintf(terminal.Stderr, "verbs: %s\n", err)
 	}
+	terminal.Stdout.Flush() // a cut character at the end of all: an error would have come earlier
+	terminal.Stderr.Flush()
 	os.Exit(exitStatus(err))
 }
 

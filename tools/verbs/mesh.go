@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/goverbs/goverbs/internal/privatefile"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/mesh"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
@@ -162,7 +162,7 @@ them (--flow-labels) take several paths through a network. With others they chan
 	command.NumberVar(f, &r.Size, "msg-size", "", perf.DefaultSizeBW, 1, math.MaxInt32, "size of a message of bandwidth in `BYTES`; over ud at most the MTU")
 	f.BoolVarP(&r.Events, "events", "e", false, "sleep until a completion event instead of polling, on both sides")
 	f.DurationVar(&r.Timeout, "timeout", 10*time.Second, "give up a test when nothing completes for this `TIME`")
-	f.StringVar(&o.page, "html", "", "write a page with heat maps to `FILE`")
+	f.StringVar(&o.page, "html", "", "write a page with heat maps to `FILE`, which only its owner can read")
 	command.JSONFlag(cmd, &o.json)
 	return cmd
 }
@@ -262,15 +262,18 @@ func (o *meshOptions) do(cmd *command.Command, args []string) (err error) {
 	}
 	var page *os.File
 	if o.page != "" { // before all the work
-		if page, err = os.Create(o.page); err != nil {
+		if page, err = privatefile.Create(o.page); err != nil {
 			return fmt.Errorf("--html: %w", err)
 		}
 		defer page.Close()
 	}
-	if f, ok := cmd.Err().(*os.File); ok && isTerminal(f) {
-		r.Progress = func(done, total int) { fmt.Fprintf(f, "\r%d of %d pairs\r", done, total) }
+	if log := cmd.Err(); log.IsTerminal() {
+		r.Progress = func(done, total int) { log.Rewrite("%d of %d pairs", done, total) }
 	}
 	rep, err := r.Do(cmd.Context())
+	if r.Progress != nil {
+		cmd.Err().Rewrite("")
+	}
 	if errors.Is(err, context.Canceled) {
 		return errors.New("interrupted")
 	} else if err != nil {
@@ -284,16 +287,10 @@ func (o *meshOptions) do(cmd *command.Command, args []string) (err error) {
 	if o.json {
 		err = command.PrintJSON(cmd.Out(), rep)
 	} else {
-		err = rep.Print(cmd.Out(), colours(cmd.Out()))
+		err = rep.Print(cmd.Out().Text())
 	}
 	if err == nil && !rep.OK {
 		err = errFindings
 	}
 	return err
-}
-
-// colours reports whether output goes to a terminal that shows colours.
-func colours(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && isTerminal(f) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }

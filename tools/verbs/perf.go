@@ -15,10 +15,12 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/goverbs/goverbs/internal/privatefile"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf/plot"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perftest"
+	"github.com/goverbs/goverbs/tools/verbs/internal/terminal"
 )
 
 // perfOptions are the flags of a client.
@@ -165,7 +167,7 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 	command.NumberVar(f, &o.port, "port", "p", perf.DefaultPort, 1, maxPort, "TCP `PORT` of the server")
 	command.DefaultIs(f, "port", fmt.Sprintf("%d, with --perftest %d", perf.DefaultPort, perftest.DefaultPort))
 	f.BoolVar(&o.perftest, "perftest", false, "the peer is perftest's "+program+", as the server or, without HOST, as the client")
-	f.StringVar(&o.plot, "plot", "", "draw the result into `FILE` (.svg): bandwidth or latency over the size, or for one size the distribution of the latency")
+	f.StringVar(&o.plot, "plot", "", "draw the result into `FILE` (.svg), which only its owner can read: bandwidth or latency over the size, or for one size the distribution of the latency")
 	f.StringArrayVar(&o.over, "overlay", nil, "draw the result of an earlier --json in `FILE` into the same picture; may be repeated")
 }
 
@@ -259,6 +261,9 @@ func (o *perfOptions) picture() ([]plot.Named, error) {
 	} else if !dir.IsDir() {
 		return nil, fmt.Errorf("--plot is %q, allowed: a file in a directory; %s is not one", o.plot, dir.Name())
 	}
+	if err := privatefile.Check(o.plot); err != nil {
+		return nil, fmt.Errorf("--plot: %w", err)
+	}
 	for _, name := range o.over {
 		f, err := os.Open(name)
 		if err != nil {
@@ -284,7 +289,7 @@ func (o *perfOptions) picture() ([]plot.Named, error) {
 
 // draw writes the picture.
 func (o *perfOptions) draw(reports []plot.Named) error {
-	f, err := os.Create(o.plot)
+	f, err := privatefile.Create(o.plot)
 	if err != nil {
 		return fmt.Errorf("--plot: %w", err)
 	}
@@ -352,12 +357,11 @@ func (t *perfTable) printf(format string, args ...any) {
 }
 
 // progress is a line on a terminal that shows the progress of a test.
-type progress struct{ w io.Writer }
+type progress struct{ w *terminal.Writer }
 
 // newProgress returns nil if w is not a terminal.
-func newProgress(w io.Writer) *progress {
-	f, ok := w.(*os.File)
-	if !ok || !isTerminal(f) {
+func newProgress(w *terminal.Writer) *progress {
+	if !w.IsTerminal() {
 		return nil
 	}
 	return &progress{w}
@@ -373,11 +377,11 @@ func (p *progress) run(size int, count func() int64) (stop func()) {
 		for start, last := time.Now(), int64(0); ; {
 			select {
 			case <-over:
-				fmt.Fprint(p.w, "\r\x1b[K")
+				p.w.Rewrite("")
 				return
 			case <-tick.C:
 				n := count()
-				fmt.Fprintf(p.w, "\r\x1b[K%d bytes: %.1f s, %d completions, %.0f per second", size, time.Since(start).Seconds(), n, float64(n-last)/every.Seconds())
+				p.w.Rewrite("%d bytes: %.1f s, %d completions, %.0f per second", size, time.Since(start).Seconds(), n, float64(n-last)/every.Seconds())
 				last = n
 			}
 		}

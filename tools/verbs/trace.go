@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/goverbs/internal/privatefile"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs/trace"
@@ -99,7 +100,7 @@ system call; an interrupt ends the trace and lets the process go on.`,
 	}
 	cmd.Flags().SetInterspersed(false) // the program's flags are not ours
 	out.flags(cmd)
-	cmd.Flags().StringVarP(&record, "output", "o", "", "write a record of the calls to this `FILE` instead of printing them")
+	cmd.Flags().StringVarP(&record, "output", "o", "", "write a record of the calls to this `FILE`, which only its owner can read, instead of printing them")
 	cmd.Flags().IntVarP(&pid, "pid", "p", 0, "attach to the process with this `PID`")
 	cmd.Add(newTraceShow())
 	return cmd
@@ -244,7 +245,7 @@ func runTrace(cmd *command.Command, args []string, pid int, record string, out t
 	sink := func(c *trace.Call) { printer.add(c) }
 	end := func(int) error { return printer.end() }
 	if record != "" {
-		f, err := os.Create(record)
+		f, err := privatefile.Create(record)
 		if err != nil {
 			return err
 		}

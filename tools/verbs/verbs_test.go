@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/goverbs/goverbs/tools/verbs/internal/terminal"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -371,8 +372,8 @@ func run(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
 	root := newRoot()
-	root.Stdout = &out
-	root.Stderr = &out
+	root.Stdout = terminal.New(&out)
+	root.Stderr = terminal.New(&out)
 	err := root.Execute(t.Context(), args)
 	return out.String(), err
 }

@@ -63,7 +63,7 @@ func (s *Summary) Print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "calls\terrors\ttime\tlongest\t\tcommand")
 	for _, r := range s.Rows() {
-		fmt.Fprintf(t, "%d\t%d\t%s\t%s\t\t%s\n", r.Calls, r.Errors, duration(r.Time), duration(r.Longest), r.Verb)
+		fmt.Fprintf(t, "%d\t%d\t%s\t%s\t\t%s\n", r.Calls, r.Errors, duration(r.Time), duration(r.Longest), printable(r.Verb))
 	}
 	return t.Flush()
 }

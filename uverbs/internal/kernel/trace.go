@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"unicode"
 )
 
 // traceLevel is set by RDMADEBUG=level=N in the environment: 1 traces commands.
@@ -28,5 +29,11 @@ func trace(device string, c *Command, byWrite bool, errno syscall.Errno) {
 	if errno != 0 {
 		result = errno.Error()
 	}
+	device = strings.Map(func(r rune) rune { // the name of a device may be anything
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, device)
 	fmt.Fprintf(os.Stderr, "uverbs: %s: %s: %s\n", device, describe(c, byWrite), result)
 }

@@ -8,11 +8,12 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/goverbs/goverbs/tools/verbs/internal/terminal"
 )
 
 // Command is a command, or a group of commands. Set the fields before the first call of a method.
@@ -44,8 +45,8 @@ type Command struct {
 type Root struct {
 	Command
 	Version string
-	Stdout  io.Writer // Stdout is where commands print; nil is standard output.
-	Stderr  io.Writer // Stderr is where commands print what is not their result; nil is standard error.
+	Stdout  *terminal.Writer // Stdout is where commands print; nil is standard output.
+	Stderr  *terminal.Writer // Stderr is where commands print what is not their result; nil is standard error.
 
 	PrintHelp func(cmd *Command)
 	FlagError func(cmd *Command, err error) error                        // FlagError words an error of the flag parser.
@@ -117,20 +118,10 @@ func (c *Command) Flag(name string) *pflag.Flag { return c.Flags().Lookup(name) 
 func (c *Command) Context() context.Context { return c.ctx }
 
 // Out returns where the command prints its result.
-func (c *Command) Out() io.Writer {
-	if w := c.Root().Stdout; w != nil {
-		return w
-	}
-	return os.Stdout
-}
+func (c *Command) Out() *terminal.Writer { return cmp.Or(c.Root().Stdout, terminal.Stdout) }
 
 // Err returns where the command prints everything else.
-func (c *Command) Err() io.Writer {
-	if w := c.Root().Stderr; w != nil {
-		return w
-	}
-	return os.Stderr
-}
+func (c *Command) Err() *terminal.Writer { return cmp.Or(c.Root().Stderr, terminal.Stderr) }
 
 // Help prints the help of the command.
 func (c *Command) Help() error {

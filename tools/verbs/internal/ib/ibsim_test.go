@@ -11,6 +11,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/ibsim"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
+	"github.com/goverbs/goverbs/tools/verbs/internal/terminal"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/fabric"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
@@ -20,7 +21,7 @@ import (
 func execute(t *testing.T, s *System, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	root := &command.Root{Stdout: &out, Stderr: &errs, PrintHelp: func(*command.Command) {}, FlagError: func(_ *command.Command, err error) error { return err }}
+	root := &command.Root{Stdout: terminal.New(&out), Stderr: terminal.New(&errs), PrintHelp: func(*command.Command) {}, FlagError: func(_ *command.Command, err error) error { return err }}
 	root.Command = command.Command{Use: "verbs"}
 	root.Init()
 	root.Add(New(s))

@@ -100,7 +100,7 @@ func (p *pingFlags) client(cmd *command.Command, port *umad.Port, dest string) e
 		return err
 	}
 	defer agent.Close()
-	lines := cmd.Out()
+	var lines io.Writer = cmd.Out()
 	if p.quiet || p.flood || p.asJSON {
 		lines = io.Discard
 	}
@@ -235,7 +235,7 @@ func (p *pingFlags) server(cmd *command.Command, port *umad.Port) error {
 	if err != nil {
 		return err
 	}
-	lines := cmd.Out()
+	var lines io.Writer = cmd.Out()
 	if p.quiet {
 		lines = io.Discard
 	}

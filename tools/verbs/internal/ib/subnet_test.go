@@ -13,6 +13,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/simport"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
+	"github.com/goverbs/goverbs/tools/verbs/internal/terminal"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -118,7 +119,7 @@ func run(ctx context.Context, s *System, args ...string) (string, error) {
 
 // runTo runs a command of the group, which prints to a writer.
 func runTo(ctx context.Context, s *System, out io.Writer, args ...string) error {
-	root := &command.Root{Stdout: out, Stderr: out, FlagError: func(_ *command.Command, err error) error { return err }}
+	root := &command.Root{Stdout: terminal.New(out), Stderr: terminal.New(out), FlagError: func(_ *command.Command, err error) error { return err }}
 	root.Command = command.Command{Use: "verbs"}
 	root.Init()
 	root.Add(New(s))

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/goverbs/tools/verbs/internal/terminal"
 )
 
 // TestRounds: each pair meets once, and no host twice in a round.
@@ -215,12 +217,17 @@ func TestPrint(t *testing.T) {
 		return ""
 	})
 	var plainText, colour bytes.Buffer
-	r.Print(&plainText, false)
-	r.Print(&colour, true)
+	for out, colours := range map[*bytes.Buffer]bool{&plainText: false, &colour: true} {
+		text := terminal.New(out).Text()
+		text.Colours = colours
+		if err := r.Print(text); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if s := plainText.String(); strings.Count(s, "10.000!") != 1 || strings.Count(s, "!") != 1 || strings.Contains(s, "\x1b") || !strings.Contains(s, "allowed: from 50.000 Gb/s") {
 		t.Errorf("%s", s)
 	}
-	if s := colour.String(); strings.Count(s, red) != 2 || !strings.Contains(s, green) {
+	if s := colour.String(); strings.Count(s, string(terminal.Red)) != 2 || !strings.Contains(s, string(terminal.Green)) {
 		t.Errorf("%q", s)
 	}
 }

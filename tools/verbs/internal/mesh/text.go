@@ -2,12 +2,12 @@ package mesh
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
+	"github.com/goverbs/goverbs/tools/verbs/internal/terminal"
 )
 
 // table is a matrix of one kind of value: from each host to each other one.
@@ -74,64 +74,53 @@ func (m *Measurement) has(problems ...string) bool {
 	return slices.ContainsFunc(problems, func(p string) bool { return slices.Contains(m.Problems, p) })
 }
 
-// Colours of a terminal.
-const (
-	red   = "\x1b[31m"
-	green = "\x1b[32m"
-	plain = "\x1b[0m"
-)
-
 // Print prints the matrices and the findings. A bad value has an exclamation mark, and on a terminal a
 // colour.
-func (r *Report) Print(w io.Writer, colours bool) error {
-	var b strings.Builder
-	paint := func(colour, text string) string {
-		if !colours {
-			return text
-		}
-		return colour + text + plain
-	}
+func (r *Report) Print(b *terminal.Text) error {
 	for _, t := range r.tables() {
-		fmt.Fprintf(&b, "%s\n", t.title())
+		fmt.Fprintf(b, "%s\n", t.title())
 		cells := r.cells(t)
 		width := len("failed!")
 		for _, h := range r.Hosts {
 			width = max(width, utf8.RuneCountInString(h.Name))
 		}
-		fmt.Fprintf(&b, "  %-*s", width, "")
+		fmt.Fprintf(b, "  %-*s", width, "")
 		for _, h := range r.Hosts {
-			fmt.Fprintf(&b, "  %*s", width, h.Name)
+			fmt.Fprintf(b, "  %*s", width, h.Name)
 		}
-		b.WriteString("\n")
+		fmt.Fprintln(b)
 		for i, from := range r.Hosts {
-			fmt.Fprintf(&b, "  %-*s", width, from.Name)
+			fmt.Fprintf(b, "  %-*s", width, from.Name)
 			for j := range r.Hosts {
 				text, bad := t.value(cells[[2]int{i, j}])
-				colour := green
+				colour := terminal.Green
 				if bad {
-					colour, text = red, text+"!"
+					colour, text = terminal.Red, text+"!"
 				}
+				fmt.Fprint(b, "  ")
 				if text = fmt.Sprintf("%*s", width, text); cells[[2]int{i, j}] != nil {
-					text = paint(colour, text)
+					b.Paint(colour, text)
+				} else {
+					fmt.Fprint(b, text)
 				}
-				b.WriteString("  " + text)
 			}
-			b.WriteString("\n")
+			fmt.Fprintln(b)
 		}
-		b.WriteString("\n")
+		fmt.Fprintln(b)
 	}
 	for i := range r.Findings {
 		f := &r.Findings[i]
-		fmt.Fprintf(&b, "%s\n", paint(red, f.String()))
+		b.Paint(terminal.Red, f.String())
+		fmt.Fprintln(b)
 		for _, e := range f.Evidence {
-			fmt.Fprintf(&b, "    %s\n", e)
+			fmt.Fprintf(b, "    %s\n", e)
 		}
 	}
 	if r.OK {
-		fmt.Fprintf(&b, "%s\n", paint(green, fmt.Sprintf("%d hosts are well connected, by %d measurements", len(r.Hosts), len(r.Measurements))))
+		b.Paint(terminal.Green, fmt.Sprintf("%d hosts are well connected, by %d measurements", len(r.Hosts), len(r.Measurements)))
+		fmt.Fprintln(b)
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.Print()
 }
 
 // String words the finding without its evidence.
