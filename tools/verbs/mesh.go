@@ -66,14 +66,17 @@ func newMeshServe() *command.Command {
 		Use:   "serve [flags]",
 		Short: "Take part in the checks of a fleet until interrupted",
 		Long: `Each check needs the secret of the fleet: whoever connects must prove that they know it, and the
-server proves it, too. The secret itself is never sent.
+server proves it, too. The secret itself is never sent. Requests and results go over TLS 1.3, to
+which the proofs are tied: a host that stands between two others cannot use them.
 
 Security:
-The secret keeps everybody else from running tests. There is no encryption: anyone who sees the
-packets of the network sees the tests, and can try secrets offline, so choose a random one. Anyone
-who knows the secret can have this host connect to any host and port, and can keep the device, the
-link and a processor busy. During a test, the keys of its memory (rkeys) are bearer tokens. Let the
-server listen only on an address of a network that you trust (--listen).
+The secret keeps everybody else from running tests. A host to which a coordinator or a server
+connects by mistake gets a proof, with which it can try secrets offline, so choose a random one. The
+messages of a test are not encrypted. Anyone who knows the secret can have this host connect to any
+host and port, and can keep the device, the link and a processor busy. The server sends messages of
+a test only to an address that has shown that it receives them. During a test, the keys of its
+memory (rkeys) are bearer tokens. Let the server listen only on an address of a network that you
+trust (--listen).
 
 `,
 		Example: `  verbs mesh serve                 # with the secret in the environment

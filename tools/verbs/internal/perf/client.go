@@ -120,11 +120,12 @@ func dialServer(ctx context.Context, addr string, secret []byte) (net.Conn, erro
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	if err := hail(conn, secret); err != nil {
+	ready, err := hail(conn, secret)
+	if err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("server %s: %w", addr, err)
 	}
-	return conn, nil
+	return ready, nil
 }
 
 // addrOf returns the IP address of an end of a connection.

@@ -46,7 +46,7 @@ import (
 // memory.
 const (
 	magic           = "goverbs perf"
-	ProtocolVersion = 4
+	ProtocolVersion = 5
 	preambleLen     = len(magic) + 4
 )
 

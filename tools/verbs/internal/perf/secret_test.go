@@ -3,12 +3,15 @@ package perf
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"crypto/tls"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -27,7 +30,7 @@ func meet(t *testing.T, client, server []byte) (sent []byte, clientErr, serverEr
 	all.Go(func() {
 		conn, err := l.Accept()
 		if err == nil {
-			err = answer(conn, server)
+			_, err = answer(conn, server)
 			conn.Close()
 		}
 		result <- err
@@ -38,7 +41,7 @@ func meet(t *testing.T, client, server []byte) (sent []byte, clientErr, serverEr
 	}
 	defer conn.Close()
 	var seen bytes.Buffer
-	clientErr = hail(&tap{Conn: conn, sent: &seen}, client)
+	_, clientErr = hail(&tap{Conn: conn, sent: &seen}, client)
 	conn.Close()
 	return seen.Bytes(), clientErr, <-result
 }
@@ -62,7 +65,7 @@ func TestSecret(t *testing.T) {
 	}
 	again, _, _ := meet(t, secretA, secretA)
 	if bytes.Equal(sent, again) {
-		t.Error("two connections have the same challenge and proof")
+		t.Error("two connections have the same proof")
 	}
 	_, client, server = meet(t, secretB, secretA)
 	if !errors.Is(client, errSecret) || !errors.Is(server, errSecret) {
@@ -78,15 +81,12 @@ func TestSecret(t *testing.T) {
 	}
 }
 
-// TestSecretReflected: a proof does not hold for the other role, another challenge or another secret.
+// TestSecretReflected: a proof does not hold for the other role, another connection or another secret.
 func TestSecretReflected(t *testing.T) {
-	one, two := bytes.Repeat([]byte{1}, nonceSize), bytes.Repeat([]byte{2}, nonceSize)
-	codes := [][]byte{
-		code(secretA, "client", one, two), code(secretA, "server", one, two), code(secretA, "client", two, one),
-		code(secretB, "client", one, two), code(secretA, "client", one, one),
-	}
-	for i, a := range codes {
-		for j, b := range codes {
+	one, two := bytes.Repeat([]byte{1}, keySize), bytes.Repeat([]byte{2}, keySize)
+	proofs := [][]byte{proof(secretA, roleClient, one), proof(secretA, roleServer, one), proof(secretA, roleClient, two), proof(secretB, roleClient, one)}
+	for i, a := range proofs {
+		for j, b := range proofs {
 			if i != j && bytes.Equal(a, b) {
 				t.Errorf("proofs %d and %d are the same", i, j)
 			}
@@ -94,17 +94,33 @@ func TestSecretReflected(t *testing.T) {
 	}
 }
 
+// pretend is a server that does not know the secret up to its proof, and returns TLS with a client.
+func pretend(l net.Listener) (*tls.Conn, error) {
+	conn, err := l.Accept()
+	if err != nil {
+		return nil, err
+	}
+	io.ReadFull(conn, make([]byte, preambleLen))
+	conn.Write(preambleOf(guardedMagic))
+	config, err := serverTLS()
+	if err != nil {
+		return nil, err
+	}
+	c := tls.Server(conn, config)
+	return c, c.Handshake()
+}
+
 // TestSecretServer: a server that is not the fleet's gets no request: it is asked for its proof first.
 func TestSecretServer(t *testing.T) {
 	l := listen(t)
 	got := make(chan []byte, 1)
 	go func() {
-		conn, err := l.Accept()
+		conn, err := pretend(l)
 		if err != nil {
+			t.Error(err)
 			return
 		}
-		conn.Write(preambleOf(guardedMagic))
-		conn.Write(make([]byte, nonceSize+nonceSize)) // a challenge, and a wrong proof
+		conn.Write(make([]byte, sha256.Size)) // a wrong proof
 		all, _ := io.ReadAll(conn)
 		got <- all
 		conn.Close()
@@ -113,10 +129,97 @@ func TestSecretServer(t *testing.T) {
 	if _, err := r.Rails(t.Context()); !errors.Is(err, errSecret) {
 		t.Errorf("error is %v", err)
 	}
-	const proof = 32
-	if n := len(<-got); n != preambleLen+nonceSize+proof {
-		t.Errorf("the client sent %d bytes", n)
+	if n := len(<-got); n != sha256.Size {
+		t.Errorf("the client sent %d bytes, want its proof of %d", n, sha256.Size)
 	}
+}
+
+// TestSecretRelayed: a host without the secret that a coordinator connects to by mistake cannot use the proofs of
+// the coordinator and of a server: in TLS with each they are wrong, and what it only passes on it cannot read, nor
+// add to.
+func TestSecretRelayed(t *testing.T) {
+	serve := func(t *testing.T) (net.Listener, chan string) {
+		l, said := listen(t), make(chan string, 10)
+		s := &Server{Local: Local{GID: Auto, CPU: Auto}, Secret: secretA, Log: func(format string, args ...any) { said <- fmt.Sprintf(format, args...) }}
+		var all sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		all.Go(func() { s.Serve(ctx, l) })
+		t.Cleanup(func() { cancel(); all.Wait() })
+		return l, said
+	}
+	coordinate := func(l net.Listener) error {
+		_, err := (&Remote{Host: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port, Secret: secretA}).Rails(t.Context())
+		return err
+	}
+	t.Run("in TLS with each", func(t *testing.T) {
+		server, said := serve(t)
+		l := listen(t)
+		got := make(chan int, 1)
+		go func() {
+			victim, err := pretend(l)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer victim.Close()
+			conn, err := net.Dial("tcp", server.Addr().String())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			conn.Write(preambleOf(guardedMagic))
+			io.ReadFull(conn, make([]byte, preambleLen))
+			c := tls.Client(conn, &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true})
+			stolen := make([]byte, sha256.Size)
+			io.ReadFull(victim, stolen)
+			c.Write(stolen)
+			c.Write(framed(`{"kind":"inventory"}`))
+			b, _ := io.ReadAll(c)
+			got <- len(b)
+		}()
+		if err := coordinate(l); !errors.Is(err, errSecret) {
+			t.Errorf("the coordinator: %v", err)
+		}
+		if n := <-got; n != 0 {
+			t.Errorf("the server has answered with %d bytes", n)
+		}
+		if s := <-said; !strings.Contains(s, errSecret.Error()) {
+			t.Errorf("the server says %q", s)
+		}
+	})
+	t.Run("byte by byte", func(t *testing.T) {
+		server := guarded(t, framed(`{"kind":"rails","rails":[{"device":"rail0","driver":"rxe","gid":"::"}]}`))
+		l := listen(t)
+		seen := make(chan []byte, 1)
+		go func() {
+			victim, err := l.Accept()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer victim.Close()
+			conn, err := net.Dial("tcp", net.JoinHostPort(server.Host, strconv.Itoa(server.Port)))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			var there, back bytes.Buffer
+			var all sync.WaitGroup
+			all.Go(func() { io.Copy(victim, io.TeeReader(conn, &back)) })
+			io.Copy(&tap{Conn: conn, sent: &there}, victim)
+			conn.(*net.TCPConn).CloseWrite()
+			all.Wait()
+			seen <- append(there.Bytes(), back.Bytes()...)
+		}()
+		if err := coordinate(l); err != nil {
+			t.Errorf("the coordinator: %v", err)
+		}
+		if b := <-seen; len(b) < 2*preambleLen || bytes.Contains(b, []byte(kindInventory)) || bytes.Contains(b, []byte("rail0")) || bytes.Contains(b, secretA) {
+			t.Errorf("the host between sees requests and answers: %q", b)
+		}
+	})
 }
 
 // guarded is a server that knows the secret and then sends what a test wants.
@@ -129,7 +232,7 @@ func guarded(t *testing.T, frames ...[]byte) *Remote {
 			return
 		}
 		defer conn.Close()
-		if answer(conn, secretA) != nil {
+		if conn, err = answer(conn, secretA); err != nil {
 			return
 		}
 		readFrame(conn, func() int { return maxFrame })

@@ -174,13 +174,14 @@ func (s *Server) serve(ctx context.Context, conn net.Conn, name string, b backen
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	if err := answer(conn, s.Secret); err != nil {
+	ready, err := answer(conn, s.Secret)
+	if err != nil {
 		return "", err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	se := &session{limited: s, backend: b}
-	se.control = &control{conn: conn, name: name, server: true, inbox: make(chan received, inboxRoom), cancel: cancel, end: se.stop}
+	se.control = &control{conn: ready, name: name, server: true, inbox: make(chan received, inboxRoom), cancel: cancel, end: se.stop}
 	defer se.start()()
 	err = Pinned(s.Local.CPU, func() error { return se.play(ctx) })
 	if err != nil && !errors.Is(err, errBye) {

@@ -28,8 +28,12 @@ func SilentServer(t *testing.T, secret []byte, rails ...Rail) (port int) {
 			}
 			go func() {
 				defer conn.Close()
-				if secret != nil && answer(conn, secret) != nil {
-					return
+				conn := conn
+				if secret != nil {
+					var err error
+					if conn, err = answer(conn, secret); err != nil {
+						return
+					}
 				}
 				b, err := readFrame(conn, func() int { return maxFrame })
 				var m message
