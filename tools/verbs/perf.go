@@ -412,7 +412,8 @@ func newPerfServe() *command.Command {
 opened for it. At most --max-clients are served at once, including those that have not chosen a test
 yet, and half of them from one address; another client gets an error. A client has 10 s for each
 step of its handshake, and --max-time to measure, all sizes together: one that goes silent holds
-memory and queue pairs no longer. Let the server listen only on an address of a network that you
+memory and queue pairs no longer. The server sends messages of a test only to an address that has
+shown that it receives them: the client reads a random number there first, by RDMA READ. Let the server listen only on an address of a network that you
 trust (--listen).`,
 		Example: `  verbs perf serve
   verbs perf serve --listen 10.1.0.1 --dev rxe0

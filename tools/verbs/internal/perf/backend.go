@@ -30,10 +30,13 @@ type side interface {
 	// peers returns this side's queue pairs, and the largest message that they send inline, in
 	// bytes.
 	peers(remote uverbs.GID) ([]Peer, int, error)
+	// path connects the path to the client's end, and returns what the client must know; see path.go.
+	path(ctx context.Context, client *Peer) (*Peer, error)
+	// greeted checks the token that the client has read, and waits for the first message that each connection
+	// needs on iWARP.
+	greeted(ctx context.Context, token []byte) error
 	// connect connects this side's queue pairs to the client's.
 	connect(ctx context.Context, peers []Peer) error
-	// greeted waits for the first message that each connection needs on iWARP.
-	greeted(ctx context.Context) error
 
 	prepare(size int) error
 	run(ctx context.Context, size int, sent func(messages int64) error) (*Run, error)
@@ -171,8 +174,29 @@ func (d *deviceSide) connect(ctx context.Context, peers []Peer) error {
 	return d.end.Connect(ctx, peers)
 }
 
+// path implements side.
+func (d *deviceSide) path(ctx context.Context, client *Peer) (*Peer, error) {
+	if client == nil { // on iWARP
+		return nil, nil
+	}
+	var local netip.Addr
+	if d.end.Config.CM {
+		local = d.to
+	}
+	mine, err := d.end.openPath(client.GID, local)
+	if err != nil {
+		return nil, err
+	}
+	return mine, d.end.connectPath(ctx, client)
+}
+
 // greeted implements side.
-func (d *deviceSide) greeted(ctx context.Context) error { return d.end.greeted(ctx) }
+func (d *deviceSide) greeted(ctx context.Context, token []byte) error {
+	if err := d.end.checkToken(token); err != nil {
+		return err
+	}
+	return d.end.greeted(ctx)
+}
 
 // prepare implements side.
 func (d *deviceSide) prepare(size int) error { return d.end.Prepare(size) }

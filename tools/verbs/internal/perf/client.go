@@ -232,7 +232,24 @@ func (cl *Client) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := cl.conn.put(message{Kind: kindPeers, Peers: mine, Inline: cl.end.Inline}); err != nil {
+	var from netip.Addr
+	if ids != nil {
+		a, err := ids.ids[0].Addrs()
+		if err != nil {
+			return err
+		}
+		from = a.Local.IP
+	}
+	path, err := cl.end.openPath(peer, from)
+	if err != nil {
+		return err
+	}
+	if path != nil {
+		for i := range mine {
+			mine[i].GID, mine[i].LID = path.GID, path.LID
+		}
+	}
+	if err := cl.conn.put(message{Kind: kindPeers, Peers: mine, Path: path, Inline: cl.end.Inline}); err != nil {
 		return err
 	}
 	if ids != nil {
@@ -254,7 +271,16 @@ func (cl *Client) connect(ctx context.Context) error {
 	if err := cl.end.greet(ctx); err != nil {
 		return err
 	}
-	return cl.conn.put(message{Kind: kindConnected})
+	var token []byte
+	if path != nil {
+		if err := cl.end.connectPath(ctx, theirs.Path); err != nil {
+			return err
+		}
+		if token, err = cl.end.fetchToken(ctx, theirs.Path); err != nil {
+			return err
+		}
+	}
+	return cl.conn.put(message{Kind: kindConnected, Token: token})
 }
 
 // measure measures one size.

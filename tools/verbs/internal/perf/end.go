@@ -75,6 +75,7 @@ type End struct {
 	// tamper spoils what is sent, so that tests see Verify find it.
 	tamper func([]byte)
 
+	path    *path // nil if the address of the peer needs no proof
 	memory  layout
 	dmabuf  bool
 	counted bool // messages are sent as the peer has receives for them
@@ -360,6 +361,10 @@ func (e *End) Connect(ctx context.Context, peers []Peer) error {
 	for i, qp := range e.QPs {
 		if !e.Config.CM {
 			if err := e.Routes(peers[i].GID); err != nil {
+				return err
+			}
+		} else if e.Server && e.path != nil && e.Config.Type != UD {
+			if err := e.connectedTo(qp, &peers[i]); err != nil {
 				return err
 			}
 		}

@@ -77,7 +77,7 @@ func footprint(c *Config, l Limits) int {
 	if c.Type == DC {
 		perQP += qpRoom // a target beside the initiator
 	}
-	n := clientRoom + e.memory.size + c.QPs*perQP
+	n := clientRoom + e.memory.size + (1+c.QPs)*perQP // with the path
 	if c.Verify {
 		n += c.maxSize() // what messages are compared with
 	}

@@ -42,6 +42,8 @@ type message struct {
 	Limits *Limits `json:"limits,omitempty"`
 	Config *Config `json:"config,omitempty"`
 	Peers  []Peer  `json:"peers,omitempty"`
+	Path   *Peer   `json:"path,omitempty"`    // in peers, but not on iWARP; see path.go
+	Token  []byte  `json:"token,omitempty"`   // in connected, with path
 	CMAddr string  `json:"cm_addr,omitempty"` // IP address and port
 	// CMToken is what requests to CMAddr begin with: bytes that only the client has been told.
 	CMToken []byte `json:"cm_token,omitempty"`
@@ -238,6 +240,18 @@ func (m *message) validatePeers(t *terms) error {
 	for i := range m.Peers {
 		if err := m.Peers[i].validate(t); err != nil {
 			return refuse(fmt.Errorf("queue pair %d in peers: %w", i, err))
+		}
+	}
+	switch {
+	case t.iwarp:
+	case m.Path == nil:
+		return refusef("peers does not tell the path")
+	default:
+		if err := m.Path.validate(t); err != nil {
+			return refuse(fmt.Errorf("path in peers: %w", err))
+		}
+		if err := samePlace(m.Peers, m.Path); err != nil {
+			return err
 		}
 	}
 	return within("inline", m.Inline, 0, maxMessage)

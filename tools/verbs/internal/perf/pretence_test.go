@@ -113,11 +113,22 @@ func (s *pretendedSide) connect(_ context.Context, peers []Peer) error {
 			s.p.t.Errorf("a queue pair is connected to %+v", p)
 		}
 	}
-	return s.step("connect", "peers")
+	return s.step("connect", "greeted")
+}
+
+// path implements side.
+func (s *pretendedSide) path(_ context.Context, client *Peer) (*Peer, error) {
+	if s.p.device.IWARP {
+		return nil, s.step("path", "peers")
+	}
+	if client.QPN > 0xffffff || client.PSN > 0xffffff {
+		s.p.t.Errorf("the path is connected to %+v", client)
+	}
+	return &Peer{}, s.step("path", "peers")
 }
 
 // greeted implements side.
-func (s *pretendedSide) greeted(context.Context) error { return s.step("greeted", "connect") }
+func (s *pretendedSide) greeted(context.Context, []byte) error { return s.step("greeted", "path") }
 
 // prepare implements side.
 func (s *pretendedSide) prepare(size int) error {
@@ -128,7 +139,7 @@ func (s *pretendedSide) prepare(size int) error {
 	case <-s.ended:
 	default:
 	}
-	return s.step("prepare", "greeted", "prepare", "run", "verify")
+	return s.step("prepare", "connect", "prepare", "run", "verify")
 }
 
 // run implements side.

@@ -26,9 +26,9 @@ import (
 //	                        ←  hello {limits}
 //	open {config}           →
 //	                        ←  opened {address of the connection manager, token}
-//	peers                   →
-//	                        ←  peers
-//	connected               →
+//	peers {path}            →
+//	                        ←  peers {path}
+//	connected {token}       →
 //	for each size:
 //	start {size}            →
 //	                        ←  ready

@@ -347,16 +347,26 @@ func (se *session) connect(ctx context.Context, end side) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := end.connect(ctx, theirs.Peers); err != nil {
+	path, err := end.path(ctx, theirs.Path)
+	if err != nil {
 		return err
 	}
-	if err := se.put(message{Kind: kindPeers, Peers: mine, Inline: inline}); err != nil {
+	if path != nil {
+		for i := range mine { // a client checks it as the server does
+			mine[i].GID, mine[i].LID = path.GID, path.LID
+		}
+	}
+	if err := se.put(message{Kind: kindPeers, Peers: mine, Path: path, Inline: inline}); err != nil {
 		return err
 	}
-	if _, err = se.take(ctx, kindConnected, answerTime); err != nil {
+	m, err := se.take(ctx, kindConnected, answerTime)
+	if err != nil {
 		return err
 	}
-	return end.greeted(ctx)
+	if err := end.greeted(ctx, m.Token); err != nil {
+		return err
+	}
+	return end.connect(ctx, theirs.Peers)
 }
 
 // measure does this side's part for a size.

@@ -29,7 +29,7 @@ func TestHonest(t *testing.T) {
 			m     message
 		}{
 			{kindHello, message{Kind: kindOpen, Config: &c}},
-			{kindOpened, message{Kind: kindPeers, Peers: honest(&c, false)}},
+			{kindOpened, message{Kind: kindPeers, Peers: honest(&c, false), Path: &Peer{}}},
 			{kindPeers, message{Kind: kindConnected}},
 		} {
 			if !h.wait(step.after, 10*time.Second) {
@@ -68,14 +68,14 @@ func TestRefusals(t *testing.T) {
 		"limits":         {"limits", nil, privateText},
 		"open":           {"open", []any{kindHello, message{Kind: kindOpen, Config: &c}}, privateText},
 		"listen":         {"listen", []any{kindHello, message{Kind: kindOpen, Config: &c}}, privateText},
-		"connect":        {"connect", []any{kindHello, message{Kind: kindOpen, Config: &c}, kindOpened, message{Kind: kindPeers, Peers: honest(&c, false)}}, privateText},
+		"connect":        {"connect", connected(&c), privateText},
 		"no config":      {"", []any{kindHello, message{Kind: kindOpen}}, "open does not tell the config"},
 		"too long":       {"", []any{make([]byte, maxFrame+1)}, "a message of 4097 bytes, allowed: 1 to 4096"},
 		"too large":      {"", []any{kindHello, message{Kind: kindOpen, Config: &Config{}}}, "--operation is"},
-		"early peers":    {"", []any{kindHello, message{Kind: kindPeers, Peers: honest(&c, false)}}, "peers has more than 0 queue pairs"},
+		"early peers":    {"", []any{kindHello, message{Kind: kindPeers, Peers: honest(&c, false), Path: &Peer{}}}, "peers has more than 0 queue pairs"},
 		"negative recvs": {"", []any{kindHello, message{Kind: kindOpen, Config: &c}, kindOpened, []byte(`{"kind":"peers","peers":[{"qpn":17,"own":1,"recvs":-1}]}`)}, "own is 1, allowed: 0 to 0"},
 		"8 MiB of peers": {"", []any{kindHello, message{Kind: kindOpen, Config: &c}, kindOpened, make([]byte, 8<<20)}, fmt.Sprintf("a message of 8388608 bytes, allowed: 1 to %d", peersFrame(1))},
-		"peers twice":    {"", []any{kindHello, message{Kind: kindOpen, Config: &c}, kindOpened, message{Kind: kindPeers, Peers: honest(&c, false)}, message{Kind: kindPeers, Peers: honest(&c, false)}}, "peers has more than 0 queue pairs"},
+		"peers twice":    {"", []any{kindHello, message{Kind: kindOpen, Config: &c}, kindOpened, message{Kind: kindPeers, Peers: honest(&c, false), Path: &Peer{}}, message{Kind: kindPeers, Peers: honest(&c, false), Path: &Peer{}}}, "peers has more than 0 queue pairs"},
 		"a third size":   {"", slices.Concat(connected(&c), start, []any{message{Kind: kindFinished}, kindReport, message{Kind: kindStart, Size: 64}}), "has started more than the 1 sizes"},
 		"finished twice": {"", slices.Concat(connected(&c), start, []any{message{Kind: kindFinished}, message{Kind: kindFinished}}), "but nothing is under way"},
 		"sent too much":  {"", slices.Concat(connected(&c), start, []any{message{Kind: kindFinished, Sent: 1 << 62}}), "sent is 4611686018427387904, allowed: 0 to 1010"},
@@ -113,7 +113,7 @@ func TestRefusals(t *testing.T) {
 // connected are the steps up to where a size may start.
 func connected(c *Config) []any {
 	return []any{
-		kindHello, message{Kind: kindOpen, Config: c}, kindOpened, message{Kind: kindPeers, Peers: honest(c, false)},
+		kindHello, message{Kind: kindOpen, Config: c}, kindOpened, message{Kind: kindPeers, Peers: honest(c, false), Path: &Peer{}},
 		kindPeers, message{Kind: kindConnected},
 	}
 }
@@ -271,7 +271,7 @@ func TestMemoryFirst(t *testing.T) {
 // fuzzNumbers and fuzzCalls are what FuzzServer chooses from: numbers in messages, and calls that fail.
 var (
 	fuzzNumbers = []int64{0, 1, -1, 2, 63, 64, 65, 4096, 1010, 1 << 20, 1<<20 + 1, 1<<24 - 1, 1 << 24, math.MaxInt32, 1 << 32, math.MaxInt64, math.MinInt64}
-	fuzzCalls   = []string{"", "limits", "open", "listen", "accept", "peers", "connect", "greeted", "prepare", "run", "verify"}
+	fuzzCalls   = []string{"", "limits", "open", "listen", "accept", "peers", "path", "greeted", "connect", "prepare", "run", "verify"}
 )
 
 // FuzzServer plays clients that send any sequence of messages, with any numbers in them. Whatever
@@ -321,10 +321,10 @@ func FuzzServer(f *testing.F) {
 				bad := changedConfig(c, int(next()), number)
 				h.send(message{Kind: kindOpen, Config: &bad})
 			case 'p':
-				h.send(message{Kind: kindPeers, Peers: honest(&c, iwarp)})
+				h.send(message{Kind: kindPeers, Peers: honest(&c, iwarp), Path: &Peer{}})
 			case 'P': // peers with one number changed
 				all := changedPeers(honest(&c, iwarp), next, number)
-				h.send(message{Kind: kindPeers, Peers: all, Inline: int(number())})
+				h.send(message{Kind: kindPeers, Peers: all, Path: &Peer{}, Inline: int(number())})
 			case 'c':
 				h.send(message{Kind: kindConnected})
 			case 's':
