@@ -71,12 +71,12 @@ which the proofs are tied: a host that stands between two others cannot use them
 
 Security:
 The secret keeps everybody else from running tests. A host to which a coordinator or a server
-connects by mistake gets a proof, with which it can try secrets offline, so choose a random one. The
-messages of a test are not encrypted. Anyone who knows the secret can have this host connect to any
-host and port, and can keep the device, the link and a processor busy. The server sends messages of
-a test only to an address that has shown that it receives them. During a test, the keys of its
-memory (rkeys) are bearer tokens. Let the server listen only on an address of a network that you
-trust (--listen).
+connects by mistake gets a proof, with which it can try secrets offline, so choose a random one.
+There is no encryption of the messages of a test. Anyone who knows the secret can have this host
+connect to any host and port, and can keep the device, the link and a processor busy. The server
+sends messages of a test only to an address that has shown that it receives them. During a test, the
+keys of its memory (rkeys) are bearer tokens. Let the server listen only on an address of a network
+that you trust (--listen).
 
 `,
 		Example: `  verbs mesh serve                 # with the secret in the environment

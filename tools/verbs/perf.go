@@ -36,6 +36,7 @@ type perfOptions struct {
 	over   []string // files of reports
 
 	perftest bool
+	dataAddr string
 }
 
 // perfTests are the subcommands, with what each does.
@@ -67,7 +68,9 @@ With --perftest the peer is the program of perftest itself. This side is its cli
 HOST, its server, for one test. perftest does not exchange its options, so give both sides the same
 sizes (--size -s, --all -a), iterations (-n), type (--type -c), number of queue pairs (--qps -q) and
 direction (--both -b), and give --cm here where perftest has -R. Depths, lists, moderation, inline
-data and events may differ. All messages count, and the default port is 18515.
+data and events may differ. All messages count, and the default port is 18515. As perftest has no
+way to show that a client receives what the server sends first, in write-lat, send-lat and with
+--both, the client's GID must be its address on the control connection, or that of --data-addr.
 
 On iWARP only the connection manager connects queue pairs, so --cm is necessary, and rc is the only
 type. A message without a receive would end the connection, so the receiver reports by RDMA WRITE
@@ -167,6 +170,7 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 	command.NumberVar(f, &o.port, "port", "p", perf.DefaultPort, 1, maxPort, "TCP `PORT` of the server")
 	command.DefaultIs(f, "port", fmt.Sprintf("%d, with --perftest %d", perf.DefaultPort, perftest.DefaultPort))
 	f.BoolVar(&o.perftest, "perftest", false, "the peer is perftest's "+program+", as the server or, without HOST, as the client")
+	f.StringVar(&o.dataAddr, "data-addr", "", "the client with --perftest may have this `ADDRESS` for its messages (server; default the one that it connects from)")
 	f.StringVar(&o.plot, "plot", "", "draw the result into `FILE` (.svg), which only its owner can read: bandwidth or latency over the size, or for one size the distribution of the latency")
 	f.StringArrayVar(&o.over, "overlay", nil, "draw the result of an earlier --json in `FILE` into the same picture; may be repeated")
 }
@@ -240,6 +244,9 @@ func (o *perfOptions) check(changed func(flag string) bool, host string) ([]plot
 		if err := o.checkPerftest(changed, host); err != nil {
 			return nil, err
 		}
+	}
+	if o.dataAddr != "" && (!o.perftest || host != "") {
+		return nil, fmt.Errorf("--data-addr is %s, allowed: only for the server of --perftest, which has no HOST", o.dataAddr)
 	}
 	return o.picture()
 }
@@ -413,8 +420,8 @@ opened for it. At most --max-clients are served at once, including those that ha
 yet, and half of them from one address; another client gets an error. A client has 10 s for each
 step of its handshake, and --max-time to measure, all sizes together: one that goes silent holds
 memory and queue pairs no longer. The server sends messages of a test only to an address that has
-shown that it receives them: the client reads a random number there first, by RDMA READ. Let the server listen only on an address of a network that you
-trust (--listen).`,
+shown that it receives them: the client reads a random number there first, by RDMA READ. Let the
+server listen only on an address of a network that you trust (--listen).`,
 		Example: `  verbs perf serve
   verbs perf serve --listen 10.1.0.1 --dev rxe0
   verbs perf serve --max-clients 1 --quiet`,

@@ -37,6 +37,11 @@ func (o *perfOptions) checkPerftest(changed func(flag string) bool, host string)
 	case o.local.DMABuf != "" && c.CM && c.Type == perf.UD && host != "" && (c.Metric == perf.Lat || c.Both):
 		return errors.New("--dmabuf with --perftest --cm: datagrams begin with one that this program writes, and the memory is not its to write")
 	}
+	if o.dataAddr != "" {
+		if _, err := netip.ParseAddr(o.dataAddr); err != nil {
+			return fmt.Errorf("--data-addr is %q, allowed: an IP address", o.dataAddr)
+		}
+	}
 	c.Warmup = 0
 	return nil
 }
@@ -426,6 +431,9 @@ func (e *perftestEnd) Connect(ctx context.Context, remote []perftest.Record) err
 	}
 	var peers []perf.Peer
 	for _, r := range remote {
+		if err := e.placed(r.GID); err != nil {
+			return err
+		}
 		if (!e.server || e.test.Both) && e.reads() > max(r.OutReads, 1) {
 			return fmt.Errorf("it serves %d READs or atomics at a time, and this side has %d under way: give --outs %d", r.OutReads, e.reads(), r.OutReads)
 		}
@@ -436,6 +444,39 @@ func (e *perftestEnd) Connect(ctx context.Context, remote []perftest.Record) err
 		peers = append(peers, p)
 	}
 	return e.end.Connect(ctx, peers)
+}
+
+// placed refuses a GID to which this side would send, as the server, though its client may be elsewhere: the protocol
+// of perftest has no way for a client to show that it receives what goes there. A GID of this host is its own.
+func (e *perftestEnd) placed(gid uverbs.GID) error {
+	c, from := e.o.config, e.remote.Addr().Unmap().WithZone("")
+	sends := c.Both || c.Metric == perf.Lat && (c.Op == perf.Send || c.Op == perf.Write)
+	if !e.server || !sends || e.end.Limits.IWARP || gid.IsZero() {
+		return nil
+	}
+	attr, err := e.dev.QueryPort(e.port)
+	if err != nil || attr.LinkLayer != uverbs.LinkLayerEthernet {
+		return err
+	}
+	at := gid.Addr()
+	if perf.DeviceOf(at) != "" {
+		return nil
+	}
+	return placed(at, from, e.o.dataAddr)
+}
+
+// placed refuses an address for messages that is neither that of the control connection nor the one of the flag
+// --data-addr. Between loopback addresses all is on this host.
+func placed(at, from netip.Addr, data string) error {
+	allowed := []netip.Addr{from}
+	if data != "" {
+		a, _ := netip.ParseAddr(data) // checked before
+		allowed = append(allowed, a.Unmap().WithZone(""))
+	}
+	if slices.Contains(allowed, at) || at.IsLoopback() && from.IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("its messages are to go to %s, allowed: %v: give --data-addr if that is the address of the same host", at, allowed)
 }
 
 // Prepare implements perftest.Engine.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -98,5 +99,35 @@ func TestPerftestTell(t *testing.T) {
 	zero.addReports([]perftest.Report{{Size: 64, Iterations: 5, Rate: 5e-324}}) // the least rate takes no time that is negative
 	if r := zero.report.Results; len(r) != 2 || r[1].Seconds <= 0 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestPerftestPlace: a server sends to the client's host, to the address that its user gives, and nowhere else.
+func TestPerftestPlace(t *testing.T) {
+	for _, c := range []struct{ at, from, data, want string }{
+		{"192.0.2.1", "192.0.2.1", "", ""},
+		{"192.0.2.9", "192.0.2.1", "", "its messages are to go to 192.0.2.9, allowed: [192.0.2.1]: give --data-addr"},
+		{"192.0.2.9", "192.0.2.1", "192.0.2.8", "allowed: [192.0.2.1 192.0.2.8]"},
+		{"192.0.2.9", "192.0.2.1", "192.0.2.9", ""},
+		{"fe80::2", "2001:db8::1", "fe80::2%eth0", ""},
+		{"fe80::2", "fe80::1", "", "its messages are to go to fe80::2"},
+		{"127.0.0.2", "127.0.0.1", "", ""},
+		{"127.0.0.2", "192.0.2.1", "", "its messages are to go to 127.0.0.2"},
+		{"192.0.2.9", "127.0.0.1", "", "its messages are to go to 192.0.2.9"},
+	} {
+		err := placed(netip.MustParseAddr(c.at), netip.MustParseAddr(c.from), c.data)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	for args, want := range map[string]string{
+		"--data-addr x --perftest":              `--data-addr is "x", allowed: an IP address`,
+		"--data-addr 192.0.2.1":                 "HOST is missing",
+		"--data-addr 192.0.2.1 127.0.0.1":       "allowed: only for the server of --perftest",
+		"--data-addr 192.0.2.1 --perftest host": "allowed: only for the server of --perftest",
+	} {
+		if _, err := run(t, append([]string{"perf", "write-lat"}, strings.Fields(args)...)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
 	}
 }

@@ -106,7 +106,7 @@ const pollBatch = 16
 func OpenDevice(l Local, addr netip.Addr) (dev *uverbs.Device, port uint8, err error) {
 	name := l.Device
 	if name == "" {
-		name = deviceOf(addr.Unmap().WithZone(""))
+		name = DeviceOf(addr.Unmap().WithZone(""))
 	}
 	if name == "" {
 		dev, err = uverbs.OpenFirst()
@@ -122,9 +122,9 @@ func OpenDevice(l Local, addr netip.Addr) (dev *uverbs.Device, port uint8, err e
 	return dev, port, nil
 }
 
-// deviceOf finds the device that has an address among its GIDs, or one of iWARP whose network
+// DeviceOf finds the device that has an address among its GIDs, or one of iWARP whose network
 // interface has it; it returns "" if none has.
-func deviceOf(addr netip.Addr) string {
+func DeviceOf(addr netip.Addr) string {
 	infos, err := uverbs.Devices()
 	if err != nil || !addr.IsValid() {
 		return ""
