@@ -215,12 +215,15 @@ func (o *perfOptions) run(cmd *command.Command, host string) error {
 		report, err = client.Run(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", o.config.Name(), err)
+		err = fmt.Errorf("%s: %w", o.config.Name(), err)
+	}
+	if report == nil { // not even one size is finished
+		return err
 	}
 	if o.json {
-		err = command.PrintJSON(out, report)
+		err = errors.Join(err, command.PrintJSON(out, report))
 	} else {
-		err = table.err
+		err = errors.Join(err, table.err)
 	}
 	if o.plot != "" { // the result is printed even if drawing fails
 		err = errors.Join(err, o.draw(append([]plot.Named{{Report: report}}, old...)))

@@ -88,7 +88,11 @@ func (e *perftestEnd) run(ctx context.Context, log io.Writer, host string) (_ *p
 	e.peer = "perftest at " + e.remote.String()
 	err = perf.Pinned(e.o.local.CPU, func() error { return e.play(ctx) })
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", e.peer, err)
+		err = fmt.Errorf("%s: %w", e.peer, err)
+		if len(e.report.Results) == 0 {
+			return nil, err
+		}
+		return &e.report, err
 	}
 	if e.server && e.test.Latency {
 		fmt.Fprintf(log, "%s was served with %d messages of each size\n", e.peer, c.Iterations)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,11 +10,13 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/health"
@@ -385,6 +388,86 @@ func TestSoftPerf(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Logf("server:\n%s", out.String())
+	}
+}
+
+// softServe starts a server of perf in another process, and returns its devices and port.
+func softServe(t *testing.T) (device, port string) {
+	t.Helper()
+	device, port = fmt.Sprintf("auto:%d", freeUDP(t)), fmt.Sprint(freeTCP(t))
+	server := softCommand(t, device, "perf", "serve", "--port", port)
+	var out bytes.Buffer
+	server.Stdout, server.Stderr = &out, &out
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // the context of the test has ended the server
+		server.Wait()
+		if t.Failed() {
+			t.Logf("server:\n%s", out.String())
+		}
+	})
+	return device, port
+}
+
+// TestSoftPerfNumbers: no message of 2 MiB takes less time than its bytes can, though the processors are busy, and
+// the server's process is seen to work in tests in which only its device has something to do.
+func TestSoftPerfNumbers(t *testing.T) {
+	device, port := softServe(t)
+	busy, end := context.WithCancel(t.Context())
+	defer end()
+	for range 2 {
+		go func() {
+			for busy.Err() == nil {
+			}
+		}()
+	}
+	const size, fastest = 2 << 20, 20e9 // bytes per second, of memory that is copied several times
+	for _, test := range []string{"read-lat", "send-lat", "write-lat", "read-bw", "write-bw"} {
+		args := []string{"perf", test, "--size", fmt.Sprint(size), "--iterations", "100", "--json", "--port", port, "127.0.0.1"}
+		text, err := retry(t, func() (string, error) { return softRun(t, device, args...) })
+		var r perf.Report
+		if err := errors.Join(err, json.Unmarshal([]byte(text), &r)); err != nil {
+			t.Fatalf("%s: %v\n%s", test, err, text)
+		}
+		s := r.Results[0]
+		if least := 1e6 * size / fastest; s.Latency != nil && s.Latency.Min < least {
+			t.Errorf("%s: the fastest message has taken %.1f µs, less than %.1f", test, s.Latency.Min, least)
+		}
+		if s.ServerCPU <= 0 {
+			t.Errorf("%s: the server has used no processor", test)
+		}
+	}
+}
+
+// TestSoftPerfInterrupted: the sizes that are finished are printed and drawn when a test is interrupted, and the
+// document is whole.
+func TestSoftPerfInterrupted(t *testing.T) {
+	device, port := softServe(t)
+	picture := filepath.Join(t.TempDir(), "picture.svg")
+	for patience := time.Second; ; patience *= 2 { // until a size is finished by then
+		client := softCommand(t, device, "perf", "write-bw", "--all", "--duration", "1s", "--json", "--plot", picture, "--port", port, "127.0.0.1")
+		var out, log bytes.Buffer
+		client.Stdout, client.Stderr = &out, &log
+		if err := client.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(patience, func() { client.Process.Signal(os.Interrupt) })
+		err := client.Wait()
+		if err == nil {
+			t.Fatal("the test was not interrupted")
+		}
+		if out.Len() == 0 && patience < 16*time.Second {
+			continue
+		}
+		var r perf.Report
+		if err := json.Unmarshal(out.Bytes(), &r); err != nil || len(r.Results) == 0 || r.Results[0].Size != 2 || r.Results[0].Bandwidth == nil {
+			t.Errorf("%v, the report is %q\n%s", err, out.String(), log.String())
+		}
+		if b, err := os.ReadFile(picture); err != nil || !bytes.HasPrefix(b, []byte("<svg")) {
+			t.Errorf("the picture is %.100q: %v", b, err)
+		}
+		return
 	}
 }
 

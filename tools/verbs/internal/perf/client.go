@@ -41,7 +41,8 @@ type Client struct {
 	live   atomic.Pointer[End] // the same, for who reads what the server says
 }
 
-// Run measures all sizes.
+// Run measures all sizes. If that fails, or the context ends, the report has the sizes that are finished; it is nil
+// if there is none.
 func (cl *Client) Run(ctx context.Context) (*Report, error) {
 	if err := cl.Config.Validate(); err != nil {
 		return nil, err
@@ -82,7 +83,7 @@ func (cl *Client) run(ctx context.Context) (*Report, error) {
 	if err != nil {
 		cause := because(ctx, err) // before the server hears of it, and hangs up
 		cl.conn.fail(err)
-		return nil, cause
+		return cl.report.finished(), cause
 	}
 	return &cl.report, nil
 }

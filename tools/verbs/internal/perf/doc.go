@@ -27,8 +27,8 @@
 // 64 bytes (medians of 18 runs).
 //
 // What need not come before the next message comes when that is posted: a side of a latency test answers
-// before it posts the receive again that it has used, and reads the clock after the doorbell, so
-// that the peer, or the kernel, works meanwhile. That clock is the processor's counter, where Linux keeps its
+// before it posts the receive again that it has used, so
+// that the peer, or the kernel, works meanwhile. The clock that it reads before each doorbell is the processor's counter, where Linux keeps its
 // own time by it; Go's clock, at both ends of the run, says what its counts are worth. A queue that is
 // kept full is filled by as few doorbells as will do: rxe moves 1.3 times as many small SENDs for it on
 // Linux 6.1 and 1.9 times as many READs. And whoever finds nothing for a while offers the processor to others: on Linux

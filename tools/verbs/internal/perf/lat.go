@@ -8,9 +8,9 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// The loops below have the peer's time for whatever need not come before the next message: the
-// clock is read when that is posted, as is a receive that has been used. So a latency is from one
-// doorbell to the next.
+// The loops below have the peer's time for whatever need not come before the next message, such as to
+// post a receive again that has been used. A latency is from before one doorbell to before the next: the
+// answer may be there when a doorbell returns, and the processor may have been another's meanwhile.
 
 // sendLat plays ping-pong with messages: the client begins.
 func (e *End) sendLat(size int, m *meter, r *Run) error {
@@ -57,11 +57,11 @@ func (e *End) sendLat(size int, m *meter, r *Run) error {
 			if quiet++; sent == total {
 				quiet = moderate
 			}
-			if err := f.postOne(quiet == moderate); err != nil {
-				return err
-			}
 			if !e.Server && sent >= warmup {
 				m.stamp()
+			}
+			if err := f.postOne(quiet == moderate); err != nil {
+				return err
 			}
 		}
 		e.done = int64(got)
@@ -200,11 +200,11 @@ func (e *End) writeLat(size int, m *meter, r *Run) error {
 		}
 		sent++
 		*mark = byte(sent)
-		if err := f.postOne(true); err != nil {
-			return err
-		}
 		if m.running {
 			m.stamp()
+		}
+		if err := f.postOne(true); err != nil {
+			return err
 		}
 		e.done = int64(seen)
 		if err := e.sendDone(f); err != nil {
@@ -254,10 +254,10 @@ func (e *End) fetch(f *flow, n, size int, m *meter) error {
 	for range n {
 		f.posted++
 		f.wrs[0].ID = uint64(f.posted)
+		m.stamp()
 		if err := f.qp.PostSend(f.wrs...); err != nil {
 			return err
 		}
-		m.stamp()
 		if err := e.turn(); err != nil {
 			return err
 		}

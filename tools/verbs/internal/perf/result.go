@@ -18,6 +18,14 @@ type Report struct {
 	Results []Size `json:"results"` // in the order of the sizes
 }
 
+// finished returns a report that has results, and nil otherwise.
+func (r *Report) finished() *Report {
+	if len(r.Results) == 0 {
+		return nil
+	}
+	return r
+}
+
 // ReportSchema is the schema of Report.
 const ReportSchema = 1
 
@@ -41,7 +49,7 @@ type Size struct {
 	Bandwidth  *Bandwidth `json:"bandwidth,omitempty"`
 	Lost       int64      `json:"lost"`       // messages that did not come, warm-up included; of uc and ud
 	ClientCPU  float64    `json:"client_cpu"` // processor time of the client's process, own and kernel's, by time elapsed
-	ServerCPU  float64    `json:"server_cpu"` // the same of the server's; 0 of one that does nothing in the test
+	ServerCPU  float64    `json:"server_cpu"` // the same of the server's, with that of its device if it is one in software; 0 of perftest's
 	Verified   bool       `json:"verified"`   // data was compared, and was right
 }
 

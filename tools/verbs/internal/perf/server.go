@@ -379,10 +379,12 @@ func (se *session) measure(ctx context.Context, size int) error {
 	se.mu.Lock()
 	se.fin = fin
 	se.mu.Unlock()
+	idle := newMeter() // of a side that does nothing: its device may, in software
+	idle.mark()
 	if err := se.put(message{Kind: kindReady}); err != nil {
 		return err
 	}
-	var run *Run
+	run := &Run{}
 	if c.sends(true) || c.receives(true) {
 		var sent func(int64) error
 		if c.Both {
@@ -397,6 +399,9 @@ func (se *session) measure(ctx context.Context, size int) error {
 	case <-fin:
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	}
+	if !c.sends(true) && !c.receives(true) {
+		idle.end(run)
 	}
 	if c.Verify {
 		if err := se.end.verify(size, run); err != nil {

@@ -174,11 +174,14 @@ type Run struct {
 // meter takes the time of a run.
 type meter struct {
 	clock
-	times   []int64 // after each doorbell, as the clock counts
+	times   []int64 // before each doorbell, as the clock counts
 	ns      float64 // of a count
 	cpu     time.Duration
 	running bool
 }
+
+// newMeter makes a meter.
+func newMeter() *meter { return &meter{clock: newClock(countable())} }
 
 // begin begins what counts.
 func (m *meter) begin() {
@@ -192,7 +195,7 @@ func (m *meter) mark() {
 	m.start()
 }
 
-// stamp notes that a message has been posted, in room that is there.
+// stamp notes that a message is about to be posted, in room that is there.
 func (m *meter) stamp() { m.times = append(m.times, m.now()) }
 
 // end ends it.
@@ -246,7 +249,7 @@ func (e *End) Run(ctx context.Context, size int, sent func(messages int64) error
 	if room == 1 {
 		room = sampled
 	}
-	m := &meter{clock: newClock(countable())}
+	m := newMeter()
 	r := &Run{}
 	if e.Config.Metric == Lat && !e.Server {
 		m.times = make([]int64, 0, room)
