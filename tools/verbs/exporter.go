@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +25,7 @@ type exporterOptions struct {
 	listen            string
 	once              bool
 	doctor            time.Duration
+	hosts             []string
 	events, processes bool
 }
 
@@ -45,7 +47,9 @@ is deleted meanwhile is gone up to a second later.
 Security:
 There is no authentication and no encryption. Anyone who can reach the port sees the names of
 processes and the IDs of containers, so it listens on this host only unless --listen says otherwise.
-A client that sends or reads slowly is cut after 10 s, and there are at most 64 connections.`,
+A client that sends or reads slowly is cut after 10 s, and there are at most 64 connections, half of
+them from one address. A request must name this host by an IP address, localhost, the host's name or
+one of --allow-host, so that no web page can read the metrics by a name of its own.`,
 		Example: `  verbs exporter
   verbs exporter --listen :9879 --doctor-interval 10m
   verbs exporter mlx5_0 mlx5_1 --processes=false
@@ -75,6 +79,7 @@ A client that sends or reads slowly is cut after 10 s, and there are at most 64 
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.listen, "listen", exporterAddress, "listen on this `ADDRESS`, HOST:PORT, or :PORT for all of this host")
+	f.StringSliceVar(&o.hosts, "allow-host", nil, "answer requests that name this host by these `NAMES`, too, separated by commas")
 	f.BoolVar(&o.once, "once", false, "print the metrics, without events, and end")
 	f.DurationVar(&o.doctor, "doctor-interval", time.Minute, "make the checks of verbs doctor each `TIME` at most; 0 for none")
 	f.BoolVar(&o.events, "events", true, "count events, for which the devices are held open")
@@ -144,7 +149,11 @@ func (o *exporterOptions) serve(ctx context.Context, c *metrics.Collector, count
 		}
 	}()
 	const patience = 10 * time.Second // as long as Prometheus waits
-	s := web.Server{HeadTime: patience, WriteTime: patience, Most: 64, Pages: map[string]web.Page{
+	names := o.hosts
+	if name, err := os.Hostname(); err == nil {
+		names = append(names, name)
+	}
+	s := web.Server{Hosts: names, HeadTime: patience, WriteTime: patience, Most: 64, Pages: map[string]web.Page{
 		"/":        {Type: "text/html; charset=utf-8", Body: func() []byte { return []byte(exporterIndex) }},
 		"/metrics": {Type: metrics.ContentType, Body: c.Collect},
 	}}

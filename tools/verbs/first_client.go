@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"sync"
+
+	"github.com/goverbs/goverbs/tools/verbs/internal/places"
 )
 
 // maxUnknown is how many connections that have not said hello yet a server with one client reads
@@ -38,22 +40,22 @@ func firstClient[T any](ctx context.Context, l net.Listener, log io.Writer, hell
 		c.Close()
 	}
 	var all sync.WaitGroup
-	room := make(chan struct{}, maxUnknown)
+	room := &places.Places{Most: maxUnknown} // a host that is silent leaves places for others
 	for {
 		var c net.Conn
 		if c, err = l.Accept(); err != nil {
 			break
 		}
-		select {
-		case room <- struct{}{}:
-			all.Go(func() {
-				greet(c)
-				<-room
-			})
-		default:
-			fmt.Fprintf(log, "%s is not heard, as %d others have not said who they are\n", c.RemoteAddr(), maxUnknown)
+		from := places.AddrOf(c.RemoteAddr())
+		if err := room.Take(from); err != nil {
+			fmt.Fprintf(log, "%s is not heard, %v\n", c.RemoteAddr(), err)
 			c.Close()
+			continue
 		}
+		all.Go(func() {
+			defer room.Leave(from)
+			greet(c)
+		})
 	}
 	end()
 	all.Wait()

@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
-	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
+	"github.com/goverbs/goverbs/tools/verbs/internal/places"
 )
 
 // rpingOptions are the flags of the command. The letters are those of rdma-core's rping.
@@ -262,7 +262,7 @@ func (r *rping) listen(ctx context.Context, addr netip.AddrPort) (err error) {
 func (r *rping) serveAll(ctx context.Context, listener *cm.ID) error {
 	var all sync.WaitGroup
 	defer all.Wait()
-	places := &perf.Places{Most: r.o.maxClients}
+	room := &places.Places{Most: r.o.maxClients}
 	for {
 		request, err := listener.Request(ctx)
 		if ctx.Err() != nil {
@@ -273,7 +273,7 @@ func (r *rping) serveAll(ctx context.Context, listener *cm.ID) error {
 		}
 		a, err := request.ID.Addrs()
 		if err == nil {
-			err = places.Take(a.Remote.IP)
+			err = room.Take(a.Remote.IP)
 		}
 		if err != nil {
 			r.debugf("a client is rejected, %v", err)
@@ -283,7 +283,7 @@ func (r *rping) serveAll(ctx context.Context, listener *cm.ID) error {
 			continue
 		}
 		all.Go(func() {
-			defer places.Leave(a.Remote.IP)
+			defer room.Leave(a.Remote.IP)
 			if err := r.serve(ctx, request); err != nil {
 				fmt.Fprintf(r.log, "verbs: %v\n", err)
 			}

@@ -328,12 +328,21 @@ func TestFirstClient(t *testing.T) {
 		ended <- client{c, said, err}
 	}()
 	var silent []net.Conn
-	for range maxUnknown {
+	for range maxUnknown / 2 { // the share of one address
 		silent = append(silent, dial())
 	}
 	dial()
-	if line := <-log; !strings.Contains(line, "is not heard, as 64 others") {
+	if line := <-log; !strings.Contains(line, "is not heard, as 32 from its address are being served") {
 		t.Errorf("one too many: %q", line)
+	}
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9)}}
+	if c, err := d.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	} else {
+		c.Close() // is heard, beside so many silent ones at another address
+	}
+	if line := <-log; !strings.HasPrefix(line, "127.0.0.9:") || !strings.Contains(line, "is not the client: EOF") {
+		t.Errorf("one at another address: %q", line)
 	}
 	silent[0].Close()
 	if line := <-log; !strings.HasPrefix(line, silent[0].LocalAddr().String()+" is not the client: EOF") {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/tools/verbs/internal/places"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -206,7 +207,7 @@ func (s *scribbler) start(port int, over context.CancelCauseFunc) {
 	must(err)
 	cl.conn = &control{conn: conn, name: "server", inbox: make(chan received, inboxRoom), cancel: over, end: func(int64) error { return nil }}
 	s.closes = append(s.closes, func() { conn.Close() }, cl.conn.start())
-	dev, devPort, err := OpenDevice(cl.Local, addrOf(conn.LocalAddr()))
+	dev, devPort, err := OpenDevice(cl.Local, places.AddrOf(conn.LocalAddr()))
 	must(err)
 	s.closes = append(s.closes, func() { dev.Close() })
 	attr, err := dev.QueryPort(devPort)
@@ -275,7 +276,7 @@ func TestHostileClients(t *testing.T) {
 	server := verbs(t, "perf", "serve", "--listen", serverAddr, "-p", strconv.Itoa(port), "--max-clients", strconv.Itoa(most))
 	server.until(t, "serving on")
 	args := []string{serverAddr, "-p", strconv.Itoa(port), "--ack-timeout", "20", "--json"}
-	dev, devPort, err := OpenDevice(Local{}, addrOf(&net.TCPAddr{IP: net.ParseIP(serverAddr)}))
+	dev, devPort, err := OpenDevice(Local{}, places.AddrOf(&net.TCPAddr{IP: net.ParseIP(serverAddr)}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -417,7 +418,7 @@ func serveLater(t *testing.T, args []string) {
 // queue pairs are connected all the same.
 func TestStranger(t *testing.T) {
 	testenv.Guest(t)
-	to := addrOf(&net.TCPAddr{IP: net.ParseIP(serverAddr)}).Unmap()
+	to := places.AddrOf(&net.TCPAddr{IP: net.ParseIP(serverAddr)}).Unmap()
 	c := with(Send, BW, func(c *Config) { c.CM, c.QPs, c.Sizes = true, 2, []int{64} })
 	var ends [3]*End // the server, the client, and the stranger
 	for i := range ends {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/tools/verbs/internal/places"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -129,18 +130,9 @@ func dialServer(ctx context.Context, addr string, secret []byte) (net.Conn, erro
 	return ready, nil
 }
 
-// addrOf returns the IP address of an end of a connection.
-func addrOf(a net.Addr) netip.Addr {
-	t, ok := a.(*net.TCPAddr)
-	if !ok {
-		return netip.Addr{}
-	}
-	return t.AddrPort().Addr()
-}
-
 // play connects and measures.
 func (cl *Client) play(ctx context.Context) (err error) {
-	dev, port, err := OpenDevice(cl.Local, addrOf(cl.conn.conn.LocalAddr()))
+	dev, port, err := OpenDevice(cl.Local, places.AddrOf(cl.conn.conn.LocalAddr()))
 	if err != nil {
 		return err
 	}
@@ -227,7 +219,7 @@ func (cl *Client) connect(ctx context.Context) error {
 	}
 	peer := cl.PeerGID
 	if peer.IsZero() { // the first address of the server is known from the control connection
-		peer = uverbs.GID(addrOf(cl.conn.conn.RemoteAddr()).As16())
+		peer = uverbs.GID(places.AddrOf(cl.conn.conn.RemoteAddr()).As16())
 	}
 	mine, err := cl.end.Peers(peer)
 	if err != nil {

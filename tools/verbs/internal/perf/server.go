@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/goverbs/goverbs/tools/verbs/internal/places"
 )
 
 // DefaultMaxClients is the number of clients that a server takes at once unless told otherwise.
@@ -31,7 +33,7 @@ const idleTime = time.Minute
 type Server struct {
 	Local      Local
 	MaxMemory  int // MaxMemory is the most memory that the tests of all clients may take at once, in bytes; 0 is without a limit.
-	MaxClients int // MaxClients is the most clients at once, including those that have not said what they want; 0 is DefaultMaxClients. See Places for the share of an address.
+	MaxClients int // MaxClients is the most clients at once, including those that have not said what they want; 0 is DefaultMaxClients. See package places for the share of an address.
 	// MaxTime is the longest that a client may measure, all sizes together, from 0 to MaxMaxTime; 0 is
 	// DefaultMaxTime. A test that asks for longer is refused before a device is opened for it.
 	// A client that goes silent during a size holds its queue pairs and memory 10 s longer than this at most.
@@ -74,7 +76,7 @@ func (s *Server) logRefused(from netip.Addr, why error) {
 	defer s.mu.Unlock()
 	s.refused++
 	if time.Since(s.told) > time.Second {
-		s.log("%d clients refused, the last one from %s, %v", s.refused, from, why)
+		s.log("%d clients refused, the last one from %s, %v (--max-clients)", s.refused, from, why)
 		s.refused, s.told = 0, time.Now()
 	}
 }
@@ -91,7 +93,7 @@ func (s *Server) serveOn(ctx context.Context, l net.Listener, b backend) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	turning := make(chan struct{}, turnedAway)
-	places := &Places{Most: cmpOr(s.MaxClients, DefaultMaxClients)}
+	room := &places.Places{Most: cmpOr(s.MaxClients, DefaultMaxClients)}
 	for {
 		conn, err := l.Accept()
 		if ctx.Err() != nil {
@@ -106,8 +108,8 @@ func (s *Server) serveOn(ctx context.Context, l net.Listener, b backend) error {
 			continue
 		}
 		tidy()
-		from := addrOf(conn.RemoteAddr())
-		if err := places.Take(from); err != nil {
+		from := places.AddrOf(conn.RemoteAddr())
+		if err := room.Take(from); err != nil {
 			s.logRefused(from, err)
 			select {
 			case turning <- struct{}{}:
@@ -121,7 +123,7 @@ func (s *Server) serveOn(ctx context.Context, l net.Listener, b backend) error {
 			continue
 		}
 		all.Go(func() {
-			defer places.Leave(from)
+			defer room.Leave(from)
 			name := "client " + conn.RemoteAddr().String()
 			what, err := s.serve(ctx, conn, name, b)
 			if err != nil {
@@ -242,7 +244,7 @@ func (se *session) play(ctx context.Context) (err error) {
 	if hello.Device != "" && se.limited.Secret != nil {
 		se.backend = &devices{server: se.limited, device: hello.Device}
 	}
-	to := addrOf(se.conn.LocalAddr())
+	to := places.AddrOf(se.conn.LocalAddr())
 	mine, err := se.backend.limits(to)
 	if err != nil {
 		return err

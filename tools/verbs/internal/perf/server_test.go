@@ -234,7 +234,7 @@ func TestMaxClients(t *testing.T) {
 			t.Errorf("a client too many is told %q, want %q", said, tooMany)
 		}
 	}
-	sv.says(t, "1 clients refused, the last one from 127.0.0.1, as 3 from its address are being served (half of --max-clients)")
+	sv.says(t, "1 clients refused, the last one from 127.0.0.1, as 3 from its address are being served, half of all (--max-clients)")
 	first.Close()
 	sv.says(t, "client "+first.LocalAddr().String())
 	for range 100 {

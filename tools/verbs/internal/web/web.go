@@ -11,10 +11,14 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/goverbs/goverbs/tools/verbs/internal/places"
 )
 
 // Page is what a path stands for.
@@ -29,7 +33,11 @@ type Server struct {
 
 	HeadTime  time.Duration // HeadTime is how long a client may take to send its request.
 	WriteTime time.Duration // WriteTime is how long a client may take to read the answer.
-	Most      int           // Most is the largest number of connections at a time.
+	Most      int           // Most is the largest number of connections at a time, half of them from one address.
+
+	// Hosts are names of this host. A request may name it by one of them, by "localhost" or by an IP address: a
+	// name that leads here without being one of this host's is that of a page in somebody's browser.
+	Hosts []string
 }
 
 // headLimit is the largest size of a request, in bytes.
@@ -44,7 +52,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
-	free, refusing := make(chan struct{}, s.Most), make(chan struct{}, s.Most)
+	room, refusing := &places.Places{Most: s.Most}, make(chan struct{}, s.Most)
 	for {
 		conn, err := l.Accept()
 		switch {
@@ -62,16 +70,15 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			}
 			continue
 		}
-		select {
-		case free <- struct{}{}:
-		default:
+		from := places.AddrOf(conn.RemoteAddr())
+		if full := room.Take(from); full != nil {
 			select {
 			case refusing <- struct{}{}:
 				all.Go(func() {
 					defer func() { <-refusing }()
 					defer conn.Close()
 					defer context.AfterFunc(ctx, func() { conn.Close() })()
-					s.answer(conn, errorf(503, "there are %d connections, as many as are allowed", s.Most), false)
+					s.answer(conn, errorf(503, "there is no place, %v", full), false)
 					linger(conn)
 				})
 			default:
@@ -80,7 +87,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			continue
 		}
 		all.Go(func() {
-			defer func() { <-free }()
+			defer room.Leave(from)
 			defer conn.Close()
 			defer context.AfterFunc(ctx, func() { conn.Close() })()
 			s.serve(conn)
@@ -114,6 +121,9 @@ func (s *Server) serve(conn net.Conn) {
 
 // allowed returns the answer to a request that is none for a page.
 func (s *Server) allowed(r request) error {
+	if !s.named(r.host) {
+		return errorf(421, "the host is %.100q, allowed: an IP address, localhost, %s", r.host, strings.Join(s.Hosts, ", "))
+	}
 	if _, ok := s.Pages[r.path]; !ok {
 		return errorf(404, "there is no %.100q here; / says what there is", r.path)
 	}
@@ -121,6 +131,18 @@ func (s *Server) allowed(r request) error {
 		return errorf(405, "the method is %.20q, allowed: GET, HEAD", r.method)
 	}
 	return nil
+}
+
+// named reports whether a host that a request names is this one. One of HTTP/1.0 names none.
+func (s *Server) named(host string) bool {
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	name = strings.TrimSuffix(name, ".")
+	_, err := netip.ParseAddr(strings.Trim(name, "[]"))
+	is := func(known string) bool { return strings.EqualFold(name, known) }
+	return host == "" || err == nil || is("localhost") || slices.ContainsFunc(s.Hosts, is)
 }
 
 // Error is an answer that says what is wrong with a request.
@@ -137,7 +159,7 @@ func errorf(status int, format string, args ...any) error {
 
 // reasons has the text of each status.
 var reasons = map[int]string{
-	400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout",
+	400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout", 421: "Misdirected Request",
 	431: "Request Header Fields Too Large", 503: "Service Unavailable", 505: "HTTP Version Not Supported",
 }
 
@@ -219,9 +241,9 @@ func headEnd(b []byte, from int) int {
 }
 
 // request is what is needed of a request.
-type request struct{ method, path string }
+type request struct{ method, path, host string }
 
-// parse takes a request apart. Nothing in its header changes the answer, but it must be one.
+// parse takes a request apart. Of its header only the host counts, but it must be one.
 func parse(head string) (request, error) {
 	line, rest, _ := strings.Cut(head, "\n")
 	words := strings.Split(strings.TrimSuffix(line, "\r"), " ")
@@ -242,12 +264,13 @@ func parse(head string) (request, error) {
 		if line == "" {
 			break
 		}
-		name, _, ok := strings.Cut(line, ":")
+		name, value, ok := strings.Cut(line, ":")
 		if !ok || !token(name) {
 			return r, errorf(400, "a header line is %.200q, want NAME: VALUE", line)
 		}
 		if strings.EqualFold(name, "Host") {
 			hosts++
+			r.host = strings.Trim(value, " \t")
 		}
 	}
 	if hosts > 1 || hosts == 0 && minor != "0" {
@@ -255,8 +278,8 @@ func parse(head string) (request, error) {
 	}
 	r.path, _, _ = strings.Cut(words[1], "?")
 	if scheme, after, ok := strings.Cut(r.path, "://"); ok && strings.EqualFold(scheme, "http") { // as for a proxy
-		_, path, _ := strings.Cut(after, "/")
-		r.path = "/" + path
+		host, path, _ := strings.Cut(after, "/")
+		r.path, r.host = "/"+path, host
 	}
 	return r, nil
 }

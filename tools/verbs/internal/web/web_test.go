@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -36,7 +37,7 @@ func serving(t *testing.T, s *Server) (address string, stop func()) {
 
 // pages returns a server of one page.
 func pages(body string) *Server {
-	return &Server{HeadTime: time.Minute, WriteTime: time.Minute, Most: 8, Pages: map[string]Page{"/page": {"text/plain", func() []byte { return []byte(body) }}}}
+	return &Server{Hosts: []string{"x", "h"}, HeadTime: time.Minute, WriteTime: time.Minute, Most: 8, Pages: map[string]Page{"/page": {"text/plain", func() []byte { return []byte(body) }}}}
 }
 
 // ask sends bytes, and returns the answer up to the end of the connection.
@@ -139,7 +140,7 @@ func open(t *testing.T, address, request string) net.Conn {
 // are not too many.
 func TestSlow(t *testing.T) {
 	s := pages(strings.Repeat("x", 64<<20)) // no buffer is as large
-	s.HeadTime, s.WriteTime, s.Most = time.Second, time.Second, 4
+	s.HeadTime, s.WriteTime, s.Most = time.Second, time.Second, 8
 	s.Pages["/small"] = Page{"text/plain", func() []byte { return []byte("small") }}
 	address, _ := serving(t, s)
 	begun := time.Now()
@@ -155,7 +156,7 @@ func TestSlow(t *testing.T) {
 	var free bool
 	for time.Since(begun) < time.Minute && !free { // all places are free in the end
 		var conns []net.Conn
-		for range s.Most {
+		for range s.Most / 2 { // the share of one address
 			conns = append(conns, open(t, address, "GET /sm"))
 		}
 		extra := open(t, address, "GET /small HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -179,6 +180,57 @@ func TestSlow(t *testing.T) {
 	n, err := io.Copy(io.Discard, never)
 	if n >= 64<<20 {
 		t.Errorf("the client that did not read gets all of %d bytes later, %v", n, err)
+	}
+}
+
+// TestShare: slow clients at one address leave places for others.
+func TestShare(t *testing.T) {
+	s := pages("hello")
+	address, _ := serving(t, s)
+	var slow []net.Conn
+	for range 4 * s.Most {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		io.WriteString(c, "GET /pa") // those that are refused may have been hung up on
+		slow = append(slow, c)
+	}
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9)}}
+	for i := range s.Most {
+		c, err := d.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(c, "GET /page HTTP/1.1\r\nHost: x\r\n\r\n")
+		if got, err := io.ReadAll(c); err != nil || !strings.HasSuffix(string(got), "hello") {
+			t.Errorf("scrape %d beside %d slow clients at another address: %v, %q", i, len(slow), err, got)
+		}
+		c.Close()
+	}
+}
+
+// TestHost: a request that names another host is refused, as a page in a browser may have the name of its server
+// lead here.
+func TestHost(t *testing.T) {
+	s := pages("hello")
+	s.Hosts = []string{"node1", "node1.example.com"}
+	address, _ := serving(t, s)
+	for host, want := range map[string]string{
+		"127.0.0.1": "200", "127.0.0.1:9879": "200", "[::1]:9879": "200", "[::1]": "200", "localhost": "200", "LocalHost:1": "200",
+		"node1": "200", "NODE1:9879": "200", "node1.example.com.": "200",
+		"evil.example": "421", "node1.evil.example": "421", "127.0.0.1.evil.example": "421", "localhost.evil:9879": "421", "x y": "421",
+	} {
+		for _, request := range []string{"GET /page HTTP/1.1\r\nHost: %s\r\n\r\n", "GET http://%s/page HTTP/1.1\r\nHost: localhost\r\n\r\n"} {
+			if strings.Contains(host, " ") && strings.HasPrefix(request, "GET http") {
+				continue // it would end the path
+			}
+			got := ask(t, address, fmt.Sprintf(request, host))
+			if !strings.HasPrefix(got, "HTTP/1.1 "+want+" ") || want == "421" && (strings.Contains(got, "hello") || !strings.Contains(got, "allowed: an IP address, localhost, node1, node1.example.com")) {
+				t.Errorf("%q: got %.200q, want %s", fmt.Sprintf(request, host), got, want)
+			}
+		}
 	}
 }
 

@@ -1,4 +1,4 @@
-package perf
+package places
 
 import (
 	"net/netip"
@@ -18,7 +18,7 @@ func TestPlaces(t *testing.T) {
 		{"10.0.0.1", "3 from its address"}, {"::ffff:10.0.0.1", "3 from its address"},
 		{"-10.0.0.1", ""},
 		{"2001:db8::1", ""}, {"2001:db8::2", ""}, {"2001:db8:0:0:1::3", ""},
-		{"10.0.0.1", "5 are being served (--max-clients)"}, {"10.0.0.2", "5 are being served (--max-clients)"},
+		{"10.0.0.1", "as 5 are being served"}, {"10.0.0.2", "as 5 are being served"},
 		{"-2001:db8::1", ""}, {"-10.0.0.1", ""},
 		{"2001:db8::3", ""}, {"2001:db8::4", "3 from its address"},
 		{"-10.0.0.1", ""},

@@ -1,7 +1,9 @@
-package perf
+// Package places limits the clients of a server, and the share of one address.
+package places
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"sync"
 )
@@ -15,6 +17,15 @@ type Places struct {
 	mu    sync.Mutex
 	taken int                  // guarded by mu
 	from  map[netip.Prefix]int // guarded by mu; places taken by address
+}
+
+// AddrOf returns the IP address of an end of a connection; it is invalid for another kind of address.
+func AddrOf(a net.Addr) netip.Addr {
+	t, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	return t.AddrPort().Addr()
 }
 
 // place returns what an address counts as.
@@ -36,9 +47,9 @@ func (p *Places) Take(a netip.Addr) error {
 	share := (p.Most + 1) / 2
 	switch from := place(a); {
 	case p.taken >= p.Most:
-		return fmt.Errorf("as %d are being served (--max-clients)", p.taken)
+		return fmt.Errorf("as %d are being served", p.taken)
 	case p.from[from] >= share:
-		return fmt.Errorf("as %d from its address are being served (half of --max-clients)", share)
+		return fmt.Errorf("as %d from its address are being served, half of all", share)
 	case p.from == nil:
 		p.from = map[netip.Prefix]int{}
 	}
