@@ -205,7 +205,7 @@ func checkSoft(info uverbs.DeviceInfo, facts softFacts) Finding {
 	if info.Err != nil {
 		f.see("%s", info.Err)
 		f.see("addresses of this host that others reach: %s", orNone(facts.hostAddrs))
-		f.fix("GOVERBS_SOFT=auto chooses an address that is free; \"go doc uverbs/soft.ParseOptions\" describes the other values")
+		f.fix("GOVERBS_SOFT=auto chooses an address that is free; https://pkg.go.dev/github.com/goverbs/goverbs/uverbs/soft#ParseOptions describes the other values")
 		return f.conclude(LevelError, "the device in software cannot be made")
 	}
 	return f.conclude(LevelOK, "a device in software, inside this process")

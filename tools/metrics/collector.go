@@ -77,6 +77,7 @@ type host struct {
 type openDevice interface {
 	QueryPort(port uint8) (uverbs.PortAttr, error)
 	PortCounters(port uint8) ([]netlinkrdma.Counter, error)
+	GIDTable(port uint8) ([]uverbs.GIDEntry, error)
 	Close() error
 }
 

@@ -31,7 +31,8 @@ func (o opened) QueryPort(port uint8) (uverbs.PortAttr, error) {
 func (o opened) PortCounters(uint8) ([]netlinkrdma.Counter, error) {
 	return []netlinkrdma.Counter{{Name: "rcvd_pkts", Value: 3}}, nil
 }
-func (o opened) Close() error { return nil }
+func (o opened) GIDTable(uint8) ([]uverbs.GIDEntry, error) { return nil, nil }
+func (o opened) Close() error                              { return nil }
 
 // unsupported is the error for what a kernel or driver does not have.
 var unsupported = &netlinkrdma.FeatureError{Feature: "counters", Driver: "siw"}

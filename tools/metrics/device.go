@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"net"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // device is a device that is read.
@@ -141,7 +143,9 @@ func (r *round) links() {
 			r.s.add(portMTU, integer(uint64(mtu)), labels...)
 		}
 		if r.d.inProcess {
-			r.s.add(portInfo, "1", append(labels, "", a.LinkLayer.String())...)
+			table, err := dev.GIDTable(uint8(port))
+			failed = append(failed, err)
+			r.s.add(portInfo, "1", append(labels, netdevOf(table), a.LinkLayer.String())...)
 			r.s.add(portState, integer(uint64(a.State)), labels...)
 			r.s.add(portPhysicalState, integer(uint64(a.PhysState)), labels...)
 			counters, err := dev.PortCounters(uint8(port))
@@ -152,6 +156,18 @@ func (r *round) links() {
 		}
 	}
 	r.part("links", errors.Join(failed...))
+}
+
+// netdevOf returns the first network interface of a GID table, or "".
+func netdevOf(table []uverbs.GIDEntry) string {
+	for _, e := range table {
+		if e.Netdev > 0 {
+			if i, err := net.InterfaceByIndex(e.Netdev); err == nil {
+				return i.Name
+			}
+		}
+	}
+	return ""
 }
 
 // gbit is 1 Gbit/s in bytes per second.

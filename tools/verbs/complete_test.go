@@ -168,3 +168,13 @@ func TestNextArguments(t *testing.T) {
 		}
 	})
 }
+
+// TestCompleteDescriptions: a description shows the name of a flag's value as the help does.
+func TestCompleteDescriptions(t *testing.T) {
+	for _, command := range [][]string{{"perf", "write-bw"}, {"pingpong"}, {"mesh", "run"}} {
+		out, err := softRun(t, "auto", append(append([]string{"__complete"}, command...), "--")...)
+		if err != nil || !strings.Contains(out, "--") || strings.Contains(out, "`") {
+			t.Errorf("%q: %v\n%s", command, err, out)
+		}
+	}
+}

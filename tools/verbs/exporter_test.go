@@ -108,7 +108,7 @@ func TestExporterOnce(t *testing.T) {
 	port := freeUDP(t)
 	devices := fmt.Sprintf("127.0.0.1:%d,name=left 127.0.0.2:%d,name=right", port, port)
 	out, err := softRun(t, devices, "exporter", "--once", "left", "left", "--doctor-interval", "0")
-	if err != nil || strings.Count(out, "\nrdma_port_state{device=\"left\",port=\"1\"} 4\n") != 1 || strings.Contains(out, "right") || strings.Contains(out, "rdma_doctor") {
+	if err != nil || strings.Count(out, "\nrdma_port_state{device=\"left\",port=\"1\"} 4\n") != 1 || !strings.Contains(out, `netdev="lo"`) || strings.Contains(out, "right") || strings.Contains(out, "rdma_doctor") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	out, err = softRun(t, devices, "exporter", "--once")

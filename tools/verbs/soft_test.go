@@ -423,8 +423,8 @@ func TestSoftPerfNumbers(t *testing.T) {
 		}()
 	}
 	const size, fastest = 2 << 20, 20e9 // bytes per second, of memory that is copied several times
-	for _, test := range []string{"read-lat", "send-lat", "write-lat", "read-bw", "write-bw"} {
-		args := []string{"perf", test, "--size", fmt.Sprint(size), "--iterations", "100", "--json", "--port", port, "127.0.0.1"}
+	for _, test := range []string{"read-lat", "send-lat", "write-bw"} {
+		args := []string{"perf", test, "--size", fmt.Sprint(size), "--iterations", "50", "--json", "--port", port, "127.0.0.1"}
 		text, err := retry(t, func() (string, error) { return softRun(t, device, args...) })
 		var r perf.Report
 		if err := errors.Join(err, json.Unmarshal([]byte(text), &r)); err != nil {

@@ -46,7 +46,7 @@ counters of their own, and which optional counters count.
 
 A device in software belongs to this process, which has just made it: its counters are listed, and
 have counted next to nothing. A program reads those of its own with uverbs.Device.PortCounters.
-"go doc uverbs/soft" describes them.
+They are described at https://pkg.go.dev/github.com/goverbs/goverbs/uverbs/soft.
 
 Each driver has counters and names of its own. Those of rxe (soft RoCE):
   sent_pkts, rcvd_pkts                 packets

@@ -68,8 +68,8 @@ type Options struct {
 	Capture io.Writer
 
 	// TraceFile and CaptureFile are names of files to which the device writes instead of Trace and
-	// Capture. [New] creates or empties them, and [Device.Close] closes them. Two devices must not have
-	// the same file.
+	// Capture. [New] creates them for this user alone, mode 0600, or empties them; it follows no symbolic
+	// link. [Device.Close] closes them. Two devices must not have the same file.
 	TraceFile, CaptureFile string
 }
 

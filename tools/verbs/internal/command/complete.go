@@ -77,11 +77,12 @@ func (r *Root) completions(words []string, text string) (all []Completion, files
 		return c.flagValues(waits, text)
 	case strings.HasPrefix(text, "-"):
 		c.Flags().VisitAll(func(f *pflag.Flag) {
+			_, about := pflag.UnquoteUsage(f) // without the quotes of the value's name
 			if strings.HasPrefix("--"+f.Name, text) {
-				all = append(all, Completion{"--" + f.Name, f.Usage})
+				all = append(all, Completion{"--" + f.Name, about})
 			}
 			if f.Shorthand != "" && text == "-" {
-				all = append(all, Completion{"-" + f.Shorthand, f.Usage})
+				all = append(all, Completion{"-" + f.Shorthand, about})
 			}
 		})
 		return all, false
