@@ -1,5 +1,5 @@
-// Package web serves a few pages over HTTP/1.1. Package net/http would make the program 2.9 MB larger, with HTTP/2,
-// TLS and much else that a scrape of metrics does not need.
+// Package web serves a few pages over HTTP/1.1. Package net/http would make the program larger, with HTTP/2 and much
+// else that a scrape of metrics does not need.
 //
 // A connection carries one request: a server of metrics gets one each few seconds. A client that is slow or never
 // reads is cut after a time, and keeps nobody else waiting.
