@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -260,4 +261,32 @@ func until(t *testing.T, what string, happens func() bool) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// TestJoinWhileClosing: Join and Leave of several groups run beside Close, which releases everything.
+func TestJoinWhileClosing(t *testing.T) {
+	testenv.Guest(t)
+	before := quiet(t)
+	ctx := within(t)
+	for end, round := time.Now().Add(2*time.Second), 0; time.Now().Before(end); round++ {
+		p := value(ListenPacket(ctx, firstAny, PacketOptions{}))(t)
+		var all sync.WaitGroup
+		for i := range 6 {
+			group := netip.AddrFrom4([4]byte{239, 1, 2, byte(i)})
+			all.Go(func() {
+				for {
+					if _, err := p.Join(ctx, group, 0); err != nil {
+						return
+					}
+					if p.Leave(group) != nil {
+						return
+					}
+				}
+			})
+		}
+		time.Sleep(time.Duration(round%10) * 100 * time.Microsecond)
+		must(t, p.Close())
+		all.Wait()
+	}
+	nothingLeft(t, before)
 }

@@ -3,6 +3,7 @@ package cm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"github.com/goverbs/goverbs/uverbs"
@@ -64,9 +65,12 @@ func (p *PacketConn) joinGroup(ctx context.Context, m *membership, group netip.A
 	if err != nil {
 		return Peer{}, err
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.joined[group] != m {
+		return Peer{}, fmt.Errorf("the group was left before it was joined: %w", errClosed)
+	}
 	if flags != JoinSendOnly {
-		p.mu.Lock()
-		defer p.mu.Unlock()
 		to := e.UD.AH
 		if err := p.qp.AttachMulticast(to.GRH.DGID, to.DLID); err != nil {
 			return Peer{}, err
