@@ -353,7 +353,7 @@ func (c *Conn) event(e *Event) {
 	switch e.Type {
 	case EventDisconnected, EventRejected: // rejected: the peer has given up before it learned that this side is ready
 		c.win.over = true
-		c.poll() // messages that arrived before the event still count
+		c.pollAll() // messages that arrived before the event still count
 		if c.eof {
 			c.fail(errReset)
 		} else {
@@ -398,6 +398,14 @@ func (c *Conn) stopped(what string) error {
 		return c.opError(what, errClosed)
 	}
 	return c.err
+}
+
+// sendErr returns why nothing can be sent any more, or nil.
+func (c *Conn) sendErr(what string) error {
+	if c.peerClosedRead && !c.closing {
+		return c.opError(what, fmt.Errorf("the peer has closed it: %w", syscall.EPIPE))
+	}
+	return c.stopped(what)
 }
 
 // waitErr returns the error of a wait that has failed.

@@ -64,7 +64,11 @@ func (c *Conn) CloseWrite(ctx context.Context) error {
 		return err
 	}
 	defer c.end()
-	return c.sendEnd(ctx, what, false)
+	err := c.sendEnd(ctx, what, false)
+	if err != nil && err == c.err {
+		err = c.sendErr(what)
+	}
+	return err
 }
 
 // sendEnd sends an end message, which follows all other messages, unless one was sent already. If
@@ -106,7 +110,7 @@ func (c *Conn) Close() error {
 func (c *Conn) linger() error {
 	c.liveness.stop()
 	if c.err == nil {
-		c.poll()
+		c.pollAll()
 	}
 	peerClosed := c.peerClosedRead // the peer has closed the connection too
 	ctx, cancel := context.WithTimeout(context.Background(), c.o.Linger)
@@ -129,7 +133,7 @@ func (c *Conn) linger() error {
 	// arrived. The acknowledgement of this end may be lost when the peer destroys its QP, so
 	// that an error does not matter then.
 	if onIWARP(c.dev.dev) { // the peer may have closed during the probe, or earlier, when posting began to fail
-		c.poll()
+		c.pollAll()
 		peerClosed = c.peerClosedRead
 	}
 	if peerClosed || err != nil && (!unsent || c.eof) { // or an earlier call has reported the error

@@ -84,7 +84,7 @@ func (c *Conn) checkLiveness() {
 	if c.closing || c.destroying || c.err != nil {
 		return
 	}
-	c.poll()
+	c.pollAll()
 	w := &c.liveness
 	completed := c.completed + c.opsDone
 	waiting := c.outstanding() && completed == w.completed

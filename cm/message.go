@@ -98,14 +98,10 @@ func (c *Conn) waitRoom(ctx context.Context, what string, size int) error {
 				return c.waitErr(what, err)
 			}
 		}
-		switch err := c.stopped(what); {
-		case err != nil && c.closing:
-			return err
-		case c.endSent:
+		if c.endSent && !c.closing {
 			return c.opError(what, fmt.Errorf("this side was closed for writing: %w", syscall.EPIPE))
-		case c.peerClosedRead:
-			return c.opError(what, fmt.Errorf("the peer has closed it: %w", syscall.EPIPE))
-		case err != nil:
+		}
+		if err := c.sendErr(what); err != nil {
 			return err
 		}
 		if c.peerTakes(size) {
@@ -163,7 +159,7 @@ func (c *Conn) stageSlot(to *uverbs.SendBuilder, m *memory, i, length int, signa
 	to.SGE(m.sge(i, headerSize+length))
 }
 
-// Flush waits until the peer's device has received everything that was sent.
+// Flush waits until the peer's device has received everything that was sent. The error is as for Send.
 func (c *Conn) Flush(ctx context.Context) error {
 	const what = "flush"
 	c.mu.Lock()
@@ -175,7 +171,7 @@ func (c *Conn) Flush(ctx context.Context) error {
 	if err := c.await(ctx, canTransfer, nil); err != nil {
 		return c.waitErr(what, err)
 	}
-	if err := c.stopped(what); err != nil {
+	if err := c.sendErr(what); err != nil {
 		return err
 	}
 	return c.finishOp(ctx, what, c.probe())
@@ -200,6 +196,9 @@ func (c *Conn) Recv(ctx context.Context) ([]byte, error) {
 		if err := c.await(ctx, canRecv, nil); err != nil {
 			return nil, c.waitErr(what, err)
 		}
+	}
+	if c.inHead == c.inTail && !c.eof { // it has failed: what has arrived before still counts
+		c.pollAll()
 	}
 	switch {
 	case c.closing:

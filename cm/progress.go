@@ -35,7 +35,7 @@ func canSendControl(c *Conn, _ *op) bool {
 
 // canTransfer reports whether an RDMA operation can be posted.
 func canTransfer(c *Conn, _ *op) bool {
-	return c.opsPosted-c.opsDone < uint64(c.o.Transfers) && !c.mustRecvFirst || c.err != nil || c.closing
+	return c.opsPosted-c.opsDone < uint64(c.o.Transfers) && !c.mustRecvFirst || c.peerClosedRead || c.err != nil || c.closing
 }
 
 // canProbe reports whether the send queue has room for a probe.
@@ -198,6 +198,14 @@ func (c *Conn) poll() (more bool) {
 		c.returnCredits()
 	}
 	return more
+}
+
+// pollAll takes all completions that are in the CQ now, however many receives the connection has. It is
+// for a caller that must not miss a message that has arrived. The caller holds c.mu.
+func (c *Conn) pollAll() {
+	for left := c.entries(); c.poll() && left > 0; {
+		left -= maxPolls * len(c.wcs)
+	}
 }
 
 // handleCompletion handles one completion.

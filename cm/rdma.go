@@ -54,7 +54,15 @@ func (r Remote) At(offset uint32) Remote {
 // RDMAWrite writes local memory to the peer's memory and waits for the completion (RDMA WRITE). The
 // local memory must be registered with [Conn.PD] and must not be longer than remote. If ctx ends
 // first, the operation continues, and the program must not touch the memory until the connection is
-// closed. If the peer does not allow the access, the connection ends with an error that says so.
+// closed.
+//
+// The error of RDMAWrite, and of the methods that refer to it, matches
+//   - EINVAL, as an [ArgError], if local is longer than remote;
+//   - EPIPE if the peer has closed the connection by Close, as that of [Conn.Send];
+//   - ECONNRESET or ETIMEDOUT if the peer is gone, as that of [Conn.Recv];
+//   - [net.ErrClosed] if this side has closed it;
+//   - the error of ctx if ctx has ended;
+//   - [*uverbs.WCError] if the peer does not allow the access, which ends the connection.
 func (c *Conn) RDMAWrite(ctx context.Context, local uverbs.SGE, remote Remote) error {
 	return c.transfer(ctx, "write", uverbs.SendWR{Opcode: uverbs.WRRDMAWrite}, local, remote)
 }
@@ -98,7 +106,7 @@ func (c *Conn) transfer(ctx context.Context, what string, wr uverbs.SendWR, loca
 	if err := c.await(ctx, canTransfer, nil); err != nil {
 		return c.waitErr(what, err)
 	}
-	if err := c.stopped(what); err != nil {
+	if err := c.sendErr(what); err != nil {
 		return err
 	}
 	o := c.newOp()
@@ -136,5 +144,5 @@ func (c *Conn) finishOp(ctx context.Context, what string, o *op) error {
 		o.abandoned = true
 		return c.waitErr(what, err)
 	}
-	return c.err
+	return c.sendErr(what)
 }

@@ -139,13 +139,13 @@ func timeoutOf(err error) error {
 	return err
 }
 
-// fill waits until there is something to read.
-func (s *Stream) fill() error {
+// fill waits until there is something to read, unless the program wants 0 bytes.
+func (s *Stream) fill(want int) error {
 	if err := s.conn.checkOpen("read"); err != nil {
 		return err
 	}
 	return s.readDeadline.run(func(ctx context.Context) (err error) {
-		for err == nil && len(s.unread) == 0 {
+		for err == nil && len(s.unread) == 0 && want > 0 {
 			s.unread, err = s.conn.Recv(ctx)
 		}
 		return err
@@ -157,7 +157,7 @@ func (s *Stream) fill() error {
 func (s *Stream) Read(p []byte) (n int, err error) {
 	s.readMu.Lock()
 	defer s.readMu.Unlock()
-	if err := s.fill(); err != nil {
+	if err := s.fill(len(p)); err != nil {
 		return 0, s.opError("read", err)
 	}
 	for n < len(p) {
@@ -177,7 +177,7 @@ func (s *Stream) WriteTo(w io.Writer) (n int64, err error) {
 	s.readMu.Lock()
 	defer s.readMu.Unlock()
 	for {
-		switch err := s.fill(); {
+		switch err := s.fill(1); {
 		case err == io.EOF:
 			return n, nil
 		case err != nil:
