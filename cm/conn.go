@@ -47,7 +47,7 @@ type Conn struct {
 	// completion channel for all goroutines of the connection.
 	parkTurn chan struct{}
 	spinHint bool // the last wait was short, so that it is worth spinning in the next one
-	liveness liveness
+	liveness peerCheck
 
 	mu         sync.Mutex
 	waiting    []waker     // those of the goroutines that wait for the next change

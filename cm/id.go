@@ -28,6 +28,7 @@ type ID struct {
 	backlog atomic.Int64 // of a listener: requests that may wait for the program; 0 is defaultBacklog
 
 	ackTimeout uverbs.AckTimeout // timeout of a QP of CreateQP; 0 is what the kernel chooses
+	retry      *uint8            // set by SetRetryCount; nil is what the side that connects asks for
 	rnrRetry   *uint8            // set by SetRNRRetryCount; nil is what the peer asks for
 
 	closeMu sync.Mutex

@@ -5,23 +5,24 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/internal/liveness"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// liveness is a timer that checks whether the peer is still there: often while work requests are
+// peerCheck is a timer that checks whether the peer is still there: often while work requests are
 // outstanding, and once per KeepAlive otherwise. A device that limits its retries reports a lost
 // peer by itself. Others never do, so cm does not rely on the device.
-type liveness struct {
+type peerCheck struct {
 	timer *time.Timer // nil before start and after stop
 	busy  bool        // the timer is set for outstanding work requests
 
-	completed uint64    // how many work requests were complete at the last check
-	owedSince time.Time // when a check first found the peer's device to owe an answer; zero if it owes none
-	idle      bool      // nothing was sent or received since the last check
+	watch     liveness.Watch
+	completed uint64 // how many work requests were complete at the last check
+	idle      bool   // nothing was sent or received since the last check
 }
 
 // start sets the timer for the first time. The caller holds c.mu.
-func (w *liveness) start(c *Conn) {
+func (w *peerCheck) start(c *Conn) {
 	if c.listener == nil { // otherwise Conn.accepted sets it
 		c.win.growAt = time.Now().Add(growDelay)
 	}
@@ -30,7 +31,7 @@ func (w *liveness) start(c *Conn) {
 }
 
 // stop stops the timer for good. The caller holds c.mu.
-func (w *liveness) stop() {
+func (w *peerCheck) stop() {
 	if w.timer != nil {
 		w.timer.Stop()
 		w.timer = nil
@@ -39,12 +40,11 @@ func (w *liveness) stop() {
 
 // schedule sets the timer for the next check. While the connection is busy there are several checks
 // per peerTimeout, so that a lost peer is noticed soon after it.
-func (w *liveness) schedule(c *Conn, busy bool) {
-	const looks = 8
+func (w *peerCheck) schedule(c *Conn, busy bool) {
 	w.busy = busy
 	after := c.o.KeepAlive
 	if busy {
-		after = c.peerTimeout() / looks
+		after = c.peerTimeout() / liveness.Looks
 	}
 	if c.growthDue() {
 		if soon := max(time.Until(c.win.growAt), time.Millisecond); after <= 0 || after > soon {
@@ -52,6 +52,7 @@ func (w *liveness) schedule(c *Conn, busy bool) {
 		}
 	}
 	if after > 0 {
+		w.watch.Next(time.Now(), after)
 		w.timer.Reset(after)
 	} else {
 		w.timer.Stop()
@@ -60,7 +61,7 @@ func (w *liveness) schedule(c *Conn, busy bool) {
 
 // unattended is called when the last goroutine has left the methods of the connection after a check
 // has found one there. The caller holds c.mu.
-func (w *liveness) unattended(c *Conn) {
+func (w *peerCheck) unattended(c *Conn) {
 	c.win.attended = false
 	if w.timer != nil && c.err == nil {
 		c.win.growAt = time.Now().Add(attendedDelays * growDelay)
@@ -69,7 +70,7 @@ func (w *liveness) unattended(c *Conn) {
 }
 
 // sendPosted notes that a work request was posted. The caller holds c.mu.
-func (w *liveness) sendPosted(c *Conn) {
+func (w *peerCheck) sendPosted(c *Conn) {
 	if !w.busy && w.timer != nil {
 		w.schedule(c, true)
 	}
@@ -98,21 +99,14 @@ func (c *Conn) checkLiveness() {
 			c.returnCredits()
 		}
 	}
-	switch {
-	case c.mustRecvFirst && w.owedSince.IsZero():
-		w.owedSince = now
-	case c.mustRecvFirst && now.Sub(w.owedSince) > c.peerTimeout():
-		c.fail(fmt.Errorf("for %s nothing has arrived from the peer, which has to send first on iWARP; it is gone, or the network drops its packets: %w",
-			now.Sub(w.owedSince).Round(time.Millisecond), syscall.ETIMEDOUT))
-		return
-	case c.mustRecvFirst: // and this side may not send a probe
-	case !waiting || !c.owed():
-		w.owedSince = time.Time{}
-	case w.owedSince.IsZero():
-		w.owedSince = now
-	case now.Sub(w.owedSince) > c.peerTimeout():
-		c.fail(fmt.Errorf("for %s the peer has acknowledged nothing of what was sent; it is gone, or the network drops the packets: %w",
-			now.Sub(w.owedSince).Round(time.Millisecond), syscall.ETIMEDOUT))
+	// A side that has to wait for the first message may not send a probe.
+	if owed := w.watch.Look(now, c.mustRecvFirst || waiting && c.owed(), completed); owed > c.peerTimeout() {
+		if c.mustRecvFirst {
+			c.fail(fmt.Errorf("for %s nothing has arrived from the peer, which has to send first on iWARP; it is gone, or the network drops its packets: %w",
+				owed.Round(time.Millisecond), syscall.ETIMEDOUT))
+		} else {
+			c.fail(liveness.Gone(owed))
+		}
 		return
 	}
 	if !c.mustRecvFirst && !c.owed() && (waiting || w.idle && !w.busy) {

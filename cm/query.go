@@ -117,6 +117,18 @@ func (id *ID) SetRNRRetryCount(n uint8) error {
 	return nil
 }
 
+// SetRetryCount sets how often the QP of [ID.CreateQP] sends a packet again that the peer's device does not
+// acknowledge, up to 7. Some devices, such as rxe, never give up if it is 7. Without it the QP of both sides does
+// what the [ConnParam] of the side that connects asks for. Call it before [ID.Connect] or [ID.Accept].
+func (id *ID) SetRetryCount(n uint8) error {
+	p := ConnParam{RetryCount: n}
+	if err := p.check("SetRetryCount"); err != nil {
+		return err
+	}
+	id.retry = &n
+	return nil
+}
+
 // boolOption returns a bool in the kernel's layout.
 func boolOption(on bool) *int32 {
 	if on {

@@ -43,10 +43,9 @@ type Conn struct {
 	rbuf   *protocol.Region // two halves for received data, then on iWARP room for messages
 	table  *protocol.Region // the buffers that the peer announces, then its mappings
 
-	ctx       context.Context // ends when the connection is released
-	cancel    context.CancelFunc
-	tasks     sync.WaitGroup
-	keepAlive *time.Timer
+	ctx    context.Context // ends when the connection is released
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup
 
 	readMu, writeMu, closeMu sync.Mutex // each is held during one kind of calls, and locked before mu
 	reader, writer, closer   waiter
@@ -60,10 +59,10 @@ type Conn struct {
 	flushed     bool  // a work request has failed, as a consequence of something that is not known yet
 	undelivered bool  // a WRITE with data has failed
 	wcs         [16]uverbs.WC
-	suspect     *failure  // of a work request; poll has still to see what has arrived before
-	more        bool      // the CQs may have more completions than poll has taken
-	wantSends   int       // goroutines that wait for room to send
-	lastTraffic time.Time // for keep-alive
+	suspect     *failure // of a work request; poll has still to see what has arrived before
+	more        bool     // the CQs may have more completions than poll has taken
+	wantSends   int      // goroutines that wait for room to send
+	liveness    protocol.Liveness
 
 	writeAt       int        // offset of the next byte in sbuf
 	room          int        // bytes that are free in sbuf
@@ -100,6 +99,9 @@ func newConn(channel *protocol.Channel, id *cm.ID, o Options) (_ *Conn, err erro
 		}
 	}
 	c.iwarp = c.dev.Dev.Info().IWARP()
+	if err := id.SetRetryCount(protocol.RetryCount); err != nil { // whatever the peer asks for
+		return nil, err
+	}
 	if c.sbuf, err = protocol.Register(c.pd, o.sendSize(), 0); err != nil {
 		return nil, err
 	}
@@ -161,7 +163,7 @@ func (c *Conn) param() cm.ConnParam {
 		mappings: c.o.Mappings,
 		buffer:   segment{c.rbuf.MR.Addr(), c.rbuf.MR.RKey(), uint32(c.o.RecvBuffer / 2)},
 	}
-	p := cm.ConnParam{PrivateData: d.encode(), FlowControl: true, RetryCount: 7, RNRRetryCount: 7}
+	p := cm.ConnParam{PrivateData: d.encode(), FlowControl: true, RetryCount: protocol.RetryCount, RNRRetryCount: 7}
 	if c.iwarp {
 		p.InitiatorDepth = 1 // iWARP reads while it connects
 	}
@@ -174,11 +176,9 @@ func (c *Conn) start(peer connData) {
 	defer c.mu.Unlock()
 	c.connect(peer)
 	c.tasks.Go(c.watch)
-	c.lastTraffic = time.Now()
+	c.liveness.KeepAlive = c.o.KeepAlive
+	c.liveness.Start(c.checkPeer)
 	c.giveCredits()
-	if c.o.KeepAlive > 0 {
-		c.keepAlive = time.AfterFunc(c.o.KeepAlive, c.checkPeer)
-	}
 }
 
 // watch handles the events of the ID.
@@ -191,8 +191,7 @@ func (c *Conn) watch() {
 		switch e.Type {
 		case cm.EventDisconnected, cm.EventDeviceRemoval, cm.EventRejected:
 			c.mu.Lock()
-			for c.poll(); c.more; c.poll() { // what arrived before
-			}
+			c.pollAll() // what arrived before
 			if e.Type == cm.EventDeviceRemoval {
 				c.fail(fmt.Errorf("the device is being removed: %w", syscall.ENODEV))
 			} else {
@@ -204,21 +203,27 @@ func (c *Conn) watch() {
 	}
 }
 
-// checkPeer writes nothing to the peer if the connection was idle, which fails if the peer is gone.
+// checkPeer fails the connection if the peer no longer answers. If the connection was idle, it writes
+// nothing to the peer, whose device answers that. On iWARP a WRITE completes before it is answered; there
+// the connection ends when TCP gives up.
 func (c *Conn) checkPeer() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.poll()
-	if c.err != nil || c.gone || c.closed {
+	c.pollAll()
+	if c.err != nil || c.closed {
 		return
 	}
-	if time.Since(c.lastTraffic) >= c.o.KeepAlive && c.canSendControl() {
+	out := !c.allSent()
+	probe, err := c.liveness.Check(out, out && !c.iwarp)
+	switch {
+	case err != nil:
+		c.fail(err)
+	case probe && !c.gone && c.canSendControl():
 		c.controlsOut++
 		b := c.qp.BeginSend()
 		b.Write(idControl, uverbs.SendSignaled, 0, 0)
 		c.post(b)
 	}
-	c.keepAlive.Reset(c.o.KeepAlive)
 }
 
 // LocalAddr returns the address of this side, a [cm.Addr].
@@ -230,9 +235,7 @@ func (c *Conn) RemoteAddr() net.Addr { return c.addrs.Remote }
 // release releases everything that the connection has.
 func (c *Conn) release() error {
 	c.cancel()
-	if c.keepAlive != nil {
-		c.keepAlive.Stop()
-	}
+	c.liveness.Stop()
 	c.tasks.Wait()
 	c.reader.set(time.Time{})
 	c.writer.set(time.Time{})

@@ -69,13 +69,14 @@ func (c *Conn) waitForTurn(w *waiter, met condition) (done bool, err error) {
 func (c *Conn) waitWithTurn(w *waiter, met condition) (done bool, err error) {
 	for {
 		ctx := c.turn.context()
-		if err := c.arm(); err != nil {
-			c.fail(err)
+		sends, armErr := c.arm()
+		if armErr != nil {
+			c.fail(armErr)
 		}
 		if done, err = c.look(w, met); done {
 			return true, err
 		}
-		more := c.more
+		more := c.more || c.wantsSends() && !sends // look has given credits
 		c.mu.Unlock()
 		if more {
 			runtime.Gosched() // let other goroutines in
@@ -93,16 +94,22 @@ func (c *Conn) waitWithTurn(w *waiter, met condition) (done bool, err error) {
 }
 
 // arm asks for an event at the next completion that somebody waits for.
-func (c *Conn) arm() error {
+// It reports whether these include completions of sends.
+func (c *Conn) arm() (sends bool, err error) {
 	if c.closed {
-		return nil
+		return true, nil
 	}
-	if c.wantSends > 0 || c.controlsOut+c.perMessage() > maxControls {
+	if sends = c.wantsSends(); sends {
 		if err := c.sendCQ.Notify(); err != nil {
-			return err
+			return true, err
 		}
 	}
-	return c.recvCQ.Notify()
+	return sends, c.recvCQ.Notify()
+}
+
+// wantsSends reports whether something waits until sends are complete.
+func (c *Conn) wantsSends() bool {
+	return !c.closed && (c.wantSends > 0 || c.controlsOut+c.perMessage() > maxControls)
 }
 
 // look polls and reports whether a wait is over.
@@ -172,8 +179,17 @@ func (c *Conn) poll() {
 		c.suspect = nil
 	}
 	if any {
-		c.lastTraffic = time.Now()
+		c.liveness.Used()
 		c.notify()
+	}
+}
+
+// pollAll handles all completions that are in the CQs now. The caller holds c.mu.
+func (c *Conn) pollAll() {
+	for left := c.o.recvs(); ; left -= len(c.wcs) {
+		if c.poll(); !c.more || left <= 0 {
+			return
+		}
 	}
 }
 
@@ -197,6 +213,7 @@ func (c *Conn) completeSend(wc *uverbs.WC) {
 	case idControl:
 		c.controlsOut--
 	}
+	c.liveness.Done++
 	if wc.Status != uverbs.WCSuccess && c.suspect == nil {
 		c.suspect = c.cause(wc.Status, c.qp.Err(wc))
 	}
@@ -340,7 +357,7 @@ func (c *Conn) send(b *uverbs.SendBuilder, id uint64, msg uint32) {
 
 // post posts work requests. The caller holds c.mu.
 func (c *Conn) post(b *uverbs.SendBuilder) {
-	c.lastTraffic = time.Now()
+	c.liveness.Posted()
 	if err := b.Post(); err != nil {
 		c.failed(&failure{err, true})
 	}

@@ -56,7 +56,7 @@ func TestNoReceives(t *testing.T) {
 	}()
 	e, err := id.Request(ctx)
 	must(t, err)
-	if p := e.Param; p.RNRRetryCount != retries || p.RetryCount != retries {
+	if p := e.Param; p.RNRRetryCount != rnrRetries || p.RetryCount != protocol.RetryCount {
 		t.Errorf("the client asks for %d retries, and for %d without a receive", p.RetryCount, p.RNRRetryCount)
 	}
 	p, err := newRawPeer(e.ID)

@@ -42,10 +42,9 @@ type Conn struct {
 	rbuf   *protocol.Region // two halves for received data
 	cbuf   *protocol.Region // received commands, one for each receive
 
-	ctx       context.Context // ends when the connection is released
-	cancel    context.CancelFunc
-	tasks     sync.WaitGroup
-	keepAlive *time.Timer
+	ctx    context.Context // ends when the connection is released
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup
 
 	readMu, writeMu, closeMu sync.Mutex // each is held during one kind of calls, and locked before mu
 	reader, writer, closer   waiter
@@ -59,16 +58,17 @@ type Conn struct {
 	flushed     bool  // a work request has failed, as a consequence of something that is not known yet
 	undelivered bool  // a WRITE with data has failed
 	wcs         [16]uverbs.WC
-	suspect     *failure  // of a work request; poll has still to see what has arrived before
-	more        bool      // the CQs may have more completions than poll has taken
-	wantSends   int       // goroutines that wait for room to send
-	lastTraffic time.Time // for keep-alive
+	suspect     *failure // of a work request; poll has still to see what has arrived before
+	more        bool     // the CQs may have more completions than poll has taken
+	wantSends   int      // goroutines that wait for room to send
+	liveness    protocol.Liveness
 
 	writeAt     int    // offset of the next byte in sbuf
 	room        int    // bytes that are free in sbuf
 	slots       int    // work requests with data that may be posted
 	controls    uint32 // commands that were sent
 	controlsOut int    // commands that are outstanding
+	probing     bool   // a probe is outstanding
 }
 
 // newConn makes a connection for an ID whose route is known.
@@ -102,7 +102,7 @@ func newConn(channel *protocol.Channel, id *cm.ID, o Options) (_ *Conn, err erro
 	}
 	// The peer decides how often a WRITE that finds no receive is repeated, and servers of Valkey say
 	// never. A server that is busy for a while must not end the connection.
-	if err := id.SetRNRRetryCount(retries); err != nil {
+	if err := errors.Join(id.SetRNRRetryCount(rnrRetries), id.SetRetryCount(protocol.RetryCount)); err != nil {
 		return nil, err
 	}
 	return c, c.createQueues()
@@ -123,7 +123,7 @@ func (c *Conn) createQueues() (err error) {
 	if c.events, err = c.dev.Dev.CreateCompChannel(); err != nil {
 		return err
 	}
-	sends := o.SendDepth + maxControls
+	sends := o.SendDepth + maxControls + 1 // and a probe
 	if c.sendCQ, err = c.dev.Dev.CreateCQ(uverbs.CQOptions{MaxCQE: sends, Channel: c.events}); err != nil {
 		return err
 	}
@@ -154,13 +154,13 @@ func (c *Conn) recvMemory(i int) []byte {
 	return c.cbuf.MR.Bytes()[i*commandSize:][:commandSize]
 }
 
-// retries is the number of retries of a message without a limit.
-const retries = 7
+// rnrRetries is the number of retries, without a limit, of a message that finds no receive.
+const rnrRetries = 7
 
 // param returns the parameters of a request or an answer. Servers of Valkey accept one READ, which the
 // protocol does not use.
 func (c *Conn) param() cm.ConnParam {
-	return cm.ConnParam{FlowControl: true, RetryCount: retries, RNRRetryCount: retries, InitiatorDepth: 1, ResponderResources: 1}
+	return cm.ConnParam{FlowControl: true, RetryCount: protocol.RetryCount, RNRRetryCount: rnrRetries, InitiatorDepth: 1, ResponderResources: 1}
 }
 
 // start makes the connection ready for use once it is established.
@@ -168,13 +168,11 @@ func (c *Conn) start() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.started = true
-	c.lastTraffic = time.Now()
+	c.liveness.KeepAlive = c.o.KeepAlive
+	c.liveness.Start(c.checkPeer)
 	c.sendCommands()
 	c.tasks.Go(c.watch)
 	c.tasks.Go(c.run)
-	if c.o.KeepAlive > 0 {
-		c.keepAlive = time.AfterFunc(c.o.KeepAlive, c.checkPeer)
-	}
 }
 
 // watch handles the events of the ID.
@@ -187,8 +185,7 @@ func (c *Conn) watch() {
 		switch e.Type {
 		case cm.EventDisconnected, cm.EventDeviceRemoval, cm.EventRejected:
 			c.mu.Lock()
-			for c.poll(); c.more; c.poll() { // what arrived before
-			}
+			c.pollAll() // what arrived before
 			if e.Type == cm.EventDeviceRemoval {
 				c.fail(fmt.Errorf("the device is being removed: %w", syscall.ENODEV))
 			} else {
@@ -200,18 +197,26 @@ func (c *Conn) watch() {
 	}
 }
 
-// checkPeer sends a command to the peer if the connection was idle, which fails if the peer is gone.
+// checkPeer fails the connection if the peer no longer answers. If the connection was idle, it writes
+// nothing to the peer, whose device answers that although its program may be busy. Everything else needs a
+// receive of the peer, and waits for it without limit: of that, the device notices that the peer is gone.
 func (c *Conn) checkPeer() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.poll()
-	if c.err != nil || c.gone || c.closed {
+	c.pollAll()
+	if c.err != nil || c.closed {
 		return
 	}
-	if time.Since(c.lastTraffic) >= c.o.KeepAlive && c.controlsOut == 0 {
-		c.sendCommand(command{op: keepalive})
+	probe, err := c.liveness.Check(!c.allSent() || c.probing, c.probing)
+	switch {
+	case err != nil:
+		c.fail(err)
+	case probe && !c.gone:
+		c.probing = true
+		b := c.qp.BeginSend()
+		b.Write(idProbe, uverbs.SendSignaled, 0, 0)
+		c.post(b)
 	}
-	c.keepAlive.Reset(c.o.KeepAlive)
 }
 
 // LocalAddr returns the address of this side, a [cm.Addr].
@@ -223,9 +228,7 @@ func (c *Conn) RemoteAddr() net.Addr { return c.addrs.Remote }
 // release releases everything that the connection has.
 func (c *Conn) release() error {
 	c.cancel()
-	if c.keepAlive != nil {
-		c.keepAlive.Stop()
-	}
+	c.liveness.Stop()
 	c.tasks.Wait()
 	for _, w := range [...]*waiter{&c.reader, &c.writer, &c.closer} {
 		w.set(time.Time{})

@@ -24,11 +24,12 @@ type condition func(*Conn) bool
 func (c *Conn) run() {
 	for {
 		c.mu.Lock()
-		if err := c.arm(); err != nil {
+		sends, err := c.arm()
+		if err != nil {
 			c.fail(err)
 		}
 		c.poll()
-		more := c.more
+		more := c.more || c.wantsSends() && !sends // poll has sent commands
 		c.mu.Unlock()
 		if more {
 			runtime.Gosched() // let other goroutines in
@@ -46,16 +47,22 @@ func (c *Conn) run() {
 }
 
 // arm asks for an event at the next completion that somebody waits for. The caller holds c.mu.
-func (c *Conn) arm() error {
+// It reports whether these include completions of sends.
+func (c *Conn) arm() (sends bool, err error) {
 	if c.closed {
-		return nil
+		return true, nil
 	}
-	if c.wantSends > 0 || c.controlsOut == maxControls {
+	if sends = c.wantsSends(); sends {
 		if err := c.sendCQ.Notify(); err != nil {
-			return err
+			return true, err
 		}
 	}
-	return c.recvCQ.Notify()
+	return sends, c.recvCQ.Notify()
+}
+
+// wantsSends reports whether something waits until sends are complete.
+func (c *Conn) wantsSends() bool {
+	return !c.closed && (c.wantSends > 0 || c.controlsOut == maxControls)
 }
 
 // wait waits until a condition is met, the connection has failed or is closed, or the deadline of w is
@@ -145,8 +152,17 @@ func (c *Conn) poll() {
 	}
 	c.sendCommands()
 	if any {
-		c.lastTraffic = time.Now()
+		c.liveness.Used()
 		c.interrupt()
+	}
+}
+
+// pollAll handles all completions that are in the CQs now. The caller holds c.mu.
+func (c *Conn) pollAll() {
+	for left := c.o.RecvDepth; ; left -= len(c.wcs) {
+		if c.poll(); !c.more || left <= 0 {
+			return
+		}
 	}
 }
 
@@ -154,6 +170,7 @@ func (c *Conn) poll() {
 const (
 	idData    uint64 = 1 << (40 + iota) // a WRITE with data
 	idControl                           // a command
+	idProbe                             // a WRITE of nothing
 	idLow     uint64 = 1<<32 - 1
 )
 
@@ -166,7 +183,10 @@ func (c *Conn) completeSend(wc *uverbs.WC) {
 		c.undelivered = c.undelivered || wc.Status != uverbs.WCSuccess
 	case idControl:
 		c.controlsOut--
+	case idProbe:
+		c.probing = false
 	}
+	c.liveness.Done++
 	if wc.Status != uverbs.WCSuccess && c.suspect == nil {
 		c.suspect = cause(wc.Status, c.qp.Err(wc))
 	}
@@ -278,7 +298,7 @@ func (c *Conn) sendCommand(cmd command) {
 
 // post posts work requests. The caller holds c.mu.
 func (c *Conn) post(b *uverbs.SendBuilder) {
-	c.lastTraffic = time.Now()
+	c.liveness.Posted()
 	if err := b.Post(); err != nil {
 		c.failed(&failure{err, true})
 	}

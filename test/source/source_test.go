@@ -120,7 +120,7 @@ var mayImport = []struct {
 	{"uverbs/umad/fabric", []string{"netlinkrdma", "uverbs/umad", "uverbs/umad/mad"}},
 	{"uverbs/umad", []string{"netlinkrdma", "uverbs/umad/internal", "uverbs/umad/mad"}},
 	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/internal", "uverbs/soft", "uverbs/soft/gsi"}},
-	{"cm/internal/protocol", []string{"cm", "uverbs"}},
+	{"cm/internal/protocol", []string{"cm", "cm/internal/liveness", "uverbs"}},
 	{"cm/rsocket", []string{"cm", "cm/internal/protocol", "uverbs"}},
 	{"cm/valkey", []string{"cm", "cm/internal/protocol", "uverbs"}},
 	{"cm", []string{"uverbs", "uverbs/soft/gsi", "netlinkrdma", "cm/internal"}},
