@@ -19,6 +19,7 @@ const (
 	maxControls = 4  // control messages that may be outstanding on each side
 	spareRecvs  = 16 // receives beyond the credits, for control messages
 	maxTransfer = 64 << 10
+	firstBuffer = 2048 // bytes of the buffer that the private data announces, before there is memory for more
 	leastRoom   = 2048 // bytes of the send buffer that must be free, so that writes do not become small
 
 	flushGrace = time.Second // how long the reason may come after a flushed work request
@@ -40,8 +41,8 @@ type Conn struct {
 	recvCQ *uverbs.CQ
 	qp     *uverbs.QP
 	sbuf   *protocol.Region // data to send, then room for announcements
-	rbuf   *protocol.Region // two halves for received data, then on iWARP room for messages
-	table  *protocol.Region // the buffers that the peer announces, then its mappings
+	rbuf   *protocol.Region // two halves for received data
+	table  *protocol.Region // the buffers that the peer announces, its mappings, the first buffer, and on iWARP room for messages
 
 	ctx    context.Context // ends when the connection is released
 	cancel context.CancelFunc
@@ -102,14 +103,8 @@ func newConn(channel *protocol.Channel, id *cm.ID, o Options) (_ *Conn, err erro
 	if err := id.SetRetryCount(protocol.RetryCount); err != nil { // whatever the peer asks for
 		return nil, err
 	}
-	if c.sbuf, err = protocol.Register(c.pd, o.sendSize(), 0); err != nil {
-		return nil, err
-	}
 	recvs := o.recvs()
-	if c.rbuf, err = protocol.Register(c.pd, o.recvSize(), uverbs.AccessRemoteWrite); err != nil {
-		return nil, err
-	}
-	if c.table, err = protocol.Register(c.pd, o.tableSize(), uverbs.AccessRemoteWrite); err != nil {
+	if c.table, err = protocol.Register(c.pd, o.firstSize(c.iwarp), uverbs.AccessRemoteWrite); err != nil {
 		return nil, err
 	}
 	sends := o.SendDepth + 2*maxControls
@@ -134,25 +129,41 @@ func newConn(channel *protocol.Channel, id *cm.ID, o Options) (_ *Conn, err erro
 			return nil, err
 		}
 	}
-	c.state.init(o.Credits, o.Mappings, c.rbuf.MR.Bytes()[:o.RecvBuffer], c.table.MR.Bytes())
-	c.room, c.slots = o.SendBuffer, o.SendDepth
+	all := c.table.MR.Bytes()
+	c.state.init(o.Mappings, all[:o.tableSize()], all[o.tableSize():][:firstBuffer])
 	c.reader.init(&c.turn, false)
 	c.writer.init(&c.turn, true)
 	c.closer.init(&c.turn, true)
 	return c, nil
 }
 
+// makeMemory makes the memory for data. Peers that do not complete a connection take none of it.
+func (c *Conn) makeMemory() (err error) {
+	if c.sbuf, err = protocol.Register(c.pd, c.o.sendSize(), 0); err != nil {
+		return err
+	}
+	if c.rbuf, err = protocol.Register(c.pd, c.o.RecvBuffer, uverbs.AccessRemoteWrite); err != nil {
+		return err
+	}
+	c.state.grow(c.o.Credits, c.rbuf.MR.Bytes()[:c.o.RecvBuffer])
+	c.room, c.slots = c.o.SendBuffer, c.o.SendDepth
+	return nil
+}
+
 // postRecv posts a receive. Receives have memory only on iWARP, for a message.
 func (c *Conn) postRecv(i int) error {
 	if c.iwarp {
-		return c.qp.PostRecv(uint64(i), c.rbuf.MR.SGE(c.o.RecvBuffer+messageSize*i, messageSize))
+		return c.qp.PostRecv(uint64(i), c.table.MR.SGE(c.o.firstSize(false)+messageSize*i, messageSize))
 	}
 	return c.qp.PostRecv(uint64(i))
 }
 
-// number returns the memory of a receive.
+// number returns the memory of a receive, which only iWARP needs.
 func (c *Conn) number(i int) []byte {
-	return c.rbuf.MR.Bytes()[c.o.RecvBuffer+messageSize*i:][:messageSize]
+	if !c.iwarp {
+		return nil
+	}
+	return c.table.MR.Bytes()[c.o.firstSize(false)+messageSize*i:][:messageSize]
 }
 
 // param returns the parameters of a request or an answer.
@@ -161,7 +172,7 @@ func (c *Conn) param() cm.ConnParam {
 		credits:  uint16(c.o.Credits),
 		table:    segment{c.table.MR.Addr(), c.table.MR.RKey(), tableEntries},
 		mappings: c.o.Mappings,
-		buffer:   segment{c.rbuf.MR.Addr(), c.rbuf.MR.RKey(), uint32(c.o.RecvBuffer / 2)},
+		buffer:   segment{c.table.MR.Addr() + uint64(c.o.tableSize()), c.table.MR.RKey(), firstBuffer},
 	}
 	p := cm.ConnParam{PrivateData: d.encode(), FlowControl: true, RetryCount: protocol.RetryCount, RNRRetryCount: 7}
 	if c.iwarp {

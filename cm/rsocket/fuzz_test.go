@@ -18,13 +18,15 @@ const (
 	peerCredits  = 100
 	bareCredits  = 16
 	bareBuffer   = 4096
+	bareFirst    = 2048
 	bareMappings = 2
 )
 
 // bareState returns the state of a connection that has no device, and the private data of its peer.
 func bareState(iwarp bool) (*state, connData) {
 	s := &state{iwarp: iwarp}
-	s.init(bareCredits, bareMappings, make([]byte, bareBuffer), make([]byte, tableEntries*segmentSize+bareMappings*mappingSize))
+	s.init(bareMappings, make([]byte, tableEntries*segmentSize+bareMappings*mappingSize), make([]byte, bareFirst))
+	s.grow(bareCredits, make([]byte, bareBuffer))
 	peer := connData{credits: peerCredits, table: segment{peerTableAt, peerTableKey, 2}, buffer: segment{1 << 30, 9, 2000}}
 	s.connect(peer)
 	return s, peer
@@ -59,12 +61,18 @@ func (p *hostilePeer) deliver(msg, written uint32) error {
 // data sends up to size bytes of data as the protocol wants it.
 func (p *hostilePeer) data(size int, kind byte) (good bool, err error) {
 	s := p.s
-	n := min(size, s.granted, len(s.recvBuf)/2-p.writeAt%(len(s.recvBuf)/2))
+	to := s.recvBuf[p.writeAt:][:len(s.recvBuf)/2-p.writeAt%(len(s.recvBuf)/2)]
+	if s.firstLeft > 0 {
+		to = s.first[len(s.first)-s.firstLeft:]
+	}
+	n := min(size, s.granted, len(to))
 	for i := range n {
-		s.recvBuf[p.writeAt+i] = kind + byte(i)
+		to[i] = kind + byte(i)
 		p.sent = append(p.sent, kind+byte(i))
 	}
-	p.writeAt = (p.writeAt + n) % len(s.recvBuf)
+	if s.firstLeft == 0 {
+		p.writeAt = (p.writeAt + n) % len(s.recvBuf)
+	}
 	return !s.eof && s.waiting < bareCredits, p.deliver(message(opData, uint32(n)), uint32(n))
 }
 
@@ -146,7 +154,7 @@ func (p *hostilePeer) act(act, kind byte, size int) (good bool, err error) {
 func (p *hostilePeer) read(size int) {
 	got := make([]byte, size)
 	n := p.s.read(got)
-	if n > len(p.sent) && !p.dirty || n > bareBuffer {
+	if n > len(p.sent) && !p.dirty || n > bareBuffer+bareFirst {
 		p.t.Fatalf("%d bytes are read, and %d were sent", n, len(p.sent))
 	}
 	if !p.dirty && !bytes.Equal(got[:n], p.sent[:n]) {
@@ -218,7 +226,7 @@ func (p *hostilePeer) credit() {
 	if !buffer {
 		return
 	}
-	unread := p.unread()
+	unread := max(0, p.unread()-len(s.first)+s.firstLeft) // in the halves
 	offset, entry := s.grant()
 	if entry < peerTableAt || entry > peerTableAt+uint64(s.remoteTable.length-1)*segmentSize {
 		p.t.Fatalf("a buffer is announced at %#x, and the table is at %#x", entry, peerTableAt)
@@ -234,7 +242,7 @@ func (p *hostilePeer) credit() {
 func (p *hostilePeer) unread() (n int) {
 	s := p.s
 	for i := range s.waiting {
-		n += int(s.lengths[(s.first+i)%len(s.lengths)])
+		n += int(s.lengths[(s.head+i)%len(s.lengths)])
 	}
 	return n
 }
@@ -242,8 +250,8 @@ func (p *hostilePeer) unread() (n int) {
 // checkState checks the counts of the connection.
 func (p *hostilePeer) checkState() {
 	s := p.s
-	if s.granted < 0 || s.free < 0 || s.granted+s.free+p.unread() != bareBuffer {
-		p.t.Fatalf("%d bytes are granted, %d free and %d not read, of %d", s.granted, s.free, p.unread(), bareBuffer)
+	if s.granted < 0 || s.free < 0 || s.granted+s.free+p.unread() != bareBuffer+len(s.first) {
+		p.t.Fatalf("%d bytes are granted, %d free and %d not read, of %d", s.granted, s.free, p.unread(), bareBuffer+len(s.first))
 	}
 	if s.waiting < 0 || s.waiting > bareCredits || len(s.lengths) != bareCredits {
 		p.t.Fatalf("%d messages wait, and the peer has credits for %d", s.waiting, bareCredits)

@@ -69,7 +69,7 @@ func (o Options) MemoryPerConn() (int64, error) {
 func (o *Options) memory() int64 {
 	page := int64(os.Getpagesize())
 	n := int64(0)
-	for _, size := range []int{o.sendSize(), o.recvSize(), o.tableSize()} {
+	for _, size := range []int{o.sendSize(), o.RecvBuffer, o.firstSize(true)} {
 		n += (int64(size) + page - 1) &^ (page - 1)
 	}
 	return n
@@ -81,8 +81,14 @@ func (o *Options) recvs() int { return o.Credits + spareRecvs }
 // sendSize returns the size of the memory to send from, in bytes.
 func (o *Options) sendSize() int { return o.SendBuffer + maxControls*segmentSize }
 
-// recvSize returns the size of the memory for received data and messages, in bytes.
-func (o *Options) recvSize() int { return o.RecvBuffer + o.recvs()*messageSize }
+// firstSize returns the size of the memory that a connection has before it is established, in bytes.
+func (o *Options) firstSize(iwarp bool) int {
+	n := o.tableSize() + firstBuffer
+	if iwarp {
+		n += o.recvs() * messageSize
+	}
+	return n
+}
 
 // tableSize returns the size of the memory for the announcements of the peer, in bytes.
 func (o *Options) tableSize() int { return tableEntries*segmentSize + o.Mappings*mappingSize }

@@ -3,9 +3,12 @@ package rsocket
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -146,4 +149,50 @@ func TestListenArguments(t *testing.T) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
+}
+
+// TestHalfOpenMemory: a request that its peer does not complete costs little memory, and not for long.
+func TestHalfOpenMemory(t *testing.T) {
+	testenv.Guest(t)
+	testenv.Needs(t, "half-open requests", "rxe", "mlx5")
+	const number, most = 400, 256 << 10
+	ctx, cancel := context.WithTimeout(t.Context(), 3*timeout)
+	defer cancel()
+	old := protocol.HalfOpenTimeout
+	defer func() { protocol.HalfOpenTimeout = old }()
+	protocol.HalfOpenTimeout = 2 * timeout
+	l := limited(t, ListenOptions{HalfOpen: 1000})
+	ch, err := protocol.OpenChannel(netip.Addr{}, netip.MustParseAddr(testenv.TheRig().Addrs[0]))
+	must(t, err)
+	var ids []*cm.ID
+	leave := func(n int) {
+		for range n {
+			ids = append(ids, leaveHalfOpen(t, ctx, ch, l, uint32(len(ids))))
+		}
+	}
+	leave(10)
+	before := resident(t)
+	leave(number)
+	if each := (resident(t) - before) / number; each > most {
+		t.Errorf("a request takes %d bytes, want at most %d", each, most)
+	} else {
+		t.Logf("a request takes %d bytes", each)
+	}
+	for _, id := range ids {
+		must(t, id.Close())
+	}
+	must(t, ch.Release())
+}
+
+// resident returns the resident memory of the process, in bytes.
+func resident(t *testing.T) int {
+	t.Helper()
+	runtime.GC()
+	b, err := os.ReadFile("/proc/self/statm")
+	must(t, err)
+	var size, pages int
+	if _, err := fmt.Sscan(string(b), &size, &pages); err != nil {
+		t.Fatal(err)
+	}
+	return pages * os.Getpagesize()
 }

@@ -159,6 +159,9 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (*Conn, error) {
 		return nil, errors.Join(rejection(err), c.release())
 	}
 	peer, err := parseConnData(answer.Param.PrivateData)
+	if err == nil {
+		err = c.makeMemory()
+	}
 	if err != nil {
 		return nil, errors.Join(err, c.release())
 	}
@@ -296,7 +299,6 @@ func (l *Listener) run() {
 
 // accept answers a request.
 func (l *Listener) accept(e *cm.Event, peer connData, r *protocol.Request) error {
-	const longest = 2 * time.Minute
 	c, err := newConn(l.channel.Use(), e.ID, l.o.Options)
 	if err != nil {
 		return err
@@ -305,11 +307,15 @@ func (l *Listener) accept(e *cm.Event, peer connData, r *protocol.Request) error
 	p := c.param()
 	p.InitiatorDepth = min(e.Param.InitiatorDepth, math.MaxInt8)
 	p.ResponderResources = min(e.Param.ResponderResources, math.MaxInt8)
-	ctx, cancel := context.WithTimeout(r.Ctx, longest)
+	ctx, cancel := context.WithTimeout(r.Ctx, protocol.HalfOpenTimeout)
 	defer cancel()
 	c.mustReceive = c.iwarp
 	l.places.Answering(r)
-	if err := e.ID.AcceptWait(ctx, p); err != nil {
+	err = e.ID.AcceptWait(ctx, p)
+	if err == nil {
+		err = c.makeMemory()
+	}
+	if err != nil {
 		return errors.Join(err, c.release())
 	}
 	if !l.places.Completed(r) {

@@ -14,9 +14,11 @@ type state struct {
 	order binary.ByteOrder // of the peer's host
 
 	// Receiving.
-	recvBuf     []byte   // two halves
+	first       []byte   // the buffer that the private data has announced; shorter when data was read
+	firstLeft   int      // bytes of it that have not arrived
+	recvBuf     []byte   // two halves, which are announced later
 	lengths     []uint32 // ring: the lengths of the messages with data that are not read
-	first       int      // index of the first one in lengths
+	head        int      // index of the first one in lengths
 	waiting     int      // how many there are
 	readAt      int      // offset of the next byte to read
 	granted     int      // bytes that the peer may still write
@@ -44,16 +46,20 @@ type state struct {
 	remoteMappings int       // how many mappings the peer has room for
 }
 
-// init prepares the state of a new connection with its memory.
-func (s *state) init(credits, mappings int, recvBuf, table []byte) {
-	half := len(recvBuf) / 2
+// init prepares the state of a connection that is not established. first is a buffer for the first data.
+func (s *state) init(mappings int, table, first []byte) {
 	s.order = binary.LittleEndian
-	s.recvBuf, s.table = recvBuf, table
-	s.lengths = make([]uint32, credits)
+	s.table, s.first = table, first
 	s.mappings = make([]mapping, mappings)
-	s.granted, s.free, s.grantAt = half, half, half
-	s.creditsAt = uint16(credits / 2)
+	s.granted, s.firstLeft = len(first), len(first)
 	s.nextEntry, s.remoteEntry = 1, 1
+}
+
+// grow gives an established connection the buffer for data.
+func (s *state) grow(credits int, recvBuf []byte) {
+	s.recvBuf, s.free = recvBuf, len(recvBuf)
+	s.lengths = make([]uint32, credits)
+	s.creditsAt = uint16(credits / 2)
 }
 
 // connect takes the private data of the peer.
@@ -138,7 +144,8 @@ func (s *state) handleData(length, written uint32) error {
 		return nil
 	}
 	s.granted -= int(length)
-	s.lengths[(s.first+s.waiting)%len(s.lengths)] = length
+	s.firstLeft -= min(s.firstLeft, int(length))
+	s.lengths[(s.head+s.waiting)%len(s.lengths)] = length
 	s.waiting++
 	return nil
 }
@@ -207,13 +214,19 @@ func (s *state) advance(n int) segment {
 // read copies data that has arrived into p.
 func (s *state) read(p []byte) (n int) {
 	for n < len(p) && s.waiting > 0 {
-		left := &s.lengths[s.first]
-		k := copy(p[n:], s.recvBuf[s.readAt:min(len(s.recvBuf), s.readAt+int(*left))])
+		left := &s.lengths[s.head]
+		k := 0
+		if len(s.first) > 0 {
+			k = copy(p[n:], s.first[:min(len(s.first), int(*left))])
+			s.first = s.first[k:]
+		} else {
+			k = copy(p[n:], s.recvBuf[s.readAt:min(len(s.recvBuf), s.readAt+int(*left))])
+			s.readAt = (s.readAt + k) % len(s.recvBuf)
+			s.free += k
+		}
 		n += k
-		s.readAt = (s.readAt + k) % len(s.recvBuf)
-		s.free += k
 		if *left -= uint32(k); *left == 0 {
-			s.first = (s.first + 1) % len(s.lengths)
+			s.head = (s.head + 1) % len(s.lengths)
 			s.waiting--
 			s.received++
 		}
@@ -224,7 +237,7 @@ func (s *state) read(p []byte) (n int) {
 // owesCredits reports whether it is time to tell the peer that it may send more, and whether there is
 // also a buffer to announce.
 func (s *state) owesCredits() (due, buffer bool) {
-	buffer = s.free >= len(s.recvBuf)/2
+	buffer = s.free >= len(s.recvBuf)/2 && (s.firstLeft == 0 || s.granted == s.firstLeft)
 	return (buffer || int16(s.received-s.creditsAt) >= 0) && !s.gone, buffer
 }
 

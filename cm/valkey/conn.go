@@ -40,7 +40,8 @@ type Conn struct {
 	qp     *uverbs.QP
 	sbuf   *protocol.Region // data to send, then commands to send
 	rbuf   *protocol.Region // two halves for received data
-	cbuf   *protocol.Region // received commands, one for each receive
+	cbuf   *protocol.Region // received commands of the first receives
+	rest   *protocol.Region // received commands of the other receives; nil if there are none
 
 	ctx    context.Context // ends when the connection is released
 	cancel context.CancelFunc
@@ -108,16 +109,15 @@ func newConn(channel *protocol.Channel, id *cm.ID, o Options) (_ *Conn, err erro
 	return c, c.createQueues()
 }
 
-// createQueues makes the memory and the queues of the connection.
+// firstRecvs is how many receives a connection has before it is established. A peer sends only commands
+// before this side announces a buffer, and one at first.
+const firstRecvs = 16
+
+// createQueues makes the queues of the connection, and the memory that it needs while the peer has not
+// completed it.
 func (c *Conn) createQueues() (err error) {
 	o := &c.o
-	if c.sbuf, err = protocol.Register(c.pd, o.sendSize(), 0); err != nil {
-		return err
-	}
-	if c.rbuf, err = protocol.Register(c.pd, o.RecvBuffer, uverbs.AccessRemoteWrite); err != nil {
-		return err
-	}
-	if c.cbuf, err = protocol.Register(c.pd, o.commandsSize(), 0); err != nil {
+	if c.cbuf, err = protocol.Register(c.pd, firstRecvs*commandSize, 0); err != nil {
 		return err
 	}
 	if c.events, err = c.dev.Dev.CreateCompChannel(); err != nil {
@@ -134,24 +134,57 @@ func (c *Conn) createQueues() (err error) {
 	if c.qp, err = c.id.CreateQP(c.pd, qo); err != nil {
 		return err
 	}
-	for i := range o.RecvDepth {
-		if err := c.postRecv(i); err != nil {
+	return c.postRecvs(0, firstRecvs)
+}
+
+// makeMemory makes the memory for data, and posts the other receives. Peers that do not complete a
+// connection take none of it.
+func (c *Conn) makeMemory() (err error) {
+	o := &c.o
+	if c.sbuf, err = protocol.Register(c.pd, o.sendSize(), 0); err != nil {
+		return err
+	}
+	if c.rbuf, err = protocol.Register(c.pd, o.RecvBuffer, uverbs.AccessRemoteWrite); err != nil {
+		return err
+	}
+	if n := o.RecvDepth - firstRecvs; n > 0 {
+		if c.rest, err = protocol.Register(c.pd, n*commandSize, 0); err != nil {
 			return err
 		}
 	}
 	c.recvBuf = c.rbuf.MR.Bytes()[:o.RecvBuffer]
 	c.room, c.slots = o.SendBuffer, o.SendDepth
+	return c.postRecvs(firstRecvs, o.RecvDepth)
+}
+
+// postRecvs posts the receives from one number to another.
+func (c *Conn) postRecvs(from, to int) error {
+	for i := from; i < to; i++ {
+		if err := c.postRecv(i); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
 // postRecv posts a receive, with memory for a command.
 func (c *Conn) postRecv(i int) error {
-	return c.qp.PostRecv(uint64(i), c.cbuf.MR.SGE(i*commandSize, commandSize))
+	mr, at := c.recvRegion(i)
+	return c.qp.PostRecv(uint64(i), mr.SGE(at, commandSize))
 }
 
 // recvMemory returns the memory of a receive.
 func (c *Conn) recvMemory(i int) []byte {
-	return c.cbuf.MR.Bytes()[i*commandSize:][:commandSize]
+	mr, at := c.recvRegion(i)
+	return mr.Bytes()[at:][:commandSize]
+}
+
+// recvRegion returns where the memory of a receive is.
+func (c *Conn) recvRegion(i int) (mr *uverbs.MR, at int) {
+	if i < firstRecvs {
+		return c.cbuf.MR, i * commandSize
+	}
+	return c.rest.MR, (i - firstRecvs) * commandSize
 }
 
 // rnrRetries is the number of retries, without a limit, of a message that finds no receive.
@@ -242,7 +275,7 @@ func (c *Conn) release() error {
 	if c.events != nil {
 		errs = append(errs, c.events.Close())
 	}
-	errs = append(errs, c.sbuf.Close(), c.rbuf.Close(), c.cbuf.Close())
+	errs = append(errs, c.sbuf.Close(), c.rbuf.Close(), c.cbuf.Close(), c.rest.Close())
 	if c.pd != nil && c.pd != c.dev.PD {
 		errs = append(errs, c.pd.Close())
 	}

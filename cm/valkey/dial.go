@@ -83,7 +83,11 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (*Conn, error) {
 	if err != nil {
 		return nil, errors.Join(rejection(err), c.release())
 	}
-	if err := checkPrivateData(answer.Param.PrivateData); err != nil {
+	err = checkPrivateData(answer.Param.PrivateData)
+	if err == nil {
+		err = c.makeMemory()
+	}
+	if err != nil {
 		return nil, errors.Join(err, c.release())
 	}
 	c.start()

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"time"
 
 	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/cm/internal/protocol"
@@ -116,7 +115,6 @@ func (l *Listener) run() {
 
 // accept answers a request.
 func (l *Listener) accept(e *cm.Event, r *protocol.Request) error {
-	const longest = 2 * time.Minute
 	c, err := newConn(l.channel.Use(), e.ID, l.o.Options)
 	if err != nil {
 		return err
@@ -126,10 +124,14 @@ func (l *Listener) accept(e *cm.Event, r *protocol.Request) error {
 	p := c.param()
 	p.InitiatorDepth = min(p.InitiatorDepth, e.Param.InitiatorDepth)
 	p.ResponderResources = min(p.ResponderResources, e.Param.ResponderResources)
-	ctx, cancel := context.WithTimeout(r.Ctx, longest)
+	ctx, cancel := context.WithTimeout(r.Ctx, protocol.HalfOpenTimeout)
 	defer cancel()
 	l.places.Answering(r)
-	if err := e.ID.AcceptWait(ctx, p); err != nil {
+	err = e.ID.AcceptWait(ctx, p)
+	if err == nil {
+		err = c.makeMemory()
+	}
+	if err != nil {
 		return errors.Join(err, c.release())
 	}
 	if !l.places.Completed(r) {

@@ -103,7 +103,7 @@ func (o Options) MemoryPerConn() (int64, error) {
 func (o *Options) memory() int64 {
 	page := int64(os.Getpagesize())
 	n := int64(0)
-	for _, size := range []int{o.sendSize(), o.RecvBuffer, o.commandsSize()} {
+	for _, size := range []int{o.sendSize(), o.RecvBuffer, firstRecvs * commandSize, (o.RecvDepth - firstRecvs) * commandSize} {
 		n += (int64(size) + page - 1) &^ (page - 1)
 	}
 	return n
@@ -111,9 +111,6 @@ func (o *Options) memory() int64 {
 
 // sendSize returns the size of the memory to send from, in bytes.
 func (o *Options) sendSize() int { return o.SendBuffer + maxControls*commandSize }
-
-// commandsSize returns the size of the memory for received commands, in bytes.
-func (o *Options) commandsSize() int { return o.RecvDepth * commandSize }
 
 // ListenOptions are the options of [Listen]. The zero value suits most programs.
 type ListenOptions struct {

@@ -22,6 +22,9 @@ var ErrEvicted = errors.New("the peer has not completed the connection, and anot
 // may take its place. It is many times what a peer needs that is not too busy. Tests change it.
 var EvictAfter = 250 * time.Millisecond
 
+// HalfOpenTimeout is how long a peer has to complete its connection. Tests change it.
+var HalfOpenTimeout = 30 * time.Second
+
 // Places are the places of a listener for requests and connections. They are safe for concurrent use.
 type Places struct {
 	ctx    context.Context
