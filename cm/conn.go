@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"syscall"
@@ -26,6 +27,7 @@ type Conn struct {
 	domain   *domain    // nil until attach
 	pd       *uverbs.PD // the PD of domain
 	listener *Listener  // the listener that counts the connection, nil if it was dialed
+	key      netip.Addr // what the address of the peer counts as there
 	o        ConnOptions
 	addrs    Addrs
 	index    uint32 // index of the device that the ID is on

@@ -39,7 +39,7 @@ func (c *Conn) releaseAll(closed error) error {
 		c.dev.release()
 	}
 	if c.listener != nil {
-		c.listener.connClosed()
+		c.listener.connClosed(c.key)
 	}
 	return errors.Join(errs...)
 }

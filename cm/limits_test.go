@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -71,6 +72,7 @@ func TestMaxConns(t *testing.T) {
 			var told refusals
 			o := ListenOptions{ConnOptions: small}
 			o.Refused = told.add
+			o.AddrShare = -1
 			set(&o)
 			l := newListener(t, o)
 			var conns [][2]*Conn
@@ -105,7 +107,7 @@ func TestHalfOpen(t *testing.T) {
 	t.Run("in time", func(t *testing.T) { // a peer that still has time keeps its place
 		ctx := within(t)
 		o := ListenOptions{ConnOptions: small}
-		o.HalfOpen = 2
+		o.HalfOpen, o.AddrShare = 2, -1
 		l := newListener(t, o)
 		old := evictAfter
 		evictAfter = time.Hour
@@ -127,7 +129,7 @@ func TestHalfOpen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx := within(t)
 			var told refusals
-			o.ConnOptions = small
+			o.Refused, o.AddrShare = told.add, -1
 			o.Refused = told.add
 			l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), o))(t)
 			c := openKernel(t)
@@ -449,4 +451,24 @@ func TestNextSkipsWaitedIDs(t *testing.T) {
 		t.Errorf("Wait returns %+v", e)
 	}
 	must(t, id.Close())
+}
+
+// TestAddrShare: one address cannot take all connections of a listener.
+func TestAddrShare(t *testing.T) {
+	ctx := within(t)
+	o := ListenOptions{ConnOptions: small, MaxConns: 4}
+	l := newListener(t, o)
+	from := func(a netip.Addr) (*Conn, error) {
+		return Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small, LocalAddr: netip.AddrPortFrom(a, 0)})
+	}
+	for range 3 {
+		c := value(from(second))(t)
+		defer c.Close()
+		s := value(l.Accept(ctx))(t)
+		defer s.Close()
+	}
+	_, err := from(second)
+	expectRefusal(t, "more than the share of an address", err, refusedMany+refusedOfAddr)
+	c := value(from(first))(t)
+	defer c.Close()
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/goverbs/goverbs/cm/internal/limits"
 )
 
 // Listener accepts the connections that peers [Dial]. It is safe for concurrent use.
@@ -27,9 +29,7 @@ type Listener struct {
 	wg     sync.WaitGroup // counts the requests that are being answered
 
 	mu         sync.Mutex
-	waiting    int                     // guarded by mu: requests and connections that Accept has not returned
-	halfOpen   int                     // guarded by mu: requests whose peers have not completed the connection
-	conns      int                     // guarded by mu: requests, and connections that are not closed
+	usage      limits.Usage            // guarded by mu: requests, and connections that are not closed
 	closed     bool                    // guarded by mu
 	pending    map[*pendingAccept]bool // guarded by mu: accepted requests whose peers are not ready yet
 	lastNumber uint64                  // guarded by mu: number of the last answer
@@ -72,7 +72,7 @@ func listenOn(addr netip.AddrPort, o ListenOptions) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{loop: loop, id: id, o: o, ready: make(chan *Conn, o.Backlog), work: make(chan *request), pending: map[*pendingAccept]bool{}}
+	l := &Listener{loop: loop, id: id, o: o, ready: make(chan *Conn, o.limits.Backlog), work: make(chan *request), pending: map[*pendingAccept]bool{}}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	var all Addrs
 	if err = id.Bind(AddrOf(addr)); err == nil {
@@ -84,7 +84,7 @@ func listenOn(addr netip.AddrPort, o ListenOptions) (*Listener, error) {
 	}
 	if err == nil {
 		loop.register(id, eventHandler{l.event, l.cancel})
-		err = id.Listen(o.Backlog)
+		err = id.Listen(o.limits.Backlog)
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
@@ -110,6 +110,7 @@ func (l *Listener) event(e *Event) {
 type request struct {
 	event  *Event
 	peer   greeting
+	key    netip.Addr     // what the address of the peer counts as
 	evicts *pendingAccept // the answer whose place it takes; nil if a place was free
 }
 
@@ -117,6 +118,7 @@ type request struct {
 const (
 	refusedFull     = "too many connections are waiting to be accepted"
 	refusedMany     = "too many connections"
+	refusedOfAddr   = ", from this address"
 	refusedProtocol = "the request has no protocol version that this side speaks"
 	refusedFailed   = "the connection could not be set up"
 	refusedECE      = "the request has no suitable options for enhanced connections"
@@ -153,41 +155,44 @@ func (l *Listener) handleRequest(e *Event) {
 }
 
 // admit finds a place for a request: a free one, or the place of the oldest connection whose peer
-// has not completed it in time. If there is none, it returns nil and a reason for the peer. The
-// reason is empty if the listener is closed.
+// has not completed it in time. If the address holds its share, the place must be one of its own. If there
+// is none, admit returns nil and a reason for the peer. The reason is empty if the listener is closed.
 func (l *Listener) admit(e *Event, peer greeting) (r *request, why string) {
+	addrs, _ := e.ID.Addrs() // the zero value if it has none
+	r = &request{event: e, peer: peer, key: limits.Key(addrs.Remote.IP)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	full := ""
-	switch {
-	case l.closed:
+	if l.closed {
 		return nil, ""
-	case l.conns >= l.o.maxConns():
-		full = refusedMany
-	case l.waiting >= l.o.Backlog, l.halfOpen >= l.o.HalfOpen:
-		full = refusedFull
 	}
-	r = &request{event: e, peer: peer}
-	if full != "" {
-		if r.evicts = l.oldestOverdue(); r.evicts == nil {
-			return nil, full
+	if full, conns := l.o.limits.Full(&l.usage, r.key); full != limits.Room {
+		if r.evicts = l.oldestOverdue(full == limits.OfAddr, r.key); r.evicts == nil {
+			why = refusedFull
+			if conns {
+				why = refusedMany
+			}
+			if full == limits.OfAddr {
+				why += refusedOfAddr
+			}
+			return nil, why
 		}
 		r.evicts.claimLocked()
-	} else {
-		l.waiting++
+		l.usage.Add(r.evicts.key, limits.Count{Waiting: -1})
 	}
-	l.halfOpen++
-	l.conns++
+	l.usage.Add(r.key, limits.Count{Waiting: 1, HalfOpen: 1, Conns: 1})
 	l.wg.Add(1)
 	return r, ""
 }
 
-// connClosed counts a connection that was closed.
-func (l *Listener) connClosed() {
+// release changes what a key holds: -1 for what there is one less of.
+func (l *Listener) release(key netip.Addr, change limits.Count) {
 	l.mu.Lock()
-	l.conns--
-	l.mu.Unlock()
+	defer l.mu.Unlock()
+	l.usage.Add(key, change)
 }
+
+// connClosed counts a connection that was closed.
+func (l *Listener) connClosed(key netip.Addr) { l.release(key, limits.Count{Conns: -1}) }
 
 // domain returns the domain of the listener's connections on a device, for [ListenerPD].
 func (l *Listener) domain(d *device) *domain {
@@ -234,7 +239,7 @@ func (l *Listener) serveRequests(r *request) {
 			l.wg.Done()
 		}
 		if err := l.accept(r); err != nil { // the peer is informed, or gone
-			l.accepted()
+			l.accepted(r.key)
 			l.wg.Done()
 		}
 		idle.Reset(idleGrace)
@@ -249,11 +254,7 @@ func (l *Listener) serveRequests(r *request) {
 }
 
 // accepted counts a request or connection that no longer waits for Accept.
-func (l *Listener) accepted() {
-	l.mu.Lock()
-	l.waiting--
-	l.mu.Unlock()
-}
+func (l *Listener) accepted(key netip.Addr) { l.release(key, limits.Count{Waiting: -1}) }
 
 // accept makes a connection for a request and accepts it. If accept succeeds, an event will report
 // the result.
@@ -262,29 +263,27 @@ func (l *Listener) accept(r *request) error {
 	expected := false
 	defer func() {
 		if !expected { // otherwise claimLocked does it
-			l.mu.Lock()
-			l.halfOpen--
-			l.mu.Unlock()
+			l.release(r.key, limits.Count{HalfOpen: -1})
 		}
 	}()
 	if !l.loop.acquire() {
-		l.connClosed()
+		l.connClosed(r.key)
 		return errors.Join(errClosed, e.ID.Close())
 	}
 	c, err := newConn(l.loop, e.ID, l.o.ConnOptions, l)
 	if err != nil {
 		l.refuse(e.ID, refusedFailed, err)
-		l.connClosed()
+		l.connClosed(r.key)
 		defer l.loop.release()
 		return errors.Join(err, l.loop.closeID(e.ID))
 	}
-	c.version = peer.version
+	c.version, c.key = peer.version, r.key
 	p, words, err := l.setUp(c, peer, &e.Param)
 	if err != nil {
 		l.refuse(e.ID, words, err)
 		return c.abandon(err)
 	}
-	a := &pendingAccept{l: l, c: c, peer: peer, private: e.Param.PrivateData, since: time.Now()}
+	a := &pendingAccept{l: l, c: c, key: r.key, peer: peer, private: e.Param.PrivateData, since: time.Now()}
 	a.acceptMu.Lock()
 	defer a.acceptMu.Unlock()
 	if expected = l.awaitPeer(a); !expected {
@@ -366,7 +365,7 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 
 // take returns a connection from l.ready, which no longer waits for Accept.
 func (l *Listener) take(c *Conn) *Conn {
-	l.accepted()
+	l.accepted(c.key)
 	c.accepted()
 	return c
 }

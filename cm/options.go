@@ -2,12 +2,12 @@ package cm
 
 import (
 	"fmt"
-	"math"
 	"net/netip"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/internal/limits"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -101,23 +101,17 @@ type ListenOptions struct {
 
 	PrivateData []byte // PrivateData is sent with each answer, up to [MaxAcceptData] bytes.
 
-	// Backlog is how many connections may wait for Accept, including requests that are being
-	// answered, up to 1048576; zero is 1024.
-	Backlog int
-	// HalfOpen is how many requests may be in progress at the same time: being answered, or
-	// waiting for the peer to complete the connection. Zero is half of Backlog. At the limit, a
-	// new request replaces the oldest one whose peer has had at least a quarter of a second; if
-	// there is none, the new request is rejected. So peers that never complete a connection
-	// cannot keep others out for long.
-	HalfOpen int
-	// MaxConns is how many connections there may be, including requests; zero is no limit. At
-	// the limit, a new request replaces an older one as described for HalfOpen, or is rejected.
-	MaxConns int
-	// MaxMemory is how much memory for messages the connections may need, in bytes; zero is no
-	// limit. Each connection counts with the result of [ConnOptions.MemoryPerConn], so
-	// MaxMemory limits the number of connections. The listener may register up to a quarter
-	// more in advance, and keeps the memory of closed connections for a second.
+	// Backlog, HalfOpen, MaxConns, MaxMemory and AddrShare limit what peers can hold: how many
+	// connections wait for Accept, how many requests are in progress, how many connections there are, how
+	// much memory in bytes they may need, and how much of these limits one address may hold, in percent.
+	// The package comment describes them and their defaults under "Limits of listeners".
+	Backlog   int
+	HalfOpen  int
+	MaxConns  int
 	MaxMemory int64
+	AddrShare int
+
+	limits limits.Limits
 
 	// Check, if set, is called for each request. The data that it returns is sent with the
 	// answer instead of PrivateData. If it returns an error, the request is rejected, and the
@@ -204,23 +198,10 @@ func (o *ConnOptions) memory() int64 {
 	return n
 }
 
-// maxConns returns how many connections a listener may have.
-func (o *ListenOptions) maxConns() int {
-	n := math.MaxInt
-	if o.MaxConns > 0 {
-		n = o.MaxConns
-	}
-	if o.MaxMemory > 0 {
-		n = int(min(int64(n), o.MaxMemory/o.memory()))
-	}
-	return n
-}
-
 // Limits of the options.
 const (
 	maxMessageSize = 16 << 20
 	maxDepth       = 1 << 14
-	maxBacklog     = 1 << 20
 )
 
 // optionChecker fills in the defaults of options, and keeps the first error.
@@ -297,17 +278,12 @@ func (o ListenOptions) defaults() (_ ListenOptions, err error) {
 	if o.ConnOptions, err = o.ConnOptions.defaults("Listen"); err != nil {
 		return o, err
 	}
-	n := optionChecker{op: "Listen"}
-	o.Backlog = n.count("Backlog", o.Backlog, 1024, maxBacklog)
-	o.HalfOpen = n.count("HalfOpen", o.HalfOpen, (o.Backlog+1)/2, maxBacklog)
-	if n.err != nil {
-		return o, n.err
-	}
-	if o.MaxConns < 0 {
-		return o, argErr("Listen", "MaxConns", o.MaxConns, "at least 0")
-	}
-	if o.MaxMemory < 0 || o.MaxMemory > 0 && o.MaxMemory < o.memory() {
-		return o, argErr("Listen", "MaxMemory", fmt.Sprintf("%d bytes", o.MaxMemory), "0, or at least %d bytes, which one connection may need", o.memory())
+	o.limits, err = limits.Options{Backlog: o.Backlog, HalfOpen: o.HalfOpen, MaxConns: o.MaxConns, MaxMemory: o.MaxMemory, AddrShare: o.AddrShare,
+		PerConn: o.memory()}.Limits(func(field string, given any, allowed string) error {
+		return argErr("Listen", field, given, "%s", allowed)
+	})
+	if err != nil {
+		return o, err
 	}
 	return o, checkPrivateData("Listen", o.PrivateData, MaxAcceptData)
 }

@@ -2,23 +2,37 @@ package cm
 
 import (
 	"errors"
+	"fmt"
+	"net/netip"
 	"os"
 	"sync"
 	"time"
+
+	"github.com/goverbs/goverbs/cm/internal/limits"
 )
 
 // errEvicted is the error of a connection that was given up because its peer did not complete it in
 // time and another request needed the place.
 var errEvicted = errors.New("the peer has not completed the connection, and another request needed its place")
 
+// errHalfOpen is the error of a connection that was given up because its peer did not complete it.
+var errHalfOpen = fmt.Errorf("the peer has not completed the connection: %w", os.ErrDeadlineExceeded)
+
+// halfOpenTimeout is how long a peer has to complete its connection. The kernel may give up earlier or
+// later, as the peer has asked for. Tests change it.
+var halfOpenTimeout = 30 * time.Second
+
 // evictAfter is the least time that a peer has to complete its connection before another request
 // may take its place. It is many times what a peer needs that is not too busy. Tests change it.
 var evictAfter = 250 * time.Millisecond
 
-// oldestOverdue returns the oldest answer whose peer is not ready, if the peer has had enough time,
-// and otherwise nil. The caller holds l.mu.
-func (l *Listener) oldestOverdue() (first *pendingAccept) {
+// oldestOverdue returns the oldest answer, to one address or to all, whose peer is not ready, if the peer
+// has had enough time, and otherwise nil. The caller holds l.mu.
+func (l *Listener) oldestOverdue(own bool, key netip.Addr) (first *pendingAccept) {
 	for a := range l.pending {
+		if own && a.key != key {
+			continue
+		}
 		if first == nil || a.number < first.number {
 			first = a
 		}
@@ -34,11 +48,12 @@ func (l *Listener) oldestOverdue() (first *pendingAccept) {
 type pendingAccept struct {
 	l           *Listener
 	c           *Conn
+	key         netip.Addr // what the address of the peer counts as
 	peer        greeting
 	private     []byte
-	number      uint64      // later ones have higher numbers
-	since       time.Time   // when it was accepted
-	giveUpTimer *time.Timer // on iWARP; elsewhere the kernel gives up on the peer after a while
+	number      uint64    // later ones have higher numbers
+	since       time.Time // when it was accepted
+	giveUpTimer *time.Timer
 
 	acceptMu sync.Mutex // held until Accept has done everything
 }
@@ -46,7 +61,6 @@ type pendingAccept struct {
 // awaitPeer registers the handler for the events of the peer. It returns false if the listener is
 // closed.
 func (l *Listener) awaitPeer(a *pendingAccept) bool {
-	const longest = 2 * time.Minute
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
@@ -55,9 +69,7 @@ func (l *Listener) awaitPeer(a *pendingAccept) bool {
 	l.lastNumber++
 	a.number = l.lastNumber
 	l.pending[a] = true
-	if onIWARP(a.c.dev.dev) {
-		a.giveUpTimer = time.AfterFunc(longest, func() { a.fail(os.ErrDeadlineExceeded) })
-	}
+	a.giveUpTimer = time.AfterFunc(halfOpenTimeout, func() { a.fail(errHalfOpen) })
 	l.mu.Unlock()
 	l.loop.register(a.c.id, eventHandler{a.event, a.fail})
 	return true
@@ -75,7 +87,7 @@ func (a *pendingAccept) claim() bool {
 func (a *pendingAccept) claimLocked() bool {
 	waits := a.l.pending[a]
 	if delete(a.l.pending, a); waits {
-		a.l.halfOpen--
+		a.l.usage.Add(a.key, limits.Count{HalfOpen: -1})
 	}
 	if a.giveUpTimer != nil {
 		a.giveUpTimer.Stop()
@@ -103,7 +115,7 @@ func (a *pendingAccept) fail(err error) {
 	if a.claim() {
 		go func() { // not in the event loop, whose events the kernel may wait for
 			a.abandon(err)
-			a.l.accepted()
+			a.l.accepted(a.key)
 			a.l.wg.Done()
 		}()
 	}

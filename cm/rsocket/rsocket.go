@@ -236,12 +236,12 @@ func listen(at netip.AddrPort, o ListenOptions) (*Listener, error) {
 	if err != nil {
 		return nil, errors.Join(err, ch.Release())
 	}
-	l := &Listener{o: o, channel: ch, id: id, ready: make(chan *Conn, o.Backlog), held: map[*protocol.Device]bool{}}
+	l := &Listener{o: o, channel: ch, id: id, ready: make(chan *Conn, o.limits.Backlog), held: map[*protocol.Device]bool{}}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
-	l.places = protocol.NewPlaces(l.ctx, protocol.Limits{Backlog: o.Backlog, HalfOpen: o.HalfOpen, Conns: o.maxConns()})
+	l.places = protocol.NewPlaces(l.ctx, o.limits)
 	l.close = sync.OnceValue(l.closeAll)
 	if err = id.Bind(cm.AddrOf(at)); err == nil {
-		err = id.Listen(o.Backlog)
+		err = id.Listen(o.limits.Backlog)
 	}
 	if err == nil {
 		var all cm.Addrs
@@ -281,24 +281,32 @@ func (l *Listener) run() {
 		}
 		peer, err := parseConnData(e.Param.PrivateData)
 		if err != nil { // an invalid request takes no place
+			l.refusedID(e.ID, err)
 			e.ID.Reject(refusal(e.Param.PrivateData), cm.ReasonConsumer)
 			e.ID.Close()
 			continue
 		}
-		r := l.places.Admit()
-		if r == nil {
+		addrs, _ := e.ID.Addrs() // the zero value if it has none
+		r, err := l.places.Admit(addrs.Remote.IP)
+		if err != nil {
+			l.refused(addrs.Remote, err)
 			e.ID.Reject(nil, cm.ReasonConsumer)
 			e.ID.Close()
 			continue
 		}
 		l.tasks.Go(func() {
-			l.places.Answer(r, func() error { return l.accept(e, peer, r) })
+			l.places.Answer(r, func() error { return l.accept(e, addrs.Remote, peer, r) })
 		})
 	}
 }
 
 // accept answers a request.
-func (l *Listener) accept(e *cm.Event, peer connData, r *protocol.Request) error {
+func (l *Listener) accept(e *cm.Event, from cm.Addr, peer connData, r *protocol.Request) (err error) {
+	defer func() {
+		if err != nil && l.ctx.Err() == nil {
+			l.refused(from, err)
+		}
+	}()
 	c, err := newConn(l.channel.Use(), e.ID, l.o.Options)
 	if err != nil {
 		return err
@@ -321,10 +329,25 @@ func (l *Listener) accept(e *cm.Event, peer connData, r *protocol.Request) error
 	if !l.places.Completed(r) {
 		return errors.Join(protocol.ErrEvicted, c.release())
 	}
-	c.from = l
+	c.from, c.place = l, r
 	c.start(peer)
 	l.ready <- c // never blocks: it has room for all that count as waiting
 	return nil
+}
+
+// refused calls ListenOptions.Refused if it is set.
+func (l *Listener) refused(from cm.Addr, err error) {
+	if l.o.Refused != nil {
+		l.o.Refused(from, err)
+	}
+}
+
+// refusedID is refused for a request whose address was not asked for.
+func (l *Listener) refusedID(id *cm.ID, err error) {
+	if l.o.Refused != nil {
+		addrs, _ := id.Addrs() // the zero value if it has none
+		l.refused(addrs.Remote, err)
+	}
 }
 
 // hold keeps a device open until the listener is closed.
@@ -340,7 +363,7 @@ func (l *Listener) hold(d *protocol.Device) {
 func (l *Listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.ready:
-		l.places.Accepted()
+		l.places.Accepted(c.place)
 		return c, nil
 	case <-l.ctx.Done():
 		return nil, &net.OpError{Op: "accept", Net: Network, Addr: l.addr, Err: context.Cause(l.ctx)}

@@ -31,8 +31,9 @@ type Conn struct {
 	id      *cm.ID
 	addrs   cm.Addrs
 	dev     *protocol.Device
-	pd      *uverbs.PD // that of dev, or its own
-	from    *Listener  // counts the connection until it is released; nil after Dial
+	pd      *uverbs.PD        // that of dev, or its own
+	from    *Listener         // counts the connection until it is released; nil after Dial
+	place   *protocol.Request // its place in from
 
 	events *uverbs.CompChannel
 	sendCQ *uverbs.CQ
@@ -283,7 +284,7 @@ func (c *Conn) release() error {
 		errs = append(errs, c.dev.Release())
 	}
 	if c.from != nil {
-		c.from.places.Closed()
+		c.from.places.Closed(c.place)
 	}
 	return errors.Join(append(errs, c.channel.Release())...)
 }

@@ -74,8 +74,8 @@ func TestHalfOpen(t *testing.T) {
 				t.Errorf("a request while others complete theirs: %v, %v", client, err)
 			}
 			conns, waiting, halfOpen := l.places.Counts()
-			if most := l.o.limits().Conns; conns > most || waiting > l.o.Backlog || halfOpen > l.o.HalfOpen {
-				t.Errorf("%d connections, %d waiting, %d half open; limits %d, %d, %d", conns, waiting, halfOpen, most, l.o.Backlog, l.o.HalfOpen)
+			if most := l.o.limits.Conns; conns > most || waiting > l.o.limits.Backlog || halfOpen > l.o.limits.HalfOpen {
+				t.Errorf("%d connections, %d waiting, %d half open; limits %d, %d, %d", conns, waiting, halfOpen, most, l.o.limits.Backlog, l.o.limits.HalfOpen)
 			}
 			for _, id := range ids {
 				must(t, id.Close())
@@ -143,7 +143,7 @@ func TestMemoryPerConn(t *testing.T) {
 // TestListenArguments: limits that are not valid.
 func TestListenArguments(t *testing.T) {
 	for field, o := range map[string]ListenOptions{
-		"Backlog": {Backlog: -1}, "HalfOpen": {HalfOpen: 1<<20 + 1}, "MaxConns": {MaxConns: -1}, "MaxMemory": {MaxMemory: 1000}, "RecvDepth": {Options: Options{RecvDepth: -1}},
+		"Backlog": {Backlog: -1}, "HalfOpen": {HalfOpen: 1<<20 + 1}, "AddrShare": {AddrShare: 101}, "MaxMemory": {MaxMemory: 1000}, "RecvDepth": {Options: Options{RecvDepth: -1}},
 	} {
 		_, err := Listen(t.Context(), "10.1.0.1:9", o)
 		var arg *uverbs.ArgError

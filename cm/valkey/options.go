@@ -2,11 +2,11 @@ package valkey
 
 import (
 	"fmt"
-	"math"
 	"os"
 	"time"
 
-	"github.com/goverbs/goverbs/cm/internal/protocol"
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/internal/limits"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -116,26 +116,23 @@ func (o *Options) sendSize() int { return o.SendBuffer + maxControls*commandSize
 type ListenOptions struct {
 	Options // Options are the options of each connection.
 
-	// Backlog is how many connections may wait for Accept, including requests that are being
-	// answered, up to 1048576; zero is 1024.
-	Backlog int
-	// HalfOpen is how many requests may be in progress at the same time: being answered, or
-	// waiting for the peer to complete the connection. Zero is half of Backlog. At the limit, a
-	// new request replaces the oldest one whose peer has had at least a quarter of a second; if
-	// there is none, the new request is rejected. So peers that never complete a connection
-	// cannot keep others out for long.
-	HalfOpen int
-	// MaxConns is how many connections there may be, including requests; zero is no limit. At
-	// the limit, a new request replaces an older one as described for HalfOpen, or is rejected.
-	MaxConns int
-	// MaxMemory is how much memory for data and commands the connections may need, in bytes; zero is
-	// no limit. Each connection counts with the result of [Options.MemoryPerConn], so MaxMemory
-	// limits the number of connections.
+	// Backlog, HalfOpen, MaxConns, MaxMemory and AddrShare limit what peers can hold: how many
+	// connections wait for Accept, how many requests are in progress, how many connections there are, how
+	// much memory in bytes they may need, and how much of these limits one address may hold, in percent.
+	// Package [cm] describes them and their defaults under "Limits of listeners".
+	Backlog   int
+	HalfOpen  int
+	MaxConns  int
 	MaxMemory int64
-}
+	AddrShare int
 
-// maxBacklog is the largest Backlog.
-const maxBacklog = 1 << 20
+	// Refused, if set, is called with the reason for each request that the listener has rejected, and
+	// for each connection that was given up before its peer completed it. It must return soon. The
+	// address is the zero value if it is not known.
+	Refused func(remote cm.Addr, err error)
+
+	limits limits.Limits
+}
 
 // defaults returns the options with their defaults filled in.
 func (o ListenOptions) defaults() (_ ListenOptions, err error) {
@@ -143,33 +140,7 @@ func (o ListenOptions) defaults() (_ ListenOptions, err error) {
 	if o.Options, err = o.Options.defaults(op); err != nil {
 		return o, err
 	}
-	if o.Backlog == 0 {
-		o.Backlog = 1024
-	}
-	if o.HalfOpen == 0 {
-		o.HalfOpen = (o.Backlog + 1) / 2
-	}
-	switch {
-	case o.Backlog < 1 || o.Backlog > maxBacklog:
-		return o, argErr(op, "Backlog", o.Backlog, "1 to %d", maxBacklog)
-	case o.HalfOpen < 1 || o.HalfOpen > maxBacklog:
-		return o, argErr(op, "HalfOpen", o.HalfOpen, "1 to %d", maxBacklog)
-	case o.MaxConns < 0:
-		return o, argErr(op, "MaxConns", o.MaxConns, "at least 0")
-	case o.MaxMemory < 0 || o.MaxMemory > 0 && o.MaxMemory < o.memory():
-		return o, argErr(op, "MaxMemory", fmt.Sprintf("%d bytes", o.MaxMemory), "0, or at least %d bytes, which one connection needs", o.memory())
-	}
-	return o, nil
-}
-
-// limits returns the limits of a listener.
-func (o *ListenOptions) limits() protocol.Limits {
-	n := math.MaxInt
-	if o.MaxConns > 0 {
-		n = o.MaxConns
-	}
-	if o.MaxMemory > 0 {
-		n = int(min(int64(n), o.MaxMemory/o.memory()))
-	}
-	return protocol.Limits{Backlog: o.Backlog, HalfOpen: o.HalfOpen, Conns: n}
+	o.limits, err = limits.Options{Backlog: o.Backlog, HalfOpen: o.HalfOpen, MaxConns: o.MaxConns, MaxMemory: o.MaxMemory, AddrShare: o.AddrShare,
+		PerConn: o.memory()}.Limits(func(field string, given any, allowed string) error { return argErr(op, field, given, "%s", allowed) })
+	return o, err
 }

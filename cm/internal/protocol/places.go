@@ -3,16 +3,13 @@ package protocol
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/netip"
 	"sync"
 	"time"
-)
 
-// Limits are the limits of a listener.
-type Limits struct {
-	Backlog  int // Backlog is how many connections may wait for Accept, including requests.
-	HalfOpen int // HalfOpen is how many requests may be in progress.
-	Conns    int // Conns is how many connections there may be, including requests.
-}
+	"github.com/goverbs/goverbs/cm/internal/limits"
+)
 
 // ErrEvicted is the error of a connection that was given up because its peer did not complete it in
 // time and another request needed the place.
@@ -28,17 +25,16 @@ var HalfOpenTimeout = 30 * time.Second
 // Places are the places of a listener for requests and connections. They are safe for concurrent use.
 type Places struct {
 	ctx    context.Context
-	limits Limits
+	limits limits.Limits
 
 	mu         sync.Mutex
-	waiting    int               // guarded by mu: requests and connections that Accept has not returned
-	conns      int               // guarded by mu: requests, and connections that are not closed
+	usage      limits.Usage      // guarded by mu
 	pending    map[*Request]bool // guarded by mu: requests whose peers have not completed the connection
 	lastNumber uint64            // guarded by mu: number of the last answer
 }
 
 // NewPlaces returns the places of a listener. The contexts of its requests end with ctx.
-func NewPlaces(ctx context.Context, limits Limits) *Places {
+func NewPlaces(ctx context.Context, limits limits.Limits) *Places {
 	return &Places{ctx: ctx, limits: limits, pending: map[*Request]bool{}}
 }
 
@@ -48,31 +44,58 @@ type Request struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed when nothing is left of the request
 	evicts *Request      // the request whose place it takes; nil if a place was free
+	key    netip.Addr    // what the address of the peer counts as
 
 	number uint64    // guarded by Places.mu: later ones have higher numbers; 0 until the peer was answered
 	since  time.Time // guarded by Places.mu: when the peer was answered
 }
 
-// Admit finds a place for a request: a free one, or the place of the oldest request whose peer has not
-// completed the connection in time. If there is none, it returns nil.
-func (p *Places) Admit() *Request {
-	r := &Request{done: make(chan struct{})}
-	r.Ctx, r.cancel = context.WithCancelCause(p.ctx)
+// Errors of requests that found no place.
+var (
+	ErrManyConns   = errors.New("too many connections")
+	ErrManyWaiting = errors.New("too many connections are waiting to be accepted")
+)
+
+// request, accepted and closed are what a request, Accept and the end of a connection change.
+var (
+	request   = limits.Count{Waiting: 1, HalfOpen: 1, Conns: 1}
+	completed = limits.Count{HalfOpen: -1}
+	accepted  = limits.Count{Waiting: -1}
+	closed    = limits.Count{Conns: -1}
+	failed    = limits.Count{Waiting: -1, HalfOpen: -1, Conns: -1}
+)
+
+// Admit finds a place for a request from an address: a free one, or the place of the oldest request whose
+// peer has not completed the connection in time. If the address holds its share, the place must be one of
+// its own. If there is none, the error says which limit is reached.
+func (p *Places) Admit(from netip.Addr) (*Request, error) {
+	r := &Request{done: make(chan struct{}), key: limits.Key(from)}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.conns >= p.limits.Conns || p.waiting >= p.limits.Backlog || len(p.pending) >= p.limits.HalfOpen {
-		if r.evicts = p.oldestOverdue(); r.evicts == nil {
-			r.cancel(nil)
-			return nil
+	if full, conns := p.limits.Full(&p.usage, r.key); full != limits.Room {
+		if r.evicts = p.oldestOverdue(full == limits.OfAddr, r.key); r.evicts == nil {
+			return nil, fullErr(full, conns)
 		}
 		delete(p.pending, r.evicts)
+		p.usage.Add(r.evicts.key, failed)
 		r.evicts.cancel(ErrEvicted)
-	} else {
-		p.waiting++
-		p.conns++
 	}
+	r.Ctx, r.cancel = context.WithCancelCause(p.ctx)
+	p.usage.Add(r.key, request)
 	p.pending[r] = true
-	return r
+	return r, nil
+}
+
+// fullErr returns the error of a request that found no place.
+func fullErr(full limits.Full, conns bool) error {
+	err := ErrManyWaiting
+	if conns {
+		err = ErrManyConns
+	}
+	if full == limits.OfAddr {
+		err = fmt.Errorf("%w, from this address", err)
+	}
+	return err
 }
 
 // Answer calls answer for a request that was admitted, once nothing is left of the request whose place
@@ -88,11 +111,11 @@ func (p *Places) Answer(r *Request, answer func() error) {
 	close(r.done)
 }
 
-// oldestOverdue returns the oldest request whose peer was answered and has had enough time, or nil. The
-// caller holds p.mu.
-func (p *Places) oldestOverdue() (first *Request) {
+// oldestOverdue returns the oldest request, of one address or of all, whose peer was answered and has had
+// enough time, or nil. The caller holds p.mu.
+func (p *Places) oldestOverdue(own bool, key netip.Addr) (first *Request) {
 	for r := range p.pending {
-		if r.number > 0 && (first == nil || r.number < first.number) {
+		if r.number > 0 && (!own || r.key == key) && (first == nil || r.number < first.number) {
 			first = r
 		}
 	}
@@ -111,37 +134,34 @@ func (p *Places) Answering(r *Request) {
 }
 
 // Completed ends the wait for the peer. It returns false if another request has taken the place.
-func (p *Places) Completed(r *Request) bool {
+func (p *Places) Completed(r *Request) bool { return p.leave(r, completed) }
+
+// failed gives the place of a request free, unless another request has taken it.
+func (p *Places) failed(r *Request) { p.leave(r, failed) }
+
+// leave ends the wait for the peer of a request and changes what its address holds. It returns false if
+// another request has taken the place.
+func (p *Places) leave(r *Request, change limits.Count) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	kept := p.pending[r]
-	delete(p.pending, r)
+	if delete(p.pending, r); kept {
+		p.usage.Add(r.key, change)
+	}
 	return kept
 }
 
-// failed gives the place of a request free, unless another request has taken it.
-func (p *Places) failed(r *Request) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.pending[r] {
-		delete(p.pending, r)
-		p.waiting--
-		p.conns--
-	}
-}
-
 // Accepted counts a connection that no longer waits for Accept.
-func (p *Places) Accepted() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.waiting--
-}
+func (p *Places) Accepted(r *Request) { p.change(r, accepted) }
 
 // Closed counts a connection that was closed.
-func (p *Places) Closed() {
+func (p *Places) Closed(r *Request) { p.change(r, closed) }
+
+// change changes what the address of a request holds.
+func (p *Places) change(r *Request, change limits.Count) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.conns--
+	p.usage.Add(r.key, change)
 }
 
 // Counts returns how many connections there are, how many of them wait for Accept, and how many are
@@ -149,5 +169,5 @@ func (p *Places) Closed() {
 func (p *Places) Counts() (conns, waiting, halfOpen int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.conns, p.waiting, len(p.pending)
+	return p.usage.Conns, p.usage.Waiting, p.usage.HalfOpen
 }
