@@ -151,10 +151,50 @@
 // longer than its receive breaks the queue pair, which Recv then makes ready again. Datagrams that are
 // in the queues at that time are lost.
 //
-// [ListenOptions].Check can reject a request before it gets any memory, and Backlog, HalfOpen,
-// MaxConns and MaxMemory limit what peers can use. On networks that are not trusted, use crypto/tls
-// over a [Stream]: it authenticates the peer and encrypts the stream, but not RDMA operations.
-// SECURITY.md says more.
+// [ListenOptions].Check can reject a request before it gets any memory. On networks that are not
+// trusted, use crypto/tls over a [Stream]: it authenticates the peer and encrypts the stream, but not
+// RDMA operations. SECURITY.md says more.
+//
+// # Limits of listeners
+//
+// The listeners of this package, rsocket and valkey have these options. A negative value of the last
+// three is no limit.
+//
+//	option     limits                                                zero is
+//	Backlog    connections that wait for Accept, including requests  1024, at most 1048576
+//	HalfOpen   requests whose peer has not completed the connection  half of Backlog
+//	MaxConns   connections, including requests                       16384
+//	MaxMemory  bytes that the connections may need                   half of the machine's or the cgroup's
+//	AddrShare  what one address may hold of the limits, in percent   75
+//
+// Each connection counts with the result of MemoryPerConn for MaxMemory. An IPv6 address counts as its
+// network of 64 bits. At a limit, a new request replaces the oldest half-open one that is at least a
+// quarter of a second old, or is refused; an address that holds its share replaces only its own. A peer
+// has 30 seconds to complete a connection. Until then the connection has a few KiB and its queues. The
+// option Refused, if set, is told of each refusal.
+//
+// # How long a method waits
+//
+// Each wait ends when the context, deadline or option of its call says so, when the object is closed, and
+// within these times when the peer's process, its host or the link dies. A process that is killed on a
+// kernel device is reported at once.
+//
+//	method                             ends after
+//	Dial, DialPacket, ID.ConnectWait   74 s for each address and attempt; with a context, when it ends
+//	Accept                             does not wait for a peer: a half-open request ends after 30 s
+//	Conn, Stream: sending, RDMA        T = 3 * (RetryCount+1) * AckTimeout, and 1 s per MB outstanding: 6.5 s
+//	Conn, Stream: receiving            T + 2 * KeepAlive if idle: 37 s
+//	Conn.Close, Stream.Close           Linger + 1 s: 6 s
+//	rsocket, valkey: Write             8 attempts of the device, mostly 4 to 9 s; rsocket at most 17 s
+//	rsocket, valkey: Read              17 s + 2 * KeepAlive if idle: 47 s
+//	rsocket, valkey: Close             Linger + 1 s: 6 s
+//	PacketConn: Send, Leave, Close     at once; Recv does not wait for a certain peer
+//	PacketConn.Join, ID: resolving     what the kernel takes; with a context, when it ends
+//	ID, Channel: events                a lost peer causes none; a work request fails as the QP's retries say
+//
+// The times are those of the default options. A peer that lives but does not read may be waited for
+// without limit, as with TCP. With a negative KeepAlive an idle connection does not notice a dead peer.
+// On iWARP, rsocket depends on TCP, which gives up after about 15 minutes.
 //
 // # Errors
 //

@@ -33,8 +33,8 @@
 //
 // RDMA has no authentication and no encryption. A peer that violates the protocol ends its connection
 // with an error that matches EPROTO and says what the peer has done. It can make a connection use no
-// more memory than its [Options] say, about 260 KiB by default, and
-// [ListenOptions] limit how many connections and requests strangers can hold. Each connection has a PD of its own, so
+// more memory than its [Options] say, about 260 KiB by default. Package [cm] describes the limits of
+// [ListenOptions] and how long each method waits for a dead peer. Each connection has a PD of its own, so
 // that no key lets a peer write into the buffers of another connection; [Options].Isolation changes
 // that. The keys of a connection are sent in the clear.
 package rsocket

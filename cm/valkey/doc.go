@@ -32,15 +32,15 @@
 //
 // The protocol has no message for the end. A peer that closes the connection, and one whose process is
 // killed, look the same: Read returns the data that has arrived, and then io.EOF. A value that was cut off
-// is therefore an error of the client, such as io.ErrUnexpectedEOF. A host that crashes says nothing:
-// the next message to it fails after some seconds with an error that is a timeout.
+// is therefore an error of the client, such as io.ErrUnexpectedEOF. A host that crashes says nothing; the
+// error is then a timeout, as package [cm] describes. A server that is only busy is waited for.
 //
 // # Trust
 //
 // RDMA has no authentication and no encryption. A peer that violates the protocol ends its connection
 // with an error that matches EPROTO and says what the peer has done. It can make a connection use no
-// more memory than its [Options] say, about 1.3 MiB by default, and [ListenOptions] limit how many
-// connections and requests strangers can hold. Each connection has a PD of its own, so that no key lets a
+// more memory than its [Options] say, about 1.3 MiB by default. Package [cm] describes the limits of
+// [ListenOptions]. Each connection has a PD of its own, so that no key lets a
 // peer write into the buffer of another connection; [Options].Isolation changes that. The keys of a
 // connection are sent in the clear.
 package valkey
