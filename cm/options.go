@@ -101,15 +101,14 @@ type ListenOptions struct {
 
 	PrivateData []byte // PrivateData is sent with each answer, up to [MaxAcceptData] bytes.
 
-	// Backlog, HalfOpen, MaxConns, MaxMemory and AddrShare limit what peers can hold: how many
-	// connections wait for Accept, how many requests are in progress, how many connections there are, how
-	// much memory in bytes they may need, and how much of these limits one address may hold, in percent.
-	// The package comment describes them and their defaults under "Limits of listeners".
-	Backlog   int
-	HalfOpen  int
-	MaxConns  int
-	MaxMemory int64
-	AddrShare int
+	// These options limit what peers can hold. The package comment describes them and their defaults under
+	// "Limits of listeners".
+
+	Backlog   int   // Backlog is how many connections may wait for Accept, including requests.
+	HalfOpen  int   // HalfOpen is how many requests may be in progress.
+	MaxConns  int   // MaxConns is how many connections there may be, including requests.
+	MaxMemory int64 // MaxMemory is how much memory the connections may need, in bytes.
+	AddrShare int   // AddrShare is how much of these limits one address may hold, in percent.
 
 	limits limits.Limits
 

@@ -11,15 +11,14 @@ import (
 type ListenOptions struct {
 	Options // Options are the options of each connection.
 
-	// Backlog, HalfOpen, MaxConns, MaxMemory and AddrShare limit what peers can hold: how many
-	// connections wait for Accept, how many requests are in progress, how many connections there are, how
-	// much memory in bytes they may need, and how much of these limits one address may hold, in percent.
-	// Package [cm] describes them and their defaults under "Limits of listeners". Memory of [Conn.Map] does not count.
-	Backlog   int
-	HalfOpen  int
-	MaxConns  int
-	MaxMemory int64
-	AddrShare int
+	// These options limit what peers can hold. Package [cm] describes them and their defaults under
+	// "Limits of listeners". Memory of [Conn.Map] does not count for MaxMemory.
+
+	Backlog   int   // Backlog is how many connections may wait for Accept, including requests.
+	HalfOpen  int   // HalfOpen is how many requests may be in progress.
+	MaxConns  int   // MaxConns is how many connections there may be, including requests.
+	MaxMemory int64 // MaxMemory is how much memory the connections may need, in bytes.
+	AddrShare int   // AddrShare is how much of these limits one address may hold, in percent.
 
 	// Refused, if set, is called with the reason for each request that the listener has rejected, and
 	// for each connection that was given up before its peer completed it. It must return soon. The
