@@ -197,7 +197,7 @@ func (c *Conn) Recv(ctx context.Context) ([]byte, error) {
 			return nil, c.waitErr(what, err)
 		}
 	}
-	if c.inHead == c.inTail && !c.eof { // it has failed: what has arrived before still counts
+	if c.err != nil && !c.closing && c.inHead == c.inTail && !c.eof { // it has failed: what has arrived before still counts
 		c.pollAll()
 	}
 	switch {
