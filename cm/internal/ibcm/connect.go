@@ -1,9 +1,6 @@
 package ibcm
 
-import (
-	"net/netip"
-	"syscall"
-)
+import "syscall"
 
 // QP types of connections (enum ib_qp_type).
 const (
@@ -43,8 +40,8 @@ func (id *ID) SendREQ(r *Request) syscall.Errno {
 	id.initiatorDepth, id.responderRes = r.InitiatorDepth, r.ResponderResources
 	id.retryCount = r.RetryCount
 	id.localQPN, id.rqPSN = r.QPN, r.PSN
-	id.tid = id.m.newTID(id)
-	id.sendRepeated(id.tid, id.req(r), REQSent)
+	id.tid = id.m.newTID()
+	id.sendRepeated(id.tid, id.req(r), REQSent, id.allRetries())
 	return 0
 }
 
@@ -107,31 +104,39 @@ func (m *REQ) QPType() uint8 {
 
 // receiveREQ handles a request for a connection.
 func (m *Manager) receiveREQ(from origin, msg *REQ) {
+	if !from.sent(msg) {
+		rej := &REJ{IDs: IDs{0, msg.CommID}, Rejected: SubjectREQ, Reason: ReasonInvalidGID}
+		gid := from.dst.As16()
+		rej.InfoLength = uint8(copy(rej.Info[:], gid[:]))
+		m.answer(from, rej)
+		return
+	}
 	id := m.NewID(nil)
+	id.unproven, id.credit = true, answersPerRequest
 	id.remote, id.service, id.tid, id.qpType = msg.CommID, msg.Service, from.tid, msg.QPType()
-	id.responseTimeout, id.maxRetries = milliseconds(msg.LocalTimeout), msg.MaxRetries
+	id.responseTimeout, id.maxRetries = min(milliseconds(msg.LocalTimeout), maxResponseTimeout), msg.MaxRetries
 	id.remoteGUID, id.remoteQPN, id.sqPSN = msg.GUID, msg.QPN, msg.PSN
 	id.initiatorDepth, id.responderRes = msg.ResponderResources, msg.InitiatorDepth
 	id.retryCount, id.rnrRetryCount = msg.RetryCount, msg.RNRRetryCount
-	id.path = Path{Src: from.dst, Dst: from.src}
+	id.setPath(from, msg)
 	if !m.matchREQ(from, id, msg) {
 		id.Destroy()
 		return
 	}
 	id.state = REQRcvd
-	if !id.pathFromREQ(msg) {
-		gid := from.dst.As16()
-		id.SendREJ(ReasonInvalidGID, gid[:], nil)
-		id.Destroy()
-		return
-	}
 	switch m.c.Request(id, Event{Type: EventREQ, Message: msg, Src: from.src, Dst: from.dst}) {
 	case Refuse:
 		id.Destroy()
 	case Ignore:
-		id.reset()
-		id.Destroy()
+		id.Ignore()
 	}
+}
+
+// sent reports whether the path that a REQ asks for is that of its datagram, in the partition of the device. With
+// RoCE v2 a GID is an IP address, so an honest peer asks for no other.
+func (o origin) sent(msg *REQ) bool {
+	p := &msg.Primary
+	return p.LocalGID == o.src.As16() && p.RemoteGID == o.dst.As16() && msg.PKey&fullMember == fullMember
 }
 
 // matchREQ reports whether a request is a new one, for a service on which somebody listens. If it
@@ -159,10 +164,13 @@ func (m *Manager) reject(from origin, what Subject, ids IDs, reason Reason) {
 
 // repeatedREQ answers a REQ that comes again.
 func (id *ID) repeatedREQ(from origin) {
+	if id.path.Src != from.dst {
+		return
+	}
+	id.credit = max(id.credit, 0) + answersPerRequest
 	switch id.state {
 	case MRAREQSent:
-		from.tid = id.tid
-		id.m.answer(from, id.mra(SubjectREQ))
+		id.sendOnce(id.tid, id.mra(SubjectREQ))
 	case Timewait:
 		from.tid = id.tid
 		id.m.reject(from, SubjectOther, id.ids(), ReasonStaleConn)
@@ -175,27 +183,22 @@ const hopLimitOfReply = 255
 // fullMember are the bits of a P_Key that have to match.
 const fullMember = 0x7fff
 
-// pathFromREQ sets the path to the peer. It returns false if the path cannot be used.
-func (id *ID) pathFromREQ(msg *REQ) bool {
+// setPath sets the path to the peer that has sent a REQ. The alternate path of a REQ is not used.
+func (id *ID) setPath(from origin, msg *REQ) {
 	p := &msg.Primary
-	dst := netip.AddrFrom16(p.LocalGID).Unmap()
-	if dst.Is4() != id.path.Src.Is4() || dst.IsUnspecified() || dst.IsMulticast() || msg.PKey&fullMember != fullMember {
-		return false
-	}
 	id.path = Path{
-		Src:          id.path.Src,
-		Dst:          dst,
+		Src:          from.dst,
+		Dst:          from.src,
 		FlowLabel:    p.FlowLabel,
 		TrafficClass: p.TrafficClass,
 		HopLimit:     hopLimitOfReply,
 		SL:           p.SL,
 		Rate:         p.Rate,
 		MTU:          msg.MTU,
-		Lifetime:     p.AckTimeout - min(p.AckTimeout, 1),
+		Lifetime:     min(p.AckTimeout, maxAckTimeout) - min(p.AckTimeout, 1),
 		PKey:         msg.PKey,
 	}
 	id.ackTimeout = id.path.Lifetime + 1
-	return true
 }
 
 // Reply has the parameters of a REP.
@@ -233,13 +236,13 @@ func (id *ID) SendREP(r *Reply) syscall.Errno {
 	copy(m.Private[:], r.Private)
 	id.initiatorDepth, id.responderRes = r.InitiatorDepth, r.ResponderResources
 	id.localQPN, id.rqPSN = r.QPN, r.PSN
-	id.sendRepeated(id.tid, m, REPSent)
+	id.sendRepeated(id.tid, m, REPSent, maxHalfOpen)
 	return 0
 }
 
 // receiveREP handles the acceptance of a request.
 func (m *Manager) receiveREP(from origin, msg *REP) {
-	id := m.find(msg.RemoteCommID, 0)
+	id := m.find(from, msg.RemoteCommID, 0)
 	if id == nil {
 		m.repeatedREP(from, msg)
 		return
@@ -260,13 +263,13 @@ func (m *Manager) receiveREP(from origin, msg *REP) {
 	id.state = REPRcvd
 	id.initiatorDepth, id.responderRes = msg.ResponderResources, msg.InitiatorDepth
 	id.sqPSN, id.rnrRetryCount = msg.PSN, msg.RNRRetryCount
-	id.ackTimeout = ackTimeout(msg.AckDelay, id.ackTimeout-1)
+	id.ackTimeout = max(id.ackTimeout, min(ackTimeout(msg.AckDelay, id.ackTimeout-1), maxAckTimeout))
 	id.report(Event{Type: EventREP, Message: msg})
 }
 
 // repeatedREP answers a REP that comes again.
 func (m *Manager) repeatedREP(from origin, msg *REP) {
-	id := m.find(msg.RemoteCommID, msg.CommID)
+	id := m.find(from, msg.RemoteCommID, msg.CommID)
 	if id == nil {
 		return
 	}
@@ -290,13 +293,13 @@ func (id *ID) SendRTU() syscall.Errno {
 }
 
 // receiveRTU handles the message that makes the connection usable.
-func (m *Manager) receiveRTU(msg *RTU) {
-	id := m.find(msg.RemoteCommID, msg.CommID)
+func (m *Manager) receiveRTU(from origin, msg *RTU) {
+	id := m.find(from, msg.RemoteCommID, msg.CommID)
 	if id == nil || id.state != REPSent && id.state != MRAREPRcvd {
 		return
 	}
 	id.stopTimer()
-	id.state = Established
+	id.state, id.unproven = Established, false
 	id.report(Event{Type: EventRTU, Message: msg})
 }
 
@@ -305,7 +308,7 @@ func (id *ID) Establish() syscall.Errno {
 	switch id.state {
 	case REPSent, MRAREPRcvd:
 		id.stopTimer()
-		id.state = Established
+		id.state, id.unproven = Established, false
 		id.report(Event{Type: EventEstablished})
 		return 0
 	case Established:

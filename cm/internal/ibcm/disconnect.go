@@ -10,13 +10,13 @@ func (id *ID) SendDREQ() syscall.Errno {
 	if id.state != Established {
 		return syscall.EINVAL
 	}
-	id.sendRepeated(id.m.newTID(id), id.dreq(), DREQSent)
+	id.sendRepeated(id.m.newTID(), id.dreq(), DREQSent, id.allRetries())
 	return 0
 }
 
 // receiveDREQ handles the wish of the peer to disconnect.
 func (m *Manager) receiveDREQ(from origin, msg *DREQ) {
-	id := m.find(msg.RemoteCommID, msg.CommID)
+	id := m.find(from, msg.RemoteCommID, msg.CommID)
 	if id == nil { // the connection has ended, but the peer does not know it yet
 		m.answer(from, &DREP{IDs: IDs{msg.RemoteCommID, msg.CommID}})
 		return
@@ -26,6 +26,7 @@ func (m *Manager) receiveDREQ(from origin, msg *DREQ) {
 	}
 	switch id.state {
 	case REPSent, MRAREPRcvd, DREQSent, Established:
+		id.unproven = false
 		id.stopTimer()
 	case Timewait, Idle: // the DREP was lost. The kernel does not answer when TIMEWAIT is over.
 		from.tid = id.tid
@@ -50,8 +51,8 @@ func (id *ID) SendDREP() syscall.Errno {
 }
 
 // receiveDREP handles the answer to a DREQ.
-func (m *Manager) receiveDREP(msg *DREP) {
-	id := m.find(msg.RemoteCommID, msg.CommID)
+func (m *Manager) receiveDREP(from origin, msg *DREP) {
+	id := m.find(from, msg.RemoteCommID, msg.CommID)
 	if id == nil || id.state != DREQSent && id.state != DREQRcvd {
 		return
 	}

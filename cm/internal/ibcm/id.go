@@ -108,9 +108,15 @@ type ID struct {
 	responseTimeout time.Duration
 	maxRetries      uint8
 
+	// unproven says that the peer has sent requests, but nothing that shows that it receives the answers: their
+	// source address may be forged. Until then the peer gets at most credit more messages.
+	unproven bool
+	credit   int
+
 	pending  [MADSize]byte // the message that is repeated until it is answered
 	retries  uint8         // how often it will be repeated
 	interval time.Duration // time between the repetitions
+	giveUp   time.Time     // when it is not repeated any more, whatever the peer asks for
 	deadline time.Time     // when it is repeated, or when TIMEWAIT ends
 	timer    int           // index in Manager.timers; -1 if there is no deadline
 }
@@ -128,24 +134,67 @@ func (id *ID) report(e Event) {
 	}
 }
 
-// sendOnce sends a message that is not repeated.
-func (id *ID) sendOnce(tid uint64, message Message) {
-	id.m.send(id.path.Src, id.path.Dst, tid, message)
+// Limits of what a peer may cause, whatever its messages ask for.
+const (
+	// answersPerRequest is how many messages each REQ pays for until the peer has proven its address. All
+	// messages have the same size.
+	answersPerRequest = 3
+
+	// maxHalfOpen is how long a REP waits for its RTU.
+	maxHalfOpen = 30 * time.Second
+
+	// maxResponseTimeout is the longest time between two messages that the REQ of a peer can ask for. It is what
+	// the kernel's requests ask for (CMA_CM_RESPONSE_TIMEOUT).
+	maxResponseTimeout = 4096 * time.Millisecond
+
+	// maxMRA is the longest time that an MRA delays the repetition of a message. A repetition costs little and is
+	// what helps if the answer was lost.
+	maxMRA = 10 * time.Second
+
+	// maxAckTimeout is the longest local ACK timeout that a peer can cause, about 17 s. TIMEWAIT takes as long.
+	maxAckTimeout = 22
+)
+
+// maySend counts a message to the peer. It returns false if the peer must not get it, because it has sent too
+// little and has not proven its address.
+func (id *ID) maySend() bool {
+	if !id.unproven {
+		return true
+	}
+	id.credit--
+	return id.credit >= 0
 }
 
-// sendRepeated sends a message that is repeated until it is answered, and changes the state.
-func (id *ID) sendRepeated(tid uint64, message Message, state State) {
+// sendOnce sends a message that is not repeated.
+func (id *ID) sendOnce(tid uint64, message Message) {
+	if id.maySend() {
+		id.m.send(id.path.Src, id.path.Dst, tid, message)
+	}
+}
+
+// sendRepeated sends a message that is repeated until it is answered, at most for the given time, and changes
+// the state.
+func (id *ID) sendRepeated(tid uint64, message Message, state State, longest time.Duration) {
 	Encode(&id.pending, tid, message)
 	id.retries, id.interval = id.maxRetries, id.responseTimeout
+	id.giveUp = id.m.c.Now().Add(longest)
 	id.state = state
 	id.repeat()
 }
 
+// allRetries is how long a message and all its repetitions take.
+func (id *ID) allRetries() time.Duration { return time.Duration(id.maxRetries+1) * id.responseTimeout }
+
 // repeat sends the pending message and starts its timer.
 func (id *ID) repeat() {
-	id.startTimer(id.interval)
-	id.m.c.Transport.SendMAD(id.path.Src, id.path.Dst, id.pending[:])
+	id.await()
+	if id.maySend() {
+		id.m.c.Transport.SendMAD(id.path.Src, id.path.Dst, id.pending[:])
+	}
 }
+
+// await starts the timer of the pending message.
+func (id *ID) await() { id.startTimer(min(id.interval, id.giveUp.Sub(id.m.c.Now()))) }
 
 // expire is called when the deadline has passed.
 func (id *ID) expire() {
@@ -154,7 +203,7 @@ func (id *ID) expire() {
 		id.report(Event{Type: EventTimewaitExit})
 		return
 	}
-	if id.retries > 0 {
+	if id.retries > 0 && id.m.c.Now().Before(id.giveUp) {
 		id.retries--
 		id.repeat()
 		return
@@ -187,13 +236,18 @@ func (id *ID) reset() {
 func (id *ID) enterTimewait() {
 	id.forgetPeer()
 	id.state = Timewait
-	id.startTimer(milliseconds(id.ackTimeout))
+	id.startTimer(milliseconds(min(id.ackTimeout, maxAckTimeout)))
+}
+
+// remoteKeys returns the keys of the ID in the tables that recognize duplicates and stale connections.
+func (id *ID) remoteKeys() (remoteID, remoteQP) {
+	return remoteID{id.path.Dst, id.remoteGUID, id.remote}, remoteQP{id.path.Dst, id.remoteGUID, id.remoteQPN}
 }
 
 // rememberPeer enters the ID into the tables that recognize duplicates and stale connections. It
 // returns the ID that has an entry already, and whether that is a duplicate or has the same QP.
 func (id *ID) rememberPeer() (other *ID, duplicate bool) {
-	remote, qp := remoteID{id.remoteGUID, id.remote}, remoteQP{id.remoteGUID, id.remoteQPN}
+	remote, qp := id.remoteKeys()
 	if other = id.m.remotes[remote]; other != nil {
 		return other, true
 	}
@@ -207,13 +261,20 @@ func (id *ID) rememberPeer() (other *ID, duplicate bool) {
 
 // forgetPeer undoes rememberPeer.
 func (id *ID) forgetPeer() {
+	remote, qp := id.remoteKeys()
 	if id.inRemotes {
-		delete(id.m.remotes, remoteID{id.remoteGUID, id.remote})
+		delete(id.m.remotes, remote)
 	}
 	if id.inPeerQPs {
-		delete(id.m.peerQPs, remoteQP{id.remoteGUID, id.remoteQPN})
+		delete(id.m.peerQPs, qp)
 	}
 	id.inRemotes, id.inPeerQPs = false, false
+}
+
+// Ignore removes the ID of a request without an answer, as if the request had been lost. The peer may repeat it.
+func (id *ID) Ignore() {
+	id.reset()
+	id.Destroy()
 }
 
 // Destroy ends the activity of the ID and removes it. The handler is not called any more.
@@ -236,7 +297,7 @@ func (id *ID) leave() {
 	case REQRcvd, MRAREQSent, REPSent, MRAREPRcvd, REPRcvd, MRAREPSent:
 		id.SendREJ(ReasonConsumer, nil, nil)
 	case Established:
-		id.sendOnce(id.m.newTID(id), id.dreq())
+		id.sendOnce(id.m.newTID(), id.dreq())
 		id.enterTimewait()
 	case DREQSent:
 		id.enterTimewait()
@@ -281,15 +342,15 @@ func (id *ID) SendREJ(reason Reason, info, private []byte) syscall.Errno {
 }
 
 // receiveREJ handles a rejection.
-func (m *Manager) receiveREJ(msg *REJ) {
+func (m *Manager) receiveREJ(from origin, msg *REJ) {
 	var id *ID
 	switch {
 	case msg.Reason == ReasonTimeout:
-		id = m.remotes[remoteID{binary.BigEndian.Uint64(msg.Info[:]), msg.CommID}]
+		id = from.own(m.remotes[remoteID{from.src, binary.BigEndian.Uint64(msg.Info[:]), msg.CommID}], msg.CommID)
 	case msg.Rejected == SubjectREQ:
-		id = m.find(msg.RemoteCommID, 0)
+		id = m.find(from, msg.RemoteCommID, 0)
 	default:
-		id = m.find(msg.RemoteCommID, msg.CommID)
+		id = m.find(from, msg.RemoteCommID, msg.CommID)
 	}
 	if id == nil {
 		return
@@ -327,13 +388,13 @@ func (id *ID) mra(about Subject) *MRA {
 	return &MRA{IDs: id.ids(), Acknowledged: about, Timeout: mraTimeout}
 }
 
-// receiveMRA handles an MRA: the pending message is repeated later.
-func (m *Manager) receiveMRA(msg *MRA) {
+// receiveMRA handles an MRA: the pending message is repeated later. The whole time stays the same.
+func (m *Manager) receiveMRA(from origin, msg *MRA) {
 	remote := msg.CommID
 	if msg.Acknowledged == SubjectREQ {
 		remote = 0
 	}
-	id := m.find(msg.RemoteCommID, remote)
+	id := m.find(from, msg.RemoteCommID, remote)
 	if id == nil {
 		return
 	}
@@ -341,10 +402,10 @@ func (m *Manager) receiveMRA(msg *MRA) {
 	case id.state == REQSent && msg.Acknowledged == SubjectREQ:
 		id.state = MRAREQRcvd
 	case id.state == REPSent && msg.Acknowledged == SubjectREP:
-		id.state = MRAREPRcvd
+		id.state, id.unproven = MRAREPRcvd, false
 	default:
 		return
 	}
-	id.interval = milliseconds(msg.Timeout) + milliseconds(id.ackTimeout)
-	id.startTimer(id.interval)
+	id.interval = min(milliseconds(msg.Timeout)+milliseconds(id.ackTimeout), maxMRA)
+	id.await()
 }

@@ -1,6 +1,18 @@
 // Package ibcm implements the communication manager of InfiniBand and RoCE: the management
 // datagrams (MADs) of class 7 and the protocol that establishes and ends connections with them. It
-// behaves on the wire like the kernel's module ib_cm.
+// behaves on the wire like the kernel's module ib_cm, but believes less of what peers say:
+//
+//   - A message about an ID counts only from the address of the ID's peer to the ID's own address. The transport
+//     says which these are; with RoCE v2 they are those of the IP header. A REQ must ask for that path.
+//   - Duplicates and stale connections are recognized per source address, so the claims of a host are about its own
+//     connections only.
+//   - Communication and transaction IDs are random, each by itself.
+//   - Until a peer has proven by an RTU, MRA or DREQ with the right IDs that it receives packets at its address, it
+//     gets at most three messages for each REQ.
+//   - A peer cannot prolong a handshake, the end of a connection or TIMEWAIT without limit.
+//
+// Where source addresses can be forged, the random IDs remain: a host that sees no packets of others has to guess
+// 32 bits, or 64 for a connection that is established.
 //
 // The package does no input or output of its own. A [Manager] is told about received MADs and about
 // the time, and calls functions of its user. It has no lock: the user serializes all calls.

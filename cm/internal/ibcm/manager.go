@@ -18,7 +18,7 @@ type Config struct {
 	Flush     bool             // Flush says whether the device supports FLUSH.
 	Transport Transport        // Transport sends MADs.
 	Now       func() time.Time // Now returns the time.
-	Rand      func() uint32    // Rand returns a random number.
+	Rand      func() uint32    // Rand returns a random number that nobody can guess.
 
 	// Listening reports whether somebody listens on a service ID.
 	Listening func(service uint64) bool
@@ -43,9 +43,6 @@ type Manager struct {
 	c Config
 
 	ids     map[uint32]*ID   // by communication ID
-	lastID  uint32           // the last number given to an ID, before idMask
-	idMask  uint32           // makes communication IDs of a restarted process differ
-	tidHigh uint64           // high half of the transaction IDs
 	remotes map[remoteID]*ID // by the communication ID of the peer: recognizes duplicates of a REQ
 	peerQPs map[remoteQP]*ID // by the QP of the peer: recognizes stale connections
 	sidr    map[sidrPeer]*ID // by the request ID of the peer: recognizes duplicates of a SIDR_REQ
@@ -53,14 +50,17 @@ type Manager struct {
 	message [MADSize]byte    // memory for a MAD that is not repeated
 }
 
-// remoteID identifies a request of a peer.
+// remoteID identifies a request of a peer. The address is that of its datagrams: what a peer says about itself
+// cannot be the same as an entry of another peer.
 type remoteID struct {
+	addr netip.Addr
 	guid uint64
 	id   uint32
 }
 
 // remoteQP identifies the QP of a peer.
 type remoteQP struct {
+	addr netip.Addr
 	guid uint64
 	qpn  uint32
 }
@@ -76,8 +76,6 @@ func New(c Config) *Manager {
 	return &Manager{
 		c:       c,
 		ids:     map[uint32]*ID{},
-		idMask:  c.Rand(),
-		tidHigh: uint64(c.Rand()) << 32,
 		remotes: map[remoteID]*ID{},
 		peerQPs: map[remoteQP]*ID{},
 		sidr:    map[sidrPeer]*ID{},
@@ -86,13 +84,9 @@ func New(c Config) *Manager {
 
 // NewID makes an ID in state Idle. The handler is called with its events.
 func (m *Manager) NewID(handler func(*ID, Event)) *ID {
-	id := &ID{m: m, Handler: handler, timer: -1}
-	for {
-		m.lastID++
-		id.local = m.lastID ^ m.idMask
-		if id.local != 0 && m.ids[id.local] == nil {
-			break
-		}
+	id := &ID{m: m, Handler: handler, timer: -1, local: m.c.Rand()}
+	for id.local == 0 || m.ids[id.local] != nil {
+		id.local = m.c.Rand()
 	}
 	m.ids[id.local] = id
 	return id
@@ -101,20 +95,26 @@ func (m *Manager) NewID(handler func(*ID, Event)) *ID {
 // Len returns the number of IDs that are not destroyed.
 func (m *Manager) Len() int { return len(m.ids) }
 
-// find returns the ID with the given local and remote communication IDs, or nil.
-func (m *Manager) find(local, remote uint32) *ID {
-	id := m.ids[local]
-	if id == nil || id.remote != remote {
+// find returns the ID with the given local and remote communication IDs, or nil. A message of any other host
+// than the ID's peer is about no ID, whatever numbers it has.
+func (m *Manager) find(from origin, local, remote uint32) *ID {
+	return from.own(m.ids[local], remote)
+}
+
+// own returns the ID if the message comes from its peer, which has the given communication ID. Otherwise it
+// returns nil. The ID may be nil.
+func (o origin) own(id *ID, remote uint32) *ID {
+	if id == nil || id.remote != remote || id.path.Dst != o.src || id.path.Src != o.dst {
 		return nil
 	}
 	return id
 }
 
 // Receive handles a MAD from src to the address dst of the device. It ignores a MAD that is not a message
-// of the communication manager.
+// of the communication manager, and one that does not come from the address of a host.
 func (m *Manager) Receive(src, dst netip.Addr, mad []byte) {
 	tid, message, err := Decode(mad)
-	if err != nil {
+	if err != nil || src.IsUnspecified() || src.IsMulticast() {
 		return
 	}
 	from := origin{src: src, dst: dst, tid: tid}
@@ -124,19 +124,19 @@ func (m *Manager) Receive(src, dst netip.Addr, mad []byte) {
 	case *REP:
 		m.receiveREP(from, message)
 	case *RTU:
-		m.receiveRTU(message)
+		m.receiveRTU(from, message)
 	case *REJ:
-		m.receiveREJ(message)
+		m.receiveREJ(from, message)
 	case *MRA:
-		m.receiveMRA(message)
+		m.receiveMRA(from, message)
 	case *DREQ:
 		m.receiveDREQ(from, message)
 	case *DREP:
-		m.receiveDREP(message)
+		m.receiveDREP(from, message)
 	case *SIDRREQ:
 		m.receiveSIDRREQ(from, message)
 	case *SIDRREP:
-		m.receiveSIDRREP(message)
+		m.receiveSIDRREP(from, message)
 	}
 }
 
@@ -147,7 +147,7 @@ type origin struct {
 	tid uint64
 }
 
-// answer sends a message to the sender of a MAD.
+// answer sends a message to the sender of a MAD, as the only answer to it.
 func (m *Manager) answer(to origin, message Message) { m.send(to.dst, to.src, to.tid, message) }
 
 // send sends a message once.
@@ -157,7 +157,7 @@ func (m *Manager) send(src, dst netip.Addr, tid uint64, message Message) {
 }
 
 // newTID returns the transaction ID for a message that an ID sends on its own.
-func (m *Manager) newTID(id *ID) uint64 { return m.tidHigh | uint64(id.local) }
+func (m *Manager) newTID() uint64 { return uint64(m.c.Rand())<<32 | uint64(m.c.Rand()) }
 
 // Deadline returns the time at which [Manager.Advance] has something to do. It returns false if
 // there is none.

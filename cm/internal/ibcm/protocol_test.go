@@ -175,10 +175,10 @@ func TestNoAnswer(t *testing.T) {
 		n.packets = nil
 		n.run(time.Hour)
 		wants(t, server, p, Idle, EventREQ, EventREPError)
-		if got := n.count(AttrREP, server); got != 16 {
+		if got := n.count(AttrREP, server); got != answersPerRequest {
 			t.Errorf("%d REPs", got)
 		}
-		if last := n.sent[len(n.sent)-1]; last.at != 15*4096*time.Millisecond {
+		if last := n.sent[len(n.sent)-1]; last.at != 2*4096*time.Millisecond {
 			t.Errorf("the last at %s", last.at)
 		}
 		p.Destroy()
@@ -226,11 +226,11 @@ func TestRepeatedMessages(t *testing.T) {
 		t.Errorf("answer is %+v", got)
 	}
 	reqs := n.count(AttrREQ, client)
-	n.run(65 * time.Second) // 2^16 ms + 2^9 ms
+	n.run(9 * time.Second) // the peer asks for 65.5 s, and gets maxMRA
 	if got := n.count(AttrREQ, client); got != reqs {
 		t.Errorf("%d more REQs during the time of the MRA", got-reqs)
 	}
-	n.run(2 * time.Second)
+	n.run(time.Second)
 	if got := n.count(AttrREQ, client); got != reqs+1 {
 		t.Errorf("%d more REQs after the time of the MRA", got-reqs)
 	}
@@ -254,7 +254,7 @@ func TestRepeatedMessages(t *testing.T) {
 	n.ok(a.SendRTU()) // lost
 	n.settle()
 	wants(t, server, p, MRAREPRcvd, EventREQ)
-	n.run(70 * time.Second) // REP again: RTU again
+	n.run(maxMRA) // REP again: RTU again
 	wants(t, client, a, Established, EventREP)
 	wants(t, server, p, Established, EventREQ, EventRTU)
 	if len(server.requests) != 1 {

@@ -22,8 +22,8 @@ func (id *ID) SendSIDRREQ(r *SIDRRequest) syscall.Errno {
 	}
 	copy(m.Private[:], r.Private)
 	id.path, id.service, id.responseTimeout, id.maxRetries = r.Path, r.Service, r.Timeout, r.MaxRetries
-	id.tid = id.m.newTID(id)
-	id.sendRepeated(id.tid, m, SIDRREQSent)
+	id.tid = id.m.newTID()
+	id.sendRepeated(id.tid, m, SIDRREQSent, id.allRetries())
 	return 0
 }
 
@@ -70,8 +70,8 @@ func (id *ID) SendSIDRREP(r *SIDRREP) syscall.Errno {
 }
 
 // receiveSIDRREP handles the answer to a request.
-func (m *Manager) receiveSIDRREP(msg *SIDRREP) {
-	id := m.find(msg.RequestID, 0)
+func (m *Manager) receiveSIDRREP(from origin, msg *SIDRREP) {
+	id := m.find(from, msg.RequestID, 0)
 	if id == nil || id.state != SIDRREQSent {
 		return
 	}
