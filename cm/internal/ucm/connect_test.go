@@ -283,11 +283,7 @@ func TestForgedRequests(t *testing.T) {
 	r := newRig(t)
 	r.listenOn(r.file, spaceTCP, "0.0.0.0:7", 0)
 	good := func() *ibcm.REQ {
-		m := &ibcm.REQ{CommID: lastQPN, Service: spaceTCP<<16 | 7, QPN: lastQPN, GUID: 5, PKey: 0xffff, MaxRetries: 1, Primary: ibcm.PathInfo{LocalGID: netip.MustParseAddr(addrA).As16()}}
-		x := &id{src: ip(addrA + ":1234"), dst: ip(addrB + ":7")}
-		x.putHeader(m.Private[:])
-		lastQPN++
-		return m
+		return requestFrom(addrA)
 	}
 	send := func(m *ibcm.REQ) {
 		var mad [madSize]byte
@@ -304,7 +300,10 @@ func TestForgedRequests(t *testing.T) {
 		"multicast peer":   func(m *ibcm.REQ) { m.Private[16] = 224 },
 		"broadcast peer":   func(m *ibcm.REQ) { copy(m.Private[16:20], []byte{255, 255, 255, 255}) },
 		"loopback peer":    func(m *ibcm.REQ) { m.Private[16] = 127 },
+		"another peer":     func(m *ibcm.REQ) { m.Private[19] = 99 },
+		"another GID":      func(m *ibcm.REQ) { m.Primary.LocalGID[15] = 99 },
 		"another address":  func(m *ibcm.REQ) { m.Private[35] = 99 },
+		"another's GID":    func(m *ibcm.REQ) { m.Primary.RemoteGID[15] = 99 },
 		"another version":  func(m *ibcm.REQ) { m.Private[0] = 1 },
 		"no IP version":    func(m *ibcm.REQ) { m.Private[1] = 0 },
 		"wide service ID":  func(m *ibcm.REQ) { m.Service |= 1 << 40 },
@@ -318,12 +317,96 @@ func TestForgedRequests(t *testing.T) {
 		}
 	}
 	// From this machine a loopback address is possible.
-	m := good()
-	m.Private[16] = 127
+	r.receive("127.0.0.1", requestFrom("127.0.0.1"))
+	r.want(r.file, eventConnectRequest, 0)
+}
+
+// requestFrom returns a request of a host to addrB.
+func requestFrom(addr string) *ibcm.REQ {
+	lastQPN++
+	m := &ibcm.REQ{CommID: lastQPN, Service: spaceTCP<<16 | 7, QPN: lastQPN, GUID: 5, PKey: 0xffff, MaxRetries: 1, Primary: ibcm.PathInfo{
+		LocalGID: netip.MustParseAddr(addr).As16(), RemoteGID: netip.MustParseAddr(addrB).As16(),
+	}}
+	x := &id{src: ip(addr + ":1234"), dst: ip(addrB + ":7")}
+	x.putHeader(m.Private[:])
+	return m
+}
+
+// receive gives addrB a message of a host.
+func (r *rig) receive(from string, m ibcm.Message) {
 	var mad [madSize]byte
 	ibcm.Encode(&mad, 1, m)
-	r.host.Receive(r.b, netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr(addrB), mad[:])
-	r.want(r.file, eventConnectRequest, 0)
+	r.host.Receive(r.b, netip.MustParseAddr(from), netip.MustParseAddr(addrB), mad[:])
+}
+
+// TestRequestsByTheirSender: the header of a request for a datagram QP must have the addresses of its datagram, too.
+func TestRequestsByTheirSender(t *testing.T) {
+	r := newRig(t)
+	r.listenOn(r.file, spaceUDP, "0.0.0.0:7", 0)
+	for claim, accepted := range map[string]bool{addrA: true, "10.0.0.200": false, addrB: false, "127.0.0.1": false} {
+		m := &ibcm.SIDRREQ{RequestID: 9, PKey: 0xffff, Service: spaceUDP<<16 | 7}
+		x := &id{src: ip(claim + ":1234"), dst: ip(addrB + ":7")}
+		x.putHeader(m.Private[:])
+		r.receive(addrA, m)
+		e, errno := next(r.file)
+		if (errno == 0) != accepted {
+			t.Errorf("a request of %s that claims %s: event %+v", addrA, claim, e)
+		}
+		if errno == 0 {
+			_, errno := destroyOf(r.file, e.ID)
+			r.ok(errno)
+		}
+		r.settle()
+	}
+}
+
+// TestBacklogShares: hosts that fill the backlog of a listener do not keep the request of another one out. It takes
+// the place of the oldest request of the host with the most.
+func TestBacklogShares(t *testing.T) {
+	r := newRig(t)
+	server := r.open()
+	r.listenOn(server, spaceTCP, addrB+":7", 8)
+	for range 3 {
+		r.receive("10.0.0.8", requestFrom("10.0.0.8"))
+	}
+	for range 1000 {
+		r.receive("10.0.0.9", requestFrom("10.0.0.9"))
+	}
+	for range 3 { // of which two find room, for 10.0.0.9 has 5 places, and then 3 as they do
+		r.connectTo(r.file, spaceTCP, addrB+":7")
+	}
+	r.settle()
+	if got := r.host.devices[1].cm.Len(); got != 8 {
+		t.Errorf("%d requests are kept, want 8", got)
+	}
+	from := map[string]int{}
+	for {
+		e, errno := next(server)
+		if errno != 0 {
+			break
+		}
+		from[r.host.ids[e.ID].dst.ip.String()]++
+	}
+	if from["10.0.0.8"] != 3 || from["10.0.0.9"] != 3 || from[addrA] != 2 {
+		t.Errorf("the requests are of %v", from)
+	}
+	r.clock.advance(5 * time.Second) // the third asks again
+	r.settle()
+	if e := r.want(server, eventConnectRequest, 0); r.host.ids[e.ID].dst.ip.String() != addrA {
+		t.Errorf("event %+v", e)
+	}
+}
+
+// TestRandomNumbers: the default source has no numbers in common with an earlier one. Two of 1000 numbers are equal in
+// one of 8000 runs.
+func TestRandomNumbers(t *testing.T) {
+	seen := map[uint32]int{}
+	for range 1000 {
+		seen[randomNumber()]++
+	}
+	if len(seen) < 998 {
+		t.Errorf("%d different numbers of 1000", len(seen))
+	}
 }
 
 // TestBacklog: requests beyond the backlog are not answered, and come again.
@@ -500,7 +583,9 @@ func TestFlood(t *testing.T) {
 	flood := func(n int) {
 		for i := range n {
 			var mad [madSize]byte
-			ibcm.Encode(&mad, 1, &ibcm.REQ{CommID: uint32(i), Service: spaceTCP<<16 | 9, QPN: uint32(i), GUID: 5, PKey: 0xffff, Primary: ibcm.PathInfo{LocalGID: netip.MustParseAddr(addrA).As16()}})
+			ibcm.Encode(&mad, 1, &ibcm.REQ{CommID: uint32(i), Service: spaceTCP<<16 | 9, QPN: uint32(i), GUID: 5, PKey: 0xffff, Primary: ibcm.PathInfo{
+				LocalGID: netip.MustParseAddr(addrA).As16(), RemoteGID: netip.MustParseAddr(addrB).As16(),
+			}})
 			r.host.Receive(r.b, netip.MustParseAddr(addrA), netip.MustParseAddr(addrB), mad[:])
 		}
 	}

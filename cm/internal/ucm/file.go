@@ -186,7 +186,7 @@ func (f *File) getEvent(_, out []byte) syscall.Errno {
 		e.group.reported++
 	}
 	if e.request != nil {
-		e.id.backlog++
+		e.id.requestRead(e.request)
 	}
 	return 0
 }

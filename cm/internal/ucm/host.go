@@ -2,12 +2,17 @@
 // It does what the kernel's modules rdma_cm and rdma_ucm do for RoCE v2: addresses, ports, events and
 // their errors are those of Linux 7.2, so that package cm works with it as with the kernel.
 //
+// The peer of a connection is the host that the packets come from: a request whose header or path has other
+// addresses is refused. When the backlog of a listener is full, a request takes the place of one of the address that
+// holds the most places, so that no host keeps others out.
+//
 // A [Host] is the connection manager of a process. Programs open a [File] of it. Its devices are those
 // of package gsi, and the protocol on the wire is in package ibcm.
 package ucm
 
 import (
-	"math/rand/v2"
+	"crypto/rand"
+	"encoding/binary"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -43,7 +48,7 @@ type Timer interface {
 type Options struct {
 	Clock   Clock
 	Network Network
-	Rand    func() uint32
+	Rand    func() uint32 // random numbers that nobody can guess
 }
 
 // Host is the connection manager of a process. It is safe for concurrent use.
@@ -89,9 +94,16 @@ func New(o Options) *Host {
 		h.network = systemNetwork{}
 	}
 	if h.rand == nil {
-		h.rand = rand.Uint32
+		h.rand = randomNumber
 	}
 	return h
+}
+
+// randomNumber returns a random number for IDs and PSNs, which a stranger must not guess.
+func randomNumber() uint32 {
+	var b [4]byte
+	rand.Read(b[:]) // never fails
+	return binary.NativeEndian.Uint32(b[:])
 }
 
 // systemClock is the clock of the machine.

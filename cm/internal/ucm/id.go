@@ -1,6 +1,7 @@
 package ucm
 
 import (
+	"net/netip"
 	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
@@ -62,6 +63,8 @@ type id struct {
 	uid      uint64 // the program's number, 0 until it has accepted a request
 	reported uint32 // events that were read
 	backlog  uint32 // requests that may still come before the program reads one
+
+	unread map[netip.Addr]int // of a listener: requests that the program has not read, by address
 
 	space  uint16
 	qpType uint8 // 0 is any

@@ -597,7 +597,7 @@ func TestConcurrent(t *testing.T) {
 // FuzzReceive: no MAD makes a host panic.
 func FuzzReceive(f *testing.F) {
 	for _, m := range []ibcm.Message{
-		&ibcm.REQ{Service: spaceTCP<<16 | 7, PKey: 0xffff}, &ibcm.SIDRREQ{Service: spaceUDP<<16 | 7}, &ibcm.REP{}, &ibcm.DREQ{}, &ibcm.REJ{}, &ibcm.MRA{}, &ibcm.RTU{},
+		&ibcm.REQ{Service: spaceTCP<<16 | 7, PKey: 0xffff}, requestFrom(addrA), &ibcm.SIDRREQ{Service: spaceUDP<<16 | 7}, &ibcm.REP{}, &ibcm.DREQ{}, &ibcm.REJ{}, &ibcm.MRA{}, &ibcm.RTU{},
 	} {
 		var mad [madSize]byte
 		ibcm.Encode(&mad, 1, m)

@@ -2,6 +2,7 @@ package ucm
 
 import (
 	"net/netip"
+	"slices"
 	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
@@ -26,6 +27,7 @@ func (f *File) listen(in, _ []byte) syscall.Errno {
 	if x.backlog == 0 || x.backlog > maxBacklog {
 		x.backlog = maxBacklog
 	}
+	x.unread = map[netip.Addr]int{}
 	if x.state != stateBound {
 		any := sockaddr{family: afINET, ip: netip.IPv4Unspecified()}
 		if errno := x.bindAddr(any, x.dst); errno != 0 {
@@ -78,8 +80,8 @@ func (d *device) request(cm *ibcm.ID, e ibcm.Event) ibcm.Verdict {
 	}
 	k, _ := portOf(r.service)
 	var ok bool
-	if r.local, r.peer, ok = parseHeader(r.private, k.port); !ok || !r.valid() {
-		return ibcm.Refuse
+	if r.local, r.peer, ok = parseHeader(r.private, k.port); !ok || r.local.ip != e.Dst || r.peer.ip != e.Src {
+		return ibcm.Refuse // the addresses are not those of the path
 	}
 	gid, ok := d.gid(r.local.ip, 0)
 	if !ok {
@@ -92,10 +94,11 @@ func (d *device) request(cm *ibcm.ID, e ibcm.Event) ibcm.Verdict {
 	if listener == nil || listener.qpType != 0 && listener.qpType != r.qpType {
 		return ibcm.Refuse
 	}
-	if listener.backlog == 0 {
+	if listener.backlog == 0 && !listener.makeRoom(r.peer.ip) {
 		return ibcm.Ignore
 	}
 	listener.backlog--
+	listener.unread[r.peer.ip]++
 	listener.newRequest(d, gid, r)
 	return ibcm.Accept
 }
@@ -111,16 +114,39 @@ type incoming struct {
 	peer    sockaddr
 }
 
-// valid reports whether the addresses of a request can be those of two hosts. Only a sender on this
-// machine may have a loopback address.
-func (r *incoming) valid() bool {
-	limited := netip.AddrFrom4([4]byte{255, 255, 255, 255})
-	for _, ip := range []netip.Addr{r.local.ip, r.peer.ip} {
-		if ip.IsUnspecified() || ip.IsMulticast() || ip == limited {
-			return false
+// makeRoom gives up the oldest request of the address that has the most requests in the backlog, as if it had been
+// lost. It returns false if the given address would not have fewer afterwards.
+func (x *id) makeRoom(peer netip.Addr) bool {
+	most := peer
+	for addr, n := range x.unread {
+		if n > x.unread[most] {
+			most = addr
 		}
 	}
-	return !r.peer.ip.IsLoopback() || r.event.Src.IsLoopback()
+	if x.unread[most] <= x.unread[peer]+1 {
+		return false
+	}
+	i := slices.IndexFunc(x.file.events, func(e *event) bool { return e.id == x && e.request != nil && e.request.dst.ip == most })
+	if i < 0 {
+		return false
+	}
+	oldest := x.file.events[i]
+	x.file.removeEvents(func(e *event) bool { return e == oldest })
+	x.requestRead(oldest.request)
+	if r := oldest.request; r.cm != nil {
+		r.cm.Ignore()
+		r.cm = nil
+		r.destroy()
+	}
+	return true
+}
+
+// requestRead counts a request that no longer waits for the program.
+func (x *id) requestRead(r *id) {
+	x.backlog++
+	if x.unread[r.dst.ip]--; x.unread[r.dst.ip] == 0 {
+		delete(x.unread, r.dst.ip)
+	}
 }
 
 // findListener returns the ID that a request is for, or nil.
