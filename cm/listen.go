@@ -154,9 +154,8 @@ func (l *Listener) handleRequest(e *Event) {
 	}
 }
 
-// admit finds a place for a request: a free one, or the place of the oldest connection whose peer
-// has not completed it in time. If the address holds its share, the place must be one of its own. If there
-// is none, admit returns nil and a reason for the peer. The reason is empty if the listener is closed.
+// admit finds a place for a request: a free one, or the place of another request (see makesRoom). If there is
+// none, it returns nil and a reason for the peer. The reason is empty if the listener is closed.
 func (l *Listener) admit(e *Event, peer greeting) (r *request, why string) {
 	addrs, _ := e.ID.Addrs() // the zero value if it has none
 	r = &request{event: e, peer: peer, key: limits.Key(addrs.Remote.IP)}
@@ -166,7 +165,7 @@ func (l *Listener) admit(e *Event, peer greeting) (r *request, why string) {
 		return nil, ""
 	}
 	if full, conns := l.o.limits.Full(&l.usage, r.key); full != limits.Room {
-		if r.evicts = l.oldestOverdue(full == limits.OfAddr, r.key); r.evicts == nil {
+		if r.evicts = l.makesRoom(full == limits.OfAddr, r.key); r.evicts == nil {
 			why = refusedFull
 			if conns {
 				why = refusedMany

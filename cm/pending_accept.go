@@ -26,18 +26,20 @@ var halfOpenTimeout = 30 * time.Second
 // may take its place. It is many times what a peer needs that is not too busy. Tests change it.
 var evictAfter = 250 * time.Millisecond
 
-// oldestOverdue returns the oldest answer, to one address or to all, whose peer is not ready, if the peer
-// has had enough time, and otherwise nil. The caller holds l.mu.
-func (l *Listener) oldestOverdue(own bool, key netip.Addr) (first *pendingAccept) {
+// makesRoom returns the answer whose place a request of an address takes, or nil. It is the oldest one to the
+// address with the most, at once. If no address has more than this one, or this one holds its share, it is the
+// oldest one, to any address or to this one, whose peer has had enough time. The caller holds l.mu.
+func (l *Listener) makesRoom(own bool, key netip.Addr) (first *pendingAccept) {
+	largest, larger := l.usage.Largest(key)
 	for a := range l.pending {
-		if own && a.key != key {
-			continue
-		}
-		if first == nil || a.number < first.number {
+		switch {
+		case first != nil && a.number > first.number:
+		case own && a.key != key, !own && larger && a.key != largest:
+		default:
 			first = a
 		}
 	}
-	if first != nil && time.Since(first.since) < evictAfter {
+	if first != nil && (own || !larger) && time.Since(first.since) < evictAfter {
 		return nil
 	}
 	return first

@@ -94,3 +94,32 @@ func TestKey(t *testing.T) {
 		t.Error("an address that is not known has a key")
 	}
 }
+
+// TestLargest: addresses that come after one that holds all places get as many as it keeps.
+func TestLargest(t *testing.T) {
+	const places = 12
+	keys := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), Key(netip.MustParseAddr("fd00::3"))}
+	one, less := Count{HalfOpen: 1}, Count{HalfOpen: -1}
+	var u Usage
+	if _, ok := u.Largest(keys[0]); ok {
+		t.Error("an address has a place of those that are free")
+	}
+	for range places {
+		u.Add(keys[0], one)
+	}
+	for _, k := range keys {
+		for range 2 * places {
+			from, ok := u.Largest(k)
+			if !ok {
+				break
+			}
+			u.Add(from, less)
+			u.Add(k, one)
+		}
+	}
+	for _, k := range keys {
+		if n := u.addrs[k].HalfOpen; n != places/len(keys) {
+			t.Errorf("%s has %d places", k, n)
+		}
+	}
+}

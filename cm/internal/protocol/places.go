@@ -65,15 +65,14 @@ var (
 	failed    = limits.Count{Waiting: -1, HalfOpen: -1, Conns: -1}
 )
 
-// Admit finds a place for a request from an address: a free one, or the place of the oldest request whose
-// peer has not completed the connection in time. If the address holds its share, the place must be one of
-// its own. If there is none, the error says which limit is reached.
+// Admit finds a place for a request from an address: a free one, or the place of another request (see
+// makesRoom). If there is none, the error says which limit is reached.
 func (p *Places) Admit(from netip.Addr) (*Request, error) {
 	r := &Request{done: make(chan struct{}), key: limits.Key(from)}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if full, conns := p.limits.Full(&p.usage, r.key); full != limits.Room {
-		if r.evicts = p.oldestOverdue(full == limits.OfAddr, r.key); r.evicts == nil {
+		if r.evicts = p.makesRoom(full == limits.OfAddr, r.key); r.evicts == nil {
 			return nil, fullErr(full, conns)
 		}
 		delete(p.pending, r.evicts)
@@ -111,15 +110,21 @@ func (p *Places) Answer(r *Request, answer func() error) {
 	close(r.done)
 }
 
-// oldestOverdue returns the oldest request, of one address or of all, whose peer was answered and has had
-// enough time, or nil. The caller holds p.mu.
-func (p *Places) oldestOverdue(own bool, key netip.Addr) (first *Request) {
+// makesRoom returns the request whose place a request of an address takes, or nil. It is the oldest one of the
+// address with the most, at once. If no address has more than this one, or this one holds its share, it is the
+// oldest one, of any address or of this one, whose peer has had enough time. The peer of either was answered. The
+// caller holds p.mu.
+func (p *Places) makesRoom(own bool, key netip.Addr) (first *Request) {
+	largest, larger := p.usage.Largest(key)
 	for r := range p.pending {
-		if r.number > 0 && (!own || r.key == key) && (first == nil || r.number < first.number) {
+		switch {
+		case r.number == 0, first != nil && r.number > first.number:
+		case own && r.key != key, !own && larger && r.key != largest:
+		default:
 			first = r
 		}
 	}
-	if first != nil && time.Since(first.since) < EvictAfter {
+	if first != nil && (own || !larger) && time.Since(first.since) < EvictAfter {
 		return nil
 	}
 	return first

@@ -1,11 +1,11 @@
 package ucm
 
 import (
-	"net/netip"
 	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/cm/internal/ibcm"
+	"github.com/goverbs/goverbs/cm/internal/limits"
 	"github.com/goverbs/goverbs/uverbs/soft/gsi"
 )
 
@@ -64,7 +64,7 @@ type id struct {
 	reported uint32 // events that were read
 	backlog  uint32 // requests that may still come before the program reads one
 
-	unread map[netip.Addr]int // of a listener: requests that the program has not read, by address
+	unread limits.Usage // of a listener: requests that the program has not read, as half-open ones
 
 	space  uint16
 	qpType uint8 // 0 is any

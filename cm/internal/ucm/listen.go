@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/cm/internal/ibcm"
+	"github.com/goverbs/goverbs/cm/internal/limits"
 	"github.com/goverbs/goverbs/uverbs/soft/gsi"
 )
 
@@ -27,7 +28,6 @@ func (f *File) listen(in, _ []byte) syscall.Errno {
 	if x.backlog == 0 || x.backlog > maxBacklog {
 		x.backlog = maxBacklog
 	}
-	x.unread = map[netip.Addr]int{}
 	if x.state != stateBound {
 		any := sockaddr{family: afINET, ip: netip.IPv4Unspecified()}
 		if errno := x.bindAddr(any, x.dst); errno != 0 {
@@ -98,7 +98,7 @@ func (d *device) request(cm *ibcm.ID, e ibcm.Event) ibcm.Verdict {
 		return ibcm.Ignore
 	}
 	listener.backlog--
-	listener.unread[r.peer.ip]++
+	listener.unread.Add(limits.Key(r.peer.ip), limits.Count{HalfOpen: 1})
 	listener.newRequest(d, gid, r)
 	return ibcm.Accept
 }
@@ -115,18 +115,13 @@ type incoming struct {
 }
 
 // makeRoom gives up the oldest request of the address that has the most requests in the backlog, as if it had been
-// lost. It returns false if the given address would not have fewer afterwards.
+// lost. It returns false if no address has more than the given one would have.
 func (x *id) makeRoom(peer netip.Addr) bool {
-	most := peer
-	for addr, n := range x.unread {
-		if n > x.unread[most] {
-			most = addr
-		}
-	}
-	if x.unread[most] <= x.unread[peer]+1 {
+	most, ok := x.unread.Largest(limits.Key(peer))
+	if !ok {
 		return false
 	}
-	i := slices.IndexFunc(x.file.events, func(e *event) bool { return e.id == x && e.request != nil && e.request.dst.ip == most })
+	i := slices.IndexFunc(x.file.events, func(e *event) bool { return e.id == x && e.request != nil && limits.Key(e.request.dst.ip) == most })
 	if i < 0 {
 		return false
 	}
@@ -144,9 +139,7 @@ func (x *id) makeRoom(peer netip.Addr) bool {
 // requestRead counts a request that no longer waits for the program.
 func (x *id) requestRead(r *id) {
 	x.backlog++
-	if x.unread[r.dst.ip]--; x.unread[r.dst.ip] == 0 {
-		delete(x.unread, r.dst.ip)
-	}
+	x.unread.Add(limits.Key(r.dst.ip), limits.Count{HalfOpen: -1})
 }
 
 // findListener returns the ID that a request is for, or nil.
