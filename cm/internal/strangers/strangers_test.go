@@ -1,0 +1,587 @@
+// Package strangers tests that a host disturbs only its own connections, whatever it sends from its own address. It
+// has no code but tests.
+package strangers
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/internal/ibcm"
+	"github.com/goverbs/goverbs/cm/rsocket"
+	"github.com/goverbs/goverbs/cm/valkey"
+	"github.com/goverbs/goverbs/uverbs/soft"
+)
+
+// Environment variables of the test.
+const (
+	timeEnv = "GOVERBS_STRANGERS" // how long the attack lasts
+	seedEnv = "GOVERBS_SEED"      // seed of an earlier run
+)
+
+// Addresses of the hosts. The first two have software devices.
+var (
+	serverAddr = netip.MustParseAddr("127.88.7.2")
+	clientAddr = netip.MustParseAddr("127.88.7.3")
+	strangerIP = "127.88.7.9"
+	victimIP   = "127.88.7.66"
+)
+
+// longest is the longest time that an exchange may take more than without attacks, apart from the time for which the
+// scheduler was late.
+const longest = time.Second
+
+// welcome is what each server sends first.
+const welcome = "welcome"
+
+// conn is a connection of any kind.
+type conn interface {
+	io.ReadWriteCloser
+	SetDeadline(time.Time) error
+}
+
+// service is an honest server.
+type service struct {
+	name string
+	port uint16
+	dial func(ctx context.Context) (conn, error)
+}
+
+// accepter is a listener of any kind.
+type accepter interface {
+	Accept() (net.Conn, error)
+	Addr() net.Addr
+	Close() error
+}
+
+// serve sends a welcome on each connection, and then back what it receives. At the end of the context no connection is
+// used any more.
+func serve(ctx context.Context, l accepter, all *sync.WaitGroup) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		all.Go(func() {
+			stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
+			defer c.Close()
+			defer stop()
+			if _, err := io.WriteString(c, welcome); err == nil {
+				io.Copy(c, c)
+			}
+		})
+	}
+}
+
+// services starts a server of each kind.
+func services(t *testing.T) []service {
+	t.Helper()
+	var all []service
+	var serving sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
+	var listeners []accepter
+	t.Cleanup(func() {
+		cancel()
+		for _, l := range listeners {
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		serving.Wait()
+	})
+	add := func(name string, l accepter, err error, dial func(ctx context.Context, addr string) (conn, error)) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr := l.Addr().String()
+		all = append(all, service{name, netip.MustParseAddrPort(addr).Port(), func(ctx context.Context) (conn, error) { return dial(ctx, addr) }})
+		listeners = append(listeners, l)
+		serving.Go(func() { serve(ctx, l, &serving) })
+	}
+	at := netip.AddrPortFrom(serverAddr, 0).String()
+	from := cm.DialOptions{LocalAddr: netip.AddrPortFrom(clientAddr, 0)}
+	l, err := cm.Listen(ctx, at, cm.ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	add("stream", l.Streams(), nil, func(ctx context.Context, addr string) (conn, error) {
+		c, err := cm.DialStream(ctx, addr, from)
+		return c, err
+	})
+	l, err = cm.Listen(ctx, at, cm.ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	add("conn", l.Streams(), nil, func(ctx context.Context, addr string) (conn, error) {
+		c, err := cm.Dial(ctx, addr, from)
+		return messages{c}, err
+	})
+	rl, err := rsocket.Listen(ctx, at, rsocket.ListenOptions{})
+	add("rsocket", rl, err, func(ctx context.Context, addr string) (conn, error) {
+		c, err := rsocket.Dial(ctx, addr, rsocket.Options{})
+		return c, err
+	})
+	vl, err := valkey.Listen(ctx, at, valkey.ListenOptions{})
+	add("valkey", vl, err, func(ctx context.Context, addr string) (conn, error) {
+		c, err := valkey.Dial(ctx, addr, valkey.Options{})
+		return c, err
+	})
+	return all
+}
+
+// messages is a connection that uses the messages of a cm.Conn.
+type messages struct{ *cm.Conn }
+
+func (m messages) Write(b []byte) (int, error) { return len(b), m.Send(context.Background(), b) }
+
+func (m messages) Read(b []byte) (int, error) {
+	msg, err := m.Recv(context.Background())
+	return copy(b, msg), err
+}
+
+// SetDeadline does nothing: the test has a deadline of its own.
+func (messages) SetDeadline(time.Time) error { return nil }
+
+// lateness measures for how long the scheduler has kept goroutines waiting since it was started.
+type lateness struct{ total atomic.Int64 }
+
+// measure runs until the context ends.
+func (l *lateness) measure(ctx context.Context) {
+	const tick = 5 * time.Millisecond
+	for ctx.Err() == nil {
+		begin := time.Now()
+		time.Sleep(tick)
+		if late := time.Since(begin) - 2*tick; late > 0 {
+			l.total.Add(int64(late))
+		}
+	}
+}
+
+// clients are the honest clients.
+type clients struct {
+	t         *testing.T
+	late      *lateness
+	mu        sync.Mutex
+	slowest   map[string]time.Duration // guarded by mu
+	exchanges map[string]int           // guarded by mu
+}
+
+// timed calls f and records how long it takes, apart from the time for which the scheduler was late.
+func (c *clients) timed(what string, f func() error) error {
+	late, begin := c.late.total.Load(), time.Now()
+	err := f()
+	took := time.Since(begin) - time.Duration(c.late.total.Load()-late)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.slowest[what] = max(c.slowest[what], took)
+	c.exchanges[what]++
+	return err
+}
+
+// exchange sends data and compares what comes back.
+func exchange(x conn, rng *rand.Rand, n uint64) error {
+	want := make([]byte, 8+rng.IntN(1000))
+	binary.BigEndian.PutUint64(want, n)
+	if _, err := x.Write(want); err != nil {
+		return fmt.Errorf("write %d: %w", n, err)
+	}
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(x, got); err != nil {
+		return fmt.Errorf("read %d: %w", n, err)
+	}
+	if !bytes.Equal(got, want) {
+		return fmt.Errorf("exchange %d: received %q, sent %q", n, got, want)
+	}
+	return nil
+}
+
+// open dials and reads the welcome.
+func open(ctx context.Context, s service) (conn, error) {
+	x, err := s.dial(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("dial: %w", err)
+	}
+	x.SetDeadline(time.Now().Add(5 * time.Minute))
+	got := make([]byte, len(welcome))
+	if _, err := io.ReadFull(x, got); err != nil || string(got) != welcome {
+		x.Close()
+		return nil, fmt.Errorf("the welcome is %q: %w", got, err)
+	}
+	return x, nil
+}
+
+// run has one client use one connection, and another one make new connections, until over is closed.
+func (c *clients) run(ctx context.Context, s service, seed uint64, over <-chan struct{}) {
+	var both sync.WaitGroup
+	loop := func(what string, f func(n uint64) error, pause time.Duration) {
+		for n := uint64(0); ; n++ {
+			if err := c.timed(s.name+" "+what, func() error { return f(n) }); err != nil {
+				c.t.Errorf("%s, %s %d: %v", s.name, what, n, err)
+				return
+			}
+			select {
+			case <-over:
+				return
+			case <-time.After(pause):
+			}
+		}
+	}
+	both.Go(func() {
+		x, err := open(ctx, s)
+		if err != nil {
+			c.t.Errorf("%s: %v", s.name, err)
+			return
+		}
+		defer x.Close()
+		rng := rand.New(rand.NewPCG(seed, 1))
+		loop("exchange", func(n uint64) error { return exchange(x, rng, n) }, 10*time.Millisecond)
+	})
+	both.Go(func() {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		loop("connection", func(n uint64) error {
+			x, err := open(ctx, s)
+			if err != nil {
+				return err
+			}
+			if err := exchange(x, rng, n); err != nil {
+				x.Close()
+				return err
+			}
+			return x.Close()
+		}, 50*time.Millisecond)
+	})
+	both.Wait()
+}
+
+// stranger attacks from an address of its own.
+type stranger struct {
+	*host
+	rng    *rand.Rand
+	ports  []uint16
+	victim netip.Addr
+	comm   uint32 // the last communication ID
+	counts map[string]int
+}
+
+// target returns an honest host, and another one that the stranger may claim to be.
+func (s *stranger) target() (to, other netip.Addr) {
+	if s.rng.IntN(2) == 0 {
+		return serverAddr, clientAddr
+	}
+	return clientAddr, serverAddr
+}
+
+// near returns a number near one that was learned, or any.
+func (s *stranger) near(v uint32) uint32 {
+	switch s.rng.IntN(4) {
+	case 0:
+		return v + 1 + uint32(s.rng.IntN(64))
+	case 1:
+		return v - 1 - uint32(s.rng.IntN(64))
+	case 2:
+		return v ^ (1 + uint32(s.rng.IntN(1<<10)))
+	}
+	return s.rng.Uint32()
+}
+
+// claim returns an address that is not the stranger's.
+func (s *stranger) claim() netip.Addr {
+	return []netip.Addr{serverAddr, clientAddr, s.victim, netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("0.0.0.0")}[s.rng.IntN(5)]
+}
+
+// req sends a request. change may be nil.
+func (s *stranger) req(to, gid, header netip.Addr, guid uint64, qpn uint32, change func(*ibcm.REQ)) {
+	s.comm++
+	port := s.ports[s.rng.IntN(len(s.ports))]
+	m := request(gid, header, to, port, s.comm, qpn, guid, greeting)
+	m.LocalTimeout, m.MaxRetries, m.Primary.AckTimeout = uint8(s.rng.IntN(32)), uint8(s.rng.IntN(16)), uint8(s.rng.IntN(32))
+	if change != nil {
+		change(m)
+	}
+	s.cm(to, m)
+}
+
+// attacks are what the stranger does. Each gets a reply that an honest host has sent to it, whose numbers it learns.
+var attacks = map[string]func(s *stranger, known ibcm.REP){
+	"a request": func(s *stranger, _ ibcm.REP) {
+		s.req(serverAddr, s.addr.Addr(), s.addr.Addr(), 1, s.rng.Uint32(), nil)
+	},
+	"requests in a row": func(s *stranger, _ ibcm.REP) {
+		for range 30 {
+			s.req(serverAddr, s.addr.Addr(), s.addr.Addr(), 1, s.rng.Uint32(), nil)
+		}
+	},
+	"a request to a host that does not listen": func(s *stranger, known ibcm.REP) {
+		s.req(clientAddr, s.addr.Addr(), s.addr.Addr(), known.GUID, s.near(known.QPN), nil)
+	},
+	"the GUID and the QP of another host": func(s *stranger, known ibcm.REP) {
+		to, _ := s.target()
+		for i := range uint32(20) {
+			s.req(to, s.addr.Addr(), s.addr.Addr(), known.GUID, known.QPN-10+i, nil)
+		}
+	},
+	"the communication ID of another host": func(s *stranger, known ibcm.REP) {
+		to, _ := s.target()
+		s.req(to, s.addr.Addr(), s.addr.Addr(), known.GUID, known.QPN, func(m *ibcm.REQ) { m.CommID = s.near(known.CommID) })
+	},
+	"the GID of another host": func(s *stranger, known ibcm.REP) {
+		to, other := s.target()
+		s.req(to, other, other, known.GUID, s.near(known.QPN), nil)
+	},
+	"the GID of a host that knows nothing": func(s *stranger, known ibcm.REP) {
+		s.req(serverAddr, s.victim, s.victim, 2, s.rng.Uint32(), nil)
+		for range 10 {
+			s.cm(serverAddr, &ibcm.RTU{IDs: ibcm.IDs{CommID: s.comm, RemoteCommID: s.near(known.CommID)}})
+		}
+	},
+	"the address of another host": func(s *stranger, _ ibcm.REP) {
+		s.req(serverAddr, s.addr.Addr(), s.claim(), 3, s.rng.Uint32(), nil)
+	},
+	"REP": func(s *stranger, known ibcm.REP) {
+		to, _ := s.target()
+		rep := known
+		rep.RemoteCommID, rep.CommID = s.near(known.CommID), s.rng.Uint32()
+		s.cm(to, &rep)
+	},
+	"RTU": func(s *stranger, known ibcm.REP) {
+		s.cm(serverAddr, &ibcm.RTU{IDs: ibcm.IDs{CommID: s.near(known.CommID), RemoteCommID: s.near(known.CommID)}})
+	},
+	"REJ": func(s *stranger, known ibcm.REP) {
+		to, _ := s.target()
+		rej := &ibcm.REJ{IDs: ibcm.IDs{CommID: s.near(known.CommID), RemoteCommID: s.near(known.CommID)}, Rejected: ibcm.Subject(s.rng.IntN(3)), InfoLength: 8}
+		rej.Reason = []ibcm.Reason{ibcm.ReasonTimeout, ibcm.ReasonConsumer, ibcm.ReasonStaleConn, ibcm.ReasonInvalidGID}[s.rng.IntN(4)]
+		binary.BigEndian.PutUint64(rej.Info[:], known.GUID)
+		s.cm(to, rej)
+	},
+	"MRA": func(s *stranger, known ibcm.REP) {
+		to, _ := s.target()
+		s.cm(to, &ibcm.MRA{IDs: ibcm.IDs{CommID: s.rng.Uint32(), RemoteCommID: s.near(known.CommID)}, Acknowledged: ibcm.Subject(s.rng.IntN(3)), Timeout: 31})
+	},
+	"DREQ": func(s *stranger, known ibcm.REP) {
+		to, _ := s.target()
+		s.cm(to, &ibcm.DREQ{IDs: ibcm.IDs{CommID: s.near(known.CommID), RemoteCommID: s.near(known.CommID)}, QPN: s.near(known.QPN)})
+	},
+	"DREP": func(s *stranger, known ibcm.REP) {
+		to, _ := s.target()
+		s.cm(to, &ibcm.DREP{IDs: ibcm.IDs{CommID: s.near(known.CommID), RemoteCommID: s.near(known.CommID)}})
+	},
+	"SIDR_REQ": func(s *stranger, _ ibcm.REP) {
+		to, _ := s.target()
+		m := &ibcm.SIDRREQ{RequestID: s.rng.Uint32(), PKey: 0xffff, Service: 0x0111<<16 | uint64(s.ports[0])}
+		r := request(s.claim(), s.claim(), to, 0, 0, 0, 0, nil)
+		copy(m.Private[:], r.Private[:])
+		s.cm(to, m)
+	},
+	"SIDR_REP": func(s *stranger, known ibcm.REP) {
+		to, _ := s.target()
+		s.cm(to, &ibcm.SIDRREP{RequestID: s.near(known.CommID), QPN: known.QPN, QKey: 0x01234567})
+	},
+	"no message": func(s *stranger, _ ibcm.REP) {
+		to, _ := s.target()
+		mad := make([]byte, ibcm.MADSize)
+		for i := range mad {
+			mad[i] = byte(s.rng.Uint32())
+		}
+		if s.rng.IntN(2) == 0 { // any message, with any content
+			copy(mad, []byte{1, 7, 2, 3})
+			mad[16], mad[17] = 0, byte(0x10+s.rng.IntN(10))
+		}
+		s.mad(to, mad)
+	},
+	"data": func(s *stranger, known ibcm.REP) {
+		to, _ := s.target()
+		forged := []byte("\x01\x00\x00\x00\x00\x00\x00\x06FORGED")
+		reth := make([]byte, 16, 16+len(forged))
+		binary.BigEndian.PutUint64(reth, s.rng.Uint64())
+		binary.BigEndian.PutUint32(reth[8:], s.rng.Uint32())
+		binary.BigEndian.PutUint32(reth[12:], uint32(len(forged)))
+		qpn := known.QPN - 16 + uint32(s.rng.IntN(32))
+		switch s.rng.IntN(5) {
+		case 0:
+			s.packet(to, rcSendOnly, qpn, s.rng.Uint32(), forged)
+		case 1:
+			s.packet(to, rcWriteOnly, qpn, s.rng.Uint32(), append(reth, forged...))
+		case 2:
+			s.packet(to, rcWriteImm, qpn, s.rng.Uint32(), append(append(reth, 0, 0, 0, 6), forged...))
+		case 3:
+			s.packet(to, rcReadRequest, qpn, s.rng.Uint32(), reth)
+		case 4:
+			s.packet(to, rcAck, qpn, s.rng.Uint32(), []byte{[]byte{0x1f, 0x60, 0x61, 0x63}[s.rng.IntN(4)], 0, 0, 1})
+		}
+	},
+	"a connection of its own": func(s *stranger, known ibcm.REP) {
+		s.cm(serverAddr, &ibcm.RTU{IDs: ibcm.IDs{CommID: known.RemoteCommID, RemoteCommID: known.CommID}})
+		for i := range uint32(3) {
+			s.packet(serverAddr, rcSendOnly, known.QPN, 0x1000+i, []byte("\x01\x00\x00\x00\x00\x00\x00\x06FORGED"))
+		}
+		if s.rng.IntN(2) == 0 {
+			s.cm(serverAddr, &ibcm.DREQ{IDs: ibcm.IDs{CommID: known.RemoteCommID, RemoteCommID: known.CommID}, QPN: known.QPN})
+		}
+	},
+}
+
+// attack attacks until the time is over.
+func (s *stranger) attack(end time.Time) {
+	const perTurn, turn = 8, 8 * time.Millisecond
+	names := slices.Sorted(maps.Keys(attacks))
+	for i := 0; time.Now().Before(end); i++ {
+		known, ok := s.lastReply(s.rng)
+		for range perTurn {
+			name := names[s.rng.IntN(len(names))]
+			if !ok { // it has to learn first
+				name = "a request"
+			}
+			attacks[name](s, known)
+			s.counts[name]++
+		}
+		time.Sleep(turn)
+	}
+}
+
+// TestStrangers: a host that sends anything from its own address, beside honest clients. No honest connection ends,
+// fails, waits or receives what its peer has not sent, and no other host is sent anything.
+func TestStrangers(t *testing.T) {
+	lasts := 4 * time.Second
+	if s := os.Getenv(timeEnv); s != "" {
+		var err error
+		if lasts, err = time.ParseDuration(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv(seedEnv); s != "" {
+		var err error
+		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("seed %d", seed)
+	for _, addr := range []netip.Addr{serverAddr, clientAddr} {
+		d, err := soft.New(soft.Options{Addr: addr, ViaSocket: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), lasts+2*time.Minute)
+	defer cancel()
+	all := services(t)
+	attacker, victim := newHost(t, strangerIP), newHost(t, victimIP)
+	s := &stranger{host: attacker, rng: rand.New(rand.NewPCG(seed, 3)), victim: victim.addr.Addr(), counts: map[string]int{}}
+	for _, x := range all {
+		s.ports = append(s.ports, x.port)
+	}
+
+	late := &lateness{}
+	measuring, stop := context.WithCancel(ctx)
+	defer stop()
+	go late.measure(measuring)
+	honest := func(name string, during func()) *clients {
+		c := &clients{t: t, late: late, slowest: map[string]time.Duration{}, exchanges: map[string]int{}}
+		over := make(chan struct{})
+		var running sync.WaitGroup
+		for i, x := range all {
+			running.Go(func() { c.run(ctx, x, seed+uint64(i), over) })
+		}
+		during()
+		close(over)
+		running.Wait()
+		for _, what := range slices.Sorted(maps.Keys(c.slowest)) {
+			t.Logf("%s: %s: %d, the slowest took %s", name, what, c.exchanges[what], c.slowest[what].Round(time.Microsecond))
+		}
+		return c
+	}
+	control := honest("without attacks", func() { time.Sleep(lasts / 4) })
+	attacked := honest("with attacks", func() { s.attack(time.Now().Add(lasts)) })
+	for what, slowest := range attacked.slowest {
+		if delay := slowest - control.slowest[what]; delay > longest {
+			t.Errorf("%s takes %s, %s longer than without attacks", what, slowest, delay)
+		}
+	}
+	t.Logf("the scheduler was late for %s", time.Duration(late.total.Load()))
+	for name := range attacks {
+		if s.counts[name] == 0 {
+			t.Errorf("the attack %q was not made", name)
+		}
+	}
+	attacker.mu.Lock()
+	t.Logf("attacks: %v; %d bytes sent, %d received, %d replies", s.counts, attacker.sent, attacker.received, len(attacker.replies))
+	if len(attacker.replies) == 0 {
+		t.Error("the stranger was sent no reply, from which it could learn")
+	}
+	attacker.mu.Unlock()
+	victim.mu.Lock()
+	defer victim.mu.Unlock()
+	if victim.received != 0 {
+		t.Errorf("a host that has sent nothing was sent %d bytes", victim.received)
+	}
+}
+
+// TestReflection: a host in whose name others ask for connections, as if source addresses could be forged, is sent at
+// most three times what was sent in its name, and nothing later. Nobody but it can complete such a connection.
+func TestReflection(t *testing.T) {
+	d, err := soft.New(soft.Options{Addr: serverAddr, ViaSocket: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	all := services(t)
+	attacker, victim := newHost(t, strangerIP), newHost(t, victimIP)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range uint32(60) {
+		m := request(victim.addr.Addr(), victim.addr.Addr(), serverAddr, all[int(i)%len(all)].port, 100+i, 200+i, 7, greeting)
+		m.LocalTimeout, m.Primary.AckTimeout = uint8(i%12), 1
+		for range 1 + i%3 {
+			victim.cm(serverAddr, m)
+		}
+		// The attacker learns from connections of its own, and completes those of others by guessing.
+		own := request(attacker.addr.Addr(), attacker.addr.Addr(), serverAddr, all[0].port, 1000+i, 2000+i, 8, greeting)
+		attacker.cm(serverAddr, own)
+		if known, ok := attacker.lastReply(rng); ok {
+			for k := range uint32(32) {
+				attacker.cm(serverAddr, &ibcm.RTU{IDs: ibcm.IDs{CommID: 100 + i, RemoteCommID: known.CommID ^ k}})
+				victim.cm(serverAddr, &ibcm.RTU{IDs: ibcm.IDs{CommID: 100 + i, RemoteCommID: known.CommID ^ (2*k + 1)}})
+			}
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	time.Sleep(3 * time.Second)
+	victim.mu.Lock()
+	sent, received, data, replies := victim.sent, victim.received, victim.data, len(victim.replies)
+	victim.mu.Unlock()
+	t.Logf("%d bytes were sent in the name of a host, which was sent %d bytes, %d replies", sent, received, replies)
+	if replies == 0 {
+		t.Error("it was sent no reply: the requests were no good")
+	}
+	if data != 0 {
+		t.Errorf("it was sent %d packets of data", data)
+	}
+	// The RTUs do not count: they only make it less.
+	if reqs := 60 * 2 * 280; received > 3*reqs {
+		t.Errorf("it was sent more than three times the %d bytes of the requests", reqs)
+	}
+	time.Sleep(2 * time.Second)
+	victim.mu.Lock()
+	defer victim.mu.Unlock()
+	if victim.received != received {
+		t.Errorf("it was sent another %d bytes later", victim.received-received)
+	}
+}
