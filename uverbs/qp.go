@@ -1,8 +1,9 @@
 package uverbs
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -232,8 +233,12 @@ func (q *QP) newDoorbell() {
 }
 
 // newPSN chooses a random first packet sequence number, so that packets of an earlier connection
-// are not taken for those of the next one.
-func (q *QP) newPSN() { q.psn.Store(rand.Uint32() & maxPSN) }
+// are not taken for those of the next one, and nobody can guess it.
+func (q *QP) newPSN() {
+	var b [4]byte
+	rand.Read(b[:]) // never fails
+	q.psn.Store(binary.NativeEndian.Uint32(b[:]) & maxPSN)
+}
 
 // lockSide locks the send or the receive side, or returns why nothing can be posted. A successful
 // Close keeps the locks.
