@@ -160,8 +160,13 @@ func (i Isolation) String() string {
 // Request is a connection request to a listener, for [ListenOptions].Check.
 type Request struct {
 	Local       Addr   // Local is the address that the peer has dialed.
-	Remote      Addr   // Remote is the address of the peer.
 	PrivateData []byte // PrivateData is the private data of the request.
+
+	// Remote is the address of the peer. A software device rejects a request that comes from another
+	// address, and on iWARP it is the address of the TCP connection. On other devices it is what the peer
+	// says about itself: on InfiniBand packets have no IP addresses, and on RoCE the kernel does not
+	// compare them.
+	Remote Addr
 
 	conn atomic.Pointer[Conn] // nil once Check has returned
 }

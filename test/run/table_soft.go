@@ -52,6 +52,7 @@ func (c *config) softSuite() suite {
 			lossy("loss", "soft", "auto"),
 			lossy("lossioctl", "soft-sockets", "ioctl", sockets, walk), cm("cmlossioctl", "soft-sockets", "ioctl", sockets, cmLossy),
 			lossy("losswrite", "soft-sockets", "write", sockets, walk), cm("cmlosswrite", "soft-sockets", "write", sockets, cmLossy),
+			{name: "strangers", alone: true, shown: true, env: []string{"GOVERBS_STRANGERS=60s"}, host: words("go test -count=1 -v ./cm/internal/strangers")},
 		},
 	}
 }
