@@ -168,10 +168,11 @@
 //	AddrShare  what one address may hold of the limits, in percent   75
 //
 // Each connection counts with the result of MemoryPerConn for MaxMemory. An IPv6 address counts as its
-// network of 64 bits. At a limit, a new request replaces the oldest half-open one that is at least a
-// quarter of a second old, or is refused; an address that holds its share replaces only its own. A peer
-// has 30 seconds to complete a connection. Until then the connection has a few KiB and its queues. The
-// option Refused, if set, is told of each refusal.
+// network of 64 bits. At a limit, a new request replaces the oldest half-open one of the address with
+// the most, if that has more; otherwise the oldest one that is at least a quarter of a second old, and
+// if there is none, it is refused. An address that holds its share replaces only its own. A peer has 30
+// seconds to complete a connection. Until then the connection has a few KiB and its queues. The option
+// Refused, if set, is told of each refusal.
 //
 // # How long a method waits
 //

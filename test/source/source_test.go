@@ -121,6 +121,7 @@ var mayImport = []struct {
 	{"uverbs/umad", []string{"netlinkrdma", "uverbs/umad/internal", "uverbs/umad/mad"}},
 	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/internal", "uverbs/soft", "uverbs/soft/gsi"}},
 	{"cm/internal/protocol", []string{"cm", "cm/internal/limits", "cm/internal/liveness", "uverbs"}},
+	{"cm/internal/strangers", []string{"cm", "cm/internal/ibcm", "cm/rsocket", "cm/valkey", "uverbs/soft"}}, // tests only
 	{"cm/rsocket", []string{"cm", "cm/internal/limits", "cm/internal/protocol", "uverbs"}},
 	{"cm/valkey", []string{"cm", "cm/internal/limits", "cm/internal/protocol", "uverbs"}},
 	{"cm", []string{"uverbs", "uverbs/soft/gsi", "netlinkrdma", "cm/internal"}},
