@@ -89,7 +89,7 @@ func TestTopLevel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	allowed := []string{"internal", "mmio", "netlinkrdma", "uverbs", "cm", "test", "tools"}
+	allowed := []string{"mmio", "netlinkrdma", "uverbs", "cm", "test", "tools"}
 	for _, e := range entries {
 		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") && !slices.Contains(allowed, e.Name()) {
 			t.Errorf("folder %s is not part of the layout (%s)", e.Name(), strings.Join(allowed, ", "))
@@ -106,14 +106,13 @@ var mayImport = []struct {
 	{"mmio/siw", []string{"mmio", "mmio/internal", "mmio/siw/internal"}},
 	{"mmio/mlx5", []string{"mmio", "mmio/internal", "mmio/mlx5/internal"}},
 	{"mmio", nil},
-	{"internal", nil},
 	{"netlinkrdma", []string{"netlinkrdma/internal"}},
 	{"uverbs/internal/abi", nil},
 	{"uverbs/internal/kernel", []string{"mmio", "uverbs/internal/abi"}},
 	{"uverbs/internal/diag", []string{"netlinkrdma"}}, // plain facts, not uverbs
 	{"uverbs/internal/inproc", []string{"uverbs/internal/kernel"}},
 	// The software device plays the kernel: it has neither uverbs nor the program's side of rxe.
-	{"uverbs/soft", []string{"mmio", "uverbs/internal/abi", "uverbs/internal/kernel", "uverbs/internal/inproc", "uverbs/soft/gsi", "uverbs/soft/internal", "internal/privatefile"}},
+	{"uverbs/soft", []string{"mmio", "uverbs/internal/abi", "uverbs/internal/kernel", "uverbs/internal/inproc", "uverbs/soft/gsi", "uverbs/soft/internal"}},
 	{"uverbs/trace", []string{"netlinkrdma", "uverbs"}},
 	{"uverbs/replay", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/internal", "uverbs/trace"}},
 	{"uverbs/umad/sa", []string{"netlinkrdma", "uverbs/umad", "uverbs/umad/mad"}},
@@ -137,7 +136,7 @@ var mayImport = []struct {
 	{"tools/health", []string{"netlinkrdma", "uverbs", "uverbs/soft", "cm"}},
 	{"tools/internal", nil},
 	{"tools/metrics", []string{"netlinkrdma", "uverbs", "uverbs/soft", "tools/health", "tools/internal"}},
-	{"tools", []string{"internal/privatefile", "netlinkrdma", "uverbs", "uverbs/soft", "uverbs/trace", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "tools", "tools/health", "tools/internal", "tools/metrics", "tools/verbs/internal"}},
+	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/soft", "uverbs/trace", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "tools", "tools/health", "tools/internal", "tools/metrics", "tools/verbs/internal"}},
 }
 
 // TestImports reads the import graph.

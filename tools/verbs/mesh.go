@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goverbs/goverbs/internal/privatefile"
+	"github.com/goverbs/goverbs/tools/internal/privatefile"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/mesh"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"

@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/goverbs/goverbs/internal/privatefile"
+	"github.com/goverbs/goverbs/tools/internal/privatefile"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf/plot"

@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/goverbs/goverbs/internal/privatefile"
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/internal/privatefile"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs/trace"
 )

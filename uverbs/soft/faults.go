@@ -10,7 +10,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/goverbs/goverbs/internal/privatefile"
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/engine"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/fault"
@@ -64,7 +63,7 @@ func newFaults(o *Options, addr netip.Addr, clock fault.Clock, remove func()) (f
 		if file.name == "" {
 			continue
 		}
-		w, err := privatefile.Create(file.name)
+		w, err := createRecord(file.name)
 		if err != nil {
 			f.closeFiles()
 			return nil, &OptionError{Field: file.field, Value: file.name, Allowed: "a file that can be written", Err: err}

@@ -10,6 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// noFollow has the opening of a symbolic link fail.
+const noFollow = syscall.O_NOFOLLOW
+
 // pipeEnd is the write end of a pipe.
 type pipeEnd struct {
 	fd int

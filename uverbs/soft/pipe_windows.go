@@ -11,6 +11,9 @@ import (
 	"golang.org/x/sys/windows"
 )
 
+// noFollow is nothing, since Windows lets only administrators make symbolic links.
+const noFollow = 0
+
 // pipeEnd is the write end of a pipe. The pipe is a named one: the ends of an anonymous pipe have no
 // overlapped I/O, which the deadlines of an os.File need.
 type pipeEnd struct {
