@@ -134,8 +134,8 @@ func newConn(loop *eventLoop, id *ID, o ConnOptions, from *Listener) (*Conn, err
 	return &Conn{loop: loop, id: id, o: o, listener: from, addrs: addrs, index: index, heldSlot: -1, parkTurn: make(chan struct{}, 1)}, nil
 }
 
-// attach opens the device that the ID is on and gets the connection's PD.
-func (c *Conn) attach() (err error) {
+// openDevice opens the device that the ID is on.
+func (c *Conn) openDevice() (err error) {
 	if c.dev == nil {
 		if c.dev, err = useDevice(c.index); err != nil {
 			return err
@@ -143,8 +143,13 @@ func (c *Conn) attach() (err error) {
 		c.addrs.Device = c.dev.dev.Name()
 		c.id.device.Store(&c.addrs.Device)
 	}
-	if c.domain != nil {
-		return nil
+	return nil
+}
+
+// attach opens the device that the ID is on and gets the connection's PD.
+func (c *Conn) attach() (err error) {
+	if err := c.openDevice(); err != nil || c.domain != nil {
+		return err
 	}
 	m := c.dev.shared
 	switch {

@@ -309,6 +309,12 @@ func (c *Conn) abandon(err error) error {
 // returns the parameters of the answer, or an error with a reason for the peer. The peer learns
 // only what the program's own error says.
 func (l *Listener) setUp(c *Conn, peer greeting, asked *ConnParam) (p ConnParam, words string, err error) {
+	if err = c.openDevice(); err == nil {
+		err = c.id.CheckRemote(c.dev.dev)
+	}
+	if err != nil {
+		return p, refusedFailed, err
+	}
 	data, err := l.checkRequest(c, peer)
 	if err != nil {
 		return p, err.Error(), err

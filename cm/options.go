@@ -162,10 +162,9 @@ type Request struct {
 	Local       Addr   // Local is the address that the peer has dialed.
 	PrivateData []byte // PrivateData is the private data of the request.
 
-	// Remote is the address of the peer. A software device rejects a request that comes from another
-	// address, and on iWARP it is the address of the TCP connection. On other devices it is what the peer
-	// says about itself: on InfiniBand packets have no IP addresses, and on RoCE the kernel does not
-	// compare them.
+	// Remote is the address of the peer: on RoCE that of the path to it, and on iWARP that of the TCP
+	// connection. On InfiniBand it is what the peer says about itself, since packets have no IP addresses
+	// there; see [ID.CheckRemote].
 	Remote Addr
 
 	conn atomic.Pointer[Conn] // nil once Check has returned

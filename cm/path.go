@@ -2,6 +2,7 @@ package cm
 
 import (
 	"encoding/binary"
+	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/uverbs"
@@ -232,6 +233,42 @@ func (id *ID) needsGRH() bool {
 	defer dev.Close()
 	attr, err := dev.QueryPort(a.Port)
 	return err == nil && attr.LinkLayer == uverbs.LinkLayerInfiniBand && attr.GRHRequired()
+}
+
+// CheckRemote returns an error that matches EADDRNOTAVAIL if the remote address of a connection request is not that
+// of the host to which the ID's packets go. A request says itself from which address it comes; on RoCE, the GID of
+// the path tells, since a GID is an IP address there. On InfiniBand nothing tells, and CheckRemote returns nil, as on
+// iWARP, where the address is that of a TCP connection, and on software devices, which refuse such a request. dev is
+// the ID's device. [Listener] calls CheckRemote for each request.
+func (id *ID) CheckRemote(dev *uverbs.Device) error {
+	if info := dev.Info(); info.InProcess || info.IWARP() {
+		return nil
+	}
+	a, _, err := id.addrs()
+	if err != nil {
+		return err
+	}
+	attr, err := dev.QueryPort(a.Port)
+	if err != nil || attr.LinkLayer != uverbs.LinkLayerEthernet {
+		return err
+	}
+	paths, err := id.Paths()
+	if err != nil {
+		return err
+	}
+	return checkPeer(a.Remote, paths)
+}
+
+// checkPeer compares the address that a peer on RoCE says to have with the path to it.
+func checkPeer(remote Addr, paths []Path) error {
+	const op = "check remote address"
+	if len(paths) == 0 {
+		return &Error{Op: op, Addr: remote.String(), Errno: syscall.EADDRNOTAVAIL, Hint: "the request has no path"}
+	}
+	if to := paths[0].DGID.Addr(); to != remote.ip() {
+		return &Error{Op: op, Addr: remote.String(), Errno: syscall.EADDRNOTAVAIL, Hint: "that is what the request says, but packets to its sender go to " + to.String()}
+	}
+	return nil
 }
 
 // GIDs has the addresses of an ID as GIDs and service IDs.

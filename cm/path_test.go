@@ -2,6 +2,7 @@ package cm
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"strings"
 	"syscall"
@@ -266,5 +267,27 @@ func TestNeedsGRHCloses(t *testing.T) {
 	}
 	if n := files() - before; n >= times {
 		t.Errorf("%d files more are open after %d times", n, times)
+	}
+}
+
+// TestCheckPeer: the remote address of a request on RoCE must be that of the path.
+func TestCheckPeer(t *testing.T) {
+	to := func(ip string) []Path { return []Path{{DGID: netip.MustParseAddr(ip).As16()}} }
+	for _, c := range []struct {
+		remote string
+		paths  []Path
+		ok     bool
+	}{
+		{"10.0.0.1", to("10.0.0.1"), true},
+		{"fd00::1", to("fd00::1"), true},
+		{"fe80::1%3", to("fe80::1"), true},
+		{"10.0.0.1", to("10.0.0.2"), false},
+		{"10.0.0.1", to("fe80::1"), false},
+		{"10.0.0.1", nil, false},
+	} {
+		err := checkPeer(Addr{IP: netip.MustParseAddr(c.remote), Port: 7}, c.paths)
+		if (err == nil) != c.ok || err != nil && (!errors.Is(err, syscall.EADDRNOTAVAIL) || !strings.Contains(err.Error(), c.remote)) {
+			t.Errorf("%s, path %v: %v", c.remote, c.paths, err)
+		}
 	}
 }

@@ -312,6 +312,9 @@ func (l *Listener) accept(e *cm.Event, from cm.Addr, peer connData, r *protocol.
 		return err
 	}
 	l.hold(c.dev)
+	if err := e.ID.CheckRemote(c.dev.Dev); err != nil {
+		return errors.Join(err, c.release())
+	}
 	p := c.param()
 	p.InitiatorDepth = min(e.Param.InitiatorDepth, math.MaxInt8)
 	p.ResponderResources = min(e.Param.ResponderResources, math.MaxInt8)

@@ -128,6 +128,9 @@ func (l *Listener) accept(e *cm.Event, from cm.Addr, r *protocol.Request) (err e
 		return err
 	}
 	l.hold(c.dev)
+	if err := e.ID.CheckRemote(c.dev.Dev); err != nil {
+		return errors.Join(err, c.release())
+	}
 	c.server = true
 	p := c.param()
 	p.InitiatorDepth = min(p.InitiatorDepth, e.Param.InitiatorDepth)
