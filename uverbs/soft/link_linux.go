@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -16,8 +17,9 @@ import (
 type linkWatch struct {
 	index   int
 	addr    netip.Addr
-	changes *os.File        // rtnetlink's notifications
-	handle  *netlink.Handle // for queries
+	changes *os.File                            // rtnetlink's notifications
+	handle  *netlink.Handle                     // for queries
+	own     atomic.Pointer[map[netip.Addr]bool] // the addresses of all interfaces; nil until start
 	done    sync.WaitGroup
 }
 
@@ -70,7 +72,7 @@ func (w *linkWatch) start(report func(linkState), gone func()) {
 	})
 }
 
-// state returns the state of the network interface.
+// state returns the state of the network interface. It keeps the addresses of all interfaces.
 func (w *linkWatch) state() (linkState, error) {
 	link, err := w.handle.LinkByIndex(w.index)
 	if err != nil {
@@ -78,12 +80,23 @@ func (w *linkWatch) state() (linkState, error) {
 	}
 	flags := link.Attrs().Flags
 	s := linkState{down: flags&net.FlagRunning == 0, disabled: flags&net.FlagUp == 0, noAddress: true, mtu: link.Attrs().MTU}
-	addrs, err := w.handle.AddrList(link, netlink.FAMILY_ALL)
+	addrs, err := w.handle.AddrList(nil, netlink.FAMILY_ALL)
 	for errors.Is(err, netlink.ErrDumpInterrupted) {
-		addrs, err = w.handle.AddrList(link, netlink.FAMILY_ALL)
+		addrs, err = w.handle.AddrList(nil, netlink.FAMILY_ALL)
 	}
+	all := map[netip.Addr]bool{}
 	for _, a := range addrs {
-		if own, ok := netip.AddrFromSlice(a.IP); ok && own.Unmap() == w.addr.WithZone("") {
+		if a.IPNet == nil {
+			continue
+		}
+		own, ok := netip.AddrFromSlice(a.IP)
+		if ok {
+			all[own.Unmap()] = true
+		}
+		if a.LinkIndex != w.index {
+			continue
+		}
+		if ok && own.Unmap() == w.addr.WithZone("") {
 			s.noAddress = false
 		}
 		// All of 127.0.0.0/8 belongs to the loopback interface.
@@ -91,7 +104,23 @@ func (w *linkWatch) state() (linkState, error) {
 			s.noAddress = false
 		}
 	}
+	if err == nil {
+		w.own.Store(&all)
+	}
 	return s, err
+}
+
+// ownAddrs returns the addresses of all interfaces in the network namespace of the device, apart from most
+// loopback addresses. It reports whether they are known.
+func (w *linkWatch) ownAddrs() (addrs map[netip.Addr]bool, ok bool) {
+	if w == nil {
+		return nil, false
+	}
+	all := w.own.Load()
+	if all == nil {
+		return nil, false
+	}
+	return *all, true
 }
 
 // close closes the sockets and waits for the goroutine.

@@ -11,4 +11,6 @@ func watchLink(int, netip.Addr) *linkWatch { return nil }
 
 func (*linkWatch) start(func(linkState), func()) {}
 
+func (*linkWatch) ownAddrs() (map[netip.Addr]bool, bool) { return nil, false }
+
 func (*linkWatch) close() {}

@@ -12,7 +12,8 @@ import (
 // this host counts only if it comes from the port that the devices have. Other hosts may have rxe or a card,
 // which choose the port of each connection.
 
-// hostAddrs are the addresses of this host, apart from loopback addresses.
+// hostAddrs are the addresses of this host, apart from loopback addresses. They stand in where no linkWatch knows
+// those of the device's network namespace.
 type hostAddrs struct {
 	read  time.Time
 	addrs map[netip.Addr]bool
@@ -24,10 +25,15 @@ const hostAddrsAge = time.Second
 // ownAddrs are the addresses of this host as they were read last.
 var ownAddrs atomic.Pointer[hostAddrs]
 
-// isOwnAddr reports whether an address is one of this host. It allocates only when it reads the addresses again.
-func isOwnAddr(a netip.Addr) bool {
+// isOwnAddr reports whether an address is one of this host, in the network namespace of the device: another namespace
+// is another host. It allocates only when it reads the addresses again.
+func (n *network) isOwnAddr(a netip.Addr) bool {
+	a = a.WithZone("")
 	if a.IsLoopback() {
 		return true
+	}
+	if own, ok := n.link.ownAddrs(); ok {
+		return own[a]
 	}
 	h := ownAddrs.Load()
 	if now := time.Now(); h == nil || now.Sub(h.read) > hostAddrsAge {
@@ -47,7 +53,7 @@ func isOwnAddr(a netip.Addr) bool {
 
 // fromDevice reports whether a packet may come from an RDMA device, and counts it if not.
 func (n *network) fromDevice(from netip.AddrPort) bool {
-	if from.Port() == n.socket.LocalAddr().Port() || !isOwnAddr(from.Addr()) {
+	if from.Port() == n.socket.LocalAddr().Port() || !n.isOwnAddr(from.Addr()) {
 		return true
 	}
 	n.engine.CountWrongPort()
