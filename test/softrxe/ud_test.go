@@ -67,7 +67,17 @@ var udCases = []verbsCase{
 			x.b.header(slot+2000*i, x.a.host, x.b.host.addr)
 		}
 	}},
-	{name: "longer than the MTU", noCard: true, a: ud, b: ud, run: func(x *exchange) { lost(x, 5000, func(*uverbs.SendWR) {}) }, sinceA: v6_2},
+	{name: "longer than the MTU", noCard: true, a: ud, b: ud, sinceA: v6_2, run: func(x *exchange) {
+		if !x.a.host.soft {
+			lost(x, 5000, func(*uverbs.SendWR) {})
+			return
+		}
+		x.a.post(x.datagram(1, 0, 5000, 0))
+		x.a.sent(1)
+		x.a.fails()
+		x.quiet()
+		x.b.empty()
+	}, want: "a: 1: SEND; a: 2: SEND; b: receive 9: RECV 139 imm 0x5", ownError: true, wantSpec: "a: 1: local length error; a: ERR"},
 	{name: "other Q_Key", a: ud, b: ud, run: func(x *exchange) { lost(x, 500, func(wr *uverbs.SendWR) { wr.RemoteQKey++ }) }},
 	{name: "no such QP", a: ud, b: ud, run: func(x *exchange) { lost(x, 500, func(wr *uverbs.SendWR) { wr.RemoteQPN = 0xadbeef }) }},
 	{name: "receive too short", noCard: true, a: ud, b: ud, sinceB: v6_12, run: func(x *exchange) {

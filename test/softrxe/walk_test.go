@@ -175,6 +175,50 @@ func (x *exchange) finish(r *round, receives [2]int) {
 	}
 }
 
+// statuses are the statuses of a fault's completion at an end whose peer, or which itself, is rxe or follows the
+// specification.
+type statuses struct{ rxe, spec uverbs.WCStatus }
+
+// differing are the statuses of faults that uverbs/soft/RXE.md lists: of the request, and of the receive that it
+// takes. The end that receives decides. All other statuses are the same.
+var differing = map[fault]struct{ request, receive statuses }{
+	shortReceive: {statuses{uverbs.WCRemOpErr, uverbs.WCRemInvReqErr}, statuses{uverbs.WCLocQPOpErr, uverbs.WCLocLenErr}},
+	wrongLKey:    {statuses{uverbs.WCRemOpErr, uverbs.WCRemOpErr}, statuses{uverbs.WCLocQPOpErr, uverbs.WCLocProtErr}},
+}
+
+// comparable returns the record of a round, in which rxe's statuses replace those of the specification that differ. An
+// end that should follow the specification and has rxe's status gets a line that rxe never has.
+func (x *exchange) comparable(r *round) []string {
+	lines := slices.Clone(x.lines)
+	ends := x.ends()
+	for i, ops := range r.ops {
+		e, peer := ends[i], ends[1-i]
+		if !peer.host.soft && !peer.host.card() {
+			continue
+		}
+		for j := range ops {
+			d := differing[ops[j].fault]
+			for _, of := range []struct {
+				what string
+				statuses
+			}{{fmt.Sprintf("%s: %d: ", e.name, j), d.request}, {fmt.Sprintf("%s: receive %d: ", peer.name, 1000+j), d.receive}} {
+				if of.rxe == of.spec {
+					continue
+				}
+				for k, line := range lines {
+					switch line {
+					case of.what + outcome(of.spec):
+						lines[k] = of.what + outcome(of.rxe)
+					case of.what + outcome(of.rxe):
+						lines[k] += ", want " + outcome(of.spec)
+					}
+				}
+			}
+		}
+	}
+	return lines
+}
+
 // session is the life of the QPs of all pairings.
 type session struct {
 	pairs     []*qpPair
@@ -423,7 +467,7 @@ func (s *session) compare(t *testing.T, rounds []*round, name string) (stalled b
 				t.Logf("%s%s\n%s: %s", x.title, &x.record, kernelName, rxeCounters())
 			}
 			got = append(got, fmt.Sprintf("pair %d", k))
-			got = append(got, x.record.lines...)
+			got = append(got, x.comparable(rounds[k])...)
 			got = append(got, fmt.Sprintf("memory: %#x, %#x", x.a.sum(), x.b.sum()))
 		}
 		if stalled && mayStall {
