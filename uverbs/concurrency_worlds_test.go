@@ -14,6 +14,7 @@ import (
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/siw"
+	"github.com/goverbs/goverbs/test/pairs"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 	"github.com/goverbs/goverbs/uverbs/soft"
@@ -31,7 +32,7 @@ type softWorld struct {
 	other []any
 }
 
-func newSoftWorld(t *testing.T) world {
+func newSoftWorld(t *testing.T) pairs.World {
 	w := &softWorld{t: t, soft: value(soft.New(soft.Options{}))(t)}
 	w.dev = value(Open(w.soft.Name()))(t)
 	pd := value(w.dev.AllocPD())(t)
@@ -49,11 +50,11 @@ func newSoftWorld(t *testing.T) world {
 	return w
 }
 
-func (w *softWorld) objects() []any {
+func (w *softWorld) Objects() []any {
 	return append([]any{w.dev, w.cq, w.mr, w.a, w.b, w.ud}, w.other...)
 }
 
-func (w *softWorld) override(object any, name string) (call func(*rand.Rand), skip bool) {
+func (w *softWorld) Override(object any, name string) (call func(*rand.Rand), skip bool) {
 	q, ok := object.(*QP)
 	if !ok {
 		if object == any(w.cq) && name == "Resize" { // to sizes that all requests fit into
@@ -85,7 +86,7 @@ func (w *softWorld) override(object any, name string) (call func(*rand.Rand), sk
 }
 
 // agree compares the states with those of the device, which moves a QP to ERR by itself.
-func (w *softWorld) agree() error {
+func (w *softWorld) Agree() error {
 	for _, q := range []*QP{w.a, w.b, w.ud} {
 		is := q.State()
 		attr, err := q.Query()
@@ -102,7 +103,7 @@ func (w *softWorld) agree() error {
 	return nil
 }
 
-func (w *softWorld) exchange() (done bool, err error) {
+func (w *softWorld) Exchange() (done bool, err error) {
 	for _, o := range []*object{&w.dev.object, &w.cq.object, &w.mr.object, &w.a.object, &w.b.object} {
 		if o.closed.Load() {
 			return true, nil
@@ -130,7 +131,7 @@ func (w *softWorld) exchange() (done bool, err error) {
 	return false, isExchange(wcs[:got])
 }
 
-func (w *softWorld) close() { must(w.t, w.dev.CloseAll(), w.soft.Close()) }
+func (w *softWorld) End() { must(w.t, w.dev.CloseAll(), w.soft.Close()) }
 
 // ringWorld is a QP on rings whose device and kernel the test plays.
 type ringWorld struct {
@@ -214,7 +215,7 @@ func (w *ringWorld) legacy(l *kernel.Legacy) syscall.Errno {
 }
 
 // serve is the device at work.
-func (w *ringWorld) serve(r *rand.Rand) {
+func (w *ringWorld) Serve(r *rand.Rand) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.gone || w.state < QPRTS || w.state == QPErr && w.qp.kind == kindSiw { // which flushes in the command
@@ -226,7 +227,7 @@ func (w *ringWorld) serve(r *rand.Rand) {
 	w.side.serve(r.IntN(3), w.state == QPErr)
 }
 
-func (w *ringWorld) objects() []any {
+func (w *ringWorld) Objects() []any {
 	all := []any{w.dev, w.cq, w.qp}
 	if w.srq != nil {
 		all = append(all, w.srq)
@@ -234,7 +235,7 @@ func (w *ringWorld) objects() []any {
 	return all
 }
 
-func (w *ringWorld) override(object any, name string) (call func(*rand.Rand), skip bool) {
+func (w *ringWorld) Override(object any, name string) (call func(*rand.Rand), skip bool) {
 	switch o := object.(type) {
 	case *Device:
 		// It was not opened.
@@ -308,7 +309,7 @@ func (w *ringWorld) poll(wcs []WC) int {
 	return n
 }
 
-func (w *ringWorld) agree() error {
+func (w *ringWorld) Agree() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if s := w.qp.State(); !w.gone && !w.moved && s != w.state {
@@ -317,7 +318,7 @@ func (w *ringWorld) agree() error {
 	return nil
 }
 
-func (w *ringWorld) exchange() (done bool, err error) {
+func (w *ringWorld) Exchange() (done bool, err error) {
 	if w.gone || w.srq != nil && w.srq.closed.Load() {
 		return true, nil
 	}
@@ -376,7 +377,7 @@ func (w *ringWorld) flush() error {
 	return nil
 }
 
-func (w *ringWorld) close() {}
+func (w *ringWorld) End() {}
 
 // mlx5Side is the device's side of a card.
 type mlx5Side struct {
@@ -384,7 +385,7 @@ type mlx5Side struct {
 	sent, received uint32
 }
 
-func newMlx5World(t *testing.T, shared bool) world {
+func newMlx5World(t *testing.T, shared bool) pairs.World {
 	c := newMlx5Card(t, true, shared, 64)
 	w := &ringWorld{dev: c.dev, cq: c.cq, qp: c.qp, srq: c.srq, sge: c.sge(0, 8), side: &mlx5Side{card: c}}
 	c.legacy, c.answer = w.legacy, func() syscall.Errno { return syscall.ENOTTY }
@@ -432,7 +433,7 @@ type rxeIndexes struct {
 	producer, consumer *mmio.Index
 }
 
-func newRxeWorld(t *testing.T) world {
+func newRxeWorld(t *testing.T) pairs.World {
 	p := newQuietRig(t, 3)
 	cq, comp := newPollRig(t, 6)
 	p.qp.qpn = 9
@@ -492,7 +493,7 @@ func (s *siwSide) room() bool {
 	return value(mmio.IndexAt(e, siwFlags))(s.t).Acquire()&siwValid == 0
 }
 
-func newSiwWorld(t *testing.T) world {
+func newSiwWorld(t *testing.T) pairs.World {
 	r := newSiwRig(t)
 	w := &ringWorld{dev: r.qp.dev, cq: r.cq, qp: r.qp, sge: SGE{Addr: 0x1000, Length: 64, LKey: 1}, side: &siwSide{siwRig: r, t: t}}
 	w.dev.object.dev, w.dev.object.kind = w.dev, "Device"

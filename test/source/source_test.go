@@ -129,6 +129,7 @@ var mayImport = []struct {
 	{"test/hca/subnet", nil},
 	{"test/hca/vfiouser", nil},
 	{"test/hca", []string{"test/hca", "test/hca/engine", "test/hca/prm", "test/hca/subnet", "test/hca/vfiouser"}},
+	{"test/pairs", nil},
 	{"test/testenv", nil},
 	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/soft", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rsocket", "cm/valkey", "test"}},
 	{"tools/vmrun", []string{"tools/vmrun"}},
@@ -154,7 +155,7 @@ func TestImports(t *testing.T) {
 		}
 		allowed := append([]string{f.pkg()}, mayImport[i].imports...)
 		if f.test() {
-			allowed = append(allowed, "test/testenv")
+			allowed = append(allowed, "test/testenv", "test/pairs")
 		}
 		if f.test() && f.pkg() == "cm" { // tells the model when a driver leaves, makes the software devices of the rig, and announces services
 			allowed = append(allowed, "test/hca/bench", "uverbs/soft", "test/softrig", "uverbs/umad", "uverbs/umad/mad")

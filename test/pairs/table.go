@@ -1,0 +1,120 @@
+package pairs
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A Use says beside which other methods of the same object a method may run. One goroutine at a time may be in the
+// methods with the same use, except Freely.
+type Use string
+
+// Uses. A package may have others.
+const (
+	Freely Use = "freely" // beside all methods but those that are used alone
+	Alone  Use = "alone"  // no other method at the same time
+)
+
+// Table says what the documentation of each type of a package says.
+type Table []Object
+
+// Object is a type in a Table.
+type Object struct {
+	Object  any            // Object is a nil pointer of the type.
+	Often   bool           // Often says that half of the methods that run are those of such types.
+	Methods map[Use]string // Methods has the names of the methods, separated by spaces.
+}
+
+// usesOf returns the uses of the methods of an object, by name.
+func (t Table) usesOf(typ reflect.Type) map[string]Use {
+	all := map[string]Use{}
+	for _, c := range t {
+		if reflect.TypeOf(c.Object) != typ {
+			continue
+		}
+		for use, names := range c.Methods {
+			for _, name := range strings.Fields(names) {
+				all[name] = use
+			}
+		}
+	}
+	return all
+}
+
+// often reports whether half of the methods that run are those of objects of a type.
+func (t Table) often(typ reflect.Type) bool {
+	return slices.ContainsFunc(t, func(o Object) bool { return o.Often && reflect.TypeOf(o.Object) == typ })
+}
+
+// Check fails the test unless the table has every exported method of every object of the package, once.
+func (table Table) Check(t *testing.T) {
+	t.Helper()
+	var listed []string
+	for _, c := range table {
+		typ := reflect.TypeOf(c.Object)
+		listed = append(listed, typ.Elem().Name())
+		uses, n := table.usesOf(typ), 0
+		for _, names := range c.Methods {
+			n += len(strings.Fields(names))
+		}
+		if n != len(uses) {
+			t.Errorf("%s: a method is listed twice", typ)
+		}
+		for m := range typ.Methods() {
+			if uses[m.Name] == "" {
+				t.Errorf("the table does not say how %s.%s may be used", typ, m.Name)
+			}
+			delete(uses, m.Name)
+		}
+		for name := range uses {
+			t.Errorf("the table has %s.%s, which there is not", typ, name)
+		}
+	}
+	for _, name := range objectTypes(t) {
+		if !slices.Contains(listed, name) {
+			t.Errorf("the table does not have type %s", name)
+		}
+	}
+}
+
+// objectTypes returns the exported types with methods on a pointer, except errors.
+func objectTypes(t *testing.T) (names []string) {
+	t.Helper()
+	packages, err := parser.ParseDir(token.NewFileSet(), ".", nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	methods := map[string][]string{}
+	files := map[string]*ast.File{}
+	for _, p := range packages {
+		maps.Copy(files, p.Files)
+	}
+	for name, file := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		for _, d := range file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || f.Recv == nil || !f.Name.IsExported() {
+				continue
+			}
+			if star, ok := f.Recv.List[0].Type.(*ast.StarExpr); ok {
+				typ := star.X.(*ast.Ident).Name
+				methods[typ] = append(methods[typ], f.Name.Name)
+			}
+		}
+	}
+	for typ, all := range methods {
+		// Errors, completions and addresses are values: they are written before they are shared.
+		if ast.IsExported(typ) && !slices.ContainsFunc(all, func(m string) bool { return m == "Error" || m == "Err" || strings.HasPrefix(m, "Unmarshal") }) {
+			names = append(names, typ)
+		}
+	}
+	return names
+}
