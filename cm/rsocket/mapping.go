@@ -55,8 +55,14 @@ type Mapping struct {
 	size   int
 }
 
-// Bytes returns the memory, which is valid until the mapping or the connection is closed.
-func (m *Mapping) Bytes() []byte { return m.region.MR.Bytes()[:m.size:m.size] }
+// Bytes returns the memory, which is valid until the mapping or the connection is closed. It returns nil afterwards.
+func (m *Mapping) Bytes() []byte {
+	b := m.region.MR.Bytes()
+	if len(b) < m.size { // closed
+		return nil
+	}
+	return b[:m.size:m.size]
+}
 
 // Close takes the memory away from the peer. It does not tell the peer, whose later writes end the
 // connection. After the connection was closed, Close does nothing.
