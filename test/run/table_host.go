@@ -105,6 +105,7 @@ func (c *config) hostSuites() []suite {
 				{name: "others", alone: true, needs: gcc, env: cgo, host: words("go test -race ./mmio/... ./tools/health ./tools/internal/... ./tools/metrics ./tools/verbs/... ./test/hca/...")},
 				{name: "vmrun", dir: "tools/vmrun", alone: true, needs: gcc, env: cgo, host: words("go test -race -short ./...")},
 				{name: "pairs", needs: gcc, env: append(cgo[:1:1], "GOVERBS_PAIRS=10m"), host: words("go test -count=1 -race -timeout 2h -run ^TestPairs$ -v ./uverbs")},
+				{name: "connpairs", needs: gcc, env: append(cgo[:1:1], "GOVERBS_PAIRS=2m"), host: words("go test -count=1 -race -timeout 1h -run ^TestPairs$ -v ./cm ./cm/rsocket ./cm/valkey ./uverbs/soft")},
 			},
 		},
 		{name: "abi", doc: "the generated files against the kernel's headers", steps: []step{{alone: true, needs: []string{"gcc", "vmrun"}, host: shell(checkABI)}}},
@@ -263,7 +264,7 @@ var groups = map[string][]string{
 		"size", "mlx5/roce", "mlx5ip", "rxe/latest", "perf/perftest", "hosts", "control/programs", "cards/random-roce-control", "cards/random-roce", "cards/random-ib", "cards/vf-ib", "cards/ece", "softrxe/verbs", "softrxe/cm", "softrxe/walk",
 		"flat", "traffic", "fabric/switches", "fabric/events", "fabric/diags"},
 	"testlong": {"cross/build-riscv64", "cross/build-darwin-amd64", "cross/build-darwin-arm64", "cross/vet-darwin", "cross/build-freebsd-amd64", "cross/build-freebsd-arm64", "cross/vet-freebsd", "cross/build-windows-arm64", "cards/small-ib", "cards/late-roce", "cards/ece-2", "fabric/no-smi", "fabriclong", "perf/dc",
-		"cross/vet-windows", "race/others", "race/vmrun", "race/pairs", "rxe/write", "soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "soft/cmlosswrite", "racevm",
+		"cross/vet-windows", "race/others", "race/vmrun", "race/pairs", "race/connpairs", "rxe/write", "soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "soft/cmlosswrite", "racevm",
 		"mlx5cm", "vmtest", "control/pyverbs", "control/pyverbs-newest", "control/dpdk", "control/ucx", "control/ucx-ib", "control/ib", "control/ib-hosts", "control/programs-6.12", "mlx5/wq-5.10", "softrxe/exchanges", "softrxe/programs",
 		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket", "valkey", "siw/interop", "program", "kernelbugs", "traced", "containers", "mesh", "exporter"},
 }
