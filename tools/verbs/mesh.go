@@ -136,7 +136,7 @@ more; of fewer hosts it has most of the links, so use absolute ones.
 
 A finding names the largest thing that explains its measurements: a host, a device of a host, a rail
 (the devices of one name of all hosts), or a link. Times are half of the way there and back, so a
-slow direction shows in both. Loss of datagrams shows in the direction in which they are sent.
+slow direction shows in both. If the run is interrupted, the report has what was measured. Loss of datagrams shows in the direction in which they are sent.
 Some devices, such as mlx5, derive the UDP source port of RoCE v2 from the flow label: several of
 them (--flow-labels) take several paths through a network. With others they change nothing.`,
 		Example: `  verbs mesh run node1 node2 node3 node4 --secret-file /etc/verbs-mesh.secret
@@ -278,19 +278,20 @@ func (o *meshOptions) do(cmd *command.Command, args []string) (err error) {
 		cmd.Err().Rewrite("")
 	}
 	if errors.Is(err, context.Canceled) {
-		return errors.New("interrupted")
-	} else if err != nil {
+		err = errors.New("interrupted")
+	}
+	if rep == nil { // nothing is measured
 		return err
 	}
 	if page != nil {
-		if err := errors.Join(rep.HTML(page), page.Close()); err != nil {
-			return fmt.Errorf("--html: %w", err)
+		if perr := errors.Join(rep.HTML(page), page.Close()); perr != nil {
+			err = errors.Join(err, fmt.Errorf("--html: %w", perr))
 		}
 	}
 	if o.json {
-		err = command.PrintJSON(cmd.Out(), rep)
+		err = errors.Join(err, command.PrintJSON(cmd.Out(), rep))
 	} else {
-		err = rep.Print(cmd.Out().Text())
+		err = errors.Join(err, rep.Print(cmd.Out().Text()))
 	}
 	if err == nil && !rep.OK {
 		err = errFindings

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/mesh"
 )
@@ -187,6 +189,36 @@ func TestMeshWell(t *testing.T) {
 		if l := m.Latency; l == nil || l.Min <= 0 || l.Median < l.Min || l.P99 < l.Median || l.Max < l.P99 || m.Bandwidth == nil || *m.Bandwidth <= 0 || m.Round < 1 || m.Round > 3 {
 			t.Errorf("%+v", m)
 		}
+	}
+}
+
+// TestMeshInterrupted: a run that the user interrupts prints what was measured.
+func TestMeshInterrupted(t *testing.T) {
+	hosts := meshFleet(t, "", 1)
+	for wait := time.Second; ; wait *= 2 {
+		if wait > time.Minute {
+			t.Fatal("no run has a result before it is interrupted")
+		}
+		cmd := softCommand(t, "", append([]string{"mesh", "run", "--json", "--types", "rc", "--events", "--at-once", "1", "--iterations", "10000"}, hosts...)...)
+		var out, log bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &log
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(wait)
+		cmd.Process.Signal(os.Interrupt)
+		err := cmd.Wait()
+		if out.Len() == 0 && strings.Contains(log.String(), "interrupted") {
+			continue // before the first measurement
+		}
+		var rep mesh.Report
+		if jerr := json.Unmarshal(out.Bytes(), &rep); jerr != nil {
+			t.Fatalf("%v, %v: %s%s", jerr, err, out.String(), log.String())
+		}
+		if n := len(rep.Measurements); err == nil || rep.OK || !rep.Interrupted || n == 0 || n >= 4*3 || !strings.Contains(log.String(), "interrupted") {
+			t.Errorf("%v, %+v, %s", err, rep, log.String())
+		}
+		return
 	}
 }
 

@@ -97,7 +97,8 @@ func (r *Run) server(h Host) server {
 	return &perf.Remote{Host: h.Addr, Port: h.Port, Secret: r.Secret}
 }
 
-// Do runs the tests. It fails only if the context ends.
+// Do runs the tests. It fails only if the context ends. With the error it returns a report of the
+// measurements that are finished, or nil if there is none.
 func (r *Run) Do(ctx context.Context) (*Report, error) {
 	rep := &Report{Schema: Schema, Thresholds: r.Thresholds, Findings: []Finding{}, Measurements: []Measurement{}}
 	missing := r.meet(ctx, rep)
@@ -120,8 +121,12 @@ func (r *Run) Do(ctx context.Context) (*Report, error) {
 			}
 		}
 		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+			break
 		}
+	}
+	rep.keepFinished()
+	if ctx.Err() != nil && len(rep.Measurements) == 0 {
+		return nil, context.Cause(ctx)
 	}
 	rep.judge()
 	for range r.Repeat {
@@ -129,18 +134,22 @@ func (r *Run) Do(ctx context.Context) (*Report, error) {
 		for i := range rep.Measurements {
 			if m := &rep.Measurements[i]; len(m.Problems) > 0 {
 				again := *m
-				r.measure(ctx, &again)
-				m.better(&again)
-			}
-			if ctx.Err() != nil {
-				return nil, context.Cause(ctx)
+				if r.measure(ctx, &again); again.finished {
+					m.better(&again)
+				}
 			}
 		}
 		rep.judge()
 	}
 	rep.Findings = append(missing, rep.findings()...)
-	rep.OK = len(rep.Findings) == 0
-	return rep, nil
+	rep.Interrupted = ctx.Err() != nil
+	rep.OK = len(rep.Findings) == 0 && !rep.Interrupted
+	return rep, context.Cause(ctx)
+}
+
+// keepFinished removes the measurements that the end of the context has left unfinished.
+func (rep *Report) keepFinished() {
+	rep.Measurements = slices.DeleteFunc(rep.Measurements, func(m Measurement) bool { return !m.finished })
 }
 
 // meet asks all hosts for their devices, and finds those that take no part.
@@ -288,7 +297,10 @@ func (r *Run) configs(m *Measurement) (lat, bw perf.Config) {
 // measure runs the tests of a measurement, but none with a host that has not answered before: each could take
 // minutes again.
 func (r *Run) measure(ctx context.Context, m *Measurement) {
-	m.Latency, m.Bandwidth, m.Loss, m.Errors = nil, nil, 0, nil
+	m.Latency, m.Bandwidth, m.Loss, m.Errors, m.finished = nil, nil, 0, nil, false
+	if ctx.Err() != nil {
+		return
+	}
 	from, to := r.Hosts[m.from], r.Hosts[m.to]
 	remote := r.server(from)
 	lat, bw := r.configs(m)
@@ -322,6 +334,7 @@ func (r *Run) measure(ctx context.Context, m *Measurement) {
 		const percent = 100
 		m.Loss = percent * float64(s.Lost) / float64(max(s.Iterations+int64(bw.Warmup), 1))
 	}
+	m.finished = ctx.Err() == nil
 }
 
 // better takes the better values of a repeated measurement.

@@ -2,8 +2,9 @@ package mesh
 
 // Report is what a run has found.
 type Report struct {
-	Schema       int           `json:"schema"` // 1; raised when a field changes its meaning
-	OK           bool          `json:"ok"`     // there is no finding
+	Schema       int           `json:"schema"`                // 1; raised when a field changes its meaning
+	OK           bool          `json:"ok"`                    // there is no finding, and the run was not interrupted
+	Interrupted  bool          `json:"interrupted,omitempty"` // the report has only the measurements before
 	Hosts        []HostReport  `json:"hosts"`
 	Thresholds   Thresholds    `json:"thresholds"`
 	Medians      []Median      `json:"medians"`
@@ -60,7 +61,8 @@ type Measurement struct {
 	Problems  []string `json:"problems,omitempty"`   // "failed", "latency", "p99", "bandwidth" or "loss"
 	Repeated  int      `json:"repeated,omitempty"`   // times that it was repeated, of which the best values count
 
-	from, to int // indices of the hosts
+	from, to int  // indices of the hosts
+	finished bool // the context has not ended before the tests
 }
 
 // Latency is a distribution of half of the round trip times, in microseconds.

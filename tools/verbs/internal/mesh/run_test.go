@@ -16,11 +16,12 @@ import (
 
 // fakeFleet are hosts with one device. Their tests end only when as many pairs as expected are under way.
 type fakeFleet struct {
-	t     *testing.T
-	slow  string // a host with a latency of 100 µs instead of 2 µs
-	mute  string // a host that does not answer when it is asked for a test
-	odd   string // a host whose answers make no sense
-	iwarp bool
+	t      *testing.T
+	slow   string // a host with a latency of 100 µs instead of 2 µs
+	mute   string // a host that does not answer when it is asked for a test
+	odd    string // a host whose answers make no sense
+	iwarp  bool
+	probed func(probes int) // called after each probe with their number; may be nil
 
 	mu       sync.Mutex
 	changed  *sync.Cond
@@ -88,6 +89,9 @@ func (h fakeHost) Probe(_ context.Context, p perf.Probe) (*perf.Size, error) {
 	f.busy[h.name]--
 	f.busy[p.Host]--
 	f.probes = append(f.probes, fakeProbe{p, h.name})
+	if f.probed != nil {
+		f.probed(len(f.probes))
+	}
 	if h.name == f.odd {
 		return &perf.Size{Lost: 1000}, nil
 	}
@@ -151,6 +155,38 @@ func TestRunPairs(t *testing.T) {
 				t.Errorf("%d measurements with %d probes, want %d", len(rep.Measurements), len(f.probes), want)
 			}
 		})
+	}
+}
+
+// TestRunInterrupted: a run that is interrupted reports the measurements that are finished, and no host of the others.
+func TestRunInterrupted(t *testing.T) {
+	for _, c := range []struct{ probes, finished int }{{1, 0}, {2, 0}, {3, 1}, {8, 3}, {9, 4}} {
+		f, r := newFakeFleet(t, 4, 1)
+		r.AtOnce, r.Repeat = 1, 1
+		ctx, interrupt := context.WithCancel(t.Context())
+		f.probed = func(probes int) {
+			if probes == c.probes {
+				interrupt()
+			}
+		}
+		rep, err := r.Do(ctx)
+		if !errors.Is(err, context.Canceled) || len(f.probes) > c.probes+1 {
+			t.Errorf("%+v: %d probes, %v", c, len(f.probes), err)
+		}
+		if c.finished == 0 {
+			if rep != nil {
+				t.Errorf("%+v: %+v", c, rep)
+			}
+			continue
+		}
+		if rep == nil || rep.OK || !rep.Interrupted || len(rep.Measurements) != c.finished || len(rep.Findings) != 0 {
+			t.Fatalf("%+v: %+v", c, rep)
+		}
+		for _, m := range rep.Measurements {
+			if m.Latency == nil || m.Bandwidth == nil || m.Errors != nil {
+				t.Errorf("%+v: %+v", c, m)
+			}
+		}
 	}
 }
 

@@ -116,6 +116,9 @@ func (r *Report) Print(b *terminal.Text) error {
 			fmt.Fprintf(b, "    %s\n", e)
 		}
 	}
+	if r.Interrupted {
+		fmt.Fprintf(b, "interrupted after %d measurements\n", len(r.Measurements))
+	}
 	if r.OK {
 		b.Paint(terminal.Green, fmt.Sprintf("%d hosts are well connected, by %d measurements", len(r.Hosts), len(r.Measurements)))
 		fmt.Fprintln(b)
