@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/goverbs/cm"
@@ -52,9 +53,10 @@ func newRping() *command.Command {
 the client sends the address of a second buffer, and the server writes the text there by RDMA WRITE.
 Either side may be rdma-core's rping, whose flags have the same letters.
 
-A server accepts one client, the first that connects. With -P it accepts any number of them,
---max-clients at once, half of them from one address. It takes pings of any size, and disconnects a
-client that sends nothing for --timeout.
+A server plays with one client, the first that sends a ping. With -P it plays with any number of them.
+Up to --max-clients are connected at once, half of them from one address, so that a client that sends
+nothing does not keep others out. The server takes pings of any size, and disconnects a client that
+sends nothing for --timeout.
 ` + trust + `A server without -a listens on all addresses. Give it an address of a network that you trust. Each
 client takes 64 KiB of memory and a queue pair.`,
 		Example: `  verbs rping -s                          # wait for a client, on all addresses
@@ -80,7 +82,7 @@ client takes 64 KiB of memory and a queue pair.`,
 	f.BoolVarP(&o.ownQP, "own-qp", "q", false, "change the states of the QP one by one instead of by the connection manager's ID")
 	f.BoolVarP(&o.debug, "debug", "d", false, "show each step on standard error")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up when the peer does nothing for this `TIME`")
-	command.NumberVar(f, &o.maxClients, "max-clients", "", 64, 1, maxClients, "serve up to `N` clients at once, half of them from one address (server with -P)")
+	command.NumberVar(f, &o.maxClients, "max-clients", "", 64, 1, maxClients, "serve up to `N` clients at once, half of them from one address (server)")
 	command.JSONFlag(cmd, &o.json)
 	return cmd
 }
@@ -150,6 +152,11 @@ type rping struct {
 
 	mu     sync.Mutex
 	result rpingResult // guarded by mu
+
+	// Of a server without -P:
+	client    atomic.Pointer[rpingEnd] // the client that it plays with, nil until it has sent a ping
+	others    context.CancelCauseFunc  // disconnects all other clients
+	clientErr error                    // guarded by mu: why it has ended
 }
 
 // run plays one role.
@@ -244,28 +251,48 @@ func (r *rping) listen(ctx context.Context, addr netip.AddrPort) (err error) {
 	r.result.Role, r.result.Local = "server", addr.String()
 	fmt.Fprintf(r.text, "listening on %s\n", addr)
 	if r.o.persistent {
-		return r.serveAll(ctx, listener)
+		return r.serveAll(ctx, ctx, listener)
 	}
-	request, err := listener.Request(ctx)
-	if err != nil {
-		return err
+	waiting, others := context.WithCancelCause(ctx)
+	r.others = others
+	err = r.serveAll(ctx, waiting, listener)
+	if err == nil && r.client.Load() == nil {
+		err = context.Cause(ctx)
 	}
-	// Clients that connect later are refused.
-	if err := listener.Close(); err != nil {
-		return errors.Join(err, request.ID.Close())
-	}
-	return r.serve(ctx, request)
+	return err
 }
 
-// serveAll serves clients, each in a goroutine, until the context ends. It rejects a client above
-// the limit before it opens anything for it.
-func (r *rping) serveAll(ctx context.Context, listener *cm.ID) error {
+// errNotTheClient says that a server without -P plays with another client.
+var errNotTheClient = errors.New("the server has another client")
+
+// choose makes the client of an end the one that a server without -P plays with, if there is none yet.
+func (r *rping) choose(e *rpingEnd) error {
+	if r.o.persistent {
+		return nil
+	}
+	if !r.client.CompareAndSwap(nil, e) {
+		return errNotTheClient
+	}
+	r.others(errNotTheClient)
+	return nil
+}
+
+// serveAll serves clients, each in a goroutine, until waiting ends. It rejects a client above
+// the limit before it opens anything for it. It returns the error of the client of a server without -P.
+func (r *rping) serveAll(ctx, waiting context.Context, listener *cm.ID) (err error) {
 	var all sync.WaitGroup
-	defer all.Wait()
+	defer func() {
+		err = errors.Join(err, listener.Close()) // clients that connect later are refused
+		if err != nil && r.others != nil {
+			r.others(err)
+		}
+		all.Wait()
+		err = errors.Join(err, r.clientErr)
+	}()
 	room := &places.Places{Most: r.o.maxClients}
 	for {
-		request, err := listener.Request(ctx)
-		if ctx.Err() != nil {
+		request, err := listener.Request(waiting)
+		if waiting.Err() != nil {
 			return nil
 		}
 		if err != nil {
@@ -284,35 +311,47 @@ func (r *rping) serveAll(ctx context.Context, listener *cm.ID) error {
 		}
 		all.Go(func() {
 			defer room.Leave(a.Remote.IP)
-			if err := r.serve(ctx, request); err != nil {
-				fmt.Fprintf(r.log, "verbs: %v\n", err)
-			}
+			r.serve(ctx, waiting, request)
 		})
 	}
 }
 
-// serve serves one client.
-func (r *rping) serve(ctx context.Context, request *cm.Event) (err error) {
+// serve serves one client. It disconnects it at the end of waiting, unless the server has chosen it.
+func (r *rping) serve(ctx, waiting context.Context, request *cm.Event) {
 	e := &rpingEnd{rping: r, id: request.ID, size: maxPing}
-	defer func() { err = errors.Join(err, e.close()) }()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(waiting, func() {
+		if r.client.Load() != e {
+			cancel(context.Cause(waiting))
+		}
+	})()
 	from, err := e.name()
-	if err != nil {
-		return err
-	}
-	r.debugf("%s wants to connect", from)
 	start := time.Now()
-	if err = e.accept(ctx, request); err == nil {
-		start = time.Now()
-		err = e.play(ctx, e.serve)
+	if err == nil {
+		r.debugf("%s wants to connect", from)
+		if err = e.accept(ctx, request); err == nil {
+			start = time.Now()
+			err = e.play(ctx, e.serve)
+		}
+		r.debugf("%s is gone, after %d pings", from, e.pings)
 	}
-	r.debugf("%s is gone, after %d pings", from, e.pings)
-	r.mu.Lock()
-	r.result.add(e.pings, e.bytes, time.Since(start), err)
-	r.mu.Unlock()
+	err = errors.Join(err, e.close())
 	if err != nil {
-		return fmt.Errorf("client %s: %w", from, err)
+		err = fmt.Errorf("client %s: %w", from, err)
 	}
-	return nil
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	chosen := r.client.Load() == e
+	if chosen || r.o.persistent {
+		r.result.add(e.pings, e.bytes, time.Since(start), err)
+	}
+	switch {
+	case chosen:
+		r.clientErr = err
+	case err != nil:
+		fmt.Fprintf(r.log, "verbs: %v\n", err)
+	}
 }
 
 // connect connects to a server and pings it.

@@ -409,6 +409,9 @@ func (e *rpingEnd) serve(ctx context.Context) error {
 		if errors.Is(err, errDisconnected) {
 			return nil
 		}
+		if err == nil && e.pings == 0 {
+			err = e.choose(e)
+		}
 		if err == nil {
 			err = e.pong(ctx, source)
 		}
