@@ -181,7 +181,8 @@
 // kernel device is reported at once.
 //
 //	method                             ends after
-//	Dial, DialPacket, ID.ConnectWait   74 s for each address and attempt; with a context, when it ends
+//	Dial, DialPacket, ID.ConnectWait   74 s for each address and attempt; 2 min if only the peer's program is silent
+//	ID.AcceptWait, ID.DisconnectWait   2 min
 //	Accept                             does not wait for a peer: a half-open request ends after 30 s
 //	Conn, Stream: sending, RDMA        T = 3 * (RetryCount+1) * AckTimeout, and 1 s per MB outstanding: 6.5 s
 //	Conn, Stream: receiving            T + 2 * KeepAlive if idle: 37 s
@@ -190,12 +191,14 @@
 //	rsocket, valkey: Read              17 s + 2 * KeepAlive if idle: 47 s
 //	rsocket, valkey: Close             Linger + 1 s: 6 s
 //	PacketConn: Send, Leave, Close     at once; Recv does not wait for a certain peer
-//	PacketConn.Join, ID: resolving     what the kernel takes; with a context, when it ends
+//	PacketConn.Join                    2 min
+//	ID.ResolveWait                     1 min
 //	ID, Channel: events                a lost peer causes none; a work request fails as the QP's retries say
 //
-// The times are those of the default options. A peer that lives but does not read may be waited for
-// without limit, as with TCP. With a negative KeepAlive an idle connection does not notice a dead peer.
-// On iWARP, rsocket depends on TCP, which gives up after about 15 minutes.
+// The times are those of the default options. A deadline of the context takes the place of the 2 min. A
+// peer that lives but does not read may be waited for without limit, as with TCP. With a negative KeepAlive
+// an idle connection does not notice a dead peer. On iWARP, rsocket depends on TCP, which gives up after
+// about 15 minutes.
 //
 // # Errors
 //

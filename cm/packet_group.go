@@ -18,7 +18,8 @@ type membership struct {
 }
 
 // Join joins a multicast group and returns the [Peer] that reaches all members. From then on Recv
-// also returns what the members send, including p itself, unless flags is [JoinSendOnly].
+// also returns what the members send, including p itself, unless flags is [JoinSendOnly]. If ctx has no
+// deadline, Join gives up after two minutes.
 func (p *PacketConn) Join(ctx context.Context, group netip.Addr, flags JoinFlags) (Peer, error) {
 	const what = "join"
 	m, err := p.addMembership(group)
@@ -61,7 +62,7 @@ func (p *PacketConn) joinGroup(ctx context.Context, m *membership, group netip.A
 	if _, err := m.id.Join(group, flags); err != nil {
 		return Peer{}, err
 	}
-	e, err := m.id.waitFor(ctx, "join", EventMulticastJoin)
+	e, err := m.id.waitForAnswer(ctx, "join", EventMulticastJoin)
 	if err != nil {
 		return Peer{}, err
 	}

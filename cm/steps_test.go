@@ -1,12 +1,14 @@
 package cm
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -79,6 +81,58 @@ func TestNotify(t *testing.T) {
 	}
 	if err := newID(t, c, TCP).Notify(uverbs.EventCommEst); err == nil {
 		t.Error("an ID without a device is notified")
+	}
+}
+
+// TestAnswerLimit: a step gives up when the peer's program does not answer, though its context has no deadline.
+func TestAnswerLimit(t *testing.T) {
+	c := openKernel(t)
+	testenv.NeedsIB(t, "steps that do not wait for TCP")
+	defer func(old time.Duration) { answerLimit = old }(answerLimit)
+	answerLimit = 100 * time.Millisecond
+	_, addr := listen(t, c, TCP, first)
+	bg, cancel := context.WithCancel(t.Context()) // without a deadline
+	defer cancel()
+	defer time.AfterFunc(timeout, cancel).Stop()
+	asked := func() (id, request *ID, p ConnParam) {
+		id = newID(t, c, TCP)
+		resolve(t, c, id, addr)
+		p = ConnParam{RetryCount: 7, RNRRetryCount: 6, QPN: newEnd(t, id, uverbs.RC).qp.QPN()}
+		must(t, id.Connect(p))
+		request = next(t, c, EventConnectRequest).ID
+		t.Cleanup(func() { must(t, request.Close()) })
+		return id, request, p
+	}
+	for name, step := range map[string]func() error{
+		"ConnectWait": func() error {
+			id := newID(t, c, TCP)
+			resolve(t, c, id, addr)
+			_, err := id.ConnectWait(bg, ConnParam{QPN: newEnd(t, id, uverbs.RC).qp.QPN()})
+			request := next(t, c, EventConnectRequest).ID
+			return errors.Join(err, request.Close())
+		},
+		"AcceptWait": func() error { // the peer does not say that it is ready
+			_, request, p := asked()
+			p.QPN = newEnd(t, request, uverbs.RC).qp.QPN()
+			err := request.AcceptWait(bg, p)
+			next(t, c, EventConnectResponse)
+			return err
+		},
+		"DisconnectWait": func() error { // the peer does not disconnect
+			id, request, p := asked()
+			p.QPN = newEnd(t, request, uverbs.RC).qp.QPN()
+			must(t, request.Accept(p))
+			next(t, c, EventConnectResponse)
+			must(t, id.Establish())
+			next(t, c, EventEstablished)
+			err := id.DisconnectWait(bg)
+			next(t, c, EventDisconnected)
+			return err
+		},
+	} {
+		if err := step(); !errors.Is(err, syscall.ETIMEDOUT) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

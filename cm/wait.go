@@ -95,6 +95,25 @@ func (id *ID) waitFor(ctx context.Context, op string, want ...EventType) (*Event
 	return e, nil
 }
 
+// answerLimit is how long a method waits for the answer of a peer if its context has no deadline. The connection
+// manager itself gives up after 74 s if the peer's host is silent, but a peer can ask for much more time, and the
+// peer of a listener chooses how often an answer is repeated. Tests change it.
+var answerLimit = 2 * time.Minute
+
+// waitForAnswer is waitFor with answerLimit.
+func (id *ID) waitForAnswer(ctx context.Context, op string, want ...EventType) (*Event, error) {
+	if _, ok := ctx.Deadline(); ok {
+		return id.waitFor(ctx, op, want...)
+	}
+	limited, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	e, err := id.waitFor(limited, op, want...)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		err = fmt.Errorf("cm: %s %s: no answer for %v: %w", op, id.remoteName(), answerLimit, syscall.ETIMEDOUT)
+	}
+	return e, err
+}
+
 // failure returns the error that the event reports, or an error that says that its type was not
 // expected.
 func (e *Event) failure() error {
@@ -156,7 +175,7 @@ func timeLeft(end time.Time) time.Duration { return max(time.Until(end), time.Mi
 // ConnectWait connects, waits for the answer, and returns it with the private data of the peer
 // (rdma_connect of an ID without a channel). With a QP of [ID.CreateQP] the connection is then
 // ready for use. Otherwise the event is [EventConnectResponse], or on iWARP [EventEstablished]; see
-// [ID.Connect].
+// [ID.Connect]. If ctx has no deadline, ConnectWait gives up after two minutes.
 func (id *ID) ConnectWait(ctx context.Context, p ConnParam) (*Event, error) {
 	id.exclusive.Store(true)
 	if err := id.Connect(p); err != nil {
@@ -166,17 +185,17 @@ func (id *ID) ConnectWait(ctx context.Context, p ConnParam) (*Event, error) {
 	if !id.datagrams() && id.queues.queuePair() == nil {
 		want = append(want, EventConnectResponse)
 	}
-	return id.waitFor(ctx, opConnect, want...)
+	return id.waitForAnswer(ctx, opConnect, want...)
 }
 
 // AcceptWait accepts a request and waits until the peer is ready (rdma_accept of an ID without a
-// channel). For datagrams it does not wait.
+// channel). For datagrams it does not wait. If ctx has no deadline, AcceptWait gives up after two minutes.
 func (id *ID) AcceptWait(ctx context.Context, p ConnParam) error {
 	id.exclusive.Store(true)
 	if err := id.Accept(p); err != nil || id.datagrams() {
 		return err
 	}
-	_, err := id.waitFor(ctx, opAccept, EventEstablished)
+	_, err := id.waitForAnswer(ctx, opAccept, EventEstablished)
 	return err
 }
 
@@ -187,13 +206,13 @@ func (id *ID) Request(ctx context.Context) (*Event, error) {
 }
 
 // DisconnectWait disconnects and waits until the peer has disconnected too (rdma_disconnect of an
-// ID without a channel).
+// ID without a channel). If ctx has no deadline, DisconnectWait gives up after two minutes.
 func (id *ID) DisconnectWait(ctx context.Context) error {
 	id.exclusive.Store(true)
 	if err := id.Disconnect(); err != nil {
 		return err
 	}
-	_, err := id.waitFor(ctx, opDisconnect, EventDisconnected)
+	_, err := id.waitForAnswer(ctx, opDisconnect, EventDisconnected)
 	return err
 }
 

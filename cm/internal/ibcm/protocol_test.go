@@ -149,7 +149,7 @@ func TestNoAnswer(t *testing.T) {
 		n, client, server := pair(t)
 		n.fate = lose(AttrREQ)
 		a := client.connect(server)
-		n.run(time.Hour)
+		n.run(74 * time.Second) // as package cm documents
 		wants(t, client, a, Idle, EventREQError)
 		const interval = 2*256*time.Millisecond + 4096*time.Millisecond
 		if len(n.sent) != 16 {
