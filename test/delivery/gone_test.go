@@ -33,6 +33,8 @@ var (
 // wait is a row of the table "How long a method waits" of package cm: a call that waits for a peer.
 type wait struct {
 	name string
+	// living says that the call waits for a peer that lives and does nothing, so that the peer can die meanwhile.
+	living bool
 	// call connects to the peer, has it die, and returns the error of the wait.
 	call func(ctx context.Context, peer string, dies func()) error
 }
@@ -102,34 +104,42 @@ func waits(kind string) []wait {
 	bg := context.Background()
 	dial := kinds[kind].dial
 	all := []wait{
-		{"Read", stream(dial, func(c net.Conn) error { _, err := c.Read(make([]byte, 1)); return err })},
-		{"Write", stream(dial, func(c net.Conn) error {
+		{"Read", true, stream(dial, func(c net.Conn) error { _, err := c.Read(make([]byte, 1)); return err })},
+		{"Write", true, stream(dial, func(c net.Conn) error {
 			for {
 				if _, err := c.Write(make([]byte, 1<<20)); err != nil {
 					return err
 				}
 			}
 		})},
-		{"Close", stream(dial, func(c net.Conn) error { c.Write([]byte("not acknowledged")); return c.Close() })},
+		{"Close", false, stream(dial, func(c net.Conn) error { c.Write([]byte("not acknowledged")); return c.Close() })},
 	}
 	if kind == "cm" {
-		all = append(all, wait{"Recv", conn(func(c *cm.Conn) error { _, err := c.Recv(bg); return err })},
-			wait{"Send", conn(func(c *cm.Conn) error {
+		all = append(all, wait{"Recv", true, conn(func(c *cm.Conn) error { _, err := c.Recv(bg); return err })},
+			wait{"Send", true, conn(func(c *cm.Conn) error {
 				for {
 					if err := c.Send(bg, make([]byte, 100)); err != nil {
 						return err
 					}
 				}
 			})},
-			wait{"Flush", conn(func(c *cm.Conn) error { return c.Flush(bg) })},
-			wait{"CloseWrite and Recv", conn(func(c *cm.Conn) error {
+			wait{"Flush", false, conn(func(c *cm.Conn) error { return c.Flush(bg) })},
+			wait{"CloseWrite and Recv", true, conn(func(c *cm.Conn) error {
 				if err := c.CloseWrite(bg); err != nil {
 					return err
 				}
 				_, err := c.Recv(bg)
 				return err
-			})},
-			wait{"RDMARead", conn(func(c *cm.Conn) error {
+			})})
+		sgl := func(mr *uverbs.MR) uverbs.SGE { return mr.SGE(0, 8) }
+		remote := cm.Remote{Addr: 8, RKey: 1, Length: 8}
+		for name, op := range map[string]func(c *cm.Conn, mr *uverbs.MR) error{
+			"RDMAWrite":   func(c *cm.Conn, mr *uverbs.MR) error { return c.RDMAWrite(bg, sgl(mr), remote) },
+			"RDMARead":    func(c *cm.Conn, mr *uverbs.MR) error { return c.RDMARead(bg, sgl(mr), remote) },
+			"FetchAdd":    func(c *cm.Conn, mr *uverbs.MR) error { return c.FetchAdd(bg, sgl(mr), remote, 1) },
+			"CompareSwap": func(c *cm.Conn, mr *uverbs.MR) error { return c.CompareSwap(bg, sgl(mr), remote, 0, 1) },
+		} {
+			all = append(all, wait{name, false, conn(func(c *cm.Conn) error {
 				buf, err := uverbs.AllocBuffer(4096)
 				if err != nil {
 					return err
@@ -138,13 +148,14 @@ func waits(kind string) []wait {
 				if err != nil {
 					return err
 				}
-				err = c.RDMARead(bg, mr.SGE(0, 8), cm.Remote{Addr: 8, RKey: 1, Length: 8})
+				err = op(c, mr)
 				c.Close()
 				return errors.Join(err, mr.Close(), buf.Close())
 			})})
+		}
 	}
 	if kind == "rsocket" {
-		all = append(all, wait{"CloseWrite and Read", stream(dial, func(c net.Conn) error {
+		all = append(all, wait{"CloseWrite and Read", true, stream(dial, func(c net.Conn) error {
 			if err := c.(*rsocket.Conn).CloseWrite(); err != nil {
 				return err
 			}
@@ -155,14 +166,24 @@ func waits(kind string) []wait {
 	return all
 }
 
+// moments are when the peer dies.
+var moments = []struct {
+	name   string
+	during bool // while the call waits, not before it
+}{{"before", false}, {"during", true}}
+
 // ends checks that a wait ends by itself with an error that says that the peer is gone.
-func ends(t *testing.T, w wait, peer string, die func()) {
+func ends(t *testing.T, w wait, peer string, during bool, die func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	done := make(chan error, 1)
+	now := die
+	if during {
+		now = func() { time.AfterFunc(300*time.Millisecond, die) }
+	}
 	go func() {
-		done <- w.call(ctx, peer, die)
+		done <- w.call(ctx, peer, now)
 	}()
 	select {
 	case err := <-done:
@@ -189,14 +210,19 @@ func serve(l net.Listener) {
 func TestPeerUnreachable(t *testing.T) {
 	for kind, k := range kinds {
 		for _, w := range waits(kind) {
-			there := device(t, soft.Options{}) // a connection within the process has it on both sides
-			t.Run(kind+"/"+w.name, func(t *testing.T) {
-				t.Parallel()
-				l, err := k.listen(t.Context(), there.Addr().String()+":0")
-				must(t, err)
-				go serve(l)
-				ends(t, w, l.Addr().String(), func() { there.Partition(netip.Addr{}) })
-			})
+			for _, m := range moments {
+				if m.during && !w.living {
+					continue
+				}
+				there := device(t, soft.Options{}) // a connection within the process has it on both sides
+				t.Run(kind+"/"+w.name+"/"+m.name, func(t *testing.T) {
+					t.Parallel()
+					l, err := k.listen(t.Context(), there.Addr().String()+":0")
+					must(t, err)
+					go serve(l)
+					ends(t, w, l.Addr().String(), m.during, func() { there.Partition(netip.Addr{}) })
+				})
+			}
 		}
 	}
 }
@@ -232,10 +258,13 @@ func TestDialUnreachable(t *testing.T) {
 	}
 }
 
-// peerEnv makes the test program the peer of another one: the kind that it serves.
-const peerEnv = "GOVERBS_DELIVERY_PEER"
+// Variables that make the test program the peer of another one.
+const (
+	peerEnv = "GOVERBS_DELIVERY_PEER" // the kind that it serves or dials
+	dialEnv = "GOVERBS_DELIVERY_DIAL" // the address that it dials; it serves if there is none
+)
 
-// TestMain runs the tests, or serves until it is killed.
+// TestMain runs the tests, or serves or dials until it is killed.
 func TestMain(m *testing.M) {
 	kind := os.Getenv(peerEnv)
 	if kind == "" {
@@ -247,6 +276,11 @@ func TestMain(m *testing.M) {
 	if _, err := soft.New(soft.Options{Addr: addr, ViaSocket: true}); err != nil {
 		fmt.Println("error:", err)
 		os.Exit(1)
+	}
+	if peer := os.Getenv(dialEnv); peer != "" {
+		fmt.Println(addr)
+		kinds[kind].dial(context.Background(), peer)
+		select {} // until it is killed
 	}
 	l, err := kinds[kind].listen(context.Background(), addr.String()+":0")
 	if err != nil {
@@ -262,21 +296,120 @@ func TestPeerKilled(t *testing.T) {
 	device(t, soft.Options{ViaSocket: true})
 	for kind := range kinds {
 		for _, w := range waits(kind) {
-			t.Run(kind+"/"+w.name, func(t *testing.T) {
-				t.Parallel()
-				addr := netip.AddrFrom4([4]byte{127, 1, byte(rand.N(256)), byte(1 + rand.N(250))})
-				cmd := exec.CommandContext(t.Context(), os.Args[0], addr.String())
-				cmd.Env = append(os.Environ(), peerEnv+"="+kind)
-				out, err := cmd.StdoutPipe()
-				must(t, err, cmd.Start())
-				kill := sync.OnceFunc(func() { cmd.Process.Kill(); cmd.Wait() })
-				defer kill()
-				var peer string
-				if _, err := fmt.Fscanln(out, &peer); err != nil || peer == "error:" {
-					t.Fatalf("the peer does not start: %q, %v", peer, err)
+			for _, m := range moments {
+				if m.during && !w.living {
+					continue
 				}
-				ends(t, w, peer, kill)
+				t.Run(kind+"/"+w.name+"/"+m.name, func(t *testing.T) {
+					t.Parallel()
+					peer, kill := startPeer(t, kind, "")
+					defer kill()
+					ends(t, w, peer, m.during, kill)
+				})
+			}
+		}
+	}
+}
+
+// startPeer starts a process that serves a kind of connections, or dials an address. It returns the address of
+// the process, and a function that kills it.
+func startPeer(t *testing.T, kind, dial string) (peer string, kill func()) {
+	t.Helper()
+	addr := netip.AddrFrom4([4]byte{127, 1, byte(rand.N(256)), byte(1 + rand.N(250))})
+	cmd := exec.CommandContext(t.Context(), os.Args[0], addr.String())
+	cmd.Env = append(os.Environ(), peerEnv+"="+kind, dialEnv+"="+dial)
+	out, err := cmd.StdoutPipe()
+	must(t, err, cmd.Start())
+	kill = sync.OnceFunc(func() { cmd.Process.Kill(); cmd.Wait() })
+	if _, err := fmt.Fscanln(out, &peer); err != nil || peer == "error:" {
+		kill()
+		t.Fatalf("the peer does not start: %q, %v", peer, err)
+	}
+	return peer, kill
+}
+
+// TestHalfOpen: a listener gives up a connection that its peer does not complete, after 30 s.
+func TestHalfOpen(t *testing.T) {
+	t.Parallel()
+	const documented = 30 * time.Second
+	for kind, listen := range map[string]func(ctx context.Context, address string, refused func(cm.Addr, error)) (net.Listener, error){
+		"cm": func(ctx context.Context, address string, refused func(cm.Addr, error)) (net.Listener, error) {
+			l, err := cm.Listen(ctx, address, cm.ListenOptions{Refused: refused})
+			if err != nil {
+				return nil, err
+			}
+			return l.Streams(), nil
+		},
+		"rsocket": func(ctx context.Context, address string, refused func(cm.Addr, error)) (net.Listener, error) {
+			return rsocket.Listen(ctx, address, rsocket.ListenOptions{Refused: refused})
+		},
+		"valkey": func(ctx context.Context, address string, refused func(cm.Addr, error)) (net.Listener, error) {
+			return valkey.Listen(ctx, address, valkey.ListenOptions{Refused: refused})
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			there := device(t, soft.Options{ViaSocket: true, Faults: "direction=sent,class=mad,loss=100%"}) // it hears, and is not heard
+			gaveUp := make(chan error, 1)
+			l, err := listen(t.Context(), there.Addr().String()+":0", func(_ cm.Addr, err error) {
+				select {
+				case gaveUp <- err:
+				default:
+				}
 			})
+			must(t, err)
+			defer l.Close()
+			begin := time.Now()
+			_, kill := startPeer(t, kind, l.Addr().String())
+			defer kill()
+			select {
+			case err := <-gaveUp:
+				if took := time.Since(begin); took < documented || !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("the listener gives up after %v: %v", took, err)
+				}
+			case <-time.After(documented + timeout/2): // less than the time after which the connection manager gives up
+				t.Errorf("the listener waits for more than %v", documented+timeout/2)
+			}
+		})
+	}
+}
+
+// TestPacketPeerGone: no method of a PacketConn waits for a peer that is dead.
+func TestPacketPeerGone(t *testing.T) {
+	there, here := device(t, soft.Options{}), device(t, soft.Options{})
+	l, err := cm.ListenPacket(t.Context(), there.Addr().String()+":0", cm.PacketOptions{})
+	must(t, err)
+	defer l.Close()
+	p, err := cm.DialPacket(t.Context(), l.LocalAddr().String(), cm.PacketOptions{LocalAddr: netip.AddrPortFrom(here.Addr(), 0)})
+	must(t, err)
+	peer, _ := p.DialedPeer()
+	there.Partition(netip.Addr{})
+	group, bg := netip.MustParseAddr("239.1.2.3"), context.Background()
+	for _, w := range []struct {
+		name string
+		call func() error
+	}{
+		{"Send", func() error {
+			for range 100 {
+				if err := p.Send(bg, []byte("lost"), peer); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
+		{"Join", func() error { _, err := p.Join(bg, group, cm.JoinFullMember); return err }},
+		{"Leave", func() error { return p.Leave(group) }},
+		{"Close", p.Close},
+	} {
+		done := make(chan error, 1)
+		go func() { done <- w.call() }()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("%s: %v", w.name, err)
+			}
+		case <-time.After(timeout):
+			t.Fatalf("%s waits for more than %v", w.name, timeout)
 		}
 	}
 }
