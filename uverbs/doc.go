@@ -56,9 +56,9 @@
 // [Device.CloseAll].
 //
 // One goroutine at a time may use the send side of a QP, one its receive side, one may use a CQ,
-// and one may wait on a CompChannel. The library does not detect two, and what they post is lost.
-// Different objects need no lock of the program. The other methods are safe for concurrent use, with
-// each other and with these, unless they say otherwise: the locks that the library takes are for them.
+// and one may wait on a CompChannel. The library does not detect two. Different objects need no lock
+// of the program. The other methods are safe for concurrent use, with each other and with these,
+// unless they say otherwise: the locks that the library takes are for them.
 //
 // # Memory
 //

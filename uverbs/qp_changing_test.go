@@ -4,6 +4,7 @@ package uverbs
 
 import (
 	"errors"
+	"runtime"
 	"syscall"
 	"testing"
 
@@ -199,6 +200,7 @@ func TestModifyBesideModify(t *testing.T) {
 	var last QPState // of the kernel, which changes it one command at a time
 	c := newModifyCard(t, func(s QPState) syscall.Errno {
 		last = s
+		runtime.Gosched() // before the command returns, so that the other one can overtake it
 		return 0
 	})
 	for range 200 {
