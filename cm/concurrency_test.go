@@ -39,7 +39,7 @@ var concurrency = pairs.Table{
 	{Object: (*Channel)(nil), Methods: map[pairs.Use]string{pairs.Freely: "Close NewID Next"}},
 	{Object: (*Group)(nil), Methods: map[pairs.Use]string{pairs.Freely: "Close"}},
 	{Object: (*ID)(nil), Often: true, Methods: map[pairs.Use]string{
-		pairs.Freely: "Addrs Close ECE GIDs Join Migrate Notify Paths QPAttr Request Services Wait WriteEvent",
+		pairs.Freely: "Addrs CheckRemote Close ECE GIDs Join Migrate Notify Paths QPAttr Request Services Wait WriteEvent",
 		follow: `Accept AcceptWait Bind Connect ConnectWait CreateQP CreateSRQ Disconnect DisconnectWait Establish Listen Reject
 			ResolveAddr ResolveRoute ResolveService ResolveWait SetAFOnly SetAckTimeout SetECE SetPath SetRNRRetryCount SetRetryCount
 			SetReuseAddr SetTOS`,
@@ -51,6 +51,7 @@ func TestConcurrencyTable(t *testing.T) { concurrency.Check(t) }
 
 // TestPairs runs pairs and triples of methods.
 func TestPairs(t *testing.T) {
+	testenv.Guest(t)
 	testenv.NeedsNoLoss(t, "the limits of time are short")
 	pairs.Run(t, concurrency, map[string]func(*testing.T) pairs.World{
 		"stream": func(t *testing.T) pairs.World { return newStreamWorld(t, ConnOptions{}) },
@@ -73,7 +74,6 @@ func newStreamWorld(t *testing.T, o ConnOptions) pairs.World {
 
 // newBothWorld makes connections by a Dialer.
 func newBothWorld(t *testing.T) pairs.World {
-	testenv.Guest(t)
 	l := value((&ListenConfig{RequireRDMA: true}).Listen(t.Context(), "tcp", firstAny))(t)
 	d := &Dialer{}
 	w, _ := pairs.NewStream(t, l, func(ctx context.Context) (net.Conn, error) {

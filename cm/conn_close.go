@@ -65,7 +65,7 @@ func (c *Conn) CloseWrite(ctx context.Context) error {
 	}
 	defer c.end()
 	err := c.sendEnd(ctx, what, false)
-	if err != nil && err == c.err {
+	if err != nil && c.err != nil {
 		err = c.sendErr(what)
 	}
 	return err

@@ -44,8 +44,8 @@ func lookup(ctx context.Context, resolver *net.Resolver, family, address string)
 
 // Dial connects to a listener at "host:port". If the host has several addresses, Dial tries one
 // after the other and gives each a share of the time until the deadline of ctx. Without a deadline,
-// an attempt ends when the kernel gives up, which takes over a minute if the host does not answer, and after
-// two minutes if only the listener's program does not.
+// an attempt ends after 74 seconds if the host does not answer, and after two minutes at most if only the
+// listener's program does not.
 // If the peer rejects the connection, the error matches ECONNREFUSED, and it is a [*RefusedError]
 // if the peer has given a reason. A rejection because the peer still has an old connection with the
 // same QP number, as after a crash of this host, is followed by up to three more attempts. Once the

@@ -164,15 +164,15 @@
 //	Backlog    connections that wait for Accept, including requests  1024, at most 1048576
 //	HalfOpen   requests whose peer has not completed the connection  half of Backlog
 //	MaxConns   connections, including requests                       16384
-//	MaxMemory  bytes that the connections may need                   half of the machine's or the cgroup's
+//	MaxMemory  bytes that the connections may need                   half of the machine's or container's
 //	AddrShare  what one address may hold of the limits, in percent   75
 //
 // Each connection counts with the result of MemoryPerConn for MaxMemory. An IPv6 address counts as its
-// network of 64 bits. At a limit, a new request replaces the oldest half-open one of the address with
-// the most, if that has more; otherwise the oldest one that is at least a quarter of a second old, and
-// if there is none, it is refused. An address that holds its share replaces only its own. A peer has 30
-// seconds to complete a connection. Until then the connection has a few KiB and its queues. The option
-// Refused, if set, is told of each refusal.
+// network of 64 bits; on devices of the kernel it is what a request says. At a limit, a new request
+// replaces the oldest half-open one of the address with the most, if that has more; otherwise the oldest
+// one that is at least a quarter of a second old, and if there is none, it is refused. An address that
+// holds its share replaces only its own. A peer has 30 seconds to complete a connection. Until then the
+// connection has a few KiB and its queues. The option Refused, if set, is told of each refusal.
 //
 // # How long a method waits
 //

@@ -129,8 +129,7 @@ func TestHalfOpen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx := within(t)
 			var told refusals
-			o.Refused, o.AddrShare = told.add, -1
-			o.Refused = told.add
+			o.ConnOptions, o.AddrShare, o.Refused = small, -1, told.add
 			l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), o))(t)
 			c := openKernel(t)
 			var ids []*ID

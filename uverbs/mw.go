@@ -60,8 +60,7 @@ func (p *PD) AllocMW(typ MWType) (*MW, error) {
 	}
 	mw.handle = resp.MWHandle
 	mw.setRKey(resp.RKey)
-	mw.number = p.dev.reserveTarget()
-	p.dev.targetCreated(mw.number, mw)
+	mw.number = p.dev.addTarget(mw)
 	return mw, mw.markCreated(mw)
 }
 

@@ -39,20 +39,24 @@ func must(t testing.TB, errs ...error) {
 	}
 }
 
+// addrTries is how many random addresses are tried, some of which another process may have.
+const addrTries = 20
+
 // device makes a software device with an address that no other process is likely to use.
 func device(t testing.TB, o soft.Options) *soft.Device {
 	t.Helper()
-	for {
+	var last error
+	for range addrTries {
 		o.Addr = netip.AddrFrom4([4]byte{127, byte(2 + rand.N(250)), byte(rand.N(256)), byte(1 + rand.N(250))})
 		d, err := soft.New(o)
 		if err == nil {
 			t.Cleanup(func() { must(t, d.Close()) })
 			return d
 		}
-		if t.Failed() || t.Context().Err() != nil {
-			t.Fatal(err)
-		}
+		last = err
 	}
+	t.Fatal(last)
+	return nil
 }
 
 // link makes connections of one kind.

@@ -315,17 +315,20 @@ func TestPeerKilled(t *testing.T) {
 // the process, and a function that kills it.
 func startPeer(t *testing.T, kind, dial string) (peer string, kill func()) {
 	t.Helper()
-	addr := netip.AddrFrom4([4]byte{127, 1, byte(rand.N(256)), byte(1 + rand.N(250))})
-	cmd := exec.CommandContext(t.Context(), os.Args[0], addr.String())
-	cmd.Env = append(os.Environ(), peerEnv+"="+kind, dialEnv+"="+dial)
-	out, err := cmd.StdoutPipe()
-	must(t, err, cmd.Start())
-	kill = sync.OnceFunc(func() { cmd.Process.Kill(); cmd.Wait() })
-	if _, err := fmt.Fscanln(out, &peer); err != nil || peer == "error:" {
+	for range addrTries {
+		addr := netip.AddrFrom4([4]byte{127, 1, byte(rand.N(256)), byte(1 + rand.N(250))})
+		cmd := exec.CommandContext(t.Context(), os.Args[0], addr.String())
+		cmd.Env = append(os.Environ(), peerEnv+"="+kind, dialEnv+"="+dial)
+		out, err := cmd.StdoutPipe()
+		must(t, err, cmd.Start())
+		kill = sync.OnceFunc(func() { cmd.Process.Kill(); cmd.Wait() })
+		if _, err = fmt.Fscanln(out, &peer); err == nil && peer != "error:" {
+			return peer, kill
+		}
 		kill()
-		t.Fatalf("the peer does not start: %q, %v", peer, err)
 	}
-	return peer, kill
+	t.Fatalf("the peer does not start: %q", peer)
+	return "", nil
 }
 
 // TestHalfOpen: a listener gives up a connection that its peer does not complete, after 30 s.
@@ -364,7 +367,7 @@ func TestHalfOpen(t *testing.T) {
 			defer kill()
 			select {
 			case err := <-gaveUp:
-				if took := time.Since(begin); took < documented || !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
+				if took := time.Since(begin); took < documented || !(errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.ETIMEDOUT)) { // the last, if the connection manager was faster
 					t.Errorf("the listener gives up after %v: %v", took, err)
 				}
 			case <-time.After(documented + timeout/2): // less than the time after which the connection manager gives up

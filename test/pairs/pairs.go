@@ -225,9 +225,10 @@ type pairs struct {
 // run plays rounds until a time.
 func (p *pairs) run(end time.Time) {
 	rounds, worlds, names := 0, 0, map[string]bool{}
-	for time.Now().Before(end) && !p.t.Failed() {
+	for skipped := false; time.Now().Before(end) && !p.t.Failed() && !skipped; {
 		worlds++
 		p.t.Run("", func(t *testing.T) { // which cleans up after each world
+			defer func() { skipped = t.Skipped() }()
 			goroutines, files := inUse()
 			w := p.build(t)
 			defer func() {

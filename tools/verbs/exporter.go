@@ -151,7 +151,8 @@ func (o *exporterOptions) serve(ctx context.Context, c *metrics.Collector, count
 	const patience = 10 * time.Second // as long as Prometheus waits
 	names := o.hosts
 	if name, err := os.Hostname(); err == nil {
-		names = append(names, name)
+		short, _, _ := strings.Cut(name, ".")
+		names = append(names, name, short)
 	}
 	s := web.Server{Hosts: names, HeadTime: patience, WriteTime: patience, Most: 64, Pages: map[string]web.Page{
 		"/":        {Type: "text/html; charset=utf-8", Body: func() []byte { return []byte(exporterIndex) }},

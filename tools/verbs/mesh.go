@@ -136,9 +136,10 @@ more; of fewer hosts it has most of the links, so use absolute ones.
 
 A finding names the largest thing that explains its measurements: a host, a device of a host, a rail
 (the devices of one name of all hosts), or a link. Times are half of the way there and back, so a
-slow direction shows in both. If the run is interrupted, the report has what was measured. Loss of datagrams shows in the direction in which they are sent.
-Some devices, such as mlx5, derive the UDP source port of RoCE v2 from the flow label: several of
-them (--flow-labels) take several paths through a network. With others they change nothing.`,
+slow direction shows in both. If the run is interrupted, the report has what was measured. Loss of
+datagrams shows in the direction in which they are sent. Some devices, such as mlx5, derive the UDP
+source port of RoCE v2 from the flow label: several of them (--flow-labels) take several paths
+through a network. With others they change nothing.`,
 		Example: `  verbs mesh run node1 node2 node3 node4 --secret-file /etc/verbs-mesh.secret
   verbs mesh run --file hosts.txt --json | jq '.findings[]'
   verbs mesh run --file hosts.txt --html mesh.html --flow-labels 1,2,3,4 --min-bandwidth 90`,

@@ -53,10 +53,10 @@ func newRping() *command.Command {
 the client sends the address of a second buffer, and the server writes the text there by RDMA WRITE.
 Either side may be rdma-core's rping, whose flags have the same letters.
 
-A server plays with one client, the first that sends a ping. With -P it plays with any number of them.
-Up to --max-clients are connected at once, half of them from one address, so that a client that sends
-nothing does not keep others out. The server takes pings of any size, and disconnects a client that
-sends nothing for --timeout.
+A server plays with one client, the first that sends a ping. With -P it plays with any number of
+them. Up to --max-clients are connected at once, half of them from one address, so that a client
+that sends nothing does not keep others out. The server takes pings of any size, and disconnects a
+client that sends nothing for --timeout.
 ` + trust + `A server without -a listens on all addresses. Give it an address of a network that you trust. Each
 client takes 64 KiB of memory and a queue pair.`,
 		Example: `  verbs rping -s                          # wait for a client, on all addresses

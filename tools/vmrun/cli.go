@@ -154,7 +154,7 @@ func command(status *int) *cobra.Command {
 	f.StringSliceVar(&o.with, "with", nil, "`PKG,...`: unpack Debian packages and their dependencies into the guest")
 	f.StringVar(&o.withSuite, "with-suite", o.withSuite, "Debian `SUITE` for -with")
 	f.IntVar(&o.hosts, "hosts", o.hosts, "run `N` guests, 1 to 8, which a link connects")
-	f.StringVar(&o.dev, "device", o.dev, "RDMA `KIND`s: rxe, siw (iWARP), mlx5[,mode=ib|ipoib|roce][,topology=FILE][,personality=NAME][,strict] (a modelled ConnectX); rxe+siw for both")
+	f.StringVar(&o.dev, "device", o.dev, "RDMA `KIND`s: rxe, siw (iWARP), rxe+siw, mlx5 (a modelled ConnectX), with options: mlx5[,mode=ib|ipoib|roce][,topology=FILE][,personality=NAME][,strict]")
 	f.StringVar(&o.hca, "hca", "", "`PROGRAM` that models the ConnectX")
 	f.StringVar(&o.hcaReport, "hca-report", "", "write what the ConnectX observed to `FILE`, as JSON")
 	f.BoolVar(&o.hcaVerbose, "hca-verbose", false, "print the commands that the ConnectX receives, in words")

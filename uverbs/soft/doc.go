@@ -166,11 +166,10 @@
 // a peer, and knows a QPN, a PSN and an rkey, can read and write registered memory. QPNs and rkeys are random,
 // unless [Options].Seed is set; PSNs can be tried out.
 //
-// A packet from an address of this host counts only if it comes from the port that devices have, which the
-// system gives to nobody else. So other users of the host cannot speak for a device, but they can flood its
-// socket and be peers themselves. Users of the host of a peer, and others where source addresses can be forged,
-// can speak for the peer. Choose addresses that only trusted hosts reach, such as one of 127.0.0.0/8. A device
-// without Addr and Auto has no socket.
+// A packet from an address of this host counts only if it comes from the port that devices have. A user of the
+// host who takes that port at another address can still forge the address of a device, as anybody can where
+// source addresses are not checked; then only the random numbers protect. Choose addresses that only trusted hosts
+// and users reach. A device without Addr and Auto has no socket.
 //
 // # What it is for
 //

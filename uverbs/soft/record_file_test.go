@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -19,7 +20,11 @@ func TestRecordFiles(t *testing.T) {
 	if err := os.Symlink(target, link); err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range []Options{{TraceFile: link}, {CaptureFile: link}} {
+	hard := filepath.Join(dir, "hard")
+	if err := os.Link(target, hard); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []Options{{TraceFile: link}, {CaptureFile: link}, {CaptureFile: hard}, {CaptureFile: dir}} {
 		if f, err := newFaults(&o, netip.IPv4Unspecified(), nil, nil); err == nil {
 			t.Errorf("%+v: no error", o)
 			f.closeFiles()
@@ -27,6 +32,16 @@ func TestRecordFiles(t *testing.T) {
 	}
 	if b, err := os.ReadFile(target); err != nil || string(b) != "old" {
 		t.Errorf("the target of the link has %q, %v", b, err)
+	}
+	if os.Geteuid() == 0 { // only root can make the file of another user
+		other := filepath.Join(dir, "other")
+		if err := errors.Join(os.WriteFile(other, nil, 0o666), os.Chown(other, 65534, 65534)); err != nil {
+			t.Fatal(err)
+		}
+		if f, err := createRecord(other); err == nil {
+			t.Error("the file of another user is written to")
+			f.Close()
+		}
 	}
 	for _, name := range []string{file, filepath.Join(dir, "new")} {
 		f, err := createRecord(name)

@@ -155,19 +155,22 @@ const (
 	maxAckTimeout = 22
 )
 
-// maySend counts a message to the peer. It returns false if the peer must not get it, because it has sent too
-// little and has not proven its address.
-func (id *ID) maySend() bool {
+// pay pays for a message to the peer, and keeps credit for some others. It returns false if the peer must not get
+// the message, because it has sent too little and has not proven its address.
+func (id *ID) pay(keep int) bool {
 	if !id.unproven {
 		return true
 	}
+	if id.credit <= keep {
+		return false
+	}
 	id.credit--
-	return id.credit >= 0
+	return true
 }
 
 // sendOnce sends a message that is not repeated.
 func (id *ID) sendOnce(tid uint64, message Message) {
-	if id.maySend() {
+	if id.pay(0) {
 		id.m.send(id.path.Src, id.path.Dst, tid, message)
 	}
 }
@@ -188,7 +191,7 @@ func (id *ID) allRetries() time.Duration { return time.Duration(id.maxRetries+1)
 // repeat sends the pending message and starts its timer.
 func (id *ID) repeat() {
 	id.await()
-	if id.maySend() {
+	if id.pay(1) { // the last one is for the REJ, if there is no connection
 		id.m.c.Transport.SendMAD(id.path.Src, id.path.Dst, id.pending[:])
 	}
 }

@@ -282,6 +282,18 @@ func TestRepeatedREQPays(t *testing.T) {
 	wants(t, server, p, Established, EventREQ, EventRTU)
 }
 
+// TestLateRefusal: a peer that has not proven its address is told that its request is given up, however late.
+func TestLateRefusal(t *testing.T) {
+	for _, late := range []time.Duration{time.Second, 15 * time.Second, maxHalfOpen - 1} {
+		n, client, server := pair(t)
+		a, p := replied(n, client, server)
+		n.run(late)
+		p.Destroy()
+		n.settle()
+		wants(t, client, a, Timewait, EventREP, EventREJ)
+	}
+}
+
 // TestLongestTimes: what a peer asks for does not make an ID wait longer than this side allows.
 func TestLongestTimes(t *testing.T) {
 	const slow = 31 // 2.3 hours

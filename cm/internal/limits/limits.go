@@ -137,14 +137,14 @@ func (u *Usage) Add(key netip.Addr, d Count) {
 
 // Largest returns the key with the most half-open requests, if a request of the given key may take the place of one
 // of them: the given key has fewer then, and it would not have more afterwards.
-func (u *Usage) Largest(than netip.Addr) (key netip.Addr, ok bool) {
-	key = than
+func (u *Usage) Largest(asker netip.Addr) (key netip.Addr, ok bool) {
+	key = asker
 	for k, c := range u.addrs {
 		if c.HalfOpen > u.addrs[key].HalfOpen {
 			key = k
 		}
 	}
-	return key, u.addrs[key].HalfOpen > u.addrs[than].HalfOpen+1
+	return key, u.addrs[key].HalfOpen > u.addrs[asker].HalfOpen+1
 }
 
 // Full says which limit a further request of a key would exceed.

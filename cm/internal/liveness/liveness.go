@@ -24,15 +24,17 @@ type Watch struct {
 func (w *Watch) Next(now time.Time, after time.Duration) { w.due, w.every = now.Add(after), after }
 
 // Look returns for how long the peer has owed an answer: how long ago a look first found work requests
-// outstanding of which none has completed since. A look that comes much later than it was due begins anew,
-// because the process was stopped and the answer may only have to be read.
+// outstanding of which none has completed since. The time by which a look comes much later than it was due does
+// not count, because the process was stopped and the answer may only have to be read.
 func (w *Watch) Look(now time.Time, owes bool, done uint64) time.Duration {
 	late := !w.due.IsZero() && now.Sub(w.due) > w.every
 	switch {
 	case !owes || done != w.done:
 		w.since = time.Time{}
-	case w.since.IsZero() || late:
+	case w.since.IsZero():
 		w.since = now
+	case late:
+		w.since = w.since.Add(now.Sub(w.due))
 	}
 	w.done = done
 	if w.since.IsZero() {

@@ -23,9 +23,9 @@ func TestWatch(t *testing.T) {
 		{every, true, 1, 0}, // something has completed
 		{every, true, 1, 0},
 		{every, true, 1, every},
-		{20 * every, true, 1, 0}, // the process was stopped
-		{every, true, 1, every},
-		{every, true, 1, 2 * every},
+		{20 * every, true, 1, 2 * every}, // the process was stopped, which does not count
+		{every, true, 1, 3 * every},
+		{every, true, 1, 4 * every},
 		{every, false, 1, 0},
 		{every, true, 1, 0},
 	} {

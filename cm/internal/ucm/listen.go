@@ -128,11 +128,11 @@ func (x *id) makeRoom(peer netip.Addr) bool {
 	oldest := x.file.events[i]
 	x.file.removeEvents(func(e *event) bool { return e == oldest })
 	x.requestRead(oldest.request)
-	if r := oldest.request; r.cm != nil {
+	if r := oldest.request; r.cm != nil { // nil if its device was removed
 		r.cm.Ignore()
 		r.cm = nil
-		r.destroy()
 	}
+	oldest.request.destroy()
 	return true
 }
 

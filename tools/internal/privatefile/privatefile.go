@@ -15,6 +15,9 @@ import (
 // one name, and gets the same mode. A device such as /dev/null and a named pipe of this user or of root are written
 // as they are. Everything else is refused: a symbolic link, such as /dev/stdout, and the file of another user.
 func Create(name string) (_ *os.File, err error) {
+	if err := Check(name); err != nil { // before open, which waits for the reader of a pipe
+		return nil, err
+	}
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|noFollow, 0o600)
 	if err != nil {
 		return nil, cmp.Or(Check(name), err)

@@ -38,6 +38,7 @@ func (q *QP) succeed() bool {
 // recvFails reports whether the plan of faults has the receive under way complete with an error, which
 // is then in resp.failure.
 func (q *QP) recvFails() bool {
+	q.resp.failure = StatusSuccess
 	p := q.planNow()
 	if p == nil {
 		return false
