@@ -153,6 +153,7 @@ func TestListenArguments(t *testing.T) {
 
 // TestHalfOpenMemory: a request that its peer does not complete costs little memory, and not for long.
 func TestHalfOpenMemory(t *testing.T) {
+	testenv.Tags(t, testenv.Memory) // the race detector takes some itself
 	testenv.Guest(t)
 	testenv.Needs(t, "half-open requests", "rxe", "mlx5")
 	const number, most = 400, 256 << 10

@@ -277,7 +277,7 @@ func TestAllocs(t *testing.T) {
 			return f
 		},
 		"Bind": func() Fault {
-			if !table.Bind(qp1, &Binding{MWKey: w.RKey(), NewKey: w.RKey() + 1, LKey: m.LKey(), Addr: m.IOVA(), Length: 8, Access: windowRights}) {
+			if !table.Bind(qp1, &Binding{MWKey: w.RKey(), NewKey: w.RKey() + 1, LKey: m.LKey(), Addr: m.IOVA(), Length: uint64(page), Access: windowRights}) {
 				return NoAccess
 			}
 			return OK
