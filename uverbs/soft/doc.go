@@ -166,9 +166,9 @@
 // a peer, and knows a QPN, a PSN and an rkey, can read and write registered memory. QPNs and rkeys are random,
 // unless [Options].Seed is set; PSNs can be tried out.
 //
-// A packet from an address of this host counts only if it comes from the port that devices have. A user of the
-// host who takes that port at another address can still forge the address of a device, as anybody can where
-// source addresses are not checked; then only the random numbers protect. Choose addresses that only trusted hosts
+// A packet from an address of this host counts only if it comes from the port that devices have. Another user of
+// the host can take that port at another address and then forge the address of a device, as anybody can where
+// source addresses are not checked; only the random numbers protect from that. Choose addresses that only trusted hosts
 // and users reach. A device without Addr and Auto has no socket.
 //
 // # What it is for

@@ -9,8 +9,8 @@ import (
 
 // Every user of a host can send UDP packets from each address of the host, but the port of a software device belongs
 // to the device at its address. All software devices send from their port. So a packet from an address of this host
-// counts only if it comes from the port that the devices have. A user who has that port at another address can still
-// choose the device's address as the source of a packet (IP_PKTINFO); then only the random numbers protect. Other
+// counts only if it comes from the port that the devices have. Another user can bind that port at another address and
+// choose the device's address as the source of a packet (IP_PKTINFO); only the random numbers protect from that. Other
 // hosts may have rxe or a card, which choose the port of each connection.
 
 // hostAddrs are the addresses of this host, apart from loopback addresses. They stand in where no linkWatch knows
