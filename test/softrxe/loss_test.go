@@ -17,8 +17,8 @@ func lossy(t *testing.T, software place) place {
 	t.Helper()
 	dir := t.TempDir()
 	trace := filepath.Join(dir, "packets.txt")
-	// Nobody writes the file.
-	must(t, os.WriteFile(trace, nil, 0o666), os.Chmod(trace, 0o666), os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755))
+	// The user nobody writes the file, in a folder of root.
+	must(t, os.WriteFile(trace, nil, 0o600), os.Chown(trace, nobody, nobody), os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755))
 	t.Cleanup(func() {
 		b, err := os.ReadFile(trace)
 		must(t, err)
