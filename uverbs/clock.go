@@ -10,7 +10,10 @@ func (d *Device) ReadClock() (uint64, error) {
 	if err := d.usable(); err != nil {
 		return 0, err
 	}
-	return d.driver.readClock(d)
+	if d.mlx5 == nil {
+		return 0, noFeature(d, "QUERY_RT_VALUES")
+	}
+	return d.mlx5.readClock()
 }
 
 // ClockTime converts a value that the device's clock had within the last seconds to the time of day
@@ -20,5 +23,8 @@ func (d *Device) ClockTime(stamp uint64) (time.Time, error) {
 	if err := d.usable(); err != nil {
 		return time.Time{}, err
 	}
-	return d.driver.clockTime(d, stamp)
+	if d.mlx5 == nil {
+		return time.Time{}, noFeature(d, "time of a time stamp")
+	}
+	return d.mlx5.clockTime(stamp)
 }

@@ -6,15 +6,15 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// ioctlContext creates the kernel's context by ioctl.
-func (d *Device) ioctlContext(devx bool) (udata, syscall.Errno) {
+// createContext creates the kernel's context by ioctl.
+func (d *Device) createContext(devx bool) (udata, syscall.Errno) {
 	cmd := newIoctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_GET_CONTEXT)
 	defer cmd.done()
 	var vectors [4]byte
 	var support [8]byte
 	cmd.out(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, vectors[:])
 	cmd.out(abi.UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, support[:])
-	u := d.driver.contextUdata(true, devx)
+	u := d.driver.contextUdata(ioctlContext, devx)
 	cmd.udata(u)
 	errno := d.cmd.ioctl(cmd)
 	d.vectors = int(le32(vectors[:]))
@@ -29,22 +29,22 @@ func (d *Device) getContext(devx devxMode) error {
 		}
 		devx = devxOff
 	}
-	u, errno := d.ioctlContext(devx != devxOff)
+	u, errno := d.createContext(devx != devxOff)
 	switch {
 	case devx == devxRequired && absent(errno):
 		return noDEVX(errNoIoctl)
 	case devx == devxRequired && errno == syscall.EINVAL: // as mlx5_ib_devx_create says it
-		if u, errno = d.ioctlContext(false); errno == 0 {
+		if u, errno = d.createContext(false); errno == 0 {
 			return noDEVX(errNoContext)
 		}
 	case devx == devxPossible && errno != 0 && !absent(errno):
-		u, errno = d.ioctlContext(false)
+		u, errno = d.createContext(false)
 	}
 	if errno == 0 {
 		if err := d.openEvents(); err != nil {
 			return err
 		}
-		return d.driver.openContext(d, u, true)
+		return d.driver.openContext(d, u)
 	}
 	if errno == syscall.EPERM {
 		return d.cmd.fail("GET_CONTEXT", errno, "a sandbox forbids ioctl(); in a container: --security-opt seccomp=FILE that allows it")
@@ -54,7 +54,7 @@ func (d *Device) getContext(devx devxMode) error {
 	}
 	req := &abi.GetContext{}
 	resp := &abi.GetContextResp{}
-	u = d.driver.contextUdata(false, false)
+	u = d.driver.contextUdata(writeContext, false)
 	if errno := d.cmd.legacy(abi.IB_USER_VERBS_CMD_GET_CONTEXT, bytesOf(req), bytesOf(resp), u); errno != 0 {
 		return d.cmd.fail("GET_CONTEXT", errno, "")
 	}
@@ -64,5 +64,5 @@ func (d *Device) getContext(devx devxMode) error {
 	if d.async, err = d.cmd.Events(resp.AsyncFD, "asynchronous events of "+d.Name()); err != nil {
 		return err
 	}
-	return d.driver.openContext(d, u, false)
+	return d.driver.openContext(d, u)
 }

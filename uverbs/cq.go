@@ -296,7 +296,7 @@ func (c *CQ) Resize(cqe int) error {
 		if errno == syscall.EINVAL {
 			hint = resizeHint(cqe)
 		}
-		return errors.Join(d.cmd.fail("RESIZE_CQ", errno, hint), d.driver.abandonResize(c))
+		return errors.Join(d.cmd.fail("RESIZE_CQ", errno, hint), c.abandonResize())
 	}
 	old, err := d.driver.remapCQ(c, int(resp.CQE), u)
 	if err != nil {

@@ -18,7 +18,10 @@ func (d *Device) DataDirectPath() (string, error) {
 		return "", err
 	}
 	defer d.release()
-	return d.driver.dataDirectPath(d)
+	if d.mlx5 == nil {
+		return "", noFeature(d, "GET_DATA_DIRECT_SYSFS_PATH")
+	}
+	return d.mlx5.dataDirectPath()
 }
 
 // checkDataDirect returns an error if options exclude DataDirect.
@@ -36,12 +39,21 @@ func (o *MROptions) checkDataDirect(op string, iova uint64) error {
 	return nil
 }
 
+// addDataDirect adds the option DataDirect to REG_DMABUF_MR.
+func (d *Device) addDataDirect(cmd *ioctlCommand) error {
+	if d.mlx5 == nil {
+		return noFeature(d, "REG_DMABUF_MR with DataDirect")
+	}
+	addDataDirectMlx5(cmd)
+	return nil
+}
+
 // dataDirectError returns the error for a refused registration with DataDirect. EINVAL has several reasons,
 // one of which the kernel tells when it is asked for the path.
 func (d *Device) dataDirectError(errno syscall.Errno) error {
 	const feature = "REG_DMABUF_MR with DataDirect"
 	if errno == syscall.EINVAL {
-		_, err := d.driver.dataDirectPath(d)
+		_, err := d.mlx5.dataDirectPath()
 		if f, ok := errors.AsType[*FeatureError](err); ok {
 			f.Feature = feature
 			return f

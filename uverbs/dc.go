@@ -94,7 +94,7 @@ func (p *PD) createDC(o QPOptions, dc dcSpec) (*QP, error) {
 		s.RecvCQ = o.SendCQ
 	case DCT:
 		s.SendCQ = o.RecvCQ
-		s.prepare = d.driver.prepareDCT
+		s.prepare = (*QP).prepareDCTMlx5
 	}
 	q, err := newQP(d, s)
 	if f, ok := errors.AsType[*FeatureError](err); ok && f.Feature == "QP type "+o.Type.String() {
@@ -113,7 +113,11 @@ func (d *Device) checkStreams(want DCIStreams) error {
 	if want == (DCIStreams{}) {
 		return nil
 	}
-	streams, failed, err := d.driver.dciStreams(d)
+	var streams, failed uint8
+	var err error
+	if d.mlx5 != nil {
+		streams, failed, err = d.mlx5.dciStreams()
+	}
 	switch {
 	case err != nil:
 		return err
@@ -170,7 +174,7 @@ func (q *QP) ReadyDC() error {
 // the default as long as the device refuses it.
 func (q *QP) readyDCI() error {
 	rts := q.rtsAttr()
-	most := q.dev.driver.dciReads(q.dev)
+	most := q.dev.mlx5.dciReads()
 	if most > 0 && q.path.MaxRdAtomic > most {
 		return argErr("ReadyDC", "Path.MaxRdAtomic", q.path.MaxRdAtomic, "1 to %d, the limit of DCIs, or 0 for the default", most)
 	}
@@ -208,19 +212,19 @@ func (q *QP) readyDCT(port uint8, attr PortAttr, mtu MTU) error {
 	}
 	init := QPAttr{State: QPInit, Port: port, Access: q.access()}
 	const initMask = AttrState | AttrPKeyIndex | AttrPort | AttrAccess
-	u := q.dev.driver.modifyUdata(q)
+	u := q.modifyUdataMlx5()
 	if errno := q.issueModify(&init, initMask, u); errno != 0 {
 		return q.modifyError(&init, initMask, QPReset, QPInit, errno, "", u)
 	}
 	q.modified(&init, initMask, QPReset, QPInit)
 	rtr := QPAttr{State: QPRTR, PathMTU: mtu, MinRNRTimer: orDefault(q.path.MinRNRTimer, 12), AH: ah}
 	const rtrMask = AttrState | AttrAV | AttrPathMTU | AttrMinRNRTimer
-	u = q.dev.driver.dctUdata(q)
+	u = q.dctUdataMlx5()
 	if errno := q.issueModify(&rtr, rtrMask, u); errno != 0 {
 		return q.modifyError(&rtr, rtrMask, QPInit, QPRTR, errno, routeHint(q.dev, errno, ah), u)
 	}
 	q.modified(&rtr, rtrMask, QPInit, QPRTR)
-	return q.dev.driver.dctReady(q, u)
+	return q.dctReadyMlx5(u)
 }
 
 // ownAddress returns the path that a DCT answers on: the local GID, as the source, is what counts.
@@ -306,7 +310,7 @@ func (q *QP) ResetStream(stream uint16) error {
 	case q.State() != QPRTS:
 		return argErr(op, "state", q.State(), "%s", QPRTS)
 	}
-	return q.dev.driver.resetStream(q, stream)
+	return q.dev.mlx5.resetStream(q, stream)
 }
 
 // retryHintDC explains why a DCT did not answer.

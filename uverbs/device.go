@@ -412,7 +412,7 @@ func (d *Device) start(context func() error) error {
 	err := context()
 	if err == nil {
 		if err = d.queryDevice(); err != nil {
-			err = errors.Join(err, d.driver.closeContext(d))
+			err = errors.Join(err, d.closeDriver())
 		}
 	}
 	if err != nil {
@@ -443,7 +443,7 @@ func (d *Device) Close() error {
 			d.asyncWatch.stop()
 			closeErr = d.async.Close()
 		}
-		closeErr = errors.Join(closeErr, d.driver.closeContext(d), d.cmd.Close())
+		closeErr = errors.Join(closeErr, d.closeDriver(), d.cmd.Close())
 		return nil
 	}, nil)
 	return errors.Join(err, closeErr)

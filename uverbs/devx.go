@@ -77,7 +77,7 @@ func (d *Device) DEVXCommand(in, out []byte) error {
 	if err := checkDEVX("DEVXCommand", in, out); err != nil {
 		return err
 	}
-	return d.driver.devx(d, nil, devxOther, in, out)
+	return d.passDEVX(nil, devxOther, in, out)
 }
 
 // DEVXQuery is like [Device.DEVXCommand] for a query of the QP, such as QUERY_QP (mlx5dv_devx_qp_query).
@@ -98,7 +98,15 @@ func (q *QP) devx(op string, m devxMethod, in, out []byte) error {
 	if err := checkDEVX(op, in, out); err != nil {
 		return err
 	}
-	return q.dev.driver.devx(q.dev, q, m, in, out)
+	return q.dev.passDEVX(q, m, in, out)
+}
+
+// passDEVX passes a command to the firmware, about the device or a QP that is not nil.
+func (d *Device) passDEVX(q *QP, m devxMethod, in, out []byte) error {
+	if d.mlx5 == nil {
+		return noFeature(d, "DEVX")
+	}
+	return d.mlx5.passDEVX(q, m, in, out)
 }
 
 // Sizes of commands and answers in bytes. An attribute of an ioctl has a length of 16 bits.
@@ -139,7 +147,10 @@ func (d *Device) QueryLAG() (LAG, error) {
 		return LAG{}, err
 	}
 	defer d.release()
-	return d.driver.lag(d)
+	if d.mlx5 == nil {
+		return LAG{}, noFeature(d, "LAG")
+	}
+	return d.mlx5.lag()
 }
 
 // QueryLAGPort returns the port of a LAG by which the QP sends (mlx5dv_query_qp_lag_port). It fails
@@ -149,7 +160,10 @@ func (q *QP) QueryLAGPort() (LAGPort, error) {
 		return LAGPort{}, err
 	}
 	defer q.release()
-	return q.dev.driver.lagPort(q)
+	if q.dev.mlx5 == nil {
+		return LAGPort{}, noFeature(q.dev, "LAG")
+	}
+	return q.dev.mlx5.lagPort(q)
 }
 
 // SetLAGPort has the QP send by a port of a LAG, 1 to [LAG].Ports (mlx5dv_modify_qp_lag_port). The kernel
@@ -161,7 +175,10 @@ func (q *QP) SetLAGPort(port uint8) error {
 		return err
 	}
 	defer q.releaseState()
-	return q.dev.driver.setLAGPort(q, port)
+	if q.dev.mlx5 == nil {
+		return noFeature(q.dev, "LAG")
+	}
+	return q.dev.mlx5.setLAGPort(q, port)
 }
 
 // SetUDPSourcePort sets the UDP source port of the packets that the QP sends by RoCE v2
@@ -184,7 +201,10 @@ func (q *QP) SetUDPSourcePort(port uint16) error {
 	case q.State() != QPRTS:
 		return argErr(op, "state", q.State(), "%s", QPRTS)
 	}
-	return q.dev.driver.setUDPSourcePort(q, port)
+	if q.dev.mlx5 == nil {
+		return noFeature(q.dev, "UDP source port of a QP")
+	}
+	return q.dev.mlx5.setUDPSourcePort(q, port)
 }
 
 // minUDPSourcePort is the first dynamic port (IB_ROCE_UDP_ENCAP_VALID_PORT_MIN).

@@ -288,3 +288,54 @@ func (c *CQ) raised() {
 		c.eventMlx5()
 	}
 }
+
+// The functions that follow are for commands of all drivers in which mlx5 alone has a part.
+
+// closeDriver frees what openContext of the driver has allocated.
+func (d *Device) closeDriver() error { return d.mlx5.close() }
+
+// modifyUdata returns the driver's part of MODIFY_QP, and modifyAnswer reads the kernel's response to it.
+func (q *QP) modifyUdata() udata {
+	if q.dev.mlx5 == nil {
+		return udata{}
+	}
+	return q.modifyUdataMlx5()
+}
+
+func (q *QP) modifyAnswer(u udata) error {
+	if q.dev.mlx5 == nil {
+		return nil
+	}
+	return q.modifyAnswerMlx5(u)
+}
+
+// rateLimits returns the limits of a device, which are zero if it does not limit rates.
+func (d *Device) rateLimits() (RateLimits, error) {
+	if d.mlx5 == nil {
+		return RateLimits{}, nil
+	}
+	return d.mlx5.rateLimits()
+}
+
+// countUdata returns the driver's part of CREATE_FLOW for the first flow that uses counters.
+func (d *Device) countUdata() (udata, error) {
+	if d.mlx5 == nil {
+		return udata{}, nil
+	}
+	return d.mlx5.countUdata()
+}
+
+// abandonResize frees what prepareResize allocated, after the kernel has refused.
+func (c *CQ) abandonResize() error {
+	if c.mlx5 == nil {
+		return nil
+	}
+	return c.abandonResizeMlx5()
+}
+
+// queried corrects the kernel's response to QUERY_SRQ.
+func (s *SRQ) queried(a *SRQAttr) {
+	if s.mlx5 != nil {
+		s.queriedMlx5(a)
+	}
+}

@@ -45,12 +45,35 @@ func (d *Device) AllocDM(length int, o DMOptions) (*DM, error) {
 	handle := cmd.newObj(abi.UVERBS_ATTR_ALLOC_DM_HANDLE)
 	cmd.u64(abi.UVERBS_ATTR_ALLOC_DM_LENGTH, m.length)
 	cmd.u32(abi.UVERBS_ATTR_ALLOC_DM_ALIGNMENT, o.LogAlign)
-	d.driver.allocDMAttrs(m, cmd)
+	if d.mlx5 != nil {
+		m.allocAttrsMlx5(cmd)
+	}
 	if errno := d.cmd.ioctl(cmd); errno != 0 {
 		m.removeParents()
 		return nil, d.cmd.fail("ALLOC_DM", errno, "")
 	}
 	m.handle = uint32(handle.Data)
+	return m, m.markCreated(m)
+}
+
+// ImportDM imports device memory that another process has allocated on the same device, by its handle
+// ([DM.Handle], ibv_import_dm). This process can then register it, read it and write it. Close leaves
+// the memory allocated. It needs Linux 5.13. The error is a [FeatureError] if the driver has no
+// device memory.
+func (d *Device) ImportDM(handle uint32) (*DM, error) {
+	m := &DM{handle: handle}
+	m.imported = true
+	if err := m.addParents(d, "DM", "FREE_DM", &d.object); err != nil {
+		return nil, err
+	}
+	err := noFeature(d, "ImportDM")
+	if d.mlx5 != nil {
+		err = m.queryMlx5()
+	}
+	if err != nil {
+		m.removeParents()
+		return nil, err
+	}
 	return m, m.markCreated(m)
 }
 
@@ -70,7 +93,7 @@ func (m *DM) Close() error {
 		}
 		errno := m.dev.cmd.destroy(abi.UVERBS_OBJECT_DM, abi.UVERBS_METHOD_DM_FREE, abi.UVERBS_ATTR_FREE_DM_HANDLE, m.handle)
 		return m.dev.endShared(m.destroy, errno)
-	}, func() error { return m.dev.driver.unmapDM(m) })
+	}, m.unmapMlx5)
 }
 
 // WriteAt copies b to the memory at offset off (ibv_memcpy_to_dm). It is like [io.WriterAt], but
@@ -78,7 +101,7 @@ func (m *DM) Close() error {
 // otherwise it fails with an [ArgError] and copies nothing. Work requests posted later see the
 // data. The error is a [FeatureError] if the driver cannot map the memory.
 func (m *DM) WriteAt(b []byte, off int64) (int, error) {
-	return m.access("WriteAt", b, off, driver.storeDM)
+	return m.access("WriteAt", b, off, true)
 }
 
 // ReadAt copies from the memory at offset off to b, with the conditions of WriteAt
@@ -86,11 +109,11 @@ func (m *DM) WriteAt(b []byte, off int64) (int, error) {
 // Every 4 bytes are a separate read of the device, which takes about a microsecond, so use RDMA
 // READ for long reads.
 func (m *DM) ReadAt(b []byte, off int64) (int, error) {
-	return m.access("ReadAt", b, off, driver.loadDM)
+	return m.access("ReadAt", b, off, false)
 }
 
-// access copies to or from the memory.
-func (m *DM) access(op string, b []byte, off int64, with func(driver, *DM, int, []byte) error) (int, error) {
+// access copies to or from the memory, by store.
+func (m *DM) access(op string, b []byte, off int64, store bool) (int, error) {
 	if err := m.acquire(); err != nil {
 		return 0, err
 	}
@@ -101,14 +124,13 @@ func (m *DM) access(op string, b []byte, off int64, with func(driver, *DM, int, 
 	if limit := m.length - uint64(off); uint64(len(b)) > limit || len(b)%dmWord != 0 {
 		return 0, argErr(op, "length of b", len(b), "multiples of %d from 0 to %d", dmWord, limit)
 	}
-	drv := m.dev.driver
-	if !drv.capabilities().mappedDM {
-		return 0, &FeatureError{Feature: "MEMCPY_DM", Driver: drv.name()}
+	if m.mlx5 == nil {
+		return 0, noFeature(m.dev, "MEMCPY_DM")
 	}
 	if len(b) == 0 {
 		return 0, nil
 	}
-	if err := with(drv, m, int(off), b); err != nil {
+	if err := m.copyMlx5(int(off), b, store); err != nil {
 		return 0, err
 	}
 	return len(b), nil

@@ -30,7 +30,10 @@ func (m *DM) ExportDMABuf() (f *os.File, offset int, err error) {
 	}
 	defer m.release()
 	d := m.dev
-	page, start, err := d.driver.locateDM(m)
+	if m.mlx5 == nil {
+		return nil, 0, noFeature(d, "EXPORT_DMABUF")
+	}
+	page, start, err := m.locateMlx5()
 	if err != nil {
 		return nil, 0, err
 	}

@@ -30,10 +30,8 @@ func (mlx5Driver) ahUdata() udata        { return udata{out: make([]byte, mlx5.A
 // capabilities: mlx5_ib of Linux 5.10 uses an IOVA in REREG_MR as the address of the memory
 // (mlx5_ib_rereg_user_mr).
 func (mlx5Driver) capabilities() capabilities {
-	return capabilities{inlineLimit: true, threadDomains: true, mappedDM: true, devx: true, copiesMemory: true, reregIOVASince: Version{5, 11}}
+	return capabilities{inlineLimit: true, devx: true, copiesMemory: true, reregIOVASince: Version{5, 11}}
 }
-
-func (mlx5Driver) nullKey(d *Device) (uint32, bool) { return d.mlx5.NullKey, d.mlx5.NullKey != 0 }
 
 // operations follows mlx5_ib_opcode and post_send of libmlx5.
 func (mlx5Driver) operations(t QPType) (opcodeSet, bool) {
@@ -113,6 +111,7 @@ type mlx5AH struct{ av mlx5.AV }
 // mlx5Context is the mlx5 part of a device.
 type mlx5Context struct {
 	mlx5.Context
+	dev     *Device
 	uars    mlx5UARs
 	records mlx5.Records
 	owners  mlx5Table // by the user index in completions, or else by QP number
@@ -129,8 +128,8 @@ type mlx5Counts struct {
 	region *mmio.Region
 }
 
-func (mlx5Driver) countUdata(d *Device) (udata, error) {
-	c := &d.mlx5.counts
+func (m *mlx5Context) countUdata() (udata, error) {
+	c := &m.counts
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.region == nil {
@@ -145,17 +144,17 @@ func (mlx5Driver) countUdata(d *Device) (udata, error) {
 	return udata{in: mlx5.EncodeFlow(addrOf(c.region.Bytes()))}, nil
 }
 
-func (mlx5Driver) contextUdata(ioctl, devx bool) udata {
-	return udata{in: mlx5.EncodeContext(ioctl, devx), out: make([]byte, mlx5.ContextRespSize)}
-}
-
-func (mlx5Driver) importUdata() udata {
+func (mlx5Driver) contextUdata(c contextCommand, devx bool) udata {
 	u := udata{out: make([]byte, mlx5.ContextRespSize)}
-	u.addAttrs = func(cmd *ioctlCommand) { cmd.out(mlx5.AttrContextResp, u.out) }
+	if c == queryContext {
+		u.addAttrs = func(cmd *ioctlCommand) { cmd.out(mlx5.AttrContextResp, u.out) }
+		return u
+	}
+	u.in = mlx5.EncodeContext(c == ioctlContext, devx)
 	return u
 }
 
-func (mlx5Driver) openContext(d *Device, u udata, _ bool) error {
+func (mlx5Driver) openContext(d *Device, u udata) error {
 	if !mmio.Supported {
 		return &FeatureError{Feature: "mlx5 on this architecture", Driver: "mlx5", Err: errors.New("the library has no barriers for it")}
 	}
@@ -167,7 +166,7 @@ func (mlx5Driver) openContext(d *Device, u udata, _ bool) error {
 		// Two processes cannot take turns in writing a register.
 		return &FeatureError{Feature: "ImportDevice of a device that was opened with " + abiPathEnv + "=write", Driver: "mlx5"}
 	}
-	m := &mlx5Context{Context: c}
+	m := &mlx5Context{Context: c, dev: d}
 	m.devx.has = d.imported || mlx5.AsksDEVX(u.in)
 	m.uars.dev = d
 	if err := m.uars.open(&c); err != nil {
@@ -177,11 +176,12 @@ func (mlx5Driver) openContext(d *Device, u udata, _ bool) error {
 	return nil
 }
 
-func (mlx5Driver) closeContext(d *Device) error {
-	if d.mlx5 == nil {
+// close frees what openContext has mapped. m may be nil.
+func (m *mlx5Context) close() error {
+	if m == nil {
 		return nil
 	}
-	return errors.Join(d.mlx5.clock.close(), d.mlx5.uars.close(), d.mlx5.records.Close(), closeRegions(d.mlx5.counts.region))
+	return errors.Join(m.clock.close(), m.uars.close(), m.records.Close(), closeRegions(m.counts.region))
 }
 
 // mlx5Size converts a size error of package mlx5 to an ArgError.

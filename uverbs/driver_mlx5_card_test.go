@@ -74,7 +74,7 @@ func newMlx5Card(t testing.TB, userIndex, shared bool, size int) *card {
 	d.object.dev, d.object.kind = d, "Device"
 	d.attr.PhysPortCount = 1
 	d.setLinkLayer(LinkLayerInfiniBand)
-	m.uars.dev = d
+	m.dev, m.uars.dev = d, d
 	uar := region(4096)
 	m.uars.doorbell = &mlx5UAR{region: uar, object: true, id: 7}
 	reg := value(mlx5.NewRegister(uar.Bytes(), 0, 512, false))(t)

@@ -19,8 +19,7 @@ type mlx5Clock struct {
 	page, more *mmio.Region    // guarded by mu
 }
 
-func (mlx5Driver) readClock(d *Device) (uint64, error) {
-	m := d.mlx5
+func (m *mlx5Context) readClock() (uint64, error) {
 	c := &m.clock
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -28,7 +27,7 @@ func (mlx5Driver) readClock(d *Device) (uint64, error) {
 		if !m.ClockThere {
 			return 0, &FeatureError{Feature: "QUERY_RT_VALUES", Driver: "mlx5"}
 		}
-		page, err := d.mapReadOnly(mlx5.ClockMap(os.Getpagesize()))
+		page, err := m.dev.mapReadOnly(mlx5.ClockMap(os.Getpagesize()))
 		if err != nil {
 			return 0, err
 		}
@@ -40,8 +39,7 @@ func (mlx5Driver) readClock(d *Device) (uint64, error) {
 	return c.clock.Read(), nil
 }
 
-func (mlx5Driver) clockTime(d *Device, stamp uint64) (time.Time, error) {
-	m := d.mlx5
+func (m *mlx5Context) clockTime(stamp uint64) (time.Time, error) {
 	c := &m.clock
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,7 +47,7 @@ func (mlx5Driver) clockTime(d *Device, stamp uint64) (time.Time, error) {
 		if !m.ClockInfo {
 			return time.Time{}, &FeatureError{Feature: "time of a time stamp", Driver: "mlx5"}
 		}
-		page, err := d.mapReadOnly(mlx5.ClockInfoMap(os.Getpagesize()))
+		page, err := m.dev.mapReadOnly(mlx5.ClockInfoMap(os.Getpagesize()))
 		if err != nil {
 			return time.Time{}, err
 		}
@@ -60,7 +58,7 @@ func (mlx5Driver) clockTime(d *Device, stamp uint64) (time.Time, error) {
 	}
 	ns, ok := c.info.Nanoseconds(stamp)
 	if !ok {
-		return time.Time{}, fmt.Errorf("uverbs: %s: the kernel's clock page is invalid", d.Name())
+		return time.Time{}, fmt.Errorf("uverbs: %s: the kernel's clock page is invalid", m.dev.Name())
 	}
 	return time.Unix(0, int64(ns)), nil
 }

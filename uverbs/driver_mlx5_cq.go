@@ -86,8 +86,8 @@ func (mlx5Driver) freeCQ(c *CQ) error {
 	return closeRegions(c.region)
 }
 
-// prepareResize leaves resizing locked if there is something to do; abandonResize and remapCQ
-// unlock it.
+// prepareResize leaves resizing locked if there is something to do; abandonResizeMlx5 and
+// remapCQ unlock it.
 func (mlx5Driver) prepareResize(c *CQ, cqe *int) (u udata, ready bool, err error) {
 	n, err := mlx5.SizeCQ(*cqe)
 	if err != nil {
@@ -124,7 +124,7 @@ func (mlx5Driver) prepareResize(c *CQ, cqe *int) (u udata, ready bool, err error
 	return udata{in: mlx5.EncodeResize(addrOf(x.room.Bytes()), x.cqe), out: make([]byte, 0)}, true, nil
 }
 
-func (mlx5Driver) abandonResize(c *CQ) error {
+func (c *CQ) abandonResizeMlx5() error {
 	defer c.mlx5.resizing.Unlock()
 	return c.mlx5.room.Close()
 }

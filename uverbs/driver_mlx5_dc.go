@@ -2,12 +2,12 @@ package uverbs
 
 import "github.com/goverbs/goverbs/mmio/mlx5"
 
-// prepareDCT prepares a DCT, which has no queues of its own: its SRQ has the receives.
-func (dr mlx5Driver) prepareDCT(q *QP, s *qpSpec) (udata, error) {
+// prepareDCTMlx5 is prepareQP for a DCT, which has no queues of its own: its SRQ has the receives.
+func (q *QP) prepareDCTMlx5(s *qpSpec) (udata, error) {
 	x := &q.mlx5
 	*x = mlx5QP{mlx5TableEntry: mlx5TableEntry{owner: mlx5Owner{qp: q, srq: q.srq}, index: mlx5.NoUserIndex}, outOfOrder: s.OutOfOrder}
 	if s.OutOfOrder {
-		if err := dr.hasOutOfOrder(q.dev); err != nil {
+		if err := (mlx5Driver{}).hasOutOfOrder(q.dev); err != nil {
 			return udata{}, err
 		}
 	}
@@ -18,48 +18,52 @@ func (dr mlx5Driver) prepareDCT(q *QP, s *qpSpec) (udata, error) {
 	return udata{in: req.Encode(), out: make([]byte, mlx5.QPRespSize)}, nil
 }
 
-func (mlx5Driver) rateLimits(d *Device) (RateLimits, error) {
+func (m *mlx5Context) rateLimits() (RateLimits, error) {
 	u := udata{out: make([]byte, mlx5.QueryDeviceRespSize)}
-	if err := d.queryUdata(u); err != nil {
+	if err := m.dev.queryUdata(u); err != nil {
 		return RateLimits{}, err
 	}
 	least, most, types := mlx5.DecodeRates(u.out)
 	return RateLimits{Min: least, Max: most, QPTypes: QPTypes(types)}, nil
 }
 
-func (mlx5Driver) dciStreams(d *Device) (concurrent, errored uint8, err error) {
+// dciStreams returns the largest values of DCIStreams; 0 means no streams.
+func (m *mlx5Context) dciStreams() (concurrent, errored uint8, err error) {
 	u := udata{out: make([]byte, mlx5.QueryDeviceRespSize)}
-	if err := d.queryUdata(u); err != nil {
+	if err := m.dev.queryUdata(u); err != nil {
 		return 0, 0, err
 	}
 	concurrent, errored = mlx5.DecodeStreams(u.out)
 	return concurrent, errored, nil
 }
 
-// dciReads asks the firmware, which needs DEVX.
-func (dr mlx5Driver) dciReads(d *Device) uint8 {
-	if !d.mlx5.devx.has {
+// dciReads returns the maximum number of READs and atomics that a DCI has in flight, or 0 if it is not
+// known. Only the firmware knows it, which needs DEVX.
+func (m *mlx5Context) dciReads() uint8 {
+	if !m.devx.has {
 		return 0
 	}
-	caps, err := dr.devxCaps(d)
+	caps, err := m.devxCaps()
 	if err != nil {
 		return 0
 	}
 	return uint8(1 << min(caps.LogDCReads, 7))
 }
 
-func (dr mlx5Driver) dctUdata(q *QP) udata {
-	u := dr.modifyUdata(q)
+// dctUdataMlx5 returns the driver's part of the MODIFY_QP that makes a DCT ready.
+func (q *QP) dctUdataMlx5() udata {
+	u := q.modifyUdataMlx5()
 	if u.out == nil { // the answer has the number in any case
 		u.out = make([]byte, mlx5.ModifyQPRespSize)
 	}
 	return u
 }
 
-func (dr mlx5Driver) dctReady(q *QP, u udata) error {
+// dctReadyMlx5 takes the number of a DCT from the response.
+func (q *QP) dctReadyMlx5(u udata) error {
 	dctn, _, err := mlx5.DecodeModifyQP(u.out)
 	if err == nil {
-		err = dr.modifyAnswer(q, u)
+		err = q.modifyAnswerMlx5(u)
 	}
 	if err != nil {
 		return err

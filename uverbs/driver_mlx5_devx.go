@@ -32,12 +32,13 @@ var (
 func noDEVX(cause error) error { return &FeatureError{Feature: "DEVX", Driver: "mlx5", Err: cause} }
 
 // lacks is the error of an adapter without a capability.
-func (mlx5Driver) lacks(feature, capability string) error {
+func (*mlx5Context) lacks(feature, capability string) error {
 	return &FeatureError{Feature: feature, Driver: "mlx5", Err: errors.New("the adapter does not have the capability " + capability)}
 }
 
-func (mlx5Driver) devx(d *Device, q *QP, m devxMethod, in, out []byte) error {
-	if !d.mlx5.devx.has {
+func (x *mlx5Context) passDEVX(q *QP, m devxMethod, in, out []byte) error {
+	d := x.dev
+	if !x.devx.has {
 		return noDEVX(errNotOpened)
 	}
 	object, method, verb := mlx5.ObjectDEVXObj, mlx5.MethodDEVXModify, "DEVX_OBJ_MODIFY"
@@ -92,25 +93,25 @@ func (mlx5Driver) devx(d *Device, q *QP, m devxMethod, in, out []byte) error {
 	return err
 }
 
-// known is devx for a command of the library itself, which the kernel permits and which has the number of the object. A
+// known is passDEVX for a command of the library itself, which the kernel permits and which has the number of the object. A
 // device may have been opened by another process, without DEVX.
-func (dr mlx5Driver) known(d *Device, q *QP, m devxMethod, in, out []byte) error {
-	err := dr.devx(d, q, m, in, out)
-	if d.imported && errors.Is(err, syscall.EINVAL) {
+func (x *mlx5Context) known(q *QP, m devxMethod, in, out []byte) error {
+	err := x.passDEVX(q, m, in, out)
+	if x.dev.imported && errors.Is(err, syscall.EINVAL) {
 		return noDEVX(errors.Join(errNotByOwner, err))
 	}
 	return err
 }
 
 // devxCaps returns capabilities of the adapter, which it is asked for once.
-func (dr mlx5Driver) devxCaps(d *Device) (mlx5.Caps, error) {
-	x := &d.mlx5.devx
+func (m *mlx5Context) devxCaps() (mlx5.Caps, error) {
+	x := &m.devx
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !x.known {
 		in, n := mlx5.QueryCaps()
 		out := make([]byte, n)
-		if err := dr.known(d, nil, devxOther, in, out); err != nil {
+		if err := m.known(nil, devxOther, in, out); err != nil {
 			return mlx5.Caps{}, err
 		}
 		x.caps, x.known = mlx5.DecodeCaps(out), true
@@ -118,44 +119,44 @@ func (dr mlx5Driver) devxCaps(d *Device) (mlx5.Caps, error) {
 	return x.caps, nil
 }
 
-func (dr mlx5Driver) setUDPSourcePort(q *QP, port uint16) error {
-	caps, err := dr.devxCaps(q.dev)
+func (m *mlx5Context) setUDPSourcePort(q *QP, port uint16) error {
+	caps, err := m.devxCaps()
 	switch {
 	case err != nil:
 		return err
 	case !caps.SourcePort:
-		return dr.lacks("UDP source port of a QP", "rts2rts_qp_udp_sport")
+		return m.lacks("UDP source port of a QP", "rts2rts_qp_udp_sport")
 	}
 	in, n := mlx5.SetSourcePort(q.qpn, port)
-	return dr.known(q.dev, q, devxModify, in, make([]byte, n))
+	return m.known(q, devxModify, in, make([]byte, n))
 }
 
-func (dr mlx5Driver) resetStream(q *QP, stream uint16) error {
+func (m *mlx5Context) resetStream(q *QP, stream uint16) error {
 	if !q.mlx5.streams {
 		return fmt.Errorf("uverbs: ResetStream of %s: %w: set DCIOptions.Streams", q.label(), ErrNoStreams)
 	}
-	caps, err := dr.devxCaps(q.dev)
+	caps, err := m.devxCaps()
 	switch {
 	case err != nil:
 		return err
 	case !caps.Extended:
-		return dr.lacks("reset of a stream", "qpc_extension")
+		return m.lacks("reset of a stream", "qpc_extension")
 	}
 	in, n := mlx5.ResetStream(q.qpn, stream)
-	return dr.known(q.dev, q, devxModify, in, make([]byte, n))
+	return m.known(q, devxModify, in, make([]byte, n))
 }
 
-func (dr mlx5Driver) lag(d *Device) (LAG, error) {
-	caps, err := dr.devxCaps(d)
+func (m *mlx5Context) lag() (LAG, error) {
+	caps, err := m.devxCaps()
 	switch {
 	case err != nil:
 		return LAG{}, err
 	case caps.LAGPorts <= 1:
-		return LAG{}, dr.lacks("LAG", "num_lag_ports")
+		return LAG{}, m.lacks("LAG", "num_lag_ports")
 	}
 	in, n := mlx5.QueryLAG()
 	out := make([]byte, n)
-	if err := dr.known(d, nil, devxOther, in, out); err != nil {
+	if err := m.known(nil, devxOther, in, out); err != nil {
 		return LAG{}, err
 	}
 	state, by := mlx5.DecodeLAG(out)
@@ -163,21 +164,21 @@ func (dr mlx5Driver) lag(d *Device) (LAG, error) {
 }
 
 // lagOf returns the LAG for a QP that can send by a port of it.
-func (dr mlx5Driver) lagOf(q *QP) (LAG, mlx5.Caps, error) {
-	l, err := dr.lag(q.dev)
+func (m *mlx5Context) lagOf(q *QP) (LAG, mlx5.Caps, error) {
+	l, err := m.lag()
 	if err != nil {
 		return l, mlx5.Caps{}, err
 	}
-	caps, err := dr.devxCaps(q.dev)
+	caps, err := m.devxCaps()
 	if err == nil && !l.Active && !caps.LAGPort {
 		// The firmware may ignore the port of a QP then (_mlx5dv_query_qp_lag_port of libmlx5).
-		err = dr.lacks("LAG", "lag_tx_port_affinity")
+		err = m.lacks("LAG", "lag_tx_port_affinity")
 	}
 	return l, caps, err
 }
 
-func (dr mlx5Driver) lagPort(q *QP) (LAGPort, error) {
-	l, _, err := dr.lagOf(q)
+func (m *mlx5Context) lagPort(q *QP) (LAGPort, error) {
+	l, _, err := m.lagOf(q)
 	if err != nil {
 		return LAGPort{}, err
 	}
@@ -188,12 +189,12 @@ func (dr mlx5Driver) lagPort(q *QP) (LAGPort, error) {
 	case q.typ == RawPacket:
 		in, n := mlx5.QueryTIS(q.mlx5.tis)
 		out := make([]byte, n)
-		err = dr.known(q.dev, q, devxQuery, in, out)
+		err = m.known(q, devxQuery, in, out)
 		p.Port = mlx5.DecodeTISLAGPort(out)
 	case q.typ == RC, q.typ == UC, q.typ == UD, q.typ == XRCSend, q.typ == DCI:
 		in, n := mlx5.QueryQP(q.qpn)
 		out := make([]byte, n)
-		err = dr.known(q.dev, q, devxQuery, in, out)
+		err = m.known(q, devxQuery, in, out)
 		p.Port, _ = mlx5.DecodeQPPorts(out)
 	default:
 		return p, argErr("QueryLAGPort", "QP type", q.typ, "RC, UC, UD, XRCSend, DCI or RawPacket")
@@ -207,9 +208,9 @@ func (dr mlx5Driver) lagPort(q *QP) (LAGPort, error) {
 // noSendQueue is the error for a QP for raw packets without a send queue, or whose TIS the kernel has not told.
 func noSendQueue(op string) error { return argErr(op, "send queue", "none", "a QP that sends") }
 
-func (dr mlx5Driver) setLAGPort(q *QP, port uint8) error {
+func (m *mlx5Context) setLAGPort(q *QP, port uint8) error {
 	const op = "SetLAGPort"
-	l, caps, err := dr.lagOf(q)
+	l, caps, err := m.lagOf(q)
 	if err != nil {
 		return err
 	}
@@ -222,7 +223,7 @@ func (dr mlx5Driver) setLAGPort(q *QP, port uint8) error {
 			return noSendQueue(op)
 		}
 		in, n := mlx5.SetTISLAGPort(q.mlx5.tis, port)
-		return dr.known(q.dev, q, devxModify, in, make([]byte, n))
+		return m.known(q, devxModify, in, make([]byte, n))
 	case RC, UC, UD, DCI:
 	default:
 		return argErr(op, "QP type", q.typ, "RC, UC, UD, DCI or RawPacket")
@@ -231,8 +232,8 @@ func (dr mlx5Driver) setLAGPort(q *QP, port uint8) error {
 		return argErr(op, "state", q.State(), "%s", QPRTS)
 	}
 	if !caps.SetLAGPort {
-		return dr.lacks("LAG port of a QP", "rts2rts_lag_tx_port_affinity")
+		return m.lacks("LAG port of a QP", "rts2rts_lag_tx_port_affinity")
 	}
 	in, n := mlx5.SetLAGPort(q.qpn, port)
-	return dr.known(q.dev, q, devxModify, in, make([]byte, n))
+	return m.known(q, devxModify, in, make([]byte, n))
 }

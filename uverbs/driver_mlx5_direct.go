@@ -9,15 +9,14 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-func (mlx5Driver) dataDirect(cmd *ioctlCommand) bool {
-	cmd.u32(mlx5.AttrDMABufFlags, mlx5.DMABufDataDirect)
-	return true
-}
+// addDataDirectMlx5 adds the option DataDirect to REG_DMABUF_MR.
+func addDataDirectMlx5(cmd *ioctlCommand) { cmd.u32(mlx5.AttrDMABufFlags, mlx5.DMABufDataDirect) }
 
 // pathRoom is the room for a path in /sys, in bytes (PATH_MAX). The kernel ends the path with a zero.
 const pathRoom = 4096
 
-func (mlx5Driver) dataDirectPath(d *Device) (string, error) {
+func (m *mlx5Context) dataDirectPath() (string, error) {
+	d := m.dev
 	const verb = "GET_DATA_DIRECT_SYSFS_PATH"
 	path := make([]byte, pathRoom)
 	cmd := newIoctl(abi.UVERBS_OBJECT_DEVICE, mlx5.MethodDataDirectPath)

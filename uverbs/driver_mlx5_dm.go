@@ -24,15 +24,15 @@ type mlx5DM struct {
 // dmWord must be the word size of the device.
 const _ = -(dmWord ^ mlx5.WordSize)
 
-// allocDMAttrs adds the attributes for the location of the memory, which the kernel requires.
-func (mlx5Driver) allocDMAttrs(m *DM, cmd *ioctlCommand) {
+// allocAttrsMlx5 adds the attributes for the location of the memory, which the kernel requires.
+func (m *DM) allocAttrsMlx5(cmd *ioctlCommand) {
 	m.mlx5 = &mlx5DM{}
 	cmd.out(mlx5.AttrDMPage, m.mlx5.page[:2])
 	cmd.out(mlx5.AttrDMOffset, m.mlx5.start[:])
 }
 
-// queryDM uses MLX5_IB_METHOD_DM_QUERY.
-func (mlx5Driver) queryDM(m *DM) error {
+// queryMlx5 reads the location and the length of imported memory (MLX5_IB_METHOD_DM_QUERY).
+func (m *DM) queryMlx5() error {
 	m.mlx5 = &mlx5DM{}
 	cmd := newIoctl(abi.UVERBS_OBJECT_DM, mlx5.MethodDMQuery)
 	defer cmd.done()
@@ -46,21 +46,17 @@ func (mlx5Driver) queryDM(m *DM) error {
 	return m.dev.importErr("QUERY_DM", "DM", m.handle, errno, Version{5, 13})
 }
 
-func (mlx5Driver) storeDM(m *DM, at int, b []byte) error {
+// copyMlx5 copies b to the memory, or from it. b is within the memory.
+func (m *DM) copyMlx5(at int, b []byte, store bool) error {
 	mem, err := m.mlx5.mapped(m)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case store:
+		mem.Store(at, b)
+	default:
+		mem.Load(at, b)
 	}
-	mem.Store(at, b)
-	return nil
-}
-
-func (mlx5Driver) loadDM(m *DM, at int, b []byte) error {
-	mem, err := m.mlx5.mapped(m)
-	if err != nil {
-		return err
-	}
-	mem.Load(at, b)
 	return nil
 }
 
@@ -87,7 +83,8 @@ func (x *mlx5DM) mapped(m *DM) (*mlx5.Memory, error) {
 	return mem, nil
 }
 
-func (mlx5Driver) locateDM(m *DM) (page, start uint64, err error) {
+// locateMlx5 returns the offset at which programs map the memory, and where it begins in that mapping.
+func (m *DM) locateMlx5() (page, start uint64, err error) {
 	page, size := mlx5.MemoryMap(uint16(le64(m.mlx5.page[:])), m.Len(), os.Getpagesize())
 	start = le64(m.mlx5.start[:])
 	if start > uint64(size) || uint64(m.Len()) > uint64(size)-start {
@@ -96,9 +93,13 @@ func (mlx5Driver) locateDM(m *DM) (page, start uint64, err error) {
 	return page, start, nil
 }
 
-// unmapDM removes the mapping. Before that, the kernel does not give the memory to another process.
-func (mlx5Driver) unmapDM(m *DM) error {
+// unmapMlx5 removes the mapping, if there is one. Before that, the kernel does not give the memory to
+// another process.
+func (m *DM) unmapMlx5() error {
 	x := m.mlx5
+	if x == nil {
+		return nil
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return closeRegions(x.region)

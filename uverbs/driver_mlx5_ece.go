@@ -17,14 +17,14 @@ func (e ECE) Any() bool {
 	return e.Options != 0
 }
 
-func (mlx5Driver) ece(q *QP) (ECE, error) {
+func (q *QP) eceMlx5() (ECE, error) {
 	if !q.dev.mlx5.ECE {
 		return ECE{}, noECE(q, errNoECE)
 	}
 	return ECE{VendorID: mlx5.ECEVendor, Options: q.mlx5.eceHas.Load()}, nil
 }
 
-func (mlx5Driver) setECE(q *QP, e ECE) error {
+func (q *QP) setECEMlx5(e ECE) error {
 	if e.VendorID != mlx5.ECEVendor {
 		return argErr("SetECE", "VendorID", fmt.Sprintf("%#x", e.VendorID), "%#x, the vendor of the device", mlx5.ECEVendor)
 	}
@@ -39,8 +39,8 @@ func (mlx5Driver) setECE(q *QP, e ECE) error {
 // errNoECE is the reason why an adapter has no ECE.
 var errNoECE = errors.New("the adapter does not have the capability ece_support")
 
-// modifyUdata has options until a MODIFY_QP has passed them to the device, as libmlx5 does.
-func (mlx5Driver) modifyUdata(q *QP) udata {
+// modifyUdataMlx5 has options until a MODIFY_QP has passed them to the device, as libmlx5 does.
+func (q *QP) modifyUdataMlx5() udata {
 	ece, outOfOrder := q.mlx5.eceWanted.Load(), q.mlx5.outOfOrder
 	if ece == 0 && !outOfOrder {
 		return udata{}
@@ -52,7 +52,7 @@ func (mlx5Driver) modifyUdata(q *QP) udata {
 	return u
 }
 
-func (mlx5Driver) modifyAnswer(q *QP, u udata) error {
+func (q *QP) modifyAnswerMlx5(u udata) error {
 	sent := mlx5.SentECE(u.in)
 	if sent == 0 {
 		return nil

@@ -8,11 +8,11 @@ import (
 // refusal returns why the firmware refused the command that has just failed.
 func (mlx5Driver) refusal() string { return diag.FirmwareRefusal() }
 
-func (mlx5Driver) vendorText(code uint32) string {
+func (mlx5Driver) vendorText(code uint32) (text string, injected bool) {
 	if code == 0 {
-		return ""
+		return "", false
 	}
-	return mlx5.VendorText(uint8(code))
+	return mlx5.VendorText(uint8(code)), false
 }
 
 func (mlx5Driver) findRequest(q *QP, id uint64) (sentWR, bool) {

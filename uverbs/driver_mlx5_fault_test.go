@@ -80,7 +80,7 @@ func TestMlx5SRQRoom(t *testing.T) {
 		value(mlx5Driver{}.prepareSRQ(s, &o))(t)
 		must(t, mlx5Driver{}.mapSRQ(s, udata{out: make([]byte, 8)}))
 		attr := SRQAttr{MaxWR: o.MaxWR}
-		mlx5Driver{}.queriedSRQ(s, &attr)
+		s.queriedMlx5(&attr)
 		if o.MaxWR != int(want) || s.Attr().MaxWR != 15 || attr != s.Attr() {
 			t.Errorf("with %#x the kernel is told of %d receives, want %d, and the program of %+v and %+v", caps, o.MaxWR, want, s.Attr(), attr)
 		}

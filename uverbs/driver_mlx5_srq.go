@@ -88,9 +88,6 @@ func (mlx5Driver) freeSRQ(s *SRQ) error {
 	return closeRegions(s.region)
 }
 
-// queriedSRQ restores the sizes: the kernel also counts the entries that the library keeps unused.
-func (mlx5Driver) queriedSRQ(s *SRQ, a *SRQAttr) { a.MaxWR, a.MaxSGE = s.maxWR, s.maxSGE }
-
 // modifySRQ arms the limit. The device cannot resize an SRQ.
 func (mlx5Driver) modifySRQ(_ *SRQ, resize bool, issue func(udata) error) error {
 	if resize {
@@ -151,3 +148,6 @@ func (s *SRQ) postRecvsMlx5(wrs []RecvWR) error {
 	}
 	return nil
 }
+
+// queriedMlx5 restores the sizes: the kernel also counts the entries that the library keeps unused.
+func (s *SRQ) queriedMlx5(a *SRQAttr) { a.MaxWR, a.MaxSGE = s.maxWR, s.maxSGE }

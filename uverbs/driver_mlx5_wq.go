@@ -17,7 +17,8 @@ type mlx5WQ struct {
 	rq     *mlx5.RecvQueue
 }
 
-func (dr mlx5Driver) prepareWQ(w *WQ, o *WQOptions) (u udata, err error) {
+// prepareMlx5 allocates the ring and returns the driver's part of CREATE_WQ.
+func (w *WQ) prepareMlx5(o *WQOptions) (u udata, err error) {
 	m := w.dev.mlx5
 	x := &mlx5WQ{mlx5TableEntry: mlx5TableEntry{owner: mlx5Owner{wq: w}, index: mlx5.NoUserIndex}, cq: o.CQ}
 	w.mlx5 = x
@@ -26,7 +27,7 @@ func (dr mlx5Driver) prepareWQ(w *WQ, o *WQOptions) (u udata, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, dr.freeWQ(w))
+			err = errors.Join(err, w.freeMlx5())
 		}
 	}()
 	if x.region, err = mapRingMemory(x.size.Bytes()); err != nil {
@@ -42,8 +43,12 @@ func (dr mlx5Driver) prepareWQ(w *WQ, o *WQOptions) (u udata, err error) {
 	return udata{in: mlx5.EncodeWQ(addrOf(x.region.Bytes()), x.rec, x.size, x.index), out: make([]byte, mlx5.WQRespSize)}, nil
 }
 
-func (mlx5Driver) mapWQ(w *WQ) (err error) {
+// mapMlx5 completes a new WQ. It does nothing with a WQ of another driver.
+func (w *WQ) mapMlx5() (err error) {
 	m, x := w.dev.mlx5, w.mlx5
+	if x == nil {
+		return nil
+	}
 	w.maxWR, w.maxSGE = x.size.Entries, x.size.MaxSGE
 	if x.rq, err = mlx5.NewRecvQueue(x.region.Bytes(), x.size, x.rec); err != nil {
 		return err
@@ -52,8 +57,12 @@ func (mlx5Driver) mapWQ(w *WQ) (err error) {
 	return nil
 }
 
-func (mlx5Driver) freeWQ(w *WQ) error {
+// freeMlx5 frees the memory of a WQ that the kernel has destroyed or did not create.
+func (w *WQ) freeMlx5() error {
 	m, x := w.dev.mlx5, w.mlx5
+	if x == nil {
+		return nil
+	}
 	if x.registered {
 		x.cq.cleanMlx5(&x.owner)
 	}
@@ -63,9 +72,11 @@ func (mlx5Driver) freeWQ(w *WQ) error {
 	return closeRegions(x.region)
 }
 
-func (mlx5Driver) modifyWQUdata() udata { return udata{in: mlx5.EncodeModifyWQ()} }
+// modifyWQMlx5 returns the driver's part of MODIFY_WQ.
+func modifyWQMlx5() udata { return udata{in: mlx5.EncodeModifyWQ()} }
 
-func (mlx5Driver) resetWQ(w *WQ) {
+// resetMlx5 is called after the WQ has entered WQReset.
+func (w *WQ) resetMlx5() {
 	w.mlx5.cq.cleanMlx5(&w.mlx5.owner)
 	w.mlx5.rq.Reset()
 }

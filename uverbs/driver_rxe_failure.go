@@ -26,14 +26,12 @@ func (rxeDriver) failedRequest(q *QP) (WC, sentWR, bool) {
 }
 
 // vendorText explains the code of a software device. The kernel's rxe has none.
-func (rxeDriver) vendorText(code uint32) string {
+func (rxeDriver) vendorText(code uint32) (text string, injected bool) {
 	if code == rxe.VendorInjected {
-		return "injected by the faults of this software device"
+		return "injected by the faults of this software device", true
 	}
-	return ""
+	return "", false
 }
-
-func (rxeDriver) injected(code uint32) bool { return code == rxe.VendorInjected }
 
 // sentRxe converts the contents of a ring element.
 func sentRxe(i *rxe.SendInfo) sentWR {

@@ -36,7 +36,9 @@ func (siwDriver) openAH(*AH, udata) error { return siwUnsupported("AH") }
 func siwUnsupported(feature string) error { return &FeatureError{Feature: feature, Driver: "siw"} }
 
 // contextUdata has room for the device ID, without which siw creates no context.
-func (siwDriver) contextUdata(bool, bool) udata { return udata{out: make([]byte, siw.ContextRespSize)} }
+func (siwDriver) contextUdata(contextCommand, bool) udata {
+	return udata{out: make([]byte, siw.ContextRespSize)}
+}
 
 // siwOps are the operations of a QP. siw also registers memory by work request, but only for the
 // kernel.

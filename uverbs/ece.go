@@ -28,7 +28,10 @@ func (q *QP) QueryECE() (ECE, error) {
 	if err := q.usable(); err != nil {
 		return ECE{}, err
 	}
-	return q.dev.driver.ece(q)
+	if q.dev.mlx5 == nil {
+		return ECE{}, noECE(q, nil)
+	}
+	return q.eceMlx5()
 }
 
 // SetECE sets the options for enhanced connection establishment that the next [QP.Modify] passes to
@@ -45,7 +48,10 @@ func (q *QP) SetECE(e ECE) error {
 		return err
 	}
 	defer q.releaseState()
-	return q.dev.driver.setECE(q, e)
+	if q.dev.mlx5 == nil {
+		return noECE(q, nil)
+	}
+	return q.setECEMlx5(e)
 }
 
 // noECE is the error of a QP without ECE. The cause may be nil.

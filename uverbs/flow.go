@@ -95,7 +95,7 @@ func (q *QP) CreateFlow(o FlowOptions) (*Flow, error) {
 		defer counts.mu.Unlock()
 		if counts.flows == 0 {
 			var err error
-			if u, err = q.dev.driver.countUdata(q.dev); err != nil {
+			if u, err = q.dev.countUdata(); err != nil {
 				f.removeParents()
 				return nil, err
 			}

@@ -127,7 +127,7 @@ func (d *Device) importContext() error {
 	defer cmd.done()
 	var vectors [4]byte
 	cmd.out(abi.UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, vectors[:])
-	u := d.driver.importUdata()
+	u := d.driver.contextUdata(queryContext, false)
 	if u.addAttrs != nil {
 		u.addAttrs(cmd)
 	}
@@ -149,7 +149,7 @@ func (d *Device) importContext() error {
 	if err := d.openEvents(); err != nil {
 		return err
 	}
-	return d.driver.openContext(d, u, true)
+	return d.driver.openContext(d, u)
 }
 
 // ImportPD imports a PD that another process has allocated on the same device, by its handle
@@ -248,23 +248,6 @@ func (p *PD) ImportMR(handle uint32, o ImportMROptions) (*MR, error) {
 func (d *Device) queryImported(handle uint32) (MRAttr, error) {
 	a, errno := d.queryMR(handle)
 	return a, d.importErr("QUERY_MR", "MR", handle, errno, Version{5, 9})
-}
-
-// ImportDM imports device memory that another process has allocated on the same device, by its handle
-// ([DM.Handle], ibv_import_dm). This process can then register it, read it and write it. Close leaves
-// the memory allocated. It needs Linux 5.13. The error is a [FeatureError] if the driver has no
-// device memory.
-func (d *Device) ImportDM(handle uint32) (*DM, error) {
-	m := &DM{handle: handle}
-	m.imported = true
-	if err := m.addParents(d, "DM", "FREE_DM", &d.object); err != nil {
-		return nil, err
-	}
-	if err := d.driver.queryDM(m); err != nil {
-		m.removeParents()
-		return nil, err
-	}
-	return m, m.markCreated(m)
 }
 
 // importErr returns the error of a command that queries an object to import.

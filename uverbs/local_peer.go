@@ -45,7 +45,7 @@ func (q *QP) atPeer(e *WCError) string {
 	default:
 		return ""
 	}
-	if q.queueOf(&e.WC) != diag.SendQueue || q.dev.driver.injected(e.WC.VendorErr) {
+	if _, injected := q.dev.driver.vendorText(e.WC.VendorErr); injected || q.queueOf(&e.WC) != diag.SendQueue {
 		return ""
 	}
 	peer := q.findPeer()

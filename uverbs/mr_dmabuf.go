@@ -85,8 +85,10 @@ func (m *MR) registerDMABuf(p *PD, s *region, fd int) error {
 	cmd.u32(abi.UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS, uint32(s.access))
 	cmd.out(abi.UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, lkey[:])
 	cmd.out(abi.UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, rkey[:])
-	if s.direct && !p.dev.driver.dataDirect(cmd) {
-		return noFeature(p.dev, "REG_DMABUF_MR with DataDirect")
+	if s.direct {
+		if err := p.dev.addDataDirect(cmd); err != nil {
+			return err
+		}
 	}
 	switch errno := p.dev.cmd.ioctl(cmd); {
 	case errno == 0:

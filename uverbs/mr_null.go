@@ -7,8 +7,8 @@ func (d *Device) NullLKey() (uint32, error) {
 	if err := d.usable(); err != nil {
 		return 0, err
 	}
-	if key, ok := d.driver.nullKey(d); ok {
-		return key, nil
+	if d.mlx5 == nil || d.mlx5.NullKey == 0 {
+		return 0, noFeature(d, "ALLOC_NULL_MR")
 	}
-	return 0, &FeatureError{Feature: "ALLOC_NULL_MR", Driver: d.driver.name()}
+	return d.mlx5.NullKey, nil
 }

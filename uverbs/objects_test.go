@@ -303,19 +303,8 @@ func TestDMAH(t *testing.T) {
 	must(t, d.Close())
 }
 
-// fakeTDDriver is rxe with thread domains.
-type fakeTDDriver struct {
-	rxeDriver
-	tds *int
-	err error
-}
-
-func (fakeTDDriver) capabilities() capabilities { return capabilities{threadDomains: true} }
-func (f fakeTDDriver) allocTD(*TD) error        { *f.tds++; return f.err }
-func (f fakeTDDriver) freeTD(*TD) error         { *f.tds--; return f.err }
-
-func TestParentDomain(t *testing.T) {
-	d, k := objectDevice(t)
+func TestNoParentDomain(t *testing.T) {
+	d, _ := objectDevice(t)
 	pd := value(d.AllocPD())(t)
 	for verb, f := range map[string]func() error{
 		"ALLOC_TD":            func() error { _, err := d.AllocTD(); return err },
@@ -326,17 +315,23 @@ func TestParentDomain(t *testing.T) {
 			t.Errorf("%s: %v", verb, err)
 		}
 	}
-	tds := 0
-	d.driver = fakeTDDriver{tds: &tds, err: syscall.ENOMEM}
+	must(t, pd.Close(), d.Close())
+}
+
+func TestParentDomain(t *testing.T) {
+	d, k, err := openFakeMlx5(t, func([]byte) {})
+	must(t, err)
+	k.withObjects(d)
+	pd := value(d.AllocPD())(t)
+	k.refuse["ALLOC_UAR"] = syscall.ENOMEM
 	if _, err := d.AllocTD(); !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("refused: %v", err)
 	}
-	tds = 0
-	d.driver = fakeTDDriver{tds: &tds}
+	delete(k.refuse, "ALLOC_UAR")
 	td := value(d.AllocTD())(t)
 	k.took()
 	parent := value(pd.AllocParentDomain(td))(t)
-	_, err := parent.AllocParentDomain(nil)
+	_, err = parent.AllocParentDomain(nil)
 	wantArg(t, err, "PD")
 	buf := value(AllocBuffer(1))(t)
 	mr := value(parent.RegMR(buf, 0))(t)
@@ -353,8 +348,8 @@ func TestParentDomain(t *testing.T) {
 	k.sent() // the kernel keeps the PD
 	must(t, td.Close(), td.Close(), value(pd.AllocParentDomain(nil))(t).Close(), pd.Close())
 	k.sent("ioctl DEALLOC_PD")
-	if tds != 0 {
-		t.Errorf("the driver has %d thread domains left", tds)
+	if td.mlx5.users != 0 {
+		t.Errorf("the register of a closed thread domain has %d users", td.mlx5.users)
 	}
 	if _, err := pd.AllocParentDomain(nil); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("AllocParentDomain after Close: %v", err)

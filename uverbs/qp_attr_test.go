@@ -341,29 +341,20 @@ func TestQPErr(t *testing.T) {
 	}
 }
 
-// limitedDriver has rate limits.
-type limitedDriver struct {
-	rxeDriver
-	limits RateLimits
-}
-
-func (d limitedDriver) rateLimits(*Device) (RateLimits, error) { return d.limits, nil }
-
-// TestCheckRate: the error of a refused rate names the rates that are allowed, or the capability that is missing. Of a
+// TestRateLimitsCheck: the error of a refused rate names the rates that are allowed, or the capability that is missing. Of a
 // rate that is allowed it says nothing.
-func TestCheckRate(t *testing.T) {
-	q := &QP{}
-	q.dev = &Device{driver: rxeDriver{}}
-	if err := q.checkRate(5); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "RateLimit") || !strings.Contains(err.Error(), "packet_pacing") {
+func TestRateLimitsCheck(t *testing.T) {
+	d := &Device{driver: rxeDriver{}}
+	if err := (RateLimits{}).check(d, 5); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "RateLimit") || !strings.Contains(err.Error(), "packet_pacing") {
 		t.Errorf("without limits: %v", err)
 	}
-	q.dev.driver = limitedDriver{limits: RateLimits{Min: 64, Max: 1000}}
+	limits := RateLimits{Min: 64, Max: 1000}
 	for rate, want := range map[uint32]string{
 		0: "<nil>", 64: "<nil>", 1000: "<nil>",
 		63:   "uverbs: Modify: RateLimit is 63, allowed: 64 to 1000 kbit/s, or 0 for no limit",
 		1001: "uverbs: Modify: RateLimit is 1001, allowed: 64 to 1000 kbit/s, or 0 for no limit",
 	} {
-		if err := q.checkRate(rate); fmt.Sprint(err) != want {
+		if err := limits.check(d, rate); fmt.Sprint(err) != want {
 			t.Errorf("rate %d: %v, want %s", rate, err, want)
 		}
 	}

@@ -76,7 +76,7 @@ func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
 		q.dev.recordCounters(attr.Port)
 	}
 	q.movingToErr.Store(to == QPErr)
-	u := q.dev.driver.modifyUdata(q)
+	u := q.modifyUdata()
 	if to == QPReset { // what is posted from now on would not belong to any connection
 		q.setState(QPReset)
 	}
@@ -86,14 +86,17 @@ func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
 		}
 		q.movingToErr.Store(false)
 		if mask&AttrRateLimit != 0 && errno == syscall.EINVAL {
-			if err := q.checkRate(attr.RateLimit); err != nil {
-				return err
+			limits, err := q.dev.rateLimits()
+			if err == nil { // otherwise the rate may not be the reason
+				if err := limits.check(q.dev, attr.RateLimit); err != nil {
+					return err
+				}
 			}
 		}
 		return q.modifyError(&attr, mask, from, to, errno, q.modifyHint(errno, attr, mask), u)
 	}
 	q.modified(&attr, mask, from, to)
-	return q.dev.driver.modifyAnswer(q, u)
+	return q.modifyAnswer(u)
 }
 
 // modifyError returns the error of a MODIFY_QP that the kernel has refused.
@@ -273,19 +276,18 @@ func (d *Device) RateLimits() (RateLimits, error) {
 		return RateLimits{}, err
 	}
 	defer d.release()
-	return d.driver.rateLimits(d)
+	return d.rateLimits()
 }
 
-// checkRate returns why a device has refused a RateLimit, or nil if the rate is not the reason.
-func (q *QP) checkRate(rate uint32) error {
-	limits, err := q.dev.driver.rateLimits(q.dev)
+// check returns why a device has refused a rate, or nil if the rate is not the reason.
+func (l RateLimits) check(d *Device, rate uint32) error {
 	switch {
-	case err != nil || rate == 0:
+	case rate == 0:
 		return nil
-	case limits.Max == 0:
-		return &FeatureError{Feature: "QPAttr.RateLimit", Driver: q.dev.driver.name(), Err: errors.New("the adapter does not have the capability packet_pacing")}
-	case rate < limits.Min || rate > limits.Max:
-		return argErr("Modify", "RateLimit", rate, "%d to %d kbit/s, or 0 for no limit", limits.Min, limits.Max)
+	case l.Max == 0:
+		return &FeatureError{Feature: "QPAttr.RateLimit", Driver: d.driver.name(), Err: errors.New("the adapter does not have the capability packet_pacing")}
+	case rate < l.Min || rate > l.Max:
+		return argErr("Modify", "RateLimit", rate, "%d to %d kbit/s, or 0 for no limit", l.Min, l.Max)
 	}
 	return nil
 }

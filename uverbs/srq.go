@@ -263,7 +263,7 @@ func (s *SRQ) Query() (SRQAttr, error) {
 		return SRQAttr{}, s.dev.cmd.fail("QUERY_SRQ", errno, "")
 	}
 	attr := SRQAttr{MaxWR: int(resp.MaxWR), MaxSGE: int(resp.MaxSGE), Limit: int(resp.SRQLimit)}
-	s.dev.driver.queriedSRQ(s, &attr)
+	s.queried(&attr)
 	return attr, nil
 }
 

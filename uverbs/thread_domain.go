@@ -15,17 +15,19 @@ func (d *Device) AllocTD() (*TD, error) {
 	if err := d.usable(); err != nil {
 		return nil, err
 	}
-	if !d.driver.capabilities().threadDomains {
-		return nil, &FeatureError{Feature: "ALLOC_TD", Driver: d.driver.name()}
+	if d.mlx5 == nil {
+		return nil, noFeature(d, "ALLOC_TD")
 	}
 	td := &TD{}
 	if err := td.addParents(d, "TD", "DEALLOC_TD", &d.object); err != nil {
 		return nil, err
 	}
-	if err := d.driver.allocTD(td); err != nil {
+	reg, err := d.mlx5.uars.own() // only QPs of the TD use the register, so they need no lock for it
+	if err != nil {
 		td.removeParents()
 		return nil, fmt.Errorf("uverbs: %s: ALLOC_TD: %w", d.Name(), err)
 	}
+	td.mlx5 = reg
 	return td, td.markCreated(td)
 }
 
@@ -33,9 +35,7 @@ func (d *Device) AllocTD() (*TD, error) {
 // uses it.
 func (t *TD) Close() error {
 	return t.close(func() error {
-		if err := t.dev.driver.freeTD(t); err != nil {
-			return fmt.Errorf("uverbs: %s: DEALLOC_TD: %w", t.dev.Name(), err)
-		}
+		t.dev.mlx5.uars.give(t.mlx5)
 		return nil
 	}, nil)
 }
@@ -47,8 +47,8 @@ func (p *PD) AllocParentDomain(td *TD) (*PD, error) {
 	if err := p.usable(); err != nil {
 		return nil, err
 	}
-	if !p.dev.driver.capabilities().threadDomains {
-		return nil, &FeatureError{Feature: "ALLOC_PARENT_DOMAIN", Driver: p.dev.driver.name()}
+	if p.dev.mlx5 == nil {
+		return nil, noFeature(p.dev, "ALLOC_PARENT_DOMAIN")
 	}
 	if p.parent != nil {
 		return nil, argErr("AllocParentDomain", "PD", "a parent domain", "a PD of AllocPD")

@@ -156,7 +156,8 @@ func (q *QP) explain(wc *WC) *WCError {
 
 // explainSent is explain for a send request from the ring, or nil, and a known queue.
 func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
-	e := &WCError{WC: *wc, Device: q.dev.Name(), Vendor: q.dev.driver.vendorText(wc.VendorErr)}
+	vendor, injected := q.dev.driver.vendorText(wc.VendorErr)
+	e := &WCError{WC: *wc, Device: q.dev.Name(), Vendor: vendor}
 	can := q.dev.driver.capabilities()
 	c := diag.Completion{Status: diag.Status(wc.Status), Queue: queue, IWARP: can.connectionManaged, NoRoute: can.noRouteStatus}
 	if queue == diag.RecvQueue {
@@ -177,7 +178,7 @@ func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
 		e.Cause = q.whyFlushed()
 		c.Cause = e.Cause
 	}
-	if !q.dev.driver.injected(wc.VendorErr) {
+	if !injected {
 		e.Hint = c.Hint()
 	}
 	if q.typ == DCI && wc.Status == WCRetryExcErr {

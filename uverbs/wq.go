@@ -124,14 +124,15 @@ func (w *WQ) create(p *PD, o WQOptions) (err error) {
 			p.dev.dropTarget(w.cookie)
 		}
 	}()
-	drv := p.dev.driver
-	u, err := drv.prepareWQ(w, &o)
-	if err != nil {
-		return err
+	var u udata
+	if p.dev.mlx5 != nil {
+		if u, err = w.prepareMlx5(&o); err != nil {
+			return err
+		}
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, drv.freeWQ(w))
+			err = errors.Join(err, w.freeMlx5())
 		}
 	}()
 	errno := w.createIoctl(p, o, u)
@@ -141,7 +142,7 @@ func (w *WQ) create(p *PD, o WQOptions) (err error) {
 	if errno != 0 {
 		return p.dev.cmd.fail("CREATE_WQ", errno, "")
 	}
-	if err = drv.mapWQ(w); err != nil {
+	if err = w.mapMlx5(); err != nil {
 		return errors.Join(err, w.destroyKernel())
 	}
 	return nil
@@ -248,8 +249,8 @@ func (w *WQ) Modify(to WQState) error {
 		return err
 	}
 	w.state = to
-	if to == WQReset {
-		w.dev.driver.resetWQ(w)
+	if to == WQReset && w.mlx5 != nil {
+		w.resetMlx5()
 	}
 	return nil
 }
@@ -285,7 +286,11 @@ func (w *WQ) failed() {
 // Close.
 func (w *WQ) modify(req *abi.ExModifyWQ, what string) error {
 	req.WQHandle = w.handle
-	errno := w.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_MODIFY_WQ, bytesOf(req), nil, w.dev.driver.modifyWQUdata())
+	u := udata{}
+	if w.mlx5 != nil {
+		u = modifyWQMlx5()
+	}
+	errno := w.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_MODIFY_WQ, bytesOf(req), nil, u)
 	return w.dev.cmd.fail("MODIFY_WQ "+what, errno, "")
 }
 
@@ -301,7 +306,7 @@ func (w *WQ) Close() error {
 	}, func() error {
 		w.mu.Lock() // waits for a PostRecv in progress
 		defer w.mu.Unlock()
-		return w.dev.driver.freeWQ(w)
+		return w.freeMlx5()
 	})
 }
 
