@@ -1,9 +1,14 @@
 package uverbs
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"syscall"
+
+	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
 // dataDirectSince is the first kernel with [MROptions].DataDirect.
@@ -21,7 +26,7 @@ func (d *Device) DataDirectPath() (string, error) {
 	if d.mlx5 == nil {
 		return "", noFeature(d, "GET_DATA_DIRECT_SYSFS_PATH")
 	}
-	return d.mlx5.dataDirectPath()
+	return d.dataDirectPath()
 }
 
 // checkDataDirect returns an error if options exclude DataDirect.
@@ -44,7 +49,7 @@ func (d *Device) addDataDirect(cmd *ioctlCommand) error {
 	if d.mlx5 == nil {
 		return noFeature(d, "REG_DMABUF_MR with DataDirect")
 	}
-	addDataDirectMlx5(cmd)
+	cmd.u32(mlx5.AttrDMABufFlags, mlx5.DMABufDataDirect)
 	return nil
 }
 
@@ -53,7 +58,7 @@ func (d *Device) addDataDirect(cmd *ioctlCommand) error {
 func (d *Device) dataDirectError(errno syscall.Errno) error {
 	const feature = "REG_DMABUF_MR with DataDirect"
 	if errno == syscall.EINVAL {
-		_, err := d.mlx5.dataDirectPath()
+		_, err := d.dataDirectPath()
 		if f, ok := errors.AsType[*FeatureError](err); ok {
 			f.Feature = feature
 			return f
@@ -64,4 +69,26 @@ func (d *Device) dataDirectError(errno syscall.Errno) error {
 		f.Feature = feature
 	}
 	return err
+}
+
+// pathRoom is the room for a path in /sys, in bytes (PATH_MAX). The kernel ends the path with a zero.
+const pathRoom = 4096
+
+// dataDirectPath is DataDirectPath for a device that the caller has acquired.
+func (d *Device) dataDirectPath() (string, error) {
+	const verb = "GET_DATA_DIRECT_SYSFS_PATH"
+	path := make([]byte, pathRoom)
+	cmd := newIoctl(abi.UVERBS_OBJECT_DEVICE, mlx5.MethodDataDirectPath)
+	defer cmd.done()
+	cmd.out(mlx5.AttrDataDirectPath, path)
+	errno := d.cmd.ioctl(cmd)
+	err := d.cmd.failSince(verb, errno, "", dataDirectSince)
+	switch {
+	case errno == syscall.ENODEV:
+		return "", &FeatureError{Feature: verb, Driver: "mlx5", Err: fmt.Errorf("the adapter has no data direct function (capability data_direct): %w", err)}
+	case err != nil:
+		return "", err
+	}
+	path, _, _ = bytes.Cut(path, []byte{0})
+	return "/sys" + string(path), nil
 }

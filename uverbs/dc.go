@@ -4,6 +4,7 @@ import (
 	"errors"
 	"syscall"
 
+	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -94,7 +95,7 @@ func (p *PD) createDC(o QPOptions, dc dcSpec) (*QP, error) {
 		s.RecvCQ = o.SendCQ
 	case DCT:
 		s.SendCQ = o.RecvCQ
-		s.prepare = (*QP).prepareDCTMlx5
+		s.prepare = (*QP).prepareDCT
 	}
 	q, err := newQP(d, s)
 	if f, ok := errors.AsType[*FeatureError](err); ok && f.Feature == "QP type "+o.Type.String() {
@@ -219,12 +220,12 @@ func (q *QP) readyDCT(port uint8, attr PortAttr, mtu MTU) error {
 	q.modified(&init, initMask, QPReset, QPInit)
 	rtr := QPAttr{State: QPRTR, PathMTU: mtu, MinRNRTimer: orDefault(q.path.MinRNRTimer, 12), AH: ah}
 	const rtrMask = AttrState | AttrAV | AttrPathMTU | AttrMinRNRTimer
-	u = q.dctUdataMlx5()
+	u = q.dctUdata()
 	if errno := q.issueModify(&rtr, rtrMask, u); errno != 0 {
 		return q.modifyError(&rtr, rtrMask, QPInit, QPRTR, errno, routeHint(q.dev, errno, ah), u)
 	}
 	q.modified(&rtr, rtrMask, QPInit, QPRTR)
-	return q.dctReadyMlx5(u)
+	return q.dctReady(u)
 }
 
 // ownAddress returns the path that a DCT answers on: the local GID, as the source, is what counts.
@@ -322,5 +323,76 @@ func (d *Device) queryUdata(u udata) error {
 	if errno := d.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE, bytesOf(req), bytesOf(resp), u); errno != 0 {
 		return d.cmd.fail("QUERY_DEVICE", errno, "")
 	}
+	return nil
+}
+
+// prepareDCT is prepareQP for a DCT, which has no queues of its own: its SRQ has the receives.
+func (q *QP) prepareDCT(s *qpSpec) (udata, error) {
+	x := &q.mlx5
+	*x = mlx5QP{mlx5TableEntry: mlx5TableEntry{owner: mlx5Owner{qp: q, srq: q.srq}, index: mlx5.NoUserIndex}, outOfOrder: s.OutOfOrder}
+	if s.OutOfOrder {
+		if err := (mlx5Driver{}).hasOutOfOrder(q.dev); err != nil {
+			return udata{}, err
+		}
+	}
+	if err := x.register(q.dev.mlx5); err != nil {
+		return udata{}, err
+	}
+	req := mlx5.QPRequest{UserIndex: x.index, DC: mlx5.Target, AccessKey: s.dc.key, ECE: q.dev.mlx5.ECE}
+	return udata{in: req.Encode(), out: make([]byte, mlx5.QPRespSize)}, nil
+}
+
+func (m *mlx5Context) rateLimits() (RateLimits, error) {
+	u := udata{out: make([]byte, mlx5.QueryDeviceRespSize)}
+	if err := m.dev.queryUdata(u); err != nil {
+		return RateLimits{}, err
+	}
+	least, most, types := mlx5.DecodeRates(u.out)
+	return RateLimits{Min: least, Max: most, QPTypes: QPTypes(types)}, nil
+}
+
+// dciStreams returns the largest values of DCIStreams; 0 means no streams.
+func (m *mlx5Context) dciStreams() (concurrent, errored uint8, err error) {
+	u := udata{out: make([]byte, mlx5.QueryDeviceRespSize)}
+	if err := m.dev.queryUdata(u); err != nil {
+		return 0, 0, err
+	}
+	concurrent, errored = mlx5.DecodeStreams(u.out)
+	return concurrent, errored, nil
+}
+
+// dciReads returns the maximum number of READs and atomics that a DCI has in flight, or 0 if it is not
+// known. Only the firmware knows it, which needs DEVX.
+func (m *mlx5Context) dciReads() uint8 {
+	if !m.devx.has {
+		return 0
+	}
+	caps, err := m.devxCaps()
+	if err != nil {
+		return 0
+	}
+	return uint8(1 << min(caps.LogDCReads, 7))
+}
+
+// dctUdata returns the driver's part of the MODIFY_QP that makes a DCT ready.
+func (q *QP) dctUdata() udata {
+	u := q.modifyUdataMlx5()
+	if u.out == nil { // the answer has the number in any case
+		u.out = make([]byte, mlx5.ModifyQPRespSize)
+	}
+	return u
+}
+
+// dctReady takes the number of a DCT from the response.
+func (q *QP) dctReady(u udata) error {
+	dctn, _, err := mlx5.DecodeModifyQP(u.out)
+	if err == nil {
+		err = q.modifyAnswerMlx5(u)
+	}
+	if err != nil {
+		return err
+	}
+	q.setNumber(dctn)
+	q.mlx5.registerNumber(q.dev.mlx5, dctn)
 	return nil
 }

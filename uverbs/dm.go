@@ -1,8 +1,14 @@
 package uverbs
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"sync"
+	"syscall"
 
+	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -46,7 +52,7 @@ func (d *Device) AllocDM(length int, o DMOptions) (*DM, error) {
 	cmd.u64(abi.UVERBS_ATTR_ALLOC_DM_LENGTH, m.length)
 	cmd.u32(abi.UVERBS_ATTR_ALLOC_DM_ALIGNMENT, o.LogAlign)
 	if d.mlx5 != nil {
-		m.allocAttrsMlx5(cmd)
+		m.allocAttrs(cmd)
 	}
 	if errno := d.cmd.ioctl(cmd); errno != 0 {
 		m.removeParents()
@@ -68,7 +74,7 @@ func (d *Device) ImportDM(handle uint32) (*DM, error) {
 	}
 	err := noFeature(d, "ImportDM")
 	if d.mlx5 != nil {
-		err = m.queryMlx5()
+		err = m.query()
 	}
 	if err != nil {
 		m.removeParents()
@@ -93,7 +99,7 @@ func (m *DM) Close() error {
 		}
 		errno := m.dev.cmd.destroy(abi.UVERBS_OBJECT_DM, abi.UVERBS_METHOD_DM_FREE, abi.UVERBS_ATTR_FREE_DM_HANDLE, m.handle)
 		return m.dev.endShared(m.destroy, errno)
-	}, m.unmapMlx5)
+	}, m.unmap)
 }
 
 // WriteAt copies b to the memory at offset off (ibv_memcpy_to_dm). It is like [io.WriterAt], but
@@ -130,7 +136,7 @@ func (m *DM) access(op string, b []byte, off int64, store bool) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
 	}
-	if err := m.copyMlx5(int(off), b, store); err != nil {
+	if err := m.copy(int(off), b, store); err != nil {
 		return 0, err
 	}
 	return len(b), nil
@@ -178,4 +184,141 @@ func (p *PD) RegDM(dm *DM, offset, length int, access Access) (*MR, error) {
 	mr.handle = uint32(handle.Data)
 	mr.setRegion(s, le32(lkey), le32(rkey))
 	return mr, mr.markCreated(mr)
+}
+
+// ExportDMABuf exports the memory as a dma-buf (ibv_dm_export_dmabuf_fd), which [PD.RegDMABuf] of
+// another Device can use, or another driver that imports dma-bufs for transfers between PCI devices and
+// does not pin them. The file has whole pages; the
+// memory begins at the offset, in bytes, and has the length of the DM:
+//
+//	f, offset, err := dm.ExportDMABuf()
+//	mr, err := pd.RegDMABuf(f, uverbs.MROptions{Offset: offset, Length: dm.Len(), Access: access})
+//
+// The data goes from one PCI device to the other, so the two must be able to reach each other: they
+// are the same device, are behind one PCIe switch, or the host bridge forwards between them. The kernel
+// finds that out when the memory is registered or first accessed.
+//
+// The caller closes the file; a region of RegDMABuf needs it no more. Once the DM is closed by the process
+// that allocated it, the kernel revokes the dma-buf, and accesses to regions of it fail.
+//
+// The error is a [FeatureError] if the driver or the kernel does not support it. It needs Linux 7.0
+// with CONFIG_PCI_P2PDMA, and mlx5 supports it.
+func (m *DM) ExportDMABuf() (f *os.File, offset int, err error) {
+	if err := m.acquire(); err != nil {
+		return nil, 0, err
+	}
+	defer m.release()
+	d := m.dev
+	if m.mlx5 == nil {
+		return nil, 0, noFeature(d, "EXPORT_DMABUF")
+	}
+	page, start, err := m.locate()
+	if err != nil {
+		return nil, 0, err
+	}
+	cmd := newIoctl(abi.UVERBS_OBJECT_DMABUF, abi.UVERBS_METHOD_DMABUF_ALLOC)
+	defer cmd.done()
+	fd := cmd.newObj(abi.UVERBS_ATTR_ALLOC_DMABUF_HANDLE)
+	cmd.u64(abi.UVERBS_ATTR_ALLOC_DMABUF_PGOFF, page)
+	if errno := d.cmd.ioctl(cmd); errno != 0 {
+		hint := ""
+		if errno == syscall.EINVAL && m.imported {
+			hint = "the memory may have been freed by the process that allocated it"
+		}
+		return nil, 0, d.cmd.failSince("EXPORT_DMABUF", errno, hint, Version{7, 0})
+	}
+	return os.NewFile(uintptr(fd.Data), "dma-buf of "+d.Name()), int(start), nil
+}
+
+// mlx5DM is the location of device memory and its mapping, which is created on first use.
+type mlx5DM struct {
+	page, start [8]byte // the kernel's response
+
+	mu     sync.Mutex
+	region *mmio.Region // guarded by mu
+	mem    *mlx5.Memory // guarded by mu
+}
+
+// dmWord must be the word size of the device.
+const _ = -(dmWord ^ mlx5.WordSize)
+
+// allocAttrs adds the attributes for the location of the memory, which the kernel requires.
+func (m *DM) allocAttrs(cmd *ioctlCommand) {
+	m.mlx5 = &mlx5DM{}
+	cmd.out(mlx5.AttrDMPage, m.mlx5.page[:2])
+	cmd.out(mlx5.AttrDMOffset, m.mlx5.start[:])
+}
+
+// query reads the location and the length of imported memory (MLX5_IB_METHOD_DM_QUERY).
+func (m *DM) query() error {
+	m.mlx5 = &mlx5DM{}
+	cmd := newIoctl(abi.UVERBS_OBJECT_DM, mlx5.MethodDMQuery)
+	defer cmd.done()
+	var length [8]byte
+	cmd.obj(mlx5.AttrDMQueryHandle, m.handle)
+	cmd.out(mlx5.AttrDMQueryPage, m.mlx5.page[:2])
+	cmd.out(mlx5.AttrDMQueryOffset, m.mlx5.start[:])
+	cmd.out(mlx5.AttrDMQueryLength, length[:])
+	errno := m.dev.cmd.ioctl(cmd)
+	m.length = le64(length[:])
+	return m.dev.importErr("QUERY_DM", "DM", m.handle, errno, Version{5, 13})
+}
+
+// copy copies b to the memory, or from it. b is within the memory.
+func (m *DM) copy(at int, b []byte, store bool) error {
+	mem, err := m.mlx5.mapped(m)
+	switch {
+	case err != nil:
+		return err
+	case store:
+		mem.Store(at, b)
+	default:
+		mem.Load(at, b)
+	}
+	return nil
+}
+
+// mapped returns the mapping, and creates it on first use.
+func (x *mlx5DM) mapped(m *DM) (*mlx5.Memory, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.mem != nil {
+		return x.mem, nil
+	}
+	offset, size := mlx5.MemoryMap(uint16(le64(x.page[:])), m.Len(), os.Getpagesize())
+	region, err := m.dev.cmd.Map(offset, size)
+	if errno := syscall.Errno(0); errors.As(err, &errno) { // EIO if the device was removed
+		return nil, m.dev.cmd.fail("MAP_DM", errno, "")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("uverbs: %s: map device memory: %w", m.dev.Name(), err)
+	}
+	mem, err := mlx5.NewMemory(region.Bytes(), le64(x.start[:]), m.Len())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("uverbs: %s: %w", m.dev.Name(), err), region.Close())
+	}
+	x.region, x.mem = region, mem
+	return mem, nil
+}
+
+// locate returns the offset at which programs map the memory, and where it begins in that mapping.
+func (m *DM) locate() (page, start uint64, err error) {
+	page, size := mlx5.MemoryMap(uint16(le64(m.mlx5.page[:])), m.Len(), os.Getpagesize())
+	start = le64(m.mlx5.start[:])
+	if start > uint64(size) || uint64(m.Len()) > uint64(size)-start {
+		return 0, 0, fmt.Errorf("uverbs: %s: %d bytes of device memory at %#x of a mapping of %d: %w", m.dev.Name(), m.Len(), start, size, mlx5.ErrLayout)
+	}
+	return page, start, nil
+}
+
+// unmap removes the mapping, if there is one. Before that, the kernel does not give the memory to
+// another process.
+func (m *DM) unmap() error {
+	x := m.mlx5
+	if x == nil {
+		return nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return closeRegions(x.region)
 }

@@ -221,14 +221,14 @@ func TestDCTReceive(t *testing.T) {
 		c := newMlx5Card(t, userIndex, true, 64)
 		q := &QP{kind: kindMlx5, typ: DCT, recvCQ: c.cq, srq: c.srq}
 		q.dev, q.object.kind = c.dev, "QP"
-		u := value(q.prepareDCTMlx5(&qpSpec{QPOptions: QPOptions{Type: DCT, SRQ: c.srq}, pd: &PD{}, dc: &dcSpec{key: 7}}))(t)
+		u := value(q.prepareDCT(&qpSpec{QPOptions: QPOptions{Type: DCT, SRQ: c.srq}, pd: &PD{}, dc: &dcSpec{key: 7}}))(t)
 		if key := binary.LittleEndian.Uint64(u.in[40:]); key != 7 {
 			t.Errorf("the access key is %d", key)
 		}
 		must(t, mlx5Driver{}.mapQP(q, udata{out: make([]byte, mlx5.QPRespSize)}))
-		resp := q.dctUdataMlx5()
+		resp := q.dctUdata()
 		binary.LittleEndian.PutUint32(resp.out[4:], dctn)
-		must(t, q.dctReadyMlx5(resp))
+		must(t, q.dctReady(resp))
 		if q.QPN() != dctn || q.label() != "QP 131073" {
 			t.Errorf("the DCT has number %d, and is called %s", q.QPN(), q.label())
 		}

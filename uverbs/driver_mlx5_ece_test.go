@@ -31,7 +31,7 @@ func newECEQP(t *testing.T, typ QPType, offers uint32) (*card, *QP) {
 	s := &qpSpec{QPOptions: QPOptions{Type: typ, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 8, SRQ: c.srq}, pd: &PD{}}
 	prepare := driver(mlx5Driver{}).prepareQP
 	if typ == DCT {
-		s.dc, prepare = &dcSpec{}, (*QP).prepareDCTMlx5
+		s.dc, prepare = &dcSpec{}, (*QP).prepareDCT
 	}
 	u := value(prepare(q, s))(t)
 	want := uint32(0)
@@ -130,13 +130,13 @@ func TestMlx5DCTECE(t *testing.T) {
 		_, q := newECEQP(t, DCT, 0x1000000f)
 		hasECE(t, q, 0)
 		must(t, q.SetECE(ECE{mlx5.ECEVendor, set}))
-		u := q.dctUdataMlx5()
+		u := q.dctUdata()
 		if set == 0 && u.in != nil || set != 0 && binary.LittleEndian.Uint32(u.in[eceInModify:]) != set {
 			t.Errorf("options %#x are sent as %x", set, u.in)
 		}
 		binary.LittleEndian.PutUint32(u.out[4:], 5) // dctn
 		binary.LittleEndian.PutUint32(u.out[eceInModifyResp:], 0x10000001)
-		must(t, q.dctReadyMlx5(u))
+		must(t, q.dctReady(u))
 		if set == 0 {
 			hasECE(t, q, 0)
 		} else if hasECE(t, q, 0x10000001); q.mlx5.eceWanted.Load() != 0 {

@@ -148,13 +148,13 @@ func TestMlx5OutOfOrderDCT(t *testing.T) {
 	q.dev, q.object.kind = c.dev, "QP"
 	s := &qpSpec{QPOptions: QPOptions{Type: DCT, SRQ: c.srq, OutOfOrder: true}, pd: &PD{}, dc: &dcSpec{}}
 	var f *FeatureError
-	if _, err := q.prepareDCTMlx5(s); !errors.As(err, &f) || f.Feature != "CREATE_QP with OutOfOrder" {
+	if _, err := q.prepareDCT(s); !errors.As(err, &f) || f.Feature != "CREATE_QP with OutOfOrder" {
 		t.Errorf("without the capability: %v", err)
 	}
 	flags = 1 << 4
-	value(q.prepareDCTMlx5(s))(t)
+	value(q.prepareDCT(s))(t)
 	must(t, mlx5Driver{}.mapQP(q, udata{out: make([]byte, mlx5.QPRespSize)}))
-	first, second := q.modifyUdataMlx5(), q.dctUdataMlx5()
+	first, second := q.modifyUdataMlx5(), q.dctUdata()
 	for step, u := range []udata{first, second} {
 		if len(u.in) == 0 || binary.LittleEndian.Uint32(u.in) != 1 {
 			t.Errorf("step %d: the driver gets % x", step, u.in)
@@ -164,7 +164,7 @@ func TestMlx5OutOfOrderDCT(t *testing.T) {
 		t.Errorf("EOPNOTSUPP is %v", first.unsupported)
 	}
 	q.mlx5.eceWanted.Store(5)
-	must(t, q.dctReadyMlx5(second)) // without those options
+	must(t, q.dctReady(second)) // without those options
 	if q.mlx5.eceWanted.Load() != 5 || q.mlx5.eceHas.Load() != 0 {
 		t.Errorf("the options for enhanced connections are %#x, and %#x are to be set", q.mlx5.eceHas.Load(), q.mlx5.eceWanted.Load())
 	}

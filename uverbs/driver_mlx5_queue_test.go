@@ -100,12 +100,12 @@ func TestMlx5FreeWQ(t *testing.T) {
 	for _, userIndex := range []bool{false, true} {
 		c := newMlx5Card(t, userIndex, false, 64)
 		w := &WQ{object: object{dev: c.dev, kind: "WQ"}, num: 0x99}
-		u, err := w.prepareMlx5(&WQOptions{CQ: c.cq, MaxWR: 4, MaxSGE: 1})
+		u, err := w.prepareRing(&WQOptions{CQ: c.cq, MaxWR: 4, MaxSGE: 1})
 		must(t, err)
 		if len(u.in) == 0 || len(u.out) == 0 {
 			t.Error("CREATE_WQ has no part of the driver's")
 		}
-		must(t, w.mapMlx5(), w.postRecvs([]RecvWR{{ID: 71}, {ID: 72}}))
+		must(t, w.mapRing(), w.postRecvs([]RecvWR{{ID: 71}, {ID: 72}}))
 		must(t, c.qp.PostRecv(50, c.sge(0, 100)))
 		own := map[int][]byte{32: b32(w.mlx5.index), 56: b32(w.num), 60: b16(0), 44: b32(8)}
 		if !userIndex {
@@ -118,7 +118,7 @@ func TestMlx5FreeWQ(t *testing.T) {
 		own[60] = b16(1)
 		c.put(2, own)
 		c.put(2, map[int][]byte{60: b16(0), 44: b32(8)})
-		must(t, w.freeMlx5())
+		must(t, w.freeRing())
 		var wcs [4]WC
 		if n, err := c.cq.Poll(wcs[:]); n != 1 || err != nil || wcs[0].ID != 50 {
 			t.Errorf("index %v: after the WQ was freed the CQ has %+v, %v, want the receive of the QP alone", userIndex, wcs[:n], err)
@@ -369,7 +369,7 @@ func TestMlx5NoRingMemory(t *testing.T) {
 		return mlx5Driver{}.prepareQP(q, &qpSpec{QPOptions: o, pd: &PD{}})
 	}
 	for what, prepare := range map[string]func() (udata, error){
-		"WQ":                   func() (udata, error) { return w.prepareMlx5(&WQOptions{CQ: c.cq, MaxWR: most, MaxSGE: 1}) },
+		"WQ":                   func() (udata, error) { return w.prepareRing(&WQOptions{CQ: c.cq, MaxWR: most, MaxSGE: 1}) },
 		"SRQ":                  func() (udata, error) { return mlx5Driver{}.prepareSRQ(s, &SRQOptions{MaxWR: most / 2, MaxSGE: 1}) },
 		"QP":                   func() (udata, error) { return qp(QPOptions{Type: RC, MaxSendWR: 8, MaxRecvWR: most}) },
 		"raw packets, receive": func() (udata, error) { return qp(QPOptions{Type: RawPacket, MaxSendWR: 8, MaxRecvWR: most}) },

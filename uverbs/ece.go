@@ -1,5 +1,12 @@
 package uverbs
 
+import (
+	"errors"
+	"fmt"
+
+	"github.com/goverbs/goverbs/mmio/mlx5"
+)
+
 // ECE has options for enhanced connection establishment (struct ibv_ece). They select features of the
 // transport that both devices of a connection must use, and that only the vendor describes.
 //
@@ -28,10 +35,10 @@ func (q *QP) QueryECE() (ECE, error) {
 	if err := q.usable(); err != nil {
 		return ECE{}, err
 	}
-	if q.dev.mlx5 == nil {
-		return ECE{}, noECE(q, nil)
+	if err := q.hasECE(); err != nil {
+		return ECE{}, err
 	}
-	return q.eceMlx5()
+	return ECE{VendorID: mlx5.ECEVendor, Options: q.mlx5.eceHas.Load()}, nil
 }
 
 // SetECE sets the options for enhanced connection establishment that the next [QP.Modify] passes to
@@ -48,13 +55,65 @@ func (q *QP) SetECE(e ECE) error {
 		return err
 	}
 	defer q.releaseState()
-	if q.dev.mlx5 == nil {
-		return noECE(q, nil)
+	if q.dev.mlx5 != nil && e.VendorID != mlx5.ECEVendor {
+		return argErr("SetECE", "VendorID", fmt.Sprintf("%#x", e.VendorID), "%#x, the vendor of the device", mlx5.ECEVendor)
 	}
-	return q.setECEMlx5(e)
+	if err := q.hasECE(); err != nil {
+		return err
+	}
+	q.mlx5.eceWanted.Store(e.Options)
+	q.mlx5.eceHas.Store(0)
+	return nil
 }
 
-// noECE is the error of a QP without ECE. The cause may be nil.
-func noECE(q *QP, cause error) error {
-	return &FeatureError{Feature: "ECE", Driver: q.dev.driver.name(), Err: cause}
+// hasECE returns an error if the QP has no ECE.
+func (q *QP) hasECE() error {
+	switch {
+	case q.dev.mlx5 == nil:
+		return noFeature(q.dev, "ECE")
+	case !q.dev.mlx5.ECE:
+		return &FeatureError{Feature: "ECE", Driver: q.dev.driver.name(), Err: errNoECE}
+	}
+	return nil
+}
+
+// Any reports whether there are options. Those of mlx5 have their version in the upper four bits, which is
+// no option.
+func (e ECE) Any() bool {
+	const version = 0xf << 28
+	if e.VendorID == mlx5.ECEVendor {
+		return e.Options&^version != 0
+	}
+	return e.Options != 0
+}
+
+// errNoECE is the reason why an adapter has no ECE.
+var errNoECE = errors.New("the adapter does not have the capability ece_support")
+
+// modifyUdataMlx5 has options until a MODIFY_QP has passed them to the device, as libmlx5 does.
+func (q *QP) modifyUdataMlx5() udata {
+	ece, outOfOrder := q.mlx5.eceWanted.Load(), q.mlx5.outOfOrder
+	if ece == 0 && !outOfOrder {
+		return udata{}
+	}
+	u := udata{in: mlx5.EncodeModifyQP(ece, outOfOrder), out: make([]byte, mlx5.ModifyQPRespSize)}
+	if outOfOrder && q.State() == QPReset { // a later MODIFY_QP fails with EOPNOTSUPP for another reason
+		u.unsupported = noOutOfOrder(q.typ)
+	}
+	return u
+}
+
+func (q *QP) modifyAnswerMlx5(u udata) error {
+	sent := mlx5.SentECE(u.in)
+	if sent == 0 {
+		return nil
+	}
+	_, ece, err := mlx5.DecodeModifyQP(u.out)
+	if err != nil {
+		return err
+	}
+	if q.mlx5.eceWanted.CompareAndSwap(sent, 0) { // SetECE may have set others meanwhile
+		q.mlx5.eceHas.Store(ece)
+	}
+	return nil
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -126,13 +128,13 @@ func (w *WQ) create(p *PD, o WQOptions) (err error) {
 	}()
 	var u udata
 	if p.dev.mlx5 != nil {
-		if u, err = w.prepareMlx5(&o); err != nil {
+		if u, err = w.prepareRing(&o); err != nil {
 			return err
 		}
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, w.freeMlx5())
+			err = errors.Join(err, w.freeRing())
 		}
 	}()
 	errno := w.createIoctl(p, o, u)
@@ -142,7 +144,7 @@ func (w *WQ) create(p *PD, o WQOptions) (err error) {
 	if errno != 0 {
 		return p.dev.cmd.fail("CREATE_WQ", errno, "")
 	}
-	if err = w.mapMlx5(); err != nil {
+	if err = w.mapRing(); err != nil {
 		return errors.Join(err, w.destroyKernel())
 	}
 	return nil
@@ -250,7 +252,8 @@ func (w *WQ) Modify(to WQState) error {
 	}
 	w.state = to
 	if to == WQReset && w.mlx5 != nil {
-		w.resetMlx5()
+		w.mlx5.cq.cleanMlx5(&w.mlx5.owner)
+		w.mlx5.rq.Reset()
 	}
 	return nil
 }
@@ -288,7 +291,7 @@ func (w *WQ) modify(req *abi.ExModifyWQ, what string) error {
 	req.WQHandle = w.handle
 	u := udata{}
 	if w.mlx5 != nil {
-		u = modifyWQMlx5()
+		u.in = mlx5.EncodeModifyWQ()
 	}
 	errno := w.dev.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_MODIFY_WQ, bytesOf(req), nil, u)
 	return w.dev.cmd.fail("MODIFY_WQ "+what, errno, "")
@@ -306,7 +309,7 @@ func (w *WQ) Close() error {
 	}, func() error {
 		w.mu.Lock() // waits for a PostRecv in progress
 		defer w.mu.Unlock()
-		return w.freeMlx5()
+		return w.freeRing()
 	})
 }
 
@@ -378,4 +381,69 @@ func (t *RWQIndTable) Close() error {
 		}
 		return t.dev.cmd.fail(t.destroy, errno, "")
 	}, nil)
+}
+
+// mlx5WQ is the mlx5 part of a WQ.
+type mlx5WQ struct {
+	mlx5TableEntry
+	cq     *CQ
+	size   mlx5.RecvSize
+	rec    mlx5.Record
+	region *mmio.Region
+	rq     *mlx5.RecvQueue
+}
+
+// prepareRing allocates the ring and returns the driver's part of CREATE_WQ.
+func (w *WQ) prepareRing(o *WQOptions) (u udata, err error) {
+	m := w.dev.mlx5
+	x := &mlx5WQ{mlx5TableEntry: mlx5TableEntry{owner: mlx5Owner{wq: w}, index: mlx5.NoUserIndex}, cq: o.CQ}
+	w.mlx5 = x
+	if x.size, err = m.SizeRecv(o.MaxWR, o.MaxSGE); err != nil {
+		return udata{}, mlx5Size("CreateWQ", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.freeRing())
+		}
+	}()
+	if x.region, err = mapRingMemory(x.size.Bytes()); err != nil {
+		return udata{}, err
+	}
+	if x.rec, err = m.records.Take(); err != nil {
+		return udata{}, err
+	}
+	if err = x.register(m); err != nil {
+		return udata{}, err
+	}
+	o.MaxWR, o.MaxSGE = x.size.Entries, x.size.MaxSGE
+	return udata{in: mlx5.EncodeWQ(addrOf(x.region.Bytes()), x.rec, x.size, x.index), out: make([]byte, mlx5.WQRespSize)}, nil
+}
+
+// mapRing completes a new WQ. It does nothing with a WQ of another driver.
+func (w *WQ) mapRing() (err error) {
+	m, x := w.dev.mlx5, w.mlx5
+	if x == nil {
+		return nil
+	}
+	w.maxWR, w.maxSGE = x.size.Entries, x.size.MaxSGE
+	if x.rq, err = mlx5.NewRecvQueue(x.region.Bytes(), x.size, x.rec); err != nil {
+		return err
+	}
+	x.registerNumber(m, w.num)
+	return nil
+}
+
+// freeRing frees the memory of a WQ that the kernel has destroyed or did not create.
+func (w *WQ) freeRing() error {
+	m, x := w.dev.mlx5, w.mlx5
+	if x == nil {
+		return nil
+	}
+	if x.registered {
+		x.cq.cleanMlx5(&x.owner)
+	}
+	x.unregister(m)
+	m.records.Give(x.rec)
+	x.rec = mlx5.Record{}
+	return closeRegions(x.region)
 }
