@@ -32,16 +32,7 @@ type Region struct {
 // of the page size.
 //
 // The error matches [os.ErrClosed] if f is closed, and the errno of mmap otherwise.
-func Map(f *os.File, offset uint64, size int) (*Region, error) {
-	return mapFile(f, offset, size, true)
-}
-
-// MapReadOnly is [Map] with read-only memory: storing to it crashes the program.
-func MapReadOnly(f *os.File, offset uint64, size int) (*Region, error) {
-	return mapFile(f, offset, size, false)
-}
-
-func mapFile(f *os.File, offset uint64, size int, writable bool) (r *Region, err error) {
+func Map(f *os.File, offset uint64, size int) (r *Region, err error) {
 	if f == nil {
 		return nil, fmt.Errorf("mmio: map: file: got nil: %w", os.ErrInvalid)
 	}
@@ -51,15 +42,15 @@ func mapFile(f *os.File, offset uint64, size int, writable bool) (r *Region, err
 	if err != nil {
 		return nil, fmt.Errorf("mmio: map %s: %w", f.Name(), err)
 	}
-	if raw.Control(func(fd uintptr) { r, err = MapDescriptor(fd, f.Name(), offset, size, writable) }) != nil {
+	if raw.Control(func(fd uintptr) { r, err = MapDescriptor(fd, f.Name(), offset, size, true) }) != nil {
 		// Control fails without running the function only if the file is closed.
 		return nil, fmt.Errorf("mmio: map %s: %w", f.Name(), os.ErrClosed)
 	}
 	return r, err
 }
 
-// MapDescriptor is [Map], or [MapReadOnly] unless writable is set, for the descriptor of a file that
-// the caller keeps open meanwhile. The name is for errors.
+// MapDescriptor is [Map] for the descriptor of a file that the caller keeps open meanwhile. The name is for
+// errors. Unless writable is set, the memory is read-only: storing to it crashes the program.
 func MapDescriptor(fd uintptr, name string, offset uint64, size int, writable bool) (*Region, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("mmio: map %s: size: got %d, must be positive: %w", name, size, syscall.EINVAL)

@@ -232,9 +232,6 @@ func EncodeFlow(counters uint64) []byte {
 	return append(bytesOf(head), bytesOf(&abi.FlowCountersData{CountersData: counters, Ncounters: 2})...)
 }
 
-// EncodeMW encodes the driver's part of ALLOC_MW.
-func EncodeMW() []byte { return bytesOf(&abi.AllocMW{}) }
-
 // EncodeWQ encodes the driver's part of CREATE_WQ.
 func EncodeWQ(buf uint64, rec Record, size RecvSize, userIndex uint32) []byte {
 	return bytesOf(&abi.CreateWQ{
