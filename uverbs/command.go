@@ -213,3 +213,6 @@ func errnoOf(err error) syscall.Errno {
 	}
 	return 0
 }
+
+// exCommand is the flag of extended commands.
+const exCommand = abi.IB_USER_VERBS_CMD_FLAG_EXTENDED

@@ -1,6 +1,9 @@
 package uverbs
 
 import (
+	"errors"
+	"fmt"
+	"os"
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
@@ -66,3 +69,38 @@ func (d *Device) getContext(devx devxMode) error {
 	}
 	return d.driver.openContext(d, u)
 }
+
+// devxMode says whether a device is opened for commands to the firmware.
+type devxMode uint8
+
+const (
+	devxOff      devxMode = iota
+	devxPossible          // if the adapter can
+	devxRequired
+)
+
+// devxEnv is the environment variable that has devices opened for commands to the firmware where possible,
+// also by package cm.
+const devxEnv = "RDMADEVX"
+
+func devxFromEnv() (devxMode, error) {
+	switch v := os.Getenv(devxEnv); v {
+	case "", "0":
+		return devxOff, nil
+	case "1":
+		return devxPossible, nil
+	default:
+		return 0, argErr("Open", "environment variable "+devxEnv, fmt.Sprintf("%q", v), `"1", "0" or unset`)
+	}
+}
+
+// noDEVX is the error of a device without commands of DEVX.
+func noDEVX(cause error) error { return &FeatureError{Feature: "DEVX", Driver: "mlx5", Err: cause} }
+
+// Reasons why a device has no commands of DEVX.
+var (
+	errNoContext  = errors.New("the adapter does not have the capability log_max_uctx, or has no user context left")
+	errNoIoctl    = errors.New("it needs the ioctl interface, which the kernel does not have or " + abiPathEnv + "=write rules out")
+	errNotByOwner = errors.New("the process that opened the device did not open it for that")
+	errNotOpened  = errors.New("the device was not opened for it; open it by OpenWith with OpenOptions.DEVX, or set " + devxEnv + "=1; if that is set, the adapter does not have the capability log_max_uctx")
+)

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"syscall"
 
@@ -33,30 +32,6 @@ const (
 	devxModify                   // of a QP
 	devxQuery                    // of a QP
 )
-
-// devxMode says whether a device is opened for commands to the firmware.
-type devxMode uint8
-
-const (
-	devxOff      devxMode = iota
-	devxPossible          // if the adapter can
-	devxRequired
-)
-
-// devxEnv is the environment variable that has devices opened for commands to the firmware where possible,
-// also by package cm.
-const devxEnv = "RDMADEVX"
-
-func devxFromEnv() (devxMode, error) {
-	switch v := os.Getenv(devxEnv); v {
-	case "", "0":
-		return devxOff, nil
-	case "1":
-		return devxPossible, nil
-	default:
-		return 0, argErr("Open", "environment variable "+devxEnv, fmt.Sprintf("%q", v), `"1", "0" or unset`)
-	}
-}
 
 // DEVXCommand passes a command about the device itself to the adapter's firmware and writes its answer
 // to out (mlx5dv_devx_general_cmd). The kernel permits queries that are not about an object, such as
@@ -217,11 +192,6 @@ func (q *QP) SetUDPSourcePort(port uint16) error {
 // minUDPSourcePort is the first dynamic port (IB_ROCE_UDP_ENCAP_VALID_PORT_MIN).
 const minUDPSourcePort = 0xc000
 
-// noFeature is the error of a driver without a feature.
-func noFeature(d *Device, name string) error {
-	return &FeatureError{Feature: name, Driver: d.driver.name()}
-}
-
 // mlx5DEVX is what a device needs for commands to the firmware.
 type mlx5DEVX struct {
 	has bool // the context was opened for them, or may have been
@@ -230,17 +200,6 @@ type mlx5DEVX struct {
 	known bool      // guarded by mu
 	caps  mlx5.Caps // guarded by mu
 }
-
-// Reasons why a device has no commands of DEVX.
-var (
-	errNoContext  = errors.New("the adapter does not have the capability log_max_uctx, or has no user context left")
-	errNoIoctl    = errors.New("it needs the ioctl interface, which the kernel does not have or " + abiPathEnv + "=write rules out")
-	errNotByOwner = errors.New("the process that opened the device did not open it for that")
-	errNotOpened  = errors.New("the device was not opened for it; open it by OpenWith with OpenOptions.DEVX, or set " + devxEnv + "=1; if that is set, the adapter does not have the capability log_max_uctx")
-)
-
-// noDEVX is the error of a device without commands of DEVX.
-func noDEVX(cause error) error { return &FeatureError{Feature: "DEVX", Driver: "mlx5", Err: cause} }
 
 // lacks is the error of an adapter without a capability.
 func (*mlx5Context) lacks(feature, capability string) error {

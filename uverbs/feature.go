@@ -78,3 +78,8 @@ func (c *commands) missing(verb string, err *Error, running Version) *FeatureErr
 	}
 	return f
 }
+
+// noFeature is the error of a driver without a feature.
+func noFeature(d *Device, name string) error {
+	return &FeatureError{Feature: name, Driver: d.driver.name()}
+}

@@ -2,28 +2,6 @@ package uverbs
 
 import "github.com/goverbs/goverbs/uverbs/internal/diag"
 
-// sentWR is a work request as the send ring holds it.
-type sentWR struct {
-	op     WROpcode
-	length uint32 // bytes of data
-	sges   []SGE
-	qpn    uint32 // destination QP of a datagram, otherwise 0
-	raddr  uint64 // of the peer's memory
-	rkey   uint32 // of the peer's memory, or the new key of a bound window
-	mwRKey uint32 // the old key of that window
-
-	bind       *binding // the memory of a bind, nil if the ring does not have it
-	invalid    *uint32  // the key to invalidate, nil if there is none or it is unknown
-	windowOnly bool     // only the key of a local memory window can be invalidated
-}
-
-// binding is the memory and the rights of a window bind.
-type binding struct {
-	addr, length uint64
-	lkey         uint32
-	access       Access
-}
-
 // sent returns a send work request, or nil if the ring does not hold it any more.
 func (q *QP) sent(id uint64) *sentWR {
 	wr, ok := q.dev.driver.findRequest(q, id)

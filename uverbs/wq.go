@@ -214,9 +214,6 @@ func (w *WQ) createLegacy(p *PD, o WQOptions, u udata) syscall.Errno {
 	return errno
 }
 
-// exCommand is the flag of extended commands.
-const exCommand = abi.IB_USER_VERBS_CMD_FLAG_EXTENDED
-
 // WQN returns the queue's number.
 func (w *WQ) WQN() uint32 { return w.num }
 
