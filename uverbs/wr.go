@@ -1,0 +1,211 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+)
+
+// WROpcode is the operation of a send work request (enum ib_uverbs_wr_opcode,
+// rdma/ib_user_verbs.h).
+type WROpcode uint8
+
+// Operations.
+const (
+	WRRDMAWrite        WROpcode = 0  // write to the peer's memory (IBV_WR_RDMA_WRITE)
+	WRRDMAWriteWithImm WROpcode = 1  // write, and complete a receive of the peer with a 32-bit value (IBV_WR_RDMA_WRITE_WITH_IMM)
+	WRSend             WROpcode = 2  // send a message to a receive of the peer (IBV_WR_SEND)
+	WRSendWithImm      WROpcode = 3  // send a message with a 32-bit value (IBV_WR_SEND_WITH_IMM)
+	WRRDMARead         WROpcode = 4  // read from the peer's memory (IBV_WR_RDMA_READ)
+	WRAtomicCAS        WROpcode = 5  // compare and swap 8 bytes of the peer's memory (IBV_WR_ATOMIC_CMP_AND_SWP)
+	WRAtomicFAA        WROpcode = 6  // add to 8 bytes of the peer's memory (IBV_WR_ATOMIC_FETCH_AND_ADD)
+	WRLocalInv         WROpcode = 7  // invalidate a local key (IBV_WR_LOCAL_INV)
+	WRBindMW           WROpcode = 8  // bind a memory window (IBV_WR_BIND_MW)
+	WRSendWithInv      WROpcode = 9  // send, and invalidate a key of the peer (IBV_WR_SEND_WITH_INV)
+	WRRDMAReadWithInv  WROpcode = 11 // read, and invalidate the lkey of the SGE; iWARP only, and siw does not invalidate it (IB_WR_RDMA_READ_WITH_INV)
+
+	WRFlush       WROpcode = 14 // make data in the peer's memory visible or persistent (IBV_WR_FLUSH)
+	WRAtomicWrite WROpcode = 15 // write 8 bytes atomically (IBV_WR_ATOMIC_WRITE)
+)
+
+// opcodeNames are the names of the operations.
+var opcodeNames = [len(opcodeSet{})]string{
+	WRRDMAWrite: "RDMA_WRITE", WRRDMAWriteWithImm: "RDMA_WRITE_WITH_IMM", WRSend: "SEND", WRSendWithImm: "SEND_WITH_IMM",
+	WRRDMARead: "RDMA_READ", WRAtomicCAS: "ATOMIC_CMP_AND_SWP", WRAtomicFAA: "ATOMIC_FETCH_AND_ADD", WRLocalInv: "LOCAL_INV",
+	WRBindMW: "BIND_MW", WRSendWithInv: "SEND_WITH_INV", WRRDMAReadWithInv: "RDMA_READ_WITH_INV", WRFlush: "FLUSH", WRAtomicWrite: "ATOMIC_WRITE",
+}
+
+// known reports whether the operation is one of the constants.
+func (o WROpcode) known() bool { return int(o) < len(opcodeNames) && opcodeNames[o] != "" }
+
+// opcodeSet is a set of operations.
+type opcodeSet [16]bool
+
+// opcodes returns a set.
+func opcodes(all ...WROpcode) (s opcodeSet) {
+	for _, o := range all {
+		s[o] = true
+	}
+	return s
+}
+
+// String returns the operation's name.
+func (o WROpcode) String() string {
+	if o.known() {
+		return opcodeNames[o]
+	}
+	return fmt.Sprintf("opcode %d", uint8(o))
+}
+
+// SendFlags modify a send work request (enum ib_send_flags, rdma/ib_verbs.h).
+type SendFlags uint8
+
+// Flags of a send work request.
+const (
+	SendFence     SendFlags = 1 << 0 // wait until earlier READs and atomics are done (IBV_SEND_FENCE)
+	SendSignaled  SendFlags = 1 << 1 // generate a completion also on success (IBV_SEND_SIGNALED)
+	SendSolicited SendFlags = 1 << 2 // wake a peer that armed its CQ with NotifySolicited (IBV_SEND_SOLICITED)
+)
+
+// sendFlagsAll are all send flags.
+const sendFlagsAll = SendFence | SendSignaled | SendSolicited
+
+// SGE is a scatter/gather element: a piece of registered memory (struct ibv_sge). [MR.SGE] makes
+// one and checks that it is inside its MR.
+type SGE struct {
+	Addr    uint64 // Addr is the address of the first byte, see [MR.Addr].
+	Length  uint32 // Length is the length in bytes.
+	LKey    uint32 // LKey is the lkey of the MR.
+	outside bool   // made by MR.SGE from a range that is not inside the MR
+}
+
+// SendWR is a send work request (struct ibv_send_wr).
+type SendWR struct {
+	ID         uint64    // ID is repeated in the completion.
+	Opcode     WROpcode  // Opcode is the operation.
+	Flags      SendFlags // Flags modify the operation.
+	SGL        []SGE     // SGL is local memory: the data to send or write, or the destination of a READ or an atomic.
+	Inline     []byte    // Inline is data to send or write that need not be registered. PostSend copies it. SGL must be empty.
+	Imm        uint32    // Imm is the immediate value of operations that have one, in host byte order.
+	RemoteAddr uint64    // RemoteAddr is the address in the peer's memory, for RDMA and atomics.
+	RKey       uint32    // RKey is the rkey of the peer's MR or MW, for RDMA and atomics; with BIND_MW see Bind.
+
+	CompareAdd     uint64 // CompareAdd is the value that an atomic compares with or adds.
+	Swap           uint64 // Swap is the value that a compare and swap stores.
+	InvalidateRKey uint32 // InvalidateRKey is the key that SEND_WITH_INV and LOCAL_INV invalidate.
+
+	AH         *AH    // AH is the address of the peer, for datagrams and for DCIs.
+	RemoteQPN  uint32 // RemoteQPN is the peer's QP number, for datagrams, or the number of the DCT, for DCIs.
+	RemoteQKey uint32 // RemoteQKey is the peer's Q_Key, for datagrams.
+	RemoteSRQN uint32 // RemoteSRQN is the number of the peer's SRQ, for XRCSend.
+
+	Bind BindInfo // Bind are the arguments of BIND_MW. RKey is the window's new key; 0 means IncRKey of the current one.
+
+	Length    uint32         // Length is the number of bytes that FLUSH covers.
+	Placement FlushPlacement // Placement says where FLUSH moves the data.
+	Level     FlushLevel     // Level is the range that FLUSH covers.
+
+	DCStream    uint16 // DCStream is the stream, for DCIs with streams; see [SendBuilder.ToDCTStream].
+	DCAccessKey uint64 // DCAccessKey is the access key of the DCT, for DCIs.
+}
+
+// BindInfo are the arguments of a memory window bind (struct ibv_mw_bind_info).
+type BindInfo struct {
+	MW     *MW    // MW is the window to bind.
+	MR     *MR    // MR is the region to bind it to, registered with AccessMWBind.
+	Addr   uint64 // Addr is the address of the first byte, see [MR.Addr].
+	Length uint64 // Length is the number of bytes; 0 unbinds a window of type 1.
+	Access Access // Access are the peer's rights.
+}
+
+// FlushPlacement says where data must be before a FLUSH completes (enum ib_placement_type).
+type FlushPlacement uint8
+
+// Placements. They can be combined.
+const (
+	FlushGlobal     FlushPlacement = 1 << 0 // visible to all of the peer's processors (IBV_FLUSH_GLOBAL)
+	FlushPersistent FlushPlacement = 1 << 1 // on persistent memory (IBV_FLUSH_PERSISTENT)
+)
+
+// FlushLevel says what a FLUSH covers (enum ib_selectivity_level).
+type FlushLevel uint8
+
+// Levels of a FLUSH.
+const (
+	FlushRange FlushLevel = 0 // the bytes at RemoteAddr (IBV_FLUSH_RANGE)
+	FlushMR    FlushLevel = 1 // the whole MR (IBV_FLUSH_MR)
+)
+
+// RecvWR is a receive work request (struct ibv_recv_wr).
+type RecvWR struct {
+	ID  uint64 // ID is repeated in the completion.
+	SGL []SGE  // SGL is the memory that receives the message.
+}
+
+// errNoAtomics is the error for an atomic on a device without atomics.
+var errNoAtomics = &FeatureError{Feature: "atomics", Err: errors.New("atomic_cap of the device is ATOMIC_NONE")}
+
+// Causes of a [PostError].
+var (
+	// ErrSGERange means that [MR.SGE] or [Slot.SGE] was called with a range outside the memory.
+	ErrSGERange = errors.New("an SGE is outside its MR")
+	// ErrTooManySGE means more SGEs than the queue was created for.
+	ErrTooManySGE = errors.New("too many SGEs for this QP")
+	// ErrInlineTooLong means more inline data than QPCaps.MaxInline.
+	ErrInlineTooLong = errors.New("inline data too long for this QP")
+	// ErrInlineUse means inline data together with SGEs, or with an RDMA READ or an atomic.
+	ErrInlineUse = errors.New("inline data cannot be combined with SGEs, RDMA READ or atomics")
+	// ErrTooLong means that the SGEs together exceed 4 GiB.
+	ErrTooLong = errors.New("the SGEs together are too long")
+	// ErrOpcode means an operation that is unknown, or that this type of QP does not support.
+	ErrOpcode = errors.New("this type of QP does not support the operation")
+	// ErrAtomic means an atomic whose data is not 8 bytes or whose remote address is not aligned.
+	ErrAtomic = errors.New("an atomic needs 8 bytes of data and a remote address that is a multiple of 8")
+	// ErrNoData means SGEs or inline data for an operation that takes none.
+	ErrNoData = errors.New("this operation takes no SGE and no inline data")
+	// ErrHeader means a raw packet for an adapter that needs the Ethernet header in the work request.
+	// The library copies it from inline data or from an MR, which must have the whole header and be
+	// memory of this program.
+	ErrHeader = errors.New("this adapter needs the first 18 bytes of a frame inline, or in an MR of this PD that this program can read")
+	// ErrNoAddress means a datagram, or a request of a DCI, without an AH or with a closed one.
+	ErrNoAddress = errors.New("a datagram or a request of a DCI needs an open AH")
+	// ErrNotDatagram means an AH for a QP that is neither of type UD nor DCI, or a Q_Key for one that
+	// is not UD.
+	ErrNotDatagram = errors.New("only UD QPs and DCIs take an AH, and only UD QPs a Q_Key")
+	// ErrNotDC means the number of a DCT for a QP that is not of type DCI.
+	ErrNotDC = errors.New("only DCIs take the number and the key of a DCT")
+	// ErrNoStreams means a stream other than 0, or the reset of a stream, for a DCI that was created without
+	// [DCIStreams].
+	ErrNoStreams = errors.New("the DCI has no streams")
+	// ErrNotXRC means an SRQ number for a QP that is not of type XRCSend.
+	ErrNotXRC = errors.New("only XRC send QPs take the number of an SRQ")
+	// ErrForeignAH means an AH of another device.
+	ErrForeignAH = errors.New("the AH belongs to another device")
+	// ErrBind means a bind whose MW or MR is nil or closed.
+	ErrBind = errors.New("a bind needs an open MW and an open MR")
+	// ErrBindForeign means a bind of an MW or an MR of another device.
+	ErrBindForeign = errors.New("the MW or the MR belongs to another device")
+	// ErrBindRight means a bind to an MR without AccessMWBind, if the device does not check that.
+	ErrBindRight = errors.New("the MR was registered without AccessMWBind")
+	// ErrBindKey means a new key that differs from the old one in more than the last 8 bits.
+	ErrBindKey = errors.New("the new key differs from the window's key in more than the last 8 bits")
+	// ErrNothingBegun means that data was added to a SendBuilder before an operation was begun.
+	ErrNothingBegun = errors.New("no work request was begun")
+	// ErrSendFlags means an unknown flag.
+	ErrSendFlags = errors.New("unknown send flag")
+)
+
+// ErrState is returned by the post methods if the state of the queue does not permit posting:
+// receives need QPInit or later, sends QPRTS or later.
+var ErrState = errors.New(textState)
+
+const textState = "uverbs: QP is not in a state to post"
+
+// ErrSRQ is returned by PostRecv for a QP that uses an SRQ.
+var ErrSRQ = errors.New("uverbs: the QP has no receive queue of its own: post to its SRQ")
+
+// ErrNoRecvQueue is returned by PostRecv for a QP without a receive queue: one that receives with
+// WQs or is of an XRC type.
+var ErrNoRecvQueue = errors.New("uverbs: the QP has no receive queue")
+
+// errKind means that the driver has no data path. It is a bug of the library.
+var errKind = &reason{"uverbs: driver without a data path: unsupported operation", errors.ErrUnsupported}
