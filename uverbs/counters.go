@@ -20,7 +20,7 @@ type Counters struct {
 	flows int        // flows that use the counters
 }
 
-// CreateCounters creates counters (ibv_create_counters). A flow uses them with [FlowActionCount].
+// CreateCounters creates counters (ibv_create_counters). A flow uses them with [FlowOptions].Counters.
 func (d *Device) CreateCounters() (*Counters, error) {
 	c := &Counters{}
 	if err := c.addParents(d, "Counters", "DESTROY_COUNTERS", &d.object); err != nil {

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/flow"
 )
 
 // The examples of this file are about what rxe does not have; see [uverbs.FeatureError].
@@ -37,12 +38,11 @@ func ExampleQP_CreateFlow() {
 	check(qp.ReadyUD(0))
 	counters := must(dev.CreateCounters())
 	defer counters.Close()
-	flow := must(qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{
-		uverbs.FlowEth{}, uverbs.FlowIPv4{},
-		uverbs.FlowUDP{Val: uverbs.FlowPortFilter{Dst: 53}, Mask: uverbs.FlowPortFilter{Dst: 0xffff}},
-		uverbs.FlowActionCount{Counters: counters},
-	}}))
-	defer flow.Close()
+	rule := must(qp.CreateFlow(uverbs.FlowOptions{Specs: []flow.Spec{
+		flow.Eth{}, flow.IPv4{},
+		flow.UDP{Val: flow.Ports{Dst: 53}, Mask: flow.Ports{Dst: 0xffff}},
+	}, Counters: counters}))
+	defer rule.Close()
 	packets := make([]uint64, 1)
 	check(counters.Read(packets, false))
 }
@@ -112,10 +112,10 @@ func ExampleCounters() {
 	var qp *uverbs.QP // of type RawPacket
 	counters := must(dev.CreateCounters())
 	defer counters.Close()
-	flow := must(qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{
-		uverbs.FlowEth{}, uverbs.FlowActionCount{Counters: counters},
-	}}))
-	defer flow.Close()
+	rule := must(qp.CreateFlow(uverbs.FlowOptions{Specs: []flow.Spec{
+		flow.Eth{},
+	}, Counters: counters}))
+	defer rule.Close()
 	values := make([]uint64, 2)
 	check(counters.Read(values, false))
 	fmt.Println(values)

@@ -1,42 +1,22 @@
 package uverbs
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 
+	"github.com/goverbs/goverbs/uverbs/flow"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// FlowType is the kind of a flow (enum ibv_flow_attr_type).
-type FlowType uint32
-
-// Kinds of flows.
-const (
-	FlowNormal     FlowType = iota // packets that match the specs (IBV_FLOW_ATTR_NORMAL)
-	FlowAllDefault                 // Ethernet packets that go to no other QP (IBV_FLOW_ATTR_ALL_DEFAULT)
-	FlowMCDefault                  // multicast packets that go to no other QP (IBV_FLOW_ATTR_MC_DEFAULT)
-	FlowSniffer                    // copies of all packets of the port (IBV_FLOW_ATTR_SNIFFER)
-)
-
-// FlowFlags are properties of a flow (enum ibv_flow_flags).
-type FlowFlags uint32
-
-// Flags of a flow.
-const (
-	FlowDontTrap FlowFlags = 1 << 1 // matching packets also go to flows of lower priority (IBV_FLOW_ATTR_FLAGS_DONT_TRAP)
-	FlowEgress   FlowFlags = 1 << 2 // match packets that are sent (IBV_FLOW_ATTR_FLAGS_EGRESS)
-)
-
-// flowFlagsAll are all flow flags.
-const flowFlagsAll = FlowDontTrap | FlowEgress
-
 // FlowOptions are the options of [QP.CreateFlow]. The zero value matches every packet of port 1.
 type FlowOptions struct {
-	Type     FlowType   // Type is the kind of flow.
-	Priority uint16     // Priority orders the flows; 0 is the highest.
-	Port     uint8      // Port is the port that receives the packets; by default 1.
-	Flags    FlowFlags  // Flags are properties of the flow.
-	Specs    []FlowSpec // Specs are the headers to match, outermost first, and the actions.
+	Type     flow.Type   // Type is the kind of flow.
+	Priority uint16      // Priority orders the flows; 0 is the highest.
+	Port     uint8       // Port is the port that receives the packets; by default 1.
+	Flags    flow.Flags  // Flags are properties of the flow.
+	Specs    []flow.Spec // Specs are the headers to match, outermost first, and the actions.
+	Counters *Counters   // Counters count the matching packets (IBV_FLOW_SPEC_ACTION_COUNT); nil counts none.
 }
 
 // Flow directs matching packets to a QP (struct ibv_flow). It is safe for concurrent use.
@@ -46,13 +26,16 @@ type Flow struct {
 	counts *Counters // the counters of the flow, or nil
 }
 
-// maxFlowSpecs is the maximum number of specs: the field for it is a byte. The kernel accepts
-// fewer, depending on its version.
+// maxFlowSpecs is the maximum number of specs, one for the counters included: the field for it is a byte. The
+// kernel accepts fewer, depending on its version.
 const maxFlowSpecs = 255
+
+// flowSpecCount is IBV_FLOW_SPEC_ACTION_COUNT of libibverbs, which the kernel's uapi headers do not have.
+const flowSpecCount = 0x1003
 
 // CreateFlow directs packets that match o.Specs to the queue pair (ibv_create_flow). The QP must be
 // of type UD or raw packet. The process needs CAP_NET_RAW; otherwise the error matches EPERM.
-// Counters and actions in the specs cannot be closed before the flow.
+// Counters cannot be closed before the flow.
 func (q *QP) CreateFlow(o FlowOptions) (*Flow, error) {
 	if err := q.usable(); err != nil {
 		return nil, err
@@ -62,20 +45,16 @@ func (q *QP) CreateFlow(o FlowOptions) (*Flow, error) {
 		return nil, err
 	}
 	parents := []*object{&q.object}
-	var specs []byte
-	var counts *Counters
-	for _, s := range o.Specs {
-		b, err := s.encode()
-		if err != nil {
-			return nil, err
-		}
-		specs = append(specs, b...)
-		if obj := s.uses(); obj != nil {
-			parents = append(parents, obj)
-		}
-		if c, ok := s.(FlowActionCount); ok {
-			counts = c.Counters
-		}
+	specs, err := o.encode()
+	if err != nil {
+		return nil, err
+	}
+	n, counts := len(o.Specs), o.Counters
+	if counts != nil {
+		count := &abi.FlowSpecActionCount{Handle: counts.handle}
+		count.Hdr = abi.FlowSpecHdr{Type: flowSpecCount, Size: uint16(len(bytesOf(count)))}
+		specs, n = append(specs, bytesOf(count)...), n+1
+		parents = append(parents, &counts.object)
 	}
 	f := &Flow{counts: counts}
 	if err := f.addParents(q.dev, "Flow", "DESTROY_FLOW", parents...); err != nil {
@@ -85,7 +64,7 @@ func (q *QP) CreateFlow(o FlowOptions) (*Flow, error) {
 		Type:       uint32(o.Type),
 		Size:       uint16(len(specs)),
 		Priority:   o.Priority,
-		NumOfSpecs: uint8(len(o.Specs)),
+		NumOfSpecs: uint8(n),
 		Port:       o.Port,
 		Flags:      uint32(o.Flags),
 	}}
@@ -94,7 +73,6 @@ func (q *QP) CreateFlow(o FlowOptions) (*Flow, error) {
 		counts.mu.Lock()
 		defer counts.mu.Unlock()
 		if counts.flows == 0 {
-			var err error
 			if u, err = q.dev.countUdata(); err != nil {
 				f.removeParents()
 				return nil, err
@@ -116,27 +94,40 @@ func (q *QP) CreateFlow(o FlowOptions) (*Flow, error) {
 
 // check returns an ArgError if an option is invalid.
 func (o *FlowOptions) check(d *Device) error {
-	if o.Type > FlowSniffer {
-		return argErr("CreateFlow", "Type", uint32(o.Type), "the FlowType constants")
+	if o.Type > flow.Sniffer {
+		return argErr("CreateFlow", "Type", uint32(o.Type), "the flow.Type constants")
 	}
-	if o.Flags&^flowFlagsAll != 0 {
-		return argErr("CreateFlow", "Flags", fmt.Sprintf("%#x", uint32(o.Flags)), "the FlowFlags constants, together %#x", uint32(flowFlagsAll))
+	if o.Flags&^flow.FlagsAll != 0 {
+		return argErr("CreateFlow", "Flags", fmt.Sprintf("%#x", uint32(o.Flags)), "the flow.Flags constants, together %#x", uint32(flow.FlagsAll))
 	}
-	if o.Flags&FlowDontTrap != 0 && (o.Type == FlowAllDefault || o.Type == FlowMCDefault) {
-		return argErr("CreateFlow", "Flags", "FlowDontTrap", "FlowDontTrap only with FlowNormal and FlowSniffer")
+	if o.Flags&flow.DontTrap != 0 && (o.Type == flow.AllDefault || o.Type == flow.MCDefault) {
+		return argErr("CreateFlow", "Flags", "DontTrap", "DontTrap only with flow.Normal and flow.Sniffer")
 	}
 	if limit := d.attr.PhysPortCount; o.Port > limit {
 		return argErr("CreateFlow", "Port", o.Port, "1 to %d", limit)
 	}
-	if len(o.Specs) > maxFlowSpecs {
-		return argErr("CreateFlow", "number of Specs", len(o.Specs), "0 to %d", maxFlowSpecs)
+	limit := maxFlowSpecs
+	if o.Counters != nil {
+		limit--
+	}
+	if len(o.Specs) > limit {
+		return argErr("CreateFlow", "number of Specs", len(o.Specs), "0 to %d", limit)
 	}
 	for i, s := range o.Specs {
 		if s == nil {
-			return argErr("CreateFlow", fmt.Sprintf("Specs[%d]", i), "nil", "a FlowSpec")
+			return argErr("CreateFlow", fmt.Sprintf("Specs[%d]", i), "nil", "a flow.Spec")
 		}
 	}
 	return nil
+}
+
+// encode returns the specs in the kernel's form. The error is an ArgError.
+func (o *FlowOptions) encode() ([]byte, error) {
+	specs, err := flow.Encode(o.Specs)
+	if e, ok := errors.AsType[*flow.Error](err); ok {
+		err = argErr("CreateFlow", e.Field, e.Given, "%s", e.Allowed)
+	}
+	return specs, err
 }
 
 // flowHint explains a refused flow.

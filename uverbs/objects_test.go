@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/goverbs/goverbs/uverbs/flow"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
@@ -396,7 +397,7 @@ func absentVerbs(d *Device, pd *PD, cq *CQ, qp *QP) []struct {
 		do      func() error
 	}{
 		{"OPEN_XRCD", func() error { _, err := d.OpenXRCD(XRCDOptions{}); return err }},
-		{"CREATE_FLOW", func() error { _, err := qp.CreateFlow(FlowOptions{Specs: []FlowSpec{FlowEth{}}}); return err }},
+		{"CREATE_FLOW", func() error { _, err := qp.CreateFlow(FlowOptions{Specs: []flow.Spec{flow.Eth{}}}); return err }},
 		{"CREATE_WQ", func() error { _, err := pd.CreateWQ(WQOptions{CQ: cq}); return err }},
 		{"ALLOC_DM", func() error { _, err := d.AllocDM(10, DMOptions{}); return err }},
 		{"REG_DM_MR", func() error { _, err := pd.RegDM(dm, 0, 1, 0); return err }},

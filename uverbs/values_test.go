@@ -1,6 +1,10 @@
 package uverbs
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/flow"
+)
 
 // TestValues compares constants that the kernel, a device or a peer gets as numbers with those of
 // the kernel's rdma/ib_verbs.h and rdma/ib_user_verbs.h.
@@ -37,7 +41,7 @@ func TestValues(t *testing.T) {
 		int(EventLIDChange), int(EventPKeyChange), int(EventSMChange), int(EventSRQErr), int(EventSRQLimitReached), int(EventQPLastWQEReached),
 		int(EventClientReregister), int(EventGIDChange), int(EventWQFatal), int(EventDeviceSpeedChange))
 	check("enum ib_wq_state", 0, int(WQReset), int(WQReady), int(WQErr))
-	check("enum ib_flow_attr_type", 0, int(FlowNormal), int(FlowAllDefault), int(FlowMCDefault), int(FlowSniffer))
+	check("enum ib_flow_attr_type", 0, int(flow.Normal), int(flow.AllDefault), int(flow.MCDefault), int(flow.Sniffer))
 	check("enum ib_mw_type", 1, int(MWType1), int(MWType2))
 	check("enum ib_rate", 2, int(Rate2500M), int(Rate10G), int(Rate30G), int(Rate5G), int(Rate20G), int(Rate40G), int(Rate60G), int(Rate80G),
 		int(Rate120G), int(Rate14G), int(Rate56G), int(Rate112G), int(Rate168G), int(Rate25G), int(Rate100G), int(Rate200G), int(Rate300G),
@@ -60,7 +64,7 @@ func TestValues(t *testing.T) {
 		int(AttrQKey), int(AttrAV), int(AttrPathMTU), int(AttrTimeout), int(AttrRetryCount), int(AttrRNRRetry), int(AttrRQPSN), int(AttrMaxRdAtomic),
 		int(AttrAltPath), int(AttrMinRNRTimer), int(AttrSQPSN), int(AttrMaxDestRdAtomic), int(AttrPathMigState), int(AttrCap), int(AttrDestQPN))
 	bits("IB_QP_RATE_LIMIT", 25, int(AttrRateLimit))
-	bits("enum ib_flow_flags", 1, int(FlowDontTrap), int(FlowEgress))
+	bits("enum ib_flow_flags", 1, int(flow.DontTrap), int(flow.Egress))
 	bits("enum ib_rx_hash_fields", 0, int(RXHashSrcIPv4), int(RXHashDstIPv4), int(RXHashSrcIPv6), int(RXHashDstIPv6), int(RXHashSrcTCP),
 		int(RXHashDstTCP), int(RXHashSrcUDP), int(RXHashDstUDP))
 	bits("enum ibv_query_qp_data_in_order_caps", 0, int(InOrderMessage), int(InOrder128))

@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/flow"
 )
 
 // headers are those of a frame.
@@ -52,7 +53,7 @@ func sendFrame(t *testing.T, s *side, frame []byte) {
 // flowCase is what a flow matches: specs, a frame that they take, and frames that they do not take.
 type flowCase struct {
 	name  string
-	specs []uverbs.FlowSpec
+	specs []flow.Spec
 	takes headers
 	not   []headers
 }
@@ -66,7 +67,7 @@ func flowCases(to [6]byte) []flowCase {
 	}
 	tcp, six := with(udp, func(h *headers) { h.proto = protoTCP }), with(udp, func(h *headers) { h.v6 = true })
 	six6 := with(six, func(h *headers) { h.proto = protoTCP })
-	eth := uverbs.FlowEth{Val: uverbs.FlowEthFilter{DstMAC: to}, Mask: uverbs.FlowEthFilter{DstMAC: anyMAC}}
+	eth := flow.Eth{Val: flow.EthFilter{DstMAC: to}, Mask: flow.EthFilter{DstMAC: anyMAC}}
 	all4 := [4]byte{0xff, 0xff, 0xff, 0xff}
 	all6 := [16]byte(bytes.Repeat([]byte{0xff}, 16))
 	ip6 := func(last byte) [16]byte { return [16]byte{0: 0xfd, 3: 9, 15: last} }
@@ -76,34 +77,34 @@ func flowCases(to [6]byte) []flowCase {
 	sport, dport := func(h *headers) { h.sport = 9 }, func(h *headers) { h.dport = 9 }
 	class := func(h *headers) { h.class = 0x44 }
 	return []flowCase{
-		{"source MAC and EtherType", []uverbs.FlowSpec{uverbs.FlowEth{
-			Val:  uverbs.FlowEthFilter{DstMAC: to, SrcMAC: udp.src, EtherType: 0x0800},
-			Mask: uverbs.FlowEthFilter{DstMAC: anyMAC, SrcMAC: anyMAC, EtherType: 0xffff},
+		{"source MAC and EtherType", []flow.Spec{flow.Eth{
+			Val:  flow.EthFilter{DstMAC: to, SrcMAC: udp.src, EtherType: 0x0800},
+			Mask: flow.EthFilter{DstMAC: anyMAC, SrcMAC: anyMAC, EtherType: 0xffff},
 		}}, udp, []headers{six, with(udp, func(h *headers) { h.src[5]++ })}},
-		{"VLAN", []uverbs.FlowSpec{uverbs.FlowEth{
-			Val:  uverbs.FlowEthFilter{DstMAC: to, VLANTag: 0x2005},
-			Mask: uverbs.FlowEthFilter{DstMAC: anyMAC, VLANTag: 0xefff},
+		{"VLAN", []flow.Spec{flow.Eth{
+			Val:  flow.EthFilter{DstMAC: to, VLANTag: 0x2005},
+			Mask: flow.EthFilter{DstMAC: anyMAC, VLANTag: 0xefff},
 		}}, with(udp, tag), []headers{udp, with(udp, func(h *headers) { h.tag = 0x2006 }), with(udp, func(h *headers) { h.tag = 0x4005 })}},
-		{"IPv4 addresses", []uverbs.FlowSpec{eth, uverbs.FlowIPv4{
-			Val: uverbs.FlowIPv4Filter{Src: [4]byte{10, 9, 0, 1}, Dst: [4]byte{10, 9, 0, 2}}, Mask: uverbs.FlowIPv4Filter{Src: all4, Dst: all4},
+		{"IPv4 addresses", []flow.Spec{eth, flow.IPv4{
+			Val: flow.IPv4Filter{Src: [4]byte{10, 9, 0, 1}, Dst: [4]byte{10, 9, 0, 2}}, Mask: flow.IPv4Filter{Src: all4, Dst: all4},
 		}}, tcp, []headers{with(tcp, from), with(tcp, dest), six6}},
-		{"IPv4 network", []uverbs.FlowSpec{eth, uverbs.FlowIPv4{
-			Val: uverbs.FlowIPv4Filter{Src: [4]byte{10, 9, 0, 8}}, Mask: uverbs.FlowIPv4Filter{Src: [4]byte{0xff, 0xff, 0xff, 0xf8}},
+		{"IPv4 network", []flow.Spec{eth, flow.IPv4{
+			Val: flow.IPv4Filter{Src: [4]byte{10, 9, 0, 8}}, Mask: flow.IPv4Filter{Src: [4]byte{0xff, 0xff, 0xff, 0xf8}},
 		}}, with(udp, from), []headers{udp, six}},
-		{"IPv4 protocol and TOS", []uverbs.FlowSpec{eth, uverbs.FlowIPv4{
-			Val: uverbs.FlowIPv4Filter{Proto: protoTCP, TOS: 0x44}, Mask: uverbs.FlowIPv4Filter{Proto: 0xff, TOS: 0xff},
+		{"IPv4 protocol and TOS", []flow.Spec{eth, flow.IPv4{
+			Val: flow.IPv4Filter{Proto: protoTCP, TOS: 0x44}, Mask: flow.IPv4Filter{Proto: 0xff, TOS: 0xff},
 		}}, with(tcp, class), []headers{with(udp, class), tcp, with(tcp, func(h *headers) { h.class = 0x46 })}},
-		{"IPv6 addresses", []uverbs.FlowSpec{eth, uverbs.FlowIPv6{
-			Val: uverbs.FlowIPv6Filter{Src: ip6(1), Dst: ip6(2)}, Mask: uverbs.FlowIPv6Filter{Src: all6, Dst: all6},
+		{"IPv6 addresses", []flow.Spec{eth, flow.IPv6{
+			Val: flow.IPv6Filter{Src: ip6(1), Dst: ip6(2)}, Mask: flow.IPv6Filter{Src: all6, Dst: all6},
 		}}, six, []headers{with(six, from), with(six, dest), udp}},
-		{"IPv6 protocol and class", []uverbs.FlowSpec{eth, uverbs.FlowIPv6{
-			Val: uverbs.FlowIPv6Filter{NextHeader: protoTCP, TrafficClass: 0x44}, Mask: uverbs.FlowIPv6Filter{NextHeader: 0xff, TrafficClass: 0xff},
+		{"IPv6 protocol and class", []flow.Spec{eth, flow.IPv6{
+			Val: flow.IPv6Filter{NextHeader: protoTCP, TrafficClass: 0x44}, Mask: flow.IPv6Filter{NextHeader: 0xff, TrafficClass: 0xff},
 		}}, with(six6, class), []headers{with(six, class), six6}},
-		{"UDP ports", []uverbs.FlowSpec{eth, uverbs.FlowIPv4{}, uverbs.FlowUDP{
-			Val: uverbs.FlowPortFilter{Src: 1000, Dst: 2000}, Mask: uverbs.FlowPortFilter{Src: 0xffff, Dst: 0xffff},
+		{"UDP ports", []flow.Spec{eth, flow.IPv4{}, flow.UDP{
+			Val: flow.Ports{Src: 1000, Dst: 2000}, Mask: flow.Ports{Src: 0xffff, Dst: 0xffff},
 		}}, udp, []headers{with(udp, sport), with(udp, dport), tcp, six}},
-		{"TCP port over IPv6", []uverbs.FlowSpec{eth, uverbs.FlowIPv6{}, uverbs.FlowTCP{
-			Val: uverbs.FlowPortFilter{Dst: 2000}, Mask: uverbs.FlowPortFilter{Dst: 0xffff},
+		{"TCP port over IPv6", []flow.Spec{eth, flow.IPv6{}, flow.TCP{
+			Val: flow.Ports{Dst: 2000}, Mask: flow.Ports{Dst: 0xffff},
 		}}, with(six6, sport), []headers{with(six6, dport), six, tcp}},
 	}
 }
@@ -119,7 +120,7 @@ func TestFlowMatches(t *testing.T) {
 		rawReady(t, b)
 		for _, c := range flowCases(macOf(t, rig.Netdevs[1])) {
 			t.Run(c.name, func(t *testing.T) {
-				flow, err := b.qp.CreateFlow(uverbs.FlowOptions{Specs: c.specs})
+				rule, err := b.qp.CreateFlow(uverbs.FlowOptions{Specs: c.specs})
 				must(t, err)
 				must(t, b.qp.PostRecv(7, b.mr.SGE(0, 2048)), b.qp.PostRecv(8, b.mr.SGE(4096, 2048)))
 				for _, h := range c.not { // of which one would come first
@@ -134,7 +135,7 @@ func TestFlowMatches(t *testing.T) {
 					}
 					b.holds(t, 4096*i, want)
 				}
-				must(t, flow.Close())
+				must(t, rule.Close())
 			})
 		}
 	})
@@ -159,13 +160,12 @@ func TestFlowCounters(t *testing.T) {
 		h := headers{dst: macOf(t, rig.Netdevs[1]), src: [6]byte{2, 0x60, 0x0d, 9, 9, 9}, from: 1, to: 2, proto: protoUDP, sport: 1000, dport: 2000}
 		counting := func(port uint16) *uverbs.Flow {
 			t.Helper()
-			flow, err := b.qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{
-				uverbs.FlowEth{Val: uverbs.FlowEthFilter{DstMAC: h.dst}, Mask: uverbs.FlowEthFilter{DstMAC: anyMAC}}, uverbs.FlowIPv4{},
-				uverbs.FlowUDP{Val: uverbs.FlowPortFilter{Dst: port}, Mask: uverbs.FlowPortFilter{Dst: 0xffff}},
-				uverbs.FlowActionCount{Counters: counters},
-			}})
+			rule, err := b.qp.CreateFlow(uverbs.FlowOptions{Specs: []flow.Spec{
+				flow.Eth{Val: flow.EthFilter{DstMAC: h.dst}, Mask: flow.EthFilter{DstMAC: anyMAC}}, flow.IPv4{},
+				flow.UDP{Val: flow.Ports{Dst: port}, Mask: flow.Ports{Dst: 0xffff}},
+			}, Counters: counters})
 			must(t, err)
-			return flow
+			return rule
 		}
 		arrive := func(port uint16, n int) {
 			t.Helper()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/flow"
 )
 
 // absentVerb is a verb that rxe does not have.
@@ -28,9 +29,9 @@ func absentVerbs(t *testing.T, s *side) []absentVerb {
 	f, err := os.Create(filepath.Join(t.TempDir(), "xrcd"))
 	must(t, err)
 	closeLater(t, f)
-	specs := []uverbs.FlowSpec{
-		uverbs.FlowEth{Mask: uverbs.FlowEthFilter{EtherType: 0xffff}}, uverbs.FlowIPv4{}, uverbs.FlowIPv6{}, uverbs.FlowTCP{}, uverbs.FlowUDP{},
-		uverbs.FlowVXLAN{}, uverbs.FlowGRE{}, uverbs.FlowMPLS{}, uverbs.FlowESP{}, uverbs.FlowActionDrop{},
+	specs := []flow.Spec{
+		flow.Eth{Mask: flow.EthFilter{EtherType: 0xffff}}, flow.IPv4{}, flow.IPv6{}, flow.TCP{}, flow.UDP{},
+		flow.VXLAN{}, flow.GRE{}, flow.MPLS{}, flow.ESP{}, flow.Drop{},
 	}
 	verbs := []absentVerb{
 		{"OPEN_XRCD", [2]int{}, false, func() error { return errOf(s.dev.OpenXRCD(uverbs.XRCDOptions{})) }},
@@ -39,7 +40,7 @@ func absentVerbs(t *testing.T, s *side) []absentVerb {
 		}},
 		{"OPEN_XRCD", [2]int{}, false, func() error { return errOf(s.dev.OpenXRCD(uverbs.XRCDOptions{File: f})) }},
 		{"CREATE_FLOW", [2]int{}, false, func() error { return errOf(s.qp.CreateFlow(uverbs.FlowOptions{})) }},
-		{"CREATE_FLOW", [2]int{}, false, func() error { return errOf(s.qp.CreateFlow(uverbs.FlowOptions{Type: uverbs.FlowSniffer})) }},
+		{"CREATE_FLOW", [2]int{}, false, func() error { return errOf(s.qp.CreateFlow(uverbs.FlowOptions{Type: flow.Sniffer})) }},
 		{"CREATE_SRQ with XRCD", [2]int{}, false, func() error { return errOf(s.pd.CreateSRQ(uverbs.SRQOptions{XRCD: &uverbs.XRCD{}, CQ: s.cq})) }},
 		{"CREATE_WQ", [2]int{}, false, func() error { return errOf(s.pd.CreateWQ(uverbs.WQOptions{CQ: s.cq})) }},
 		{"ALLOC_DM", [2]int{}, true, func() error { return errOf(s.dev.AllocDM(4096, uverbs.DMOptions{})) }},
@@ -61,7 +62,7 @@ func absentVerbs(t *testing.T, s *side) []absentVerb {
 	}
 	for _, spec := range specs {
 		verbs = append(verbs, absentVerb{"CREATE_FLOW", [2]int{}, false, func() error {
-			return errOf(s.qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{spec}}))
+			return errOf(s.qp.CreateFlow(uverbs.FlowOptions{Specs: []flow.Spec{spec}}))
 		}})
 	}
 	return verbs

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/flow"
 )
 
 // TestRawPacket sends Ethernet frames from one device to the other, where a flow takes them,
@@ -318,11 +319,11 @@ func steerIPv4(t *testing.T, a *side, qp *uverbs.QP) (frame []byte) {
 func steer(t *testing.T, a *side, qp *uverbs.QP, n int, etherType uint16) (frame []byte) {
 	t.Helper()
 	to := macOf(t, rig.Netdevs[1])
-	flow := uverbs.FlowEth{Val: uverbs.FlowEthFilter{DstMAC: to}, Mask: uverbs.FlowEthFilter{DstMAC: anyMAC}}
+	eth := flow.Eth{Val: flow.EthFilter{DstMAC: to}, Mask: flow.EthFilter{DstMAC: anyMAC}}
 	if etherType != 0 {
-		flow.Val.EtherType, flow.Mask.EtherType = etherType, 0xffff
+		eth.Val.EtherType, eth.Mask.EtherType = etherType, 0xffff
 	}
-	f, err := qp.CreateFlow(uverbs.FlowOptions{Specs: []uverbs.FlowSpec{flow}})
+	f, err := qp.CreateFlow(uverbs.FlowOptions{Specs: []flow.Spec{eth}})
 	testenv.Skip(t, err)
 	must(t, err)
 	closeLater(t, f)

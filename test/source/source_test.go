@@ -110,6 +110,7 @@ var mayImport = []struct {
 	{"uverbs/internal/abi", nil},
 	{"uverbs/internal/kernel", []string{"mmio", "uverbs/internal/abi"}},
 	{"uverbs/internal/diag", []string{"netlinkrdma"}}, // plain facts, not uverbs
+	{"uverbs/flow", []string{"uverbs/internal/abi", "uverbs/internal/kernel"}},
 	{"uverbs/internal/inproc", []string{"uverbs/internal/kernel"}},
 	// The software device plays the kernel: it has neither uverbs nor the program's side of rxe.
 	{"uverbs/soft", []string{"mmio", "uverbs/internal/abi", "uverbs/internal/kernel", "uverbs/internal/inproc", "uverbs/soft/gsi", "uverbs/soft/internal"}},
@@ -118,7 +119,7 @@ var mayImport = []struct {
 	{"uverbs/umad/sa", []string{"netlinkrdma", "uverbs/umad", "uverbs/umad/mad"}},
 	{"uverbs/umad/fabric", []string{"netlinkrdma", "uverbs/umad", "uverbs/umad/mad"}},
 	{"uverbs/umad", []string{"netlinkrdma", "uverbs/umad/internal", "uverbs/umad/mad"}},
-	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/internal", "uverbs/soft", "uverbs/soft/gsi"}},
+	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/flow", "uverbs/internal", "uverbs/soft", "uverbs/soft/gsi"}},
 	{"cm/internal/protocol", []string{"cm", "cm/internal/limits", "cm/internal/liveness", "uverbs"}},
 	{"cm/internal/strangers", []string{"cm", "cm/internal/ibcm", "cm/rsocket", "cm/valkey", "uverbs/soft"}}, // tests only
 	{"cm/rsocket", []string{"cm", "cm/internal/limits", "cm/internal/protocol", "uverbs"}},
@@ -131,7 +132,7 @@ var mayImport = []struct {
 	{"test/hca", []string{"test/hca", "test/hca/engine", "test/hca/prm", "test/hca/subnet", "test/hca/vfiouser"}},
 	{"test/pairs", nil},
 	{"test/testenv", nil},
-	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/soft", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rsocket", "cm/valkey", "test"}},
+	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/flow", "uverbs/soft", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rsocket", "cm/valkey", "test"}},
 	{"tools/vmrun", []string{"tools/vmrun"}},
 	{"tools/abigen", nil},
 	{"tools/health", []string{"netlinkrdma", "uverbs", "uverbs/soft", "cm"}},
