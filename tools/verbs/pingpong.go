@@ -29,12 +29,7 @@ type pingpongOptions struct {
 	event      bool
 	gidIndex   int
 	odp        bool
-	iodp       bool
-	prefetch   bool
-	ts         bool
 	verify     bool
-	dm         bool
-	newSend    bool
 	timeout    time.Duration
 	json       bool
 }
@@ -87,12 +82,7 @@ reports and closes other connections. Run it where only hosts that you trust can
 	command.NumberVar(f, &o.gidIndex, "gid", "g", -1, 0, math.MaxInt, "`INDEX` of the local GID")
 	command.DefaultIs(f, "gid", "chosen to match the peer")
 	f.BoolVarP(&o.odp, "odp", "o", false, "register the buffer for on-demand paging")
-	f.BoolVarP(&o.iodp, "iodp", "O", false, "use implicit on-demand paging (not implemented)")
-	f.BoolVarP(&o.prefetch, "prefetch", "P", false, "prefetch the memory of --odp (not implemented)")
-	f.BoolVarP(&o.ts, "ts", "t", false, "get completions with a timestamp (not implemented)")
 	f.BoolVarP(&o.verify, "verify", "c", false, "compare the received data (server, not with ibv_uc_pingpong and ibv_ud_pingpong)")
-	f.BoolVarP(&o.dm, "dm", "j", false, "use device memory (not implemented)")
-	f.BoolVarP(&o.newSend, "new-send", "N", false, "do nothing; for compatibility with ibv_rc_pingpong")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up when nothing completes for this `TIME`")
 	command.JSONFlag(cmd, &o.json)
 	return cmd

@@ -212,22 +212,12 @@ func (o *pingpongOptions) qpOptions(cq *uverbs.CQ) uverbs.QPOptions {
 
 // checkDevice refuses options that the device or this program does not support.
 func (o *pingpongOptions) checkDevice(dev *uverbs.Device) error {
-	attr := dev.QueryDevice()
-	unsupported := func(feature string) error {
-		return &uverbs.FeatureError{Feature: feature, Driver: dev.Info().Driver}
-	}
-	const odpSupport, odpImplicit = 1, 2 // IB_UVERBS_ODP_SUPPORT and _IMPLICIT, ib_user_verbs.h
+	const odpSupport = 1 // IB_UVERBS_ODP_SUPPORT, ib_user_verbs.h
 	switch {
 	case dev.Info().IWARP():
 		return fmt.Errorf("%s is an iWARP device, where only the connection manager connects QPs: use verbs rping, or verbs perf with --cm", dev.Name())
-	case o.ts && attr.TimestampMask == 0:
-		return unsupported("completion timestamps (--ts)")
-	case o.dm && attr.MaxDMSize == 0:
-		return unsupported("device memory (--dm)")
-	case (o.odp || o.iodp || o.prefetch) && attr.ODPGeneralCaps&odpSupport == 0:
-		return unsupported("on-demand paging (--odp, --iodp, --prefetch)")
-	case o.iodp && attr.ODPGeneralCaps&odpImplicit == 0:
-		return unsupported("implicit on-demand paging (--iodp)")
+	case o.odp && dev.QueryDevice().ODPGeneralCaps&odpSupport == 0:
+		return &uverbs.FeatureError{Feature: "on-demand paging (--odp)", Driver: dev.Info().Driver}
 	}
 	if o.typ == perf.UD {
 		port, err := dev.QueryPort(o.ibPort)
@@ -236,14 +226,6 @@ func (o *pingpongOptions) checkDevice(dev *uverbs.Device) error {
 		}
 		if mtu := port.ActiveMTU.Bytes(); o.size > mtu {
 			return fmt.Errorf("--size is %d, allowed: 1 to %d, the MTU of %s, as a datagram is one packet", o.size, mtu, dev.Name())
-		}
-	}
-	for _, f := range []struct {
-		given bool
-		name  string
-	}{{o.ts, "--ts"}, {o.dm, "--dm"}, {o.iodp, "--iodp"}, {o.prefetch, "--prefetch"}} {
-		if f.given {
-			return fmt.Errorf("%s is not implemented by this program: %w", f.name, errors.ErrUnsupported)
 		}
 	}
 	return nil

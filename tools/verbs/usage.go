@@ -27,7 +27,7 @@ func exitStatus(err error) int {
 // flagNames has other names of flags: those that rdma-core's and perftest's programs use.
 var flagNames = map[string]string{
 	"ib-dev": "dev", "gid-idx": "gid", "gid-index": "gid", "iters": "iterations", "rx-depth": "recv-depth",
-	"chk": "verify", "validate": "verify", "event": "events", "new_send": "new-send",
+	"chk": "verify", "validate": "verify", "event": "events",
 }
 
 // flagName returns the name of a flag, whichever name is given for it.
