@@ -24,11 +24,11 @@ RUN    = $(BUILD)/run -kernel $(KERNEL) -arch $(ARCH) $(FLAGS)
 build: ## build verbs, vmrun and the model of a ConnectX into .build
 	go build $$(cat tools/verbs/build-flags) -ldflags "-s -w -funcalign=16 -X main.version=$(VERSION)" -o $(BUILD)/verbs ./tools/verbs
 	go build -C tools/vmrun -o $(BUILD)/vmrun .
-	go build -trimpath -o $(BUILD)/hca ./test/hca/cmd/hca
+	go build -C test/hca -trimpath -o $(BUILD)/hca ./cmd/hca
 
 # The same flags keep it below 15 MB.
 conformance: ## build the conformance tests as one static program, .build/conformance
-	go test -c $$(cat tools/verbs/build-flags) -ldflags "-s -w -funcalign=16 -X github.com/goverbs/goverbs/test/conformance/report.Version=$(VERSION)" -o $(BUILD)/conformance ./test/conformance
+	go test -C test/suites -c $$(cat tools/verbs/build-flags) -ldflags "-s -w -funcalign=16 -X github.com/goverbs/goverbs/test/suites/conformance/report.Version=$(VERSION)" -o $(BUILD)/conformance ./conformance
 
 # A binary gets the signals that go run keeps from the program.
 .PHONY: $(BUILD)/run

@@ -18,7 +18,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
-	"github.com/goverbs/goverbs/test/hca/bench"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
@@ -87,7 +86,7 @@ func unbindable(t *testing.T) (device, addr string, remove func() error) {
 	}
 	// The driver destroys what programs have before it takes their doorbells away, and they ring
 	// in between. The model is told that this is no fault of theirs.
-	card := value(bench.Open(device))(t)
+	card := value(testenv.OpenCard(device))(t)
 	t.Cleanup(func() { must(t, card.Close()) })
 	return device, second.String(), func() error {
 		before, err := card.Do("violations")

@@ -11,7 +11,7 @@ import (
 )
 
 // A broker registers memory and hands it to a worker, another process, over a Unix socket. The worker
-// needs no permission for the device, and uses the memory with queues of its own. In test/broker this is a
+// needs no permission for the device, and uses the memory with queues of its own. In test/suites/broker this is a
 // program for any number of workers.
 //
 // If the worker must read and write the memory itself, make the memory shareable, for example a memfd

@@ -39,7 +39,7 @@ const (
 	uarPage       = 4096
 	firstUAR      = 0x100
 	firstUARSmall = 0x10
-	benchPage     = BenchOffset / uarPage
+	benchPage     = benchOffset / uarPage
 )
 
 // firstUAR is the number of the first UAR page that is given out.
@@ -55,8 +55,8 @@ func (d *Device) lastUAR() uint32 { return uint32(d.dmStart()/uarPage) - 1 }
 
 // inBench reports whether n bytes of BAR 0 are the test bench's.
 func inBench(off uint64, n int) bool {
-	at := off - BenchOffset
-	return at < BenchSize && uint64(n) <= BenchSize-at
+	at := off - benchOffset
+	return at < benchSize && uint64(n) <= benchSize-at
 }
 
 // ReadBAR answers a load.
@@ -67,7 +67,7 @@ func (d *Device) ReadBAR(_ int, off uint64, p []byte) {
 		d.eng.ReadOwnMemory(off-start, p)
 		return
 	case inBench(off, len(p)):
-		d.readBench(off-BenchOffset, p)
+		d.readBench(off-benchOffset, p)
 		return
 	case off/uarPage >= uint64(d.firstUAR()):
 		d.eng.UARRead(uint32(off/uarPage), uint32(off%uarPage), len(p))
@@ -134,7 +134,7 @@ func (d *Device) WriteBAR(_ int, off uint64, p []byte) {
 		d.eng.WriteOwnMemory(off-start, p)
 		return
 	case inBench(off, len(p)):
-		d.writeBench(off-BenchOffset, p)
+		d.writeBench(off-benchOffset, p)
 		return
 	case off/uarPage >= uint64(d.firstUAR()):
 		if !d.deaf.Load() {

@@ -13,19 +13,19 @@ import (
 )
 
 // The test bench: a part of BAR 0 that no real card has, through which a test in the guest
-// injects faults (package bench is its other end). A command is text in the area, executed by a
+// injects faults (its other end is Card of package testenv). A command is text in the area, executed by a
 // store to the first byte of the area; the answer takes its place.
 const (
-	BenchOffset = 0x80000 // BenchOffset is where the area begins in BAR 0.
-	BenchSize   = 0x1000  // BenchSize is its length in bytes.
+	benchOffset = 0x80000 // benchOffset is where the area begins in BAR 0.
+	benchSize   = 0x1000  // benchSize is its length in bytes.
 
-	// BenchText is where the text begins, behind the byte that executes and two with the
+	// benchText is where the text begins, behind the byte that executes and two with the
 	// text's length, little-endian.
-	BenchText = 8
+	benchText = 8
 )
 
 // benchArea is what has been stored to the area.
-type benchArea struct{ mem [BenchSize]byte }
+type benchArea struct{ mem [benchSize]byte }
 
 func (d *Device) readBench(off uint64, p []byte) { copy(p, d.bench.mem[off:]) }
 
@@ -36,15 +36,15 @@ func (d *Device) writeBench(off uint64, p []byte) {
 	}
 	n := int(d.bench.mem[1]) | int(d.bench.mem[2])<<8
 	answer := "error: the text is too long"
-	if n <= BenchSize-BenchText {
+	if n <= benchSize-benchText {
 		var err error
-		if answer, err = d.Bench(string(d.bench.mem[BenchText:][:n])); err != nil {
+		if answer, err = d.Bench(string(d.bench.mem[benchText:][:n])); err != nil {
 			answer = "error: " + err.Error()
 		}
 	}
-	answer = answer[:min(len(answer), BenchSize-BenchText)]
+	answer = answer[:min(len(answer), benchSize-benchText)]
 	d.bench.mem[1], d.bench.mem[2] = byte(len(answer)), byte(len(answer)>>8)
-	copy(d.bench.mem[BenchText:], answer)
+	copy(d.bench.mem[benchText:], answer)
 }
 
 // benchCommand is a command: how many arguments it takes, and what it does.

@@ -12,15 +12,15 @@ import (
 func (v *driver) bench(text string) string {
 	v.t.Helper()
 	for i := 0; i < len(text); i += 8 {
-		v.d.WriteBAR(0, BenchOffset+BenchText+uint64(i), []byte(text[i:min(i+8, len(text))]))
+		v.d.WriteBAR(0, benchOffset+benchText+uint64(i), []byte(text[i:min(i+8, len(text))]))
 	}
-	v.d.WriteBAR(0, BenchOffset+1, []byte{byte(len(text))})
-	v.d.WriteBAR(0, BenchOffset+2, []byte{byte(len(text) >> 8)})
-	v.d.WriteBAR(0, BenchOffset, []byte{1})
+	v.d.WriteBAR(0, benchOffset+1, []byte{byte(len(text))})
+	v.d.WriteBAR(0, benchOffset+2, []byte{byte(len(text) >> 8)})
+	v.d.WriteBAR(0, benchOffset, []byte{1})
 	var head [8]byte
-	v.d.ReadBAR(0, BenchOffset, head[:])
+	v.d.ReadBAR(0, benchOffset, head[:])
 	answer := make([]byte, int(head[1])|int(head[2])<<8)
-	v.d.ReadBAR(0, BenchOffset+BenchText, answer)
+	v.d.ReadBAR(0, benchOffset+benchText, answer)
 	return string(answer)
 }
 
@@ -59,12 +59,12 @@ func TestBench(t *testing.T) {
 	v.violations(0)
 
 	// The text's end and the area's.
-	v.d.WriteBAR(0, BenchOffset+1, []byte{0xff, 0xff})
-	v.d.WriteBAR(0, BenchOffset, []byte{1})
-	v.d.ReadBAR(0, BenchOffset+BenchSize-1, make([]byte, 1))
-	v.d.ReadBAR(0, BenchOffset+BenchSize-4, make([]byte, 8))
+	v.d.WriteBAR(0, benchOffset+1, []byte{0xff, 0xff})
+	v.d.WriteBAR(0, benchOffset, []byte{1})
+	v.d.ReadBAR(0, benchOffset+benchSize-1, make([]byte, 1))
+	v.d.ReadBAR(0, benchOffset+benchSize-4, make([]byte, 8))
 	v.violations(0)
-	v.d.WriteBAR(0, BenchOffset+BenchSize-4, make([]byte, 8))
+	v.d.WriteBAR(0, benchOffset+benchSize-4, make([]byte, 8))
 	v.violations(1)
 
 	if v.bench("fatal") != "ok" || v.load(segHealth+healthSeverity) == 0 || v.bench("well") != "ok" || v.load(segHealth+healthSeverity) != 0 {

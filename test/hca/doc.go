@@ -42,7 +42,7 @@
 //	vmrun -device mlx5,mode=ipoib,topology=fattree:324 -with infiniband-diags ibnetdiscover
 //
 // Packets between cards take the way that the forwarding tables of the switches say, and those to groups reach the
-// members. A test in the guest cuts and impairs links, and silences nodes, through package bench. A link has the
+// members. A test in the guest cuts and impairs links, and silences nodes, through the test bench. A link has the
 // width and speed that its ends, the topology and the cable allow, and both ends say so.
 //
 // # Personalities
@@ -123,6 +123,6 @@
 // emulation every store arrives, one by one, so a missing write barrier or a flush that came too
 // late is invisible, on amd64 as on arm64. Limits, time, the vendor's syndromes and whatever
 // else firmware adds are not those of a card. That rdma-core and DPDK pass on it without a violation
-// (test/control) says that it is not stricter than a card in what those programs do; it does
+// (test/suites/control) says that it is not stricter than a card in what those programs do; it does
 // not say that it is as strict.
 package hca

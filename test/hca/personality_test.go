@@ -197,7 +197,7 @@ func TestSmallBAR(t *testing.T) {
 			t.Errorf("a BAR of %d bytes has %d UARs, want %d", c.size, len(all), c.uars)
 		}
 		last := slices.Max(all)
-		if slices.Contains(all, BenchOffset/uarPage) || uint64(last+1)*uarPage > c.size-dmSize {
+		if slices.Contains(all, benchOffset/uarPage) || uint64(last+1)*uarPage > c.size-dmSize {
 			t.Errorf("UARs up to %#x overlap the test bench or the card's memory", last)
 		}
 		if got := prm.CapMEMICStart.Get(v.caps(prm.CapDevMem)); got != c.size-dmSize {
@@ -212,11 +212,11 @@ func TestSmallBAR(t *testing.T) {
 			v.load(uint64(n)*uarPage + 0x800)
 			v.violations(before + 1)
 		}
-		v.d.WriteBAR(0, BenchOffset+BenchText, []byte("violations"))
-		v.d.WriteBAR(0, BenchOffset+1, []byte{10, 0})
-		v.d.WriteBAR(0, BenchOffset, []byte{1})
+		v.d.WriteBAR(0, benchOffset+benchText, []byte("violations"))
+		v.d.WriteBAR(0, benchOffset+1, []byte{10, 0})
+		v.d.WriteBAR(0, benchOffset, []byte{1})
 		answer := make([]byte, 1)
-		if v.d.ReadBAR(0, BenchOffset+BenchText, answer); string(answer) != "2" {
+		if v.d.ReadBAR(0, benchOffset+benchText, answer); string(answer) != "2" {
 			t.Errorf("the test bench says %q, want 2", answer)
 		}
 	}

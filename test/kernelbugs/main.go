@@ -1,7 +1,7 @@
 // Kernelbugs looks for bugs of the kernel's software drivers that may crash it. Each attack gives the
 // driver what a careful program never does, such as a work request that was changed in the ring,
 // and runs in a VM of its own, which is thrown away. The outcome is compared with the tables of
-// test/conformance/BUGS.md: a kernel that is listed with a bug must have it, and no other may.
+// test/suites/conformance/BUGS.md: a kernel that is listed with a bug must have it, and no other may.
 //
 //	go run ./test/run -suite kernelbugs
 //	go run ./test/kernelbugs -kernel latest -run ^send
@@ -55,7 +55,7 @@ const (
 func main() {
 	kernel := flag.String("kernel", "6.1", "the guests' `KERNEL`")
 	vmrun := flag.String("vmrun", ".build/vmrun", "the program that boots them")
-	page := flag.String("bugs", "test/conformance/BUGS.md", "the `FILE` with the tables of bugs")
+	page := flag.String("bugs", "test/suites/conformance/BUGS.md", "the `FILE` with the tables of bugs")
 	run := flag.String("run", "", "run only the attacks that match `REGEXP`")
 	inGuest := flag.String("attack", "", "run the attack `NAME`, here and now: only in a VM that may crash")
 	flag.Parse()

@@ -8,7 +8,7 @@ import (
 
 // TestPage: BUGS.md says of every attack on which kernels it succeeds, and of nothing else.
 func TestPage(t *testing.T) {
-	b, err := os.ReadFile("../conformance/BUGS.md")
+	b, err := os.ReadFile("../suites/conformance/BUGS.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,10 +14,10 @@ import (
 )
 
 // casesFile maps the cases of other test suites to our tests.
-const casesFile = "test/conformance/CASES.md"
+const casesFile = "test/suites/conformance/CASES.md"
 
 // packages are where the tests are that casesFile names, by their last name.
-var packages = []string{"test/conformance", "test/interop", "netlinkrdma", "uverbs", "cm"}
+var packages = []string{"test/suites/conformance", "test/suites/interop", "netlinkrdma", "uverbs", "cm"}
 
 // testName is a test's name, with that of its package unless that is conformance.
 var testName = regexp.MustCompile(`\b(?:[a-z]+\.)?Test[A-Z]\w*`)

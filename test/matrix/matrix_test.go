@@ -267,7 +267,7 @@ func TestSoft(t *testing.T) {
 
 // TestMarks: the marks that decide what a column has are found in the source.
 func TestMarks(t *testing.T) {
-	for mark, want := range map[string]string{"Boot": "test/conformance TestIproute2", "Mixed": "test/interop TestMixedLists", "AnyTransport": "test/interop TestDoctorText"} {
+	for mark, want := range map[string]string{"Boot": "test/suites/conformance TestIproute2", "Mixed": "test/suites/interop TestMixedLists", "AnyTransport": "test/suites/interop TestDoctorText"} {
 		folder, name, _ := strings.Cut(want, " ")
 		tests, err := Marked(filepath.Join(root, folder))
 		if err != nil || !slices.Contains(tests[mark], name) {

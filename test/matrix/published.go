@@ -20,7 +20,7 @@ const publishedFile = "test/matrix/published.json.gz"
 //go:embed published.json.gz
 var published []byte
 
-// Published returns the rows of the matrix that is checked in which are about the verbs (test/conformance).
+// Published returns the rows of the matrix that is checked in which are about the verbs (test/suites/conformance).
 func Published() (*Matrix, error) {
 	m, err := unpack(published)
 	if err != nil {

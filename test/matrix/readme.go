@@ -72,7 +72,7 @@ func CheckIn(dir, root string) error {
 }
 
 // WriteReadme renders the matrix that is checked in into MATRIX.md and the README, and writes its part about
-// the verbs for the program of test/conformance.
+// the verbs for the program of test/suites/conformance.
 func WriteReadme(root string) error {
 	m, err := readMatrix(filepath.Join(root, dataFile))
 	if err != nil {

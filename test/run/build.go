@@ -8,31 +8,50 @@ import (
 	"strings"
 )
 
+// moduleOf returns the folder of the module that has a package, the package as the go command names it there, and
+// the way from the folder to the root.
+func moduleOf(pkg string) (dir, name, root string) {
+	for _, m := range modules[1:] {
+		if rest, ok := strings.CutPrefix(pkg+"/", m+"/"); ok {
+			return m, strings.TrimSuffix("./"+rest, "/"), toRoot(m)
+		}
+	}
+	return "", "./" + pkg, ""
+}
+
+// toRoot returns the way from a folder to the root, empty or with a slash at its end.
+func toRoot(dir string) string {
+	if dir == "" {
+		return ""
+	}
+	return strings.Repeat("../", strings.Count(dir, "/")+1)
+}
+
 // testPackages are the packages whose test binaries run in VMs.
 var testPackages = map[string]string{
-	"broker":      "test/broker",
-	"classic":     "test/classic",
+	"broker":      "test/suites/broker",
+	"classic":     "test/suites/classic",
 	"cm":          "cm",
-	"conformance": "test/conformance",
-	"containers":  "test/containers",
-	"control":     "test/control",
-	"diags":       "test/diags",
-	"exporter":    "test/exporter",
+	"conformance": "test/suites/conformance",
+	"containers":  "test/suites/containers",
+	"control":     "test/suites/control",
+	"diags":       "test/suites/diags",
+	"exporter":    "test/suites/exporter",
 	"grpc":        "test/grpc",
-	"hosts":       "test/hosts",
-	"interop":     "test/interop",
-	"mesh":        "test/mesh",
+	"hosts":       "test/suites/hosts",
+	"interop":     "test/suites/interop",
+	"mesh":        "test/suites/mesh",
 	"mmio":        "mmio",
 	"netlinkrdma": "netlinkrdma",
 	"perf":        "tools/verbs/internal/perf",
-	"pyverbs":     "test/pyverbs",
+	"pyverbs":     "test/suites/pyverbs",
 	"replay":      "uverbs/replay",
-	"report":      "test/conformance/report",
+	"report":      "test/suites/conformance/report",
 	"rsocket":     "cm/rsocket",
-	"rstream":     "test/rstream",
+	"rstream":     "test/suites/rstream",
 	"rxe":         "mmio/rxe",
-	"softrxe":     "test/softrxe",
-	"switches":    "test/switches",
+	"softrxe":     "test/suites/softrxe",
+	"switches":    "test/suites/switches",
 	"trace":       "uverbs/trace",
 	"umad":        "uverbs/umad",
 	"uverbs":      "uverbs",
@@ -46,8 +65,8 @@ var commandPackages = map[string]string{
 	"bench":       "test/bench",
 	"bench-open":  "test/bench/open",
 	"bench-plain": "test/bench/plain",
-	"noioctl":     "test/noioctl",
-	"pingpong":    "test/containers/pingpong",
+	"noioctl":     "test/suites/noioctl",
+	"pingpong":    "test/suites/containers/pingpong",
 }
 
 // installGCC installs a C compiler where that is possible. The layout tests and the race detector need
@@ -101,15 +120,15 @@ func (c *config) build(name string) (command, error) {
 	case name == "ibsim":
 		return command{args: []string{"sh", "-c", linkIBSim}}, nil
 	case name == "hca":
-		return command{args: []string{"go", "build", "-trimpath", "-o", ".build/hca", "./test/hca/cmd/hca"}}, nil
+		return command{dir: "test/hca", args: []string{"go", "build", "-trimpath", "-o", "../../.build/hca", "./cmd/hca"}}, nil
 	case name == "staticcheck":
 		return command{args: []string{"go", "build", "-C", "tools/vmrun", "-o", "../../.build/staticcheck", "honnef.co/go/tools/cmd/staticcheck"}}, nil
 	case name == "verbs": // see make build
 		return command{env: target, args: []string{"sh", "-c", `exec go build $(cat tools/verbs/build-flags) "$@"`, "sh",
 			"-ldflags", "-s -w -funcalign=16 -X main.version=" + c.version, "-o", out, "./tools/verbs"}}, nil
 	case name == "conformance": // see make conformance
-		return command{env: target, args: []string{"sh", "-c", `exec go test -c $(cat tools/verbs/build-flags) "$@"`, "sh",
-			"-ldflags", "-s -w -funcalign=16 -X github.com/goverbs/goverbs/test/conformance/report.Version=" + c.version, "-o", out, "./test/conformance"}}, nil
+		return command{dir: suitesModule, env: target, args: []string{"sh", "-c", `exec go test -c $(cat ../../tools/verbs/build-flags) "$@"`, "sh",
+			"-ldflags", "-s -w -funcalign=16 -X github.com/goverbs/goverbs/test/suites/conformance/report.Version=" + c.version, "-o", "../../" + out, "./conformance"}}, nil
 	case strings.HasPrefix(name, "rdmacore-"):
 		source := "test/bench/rdmacore/" + strings.TrimPrefix(name, "rdmacore-") + ".c"
 		return command{args: []string{"sh", "-c", compileC, "sh", out, source}}, nil
@@ -118,18 +137,15 @@ func (c *config) build(name string) (command, error) {
 	case strings.HasPrefix(name, "valkey-"):
 		return command{args: []string{"sh", "-c", copyValkey, "sh", out, c.arch, "valkey", name}}, nil
 	case commandPackages[name] != "":
-		return command{env: target, args: []string{"go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, "./" + commandPackages[name]}}, nil
+		dir, pkg, root := moduleOf(commandPackages[name])
+		return command{dir: dir, env: target, args: []string{"go", "build", "-trimpath", "-ldflags", "-s -w", "-o", root + out, pkg}}, nil
 	case strings.HasPrefix(name, "race/") && testPackages[base] != "":
-		dir, pkg, up := ".", "./"+testPackages[base], ""
-		if slices.Contains(modules, testPackages[base]) {
-			dir, pkg, up = testPackages[base], ".", "../../"
-		}
-		return command{env: []string{"CGO_ENABLED=1"}, args: []string{"go", "test", "-C", dir, "-race", "-c", "-tags", "netgo,osusergo",
-			"-ldflags", "-linkmode external -extldflags -static", "-o", up + ".build/" + name, pkg}}, nil // static, like all programs of a guest
-	case strings.HasSuffix(name, ".test") && slices.Contains(modules, testPackages[base]):
-		return command{env: target, args: []string{"go", "test", "-C", testPackages[base], "-c", "-trimpath", "-o", "../../" + out, "."}}, nil
+		dir, pkg, root := moduleOf(testPackages[base])
+		return command{dir: dir, env: []string{"CGO_ENABLED=1"}, args: []string{"go", "test", "-race", "-c", "-tags", "netgo,osusergo",
+			"-ldflags", "-linkmode external -extldflags -static", "-o", root + ".build/" + name, pkg}}, nil // static, like all programs of a guest
 	case strings.HasSuffix(name, ".test") && testPackages[base] != "":
-		return command{env: target, args: []string{"go", "test", "-c", "-trimpath", "-o", out, "./" + testPackages[base]}}, nil
+		dir, pkg, root := moduleOf(testPackages[base])
+		return command{dir: dir, env: target, args: []string{"go", "test", "-c", "-trimpath", "-o", root + out, pkg}}, nil
 	}
 	return command{}, fmt.Errorf("nothing says how to build %s", name)
 }

@@ -95,4 +95,4 @@ sed 1d $out >$dir/commands_ethernet.txt
 	echo "# device makes up, to the ICRC. Each title names a case of exchange_cases_test.go, the addresses and the end"
 	echo "# that sent them. Recorded by test/run/golden.sh:"
 	sed -e /^PASS$/d -e 's/^testenv:/#/' $out
-} >test/softrxe/testdata/exchanges.txt
+} >test/suites/softrxe/testdata/exchanges.txt

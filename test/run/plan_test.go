@@ -181,10 +181,10 @@ func TestCommand(t *testing.T) {
 		{"cross/vet-arm64", nil, "GOARCH=arm64 go vet ./..."},
 		{"cross/build-windows-arm64", nil, "GOOS=windows GOARCH=arm64 go build ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/... ./test/hello"},
 		{"race/vmrun", nil, "cd tools/vmrun && CGO_ENABLED=1 go test -json -race -short ./..."},
-		{"soft/write", nil, "GOVERBS_DEVICES=soft0,soft1 RDMAABI=write GOVERBS_WAYS=write GOVERBS_WALK=1s go test -v=test2json -count=1 ./test/conformance"},
+		{"soft/write", nil, "cd test/suites && GOVERBS_DEVICES=soft0,soft1 RDMAABI=write GOVERBS_WAYS=write GOVERBS_WALK=1s go test -v=test2json -count=1 ./conformance"},
 		{"rxe/write", func(c *config) { c.arch, c.short = runtime.GOARCH, true }, "cd .build/" + runtime.GOARCH + " && ../vmrun -kernel 6.1 -arch " + runtime.GOARCH +
 			" -module 8021q -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs -env GOVERBS_VLAN=1 -env GOVERBS_WALK=30s -env RDMAABI=write -env GOVERBS_WAYS=ioctl,write -file verbs:/bin/verbs conformance.test -test.v=test2json"},
-		{"race/library", nil, "CGO_ENABLED=1 GOVERBS_SKIP_TAGS=memory go test -json -count=1 -race -timeout 30m ./netlinkrdma/... ./uverbs/... ./cm/... ./test/conformance"},
+		{"race/library", nil, "CGO_ENABLED=1 GOVERBS_SKIP_TAGS=memory go test -json -count=1 -race -timeout 30m ./netlinkrdma/... ./uverbs/... ./cm/..."},
 		{"soft/cm", nil, "GOVERBS_DEVICES=soft0,soft1 go test -v=test2json -count=1 ./cm"},
 		{"benchonce", nil, "go test -run '^$' -bench . -benchtime 1x ./mmio/... ./uverbs/..."},
 		{"traffic", nil, "cd .build/amd64 && ../vmrun -kernel 6.1 -arch amd64 -icount -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_PINGPONG_MOST=1.1 -env GOVERBS_STREAM_LEAST=0.9 " +
@@ -247,6 +247,24 @@ func TestRandomCard(t *testing.T) {
 	}
 }
 
+// TestBuild: a program is built in the module of its package.
+func TestBuild(t *testing.T) {
+	c := testConfig()
+	for name, want := range map[string]string{
+		"cm.test":           "GOARCH=amd64 go test -c -trimpath -o .build/amd64/cm.test ./cm",
+		"report.test":       "cd test/suites && GOARCH=amd64 go test -c -trimpath -o ../../.build/amd64/report.test ./conformance/report",
+		"grpc.test":         "cd test/grpc && GOARCH=amd64 go test -c -trimpath -o ../../.build/amd64/grpc.test .",
+		"pingpong":          "cd test/suites && GOARCH=amd64 go build -trimpath -ldflags '-s -w' -o ../../.build/amd64/pingpong ./containers/pingpong",
+		"bench-open":        "GOARCH=amd64 go build -trimpath -ldflags '-s -w' -o .build/amd64/bench-open ./test/bench/open",
+		"hca":               "cd test/hca && go build -trimpath -o ../../.build/hca ./cmd/hca",
+		"race/control.test": "cd test/suites && CGO_ENABLED=1 go test -race -c -tags netgo,osusergo -ldflags '-linkmode external -extldflags -static' -o ../../.build/race/control.test ./control",
+	} {
+		if cmd, err := c.build(name); err != nil || cmd.String() != want {
+			t.Errorf("%s: %v\n%s, want\n%s", name, err, cmd.String(), want)
+		}
+	}
+}
+
 // TestFuzzFuncs: fuzz tests of all modules are found.
 func TestFuzzFuncs(t *testing.T) {
 	all := fuzzFuncs("../..")
@@ -277,7 +295,7 @@ func TestExecute(t *testing.T) {
 		{"-n matrix amd64", 2, `matrix column "amd64": want soft`},
 		{"-n matrix amd64/6.12/foo", 2, `matrix column "amd64/6.12/foo": there is no kernel "6.12/foo": want soft`},
 		{"-n matrix amd64/./main.go/siw", 0, "vmrun -kernel ./main.go"},
-		{"-n matrix soft", 0, "# soft/auto\n(GOVERBS_DEVICES=soft0,soft1"},
+		{"-n matrix soft", 0, "# soft/auto\n(cd test/suites && GOVERBS_DEVICES=soft0,soft1"},
 	} {
 		var b bytes.Buffer
 		code, err := execute(context.Background(), strings.Fields(c.args), &b)

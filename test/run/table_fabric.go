@@ -21,8 +21,8 @@ func (c *config) fabricSuite() suite {
 		steps: []step{
 			{name: "ibsim", needs: []string{"vmrun", "ibsim"}, env: sim, host: words("go test -count=1 -timeout 10m ./test/ibsim ./uverbs/umad/fabric ./tools/verbs/internal/ib")},
 			{
-				name: "switches", device: "mlx5,mode=ipoib,topology=../../test/switches/testdata/triangle.txt", with: diags,
-				flags: []string{"-file", "../../test/switches/testdata/opensm.conf:/etc/opensm/opensm.conf"},
+				name: "switches", device: "mlx5,mode=ipoib,topology=../../test/suites/switches/testdata/triangle.txt", with: diags,
+				flags: []string{"-file", "../../test/suites/switches/testdata/opensm.conf:/etc/opensm/opensm.conf"},
 				env:   append(model[:3:3], "GOVERBS_SWITCHES=1", "VERBS=/bin/verbs"), bin: []string{"verbs"},
 				programs: []program{only("switches", "TestRuled", "TestText", "TestAcross", "TestReroute", "TestSlowCable", "TestStat", "TestEvents")},
 			},

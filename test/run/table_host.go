@@ -9,9 +9,13 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
-// modules are the folders of the modules. Those besides the first have dependencies that programs which
-// import the library do not get.
-var modules = []string{"", "tools/vmrun", "test/grpc", "test/valkey", "test/websocket"}
+// modules are the folders of the modules. Programs that import the library get the first one alone.
+var modules = []string{"", "tools/vmrun", "test/grpc", hcaModule, suitesModule, "test/valkey", "test/websocket"}
+
+const (
+	hcaModule    = "test/hca"    // the model of a card, which imports nothing of the other modules
+	suitesModule = "test/suites" // tests of several packages, most of them in VMs
+)
 
 // abiPackages hold the structures of the kernel's interface.
 const abiPackages = "./uverbs/internal/abi ./uverbs/soft/internal/abi ./uverbs/umad/internal/abi ./mmio/rxe/internal/abi ./mmio/mlx5/internal/abi ./mmio/siw/internal/abi ./netlinkrdma/internal/abi ./cm/internal/abi"
@@ -51,7 +55,7 @@ func checkSteps() (check, staticcheck []step) {
 	for _, dir := range modules {
 		name, suffix, root := "goverbs", "", "./"
 		if dir != "" {
-			name, root = path.Base(dir), "../../"
+			name, root = path.Base(dir), toRoot(dir)
 			suffix = "-" + name
 		}
 		check = append(check,
@@ -65,8 +69,11 @@ func checkSteps() (check, staticcheck []step) {
 // crossSteps compile for other architectures and systems.
 func crossSteps() []step {
 	build := words("go build ./mmio/... ./uverbs/... ./netlinkrdma/... ./cm/... ./test/hello")
+	arm64 := []string{"GOARCH=arm64"}
 	steps := []step{
-		{name: "vet-arm64", env: []string{"GOARCH=arm64"}, host: words("go vet ./...")},
+		{name: "vet-arm64", env: arm64, host: words("go vet ./...")},
+		{name: "vet-arm64-hca", dir: hcaModule, env: arm64, host: words("go vet ./...")},
+		{name: "vet-arm64-suites", dir: suitesModule, env: arm64, host: words("go vet ./...")},
 		{name: "build-riscv64", env: []string{"GOARCH=riscv64"}, host: build},
 	}
 	for _, system := range []string{"darwin", "freebsd", "windows"} { // where there are software devices only
@@ -93,6 +100,8 @@ func (c *config) hostSuites() []suite {
 			steps: []step{
 				{name: "goverbs", alone: true, needs: gcc, env: []string{noSoft}, host: words("go test ./...")},
 				{name: "vmrun", dir: "tools/vmrun", alone: true, needs: gcc, host: words("go test -short ./...")},
+				{name: "suites", dir: suitesModule, alone: true, env: []string{noSoft}, host: words("go test ./...")},
+				{name: "hca", dir: hcaModule, alone: true, host: words("go test ./...")},
 				{name: "grpc", dir: "test/grpc", host: words("go test ./...")},
 				{name: "valkey", dir: "test/valkey", host: words("go test ./...")},
 				{name: "websocket", dir: "test/websocket", host: words("go test ./...")},
@@ -101,8 +110,10 @@ func (c *config) hostSuites() []suite {
 		{
 			name: "race", doc: "tests that need no kernel under the race detector: the library on software devices, with the conformance tests; other packages",
 			steps: []step{
-				{name: "library", alone: true, needs: gcc, env: append(cgo[:1:1], noMemory), host: words("go test -count=1 -race -timeout 30m ./netlinkrdma/... ./uverbs/... ./cm/... ./test/conformance")},
-				{name: "others", alone: true, needs: gcc, env: cgo, host: words("go test -race ./mmio/... ./tools/health ./tools/internal/... ./tools/metrics ./tools/verbs/... ./test/hca/...")},
+				{name: "library", alone: true, needs: gcc, env: append(cgo[:1:1], noMemory), host: words("go test -count=1 -race -timeout 30m ./netlinkrdma/... ./uverbs/... ./cm/...")},
+				{name: "suites", dir: suitesModule, alone: true, needs: gcc, env: append(cgo[:1:1], noMemory), host: words("go test -count=1 -race -timeout 30m ./conformance ./fabric")},
+				{name: "others", alone: true, needs: gcc, env: cgo, host: words("go test -race ./mmio/... ./tools/health ./tools/internal/... ./tools/metrics ./tools/verbs/...")},
+				{name: "hca", dir: hcaModule, alone: true, needs: gcc, env: cgo, host: words("go test -race ./...")},
 				{name: "vmrun", dir: "tools/vmrun", alone: true, needs: gcc, env: cgo, host: words("go test -race -short ./...")},
 				{name: "pairs", needs: gcc, env: append(cgo[:1:1], "GOVERBS_PAIRS=10m"), host: words("go test -count=1 -race -timeout 2h -run ^TestPairs$ -v ./uverbs")},
 				{name: "connpairs", needs: gcc, env: append(cgo[:1:1], "GOVERBS_PAIRS=2m"), host: words("go test -count=1 -race -timeout 1h -run ^TestPairs$ -v ./cm ./cm/rsocket ./cm/valkey ./uverbs/soft")},
@@ -260,11 +271,11 @@ func (c *config) suites() []suite {
 // one way only, and the suite soft has another.
 var groups = map[string][]string{
 	"test": {"check", "unit", "soft/auto", "soft/write", "soft/cm", "soft/sockets", "soft/rsocket", "soft/valkey", "rxe/cm", "rxe/verbs", "rxe/interop", "rxe/bare", "siw/mixed", "mlx5/ib"},
-	"testall": {"staticcheck", "cross/vet-arm64", "cross/build-windows-amd64", "race/library", "siw/verbs", "rxe/one", "soft/losswrite", "soft/strangers", "fabric/ibsim", "fabric/cards", "abi", "benchonce", "costs", "sidebyside",
+	"testall": {"staticcheck", "cross/vet-arm64", "cross/vet-arm64-hca", "cross/vet-arm64-suites", "cross/build-windows-amd64", "race/library", "race/suites", "siw/verbs", "rxe/one", "soft/losswrite", "soft/strangers", "fabric/ibsim", "fabric/cards", "abi", "benchonce", "costs", "sidebyside",
 		"size", "mlx5/roce", "mlx5ip", "rxe/latest", "perf/perftest", "hosts", "control/programs", "cards/random-roce-control", "cards/random-roce", "cards/random-ib", "cards/vf-ib", "cards/ece", "softrxe/verbs", "softrxe/cm", "softrxe/walk",
 		"flat", "traffic", "fabric/switches", "fabric/events", "fabric/diags"},
 	"testlong": {"cross/build-riscv64", "cross/build-darwin-amd64", "cross/build-darwin-arm64", "cross/vet-darwin", "cross/build-freebsd-amd64", "cross/build-freebsd-arm64", "cross/vet-freebsd", "cross/build-windows-arm64", "cards/small-ib", "cards/late-roce", "cards/ece-2", "fabric/no-smi", "fabriclong", "perf/dc",
-		"cross/vet-windows", "race/others", "race/vmrun", "race/pairs", "race/connpairs", "rxe/write", "soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "soft/cmlosswrite", "racevm",
+		"cross/vet-windows", "race/others", "race/hca", "race/vmrun", "race/pairs", "race/connpairs", "rxe/write", "soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "soft/cmlosswrite", "racevm",
 		"mlx5cm", "vmtest", "control/pyverbs", "control/pyverbs-newest", "control/dpdk", "control/ucx", "control/ucx-ib", "control/ib", "control/ib-hosts", "control/programs-6.12", "mlx5/wq-5.10", "softrxe/exchanges", "softrxe/programs",
 		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket", "valkey", "siw/interop", "program", "kernelbugs", "traced", "containers", "mesh", "exporter"},
 }

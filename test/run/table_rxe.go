@@ -263,7 +263,7 @@ func (c *config) rsocketSteps() []step {
 		},
 		{
 			name: "newest", with: rspreload, env: c.guestEnv(), programs: test("rstream"),
-			flags: append(flags[:4:4], "-with-suite", "sid", "-file", "../../test/rstream/preload_config:/etc/rdma/rsocket/preload_config"),
+			flags: append(flags[:4:4], "-with-suite", "sid", "-file", "../../test/suites/rstream/preload_config:/etc/rdma/rsocket/preload_config"),
 		},
 		c.measure(speed, "-icount", "GOVERBS_RSTREAM_MOST=1.0", "GOVERBS_RSOCKET_LEAST=0.9"),
 	}

@@ -24,8 +24,9 @@ func (c *config) softSuite() suite {
 		walk    = "GOVERBS_WALK=1s"
 	)
 	on := func(name, driver, way, pkg string, env ...string) step {
+		dir, pkg, _ := moduleOf(pkg)
 		s := step{
-			name: name, driver: driver, path: way, host: words("go test -count=1 " + pkg),
+			name: name, driver: driver, path: way, dir: dir, host: words("go test -count=1 " + pkg),
 			env: []string{"GOVERBS_DEVICES=soft0,soft1"},
 		}
 		if way != "auto" {
@@ -35,9 +36,9 @@ func (c *config) softSuite() suite {
 		return s
 	}
 	verbs := func(name, driver, way string, env ...string) step {
-		return on(name, driver, way, "./test/conformance", append([]string{"GOVERBS_WAYS=" + way}, env...)...)
+		return on(name, driver, way, testPackages["conformance"], append([]string{"GOVERBS_WAYS=" + way}, env...)...)
 	}
-	cm := func(name, driver, way string, env ...string) step { return on(name, driver, way, "./cm", env...) }
+	cm := func(name, driver, way string, env ...string) step { return on(name, driver, way, "cm", env...) }
 	lossy := func(name, driver, way string, env ...string) step {
 		return verbs(name, driver, way, append(env, testenv.SoftFaultsEnv+"="+softLoss, noMemory)...)
 	}
@@ -47,7 +48,7 @@ func (c *config) softSuite() suite {
 		steps: []step{
 			verbs("auto", "soft", "auto"), verbs("ioctl", "soft", "ioctl", walk), verbs("write", "soft", "write", walk),
 			cm("cm", "soft", "auto"), cm("cmioctl", "soft", "ioctl"), cm("cmwrite", "soft", "write"),
-			on("rsocket", "", "auto", "./cm/rsocket"), on("valkey", "", "auto", "./cm/valkey"),
+			on("rsocket", "", "auto", "cm/rsocket"), on("valkey", "", "auto", "cm/valkey"),
 			verbs("sockets", "soft-sockets", "auto", sockets, walk), cm("cmsockets", "soft-sockets", "auto", sockets),
 			lossy("loss", "soft", "auto"),
 			lossy("lossioctl", "soft-sockets", "ioctl", sockets, walk), cm("cmlossioctl", "soft-sockets", "ioctl", sockets, cmLossy),
@@ -62,7 +63,8 @@ func softUnitSuite() suite {
 	return suite{
 		name: "softunit", doc: "what the suite unit has about software devices: their packages, recorded exchanges, many connections, a random walk, the programs",
 		steps: []step{
-			{name: "packages", needs: []string{"gcc"}, host: words("go test -count=1 ./uverbs/soft/... ./cm/internal/... ./test/softrig ./test/softrxe ./test/hello ./test/demo")},
+			{name: "packages", needs: []string{"gcc"}, host: words("go test -count=1 ./uverbs/soft/... ./cm/internal/... ./test/softrig ./test/hello ./test/demo")},
+			{name: "softrxe", dir: suitesModule, host: words("go test -count=1 ./softrxe")},
 			{name: "verbs", host: words("go test -count=1 -run ^TestSoft ./tools/verbs ./tools/health")},
 		},
 	}

@@ -43,7 +43,7 @@ func (f *file) imports() []string {
 	return all
 }
 
-// files parses every Go file of the checkout, of both modules.
+// files parses every Go file of the checkout, of all modules.
 func files(t *testing.T) []*file {
 	t.Helper()
 	var all []*file
@@ -158,8 +158,8 @@ func TestImports(t *testing.T) {
 		if f.test() {
 			allowed = append(allowed, "test/testenv", "test/pairs")
 		}
-		if f.test() && f.pkg() == "cm" { // tells the model when a driver leaves, makes the software devices of the rig, and announces services
-			allowed = append(allowed, "test/hca/bench", "uverbs/soft", "test/softrig", "uverbs/umad", "uverbs/umad/mad")
+		if f.test() && f.pkg() == "cm" { // makes the software devices of the rig, and announces services
+			allowed = append(allowed, "uverbs/soft", "test/softrig", "uverbs/umad", "uverbs/umad/mad")
 		}
 		if f.test() && slices.Contains([]string{"cm/internal/protocol", "cm/rsocket", "cm/valkey"}, f.pkg()) { // makes the software devices of the rig
 			allowed = append(allowed, "uverbs/soft")
@@ -177,7 +177,7 @@ func TestImports(t *testing.T) {
 			allowed = append(allowed, "test/program")
 		}
 		if f.test() && under(f.pkg(), "uverbs/umad", "tools/verbs/internal/ib") { // uses a simulated subnet
-			allowed = append(allowed, "test/hca/subnet", "test/ibsim", "test/simport")
+			allowed = append(allowed, "test/ibsim", "test/simport")
 		}
 		if f.pkg() == "uverbs/soft" && f.ast.Name.Name == "soft_test" { // shows and tests what programs see
 			allowed = append(allowed, "uverbs", "cm")
@@ -195,6 +195,17 @@ func TestImports(t *testing.T) {
 			if imp == "C" {
 				t.Errorf(`%s imports "C"`, f.path)
 			}
+		}
+	}
+}
+
+// TestModules: programs can import the root module as it is, without the others, and the model of a card stands
+// alone.
+func TestModules(t *testing.T) {
+	for _, dir := range []string{"", "test/hca/"} {
+		mod := strings.TrimPrefix(read(t, dir+"go.mod"), "module "+module)
+		if strings.Contains(mod, module) || strings.Contains(mod, "replace") {
+			t.Errorf("%sgo.mod names another module of ours, or replaces one:\n%s", dir, mod)
 		}
 	}
 }

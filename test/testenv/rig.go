@@ -15,7 +15,7 @@ import (
 const DevicesEnv = "GOVERBS_DEVICES"
 
 // RigEnv holds a Rig as JSON, which is used instead of what DevicesEnv stands for. The program of
-// test/conformance sets it, since its devices are not those of vmrun.
+// test/suites/conformance sets it, since its devices are not those of vmrun.
 const RigEnv = "GOVERBS_RIG"
 
 // Rig is what there is to test with.

@@ -36,7 +36,7 @@ const (
 	// WaysEnv lists the ways, separated by commas, that tests of commands go if not all, so
 	// that two boots can share the work.
 	WaysEnv = "GOVERBS_WAYS"
-	// WalkEnv is how long the random walk of test/conformance takes, such as 1h.
+	// WalkEnv is how long the random walk of test/suites/conformance takes, such as 1h.
 	WalkEnv = "GOVERBS_WALK"
 )
 
@@ -214,7 +214,7 @@ func Lacks(tb testing.TB, err error) bool {
 const KnownBugMark = "testenv: this kernel or driver has the known bug "
 
 // KnownBug reports whether a test is to tolerate a bug of the kernel that it runs on, and says so in the
-// test's output. The name is that of a line of test/conformance/BUGS.md. Where StrictEnv is 1 no bug is
+// test's output. The name is that of a line of test/suites/conformance/BUGS.md. Where StrictEnv is 1 no bug is
 // tolerated, so that the test fails. Software devices have none of these bugs.
 func KnownBug(tb testing.TB, name string) bool {
 	tb.Helper()

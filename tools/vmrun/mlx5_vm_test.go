@@ -60,7 +60,7 @@ func roleUAR([]string) int {
 func hca(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "hca")
-	cmd := exec.Command("go", "build", "-C", "../..", "-o", path, "./test/hca/cmd/hca")
+	cmd := exec.Command("go", "build", "-C", "../../test/hca", "-o", path, "./cmd/hca")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the model: %v\n%s", err, out)

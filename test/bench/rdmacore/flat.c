@@ -1,5 +1,5 @@
 /*
- * What BenchmarkQPs of test/conformance does with our library, done with rdma-core's: lists of
+ * What BenchmarkQPs of test/suites/conformance does with our library, done with rdma-core's: lists of
  * messages of 64 bytes over connections that share a CQ, over each that is used in turn, many
  * connections of one device beside one of another.
  *

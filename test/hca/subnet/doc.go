@@ -20,7 +20,7 @@
 //
 // [Subnet.Attach] attaches an [Endpoint] to a port of an adapter. It sends and receives packets there. With its own agents
 // it is a whole adapter, like a modelled card; otherwise the model's agents answer what the endpoint leaves.
-// Package simport makes an endpoint a port of package umad.
+// The tests in test/suites/fabric make an endpoint a port of package umad.
 //
 // # Faults
 //

@@ -3,6 +3,7 @@ package fabric
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,22 @@ import (
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
+
+// must fails the test on an error.
+func must(t testing.TB, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// discover walks.
+func discover(t testing.TB, p *umad.Port, o Options) *Fabric {
+	t.Helper()
+	f, err := Discover(t.Context(), p, o)
+	must(t, err)
+	return f
+}
 
 // newHostile returns a port whose answers a function makes: it changes the request, which has the header of an answer
 // already, or returns nil for none.

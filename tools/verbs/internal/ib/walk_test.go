@@ -10,28 +10,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	model "github.com/goverbs/goverbs/test/hca/subnet"
 	"github.com/goverbs/goverbs/test/simport"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
-
-// modelled returns a subnet in memory, and the System of one of its nodes.
-func modelled(t *testing.T, word, node string) (*model.Subnet, *System) {
-	t.Helper()
-	top, err := model.Parse(word)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := model.New(top, model.Config{})
-	if err := s.Assign("host1", 1); err != nil {
-		t.Fatal(err)
-	}
-	m := machine(nil, node+"/1 ib active")
-	m.Open = func(device string, port int) (*umad.Port, error) { return simport.Open(s, device, port) }
-	return s, m
-}
 
 // columns makes one space of several, so that the width of columns does not matter.
 func columns(text string) string {
@@ -44,10 +27,7 @@ func columns(text string) string {
 
 // TestTables: what the commands print by default.
 func TestTables(t *testing.T) {
-	s, m := modelled(t, "line:2", "host1")
-	if err := errors.Join(s.LimitLink("host2", 1, model.Width1X, model.QDR), s.Assign("host1", 1)); err != nil {
-		t.Fatal(err)
-	}
+	m := (&line{length: 2, narrow: "host2"}).system()
 	for args, want := range map[string]string{
 		"links": `node port LID state physical rate could be peer port LID
 host1 1 2 ACTIVE LINK_UP 4X EDR - switch1 1 1
@@ -99,32 +79,29 @@ speed switch2 1 QDR to CA "host2" port 1, both ends support EDR`
 func TestJSON(t *testing.T) { synctest.Test(t, testJSON) }
 
 func testJSON(t *testing.T) {
-	s, m := modelled(t, "fattree:20", "host2")
-	if err := errors.Join(s.AddCounter("host3", 1, model.SymbolErrors, 77), s.Intercept("host9", model.Silent)); err != nil {
-		t.Fatal(err)
-	}
+	m := (&line{length: 3, errors: map[string]uint16{"host2": 77}, silent: func(node string, _ *mad.Packet) bool { return node == "host3" }}).system()
 	var links []LinkRow
 	var f FabricReport
 	var found []FindingRow
 	var route TraceReport
 	for args, v := range map[string]any{
-		"links --json": &links, "discover --json": &f, "check --json --threshold SymbolErrorCounter=77": &found, "trace --json host20": &route,
+		"links --json": &links, "discover --json": &f, "check --json --threshold SymbolErrorCounter=77": &found, "trace --json host2": &route,
 	} {
 		out, errs, err := execute(t, m, append(strings.Fields(args), "--timeout", "20ms", "--tries", "1")...)
 		if e := json.Unmarshal([]byte(out), v); e != nil {
 			t.Errorf("%s: %v, %v\n%s", args, err, e, out)
 		}
-		if (args[:5] == "links" || args[:5] == "disco") && !strings.Contains(errs, "verbs: route [1 9]: ") {
+		if (args[:5] == "links" || args[:5] == "disco") && !strings.Contains(errs, "verbs: route [1 2 2 1]: ") {
 			t.Errorf("%s: the silent node is not reported: %q", args, errs)
 		}
 		if wantErr := strings.HasPrefix(args, "check"); errors.Is(err, errFindings) != wantErr || !wantErr && err != nil {
 			t.Errorf("%s: %v", args, err)
 		}
 	}
-	if len(links) != 20+36-1 || links[0].Peer == nil || links[0].Speed != "EDR" || links[0].RateGbps != 103.125 {
+	if len(links) != 3+2-1 || links[0].Peer == nil || links[0].Speed != "EDR" || links[0].RateGbps != 103.125 {
 		t.Errorf("%d links, %+v", len(links), links[0])
 	}
-	if len(f.Nodes) != 20+2+1-1 || len(f.Problems) != 1 || fmt.Sprint(f.Problems[0].Hops) != "[1 9]" || f.Nodes[0].Node != "host2" {
+	if len(f.Nodes) != 3+3-1 || len(f.Problems) != 1 || fmt.Sprint(f.Problems[0].Hops) != "[1 2 2 1]" || f.Nodes[0].Node != "host1" {
 		t.Errorf("%d nodes, %+v", len(f.Nodes), f.Problems)
 	}
 	kinds := map[string]string{}
@@ -134,7 +111,7 @@ func testJSON(t *testing.T) {
 	if len(kinds) != 2 || kinds["counter"] != "SymbolErrorCounter" || kinds["walk"] != "" {
 		t.Errorf("%+v", found)
 	}
-	if len(route.Hops) != 4 || route.Hops[3].Node != "host20" || route.From.Node != "host2" || route.Reason != "" {
+	if len(route.Hops) != 3 || route.Hops[2].Node != "host2" || route.From.Node != "host1" || route.Reason != "" {
 		t.Errorf("%+v", route)
 	}
 }
@@ -143,14 +120,9 @@ func testJSON(t *testing.T) {
 func TestUnknownSpeed(t *testing.T) { synctest.Test(t, testUnknownSpeed) }
 
 func testUnknownSpeed(t *testing.T) {
-	s, m := modelled(t, "line:1", "host1")
-	noPort0 := func(p *model.Packet) ([]*model.Packet, bool) {
-		req, err := mad.Parse(p.MAD)
-		return nil, err == nil && req.Attribute == mad.AttrPortInfo && req.Modifier == 0
-	}
-	if err := s.Intercept("switch1", noPort0); err != nil {
-		t.Fatal(err)
-	}
+	m := (&line{length: 1, silent: func(node string, req *mad.Packet) bool {
+		return node == "switch1" && req.Attribute == mad.AttrPortInfo && req.Modifier == 0
+	}}).system()
 	run := func(args ...string) string {
 		out, errs, err := execute(t, m, append(args, "--timeout", "20ms", "--tries", "1")...)
 		if err != nil || strings.Count(errs, "no answer to directed SubnGet(PortInfo)") != 1 {
@@ -190,7 +162,7 @@ func TestLIDNumber(t *testing.T) {
 
 // TestUsage: what is wrong on the command line is named, with what is allowed.
 func TestUsage(t *testing.T) {
-	_, m := modelled(t, "fattree:20", "host2")
+	m := (&line{length: 2}).system()
 	for args, want := range map[string]string{
 		"discover --ports":                  "--ports is true, allowed: with --compat only",
 		"trace":                             "verbs ib trace needs TO",
@@ -203,7 +175,7 @@ func TestUsage(t *testing.T) {
 		"trace 0xc000":                      `an end of the route is "0xc000", allowed: a LID`,
 		"trace 0x0000000000000004":          `an end of the route is "0x0000000000000004", allowed: a LID`,
 		"trace 100000":                      `an end of the route is "100000", allowed: a LID`,
-		"trace nosuch":                      `an end of the route is "nosuch", allowed: a LID, 1 to 49151, or the GUID or description of one of the 23 nodes`,
+		"trace nosuch":                      `an end of the route is "nosuch", allowed: a LID, 1 to 49151, or the GUID or description of one of the 4 nodes`,
 		"trace --mlid 5 1":                  `--mlid is "5", allowed: 0xc000 to 0xfffe`,
 		"trace --mlid 0xffff 1":             `--mlid is "0xffff", allowed: 0xc000 to 0xfffe`,
 		"check --threshold Bogus=1":         `the counter of --threshold is "Bogus", allowed: ExcessiveBufferOverrunErrors, `,

@@ -1,6 +1,0 @@
-// Devices lists RDMA devices; see devices.go of package classic.
-package main
-
-import "github.com/goverbs/goverbs/test/classic"
-
-func main() { classic.Main("devices") }

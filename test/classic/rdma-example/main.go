@@ -1,6 +1,0 @@
-// Rdma-example writes into a buffer of its peer by RDMA, reads it back and compares; see announce.go of package classic.
-package main
-
-import "github.com/goverbs/goverbs/test/classic"
-
-func main() { classic.Main("rdma-example") }

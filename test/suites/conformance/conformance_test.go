@@ -1,0 +1,358 @@
+// Package conformance runs the verbs, one by one. In the VM that tools/vmrun boots its tests have a real kernel
+// whose RDMA devices they may change, with rxe0 on ve0 and rxe1 on ve1. Elsewhere they run on software devices.
+package conformance
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/test/softrig"
+	"github.com/goverbs/goverbs/test/suites/conformance/report"
+	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// lacking lists what kernels lack.
+//
+//go:embed lacking.txt
+var lacking string
+
+// lackingRxe lists what kernels, or rxe, lack in tests that are not for software devices.
+//
+//go:embed lacking_rxe.txt
+var lackingRxe string
+
+// lackingSiw lists what kernels, or soft iWARP, lack.
+//
+//go:embed lacking_siw.txt
+var lackingSiw string
+
+// lackingMLX5 lists what kernels, or ConnectX adapters, lack.
+//
+//go:embed lacking_mlx5.txt
+var lackingMLX5 string
+
+func TestMain(m *testing.M) {
+	if report.Wanted(os.Args) {
+		os.Exit(report.Main(os.Args[1:]))
+	}
+	if rig.IWARP() && os.Getenv(testenv.GuestEnv) == "1" { // soft iWARP keeps to the limit even for root
+		none := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+		if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &none); err != nil {
+			fmt.Fprintln(os.Stderr, "limit of pinned memory:", err)
+			os.Exit(2)
+		}
+	}
+	os.Exit(runTests(m))
+}
+
+// runTests runs the tests, on software devices if the rig has such. It returns the exit status.
+func runTests(m *testing.M) (code int) {
+	if rig.Soft {
+		closeAll, err := softrig.Make()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "software devices:", err)
+			return 2
+		}
+		defer func() {
+			if err := closeAll(); err != nil {
+				fmt.Fprintln(os.Stderr, "software devices:", err)
+				code = max(code, 1)
+			}
+		}()
+	}
+	return testenv.MainFor(m, map[string]string{"rxe": lacking + lackingRxe, "mlx5": lackingMLX5, "siw": lackingSiw, "soft": lacking + lackingSoft})
+}
+
+// deviceName is the device that most tests use.
+var deviceName = rig.Devices[0]
+
+// rig is what this guest has to test with, and onMLX5 says that it is ConnectX.
+var (
+	rig    = testenv.TheRig()
+	onMLX5 = rig.Driver == "mlx5"
+)
+
+// peerName is in messages about the peer on the first device. On InfiniBand it is empty.
+var peerName = rig.Addrs[0]
+
+// deadline bounds every wait of a test.
+const deadline = 20 * time.Second
+
+// eachPath runs a test once for each way of giving commands to the kernel: those that are about
+// commands. What is about memory, rings and the wire runs once in a run of the suite, by the way
+// that RDMAABI names or the library chooses.
+func eachPath(t *testing.T, test func(t *testing.T)) {
+	testenv.Guest(t)
+	for _, way := range testenv.Ways() {
+		t.Run(way, func(t *testing.T) {
+			t.Setenv("RDMAABI", way)
+			test(t)
+		})
+	}
+}
+
+// openDevice opens a device. That Close succeeds at the end of the test proves that no
+// object of it was left.
+func openDevice(t *testing.T, name string) *uverbs.Device {
+	t.Helper()
+	dev, err := uverbs.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeLater(t, dev)
+	return dev
+}
+
+// closer is any object.
+type closer interface{ Close() error }
+
+// closeLater closes an object at the end of the test.
+func closeLater(t *testing.T, c closer) {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("close %T: %v", c, err)
+		}
+	})
+}
+
+// side is one side of a connection.
+type side struct {
+	dev *uverbs.Device
+	pd  *uverbs.PD
+	buf *uverbs.Buffer
+	mr  *uverbs.MR
+	ch  *uverbs.CompChannel
+	cq  *uverbs.CQ
+	qp  *uverbs.QP
+}
+
+// bufferSize is the size of a side's buffer.
+const bufferSize = 64 << 10
+
+// ipv4Index is where the guest's devices have the GID of their IPv4 address.
+var ipv4Index = rig.GID
+
+// testQKey is the Q_Key of UD queue pairs.
+const testQKey = 0x11111111
+
+// newSide makes a side on an open device, with its QP in state Init; one of type UD is
+// ready.
+func newSide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
+	t.Helper()
+	if o.Type == uverbs.UC || o.Type == uverbs.UD {
+		testenv.NeedsIB(t, "QP type "+o.Type.String())
+		testenv.NeedsNoLoss(t, "UC and UD do not repeat what is lost")
+	}
+	return newLossySide(t, dev, o)
+}
+
+// newLossySide is newSide for a test that does not need each message of UC and UD to arrive.
+func newLossySide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
+	t.Helper()
+	s := &side{dev: dev}
+	if o.Type != 0 && o.Type != uverbs.RC {
+		testenv.NeedsIB(t, "QP type "+o.Type.String())
+	}
+	var err error
+	check := func(c closer) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		closeLater(t, c)
+	}
+	s.pd, err = dev.AllocPD()
+	check(s.pd)
+	s.buf, err = uverbs.AllocBuffer(bufferSize)
+	check(s.buf)
+	s.mr, err = s.pd.RegMR(s.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteAtomic)
+	check(s.mr)
+	s.ch, err = dev.CreateCompChannel()
+	check(s.ch)
+	s.cq, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 256, Channel: s.ch})
+	check(s.cq)
+	o.SendCQ, o.RecvCQ = s.cq, s.cq
+	if o.Path.GID == (uverbs.GIDChoice{}) && os.Getenv("RDMAABI") == "write" {
+		// Without the ioctl a GID table is a thousand files. TestChosenGID has one read.
+		o.Path.GID = uverbs.GIDAt(ipv4Index)
+	}
+	s.qp, err = s.pd.CreateQP(o)
+	check(s.qp)
+	if o.Type == uverbs.UD {
+		must(t, s.qp.ReadyUD(testQKey))
+	} else {
+		must(t, s.qp.Init())
+	}
+	return s
+}
+
+// connect connects two sides.
+func connect(t *testing.T, a, b *side) {
+	t.Helper()
+	if rig.IWARP() {
+		joinIWARP(t, a.qp, b.qp, a.cq)
+		return
+	}
+	ea, err := a.qp.Endpoint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	eb, err := b.qp.EndpointFor(ea)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(a.qp.Connect(t.Context(), eb), b.qp.Connect(t.Context(), ea)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestChosenGID connects with the GID that the library chooses.
+func TestChosenGID(t *testing.T) {
+	testenv.NeedsIB(t, "GIDs")
+	eachPath(t, func(t *testing.T) {
+		testenv.NeedsRoCE(t, "Ethernet")
+		dev := openDevice(t, deviceName)
+		table, err := dev.GIDTable(1)
+		must(t, err)
+		want, ok := uverbs.ChooseGID(table, uverbs.GID{})
+		if !ok || want.Index != ipv4Index {
+			t.Fatalf("the library chooses %s, want index %d of %v", want, ipv4Index, table)
+		}
+		a := newSide(t, dev, uverbs.QPOptions{})
+		qp, err := a.pd.CreateQP(uverbs.QPOptions{SendCQ: a.cq, RecvCQ: a.cq})
+		must(t, err)
+		closeLater(t, qp)
+		local, err := qp.Endpoint()
+		must(t, err)
+		if local.GID != want.GID {
+			t.Errorf("the endpoint has %s, want %s", local.GID, want.GID)
+		}
+		must(t, qp.Connect(t.Context(), local))
+	})
+}
+
+// pair returns two connected sides on one device.
+func pair(t *testing.T, o uverbs.QPOptions) (a, b *side) {
+	t.Helper()
+	dev := openDevice(t, deviceName)
+	a, b = newSide(t, dev, o), newSide(t, dev, o)
+	connect(t, a, b)
+	return a, b
+}
+
+// next returns the next completion, whatever its status.
+func (s *side) next(t *testing.T) uverbs.WC {
+	t.Helper()
+	var wc [1]uverbs.WC
+	for end := time.Now().Add(deadline); time.Now().Before(end); {
+		n, err := s.cq.Poll(wc[:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n == 1 {
+			return wc[0]
+		}
+	}
+	t.Fatalf("no completion within %s", deadline)
+	return wc[0]
+}
+
+// reaches waits until the QP is in a state. rxe reports a failed request, to the program or to the peer, shortly
+// before it changes the state.
+func (s *side) reaches(t *testing.T, want uverbs.QPState) {
+	t.Helper()
+	for end := time.Now().Add(deadline); ; {
+		attr, err := s.qp.Query()
+		must(t, err)
+		if attr.State == want {
+			return
+		}
+		if time.Now().After(end) {
+			t.Errorf("the QP is in state %s, want %s", attr.State, want)
+			return
+		}
+	}
+}
+
+// want polls for a completion and checks what it is.
+func (s *side) want(t *testing.T, id uint64, op uverbs.WCOpcode) uverbs.WC {
+	t.Helper()
+	wc := s.next(t)
+	if err := s.qp.Err(&wc); err != nil {
+		t.Fatal(err)
+	}
+	if wc.ID != id || wc.Opcode != op || wc.QPN != s.qp.QPN() {
+		t.Fatalf("completion of %d (%s) on QP %d, want %d (%s) on QP %d", wc.ID, wc.Opcode, wc.QPN, id, op, s.qp.QPN())
+	}
+	return wc
+}
+
+// none makes sure that nothing completes for a while.
+func (s *side) none(t *testing.T) {
+	t.Helper()
+	var wc [1]uverbs.WC
+	for end := time.Now().Add(50 * time.Millisecond); time.Now().Before(end); {
+		if n, err := s.cq.Poll(wc[:]); n != 0 || err != nil {
+			t.Fatalf("unexpected completion %+v, %v", wc[0], err)
+		}
+	}
+}
+
+// fill writes a pattern into part of a side's buffer and returns it.
+func (s *side) fill(offset, n int, seed byte) []byte {
+	b := s.buf.Bytes()[offset : offset+n]
+	for i := range b {
+		b[i] = seed + byte(i) + byte(i>>8)
+	}
+	return b
+}
+
+// holds checks part of a side's buffer. On iWARP what is written comes later than the WRITE completes.
+func (s *side) holds(t *testing.T, offset int, want []byte) {
+	t.Helper()
+	for end := time.Now().Add(deadline); !bytes.Equal(s.buf.Bytes()[offset:offset+len(want)], want); time.Sleep(time.Millisecond) {
+		if !rig.IWARP() || time.Now().After(end) {
+			t.Fatalf("the %d bytes at %d are not what was sent", len(want), offset)
+		}
+	}
+}
+
+// send is a signalled SEND.
+func send(id uint64, sgl ...uverbs.SGE) uverbs.SendWR {
+	return uverbs.SendWR{ID: id, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: sgl}
+}
+
+// must fails the test on an error.
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// argError checks that err is an ArgError about a field.
+func argError(t *testing.T, err error, field string) *uverbs.ArgError {
+	t.Helper()
+	var arg *uverbs.ArgError
+	if !errors.As(err, &arg) || arg.Field != field {
+		t.Fatalf("error is %v, want an ArgError about %s", err, field)
+	}
+	return arg
+}
+
+// withDeadline returns a context that ends before the test does.
+func withDeadline(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	t.Cleanup(cancel)
+	return ctx
+}
