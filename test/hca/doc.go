@@ -97,7 +97,7 @@
 //
 // # What is not modelled
 //
-// An opcode that is not in the table is refused and counted. The commands that [NoEffect] lists are answered,
+// An opcode that is not in the table is refused and counted. Commands that have noEffect in table.go are answered,
 // but do less than on a card: priorities, hashes and the ports of a LAG are not used, and flow tables for
 // packets of RDMA count, but lead nowhere: those of RC, UC and UD over RoCE v2. Not there, by the capabilities:
 // the physical function with all that only it has, page requests, the newer scheme of on-demand paging,

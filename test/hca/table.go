@@ -162,15 +162,3 @@ var ethernetCommands = map[prm.Op]command{
 	prm.QueryFlowCounter:     {run: (*Device).queryFlowCounter, in: 0x100 / 8, out: 0x180 / 8, phase: phaseRunning, mode: RoCE},
 	prm.DeleteFlowTableEntry: {run: (*Device).deleteFlowEntry, in: 0x200 / 8, out: small, phase: phaseRunning, mode: RoCE},
 }
-
-// NoEffect names the commands that are answered without doing what a real card does, and
-// says what that is.
-func NoEffect() map[string]string {
-	all := map[string]string{}
-	for op, c := range commands {
-		if c.noEffect != "" {
-			all[op.String()] = c.noEffect
-		}
-	}
-	return all
-}

@@ -24,21 +24,15 @@ var (
 	SegmentLength   = Field{0x00, 16} // in units of 4 bytes, with the header
 	SegmentType     = Field{0x10, 16}
 	CommandCalled   = Field{0x20, 16}
-	CommandVHCA     = Field{0x30, 16}
 	CommandIndex1   = Field{0x40, 32}
-	CommandIndex2   = Field{0x60, 32}
 	CommandNumObj1  = Field{0x80, 16}
-	CommandNumObj2  = Field{0x90, 16}
 	InfoVersion     = Field{0x38, 8}
-	InfoHardware    = Field{0x40, 32}
-	InfoFirmware    = Field{0x60, 32}
 	MenuRecords     = Field{0x30, 16}
 	RecordNumObj1   = Field{0x0b, 1} // support_num_of_obj1
 	RecordMustIndex = Field{0x0e, 1} // must_have_index1
 	RecordIndex     = Field{0x0f, 1} // support_index1
 	RecordType      = Field{0x10, 16}
 	ResourceIndex1  = Field{0x40, 32}
-	ResourceIndex2  = Field{0x60, 32}
 )
 
 // Lengths in bytes, and the types of segments that are the same on every card.

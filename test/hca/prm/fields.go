@@ -22,8 +22,6 @@ const PageList = 0x880 / 8
 
 // eqc_bits, create_eq_in_bits.
 var (
-	EQCStatus   = Field{0x00, 4}
-	EQCOI       = Field{0x0e, 1}
 	EQCState    = Field{0x14, 4}
 	EQCPageOff  = Field{0x54, 6}
 	EQCLogSize  = Field{0x63, 5}
@@ -44,24 +42,20 @@ const (
 
 // cqc_bits, create_cq_in_bits, modify_cq_in_bits.
 var (
-	CQCStatus     = Field{0x00, 4}
-	CQCCQESize    = Field{0x08, 3}
-	CQCOI         = Field{0x0e, 1}
-	CQCPeriodMode = Field{0x0f, 2}
-	CQCComp       = Field{0x11, 1}
-	CQCState      = Field{0x14, 4}
-	CQCPageOff    = Field{0x54, 6}
-	CQCLogSize    = Field{0x63, 5}
-	CQCUAR        = Field{0x68, 24}
-	CQCPeriod     = Field{0x84, 12}
-	CQCMaxCount   = Field{0x90, 16}
-	CQCEQN        = Field{0xa0, 32}
-	CQCLogPage    = Field{0xc3, 5}
-	CQCNotified   = Field{0x108, 24}
-	CQCSolicited  = Field{0x128, 24}
-	CQCConsumer   = Field{0x148, 24}
-	CQCProducer   = Field{0x168, 24}
-	CQCDBR        = Field{0x1c0, 64}
+	CQCStatus   = Field{0x00, 4}
+	CQCCQESize  = Field{0x08, 3}
+	CQCOI       = Field{0x0e, 1}
+	CQCComp     = Field{0x11, 1}
+	CQCState    = Field{0x14, 4}
+	CQCPageOff  = Field{0x54, 6}
+	CQCLogSize  = Field{0x63, 5}
+	CQCUAR      = Field{0x68, 24}
+	CQCPeriod   = Field{0x84, 12}
+	CQCMaxCount = Field{0x90, 16}
+	CQCEQN      = Field{0xa0, 32}
+	CQCLogPage  = Field{0xc3, 5}
+	CQCProducer = Field{0x168, 24}
+	CQCDBR      = Field{0x1c0, 64}
 
 	ModifyCQSelect = Field{0x60, 32}
 )
@@ -140,7 +134,6 @@ var (
 	QPCPMState       = Field{0x13, 2}
 	QPCWQSignature   = Field{0x20, 1}
 	QPCBlockLBMC     = Field{0x21, 1}
-	QPCDrainSigErr   = Field{0x25, 1}
 	QPCForceOrdering = Field{0x27, 1} // dp_ordering_force
 	QPCPD            = Field{0x28, 24}
 	QPCMTU           = Field{0x40, 3}
@@ -149,25 +142,20 @@ var (
 	QPCLogRQStride   = Field{0x4d, 3}
 	QPCNoSQ          = Field{0x50, 1}
 	QPCLogSQSize     = Field{0x51, 4}
-	QPCRLKey         = Field{0x5b, 1}
 	QPCCounterSet    = Field{0x60, 8}
 	QPCUAR           = Field{0x68, 24}
 	QPCUserIndex     = Field{0x88, 24}
 	QPCLogPage       = Field{0xa3, 5}
 	QPCRemoteQPN     = Field{0xa8, 24}
-	QPCLogAckReqFreq = Field{0x380, 4}
 	QPCLogSRAMax     = Field{0x388, 3}
 	QPCRetryCount    = Field{0x38d, 3}
 	QPCRNRRetry      = Field{0x390, 3}
-	QPCCurRNRRetry   = Field{0x395, 3}
-	QPCCurRetry      = Field{0x398, 3}
 	QPCNextSendPSN   = Field{0x3c8, 24}
 	QPCLogDCIStreams = Field{0x3e3, 5}
 	QPCCQNSnd        = Field{0x3e8, 24}
 	QPCLogDCIFailed  = Field{0x403, 5}
 	QPCDETHSQPN      = Field{0x408, 24}
 	QPCLastAckedPSN  = Field{0x448, 24}
-	QPCSSN           = Field{0x468, 24}
 	QPCLogRRAMax     = Field{0x488, 3}
 	QPCAtomicMode    = Field{0x48c, 4}
 	QPCRRE           = Field{0x490, 1}
@@ -184,9 +172,7 @@ var (
 	QPCRQType        = Field{0x565, 3}
 	QPCSRQN          = Field{0x568, 24}
 	QPCHWSQCounter   = Field{0x5a0, 16}
-	QPCSWSQCounter   = Field{0x5b0, 16}
 	QPCHWRQCounter   = Field{0x5c0, 32}
-	QPCSWRQCounter   = Field{0x5e0, 32}
 	QPCScatterReq    = Field{0x630, 8}
 	QPCScatterRes    = Field{0x638, 8}
 )
@@ -257,7 +243,6 @@ const OptSport = 1 << 2
 
 // ads_bits: an address path.
 var (
-	ADSFL         = Field{0x00, 1}
 	ADSPKeyIndex  = Field{0x10, 16}
 	ADSGRH        = Field{0x28, 1}
 	ADSMLID       = Field{0x29, 7}
@@ -268,7 +253,6 @@ var (
 	ADSHopLimit   = Field{0x58, 8}
 	ADSTClass     = Field{0x64, 8}
 	ADSFlowLabel  = Field{0x6c, 20}
-	ADSDSCP       = Field{0x10a, 6}
 	ADSUDPSport   = Field{0x110, 16}
 	ADSEthPrio    = Field{0x121, 3}
 	ADSSL         = Field{0x124, 4}
@@ -292,8 +276,6 @@ var (
 	WQPD        = Field{0x48, 24}
 	WQUAR       = Field{0x68, 24}
 	WQDBR       = Field{0x80, 64}
-	WQHWCounter = Field{0xc0, 32}
-	WQSWCounter = Field{0xe0, 32}
 	WQLogStride = Field{0x10c, 4}
 	WQLogPage   = Field{0x113, 5}
 	WQLogSize   = Field{0x11b, 5}
@@ -312,7 +294,6 @@ const (
 // rmpc_bits, modify_rmp_in_bits, rqc_bits, sqc_bits and the commands about them.
 var (
 	RMPCState     = Field{0x08, 4}
-	RMPCCyclic    = Field{0x20, 1}
 	RateIndex     = Field{0x50, 16} // of SET_PP_RATE_LIMIT
 	Rate          = Field{0x80, 32} // kbit/s
 	ModifyState   = Field{0x40, 4}  // rmp_state, rq_state, sq_state
@@ -321,15 +302,12 @@ var (
 	RQCKeepVLAN   = Field{0x03, 1}  // vsd: VLAN strip disable
 	RQCMemType    = Field{0x04, 4}
 	RQCState      = Field{0x08, 4}
-	RQCFlush      = Field{0x0d, 1}
 	RQCUserIndex  = Field{0x28, 24}
 	RQCCQN        = Field{0x48, 24}
 	RQCCounterSet = Field{0x60, 8}
 	RQCRMPN       = Field{0x88, 24}
-	SQCFlush      = Field{0x03, 1}
 	SQCInlineMode = Field{0x05, 3}
 	SQCState      = Field{0x08, 4}
-	SQCRegUMR     = Field{0x0c, 1}
 	SQCUserIndex  = Field{0x28, 24}
 	SQCCQN        = Field{0x48, 24}
 	SQCRate       = Field{0xf0, 16} // packet_pacing_rate_limit_index
@@ -349,7 +327,6 @@ var (
 	SRQCState     = Field{0x00, 4}
 	SRQCLogSize   = Field{0x04, 4}
 	SRQCSignature = Field{0x20, 1}
-	SRQCCyclic    = Field{0x24, 1}
 	SRQCLogStride = Field{0x25, 3}
 	SRQCXRCD      = Field{0x28, 24}
 	SRQCPageOff   = Field{0x40, 6}
@@ -358,7 +335,6 @@ var (
 	SRQCUserIndex = Field{0x88, 24} // XRC only
 	SRQCPD        = Field{0xc8, 24}
 	SRQCLWM       = Field{0xe0, 16}
-	SRQCWQECount  = Field{0xf0, 16}
 	SRQCDBR       = Field{0x140, 64}
 	ArmLWM        = Field{0x70, 16}
 )
@@ -381,12 +357,10 @@ var (
 	AdapterIEEE     = Field{0x148, 24}
 	AdapterVendor   = Field{0x170, 16}
 	RegisterID      = Field{0x50, 16}
-	RegisterArg     = Field{0x60, 32}
 	CounterSetID    = Field{0x58, 8} // ALLOC's answer, DEALLOC's input
 	QueryCounterID  = Field{0xf8, 8}
 	QueryClear      = Field{0xc0, 1}
 	MADPort         = Field{0x58, 8}
-	MADRemoteLID    = Field{0x40, 16}
 	TeardownProfile = Field{0x50, 16}
 	UCtxCaps        = Field{0x80, 32} // CREATE_UCTX's input
 	UCtxID          = Field{0x50, 16} // CREATE_UCTX's answer, DESTROY_UCTX's input

@@ -4,7 +4,6 @@ package prm
 var (
 	FTType         = Field{0x80, 8}
 	FTNumber       = Field{0xa8, 24}
-	FTCLevel       = Field{0x08, 8}
 	FTCLogSize     = Field{0x18, 8}
 	FTCMissAction  = Field{0x04, 4}
 	FTCMissTable   = Field{0x28, 24}
@@ -14,9 +13,7 @@ var (
 	FGEnable       = Field{0x1f8, 8}
 	FGNumber       = Field{0xc0, 32} // of DESTROY_FLOW_GROUP
 	FTEIndex       = Field{0x100, 32}
-	FTEModifyMask  = Field{0xd8, 8}
 	FTEGroup       = Field{0x20, 32}
-	FTETag         = Field{0x48, 24}
 	FTEAction      = Field{0x70, 16}
 	FTEDestCount   = Field{0x88, 24}
 	FTECntCount    = Field{0xa8, 24}
@@ -35,9 +32,6 @@ var (
 	TISCLAGPort     = Field{0x04, 4} // lag_tx_port_affinity
 	TISModifyLAG    = Field{0xbd, 1} // of MODIFY_TIS
 	TISCDomain      = Field{0x128, 24}
-	TISCPD          = Field{0x168, 24}
-	TISCUnderlay    = Field{0x148, 24}
-	RQTMaxSize      = Field{0xb0, 16}
 	RQTActual       = Field{0xd0, 16}
 	RQTEntry        = Field{0x08, 24}
 )

@@ -3,11 +3,9 @@ package prm
 // hca_vport_context_bits and the commands about virtual ports of an InfiniBand card.
 var (
 	OtherVPort      = Field{0x40, 1}
-	PortNum         = Field{0x4c, 4}
 	VPortNumber     = Field{0x50, 16}
 	HVPFieldSelect  = Field{0x00, 32}
 	HVPHasSMI       = Field{0x101, 1}
-	HVPHasRaw       = Field{0x102, 1}
 	HVPGRHRequired  = Field{0x103, 1}
 	HVPPhysState    = Field{0x110, 4}
 	HVPPolicy       = Field{0x114, 4}
@@ -87,7 +85,6 @@ const NICVPortHead = 0x100
 // roce_addr_layout_bits, set_roce_address_in_bits.
 var (
 	RoCEIndex   = Field{0x40, 16}
-	RoCEPort    = Field{0x5c, 4}
 	RoCEVLAN    = Field{0x83, 1}
 	RoCEVLANID  = Field{0x84, 12}
 	RoCEMACHigh = Field{0x90, 16}
