@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -100,7 +101,7 @@ func checkServices(t *testing.T, c *Channel) {
 	const key = mad.ServiceID | mad.ServiceGID | mad.ServicePKey
 	for _, number := range []uint64{0x10004712, 0x10004713} {
 		s := mad.ServiceRecord{
-			ServiceID: number, ServiceGID: mad.GID(gid), ServicePKey: 0xffff, ServiceLease: 60, ServiceName: "cm test",
+			ServiceID: number, ServiceGID: ib.GID(gid), ServicePKey: 0xffff, ServiceLease: 60, ServiceName: "cm test",
 			ServiceData8: [16]uint8{15: 7}, ServiceData16: [8]uint16{7: 0x1234}, ServiceData32: [4]uint32{0: uint32(number)}, ServiceData64: [2]uint64{1: 1 << 63},
 		}
 		ask(mad.MethodSet, &s, key|mad.ServiceLease|mad.ServiceKey|mad.ServiceName|mad.ServiceData)

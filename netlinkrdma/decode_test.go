@@ -274,7 +274,6 @@ func TestNames(t *testing.T) {
 		v    interface{ String() string }
 		want string
 	}{
-		{GUID(0x0a0b0c0d0e0f1011), "0a0b:0c0d:0e0f:1011"},
 		{NodeCA, "CA"}, {NodeUnspecified, "unspecified"}, {NodeType(0), "NodeType(0)"}, {NodeType(8), "NodeType(8)"},
 		{PortDown, "DOWN"}, {PortActive, "ACTIVE"}, {PortActiveDefer, "ACTIVE_DEFER"}, {PortState(6), "PortState(6)"},
 		{PhysLinkUp, "LinkUp"}, {PhysTest, "Phy Test"}, {PhysState(0), "PhysState(0)"},

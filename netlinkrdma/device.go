@@ -6,16 +6,8 @@ import (
 	"strings"
 
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
-
-// GUID is an EUI-64 that identifies a device or a system (__be64 on the wire,
-// here in host order).
-type GUID uint64
-
-// String returns the usual notation, four groups of four hexadecimal digits.
-func (g GUID) String() string {
-	return fmt.Sprintf("%04x:%04x:%04x:%04x", uint16(g>>48), uint16(g>>32), uint16(g>>16), uint16(g))
-}
 
 // NodeType is the kind of an RDMA device (enum rdma_node_type in the kernel's rdma/ib_verbs.h).
 type NodeType uint8
@@ -80,8 +72,8 @@ type Device struct {
 	Name         string   // Name is the name that "rdma dev" shows, for example "mlx5_0".
 	Index        uint32   // Index identifies the device in the kernel. It is never reused, and 0 is valid.
 	NodeType     NodeType // NodeType distinguishes adapters from switches.
-	NodeGUID     GUID     // NodeGUID identifies the device.
-	SysImageGUID GUID     // SysImageGUID is shared by the devices of one card or system.
+	NodeGUID     ib.GUID  // NodeGUID identifies the device.
+	SysImageGUID ib.GUID  // SysImageGUID is shared by the devices of one card or system.
 	Protocol     Protocol // Protocol is the protocol of the first port.
 	Firmware     string   // Firmware is the firmware version, empty for software devices.
 	DriverID     DriverID // DriverID is DriverUnknown if ib_uverbs is not loaded or does not report it.
@@ -158,8 +150,8 @@ func decodeDevice(b []byte) (Device, error) {
 		Name:         m.name(abi.RDMA_NLDEV_ATTR_DEV_NAME),
 		Index:        m.u32(abi.RDMA_NLDEV_ATTR_DEV_INDEX),
 		NodeType:     NodeType(m.u8(abi.RDMA_NLDEV_ATTR_DEV_NODE_TYPE)),
-		NodeGUID:     GUID(m.u64(abi.RDMA_NLDEV_ATTR_NODE_GUID)),
-		SysImageGUID: GUID(m.u64(abi.RDMA_NLDEV_ATTR_SYS_IMAGE_GUID)),
+		NodeGUID:     ib.GUID(m.u64(abi.RDMA_NLDEV_ATTR_NODE_GUID)),
+		SysImageGUID: ib.GUID(m.u64(abi.RDMA_NLDEV_ATTR_SYS_IMAGE_GUID)),
 		Protocol:     Protocol(m.text(abi.RDMA_NLDEV_ATTR_DEV_PROTOCOL)),
 		Firmware:     m.text(abi.RDMA_NLDEV_ATTR_FW_VERSION),
 		// In a reply about a device, this attribute has the number of ports.

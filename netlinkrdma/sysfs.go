@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Directories that are read if netlink is not available, relative to /sys.
@@ -66,17 +68,16 @@ func (d *sysfsDir) parse(name, s string, bits int) uint64 {
 }
 
 // guid parses groups of four hexadecimal digits; of a GID it takes the first half.
-func (d *sysfsDir) guid(name string) GUID {
+func (d *sysfsDir) guid(name string) ib.GUID {
 	s := d.text(name)
 	if d.err != nil {
 		return 0
 	}
-	const length = len("0000:0000:0000:0000")
-	v, err := strconv.ParseUint(strings.ReplaceAll(s[:min(len(s), length)], ":", ""), 16, 64)
+	v, err := ib.ParseGUID(s[:min(len(s), len("0000:0000:0000:0000"))])
 	if err != nil {
 		d.fail(fmt.Errorf("%s: %w", path.Join(d.dir, name), err))
 	}
-	return GUID(v)
+	return v
 }
 
 func (d *sysfsDir) fail(err error) {

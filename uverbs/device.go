@@ -111,7 +111,7 @@ func inspect(dev netlinkrdma.Device, char netlinkrdma.CharDev, err error, dir st
 	info := DeviceInfo{
 		Index:    dev.Index,
 		Name:     dev.Name,
-		NodeGUID: GUID(dev.NodeGUID),
+		NodeGUID: dev.NodeGUID,
 		Protocol: string(dev.Protocol),
 		Firmware: dev.Firmware,
 		Ports:    int(dev.Ports),

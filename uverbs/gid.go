@@ -2,52 +2,13 @@ package uverbs
 
 import (
 	"fmt"
-	"net/netip"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
-
-// GID is a global identifier of 16 bytes in network order (union ibv_gid). On RoCE it is an IPv6
-// address, or an IPv4 address mapped into IPv6.
-type GID [16]byte
-
-// String returns the GID as eight groups of hexadecimal digits, as sysfs shows it.
-func (g GID) String() string {
-	var b strings.Builder
-	for i := 0; i < len(g); i += 2 {
-		if i > 0 {
-			b.WriteByte(':')
-		}
-		fmt.Fprintf(&b, "%02x%02x", g[i], g[i+1])
-	}
-	return b.String()
-}
-
-// ParseGID parses a GID in the form of [GID.String], or an IP address.
-func ParseGID(s string) (GID, error) {
-	a, err := netip.ParseAddr(s)
-	if err != nil {
-		return GID{}, fmt.Errorf("uverbs: GID %q: %w", s, err)
-	}
-	if a.Zone() != "" {
-		return GID{}, fmt.Errorf("uverbs: GID %q: a GID has no zone", s)
-	}
-	return a.As16(), nil
-}
-
-// Addr returns the GID as an IP address. IPv4-mapped addresses are unmapped.
-func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
-
-// IsZero reports whether the GID is all zeros, as in an unused table entry.
-func (g GID) IsZero() bool { return g == GID{} }
-
-// LinkLocal reports whether the GID is an IPv6 link-local address, fe80::/10.
-func (g GID) LinkLocal() bool { return g[0] == 0xfe && g[1]&0xc0 == 0x80 }
 
 // GIDType says how packets that use a GID are encapsulated (enum ib_uverbs_gid_type).
 type GIDType uint32

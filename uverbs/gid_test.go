@@ -24,38 +24,6 @@ func gid(t testing.TB, s string) GID {
 	return g
 }
 
-func TestGID(t *testing.T) {
-	g := gid(t, "10.1.0.1")
-	if got, want := g.String(), "0000:0000:0000:0000:0000:ffff:0a01:0001"; got != want {
-		t.Errorf("text is %s, want %s", got, want)
-	}
-	if g.Addr().String() != "10.1.0.1" || g.LinkLocal() || g.IsZero() {
-		t.Errorf("address of %s is %s", g, g.Addr())
-	}
-	if !gid(t, "fe80::1").LinkLocal() || !gid(t, "febf::1").LinkLocal() || gid(t, "fec0::1").LinkLocal() {
-		t.Error("link-local is fe80::/10")
-	}
-	for _, bad := range []string{"", "10.1.0", "fe80::1::2", "fe80::1%eth0x/64"} {
-		if _, err := ParseGID(bad); err == nil {
-			t.Errorf("%q is taken", bad)
-		}
-	}
-}
-
-func FuzzGID(f *testing.F) {
-	f.Add([]byte("0000:0000:0000:0000:0000:ffff:0a01:0001"))
-	f.Add([]byte("fe80::1"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		g, err := ParseGID(string(b))
-		if err != nil {
-			return
-		}
-		if again, err := ParseGID(g.String()); err != nil || again != g {
-			t.Errorf("%q is %s, which is read as %s, %v", b, g, again, err)
-		}
-	})
-}
-
 // TestGIDTableTooLong: a table beyond reason is an error, and not an empty table.
 func TestGIDTableTooLong(t *testing.T) {
 	d, k := fakeDevice(t, pathIoctl)

@@ -44,7 +44,7 @@ func inspectInProcess(dev inproc.Device) DeviceInfo {
 	info := DeviceInfo{
 		Index:     i.Index,
 		Name:      i.Name,
-		NodeGUID:  GUID(i.NodeGUID),
+		NodeGUID:  i.NodeGUID,
 		Protocol:  i.Protocol,
 		Firmware:  i.Firmware,
 		Driver:    id.String(),

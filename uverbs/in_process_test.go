@@ -28,7 +28,7 @@ type localDevice struct {
 	t        testing.TB
 	info     inproc.Info
 	addrs    []netip.Addr
-	gids     []inproc.GID
+	gids     []inproc.GIDEntry
 	counters []inproc.Counter
 	down     bool  // its ports are not active
 	refuse   error // of Open
@@ -38,7 +38,7 @@ type localDevice struct {
 
 func (l *localDevice) Info() inproc.Info               { return l.info }
 func (l *localDevice) Addrs() []netip.Addr             { return l.addrs }
-func (l *localDevice) GIDs(uint8) []inproc.GID         { return l.gids }
+func (l *localDevice) GIDs(uint8) []inproc.GIDEntry    { return l.gids }
 func (l *localDevice) PKeys(uint8) []uint16            { return []uint16{0xffff, 0x8001} }
 func (l *localDevice) Counters(uint8) []inproc.Counter { return l.counters }
 
@@ -429,7 +429,7 @@ func TestInProcessNetdev(t *testing.T) {
 	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "eth9 (local1)") {
 		t.Errorf("no device on lo: %v", err)
 	}
-	byGID.gids = []inproc.GID{{Index: 1, GID: gid(t, "127.0.0.2"), Netdev: lo.Index}}
+	byGID.gids = []inproc.GIDEntry{{Index: 1, GID: gid(t, "127.0.0.2"), Netdev: lo.Index}}
 	t.Setenv(abiPathEnv, "write")
 	d = value(OpenNetdev("lo"))(t)
 	if d.Name() != "local0" {
@@ -442,7 +442,7 @@ func TestInProcessNetdev(t *testing.T) {
 // tells.
 func TestInProcessTables(t *testing.T) {
 	soft := addLocal(t, "local0", func(l *localDevice) {
-		l.gids = []inproc.GID{{Index: 0, GID: gid(t, "fe80::1"), Type: uint32(GIDTypeRoCEv2), Netdev: 1}, {Index: 2, GID: gid(t, "127.0.0.2"), Type: uint32(GIDTypeRoCEv2)}}
+		l.gids = []inproc.GIDEntry{{Index: 0, GID: gid(t, "fe80::1"), Type: uint32(GIDTypeRoCEv2), Netdev: 1}, {Index: 2, GID: gid(t, "127.0.0.2"), Type: uint32(GIDTypeRoCEv2)}}
 	})
 	t.Setenv(abiPathEnv, "write")
 	d, _ := soft.open(t)

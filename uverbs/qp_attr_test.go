@@ -263,7 +263,6 @@ func TestNames(t *testing.T) {
 		PortState(9).String():              "port state 9",
 		LinkLayer(9).String():              "Unspecified",
 		AtomicCap(9).String():              "atomic capability 9",
-		GUID(0x0102030405060708).String():  "0102:0304:0506:0708",
 		Version{}.String():                 "unknown",
 		Version{5, 12}.String():            "5.12",
 		AtomicNone.String():                "ATOMIC_NONE",

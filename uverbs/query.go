@@ -8,14 +8,6 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// GUID is an EUI-64 identifier.
-type GUID uint64
-
-// String returns the GUID as four groups of hexadecimal digits.
-func (g GUID) String() string {
-	return fmt.Sprintf("%04x:%04x:%04x:%04x", uint16(g>>48), uint16(g>>32), uint16(g>>16), uint16(g))
-}
-
 // AtomicCap says which accesses an atomic operation is atomic with (enum ib_atomic_cap,
 // rdma/ib_verbs.h).
 type AtomicCap uint32

@@ -28,6 +28,6 @@ func routeHint(d *Device, errno syscall.Errno, ah AHAttr) string {
 }
 
 // diagGID returns the facts about a GID.
-func diagGID(e GIDEntry) *diag.GID {
-	return &diag.GID{Addr: e.GID.Addr(), Netdev: e.Netdev, Type: uint32(e.Type), InfiniBand: e.Type == GIDTypeIB, Text: e.String()}
+func diagGID(e GIDEntry) *diag.GIDEntry {
+	return &diag.GIDEntry{Addr: e.GID.Addr(), Netdev: e.Netdev, Type: uint32(e.Type), InfiniBand: e.Type == GIDTypeIB, Text: e.String()}
 }

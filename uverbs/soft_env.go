@@ -80,7 +80,7 @@ func (f failedSoft) Addrs() []netip.Addr {
 }
 
 // GIDs implements [inproc.Device].
-func (failedSoft) GIDs(uint8) []inproc.GID { return nil }
+func (failedSoft) GIDs(uint8) []inproc.GIDEntry { return nil }
 
 // PKeys implements [inproc.Device].
 func (failedSoft) PKeys(uint8) []uint16 { return nil }

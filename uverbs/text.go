@@ -6,19 +6,6 @@ import (
 	"strings"
 )
 
-// MarshalText implements [encoding.TextMarshaler] with the form of [GID.String], which is also the
-// form in JSON.
-func (g GID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
-
-// UnmarshalText implements [encoding.TextUnmarshaler] with [ParseGID].
-func (g *GID) UnmarshalText(text []byte) error {
-	parsed, err := ParseGID(string(text))
-	if err == nil {
-		*g = parsed
-	}
-	return err
-}
-
 // MarshalText implements [encoding.TextMarshaler]. Its result is also the form in JSON and suits
 // [flag.TextVar], for example "qpn=17,psn=4711,gid=0000:0000:0000:0000:0000:ffff:0a01:0001" or, on
 // InfiniBand, "qpn=17,psn=4711,lid=3".

@@ -10,8 +10,6 @@ import (
 )
 
 var (
-	_ encoding.TextMarshaler   = GID{}
-	_ encoding.TextUnmarshaler = (*GID)(nil)
 	_ encoding.TextMarshaler   = Endpoint{}
 	_ encoding.TextUnmarshaler = (*Endpoint)(nil)
 )
@@ -71,16 +69,6 @@ func TestEndpointTextRefused(t *testing.T) {
 		if e != (Endpoint{QPN: 99}) {
 			t.Errorf("%q has changed the endpoint to %+v", text, e)
 		}
-	}
-	var v struct{ GID GID }
-	if err := json.Unmarshal([]byte(`{"GID":"10.1.0"}`), &v); err == nil || !strings.Contains(err.Error(), `"10.1.0"`) {
-		t.Errorf("a wrong GID in JSON: %v", err)
-	}
-	if err := json.Unmarshal([]byte(`{"GID":"10.1.0.1"}`), &v); err != nil || v.GID != gid(t, "10.1.0.1") {
-		t.Errorf("a GID in JSON is read as %s, %v", v.GID, err)
-	}
-	if b, err := json.Marshal(v); err != nil || string(b) != `{"GID":"0000:0000:0000:0000:0000:ffff:0a01:0001"}` {
-		t.Errorf("a GID in JSON is %s, %v", b, err)
 	}
 }
 

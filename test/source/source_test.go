@@ -102,29 +102,31 @@ var mayImport = []struct {
 	part    string
 	imports []string
 }{
-	{"mmio/rxe", []string{"mmio", "mmio/internal", "mmio/rxe/internal"}},
-	{"mmio/siw", []string{"mmio", "mmio/internal", "mmio/siw/internal"}},
-	{"mmio/mlx5", []string{"mmio", "mmio/internal", "mmio/mlx5/internal"}},
+	{"mmio/rxe", []string{"mmio", "mmio/internal", "mmio/rxe/internal", "uverbs/ib"}},
+	{"mmio/siw", []string{"mmio", "mmio/internal", "mmio/siw/internal", "uverbs/ib"}},
+	{"mmio/mlx5", []string{"mmio", "mmio/internal", "mmio/mlx5/internal", "uverbs/ib"}},
 	{"mmio", nil},
-	{"netlinkrdma", []string{"netlinkrdma/internal"}},
+	{"uverbs/ib", nil}, // values, below everything else
+	{"netlinkrdma", []string{"netlinkrdma/internal", "uverbs/ib"}},
 	{"uverbs/internal/abi", nil},
 	{"uverbs/internal/kernel", []string{"mmio", "uverbs/internal/abi"}},
 	{"uverbs/internal/diag", []string{"netlinkrdma"}}, // plain facts, not uverbs
 	{"uverbs/flow", []string{"uverbs/internal/abi", "uverbs/internal/kernel"}},
-	{"uverbs/internal/inproc", []string{"uverbs/internal/kernel"}},
+	{"uverbs/internal/inproc", []string{"uverbs/ib", "uverbs/internal/kernel"}},
 	// The software device plays the kernel: it has neither uverbs nor the program's side of rxe.
-	{"uverbs/soft", []string{"mmio", "uverbs/internal/abi", "uverbs/internal/kernel", "uverbs/internal/inproc", "uverbs/soft/gsi", "uverbs/soft/internal"}},
+	{"uverbs/soft", []string{"mmio", "uverbs/ib", "uverbs/internal/abi", "uverbs/internal/kernel", "uverbs/internal/inproc", "uverbs/soft/gsi", "uverbs/soft/internal"}},
 	{"uverbs/trace", []string{"netlinkrdma", "uverbs"}},
 	{"uverbs/replay", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/internal", "uverbs/trace"}},
-	{"uverbs/umad/sa", []string{"netlinkrdma", "uverbs/umad", "uverbs/umad/mad"}},
-	{"uverbs/umad/fabric", []string{"netlinkrdma", "uverbs/umad", "uverbs/umad/mad"}},
-	{"uverbs/umad", []string{"netlinkrdma", "uverbs/umad/internal", "uverbs/umad/mad"}},
-	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/flow", "uverbs/internal", "uverbs/soft", "uverbs/soft/gsi"}},
+	{"uverbs/umad/sa", []string{"netlinkrdma", "uverbs/ib", "uverbs/umad", "uverbs/umad/mad"}},
+	{"uverbs/umad/fabric", []string{"netlinkrdma", "uverbs/ib", "uverbs/umad", "uverbs/umad/mad"}},
+	{"uverbs/umad/mad", []string{"uverbs/ib"}},
+	{"uverbs/umad", []string{"netlinkrdma", "uverbs/ib", "uverbs/umad/internal", "uverbs/umad/mad"}},
+	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/flow", "uverbs/ib", "uverbs/internal", "uverbs/soft", "uverbs/soft/gsi"}},
 	{"cm/internal/protocol", []string{"cm", "cm/internal/limits", "cm/internal/liveness", "uverbs"}},
 	{"cm/internal/strangers", []string{"cm", "cm/internal/ibcm", "cm/rsocket", "cm/valkey", "uverbs/soft"}}, // tests only
 	{"cm/rsocket", []string{"cm", "cm/internal/limits", "cm/internal/protocol", "uverbs"}},
 	{"cm/valkey", []string{"cm", "cm/internal/limits", "cm/internal/protocol", "uverbs"}},
-	{"cm", []string{"uverbs", "uverbs/soft/gsi", "netlinkrdma", "cm/internal"}},
+	{"cm", []string{"uverbs", "uverbs/ib", "uverbs/soft/gsi", "netlinkrdma", "cm/internal"}},
 	{"test/hca/engine", nil},
 	{"test/hca/prm", nil},
 	{"test/hca/subnet", nil},
@@ -132,13 +134,13 @@ var mayImport = []struct {
 	{"test/hca", []string{"test/hca", "test/hca/engine", "test/hca/prm", "test/hca/subnet", "test/hca/vfiouser"}},
 	{"test/pairs", nil},
 	{"test/testenv", nil},
-	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/flow", "uverbs/soft", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rsocket", "cm/valkey", "test"}},
+	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/flow", "uverbs/ib", "uverbs/soft", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rsocket", "cm/valkey", "test"}},
 	{"tools/vmrun", []string{"tools/vmrun"}},
 	{"tools/abigen", nil},
-	{"tools/health", []string{"netlinkrdma", "uverbs", "uverbs/soft", "cm"}},
+	{"tools/health", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/soft", "cm"}},
 	{"tools/internal", nil},
-	{"tools/metrics", []string{"netlinkrdma", "uverbs", "uverbs/soft", "tools/health", "tools/internal"}},
-	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/soft", "uverbs/trace", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "tools", "tools/health", "tools/internal", "tools/metrics", "tools/verbs/internal"}},
+	{"tools/metrics", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/soft", "tools/health", "tools/internal"}},
+	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/soft", "uverbs/trace", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "tools", "tools/health", "tools/internal", "tools/metrics", "tools/verbs/internal"}},
 }
 
 // TestImports reads the import graph.

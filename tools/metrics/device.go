@@ -39,7 +39,7 @@ func (c *Collector) list() (r result) {
 func (c *Collector) listOwn() (r result) {
 	own, err := c.host.own()
 	for _, i := range own {
-		d := netlinkrdma.Device{Name: i.Name, NodeGUID: netlinkrdma.GUID(i.NodeGUID), Protocol: netlinkrdma.Protocol(i.Protocol), Firmware: i.Firmware, Ports: uint32(i.Ports)}
+		d := netlinkrdma.Device{Name: i.Name, NodeGUID: i.NodeGUID, Protocol: netlinkrdma.Protocol(i.Protocol), Firmware: i.Firmware, Ports: uint32(i.Ports)}
 		r.devices = append(r.devices, device{Device: d, driver: i.Driver, inProcess: true})
 	}
 	r.err = err

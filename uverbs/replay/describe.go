@@ -15,7 +15,7 @@ import (
 )
 
 // describe returns what the answers of records say about a device, and its GID tables by port.
-func describe(records []*record) (inproc.Info, map[uint8][]inproc.GID) {
+func describe(records []*record) (inproc.Info, map[uint8][]inproc.GIDEntry) {
 	id := netlinkrdma.DriverID(records[0].driver)
 	info := inproc.Info{
 		Name: "replay_" + records[0].device, DriverID: uint32(id), ABI: drivers[id], Linux: records[0].linux, Ports: 1,
@@ -24,7 +24,7 @@ func describe(records []*record) (inproc.Info, map[uint8][]inproc.GID) {
 	if id == netlinkrdma.DriverSIW {
 		info.Protocol = string(netlinkrdma.ProtocolIWARP)
 	}
-	gids := map[uint8][]inproc.GID{}
+	gids := map[uint8][]inproc.GIDEntry{}
 	for _, r := range records {
 		for _, c := range r.commands {
 			if c.linkLayer() == uverbs.LinkLayerInfiniBand.String() {
@@ -33,14 +33,14 @@ func describe(records []*record) (inproc.Info, map[uint8][]inproc.GID) {
 			for _, e := range c.gids() {
 				port := uint8(e.PortNum)
 				info.Ports = max(info.Ports, int(port))
-				if !slices.ContainsFunc(gids[port], func(g inproc.GID) bool { return g.Index == int(e.GIDIndex) }) {
-					gids[port] = append(gids[port], inproc.GID{Index: int(e.GIDIndex), GID: [16]byte(kernel.Bytes(&e.GID)), Type: e.GIDType})
+				if !slices.ContainsFunc(gids[port], func(g inproc.GIDEntry) bool { return g.Index == int(e.GIDIndex) }) {
+					gids[port] = append(gids[port], inproc.GIDEntry{Index: int(e.GIDIndex), GID: [16]byte(kernel.Bytes(&e.GID)), Type: e.GIDType})
 				}
 			}
 		}
 	}
 	for _, table := range gids {
-		slices.SortFunc(table, func(a, b inproc.GID) int { return a.Index - b.Index })
+		slices.SortFunc(table, func(a, b inproc.GIDEntry) int { return a.Index - b.Index })
 	}
 	return info, gids
 }

@@ -23,7 +23,7 @@ func (l listed) Open() (kernel.Device, error) {
 func (l listed) Addrs() []netip.Addr { return nil }
 
 // GIDs returns the entries that the record has answers about.
-func (l listed) GIDs(port uint8) []inproc.GID { return l.d.gids[port] }
+func (l listed) GIDs(port uint8) []inproc.GIDEntry { return l.d.gids[port] }
 
 // PKeys returns the default partition key, which every port has.
 func (l listed) PKeys(uint8) []uint16 { return []uint16{0xffff} }

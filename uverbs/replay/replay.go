@@ -36,7 +36,7 @@ type Options struct {
 // Device is a device whose kernel is a record. Its methods are safe for concurrent use.
 type Device struct {
 	info inproc.Info
-	gids map[uint8][]inproc.GID // by port
+	gids map[uint8][]inproc.GIDEntry // by port
 	o    Options
 
 	mu   sync.Mutex

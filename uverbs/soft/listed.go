@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
@@ -19,7 +20,7 @@ const rxeABI = 2
 func (l listed) Info() inproc.Info {
 	d := l.d
 	return inproc.Info{
-		Name: d.name, Index: d.index, NodeGUID: d.guid,
+		Name: d.name, Index: d.index, NodeGUID: ib.GUID(d.guid),
 		DriverID: abi.RDMA_DRIVER_RXE, ABI: rxeABI, Linux: [2]int{7, 2},
 		Protocol: "roce", Ports: 1,
 		Netdev: d.link.name, NetdevIndex: d.link.index,
@@ -55,13 +56,13 @@ func (l listed) Addrs() []netip.Addr {
 }
 
 // GIDs implements [inproc.Device].
-func (l listed) GIDs(port uint8) []inproc.GID {
+func (l listed) GIDs(port uint8) []inproc.GIDEntry {
 	if port != 1 {
 		return nil
 	}
-	var all []inproc.GID
+	var all []inproc.GIDEntry
 	for _, g := range l.d.gids() {
-		all = append(all, inproc.GID{Index: g.index, GID: g.gid(), Type: abi.IB_UVERBS_GID_TYPE_ROCE_V2, Netdev: g.netdev})
+		all = append(all, inproc.GIDEntry{Index: g.index, GID: g.gid(), Type: abi.IB_UVERBS_GID_TYPE_ROCE_V2, Netdev: g.netdev})
 	}
 	return all
 }

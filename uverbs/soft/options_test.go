@@ -121,7 +121,7 @@ func TestListed(t *testing.T) {
 		t.Fatal("the device is not registered")
 	}
 	info := dev.Info()
-	if info.NodeGUID != d.guid || info.DriverID != 14 || info.ABI != 2 || info.Linux != [2]int{7, 2} || info.Ports != 1 || info.Netdev == "" {
+	if uint64(info.NodeGUID) != d.guid || info.DriverID != 14 || info.ABI != 2 || info.Linux != [2]int{7, 2} || info.Ports != 1 || info.Netdev == "" {
 		t.Errorf("info %+v", info)
 	}
 	gids, addrs := dev.GIDs(1), dev.Addrs()

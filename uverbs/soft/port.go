@@ -16,10 +16,10 @@ func (p port) Info() gsi.Info {
 }
 
 // GIDs implements [gsi.Port].
-func (p port) GIDs() []gsi.GID {
-	var all []gsi.GID
+func (p port) GIDs() []gsi.GIDEntry {
+	var all []gsi.GIDEntry
 	for _, g := range p.d.gids() {
-		all = append(all, gsi.GID{Index: uint8(g.index), Addr: g.addr, Interface: uint32(g.netdev)})
+		all = append(all, gsi.GIDEntry{Index: uint8(g.index), Addr: g.addr, Interface: uint32(g.netdev)})
 	}
 	return all
 }

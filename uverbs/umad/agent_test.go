@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
@@ -267,7 +268,7 @@ func TestServe(t *testing.T) {
 	req, err := mad.NewVendor(mad.ClassPing, mad.OUIOpenIB, mad.MethodGet, 0).Marshal()
 	must(t, err)
 	req[8], req[15] = 0x11, 0x22 // transaction ID
-	from := Addr{LID: 9, QPN: 1, SL: 3, GRH: true, GID: mad.GID{0xfe, 0x80}}
+	from := Addr{LID: 9, QPN: 1, SL: 3, GRH: true, GID: ib.GID{0xfe, 0x80}}
 	answer := append([]byte(nil), req...)
 	answer[3] |= 0x80
 	for n, b := range [][]byte{req[:30], req, answer, req} { // the kernel refuses the first answer

@@ -16,13 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
 // fullAddr has a value in every field.
 var fullAddr = Addr{
 	LID: 0x1234, QPN: 1, QKey: 0x80010000, SL: 5, PathBits: 6, PKeyIndex: 2,
-	GRH: true, GID: mad.GID{0: 0xfe, 1: 0x80, 15: 1}, GIDIndex: 3, HopLimit: 64, TrafficClass: 7, FlowLabel: 0xabcde,
+	GRH: true, GID: ib.GID{0: 0xfe, 1: 0x80, 15: 1}, GIDIndex: 3, HopLimit: 64, TrafficClass: 7, FlowLabel: 0xabcde,
 }
 
 // TestHeader: the header in the file, byte by byte. Numbers in host order are those of a little-endian
@@ -43,7 +44,7 @@ func TestHeader(t *testing.T) {
 	}
 	header(b).Status = uint32(syscall.ETIMEDOUT)
 	header(b).GRHPresent = 0
-	if m = received(b); !m.TimedOut || m.Addr.GRH || m.Addr.GID != (mad.GID{}) {
+	if m = received(b); !m.TimedOut || m.Addr.GRH || m.Addr.GID != (ib.GID{}) {
 		t.Errorf("%+v", m)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
@@ -49,7 +50,7 @@ func TestKernelSA(t *testing.T) {
 	if len(p.Data) <= 200 {
 		t.Errorf("a table of %d bytes, which fits into one MAD", len(p.Data))
 	}
-	found := map[uint16]netlinkrdma.GUID{}
+	found := map[uint16]ib.GUID{}
 	for _, n := range nodes {
 		found[n.LID] = n.NodeInfo.NodeGUID
 	}
@@ -93,7 +94,7 @@ func checkService(t *testing.T, a *Agent, node mad.NodeRecord) {
 	t.Helper()
 	s := mad.ServiceRecord{ServiceID: 0x1000_4711, ServicePKey: 0xffff, ServiceLease: 60, ServiceName: "umad test"}
 	guid := node.NodeInfo.PortGUID
-	s.ServiceGID = mad.GID{0: 0xfe, 1: 0x80}
+	s.ServiceGID = ib.GID{0: 0xfe, 1: 0x80}
 	for i := range 8 {
 		s.ServiceGID[8+i] = byte(guid >> (56 - 8*i))
 	}

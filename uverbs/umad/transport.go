@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
@@ -73,12 +74,12 @@ type Addr struct {
 	PathBits  uint8  // PathBits are the low bits of the own LID, if the port has several.
 	PKeyIndex uint16 // PKeyIndex is the index of the P_Key in the own port's table.
 
-	GRH          bool    // GRH says that the packet has a global routing header; the fields below are for it.
-	GID          mad.GID // GID is that of the other port.
-	GIDIndex     uint8   // GIDIndex is the index of the own GID.
-	HopLimit     uint8   // HopLimit is the number of routers that the packet may cross.
-	TrafficClass uint8   // TrafficClass is for routers.
-	FlowLabel    uint32  // FlowLabel is for routers (20 bits).
+	GRH          bool   // GRH says that the packet has a global routing header; the fields below are for it.
+	GID          ib.GID // GID is that of the other port.
+	GIDIndex     uint8  // GIDIndex is the index of the own GID.
+	HopLimit     uint8  // HopLimit is the number of routers that the packet may cross.
+	TrafficClass uint8  // TrafficClass is for routers.
+	FlowLabel    uint32 // FlowLabel is for routers (20 bits).
 }
 
 // String returns the LID, and the GID if there is one.

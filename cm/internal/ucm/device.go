@@ -84,23 +84,23 @@ func (d *device) SendMAD(src, dst netip.Addr, mad []byte) {
 
 // gid returns the entry of the GID table for an address. The index of a network interface other than
 // 0 must match.
-func (d *device) gid(addr netip.Addr, scope uint32) (gsi.GID, bool) {
+func (d *device) gid(addr netip.Addr, scope uint32) (gsi.GIDEntry, bool) {
 	for _, g := range d.GIDs() {
 		if g.Addr == addr && (scope == 0 || g.Interface == scope) {
 			return g, true
 		}
 	}
-	return gsi.GID{}, false
+	return gsi.GIDEntry{}, false
 }
 
 // deviceWith returns the device that has an address, and the entry of its GID table.
-func (h *Host) deviceWith(addr netip.Addr, scope uint32) (*device, gsi.GID) {
+func (h *Host) deviceWith(addr netip.Addr, scope uint32) (*device, gsi.GIDEntry) {
 	for _, d := range h.devices {
 		if g, ok := d.gid(addr, scope); ok {
 			return d, g
 		}
 	}
-	return nil, gsi.GID{}
+	return nil, gsi.GIDEntry{}
 }
 
 // Name returns the name of a device, or "" if there is none with the index.
@@ -144,7 +144,7 @@ func (h *Host) Serves(local, remote netip.Addr) bool {
 
 // route chooses the source address and the device for packets to dst. The source is src unless that
 // is unspecified. The device is nil if no device has the source address.
-func (h *Host) route(src, dst sockaddr) (netip.Addr, *device, gsi.GID, syscall.Errno) {
+func (h *Host) route(src, dst sockaddr) (netip.Addr, *device, gsi.GIDEntry, syscall.Errno) {
 	peer, _ := h.deviceWith(dst.ip, dst.zoneIndex())
 	if src.family != 0 && !h.isAny(src) {
 		d, g := h.deviceWith(src.ip, src.zoneIndex())
@@ -170,11 +170,11 @@ func (h *Host) route(src, dst sockaddr) (netip.Addr, *device, gsi.GID, syscall.E
 			return g.Addr, d, g, 0
 		}
 	}
-	return from, nil, gsi.GID{}, errno
+	return from, nil, gsi.GIDEntry{}, errno
 }
 
 // loopbackDevice returns a device with a loopback address of a family, and the entry of its GID table.
-func (h *Host) loopbackDevice(is4 bool) (*device, gsi.GID) {
+func (h *Host) loopbackDevice(is4 bool) (*device, gsi.GIDEntry) {
 	for _, d := range h.devices {
 		for _, g := range d.GIDs() {
 			if g.Addr.IsLoopback() && g.Addr.Is4() == is4 {
@@ -182,5 +182,5 @@ func (h *Host) loopbackDevice(is4 bool) (*device, gsi.GID) {
 			}
 		}
 	}
-	return nil, gsi.GID{}
+	return nil, gsi.GIDEntry{}
 }

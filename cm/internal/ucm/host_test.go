@@ -45,7 +45,7 @@ type fakeDevice struct {
 	host   *Host
 
 	mu     sync.Mutex
-	gids   []gsi.GID      // guarded by mu
+	gids   []gsi.GIDEntry // guarded by mu
 	mtu    uint8          // guarded by mu
 	groups map[string]int // guarded by mu: memberships by address
 	refuse error          // guarded by mu: what Join returns
@@ -53,7 +53,7 @@ type fakeDevice struct {
 
 func (d *fakeDevice) Info() gsi.Info { return d.info }
 
-func (d *fakeDevice) GIDs() []gsi.GID {
+func (d *fakeDevice) GIDs() []gsi.GIDEntry {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.gids)
@@ -101,7 +101,7 @@ func (f *fabric) add(h *Host, index uint32, addrs ...string) *fakeDevice {
 	f.mu.Lock()
 	for i, a := range addrs {
 		addr := netip.MustParseAddr(a)
-		d.gids = append(d.gids, gsi.GID{Index: uint8(i + 1), Addr: addr, Interface: index})
+		d.gids = append(d.gids, gsi.GIDEntry{Index: uint8(i + 1), Addr: addr, Interface: index})
 		f.ports[addr] = d
 	}
 	f.mu.Unlock()

@@ -72,9 +72,9 @@ type id struct {
 
 	src      sockaddr
 	dst      sockaddr
-	bound    portKey // the zero value if there is no port
-	dev      *device // nil if none is chosen
-	gid      gsi.GID // entry of the GID table for src, valid if hasGID
+	bound    portKey      // the zero value if there is no port
+	dev      *device      // nil if none is chosen
+	gid      gsi.GIDEntry // entry of the GID table for src, valid if hasGID
 	hasGID   bool
 	hopLimit uint8
 	path     *pathRecord // nil until there is one
@@ -200,7 +200,7 @@ func (x *id) pushEvent(typ uint32, status int32, fill func(*abi.EventResp)) {
 }
 
 // useDevice chooses the device and the GID of the ID.
-func (x *id) useDevice(d *device, g gsi.GID) { x.dev, x.gid, x.hasGID = d, g, true }
+func (x *id) useDevice(d *device, g gsi.GIDEntry) { x.dev, x.gid, x.hasGID = d, g, true }
 
 func (f *File) bind(in, _ []byte) syscall.Errno {
 	req := view[abi.Bind](in)

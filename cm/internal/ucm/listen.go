@@ -167,7 +167,7 @@ func (h *Host) takes(x *id, r *incoming) bool {
 }
 
 // newRequest makes an ID for a request to a listener, and reports the request.
-func (x *id) newRequest(d *device, gid gsi.GID, r *incoming) {
+func (x *id) newRequest(d *device, gid gsi.GIDEntry, r *incoming) {
 	n := x.file.newID(x.space, r.qpType)
 	n.src, n.dst = r.local, r.peer
 	n.useDevice(d, gid)

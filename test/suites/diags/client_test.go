@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 	"github.com/goverbs/goverbs/uverbs/umad/sa"
@@ -43,7 +44,7 @@ func withService(t *testing.T, do func()) {
 		t.Fatalf("%d nodes, %v", len(nodes), err)
 	}
 	guid := nodes[0].NodeInfo.PortGUID
-	s := mad.ServiceRecord{ServiceID: 0x1000_4712, ServicePKey: 0xffff, ServiceLease: 60, ServiceName: "diags", ServiceGID: mad.GID{0: 0xfe, 1: 0x80}}
+	s := mad.ServiceRecord{ServiceID: 0x1000_4712, ServicePKey: 0xffff, ServiceLease: 60, ServiceName: "diags", ServiceGID: ib.GID{0: 0xfe, 1: 0x80}}
 	for i := range 8 {
 		s.ServiceGID[8+i] = byte(guid >> (56 - 8*i))
 	}

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/test/hca/subnet"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad/fabric"
-	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
 // route finds the route in the text of a time-out. The one of a problem may be another one, by which the walk has
@@ -56,14 +56,14 @@ func withoutLink(t *testing.T, word string, node string, port int) *subnet.Topol
 func unexplained(t *testing.T, f *fabric.Fabric, top *subnet.Topology, cut subnet.End) {
 	t.Helper()
 	for _, n := range top.Nodes {
-		if f.Node(mad.GUID(n.GUID)) != nil {
+		if f.Node(ib.GUID(n.GUID)) != nil {
 			continue
 		}
 		for i, p := range n.Ports {
 			if p.Peer.Node == nil || p.Peer == cut || (subnet.End{Node: n, Port: i}) == cut {
 				continue
 			}
-			next := f.Node(mad.GUID(p.Peer.Node.GUID))
+			next := f.Node(ib.GUID(p.Peer.Node.GUID))
 			if next != nil && next.IsSwitch() && !slices.ContainsFunc(f.Problems, func(x fabric.Problem) bool {
 				return x.Node == next || x.Node == nil && slices.Equal(x.Path, append(slices.Clip(next.Path), uint8(p.Peer.Port)))
 			}) {

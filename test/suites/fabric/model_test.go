@@ -12,6 +12,7 @@ import (
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/hca/subnet"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -51,9 +52,9 @@ func directed(t *testing.T, a *umad.Agent, answer mad.Attribute, modifier uint32
 }
 
 // walk finds the nodes of a subnet by directed routes, and returns their descriptions by GUID.
-func walk(t *testing.T, a *umad.Agent) map[mad.GUID]string {
+func walk(t *testing.T, a *umad.Agent) map[ib.GUID]string {
 	t.Helper()
-	found := map[mad.GUID]string{}
+	found := map[ib.GUID]string{}
 	routes := [][]uint8{nil}
 	for ; len(routes) > 0; routes = routes[1:] {
 		route := routes[0]
@@ -95,8 +96,8 @@ func TestWalk(t *testing.T) {
 				t.Errorf("%d nodes were found, want %d", len(found), want)
 			}
 			for _, n := range s.Topology().Nodes {
-				if found[mad.GUID(n.GUID)] != n.Description {
-					t.Errorf("node %q has the description %q", n.Description, found[mad.GUID(n.GUID)])
+				if found[ib.GUID(n.GUID)] != n.Description {
+					t.Errorf("node %q has the description %q", n.Description, found[ib.GUID(n.GUID)])
 				}
 			}
 		})

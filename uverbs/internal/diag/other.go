@@ -11,6 +11,6 @@ func kernelLog() (log string, now time.Duration, ok bool) { return "", 0, false 
 
 func memlockLimit() (limit uint64, ok bool) { return 0, false }
 
-func (p *Path) interfaceOf(*GID) *netif { return nil }
+func (p *Path) interfaceOf(*GIDEntry) *netif { return nil }
 
 func (p *Path) readRoute(*netif) {}

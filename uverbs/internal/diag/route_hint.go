@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// GID is an entry of a port's GID table.
-type GID struct {
+// GIDEntry is an entry of a port's GID table.
+type GIDEntry struct {
 	Addr       netip.Addr // the IP address that the GID is on RoCE, IPv4 unmapped
 	Netdev     int        // index of the network interface, 0 if it is not known
 	Type       uint32     // how packets are encapsulated
@@ -21,11 +21,11 @@ type Path struct {
 	Errno      syscall.Errno
 	Device     string
 	Port       uint8
-	Table      []GID      // the port's GID table
+	Table      []GIDEntry // the port's GID table
 	Index      int        // the GID index that was asked for
-	From       *GID       // the entry with that index, nil if it is not in use
+	From       *GIDEntry  // the entry with that index, nil if it is not in use
 	To         netip.Addr // the peer
-	Better     *GID       // the entry that the library would choose, nil if the table is empty
+	Better     *GIDEntry  // the entry that the library would choose, nil if the table is empty
 	GRHMissing bool       // the port needs a GRH in every packet, and the path has none
 }
 

@@ -9,10 +9,10 @@ import (
 
 // TestPathHint: a path that the kernel refuses is described by the errno and the GID table.
 func TestPathHint(t *testing.T) {
-	v4 := &GID{Addr: netip.MustParseAddr("10.1.0.1"), Text: "1: the IPv4 GID"}
-	v6 := &GID{Addr: netip.MustParseAddr("fd00:1::1"), Text: "2: the IPv6 GID"}
-	ib := &GID{Addr: netip.MustParseAddr("fe80::1"), Text: "3: the IB GID", InfiniBand: true}
-	lost := &GID{Addr: v4.Addr, Netdev: 1 << 30, Text: v4.Text}
+	v4 := &GIDEntry{Addr: netip.MustParseAddr("10.1.0.1"), Text: "1: the IPv4 GID"}
+	v6 := &GIDEntry{Addr: netip.MustParseAddr("fd00:1::1"), Text: "2: the IPv6 GID"}
+	ib := &GIDEntry{Addr: netip.MustParseAddr("fe80::1"), Text: "3: the IB GID", InfiniBand: true}
+	lost := &GIDEntry{Addr: v4.Addr, Netdev: 1 << 30, Text: v4.Text}
 	for name, c := range map[string]struct {
 		path Path
 		to   string
@@ -40,7 +40,7 @@ func TestPathHint(t *testing.T) {
 
 // TestRouteHint: the facts about a network interface that explain why a peer cannot be reached by it.
 func TestRouteHint(t *testing.T) {
-	from := GID{Addr: netip.MustParseAddr("10.1.0.1")}
+	from := GIDEntry{Addr: netip.MustParseAddr("10.1.0.1")}
 	own := netifAddr{Prefix: netip.MustParsePrefix("10.1.0.1/24")}
 	checked := netifAddr{Prefix: netip.MustParsePrefix("fd00:1::1/64"), tentative: true}
 	hop4, hop6 := netip.MustParseAddr("10.1.0.254"), netip.MustParseAddr("fd00:1::99")
@@ -78,7 +78,7 @@ func TestReaches(t *testing.T) {
 
 // TestInterface: the network interface of a GID is read from the host.
 func TestInterface(t *testing.T) {
-	lo := &GID{Addr: netip.MustParseAddr("127.0.0.1"), Netdev: 1, Text: "0: lo"}
+	lo := &GIDEntry{Addr: netip.MustParseAddr("127.0.0.1"), Netdev: 1, Text: "0: lo"}
 	p := &Path{Errno: syscall.ENODEV, From: lo, To: netip.MustParseAddr("127.0.0.1")}
 	if got := p.Hint(); !strings.Contains(got, "the kernel does not send by lo") && !strings.Contains(got, "lo is down") {
 		t.Errorf("the interface of a GID: %q", got)

@@ -9,7 +9,7 @@ import (
 )
 
 // interfaceOf reads the network interface of a GID, nil if there is none in this network namespace.
-func (p *Path) interfaceOf(g *GID) *netif {
+func (p *Path) interfaceOf(g *GIDEntry) *netif {
 	if g == nil || g.Netdev == 0 {
 		return nil
 	}

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
@@ -34,7 +35,7 @@ type Device interface {
 
 	// GIDs returns the used entries of a port's GID table, sorted by index. They are those that the
 	// ioctl returns, for programs that do without it.
-	GIDs(port uint8) []GID
+	GIDs(port uint8) []GIDEntry
 
 	// PKeys returns a port's partition key table.
 	PKeys(port uint8) []uint16
@@ -45,26 +46,26 @@ type Device interface {
 
 // Info describes a device.
 type Info struct {
-	Name     string // Name is the name of the device. No other device in the process has it.
-	Index    uint32 // Index is a number from NewIndex.
-	NodeGUID uint64 // NodeGUID is the GUID in host order.
-	DriverID uint32 // DriverID is the number of the kernel's driver (enum rdma_driver_id) that the device plays.
-	ABI      uint64 // ABI is the version of the driver's private data.
-	Linux    [2]int // Linux is the version of the kernel that the device plays, such as {6, 12}.
-	Protocol string // Protocol is the name as the kernel reports it, such as "roce".
-	Firmware string // Firmware is the firmware version, empty for none.
-	Ports    int    // Ports is the number of ports, which are numbered from 1.
+	Name     string  // Name is the name of the device. No other device in the process has it.
+	Index    uint32  // Index is a number from NewIndex.
+	NodeGUID ib.GUID // NodeGUID is the GUID of the device.
+	DriverID uint32  // DriverID is the number of the kernel's driver (enum rdma_driver_id) that the device plays.
+	ABI      uint64  // ABI is the version of the driver's private data.
+	Linux    [2]int  // Linux is the version of the kernel that the device plays, such as {6, 12}.
+	Protocol string  // Protocol is the name as the kernel reports it, such as "roce".
+	Firmware string  // Firmware is the firmware version, empty for none.
+	Ports    int     // Ports is the number of ports, which are numbered from 1.
 
 	Netdev      string // Netdev is the name of the network interface of the device; empty for none.
 	NetdevIndex int    // NetdevIndex is its index, 0 for none.
 }
 
-// GID is a used entry of a GID table.
-type GID struct {
-	Index  int      // Index is the position in the table.
-	GID    [16]byte // GID is the identifier in network order.
-	Type   uint32   // Type is a value of enum ib_uverbs_gid_type.
-	Netdev int      // Netdev is the index of the network interface, 0 for none.
+// GIDEntry is a used entry of a GID table.
+type GIDEntry struct {
+	Index  int    // Index is the position in the table.
+	GID    ib.GID // GID is the identifier.
+	Type   uint32 // Type is a value of enum ib_uverbs_gid_type.
+	Netdev int    // Netdev is the index of the network interface, 0 for none.
 }
 
 // Counter is a hardware counter and its value.

@@ -18,7 +18,7 @@ type named struct{ name string }
 func (n *named) Info() Info                   { return Info{Name: n.name} }
 func (n *named) Open() (kernel.Device, error) { return nil, errors.ErrUnsupported }
 func (n *named) Addrs() []netip.Addr          { return nil }
-func (n *named) GIDs(uint8) []GID             { return nil }
+func (n *named) GIDs(uint8) []GIDEntry        { return nil }
 func (n *named) PKeys(uint8) []uint16         { return nil }
 func (n *named) Counters(uint8) []Counter     { return nil }
 

@@ -26,7 +26,7 @@ type Port interface {
 	Info() Info
 
 	// GIDs returns the used entries of the GID table, sorted by index.
-	GIDs() []GID
+	GIDs() []GIDEntry
 
 	// MTU returns the active MTU (enum ib_mtu). 0 means that there is none.
 	MTU() uint8
@@ -51,8 +51,8 @@ type Info struct {
 	Flush    bool   // Flush says whether the device supports FLUSH.
 }
 
-// GID is an entry of a GID table.
-type GID struct {
+// GIDEntry is an entry of a GID table.
+type GIDEntry struct {
 	Index     uint8      // Index is the position in the table.
 	Addr      netip.Addr // Addr is the address that the GID stands for, without a zone.
 	Interface uint32     // Interface is the index of the network interface, 0 for none.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -184,7 +185,7 @@ func (c *checker) second(p *Port) bool {
 
 // unique looks for LIDs and port GUIDs that several ports have.
 func (c *checker) unique() {
-	lids, guids := map[uint16]*Port{}, map[mad.GUID]*Port{}
+	lids, guids := map[uint16]*Port{}, map[ib.GUID]*Port{}
 	for p := range c.f.endPorts() {
 		if first := guids[p.GUID]; first == nil {
 			guids[p.GUID] = p

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
@@ -34,7 +35,7 @@ type Node struct {
 }
 
 // GUID returns the node GUID.
-func (n *Node) GUID() mad.GUID { return n.Info.NodeGUID }
+func (n *Node) GUID() ib.GUID { return n.Info.NodeGUID }
 
 // IsSwitch reports whether the node is a switch.
 func (n *Node) IsSwitch() bool { return n.Info.NodeType == netlinkrdma.NodeSwitch }
@@ -90,7 +91,7 @@ func Printable(description string) string {
 type Port struct {
 	Node   *Node         // Node is the node of the port.
 	Number uint8         // Number is the number of the port; 0 is the management port of a switch.
-	GUID   mad.GUID      // GUID is the port GUID; all ports of a switch have the same.
+	GUID   ib.GUID       // GUID is the port GUID; all ports of a switch have the same.
 	Info   *mad.PortInfo // Info is the PortInfo, or nil if the port did not answer.
 	Remote *Port         // Remote is the port at the other end of the link, or nil.
 
@@ -154,7 +155,7 @@ func (f *Fabric) Links() iter.Seq2[*Port, *Port] {
 }
 
 // Node returns the node with a node GUID, or nil.
-func (f *Fabric) Node(guid mad.GUID) *Node {
+func (f *Fabric) Node(guid ib.GUID) *Node {
 	for _, n := range f.Nodes {
 		if n.GUID() == guid {
 			return n
@@ -207,8 +208,8 @@ func (p *Problem) String() string {
 // Conflict says that two answers cannot both be right: GUIDs are not unique, or the fabric has changed
 // during the walk.
 type Conflict struct {
-	GUID mad.GUID // GUID is the node GUID of the answer.
-	What string   // What says what differs.
+	GUID ib.GUID // GUID is the node GUID of the answer.
+	What string  // What says what differs.
 }
 
 // Error implements error.

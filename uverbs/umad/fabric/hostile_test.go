@@ -13,6 +13,7 @@ import (
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/simport"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -66,7 +67,7 @@ func endless(b []byte) []byte {
 	}
 	switch p.Attribute {
 	case mad.AttrNodeInfo:
-		put(b, &mad.NodeInfo{NodeType: netlinkrdma.NodeSwitch, NumPorts: 36, NodeGUID: mad.GUID(guid), PortGUID: mad.GUID(guid), LocalPortNum: entry})
+		put(b, &mad.NodeInfo{NodeType: netlinkrdma.NodeSwitch, NumPorts: 36, NodeGUID: ib.GUID(guid), PortGUID: ib.GUID(guid), LocalPortNum: entry})
 	case mad.AttrPortInfo:
 		put(b, &mad.PortInfo{LocalPortNum: entry, PortPhysicalState: netlinkrdma.PhysLinkUp, PortState: netlinkrdma.PortActive})
 	}

@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -63,7 +64,7 @@ func (b *branch) route() *Route {
 // spread follows the packets of a group until they come to a LID.
 func (t *tracer) spread(first *Stop, to, mlid uint16) (*Route, error) {
 	queue := []*branch{{hop: Hop{Stop: *first}}}
-	seen := map[mad.GUID]bool{first.Info.NodeGUID: true}
+	seen := map[ib.GUID]bool{first.Info.NodeGUID: true}
 	nodes := 1
 	var failed *branch // the first that ended with an error
 	var failure error

@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -191,7 +192,7 @@ func (t *tracer) follow(path []uint8, lid uint16) (*Route, error) {
 		return nil, err
 	}
 	r := &Route{From: *at}
-	seen := map[mad.GUID]bool{}
+	seen := map[ib.GUID]bool{}
 	for !at.has(lid) {
 		if at.State != netlinkrdma.PortActive {
 			return r, &RouteError{lid, *at, at.Info.LocalPortNum, ErrPortDown}

@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -30,7 +31,7 @@ func Discover(ctx context.Context, p *umad.Port, o Options) (*Fabric, error) {
 		return nil, err
 	}
 	defer agent.Close()
-	w := &walk{agent: agent, o: o, f: new(Fabric), nodes: map[mad.GUID]*Node{}, lost: map[*Node]int{}}
+	w := &walk{agent: agent, o: o, f: new(Fabric), nodes: map[ib.GUID]*Node{}, lost: map[*Node]int{}}
 	w.more.L = &w.mu
 	w.add(task{attr: mad.AttrNodeInfo})
 	ctx, w.cancel = context.WithCancelCause(ctx)
@@ -85,7 +86,7 @@ type walk struct {
 	ended bool      // guarded by mu
 	err   error     // guarded by mu: why the walk fails
 	f     *Fabric   // guarded by mu
-	nodes map[mad.GUID]*Node
+	nodes map[ib.GUID]*Node
 	lost  map[*Node]int // guarded by mu: how many requests in sequence a node did not answer
 	full  bool          // guarded by mu: there are more nodes than MaxNodes
 }

@@ -3,6 +3,8 @@ package mad
 import (
 	"fmt"
 	"reflect"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Trap numbers of generic notices.
@@ -40,7 +42,7 @@ func (*Notice) ID() AttrID { return AttrNotice }
 // NoticeReport is a notice as the subnet administrator reports it to its subscribers.
 type NoticeReport struct {
 	Notice    Notice `mad:"0"`  // Notice is what the trap said.
-	IssuerGID GID    `mad:"64"` // IssuerGID is the GID of the port that sent the trap.
+	IssuerGID ib.GID `mad:"64"` // IssuerGID is the GID of the port that sent the trap.
 }
 
 // ID implements Attribute.
@@ -48,7 +50,7 @@ func (*NoticeReport) ID() AttrID { return AttrNotice }
 
 // NoticeGID has the details of the traps 64 to 67.
 type NoticeGID struct {
-	GID GID `mad:"6"` // GID is that of the port or of the group.
+	GID ib.GID `mad:"6"` // GID is that of the port or of the group.
 }
 
 // NoticeSwitch has the details of trap 128.
@@ -99,8 +101,8 @@ type NoticeKey struct {
 	SL   uint8  `mad:"10.0 4"` // SL is that of the packet.
 	QP1  uint32 `mad:"11 24"`  // QP1 is the QP at the source.
 	QP2  uint32 `mad:"15 24"`  // QP2 is the QP at the destination.
-	GID1 GID    `mad:"18"`     // GID1 is that of the source, or 0.
-	GID2 GID    `mad:"34"`     // GID2 is that of the destination, or 0.
+	GID1 ib.GID `mad:"18"`     // GID1 is that of the source, or 0.
+	GID2 ib.GID `mad:"34"`     // GID2 is that of the destination, or 0.
 }
 
 // Details decodes DataDetails. The result is a pointer to a NoticeGID, NoticeSwitch, NoticePort,

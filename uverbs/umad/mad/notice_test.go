@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestNotice decodes traps, of which the bytes were taken apart by hand from the specification's tables.
@@ -21,7 +23,7 @@ func TestNotice(t *testing.T) {
 			&NoticeSwitch{LID: 7}, "trap 128 from LID 7: link state change &{LID:7}"},
 		{"in service", "83 000004 0040 0001 0000 000000000000 fe80000000000000 0002c90300000001",
 			Notice{IsGeneric: true, Type: 3, ProducerType: 4, TrapNumber: TrapGIDInService, IssuerLID: 1},
-			&NoticeGID{GID: GID{0: 0xfe, 1: 0x80, 9: 2, 10: 0xc9, 11: 3, 15: 1}}, "trap 64 from LID 1: GID in service &{GID:fe80::2:c903:0:1}"},
+			&NoticeGID{GID: ib.GID{0: 0xfe, 1: 0x80, 9: 2, 10: 0xc9, 11: 3, 15: 1}}, "trap 64 from LID 1: GID in service &{GID:fe80:0000:0000:0000:0002:c903:0000:0001}"},
 		{"integrity", "81 000002 0081 0007 0000 0000 0009 11", Notice{IsGeneric: true, Type: 1, ProducerType: 2, TrapNumber: TrapLinkIntegrity, IssuerLID: 7},
 			&NoticePort{LID: 9, PortNum: 17}, "link integrity"},
 		{"change", "84 000001 0090 0005 0000 0000 0005 00 01 02514868 002b 0410", Notice{IsGeneric: true, Type: 4, ProducerType: 1, TrapNumber: TrapCapabilityChange, IssuerLID: 5},
@@ -82,12 +84,12 @@ func TestRecords(t *testing.T) {
 		"0007 0002 00000000 ff01" + strings.Repeat("00", 62):              &LinearForwardingTableRecord{LID: 7, BlockNum: 2, LinearForwardingTable: LinearForwardingTable{Port: [64]uint8{255, 1}}},
 		"0007 2101 00000000 8001" + strings.Repeat("00", 62):              &MulticastForwardingTableRecord{LID: 7, Position: 2, BlockNum: 0x101, MulticastForwardingTable: MulticastForwardingTable{PortMask: [32]uint16{0x8001}}},
 		"0001 0000 0002c90300000001 0000000000000009 00000021 e3":         &SMInfoRecord{LID: 1, SMInfo: SMInfo{GUID: 0x2c90300000001, SMKey: 9, ActCount: 33, Priority: 14, SMState: 3}},
-		"0001 03 00 00000000 0002c90300000001" + strings.Repeat("00", 56): &GUIDInfoRecord{LID: 1, BlockNum: 3, GUIDInfo: GUIDInfo{GUID: [8]GUID{0x2c90300000001}}},
+		"0001 03 00 00000000 0002c90300000001" + strings.Repeat("00", 56): &GUIDInfoRecord{LID: 1, BlockNum: 3, GUIDInfo: GUIDInfo{GUID: [8]ib.GUID{0x2c90300000001}}},
 		"0001 0203 05 000000 ffff7fff" + strings.Repeat("00", 60):         &PKeyTableRecord{LID: 1, BlockNum: 0x203, PortNum: 5, PKeyTable: PKeyTable{PKey: [32]uint16{0xffff, 0x7fff}}},
 		"0007 05 02 00000000 0123456776543210":                            &SLtoVLTableRecord{LID: 7, InputPortNum: 5, OutputPortNum: 2, SLtoVLTable: SLtoVLTable{VL: [16]uint8{0, 1, 2, 3, 4, 5, 6, 7, 7, 6, 5, 4, 3, 2, 1, 0}}},
 		"0007 05 03 00000000 0001 0740" + strings.Repeat("00", 60):        &VLArbitrationTableRecord{LID: 7, OutputPortNum: 5, BlockNum: 3, VLArbitrationTable: VLArbitrationTable{Entry: [32]VLWeight{{0, 1}, {7, 64}}}},
 		"fe80000000000000 0002c90300000001 0004 000000000000 " + strings.Repeat("00", 16) + "ffff 0000 0000 01 01 ffff 0080 000001 12 00 000002": &InformInfoRecord{
-			SubscriberGID: GID{0: 0xfe, 1: 0x80, 9: 2, 10: 0xc9, 11: 3, 15: 1}, Enum: 4, InformInfo: InformInfo{
+			SubscriberGID: ib.GID{0: 0xfe, 1: 0x80, 9: 2, 10: 0xc9, 11: 3, 15: 1}, Enum: 4, InformInfo: InformInfo{
 				LIDRangeBegin: 0xffff, IsGeneric: 1, Subscribe: 1, Type: 0xffff, TrapNumber: 128, QPN: 1, RespTimeValue: 18, ProducerType: 2}},
 	} {
 		b := unhex(t, text)

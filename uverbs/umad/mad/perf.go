@@ -1,5 +1,7 @@
 package mad
 
+import "github.com/goverbs/goverbs/uverbs/ib"
+
 // ClassPortInfo describes the agent of a management class.
 type ClassPortInfo struct {
 	BaseVersion     uint8  `mad:"0"`       // BaseVersion is the supported base version of MADs.
@@ -7,7 +9,7 @@ type ClassPortInfo struct {
 	CapabilityMask  uint16 `mad:"2"`       // CapabilityMask says what the agent supports, see PerfAllPorts and others.
 	CapabilityMask2 uint32 `mad:"4.0 27"`  // CapabilityMask2 has more of these.
 	RespTimeValue   uint8  `mad:"7.3 5"`   // RespTimeValue is the longest time to answer, 4.096 µs·2ⁿ.
-	RedirectGID     GID    `mad:"8"`       // RedirectGID is the GID of another agent that answers, or 0.
+	RedirectGID     ib.GID `mad:"8"`       // RedirectGID is the GID of another agent that answers, or 0.
 	RedirectTC      uint8  `mad:"24"`      // RedirectTC is the traffic class to it.
 	RedirectSL      uint8  `mad:"25.0 4"`  // RedirectSL is the service level to it.
 	RedirectFL      uint32 `mad:"25.4 20"` // RedirectFL is the flow label to it.
@@ -15,7 +17,7 @@ type ClassPortInfo struct {
 	RedirectPKey    uint16 `mad:"30"`      // RedirectPKey is RedirectP_Key.
 	RedirectQP      uint32 `mad:"33 24"`   // RedirectQP is its QP.
 	RedirectQKey    uint32 `mad:"36"`      // RedirectQKey is RedirectQ_Key.
-	TrapGID         GID    `mad:"40"`      // TrapGID is where traps go.
+	TrapGID         ib.GID `mad:"40"`      // TrapGID is where traps go.
 	TrapTC          uint8  `mad:"56"`      // TrapTC is their traffic class.
 	TrapSL          uint8  `mad:"57.0 4"`  // TrapSL is their service level.
 	TrapFL          uint32 `mad:"57.4 20"` // TrapFL is their flow label.

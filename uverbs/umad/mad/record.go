@@ -1,5 +1,7 @@
 package mad
 
+import "github.com/goverbs/goverbs/uverbs/ib"
+
 // Fields of a [LinkRecord].
 const (
 	LinkFromLID  Mask = 1 << 0
@@ -136,7 +138,7 @@ func (*VLArbitrationTableRecord) ID() AttrID { return AttrVLArbitrationTableReco
 
 // InformInfo subscribes to traps, with method Set. The subnet administrator forwards them as reports.
 type InformInfo struct {
-	GID           GID    `mad:"0"`      // GID is the port that sends the traps; 0 means all of LIDRangeBegin to LIDRangeEnd.
+	GID           ib.GID `mad:"0"`      // GID is the port that sends the traps; 0 means all of LIDRangeBegin to LIDRangeEnd.
 	LIDRangeBegin uint16 `mad:"16"`     // LIDRangeBegin is the first LID, or 0xffff for all.
 	LIDRangeEnd   uint16 `mad:"18"`     // LIDRangeEnd is the last LID.
 	IsGeneric     uint8  `mad:"22"`     // IsGeneric is 1 for traps of the specification, and 0 for those of a vendor.
@@ -153,7 +155,7 @@ func (*InformInfo) ID() AttrID { return AttrInformInfo }
 
 // InformInfoRecord is a subscription to traps.
 type InformInfoRecord struct {
-	SubscriberGID GID        `mad:"0"`  // SubscriberGID is the port that gets the reports.
+	SubscriberGID ib.GID     `mad:"0"`  // SubscriberGID is the port that gets the reports.
 	Enum          uint16     `mad:"16"` // Enum tells the subscriptions of a port apart.
 	InformInfo    InformInfo `mad:"24"` // InformInfo is the subscription.
 }

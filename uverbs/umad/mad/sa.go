@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Mask says which fields of a record a request gives (ComponentMask).
@@ -101,8 +103,8 @@ func (*PortInfoRecord) ID() AttrID { return AttrPortInfoRecord }
 // than, 2 equal, 3 the best.
 type PathRecord struct {
 	ServiceID              uint64 `mad:"0"`       // ServiceID is for the quality of service.
-	DGID                   GID    `mad:"8"`       // DGID is the GID at the far end.
-	SGID                   GID    `mad:"24"`      // SGID is the GID at the near end.
+	DGID                   ib.GID `mad:"8"`       // DGID is the GID at the far end.
+	SGID                   ib.GID `mad:"24"`      // SGID is the GID at the near end.
 	DLID                   uint16 `mad:"40"`      // DLID is the LID at the far end, or of the router.
 	SLID                   uint16 `mad:"42"`      // SLID is the LID at the near end.
 	RawTraffic             bool   `mad:"44.0 1"`  // RawTraffic is for raw packets.
@@ -128,8 +130,8 @@ func (*PathRecord) ID() AttrID { return AttrPathRecord }
 
 // MCMemberRecord is a multicast group, or a member of one. Selectors are those of a [PathRecord].
 type MCMemberRecord struct {
-	MGID                   GID    `mad:"0"`       // MGID is the GID of the group.
-	PortGID                GID    `mad:"16"`      // PortGID is the GID of the member; 0 if the request was not trusted.
+	MGID                   ib.GID `mad:"0"`       // MGID is the GID of the group.
+	PortGID                ib.GID `mad:"16"`      // PortGID is the GID of the member; 0 if the request was not trusted.
 	QKey                   uint32 `mad:"32"`      // QKey is Q_Key.
 	MLID                   uint16 `mad:"36"`      // MLID is the LID of the group.
 	MTUSelector            uint8  `mad:"38.0 2"`  // MTUSelector compares MTU.
@@ -154,7 +156,7 @@ func (*MCMemberRecord) ID() AttrID { return AttrMCMemberRecord }
 // ServiceRecord is a service that a port has announced.
 type ServiceRecord struct {
 	ServiceID     uint64    `mad:"0"`      // ServiceID identifies the service on the port.
-	ServiceGID    GID       `mad:"8"`      // ServiceGID is the GID of the port.
+	ServiceGID    ib.GID    `mad:"8"`      // ServiceGID is the GID of the port.
 	ServicePKey   uint16    `mad:"24"`     // ServicePKey is ServiceP_Key.
 	ServiceLease  uint32    `mad:"28"`     // ServiceLease is how long the record lives, in seconds; all ones is for ever.
 	ServiceKey    [16]uint8 `mad:"32"`     // ServiceKey guards the record.

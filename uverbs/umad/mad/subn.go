@@ -1,19 +1,9 @@
 package mad
 
 import (
-	"net/netip"
-
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
-
-// GUID is an EUI-64, in host order.
-type GUID = netlinkrdma.GUID
-
-// GID is a global identifier of 16 bytes in network order.
-type GID [16]byte
-
-// String returns the GID in the form of an IPv6 address.
-func (g GID) String() string { return netip.AddrFrom16(g).String() }
 
 // NodeInfo describes a node, and the port through which it was asked.
 type NodeInfo struct {
@@ -21,9 +11,9 @@ type NodeInfo struct {
 	ClassVersion    uint8                `mad:"1"`     // ClassVersion is the supported version of subnet management.
 	NodeType        netlinkrdma.NodeType `mad:"2"`     // NodeType is NodeCA, NodeSwitch or NodeRouter.
 	NumPorts        uint8                `mad:"3"`     // NumPorts is the number of physical ports.
-	SystemImageGUID GUID                 `mad:"4"`     // SystemImageGUID is shared by the nodes of a system.
-	NodeGUID        GUID                 `mad:"12"`    // NodeGUID identifies the node.
-	PortGUID        GUID                 `mad:"20"`    // PortGUID identifies the port; all ports of a switch have the same.
+	SystemImageGUID ib.GUID              `mad:"4"`     // SystemImageGUID is shared by the nodes of a system.
+	NodeGUID        ib.GUID              `mad:"12"`    // NodeGUID identifies the node.
+	PortGUID        ib.GUID              `mad:"20"`    // PortGUID identifies the port; all ports of a switch have the same.
 	PartitionCap    uint16               `mad:"28"`    // PartitionCap is the number of P_Keys that a port can have.
 	DeviceID        uint16               `mad:"30"`    // DeviceID is the vendor's number of the device.
 	Revision        uint32               `mad:"32"`    // Revision is the vendor's revision of the device.
@@ -69,7 +59,7 @@ func (*SwitchInfo) ID() AttrID { return AttrSwitchInfo }
 
 // GUIDInfo is a block of a port's table of GUIDs. The modifier is the number of the block.
 type GUIDInfo struct {
-	GUID [8]GUID `mad:"0"` // GUID is GUIDBlock; the first GUID of block 0 is read-only.
+	GUID [8]ib.GUID `mad:"0"` // GUID is GUIDBlock; the first GUID of block 0 is read-only.
 }
 
 // ID implements Attribute.
@@ -212,11 +202,11 @@ func (*MulticastForwardingTable) ID() AttrID { return AttrMulticastForwardingTab
 
 // SMInfo describes a subnet manager.
 type SMInfo struct {
-	GUID     GUID   `mad:"0"`      // GUID is that of the port on which the subnet manager runs.
-	SMKey    uint64 `mad:"8"`      // SMKey is SM_Key, or 0.
-	ActCount uint32 `mad:"16"`     // ActCount grows while the subnet manager lives.
-	Priority uint8  `mad:"20.0 4"` // Priority decides which subnet manager becomes master; the largest wins.
-	SMState  uint8  `mad:"20.4 4"` // SMState is 0 inactive, 1 discovering, 2 standby or 3 master.
+	GUID     ib.GUID `mad:"0"`      // GUID is that of the port on which the subnet manager runs.
+	SMKey    uint64  `mad:"8"`      // SMKey is SM_Key, or 0.
+	ActCount uint32  `mad:"16"`     // ActCount grows while the subnet manager lives.
+	Priority uint8   `mad:"20.0 4"` // Priority decides which subnet manager becomes master; the largest wins.
+	SMState  uint8   `mad:"20.4 4"` // SMState is 0 inactive, 1 discovering, 2 standby or 3 master.
 }
 
 // ID implements Attribute.

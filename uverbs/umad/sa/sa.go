@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -150,7 +151,7 @@ func noRecords(err error) bool {
 }
 
 // AddrOf returns the address of the port with a GUID, and asks for the path to it.
-func (c *Client) AddrOf(ctx context.Context, guid mad.GUID) (umad.Addr, error) {
+func (c *Client) AddrOf(ctx context.Context, guid ib.GUID) (umad.Addr, error) {
 	node := mad.NodeRecord{NodeInfo: mad.NodeInfo{PortGUID: guid}}
 	if err := c.Get(ctx, &node, mad.NodePortGUID); err != nil {
 		return umad.Addr{}, fmt.Errorf("port GUID %v: %w", guid, err)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/simport"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -123,10 +124,10 @@ func (l *line) send(m *umad.Message) ([]byte, error) {
 // nodeInfoOf returns the NodeInfo of a node that a request enters by a port.
 func nodeInfoOf(n lineNode, entry uint8) *mad.NodeInfo {
 	if n.host {
-		guid := mad.GUID(0x100000 + 2*(n.number-1))
+		guid := ib.GUID(0x100000 + 2*(n.number-1))
 		return &mad.NodeInfo{NodeType: netlinkrdma.NodeCA, NumPorts: 1, NodeGUID: guid, PortGUID: guid + 1, LocalPortNum: 1}
 	}
-	guid := mad.GUID(0x200000 + (linePorts+1)*(n.number-1))
+	guid := ib.GUID(0x200000 + (linePorts+1)*(n.number-1))
 	return &mad.NodeInfo{NodeType: netlinkrdma.NodeSwitch, NumPorts: linePorts, NodeGUID: guid, PortGUID: guid, LocalPortNum: entry}
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"net/netip"
 	"reflect"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
@@ -138,7 +138,7 @@ func keyOf(f reflect.StructField) string {
 	switch {
 	case f.Name == "Rate":
 		return "rate_gbps"
-	case f.Type.Kind() == reflect.Array && f.Type != reflect.TypeFor[mad.GID]() && unicode.IsLower(rune(key[len(key)-1])) && !strings.HasSuffix(key, "key"):
+	case f.Type.Kind() == reflect.Array && f.Type != reflect.TypeFor[ib.GID]() && unicode.IsLower(rune(key[len(key)-1])) && !strings.HasSuffix(key, "key"):
 		if stem, ok := strings.CutSuffix(key, "y"); ok {
 			return stem + "ies"
 		}
@@ -167,10 +167,10 @@ func smState(n uint8) string {
 // valueOf returns the value of a field as JSON has it.
 func valueOf(key string, v reflect.Value) any {
 	switch x := v.Interface().(type) {
-	case mad.GUID:
+	case ib.GUID:
 		return x.String()
-	case mad.GID:
-		return netip.AddrFrom16(x).StringExpanded()
+	case ib.GID:
+		return x.String()
 	case netlinkrdma.PortState:
 		return x.String()
 	case netlinkrdma.NodeType:
@@ -230,16 +230,16 @@ func setField(a mad.Attribute, key, text string) error {
 func (f recordField) set(text string) (allowed string) {
 	v := f.value
 	switch v.Interface().(type) {
-	case mad.GID:
-		ip, err := netip.ParseAddr(text)
-		if err != nil || ip.Zone() != "" {
+	case ib.GID:
+		gid, err := ib.ParseGID(text)
+		if err != nil {
 			return "a GID such as fe80::1"
 		}
-		v.Set(reflect.ValueOf(mad.GID(ip.As16())))
+		v.Set(reflect.ValueOf(gid))
 		return ""
-	case mad.GUID:
-		guid, ok := parseGUID(text)
-		if !ok {
+	case ib.GUID:
+		guid, err := ib.ParseGUID(text)
+		if err != nil {
 			return "a GUID such as 0002:c903:0001:0001 or 0x2c90300010001"
 		}
 		v.SetUint(uint64(guid))
@@ -290,24 +290,4 @@ func (f recordField) setWord(text string, last uint64) (allowed string) {
 		allowed += word + ", "
 	}
 	return fmt.Sprintf("%s1 to %d", allowed, last)
-}
-
-// parseGUID reads a GUID in hexadecimal: with 0x, or in four groups.
-func parseGUID(text string) (mad.GUID, bool) {
-	digits, prefixed := strings.CutPrefix(strings.ToLower(text), "0x")
-	if !prefixed && strings.Count(text, ":") != 3 {
-		return 0, false
-	}
-	if !prefixed {
-		groups := strings.Split(text, ":")
-		digits = ""
-		for _, g := range groups {
-			if g == "" {
-				return 0, false
-			}
-			digits += strings.Repeat("0", max(4-len(g), 0)) + g
-		}
-	}
-	n, err := strconv.ParseUint(digits, 16, 64)
-	return mad.GUID(n), err == nil && len(digits) <= 16
 }

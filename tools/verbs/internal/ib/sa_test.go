@@ -14,6 +14,7 @@ import (
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/simport"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 	"github.com/goverbs/goverbs/uverbs/umad/sa"
@@ -44,7 +45,7 @@ func TestSA(t *testing.T) {
 			r.VLArbitrationTable.Entry[31] = mad.VLWeight{VL: 14, Weight: 255}
 			return simport.Records(req, r)
 		case mad.AttrPathRecord:
-			return simport.Records(req, &mad.PathRecord{SLID: 5, DLID: 1, MTU: 4, Rate: 7, SGID: mad.GID{0: 0xfe, 1: 0x80, 15: 5}})
+			return simport.Records(req, &mad.PathRecord{SLID: 5, DLID: 1, MTU: 4, Rate: 7, SGID: ib.GID{0: 0xfe, 1: 0x80, 15: 5}})
 		}
 		return simport.Records(req)
 	})

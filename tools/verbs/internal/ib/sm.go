@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 	"github.com/goverbs/goverbs/uverbs/umad/sa"
@@ -171,8 +172,8 @@ func parseLID(text string) (uint16, error) {
 // resolve returns the address of a port: a LID, or a GUID for which the subnet administrator is asked. A
 // number of 16 bits is a LID, also with 0x and zeros in front.
 func (o *options) resolve(ctx context.Context, port *umad.Port, text string) (umad.Addr, error) {
-	guid, ok := parseGUID(text)
-	if _, short := lidNumber(text); !ok || short {
+	guid, err := ib.ParseGUID(text)
+	if _, short := lidNumber(text); err != nil || short {
 		lid, err := parseLID(text)
 		if err != nil {
 			err = command.Usagef("the destination is %s, allowed: a LID of 1 to %d, or a GUID such as 0002:c903:0001:0001 or 0x2c90300010001", peertext.Quote(text), maxLID)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/test/ibsim"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad/fabric"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 	"github.com/goverbs/goverbs/uverbs/umad/sa"
@@ -121,7 +122,7 @@ func asked(t *testing.T, s *ibsim.Sim, sm, other uint16) {
 		t.Fatal(err)
 	}
 	path := mad.PathRecord{SLID: own.LID, DLID: other, NumbPath: 1}
-	if err := c.Get(t.Context(), &path, mad.PathSLID|mad.PathDLID|mad.PathNumbPath); err != nil || path.DGID == (mad.GID{}) {
+	if err := c.Get(t.Context(), &path, mad.PathSLID|mad.PathDLID|mad.PathNumbPath); err != nil || path.DGID == (ib.GID{}) {
 		t.Errorf("the path to LID %d: %+v, %v", other, path, err)
 	}
 }

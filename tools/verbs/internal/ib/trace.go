@@ -12,6 +12,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/fabric"
 )
@@ -122,12 +123,12 @@ func (o *options) trace(cmd *command.Command, args []string, mlid uint16) (*fabr
 
 // lidOf returns the LID of a port that is given by the GUID of the node or port, or by the node description.
 func lidOf(f *fabric.Fabric, text string) (uint16, error) {
-	guid, isGUID := parseGUID(text)
+	guid, err := ib.ParseGUID(text)
 	var found []*fabric.Port
 	for _, n := range f.Nodes {
 		for _, p := range n.Ports {
-			isPort := isGUID && p.GUID == guid
-			isNode := isGUID && n.GUID() == guid || description(n) == text
+			isPort := err == nil && p.GUID == guid
+			isNode := err == nil && n.GUID() == guid || description(n) == text
 			if (isPort || isNode) && (p.Number == 0 || !n.IsSwitch()) {
 				if found = append(found, p); isPort && !n.IsSwitch() {
 					found = []*fabric.Port{p}

@@ -11,6 +11,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad/fabric"
 )
 
@@ -73,7 +74,7 @@ func hops(path []uint8) []int {
 }
 
 // hexGUID is a GUID as other programs of InfiniBand write it.
-func hexGUID(guid netlinkrdma.GUID) string { return fmt.Sprintf("0x%016x", uint64(guid)) }
+func hexGUID(guid ib.GUID) string { return fmt.Sprintf("0x%016x", uint64(guid)) }
 
 // endOf returns the row of a port.
 func endOf(p *fabric.Port) endRow {
