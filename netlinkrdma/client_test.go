@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // twoDevices is a kernel with mlx5_0 (index 0, two ports) and rxe0 (index 5).
@@ -35,8 +36,8 @@ func twoDevices(r request) []datagram {
 func TestDevices(t *testing.T) {
 	got, err := fakeClient(t, twoDevices).devices()
 	want := []Device{
-		{Name: "mlx5_0", Index: 0, NodeType: NodeCA, NodeGUID: 0x020000fffe000000, Ports: 2},
-		{Name: "rxe0", Index: 5, NodeType: NodeCA, NodeGUID: 0x020000fffe000005, Ports: 1,
+		{Name: "mlx5_0", Index: 0, NodeType: ib.NodeCA, NodeGUID: 0x020000fffe000000, Ports: 2},
+		{Name: "rxe0", Index: 5, NodeType: ib.NodeCA, NodeGUID: 0x020000fffe000005, Ports: 1,
 			Protocol: ProtocolRoCE, DriverID: DriverRXE},
 	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
@@ -220,11 +221,11 @@ func TestPorts(t *testing.T) {
 	if err != nil || len(got) != 2 {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	want := Port{Num: 1, State: PortActive, PhysState: PhysLinkUp, LinkLayer: LinkLayerEthernet, Netdev: "eth1", NetdevIndex: 3}
+	want := Port{Num: 1, State: ib.PortActive, PhysState: ib.PhysLinkUp, LinkLayer: ib.LinkLayerEthernet, Netdev: "eth1", NetdevIndex: 3}
 	if diff := cmp.Diff(want, got[0]); diff != "" {
 		t.Error(diff)
 	}
-	if got[1].LinkLayer != LinkLayerInfiniBand || got[1].LID != 42 {
+	if got[1].LinkLayer != ib.LinkLayerInfiniBand || got[1].LID != 42 {
 		t.Errorf("second port: %+v", got[1])
 	}
 }

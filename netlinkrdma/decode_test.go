@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // goldenDevice is what Linux 6.1 answers for rxe0, but for the GUIDs, which have
@@ -63,7 +64,7 @@ var goldenUverbs = []byte{
 
 func TestDecodeDevice(t *testing.T) {
 	want := Device{
-		Name: "rxe0", NodeType: NodeCA, NodeGUID: 0x111213fffe161718, SysImageGUID: 0x212223fffe262728,
+		Name: "rxe0", NodeType: ib.NodeCA, NodeGUID: 0x111213fffe161718, SysImageGUID: 0x212223fffe262728,
 		Protocol: ProtocolRoCE, Ports: 1, CapFlags: 0x01223c76, AdaptiveModeration: true,
 	}
 	got, err := decodeDevice(goldenDevice)
@@ -88,10 +89,10 @@ func TestDecodePort(t *testing.T) {
 		dev  string
 		want Port
 	}{
-		{"RoCE", goldenPort, "rxe0", Port{Num: 1, State: PortActive, PhysState: PhysLinkUp,
-			LinkLayer: LinkLayerEthernet, Netdev: "ve0", NetdevIndex: 3}},
-		{"InfiniBand", goldenIBPort, "mlx5_7", Port{Num: 2, State: PortInit, PhysState: PhysPolling,
-			LinkLayer: LinkLayerInfiniBand, LID: 42, SMLID: 1, LMC: 3,
+		{"RoCE", goldenPort, "rxe0", Port{Num: 1, State: ib.PortActive, PhysState: ib.PhysLinkUp,
+			LinkLayer: ib.LinkLayerEthernet, Netdev: "ve0", NetdevIndex: 3}},
+		{"InfiniBand", goldenIBPort, "mlx5_7", Port{Num: 2, State: ib.PortInit, PhysState: ib.PhysPolling,
+			LinkLayer: ib.LinkLayerInfiniBand, LID: 42, SMLID: 1, LMC: 3,
 			SubnetPrefix: 0xfe80000000000000, CapFlags: 0x3fa651e848}},
 	} {
 		got, err := decodePort(tt.b, Device{Name: tt.dev})
@@ -274,10 +275,6 @@ func TestNames(t *testing.T) {
 		v    interface{ String() string }
 		want string
 	}{
-		{NodeCA, "CA"}, {NodeUnspecified, "unspecified"}, {NodeType(0), "NodeType(0)"}, {NodeType(8), "NodeType(8)"},
-		{PortDown, "DOWN"}, {PortActive, "ACTIVE"}, {PortActiveDefer, "ACTIVE_DEFER"}, {PortState(6), "PortState(6)"},
-		{PhysLinkUp, "LinkUp"}, {PhysTest, "Phy Test"}, {PhysState(0), "PhysState(0)"},
-		{LinkLayerInfiniBand, "InfiniBand"}, {LinkLayerEthernet, "Ethernet"}, {LinkLayer(3), "LinkLayer(3)"},
 		{DriverUnknown, "unknown"}, {DriverMLX5, "mlx5"}, {DriverRXE, "rxe"}, {DriverIONIC, "ionic"},
 		{DriverID(1 << 31), "DriverID(2147483648)"},
 	} {

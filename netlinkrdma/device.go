@@ -9,27 +9,6 @@ import (
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
-// NodeType is the kind of an RDMA device (enum rdma_node_type in the kernel's rdma/ib_verbs.h).
-type NodeType uint8
-
-// The node types.
-const (
-	NodeCA          NodeType = 1 // channel adapter, InfiniBand or RoCE (RDMA_NODE_IB_CA)
-	NodeSwitch      NodeType = 2 // InfiniBand switch (RDMA_NODE_IB_SWITCH)
-	NodeRouter      NodeType = 3 // InfiniBand router (RDMA_NODE_IB_ROUTER)
-	NodeRNIC        NodeType = 4 // iWARP adapter (RDMA_NODE_RNIC)
-	NodeUSNIC       NodeType = 5 // Cisco usNIC (RDMA_NODE_USNIC)
-	NodeUSNICUDP    NodeType = 6 // Cisco usNIC over UDP (RDMA_NODE_USNIC_UDP)
-	NodeUnspecified NodeType = 7 // a vendor's own protocol, such as EFA (RDMA_NODE_UNSPECIFIED)
-)
-
-// String returns the name that the kernel uses in sysfs.
-func (t NodeType) String() string {
-	names := [...]string{NodeCA: "CA", NodeSwitch: "switch", NodeRouter: "router", NodeRNIC: "RNIC",
-		NodeUSNIC: "usNIC", NodeUSNICUDP: "usNIC UDP", NodeUnspecified: "unspecified"}
-	return nameOf("NodeType", names[:], int(t))
-}
-
 // nameOf returns names[v], or a text with typ and v if it has no name.
 func nameOf(typ string, names []string, v int) string {
 	if v < len(names) && names[v] != "" {
@@ -69,17 +48,17 @@ func (t DeviceType) String() string {
 
 // Device is a snapshot of an RDMA device. It is a plain value.
 type Device struct {
-	Name         string   // Name is the name that "rdma dev" shows, for example "mlx5_0".
-	Index        uint32   // Index identifies the device in the kernel. It is never reused, and 0 is valid.
-	NodeType     NodeType // NodeType distinguishes adapters from switches.
-	NodeGUID     ib.GUID  // NodeGUID identifies the device.
-	SysImageGUID ib.GUID  // SysImageGUID is shared by the devices of one card or system.
-	Protocol     Protocol // Protocol is the protocol of the first port.
-	Firmware     string   // Firmware is the firmware version, empty for software devices.
-	DriverID     DriverID // DriverID is DriverUnknown if ib_uverbs is not loaded or does not report it.
-	Ports        uint32   // Ports is the number of ports, which are numbered from 1.
-	CapFlags     uint64   // CapFlags has the bits of enum ib_device_cap_flags; 0 if read from sysfs.
-	FromSysfs    bool     // FromSysfs means that netlink was not available and Index is not known.
+	Name         string      // Name is the name that "rdma dev" shows, for example "mlx5_0".
+	Index        uint32      // Index identifies the device in the kernel. It is never reused, and 0 is valid.
+	NodeType     ib.NodeType // NodeType distinguishes adapters from switches.
+	NodeGUID     ib.GUID     // NodeGUID identifies the device.
+	SysImageGUID ib.GUID     // SysImageGUID is shared by the devices of one card or system.
+	Protocol     Protocol    // Protocol is the protocol of the first port.
+	Firmware     string      // Firmware is the firmware version, empty for software devices.
+	DriverID     DriverID    // DriverID is DriverUnknown if ib_uverbs is not loaded or does not report it.
+	Ports        uint32      // Ports is the number of ports, which are numbered from 1.
+	CapFlags     uint64      // CapFlags has the bits of enum ib_device_cap_flags; 0 if read from sysfs.
+	FromSysfs    bool        // FromSysfs means that netlink was not available and Index is not known.
 
 	// AdaptiveModeration means that the kernel adapts the interrupt moderation of new
 	// completion queues to the load; see [SetAdaptiveModeration].
@@ -149,7 +128,7 @@ func decodeDevice(b []byte) (Device, error) {
 	d := Device{
 		Name:         m.name(abi.RDMA_NLDEV_ATTR_DEV_NAME),
 		Index:        m.u32(abi.RDMA_NLDEV_ATTR_DEV_INDEX),
-		NodeType:     NodeType(m.u8(abi.RDMA_NLDEV_ATTR_DEV_NODE_TYPE)),
+		NodeType:     ib.NodeType(m.u8(abi.RDMA_NLDEV_ATTR_DEV_NODE_TYPE)),
 		NodeGUID:     ib.GUID(m.u64(abi.RDMA_NLDEV_ATTR_NODE_GUID)),
 		SysImageGUID: ib.GUID(m.u64(abi.RDMA_NLDEV_ATTR_SYS_IMAGE_GUID)),
 		Protocol:     Protocol(m.text(abi.RDMA_NLDEV_ATTR_DEV_PROTOCOL)),

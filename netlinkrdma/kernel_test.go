@@ -18,6 +18,7 @@ import (
 
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // The tests in this file need a kernel of their own to change: root, rxe0 on
@@ -80,7 +81,7 @@ func TestKernelDevices(t *testing.T) {
 		if !ok {
 			t.Fatalf("%s is not among %+v", name, devs)
 		}
-		want := Device{Name: name, NodeType: NodeCA, Protocol: ProtocolRoCE, DriverID: DriverRXE, Ports: 1}
+		want := Device{Name: name, NodeType: ib.NodeCA, Protocol: ProtocolRoCE, DriverID: DriverRXE, Ports: 1}
 		if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Device{}, "Index", "NodeGUID", "SysImageGUID", "CapFlags")); diff != "" {
 			t.Error(diff)
 		}
@@ -109,7 +110,7 @@ func TestKernelPorts(t *testing.T) {
 			t.Fatal(err)
 		}
 		ports, err := Ports(d)
-		want := []Port{{Num: 1, State: PortActive, PhysState: PhysLinkUp, LinkLayer: LinkLayerEthernet,
+		want := []Port{{Num: 1, State: ib.PortActive, PhysState: ib.PhysLinkUp, LinkLayer: ib.LinkLayerEthernet,
 			Netdev: netdev, NetdevIndex: l.Attrs().Index}}
 		if diff := cmp.Diff(want, ports); err != nil || diff != "" {
 			t.Errorf("%s: %v\n%s", dev, err, diff)
@@ -279,7 +280,7 @@ func TestKernelLink(t *testing.T) {
 	}
 
 	// The state of the port follows that of the interface.
-	waitState(t, dev, PortDown)
+	waitState(t, dev, ib.PortDown)
 	for _, name := range []string{"nlt0", "nlt1"} {
 		l, err := netlink.LinkByName(name)
 		if err != nil {
@@ -289,7 +290,7 @@ func TestKernelLink(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	waitState(t, dev, PortActive)
+	waitState(t, dev, ib.PortActive)
 
 	for _, tt := range []struct {
 		name   string
@@ -324,7 +325,7 @@ func TestKernelLink(t *testing.T) {
 
 // waitState waits until the port of a device is in that state; the kernel takes
 // note of the interface's state with some delay.
-func waitState(t *testing.T, dev Device, want PortState) {
+func waitState(t *testing.T, dev Device, want ib.PortState) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		ports, err := Ports(dev)
@@ -379,7 +380,7 @@ func TestKernelOtherNetns(t *testing.T) {
 			return
 		}
 		ports, err := Ports(dev)
-		if err != nil || len(ports) != 1 || ports[0].Netdev != "" || ports[0].NetdevIndex != 0 || ports[0].State != PortActive {
+		if err != nil || len(ports) != 1 || ports[0].Netdev != "" || ports[0].NetdevIndex != 0 || ports[0].State != ib.PortActive {
 			t.Errorf("ports: %+v, %v", ports, err)
 		}
 	})

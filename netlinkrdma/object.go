@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Owner is the process or the kernel module that created an object. It is a plain value.
@@ -22,81 +23,18 @@ func decodeOwner(m *message) Owner {
 	return Owner{PID: m.u32(abi.RDMA_NLDEV_ATTR_RES_PID), Kernel: m.text(abi.RDMA_NLDEV_ATTR_RES_KERN_NAME)}
 }
 
-// QPType is the type of a queue pair (enum ib_qp_type in the kernel's rdma/ib_verbs.h).
-type QPType uint8
-
-// The types. SMI and GSI belong to the kernel: they are QP 0 and QP 1 of a port.
-const (
-	QPTypeSMI          QPType = 0    // subnet management (IB_QPT_SMI)
-	QPTypeGSI          QPType = 1    // general services (IB_QPT_GSI)
-	QPTypeRC           QPType = 2    // reliable connection (IB_QPT_RC)
-	QPTypeUC           QPType = 3    // unreliable connection (IB_QPT_UC)
-	QPTypeUD           QPType = 4    // unreliable datagram (IB_QPT_UD)
-	QPTypeRawIPv6      QPType = 5    // IB_QPT_RAW_IPV6
-	QPTypeRawEtherType QPType = 6    // IB_QPT_RAW_ETHERTYPE
-	QPTypeRawPacket    QPType = 8    // whole Ethernet frames (IB_QPT_RAW_PACKET)
-	QPTypeXRCInit      QPType = 9    // sending side of XRC (IB_QPT_XRC_INI)
-	QPTypeXRCTarget    QPType = 10   // receiving side of XRC (IB_QPT_XRC_TGT)
-	QPTypeDriver       QPType = 0xff // defined by the driver, see QP.Subtype (IB_QPT_DRIVER)
-)
-
-// String returns the name that iproute2 uses.
-func (t QPType) String() string {
-	names := [...]string{"SMI", "GSI", "RC", "UC", "UD", "RAW_IPV6", "RAW_ETHERTYPE", "", "RAW_PACKET", "XRC_INI", "XRC_TGT",
-		QPTypeDriver: "DRIVER"}
-	return nameOf("QPType", names[:], int(t))
-}
-
-// QPState is the state of a queue pair (enum ib_qp_state in the kernel's
-// rdma/ib_verbs.h).
-type QPState uint8
-
-// The states.
-const (
-	QPReset QPState = 0 // new (IB_QPS_RESET)
-	QPInit  QPState = 1 // accepts receive requests (IB_QPS_INIT)
-	QPRTR   QPState = 2 // ready to receive (IB_QPS_RTR)
-	QPRTS   QPState = 3 // ready to send (IB_QPS_RTS)
-	QPSQD   QPState = 4 // send queue drained (IB_QPS_SQD)
-	QPSQE   QPState = 5 // send queue error (IB_QPS_SQE)
-	QPErr   QPState = 6 // IB_QPS_ERR
-)
-
-// String returns the name that iproute2 uses.
-func (s QPState) String() string {
-	names := [...]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
-	return nameOf("QPState", names[:], int(s))
-}
-
-// PathMigState is the state of the migration of a queue pair to its alternate path (enum
-// ib_mig_state in the kernel's rdma/ib_verbs.h).
-type PathMigState uint8
-
-// The states of path migration.
-const (
-	PathMigrated PathMigState = 0 // on its primary path, or migrated (IB_MIG_MIGRATED)
-	PathRearm    PathMigState = 1 // to be armed again (IB_MIG_REARM)
-	PathArmed    PathMigState = 2 // ready to migrate (IB_MIG_ARMED)
-)
-
-// String returns the name that iproute2 uses.
-func (s PathMigState) String() string {
-	names := [...]string{"MIGRATED", "REARM", "ARMED"}
-	return nameOf("PathMigState", names[:], int(s))
-}
-
 // QP is a queue pair in the list of the kernel. It is a plain value.
 type QP struct {
-	Num          uint32       // Num is the QP number (lqpn).
-	Port         uint32       // Port is its port, 0 if it has none yet. Linux 5.10 reports none for QP 1 of the kernel.
-	Type         QPType       // Type is the transport service.
-	Subtype      string       // Subtype is set if Type is QPTypeDriver.
-	State        QPState      // State is the current state, read from the driver.
-	RemoteNum    uint32       // RemoteNum is the number of the peer's QP (rqpn); for RC and UC.
-	RQPSN        uint32       // RQPSN is the sequence number of the next packet to receive; for RC and UC.
-	SQPSN        uint32       // SQPSN is the sequence number of the next packet to send.
-	PathMigState PathMigState // PathMigState is set for RC, UC and XRC.
-	PD           uint32       // PD is the ID of its [PD]; not valid for QPs of the kernel.
+	Num          uint32          // Num is the QP number (lqpn).
+	Port         uint32          // Port is its port, 0 if it has none yet. Linux 5.10 reports none for QP 1 of the kernel.
+	Type         ib.QPType       // Type is the transport service.
+	Subtype      string          // Subtype is set if Type is ib.DriverQP.
+	State        ib.QPState      // State is the current state, read from the driver.
+	RemoteNum    uint32          // RemoteNum is the number of the peer's QP (rqpn); for RC and UC.
+	RQPSN        uint32          // RQPSN is the sequence number of the next packet to receive; for RC and UC.
+	SQPSN        uint32          // SQPSN is the sequence number of the next packet to send.
+	PathMigState ib.PathMigState // PathMigState is set for RC, UC and XRC.
+	PD           uint32          // PD is the ID of its [PD]; not valid for QPs of the kernel.
 	Owner
 	Driver []DriverAttr // Driver has further attributes that the driver reports.
 }
@@ -106,13 +44,13 @@ func decodeQP(m *message) QP {
 	return QP{
 		Num:          m.u32(abi.RDMA_NLDEV_ATTR_RES_LQPN),
 		Port:         m.u32(abi.RDMA_NLDEV_ATTR_PORT_INDEX),
-		Type:         QPType(m.u8(abi.RDMA_NLDEV_ATTR_RES_TYPE)),
+		Type:         ib.QPType(m.u8(abi.RDMA_NLDEV_ATTR_RES_TYPE)),
 		Subtype:      m.text(abi.RDMA_NLDEV_ATTR_RES_SUBTYPE),
-		State:        QPState(m.u8(abi.RDMA_NLDEV_ATTR_RES_STATE)),
+		State:        ib.QPState(m.u8(abi.RDMA_NLDEV_ATTR_RES_STATE)),
 		RemoteNum:    m.u32(abi.RDMA_NLDEV_ATTR_RES_RQPN),
 		RQPSN:        m.u32(abi.RDMA_NLDEV_ATTR_RES_RQ_PSN),
 		SQPSN:        m.u32(abi.RDMA_NLDEV_ATTR_RES_SQ_PSN),
-		PathMigState: PathMigState(m.u8(abi.RDMA_NLDEV_ATTR_RES_PATH_MIG_STATE)),
+		PathMigState: ib.PathMigState(m.u8(abi.RDMA_NLDEV_ATTR_RES_PATH_MIG_STATE)),
 		PD:           m.u32(abi.RDMA_NLDEV_ATTR_RES_PDN),
 		Owner:        decodeOwner(m),
 		Driver:       decodeDriverAttrs(m),
@@ -272,7 +210,7 @@ type CMID struct {
 	ID        uint32         // ID is the kernel's number (cm-idn), not the handle that the owner uses.
 	Port      uint32         // Port is the port of the device, 0 if none is chosen yet.
 	QPNum     uint32         // QPNum is the number of the QP, 0 if there is none.
-	QPType    QPType         // QPType is valid if there is a QP.
+	QPType    ib.QPType      // QPType is valid if there is a QP.
 	PortSpace PortSpace      // PortSpace is the space of the ports in Src and Dst.
 	State     CMState        // State is CMListen for a listener.
 	Src       netip.AddrPort // Src is the local address, or a GID for InfiniBand addresses; invalid if there is none.
@@ -287,7 +225,7 @@ func decodeCMID(m *message) CMID {
 		ID:        m.u32(abi.RDMA_NLDEV_ATTR_RES_CM_IDN),
 		Port:      m.u32(abi.RDMA_NLDEV_ATTR_PORT_INDEX),
 		QPNum:     m.u32(abi.RDMA_NLDEV_ATTR_RES_LQPN),
-		QPType:    QPType(m.u8(abi.RDMA_NLDEV_ATTR_RES_TYPE)),
+		QPType:    ib.QPType(m.u8(abi.RDMA_NLDEV_ATTR_RES_TYPE)),
 		PortSpace: PortSpace(m.u32(abi.RDMA_NLDEV_ATTR_RES_PS)),
 		State:     CMState(m.u8(abi.RDMA_NLDEV_ATTR_RES_STATE)),
 		Src:       m.sockaddr(abi.RDMA_NLDEV_ATTR_RES_SRC_ADDR),

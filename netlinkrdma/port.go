@@ -6,67 +6,8 @@ import (
 	"slices"
 
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
-
-// PortState is the logical state of a port (enum ib_port_state in the kernel's
-// rdma/ib_verbs.h, IBV_PORT_ACTIVE and so on in libibverbs).
-type PortState uint8
-
-// The port states. Only an active port carries traffic.
-const (
-	PortNop         PortState = 0 // no state (IB_PORT_NOP)
-	PortDown        PortState = 1 // no link (IB_PORT_DOWN)
-	PortInit        PortState = 2 // waits for the subnet manager (IB_PORT_INIT)
-	PortArmed       PortState = 3 // configured by the subnet manager (IB_PORT_ARMED)
-	PortActive      PortState = 4 // up (IB_PORT_ACTIVE)
-	PortActiveDefer PortState = 5 // active, link lost for the moment (IB_PORT_ACTIVE_DEFER)
-)
-
-// String returns the name that the kernel uses in sysfs.
-func (s PortState) String() string {
-	names := [...]string{"NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"}
-	return nameOf("PortState", names[:], int(s))
-}
-
-// PhysState is the physical state of the link of a port (enum ib_port_phys_state in the kernel's
-// rdma/ib_verbs.h).
-type PhysState uint8
-
-// The physical states.
-const (
-	PhysSleep         PhysState = 1 // IB_PORT_PHYS_STATE_SLEEP
-	PhysPolling       PhysState = 2 // looks for a peer (IB_PORT_PHYS_STATE_POLLING)
-	PhysDisabled      PhysState = 3 // IB_PORT_PHYS_STATE_DISABLED
-	PhysTraining      PhysState = 4 // IB_PORT_PHYS_STATE_PORT_CONFIGURATION_TRAINING
-	PhysLinkUp        PhysState = 5 // IB_PORT_PHYS_STATE_LINK_UP
-	PhysErrorRecovery PhysState = 6 // IB_PORT_PHYS_STATE_LINK_ERROR_RECOVERY
-	PhysTest          PhysState = 7 // IB_PORT_PHYS_STATE_PHY_TEST
-)
-
-// String returns the name that the kernel uses in sysfs.
-func (s PhysState) String() string {
-	names := [...]string{PhysSleep: "Sleep", PhysPolling: "Polling", PhysDisabled: "Disabled",
-		PhysTraining: "PortConfigurationTraining", PhysLinkUp: "LinkUp",
-		PhysErrorRecovery: "LinkErrorRecovery", PhysTest: "Phy Test"}
-	return nameOf("PhysState", names[:], int(s))
-}
-
-// LinkLayer is the kind of network that a port is connected to (enum rdma_link_layer in the
-// kernel's rdma/ib_verbs.h).
-type LinkLayer uint8
-
-// The link layers.
-const (
-	LinkLayerUnspecified LinkLayer = 0 // IB_LINK_LAYER_UNSPECIFIED
-	LinkLayerInfiniBand  LinkLayer = 1 // InfiniBand or Omni-Path (IB_LINK_LAYER_INFINIBAND)
-	LinkLayerEthernet    LinkLayer = 2 // IB_LINK_LAYER_ETHERNET
-)
-
-// String returns the name that the kernel uses in sysfs.
-func (l LinkLayer) String() string {
-	names := [...]string{"Unspecified", "InfiniBand", "Ethernet"}
-	return nameOf("LinkLayer", names[:], int(l))
-}
 
 // Port is a snapshot of a port of a device. It is a plain value.
 //
@@ -74,12 +15,12 @@ func (l LinkLayer) String() string {
 // InfiniBand or Omni-Path and for no others, so LinkLayer is InfiniBand for ports with a LID and
 // Ethernet for all others. This holds for each port, also on devices that mix both.
 type Port struct {
-	Num         uint32    // Num is the port number, from 1.
-	State       PortState // State is PortActive if the port can be used.
-	PhysState   PhysState // PhysState is the state of the physical link.
-	LinkLayer   LinkLayer // LinkLayer decides how peers are addressed.
-	Netdev      string    // Netdev is the network interface of the port; empty if there is none, or if it is in another network namespace.
-	NetdevIndex int       // NetdevIndex is the index of Netdev, 0 if there is none.
+	Num         uint32       // Num is the port number, from 1.
+	State       ib.PortState // State is ib.PortActive if the port can be used.
+	PhysState   ib.PhysState // PhysState is the state of the physical link.
+	LinkLayer   ib.LinkLayer // LinkLayer decides how peers are addressed.
+	Netdev      string       // Netdev is the network interface of the port; empty if there is none, or if it is in another network namespace.
+	NetdevIndex int          // NetdevIndex is the index of Netdev, 0 if there is none.
 
 	// The rest is for ports with link layer InfiniBand only, and zero elsewhere.
 
@@ -188,9 +129,9 @@ func decodePort(b []byte, dev Device) (Port, error) {
 		abi.RDMA_NLDEV_ATTR_PORT_STATE, abi.RDMA_NLDEV_ATTR_PORT_PHYS_STATE)
 	p := Port{
 		Num:          m.u32(abi.RDMA_NLDEV_ATTR_PORT_INDEX),
-		State:        PortState(m.u8(abi.RDMA_NLDEV_ATTR_PORT_STATE)),
-		PhysState:    PhysState(m.u8(abi.RDMA_NLDEV_ATTR_PORT_PHYS_STATE)),
-		LinkLayer:    LinkLayerEthernet,
+		State:        ib.PortState(m.u8(abi.RDMA_NLDEV_ATTR_PORT_STATE)),
+		PhysState:    ib.PhysState(m.u8(abi.RDMA_NLDEV_ATTR_PORT_PHYS_STATE)),
+		LinkLayer:    ib.LinkLayerEthernet,
 		Netdev:       m.name(abi.RDMA_NLDEV_ATTR_NDEV_NAME),
 		NetdevIndex:  int(m.u32(abi.RDMA_NLDEV_ATTR_NDEV_INDEX)),
 		LID:          m.u32(abi.RDMA_NLDEV_ATTR_LID),
@@ -200,7 +141,7 @@ func decodePort(b []byte, dev Device) (Port, error) {
 		CapFlags:     m.u64(abi.RDMA_NLDEV_ATTR_CAP_FLAGS),
 	}
 	if m.has(abi.RDMA_NLDEV_ATTR_LID) {
-		p.LinkLayer = LinkLayerInfiniBand
+		p.LinkLayer = ib.LinkLayerInfiniBand
 	}
 	name := m.name(abi.RDMA_NLDEV_ATTR_DEV_NAME)
 	if m.err != nil {

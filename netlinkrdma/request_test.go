@@ -396,8 +396,7 @@ func TestResourceNames(t *testing.T) {
 		v    interface{ String() string }
 		want string
 	}{
-		{QPTypeRC, "RC"}, {QPType(7), "QPType(7)"}, {QPTypeDriver, "DRIVER"}, {QPTypeXRCTarget, "XRC_TGT"}, {QPErr, "ERR"}, {QPState(7), "QPState(7)"},
-		{PathArmed, "ARMED"}, {PollUnboundWorkqueue, "UNBOUND_WORKQUEUE"}, {CMDestroying, "DESTROYING"}, {CMListen, "LISTEN"},
+		{PollUnboundWorkqueue, "UNBOUND_WORKQUEUE"}, {CMDestroying, "DESTROYING"}, {CMListen, "LISTEN"},
 		{PortSpaceTCP, "TCP"}, {PortSpaceUDP, "UDP"}, {PortSpaceIB, "IB"}, {PortSpaceIPoIB, "IPoIB"}, {PortSpace(1), "PortSpace(1)"},
 		{SRQTM, "TM"}, {CounterModeManual, "manual"}, {NetNSShared, "shared"}, {NetNSExclusive, "exclusive"}, {NetNSMode(9), "NetNSMode(9)"},
 		{EventNetdevRename, "NETDEV_RENAME"}, {EventType(6), "EventType(6)"}, {DeviceTypeSMI, "SMI"}, {Version{6, 12}, "6.12"},

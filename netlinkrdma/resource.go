@@ -32,7 +32,7 @@ func ResourcesWith(dev Device, o ListOptions) (ResourceCounts, error) {
 
 // ListOptions says which objects a list has. It is a plain value.
 type ListOptions struct {
-	// Driver includes what only the driver knows: QPs of type [QPTypeDriver], such as DC QPs of programs
+	// Driver includes what only the driver knows: QPs of type [ib.DriverQP], such as DC QPs of programs
 	// and the QP that mlx5 has for itself, and pools with a key that the kernel chose. "rdma resource show"
 	// has them with -dd. Up to Linux 6.9 the QPs of programs are always listed, and those of the driver
 	// never.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // rxe0 returns the VM's first device.
@@ -85,8 +86,8 @@ func TestKernelResources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(all, func(q QP) bool { return q.Type == QPTypeGSI })
-	if i < 0 || all[i].Num != 1 || all[i].State != QPRTS || all[i].Kernel != "ib_core" || all[i].PID != 0 {
+	i := slices.IndexFunc(all, func(q QP) bool { return q.Type == ib.GSI })
+	if i < 0 || all[i].Num != 1 || all[i].State != ib.QPRTS || all[i].Kernel != "ib_core" || all[i].PID != 0 {
 		t.Errorf("QPs %+v, want QP 1 of ib_core", all)
 	}
 	cqList, err := CQs(dev)
@@ -97,7 +98,7 @@ func TestKernelResources(t *testing.T) {
 		t.Errorf("CQ %+v, want ib_core's", cq)
 	}
 	// Linux 5.10 reports no port for QP 1, and so does not find it on one.
-	if qp, err := QPByNum(dev, 1, 1); all[i].Port == 1 && (err != nil || qp.Type != QPTypeGSI) || all[i].Port == 0 && !errors.Is(err, unix.EAGAIN) {
+	if qp, err := QPByNum(dev, 1, 1); all[i].Port == 1 && (err != nil || qp.Type != ib.GSI) || all[i].Port == 0 && !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("QP by number: %+v, %v", qp, err)
 	}
 	if cq, err := CQByID(dev, cqList[0].ID); err != nil || cq.CQE != cqList[0].CQE {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 //go:embed testdata/*.hex
@@ -160,7 +161,7 @@ func TestDecodeRecorded(t *testing.T) {
 		}
 		return all
 	}
-	gsi := QP{Num: 1, Type: QPTypeGSI, State: QPRTS, Owner: Owner{Kernel: "ib_core"}}
+	gsi := QP{Num: 1, Type: ib.GSI, State: ib.QPRTS, Owner: Owner{Kernel: "ib_core"}}
 	if diff := cmp.Diff(gsi, qpsOf("5.10")[0]); diff != "" {
 		t.Error(diff)
 	}
@@ -168,7 +169,7 @@ func TestDecodeRecorded(t *testing.T) {
 	if diff := cmp.Diff(gsi, qpsOf("7.2")[19]); diff != "" {
 		t.Error(diff)
 	}
-	rc := QP{Num: 18, Port: 1, Type: QPTypeRC, State: QPRTS, RemoteNum: 35, RQPSN: 0x378033, SQPSN: 0xfc2538, PD: 1,
+	rc := QP{Num: 18, Port: 1, Type: ib.RC, State: ib.QPRTS, RemoteNum: 35, RQPSN: 0x378033, SQPSN: 0xfc2538, PD: 1,
 		Owner: Owner{PID: 95}}
 	if diff := cmp.Diff(rc, qpsOf("5.10")[2]); diff != "" {
 		t.Error(diff)
@@ -255,7 +256,7 @@ func at(t *testing.T, slice any, i int) any {
 func TestDecodeQPCounters(t *testing.T) {
 	counters := []Counter{{"rx_write_requests", 1 << 40}}
 	got, err := qpCounterList.decodeTable(goldenQPCounters)
-	want := []QPCounter{{ID: 4, Port: 1, Mode: CounterModeAuto, ByQPType: true, QPType: QPTypeRC,
+	want := []QPCounter{{ID: 4, Port: 1, Mode: CounterModeAuto, ByQPType: true, QPType: ib.RC,
 		Owner: Owner{PID: 77}, QPs: []uint32{178, 180}, Counters: counters}}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)

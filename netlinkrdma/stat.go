@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Counter is a hardware counter and its value. It is a plain value.
@@ -197,7 +198,7 @@ type QPCounter struct {
 	Port     uint32      // Port is the port of its QPs.
 	Mode     CounterMode // Mode says how it was created.
 	ByQPType bool        // ByQPType means that it counts one type of QPs; in mode auto.
-	QPType   QPType      // QPType is the type of QPs, if ByQPType is set.
+	QPType   ib.QPType   // QPType is the type of QPs, if ByQPType is set.
 	Owner                // Owner is the process whose QPs it counts, if PID is a criterion; in mode auto.
 	QPs      []uint32    // QPs are the numbers of the QPs that it counts.
 	Counters []Counter   // Counters are the values.
@@ -221,7 +222,7 @@ func decodeQPCounter(m *message) QPCounter {
 		Port:     m.u32(abi.RDMA_NLDEV_ATTR_PORT_INDEX),
 		Mode:     counterMode(m),
 		ByQPType: m.has(abi.RDMA_NLDEV_ATTR_RES_TYPE),
-		QPType:   QPType(m.u8(abi.RDMA_NLDEV_ATTR_RES_TYPE)),
+		QPType:   ib.QPType(m.u8(abi.RDMA_NLDEV_ATTR_RES_TYPE)),
 		Owner:    decodeOwner(m),
 		Counters: decodeCounters(m),
 	}

@@ -110,7 +110,7 @@ func sysfsDevice(fsys fs.FS, name string) (Device, error) {
 	}
 	dev := Device{
 		Name:         name,
-		NodeType:     NodeType(d.enum("node_type")),
+		NodeType:     ib.NodeType(d.enum("node_type")),
 		NodeGUID:     d.guid("node_guid"),
 		SysImageGUID: d.guid("sys_image_guid"),
 		Firmware:     d.optional("fw_ver"),
@@ -127,13 +127,13 @@ func sysfsDevice(fsys fs.FS, name string) (Device, error) {
 // sysfsProtocol derives the protocol, which sysfs does not have.
 func sysfsProtocol(dev Device, linkLayer string) Protocol {
 	switch {
-	case dev.NodeType == NodeRNIC:
+	case dev.NodeType == ib.NodeRNIC:
 		return ProtocolIWARP
-	case dev.NodeType == NodeUSNIC || dev.NodeType == NodeUSNICUDP:
+	case dev.NodeType == ib.NodeUSNIC || dev.NodeType == ib.NodeUSNICUDP:
 		return ProtocolUSNIC
-	case dev.NodeType == NodeUnspecified:
+	case dev.NodeType == ib.NodeUnspecified:
 		return ""
-	case linkLayer == LinkLayerEthernet.String():
+	case linkLayer == ib.LinkLayerEthernet.String():
 		return ProtocolRoCE
 	case dev.DriverID == DriverHFI1:
 		return ProtocolOPA
@@ -222,19 +222,19 @@ func sysfsPort(fsys fs.FS, dev string, num uint32) (Port, error) {
 	d := sysfsDir{fsys: fsys, dir: path.Join(sysfsDeviceClass, dev, "ports", strconv.Itoa(int(num)))}
 	p := Port{
 		Num:       num,
-		State:     PortState(d.enum("state")),
-		PhysState: PhysState(d.enum("phys_state")),
+		State:     ib.PortState(d.enum("state")),
+		PhysState: ib.PhysState(d.enum("phys_state")),
 	}
 	switch d.text("link_layer") {
-	case LinkLayerInfiniBand.String():
-		p.LinkLayer = LinkLayerInfiniBand
+	case ib.LinkLayerInfiniBand.String():
+		p.LinkLayer = ib.LinkLayerInfiniBand
 		p.LID = uint32(d.number("lid", 32))
 		p.SMLID = uint32(d.number("sm_lid", 32))
 		p.LMC = uint8(d.number("lid_mask_count", 8))
 		p.CapFlags = d.number("cap_mask", 32)
 		p.SubnetPrefix = uint64(d.guid("gids/0"))
-	case LinkLayerEthernet.String():
-		p.LinkLayer = LinkLayerEthernet
+	case ib.LinkLayerEthernet.String():
+		p.LinkLayer = ib.LinkLayerEthernet
 	}
 	// The interface of the port is the interface of the first GID, which every RoCE port has
 	// while the interface exists. An interface in another namespace has no index here.

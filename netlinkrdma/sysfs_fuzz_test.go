@@ -9,6 +9,8 @@ import (
 	"testing/fstest"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // sysfsFiles are the files that the fuzzer writes, one for each line of its input.
@@ -75,7 +77,7 @@ func FuzzSysfs(f *testing.F) {
 				switch {
 				case i > 0 && p.Num <= ports[i-1].Num:
 					t.Errorf("port %d follows port %d", p.Num, ports[i-1].Num)
-				case p.LinkLayer != LinkLayerInfiniBand && (p.LID != 0 || p.SMLID != 0 || p.LMC != 0 || p.CapFlags != 0 || p.SubnetPrefix != 0):
+				case p.LinkLayer != ib.LinkLayerInfiniBand && (p.LID != 0 || p.SMLID != 0 || p.LMC != 0 || p.CapFlags != 0 || p.SubnetPrefix != 0):
 					t.Errorf("a port of %s has what InfiniBand has: %+v", p.LinkLayer, p)
 				case (p.Netdev == "") != (p.NetdevIndex == 0) && p.NetdevIndex != 0, p.NetdevIndex < 0, p.CapFlags > 1<<32-1, !isPrintable(p.Netdev):
 					t.Errorf("port is %+v", p)

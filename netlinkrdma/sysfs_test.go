@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // sysfsTree is the /sys of a host with an rxe, a dual-port InfiniBand and an
@@ -79,10 +81,10 @@ func TestSysfsDevices(t *testing.T) {
 	c := deafClient(unix.EACCES, sysfsTree())
 	got, err := c.devices()
 	want := []Device{
-		{Name: "iw0", NodeType: NodeRNIC, NodeGUID: 1, SysImageGUID: 1, Protocol: ProtocolIWARP, Ports: 1, FromSysfs: true},
-		{Name: "mlx5_0", NodeType: NodeCA, NodeGUID: 0xb8599f0300a91d2c, SysImageGUID: 0xb8599f0300a91d2c,
+		{Name: "iw0", NodeType: ib.NodeRNIC, NodeGUID: 1, SysImageGUID: 1, Protocol: ProtocolIWARP, Ports: 1, FromSysfs: true},
+		{Name: "mlx5_0", NodeType: ib.NodeCA, NodeGUID: 0xb8599f0300a91d2c, SysImageGUID: 0xb8599f0300a91d2c,
 			Protocol: ProtocolIB, Firmware: "20.31.1014", DriverID: DriverMLX5, Ports: 2, FromSysfs: true},
-		{Name: "rxe0", NodeType: NodeCA, NodeGUID: 0x505400fffe000001, SysImageGUID: 0x505400fffe000002,
+		{Name: "rxe0", NodeType: ib.NodeCA, NodeGUID: 0x505400fffe000001, SysImageGUID: 0x505400fffe000002,
 			Protocol: ProtocolRoCE, DriverID: DriverRXE, Ports: 1, FromSysfs: true},
 	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
@@ -109,19 +111,19 @@ func TestSysfsSubfunction(t *testing.T) {
 
 func TestSysfsProtocol(t *testing.T) {
 	for _, tt := range []struct {
-		node      NodeType
+		node      ib.NodeType
 		driver    DriverID
 		linkLayer string
 		want      Protocol
 	}{
-		{NodeCA, DriverMLX5, "InfiniBand", ProtocolIB},
-		{NodeCA, DriverMLX5, "Ethernet", ProtocolRoCE},
-		{NodeCA, DriverHFI1, "InfiniBand", ProtocolOPA},
-		{NodeSwitch, DriverUnknown, "InfiniBand", ProtocolIB},
-		{NodeRNIC, DriverIRDMA, "Ethernet", ProtocolIWARP},
-		{NodeUSNIC, DriverUSNIC, "Ethernet", ProtocolUSNIC},
-		{NodeUSNICUDP, DriverUSNIC, "Ethernet", ProtocolUSNIC},
-		{NodeUnspecified, DriverEFA, "Ethernet", ""},
+		{ib.NodeCA, DriverMLX5, "InfiniBand", ProtocolIB},
+		{ib.NodeCA, DriverMLX5, "Ethernet", ProtocolRoCE},
+		{ib.NodeCA, DriverHFI1, "InfiniBand", ProtocolOPA},
+		{ib.NodeSwitch, DriverUnknown, "InfiniBand", ProtocolIB},
+		{ib.NodeRNIC, DriverIRDMA, "Ethernet", ProtocolIWARP},
+		{ib.NodeUSNIC, DriverUSNIC, "Ethernet", ProtocolUSNIC},
+		{ib.NodeUSNICUDP, DriverUSNIC, "Ethernet", ProtocolUSNIC},
+		{ib.NodeUnspecified, DriverEFA, "Ethernet", ""},
 	} {
 		if got := sysfsProtocol(Device{NodeType: tt.node, DriverID: tt.driver}, tt.linkLayer); got != tt.want {
 			t.Errorf("%v, %v, %s: %q, want %q", tt.node, tt.driver, tt.linkLayer, got, tt.want)
@@ -132,11 +134,11 @@ func TestSysfsProtocol(t *testing.T) {
 func TestSysfsPorts(t *testing.T) {
 	c := deafClient(unix.EACCES, sysfsTree())
 	want := map[string][]Port{
-		"rxe0": {{Num: 1, State: PortActive, PhysState: PhysLinkUp, LinkLayer: LinkLayerEthernet, Netdev: "ve0", NetdevIndex: 3}},
+		"rxe0": {{Num: 1, State: ib.PortActive, PhysState: ib.PhysLinkUp, LinkLayer: ib.LinkLayerEthernet, Netdev: "ve0", NetdevIndex: 3}},
 		"mlx5_0": {
-			{Num: 2, State: PortInit, PhysState: PhysPolling, LinkLayer: LinkLayerInfiniBand, LID: 42, SMLID: 1, LMC: 3,
+			{Num: 2, State: ib.PortInit, PhysState: ib.PhysPolling, LinkLayer: ib.LinkLayerInfiniBand, LID: 42, SMLID: 1, LMC: 3,
 				SubnetPrefix: 0xfe80000000000000, CapFlags: 0xa651e848},
-			{Num: 10, State: PortDown, PhysState: PhysDisabled, LinkLayer: LinkLayerEthernet},
+			{Num: 10, State: ib.PortDown, PhysState: ib.PhysDisabled, LinkLayer: ib.LinkLayerEthernet},
 		},
 	}
 	for name, want := range want {

@@ -300,7 +300,7 @@ func (q *QP) access() Access {
 }
 
 // connected reports whether a QP of this type connects to one peer.
-func (q *QP) connected() bool { return q.typ != UD && q.typ != RawPacket && !q.typ.dc() }
+func (q *QP) connected() bool { return q.typ != UD && q.typ != RawPacket && !isDC(q.typ) }
 
 // useReady names the methods for types of QP that are not connected.
 const useReady = "use ReadyUD for UD and raw packet, and ReadyDC for DCI and DCT"
@@ -313,7 +313,7 @@ func (q *QP) ReadyUD(qkey uint32) error {
 		return err
 	}
 	if q.typ != UD && q.typ != RawPacket {
-		return argErr("ReadyUD", "QP type", q.typ, "UD or raw packet; use ReadyDC for DCI and DCT, and Connect for other types")
+		return argErr("ReadyUD", "QP type", q.typ, "UD or RawPacket; use ReadyDC for DCI and DCT, and Connect for other types")
 	}
 	if q.typ == RawPacket && qkey != 0 {
 		return argErr("ReadyUD", "qkey", qkey, "0, as raw packets have no Q_Key")

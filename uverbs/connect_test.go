@@ -151,7 +151,7 @@ func TestPortDown(t *testing.T) {
 	f.port.State, f.port.PhysState = uint8(PortDown), 3
 	_, endpointErr := f.qp.Endpoint()
 	for name, err := range map[string]error{"Connect": f.qp.Connect(t.Context(), Endpoint{}), "Init": f.qp.Init(), "Endpoint": endpointErr} {
-		if !errors.Is(err, syscall.ENETDOWN) || !strings.Contains(err.Error(), "port 1 is PORT_DOWN (DISABLED)") {
+		if !errors.Is(err, syscall.ENETDOWN) || !strings.Contains(err.Error(), "port 1 is DOWN (DISABLED)") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -54,8 +54,8 @@ type dcSpec struct {
 	streams DCIStreams
 }
 
-// dc reports whether a type is one of DC.
-func (t QPType) dc() bool { return t == DCI || t == DCT }
+// isDC reports whether a type is one of DC.
+func isDC(t QPType) bool { return t == DCI || t == DCT }
 
 // CreateDCI creates an initiator of DC in state [QPReset] (mlx5dv_create_qp with
 // MLX5DV_DCTYPE_DCI). [QP.ReadyDC] makes it ready to send. It fails with a [FeatureError] if the
@@ -145,7 +145,7 @@ func (q *QP) ReadyDC() error {
 		return err
 	}
 	switch {
-	case !q.typ.dc():
+	case !isDC(q.typ):
 		return argErr("ReadyDC", "QP type", q.typ, "DCI or DCT")
 	case q.State() != QPReset:
 		return argErr("ReadyDC", "state", q.State(), "%s", QPReset)

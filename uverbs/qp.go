@@ -13,44 +13,15 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// QPType is the transport service of a QP (enum ib_uverbs_qp_type). Only mlx5 has DCI and DCT.
-type QPType uint8
+// canCreate reports whether programs can create QPs of a type.
+func canCreate(t QPType) bool { return t >= RC && t <= UD || t >= RawPacket && t <= DCT }
 
-// QP types.
-const (
-	RC        QPType = abi.IB_UVERBS_QPT_RC         // reliable connection (IBV_QPT_RC)
-	UC        QPType = abi.IB_UVERBS_QPT_UC         // unreliable connection, which may lose messages (IBV_QPT_UC)
-	UD        QPType = abi.IB_UVERBS_QPT_UD         // unreliable datagrams, each to an AH (IBV_QPT_UD)
-	RawPacket QPType = abi.IB_UVERBS_QPT_RAW_PACKET // Ethernet frames (IBV_QPT_RAW_PACKET)
-	XRCSend   QPType = abi.IB_UVERBS_QPT_XRC_INI    // extended reliable connection, sending side (IBV_QPT_XRC_SEND)
-	XRCRecv   QPType = abi.IB_UVERBS_QPT_XRC_TGT    // extended reliable connection, receiving side (IBV_QPT_XRC_RECV)
-
-	// The kernel has one number, IB_UVERBS_QPT_DRIVER, for these.
-
-	DCI QPType = XRCRecv + 1 // dynamically connected transport, initiator: each work request has a target (MLX5DV_DCTYPE_DCI)
-	DCT QPType = XRCRecv + 2 // dynamically connected transport, target: it receives from all initiators (MLX5DV_DCTYPE_DCT)
-)
-
-// qpTypeNames are the names of the types.
-var qpTypeNames = [DCT + 1]string{RC: "RC", UC: "UC", UD: "UD", RawPacket: "raw packet", XRCSend: "XRC send", XRCRecv: "XRC receive", DCI: "DCI", DCT: "DCT"}
-
-// known reports whether the type is one of the constants.
-func (t QPType) known() bool { return int(t) < len(qpTypeNames) && qpTypeNames[t] != "" }
-
-// kernel returns the kernel's number of the type.
-func (t QPType) kernel() uint8 {
-	if t.dc() {
+// kernelQPType returns the kernel's number of a type.
+func kernelQPType(t QPType) uint8 {
+	if isDC(t) {
 		return abi.IB_UVERBS_QPT_DRIVER
 	}
 	return uint8(t)
-}
-
-// String returns the type's name.
-func (t QPType) String() string {
-	if t.known() {
-		return qpTypeNames[t]
-	}
-	return fmt.Sprintf("QP type %d", uint8(t))
 }
 
 // QP is a queue pair (struct ibv_qp). One goroutine at a time may use its send side (PostSend,
@@ -145,7 +116,7 @@ func (p *PD) CreateQP(o QPOptions) (*QP, error) {
 		s.MaxRecvWR = orDefault(s.MaxRecvWR, defaultQueueSize)
 		s.MaxRecvSGE = orDefault(s.MaxRecvSGE, 1)
 	}
-	if s.Type.dc() {
+	if isDC(s.Type) {
 		return nil, argErr("CreateQP", "Type", s.Type, "the other types; use CreateDCI and CreateDCT for DC")
 	}
 	if err := s.check(p.dev); err != nil {

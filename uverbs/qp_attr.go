@@ -6,32 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
-
-// QPState is the state of a queue pair (enum ib_qp_state, rdma/ib_verbs.h).
-type QPState uint8
-
-// QP states (IBV_QPS_RESET and following).
-const (
-	QPReset QPState = iota // newly created; nothing can be posted
-	QPInit                 // receives can be posted
-	QPRTR                  // ready to receive
-	QPRTS                  // ready to send and receive
-	QPSQD                  // send queue drained
-	QPSQE                  // send queue in error
-	QPErr                  // error; all posted work requests are flushed
-)
-
-// String returns the state's name.
-func (s QPState) String() string {
-	names := [...]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
-	if int(s) < len(names) {
-		return names[s]
-	}
-	return fmt.Sprintf("QP state %d", uint8(s))
-}
 
 // AckTimeout is a time in the encoding of the InfiniBand standard: 4.096 µs·2ⁿ for n from 1 to 31.
 // 0 means forever.
@@ -99,18 +75,6 @@ type AHAttr struct {
 	Global      bool       // Global says that packets have a GRH. It is required on RoCE; see also PortAttr.GRHRequired.
 	GRH         GRH        // GRH is the global route header.
 }
-
-// PathMigState is the state of the migration of a QP to its alternate path (enum ib_mig_state in
-// the kernel's rdma/ib_verbs.h). To use it, call [QP.Modify] with AltAH and PathRearm. [QP.Query]
-// returns PathArmed once both sides are ready, and Modify with PathMigrated migrates.
-type PathMigState = netlinkrdma.PathMigState
-
-// States of path migration.
-const (
-	PathMigrated = netlinkrdma.PathMigrated
-	PathRearm    = netlinkrdma.PathRearm
-	PathArmed    = netlinkrdma.PathArmed
-)
 
 // QPAttr are a queue pair's attributes (struct ibv_qp_attr).
 type QPAttr struct {

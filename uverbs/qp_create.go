@@ -166,7 +166,7 @@ func (q *QP) createIoctl(s *qpSpec, u udata) syscall.Errno {
 	if s.IndTable != nil {
 		cmd.obj(abi.UVERBS_ATTR_CREATE_QP_IND_TABLE_HANDLE, s.IndTable.handle)
 	}
-	cmd.u64(abi.UVERBS_ATTR_CREATE_QP_TYPE, uint64(s.Type.kernel()))
+	cmd.u64(abi.UVERBS_ATTR_CREATE_QP_TYPE, uint64(kernelQPType(s.Type)))
 	cmd.u64(abi.UVERBS_ATTR_CREATE_QP_USER_HANDLE, q.cookie)
 	q.dev.eventFDAttr(cmd, abi.UVERBS_ATTR_CREATE_QP_EVENT_FD)
 	var mem struct {
@@ -215,7 +215,7 @@ func (q *QP) legacyRequest(s *qpSpec) *abi.CreateQP {
 		MaxSendSGE:    uint32(s.MaxSendSGE),
 		MaxRecvSGE:    uint32(s.MaxRecvSGE),
 		MaxInlineData: uint32(s.MaxInline),
-		QPType:        s.Type.kernel(),
+		QPType:        kernelQPType(s.Type),
 	}
 	if s.xrcd != nil {
 		req.PDHandle = s.xrcd.handle

@@ -127,12 +127,12 @@ func (o *QPOptions) hasSendQueue() bool {
 
 // hasRecvQueue reports whether the QP has a receive queue of its own.
 func (o *QPOptions) hasRecvQueue() bool {
-	return o.SRQ == nil && o.IndTable == nil && o.Type != XRCSend && o.Type != XRCRecv && !o.Type.dc()
+	return o.SRQ == nil && o.IndTable == nil && o.Type != XRCSend && o.Type != XRCRecv && !isDC(o.Type)
 }
 
 // check returns an error if an option is invalid or not supported.
 func (o *QPOptions) check(d *Device) error {
-	if !o.Type.known() {
+	if !canCreate(o.Type) {
 		return argErr("CreateQP", "Type", o.Type, "the QPType constants")
 	}
 	if o.Type == XRCRecv {

@@ -224,7 +224,7 @@ func TestSpecialQPsRefused(t *testing.T) {
 	}
 	k.sent()
 	for field, o := range map[string]QPOptions{
-		"Flags": {Flags: QPPadWriteEnd}, "IndTable": {IndTable: table}, "QP type XRC send": {Type: XRCSend},
+		"Flags": {Flags: QPPadWriteEnd}, "IndTable": {IndTable: table}, "QP type XRC_INI": {Type: XRCSend},
 	} {
 		d.driver = rxeDriver{}
 		o.SendCQ = cq

@@ -76,7 +76,7 @@ func TestCreateQPRefused(t *testing.T) {
 		change func(o *QPOptions)
 		want   string
 	}{
-		{func(o *QPOptions) { o.Type = 99 }, "Type is QP type 99, allowed: the QPType constants"},
+		{func(o *QPOptions) { o.Type = 99 }, "Type is QPType(99), allowed: the QPType constants"},
 		{func(o *QPOptions) { o.SendCQ = nil }, "SendCQ is nil"},
 		{func(o *QPOptions) { o.RecvCQ = nil }, "RecvCQ is nil"},
 		{func(o *QPOptions) { o.MaxSendWR = 1001 }, "MaxSendWR is 1001, allowed: 1 to 1000 (max_qp_wr of rxe0)"},
@@ -242,7 +242,7 @@ func TestQueryQP(t *testing.T) {
 	// A state that there is not: it has a text, and nothing but Reset and Err follows.
 	f.query.QPState = 200
 	value(f.qp.Query())(t)
-	if err := f.qp.Modify(QPAttr{State: QPRTS}, AttrState); err == nil || !strings.Contains(err.Error(), "QP state 200 to RTS") {
+	if err := f.qp.Modify(QPAttr{State: QPRTS}, AttrState); err == nil || !strings.Contains(err.Error(), "QPState(200) to RTS") {
 		t.Errorf("from a state that there is not: %v", err)
 	}
 }

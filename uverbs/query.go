@@ -228,49 +228,6 @@ func firmware(v uint64) string {
 	return fmt.Sprintf("%d.%d.%d", v>>32, v>>16&0xffff, v&0xffff)
 }
 
-// PortState is the logical state of a port (enum ib_port_state).
-type PortState uint8
-
-// Port states.
-const (
-	PortNop PortState = iota
-	PortDown
-	PortInit
-	PortArmed
-	PortActive
-	PortActiveDefer
-)
-
-// String returns the name that ibv_devinfo prints.
-func (s PortState) String() string {
-	names := [...]string{"PORT_NOP", "PORT_DOWN", "PORT_INIT", "PORT_ARMED", "PORT_ACTIVE", "PORT_ACTIVE_DEFER"}
-	if int(s) < len(names) {
-		return names[s]
-	}
-	return fmt.Sprintf("port state %d", uint8(s))
-}
-
-// LinkLayer is the kind of network of a port (enum rdma_link_layer).
-type LinkLayer uint8
-
-// Link layers.
-const (
-	LinkLayerUnspecified LinkLayer = iota
-	LinkLayerInfiniBand
-	LinkLayerEthernet
-)
-
-// String returns the link layer's name.
-func (l LinkLayer) String() string {
-	switch l {
-	case LinkLayerInfiniBand:
-		return "InfiniBand"
-	case LinkLayerEthernet:
-		return "Ethernet"
-	}
-	return "Unspecified"
-}
-
 // MTU is a path MTU in the encoding of the InfiniBand standard (enum ib_mtu).
 type MTU uint8
 

@@ -11,13 +11,14 @@ import (
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // examineDevice makes the checks of a device and reports whether a ping-pong went
 // through.
 func (m *machine) examineDevice(ctx context.Context, dev netlinkrdma.Device, info uverbs.DeviceInfo) (bool, []Finding) {
 	ports, portsErr := m.ports(dev)
-	ethernet := func(p netlinkrdma.Port) bool { return p.LinkLayer != netlinkrdma.LinkLayerInfiniBand }
+	ethernet := func(p netlinkrdma.Port) bool { return p.LinkLayer != ib.LinkLayerInfiniBand }
 	if len(ports) > 0 && !slices.ContainsFunc(ports, ethernet) {
 		m.onInfiniBand = append(m.onInfiniBand, dev.Name)
 	}
@@ -181,7 +182,7 @@ func checkRegister(device string, tries []registration) Finding {
 // opened.
 type portFacts struct {
 	netlinkrdma.Port
-	state  netlinkrdma.PortState
+	state  ib.PortState
 	phys   string
 	attr   uverbs.PortAttr
 	gids   []uverbs.GIDEntry
@@ -192,7 +193,7 @@ type portFacts struct {
 func (m *machine) checkPort(device string, p portFacts) Finding {
 	f := Finding{Code: CodePort, Device: device, Port: int(p.Num)}
 	f.see("state %s, physical state %s, link layer %s", p.state, p.phys, p.LinkLayer)
-	ethernet := p.LinkLayer != netlinkrdma.LinkLayerInfiniBand
+	ethernet := p.LinkLayer != ib.LinkLayerInfiniBand
 	if ethernet {
 		if p.NetdevIndex == 0 {
 			f.see("no network interface, or it is in another network namespace")
@@ -206,14 +207,14 @@ func (m *machine) checkPort(device string, p portFacts) Finding {
 			f.see("network interface %s: %s, %s, MTU %d", n.Name, choose(n.Up, "up", "down"), choose(n.Running, "carrier", "no carrier"), n.MTU)
 		}
 	}
-	if p.state == netlinkrdma.PortActive {
+	if p.state == ib.PortActive {
 		return f.conclude(LevelOK, "%s%s", p.state, choose(p.Netdev != "", " on "+p.Netdev, ""))
 	}
 	switch {
 	case ethernet:
 		f.fix("ip link set %s up, and look after its cable or peer", p.Netdev)
 		return f.conclude(LevelError, "%s: network interface %s has to be up", p.state, p.Netdev)
-	case p.state == netlinkrdma.PortInit || p.state == netlinkrdma.PortArmed:
+	case p.state == ib.PortInit || p.state == ib.PortArmed:
 		f.fix("start a subnet manager in this fabric: systemctl start opensm")
 		return f.conclude(LevelError, "%s: it waits for a subnet manager", p.state)
 	}
@@ -241,7 +242,7 @@ const jumboMTU = 4200
 
 // checkMTU compares a RoCE port's MTU with its network interface's.
 func (m *machine) checkMTU(device string, p portFacts) Finding {
-	if p.LinkLayer == netlinkrdma.LinkLayerInfiniBand || p.NetdevIndex == 0 {
+	if p.LinkLayer == ib.LinkLayerInfiniBand || p.NetdevIndex == 0 {
 		return Finding{}
 	}
 	n, err := m.netdev(p.NetdevIndex)
@@ -293,7 +294,7 @@ func (m *machine) checkGIDs(device string, p portFacts) Finding {
 		addrs = strings.Join(n.Addrs, ", ")
 		f.see("IP addresses of %s: %s", n.Name, choose(addrs != "", addrs, "none"))
 	}
-	if p.LinkLayer == netlinkrdma.LinkLayerInfiniBand {
+	if p.LinkLayer == ib.LinkLayerInfiniBand {
 		if len(p.gids) == 0 {
 			return f.conclude(LevelError, "no GID")
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Expectation describes how a machine is to be. [ParseExpectation] reads it from JSON:
@@ -243,8 +244,8 @@ func (m *machine) comparePort(p *PortExpectation, port portFacts, where, device 
 			differs(what, fmt.Sprint(have), fmt.Sprintf("%d or more", want))
 		}
 	}
-	if port.state != netlinkrdma.PortActive {
-		differs("the state", port.state.String(), netlinkrdma.PortActive.String())
+	if port.state != ib.PortActive {
+		differs("the state", port.state.String(), ib.PortActive.String())
 	}
 	if have := port.LinkLayer.String(); p.LinkLayer != "" && have != p.LinkLayer {
 		differs("the link layer", have, p.LinkLayer)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // asHealthy is what the machine of healthy has.
@@ -44,7 +45,7 @@ func TestCompare(t *testing.T) {
 		{name: "other name", text: `{"ports": [{"device": "mlx5_*"}]}`, want: []string{"devices mlx5_*: found no port, expected one or more"}},
 		{name: "other driver", text: `{"ports": [{"driver": "mlx5"}]}`, want: []string{"all devices with driver mlx5: found no port, expected one or more"}},
 		{name: "firmware", text: `{"ports": [{"firmware": "28.*"}]}`, want: []string{"rxe0: firmware is 1.2.3, expected 28.*"}},
-		{name: "state", text: asHealthy, sick: func(p patient) { p.facts.state = netlinkrdma.PortDown }, want: []string{"rxe0 port 1: the state is DOWN, expected ACTIVE"}},
+		{name: "state", text: asHealthy, sick: func(p patient) { p.facts.state = ib.PortDown }, want: []string{"rxe0 port 1: the state is DOWN, expected ACTIVE"}},
 		{name: "link layer", text: `{"ports": [{"link_layer": "InfiniBand"}]}`, want: []string{"rxe0 port 1: the link layer is Ethernet, expected InfiniBand"}},
 		{name: "rate", text: `{"ports": [{"rate_gbps": 400}]}`, want: []string{"rxe0 port 1: the rate is 10 Gb/s, expected 400 Gb/s or more"}},
 		{name: "mtu", text: asHealthy, sick: func(p patient) { p.facts.attr.ActiveMTU = uverbs.MTU1024 }, want: []string{"rxe0 port 1: the path MTU is 1024, expected 4096 or more"}},

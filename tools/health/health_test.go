@@ -15,6 +15,7 @@ import (
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Parts of a fake machine in which nothing is wrong.
@@ -23,7 +24,7 @@ var (
 	fakeInfo = uverbs.DeviceInfo{Name: "rxe0", Driver: "rxe", Protocol: "roce", Ports: 1, CharDev: "/dev/infiniband/uverbs0"}
 	fakeChar = netlinkrdma.CharDev{Name: "uverbs0", Major: 231, Minor: 192, ABI: 2}
 	fakeCM   = netlinkrdma.CharDev{Name: "rdma_cm", Major: 10, Minor: 124, ABI: 4}
-	fakePort = netlinkrdma.Port{Num: 1, State: netlinkrdma.PortActive, PhysState: netlinkrdma.PhysLinkUp, LinkLayer: netlinkrdma.LinkLayerEthernet, Netdev: "eth0", NetdevIndex: 2}
+	fakePort = netlinkrdma.Port{Num: 1, State: ib.PortActive, PhysState: ib.PhysLinkUp, LinkLayer: ib.LinkLayerEthernet, Netdev: "eth0", NetdevIndex: 2}
 )
 
 // gid returns an entry of a GID table.
@@ -270,16 +271,16 @@ var doctorCases = []struct {
 	}, id: "open", level: LevelError, words: []string{"input/output error"}},
 
 	{name: "port down", ill: func(p patient) {
-		p.facts.state = netlinkrdma.PortDown
+		p.facts.state = ib.PortDown
 		p.netdev = func(int) (netdev, error) { return netdev{Name: "eth0", MTU: 4200}, nil }
 		p.loopback = func(context.Context, string) (string, error) { return "", syscall.ENETDOWN }
 	}, id: "port", level: LevelError, words: []string{"eth0 has to be up", "ip link set eth0 up", "eth0: down, no carrier"}},
 	{name: "no subnet manager", ill: func(p patient) {
-		p.facts.LinkLayer, p.facts.state = netlinkrdma.LinkLayerInfiniBand, netlinkrdma.PortInit
+		p.facts.LinkLayer, p.facts.state = ib.LinkLayerInfiniBand, ib.PortInit
 		p.loopback = func(context.Context, string) (string, error) { return "", syscall.ENETDOWN }
 	}, id: "port", level: LevelError, words: []string{"subnet manager", "opensm"}},
 	{name: "no cable", ill: func(p patient) {
-		p.facts.LinkLayer, p.facts.state = netlinkrdma.LinkLayerInfiniBand, netlinkrdma.PortDown
+		p.facts.LinkLayer, p.facts.state = ib.LinkLayerInfiniBand, ib.PortDown
 		p.loopback = func(context.Context, string) (string, error) { return "", syscall.ENETDOWN }
 	}, id: "port", level: LevelError, words: []string{"no link"}},
 	{name: "interface elsewhere", ill: func(p patient) {
@@ -296,7 +297,7 @@ var doctorCases = []struct {
 	{name: "iWARP without an address", ill: onIWARP("fe80::1/64"), works: true, id: "address", level: LevelWarning, words: []string{"eth0 has no address", "ip address add"}},
 	{name: "InfiniBand's firewall", ill: func(p patient) {
 		port := fakePort
-		port.LinkLayer = netlinkrdma.LinkLayerInfiniBand
+		port.LinkLayer = ib.LinkLayerInfiniBand
 		p.ports = func(netlinkrdma.Device) ([]netlinkrdma.Port, error) { return []netlinkrdma.Port{port}, nil }
 	}, works: true, id: "firewall", level: LevelOK, words: []string{"no firewall"}},
 	{name: "iWARP's firewall", ill: onIWARP("10.1.0.1/24"), works: true, id: "firewall", level: LevelInfo, words: []string{"TCP ports"}},
@@ -310,10 +311,10 @@ var doctorCases = []struct {
 	}, works: true, id: "gid", level: LevelWarning, words: []string{"only RoCE v1"}},
 	{name: "no GID table", ill: func(p patient) { p.facts.gidErr = fs.ErrNotExist }, works: true, id: "gid", level: LevelWarning, words: []string{"cannot be read", "mount -t sysfs"}},
 	{name: "no GID on InfiniBand", ill: func(p patient) {
-		p.facts.LinkLayer, p.facts.gids = netlinkrdma.LinkLayerInfiniBand, nil
+		p.facts.LinkLayer, p.facts.gids = ib.LinkLayerInfiniBand, nil
 	}, works: true, id: "gid", level: LevelWarning, words: []string{"no GID"}},
 	{name: "InfiniBand", ill: func(p patient) {
-		p.facts.LinkLayer = netlinkrdma.LinkLayerInfiniBand
+		p.facts.LinkLayer = ib.LinkLayerInfiniBand
 	}, works: true, id: "gid", level: LevelOK, words: []string{"LID"}},
 
 	{name: "loopback", ill: func(p patient) {

@@ -40,9 +40,9 @@ func probeDevice(name string) (p probe, err error) {
 		if facts.attr, err = dev.QueryPort(uint8(num)); err != nil {
 			return p, fmt.Errorf("query port %d: %w", num, err)
 		}
-		facts.state = netlinkrdma.PortState(facts.attr.State)
+		facts.state = facts.attr.State
 		facts.phys = facts.attr.Phys()
-		facts.LinkLayer = netlinkrdma.LinkLayer(facts.attr.LinkLayer)
+		facts.LinkLayer = facts.attr.LinkLayer
 		facts.gids, facts.gidErr = dev.GIDTable(uint8(num))
 		p.ports = append(p.ports, facts)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/goverbs/goverbs/tools/health"
 	"github.com/goverbs/goverbs/tools/internal/proc"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // opened is a device that is open.
@@ -48,7 +49,7 @@ func fakeCollector(o Options) *Collector {
 		own: func() ([]uverbs.DeviceInfo, error) { return nil, nil },
 		ports: func(d netlinkrdma.Device) (all []netlinkrdma.Port, err error) {
 			for n := range d.Ports {
-				all = append(all, netlinkrdma.Port{Num: n + 1, State: netlinkrdma.PortActive, PhysState: netlinkrdma.PhysLinkUp, LinkLayer: netlinkrdma.LinkLayerEthernet, Netdev: "eth0"})
+				all = append(all, netlinkrdma.Port{Num: n + 1, State: ib.PortActive, PhysState: ib.PhysLinkUp, LinkLayer: ib.LinkLayerEthernet, Netdev: "eth0"})
 			}
 			return all, nil
 		},

@@ -216,7 +216,7 @@ func deviceAttributes(a uverbs.DeviceAttr) attributes {
 		{"max_res_rd_atom", a.MaxResRdAtom, ""},
 		{"max_qp_init_rd_atom", a.MaxQPInitRdAtom, ""},
 		{"max_ee_init_rd_atom", a.MaxEEInitRdAtom, ""},
-		state("atomic_cap", "ATOMIC_", a.AtomicCap, uint32(a.AtomicCap)),
+		{"atomic_cap", strings.TrimPrefix(a.AtomicCap.String(), "ATOMIC_"), fmt.Sprintf("%s (%d)", a.AtomicCap, a.AtomicCap)},
 		{"max_ee", a.MaxEE, ""},
 		{"max_rdd", a.MaxRDD, ""},
 		{"max_mw", a.MaxMW, ""},
@@ -260,7 +260,7 @@ func deviceAttributes(a uverbs.DeviceAttr) attributes {
 // portAttributes lists the attributes of a port.
 func portAttributes(a uverbs.PortAttr) attributes {
 	return attributes{
-		state("state", "PORT_", a.State, uint32(a.State)),
+		{"state", a.State.String(), fmt.Sprintf("PORT_%s (%d)", a.State, a.State)},
 		{"max_mtu", a.MaxMTU.Bytes(), fmt.Sprintf("%d (%d)", a.MaxMTU.Bytes(), a.MaxMTU)},
 		{"active_mtu", a.ActiveMTU.Bytes(), fmt.Sprintf("%d (%d)", a.ActiveMTU.Bytes(), a.ActiveMTU)},
 		{"sm_lid", a.SMLID, ""},
@@ -280,7 +280,7 @@ func portAttributes(a uverbs.PortAttr) attributes {
 		{"init_type_reply", a.InitTypeReply, ""},
 		{"active_width", a.Width(), fmt.Sprintf("%dX (%d)", a.Width(), a.ActiveWidth)},
 		{"active_speed", a.Speed(), fmt.Sprintf("%.1f Gbps (%d)", a.Speed(), a.ActiveSpeed)},
-		state("phys_state", "", a.Phys(), uint32(a.PhysState)),
+		{"phys_state", a.Phys(), fmt.Sprintf("%s (%d)", a.Phys(), a.PhysState)},
 	}
 }
 
@@ -288,12 +288,6 @@ func portAttributes(a uverbs.PortAttr) attributes {
 // programs.
 func mask[T uint16 | uint32 | uint64](name, format string, v T) attribute {
 	return attribute{name, fmt.Sprintf(format, v), ""}
-}
-
-// state is an attribute whose values have names, in text with a prefix and the number.
-func state(name, prefix string, word any, number uint32) attribute {
-	text := fmt.Sprint(word)
-	return attribute{name, strings.TrimPrefix(text, prefix), fmt.Sprintf("%s (%d)", text, number)}
 }
 
 // print writes the report in the form of ibv_devinfo -v.

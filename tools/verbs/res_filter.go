@@ -14,6 +14,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // The tag "res" of a list in resReport is the kind of its objects, for --kinds. In a row it is the key of
@@ -97,20 +98,21 @@ func wordsOf(kinds []string, key string) (all []string) {
 	switch key {
 	case "state":
 		if slices.Contains(kinds, "qp") {
-			each(6, func(i int) string { return netlinkrdma.QPState(i).String() })
+			each(6, func(i int) string { return ib.QPState(i).String() })
 		}
 		if slices.Contains(kinds, "cm_id") {
 			each(10, func(i int) string { return netlinkrdma.CMState(i).String() })
 		}
 	case "type", "qp-type": // qp-type is of CM IDs
 		if key != "type" || slices.Contains(kinds, "qp") {
-			each(255, func(i int) string { return netlinkrdma.QPType(i).String() })
+			each(int(ib.XRCRecv), func(i int) string { return ib.QPType(i).String() }) // DC QPs are of type DRIVER
+			all = append(all, ib.DriverQP.String())
 		}
 		if slices.Contains(kinds, "srq") {
 			each(2, func(i int) string { return netlinkrdma.SRQType(i).String() })
 		}
 	case "path-mig-state":
-		each(2, func(i int) string { return netlinkrdma.PathMigState(i).String() })
+		each(2, func(i int) string { return ib.PathMigState(i).String() })
 	case "poll-ctx":
 		each(3, func(i int) string { return netlinkrdma.PollContext(i).String() })
 	case "adaptive-moderation":

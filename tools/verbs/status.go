@@ -134,7 +134,7 @@ func statusOf(d uverbs.DeviceInfo, port int) statusRow {
 		r.Reason = err.Error()
 		return r
 	}
-	r.State = strings.TrimPrefix(attr.State.String(), "PORT_")
+	r.State = attr.State.String()
 	r.PhysState, r.LinkLayer, r.LID = attr.Phys(), attr.LinkLayer.String(), attr.LID
 	r.Width, r.Rate, r.MTU = attr.Width(), float64(attr.Width())*attr.Speed(), attr.ActiveMTU.Bytes()
 	table, err := dev.GIDTable(uint8(port))

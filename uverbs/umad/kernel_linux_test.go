@@ -17,6 +17,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/program"
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
@@ -66,7 +67,7 @@ func TestKernelSubnet(t *testing.T) {
 		info := query[mad.NodeInfo](t, a, Addr{}, req)
 		dev, err := netlinkrdma.DeviceByName(testenv.TheRig().Devices[i])
 		must(t, err)
-		if info.NodeGUID != dev.NodeGUID || info.SystemImageGUID != dev.SysImageGUID || info.NodeType != netlinkrdma.NodeCA || info.LocalPortNum != 1 {
+		if info.NodeGUID != dev.NodeGUID || info.SystemImageGUID != dev.SysImageGUID || info.NodeType != ib.NodeCA || info.LocalPortNum != 1 {
 			t.Errorf("node at the end of route %d: %+v, want %+v", route, info, dev)
 		}
 		want, err := netlinkrdma.Ports(dev)

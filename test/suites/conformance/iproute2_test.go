@@ -14,6 +14,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // iproute2Env is set to 1 in the VM that has iproute2's rdma.
@@ -78,7 +79,7 @@ func qpRow(q netlinkrdma.QP) row {
 	if q.Kernel == "" {
 		r["pdn"] = q.PD
 	}
-	if q.Type == netlinkrdma.QPTypeRC {
+	if q.Type == ib.RC {
 		r["rqpn"], r["rq-psn"], r["path-mig-state"] = q.RemoteNum, q.RQPSN, q.PathMigState.String()
 	}
 	return r.owner(q.Owner)

@@ -13,6 +13,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // leastDump is how many bytes a segment about an object has at least: as far as the tests read.
@@ -200,7 +201,7 @@ func TestNetlinkDriverQPs(t *testing.T) {
 	dci := own(t, with, err, func(q netlinkrdma.QP) bool { return q.Num == r.dci.QPN() })
 	k := testenv.Kernel(t)
 	newer := slices.Compare(k[:], []int{6, 10}) >= 0
-	if dci.Type != netlinkrdma.QPTypeDriver || newer && dci.Subtype != "DCI" {
+	if dci.Type != ib.DriverQP || newer && dci.Subtype != "DCI" {
 		t.Errorf("the DCI is %+v", dci)
 	}
 	counts, err := netlinkrdma.ResourcesWith(dev, all)
@@ -210,7 +211,7 @@ func TestNetlinkDriverQPs(t *testing.T) {
 	if fewer := resources(t, dev); counts.QPs != fewer.QPs+hidden || counts.QPs != uint64(len(with)) {
 		t.Errorf("%d QPs with those of the driver and %d without, the lists have %d and %d", counts.QPs, fewer.QPs, len(with), len(some))
 	}
-	if newer && (hidden == 0 || slices.ContainsFunc(some, func(q netlinkrdma.QP) bool { return q.Type == netlinkrdma.QPTypeDriver })) {
+	if newer && (hidden == 0 || slices.ContainsFunc(some, func(q netlinkrdma.QP) bool { return q.Type == ib.DriverQP })) {
 		t.Errorf("without those of the driver the list has %+v", some)
 	}
 }

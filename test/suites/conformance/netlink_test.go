@@ -16,6 +16,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // tracked returns the device that most tests use as netlinkrdma lists it, and trackedDevice one with a
@@ -175,7 +176,7 @@ func checkLists(t *testing.T, dev netlinkrdma.Device, s *side, hadPD, hadCQ map[
 	}
 	qps, err := netlinkrdma.QPs(dev)
 	qp := own(t, qps, err, func(q netlinkrdma.QP) bool { return q.Num == s.qp.QPN() })
-	wantQP := netlinkrdma.QP{Num: s.qp.QPN(), Port: 1, Type: netlinkrdma.QPTypeRC, State: netlinkrdma.QPInit, PD: pd.ID, Owner: qp.Owner}
+	wantQP := netlinkrdma.QP{Num: s.qp.QPN(), Port: 1, Type: ib.RC, State: ib.QPInit, PD: pd.ID, Owner: qp.Owner}
 	if diff := cmp.Diff(wantQP, qp); diff != "" || !ownedByUs(qp.Owner) {
 		t.Errorf("QP of %+v: %s", qp.Owner, diff)
 	}
@@ -239,7 +240,7 @@ func checkConnected(t *testing.T, dev netlinkrdma.Device) {
 	a, b := pair(t, uverbs.QPOptions{})
 	qps, err := netlinkrdma.QPs(dev)
 	qp := own(t, qps, err, func(q netlinkrdma.QP) bool { return q.Num == a.qp.QPN() })
-	if qp.State != netlinkrdma.QPRTS || qp.RemoteNum != b.qp.QPN() {
+	if qp.State != ib.QPRTS || qp.RemoteNum != b.qp.QPN() {
 		t.Errorf("connected QP %+v, want RTS and peer %d", qp, b.qp.QPN())
 	}
 	must(t, b.qp.PostRecv(1, b.mr.SGE(0, 64)), a.qp.PostSend(send(2, a.mr.SGE(0, 64))))

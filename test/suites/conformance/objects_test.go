@@ -53,7 +53,7 @@ func absentVerbs(t *testing.T, s *side) []absentVerb {
 		{"ALLOC_PARENT_DOMAIN", [2]int{}, false, func() error { return errOf(s.pd.AllocParentDomain(nil)) }},
 	}
 	for feature, o := range map[string]uverbs.QPOptions{
-		"QP type XRC send":        {Type: uverbs.XRCSend},
+		"QP type XRC_INI":         {Type: uverbs.XRCSend},
 		"CREATE_QP with Flags":    {RecvCQ: s.cq, Flags: uverbs.QPBlockMulticastLoopback},
 		"CREATE_QP with IndTable": {IndTable: &uverbs.RWQIndTable{}},
 	} {

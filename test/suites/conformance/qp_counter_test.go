@@ -9,6 +9,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // hwCounts are counters of a QP or a port by name, without those that are 0.
@@ -222,10 +223,10 @@ func TestQPCountersAuto(t *testing.T) {
 	oneAfterAnother(t, first, 1, access(uverbs.WRRDMARead, first, peer, 100), uverbs.WCRDMARead)
 	all, err := netlinkrdma.QPCounters(dev)
 	must(t, err)
-	byType := func(typ netlinkrdma.QPType) netlinkrdma.QPCounter {
+	byType := func(typ ib.QPType) netlinkrdma.QPCounter {
 		return own(t, all, nil, func(c netlinkrdma.QPCounter) bool { return c.QPType == typ })
 	}
-	rc, ud := byType(netlinkrdma.QPTypeRC), byType(netlinkrdma.QPTypeUD)
+	rc, ud := byType(ib.RC), byType(ib.UD)
 	for _, c := range all {
 		if c.Mode != netlinkrdma.CounterModeAuto || !c.ByQPType || !ownedByUs(c.Owner) || slices.Contains(c.QPs, later.qp.QPN()) || slices.Contains(c.QPs, first.qp.QPN()) {
 			t.Errorf("counter %+v", c)

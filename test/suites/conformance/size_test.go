@@ -171,8 +171,8 @@ func TestSizeLimits(t *testing.T) {
 	testenv.Tags(t, testenv.SpecialCard, testenv.Unordered, testenv.Long)
 	testenv.NeedsIB(t, "limits of work requests")
 	testenv.Guest(t)
-	for _, typ := range []uverbs.QPType{uverbs.RC, uverbs.UC, uverbs.UD, uverbs.XRCSend, uverbs.DCI, uverbs.RawPacket} {
-		t.Run(typ.String(), func(t *testing.T) {
+	for name, typ := range map[string]uverbs.QPType{"RC": uverbs.RC, "UC": uverbs.UC, "UD": uverbs.UD, "XRC send": uverbs.XRCSend, "DCI": uverbs.DCI, "raw packet": uverbs.RawPacket} {
+		t.Run(name, func(t *testing.T) {
 			sizedBy(t, typ, uverbs.QPOptions{}) // or skip
 			t.Run("inline", func(t *testing.T) { sizeInline(t, typ) })
 			t.Run("SGEs", func(t *testing.T) { sizeSGEs(t, typ) })

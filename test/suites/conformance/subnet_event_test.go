@@ -4,9 +4,9 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -96,14 +96,14 @@ func TestSubnetEvents(t *testing.T) {
 	}
 
 	// While the link is not active, packets are sent again.
-	sm.set(func(p *mad.PortInfo) { p.PortState = netlinkrdma.PortDown })
+	sm.set(func(p *mad.PortInfo) { p.PortState = ib.PortDown })
 	told(uverbs.EventPortErr) // it goes down
 	told(uverbs.EventPortErr) // and comes up, but is not active
 	if p := port(); p.State != uverbs.PortInit {
 		t.Errorf("the port is in state %s, want %s", p.State, uverbs.PortInit)
 	}
-	sm.set(func(p *mad.PortInfo) { p.PortState = netlinkrdma.PortArmed })
-	sm.set(func(p *mad.PortInfo) { p.PortState = netlinkrdma.PortActive })
+	sm.set(func(p *mad.PortInfo) { p.PortState = ib.PortArmed })
+	sm.set(func(p *mad.PortInfo) { p.PortState = ib.PortActive })
 	told(uverbs.EventPortActive)
 	deliver(2)
 

@@ -64,7 +64,7 @@ func TestPortDown(t *testing.T) {
 		if !errors.Is(err, syscall.ENETDOWN) {
 			t.Errorf("%v is not ENETDOWN", err)
 		}
-		says(t, err, "port 1 is PORT_DOWN", "ip link set td0 up")
+		says(t, err, "port 1 is DOWN", "ip link set td0 up")
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/hca/subnet"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
@@ -70,7 +69,7 @@ func walk(t *testing.T, a *umad.Agent) map[ib.GUID]string {
 			t.Fatal(err)
 		}
 		found[info.NodeGUID] = d.NodeString
-		if info.NodeType != netlinkrdma.NodeSwitch && len(route) > 0 {
+		if info.NodeType != ib.NodeSwitch && len(route) > 0 {
 			continue
 		}
 		for i := range info.NumPorts {
@@ -78,7 +77,7 @@ func walk(t *testing.T, a *umad.Agent) map[ib.GUID]string {
 			if err := directed(t, a, &p, uint32(i)+1, route...); err != nil {
 				t.Fatal(err)
 			}
-			if p.PortPhysicalState == netlinkrdma.PhysLinkUp {
+			if p.PortPhysicalState == ib.PhysLinkUp {
 				routes = append(routes, append(append([]uint8(nil), route...), i+1))
 			}
 		}

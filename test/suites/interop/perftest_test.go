@@ -14,6 +14,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/program"
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // perftestResult is what is looked at of our result.
@@ -353,7 +354,7 @@ func connectedQPs(t *testing.T) (n int) {
 			t.Fatal(err)
 		}
 		for _, q := range qps {
-			if q.RemoteNum != 0 && q.State == netlinkrdma.QPRTS {
+			if q.RemoteNum != 0 && q.State == ib.QPRTS {
 				n++
 			}
 		}

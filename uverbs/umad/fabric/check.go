@@ -10,7 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
@@ -158,7 +157,7 @@ func (c *checker) link(p *Port) {
 		return
 	}
 	switch i := p.Info; {
-	case i.PortPhysicalState == netlinkrdma.PhysDisabled, i.PortPhysicalState == netlinkrdma.PhysTraining, i.PortPhysicalState == netlinkrdma.PhysErrorRecovery:
+	case i.PortPhysicalState == ib.PhysDisabled, i.PortPhysicalState == ib.PhysTraining, i.PortPhysicalState == ib.PhysErrorRecovery:
 		c.add(Finding{Kind: KindState, Port: p, Text: fmt.Sprintf("physical state %v", i.PortPhysicalState)})
 	case p.Up() && !p.Active():
 		c.add(Finding{Kind: KindState, Port: p, Text: fmt.Sprintf("state %v on a link that is up", i.PortState)})

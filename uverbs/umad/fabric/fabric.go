@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -38,7 +37,7 @@ type Node struct {
 func (n *Node) GUID() ib.GUID { return n.Info.NodeGUID }
 
 // IsSwitch reports whether the node is a switch.
-func (n *Node) IsSwitch() bool { return n.Info.NodeType == netlinkrdma.NodeSwitch }
+func (n *Node) IsSwitch() bool { return n.Info.NodeType == ib.NodeSwitch }
 
 // Port returns a port by its number, or nil if it is not known.
 func (n *Node) Port(number uint8) *Port {
@@ -130,10 +129,10 @@ func (p *Port) management() *mad.PortInfo {
 }
 
 // Up reports whether the link is physically up.
-func (p *Port) Up() bool { return p.Info != nil && p.Info.PortPhysicalState == netlinkrdma.PhysLinkUp }
+func (p *Port) Up() bool { return p.Info != nil && p.Info.PortPhysicalState == ib.PhysLinkUp }
 
 // Active reports whether the port carries traffic.
-func (p *Port) Active() bool { return p.Info != nil && p.Info.PortState == netlinkrdma.PortActive }
+func (p *Port) Active() bool { return p.Info != nil && p.Info.PortState == ib.PortActive }
 
 // Links returns every link of the fabric once, as the port that comes first and the other one. The order
 // is that of Nodes and Ports.

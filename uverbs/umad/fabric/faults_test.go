@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
@@ -37,7 +37,7 @@ func TestSpeedPort0(t *testing.T) {
 				}
 				switch q.Attribute {
 				case mad.AttrNodeInfo:
-					put(b, &mad.NodeInfo{NodeType: netlinkrdma.NodeSwitch, NumPorts: 2, NodeGUID: 7, PortGUID: 7, LocalPortNum: 1, DeviceID: 0xcb20})
+					put(b, &mad.NodeInfo{NodeType: ib.NodeSwitch, NumPorts: 2, NodeGUID: 7, PortGUID: 7, LocalPortNum: 1, DeviceID: 0xcb20})
 				case attrMellanoxPortInfo:
 					asked.Add(1)
 					put(b, &mellanoxPortInfo{1, 1, 1})
@@ -45,7 +45,7 @@ func TestSpeedPort0(t *testing.T) {
 					if q.Modifier == 0 && int(zero.Add(1)) <= c.silent {
 						return nil
 					}
-					i := &mad.PortInfo{LocalPortNum: 1, PortPhysicalState: netlinkrdma.PhysLinkUp, PortState: netlinkrdma.PortActive, LinkSpeedActive: uint8(QDR), LinkSpeedSupported: 7}
+					i := &mad.PortInfo{LocalPortNum: 1, PortPhysicalState: ib.PhysLinkUp, PortState: ib.PortActive, LinkSpeedActive: uint8(QDR), LinkSpeedSupported: 7}
 					if i.CapabilityMask = c.caps; c.caps != 0 {
 						i.LinkSpeedExtActive, i.LinkSpeedExtSupported = 2, 2
 					}
@@ -133,7 +133,7 @@ func TestCheckSilentSwitch(t *testing.T) {
 				return nil
 			})
 			defer p.Close()
-			n := &Node{Info: mad.NodeInfo{NodeType: netlinkrdma.NodeSwitch, NumPorts: 1}, Switch: &mad.SwitchInfo{LinearFDBTop: 0xbfff}}
+			n := &Node{Info: mad.NodeInfo{NodeType: ib.NodeSwitch, NumPorts: 1}, Switch: &mad.SwitchInfo{LinearFDBTop: 0xbfff}}
 			n.addPort(0).Info = &mad.PortInfo{LID: 1}
 			start := time.Now()
 			found, err := Check(t.Context(), p, &Fabric{Nodes: []*Node{n}}, CheckOptions{Options: Options{Parallel: parallel, Tries: 1}})

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/simport"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
@@ -67,9 +66,9 @@ func endless(b []byte) []byte {
 	}
 	switch p.Attribute {
 	case mad.AttrNodeInfo:
-		put(b, &mad.NodeInfo{NodeType: netlinkrdma.NodeSwitch, NumPorts: 36, NodeGUID: ib.GUID(guid), PortGUID: ib.GUID(guid), LocalPortNum: entry})
+		put(b, &mad.NodeInfo{NodeType: ib.NodeSwitch, NumPorts: 36, NodeGUID: ib.GUID(guid), PortGUID: ib.GUID(guid), LocalPortNum: entry})
 	case mad.AttrPortInfo:
-		put(b, &mad.PortInfo{LocalPortNum: entry, PortPhysicalState: netlinkrdma.PhysLinkUp, PortState: netlinkrdma.PortActive})
+		put(b, &mad.PortInfo{LocalPortNum: entry, PortPhysicalState: ib.PhysLinkUp, PortState: ib.PortActive})
 	}
 	return b
 }

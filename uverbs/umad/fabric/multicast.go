@@ -6,7 +6,6 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
@@ -126,7 +125,7 @@ func (t *tracer) exits(b *branch, to, mlid uint16) ([]uint8, error) {
 func (t *tracer) linked(at *Stop, out uint8, to uint16) (*Stop, error) {
 	if at.isSwitch() {
 		var port mad.PortInfo
-		if err := t.get(at.path, uint32(out), &port); err != nil || port.PortPhysicalState != netlinkrdma.PhysLinkUp {
+		if err := t.get(at.path, uint32(out), &port); err != nil || port.PortPhysicalState != ib.PhysLinkUp {
 			return nil, err
 		}
 	}

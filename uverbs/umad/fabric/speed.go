@@ -3,7 +3,7 @@ package fabric
 import (
 	"math/bits"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
@@ -145,7 +145,7 @@ func (p *Port) Gbps() float64 { return float64(p.Lanes()) * p.Speed().Gbps() }
 // value is 0 if there is nothing better than what is in use, or it is not known.
 func (p *Port) Could() (lanes int, speed Speed) {
 	r := p.Remote
-	if r == nil || p.Info == nil || r.Info == nil || p.Info.PortState == netlinkrdma.PortDown {
+	if r == nil || p.Info == nil || r.Info == nil || p.Info.PortState == ib.PortDown {
 		return 0, 0
 	}
 	if lanes = Lanes(p.Info.LinkWidthSupported & r.Info.LinkWidthSupported); lanes <= p.Lanes() {

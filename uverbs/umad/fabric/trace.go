@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
@@ -70,11 +69,11 @@ type Hop struct {
 
 // Stop is a node on a route.
 type Stop struct {
-	Info        mad.NodeInfo          // Info is the NodeInfo. LocalPortNum is the port by which the route enters.
-	Description string                // Description is the NodeDescription.
-	LID         uint16                // LID is the base LID of the port; of a switch that of port 0.
-	LMC         uint8                 // LMC is the number of low bits of the LID that the port ignores.
-	State       netlinkrdma.PortState // State is the state of the port that has the LID.
+	Info        mad.NodeInfo // Info is the NodeInfo. LocalPortNum is the port by which the route enters.
+	Description string       // Description is the NodeDescription.
+	LID         uint16       // LID is the base LID of the port; of a switch that of port 0.
+	LMC         uint8        // LMC is the number of low bits of the LID that the port ignores.
+	State       ib.PortState // State is the state of the port that has the LID.
 
 	path    []uint8
 	entered bool // packets come to the node, while those of the source begin there
@@ -87,7 +86,7 @@ func (s *Stop) String() string {
 }
 
 // isSwitch reports whether the node is a switch.
-func (s *Stop) isSwitch() bool { return s.Info.NodeType == netlinkrdma.NodeSwitch }
+func (s *Stop) isSwitch() bool { return s.Info.NodeType == ib.NodeSwitch }
 
 // has reports whether the port has a LID.
 func (s *Stop) has(lid uint16) bool {
@@ -180,7 +179,7 @@ func (t *tracer) stop(path []uint8) (*Stop, error) {
 	}
 	s.Description, s.LID, s.LMC, s.State = text.NodeString, port.LID, port.LMC, port.PortState
 	if s.isSwitch() { // a base port 0 has no state of its own
-		s.State = netlinkrdma.PortActive
+		s.State = ib.PortActive
 	}
 	return s, nil
 }
@@ -194,7 +193,7 @@ func (t *tracer) follow(path []uint8, lid uint16) (*Route, error) {
 	r := &Route{From: *at}
 	seen := map[ib.GUID]bool{}
 	for !at.has(lid) {
-		if at.State != netlinkrdma.PortActive {
+		if at.State != ib.PortActive {
 			return r, &RouteError{lid, *at, at.Info.LocalPortNum, ErrPortDown}
 		}
 		out, next, err := t.leave(at, lid, len(r.Hops) == 0)
@@ -209,7 +208,7 @@ func (t *tracer) follow(path []uint8, lid uint16) (*Route, error) {
 		r.Hops = append(r.Hops, Hop{out, *next})
 		at = next
 	}
-	if at.State != netlinkrdma.PortActive {
+	if at.State != ib.PortActive {
 		return r, &RouteError{lid, *at, NoPort, ErrPortDown}
 	}
 	return r, nil
@@ -271,7 +270,7 @@ func (t *tracer) lookup(at *Stop, lid uint16) (uint8, error) {
 	if err := t.get(at.path, uint32(out), &port); err != nil {
 		return out, err
 	}
-	if port.PortState != netlinkrdma.PortActive {
+	if port.PortState != ib.PortActive {
 		return fail(out, ErrPortDown)
 	}
 	return out, nil

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
@@ -271,7 +270,7 @@ func (w *walk) nodeInfo(t task, info *mad.NodeInfo) {
 func differs(a, b *mad.NodeInfo) string {
 	same := *b
 	same.LocalPortNum = a.LocalPortNum
-	if a.NodeType != netlinkrdma.NodeSwitch { // ports of adapters have their own GUIDs
+	if a.NodeType != ib.NodeSwitch { // ports of adapters have their own GUIDs
 		same.PortGUID = a.PortGUID
 	}
 	if same == *a {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // attributes are all attributes, with the size of their fields in bytes.
@@ -124,7 +124,7 @@ func TestPortInfo(t *testing.T) {
 	want := PortInfo{
 		GIDPrefix: 0xfe80 << 48, LID: 2, MasterSMLID: 1, CapabilityMask: 0x0651e84a, LocalPortNum: 1,
 		LinkWidthEnabled: Width1X | Width4X, LinkWidthSupported: Width1X | Width4X, LinkWidthActive: Width4X,
-		LinkSpeedSupported: 1, PortState: netlinkrdma.PortActive, PortPhysicalState: netlinkrdma.PhysLinkUp, LinkDownDefaultState: 2, LMC: 3,
+		LinkSpeedSupported: 1, PortState: ib.PortActive, PortPhysicalState: ib.PhysLinkUp, LinkDownDefaultState: 2, LMC: 3,
 		LinkSpeedActive: 2, LinkSpeedEnabled: 4, NeighborMTU: 5, MasterSMSL: 1, VLCap: 8, VLHighLimit: 4,
 		VLArbitrationHighCap: 8, VLArbitrationLowCap: 8, MTUCap: 5, VLStallCount: 3, HOQLife: 28, OperationalVLs: 4,
 		PartitionEnforcementInbound: true, PartitionEnforcementOutbound: true, FilterRawInbound: true, FilterRawOutbound: true,

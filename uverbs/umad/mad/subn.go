@@ -1,24 +1,21 @@
 package mad
 
-import (
-	"github.com/goverbs/goverbs/netlinkrdma"
-	"github.com/goverbs/goverbs/uverbs/ib"
-)
+import "github.com/goverbs/goverbs/uverbs/ib"
 
 // NodeInfo describes a node, and the port through which it was asked.
 type NodeInfo struct {
-	BaseVersion     uint8                `mad:"0"`     // BaseVersion is the supported base version of MADs.
-	ClassVersion    uint8                `mad:"1"`     // ClassVersion is the supported version of subnet management.
-	NodeType        netlinkrdma.NodeType `mad:"2"`     // NodeType is NodeCA, NodeSwitch or NodeRouter.
-	NumPorts        uint8                `mad:"3"`     // NumPorts is the number of physical ports.
-	SystemImageGUID ib.GUID              `mad:"4"`     // SystemImageGUID is shared by the nodes of a system.
-	NodeGUID        ib.GUID              `mad:"12"`    // NodeGUID identifies the node.
-	PortGUID        ib.GUID              `mad:"20"`    // PortGUID identifies the port; all ports of a switch have the same.
-	PartitionCap    uint16               `mad:"28"`    // PartitionCap is the number of P_Keys that a port can have.
-	DeviceID        uint16               `mad:"30"`    // DeviceID is the vendor's number of the device.
-	Revision        uint32               `mad:"32"`    // Revision is the vendor's revision of the device.
-	LocalPortNum    uint8                `mad:"36"`    // LocalPortNum is the port through which the request came.
-	VendorID        uint32               `mad:"37 24"` // VendorID is the OUI of the vendor.
+	BaseVersion     uint8       `mad:"0"`     // BaseVersion is the supported base version of MADs.
+	ClassVersion    uint8       `mad:"1"`     // ClassVersion is the supported version of subnet management.
+	NodeType        ib.NodeType `mad:"2"`     // NodeType is NodeCA, NodeSwitch or NodeRouter.
+	NumPorts        uint8       `mad:"3"`     // NumPorts is the number of physical ports.
+	SystemImageGUID ib.GUID     `mad:"4"`     // SystemImageGUID is shared by the nodes of a system.
+	NodeGUID        ib.GUID     `mad:"12"`    // NodeGUID identifies the node.
+	PortGUID        ib.GUID     `mad:"20"`    // PortGUID identifies the port; all ports of a switch have the same.
+	PartitionCap    uint16      `mad:"28"`    // PartitionCap is the number of P_Keys that a port can have.
+	DeviceID        uint16      `mad:"30"`    // DeviceID is the vendor's number of the device.
+	Revision        uint32      `mad:"32"`    // Revision is the vendor's revision of the device.
+	LocalPortNum    uint8       `mad:"36"`    // LocalPortNum is the port through which the request came.
+	VendorID        uint32      `mad:"37 24"` // VendorID is the OUI of the vendor.
 }
 
 // ID implements Attribute.
@@ -68,57 +65,57 @@ func (*GUIDInfo) ID() AttrID { return AttrGUIDInfo }
 // PortInfo describes a port. The modifier is the number of the port; 0 is the port that was asked, or
 // the management port of a switch.
 type PortInfo struct {
-	MKey                         uint64                `mad:"0"`      // MKey is M_Key, which guards the port.
-	GIDPrefix                    uint64                `mad:"8"`      // GIDPrefix is GidPrefix, the upper half of the port's GIDs.
-	LID                          uint16                `mad:"16"`     // LID is the base LID of the port.
-	MasterSMLID                  uint16                `mad:"18"`     // MasterSMLID is the LID of the subnet manager.
-	CapabilityMask               uint32                `mad:"20"`     // CapabilityMask says what the port supports, see CapIsSM and others.
-	DiagCode                     uint16                `mad:"24"`     // DiagCode is the vendor's result of a self-test.
-	MKeyLeasePeriod              uint16                `mad:"26"`     // MKeyLeasePeriod is M_KeyLeasePeriod in seconds.
-	LocalPortNum                 uint8                 `mad:"28"`     // LocalPortNum is the port through which the request came.
-	LinkWidthEnabled             Width                 `mad:"29"`     // LinkWidthEnabled has the widths that the port may use.
-	LinkWidthSupported           Width                 `mad:"30"`     // LinkWidthSupported has the widths that the port can use.
-	LinkWidthActive              Width                 `mad:"31"`     // LinkWidthActive is the width in use.
-	LinkSpeedSupported           uint8                 `mad:"32.0 4"` // LinkSpeedSupported has bits: 1 SDR, 2 DDR, 4 QDR.
-	PortState                    netlinkrdma.PortState `mad:"32.4 4"` // PortState is the logical state.
-	PortPhysicalState            netlinkrdma.PhysState `mad:"33.0 4"` // PortPhysicalState is the state of the link.
-	LinkDownDefaultState         uint8                 `mad:"33.4 4"` // LinkDownDefaultState is 1 for Sleep or 2 for Polling.
-	MKeyProtectBits              uint8                 `mad:"34.0 2"` // MKeyProtectBits is M_KeyProtectBits.
-	LMC                          uint8                 `mad:"34.5 3"` // LMC is the number of low LID bits that the port ignores.
-	LinkSpeedActive              uint8                 `mad:"35.0 4"` // LinkSpeedActive is the bit of the speed in use; see LinkSpeedExtActive.
-	LinkSpeedEnabled             uint8                 `mad:"35.4 4"` // LinkSpeedEnabled has the bits of the speeds that the port may use.
-	NeighborMTU                  uint8                 `mad:"36.0 4"` // NeighborMTU is the MTU in use: 1 for 256 bytes to 5 for 4096.
-	MasterSMSL                   uint8                 `mad:"36.4 4"` // MasterSMSL is the service level to the subnet manager.
-	VLCap                        uint8                 `mad:"37.0 4"` // VLCap is the largest OperationalVLs.
-	InitType                     uint8                 `mad:"37.4 4"` // InitType is what initialization the port asks for.
-	VLHighLimit                  uint8                 `mad:"38"`     // VLHighLimit is the limit of the high priority arbitration, in units of 4 KiB.
-	VLArbitrationHighCap         uint8                 `mad:"39"`     // VLArbitrationHighCap is the number of entries of the high priority table.
-	VLArbitrationLowCap          uint8                 `mad:"40"`     // VLArbitrationLowCap is the number of entries of the low priority table.
-	InitTypeReply                uint8                 `mad:"41.0 4"` // InitTypeReply is what initialization was done.
-	MTUCap                       uint8                 `mad:"41.4 4"` // MTUCap is the largest NeighborMTU.
-	VLStallCount                 uint8                 `mad:"42.0 3"` // VLStallCount is how many packets in sequence a VL drops before it stalls.
-	HOQLife                      uint8                 `mad:"42.3 5"` // HOQLife is how long a packet may be the first of a VL, 4.096 µs·2ⁿ.
-	OperationalVLs               uint8                 `mad:"43.0 4"` // OperationalVLs is 1 for 1 VL, then 2, 4, 8 and 15 VLs.
-	PartitionEnforcementInbound  bool                  `mad:"43.4 1"` // PartitionEnforcementInbound says that P_Keys of received packets are checked.
-	PartitionEnforcementOutbound bool                  `mad:"43.5 1"` // PartitionEnforcementOutbound says that P_Keys of sent packets are checked.
-	FilterRawInbound             bool                  `mad:"43.6 1"` // FilterRawInbound says that received raw packets are dropped.
-	FilterRawOutbound            bool                  `mad:"43.7 1"` // FilterRawOutbound says that sent raw packets are dropped.
-	MKeyViolations               uint16                `mad:"44"`     // MKeyViolations is M_KeyViolations, a counter.
-	PKeyViolations               uint16                `mad:"46"`     // PKeyViolations is P_KeyViolations, a counter.
-	QKeyViolations               uint16                `mad:"48"`     // QKeyViolations is Q_KeyViolations, a counter.
-	GUIDCap                      uint8                 `mad:"50"`     // GUIDCap is the number of GUIDs that the port can have.
-	ClientReregister             bool                  `mad:"51.0 1"` // ClientReregister tells clients to subscribe again.
-	MulticastPKeyTrapSuppression uint8                 `mad:"51.1 2"` // MulticastPKeyTrapSuppression is MulticastPKeyTrapSuppressionEnabled.
-	SubnetTimeOut                uint8                 `mad:"51.3 5"` // SubnetTimeOut is the longest delay to a port of the subnet, 4.096 µs·2ⁿ.
-	RespTimeValue                uint8                 `mad:"52.3 5"` // RespTimeValue is the longest time to answer a MAD, 4.096 µs·2ⁿ.
-	LocalPhyErrors               uint8                 `mad:"53.0 4"` // LocalPhyErrors is a threshold for link integrity errors.
-	OverrunErrors                uint8                 `mad:"53.4 4"` // OverrunErrors is a threshold for buffer overruns.
-	MaxCreditHint                uint16                `mad:"54"`     // MaxCreditHint is the most credits that the port needs.
-	LinkRoundTripLatency         uint32                `mad:"57 24"`  // LinkRoundTripLatency is in units of 4 ns.
-	CapabilityMask2              uint16                `mad:"60"`     // CapabilityMask2 is valid if CapabilityMask has CapMask2.
-	LinkSpeedExtActive           uint8                 `mad:"62.0 4"` // LinkSpeedExtActive is the bit of the speed in use, 0 if LinkSpeedActive has it: 1 FDR, 2 EDR, 4 HDR, 8 NDR.
-	LinkSpeedExtSupported        uint8                 `mad:"62.4 4"` // LinkSpeedExtSupported has the bits of the speeds that the port can use.
-	LinkSpeedExtEnabled          uint8                 `mad:"63.3 5"` // LinkSpeedExtEnabled has the bits of the speeds that the port may use.
+	MKey                         uint64       `mad:"0"`      // MKey is M_Key, which guards the port.
+	GIDPrefix                    uint64       `mad:"8"`      // GIDPrefix is GidPrefix, the upper half of the port's GIDs.
+	LID                          uint16       `mad:"16"`     // LID is the base LID of the port.
+	MasterSMLID                  uint16       `mad:"18"`     // MasterSMLID is the LID of the subnet manager.
+	CapabilityMask               uint32       `mad:"20"`     // CapabilityMask says what the port supports, see CapIsSM and others.
+	DiagCode                     uint16       `mad:"24"`     // DiagCode is the vendor's result of a self-test.
+	MKeyLeasePeriod              uint16       `mad:"26"`     // MKeyLeasePeriod is M_KeyLeasePeriod in seconds.
+	LocalPortNum                 uint8        `mad:"28"`     // LocalPortNum is the port through which the request came.
+	LinkWidthEnabled             Width        `mad:"29"`     // LinkWidthEnabled has the widths that the port may use.
+	LinkWidthSupported           Width        `mad:"30"`     // LinkWidthSupported has the widths that the port can use.
+	LinkWidthActive              Width        `mad:"31"`     // LinkWidthActive is the width in use.
+	LinkSpeedSupported           uint8        `mad:"32.0 4"` // LinkSpeedSupported has bits: 1 SDR, 2 DDR, 4 QDR.
+	PortState                    ib.PortState `mad:"32.4 4"` // PortState is the logical state.
+	PortPhysicalState            ib.PhysState `mad:"33.0 4"` // PortPhysicalState is the state of the link.
+	LinkDownDefaultState         uint8        `mad:"33.4 4"` // LinkDownDefaultState is 1 for Sleep or 2 for Polling.
+	MKeyProtectBits              uint8        `mad:"34.0 2"` // MKeyProtectBits is M_KeyProtectBits.
+	LMC                          uint8        `mad:"34.5 3"` // LMC is the number of low LID bits that the port ignores.
+	LinkSpeedActive              uint8        `mad:"35.0 4"` // LinkSpeedActive is the bit of the speed in use; see LinkSpeedExtActive.
+	LinkSpeedEnabled             uint8        `mad:"35.4 4"` // LinkSpeedEnabled has the bits of the speeds that the port may use.
+	NeighborMTU                  uint8        `mad:"36.0 4"` // NeighborMTU is the MTU in use: 1 for 256 bytes to 5 for 4096.
+	MasterSMSL                   uint8        `mad:"36.4 4"` // MasterSMSL is the service level to the subnet manager.
+	VLCap                        uint8        `mad:"37.0 4"` // VLCap is the largest OperationalVLs.
+	InitType                     uint8        `mad:"37.4 4"` // InitType is what initialization the port asks for.
+	VLHighLimit                  uint8        `mad:"38"`     // VLHighLimit is the limit of the high priority arbitration, in units of 4 KiB.
+	VLArbitrationHighCap         uint8        `mad:"39"`     // VLArbitrationHighCap is the number of entries of the high priority table.
+	VLArbitrationLowCap          uint8        `mad:"40"`     // VLArbitrationLowCap is the number of entries of the low priority table.
+	InitTypeReply                uint8        `mad:"41.0 4"` // InitTypeReply is what initialization was done.
+	MTUCap                       uint8        `mad:"41.4 4"` // MTUCap is the largest NeighborMTU.
+	VLStallCount                 uint8        `mad:"42.0 3"` // VLStallCount is how many packets in sequence a VL drops before it stalls.
+	HOQLife                      uint8        `mad:"42.3 5"` // HOQLife is how long a packet may be the first of a VL, 4.096 µs·2ⁿ.
+	OperationalVLs               uint8        `mad:"43.0 4"` // OperationalVLs is 1 for 1 VL, then 2, 4, 8 and 15 VLs.
+	PartitionEnforcementInbound  bool         `mad:"43.4 1"` // PartitionEnforcementInbound says that P_Keys of received packets are checked.
+	PartitionEnforcementOutbound bool         `mad:"43.5 1"` // PartitionEnforcementOutbound says that P_Keys of sent packets are checked.
+	FilterRawInbound             bool         `mad:"43.6 1"` // FilterRawInbound says that received raw packets are dropped.
+	FilterRawOutbound            bool         `mad:"43.7 1"` // FilterRawOutbound says that sent raw packets are dropped.
+	MKeyViolations               uint16       `mad:"44"`     // MKeyViolations is M_KeyViolations, a counter.
+	PKeyViolations               uint16       `mad:"46"`     // PKeyViolations is P_KeyViolations, a counter.
+	QKeyViolations               uint16       `mad:"48"`     // QKeyViolations is Q_KeyViolations, a counter.
+	GUIDCap                      uint8        `mad:"50"`     // GUIDCap is the number of GUIDs that the port can have.
+	ClientReregister             bool         `mad:"51.0 1"` // ClientReregister tells clients to subscribe again.
+	MulticastPKeyTrapSuppression uint8        `mad:"51.1 2"` // MulticastPKeyTrapSuppression is MulticastPKeyTrapSuppressionEnabled.
+	SubnetTimeOut                uint8        `mad:"51.3 5"` // SubnetTimeOut is the longest delay to a port of the subnet, 4.096 µs·2ⁿ.
+	RespTimeValue                uint8        `mad:"52.3 5"` // RespTimeValue is the longest time to answer a MAD, 4.096 µs·2ⁿ.
+	LocalPhyErrors               uint8        `mad:"53.0 4"` // LocalPhyErrors is a threshold for link integrity errors.
+	OverrunErrors                uint8        `mad:"53.4 4"` // OverrunErrors is a threshold for buffer overruns.
+	MaxCreditHint                uint16       `mad:"54"`     // MaxCreditHint is the most credits that the port needs.
+	LinkRoundTripLatency         uint32       `mad:"57 24"`  // LinkRoundTripLatency is in units of 4 ns.
+	CapabilityMask2              uint16       `mad:"60"`     // CapabilityMask2 is valid if CapabilityMask has CapMask2.
+	LinkSpeedExtActive           uint8        `mad:"62.0 4"` // LinkSpeedExtActive is the bit of the speed in use, 0 if LinkSpeedActive has it: 1 FDR, 2 EDR, 4 HDR, 8 NDR.
+	LinkSpeedExtSupported        uint8        `mad:"62.4 4"` // LinkSpeedExtSupported has the bits of the speeds that the port can use.
+	LinkSpeedExtEnabled          uint8        `mad:"63.3 5"` // LinkSpeedExtEnabled has the bits of the speeds that the port may use.
 }
 
 // Bits of PortInfo.CapabilityMask.

@@ -236,7 +236,7 @@ func LocalPort(ctx context.Context, port *umad.Port) (*mad.PortInfo, error) {
 	for _, p := range ports {
 		switch {
 		case int(p.Num) != number:
-		case p.LinkLayer != netlinkrdma.LinkLayerInfiniBand:
+		case p.LinkLayer != ib.LinkLayerInfiniBand:
 			return nil, &umad.Error{Op: "look at the subnet", Device: device, Port: number, Err: ErrNotInfiniBand}
 		default:
 			return &mad.PortInfo{LID: uint16(p.LID), MasterSMLID: uint16(p.SMLID), PortState: p.State, LocalPortNum: uint8(number)}, nil

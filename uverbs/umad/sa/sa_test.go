@@ -16,6 +16,7 @@ import (
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/simport"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -233,20 +234,20 @@ func TestNoSM(t *testing.T) {
 // replaced by what the kernel says.
 func TestLocalPort(t *testing.T) {
 	defer func(f func(string) ([]netlinkrdma.Port, error)) { kernelPorts = f }(kernelPorts)
-	layer := netlinkrdma.LinkLayerInfiniBand
+	layer := ib.LinkLayerInfiniBand
 	kernelPorts = func(device string) ([]netlinkrdma.Port, error) {
 		if device != "mem0" {
 			t.Errorf("device %s", device)
 		}
-		return []netlinkrdma.Port{{Num: 2, LID: 9}, {Num: 1, LinkLayer: layer, LID: 6, SMLID: 2, State: netlinkrdma.PortActive}}, nil
+		return []netlinkrdma.Port{{Num: 2, LID: 9}, {Num: 1, LinkLayer: layer, LID: 6, SMLID: 2, State: ib.PortActive}}, nil
 	}
 	s, c := newSubnet(t, Options{}, nil)
 	s.qp0 = noQP0
 	own, err := LocalPort(t.Context(), c.port)
-	if err != nil || own.LID != 6 || own.MasterSMLID != 2 || own.LocalPortNum != 1 || own.PortState != netlinkrdma.PortActive {
+	if err != nil || own.LID != 6 || own.MasterSMLID != 2 || own.LocalPortNum != 1 || own.PortState != ib.PortActive {
 		t.Errorf("%+v, %v", own, err)
 	}
-	layer = netlinkrdma.LinkLayerEthernet
+	layer = ib.LinkLayerEthernet
 	if _, err := LocalPort(t.Context(), c.port); !errors.Is(err, ErrNotInfiniBand) {
 		t.Error(err)
 	}

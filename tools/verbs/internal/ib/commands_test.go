@@ -15,8 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/simport"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -72,7 +72,7 @@ func (a *pma) answer(req *mad.Packet, to umad.Addr) *mad.Packet {
 	case to.LID != 5:
 		return nil
 	case req.Class == mad.ClassSubnLID && req.Attribute == mad.AttrNodeInfo:
-		return simport.Records(req, &mad.NodeInfo{NodeType: netlinkrdma.NodeSwitch, NumPorts: a.ports})
+		return simport.Records(req, &mad.NodeInfo{NodeType: ib.NodeSwitch, NumPorts: a.ports})
 	case req.Class == mad.ClassSubnLID:
 		return simport.Records(req, &mad.SwitchInfo{EnhancedPort0: true})
 	case req.Attribute == mad.AttrClassPortInfo:
@@ -357,7 +357,7 @@ func TestPingServer(t *testing.T) {
 // TestStatus prints devices in all forms: that of ibstat is compared with its text on the same ports.
 func TestStatus(t *testing.T) {
 	port := &StatusPort{Port: 1, State: "ACTIVE", PhysState: "LINK_UP", Rate: 100, Width: 4, Speed: "EDR", LID: 1, SMLID: 1, GID: "fe80:0000:0000:0000:506b:4b03:00c0:ff00",
-		LinkLayer: "InfiniBand", UMAD: "umad0", state: netlinkrdma.PortActive, phys: netlinkrdma.PhysLinkUp, capMask: 0x10820, portGUID: 0x506b4b0300c0ff00, active: true}
+		LinkLayer: "InfiniBand", UMAD: "umad0", state: ib.PortActive, phys: ib.PhysLinkUp, capMask: 0x10820, portGUID: 0x506b4b0300c0ff00, active: true}
 	good := &StatusDevice{Device: "mlx5_0", NodeType: "CA", HCAType: "MT4120", FWVer: "16.35.2000", HWVer: "0", Ports: []*StatusPort{port},
 		nodeGUID: 0x506b4b0300c0ff00, sysImageGUID: 0x506b4b0300c0ff00}
 	bad := &StatusDevice{Device: "mlx5_1", NodeType: "CA", Ports: []*StatusPort{{Port: 1, State: "DOWN", Reason: "not permitted"}}, Reason: "gone"}

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 	"github.com/goverbs/goverbs/uverbs/umad/sa"
@@ -339,7 +339,7 @@ func (c *counterFlags) portsOf(ctx context.Context, port *umad.Port, to umad.Add
 	var info mad.NodeInfo
 	var sw mad.SwitchInfo
 	err := c.ask(ctx, port, to, mad.NewSMP(mad.MethodGet, mad.AttrNodeInfo, 0), &info)
-	if err == nil && info.NodeType == netlinkrdma.NodeSwitch {
+	if err == nil && info.NodeType == ib.NodeSwitch {
 		err = c.ask(ctx, port, to, mad.NewSMP(mad.MethodGet, mad.AttrSwitchInfo, 0), &sw)
 	}
 	if errors.Is(err, umad.ErrNoQP0) {

@@ -12,6 +12,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -110,12 +111,12 @@ func (o *options) choose() (Port, error) {
 		if o.device != "" && p.Device != o.device || o.port != 0 && int(p.Num) != o.port {
 			continue
 		}
-		if p.LinkLayer != netlinkrdma.LinkLayerInfiniBand && o.device == "" {
+		if p.LinkLayer != ib.LinkLayerInfiniBand && o.device == "" {
 			others = append(others, fmt.Sprintf("%v is %v", &p, p.LinkLayer))
 			continue
 		}
 		infiniband = append(infiniband, p.String())
-		if best.Device == "" || best.State != netlinkrdma.PortActive && p.State == netlinkrdma.PortActive {
+		if best.Device == "" || best.State != ib.PortActive && p.State == ib.PortActive {
 			best = p
 		}
 	}
@@ -143,7 +144,7 @@ func (o *options) unknown(all []Port, devices []string) error {
 	}
 	for _, p := range all {
 		switch {
-		case o.device == "" && p.LinkLayer == netlinkrdma.LinkLayerInfiniBand:
+		case o.device == "" && p.LinkLayer == ib.LinkLayerInfiniBand:
 			ports = append(ports, p.String())
 		case o.device == p.Device:
 			ports = append(ports, fmt.Sprint(p.Num))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 )
 
@@ -17,12 +18,12 @@ func machine(err error, ports ...string) *System {
 	for _, text := range ports {
 		words := strings.Fields(text)
 		name, num, _ := strings.Cut(words[0], "/")
-		p := Port{Device: name, Port: netlinkrdma.Port{Num: uint32(num[0] - '0'), LinkLayer: netlinkrdma.LinkLayerEthernet, State: netlinkrdma.PortDown}}
+		p := Port{Device: name, Port: netlinkrdma.Port{Num: uint32(num[0] - '0'), LinkLayer: ib.LinkLayerEthernet, State: ib.PortDown}}
 		if words[1] == "ib" {
-			p.LinkLayer = netlinkrdma.LinkLayerInfiniBand
+			p.LinkLayer = ib.LinkLayerInfiniBand
 		}
 		if words[2] == "active" {
-			p.State = netlinkrdma.PortActive
+			p.State = ib.PortActive
 		}
 		all = append(all, p)
 	}

@@ -3,7 +3,6 @@ package ib
 import (
 	"fmt"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/simport"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
@@ -125,10 +124,10 @@ func (l *line) send(m *umad.Message) ([]byte, error) {
 func nodeInfoOf(n lineNode, entry uint8) *mad.NodeInfo {
 	if n.host {
 		guid := ib.GUID(0x100000 + 2*(n.number-1))
-		return &mad.NodeInfo{NodeType: netlinkrdma.NodeCA, NumPorts: 1, NodeGUID: guid, PortGUID: guid + 1, LocalPortNum: 1}
+		return &mad.NodeInfo{NodeType: ib.NodeCA, NumPorts: 1, NodeGUID: guid, PortGUID: guid + 1, LocalPortNum: 1}
 	}
 	guid := ib.GUID(0x200000 + (linePorts+1)*(n.number-1))
-	return &mad.NodeInfo{NodeType: netlinkrdma.NodeSwitch, NumPorts: linePorts, NodeGUID: guid, PortGUID: guid, LocalPortNum: entry}
+	return &mad.NodeInfo{NodeType: ib.NodeSwitch, NumPorts: linePorts, NodeGUID: guid, PortGUID: guid, LocalPortNum: entry}
 }
 
 // portInfo returns the PortInfo of a port; 0 is the port by which the request enters a host.
@@ -138,13 +137,13 @@ func (l *line) portInfo(n lineNode, port, entry uint8) *mad.PortInfo {
 		LinkWidthSupported: mad.Width1X | mad.Width4X, LinkWidthEnabled: mad.Width1X | mad.Width4X, LinkWidthActive: mad.Width4X,
 		LinkSpeedSupported: 7, LinkSpeedEnabled: 7, LinkSpeedActive: 4,
 		LinkSpeedExtSupported: 3, LinkSpeedExtEnabled: 3, LinkSpeedExtActive: 2,
-		PortState: netlinkrdma.PortActive, PortPhysicalState: netlinkrdma.PhysLinkUp,
+		PortState: ib.PortActive, PortPhysicalState: ib.PhysLinkUp,
 	}
 	if n.host || port == 0 {
 		i.LID = n.lid()
 	}
 	if _, up := l.neighbor(n, port); !n.host && port > 0 && up == 0 {
-		i.PortState, i.PortPhysicalState = netlinkrdma.PortDown, netlinkrdma.PhysPolling
+		i.PortState, i.PortPhysicalState = ib.PortDown, ib.PhysPolling
 	}
 	if (n.host || port == toHost) && (lineNode{n.number, true}).String() == l.narrow {
 		i.LinkWidthActive, i.LinkSpeedExtActive = mad.Width1X, 0

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -167,15 +166,9 @@ func smState(n uint8) string {
 // valueOf returns the value of a field as JSON has it.
 func valueOf(key string, v reflect.Value) any {
 	switch x := v.Interface().(type) {
-	case ib.GUID:
-		return x.String()
-	case ib.GID:
-		return x.String()
-	case netlinkrdma.PortState:
-		return x.String()
-	case netlinkrdma.NodeType:
-		return x.String()
-	case netlinkrdma.PhysState:
+	case ib.GUID, ib.GID, ib.PortState, ib.NodeType:
+		return x.(fmt.Stringer).String()
+	case ib.PhysState:
 		return uverbs.PortAttr{PhysState: uint8(x)}.Phys()
 	}
 	switch v.Kind() {
@@ -244,11 +237,11 @@ func (f recordField) set(text string) (allowed string) {
 		}
 		v.SetUint(uint64(guid))
 		return ""
-	case netlinkrdma.NodeType:
+	case ib.NodeType:
 		return f.setWord(text, 3)
-	case netlinkrdma.PortState:
+	case ib.PortState:
 		return f.setWord(text, 4)
-	case netlinkrdma.PhysState:
+	case ib.PhysState:
 		return f.setWord(text, 7)
 	}
 	switch v.Kind() {

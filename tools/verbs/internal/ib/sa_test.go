@@ -12,7 +12,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/simport"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
@@ -26,8 +25,8 @@ func TestSA(t *testing.T) {
 		switch req.Attribute {
 		case mad.AttrNodeRecord:
 			return simport.Records(req,
-				&mad.NodeRecord{LID: 1, NodeInfo: mad.NodeInfo{NodeType: netlinkrdma.NodeCA, PortGUID: 0x2c90300000001}, NodeDescription: mad.NodeDescription{NodeString: "host 1"}},
-				&mad.NodeRecord{LID: 2, NodeInfo: mad.NodeInfo{NodeType: netlinkrdma.NodeSwitch}, NodeDescription: mad.NodeDescription{NodeString: "bad\x1b[2J"}})
+				&mad.NodeRecord{LID: 1, NodeInfo: mad.NodeInfo{NodeType: ib.NodeCA, PortGUID: 0x2c90300000001}, NodeDescription: mad.NodeDescription{NodeString: "host 1"}},
+				&mad.NodeRecord{LID: 2, NodeInfo: mad.NodeInfo{NodeType: ib.NodeSwitch}, NodeDescription: mad.NodeDescription{NodeString: "bad\x1b[2J"}})
 		case mad.AttrLinearForwardingTableRecord:
 			r := &mad.LinearForwardingTableRecord{LID: 2, BlockNum: 1}
 			for i := range r.LinearForwardingTable.Port {

@@ -15,6 +15,7 @@ import (
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // StatusDevice is a device of "verbs ib status", and an element of its JSON.
@@ -51,8 +52,8 @@ type StatusPort struct {
 	ISSM           string  `json:"issm,omitempty"`
 	Reason         string  `json:"reason,omitempty"`
 
-	state    netlinkrdma.PortState
-	phys     netlinkrdma.PhysState
+	state    ib.PortState
+	phys     ib.PhysState
 	capMask  uint32
 	portGUID uint64
 	active   bool
@@ -212,7 +213,7 @@ func sysText(device, file string) string {
 func portStatus(d *netlinkrdma.Device, p *netlinkrdma.Port) *StatusPort {
 	r := &StatusPort{
 		Port: int(p.Num), State: p.State.String(), LID: uint16(p.LID), LMC: p.LMC, SMLID: uint16(p.SMLID), LinkLayer: p.LinkLayer.String(),
-		state: p.State, phys: p.PhysState, capMask: uint32(p.CapFlags), active: p.State == netlinkrdma.PortActive,
+		state: p.State, phys: p.PhysState, capMask: uint32(p.CapFlags), active: p.State == ib.PortActive,
 		PhysState: uverbs.PortAttr{PhysState: uint8(p.PhysState)}.Phys(),
 	}
 	if dev, err := netlinkrdma.UMADDev(*d, p.Num); err == nil {

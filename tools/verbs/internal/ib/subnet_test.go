@@ -14,6 +14,7 @@ import (
 	"github.com/goverbs/goverbs/test/simport"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/terminal"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -98,7 +99,7 @@ func (s *subnet) requests() []*mad.Packet {
 func (s *subnet) system() *System {
 	return &System{
 		Ports: func() ([]Port, error) {
-			return []Port{{"mem0", netlinkrdma.Port{Num: 1, LinkLayer: netlinkrdma.LinkLayerInfiniBand, State: netlinkrdma.PortActive}}}, nil
+			return []Port{{"mem0", netlinkrdma.Port{Num: 1, LinkLayer: ib.LinkLayerInfiniBand, State: ib.PortActive}}}, nil
 		},
 		Open: func(device string, port int) (*umad.Port, error) {
 			s.mu.Lock()

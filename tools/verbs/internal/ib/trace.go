@@ -9,7 +9,6 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -184,7 +183,7 @@ func tracert(r *fabric.Route, multicast, ends bool) []byte {
 		port, form := s.Info.LocalPortNum, "%s %s {0x%016x} portnum %d lid %d-%d \"%s\"\n"
 		if multicast {
 			form = "%s %s 0x%x port %d lid %d-%d \"%s\"\n"
-		} else if s.Info.NodeType == netlinkrdma.NodeSwitch {
+		} else if s.Info.NodeType == ib.NodeSwitch {
 			port = 0
 		}
 		fmt.Fprintf(&b, form, what, traceKind(s), uint64(s.Info.NodeGUID), port, s.LID, int(s.LID)+1<<s.LMC-1, fabric.Printable(s.Description))

@@ -8,7 +8,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -87,7 +86,7 @@ func linkOf(p *fabric.Port) LinkRow {
 	r := LinkRow{endRow: endOf(p), State: "NOT_KNOWN", PhysState: "NOT_KNOWN"}
 	if i := p.Info; i != nil {
 		r.State, r.PhysState = i.PortState.String(), uverbs.PortAttr{PhysState: uint8(i.PortPhysicalState)}.Phys()
-		if i.PortState != netlinkrdma.PortDown { // the rest is not valid then
+		if i.PortState != ib.PortDown { // the rest is not valid then
 			r.Width, r.RateGbps = p.Lanes(), p.Gbps()
 			if speed := p.Speed(); speed != 0 {
 				r.Speed = speed.String()

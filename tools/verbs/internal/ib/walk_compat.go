@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad/fabric"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -17,10 +17,10 @@ import (
 
 // nodeWords has the words for a type of node: in the lines of ibnetdiscover, in its reports of ports, and of
 // iblinkinfo and ibtracert.
-var nodeWords = map[netlinkrdma.NodeType]struct{ letter, line, guid, short, links, trace string }{
-	netlinkrdma.NodeCA:     {"H", "Ca", "ca", "CA", "CA", "ca"},
-	netlinkrdma.NodeSwitch: {"S", "Switch", "switch", "SW", "Switch", "switch"},
-	netlinkrdma.NodeRouter: {"R", "Rt", "rt", "RT", "Router", "router"},
+var nodeWords = map[ib.NodeType]struct{ letter, line, guid, short, links, trace string }{
+	ib.NodeCA:     {"H", "Ca", "ca", "CA", "CA", "ca"},
+	ib.NodeSwitch: {"S", "Switch", "switch", "SW", "Switch", "switch"},
+	ib.NodeRouter: {"R", "Rt", "rt", "RT", "Router", "router"},
 }
 
 // nodeName is the name of a node in a topology.
@@ -66,7 +66,7 @@ func topology(f *fabric.Fabric, now time.Time) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "#\n# Topology file: generated on %s\n#\n", now.Format(time.ANSIC))
 	fmt.Fprintf(&b, "# Initiated from node %016x port %016x\n", uint64(f.From.Node.GUID()), uint64(f.From.Node.Info.PortGUID))
-	for _, kind := range []netlinkrdma.NodeType{netlinkrdma.NodeSwitch, netlinkrdma.NodeCA, netlinkrdma.NodeRouter} {
+	for _, kind := range []ib.NodeType{ib.NodeSwitch, ib.NodeCA, ib.NodeRouter} {
 		for _, n := range slices.Backward(f.Nodes) {
 			if n.Info.NodeType != kind {
 				continue
@@ -213,7 +213,7 @@ func linkInfoPort(b *bytes.Buffer, p *fabric.Port) {
 		speed = "10.0 Gbps (FDR10)"
 	}
 	state, phys := words["state"](uint64(i.PortState)), words["phys"](uint64(i.PortPhysicalState))
-	down := i.PortState == netlinkrdma.PortDown
+	down := i.PortState == ib.PortDown
 	b.WriteString("      ")
 	if !p.Node.IsSwitch() {
 		fmt.Fprintf(b, "0x%016x ", uint64(p.GUID))

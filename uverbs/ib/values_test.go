@@ -1,0 +1,47 @@
+package ib
+
+import (
+	"fmt"
+	"testing"
+)
+
+// TestValues compares constants that the kernel, a device or a peer gets as numbers with those of
+// the kernel's rdma/ib_verbs.h.
+func TestValues(t *testing.T) {
+	check := func(header string, first int, got ...int) {
+		t.Helper()
+		for i, v := range got {
+			if v != first+i {
+				t.Errorf("%s: value %d of the list is %d, want %d", header, i, v, first+i)
+			}
+		}
+	}
+	check("enum rdma_node_type", 1, int(NodeCA), int(NodeSwitch), int(NodeRouter), int(NodeRNIC), int(NodeUSNIC), int(NodeUSNICUDP), int(NodeUnspecified))
+	check("enum ib_qp_type", 0, int(SMI), int(GSI), int(RC), int(UC), int(UD), int(RawIPv6), int(RawEtherType))
+	check("IB_QPT_RAW_PACKET", 8, int(RawPacket), int(XRCSend), int(XRCRecv))
+	check("IB_QPT_DRIVER", 0xff, int(DriverQP))
+	check("enum ib_qp_state", 0, int(QPReset), int(QPInit), int(QPRTR), int(QPRTS), int(QPSQD), int(QPSQE), int(QPErr))
+	check("enum ib_mig_state", 0, int(PathMigrated), int(PathRearm), int(PathArmed))
+	check("enum ib_port_state", 0, int(PortNop), int(PortDown), int(PortInit), int(PortArmed), int(PortActive), int(PortActiveDefer))
+	check("enum ib_port_phys_state", 1, int(PhysSleep), int(PhysPolling), int(PhysDisabled), int(PhysTraining), int(PhysLinkUp), int(PhysErrorRecovery), int(PhysTest))
+	check("enum rdma_link_layer", 0, int(LinkLayerUnspecified), int(LinkLayerInfiniBand), int(LinkLayerEthernet))
+}
+
+// TestNames: values out of range have a text, too.
+func TestNames(t *testing.T) {
+	for _, c := range []struct {
+		v    fmt.Stringer
+		want string
+	}{
+		{NodeCA, "CA"}, {NodeUnspecified, "unspecified"}, {NodeType(0), "NodeType(0)"}, {NodeType(8), "NodeType(8)"},
+		{PortDown, "DOWN"}, {PortActive, "ACTIVE"}, {PortActiveDefer, "ACTIVE_DEFER"}, {PortState(6), "PortState(6)"},
+		{PhysLinkUp, "LinkUp"}, {PhysTest, "Phy Test"}, {PhysState(0), "PhysState(0)"},
+		{LinkLayerInfiniBand, "InfiniBand"}, {LinkLayerEthernet, "Ethernet"}, {LinkLayer(3), "LinkLayer(3)"},
+		{RC, "RC"}, {QPType(7), "QPType(7)"}, {DriverQP, "DRIVER"}, {XRCRecv, "XRC_TGT"}, {DCT, "DCT"}, {QPType(99), "QPType(99)"},
+		{QPRTR, "RTR"}, {QPErr, "ERR"}, {QPState(7), "QPState(7)"}, {PathArmed, "ARMED"}, {PathMigState(3), "PathMigState(3)"},
+	} {
+		if got := c.v.String(); got != c.want {
+			t.Errorf("%T: %q, want %q", c.v, got, c.want)
+		}
+	}
+}
