@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Addr is an address of the connection manager: an IP address, which selects the RDMA device, and a
@@ -102,13 +103,7 @@ func (p PortSpace) String() string {
 // qpType returns the default QP type of an ID (enum ib_qp_type).
 func (p PortSpace) qpType() uint8 {
 	if p == UDP || p == IPoIB {
-		return ibQPTypeUD
+		return uint8(ib.UD)
 	}
-	return ibQPTypeRC
+	return uint8(ib.RC)
 }
-
-// QP types of CREATE_ID (enum ib_qp_type, rdma/ib_verbs.h).
-const (
-	ibQPTypeRC = 2
-	ibQPTypeUD = 4
-)

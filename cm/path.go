@@ -1,11 +1,13 @@
 package cm
 
 import (
+	"cmp"
 	"encoding/binary"
 	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
 // Path is a path record: the properties of a route between two ports, as InfiniBand's subnet
@@ -48,110 +50,75 @@ const (
 	SelectLargest                 // the value is the largest possible, or for times the smallest
 )
 
-// pathRecord is the layout of a path record in InfiniBand's management datagrams, big-endian and
-// without padding (IBTA 15.2.5.16, path_rec_table in the kernel's sa_query.c).
-type pathRecord struct {
-	ServiceID  uint64
-	DGID, SGID [16]uint8
-	DLID, SLID uint16
-	Flow       uint32 // raw traffic 1 bit, reserved 3, flow label 20, hop limit 8
-	Class      uint8
-	Count      uint8 // reversible 1, count 7
-	PKey       uint16
-	Service    uint16 // QoS class 12, service level 4
-	MTU        uint8  // selector 2, MTU 6
-	Rate       uint8  // selector 2, rate 6
-	Lifetime   uint8  // selector 2, time 6
-	Preference uint8
-	_          [6]uint8 // reserved
-}
-
-// Widths of the bit fields of a path record.
-const (
-	hopBits   = 8
-	flowBits  = 20
-	rawBit    = 31
-	countBits = 7
-	slBits    = 4
-	qosBits   = 12
-	valueBits = 6
-)
-
-// maxBits returns the greatest number of n bits.
-func maxBits(n int) uint32 { return 1<<n - 1 }
-
 // decodePath decodes a path record.
 func decodePath(rec *abi.IbPathRecData) Path {
 	var b [len(rec.PathRec) * 4]byte
-	var r pathRecord
+	var r mad.PathRecord
 	if _, err := binary.Encode(b[:], binary.NativeEndian, rec.PathRec); err != nil {
 		panic(err) // the sizes are constants
 	}
-	if _, err := binary.Decode(b[:], binary.BigEndian, &r); err != nil {
+	if err := mad.Unmarshal(b[:], &r); err != nil {
 		panic(err)
 	}
-	value := func(b uint8) uint8 { return b & uint8(maxBits(valueBits)) }
 	return Path{
 		ServiceID:    r.ServiceID,
 		DGID:         r.DGID,
 		SGID:         r.SGID,
 		DLID:         r.DLID,
 		SLID:         r.SLID,
-		RawTraffic:   r.Flow>>rawBit != 0,
-		FlowLabel:    r.Flow >> hopBits & maxBits(flowBits),
-		HopLimit:     uint8(r.Flow),
-		TrafficClass: r.Class,
-		Reversible:   r.Count>>countBits != 0,
-		Count:        r.Count & uint8(maxBits(countBits)),
+		RawTraffic:   r.RawTraffic,
+		FlowLabel:    r.FlowLabel,
+		HopLimit:     r.HopLimit,
+		TrafficClass: r.TClass,
+		Reversible:   r.Reversible,
+		Count:        r.NumbPath,
 		PKey:         r.PKey,
-		QoSClass:     r.Service >> slBits,
-		SL:           uint8(r.Service) & uint8(maxBits(slBits)),
+		QoSClass:     r.QosClass,
+		SL:           r.SL,
 		Preference:   r.Preference,
 
-		MTU:              uverbs.MTU(value(r.MTU)),
-		Rate:             value(r.Rate),
-		Lifetime:         uverbs.AckTimeout(value(r.Lifetime)),
-		MTUSelector:      Selector(r.MTU >> valueBits),
-		RateSelector:     Selector(r.Rate >> valueBits),
-		LifetimeSelector: Selector(r.Lifetime >> valueBits),
+		MTU:              uverbs.MTU(r.MTU),
+		Rate:             r.Rate,
+		Lifetime:         uverbs.AckTimeout(r.PacketLifeTime),
+		MTUSelector:      Selector(r.MTUSelector),
+		RateSelector:     Selector(r.RateSelector),
+		LifetimeSelector: Selector(r.PacketLifeTimeSelector),
 	}
 }
 
 // primaryPath has the flags of the only kind of record that the kernel returns and accepts.
 const primaryPath = abi.IB_PATH_GMP | abi.IB_PATH_PRIMARY | abi.IB_PATH_BIDIRECTIONAL
 
-// encode encodes a path record.
+// encode encodes a path record that check accepts.
 func (p *Path) encode() *abi.IbPathRecData {
-	value := func(v uint8, s Selector) uint8 { return uint8(s)<<valueBits | v }
-	r := pathRecord{
+	b, err := mad.Marshal(&mad.PathRecord{
 		ServiceID:  p.ServiceID,
 		DGID:       p.DGID,
 		SGID:       p.SGID,
 		DLID:       p.DLID,
 		SLID:       p.SLID,
-		Flow:       p.FlowLabel<<hopBits | uint32(p.HopLimit),
-		Class:      p.TrafficClass,
-		Count:      p.Count,
+		RawTraffic: p.RawTraffic,
+		FlowLabel:  p.FlowLabel,
+		HopLimit:   p.HopLimit,
+		TClass:     p.TrafficClass,
+		Reversible: p.Reversible,
+		NumbPath:   p.Count,
 		PKey:       p.PKey,
-		Service:    p.QoSClass<<slBits | uint16(p.SL),
-		MTU:        value(uint8(p.MTU), p.MTUSelector),
-		Rate:       value(p.Rate, p.RateSelector),
-		Lifetime:   value(uint8(p.Lifetime), p.LifetimeSelector),
+		QosClass:   p.QoSClass,
+		SL:         p.SL,
 		Preference: p.Preference,
-	}
-	if p.RawTraffic {
-		r.Flow |= 1 << rawBit
-	}
-	if p.Reversible {
-		r.Count |= 1 << countBits
-	}
+
+		MTU:                    uint8(p.MTU),
+		Rate:                   p.Rate,
+		PacketLifeTime:         uint8(p.Lifetime),
+		MTUSelector:            uint8(p.MTUSelector),
+		RateSelector:           uint8(p.RateSelector),
+		PacketLifeTimeSelector: uint8(p.LifetimeSelector),
+	})
 	rec := &abi.IbPathRecData{Flags: primaryPath}
-	var b [len(rec.PathRec) * 4]byte
-	if _, err := binary.Encode(b[:], binary.BigEndian, &r); err != nil {
-		panic(err) // the sizes are constants
-	}
-	if _, err := binary.Decode(b[:], binary.NativeEndian, &rec.PathRec); err != nil {
-		panic(err)
+	b = append(b, make([]byte, len(rec.PathRec)*4-len(b))...) // reserved
+	if _, decErr := binary.Decode(b, binary.NativeEndian, &rec.PathRec); err != nil || decErr != nil {
+		panic(cmp.Or(err, decErr))
 	}
 	return rec
 }
@@ -163,11 +130,11 @@ func (p *Path) check() error {
 		given uint32
 		bits  int
 	}{
-		{"FlowLabel", p.FlowLabel, flowBits}, {"Count", uint32(p.Count), countBits}, {"QoSClass", uint32(p.QoSClass), qosBits},
-		{"SL", uint32(p.SL), slBits}, {"Rate", uint32(p.Rate), valueBits}, {"Lifetime", uint32(p.Lifetime), valueBits},
+		{"FlowLabel", p.FlowLabel, 20}, {"Count", uint32(p.Count), 7}, {"QoSClass", uint32(p.QoSClass), 12},
+		{"SL", uint32(p.SL), 4}, {"Rate", uint32(p.Rate), 6}, {"Lifetime", uint32(p.Lifetime), 6},
 	} {
-		if f.given > maxBits(f.bits) {
-			return argErr("SetPath", f.name, f.given, "0 to %d", maxBits(f.bits))
+		if most := uint32(1)<<f.bits - 1; f.given > most {
+			return argErr("SetPath", f.name, f.given, "0 to %d", most)
 		}
 	}
 	if p.MTU.Bytes() == 0 {

@@ -126,7 +126,7 @@ var mayImport = []struct {
 	{"cm/internal/strangers", []string{"cm", "cm/internal/ibcm", "cm/rsocket", "cm/valkey", "uverbs/soft"}}, // tests only
 	{"cm/rsocket", []string{"cm", "cm/internal/limits", "cm/internal/protocol", "uverbs"}},
 	{"cm/valkey", []string{"cm", "cm/internal/limits", "cm/internal/protocol", "uverbs"}},
-	{"cm", []string{"uverbs", "uverbs/ib", "uverbs/soft/gsi", "netlinkrdma", "cm/internal"}},
+	{"cm", []string{"uverbs", "uverbs/ib", "uverbs/soft/gsi", "uverbs/umad/mad", "netlinkrdma", "cm/internal"}},
 	{"test/hca/engine", nil},
 	{"test/hca/prm", nil},
 	{"test/hca/subnet", nil},
@@ -161,7 +161,7 @@ func TestImports(t *testing.T) {
 			allowed = append(allowed, "test/testenv", "test/pairs")
 		}
 		if f.test() && f.pkg() == "cm" { // makes the software devices of the rig, and announces services
-			allowed = append(allowed, "uverbs/soft", "test/softrig", "uverbs/umad", "uverbs/umad/mad")
+			allowed = append(allowed, "uverbs/soft", "test/softrig", "uverbs/umad")
 		}
 		if f.test() && slices.Contains([]string{"cm/internal/protocol", "cm/rsocket", "cm/valkey"}, f.pkg()) { // makes the software devices of the rig
 			allowed = append(allowed, "uverbs/soft")

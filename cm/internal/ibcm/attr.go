@@ -1,6 +1,10 @@
 package ibcm
 
-import "syscall"
+import (
+	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
+)
 
 // QP states (enum ib_qp_state).
 const (
@@ -93,7 +97,7 @@ func (id *ID) rtrAttr() QPAttr {
 		DestQPN: id.remoteQPN,
 		RQPSN:   id.rqPSN,
 	}
-	if id.qpType == QPTypeRC {
+	if id.qpType == ib.RC {
 		a.Mask |= MaskMaxDestRdAtomic | MaskMinRNRTimer
 		a.MaxDestRdAtomic = id.responderRes
 	}
@@ -102,7 +106,7 @@ func (id *ID) rtrAttr() QPAttr {
 
 func (id *ID) rtsAttr() QPAttr {
 	a := QPAttr{Mask: MaskState | MaskSQPSN, SQPSN: id.sqPSN}
-	if id.qpType == QPTypeRC {
+	if id.qpType == ib.RC {
 		a.Mask |= MaskRetryCount | MaskRNRRetry | MaskMaxRdAtomic | MaskTimeout
 		a.RetryCount, a.RNRRetryCount = id.retryCount, id.rnrRetryCount
 		a.MaxRdAtomic, a.Timeout = id.initiatorDepth, id.ackTimeout

@@ -1,18 +1,16 @@
 package ibcm
 
-import "syscall"
+import (
+	"syscall"
 
-// QP types of connections (enum ib_qp_type).
-const (
-	QPTypeRC = 2
-	QPTypeUC = 3
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Request has the parameters of a REQ.
 type Request struct {
 	Path               Path
 	Service            uint64
-	QPType             uint8
+	QPType             ib.QPType
 	QPN                uint32
 	PSN                uint32
 	ResponderResources uint8
@@ -30,7 +28,7 @@ type Request struct {
 
 // SendREQ asks the peer for a connection.
 func (id *ID) SendREQ(r *Request) syscall.Errno {
-	if r.QPType != QPTypeRC && r.QPType != QPTypeUC || len(r.Private) > REQPrivateSize || id.state != Idle {
+	if r.QPType != ib.RC && r.QPType != ib.UC || len(r.Private) > REQPrivateSize || id.state != Idle {
 		return syscall.EINVAL
 	}
 	id.path, id.service, id.qpType = r.Path, r.Service, r.QPType
@@ -81,7 +79,7 @@ func (id *ID) req(r *Request) *REQ {
 			AckTimeout:   ackTimeout(id.m.c.AckDelay, p.Lifetime),
 		},
 	}
-	if r.QPType == QPTypeUC {
+	if r.QPType == ib.UC {
 		m.Transport = TransportUC
 	}
 	if p.HopLimit > 1 {
@@ -92,12 +90,12 @@ func (id *ID) req(r *Request) *REQ {
 }
 
 // QPType returns the QP type that a REQ asks for, or 0 if it is not supported.
-func (m *REQ) QPType() uint8 {
+func (m *REQ) QPType() ib.QPType {
 	switch m.Transport {
 	case TransportRC:
-		return QPTypeRC
+		return ib.RC
 	case TransportUC:
-		return QPTypeUC
+		return ib.UC
 	}
 	return 0
 }

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"syscall"
 	"time"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // State is the state of an [ID].
@@ -88,7 +90,7 @@ type ID struct {
 	remote  uint32 // communication ID of the peer; 0 if it is not known
 	service uint64
 	state   State
-	qpType  uint8
+	qpType  ib.QPType
 	tid     uint64 // of the REQ, or of the DREQ that was received
 	path    Path
 

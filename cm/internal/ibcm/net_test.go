@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // network joins managers in a test. Time passes only when the network has nothing to do.
@@ -180,7 +182,7 @@ const tcpService = 0x0000000001060007
 func (h *host) requestTo(to *host) *Request {
 	return &Request{
 		Path:    Path{Src: h.addr, Dst: to.addr, HopLimit: 64, MTU: 3, Lifetime: 16, PKey: 0xffff, FlowLabel: 0x1234, TrafficClass: 8},
-		Service: tcpService, QPType: QPTypeRC, QPN: 0x100 + h.n.rand.Uint32()&0xffff, PSN: h.n.rand.Uint32() & 0xffffff,
+		Service: tcpService, QPType: ib.RC, QPN: 0x100 + h.n.rand.Uint32()&0xffff, PSN: h.n.rand.Uint32() & 0xffffff,
 		ResponderResources: 3, InitiatorDepth: 2, RetryCount: 7, RNRRetryCount: 6, RemoteTimeout: 20, LocalTimeout: 20, MaxRetries: 15,
 		Private: []byte("request"),
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // noError is the result of an operation that has succeeded.
@@ -115,11 +117,11 @@ func TestResponderResources(t *testing.T) {
 	n, client, server := pair(t)
 	a := client.m.NewID(client.handle)
 	r := client.requestTo(server)
-	r.ResponderResources, r.QPType = 0, QPTypeUC
+	r.ResponderResources, r.QPType = 0, ib.UC
 	n.ok(a.SendREQ(r))
 	n.settle()
 	p := server.last()
-	if req := (*server.events[p])[0].Message.(*REQ); req.QPType() != QPTypeUC {
+	if req := (*server.events[p])[0].Message.(*REQ); req.QPType() != ib.UC {
 		t.Errorf("transport %d", req.Transport)
 	}
 	if got, errno := a.QPAttr(QPInit); errno != 0 || got.Access != 1<<1 {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/cm/internal/ibcm"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // qpErr is the last QP state (enum ib_qp_state).
@@ -26,7 +27,7 @@ func (f *File) initQPAttr(in, out []byte) syscall.Errno {
 	a := ibcm.QPAttr{Mask: ibcm.MaskState | ibcm.MaskPKeyIndex | ibcm.MaskPort}
 	qkey := uint32(0)
 	switch {
-	case x.qpType == qpUD:
+	case x.qpType == ib.UD:
 		if errno := x.setDefaultQKey(); errno != 0 {
 			return errno
 		}

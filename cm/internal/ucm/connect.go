@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/cm/internal/ibcm"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Times of the protocol.
@@ -67,9 +68,9 @@ func (f *File) connect(in, _ []byte) syscall.Errno {
 	data := private(p, headerSize)
 	x.putHeader(data)
 	cm := x.dev.cm.NewID(x.cmEvent)
-	if x.qpType == qpUD {
+	if x.qpType == ib.UD {
 		errno = cm.SendSIDRREQ(&ibcm.SIDRRequest{
-			Path: x.path.cmPath(), Service: serviceID(x.space, &x.dst), Timeout: sidrTimeout, MaxRetries: maxRetries, Private: data,
+			Path: cmPath(x.path), Service: serviceID(x.space, &x.dst), Timeout: sidrTimeout, MaxRetries: maxRetries, Private: data,
 		})
 	} else {
 		errno = cm.SendREQ(x.request(p, data))
@@ -85,7 +86,7 @@ func (f *File) connect(in, _ []byte) syscall.Errno {
 // request returns the parameters of the request for a connection.
 func (x *id) request(p *abi.ConnParam, data []byte) *ibcm.Request {
 	return &ibcm.Request{
-		Path:               x.path.cmPath(),
+		Path:               cmPath(x.path),
 		Service:            serviceID(x.space, &x.dst),
 		QPType:             x.qpType,
 		QPN:                x.qpn,
@@ -123,9 +124,9 @@ func (f *File) accept(in, _ []byte) syscall.Errno {
 		x.setQP(p)
 	}
 	switch {
-	case x.qpType == qpUD && !valid:
+	case x.qpType == ib.UD && !valid:
 		errno = x.sendSIDR(ibcm.SIDRSuccess, nil)
-	case x.qpType == qpUD:
+	case x.qpType == ib.UD:
 		errno = x.sendSIDR(ibcm.SIDRSuccess, private(p, 0))
 	case valid:
 		errno = x.cm.SendREP(x.reply(p))
@@ -221,7 +222,7 @@ func (x *id) refuse(data []byte, reason ibcm.Reason) syscall.Errno {
 	switch {
 	case x.cm == nil:
 		return syscall.EINVAL
-	case x.qpType == qpUD:
+	case x.qpType == ib.UD:
 		return x.sendSIDR(ibcm.SIDRReject, data)
 	}
 	return x.cm.SendREJ(reason, nil, data)
@@ -331,7 +332,7 @@ func (x *id) sidrReply(m *ibcm.SIDRREP) {
 		x.qkey = m.QKey
 		x.pushEvent(eventEstablished, 0, func(r *abi.EventResp) {
 			p := data(r)
-			p.QPNum, p.QKey, p.AHAttr = m.QPN, m.QKey, x.ahAttr(x.path.cmPath())
+			p.QPNum, p.QKey, p.AHAttr = m.QPN, m.QKey, x.ahAttr(cmPath(x.path))
 		})
 	}
 }

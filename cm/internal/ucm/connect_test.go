@@ -14,6 +14,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/cm/internal/ibcm"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 func TestConnect(t *testing.T) {
@@ -249,7 +250,7 @@ func TestRejections(t *testing.T) {
 	r.none(f2)
 	// Another transport than the listener's.
 	x := r.host.ids[other]
-	x.qpType = ibcm.QPTypeUC
+	x.qpType = ib.UC
 	id = r.connectTo(f, spaceTCP, "["+addrB6+"]:8")
 	if e := r.want(f, eventRejected, id); e.Status != 28 {
 		t.Errorf("event is %+v", e)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/soft/gsi"
 )
 
@@ -248,7 +249,7 @@ var lastUID = uint64(100)
 func (r *rig) create(f *File, space uint16) (handle uint32) {
 	r.t.Helper()
 	lastUID++
-	resp, errno := ask[abi.CreateIDResp](f, abi.RDMA_USER_CM_CMD_CREATE_ID, abi.CreateID{Uid: lastUID, Ps: space, QPType: qpRC})
+	resp, errno := ask[abi.CreateIDResp](f, abi.RDMA_USER_CM_CMD_CREATE_ID, abi.CreateID{Uid: lastUID, Ps: space, QPType: uint8(ib.RC)})
 	r.ok(errno)
 	return resp.ID
 }

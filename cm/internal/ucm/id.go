@@ -6,7 +6,9 @@ import (
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/cm/internal/ibcm"
 	"github.com/goverbs/goverbs/cm/internal/limits"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/soft/gsi"
+	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
 // state is the state of an ID (enum rdma_cm_state). There are no states of queries, as these end at
@@ -48,12 +50,6 @@ const (
 	eventInternal
 )
 
-// QP types (enum ib_qp_type).
-const (
-	qpRC = ibcm.QPTypeRC
-	qpUD = 4
-)
-
 // id is an ID: the counterpart of struct rdma_id_private and struct ucma_context of the kernel. All of it is
 // guarded by host.mu.
 type id struct {
@@ -67,7 +63,7 @@ type id struct {
 	unread limits.Usage // of a listener: requests that the program has not read, as half-open ones
 
 	space  uint16
-	qpType uint8 // 0 is any
+	qpType ib.QPType // 0 is any
 	state  state
 
 	src      sockaddr
@@ -77,7 +73,7 @@ type id struct {
 	gid      gsi.GIDEntry // entry of the GID table for src, valid if hasGID
 	hasGID   bool
 	hopLimit uint8
-	path     *pathRecord // nil until there is one
+	path     *mad.PathRecord // nil until there is one
 
 	reuse         bool // SO_REUSEADDR
 	familyOnly    bool // an IPv6 address does not stand for IPv4
@@ -100,7 +96,7 @@ type id struct {
 func (x *id) hasUser() bool { return x.uid != 0 }
 
 // newID makes an ID.
-func (f *File) newID(space uint16, qpType uint8) *id {
+func (f *File) newID(space uint16, qpType ib.QPType) *id {
 	h := f.host
 	x := &id{host: h, file: f, handle: h.newHandle(), space: space, qpType: qpType, psn: h.rand() & 0xffffff}
 	h.ids[x.handle] = x
@@ -117,12 +113,12 @@ func (f *File) createID(in, out []byte) syscall.Errno {
 	if req == nil {
 		return syscall.EINVAL
 	}
-	qpType := req.QPType
+	qpType := ib.QPType(req.QPType)
 	switch req.Ps {
 	case spaceTCP:
-		qpType = qpRC
+		qpType = ib.RC
 	case spaceUDP, spaceIPoIB:
-		qpType = qpUD
+		qpType = ib.UD
 	case spaceIB:
 	default:
 		return syscall.EINVAL

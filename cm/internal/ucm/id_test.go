@@ -11,20 +11,21 @@ import (
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/cm/internal/ibcm"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 func TestPortSpaces(t *testing.T) {
 	r := newRig(t)
 	for _, c := range []struct {
 		space     uint16
-		given     uint8
-		want      uint8
+		given     ib.QPType
+		want      ib.QPType
 		errno     syscall.Errno
 		bindErrno syscall.Errno
 	}{
-		{spaceTCP, 0, qpRC, 0, 0}, {spaceUDP, qpRC, qpUD, 0, 0}, {spaceIB, 3, 3, 0, 0}, {spaceIPoIB, 0, qpUD, 0, syscall.EINVAL}, {1, qpRC, 0, syscall.EINVAL, 0},
+		{spaceTCP, 0, ib.RC, 0, 0}, {spaceUDP, ib.RC, ib.UD, 0, 0}, {spaceIB, 3, 3, 0, 0}, {spaceIPoIB, 0, ib.UD, 0, syscall.EINVAL}, {1, ib.RC, 0, syscall.EINVAL, 0},
 	} {
-		resp, errno := ask[abi.CreateIDResp](r.file, abi.RDMA_USER_CM_CMD_CREATE_ID, abi.CreateID{Uid: 1, Ps: c.space, QPType: c.given})
+		resp, errno := ask[abi.CreateIDResp](r.file, abi.RDMA_USER_CM_CMD_CREATE_ID, abi.CreateID{Uid: 1, Ps: c.space, QPType: uint8(c.given)})
 		r.is("create", errno, c.errno)
 		if errno != 0 {
 			continue

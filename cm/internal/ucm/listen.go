@@ -8,6 +8,7 @@ import (
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/cm/internal/ibcm"
 	"github.com/goverbs/goverbs/cm/internal/limits"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/soft/gsi"
 )
 
@@ -76,7 +77,7 @@ func (d *device) request(cm *ibcm.ID, e ibcm.Event) ibcm.Verdict {
 	case *ibcm.REQ:
 		r.service, r.private, r.qpType = m.Service, m.Private[:], m.QPType()
 	case *ibcm.SIDRREQ:
-		r.service, r.private, r.qpType = m.Service, m.Private[:], qpUD
+		r.service, r.private, r.qpType = m.Service, m.Private[:], ib.UD
 	}
 	k, _ := portOf(r.service)
 	var ok bool
@@ -109,7 +110,7 @@ type incoming struct {
 	event   ibcm.Event
 	service uint64
 	private []byte
-	qpType  uint8
+	qpType  ib.QPType
 	local   sockaddr // the address that the peer has asked for
 	peer    sockaddr
 }

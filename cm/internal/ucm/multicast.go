@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/cm/internal/ibcm"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // group is the membership of an ID in a multicast group.
@@ -59,7 +60,7 @@ func (f *File) join(handle uint32, uid uint64, addr sockaddr, sendOnly bool, out
 	switch {
 	case errno != 0:
 		return errno
-	case x.state != stateBound && x.state != stateAddrResolved, x.qpType != qpUD, !addr.ip.IsValid() || addr.ip.IsUnspecified():
+	case x.state != stateBound && x.state != stateAddrResolved, x.qpType != ib.UD, !addr.ip.IsValid() || addr.ip.IsUnspecified():
 		return syscall.EINVAL
 	case !x.hasGID:
 		return syscall.ENODEV

@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // maxOption is the greatest size of the value of an option in bytes (KMALLOC_MAX_SIZE).
@@ -51,7 +52,7 @@ func (x *id) setIDOption(name uint32, value []byte) syscall.Errno {
 	case abi.RDMA_OPTION_ID_TOS:
 		x.tos = value[0]
 	case abi.RDMA_OPTION_ID_ACK_TIMEOUT:
-		if x.qpType != qpRC {
+		if x.qpType != ib.RC {
 			return syscall.EINVAL
 		}
 		x.timeout, x.timeoutSet = value[0], true

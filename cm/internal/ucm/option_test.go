@@ -12,6 +12,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/cm/internal/ibcm"
+	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
 // setOptionOf sets an option.
@@ -59,16 +60,16 @@ func TestOptions(t *testing.T) {
 	r.is("too long", do(f, abi.RDMA_USER_CM_CMD_SET_OPTION, abi.SetOption{ID: tcp, Optlen: 1 << 30}), syscall.EINVAL)
 	// The type of service and the timeout become parts of the path.
 	r.ok(resolveTo(f, tcp, sockaddr{}, ip(addrB+":7")), resolveRouteOf(f, tcp))
-	if p := r.host.ids[tcp].path; p.trafficClass != 8 || p.lifetime != 19 {
+	if p := r.host.ids[tcp].path; p.TClass != 8 || p.PacketLifeTime != 19 {
 		t.Errorf("path is %+v", p)
 	}
 }
 
 // goldenPath is a path record and its bytes, written by hand from IBTA 15.2.5.16.
-var goldenPath = pathRecord{
-	service: 0x0102030405060708, dgid: [16]byte{0: 0xd0, 15: 0xd1}, sgid: [16]byte{0: 0xe0, 15: 0xe1}, raw: true, flowLabel: 0xabcde, hopLimit: 0x40,
-	trafficClass: 0x68, reversible: true, count: 0x7f, pkey: 0xffff, qosClass: 0xabc, sl: 0xd,
-	mtuSelector: 2, mtu: 5, rateSelector: 1, rate: 0x2a, lifetimeSelector: 3, lifetime: 16, preference: 9,
+var goldenPath = mad.PathRecord{
+	ServiceID: 0x0102030405060708, DGID: [16]byte{0: 0xd0, 15: 0xd1}, SGID: [16]byte{0: 0xe0, 15: 0xe1}, RawTraffic: true, FlowLabel: 0xabcde, HopLimit: 0x40,
+	TClass: 0x68, Reversible: true, NumbPath: 0x7f, PKey: 0xffff, QosClass: 0xabc, SL: 0xd,
+	MTUSelector: 2, MTU: 5, RateSelector: 1, Rate: 0x2a, PacketLifeTimeSelector: 3, PacketLifeTime: 16, Preference: 9,
 }
 
 const goldenPathBytes = "0102030405060708" + "d00000000000000000000000000000d1" + "e00000000000000000000000000000e1" +
@@ -76,12 +77,17 @@ const goldenPathBytes = "0102030405060708" + "d00000000000000000000000000000d1" 
 
 func TestPathBytes(t *testing.T) {
 	var b [pathRecordSize]byte
-	goldenPath.put(b[:])
+	putPath(b[:], goldenPath)
 	if got := hex.EncodeToString(b[:]); got != goldenPathBytes {
 		t.Errorf("%s\nwant %s", got, goldenPathBytes)
 	}
 	if got := parsePath(b[:]); *got != goldenPath {
 		t.Errorf("decoded %+v", got)
+	}
+	long := goldenPath
+	long.PacketLifeTime |= 1<<7 | 1<<6 // of the longest ACK timeout that a program may set
+	if putPath(b[:], long); hex.EncodeToString(b[:]) != goldenPathBytes {
+		t.Errorf("with a longer lifetime: %x", b)
 	}
 }
 
@@ -94,8 +100,8 @@ func TestSetPath(t *testing.T) {
 	value := make([]byte, 2*72)
 	binary.NativeEndian.PutUint32(value[72:], 1|2|40)
 	p := *r.host.ids[id].makePath()
-	p.flowLabel, p.hopLimit, p.qosClass, p.lifetime = 0x777, 9, 3, 12
-	p.put(value[80:])
+	p.FlowLabel, p.HopLimit, p.QosClass, p.PacketLifeTime = 0x777, 9, 3, 12
+	putPath(value[80:], p)
 	r.ok(setOptionOf(f, id, abi.RDMA_OPTION_IB, abi.RDMA_OPTION_IB_PATH, value))
 	r.want(f, eventRouteResolved, id)
 	if got := r.host.ids[id].path; *got != p {
@@ -105,7 +111,7 @@ func TestSetPath(t *testing.T) {
 	r.ok(do(f, abi.RDMA_USER_CM_CMD_CONNECT, abi.Connect{ConnParam: param(77, ""), ID: id}))
 	r.settle()
 	request := r.host.ids[r.want(f, eventConnectRequest, 0).ID].path
-	if request.flowLabel != 0x777 || request.lifetime != 14 { // 15, the ACK delay, less 1
+	if request.FlowLabel != 0x777 || request.PacketLifeTime != 14 { // 15, the ACK delay, less 1
 		t.Errorf("the peer has %+v", request)
 	}
 	r.is("in another state", setOptionOf(f, id, abi.RDMA_OPTION_IB, abi.RDMA_OPTION_IB_PATH, value), syscall.EINVAL)
@@ -145,9 +151,9 @@ func TestQueries(t *testing.T) {
 	path, errno := ask[paths](f, abi.RDMA_USER_CM_CMD_QUERY, abi.Query{ID: id, Option: abi.RDMA_USER_CM_QUERY_PATH})
 	r.ok(errno)
 	got := parsePath(bytesOf(&path.records[0].PathRec))
-	want := &pathRecord{
-		sgid: x.src.gid(), dgid: x.dst.gid(), hopLimit: 64, reversible: true, pkey: 0xffff, mtuSelector: 2, mtu: 3, rateSelector: 2, lifetimeSelector: 2, lifetime: 16,
-		flowLabel: (uint32(x.src.port)*31 + 7) & 0xfffff,
+	want := &mad.PathRecord{
+		SGID: x.src.gid(), DGID: x.dst.gid(), HopLimit: 64, Reversible: true, PKey: 0xffff, MTUSelector: 2, MTU: 3, RateSelector: 2, PacketLifeTimeSelector: 2, PacketLifeTime: 16,
+		FlowLabel: (uint32(x.src.port)*31 + 7) & 0xfffff,
 	}
 	if path.head.NumPaths != 1 || path.records[0].Flags != 1|2|40 || *got != *want {
 		t.Errorf("paths %+v\n%+v\nwant %+v", path.head, got, want)
@@ -157,7 +163,7 @@ func TestQueries(t *testing.T) {
 	user := view[abi.IbUserPathRec](route[8:])
 	src, _ = parseSockaddr(route[136:164])
 	dst, _ = parseSockaddr(route[164:192])
-	if src != x.src || dst != x.dst || user.DGID != want.dgid || user.SGID != want.sgid || user.MTU != 3 || user.PKey.Get() != 0xffff || user.FlowLabel.Get() != want.flowLabel || user.PacketLifeTime != 16 {
+	if src != x.src || dst != x.dst || user.DGID != want.DGID || user.SGID != want.SGID || user.MTU != 3 || user.PKey.Get() != 0xffff || user.FlowLabel.Get() != want.FlowLabel || user.PacketLifeTime != 16 {
 		t.Errorf("route from %+v to %+v: %+v", src, dst, user)
 	}
 	if n, port, index := binary.NativeEndian.Uint32(route[192:]), route[196], binary.NativeEndian.Uint32(route[200:]); n != 1 || port != 1 || index != 7 {
@@ -319,9 +325,9 @@ func TestPathFromREQ(t *testing.T) {
 		Src: netip.MustParseAddr("fd00::1"), Dst: netip.MustParseAddr("fd00::2"), FlowLabel: 0x12345, TrafficClass: 0x68, HopLimit: 9, SL: 3,
 		Rate: 7, MTU: 4, Lifetime: 17, PKey: 0x8001,
 	}
-	want := pathRecord{
-		service: 0x106_0007, dgid: p.Dst.As16(), sgid: p.Src.As16(), flowLabel: 0x12345, hopLimit: 9, trafficClass: 0x68, reversible: true,
-		pkey: 0x8001, sl: 3, mtuSelector: 2, mtu: 4, rateSelector: 2, rate: 7, lifetimeSelector: 2, lifetime: 17,
+	want := mad.PathRecord{
+		ServiceID: 0x106_0007, DGID: p.Dst.As16(), SGID: p.Src.As16(), FlowLabel: 0x12345, HopLimit: 9, TClass: 0x68, Reversible: true,
+		PKey: 0x8001, SL: 3, MTUSelector: 2, MTU: 4, RateSelector: 2, Rate: 7, PacketLifeTimeSelector: 2, PacketLifeTime: 17,
 	}
 	if got := pathFromREQ(p, 0x106_0007); *got != want {
 		t.Errorf("the path is\n%+v\nwant\n%+v", *got, want)

@@ -107,7 +107,7 @@ func (x *id) queryPath(out []byte) syscall.Errno {
 	const head, flags, size = 8, 8, 8 + pathRecordSize
 	if rest := out[head:]; len(rest) >= size {
 		binary.NativeEndian.PutUint32(rest, abi.IB_PATH_GMP|abi.IB_PATH_PRIMARY|abi.IB_PATH_BIDIRECTIONAL)
-		x.path.put(rest[flags:])
+		putPath(rest[flags:], *x.path)
 	}
 	return 0
 }
@@ -152,7 +152,7 @@ func (f *File) queryRoute(in, out []byte) syscall.Errno {
 		path.PKey.Put(defaultPKey)
 		if x.path != nil {
 			binary.NativeEndian.PutUint32(r[routeNumPaths:], 1)
-			path = x.path.user()
+			path = userPath(x.path)
 		}
 		copy(r[routePaths:], bytesOf(&path))
 	}
