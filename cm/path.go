@@ -77,7 +77,7 @@ func decodePath(rec *abi.IbPathRecData) Path {
 		SL:           r.SL,
 		Preference:   r.Preference,
 
-		MTU:              uverbs.MTU(r.MTU),
+		MTU:              r.MTU,
 		Rate:             r.Rate,
 		Lifetime:         uverbs.AckTimeout(r.PacketLifeTime),
 		MTUSelector:      Selector(r.MTUSelector),
@@ -108,7 +108,7 @@ func (p *Path) encode() *abi.IbPathRecData {
 		SL:         p.SL,
 		Preference: p.Preference,
 
-		MTU:                    uint8(p.MTU),
+		MTU:                    p.MTU,
 		Rate:                   p.Rate,
 		PacketLifeTime:         uint8(p.Lifetime),
 		MTUSelector:            uint8(p.MTUSelector),

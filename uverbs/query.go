@@ -228,26 +228,6 @@ func firmware(v uint64) string {
 	return fmt.Sprintf("%d.%d.%d", v>>32, v>>16&0xffff, v&0xffff)
 }
 
-// MTU is a path MTU in the encoding of the InfiniBand standard (enum ib_mtu).
-type MTU uint8
-
-// Path MTUs. In [PathOptions] the zero value lets the library choose.
-const (
-	MTU256 MTU = 1 + iota
-	MTU512
-	MTU1024
-	MTU2048
-	MTU4096
-)
-
-// Bytes returns the MTU in bytes, or 0 if it is not one of the constants.
-func (m MTU) Bytes() int {
-	if m < MTU256 || m > MTU4096 {
-		return 0
-	}
-	return 128 << m
-}
-
 // MTUFromBytes returns the MTU for a size in bytes. It fails with an [ArgError] unless the size is
 // 256, 512, 1024, 2048 or 4096.
 func MTUFromBytes(n int) (MTU, error) {

@@ -1,6 +1,10 @@
 package uverbs
 
-import "github.com/goverbs/goverbs/uverbs/ib"
+import (
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
+)
 
 // GID is a global identifier; see [ib.GID].
 type GID = ib.GID
@@ -74,3 +78,27 @@ const (
 	LinkLayerInfiniBand  = ib.LinkLayerInfiniBand
 	LinkLayerEthernet    = ib.LinkLayerEthernet
 )
+
+// MTU is a path MTU in the encoding of the InfiniBand standard; see [ib.MTU].
+type MTU = ib.MTU
+
+// Path MTUs. In [PathOptions] the zero value lets the library choose.
+const (
+	MTU256  = ib.MTU256
+	MTU512  = ib.MTU512
+	MTU1024 = ib.MTU1024
+	MTU2048 = ib.MTU2048
+	MTU4096 = ib.MTU4096
+)
+
+// AckTimeout is a time in the encoding of the InfiniBand standard; see [ib.AckTimeout].
+type AckTimeout = ib.AckTimeout
+
+// AckTimeoutFor returns the shortest timeout that is at least d; see [ib.AckTimeoutFor].
+func AckTimeoutFor(d time.Duration) AckTimeout { return ib.AckTimeoutFor(d) }
+
+// RNRTimer is a time in the encoding of the InfiniBand standard; see [ib.RNRTimer].
+type RNRTimer = ib.RNRTimer
+
+// RNRTimerFor returns the shortest timer that is at least d; see [ib.RNRTimerFor].
+func RNRTimerFor(d time.Duration) RNRTimer { return ib.RNRTimerFor(d) }

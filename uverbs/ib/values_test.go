@@ -24,6 +24,7 @@ func TestValues(t *testing.T) {
 	check("enum ib_mig_state", 0, int(PathMigrated), int(PathRearm), int(PathArmed))
 	check("enum ib_port_state", 0, int(PortNop), int(PortDown), int(PortInit), int(PortArmed), int(PortActive), int(PortActiveDefer))
 	check("enum ib_port_phys_state", 1, int(PhysSleep), int(PhysPolling), int(PhysDisabled), int(PhysTraining), int(PhysLinkUp), int(PhysErrorRecovery), int(PhysTest))
+	check("enum ib_mtu", 1, int(MTU256), int(MTU512), int(MTU1024), int(MTU2048), int(MTU4096))
 	check("enum rdma_link_layer", 0, int(LinkLayerUnspecified), int(LinkLayerInfiniBand), int(LinkLayerEthernet))
 }
 

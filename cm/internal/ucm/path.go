@@ -5,6 +5,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/cm/internal/ibcm"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
@@ -26,7 +27,7 @@ func (x *id) makePath() *mad.PathRecord {
 		PKey:         defaultPKey,
 		MTUSelector:  selectExactly,
 		TClass:       x.tos,
-		MTU:          x.dev.MTU(),
+		MTU:          ib.MTU(x.dev.MTU()),
 		RateSelector: selectExactly, // rate 0: that of the port
 
 		PacketLifeTimeSelector: selectExactly,
@@ -60,7 +61,7 @@ func pathFromREQ(p ibcm.Path, service uint64) *mad.PathRecord {
 		PKey:                   p.PKey,
 		SL:                     p.SL,
 		MTUSelector:            selectExactly,
-		MTU:                    p.MTU,
+		MTU:                    ib.MTU(p.MTU),
 		RateSelector:           selectExactly,
 		Rate:                   p.Rate,
 		PacketLifeTimeSelector: selectExactly,
@@ -78,7 +79,7 @@ func cmPath(p *mad.PathRecord) ibcm.Path {
 		HopLimit:     p.HopLimit,
 		SL:           p.SL,
 		Rate:         p.Rate,
-		MTU:          p.MTU,
+		MTU:          uint8(p.MTU),
 		Lifetime:     p.PacketLifeTime,
 		PKey:         p.PKey,
 	}

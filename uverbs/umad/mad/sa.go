@@ -117,7 +117,7 @@ type PathRecord struct {
 	QosClass               uint16 `mad:"52.0 12"` // QosClass is the class of the quality of service.
 	SL                     uint8  `mad:"53.4 4"`  // SL is the service level.
 	MTUSelector            uint8  `mad:"54.0 2"`  // MTUSelector is MtuSelector.
-	MTU                    uint8  `mad:"54.2 6"`  // MTU is Mtu, 1 for 256 bytes to 5 for 4096.
+	MTU                    ib.MTU `mad:"54.2 6"`  // MTU is Mtu, 1 for 256 bytes to 5 for 4096.
 	RateSelector           uint8  `mad:"55.0 2"`  // RateSelector compares Rate.
 	Rate                   uint8  `mad:"55.2 6"`  // Rate is an enumeration, 2 for 2.5 Gb/s.
 	PacketLifeTimeSelector uint8  `mad:"56.0 2"`  // PacketLifeTimeSelector compares PacketLifeTime.
@@ -135,7 +135,7 @@ type MCMemberRecord struct {
 	QKey                   uint32 `mad:"32"`      // QKey is Q_Key.
 	MLID                   uint16 `mad:"36"`      // MLID is the LID of the group.
 	MTUSelector            uint8  `mad:"38.0 2"`  // MTUSelector compares MTU.
-	MTU                    uint8  `mad:"38.2 6"`  // MTU is 1 for 256 bytes to 5 for 4096.
+	MTU                    ib.MTU `mad:"38.2 6"`  // MTU is 1 for 256 bytes to 5 for 4096.
 	TClass                 uint8  `mad:"39"`      // TClass is the traffic class.
 	PKey                   uint16 `mad:"40"`      // PKey is P_Key.
 	RateSelector           uint8  `mad:"42.0 2"`  // RateSelector compares Rate.

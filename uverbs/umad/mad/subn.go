@@ -84,7 +84,7 @@ type PortInfo struct {
 	LMC                          uint8        `mad:"34.5 3"` // LMC is the number of low LID bits that the port ignores.
 	LinkSpeedActive              uint8        `mad:"35.0 4"` // LinkSpeedActive is the bit of the speed in use; see LinkSpeedExtActive.
 	LinkSpeedEnabled             uint8        `mad:"35.4 4"` // LinkSpeedEnabled has the bits of the speeds that the port may use.
-	NeighborMTU                  uint8        `mad:"36.0 4"` // NeighborMTU is the MTU in use: 1 for 256 bytes to 5 for 4096.
+	NeighborMTU                  ib.MTU       `mad:"36.0 4"` // NeighborMTU is the MTU in use: 1 for 256 bytes to 5 for 4096.
 	MasterSMSL                   uint8        `mad:"36.4 4"` // MasterSMSL is the service level to the subnet manager.
 	VLCap                        uint8        `mad:"37.0 4"` // VLCap is the largest OperationalVLs.
 	InitType                     uint8        `mad:"37.4 4"` // InitType is what initialization the port asks for.
@@ -92,7 +92,7 @@ type PortInfo struct {
 	VLArbitrationHighCap         uint8        `mad:"39"`     // VLArbitrationHighCap is the number of entries of the high priority table.
 	VLArbitrationLowCap          uint8        `mad:"40"`     // VLArbitrationLowCap is the number of entries of the low priority table.
 	InitTypeReply                uint8        `mad:"41.0 4"` // InitTypeReply is what initialization was done.
-	MTUCap                       uint8        `mad:"41.4 4"` // MTUCap is the largest NeighborMTU.
+	MTUCap                       ib.MTU       `mad:"41.4 4"` // MTUCap is the largest NeighborMTU.
 	VLStallCount                 uint8        `mad:"42.0 3"` // VLStallCount is how many packets in sequence a VL drops before it stalls.
 	HOQLife                      uint8        `mad:"42.3 5"` // HOQLife is how long a packet may be the first of a VL, 4.096 µs·2ⁿ.
 	OperationalVLs               uint8        `mad:"43.0 4"` // OperationalVLs is 1 for 1 VL, then 2, 4, 8 and 15 VLs.

@@ -168,6 +168,8 @@ func valueOf(key string, v reflect.Value) any {
 	switch x := v.Interface().(type) {
 	case ib.GUID, ib.GID, ib.PortState, ib.NodeType:
 		return x.(fmt.Stringer).String()
+	case ib.MTU:
+		return x.Bytes()
 	case ib.PhysState:
 		return uverbs.PortAttr{PhysState: uint8(x)}.Phys()
 	}
@@ -195,11 +197,6 @@ func valueOf(key string, v reflect.Value) any {
 			return rates[n]
 		}
 		return 0
-	case key == "mtu", key == "neighbor_mtu", key == "mtu_cap":
-		if n < 1 || n > 5 {
-			return 0
-		}
-		return 128 << n
 	case strings.Contains(key, "mask"), strings.HasSuffix(key, "_key"), key == "p_keys", key == "mlid", key == "gid_prefix", key == "service_id":
 		return fmt.Sprintf("0x%0*x", v.Type().Bits()/4, n)
 	}

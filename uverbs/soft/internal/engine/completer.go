@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/binary"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/memory"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
@@ -154,7 +155,7 @@ func (q *QP) notReady(h *wire.Header) {
 	}
 	r.rnrWait = true
 	q.deadlines.clear(retryDeadline)
-	q.deadlines.after(q, rnrDeadline, max(wire.RNRTimer(h.Syndrome), leastTimeout))
+	q.deadlines.after(q, rnrDeadline, max(ib.RNRTimer(h.Syndrome).Duration(), leastTimeout))
 }
 
 // advance takes all packets before a PSN for acknowledged and completes their requests. It reports

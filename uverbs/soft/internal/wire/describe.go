@@ -3,6 +3,8 @@ package wire
 import (
 	"fmt"
 	"strings"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // transportNames are the names of transports, by their number.
@@ -58,7 +60,7 @@ func DescribeSyndrome(syndrome uint8) string {
 		}
 		return fmt.Sprintf("ACK credits %d", code)
 	case RNRNAK:
-		return fmt.Sprintf("RNR NAK wait %v", RNRTimer(code))
+		return fmt.Sprintf("RNR NAK wait %v", ib.RNRTimer(code).Duration())
 	case NAK:
 		switch syndrome {
 		case SyndromeSequence:

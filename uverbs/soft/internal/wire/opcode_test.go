@@ -177,16 +177,3 @@ func TestSyndrome(t *testing.T) {
 		}
 	}
 }
-
-func TestRNRTimer(t *testing.T) {
-	for _, c := range []struct {
-		code uint8
-		want string
-	}{
-		{0, "655.36ms"}, {1, "10µs"}, {2, "20µs"}, {12, "640µs"}, {18, "5.12ms"}, {31, "491.52ms"}, {0x20 | 1, "10µs"},
-	} {
-		if got := RNRTimer(c.code).String(); got != c.want {
-			t.Errorf("RNRTimer(%d) is %s, want %s", c.code, got, c.want)
-		}
-	}
-}

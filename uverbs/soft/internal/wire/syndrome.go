@@ -1,7 +1,5 @@
 package wire
 
-import "time"
-
 // SyndromeType is the kind of an acknowledgement, the high three bits of an AETH's syndrome.
 type SyndromeType uint8
 
@@ -28,15 +26,3 @@ const SyndromeCodeMask uint8 = 0x1f
 
 // TypeOf returns the kind of a syndrome.
 func TypeOf(syndrome uint8) SyndromeType { return SyndromeType(syndrome &^ SyndromeCodeMask & 0x7f) }
-
-// rnrTimers are the times of RNR NAKs in units of 10 µs, by their code.
-var rnrTimers = [32]uint32{
-	65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192,
-	256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
-}
-
-// RNRTimer returns how long a requester waits after an RNR NAK with a timer code of 0 to 31. Only the
-// low five bits count, so a syndrome will do too.
-func RNRTimer(code uint8) time.Duration {
-	return time.Duration(rnrTimers[code&SyndromeCodeMask]) * 10 * time.Microsecond
-}
