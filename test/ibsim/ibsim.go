@@ -7,6 +7,9 @@
 //
 // What ibsim does not have: MADs of several packets (RMPP), mixed routes, and more than 10 programs and
 // ports at a time.
+//
+// [Answers] is a port without a subnet, whose answers a test makes. It needs no program. The package
+// test/suites/fabric has ports of the subnet that belongs to the ConnectX model.
 package ibsim
 
 import (

@@ -179,7 +179,7 @@ func TestImports(t *testing.T) {
 			allowed = append(allowed, "test/program")
 		}
 		if f.test() && under(f.pkg(), "uverbs/umad", "tools/verbs/internal/ib") { // uses a simulated subnet
-			allowed = append(allowed, "test/ibsim", "test/simport")
+			allowed = append(allowed, "test/ibsim")
 		}
 		if f.pkg() == "uverbs/soft" && f.ast.Name.Name == "soft_test" { // shows and tests what programs see
 			allowed = append(allowed, "uverbs", "cm")

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/test/hca/subnet"
-	"github.com/goverbs/goverbs/test/simport"
+	"github.com/goverbs/goverbs/test/ibsim"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/fabric"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
@@ -265,7 +265,7 @@ func TestDiscoverErrors(t *testing.T) {
 	if _, err := fabric.Discover(t.Context(), p, fabric.Options{}); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("the port is closed: %v", err)
 	}
-	noQP0 := simport.NoQP0("rxe0")
+	noQP0 := ibsim.NoQP0("rxe0")
 	defer noQP0.Close()
 	if _, err := fabric.Discover(t.Context(), noQP0, fabric.Options{}); !errors.Is(err, umad.ErrNoQP0) || !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("a port without QP0: %v", err)

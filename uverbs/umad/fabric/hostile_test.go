@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/goverbs/goverbs/test/simport"
+	"github.com/goverbs/goverbs/test/ibsim"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
@@ -36,7 +36,7 @@ func discover(t testing.TB, p *umad.Port, o Options) *Fabric {
 // newHostile returns a port whose answers a function makes: it changes the request, which has the header of an answer
 // already, or returns nil for none.
 func newHostile(answer func(b []byte) []byte) *umad.Port {
-	return umad.NewPort("hostile0", 1, simport.NewAnswers(func(m *umad.Message) ([]byte, error) {
+	return umad.NewPort("hostile0", 1, ibsim.NewAnswers(func(m *umad.Message) ([]byte, error) {
 		b := slices.Clone(m.MAD)
 		b[3] |= byte(mad.MethodResponse)
 		b[4] |= 0x80

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
-	"github.com/goverbs/goverbs/test/simport"
+	"github.com/goverbs/goverbs/test/ibsim"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
@@ -35,7 +35,7 @@ type subnet struct {
 func newSubnet(t *testing.T, o Options, answer func(req *mad.Packet, to umad.Addr) *mad.Packet) (*subnet, *Client) {
 	t.Helper()
 	s := &subnet{answer: answer, qp0: func() error { return nil }, own: mad.PortInfo{LID: 5, MasterSMLID: 1, MasterSMSL: 3}}
-	answers := simport.NewAnswers(s.send)
+	answers := ibsim.NewAnswers(s.send)
 	answers.Admit = func(_ uint32, r umad.Registration) error {
 		if r.QPN == 0 {
 			return s.qp0()
@@ -78,7 +78,7 @@ func (s *subnet) send(m *umad.Message) ([]byte, error) {
 	if p == nil || err != nil {
 		return nil, err
 	}
-	return simport.Encode(p)
+	return ibsim.Encode(p)
 }
 
 // setSM changes the LID of the subnet manager that the port knows.
@@ -98,9 +98,9 @@ func TestTable(t *testing.T) {
 	s, c := newSubnet(t, Options{SMKey: 0x4711}, func(req *mad.Packet, to umad.Addr) *mad.Packet {
 		seen = req
 		if req.Attribute == mad.AttrNodeRecord {
-			return simport.Records(req, many...)
+			return ibsim.Records(req, many...)
 		}
-		return simport.Records(req)
+		return ibsim.Records(req)
 	})
 	nodes, err := Table(t.Context(), c, &mad.NodeRecord{LID: 9}, mad.NodeLID)
 	if err != nil || len(nodes) != 300 || nodes[299].LID != 300 || nodes[1].NodeDescription.NodeString != "node 1" {
@@ -145,11 +145,11 @@ func TestAddrOf(t *testing.T) {
 	_, c := newSubnet(t, Options{}, func(req *mad.Packet, _ umad.Addr) *mad.Packet {
 		switch {
 		case req.Attribute == mad.AttrNodeRecord && req.SA.ComponentMask == mad.NodePortGUID && req.Data[31] == 0x42:
-			return simport.Records(req, &mad.NodeRecord{LID: 12})
+			return ibsim.Records(req, &mad.NodeRecord{LID: 12})
 		case req.Attribute == mad.AttrPathRecord && req.Data[41] == 12 && req.Data[43] == 5:
-			return simport.Records(req, &mad.PathRecord{SL: 4})
+			return ibsim.Records(req, &mad.PathRecord{SL: 4})
 		}
-		return simport.Records(req)
+		return ibsim.Records(req)
 	})
 	if a, err := c.AddrOf(t.Context(), 0x42); err != nil || a != (umad.Addr{LID: 12, SL: 4}) {
 		t.Errorf("%+v, %v", a, err)
@@ -169,7 +169,7 @@ func TestFailover(t *testing.T) {
 			if int32(to.LID) != alive.Load() {
 				return nil
 			}
-			return simport.Records(req, &mad.NodeRecord{LID: to.LID})
+			return ibsim.Records(req, &mad.NodeRecord{LID: to.LID})
 		})
 		ask := func() ([]mad.NodeRecord, error) { return Table(t.Context(), c, &mad.NodeRecord{}, 0) }
 		if r, err := ask(); err != nil || r[0].LID != 1 {
@@ -267,7 +267,7 @@ func TestLocalPort(t *testing.T) {
 // can give up, and the other fields of Options.SM are kept.
 func TestFindOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c := newSubnet(t, Options{SM: umad.Addr{PKeyIndex: 3, QKey: 0x80010007}, Window: 16}, func(req *mad.Packet, _ umad.Addr) *mad.Packet { return simport.Records(req) })
+		s, c := newSubnet(t, Options{SM: umad.Addr{PKeyIndex: 3, QKey: 0x80010007}, Window: 16}, func(req *mad.Packet, _ umad.Addr) *mad.Packet { return ibsim.Records(req) })
 		var agents atomic.Int32
 		s.qp0 = func() error {
 			agents.Add(1)
@@ -303,7 +303,7 @@ func TestFindOnce(t *testing.T) {
 
 // TestHostile: whatever the SA answers, a request ends with an error.
 func TestHostile(t *testing.T) {
-	node := func(req *mad.Packet) *mad.Packet { return simport.Records(req, &mad.NodeRecord{LID: 1}) }
+	node := func(req *mad.Packet) *mad.Packet { return ibsim.Records(req, &mad.NodeRecord{LID: 1}) }
 	for name, c := range map[string]struct {
 		answer func(req *mad.Packet) *mad.Packet
 		check  func(err error) bool
@@ -396,7 +396,7 @@ func isTimeout(err error) bool { return errors.As(err, new(*umad.TimeoutError)) 
 func TestRedirect(t *testing.T) {
 	s, c := newSubnet(t, Options{}, func(req *mad.Packet, to umad.Addr) *mad.Packet {
 		if to.LID == 8 {
-			return simport.Records(req, &mad.NodeRecord{LID: 33})
+			return ibsim.Records(req, &mad.NodeRecord{LID: 33})
 		}
 		p := req.Reply()
 		if err := p.Put(&mad.ClassPortInfo{RedirectLID: 8, RedirectQP: 0x1234, RedirectQKey: 0x80010001, RedirectSL: 2}); err != nil {

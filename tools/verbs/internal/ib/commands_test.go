@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/goverbs/goverbs/test/simport"
+	"github.com/goverbs/goverbs/test/ibsim"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
@@ -27,9 +27,9 @@ func TestSM(t *testing.T) {
 	s := newSubnet(func(req *mad.Packet, to umad.Addr) *mad.Packet {
 		switch {
 		case req.Class == mad.ClassSA:
-			return simport.Records(req, &mad.SMInfoRecord{LID: 1, SMInfo: info}, &mad.SMInfoRecord{LID: 9, SMInfo: mad.SMInfo{SMState: 2}})
+			return ibsim.Records(req, &mad.SMInfoRecord{LID: 1, SMInfo: info}, &mad.SMInfoRecord{LID: 9, SMInfo: mad.SMInfo{SMState: 2}})
 		case to.LID == 1:
-			return simport.Records(req, &info)
+			return ibsim.Records(req, &info)
 		}
 		return refuse(req)
 	})
@@ -72,11 +72,11 @@ func (a *pma) answer(req *mad.Packet, to umad.Addr) *mad.Packet {
 	case to.LID != 5:
 		return nil
 	case req.Class == mad.ClassSubnLID && req.Attribute == mad.AttrNodeInfo:
-		return simport.Records(req, &mad.NodeInfo{NodeType: ib.NodeSwitch, NumPorts: a.ports})
+		return ibsim.Records(req, &mad.NodeInfo{NodeType: ib.NodeSwitch, NumPorts: a.ports})
 	case req.Class == mad.ClassSubnLID:
-		return simport.Records(req, &mad.SwitchInfo{EnhancedPort0: true})
+		return ibsim.Records(req, &mad.SwitchInfo{EnhancedPort0: true})
 	case req.Attribute == mad.AttrClassPortInfo:
-		return simport.Records(req, &mad.ClassPortInfo{CapabilityMask: a.capabilities, CapabilityMask2: a.more})
+		return ibsim.Records(req, &mad.ClassPortInfo{CapabilityMask: a.capabilities, CapabilityMask2: a.more})
 	case req.Method == mad.MethodSet:
 		if a.reset = append(a.reset, req); a.readOnly {
 			return refuse(req)
@@ -85,9 +85,9 @@ func (a *pma) answer(req *mad.Packet, to umad.Addr) *mad.Packet {
 	default:
 		req.Method = mad.MethodGet
 		if req.Attribute == mad.AttrPortCountersExtended {
-			return simport.Records(req, &mad.PortCountersExtended{PortSelect: port, PortXmitData: 1 << 40, SymbolErrorCounter: 7})
+			return ibsim.Records(req, &mad.PortCountersExtended{PortSelect: port, PortXmitData: 1 << 40, SymbolErrorCounter: 7})
 		}
-		return simport.Records(req, &mad.PortCounters{PortSelect: port, SymbolErrorCounter: uint16(port), LocalLinkIntegrityErrors: 9, PortXmitData: 1 << 31, PortXmitWait: 3})
+		return ibsim.Records(req, &mad.PortCounters{PortSelect: port, SymbolErrorCounter: uint16(port), LocalLinkIntegrityErrors: 9, PortXmitData: 1 << 31, PortXmitWait: 3})
 	}
 }
 
@@ -185,10 +185,10 @@ func TestCountersByGUID(t *testing.T) {
 	a := &pma{}
 	s := newSubnet(func(req *mad.Packet, to umad.Addr) *mad.Packet {
 		if req.Class == mad.ClassSA && req.Attribute == mad.AttrNodeRecord {
-			return simport.Records(req, &mad.NodeRecord{LID: 5, NodeInfo: mad.NodeInfo{NumPorts: 2}})
+			return ibsim.Records(req, &mad.NodeRecord{LID: 5, NodeInfo: mad.NodeInfo{NumPorts: 2}})
 		}
 		if req.Class == mad.ClassSA {
-			return simport.Records(req, &mad.PathRecord{SL: 6})
+			return ibsim.Records(req, &mad.PathRecord{SL: 6})
 		}
 		if to.SL != 6 {
 			return nil

@@ -3,7 +3,7 @@ package ib
 import (
 	"fmt"
 
-	"github.com/goverbs/goverbs/test/simport"
+	"github.com/goverbs/goverbs/test/ibsim"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
@@ -68,7 +68,7 @@ func (l *line) neighbor(n lineNode, port uint8) (lineNode, uint8) {
 func (l *line) system() *System {
 	m := machine(nil, "host1/1 ib active")
 	m.Open = func(device string, port int) (*umad.Port, error) {
-		return umad.NewPort(device, port, simport.NewAnswers(l.send)), nil
+		return umad.NewPort(device, port, ibsim.NewAnswers(l.send)), nil
 	}
 	return m
 }
@@ -117,7 +117,7 @@ func (l *line) send(m *umad.Message) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return simport.Encode(p)
+	return ibsim.Encode(p)
 }
 
 // nodeInfoOf returns the NodeInfo of a node that a request enters by a port.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/goverbs/goverbs/test/simport"
+	"github.com/goverbs/goverbs/test/ibsim"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
@@ -24,7 +24,7 @@ func TestSA(t *testing.T) {
 	s := newSubnet(func(req *mad.Packet, to umad.Addr) *mad.Packet {
 		switch req.Attribute {
 		case mad.AttrNodeRecord:
-			return simport.Records(req,
+			return ibsim.Records(req,
 				&mad.NodeRecord{LID: 1, NodeInfo: mad.NodeInfo{NodeType: ib.NodeCA, PortGUID: 0x2c90300000001}, NodeDescription: mad.NodeDescription{NodeString: "host 1"}},
 				&mad.NodeRecord{LID: 2, NodeInfo: mad.NodeInfo{NodeType: ib.NodeSwitch}, NodeDescription: mad.NodeDescription{NodeString: "bad\x1b[2J"}})
 		case mad.AttrLinearForwardingTableRecord:
@@ -33,20 +33,20 @@ func TestSA(t *testing.T) {
 				r.LinearForwardingTable.Port[i] = 255
 			}
 			r.LinearForwardingTable.Port[3] = 17
-			return simport.Records(req, r)
+			return ibsim.Records(req, r)
 		case mad.AttrClassPortInfo:
-			return simport.Records(req, &mad.ClassPortInfo{ClassVersion: 2, CapabilityMask: 0x2602})
+			return ibsim.Records(req, &mad.ClassPortInfo{ClassVersion: 2, CapabilityMask: 0x2602})
 		case mad.AttrSLtoVLTableRecord:
-			return simport.Records(req, &mad.SLtoVLTableRecord{LID: 2, InputPortNum: 36, OutputPortNum: 1, SLtoVLTable: mad.SLtoVLTable{VL: [16]uint8{1: 7, 15: 15}}})
+			return ibsim.Records(req, &mad.SLtoVLTableRecord{LID: 2, InputPortNum: 36, OutputPortNum: 1, SLtoVLTable: mad.SLtoVLTable{VL: [16]uint8{1: 7, 15: 15}}})
 		case mad.AttrVLArbitrationTableRecord:
 			r := &mad.VLArbitrationTableRecord{LID: 2, OutputPortNum: 36, BlockNum: 3}
 			r.VLArbitrationTable.Entry[0] = mad.VLWeight{VL: 3, Weight: 4}
 			r.VLArbitrationTable.Entry[31] = mad.VLWeight{VL: 14, Weight: 255}
-			return simport.Records(req, r)
+			return ibsim.Records(req, r)
 		case mad.AttrPathRecord:
-			return simport.Records(req, &mad.PathRecord{SLID: 5, DLID: 1, MTU: 4, Rate: 7, SGID: ib.GID{0: 0xfe, 1: 0x80, 15: 5}})
+			return ibsim.Records(req, &mad.PathRecord{SLID: 5, DLID: 1, MTU: 4, Rate: 7, SGID: ib.GID{0: 0xfe, 1: 0x80, 15: 5}})
 		}
-		return simport.Records(req)
+		return ibsim.Records(req)
 	})
 	ctx := t.Context()
 	out, err := run(ctx, s.system(), "sa", "node", "node_type=switch", "lid=2", "--sm-key", "0x11")
@@ -165,7 +165,7 @@ func TestSAErrors(t *testing.T) {
 
 // TestSAWords: conditions are words of the JSON, or their numbers.
 func TestSAWords(t *testing.T) {
-	s := newSubnet(func(req *mad.Packet, _ umad.Addr) *mad.Packet { return simport.Records(req) })
+	s := newSubnet(func(req *mad.Packet, _ umad.Addr) *mad.Packet { return ibsim.Records(req) })
 	for _, c := range []struct {
 		args string
 		at   int
@@ -227,7 +227,7 @@ func TestSAHostile(t *testing.T) { synctest.Test(t, testSAHostile) }
 func testSAHostile(t *testing.T) {
 	var change func(p *mad.Packet) *mad.Packet
 	s := newSubnet(func(req *mad.Packet, _ umad.Addr) *mad.Packet {
-		return change(simport.Records(req, &mad.NodeRecord{LID: 1}))
+		return change(ibsim.Records(req, &mad.NodeRecord{LID: 1}))
 	})
 	for name, c := range map[string]struct {
 		change func(p *mad.Packet) *mad.Packet

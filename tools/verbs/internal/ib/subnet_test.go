@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
-	"github.com/goverbs/goverbs/test/simport"
+	"github.com/goverbs/goverbs/test/ibsim"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/terminal"
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -27,7 +27,7 @@ type subnet struct {
 	answer func(req *mad.Packet, to umad.Addr) *mad.Packet // nil is no answer
 
 	mu      sync.Mutex
-	answers *simport.Answers // guarded by mu: of the open port
+	answers *ibsim.Answers   // guarded by mu: of the open port
 	server  uint32           // guarded by mu: the agent that serves pings
 	sent    []*mad.Packet    // guarded by mu: requests but those to the own port
 	replies chan *mad.Packet // of the server
@@ -76,7 +76,7 @@ func (s *subnet) send(m *umad.Message) ([]byte, error) {
 	if p == nil || err != nil {
 		return nil, err
 	}
-	return simport.Encode(p)
+	return ibsim.Encode(p)
 }
 
 // ask sends a request to the agent that serves pings.
@@ -104,7 +104,7 @@ func (s *subnet) system() *System {
 		Open: func(device string, port int) (*umad.Port, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.answers = simport.NewAnswers(s.send)
+			s.answers = ibsim.NewAnswers(s.send)
 			s.answers.Admit = s.admit
 			return umad.NewPort(device, port, s.answers), nil
 		},

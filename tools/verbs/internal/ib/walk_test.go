@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/goverbs/goverbs/test/simport"
+	"github.com/goverbs/goverbs/test/ibsim"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
@@ -193,7 +193,7 @@ func TestUsage(t *testing.T) {
 // TestNoQP0: every command that walks says that a port of RoCE has no QP0.
 func TestNoQP0(t *testing.T) {
 	m := machine(nil, "rxe0/1 eth active")
-	m.Open = func(device string, _ int) (*umad.Port, error) { return simport.NoQP0(device), nil }
+	m.Open = func(device string, _ int) (*umad.Port, error) { return ibsim.NoQP0(device), nil }
 	for _, args := range []string{"links", "discover", "check", "trace 1", "trace name"} {
 		_, _, err := execute(t, m, append(strings.Fields(args), "--dev", "rxe0")...)
 		if !errors.Is(err, umad.ErrNoQP0) || !strings.Contains(err.Error(), "it is a port of RoCE") {

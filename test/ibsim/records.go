@@ -1,4 +1,4 @@
-package simport
+package ibsim
 
 import "github.com/goverbs/goverbs/uverbs/umad/mad"
 

@@ -1,6 +1,4 @@
-// Package simport has ports of package umad whose answers a test makes, for tests that need neither a kernel nor
-// devices. test/suites/fabric has ports of a simulated subnet.
-package simport
+package ibsim
 
 import (
 	"sync"
