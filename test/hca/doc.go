@@ -93,7 +93,7 @@
 // is then not 0.
 //
 // Bits that are reserved and that a card does not read are checked only by strict cards (hca -strict, vmrun -device
-// mlx5,strict), as in the tests of this module's programs. UCX keeps data of its own in them.
+// mlx5,strict), as in the tests of goverbs' own programs. UCX keeps data of its own in them.
 //
 // # What is not modelled
 //

@@ -132,7 +132,7 @@ func (c *config) vm(s *step) string {
 	return ".build/" + c.arch
 }
 
-// deviceOfOurs returns the step's device. Where the programs are of this module, modelled cards are strict, and
+// deviceOfOurs returns the step's device. Where the programs are ours, modelled cards are strict, and
 // have user contexts (DEVX) if the step names no personality. Other programs may set reserved bits, and take
 // for granted that user contexts come with CREATE_UMEM, which the model does not have.
 func (s *step) deviceOfOurs() string {

@@ -5,7 +5,7 @@ import "github.com/goverbs/goverbs/test/testenv"
 // model is the environment of the tests on the modelled ConnectX.
 var model = []string{guest, modelled, "GOVERBS_DEVICES=mlx5_0,mlx5_1"}
 
-// modelled says that the programs are this module's, and know that the cards are modelled.
+// modelled says that the programs are ours, and know that the cards are modelled.
 const modelled = "GOVERBS_MODEL=1"
 
 // mlx5Suites are the suites on the modelled ConnectX. Its conformance tests keep two processors busy, so
@@ -100,7 +100,7 @@ func (c *config) controlSteps() []step {
 		name: "pyverbs-newest", kernel: "latest", device: "mlx5,mode=roce", flags: []string{"-with-suite", "sid"}, with: append(pyverbs[:4:4], "rdma-core", "coreutils", "iproute2"),
 		env: append(model[:3:3], "GOVERBS_PYVERBS_NEWEST=1"), programs: []program{only("pyverbs", "TestOutOfOrder", "TestDCStreams")},
 	}
-	// DPDK's driver, which neither this module nor rdma-core has.
+	// DPDK's driver, which neither this library nor rdma-core has.
 	dpdk := step{
 		name: "dpdk", device: "mlx5,mode=roce", flags: []string{"-mem", "3G"}, with: []string{"dpdk-dev"},
 		env: []string{guest, "GOVERBS_DEVICES=mlx5_0,mlx5_1", "GOVERBS_DPDK=1"}, programs: []program{only("control", "TestDPDK")},

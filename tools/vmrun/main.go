@@ -26,8 +26,8 @@
 // With -device siw the driver is a module that no kernel of Debian's has: package siw builds it
 // of Debian's own source and headers, and the cache keeps it.
 //
-// With -device mlx5 the guests' cards are played by another process, test/hca/cmd/hca of this
-// repository's other module, to which QEMU speaks vfio-user over sockets that vmrun makes. Its
+// With -device mlx5 the guests' cards are played by another process, the command cmd/hca of the module
+// test/hca, to which QEMU speaks vfio-user over sockets that vmrun makes. Its
 // report comes when QEMU is gone, and so does its say in the exit status.
 //
 // # What counts as a failure of the kernel

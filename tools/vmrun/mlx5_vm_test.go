@@ -56,7 +56,7 @@ func roleUAR([]string) int {
 	return 0
 }
 
-// hca builds the model of the cards, which is in the other module.
+// hca builds the model of the cards, which is in another module.
 func hca(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "hca")

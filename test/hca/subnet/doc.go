@@ -1,5 +1,5 @@
 // Package subnet is a model of an InfiniBand subnet: switches, channel adapters, and the links between them.
-// A subnet manager that is not changed, such as opensm, can rule it. It is the referee of this module's
+// A subnet manager that is not changed, such as opensm, can rule it. It is the referee of goverbs'
 // fabric walk, and shares no code with it.
 //
 // # Parts
