@@ -24,7 +24,7 @@ type Options struct {
 	Devices        []string      // Devices are the names of the devices to collect; none means all, also those that come later.
 	DoctorInterval time.Duration // DoctorInterval is the shortest time between two examinations by package health; 0 means that only Examine makes one.
 	NoProcesses    bool          // NoProcesses leaves out what is counted for each process.
-	Version        string        // Version is that of the program.
+	Version        string        // Version is the version of the program.
 
 	// Events is set by a program that calls CountEvent. Counters of important events are there from the start then.
 	// It returns nil, or why the events of a device are missing; or, if device is empty, events in general.
@@ -61,7 +61,7 @@ type collection struct {
 // host is what a Collector reads. Tests put other functions in place.
 type host struct {
 	devices  func() ([]netlinkrdma.Device, error)
-	own      func() ([]uverbs.DeviceInfo, error) // devices in software inside this process
+	own      func() ([]uverbs.DeviceInfo, error) // software devices inside this process
 	ports    func(netlinkrdma.Device) ([]netlinkrdma.Port, error)
 	open     func(name string) (openDevice, error)
 	counters func(netlinkrdma.Device, uint32) ([]netlinkrdma.Counter, error)
@@ -73,7 +73,7 @@ type host struct {
 	examine  func(context.Context, ...string) health.Report
 }
 
-// openDevice is a device that is asked for its attributes.
+// openDevice is a device whose attributes can be queried.
 type openDevice interface {
 	QueryPort(port uint8) (uverbs.PortAttr, error)
 	PortCounters(port uint8) ([]netlinkrdma.Counter, error)
@@ -106,8 +106,8 @@ func New(o Options) *Collector {
 	}
 }
 
-// ownDevices lists the devices in software inside this process. The error is about the kernel's devices; it is nil if
-// there are devices here and the kernel has no RDMA.
+// ownDevices lists the software devices inside this process. The error is about the kernel's
+// devices; it is nil if there are devices here and the kernel has no RDMA.
 func ownDevices() ([]uverbs.DeviceInfo, error) {
 	infos, err := uverbs.Devices()
 	return slices.DeleteFunc(infos, func(i uverbs.DeviceInfo) bool { return !i.InProcess }), err

@@ -135,7 +135,7 @@ func TestCollect(t *testing.T) {
 		`rdma_device_objects{device="b0",type="qp"} 9`+"\n", `rdma_process_objects{device="a0",type="pd",process="[ib_core]",pid="",container="",netns=""} 1`+"\n",
 		`rdma_events_total{device="a0",port="2",event="PORT_ERR"} 1`+"\n", `rdma_events_total{device="a0",port="1",event="PORT_ERR"} 0`+"\n", `rdma_events_total{device="",port="",event="NETDEV_RENAME"} 1`+"\n",
 		`rdma_events_total{device="b0",port="",event="DEVICE_FATAL"} 0`+"\n",
-		// What a driver does not have is no failure.
+		// A feature that a driver does not have is not counted as a failure.
 		`rdma_exporter_collector_success{collector="counters",device="a0"} 1`+"\n", `!rdma_exporter_collector_success{collector="counters",device="b0"}`, `!rdma_exporter_errors_total`, `!rdma_port_counters_total{device="b0"`)
 }
 

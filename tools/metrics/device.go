@@ -82,7 +82,7 @@ func (c *Collector) read(d device) *samples {
 		c.mu.Unlock()
 	}
 	steps := []func(){r.ports, r.links, r.counters, r.standard, r.counts, r.processes}
-	if d.inProcess { // the kernel knows nothing of it
+	if d.inProcess { // the kernel does not have it
 		steps = []func(){r.links}
 	}
 	for _, step := range steps {

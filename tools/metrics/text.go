@@ -9,7 +9,7 @@ import (
 // samples has the lines of each family, without its name: {LABELS} VALUE.
 type samples [familyCount][]string
 
-// add adds a value. The labels are those of the family, in its order.
+// add adds a value. The labels have the order of the family.
 func (s *samples) add(family int, value string, labels ...string) {
 	names := families[family].Labels
 	if len(labels) != len(names) {

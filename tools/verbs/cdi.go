@@ -12,7 +12,7 @@ import (
 func newCDI() *command.Command {
 	return &command.Command{
 		Use:   "cdi [flags]",
-		Short: "Print a file with which container engines hand in the devices by name",
+		Short: "Print a Container Device Interface (CDI) file for the RDMA devices",
 		Long: `The file is for the Container Device Interface, which podman, containerd, CRI-O and Docker read from
 /etc/cdi. A container that asks for one, as in podman run --device goverbs/rdma=DEV, or for
 goverbs/rdma=all, gets its character device and that of the connection manager. Print the file
@@ -58,7 +58,8 @@ func cdiDevice(name string, paths ...string) string {
 	return fmt.Sprintf(`{"name": %q, "containerEdits": %s}`, name, cdiEdits(paths...))
 }
 
-// cdiEdits returns the files that a container gets. Their names are those of netlinkrdma, without spaces or quotes.
+// cdiEdits returns the files that a container gets. The names come from netlinkrdma and contain no
+// spaces or quotes.
 func cdiEdits(paths ...string) string {
 	return `{"deviceNodes": [{"path": "` + strings.Join(paths, `"}, {"path": "`) + `"}]}`
 }

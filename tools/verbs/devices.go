@@ -91,7 +91,7 @@ func printDevices(w io.Writer, infos []uverbs.DeviceInfo, asJSON bool) error {
 }
 
 // softHint says how to get a device without RDMA.
-const softHint = "use a device in software inside each program: GOVERBS_SOFT=auto in the environment"
+const softHint = "use a software device inside each program: GOVERBS_SOFT=auto in the environment"
 
 // driverText describes the driver of a device. A device in the process plays a driver of the kernel.
 func driverText(driver string, inProcess bool) string {

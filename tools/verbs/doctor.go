@@ -19,8 +19,8 @@ func newDoctor() *command.Command {
 		Short: "Find out why RDMA does or does not work on this machine",
 		Long: `It checks everything that RDMA needs, from the kernel's modules to the GIDs, and plays ping-pong
 within this process on each device, or on the named ones. It changes nothing, except that the kernel
-may load modules that it is asked about. For a device in software (GOVERBS_SOFT) it looks at its
-address, its UDP port and its receive buffer instead of the kernel's modules, and connects by the
+may load modules in answer to the checks. For a software device (GOVERBS_SOFT) it looks at the
+address, the UDP port and the receive buffer instead of the kernel's modules, and connects by the
 connection manager.
 
 Every problem is reported with its evidence and a fix.

@@ -98,7 +98,7 @@ func newWatch() *watch {
 // watched is a device whose asynchronous events are waited for.
 type watched struct {
 	name string             // the latest
-	stop context.CancelFunc // closes the device; nil if it could not be watched and is to be tried again
+	stop context.CancelFunc // closes the device; nil if it could not be watched, so that a retry follows
 	said string             // the last warning; empty if its events are read
 }
 
@@ -111,7 +111,7 @@ func (w *watch) run(ctx context.Context, row func(eventRow) error, warning func(
 	case errors.As(err, new(*netlinkrdma.FeatureError)):
 		m = nil
 	default:
-		if _, soft := uverbs.Devices(); soft != nil { // there are no devices in software either
+		if _, soft := uverbs.Devices(); soft != nil { // there are no software devices either
 			return err
 		}
 	}

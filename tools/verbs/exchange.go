@@ -29,7 +29,7 @@ const (
 
 // address is where a queue pair is found.
 type address struct {
-	uverbs.Endpoint        // of the QP; with XRC the QPN is that of the QP that receives
+	uverbs.Endpoint        // of the QP; with XRC the QPN is the number of the QP that receives
 	sendQPN         uint32 // with XRC, the number of the QP that sends
 	srqn            uint32 // with XRC, the number of the SRQ
 }

@@ -99,7 +99,7 @@ Security:
 There is no authentication and no encryption. Anyone who can reach the port is served, and can keep
 the device, the link and a processor busy. Anyone who sees the packets of the network sees all data.
 The keys of memory (rkeys) are bearer tokens: anyone who knows one and can send packets to its queue
-pair, for example with a forged address, can access that memory. What a peer sends is checked, and
-its text is quoted where it is shown.
+pair, for example with a forged address, can access that memory. Everything that
+a peer sends is checked, and its text is quoted where it is shown.
 
 `

@@ -2,7 +2,7 @@
 // objects and counters, changes its settings, finds out why one cannot be used, plays ping-pong over them and measures
 // them. It needs nothing but the kernel.
 //
-// What each command prints with --json is described in JSON.md, which "verbs help json" prints.
+// JSON.md describes what each command prints with --json; "verbs help json" prints it.
 package main
 
 import (
@@ -46,13 +46,13 @@ needs neither libibverbs nor provider libraries.
 Environment:
   RDMAABI=ioctl|write  issue commands to the kernel by ioctl or write only
   RDMADEBUG=level=1    trace commands on standard error
-  GOVERBS_SOFT=auto    use a device in software inside this process, without any RDMA; or addresses
+  GOVERBS_SOFT=auto    use a software device inside this process, without any RDMA; or addresses
                        of this host, each with options: "127.0.0.2 127.0.0.3:4791,name=b,mtu=1024"`,
 		Example: `  verbs devices                  # which devices are there?
   verbs status                   # the state of each port, in one line
   verbs link add rxe0 type rxe netdev eth0   # a device without a card
   verbs doctor                   # why does RDMA not work here?
-  GOVERBS_SOFT=auto verbs doctor # the same without RDMA, on a device in software
+  GOVERBS_SOFT=auto verbs doctor # the same without RDMA, on a software device
   verbs info rxe0 --json         # properties of a device, for a program
   verbs help pingpong            # the help of a command
   verbs help json                # what the commands print with --json

@@ -21,7 +21,7 @@ import (
 
 const meshSecret = "0123456789abcdef0123456789abcdef"
 
-// meshFleet starts four servers of a fleet, each a process with a device in software, and returns their
+// meshFleet starts four servers of a fleet, each a process with a software device, and returns their
 // names. The second one has faults. With two rails each has a second device, without faults.
 func meshFleet(t *testing.T, faults string, rails int) (hosts []string) {
 	t.Helper()

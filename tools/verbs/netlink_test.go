@@ -149,7 +149,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestEventsSoft: the asynchronous events of a device in software are shown, with its name, and are missing as long as it
+// TestEventsSoft: the asynchronous events of a software device are shown, with its name, and are missing as long as it
 // cannot be opened.
 func TestEventsSoft(t *testing.T) {
 	dev, err := soft.New(soft.Options{Addr: netip.MustParseAddr("127.0.0.77"), Name: "events0"})

@@ -80,7 +80,7 @@ func TestPerfHelp(t *testing.T) {
 		out = strings.Join(strings.Fields(out), " ")
 		for _, w := range want {
 			if err != nil || !strings.Contains(out, w) {
-				t.Errorf("verbs %s does not tell of %q: %v", args, w, err)
+				t.Errorf("verbs %s does not mention %q: %v", args, w, err)
 			}
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// pingpongOptions are the flags of the command. The letters are those of ibv_rc_pingpong.
+// pingpongOptions are the flags of the command, with the letters of ibv_rc_pingpong.
 type pingpongOptions struct {
 	typ        string
 	port       int
@@ -47,7 +47,8 @@ accepted by their long names, too. Give both sides the same --type, --size and -
 Type srq is several RC queue pairs that receive from one shared receive queue. Type xrc is a queue
 pair for each direction, and a shared receive queue in an XRC domain; ibv_xsrq_pingpong plays 5
 iterations by default.
-Queue pairs of type uc and ud do not repeat lost messages: after a loss, both sides wait in vain.
+Queue pairs of type uc and ud do not repeat lost messages: after a loss, both sides hang until
+--timeout.
 ` + trust + `A server listens on all addresses, serves the first client that sends an endpoint, and exits. It
 reports and closes other connections. Run it where only hosts that you trust can reach --port.`,
 		Example: `  verbs pingpong                          # wait for a client

@@ -356,7 +356,7 @@ func (e *pingpongEnd) addresses(remote []address) (all []address, err error) {
 			return nil, err
 		}
 		if e.recvQP != nil {
-			a.sendQPN, a.srqn = a.QPN, e.srq.SRQN() // the PSN is that of the sender
+			a.sendQPN, a.srqn = a.QPN, e.srq.SRQN() // the PSN comes from the sender
 			receiver, err := of(e.recvQP, i)
 			if err != nil {
 				return nil, err

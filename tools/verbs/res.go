@@ -240,7 +240,7 @@ func resKeysHelp() string {
 }
 
 // netlinkDevices returns the named device, or all devices without a name. An error says so if there
-// are devices in software, which are in this process and not in the kernel.
+// are software devices, which are in this process and not in the kernel.
 func netlinkDevices(names []string) ([]netlinkrdma.Device, error) {
 	var devs []netlinkrdma.Device
 	var err error
@@ -257,7 +257,7 @@ func netlinkDevices(names []string) ([]netlinkrdma.Device, error) {
 	infos, _ := uverbs.Devices() // the error says enough without them
 	for _, i := range infos {
 		if i.InProcess && (len(names) == 0 || i.Name == names[0]) {
-			return nil, fmt.Errorf("%s is a device in software inside this process, which has just made it: it has no objects; each program that GOVERBS_SOFT gives a device has one of its own", i.Name)
+			return nil, fmt.Errorf("%s is a software device inside this process, which has just made it: it has no objects; each program that GOVERBS_SOFT gives a device has one of its own", i.Name)
 		}
 	}
 	return nil, err
@@ -336,7 +336,7 @@ func collectRes(dev netlinkrdma.Device, q *resQuery) (resReport, error) {
 	return c.resReport, c.err
 }
 
-// rows turns the objects of a kind that were asked for into rows.
+// rows turns the selected objects of a kind into rows.
 func rows[T, R any](c *resCollector, kind string, list func(netlinkrdma.Device) ([]T, error), row func(T) R) []R {
 	if c.err != nil || !slices.Contains(c.q.kinds, kind) {
 		return nil

@@ -282,7 +282,7 @@ func (f *filter) overlaps(first, last uint64) bool {
 	return slices.ContainsFunc(f.ranges, func(r [2]uint64) bool { return r[0] <= last && first <= r[1] })
 }
 
-// resQuery is what "verbs res" was asked for.
+// resQuery is what "verbs res" has to print.
 type resQuery struct {
 	kinds   []string
 	filters []filter
@@ -340,7 +340,8 @@ func (q *resQuery) choose(kinds string) error {
 	return nil
 }
 
-// possible returns an error unless objects of a kind have every key, and a dump if that is asked for.
+// possible returns an error unless objects of a kind have every key, and a dump if the query is for
+// dumps.
 func (q *resQuery) possible(kind string) error {
 	if q.raw && !slices.Contains(rawKinds, kind) {
 		return command.Usagef("--kinds is %s, allowed with --raw: cq, mr, qp, srq", peertext.Quote(kind))

@@ -49,7 +49,7 @@ func (r *resReport) printRaw(w io.Writer) {
 	})
 }
 
-// print writes a table for each kind of object, with details if they were asked for, and the dumps.
+// print writes a table for each kind of object, with details on request, and the dumps.
 func (r resReport) print(w io.Writer, withDetails bool) error {
 	c := r.Counts
 	fmt.Fprintf(w, "device: %s\n", r.Device)

@@ -18,7 +18,7 @@ import (
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 )
 
-// query returns what "verbs res" was asked for with these filters.
+// query returns the query of "verbs res" with these filters.
 func query(t *testing.T, kinds string, filters ...string) *resQuery {
 	t.Helper()
 	q, err := newResQuery(kinds, filters, false, false)

@@ -18,7 +18,7 @@ import (
 	"github.com/goverbs/goverbs/tools/verbs/internal/places"
 )
 
-// rpingOptions are the flags of the command. The letters are those of rdma-core's rping.
+// rpingOptions are the flags of the command, with the letters of rdma-core's rping.
 type rpingOptions struct {
 	server     bool
 	client     bool
@@ -38,7 +38,7 @@ type rpingOptions struct {
 }
 
 // Sizes of a ping in bytes. The smallest has room for the longest header of a ping's text; the
-// largest is that of rdma-core's rping.
+// largest is the maximum of rdma-core's rping.
 const (
 	minPing = 26
 	maxPing = 64<<10 - 1
@@ -146,7 +146,7 @@ func (r *rpingResult) print(out io.Writer, asJSON bool) error {
 // rping is a run of the command.
 type rping struct {
 	o       *rpingOptions
-	text    io.Writer // what is to be seen of pings and listeners
+	text    io.Writer // gets a line for each ping and listener, if they are printed
 	log     io.Writer
 	channel *cm.Channel
 

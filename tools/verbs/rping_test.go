@@ -44,7 +44,7 @@ func TestRpingOptions(t *testing.T) {
 	out, err := run(t, "rping", "--help")
 	for _, want := range []string{"-s, --server", "-c, --client", "-a, --address", "-P, --persistent", "-V, --verify", "-I, --source", "7174"} {
 		if err != nil || !strings.Contains(out, want) {
-			t.Errorf("the help does not tell of %s: %v", want, err)
+			t.Errorf("the help does not mention %s: %v", want, err)
 		}
 	}
 }

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestSetRefused: a wrong word or value is named, with those that are right, before the kernel is asked.
+// TestSetRefused: an error names a wrong word or value and the allowed ones, without a request to
+// the kernel.
 func TestSetRefused(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"link", ""},

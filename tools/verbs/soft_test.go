@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	main()
 }
 
-// softCommand returns the command with devices in software.
+// softCommand returns the command with software devices.
 func softCommand(t *testing.T, devices string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
@@ -44,7 +44,7 @@ func softCommand(t *testing.T, devices string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// softRun runs the command with devices in software, and returns what it prints.
+// softRun runs the command with software devices, and returns what it prints.
 func softRun(t *testing.T, devices string, args ...string) (string, error) {
 	t.Helper()
 	out, err := softCommand(t, devices, args...).CombinedOutput()
@@ -68,7 +68,7 @@ func freeUDP(t *testing.T) int {
 	return c.LocalAddr().(*net.UDPAddr).Port
 }
 
-// TestSoftDevices: a device in software is listed as what it is, with and without JSON.
+// TestSoftDevices: a software device is listed as what it is, with and without JSON.
 func TestSoftDevices(t *testing.T) {
 	out, err := softRun(t, "local,name=left 192.0.2.7", "devices")
 	words := strings.Join(strings.Fields(out), " ")
@@ -86,7 +86,7 @@ func TestSoftDevices(t *testing.T) {
 	}
 }
 
-// TestSoftInfo: info has the attributes of a device in software.
+// TestSoftInfo: info has the attributes of a software device.
 func TestSoftInfo(t *testing.T) {
 	out, err := softRun(t, "local,name=left,mtu=1024,qps=77", "info", "left")
 	words := strings.Join(strings.Fields(out), " ")
@@ -124,12 +124,12 @@ func TestInfoPort(t *testing.T) {
 // TestSoftKernelOnly: the commands that ask the kernel say that the device is not there.
 func TestSoftKernelOnly(t *testing.T) {
 	out, err := softRun(t, "local,name=left", "res", "left")
-	if err == nil || !strings.Contains(out, "left is a device in software inside this process") || strings.Contains(out, "modprobe") {
+	if err == nil || !strings.Contains(out, "left is a software device inside this process") || strings.Contains(out, "modprobe") {
 		t.Errorf("verbs res left: %v\n%s", err, out)
 	}
 }
 
-// TestSoftStat: stat lists the counters of a device in software, with and without its name.
+// TestSoftStat: stat lists the counters of a software device, with and without its name.
 func TestSoftStat(t *testing.T) {
 	for _, args := range []string{"stat --json left", "stat --json"} {
 		out, err := softRun(t, fmt.Sprintf("auto:%d,name=left local,name=right", freeUDP(t)), strings.Fields(args)...)
@@ -168,7 +168,7 @@ func TestSoftNoDevice(t *testing.T) {
 	}
 }
 
-// TestSoftDoctor: the doctor is content with a device in software, and says nothing about the kernel's
+// TestSoftDoctor: the doctor is content with a software device, and says nothing about the kernel's
 // modules.
 func TestSoftDoctor(t *testing.T) {
 	device := fmt.Sprintf("auto:%d,name=left", freeUDP(t))

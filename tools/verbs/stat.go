@@ -44,9 +44,9 @@ func newStat() *command.Command {
 their port. "rdma statistic" shows the same counters. The commands choose which QPs have
 counters of their own, and which optional counters count.
 
-A device in software belongs to this process, which has just made it: its counters are listed, and
-have counted next to nothing. A program reads those of its own with uverbs.Device.PortCounters.
-They are described at https://pkg.go.dev/github.com/goverbs/goverbs/uverbs/soft.
+A software device is created by this command, so its counters are near 0. A program reads the
+counters of its own software device with uverbs.Device.PortCounters. They are described at
+https://pkg.go.dev/github.com/goverbs/goverbs/uverbs/soft.
 
 Each driver has counters and names of its own. Those of rxe (soft RoCE):
   sent_pkts, rcvd_pkts                 packets
@@ -96,7 +96,7 @@ Optional, see verbs stat enable:
   rdma_tx_packets, rdma_tx_bytes, rdma_rx_packets, rdma_rx_bytes
                                        what went out and came in
 
-siw (soft iWARP) has none.`,
+siw (soft iWARP) has no counters.`,
 		Example: `  verbs stat
   verbs stat rxe0
   verbs stat rxe0 --json | jq '.[].counters[] | select(.value > 0)'`,

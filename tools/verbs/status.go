@@ -40,8 +40,8 @@ func newStatus() *command.Command {
 	cmd := &command.Command{
 		Use:   "status [flags] [DEV[/PORT]]",
 		Short: "Show the state of each port, in one line",
-		Long: `The rate is that of all lanes together. The MTU is that of RDMA. Errors are the sum of all counters
-of errors since the device is there; "verbs stat" has each of them.`,
+		Long: `The rate is the sum of all lanes. The MTU is the active MTU of RDMA. Errors are the sum of all error
+counters since the device was added; "verbs stat" shows each of them.`,
 		Example: `  verbs status
   verbs status mlx5_0/1
   verbs status --json | jq -r '.[] | select(.state != "ACTIVE") | .device'`,

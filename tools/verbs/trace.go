@@ -68,9 +68,9 @@ func newTrace() *command.Command {
 		Long: `It runs a program and prints, on standard error, every call that the program, its threads and its
 children make to the files in /dev/infiniband: the commands with their attributes and the driver's
 part, the memory of the device that is mapped, and events. Objects have their numbers, and what the
-kernel answers follows "->". Values of 0 are left out, which --json prints. Doorbells (the commands
-that rxe and siw need for each message) are counted, and their number is printed when the object is
-destroyed. What the kernel's headers do not name is printed as bytes.
+kernel answers follows "->". Fields with the value 0 are omitted; --json prints them. Doorbells (the
+commands that rxe and siw need for each message) are counted, and their number is printed when the
+object is destroyed. Values that the kernel's headers do not name are printed as bytes.
 
 Any program can be traced that runs on this processor in 64-bit mode: in C on rdma-core, in Go, in
 Python. System calls that have nothing to do with it run at full speed, and so does a program that

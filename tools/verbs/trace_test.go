@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestTraceCommand: the exit status of "verbs trace" is that of the program, or says why there is none.
+// TestTraceCommand: "verbs trace" exits with the status of the program, or says why there is none.
 func TestTraceCommand(t *testing.T) {
 	for _, c := range []struct {
 		args   []string
@@ -72,8 +72,8 @@ func TestTraceRecord(t *testing.T) {
 	}
 	for text, want := range map[string]func(string) string{
 		"the version of the record is 2, allowed: 1": func(s string) string { return strings.Replace(s, `"version":1`, `"version":2`, 1) },
-		"it is no record": func(string) string { return "hello\n" },
-		"it is empty":     func(string) string { return "" },
+		"is not a record":     func(string) string { return "hello\n" },
+		"the record is empty": func(string) string { return "" },
 	} {
 		if out, err := show(want); exitStatus(err) != 1 || !strings.Contains(err.Error(), text) || out != "" {
 			t.Errorf("%v, want %q\n%s", err, text, out)
@@ -91,7 +91,7 @@ func showGolden(t *testing.T, record string, args ...string) string {
 	return out
 }
 
-// TestTraceSummary: the calls, errors and times of a table are those of the record.
+// TestTraceSummary: a table has the calls, errors and times of the record.
 func TestTraceSummary(t *testing.T) {
 	const table = `  calls  errors     time  longest  command
       2       1  11.01ms   9.54ms  query device

@@ -440,7 +440,7 @@ func TestHelp(t *testing.T) {
 		}
 		for _, w := range c.want {
 			if !strings.Contains(out, w) {
-				t.Errorf("verbs %s does not tell of %s", c.args, w)
+				t.Errorf("verbs %s does not mention %s", c.args, w)
 			}
 		}
 	}

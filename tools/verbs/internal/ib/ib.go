@@ -185,7 +185,7 @@ most virtual functions have none.`,
 		Example: `  verbs ib status          # the own ports, without any datagram
   verbs ib links           # the links of the subnet
   verbs ib check           # is something wrong with it?
-  verbs ib sm              # who rules the subnet?
+  verbs ib sm              # show the subnet manager
   verbs ib ping 7          # is the port with LID 7 there?
   verbs ib counters 7 all  # what does it count?`,
 	})

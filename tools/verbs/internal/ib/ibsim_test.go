@@ -71,8 +71,8 @@ func TestCompatSim(t *testing.T) {
 	}
 }
 
-// TestTraceSim: routes are those of ibtracert, from every kind of node to every other, also if they
-// begin at another port than the own.
+// TestTraceSim: verbs ib trace finds the same routes as ibtracert, from every kind of node to every
+// other, also if they begin at another port than the own.
 func TestTraceSim(t *testing.T) {
 	for _, hosts := range []int{10, 100, 324} {
 		t.Run(fmt.Sprint(hosts), func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestTraceSim(t *testing.T) {
 	}
 }
 
-// TestTraceMulticastSim: the way of a group's packets is that of ibtracert -m.
+// TestTraceMulticastSim: verbs ib trace finds the same routes of a group's packets as ibtracert -m.
 func TestTraceMulticastSim(t *testing.T) {
 	s := ibsim.Start(t, ibsim.FatTree(40))
 	s.OpenSM("h1", false)

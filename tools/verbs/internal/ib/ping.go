@@ -47,8 +47,8 @@ func newPing(s *System) *command.Command {
 		Use:   "ping [flags] [LID | GUID]",
 		Short: "Ping a port by management datagrams, or serve pings",
 		Long: `A ping is a management datagram of vendor class 0x32, which crosses the subnet by LID and needs no
-addresses and no connection. The other end runs "verbs ib ping --serve" or rdma-core's ibping -S. A
-GUID is that of a port, for which the subnet administrator is asked.`,
+addresses and no connection. The other end runs "verbs ib ping --serve" or rdma-core's ibping -S. It
+looks up a GUID, which must belong to a port, with the subnet administrator.`,
 		Example: `  verbs ib ping --serve
   verbs ib ping 7               # to the port with LID 7
   verbs ib ping -c 1000 --flood 0x0002c90300010001`,

@@ -42,7 +42,7 @@ func newSA(s *System) *command.Command {
 		fmt.Fprintf(&b, "  %-8s %s\n", k.name, k.about)
 	}
 	b.WriteString(`
-KEY=VALUE asks for the records that have this value; the keys are those of the JSON. It needs no
+KEY=VALUE asks for the records that have this value; the keys are the names in the JSON. It needs no
 QP0, so it works on virtual functions. The subnet manager is the one that the port knows. --timeout
 limits the time for a whole answer.`)
 	cmd.Long = b.String()

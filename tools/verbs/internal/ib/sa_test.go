@@ -212,7 +212,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestRates: the last number of the specification has a rate, and 0 is that of a number without one.
+// TestRates: the last number of the specification has a rate, and a number without a rate returns
+// 0.
 func TestRates(t *testing.T) {
 	for n, want := range map[uint8]any{24: 1200.0, 23: 800.0, 2: 2.5, 1: 0.0, 25: 0} {
 		if got := objectOf(&mad.PathRecord{Rate: n}).text("rate_gbps"); got != fmt.Sprint(want) {

@@ -169,8 +169,8 @@ func parseLID(text string) (uint16, error) {
 	return n, nil
 }
 
-// resolve returns the address of a port: a LID, or a GUID for which the subnet administrator is asked. A
-// number of 16 bits is a LID, also with 0x and zeros in front.
+// resolve returns the address of a port from a LID, or from a GUID by a query to the subnet
+// administrator. A number of 16 bits is a LID, also with 0x and zeros in front.
 func (o *options) resolve(ctx context.Context, port *umad.Port, text string) (umad.Addr, error) {
 	guid, err := ib.ParseGUID(text)
 	if _, short := lidNumber(text); err != nil || short {

@@ -155,8 +155,8 @@ func walkOptions(s *System, cmd *command.Command) *options {
 }
 
 // rightsHelp is a part of the help of the commands that walk.
-const rightsHelp = `The walk takes directed routes: it needs neither LIDs nor a subnet manager. What a node does not
-answer is reported on standard error, and the walk goes on.`
+const rightsHelp = `The walk takes directed routes: it needs neither LIDs nor a subnet manager. Requests
+that a node does not answer are reported on standard error, and the walk goes on.`
 
 func newLinks(s *System) *command.Command {
 	var asJSON, compat, down bool

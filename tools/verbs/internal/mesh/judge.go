@@ -8,7 +8,7 @@ import (
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 )
 
-// Validate refuses thresholds that make no sense. The names in errors are those of the command line.
+// Validate refuses thresholds that make no sense. Errors name them by their flags.
 func (t *Thresholds) Validate() error {
 	const percent = 100
 	for _, f := range []struct {

@@ -3,8 +3,9 @@
 //
 // A rail is a device that hosts have under the same name. The tests of a pair run one after the other:
 // on each rail, over each type of queue pair and with each flow label, first in one direction and then
-// in the other. Pairs without a common host run at the same time, in the rounds of a tournament. What
-// looks wrong is then measured again while nothing else runs, and the better values count.
+// in the other. Pairs without a common host run at the same time, in the rounds of a tournament.
+// Pairs with bad values are then measured again while nothing else runs, and the better values
+// count.
 package mesh
 
 import (
@@ -76,11 +77,11 @@ type Run struct {
 	Events     bool          // sleep instead of polling
 	Timeout    time.Duration // a test in which nothing happens for so long has failed
 
-	Progress func(done, total int) // Progress is told of pairs; it may be nil.
+	Progress func(done, total int) // Progress is called after pairs are done; it may be nil.
 
 	rails  []map[string]perf.Rail // of each host, by name
 	reach  func(Host) server      // tests replace the servers; nil is a perf.Remote
-	silent []atomic.Bool          // hosts that were asked for a test and did not answer
+	silent []atomic.Bool          // hosts that did not answer a request for a test
 }
 
 // server is what a run asks a host for.

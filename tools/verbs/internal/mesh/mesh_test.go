@@ -208,7 +208,7 @@ func TestBetter(t *testing.T) {
 	}
 }
 
-// TestPrint: bad values are marked, and have a colour only if that is asked for.
+// TestPrint: bad values are marked, and have a colour only if colours are on.
 func TestPrint(t *testing.T) {
 	r := fleet(3, []string{"r0"}, []int{0}, func(m *Measurement) string {
 		if m.From == "a" && m.To == "b" {

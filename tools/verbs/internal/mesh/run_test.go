@@ -18,7 +18,7 @@ import (
 type fakeFleet struct {
 	t      *testing.T
 	slow   string // a host with a latency of 100 µs instead of 2 µs
-	mute   string // a host that does not answer when it is asked for a test
+	mute   string // a host that does not answer a request for a test
 	odd    string // a host whose answers make no sense
 	iwarp  bool
 	probed func(probes int) // called after each probe with their number; may be nil
@@ -33,7 +33,7 @@ type fakeFleet struct {
 	probes   []fakeProbe    // in the order of their ends
 }
 
-// fakeProbe is a probe that a host was asked for.
+// fakeProbe is a request for a probe to a host.
 type fakeProbe struct {
 	perf.Probe
 	from string
@@ -114,7 +114,7 @@ func (h fakeHost) Probe(_ context.Context, p perf.Probe) (*perf.Size, error) {
 	return s, nil
 }
 
-// meet waits until each of the pairs that are to be under way together has come, for 10 s at most.
+// meet waits until all pairs that must run at the same time have started, for 10 s at most.
 func (f *fakeFleet) meet() {
 	until := (f.arrived/f.together + 1) * f.together
 	f.arrived++
@@ -215,8 +215,8 @@ func TestRunRepeat(t *testing.T) {
 	}
 }
 
-// TestRunMute: a host that has not answered once is asked no more, and not used as a peer, until what looks
-// wrong is repeated. The report blames it, and it alone.
+// TestRunMute: a host that has not answered once gets no more requests, and is no peer, until bad
+// values are measured again. The report blames that host alone.
 func TestRunMute(t *testing.T) {
 	f, r := newFakeFleet(t, 4, 1)
 	f.mute, r.Repeat, r.AtOnce = "host1", 2, 1
@@ -268,7 +268,7 @@ func TestRunOdd(t *testing.T) {
 }
 
 // TestRunFlowLabels: every pair is tested with each flow label, in the tests of latency and of bandwidth;
-// over iWARP, which has none, with 0 and the connection manager.
+// over iWARP, which has no flow labels, with 0 and the connection manager.
 func TestRunFlowLabels(t *testing.T) {
 	for _, iwarp := range []bool{false, true} {
 		f, r := newFakeFleet(t, 3, 1)

@@ -101,7 +101,7 @@ func (b *blast) loop() error {
 			err = b.breathe()
 		case b.sending:
 			err = b.idle(sendCQ, recvCQ)
-		case b.counted: // what is told completes, too
+		case b.counted: // the WRITEs of credits complete, too
 			err = b.idle(recvCQ, sendCQ)
 		default:
 			err = b.idle(recvCQ, nil)
@@ -213,7 +213,7 @@ func (b *blast) takeSends() (int, error) {
 	return n, nil
 }
 
-// complete reports whether all that is to be posted has been completed.
+// complete reports whether all messages have been posted and completed.
 func (b *blast) complete() bool {
 	for i := range b.flows {
 		if f := &b.flows[i]; f.goal == 0 || f.completed < f.goal {
@@ -223,7 +223,7 @@ func (b *blast) complete() bool {
 	return true
 }
 
-// finish posts a last message of each queue pair, whose completion is that of all before it.
+// finish posts a last message of each queue pair. When it completes, so have all before it.
 func (b *blast) finish() error {
 	for i := range b.flows {
 		if f := &b.flows[i]; f.posted-f.completed >= b.Config.Depth {

@@ -31,8 +31,8 @@ type Client struct {
 	// Measured is called with each size's result as it comes, if it is not nil.
 	Measured func(Size)
 	// Running is called when the traffic of a size begins, with the size and a function that
-	// tells how many messages were done, and returns a function that is called when it ends;
-	// it may be nil.
+	// returns how many messages are done. It returns a function that is called when the traffic
+	// ends. It may be nil.
 	Running func(size int, count func() int64) (stop func())
 
 	tamper func([]byte) // see End

@@ -16,7 +16,7 @@ const clocksource = "/sys/devices/system/clocksource/clocksource0/current_clocks
 // processor does, and is the same on all of them.
 var counters = map[string]string{"amd64": "tsc", "arm64": "arch_sys_counter"}
 
-// countable reports whether the processor's counter tells the time of this machine.
+// countable reports whether Linux keeps the time of this machine by the processor's counter.
 func countable() bool {
 	name, ok := counters[runtime.GOARCH]
 	if !ok {
@@ -73,7 +73,7 @@ func (c *clock) moment() (m moment) {
 	return m
 }
 
-// start begins the span that stop tells. Nothing else is done here, as a message may be waiting.
+// start begins the time that stop returns. It does nothing else, as a message may be waiting.
 func (c *clock) start() { c.from = time.Since(c.base) }
 
 // stop returns how long it is since start, and how many nanoseconds one count is.

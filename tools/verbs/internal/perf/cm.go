@@ -28,8 +28,8 @@ type connections struct {
 // tokenSize is the size of a token, in bytes.
 const tokenSize = 8
 
-// request returns the private data of the request for the i-th queue pair. Anybody can connect to the
-// listener, but only the client has been told the token.
+// request returns the private data of the request for the i-th queue pair. Anybody can connect to
+// the listener, but only the client knows the token.
 func (c *connections) request(i int) []byte {
 	return binary.BigEndian.AppendUint32(bytes.Clone(c.token), uint32(i))
 }
@@ -88,8 +88,8 @@ func (c *connections) setOptions(id *cm.ID) error {
 	return id.SetAckTimeout(uverbs.AckTimeout(c.end.Config.AckTimeout).Duration())
 }
 
-// source returns the address that connections come from: of the device or the GID that was
-// asked for, and otherwise none, as the route then tells.
+// source returns the source address of connections: that of the device or GID that the user chose.
+// Otherwise there is none, and the route decides.
 func (e *End) source(remote netip.Addr) (netip.AddrPort, error) {
 	if e.Local.Device == "" && e.Local.GID == Auto {
 		return netip.AddrPort{}, nil
@@ -106,16 +106,16 @@ func (e *End) source(remote netip.Addr) (netip.AddrPort, error) {
 	}
 	from := entry.GID.Addr()
 	if entry.Type == uverbs.GIDTypeIB || from.IsLinkLocalUnicast() || !from.IsValid() || from.Is4() != remote.Unmap().Is4() {
-		return netip.AddrPort{}, nil // it is no address of a network interface, or none for this way
+		return netip.AddrPort{}, nil // it is no address of a network interface, or not for this route
 	}
 	return netip.AddrPortFrom(from, 0), nil
 }
 
-// resolve makes the client's queue pairs, on the way to a listener.
+// resolve resolves the address of a listener and makes the client's queue pairs.
 func resolve(ctx context.Context, e *End, listener string, token []byte) (*connections, error) {
 	addr, err := netip.ParseAddrPort(listener)
 	if err != nil {
-		return nil, fmt.Errorf("the server tells no address for the connection manager: %w", err)
+		return nil, fmt.Errorf("the server has sent no address for the connection manager: %w", err)
 	}
 	from, err := e.source(addr.Addr())
 	if err != nil {
@@ -156,7 +156,7 @@ func (c *connections) connect(ctx context.Context) error {
 		if _, err := id.ConnectWait(ctx, p); err != nil {
 			if errors.Is(err, context.DeadlineExceeded) {
 				a, _ := id.Addrs()
-				err = fmt.Errorf("a request for a connection was not answered within %s: there may be no way back to %s: %w", answerTime, a.Local.IP, err)
+				err = fmt.Errorf("a request for a connection was not answered within %s: there may be no route back to %s: %w", answerTime, a.Local.IP, err)
 			}
 			return err
 		}

@@ -20,7 +20,7 @@ const (
 	Atomic = "atomic"
 )
 
-// What is measured.
+// Metrics.
 const (
 	Lat = "lat"
 	BW  = "bw"
@@ -84,7 +84,7 @@ type Config struct {
 	List       int           `json:"list"`                 // work requests by one doorbell; Auto for as many as there is room for, within reason
 	Inline     int           `json:"inline"`               // largest message that is sent inline, in bytes; Auto
 	Moderate   int           `json:"moderate"`             // one completion for as many messages; Auto
-	Depth      int           `json:"depth"`                // messages of each QP under way
+	Depth      int           `json:"depth"`                // messages of each QP in flight
 	RecvDepth  int           `json:"recv_depth"`           // receives of each QP; Auto
 	Events     bool          `json:"events"`               // sleep instead of polling
 	Rate       Rate          `json:"rate,omitzero"`        // the most that each side sends
@@ -97,13 +97,13 @@ type Config struct {
 	AckTimeout int           `json:"ack_timeout"`          // acknowledgement, 4.096 µs times 2 to this power
 	Retry      int           `json:"retry"`                // retries
 	Timeout    time.Duration `json:"timeout_ns"`           // a test in which nothing happens for so long has failed
-	RdAtomic   int           `json:"reads,omitempty"`      // READs and atomics under way; 0 for what both devices have
+	RdAtomic   int           `json:"reads,omitempty"`      // READs and atomics in flight; 0 for the most that both devices support
 }
 
 // Name returns the test's name, such as "send-lat".
 func (c *Config) Name() string { return c.Op + "-" + c.Metric }
 
-// Default returns what a test has unless told otherwise.
+// Default returns the default config of a test.
 func Default(op, metric string) Config {
 	c := Config{
 		Op: op, Metric: metric, Type: RC,
@@ -143,7 +143,7 @@ func field(name string, given any, allowed string, args ...any) error {
 	return fmt.Errorf("--%s is %v, allowed: %s", name, given, fmt.Sprintf(allowed, args...))
 }
 
-// Validate refuses what no device can do. Names in errors are those of the command line.
+// Validate refuses what no device can do. Errors name fields by their flags.
 func (c *Config) Validate() error {
 	for _, f := range []struct {
 		name    string
@@ -268,7 +268,7 @@ func (c *Config) validateMetric() error {
 	case c.Rate.Value != 0:
 		return fmt.Errorf("--rate is for bandwidth, and this is %s", c.Name())
 	case c.Events && c.Op == Write:
-		return errors.New("--events: write-lat looks at memory, where nobody raises an event")
+		return errors.New("--events: write-lat polls memory, for which there are no events")
 	}
 	return nil
 }
@@ -355,7 +355,7 @@ type Limits struct {
 	MaxSRQWR int    // MaxSRQWR is the longest shared receive queue.
 	MaxCQE   int    // MaxCQE is the longest CQ.
 	MaxQPs   int    // MaxQPs is the most queue pairs.
-	RdAtomic int    // RdAtomic is the most READs and atomics under way.
+	RdAtomic int    // RdAtomic is the maximum number of READs and atomics in flight.
 	Atomics  bool   // Atomics says that it has atomics.
 	Driver   string // Driver is the name of its driver.
 	IWARP    bool   // IWARP says that it is of iWARP, which has reliable connections alone, made by the connection manager.
@@ -397,7 +397,7 @@ func (c *Config) fit(l Limits) error {
 		return &uverbs.FeatureError{Feature: "atomics", Driver: l.Driver}
 	}
 	recvs, receives := l.MaxWR, "max_qp_wr"
-	if c.Type == DC && l.MaxSRQWR > 0 { // a peer of before does not tell it
+	if c.Type == DC && l.MaxSRQWR > 0 { // older peers do not send it
 		recvs, receives = l.MaxSRQWR, "max_srq_wr"
 	}
 	for _, f := range []struct {

@@ -142,7 +142,7 @@ func TestValidate(t *testing.T) {
 		{with(Send, BW, func(c *Config) { c.Timeout = 0 }), "--timeout is 0s"},
 		{with(Send, Lat, func(c *Config) { c.Rate = Rate{1, Messages} }), "--rate is for bandwidth"},
 		{with(Send, BW, func(c *Config) { c.Rate = Rate{1, "parsec"} }), `--rate is "1 parsec"`},
-		{with(Write, Lat, func(c *Config) { c.Events = true }), "--events: write-lat looks at memory"},
+		{with(Write, Lat, func(c *Config) { c.Events = true }), "--events: write-lat polls memory"},
 	} {
 		if err := c.config.Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("error is %v, want %q", err, c.want)
@@ -304,6 +304,21 @@ func TestRoutes(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("index %d to %s: %q, want %q", c.index, c.peer, got, c.want)
+		}
+	}
+}
+
+// TestNoSource: the error says which kind of address an iWARP device must have for a peer.
+func TestNoSource(t *testing.T) {
+	for remote, want := range map[string]string{
+		"10.1.0.2":    "IPv4 address, which peer 10.1.0.2 needs",
+		"169.254.1.2": "IPv4 link-local address, which peer 169.254.1.2 needs",
+		"fd00::2":     "IPv6 address, which peer fd00::2 needs",
+		"fe80::1":     "IPv6 link-local address, which peer fe80::1 needs",
+	} {
+		err := noSource("siw0", netip.MustParseAddr(remote))
+		if want = "the network interface of siw0 has no " + want; err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
 		}
 	}
 }

@@ -10,28 +10,29 @@ import (
 )
 
 // On iWARP a message that finds no receive ends the connection, and a send is complete when TCP
-// has it. So in bandwidth tests a side that receives tells the other by RDMA WRITE how often it
-// has posted a receive again, and one that sends keeps within that, as perftest's programs do with
-// their likes. One such WRITE of a queue pair is under way at a time.
+// has it. So in bandwidth tests the receiver writes to the sender by RDMA WRITE how many receives
+// it has reposted, and the sender posts no more than that, as perftest's programs do among
+// themselves. A queue pair has one such WRITE in flight at a time.
 
-// What a queue pair has of its own in the memory, in bytes, and where.
+// The memory that a queue pair has for its credits: its size and offsets, in bytes.
 const (
 	ownSize   = cacheLine
-	ownTold   = 0 // what the peer has told, a number of 32 bits
-	ownTell   = 4 // what it is told
+	ownTold   = 0 // the count that the peer has written, a number of 32 bits
+	ownTell   = 4 // the count that the peer gets
 	ownGreets = 8 // a byte that is sent before all else
 	ownAsks   = 9 // a byte that is read from the peer, after which it has all that was written
 	toldSize  = 4
 )
 
-// creditID is in the ID of what tells the peer, with the number of the queue pair as in a send's.
+// creditID marks the ID of a WRITE of credits. The ID has the number of the queue pair in the same
+// bits as a send's.
 const creditID = 1 << 63
 
 // credit is what a queue pair counts. Nothing of it begins anew with a size.
 type credit struct {
 	sent    uint32 // messages sent
 	taken   uint32 // receives posted again
-	told    uint32 // of them, that the peer was told of
+	told    uint32 // of them, in the last WRITE to the peer
 	telling bool
 }
 
@@ -41,14 +42,14 @@ func (e *End) own(qp int) int { return e.memory.own + ownSize*qp }
 // sendDepth is how long a send queue must be.
 func (e *End) sendDepth() int {
 	if e.Limits.IWARP {
-		return e.Config.Depth + 1 // for what is told
+		return e.Config.Depth + 1 // for the WRITE of credits
 	}
 	return e.Config.Depth
 }
 
-// room returns for how many more messages the peer has receives. What it has told may have come
-// in part, the low bytes first: that is less than what comes, as the number only grows (to 2^32, and
-// then from 0).
+// room returns for how many more messages the peer has receives. The peer's count may have arrived
+// in part, the low bytes first. Then it is less than the whole, as the count only grows (to 2^32,
+// and then from 0).
 func (e *End) room(qp int) int {
 	f := &e.flows[qp]
 	return room(f.remote.Recvs, f.credit.sent, word(e.MR.Bytes(), e.own(qp)+ownTold))
@@ -58,7 +59,7 @@ func (e *End) room(qp int) int {
 // anything: the result is from 0 to recvs in any case.
 func room(recvs int, sent, told uint32) int { return max(0, recvs-int(sent-told)) }
 
-// tell tells the peer of receives, if it is time.
+// tell writes the number of receives to the peer, if it is time.
 func (e *End) tell() error {
 	const part = 4 // of the receives
 	for i := range e.flows {
@@ -80,8 +81,8 @@ func (e *End) tell() error {
 	return nil
 }
 
-// settled waits until the peer has all that was written. On iWARP a WRITE is complete before
-// that, and what is read comes behind it. Nothing else is under way.
+// settled waits until the peer has all that was written. On iWARP a WRITE may complete earlier, but
+// a READ returns after it. Nothing else is in flight.
 func (e *End) settled() error {
 	for i := range e.flows {
 		f := &e.flows[i]

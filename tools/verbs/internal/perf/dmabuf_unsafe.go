@@ -14,8 +14,8 @@ import (
 const heaps = "/dev/dma_heap/"
 
 // openDMABuf opens the dma-buf that a name stands for: a descriptor that this process was started with,
-// as /proc/self/fd/3, which the kernel lets nobody open once more; or a new one of so many bytes from a
-// heap, as /dev/dma_heap/system.
+// as /proc/self/fd/3, which cannot be opened again; or a new one of so many bytes from a heap, as
+// /dev/dma_heap/system.
 func openDMABuf(name string, length int) (*os.File, error) {
 	for _, dir := range []string{"/proc/self/fd/", "/dev/fd/"} {
 		number, ok := strings.CutPrefix(name, dir)

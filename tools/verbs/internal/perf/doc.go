@@ -1,40 +1,52 @@
-// Package perf measures latency and bandwidth of RDMA between two ends.
+// Package perf measures the latency and bandwidth of RDMA between two ends.
 //
-// A [Config] says what is measured. An [End] is one side: a device, memory and queue pairs.
-// However the two sides tell each other what they must know, a handshake ends with
-// [End.Connect], and from there on [End.Prepare] and [End.Run] do the traffic of one message
-// size; what goes over the wire in each test is what perftest's program of that name does:
+// A [Config] describes a test. An [End] is one side of it: a device, memory and queue pairs. The two
+// sides exchange a [Peer] for each queue pair, and [End.Connect] connects them. [End.Prepare] and
+// [End.Run] then do the traffic of one message size. [Client] and [Server] exchange the peers by a
+// protocol of this package, in which the client chooses the config; see proto.go. Package perftest
+// does the same by the protocol of perftest's programs.
 //
-//   - send-lat: the client sends, the server answers each message with one.
-//   - write-lat: the same with RDMA WRITE; each side looks at the last byte of its buffer,
-//     where the other puts the number of the message.
-//   - read-lat, atomic-lat: the client has one operation under way, the server does nothing.
-//   - send-bw: the client keeps its queue full, the server its receive queue. With both
-//     directions each does both, and the server begins when the first message has come.
-//   - write-bw, read-bw, atomic-bw: the client keeps its queue full, the server does nothing;
-//     with both directions it does the same.
+// # Tests
 //
-// A run keeps Go's scheduler out of its way: there is one processor of Go's for each run and no
-// garbage collection meanwhile, and a goroutine that is always busy yields every 5 ms, or after each
-// message that takes longer, while the message is under way. So the scheduler's signal for one that does not
-// yield for 10 ms is ignored: a doorbell for 1 MiB takes more than that, and the signal comes when it has
-// rung (latency of 64 KiB and 1 MiB beside perftest's, on Linux 6.1: 1.006 with the signal, 1.002 without, the
-// mean of the medians of six rows in two runs each). What else does not belong to a message, such as telling
-// how many there were, is done with the yield. The scheduler's monitor, a thread that wakes a hundred
-// times a second, has the lowest priority meanwhile. In an emulated machine with two processors, of which both are
-// busy, that is worth several percent of bandwidth: perftest beside two processes that
-// do nothing but sleep 10 ms again and again lost 5 % of it with messages of 64 KiB, and 10 % with
-// 64 bytes (medians of 18 runs).
+// The traffic of each test is that of perftest's program of the same name:
 //
-// What need not come before the next message comes when that is posted: a side of a latency test answers
-// before it posts the receive again that it has used, so
-// that the peer, or the kernel, works meanwhile. The clock that it reads before each doorbell is the processor's counter, where Linux keeps its
-// own time by it; Go's clock, at both ends of the run, says what its counts are worth. A queue that is
-// kept full is filled by as few doorbells as will do: rxe moves 1.3 times as many small SENDs for it on
-// Linux 6.1 and 1.9 times as many READs. And whoever finds nothing for a while offers the processor to others: on Linux
-// 7.2, where threads of the kernel do the work of rxe, SENDs of 2 bytes go twice as fast between two ends that
-// have two processors in all.
+//   - send-lat: the client sends, and the server answers each message with one.
+//   - write-lat: the same with RDMA WRITE. Each side polls the last byte of its buffer, where the
+//     peer writes the number of the message.
+//   - read-lat, atomic-lat: the client has one operation in flight. The server does nothing.
+//   - send-bw: the client keeps its send queue full, the server its receive queue. With both
+//     directions each side does both, and the server begins when the first message has arrived.
+//   - write-bw, read-bw, atomic-bw: the client keeps its send queue full. The server does nothing;
+//     with both directions it does the same as the client.
 //
-// [Client] and [Server] are a handshake of this package's own, in which the client dictates
-// everything; see proto.go.
+// # The processor
+//
+// On a device of the kernel, a run changes the Go runtime of the process while it lasts:
+//
+//   - GOMAXPROCS is the number of runs in progress, up to the value that it had before.
+//   - The garbage collector is off.
+//   - SIGURG, by which the scheduler preempts goroutines that run for more than 10 ms, is ignored,
+//     also after the run. Otherwise the signal arrives during each long system call, such as the
+//     doorbell of a message of 1 MiB on rxe. Latency of 64 KiB and 1 MiB was 1.006 times perftest's
+//     with the signal and 1.002 times without (Linux 6.1, means of the medians of six rows in two
+//     runs).
+//   - The thread of the runtime's monitor, which wakes a hundred times a second, has the scheduling
+//     policy SCHED_IDLE. Such wakeups are not free: perftest lost 5 % of its bandwidth with messages
+//     of 64 KiB and 10 % with 64 bytes beside two processes that only slept 10 ms again and again
+//     (an emulated machine with two busy processors, medians of 18 runs).
+//
+// The loops yield by themselves instead: they call runtime.Gosched about every 5 ms, or after each
+// message that takes longer. They report progress and check for the end of the run at the same time.
+//
+// # The loops
+//
+// Latency tests post the next message first and do everything else while it is in flight. For
+// example, a side of send-lat answers a message before it reposts the receive that the message used.
+// Timestamps are counts of the processor's cycle counter if Linux keeps its own time by it.
+// They are converted by the time that the run took by Go's clock.
+//
+// Bandwidth tests fill the send queue with as few doorbells as possible. On rxe this moves 1.3 times
+// as many small SENDs (Linux 6.1), and 1.9 times as many READs. After 256 polls in a row without a
+// completion they call sched_yield. On Linux 7.2, where kernel threads do the work of rxe, this
+// doubles the rate of SENDs of 2 bytes between two ends that share two processors.
 package perf

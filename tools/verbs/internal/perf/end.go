@@ -13,13 +13,13 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// Local is what a side has for itself and the other need not know.
+// Local has the settings of one side that the peer need not know.
 type Local struct {
 	Device    string // Device is the RDMA device's name; empty for one that suits.
 	Port      uint8  // Port is the device's port; 0 for the first active one.
 	GID       int    // GID is the index of the local GID; Auto has it chosen to suit the peer.
 	HugePages bool   // HugePages has the memory come from huge pages.
-	CPU       int    // CPU is the processor that the traffic is on; Auto is any.
+	CPU       int    // CPU is the processor that runs the traffic; Auto is any.
 	DMABuf    string // DMABuf is a dma-buf to use as memory, by its file or descriptor, or the heap to make one of; empty for the program's own.
 }
 
@@ -173,7 +173,7 @@ func activePort(dev *uverbs.Device, port uint8) (uint8, error) {
 	return 0, fmt.Errorf("no port of %s is active", dev.Name())
 }
 
-// later has Close call a function, before those that it was given earlier.
+// later registers a function for Close, which calls the last one first.
 func (e *End) later(close func() error) { e.undo = append(e.undo, close) }
 
 // Close closes everything but the device.
@@ -186,9 +186,8 @@ func (e *End) Close() error {
 	return errors.Join(errs...)
 }
 
-// NewEnd makes a side of a test: memory, completion queues and, unless they are to be made by
-// the connection manager, queue pairs. The config must be valid; what the device cannot do is
-// an error.
+// NewEnd makes a side of a test: memory, completion queues and, unless the connection manager makes
+// them, queue pairs. The config must be valid; what the device cannot do is an error.
 func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *End, err error) {
 	e := &End{Config: c, Local: l, Server: server, Dev: dev, Port: port}
 	attr, err := dev.QueryPort(port)
@@ -304,7 +303,7 @@ func (e *End) CreateQP(create func(uverbs.QPOptions) (*uverbs.QP, error)) (*uver
 // looked at for room before the next.
 const leastDepth = 16
 
-// qpOptions returns what a queue pair is made with.
+// qpOptions returns the options of a queue pair.
 func (e *End) qpOptions() uverbs.QPOptions {
 	c := &e.Config
 	o := uverbs.QPOptions{
@@ -329,7 +328,8 @@ func (e *End) qpOptions() uverbs.QPOptions {
 	return o
 }
 
-// Peers returns what the other side must know, if it is the zero GID or known already.
+// Peers returns what the peer must know of this side's queue pairs. remote is the peer's GID, or
+// the zero GID if it is not known yet.
 func (e *End) Peers(remote uverbs.GID) ([]Peer, error) {
 	if e.Config.Type == DC && e.QPs == nil {
 		if err := e.createDC(remote); err != nil {
@@ -375,7 +375,7 @@ func (e *End) Connect(ctx context.Context, peers []Peer) error {
 		e.counted = e.Limits.IWARP && e.Config.Op == Send && e.Config.Metric == BW && peers[i].Own != 0
 		switch {
 		case e.Config.Type == UD, e.Config.Type == DC && (!e.Server || e.Config.DCBoth()):
-			ah, err := e.way(peers[i])
+			ah, err := e.ahFor(peers[i])
 			if err != nil {
 				return err
 			}
@@ -390,7 +390,7 @@ func (e *End) Connect(ctx context.Context, peers []Peer) error {
 	return nil
 }
 
-// localGID returns the GID that was asked for, or the one that suits the peer.
+// localGID returns the GID that the user chose, or the one that suits the peer.
 func (e *End) localGID(peer uverbs.GID) (uverbs.GIDEntry, error) {
 	if e.Local.GID != Auto {
 		return e.Dev.QueryGID(e.Port, e.Local.GID)
@@ -406,8 +406,8 @@ func (e *End) localGID(peer uverbs.GID) (uverbs.GIDEntry, error) {
 	return entry, nil
 }
 
-// Routes refuses a GID that was asked for if there is no way from it to a peer's. The zero GID is on
-// InfiniBand, where any will do.
+// Routes refuses a local GID that the user chose if its address family is not that of the peer's
+// GID. On InfiniBand, and for the zero GID, any will do.
 func (e *End) Routes(peer uverbs.GID) error {
 	if e.Local.GID == Auto || peer.IsZero() {
 		return nil
@@ -423,7 +423,7 @@ func (e *End) Routes(peer uverbs.GID) error {
 	return routes(table, e.Local.GID, peer)
 }
 
-// routes refuses an entry of a table on Ethernet whose family of addresses is not a peer's.
+// routes refuses an entry of a GID table on Ethernet if its address family is not the peer's.
 func routes(table []uverbs.GIDEntry, index int, peer uverbs.GID) error {
 	var mine uverbs.GID
 	var suit []string
@@ -444,8 +444,8 @@ func routes(table []uverbs.GIDEntry, index int, peer uverbs.GID) error {
 	return refuse(field("gid", fmt.Sprintf("%d (%s)", index, mine.Addr()), "one with an address of the family of the peer's GID, %s: %s", peer.Addr(), strings.Join(suit, ", ")))
 }
 
-// way returns the way to where a datagram goes.
-func (e *End) way(p Peer) (*uverbs.AH, error) {
+// ahFor returns the address handle for datagrams to a peer, or for the requests of a DC initiator.
+func (e *End) ahFor(p Peer) (*uverbs.AH, error) {
 	attr := uverbs.AHAttr{DLID: p.LID, SL: e.Config.SL, Port: e.Port}
 	if !p.GID.IsZero() {
 		entry, err := e.localGID(p.GID)
@@ -498,8 +498,7 @@ func (e *End) register() (err error) {
 	return nil
 }
 
-// Stop ends what the end receives when the peer has sent so much in all and it has come, or
-// nothing comes any more.
+// Stop ends receiving when as many messages have come as the peer has sent, or when no more come.
 func (e *End) Stop(sent int64) {
 	e.peerHas.Store(sent + 1)
 	if wake := e.wake.Load(); wake != nil {

@@ -41,7 +41,7 @@ func addrsOf(i uverbs.DeviceInfo) (all []netip.Addr) {
 	return all
 }
 
-// sourceIWARP returns an address of the device's network interface, of the family of the peer's.
+// sourceIWARP returns an address of the device's network interface, of the same family and scope as the peer's.
 func (e *End) sourceIWARP(remote netip.Addr) (netip.AddrPort, error) {
 	remote = remote.Unmap()
 	for _, a := range addrsOf(e.Dev.Info()) {
@@ -49,5 +49,17 @@ func (e *End) sourceIWARP(remote netip.Addr) (netip.AddrPort, error) {
 			return netip.AddrPortFrom(a.WithZone(remote.Zone()), 0), nil
 		}
 	}
-	return netip.AddrPort{}, fmt.Errorf("the network interface of %s has no address of the kind of %s", e.Dev.Name(), remote)
+	return netip.AddrPort{}, noSource(e.Dev.Name(), remote)
+}
+
+// noSource is the error if the network interface of a device has no address of the kind that a peer needs.
+func noSource(dev string, remote netip.Addr) error {
+	kind := "IPv6"
+	if remote.Is4() {
+		kind = "IPv4"
+	}
+	if remote.IsLinkLocalUnicast() {
+		kind += " link-local"
+	}
+	return fmt.Errorf("the network interface of %s has no %s address, which peer %s needs", dev, kind, remote)
 }

@@ -183,11 +183,10 @@ func TestMemoryLimit(t *testing.T) {
 // noHeap says that the kernel makes no dma-bufs for programs.
 type noHeap struct{ error }
 
-// Unsupported tells testenv.
+// Unsupported implements the interface of package testenv.
 func (noHeap) Unsupported() (feature string, since [2]int) { return "dma-buf heaps", [2]int{} }
 
-// TestDMABuf opens dma-bufs, of a heap and by their descriptor, up to where the driver is asked, which
-// has none.
+// TestDMABuf opens dma-bufs of a heap and by their descriptor. The driver then refuses them.
 func TestDMABuf(t *testing.T) {
 	testenv.Guest(t)
 	const heap, size = heaps + "system", 12288
@@ -285,7 +284,7 @@ func TestDMABufTraffic(t *testing.T) {
 	}
 }
 
-// TestLost: of datagrams that find no receive the report tells.
+// TestLost: the report counts datagrams that found no receive.
 func TestLost(t *testing.T) {
 	testenv.Guest(t)
 	config := Default(Send, BW)

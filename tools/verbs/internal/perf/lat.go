@@ -8,9 +8,9 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// The loops below have the peer's time for whatever need not come before the next message, such as to
-// post a receive again that has been used. A latency is from before one doorbell to before the next: the
-// answer may be there when a doorbell returns, and the processor may have been another's meanwhile.
+// The loops below do all work that can wait, such as reposting a receive, while the next message is
+// in flight. A latency is measured from before one doorbell to before the next: the answer may be
+// there when a doorbell returns, and another thread may have had the processor meanwhile.
 
 // sendLat plays ping-pong with messages: the client begins.
 func (e *End) sendLat(size int, m *meter, r *Run) error {
@@ -20,7 +20,7 @@ func (e *End) sendLat(size int, m *meter, r *Run) error {
 	moderate := e.Config.moderation(size)
 	spare := e.memory.slots > 1 // the peer's next message finds a receive in any case
 	var last time.Time
-	var used *uverbs.WC // of a receive that is to be posted again
+	var used *uverbs.WC // of a receive that must be posted again
 	wc := e.wcs[:1]
 	if !e.Server && warmup == 0 {
 		e.begin(m)
@@ -194,7 +194,8 @@ func (e *End) writeLat(size int, m *meter, r *Run) error {
 			r.Sent, r.Received, r.AllSent = int64(sent-warmup), int64(seen), int64(sent)
 			return nil
 		}
-		// From one message to the next is one way there and back; the first has none before it.
+		// A latency is half the time from one message to the next; the first message has no time
+		// before it.
 		if !e.Server && !m.running && sent >= warmup-1 {
 			e.begin(m)
 		}
@@ -247,8 +248,8 @@ func (e *End) readLat(size int, m *meter, r *Run) error {
 	}
 }
 
-// fetch does n READs or atomics. What comes around with each is as little as can be, since nothing of
-// the peer's hides it.
+// fetch does n READs or atomics. The loop does as little as possible for each, because it cannot do
+// anything while the peer works.
 func (e *End) fetch(f *flow, n, size int, m *meter) error {
 	cq, wc := e.SendCQ, &e.wcs[0]
 	for range n {

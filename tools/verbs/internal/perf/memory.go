@@ -196,11 +196,11 @@ func (e *End) mismatch(what string, qp int, got []byte) error {
 	return nil
 }
 
-// DataError tells of data that is not what was sent.
+// DataError reports data that differs from what was sent.
 type DataError struct {
-	What      string // What says which message it is of.
+	What      string // What names the message, such as "a message" or "what was read".
 	QP        int    // QP is the number of the queue pair, from 0.
-	Offset    int    // Offset is the place in the message, in bytes.
+	Offset    int    // Offset is the position in the message, in bytes.
 	Got, Want byte
 }
 

@@ -45,7 +45,7 @@ type message struct {
 	Path   *Peer   `json:"path,omitempty"`    // in peers, but not on iWARP; see path.go
 	Token  []byte  `json:"token,omitempty"`   // in connected, with path
 	CMAddr string  `json:"cm_addr,omitempty"` // IP address and port
-	// CMToken is what requests to CMAddr begin with: bytes that only the client has been told.
+	// CMToken is what requests to CMAddr begin with: bytes that only the client knows.
 	CMToken []byte `json:"cm_token,omitempty"`
 	Inline  int    `json:"inline,omitempty"`
 	Size    int    `json:"size,omitempty"`
@@ -67,7 +67,7 @@ const (
 	maxPeer = 256
 )
 
-// peersFrame returns the limit for a message that tells of so many queue pairs.
+// peersFrame returns the limit for a message with so many queue pairs.
 func peersFrame(qps int) int { return maxFrame + maxPeer*qps }
 
 // Limits of what a message may contain, beside those of a Config.
@@ -232,7 +232,7 @@ func (m *message) validateOpened(t *terms) error {
 	return within("length of cm_token", len(m.CMToken), tokenSize, tokenSize)
 }
 
-// validatePeers checks the queue pairs of the other side.
+// validatePeers checks the queue pairs of the peer.
 func (m *message) validatePeers(t *terms) error {
 	if n := len(m.Peers); n != t.config.QPs {
 		return refusef("peers has %d queue pairs, allowed: %d, the qps of the test", n, t.config.QPs)
@@ -258,7 +258,7 @@ func (m *message) validatePeers(t *terms) error {
 }
 
 // validate checks one queue pair. GID and LID may have any value, since the kernel resolves them,
-// as may the RKey, since the other side's device checks it.
+// as may the RKey, since the peer's device checks it.
 func (p *Peer) validate(t *terms) error {
 	reach := uint64(cycle + roundUp(t.config.maxSize(), cacheLine)) // of memory from Addr on
 	err := firstOf(
@@ -296,7 +296,7 @@ func (m *message) validateReport(t *terms) error {
 	)
 }
 
-// validate checks the limits of the other side's device.
+// validate checks the limits of the peer's device.
 func (l *Limits) validate() error {
 	for _, f := range []struct{ name, given string }{{"device", l.Device}, {"driver", l.Driver}} {
 		if len(f.given) > maxName || strings.ContainsFunc(f.given, func(r rune) bool { return r <= ' ' || r > '~' }) {
@@ -315,9 +315,9 @@ func (l *Limits) validate() error {
 	)
 }
 
-// refusal is an error whose text the peer may be told, since it is about what the peer has sent or
-// what this side allows. All other errors, such as those of the kernel, may contain addresses and
-// limits of this machine: the peer is told that there is one, and no more.
+// refusal is an error whose text is sent to the peer. It is about what the peer has sent or what
+// this side allows. All other errors, such as those of the kernel, may contain addresses and limits
+// of this machine: the peer only learns that there is one.
 type refusal struct{ error }
 
 // Unwrap returns the error itself.

@@ -16,7 +16,7 @@ type monitor struct {
 	tid int // 0 if it is left as it is, as the process was started with another policy than usual
 }
 
-// hushMonitor has the monitor keep out of the way until loud.
+// hushMonitor gives the monitor the lowest priority until loud.
 func hushMonitor() *monitor {
 	all := threads()
 	if len(all) < 2 || !setPolicy(all[1], unix.SCHED_NORMAL, unix.SCHED_IDLE) {
@@ -36,8 +36,8 @@ func (m *monitor) loud() {
 	}
 }
 
-// setPolicy sets how a thread is scheduled that is scheduled in a certain way now. It reports whether
-// it has done so.
+// setPolicy changes the scheduling policy of a thread from one to another. It reports whether it
+// has done so.
 func setPolicy(tid int, from, to uint32) bool {
 	a, err := unix.SchedGetAttr(tid, 0)
 	if err != nil || a.Policy != from {

@@ -128,7 +128,7 @@ func (e *End) checkToken(token []byte) error {
 func samePlace(peers []Peer, path *Peer) error {
 	for i := range peers {
 		if p := &peers[i]; p.GID != path.GID || p.LID != path.LID {
-			return refusef("queue pair %d in peers is at GID %s, LID %d, allowed: GID %s, LID %d, which are those of path", i, p.GID, p.LID, path.GID, path.LID)
+			return refusef("queue pair %d in peers is at GID %s, LID %d, allowed: GID %s, LID %d, as in path", i, p.GID, p.LID, path.GID, path.LID)
 		}
 	}
 	return nil

@@ -56,8 +56,8 @@ const DefaultPort = 18516
 // answerTime bounds the steps in which the peer has nothing to wait for. Tests shorten it.
 var answerTime = 10 * time.Second
 
-// inboxRoom is one more than the most messages that are on their way to a side that has not taken
-// the first of them.
+// inboxRoom is one more than the maximum number of messages that a side may have before it takes
+// the first.
 const inboxRoom = 3
 
 // received is a message that has come, and what is wrong with it.
@@ -152,14 +152,14 @@ func (c *control) put(m message) error {
 	return nil
 }
 
-// fail tells the peer of an error, if the connection allows it.
+// fail sends the peer an error, if the connection allows it.
 func (c *control) fail(err error) {
 	text, _ := publicText(err)
 	_ = c.put(message{Kind: kindError, Error: text[:min(len(text), maxError)]})
 }
 
-// maxError is the longest text of an error that a peer is told, in bytes: it fits into a frame even
-// if each byte is escaped.
+// maxError is the maximum length of the text of an error for a peer, in bytes: it fits into a frame
+// even if each byte is escaped.
 const maxError = 512
 
 // read reads and checks a message.
@@ -184,8 +184,8 @@ func (c *control) read() (received, error) {
 	return received{m, m.validate(c.terms.Load(), c.server)}, nil
 }
 
-// listen reads messages until the connection ends, and has that, or an error that the peer
-// tells of, end the context. Nothing is read behind a message that is wrong.
+// listen reads messages until the connection ends. The end, or an error that the peer reports,
+// cancels the context. Nothing is read after a message that is wrong.
 func (c *control) listen() {
 	defer close(c.inbox)
 	for {
@@ -221,7 +221,7 @@ func (c *control) listen() {
 	}
 }
 
-// PeerError is what the other side says is wrong.
+// PeerError is an error that the peer reports.
 type PeerError struct {
 	Peer string // Peer is its address.
 	Text string // Text is what it says.

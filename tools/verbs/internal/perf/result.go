@@ -99,8 +99,8 @@ func ReadReport(r io.Reader) (*Report, error) {
 	return rep, nil
 }
 
-// Result puts together what the two sides have measured of one size; server is nil if that
-// does nothing in the test, or tells nothing.
+// Result puts together what the two sides have measured of one size; server is nil if the server
+// does nothing in the test, or reports nothing.
 func (c *Config) Result(size int, client *Run, server *Run) Size {
 	s := Size{Size: size, Iterations: client.Sent, Seconds: client.Took.Seconds(), Verified: c.Verify, ClientCPU: share(client.CPU, client.Took)}
 	if server != nil {

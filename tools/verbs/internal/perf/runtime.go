@@ -25,11 +25,11 @@ var occupied struct {
 	monitor *monitor
 }
 
-// occupy gives a run a processor of Go's, and no more: with others that are free the scheduler
-// would move goroutines about and wake threads for that. There is no garbage collection while
-// a run is under way, and the scheduler's monitor stays out of the way: its signal for a goroutine that
-// runs for more than 10 ms, as one does whose doorbell is for a MiB, is ignored from the first run on,
-// since the loops yield by themselves. It returns the function that ends the rest.
+// occupy sets the Go runtime up for a run. GOMAXPROCS is the number of runs, because with idle
+// processors the scheduler would move goroutines and wake threads. The garbage collector is off,
+// and the scheduler's monitor has the lowest priority. Its preemption signal is ignored from the
+// first run on, because the loops yield by themselves; see the package documentation. occupy
+// returns a function that undoes all this but the ignored signal.
 func occupy() func() {
 	o := &occupied
 	o.Lock()
@@ -106,8 +106,8 @@ func machineMemory() int {
 	return int(i.Totalram) * int(i.Unit)
 }
 
-// DefaultMaxMemory returns what a server gives its clients unless told otherwise, in bytes: so much
-// that the machine is not without memory when they take all of it.
+// DefaultMaxMemory returns the default for the memory that a server gives its clients, in bytes:
+// half of the machine's, and at most 4 GiB.
 func DefaultMaxMemory() int {
 	const most = 4 << 30
 	return min(machineMemory()/2, most)
@@ -119,8 +119,8 @@ var garbage struct {
 	live uint64 // bytes after the last collection
 }
 
-// tidy collects garbage if there is much. While a run is under way the collector is off, and a run
-// may take as long as clients come and go.
+// tidy collects garbage if there is much. The collector is off during runs, and runs may follow
+// each other without a pause while clients come and go.
 func tidy() {
 	const much = 16 << 20
 	g := &garbage

@@ -88,7 +88,7 @@ func hail(conn net.Conn, secret []byte) (net.Conn, error) {
 		return nil, err
 	}
 	if err := checkProof(c, proof(secret, roleServer, key)); errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%w, or has no place for another client: it has hung up", errSecret)
+		return nil, fmt.Errorf("the server closed the connection: %w, or too many clients", errSecret)
 	} else if err != nil {
 		return nil, err
 	}

@@ -71,6 +71,10 @@ func TestSecret(t *testing.T) {
 	if !errors.Is(client, errSecret) || !errors.Is(server, errSecret) {
 		t.Errorf("another secret: %v, %v", client, server)
 	}
+	const want = "the server closed the connection: the peer does not have the same secret, or too many clients"
+	if client == nil || client.Error() != want {
+		t.Errorf("another secret: %v, want %s", client, want)
+	}
 	_, client, server = meet(t, nil, secretA)
 	if client == nil || server == nil || !strings.Contains(server.Error(), `expected "goverbs mesh"`) {
 		t.Errorf("a client without a secret: %v, %v", client, server)
@@ -110,7 +114,7 @@ func pretend(l net.Listener) (*tls.Conn, error) {
 	return c, c.Handshake()
 }
 
-// TestSecretServer: a server that is not the fleet's gets no request: it is asked for its proof first.
+// TestSecretServer: a server that is not the fleet's gets no request: it must send its proof first.
 func TestSecretServer(t *testing.T) {
 	l := listen(t)
 	got := make(chan []byte, 1)
@@ -294,7 +298,7 @@ func TestHostileFleet(t *testing.T) {
 	}
 }
 
-// TestHostileCoordinator: a server checks what it is asked for, also by those who know the secret.
+// TestHostileCoordinator: a server checks all requests, also from clients that know the secret.
 func TestHostileCoordinator(t *testing.T) {
 	good := Probe{Host: "127.0.0.2", Port: 1, Device: "a", PeerDevice: "b", Config: Default(Send, Lat)}
 	if err := good.validate(); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/goverbs/tools/verbs/internal/places"
 )
 
-// DefaultMaxClients is the number of clients that a server takes at once unless told otherwise.
+// DefaultMaxClients is the default for the number of clients that a server accepts at once.
 const DefaultMaxClients = 64
 
 // maxTime is the longest duration and timeout of a test, and the largest Server.MaxTime.
@@ -23,7 +23,7 @@ const maxTime = 24 * time.Hour
 // MaxMaxTime is the largest Server.MaxTime.
 const MaxMaxTime = maxTime
 
-// DefaultMaxTime is how long a server lets a client measure unless told otherwise.
+// DefaultMaxTime is the default for the time that a client may measure.
 const DefaultMaxTime = 10 * time.Minute
 
 // idleTime bounds the time between the run of one size and that of the next, beside the timeout.
@@ -41,14 +41,14 @@ type Server struct {
 	// Secret guards the server, if it is not nil: only clients that know it are served, and they may
 	// choose the device and have the server test others.
 	Secret []byte
-	// Log is told what happens to clients; it is called from several goroutines and may be nil.
+	// Log is called with what happens to clients, from several goroutines; it may be nil.
 	Log func(format string, args ...any)
 
 	tamper func([]byte) // see End
 
 	mu      sync.Mutex
 	taken   int       // guarded by mu; of MaxMemory
-	refused int       // guarded by mu; clients since the log was told of some
+	refused int       // guarded by mu; clients refused since the last line about them
 	told    time.Time // guarded by mu; when that was
 }
 
@@ -70,7 +70,7 @@ func (s *Server) give(size int) {
 	s.taken -= size
 }
 
-// logRefused tells of clients for which there is no place, once in a second.
+// logRefused logs how many clients were refused for lack of room, at most once in a second.
 func (s *Server) logRefused(from netip.Addr, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +82,7 @@ func (s *Server) logRefused(from netip.Addr, why error) {
 }
 
 // Serve serves the clients that a listener accepts, each in a goroutine, until the context
-// ends. What goes wrong with one is logged.
+// ends. It logs the errors of clients.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return s.serveOn(ctx, l, &devices{server: s})
 }
@@ -135,14 +135,14 @@ func (s *Server) serveOn(ctx context.Context, l net.Listener, b backend) error {
 	}
 }
 
-// turnedAway is how many clients at once are told that there are too many; others are just hung up
-// on.
+// turnedAway is how many clients at once get the answer that there are too many. The connections of
+// others are closed without an answer.
 const turnedAway = 16
 
-// tooMany is what they are told.
+// tooMany is the text of that answer.
 const tooMany = "it has as many clients as it may have at once, of all hosts or of this one (--max-clients)"
 
-// turnAway tells a client that there are too many.
+// turnAway answers a client that there are too many.
 func (s *Server) turnAway(ctx context.Context, conn net.Conn) {
 	const timeout = time.Second
 	defer conn.Close()
@@ -164,7 +164,7 @@ func (s *Server) turnAway(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// log tells of something.
+// log writes a line to s.Log, if it is set.
 func (s *Server) log(format string, args ...any) {
 	if s.Log != nil {
 		s.Log(format, args...)
@@ -200,7 +200,7 @@ func (s *Server) serve(ctx context.Context, conn net.Conn, name string, b backen
 // session is a client that is served.
 type session struct {
 	*control
-	limited *Server // whose limits are those of all clients
+	limited *Server // has the limits for all clients
 	backend backend
 	config  Config
 	what    string
@@ -283,8 +283,8 @@ func (se *session) play(ctx context.Context) (err error) {
 	return refusef("%s has started more than the %d sizes of its test", se.name, len(se.config.Sizes))
 }
 
-// deadline returns a context for a test that is open. What open accepts has neither the handshake nor the
-// warm-up of each size in it: answerTime is for these.
+// deadline returns a context for a test that is open. The time that open accepts does not include
+// the handshake and the warm-up of each size. For each of these it adds answerTime.
 func (se *session) deadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	grace := answerTime * time.Duration(1+len(se.config.Sizes))
 	return context.WithTimeoutCause(ctx, se.most+grace, refusef("the client has not finished within %s, allowed by this server (--max-time)", se.most))

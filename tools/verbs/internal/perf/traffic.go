@@ -46,7 +46,7 @@ const (
 	seldom = 1 << 7
 )
 
-// look lets others run, and sets after how many steps that is to be done again.
+// look lets others run, and sets after how many steps to do so again.
 func (p *pace) look() {
 	runtime.Gosched()
 	now := time.Now()
@@ -163,12 +163,12 @@ func (f *flow) postOne(signaled bool) error {
 
 // Run is what one side has measured of one size.
 type Run struct {
-	Latencies []int64       // Latencies are in nanoseconds, of a latency test's client: half of the way there and back of a message, the whole of a READ or atomic. Without warm-up the first message has none.
-	Took      time.Duration // Took is the time of what counts.
+	Latencies []int64       // Latencies are in nanoseconds, of a latency test's client: half of the round trip of a message, or the time of a READ or atomic. Without warm-up the first message is not counted.
+	Took      time.Duration // Took is the time of the messages that count.
 	CPU       time.Duration // CPU is what this process has used of its processors meanwhile.
 	Sent      int64         // Sent are the messages that count, of all queue pairs.
 	Received  int64         // Received are all that came, those of the warm-up included.
-	AllSent   int64         // AllSent are those of the warm-up, too.
+	AllSent   int64         // AllSent are all messages sent, including the warm-up.
 }
 
 // meter takes the time of a run.
@@ -195,7 +195,7 @@ func (m *meter) mark() {
 	m.start()
 }
 
-// stamp notes that a message is about to be posted, in room that is there.
+// stamp records the time before a message is posted. It allocates nothing.
 func (m *meter) stamp() { m.times = append(m.times, m.now()) }
 
 // end ends it.
@@ -316,7 +316,7 @@ const politeness = 1 << 8
 // spins is the number of fruitless looks between those at the context.
 const spins = 1 << 12
 
-// idle is what there is to do after a fruitless poll.
+// idle is called after each fruitless poll.
 func (e *End) idle(a, b *uverbs.CQ) error {
 	if e.Channel != nil {
 		return e.sleep(a, b)
@@ -331,7 +331,7 @@ func (e *End) idle(a, b *uverbs.CQ) error {
 	return nil
 }
 
-// turn is a step of a loop that may always find something, which looks around now and then.
+// turn is called for each message of a loop that may never wait. It calls look now and then.
 func (e *End) turn() error {
 	if e.pace.left--; e.pace.left > 0 {
 		return nil
@@ -339,7 +339,7 @@ func (e *End) turn() error {
 	return e.look()
 }
 
-// look lets others run, tells how many messages were done, and looks whether all is over.
+// look lets others run, publishes how many messages are done, and checks whether the run is over.
 func (e *End) look() error {
 	e.pace.look()
 	e.count.Store(e.done)
@@ -354,7 +354,8 @@ func (e *End) cancelled() error {
 	return nil
 }
 
-// breathe lets others run, and looks whether all is over.
+// breathe checks whether the run is over, publishes how many messages are done, and lets others
+// run.
 func (e *End) breathe() error {
 	if err := e.cancelled(); err != nil {
 		return err
@@ -368,7 +369,7 @@ func (e *End) breathe() error {
 // completion that came before its queue was armed raises no event, and whoever has found it by
 // polling may wait for another queue next.
 func (e *End) sleep(a, b *uverbs.CQ) error {
-	if e.peerHas.Load() != 0 { // nobody may wake us
+	if e.peerHas.Load() != 0 { // no completion may come
 		time.Sleep(time.Millisecond)
 		return e.breathe()
 	}
@@ -399,11 +400,10 @@ func (e *End) sleep(a, b *uverbs.CQ) error {
 	return err
 }
 
-// quiet is for how long nothing comes when nothing more will.
+// quiet is the time without a message after which the rest counts as lost.
 const quiet = 300 * time.Millisecond
 
-// over reports whether the peer has sent all that it will, after a fruitless poll: it is
-// here, or it is lost.
+// over reports, after a fruitless poll, whether all that the peer has sent has come or is lost.
 func (e *End) over(received int64, last *time.Time) bool {
 	sent := e.peerHas.Load()
 	if sent == 0 {

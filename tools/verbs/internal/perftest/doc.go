@@ -4,8 +4,8 @@
 //
 // A [Session] begins with [NewSession] on a TCP connection, [DialCM] or [AcceptCM];
 // [Session.Hello] exchanges versions, and [Session.Play] plays a [Test] whose traffic an
-// [Engine] does. What is said here was seen on the wire of Debian 12's programs, whose handshake
-// has version 6.06, and read in perftest's source (perftest_communication.c,
+// [Engine] does. This description was taken from the wire between Debian 12's programs, whose
+// handshake has version 6.06, and from perftest's source (perftest_communication.c,
 // perftest_resources.c, and a file for each test). It was also tried with 6.24 and 6.29.
 //
 // # Messages
@@ -31,8 +31,8 @@
 // then there are twice as many records, first those of the initiators. Targets, which take receives from an
 // SRQ, get their numbers when they are made ready, after the first "all". Their access key is 0xffeeddcc.
 //
-// Nobody says what it runs: size, iterations, type, direction and number of queue pairs must be
-// the same on both sides, and where they are not, one side waits for what never comes.
+// The programs do not exchange their options. If size, iterations, type, direction or number of
+// queue pairs differ, one side hangs.
 //
 // # Runs
 //
@@ -44,9 +44,9 @@
 //     sends first. Each side waits for the completion of its message and then for the peer's,
 //     n times.
 //   - write_lat: the server writes first. The k-th message of a size has the low byte of k as its
-//     last byte; the other side looks at the place of that byte in its memory, which was zero
-//     before anybody knew its address. Between sizes there is no barrier, and at the end none
-//     either: each side goes when it has n messages and n completions.
+//     last byte; the peer polls the address of that byte in its memory, which was zero before
+//     anybody knew its address. Between sizes there is no barrier, and at the end none either: each
+//     side goes when it has n messages and n completions.
 //   - read_lat, atomic_lat: the client has one operation under way, n times; the server waits at
 //     the last barrier. An atomic adds 1 to the first 8 bytes; there is one size.
 //   - send_bw: the server posts receives as in send_lat, of each queue pair; a barrier; the client
@@ -66,8 +66,8 @@
 //
 // An RC queue pair has as many READs and atomics under way as the peer's record says, and
 // serves as many as its own does. The Q_Key of datagrams is 0x11111111, and with -R the
-// connection manager's. There the client of datagrams that are to be answered sends one to the
-// server before the barrier, with its queue pair's number as immediate value.
+// connection manager's. There, in a latency test of datagrams, the client sends one to the server
+// before the barrier, with its queue pair's number as immediate value.
 //
 // # Versions
 //

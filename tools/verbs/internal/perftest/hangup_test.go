@@ -19,8 +19,8 @@ type runEngine struct {
 
 func (e *runEngine) Run(ctx context.Context, _ int) (Report, error) { return Report{}, e.run(ctx) }
 
-// TestHangUp: a peer that hangs up in mid-run ends the run, and says so before its timeout does. What
-// came before is not lost, and a run that has ended by then is a good one.
+// TestHangUp: a peer that hangs up in mid-run ends the run, and says so before its timeout does.
+// Messages that came before are not lost, and a run that has ended by then succeeds.
 func TestHangUp(t *testing.T) {
 	errOwn := errors.New("no answer")
 	for _, c := range []struct {

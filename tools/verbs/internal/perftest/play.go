@@ -15,15 +15,15 @@ const (
 	Atomic = "atomic"
 )
 
-// Test says what is measured. perftest tells nobody what it was told to do: both sides must be
-// told the same.
+// Test says what is measured. perftest's programs do not exchange their options, so both sides must
+// have the same.
 type Test struct {
 	Op         string // Op is the operation.
-	Type       string // Type is that of the queue pairs: RC, UC, UD or DC.
+	Type       string // Type is the type of the queue pairs: RC, UC, UD or DC.
 	Latency    bool   // Latency is measured, or else bandwidth.
 	Both       bool   // Both directions, of a bandwidth test.
 	Sizes      []int  // Sizes of messages, in bytes.
-	Sweep      bool   // Sweep says that Sizes are those of perftest's -a.
+	Sweep      bool   // Sweep says that Sizes are the sizes of perftest's -a.
 	Iterations int    // Iterations is the number of messages of each queue pair and size.
 	QPs        int    // QPs is the number of queue pairs.
 }
@@ -66,8 +66,8 @@ func (t Test) command(cm bool) string {
 
 // Engine does the traffic.
 type Engine interface {
-	// Open makes memory and queue pairs, and tells of them. In a session of the connection
-	// manager it connects them too.
+	// Open makes memory and queue pairs, and returns their addresses. In a session of the
+	// connection manager it connects them too.
 	Open(ctx context.Context) ([]Record, error)
 
 	// Connect connects the queue pairs with those of the peer. Of a session of the connection
@@ -233,7 +233,7 @@ func (p *play) run(ctx context.Context, size int) (Report, error) {
 	return r, err
 }
 
-// report exchanges reports, and finds out whether the peer was told the same as this side.
+// report exchanges reports, and finds out whether the peer had the same options as this side.
 func (p *play) report(ctx context.Context, size int) error {
 	r, err := p.s.report(ctx, p.mine)
 	if err != nil {

@@ -97,7 +97,7 @@ func (r recording) test(t testing.TB) (test Test, cm bool) {
 	return test, cm
 }
 
-// records are those of a side's queue pairs.
+// records are the records of a side's queue pairs.
 func (r recording) records(t testing.TB, client bool) (all []Record) {
 	t.Helper()
 	for _, m := range r.all {
@@ -122,7 +122,7 @@ func (r recording) records(t testing.TB, client bool) (all []Record) {
 	return all
 }
 
-// reports are those of a side.
+// reports are the reports of a side.
 func (r recording) reports(client bool) (all []Report) {
 	var f [][reportFieldLen]byte
 	for _, m := range r.all {
@@ -187,7 +187,7 @@ func (p *replay) heard(b []byte) error {
 	}
 	m := p.r.all[p.next]
 	if m.client != p.server {
-		return fmt.Errorf("%w: message %d is to be sent, and %q comes", errReplay, p.next, b)
+		return fmt.Errorf("%w: message %d must be sent, and %q comes", errReplay, p.next, b)
 	}
 	want := bytes.Clone(m.data)
 	if len(want) == binaryLen {

@@ -39,7 +39,7 @@ type Params struct {
 	MTU         uverbs.MTU // MTU is the path MTU, the smaller of both.
 }
 
-// DefaultParams are those of a side with a port of this MTU.
+// DefaultParams returns the parameters of a side with a port of this MTU.
 func DefaultParams(mtu uverbs.MTU) Params {
 	return Params{CycleBuffer: 4096, CacheLine: 64, MTU: mtu}
 }
@@ -246,8 +246,8 @@ func (s *Session) all(ctx context.Context, what string) error {
 	return nil
 }
 
-// report exchanges what was measured. What a side sends that has measured nothing is whatever its
-// memory had there.
+// report exchanges what was measured. A side that has measured nothing sends whatever its memory
+// contains.
 func (s *Session) report(ctx context.Context, mine Report) (theirs Report, err error) {
 	var got [5][reportFieldLen]byte
 	for i, f := range mine.fields() {

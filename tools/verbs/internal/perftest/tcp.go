@@ -106,7 +106,7 @@ var errGone = errors.New("the peer has closed the connection")
 func endOf(ctx context.Context, err error) error {
 	var timeout net.Error
 	if err != nil && (ctx.Err() != nil || errors.As(err, &timeout) && timeout.Timeout()) {
-		<-ctx.Done() // a deadline of the socket is that of the context
+		<-ctx.Done() // the socket has the deadline of the context
 		return context.Cause(ctx)
 	}
 	return err
@@ -117,8 +117,8 @@ func (l *tcpLink) writeRecord(ctx context.Context, r Record) error {
 	return l.write(ctx, r.text(l.gid))
 }
 
-// readRecord returns the next record. It may have a GID in it or not, and the answer has what
-// it has: perftest knows no other way to agree on that.
+// readRecord returns the next record. The answer must have a GID if and only if the record has one;
+// perftest does not agree on it otherwise.
 func (l *tcpLink) readRecord(ctx context.Context) (Record, error) {
 	b, err := l.read(ctx, textLen)
 	if err != nil {
@@ -139,7 +139,7 @@ func (l *tcpLink) readRecord(ctx context.Context) (Record, error) {
 }
 
 // finish says that all is done, and waits for the peer to say so too: who closes with something
-// unread resets the connection, which would be an error at the other side.
+// unread resets the connection, which would be an error at the peer.
 func (l *tcpLink) finish(ctx context.Context) error {
 	const timeout = time.Second
 	ctx, cancel := context.WithTimeout(ctx, timeout)

@@ -60,7 +60,7 @@ const (
 // done ends a TCP connection.
 const done = "done\x00"
 
-// Record is what a side tells of a queue pair.
+// Record describes a queue pair to the peer.
 type Record struct {
 	LID      uint16
 	OutReads int    // OutReads is how many READs and atomics the side takes at a time.
@@ -70,7 +70,7 @@ type Record struct {
 	Addr     uint64     // Addr is the memory that the peer reads or writes.
 	GID      uverbs.GID // GID is the zero GID on InfiniBand without a GRH.
 	SRQN     uint32     // SRQN is the number of an SRQ, of XRC or of a target of DC.
-	GIDIndex uint32     // GIDIndex is in the records of SENDs alone, and nobody reads it.
+	GIDIndex uint32     // GIDIndex is only in the records of SENDs, and the peer ignores it.
 }
 
 // ErrValidates says that the peer wants data to be compared.
@@ -79,7 +79,7 @@ var ErrValidates = errors.New("the peer runs with --data_validation, which is no
 // errNotDC says that the peer has no SRQ, which a target of DC has.
 var errNotDC = errors.New("the peer runs with another type than -c DC, or without -c, and this side with --type dc")
 
-// errSRQ says that the peer's queue pairs share receives in a way that needs to be known.
+// errSRQ says that the peer's queue pairs share receives, which only --type dc supports.
 var errSRQ = errors.New("the peer runs with -c XRC, which is not supported, or with -c DC, which needs --type dc here")
 
 // text returns the record as it is sent on a TCP connection.
@@ -97,8 +97,8 @@ func (r *Record) text(gid bool) []byte {
 	return append(b, 0)
 }
 
-// textForm tells from the first textLen bytes how long a record is. With data validation it has
-// a second address.
+// textForm returns the length of a record, from its first textLen bytes. With data validation it
+// has a second address.
 func textForm(b []byte) (length int, err error) {
 	const addrEnd, gidOctet = 49, 3
 	switch {
@@ -200,7 +200,7 @@ func parseBinary(b []byte) (r Record, err error) {
 
 // Report is what a bandwidth test has measured.
 type Report struct {
-	Size       uint64  // Size is that of a message, in bytes.
+	Size       uint64  // Size is the size of a message, in bytes.
 	Iterations uint64  // Iterations is the number of messages of all queue pairs.
 	Peak       float64 // Peak is the highest bandwidth, in MiB/s, or Gb/s with --report_gbits.
 	Average    float64 // Average is the bandwidth, in the same unit.

@@ -147,7 +147,7 @@ func (s *Server) named(host string) bool {
 
 // Error is an answer that says what is wrong with a request.
 type Error struct {
-	Status int    // Status is that of HTTP.
+	Status int    // Status is the HTTP status code.
 	Text   string // Text says what is wrong.
 }
 

@@ -308,7 +308,7 @@ func linearTicks(most float64) (ticks []tick) {
 	}
 }
 
-// colours are those of the reports, in turn.
+// colours are the colours of the reports, in turn.
 var colours = []string{"#1769aa", "#c4551d", "#2e8540", "#7b3fa0", "#b8860b", "#555555"}
 
 // place returns the pixel of a value between two ends of an axis, and of its pixels.
