@@ -15,7 +15,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
-// Expectation describes how a machine is to be. [ParseExpectation] reads it from JSON:
+// Expectation describes what a machine must have. [ParseExpectation] reads it from JSON:
 //
 //	{
 //	  "netns": "exclusive",
@@ -256,7 +256,7 @@ func (m *machine) comparePort(p *PortExpectation, port portFacts, where, device 
 	atLeast("the path MTU", port.attr.ActiveMTU.Bytes(), p.MTU)
 	if p.NetdevMTU > 0 {
 		index := port.NetdevIndex
-		for _, g := range port.gids { // of a device in software
+		for _, g := range port.gids { // of a software device
 			if index == 0 {
 				index = g.Netdev
 			}

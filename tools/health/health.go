@@ -2,9 +2,9 @@
 // what it finds.
 //
 // [Examine] checks everything that RDMA needs, from the kernel's modules to the GIDs, and plays ping-pong
-// within this process on each device. It changes nothing, except that the kernel may load modules that
-// it is asked about. Each [Finding] has a code that stays the same, a level, the device or port that it
-// is about, its evidence, and commands that fix it:
+// within this process on each device. It changes nothing, except that the kernel may load modules
+// in answer to the checks. Each [Finding] has a code that stays the same, a level, the device or
+// port that it is about, its evidence, and commands that fix it:
 //
 //	for _, f := range health.Examine(ctx).Findings {
 //		if f.Level == health.LevelError {
@@ -66,10 +66,10 @@ func (f *Finding) conclude(l Level, format string, args ...any) Finding {
 	return *f
 }
 
-// Report is the result of all checks. Its JSON is that of "verbs doctor --json".
+// Report is the result of all checks. "verbs doctor --json" prints it as JSON.
 type Report struct {
 	Schema   int       `json:"schema"`   // Schema is [Schema]; it is raised when a field changes its meaning.
-	Version  string    `json:"version"`  // Version is that of the program, which sets it.
+	Version  string    `json:"version"`  // Version is the version of the program, which sets it.
 	Works    bool      `json:"works"`    // Works says that a ping-pong succeeded, on each named device if there are names.
 	Verdict  string    `json:"verdict"`  // Verdict is one line.
 	Findings []Finding `json:"findings"` // Findings are in the order in which things depend on each other.
@@ -81,7 +81,7 @@ type Report struct {
 const Schema = 1
 
 // softHint says how to get a device without RDMA.
-const softHint = "use a device in software inside each program: GOVERBS_SOFT=auto in the environment"
+const softHint = "use a software device inside each program: GOVERBS_SOFT=auto in the environment"
 
 // loopbackTime bounds a ping-pong.
 const loopbackTime = 10 * time.Second
@@ -103,7 +103,7 @@ func Examine(ctx context.Context, devices ...string) Report {
 // examine makes all checks of a machine.
 func examine(ctx context.Context, m *machine, names []string) Report {
 	d := Report{Schema: Schema}
-	// This comes first, because the kernel loads modules when it is asked for devices.
+	// This comes first, because the kernel loads modules when a program lists devices.
 	devs, devErr := m.devices()
 	infos, infoErr := m.infos()
 	devErr = cmp.Or(devErr, infoErr)

@@ -70,7 +70,7 @@ func loopAddr(dev *uverbs.Device) (netip.Addr, error) {
 }
 
 // connectIWARP connects the two QPs by the connection manager, the first to the second, which
-// then may not send before it has received. What is opened here is closed before the QPs.
+// then may not send before it has received. It closes everything that it has opened before the QPs.
 func (l *loop) connectIWARP(ctx context.Context, dev *uverbs.Device, u *undo) (told string, err error) {
 	addr, err := loopAddr(dev)
 	if err != nil {

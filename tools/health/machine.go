@@ -41,7 +41,7 @@ type machine struct {
 	loopback   func(ctx context.Context, name string) (string, error)
 	soft       func(name string) softFacts
 	probeSoft  func(ctx context.Context, name string) (arrived bool, err error)
-	connect    func(ctx context.Context, name string) (string, error) // a device in software
+	connect    func(ctx context.Context, name string) (string, error) // a software device
 
 	onInfiniBand []string // devices that have all ports there, among those that were examined
 }

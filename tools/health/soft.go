@@ -158,7 +158,7 @@ func receiveOne(ctx context.Context, l *cm.Listener) error {
 }
 
 // needsKernel reports whether a Report is about devices of the kernel: not if there are only
-// devices in software, or only those are named.
+// software devices, or only those are named.
 func needsKernel(devs []netlinkrdma.Device, infos []uverbs.DeviceInfo, names []string) bool {
 	inProcess := func(name string) bool {
 		return slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool { return i.InProcess && i.Name == name })
@@ -169,7 +169,7 @@ func needsKernel(devs []netlinkrdma.Device, infos []uverbs.DeviceInfo, names []s
 	return len(devs) > 0 || !slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool { return i.InProcess })
 }
 
-// examineSoft is examineDevice for a device in software.
+// examineSoft is examineDevice for a software device.
 func (m *machine) examineSoft(ctx context.Context, info uverbs.DeviceInfo) (bool, []Finding) {
 	facts := m.soft(info.Name)
 	all := []Finding{checkSoft(info, facts)}
@@ -206,9 +206,9 @@ func checkSoft(info uverbs.DeviceInfo, facts softFacts) Finding {
 		f.see("%s", info.Err)
 		f.see("addresses of this host that others reach: %s", orNone(facts.hostAddrs))
 		f.fix("GOVERBS_SOFT=auto chooses an address that is free; https://pkg.go.dev/github.com/goverbs/goverbs/uverbs/soft#ParseOptions describes the other values")
-		return f.conclude(LevelError, "the device in software cannot be made")
+		return f.conclude(LevelError, "the software device cannot be created")
 	}
-	return f.conclude(LevelOK, "a device in software, inside this process")
+	return f.conclude(LevelOK, "a software device, inside this process")
 }
 
 // orNone lists words.

@@ -59,7 +59,7 @@ func TestSoftFindings(t *testing.T) {
 		level Level
 		words []string
 	}{
-		{"healthy", func(patient, *softFacts) {}, true, "device", LevelOK, []string{"in software, inside this process", `GOVERBS_SOFT="10.1.0.1"`, "needs no module"}},
+		{"healthy", func(patient, *softFacts) {}, true, "device", LevelOK, []string{"a software device, inside this process", `GOVERBS_SOFT="10.1.0.1"`, "needs no module"}},
 		{"reached by others", func(patient, *softFacts) {}, true, "address", LevelOK, []string{"other hosts reach it at 10.1.0.1:4791", "10.1.0.1 of eth0", "packets of RoCE v1 are no UDP"}},
 		{"loopback address", at("127.0.0.2:4791"), true, "address", LevelInfo, []string{"other hosts do not", "GOVERBS_SOFT=ADDRESS"}},
 		{"other port", at("10.1.0.1:4792"), true, "address", LevelOK, []string{"sends to port 4792", "(4791)"}},
@@ -81,7 +81,7 @@ func TestSoftFindings(t *testing.T) {
 			p.connect = func(context.Context, string) (string, error) { return "connection", syscall.ECONNREFUSED }
 		}, true, "cm", LevelWarning, []string{"programs with package cm need", "connection refused"}},
 		{"no route", datagram(false, syscall.ENETUNREACH), true, "firewall", LevelWarning, []string{"no datagram can be sent"}},
-		{"cannot be made", func(p patient, _ *softFacts) { p.info.Err = errors.New("the reason") }, false, "device", LevelError, []string{"cannot be made", "the reason", "GOVERBS_SOFT=auto", "10.1.0.1 of eth0"}},
+		{"cannot be created", func(p patient, _ *softFacts) { p.info.Err = errors.New("the reason") }, false, "device", LevelError, []string{"cannot be created", "the reason", "GOVERBS_SOFT=auto", "10.1.0.1 of eth0"}},
 		{"cannot be opened", func(p patient, _ *softFacts) {
 			p.machine.probe = func(string) (probe, error) { return probe{}, syscall.EIO }
 		}, false, "open", LevelError, []string{"input/output error"}},
@@ -120,7 +120,7 @@ func TestSoftFindings(t *testing.T) {
 	}
 }
 
-// TestSoftBeside: with devices of the kernel, a device in software is one more.
+// TestSoftBeside: with devices of the kernel, a software device is one more.
 func TestSoftBeside(t *testing.T) {
 	p, _ := softPatient(t)
 	own := *p.info

@@ -32,7 +32,7 @@ func (p FS) Thread(tid uint32) (pid uint32, name string, err error) {
 	return pid, name, nil
 }
 
-// Name returns the name of a process, which is that of its first thread, or "".
+// Name returns the name of a process's first thread, which is the name of the process, or "".
 func (p FS) Name(pid uint32) string {
 	text, _ := p.read(pid, "comm") // the process may be gone
 	return printable(strings.TrimSuffix(text, "\n"))
