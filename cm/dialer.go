@@ -163,7 +163,7 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (c Choice, e
 		case <-ended:
 			ended, hung = nil, time.After(endGrace)
 		case <-hung:
-			return c, fmt.Errorf("%w; an attempt goes on, perhaps on a device that hangs", parent.Err())
+			return c, fmt.Errorf("%w; an attempt did not stop within %v, perhaps because its device hangs", parent.Err(), endGrace)
 		case <-delay:
 			startTCP()
 		case a := <-results:

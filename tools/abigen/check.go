@@ -108,8 +108,8 @@ func staleFiles(root string, files map[string][]byte) ([]string, error) {
 	return stale, nil
 }
 
-// sourceVersion returns the version in the second line of a generated file. A
-// file that was made from no headers has none.
+// sourceVersion returns the version in the second line of a generated file. It is "" for a file
+// that was made without headers.
 func sourceVersion(src []byte) (string, bool) {
 	rest, ok := bytes.CutPrefix(src, []byte(generated))
 	if !ok {
@@ -212,8 +212,8 @@ func valueFacts(spec *ast.ValueSpec, text func(ast.Node) string, facts map[strin
 	}
 }
 
-// rowFacts adds the rows of a table of the tests. What a row is about are its
-// elements up to the first that is computed. A table in a row has rows itself.
+// rowFacts adds the rows of a table of the tests. A row is named by its elements up to the first
+// that is computed. A table in a row has rows itself.
 func rowFacts(name string, table *ast.CompositeLit, text func(ast.Node) string, facts map[string]string) {
 	for _, row := range table.Elts {
 		key := name

@@ -239,7 +239,7 @@ func TestRunErrors(t *testing.T) {
 		{[]string{}, "-include is missing"},
 		{[]string{"-include", "testdata/include", "-version", "1", "more"}, `unexpected argument "more"`},
 		{[]string{"-include", "testdata/include"}, "name it with -version"},
-		{[]string{"-include", "testdata/include", "-version", "1, 2"}, "has a comma"},
+		{[]string{"-include", "testdata/include", "-version", "1, 2"}, "allowed: a text without commas"},
 		{[]string{"-include", "testdata/nope", "-version", "1"}, "testdata/nope: not a directory"},
 		{[]string{"-include", "testdata/include", "-version", "1", "-list", "testdata/nope"}, "testdata/nope"},
 		{[]string{"-include", "testdata/include", "-version", "1", "-gcc", "no-such-gcc"}, "no-such-gcc"},

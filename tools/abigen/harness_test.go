@@ -120,7 +120,7 @@ func TestHarness(t *testing.T) {
 		})
 	}
 
-	// What the machine lacks is a failure that says how to get it.
+	// A tool that is not installed fails the test with a message that says how to install it.
 	for _, tt := range []struct{ env, want string }{
 		{"PATH=" + t.TempDir(), "apt-get install gcc"},
 		{"GOVERBS_UAPI_INCLUDE=" + t.TempDir(), "apt-get install linux-libc-dev"},

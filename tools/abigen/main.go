@@ -73,7 +73,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 		*version = v
 	}
 	if strings.ContainsAny(*version, ",\n") {
-		return fmt.Errorf("-version %q: has a comma or a line break, which the files' second line can't hold", *version)
+		return fmt.Errorf("-version is %q, allowed: a text without commas and line breaks, as it is part of the second line of each file", *version)
 	}
 	text := allowList
 	if *list != "" {

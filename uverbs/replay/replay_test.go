@@ -181,7 +181,7 @@ func TestRecords(t *testing.T) {
 		o      replay.Options
 		want   string
 	}{
-		{"", replay.Options{}, "replay: it is empty"},
+		{"", replay.Options{}, "replay: the record is empty"},
 		{record[:len(record)/2], replay.Options{}, "replay: the record is cut"},
 		{strings.Replace(record, `"version":1`, `"version":9`, 1), replay.Options{}, "replay: the version of the record is 9, allowed: 1"},
 		{record, replay.Options{Device: "mlx5_0"}, `replay: the device is "mlx5_0", the record has rxe0`},

@@ -101,12 +101,12 @@ func NewReader(r io.Reader) (*Reader, error) {
 	line, err := rd.next()
 	if err != nil {
 		if errors.Is(err, ErrCut) {
-			err = errors.New("it is empty")
+			err = errors.New("the record is empty")
 		}
 		return nil, err
 	}
 	if err := json.Unmarshal(line, &rd.Header); err != nil || rd.Header.Record != recordName {
-		return nil, errors.New(`it is no record of "verbs trace -o"`)
+		return nil, errors.New(`the input is not a record of "verbs trace -o"`)
 	}
 	if rd.Header.Version != recordVersion {
 		return nil, fmt.Errorf("the version of the record is %d, allowed: %d", rd.Header.Version, recordVersion)

@@ -76,9 +76,9 @@ func TestRecordCut(t *testing.T) {
 func TestRecordBad(t *testing.T) {
 	head := `{"record":"verbs trace","version":1}` + "\n"
 	for text, want := range map[string]string{
-		"":      "it is empty",
-		"\n":    "it is no record",
-		"hello": "it is no record",
+		"":      "the record is empty",
+		"\n":    "is not a record",
+		"hello": "is not a record",
 		`{"record":"verbs trace","version":2}` + "\n":                      "the version of the record is 2, allowed: 1",
 		head + "junk\n" + `{"end":true,"calls":0}` + "\n":                  "line 2: ",
 		head + `{"end":true,"calls":5}` + "\n":                             "other calls",

@@ -1,4 +1,4 @@
-// Soft measures devices in software (package uverbs/soft) beside UDP and TCP on the same machine
+// Soft measures software devices (package uverbs/soft) beside UDP and TCP on the same machine
 // through package net. It runs the Go benchmarks of uverbs/soft for that, both ends in one process on one
 // processor, and counts the processor time of program and kernel together: other programs that run
 // meanwhile make little difference then.
@@ -101,7 +101,7 @@ func useOneProcessor() error {
 			return os.NewSyscallError("sched_setaffinity", unix.SchedSetaffinity(0, &one))
 		}
 	}
-	return errors.New("this process may use no processor")
+	return errors.New("sched_getaffinity: this process may not run on any processor")
 }
 
 // write writes the report as JSON.
