@@ -107,7 +107,7 @@
 //
 // # Software devices
 //
-// A process can have RDMA devices in software (package soft), which need no driver. For these the
+// A process can have RDMA software devices (package soft), which need no driver. For these the
 // package carries out the connection manager itself, in the process. On the wire it is that of the
 // kernel for RoCE v2, so peers may have any other device.
 //

@@ -9,7 +9,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
-// A program connects to itself through a device in software, which needs no RDMA.
+// A program connects to itself through a software device, which needs no RDMA.
 func ExampleDial_softwareDevice() {
 	ctx := context.Background()
 	dev := must(soft.New(soft.Options{}))

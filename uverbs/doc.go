@@ -201,7 +201,7 @@
 //
 // # Without RDMA
 //
-// Package soft is an RDMA device in software, inside the process. A program that knows nothing of it
+// Package soft is an RDMA software device, inside the process. A program that knows nothing of it
 // gets such devices by the environment variable GOVERBS_SOFT, which has one device or several,
 // separated by blanks or semicolons:
 //

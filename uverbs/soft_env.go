@@ -19,7 +19,7 @@ import (
 const softEnv = "GOVERBS_SOFT"
 
 // softHint says how to get a device without RDMA.
-const softHint = "or use a device in software: set " + softEnv + "=auto in the environment"
+const softHint = "or use a software device: set " + softEnv + "=auto in the environment"
 
 // fromEnv are the devices of softEnv that could not be made.
 var fromEnv struct {

@@ -1,4 +1,4 @@
-// Demo runs two processes, each with an RDMA device in software, which talk to each other by RDMA on any
+// Demo runs two processes, each with an RDMA software device, which talk to each other by RDMA on any
 // machine: a ping-pong and RDMA WRITE with the verbs, messages and a stream with package cm. It prints a
 // table.
 package main
@@ -63,7 +63,7 @@ func demo(ctx context.Context, out io.Writer, per time.Duration) error {
 		netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 2}), port),
 		netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 3}), port),
 	}
-	fmt.Fprintf(out, "Two processes, each with a device in software: GOVERBS_SOFT=%s and GOVERBS_SOFT=%s.\n", at[0], at[1])
+	fmt.Fprintf(out, "Two processes, each with a software device: GOVERBS_SOFT=%s and GOVERBS_SOFT=%s.\n", at[0], at[1])
 	rows, err := start(ctx, at, per)
 	if err != nil {
 		return err

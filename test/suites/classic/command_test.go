@@ -27,7 +27,7 @@ func init() {
 	}
 }
 
-// sides are the addresses of the two sides, and the devices in software that they need natively.
+// sides are the addresses of the two sides, and the software devices that they need natively.
 func sides(t *testing.T) (server string, devices [2]string) {
 	t.Helper()
 	if os.Getenv(testenv.GuestEnv) == "1" {
@@ -52,7 +52,7 @@ func program(ctx context.Context, devices, name string, args ...string) (*exec.C
 }
 
 // TestCommands runs each command as two processes, or as one if it lists something: in a VM on the
-// kernel's devices, and otherwise on devices in software.
+// kernel's devices, and otherwise on software devices.
 func TestCommands(t *testing.T) {
 	for i, name := range Names() {
 		t.Run(name, func(t *testing.T) {

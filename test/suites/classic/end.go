@@ -12,12 +12,12 @@
 //	go run -C test/suites ./classic/ping-sr-1
 //	go run -C test/suites ./classic/ping-sr-1 10.1.0.1
 //
-// Without RDMA, give each a device in software:
+// Without RDMA, give each a software device:
 //
 //	GOVERBS_SOFT=127.0.0.2 go run -C test/suites ./classic/ping-sr-1 -listen 127.0.0.2
 //	GOVERBS_SOFT=127.0.0.3 go run -C test/suites ./classic/ping-sr-1 127.0.0.2
 //
-// The tests run the functions in a VM, and the commands in a VM and on devices in software.
+// The tests run the functions in a VM, and the commands in a VM and on software devices.
 package classic
 
 import (

@@ -60,7 +60,7 @@ func serve(address string) error {
 	}
 }
 
-// command returns this program with a device in software at an address, or without one.
+// command returns this program with a software device at an address, or without one.
 func command(t *testing.T, device, variable string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)

@@ -16,7 +16,7 @@ const maxAttrs = 16
 type Command struct {
 	Object, Method uint16
 
-	// Brief says that a device in software carries the command out at once, without sleeping:
+	// Brief says that a software device carries the command out at once, without sleeping:
 	// see [CharOptions.Software].
 	Brief bool
 
