@@ -124,7 +124,7 @@ func (a *Agent) forget(tid uint32) {
 // says that another agent answers, and names that agent's LID, Do asks that one.
 //
 // A request without an answer in time is sent again; after the last try Do fails with a
-// [*TimeoutError]. If ctx ends first, the error is that of ctx.
+// [*TimeoutError]. If ctx ends first, Do returns the error of ctx.
 func (a *Agent) Do(ctx context.Context, to Addr, req *mad.Packet) (*mad.Packet, error) {
 	if err := a.enter(ctx, req); err != nil {
 		return nil, err

@@ -50,7 +50,7 @@ type TimeoutError struct {
 	Device  string        // Device is the name of the RDMA device.
 	Port    int           // Port is the number of the port.
 	To      Addr          // To is where the request went.
-	Request string        // Request is what was asked, such as "SubnGet(NodeInfo)".
+	Request string        // Request names the request, such as "SubnGet(NodeInfo)".
 	Waited  time.Duration // Waited is the time since the request was sent first.
 	Tries   int           // Tries is how often it was tried.
 }

@@ -26,8 +26,8 @@ var fullAddr = Addr{
 	GRH: true, GID: ib.GID{0: 0xfe, 1: 0x80, 15: 1}, GIDIndex: 3, HopLimit: 64, TrafficClass: 7, FlowLabel: 0xabcde,
 }
 
-// TestHeader: the header in the file, byte by byte. Numbers in host order are those of a little-endian
-// host, the only kind that this library supports.
+// TestHeader: the header in the file, byte by byte. Numbers in host order are little-endian,
+// because the library supports no other hosts.
 func TestHeader(t *testing.T) {
 	b := make([]byte, hdrSize)
 	*header(b) = headerOf(&Message{Agent: 9, Timeout: 1500*time.Microsecond + 1, Addr: fullAddr})

@@ -145,7 +145,7 @@ func TestKernelCounters(t *testing.T) {
 	}
 }
 
-// pingOptions are those of an agent that answers pings.
+// pingOptions are the options of an agent that answers pings.
 var pingOptions = AgentOptions{Class: mad.ClassPing, OUI: mad.OUIOpenIB, Methods: []mad.Method{mad.MethodGet}}
 
 // servePings answers pings until the test ends.

@@ -22,7 +22,7 @@ func calls(a *Agent, contexts ...context.Context) []chan error {
 		go func() {
 			p, err := a.Do(ctx, Addr{LID: 2}, portInfo(uint32(i)))
 			if err == nil && p.Modifier != uint32(i) {
-				err = errors.New("the answer is that of another call")
+				err = errors.New("the answer belongs to another call")
 			}
 			ended[i] <- err
 		}()

@@ -40,7 +40,7 @@ type Registration struct {
 	QPN     uint32       // QPN is 0 for subnet management, and otherwise 1.
 	Class   mad.Class    // Class is the class to serve, 0 if Methods is empty.
 	Version uint8        // Version is the version of the class.
-	Methods []mad.Method // Methods are those of the requests to serve.
+	Methods []mad.Method // Methods are the methods of the requests to serve.
 	OUI     uint32       // OUI identifies the vendor of a vendor class.
 	RMPP    bool         // RMPP says that the transport assembles messages of several packets.
 }
@@ -75,11 +75,11 @@ type Addr struct {
 	PKeyIndex uint16 // PKeyIndex is the index of the P_Key in the own port's table.
 
 	GRH          bool   // GRH says that the packet has a global routing header; the fields below are for it.
-	GID          ib.GID // GID is that of the other port.
-	GIDIndex     uint8  // GIDIndex is the index of the own GID.
+	GID          ib.GID // GID is the destination GID, or the source GID of a received MAD.
+	GIDIndex     uint8  // GIDIndex selects the source GID in the local table.
 	HopLimit     uint8  // HopLimit is the number of routers that the packet may cross.
-	TrafficClass uint8  // TrafficClass is for routers.
-	FlowLabel    uint32 // FlowLabel is for routers (20 bits).
+	TrafficClass uint8  // TrafficClass is the traffic class for routers.
+	FlowLabel    uint32 // FlowLabel is the flow label for routers, 20 bits.
 }
 
 // String returns the LID, and the GID if there is one.

@@ -73,9 +73,10 @@ func unexplained(t *testing.T, f *fabric.Fabric, top *subnet.Topology, cut subne
 	}
 }
 
-// TestDiscoverLinkCut cuts a link between switches after every number of nodes that a walk finds. What gets no answer
-// has a route through the link, and no node is missing without a problem that explains it. The next walk finds
-// everything but the link, and one after the link is back finds everything.
+// TestDiscoverLinkCut cuts a link between switches after every number of nodes that a walk finds.
+// Nodes that do not answer have a route through the link, and no node is missing without a problem
+// that explains it. The next walk finds everything but the link, and one after the link is back
+// finds everything.
 func TestDiscoverLinkCut(t *testing.T) {
 	for _, c := range []struct {
 		word, node string

@@ -59,7 +59,7 @@ func set(t testing.TB, p *umad.Port, path []uint8, modifier uint32, a mad.Attrib
 	must(t, err)
 }
 
-// TestTrace: the route between two ports is that of the forwarding tables, whatever the ends are.
+// TestTrace: the route between two ports follows the forwarding tables, whatever the ends are.
 func TestTrace(t *testing.T) {
 	_, p := open(t, "line:4", "host1")
 	f := discover(t, p, fabric.Options{})

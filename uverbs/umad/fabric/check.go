@@ -45,7 +45,7 @@ type Finding struct {
 
 // CheckOptions are the options of a check.
 type CheckOptions struct {
-	Options // Options are those of the requests; MaxHops, MaxNodes and Progress do not matter.
+	Options // Options are the options of the requests; MaxHops, MaxNodes and Progress have no effect.
 
 	// Thresholds are the values from which a counter of errors is a finding, by the names of the fields of
 	// [mad.PortCounters]. Counters that it does not have keep the values of [Thresholds]; with 0 a counter is ignored.
@@ -59,7 +59,7 @@ type CheckOptions struct {
 	NoRoutes   bool // NoRoutes leaves out the forwarding tables.
 }
 
-// counters are the counters of errors and their thresholds, which are those of ibqueryerrors.
+// counters are the counters of errors and their thresholds, the same as those of ibqueryerrors.
 var counters = [...]struct {
 	name      string
 	threshold uint64

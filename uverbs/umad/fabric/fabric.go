@@ -134,8 +134,8 @@ func (p *Port) Up() bool { return p.Info != nil && p.Info.PortPhysicalState == i
 // Active reports whether the port carries traffic.
 func (p *Port) Active() bool { return p.Info != nil && p.Info.PortState == ib.PortActive }
 
-// Links returns every link of the fabric once, as the port that comes first and the other one. The order
-// is that of Nodes and Ports.
+// Links returns every link of the fabric once, as the port that comes first and the other one. The
+// links have the order of Nodes and Ports.
 func (f *Fabric) Links() iter.Seq2[*Port, *Port] {
 	return func(yield func(a, b *Port) bool) {
 		done := map[*Port]bool{}
@@ -189,11 +189,11 @@ func (f *Fabric) endPorts() iter.Seq[*Port] {
 
 // Problem is something that went wrong at one place of the fabric and did not end the walk.
 type Problem struct {
-	Path []uint8 // Path has the ports of the directed route to the node that was asked: Path of Node, if there is one.
+	Path []uint8 // Path has the ports of the directed route to the node that got the request: Path of Node, if there is one.
 	Node *Node   // Node is the node, or nil if the walk did not come to know it.
 	Err  error   // Err is the reason: a [*Conflict], an error of package umad or mad, or a limit of [Options].
 
-	from *Port // the port whose neighbor was asked; nil if Node was asked
+	from *Port // the port whose neighbor got the request; nil if Node got it
 }
 
 // String returns the error with the node.

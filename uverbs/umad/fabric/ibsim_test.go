@@ -25,7 +25,7 @@ func TestSimLinkCut(t *testing.T) {
 		if len(f.Nodes) < all-1 || len(f.Nodes) > all {
 			t.Errorf("cut after %d nodes: %d nodes of %d", at, len(f.Nodes), all)
 		}
-		for i := range f.Problems { // h99 is at port 9 of its leaf; what it was asked last may have got lost
+		for i := range f.Problems { // h99 is at port 9 of its leaf; the last request to it may have got lost
 			if path := f.Problems[i].Path; len(path) != 4 || path[3] != 9 {
 				t.Errorf("cut after %d nodes: %v", at, &f.Problems[i])
 			}

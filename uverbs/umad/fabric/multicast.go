@@ -20,7 +20,7 @@ const (
 // TraceMulticast follows the multicast forwarding tables of the switches from one port to another, by which packets
 // to the group with a multicast LID go. It fails with a [RouteError] that matches [ErrNoRoute] if none
 // come to the target. A node that does not answer ends one branch: its error is returned only if no other branch comes to the
-// target. MaxNodes limits the nodes that are asked. The rest is as for [Trace].
+// target. MaxNodes limits the number of nodes that get requests. The rest is as for [Trace].
 func TraceMulticast(ctx context.Context, p *umad.Port, from, to, mlid uint16, o Options) (*Route, error) {
 	if mlid < firstMLID || mlid > lastMLID {
 		return nil, fmt.Errorf("fabric: the multicast LID is %#x, allowed: %#x to %#x: %w", mlid, firstMLID, lastMLID, syscall.EINVAL)

@@ -26,7 +26,7 @@ var (
 
 // RouteError says where and why a route ends before its target. It unwraps to the reason.
 type RouteError struct {
-	LID    uint16 // LID is the target, also if the packets are those of a multicast group.
+	LID    uint16 // LID is the target, also for packets to a multicast group.
 	At     Stop   // At is where the route ends.
 	Port   uint8  // Port is the port by which it would leave, NoPort if there is none.
 	Reason error  // Reason is one of the errors above.

@@ -96,10 +96,10 @@ const maxLost = 3
 // A task is a request, and what its answer is for.
 type task struct {
 	attr mad.AttrID
-	node *Node   // who is asked; nil for NodeInfo
+	node *Node   // the node that gets the request; nil for NodeInfo
 	port uint8   // the port for PortInfo
 	path []uint8 // the route to the node; must not be changed
-	from *Port   // for NodeInfo: the port whose neighbor is asked; nil at the start
+	from *Port   // for NodeInfo: the port whose neighbor gets the request; nil at the start
 }
 
 // add adds a task. Of the requests to one node, NodeInfo of its neighbors comes last: so the walk is

@@ -50,7 +50,7 @@ func (*NoticeReport) ID() AttrID { return AttrNotice }
 
 // NoticeGID has the details of the traps 64 to 67.
 type NoticeGID struct {
-	GID ib.GID `mad:"6"` // GID is that of the port or of the group.
+	GID ib.GID `mad:"6"` // GID is the GID of the port or of the group.
 }
 
 // NoticeSwitch has the details of trap 128.
@@ -68,9 +68,9 @@ type NoticePort struct {
 type NoticeChange struct {
 	LID               uint16 `mad:"2"`     // LID is the LID of the port.
 	OtherLocalChanges bool   `mad:"5.7 1"` // OtherLocalChanges says that ChangeFlags has what has changed.
-	CapabilityMask    uint32 `mad:"6"`     // CapabilityMask is that of the port's PortInfo.
+	CapabilityMask    uint32 `mad:"6"`     // CapabilityMask is the capability mask in the port's PortInfo.
 	ChangeFlags       uint16 `mad:"10"`    // ChangeFlags has the bits ChangedNodeDescription and others.
-	CapabilityMask2   uint16 `mad:"12"`    // CapabilityMask2 is that of the port's PortInfo.
+	CapabilityMask2   uint16 `mad:"12"`    // CapabilityMask2 is the second capability mask in the port's PortInfo.
 }
 
 // Bits of NoticeChange.ChangeFlags: what has changed.
@@ -86,10 +86,10 @@ const (
 // NoticeMKey has the details of trap 256.
 type NoticeMKey struct {
 	LID       uint16 `mad:"2"`  // LID is the LID of the port.
-	DrSLID    uint16 `mad:"4"`  // DrSLID is that of the MAD.
-	Method    Method `mad:"6"`  // Method is that of the MAD.
-	Attribute AttrID `mad:"8"`  // Attribute is that of the MAD.
-	Modifier  uint32 `mad:"10"` // Modifier is that of the MAD.
+	DrSLID    uint16 `mad:"4"`  // DrSLID is the DrSLID of the refused MAD.
+	Method    Method `mad:"6"`  // Method is the method of the refused MAD.
+	Attribute AttrID `mad:"8"`  // Attribute is the attribute of the refused MAD.
+	Modifier  uint32 `mad:"10"` // Modifier is the attribute modifier of the refused MAD.
 	MKey      uint64 `mad:"14"` // MKey is the wrong M_Key.
 }
 
@@ -98,11 +98,11 @@ type NoticeKey struct {
 	LID1 uint16 `mad:"2"`      // LID1 is the source of the packet.
 	LID2 uint16 `mad:"4"`      // LID2 is the destination of the packet.
 	Key  uint32 `mad:"6"`      // Key is the wrong P_Key or Q_Key.
-	SL   uint8  `mad:"10.0 4"` // SL is that of the packet.
+	SL   uint8  `mad:"10.0 4"` // SL is the service level of the packet.
 	QP1  uint32 `mad:"11 24"`  // QP1 is the QP at the source.
 	QP2  uint32 `mad:"15 24"`  // QP2 is the QP at the destination.
-	GID1 ib.GID `mad:"18"`     // GID1 is that of the source, or 0.
-	GID2 ib.GID `mad:"34"`     // GID2 is that of the destination, or 0.
+	GID1 ib.GID `mad:"18"`     // GID1 is the source GID, or 0.
+	GID2 ib.GID `mad:"34"`     // GID2 is the destination GID, or 0.
 }
 
 // Details decodes DataDetails. The result is a pointer to a NoticeGID, NoticeSwitch, NoticePort,

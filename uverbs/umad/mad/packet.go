@@ -118,19 +118,19 @@ func (m Method) String() string {
 // Header is the header of all MADs.
 type Header struct {
 	BaseVersion   uint8  `mad:"0"`  // BaseVersion is 1.
-	Class         Class  `mad:"1"`  // Class is MgmtClass.
+	Class         Class  `mad:"1"`  // Class is the management class.
 	ClassVersion  uint8  `mad:"2"`  // ClassVersion is the version of the class.
 	Method        Method `mad:"3"`  // Method is the kind of request or answer.
 	Status        Status `mad:"4"`  // Status is 0 in requests.
 	ClassSpecific uint16 `mad:"6"`  // ClassSpecific has the hop pointer and the hop count of a directed route.
-	TID           uint64 `mad:"8"`  // TID is TransactionID, which the answer repeats.
-	Attribute     AttrID `mad:"16"` // Attribute is AttributeID.
-	Modifier      uint32 `mad:"20"` // Modifier is AttributeModifier, which chooses a port or a block.
+	TID           uint64 `mad:"8"`  // TID is the transaction ID, which the answer repeats.
+	Attribute     AttrID `mad:"16"` // Attribute is what the MAD reads or writes.
+	Modifier      uint32 `mad:"20"` // Modifier is the attribute modifier, which chooses a port or a block.
 }
 
 // SMPHeader is the additional header of subnet management.
 type SMPHeader struct {
-	MKey        uint64    `mad:"24"`  // MKey is M_Key.
+	MKey        uint64    `mad:"24"`  // MKey is the management key (M_Key).
 	DrSLID      uint16    `mad:"32"`  // DrSLID is the LID where a directed route begins, 0xffff for this port.
 	DrDLID      uint16    `mad:"34"`  // DrDLID is the LID where a directed route ends, 0xffff for the last port.
 	InitialPath [64]uint8 `mad:"128"` // InitialPath has the ports by which a directed route leaves each node, from index 1.
@@ -139,13 +139,13 @@ type SMPHeader struct {
 
 // RMPPHeader is the additional header of classes whose messages can have several packets.
 type RMPPHeader struct {
-	Version  uint8    `mad:"24"`     // Version is RMPPVersion, 1 if the header is in use.
-	Type     RMPPType `mad:"25"`     // Type is RMPPType.
-	RespTime uint8    `mad:"26.0 5"` // RespTime is RRespTime.
-	Flags    uint8    `mad:"26.5 3"` // Flags is RMPPFlags, with the bits RMPPActive, RMPPFirst and RMPPLast.
-	Status   uint8    `mad:"27"`     // Status is RMPPStatus, see [RMPPError].
-	Data1    uint32   `mad:"28"`     // Data1 is SegmentNumber.
-	Data2    uint32   `mad:"32"`     // Data2 is PayloadLength in bytes, or NewWindowLast.
+	Version  uint8    `mad:"24"`     // Version is the version of RMPP, 1 if the header is in use.
+	Type     RMPPType `mad:"25"`     // Type is the kind of packet.
+	RespTime uint8    `mad:"26.0 5"` // RespTime is the time to answer, 4.096 µs·2ⁿ.
+	Flags    uint8    `mad:"26.5 3"` // Flags has the bits RMPPActive, RMPPFirst and RMPPLast.
+	Status   uint8    `mad:"27"`     // Status is the RMPP status, see [RMPPError].
+	Data1    uint32   `mad:"28"`     // Data1 is the number of the segment.
+	Data2    uint32   `mad:"32"`     // Data2 is the length of the payload in bytes, or the last segment of the window.
 }
 
 // Bits of RMPPHeader.Flags.
@@ -157,7 +157,7 @@ const (
 
 // SAHeader is the additional header of subnet administration.
 type SAHeader struct {
-	SMKey           uint64 `mad:"36"` // SMKey is SM_Key, which some requests need.
+	SMKey           uint64 `mad:"36"` // SMKey is the key of the subnet manager (SM_Key), which some requests need.
 	AttributeOffset uint16 `mad:"44"` // AttributeOffset is the distance of the records of a table, in units of 8 bytes.
 	ComponentMask   Mask   `mad:"48"` // ComponentMask says which fields of a record a request gives.
 }

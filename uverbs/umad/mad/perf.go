@@ -14,18 +14,18 @@ type ClassPortInfo struct {
 	RedirectSL      uint8  `mad:"25.0 4"`  // RedirectSL is the service level to it.
 	RedirectFL      uint32 `mad:"25.4 20"` // RedirectFL is the flow label to it.
 	RedirectLID     uint16 `mad:"28"`      // RedirectLID is its LID, or 0.
-	RedirectPKey    uint16 `mad:"30"`      // RedirectPKey is RedirectP_Key.
+	RedirectPKey    uint16 `mad:"30"`      // RedirectPKey is the partition key to it.
 	RedirectQP      uint32 `mad:"33 24"`   // RedirectQP is its QP.
-	RedirectQKey    uint32 `mad:"36"`      // RedirectQKey is RedirectQ_Key.
+	RedirectQKey    uint32 `mad:"36"`      // RedirectQKey is the Q_Key of that QP.
 	TrapGID         ib.GID `mad:"40"`      // TrapGID is where traps go.
 	TrapTC          uint8  `mad:"56"`      // TrapTC is their traffic class.
 	TrapSL          uint8  `mad:"57.0 4"`  // TrapSL is their service level.
 	TrapFL          uint32 `mad:"57.4 20"` // TrapFL is their flow label.
 	TrapLID         uint16 `mad:"60"`      // TrapLID is the LID where they go.
-	TrapPKey        uint16 `mad:"62"`      // TrapPKey is TrapP_Key.
+	TrapPKey        uint16 `mad:"62"`      // TrapPKey is their partition key.
 	TrapHL          uint8  `mad:"64"`      // TrapHL is their hop limit.
 	TrapQP          uint32 `mad:"65 24"`   // TrapQP is the QP where they go.
-	TrapQKey        uint32 `mad:"68"`      // TrapQKey is TrapQ_Key.
+	TrapQKey        uint32 `mad:"68"`      // TrapQKey is the Q_Key of that QP.
 }
 
 // Bits of ClassPortInfo.CapabilityMask of performance management.

@@ -57,7 +57,7 @@ func (*LinkRecord) ID() AttrID { return AttrLinkRecord }
 // SwitchInfoRecord describes a switch.
 type SwitchInfoRecord struct {
 	LID        uint16     `mad:"0"` // LID is the LID of the switch.
-	SwitchInfo SwitchInfo `mad:"4"` // SwitchInfo is that of the switch.
+	SwitchInfo SwitchInfo `mad:"4"` // SwitchInfo describes the switch.
 }
 
 // ID implements Attribute.
@@ -87,7 +87,7 @@ func (*MulticastForwardingTableRecord) ID() AttrID { return AttrMulticastForward
 // SMInfoRecord describes a subnet manager.
 type SMInfoRecord struct {
 	LID    uint16 `mad:"0"` // LID is the LID of the port on which it runs.
-	SMInfo SMInfo `mad:"4"` // SMInfo is that of the subnet manager; its SMKey is 0 if the request was not trusted.
+	SMInfo SMInfo `mad:"4"` // SMInfo describes the subnet manager; its SMKey is 0 if the request was not trusted.
 }
 
 // ID implements Attribute.
@@ -143,8 +143,8 @@ type InformInfo struct {
 	LIDRangeEnd   uint16 `mad:"18"`     // LIDRangeEnd is the last LID.
 	IsGeneric     uint8  `mad:"22"`     // IsGeneric is 1 for traps of the specification, and 0 for those of a vendor.
 	Subscribe     uint8  `mad:"23"`     // Subscribe is 1 to subscribe, and 0 to end that.
-	Type          uint16 `mad:"24"`     // Type is that of a [Notice], or 0xffff for all.
-	TrapNumber    uint16 `mad:"26"`     // TrapNumber is that of a Notice (or DeviceID), or 0xffff for all.
+	Type          uint16 `mad:"24"`     // Type is the type of the [Notice], or 0xffff for all.
+	TrapNumber    uint16 `mad:"26"`     // TrapNumber is the trap number (or device ID) of the Notice, or 0xffff for all.
 	QPN           uint32 `mad:"28 24"`  // QPN is the QP that gets the reports.
 	RespTimeValue uint8  `mad:"31.3 5"` // RespTimeValue is the longest time until the subscriber answers a report, 4.096 µs·2ⁿ.
 	ProducerType  uint32 `mad:"33 24"`  // ProducerType is the type of the node that sends the traps (or VendorID), or 0xffffff for all.

@@ -81,8 +81,8 @@ const (
 // NodeRecord describes a node. There is one for each port of an adapter, and one for each switch.
 type NodeRecord struct {
 	LID             uint16          `mad:"0"`  // LID is the LID of the port.
-	NodeInfo        NodeInfo        `mad:"4"`  // NodeInfo is that of the port.
-	NodeDescription NodeDescription `mad:"44"` // NodeDescription is that of the node.
+	NodeInfo        NodeInfo        `mad:"4"`  // NodeInfo describes the node.
+	NodeDescription NodeDescription `mad:"44"` // NodeDescription is the name of the node.
 }
 
 // ID implements Attribute.
@@ -93,7 +93,7 @@ type PortInfoRecord struct {
 	EndportLID uint16   `mad:"0"` // EndportLID is the LID of the port, or of the switch that it is part of.
 	PortNum    uint8    `mad:"2"` // PortNum is the number of the port.
 	Options    uint8    `mad:"3"` // Options are choices of the request.
-	PortInfo   PortInfo `mad:"4"` // PortInfo is that of the port.
+	PortInfo   PortInfo `mad:"4"` // PortInfo describes the port.
 }
 
 // ID implements Attribute.
@@ -108,16 +108,16 @@ type PathRecord struct {
 	DLID                   uint16 `mad:"40"`      // DLID is the LID at the far end, or of the router.
 	SLID                   uint16 `mad:"42"`      // SLID is the LID at the near end.
 	RawTraffic             bool   `mad:"44.0 1"`  // RawTraffic is for raw packets.
-	FlowLabel              uint32 `mad:"44.4 20"` // FlowLabel is for the GRH.
+	FlowLabel              uint32 `mad:"44.4 20"` // FlowLabel is the flow label of the GRH.
 	HopLimit               uint8  `mad:"47"`      // HopLimit is the number of routers that a packet may cross; 0 or 1 is none.
 	TClass                 uint8  `mad:"48"`      // TClass is the traffic class of the GRH.
 	Reversible             bool   `mad:"49.0 1"`  // Reversible says that the path can be used in both directions.
 	NumbPath               uint8  `mad:"49.1 7"`  // NumbPath is how many paths a request wants at most.
-	PKey                   uint16 `mad:"50"`      // PKey is P_Key.
+	PKey                   uint16 `mad:"50"`      // PKey is the partition key.
 	QosClass               uint16 `mad:"52.0 12"` // QosClass is the class of the quality of service.
 	SL                     uint8  `mad:"53.4 4"`  // SL is the service level.
-	MTUSelector            uint8  `mad:"54.0 2"`  // MTUSelector is MtuSelector.
-	MTU                    ib.MTU `mad:"54.2 6"`  // MTU is Mtu, 1 for 256 bytes to 5 for 4096.
+	MTUSelector            uint8  `mad:"54.0 2"`  // MTUSelector says how MTU is compared.
+	MTU                    ib.MTU `mad:"54.2 6"`  // MTU is the MTU of the path, 1 for 256 bytes to 5 for 4096.
 	RateSelector           uint8  `mad:"55.0 2"`  // RateSelector compares Rate.
 	Rate                   uint8  `mad:"55.2 6"`  // Rate is an enumeration, 2 for 2.5 Gb/s.
 	PacketLifeTimeSelector uint8  `mad:"56.0 2"`  // PacketLifeTimeSelector compares PacketLifeTime.
@@ -128,22 +128,23 @@ type PathRecord struct {
 // ID implements Attribute.
 func (*PathRecord) ID() AttrID { return AttrPathRecord }
 
-// MCMemberRecord is a multicast group, or a member of one. Selectors are those of a [PathRecord].
+// MCMemberRecord is a multicast group, or a member of one. The selectors have the same meaning as
+// in a [PathRecord].
 type MCMemberRecord struct {
 	MGID                   ib.GID `mad:"0"`       // MGID is the GID of the group.
 	PortGID                ib.GID `mad:"16"`      // PortGID is the GID of the member; 0 if the request was not trusted.
-	QKey                   uint32 `mad:"32"`      // QKey is Q_Key.
+	QKey                   uint32 `mad:"32"`      // QKey is the Q_Key of the group.
 	MLID                   uint16 `mad:"36"`      // MLID is the LID of the group.
 	MTUSelector            uint8  `mad:"38.0 2"`  // MTUSelector compares MTU.
 	MTU                    ib.MTU `mad:"38.2 6"`  // MTU is 1 for 256 bytes to 5 for 4096.
 	TClass                 uint8  `mad:"39"`      // TClass is the traffic class.
-	PKey                   uint16 `mad:"40"`      // PKey is P_Key.
+	PKey                   uint16 `mad:"40"`      // PKey is the partition key.
 	RateSelector           uint8  `mad:"42.0 2"`  // RateSelector compares Rate.
 	Rate                   uint8  `mad:"42.2 6"`  // Rate is an enumeration, 2 for 2.5 Gb/s.
 	PacketLifeTimeSelector uint8  `mad:"43.0 2"`  // PacketLifeTimeSelector compares PacketLifeTime.
 	PacketLifeTime         uint8  `mad:"43.2 6"`  // PacketLifeTime is the longest delay, 4.096 µs·2ⁿ.
 	SL                     uint8  `mad:"44.0 4"`  // SL is the service level.
-	FlowLabel              uint32 `mad:"44.4 20"` // FlowLabel is for the GRH.
+	FlowLabel              uint32 `mad:"44.4 20"` // FlowLabel is the flow label of the GRH.
 	HopLimit               uint8  `mad:"47"`      // HopLimit is the number of routers that a packet may cross.
 	Scope                  uint8  `mad:"48.0 4"`  // Scope is the scope of the MGID.
 	JoinState              uint8  `mad:"48.4 4"`  // JoinState has bits: 1 full member, 2 non-member, 4 member that only sends.
@@ -157,7 +158,7 @@ func (*MCMemberRecord) ID() AttrID { return AttrMCMemberRecord }
 type ServiceRecord struct {
 	ServiceID     uint64    `mad:"0"`      // ServiceID identifies the service on the port.
 	ServiceGID    ib.GID    `mad:"8"`      // ServiceGID is the GID of the port.
-	ServicePKey   uint16    `mad:"24"`     // ServicePKey is ServiceP_Key.
+	ServicePKey   uint16    `mad:"24"`     // ServicePKey is the partition key of the service.
 	ServiceLease  uint32    `mad:"28"`     // ServiceLease is how long the record lives, in seconds; all ones is for ever.
 	ServiceKey    [16]uint8 `mad:"32"`     // ServiceKey guards the record.
 	ServiceName   string    `mad:"48 512"` // ServiceName has at most 64 bytes.
@@ -184,7 +185,7 @@ func Table[T any, P interface {
 	return records, err
 }
 
-// Records is Table for records whose type is that of kind, which is not changed.
+// Records is Table for records of the type of kind, which is not changed.
 func Records(p *Packet, kind Attribute) ([]Attribute, error) {
 	var records []Attribute
 	v, err := structOf(kind)

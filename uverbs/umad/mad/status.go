@@ -78,7 +78,7 @@ const (
 type RMPPError struct {
 	MAD    string   // MAD is what the MAD is.
 	Type   RMPPType // Type is RMPPStop or RMPPAbort.
-	Status uint8    // Status is RMPPStatus.
+	Status uint8    // Status is the RMPP status, which says why.
 }
 
 // Error implements error.

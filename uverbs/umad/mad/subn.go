@@ -2,7 +2,7 @@ package mad
 
 import "github.com/goverbs/goverbs/uverbs/ib"
 
-// NodeInfo describes a node, and the port through which it was asked.
+// NodeInfo describes a node, and the port by which the request came.
 type NodeInfo struct {
 	BaseVersion     uint8       `mad:"0"`     // BaseVersion is the supported base version of MADs.
 	ClassVersion    uint8       `mad:"1"`     // ClassVersion is the supported version of subnet management.
@@ -40,7 +40,7 @@ type SwitchInfo struct {
 	DefaultMulticastNotPrimaryPort uint8  `mad:"10"`     // DefaultMulticastNotPrimaryPort is the same for those from the primary port.
 	LifeTimeValue                  uint8  `mad:"11.0 5"` // LifeTimeValue is how long a packet may stay, 4.096 µs·2ⁿ.
 	PortStateChange                bool   `mad:"11.5 1"` // PortStateChange says that the state of a port has changed.
-	OptimizedSLtoVLProgramming     uint8  `mad:"11.6 2"` // OptimizedSLtoVLProgramming is OptimizedSLtoVLMappingProgramming.
+	OptimizedSLtoVLProgramming     uint8  `mad:"11.6 2"` // OptimizedSLtoVLProgramming is the mode of programming the SLtoVL tables of many ports at once.
 	LIDsPerPort                    uint16 `mad:"12"`     // LIDsPerPort is the number of LIDs of a port, for the random table.
 	PartitionEnforcementCap        uint16 `mad:"14"`     // PartitionEnforcementCap is the number of P_Keys that a port enforces.
 	InboundEnforcementCap          bool   `mad:"16.0 1"` // InboundEnforcementCap says that P_Keys of received packets can be checked.
@@ -56,22 +56,22 @@ func (*SwitchInfo) ID() AttrID { return AttrSwitchInfo }
 
 // GUIDInfo is a block of a port's table of GUIDs. The modifier is the number of the block.
 type GUIDInfo struct {
-	GUID [8]ib.GUID `mad:"0"` // GUID is GUIDBlock; the first GUID of block 0 is read-only.
+	GUID [8]ib.GUID `mad:"0"` // GUID are the GUIDs; the first one of block 0 is read-only.
 }
 
 // ID implements Attribute.
 func (*GUIDInfo) ID() AttrID { return AttrGUIDInfo }
 
-// PortInfo describes a port. The modifier is the number of the port; 0 is the port that was asked, or
-// the management port of a switch.
+// PortInfo describes a port. The modifier is the number of the port; 0 is the port by which the
+// request came, or the management port of a switch.
 type PortInfo struct {
-	MKey                         uint64       `mad:"0"`      // MKey is M_Key, which guards the port.
-	GIDPrefix                    uint64       `mad:"8"`      // GIDPrefix is GidPrefix, the upper half of the port's GIDs.
+	MKey                         uint64       `mad:"0"`      // MKey is the management key (M_Key), which guards the port.
+	GIDPrefix                    uint64       `mad:"8"`      // GIDPrefix is the upper half of the port's GIDs.
 	LID                          uint16       `mad:"16"`     // LID is the base LID of the port.
 	MasterSMLID                  uint16       `mad:"18"`     // MasterSMLID is the LID of the subnet manager.
 	CapabilityMask               uint32       `mad:"20"`     // CapabilityMask says what the port supports, see CapIsSM and others.
 	DiagCode                     uint16       `mad:"24"`     // DiagCode is the vendor's result of a self-test.
-	MKeyLeasePeriod              uint16       `mad:"26"`     // MKeyLeasePeriod is M_KeyLeasePeriod in seconds.
+	MKeyLeasePeriod              uint16       `mad:"26"`     // MKeyLeasePeriod is the lease period of the M_Key, in seconds.
 	LocalPortNum                 uint8        `mad:"28"`     // LocalPortNum is the port through which the request came.
 	LinkWidthEnabled             Width        `mad:"29"`     // LinkWidthEnabled has the widths that the port may use.
 	LinkWidthSupported           Width        `mad:"30"`     // LinkWidthSupported has the widths that the port can use.
@@ -80,7 +80,7 @@ type PortInfo struct {
 	PortState                    ib.PortState `mad:"32.4 4"` // PortState is the logical state.
 	PortPhysicalState            ib.PhysState `mad:"33.0 4"` // PortPhysicalState is the state of the link.
 	LinkDownDefaultState         uint8        `mad:"33.4 4"` // LinkDownDefaultState is 1 for Sleep or 2 for Polling.
-	MKeyProtectBits              uint8        `mad:"34.0 2"` // MKeyProtectBits is M_KeyProtectBits.
+	MKeyProtectBits              uint8        `mad:"34.0 2"` // MKeyProtectBits say what the M_Key guards.
 	LMC                          uint8        `mad:"34.5 3"` // LMC is the number of low LID bits that the port ignores.
 	LinkSpeedActive              uint8        `mad:"35.0 4"` // LinkSpeedActive is the bit of the speed in use; see LinkSpeedExtActive.
 	LinkSpeedEnabled             uint8        `mad:"35.4 4"` // LinkSpeedEnabled has the bits of the speeds that the port may use.
@@ -100,12 +100,12 @@ type PortInfo struct {
 	PartitionEnforcementOutbound bool         `mad:"43.5 1"` // PartitionEnforcementOutbound says that P_Keys of sent packets are checked.
 	FilterRawInbound             bool         `mad:"43.6 1"` // FilterRawInbound says that received raw packets are dropped.
 	FilterRawOutbound            bool         `mad:"43.7 1"` // FilterRawOutbound says that sent raw packets are dropped.
-	MKeyViolations               uint16       `mad:"44"`     // MKeyViolations is M_KeyViolations, a counter.
-	PKeyViolations               uint16       `mad:"46"`     // PKeyViolations is P_KeyViolations, a counter.
-	QKeyViolations               uint16       `mad:"48"`     // QKeyViolations is Q_KeyViolations, a counter.
+	MKeyViolations               uint16       `mad:"44"`     // MKeyViolations counts MADs with a wrong M_Key.
+	PKeyViolations               uint16       `mad:"46"`     // PKeyViolations counts packets with a wrong P_Key.
+	QKeyViolations               uint16       `mad:"48"`     // QKeyViolations counts packets with a wrong Q_Key.
 	GUIDCap                      uint8        `mad:"50"`     // GUIDCap is the number of GUIDs that the port can have.
 	ClientReregister             bool         `mad:"51.0 1"` // ClientReregister tells clients to subscribe again.
-	MulticastPKeyTrapSuppression uint8        `mad:"51.1 2"` // MulticastPKeyTrapSuppression is MulticastPKeyTrapSuppressionEnabled.
+	MulticastPKeyTrapSuppression uint8        `mad:"51.1 2"` // MulticastPKeyTrapSuppression suppresses traps about wrong P_Keys of multicast packets.
 	SubnetTimeOut                uint8        `mad:"51.3 5"` // SubnetTimeOut is the longest delay to a port of the subnet, 4.096 µs·2ⁿ.
 	RespTimeValue                uint8        `mad:"52.3 5"` // RespTimeValue is the longest time to answer a MAD, 4.096 µs·2ⁿ.
 	LocalPhyErrors               uint8        `mad:"53.0 4"` // LocalPhyErrors is a threshold for link integrity errors.
@@ -149,7 +149,7 @@ func (*PortInfo) ID() AttrID { return AttrPortInfo }
 // PKeyTable is a block of a port's table of P_Keys. The modifier is the number of the block, and at a
 // switch the port in the upper 16 bits.
 type PKeyTable struct {
-	PKey [32]uint16 `mad:"0"` // PKey is P_Key_Block; the uppermost bit says that the port is a full member.
+	PKey [32]uint16 `mad:"0"` // PKey are the partition keys; the uppermost bit says that the port is a full member.
 }
 
 // ID implements Attribute.
@@ -158,7 +158,7 @@ func (*PKeyTable) ID() AttrID { return AttrPKeyTable }
 // SLtoVLTable maps service levels to virtual lanes. At a switch the modifier has the input port in bits
 // 8 to 15 and the output port in bits 0 to 7.
 type SLtoVLTable struct {
-	VL [16]uint8 `mad:"0 4"` // VL is SLxtoVL, by service level; 15 drops the packet.
+	VL [16]uint8 `mad:"0 4"` // VL is the virtual lane of each service level; 15 drops the packet.
 }
 
 // ID implements Attribute.
@@ -182,7 +182,7 @@ func (*VLArbitrationTable) ID() AttrID { return AttrVLArbitrationTable }
 // LinearForwardingTable is a block of a switch's table. The modifier is the number of the block, which
 // begins with LID 64·n.
 type LinearForwardingTable struct {
-	Port [64]uint8 `mad:"0"` // Port is PortBlock, by LID; 255 drops the packet.
+	Port [64]uint8 `mad:"0"` // Port is the output port of each LID; 255 drops the packet.
 }
 
 // ID implements Attribute.
@@ -191,7 +191,7 @@ func (*LinearForwardingTable) ID() AttrID { return AttrLinearForwardingTable }
 // MulticastForwardingTable is a block of a switch's table. The modifier has the number of the block, which
 // begins with LID 0xc000+32·n, and in the upper 4 bits which 16 ports the masks are for.
 type MulticastForwardingTable struct {
-	PortMask [32]uint16 `mad:"0"` // PortMask is PortMaskBlock, by LID.
+	PortMask [32]uint16 `mad:"0"` // PortMask is the set of output ports of each LID.
 }
 
 // ID implements Attribute.
@@ -199,8 +199,8 @@ func (*MulticastForwardingTable) ID() AttrID { return AttrMulticastForwardingTab
 
 // SMInfo describes a subnet manager.
 type SMInfo struct {
-	GUID     ib.GUID `mad:"0"`      // GUID is that of the port on which the subnet manager runs.
-	SMKey    uint64  `mad:"8"`      // SMKey is SM_Key, or 0.
+	GUID     ib.GUID `mad:"0"`      // GUID is the GUID of the port on which the subnet manager runs.
+	SMKey    uint64  `mad:"8"`      // SMKey is the key of the subnet manager (SM_Key), or 0.
 	ActCount uint32  `mad:"16"`     // ActCount grows while the subnet manager lives.
 	Priority uint8   `mad:"20.0 4"` // Priority decides which subnet manager becomes master; the largest wins.
 	SMState  uint8   `mad:"20.4 4"` // SMState is 0 inactive, 1 discovering, 2 standby or 3 master.

@@ -48,7 +48,7 @@ var ErrNoRecord = errors.New("the subnet administrator has no such record")
 // Options describe a client.
 type Options struct {
 	SM      umad.Addr     // SM is the address of the subnet manager. With LID 0 the port's LID and SL of it are used, and the other fields of SM.
-	SMKey   uint64        // SMKey is SM_Key. With it the SA trusts requests, and shows for instance who is a member of a group.
+	SMKey   uint64        // SMKey is the key of the subnet manager (SM_Key). With it the SA trusts requests, and shows for instance who is a member of a group.
 	Timeout time.Duration // Timeout is how long a whole answer may take; 0 means 5 s.
 	Tries   int           // Tries is how often a request is sent if no answer comes; 0 means 3.
 	Window  int           // Window is how many requests wait for an answer at most; 0 means 16, as many as Linux 7.2 lets an agent have.
@@ -203,8 +203,8 @@ func (c *Client) lost(err error) error {
 	return &umad.Error{Op: "find the subnet manager", Device: device, Port: port, Err: err}
 }
 
-// known returns the address of the last request, and whether it is that of a subnet manager that is not
-// the silent one.
+// known returns the address of the last request, and whether it belongs to another subnet manager
+// than the silent one.
 func (c *Client) known(silent umad.Addr) (umad.Addr, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

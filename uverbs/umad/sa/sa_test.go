@@ -125,7 +125,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestNoRecordsStatus: an SA that reports "no records" for a table has none.
+// TestNoRecordsStatus: the status "no records" for a table is an empty table.
 func TestNoRecordsStatus(t *testing.T) {
 	_, c := newSubnet(t, Options{}, func(req *mad.Packet, _ umad.Addr) *mad.Packet {
 		p := req.Reply()
@@ -378,7 +378,7 @@ func TestHostile(t *testing.T) {
 			}
 		})
 	}
-	// A distance that is larger than all data is that of one record.
+	// A distance that is larger than all data means one record.
 	_, client := newSubnet(t, Options{}, func(req *mad.Packet, _ umad.Addr) *mad.Packet {
 		p := node(req)
 		p.SA.AttributeOffset = 0xffff
