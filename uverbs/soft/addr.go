@@ -45,9 +45,9 @@ var firstAddr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 // mostAuto is how many addresses takeFree tries.
 const mostAuto = 1024
 
-// takeFree gives the device the first loopback address on which no process uses the port. Where nothing else
-// is asked for, the port is 4791, or AutoPort if no address has that free. If there is none, the error is about
-// the last address.
+// takeFree gives the device the first loopback address on which no process uses the port. Without
+// another port in the options, the port is 4791, or AutoPort if no address has that free. If there
+// is none, the error is about the last address.
 func (d *Device) takeFree(o *Options) error {
 	ports := []uint16{o.Port}
 	if o.Port == 0 {

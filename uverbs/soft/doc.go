@@ -38,13 +38,14 @@
 // it, as does rxe of other hosts. Network cards speak the same protocol, but the device has been tried with
 // a model of a ConnectX card only. Peers that are not in this process use entry 1 of the GID table.
 //
-// A peer needs a GID of type RoCE v2. Packets of RoCE v1 never reach the device, and no counter has them.
+// A peer needs a GID of type RoCE v2. RoCE v1 is not supported: its frames carry no UDP header, so
+// the device neither sees nor counts them.
 //
 // On Linux, a device with a socket follows its network interface as rxe does. The port is down while the
 // interface is down or has no carrier, and entry 1 of the GID table is not in use while the interface does
-// not have the address. The events PORT_ERR, PORT_ACTIVE and GID_CHANGE tell of that. The active MTU follows
-// the MTU of the interface, without an event and up to [Options].MTU; connections keep the MTU that they have.
-// A device whose interface is removed is closed.
+// not have the address. The events PORT_ERR, PORT_ACTIVE and GID_CHANGE report these changes. The
+// active MTU follows the MTU of the interface, without an event and up to [Options].MTU;
+// connections keep the MTU that they have. A device whose interface is removed is closed.
 //
 // # Ports
 //
@@ -53,10 +54,10 @@
 // GOVERBS_SOFT=127.0.0.2:4792.
 //
 // Any number of processes of one host may have devices at the same time, without special rights. With Auto,
-// each gets a loopback address of its own. The kernel's rdma_rxe, or a program that uses port 4791 of all
-// addresses, leaves none. Then all devices with Auto have port 14791, [AutoPort], and reach each other, but not
-// a device that was made while port 4791 was free; verbs doctor tells of such. With Addr, [New] fails if the port
-// is taken, and the error says by whom.
+// each gets a loopback address of its own. If the kernel's rdma_rxe or another program has taken
+// port 4791 on all addresses, every Auto device uses port 14791, [AutoPort]. Such devices reach
+// each other, but not devices that were created while port 4791 was free; verbs doctor reports
+// them. With Addr, [New] fails if the port is taken, and the error says by whom.
 //
 // # Lost packets
 //
@@ -158,7 +159,7 @@
 //
 //	GOVERBS_SOFT="auto,faults=(loss=1%,seed=7),capture=/tmp/loss.pcapng" program
 //
-// Without faults and records, all of this costs a comparison for each packet.
+// If neither faults nor records are enabled, the cost is one comparison per packet.
 //
 // # Trust
 //

@@ -78,8 +78,8 @@ func (l listed) PKeys(port uint8) []uint16 {
 // defaultPKey is the only partition key.
 const defaultPKey = 0xffff
 
-// Counters implements [inproc.Device]. The counters of the socket follow those of the engine, among which
-// are those of rxe.
+// Counters implements [inproc.Device]. The counters of the socket follow the counters of the
+// engine, which include those of rxe.
 func (l listed) Counters(port uint8) []inproc.Counter {
 	if port != 1 {
 		return nil

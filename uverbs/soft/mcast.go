@@ -85,7 +85,8 @@ func detachMcast(k *call, req *abi.DetachMcast) syscall.Errno {
 	return q.queues.Detach(from.gid, from.lid)
 }
 
-// checkGroup checks that a QP can join groups and that the GID is that of a group (ib_attach_mcast).
+// checkGroup checks that a QP can join groups and that the GID is a multicast GID
+// (ib_attach_mcast).
 func (q *qp) checkGroup(to *group) syscall.Errno {
 	if q.typ != engine.UD || !netip.AddrFrom16(to.gid).Unmap().IsMulticast() {
 		return syscall.EINVAL

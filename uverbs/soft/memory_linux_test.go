@@ -41,8 +41,8 @@ func limitMemory(t *testing.T, more uint64) (restore func()) {
 	}
 }
 
-// TestNoMemory: a queue for which the process has no memory is ENOMEM, as in the kernel, and a queue
-// whose size is to be changed stays what it is.
+// TestNoMemory: creating a queue without memory in the process fails with ENOMEM, as in the kernel,
+// and a queue that cannot be resized keeps its size.
 func TestNoMemory(t *testing.T) {
 	c := newClient(t)
 	pd, cq := c.pd(), c.cq()

@@ -32,7 +32,7 @@ type network struct {
 	empty atomic.Uint32 // polls since packets have arrived or a CQ was armed
 }
 
-// networks are those of all devices of this process.
+// networks are the networks of all devices of this process.
 var networks struct {
 	mu  sync.Mutex
 	all atomic.Pointer[[]*network] // replaced under mu; nil until there was one

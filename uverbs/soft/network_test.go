@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestResolve: only the address of the socket reaches other processes. What the system says of the route
-// is the errno.
+// TestResolve: only the address of the socket reaches other processes. The errno of the system's
+// route lookup is returned.
 func TestResolve(t *testing.T) {
 	d := newDevice(t, Options{Auto: true})
 	ll, own, ula := d.table[0].addr, d.table[1].addr, d.table[2].addr

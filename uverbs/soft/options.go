@@ -37,9 +37,9 @@ type Options struct {
 	// [AutoPort] if Auto finds 4791 taken on all addresses.
 	Port uint16
 
-	// ViaSocket has packets between the device and the devices of this process, itself included, take the UDP
-	// socket, as those of other processes do. Otherwise the devices of a process reach each other directly, which
-	// is faster. A device with ViaSocket has Addr or Auto.
+	// ViaSocket sends packets to devices of this process, and to the device itself, through its UDP
+	// socket too. Otherwise the devices of a process reach each other directly, which is faster. It
+	// needs Addr or Auto.
 	ViaSocket bool
 
 	// MTU is the active MTU of the port in bytes: 256, 512, 1024, 2048 or 4096. If it is 0, it is
@@ -73,7 +73,7 @@ type Options struct {
 	TraceFile, CaptureFile string
 }
 
-// Limits are the largest numbers of objects of a device. A limit of 0 is that of rxe.
+// Limits are the largest numbers of objects of a device. A limit of 0 stands for the limit of rxe.
 type Limits struct {
 	QPs  int // QPs is the largest number of queue pairs, at most 1,048,560.
 	CQs  int // CQs is the largest number of completion queues, at most 1,048,576.
@@ -227,8 +227,8 @@ type netdev struct {
 	mtu   int
 }
 
-// findNetdev returns the network interface that has an address. Every address of 127.0.0.0/8 is that
-// of the loopback interface.
+// findNetdev returns the network interface that has an address. Every address of 127.0.0.0/8
+// belongs to the loopback interface.
 func findNetdev(addr netip.Addr) (netdev, error) {
 	link, err := udp.Interface(addr)
 	if err != nil {

@@ -31,7 +31,7 @@ func TestNoContext(t *testing.T) {
 	c.pd()
 }
 
-// TestQueryDevice: the attributes are those of rxe (rxe_param.h of Linux 7.2), by both commands.
+// TestQueryDevice: both commands return the attributes of rxe (rxe_param.h of Linux 7.2).
 func TestQueryDevice(t *testing.T) {
 	c := newClient(t)
 	var resp abi.QueryDeviceResp
@@ -65,7 +65,7 @@ func TestQueryDevice(t *testing.T) {
 	c.want("unknown parts", c.legacy(number, kernel.Bytes(&abi.ExQueryDevice{CompMask: 1}), kernel.Bytes(&ex), nil, nil), syscall.EINVAL)
 }
 
-// TestQueryPort: the attributes of the port are those of rxe, by both commands.
+// TestQueryPort: both commands return the port attributes of rxe.
 func TestQueryPort(t *testing.T) {
 	for mtu, enum := range map[int]uint8{256: 1, 512: 2, 1024: 3, 2048: 4, 4096: 5} {
 		c := open(t, newDevice(t, Options{MTU: mtu}), kernel.PathAuto)
@@ -141,7 +141,7 @@ func TestGIDs(t *testing.T) {
 	}
 }
 
-// TestGIDTable: QUERY_GID_TABLE writes entries of the size that is asked for.
+// TestGIDTable: QUERY_GID_TABLE writes entries of the requested size.
 func TestGIDTable(t *testing.T) {
 	c := newClient(t)
 	query := func(size uint64, room int) ([]byte, [8]byte, syscall.Errno) {

@@ -72,8 +72,8 @@ func TestMap(t *testing.T) {
 	}
 }
 
-// TestQPWithSRQ: a QP with an SRQ has no ring for receives, and its capabilities for them are those
-// that were asked for.
+// TestQPWithSRQ: a QP with an SRQ has no ring for receives, and its capabilities for them are the
+// requested ones.
 func TestQPWithSRQ(t *testing.T) {
 	c := newClient(t)
 	pd, cq := c.pd(), c.cq()
@@ -318,7 +318,7 @@ func TestGroups(t *testing.T) {
 	c.want("leaving", detach(resp.QPHandle, group), 0)
 	c.want("leaving twice", detach(resp.QPHandle, group), syscall.EINVAL)
 	c.want("joining again", attach(resp.QPHandle, group), 0)
-	// What is left, the end of the context destroys.
+	// The end of the context destroys the rest.
 	if err := c.conn.Close(); err != nil {
 		t.Error(err)
 	}

@@ -112,7 +112,7 @@ func TestRemovalInUse(t *testing.T) {
 	}
 }
 
-// TestRemovalFromOptions: the text of faults removes the device under a program that knows nothing of it, here
+// TestRemovalFromOptions: the text of faults removes the device without the program's doing, here
 // with its third WRITE.
 func TestRemovalFromOptions(t *testing.T) {
 	var sides [2]*side

@@ -139,8 +139,8 @@ const (
 	srqLimit = 2
 )
 
-// modifySRQ is MODIFY_SRQ. After a resize, the driver's part of the request says where in the
-// memory of the program the place of the new ring is to be written.
+// modifySRQ is MODIFY_SRQ. After a resize, the driver's part of the request has the address in the
+// program's memory to which the location of the new ring is written.
 func modifySRQ(k *call, req *abi.ModifySRQ) syscall.Errno {
 	s, errno := get[*srq](k, abi.UVERBS_OBJECT_SRQ, req.SRQHandle)
 	if errno != 0 {

@@ -74,7 +74,7 @@ type Manager interface {
 
 // registry are the ports of the process, and their manager.
 var registry struct {
-	manager atomic.Pointer[Manager] // nil if the program has none
+	manager atomic.Pointer[Manager] // nil before the program has one
 
 	// mu is held while the manager is told about a port, which may make ports receive. So Receive
 	// does not take it.

@@ -41,7 +41,7 @@ func (q *QP) executeAtomicWrite(w *worker, a *arrival) verdict {
 	return ok
 }
 
-// executeFlush carries out a FLUSH. What was written is visible to all processors already.
+// executeFlush carries out a FLUSH. Data that was written is visible to all processors already.
 func (q *QP) executeFlush(w *worker, h *wire.Header) verdict {
 	if q.dev.config.Memory.Flush(q.ref(), h.RKey, h.Addr, uint64(h.Length), h.FlushType, h.FlushLevel) != memory.OK {
 		return denied

@@ -18,9 +18,9 @@ var completionOpcodes = [...]uint32{
 	ring.OpFlush: ring.WCFlush, ring.OpAtomicWrite: ring.WCAtomicWrite,
 }
 
-// completeHead completes the request at head. Success is reported only if it was asked for
-// (do_complete of rxe_comp.c). A completion for which the CQ has no room is lost. vendor is the device's own code
-// of an error.
+// completeHead completes the request at head. Success is reported only for requests with the flag
+// for it (do_complete of rxe_comp.c). A completion for which the CQ has no room is lost. vendor is
+// the device's own code of an error.
 func (q *QP) completeHead(status Status, vendor uint32) {
 	r := &q.req
 	s := r.slots.at(r.head)
@@ -221,7 +221,7 @@ func (q *QP) atomicResponse(w *worker, h *wire.Header) {
 }
 
 // readResponse handles a packet of a response to a READ, and the acknowledgement of a FLUSH or an
-// ATOMIC WRITE, which looks like one without data. What comes out of order is ignored, but shows that
+// ATOMIC WRITE, which looks like one without data. A packet out of order is ignored, but shows that
 // packets were lost. Data in answer to another request ends the connection.
 func (q *QP) readResponse(w *worker, h *wire.Header, payload []byte) {
 	r := &q.req

@@ -18,15 +18,15 @@ type CQ struct {
 	armed    uint8      // guarded by mu
 }
 
-// What a CQ is armed for. Both may be set.
+// Kinds of completions that a CQ is armed for. Both may be set.
 const (
 	armSolicited = 1 << iota
 	armNext
 )
 
 // CreateCQ makes a completion queue for at least a number of completions. notify is called once for
-// each call of Arm, at the completion that was asked for; event is called with EventCQErr for each
-// completion that was lost. Both may be nil.
+// each call of Arm, at the next completion of the given kind; event is called with EventCQErr for
+// each completion that was lost. Both may be nil.
 func (d *Device) CreateCQ(entries int, notify func(), event func(typ uint32)) (*CQ, syscall.Errno) {
 	if entries < 0 || entries > MaxCQE {
 		return nil, syscall.EINVAL

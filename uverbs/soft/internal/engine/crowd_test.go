@@ -13,8 +13,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs/soft/internal/udp"
 )
 
-// A lane connects a device to others. What comes in waits for a goroutine; what there is no room for is
-// lost.
+// A lane connects a device to others. Batches that arrive wait for a goroutine; without room for
+// them they are lost.
 type lane struct {
 	all map[netip.Addr]*lane
 	in  chan fakePacket
@@ -57,7 +57,7 @@ type crowd struct {
 	rings []sync.Mutex // of the program, for each side
 }
 
-// act does something at random to one of the QPs. What the QP does not permit fails.
+// act does something at random to one of the QPs. Actions that the QP does not permit fail.
 func (c *crowd) act(r *rand.Rand) {
 	i := r.IntN(len(c.sides))
 	s, peer := c.sides[i], c.sides[i^1]

@@ -29,7 +29,7 @@ func other(t *testing.T, s *side, access memory.Access) *memory.MR {
 	return mr
 }
 
-// failures are those of WRITE, READ, FETCH_ADD and SEND.
+// failures are failures of WRITE, READ, FETCH_ADD and SEND.
 func failures(opcode uint32) []failure {
 	gathers := opcode == ring.OpWrite || opcode == ring.OpSend
 	local := failure{status: StatusLocProtErr, state: RTS}

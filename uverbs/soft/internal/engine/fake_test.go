@@ -130,7 +130,7 @@ type fakePort struct {
 	groups   []netip.Addr
 }
 
-// port makes a port. The device is to be set.
+// port makes a port. The caller sets the device.
 func (n *fakeNetwork) port() *fakePort {
 	p := &fakePort{net: n}
 	n.ports = append(n.ports, p)

@@ -22,8 +22,8 @@ type AV struct {
 // A Network carries packets to devices that are not on the same [Host]. Its methods must not call the
 // engine.
 type Network interface {
-	// Resolve returns where packets from a local address to a peer's address are to be sent, or the
-	// errno with which the kernel would refuse such a path: ENETUNREACH, EHOSTUNREACH and others.
+	// Resolve returns where to send packets from a local address to a peer's address, or the errno
+	// with which the kernel would refuse such a path: ENETUNREACH, EHOSTUNREACH and others.
 	Resolve(from, to netip.Addr) (netip.AddrPort, syscall.Errno)
 
 	// Send sends the packets of a batch from a local address. It keeps nothing of the batch, and may
@@ -54,7 +54,7 @@ func (p *path) destination() *Device {
 	return p.device.config.Host.find(p.dst)
 }
 
-// defaultHopLimit is used if an AV has none.
+// defaultHopLimit is used if an AV has no hop limit.
 const defaultHopLimit = 64
 
 // newPath checks an AV and resolves it, with the errnos of rdma_fill_sgid_attr and

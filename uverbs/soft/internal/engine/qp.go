@@ -104,7 +104,7 @@ func (c *Caps) valid(srq bool) bool {
 // Num returns the QPN.
 func (q *QP) Num() uint32 { return q.num }
 
-// Caps returns the sizes of the queues, which are at least those that were asked for.
+// Caps returns the sizes of the queues, which are at least the requested ones.
 func (q *QP) Caps() Caps { return q.caps }
 
 // SendRing returns the ring of the send queue.

@@ -1,7 +1,7 @@
 package engine
 
 // A transition has the attributes that a change of state needs and those that it permits, by type
-// of QP. They are those of qp_state_table in the kernel's core/verbs.c.
+// of QP. They come from qp_state_table in the kernel's core/verbs.c.
 type transition struct {
 	valid              bool
 	required, optional [UD + 1]AttrMask

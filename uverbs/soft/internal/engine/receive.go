@@ -234,8 +234,8 @@ type Meta struct {
 	ID       uint16 // of an IPv4 header
 }
 
-// A Receiver handles packets from the network, for one goroutine. What they cause to be sent is sent
-// at Flush at the latest.
+// A Receiver handles packets from the network, for one goroutine. Answers to them are sent at Flush
+// at the latest.
 type Receiver struct {
 	device *Device
 	worker *worker

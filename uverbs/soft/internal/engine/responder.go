@@ -202,7 +202,7 @@ func needsSlot(op wire.Opcode) bool {
 	return op.IsReadRequest() || op.IsAtomic() || op == wire.AtomicWrite
 }
 
-// validFlush reports whether a FLUSH says what is to be flushed and how far.
+// validFlush reports whether a FLUSH says what to flush and how far.
 func validFlush(h *wire.Header) bool {
 	const types = wire.FlushGlobal | wire.FlushPersistent
 	return h.FlushType != 0 && h.FlushType&^types == 0 && h.FlushLevel <= wire.FlushMR
@@ -387,7 +387,7 @@ func (q *QP) conclude(w *worker, a *arrival, v verdict) {
 	}
 }
 
-// noSyndrome is that of no packet.
+// noSyndrome is a syndrome that no packet has.
 const noSyndrome = 0xff
 
 // refuse completes the receive under way with an error, answers the request, and moves the QP to the

@@ -6,7 +6,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
 
-// counters are the counters of a device. The first ones are those of rxe.
+// counters are the counters of a device. The first ones are rxe's.
 type counters struct {
 	sentPackets, sentBytes         atomic.Uint64
 	receivedPackets, receivedBytes atomic.Uint64

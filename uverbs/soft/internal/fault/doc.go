@@ -43,7 +43,7 @@
 // partition stops are counted.
 //
 // To repeat a run, give the device random numbers that repeat too, because QPNs count, and use the same
-// addresses. Ports may differ. What is not repeated exactly is what depends on time: when delayed
+// addresses. Ports may differ. Anything that depends on time is not repeated exactly: when delayed
 // packets are delivered, whether Rule.Hold ends before enough packets have followed, the order that
 // rate limits lead to, and how often an engine retransmits.
 //

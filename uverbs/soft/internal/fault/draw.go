@@ -128,7 +128,7 @@ type decision struct {
 }
 
 // decide returns the decision for packet n of a stream, counted from 0. It depends on nothing but its
-// arguments. random is that of the stream.
+// arguments. random is the random number of the stream.
 func (r *Rule) decide(random, n uint64) decision {
 	d := drawer{mix(random ^ mix(n))}
 	if r.Loss.hits(d.next()) {

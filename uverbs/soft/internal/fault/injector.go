@@ -149,8 +149,8 @@ func (f *Injector) Plan() Plan {
 
 // Partition stops all packets between two addresses, in both directions. Packets that are delayed or
 // held back at this moment are delivered. The zero Addr stands for all addresses, so
-// Partition(local, netip.Addr{}) isolates an address. What counts is the address of the [Path] and
-// that of the peer.
+// Partition(local, netip.Addr{}) isolates an address. Only the addresses of the [Path] and of the
+// peer count.
 func (f *Injector) Partition(a, b netip.Addr) {
 	f.addCuts(cut{plain(a), plain(b)}, cut{plain(b), plain(a)})
 }

@@ -393,7 +393,7 @@ type outbox struct {
 	used    int
 }
 
-// What is kept of outboxes that are not used: each batch has 256 KiB.
+// Limits for outboxes that are kept for later use: each batch has 256 KiB.
 const (
 	keptOutboxes = 4
 	keptBatches  = 2 // of each

@@ -110,5 +110,5 @@ func (p Plan) Completion(qpn uint32, q Queue, wr uint64) (Status, bool) {
 	return 0, false
 }
 
-// concerns reports whether the faults are those of a queue pair.
+// concerns reports whether the faults apply to a queue pair.
 func (f *QPFault) concerns(qpn uint32) bool { return f.QPN == 0 || f.QPN == qpn }

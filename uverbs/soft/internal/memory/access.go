@@ -63,7 +63,7 @@ type Fault uint8
 // The faults. Where rxe answers all but MemoryGone and Misaligned alike, they still tell what was wrong.
 const (
 	OK         Fault = iota
-	BadKey           // no MR and no window has the key, or it is that of another PD or QP
+	BadKey           // no MR and no window has the key, or it belongs to another PD or QP
 	NoAccess         // the MR or the window does not have the right
 	OutOfRange       // the MR or the window does not have all of the addresses
 	Misaligned       // an atomic operation on an address that is not a multiple of 8

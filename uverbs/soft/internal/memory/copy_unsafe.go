@@ -10,8 +10,8 @@ import (
 
 // The functions of this file access memory by address. That the memory belongs to an MR was checked.
 // The program may have unmapped it since, which is a panic here and becomes MemoryGone. The program
-// synchronizes with a device by rings and completions, so the race detector must not watch copies. It
-// watches atomic operations, which are those of sync/atomic.
+// synchronizes with a device by rings and completions, so the race detector must not watch copies.
+// It watches atomic operations, which use sync/atomic.
 
 // at returns n bytes at an address.
 //

@@ -58,9 +58,9 @@ func (m *MR) Rights() (PD, Access) {
 	return m.pd, m.access
 }
 
-// RegMR registers length bytes at start, which work requests and peers address from iova on. The
-// errors are those of the command: EINVAL for invalid arguments and a full table, EOPNOTSUPP for rights
-// that rxe refuses, EFAULT for memory that cannot be accessed with these rights.
+// RegMR registers length bytes at start, which work requests and peers address from iova on. It
+// returns the errors of the command: EINVAL for invalid arguments and a full table, EOPNOTSUPP for
+// rights that rxe refuses, EFAULT for memory that cannot be accessed with these rights.
 func (t *Table) RegMR(pd PD, start, length, iova uint64, access Access) (*MR, syscall.Errno) {
 	if (start^iova)&pageMask != 0 { // ib_uverbs_reg_mr
 		return nil, syscall.EINVAL

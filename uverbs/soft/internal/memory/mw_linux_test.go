@@ -49,8 +49,8 @@ func TestAllocMW(t *testing.T) {
 	}
 }
 
-// TestBind compares with rxe_bind_mw and rxe_check_bind_mw. What differs is the PD: all three must be
-// the same.
+// TestBind compares with rxe_bind_mw and rxe_check_bind_mw. The check of the PD differs: all three
+// must be the same.
 func TestBind(t *testing.T) {
 	type objects struct {
 		table *Table

@@ -15,7 +15,7 @@ const (
 	mostOfAll = 1<<19 - 1
 )
 
-// isMW reports whether a key is that of a window.
+// isMW reports whether a key belongs to a window.
 func isMW(key uint32) bool { return key>>8 >= firstMW }
 
 // A Table holds the MRs and MWs of a device by key. It is safe for concurrent use. An access takes

@@ -36,7 +36,7 @@ type Packet struct {
 	Direction    Direction
 	// Data is the packet from BTH to ICRC. The Writer does not change it.
 	Data []byte
-	// Seal makes the Writer compute the ICRC. Packets that stay in the process have none.
+	// Seal makes the Writer compute the ICRC. Packets that stay in the process have no ICRC.
 	Seal bool
 	// Comment is shown beside the packet. It may be empty.
 	Comment string
@@ -65,7 +65,7 @@ func NewWriter(w io.Writer, program, device string) (*Writer, error) {
 const maxData = 65507
 
 var (
-	errFamilies = errors.New("pcap: the addresses are of different families, or one has none")
+	errFamilies = errors.New("pcap: the addresses are of different families, or one is the zero value")
 	errSize     = errors.New("pcap: no packet of RoCE has this size")
 )
 

@@ -67,7 +67,7 @@ func TestReadSend(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRing(t, 3, SendElemSize(2, 32))
 			write(newProgram(t, r.Bytes()).elem(2), c.fields...)
-			// What an earlier request left in the copy must not show.
+			// Data of an earlier request in the copy must not show.
 			s := Send{RemoteAddr: 1, RKey: 1, CompareAdd: 1, Swap: 1, QPN: 1, QKey: 1, PKeyIndex: 1, AH: 1, BindAddr: 1, BindLength: 1,
 				MRLKey: 1, MWRKey: 1, BindAccess: 1, FlushType: 1, FlushLevel: 1, Length: 1, NumSGE: 1, Inline: []byte{1}}
 			if !r.ReadSend(2, &s, 2) {

@@ -13,8 +13,8 @@ type IP struct {
 	TrafficClass uint8 // TOS of IPv4. 0 is also the default.
 	HopLimit     uint8 // TTL of IPv4. 0 means the default of the system.
 
-	// FlowLabel is that of IPv6, which only packets inside the process have: a Socket does not set it
-	// and does not tell it.
+	// FlowLabel is the flow label of IPv6. Only packets inside the process have it: a Socket
+	// neither sets nor reads it.
 	FlowLabel uint32
 }
 

@@ -42,7 +42,7 @@ type udpSocket struct {
 // findSocket finds the socket that has a port on an address, or on all addresses.
 func findSocket(proc string, addr netip.AddrPort) (udpSocket, bool) {
 	for _, name := range []string{"udp", "udp6"} {
-		// Threads can be in different network namespaces. /proc/net is that of the first thread.
+		// Threads can be in different network namespaces. /proc/net belongs to the first thread.
 		text, err := os.ReadFile(filepath.Join(proc, "thread-self/net", name))
 		if err != nil {
 			continue // no IPv6, or no /proc

@@ -24,7 +24,7 @@ type sender struct {
 	controls [BatchPackets][sendControl]byte
 	ends     [BatchPackets]int // index in the batch of the packet behind the message
 
-	next, end int           // messages[next:end] are to be sent
+	next, end int           // messages[next:end] are sent next
 	errno     syscall.Errno // the kernel's answer to messages[next]
 	calls     uint64
 

@@ -118,7 +118,7 @@ func TestBadGroups(t *testing.T) {
 	}
 }
 
-// TestLinkLocal: the zone of the socket is that of its peers.
+// TestLinkLocal: peers get the zone of the socket.
 func TestLinkLocal(t *testing.T) {
 	local := netip.AddrPortFrom(testenv.LinkLocal(t), 0)
 	for _, m := range modes {

@@ -162,8 +162,8 @@ func findID(v4 bool, diff uint32, n int) (ipID uint16, ok bool) {
 	if diff == 0 || !v4 {
 		return 0, diff == 0
 	}
-	// Run the CRC backwards over the ID and everything behind it. What remains is the ID as the CRC
-	// register took it up: its two bytes in the low half, the first one lowest.
+	// Run the CRC backwards over the ID and everything behind it. The remainder is the ID as the
+	// CRC register took it up: its two bytes in the low half, the first one lowest.
 	const behindID = ipv4Size - 4 + udpSize - ICRCSize
 	d := multiply(diff, inversePower(behindID+n))
 	if d>>16 != 0 {
