@@ -21,8 +21,8 @@ type DCIOptions struct {
 	MaxInline  int         // MaxInline is the maximum inline data of a send, in bytes.
 	SignalAll  bool        // SignalAll sets SendSignaled in every send.
 	Path       PathOptions // Path says how the DCI reaches its targets. AHs have their own GIDs.
-	Streams    DCIStreams  // Streams divide the DCI into streams; by default it has none.
-	OutOfOrder bool        // OutOfOrder is that of [QPOptions], which the targets must also set.
+	Streams    DCIStreams  // Streams divide the DCI into streams; by default it is not divided.
+	OutOfOrder bool        // OutOfOrder has the meaning of QPOptions.OutOfOrder. The targets must set it too.
 }
 
 // DCIStreams divide a DCI into streams, each of which may fail alone (struct
@@ -45,7 +45,7 @@ type DCTOptions struct {
 
 	Path PathOptions // Path has the port, the GID and the MTU, and what initiators may access.
 
-	OutOfOrder bool // OutOfOrder is that of [QPOptions], which the initiators must also set.
+	OutOfOrder bool // OutOfOrder has the meaning of QPOptions.OutOfOrder. The initiators must set it too.
 }
 
 // dcSpec are the options of DC that other QPs do not have.
@@ -137,7 +137,7 @@ func (d *Device) checkStreams(want DCIStreams) error {
 
 // ReadyDC makes a QP of DC ready: it moves a DCI from [QPReset] to [QPRTS], and a DCT to [QPRTR],
 // in which it accepts requests. A DCT gets its number in this step; [QP.QPN] returns 0 before. The
-// port, the GID and the other attributes are those of the option Path.
+// option Path has the port, the GID and the other attributes.
 //
 // A DCT cannot leave QPRTR, and [QP.Modify] does not take one. Close it instead.
 func (q *QP) ReadyDC() error {
@@ -245,8 +245,8 @@ func (q *QP) queryMask() uint32 {
 	return queryAll
 }
 
-// PathTo returns the attributes of an AH for a peer that a UD QP or a DCI sends to. The local port
-// and the GID are those of the QP.
+// PathTo returns the attributes of an AH for a peer that a UD QP or a DCI sends to. It uses the
+// local port and the GID of the QP.
 func (q *QP) PathTo(remote Endpoint) (AHAttr, error) {
 	if err := q.usable(); err != nil {
 		return AHAttr{}, err

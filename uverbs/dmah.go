@@ -27,8 +27,8 @@ type DMAHOptions struct {
 const maxProcessingHint = 3
 
 // DMAH is a DMA handle (struct ibv_dmah). It selects the cache that a device's accesses go to, by
-// PCI's TLP processing hints. It needs Linux 6.17 and a card whose mlx5 driver has them, which no test
-// here has: what they see is how it is refused. A DMAH is safe for concurrent use.
+// PCI's TLP processing hints. It needs Linux 6.17 and a card whose mlx5 driver has them. It has
+// only been tested on devices that refuse it. A DMAH is safe for concurrent use.
 type DMAH struct {
 	object
 	handle uint32

@@ -51,8 +51,8 @@ func (d *Device) File() (*os.File, error) {
 // imported object or the imported Device leaves the owner's objects alone.
 //
 // The kernel destroys what a process has created when the process closes it, or when the last process
-// has closed the device. So what a process leaves behind that crashes, stays until then, and a PD that
-// it used cannot be closed, only left behind with [Device.CloseAll].
+// has closed the device. So objects of a process that crashed stay until then. A PD that they use
+// cannot be closed; [Device.CloseAll] leaves it to the kernel.
 //
 // The process needs no permission for the device file, but must be in a network namespace that has
 // the device. All commands use ioctl, also the doorbells of rxe and siw, because the kernel takes

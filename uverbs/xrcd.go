@@ -107,7 +107,7 @@ func (x *XRCD) Close() error {
 // XRCRecvOptions are the options of [XRCD.CreateQP].
 type XRCRecvOptions struct {
 	Path       PathOptions // Path says how the QP reaches its peer.
-	OutOfOrder bool        // OutOfOrder is that of [QPOptions], which the sender must also set.
+	OutOfOrder bool        // OutOfOrder has the meaning of QPOptions.OutOfOrder. The sender must set it too.
 }
 
 // CreateQP creates the receiving end of an XRC connection, a QP of type [XRCRecv] (ibv_create_qp_ex
