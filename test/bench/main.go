@@ -113,8 +113,9 @@ const counted = "count/"
 // programs that poll would share it.
 var countable = regexp.MustCompile(`^(open|connect|dial|call|dc|mr|qps|cqs|mrs|conns)/|^plain/.*events(/processor)?$|^(read|atomic)-(lat|bw)/.*/wait=poll$`)
 
-// countableOnCard are those of a device that is a card. What waits for a card would count the time that the card
-// takes, or how often the program looks for its answer meanwhile. These rows time only calls that do not wait.
+// countableOnCard are the countable rows if the device is a card. They time only calls that do not
+// wait: a call that waits would count the time of the card, or how often the program polls
+// meanwhile.
 var countableOnCard = regexp.MustCompile(`^(call|dc)/`)
 
 // wants reports whether a row is wanted.
@@ -200,7 +201,7 @@ func measure(args []string, stdout, stderr io.Writer) error {
 	return ctx.Err()
 }
 
-// write writes the files that are asked for.
+// write writes the files that the flags name.
 func (b *bench) write(r *Report) error {
 	for _, f := range []struct {
 		name  string

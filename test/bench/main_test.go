@@ -54,7 +54,7 @@ func TestCommandLine(t *testing.T) {
 	}
 	for _, want := range []string{"bench compare A B", "-rounds", "-progress", "goverbs_median", "benchstat -col /by"} {
 		if !strings.Contains(out.String(), want) {
-			t.Errorf("--help does not tell of %s", want)
+			t.Errorf("--help does not mention %s", want)
 		}
 	}
 }
@@ -78,7 +78,7 @@ func TestRowsCM(t *testing.T) {
 	}
 }
 
-// TestRows: there is a row for everything that is to be measured, each with a name of its own.
+// TestRows: every test has a row with a name of its own.
 func TestRows(t *testing.T) {
 	b, err := options([]string{"-mr", "4096", "-qps", "10", "-sizes", "2,65536"}, nil)
 	if err != nil {

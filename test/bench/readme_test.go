@@ -112,7 +112,7 @@ A cell has both medians, the median ratio, and the middle half of the ratios. Le
 	}
 }
 
-// TestDefaults: a run without flags has all that is to be measured, whatever else is asked for.
+// TestDefaults: a run without flags measures everything, whichever output it writes.
 func TestDefaults(t *testing.T) {
 	b, err := options([]string{"-rounds", "9"}, nil)
 	if err != nil {

@@ -43,13 +43,13 @@ type Row struct {
 	RdmaCore []float64 `json:"rdma_core"`
 	Error    string    `json:"error,omitempty"`
 
-	// What is told of the above.
+	// Calculated from the samples.
 	OursMedian     float64 `json:"goverbs_median"`
 	RdmaCoreMedian float64 `json:"rdma_core_median"`
 	Ratio          Spread  `json:"ratio"`
 }
 
-// What is better.
+// Directions in which a value is better.
 const (
 	less = "less"
 	more = "more"
@@ -176,7 +176,7 @@ func (r *Report) check() error {
 	return nil
 }
 
-// readReport reads a report. What it tells of the samples is calculated anew.
+// readReport reads a report, and calculates medians and ratios anew from the samples.
 func readReport(file string) (*Report, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {

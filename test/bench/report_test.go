@@ -191,7 +191,7 @@ func TestJSON(t *testing.T) {
 	for _, m := range []map[string]any{got, row, row["ratio"].(map[string]any)} {
 		for name := range m {
 			if !strings.Contains(json, name) {
-				t.Errorf("the help does not tell of %s", name)
+				t.Errorf("the help does not mention %s", name)
 			}
 		}
 	}

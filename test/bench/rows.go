@@ -117,7 +117,7 @@ func (b *bench) toolRows() []work {
 		for _, metric := range []string{"lat", "bw"} {
 			for _, events := range []bool{false, true} {
 				if events && op == "write" {
-					continue // of latency there are none, as it looks at memory, and perftest has none of bandwidth
+					continue // write-lat polls memory, and perftest has no events in write-bw
 				}
 				for _, size := range sizes {
 					all = append(all, b.traffic(op, metric, size, events, 0))
@@ -142,9 +142,8 @@ func row(name, unit string, wanted float64) Row {
 	return r
 }
 
-// traffic is a test of verbs perf beside perftest's program for it. What differs in the defaults of
-// the two, and what perftest would do besides, is given to both; but for how many messages one doorbell
-// posts, if list is 0.
+// traffic is a test of verbs perf beside perftest's program for it. Both get the same options
+// wherever their defaults differ, except for the number of messages per doorbell if list is 0.
 func (b *bench) traffic(op, metric string, size int, events bool, list int) work {
 	test := op + "-" + metric
 	name := fmt.Sprintf("%s/size=%d/wait=poll", test, size)

@@ -11,7 +11,8 @@ import (
 
 // Answers is a umad.Transport without a subnet, for tests of single answers: a function makes them.
 type Answers struct {
-	// Answer returns the MAD that answers a message, or nil for none. The error is that of the call that sends.
+	// Answer returns the MAD that answers a message, or nil for none. The call that sends returns
+	// the error.
 	Answer func(m *umad.Message) ([]byte, error)
 	// Admit returns an error if the agent must not be registered. A nil function admits all.
 	Admit func(agent uint32, r umad.Registration) error

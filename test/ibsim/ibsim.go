@@ -5,7 +5,7 @@
 // The programs are not installed: "vmrun get" unpacks their packages, and the environment variable
 // GOVERBS_IBSIM names the directory. Tests are skipped without it.
 //
-// What ibsim does not have: MADs of several packets (RMPP), mixed routes, and more than 10 programs and
+// ibsim does not support MADs of several packets (RMPP), mixed routes, or more than 10 programs and
 // ports at a time.
 //
 // [Answers] is a port without a subnet, whose answers a test makes. It needs no program. The package
@@ -161,7 +161,7 @@ func (s *Sim) Do(command string) string {
 const runTries = 5
 
 // Run runs a program of infiniband-diags on a node and returns what it writes to standard output and to
-// standard error. The error is that of its exit status.
+// standard error. The error has its exit status.
 func (s *Sim) Run(node, program string, args ...string) (stdout, stderr string, err error) {
 	s.t.Helper()
 	for range runTries {

@@ -17,7 +17,7 @@ type finding struct {
 	lacks []string // kernels without it
 }
 
-// findings are those of BUGS.md, by the names of the bugs.
+// findings are the findings of BUGS.md, by the names of the bugs.
 type findings map[string]*finding
 
 // Lines of the two tables whose last column is the name of this program.

@@ -13,7 +13,7 @@ import (
 // patience bounds every wait in a guest.
 const patience = 10 * time.Second
 
-// rights are those of a side's memory.
+// rights are the access rights of a side's memory.
 const rights = uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead | uverbs.AccessRemoteAtomic
 
 // errWrong is in the tree of an error about what the driver did wrong. Other errors are of the attack itself.
@@ -23,7 +23,7 @@ var errWrong = errors.New("the driver is wrong")
 type rig struct {
 	driver string
 	dev    *uverbs.Device
-	size   int // size is that of a side's memory, in bytes.
+	size   int // size is the size of a side's memory, in bytes.
 }
 
 // newRig opens the first device of a driver.

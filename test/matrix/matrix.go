@@ -320,8 +320,8 @@ func merge(tests []sourceTest, runs []*Run) *Matrix {
 	return m
 }
 
-// run turns a column into what ran, from which merge makes the same column again. What became of tests
-// that are not in the source any more is left out.
+// run turns a column into what ran, from which merge makes the same column again. Results of tests
+// that are no longer in the source are left out.
 func (m *Matrix) run(column int, tests []sourceTest) *Run {
 	suites := map[[2]string]string{}
 	for _, t := range tests {

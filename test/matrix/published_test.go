@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestPublished: the part of the matrix that programs have inside is that of the data that is checked in.
+// TestPublished: programs contain the same part of the matrix as the checked-in data.
 func TestPublished(t *testing.T) {
 	m, err := readMatrix(filepath.Join(root, dataFile))
 	if err != nil {

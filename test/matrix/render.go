@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// symbols stand for the outcomes, so that nothing hangs on colour alone. What is not for a
-// driver has none.
+// symbols stand for the outcomes, so that nothing hangs on colour alone. Tests that are not for a
+// driver have no symbol.
 var symbols = map[Outcome]string{Passed: "✓", Unsupported: "–", Failed: "✗", NotRun: "?"}
 
 // outcomes are all of them, in the order in which they are counted.

@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// Stream is a [World] with a listener and a connection whose peer sends everything back. What it sends at random is
-// counted: nothing of it may be lost or arrive twice.
+// Stream is a [World] with a listener and a connection whose peer sends everything back. The bytes
+// that it sends at random are counted: none may be lost or arrive twice.
 type Stream struct {
 	Conn   net.Conn // Conn is the connection.
 	Others []any    // Others are more objects.
@@ -187,7 +187,8 @@ func (w *Stream) accept() {
 	}
 }
 
-// Agree implements [World]: errors are those of the documentation, and the connection works if nothing was closed.
+// Agree implements [World]: errors are as documented, and the connection works if nothing was
+// closed.
 func (w *Stream) Agree() error {
 	w.mu.Lock()
 	errs := w.errs

@@ -27,7 +27,7 @@ type Table []Object
 // Object is a type in a Table.
 type Object struct {
 	Object  any            // Object is a nil pointer of the type.
-	Often   bool           // Often says that half of the methods that run are those of such types.
+	Often   bool           // Often says that half of the methods that run belong to such types.
 	Methods map[Use]string // Methods has the names of the methods, separated by spaces.
 }
 
@@ -47,7 +47,7 @@ func (t Table) usesOf(typ reflect.Type) map[string]Use {
 	return all
 }
 
-// often reports whether half of the methods that run are those of objects of a type.
+// often reports whether half of the methods that run belong to objects of a type.
 func (t Table) often(typ reflect.Type) bool {
 	return slices.ContainsFunc(t, func(o Object) bool { return o.Often && reflect.TypeOf(o.Object) == typ })
 }

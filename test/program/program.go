@@ -43,8 +43,8 @@ func (o *output) Write(b []byte) (int, error) {
 	return o.b.Write(b)
 }
 
-// Launch starts a program, which does not outlive the test. What it printed is in the test's
-// log if that fails.
+// Launch starts a program, which does not outlive the test. If the test fails, its log has the
+// program's output.
 func Launch(t *testing.T, line ...string) *Program {
 	t.Helper()
 	return LaunchBy(t, (*exec.Cmd).Start, line...)

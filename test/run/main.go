@@ -177,7 +177,7 @@ func findRoot() (string, error) {
 	return "", errors.New("the working directory is not in a checkout of goverbs")
 }
 
-// columns are those of the matrix.
+// columns are the columns of the matrix.
 var columns = []string{
 	"amd64/5.10", "amd64/6.1", "amd64/6.12", "amd64/latest", "arm64/6.12",
 	"amd64/6.1/mlx5-roce", "amd64/6.1/mlx5-ib", "amd64/6.1/mlx5-ipoib", "amd64/6.1/siw",

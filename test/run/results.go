@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/goverbs/test/matrix"
 )
 
-// counts are numbers of tests, subtests included. What has no tests counts as one.
+// counts are numbers of tests, subtests included. A step without tests counts as one.
 type counts struct{ passed, failed, skipped int }
 
 // add adds counts.
@@ -105,7 +105,7 @@ func (r *results) stdout(line string) {
 	}
 }
 
-// stderr reads a line of standard error. What the modelled cards saw is in the log.
+// stderr reads a line of standard error. The reports of the modelled cards are in the log.
 func (r *results) stderr(line string) {
 	if strings.HasPrefix(line, "hca: ") {
 		return
@@ -133,7 +133,8 @@ func (r *results) boot() (release string, all []matrix.Result) {
 	return release, all
 }
 
-// finish puts the results into an outcome. err is that of the command, stopped why it was stopped.
+// finish puts the results into an outcome. err is the error of the command, and stopped says why it
+// was stopped.
 func (r *results) finish(o *outcome, err, stopped error) {
 	for _, g := range r.guests {
 		for _, res := range g.Results() {

@@ -195,7 +195,7 @@ func tagList(tags []testenv.Tag) string {
 	return strings.Join(all, ",")
 }
 
-// kernelOr returns the step's kernel, or the given one if it has none of its own.
+// kernelOr returns the step's own kernel, or else the given one.
 func (s *step) kernelOr(k string) string {
 	if s.kernel != "" {
 		return s.kernel

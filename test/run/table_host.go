@@ -188,7 +188,7 @@ func (c *config) taskSuites() []suite {
 			c.side([]string{"-device", "siw", "--append=idle=poll"}, "-cm", "-guest", "-commit", c.version, "-sizes", "2,64,4096,65536")}},
 		{name: "benchsoft", doc: "software devices beside UDP and TCP, on this machine: -- -rounds 9 -json FILE", steps: []step{
 			{alone: true, shown: true, host: words("go run ./test/bench/soft")}}},
-		// What one side does alone can be counted: the guest has one processor, and two programs that
+		// Only tests of one side can be counted: the guest has one processor, and two programs that
 		// poll would share it.
 		{name: "benchcount", doc: "the same by instructions executed, which a busy machine does not change", steps: []step{
 			c.side([]string{"-icount", "-cpus", "1"}, "-commit", c.version, "-rounds", "3", "-sizes", "2,64,4096", "-mr", "4096,1048576", "-qps", "100",

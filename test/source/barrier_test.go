@@ -152,7 +152,7 @@ func TestBarrierInstructions(t *testing.T) {
 // stops the compiler.
 const toDevice = `mmio\.ToDevice|mmio\.compilerBarrier`
 
-// What a doorbell does, as patterns of an instruction.
+// The effects of a doorbell, as patterns of an instruction.
 const (
 	callOf      = `^(CALL|JMP|B|MOVL) .*`
 	recordStore = `^` + recordMark + `MOV[A-Z]* [A-Z0-9]+, \S*\((SI|DI|[A-D]X|R[0-9]+)\)$`

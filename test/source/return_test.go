@@ -16,7 +16,7 @@ var environment = []string{
 	"TheRig", "Kernel", "Modelled", "Slow", "Ways", "onMLX5", "rig", "kernelVersion", "runningKernel",
 }
 
-// kernels are those of them that tell the kernel's version.
+// kernels are the functions among them that return the kernel's version.
 var kernels = []string{"Uname", "Kernel", "kernelVersion", "runningKernel", "kernelBefore", "rxeBefore", "since"}
 
 // skipping are the functions of testenv that record why a test ends.
@@ -165,8 +165,8 @@ func (r *rules) recorded(tree ast.Node) bool {
 }
 
 // asserts reports whether a tree can fail a test: it calls a method of t that fails or runs a
-// subtest, or gives t to another function for nothing but that, whatever its results. What only
-// makes sure that the machine did what it was told, must and value, does not count.
+// subtest, or gives t to another function for nothing but that, whatever its results. The functions
+// must and value do not count: they only make sure that the machine did its work.
 func (r *rules) asserts(tree ast.Node) bool {
 	return contains(tree, func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)

@@ -107,7 +107,7 @@ func (e *entry) matches(l lacking) bool {
 	return ok && e.feature == l.feature
 }
 
-// expected reports whether the list says that a kernel lacks what a test found missing.
+// expected reports whether the list has the feature that a test found missing on a kernel.
 func expected(list []entry, kernel [2]int, l lacking) bool {
 	return slices.ContainsFunc(list, func(e entry) bool { return e.applies(kernel) && e.matches(l) })
 }

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// DevicesEnv names the two RDMA devices that tests use, separated by a comma. Both may be the same. The
-// names soft0 and soft1 are those of software devices in the process, for which no guest is needed. Without
-// it they are these, or those of rxe in a guest.
+// DevicesEnv names the two RDMA devices that tests use, separated by a comma. Both may be the same.
+// The names soft0 and soft1 belong to software devices in the process, for which no guest is
+// needed. Without it they are these, or those of rxe in a guest.
 const DevicesEnv = "GOVERBS_DEVICES"
 
 // RigEnv holds a Rig as JSON, which is used instead of what DevicesEnv stands for. The program of
@@ -57,10 +57,10 @@ func CardIs(word string) bool {
 // SlowEnv, if it is set, says that this machine is slow: what is about load is less then.
 const SlowEnv = "GOVERBS_SLOW"
 
-// Slow reports whether there is to be less load, because the machine or its devices are slow.
+// Slow reports whether tests should do less, because the machine or its devices are slow.
 func Slow() bool { return Modelled() || os.Getenv(SlowEnv) != "" }
 
-// rxeRig is what vmrun makes unless another device is asked for.
+// rxeRig is the rig that vmrun makes by default.
 var rxeRig = Rig{Driver: "rxe", Devices: [2]string{"rxe0", "rxe1"}, Netdevs: [2]string{"ve0", "ve1"}, Addrs: guestAddrs, GID: 1, GID6: 2}
 
 // guestAddrs are the addresses that vmrun gives the network interfaces of the devices.
@@ -156,7 +156,7 @@ func NeedsIB(tb testing.TB, what string) {
 }
 
 // Needs skips a test that is about something which only some drivers' devices have or do, in
-// words that say what. As with every skip, the list of what a driver lacks must say so.
+// words that say what. As with every skip, the list of missing features of the driver must say so.
 func Needs(tb testing.TB, what string, drivers ...string) {
 	tb.Helper()
 	if r := TheRig(); !slices.Contains(drivers, r.Driver) {
@@ -222,7 +222,7 @@ func NeedsModel(tb testing.TB) {
 	}
 }
 
-// lacks is what a driver lacks by nature.
+// lacks is the error for something that a driver cannot have.
 type lacks struct{ what, driver string }
 
 // Error implements error.

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// soft is the driver that the names of software devices have, and the key of the list of what they
-// lack, see [MainFor].
+// soft is the driver that the names of software devices have, and the key of the list of their
+// missing features, see [MainFor].
 const soft = "soft"
 
 // softKernel is the version of Linux whose rxe software devices play.

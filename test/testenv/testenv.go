@@ -30,8 +30,8 @@ const (
 	MustEnv = "RDMA_TEST_MUST"
 	// StrictEnv is set to 1 where tests fail because of known bugs of kernels.
 	StrictEnv = "GOVERBS_STRICT"
-	// OpenListEnv is set to 1 for a device that no list was written for, such as a real card: what it
-	// lacks is skipped, whether the list of what kernels lack has it or not.
+	// OpenListEnv is set to 1 for a device that no list was written for, such as a real card: tests
+	// of missing features are skipped, whether the list of what kernels lack has them or not.
 	OpenListEnv = "GOVERBS_OPEN_LIST"
 	// WaysEnv lists the ways, separated by commas, that tests of commands go if not all, so
 	// that two boots can share the work.
@@ -186,8 +186,8 @@ const LackingMark = "testenv: this kernel or driver lacks "
 
 // Lacks reports whether err says that a feature is missing, and notes it for the matrix of
 // results: the test goes on, for instance to check that the error is what it should be. The
-// test fails if this machine promised that feature, runs a kernel that has it, or if the
-// list that Main was given does not say that this kernel lacks it. Other errors are left to
+// test fails if this machine promised that feature, runs a kernel that has it, or if the list that
+// Main was given does not say that the feature is missing on this kernel. Other errors are left to
 // the caller.
 func Lacks(tb testing.TB, err error) bool {
 	tb.Helper()
@@ -213,9 +213,9 @@ func Lacks(tb testing.TB, err error) bool {
 // KnownBugMark stands in the output of a test that tolerates a known bug of a kernel, before the bug's name.
 const KnownBugMark = "testenv: this kernel or driver has the known bug "
 
-// KnownBug reports whether a test is to tolerate a bug of the kernel that it runs on, and says so in the
-// test's output. The name is that of a line of test/suites/conformance/BUGS.md. Where StrictEnv is 1 no bug is
-// tolerated, so that the test fails. Software devices have none of these bugs.
+// KnownBug reports whether a test tolerates a bug of the kernel that it runs on, and says so in the
+// test's output. The name is the name of a line of test/suites/conformance/BUGS.md. Where StrictEnv is 1
+// no bug is tolerated, so that the test fails. Software devices have none of these bugs.
 func KnownBug(tb testing.TB, name string) bool {
 	tb.Helper()
 	if onSoft() || os.Getenv(StrictEnv) == "1" {
@@ -280,9 +280,9 @@ func freePorts() error {
 	return os.WriteFile("/proc/sys/net/ipv4/tcp_max_tw_buckets", []byte("0"), 0)
 }
 
-// MainFor is Main with a list for each driver; a driver without one lacks nothing. The list of software
-// devices is that of "soft": it says that the package makes the devices of the rig. The tests of a
-// package without it do not run on them.
+// MainFor is Main with a list for each driver; a driver without one lacks nothing. The key "soft"
+// is for the list of software devices: it says that the package makes the devices of the rig. The
+// tests of a package without it do not run on them.
 func MainFor(m *testing.M, lists map[string]string) int {
 	list := lists[TheRig().Driver]
 	if TheRig().Soft {
@@ -324,7 +324,7 @@ func MainFor(m *testing.M, lists map[string]string) int {
 	return code
 }
 
-// whole reports whether all tests were asked for, and none was left out.
+// whole reports whether the run has all tests, and left out none.
 func whole() bool {
 	if run.leftOut || os.Getenv(OpenListEnv) == "1" {
 		return false

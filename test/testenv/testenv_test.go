@@ -130,7 +130,7 @@ func TestStaleCard(t *testing.T) {
 	}
 }
 
-// TestStaleWays: where no test goes a way, nothing confirms that it lacks something.
+// TestStaleWays: an entry for one kernel interface is not stale if no test has used that interface.
 func TestStaleWays(t *testing.T) {
 	l, err := parseList("all TestAdvise/write: ADVISE_MR\nall TestAdvise/*: PREFETCH")
 	if err != nil {
@@ -180,7 +180,8 @@ func TestRigEnv(t *testing.T) {
 	}
 }
 
-// TestOpenList: what a device lacks that no list was written for is skipped, unless its kernel has it.
+// TestOpenList: on a device that no list was written for, tests of missing features are skipped,
+// unless its kernel has them.
 func TestOpenList(t *testing.T) {
 	old := run.list
 	defer func() { run.list, run.found = old, nil }()
@@ -204,7 +205,7 @@ func TestOpenList(t *testing.T) {
 	}
 }
 
-// TestKnownBug: a test tolerates a known bug and says so, unless it is to be strict.
+// TestKnownBug: a test tolerates a known bug and says so, unless the run is strict.
 func TestKnownBug(t *testing.T) {
 	for strict, want := range map[string]bool{"": true, "1": false} {
 		t.Setenv(StrictEnv, strict)

@@ -25,7 +25,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// port is that of the server, over RDMA and over TCP.
+// port is the server's port, over RDMA and over TCP.
 const port = "6379"
 
 // serverEnv names the program of the server, if it is not valkey-server.

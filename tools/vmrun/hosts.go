@@ -20,8 +20,8 @@ import (
 // hostSeparator stands between the programs of hosts on the command line.
 const hostSeparator = "+++"
 
-// splitHosts splits the arguments into the programs of each host. What is said
-// once is for all of them.
+// splitHosts splits the arguments into the programs of each host. The programs of one host are for
+// all hosts.
 func splitHosts(args []string, hosts int) ([][][]string, error) {
 	var all [][][]string
 	for rest, more := args, true; more; {
@@ -68,8 +68,7 @@ type group struct {
 	members []*member
 }
 
-// member is what a group knows of one host. A nil member is that of a machine that is
-// alone.
+// member is what a group knows of one host. A nil member stands for a machine without a group.
 type member struct {
 	group   *group
 	send    func(frame.Kind, []byte)

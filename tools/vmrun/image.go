@@ -194,7 +194,7 @@ func addShell(t *initramfs.Tree) {
 	}
 }
 
-// addSiw adds the module siw, if it is to be loaded, to those that the kernel has.
+// addSiw adds the module siw, if the options load it, to the kernel's own modules.
 func (a *app) addSiw(ctx context.Context, k *kernel.Kernel) error {
 	if !slices.Contains(slices.Concat(a.load, a.module), siw.Name) {
 		return nil
@@ -259,7 +259,7 @@ func (a *app) writeSegment(k *kernel.Kernel, dir string) error {
 		}
 		return err
 	}
-	// What is not loaded is there all the same, for a program that loads it.
+	// Modules that are not loaded are there all the same, for a program that loads them.
 	rest, err := k.Modules.Resolve(defaultModules...)
 	if err != nil && !errors.Is(err, kernel.ErrNoModule) {
 		return err

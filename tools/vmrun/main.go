@@ -35,8 +35,8 @@
 // Oopses, BUG and WARNING, hung tasks (60 s), RCU stalls and lockups (120 s, as
 // an emulated machine on a busy host does stand still for seconds), lockdep,
 // KASAN and the like; not messages that merely have a high priority, such as
-// rxe's "non-flush error status" or "hrtimer: interrupt took". What is known and
-// not ours stands in internal/klog/known.txt.
+// rxe's "non-flush error status" or "hrtimer: interrupt took". The file internal/klog/known.txt
+// lists known messages that others cause.
 package main
 
 import (

@@ -142,7 +142,7 @@ func roleAddresses([]string) int {
 	return 0
 }
 
-// What must not be done to a card fails the run, and stands in what is printed.
+// A forbidden access to a card fails the run, and is printed.
 func TestVMMlx5Violation(t *testing.T) {
 	needVM(t)
 	t.Parallel()

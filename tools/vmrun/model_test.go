@@ -148,7 +148,7 @@ func TestModelEnds(t *testing.T) {
 	}
 }
 
-// What QEMU gets can be connected to, though nothing of it is left in a directory.
+// QEMU gets sockets that can be connected to, though no file of them is left in a directory.
 func TestSocket(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)

@@ -185,7 +185,7 @@ func (s *session) watch(ctx context.Context, m *qemu.Machine, kvm bool, timeout 
 		case <-s.broken.ch:
 			return initFailed
 		case <-m.Done:
-			// What it sent last is still in the socket.
+			// Its last messages are still in the socket.
 			select {
 			case <-s.done.ch:
 				return ended
@@ -336,8 +336,7 @@ func (s *session) handle(m frame.Message) error {
 // failed reports whether a program ended otherwise than well.
 func failed(e guest.ExitedMsg) bool { return e.Status != 0 || e.Signal != 0 || e.Error != "" }
 
-// store writes a piece of a file that came back. The guest names only files that
-// it was asked for.
+// store writes a piece of a file that came back. The guest names only files that were requested.
 func (s *session) store(m guest.FileMsg) error {
 	dst, ok := s.fetch[m.Path]
 	if !ok {

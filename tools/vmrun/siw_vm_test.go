@@ -88,9 +88,9 @@ func rping(addr string) error {
 }
 
 // roleSiwHost has rdma-core's rdma_server and rdma_client talk from host to host: a message
-// each way. What oneProcessor is about may happen between hosts as well, if seldom: then each
-// begins anew. The client knows when they have talked, and says so by TCP: the server's program may
-// fail at its end, if the client's hangs up before a completion has come.
+// each way. The fault that oneProcessor avoids may happen between hosts as well, if seldom: then
+// each begins anew. The client knows when they have talked, and says so by TCP: the server's
+// program may fail at its end, if the client's hangs up before a completion has come.
 func roleSiwHost([]string) int {
 	const (
 		doorbell = "7999"

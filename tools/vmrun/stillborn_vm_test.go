@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestVMNoLife: a kernel of Debian's that gives up before its init was heard of is booted once more, and
-// its complaints are those of the second time.
+// TestVMNoLife: a kernel of Debian's that gives up before its init was heard of is booted once
+// more, and only the messages of the second boot count.
 func TestVMNoLife(t *testing.T) {
 	needVM(t)
 	r := vmrun(t, "", "-append", "rdinit=/none", self(t), "exit", "0")

@@ -174,8 +174,8 @@ func TestVMTimeout(t *testing.T) {
 	}
 }
 
-// With a warm cache, nothing is asked of apt or the network, not even for a set
-// of modules that was never loaded before.
+// With a warm cache, nothing is fetched by apt or the network, not even for a set of modules that
+// was never loaded before.
 func TestVMBare(t *testing.T) {
 	needVM(t)
 	if got := vmrun(t, "", "fetch", "6.1"); got.Status != 0 || got.Stdout != "" {

@@ -117,7 +117,7 @@ func median(all []float64) float64 {
 
 // print writes the table.
 func (r *report) print(out io.Writer) {
-	fmt.Fprintf(out, "Linux %s, %s, %s, one processor, %d rounds; seconds are those of the processor.\n", r.Kernel, r.Arch, r.Go, r.Rounds)
+	fmt.Fprintf(out, "Linux %s, %s, %s, one processor, %d rounds; seconds are processor time.\n", r.Kernel, r.Arch, r.Go, r.Rounds)
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "row\tgoverbs\tbeside\t\tunit\tspeed\tleast\tmost\t")
 	for i := range r.Rows {

@@ -1,6 +1,6 @@
-// Broker hands out registered memory to other processes, which need no permission for the device: they use it with
-// queue pairs of their own, and one that crashes takes nothing down with it. Run a broker, and workers as any user that
-// may use its socket:
+// Broker hands out registered memory to other processes, which need no permission for the device.
+// They use it with queue pairs of their own, and a crash of one does not affect the others. Run a
+// broker, and workers as any user that may use its socket:
 //
 //	broker -socket /run/broker.sock
 //	broker -socket /run/broker.sock -work "written by RDMA"
@@ -19,7 +19,7 @@ import (
 	"os/signal"
 )
 
-// page is how much memory a worker gets, in bytes, and pages for how many workers the broker has some.
+// page is the memory that a worker gets, in bytes, and pages is the maximum number of workers.
 const (
 	page  = 4096
 	pages = 16

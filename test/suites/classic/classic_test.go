@@ -49,7 +49,7 @@ func resources(t *testing.T) map[string]netlinkrdma.ResourceCounts {
 	return all
 }
 
-// guest begins a test in a VM. At its end all is to be as it was.
+// guest begins a test in a VM. At its end everything must be as before.
 func guest(t *testing.T) context.Context {
 	t.Helper()
 	testenv.Guest(t)

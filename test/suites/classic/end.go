@@ -34,7 +34,7 @@ import (
 // Options say what an end has.
 type Options struct {
 	Space  cm.PortSpace  // Space is TCP or UDP.
-	Size   int           // Size is that of a message, in bytes.
+	Size   int           // Size is the size of a message, in bytes.
 	Slots  int           // Slots is how many messages there is memory for.
 	Recvs  int           // Recvs is how many of them, the first, are posted as receives.
 	Access uverbs.Access // Access is what the peer may do with the memory.

@@ -61,7 +61,7 @@ func termsClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, count 
 		return 0, err
 	}
 	if t != wants {
-		return 0, fmt.Errorf("the server confirms %+v, and was asked for %+v", t, wants)
+		return 0, fmt.Errorf("the server confirms %+v, want %+v", t, wants)
 	}
 	if err := ping(ctx, e, e.Next, count); err != nil {
 		return 0, err

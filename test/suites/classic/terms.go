@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/goverbs/cm"
 )
 
-// terms are what a client tells of its game, in the private data of its request: the server
-// makes its memory to suit, or tells in a rejection what it can do.
+// terms describe the client's test in the private data of its request. The server allocates memory
+// for it, or rejects it with the terms that it supports.
 type terms struct {
 	size, count uint32
 }

@@ -42,7 +42,7 @@ func TestSizesBeyondLimits(t *testing.T) {
 		_, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: int(attr.MaxCQE) + 1})
 		arg := argError(t, err, "MaxCQE")
 		if arg.Given != strconv.Itoa(int(attr.MaxCQE)+1) || !strings.Contains(arg.Allowed, strconv.Itoa(int(attr.MaxCQE))) {
-			t.Errorf("%v names neither what was asked nor what is allowed", err)
+			t.Errorf("%v names neither the given nor the allowed value", err)
 		}
 		_, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8, Vector: attr.CompVectors})
 		argError(t, err, "Vector")

@@ -20,8 +20,8 @@ import (
 // hugePageFile says how many huge pages of 2 MiB there are.
 const hugePageFile = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 
-// reserveHuge reserves huge pages until the end of the test. What the tests before have left may lie
-// in pieces all over the memory: the kernel gathers it before it is asked again.
+// reserveHuge reserves huge pages until the end of the test. Earlier tests may have left the memory
+// fragmented, so it has the kernel compact it before it tries again.
 func reserveHuge(t *testing.T, n int) {
 	t.Helper()
 	testenv.Tags(t, testenv.Machine)
@@ -226,8 +226,8 @@ func TestManyMRs(t *testing.T) {
 		pinned := memoryUse(t, "VmPin")
 		round() // what the program's heap grows to
 		heap, resident := use()
-		// The heap tells of the smallest leak, what is resident has it all. The runtime (and the
-		// race detector's memory more so) grows when it likes, a leak in every round.
+		// The heap shows the smallest leak, and resident memory shows every leak. The runtime (and
+		// the race detector's memory more so) grows when it likes, a leak in every round.
 		const rounds = 5
 		for i := 1; ; i++ {
 			round()

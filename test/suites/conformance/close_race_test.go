@@ -13,7 +13,7 @@ import (
 )
 
 // connectToSelf connects a QP with itself, or on iWARP, where that cannot be, with one of the same
-// PD. What comes before there is a completion of the CQ's.
+// PD. The first message on iWARP has a completion in the CQ.
 func connectToSelf(t *testing.T, s *side, qp *uverbs.QP) {
 	t.Helper()
 	if rig.IWARP() {

@@ -51,7 +51,7 @@ func objects(t *testing.T, dev *uverbs.Device) []closer {
 	datagrams, err := pd.CreateQP(uverbs.QPOptions{Type: uverbs.UD, SendCQ: cq, RecvCQ: cq})
 	add(datagrams, err)
 	must(t, datagrams.ReadyUD(testQKey))
-	// What only some devices have; other tests know which.
+	// Objects that only some devices have; other tests know which.
 	may := func(c closer, err error) bool {
 		t.Helper()
 		if errors.Is(err, errors.ErrUnsupported) {
@@ -96,8 +96,8 @@ var argumentFirst = []string{
 }
 
 // TestAfterClose calls every method of every object after Close, with zero values, nil
-// among them. What can fail fails with os.ErrClosed, or where the arguments come first with
-// an error about one; nothing panics.
+// among them. Methods that return an error return os.ErrClosed, or if they check arguments first,
+// an error about one. None panics.
 func TestAfterClose(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
@@ -190,7 +190,7 @@ func TestZeroArguments(t *testing.T) {
 					}
 					continue
 				}
-				// What it makes is closed again.
+				// Close the objects that it makes.
 				for _, out := range out {
 					if c, ok := out.Interface().(closer); ok && !reflect.ValueOf(c).IsNil() && c != closer(dev) && !slices.Contains(all, c) {
 						must(t, c.Close())

@@ -75,7 +75,7 @@ func TestResize(t *testing.T) {
 	})
 }
 
-// TestCQFeatures asks for what rxe lacks, and mlx5 has.
+// TestCQFeatures uses features that mlx5 has and rxe does not.
 func TestCQFeatures(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
@@ -90,7 +90,7 @@ func TestCQFeatures(t *testing.T) {
 			}
 			var f *uverbs.FeatureError
 			if !errors.As(err, &f) || f.Feature != feature || f.Driver != rig.Driver {
-				t.Errorf("error is %v, want that rxe lacks %s", err, feature)
+				t.Errorf("error is %v, want that rxe does not support %s", err, feature)
 			}
 			testenv.Lacks(t, err)
 		}

@@ -49,7 +49,7 @@ func TestDMABuf(t *testing.T) {
 				}
 				var feature *uverbs.FeatureError
 				if os.Getenv("RDMAABI") != "write" && since(t, 5, 12) && errors.As(err, &feature) && feature.Driver != rig.Driver {
-					t.Errorf("%s: %v, want it to be the driver that lacks it", f.Name(), err)
+					t.Errorf("%s: %v, want an error that names the driver", f.Name(), err)
 				}
 			}
 			if onMLX5 && f != memory && os.Getenv("RDMAABI") != "write" && since(t, 5, 12) {
@@ -84,7 +84,7 @@ func TestDataDirect(t *testing.T) {
 		for _, err := range []error{refused, noPath} {
 			feature, _ := errors.AsType[*uverbs.FeatureError](err)
 			if byDriver := !onMLX5 || asked; feature != nil && (feature.Driver == rig.Driver) != byDriver {
-				t.Errorf("%v, want it to be the driver that lacks it: %t", err, byDriver)
+				t.Errorf("%v, want an error that names the driver: %t", err, byDriver)
 			}
 			if asked {
 				says(t, err, "capability data_direct")

@@ -165,7 +165,7 @@ func TestDeviceRemoved(t *testing.T) {
 			}
 			says(t, err, device, "removed")
 		}
-		// The data path knows nothing of it. It must not block, nor fault.
+		// The data path does not notice. It must neither block nor fault.
 		must(t, a.qp.PostSend(send(2, a.mr.SGE(0, 8))), b.qp.PostRecv(3, b.mr.SGE(0, 8)), a.cq.Notify())
 		if n, err := a.cq.Poll(make([]uverbs.WC, 4)); n != 0 || err != nil {
 			t.Errorf("%d completions, %v", n, err)

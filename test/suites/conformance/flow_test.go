@@ -10,7 +10,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/flow"
 )
 
-// headers are those of a frame.
+// headers are the headers of a frame.
 type headers struct {
 	dst, src     [6]byte
 	tag          uint16 // of a VLAN, 0 for none

@@ -54,7 +54,7 @@ func TestHandles(t *testing.T) {
 		t.Errorf("%d CQs before one was created, %d after it, %v", len(cqs), len(now), err)
 	}
 	must(t, cq.Close())
-	check(uverbs.ObjectDM, nil) // rxe and siw have none
+	check(uverbs.ObjectDM, nil) // rxe and siw do not have any
 	_, err = dev.Handles(0)
 	argError(t, err, "kind")
 	must(t, dev.Close())

@@ -66,8 +66,8 @@ func importedPair(t *testing.T, pd *uverbs.PD) (a, b *side) {
 }
 
 // useShared sends from a region by its lkey, all of the text and small parts, alone and in a list, and
-// writes to it by its rkey, from QPs of the same PD. What is in the region at first, has turned to upper
-// case afterwards. The region is long enough for text.
+// writes to it by its rkey, from QPs of the same PD. The text in the region is in upper case
+// afterwards. The region is long enough for text.
 func useShared(t *testing.T, a, b *side, mr *uverbs.MR, text string) {
 	t.Helper()
 	must(t, b.qp.PostRecv(1, b.mr.SGE(0, 4096)), b.cq.Notify(), a.qp.PostSend(send(2, mr.SGE(0, len(text)))))
@@ -100,8 +100,8 @@ func useShared(t *testing.T, a, b *side, mr *uverbs.MR, text string) {
 	a.holds(t, 1024, []byte(strings.ToUpper(text)))
 }
 
-// TestImport uses a PD and a region of one Device on another one that shares its context. What is
-// closed there stays here.
+// TestImport uses a PD and a region of one Device on another one that shares its context. Objects
+// that the other one closes stay here.
 func TestImport(t *testing.T) {
 	testenv.Guest(t)
 	t.Setenv("RDMAABI", "auto")

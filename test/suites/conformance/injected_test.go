@@ -29,8 +29,8 @@ func inject(t *testing.T, device string) func(format string, args ...any) string
 	}
 }
 
-// syndromes are those of a completion, with the status that the verbs have for each and what an
-// error has to say of it. Behind them is one that nobody knows.
+// syndromes are the syndromes of a completion, with the status of the verbs for each and the text
+// of its error. The last one is unknown.
 var syndromes = []struct {
 	syndrome uint8
 	status   uverbs.WCStatus

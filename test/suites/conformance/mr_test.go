@@ -201,7 +201,8 @@ func TestZeroBased(t *testing.T) {
 func TestRegUnpinnableMemory(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		pd := newPD(t, openDevice(t, deviceName))
-		// What is unmapped of it leaves a hole that is too small for what Go's runtime maps meanwhile.
+		// Unmapping a part leaves a hole that is too small for the mappings that Go's runtime makes
+		// meanwhile.
 		around, err := unix.Mmap(-1, 0, 3*8192, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 		must(t, err)
 		defer unix.Munmap(around)

@@ -9,7 +9,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// TestMW allocates memory windows. rxe of Linux 5.10 has none.
+// TestMW allocates memory windows. rxe of Linux 5.10 does not support them.
 func TestMW(t *testing.T) {
 	testenv.NeedsIB(t, "memory windows")
 	eachPath(t, func(t *testing.T) {

@@ -82,7 +82,7 @@ func TestNetlinkRaw(t *testing.T) {
 	}
 	all, err := netlinkrdma.RawList(dev, netlinkrdma.RawMR)
 	if must(t, err); !slices.ContainsFunc(all, func(b []byte) bool { return slices.Equal(b, raw(netlinkrdma.RawMR, mr.ID, 0)) }) {
-		t.Errorf("of %d dumps of MRs, none is that of MR %d", len(all), mr.ID)
+		t.Errorf("none of %d dumps of MRs belongs to MR %d", len(all), mr.ID)
 	}
 	if _, err := netlinkrdma.Raw(dev, netlinkrdma.RawOptions{Kind: netlinkrdma.RawQP, ID: 0xfffffe, Port: 1}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a QP that does not exist: %v", err)

@@ -27,8 +27,8 @@ func hasODP(t *testing.T, dev *uverbs.Device) bool {
 	return since(t, 6, 15)
 }
 
-// checkODPCaps checks what a device tells of the transports. rxe has on-demand paging for RC
-// and UD, and no other transport has any.
+// checkODPCaps checks a device's capabilities of the transports. rxe has on-demand paging for RC
+// and UD, and for no other transport.
 func checkODPCaps(t *testing.T, dev *uverbs.Device) {
 	t.Helper()
 	a := dev.QueryDevice()

@@ -229,7 +229,7 @@ func TestBuilder(t *testing.T) {
 			t.Errorf("write with immediate: %+v", wc)
 		}
 
-		// What is abandoned, or has a fault, is not posted, and the next batch is.
+		// A batch that is abandoned or faulty is not posted, and the next batch is.
 		s = a.qp.BeginSend()
 		s.Send(20, uverbs.SendSignaled)
 		s.SGE(a.mr.SGE(0, 1))

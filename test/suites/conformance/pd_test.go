@@ -10,7 +10,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// allRights are those of newSide's region.
+// allRights are the access rights of newSide's region.
 const allRights = remoteRights | uverbs.AccessRemoteAtomic
 
 // oneSided are the operations that name memory of the peer, and the right that each needs.

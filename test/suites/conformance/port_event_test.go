@@ -81,7 +81,7 @@ func portOfSubnet(t *testing.T, dev *uverbs.Device, do func(string, ...any) stri
 	const other = "fe80::1234"
 	want, err := uverbs.ParseGID(other)
 	must(t, err)
-	// The kernel takes it up, and tells of GIDs on Ethernet only.
+	// The kernel updates the table, and reports GIDs on Ethernet only.
 	gid := func(addr string, there bool) {
 		t.Helper()
 		do("gid 3 %s", addr)

@@ -40,7 +40,8 @@ func wantCounts(t *testing.T, dev netlinkrdma.Device, what string, id uint32, wa
 	}
 }
 
-// needsQPCounters skips a test where a connected QP cannot have a counter. Otherwise the QP has none afterwards.
+// needsQPCounters skips a test where a connected QP cannot have a counter. Otherwise the QP has no
+// counter afterwards.
 func needsQPCounters(t *testing.T, dev netlinkrdma.Device, s *side) {
 	t.Helper()
 	id, err := netlinkrdma.NewQPCounter(dev, 1, s.qp.QPN())

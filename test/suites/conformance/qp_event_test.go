@@ -52,8 +52,8 @@ func TestQPAccessErrEvent(t *testing.T) {
 	})
 }
 
-// TestQPReqErrEvent: a request that the QP allows nobody breaks the QP. ConnectX tells of it by an event,
-// rxe does not.
+// TestQPReqErrEvent: a request that the QP allows nobody breaks the QP. ConnectX reports this by an
+// event, rxe does not.
 func TestQPReqErrEvent(t *testing.T) {
 	testenv.NeedsIB(t, "acknowledgements")
 	eachPath(t, func(t *testing.T) {

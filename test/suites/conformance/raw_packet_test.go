@@ -14,8 +14,8 @@ import (
 )
 
 // TestRawPacket sends Ethernet frames from one device to the other, where a flow takes them,
-// from memory and from the work request itself. What is posted before the QP is ready to
-// receive is there when it is.
+// from memory and from the work request itself. Receives that are posted before the QP is ready to
+// receive are used when it is.
 func TestRawPacket(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "raw packets", "mlx5")

@@ -70,8 +70,8 @@ func TestNoReceive(t *testing.T) {
 	}
 }
 
-// TestPeerState: a peer that is not ready to receive does not answer. All are asked before any is
-// waited for, as each takes as long as its retries.
+// TestPeerState: a peer that is not ready to receive does not answer. All requests are posted
+// before the first wait, as each takes as long as its retries.
 func TestPeerState(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "manual QP state changes")

@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// hasRereg reports whether there is reregistration: rxe of Linux 6.1 has none, that of
-// 6.12 changes PD and rights, and siw has none.
+// hasRereg reports whether the driver supports reregistration. rxe of Linux 6.1 and siw do not; rxe
+// of Linux 6.12 changes PD and rights.
 func hasRereg(t *testing.T) bool { return since(t, 6, 12) && !rig.IWARP() || onMLX5 }
 
 func TestReregAccess(t *testing.T) {
@@ -39,9 +39,9 @@ func TestReregAccess(t *testing.T) {
 			t.Error("the peer can write although the right was taken away")
 		}
 
-		// What was pinned for reading does not become writable: rxe refuses it, and so does mlx5_ib of
-		// Linux 6.12.118 and 7.2. That of Debian's 6.1.0-56 pins the memory anew; then the peer must be
-		// able to write.
+		// Memory that was pinned for reading does not become writable: rxe refuses it, and so does
+		// mlx5_ib of Linux 6.12.118 and 7.2. That of Debian's 6.1.0-56 pins the memory anew; then
+		// the peer must be able to write.
 		c, d := pair(t, refusing)
 		ro, err := d.pd.RegMR(d.buf, uverbs.AccessRemoteRead)
 		must(t, err)

@@ -22,7 +22,7 @@ type sized struct {
 	remote *uverbs.MR
 }
 
-// sizedBy makes a sender of a type of QP, which skips the test if the device has none.
+// sizedBy makes a sender of a type of QP, which skips the test if the device does not support it.
 func sizedBy(t *testing.T, typ uverbs.QPType, o uverbs.QPOptions) *sized {
 	t.Helper()
 	o.Type = typ

@@ -60,10 +60,10 @@ func TestQueryQP(t *testing.T) {
 		}
 		caps := a.qp.Caps()
 		if caps.MaxSendWR < 10 || caps.MaxRecvWR < 20 || caps.MaxSendSGE < 2 || caps.MaxRecvSGE < 3 {
-			t.Errorf("Caps are %+v, less than was asked for", caps)
+			t.Errorf("Caps are %+v, less than requested", caps)
 		}
 		if c := got.Caps; c.MaxSendWR < 10 || c.MaxRecvWR < 20 || c.MaxSendSGE < 2 || c.MaxRecvSGE < 3 {
-			t.Errorf("Query tells %+v, less than was asked for", c)
+			t.Errorf("Query returns %+v, less than requested", c)
 		}
 	})
 }

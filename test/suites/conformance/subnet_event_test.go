@@ -77,7 +77,7 @@ func TestSubnetEvents(t *testing.T) {
 	}
 	deliver(1)
 
-	// No event tells of another subnet manager. That is what ClientReregister is for.
+	// No event reports another subnet manager; ClientReregister has that purpose.
 	before := port()
 	sm.set(func(p *mad.PortInfo) { p.MasterSMLID, p.MasterSMSL = before.SMLID+5, 3 })
 	if p := port(); p.SMLID != before.SMLID+5 || p.SMSL != 3 {

@@ -185,7 +185,7 @@ func TestDatagramQuery(t *testing.T) {
 		attr, err := s.qp.Query()
 		must(t, err)
 		if c := attr.Caps; c.MaxSendWR < 10 || c.MaxRecvWR < 20 || c.MaxSendSGE < 2 || c.MaxRecvSGE < 3 {
-			t.Errorf("the queues are %+v, less than was asked for", c)
+			t.Errorf("the queues are %+v, less than requested", c)
 		}
 		if attr.State != uverbs.QPRTS || attr.QKey != testQKey || attr.Port != 1 || attr.DestQPN != 0 {
 			t.Errorf("attributes %+v, want RTS, port 1, Q_Key %#x and no peer", attr, testQKey)

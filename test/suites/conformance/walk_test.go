@@ -24,7 +24,7 @@ const walkTime = 10 * time.Second
 // extraTime is how much longer it walks at most, if not all that can happen has happened yet.
 const extraTime = 30 * time.Second
 
-// Variables of TestWalk: how long, and the seed of the walk that is to be repeated.
+// Variables of TestWalk: how long, and the seed of a walk to repeat.
 const (
 	walkEnv = testenv.WalkEnv
 	seedEnv = "GOVERBS_SEED"

@@ -26,7 +26,7 @@ func (c invalidateCase) tolerated(t *testing.T) invalidateCase {
 	return c
 }
 
-// onRxe says that the devices are those of the kernel's rxe.
+// onRxe says that the devices belong to the kernel's rxe.
 var onRxe = !onMLX5 && !rig.Soft
 
 // invalidateCases are the keys of TestInvalidateKeys.

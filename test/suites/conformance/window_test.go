@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// window allocates a window of side b and registers all of b's buffer for windows. It
-// skips the test where the kernel has none.
+// window allocates a window of side b and registers all of b's buffer for windows. It skips the
+// test if the kernel does not support windows.
 func window(t *testing.T, b *side, typ uverbs.MWType) (*uverbs.MW, *uverbs.MR) {
 	t.Helper()
 	mr, err := b.pd.RegMR(b.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead|uverbs.AccessMWBind)

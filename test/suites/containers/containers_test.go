@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 }
 
 // engine is the configuration of podman in a VM, whose root is no file system that can be left by
-// pivot_root(2). A container that asks for no network has none.
+// pivot_root(2). A container is without a network if it does not ask for one.
 const engine = `[engine]
 cgroup_manager = "cgroupfs"
 events_logger = "none"

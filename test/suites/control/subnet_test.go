@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
-// What the subnet manager that vmrun has started prints, and its log.
+// The output and the log of the subnet manager that vmrun has started.
 const (
 	smOutput = "/tmp/opensm.out"
 	smLog    = "/tmp/opensm.log"

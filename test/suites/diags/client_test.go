@@ -124,8 +124,8 @@ func takeover(t *testing.T, l []uint16, change func()) {
 	}
 }
 
-// BenchmarkFlood has both programs send pings one after the other, with start and end. The time for each is
-// that of the clock of this program, since ibping's is wrong.
+// BenchmarkFlood has both programs send pings one after the other, with start and end. This program
+// takes the time of each by its own clock, since ibping's is wrong.
 func BenchmarkFlood(b *testing.B) {
 	testenv.Boot(b, "GOVERBS_SM", "fabric/diags")
 	const server = 1

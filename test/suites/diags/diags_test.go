@@ -71,7 +71,8 @@ func output(t *testing.T, line string) string {
 // moving are numbers that change between two runs of a program.
 var moving = regexp.MustCompile(`(activity count|ActCount\.+|Data:\.+|Pkts:\.+|PortXmitWait:\.+|VL15Dropped:\.+) ?[0-9]+`)
 
-// TestText: the text with --compat is that of infiniband-diags, byte for byte but for counters that count.
+// TestText: the text with --compat is the same as infiniband-diags', byte for byte, except for
+// counters that count.
 func TestText(t *testing.T) {
 	l := lids(t)
 	lid := func(text string) string {

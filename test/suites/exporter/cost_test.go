@@ -13,7 +13,7 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
-// interval is that of the scrapes by which the cost is counted.
+// interval is the time between scrapes for which the cost is given.
 const interval = 5 * time.Second
 
 // cpu returns the time for which the threads of a process have run.

@@ -238,7 +238,7 @@ func TestPromtool(t *testing.T) {
 	}
 }
 
-// TestDocumented: the metrics and labels that are served are those of "verbs help metrics", and the other way round.
+// TestDocumented: the exporter serves exactly the metrics and labels of "verbs help metrics".
 func TestDocumented(t *testing.T) {
 	testenv.Boot(t, bootEnv, step)
 	holder(t, rig.Devices[0], 3)

@@ -125,7 +125,7 @@ func (t *transport) begin(m *umad.Message, b []byte) error {
 		return syscall.EINVAL
 	}
 	if method(b)&mad.MethodResponse != 0 || method(b) == mad.MethodTrapRepress {
-		return nil // the transaction ID is the other side's
+		return nil // the transaction ID is the peer's
 	}
 	binary.BigEndian.PutUint32(b[8:], m.Agent)
 	if m.Timeout <= 0 {

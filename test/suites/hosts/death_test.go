@@ -57,7 +57,7 @@ type phase struct {
 	run  func(ctx context.Context, c *cm.Conn) error
 }
 
-// phases are those of a connection.
+// phases are the phases of a connection.
 func phases(t *testing.T) []phase {
 	again := func(name, role string, do func(ctx context.Context, c *cm.Conn) error) phase {
 		return phase{name, role, func(ctx context.Context, c *cm.Conn) error {
@@ -136,8 +136,8 @@ func transfers(t *testing.T, ctx context.Context, c *cm.Conn, do func(context.Co
 	return err
 }
 
-// TestPeerKilled: the peer is killed in each phase of the set-up and of traffic. What this side has
-// called returns, and says who is gone.
+// TestPeerKilled: the peer is killed in each phase of the set-up and of traffic. Calls on this side
+// return, and their errors say that the peer is gone.
 func TestPeerKilled(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
 	_, ctx := client(t)
@@ -221,8 +221,8 @@ func closeGone(t *testing.T, c *cm.Conn) {
 	}
 }
 
-// killedPacketPeer: nobody tells who sends datagrams that there is nobody any more. What waits ends
-// with its context, and who dials is refused.
+// killedPacketPeer: a sender of datagrams does not learn that its peer is gone. Calls that wait end
+// with their context, and dialing is refused.
 func killedPacketPeer(t *testing.T, ctx context.Context) {
 	name, addr := victim(t, ctx, "packets")
 	p, err := cm.DialPacket(ctx, addr, cm.PacketOptions{})

@@ -76,7 +76,7 @@ func serve() error {
 					if err := do(c); err == errQuit {
 						end <- nil
 					} else if err != nil {
-						fmt.Println(err) // the test says what is to be expected
+						fmt.Println(err) // the test says what to expect
 					}
 				}()
 			}

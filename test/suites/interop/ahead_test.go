@@ -24,7 +24,7 @@ func serving(t *testing.T, server *program.Program, space netlinkrdma.PortSpace,
 
 // ahead lets a process that accepts run before all others for a moment, or until back is called. Soft
 // iWARP answers a client and only then looks for what comes: a first message that is there before it
-// does is not noticed, and the two wait for ever. rdma-core's programs know nothing of that.
+// does is not noticed, and the two wait for ever. rdma-core's programs do not avoid this.
 func ahead(t *testing.T, pid int) (back func()) {
 	t.Helper()
 	if !rig.IWARP() {

@@ -168,7 +168,7 @@ func TestStatBind(t *testing.T) {
 
 // TestStatOptional: "verbs stat enable" switches an optional counter of a card on and off, which iproute2's
 // "rdma statistic" confirms, and it counts: packets with the mark of congestion, which are those whose traffic
-// class has ECN CE. rxe has none.
+// class has ECN CE. rxe does not have such counters.
 func TestStatOptional(t *testing.T) {
 	testenv.Boot(t, "GOVERBS_IPROUTE2", "mlx5cm/cm")
 	const name, messages = "cc_rx_ce_pkts", 100

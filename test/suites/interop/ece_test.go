@@ -11,7 +11,8 @@ import (
 )
 
 // TestECE agrees on options for enhanced connections with librdmacm, in both roles, if the devices have
-// them. With a device that has none, librdmacm names its vendor at most, and the sides connect without.
+// them. With a device without options, librdmacm names its vendor at most, and the sides connect
+// without options.
 func TestECE(t *testing.T) {
 	o := hello
 	o.ECE = cm.ECEOptional

@@ -304,7 +304,7 @@ func TestInfo(t *testing.T) {
 		"max_vl_num", "bad_pkey_cntr", "qkey_viol_cntr", "sm_sl", "pkey_tbl_len", "gid_tbl_len", "subnet_timeout", "init_type_reply",
 		"active_width", "active_speed", "phys_state", "num_comp_vectors",
 	} {
-		none := name == "phys_state" && rig.IWARP() // soft iWARP has none
+		none := name == "phys_state" && rig.IWARP() // soft iWARP does not have it
 		if their[name] == "" && !none {
 			t.Errorf("ibv_devinfo does not tell %s", name)
 		} else if their[name] != "" && our[name] != their[name] {

@@ -69,7 +69,7 @@ func TestMixedLists(t *testing.T) {
 		}
 		for _, d := range devices {
 			if !strings.Contains(string(out), d.Name) {
-				t.Errorf("verbs %s does not tell of %s:\n%s", command, d.Name, out)
+				t.Errorf("verbs %s does not mention %s:\n%s", command, d.Name, out)
 			}
 		}
 	}
@@ -112,7 +112,7 @@ func talk(ctx context.Context, client, server *cm.Conn) error {
 	return nil
 }
 
-// TestMixedConnections: an address is that of one device, which a connection to it uses, be the
+// TestMixedConnections: an address belongs to one device, which a connection to it uses, be the
 // listener one of that address or of all; and drivers that do not understand each other do not
 // meet.
 func TestMixedConnections(t *testing.T) {

@@ -285,8 +285,8 @@ func ServeConnections(ctx context.Context, l *cm.ID, connections int) error {
 // requests.
 const dialsAtOnce = 100
 
-// ConnectAll makes connections, and ends them when all are there: cmtime has the CQs of the
-// first for the others as well, and cannot make one any more when that is gone.
+// ConnectAll opens all connections before it closes any, because cmtime shares the CQs of the first
+// one.
 func ConnectAll(ctx context.Context, c *cm.Channel, server netip.AddrPort, connections int) error {
 	ended := make(chan error, connections)
 	var dialling sync.WaitGroup

@@ -122,7 +122,7 @@ func TestPerfTrafficClass(t *testing.T) {
 					seen[b[1]]++
 				}
 			}
-			// The connection manager's own packets have none.
+			// The connection manager's own packets do not have it.
 			if seen[class] < 20 || options == "" && len(seen) != 1 {
 				t.Errorf("packets by their traffic class: %v, want 20 and more of %#x", seen, class)
 			}

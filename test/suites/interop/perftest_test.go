@@ -141,7 +141,7 @@ func TestPerftest(t *testing.T) {
 			for _, kind := range perftestKinds[op] {
 				for _, cm := range []bool{false, true} {
 					if cm && kind == "UC" {
-						continue // rdma_cm has none
+						continue // rdma_cm does not have it
 					}
 					turn = !turn
 					for _, server := range []bool{false, true} {

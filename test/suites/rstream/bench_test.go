@@ -36,7 +36,7 @@ func BenchmarkRstream(b *testing.B) {
 			slices.Sort(ratios)
 			b.ReportMetric(ratios[len(ratios)/2], "x-rstream")
 			testenv.Limit(b, rstreamMost, ratios[len(ratios)/2], 1)
-			b.ReportMetric(0, "ns/op") // it is that of both
+			b.ReportMetric(0, "ns/op") // it is the time of both
 		})
 	}
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
-// TestCivetweb: Go's HTTP client and a web server in C that knows nothing of RDMA: several files over one connection, a
-// file of 8 MiB among them, a part of a file, and one that does not exist. See the package's documentation for other
-// servers.
+// TestCivetweb: Go's HTTP client and a web server in C without support for RDMA: several files over
+// one connection, a file of 8 MiB among them, a part of a file, and one that does not exist. See
+// the package's documentation for other servers.
 func TestCivetweb(t *testing.T) {
 	testenv.Guest(t)
 	const port, size = "8084", 8 << 20

@@ -1,5 +1,5 @@
 // Package rstream tests package rsocket with programs of others as the peer: rdma-core's rstream and
-// rcopy, and programs that know nothing of RDMA, with librspreload.so.
+// rcopy, and programs without support for RDMA, with librspreload.so.
 //
 // Few web servers work with librspreload.so. That of rdma-core 44 (Debian 12) replaces accept, fcntl, poll, select and
 // sendfile, but not accept4, fcntl64, sendfile64 or epoll. Of Debian's servers, webfsd calls sendfile64 and fcntl64, and

@@ -56,7 +56,8 @@ func (l *counter) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// TestCurl: curl, which knows nothing of RDMA, and our web server: requests over one connection, a body each way.
+// TestCurl: curl, with librspreload.so, and our web server: requests over one connection, a body
+// each way.
 func TestCurl(t *testing.T) {
 	testenv.Guest(t)
 	const size = 8 << 20
@@ -97,7 +98,7 @@ func TestCurl(t *testing.T) {
 	}
 }
 
-// TestRedis: redis-cli, which knows nothing of RDMA, and a server of ours that knows two commands.
+// TestRedis: redis-cli, with librspreload.so, and a server of ours that knows two commands.
 func TestRedis(t *testing.T) {
 	const port = "6379"
 	l := listen(t, port, rsocket.Options{})

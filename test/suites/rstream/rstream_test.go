@@ -108,7 +108,7 @@ func (r *transfer) receive(c net.Conn, n int) error {
 	return nil
 }
 
-// memory returns n bytes, which are those of the last call.
+// memory returns n bytes; every call returns the same memory.
 func (r *transfer) memory(n int) []byte {
 	if len(r.buf) < n {
 		r.buf = make([]byte, n)

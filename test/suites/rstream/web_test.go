@@ -176,8 +176,8 @@ func TestCurlMany(t *testing.T) {
 	}
 }
 
-// TestIperf: iperf3's client, which knows nothing of RDMA, and a listener of ours that passes its connections on to iperf3's
-// server over TCP. It sends, and it receives.
+// TestIperf: iperf3's client, with librspreload.so, and a listener of ours that passes its
+// connections on to iperf3's server over TCP. It sends, and it receives.
 func TestIperf(t *testing.T) {
 	testenv.Guest(t)
 	const port, tcp = "5201", "5202"

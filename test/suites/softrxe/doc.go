@@ -15,7 +15,7 @@
 //
 // # Faults of rxe
 //
-// rxe has these faults whatever the peer is. The tests do not provoke them. The functions are those of
+// rxe has these faults whatever the peer is. The tests do not provoke them. The functions are in
 // the kernel's source, in drivers/infiniband/sw/rxe.
 //
 // The random walk tolerates a round in which rxe alone stalls, without a software device: it counts the round,

@@ -38,7 +38,7 @@ type recordedExchange struct {
 	unreliable bool // the QPs are of type UC
 }
 
-// What both ends agree upon, so that it is the same in each run.
+// Values that both ends agree upon, so that they are the same in each run.
 const (
 	psnA = 0xfffffe // soon 0 again
 	psnB = 0x123456

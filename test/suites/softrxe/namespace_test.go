@@ -17,8 +17,8 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
-// The network interfaces: ve0 is that of rxe0, and ve1 that of the software device. With modelled cards they are
-// those of the two cards.
+// The network interfaces: ve0 belongs to rxe0, and ve1 to the software device. With modelled cards
+// they belong to the two cards.
 var (
 	kernelLink = testenv.TheRig().Netdevs[0]
 	softLink   = testenv.TheRig().Netdevs[1]

@@ -153,7 +153,7 @@ const (
 )
 
 // layouts are the headers behind the BTH by the low bits of the opcode (IBTA volume 1, table 38). A field is
-// its name and its size in bytes. What has no header has data alone.
+// its name and its size in bytes. Packets without a header have data alone.
 var layouts = map[byte]string{
 	0x03: "imm 4", opSendOnlyImm: "imm 4", 0x09: "imm 4",
 	0x06: "address 8 rkey 4 length 4", 0x0a: "address 8 rkey 4 length 4", 0x0c: "address 8 rkey 4 length 4", 0x1d: "address 8 rkey 4 length 4",

@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// The memory of an end in the walk. What a request reads is never what one writes that may be under way
-// at the same time, so that the contents afterwards do not depend on which was first.
+// The memory of an end in the walk. No request reads memory that another one may write at the same
+// time, so that the contents afterwards do not depend on which was first.
 const (
 	areaSize   = 63 << 10
 	sourceArea = 0            // data of SENDs and WRITEs, and what READs of the peer read
@@ -33,7 +33,7 @@ const (
 	noFault      fault = iota
 	wrongRKey          // no MR has the rkey
 	outOfRange         // the range ends behind the MR
-	notBound           // the rkey is that of a memory window that is not bound
+	notBound           // the rkey belongs to a memory window that is not bound
 	shortReceive       // the receive is too short
 	noReceive          // there is no receive
 	wrongLKey          // no MR has the lkey of a receive
@@ -54,7 +54,7 @@ type op struct {
 	local  []piece
 	inline bool // the data of the first piece, which is the only one
 	remote int  // offset in the peer's memory
-	window bool // the rkey is that of the peer's memory window
+	window bool // the rkey belongs to the peer's memory window
 	flush  int  // how many bytes a FLUSH covers; 0: the whole region
 	imm    uint32
 	values [2]uint64
@@ -288,7 +288,7 @@ func (p *qpPair) op(most int) op {
 // useWindow has a request of an end use the memory window of its peer, or invalidate it. The invalidation
 // is not in a round with a READ before it that uses the window: rxe may have to repeat that.
 func (p *qpPair) useWindow(o *op, before []op, window *piece) {
-	if window.length == 0 || o.opcode == uverbs.WRFlush { // the right to FLUSH is that of the region
+	if window.length == 0 || o.opcode == uverbs.WRFlush { // the region has the right to FLUSH
 		return
 	}
 	if !o.sends() {

@@ -117,7 +117,7 @@ func TestRuled(t *testing.T) {
 	if find(t, path, `dlid\.+(\d+)`) != at["card1"] || find(t, path, `slid\.+(\d+)`) != at["card0"] {
 		t.Errorf("the path is\n%s", path)
 	}
-	// The other end is asked by a route that begins with a LID.
+	// The request to the other end takes a route that begins with a LID.
 	out = run(t, "ibportstate", "-C", "mlx5_0", at["sw1"], "2", "query")
 	if want := fmt.Sprintf("Peer PortInfo:\n# Port info: Lid %s DR path slid %s; dlid 65535; 0,2 port 3\n", at["sw1"], at["card0"]); !strings.Contains(out, want) {
 		t.Errorf("ibportstate prints\n%s\nwant %s", out, want)

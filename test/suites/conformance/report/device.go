@@ -20,7 +20,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
-// isSoft reports whether a name is that of a software device.
+// isSoft reports whether a name belongs to a software device.
 func isSoft(name string) bool {
 	digits, ok := strings.CutPrefix(name, "soft")
 	return ok && digits != "" && strings.Trim(digits, "0123456789") == ""
@@ -82,8 +82,8 @@ func openSoft(name string, addr string) (func() error, error) {
 	return d.Close, nil
 }
 
-// prepare describes the devices and returns what the tests have to know of them. The addresses of software
-// devices are those of this process, so that the test process has to find its own.
+// prepare describes the devices and returns what the tests have to know of them. The addresses of
+// software devices belong to this process, so the test process has to find its own.
 func prepare(names []string) (rig testenv.Rig, all []Device, err error) {
 	rig.Devices = [2]string{names[0], names[len(names)-1]}
 	rig.Soft = isSoft(names[0])

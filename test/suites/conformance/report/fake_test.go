@@ -69,7 +69,7 @@ func fakeD(t *testing.T) {
 	testenv.Tags(t, testenv.Long)
 }
 
-// TestMain runs the fake tests where they are asked for, as a package with a list of what is missing.
+// TestMain runs the fake tests on request, as a package with a list of missing features.
 func TestMain(m *testing.M) {
 	if os.Getenv(fakeEnv) == "" {
 		os.Exit(m.Run())

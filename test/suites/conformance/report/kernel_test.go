@@ -157,7 +157,8 @@ func counts(t *testing.T, dev netlinkrdma.Device) netlinkrdma.ResourceCounts {
 	return c
 }
 
-// TestKernelOthers: a run leaves the objects of others on the tested device alone, and has none on another one.
+// TestKernelOthers: a run leaves the objects of others on the tested device alone, and creates no
+// objects on another one.
 func TestKernelOthers(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsKernel(t, "devices")

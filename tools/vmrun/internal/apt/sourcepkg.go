@@ -30,7 +30,7 @@ type SourceRequest struct {
 }
 
 // Source returns the directory in which the upstream source of a package is unpacked, without Debian's
-// changes, and fetches it first if the cache does not have it. The errors are those of Get.
+// changes, and fetches it first if the cache does not have it. It returns the errors of Get.
 func (s *Store) Source(ctx context.Context, r SourceRequest) (string, error) {
 	dir, err := s.Cache.Make(ctx, r.Entry, s.Renew, func(tmp string) error {
 		if r.Check != nil {

@@ -125,8 +125,8 @@ func TestGet(t *testing.T) {
 	}
 }
 
-// What is cut short or is not what the index says must not get into the cache,
-// and the next try must not trip over it.
+// A file that is cut short or differs from the index must not get into the cache, nor make the next
+// try fail.
 func TestGetNeverPoisons(t *testing.T) {
 	for fake, says := range map[string]string{
 		"short": "100 bytes", "wrong": "the package index says", "killed": "signal: killed", "nohash": "no SHA256", "offline": "Temporary failure",

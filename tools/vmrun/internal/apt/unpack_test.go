@@ -152,7 +152,7 @@ func FuzzUntar(f *testing.F) {
 		f.Add(tarball(f, headers...).Bytes())
 	}
 	f.Fuzz(func(t *testing.T, archive []byte) {
-		// What an archive says that its files hold may be more than there is: a file with holes.
+		// The sizes in an archive may be larger than its content: a file with holes.
 		total := int64(0)
 		for tr := tar.NewReader(bytes.NewReader(archive)); ; {
 			h, err := tr.Next()

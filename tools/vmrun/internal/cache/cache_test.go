@@ -54,8 +54,8 @@ func TestMakeOnce(t *testing.T) {
 	}
 }
 
-// What fails, or is cut off half-way, leaves no entry and does not disturb the
-// next try; a failed renewal leaves the old one.
+// A try that fails or is cut off half-way leaves no entry and does not disturb the next try; a
+// failed renewal leaves the old one.
 func TestMakeFails(t *testing.T) {
 	d := open(t)
 	half := func(tmp string) error {

@@ -45,7 +45,7 @@ type Config struct {
 	Net     string   // Net is one of NetRxe to NetNone, or several.
 	NoSysfs bool     // NoSysfs leaves /sys unmounted while the programs run.
 	Dir     string   // Dir is the programs' working directory.
-	Netem   []string // Netem lists the module files of the network emulator, in load order; they are loaded when it is asked for.
+	Netem   []string // Netem lists the module files of the network emulator, in load order; they are loaded on demand.
 	Link    Netem    // Link is what happens on the link, in both directions, while the programs run.
 	Hosts   []Host   // Hosts has an element for each machine; see HostVar.
 }

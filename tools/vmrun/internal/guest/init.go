@@ -153,7 +153,7 @@ func (p *initProc) serve() error {
 			return err
 		}
 	}
-	// What the last program left behind is torn down by work queues.
+	// Work queues tear down what the last program left behind.
 	time.Sleep(settle)
 	p.kmsg.drain()
 	return p.out.Send(frame.Done, nil)

@@ -9,7 +9,7 @@ import (
 // SubnetManager is the Debian package of the subnet manager.
 const SubnetManager = "opensm"
 
-// What the subnet manager prints goes to subnetOutput, and its log to subnetLog.
+// The subnet manager's output goes to subnetOutput, and its log to subnetLog.
 const (
 	subnetOutput = "/tmp/opensm.out"
 	subnetLog    = "/tmp/opensm.log"

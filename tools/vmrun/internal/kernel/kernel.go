@@ -25,7 +25,7 @@ type Kernel struct {
 	Modules *Modules // Modules knows its modules.
 	ID      string   // ID names this kernel's build in the cache; empty for one given by path.
 	Suite   string   // Suite is the release of Debian that has it; empty for one given by path.
-	Version string   // Version is that of its packages; empty for one given by path.
+	Version string   // Version is the version of its packages; empty for one given by path.
 }
 
 // source says in which Debian suite a kernel is found, and which flavour of it.

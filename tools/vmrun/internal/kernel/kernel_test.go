@@ -98,7 +98,7 @@ func check(t *testing.T, name, path, arch, says string) {
 	}
 }
 
-// The version is that of the package which is named after the kernel.
+// The version is the version of the package which is named after the kernel.
 func TestVersionOf(t *testing.T) {
 	for _, tt := range []struct{ list, want string }{
 		{`["linux-image-6.1.0-56-amd64=6.1.192-2"]`, "6.1.192-2"},

@@ -80,8 +80,8 @@ func OpenModules(dir string) (*Modules, error) {
 	return m, nil
 }
 
-// Release gives the kernel's name for itself, which is that of its modules'
-// directory; empty if it has no modules.
+// Release is the kernel's name for itself and the name of its modules' directory; empty if it has
+// no modules.
 func (m *Modules) Release() string {
 	if m.dir == "" {
 		return ""
@@ -90,7 +90,7 @@ func (m *Modules) Release() string {
 }
 
 // Has reports whether there is a module of that name, built in or not, as far as is known:
-// a kernel without modules has all that is asked of it.
+// a kernel without modules counts as having all of them.
 func (m *Modules) Has(name string) bool {
 	_, ok := m.files[name]
 	return ok || m.builtin[name] || m.dir == ""

@@ -85,7 +85,7 @@ func newBug(fields map[string]string) (Bug, error) {
 		}
 	}
 	if fields["message"] == "" || b.Cause == "" {
-		return b, fmt.Errorf("entry for kernel %q lacks its message or its cause", fields["kernel"])
+		return b, fmt.Errorf("entry for kernel %q has no message or no cause", fields["kernel"])
 	}
 	var err error
 	if b.Message, err = regexp.Compile(fields["message"]); err != nil {

@@ -119,7 +119,7 @@ func FindVFIO(ctx context.Context, store *apt.Store, arch, own string) (*Program
 	return nil, fmt.Errorf("no QEMU with vfio-user-pci: %w", err)
 }
 
-// CheckVFIO says what this QEMU lacks to have devices which other processes play, or nil.
+// CheckVFIO returns an error if this QEMU does not support devices that other processes play.
 func (p *Program) CheckVFIO(ctx context.Context) error {
 	argv := append(append([]string{}, p.Argv...), "-device", "help")
 	var stderr bytes.Buffer

@@ -25,7 +25,7 @@ func Link() ([2]*os.File, error) {
 	return [2]*os.File{os.NewFile(uintptr(pair[0]), "link"), os.NewFile(uintptr(pair[1]), "link")}, nil
 }
 
-// CheckLink says what this QEMU lacks to join two machines, or nil.
+// CheckLink returns an error if this QEMU cannot join two machines.
 func (p *Program) CheckLink(ctx context.Context) error {
 	argv := append(append([]string{}, p.Argv...), "-machine", "none", "-netdev", "help")
 	var stderr bytes.Buffer
@@ -36,7 +36,7 @@ func (p *Program) CheckLink(ctx context.Context) error {
 		return fmt.Errorf("QEMU -netdev help: %w: %s", err, strings.TrimSpace(stderr.String()))
 	}
 	if !slices.Contains(strings.Fields(string(out)), "dgram") {
-		return fmt.Errorf("QEMU %s can't join two guests: it lacks -netdev dgram, which QEMU has since 7.2; name another one with -qemu", p.Argv[0])
+		return fmt.Errorf("QEMU %s can't join two guests: it does not support -netdev dgram, which QEMU has since 7.2; name another one with -qemu", p.Argv[0])
 	}
 	return nil
 }

@@ -49,7 +49,7 @@ func TestCheckVFIO(t *testing.T) {
 func TestCheckLink(t *testing.T) {
 	for _, tt := range []struct{ script, says string }{
 		{`[ "$*" = "-machine none -netdev help" ] && printf "Available netdev backend types:\nsocket\ndgram\ntap\n"`, ""},
-		{`printf "Available netdev backend types:\nsocket\ntap\n"`, "it lacks -netdev dgram, which QEMU has since 7.2; name another one with -qemu"},
+		{`printf "Available netdev backend types:\nsocket\ntap\n"`, "it does not support -netdev dgram, which QEMU has since 7.2; name another one with -qemu"},
 		{`echo no such library >&2; exit 127`, "exit status 127: no such library"},
 	} {
 		p := fake(t, tt.script)

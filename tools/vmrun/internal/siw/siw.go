@@ -9,11 +9,11 @@
 //   - Makefiles name /usr/src.
 //   - The helper programs want the C library of that release. A script in place of each
 //     starts it with the dynamic loader and the libraries that come along.
-//   - The kernel's configuration says what the gcc that compiled it is capable of, which is
-//     gcc-14 for 6.12 and gcc-16 for 7.2, and Makefiles and headers believe it. What this
-//     system's gcc refuses is taken out of the configuration; nothing of it changes the
-//     layout of a struct. Which gcc it must be, only the packages' dependencies say; the
-//     kernel has no plugins of gcc turned on that would.
+//   - The kernel's configuration says what the gcc that compiled it is capable of, which is gcc-14
+//     for 6.12 and gcc-16 for 7.2, and Makefiles and headers believe it. Options that this system's
+//     gcc refuses are taken out of the configuration; none of them changes the layout of a struct.
+//     Which gcc it must be, only the packages' dependencies say; the kernel has no plugins of gcc
+//     turned on that would.
 package siw
 
 import (
@@ -331,7 +331,7 @@ func environ() []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "HOME=/", "LC_ALL=C", "TMPDIR=" + os.TempDir()}
 }
 
-// compile runs make. What is for debuggers is left out, and with it what would need pahole.
+// compile runs make. It builds without debug information, which would need pahole.
 func compile(ctx context.Context, headers, dir string) error {
 	cmd := exec.CommandContext(ctx, "make", "-C", headers, "-j"+strconv.Itoa(runtime.NumCPU()), "M="+dir, "CC=gcc",
 		"CONFIG_RDMA_SIW=m", "CONFIG_DEBUG_INFO=", "CONFIG_DEBUG_INFO_BTF=", "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules")

@@ -56,7 +56,7 @@ func modules(t *testing.T, release string, names ...string) *kernel.Modules {
 	return m
 }
 
-// What would be in vain is found before anything is fetched.
+// A build that cannot succeed is refused before anything is fetched.
 func TestModuleRefuses(t *testing.T) {
 	dir, err := cache.Open(t.TempDir(), t.Logf)
 	if err != nil {
@@ -221,7 +221,7 @@ func fakeTool(t *testing.T, name, script string) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
-// What gcc can't do is taken out of the configuration, and nothing else.
+// Only options that gcc does not support are taken out of the configuration.
 func TestSuit(t *testing.T) {
 	headers := t.TempDir()
 	conf, header := filepath.Join(headers, "include/config/auto.conf"), filepath.Join(headers, "include/generated/autoconf.h")
