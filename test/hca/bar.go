@@ -118,8 +118,8 @@ func (d *Device) register(off, now uint64) uint32 {
 	return 0
 }
 
-// What kind of interface the card has, in the low word of the command queue's address:
-// MLX5_NIC_IFC_* (mlx5/driver.h). The full one is 0.
+// The kinds of interface of a card, in the low word of the command queue's address: MLX5_NIC_IFC_*
+// (mlx5/driver.h). The full one is 0.
 const interfaceOff = 1
 
 // healthFatal is the syndrome in the health buffer of a card that has failed:

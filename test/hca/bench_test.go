@@ -72,7 +72,8 @@ func TestBench(t *testing.T) {
 	}
 }
 
-// TestBenchPort: what a subnet manager changes is in the tables, and an event each; RoCE has none.
+// TestBenchPort: each change of a subnet manager is in the tables and raises an event; RoCE has no
+// subnet manager.
 func TestBenchPort(t *testing.T) {
 	v := newVerbs(t, IB)
 	before := v.d.Report().Engine.Events["PORT_CHANGE"]

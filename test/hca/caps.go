@@ -25,8 +25,8 @@ const logMaxKLMs = 18
 // mostLogUARPage is log2 of the host's largest page, in pages of 4 KiB.
 const mostLogUARPage = 4
 
-// general are the capabilities that do not depend on the mode. What is not listed is not
-// there: no page requests, no eswitch, no tag matching, no compression.
+// general are the capabilities that do not depend on the mode. All others are missing: no page
+// requests, no eswitch, no tag matching, no compression.
 var general = []setting{
 	{prm.CapPageRequestDisable, 1}, {prm.CapReleaseAllPages, 1},
 	{prm.CapLogMaxQP, 12}, {prm.CapLogMaxQPSize, 15}, {prm.CapLogMaxSRQ, 12}, {prm.CapLogMaxSRQSize, 15},
@@ -167,7 +167,7 @@ func (d *Device) queryCaps(c *call) error {
 }
 
 // writable are the general capabilities that the driver may set, each to at most what is
-// possible. What it sets else must be as it is.
+// possible. Other fields must keep their values.
 var writable = []prm.Field{
 	prm.CapLogMaxQP, prm.CapPKeyTableSize, prm.CapLogUARPage, prm.CapReleaseAllPages, prm.CapLogMaxUCList, prm.CapCmdChecksum, prm.CapRoCEBit,
 	prm.CapDCT, prm.CapUAR4K,

@@ -87,7 +87,7 @@ func (d *Device) descriptor(slot int) []byte {
 	return desc
 }
 
-// isResize reports whether a descriptor is that of a resize of a CQ.
+// isResize reports whether a descriptor is for a resize of a CQ.
 func isResize(desc []byte) bool {
 	head := desc[descIn : descIn+inlineLen]
 	return prm.Op(prm.InOpcode.Get(head)) == prm.ModifyCQ && prm.InOpMod.Get(head) == prm.ModifyCQOpResize

@@ -48,9 +48,9 @@ type Config struct {
 	Now         func() time.Duration // Now is the clock of the free running timer; nil is the fabric's, which CQEs have.
 }
 
-// What the card is on its bus.
+// The identity of the card on its bus.
 var (
-	// ID is that of a ConnectX-5's virtual function.
+	// ID is the device ID of a ConnectX-5's virtual function.
 	ID = vfiouser.ID{Vendor: 0x15b3, Device: 0x1018, SubVendor: 0x15b3, SubDevice: 0x0001, Class: 0x020000}
 )
 

@@ -58,7 +58,7 @@ func (d *Device) deallocMEMIC(c *call) error {
 }
 
 // checkDM checks a load or a store of the host's. Hardware takes whole words, of 4 bytes, and what
-// was not given out is nobody's.
+// was not allocated has no owner.
 func (d *Device) checkDM(what string, off uint64, n int) {
 	const word = 4
 	if off%word != 0 || n%word != 0 {

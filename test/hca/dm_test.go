@@ -68,7 +68,7 @@ func TestMEMIC(t *testing.T) {
 		}
 	}
 	v.violations(0)
-	// What it does anyway, and must not: other widths, other places, and the end of the memory.
+	// Forbidden accesses: other widths, other addresses, and the end of the memory.
 	v.d.WriteBAR(0, at, []byte("hello"))
 	v.d.WriteBAR(0, at+2, []byte("1234"))
 	v.violations(2)

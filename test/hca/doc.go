@@ -76,8 +76,8 @@
 //
 // The line at the start names the seed and every difference from plain. The same seed gives the same
 // personality again. In the guest, VMRUN_PERSONALITY has the same words. Tests of the library need
-// not know them: what a card lacks, the library's errors say, and the list of what tests may skip
-// has lines for cards with a word (package testenv).
+// not know them: the library's errors name the missing features, and the list of what tests may
+// skip has lines for cards with a word (package testenv).
 //
 // rdma-core's programs run on the fixed personalities without a violation (go run ./test/run -suite personalities).
 //
@@ -85,12 +85,11 @@
 //
 // Commands: their delivery (descriptor, mailboxes, tokens), lengths, the order in which a card
 // is brought up and down, every number that names an object, what is still in use, lists of
-// pages, states, and that fields which are not modelled are not set. What is wrong is answered
-// as firmware would, with a status and a syndrome (the syndromes are this model's own), and
-// stands in the report in words. What no driver may do (a doorbell for a command that is not
-// there, stores of the wrong width, pages that are not taken back) is a violation, as are the
-// many things that package engine watches in queues, doorbells and records. vmrun's exit status
-// is then not 0.
+// pages, states, and that fields which are not modelled are not set. Wrong commands are answered as
+// firmware would, with a status and a syndrome (the syndromes are this model's own), and are in the
+// report in words. Forbidden actions of a driver (a doorbell for a command that is not there,
+// stores of the wrong width, pages that are not taken back) are violations, as are the many things
+// that package engine watches in queues, doorbells and records. vmrun's exit status is then not 0.
 //
 // Bits that are reserved and that a card does not read are checked only by strict cards (hca -strict, vmrun -device
 // mlx5,strict), as in the tests of goverbs' own programs. UCX keeps data of its own in them.
@@ -102,12 +101,13 @@
 // packets of RDMA count, but lead nowhere: those of RC, UC and UD over RoCE v2. Not there, by the capabilities:
 // the physical function with all that only it has, page requests, the newer scheme of on-demand paging,
 // on-demand paging with DC, memory that programs register for queues of DEVX (CREATE_UMEM; UCX takes it for
-// granted on a card with user contexts, so the usual card has none), signatures, tag matching, striding
-// receive queues, compressed CQEs, flow counters in bulk and header rewriting. The register RESOURCE_DUMP has
-// the answers of QUERY_QP, QUERY_CQ and QUERY_MKEY, and no other segments. Ports count packets of RDMA, those
-// that are dropped or not sent, and how often the link went down. There are no errors of the link, no traps of
-// cards, no congestion control, and the tables of service levels and virtual lanes have no effect. Between two
-// cards without a topology, each end has a width and speed of its own, and goes down alone.
+// granted on a card with user contexts, so the usual card does not have user contexts), signatures,
+// tag matching, striding receive queues, compressed CQEs, flow counters in bulk and header
+// rewriting. The register RESOURCE_DUMP has the answers of QUERY_QP, QUERY_CQ and QUERY_MKEY, and
+// no other segments. Ports count packets of RDMA, those that are dropped or not sent, and how often
+// the link went down. There are no errors of the link, no traps of cards, no congestion control,
+// and the tables of service levels and virtual lanes have no effect. Between two cards without a
+// topology, each end has a width and speed of its own, and goes down alone.
 //
 // # Where it was tried
 //

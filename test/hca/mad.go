@@ -39,7 +39,7 @@ const (
 	attrPKeyTable     = 0x16
 	attrSLToVL        = 0x17
 	attrVLArb         = 0x18
-	attrMellanoxPort  = 0xff90 // MLNXExtendedPortInfo, which tells of the speed FDR10
+	attrMellanoxPort  = 0xff90 // MLNXExtendedPortInfo, which has the speed FDR10
 	attrPortCounters  = 0x12
 	attrPortCountExt  = 0x1d
 

@@ -148,7 +148,7 @@ func TestTraffic(t *testing.T) {
 	}
 	v.violations(0)
 
-	// What a query says is what was asked for, and what has happened since.
+	// A query returns the requested attributes, with what has changed since.
 	x := v.must(prm.QueryQP, 0, v.object(qpn[0]), list)[prm.QPCtx:]
 	for name, f := range map[string]struct {
 		f    prm.Field
@@ -178,7 +178,7 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// What is in use stays, and goes once it is free.
+// Objects in use cannot be destroyed until they are free.
 func TestInUse(t *testing.T) {
 	v := newVerbs(t, IB)
 	cqn, _, _ := v.newCQ(v.u, v.eqn)

@@ -33,7 +33,8 @@ func words(f *engine.Flow) uint64 { return (f.Unicast.Octets + f.Multicast.Octet
 
 func packets(f *engine.Flow) uint64 { return f.Unicast.Packets + f.Multicast.Packets }
 
-// pmaCounters are those of PortCounters that count. The first pmaErrors of them count errors.
+// pmaCounters are the counters of PortCounters that count. The first pmaErrors of them count
+// errors.
 var pmaCounters = []portCounter{
 	{prm.Field{Off: 56, Width: 8}, 2, func(c *engine.PortCounts) uint64 { return c.LinkDowned }},
 	{prm.Field{Off: 112, Width: 16}, 6, func(c *engine.PortCounts) uint64 { return c.XmitDiscards }},
@@ -46,7 +47,7 @@ var pmaCounters = []portCounter{
 
 const pmaErrors = 3
 
-// extCounters are those of PortCountersExtended.
+// extCounters are the counters of PortCountersExtended.
 var extCounters = []portCounter{
 	{prm.Field{Off: 64, Width: 64}, 0, func(c *engine.PortCounts) uint64 { return words(&c.Xmit) }},
 	{prm.Field{Off: 128, Width: 64}, 1, func(c *engine.PortCounts) uint64 { return words(&c.Recv) }},
@@ -58,7 +59,7 @@ var extCounters = []portCounter{
 	{prm.Field{Off: 512, Width: 64}, 7, func(c *engine.PortCounts) uint64 { return c.Recv.Multicast.Packets }},
 }
 
-// vportCounters are those of QUERY_VPORT_COUNTER.
+// vportCounters are the counters of QUERY_VPORT_COUNTER.
 var vportCounters = []portCounter{
 	{prm.VPCXmitErrors, 0, func(c *engine.PortCounts) uint64 { return c.XmitDiscards }},
 	{prm.VPCRecvUnicast, 0, func(c *engine.PortCounts) uint64 { return c.Recv.Unicast.Packets }},

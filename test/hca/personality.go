@@ -17,7 +17,7 @@ import (
 type Personality struct {
 	// Name is a fixed personality's name, or the seed of one that was drawn.
 	Name string
-	// Seed is that of what the card leaves to chance: noise and order.
+	// Seed is the seed of everything that the card leaves to chance: noise and order.
 	Seed uint64
 
 	// BAR is the size of BAR 0 in bytes; 0 is BARSize. It limits the number of UAR pages.
@@ -46,7 +46,8 @@ type Personality struct {
 	NoDC bool
 	// FewDCReads: a DCI has fewer READs and atomics under way than an RC QP may have.
 	FewDCReads bool
-	// NoQPCounters: a QP that is connected keeps its counter set, so that it can have none of its own.
+	// NoQPCounters: a QP that is connected keeps its counter set, so that it cannot get one of its
+	// own.
 	NoQPCounters bool
 	// DEVX: the card has user contexts, in which programs give commands of their own. A real card has
 	// them, with memory that programs register for queues (CREATE_UMEM), which UCX and DPDK take for
@@ -62,7 +63,7 @@ type Personality struct {
 	// SharedLID: the InfiniBand ports of all cards have one LID, as functions of one adapter have.
 	SharedLID bool
 	// PKeyIndex is where an InfiniBand port has the default P_Key, 0xffff. If it is not 0, the
-	// first entry is that of another partition, of which all ports are full members.
+	// first entry is another partition, of which all ports are full members.
 	PKeyIndex int
 	// NoSMI: an InfiniBand port has no subnet management interface (SMI), as those of most virtual functions: QP0
 	// is dead. The host's subnet manager cannot manage it, so it is not drawn.

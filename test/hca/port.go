@@ -185,7 +185,7 @@ func (d *Device) queryPKey(c *call) error {
 	return nil
 }
 
-// span gives the part of a table that is asked for: one entry, or with index 0xffff all.
+// span returns the requested part of a table: one entry, or with index 0xffff all.
 func span(c *call, size, room int, what string) (first, n int, err error) {
 	index := prm.QueryIndex.Int(c.in)
 	if index == 0xffff {

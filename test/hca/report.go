@@ -17,7 +17,7 @@ type Report struct {
 	Mode        Mode           // Mode of its port.
 	Personality string         // Personality in words.
 	Commands    map[string]int // Commands counts by name.
-	NoEffect    map[string]int // NoEffect counts those that were answered and have none in this model.
+	NoEffect    map[string]int // NoEffect counts commands that were answered and do nothing in this model.
 	Refused     []Refused      // Refused are commands that were not done, the first ones.
 	Refusals    int            // Refusals counts all of them.
 	Unknown     map[string]int // Unknown counts opcodes and registers that are not modelled.

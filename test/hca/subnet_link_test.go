@@ -109,7 +109,8 @@ func (a *asker) portInfo(method byte, port uint32, data []byte, route ...byte) (
 	return nil, 0
 }
 
-// TestPlugged: a card in a subnet has the GUIDs of its place, and its link is that of the subnet.
+// TestPlugged: a card in a subnet has the GUIDs of its place, and the link that the subnet has
+// there.
 func TestPlugged(t *testing.T) {
 	m, s := newPlugged(t, "host1", func(*subnet.Subnet) {})
 	far := newAsker(t, s, m.fabric, "host2")
@@ -283,7 +284,7 @@ func TestPluggedDisabled(t *testing.T) {
 	m.eventually(portInit, physLinkUp)
 }
 
-// TestPluggedDown: a card whose link is down, or whose place has none, is down from the start.
+// TestPluggedDown: a card whose link is down, or whose place has no link, is down from the start.
 func TestPluggedDown(t *testing.T) {
 	down := []setting{{piState, portDown}, {piPhys, physPolling}}
 	m, _ := newPlugged(t, "host1", func(s *subnet.Subnet) {

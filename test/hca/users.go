@@ -85,7 +85,8 @@ func (u *users) clear() {
 // check refuses a command whose context does not exist, or does not have the object.
 func (u *users) check(c *call) error {
 	uid := prm.InUID.U32(c.in)
-	// Drivers make EQs of CQs and counter sets of QPs for all contexts, these also on a card that has none.
+	// Drivers make EQs of CQs and counter sets of QPs for all contexts, these also on a card
+	// without user contexts.
 	if uid == 0 || uid == sharedUID && (c.op == prm.CreateEQ || c.op == prm.AllocQCounter) {
 		return nil
 	}

@@ -86,7 +86,7 @@ func TestUserSendsRaw(t *testing.T) {
 	v.violations(0)
 }
 
-// TestNoUserContexts: the usual card has none.
+// TestNoUserContexts: the usual card does not have user contexts.
 func TestNoUserContexts(t *testing.T) {
 	v := newRunningOf(t, IB, Personality{})
 	v.refused(prm.BadOp, prm.CreateUCtx, 0, v.in(0x200/8), small)

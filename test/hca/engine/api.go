@@ -29,7 +29,7 @@ type Config struct {
 	Receive      func([]byte) []uint32    // Receive says which RQs (CREATE_RQ) an Ethernet frame goes to. Nil drops it. The lock is held: it must not call back.
 	Count        func(Way, func() []byte) // Count sees each packet of RoCE v2; the function makes a frame of it, nil if the packet has no such form. The lock is held.
 	DeviceMemory int                      // DeviceMemory is how many bytes of its own the device has.
-	OwnAddress   func() uint64            // OwnAddress says at which bus address that memory begins. Nil: it has none.
+	OwnAddress   func() uint64            // OwnAddress says at which bus address that memory begins. Nil: there is no such memory.
 	MaxQPs       int                      // MaxQPs limits QPs and SQs; 0 is 16384. Of everything else there may be 16 times as many, or as Traits says.
 	Strict       bool                     // Strict: bits that are reserved, and that a card does not read, must be 0.
 	Traits       Traits                   // Traits are the choices in which cards differ.
@@ -72,7 +72,7 @@ type GID struct {
 
 // PortState is the state of the one port.
 type PortState struct {
-	State  LinkState // State is that of the link. Zero is as LinkDown.
+	State  LinkState // State is the state of the link. Zero is as LinkDown.
 	LID    uint16    // LID is the base LID.
 	LMC    uint8     // LMC is log2 of how many LIDs the port has.
 	SMLID  uint16    // SMLID is the subnet manager's. It is kept for the caller.

@@ -207,8 +207,8 @@ func storeUAR(off uint32) func(p *pair) {
 	return func(p *pair) { p.a.h.d.UARWrite(p.a.spec.UAR, off, make([]byte, 8)) }
 }
 
-// TestRules breaks each rule about send queues once. What the same test does before is
-// right, and breaks none.
+// TestRules breaks each rule about send queues once. Everything that the same test does before is
+// right, and breaks no rule.
 func TestRules(t *testing.T) {
 	for _, c := range sendRules {
 		t.Run(c.name, func(t *testing.T) {

@@ -104,7 +104,7 @@ func (d *Device) counterSet(object string, number uint32, n uint8) (*Counts, err
 	return set, nil
 }
 
-// count counts one more of something. A QP without a counter set has none.
+// count counts one more of something. A QP without a counter set counts nothing.
 func (set *Counts) count(c Counter) {
 	if set != nil {
 		set[c]++

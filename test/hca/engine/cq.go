@@ -21,7 +21,7 @@ type cq struct {
 	owed      uint32 // a doorbell that must come, as the record has it already; 0 is none
 	solicited uint32 // the counter after the last solicited entry
 	anySol    bool   // there was a solicited entry
-	pending   int    // entries since the event was asked for, for the moderation
+	pending   int    // entries since the CQ was armed, for the moderation
 	modTimer  *timer
 }
 

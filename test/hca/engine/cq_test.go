@@ -160,7 +160,7 @@ func TestResize(t *testing.T) {
 			t.Fatal(err)
 		}
 		q.nops(4)
-		// What is in the old buffer, up to the entry that says that it goes on elsewhere.
+		// The content of the old buffer, up to the entry that says that it goes on elsewhere.
 		if all := cq.good(5); all[0].index != index {
 			t.Errorf("completion for %d, want %d", all[0].index, index)
 		}

@@ -65,7 +65,7 @@ const (
 	vendorPageFault = 0x93 // with RemoteAborted, on an SRQ: see Traits.SRQFaults
 )
 
-// vendorSyndromes are those of errors on the send side.
+// vendorSyndromes are the vendor syndromes of errors on the send side.
 var vendorSyndromes = map[Syndrome]uint8{
 	RetryExceeded: vendorRetry, RNRExceeded: vendorRNR, RemoteAccess: vendorRemAccess, RemoteOp: vendorRemOp,
 	RemoteInvalidReq: vendorRemInval, LocalProt: vendorLocalProt, LocalLength: vendorLocalLen, LocalQPOp: vendorLocalOp,

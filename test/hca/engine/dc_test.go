@@ -332,7 +332,7 @@ func TestDCErrors(t *testing.T) {
 	}
 }
 
-// TestDCRNR: a target without a receive WQE is asked again.
+// TestDCRNR: a request to a target without a receive WQE is repeated.
 func TestDCRNR(t *testing.T) {
 	a, b := dcPair(t, InfiniBand, false, FabricConfig{})
 	dct, dci := b.newDCT(1), a.newDCI(0, 0)

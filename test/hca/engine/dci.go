@@ -92,7 +92,7 @@ func (q *qp) streamFailed(first *request) bool {
 	q.d.f.cancel(&r.timer)
 	q.d.f.cancel(&r.wait)
 	q.hangUp()
-	// What comes next connects anew, at its first packet.
+	// The next request connects anew, at its first packet.
 	r.at, r.pkt, r.stopped = 0, 0, false
 	r.ackPSN = r.nextPSN
 	for _, e := range r.flight {

@@ -14,7 +14,7 @@ type dct struct {
 	pd     *pd
 	cq     *cq
 	srq    *wq
-	counts *Counts // its counter set, nil if it has none
+	counts *Counts // its counter set, or nil
 	state  DCTState
 	armed  bool // an event is due at the next violation of the access key
 	// conns are the responders by initiator. One that has ended stays as a number, so that a late
@@ -100,7 +100,7 @@ func (d *Device) checkDCT(s *DCTSpec) error {
 	return nil
 }
 
-// DrainDCT ends a target's connections and takes no more requests. What was executed is still
+// DrainDCT ends a target's connections and takes no more requests. Executed requests are still
 // answered. Then there is an event.
 func (d *Device) DrainDCT(n uint32) error {
 	if err := d.lock("DCT"); err != nil {
@@ -129,7 +129,7 @@ func (t *dct) drain() {
 	t.state = DCTDraining
 	for _, c := range t.sorted() {
 		if c.qp != nil {
-			c.qp.resp.refused = true // what is to be answered is answered
+			c.qp.resp.refused = true // all answers are sent
 			c.qp.toError("its target is drained")
 		}
 	}

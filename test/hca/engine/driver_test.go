@@ -10,7 +10,7 @@ import (
 )
 
 // The tests play driver: they build queues in plain memory, post WQEs, ring doorbells and
-// read completions. What they know of the formats they have written down a second time.
+// read completions. They define the formats a second time, independently.
 
 // arena is the guest's memory. It comes in regions, as it does from a hypervisor: a piece
 // never crosses a region's end.

@@ -2,8 +2,8 @@ package engine
 
 import "fmt"
 
-// Kind says why a command is refused. The names and numbers are those of the command
-// interface's status (enum MLX5_CMD_STAT_* in the kernel's mlx5/device.h).
+// Kind says why a command is refused. The names and numbers come from the command interface's
+// status (enum MLX5_CMD_STAT_* in the kernel's mlx5/device.h).
 type Kind uint8
 
 // The kinds of a refusal.
@@ -48,7 +48,7 @@ func (k Kind) String() string {
 type Error struct {
 	Kind   Kind   // Kind is the status that firmware would answer with.
 	Object string // Object is what the command was about: "QP", "CQ", ...
-	Number uint32 // Number is the object's number, 0 while it has none.
+	Number uint32 // Number is the object's number, 0 before it gets one.
 	Field  string // Field is the field that was wrong; empty if it isn't a field.
 	Reason string // Reason says what was wrong with it.
 }

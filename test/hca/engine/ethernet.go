@@ -7,7 +7,7 @@ type ethSeg struct {
 	flags  uint8
 	header []byte // inline header
 	vlan   uint16
-	tagged bool // vlan is to be inserted
+	tagged bool // insert vlan
 	mss    int  // of an LSO: payload bytes in each frame
 }
 

@@ -135,7 +135,7 @@ func TestEthernet(t *testing.T) {
 			}
 		}
 	}
-	// A tag that is to be inserted, and a broadcast.
+	// Insert a tag, and a broadcast.
 	want := frame([6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, a, false, 17, []byte("all"))
 	rq.recv(mb.sge(0, 200))
 	copy(ma.data, want)

@@ -14,7 +14,7 @@ type LinkPacket struct {
 	SL         uint8  // SL is the service level.
 	PKey       uint16 // PKey is the P_Key.
 	Dest, Src  uint32 // Dest and Src are the numbers of the QPs.
-	QKey       uint32 // QKey is that of a datagram.
+	QKey       uint32 // QKey is the Q_Key of a datagram.
 	Octets     int    // Octets is the length on the link, without the variant CRC.
 
 	// MAD is the data of a datagram to QP0 or QP1. It may be changed on the way, or be all that there is of a
@@ -51,7 +51,7 @@ func (d *Device) Deliver(l LinkPacket) {
 	d.f.carry(d, p)
 }
 
-// sendByLink sends a packet by the device's link. What is for the device itself does not leave it.
+// sendByLink sends a packet by the device's link. A packet for the device itself does not leave it.
 func (d *Device) sendByLink(p *packet) {
 	if d.owns(d, p) {
 		d.f.carry(d, p)

@@ -232,8 +232,8 @@ func (d *Device) walk(out []extent, key uint32, q *qp, pdn uint32, va, n uint64,
 	return d.walkKLMs(out, s, q, pdn, va-s.Start, n, need, depth)
 }
 
-// walkPages translates by a list of pages. What is missing, or may not be written, is a page fault with
-// keys that have them, and those that the driver fills by UMR.
+// walkPages translates by a list of pages. A page that is missing or read-only is a page fault with
+// keys that have page faults, and with keys that the driver fills by UMR.
 func (s *MKeySpec) walkPages(out []extent, va, n uint64, need Access) ([]extent, string) {
 	size := uint64(1) << s.LogPageSize
 	off := va - s.Start&^(size-1)

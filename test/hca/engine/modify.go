@@ -37,8 +37,8 @@ func (t Transition) String() string {
 	return hex("transition ", uint32(t))
 }
 
-// ModifyQP takes a QP from one state to another. What a transition requires is taken from
-// the attributes in any case, and the rest if the mask names it.
+// ModifyQP takes a QP from one state to another. Required attributes of a transition are taken in
+// any case, and optional ones if the mask names them.
 func (d *Device) ModifyQP(n uint32, t Transition, opt OptParam, a QPAttr) error {
 	if err := d.lock("QP"); err != nil {
 		return err

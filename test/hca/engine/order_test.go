@@ -310,7 +310,7 @@ func TestBadPackets(t *testing.T) {
 	}
 }
 
-// TestAnswersBeforeRefusal: what was asked before a request that is refused is answered.
+// TestAnswersBeforeRefusal: requests before a refused one are answered.
 func TestAnswersBeforeRefusal(t *testing.T) {
 	p := newPair(t, InfiniBand, RC, false, qpOptions{})
 	p.a.write(opRead, sig, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(p.ma.sge(0, 50000)))

@@ -55,7 +55,7 @@ func (d *Device) OwnMemoryUsed(at, n uint64) bool {
 	return false
 }
 
-// ReadOwnMemory is a load of the host's. What is beyond the end is zeros.
+// ReadOwnMemory is a load of the host's. Bytes beyond the end are zeros.
 func (d *Device) ReadOwnMemory(at uint64, p []byte) {
 	d.f.mu.Lock()
 	defer d.f.mu.Unlock()

@@ -133,7 +133,7 @@ func (w *sendWQE) routeOfAV() route {
 	return r
 }
 
-// slid is the source LID of a datagram. A port that goes only by its link has none.
+// slid is the source LID of a datagram. A port that goes only by its link has no LID.
 func (d *Device) slid(dlid uint16, pathBits uint8) uint16 {
 	if dlid == permissiveLID {
 		return permissiveLID

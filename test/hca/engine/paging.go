@@ -142,8 +142,8 @@ func (q *qp) suspend(p *packet, f *pageFault) {
 	q.resp.paging, q.resp.nak = f, true
 }
 
-// resumed goes on with the receive side, or ends it. It reports whether the QP still waited, and is
-// to be ended.
+// resumed goes on with the receive side, or ends it. It reports whether the QP still waited, and
+// must be ended.
 func (q *qp) resumed(f *pageFault, failed bool) bool {
 	r := &q.resp
 	if r.paging != f || q.gone {

@@ -18,7 +18,7 @@ type qp struct {
 	draining bool
 	gone     bool
 	attr     QPAttr
-	counts   *Counts // its counter set, nil if it has none
+	counts   *Counts // its counter set, or nil
 
 	pd             *pd
 	sendCQ, recvCQ *cq

@@ -13,7 +13,7 @@ type request struct {
 	psn     uint32
 	packets uint32 // how many PSNs it takes; 0 if it is local
 	got     uint32 // responses that have come, of a READ or atomic
-	again   uint32 // got+1 when the missing ones were asked for again
+	again   uint32 // got+1 when the missing ones were requested again
 	sent    bool   // its last packet was sent
 	done    bool
 	bad     Syndrome

@@ -397,7 +397,7 @@ func (q *qp) refuseRequest(p *packet, nak uint8, event EventType, why string) {
 		return
 	}
 	if q.reliable() {
-		// What was asked before is answered before, although the QP has failed by then.
+		// Earlier requests are answered first, although the QP has failed by then.
 		q.answer(answer{kind: pktAck, psn: p.psn, syndrome: nak})
 		q.resp.refused = true
 	}

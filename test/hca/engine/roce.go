@@ -181,14 +181,15 @@ func icrc(ip []byte) uint32 {
 	return crc32.ChecksumIEEE(m)
 }
 
-// A roceFrame is a frame that is to be read.
+// A roceFrame is a frame that is being read.
 type roceFrame struct {
 	p    *packet
 	rest []byte
 }
 
-// parseFrame reads a frame with a packet of RoCE v2. It returns nil and no error if it is another frame. What the
-// packet is to a queue pair is for receive to say; src is 0 if it is not in the frame.
+// parseFrame reads a frame with a packet of RoCE v2. It returns nil and no error if it is another
+// frame. It does not look for the queue pair, which receive does; src is 0 if it is not in the
+// frame.
 func parseFrame(frame []byte) (*packet, error) {
 	f := roceFrame{p: &packet{route: route{grh: true, v2: true}}}
 	ip := f.network(frame)

@@ -149,8 +149,8 @@ func TestPortWithoutRoCE(t *testing.T) {
 	p.clean()
 }
 
-// TestSourcePort: the frames of a connection have the source port that it has been given last. One of datagrams has
-// none of its own.
+// TestSourcePort: the frames of a connection have the source port that it has been given last. A
+// queue pair of datagrams does not have one of its own.
 func TestSourcePort(t *testing.T) {
 	p := newPair(t, Ethernet, UC, false, qpOptions{})
 	d := p.b.h.d

@@ -6,7 +6,7 @@ type rq struct {
 	spec   RQSpec
 	w      *wq
 	cq     *cq
-	counts *Counts // its counter set, nil if it has none
+	counts *Counts // its counter set, or nil
 	state  WQState
 }
 

@@ -49,7 +49,7 @@ const (
 // Access is a set of rights. Local read is a right of its own, as in the mkey context.
 type Access uint8
 
-// The rights. The bits are those of the mkey context's access byte (MLX5_PERM_* in
+// The rights. The bits are the same as in the mkey context's access byte (MLX5_PERM_* in
 // mlx5/device.h).
 const (
 	LocalRead    Access = 1 << 2
@@ -136,7 +136,7 @@ type QPSpec struct {
 	ScatterRes    int    // ScatterRes is 0, 32 or 64: messages up to it go into the CQE (cs_res).
 	DethSQPN      uint32 // DethSQPN is the source QPN in datagrams; 0 is the QP's own.
 	BlockLoopback bool   // BlockLoopback keeps own multicasts from QPs of this device.
-	LogStreams    uint   // LogStreams is log2 of the number of streams of a DCI; 0 is one, whose failure is that of the DCI.
+	LogStreams    uint   // LogStreams is log2 of the number of streams of a DCI; 0 is one, whose failure makes the DCI fail.
 	LogFailed     uint   // LogFailed is log2 of the number of failed streams with which a DCI fails.
 }
 

@@ -17,7 +17,7 @@ const (
 	TraceViolation                  // a violation
 )
 
-// TraceEvent is something that happened. Its String is made when it is asked for.
+// TraceEvent is something that happened. Its String is made on demand.
 type TraceEvent struct {
 	Device    string     // Device is the name of the device.
 	Kind      TraceKind  // Kind says which of the other fields count.

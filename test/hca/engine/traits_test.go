@@ -195,7 +195,7 @@ func TestSharedLID(t *testing.T) {
 			}
 		}
 	}
-	// What a sends to the LID comes back to a, which has no such QP.
+	// Packets of a to the LID come back to a, which has no such QP.
 	for _, q := range []*testQP{p.a, p.b} {
 		q.modify(To2Rst, 0, QPAttr{})
 		q.pc, q.rc, q.half = 0, 0, 0

@@ -178,8 +178,8 @@ func (d *Device) blue(r *bfReg, c *bfCopy, uar, k uint32) {
 	}
 }
 
-// compare compares a piece of the copy with the WQE in memory. What lies behind the WQE
-// in its last block isn't read, and may differ.
+// compare compares a piece of the copy with the WQE in memory. The device does not read the rest of
+// the last block behind the WQE, so it may differ.
 func (c *bfCopy) compare(from int) {
 	for i := from; i < min(len(c.data), len(c.ring)); i++ {
 		if c.data[i] == c.ring[i] || c.differs {

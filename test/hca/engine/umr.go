@@ -289,7 +289,7 @@ func (u *umr) translation(s *MKeySpec, list []byte) string {
 		b := list[i*16:]
 		klms[int(u.offset)+i] = KLM{Length: be.Uint32(b), Key: be.Uint32(b[4:]), VA: be.Uint64(b[8:])}
 	}
-	// What pads a list to 64 bytes is no entry.
+	// The padding of a list to 64 bytes has no entries.
 	for len(klms) > 0 && klms[len(klms)-1] == (KLM{}) {
 		klms = klms[:len(klms)-1]
 	}

@@ -146,7 +146,7 @@ const (
 	CapPKeyTable128     = 0 // 128 << n entries
 )
 
-// What a user context may do: MLX5_UCTX_CAP_* (mlx5_ifc.h).
+// Rights of a user context: MLX5_UCTX_CAP_* (mlx5_ifc.h).
 const UCtxRawTX = 1 << 0
 
 // atomic_caps_bits.

@@ -1,5 +1,5 @@
 // Package prm has the numbers of the command interface of ConnectX cards: operation codes,
-// status codes, and where the fields of commands and contexts are. They are those of Linux'
+// status codes, and where the fields of commands and contexts are. They come from Linux'
 // include/linux/mlx5/mlx5_ifc.h and device.h; each group of fields names the struct there.
 //
 // A field is so many bits of a big-endian record, counted from the most significant bit of

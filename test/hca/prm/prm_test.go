@@ -21,7 +21,7 @@ func TestField(t *testing.T) {
 	}
 }
 
-// What is written is what is read, and nothing else changes.
+// A read returns what was written, and nothing else changes.
 func TestPut(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for range 2000 {
@@ -50,7 +50,7 @@ func TestPut(t *testing.T) {
 	}
 }
 
-// What a record does not have reads as 0 and is not written.
+// Fields that a record does not have read as 0 and are not written.
 func TestShort(t *testing.T) {
 	for _, f := range []Field{{0x20, 4}, {0x18, 64}, {0, 64}, {0x3f, 1}} {
 		b := []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}

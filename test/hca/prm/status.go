@@ -41,7 +41,7 @@ func (s Status) String() string {
 	return fmt.Sprintf("status %#x", uint8(s))
 }
 
-// What goes wrong with the delivery of a command: MLX5_CMD_DELIVERY_STAT_* (drivers/net/
+// Errors in the delivery of a command: MLX5_CMD_DELIVERY_STAT_* (drivers/net/
 // ethernet/mellanox/mlx5/core/cmd.c).
 const (
 	DeliveryOK        = 0x0

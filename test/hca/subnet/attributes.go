@@ -12,7 +12,7 @@ const (
 	attrVLArbitration   = 0x18
 	attrLinear          = 0x19
 	attrMulticast       = 0x1b
-	attrMellanoxPort    = 0xff90 // MLNXExtendedPortInfo, which tells of the speed FDR10
+	attrMellanoxPort    = 0xff90 // MLNXExtendedPortInfo, which has the speed FDR10
 
 	siLinearCap         = 0
 	siMulticastCap      = 4

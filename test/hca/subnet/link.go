@@ -2,8 +2,8 @@ package subnet
 
 import "slices"
 
-// relink takes a link up or down if it is to be so. A node that is told to do it does not report it: that is
-// quiet.
+// relink takes a link up or down if the settings of its ports require it. A node does not report a
+// change that it was told to make: that is quiet.
 func (s *Subnet) relink(p *port, quiet *node) {
 	if p.peer == nil {
 		return
@@ -50,7 +50,7 @@ func (s *Subnet) takeDown(p *port, quiet *node) {
 	p.peer.changed(quiet)
 }
 
-// negotiate returns the width and speed of a link, 0 if its ports have none in common.
+// negotiate returns the width and speed of a link, or 0 if its ports do not have a common one.
 func (p *port) negotiate() (Width, Speed) {
 	w, v := p.enabled()
 	pw, pv := p.peer.enabled()

@@ -15,7 +15,7 @@ func (b build) node(kind NodeType, ports int, format string, args ...any) *Node 
 	if err != nil {
 		panic(err)
 	}
-	// The name is that of ibnetdiscover; the description is what people read.
+	// The name is the one that ibnetdiscover prints; the description is for people.
 	delete(b.names, n.Name)
 	n.Name = fmt.Sprintf("%s-%016x", nodeWords[kind].name, n.GUID)
 	b.names[n.Name] = n

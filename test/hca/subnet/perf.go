@@ -49,7 +49,8 @@ var counterPlaces = [counterCount]struct{ at, width int }{
 	{19 * 8, 4}, {19*8 + 4, 4}, {22 * 8, 16}, {24 * 8, 32}, {28 * 8, 32}, {32 * 8, 32}, {36 * 8, 32}, {40 * 8, 32},
 }
 
-// counters are those of a port. The extended ones are in the order of their bits of CounterSelect.
+// counters are the counters of a port. The extended ones are in the order of their bits of
+// CounterSelect.
 type counters struct {
 	basic    [counterCount]uint32 // stop at their maximum
 	extended [8]uint64

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// The lines of a file that matter. What ibnetdiscover writes after "#" is a comment, except for the
-// description of a node, and the width and speed of a link.
+// The lines of a file that matter. Text after "#" is a comment, except for the description of a
+// node, and the width and speed of a link.
 var (
 	lineNode  = regexp.MustCompile(`^(Switch|Hca|Ca|Rt)\s+(\d+)\s+"([^"]+)"\s*(?:#\s*"(.*)"(.*))?(?:#.*)?$`)
 	linePort  = regexp.MustCompile(`^\[(\d+)\](?:\[ext \d+\])?(?:\(([0-9a-fA-F]+)\))?\s*"([^"]+)"\s*(?:\[(\d+)\])?(?:\[ext \d+\])?\s*(?:\(([0-9a-fA-F]+)\))?([^#]*)(#.*)?$`)

@@ -56,8 +56,8 @@ func (w Width) String() string {
 // Speed is a signaling rate, or a set of them.
 type Speed uint8
 
-// Signaling rates, from slow to fast. The first three are those of PortInfo.LinkSpeedEnabled, the others
-// those of LinkSpeedExtEnabled.
+// Signaling rates, from slow to fast. The first three are in PortInfo.LinkSpeedEnabled, the others
+// in LinkSpeedExtEnabled.
 const (
 	SDR Speed = 1 << iota
 	DDR

@@ -170,7 +170,7 @@ func TestMade(t *testing.T) {
 	}
 }
 
-// FuzzRead reads anything. What can be read can be written and read again.
+// FuzzRead reads anything. A topology that can be read can be written and read again.
 func FuzzRead(f *testing.F) {
 	ring, err := Ring(3)
 	if err != nil {

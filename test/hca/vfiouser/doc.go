@@ -7,7 +7,7 @@
 //
 // A [Device] answers accesses to its BARs and is told of a reset. From the [Server] it gets
 // the guest's memory by bus address ([Server.Bytes]) and sends message-signalled interrupts
-// ([Server.Interrupt]). The package knows nothing of what kind of device it is.
+// ([Server.Interrupt]). The package does not depend on the kind of device.
 //
 // # What the client may do
 //
@@ -18,7 +18,7 @@
 //
 // # What is not there
 //
-// Migration, dirty page tracking, mmap of BARs (every access is to be seen), legacy interrupts
-// and MSI, memory that the client has no descriptor for (DMA by messages). Asking for one of
-// them gives EINVAL or ENOTSUP, and memory without a descriptor is not accessible.
+// Migration, dirty page tracking, mmap of BARs (the server sees every access), legacy interrupts
+// and MSI, memory that the client has no descriptor for (DMA by messages). Asking for one of them
+// gives EINVAL or ENOTSUP, and memory without a descriptor is not accessible.
 package vfiouser

@@ -9,7 +9,7 @@ import (
 // vectors are the MSI-X interrupts, each of which the client gives an eventfd for.
 type vectors struct {
 	mu      sync.Mutex
-	fd      []int  // guarded by mu; -1 if the client has none for it
+	fd      []int  // guarded by mu; -1 for a vector without a descriptor of the client
 	pending []bool // guarded by mu; raised while there was none
 }
 

@@ -26,9 +26,9 @@ type source struct {
 	dev, ino, offset, size uint64
 }
 
-// memory is the guest's memory. What was mapped once stays in this process's address space
-// until close, because a piece that was just handed out may still be in use when its window
-// goes, as a transfer of a real device may still be on its way.
+// memory is the guest's memory. A mapping stays in this process's address space until close,
+// because a piece that was just handed out may still be in use when its window goes, as a transfer
+// of a real device may still be on its way.
 type memory struct {
 	windows atomic.Pointer[[]window] // sorted by address; a new slice with every change
 

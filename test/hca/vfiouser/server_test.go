@@ -100,7 +100,7 @@ func TestConfigSpace(t *testing.T) {
 	if at := c.srv.BAR(0); at != 0x38_fe300000 {
 		t.Errorf("BAR 0 is at %#x", at)
 	}
-	// What is fixed stays; what can be set is set; a BAR shows its size.
+	// Fixed fields keep their values, others can be set, and a BAR shows its size.
 	all := bytes.Repeat([]byte{0xff}, 64)
 	c.must(cmdRegionWrite, access(0, configRegion, 64, all...))
 	c.must(cmdRegionWrite, access(pciMSIX, configRegion, 12, all[:12]...))
@@ -148,7 +148,7 @@ func TestMemory(t *testing.T) {
 		}
 	}
 
-	// What is no memory is refused, or is there without being accessible.
+	// Descriptors that are no memory are refused, or mapped without being accessible.
 	c.refused(unix.EEXIST, cmdDMAMap, dmaMap(dmaRead|dmaWrite, 0, 0x17000, 0x2000), fd)
 	c.refused(unix.EEXIST, cmdDMAMap, dmaMap(dmaRead|dmaWrite, 0, 0xf000, 0x1001), fd)
 	c.refused(unix.EINVAL, cmdDMAMap, dmaMap(dmaRead|dmaWrite, 0, 0x100000, 0), fd)
@@ -224,7 +224,7 @@ func TestInterrupts(t *testing.T) {
 	c.refused(unix.EINVAL, cmdSetIRQs, words(20, 0))
 }
 
-// What is no message ends the connection.
+// Bytes that are no message end the connection.
 func TestGarbled(t *testing.T) {
 	for name, head := range map[string]header{
 		"a reply":   {cmd: cmdGetInfo, flags: flagReply},
