@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
-// bond makes an interface of two, with an address and a device, whose hardware address is that of
-// the one which is active, and returns the address and what makes the other one active.
+// bond makes an interface of two, with an address and a device, and the hardware address of the
+// active one. It returns the address and a function that makes the other one active.
 func bond(t *testing.T) (at netip.Addr, failOver func()) {
 	t.Helper()
 	testenv.Guest(t)

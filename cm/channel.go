@@ -35,9 +35,9 @@ type Channel struct {
 // number when it moves to another channel.
 var lastUID atomic.Uint64
 
-// OpenChannel opens a channel (rdma_create_event_channel) for the devices of the kernel. If the kernel
-// has none, and the process has software devices (package soft), the channel is for those; see
-// [OpenChannelFor]. The error says what to do, and matches
+// OpenChannel opens a channel (rdma_create_event_channel) for the devices of the kernel. If the
+// kernel has no devices, and the process has software devices (package soft), the channel is for
+// those; see [OpenChannelFor]. The error says what to do, and matches
 //
 //   - [errors.ErrUnsupported] if the module rdma_ucm is not loaded and cannot be loaded,
 //   - [io/fs.ErrNotExist] if /dev/infiniband/rdma_cm does not exist, and

@@ -292,7 +292,7 @@ func TestRefused(t *testing.T) {
 	if err := id.Close(); !errors.Is(err, syscall.EBUSY) || len(c.ids) != 1 {
 		t.Errorf("Close: %v, %d IDs are left", err, len(c.ids))
 	}
-	// What the process may not destroy any more goes with the channel.
+	// The IDs that the process may no longer destroy go with the channel.
 	k.refuse[abi.RDMA_USER_CM_CMD_DESTROY_ID] = syscall.EACCES
 	if err := id.Close(); !errors.Is(err, syscall.EACCES) || !strings.Contains(err.Error(), "credentials") || len(c.ids) != 0 {
 		t.Errorf("Close: %v, %d IDs are left", err, len(c.ids))
@@ -354,7 +354,7 @@ func TestClosedFile(t *testing.T) {
 }
 
 // TestEventLoopCloseID: an ID that the process may not destroy any more is closed without an error, and the loop
-// takes no new users, so that its channel is closed some day. Any other error is that of the caller.
+// takes no new users, so that its channel is closed some day. The caller gets any other error.
 func TestEventLoopCloseID(t *testing.T) {
 	c, k := newFake(t)
 	l := runEventLoop(c)

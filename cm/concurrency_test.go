@@ -130,7 +130,7 @@ func (w *connWorld) Argument(r *rand.Rand, typ reflect.Type) (reflect.Value, boo
 }
 
 func (w *connWorld) Override(object any, name string) (call func(*rand.Rand), skip bool) {
-	if name == "Streams" { // whose Close is that of the listener
+	if name == "Streams" { // whose Close closes the listener
 		return nil, true
 	}
 	if object != any(w.conn) {

@@ -312,7 +312,7 @@ func (c *Conn) fail(err error) {
 }
 
 // connError is why a connection has ended. Most connections end without a failure, so the text is
-// made only when it is asked for.
+// made only on demand.
 type connError struct {
 	remote Addr
 	err    error

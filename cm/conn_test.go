@@ -211,7 +211,7 @@ func TestConnRDMA(t *testing.T) {
 		})
 	}
 	all.Wait()
-	// What the peer has not allowed ends the connection, on both sides.
+	// An access that the peer has not allowed ends the connection, on both sides.
 	remote.RKey++
 	if err := client.RDMAWrite(ctx, near.SGE(0, 7), remote); err == nil || !strings.Contains(err.Error(), l.Addr().String()) {
 		t.Errorf("a key that is wrong: %v", err)
@@ -330,7 +330,7 @@ func TestConnProtocolViolations(t *testing.T) {
 		id := newID(t, c, TCP)
 		must(t, id.ResolveWait(ctx, Addr{}, l.addr))
 		qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
-		must(t, qp.PostRecv(1, mr.SGE(2048, 2048)), qp.PostRecv(2, mr.SGE(2048, 2048))) // the other side tells of its memory, and of its end
+		must(t, qp.PostRecv(1, mr.SGE(2048, 2048)), qp.PostRecv(2, mr.SGE(2048, 2048))) // the peer sends the address of its memory, and that it ends
 		e, err := id.ConnectWait(ctx, ConnParam{PrivateData: greeting, RetryCount: 6, RNRRetryCount: 6})
 		return id, e, err
 	}

@@ -3,9 +3,10 @@ package cm
 import "github.com/goverbs/goverbs/uverbs"
 
 // returnCredits sends the peer its credits back when they are at least half of Depth. Other
-// messages carry them too. The credits of the first small receives are returned together with the
-// announcement of the large ones, and so is that of a request for these. If the request comes later, its
-// credit is returned at once: nothing else brings it back if the program on this side receives nothing.
+// messages carry them too. The credits of the first small receives, and of the request for large
+// ones, are returned together with the announcement of the large ones. If the request comes later,
+// its credit is returned at once: nothing else brings it back if the program on this side receives
+// nothing.
 func (c *Conn) returnCredits() {
 	if c.needsLarge() {
 		c.growOrFail()

@@ -108,8 +108,8 @@
 // # Software devices
 //
 // A process can have RDMA software devices (package soft), which need no driver. For these the
-// package carries out the connection manager itself, in the process. On the wire it is that of the
-// kernel for RoCE v2, so peers may have any other device.
+// package carries out the connection manager itself, in the process. On the wire it behaves as the
+// kernel's does for RoCE v2, so peers may have any other device.
 //
 // Dial, Listen, DialPacket and ListenPacket use a software device if it has the local address, or
 // without one, the remote address or the address from which packets to it are sent. If the kernel has
@@ -195,10 +195,10 @@
 //	ID.ResolveWait                     1 min
 //	ID, Channel: events                a lost peer causes none; a work request fails as the QP's retries say
 //
-// The times are those of the default options. A deadline of the context takes the place of the 2 min. A
-// peer that lives but does not read may be waited for without limit, as with TCP. With a negative KeepAlive
-// an idle connection does not notice a dead peer. On iWARP, rsocket depends on TCP, which gives up after
-// about 15 minutes.
+// The times apply to the default options. A deadline of the context takes the place of the 2 min. A
+// peer that lives but does not read may be waited for without limit, as with TCP. With a negative
+// KeepAlive an idle connection does not notice a dead peer. On iWARP, rsocket depends on TCP, which
+// gives up after about 15 minutes.
 //
 // # Errors
 //

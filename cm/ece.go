@@ -38,7 +38,7 @@ func (m ECEMode) String() string {
 }
 
 // ErrNoECE means that a side requires options for enhanced connections ([ECERequired]), and the two
-// sides have none in common.
+// sides do not have common options.
 var ErrNoECE = errors.New("the two sides have no options for enhanced connections (ECE) in common")
 
 // eceState is what an ID knows of options for enhanced connections. The fields are guarded by the mu of

@@ -208,7 +208,8 @@ func TestECEBadAnswer(t *testing.T) {
 	}
 }
 
-// TestECENoFallback: a program that requires options does not get a connection by TCP where a device has none.
+// TestECENoFallback: a program that requires options does not get a connection by TCP where a
+// device does not have them.
 func TestECENoFallback(t *testing.T) {
 	missing := &uverbs.FeatureError{Feature: "ECE", Driver: "rxe"}
 	if !isNoRDMA(missing) || isNoRDMA(fmt.Errorf("%w: %w", ErrNoECE, missing)) {

@@ -76,7 +76,7 @@ func (l *eventLoop) run() {
 	}
 }
 
-// pass passes an event to the handler of its ID. A request that has none is dropped.
+// pass passes an event to the handler of its ID. A request without a handler is dropped.
 func (l *eventLoop) pass(e *Event) {
 	l.mu.Lock()
 	in := l.ids[e.owner()]

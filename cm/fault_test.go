@@ -256,7 +256,7 @@ func TestPeerDies(t *testing.T) {
 	testenv.NeedsKernel(t, "the ends of the connections of a process that dies")
 	before := quiet(t)
 	ctx := within(t)
-	t.Run("a server that is asked", func(t *testing.T) {
+	t.Run("a server that gets a request", func(t *testing.T) {
 		addr := other(t, "dies when asked", "")
 		if _, err := Dial(ctx, addr, DialOptions{}); err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), addr) {
 			t.Errorf("Dial: %v", err)

@@ -168,8 +168,8 @@ func TestGroupRefused(t *testing.T) {
 	}
 }
 
-// TestGroupIPv6 joins IPv6 groups on InfiniBand. The kernel has none with RoCE v2, which is the only RoCE
-// of rxe and what others are set to.
+// TestGroupIPv6 joins IPv6 groups on InfiniBand. The kernel does not support them with RoCE v2,
+// which is the only RoCE of rxe and the setting of others.
 func TestGroupIPv6(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "datagrams")

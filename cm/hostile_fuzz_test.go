@@ -205,7 +205,8 @@ func (p *hostilePeer) act(act, kind byte, size int, random []byte) (good bool, e
 	return good, err
 }
 
-// breakDown has the device fail a request, and flush the others. What had arrived before can still be taken.
+// breakDown has the device fail a request, and flush the others. Messages that had arrived before
+// can still be received.
 func (p *hostilePeer) breakDown(status uverbs.WCStatus) {
 	c, want := p.c, syscall.EPROTO
 	failed := uverbs.WC{ID: recvBit, Status: status}
@@ -253,7 +254,7 @@ func (p *hostilePeer) checkState() {
 	case c.win.startsSmall && c.win.grown && c.win.smallInUse < 0:
 		p.t.Fatalf("%d small slots", c.win.smallInUse)
 	case p.granted-p.used+c.consumed+n != depth:
-		p.t.Fatalf("%d credits were granted and %d used, %d are to be returned, %d messages wait: of %d credits", p.granted, p.used, c.consumed, n, depth)
+		p.t.Fatalf("%d credits were granted and %d used, %d must be returned, %d messages wait: of %d credits", p.granted, p.used, c.consumed, n, depth)
 	case c.ctlPosted-c.ctlDone > ctlSlots:
 		p.t.Fatalf("%d control messages are on their way, of %d", c.ctlPosted-c.ctlDone, ctlSlots)
 	}

@@ -208,8 +208,7 @@ func (id *ID) Listen(backlog int) error {
 
 // maxPrivate is how much private data an operation can carry, in bytes, for connections and for
 // datagrams. In a request for a connection, the header of the connection manager takes some of the
-// space in the packet. On iWARP there is no such header, and the limit is that of the kernel's
-// interface.
+// space in the packet. On iWARP there is no such header, and the kernel's interface sets the limit.
 var maxPrivate = map[string][2]int{opConnect: {56, 180}, opAccept: {196, 136}, "reject": {148, 136}}
 
 // checkPrivate returns an error if an operation cannot carry so much private data.

@@ -101,7 +101,7 @@ func (b *between) pass(from, to *net.TCPConn, client bool) {
 	}
 }
 
-// reset ends all connections as a host does that knows nothing of them.
+// reset ends all connections as a host does that has restarted.
 func (b *between) reset() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -156,7 +156,7 @@ func TestIWARPOtherProtocols(t *testing.T) {
 		}
 		conn.Close()
 	}
-	// What a listener says that is none of iWARP. (Some that are worse crash the kernel.)
+	// Answers of a listener that does not speak iWARP. (Some that are worse crash the kernel.)
 	for name, answer := range map[string]string{
 		"another version": "MPA ID Rep Frame\x10\x09\x00\x04\x00\x01\x00\x01",
 		"a reject":        "MPA ID Rep Frame\x30\x02\x00\x04\x00\x01\x00\x01", "nothing": "",

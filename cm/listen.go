@@ -37,7 +37,7 @@ type Listener struct {
 }
 
 // Listen listens on "host:port". Without a host, or with the unspecified address, it listens on all
-// addresses of all RDMA devices: those of the kernel, or if it has none, the software devices of this
+// addresses of all RDMA devices: the kernel's devices, or without any, the software devices of this
 // process (package soft). With port 0 the kernel chooses a port; see [Listener.Addr].
 //
 // The context limits the lookup of the host and the port. Its end does not affect the listener.

@@ -87,7 +87,8 @@ func (r *region) freeSpan(at, size int) {
 	}
 }
 
-// memory is a number of slots of equal size that belong to one connection. The zero value has none.
+// memory is a number of slots of equal size that belong to one connection. The zero value has no
+// slots.
 type memory struct {
 	pool  *pool
 	size  int // size of a slot

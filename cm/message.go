@@ -73,7 +73,7 @@ func (c *Conn) sendSome(ctx context.Context, p []byte) (n int, err error) {
 	return n, c.post(b)
 }
 
-// wantIfSmall asks the peer for large receives, unless it has them or was asked already, or the
+// wantIfSmall asks the peer for large receives, unless it has them or got a request already, or the
 // request would have to wait.
 func (c *Conn) wantIfSmall() {
 	if !c.peerTakes(c.maxSend) && !c.peer.wantSent && c.credits > 1 && canSendControl(c, nil) {
@@ -118,7 +118,7 @@ func (c *Conn) waitRoom(ctx context.Context, what string, size int) error {
 }
 
 // sendMemory allocates the slots for sending before the first message, so that a side that only
-// receives has none. The caller holds c.mu.
+// receives does not need them. The caller holds c.mu.
 func (c *Conn) sendMemory() (err error) {
 	if c.out.pool == nil {
 		c.out, err = c.domain.pool.alloc(c.o.SendDepth, headerSize+c.maxSend)

@@ -58,7 +58,7 @@ func TestOpenHints(t *testing.T) {
 	}
 }
 
-// TestContainerHints: what a container lacks is named by the option that adds it.
+// TestContainerHints: the error names the option that gives the container what is missing.
 func TestContainerHints(t *testing.T) {
 	for _, c := range []struct {
 		op    string
@@ -101,7 +101,7 @@ func TestOpenMissing(t *testing.T) {
 	_, err = OpenChannel()
 	must(t, os.Remove(devicePath))
 	says(t, err, fs.ErrNotExist, "stale node", devicePath, mknod(dev, devicePath))
-	// What is advised helps.
+	// The advice helps.
 	must(t, unix.Mknod(devicePath, unix.S_IFCHR|0o666, int(unix.Mkdev(dev.Major, dev.Minor))))
 	c, err := OpenChannel()
 	must(t, err, c.Close())

@@ -75,10 +75,10 @@ type ConnOptions struct {
 	Isolation Isolation // Isolation says which connections share a PD; zero is SharedPD.
 
 	// ECE says whether the connection uses options for enhanced connections; by default it does
-	// not. What they do is up to the vendor, and they may make a connection faster or slower.
+	// not. Their effect depends on the vendor: they may make a connection faster or slower.
 	// [Conn.ECE] returns those that are used. If a side requires options that the other does not
-	// have, Dial fails with an error that matches [ErrNoECE], except on iWARP, where a rejection has
-	// no reason.
+	// have, Dial fails with an error that matches [ErrNoECE], except on iWARP, where a rejection
+	// has no reason.
 	ECE ECEMode
 }
 

@@ -207,7 +207,7 @@ type senderKey struct {
 type sender struct {
 	key   senderKey
 	attr  uverbs.AHAttr
-	asked time.Time // when the device was asked
+	asked time.Time // when the device was queried
 }
 
 // Send sends a datagram to a peer or a group. It copies the datagram, which may be a slice that

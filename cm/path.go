@@ -204,9 +204,10 @@ func (id *ID) needsGRH() bool {
 
 // CheckRemote returns an error that matches EADDRNOTAVAIL if the remote address of a connection request is not that
 // of the host to which the ID's packets go. A request says itself from which address it comes; on RoCE, the GID of
-// the path tells, since a GID is an IP address there. On InfiniBand nothing tells, and CheckRemote returns nil, as on
-// iWARP, where the address is that of a TCP connection, and on software devices, which refuse such a request. dev is
-// the ID's device. [Listener] calls CheckRemote for each request.
+// the path tells, since a GID is an IP address there. On InfiniBand nothing tells, and CheckRemote
+// returns nil, as on iWARP, where the address comes from a TCP connection, and on software devices,
+// which refuse such a request. dev is the ID's device. [Listener] calls CheckRemote for each
+// request.
 func (id *ID) CheckRemote(dev *uverbs.Device) error {
 	if info := dev.Info(); info.InProcess || info.IWARP() {
 		return nil

@@ -123,7 +123,8 @@ func (id *ID) CreateQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
 // and no command does.
 func onIWARP(d *uverbs.Device) bool { return d.Info().IWARP() }
 
-// createQP is CreateQP for a PD that was checked. The port is that of the ID, 0 if the caller does not know it.
+// createQP is CreateQP for a PD that was checked. port is the port of the ID, 0 if the caller does
+// not know it.
 func (id *ID) createQP(pd *uverbs.PD, port uint8, o uverbs.QPOptions) (*uverbs.QP, error) {
 	const op = "create QP"
 	id.queues.mu.Lock()
@@ -198,8 +199,8 @@ func (id *ID) modifyTo(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error 
 }
 
 // modifyToInit moves the QP of a connection to INIT, without access rights, which it gets in RTR. On Ethernet all
-// connections of a port have the same attributes, so that the kernel is asked once. The port is 0 if the caller
-// does not know it.
+// connections of a port have the same attributes, so one query to the kernel is enough. The port is
+// 0 if the caller does not know it.
 func (id *ID) modifyToInit(qp *uverbs.QP, port uint8) error {
 	if id.closed.Load() {
 		return id.errClosed()
@@ -247,7 +248,7 @@ type initKey struct {
 }
 
 // accessCache has the access rights that the kernel gives to peers. They depend only on the device
-// and on whether there may be READs and atomics, so that the kernel is asked once for each
+// and on whether there may be READs and atomics, so one query to the kernel is enough for each
 // combination.
 var accessCache = struct {
 	mu    sync.Mutex

@@ -275,8 +275,8 @@ func TestDeviceRemoved(t *testing.T) {
 // second1 returns the second of two results.
 func second1[T any](_ T, err error) error { return err }
 
-// TestDialAfterCrash: a host that has crashed comes back and counts its QPs from the start again, so the
-// peer, which knows nothing of the crash, rejects the first request as stale.
+// TestDialAfterCrash: a host that has crashed comes back and counts its QPs from the start again,
+// so the peer, which has not noticed the crash, rejects the first request as stale.
 func TestDialAfterCrash(t *testing.T) {
 	ctx := within(t)
 	server := value(soft.New(soft.Options{}))(t)
@@ -303,8 +303,8 @@ func TestDialAfterCrash(t *testing.T) {
 	}
 }
 
-// TestRetryStale: a peer that still has an old connection is asked again, four times in all, and no
-// longer than the context. Other rejections are final.
+// TestRetryStale: a request to a peer that still has an old connection is repeated, four times in
+// all, and no longer than the context. Other rejections are final.
 func TestRetryStale(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()

@@ -59,7 +59,7 @@ func (id *ID) ResolveService(name string, service uint64) error {
 	errno := command(f, abi.RDMA_USER_CM_CMD_RESOLVE_IB_SERVICE, &req)
 	switch {
 	case errno == syscall.EOPNOTSUPP:
-		err := &Error{Op: opService, Errno: errno, Hint: "only an InfiniBand subnet administrator can look up services, and the port of the device has none"}
+		err := &Error{Op: opService, Errno: errno, Hint: "only an InfiniBand subnet administrator can look up services, and the port of the device has no such administrator"}
 		return &uverbs.FeatureError{Feature: featureService, Driver: id.driver(), Err: err}
 	case errno == syscall.EINVAL && !knowsServices(f):
 		return unsupported(featureService, &Error{Op: opService, Errno: errno})

@@ -213,7 +213,7 @@ func TestSRQOfID(t *testing.T) {
 	must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6}))
 	request := value(l.Request(ctx))(t)
 	if !testenv.TheRig().IWARP() && !request.Param.SRQ {
-		t.Errorf("the request does not tell of the SRQ: %+v", request.Param)
+		t.Errorf("the request does not announce the SRQ: %+v", request.Param)
 	}
 	serverQP, serverSRQ := create(request.ID, 2)
 	must(t, request.ID.Accept(ConnParam{RNRRetryCount: 6}))

@@ -39,7 +39,7 @@ func inTurn(b *testing.B, one, other func(b *testing.B)) (first, second time.Dur
 		}
 		ratios = append(ratios, lot[0]/lot[1])
 	}
-	b.ReportMetric(0, "ns/op") // it is that of both
+	b.ReportMetric(0, "ns/op") // it is the time of both
 	return time.Duration(median(took[0])), time.Duration(median(took[1])), median(ratios)
 }
 

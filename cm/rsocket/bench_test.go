@@ -80,7 +80,7 @@ func BenchmarkBandwidth(b *testing.B) {
 			slices.Sort(ratios)
 			b.ReportMetric(ratios[len(ratios)/2], "x-WRITE")
 			testenv.Limit(b, bandwidthLeast, ratios[len(ratios)/2], -1)
-			b.ReportMetric(0, "ns/op") // it is that of both
+			b.ReportMetric(0, "ns/op") // it is the time of both
 			must(b, src.Close(), m.Close(), client.Close(), server.Close())
 		})
 	}

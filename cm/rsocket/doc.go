@@ -1,6 +1,6 @@
 // Package rsocket speaks the protocol of librdmacm's rsockets, rsocket(7): a stream of bytes over RDMA
-// between a Go program and a program in C, such as one that runs with librspreload.so and knows nothing
-// of RDMA. [Dial] and [Listen] make connections that are a [net.Conn]:
+// between a Go program and a program in C, such as one without support for RDMA that runs with
+// librspreload.so. [Dial] and [Listen] make connections that are a [net.Conn]:
 //
 //	conn, err := rsocket.Dial(ctx, "10.1.0.1:7471", rsocket.Options{})
 //
@@ -11,9 +11,10 @@
 // # Protocol
 //
 // Each side writes its data into a buffer of its peer by RDMA WRITE. The immediate value says how many
-// bytes there are; on iWARP, where a WRITE has none, a SEND of four bytes follows. The receiver
-// announces the halves of its buffer in turn as its program reads, and gives credits. PROTOCOL.md in the
-// folder of this package has the layout. It is the same in all releases of rdma-core since 28.
+// bytes there are; on iWARP, where a WRITE has no immediate value, a SEND of four bytes follows.
+// The receiver announces the halves of its buffer in turn as its program reads, and gives credits.
+// PROTOCOL.md in the folder of this package has the layout. It is the same in all releases of
+// rdma-core since 28.
 //
 // A connection has no goroutine that reads ahead. The peer's messages are handled while a goroutine is
 // in a method of the connection, as in librdmacm.

@@ -81,7 +81,7 @@ func (d connData) encode() []byte {
 // errSpeaksCM is the error of a peer that speaks the protocol of package cm.
 var errSpeaksCM = protoErr("the peer speaks the protocol of cm.Conn and cm.Stream, not rsocket")
 
-// parseConnData reads private data. What follows it is padding.
+// parseConnData reads private data. The rest is padding.
 func parseConnData(b []byte) (d connData, err error) {
 	switch {
 	case protocol.SpeaksCM(b):

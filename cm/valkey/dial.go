@@ -114,8 +114,8 @@ func rejection(err error) error {
 // errSpeaksCM is the error of a peer that speaks the protocol of package cm.
 var errSpeaksCM = protoErr("the peer speaks the protocol of cm.Conn and cm.Stream, not Valkey's")
 
-// checkPrivateData returns an error if the private data of a request or an answer is that of another
-// protocol. Valkey's has none, but that of InfiniBand is padded with zeros.
+// checkPrivateData returns an error if a request or an answer has the private data of another
+// protocol. Valkey uses no private data, but on InfiniBand it is padded with zeros.
 func checkPrivateData(b []byte) error {
 	const rsocketSize, rsocketVersion = 40, 1
 	switch {

@@ -16,7 +16,7 @@ type state struct {
 	arrived   uint64           // that the peer has written
 	consumed  uint64           // that the program has read
 	asked     [maxAsked]uint16 // which features the peer has asked for
-	asks      int              // how many of them are to be answered
+	asks      int              // how many of them need an answer
 	violation error            // how the peer has violated the protocol
 
 	// Sending.
@@ -99,7 +99,7 @@ func (s *state) handleBuffer(b segment) error {
 	return nil
 }
 
-// answer returns the answer to the first question for features that has none yet. There must be one.
+// answer returns the answer to the first open question for features. There must be one.
 func (s *state) answer() command {
 	c := command{op: getServerFeature, selects: s.asked[0]}
 	copy(s.asked[:], s.asked[1:s.asks])

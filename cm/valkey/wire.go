@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// Names of the fields and commands are those of Valkey's documentation.
+// Names of the fields and commands come from Valkey's documentation.
 
 // commandSize is the size of a command, in bytes:
 //

@@ -130,8 +130,8 @@ func (m *Manager) receiveREQ(from origin, msg *REQ) {
 	}
 }
 
-// sent reports whether the path that a REQ asks for is that of its datagram, in the partition of the device. With
-// RoCE v2 a GID is an IP address, so an honest peer asks for no other.
+// sent reports whether a REQ asks for the path by which its datagram came, in the partition of the
+// device. With RoCE v2 a GID is an IP address, so an honest peer asks for no other.
 func (o origin) sent(msg *REQ) bool {
 	p := &msg.Primary
 	return p.LocalGID == o.src.As16() && p.RemoteGID == o.dst.As16() && msg.PKey&fullMember == fullMember

@@ -2,8 +2,9 @@
 // datagrams (MADs) of class 7 and the protocol that establishes and ends connections with them. It
 // behaves on the wire like the kernel's module ib_cm, but believes less of what peers say:
 //
-//   - A message about an ID counts only from the address of the ID's peer to the ID's own address. The transport
-//     says which these are; with RoCE v2 they are those of the IP header. A REQ must ask for that path.
+//   - A message about an ID counts only from the address of the ID's peer to the ID's own address.
+//     The transport says which these are; with RoCE v2 they come from the IP header. A REQ must ask
+//     for that path.
 //   - Duplicates and stale connections are recognized per source address, so the claims of a host are about its own
 //     connections only.
 //   - Communication and transaction IDs are random, each by itself.

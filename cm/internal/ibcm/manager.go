@@ -50,8 +50,8 @@ type Manager struct {
 	message [MADSize]byte    // memory for a MAD that is not repeated
 }
 
-// remoteID identifies a request of a peer. The address is that of its datagrams: what a peer says about itself
-// cannot be the same as an entry of another peer.
+// remoteID identifies a request of a peer. The address is the source of its datagrams, so a peer
+// cannot name the entry of another peer, whatever it says about itself.
 type remoteID struct {
 	addr netip.Addr
 	guid uint64

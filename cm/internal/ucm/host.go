@@ -1,13 +1,14 @@
 // Package ucm carries out the commands of /dev/infiniband/rdma_cm for the devices in this process.
-// It does what the kernel's modules rdma_cm and rdma_ucm do for RoCE v2: addresses, ports, events and
-// their errors are those of Linux 7.2, so that package cm works with it as with the kernel.
+// It does what the kernel's modules rdma_cm and rdma_ucm do for RoCE v2: addresses, ports, events
+// and their errors are the same as in Linux 7.2, so that package cm works with it as with the
+// kernel.
 //
 // The peer of a connection is the host that the packets come from: a request whose header or path has other
 // addresses is refused. When the backlog of a listener is full, a request takes the place of one of the address that
 // holds the most places, so that no host keeps others out.
 //
-// A [Host] is the connection manager of a process. Programs open a [File] of it. Its devices are those
-// of package gsi, and the protocol on the wire is in package ibcm.
+// A [Host] is the connection manager of a process. Programs open a [File] of it. Its devices are
+// the devices of package gsi, and the protocol on the wire is in package ibcm.
 package ucm
 
 import (
@@ -73,8 +74,8 @@ type Host struct {
 	sending bool              // a goroutine sends the MADs of outbox
 }
 
-// outgoing is a MAD that is to be sent. A MAD is sent without the lock, because the peer may be a
-// device of this process.
+// outgoing is a MAD to send. A MAD is sent without the lock, because the peer may be a device of
+// this process.
 type outgoing struct {
 	port     gsi.Port
 	src, dst netip.Addr

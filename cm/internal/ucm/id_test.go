@@ -317,7 +317,7 @@ func TestResolve(t *testing.T) {
 			t.Errorf("%s: from %+v by device %d", dst, x.src, x.dev.info.Index)
 		}
 	}
-	// Then other loopback addresses are those of other processes.
+	// Then other loopback addresses belong to other processes.
 	id = r.routed(f, spaceTCP, "127.0.0.9:7")
 	if x := r.host.ids[id]; x.dev.info.Index != 9 || x.src.ip != netip.MustParseAddr("127.0.0.2") {
 		t.Errorf("from %+v by device %d", x.src, x.dev.info.Index)

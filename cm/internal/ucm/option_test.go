@@ -191,8 +191,8 @@ func TestQueries(t *testing.T) {
 	r.is("service", do(f, abi.RDMA_USER_CM_CMD_RESOLVE_IB_SERVICE, abi.ResolveIbService{ID: bound}), syscall.EOPNOTSUPP)
 }
 
-// TestOldCommands: commands with addresses of the size of struct sockaddr_in6. The bytes are those of
-// the header rdma_user_cm.h.
+// TestOldCommands: commands with addresses of the size of struct sockaddr_in6. The bytes follow the
+// header rdma_user_cm.h.
 func TestOldCommands(t *testing.T) {
 	r := newRig(t)
 	f := r.file
