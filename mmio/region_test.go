@@ -205,7 +205,7 @@ func TestMapAnonymousHuge(t *testing.T) {
 }
 
 // TestBytesEndWhereAsked is about a mapping that was rounded up to huge pages,
-// which most machines have none of: append must not reach the rest.
+// which most machines do not have: append must not reach the rest.
 func TestBytesEndWhereAsked(t *testing.T) {
 	r := &Region{mem: make([]byte, 64), n: 10}
 	if b := r.Bytes(); len(b) != 10 || cap(b) != 10 {

@@ -152,7 +152,7 @@ func (c *Context) decodeUAR(r *abi.AllocUcontextResp, pageSize int) error {
 	}
 	whole := size == uint64(pageSize) && perPage == 1
 	if size < uarSize || size != uarSize && !whole || perPage == 0 || uint64(perPage)*size > uint64(pageSize) {
-		return fmt.Errorf("mlx5: UARs of %d bytes, %d on a page of %d, known are those of %d bytes and one that is a page: %w", size, perPage, pageSize, uarSize, ErrLayout)
+		return fmt.Errorf("mlx5: UARs of %d bytes, %d on a page of %d, allowed: UARs of %d bytes, or one that is a page: %w", size, perPage, pageSize, uarSize, ErrLayout)
 	}
 	c.UARsPerPage = int(perPage)
 	if r.TotBfregs == 0 {

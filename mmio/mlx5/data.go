@@ -168,7 +168,7 @@ func DecodeModifyQP(b []byte) (dctn, ece uint32, err error) {
 }
 
 // DecodeRates returns the rates of a send queue for raw packets, in kbit/s, and the set of QP types that may have one,
-// from the driver's part of QUERY_DEVICE. They are 0 if the device has none.
+// from the driver's part of QUERY_DEVICE. They are 0 if the device does not limit rates.
 func DecodeRates(b []byte) (least, most, types uint32) {
 	if len(b) < QueryDeviceRespSize {
 		return 0, 0, 0

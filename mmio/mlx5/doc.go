@@ -67,8 +67,8 @@
 //
 // # Bytes
 //
-// Everything that the device reads or writes is big-endian. The offsets and values are those of the
-// kernel's include/linux/mlx5/{qp,cq,device,mlx5_ifc}.h and of struct mlx5_wqe_* in rdma-core's
+// Everything that the device reads or writes is big-endian. The offsets and values come from the
+// kernel's include/linux/mlx5/{qp,cq,device,mlx5_ifc}.h and struct mlx5_wqe_* in rdma-core's
 // mlx5dv.h, and layout.go names them. Nothing that the device writes is trusted: an index is masked
 // or compared before use, so that garbage in a CQE causes an error or, at worst, a wrong result for
 // the program that owns the queue.

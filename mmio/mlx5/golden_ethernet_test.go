@@ -132,7 +132,7 @@ const (
 	invokeAttribute = 2
 )
 
-// ethernetCommands are those of commands_ethernet.txt.
+// ethernetCommands are the commands in commands_ethernet.txt.
 func ethernetCommands(t *testing.T) (all []goldenCommand) {
 	t.Helper()
 	for _, l := range goldenLines(t, "commands_ethernet.txt") {

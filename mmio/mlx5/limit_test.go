@@ -23,8 +23,9 @@ func most(t *testing.T, c *Context, tr Transport, what string) int {
 	return size.Most
 }
 
-// TestWQELimits: whatever sizes are asked for, a work request with all the entries or all the inline
-// data that the queue then has is a WQE of at most 63 units of 16 bytes, since its size has 6 bits.
+// TestWQELimits: whatever the requested sizes, a work request with all the entries or all the
+// inline data that the queue then has is a WQE of at most 63 units of 16 bytes, since its size has
+// 6 bits.
 func TestWQELimits(t *testing.T) {
 	for _, tr := range []struct {
 		name   string

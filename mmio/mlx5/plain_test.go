@@ -28,7 +28,7 @@ func TestPut(t *testing.T) {
 func testPut(t *testing.T, transport Transport, to *Peer) {
 	requests := []Plain{
 		{Op: Send, Flags: Signaled, Addr: 0x1000, Length: 64, LKey: 9},
-		{Op: Send, Imm: 5, RemoteAddr: 6, RKey: 7}, // has none of them, nor data
+		{Op: Send, Imm: 5, RemoteAddr: 6, RKey: 7}, // without SGEs and data
 		{Op: SendImm, Flags: Solicited, Imm: 0xabcd1234, Inline: pattern(1)},
 		{Op: Write, Flags: Fence, RemoteAddr: 0x123456789abc, RKey: 0x4711, Addr: 0x1000, Length: maxLength, LKey: 9},
 		{Op: Write, RemoteAddr: 2, RKey: 3, Imm: 4, Inline: pattern(28)},

@@ -214,7 +214,7 @@ func (q *SendQueue) Start(s *SendSlot, id uint64, op Op, flags uint8) {
 	}
 }
 
-// fenced adds a fence to the flags of a work request that has none of its own.
+// fenced adds a fence to the flags of a work request without a fence of its own.
 func fenced(bits, fence uint8) uint8 {
 	if bits&flagFence != 0 {
 		return bits
@@ -267,7 +267,7 @@ func (s *SendSlot) at(pos uint32) unsafe.Pointer {
 // SetImm sets the immediate, given in host order and sent in network order.
 func (s *SendSlot) SetImm(imm uint32) { put32(s.ctrl(), ctrlImm, imm) }
 
-// SetInvalidate sets the key that SendInv invalidates on the other side.
+// SetInvalidate sets the key that SendInv invalidates at the peer.
 func (s *SendSlot) SetInvalidate(rkey uint32) { put32(s.ctrl(), ctrlImm, rkey) }
 
 // SetRDMA sets the peer's memory for Read, Write and WriteImm.

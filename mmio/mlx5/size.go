@@ -189,7 +189,7 @@ func log2(n int) int {
 
 // A SizeError reports a size of a queue that the device does not support. It matches ErrSize.
 type SizeError struct {
-	What string // What is the name of the size, usually that of an option: MaxSendSGE and so on.
+	What string // What names the size, usually by its option: MaxSendSGE and so on.
 	Got  int    // Got is the requested value.
 	Most int    // Most is the largest value that the device supports.
 }

@@ -19,9 +19,9 @@ func unhex(tb testing.TB, s string) []byte {
 	return b
 }
 
-// recorded are WQEs that libmlx5 44.0 wrote when it was asked for the same, on QP 0x4a5b6c
-// here, with the same keys and addresses. Bytes behind inline data, up to the next segment,
-// are whatever was in the ring: they are not compared (see padding).
+// recorded are WQEs that libmlx5 44.0 wrote for the same requests, on QP 0x4a5b6c here, with the
+// same keys and addresses. Bytes behind inline data, up to the next segment, are whatever was in
+// the ring: they are not compared (see padding).
 var recorded = []struct {
 	name    string
 	t       Transport

@@ -35,8 +35,8 @@ func read(w *wc, c Completion) {
 	w.PKeyIndex, w.SLID, w.SL, w.DLIDPathBits, w.PortNum = c.PKeyIndex(), c.SLID(), c.SL(), c.DLIDPathBits(), c.PortNum()
 }
 
-// golden is struct ib_uverbs_wc with a different value in every byte. The
-// offsets are those of the C header.
+// golden is struct ib_uverbs_wc with a different value in every byte. The offsets come from the C
+// header.
 var golden = []field{
 	{"wr_id", 0, uint64(0x0102030405060708)},
 	{"status", 8, uint32(0x11121314)},

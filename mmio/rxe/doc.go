@@ -40,8 +40,8 @@
 //   - A request with a fault in its local memory completes with a status that depends on the
 //     kernel; on newer kernels it is flushed. uverbs.QP.Err finds out which request it was and what
 //     is wrong with it.
-//   - The bounds of a memory window are those of its MR. Close a window of type 2 before the QP
-//     that it is bound to, since the kernel keeps a pointer to the QP.
+//   - The bounds of a memory window are the bounds of its MR. Close a window of type 2 before the
+//     QP that it is bound to, since the kernel keeps a pointer to the QP.
 //   - With on-demand paging, data goes to the beginning of a page, whatever the address (Linux
 //     7.2).
 //   - Linux 5.10 does not answer requests that it refuses. They complete with WCRetryExcErr.

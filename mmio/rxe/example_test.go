@@ -27,7 +27,7 @@ func ExampleSendQueue() {
 	sq.Publish(1)
 }
 
-// What a datagram says is where it goes to, besides its data.
+// A datagram carries its destination, besides its data.
 func ExampleSendSlot() {
 	var sq *rxe.SendQueue
 	s := sq.Slot(0)

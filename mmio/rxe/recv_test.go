@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestRecvBytes compares what is in the ring with struct rxe_recv_wqe. The
-// offsets are those of the C header.
+// TestRecvBytes compares what is in the ring with struct rxe_recv_wqe. The offsets come from the C
+// header.
 func TestRecvBytes(t *testing.T) {
 	for _, tc := range []struct {
 		name string

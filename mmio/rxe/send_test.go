@@ -41,8 +41,8 @@ func ok(t *testing.T, err error) {
 // sendID is the field that post fills in every work request.
 var sendID = field{"wr.wr_id", 0, uint64(0x1122334455667788)}
 
-// sendBytes are work requests and the fields of struct rxe_send_wqe that they set. The offsets are
-// those of the C header.
+// sendBytes are work requests and the fields of struct rxe_send_wqe that they set. The offsets come
+// from the C header.
 var sendBytes = []struct {
 	name          string
 	opcode, flags uint32

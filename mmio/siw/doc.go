@@ -38,8 +38,7 @@
 //   - The kernel's connection manager moves a QP from state to state, so uverbs.QP.Connect cannot:
 //     use package cm. A program that creates the QP by itself calls QP.SetKernelState. A QP in error stays
 //     in error.
-//   - The side that connects sends first. The other side gets ErrState until it has received a
-//     message.
+//   - The side that connects sends first. The peer gets ErrState until it has received a message.
 //   - A process that makes a TCP connection to a listener's port and breaks it off may end the
 //     listener, or crash the kernel (6.1).
 //
@@ -85,8 +84,8 @@
 // # Trust
 //
 // The other side is the kernel, but the whole process can write to the kernel's half of the memory,
-// so nothing read from it is trusted. Positions are the program's own and masked. What is read from
-// a completion is copied once and checked. Nothing that was written to a slot is read back.
+// so nothing read from it is trusted. Positions are the program's own and masked. Completions are
+// copied once and checked. Nothing that was written to a slot is read back.
 //
 // # Concurrency
 //

@@ -9,9 +9,9 @@ import (
 )
 
 // An element begins with an ID of 8 bytes; the word behind that has its flags and little else, so
-// that all of it is stored at once. Its parts, from the lowest bits on, are those of struct
+// that all of it is stored at once. Its parts, from the lowest bits on, are the fields of struct
 // siw_sqe and siw_rqe (flags, num_sge, opcode) or of struct siw_cqe (flags, opcode, status). The
-// byte order is that of the hosts that the library runs on.
+// order is right on little-endian hosts, the only ones that the library supports.
 const (
 	wordOffset = unsafe.Offsetof(abi.SiwSqe{}.Flags)
 

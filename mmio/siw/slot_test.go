@@ -90,8 +90,8 @@ var sendSlots = []struct {
 	}},
 }
 
-// TestSendSlots compares what each operation writes, byte by byte, with the header. What no
-// operation reads is as it was before.
+// TestSendSlots compares what each operation writes, byte by byte, with the header. Bytes that no
+// operation reads are unchanged.
 func TestSendSlots(t *testing.T) {
 	for _, tc := range sendSlots {
 		t.Run(tc.name, func(t *testing.T) {
