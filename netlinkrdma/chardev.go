@@ -50,8 +50,9 @@ func CMDev() (CharDev, error) { return system.cmDev() }
 func UMADDev(dev Device, port uint32) (CharDev, error) { return system.madDev(dev, port, clientUMAD) }
 
 // ISSMDev returns the char device of a port that a program opens to say that it is a subnet manager.
-// The kernel then sets IsSM in the port's capabilities until the file is closed. The errors are those
-// of [UMADDev]. Newer kernels have the device only for ports with an SMI; older ones have it for all.
+// The kernel then sets IsSM in the port's capabilities until the file is closed. It returns the
+// errors of [UMADDev]. Newer kernels have the device only for ports with an SMI; older ones have it
+// for all.
 func ISSMDev(dev Device, port uint32) (CharDev, error) { return system.madDev(dev, port, clientISSM) }
 
 func (c *client) madDev(dev Device, port uint32, client string) (CharDev, error) {

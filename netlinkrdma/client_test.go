@@ -45,7 +45,8 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// TestUverbsByName: one is found at once, and otherwise the error is that of looking step by step.
+// TestUverbsByName: one is found at once, and otherwise the error is the same as for a search step
+// by step.
 func TestUverbsByName(t *testing.T) {
 	asked := 0
 	c := fakeClient(t, func(r request) []datagram { asked++; return twoDevices(r) })
@@ -94,8 +95,8 @@ func TestDeviceByName(t *testing.T) {
 	}
 }
 
-// What else may arrive on the socket does not disturb an answer: one that
-// belongs to an earlier request, a NOOP, a dump in many datagrams.
+// Other messages on the socket do not disturb an answer: one that belongs to an earlier request, a
+// NOOP, a dump in many datagrams.
 func TestDisturbedDump(t *testing.T) {
 	c := fakeClient(t, func(r request) []datagram {
 		if r.cmd != abi.RDMA_NLDEV_CMD_GET {
@@ -253,7 +254,7 @@ func TestPortsWithOneBroken(t *testing.T) {
 	}
 }
 
-// The order is that of the ports, whatever that of the answers.
+// The result has the order of the ports, whatever the order of the answers.
 func TestPortsOrder(t *testing.T) {
 	ports, err := fakeClient(t, func(r request) []datagram {
 		if r.flags&unix.NLM_F_DUMP != 0 {

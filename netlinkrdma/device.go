@@ -34,7 +34,7 @@ const (
 // rdma_nl_dev_type).
 type DeviceType uint8
 
-// The types. An ordinary device has none.
+// Types of devices. Most devices have DeviceTypeNone.
 const (
 	DeviceTypeNone DeviceType = 0                        // ordinary device
 	DeviceTypeSMI  DeviceType = abi.RDMA_DEVICE_TYPE_SMI // subnet management only

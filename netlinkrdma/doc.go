@@ -91,7 +91,7 @@
 // first. A [Monitor] stays in the namespace in which it was opened.
 //
 // CAP_NET_ADMIN must be held in the initial user namespace, so an unprivileged container cannot
-// have it. Process IDs are those of the caller's PID namespace.
+// have it. Process IDs belong to the caller's PID namespace.
 //
 // # Errors
 //
@@ -102,8 +102,8 @@
 //   - [fs.ErrExist]: a link with that name or on that interface exists.
 //   - [fs.ErrPermission]: CAP_NET_ADMIN is missing, or a policy forbids the request.
 //   - [errors.ErrUnsupported]: there is no char device, because its module is not loaded or the
-//     driver has none; or the error is a [FeatureError], which says since which kernel version the
-//     feature exists, or which driver does not support it.
+//     driver does not have it; or the error is a [FeatureError], which says since which kernel
+//     version the feature exists, or which driver does not support it.
 //
 // # Without netlink
 //

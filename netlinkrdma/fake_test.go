@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma/internal/abi"
 )
 
-// request is what the fake kernel was asked.
+// request is a request to the fake kernel.
 type request struct {
 	cmd   int
 	flags uint16

@@ -38,7 +38,7 @@ func frmrEntry(vendor, blocks uint64, ats byte, more []byte, free uint32, inUse,
 		nla(abi.RDMA_NLDEV_ATTR_FRMR_POOL_PINNED_HANDLES, u32(pinned)))
 }
 
-// TestFRMRPools: all that the kernel tells of a pool arrives.
+// TestFRMRPools: everything that the kernel reports about a pool arrives.
 func TestFRMRPools(t *testing.T) {
 	var details [][]byte
 	onSystem(t, rxeKernel(func(r request) []datagram {
@@ -60,7 +60,7 @@ func TestFRMRPools(t *testing.T) {
 	}
 }
 
-// TestDriverDetails: QPs and counts are asked for with what only the driver knows, and without it.
+// TestDriverDetails: QPs and counts are queried with the driver's details, and without them.
 func TestDriverDetails(t *testing.T) {
 	var details [][]byte
 	onSystem(t, rxeKernel(func(r request) []datagram {
@@ -154,7 +154,7 @@ func TestFRMRInvalid(t *testing.T) {
 	}
 }
 
-// TestFRMRKey: the text form is that of iproute2, and each wrong field is named.
+// TestFRMRKey: the text form is the same as in iproute2, and each wrong field is named.
 func TestFRMRKey(t *testing.T) {
 	for text, want := range map[string]FRMRKey{
 		"0:1000:0:0":                    {DMABlocks: 0x1000},

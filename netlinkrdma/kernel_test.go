@@ -118,7 +118,7 @@ func TestKernelPorts(t *testing.T) {
 	}
 }
 
-// The numbers are those of the files in /dev.
+// The files in /dev have the same numbers.
 func TestKernelCharDevs(t *testing.T) {
 	needKernel(t)
 	check := func(cd CharDev) {

@@ -79,7 +79,7 @@ func TestAddLinkExtendedAck(t *testing.T) {
 // The kernel is not asked for what it would refuse or cut short.
 func TestAddLinkArguments(t *testing.T) {
 	c := fakeClient(t, func(r request) []datagram {
-		t.Errorf("the kernel was asked: %v", r.attrs.attrs)
+		t.Errorf("the kernel got a request: %v", r.attrs.attrs)
 		return r.refuse(0)
 	})
 	long := strings.Repeat("x", 64)

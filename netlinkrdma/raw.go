@@ -42,8 +42,8 @@ type RawOptions struct {
 func Raw(dev Device, o RawOptions) ([]byte, error) { return system.raw(dev, o) }
 
 // RawList returns what the driver knows about every object of a kind, as "rdma resource show qp -r" does.
-// The kernel does not say which dump belongs to which object; use [Raw] for that. The errors are those of
-// Raw.
+// The kernel does not say which dump belongs to which object; use [Raw] for that. It returns the
+// errors of Raw.
 func RawList(dev Device, kind RawKind) ([][]byte, error) { return system.rawList(dev, kind) }
 
 // rawKind returns the command of a kind. An old kernel and a driver without a dump both answer with

@@ -141,7 +141,7 @@ func TestMissingFeatures(t *testing.T) {
 			t.Errorf("%s: since %v, driver %q, want since %v", tt.call, f.Since, f.Driver, tt.since)
 		}
 	}
-	// What every kernel has is no missing feature.
+	// An error of a command that every kernel has is no missing feature.
 	for _, call := range []string{"QPs", "resources", "bind", "rename"} {
 		err := deviceCalls[call](fakeClient(t, rxeKernel(refusing(unix.EINVAL))), fakeRXE)
 		if errors.Is(err, errors.ErrUnsupported) || !errors.Is(err, unix.EINVAL) {

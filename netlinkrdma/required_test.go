@@ -206,7 +206,7 @@ func TestMoveToNoProcess(t *testing.T) {
 	}
 }
 
-// TestNoOptionalCounters: the error for a counter of a driver that has none says so.
+// TestNoOptionalCounters: the error says that the driver does not have optional counters.
 func TestNoOptionalCounters(t *testing.T) {
 	c := fakeClient(t, rxeKernel(func(r request) []datagram {
 		if r.cmd == abi.RDMA_NLDEV_CMD_STAT_GET {

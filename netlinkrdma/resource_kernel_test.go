@@ -170,7 +170,7 @@ func TestKernelNoRaw(t *testing.T) {
 		"list of CQs":     second(RawList(dev, RawCQ)), "list of QPs": second(RawList(dev, RawQP)),
 	} {
 		if f, ok := errors.AsType[*FeatureError](err); !ok || f.Driver != "rxe" || !strings.HasPrefix(f.Feature, "raw dump of") {
-			t.Errorf("%s: %v, want that the driver rxe has none", what, err)
+			t.Errorf("%s: %v, want that the driver rxe does not have it", what, err)
 		}
 	}
 	for what, o := range map[string]RawOptions{"CQ": {Kind: RawCQ, ID: 4711}, "MR": {Kind: RawMR, ID: 4711}, "QP": {Kind: RawQP, ID: 4711, Port: 1}} {
@@ -193,7 +193,7 @@ func TestKernelPools(t *testing.T) {
 	for what, err := range setting {
 		f, ok := errors.AsType[*FeatureError](err)
 		if !ok || lacks != (f.Since == Version{7, 1}) || lacks == (f.Driver == "rxe") {
-			t.Errorf("%s: %v, want that the kernel has none: %v, or rxe", what, err, lacks)
+			t.Errorf("%s: %v, want that the kernel does not have it: %v, or rxe", what, err, lacks)
 		}
 	}
 }
@@ -212,11 +212,11 @@ func TestKernelSubDevice(t *testing.T) {
 			t.Errorf("on Linux %d.%d: %v; %v, want that both are there since 6.11", major, minor, add, remove)
 		}
 	} else if f.Driver != "rxe" || !errors.Is(remove, unix.EOPNOTSUPP) || errors.As(remove, &f) {
-		t.Errorf("add: %v, delete: %v, want that rxe has none, and EOPNOTSUPP", add, remove)
+		t.Errorf("add: %v, delete: %v, want that rxe does not have it, and EOPNOTSUPP", add, remove)
 	}
 }
 
-// A Device that does not fit any more is noticed, whatever is asked.
+// Every query reports a Device that does not fit any more.
 func TestKernelStaleDevice(t *testing.T) {
 	dev := rxe0(t)
 	other, gone := dev, dev

@@ -91,7 +91,7 @@ func nest(typ int, attrs ...[]byte) []byte {
 	return nla(typ|unix.NLA_F_NESTED, slices.Concat(attrs...))
 }
 
-// A reply with a counter of QPs, as mlx5 makes it; rxe has none to record.
+// A reply with a counter of QPs, as mlx5 makes it; rxe does not have any to record.
 var goldenQPCounters = nest(abi.RDMA_NLDEV_ATTR_STAT_COUNTER, nest(abi.RDMA_NLDEV_ATTR_STAT_COUNTER_ENTRY,
 	nla(abi.RDMA_NLDEV_ATTR_PORT_INDEX, u32(1)),
 	nla(abi.RDMA_NLDEV_ATTR_STAT_COUNTER_ID, u32(4)),

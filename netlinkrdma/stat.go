@@ -48,9 +48,9 @@ func (c *client) netlinkCounters(dev Device, port uint32) ([]Counter, error) {
 }
 
 // StandardCounters returns the counters of a port that InfiniBand defines for every port, such as
-// port_rcv_data, which counts words of 4 bytes. They are in sysfs and not in netlink. Those that the
-// driver does not have are left out; if it has none, the error is a [FeatureError]. If some cannot be
-// read for another reason, the others are returned together with the first error.
+// port_rcv_data, which counts words of 4 bytes. They are in sysfs and not in netlink. Counters that
+// the driver does not have are left out; if it does not have any, the error is a [FeatureError]. If
+// some cannot be read for another reason, the others are returned together with the first error.
 func StandardCounters(dev Device, port uint32) ([]Counter, error) {
 	return system.sysfsCounters(dev, port, feature{name: "standard counters"}, "counters")
 }
@@ -266,7 +266,7 @@ func NewQPCounter(dev Device, port, qpn uint32) (id uint32, err error) {
 }
 
 // BindQPCounter makes an existing counter count another QP, as "rdma statistic qp bind link
-// DEV/PORT lqpn N cntn ID" does. It needs CAP_NET_ADMIN. Errors are those of [NewQPCounter].
+// DEV/PORT lqpn N cntn ID" does. It needs CAP_NET_ADMIN. It returns the errors of [NewQPCounter].
 func BindQPCounter(dev Device, port, qpn, id uint32) error {
 	_, err := system.bindQPCounter(dev, port, qpn, &id)
 	return err

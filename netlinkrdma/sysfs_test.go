@@ -96,7 +96,7 @@ func TestSysfsDevices(t *testing.T) {
 	}
 }
 
-// TestSysfsSubfunction: the driver of a subfunction is that of its PCI function.
+// TestSysfsSubfunction: a subfunction has the driver of its PCI function.
 func TestSysfsSubfunction(t *testing.T) {
 	for name, want := range map[string]DriverID{
 		"mlx5_core": DriverMLX5, "mlx5_core.sf": DriverMLX5, "mlx5_core_sf": DriverUnknown, "bnxt_en": DriverBNXTRE, ".mlx5_core": DriverUnknown, "": DriverUnknown,
