@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// FuzzAnswers has the kernel answer anything to the queries of QPs, ports and GIDs. What is returned is
-// what stands at the offsets of ib_user_verbs.h, texts and units are defined for every value, and a
+// FuzzAnswers has the kernel answer anything to the queries of QPs, ports and GIDs. The results are
+// the values at the offsets of ib_user_verbs.h, texts and units are defined for every value, and a
 // call that depends on an answer fails, or has done what it says.
 func FuzzAnswers(f *testing.F) {
 	f.Add(bytesOf(&abi.QueryQPResp{QPState: 3}), bytesOf(&abi.QueryPortResp{State: 4, GIDTblLen: 2, ActiveMTU: 3, LinkLayer: 2}), make([]byte, 64))

@@ -211,7 +211,7 @@ func (b *SendBuilder) CompareSwap(id uint64, flags SendFlags, raddr uint64, rkey
 }
 
 // FetchAdd begins an atomic fetch and add (ibv_wr_atomic_fetch_add). The rules for raddr and the
-// SGE are those of CompareSwap.
+// SGE are the same as for CompareSwap.
 func (b *SendBuilder) FetchAdd(id uint64, flags SendFlags, raddr uint64, rkey uint32, add uint64) {
 	b.atomic(id, WRAtomicFAA, flags, raddr, rkey, add, 0)
 }

@@ -311,8 +311,8 @@ func TestWatcher(t *testing.T) {
 	}
 }
 
-// TestWaitUnread: while a channel has one CQ, Wait tells of an event before it is read. It is told of
-// once, whatever comes next.
+// TestWaitUnread: while a channel has one CQ, Wait returns for an event before it is read. It
+// returns for it once, whatever comes next.
 func TestWaitUnread(t *testing.T) {
 	unread := func(t *testing.T, c *testChannel) int {
 		n, err := unix.IoctlGetInt(c.fd, unix.TIOCINQ)

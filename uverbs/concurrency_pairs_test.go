@@ -97,7 +97,8 @@ const (
 	recvID  = 101
 )
 
-// isExchange returns an error unless completions are those of one send and one receive of the exchange.
+// isExchange returns an error unless completions belong to one send and one receive of the
+// exchange.
 func isExchange(got []WC) error {
 	ids := map[uint64]int{}
 	for _, wc := range got {

@@ -124,9 +124,9 @@ func (o *PathOptions) check(d *Device) error {
 	return nil
 }
 
-// activePort returns the path's port and the attributes that query returns for it. The port is that
-// of the options, or the one that Init used, or the first active one. activePort fails with ENETDOWN
-// if the port is not active.
+// activePort returns the path's port and the attributes that query returns for it. The port comes
+// from the options, or is the one that Init used, or the first active one. activePort fails with
+// ENETDOWN if the port is not active.
 func (q *QP) activePort(query func(port uint8) (PortAttr, error)) (uint8, PortAttr, error) {
 	first := q.path.Port
 	if first == 0 && q.State() != QPReset {

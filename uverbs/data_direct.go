@@ -53,8 +53,8 @@ func (d *Device) addDataDirect(cmd *ioctlCommand) error {
 	return nil
 }
 
-// dataDirectError returns the error for a refused registration with DataDirect. EINVAL has several reasons,
-// one of which the kernel tells when it is asked for the path.
+// dataDirectError returns the error for a refused registration with DataDirect. EINVAL has several
+// reasons. A query of the path finds one of them.
 func (d *Device) dataDirectError(errno syscall.Errno) error {
 	const feature = "REG_DMABUF_MR with DataDirect"
 	if errno == syscall.EINVAL {

@@ -289,7 +289,7 @@ func OpenWith(name string, o OpenOptions) (*Device, error) {
 	return openNamed(inspect(dev, char, err, devDir), o)
 }
 
-// openNamed opens a device that was asked for by its name.
+// openNamed opens a device by its name.
 func openNamed(info DeviceInfo, o OpenOptions) (*Device, error) {
 	if info.Err != nil {
 		return nil, &DeviceError{Name: info.Name, Err: info.Err}

@@ -38,9 +38,9 @@ const (
 // QUERY_HCA_CAP, QUERY_LAG and QUERY_ADAPTER, and puts the number of the program's context into the
 // command.
 //
-// The bytes have the layout of the adapter's programming manual, which is that of
-// struct mlx5_ifc_*_in_bits and *_out_bits in the kernel's mlx5_ifc.h, in big-endian order. Both have at
-// least 16 and at most 65,528 bytes. The library checks nothing else.
+// The bytes have the layout of the adapter's programming manual, as in struct mlx5_ifc_*_in_bits
+// and *_out_bits in the kernel's mlx5_ifc.h, in big-endian order. Both have at least 16 and at most
+// 65,528 bytes. The library checks nothing else.
 //
 // Only mlx5 has such commands, if the adapter has user contexts (the capability log_max_uctx) and the
 // device was opened for them: by [OpenWith], or by any function with the environment variable
@@ -165,9 +165,9 @@ func (q *QP) SetLAGPort(port uint8) error {
 
 // SetUDPSourcePort sets the UDP source port of the packets that the QP sends by RoCE v2
 // (mlx5dv_modify_qp_udp_sport), from 0xc000 (49,152) on. Switches choose one of several paths by it. The QP
-// is of type RC or UC and in state [QPRTS]. Until then the port is that of the path's flow label, see
-// [FlowLabelPort], or, if the label is 0, of both QP numbers; a new connection has such a port again.
-// SetUDPSourcePort fails with a [FeatureError] if the adapter does not have the capability
+// is of type RC or UC and in state [QPRTS]. Until then the port depends on the path's flow label,
+// see [FlowLabelPort], or, if the label is 0, on both QP numbers; a new connection has such a port
+// again. SetUDPSourcePort fails with a [FeatureError] if the adapter does not have the capability
 // rts2rts_qp_udp_sport, or the device was not opened with [OpenOptions].DEVX.
 func (q *QP) SetUDPSourcePort(port uint16) error {
 	const op = "SetUDPSourcePort"

@@ -121,7 +121,7 @@
 //   - [ArgError]: the library refused an argument without asking the kernel. It has the field, the
 //     value given and the values allowed, and matches EINVAL.
 //   - [FeatureError]: the kernel or the driver does not support the feature. It matches
-//     [errors.ErrUnsupported] and, if the kernel was asked, the errno.
+//     [errors.ErrUnsupported] and, if the kernel refused it, the errno.
 //   - [Error]: a command failed for another reason. It has the command, the device, the errno and,
 //     if it is known, the usual cause and what to do about it. It matches the errno, and
 //     [ErrDeviceRemoved] after the device was removed.
@@ -201,8 +201,8 @@
 //
 // # Without RDMA
 //
-// Package soft is an RDMA software device, inside the process. A program that knows nothing of it
-// gets such devices by the environment variable GOVERBS_SOFT, which has one device or several,
+// Package soft is an RDMA software device, inside the process. A program gets such devices without
+// a change of its code by the environment variable GOVERBS_SOFT, which has one device or several,
 // separated by blanks or semicolons:
 //
 //	GOVERBS_SOFT=auto                                     # an address of this host that is free

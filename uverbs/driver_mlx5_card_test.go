@@ -47,7 +47,7 @@ func (d *Device) setLinkLayer(l LinkLayer) {
 	d.ports.ports[1].Store(port)
 }
 
-// What the card's objects are known by.
+// Keys of the card's objects.
 const (
 	cardQPN  = 0x123456
 	cardSRQN = 0x777
@@ -55,7 +55,7 @@ const (
 	cardCQEs = 32
 )
 
-// newMlx5Card makes one. userIndex says whether completions carry indices; size is that of a
+// newMlx5Card makes one. userIndex says whether completions carry indices; size is the size of a
 // completion.
 func newMlx5Card(t testing.TB, userIndex, shared bool, size int) *card {
 	t.Helper()

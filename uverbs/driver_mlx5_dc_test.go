@@ -447,7 +447,7 @@ func TestMlx5DCIReads(t *testing.T) {
 			}
 		}
 		if !slices.Equal(sent, f.sent) {
-			t.Errorf("%s: the device was asked for %d, want %d", name, sent, f.sent)
+			t.Errorf("%s: the request to the device has %d, want %d", name, sent, f.sent)
 		}
 	}
 }

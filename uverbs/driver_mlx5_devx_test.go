@@ -100,7 +100,7 @@ func isArg(t *testing.T, err error, field string) {
 	}
 }
 
-// TestMlx5SourcePort: the firmware gets the port, and is asked for its capabilities once.
+// TestMlx5SourcePort: the firmware gets the port, and one query for its capabilities.
 func TestMlx5SourcePort(t *testing.T) {
 	f, q := newFirmware(t, RC)
 	must(t, q.SetUDPSourcePort(0xd903), q.SetUDPSourcePort(0xffff))
@@ -239,7 +239,8 @@ func TestMlx5FirmwareError(t *testing.T) {
 	}
 }
 
-// TestMlx5ImportedDEVX: a device that another process has opened without DEVX has none, and the error says so.
+// TestMlx5ImportedDEVX: a device that another process has opened without DEVX does not support it,
+// and the error says so.
 func TestMlx5ImportedDEVX(t *testing.T) {
 	f, q := newFirmware(t, RC)
 	q.dev.imported = true
@@ -253,8 +254,8 @@ func TestMlx5ImportedDEVX(t *testing.T) {
 	}
 }
 
-// TestMlx5OpenDEVX: which contexts are asked for, with and without the option and the environment variable, if
-// the kernel refuses those for DEVX or not.
+// TestMlx5OpenDEVX: which contexts are requested, with and without the option and the environment
+// variable, if the kernel refuses those for DEVX or not.
 func TestMlx5OpenDEVX(t *testing.T) {
 	for _, c := range []struct {
 		mode   devxMode

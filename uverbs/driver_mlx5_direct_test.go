@@ -26,7 +26,7 @@ func dmabufFile(t *testing.T) *os.File {
 }
 
 // TestMlx5DataDirect: the option DataDirect is a flag in an attribute of the driver, which registrations
-// without it do not have. What excludes it is refused by name, before the kernel is asked.
+// without it do not have. Options that exclude it are refused by name, before a command is sent.
 func TestMlx5DataDirect(t *testing.T) {
 	d, k, err := openFakeMlx5(t, func([]byte) {})
 	must(t, err)

@@ -14,9 +14,10 @@ const (
 )
 
 // FuzzMlx5Poll has the program post and poll as the input says, four bytes a step, while the device
-// writes any completions, at last a ring full of anything. What is polled was posted, each once and
-// in order, though a send that completes takes those before it along; everything else is an error
-// that says so, the memory outside of what was lent stays as it was, and nothing panics.
+// writes any completions, at last a ring full of anything. Every completion belongs to a posted
+// request, once and in order, though a send that completes takes those before it along; everything
+// else is an error that says so, the memory outside of what was lent stays as it was, and nothing
+// panics.
 func FuzzMlx5Poll(f *testing.F) {
 	const send, recv, poll, sent, received = 0, 1, 2, 3, 0x23
 	f.Add([]byte{send, 1, 0, 0, recv, 1, 0, 0, sent, 0, 0, 0, received, 0, 0, 0, poll, 5, 0, 0}, []byte{0}, true, false)

@@ -166,7 +166,7 @@ func TestMlx5OutOfOrderDCT(t *testing.T) {
 	q.mlx5.eceWanted.Store(5)
 	must(t, q.dctReady(second)) // without those options
 	if q.mlx5.eceWanted.Load() != 5 || q.mlx5.eceHas.Load() != 0 {
-		t.Errorf("the options for enhanced connections are %#x, and %#x are to be set", q.mlx5.eceHas.Load(), q.mlx5.eceWanted.Load())
+		t.Errorf("the options for enhanced connections are %#x, want %#x", q.mlx5.eceHas.Load(), q.mlx5.eceWanted.Load())
 	}
 	must(t, mlx5Driver{}.freeQP(q))
 }

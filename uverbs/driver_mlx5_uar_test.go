@@ -41,7 +41,7 @@ func (r *mlx5Register) base() (at uintptr, size int) {
 	return v.FieldByName("base").Pointer(), int(max(2*v.FieldByName("halfSize").Uint(), 8))
 }
 
-// asked returns how many pages the kernel was asked for since the last call.
+// asked returns how many pages were requested from the kernel since the last call.
 func asked(k *fakeKernel) int {
 	n := 0
 	for _, c := range k.took() {
@@ -147,8 +147,8 @@ func TestMlx5Registers(t *testing.T) {
 	}
 }
 
-// TestMlx5RegistersRefused: if the device has no page left QPs use what there is, and now and then
-// the device is asked again; what the kernel refuses for good it is not asked for again.
+// TestMlx5RegistersRefused: if the device has no page left, QPs use what there is, and now and then
+// the library requests one again; a request that the kernel refuses for good is not repeated.
 func TestMlx5RegistersRefused(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.ENOMEM, syscall.EINVAL, syscall.EAGAIN, syscall.EBUSY, syscall.ENOSPC} {
 		u, k := fakeUARs(t, 1, 512)
@@ -164,7 +164,7 @@ func TestMlx5RegistersRefused(t *testing.T) {
 		}
 		// After each refusal twice as many QPs do without, up to 64.
 		if want := []int{0, 2, 5, 10, 19, 36, 69, 134, 199}; !reflect.DeepEqual(attempts, want) {
-			t.Errorf("%v: the device is asked for QPs %v, want %v", errno, attempts, want)
+			t.Errorf("%v: QPs %v request a page, want %v", errno, attempts, want)
 		}
 		delete(k.refuse, "ALLOC_UAR")
 		got := 0
@@ -185,7 +185,7 @@ func TestMlx5RegistersRefused(t *testing.T) {
 		value(u.take())(t)
 	}
 	if n := asked(k); n != 2 || first == u.plain {
-		t.Errorf("the kernel is asked %d times, want twice", n)
+		t.Errorf("the kernel gets %d requests, want 2", n)
 	}
 	u, k = fakeUARs(t, 1, 512)
 	k.refuse["ALLOC_UAR"] = syscall.EIO

@@ -25,7 +25,7 @@ func (rxeDriver) failedRequest(q *QP) (WC, sentWR, bool) {
 	return WC{ID: id, Status: WCStatus(status), QPN: q.qpn}, sentRxe(&i), ok
 }
 
-// vendorText explains the code of a software device. The kernel's rxe has none.
+// vendorText explains the code of a software device. The kernel's rxe does not set codes.
 func (rxeDriver) vendorText(code uint32) (text string, injected bool) {
 	if code == rxe.VendorInjected {
 		return "injected by the faults of this software device", true

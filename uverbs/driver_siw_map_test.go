@@ -168,7 +168,7 @@ func siwMapQPs(t *testing.T, cq *CQ, srq *SRQ, mapped func() int) {
 	}
 }
 
-// TestSiwPrepare: what siw has no room for is refused before the kernel is asked.
+// TestSiwPrepare: a request for more than siw has room for is refused before a command is sent.
 func TestSiwPrepare(t *testing.T) {
 	var arg *ArgError
 	if _, err := (siwDriver{}).prepareQP(nil, &qpSpec{QPOptions: QPOptions{MaxInline: siw.MaxInline + 1}}); !errors.As(err, &arg) || arg.Field != "MaxInline" {

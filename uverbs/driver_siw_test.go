@@ -174,8 +174,8 @@ func TestSiwEnclosed(t *testing.T) {
 	}
 }
 
-// TestSiwOperations: each operation by each way of posting it is siw's with the flags that were
-// asked for, and what iWARP has not is refused.
+// TestSiwOperations: each operation by each way of posting it is siw's with the requested flags,
+// and operations that iWARP does not have are refused.
 func TestSiwOperations(t *testing.T) {
 	for op, want := range map[WROpcode]uint8{WRRDMAWrite: 0, WRRDMARead: 1, WRRDMAReadWithInv: 2, WRSend: 3, WRSendWithInv: 5, WRLocalInv: 10} {
 		for flags, bits := range map[SendFlags]uint16{0: 0, SendSignaled: 4, SendSolicited: 8, SendFence: 16, SendSignaled | SendSolicited | SendFence: 28} {

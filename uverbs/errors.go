@@ -36,7 +36,7 @@ type Error struct {
 	Object string        // Object is the object that the command was for, such as "QP 17", or empty.
 	Given  string        // Given lists arguments of the command, such as the port, or is empty.
 	Path   string        // Path is "ioctl" or "write"; empty if the kernel was not asked.
-	Netns  string        // Netns is the network namespace, such as "net:[4026532281]"; empty if it is that of process 1.
+	Netns  string        // Netns is the network namespace, such as "net:[4026532281]"; empty if process 1 has the same.
 	Errno  syscall.Errno // Errno is the error number.
 	Hint   string        // Hint is the likely cause and what to do, or empty.
 
@@ -76,7 +76,8 @@ func about(err error, object, given string) error {
 	return err
 }
 
-// netns returns the network namespace of this thread, or "" if it is that of process 1 or unknown.
+// netns returns the network namespace of this thread, or "" if process 1 has the same or it is
+// unknown.
 func netns() string {
 	ours, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {

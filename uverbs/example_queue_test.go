@@ -80,7 +80,7 @@ func ExampleSendBuilder_FetchAdd() {
 	check(b.Post())
 }
 
-// Before QPs are added to a CQ it is made larger. What was there stays.
+// Before QPs are added to a CQ it is made larger. Its completions stay.
 func ExampleCQ_Resize() {
 	var cq *uverbs.CQ
 	check(cq.Resize(2 * cq.Cap()))

@@ -80,7 +80,7 @@ func ExampleDevice_AllocDM() {
 	must(dm.ReadAt(counter, 0))
 }
 
-// What the device writes goes to the cache of the processor that will read it.
+// The device's writes go to the cache of the processor that will read them.
 func ExampleDevice_AllocDMAH() {
 	var dev *uverbs.Device
 	var pd *uverbs.PD

@@ -86,7 +86,7 @@ func TestExample(t *testing.T) {
 	}
 }
 
-// Devices tells of every device, also of those that cannot be used.
+// Devices lists every device, also those that cannot be used.
 func ExampleDevices() {
 	devices, err := uverbs.Devices()
 	check(err)

@@ -18,8 +18,8 @@ type feature struct {
 	hidden bool
 }
 
-// features are the verbs that are newer than Linux 5.10 or hidden, by name. The version is that of
-// the merge window that added the method.
+// features are the verbs that are newer than Linux 5.10 or hidden, by name. The version is the
+// kernel release that added the method.
 var features = sync.OnceValue(func() map[string]feature {
 	return map[string]feature{
 		"REG_DMABUF_MR":    {since: Version{5, 12}},
@@ -67,7 +67,7 @@ func (c *commands) missing(verb string, err *Error, running Version) *FeatureErr
 	case !absent(err.Errno):
 		f.Driver = driver
 	case err.Errno == syscall.ENOTTY && c.Path() == pathWrite:
-		// Neither kernel nor driver was asked, so no version would help.
+		// Neither kernel nor driver refused it, so no version would help.
 		if err.Hint == "" {
 			err.Hint = "the command needs the ioctl interface, which " + abiPathEnv + "=write rules out"
 		}

@@ -20,8 +20,8 @@ func TestParseRelease(t *testing.T) {
 	}
 }
 
-// TestMissing: who lacks a verb depends on the errno, the verb, the kernel and the way
-// that the command took.
+// TestMissing: whether the kernel or the driver does not support a verb depends on the errno, the
+// verb, the kernel and the interface of the command.
 func TestMissing(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -77,8 +77,8 @@ func (d *Device) QueryGID(port uint8, index int) (GIDEntry, error) {
 	return d.gidOf(port, index, p.GIDTableLen, p.LinkLayer)
 }
 
-// currentGID is an entry of a port's GID table, from the cache if no event has come since. What that
-// does not have, the kernel is asked for.
+// currentGID is an entry of a port's GID table, from the cache if no event has come since. Entries
+// that are not in the cache are read from the kernel.
 func (d *Device) currentGID(port uint8, index int, facts *PortAttr) (GIDEntry, error) {
 	table, err := d.currentGIDs(port)
 	for _, e := range table {

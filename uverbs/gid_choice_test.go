@@ -49,7 +49,7 @@ func TestChooseGID(t *testing.T) {
 	}
 }
 
-// TestRouted: the host is asked for the way to a peer, except to one whose address is on every link.
+// TestRouted: the host looks up the route to a peer, except to one whose address is on every link.
 func TestRouted(t *testing.T) {
 	for peer, want := range map[string]bool{
 		"::": false, "fe80::1": false, "febf::1": false, "ff02::1": false, "224.0.0.1": false,
@@ -114,7 +114,7 @@ func TestChooseGIDByRoute(t *testing.T) {
 			t.Errorf("%s: index %d, %v, want %d", c.name, got.Index, ok, c.want)
 		}
 		if peer := gid(t, c.peer); asked != peer && !peer.LinkLocal() {
-			t.Errorf("%s: the host was asked for the way to %s", c.name, asked)
+			t.Errorf("%s: the host looked up the route to %s", c.name, asked)
 		}
 	}
 }
@@ -127,7 +127,7 @@ func TestChooseGIDOnInfiniBand(t *testing.T) {
 	table := []GIDEntry{entry(0, "fe80::1"), entry(1, "fe80::2"), entry(2, "fec0:0:0:7::1"), entry(3, "fec0:0:0:7::2")}
 	for peer, want := range map[string]int{"::": 0, "fe80::9": 0, "fec0:0:0:7::9": 2, "fec0:0:0:8::9": 0} {
 		got, ok := chooseGID(table, gid(t, peer), func(GID) gidRoute {
-			t.Error("the host was asked")
+			t.Error("the host looked up a route")
 			return gidRoute{}
 		})
 		if !ok || got.Index != want {

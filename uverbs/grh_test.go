@@ -120,7 +120,7 @@ func TestGRHHint(t *testing.T) {
 	}
 }
 
-// TestPortFacts: what does not change of a port is asked for once.
+// TestPortFacts: attributes of a port that do not change are queried once.
 func TestPortFacts(t *testing.T) {
 	f := infiniBand(t, true, QPOptions{})
 	f.calls = nil
@@ -135,7 +135,7 @@ func TestPortFacts(t *testing.T) {
 		}
 	}
 	if asked != 1 {
-		t.Errorf("the kernel was asked for the port %d times, want once", asked)
+		t.Errorf("the kernel got %d queries of the port, want 1", asked)
 	}
 	if _, err := f.dev.facts(3); err == nil {
 		t.Error("a device of two ports has facts about port 3")

@@ -43,7 +43,7 @@ func (k ObjectKind) String() string {
 	return fmt.Sprintf("object kind %d", uint16(k))
 }
 
-// Numbers of handles that are asked for at first, and at most, which is the limit of an attribute.
+// Numbers of handles in the first request, and at most, which is the limit of an attribute.
 const (
 	someHandles = 256
 	maxHandles  = (1<<16 - 1) / 4

@@ -15,7 +15,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// importFake imports a device of a kernel that change has changed. handles are those of its PDs.
+// importFake imports a device of a kernel that change has changed. handles are the handles of its
+// PDs.
 func importFake(t *testing.T, change func(k *fakeKernel), handles ...uint32) (*Device, *fakeKernel, error) {
 	t.Helper()
 	d, k := newFakeDevice(t, pathIoctl, change)

@@ -547,8 +547,8 @@ func (n *noEvents) Events(number uint32, _ string) (*os.File, error) {
 	return nil, syscall.EMFILE
 }
 
-// TestInProcessKernelVersion: the version that the device plays decides whether the kernel or the
-// driver lacks a verb, and not the version of the running kernel.
+// TestInProcessKernelVersion: whether the kernel or the driver is missing a verb depends on the
+// version that the device plays, not on the running kernel.
 func TestInProcessKernelVersion(t *testing.T) {
 	for linux, driver := range map[[2]int]string{{6, 16}: "", {6, 17}: "rxe", {7, 2}: "rxe"} {
 		t.Run(Version(linux).String(), func(t *testing.T) {

@@ -9,8 +9,9 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
-// TestRegMREx gives the command that takes a DMA handle without one, as rxe has none: what the
-// kernel and the driver say to it, and why memory of the process is registered by the old one.
+// TestRegMREx gives the command that takes a DMA handle without one, because rxe does not support
+// them. It shows the answers of the kernel and the driver, and why the old command registers memory
+// of the process.
 func TestRegMREx(t *testing.T) {
 	testenv.Guest(t)
 	since := Version{6, 17}

@@ -151,7 +151,7 @@ func TestRegMRAtRefused(t *testing.T) {
 	k.sent()
 }
 
-// TestRegMRCapabilities: what the device says that it has is asked of the kernel.
+// TestRegMRCapabilities: requests for capabilities of the device reach the kernel.
 func TestRegMRCapabilities(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
 	pd, buf, _ := memory(t, d)
@@ -474,7 +474,8 @@ func TestRegDMABuf(t *testing.T) {
 	}
 }
 
-// TestRegImplicit: all memory is asked for as libibverbs does it, and only of a device that has it.
+// TestRegImplicit: the request for all memory is the same as libibverbs', and is sent only to a
+// device that supports it.
 func TestRegImplicit(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
 	pd, _, _ := memory(t, d)

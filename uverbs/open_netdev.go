@@ -87,7 +87,7 @@ func openAddrOfKernel(name string, addr netip.Addr) (d *Device, own []string, fa
 	return nil, own, failed
 }
 
-// isZone reports whether a zone, which may be empty, is that of an interface.
+// isZone reports whether a zone, which may be empty, names an interface.
 func isZone(zone string, link *net.Interface) bool {
 	return zone == "" || zone == link.Name || zone == strconv.Itoa(link.Index)
 }
@@ -152,7 +152,7 @@ func (i *DeviceInfo) links() (links map[int]bool, names []string) {
 // hasLink reports whether the device has a GID of a network interface.
 func (d *Device) hasLink(link int) bool {
 	for port := 1; port <= int(d.attr.PhysPortCount); port++ {
-		table, _ := d.GIDTable(uint8(port)) // iWARP has none
+		table, _ := d.GIDTable(uint8(port)) // iWARP does not have GIDs
 		for _, e := range table {
 			if e.Netdev == link {
 				return true

@@ -27,7 +27,7 @@ func (d *Device) QueryPKey(port uint8, index int) (uint16, error) {
 
 // PKeyIndex returns the index of a partition key in a port's table (ibv_get_pkey_index). It
 // compares all 16 bits, including the membership bit. The error matches [io/fs.ErrNotExist] if the
-// table does not contain the key. Other errors are those of [Device.QueryPKey].
+// table does not contain the key. It also returns the errors of [Device.QueryPKey].
 func (d *Device) PKeyIndex(port uint8, pkey uint16) (int, error) {
 	attr, err := d.QueryPort(port)
 	if err != nil {

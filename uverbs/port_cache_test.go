@@ -25,8 +25,8 @@ func queries(all []string) []string {
 	return slices.DeleteFunc(all, func(c string) bool { return c != "ioctl QUERY_PORT" && c != "ioctl QUERY_GID_TABLE" })
 }
 
-// TestPortCache: the kernel is asked about a port again only after an event about it, whether the
-// program has read the event or not; about the MTU, for which there is no event, each time.
+// TestPortCache: a port is queried again only after an event about it, whether the program has read
+// the event or not; about the MTU, for which there is no event, each time.
 func TestPortCache(t *testing.T) {
 	f := connectable(t, QPOptions{})
 	const port, table = "ioctl QUERY_PORT", "ioctl QUERY_GID_TABLE"

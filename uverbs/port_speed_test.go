@@ -38,7 +38,7 @@ func TestPortSpeed(t *testing.T) {
 			}
 		}
 		if len(k.calls) != calls {
-			t.Errorf("the kernel was asked for a port that there is not: %v", slices.Clone(k.calls[calls:]))
+			t.Errorf("the kernel got a query of a port that does not exist: %v", slices.Clone(k.calls[calls:]))
 		}
 	})
 }

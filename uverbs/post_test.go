@@ -247,7 +247,7 @@ func TestPostHostileIndex(t *testing.T) {
 }
 
 // TestPostErrors: a faulty work request is named by its index, and none of its batch is
-// posted. What was written into the slots does not matter then.
+// posted. The contents of the slots do not matter then.
 func TestPostErrors(t *testing.T) {
 	mr := &MR{addr: 1 << 20, length: 4096, lkey: 5}
 	sge := mr.SGE(0, 1)

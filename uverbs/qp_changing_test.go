@@ -194,8 +194,8 @@ func TestQueryBesideModify(t *testing.T) {
 	must(t, c.qp.Modify(QPAttr{State: QPInit, Port: 1}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess))
 }
 
-// TestModifyBesideModify: of two Modify calls, the library's state is that of the command that the kernel
-// got last.
+// TestModifyBesideModify: of two Modify calls, the library takes the state of the command that the
+// kernel got last.
 func TestModifyBesideModify(t *testing.T) {
 	var last QPState // of the kernel, which changes it one command at a time
 	c := newModifyCard(t, func(s QPState) syscall.Errno {

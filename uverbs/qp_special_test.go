@@ -87,7 +87,7 @@ func (k *fakeKernel) answerSpecial(c *fakeCall) {
 	}
 }
 
-// qpRequest is what the kernel was asked for, whatever the way.
+// qpRequest is a request for a QP to the kernel, by any command.
 func (k *fakeKernel) qpRequest(t *testing.T) abi.ExCreateQP {
 	t.Helper()
 	c := k.calls[len(k.calls)-1]
@@ -126,7 +126,7 @@ func (k *fakeKernel) qpRequest(t *testing.T) abi.ExCreateQP {
 	return got
 }
 
-// TestSpecialQPs: the requests for QPs that lack a queue, or have flags.
+// TestSpecialQPs: the requests for QPs without one of the queues, or with flags.
 func TestSpecialQPs(t *testing.T) {
 	eachFullPath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
 		pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)

@@ -83,7 +83,7 @@ type DeviceAttr struct {
 	ODPCapsXRC      ODPCaps   // ODPCapsXRC are the operations of XRC QPs.
 	TimestampMask   uint64    // TimestampMask are the valid bits of a completion time stamp; 0 if not supported.
 	CoreClockKHz    uint64    // CoreClockKHz is the frequency of the device's clock in kHz, 0 if unknown.
-	MaxDMSize       uint64    // MaxDMSize is the size of the device's own memory in bytes; 0 if it has none.
+	MaxDMSize       uint64    // MaxDMSize is the size of the device's own memory in bytes, or 0.
 	CompVectors     int       // CompVectors is the number of completion vectors.
 
 	RSSQPTypes         QPTypes       // RSSQPTypes are the QP types that can have an RWQIndTable.

@@ -11,7 +11,7 @@ func TestReason(t *testing.T) {
 	for _, err := range []error{errABI, errDriver, errPoolClosed, errKind, errAwaitFirstRecv} {
 		other := errors.Unwrap(err)
 		if other == nil || !errors.Is(err, other) || !strings.Contains(err.Error(), other.Error()) {
-			t.Errorf("%q does not tell of %q, which it matches", err, other)
+			t.Errorf("%q does not mention %q, which it matches", err, other)
 		}
 	}
 }

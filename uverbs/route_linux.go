@@ -11,8 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// hostRoute reads the route to a peer from the kernel. What it cannot read stays empty, and the GID
-// table alone decides.
+// hostRoute reads the route to a peer from the kernel. Fields that it cannot read stay empty, and
+// the GID table alone decides.
 func hostRoute(peer GID) gidRoute {
 	var r gidRoute
 	links, _ := listed(netlink.LinkList)

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// hostRoute finds the route to a peer. What it cannot find stays empty, and the GID table alone
-// decides.
+// hostRoute finds the route to a peer. Fields that it cannot find stay empty, and the GID table
+// alone decides.
 func hostRoute(peer GID) gidRoute {
 	var r gidRoute
 	links, _ := net.Interfaces()

@@ -369,7 +369,7 @@ func TestBufferUsers(t *testing.T) {
 	}
 }
 
-// TestEndpointAddress: which addresses are those of a QP's port.
+// TestEndpointAddress: which addresses belong to a QP's port.
 func TestEndpointAddress(t *testing.T) {
 	u := newSoftUser(t)
 	a, _ := u.pair(nil, PathOptions{})

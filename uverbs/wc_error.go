@@ -187,6 +187,6 @@ func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
 	return e
 }
 
-// IsFlush reports whether err is that of a flushed work request. A flush follows from an earlier
-// failure or from a change of the QP to state [QPErr].
+// IsFlush reports whether err is the error of a flushed work request. A flush follows from an
+// earlier failure or from a change of the QP to state [QPErr].
 func IsFlush(err error) bool { return errors.Is(err, WCWRFlushErr) }

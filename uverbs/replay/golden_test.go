@@ -39,7 +39,7 @@ func replayGame(t *testing.T, program string, size, cqe int, event bool, play fu
 			r, d := start(t, read(t, file+".record"), replay.Options{
 				// No ping-pong asks what the device can do, and their contexts ask for less.
 				Also: []io.Reader{bytes.NewReader(read(t, "devinfo_"+path+".record"))},
-				// The size of a work request, of which the doorbell has none.
+				// The size of a work request. The doorbell has no work requests.
 				MayDiffer: []string{"wqe_size"},
 			})
 			text := string(read(t, file+".txt"))
@@ -106,8 +106,8 @@ func (g *game) connect(q *uverbs.QP, typ uverbs.QPType, i int) {
 	must(g.T, q.Modify(rtr, rtrMask), q.Modify(rts, rtsMask))
 }
 
-// What rdma-core does and the tests do not: it asks for a QP's limits, where we read the answer to the creation, and for
-// the GID that the ping-pong prints; and most of the tests send no message.
+// Differences of rdma-core from the tests: it asks for a QP's limits, where we read the answer to
+// the creation, and for the GID that the ping-pong prints; and most of the tests send no message.
 const (
 	queryQP  = "query QP"
 	queryGID = "query GID entry"

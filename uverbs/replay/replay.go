@@ -26,7 +26,7 @@ type Options struct {
 	// Device is the name of the recorded device. The default is the one that got most commands.
 	Device string
 
-	// Also has records that answer commands of which the first record has none.
+	// Also has records for kinds of commands that are not in the first record.
 	Also []io.Reader
 
 	// MayDiffer has names of fields that are not compared, such as "user_index", as the differences name them.

@@ -70,7 +70,7 @@ type Call struct {
 type Attr struct {
 	ID    uint16 `json:"id"`             // ID is the number of the attribute.
 	Len   uint16 `json:"len"`            // Len is its length in bytes.
-	Flags uint16 `json:"flags"`          // Flags are those of struct ib_uverbs_attr.
+	Flags uint16 `json:"flags"`          // Flags are the flags in struct ib_uverbs_attr.
 	Enum  uint16 `json:"enum,omitempty"` // attr_data
 	Data  Word   `json:"data"`           // the value, a handle or an address
 	In    Octets `json:"in,omitempty"`   // what the address points to, if it is more than 8 bytes

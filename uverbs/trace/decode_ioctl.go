@@ -8,8 +8,8 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
-// objectName and methodName return the C names of an object and its method, "" if the headers have
-// none.
+// objectName and methodName return the C names of an object and its method, "" if they are not in
+// the headers.
 func objectName(id uint16, driver uint32) string {
 	in := "uverbs_default_objects"
 	if id >= driverSpace {
@@ -25,7 +25,7 @@ func objectName(id uint16, driver uint32) string {
 // driverSpace is UVERBS_ID_DRIVER_NS: numbers from here on belong to the driver.
 const driverSpace = 0x1000
 
-// ofDriver reports whether the numbers of an enum are those of a driver, where they can be a driver's.
+// ofDriver reports whether the numbers of an enum belong to a driver, where this is possible.
 func ofDriver(enum string, driver uint32) bool {
 	return !strings.HasPrefix(enum, "mlx5_") || driver == uint32(netlinkrdma.DriverMLX5)
 }

@@ -112,8 +112,8 @@ func TestMappings(t *testing.T) {
 	}
 }
 
-// TestSpec: the names in spec are those of the headers, and every method and attribute of the headers
-// has its place in it.
+// TestSpec: the names in spec are in the headers, and every method and attribute of the headers has
+// its place in it.
 func TestSpec(t *testing.T) {
 	h := abi()
 	used := map[string]bool{}

@@ -34,7 +34,7 @@ func (f *openFile) verbsWrite(e *Event) {
 	f.command(e, name, number, body[:core], resp[:out], body[core:], resp[out:])
 }
 
-// commandName returns the name of a command of the write interface, "" if the headers have none.
+// commandName returns the name of a command of the write interface, "" if it is not in the headers.
 func commandName(number uint32) (name string, extended bool) {
 	in := "ib_uverbs_write_cmds"
 	extended = number&0x80000000 != 0

@@ -30,7 +30,7 @@ func newTestTracer(t *testing.T) (*Tracer, *[]*Call) {
 	}, &calls
 }
 
-// TestExitStatus: the program's end is that of the trace, that of its children is not.
+// TestExitStatus: the trace ends with the program, not with its children.
 func TestExitStatus(t *testing.T) {
 	for script, want := range map[string]int{
 		"exit 3":                                     3,

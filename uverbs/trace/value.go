@@ -106,8 +106,8 @@ func (f *openFile) decodeStruct(name string, b []byte, skip func(field string) b
 	return values, b[min(len(b), max(st.size, end)):]
 }
 
-// counts are the fields that say how many elements an array without a length has. What lies behind these
-// the kernel has not written.
+// counts are the fields that say how many elements an array without a length has. The kernel has
+// not written the elements behind these.
 var counts = []string{"num_paths", "num_service_recs"}
 
 // maxElements limits the elements of an array without a length.

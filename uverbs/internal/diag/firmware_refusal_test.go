@@ -54,8 +54,8 @@ func TestFindRefusal(t *testing.T) {
 	}
 }
 
-// FuzzRefusal: whatever stands in the log, a refusal is one line that can be shown, and its words are
-// those of the log.
+// FuzzRefusal: whatever stands in the log, a refusal is one line that can be shown, and its words
+// come from the log.
 func FuzzRefusal(f *testing.F) {
 	f.Add("[   10.619158] mlx5_core 0000:00:02.0: mlx5_cmd_check:777:(pid 117): CREATE_MKEY(0x200) op_mod(0x0) failed, status limits exceeded(0x8), syndrome (0x4711)\n")
 	f.Add("[99999999999999999999999999.9] mlx5_core (pid 1): X(0x1) failed, status y(0x1), syndrome (0x1)")

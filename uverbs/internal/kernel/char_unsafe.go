@@ -125,7 +125,7 @@ func (d *CharDevice) write(c *Command) syscall.Errno {
 	return errno
 }
 
-// issueWrite issues the bytes of a legacy command. The meaning of brief is that of [Command.Brief].
+// issueWrite issues the bytes of a legacy command. brief has the meaning of [Command.Brief].
 func (d *CharDevice) issueWrite(b []byte, brief bool) syscall.Errno {
 	if !brief || !d.software {
 		return writeCall(d.fd, b)

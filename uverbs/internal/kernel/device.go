@@ -69,7 +69,7 @@ type Conn struct {
 	closed bool         // guarded by mu
 }
 
-// NewConn returns a Conn that passes commands to dev. The name is that of the RDMA device.
+// NewConn returns a Conn that passes commands to dev. name is the name of the RDMA device.
 func NewConn(dev Device, path Path, name string) *Conn {
 	c := &Conn{dev: dev, path: path, name: name}
 	if path == PathAuto {
@@ -118,8 +118,8 @@ func (c *Conn) Legacy(number uint32, in, out, drvIn, drvOut []byte) syscall.Errn
 	return writeErrno(c.do(cmd, true))
 }
 
-// LegacyBrief is Legacy for a command of [Conn.Writes] without driver's part. The meaning of brief is
-// that of [Command.Brief]. LegacyBrief does not retain in.
+// LegacyBrief is Legacy for a command of [Conn.Writes] without driver's part. brief has the meaning
+// of [Command.Brief]. LegacyBrief does not retain in.
 func (c *Conn) LegacyBrief(number uint32, in, out []byte, brief bool) syscall.Errno {
 	if c.Writes(number) {
 		errno := c.legacyByWrite(number, in, out, brief)
@@ -216,8 +216,8 @@ func (c *Conn) EventsClosed(number uint32) {
 	}
 }
 
-// File returns another descriptor of the device's file. It fails with [errors.ErrUnsupported] if the
-// device has none.
+// File returns another descriptor of the device's file. It fails with [errors.ErrUnsupported] if
+// the device has no file.
 func (c *Conn) File() (*os.File, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
