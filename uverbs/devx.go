@@ -201,7 +201,7 @@ type mlx5DEVX struct {
 	caps  mlx5.Caps // guarded by mu
 }
 
-// lacks is the error of an adapter without a capability.
+// lacks is the error for a capability that the adapter does not have.
 func (*mlx5Context) lacks(feature, capability string) error {
 	return &FeatureError{Feature: feature, Driver: "mlx5", Err: errors.New("the adapter does not have the capability " + capability)}
 }
@@ -273,7 +273,7 @@ func (x *mlx5Context) known(q *QP, m devxMethod, in, out []byte) error {
 	return err
 }
 
-// devxCaps returns capabilities of the adapter, which it is asked for once.
+// devxCaps returns capabilities of the adapter. It queries them once.
 func (m *mlx5Context) devxCaps() (mlx5.Caps, error) {
 	x := &m.devx
 	x.mu.Lock()

@@ -207,7 +207,7 @@ func TestMemoryText(t *testing.T) {
 		{AccessRemoteRead | AccessRemoteAtomic, 0x999, " does not permit RDMA_WRITE: its access is "},
 		{AccessRemoteWrite, 0x999, ": no MR and no memory window has rkey 0x999"},
 		{AccessLocalWrite | AccessRemoteWrite, 0x999, ": no MR and no memory window has rkey 0x999"},
-		{AccessRemoteWrite, 0x777, ": the MR with rkey 0x777 lacks " + AccessRemoteWrite.String() + ": its access is " + AccessRemoteRead.String()},
+		{AccessRemoteWrite, 0x777, ": the MR with rkey 0x777 does not have " + AccessRemoteWrite.String() + ": its access is " + AccessRemoteRead.String()},
 	} {
 		k.query.QPAccessFlags = uint32(c.access)
 		got := k.qp.memoryText(&sentWR{op: WRRDMAWrite, raddr: 0x1000, length: 8, rkey: c.rkey})

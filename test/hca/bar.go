@@ -155,7 +155,7 @@ func (d *Device) WriteBAR(_ int, off uint64, p []byte) {
 	case segCmdQLow:
 		d.slots = d.slots&^0xffffffff | uint64(v&^0xfff)
 		if kind := v >> 8 & 7; kind != 0 {
-			d.violation("interface type %d was asked for, which is not modelled", kind)
+			d.violation("interface type %d is not modelled", kind)
 		}
 	case segCmdDoorbell:
 		for slot := range 1 << logCmdSlots {

@@ -44,7 +44,7 @@ func (d *Device) queryFlowCounter(c *call) error {
 		return refuse(prm.BadParam, "flow counter clear", "is not modelled")
 	}
 	if many := prm.FlowQueryCount.Get(c.in); many > 1 {
-		return refuse(prm.BadParam, "flow counter num_of_counters", "%d: they are asked for one by one", many)
+		return refuse(prm.BadParam, "flow counter num_of_counters", "%d: they are queried one by one", many)
 	}
 	x := c.out[prm.FlowStatistics:]
 	be.PutUint64(x, counter.packets.Load())

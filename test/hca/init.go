@@ -51,7 +51,7 @@ func (d *Device) initHCA(c *call) error {
 		return refuse(prm.BadSysState, "state", "INIT_HCA before SET_ISSI")
 	}
 	if len(d.pages) < bootPages+initPages {
-		return refuse(prm.BadSysState, "state", "INIT_HCA with %d pages, of %d that were asked for", len(d.pages), bootPages+initPages)
+		return refuse(prm.BadSysState, "state", "INIT_HCA with %d pages, of %d that were requested", len(d.pages), bootPages+initPages)
 	}
 	d.phase = phaseRunning
 	d.deaf.Store(false)

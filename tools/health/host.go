@@ -186,7 +186,7 @@ func (m *machine) checkDevices(devs []netlinkrdma.Device, infos []uverbs.DeviceI
 			return f.conclude(LevelError, "there is no RDMA device %s in this network namespace", n)
 		}
 	}
-	m.lookElsewhere(&f, "none is asked for")
+	m.lookElsewhere(&f, "no device is named")
 	if len(usable) == 0 {
 		return f.conclude(LevelWarning, "%s, none of which can be used", plural(len(infos), "device"))
 	}

@@ -54,7 +54,7 @@ With -device mlx5 the devices are ConnectX-5 cards that the program hca models: 
 or mlx5_0 in each of two hosts, on one fabric. On Ethernet (mode=roce) their network devices have
 the addresses above, and replace eth0 with two hosts. On InfiniBand (mode=ib) the loopback device
 has the addresses 10.1.0.1 and 10.1.0.2. With mode=ipoib there is also a subnet manager, Debian's
-opensm, on host 1, and the addresses above are those of the network devices ib0 and ib1, or of ib0
+opensm, on host 1, and the network devices ib0 and ib1 have the addresses above, or ib0
 in each of two hosts, where it replaces eth0. topology=FILE then connects the cards by switches, as
 ibnetdiscover has written them to the file; ring:N and the like make some, see "hca -help". The path
 of the file cannot have "," or "+". At the end vmrun prints what the cards observed.

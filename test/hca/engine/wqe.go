@@ -344,7 +344,7 @@ func (w *sendWQE) decodeData(r *reader) {
 				w.violate("wqe-inline", "an inline segment without data")
 			}
 			if w.op == opRead || w.atomic() {
-				w.malformed("wqe-inline", "inline data where a result is to be stored")
+				w.malformed("wqe-inline", "inline data where a result must be stored")
 				return
 			}
 			b := r.take((4+k+15)&^15, "inline data")

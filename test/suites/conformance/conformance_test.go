@@ -87,9 +87,9 @@ var peerName = rig.Addrs[0]
 // deadline bounds every wait of a test.
 const deadline = 20 * time.Second
 
-// eachPath runs a test once for each way of giving commands to the kernel: those that are about
-// commands. What is about memory, rings and the wire runs once in a run of the suite, by the way
-// that RDMAABI names or the library chooses.
+// eachPath runs a test of commands once for each interface to the kernel. Tests of memory, rings
+// and the wire run once in a run of the suite, by the interface that RDMAABI names or the library
+// chooses.
 func eachPath(t *testing.T, test func(t *testing.T)) {
 	testenv.Guest(t)
 	for _, way := range testenv.Ways() {

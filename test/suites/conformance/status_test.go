@@ -59,7 +59,7 @@ var statusCases = []statusCase{
 		wr := send(1, mr.SGE(0, 100))
 		wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMARead, b.mr.Addr(), b.mr.RKey()
 		return wr
-	}, localFault, []string{"RDMA_READ of 100 bytes", "SGE 0 lacks AccessLocalWrite"}},
+	}, localFault, []string{"RDMA_READ of 100 bytes", "SGE 0 does not have AccessLocalWrite"}},
 	{"atomic without REMOTE_ATOMIC", true, func(t *testing.T, a, b *side) uverbs.SendWR {
 		testenv.Skip(t, noAtomics(a.dev))
 		mr, err := b.pd.RegMR(b.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
@@ -68,7 +68,7 @@ var statusCases = []statusCase{
 		wr := send(1, a.mr.SGE(0, 8))
 		wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRAtomicFAA, mr.Addr(), mr.RKey()
 		return wr
-	}, []uverbs.WCStatus{uverbs.WCRemAccessErr}, []string{"ATOMIC_FETCH_AND_ADD of 8 bytes", "lacks REMOTE_ATOMIC: its access is LOCAL_WRITE|REMOTE_WRITE"}},
+	}, []uverbs.WCStatus{uverbs.WCRemAccessErr}, []string{"ATOMIC_FETCH_AND_ADD of 8 bytes", "does not have REMOTE_ATOMIC: its access is LOCAL_WRITE|REMOTE_WRITE"}},
 	{"access that the peer's QP does not allow", true, func(t *testing.T, a, b *side) uverbs.SendWR {
 		must(t, b.qp.Modify(uverbs.QPAttr{Access: uverbs.AccessRemoteRead}, uverbs.AttrAccess))
 		wr := send(1, a.mr.SGE(0, 100))

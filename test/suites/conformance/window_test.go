@@ -78,7 +78,7 @@ func TestWindow(t *testing.T) {
 				if wc = a.next(t); wc.Status != uverbs.WCRemAccessErr {
 					t.Errorf("a read through a window for writing: %s", wc.Status)
 				}
-				says(t, a.qp.Err(&wc), fmt.Sprintf("rkey %#x is that of a memory window of type 2", rkey))
+				says(t, a.qp.Err(&wc), fmt.Sprintf("rkey %#x belongs to a memory window of type 2", rkey))
 				// A window is for the peer: its own side names the MR.
 				must(t, b.qp.PostSend(send(3, uverbs.SGE{Addr: mr.Addr() + 100, Length: 10, LKey: rkey})))
 				if wc = b.next(t); wc.Err() == nil {

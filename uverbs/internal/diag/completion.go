@@ -64,7 +64,7 @@ const (
 // recvHints say what is wrong with a receive, or with the peer's request that arrived.
 var recvHints = map[Status]string{
 	LocLenErr:    tooLong,
-	LocProtErr:   "an SGE of the receive is outside its MR, has a wrong lkey, or the MR lacks AccessLocalWrite",
+	LocProtErr:   "an SGE of the receive is outside its MR, has a wrong lkey, or the MR does not have AccessLocalWrite",
 	LocQPOpErr:   "the receive is not valid, such as one with an SGE that is outside its MR or has a wrong lkey",
 	LocAccessErr: "a request of the peer named memory of this side that its rkey, address range or access rights do not permit",
 	RemAccessErr: "a request of the peer named memory of this side that its rkey, address range or access rights do not permit",
@@ -131,7 +131,7 @@ func (c *Completion) localHint() string {
 	case fault != "":
 		return fault
 	case c.Status == LocProtErr:
-		return "an SGE is outside its MR, has a wrong lkey, or the MR lacks AccessLocalWrite"
+		return "an SGE is outside its MR, has a wrong lkey, or the MR does not have AccessLocalWrite"
 	case c.Status != LocQPOpErr || c.Request == nil:
 		return ""
 	case c.IWARP && c.Inv:

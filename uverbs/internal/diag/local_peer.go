@@ -42,7 +42,7 @@ func (p *LocalPeer) MemoryText(r *Request) string {
 	case w != nil && w.RKey != r.RKey:
 		return fmt.Sprintf("%s: rkey %#x was that of %s, which has %#x now", p.Name, r.RKey, w, w.RKey)
 	case w != nil:
-		return fmt.Sprintf("%s: rkey %#x is that of %s, which its last bind limits", p.Name, r.RKey, w)
+		return fmt.Sprintf("%s: rkey %#x belongs to %s, which its last bind limits", p.Name, r.RKey, w)
 	case p.MR == nil:
 		return fmt.Sprintf("%s: no MR and no memory window has rkey %#x", p.Name, r.RKey)
 	}
@@ -53,7 +53,7 @@ func (p *LocalPeer) MemoryText(r *Request) string {
 	case !mr.covers(r.RemoteAddr, uint64(r.Length)):
 		return what + fmt.Sprintf("is %#x+%d, and %#x+%d is outside", mr.Addr, mr.Length, r.RemoteAddr, r.Length)
 	case !p.MRPermits:
-		return what + fmt.Sprintf("lacks %s: its access is %s", p.Right, mr.Access)
+		return what + fmt.Sprintf("does not have %s: its access is %s", p.Right, mr.Access)
 	}
 	return what + "permits it now"
 }

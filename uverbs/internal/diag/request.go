@@ -132,7 +132,7 @@ func (r *Request) sgeFault() string {
 		case !mr.covers(e.Addr, uint64(e.Length)):
 			return fmt.Sprintf("SGE %d is outside its MR, which is %#x+%d", i, mr.Addr, mr.Length)
 		case r.Writes && !mr.LocalWrite:
-			return fmt.Sprintf("the MR of SGE %d lacks AccessLocalWrite", i)
+			return fmt.Sprintf("the MR of SGE %d does not have AccessLocalWrite", i)
 		}
 	}
 	return ""
@@ -155,9 +155,9 @@ func (r *Request) bindFault() string {
 	case mr.PD != r.PD:
 		return "the MR is of another PD than the QP"
 	case !mr.MWBind:
-		return "the MR lacks AccessMWBind"
+		return "the MR does not have AccessMWBind"
 	case to.Writing != "" && !mr.LocalWrite:
-		return fmt.Sprintf("the MR lacks AccessLocalWrite, which a window with %s needs", to.Writing)
+		return fmt.Sprintf("the MR does not have AccessLocalWrite, which a window with %s needs", to.Writing)
 	case !to.ZeroBased && !mr.covers(to.Addr, to.Length):
 		return fmt.Sprintf("%#x+%d is outside the MR, which is %#x+%d", to.Addr, to.Length, mr.Addr, mr.Length)
 	case w.Type2:
@@ -170,11 +170,11 @@ func (r *Request) bindFault() string {
 func (i *Invalidate) fault(key uint32) string {
 	switch w := i.Window; {
 	case w == nil && i.IsMR:
-		return fmt.Sprintf("the key %#x is that of an MR, which ends with Close", key)
+		return fmt.Sprintf("the key %#x belongs to an MR, which ends with Close", key)
 	case w == nil:
 		return fmt.Sprintf("no window of this device has the key %#x", key)
 	case !w.Type2:
-		return fmt.Sprintf("the key %#x is that of a window of type 1; a bind of no bytes takes its memory away", key)
+		return fmt.Sprintf("the key %#x belongs to a window of type 1; a bind of no bytes takes its memory away", key)
 	case w.RKey != key:
 		return fmt.Sprintf("the key of the window is %#x, not %#x", w.RKey, key)
 	}

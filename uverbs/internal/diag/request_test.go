@@ -25,9 +25,9 @@ func TestBindFault(t *testing.T) {
 		{type2, Range{MR: mr}, "a window of type 2 is bound to one byte at least"},
 		{type1, Range{LKey: 0x500, Length: 1}, "no MR of this device has the lkey 0x500"},
 		{type1, Range{MR: region(MR{PD: otherPD, MWBind: true}), Length: 1}, "the MR is of another PD than the QP"},
-		{type1, Range{MR: region(MR{PD: qpPD, LocalWrite: true}), Length: 1}, "the MR lacks AccessMWBind"},
+		{type1, Range{MR: region(MR{PD: qpPD, LocalWrite: true}), Length: 1}, "the MR does not have AccessMWBind"},
 		{type1, Range{MR: readOnly, Addr: 0x1000, Length: 1}, ""},
-		{type1, Range{MR: readOnly, Addr: 0x1000, Length: 1, Writing: "REMOTE_WRITE"}, "the MR lacks AccessLocalWrite, which a window with REMOTE_WRITE needs"},
+		{type1, Range{MR: readOnly, Addr: 0x1000, Length: 1, Writing: "REMOTE_WRITE"}, "the MR does not have AccessLocalWrite, which a window with REMOTE_WRITE needs"},
 		{type1, Range{MR: mr, Addr: 0x1000, Length: 1, Writing: "REMOTE_WRITE"}, ""},
 		{type1, Range{MR: mr, Addr: 0x0fff, Length: 1}, "0xfff+1 is outside the MR, which is 0x1000+256"},
 		{type1, Range{MR: mr, Addr: 0x10ff, Length: 2}, "0x10ff+2 is outside the MR, which is 0x1000+256"},
@@ -54,8 +54,8 @@ func TestInvalidateFault(t *testing.T) {
 		want string
 	}{
 		{Invalidate{}, "no window of this device has the key 0x701"},
-		{Invalidate{IsMR: true}, "the key 0x701 is that of an MR, which ends with Close"},
-		{Invalidate{Window: &Window{RKey: 0x701}}, "the key 0x701 is that of a window of type 1; a bind of no bytes takes its memory away"},
+		{Invalidate{IsMR: true}, "the key 0x701 belongs to an MR, which ends with Close"},
+		{Invalidate{Window: &Window{RKey: 0x701}}, "the key 0x701 belongs to a window of type 1; a bind of no bytes takes its memory away"},
 		{Invalidate{Window: &Window{Type2: true, RKey: 0x702}}, "the key of the window is 0x702, not 0x701"},
 		{Invalidate{Window: &Window{Type2: true, RKey: 0x701}}, ""},
 	} {
@@ -80,7 +80,7 @@ func TestSGEFault(t *testing.T) {
 		{false, func(e *SGE) { e.Addr++ }, "SGE 1 is outside its MR, which is 0x1000+256"},
 		{false, func(e *SGE) { e.Addr-- }, "SGE 1 is outside its MR, which is 0x1000+256"},
 		{false, func(e *SGE) { e.Addr = 1<<64 - 1 }, "SGE 1 is outside its MR, which is 0x1000+256"},
-		{true, func(e *SGE) { e.MR.LocalWrite = false }, "the MR of SGE 1 lacks AccessLocalWrite"},
+		{true, func(e *SGE) { e.MR.LocalWrite = false }, "the MR of SGE 1 does not have AccessLocalWrite"},
 		{false, func(e *SGE) { e.MR.LocalWrite = false }, ""},
 	} {
 		bad, mr := good, *good.MR
@@ -114,7 +114,7 @@ func TestCompletionHint(t *testing.T) {
 		{Completion{Status: RemInvReqErr}, "the peer's receive buffer may be too short"},
 		{Completion{Status: RemInvReqErr, SendInv: true}, "the key that it invalidates may not be one of an MR or MW that the peer's QP may invalidate, or the peer's"},
 		{Completion{Status: LocProtErr, Request: bad}, fault},
-		{Completion{Status: LocProtErr, Request: good}, "an SGE is outside its MR, has a wrong lkey, or the MR lacks AccessLocalWrite"},
+		{Completion{Status: LocProtErr, Request: good}, "an SGE is outside its MR, has a wrong lkey, or the MR does not have AccessLocalWrite"},
 		{Completion{Status: LocProtErr}, "an SGE is outside its MR"},
 		{Completion{Status: MWBindErr, Request: good}, ""},
 		{Completion{Status: MWBindErr, Request: bad}, fault},
@@ -170,10 +170,10 @@ func TestLocalPeer(t *testing.T) {
 		{LocalPeer{QPAccess: "0", MR: mr}, " does not permit RDMA_WRITE: its access is 0"},
 		{LocalPeer{QPPermits: true}, ": no MR and no memory window has rkey 0x701"},
 		{LocalPeer{QPPermits: true, Window: &Window{RKey: 0x702}}, ": rkey 0x701 was that of a memory window of type 1, which has 0x702 now"},
-		{LocalPeer{QPPermits: true, Window: &Window{RKey: 0x701, Type2: true}}, ": rkey 0x701 is that of a memory window of type 2, which its last bind limits"},
+		{LocalPeer{QPPermits: true, Window: &Window{RKey: 0x701, Type2: true}}, ": rkey 0x701 belongs to a memory window of type 2, which its last bind limits"},
 		{LocalPeer{QPPermits: true, MR: mr, PD: 4}, ": the MR with rkey 0x701 is of another PD than this QP"},
 		{LocalPeer{QPPermits: true, MR: &MR{Addr: 0x1001, Length: 0x100, PD: 3}}, ": the MR with rkey 0x701 is 0x1001+256, and 0x1000+256 is outside"},
-		{LocalPeer{QPPermits: true, MR: mr, Right: "REMOTE_WRITE"}, ": the MR with rkey 0x701 lacks REMOTE_WRITE: its access is REMOTE_READ"},
+		{LocalPeer{QPPermits: true, MR: mr, Right: "REMOTE_WRITE"}, ": the MR with rkey 0x701 does not have REMOTE_WRITE: its access is REMOTE_READ"},
 		{LocalPeer{QPPermits: true, MR: mr, MRPermits: true}, ": the MR with rkey 0x701 permits it now"},
 	} {
 		c.peer.Name = "QP 17"

@@ -22,7 +22,7 @@ type Path struct {
 	Device     string
 	Port       uint8
 	Table      []GIDEntry // the port's GID table
-	Index      int        // the GID index that was asked for
+	Index      int        // the requested GID index
 	From       *GIDEntry  // the entry with that index, nil if it is not in use
 	To         netip.Addr // the peer
 	Better     *GIDEntry  // the entry that the library would choose, nil if the table is empty

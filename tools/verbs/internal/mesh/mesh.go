@@ -308,7 +308,7 @@ func (r *Run) measure(ctx context.Context, m *Measurement) {
 	probe := func(c perf.Config) *perf.Size {
 		for _, i := range []int{m.from, m.to} {
 			if r.silent[i].Load() {
-				m.Errors = append(m.Errors, c.Name()+": not tested, since "+r.Hosts[i].Name+" did not answer when it was asked for another test")
+				m.Errors = append(m.Errors, c.Name()+": not tested, since "+r.Hosts[i].Name+" did not answer another request for a test")
 				return nil
 			}
 		}

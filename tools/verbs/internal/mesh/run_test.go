@@ -229,11 +229,11 @@ func TestRunMute(t *testing.T) {
 		if p.from == f.mute {
 			asked, used = asked+1, 0
 		} else if p.Host == f.mute {
-			used++ // since it was asked
+			used++ // since the request
 		}
 	}
 	if asked != 1+r.Repeat || used != 0 {
-		t.Errorf("the host was asked for a test %d times, want %d, and used %d times after that", asked, 1+r.Repeat, used)
+		t.Errorf("the host got %d requests for a test, want %d, and was used %d times after that", asked, 1+r.Repeat, used)
 	}
 	left := 0
 	for _, m := range rep.Measurements {

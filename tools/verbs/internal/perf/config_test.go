@@ -58,7 +58,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestListOf: on iWARP what is posted together is up to 1 MiB, or one message, or what was asked for.
+// TestListOf: on iWARP one doorbell posts up to 1 MiB, or one message, or the given number.
 func TestListOf(t *testing.T) {
 	for _, c := range []struct {
 		list, size  int
@@ -279,7 +279,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestRoutes: a GID that was asked for and has no way to the peer's is refused with those that have.
+// TestRoutes: a local GID without a route to the peer's is refused, and the error lists the GIDs
+// that have one.
 func TestRoutes(t *testing.T) {
 	gid := func(s string) uverbs.GID { return netip.MustParseAddr(s).As16() }
 	table := []uverbs.GIDEntry{

@@ -8,7 +8,7 @@
 //
 // # Tests
 //
-// The traffic of each test is that of perftest's program of the same name:
+// Each test has the traffic of perftest's program of the same name:
 //
 //   - send-lat: the client sends, and the server answers each message with one.
 //   - write-lat: the same with RDMA WRITE. Each side polls the last byte of its buffer, where the

@@ -64,7 +64,7 @@ func TestTargets(t *testing.T) {
 			t.Errorf("connected to %+v, want %+v", e.remote, want)
 		}
 		if want := []string{"open", "connect", "prepare 64", "run 64"}; !slices.Equal(e.log, want) {
-			t.Errorf("the engine was asked for %q, expected %q", e.log, want)
+			t.Errorf("the engine got %q, expected %q", e.log, want)
 		}
 	}
 }

@@ -329,7 +329,7 @@ func TestRecorded(t *testing.T) {
 					}
 				}
 				if !slices.Equal(e.log, want) {
-					t.Errorf("the engine was asked for %q, expected %q", e.log, want)
+					t.Errorf("the engine got %q, expected %q", e.log, want)
 				}
 				if s.Version != "6.06" || s.Agreed != DefaultParams(uverbs.MTU1024) {
 					t.Errorf("agreed on %+v with version %s", s.Agreed, s.Version)

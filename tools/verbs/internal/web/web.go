@@ -35,8 +35,8 @@ type Server struct {
 	WriteTime time.Duration // WriteTime is how long a client may take to read the answer.
 	Most      int           // Most is the largest number of connections at a time, half of them from one address.
 
-	// Hosts are names of this host. A request may name it by one of them, by "localhost" or by an IP address: a
-	// name that leads here without being one of this host's is that of a page in somebody's browser.
+	// Hosts are names of this host. A request may name it by one of them, by "localhost" or by an
+	// IP address: any other name that leads here comes from a page in somebody's browser.
 	Hosts []string
 }
 

@@ -21,7 +21,7 @@ type remembered struct {
 	first, last uint32 // PSNs of the response
 	psn         uint32 // next one of a READ
 	original    uint64 // result of an atomic
-	addr        uint64 // READ: what was asked for
+	addr        uint64 // READ: the address, length and key of the request
 	length      uint32
 	key         uint32
 	next        uint64 // READ: the next byte
