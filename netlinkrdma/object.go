@@ -26,7 +26,7 @@ func decodeOwner(m *message) Owner {
 // QP is a queue pair in the list of the kernel. It is a plain value.
 type QP struct {
 	Num          uint32          // Num is the QP number (lqpn).
-	Port         uint32          // Port is its port, 0 if it has none yet. Linux 5.10 reports 0 for QP 1 of the kernel.
+	Port         uint32          // Port is its port, 0 before it belongs to one. Linux 5.10 reports 0 for QP 1 of the kernel.
 	Type         ib.QPType       // Type is the transport service.
 	Subtype      string          // Subtype is set if Type is ib.DriverQP.
 	State        ib.QPState      // State is the current state, read from the driver.

@@ -214,7 +214,7 @@ func TestNoOptionalCounters(t *testing.T) {
 		}
 		return r.one(nest(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTERS))
 	}))
-	if err := c.setOptionalCounters(fakeRXE, 1, []string{"cc_rx_ce_pkts"}); !errors.Is(err, errNoCounter) || !strings.Contains(err.Error(), "this driver has none") {
+	if err := c.setOptionalCounters(fakeRXE, 1, []string{"cc_rx_ce_pkts"}); !errors.Is(err, errNoCounter) || !strings.Contains(err.Error(), "this driver has no optional counters") {
 		t.Errorf("%v, want %v", err, errNoCounter)
 	}
 }

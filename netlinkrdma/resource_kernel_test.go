@@ -259,7 +259,7 @@ func TestKernelCounters(t *testing.T) {
 				t.Errorf("status %d: %+v", i, s)
 			}
 		}
-		if err := SetOptionalCounters(dev, 1, "sent_pkts"); !errors.Is(err, errNoCounter) || !strings.Contains(err.Error(), "has none") {
+		if err := SetOptionalCounters(dev, 1, "sent_pkts"); !errors.Is(err, errNoCounter) || !strings.Contains(err.Error(), "has no optional counters") {
 			t.Errorf("enable a counter that is not optional: %v", err)
 		}
 		if err := SetOptionalCounters(dev, 1); err != nil {

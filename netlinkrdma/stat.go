@@ -422,7 +422,7 @@ func optionalNames(status []CounterStatus) string {
 		}
 	}
 	if len(names) == 0 {
-		return "this driver has none"
+		return "this driver has no optional counters"
 	}
 	return fmt.Sprintf("there are %q", names)
 }

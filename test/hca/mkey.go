@@ -78,7 +78,7 @@ func (c *call) translations(s *engine.MKeySpec) error {
 	}
 	list := prm.Record(c.in, prm.PageList, 16*n)
 	if s.Mode == engine.ModePA || s.Mode == engine.ModeOwn {
-		return refuse(prm.BadParam, "mkey translations", "%d octowords in mode %d, which has none", n, s.Mode)
+		return refuse(prm.BadParam, "mkey translations", "%d octowords in mode %d, allowed: 0", n, s.Mode)
 	}
 	if s.Mode == engine.ModeMTT {
 		// The driver may leave the second half of the last octoword out.

@@ -280,9 +280,9 @@ func freePorts() error {
 	return os.WriteFile("/proc/sys/net/ipv4/tcp_max_tw_buckets", []byte("0"), 0)
 }
 
-// MainFor is Main with a list for each driver; a driver without one lacks nothing. The key "soft"
-// is for the list of software devices: it says that the package makes the devices of the rig. The
-// tests of a package without it do not run on them.
+// MainFor is Main with a list for each driver; a driver without one supports everything. The key
+// "soft" is for the list of software devices: it says that the package makes the devices of the
+// rig. The tests of a package without it do not run on them.
 func MainFor(m *testing.M, lists map[string]string) int {
 	list := lists[TheRig().Driver]
 	if TheRig().Soft {

@@ -59,7 +59,7 @@ func TestExpected(t *testing.T) {
 		{"another feature", [2]int{6, 1}, lacking{"TestFlush/auto", "FLUSHES"}, false},
 		{"another test", [2]int{6, 1}, lacking{"TestFlushes/auto", "FLUSH"}, false},
 		{"deeper", [2]int{6, 1}, lacking{"TestFlush/auto/empty", "FLUSH"}, false},
-		{"first that lacks it", [2]int{6, 1}, lacking{"TestRaw/auto", "on-demand paging"}, true},
+		{"first without it", [2]int{6, 1}, lacking{"TestRaw/auto", "on-demand paging"}, true},
 		{"before", [2]int{5, 19}, lacking{"TestRaw/auto", "on-demand paging"}, false},
 		{"all", [2]int{7, 2}, lacking{"TestXRC", "OPEN_XRCD"}, true},
 	} {

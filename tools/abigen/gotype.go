@@ -137,7 +137,7 @@ func openArray(t dwarf.Type) (dwarf.Type, bool) {
 // plain returns an error for a bitfield, which Go cannot express.
 func plain(m *dwarf.StructField) error {
 	if m.BitSize != 0 {
-		return fmt.Errorf("a bitfield of %d bits: Go has none, and C leaves its place to the compiler", m.BitSize)
+		return fmt.Errorf("a bitfield of %d bits: Go does not have bitfields, and C leaves their layout to the compiler", m.BitSize)
 	}
 	return nil
 }

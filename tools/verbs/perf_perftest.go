@@ -25,7 +25,7 @@ func (o *perfOptions) checkPerftest(changed func(flag string) bool, host string)
 	case c.Duration != 0:
 		return fmt.Errorf("--duration is %s, but perftest counts messages: give --iterations", c.Duration)
 	case changed("warmup") && c.Warmup != 0:
-		return fmt.Errorf("--warmup is %d, but perftest has none: all messages count", c.Warmup)
+		return fmt.Errorf("--warmup is %d, allowed with --perftest: 0, as all messages count", c.Warmup)
 	case c.Verify:
 		return errors.New("--verify is true, allowed with --perftest: false, as the content of its messages is not defined")
 	case !c.All && len(c.Sizes) != 1:

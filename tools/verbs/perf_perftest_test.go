@@ -19,7 +19,7 @@ func TestPerftestOptions(t *testing.T) {
 		{"send-lat", "HOST is missing"},
 		{"send-lat --perftest HOST HOST", `the arguments of verbs perf send-lat are "HOST HOST", allowed: at most 1`},
 		{"send-lat --perftest -D 5s", "--duration is 5s, but perftest counts messages: give --iterations"},
-		{"send-lat --perftest --warmup 3", "--warmup is 3, but perftest has none"},
+		{"send-lat --perftest --warmup 3", "--warmup is 3, allowed with --perftest: 0"},
 		{"send-lat --perftest --verify", "--verify is true, allowed with --perftest: false"},
 		{"send-lat --perftest -s 2,4", "--size has 2 sizes, allowed with --perftest: 1, or --all"},
 		{"write-bw --perftest --cm --type uc", "no connections of type uc"},

@@ -26,7 +26,7 @@ func difference(cmd *kernel.Command, recorded *trace.Call, mayDiffer []string) s
 	for _, v := range ours {
 		i := slices.IndexFunc(theirs, func(r input) bool { return r.name == v.name })
 		if i < 0 {
-			return fmt.Sprintf("%s is %s, the record has none", v.name, v.text)
+			return fmt.Sprintf("%s is %s, which is not in the record", v.name, v.text)
 		}
 		r := theirs[i]
 		theirs = slices.Delete(theirs, i, i+1)

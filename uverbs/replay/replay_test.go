@@ -95,7 +95,7 @@ func TestDifferences(t *testing.T) {
 	for _, test := range []struct{ old, new, want string }{
 		{`002000000000000000`, `003000000000000000`, "register MR (line 8 of the record): ib_uverbs_reg_mr.length is 8192, the record has 12288"},
 		{cqe, strings.Replace(cqe, "64", "65", 1), "create CQ (line 10 of the record): UVERBS_ATTR_CREATE_CQ_CQE.cqe is 100, the record has 101"},
-		{cqe, "", "create CQ (line 10 of the record): UVERBS_ATTR_CREATE_CQ_CQE.cqe is 100, the record has none"},
+		{cqe, "", "create CQ (line 10 of the record): UVERBS_ATTR_CREATE_CQ_CQE.cqe is 100, which is not in the record"},
 		{cqe, cqe + `{"id":9,"len":0,"flags":1,"data":"0700000000000000"},`,
 			"create CQ (line 10 of the record): UVERBS_ATTR_CREATE_CQ_BUFFER_LENGTH.buffer_length is missing, the record has 7"},
 		{`"length":20480,`, `"length":4096,`, "map memory (line 11 of the record): length is 20480, the record has 4096"},

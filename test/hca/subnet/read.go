@@ -91,8 +91,8 @@ func Read(r io.Reader) (*Topology, error) {
 	return d.t, nil
 }
 
-// checkGUIDs returns an error if two nodes, or two ports with a link, have the same GUID, or one has none. A node and
-// a port may have the same one, and all ports of a switch have one.
+// checkGUIDs returns an error if two nodes, or two ports with a link, have the same GUID, or one
+// has no GUID. A node and a port may have the same one, and all ports of a switch have one.
 func (t *Topology) checkGUIDs() error {
 	nodes, ports := map[uint64]*Node{}, map[uint64]*Node{}
 	for _, n := range t.Nodes {

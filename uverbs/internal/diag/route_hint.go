@@ -26,7 +26,7 @@ type Path struct {
 	From       *GIDEntry  // the entry with that index, nil if it is not in use
 	To         netip.Addr // the peer
 	Better     *GIDEntry  // the entry that the library would choose, nil if the table is empty
-	GRHMissing bool       // the port needs a GRH in every packet, and the path has none
+	GRHMissing bool       // the port needs a GRH in every packet, and the path is without a GRH
 }
 
 // Hint says what may be wrong with the path.

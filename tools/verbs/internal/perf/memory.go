@@ -198,7 +198,7 @@ func (e *End) mismatch(what string, qp int, got []byte) error {
 
 // DataError reports data that differs from what was sent.
 type DataError struct {
-	What      string // What describes the data, such as "a message" or "what was read".
+	What      string // What describes the data, such as "a message".
 	QP        int    // QP is the number of the queue pair, from 0.
 	Offset    int    // Offset is the position in the message, in bytes.
 	Got, Want byte

@@ -287,7 +287,7 @@ func waitDevice(e end, timeout time.Duration) error {
 	return fmt.Errorf("RDMA device %s: %s after %v", e.rdma, missing, timeout)
 }
 
-// missingOf says what the device lacks, or nothing.
+// missingOf says what the device does not have yet, or nothing.
 func missingOf(e end, ips ...net.IP) string {
 	port := "/sys/class/infiniband/" + e.rdma + "/ports/1/"
 	state, err := os.ReadFile(port + "state")
