@@ -451,7 +451,7 @@ func (q *QP) headerMlx5(s *mlx5.SendSlot, e SGE) (SGE, error) {
 // mlx5SlotErr converts an error of a slot to the exported one.
 func mlx5SlotErr(err error) error {
 	switch err {
-	case mlx5.ErrTooManySGEs:
+	case mlx5.ErrTooManySGE:
 		return ErrTooManySGE
 	case mlx5.ErrTooLong:
 		return ErrTooLong

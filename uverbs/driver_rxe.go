@@ -366,7 +366,7 @@ func addSGEsRxe(s *rxe.RecvSlot, sgl []SGE) error {
 // rxeSlotErr converts an error of a slot to the exported one.
 func rxeSlotErr(err error) error {
 	switch err {
-	case rxe.ErrTooManySGEs:
+	case rxe.ErrTooManySGE:
 		return ErrTooManySGE
 	case rxe.ErrTooLong:
 		return ErrTooLong

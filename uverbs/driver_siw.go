@@ -229,7 +229,7 @@ func (siwDriver) qpModified(q *QP, _, to QPState) {
 // siwSlotErr converts an error of a slot to the exported one.
 func siwSlotErr(err error) error {
 	switch err {
-	case siw.ErrTooManySGEs:
+	case siw.ErrTooManySGE:
 		return ErrTooManySGE
 	case siw.ErrTooLong:
 		return ErrTooLong

@@ -9,9 +9,9 @@ var (
 	// such as a completion of an entry that was not posted.
 	ErrCorrupt = errors.New("mlx5: the device wrote an invalid value")
 
-	// ErrTooManySGEs means that a work request has more scatter/gather entries than the queue
+	// ErrTooManySGE means that a work request has more scatter/gather entries than the queue
 	// was created for.
-	ErrTooManySGEs = errors.New("mlx5: more scatter/gather entries than the queue takes")
+	ErrTooManySGE = errors.New("mlx5: more scatter/gather entries than the queue takes")
 
 	// ErrTooLong means that a scatter/gather entry, the sum of all entries, or the range that a
 	// window is bound to is longer than 2 GiB.

@@ -103,12 +103,12 @@ func (q *RecvQueue) Slot(i int, id uint64) RecvSlot {
 }
 
 // AddSGE appends length bytes of registered memory at addr to the memory for the message. The
-// errors are ErrTooManySGEs and ErrTooLong; they leave the entry unchanged.
+// errors are ErrTooManySGE and ErrTooLong; they leave the entry unchanged.
 func (s *RecvSlot) AddSGE(addr uint64, length, lkey uint32) error {
 	total := s.length + length
 	switch {
 	case s.left == 0:
-		return ErrTooManySGEs
+		return ErrTooManySGE
 	case total < length || total > maxLength:
 		return ErrTooLong
 	case length == 0: // the device would read it as 2 GiB

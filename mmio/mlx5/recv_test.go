@@ -192,7 +192,7 @@ func TestRecv(t *testing.T) {
 				ok(t, s.AddSGE(0x3000, 1, 8))
 				want += "00000001 00000008 0000000000003000"
 			}
-			if err := s.AddSGE(0, 1, 1); err != ErrTooManySGEs {
+			if err := s.AddSGE(0, 1, 1); err != ErrTooManySGE {
 				t.Errorf("a fifth: %v", err)
 			}
 		}

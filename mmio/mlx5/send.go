@@ -322,7 +322,7 @@ func (s *SendSlot) SetSRQ(number uint32) {
 }
 
 // AddSGE appends length bytes of registered memory at addr to the data. The errors are
-// ErrTooManySGEs, ErrTooLong and ErrMixedData; they leave the request unchanged.
+// ErrTooManySGE, ErrTooLong and ErrMixedData; they leave the request unchanged.
 func (s *SendSlot) AddSGE(addr uint64, length, lkey uint32) error {
 	total := uint64(s.data) + uint64(length)
 	if s.left == 0 || total > maxLength {
@@ -346,7 +346,7 @@ func (s *SendSlot) refuse() error {
 	case s.inlined:
 		return ErrMixedData
 	case s.left == 0:
-		return ErrTooManySGEs
+		return ErrTooManySGE
 	}
 	return ErrTooLong
 }

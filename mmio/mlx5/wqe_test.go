@@ -185,7 +185,7 @@ func TestSlotErrors(t *testing.T) {
 		}
 	}
 	ok(t, s.AddSGE(0, 0, 1))
-	if err := s.AddSGE(0, 0, 1); err != ErrTooManySGEs {
+	if err := s.AddSGE(0, 0, 1); err != ErrTooManySGE {
 		t.Errorf("a third SGE: %v", err)
 	}
 	if err := s.AddInline([]byte{1}); err != ErrMixedData {

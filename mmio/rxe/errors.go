@@ -9,9 +9,9 @@ var (
 	// not write. The ring and its object cannot be used any more.
 	ErrCorrupt = errors.New("rxe: the shared ring is corrupt")
 
-	// ErrTooManySGEs means that a work request has more scatter/gather entries than the queue
+	// ErrTooManySGE means that a work request has more scatter/gather entries than the queue
 	// was created for (see MaxSGE).
-	ErrTooManySGEs = errors.New("rxe: more scatter/gather entries than the queue takes")
+	ErrTooManySGE = errors.New("rxe: more scatter/gather entries than the queue takes")
 
 	// ErrTooLong means that the lengths of the scatter/gather entries add up to 4 GiB or more,
 	// more than the 32-bit length of a work request can hold.

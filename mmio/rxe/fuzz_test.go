@@ -168,7 +168,7 @@ func FuzzSendQueue(f *testing.F) {
 			if i%2 == 0 {
 				for n := 0; ; n++ {
 					if err := s.AddSGE(7, 8, 9); err != nil {
-						if n != maxSGE || err != ErrTooManySGEs {
+						if n != maxSGE || err != ErrTooManySGE {
 							t.Fatalf("%d entries of %d, then %v", n, maxSGE, err)
 						}
 						break
@@ -204,7 +204,7 @@ func FuzzRecvQueue(f *testing.F) {
 			s.Start(uint64(i))
 			for n := 0; ; n++ {
 				if err := s.AddSGE(7, 8, 9); err != nil {
-					if n != int(limit) || err != ErrTooManySGEs {
+					if n != int(limit) || err != ErrTooManySGE {
 						t.Fatalf("%d entries of %d, then %v", n, limit, err)
 					}
 					break

@@ -101,11 +101,11 @@ func (s *RecvSlot) Start(wrID uint64) {
 }
 
 // AddSGE appends length bytes of registered memory at addr to the memory for the message. The
-// errors are ErrTooManySGEs and ErrTooLong; they leave the request unchanged.
+// errors are ErrTooManySGE and ErrTooLong; they leave the request unchanged.
 func (s *RecvSlot) AddSGE(addr uint64, length, lkey uint32) error {
 	total := s.length + length
 	if s.numSGE >= s.maxSGE {
-		return ErrTooManySGEs
+		return ErrTooManySGE
 	}
 	if total < length {
 		return ErrTooLong

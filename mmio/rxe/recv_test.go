@@ -70,8 +70,8 @@ func TestRecvDataErrors(t *testing.T) {
 	}
 	ok(t, s.AddSGE(1, 0, 1))
 	before = bytes.Clone(p.mem)
-	if err := s.AddSGE(1, 0, 1); err != ErrTooManySGEs {
-		t.Errorf("third of two: %v, want ErrTooManySGEs", err)
+	if err := s.AddSGE(1, 0, 1); err != ErrTooManySGE {
+		t.Errorf("third of two: %v, want ErrTooManySGE", err)
 	}
 	if !bytes.Equal(before, p.mem) {
 		t.Error("a refused entry changed the request")

@@ -213,7 +213,7 @@ func (s WQE) SetUD(qpn, qkey, ahNum uint32, av *AV) {
 }
 
 // AddSGE appends length bytes of registered memory at addr to the data. The errors are
-// ErrTooManySGEs, ErrTooLong and, if the request has the flag Inline, ErrMixedData; they leave the
+// ErrTooManySGE, ErrTooLong and, if the request has the flag Inline, ErrMixedData; they leave the
 // request unchanged.
 func (s *SendSlot) AddSGE(addr uint64, length, lkey uint32) error {
 	total := s.length + length
@@ -221,7 +221,7 @@ func (s *SendSlot) AddSGE(addr uint64, length, lkey uint32) error {
 	case s.flags&Inline != 0:
 		return ErrMixedData
 	case s.numSGE >= s.maxSGE:
-		return ErrTooManySGEs
+		return ErrTooManySGE
 	case total < length:
 		return ErrTooLong
 	}

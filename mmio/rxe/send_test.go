@@ -288,7 +288,7 @@ func TestSendDataErrors(t *testing.T) {
 			for range 4 {
 				ok(t, s.AddSGE(1, 1, 1))
 			}
-		}, func(s *SendSlot) error { return s.AddSGE(1, 1, 1) }, ErrTooManySGEs},
+		}, func(s *SendSlot) error { return s.AddSGE(1, 1, 1) }, ErrTooManySGE},
 		{"4 GiB in two entries", func(s *SendSlot) {
 			ok(t, s.AddSGE(1, math.MaxUint32, 1))
 		}, func(s *SendSlot) error { return s.AddSGE(1, 1, 1) }, ErrTooLong},

@@ -8,9 +8,9 @@ var (
 	// ErrMapping means that the mapped memory does not match what the kernel has reported.
 	ErrMapping = errors.New("siw: the mapped ring does not match the kernel's report")
 
-	// ErrTooManySGEs means that a work request has more scatter/gather entries than the queue
+	// ErrTooManySGE means that a work request has more scatter/gather entries than the queue
 	// was created for (see MaxSGE), or than its operation allows: a READ has one.
-	ErrTooManySGEs = errors.New("siw: more scatter/gather entries than the queue or the operation takes")
+	ErrTooManySGE = errors.New("siw: more scatter/gather entries than the queue or the operation takes")
 
 	// ErrTooLong means that the lengths of the scatter/gather entries add up to 4 GiB or more.
 	ErrTooLong = errors.New("siw: scatter/gather entries add up to 4 GiB or more")

@@ -199,14 +199,14 @@ func (s *SendSlot) SetRDMA(addr uint64, rkey uint32) {
 func (s *SendSlot) SetInvalidate(rkey uint32) { s.sqe.RKey = rkey }
 
 // AddSGE appends length bytes of registered memory at addr to the data. The errors are
-// ErrTooManySGEs, ErrTooLong and ErrMixedData; they leave the request unchanged.
+// ErrTooManySGE, ErrTooLong and ErrMixedData; they leave the request unchanged.
 func (s *SendSlot) AddSGE(addr uint64, length, lkey uint32) error {
 	total := s.length + length
 	switch {
 	case s.flags&abi.SIW_WQE_INLINE != 0:
 		return ErrMixedData
 	case s.numSGE >= s.maxSGE:
-		return ErrTooManySGEs
+		return ErrTooManySGE
 	case total < length:
 		return ErrTooLong
 	}

@@ -282,8 +282,8 @@ func TestRecvSlot(t *testing.T) {
 		at(want, rqeSGE+i*sgeSize+8, uint32(i)+10)
 		at(want, rqeSGE+i*sgeSize+12, uint32(i)+20)
 	}
-	if err := s.AddSGE(0, 0, 0); err != ErrTooManySGEs {
-		t.Errorf("one entry more: %v, want %v", err, ErrTooManySGEs)
+	if err := s.AddSGE(0, 0, 0); err != ErrTooManySGE {
+		t.Errorf("one entry more: %v, want %v", err, ErrTooManySGE)
 	}
 	q.Publish(1)
 	at(want, 0, uint64(0x0102030405060708))
@@ -318,9 +318,9 @@ func TestSendSlotErrors(t *testing.T) {
 		add  func(s *SendSlot) error // all but the last of which must do
 		want error
 	}{
-		{"three entries", Send, func(s *SendSlot) error { s.AddSGE(1, 1, 1); s.AddSGE(1, 1, 1); return s.AddSGE(1, 1, 1) }, ErrTooManySGEs},
-		{"two entries of a READ", Read, func(s *SendSlot) error { s.AddSGE(1, 1, 1); return s.AddSGE(1, 1, 1) }, ErrTooManySGEs},
-		{"two entries of a READ that invalidates", ReadInv, func(s *SendSlot) error { s.AddSGE(1, 1, 1); return s.AddSGE(1, 1, 1) }, ErrTooManySGEs},
+		{"three entries", Send, func(s *SendSlot) error { s.AddSGE(1, 1, 1); s.AddSGE(1, 1, 1); return s.AddSGE(1, 1, 1) }, ErrTooManySGE},
+		{"two entries of a READ", Read, func(s *SendSlot) error { s.AddSGE(1, 1, 1); return s.AddSGE(1, 1, 1) }, ErrTooManySGE},
+		{"two entries of a READ that invalidates", ReadInv, func(s *SendSlot) error { s.AddSGE(1, 1, 1); return s.AddSGE(1, 1, 1) }, ErrTooManySGE},
 		{"4 GiB", Write, func(s *SendSlot) error { s.AddSGE(1, math.MaxUint32, 1); return s.AddSGE(1, 1, 1) }, ErrTooLong},
 		{"an entry behind inline data", Send, func(s *SendSlot) error { s.AddInline([]byte{1}); return s.AddSGE(1, 1, 1) }, ErrMixedData},
 		{"inline data behind an entry", Send, func(s *SendSlot) error { s.AddSGE(1, 1, 1); return s.AddInline([]byte{1}) }, ErrMixedData},
