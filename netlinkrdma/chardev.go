@@ -16,7 +16,7 @@ const (
 	clientISSM   = "issm"    // ib_umad
 )
 
-// CharDev is a char device of the RDMA subsystem. It is a plain value.
+// CharDev is a character device of the RDMA subsystem. It is a plain value.
 type CharDev struct {
 	Name     string   // Name is the file name in /dev/infiniband, for example "uverbs0".
 	Major    uint32   // Major is the major device number; compare both with those of the opened file.
@@ -25,34 +25,35 @@ type CharDev struct {
 	DriverID DriverID // DriverID is set for uverbs, if the driver reports it.
 }
 
-// Path returns the path of the device file that devtmpfs and udev create.
+// Path returns the path of the character device that devtmpfs and udev create.
 func (d CharDev) Path() string { return "/dev/infiniband/" + d.Name }
 
-// UverbsDev returns the char device that accepts commands for a device. dev must come from
+// UverbsDev returns the character device that accepts commands for a device. dev must come from
 // [Devices] or [DeviceByName]. The error matches [errors.ErrUnsupported] if ib_uverbs is not loaded
 // and the kernel could not load it, or if the driver has no verbs for user space. It matches
 // [io/fs.ErrNotExist] if the device no longer exists.
 func UverbsDev(dev Device) (CharDev, error) { return system.uverbsDev(dev) }
 
-// UverbsByName returns a device and its char device, as [DeviceByName] and [UverbsDev] do and with
-// the same errors, but with two requests to the kernel. If only the char device is missing, it
-// returns the Device together with the error.
+// UverbsByName returns a device and its character device, as [DeviceByName] and [UverbsDev] do and
+// with the same errors, but with two requests to the kernel. If only the character device is
+// missing, it returns the Device together with the error.
 func UverbsByName(name string) (Device, CharDev, error) { return system.uverbsByName(name) }
 
-// CMDev returns the char device of the connection manager, which serves all devices. The error
+// CMDev returns the character device of the connection manager, which serves all devices. The error
 // matches [errors.ErrUnsupported] if rdma_ucm is not loaded and the kernel could not load it.
 func CMDev() (CharDev, error) { return system.cmDev() }
 
-// UMADDev returns the char device for the management datagrams of a port; see package uverbs/umad. dev
-// must come from [Devices] or [DeviceByName]. The error matches [errors.ErrUnsupported] if ib_umad is
-// not loaded and the kernel could not load it, or if the port has no management datagrams. It matches
-// [io/fs.ErrNotExist] if the device no longer exists, or has no such port.
+// UMADDev returns the character device for the management datagrams of a port; see package
+// uverbs/umad. dev must come from [Devices] or [DeviceByName]. The error matches
+// [errors.ErrUnsupported] if ib_umad is not loaded and the kernel could not load it, or if the port
+// has no management datagrams. It matches [io/fs.ErrNotExist] if the device no longer exists, or
+// has no such port.
 func UMADDev(dev Device, port uint32) (CharDev, error) { return system.madDev(dev, port, clientUMAD) }
 
-// ISSMDev returns the char device of a port that a program opens to say that it is a subnet manager.
-// The kernel then sets IsSM in the port's capabilities until the file is closed. It returns the
-// errors of [UMADDev]. Newer kernels have the device only for ports with an SMI; older ones have it
-// for all.
+// ISSMDev returns the character device of a port that a program opens to say that it is a subnet
+// manager. The kernel then sets IsSM in the port's capabilities until the file is closed. It
+// returns the errors of [UMADDev]. Newer kernels have the device only for ports with an SMI; older
+// ones have it for all.
 func ISSMDev(dev Device, port uint32) (CharDev, error) { return system.madDev(dev, port, clientISSM) }
 
 func (c *client) madDev(dev Device, port uint32, client string) (CharDev, error) {
@@ -125,8 +126,8 @@ func (c *client) uverbsByName(name string) (Device, CharDev, error) {
 	return d, cd, err
 }
 
-// netlinkUverbs asks the kernel over netlink for a device and its char device. It returns false if
-// that fails; the caller then finds out why.
+// netlinkUverbs asks the kernel over netlink for a device and its character device. It returns
+// false if that fails; the caller then finds out why.
 func (c *client) netlinkUverbs(name string) (d Device, cd CharDev, ok bool) {
 	s, err := c.open()
 	if err != nil {
@@ -176,8 +177,9 @@ func (c *client) netlinkCharDev(client string, of ...*rtAttr) (CharDev, error) {
 	return s.charDev(client, of...)
 }
 
-// charDev asks for the char device of a kernel module: for all devices, or for the device, and port of
-// it, that attributes name. The kernel loads the module if it can, and otherwise fails with EOPNOTSUPP.
+// charDev asks for the character device of a kernel module: for all devices, or for the device, and
+// port of it, that attributes name. The kernel loads the module if it can, and otherwise fails with
+// EOPNOTSUPP.
 func (s *session) charDev(client string, of ...*rtAttr) (CharDev, error) {
 	attrs := append([]*rtAttr{stringAttr(abi.RDMA_NLDEV_ATTR_CHARDEV_TYPE, client)}, of...)
 	b, err := s.get(abi.RDMA_NLDEV_CMD_GET_CHARDEV, attrs...)

@@ -65,7 +65,7 @@ func TestUverbsByName(t *testing.T) {
 	}
 	_, want = c.uverbsDev(Device{Name: "mlx5_0"})
 	if d, _, err := c.uverbsByName("mlx5_0"); fmtError(err) != fmtError(want) || d.Name != "mlx5_0" {
-		t.Errorf("no char device: %+v, %v, want mlx5_0 and %v", d, err, want)
+		t.Errorf("no character device: %+v, %v, want mlx5_0 and %v", d, err, want)
 	}
 }
 

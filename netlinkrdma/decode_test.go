@@ -136,7 +136,7 @@ var decoders = []struct {
 		p, err := decodePort(b, Device{Name: "mlx5_7"})
 		return p.Netdev, err
 	}},
-	{"char device", goldenUverbs, func(b []byte) (string, error) {
+	{"character device", goldenUverbs, func(b []byte) (string, error) {
 		d, err := decodeCharDev(b)
 		return d.Name, err
 	}},

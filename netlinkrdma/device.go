@@ -107,7 +107,7 @@ func (c *client) netlinkDevices() ([]Device, error) {
 		if devs[i], err = decodeDevice(b); err != nil {
 			return nil, err
 		}
-		// Only the char device has the driver ID. If there is none, or if the device was
+		// Only the character device has the driver ID. If there is none, or if the device was
 		// just removed, the driver stays unknown.
 		cd, err := s.charDev(clientUverbs, u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, devs[i].Index))
 		var u *unreachable

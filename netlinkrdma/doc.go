@@ -26,9 +26,10 @@
 //
 // # Char devices
 //
-// Commands for a device go to its uverbs char device, management datagrams to the umad char device of a
-// port, and commands for the connection manager to rdma_cm. [UverbsDev], [UMADDev] and [CMDev] return
-// their names, device numbers and ABI versions, and ask the kernel to load the modules.
+// Commands for a device go to its uverbs character device, management datagrams to the umad
+// character device of a port, and commands for the connection manager to rdma_cm. [UverbsDev],
+// [UMADDev] and [CMDev] return their names, device numbers and ABI versions, and ask the kernel to
+// load the modules.
 //
 //	uverbs, err := netlinkrdma.UverbsDev(dev)
 //	f, err := os.OpenFile(uverbs.Path(), os.O_RDWR, 0)
@@ -101,8 +102,8 @@
 //   - [fs.ErrNotExist]: the device or network interface does not exist, or this kernel has no RDMA.
 //   - [fs.ErrExist]: a link with that name or on that interface exists.
 //   - [fs.ErrPermission]: CAP_NET_ADMIN is missing, or a policy forbids the request.
-//   - [errors.ErrUnsupported]: there is no char device, because its module is not loaded or the
-//     driver does not have it; or the error is a [FeatureError], which says since which kernel
+//   - [errors.ErrUnsupported]: there is no character device, because its module is not loaded or
+//     the driver does not have it; or the error is a [FeatureError], which says since which kernel
 //     version the feature exists, or which driver does not support it.
 //
 // # Without netlink

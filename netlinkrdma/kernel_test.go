@@ -149,7 +149,7 @@ func TestKernelCharDevs(t *testing.T) {
 		names[cd.Name] = true
 	}
 	if len(names) != 2 {
-		t.Errorf("two devices, char devices %v", names)
+		t.Errorf("two devices, character devices %v", names)
 	}
 	cm, err := CMDev()
 	if err != nil {

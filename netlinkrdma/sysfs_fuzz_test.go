@@ -90,7 +90,7 @@ func FuzzSysfs(f *testing.F) {
 		} {
 			cd, err := find()
 			if err == nil && (cd.Name != name || !isPrintable(cd.Name)) {
-				t.Errorf("char device is %+v, want %s", cd, name)
+				t.Errorf("character device is %+v, want %s", cd, name)
 			}
 		}
 	})

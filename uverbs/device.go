@@ -16,8 +16,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
-// Reasons why a device cannot be used, for [errors.Is]. If its device file is missing or may not be
-// opened, the error matches [fs.ErrNotExist] or [fs.ErrPermission].
+// Reasons why a device cannot be used, for [errors.Is]. If its character device is missing or may
+// not be opened, the error matches [fs.ErrNotExist] or [fs.ErrPermission].
 var (
 	// ErrNoDevice means that there is no usable RDMA device.
 	ErrNoDevice = errors.New("no usable RDMA device")
@@ -140,7 +140,7 @@ func (i *DeviceInfo) checkDriver() error {
 	return checkABI(i.driver, i.char.ABI)
 }
 
-// check opens the device file and closes it again.
+// check opens the character device and closes it again.
 func (i *DeviceInfo) check() error {
 	if i.InProcess {
 		return nil

@@ -54,9 +54,9 @@ func (d *Device) File() (*os.File, error) {
 // has closed the device. So objects of a process that crashed stay until then. A PD that they use
 // cannot be closed; [Device.CloseAll] leaves it to the kernel.
 //
-// The process needs no permission for the device file, but must be in a network namespace that has
-// the device. All commands use ioctl, also the doorbells of rxe and siw, because the kernel takes
-// write() only from a process with the credentials under which the file was opened.
+// The process needs no permission for the character device, but must be in a network namespace that
+// has the device. All commands use ioctl, also the doorbells of rxe and siw, because the kernel
+// takes write() only from a process with the credentials under which the file was opened.
 //
 // rxe and siw do not report their number of completion vectors, so an imported device has 1
 // ([DeviceAttr].CompVectors). ImportDevice needs Linux 5.9. The error is an [ArgError] if the file is

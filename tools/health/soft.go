@@ -201,7 +201,7 @@ func (m *machine) examineSoft(ctx context.Context, info uverbs.DeviceInfo) (bool
 func checkSoft(info uverbs.DeviceInfo, facts softFacts) Finding {
 	f := Finding{Code: CodeDevice, Device: info.Name}
 	f.see("GOVERBS_SOFT=%q; each program that has this in its environment makes a device of its own", facts.setting)
-	f.see("it behaves like %s of Linux 7.2, and needs no module, no rights and no device file", info.Driver)
+	f.see("it behaves like %s of Linux 7.2, and needs no module, no rights and no character device", info.Driver)
 	if info.Err != nil {
 		f.see("%s", info.Err)
 		f.see("addresses of this host that others reach: %s", orNone(facts.hostAddrs))

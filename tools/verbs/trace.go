@@ -302,7 +302,8 @@ func passTermination(pid int) {
 	}()
 }
 
-// driverFinder returns a function that finds the device and the driver's number of a char device.
+// driverFinder returns a function that finds the device and the driver's number of a character
+// device.
 func driverFinder() func(string) (string, uint32) {
 	type found struct {
 		device string

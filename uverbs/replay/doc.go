@@ -10,11 +10,11 @@
 //
 // # What is replayed
 //
-// The commands for one open device file: by ioctl, by write, and mmap. A command gets the answer to the
-// first recorded command of its kind that is still unused; the order of different kinds is free, and
-// so is the way: what was recorded by write() is found by ioctl, too. Commands that come with each
-// message, such as the doorbells of rxe, and those that ask about the device and its ports may come any
-// number of times.
+// The commands for one open character device: by ioctl, by write, and mmap. A command gets the
+// answer to the first recorded command of its kind that is still unused; the order of different
+// kinds is free, and so is the way: what was recorded by write() is found by ioctl, too. Commands
+// that come with each message, such as the doorbells of rxe, and those that ask about the device
+// and its ports may come any number of times.
 //
 // Every field of a command and of the driver's part must be as in the record. Exceptions are those that
 // differ from run to run: addresses in the program, file descriptors, the number by which the program knows

@@ -17,7 +17,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/trace"
 )
 
-// record has the calls to one open device file.
+// record has the calls to one open character device.
 type record struct {
 	device   string
 	driver   uint32

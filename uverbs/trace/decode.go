@@ -49,7 +49,7 @@ type Decoder struct {
 // channel is a descriptor that a command returned.
 type channel struct{ pid, fd int }
 
-// openFile is an open device file.
+// openFile is an open character device.
 type openFile struct {
 	name    string
 	driver  uint32

@@ -46,7 +46,7 @@ type process struct {
 	fds map[int]*deviceFile // nil for a descriptor of something else
 }
 
-// deviceFile is an open device file or event channel.
+// deviceFile is an open character device or event channel.
 type deviceFile struct {
 	name   string
 	open   int
@@ -331,8 +331,8 @@ func (t *Tracer) exec(th *thread) {
 	}
 }
 
-// kindOfLink returns the name of the device file that a descriptor is of, eventFile for an event channel, or
-// "" for something else.
+// kindOfLink returns the name of the character device that a descriptor is of, eventFile for an
+// event channel, or "" for something else.
 func kindOfLink(pid, fd int) string {
 	link, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", pid, fd))
 	if err != nil {
@@ -347,7 +347,7 @@ func kindOfLink(pid, fd int) string {
 	return ""
 }
 
-// file returns the device file of a descriptor, or nil if it is of something else.
+// file returns the character device of a descriptor, or nil if it is of something else.
 func (t *Tracer) file(p *process, fd int) *deviceFile {
 	f, known := p.fds[fd]
 	if known {
@@ -463,7 +463,7 @@ func (t *Tracer) enter(th *thread) {
 	th.call = c
 }
 
-// devicePath returns the name of a device file from the path with which it is opened.
+// devicePath returns the name of a character device from the path with which it is opened.
 func devicePath(path string) (string, bool) {
 	base := filepath.Base(path)
 	if strings.HasPrefix(path, "/dev/infiniband/") || base == CMFile {

@@ -283,7 +283,7 @@ func processStatus(pid int) string {
 	return string(b)
 }
 
-// TestDevicePath: which paths are device files.
+// TestDevicePath: which paths are character devices.
 func TestDevicePath(t *testing.T) {
 	for path, want := range map[string]string{
 		"/dev/infiniband/uverbs0": "uverbs0", "/dev/infiniband/rdma_cm": "rdma_cm", "uverbs12": "uverbs12", "/dev/rdma_cm": "rdma_cm",

@@ -69,7 +69,8 @@ func newFile(f *os.File) (*file, error) {
 	}, nil
 }
 
-// openNode opens the node of a char device at a path, and makes sure that it is one. The open does not block.
+// openNode opens the node of a character device at a path, and makes sure that it is one. The open
+// does not block.
 func openNode(dev netlinkrdma.CharDev, path string) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -20,7 +20,7 @@ func Open(device string, port int) (*Port, error) {
 	return NewPort(device, port, f), nil
 }
 
-// findDevice finds a char device of a port.
+// findDevice finds a character device of a port.
 func findDevice(device string, port int, find func(netlinkrdma.Device, uint32) (netlinkrdma.CharDev, error)) (netlinkrdma.CharDev, error) {
 	dev, err := netlinkrdma.DeviceByName(device)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/soft/internal/abi"
 )
 
-// A Map says where the program can map a ring in the device file (struct mminfo).
+// A Map says where the program can map a ring in the character device (struct mminfo).
 type Map struct {
 	Offset uint64 // in bytes, a multiple of the page size
 	Size   uint32 // in bytes, the length of Ring.Bytes
