@@ -196,7 +196,7 @@ func (m *machine) compareNetNS(want string) []Finding {
 	return []Finding{f.conclude(LevelOK, "%s is %s", what, mode)}
 }
 
-// comparePorts compares the ports that an expectation is about. where is its place.
+// comparePorts compares the ports that an expectation is about. where is its position in the file.
 func (m *machine) comparePorts(devices []answer, p *PortExpectation, where string) (all []Finding) {
 	found := 0
 	for _, d := range devices {

@@ -241,7 +241,7 @@ func (m *machine) checkMemlock() Finding {
 	return f.conclude(LevelWarning, "only %s of memory can be pinned", limitText(lim.Cur))
 }
 
-// memlockFixes are the ways to raise the limit.
+// memlockFixes are commands and settings that raise the limit.
 func memlockFixes() []string {
 	return []string{
 		"ulimit -l unlimited (permanently: \"* - memlock unlimited\" in /etc/security/limits.conf)",

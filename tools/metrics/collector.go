@@ -81,7 +81,7 @@ type openDevice interface {
 	Close() error
 }
 
-// patience is for a device that does not answer. Prometheus waits for 10 s unless it is told otherwise.
+// patience is for a device that does not answer. Prometheus waits for 10 s by default.
 const patience = 5 * time.Second
 
 // New returns a collector.

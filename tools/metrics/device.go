@@ -22,7 +22,7 @@ type device struct {
 	inProcess bool
 }
 
-// key tells devices apart, also one that has taken the name of another.
+// key identifies a device, also one that has taken the name of another.
 func (d *device) key() string { return fmt.Sprint(d.inProcess, d.Index, d.Name) }
 
 // list lists the devices of the kernel.

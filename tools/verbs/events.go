@@ -346,8 +346,8 @@ func (w *watch) follow(ctx context.Context, known *watched, d uverbs.DeviceInfo,
 	}
 }
 
-// watchKey tells devices apart, also a device from one that had its name before; it stays when a device is
-// renamed.
+// watchKey identifies a device, also one with the name of an earlier device; it stays when a device
+// is renamed.
 func watchKey(d uverbs.DeviceInfo) string {
 	if d.InProcess {
 		return d.Name

@@ -48,8 +48,7 @@ var oneForm = manyForm(1, 1)
 // srqQPs is how many addresses ibv_srq_pingpong sends, whose QPs may be fewer.
 const srqQPs = 256
 
-// manyForm returns the form of a program that sends the addresses of n QPs, and then as many zeros as
-// total has places left.
+// manyForm returns the form of a program that sends the addresses of n QPs, and zeros up to total.
 func manyForm(n, total int) exchangeForm {
 	return exchangeForm{
 		size: total * helloLen,
@@ -295,7 +294,8 @@ func hears(c net.Conn, what string) error {
 	return nil
 }
 
-// sayEnd tells the peer that this side has all messages, and waits until the peer says so.
+// sayEnd reports to the peer that this side has all messages, and waits for the same report from
+// the peer.
 func sayEnd(c net.Conn) error {
 	if err := c.SetDeadline(time.Now().Add(exchangeTimeout)); err != nil {
 		return err

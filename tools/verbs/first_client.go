@@ -40,7 +40,7 @@ func firstClient[T any](ctx context.Context, l net.Listener, log io.Writer, hell
 		c.Close()
 	}
 	var all sync.WaitGroup
-	room := &places.Places{Most: maxUnknown} // a host that is silent leaves places for others
+	room := &places.Places{Most: maxUnknown} // a silent host does not take all places
 	for {
 		var c net.Conn
 		if c, err = l.Accept(); err != nil {

@@ -403,7 +403,7 @@ func (p *progress) run(size int, count func() int64) (stop func()) {
 	}
 }
 
-// maxClients is the largest number of clients that a server may be told to serve at once.
+// maxClients is the largest value of the option for the number of clients at once.
 const maxClients = 1 << 16
 
 // newPerfServe makes the server's command.

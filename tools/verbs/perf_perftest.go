@@ -55,7 +55,7 @@ type perftestEnd struct {
 	running  func(size int, count func() int64) (stop func())
 
 	session *perftest.Session
-	peer    string // who the other side is
+	peer    string // who the peer is
 	remote  netip.AddrPort
 	local   netip.AddrPort
 	dev     *uverbs.Device
@@ -388,8 +388,8 @@ func (e *perftestEnd) Open(ctx context.Context) (_ []perftest.Record, err error)
 	return records, nil
 }
 
-// counts reports whether the sides tell each other how many messages they have received, in memory
-// whose address is in the records: where a message without a receive ends the connection.
+// counts reports whether the sides exchange how many messages they have received, in memory whose
+// address is in the records: where a message without a receive ends the connection.
 func (e *perftestEnd) counts() bool {
 	return e.end.Limits.IWARP && e.test.Op == perftest.Send && !e.test.Latency
 }
@@ -451,7 +451,8 @@ func (e *perftestEnd) Connect(ctx context.Context, remote []perftest.Record) err
 }
 
 // placed refuses a GID to which this side would send, as the server, though its client may be elsewhere: the protocol
-// of perftest has no way for a client to show that it receives what goes there. A GID of this host is its own.
+// of perftest does not let a client prove that it receives packets there. A GID of this host is its
+// own.
 func (e *perftestEnd) placed(gid uverbs.GID) error {
 	c, from := e.o.config, e.remote.Addr().Unmap().WithZone("")
 	sends := c.Both || c.Metric == perf.Lat && (c.Op == perf.Send || c.Op == perf.Write)

@@ -35,7 +35,7 @@ type pingpongEnd struct {
 	recvQP *uverbs.QP     // the one that receives, with XRC
 	undo   []func() error // closes what was opened, last first
 	result result
-	ah     *uverbs.AH // the way to the peer, of a UD QP
+	ah     *uverbs.AH // the address handle of the peer, of a UD QP
 	conn   net.Conn   // to the peer, with XRC
 
 	header   int          // bytes before the data in the buffer
@@ -389,7 +389,7 @@ func (e *pingpongEnd) reach(ctx context.Context, remote []address) error {
 	return nil
 }
 
-// reachUD makes the way to the peer of a UD QP.
+// reachUD makes the address handle of the peer of a UD QP.
 func (e *pingpongEnd) reachUD(remote uverbs.Endpoint) error {
 	attr := uverbs.AHAttr{DLID: remote.LID, SL: e.o.sl, Port: e.o.ibPort}
 	if !remote.GID.IsZero() {

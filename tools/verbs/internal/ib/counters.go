@@ -291,7 +291,7 @@ func (n *node) add(r CountersRow) {
 	n.rows = append(n.rows, r)
 }
 
-// counterPlace returns the name of the counter in a line, and its place in bits.
+// counterPlace returns the name of the counter in a line, and its offset in bits.
 func counterPlace(line string) (name string, at, bits int) {
 	name, place, _ := strings.Cut(line, " ")
 	place, _, _ = strings.Cut(place, " ")

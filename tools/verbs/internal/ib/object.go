@@ -55,7 +55,7 @@ func (o object) text(key string) string {
 			return fmt.Sprint(m.value)
 		}
 		var b strings.Builder
-		for i, v := range list { // what is not 0, with its place in the table
+		for i, v := range list { // elements that are not 0, with their index in the table
 			if text := fmt.Sprint(v); strings.Trim(text, "0x:") != "" {
 				fmt.Fprintf(&b, "%d:%s ", i, text)
 			}

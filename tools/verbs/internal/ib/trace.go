@@ -44,13 +44,13 @@ func newTrace(s *System) *command.Command {
 	var group string
 	cmd := &command.Command{
 		Use:   "trace [flags] [FROM] TO",
-		Short: "Show the way of packets from one port to another, by the switches' forwarding tables",
+		Short: "Show the route of packets from one port to another, by the switches' forwarding tables",
 		Long: `An end is a LID, a node or port GUID, or a node description. Without FROM the route begins at the
 own port. GUIDs and descriptions need a walk through the subnet.`,
 		Example: `  verbs ib trace 12                  # from this port to LID 12
   verbs ib trace 4 12
   verbs ib trace 0x0002c9030012ab40 node7
-  verbs ib trace --mlid 0xc001 4 12  # the way of a multicast group's packets`,
+  verbs ib trace --mlid 0xc001 4 12  # the route of a multicast group's packets`,
 		Exit: "  0  the route ends at TO\n  1  it ends before, or a failure; standard error has the reason",
 	}
 	o := walkOptions(s, cmd)

@@ -64,8 +64,8 @@ func newLayout(c *Config) layout {
 const (
 	clientRoom = 64 << 10 // a client, with its connection
 	qpRoom     = 16 << 10 // a queue pair with all of its objects, and its part of the message peers
-	sendRoom   = 1 << 10  // a place in a send queue and its CQ
-	recvRoom   = 1 << 9   // a place in a receive queue and its CQ, with its scatter/gather entry
+	sendRoom   = 1 << 10  // an entry of a send queue and its CQ
+	recvRoom   = 1 << 9   // an entry of a receive queue and its CQ, with its scatter/gather entry
 	wrRoom     = 256      // a work request of this program, with its scatter/gather entry
 )
 

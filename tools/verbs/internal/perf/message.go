@@ -177,7 +177,7 @@ func (m *message) validate(t *terms, server bool) error {
 		return nil
 	case m.Kind == kindHello:
 		if m.Limits == nil {
-			return refusef("hello does not tell the limits of the device")
+			return refusef("hello does not contain the limits of the device")
 		}
 		if m.Device != "" {
 			if err := validName("device", m.Device); err != nil {
@@ -191,14 +191,14 @@ func (m *message) validate(t *terms, server bool) error {
 		return validateRails(m.Rails)
 	case m.Kind == kindProbe && server:
 		if m.Probe == nil {
-			return refusef("probe does not tell what to test")
+			return refusef("probe does not say what to test")
 		}
 		return m.Probe.validate()
 	case m.Kind == kindProbed && !server:
 		return m.validateProbed()
 	case m.Kind == kindOpen && server:
 		if m.Config == nil {
-			return refusef("open does not tell the config of the test")
+			return refusef("open does not contain the config of the test")
 		}
 		return refuse(m.Config.Validate())
 	case m.Kind == kindOpened && !server:
@@ -245,7 +245,7 @@ func (m *message) validatePeers(t *terms) error {
 	switch {
 	case t.iwarp:
 	case m.Path == nil:
-		return refusef("peers does not tell the path")
+		return refusef("peers does not contain the path")
 	default:
 		if err := m.Path.validate(t); err != nil {
 			return refuse(fmt.Errorf("path in peers: %w", err))
@@ -323,7 +323,7 @@ type refusal struct{ error }
 // Unwrap returns the error itself.
 func (r refusal) Unwrap() error { return r.error }
 
-// refuse marks an error as one that the peer may be told.
+// refuse marks an error as one whose text may be sent to the peer.
 func refuse(err error) error {
 	if err == nil {
 		return nil
@@ -344,7 +344,7 @@ func atSize(size int, err error) error {
 	return err
 }
 
-// sizeError is an error at a message size, of which the peer may be told the text.
+// sizeError is an error at a message size, whose text may be sent to the peer.
 type sizeError struct {
 	error
 	text string
@@ -353,10 +353,11 @@ type sizeError struct {
 // Unwrap returns the error itself.
 func (e *sizeError) Unwrap() error { return e.error }
 
-// privateText is what a peer is told of an error that is none of its business.
+// privateText is the text that a peer gets for an error whose text is private.
 const privateText = "it cannot go on, and its own output says why"
 
-// publicText returns what a peer may be told of an error, and whether that is the error's own text.
+// publicText returns the text of an error that a peer may see, and whether that is the error's own
+// text.
 func publicText(err error) (text string, public bool) {
 	var size *sizeError
 	if errors.As(err, &size) {

@@ -78,7 +78,7 @@ var messageValues = []struct {
 }{
 	{nil, true, helloText(1, 256, 1, 1, 1, 0), ""},
 	{nil, false, helloText(math.MaxUint32, 4096, math.MaxUint32, math.MaxUint32, math.MaxUint32, 255), ""},
-	{nil, true, `{"kind":"hello"}`, "hello does not tell the limits"},
+	{nil, true, `{"kind":"hello"}`, "hello does not contain the limits"},
 	{nil, true, helloText(0, 256, 1, 1, 1, 0), "MaxMsg is 0, allowed: 1 to 4294967295"},
 	{nil, true, helloText(-1, 256, 1, 1, 1, 0), "MaxMsg is -1, allowed: 1 to"},
 	{nil, true, helloText(1<<32, 256, 1, 1, 1, 0), "MaxMsg is 4294967296, allowed: 1 to 4294967295"},
@@ -90,7 +90,7 @@ var messageValues = []struct {
 	{nil, false, strings.ReplaceAll(helloText(1, 256, 1, 1, 1, 0), "rxe9", `rxe\u001b[2J`), `device is "rxe\x1b[2J", allowed: up to 64 printable`},
 	{nil, false, strings.ReplaceAll(helloText(1, 256, 1, 1, 1, 0), "rxe9", strings.Repeat("x", 65)), "device is \"xxxx"},
 
-	{nil, true, `{"kind":"open"}`, "open does not tell the config"},
+	{nil, true, `{"kind":"open"}`, "open does not contain the config"},
 	{nil, true, openText(func(*Config) {}), ""},
 	{nil, true, openText(func(c *Config) { c.QPs = 0 }), "--qps is 0, allowed: 1 to 16384"},
 	{nil, true, openText(func(c *Config) { c.QPs = maxQPs + 1 }), "--qps is 16385, allowed: 1 to 16384"},
@@ -125,7 +125,7 @@ var messageValues = []struct {
 	{termsTwo, true, `{"kind":"peers","path":{},"peers":[{"addr":18446744073709543424},{}]}`, "queue pair 0 in peers: addr is 18446744073709543424, allowed: 0 to 18446744073709543423"},
 	{termsTwo, true, `{"kind":"peers","path":{},"peers":[{"own":1},{}]}`, "own is 1, allowed: 0 to 0"},
 	{termsTwo, true, `{"kind":"peers","path":{},"peers":[{"recvs":-1},{}]}`, "recvs is -1, allowed: 0 to 0"},
-	{termsTwo, true, `{"kind":"peers","peers":[{},{}]}`, "peers does not tell the path"},
+	{termsTwo, true, `{"kind":"peers","peers":[{},{}]}`, "peers does not contain the path"},
 	{termsTwo, true, `{"kind":"peers","path":{"psn":16777216},"peers":[{},{}]}`, "path in peers: psn is 16777216"},
 	{termsTwo, true, `{"kind":"peers","path":{},"peers":[{},{"gid":"::ffff:192.0.2.1"}]}`, "queue pair 1 in peers is at GID"},
 	{termsTwo, true, `{"kind":"peers","path":{"lid":1},"peers":[{"lid":1},{"lid":2}]}`, "LID 2, allowed: GID 0000"},

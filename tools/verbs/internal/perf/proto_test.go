@@ -100,7 +100,7 @@ func TestBadClients(t *testing.T) {
 		"another order":    {hi + frame(`{"kind":"start","size":1}`), `"start" instead of "hello"`},
 		"too many":         {hi + strings.Repeat(frame(`{"kind":"ready"}`), 50), "does not keep to the order of messages"},
 		"an error":         {hi + frame(`{"kind":"error","error":"out of \u001b[2Jorder"}`), `says: "out of \x1b[2Jorder"`},
-		"no limits":        {hi + frame(`{"kind":"hello"}`), "does not tell the limits"},
+		"no limits":        {hi + frame(`{"kind":"hello"}`), "does not contain the limits"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn, err := net.Dial("tcp", sv.addr)

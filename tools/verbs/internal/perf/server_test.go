@@ -69,7 +69,7 @@ func TestRefusals(t *testing.T) {
 		"open":           {"open", []any{kindHello, message{Kind: kindOpen, Config: &c}}, privateText},
 		"listen":         {"listen", []any{kindHello, message{Kind: kindOpen, Config: &c}}, privateText},
 		"connect":        {"connect", connected(&c), privateText},
-		"no config":      {"", []any{kindHello, message{Kind: kindOpen}}, "open does not tell the config"},
+		"no config":      {"", []any{kindHello, message{Kind: kindOpen}}, "open does not contain the config"},
 		"too long":       {"", []any{make([]byte, maxFrame+1)}, "a message of 4097 bytes, allowed: 1 to 4096"},
 		"too large":      {"", []any{kindHello, message{Kind: kindOpen, Config: &Config{}}}, "--operation is"},
 		"early peers":    {"", []any{kindHello, message{Kind: kindPeers, Peers: honest(&c, false), Path: &Peer{}}}, "peers has more than 0 queue pairs"},

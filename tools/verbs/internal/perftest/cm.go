@@ -32,7 +32,7 @@ type cmLink struct {
 
 	life context.Context // ends when the connection does
 	stop context.CancelFunc
-	over chan struct{} // closed when nobody watches the connection any more
+	over chan struct{} // closed when the connection is no longer watched
 
 	server bool
 	last   bool // the peer is to hang up first, if it does so soon
@@ -349,7 +349,7 @@ func dialData(ctx context.Context, ch *cm.Channel, space cm.PortSpace, local, re
 		if made {
 			undo()
 		}
-		early := errors.Is(err, syscall.ECONNREFUSED) // nobody listens
+		early := errors.Is(err, syscall.ECONNREFUSED) // no listener
 		if !early || try == tries {
 			return nil, nil, fmt.Errorf("connect a QP to perftest: %w", err)
 		}

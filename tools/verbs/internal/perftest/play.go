@@ -43,7 +43,7 @@ func (t Test) dc() bool { return t.Type == "DC" }
 // targetOf reports whether a side, the server or the client, has targets of DC.
 func (t Test) targetOf(server bool) bool { return t.dc() && (server || t.Both || t.Latency) }
 
-// command is what the peer must run, as far as this side can tell.
+// command is what the peer must run, as far as this side knows.
 func (t Test) command(cm bool) string {
 	line := fmt.Sprintf("%s -c %s -n %d", t.Program(), t.Type, t.Iterations)
 	switch {

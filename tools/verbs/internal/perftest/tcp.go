@@ -17,7 +17,7 @@ type tcpLink struct {
 	c   net.Conn
 	gid bool // gid says that records have a GID in them
 
-	ahead []byte // what came while nobody waited for it
+	ahead []byte // data that came before it was read
 }
 
 // bound has the connection's operations end with the context. What it returns undoes that.
@@ -70,12 +70,12 @@ func (l *tcpLink) fill(ctx context.Context, b []byte, have int) error {
 	return endOf(ctx, err)
 }
 
-// aheadLen bounds what a peer may say while nobody waits for it, in bytes: it is more than the
-// messages that it has before it waits for one of this side.
+// aheadLen limits the data that a peer may send before it is read, in bytes: more than all messages
+// that a peer sends before it waits for one of this side.
 const aheadLen = 4096
 
 // watch calls gone if the peer hangs up before the function that it returns is called. It takes what
-// the peer says meanwhile, as one that has ended its run does. Nobody else may read.
+// the peer says meanwhile, as one that has ended its run does. No other goroutine may read.
 func (l *tcpLink) watch(gone func()) (stop func()) {
 	over := make(chan struct{})
 	go func() {

@@ -1,6 +1,7 @@
-// Package terminal is the only way of verbs to standard output and standard error. Text comes from peers, devices,
-// files and the kernel, and a terminal obeys control characters in it: whatever is not printable is escaped here, at
-// the bottom, so that no command can forget it. Colours and cursor movements of verbs itself have methods.
+// Package terminal writes all output of verbs to standard output and standard error. Text comes
+// from peers, devices, files and the kernel, and a terminal obeys control characters in it:
+// whatever is not printable is escaped here, at the bottom, so that no command can forget it.
+// Colours and cursor movements of verbs itself have methods.
 package terminal
 
 import (

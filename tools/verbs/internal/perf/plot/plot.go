@@ -221,7 +221,7 @@ func distribution(reports []Named) picture {
 			c.x, c.y = []float64{0}, []float64{logOf(l.Min)}
 			for _, b := range l.Histogram {
 				n += b.Count
-				// The last one has all messages up to it, which is at no place of the axis.
+				// The last one has all messages up to it, which is not on the axis.
 				part := (float64(n) - 0.5) / float64(l.Samples)
 				c.x, c.y = append(c.x, -math.Log10(1-part)), append(c.y, logOf(min(b.To, l.Max)))
 			}
@@ -239,7 +239,7 @@ func distribution(reports []Named) picture {
 	return p
 }
 
-// logOf returns the place of a value on a logarithmic axis.
+// logOf returns the position of a value on a logarithmic axis.
 func logOf(v float64) float64 { return math.Log10(max(v, 1e-3)) }
 
 // sizeTicks marks an axis of sizes, from the least to the largest.
