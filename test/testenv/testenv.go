@@ -33,20 +33,20 @@ const (
 	// OpenListEnv is set to 1 for a device that no list was written for, such as a real card: tests
 	// of missing features are skipped, whether the list of what kernels lack has them or not.
 	OpenListEnv = "GOVERBS_OPEN_LIST"
-	// WaysEnv lists the ways, separated by commas, that tests of commands go if not all, so
-	// that two boots can share the work.
+	// WaysEnv restricts the kernel interfaces (auto, ioctl, write) that tests of commands use,
+	// separated by commas, so that two boots can share the work.
 	WaysEnv = "GOVERBS_WAYS"
 	// WalkEnv is how long the random walk of test/suites/conformance takes, such as 1h.
 	WalkEnv = "GOVERBS_WALK"
 )
 
-// allWays are the ways of giving commands to the kernel.
+// allWays are the values of RDMAABI: the kernel interfaces that tests of commands use.
 var allWays = []string{"auto", "ioctl", "write"}
 
-// Ways returns the ways of giving commands that a test of commands goes one after the other.
+// Ways returns the kernel interfaces that a test of commands uses one after the other.
 func Ways() []string { return run.ways }
 
-// parseWays reads what WaysEnv holds.
+// parseWays parses the value of WaysEnv.
 func parseWays(env string) ([]string, error) {
 	if env == "" {
 		return allWays, nil

@@ -142,7 +142,7 @@ func TestErrorCompletions(t *testing.T) {
 	}
 }
 
-// edit connects a QP anew with other attributes. The other side's ones stay.
+// edit connects a QP anew with other attributes. Those of its peer stay.
 func (q *testQP) edit(fn func(a *QPAttr)) {
 	q.h.t.Helper()
 	i, err := q.h.d.QueryQP(q.n)
@@ -178,7 +178,7 @@ func TestUnreliableErrors(t *testing.T) {
 		t.Errorf("%v, state %s", all, p.a.state())
 	}
 	if p.b.state() != RTS {
-		t.Errorf("the other side is in %s", p.b.state())
+		t.Errorf("the peer is in %s", p.b.state())
 	}
 	p.a.modify(SQErr2RTS, OptRWE, p.a.attr(p.b))
 	p.a.post(opNOP, sig, 0)

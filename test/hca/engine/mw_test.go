@@ -157,7 +157,7 @@ func TestWindowType2(t *testing.T) {
 		t.Errorf("through a window that is gone: %s", s)
 	}
 	p.again()
-	// And again, then the other side invalidates it.
+	// And again, then the peer invalidates it.
 	if w := bind(p.b, mw|0x33, RemoteRead); w.op != cqeReq {
 		t.Fatalf("bind: %v", w)
 	}
@@ -258,7 +258,7 @@ func TestRegister(t *testing.T) {
 	if s := p.use(0x1234000+page-5, free<<8|7, 10); s != 0 || h.mem.at(addr+4*page-5, 5)[0] != p.ma.data[0] || h.mem.at(addr+page, 5)[4] != p.ma.data[9] {
 		t.Errorf("write over the end of a page: %s", s)
 	}
-	// Invalidated by the other side, and registered again from a list in memory.
+	// Invalidated by the peer, and registered again from a list in memory.
 	p.b.recv(p.mb.sge(0, 10))
 	p.a.post(opSendInv, sig, free<<8|7)
 	h.run()
@@ -365,8 +365,7 @@ func TestWindowBehindLoss(t *testing.T) {
 	p.clean()
 }
 
-// TestKeysThatStay: a key that UMR may not change, and one that the other side may not
-// invalidate.
+// TestKeysThatStay: a key that UMR may not change, and one that the peer may not invalidate.
 func TestKeysThatStay(t *testing.T) {
 	p := newPair(t, InfiniBand, RC, false, qpOptions{})
 	h := p.b.h

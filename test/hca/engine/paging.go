@@ -16,7 +16,7 @@ const (
 	faultSend  = 1 // of a send WQE whose data are read
 	faultRecv  = 2 // of a receive WQE of a QP
 	faultFetch = 3 // of a send WQE whose result is written
-	faultRDMA  = 4 // of memory that the other side reads
+	faultRDMA  = 4 // of memory that the peer reads
 	faultWrite = 2 // with faultRDMA: that it writes
 )
 
@@ -74,8 +74,8 @@ func (d *Device) wqeFaulted(typ uint8, wq uint32, index uint16, committed, packe
 	return f
 }
 
-// rdmaFaulted writes the event of memory of a QP's other side. Its token is the QP's number, and
-// what has been there before goes before the address.
+// rdmaFaulted writes the event for memory that a QP's peer accesses. Its token is the QP's number,
+// and what has been there before goes before the address.
 func (q *qp) rdmaFaulted(typ uint8, rkey uint32, va uint64, committed, n, packet int, resolve func(*pageFault, bool)) *pageFault {
 	f := &pageFault{wq: q.n, resolve: resolve}
 	q.d.pageFaults[faultKey{typ, q.n}] = f
@@ -194,7 +194,7 @@ func (q *qp) abortRecv(p *packet, w *rwqe) {
 	q.recvFailed(w, RemoteAborted, vendorPageFault)
 }
 
-// writeFault has the receive side wait for pages that the other side writes.
+// writeFault has the receive side wait for pages that the peer writes.
 func (q *qp) writeFault(p *packet, rkey uint32, va uint64, off, n int) bool {
 	if !q.pages(true) {
 		return false
@@ -207,7 +207,7 @@ func (q *qp) writeFault(p *packet, rkey uint32, va uint64, off, n int) bool {
 	return true
 }
 
-// readFault has the responses wait for pages that the other side reads.
+// readFault has the responses wait for pages that the peer reads.
 func (q *qp) readFault(a *answer, n int) bool {
 	if !q.pages(true) {
 		return false

@@ -91,8 +91,8 @@ func takeFirst(list *[]wc) (wc, error) {
 	return w, nil
 }
 
-// pingPong exchanges messages of many sizes with the other side, which sends the larger ones; first
-// is the side that begins.
+// pingPong exchanges messages of many sizes with the peer, which sends the larger ones; first is
+// the side that begins.
 func (s *realTimeSide) pingPong(t *testing.T, first bool) {
 	for i := range 200 {
 		n := i*29%1500 + 1

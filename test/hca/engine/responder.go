@@ -9,7 +9,7 @@ import (
 type responder struct {
 	ePSN uint32 // expected next
 	msn  uint32 // counts completed messages
-	nak  bool   // the other side goes back already: packets ahead are not answered
+	nak  bool   // the peer goes back already: packets ahead are not answered
 
 	active bool    // a message has begun
 	kind   pktKind // what it is
@@ -40,7 +40,7 @@ func (r *responder) start(q *qp) {
 	*r = responder{ePSN: q.attr.RecvPSN}
 }
 
-// request takes a request of the other side.
+// request takes a request of the peer.
 func (q *qp) request(p *packet) {
 	if q.resp.place.wait != nil {
 		q.resp.place.queue = append(q.resp.place.queue, p)

@@ -330,7 +330,7 @@ func (d *Device) checkWindow(m *mkey, next *MKeySpec, u *umr, q *qp) string {
 	return ""
 }
 
-// invalidate frees a key at the other side's request (SEND with invalidate).
+// invalidate frees a key at the peer's request (SEND with invalidate).
 func (d *Device) invalidate(key uint32, q *qp, pd *pd) string {
 	m := d.mkeys[key>>8]
 	switch {

@@ -23,7 +23,7 @@ func deviceMemory(t *testing.T, s *side, length int) *uverbs.DM {
 	return dm
 }
 
-// TestDeviceMemory reaches memory of the device from the other side and from this one, by two MRs that
+// TestDeviceMemory accesses memory of the device from the peer and from this side, by two MRs that
 // begin at different places, as far as their rights and their length go.
 func TestDeviceMemory(t *testing.T) {
 	testenv.Tags(t, testenv.SpecialCard)
