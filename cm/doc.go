@@ -48,7 +48,7 @@
 //
 // A Conn also reads and writes memory of the peer without involving the peer's program:
 // [Conn.RDMAWrite], [Conn.RDMARead], [Conn.FetchAdd] and [Conn.CompareSwap]. The owner registers
-// memory with [Conn.PD] and sends its address and key, a [Remote], to the other side:
+// memory with [Conn.PD] and sends its address and key, a [Remote], to the peer:
 //
 //	mr, err := conn.PD().RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
 //	b, err := cm.RemoteOf(mr).MarshalBinary() // then conn.Send(ctx, b)
@@ -101,9 +101,9 @@
 // of both kinds and has its own ports.
 //
 // On iWARP the kernel connects by TCP and moves the QP itself. The side that connects must send
-// first. A Conn does so by itself, and the other side's first Send waits for it. There are no
-// datagrams, multicast groups or path records, and a rejection has no reason. ID.Connect takes as
-// long as TCP does and does not end early with a context.
+// first. A Conn does so by itself, and the first Send of the listening side waits for it. There are
+// no datagrams, multicast groups or path records, and a rejection has no reason. ID.Connect takes
+// as long as TCP does and does not end early with a context.
 //
 // # Software devices
 //

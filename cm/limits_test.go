@@ -37,8 +37,8 @@ func (r *refusals) list() []error {
 	return slices.Clone(r.all)
 }
 
-// halfOpen makes a request that its peer does not complete, and returns its ID, which has the answer. The peer
-// has no QP, but the kernel of the other side wants a number, and each only once.
+// halfOpen makes a request that its peer does not complete, and returns its ID, which has the
+// answer. The peer has no QP, but its kernel wants a number, and each only once.
 func halfOpen(t *testing.T, ctx context.Context, c *Channel, l *Listener) *ID {
 	t.Helper()
 	id := newID(t, c, TCP)

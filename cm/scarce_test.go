@@ -38,8 +38,8 @@ func untilIdle(t *testing.T, dev *soft.Device) {
 }
 
 // TestScarceDevice: a connection for which the device has too few objects fails with the device's error
-// on the side that needs them, and the other side learns that it is refused. Its objects are
-// released: where there is just enough for one connection, it works again and again.
+// on the side that needs them, and the peer learns that it is refused. Its objects are released:
+// where there is just enough for one connection, it works again and again.
 func TestScarceDevice(t *testing.T) {
 	var all []*soft.Device
 	for kind, limit := range map[string]func(l *soft.Limits) *int{

@@ -292,7 +292,7 @@ func TestStreamAllocs(t *testing.T) {
 				}
 				must(t, err, client.Close())
 				if err := <-echoed; err != io.EOF {
-					t.Errorf("the other side ends with %v", err)
+					t.Errorf("the peer ends with %v", err)
 				}
 			})
 		}

@@ -28,8 +28,8 @@ func limited(t *testing.T, o ListenOptions) *Listener {
 	return l
 }
 
-// leaveHalfOpen makes a request that its peer does not complete, and waits for the answer. The peer has no
-// QP, but the kernel of the other side wants a number, and each only once.
+// leaveHalfOpen makes a request that its peer does not complete, and waits for the answer. The peer
+// has no QP, but its kernel wants a number, and each only once.
 func leaveHalfOpen(t *testing.T, ctx context.Context, ch *protocol.Channel, l *Listener, qpn uint32) *cm.ID {
 	t.Helper()
 	id, err := ch.NewID(cm.TCP)

@@ -211,7 +211,7 @@ func TestAllocs(t *testing.T) {
 			}
 			must(t, err, client.Close())
 			if err := <-echoed; err != io.EOF {
-				t.Errorf("the other side ends with %v", err)
+				t.Errorf("the peer ends with %v", err)
 			}
 			must(t, server.Close())
 		})

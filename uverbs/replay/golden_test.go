@@ -25,7 +25,7 @@ type game struct {
 	pd   *uverbs.PD
 	mr   *uverbs.MR
 	cq   *uverbs.CQ
-	peer []uverbs.Endpoint // the other side's
+	peer []uverbs.Endpoint // the peer's
 	psn  []uint32          // of this side
 }
 

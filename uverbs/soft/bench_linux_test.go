@@ -154,7 +154,7 @@ const pingBytes = 2
 // recvID is the ID of receives, and 0 that of sends.
 const recvID = 1
 
-// ping sends a message and receives it on the other side, by polling.
+// ping sends a message and receives it at the peer, by polling.
 func ping(from, to *side, flags uverbs.SendFlags) error {
 	if err := to.qp.PostRecv(recvID, to.mr.SGE(0, pingBytes)); err != nil {
 		return err
