@@ -44,7 +44,7 @@ func newTrace(s *System) *command.Command {
 	var group string
 	cmd := &command.Command{
 		Use:   "trace [flags] [FROM] TO",
-		Short: "Show the route of packets from one port to another, by the switches' forwarding tables",
+		Short: "Show the route of packets between two ports, by the switches' forwarding tables",
 		Long: `An end is a LID, a node or port GUID, or a node description. Without FROM the route begins at the
 own port. GUIDs and descriptions need a walk through the subnet.`,
 		Example: `  verbs ib trace 12                  # from this port to LID 12
