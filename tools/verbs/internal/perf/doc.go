@@ -1,10 +1,10 @@
 // Package perf measures the latency and bandwidth of RDMA between two ends.
 //
-// A [Config] describes a test. An [End] is one side of it: a device, memory and queue pairs. The two
-// sides exchange a [Peer] for each queue pair, and [End.Connect] connects them. [End.Prepare] and
-// [End.Run] then do the traffic of one message size. [Client] and [Server] exchange the peers by a
-// protocol of this package, in which the client chooses the config; see proto.go. Package perftest
-// does the same by the protocol of perftest's programs.
+// A [Config] describes a test. An [End] is one side of it: a device, memory and queue pairs. The
+// two sides exchange a [Peer] for each queue pair, and [End.Connect] connects them. [End.Prepare]
+// and [End.Run] then do the traffic of one message size. [Client] and [Server] exchange the peers
+// by a protocol of this package, in which the client chooses the config; see proto.go. Package
+// perftest does the same by the protocol of perftest's programs.
 //
 // # Tests
 //
@@ -31,22 +31,23 @@
 //     with the signal and 1.002 times without (Linux 6.1, means of the medians of six rows in two
 //     runs).
 //   - The thread of the runtime's monitor, which wakes a hundred times a second, has the scheduling
-//     policy SCHED_IDLE. Such wakeups are not free: perftest lost 5 % of its bandwidth with messages
-//     of 64 KiB and 10 % with 64 bytes beside two processes that only slept 10 ms again and again
-//     (an emulated machine with two busy processors, medians of 18 runs).
+//     policy SCHED_IDLE. Such wakeups are not free: perftest lost 5 % of its bandwidth with
+//     messages of 64 KiB and 10 % with 64 bytes beside two processes that only slept 10 ms again
+//     and again (an emulated machine with two busy processors, medians of 18 runs).
 //
 // The loops yield by themselves instead: they call runtime.Gosched about every 5 ms, or after each
-// message that takes longer. They report progress and check for the end of the run at the same time.
+// message that takes longer. They report progress and check for the end of the run at the same
+// time.
 //
 // # The loops
 //
 // Latency tests post the next message first and do everything else while it is in flight. For
-// example, a side of send-lat answers a message before it reposts the receive that the message used.
-// Timestamps are counts of the processor's cycle counter if Linux keeps its own time by it.
+// example, a side of send-lat answers a message before it reposts the receive that the message
+// used. Timestamps are counts of the processor's cycle counter if Linux keeps its own time by it.
 // They are converted by the time that the run took by Go's clock.
 //
-// Bandwidth tests fill the send queue with as few doorbells as possible. On rxe this moves 1.3 times
-// as many small SENDs (Linux 6.1), and 1.9 times as many READs. After 256 polls in a row without a
-// completion they call sched_yield. On Linux 7.2, where kernel threads do the work of rxe, this
-// doubles the rate of SENDs of 2 bytes between two ends that share two processors.
+// Bandwidth tests fill the send queue with as few doorbells as possible. On rxe this moves 1.3
+// times as many small SENDs (Linux 6.1), and 1.9 times as many READs. After 256 polls in a row
+// without a completion they call sched_yield. On Linux 7.2, where kernel threads do the work of
+// rxe, this doubles the rate of SENDs of 2 bytes between two ends that share two processors.
 package perf
