@@ -127,6 +127,7 @@ func closeLater(t *testing.T, c closer) {
 
 // side is one side of a connection.
 type side struct {
+	typ uverbs.QPType // 0 is RC
 	dev *uverbs.Device
 	pd  *uverbs.PD
 	buf *uverbs.Buffer
@@ -159,7 +160,7 @@ func newSide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 // newLossySide is newSide for a test that does not need each message of UC and UD to arrive.
 func newLossySide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 	t.Helper()
-	s := &side{dev: dev}
+	s := &side{dev: dev, typ: o.Type}
 	if o.Type != 0 && o.Type != uverbs.RC {
 		testenv.NeedsIB(t, "QP type "+o.Type.String())
 	}

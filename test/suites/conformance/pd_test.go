@@ -75,6 +75,13 @@ func effect(op uverbs.WROpcode) (our, their uint64) {
 // names the request, unless say is empty.
 func (s *side) breaksWith(t *testing.T, id uint64, want uverbs.WCStatus, say string) {
 	t.Helper()
+	s.endsWith(t, id, want, say)
+	s.inError(t)
+}
+
+// endsWith waits for a work request to end with a status. The error names the request, unless say is empty.
+func (s *side) endsWith(t *testing.T, id uint64, want uverbs.WCStatus, say string) {
+	t.Helper()
 	wc := s.next(t)
 	if wc.ID != id || wc.Status != want || wc.QPN != s.qp.QPN() {
 		t.Fatalf("completion of %d on QP %d: %v, want %d on QP %d with %s", wc.ID, wc.QPN, s.qp.Err(&wc), id, s.qp.QPN(), want)
@@ -82,17 +89,26 @@ func (s *side) breaksWith(t *testing.T, id uint64, want uverbs.WCStatus, say str
 	if err := s.qp.Err(&wc); !strings.Contains(err.Error(), say) {
 		t.Errorf("the error does not say %q: %v", say, err)
 	}
-	s.inError(t)
 }
 
-// fails is breaksWith for a request that fails on this side. Where that is flushed with the
+// fails is endsWith for a send that fails on this side, which stops the send queue. Where it is flushed with the
 // others, the error tells all the same that it was this one, and with what.
 func (s *side) fails(t *testing.T, id uint64, want uverbs.WCStatus, say string) {
 	t.Helper()
 	got := ownFault(t, want)
-	s.breaksWith(t, id, got, say)
+	s.endsWith(t, id, got, say)
+	s.reaches(t, s.stopped())
 	flushed := uverbs.WC{ID: id + 1000, Status: uverbs.WCWRFlushErr, QPN: s.qp.QPN()} // one that could come
 	s.blames(t, &flushed, id, want, say)
+}
+
+// stopped returns the state of the QP after a send that has failed on this side. UC and UD still receive, but rxe
+// breaks them, too.
+func (s *side) stopped() uverbs.QPState {
+	if (s.typ == uverbs.UC || s.typ == uverbs.UD) && !onRxe {
+		return uverbs.QPSQE
+	}
+	return uverbs.QPErr
 }
 
 // blames checks what a flush is said to follow from.

@@ -65,7 +65,7 @@ func TestDatagramLost(t *testing.T) {
 				if wc := a.next(t); wc.ID != 2 || wc.Status != uverbs.WCLocLenErr {
 					t.Errorf("completion of %d: %v, want of 2 with %v", wc.ID, a.qp.Err(&wc), uverbs.WCLocLenErr)
 				}
-				if a.reaches(t, map[bool]uverbs.QPState{true: uverbs.QPErr, false: uverbs.QPSQE}[rig.Soft]); rig.Soft {
+				if a.reaches(t, a.stopped()); rig.Soft {
 					b.none(t)
 					b.holds(t, 0, before)
 				}
@@ -99,6 +99,45 @@ func TestDatagramLost(t *testing.T) {
 					t.Errorf("state %s, %v, want RTS", attr.State, err)
 				}
 			}
+		})
+	}
+}
+
+// TestSendQueueError: a send that fails on this side stops the send queue of a UC or UD QP. The QP still receives,
+// flushes what is posted to send, and sends again once it is moved to RTS.
+func TestSendQueueError(t *testing.T) {
+	for _, typ := range []uverbs.QPType{uverbs.UC, uverbs.UD} {
+		t.Run(typ.String(), func(t *testing.T) {
+			var a, b *side
+			message := func(id uint64, from, to *side) uverbs.SendWR { return send(id, from.mr.SGE(0, 8)) }
+			if typ == uverbs.UC {
+				a, b = pair(t, uverbs.QPOptions{Type: typ})
+			} else {
+				a, b, _ = udPair(t, uverbs.QPOptions{})
+				ways := map[*side]*uverbs.AH{a: wayTo(t, a, b), b: wayTo(t, b, a)}
+				message = func(id uint64, from, to *side) uverbs.SendWR { return datagram(id, ways[from], to, from.mr.SGE(0, 8)) }
+			}
+			must(t, a.qp.PostRecv(1, a.mr.SGE(100, 100)), b.qp.PostRecv(2, b.mr.SGE(100, 100)))
+			bad := message(3, a, b)
+			bad.SGL = []uverbs.SGE{foreignMR(t, a).SGE(0, 8)}
+			must(t, a.qp.PostSend(bad, message(4, a, b)))
+			a.fails(t, 3, uverbs.WCLocProtErr, "SEND")
+			if a.stopped() != uverbs.QPSQE {
+				testenv.NotSupported(t, "QPs that receive after a failed send")
+				return
+			}
+			a.endsWith(t, 4, uverbs.WCWRFlushErr, "")
+			must(t, b.qp.PostSend(message(5, b, a)))
+			b.want(t, 5, uverbs.WCSend)
+			a.want(t, 1, uverbs.WCRecv)
+			must(t, a.qp.PostSend(message(6, a, b)))
+			a.endsWith(t, 6, uverbs.WCWRFlushErr, "")
+
+			must(t, a.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTS}, uverbs.AttrState))
+			a.none(t)
+			must(t, a.qp.PostSend(message(7, a, b)))
+			a.want(t, 7, uverbs.WCSend)
+			b.want(t, 2, uverbs.WCRecv)
 		})
 	}
 }

@@ -58,11 +58,17 @@ func (q *QP) completeDone() {
 	}
 }
 
-// failHead completes the oldest request with an error, and moves the QP to the error state.
-func (q *QP) failHead(status Status) {
+// failHead completes the oldest request with an error and stops the send queue, and with it a reliable connection.
+// Other QPs still receive. vendor is the device's own code of the error.
+func (q *QP) failHead(status Status, vendor uint32) {
 	q.sq.SetSendStatus(q.req.head, uint32(status))
-	q.completeHead(status, 0)
-	q.toError()
+	q.completeHead(status, vendor)
+	if q.typ == RC {
+		q.toError()
+		return
+	}
+	q.state, q.draining = SQE, false
+	q.flushSends()
 }
 
 // response handles an acknowledgement or a response to a READ or atomic (rxe_completer). The caller
@@ -123,11 +129,11 @@ func (q *QP) negative(h *wire.Header) {
 		q.dev.stats.receivedSequence.Add(1)
 		q.lost()
 	case wire.SyndromeInvalidRequest:
-		q.failHead(StatusRemInvReqErr)
+		q.failHead(StatusRemInvReqErr, 0)
 	case wire.SyndromeRemoteAccess:
-		q.failHead(StatusRemAccessErr)
+		q.failHead(StatusRemAccessErr, 0)
 	default:
-		q.failHead(StatusRemOpErr)
+		q.failHead(StatusRemOpErr, 0)
 	}
 }
 
@@ -147,7 +153,7 @@ func (q *QP) notReady(h *wire.Header) {
 	}
 	if r.rnrLeft == 0 {
 		q.dev.stats.rnrExceeded.Add(1)
-		q.failHead(StatusRNRRetryErr)
+		q.failHead(StatusRNRRetryErr, 0)
 		return
 	}
 	if r.rnrLeft != noLimit {
@@ -237,7 +243,7 @@ func (q *QP) readResponse(w *worker, h *wire.Header, payload []byte) {
 	}
 	if s.opcode != ring.OpRead { // check_ack of rxe_comp.c
 		q.dev.stats.oddResponse.Add(1)
-		q.failHead(StatusFatalErr)
+		q.failHead(StatusFatalErr, 0)
 		return
 	}
 	if wire.Diff(h.PSN, s.last) > 0 {
@@ -257,11 +263,11 @@ func (q *QP) readData(w *worker, s *sendState, at uint32, payload []byte) {
 	psn := q.req.una
 	if len(payload) > 0 {
 		if !w.loadRead(q) {
-			q.failHead(StatusLocProtErr)
+			q.failHead(StatusLocProtErr, 0)
 			return
 		}
 		if q.scatter(q.pd, w.read.SGEs[:w.read.NumSGE], &w.readCursor, at, payload) != memory.OK {
-			q.failHead(StatusLocProtErr)
+			q.failHead(StatusLocProtErr, 0)
 			return
 		}
 	}

@@ -147,8 +147,46 @@ func TestDatagramErrors(t *testing.T) {
 			c.change(a, &wr)
 			a.post(wr)
 			a.fails(1, c.want)
-			a.inState(Err)
+			a.inState(SQE)
 		})
+	}
+}
+
+// TestSendQueueError: a failed send stops the send queue of a UC or UD QP, which flushes what is posted there, and
+// the QP still receives. It sends again once it is moved to RTS.
+func TestSendQueueError(t *testing.T) {
+	for _, typ := range []QPType{UC, UD} {
+		var a, b *side
+		send := func(id uint64, s, to *side) sendWR { return signaled(id, ring.OpSend, s.sge(0, 8)) }
+		if typ == UC {
+			a, b = pair(t, sideOptions{typ: UC}, connOptions{})
+		} else {
+			a, b = udPair(t, sideOptions{})
+			send = func(id uint64, s, to *side) sendWR { return datagram(id, s.handle("10.0.0.1", nil), to, s.sge(0, 8)) }
+		}
+		bad := send(1, a, b)
+		bad.sges[0].lkey++
+		a.post(bad, send(2, a, b))
+		a.fails(1, StatusLocProtErr)
+		a.fails(2, StatusFlushErr)
+		a.inState(SQE)
+
+		a.recv(3, a.sge(100, 200))
+		b.post(send(4, b, a))
+		b.want(4, ring.WCSend)
+		a.want(3, ring.WCRecv)
+		a.post(send(5, a, b))
+		a.fails(5, StatusFlushErr)
+		a.recv(6, a.sge(100, 200))
+
+		check(t, a.qp.Modify(&QPAttr{State: RTS}, AttrState))
+		b.recv(7, b.sge(100, 200))
+		a.none()
+		a.post(send(8, a, b))
+		a.want(8, ring.WCSend)
+		b.want(7, ring.WCRecv)
+		check(t, a.qp.Modify(&QPAttr{State: Err}, AttrState))
+		a.fails(6, StatusFlushErr)
 	}
 }
 

@@ -60,7 +60,13 @@ func newFuzzTarget(t testing.TB, typ QPType, state State, seed uint64) *fuzzTarg
 		s.post(signaled(1, ring.OpSend, s.sge(fuzzGuard, 1000)), signaled(2, ring.OpRead, s.sge(fuzzGuard, 1000)), signaled(3, ring.OpAtomicFAA, s.sge(fuzzGuard, 8)),
 			signaled(4, ring.OpWrite, s.sge(fuzzGuard, 4000)), sendWR{id: 5, opcode: ring.OpFlush})
 	}
-	if state > RTS {
+	switch {
+	case state == SQE:
+		if typ != RC {
+			s.post(sendWR{opcode: ring.OpRead})
+			s.inState(SQE)
+		}
+	case state > RTS:
 		check(t, s.qp.Modify(&QPAttr{State: state}, AttrState))
 	}
 	return f
@@ -139,8 +145,8 @@ func (f *fuzzTarget) verify(t testing.TB) {
 	}
 }
 
-// fuzzStates are the states in which QPs get packets. No QP comes into SQE.
-var fuzzStates = []State{Reset, Init, RTR, RTS, SQD, Err}
+// fuzzStates are the states in which QPs get packets. An RC QP is in RTS instead of SQE.
+var fuzzStates = []State{Reset, Init, RTR, RTS, SQD, Err, SQE}
 
 // FuzzPackets gives packets to QPs of each type in each state. They never panic, and never touch memory
 // that the peer has no right to.

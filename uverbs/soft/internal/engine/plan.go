@@ -21,13 +21,11 @@ func (q *QP) planNow() *fault.Plan {
 }
 
 // succeed completes the request at head with success, or with an error if the plan of faults says so. It
-// reports false in this case: the QP is in the error state.
+// reports false in this case: the QP is in state ERR or SQE.
 func (q *QP) succeed() bool {
 	if p := q.planNow(); p != nil {
 		if status, ok := p.Completion(q.num, fault.SendQueue, q.req.number-q.req.before); ok {
-			q.sq.SetSendStatus(q.req.head, uint32(status))
-			q.completeHead(Status(status), ring.VendorInjected)
-			q.toError()
+			q.failHead(Status(status), ring.VendorInjected)
 			return false
 		}
 	}

@@ -147,8 +147,12 @@ func (q *QP) sendStep(w *worker) outcome {
 	if q.closed || q.state < RTS {
 		return blocked
 	}
-	if q.state == Err {
-		q.flush() // what was posted since
+	switch q.state { // what was posted since
+	case Err:
+		q.flush()
+		return blocked
+	case SQE:
+		q.flushSends()
 		return blocked
 	}
 	if r.retry && !r.rnrWait {
@@ -275,7 +279,7 @@ func (q *QP) local(wr *ring.Send, s *sendState) outcome {
 // isLocal reports whether a request causes no packets.
 func isLocal(opcode uint32) bool { return opcode == ring.OpLocalInv || opcode == ring.OpBindMW }
 
-// fail ends a request that cannot be sent, and all of the QP, when the requests before it are complete.
+// fail ends a request that cannot be sent, and all of the send queue, when the requests before it are complete.
 func (q *QP) fail(status Status) outcome {
 	r := &q.req
 	if r.next != r.head {
@@ -284,7 +288,7 @@ func (q *QP) fail(status Status) outcome {
 	if s := r.slots.at(r.head); s.state == posted {
 		s.wrID = q.sq.SendID(r.head)
 	}
-	q.failHead(status)
+	q.failHead(status, 0)
 	return blocked
 }
 
@@ -413,7 +417,7 @@ func (q *QP) sendAgain() bool {
 	r := &q.req
 	if r.retriesLeft == 0 {
 		q.dev.stats.retryExceeded.Add(1)
-		q.failHead(StatusRetryExcErr)
+		q.failHead(StatusRetryExcErr, 0)
 		return false
 	}
 	if r.retriesLeft != noLimit {
