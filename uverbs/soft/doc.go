@@ -83,7 +83,7 @@
 //	rx_bad_mad           a message to QP 1 of another length or opcode than those of management datagrams
 //	rx_out_of_order      a request before it is missing, or has failed (UC)
 //	rx_no_receive        UC and UD: there is no receive; RC counts send_rnr_err
-//	rx_refused           UC and UD: the message does not fit its receive or its memory, or is not permitted
+//	rx_refused           UC: the message is malformed, or has no right to the memory
 //	rx_stale_response    no request waits for the response
 //	rx_odd_response      the response does not fit the request: its kind, its length, or one before it is missing
 //	rx_waiting_overflow  more than 1 MiB of requests wait, behind a long response or since faults slow them down

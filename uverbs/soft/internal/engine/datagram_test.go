@@ -96,10 +96,9 @@ func TestDatagramLost(t *testing.T) {
 		recv, length int
 		change       func(*sendWR)
 	}{
-		"receive too short": {GRHSize + 900, 1000, nil},
-		"no receive":        {0, 1000, nil},
-		"no such QP":        {2000, 1000, func(w *sendWR) { w.qpn = 0xadbeef }},
-		"other Q_Key":       {2000, 1000, func(w *sendWR) { w.qkey++ }},
+		"no receive":  {0, 1000, nil},
+		"no such QP":  {2000, 1000, func(w *sendWR) { w.qpn = 0xadbeef }},
+		"other Q_Key": {2000, 1000, func(w *sendWR) { w.qkey++ }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := udPair(t, sideOptions{})
@@ -124,6 +123,30 @@ func TestDatagramLost(t *testing.T) {
 			a.inState(RTS)
 			b.inState(RTS)
 		})
+	}
+}
+
+// TestLongDatagram: a datagram that is longer than its receive, with the GRH, breaks the QP that receives it. Its
+// sender never learns.
+func TestLongDatagram(t *testing.T) {
+	for _, srq := range []int{0, 8} {
+		for _, c := range []struct{ recv, length int }{{GRHSize + 7, 8}, {GRHSize, 1}, {GRHSize - 1, 0}, {0, 0}} {
+			a, b := udPair(t, sideOptions{srq: srq})
+			b.recv(1, b.sge(0, c.recv))
+			b.recv(2, b.sge(0, 100))
+			a.post(datagram(3, a.handle("10.0.0.1", nil), b, a.sge(0, c.length)))
+			a.want(3, ring.WCSend)
+			a.inState(RTS)
+			b.fails(1, StatusLocLenErr)
+			if srq == 0 {
+				b.fails(2, StatusFlushErr)
+			}
+			b.none()
+			b.inState(Err)
+			if got := slices.Contains(b.events, EventLastWQE); got != (srq > 0) {
+				t.Errorf("events %v", b.events)
+			}
+		}
 	}
 }
 

@@ -83,7 +83,8 @@ func (q *QP) concludeUC(a *arrival, v verdict) {
 	}
 }
 
-// datagram handles a request to a UD QP. One that does not fit, or finds no receive, is lost.
+// datagram handles a request to a UD QP. One that finds no receive is lost, and one that is longer than its receive
+// breaks the QP.
 func (q *QP) datagram(w *worker, a *arrival) {
 	switch q.takeFor(&a.header) {
 	case notReady:
@@ -92,10 +93,6 @@ func (q *QP) datagram(w *worker, a *arrival) {
 	case badReceive:
 		q.dev.stats.refused.Add(1)
 		q.toError()
-		return
-	}
-	if uint64(len(a.payload))+GRHSize > uint64(q.resp.recv.wr.Length) {
-		q.concludeUC(a, invalid)
 		return
 	}
 	a.from.grh(&w.grh)
