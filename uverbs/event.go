@@ -14,7 +14,7 @@ type EventType uint32
 
 // Event types (IBV_EVENT_CQ_ERR and following). Each comment names the field of [Event] that is set.
 const (
-	EventCQErr             EventType = iota // CQ: a completion was lost because the CQ was full
+	EventCQErr             EventType = iota // CQ: a completion was lost because the CQ was full; on all but rxe, it takes no more
 	EventQPFatal                            // QP: a fatal error
 	EventQPReqErr                           // QP: the transport refused a request
 	EventQPAccessErr                        // QP: a local access was not allowed
@@ -216,7 +216,8 @@ func (d *Device) eventFDAttr(cmd *ioctlCommand, id uint16) {
 //   - EventQPLastWQEReached when a QP with an SRQ enters the error state (Linux 6.12, not 6.1);
 //   - EventQPAccessErr when an access of a peer is refused (Linux 7.2, not 6.12).
 //
-// It reports other errors of a QP as completions.
+// It reports other errors of a QP as completions. Cards and software devices raise EventQPFatal as well, for a QP whose
+// completion finds the CQ full, now or earlier: the QP is in state ERR, and the CQ takes no more completions.
 //
 // WaitEvent returns ctx.Err() wrapped if the context ends first, [os.ErrClosed] if the device is
 // closed, and [ErrDeviceRemoved] once it has returned EventDeviceFatal. Before Linux 5.6 it returns

@@ -19,9 +19,9 @@ var completionOpcodes = [...]uint32{
 }
 
 // completeHead completes the request at head. Success is reported only for requests with the flag
-// for it (do_complete of rxe_comp.c). A completion for which the CQ has no room is lost. vendor is
-// the device's own code of an error.
-func (q *QP) completeHead(status Status, vendor uint32) {
+// for it (do_complete of rxe_comp.c). vendor is the device's own code of an error. It reports false
+// if the completion is lost: the QP is in state ERR.
+func (q *QP) completeHead(status Status, vendor uint32) bool {
 	r := &q.req
 	s := r.slots.at(r.head)
 	e := ring.Completion{WRID: s.wrID, Status: uint32(status), VendorErr: vendor, QPN: q.num}
@@ -47,9 +47,24 @@ func (q *QP) completeHead(status Status, vendor uint32) {
 		r.next, r.offset = r.head, 0
 	}
 	q.sq.SetConsumer(r.head)
-	if tell {
-		q.sendCQ.post(&e, false)
+	if tell && !q.post(q.sendCQ, &e, false) {
+		q.toError()
+		return false
 	}
+	return true
+}
+
+// post adds a completion to a CQ of the QP. It reports false if the CQ is in error and the completion is lost. The
+// caller moves the QP to state ERR.
+func (q *QP) post(c *CQ, e *ring.Completion, solicited bool) bool {
+	if c.post(e, solicited) {
+		return true
+	}
+	if !q.fatal {
+		q.fatal = true
+		q.raise(EventQPFatal)
+	}
+	return false
 }
 
 // completeDone completes the requests at head that are done.
@@ -62,13 +77,13 @@ func (q *QP) completeDone() {
 // Other QPs still receive. vendor is the device's own code of the error.
 func (q *QP) failHead(status Status, vendor uint32) {
 	q.sq.SetSendStatus(q.req.head, uint32(status))
-	q.completeHead(status, vendor)
-	if q.typ == RC {
+	switch told := q.completeHead(status, vendor); {
+	case q.typ == RC:
 		q.toError()
-		return
+	case told:
+		q.state, q.draining = SQE, false
+		q.flushSends()
 	}
-	q.state, q.draining = SQE, false
-	q.flushSends()
 }
 
 // response handles an acknowledgement or a response to a READ or atomic (rxe_completer). The caller

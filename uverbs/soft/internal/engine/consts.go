@@ -77,6 +77,7 @@ const (
 // Asynchronous events (enum ib_event_type).
 const (
 	EventCQErr     uint32 = 0
+	EventQPFatal   uint32 = 1
 	EventAccessErr uint32 = 3
 	EventSQDrained uint32 = 5
 	EventSRQLimit  uint32 = 15

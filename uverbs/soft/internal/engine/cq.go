@@ -16,6 +16,7 @@ type CQ struct {
 	ring     *ring.Ring // guarded by mu
 	producer uint32     // guarded by mu
 	armed    uint8      // guarded by mu
+	failed   bool       // a completion was lost. guarded by mu
 }
 
 // Kinds of completions that a CQ is armed for. Both may be set.
@@ -25,8 +26,8 @@ const (
 )
 
 // CreateCQ makes a completion queue for at least a number of completions. notify is called once for
-// each call of Arm, at the next completion of the given kind; event is called with EventCQErr for
-// each completion that was lost. Both may be nil.
+// each call of Arm, at the next completion of the given kind; event is called with EventCQErr when a
+// completion finds no room, after which the CQ takes no more. Both may be nil.
 func (d *Device) CreateCQ(entries int, notify func(), event func(typ uint32)) (*CQ, syscall.Errno) {
 	if entries < 0 || entries > MaxCQE {
 		return nil, syscall.EINVAL
@@ -45,7 +46,7 @@ func (c *CQ) Ring() *ring.Ring {
 	return c.ring
 }
 
-// Resize replaces the ring by another one with the same completions.
+// Resize replaces the ring by another one with the same completions. It does not help a CQ that has lost one.
 func (c *CQ) Resize(entries int) (*ring.Ring, syscall.Errno) {
 	if entries < 0 || entries > MaxCQE {
 		return nil, syscall.EINVAL
@@ -53,7 +54,7 @@ func (c *CQ) Resize(entries int) (*ring.Ring, syscall.Errno) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	consumer := c.ring.Consumer()
-	if entries < c.ring.Count(consumer, c.producer) {
+	if c.failed || entries < c.ring.Count(consumer, c.producer) {
 		return nil, syscall.EINVAL
 	}
 	r, producer, errno := c.ring.Resize(entries, c.producer, consumer)
@@ -79,12 +80,16 @@ func (c *CQ) Arm(solicitedOnly bool) {
 // Close releases the CQ.
 func (c *CQ) Close() {}
 
-// post adds a completion. It reports false if there is no room: the completion is lost, and the
-// event says so (rxe_cq_post). solicited says that the message asked for an event.
+// post adds a completion. It reports false if there is no room, or was none for an earlier one: the CQ is in error
+// and the completion is lost. solicited says that the message asked for an event.
 func (c *CQ) post(e *ring.Completion, solicited bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.failed {
+		return false
+	}
 	if c.ring.Full(c.producer, c.ring.Consumer()) {
+		c.failed = true
 		if c.event != nil {
 			c.event(EventCQErr)
 		}

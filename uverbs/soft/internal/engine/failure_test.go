@@ -3,6 +3,7 @@ package engine
 import (
 	"net/netip"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -317,29 +318,79 @@ func TestReceiveOverflow(t *testing.T) {
 	a.fails(13, StatusRetryExcErr)
 	a.fails(14, StatusFlushErr)
 	b.none()
-	if b.cqErrs != 2 {
-		t.Errorf("%d events, want 2: of the completion, and of the flush", b.cqErrs)
+	if b.cqErrs != 1 || !slices.Equal(b.events, []uint32{EventQPFatal}) {
+		t.Errorf("%d events of the CQ and %v of the QP, want one and %v", b.cqErrs, b.events, EventQPFatal)
 	}
 }
 
-// TestSendOverflow: the completion of a send for which there is no room is lost, and nothing else
-// happens.
+// TestSendOverflow: a completion for which there is no room breaks the CQ and its QP. The CQ takes no more
+// completions, also when there is room or it gets another size, and breaks every QP that completes to it.
 func TestSendOverflow(t *testing.T) {
-	d := newDevice(t, Config{})
-	a, b := newSide(t, d, sideOptions{cqSize: 3}), newSide(t, d, sideOptions{})
-	connect(a, b, connOptions{})
-	for i := range uint64(5) {
-		a.post(signaled(i, ring.OpWrite, a.sge(0, 1)).to(b, 0))
+	for _, typ := range []QPType{RC, UC, UD} {
+		d := newDevice(t, Config{})
+		var sides [4]*side // two that send, and their peers
+		for i := range sides {
+			sides[i] = newSide(t, d, sideOptions{typ: typ, cqSize: []int{3, 1000}[i/2]})
+		}
+		a, other, b := sides[0], sides[1], sides[2]
+		other.qp.sendCQ = a.cq
+		if typ == UD {
+			for _, s := range sides {
+				s.activate()
+			}
+		} else {
+			connect(a, b, connOptions{})
+			connect(other, sides[3], connOptions{})
+		}
+		send := func(id uint64, s *side) sendWR {
+			if typ == UD {
+				return datagram(id, s.handle("10.0.0.1", nil), b, s.sge(0, 1))
+			}
+			return signaled(id, ring.OpWrite, s.sge(0, 1)).to(b, 0)
+		}
+		unsignaled := func(s *side) sendWR {
+			wr := send(0, s)
+			wr.flags = 0
+			return wr
+		}
+		for i := range uint64(5) {
+			a.post(send(i, a))
+		}
+		a.inState(Err)
+		a.post(send(5, a))
+		for i := range uint64(3) {
+			if c := a.next(); c.id != i || c.status != StatusSuccess {
+				t.Errorf("completion %+v, want of %d", c, i)
+			}
+		}
+		check(t, a.qp.Modify(&QPAttr{State: Reset}, AttrState))
+		other.post(unsignaled(other))
+		other.inState(RTS)
+		other.post(send(6, other))
+		other.inState(Err)
+		a.none()
+		for _, s := range []*side{a, other} {
+			if !slices.Equal(s.events, []uint32{EventQPFatal}) {
+				t.Errorf("events of a QP %v, want %v", s.events, EventQPFatal)
+			}
+		}
+		if a.cqErrs != 1 {
+			t.Errorf("%d events of the CQ, want 1", a.cqErrs)
+		}
+		if _, errno := a.cq.Resize(100); errno != syscall.EINVAL {
+			t.Errorf("a new size for the CQ: %v, want EINVAL", errno)
+		}
 	}
-	for i := range uint64(3) {
-		a.want(i, ring.WCWrite)
-	}
+}
+
+// TestFailureOverflow: a failed send of a UD QP whose completion is lost leaves it in state ERR.
+func TestFailureOverflow(t *testing.T) {
+	a, b := udPair(t, sideOptions{cqSize: 1})
+	ah := a.handle("10.0.0.1", nil)
+	a.post(datagram(1, ah, b), datagram(2, 0, b), datagram(3, ah, b))
+	a.inState(Err)
+	a.want(1, ring.WCSend)
 	a.none()
-	if a.cqErrs != 2 {
-		t.Errorf("%d events, want 2", a.cqErrs)
-	}
-	a.post(signaled(9, ring.OpWrite, a.sge(0, 1)).to(b, 0))
-	a.want(9, ring.WCWrite)
 }
 
 // TestBadRequests posts requests that the QP cannot send.

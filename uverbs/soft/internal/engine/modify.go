@@ -136,7 +136,7 @@ func (q *QP) move(to State) (start bool) {
 // reset forgets all requests and the state of the connection (rxe_qp_reset). The caller holds mu.
 func (q *QP) reset() {
 	q.deadlines.stopSends()
-	q.draining = false
+	q.draining, q.fatal = false, false
 	q.req.reset(q.sq)
 	q.sq.Reset()
 	q.resp.drop()

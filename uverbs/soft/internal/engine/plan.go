@@ -21,7 +21,7 @@ func (q *QP) planNow() *fault.Plan {
 }
 
 // succeed completes the request at head with success, or with an error if the plan of faults says so. It
-// reports false in this case: the QP is in state ERR or SQE.
+// reports false in this case, or if the completion is lost: the QP is in state ERR or SQE.
 func (q *QP) succeed() bool {
 	if p := q.planNow(); p != nil {
 		if status, ok := p.Completion(q.num, fault.SendQueue, q.req.number-q.req.before); ok {
@@ -29,8 +29,7 @@ func (q *QP) succeed() bool {
 			return false
 		}
 	}
-	q.completeHead(StatusSuccess, 0)
-	return true
+	return q.completeHead(StatusSuccess, 0)
 }
 
 // recvFails reports whether the plan of faults has the receive under way complete with an error, which

@@ -44,6 +44,7 @@ type QP struct {
 	mu       sync.Mutex
 	closed   bool        // guarded by mu
 	state    State       // guarded by mu
+	fatal    bool        // a completion was lost, and the event has told. guarded by mu
 	draining bool        // in SQD: requests are not acknowledged yet. guarded by mu
 	running  bool        // a worker runs the requester. guarded by mu
 	wanted   bool        // and must look again. guarded by mu

@@ -336,8 +336,7 @@ func (q *QP) toError() {
 	}
 }
 
-// flush completes all work requests with an error: those of a QP in state Err. When a CQ is full the
-// rest has no completions (flush_send_queue, flush_recv_queue).
+// flush completes all work requests with an error: those of a QP in state Err (flush_send_queue, flush_recv_queue).
 func (q *QP) flush() {
 	q.deadlines.stopSends()
 	q.flushSends()
@@ -347,14 +346,13 @@ func (q *QP) flush() {
 // flushSends flushes the send queue.
 func (q *QP) flushSends() {
 	r := &q.req
-	tell := true
 	for producer := q.sq.Producer(); r.head != producer; r.head = q.sq.Next(r.head) {
 		wrID := r.slots.at(r.head).wrID
 		if r.slots.at(r.head).state == posted {
 			wrID = q.sq.SendID(r.head)
 		}
 		*r.slots.at(r.head) = sendState{}
-		tell = tell && q.sendCQ.post(&ring.Completion{WRID: wrID, Status: uint32(StatusFlushErr), QPN: q.num}, false)
+		q.post(q.sendCQ, &ring.Completion{WRID: wrID, Status: uint32(StatusFlushErr), QPN: q.num}, false)
 	}
 	q.sq.SetConsumer(r.head)
 	r.setPSN(r.end) // nothing is under way any more

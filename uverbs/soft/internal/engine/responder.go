@@ -435,7 +435,7 @@ func (q *QP) completeRecv(a *arrival, status Status) bool {
 		q.resp.head = q.rq.Next(q.resp.head)
 		q.rq.SetConsumer(q.resp.head)
 	}
-	return q.recvCQ.post(&e, h.Solicited)
+	return q.post(q.recvCQ, &e, h.Solicited)
 }
 
 // flushRecvs flushes the receive queue. An SRQ keeps its receives for others, apart from the one that a message
@@ -443,16 +443,15 @@ func (q *QP) completeRecv(a *arrival, status Status) bool {
 func (q *QP) flushRecvs() {
 	r := &q.resp
 	if q.rq == nil && r.recv != nil {
-		q.recvCQ.post(&ring.Completion{WRID: r.recv.wr.WRID, Status: uint32(StatusFlushErr), QPN: q.num}, false)
+		q.post(q.recvCQ, &ring.Completion{WRID: r.recv.wr.WRID, Status: uint32(StatusFlushErr), QPN: q.num}, false)
 	}
 	r.free()
 	r.reading = nil
 	if q.rq == nil {
 		return
 	}
-	tell := true
 	for producer := q.rq.Producer(); r.head != producer; r.head = q.rq.Next(r.head) {
-		tell = tell && q.recvCQ.post(&ring.Completion{WRID: q.rq.RecvID(r.head), Status: uint32(StatusFlushErr), QPN: q.num}, false)
+		q.post(q.recvCQ, &ring.Completion{WRID: q.rq.RecvID(r.head), Status: uint32(StatusFlushErr), QPN: q.num}, false)
 	}
 	q.rq.SetConsumer(r.head)
 }
