@@ -14,7 +14,7 @@ type EventType uint32
 
 // Event types (IBV_EVENT_CQ_ERR and following). Each comment names the field of [Event] that is set.
 const (
-	EventCQErr             EventType = iota // CQ: a completion was lost because the CQ was full; on all but rxe, it takes no more
+	EventCQErr             EventType = iota // CQ: a completion was lost because the CQ was full; cards and software devices then put no more into it
 	EventQPFatal                            // QP: a fatal error
 	EventQPReqErr                           // QP: the transport refused a request
 	EventQPAccessErr                        // QP: a local access was not allowed

@@ -47,7 +47,7 @@ type QPAttr struct {
 	EnSQDAsyncNotify bool         // EnSQDAsyncNotify requests an event when the send queue is drained.
 	SQDraining       bool         // SQDraining says that the send queue is being drained; filled in by Query.
 	MaxRdAtomic      uint8        // MaxRdAtomic is the number of READs and atomics in flight to the peer.
-	MaxDestRdAtomic  uint8        // MaxDestRdAtomic is the number of READs and atomics in flight from the peer.
+	MaxDestRdAtomic  uint8        // MaxDestRdAtomic is the number of READs and atomics in flight from the peer. One more fails; rxe carries it out.
 	MinRNRTimer      RNRTimer     // MinRNRTimer is how long the peer must wait if there is no receive.
 	Port             uint8        // Port is the local port.
 	Timeout          AckTimeout   // Timeout is the wait for an acknowledgement.

@@ -116,7 +116,7 @@ type PathOptions struct {
 	RetryCount   uint8      // RetryCount is the number of retries, up to 7; by default 6. On rxe 7 means forever.
 	RNRRetry     uint8      // RNRRetry is the number of retries while the peer has no receive posted; by default 7, which means forever.
 	MinRNRTimer  RNRTimer   // MinRNRTimer is how long the peer must wait before such a retry; by default 12 (0.64 ms).
-	MaxRdAtomic  uint8      // MaxRdAtomic is the number of READs and atomics in flight, in each direction; by default 16 or the device's limit, if that is lower.
+	MaxRdAtomic  uint8      // MaxRdAtomic is the number of READs and atomics in flight, in each direction; by default 16 or the device's limit, if that is lower. The peer needs the same.
 	Access       Access     // Access is what the QP permits its peer; by default RDMA READ, WRITE and, if the device supports them, atomics.
 }
 

@@ -67,3 +67,55 @@ func TestPostRecvInErr(t *testing.T) {
 		ok(t, qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
 	}
 }
+
+// TestTooManyReads: a QP whose MaxRdAtomic is more than the MaxDestRdAtomic of its peer works until it has that many
+// READs under way.
+func TestTooManyReads(t *testing.T) {
+	d, err := soft.New(soft.Options{})
+	ok(t, err)
+	defer d.Close()
+	options := func(n uint8) uverbs.QPOptions {
+		return uverbs.QPOptions{MaxSendWR: 16, Path: uverbs.PathOptions{MaxRdAtomic: n}}
+	}
+	a, b := newSide(t, d, options(8)), newSide(t, d, options(4))
+	connect(t, a, b)
+	post := func(n int) {
+		t.Helper()
+		var wrs []uverbs.SendWR
+		for i := range n {
+			wrs = append(wrs, uverbs.SendWR{ID: uint64(i), Opcode: uverbs.WRRDMARead, Flags: uverbs.SendSignaled,
+				SGL: []uverbs.SGE{a.mr.SGE(0, 1<<15)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()})
+		}
+		ok(t, a.qp.PostSend(wrs...))
+	}
+	var wcs [16]uverbs.WC
+	for range 3 {
+		post(4)
+		for got := 0; got < 4; {
+			n, err := a.cq.Wait(t.Context(), wcs[:])
+			ok(t, err)
+			for i := range wcs[:n] {
+				ok(t, a.qp.Err(&wcs[i]))
+			}
+			got += n
+		}
+	}
+	post(8)
+	for got := 0; got < 8; {
+		n, err := a.cq.Wait(t.Context(), wcs[:])
+		ok(t, err)
+		for _, wc := range wcs[:n] {
+			want := uverbs.WCSuccess
+			switch {
+			case got == 4:
+				want = uverbs.WCRemInvReqErr
+			case got > 4:
+				want = uverbs.WCWRFlushErr
+			}
+			if wc.ID != uint64(got) || wc.Status != want {
+				t.Errorf("completion of %d: %v, want of %d: %v", wc.ID, wc.Status, got, want)
+			}
+			got++
+		}
+	}
+}

@@ -93,7 +93,7 @@ func (c *Completion) Hint() string {
 	case RemAccessErr:
 		return "the rkey, the address range or the access rights of the peer's MR or MW do not permit it, or the MR or MW is gone, as when the peer ends"
 	case RemInvReqErr:
-		hint := "the peer's receive buffer may be too short, or its QP does not permit the operation"
+		hint := "the peer's receive buffer may be too short, or its QP does not permit the operation, or so many READs and atomics at once"
 		if c.SendInv {
 			hint = "the key that it invalidates may not be one of an MR or MW that the peer's QP may invalidate, or " + hint
 		}

@@ -59,6 +59,9 @@ func (q *QP) answered(h *wire.Header) {
 	r.msn = wire.Add(r.msn, 1)
 	r.psn = wire.Add(h.PSN, 1)
 	r.ackPSN, r.opcode = r.psn, h.Opcode
+	if needsSlot(h.Opcode) {
+		r.answers++
+	}
 }
 
 // verdictOf converts what came of an access.

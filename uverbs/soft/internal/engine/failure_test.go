@@ -1,12 +1,14 @@
 package engine
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/uverbs/soft/internal/fault"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/memory"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
@@ -559,6 +561,95 @@ func TestReadsUnderWay(t *testing.T) {
 		}
 		if reads != n || len(b.qp.resp.remembered) != int(n) {
 			t.Errorf("%d READs are under way and the peer remembers %d, want %d", reads, len(b.qp.resp.remembered), n)
+		}
+	}
+}
+
+// TestTooManyReads: a READ or atomic that comes while the peer answers as many as it has promised to take is refused.
+// Those before it are answered.
+func TestTooManyReads(t *testing.T) {
+	const size = 1 << 20
+	requests := map[string]func(a, b *side, id uint64) sendWR{
+		"READs":       func(a, b *side, id uint64) sendWR { return signaled(id, ring.OpRead, a.sge(0, 8)).to(b, 0) },
+		"long READs":  func(a, b *side, id uint64) sendWR { return signaled(id, ring.OpRead, a.sge(0, size)).to(b, 0) },
+		"empty READs": func(a, b *side, id uint64) sendWR { return signaled(id, ring.OpRead).to(b, 0) },
+		"atomics":     func(a, b *side, id uint64) sendWR { return signaled(id, ring.OpAtomicFAA, a.sge(0, 8)).to(b, align(b)) },
+		"ATOMIC WRITEs": func(a, b *side, id uint64) sendWR {
+			wr := sendWR{id: id, opcode: ring.OpAtomicWrite, flags: ring.SendSignaled | ring.SendInline, inline: make([]byte, 8)}
+			return wr.to(b, align(b))
+		},
+	}
+	for name, request := range requests {
+		for _, own := range []uint8{3, 4, 16} {
+			for _, slow := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%d/%t", name, own, slow), func(t *testing.T) {
+					clock := newFakeClock()
+					d := newDevice(t, Config{Clock: clock})
+					a, b := newSide(t, d, sideOptions{bufSize: 2 * size}), newSide(t, d, sideOptions{bufSize: 2 * size})
+					connect(a, b, connOptions{rdAtomic: 3})
+					a.qp.attr.MaxRdAtomic = own
+					if slow { // each waits
+						d.SetPlan(fault.Plan{{QPN: b.qp.num, Slow: time.Millisecond}})
+					}
+					for id := range uint64(20) {
+						a.put(request(a, b, id))
+					}
+					check(t, a.qp.Doorbell())
+					clock.advance(time.Second)
+					for id := range uint64(20) {
+						want := StatusSuccess
+						switch {
+						case own == 3 || id < 3:
+						case id == 3:
+							want = StatusRemInvReqErr
+						default:
+							want = StatusFlushErr
+						}
+						if c := a.next(); c.id != id || c.status != want {
+							t.Fatalf("completion %+v, want of %d with status %d", c, id, want)
+						}
+					}
+					b.inState(map[bool]State{true: RTS, false: Err}[own == 3])
+				})
+			}
+		}
+	}
+}
+
+// TestTooManyReadsOverNetwork: so are those that come at once from the network, where the promise may be rounded up to
+// a power of two.
+func TestTooManyReadsOverNetwork(t *testing.T) {
+	for promise, most := range map[uint8]int{1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 16: 16} {
+		for n := most; n <= most+1; n++ {
+			net := &fakeNetwork{clock: newFakeClock()}
+			a, b := networkPair(t, net, sideOptions{}, connOptions{rdAtomic: promise})
+			a.qp.attr.MaxRdAtomic = uint8(n)
+			for round := range uint64(3) {
+				for id := range uint64(n) {
+					a.put(signaled(round*100+id, ring.OpRead, a.sge(0, 8)).to(b, 0))
+				}
+				check(t, a.qp.Doorbell())
+				packets := net.packets
+				net.packets = nil
+				r := b.d.NewReceiver()
+				for _, k := range packets {
+					r.Packet(&Meta{From: k.from, To: k.to}, k.data)
+				}
+				r.Flush()
+				net.deliver()
+				for id := range uint64(n) {
+					want := StatusSuccess
+					if int(id) == most {
+						want = StatusRemInvReqErr
+					}
+					if c := a.next(); c.id != round*100+id || c.status != want {
+						t.Fatalf("%d of %d READs: completion %+v, want of %d with status %d", n, promise, c, id, want)
+					}
+				}
+				if n > most {
+					break
+				}
+			}
 		}
 	}
 }

@@ -115,11 +115,10 @@ func (q *QP) sendPacket(w *worker, s *sendState) outcome {
 // mayContinue reports whether a packet of a request may be sent now: there is room in the window, and
 // the part of a READ before it has come.
 func (q *QP) mayContinue(s *sendState) bool {
-	r := &q.req
-	if s.opcode == ring.OpRead && r.offset > 0 {
-		return r.psn == r.una
+	if s.opcode == ring.OpRead && q.req.offset > 0 {
+		return q.req.psn == q.req.una
 	}
-	return wire.Diff(r.psn, r.una) <= q.window()
+	return q.mayStart(uint32(s.opcode))
 }
 
 // sent advances the requester behind a packet with n PSNs, which may have been the last one of its

@@ -15,7 +15,7 @@ func (q *QP) planNow() *fault.Plan {
 	p := q.dev.plan.Load()
 	if p != q.plan {
 		q.plan = p
-		q.req.before, q.resp.before, q.resp.needed = q.req.number, q.resp.completed, 0
+		q.req.before, q.resp.since, q.resp.needed = q.req.number, q.resp.completed, 0
 	}
 	return p
 }
@@ -40,7 +40,7 @@ func (q *QP) recvFails() bool {
 	if p == nil {
 		return false
 	}
-	status, ok := p.Completion(q.num, fault.RecvQueue, q.resp.completed-q.resp.before)
+	status, ok := p.Completion(q.num, fault.RecvQueue, q.resp.completed-q.resp.since)
 	q.resp.failure = Status(status)
 	return ok
 }

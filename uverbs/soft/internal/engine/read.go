@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"math/bits"
+
 	"github.com/goverbs/goverbs/uverbs/soft/internal/memory"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
@@ -27,6 +29,7 @@ type remembered struct {
 	next        uint64 // READ: the next byte
 	left        uint32 // READ: bytes to send
 	start       bool   // READ: nothing was sent yet
+	again       bool   // READ: it was answered before
 }
 
 // keep remembers a request in the place of the oldest one.
@@ -46,6 +49,25 @@ func (r *responder) find(psn uint32) *remembered {
 		}
 	}
 	return nil
+}
+
+// answersBefore returns how many READs and atomics were answered when a worker began to bring a batch of packets. All
+// of a batch were sent before any of it is answered.
+func (r *responder) answersBefore(batch uint64) uint32 {
+	if r.batch != batch {
+		r.batch, r.before = batch, r.answers
+	}
+	return r.before
+}
+
+// tooMany reports whether more READs and atomics were under way, when one came, than the QP has promised to take. Peers
+// on the network may round that up to a power of two, as rxe does.
+func (q *QP) tooMany(a *arrival) bool {
+	most := uint32(len(q.resp.remembered))
+	if q.path.local == nil && most > 0 {
+		most = 1 << bits.Len32(most-1)
+	}
+	return q.resp.answers-a.answers >= most
 }
 
 // executeRead begins to answer a READ. The response of one that is long takes several rounds.
@@ -90,6 +112,9 @@ func (q *QP) sendReadResponse(w *worker) {
 		m.psn = wire.Add(m.psn, 1)
 		if m.left == 0 {
 			q.resp.reading = nil
+			if !m.again {
+				q.resp.answers++
+			}
 		}
 	}
 }
@@ -159,7 +184,7 @@ func (q *QP) readAgain(w *worker, h *wire.Header, m *remembered) {
 	if h.RKey != m.key && m.length > 0 || h.Addr < m.addr || h.Length > m.length || h.Addr-m.addr > uint64(m.length) || h.Addr+uint64(h.Length) > end {
 		return
 	}
-	m.psn, m.next, m.left, m.start = h.PSN, h.Addr, h.Length, true
+	m.psn, m.next, m.left, m.start, m.again = h.PSN, h.Addr, h.Length, true, true
 	q.resp.reading = m
 	q.sendReadResponse(w)
 }

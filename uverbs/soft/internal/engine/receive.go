@@ -73,8 +73,11 @@ func (d *Device) deliverTo(w *worker, q *QP, a *arrival, b []byte) {
 	q.mu.Lock()
 	reading := false
 	if q.accepts(a) {
+		if needsSlot(a.header.Opcode) {
+			a.answers = q.resp.answersBefore(w.batch)
+		}
 		if wait := q.slowness(); wait > 0 || q.resp.busy || len(q.resp.waiting) > 0 {
-			q.postpone(b, wait)
+			q.postpone(a, b, wait)
 		} else {
 			q.request(w, a)
 			reading = q.resp.reading != nil
@@ -123,13 +126,13 @@ func (w *worker) finishRead(q *QP, rounds int) bool {
 }
 
 // waitingHeader is the size of what precedes a packet that waits: when it may be handled, 0 for at once,
-// and its length.
-const waitingHeader = 8 + 4
+// arrival.answers, and its length.
+const waitingHeader = 8 + 4 + 4
 
 // postpone keeps a request until the response to the READ before it was sent, and for a time if the
 // responder is slow. A peer sends no more than a window of packets; the rest is dropped. The caller
 // holds mu.
-func (q *QP) postpone(b []byte, wait time.Duration) {
+func (q *QP) postpone(a *arrival, b []byte, wait time.Duration) {
 	r := &q.resp
 	if len(r.waiting)+len(b)+waitingHeader > maxWaiting {
 		q.dev.stats.overflow.Add(1)
@@ -140,6 +143,7 @@ func (q *QP) postpone(b []byte, wait time.Duration) {
 		at = q.dev.now() + wait
 	}
 	r.waiting = binary.NativeEndian.AppendUint64(r.waiting, uint64(at))
+	r.waiting = binary.NativeEndian.AppendUint32(r.waiting, a.answers)
 	r.waiting = binary.NativeEndian.AppendUint32(r.waiting, uint32(len(b)))
 	r.waiting = append(r.waiting, b...)
 	if !r.busy {
@@ -181,14 +185,14 @@ func (d *Device) finishWaiting(q *QP) {
 // handleWaiting handles the first of the requests that were postponed. The caller holds mu.
 func (q *QP) handleWaiting(w *worker) {
 	r := &q.resp
-	n := binary.NativeEndian.Uint32(r.waiting[8:])
+	answers, n := binary.NativeEndian.Uint32(r.waiting[8:]), binary.NativeEndian.Uint32(r.waiting[12:])
 	b := r.waiting[waitingHeader : waitingHeader+n]
 	r.waiting = r.waiting[waitingHeader+n:]
 	if len(r.waiting) == 0 {
 		r.waiting = nil
 	}
 	a := &w.arrival
-	*a = arrival{}
+	*a = arrival{answers: answers}
 	var err error
 	if a.payload, err = wire.Parse(b, &a.header); err == nil && q.state >= RTR && !q.closed {
 		q.request(w, a)

@@ -13,6 +13,9 @@ const (
 	// message asks for an acknowledgement, and one in half as many others.
 	maxUnacked = 128
 
+	// readWindow limits the PSNs under way before a READ within the host, whose data never waits.
+	readWindow = 1 << 20
+
 	// networkWindow limits the bytes under way on a network, and readChunk those of a READ: the
 	// receive buffer of a socket is small, and what does not fit is lost. A longer READ is sent as
 	// several requests, one after the other, each of a whole number of packets. So is one of the
@@ -225,7 +228,7 @@ func (q *QP) begin(w *worker, s *sendState) outcome {
 	if wr.Length > MaxMessage || q.typ == UD && wr.Length > uint32(q.dev.MTU()) {
 		return q.fail(StatusLocLenErr)
 	}
-	if q.typ == RC && wire.Diff(r.psn, r.una) > q.window() {
+	if q.typ == RC && !q.mayStart(wr.Opcode) {
 		return blocked
 	}
 	if kind.rdAtomic {
@@ -249,6 +252,14 @@ func (q *QP) window() int {
 		return min(maxUnacked, networkWindow/q.mtu)
 	}
 	return maxUnacked
+}
+
+// mayStart reports whether there is room in the window for another packet, or for all of a READ. A READ within the host
+// needs none, unless faults may lose its data: as many READs are under way as with a card.
+func (q *QP) mayStart(opcode uint32) bool {
+	under := wire.Diff(q.req.psn, q.req.una)
+	return under <= q.window() ||
+		opcode == ring.OpRead && under <= readWindow && q.path != nil && q.path.local != nil && q.dev.filter.Load() == nil
 }
 
 // packets returns the number of packets of a message.

@@ -25,6 +25,9 @@ type responder struct {
 
 	remembered []remembered // READs and atomics that may have to be answered again
 	nextSlot   int          // oldest of them
+	answers    uint32       // READs and atomics that are answered
+	batch      uint64       // of the worker that has brought the last one
+	before     uint32       // answers when it began to do so
 	reading    *remembered  // a READ whose response is being sent, or nil
 	busy       bool         // a worker sends the response in several rounds
 	waiting    []byte       // packets that came meanwhile, each behind its length
@@ -34,7 +37,7 @@ type responder struct {
 
 	needed    uint64 // receives that packets have needed while there was a plan of faults
 	completed uint64 // receives that are complete
-	before    uint64 // those when the plan was set
+	since     uint64 // those when the plan was set
 	failure   Status // with which a plan has the receive under way complete
 }
 
@@ -56,7 +59,8 @@ type receive struct {
 // reset prepares the responder for a new connection.
 func (r *responder) reset() {
 	r.msn, r.opcode = 0, noOpcode
-	r.needed, r.completed, r.before, r.failure = 0, 0, 0, StatusSuccess
+	r.needed, r.completed, r.since, r.failure = 0, 0, 0, StatusSuccess
+	r.answers, r.batch, r.before = 0, 0, 0
 	r.sentNAK, r.dropping = false, false
 	for i := range r.remembered {
 		r.remembered[i].kind = forgotten
@@ -102,6 +106,7 @@ type arrival struct {
 	header  wire.Header
 	payload []byte
 	from    *source
+	answers uint32 // of a READ or atomic: how many were answered when it came
 }
 
 // request handles a request (rxe_receiver). The caller holds mu.
@@ -147,6 +152,9 @@ func (q *QP) execute(w *worker, a *arrival) verdict {
 	if !follows(q.resp.opcode, h.Opcode) || !q.grants(h) || h.Opcode.Operation() == wire.Flush && !validFlush(h) {
 		return invalid
 	}
+	if needsSlot(h.Opcode) && q.tooMany(a) {
+		return invalid
+	}
 	if v := q.takeFor(h); v != ok {
 		return v
 	}
@@ -190,9 +198,6 @@ func (q *QP) grants(h *wire.Header) bool {
 		need = memory.RemoteAtomic
 	case op == wire.Flush:
 		need = flushAccess(h)
-	}
-	if needsSlot(h.Opcode) && len(q.resp.remembered) == 0 {
-		return false
 	}
 	return memory.Access(q.attr.AccessFlags)&need == need
 }

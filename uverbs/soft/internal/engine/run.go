@@ -81,6 +81,7 @@ type worker struct {
 	filtered  udp.Batch // a packet to a filter
 
 	number        uint64 // which no other worker has
+	batch         uint64 // of packets that it brings, which no other batch has
 	responseRound uint64 // counts how often responses were delivered
 	flushes       *flushes
 
@@ -116,11 +117,12 @@ func (s *spares) get() *worker {
 	last := len(s.list) - 1
 	if last < 0 {
 		s.made++
-		return &worker{number: s.made, flushes: newFlushes()}
+		return &worker{number: s.made, batch: s.made << 40, flushes: newFlushes()}
 	}
 	w := s.list[last]
 	s.list[last] = nil
 	s.list = s.list[:last]
+	w.batch++
 	return w
 }
 
@@ -208,6 +210,7 @@ func (w *worker) wake(q *QP) {
 
 // deliver delivers all packets.
 func (w *worker) deliver() {
+	w.batch++
 	for i := 0; i < len(w.requests.packets); i++ {
 		w.makeRoom()
 		p := &w.requests.packets[i]
