@@ -66,8 +66,8 @@ type ConnOptions struct {
 	// two times 4.096 µs.
 	AckTimeout time.Duration
 	// RetryCount is 1 to 7; zero is 7. Some devices, such as rxe, count every lost packet of a
-	// message, and retry without limit if it is 7. Therefore a connection also fails if nothing
-	// is acknowledged for three times the time of all retries.
+	// message, and rxe retries without limit if it is 7. Therefore a connection also fails if
+	// nothing is acknowledged for three times the time of all retries.
 	RetryCount int
 	Linger     time.Duration // Linger is the longest time that Close waits until everything sent has arrived; zero is 5 s.
 	TOS        uint8         // TOS is the type of service of the packets that this side sends.

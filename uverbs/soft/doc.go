@@ -64,7 +64,8 @@
 // A reliable connection repeats packets as rxe and the specification do (go-back-N): it sends again from the
 // oldest packet that is not acknowledged, and a READ from the first byte that is missing. A receiver drops the
 // packets behind a gap and sends one NAK. So a peer that repeats only the lost packet (selective repeat) has to
-// repeat the later ones as well, after its timeout.
+// repeat the later ones as well, after its timeout. The connection fails if RetryCount repetitions, 7 at most, bring no
+// progress: a process that is stopped for longer than these take loses its connections, as its device stops, too.
 //
 // # Counters
 //

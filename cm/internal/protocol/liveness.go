@@ -7,7 +7,7 @@ import (
 )
 
 // RetryCount is how often a device sends a packet again before it gives up on the peer. With 7, which is
-// the most, rxe and software devices never give up.
+// the most, rxe never gives up.
 const RetryCount = 6
 
 // AnswerTimeout is how long the device of a peer may owe an answer. It is several times what a device needs

@@ -72,7 +72,7 @@ func (p *talker) talk(ctx context.Context, said []byte) (err error) {
 		}
 	}
 	param := controlParam
-	param.RetryCount = 1 // 7 is for ever, and this side does not look whether the other has disconnected
+	param.RetryCount = 1 // this side does not look whether the other has disconnected
 	if _, err := id.ConnectWait(ctx, param); err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ type QPAttr struct {
 	Port, AltPort   uint8
 	Timeout         uint8 // 4.096 µs << Timeout; 0: never
 	AltTimeout      uint8
-	RetryCount      uint8 // 7: without end
+	RetryCount      uint8
 	RNRRetry        uint8 // 7: without end
 }
 

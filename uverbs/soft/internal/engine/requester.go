@@ -29,7 +29,7 @@ const (
 
 	qpnMask = wire.QPNMask
 
-	// noLimit is the retry count that does not count down.
+	// noLimit is the RNRRetry that does not count down.
 	noLimit = 7
 )
 
@@ -429,9 +429,7 @@ func (q *QP) sendAgain() bool {
 		q.failHead(StatusRetryExcErr, 0)
 		return false
 	}
-	if r.retriesLeft != noLimit {
-		r.retriesLeft--
-	}
+	r.retriesLeft--
 	q.dev.stats.retries.Add(1)
 	r.retry, r.retryStarted = true, true
 	q.awaitAcknowledgement()
