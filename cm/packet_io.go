@@ -233,7 +233,9 @@ func (p *PacketConn) Send(ctx context.Context, data []byte, to Peer) error {
 		wcs, err := p.send.next(ctx, &p.o, p.inFlight)
 		p.inFlight -= len(wcs)
 		for i := range wcs {
-			err = errors.Join(err, p.qp.Err(&wcs[i]))
+			if failed := p.qp.Err(&wcs[i]); failed != nil {
+				err = errors.Join(err, failed, p.resume())
+			}
 		}
 		if err != nil {
 			return p.opError(what, err)
@@ -253,6 +255,16 @@ func (p *PacketConn) Send(ctx context.Context, data []byte, to Peer) error {
 	p.sent++
 	p.inFlight++
 	return nil
+}
+
+// resume has the QP send again after a failed send, as of a datagram that is longer than the MTU is by now. If the
+// device has moved the QP to state ERR instead of SQE, the next Recv deals with that.
+func (p *PacketConn) resume() error {
+	attr, err := p.qp.Query()
+	if err != nil || attr.State != uverbs.QPSQE {
+		return err
+	}
+	return p.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTS}, uverbs.AttrState)
 }
 
 // event handles an event of the connection manager.

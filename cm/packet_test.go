@@ -281,6 +281,37 @@ func TestPacketTooLong(t *testing.T) {
 	}
 }
 
+// TestPacketSendFails: a datagram that the device does not send, because the MTU has become smaller, is told by a later
+// Send. The others arrive, and so do those of the peer. rxe takes the datagram for sent.
+func TestPacketSendFails(t *testing.T) {
+	ctx := within(t)
+	server := newPackets(t, firstAny, PacketOptions{})
+	client := value(DialPacket(ctx, server.LocalAddr().String(), PacketOptions{SendDepth: 1}))(t)
+	defer client.Close()
+	to, _ := client.DialedPeer()
+	must(t, client.Send(ctx, []byte("first"), to))
+	_, from := received(t, server)
+	for range 3 {
+		mtu := client.mtu
+		client.mtu = longestDatagram + 8
+		must(t, client.Send(ctx, make([]byte, client.mtu), to))
+		client.mtu = mtu
+		err := client.Send(ctx, []byte("next"), to)
+		if fails := testenv.TheRig().Driver != "rxe" || testenv.TheRig().Soft; fails != errors.Is(err, uverbs.WCLocLenErr) {
+			t.Errorf("Send after a datagram that is too long: %v", err)
+		}
+		if err == nil {
+			received(t, server)
+		}
+		must(t, server.Send(ctx, []byte("answer"), from))
+		received(t, client)
+		must(t, client.Send(ctx, []byte("last"), to))
+		if got, _ := received(t, server); got != "last" {
+			t.Errorf("received %q, want the last", got)
+		}
+	}
+}
+
 // TestPacketRevived: Recv makes a QP ready again that was moved to state ERR, also while it waits, and a later Send
 // works too.
 func TestPacketRevived(t *testing.T) {
