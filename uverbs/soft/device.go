@@ -115,7 +115,7 @@ func newWith(clock fault.Clock, o Options) (*Device, error) {
 	d.memory = memory.NewTable(random)
 	config := engine.Config{MTU: d.mtu, Memory: d.memory, Host: host, GIDs: d.engineGIDs, MAD: port{d}.receiveMAD, Rand: random, Clock: clock}
 	if d.network != nil {
-		config.Network = d.network
+		config.Network, config.Drain = d.network, d.network.drain
 		if d.network.onlyWay {
 			config.ViaNetwork = d.network.addr()
 		}

@@ -107,6 +107,18 @@ func (d *Device) armed() {
 // poll handles the packets that have arrived, and reports whether there were some.
 func (n *network) poll() bool { return n.socket.Poll(n.handle, n.flush) }
 
+// drainBatches is how many batches of packets are more than the receive buffer of a socket holds.
+const drainBatches = 16
+
+// drain handles the packets that have arrived.
+func (n *network) drain() {
+	for range drainBatches {
+		if !n.socket.Look(n.handle, n.flush) {
+			return
+		}
+	}
+}
+
 // emptyPolls is how many polls of a device in a row find nothing before the other devices have their
 // turn: looking costs a system call.
 const emptyPolls = 8

@@ -23,6 +23,9 @@ type Config struct {
 	// of the host and from this one, as are they from it. The zero Addr: there is none.
 	ViaNetwork netip.Addr
 
+	// Drain handles the packets that have come from the network and wait to be received. nil: none do.
+	Drain func()
+
 	// GIDs returns the GID table, for New and [Device.RefreshGIDs].
 	GIDs func() []GIDEntry
 

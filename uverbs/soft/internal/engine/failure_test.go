@@ -226,6 +226,21 @@ func TestNoSuchQP(t *testing.T) {
 	}
 }
 
+// TestLateReader: an acknowledgement that has come before the timeout, but was not looked at, is no reason to send
+// again: the process may have been held up.
+func TestLateReader(t *testing.T) {
+	net := &fakeNetwork{clock: newFakeClock()}
+	a, b := networkPair(t, net, sideOptions{}, connOptions{timeout: 10, retry: 1})
+	b.recv(1, b.sge(0, 8))
+	a.d.config.Drain = net.deliver
+	a.post(signaled(2, ring.OpSend, a.sge(0, 8)))
+	net.clock.advance(time.Second)
+	a.want(2, ring.WCSend)
+	if n := a.d.stats.retries.Load(); n != 0 {
+		t.Errorf("%d retries, want none", n)
+	}
+}
+
 // TestNoTimeout: without a timeout, what the peer does not acknowledge is never sent again.
 func TestNoTimeout(t *testing.T) {
 	net := &fakeNetwork{clock: newFakeClock()}

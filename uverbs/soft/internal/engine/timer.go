@@ -88,6 +88,13 @@ func (t *timers) expire() {
 		t.schedule()
 	}
 	t.mu.Unlock()
+	if len(due) == 0 {
+		return
+	}
+	// The acknowledgements may have come while the process was held up. They move deadlines.
+	if t.device.config.Drain != nil {
+		t.device.config.Drain()
+	}
 	for _, e := range due {
 		e.qp.expire(e.at, now)
 	}

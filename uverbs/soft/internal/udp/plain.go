@@ -106,7 +106,7 @@ func errnoOf(err error) error {
 }
 
 // poll does nothing: package net cannot read without waiting.
-func (p *plain) poll(Handler, Done) bool { return false }
+func (p *plain) poll(Handler, Done, bool) bool { return false }
 
 func (p *plain) receive(h Handler, done Done) error {
 	for {

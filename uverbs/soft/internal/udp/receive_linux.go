@@ -56,9 +56,11 @@ func (t *mmsg) receive(h Handler, done Done) error {
 	return nil
 }
 
-func (t *mmsg) poll(h Handler, done Done) bool {
+func (t *mmsg) poll(h Handler, done Done, wait bool) bool {
 	r := &t.r
-	if !r.turn.TryLock() {
+	if wait {
+		r.turn.Lock()
+	} else if !r.turn.TryLock() {
 		return false
 	}
 	defer r.turn.Unlock()

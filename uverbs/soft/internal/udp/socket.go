@@ -68,7 +68,7 @@ type transport interface {
 	// receive waits for packets and handles batches of them.
 	receive(h Handler, done Done) error
 	// poll is receive without waiting. It reports whether there were packets.
-	poll(h Handler, done Done) bool
+	poll(h Handler, done Done, wait bool) bool
 	// joinGroup opens a transport that receives the packets of a multicast group.
 	joinGroup(group netip.Addr) (transport, error)
 	// receiveBuffer returns the size of the receive buffer in bytes.
@@ -127,7 +127,10 @@ func (s *Socket) Receive(h Handler, done Done) error { return s.t.receive(h, don
 // Poll does the same for one batch, but does not wait. It reports whether it has received something. It may
 // be called while Receive waits: the two handle batches in turn, so packets stay in order. If the other
 // one is handling a batch, Poll returns false. On systems other than Linux it always does.
-func (s *Socket) Poll(h Handler, done Done) bool { return s.t.poll(h, done) }
+func (s *Socket) Poll(h Handler, done Done) bool { return s.t.poll(h, done, false) }
+
+// Look is Poll, but if another goroutine is handling a batch, it waits until that is done.
+func (s *Socket) Look(h Handler, done Done) bool { return s.t.poll(h, done, true) }
 
 // Close closes the socket and leaves all multicast groups. Send and Receive return net.ErrClosed from
 // then on, also where they were waiting. Close waits for handlers, so it must not be called by one.
