@@ -221,18 +221,24 @@ func (e *end) empty() {
 // fails waits until the QP is in state ERR, and records that.
 func (e *end) fails() {
 	e.t.Helper()
+	e.reaches(uverbs.QPErr)
+}
+
+// reaches waits until the QP has stopped, and records its state.
+func (e *end) reaches(state uverbs.QPState) {
+	e.t.Helper()
 	if e.record.stalled {
 		return
 	}
 	for stop := time.Now().Add(deadline); time.Now().Before(stop); time.Sleep(time.Millisecond) {
 		attr, err := e.qp.Query()
 		must(e.t, err)
-		if attr.State == uverbs.QPErr {
-			e.record.fail("%s: ERR", e.name)
+		if attr.State == state {
+			e.record.fail("%s: %s", e.name, state)
 			return
 		}
 	}
-	e.giveUp(fmt.Sprintf("the QP is not in state ERR after %s", deadline))
+	e.giveUp(fmt.Sprintf("the QP is not in state %s after %s", state, deadline))
 }
 
 // state records the state of the QP.
