@@ -51,6 +51,7 @@ var testPackages = map[string]string{
 	"rstream":     "test/suites/rstream",
 	"rxe":         "mmio/rxe",
 	"softrxe":     "test/suites/softrxe",
+	"strangers":   "cm/internal/strangers",
 	"switches":    "test/suites/switches",
 	"trace":       "uverbs/trace",
 	"umad":        "uverbs/umad",

@@ -48,7 +48,7 @@ func (c *config) mlx5Suites() []suite {
 					with: append(diags[:len(diags):len(diags)], "iproute2"), bin: []string{"verbs"},
 					env: append(model[:3:3], "VERBS=/bin/verbs", "GOVERBS_IPROUTE2=1"),
 					// Control, whose last tests unload the driver, comes last.
-					skip: anyCard, programs: append(test("cm", "classic", "interop"), only("broker", "TestBroker"), only("netlinkrdma", "TestKernelMove"), program{name: "control.test"}),
+					skip: anyCard, programs: append(test("cm", "classic", "interop"), only("broker", "TestBroker"), only("strangers", "TestKernelForged"), only("netlinkrdma", "TestKernelMove"), program{name: "control.test"}),
 				},
 				{name: "libraries", device: "mlx5", env: model[:3:3], programs: test("grpc", "websocket")},
 				{

@@ -66,7 +66,7 @@ func (c *config) rxeSuite() suite {
 		{
 			name: "cm", driver: "rxe", path: "auto", bin: []string{"verbs"}, env: env,
 			flags:    []string{"-module", "bonding"},
-			programs: test("cm", "classic", "grpc", "websocket"),
+			programs: append(test("cm", "classic", "grpc", "websocket"), only("strangers", "TestKernelForged")),
 		},
 		verbs,
 	}

@@ -123,7 +123,7 @@ var mayImport = []struct {
 	{"uverbs/umad", []string{"netlinkrdma", "uverbs/ib", "uverbs/umad/internal", "uverbs/umad/mad"}},
 	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/flow", "uverbs/ib", "uverbs/internal", "uverbs/soft", "uverbs/soft/gsi"}},
 	{"cm/internal/protocol", []string{"cm", "cm/internal/limits", "cm/internal/liveness", "uverbs"}},
-	{"cm/internal/strangers", []string{"cm", "cm/internal/ibcm", "cm/rsocket", "cm/valkey", "uverbs/soft"}}, // tests only
+	{"cm/internal/strangers", []string{"cm", "cm/internal/ibcm", "cm/rsocket", "cm/valkey", "uverbs/soft", "uverbs/umad", "uverbs/umad/mad"}}, // tests only
 	{"cm/rsocket", []string{"cm", "cm/internal/limits", "cm/internal/protocol", "uverbs"}},
 	{"cm/valkey", []string{"cm", "cm/internal/limits", "cm/internal/protocol", "uverbs"}},
 	{"cm", []string{"uverbs", "uverbs/ib", "uverbs/soft/gsi", "uverbs/umad/mad", "netlinkrdma", "cm/internal"}},

@@ -155,5 +155,8 @@ func request(gid, header, server netip.Addr, port uint16, comm, qpn uint32, guid
 	return m
 }
 
-// greeting is what a client of cm.Conn sends with its request (cm/PROTOCOL.md).
-var greeting = []byte{'g', 'v', 2, 1, 0, 16, 4, 0, 0, 0, 0x80, 0}
+// helloCM and helloRsocket are the private data of requests of clients of cm.Conn (cm/PROTOCOL.md) and rsocket.
+var (
+	helloCM      = []byte{'g', 'v', 2, 1, 0, 16, 4, 0, 0, 0, 0x80, 0}
+	helloRsocket = []byte{0: 1, 2: 1, 3: 0x80, 8 + 2: 1, 8 + 11: 7, 8 + 15: 2, 24 + 2: 2, 24 + 11: 8, 24 + 13: 1, 39: 0}
+)

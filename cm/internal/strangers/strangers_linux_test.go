@@ -51,14 +51,23 @@ const welcome = "welcome"
 // conn is a connection of any kind.
 type conn interface {
 	io.ReadWriteCloser
+	LocalAddr() net.Addr
 	SetDeadline(time.Time) error
 }
 
 // service is an honest server.
 type service struct {
-	name string
-	port uint16
-	dial func(ctx context.Context) (conn, error)
+	name  string
+	port  uint16
+	hello []byte // private data of a request that its listener understands
+	dial  func(ctx context.Context) (conn, error)
+}
+
+// place is where the servers and their clients are, and what the servers report. The functions may be nil.
+type place struct {
+	server, client netip.Addr
+	accepted       func(remote net.Addr)
+	refused        func(remote cm.Addr, err error)
 }
 
 // accepter is a listener of any kind.
@@ -70,11 +79,14 @@ type accepter interface {
 
 // serve sends a welcome on each connection, and then back what it receives. At the end of the context no connection is
 // used any more.
-func serve(ctx context.Context, l accepter, all *sync.WaitGroup) {
+func serve(ctx context.Context, l accepter, accepted func(net.Addr), all *sync.WaitGroup) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			return
+		}
+		if accepted != nil {
+			accepted(c.RemoteAddr())
 		}
 		all.Go(func() {
 			stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
@@ -88,7 +100,7 @@ func serve(ctx context.Context, l accepter, all *sync.WaitGroup) {
 }
 
 // services starts a server of each kind.
-func services(t *testing.T) []service {
+func services(t *testing.T, p place) []service {
 	t.Helper()
 	var all []service
 	var serving sync.WaitGroup
@@ -103,40 +115,40 @@ func services(t *testing.T) []service {
 		}
 		serving.Wait()
 	})
-	add := func(name string, l accepter, err error, dial func(ctx context.Context, addr string) (conn, error)) {
+	add := func(name string, hello []byte, l accepter, err error, dial func(ctx context.Context, addr string) (conn, error)) {
 		if err != nil {
 			t.Fatal(err)
 		}
 		addr := l.Addr().String()
-		all = append(all, service{name, netip.MustParseAddrPort(addr).Port(), func(ctx context.Context) (conn, error) { return dial(ctx, addr) }})
+		all = append(all, service{name, netip.MustParseAddrPort(addr).Port(), hello, func(ctx context.Context) (conn, error) { return dial(ctx, addr) }})
 		listeners = append(listeners, l)
-		serving.Go(func() { serve(ctx, l, &serving) })
+		serving.Go(func() { serve(ctx, l, p.accepted, &serving) })
 	}
-	at := netip.AddrPortFrom(serverAddr, 0).String()
-	from := cm.DialOptions{LocalAddr: netip.AddrPortFrom(clientAddr, 0)}
-	l, err := cm.Listen(ctx, at, cm.ListenOptions{})
+	at := netip.AddrPortFrom(p.server, 0).String()
+	from := cm.DialOptions{LocalAddr: netip.AddrPortFrom(p.client, 0)}
+	l, err := cm.Listen(ctx, at, cm.ListenOptions{Refused: p.refused})
 	if err != nil {
 		t.Fatal(err)
 	}
-	add("stream", l.Streams(), nil, func(ctx context.Context, addr string) (conn, error) {
+	add("stream", helloCM, l.Streams(), nil, func(ctx context.Context, addr string) (conn, error) {
 		c, err := cm.DialStream(ctx, addr, from)
 		return c, err
 	})
-	l, err = cm.Listen(ctx, at, cm.ListenOptions{})
+	l, err = cm.Listen(ctx, at, cm.ListenOptions{Refused: p.refused})
 	if err != nil {
 		t.Fatal(err)
 	}
-	add("conn", l.Streams(), nil, func(ctx context.Context, addr string) (conn, error) {
+	add("conn", helloCM, l.Streams(), nil, func(ctx context.Context, addr string) (conn, error) {
 		c, err := cm.Dial(ctx, addr, from)
 		return messages{c}, err
 	})
-	rl, err := rsocket.Listen(ctx, at, rsocket.ListenOptions{})
-	add("rsocket", rl, err, func(ctx context.Context, addr string) (conn, error) {
+	rl, err := rsocket.Listen(ctx, at, rsocket.ListenOptions{Refused: p.refused})
+	add("rsocket", helloRsocket, rl, err, func(ctx context.Context, addr string) (conn, error) {
 		c, err := rsocket.Dial(ctx, addr, rsocket.Options{})
 		return c, err
 	})
-	vl, err := valkey.Listen(ctx, at, valkey.ListenOptions{})
-	add("valkey", vl, err, func(ctx context.Context, addr string) (conn, error) {
+	vl, err := valkey.Listen(ctx, at, valkey.ListenOptions{Refused: p.refused})
+	add("valkey", nil, vl, err, func(ctx context.Context, addr string) (conn, error) {
 		c, err := valkey.Dial(ctx, addr, valkey.Options{})
 		return c, err
 	})
@@ -270,11 +282,11 @@ func (c *clients) run(ctx context.Context, s service, seed uint64, over <-chan s
 // stranger attacks from an address of its own.
 type stranger struct {
 	*host
-	rng    *rand.Rand
-	ports  []uint16
-	victim netip.Addr
-	comm   uint32 // the last communication ID
-	counts map[string]int
+	rng      *rand.Rand
+	services []service
+	victim   netip.Addr
+	comm     uint32 // the last communication ID
+	counts   map[string]int
 }
 
 // target returns an honest host, and another one that the stranger may claim to be.
@@ -306,8 +318,8 @@ func (s *stranger) claim() netip.Addr {
 // req sends a request. change may be nil.
 func (s *stranger) req(to, gid, header netip.Addr, guid uint64, qpn uint32, change func(*ibcm.REQ)) {
 	s.comm++
-	port := s.ports[s.rng.IntN(len(s.ports))]
-	m := request(gid, header, to, port, s.comm, qpn, guid, greeting)
+	x := s.services[s.rng.IntN(len(s.services))]
+	m := request(gid, header, to, x.port, s.comm, qpn, guid, x.hello)
 	m.LocalTimeout, m.MaxRetries, m.Primary.AckTimeout = uint8(s.rng.IntN(32)), uint8(s.rng.IntN(16)), uint8(s.rng.IntN(32))
 	if change != nil {
 		change(m)
@@ -381,7 +393,7 @@ var attacks = map[string]func(s *stranger, known ibcm.REP){
 	},
 	"SIDR_REQ": func(s *stranger, _ ibcm.REP) {
 		to, _ := s.target()
-		m := &ibcm.SIDRREQ{RequestID: s.rng.Uint32(), PKey: 0xffff, Service: 0x0111<<16 | uint64(s.ports[0])}
+		m := &ibcm.SIDRREQ{RequestID: s.rng.Uint32(), PKey: 0xffff, Service: 0x0111<<16 | uint64(s.services[0].port)}
 		r := request(s.claim(), s.claim(), to, 0, 0, 0, 0, nil)
 		copy(m.Private[:], r.Private[:])
 		s.cm(to, m)
@@ -483,12 +495,9 @@ func TestStrangers(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), lasts+2*time.Minute)
 	defer cancel()
-	all := services(t)
+	all := services(t, place{server: serverAddr, client: clientAddr})
 	attacker, victim := newHost(t, strangerIP), newHost(t, victimIP)
-	s := &stranger{host: attacker, rng: rand.New(rand.NewPCG(seed, 3)), victim: victim.addr.Addr(), counts: map[string]int{}}
-	for _, x := range all {
-		s.ports = append(s.ports, x.port)
-	}
+	s := &stranger{host: attacker, rng: rand.New(rand.NewPCG(seed, 3)), services: all, victim: victim.addr.Addr(), counts: map[string]int{}}
 
 	late := &lateness{}
 	measuring, stop := context.WithCancel(ctx)
@@ -543,17 +552,18 @@ func TestReflection(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.Close() })
-	all := services(t)
+	all := services(t, place{server: serverAddr, client: clientAddr})
 	attacker, victim := newHost(t, strangerIP), newHost(t, victimIP)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range uint32(60) {
-		m := request(victim.addr.Addr(), victim.addr.Addr(), serverAddr, all[int(i)%len(all)].port, 100+i, 200+i, 7, greeting)
+		x := all[int(i)%len(all)]
+		m := request(victim.addr.Addr(), victim.addr.Addr(), serverAddr, x.port, 100+i, 200+i, 7, x.hello)
 		m.LocalTimeout, m.Primary.AckTimeout = uint8(i%12), 1
 		for range 1 + i%3 {
 			victim.cm(serverAddr, m)
 		}
 		// The attacker learns from connections of its own, and completes those of others by guessing.
-		own := request(attacker.addr.Addr(), attacker.addr.Addr(), serverAddr, all[0].port, 1000+i, 2000+i, 8, greeting)
+		own := request(attacker.addr.Addr(), attacker.addr.Addr(), serverAddr, all[0].port, 1000+i, 2000+i, 8, all[0].hello)
 		attacker.cm(serverAddr, own)
 		if known, ok := attacker.lastReply(rng); ok {
 			for k := range uint32(32) {
