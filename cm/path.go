@@ -203,11 +203,14 @@ func (id *ID) needsGRH() bool {
 }
 
 // CheckRemote returns an error that matches EADDRNOTAVAIL if the remote address of a connection request is not that
-// of the host to which the ID's packets go. A request says itself from which address it comes; on RoCE, the GID of
-// the path tells, since a GID is an IP address there. On InfiniBand nothing tells, and CheckRemote
-// returns nil, as on iWARP, where the address comes from a TCP connection, and on software devices,
-// which refuse such a request. dev is the ID's device. [Listener] calls CheckRemote for each
-// request.
+// of the host to which the ID's packets go. A request says itself from which address it comes, and the kernel checks
+// only that the route to this address leads through the device. On RoCE, CheckRemote compares the address with the GID
+// of the path, which is an IP address there. The path is in the request, too: a host that forges both can ask for a
+// connection in the name of another host, but all packets of the connection go to that host.
+//
+// CheckRemote returns nil on InfiniBand, where nothing tells the address, and on iWARP, where it is the address of a TCP
+// connection. It also returns nil on software devices, which compare the request with the source address of its
+// datagram themselves. dev is the ID's device. [Listener] calls CheckRemote for each request.
 func (id *ID) CheckRemote(dev *uverbs.Device) error {
 	if info := dev.Info(); info.InProcess || info.IWARP() {
 		return nil

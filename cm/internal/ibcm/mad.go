@@ -12,8 +12,9 @@
 //     gets at most three messages for each REQ.
 //   - A peer cannot prolong a handshake, the end of a connection or TIMEWAIT without limit.
 //
-// Where source addresses can be forged, the random IDs remain: a host that sees no packets of others has to guess
-// 32 bits, or 64 for a connection that is established.
+// Where source addresses can be forged, the random numbers remain. A host that sees no packets of others has to guess
+// the 24 bits of a QPN to end a connection by a REQ, as if the peer had started again, or the 32 bits of a communication
+// ID to end it by a REJ. Any other message about an established connection needs both IDs, of 64 bits.
 //
 // The package does no input or output of its own. A [Manager] is told about received MADs and about
 // the time, and calls functions of its user. It has no lock: the user serializes all calls.

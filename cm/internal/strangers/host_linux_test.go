@@ -8,7 +8,8 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
-	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/cm/internal/ibcm"
 )
@@ -26,18 +27,22 @@ const (
 	udSendOnly    = 0x64
 )
 
-// host is a host without an RDMA device: it makes packets itself, and sends them by UDP from its own address.
+// host is a host without an RDMA device: it makes packets itself, and sends them by UDP from its own address. It is
+// also another user of the hosts that have devices, as all addresses are of one machine: it has the port of devices at
+// its own address, from which the system lets it send with any source address of the machine.
 type host struct {
 	t    *testing.T
 	conn *net.UDPConn
 	addr netip.AddrPort
 
-	mu       sync.Mutex
-	sent     int        // bytes
-	received int        // bytes
-	data     int        // packets received that are no management datagrams
-	replies  []ibcm.REP // the last replies
-	latest   time.Time  // when the last packet was received
+	forged netip.Addr // the source address of packets that are forged; the zero value if they are not
+
+	mu         sync.Mutex
+	sent       int            // bytes
+	received   int            // bytes
+	data       int            // packets received that are no management datagrams
+	replies    []ibcm.REP     // the last replies
+	latestFrom netip.AddrPort // the sender of the last packet
 }
 
 // newHost makes a host, which receives until the test ends.
@@ -59,13 +64,13 @@ func newHost(t *testing.T, addr string) *host {
 func (h *host) receive() {
 	b := make([]byte, 1<<16)
 	for {
-		n, _, err := h.conn.ReadFromUDPAddrPort(b)
+		n, from, err := h.conn.ReadFromUDPAddrPort(b)
 		if err != nil {
 			return
 		}
 		h.mu.Lock()
 		h.received += n
-		h.latest = time.Now()
+		h.latestFrom = from
 		if _, m, err := ibcm.Decode(b[min(20, n):max(n-4, min(20, n))]); err == nil && b[0] == udSendOnly {
 			if rep, ok := m.(*ibcm.REP); ok {
 				h.replies = append(h.replies[max(0, len(h.replies)-64):], *rep)
@@ -86,8 +91,10 @@ func (h *host) packet(to netip.Addr, opcode byte, qpn, psn uint32, payload []byt
 	b[0], b[1] = opcode, byte(pad)<<4
 	binary.BigEndian.PutUint16(b[2:], 0xffff) // P_Key
 	b = append(append(b, payload...), make([]byte, pad)...)
-	b = binary.LittleEndian.AppendUint32(b, h.icrc(to, b))
-	if _, err := h.conn.WriteToUDPAddrPort(b, netip.AddrPortFrom(to, roce)); err != nil {
+	from := h.source()
+	b = binary.LittleEndian.AppendUint32(b, icrc(from, to, b))
+	control := unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: from.As4()})
+	if _, _, err := h.conn.WriteMsgUDPAddrPort(b, control, netip.AddrPortFrom(to, roce)); err != nil {
 		return // the receiver's buffer is full
 	}
 	h.mu.Lock()
@@ -95,15 +102,23 @@ func (h *host) packet(to netip.Addr, opcode byte, qpn, psn uint32, payload []byt
 	h.mu.Unlock()
 }
 
+// source returns the source address of packets.
+func (h *host) source() netip.Addr {
+	if h.forged.IsValid() {
+		return h.forged
+	}
+	return h.addr.Addr()
+}
+
 // icrc returns the ICRC of a packet. What routers change counts as ones (IBTA annex A17).
-func (h *host) icrc(to netip.Addr, packet []byte) uint32 {
+func icrc(from, to netip.Addr, packet []byte) uint32 {
 	b := make([]byte, 36, 36+len(packet))
 	binary.BigEndian.PutUint64(b, 1<<64-1)
 	ip := b[8:]
 	ip[0], ip[1], ip[6], ip[8], ip[9], ip[10], ip[11] = 0x45, 0xff, 0x40, 0xff, 17, 0xff, 0xff
 	size := uint16(8 + len(packet) + 4)
 	binary.BigEndian.PutUint16(ip[2:], 20+size)
-	src, dst := h.addr.Addr().As4(), to.As4()
+	src, dst := from.As4(), to.As4()
 	copy(ip[12:], src[:])
 	copy(ip[16:], dst[:])
 	udp := ip[20:]
@@ -129,14 +144,15 @@ func (h *host) cm(to netip.Addr, m ibcm.Message) {
 	h.mad(to, mad[:])
 }
 
-// lastReply returns a reply that the host was sent, if there was one.
+// lastReply returns a reply that the host was sent, if there was one: half of the time the last one.
 func (h *host) lastReply(rng *rand.Rand) (rep ibcm.REP, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.replies) == 0 {
+	n := len(h.replies)
+	if n == 0 {
 		return rep, false
 	}
-	return h.replies[rng.IntN(len(h.replies))], true
+	return h.replies[max(rng.IntN(n), rng.IntN(2)*(n-1))], true
 }
 
 // request returns a request for a connection: the path and the header have the addresses that the sender claims.
