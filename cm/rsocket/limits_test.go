@@ -32,16 +32,23 @@ func limited(t *testing.T, o ListenOptions) *Listener {
 // has no QP, but its kernel wants a number, and each only once.
 func leaveHalfOpen(t *testing.T, ctx context.Context, ch *protocol.Channel, l *Listener, qpn uint32) *cm.ID {
 	t.Helper()
+	id, answer := leaveHalfOpenFrom(t, ctx, ch, l, cm.Addr{}, qpn)
+	if answer != cm.EventConnectResponse {
+		t.Fatalf("the request is answered with %v", answer)
+	}
+	return id
+}
+
+// leaveHalfOpenFrom makes such a request from an address, and returns the answer.
+func leaveHalfOpenFrom(t *testing.T, ctx context.Context, ch *protocol.Channel, l *Listener, from cm.Addr, qpn uint32) (*cm.ID, cm.EventType) {
+	t.Helper()
 	id, err := ch.NewID(cm.TCP)
-	must(t, err, id.ResolveWait(ctx, cm.Addr{}, l.addr))
+	must(t, err, id.ResolveWait(ctx, from, l.addr))
 	good := connData{credits: 384, table: segment{1 << 40, 7, 2}, buffer: segment{1 << 41, 8, 65536}}.encode()
 	must(t, id.Connect(cm.ConnParam{PrivateData: good, QPN: 1<<23 + qpn}))
 	e, err := id.Wait(ctx)
 	must(t, err)
-	if e.Type != cm.EventConnectResponse {
-		t.Fatalf("the request is answered with %v", e.Type)
-	}
-	return id
+	return id, e.Type
 }
 
 // TestHalfOpen: peers that complete nothing take the place of others that complete nothing, once these have had
@@ -151,7 +158,71 @@ func TestListenArguments(t *testing.T) {
 	}
 }
 
-// TestHalfOpenMemory: a request that its peer does not complete costs little memory, and not for long.
+// TestAddrShare: one address cannot take all places of a listener.
+func TestAddrShare(t *testing.T) {
+	testenv.Guest(t)
+	testenv.Needs(t, "half-open requests", "rxe", "mlx5")
+	old := protocol.EvictAfter
+	defer func() { protocol.EvictAfter = old }()
+	protocol.EvictAfter = time.Hour
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	l := limited(t, ListenOptions{HalfOpen: 4})
+	ch, err := protocol.OpenChannel(netip.Addr{}, netip.MustParseAddr(testenv.TheRig().Addrs[0]))
+	must(t, err)
+	defer func() { must(t, ch.Release()) }()
+	second, first := testenv.TheRig().Addrs[1], testenv.TheRig().Addrs[0]
+	for i, c := range []struct {
+		from string
+		want cm.EventType
+	}{
+		{second, cm.EventConnectResponse}, {second, cm.EventConnectResponse}, {second, cm.EventConnectResponse},
+		{second, cm.EventRejected},
+		{first, cm.EventConnectResponse},
+	} {
+		id, answer := leaveHalfOpenFrom(t, ctx, ch, l, cm.Addr{IP: netip.MustParseAddr(c.from)}, uint32(i))
+		if answer != c.want {
+			t.Errorf("request %d, from %s, is answered with %v, want %v", i, c.from, answer, c.want)
+		}
+		defer func() { must(t, id.Close()) }()
+	}
+}
+
+// TestHalfOpenTimeout: the place of a request that its peer does not complete is free again after a time.
+func TestHalfOpenTimeout(t *testing.T) {
+	testenv.Guest(t)
+	testenv.Needs(t, "half-open requests", "rxe", "mlx5")
+	old := protocol.HalfOpenTimeout
+	defer func() { protocol.HalfOpenTimeout = old }()
+	protocol.HalfOpenTimeout = time.Second
+	ctx, cancel := context.WithTimeout(t.Context(), timeout) // the connection manager of software devices waits for 30 s
+	defer cancel()
+	refused := make(chan error, 1)
+	l := limited(t, ListenOptions{Refused: func(_ cm.Addr, err error) { refused <- err }})
+	ch, err := protocol.OpenChannel(netip.Addr{}, netip.MustParseAddr(testenv.TheRig().Addrs[0]))
+	must(t, err)
+	id := leaveHalfOpen(t, ctx, ch, l, 0)
+	select {
+	case err := <-refused:
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the request has failed with %v", err)
+		}
+	case <-ctx.Done():
+		t.Error("the request is still half open")
+	}
+	for {
+		conns, waiting, halfOpen := l.places.Counts()
+		if conns == 0 && waiting == 0 && halfOpen == 0 {
+			break
+		}
+		if time.Sleep(time.Millisecond); ctx.Err() != nil {
+			t.Fatalf("a request that is given up leaves %d connections, %d waiting, %d half open", conns, waiting, halfOpen)
+		}
+	}
+	must(t, id.Close(), ch.Release())
+}
+
+// TestHalfOpenMemory: a request that its peer does not complete costs little memory.
 func TestHalfOpenMemory(t *testing.T) {
 	testenv.Tags(t, testenv.Memory) // the race detector takes some itself
 	testenv.Guest(t)
