@@ -6,7 +6,7 @@ type SyndromeType uint8
 // Kinds of acknowledgements.
 const (
 	ACK      SyndromeType = 0x00 // a positive acknowledgement; the low bits are credits
-	RNRNAK   SyndromeType = 0x20 // no receive was posted; the low bits are the code of RNRTimer
+	RNRNAK   SyndromeType = 0x20 // no receive was posted; the low bits are the code of an ib.RNRTimer
 	Reserved SyndromeType = 0x40 // not in use
 	NAK      SyndromeType = 0x60 // an error; the low bits are its code
 )
