@@ -27,6 +27,8 @@ func TestCloseWithoutFlush(t *testing.T) {
 		l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), ListenOptions{}))(t)
 		client := value(Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: ConnOptions{Wait: wait, Linger: time.Millisecond}}))(t)
 		server := value(l.Accept(ctx))(t)
+		must(t, server.Send(ctx, nil))
+		value(client.Recv(ctx))(t) // after everything that the server sends by itself, for which a receive is posted again
 		var all sync.WaitGroup
 		for range 3 {
 			all.Go(func() {

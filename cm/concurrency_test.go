@@ -78,6 +78,7 @@ func newStreamWorld(t *testing.T, o ConnOptions) pairs.World {
 
 // newBothWorld makes connections by a Dialer.
 func newBothWorld(t *testing.T) pairs.World {
+	testenv.NeedsIB(t, "ports beside those of TCP")
 	l := value((&ListenConfig{RequireRDMA: true}).Listen(t.Context(), "tcp", firstAny))(t)
 	d := &Dialer{}
 	w, _ := pairs.NewStream(t, l, func(ctx context.Context) (net.Conn, error) {
@@ -89,6 +90,7 @@ func newBothWorld(t *testing.T) pairs.World {
 // connWorld is a connection that exchanges messages.
 type connWorld struct {
 	*pairs.Stream
+	t      *testing.T
 	conn   *Conn
 	remote Remote
 	local  uverbs.SGE
@@ -98,7 +100,7 @@ type connWorld struct {
 func newConnWorld(t *testing.T) pairs.World {
 	l := newListener(t, ListenOptions{})
 	var far *Conn
-	w := &connWorld{}
+	w := &connWorld{t: t}
 	w.Stream, _ = pairs.NewStream(t, &messageListener{l: l, last: &far}, func(ctx context.Context) (net.Conn, error) {
 		c, err := Dial(ctx, l.Addr().String(), DialOptions{})
 		if err != nil {
@@ -161,6 +163,11 @@ func (w *connWorld) Override(object any, name string) (call func(*rand.Rand), sk
 				return err
 			})
 		}, false
+	case "CompareSwap", "FetchAdd":
+		if w.conn.PD().Device().QueryDevice().AtomicCap == uverbs.AtomicNone {
+			testenv.NotSupported(w.t, "atomics")
+			return nil, true
+		}
 	case "PD":
 		return func(*rand.Rand) { w.conn.PD() }, false
 	case "QP": // they belong to the connection

@@ -266,6 +266,7 @@ func until(t *testing.T, what string, happens func() bool) {
 // TestJoinWhileClosing: Join and Leave of several groups run beside Close, which releases everything.
 func TestJoinWhileClosing(t *testing.T) {
 	testenv.Guest(t)
+	testenv.NeedsIB(t, "datagrams")
 	before := quiet(t)
 	ctx := within(t)
 	for end, round := time.Now().Add(2*time.Second), 0; time.Now().Before(end); round++ {

@@ -417,14 +417,23 @@ func (c *Conn) recordOp(o *op) uint64 {
 // post posts work requests, and fails the connection if that fails. It returns the error of the
 // connection.
 func (c *Conn) post(b *uverbs.SendBuilder) error {
-	if err := b.Post(); errors.Is(err, syscall.ENOTCONN) { // on iWARP, before the event that reports it
-		c.fail(c.rootCause(fmt.Errorf("%w: %w", errReset, err)))
-	} else if err != nil {
+	if err := b.Post(); err != nil && !c.notConnected(err) {
 		c.fail(err)
-	} else {
+	} else if err == nil {
 		c.liveness.sendPosted(c)
 	}
 	return c.err
+}
+
+// notConnected reports whether an error of posting says that the QP is not connected any more, and
+// fails the connection if so. On iWARP that comes before the event that reports it. The work
+// requests are in the queue, and complete as flushed.
+func (c *Conn) notConnected(err error) bool {
+	if !errors.Is(err, syscall.ENOTCONN) {
+		return false
+	}
+	c.fail(c.rootCause(fmt.Errorf("%w: %w", errReset, err)))
+	return true
 }
 
 // newOp returns an op, which may be one that was used before.

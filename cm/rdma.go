@@ -123,10 +123,15 @@ func (c *Conn) transfer(ctx context.Context, what string, wr uverbs.SendWR, loca
 		wr.Flags = uverbs.SendSignaled
 		err = c.qp.PostSend(wr)
 	}
-	if err != nil {
+	return c.finishTransfer(ctx, what, o, err)
+}
+
+// finishTransfer waits for the completion of an operation. postErr is the error of posting it.
+func (c *Conn) finishTransfer(ctx context.Context, what string, o *op, postErr error) error {
+	if postErr != nil && !c.notConnected(postErr) {
 		c.opsPosted--
 		c.freeOp(o)
-		return c.opError(what, err)
+		return c.opError(what, postErr)
 	}
 	c.opBytes += o.size
 	c.liveness.sendPosted(c)
