@@ -144,24 +144,29 @@ func query[Q, R any](f *file, cmd uint32, req *Q, resp *R) syscall.Errno {
 	return f.issue(newMessage(cmd, req, unsafe.Sizeof(*resp)).raw(unsafe.Pointer(resp)))
 }
 
+// ask is query for a command about the ID, or returns errClosedID.
+func ask[Q, R any](id *ID, cmd uint32, req *Q, resp *R) syscall.Errno {
+	return id.issue(newMessage(cmd, req, unsafe.Sizeof(*resp)).raw(unsafe.Pointer(resp)))
+}
+
 // queryList queries the ID. The answer of type R is followed by room for n elements of type T.
 func queryList[R, T any](id *ID, op string, option uint32, n int) (*R, error) {
-	if id.closed.Load() {
-		return nil, id.errClosed()
-	}
-	f := id.channel.Load().file
 	var r R
 	var t T
 	size := unsafe.Sizeof(r) + uintptr(n)*unsafe.Sizeof(t)
 	buf := make([]uint64, (size+7)/8) // aligned for both
 	resp := (*R)(unsafe.Pointer(unsafe.SliceData(buf)))
 	req := abi.Query{Response: abi.PtrTo(resp), ID: id.handle, Option: option}
-	errno := f.issue(newMessage(abi.RDMA_USER_CM_CMD_QUERY, &req, size).raw(unsafe.Pointer(resp)))
+	errno := id.issue(newMessage(abi.RDMA_USER_CM_CMD_QUERY, &req, size).raw(unsafe.Pointer(resp)))
 	return resp, opError(op, "", errno)
 }
 
-// errClosedFile means that the file is closed. No errno of the kernel has this number.
-const errClosedFile = syscall.Errno(1 << 20)
+// These mean that the command was not given, because the file or the ID is closed. No errno of the
+// kernel has these numbers.
+const (
+	errClosedFile = syscall.Errno(1<<20 + iota)
+	errClosedID
+)
 
 // issue issues a command unless the file is closed.
 func (f *file) issue(o rawCommand) syscall.Errno {

@@ -77,6 +77,8 @@ func opError(op, addr string, errno syscall.Errno) error {
 	switch errno {
 	case 0:
 		return nil
+	case errClosedID:
+		return errIDClosed
 	case errClosedFile:
 		return fmt.Errorf("cm: %s: %w", op, os.ErrClosed)
 	case enotsupp:

@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -31,8 +32,8 @@ type ID struct {
 	retry      *uint8            // set by SetRetryCount; nil is what the side that connects asks for
 	rnrRetry   *uint8            // set by SetRNRRetryCount; nil is what the peer asks for
 
-	closeMu sync.Mutex
-	closed  atomic.Bool
+	open   sync.RWMutex // held for reading by commands; see hold
+	closed atomic.Bool  // set with open
 }
 
 // Names of operations, for errors.
@@ -76,21 +77,44 @@ func (c *Channel) NewID(space PortSpace) (*ID, error) {
 // datagrams reports whether the port space is one for datagrams.
 func (id *ID) datagrams() bool { return id.space == UDP || id.space == IPoIB }
 
-// do issues a command for the ID. The address is for errors and may be nil.
-func do[Q any](id *ID, op string, addr *Addr, cmd uint32, req *Q) error {
-	return id.issue(op, addr, newMessage(cmd, req, 0).raw(nil))
+// hold keeps the ID open, and on the channel that it returns, until release is called. It returns nil
+// if the ID is closed. Every command about an ID or a group is given between the two, since the
+// kernel soon gives the handle of a destroyed ID to another one. The caller must not call hold again
+// meanwhile. It may not take the lock of the queues either, because createQP holds that when it calls
+// hold.
+func (id *ID) hold() *Channel {
+	id.open.RLock()
+	if id.closed.Load() {
+		id.open.RUnlock()
+		return nil
+	}
+	return id.channel.Load()
 }
 
-// issue is do for a message.
-func (id *ID) issue(op string, addr *Addr, o rawCommand) error {
-	if id.closed.Load() {
-		return id.errClosed()
-	}
+// release ends hold.
+func (id *ID) release() { id.open.RUnlock() }
+
+// issue issues a command about the ID, or returns errClosedID.
+func (id *ID) issue(o rawCommand) syscall.Errno {
 	issue := (*file).issue
 	if o.hdr.Cmd == abi.RDMA_USER_CM_CMD_CONNECT && id.mayDial() {
 		issue = (*file).issueNoSignals
 	}
-	errno := issue(id.channel.Load().file, o)
+	c := id.hold()
+	if c == nil {
+		return errClosedID
+	}
+	defer id.release()
+	return issue(c.file, o)
+}
+
+// do issues a command about the ID. The address is for errors and may be nil.
+func do[Q any](id *ID, op string, addr *Addr, cmd uint32, req *Q) error {
+	return addrErr(op, addr, id.issue(newMessage(cmd, req, 0).raw(nil)))
+}
+
+// addrErr returns the error of a command with an address, which may be nil.
+func addrErr(op string, addr *Addr, errno syscall.Errno) error {
 	if errno == 0 {
 		return nil
 	}
@@ -110,7 +134,8 @@ func (id *ID) mayDial() bool {
 	return !id.datagrams() && (qp == nil || onIWARP(qp.Device()))
 }
 
-func (id *ID) errClosed() error { return fmt.Errorf("cm: ID: %w", os.ErrClosed) }
+// errIDClosed is the error of the methods of an ID that is closed.
+var errIDClosed = fmt.Errorf("cm: ID: %w", os.ErrClosed)
 
 // Bind assigns a local address to the ID (rdma_bind_addr). The unspecified address stands for all
 // addresses. With port 0 the kernel chooses a port.
@@ -346,14 +371,15 @@ func (id *ID) Reject(private []byte, reason Reason) error {
 // [ID.CreateQP] complete as flushed.
 func (id *ID) Disconnect() error {
 	qp := id.queues.queuePair()
-	if qp != nil && !id.datagrams() && !id.closed.Load() {
+	if qp != nil && !id.datagrams() {
 		qp.SetErrCause(errDisconnected) // has no effect if the peer has disconnected before
 	}
 	flush := func() error {
-		if qp == nil || id.datagrams() || id.closed.Load() {
+		if qp == nil || id.datagrams() {
 			return nil
 		}
-		if err := qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState); err != nil {
+		err := qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState)
+		if err != nil && !errors.Is(err, os.ErrClosed) { // closed by the program, or by Close
 			return fmt.Errorf("cm: disconnect: %w", err)
 		}
 		return nil
@@ -382,13 +408,10 @@ func (id *ID) Notify(event uverbs.EventType) error {
 // QPAttr returns the attributes with which [uverbs.QP.Modify] moves the QP of the connection to a
 // state (rdma_init_qp_attr).
 func (id *ID) QPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask, error) {
-	if id.closed.Load() {
-		return uverbs.QPAttr{}, 0, id.errClosed()
-	}
 	resp := attrPool.Get().(*abi.IbUverbsQPAttr)
 	defer attrPool.Put(resp)
 	*resp = abi.IbUverbsQPAttr{}
-	errno := query(id.channel.Load().file, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR,
+	errno := ask(id, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR,
 		&abi.InitQPAttr{Response: abi.PtrTo(resp), ID: id.handle, QPState: uint32(state)}, resp)
 	if errno != 0 {
 		return uverbs.QPAttr{}, 0, opError("attributes for state "+state.String(), "", errno)
@@ -460,13 +483,13 @@ func ahAttr(a *abi.IbUverbsAHAttr) uverbs.AHAttr {
 // If the process has changed its user or group, Close fails with EACCES. The ID is closed
 // nevertheless, and the kernel destroys its own part of it when the channel is closed.
 func (id *ID) Close() error {
-	id.closeMu.Lock()
-	defer id.closeMu.Unlock()
-	if id.closed.Load() {
-		return nil
-	}
 	if err := id.queues.close(); err != nil {
 		return err
+	}
+	id.open.Lock()
+	defer id.open.Unlock()
+	if id.closed.Load() {
+		return nil
 	}
 	c := id.channel.Load()
 	errno := destroy(c.file, id.handle)

@@ -13,10 +13,10 @@ func (id *ID) Migrate(to *Channel) error {
 	if to == nil {
 		return argErr("Migrate", "channel", "nil", "a channel")
 	}
-	id.closeMu.Lock()
-	defer id.closeMu.Unlock()
+	id.open.Lock()
+	defer id.open.Unlock()
 	if id.closed.Load() {
-		return id.errClosed()
+		return errIDClosed
 	}
 	from := id.channel.Load()
 	if from == to {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
@@ -25,13 +24,13 @@ const (
 
 // Group is the membership of an ID in a multicast group. It is safe for concurrent use.
 type Group struct {
-	id     *ID
-	addr   netip.Addr
-	handle uint32
-	uid    uint64 // the number that events of the group carry
+	id   *ID
+	addr netip.Addr
+	uid  uint64 // the number that events of the group carry
 
-	closeMu sync.Mutex
-	closed  atomic.Bool
+	mu     sync.Mutex // held by Join until the handle is known
+	handle uint32     // guarded by mu
+	closed bool       // guarded by mu: the group was not joined, or was left
 }
 
 // Join starts to join a multicast group (rdma_join_multicast_ex). The ID must have a port space for
@@ -52,32 +51,40 @@ func (id *ID) Join(group netip.Addr, flags JoinFlags) (*Group, error) {
 	if !id.datagrams() {
 		return nil, argErr("Join", "port space", id.space, "UDP or IPoIB")
 	}
-	if id.closed.Load() {
-		return nil, id.errClosed()
-	}
 	s, size, err := Addr{IP: group}.storage()
 	if err != nil {
 		return nil, err
 	}
 	g := &Group{id: id, addr: group, uid: lastUID.Add(1)}
-	c := id.channel.Load()
-	c.addGroup(g) // before its event can arrive
-	resp := &abi.CreateIDResp{}
-	errno := query(c.file, abi.RDMA_USER_CM_CMD_JOIN_MCAST,
-		&abi.JoinMcast{Response: abi.PtrTo(resp), Uid: g.uid, ID: id.handle, AddrSize: size, JoinFlags: uint16(flags), Addr: s}, resp)
-	if errno != 0 {
-		c.removeGroup(g)
-		err := opError(opJoin, group.String(), errno)
-		switch {
-		case errors.Is(err, syscall.EOPNOTSUPP):
-			return nil, &uverbs.FeatureError{Feature: "JOIN_MCAST", Err: err}
-		case errors.Is(err, syscall.ENOSYS): // the transport does not support it
-			return nil, &uverbs.FeatureError{Feature: "JOIN_MCAST", Driver: id.driver(), Err: err}
-		}
+	err = opError(opJoin, group.String(), g.join(&abi.JoinMcast{Uid: g.uid, ID: id.handle, AddrSize: size, JoinFlags: uint16(flags), Addr: s}))
+	switch {
+	case errors.Is(err, syscall.EOPNOTSUPP):
+		return nil, &uverbs.FeatureError{Feature: "JOIN_MCAST", Err: err}
+	case errors.Is(err, syscall.ENOSYS): // the transport does not support it
+		return nil, &uverbs.FeatureError{Feature: "JOIN_MCAST", Driver: id.driver(), Err: err}
+	case err != nil:
 		return nil, err
 	}
-	g.handle = resp.ID
 	return g, nil
+}
+
+// join joins the group. Its event, which has the group, may arrive before the answer to the command.
+func (g *Group) join(req *abi.JoinMcast) syscall.Errno {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c := g.id.hold()
+	if c == nil {
+		return errClosedID
+	}
+	defer g.id.release()
+	c.addGroup(g)
+	resp := &abi.CreateIDResp{}
+	req.Response = abi.PtrTo(resp)
+	errno := query(c.file, abi.RDMA_USER_CM_CMD_JOIN_MCAST, req, resp)
+	if g.handle, g.closed = resp.ID, errno != 0; g.closed {
+		c.removeGroup(g)
+	}
+	return errno
 }
 
 // addGroup adds a group to the channel.
@@ -98,18 +105,22 @@ func (c *Channel) removeGroup(g *Group) {
 
 // Close leaves the group (rdma_leave_multicast). Closing the ID leaves all of its groups.
 func (g *Group) Close() error {
-	g.closeMu.Lock()
-	defer g.closeMu.Unlock()
-	if g.closed.Load() || g.id.closed.Load() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c := g.id.hold()
+	if c == nil {
 		return nil
 	}
-	c := g.id.channel.Load()
+	defer g.id.release()
+	if g.closed {
+		return nil
+	}
 	resp := &abi.DestroyIDResp{}
 	errno := query(c.file, abi.RDMA_USER_CM_CMD_LEAVE_MCAST, &abi.DestroyID{Response: abi.PtrTo(resp), ID: g.handle}, resp)
 	if errno != 0 {
 		return opError("leave group", "", errno)
 	}
-	g.closed.Store(true)
+	g.closed = true
 	c.removeGroup(g)
 	return nil
 }

@@ -19,6 +19,8 @@ type queues struct {
 	srq *uverbs.SRQ // guarded by mu
 	ece eceState    // guarded by mu
 
+	closed bool // guarded by mu: the ID is being closed, so that there will be no new QP or SRQ
+
 	device uint32 // index of the device of qp, set before qp
 
 	acceptedRequest atomic.Bool // the ID has accepted a request
@@ -54,14 +56,12 @@ func (q *queues) close() error {
 		}
 		q.srq = nil
 	}
+	q.closed = true
 	return nil
 }
 
 // checkDevice returns an error unless the PD belongs to the device of the ID.
 func (id *ID) checkDevice(op string, pd *uverbs.PD) error {
-	if id.closed.Load() {
-		return id.errClosed()
-	}
 	if pd == nil {
 		return argErr(op, "pd", "nil", "a PD")
 	}
@@ -92,6 +92,9 @@ func (id *ID) CreateSRQ(pd *uverbs.PD, o uverbs.SRQOptions) (*uverbs.SRQ, error)
 	}
 	id.queues.mu.Lock()
 	defer id.queues.mu.Unlock()
+	if id.queues.closed {
+		return nil, errIDClosed
+	}
 	if id.queues.srq != nil || id.queues.qp != nil {
 		return nil, &Error{Op: op, Errno: syscall.EBUSY, Hint: "the ID has an SRQ or a QP already"}
 	}
@@ -129,6 +132,9 @@ func (id *ID) createQP(pd *uverbs.PD, port uint8, o uverbs.QPOptions) (*uverbs.Q
 	const op = "create QP"
 	id.queues.mu.Lock()
 	defer id.queues.mu.Unlock()
+	if id.queues.closed {
+		return nil, errIDClosed
+	}
 	if id.queues.qp != nil {
 		return nil, &Error{Op: op, Errno: syscall.EBUSY, Hint: "the ID has a QP already"}
 	}
@@ -202,9 +208,6 @@ func (id *ID) modifyTo(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error 
 // connections of a port have the same attributes, so one query to the kernel is enough. The port is
 // 0 if the caller does not know it.
 func (id *ID) modifyToInit(qp *uverbs.QP, port uint8) error {
-	if id.closed.Load() {
-		return id.errClosed()
-	}
 	key := initKey{id.queues.device, port}
 	initCache.mu.Lock()
 	known, asked := initCache.known[key]

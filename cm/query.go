@@ -55,12 +55,8 @@ func (id *ID) addrs() (a Addrs, index uint32, err error) {
 
 // queryAddr queries addresses of either kind.
 func (id *ID) queryAddr(op string, option uint32) (*abi.QueryAddrResp, error) {
-	if id.closed.Load() {
-		return nil, id.errClosed()
-	}
 	resp := &abi.QueryAddrResp{}
-	errno := query(id.channel.Load().file, abi.RDMA_USER_CM_CMD_QUERY,
-		&abi.Query{Response: abi.PtrTo(resp), ID: id.handle, Option: option}, resp)
+	errno := ask(id, abi.RDMA_USER_CM_CMD_QUERY, &abi.Query{Response: abi.PtrTo(resp), ID: id.handle, Option: option}, resp)
 	return resp, opError(op, "", errno)
 }
 

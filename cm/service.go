@@ -45,9 +45,6 @@ func (id *ID) ResolveService(name string, service uint64) error {
 	case len(name) > limit || strings.ContainsRune(name, 0):
 		return argErr("ResolveService", "name", fmt.Sprintf("%q", name), "up to %d bytes, none of them 0", limit)
 	}
-	if id.closed.Load() {
-		return id.errClosed()
-	}
 	if service != 0 {
 		req.Ibs.Flags |= abi.RDMA_USER_CM_IB_SERVICE_FLAG_ID
 	}
@@ -55,13 +52,12 @@ func (id *ID) ResolveService(name string, service uint64) error {
 		req.Ibs.Flags |= abi.RDMA_USER_CM_IB_SERVICE_FLAG_NAME
 		copy(req.Ibs.ServiceName[:], name)
 	}
-	f := id.channel.Load().file
-	errno := command(f, abi.RDMA_USER_CM_CMD_RESOLVE_IB_SERVICE, &req)
+	errno := id.issue(newMessage(abi.RDMA_USER_CM_CMD_RESOLVE_IB_SERVICE, &req, 0).raw(nil))
 	switch {
 	case errno == syscall.EOPNOTSUPP:
 		err := &Error{Op: opService, Errno: errno, Hint: "only an InfiniBand subnet administrator can look up services, and the port of the device has no such administrator"}
 		return &uverbs.FeatureError{Feature: featureService, Driver: id.driver(), Err: err}
-	case errno == syscall.EINVAL && !knowsServices(f):
+	case errno == syscall.EINVAL && !knowsServices(id.channel.Load().file):
 		return unsupported(featureService, &Error{Op: opService, Errno: errno})
 	}
 	return opError(opService, "", errno)

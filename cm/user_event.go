@@ -12,12 +12,9 @@ import (
 // receives the event, and a call that waits for another event, such as [ID.ConnectWait], fails.
 // Linux 6.18.
 func (id *ID) WriteEvent(status int32, arg uint64) error {
-	if id.closed.Load() {
-		return id.errClosed()
-	}
 	req := abi.WriteCmEvent{ID: id.handle, Event: uint32(EventUser), Status: uint32(status)}
 	*req.Param.Arg() = arg
-	errno := command(id.channel.Load().file, abi.RDMA_USER_CM_CMD_WRITE_CM_EVENT, &req)
+	errno := id.issue(newMessage(abi.RDMA_USER_CM_CMD_WRITE_CM_EVENT, &req, 0).raw(nil))
 	if errno == syscall.EINVAL { // the arguments are valid, so the kernel does not know the command
 		return unsupported("WRITE_CM_EVENT", &Error{Op: opWriteEvent, Errno: errno})
 	}

@@ -300,7 +300,7 @@ func (c *Channel) setReader(w *waiter) {
 // closedErr returns an error if e is nil, which means that the ID was closed.
 func (w *waiter) closedErr(e *Event) error {
 	if e == nil && w.id.closed.Load() {
-		return w.id.errClosed()
+		return errIDClosed
 	}
 	return nil
 }
@@ -318,7 +318,7 @@ func (c *Channel) addWaiter(id *ID) (*waiter, *Event, error) {
 	}
 	if id != nil && c.ids[id.uid] != id {
 		if id.closed.Load() {
-			return nil, nil, id.errClosed()
+			return nil, nil, errIDClosed
 		}
 		return nil, nil, nil
 	}
