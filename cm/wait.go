@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // waiter is a goroutine that waits for an event.
@@ -151,7 +153,7 @@ func (id *ID) resolveAddrRetrying(ctx context.Context, end time.Time, local, rem
 	var last error
 	for timeout := first; ; timeout *= growth {
 		if err := id.ResolveAddr(local, remote, min(timeout, timeLeft(end))); err != nil {
-			if errors.Is(err, syscall.EINVAL) && remote.IP.IsLoopback() { // the error of kernels whose only devices are iWARP
+			if remote.IP.IsLoopback() && isNoLoopback(err) {
 				return &Error{Op: opResolve, Addr: id.remoteName(), Errno: syscall.ENODEV, Hint: noDevice}
 			}
 			return err
@@ -167,6 +169,16 @@ func (id *ID) resolveAddrRetrying(ctx context.Context, end time.Time, local, rem
 		}
 		last = err
 	}
+}
+
+// isNoLoopback reports whether an error of ResolveAddr says that there is no device for a loopback
+// address. Kernels whose only devices are iWARP return EINVAL then.
+func isNoLoopback(err error) bool {
+	if e, ok := err.(*Error); !ok || e.Errno != syscall.EINVAL {
+		return false
+	}
+	infos, err := uverbs.Devices()
+	return err == nil && len(infos) > 0 && !slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool { return !i.IWARP() })
 }
 
 // timeLeft returns the time until end, at least a millisecond, which is the kernel's minimum.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -328,6 +329,22 @@ func TestManyWait(t *testing.T) {
 	stop()
 	if err := <-read; !errors.Is(err, context.Canceled) {
 		t.Errorf("Next: %v", err)
+	}
+}
+
+// TestResolveWaitErrors: ResolveWait says that the ID is in another state, or that an argument is wrong, and not that
+// the address leads to no device.
+func TestResolveWaitErrors(t *testing.T) {
+	c := openKernel(t)
+	_, addr := listen(t, c, TCP, first)
+	id := newID(t, c, TCP)
+	must(t, id.ResolveWait(within(t), Addr{}, AddrOf(addr)))
+	if err := id.ResolveWait(within(t), Addr{}, AddrOf(addr)); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "state") {
+		t.Errorf("of an ID that is resolved: %v", err)
+	}
+	var arg *ArgError
+	if err := newID(t, c, UDP).ResolveWait(within(t), Addr{}, Addr{Space: TCP, IP: addr.Addr(), Port: addr.Port()}); !errors.As(err, &arg) || arg.Field != "remote" {
+		t.Errorf("of another port space: %v", err)
 	}
 }
 
