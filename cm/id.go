@@ -26,6 +26,7 @@ type ID struct {
 	exclusive atomic.Bool            // events are for Wait, not for Next
 	queues    queues
 
+	listens atomic.Bool  // set before a request can arrive
 	backlog atomic.Int64 // of a listener: requests that may wait for the program; 0 is defaultBacklog
 
 	ackTimeout uverbs.AckTimeout // timeout of a QP of CreateQP; 0 is what the kernel chooses
@@ -228,7 +229,12 @@ func (id *ID) Listen(backlog int) error {
 		return argErr("Listen", "backlog", backlog, "at least 0")
 	}
 	id.backlog.Store(int64(backlog))
-	return do(id, opListen, nil, abi.RDMA_USER_CM_CMD_LISTEN, &abi.Listen{ID: id.handle, Backlog: uint32(backlog)})
+	did := id.listens.Swap(true)
+	err := do(id, opListen, nil, abi.RDMA_USER_CM_CMD_LISTEN, &abi.Listen{ID: id.handle, Backlog: uint32(backlog)})
+	if err != nil {
+		id.listens.Store(did)
+	}
+	return err
 }
 
 // maxPrivate is how much private data an operation can carry, in bytes, for connections and for

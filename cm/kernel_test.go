@@ -499,6 +499,15 @@ func TestMigrate(t *testing.T) {
 	}
 	must(t, id.ResolveRoute(timeout))
 	next(t, d, EventRouteResolved)
+	l, addr := listen(t, c, TCP, first)
+	if err := l.Migrate(d); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "a listener stays") {
+		t.Errorf("Migrate of a listener: %v", err)
+	}
+	client := newID(t, c, TCP)
+	resolve(t, c, client, addr)
+	must(t, client.Connect(ConnParam{QPN: newEnd(t, client, uverbs.RC).qp.QPN()}))
+	request := next(t, c, EventConnectRequest).ID
+	must(t, request.Migrate(d), request.Reject(nil, ReasonConsumer), request.Close())
 	must(t, id.Migrate(c), id.Close())
 	if err := id.Migrate(d); !isClosedError(err) {
 		t.Errorf("Migrate after Close: %v", err)

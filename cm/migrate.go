@@ -3,12 +3,14 @@ package cm
 import (
 	"fmt"
 	"os"
+	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 )
 
 // Migrate moves the ID to another channel, with its groups and its events that were not read
-// (rdma_migrate_id). Goroutines that wait for an event of the ID continue to wait there.
+// (rdma_migrate_id). Goroutines that wait for an event of the ID continue to wait there. A listener
+// cannot move, because the kernel leaves the IDs of requests that were not read on the old channel.
 func (id *ID) Migrate(to *Channel) error {
 	if to == nil {
 		return argErr("Migrate", "channel", "nil", "a channel")
@@ -17,6 +19,9 @@ func (id *ID) Migrate(to *Channel) error {
 	defer id.open.Unlock()
 	if id.closed.Load() {
 		return errIDClosed
+	}
+	if id.listens.Load() {
+		return &Error{Op: "migrate", Errno: syscall.EINVAL, Hint: "a listener stays on its channel; migrate the IDs of its requests"}
 	}
 	from := id.channel.Load()
 	if from == to {
