@@ -3,6 +3,7 @@ package cm
 import (
 	"bytes"
 	"context"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"reflect"
@@ -63,6 +64,7 @@ func TestPairs(t *testing.T) {
 	}
 	if testenv.TheRig().Soft { // each kernel answers in its own time when groups come and go
 		worlds["packets"] = newPacketWorld
+		maps.Copy(worlds, idWorlds)
 	}
 	pairs.Run(t, concurrency, worlds)
 }

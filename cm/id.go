@@ -29,9 +29,9 @@ type ID struct {
 	listens atomic.Bool  // set before a request can arrive
 	backlog atomic.Int64 // of a listener: requests that may wait for the program; 0 is defaultBacklog
 
-	ackTimeout uverbs.AckTimeout // timeout of a QP of CreateQP; 0 is what the kernel chooses
-	retry      *uint8            // set by SetRetryCount; nil is what the side that connects asks for
-	rnrRetry   *uint8            // set by SetRNRRetryCount; nil is what the peer asks for
+	ackTimeout uverbs.AckTimeout     // timeout of a QP of CreateQP; 0 is what the kernel chooses
+	retry      atomic.Pointer[uint8] // set by SetRetryCount; nil is what the side that connects asks for
+	rnrRetry   atomic.Pointer[uint8] // set by SetRNRRetryCount; nil is what the peer asks for
 
 	open   sync.RWMutex // held for reading by commands; see hold
 	closed atomic.Bool  // set with open

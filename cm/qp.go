@@ -187,11 +187,11 @@ func (id *ID) modifyTo(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error 
 	if id.ackTimeout != 0 && mask&uverbs.AttrTimeout != 0 {
 		attr.Timeout = id.ackTimeout
 	}
-	if id.retry != nil && mask&uverbs.AttrRetryCount != 0 {
-		attr.RetryCount = *id.retry
+	if n := id.retry.Load(); n != nil && mask&uverbs.AttrRetryCount != 0 {
+		attr.RetryCount = *n
 	}
-	if id.rnrRetry != nil && mask&uverbs.AttrRNRRetry != 0 {
-		attr.RNRRetry = *id.rnrRetry
+	if n := id.rnrRetry.Load(); n != nil && mask&uverbs.AttrRNRRetry != 0 {
+		attr.RNRRetry = *n
 	}
 	if p != nil {
 		if mask&uverbs.AttrMaxDestRdAtomic != 0 {

@@ -109,7 +109,7 @@ func (id *ID) SetRNRRetryCount(n uint8) error {
 	if err := p.check("SetRNRRetryCount"); err != nil {
 		return err
 	}
-	id.rnrRetry = &n
+	id.rnrRetry.Store(&n)
 	return nil
 }
 
@@ -121,7 +121,7 @@ func (id *ID) SetRetryCount(n uint8) error {
 	if err := p.check("SetRetryCount"); err != nil {
 		return err
 	}
-	id.retry = &n
+	id.retry.Store(&n)
 	return nil
 }
 
