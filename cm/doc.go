@@ -187,7 +187,7 @@
 //	Conn, Stream: sending, RDMA        T = 3 * (RetryCount+1) * AckTimeout, and 1 s per MB outstanding: 6.5 s
 //	Conn, Stream: receiving            T + 2 * KeepAlive if idle: 37 s
 //	Conn.Close, Stream.Close           Linger + 1 s: 6 s
-//	rsocket, valkey: Write             8 attempts of the device, mostly 4 to 9 s; rsocket at most 17 s
+//	rsocket, valkey: Write             7 attempts of the device: 4 s, and on cards up to 15 s
 //	rsocket, valkey: Read              17 s + 2 * KeepAlive if idle: 47 s
 //	rsocket, valkey: Close             Linger + 1 s: 6 s
 //	PacketConn: Send, Leave, Close     at once; Recv does not wait for a certain peer
@@ -199,6 +199,10 @@
 // peer that lives but does not read may be waited for without limit, as with TCP. With a negative
 // KeepAlive an idle connection does not notice a dead peer. On iWARP, rsocket depends on TCP, which
 // gives up after about 15 minutes.
+//
+// A peer lives as long as its device answers. Devices of the kernel answer while the process is stopped, as by
+// SIGSTOP or a debugger. A software device is part of the process and stops with it. Nothing that arrives tells
+// such a peer from one whose host is down, so the connection ends within the times above.
 //
 // # Errors
 //

@@ -71,6 +71,7 @@ type Conn struct {
 	slots         int        // work requests with data that may be posted
 	controlsOut   int        // work requests for control messages that are outstanding
 	announcements int        // how many there were
+	probing       bool       // a probe is outstanding
 	outgoing      [4]byte    // a message, for iWARP
 	mapped        []*Mapping // by index; nil if it is free
 	mapsMade      int        // how often Map was called
@@ -101,14 +102,14 @@ func newConn(channel *protocol.Channel, id *cm.ID, o Options) (_ *Conn, err erro
 		}
 	}
 	c.iwarp = c.dev.Dev.Info().IWARP()
-	if err := id.SetRetryCount(protocol.RetryCount); err != nil { // whatever the peer asks for
+	if err := protocol.SetRetries(id); err != nil {
 		return nil, err
 	}
 	recvs := o.recvs()
 	if c.table, err = protocol.Register(c.pd, o.firstSize(c.iwarp), uverbs.AccessRemoteWrite); err != nil {
 		return nil, err
 	}
-	sends := o.SendDepth + 2*maxControls
+	sends := o.SendDepth + 2*maxControls + 1 // and a probe
 	if c.events, err = c.dev.Dev.CreateCompChannel(); err != nil {
 		return nil, err
 	}
@@ -175,7 +176,7 @@ func (c *Conn) param() cm.ConnParam {
 		mappings: c.o.Mappings,
 		buffer:   segment{c.table.MR.Addr() + uint64(c.o.tableSize()), c.table.MR.RKey(), firstBuffer},
 	}
-	p := cm.ConnParam{PrivateData: d.encode(), FlowControl: true, RetryCount: protocol.RetryCount, RNRRetryCount: 7}
+	p := cm.ConnParam{PrivateData: d.encode(), FlowControl: true, RetryCount: protocol.RetryCount, RNRRetryCount: protocol.RNRRetryCount}
 	if c.iwarp {
 		p.InitiatorDepth = 1 // iWARP reads while it connects
 	}
@@ -216,8 +217,9 @@ func (c *Conn) watch() {
 }
 
 // checkPeer fails the connection if the peer no longer answers. If the connection was idle, it writes
-// nothing to the peer, whose device answers that. On iWARP a WRITE completes before it is answered; there
-// the connection ends when TCP gives up.
+// nothing to the peer, whose device answers that although its program may be busy. Everything else needs a
+// receive of the peer, and waits for it without limit: of that, the device notices that the peer is gone. On
+// iWARP a WRITE completes before it is answered; there the connection ends when TCP gives up.
 func (c *Conn) checkPeer() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -225,15 +227,14 @@ func (c *Conn) checkPeer() {
 	if c.err != nil || c.closed {
 		return
 	}
-	out := !c.allSent()
-	probe, err := c.liveness.Check(out, out && !c.iwarp)
+	probe, err := c.liveness.Check(!c.allSent() || c.probing, c.probing && !c.iwarp)
 	switch {
 	case err != nil:
 		c.fail(err)
-	case probe && !c.gone && c.canSendControl():
-		c.controlsOut++
+	case probe && !c.gone && !c.mustReceive:
+		c.probing = true
 		b := c.qp.BeginSend()
-		b.Write(idControl, uverbs.SendSignaled, 0, 0)
+		b.Write(idProbe, uverbs.SendSignaled, 0, 0)
 		c.post(b)
 	}
 }

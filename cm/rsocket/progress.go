@@ -198,6 +198,7 @@ const (
 	idData    uint64 = 1 << (40 + iota) // a WRITE with data
 	idMessage                           // on iWARP: the SEND after a WRITE with data
 	idControl                           // a control message
+	idProbe                             // a WRITE of nothing
 	idLow     uint64 = 1<<32 - 1
 )
 
@@ -212,6 +213,8 @@ func (c *Conn) completeSend(wc *uverbs.WC) {
 		c.slots++
 	case idControl:
 		c.controlsOut--
+	case idProbe:
+		c.probing = false
 	}
 	c.liveness.Done++
 	if wc.Status != uverbs.WCSuccess && c.suspect == nil {

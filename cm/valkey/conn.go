@@ -102,9 +102,8 @@ func newConn(channel *protocol.Channel, id *cm.ID, o Options) (_ *Conn, err erro
 			return nil, err
 		}
 	}
-	// The peer decides how often a WRITE that finds no receive is repeated, and servers of Valkey say
-	// never. A server that is busy for a while must not end the connection.
-	if err := errors.Join(id.SetRNRRetryCount(rnrRetries), id.SetRetryCount(protocol.RetryCount)); err != nil {
+	// Servers of Valkey ask for no repetition of a WRITE that finds no receive.
+	if err := protocol.SetRetries(id); err != nil {
 		return nil, err
 	}
 	return c, c.createQueues()
@@ -188,13 +187,10 @@ func (c *Conn) recvRegion(i int) (mr *uverbs.MR, at int) {
 	return c.rest.MR, (i - firstRecvs) * commandSize
 }
 
-// rnrRetries is the number of retries, without a limit, of a message that finds no receive.
-const rnrRetries = 7
-
 // param returns the parameters of a request or an answer. Servers of Valkey accept one READ, which the
 // protocol does not use.
 func (c *Conn) param() cm.ConnParam {
-	return cm.ConnParam{FlowControl: true, RetryCount: protocol.RetryCount, RNRRetryCount: rnrRetries, InitiatorDepth: 1, ResponderResources: 1}
+	return cm.ConnParam{FlowControl: true, RetryCount: protocol.RetryCount, RNRRetryCount: protocol.RNRRetryCount, InitiatorDepth: 1, ResponderResources: 1}
 }
 
 // start makes the connection ready for use once it is established.

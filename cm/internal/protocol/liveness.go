@@ -1,17 +1,36 @@
 package protocol
 
 import (
+	"errors"
 	"time"
 
+	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/cm/internal/liveness"
 )
 
-// RetryCount is how often a device sends a packet again before it gives up on the peer. With 7, which is
-// the most, rxe never gives up.
-const RetryCount = 6
+// How a device repeats what its peer does not acknowledge.
+const (
+	// RetryCount is how often a device sends a packet again before it gives up on a peer that does not answer.
+	// With 7, which is the most, rxe never gives up.
+	RetryCount = 6
 
-// AnswerTimeout is how long the device of a peer may owe an answer. It is several times what a device needs
-// for all retries on most networks, because a lossy link is no reason to give up. Tests change it.
+	// RNRRetryCount is the number of retries, without a limit, of a message that finds no receive. The device of
+	// the peer answers each of them, so that the peer is alive.
+	RNRRetryCount = 7
+
+	// ackTimeout is how long a device waits before it sends a packet again. Cards may wait up to four times as
+	// long.
+	ackTimeout = 500 * time.Millisecond
+)
+
+// SetRetries sets how the device repeats what it sends on the QP of an ID, whatever the peer asks for: a peer that
+// is busy must not end the connection, and one that is gone must.
+func SetRetries(id *cm.ID) error {
+	return errors.Join(id.SetAckTimeout(ackTimeout), id.SetRetryCount(RetryCount), id.SetRNRRetryCount(RNRRetryCount))
+}
+
+// AnswerTimeout is how long the device of a peer may owe an answer to a probe. It is what a slow device needs for
+// all retries. Tests change it.
 var AnswerTimeout = 15 * time.Second
 
 // Liveness checks whether the peer of a connection is still there: often while work requests are

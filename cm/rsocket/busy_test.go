@@ -1,0 +1,75 @@
+package rsocket
+
+import (
+	"context"
+	"io"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/internal/protocol"
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// TestBusyPeer: a peer whose program does nothing for long has no receive left. Messages wait for it, and the
+// connection goes on, because the peer's device answers.
+func TestBusyPeer(t *testing.T) {
+	defer func(old time.Duration) { protocol.AnswerTimeout = old }(protocol.AnswerTimeout)
+	protocol.AnswerTimeout = 50 * time.Millisecond
+	client, server, err := connect(newListener(t, Options{Credits: 16}), Options{})
+	must(t, err)
+	c, peer := client.(*Conn), server.(*Conn)
+	peer.mu.Lock() // it does not look after its receives either
+	c.closer.set(time.Now().Add(timeout))
+	c.mu.Lock()
+	for range peer.o.recvs() + 1 { // the last one finds no receive
+		must(t, c.wait(&c.closer, (*Conn).canSendControl), c.err)
+		c.sendControl(c.credit())
+	}
+	c.mu.Unlock()
+	time.Sleep(20 * protocol.AnswerTimeout)
+	c.mu.Lock()
+	c.pollAll()
+	if c.err != nil || c.controlsOut == 0 {
+		t.Errorf("%v, and %d messages wait", c.err, c.controlsOut)
+	}
+	c.mu.Unlock()
+	peer.mu.Unlock()
+	_, err = client.Write([]byte("all the same"))
+	must(t, err)
+	closed := make(chan error, 1)
+	go func() { closed <- client.Close() }()
+	must(t, server.SetDeadline(time.Now().Add(timeout)))
+	got, err := io.ReadAll(server)
+	must(t, err, <-closed, server.Close())
+	if string(got) != "all the same" {
+		t.Errorf("%q arrives", got)
+	}
+}
+
+// TestRetries: how long the device waits for a peer that is gone, and for one that has no receive, does not depend on
+// what the peer asks for.
+func TestRetries(t *testing.T) {
+	testenv.NeedsIB(t, "retries of the device")
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	l := newListener(t, Options{})
+	ch, err := protocol.OpenChannel(netip.Addr{}, netip.MustParseAddr(testenv.TheRig().Addrs[0]))
+	must(t, err)
+	p, err := dialRaw(ctx, ch, l.Addr().String())
+	must(t, err)
+	data := connData{credits: 384, table: segment{1 << 40, 7, 2}, buffer: segment{1 << 41, 8, 65536}}.encode()
+	_, err = p.id.ConnectWait(ctx, cm.ConnParam{PrivateData: data, RetryCount: 1, RNRRetryCount: 1})
+	must(t, err)
+	server, err := l.Accept()
+	must(t, err)
+	a, err := server.(*Conn).qp.Query()
+	must(t, err)
+	if took := a.Timeout.Duration() * time.Duration(a.RetryCount+1); a.RetryCount != protocol.RetryCount || a.RNRRetry != protocol.RNRRetryCount || took < 3500*time.Millisecond || took > 4*time.Second {
+		t.Errorf("%d retries, %d of them without a receive, and %v for all", a.RetryCount, a.RNRRetry, took)
+	}
+	must(t, p.close())
+	server.Close()
+	must(t, ch.Release())
+}
