@@ -168,7 +168,11 @@ func (id *ID) createQP(pd *uverbs.PD, port uint8, o uverbs.QPOptions) (*uverbs.Q
 	return qp, nil
 }
 
-// modifyTo moves a QP to a state, with the attributes that the kernel chooses. If p is not nil, it
+// rnrTimer is how long the peer waits, at least, when it finds no receive: 640 µs. The kernel chooses 0, which is
+// 655 ms.
+const rnrTimer uverbs.RNRTimer = 12
+
+// modifyTo moves a QP to a state, mostly with the attributes that the kernel chooses. If p is not nil, it
 // limits the number of READs and atomics.
 func (id *ID) modifyTo(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error {
 	attr, mask, err := id.QPAttr(state)
@@ -186,6 +190,9 @@ func (id *ID) modifyTo(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error 
 	}
 	if id.ackTimeout != 0 && mask&uverbs.AttrTimeout != 0 {
 		attr.Timeout = id.ackTimeout
+	}
+	if mask&uverbs.AttrMinRNRTimer != 0 {
+		attr.MinRNRTimer = rnrTimer
 	}
 	if n := id.retry.Load(); n != nil && mask&uverbs.AttrRetryCount != 0 {
 		attr.RetryCount = *n
