@@ -125,15 +125,16 @@ func (e *Event) failure() error {
 	return &EventError{Type: e.Type, Addr: e.ID.remoteName(), Device: e.ID.deviceName(), PrivateData: e.Param.PrivateData}
 }
 
+// resolveLimit is how long ResolveWait takes at most. Tests change it.
+var resolveLimit = time.Minute
+
 // ResolveWait resolves the address and the route, and waits for both (rdma_resolve_addr and
 // rdma_resolve_route of an ID without a channel). It gives up at the deadline of ctx, and after a
 // minute in any case. The addresses are as for [ID.ResolveAddr].
 func (id *ID) ResolveWait(ctx context.Context, local, remote Addr) error {
-	const longest = time.Minute
-	end := time.Now().Add(longest) // of what the kernel is given
-	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {
-		end = deadline
-	}
+	ctx, cancel := context.WithTimeout(ctx, resolveLimit) // the kernel is given the same time, and may not keep to it
+	defer cancel()
+	end, _ := ctx.Deadline()
 	id.exclusive.Store(true)
 	if err := id.resolveAddrRetrying(ctx, end, local, remote); err != nil {
 		return err
