@@ -59,6 +59,7 @@ type Conn struct {
 	chShutdown bool        // the completion channel was shut down, because the device has flushed nothing
 	memoryGone bool        // the memory is gone too, with the messages that were not taken
 	err        error       // why nothing more can be sent or received
+	reported   bool        // a method has returned err
 	flushTimer *time.Timer // shuts the completion channel down; nil if no goroutine waited when the connection ended
 
 	// Receiving.
@@ -404,6 +405,12 @@ func (c *Conn) stopped(what string) error {
 	if c.closing {
 		return c.opError(what, errClosed)
 	}
+	return c.report()
+}
+
+// report returns why nothing more can be sent or received, or nil, to the program.
+func (c *Conn) report() error {
+	c.reported = c.err != nil
 	return c.err
 }
 

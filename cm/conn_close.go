@@ -112,10 +112,8 @@ func (c *Conn) linger() error {
 	if c.err == nil {
 		c.pollAll()
 	}
-	peerClosed := c.peerClosedRead // the peer has closed the connection too
 	ctx, cancel := context.WithTimeout(context.Background(), c.o.Linger)
 	defer cancel()
-	unsent := c.err == nil
 	err := c.sendEnd(ctx, "close", true)
 	if err == nil && onIWARP(c.dev.dev) { // where a send completes before the peer has the message
 		if err = c.await(ctx, canProbe, nil); err == nil && c.err == nil {
@@ -129,14 +127,13 @@ func (c *Conn) linger() error {
 			err = c.err
 		}
 	}
+	if onIWARP(c.dev.dev) { // the peer may have closed during the probe, or earlier, when posting began to fail
+		c.pollAll()
+	}
 	// A peer that has closed waits only for this end, which confirms that its own end has
 	// arrived. The acknowledgement of this end may be lost when the peer destroys its QP, so
 	// that an error does not matter then.
-	if onIWARP(c.dev.dev) { // the peer may have closed during the probe, or earlier, when posting began to fail
-		c.pollAll()
-		peerClosed = c.peerClosedRead
-	}
-	if peerClosed || err != nil && (!unsent || c.eof) { // or an earlier call has reported the error
+	if c.peerClosedRead || c.err != nil && c.reported {
 		return nil
 	}
 	return err

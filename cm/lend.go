@@ -71,7 +71,8 @@ func (c *Conn) sendLent(ctx context.Context, n int) error {
 		c.lent.free[c.lent.next] = c.msgPosted
 		c.lent.next = (c.lent.next + 1) % lentSlots
 		c.lent.lent = false
-		return c.post(b)
+		c.post(b)
+		return c.report()
 	}
 	c.lent.lent = false
 	return nil

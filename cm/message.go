@@ -35,7 +35,8 @@ func (c *Conn) Send(ctx context.Context, msg []byte) error {
 	}
 	b := c.qp.BeginSend()
 	c.stage(b, msg)
-	return c.post(b)
+	c.post(b)
+	return c.report()
 }
 
 // maxMTU is the largest MTU of a port, in bytes. The smaller ones divide it.
@@ -70,7 +71,8 @@ func (c *Conn) sendSome(ctx context.Context, p []byte) (n int, err error) {
 		c.stage(b, p[n:n+k])
 		n += k
 	}
-	return n, c.post(b)
+	c.post(b)
+	return n, c.report()
 }
 
 // wantIfSmall asks the peer for large receives, unless it has them or got a request already, or the
@@ -208,7 +210,7 @@ func (c *Conn) Recv(ctx context.Context) ([]byte, error) {
 	case c.eof:
 		return nil, io.EOF
 	}
-	return nil, c.err
+	return nil, c.report()
 }
 
 // checkOpen returns an error if the connection is closed.

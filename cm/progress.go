@@ -414,15 +414,13 @@ func (c *Conn) recordOp(o *op) uint64 {
 	return opBit | id
 }
 
-// post posts work requests, and fails the connection if that fails. It returns the error of the
-// connection.
-func (c *Conn) post(b *uverbs.SendBuilder) error {
+// post posts work requests, and fails the connection if that fails.
+func (c *Conn) post(b *uverbs.SendBuilder) {
 	if err := b.Post(); err != nil && !c.notConnected(err) {
 		c.fail(err)
 	} else if err == nil {
 		c.liveness.sendPosted(c)
 	}
-	return c.err
 }
 
 // notConnected reports whether an error of posting says that the QP is not connected any more, and
