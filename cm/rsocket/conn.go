@@ -59,7 +59,7 @@ type Conn struct {
 	closed      bool  // the connection is closed
 	ending      bool  // Close has told the peer
 	flushed     bool  // a work request has failed, as a consequence of something that is not known yet
-	undelivered bool  // a WRITE with data has failed
+	undelivered bool  // a WRITE with data has failed, or one after which there is nothing to say
 	wcs         [16]uverbs.WC
 	suspect     *failure // of a work request; poll has still to see what has arrived before
 	more        bool     // the CQs may have more completions than poll has taken
@@ -72,6 +72,7 @@ type Conn struct {
 	controlsOut   int        // work requests for control messages that are outstanding
 	announcements int        // how many there were
 	probing       bool       // a probe is outstanding
+	endingWrites  int        // calls of CloseWrite that wait until those of Write have returned
 	outgoing      [4]byte    // a message, for iWARP
 	mapped        []*Mapping // by index; nil if it is free
 	mapsMade      int        // how often Map was called
@@ -206,6 +207,7 @@ func (c *Conn) watch() {
 			c.mu.Lock()
 			c.pollAll() // what arrived before
 			if e.Type == cm.EventDeviceRemoval {
+				c.dev.Forget()
 				c.fail(fmt.Errorf("the device is being removed: %w", syscall.ENODEV))
 			} else {
 				c.lost(fmt.Errorf("the peer is gone without closing the connection: %w", syscall.ECONNRESET))

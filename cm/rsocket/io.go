@@ -110,8 +110,12 @@ func (c *Conn) canWrite() bool {
 		c.fail(err)
 		return true
 	}
-	return c.mayWrite() && c.slots >= c.perMessage() && c.room >= leastRoom || c.gone || c.writeClosed
+	return c.mayWrite() && c.slots >= c.perMessage() && c.room >= leastRoom || c.neverWrites()
 }
+
+// neverWrites reports whether nothing can be written any more, or a call of CloseWrite waits until calls of Write
+// have returned.
+func (c *Conn) neverWrites() bool { return c.gone || c.writeClosed || c.endingWrites > 0 }
 
 // writeSome sends the beginning of p. The caller has checked that it can be sent.
 func (c *Conn) writeSome(p []byte) int {
@@ -134,12 +138,18 @@ func (c *Conn) stage(p []byte, most uint32) (from uverbs.SGE, n int) {
 	return from, n
 }
 
-// CloseWrite ends the writing direction: the peer reads io.EOF after the last byte.
+// CloseWrite ends the writing direction: the peer reads io.EOF after the last byte. A Write that waits for room
+// returns with an error that matches EPIPE.
 func (c *Conn) CloseWrite() error {
+	c.mu.Lock()
+	c.endingWrites++
+	c.interrupt()
+	c.mu.Unlock()
 	c.writeMu.Lock()
 	defer c.writeMu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.endingWrites--
 	if c.writeClosed && !c.closed {
 		return nil
 	}
@@ -208,7 +218,7 @@ func (c *Conn) end() error {
 		return err
 	}
 	switch {
-	case c.eof:
+	case c.peerClosed:
 		return nil
 	case c.err != nil:
 		return c.err

@@ -154,7 +154,7 @@ func (s *state) mappingEntry(index int) segment {
 
 // canAnnounce reports whether a mapping can be announced, or never again.
 func (c *Conn) canAnnounce() bool {
-	return c.sent != c.sendUntil && c.slots >= c.perMessage() && c.room >= leastRoom && !c.mustReceive || c.gone || c.writeClosed
+	return c.sent != c.sendUntil && c.slots >= c.perMessage() && c.room >= leastRoom && !c.mustReceive || c.neverWrites()
 }
 
 // handleMapping handles a message that announces a mapping of the peer.
@@ -219,7 +219,7 @@ func (c *Conn) WriteAt(p []byte, offset int64) (n int, err error) {
 
 // canTransfer reports whether mapped memory can be written, or never again.
 func (c *Conn) canTransfer() bool {
-	return c.slots > 0 && c.room >= leastRoom && !c.mustReceive || c.gone || c.writeClosed
+	return c.slots > 0 && c.room >= leastRoom && !c.mustReceive || c.neverWrites()
 }
 
 // transfer writes the beginning of p into memory of the peer.
@@ -238,7 +238,7 @@ func (c *Conn) writable() error {
 	switch {
 	case c.closed:
 		return net.ErrClosed
-	case c.writeClosed:
+	case c.writeClosed || c.endingWrites > 0:
 		return fmt.Errorf("this side was closed for writing: %w", syscall.EPIPE)
 	case c.gone:
 		return fmt.Errorf("the peer has closed the connection: %w", syscall.EPIPE)

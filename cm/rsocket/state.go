@@ -28,6 +28,7 @@ type state struct {
 	creditsAt   uint16   // number of the message at which to give credits
 	eof         bool     // the peer sends no more
 	gone        bool     // the peer has disconnected, or both sides have ended
+	peerClosed  bool     // the peer has said that it neither sends nor receives
 	writeClosed bool     // this side sends no more
 	mustReceive bool     // nothing may be sent before something has arrived
 	violation   error    // how the peer has violated the protocol
@@ -117,7 +118,7 @@ func (s *state) handle(msg uint32, written uint32) error {
 			s.eof = true
 			s.gone = s.gone || s.writeClosed
 		case controlDisconnect:
-			s.eof, s.gone = true, true
+			s.eof, s.gone, s.peerClosed = true, true, true
 		default:
 			return protoErr("the peer has sent control message %d, want %d or %d", value, controlDisconnect, controlShutdown)
 		}

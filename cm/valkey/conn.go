@@ -217,6 +217,7 @@ func (c *Conn) watch() {
 			c.mu.Lock()
 			c.pollAll() // what arrived before
 			if e.Type == cm.EventDeviceRemoval {
+				c.dev.Forget()
 				c.fail(fmt.Errorf("the device is being removed: %w", syscall.ENODEV))
 			} else {
 				c.lost()

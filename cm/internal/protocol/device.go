@@ -31,7 +31,7 @@ var devices = struct {
 func UseDevice(name string) (*Device, error) {
 	d := findDevice(name)
 	if err := d.open(); err != nil {
-		d.forget()
+		d.Forget()
 		return nil, errors.Join(err, d.Release())
 	}
 	return d, nil
@@ -100,12 +100,12 @@ func (d *Device) leave() bool {
 // ForgetIfRemoved makes the next connection open the device again if err says that it was removed.
 func (d *Device) ForgetIfRemoved(err error) {
 	if errors.Is(err, uverbs.ErrDeviceRemoved) {
-		d.forget()
+		d.Forget()
 	}
 }
 
-// forget makes the next connection open the device again.
-func (d *Device) forget() {
+// Forget makes the next connection open the device again.
+func (d *Device) Forget() {
 	devices.mu.Lock()
 	defer devices.mu.Unlock()
 	if devices.open[d.name] == d {
