@@ -13,6 +13,9 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -174,13 +177,6 @@ var links = []link{
 	}},
 }
 
-// pattern fills p with the bytes of a stream from an offset on.
-func pattern(p []byte, from int) {
-	for i := range p {
-		p[i] = byte((from + i) * 167 >> 3)
-	}
-}
-
 // pause sleeps now and then.
 func pause(r *rand.Rand, each time.Duration) {
 	if each > 0 && r.IntN(8) == 0 {
@@ -188,21 +184,16 @@ func pause(r *rand.Rand, each time.Duration) {
 	}
 }
 
-// TestDelivery: if the sender's Close or CloseWrite has returned no error, the receiver gets every byte and then
-// io.EOF, whatever the options, the sizes, the speeds, the moment of the end and the traffic in the other
-// direction are, with and without loss.
+// TestDelivery: if the sender's Close or CloseWrite has returned no error, the receiver gets every byte that Write has
+// reported and then io.EOF, whatever the options, the sizes, the speeds, the moment of the end and the traffic in the
+// other direction are, with and without loss. After CloseWrite the other direction goes on.
 func TestDelivery(t *testing.T) {
 	const short = 4 * time.Second
-	runs, seed := short, rand.Uint64()
+	runs, seed := short, firstSeed(t)
 	if s := os.Getenv(timeEnv); s != "" {
 		d, err := time.ParseDuration(s)
 		must(t, err)
 		runs = d
-	}
-	if s := os.Getenv(seedEnv); s != "" {
-		n, err := strconv.ParseUint(s, 10, 64)
-		must(t, err)
-		seed = n
 	}
 	dev := device(t, soft.Options{})
 	for round := 0; round == 0 || runs > 0; round++ {
@@ -210,7 +201,7 @@ func TestDelivery(t *testing.T) {
 			for i := range links {
 				begin := time.Now()
 				what := fmt.Sprintf("%s, loss: %t, %s=%d", links[i].name, lossy, seedEnv, seed)
-				if err := deliver(t.Context(), dev, &links[i], rand.New(rand.NewPCG(seed, uint64(i))), lossy); err != nil {
+				if err := deliver(t.Context(), dev, &links[i], rand.New(rand.NewPCG(seed, uint64(i))), lossy, 0); err != nil {
 					t.Fatalf("%s: %v", what, err)
 				}
 				runs -= time.Since(begin)
@@ -223,8 +214,36 @@ func TestDelivery(t *testing.T) {
 	}
 }
 
-// deliver makes a connection, sends data over it and ends it.
-func deliver(ctx context.Context, dev *soft.Device, k *link, r *rand.Rand, lossy bool) (err error) {
+// firstSeed returns the seed of the first connection.
+func firstSeed(t *testing.T) uint64 {
+	s := os.Getenv(seedEnv)
+	if s == "" {
+		return rand.Uint64()
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	must(t, err)
+	return n
+}
+
+// TestDeliveryCut: if the link breaks at any time, every call ends, and what Close or CloseWrite has promised by
+// returning no error has arrived.
+func TestDeliveryCut(t *testing.T) {
+	const rounds = 4
+	seed := firstSeed(t)
+	for range rounds {
+		for i := range links {
+			dev, k, r := device(t, soft.Options{}), &links[i], rand.New(rand.NewPCG(seed, uint64(i)))
+			t.Run(fmt.Sprintf("%s/%s=%d", k.name, seedEnv, seed), func(t *testing.T) {
+				t.Parallel()
+				must(t, deliver(t.Context(), dev, k, r, false, time.Duration(between(r, 1, 200_000))*time.Microsecond))
+			})
+		}
+		seed++
+	}
+}
+
+// deliver makes a connection, sends data over it and ends it. If cut is not 0, the link breaks at that time.
+func deliver(ctx context.Context, dev *soft.Device, k *link, r *rand.Rand, lossy bool, cut time.Duration) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	l, dial, err := k.listen(ctx, r, dev.Addr())
@@ -251,119 +270,302 @@ func deliver(ctx context.Context, dev *soft.Device, k *link, r *rand.Rand, lossy
 		}
 		defer dev.SetFaults("")
 	}
-
-	total, most := between(r, 1, 1<<20), between(r, 1, 64<<10)
-	total = min(total, most*4000) // a few thousand messages
-	many := r.IntN(3) == 0        // more messages wait for the receiver than it takes at a time
-	if many {
-		most = between(r, 1, 64)
-		total = most * between(r, 1000, 4000) / 2
+	if cut > 0 {
+		time.AfterFunc(cut, func() { dev.Partition(netip.Addr{}) })
 	}
-	half := r.IntN(2) == 0
-	var writePause, readPause time.Duration
-	if r.IntN(2) == 0 {
-		writePause = time.Duration(1+r.IntN(2000)) * time.Microsecond
-	}
-	if r.IntN(2) == 0 {
-		readPause = time.Duration(1+r.IntN(2000)) * time.Microsecond
-	}
-	readAfter := time.Duration(r.IntN(3)) * 50 * time.Millisecond
-	if many {
-		readAfter, writePause = 600*time.Millisecond, 0
-	}
-	back := r.IntN(3) == 0
-	wr, rr := rand.New(rand.NewPCG(r.Uint64(), 1)), rand.New(rand.NewPCG(r.Uint64(), 2))
-	config := fmt.Sprintf("%d bytes in writes of up to %d, half-close %t, reader begins after %v, traffic back %t", total, most, half, readAfter, back)
-
-	sent, received := make(chan error, 1), make(chan error, 1)
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		sent <- send(from, wr, total, most, writePause, half)
-	}()
-	if back { // what does not arrive there is not of interest
-		go func() {
-			b := make([]byte, between(rr, 1, 8192))
-			for range 50 {
-				if _, err := to.Write(b); err != nil {
-					return
-				}
-			}
-		}()
-		if half {
-			go io.Copy(io.Discard, from)
-		}
-	}
-	select {
-	case <-closed:
-	case <-time.After(readAfter):
-	}
+	x := newExchange(from, to, r)
+	x.there.cut, x.back.cut = cut > 0, cut > 0
 	to.SetReadDeadline(time.Now().Add(timeout))
-	go func() { received <- receive(to, rand.New(rand.NewPCG(r.Uint64(), 3)), total, readPause) }()
-	for n := 0; n < 2; n++ {
-		select {
-		case err := <-sent:
-			if err != nil {
-				return fmt.Errorf("%s: the sender: %w", config, err)
-			}
-		case err := <-received:
-			if err != nil {
-				return fmt.Errorf("%s: the receiver: %w", config, err)
-			}
-		case <-ctx.Done():
-			return fmt.Errorf("%s: still waiting after %v", config, timeout)
-		}
-	}
-	if half && !back { // the other direction was open all the time
-		if _, err := to.Write([]byte("back")); err == nil && k.name != "valkey" {
-			b := make([]byte, 4)
-			from.SetReadDeadline(time.Now().Add(timeout))
-			if _, err := io.ReadFull(from, b); err != nil || string(b) != "back" {
-				return fmt.Errorf("%s: after the half-close %q comes back: %w", config, b, err)
-			}
-		} else if k.name != "valkey" {
-			return fmt.Errorf("%s: Write after the peer's half-close: %w", config, err)
-		}
+	if err := x.run(ctx, r); err != nil {
+		return fmt.Errorf("%s: %w", x, err)
 	}
 	return nil
 }
 
-// send writes the pattern and ends the direction. Valkey's protocol has no half-close.
-func send(c net.Conn, r *rand.Rand, total, most int, each time.Duration, half bool) error {
-	b := make([]byte, most)
-	for n := 0; n < total; {
-		p := b[:min(1+r.IntN(most), total-n)]
-		pattern(p, n)
-		k, err := c.Write(p)
-		if n += k; err != nil {
-			return fmt.Errorf("after %d bytes: %w", n, err)
-		}
-		pause(r, each)
-	}
-	if h, ok := c.(interface{ CloseWrite() error }); ok && half {
-		return h.CloseWrite()
-	}
-	return c.Close()
+// endMoment is when a direction ends.
+type endMoment int
+
+const (
+	afterLast  endMoment = iota // after the last Write
+	betweenTwo                  // between two of them, and more are tried
+	meanwhile                   // at any time, by another goroutine
+	endMoments
+)
+
+// flow is one direction of a connection.
+type flow struct {
+	// How it is sent.
+	name        string
+	total, most int // bytes that are there to send, and bytes of a Write
+	pause       time.Duration
+	copies      bool // by ReadFrom, if the connection has it
+	ends        endMoment
+	after       int           // with betweenTwo: after how many bytes
+	in          time.Duration // with meanwhile: after which time
+	hold        int           // after how many bytes it waits for resume
+
+	// How it is read.
+	readAfter time.Duration // after which time; at the latest when the sender has ended the direction
+	readPause time.Duration
+
+	w, r     net.Conn
+	end      func() error    // ends the direction
+	resume   <-chan struct{} // nil, or closed when the sender may go on, and end
+	cut      bool            // the link may break
+	once     sync.Once
+	ending   atomic.Bool // end was called
+	ended    chan struct{}
+	endErr   error         // what end has returned; guarded by ended
+	received chan struct{} // closed when the receiver has read all
+	sent     int           // what Write has reported
+	sendErr  error         // of Write, unless it says that the direction was ended
+	got      int
+	readErr  error // io.EOF in the end
 }
 
-// receive reads the pattern and io.EOF.
-func receive(c net.Conn, r *rand.Rand, total int, each time.Duration) error {
+// newFlow returns a direction with random properties.
+func newFlow(name string, w, r net.Conn, rnd *rand.Rand) *flow {
+	f := &flow{name: name, w: w, r: r, end: w.Close, ended: make(chan struct{}), received: make(chan struct{})}
+	f.total, f.most = between(rnd, 1, 1<<20), between(rnd, 1, 64<<10)
+	f.total = min(f.total, f.most*4000) // a few thousand messages
+	f.copies, f.ends = rnd.IntN(3) == 0, endMoment(rnd.IntN(int(endMoments)))
+	if rnd.IntN(2) == 0 {
+		f.pause = time.Duration(1+rnd.IntN(2000)) * time.Microsecond
+	}
+	if rnd.IntN(2) == 0 {
+		f.readPause = time.Duration(1+rnd.IntN(2000)) * time.Microsecond
+	}
+	f.readAfter = time.Duration(rnd.IntN(3)) * 50 * time.Millisecond
+	switch {
+	case f.ends == meanwhile && rnd.IntN(2) == 0:
+		f.readAfter = timeout // the end does not wait for the reader
+		if rnd.IntN(2) == 0 {
+			f.most, f.pause = f.total, 0 // one Write, which waits for room
+		}
+	case rnd.IntN(3) == 0: // more messages wait for the receiver than it takes at a time
+		f.most = between(rnd, 1, 64)
+		f.total = f.most * between(rnd, 1000, 4000) / 2
+		f.readAfter, f.pause = 600*time.Millisecond, 0
+	}
+	f.after, f.in = rnd.IntN(f.total+1), time.Duration(between(rnd, 1, 50_000))*time.Microsecond
+	return f
+}
+
+// String describes the properties.
+func (f *flow) String() string {
+	return fmt.Sprintf("%s: %d bytes in writes of up to %d, ReadFrom %t, pause %v, ends at moment %d, after %d bytes or %v, held at %d, read after %v, pause %v",
+		f.name, f.total, f.most, f.copies, f.pause, f.ends, f.after, f.in, f.hold, f.readAfter, f.readPause)
+}
+
+// pattern fills p with the bytes of a direction from an offset on.
+func (f *flow) pattern(p []byte, from int) {
+	for i := range p {
+		p[i] = byte((from+i)*167>>3) ^ f.name[0]
+	}
+}
+
+// finish ends the direction.
+func (f *flow) finish() {
+	f.once.Do(func() {
+		f.ending.Store(true)
+		f.endErr = f.end()
+		close(f.ended)
+	})
+}
+
+// source is what a flow sends.
+type source struct {
+	f *flow
+	r *rand.Rand
+	n int
+}
+
+// Read returns the bytes for the next Write. It also ends the flow between two of them.
+func (s *source) Read(p []byte) (int, error) {
+	f := s.f
+	if s.n >= f.hold && f.resume != nil {
+		<-f.resume
+	}
+	if s.n > 0 {
+		pause(s.r, f.pause)
+	}
+	if f.ends == betweenTwo && s.n >= f.after {
+		f.finish()
+	}
+	k := min(len(p), f.total-s.n)
+	if k == 0 {
+		return 0, io.EOF
+	}
+	if f.most < f.total {
+		k = min(k, 1+s.r.IntN(f.most))
+	}
+	f.pattern(p[:k], s.n)
+	s.n += k
+	return k, nil
+}
+
+// write sends all bytes, unless the direction is ended before.
+func (f *flow) write(r *rand.Rand) (n int, err error) {
+	from := &source{f: f, r: r}
+	if to, ok := f.w.(io.ReaderFrom); ok && f.copies {
+		n, err := to.ReadFrom(from)
+		return int(n), err
+	}
+	for b := make([]byte, f.most); ; {
+		k, err := from.Read(b)
+		if err != nil { // io.EOF
+			return n, nil
+		}
+		k, err = f.w.Write(b[:k])
+		if n += k; err != nil {
+			return n, err
+		}
+	}
+}
+
+// send writes, and ends the direction.
+func (f *flow) send(r *rand.Rand) error {
+	if f.ends == meanwhile {
+		go func() {
+			if f.resume != nil {
+				<-f.resume
+			}
+			time.Sleep(f.in)
+			f.finish()
+		}()
+	}
+	var err error
+	if f.sent, err = f.write(r); err != nil && !(f.ending.Load() && (errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE))) {
+		if f.sendErr = err; !f.cut {
+			return fmt.Errorf("the sender, after %d bytes: %w", f.sent, err)
+		}
+	}
+	if f.ends != meanwhile {
+		f.finish()
+	}
+	<-f.ended
+	if f.endErr != nil && !f.cut {
+		return fmt.Errorf("the end, after %d bytes: %w", f.sent, f.endErr)
+	}
+	if n, err := f.w.Write([]byte("late")); n != 0 || err == nil {
+		return fmt.Errorf("Write after the end: %d, %v", n, err)
+	}
+	return nil
+}
+
+// receive reads until an error, and checks what it reads.
+func (f *flow) receive(r *rand.Rand) error {
+	defer close(f.received)
+	select {
+	case <-f.ended:
+	case <-time.After(f.readAfter):
+	}
 	b, want := make([]byte, between(r, 1, 64<<10)), make([]byte, 64<<10)
-	if total/len(b) > 20000 {
+	if f.total/len(b) > 20000 {
 		b = make([]byte, 64)
 	}
-	for n := 0; ; {
-		k, err := c.Read(b)
-		pattern(want[:k], n)
+	for f.readErr == nil {
+		var k int
+		k, f.readErr = f.r.Read(b)
+		f.pattern(want[:k], f.got)
 		if string(want[:k]) != string(b[:k]) {
-			return fmt.Errorf("bytes %d to %d are wrong", n, n+k)
+			return fmt.Errorf("bytes %d to %d are wrong", f.got, f.got+k)
 		}
-		switch n += k; {
-		case err == io.EOF && n == total:
-			return nil
-		case err != nil:
-			return fmt.Errorf("%d of %d bytes: %w", n, total, err)
-		}
-		pause(r, each)
+		f.got += k
+		pause(r, f.readPause)
 	}
+	if f.readErr != io.EOF && !f.cut {
+		return fmt.Errorf("the receiver, after %d bytes: %w", f.got, f.readErr)
+	}
+	return nil
+}
+
+// check checks that the receiver has all that the sender was promised: that no call of its program has failed, Close
+// included, says that everything has arrived. Valkey's protocol has no message for the end, so that there is no
+// io.EOF if the link breaks.
+func (f *flow) check(others error) error {
+	_, valkeys := f.r.(*valkey.Conn)
+	if f.sendErr == nil && f.endErr == nil && others == nil && (f.got != f.sent || f.readErr != io.EOF && !valkeys) {
+		return fmt.Errorf("%s: %d of %d bytes arrive, then %w", f.name, f.got, f.sent, f.readErr)
+	}
+	return nil
+}
+
+// closeWriter is a connection with half-close, which valkey's protocol does not have.
+type closeWriter interface{ CloseWrite() error }
+
+// exchange is what happens on a connection. If the sender ends by CloseWrite, the other direction goes on.
+type exchange struct {
+	there, back *flow
+	half        bool // the sender ends by CloseWrite
+	both        bool // with half: the receiver does so too, at any time, or else by Close once it has read everything
+	talks       bool // otherwise: the receiver sends, too, but what arrives is not of interest
+}
+
+// newExchange returns a random exchange between the ends of a connection.
+func newExchange(from, to net.Conn, r *rand.Rand) *exchange {
+	x := &exchange{there: newFlow("there", from, to, r), back: newFlow("back", to, from, r)}
+	ends, ok := from.(closeWriter)
+	x.half, x.both, x.talks = ok && r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(3) == 0
+	switch {
+	case !x.half:
+		x.back.ends = afterLast // write does not end it
+	case x.half && x.both:
+		x.there.end, x.back.end = ends.CloseWrite, to.(closeWriter).CloseWrite
+	case x.half:
+		x.there.end = ends.CloseWrite
+		x.back.hold, x.back.resume = r.IntN(x.back.total), x.there.received
+		x.back.after = max(x.back.after, x.back.hold)
+		x.back.readAfter = min(x.back.readAfter, 600*time.Millisecond) // before resume, too
+	}
+	return x
+}
+
+// String describes the exchange.
+func (x *exchange) String() string {
+	return fmt.Sprintf("half-close %t, on both sides %t, traffic back %t\n%s\n%s\n", x.half, x.both, x.talks, x.there, x.back)
+}
+
+// run runs the exchange.
+func (x *exchange) run(ctx context.Context, r *rand.Rand) error {
+	random := func() *rand.Rand { return rand.New(rand.NewPCG(r.Uint64(), r.Uint64())) }
+	flows := []*flow{x.there}
+	if x.half {
+		flows = append(flows, x.back)
+	} else if x.talks {
+		go x.back.write(random())
+	}
+	done := make(chan error, 4)
+	for _, f := range flows {
+		for _, do := range []func(r *rand.Rand) error{f.send, f.receive} {
+			r := random()
+			go func() { done <- do(r) }()
+		}
+	}
+	for range 2 * len(flows) {
+		select {
+		case err := <-done:
+			if err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("still waiting after %v", timeout)
+		}
+	}
+	closed, closedThere := x.there.w.Close(), x.there.r.Close()
+	if err := errors.Join(closed, closedThere); err != nil && x.half && !x.there.cut {
+		return err
+	}
+	read := func(f *flow) error { // what the reader was told
+		if !x.half || f.readErr == io.EOF {
+			return nil
+		}
+		return f.readErr
+	}
+	if x.half {
+		if err := x.back.check(errors.Join(closedThere, read(x.there))); err != nil {
+			return err
+		}
+	}
+	return x.there.check(errors.Join(closed, read(x.back)))
 }

@@ -75,7 +75,7 @@ var kinds = map[string]struct {
 }{
 	"cm": {
 		func(ctx context.Context, address string) (net.Listener, error) {
-			l, err := cm.Listen(ctx, address, cm.ListenOptions{})
+			l, err := cm.Listen(ctx, address, cm.ListenOptions{Check: lend})
 			if err != nil {
 				return nil, err
 			}
@@ -97,6 +97,26 @@ var kinds = map[string]struct {
 		},
 		func(ctx context.Context, peer string) (net.Conn, error) { return valkey.Dial(ctx, peer, quickValkey) },
 	},
+}
+
+// lendSize is the size of the memory that a server lends to a peer, in bytes.
+const lendSize = 1 << 16
+
+// lend answers a request with the Remote of memory that the peer may read and write. It stays there.
+func lend(r *cm.Request) ([]byte, error) {
+	pd, err := r.PD()
+	if err != nil {
+		return nil, err
+	}
+	buf, err := uverbs.AllocBuffer(lendSize)
+	if err != nil {
+		return nil, err
+	}
+	mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteWrite|uverbs.AccessRemoteAtomic)
+	if err != nil {
+		return nil, err
+	}
+	return cm.RemoteOf(mr).MarshalBinary()
 }
 
 // waits returns the waits of a kind.
@@ -131,27 +151,19 @@ func waits(kind string) []wait {
 				_, err := c.Recv(bg)
 				return err
 			})})
-		sgl := func(mr *uverbs.MR) uverbs.SGE { return mr.SGE(0, 8) }
-		remote := cm.Remote{Addr: 8, RKey: 1, Length: 8}
-		for name, op := range map[string]func(c *cm.Conn, mr *uverbs.MR) error{
-			"RDMAWrite":   func(c *cm.Conn, mr *uverbs.MR) error { return c.RDMAWrite(bg, sgl(mr), remote) },
-			"RDMARead":    func(c *cm.Conn, mr *uverbs.MR) error { return c.RDMARead(bg, sgl(mr), remote) },
-			"FetchAdd":    func(c *cm.Conn, mr *uverbs.MR) error { return c.FetchAdd(bg, sgl(mr), remote, 1) },
-			"CompareSwap": func(c *cm.Conn, mr *uverbs.MR) error { return c.CompareSwap(bg, sgl(mr), remote, 0, 1) },
+		for name, op := range map[string]func(c *cm.Conn, local uverbs.SGE, remote cm.Remote) error{
+			"RDMAWrite": func(c *cm.Conn, local uverbs.SGE, remote cm.Remote) error { return c.RDMAWrite(bg, local, remote) },
+			"RDMARead":  func(c *cm.Conn, local uverbs.SGE, remote cm.Remote) error { return c.RDMARead(bg, local, remote) },
+			"FetchAdd": func(c *cm.Conn, local uverbs.SGE, remote cm.Remote) error {
+				local.Length = 8
+				return c.FetchAdd(bg, local, remote, 1)
+			},
+			"CompareSwap": func(c *cm.Conn, local uverbs.SGE, remote cm.Remote) error {
+				local.Length = 8
+				return c.CompareSwap(bg, local, remote, 0, 1)
+			},
 		} {
-			all = append(all, wait{name, false, conn(func(c *cm.Conn) error {
-				buf, err := uverbs.AllocBuffer(4096)
-				if err != nil {
-					return err
-				}
-				mr, err := c.PD().RegMR(buf, uverbs.AccessLocalWrite)
-				if err != nil {
-					return err
-				}
-				err = op(c, mr)
-				c.Close()
-				return errors.Join(err, mr.Close(), buf.Close())
-			})})
+			all = append(all, wait{name, true, conn(func(c *cm.Conn) error { return transfers(c, op) })})
 		}
 	}
 	if kind == "rsocket" {
@@ -164,6 +176,28 @@ func waits(kind string) []wait {
 		})})
 	}
 	return all
+}
+
+// transfers repeats an operation on the memory that the peer has lent until it fails, so that the peer dies during
+// one of them.
+func transfers(c *cm.Conn, op func(c *cm.Conn, local uverbs.SGE, remote cm.Remote) error) error {
+	var remote cm.Remote
+	if err := remote.UnmarshalBinary(c.PrivateData()); err != nil {
+		return err
+	}
+	buf, err := uverbs.AllocBuffer(lendSize)
+	if err != nil {
+		return err
+	}
+	mr, err := c.PD().RegMR(buf, uverbs.AccessLocalWrite)
+	if err != nil {
+		return err
+	}
+	for err == nil {
+		err = op(c, mr.SGE(0, lendSize), remote)
+	}
+	c.Close()
+	return errors.Join(err, mr.Close(), buf.Close())
 }
 
 // moments are when the peer dies.
@@ -192,6 +226,44 @@ func ends(t *testing.T, w wait, peer string, during bool, die func()) {
 		}
 	case <-ctx.Done():
 		t.Errorf("%s waits for more than %v", w.name, timeout)
+	}
+}
+
+// TestCloseTellsLoss: Close returns an error if the link has broken and what was written is lost, though no other call
+// has failed, and though the peer has ended its own direction.
+func TestCloseTellsLoss(t *testing.T) {
+	for kind, k := range kinds {
+		for _, after := range []time.Duration{0, 5 * time.Second} { // before and after the connection has failed
+			there := device(t, soft.Options{})
+			t.Run(fmt.Sprintf("%s after %v", kind, after), func(t *testing.T) {
+				t.Parallel()
+				l, err := k.listen(t.Context(), there.Addr().String()+":0")
+				must(t, err)
+				defer l.Close()
+				c, err := k.dial(t.Context(), l.Addr().String())
+				must(t, err)
+				server, err := l.Accept()
+				must(t, err)
+				if half, ok := server.(closeWriter); ok {
+					must(t, half.CloseWrite(), c.SetReadDeadline(time.Now().Add(timeout)))
+					if n, err := c.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+						t.Errorf("after the peer's half-close: %d bytes, %v", n, err)
+					}
+				}
+				_, err = c.Write([]byte("a byte that arrives"))
+				must(t, err)
+				_, err = server.Read(make([]byte, 1))
+				must(t, err)
+				there.Partition(netip.Addr{})
+				_, err = c.Write([]byte("lost"))
+				must(t, err)
+				time.Sleep(after)
+				if err := c.Close(); err == nil {
+					t.Error("Close returns no error")
+				}
+				server.Close()
+			})
+		}
 	}
 }
 
@@ -291,7 +363,11 @@ func TestMain(m *testing.M) {
 	serve(l)
 }
 
-// TestPeerKilled: each wait ends when the peer's process is killed.
+// deaths are what can happen to the process of a peer.
+var deaths = map[string]func(p *os.Process) error{"killed": (*os.Process).Kill}
+
+// TestPeerKilled: each wait ends when the peer's process is killed, and when it is stopped, since its software device
+// stops with it.
 func TestPeerKilled(t *testing.T) {
 	device(t, soft.Options{ViaSocket: true})
 	for kind := range kinds {
@@ -300,20 +376,26 @@ func TestPeerKilled(t *testing.T) {
 				if m.during && !w.living {
 					continue
 				}
-				t.Run(kind+"/"+w.name+"/"+m.name, func(t *testing.T) {
-					t.Parallel()
-					peer, kill := startPeer(t, kind, "")
-					defer kill()
-					ends(t, w, peer, m.during, kill)
-				})
+				for name, die := range deaths {
+					t.Run(kind+"/"+w.name+"/"+m.name+"/"+name, func(t *testing.T) {
+						t.Parallel()
+						peer, process, kill := startPeer(t, kind, "")
+						defer kill()
+						ends(t, w, peer, m.during, func() {
+							if err := die(process); err != nil {
+								t.Error(err)
+							}
+						})
+					})
+				}
 			}
 		}
 	}
 }
 
 // startPeer starts a process that serves a kind of connections, or dials an address. It returns the address of
-// the process, and a function that kills it.
-func startPeer(t *testing.T, kind, dial string) (peer string, kill func()) {
+// the process, the process, and a function that kills it.
+func startPeer(t *testing.T, kind, dial string) (peer string, process *os.Process, kill func()) {
 	t.Helper()
 	for range addrTries {
 		addr := netip.AddrFrom4([4]byte{127, 1, byte(rand.N(256)), byte(1 + rand.N(250))})
@@ -323,12 +405,12 @@ func startPeer(t *testing.T, kind, dial string) (peer string, kill func()) {
 		must(t, err, cmd.Start())
 		kill = sync.OnceFunc(func() { cmd.Process.Kill(); cmd.Wait() })
 		if _, err = fmt.Fscanln(out, &peer); err == nil && peer != "error:" {
-			return peer, kill
+			return peer, cmd.Process, kill
 		}
 		kill()
 	}
 	t.Fatalf("the peer does not start: %q", peer)
-	return "", nil
+	return "", nil, nil
 }
 
 // TestHalfOpen: a listener gives up a connection that its peer does not complete, after 30 s.
@@ -363,7 +445,7 @@ func TestHalfOpen(t *testing.T) {
 			must(t, err)
 			defer l.Close()
 			begin := time.Now()
-			_, kill := startPeer(t, kind, l.Addr().String())
+			_, _, kill := startPeer(t, kind, l.Addr().String())
 			defer kill()
 			select {
 			case err := <-gaveUp:
