@@ -279,7 +279,7 @@ func (c *Conn) fail(err error) {
 	if c.err != nil || c.closed {
 		return
 	}
-	c.err = err
+	c.err = c.dev.Removed(err)
 	c.id.Disconnect() // moves the QP to ERR
 	c.interrupt()
 }

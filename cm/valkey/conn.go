@@ -80,7 +80,7 @@ func newConn(channel *protocol.Channel, id *cm.ID, o Options) (_ *Conn, err erro
 	defer func() {
 		if err != nil {
 			if c.dev != nil {
-				c.dev.ForgetIfRemoved(err)
+				err = c.dev.Removed(err)
 			}
 			err = errors.Join(err, c.release())
 		}
@@ -217,7 +217,6 @@ func (c *Conn) watch() {
 			c.mu.Lock()
 			c.pollAll() // what arrived before
 			if e.Type == cm.EventDeviceRemoval {
-				c.dev.Forget()
 				c.fail(fmt.Errorf("the device is being removed: %w", syscall.ENODEV))
 			} else {
 				c.lost()

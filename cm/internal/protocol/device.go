@@ -4,7 +4,9 @@ package protocol
 
 import (
 	"errors"
+	"fmt"
 	"sync"
+	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -31,7 +33,7 @@ var devices = struct {
 func UseDevice(name string) (*Device, error) {
 	d := findDevice(name)
 	if err := d.open(); err != nil {
-		d.Forget()
+		d.forget()
 		return nil, errors.Join(err, d.Release())
 	}
 	return d, nil
@@ -97,15 +99,20 @@ func (d *Device) leave() bool {
 	return true
 }
 
-// ForgetIfRemoved makes the next connection open the device again if err says that it was removed.
-func (d *Device) ForgetIfRemoved(err error) {
+// Removed returns err, which matches ENODEV if it says that the device was removed. The next connection then opens the
+// device again.
+func (d *Device) Removed(err error) error {
 	if errors.Is(err, uverbs.ErrDeviceRemoved) {
-		d.Forget()
+		err = fmt.Errorf("the device was removed: %w: %w", syscall.ENODEV, err)
 	}
+	if errors.Is(err, syscall.ENODEV) {
+		d.forget()
+	}
+	return err
 }
 
-// Forget makes the next connection open the device again.
-func (d *Device) Forget() {
+// forget makes the next connection open the device again.
+func (d *Device) forget() {
 	devices.mu.Lock()
 	defer devices.mu.Unlock()
 	if devices.open[d.name] == d {

@@ -267,6 +267,49 @@ func TestCloseTellsLoss(t *testing.T) {
 	}
 }
 
+// TestDeviceAgain: when a device is removed while it has connections, the first connection on a new device with the
+// same name works, though the old ones are not closed.
+func TestDeviceAgain(t *testing.T) {
+	for kind, k := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			pair := func(address string) (ends [2]net.Conn) {
+				l, err := k.listen(t.Context(), address)
+				must(t, err)
+				defer l.Close()
+				ends[0], err = k.dial(t.Context(), l.Addr().String())
+				must(t, err)
+				ends[1], err = l.Accept()
+				must(t, err)
+				return ends
+			}
+			const name = "softagain"
+			d := device(t, soft.Options{Name: name})
+			address := d.Addr().String() + ":0"
+			old := pair(address)
+			must(t, d.Close())
+			for _, c := range old {
+				must(t, c.SetReadDeadline(time.Now().Add(timeout)))
+				if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ENODEV) {
+					t.Errorf("Read, when the device is removed: %v", err)
+				}
+			}
+			next, err := soft.New(soft.Options{Name: name, Addr: d.Addr()})
+			must(t, err)
+			ends := pair(address)
+			_, err = ends[0].Write([]byte("again"))
+			must(t, err, ends[0].Close())
+			got, err := io.ReadAll(ends[1])
+			must(t, err, ends[1].Close())
+			if string(got) != "again" {
+				t.Errorf("%q arrives", got)
+			}
+			old[0].Close()
+			old[1].Close()
+			must(t, next.Close())
+		})
+	}
+}
+
 // serve accepts connections and reads nothing.
 func serve(l net.Listener) {
 	for {
