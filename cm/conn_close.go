@@ -90,7 +90,8 @@ func (c *Conn) sendEnd(ctx context.Context, what string, closesRead bool) error 
 // Close waits for up to [ConnOptions].Linger until the peer's device has acknowledged everything,
 // and for another second if the local device does not flush its queues. Pending and later method
 // calls fail with an error that matches [net.ErrClosed] and [os.ErrClosed]. Close returns an error
-// if it cannot tell that all messages have arrived.
+// if it cannot tell that all messages have arrived, unless the peer has closed the connection, or another
+// call has returned the error of the connection.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closing {

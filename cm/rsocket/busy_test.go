@@ -2,7 +2,9 @@ package rsocket
 
 import (
 	"context"
+	"errors"
 	"io"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -72,4 +74,37 @@ func TestRetries(t *testing.T) {
 	must(t, p.close())
 	server.Close()
 	must(t, ch.Release())
+}
+
+// TestWriteWhileClosing: a Write that waits for room returns as soon as Close is called, and a later one too, though
+// Close still waits for what was written before.
+func TestWriteWhileClosing(t *testing.T) {
+	client, server, err := connect(newListener(t, Options{}), Options{Linger: timeout})
+	must(t, err)
+	c := client.(*Conn)
+	c.mu.Lock()
+	c.room-- // a byte that is not acknowledged for now
+	c.mu.Unlock()
+	wrote, closed := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := client.Write(make([]byte, 10<<20))
+		wrote <- err
+	}()
+	for waits := false; !waits; time.Sleep(time.Millisecond) {
+		c.mu.Lock()
+		waits = c.writer.busy
+		c.mu.Unlock()
+	}
+	go func() { closed <- client.Close() }()
+	if err := <-wrote; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the Write that waits: %v", err)
+	}
+	if n, err := client.Write([]byte("late")); n != 0 || !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the later Write: %d, %v", n, err)
+	}
+	c.mu.Lock()
+	c.room++
+	c.interrupt()
+	c.mu.Unlock()
+	must(t, <-closed, server.Close())
 }

@@ -57,6 +57,7 @@ type Conn struct {
 	state
 	err         error // why the connection has failed
 	closed      bool  // the connection is closed
+	closing     bool  // Close was called
 	ending      bool  // Close has told the peer
 	flushed     bool  // a work request has failed, as a consequence of something that is not known yet
 	undelivered bool  // a WRITE with data has failed, or one after which there is nothing to say

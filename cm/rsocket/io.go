@@ -115,7 +115,7 @@ func (c *Conn) canWrite() bool {
 
 // neverWrites reports whether nothing can be written any more, or a call of CloseWrite waits until calls of Write
 // have returned.
-func (c *Conn) neverWrites() bool { return c.gone || c.writeClosed || c.endingWrites > 0 }
+func (c *Conn) neverWrites() bool { return c.gone || c.writeClosed || c.endingWrites > 0 || c.closing }
 
 // writeSome sends the beginning of p. The caller has checked that it can be sent.
 func (c *Conn) writeSome(p []byte) int {
@@ -156,7 +156,7 @@ func (c *Conn) CloseWrite() error {
 	err := c.wait(&c.writer, (*Conn).canEnd)
 	switch {
 	case err != nil:
-	case c.closed:
+	case c.closing:
 		err = net.ErrClosed
 	case c.err != nil:
 		err = c.err
@@ -190,6 +190,8 @@ func (c *Conn) Close() error {
 		c.mu.Unlock()
 		return nil
 	}
+	c.closing = true
+	c.interrupt()
 	err := c.end()
 	c.closed = true
 	c.interrupt()

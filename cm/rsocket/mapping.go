@@ -236,7 +236,7 @@ func (c *Conn) transfer(p []byte, to segment) int {
 // writable returns why nothing can be sent, or nil.
 func (c *Conn) writable() error {
 	switch {
-	case c.closed:
+	case c.closing:
 		return net.ErrClosed
 	case c.writeClosed || c.endingWrites > 0:
 		return fmt.Errorf("this side was closed for writing: %w", syscall.EPIPE)

@@ -311,7 +311,7 @@ func (c *Conn) canSendControl() bool {
 // giveCredits tells the peer that it may send more, if it is time for that. The caller holds c.mu.
 func (c *Conn) giveCredits() {
 	due, buffer := c.owesCredits()
-	if !due || !c.canSendControl() || c.closed || c.err != nil {
+	if !due || !c.canSendControl() || c.ending || c.closed || c.err != nil {
 		return
 	}
 	msg := c.credit()

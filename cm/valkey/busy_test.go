@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"testing"
@@ -117,4 +118,37 @@ func TestLinger(t *testing.T) {
 		t.Errorf("Close returns %v after %v", err, time.Since(begin))
 	}
 	must(t, server.Close())
+}
+
+// TestWriteWhileClosing: a Write that waits for room returns as soon as Close is called, and a later one too, though
+// Close still waits for what was written before.
+func TestWriteWhileClosing(t *testing.T) {
+	client, server, err := connect(newListener(t, Options{}), Options{Linger: timeout})
+	must(t, err)
+	c := client.(*Conn)
+	c.mu.Lock()
+	c.room-- // a byte that is not acknowledged for now
+	c.mu.Unlock()
+	wrote, closed := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := client.Write(make([]byte, 10<<20))
+		wrote <- err
+	}()
+	for waits := false; !waits; time.Sleep(time.Millisecond) {
+		c.mu.Lock()
+		waits = c.writer.busy
+		c.mu.Unlock()
+	}
+	go func() { closed <- client.Close() }()
+	if err := <-wrote; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the Write that waits: %v", err)
+	}
+	if n, err := client.Write([]byte("late")); n != 0 || !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the later Write: %d, %v", n, err)
+	}
+	c.mu.Lock()
+	c.room++
+	c.interrupt()
+	c.mu.Unlock()
+	must(t, <-closed, server.Close())
 }

@@ -56,6 +56,7 @@ type Conn struct {
 	err         error // why the connection has failed
 	started     bool  // the connection is established
 	gone        bool  // the peer has disconnected
+	closing     bool  // Close was called
 	closed      bool  // the connection is closed
 	flushed     bool  // a work request has failed, as a consequence of something that is not known yet
 	undelivered bool  // a WRITE with data has failed

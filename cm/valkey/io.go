@@ -106,7 +106,7 @@ func (c *Conn) writeLocked(p []byte) (n int, err error) {
 // writable returns why nothing can be sent, or nil.
 func (c *Conn) writable() error {
 	switch {
-	case c.closed:
+	case c.closing:
 		return net.ErrClosed
 	case c.err != nil:
 		return c.err
@@ -118,7 +118,7 @@ func (c *Conn) writable() error {
 
 // canWrite reports whether data can be written, or never again.
 func (c *Conn) canWrite() bool {
-	return c.remote.length > 0 && c.slots > 0 && c.room >= leastRoom || c.gone
+	return c.remote.length > 0 && c.slots > 0 && c.room >= leastRoom || c.gone || c.closing
 }
 
 // writeSome sends the beginning of p, of which there must be some, by one WRITE.
@@ -150,6 +150,8 @@ func (c *Conn) Close() error {
 		c.mu.Unlock()
 		return nil
 	}
+	c.closing = true
+	c.interrupt()
 	err := c.end()
 	c.closed = true
 	c.interrupt()
