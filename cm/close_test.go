@@ -59,8 +59,10 @@ func TestCloseWithoutFlush(t *testing.T) {
 		client.qp = other
 		client.notify()
 		client.mu.Unlock()
+		server.mu.Lock() // so that it sends nothing, which would wake the others
 		must(t, client.destroy())
 		all.Wait()
+		server.mu.Unlock()
 		server.Close()
 		must(t, l.Close())
 	}
