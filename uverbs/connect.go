@@ -3,126 +3,14 @@ package uverbs
 import (
 	"context"
 	"fmt"
-	"strings"
 	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
-// Largest values of the 24-bit numbers.
-const (
-	maxPSN = 1<<24 - 1
-	maxQPN = 1<<24 - 1
-)
-
 // defaultRetryCount is one less than the maximum, 7, which rxe takes as forever: it would never
 // notice that the peer is gone.
 const defaultRetryCount = 6
-
-// Endpoint identifies one side of a connection. Each side must send its own to the other, for
-// example over a TCP connection.
-type Endpoint struct {
-	QPN uint32 // QPN is the QP number, 24 bits.
-	PSN uint32 // PSN is the first packet sequence number that this side sends, 24 bits.
-	LID uint16 // LID is the port's LID; 0 on Ethernet.
-	GID GID    // GID is the port's GID; required on Ethernet and on ports that need a GRH.
-}
-
-// String returns the address and the QP number, for messages.
-func (e Endpoint) String() string {
-	if e.GID.IsZero() {
-		return fmt.Sprintf("LID %d QP %d", e.LID, e.QPN)
-	}
-	return fmt.Sprintf("%s QP %d", e.GID.Addr(), e.QPN)
-}
-
-// check returns an ArgError if a number is out of range.
-func (e Endpoint) check() error {
-	if e.QPN > maxQPN {
-		return argErr("Connect", "remote QPN", e.QPN, "0 to %d (24 bits)", maxQPN)
-	}
-	if e.PSN > maxPSN {
-		return argErr("Connect", "remote PSN", e.PSN, "0 to %d (24 bits)", maxPSN)
-	}
-	return nil
-}
-
-// peerInfo describes a QP's peer and path, for errors.
-type peerInfo struct {
-	Endpoint
-	timeout    AckTimeout
-	retries    uint8
-	rnrRetries uint8
-	mtu        MTU
-
-	minRNRTimer RNRTimer // of this QP; the peer waits for it
-}
-
-// ofPeer are the attributes that recordPeer records.
-const ofPeer = AttrAV | AttrDestQPN | AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrMinRNRTimer | AttrPathMTU
-
-// recordPeer records the attributes of a Modify that concern the peer.
-func (q *QP) recordPeer(attr *QPAttr, mask QPAttrMask) {
-	if mask&ofPeer == 0 {
-		return
-	}
-	p := peerInfo{}
-	if old := q.peer.Load(); old != nil {
-		p = *old
-	}
-	if mask&AttrAV != 0 {
-		p.LID, p.GID = attr.AH.DLID, attr.AH.GRH.DGID
-	}
-	if mask&AttrDestQPN != 0 {
-		p.QPN = attr.DestQPN
-	}
-	if mask&AttrTimeout != 0 {
-		p.timeout = attr.Timeout
-	}
-	if mask&AttrRetryCount != 0 {
-		p.retries = attr.RetryCount
-	}
-	if mask&AttrRNRRetry != 0 {
-		p.rnrRetries = attr.RNRRetry
-	}
-	if mask&AttrMinRNRTimer != 0 {
-		p.minRNRTimer = attr.MinRNRTimer
-	}
-	if mask&AttrPathMTU != 0 {
-		p.mtu = attr.PathMTU
-	}
-	q.peer.Store(&p)
-}
-
-// check returns an ArgError if a value is out of range.
-func (o *PathOptions) check(d *Device) error {
-	if *o == (PathOptions{}) {
-		return nil
-	}
-	for _, f := range []struct {
-		name  string
-		given uint32
-		limit uint32
-	}{
-		{"Path.Port", uint32(o.Port), uint32(d.attr.PhysPortCount)},
-		{"Path.SL", uint32(o.SL), 15},
-		{"Path.FlowLabel", o.FlowLabel, 1<<20 - 1},
-		{"Path.Timeout", uint32(o.Timeout), 31},
-		{"Path.RetryCount", uint32(o.RetryCount), 7},
-		{"Path.RNRRetry", uint32(o.RNRRetry), 7},
-		{"Path.MinRNRTimer", uint32(o.MinRNRTimer), 31},
-		{"Path.MaxRdAtomic", uint32(o.MaxRdAtomic), min(d.attr.MaxQPInitRdAtom, d.attr.MaxQPRdAtom)},
-		{"Path.MTU", uint32(o.MTU), uint32(MTU4096)},
-	} {
-		if f.given > f.limit {
-			return argErr("CreateQP", f.name, f.given, "1 to %d, or 0 for the default", f.limit)
-		}
-	}
-	if o.Access&^accessQP != 0 {
-		return argErr("CreateQP", "Path.Access", o.Access, "%s", accessQP)
-	}
-	return nil
-}
 
 // activePort returns the path's port and the attributes that query returns for it. The port comes
 // from the options, or is the one that Init used, or the first active one. activePort fails with
@@ -212,18 +100,6 @@ func (q *QP) localGID(port uint8, attr PortAttr, peer GID) (GIDEntry, error) {
 		return GIDEntry{}, argErr("Connect", "remote GID", peer.Addr(), "an address of the family of a local GID: %s", gidList(table))
 	}
 	return e, nil
-}
-
-// gidList lists the entries of a GID table.
-func gidList(table []GIDEntry) string {
-	if len(table) == 0 {
-		return "none"
-	}
-	var all []string
-	for _, e := range table {
-		all = append(all, e.String())
-	}
-	return strings.Join(all, "; ")
 }
 
 // Endpoint returns the endpoint of this queue pair, for its peer. It contains a GID, chosen by

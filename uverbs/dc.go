@@ -54,9 +54,6 @@ type dcSpec struct {
 	streams DCIStreams
 }
 
-// isDC reports whether a type is one of DC.
-func isDC(t QPType) bool { return t == DCI || t == DCT }
-
 // CreateDCI creates an initiator of DC in state [QPReset] (mlx5dv_create_qp with
 // MLX5DV_DCTYPE_DCI). [QP.ReadyDC] makes it ready to send. It fails with a [FeatureError] if the
 // device does not have DC, or not the streams.
@@ -235,14 +232,6 @@ func (q *QP) ownAddress(port uint8, attr PortAttr) (AHAttr, error) {
 		return AHAttr{DLID: attr.LID, SL: q.path.SL, Port: port}, err
 	}
 	return q.address(port, attr, Endpoint{LID: attr.LID, GID: e.GID})
-}
-
-// queryMask selects the attributes that QUERY_QP returns.
-func (q *QP) queryMask() uint32 {
-	if q.typ == DCT {
-		return uint32(AttrState | AttrAccess | AttrPort | AttrMinRNRTimer | AttrAV | AttrPathMTU | AttrPKeyIndex)
-	}
-	return queryAll
 }
 
 // PathTo returns the attributes of an AH for a peer that a UD QP or a DCI sends to. It uses the

@@ -189,9 +189,6 @@ func (q *QP) SetUDPSourcePort(port uint16) error {
 	return q.dev.mlx5.setUDPSourcePort(q, port)
 }
 
-// minUDPSourcePort is the first dynamic port (IB_ROCE_UDP_ENCAP_VALID_PORT_MIN).
-const minUDPSourcePort = 0xc000
-
 // mlx5DEVX is what a device needs for commands to the firmware.
 type mlx5DEVX struct {
 	has bool // the context was opened for them, or may have been

@@ -2,8 +2,10 @@ package uverbs
 
 import (
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
@@ -244,4 +246,37 @@ func sysfsGIDType(path string, link LinkLayer) GIDType {
 		return GIDTypeRoCEv1
 	}
 	return GIDTypeIB
+}
+
+// gidList lists the entries of a GID table.
+func gidList(table []GIDEntry) string {
+	if len(table) == 0 {
+		return "none"
+	}
+	var all []string
+	for _, e := range table {
+		all = append(all, e.String())
+	}
+	return strings.Join(all, "; ")
+}
+
+// GIDChoice selects the GID table entry that a QP uses. The zero value lets the library choose, see
+// [ChooseGID].
+type GIDChoice struct {
+	index int
+	given bool
+}
+
+// GIDAt selects the entry with the given index.
+func GIDAt(index int) GIDChoice { return GIDChoice{index, true} }
+
+// fixed returns the index and whether one was given.
+func (c GIDChoice) fixed() (int, bool) { return c.index, c.given }
+
+// gidRoute is the host's route to a peer.
+type gidRoute struct {
+	source netip.Addr   // the source address that the kernel would use; the zero Addr if there is no route
+	link   int          // the network interface that the route leaves by
+	near   []netip.Addr // addresses of this host on the peer's subnet
+	up     []int        // network interfaces that are up
 }

@@ -2,22 +2,8 @@ package uverbs
 
 import (
 	"bytes"
-	"net/netip"
 	"slices"
 )
-
-// GIDChoice selects the GID table entry that a QP uses. The zero value lets the library choose, see
-// [ChooseGID].
-type GIDChoice struct {
-	index int
-	given bool
-}
-
-// GIDAt selects the entry with the given index.
-func GIDAt(index int) GIDChoice { return GIDChoice{index, true} }
-
-// fixed returns the index and whether one was given.
-func (c GIDChoice) fixed() (int, bool) { return c.index, c.given }
 
 // ChooseGID returns the entry that the library would use to reach peer. The zero GID stands for a
 // peer that is not known yet. On RoCE these criteria decide, in this order:
@@ -83,14 +69,6 @@ func gidSuits(e *GIDEntry, peer GID) int {
 		score++
 	}
 	return score
-}
-
-// gidRoute is the host's route to a peer.
-type gidRoute struct {
-	source netip.Addr   // the source address that the kernel would use; the zero Addr if there is no route
-	link   int          // the network interface that the route leaves by
-	near   []netip.Addr // addresses of this host on the peer's subnet
-	up     []int        // network interfaces that are up
 }
 
 // rank ranks an entry among those that gidSuits ranks equally. Each weight exceeds the sum of the

@@ -425,3 +425,32 @@ func (m *MR) whileOpen(use func() error) error {
 	}
 	return use()
 }
+
+// checkAccess returns an error if rights exclude each other or the device does not support one.
+func (d *Device) checkAccess(op string, access, allowed Access) error {
+	if access&^allowed != 0 {
+		return argErr(op, "access", access, "%s", allowed)
+	}
+	if access&(AccessRemoteWrite|AccessRemoteAtomic) != 0 && access&AccessLocalWrite == 0 {
+		return argErr(op, "access", access, "LOCAL_WRITE, too, if REMOTE_WRITE or REMOTE_ATOMIC is set")
+	}
+	if access&AccessOnDemand != 0 && access&AccessHugeTLB != 0 {
+		return argErr(op, "access", access, "ON_DEMAND without HUGETLB: the kernel may give the device wrong addresses with both")
+	}
+	attr := &d.attr
+	for _, f := range []struct {
+		bit   Access
+		has   bool
+		name  string
+		since Version
+	}{
+		{AccessOnDemand, attr.ODPGeneralCaps&abi.IB_UVERBS_ODP_SUPPORT != 0, "on-demand paging", Version{}},
+		{AccessFlushGlobal, attr.CapFlags&abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL != 0, "access FLUSH_GLOBAL", Version{6, 2}},
+		{AccessFlushPersistent, attr.CapFlags&abi.IB_UVERBS_DEVICE_FLUSH_PERSISTENT != 0, "access FLUSH_PERSISTENT", Version{6, 2}},
+	} {
+		if access&f.bit != 0 && !f.has {
+			return &FeatureError{Feature: f.name, Since: f.since, Driver: d.driver.name()}
+		}
+	}
+	return nil
+}

@@ -118,15 +118,33 @@ const (
 	InOrder128                         // each aligned block of 128 bytes (IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES)
 )
 
-// DataInOrder returns which data of incoming operations a program may read before their completion
-// (ibv_query_qp_data_in_order). It always returns 0, because no supported driver reports an order
-// through the kernel. Wait for completions.
-func (q *QP) DataInOrder(op WROpcode) (InOrder, error) {
-	if err := q.usable(); err != nil {
-		return 0, err
-	}
-	if !op.known() {
-		return 0, argErr("DataInOrder", "op", uint8(op), "the WROpcode constants")
-	}
-	return 0, nil
+// Endpoint identifies one side of a connection. Each side must send its own to the other, for
+// example over a TCP connection.
+type Endpoint struct {
+	QPN uint32 // QPN is the QP number, 24 bits.
+	PSN uint32 // PSN is the first packet sequence number that this side sends, 24 bits.
+	LID uint16 // LID is the port's LID; 0 on Ethernet.
+	GID GID    // GID is the port's GID; required on Ethernet and on ports that need a GRH.
 }
+
+// String returns the address and the QP number, for messages.
+func (e Endpoint) String() string {
+	if e.GID.IsZero() {
+		return fmt.Sprintf("LID %d QP %d", e.LID, e.QPN)
+	}
+	return fmt.Sprintf("%s QP %d", e.GID.Addr(), e.QPN)
+}
+
+// check returns an ArgError if a number is out of range.
+func (e Endpoint) check() error {
+	if e.QPN > maxQPN {
+		return argErr("Connect", "remote QPN", e.QPN, "0 to %d (24 bits)", maxQPN)
+	}
+	if e.PSN > maxPSN {
+		return argErr("Connect", "remote PSN", e.PSN, "0 to %d (24 bits)", maxPSN)
+	}
+	return nil
+}
+
+// minUDPSourcePort is the first dynamic port (IB_ROCE_UDP_ENCAP_VALID_PORT_MIN).
+const minUDPSourcePort = 0xc000

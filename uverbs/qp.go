@@ -302,3 +302,17 @@ func (q *QP) Close() error {
 		return nil
 	}, func() error { return q.dev.driver.freeQP(q) })
 }
+
+// isDC reports whether a type is one of DC.
+func isDC(t QPType) bool { return t == DCI || t == DCT }
+
+// peerInfo describes a QP's peer and path, for errors.
+type peerInfo struct {
+	Endpoint
+	timeout    AckTimeout
+	retries    uint8
+	rnrRetries uint8
+	mtu        MTU
+
+	minRNRTimer RNRTimer // of this QP; the peer waits for it
+}

@@ -307,3 +307,171 @@ func (q *QP) modifyHint(errno syscall.Errno, attr QPAttr, mask QPAttrMask) strin
 	}
 	return routeHint(q.dev, errno, attr.AH)
 }
+
+// check returns an ArgError if a selected value is out of range.
+func (a *QPAttr) check(d *Device, mask QPAttrMask) error {
+	above := func(bit QPAttrMask, given, limit uint32) bool { return mask&bit != 0 && given > limit }
+	var name string
+	var given, limit uint32
+	switch most, mostDest := d.attr.MaxQPInitRdAtom, d.attr.MaxQPRdAtom; {
+	case above(AttrRQPSN, a.RQPSN, maxPSN):
+		name, given, limit = "RQPSN", a.RQPSN, maxPSN
+	case above(AttrSQPSN, a.SQPSN, maxPSN):
+		name, given, limit = "SQPSN", a.SQPSN, maxPSN
+	case above(AttrDestQPN, a.DestQPN, maxQPN):
+		name, given, limit = "DestQPN", a.DestQPN, maxQPN
+	case above(AttrRetryCount, uint32(a.RetryCount), 7):
+		name, given, limit = "RetryCount", uint32(a.RetryCount), 7
+	case above(AttrRNRRetry, uint32(a.RNRRetry), 7):
+		name, given, limit = "RNRRetry", uint32(a.RNRRetry), 7
+	case above(AttrTimeout, uint32(a.Timeout), 31):
+		name, given, limit = "Timeout", uint32(a.Timeout), 31
+	case above(AttrMinRNRTimer, uint32(a.MinRNRTimer), 31):
+		name, given, limit = "MinRNRTimer", uint32(a.MinRNRTimer), 31
+	case above(AttrMaxRdAtomic, uint32(a.MaxRdAtomic), most):
+		name, given, limit = "MaxRdAtomic", uint32(a.MaxRdAtomic), most
+	case above(AttrMaxDestRdAtomic, uint32(a.MaxDestRdAtomic), mostDest):
+		name, given, limit = "MaxDestRdAtomic", uint32(a.MaxDestRdAtomic), mostDest
+	case above(AttrPathMigState, uint32(a.PathMigState), uint32(PathArmed)):
+		name, given, limit = "PathMigState", uint32(a.PathMigState), uint32(PathArmed)
+	case above(AttrAltPath, uint32(a.AltTimeout), 31):
+		name, given, limit = "AltTimeout", uint32(a.AltTimeout), 31
+	}
+	if name != "" {
+		return argErr("Modify", name, given, "0 to %d", limit)
+	}
+	if mask&AttrAccess != 0 && a.Access&^accessQP != 0 {
+		return argErr("Modify", "Access", a.Access, "%s", accessQP)
+	}
+	if mask&AttrPathMTU != 0 && a.PathMTU.Bytes() == 0 {
+		return argErr("Modify", "PathMTU", a.PathMTU, "MTU256 to MTU4096")
+	}
+	if mask&AttrPort != 0 && (a.Port < 1 || a.Port > d.attr.PhysPortCount) {
+		return argErr("Modify", "Port", a.Port, "1 to %d", d.attr.PhysPortCount)
+	}
+	if mask&AttrAV != 0 {
+		if err := a.AH.check("Modify", "AH.", d); err != nil {
+			return err
+		}
+	}
+	if mask&AttrAltPath != 0 {
+		if a.AltPort < 1 || a.AltPort > d.attr.PhysPortCount {
+			return argErr("Modify", "AltPort", a.AltPort, "1 to %d", d.attr.PhysPortCount)
+		}
+		return a.AltAH.check("Modify", "AltAH.", d)
+	}
+	return nil
+}
+
+// queryAll selects all attributes.
+const queryAll = 1<<21 - 1
+
+// Query reads the current attributes from the device (ibv_query_qp).
+func (q *QP) Query() (QPAttr, error) {
+	if err := q.acquireState(); err != nil {
+		return QPAttr{}, err
+	}
+	defer q.releaseState()
+	req := &abi.QueryQP{QPHandle: q.handle, AttrMask: q.queryMask()}
+	if q.typ == DCT && q.State() != QPRTR { // the device does not know it yet
+		return QPAttr{State: q.State()}, nil
+	}
+	r := &abi.QueryQPResp{}
+	if errno := q.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_QUERY_QP, bytesOf(req), bytesOf(r), udata{}); errno != 0 {
+		return QPAttr{}, about(q.dev.cmd.fail("QUERY_QP", errno, ""), q.label(), "")
+	}
+	attr := QPAttr{
+		State:        QPState(r.QPState),
+		CurState:     QPState(r.CurQPState),
+		PathMTU:      MTU(r.PathMTU),
+		PathMigState: PathMigState(r.PathMigState),
+		QKey:         r.QKey,
+		RQPSN:        r.RQPSN,
+		SQPSN:        r.SQPSN,
+		DestQPN:      r.DestQPNum,
+		Access:       Access(r.QPAccessFlags),
+		Caps: QPCaps{
+			MaxSendWR:  int(r.MaxSendWR),
+			MaxRecvWR:  int(r.MaxRecvWR),
+			MaxSendSGE: int(r.MaxSendSGE),
+			MaxRecvSGE: int(r.MaxRecvSGE),
+			MaxInline:  int(r.MaxInlineData),
+		},
+		AH:              ahAttr(&r.Dest),
+		AltAH:           ahAttr(&r.AltDest),
+		PKeyIndex:       r.PKeyIndex,
+		AltPKeyIndex:    r.AltPKeyIndex,
+		SQDraining:      r.SQDraining != 0,
+		MaxRdAtomic:     r.MaxRDAtomic,
+		MaxDestRdAtomic: r.MaxDestRDAtomic,
+		MinRNRTimer:     RNRTimer(r.MinRNRTimer),
+		Port:            r.PortNum,
+		Timeout:         AckTimeout(r.Timeout),
+		RetryCount:      r.RetryCnt,
+		RNRRetry:        r.RNRRetry,
+		AltPort:         r.AltPortNum,
+		AltTimeout:      AckTimeout(r.AltTimeout),
+	}
+	q.dev.driver.queriedQP(q, &attr)
+	if !q.dev.driver.capabilities().connectionManaged { // otherwise the kernel does not report the state
+		q.state.Store(uint32(attr.State))
+	}
+	return attr, nil
+}
+
+// queryMask selects the attributes that QUERY_QP returns.
+func (q *QP) queryMask() uint32 {
+	if q.typ == DCT {
+		return uint32(AttrState | AttrAccess | AttrPort | AttrMinRNRTimer | AttrAV | AttrPathMTU | AttrPKeyIndex)
+	}
+	return queryAll
+}
+
+// DataInOrder returns which data of incoming operations a program may read before their completion
+// (ibv_query_qp_data_in_order). It always returns 0, because no supported driver reports an order
+// through the kernel. Wait for completions.
+func (q *QP) DataInOrder(op WROpcode) (InOrder, error) {
+	if err := q.usable(); err != nil {
+		return 0, err
+	}
+	if !op.known() {
+		return 0, argErr("DataInOrder", "op", uint8(op), "the WROpcode constants")
+	}
+	return 0, nil
+}
+
+// ofPeer are the attributes that recordPeer records.
+const ofPeer = AttrAV | AttrDestQPN | AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrMinRNRTimer | AttrPathMTU
+
+// recordPeer records the attributes of a Modify that concern the peer.
+func (q *QP) recordPeer(attr *QPAttr, mask QPAttrMask) {
+	if mask&ofPeer == 0 {
+		return
+	}
+	p := peerInfo{}
+	if old := q.peer.Load(); old != nil {
+		p = *old
+	}
+	if mask&AttrAV != 0 {
+		p.LID, p.GID = attr.AH.DLID, attr.AH.GRH.DGID
+	}
+	if mask&AttrDestQPN != 0 {
+		p.QPN = attr.DestQPN
+	}
+	if mask&AttrTimeout != 0 {
+		p.timeout = attr.Timeout
+	}
+	if mask&AttrRetryCount != 0 {
+		p.retries = attr.RetryCount
+	}
+	if mask&AttrRNRRetry != 0 {
+		p.rnrRetries = attr.RNRRetry
+	}
+	if mask&AttrMinRNRTimer != 0 {
+		p.minRNRTimer = attr.MinRNRTimer
+	}
+	if mask&AttrPathMTU != 0 {
+		p.mtu = attr.PathMTU
+	}
+	q.peer.Store(&p)
+}

@@ -6,15 +6,6 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// QPCaps are the sizes of a QP's queues (struct ibv_qp_cap).
-type QPCaps struct {
-	MaxSendWR  int // MaxSendWR is the number of work requests in the send queue.
-	MaxRecvWR  int // MaxRecvWR is the number of work requests in the receive queue.
-	MaxSendSGE int // MaxSendSGE is the maximum number of SGEs of a send.
-	MaxRecvSGE int // MaxRecvSGE is the maximum number of SGEs of a receive.
-	MaxInline  int // MaxInline is the maximum inline data of a send, in bytes.
-}
-
 // QPFlags are properties of a QP (enum ib_uverbs_qp_create_flags).
 type QPFlags uint32
 
@@ -202,6 +193,36 @@ func (o *QPOptions) checkQueues(d *Device) error {
 		case f.none == "" && (f.given < 1 || f.given > int(f.limit)):
 			return argErr("CreateQP", f.name, f.given, "1 to %d (%s of %s)", f.limit, f.what, d.Name())
 		}
+	}
+	return nil
+}
+
+// check returns an ArgError if a value is out of range.
+func (o *PathOptions) check(d *Device) error {
+	if *o == (PathOptions{}) {
+		return nil
+	}
+	for _, f := range []struct {
+		name  string
+		given uint32
+		limit uint32
+	}{
+		{"Path.Port", uint32(o.Port), uint32(d.attr.PhysPortCount)},
+		{"Path.SL", uint32(o.SL), 15},
+		{"Path.FlowLabel", o.FlowLabel, 1<<20 - 1},
+		{"Path.Timeout", uint32(o.Timeout), 31},
+		{"Path.RetryCount", uint32(o.RetryCount), 7},
+		{"Path.RNRRetry", uint32(o.RNRRetry), 7},
+		{"Path.MinRNRTimer", uint32(o.MinRNRTimer), 31},
+		{"Path.MaxRdAtomic", uint32(o.MaxRdAtomic), min(d.attr.MaxQPInitRdAtom, d.attr.MaxQPRdAtom)},
+		{"Path.MTU", uint32(o.MTU), uint32(MTU4096)},
+	} {
+		if f.given > f.limit {
+			return argErr("CreateQP", f.name, f.given, "1 to %d, or 0 for the default", f.limit)
+		}
+	}
+	if o.Access&^accessQP != 0 {
+		return argErr("CreateQP", "Path.Access", o.Access, "%s", accessQP)
 	}
 	return nil
 }
