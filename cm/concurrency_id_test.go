@@ -361,7 +361,7 @@ func (w *idWorld) Check(method string, err error) {
 	w.errs = append(w.errs, fmt.Errorf("%s: %w", method, err))
 }
 
-// Agree implements [pairs.World]: the ID is closed if the connection manager has none.
+// Agree implements [pairs.World]: the ID is closed if the connection manager does not have it.
 func (w *idWorld) Agree() error {
 	w.mu.Lock()
 	err := errors.Join(w.errs...)

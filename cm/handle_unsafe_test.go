@@ -16,7 +16,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// handles are those of the IDs and groups of a fake kernel.
+// handles are the handles of the IDs and groups of a fake kernel.
 type handles struct {
 	mu   sync.Mutex
 	live map[uint32]bool
@@ -57,7 +57,7 @@ func newHandles(t *testing.T) (*Channel, *handles) {
 	return c, h
 }
 
-// handleOf returns the handle in a command; has is false if it has none.
+// handleOf returns the handle in a command; has is false for other commands.
 func handleOf(cmd uint32, in unsafe.Pointer) (handle uint32, has bool) {
 	switch cmd {
 	case abi.RDMA_USER_CM_CMD_BIND:

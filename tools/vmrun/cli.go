@@ -89,8 +89,8 @@ A program can impair and cut it later:
     vmlink [DEVICE] netem off
 
 DEVICE is the device that sends: by default eth0 with several hosts and ve0 with one. With "to",
-netem affects only what it sends to that address. It replaces earlier settings. "down" is a port
-error at this end and silence at the other; "netem loss 100%" is silence on a port that stays active.
+netem affects only packets to that address. It replaces earlier settings. "down" is a port error at
+this end and silence at the other; "netem loss 100%" is silence on a port that stays active.
 The packets of -device mlx5 do not pass through the kernel: -loss and -delay apply to the
 fabric of the cards, and netem does not affect it.
 

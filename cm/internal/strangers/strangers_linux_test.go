@@ -43,8 +43,8 @@ var (
 	forgedIP        = "127.88.7.67"
 )
 
-// longest is the longest time that an exchange may take more than twice the slowest of bystanders. What an attack has
-// wait for a timer of the connection manager takes four seconds or more.
+// longest is the longest time that an exchange may take more than twice the slowest of bystanders. An exchange that waits
+// for a timer of the connection manager because of an attack takes four seconds or more.
 const longest = time.Second
 
 // welcome is what each server sends first.

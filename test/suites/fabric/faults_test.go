@@ -46,7 +46,7 @@ func TestDiscoverBehindConflict(t *testing.T) {
 	}
 }
 
-// TestProblemPath: the routes of problems are those of the nodes, in whatever order the answers came.
+// TestProblemPath: problems have the routes of their nodes, in whatever order the answers came.
 func TestProblemPath(t *testing.T) {
 	s, p := open(t, "ring:9", "host1")
 	noSwitchInfo := func(q *subnet.Packet) ([]*subnet.Packet, bool) {

@@ -29,7 +29,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
-// openPort opens a port of a node, which is given by its name or description. Port 0 is that of a switch. Only
+// openPort opens a port of a node, which is given by its name or description. Port 0 is the management port of a switch. Only
 // one program, which is this caller, can have a port at a time; closing it lets others.
 func openPort(s *subnet.Subnet, node string, number int) (*umad.Port, error) {
 	t := &transport{
