@@ -107,6 +107,7 @@ func TestDatagramLost(t *testing.T) {
 // TestSendQueueError: a send that fails on this side stops the send queue of a UC or UD QP. The QP still receives,
 // flushes what is posted to send, and sends again once it is moved to RTS.
 func TestSendQueueError(t *testing.T) {
+	testenv.Guest(t)
 	for _, typ := range []uverbs.QPType{uverbs.UC, uverbs.UD} {
 		t.Run(typ.String(), func(t *testing.T) {
 			var a, b *side
