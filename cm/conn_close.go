@@ -133,8 +133,9 @@ func (c *Conn) linger() error {
 	}
 	// A peer that has closed waits only for this end, which confirms that its own end has
 	// arrived. The acknowledgement of this end may be lost when the peer destroys its QP, so
-	// that an error does not matter then.
-	if c.peerClosedRead || c.err != nil && c.reported {
+	// that an error does not matter then. Nor does the error of a connection on which the peer's device
+	// has acknowledged all messages. On iWARP no device says that.
+	if c.peerClosedRead || c.err != nil && (c.reported || !c.outstanding() && !onIWARP(c.dev.dev)) {
 		return nil
 	}
 	return err

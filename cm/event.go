@@ -74,7 +74,7 @@ type ConnParam struct {
 	InitiatorDepth     uint8  // InitiatorDepth is how many READs and atomics of this side may be outstanding.
 	FlowControl        bool   // FlowControl says whether InfiniBand's end-to-end flow control is used.
 	RetryCount         uint8  // RetryCount is how often a packet without an acknowledgement is sent again, up to 7; rxe takes 7 as no limit.
-	RNRRetryCount      uint8  // RNRRetryCount is how often a message is sent again if the receiver has no receive posted, up to 6; 7 is no limit.
+	RNRRetryCount      uint8  // RNRRetryCount is how often a message is sent again if the receiver has no receive posted, up to 6; 7 is no limit. QPs of [ID.CreateQP] have the peer wait 0.64 ms before each.
 	SRQ                bool   // SRQ says that the QP takes its receives from an SRQ; only for an ID without a QP.
 	QPN                uint32 // QPN is the number of the QP; only for an ID without a QP.
 	QKey               uint32 // QKey is the Q_Key for datagrams; 0 is the default of the port space.

@@ -123,6 +123,7 @@ func (l *eventLoop) handle(id *ID, in *inbound) {
 		}
 		l.mu.Unlock()
 		if e != nil {
+			e.advanceQP() // not in the goroutine that reads the channel: the device may hang
 			h.event(e)
 		} else if h.lost != nil {
 			h.lost(lost)

@@ -26,7 +26,7 @@ type ID struct {
 	exclusive atomic.Bool            // events are for Wait, not for Next
 	queues    queues
 
-	listens atomic.Bool  // set before a request can arrive
+	listens atomic.Int32 // calls of Listen that have succeeded or are under way
 	backlog atomic.Int64 // of a listener: requests that may wait for the program; 0 is defaultBacklog
 
 	ackTimeout uverbs.AckTimeout     // timeout of a QP of CreateQP; 0 is what the kernel chooses
@@ -229,10 +229,10 @@ func (id *ID) Listen(backlog int) error {
 		return argErr("Listen", "backlog", backlog, "at least 0")
 	}
 	id.backlog.Store(int64(backlog))
-	did := id.listens.Swap(true)
+	id.listens.Add(1)
 	err := do(id, opListen, nil, abi.RDMA_USER_CM_CMD_LISTEN, &abi.Listen{ID: id.handle, Backlog: uint32(backlog)})
 	if err != nil {
-		id.listens.Store(did)
+		id.listens.Add(-1)
 	}
 	return err
 }

@@ -20,7 +20,7 @@ func (id *ID) Migrate(to *Channel) error {
 	if id.closed.Load() {
 		return errIDClosed
 	}
-	if id.listens.Load() {
+	if id.listens.Load() > 0 {
 		return &Error{Op: "migrate", Errno: syscall.EINVAL, Hint: "a listener stays on its channel; migrate the IDs of its requests"}
 	}
 	from := id.channel.Load()

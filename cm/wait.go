@@ -125,16 +125,30 @@ func (e *Event) failure() error {
 	return &EventError{Type: e.Type, Addr: e.ID.remoteName(), Device: e.ID.deviceName(), PrivateData: e.Param.PrivateData}
 }
 
-// resolveLimit is how long ResolveWait takes at most. Tests change it.
-var resolveLimit = time.Minute
+// resolveLimit is how long the kernel may take to resolve an address and a route. resolveGrace is how much longer
+// ResolveWait waits for its answer. Tests change them.
+var resolveLimit, resolveGrace = time.Minute, time.Second
 
 // ResolveWait resolves the address and the route, and waits for both (rdma_resolve_addr and
 // rdma_resolve_route of an ID without a channel). It gives up at the deadline of ctx, and after a
 // minute in any case. The addresses are as for [ID.ResolveAddr].
 func (id *ID) ResolveWait(ctx context.Context, local, remote Addr) error {
-	ctx, cancel := context.WithTimeout(ctx, resolveLimit) // the kernel is given the same time, and may not keep to it
+	end := time.Now().Add(resolveLimit)
+	if d, ok := ctx.Deadline(); ok && d.Before(end) {
+		end = d
+	}
+	// The kernel's own answer, which has the cause, should come first.
+	limited, cancel := context.WithDeadline(ctx, end.Add(resolveGrace))
 	defer cancel()
-	end, _ := ctx.Deadline()
+	err := id.resolve(limited, end, local, remote)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		err = fmt.Errorf("cm: %s %s: no answer for %v: %w", opResolve, id.remoteName(), resolveLimit, syscall.ETIMEDOUT)
+	}
+	return err
+}
+
+// resolve is ResolveWait with the end of the time that the kernel is given.
+func (id *ID) resolve(ctx context.Context, end time.Time, local, remote Addr) error {
 	id.exclusive.Store(true)
 	if err := id.resolveAddrRetrying(ctx, end, local, remote); err != nil {
 		return err
@@ -263,11 +277,7 @@ func (c *Channel) nextAsReader() (*Event, error) {
 		e, err = c.readUntil(context.Background(), w)
 		waiterPool.Put(w)
 	}
-	if err != nil {
-		return nil, err
-	}
-	e.advanceQP()
-	return e, nil
+	return e, err
 }
 
 // readUntil reads events until there is one for the waiter. The caller holds c.readTurn.

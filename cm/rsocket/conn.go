@@ -60,7 +60,7 @@ type Conn struct {
 	closing     bool  // Close was called
 	ending      bool  // Close has told the peer
 	flushed     bool  // a work request has failed, as a consequence of something that is not known yet
-	undelivered bool  // a WRITE with data has failed, or one after which there is nothing to say
+	undelivered bool  // a WRITE with data has failed
 	wcs         [16]uverbs.WC
 	suspect     *failure // of a work request; poll has still to see what has arrived before
 	more        bool     // the CQs may have more completions than poll has taken

@@ -224,7 +224,7 @@ func (c *Conn) end() error {
 		return nil
 	case c.err != nil:
 		return c.err
-	case c.undelivered:
+	case c.undelivered || c.room < c.o.SendBuffer: // the device may flush what was sent later
 		return fmt.Errorf("the peer is gone, and has not received everything: %w", syscall.ECONNRESET)
 	}
 	return nil

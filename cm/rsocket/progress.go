@@ -258,8 +258,6 @@ func (c *Conn) cause(status uverbs.WCStatus, err error) *failure {
 // failed ends the connection because of a failure, if it has not ended. The caller holds c.mu.
 func (c *Conn) failed(f *failure) {
 	switch {
-	case c.gone && !f.consequence:
-		c.undelivered = true // at least of the end
 	case c.gone || c.err != nil:
 	case !f.consequence:
 		c.fail(f.err)
