@@ -112,7 +112,7 @@ func (mlx5Driver) prepareResize(c *CQ, cqe *int) (u udata, ready bool, err error
 	case n-1 == ring.Cap():
 		return udata{}, false, nil
 	case there > *cqe: // the kernel does not check this
-		return udata{}, false, &Error{Op: "RESIZE_CQ", Device: c.dev.Name(), Errno: syscall.EINVAL, Hint: resizeHint(*cqe)}
+		return udata{}, false, &Error{Op: "RESIZE_CQ", Device: c.dev.Name(), Errno: syscall.EINVAL, Hint: fmt.Sprintf("there are %d completions in it; poll them first", there)}
 	}
 	if x.room, err = mapRingMemory(n * x.cqe); err != nil {
 		return udata{}, false, err

@@ -28,12 +28,12 @@ func ExampleQP_BeginSend() {
 func ExampleQP_ReadyUD() {
 	var pd *uverbs.PD
 	var cq *uverbs.CQ
-	var mr *uverbs.MR // of at least 40 + 1024 bytes
+	var mr *uverbs.MR // of at least 40 + 4096 bytes
 	const qkey = 0x1ee7
 	qp := must(pd.CreateQP(uverbs.QPOptions{Type: uverbs.UD, SendCQ: cq, RecvCQ: cq}))
 	defer qp.Close()
 	check(qp.ReadyUD(qkey))
-	check(qp.PostRecv(1, mr.SGE(0, uverbs.GRHSize+1024)))
+	check(qp.PostRecv(1, mr.SGE(0, uverbs.GRHSize+4096)))
 	wcs := make([]uverbs.WC, 1)
 	for must(cq.Poll(wcs)) == 0 {
 	}

@@ -192,6 +192,9 @@ func (q *QP) modified(attr *QPAttr, mask QPAttrMask, from, to QPState) {
 	if mask&AttrState != 0 {
 		q.dev.driver.qpModified(q, from, to)
 	}
+	if to == QPRTS && mask&AttrState != 0 && from >= QPRTS { // from SQE, which the library may not know of
+		q.first.Store(nil)
+	}
 	if to == QPReset && from != QPReset {
 		q.newPSN()
 		q.clearFailure()

@@ -13,7 +13,7 @@ const (
 	WCLocQPOpErr                     // the work request is inconsistent
 	WCLocEECOpErr                    // local EE context error (RD only)
 	WCLocProtErr                     // a local SGE is outside its MR, or its lkey is wrong
-	WCWRFlushErr                     // flushed, because the QP was in the error state
+	WCWRFlushErr                     // flushed, because the QP, or its send queue, was in the error state
 	WCMWBindErr                      // the memory window could not be bound
 	WCBadRespErr                     // an unexpected response
 	WCLocAccessErr                   // an operation of the peer violated local access rights
@@ -39,7 +39,7 @@ var statusNames = [...]string{
 	WCLocQPOpErr:     "local QP operation error",
 	WCLocEECOpErr:    "local EE context operation error",
 	WCLocProtErr:     "local protection error",
-	WCWRFlushErr:     "work request flushed: the QP is in the error state",
+	WCWRFlushErr:     "work request flushed: the QP, or its send queue, is in the error state",
 	WCMWBindErr:      "memory window bind error",
 	WCBadRespErr:     "bad response",
 	WCLocAccessErr:   "local access error",

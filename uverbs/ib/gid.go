@@ -28,10 +28,10 @@ func (g GID) String() string {
 func ParseGID(s string) (GID, error) {
 	a, err := netip.ParseAddr(s)
 	if err != nil {
-		return GID{}, fmt.Errorf("uverbs: GID %q: %w", s, err)
+		return GID{}, fmt.Errorf("ib: GID %q: %w", s, err)
 	}
 	if a.Zone() != "" {
-		return GID{}, fmt.Errorf("uverbs: GID %q: a GID has no zone", s)
+		return GID{}, fmt.Errorf("ib: GID %q: a GID has no zone", s)
 	}
 	return a.As16(), nil
 }
@@ -78,7 +78,7 @@ func ParseGUID(s string) (GUID, error) {
 	}
 	n, err := strconv.ParseUint(digits, 16, 64)
 	if !ok || err != nil || len(digits) > 16 {
-		return 0, fmt.Errorf("uverbs: GUID %q: allowed: four groups of hexadecimal digits, or 0x and up to 16 digits", s)
+		return 0, fmt.Errorf("ib: GUID %q: allowed: four groups of hexadecimal digits, or 0x and up to 16 digits", s)
 	}
 	return GUID(n), nil
 }

@@ -65,7 +65,8 @@
 // oldest packet that is not acknowledged, and a READ from the first byte that is missing. A receiver drops the
 // packets behind a gap and sends one NAK. So a peer that repeats only the lost packet (selective repeat) has to
 // repeat the later ones as well, after its timeout. The connection fails if RetryCount repetitions, 7 at most, bring no
-// progress: a process that is stopped for longer than these take loses its connections, as its device stops, too.
+// progress: a process that is stopped for longer than these take loses the connections on which its peers have
+// requests under way, as its device stops, too.
 //
 // # Counters
 //
@@ -84,7 +85,7 @@
 //	rx_bad_mad           a message to QP 1 of another length or opcode than those of management datagrams
 //	rx_out_of_order      a request before it is missing, or has failed (UC)
 //	rx_no_receive        UC and UD: there is no receive; RC counts send_rnr_err
-//	rx_refused           UC: the message is malformed, or has no right to the memory
+//	rx_refused           UC: the message is malformed, or has no right to the memory; UD: it is longer than 4096 bytes, or its receive is malformed
 //	rx_stale_response    no request waits for the response
 //	rx_odd_response      the response does not fit the request: its kind, its length, or one before it is missing
 //	rx_waiting_overflow  more than 1 MiB of requests wait, behind a long response or since faults slow them down
@@ -166,7 +167,8 @@
 //
 // As with all RoCE, packets are neither authenticated nor encrypted. Whoever can send packets with the address of
 // a peer, and knows a QPN, a PSN and an rkey, can read and write registered memory. QPNs and rkeys are random,
-// unless [Options].Seed is set; PSNs can be tried out.
+// unless [Options].Seed is set; PSNs can be tried out. Whoever knows the QPN and the Q_Key of a UD QP breaks it with a
+// datagram that is longer than the receive. So give the receives of strangers' datagrams uverbs.GRHSize and 4096 bytes.
 //
 // A packet from an address of this host counts only if it comes from the port that devices have. Another user of
 // the host can take that port at another address and then forge the address of a device, as anybody can where

@@ -107,12 +107,13 @@ func (d *Device) armed() {
 // poll handles the packets that have arrived, and reports whether there were some.
 func (n *network) poll() bool { return n.socket.Poll(n.handle, n.flush) }
 
-// drainBatches is how many batches of packets are more than the receive buffer of a socket holds.
-const drainBatches = 16
+// smallPacket is what the kernel counts for a small packet in the receive buffer of a socket, at least, in bytes.
+const smallPacket = 512
 
-// drain handles the packets that have arrived.
+// drain handles the packets that have arrived, but not without end those that go on arriving: no more than the
+// receive buffer of the socket holds, if each batch has one packet.
 func (n *network) drain() {
-	for range drainBatches {
+	for range n.socket.ReceiveBuffer()/smallPacket + 1 {
 		if !n.socket.Look(n.handle, n.flush) {
 			return
 		}

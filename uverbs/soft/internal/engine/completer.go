@@ -77,6 +77,7 @@ func (q *QP) completeDone() {
 // Other QPs still receive. vendor is the device's own code of the error.
 func (q *QP) failHead(status Status, vendor uint32) {
 	q.sq.SetSendStatus(q.req.head, uint32(status))
+	q.failedSend = q.req.head
 	switch told := q.completeHead(status, vendor); {
 	case q.typ == RC:
 		q.toError()

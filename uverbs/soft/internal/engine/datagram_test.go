@@ -490,3 +490,23 @@ func TestControlledQKey(t *testing.T) {
 		b.want(1, ring.WCRecv)
 	}
 }
+
+// TestDatagramTooLongForAnyMTU: a datagram that is longer than the largest MTU does not break a QP whose receives hold
+// that, whatever the MTU of the device is.
+func TestDatagramTooLongForAnyMTU(t *testing.T) {
+	for _, n := range []int{1028, 4096, 4100, 4200} {
+		d := newDevice(t, Config{MTU: 1024}, "10.0.0.1")
+		s := newSide(t, d, sideOptions{typ: UD})
+		s.activate()
+		s.recv(1, s.sge(0, GRHSize+4096))
+		h := wire.Header{Opcode: wire.UD | wire.SendOnly, PKey: wire.DefaultPKey, DestQP: s.qp.num, QKey: testQKey, SrcQP: 3}
+		b := make([]byte, wire.PacketSize(h.Opcode, n))
+		h.Put(b)
+		r := d.NewReceiver()
+		r.Packet(&Meta{From: netip.MustParseAddr("10.0.0.2"), To: netip.MustParseAddr("10.0.0.1")}, b)
+		r.Flush()
+		if got := s.qp.Query().State; got != RTS {
+			t.Errorf("%d bytes: the state is %v, want RTS", n, got)
+		}
+	}
+}

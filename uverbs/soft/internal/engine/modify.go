@@ -121,6 +121,9 @@ func (q *QP) move(to State) (start bool) {
 	}
 	was := q.state
 	q.state = to
+	if was == SQE { // the program must not take a later failure for this one
+		q.sq.SetSendStatus(q.failedSend, 0)
+	}
 	switch to {
 	case Reset:
 		q.reset()

@@ -37,6 +37,7 @@ type QP struct {
 	srq            *SRQ
 	sigAll         bool
 	event          func(typ uint32)
+	failedSend     uint32 // index of the send that has moved the QP to SQE
 	caps           Caps
 	sq             *ring.Ring
 	rq             *ring.Ring // nil with an SRQ

@@ -86,6 +86,10 @@ func (q *QP) concludeUC(a *arrival, v verdict) {
 // datagram handles a request to a UD QP. One that finds no receive is lost, and one that is longer than its receive
 // breaks the QP.
 func (q *QP) datagram(w *worker, a *arrival) {
+	if len(a.payload) > 128<<maxMTU { // nobody has a receive for it, so it must not break the QP
+		q.dev.stats.refused.Add(1)
+		return
+	}
 	switch q.takeFor(&a.header) {
 	case notReady:
 		q.dev.stats.noReceive.Add(1)

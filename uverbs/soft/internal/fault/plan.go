@@ -100,7 +100,8 @@ func (p Plan) ResponseDelay(qpn uint32) time.Duration {
 // Completion returns the error status with which a work request must complete. The second result is
 // false if it completes as it would without the plan. The engine calls it for a work request that is
 // about to complete with success, with the number of the work request as in Fail.WR. With an error,
-// the engine does as for a real one: it moves the queue pair to the error state and flushes the rest.
+// the engine does as for a real one: it moves the queue pair to ERR, or to SQE for a send of UC and UD, and
+// flushes the rest.
 func (p Plan) Completion(qpn uint32, q Queue, wr uint64) (Status, bool) {
 	for i := range p {
 		if f := &p[i]; f.Fail.Status != 0 && f.Fail.Queue == q && f.Fail.WR == wr && f.concerns(qpn) {
