@@ -110,8 +110,8 @@ func (c *config) hostSuites() []suite {
 		{
 			name: "race", doc: "tests that need no kernel under the race detector: the library on software devices, with the conformance tests; other packages",
 			steps: []step{
-				{name: "library", alone: true, needs: gcc, env: append(cgo[:1:1], noMemory), host: words("go test -count=1 -race -timeout 30m ./netlinkrdma/... ./uverbs/... ./cm/...")},
-				{name: "suites", dir: suitesModule, alone: true, needs: gcc, env: append(cgo[:1:1], noMemory), host: words("go test -count=1 -race -timeout 30m ./conformance ./fabric")},
+				{name: "library", alone: true, needs: gcc, env: append(cgo[:1:1], noMemory+","+string(testenv.Race)), host: words("go test -count=1 -race -timeout 30m ./netlinkrdma/... ./uverbs/... ./cm/...")},
+				{name: "suites", dir: suitesModule, alone: true, needs: gcc, env: append(cgo[:1:1], noMemory+","+string(testenv.Race)), host: words("go test -count=1 -race -timeout 30m ./conformance ./fabric")},
 				{name: "others", alone: true, needs: gcc, env: cgo, host: words("go test -race ./mmio/... ./tools/health ./tools/internal/... ./tools/metrics ./tools/verbs/...")},
 				{name: "hca", dir: hcaModule, alone: true, needs: gcc, env: cgo, host: words("go test -race ./...")},
 				{name: "vmrun", dir: "tools/vmrun", alone: true, needs: gcc, env: cgo, host: words("go test -race -short ./...")},

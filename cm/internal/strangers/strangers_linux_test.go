@@ -23,6 +23,7 @@ import (
 	"github.com/goverbs/goverbs/cm/internal/ibcm"
 	"github.com/goverbs/goverbs/cm/rsocket"
 	"github.com/goverbs/goverbs/cm/valkey"
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
@@ -536,6 +537,7 @@ func checkForging(t *testing.T, h *host) {
 // sent anything. Bystanders, which nobody attacks, do the same in the same process at the same time: they show how
 // long the machine takes.
 func TestStrangers(t *testing.T) {
+	testenv.Tags(t, testenv.Race) // which makes the attacked device slower than the attacks
 	lasts := 4 * time.Second
 	if s := os.Getenv(timeEnv); s != "" {
 		var err error
