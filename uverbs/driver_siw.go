@@ -35,8 +35,11 @@ func (siwDriver) openAH(*AH, udata) error { return siwUnsupported("AH") }
 // siwUnsupported returns the error for a feature that siw does not support.
 func siwUnsupported(feature string) error { return &FeatureError{Feature: feature, Driver: "siw"} }
 
-// contextUdata has room for the device ID, without which siw creates no context.
-func (siwDriver) contextUdata(contextCommand, bool) udata {
+// contextUdata has room for the device ID, without which siw creates no context. siw does not describe one.
+func (siwDriver) contextUdata(c contextCommand, _ bool) udata {
+	if c == queryContext {
+		return udata{}
+	}
 	return udata{out: make([]byte, siw.ContextRespSize)}
 }
 

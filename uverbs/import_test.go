@@ -297,3 +297,16 @@ func TestSharedClose(t *testing.T) {
 	delete(k.refuse, "DESTROY_CQ")
 	must(t, d.CloseAll(), pd.Close(), cq.Close())
 }
+
+// TestImportUndescribed: a device whose driver does not describe the context can be imported, if the library needs no
+// description.
+func TestImportUndescribed(t *testing.T) {
+	for _, drv := range []driver{rxeDriver{}, siwDriver{}} {
+		d, _, err := importFake(t, func(k *fakeKernel) { k.driver, k.refuse["QUERY_CONTEXT"] = drv, syscall.EOPNOTSUPP })
+		if err != nil {
+			t.Errorf("%s: %v", drv.name(), err)
+			continue
+		}
+		must(t, d.Close())
+	}
+}
