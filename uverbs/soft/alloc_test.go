@@ -53,7 +53,7 @@ func TestAllocs(t *testing.T) {
 					run()
 				}
 			}
-			if n := testing.AllocsPerRun(1, all); n > messages/100 { // the garbage collector allocates a few
+			if n := testing.AllocsPerRun(1, all); n > messages/10 { // the garbage collector, and timers on a busy machine, allocate a few
 				t.Errorf("%s, %s: %.0f allocations for %d messages", way, opcode, n, messages)
 			}
 		}
