@@ -311,7 +311,7 @@ func (c *CQ) Resize(cqe int) error {
 
 // resizeHint explains why a CQ cannot be resized to cqe completions.
 func resizeHint(cqe int) string {
-	return fmt.Sprintf("there may be more than %d completions in it, which Poll takes; or it was full and has lost one (EventCQErr)", cqe)
+	return fmt.Sprintf("there may be more than %d completions in it; poll them first; or it has lost a completion (EventCQErr)", cqe)
 }
 
 // cqModerate is IB_CQ_MODERATE (rdma/ib_verbs.h), the attribute that MODIFY_CQ can change.

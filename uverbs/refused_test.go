@@ -157,7 +157,7 @@ func TestRefusedRemoved(t *testing.T) {
 		cq := value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
 		k.refuse["QUERY_DEVICE"], k.refuse["RESIZE_CQ"] = removed, syscall.EINVAL
 		err := cq.Resize(20)
-		if errors.Is(err, ErrDeviceRemoved) != (removed != 0) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "which Poll takes") != (removed == 0) {
+		if errors.Is(err, ErrDeviceRemoved) != (removed != 0) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "poll them first") != (removed == 0) {
 			t.Errorf("QUERY_DEVICE answers %v: %v, want %q", removed, err, want)
 		}
 		must(t, cq.Close(), d.Close())
