@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -425,4 +426,37 @@ func FuzzEvent(f *testing.F) {
 			t.Error("the layout is wrong")
 		}
 	})
+}
+
+// TestListenBesideListen: a call of Listen that fails beside one that succeeds does not let the listener migrate.
+func TestListenBesideListen(t *testing.T) {
+	c, _ := newFake(t)
+	id := value(c.NewID(TCP))(t)
+	begun, second := make(chan bool), make(chan bool)
+	var calls atomic.Int32
+	others := c.file.local.(commandFunc)
+	c.file.local = commandFunc(func(cmd uint32, in, out unsafe.Pointer) syscall.Errno {
+		switch {
+		case cmd != abi.RDMA_USER_CM_CMD_LISTEN:
+			return others(cmd, in, out)
+		case calls.Add(1) > 1:
+			return 0
+		}
+		close(begun)
+		<-second
+		return syscall.EINVAL
+	})
+	first := make(chan error)
+	go func() { first <- id.Listen(1) }()
+	<-begun
+	must(t, id.Listen(1))
+	close(second)
+	if err := <-first; !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("the first call: %v", err)
+	}
+	to, _ := newFake(t)
+	if err := id.Migrate(to); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("the listener migrates: %v", err)
+	}
+	must(t, id.Close())
 }
