@@ -52,7 +52,7 @@ func TestResize(t *testing.T) {
 		if err := b.cq.Resize(2); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("Resize below what is there: %v, want EINVAL", err)
 		} else {
-			says(t, err, "RESIZE_CQ", "more than 2 completions", "poll them")
+			says(t, err, "RESIZE_CQ", " completions in it", "poll them first")
 		}
 		if got := b.cq.Cap(); got != before {
 			t.Errorf("Cap is %d after a failed Resize, want %d", got, before)
