@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -89,7 +90,7 @@ func newAttackedServer(t *testing.T, ctx context.Context) *attackedServer {
 
 // refused records the error of a connection that Accept does not return, because the peer has disconnected
 // before it was known to be ready. That happens if packets are lost.
-func (s *attackedServer) refused(remote Addr, err error) {
+func (s *attackedServer) refused(remote rdmacm.Addr, err error) {
 	if errors.Is(err, syscall.ECONNRESET) {
 		select {
 		case s.ended.of(remote.String()) <- err:
@@ -281,7 +282,7 @@ func TestHostilePeers(t *testing.T) {
 		now.isFlat(t, *early)
 	}
 	halfOpens.Range(func(id, _ any) bool {
-		must(t, id.(*ID).Close())
+		must(t, id.(*rdmacm.ID).Close())
 		halfOpens.Delete(id)
 		return true
 	})

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -20,7 +21,7 @@ import (
 // attacker is a program that speaks raw verbs and knows the protocol of Conn.
 type attacker struct {
 	t       *testing.T
-	channel *Channel
+	channel *rdmacm.Channel
 	pd      *uverbs.PD
 	mr      *uverbs.MR // the first half is sent from, the second received into
 	to      netip.AddrPort
@@ -40,7 +41,7 @@ func newAttacker(t *testing.T, l *Listener) *attacker {
 // victim is a connection from an attacker to the server.
 type victim struct {
 	*attacker
-	id     *ID
+	id     *rdmacm.ID
 	qp     *uverbs.QP
 	cq     *uverbs.CQ
 	remote Remote // the memory that the server describes in its answer
@@ -160,14 +161,14 @@ func floodControl(ctx context.Context, v *victim) error {
 // leaveHalfOpen requests a connection, and does not answer the server's reply. The ID stays in
 // halfOpens.
 func leaveHalfOpen(ctx context.Context, a *attacker) error {
-	id, err := a.channel.NewID(TCP)
+	id, err := a.channel.NewID(rdmacm.TCP)
 	if err != nil {
 		return err
 	}
-	if err := id.ResolveWait(ctx, Addr{}, AddrOf(a.to)); err != nil {
+	if err := id.ResolveWait(ctx, rdmacm.Addr{}, rdmacm.AddrOf(a.to)); err != nil {
 		return errors.Join(err, id.Close())
 	}
-	err = id.Connect(ConnParam{PrivateData: attackRequest.encode(), QPN: 1<<23 + uint32(id.uid)})
+	err = id.Connect(rdmacm.ConnParam{PrivateData: attackRequest.encode(), QPN: unusedQPN()})
 	if err == nil {
 		_, err = id.Wait(ctx)
 	}
@@ -189,7 +190,7 @@ var errAny = errors.New("an error")
 
 // dial connects to the server with a greeting.
 func (a *attacker) dial(ctx context.Context, greeting []byte) (v *victim, err error) {
-	id, err := a.channel.NewID(TCP)
+	id, err := a.channel.NewID(rdmacm.TCP)
 	if err != nil {
 		return nil, err
 	}
@@ -198,7 +199,7 @@ func (a *attacker) dial(ctx context.Context, greeting []byte) (v *victim, err er
 			err = errors.Join(err, id.Close())
 		}
 	}()
-	if err := id.ResolveWait(ctx, Addr{}, AddrOf(a.to)); err != nil {
+	if err := id.ResolveWait(ctx, rdmacm.Addr{}, rdmacm.AddrOf(a.to)); err != nil {
 		return nil, err
 	}
 	v = &victim{attacker: a, id: id}
@@ -213,7 +214,7 @@ func (a *attacker) dial(ctx context.Context, greeting []byte) (v *victim, err er
 			return nil, err
 		}
 	}
-	e, err := id.ConnectWait(ctx, ConnParam{PrivateData: greeting, RetryCount: 6, RNRRetryCount: 6, ResponderResources: 1, InitiatorDepth: 1})
+	e, err := id.ConnectWait(ctx, rdmacm.ConnParam{PrivateData: greeting, RetryCount: 6, RNRRetryCount: 6, ResponderResources: 1, InitiatorDepth: 1})
 	if err != nil {
 		return nil, errors.Join(err, id.Close(), v.cq.Close())
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
@@ -115,11 +116,11 @@ func serveSteps(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l, err := s.channel.NewID(TCP)
+	l, err := s.channel.NewID(rdmacm.TCP)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(l.Bind(AddrOf(netip.AddrPortFrom(first, 0))), s.open(l), l.Listen(0)); err != nil {
+	if err := errors.Join(l.Bind(rdmacm.AddrOf(netip.AddrPortFrom(first, 0))), s.open(l), l.Listen(0)); err != nil {
 		return err
 	}
 	addrs, err := l.Addrs()
@@ -133,11 +134,11 @@ func serveSteps(ctx context.Context) error {
 			return err
 		}
 		switch e.Type {
-		case EventConnectRequest:
+		case rdmacm.EventConnectRequest:
 			if err = s.queues(e.ID); err == nil {
-				err = e.ID.Accept(ConnParam{})
+				err = e.ID.Accept(rdmacm.ConnParam{})
 			}
-		case EventDisconnected:
+		case rdmacm.EventDisconnected:
 			err = s.hangUp(e.ID)
 		}
 		if err != nil {
@@ -166,26 +167,26 @@ func serveConns(ctx context.Context, o ConnOptions) error {
 }
 
 // noEvent stands for a step that is done when it returns.
-const noEvent = ^EventType(0)
+const noEvent = ^rdmacm.EventType(0)
 
 // steps makes connections step by step.
 type steps struct {
-	channel *Channel
+	channel *rdmacm.Channel
 	dev     *uverbs.Device
 	pd      *uverbs.PD
-	ids     []*ID
+	ids     []*rdmacm.ID
 	qps     int            // how many there are
 	cqs     [2]completions // of all QPs: for sends and for receives
 }
 
 // newSteps opens what a side has before it begins.
 func newSteps() (*steps, error) {
-	c, err := OpenChannel()
+	c, err := rdmacm.OpenChannel()
 	return &steps{channel: c}, err
 }
 
 // open opens the device that an ID is on.
-func (s *steps) open(id *ID) error {
+func (s *steps) open(id *rdmacm.ID) error {
 	a, err := id.Addrs()
 	if err != nil {
 		return err
@@ -198,7 +199,7 @@ func (s *steps) open(id *ID) error {
 }
 
 // queues gives an ID a QP.
-func (s *steps) queues(id *ID) (err error) {
+func (s *steps) queues(id *rdmacm.ID) (err error) {
 	for i := range s.cqs {
 		c := &s.cqs[i]
 		if s.qps > 0 {
@@ -221,19 +222,19 @@ func (s *steps) queues(id *ID) (err error) {
 func (s *steps) connect(ctx context.Context, to netip.AddrPort, n int) (time.Duration, error) {
 	begin := time.Now()
 	for _, step := range []struct {
-		do  func(*ID) error
-		end EventType
+		do  func(*rdmacm.ID) error
+		end rdmacm.EventType
 	}{
-		{func(id *ID) error { return id.ResolveAddr(Addr{}, AddrOf(to), 2*time.Second) }, EventAddrResolved},
-		{func(id *ID) error { return id.ResolveRoute(2 * time.Second) }, EventRouteResolved},
+		{func(id *rdmacm.ID) error { return id.ResolveAddr(rdmacm.Addr{}, rdmacm.AddrOf(to), 2*time.Second) }, rdmacm.EventAddrResolved},
+		{func(id *rdmacm.ID) error { return id.ResolveRoute(2 * time.Second) }, rdmacm.EventRouteResolved},
 		{s.queues, noEvent},
-		{func(id *ID) error {
-			return id.Connect(ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 5})
-		}, EventEstablished},
+		{func(id *rdmacm.ID) error {
+			return id.Connect(rdmacm.ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 5})
+		}, rdmacm.EventEstablished},
 	} {
 		for i := range n {
 			if len(s.ids) < n {
-				id, err := s.channel.NewID(TCP)
+				id, err := s.channel.NewID(rdmacm.TCP)
 				if err != nil {
 					return 0, err
 				}
@@ -253,10 +254,10 @@ func (s *steps) connect(ctx context.Context, to netip.AddrPort, n int) (time.Dur
 				return 0, err
 			}
 			switch {
-			case e.Type == EventAddrResolved && s.dev == nil:
+			case e.Type == rdmacm.EventAddrResolved && s.dev == nil:
 				err = s.open(e.ID)
 				left--
-			case e.Type == EventAddrError && errors.Is(e.Err(), syscall.ETIMEDOUT):
+			case e.Type == rdmacm.EventAddrError && errors.Is(e.Err(), syscall.ETIMEDOUT):
 				err = step.do(e.ID) // as cmtime does
 			case e.Type == step.end:
 				left--
@@ -272,7 +273,7 @@ func (s *steps) connect(ctx context.Context, to netip.AddrPort, n int) (time.Dur
 }
 
 // hangUp closes a connection, and the CQs with the last one.
-func (s *steps) hangUp(id *ID) error {
+func (s *steps) hangUp(id *rdmacm.ID) error {
 	if err := id.Close(); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -122,11 +123,11 @@ func TestCloseAcknowledgesPeerEnd(t *testing.T) {
 	pd, cq := openPD(t)
 	buf := value(uverbs.AllocBuffer(4096))(t)
 	mr := value(pd.RegMR(buf, uverbs.AccessLocalWrite))(t)
-	id := newID(t, openKernel(t), TCP)
-	must(t, id.ResolveWait(ctx, Addr{}, l.addr))
+	id := newID(t, openKernel(t), rdmacm.TCP)
+	must(t, id.ResolveWait(ctx, rdmacm.Addr{}, l.addr))
 	qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxRecvWR: 1, MaxSendWR: 1, MaxRecvSGE: 1, MaxSendSGE: 1}))(t)
 	must(t, qp.PostRecv(7, mr.SGE(2048, 2048)))
-	value(id.ConnectWait(ctx, ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 4, size: 100}.encode(), RetryCount: 6, RNRRetryCount: 6}))(t)
+	value(id.ConnectWait(ctx, rdmacm.ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 4, size: 100}.encode(), RetryCount: 6, RNRRetryCount: 6}))(t)
 	server := value(l.Accept(ctx))(t)
 	header{kind: msgEnd, closesRead: true}.put(buf.Bytes())
 	must(t, qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, SGL: []uverbs.SGE{mr.SGE(0, headerSize)}}))
@@ -150,8 +151,8 @@ func TestCloseUsedSRQ(t *testing.T) {
 	testenv.Guest(t)
 	l := newListener(t, ListenOptions{})
 	pd, cq := openPD(t)
-	id := newID(t, openKernel(t), TCP)
-	must(t, id.ResolveWait(within(t), Addr{}, l.addr))
+	id := newID(t, openKernel(t), rdmacm.TCP)
+	must(t, id.ResolveWait(within(t), rdmacm.Addr{}, l.addr))
 	srq, err := id.CreateSRQ(pd, uverbs.SRQOptions{})
 	testenv.Skip(t, err)
 	must(t, err)

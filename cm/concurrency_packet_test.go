@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/pairs"
 )
 
@@ -48,7 +49,7 @@ func (w *packetWorld) Override(_ any, name string) (call func(*rand.Rand), skip 
 	case "Join":
 		return func(r *rand.Rand) {
 			short(func(ctx context.Context) error {
-				_, err := w.near.Join(ctx, w.groups[r.IntN(len(w.groups))], JoinFullMember)
+				_, err := w.near.Join(ctx, w.groups[r.IntN(len(w.groups))], rdmacm.JoinFullMember)
 				return err
 			})
 		}, false

@@ -3,7 +3,6 @@ package cm
 import (
 	"bytes"
 	"context"
-	"maps"
 	"math/rand/v2"
 	"net"
 	"reflect"
@@ -13,11 +12,6 @@ import (
 	"github.com/goverbs/goverbs/test/pairs"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
-)
-
-// Uses of IDs.
-const (
-	follow pairs.Use = "follow" // the operations of a connection follow one another
 )
 
 // concurrency is what the documentation of each type says.
@@ -37,14 +31,6 @@ var concurrency = pairs.Table{
 	{Object: (*ListenConfig)(nil), Methods: map[pairs.Use]string{pairs.Freely: "Listen"}},
 	{Object: (*Dialer)(nil), Methods: map[pairs.Use]string{pairs.Freely: "Dial DialContext"}},
 	{Object: (*Request)(nil), Methods: map[pairs.Use]string{pairs.Alone: "PD"}},
-	{Object: (*Channel)(nil), Methods: map[pairs.Use]string{pairs.Freely: "Close NewID Next"}},
-	{Object: (*Group)(nil), Methods: map[pairs.Use]string{pairs.Freely: "Close"}},
-	{Object: (*ID)(nil), Often: true, Methods: map[pairs.Use]string{
-		pairs.Freely: "Addrs CheckRemote Close ECE GIDs Join Migrate Notify Paths QPAttr Request Services Wait WriteEvent",
-		follow: `Accept AcceptWait Bind Connect ConnectWait CreateQP CreateSRQ Disconnect DisconnectWait Establish Listen Reject
-			ResolveAddr ResolveRoute ResolveService ResolveWait SetAFOnly SetAckTimeout SetECE SetPath SetRNRRetryCount SetRetryCount
-			SetReuseAddr SetTOS`,
-	}},
 }
 
 // TestConcurrencyTable: the table has every exported method of every object, once.
@@ -64,7 +50,6 @@ func TestPairs(t *testing.T) {
 	}
 	if testenv.TheRig().Soft { // each kernel answers in its own time when groups come and go
 		worlds["packets"] = newPacketWorld
-		maps.Copy(worlds, idWorlds)
 	}
 	pairs.Run(t, concurrency, worlds)
 }

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/internal/inprocess"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -22,14 +24,14 @@ import (
 // goroutine.
 type Conn struct {
 	loop     *eventLoop
-	id       *ID
+	id       *rdmacm.ID
 	dev      *device    // nil until attach
 	domain   *domain    // nil until attach
 	pd       *uverbs.PD // the PD of domain
 	listener *Listener  // the listener that counts the connection, nil if it was dialed
 	key      netip.Addr // what the address of the peer counts as there
 	o        ConnOptions
-	addrs    Addrs
+	addrs    rdmacm.Addrs
 	index    uint32 // index of the device that the ID is on
 	version  uint8  // version of the protocol
 	private  []byte // private data of the peer
@@ -127,8 +129,8 @@ const (
 // newConn makes a connection that has no objects of a device yet. If newConn succeeds, the
 // connection owns the ID, a reference to the event loop and, if there is a listener, a place among
 // its connections.
-func newConn(loop *eventLoop, id *ID, o ConnOptions, from *Listener) (*Conn, error) {
-	addrs, index, err := id.addrs()
+func newConn(loop *eventLoop, id *rdmacm.ID, o ConnOptions, from *Listener) (*Conn, error) {
+	addrs, index, err := id.QueryAddrs()
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +144,6 @@ func (c *Conn) openDevice() (err error) {
 			return err
 		}
 		c.addrs.Device = c.dev.dev.Name()
-		c.id.device.Store(&c.addrs.Device)
 	}
 	return nil
 }
@@ -192,7 +193,7 @@ func (c *Conn) make() (err error) {
 	if c.completions, err = c.dev.cqs.get(c.entries()); err != nil {
 		return err
 	}
-	c.qp, err = id.createQP(c.pd, c.addrs.Port, uverbs.QPOptions{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: c.sends(), MaxRecvWR: c.recvs()})
+	c.qp, err = id.CreateQP(c.pd, uverbs.QPOptions{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: c.sends(), MaxRecvWR: c.recvs()})
 	if err != nil {
 		return err
 	}
@@ -201,7 +202,7 @@ func (c *Conn) make() (err error) {
 
 // param returns the parameters of the connection, with a greeting that describes what this side
 // receives.
-func (c *Conn) param(kind uint8, data []byte) ConnParam {
+func (c *Conn) param(kind uint8, data []byte) rdmacm.ConnParam {
 	h := greeting{version: c.version, kind: kind, depth: c.o.Depth, size: c.o.MessageSize, data: data}
 	if c.win.startsSmall {
 		h.first = firstDepth
@@ -211,7 +212,7 @@ func (c *Conn) param(kind uint8, data []byte) ConnParam {
 		greeting, _ = RemoteOf(c.probeMR).AppendBinary(greeting) // it never fails
 	}
 	attr := c.dev.dev.QueryDevice()
-	return ConnParam{
+	return rdmacm.ConnParam{
 		PrivateData:        greeting,
 		ResponderResources: uint8(min(attr.MaxQPRdAtom, maxRDAtom)),
 		InitiatorDepth:     uint8(min(attr.MaxQPInitRdAtom, maxRDAtom)),
@@ -277,10 +278,14 @@ func (c *Conn) sendFirst(ctx context.Context) error {
 	}
 }
 
-// LocalAddr returns the address of this side, an [Addr].
+// ECE returns the options for enhanced connections that the connection uses; see [ConnOptions].ECE. The
+// zero value is none.
+func (c *Conn) ECE() rdmacm.ECE { return c.id.ECE() }
+
+// LocalAddr returns the address of this side, an [rdmacm.Addr].
 func (c *Conn) LocalAddr() net.Addr { return c.addrs.Local }
 
-// RemoteAddr returns the address of the peer, an [Addr].
+// RemoteAddr returns the address of the peer, an [rdmacm.Addr].
 func (c *Conn) RemoteAddr() net.Addr { return c.addrs.Remote }
 
 // PrivateData returns the private data of the peer's request or answer.
@@ -315,7 +320,7 @@ func (c *Conn) fail(err error) {
 // connError is why a connection has ended. Most connections end without a failure, so the text is
 // made only on demand.
 type connError struct {
-	remote Addr
+	remote rdmacm.Addr
 	err    error
 }
 
@@ -344,14 +349,14 @@ var errReset = fmt.Errorf("the peer has disconnected, or is gone, without closin
 // connection. If the device is being removed, that is the reason, even if no event has reported the
 // removal yet.
 func (c *Conn) rootCause(err error) error {
-	if name, nerr := deviceName(c.dev.dev.Info().Index); nerr == nil && name == "" {
+	if name, nerr := inprocess.DeviceName(c.dev.dev.Info().Index); nerr == nil && name == "" {
 		return errRemoved(c.addrs.Device)
 	}
 	return err
 }
 
 // event handles an event of the connection manager.
-func (c *Conn) event(e *Event) {
+func (c *Conn) event(e *rdmacm.Event) {
 	growStack4K(0)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -359,7 +364,7 @@ func (c *Conn) event(e *Event) {
 		return
 	}
 	switch e.Type {
-	case EventDisconnected, EventRejected: // rejected: the peer has given up before it learned that this side is ready
+	case rdmacm.EventDisconnected, rdmacm.EventRejected: // rejected: the peer has given up before it learned that this side is ready
 		c.win.over = true
 		c.pollAll() // messages that arrived before the event still count
 		if c.eof {
@@ -368,7 +373,7 @@ func (c *Conn) event(e *Event) {
 			c.fail(c.rootCause(errReset))
 		}
 		c.id.Disconnect() // the peer waits for this answer
-	case EventDeviceRemoval:
+	case rdmacm.EventDeviceRemoval:
 		c.err = nil // an earlier error is a consequence of the removal, or does not matter any more
 		c.fail(errRemoved(c.addrs.Device))
 		c.dev.forget()

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/internal/cmtest"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -79,7 +81,7 @@ func TestConn(t *testing.T) {
 			}
 			flood(t, ctx, client, server)
 			flood(t, ctx, server, client)
-			var arg *ArgError
+			var arg *rdmacm.ArgError
 			if err := client.Send(ctx, make([]byte, 1001)); !errors.As(err, &arg) || arg.Field != "msg" {
 				t.Errorf("a message that is too long: %v", err)
 			}
@@ -198,7 +200,7 @@ func TestConnRDMA(t *testing.T) {
 		t.Errorf("read %q", near.Bytes()[4096:4103])
 	}
 	testAtomics(t, client, near, far, remote)
-	var arg *ArgError
+	var arg *rdmacm.ArgError
 	if err := client.RDMAWrite(ctx, near.SGE(0, 200), remote.At(8000)); !errors.As(err, &arg) {
 		t.Errorf("beyond the peer's memory: %v", err)
 	}
@@ -272,7 +274,7 @@ func TestConnRefused(t *testing.T) {
 	}
 	all := []bad{
 		{firstBad, syscall.ECONNREFUSED, "nobody listens"},
-		{"192.0.2.1:9", noRoute(), "192.0.2.1:9"},
+		{"192.0.2.1:9", cmtest.NoRoute(), "192.0.2.1:9"},
 		{"10.1.0.1", nil, "missing port"},
 		{"10.1.0.1:http9", nil, "unknown port"},
 	}
@@ -284,7 +286,7 @@ func TestConnRefused(t *testing.T) {
 			t.Errorf("Dial %s: %v", c.to, err)
 		}
 	}
-	var arg *ArgError
+	var arg *rdmacm.ArgError
 	for field, o := range map[string]DialOptions{
 		"PrivateData": {PrivateData: make([]byte, MaxDialData+1)}, "Depth": {ConnOptions: ConnOptions{Depth: -1}}, "MessageSize": {ConnOptions: ConnOptions{MessageSize: maxMessageSize + 1}},
 		"RetryCount": {ConnOptions: ConnOptions{RetryCount: 8}}, "Wait": {ConnOptions: ConnOptions{Wait: 3}}, "Spin": {ConnOptions: ConnOptions{Spin: -1}},
@@ -326,13 +328,13 @@ func TestConnProtocolViolations(t *testing.T) {
 	buf := value(uverbs.AllocBuffer(4096))(t)
 	mr := value(pd.RegMR(buf, uverbs.AccessLocalWrite))(t)
 	defer func() { must(t, mr.Close(), buf.Close()) }()
-	dial := func(greeting []byte) (*ID, *Event, error) {
-		id := newID(t, c, TCP)
-		must(t, id.ResolveWait(ctx, Addr{}, l.addr))
+	dial := func(greeting []byte) (*rdmacm.ID, *uverbs.QP, *rdmacm.Event, error) {
+		id := newID(t, c, rdmacm.TCP)
+		must(t, id.ResolveWait(ctx, rdmacm.Addr{}, l.addr))
 		qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 		must(t, qp.PostRecv(1, mr.SGE(2048, 2048)), qp.PostRecv(2, mr.SGE(2048, 2048))) // the peer sends the address of its memory, and that it ends
-		e, err := id.ConnectWait(ctx, ConnParam{PrivateData: greeting, RetryCount: 6, RNRRetryCount: 6})
-		return id, e, err
+		e, err := id.ConnectWait(ctx, rdmacm.ConnParam{PrivateData: greeting, RetryCount: 6, RNRRetryCount: 6})
+		return id, qp, e, err
 	}
 	good := greeting{kind: greetingRequest, depth: 4, size: 100}.encode()
 	for name, b := range map[string][]byte{
@@ -342,7 +344,7 @@ func TestConnProtocolViolations(t *testing.T) {
 		"more at first than there is": {'g', 'v', 2, 1, 0, 4, 5, 0, 0, 0, 0, 100},
 		"more data than there is":     {'g', 'v', 2, 1, 0, 4, 0, 200, 0, 0, 0, 100},
 	} {
-		if _, _, err := dial(b); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(refusalError(err).Error(), "protocol") {
+		if _, _, _, err := dial(b); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(refusalError(err).Error(), "protocol") {
 			t.Errorf("%s: %v", name, refusalError(err))
 		}
 	}
@@ -352,14 +354,14 @@ func TestConnProtocolViolations(t *testing.T) {
 		"credits for nothing": {2, 0, 1, 0, 0, 0, 0, 0}, "an end with data": {3, 0, 0, 0, 0, 0, 0, 1, 1},
 		"growth of what was all there": {5, 0, 0, 0, 0, 0, 0, 9}, "growth with data": {5, 0, 0, 0, 0, 0, 0, 9, 1},
 	} {
-		id, e, err := dial(good)
+		id, qp, e, err := dial(good)
 		must(t, err)
 		if _, err := parseGreeting(e.Param.PrivateData, greetingAnswer); err != nil {
 			t.Error(err)
 		}
 		server := value(l.Accept(ctx))(t)
 		copy(buf.Bytes(), b)
-		must(t, id.queues.queuePair().PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{mr.SGE(0, len(b))}}))
+		must(t, qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{mr.SGE(0, len(b))}}))
 		if _, err := server.Recv(ctx); !errors.Is(err, syscall.EPROTO) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -378,5 +380,16 @@ func TestRecvArrived(t *testing.T) {
 	}
 	if _, err := server.Recv(ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("Recv without a message: %v", err)
+	}
+}
+
+// TestConnAckTimeout: each end of a connection has the time of its own options.
+func TestConnAckTimeout(t *testing.T) {
+	testenv.NeedsIB(t, "acknowledgements")
+	near, far := uverbs.AckTimeout(20), uverbs.AckTimeout(21)
+	l := newListener(t, ListenOptions{ConnOptions: ConnOptions{AckTimeout: far.Duration()}})
+	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{AckTimeout: near.Duration()}})
+	if a, b := value(client.qp.Query())(t).Timeout, value(server.qp.Query())(t).Timeout; a != near || b != far {
+		t.Errorf("the time-outs are %s and %s, want %s and %s", a.Duration(), b.Duration(), near.Duration(), far.Duration())
 	}
 }

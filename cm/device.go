@@ -2,9 +2,12 @@ package cm
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/internal/inprocess"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -87,7 +90,7 @@ func (d *device) open() error {
 
 // openNow opens the device. The caller holds d.mu.
 func (d *device) openNow() error {
-	name, err := deviceName(d.index)
+	name, err := inprocess.DeviceName(d.index)
 	if err != nil {
 		return err
 	}
@@ -167,6 +170,20 @@ func (d *device) closeIdle() bool {
 	return true
 }
 
+// removed returns err, preceded by errRemoved if err comes from a device that is being removed.
+func removed(err error, device string) error {
+	if errors.Is(err, uverbs.ErrDeviceRemoved) {
+		return fmt.Errorf("%w: %w", errRemoved(device), err)
+	}
+	return err
+}
+
+// isRemoved reports whether the device was removed during the operation that returned err.
+func isRemoved(err error) bool {
+	var e *rdmacm.EventError
+	return errors.As(err, &e) && e.Type == rdmacm.EventDeviceRemoval
+}
+
 // forgetIfRemoved forgets the device if err says that it is being removed.
 func (d *device) forgetIfRemoved(err error) {
 	if d != nil && isRemoved(err) {
@@ -180,7 +197,6 @@ func (d *device) forget() {
 	defer devices.mu.Unlock()
 	if devices.open[d.index] == d {
 		delete(devices.open, d.index)
-		forgetAttrs(d.index)
 	}
 }
 
@@ -329,3 +345,7 @@ func (m *domain) probeMemory() (*uverbs.MR, error) {
 	m.probeBuf = buf
 	return m.probeMR, nil
 }
+
+// onIWARP reports whether d is an iWARP device. There the kernel moves a QP when it is connected,
+// and no command does.
+func onIWARP(d *uverbs.Device) bool { return d.Info().IWARP() }

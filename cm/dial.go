@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"net"
 	"net/netip"
 	"strconv"
 	"syscall"
 	"time"
-
-	"github.com/goverbs/goverbs/uverbs"
 )
 
 // lookup returns the addresses of a "host:port". The family is "ip", "ip4" or "ip6", as for
@@ -99,7 +98,7 @@ func dialWithin(ctx context.Context, addrs int, to netip.AddrPort, o DialOptions
 		if o.LocalAddr.Port() != 0 {
 			return try()
 		}
-		return RetryPort(try)
+		return rdmacm.RetryPort(try)
 	})
 	return c, err
 }
@@ -110,7 +109,7 @@ func dialWithin(ctx context.Context, addrs int, to netip.AddrPort, o DialOptions
 // rejection it ends the old connection (cm_match_req), which takes one message and its answer.
 func retryStale(ctx context.Context, try func() error) error {
 	err := try()
-	for pause := 5 * time.Millisecond; rejectedAs(err, ReasonStaleConn) && pause <= 500*time.Millisecond; pause *= 10 {
+	for pause := 5 * time.Millisecond; rejectedAs(err, rdmacm.ReasonStaleConn) && pause <= 500*time.Millisecond; pause *= 10 {
 		select {
 		case <-ctx.Done():
 			return err
@@ -122,36 +121,14 @@ func retryStale(ctx context.Context, try func() error) error {
 }
 
 // rejectedAs reports whether err is a rejection for a reason of the connection manager.
-func rejectedAs(err error, r Reason) bool {
-	e, ok := errors.AsType[*EventError](err)
-	return ok && e.Type == EventRejected && Reason(e.Status) == r
-}
-
-// RetryPort calls try until it succeeds or fails for another reason than a port that TCP uses, nine
-// times at most, and returns the last error. try makes an ID and connects it, or listens with it on
-// port 0. On iWARP the connection manager chooses the port of an ID without asking TCP, so the port
-// may be in use. It chooses another port for the next ID. [Dial] and [Listen] call RetryPort.
-func RetryPort(try func() error) error {
-	const most = 9
-	err := try()
-	for calls := 1; portTaken(err) && calls < most; calls++ {
-		err = try()
-	}
-	return err
-}
-
-// portTaken reports whether Connect or Listen failed because TCP uses the port of the ID.
-func portTaken(err error) bool {
-	var e *Error
-	if !errors.As(err, &e) {
-		return false
-	}
-	return e.Errno == syscall.EADDRINUSE && (e.Op == opConnect || e.Op == opListen) || e.Errno == syscall.EADDRNOTAVAIL && e.Op == opConnect
+func rejectedAs(err error, r rdmacm.Reason) bool {
+	e, ok := errors.AsType[*rdmacm.EventError](err)
+	return ok && e.Type == rdmacm.EventRejected && rdmacm.Reason(e.Status) == r
 }
 
 // dial connects to one address.
 func dial(ctx context.Context, to netip.AddrPort, o DialOptions) (c *Conn, err error) {
-	loop, id, err := newLoopID(TCP, forSoft(o.LocalAddr.Addr(), to.Addr()), acquireDialLoop)
+	loop, id, err := newLoopID(rdmacm.TCP, o.LocalAddr.Addr(), to.Addr(), acquireDialLoop)
 	if err != nil {
 		return nil, err
 	}
@@ -167,10 +144,10 @@ func dial(ctx context.Context, to netip.AddrPort, o DialOptions) (c *Conn, err e
 			c = nil
 		}
 	}()
-	if err := id.setOptions(o.ConnOptions); err != nil {
+	if err := setOptions(id, o.ConnOptions); err != nil {
 		return nil, err
 	}
-	if err := id.ResolveWait(ctx, AddrOf(o.LocalAddr), AddrOf(to)); err != nil {
+	if err := id.ResolveWait(ctx, rdmacm.AddrOf(o.LocalAddr), rdmacm.AddrOf(to)); err != nil {
 		return nil, err
 	}
 	if c, err = newConn(loop, id, o.ConnOptions, nil); err != nil {
@@ -224,8 +201,8 @@ type prepareError struct{ error }
 func (e *prepareError) Unwrap() error { return e.error }
 
 // setOptions sets the options of a Conn that belong to the ID.
-func (id *ID) setOptions(o ConnOptions) error {
-	id.ackTimeout = uverbs.AckTimeoutFor(o.AckTimeout)
+func setOptions(id *rdmacm.ID, o ConnOptions) error {
+	id.SetQPAckTimeout(o.AckTimeout)
 	if err := id.SetECE(o.ECE); err != nil {
 		return err
 	}
@@ -252,8 +229,8 @@ func (e *RefusedError) Unwrap() error { return syscall.ECONNREFUSED }
 
 // refusalError turns a rejection that carries a reason into a RefusedError.
 func refusalError(err error) error {
-	var e *EventError
-	if !errors.As(err, &e) || e.Type != EventRejected || Reason(e.Status) == ReasonVendorOption {
+	var e *rdmacm.EventError
+	if !errors.As(err, &e) || e.Type != rdmacm.EventRejected || rdmacm.Reason(e.Status) == rdmacm.ReasonVendorOption {
 		return err
 	}
 	h, herr := parseGreeting(e.PrivateData, greetingRefusal)

@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -59,7 +60,7 @@ func TestDialCancelled(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
 	before := quiet(t)
 	ctx := within(t)
-	c := value(OpenChannel())(t)
+	c := value(rdmacm.OpenChannel())(t)
 	silent, to := listenNow(t, c, netip.AddrPortFrom(first, 0)) // nobody answers what comes
 	l := value(Listen(ctx, firstAny, ListenOptions{ConnOptions: small}))(t)
 
@@ -75,9 +76,9 @@ func TestDialCancelled(t *testing.T) {
 	}
 	for step, cmd := range steps {
 		short, cancel := context.WithCancel(ctx)
-		initCache.mu.Lock()
-		clear(initCache.known) // of which Dial would have the attributes without the command
-		initCache.mu.Unlock()
+		devices.mu.Lock()
+		clear(devices.open) // of which Dial would have the attributes without the command
+		devices.mu.Unlock()
 		at.set(cmd, cancel)
 		conn, err := Dial(short, to.String(), DialOptions{ConnOptions: small})
 		if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), to.String()) {
@@ -87,21 +88,13 @@ func TestDialCancelled(t *testing.T) {
 		cancel()
 	}
 	// While it waits for a neighbor that does not exist, and for an answer that does not come.
-	for _, addr := range []string{noHost.String() + ":9", to.String()} {
+	for addr, cmd := range map[string]uint32{noHost.String() + ":9": abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, to.String(): abi.RDMA_USER_CM_CMD_CONNECT} {
 		short, stop := context.WithCancel(ctx)
-		go func() {
-			defer stop()
-			for sent := 0; sent < 1000; sent++ { // until it waits, and some more
-				h.channel.mu.Lock()
-				if len(h.channel.waiters) < 2 { // one is the hub's
-					sent = 0
-				}
-				h.channel.mu.Unlock()
-			}
-		}()
+		at.set(cmd, func() { time.AfterFunc(50*time.Millisecond, stop) })
 		if conn, err := Dial(short, addr, DialOptions{ConnOptions: small}); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), addr) {
 			t.Errorf("%s: %v, %v", addr, conn, err)
 		}
+		stop()
 	}
 	// At the last step, Dial may succeed.
 	short, stop := context.WithCancel(ctx)
@@ -119,7 +112,7 @@ func TestDialCancelled(t *testing.T) {
 		if e == nil {
 			break
 		}
-		if e.Type == EventConnectRequest {
+		if e.Type == rdmacm.EventConnectRequest {
 			must(t, e.ID.Close())
 		}
 	}
@@ -208,7 +201,7 @@ func TestDialRefused(t *testing.T) {
 }
 
 // takeNow returns an event that is there, or nil.
-func takeNow(c *Channel) *Event {
+func takeNow(c *rdmacm.Channel) *rdmacm.Event {
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
 	e, err := c.Next(ctx)
@@ -219,10 +212,10 @@ func takeNow(c *Channel) *Event {
 }
 
 // listenNow makes a listener, which the caller closes.
-func listenNow(t *testing.T, c *Channel, at netip.AddrPort) (*ID, netip.AddrPort) {
+func listenNow(t *testing.T, c *rdmacm.Channel, at netip.AddrPort) (*rdmacm.ID, netip.AddrPort) {
 	t.Helper()
-	id := value(c.NewID(TCP))(t)
-	must(t, id.Bind(AddrOf(at)), id.Listen(0))
+	id := value(c.NewID(rdmacm.TCP))(t)
+	must(t, id.Bind(rdmacm.AddrOf(at)), id.Listen(0))
 	return id, netip.AddrPortFrom(at.Addr(), value(id.Addrs())(t).Local.Port)
 }
 
@@ -270,7 +263,7 @@ func TestDialProtocolViolations(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
 	before := quiet(t)
 	ctx := within(t)
-	c := value(OpenChannel())(t)
+	c := value(rdmacm.OpenChannel())(t)
 	silent, to := listenNow(t, c, netip.AddrPortFrom(first, 0))
 	dev := value(uverbs.Open(testenv.TheRig().Devices[0]))(t)
 	pd := value(dev.AllocPD())(t)
@@ -291,10 +284,10 @@ func TestDialProtocolViolations(t *testing.T) {
 		switch {
 		case s.vanish:
 		case s.reject:
-			must(t, e.ID.Reject(s.data, ReasonConsumer))
+			must(t, e.ID.Reject(s.data, rdmacm.ReasonConsumer))
 		default:
 			value(e.ID.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
-			must(t, e.ID.Accept(ConnParam{PrivateData: s.data, RNRRetryCount: 6}))
+			must(t, e.ID.Accept(rdmacm.ConnParam{PrivateData: s.data, RNRRetryCount: 6}))
 		}
 		if s.vanish {
 			must(t, e.ID.Close())
@@ -376,7 +369,7 @@ func TestPrivateDataRemote(t *testing.T) {
 	if _, err := Dial(ctx, l.Addr().String(), DialOptions{Prepare: func(*uverbs.PD) ([]byte, error) { return nil, broken }}); !errors.Is(err, broken) {
 		t.Errorf("Dial: %v", err)
 	}
-	var arg *ArgError
+	var arg *rdmacm.ArgError
 	if _, err := Dial(ctx, l.Addr().String(), DialOptions{Prepare: func(*uverbs.PD) ([]byte, error) { return make([]byte, MaxDialData+1), nil }}); !errors.As(err, &arg) || arg.Op != "Prepare" {
 		t.Errorf("Dial: %v", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"io/fs"
 	"net"
 	"slices"
@@ -238,13 +239,13 @@ func (e *noRDMAError) Unwrap() error { return e.error }
 func isNoRDMA(err error) bool {
 	var refused *RefusedError
 	var prepare *prepareError
-	var e *EventError
+	var e *rdmacm.EventError
 	switch {
-	case errors.As(err, &refused), errors.As(err, &prepare), errors.Is(err, ErrNoECE):
+	case errors.As(err, &refused), errors.As(err, &prepare), errors.Is(err, rdmacm.ErrNoECE):
 		return false
-	case errors.As(err, &e) && e.Type == EventRejected && e.Status > 0:
-		return Reason(e.Status) == ReasonInvalidServiceID
-	case errors.As(err, &e) && e.Type == EventConnectError && e.Status == -int32(syscall.EINVAL):
+	case errors.As(err, &e) && e.Type == rdmacm.EventRejected && e.Status > 0:
+		return rdmacm.Reason(e.Status) == rdmacm.ReasonInvalidServiceID
+	case errors.As(err, &e) && e.Type == rdmacm.EventConnectError && e.Status == -int32(syscall.EINVAL):
 		return true // the peer has answered an iWARP request with something else
 	}
 	return slices.ContainsFunc(noRDMA, func(cause error) bool { return errors.Is(err, cause) })

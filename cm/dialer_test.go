@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/net/nettest"
 
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -113,7 +114,7 @@ func TestDialerPolicies(t *testing.T) {
 	dead := listenTCP(t, firstAny)
 	must(t, dead.Close())
 	const nobody = "nobody listens on this port"
-	without, reason := syscall.ENODEV, noDevice
+	without, reason := syscall.ENODEV, "a network interface without an RDMA device"
 	if testenv.TheRig().InfiniBand() { // which reaches loopback addresses
 		without, reason = syscall.ECONNREFUSED, nobody
 	}
@@ -192,7 +193,7 @@ func TestDialerFirstWins(t *testing.T) {
 func TestDialerNoAnswer(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "ports beside those of TCP")
-	channel := value(OpenChannel())(t)
+	channel := value(rdmacm.OpenChannel())(t)
 	silent, to := listenNow(t, channel, netip.AddrPortFrom(first, 0))
 	defer func() { must(t, silent.Close(), channel.Close()) }()
 	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -210,7 +211,7 @@ func TestDialerNoAnswer(t *testing.T) {
 	}
 	checkEcho(t, c.Conn)
 	_, err = dialChoice(within(t), Dialer{Policy: RDMAOnly, RDMA: DialOptions{ConnOptions: ConnOptions{Depth: -1}}}, "tcp", to.String())
-	if argErr := new(ArgError); !errors.As(err, &argErr) || argErr.Field != "Depth" {
+	if argErr := new(rdmacm.ArgError); !errors.As(err, &argErr) || argErr.Field != "Depth" {
 		t.Errorf("a wrong option: %v", err)
 	}
 }

@@ -26,7 +26,7 @@
 // in [uverbs.CompChannel.Wait], with the default of SetBusyWait.
 //
 // Both sides must use this package, since a Conn puts its own header into the private data and into
-// each message. PROTOCOL.md describes the protocol. For other peers use an [ID].
+// each message. PROTOCOL.md describes the protocol.
 //
 // # Streams
 //
@@ -64,46 +64,20 @@
 //
 // [ListenPacket] and [DialPacket] make a [PacketConn]. [PacketConn.Join] joins a multicast group.
 //
-// # Step by step
+// # Other peers
 //
-// To connect to a program that does not use Conn, such as one with librdmacm, use an [ID]. It is
-// one end of a connection, or a listener, as a socket is for TCP. Its port space is [TCP] for
-// reliable connections or [UDP] for datagrams.
-//
-// A method such as [ID.Connect] only starts an operation. The result is an [Event] on the [Channel]
-// of the ID. A method whose name ends in Wait, such as [ID.ConnectWait], also waits for the result.
-// [ID.ResolveWait] combines [ID.ResolveAddr] and [ID.ResolveRoute]. There are two ways to handle
-// events:
-//
-//   - One goroutine calls [Channel.Next] for all IDs of a channel.
-//   - Each goroutine handles one ID with [ID.Wait] and the other methods that wait.
-//
-// Both park in Go's netpoller and end with a context. So does the goroutine that reads the events for
-// [Dial] and [Listener.Accept]. These events are rare, and the exchange of messages needs none.
-//
-// A QP that [ID.CreateQP] creates follows the ID: the methods of the ID move it to the state that
-// it needs, and closing the ID closes it.
-//
-// With [ID.SetECE] or [ConnOptions].ECE the two sides agree on options for enhanced connections, as
-// librdmacm does: see [ECEMode].
-//
-// [ID.ResolveRoute] makes the kernel find the route. [ID.Paths] returns its path records, and
-// [ID.SetPath] sets a path record instead. [ID.Join] adds an ID for datagrams to a multicast group.
-// On Linux 6.18 and later, [ID.WriteEvent] sends an event of the program's own to the reader of a
-// channel, and [ID.ResolveService] looks up services with InfiniBand's subnet administrator.
+// To connect to a program that does not use Conn, such as one with librdmacm, use package
+// [github.com/goverbs/goverbs/cm/rdmacm], which has the steps of librdmacm.
 //
 // # InfiniBand and iWARP
 //
 // The kernel finds the device of an IP address by the network interface. On InfiniBand that is an
-// IP over InfiniBand interface, which has no carrier without a subnet administrator. An ID can use
-// the GID of an InfiniBand port as its address instead: see [GIDAddr]. With [ID.SetPath] it then
-// needs no administrator. Dial and Listen take IP addresses only. Port space [IB] is for addresses
-// of both kinds and has its own ports.
+// IP over InfiniBand interface, which has no carrier without a subnet administrator. Dial and Listen
+// take IP addresses only.
 //
 // On iWARP the kernel connects by TCP and moves the QP itself. The side that connects must send
 // first. A Conn does so by itself, and the first Send of the listening side waits for it. There are
-// no datagrams, multicast groups or path records, and a rejection has no reason. ID.Connect takes
-// as long as TCP does and does not end early with a context.
+// no datagrams or multicast groups.
 //
 // # Software devices
 //
@@ -113,7 +87,7 @@
 //
 // Dial, Listen, DialPacket and ListenPacket use a software device if it has the local address, or
 // without one, the remote address or the address from which packets to it are sent. If the kernel has
-// no RDMA device they always do. [OpenChannelFor] applies the same rule to a channel.
+// no RDMA device they always do.
 //
 // Differences from the kernel: loopback addresses are ordinary addresses if a software device has
 // one. Addresses are not looked up on the network, so the attempt to connect to a host that is down
@@ -124,9 +98,7 @@
 //
 // When a device is removed, everything on it ends with an error that matches ENODEV: connections,
 // datagrams, Dial, and listeners on its address. A listener on all addresses continues on the other
-// devices. An ID gets the event [EventDeviceRemoval], unless it belongs to a request that was not
-// answered yet. Close the ID and every other object of the device: the kernel waits for them before
-// it removes the device.
+// devices. The kernel waits for the program to close every object of the device.
 //
 // The kernel accepts commands on a channel only with the credentials with which the channel was
 // opened. When the process changes its user or group, listeners and datagrams end with EACCES at
@@ -181,8 +153,7 @@
 // kernel device is reported at once.
 //
 //	method                             ends after
-//	Dial, DialPacket, ID.ConnectWait   74 s for each address and attempt; 2 min if only the peer's program is silent
-//	ID.AcceptWait, ID.DisconnectWait   2 min
+//	Dial, DialPacket                   74 s for each address and attempt; 2 min if only the peer's program is silent
 //	Accept                             does not wait for a peer: a half-open request ends after 30 s
 //	Conn, Stream: sending, RDMA        T = 3 * (RetryCount+1) * AckTimeout, and 1 s per MB outstanding: 6.5 s
 //	Conn, Stream: receiving            T + 2 * KeepAlive if idle: 37 s
@@ -192,8 +163,6 @@
 //	rsocket, valkey: Close             Linger + 1 s: 6 s
 //	PacketConn: Send, Leave, Close     at once; Recv does not wait for a certain peer
 //	PacketConn.Join                    2 min
-//	ID.ResolveWait                     1 min
-//	ID, Channel: events                a lost peer causes none; a work request fails as the QP's retries say
 //
 // The times apply to the default options. A deadline of the context takes the place of the 2 min. A
 // peer that lives but does not read may be waited for without limit, as with TCP. With a negative
@@ -213,8 +182,8 @@
 //   - [uverbs.FeatureError]: the kernel or the driver does not support the feature. It matches
 //     [errors.ErrUnsupported].
 //   - [Error]: a command failed at once. It matches the errno.
-//   - [EventError]: an operation failed later. [Event.Err] puts the status of an event into words:
-//     an errno, or the reason why the peer rejected the connection.
+//   - [EventError]: an operation of the connection manager failed later. Its text says why: an errno,
+//     or the reason why the peer rejected the connection.
 //   - [RefusedError]: the listener rejected the connection and said why. It matches ECONNREFUSED.
 //   - [os.ErrClosed]: the object was closed.
 //   - Other errors of package uverbs, such as [uverbs.Error], if a verb failed.

@@ -1,22 +1,27 @@
 package cm
 
 import (
+	"context"
 	"errors"
+	"net/netip"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/goverbs/goverbs/cm/internal/inprocess"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 )
 
 // eventLoop is a goroutine that reads a channel and passes the events of each ID to the handler
 // that is registered for the ID. It ends when it has no more users.
 type eventLoop struct {
-	channel *Channel
+	channel *rdmacm.Channel
 
 	mu       sync.Mutex
-	users    int              // guarded by mu
-	draining bool             // guarded by mu: no new user is accepted
-	err      error            // guarded by mu: why the channel is no longer read
-	ids      map[*ID]*inbound // guarded by mu: the IDs that are registered
+	users    int                     // guarded by mu
+	draining bool                    // guarded by mu: no new user is accepted
+	err      error                   // guarded by mu: why the channel is no longer read
+	ids      map[*rdmacm.ID]*inbound // guarded by mu: the IDs that are registered
 }
 
 // eventHandler has the functions that an eventLoop calls for one ID. They may issue commands to the
@@ -24,14 +29,14 @@ type eventLoop struct {
 // connections. Requests are handled in the goroutine that reads the channel, so that no more of them
 // wait than the kernel allows.
 type eventHandler struct {
-	event func(*Event) // is called for each event of the ID, in order
-	lost  func(error)  // is called when there will be no more events; may be nil
+	event func(*rdmacm.Event) // is called for each event of the ID, in order
+	lost  func(error)         // is called when there will be no more events; may be nil
 }
 
 // inbound are the events of an ID that wait for its handler. The fields are guarded by the loop's mu.
 type inbound struct {
 	handler eventHandler
-	events  []*Event
+	events  []*rdmacm.Event
 	lost    error // what handler.lost gets after the events
 	busy    bool  // a goroutine calls the handler
 }
@@ -43,32 +48,29 @@ var dialLoop struct {
 	soft *eventLoop // of the connections through software devices
 }
 
-// startEventLoop opens a channel, for software devices or for the kernel's, and reads it. The caller
-// is the first user.
-func startEventLoop(soft bool) (*eventLoop, error) {
-	c, err := openChannel(soft)
+// startEventLoop opens a channel for a local and a remote address, and reads it. The caller is the first
+// user.
+func startEventLoop(local, remote netip.Addr) (*eventLoop, error) {
+	c, err := rdmacm.OpenChannelFor(local, remote)
 	if err != nil {
 		return nil, err
 	}
 	return runEventLoop(c), nil
 }
 
-// runEventLoop reads a new channel. It holds the channel's readTurn from now on, so that a goroutine
-// that waits on the channel cannot become the reader, which would keep events from their handlers.
-func runEventLoop(c *Channel) *eventLoop {
-	l := &eventLoop{channel: c, users: 1, ids: map[*ID]*inbound{}}
-	c.readTurn <- struct{}{}
+// runEventLoop reads a new channel.
+func runEventLoop(c *rdmacm.Channel) *eventLoop {
+	l := &eventLoop{channel: c, users: 1, ids: map[*rdmacm.ID]*inbound{}}
 	go l.run()
 	return l
 }
 
 // run passes events to their handlers until the channel is closed.
 func (l *eventLoop) run() {
-	defer func() { <-l.channel.readTurn }()
 	for {
-		e, err := l.channel.nextAsReader()
+		e, err := l.channel.Read(context.Background())
 		if err != nil { // the channel is closed, or the credentials of the process have changed
-			l.fail(err)
+			l.fail(errors.Unwrap(err)) // the handlers say what has ended
 			return
 		}
 		l.pass(e)
@@ -77,9 +79,10 @@ func (l *eventLoop) run() {
 }
 
 // pass passes an event to the handler of its ID. A request without a handler is dropped.
-func (l *eventLoop) pass(e *Event) {
+func (l *eventLoop) pass(e *rdmacm.Event) {
 	l.mu.Lock()
-	in := l.ids[e.owner()]
+	id := owner(e)
+	in := l.ids[id]
 	switch {
 	case in == nil:
 		l.mu.Unlock()
@@ -92,13 +95,21 @@ func (l *eventLoop) pass(e *Event) {
 		handle(e)
 	default:
 		in.events = append(in.events, e)
-		l.work(e.owner(), in)
+		l.work(id, in)
 		l.mu.Unlock()
 	}
 }
 
+// owner returns the ID whose handler gets the event: of a request, the listener.
+func owner(e *rdmacm.Event) *rdmacm.ID {
+	if e.Listen != nil {
+		return e.Listen
+	}
+	return e.ID
+}
+
 // work starts the goroutine of an ID if it is needed. The caller holds mu.
-func (l *eventLoop) work(id *ID, in *inbound) {
+func (l *eventLoop) work(id *rdmacm.ID, in *inbound) {
 	if !in.busy {
 		in.busy = true
 		go l.handle(id, in)
@@ -106,12 +117,12 @@ func (l *eventLoop) work(id *ID, in *inbound) {
 }
 
 // handle calls the handler of an ID until it has no more events, or is no longer registered.
-func (l *eventLoop) handle(id *ID, in *inbound) {
+func (l *eventLoop) handle(id *rdmacm.ID, in *inbound) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for l.ids[id] == in {
 		h, lost := in.handler, in.lost
-		var e *Event
+		var e *rdmacm.Event
 		switch {
 		case len(in.events) > 0:
 			e, in.events = in.events[0], in.events[1:]
@@ -123,7 +134,7 @@ func (l *eventLoop) handle(id *ID, in *inbound) {
 		}
 		l.mu.Unlock()
 		if e != nil {
-			e.advanceQP() // not in the goroutine that reads the channel: the device may hang
+			e.AdvanceQP() // not in the goroutine that reads the channel: the device may hang
 			h.event(e)
 		} else if h.lost != nil {
 			h.lost(lost)
@@ -154,7 +165,7 @@ func (l *eventLoop) fail(err error) {
 }
 
 // register sets the handler of an ID, which is also called for the events that are pending.
-func (l *eventLoop) register(id *ID, h eventHandler) {
+func (l *eventLoop) register(id *rdmacm.ID, h eventHandler) {
 	l.mu.Lock()
 	in := l.ids[id]
 	if in == nil {
@@ -167,11 +178,11 @@ func (l *eventLoop) register(id *ID, h eventHandler) {
 	if err != nil && h.lost != nil {
 		h.lost(err)
 	}
-	l.channel.shareEvents(id)
+	id.ShareEvents()
 }
 
 // unregister removes the handler of an ID.
-func (l *eventLoop) unregister(id *ID) {
+func (l *eventLoop) unregister(id *rdmacm.ID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.ids, id)
@@ -186,25 +197,13 @@ func (l *eventLoop) drain() {
 
 // closeID closes an ID. If the kernel refuses that, because the credentials of the process have
 // changed, closing the channel will destroy the kernel's ID.
-func (l *eventLoop) closeID(id *ID) error {
+func (l *eventLoop) closeID(id *rdmacm.ID) error {
 	err := id.Close()
-	if err != nil && id.closed.Load() {
+	if e, ok := errors.AsType[*rdmacm.Error](err); ok && e.Errno == syscall.EACCES { // nevertheless the ID is closed
 		l.drain()
 		return nil
 	}
 	return err
-}
-
-// shareEvents lets Next return the events of an ID again.
-func (c *Channel) shareEvents(id *ID) {
-	id.exclusive.Store(false)
-	c.mu.Lock()
-	var events []*Event
-	events, c.pending = splitEvents(c.pending, id)
-	c.mu.Unlock()
-	for _, e := range events {
-		c.deliver(e, nil)
-	}
 }
 
 // acquire adds a user. It returns false if the loop accepts no new user.
@@ -238,32 +237,36 @@ func (l *eventLoop) releaseLater() {
 	l.release()
 }
 
-// acquireDialLoop returns the event loop for dialing through software devices or the kernel's, with
-// one more user.
-func acquireDialLoop(soft bool) (*eventLoop, error) {
+// acquireDialLoop returns the event loop for dialing from a local to a remote address, through software
+// devices or the kernel's, with one more user.
+func acquireDialLoop(local, remote netip.Addr) (*eventLoop, error) {
 	dialLoop.mu.Lock()
 	defer dialLoop.mu.Unlock()
-	loop := &dialLoop.loop
-	if soft {
-		loop = &dialLoop.soft
+	l := dialLoop.loop
+	if inprocess.Serves(local, remote) {
+		l = dialLoop.soft
 	}
-	if l := *loop; l != nil && l.acquire() {
+	if l != nil && l.acquire() {
 		return l, nil
 	}
-	l, err := startEventLoop(soft)
-	if err != nil {
+	l, err := startEventLoop(local, remote)
+	switch {
+	case err != nil:
 		return nil, err
+	case l.channel.InProcess():
+		dialLoop.soft = l
+	default:
+		dialLoop.loop = l
 	}
-	*loop = l
 	return l, nil
 }
 
-// newLoopID makes an ID on the event loop that get returns, for software devices or the kernel's. If the kernel refuses because the
-// process has changed its user or group since the loop's channel was opened, newLoopID tries once
-// more with another loop.
-func newLoopID(space PortSpace, soft bool, get func(soft bool) (*eventLoop, error)) (*eventLoop, *ID, error) {
+// newLoopID makes an ID on the event loop that get returns for a local and a remote address. If the kernel
+// refuses because the process has changed its user or group since the loop's channel was opened, newLoopID
+// tries once more with another loop.
+func newLoopID(space rdmacm.PortSpace, local, remote netip.Addr, get func(local, remote netip.Addr) (*eventLoop, error)) (*eventLoop, *rdmacm.ID, error) {
 	for first := true; ; first = false {
-		l, err := get(soft)
+		l, err := get(local, remote)
 		if err != nil {
 			return nil, nil, err
 		}

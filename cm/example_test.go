@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -160,68 +161,11 @@ func ExamplePacketConn_Join() {
 	ctx := context.Background()
 	p := must(cm.ListenPacket(ctx, "10.1.0.1:0", cm.PacketOptions{}))
 	defer p.Close()
-	all := must(p.Join(ctx, netip.MustParseAddr("239.1.2.3"), cm.JoinFullMember))
+	all := must(p.Join(ctx, netip.MustParseAddr("239.1.2.3"), rdmacm.JoinFullMember))
 	check(p.Send(ctx, []byte("hello"), all))
 	for {
 		msg, from, err := p.Recv(ctx)
 		check(err)
 		fmt.Printf("%s says %q\n", from, msg)
-	}
-}
-
-// A client connects step by step. The QP is created after the route is resolved, on the device that the
-// address belongs to.
-func ExampleID_Connect() {
-	ctx := context.Background()
-	channel := must(cm.OpenChannel())
-	defer channel.Close()
-	id := must(channel.NewID(cm.TCP))
-	defer id.Close()
-	next := func(want cm.EventType) *cm.Event {
-		e := must(channel.Next(ctx))
-		check(e.Err())
-		if e.Type != want {
-			log.Fatal(e.Type)
-		}
-		return e
-	}
-	check(id.ResolveAddr(cm.Addr{}, cm.AddrOf(netip.MustParseAddrPort("10.1.0.1:7471")), time.Second))
-	next(cm.EventAddrResolved)
-	check(id.ResolveRoute(time.Second))
-	next(cm.EventRouteResolved)
-
-	var qp *uverbs.QP // of the device must(id.Addrs()).Device
-	to := func(state uverbs.QPState) {
-		attr, mask, err := id.QPAttr(state)
-		check(err)
-		check(qp.Modify(attr, mask))
-	}
-	to(uverbs.QPInit)
-	check(id.Connect(cm.ConnParam{PrivateData: []byte("hello"), RetryCount: 7, RNRRetryCount: 7, QPN: qp.QPN()}))
-	answer := next(cm.EventConnectResponse)
-	to(uverbs.QPRTR)
-	to(uverbs.QPRTS)
-	check(id.Establish())
-	fmt.Printf("connected, the peer says %q\n", answer.Param.PrivateData)
-}
-
-// Each request to a listener comes with a new ID.
-func ExampleID_Listen() {
-	channel := must(cm.OpenChannel())
-	defer channel.Close()
-	listener := must(channel.NewID(cm.TCP))
-	defer listener.Close()
-	check(listener.Bind(cm.AddrOf(netip.MustParseAddrPort("0.0.0.0:7471"))))
-	check(listener.Listen(0))
-	for {
-		e := must(channel.Next(context.Background()))
-		switch e.Type {
-		case cm.EventConnectRequest:
-			fmt.Printf("somebody says %q\n", e.Param.PrivateData)
-			check(e.ID.Reject([]byte("not today"), cm.ReasonConsumer))
-			check(e.ID.Close())
-		default:
-			log.Print(e.Type)
-		}
 	}
 }

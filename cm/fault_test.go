@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -53,7 +54,7 @@ func play(role, addr string) {
 	case "may not open":
 		check(syscall.Setgid(nobody))
 		check(syscall.Setuid(nobody))
-		_, err := OpenChannel()
+		_, err := rdmacm.OpenChannel()
 		fmt.Println(err)
 	case "becomes another user":
 		err := becomeNobody(ctx)
@@ -64,17 +65,17 @@ func play(role, addr string) {
 	case "is another user":
 		id := newIDOrExit()
 		check(syscall.Setuid(nobody))
-		fmt.Println(id.Bind(AddrOf(netip.AddrPortFrom(first, 0))))
+		fmt.Println(id.Bind(rdmacm.AddrOf(netip.AddrPortFrom(first, 0))))
 	default:
 		playDying(ctx, role, addr)
 	}
 }
 
 // newIDOrExit returns an ID on a channel of its own.
-func newIDOrExit() *ID {
-	channel, err := OpenChannel()
+func newIDOrExit() *rdmacm.ID {
+	channel, err := rdmacm.OpenChannel()
 	check(err)
-	id, err := channel.NewID(TCP)
+	id, err := channel.NewID(rdmacm.TCP)
 	check(err)
 	return id
 }
@@ -127,13 +128,12 @@ func playDying(ctx context.Context, role, addr string) {
 		check(err)
 		die()
 	case "dies after resolving":
-		check(newIDOrExit().ResolveWait(ctx, Addr{}, AddrOf(netip.MustParseAddrPort(addr))))
+		check(newIDOrExit().ResolveWait(ctx, rdmacm.Addr{}, rdmacm.AddrOf(netip.MustParseAddrPort(addr))))
 		die()
 	case "dies before it is established":
 		id := newIDOrExit()
-		check(id.ResolveWait(ctx, Addr{}, AddrOf(netip.MustParseAddrPort(addr))))
-		check(id.Connect(ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 1, size: 100}.encode(), QPN: 1}))
-		_, err := id.waitFor(ctx, "connect", EventConnectResponse)
+		check(id.ResolveWait(ctx, rdmacm.Addr{}, rdmacm.AddrOf(netip.MustParseAddrPort(addr))))
+		_, err := id.ConnectWait(ctx, rdmacm.ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 1, size: 100}.encode(), QPN: 1})
 		check(err)
 		die()
 	case "dies as a client":
@@ -489,7 +489,7 @@ func TestRejectedLate(t *testing.T) {
 		_, err := client.Recv(ctx)
 		waiting <- err
 	}()
-	client.event(&Event{ID: client.id, Type: EventRejected, Status: int32(ReasonConsumer)})
+	client.event(&rdmacm.Event{ID: client.id, Type: rdmacm.EventRejected, Status: int32(rdmacm.ReasonConsumer)})
 	if err := <-waiting; !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("Recv: %v", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -46,14 +47,14 @@ func peerGone() string {
 func TestFlushedByDisconnect(t *testing.T) {
 	ctx := within(t)
 	c := openKernel(t)
-	l, addr := listen(t, c, TCP, first)
+	l, addr := listen(t, c, rdmacm.TCP, first)
 	type side struct {
-		id *ID
+		id *rdmacm.ID
 		qp *uverbs.QP
 		cq *uverbs.CQ
 		mr *uverbs.MR
 	}
-	newSide := func(id *ID) side {
+	newSide := func(id *rdmacm.ID) side {
 		t.Helper()
 		dev := value(uverbs.Open(value(id.Addrs())(t).Device))(t)
 		pd := value(dev.AllocPD())(t)
@@ -81,12 +82,12 @@ func TestFlushedByDisconnect(t *testing.T) {
 			return side{}, err
 		}
 		s := newSide(request.ID)
-		return s, request.ID.AcceptWait(ctx, ConnParam{RNRRetryCount: 7})
+		return s, request.ID.AcceptWait(ctx, rdmacm.ConnParam{RNRRetryCount: 7})
 	})
-	id := newID(t, c, TCP)
-	must(t, id.ResolveWait(ctx, Addr{}, AddrOf(addr)))
+	id := newID(t, c, rdmacm.TCP)
+	must(t, id.ResolveWait(ctx, rdmacm.Addr{}, rdmacm.AddrOf(addr)))
 	client := newSide(id)
-	value(id.ConnectWait(ctx, ConnParam{RetryCount: 7, RNRRetryCount: 7}))(t)
+	value(id.ConnectWait(ctx, rdmacm.ConnParam{RetryCount: 7, RNRRetryCount: 7}))(t)
 	server := value(accepted())(t)
 
 	for _, s := range []side{client, server} { // the side that connects sends first
@@ -97,7 +98,7 @@ func TestFlushedByDisconnect(t *testing.T) {
 		}
 	}
 	must(t, server.id.Disconnect())
-	for e := value(client.id.Wait(ctx))(t); e.Type != EventDisconnected; e = value(client.id.Wait(ctx))(t) {
+	for e := value(client.id.Wait(ctx))(t); e.Type != rdmacm.EventDisconnected; e = value(client.id.Wait(ctx))(t) {
 	}
 	must(t, client.id.Disconnect())
 	for s, want := range map[side]struct {

@@ -3,9 +3,7 @@ package cm
 import (
 	"errors"
 	"math"
-	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -226,67 +224,6 @@ func TestLivenessTimerAfterDestroy(t *testing.T) {
 		t.Errorf("error %v, grown %t, %d slots", c.err, c.win.grown, len(c.mem.slots))
 	}
 	c.liveness.stop()
-}
-
-// TestEventLoopUsers: a hub that is over has no more users, whoever asks at the same time.
-func TestEventLoopUsers(t *testing.T) {
-	for range 100 {
-		h := &eventLoop{users: 1, ids: map[*ID]*inbound{}}
-		var all sync.WaitGroup
-		all.Go(func() { h.acquire() })
-		all.Go(h.drain)
-		all.Wait()
-		if h.acquire() {
-			t.Fatal("an event loop that is draining has one more user")
-		}
-		if h.users != 1 && h.users != 2 {
-			t.Fatalf("%d users", h.users)
-		}
-	}
-}
-
-// TestEventLoopHungHandler: a handler that waits for a device stops the events of its own ID, which it gets in
-// order, and no others.
-func TestEventLoopHungHandler(t *testing.T) {
-	l := &eventLoop{ids: map[*ID]*inbound{}}
-	hung, other, gone := &ID{}, &ID{}, &ID{}
-	wait, started := make(chan struct{}), make(chan struct{}, 3)
-	var got []EventType // by hung's handler
-	ended := make(chan error)
-	l.ids[hung] = &inbound{handler: eventHandler{func(e *Event) {
-		started <- struct{}{}
-		<-wait
-		got = append(got, e.Type)
-	}, func(err error) { ended <- err }}}
-	seen := make(chan EventType, 1)
-	l.ids[other] = &inbound{handler: eventHandler{event: func(e *Event) { seen <- e.Type }}}
-	l.ids[gone] = &inbound{handler: eventHandler{event: func(e *Event) {
-		started <- struct{}{}
-		<-wait
-		if e.Type != EventEstablished {
-			t.Errorf("a handler that is no longer registered gets %s", e.Type)
-		}
-	}}}
-
-	for _, e := range []EventType{EventEstablished, EventAddrChange, EventDisconnected} {
-		l.pass(&Event{ID: hung, Type: e})
-		l.pass(&Event{ID: gone, Type: e})
-	}
-	<-started
-	<-started
-	l.unregister(gone)
-	l.pass(&Event{ID: other, Type: EventDisconnected})
-	if e := <-seen; e != EventDisconnected {
-		t.Errorf("the other ID gets %s", e)
-	}
-	l.fail(errClosed)
-	close(wait)
-	if err := <-ended; err != errClosed {
-		t.Errorf("there are no more events because of %v", err)
-	}
-	if want := []EventType{EventEstablished, EventAddrChange, EventDisconnected}; !slices.Equal(got, want) {
-		t.Errorf("events are %v, want %v", got, want)
-	}
 }
 
 // TestHungConnection: while the connection with one device cannot go on, others are made, used and closed.

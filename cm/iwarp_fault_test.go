@@ -16,6 +16,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -368,14 +369,14 @@ func TestIWARPPortTaken(t *testing.T) {
 		l := value(Listen(ctx, net.JoinHostPort(first.String(), strconv.Itoa(47100+i)), ListenOptions{}))(t)
 		o := DialOptions{LocalAddr: netip.AddrPortFrom(first, 0)}
 		client, server := connect(t, l, o)
-		if port := client.LocalAddr().(Addr).Port; port != 47001 {
+		if port := client.LocalAddr().(rdmacm.Addr).Port; port != 47001 {
 			t.Errorf("the connection is from port %d", port)
 		}
 		must(t, client.Close(), server.Close(), l.Close())
 	}
 	for range 4 {
 		l := value(Listen(within(t), net.JoinHostPort(first.String(), "0"), ListenOptions{}))(t)
-		if port := l.Addr().(Addr).Port; port != 47001 {
+		if port := l.Addr().(rdmacm.Addr).Port; port != 47001 {
 			t.Errorf("the listener is on port %d", port)
 		}
 		must(t, l.Close())
@@ -383,7 +384,7 @@ func TestIWARPPortTaken(t *testing.T) {
 	if l, err := Listen(within(t), tcp.Addr().String(), ListenOptions{}); err == nil {
 		l.Close()
 		t.Error("Listen has listened on a port that is taken")
-	} else if !portTaken(err) || !strings.Contains(err.Error(), "on iWARP by TCP") {
+	} else if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "on iWARP by TCP") {
 		t.Errorf("Listen: %v", err)
 	}
 	own := DialOptions{LocalAddr: netip.AddrPortFrom(first, 47000)}

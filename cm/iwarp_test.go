@@ -11,12 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
 // iwarp skips a test on other transports, whose tests say the same of them.
-func iwarp(t *testing.T) *Channel {
+func iwarp(t *testing.T) *rdmacm.Channel {
 	t.Helper()
 	c := openKernel(t)
 	testenv.Needs(t, "iWARP", "siw")
@@ -31,7 +32,7 @@ var quietOnce struct {
 }
 
 // iwarpLeaves is iwarp for a test that looks in the end whether anything is left of it.
-func iwarpLeaves(t *testing.T) *Channel {
+func iwarpLeaves(t *testing.T) *rdmacm.Channel {
 	t.Helper()
 	testenv.Guest(t)
 	testenv.Needs(t, "iWARP", "siw")
@@ -44,13 +45,13 @@ func iwarpLeaves(t *testing.T) *Channel {
 // that accepts may not send first, and what it receives lets it send.
 func TestIWARP(t *testing.T) {
 	c := iwarp(t)
-	l, addr := listen(t, c, TCP, first)
-	id := newID(t, c, TCP)
+	l, addr := listen(t, c, rdmacm.TCP, first)
+	id := newID(t, c, rdmacm.TCP)
 	resolve(t, c, id, addr)
 	client := newEnd(t, id, uverbs.RC)
 	hello, welcome := bytes.Repeat([]byte("h"), 56), bytes.Repeat([]byte("w"), 196)
-	must(t, id.Connect(ConnParam{PrivateData: hello, ResponderResources: 3, InitiatorDepth: 2, QPN: client.qp.QPN()}))
-	request := next(t, c, EventConnectRequest)
+	must(t, id.Connect(rdmacm.ConnParam{PrivateData: hello, ResponderResources: 3, InitiatorDepth: 2, QPN: client.qp.QPN()}))
+	request := next(t, c, rdmacm.EventConnectRequest)
 	if request.Listen != l || request.ID == l || !bytes.Equal(request.Param.PrivateData, hello) ||
 		request.Param.ResponderResources != 2 || request.Param.InitiatorDepth != 3 {
 		t.Errorf("request is %+v", request)
@@ -58,12 +59,12 @@ func TestIWARP(t *testing.T) {
 	t.Cleanup(func() { must(t, request.ID.Close()) })
 	server := newEnd(t, request.ID, uverbs.RC)
 	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 4096)), client.qp.PostRecv(1, client.mr.SGE(2048, 2048)))
-	must(t, request.ID.Accept(ConnParam{PrivateData: welcome, ResponderResources: 2, InitiatorDepth: 2, QPN: server.qp.QPN()}))
+	must(t, request.ID.Accept(rdmacm.ConnParam{PrivateData: welcome, ResponderResources: 2, InitiatorDepth: 2, QPN: server.qp.QPN()}))
 	must(t, server.qp.SetKernelState(uverbs.QPRTR))
 	for range 2 { // of both sides, in any order
 		ctx := within(t)
 		e := value(c.Next(ctx))(t)
-		if e.Type != EventEstablished || e.Err() != nil {
+		if e.Type != rdmacm.EventEstablished || e.Err() != nil {
 			t.Fatalf("event is %s, %v", e.Type, e.Err())
 		}
 		if e.ID == id && !bytes.Equal(e.Param.PrivateData, welcome) {
@@ -88,7 +89,7 @@ func TestIWARP(t *testing.T) {
 	}
 	must(t, id.Disconnect())
 	for range 2 { // this side need not wait for the other
-		if e := next(t, c, EventDisconnected); e.ID != request.ID && e.ID != id {
+		if e := next(t, c, rdmacm.EventDisconnected); e.ID != request.ID && e.ID != id {
 			t.Error("disconnected is another ID")
 		}
 	}
@@ -98,9 +99,9 @@ func TestIWARP(t *testing.T) {
 func TestIWARPRefused(t *testing.T) {
 	c := iwarpLeaves(t)
 	ctx := within(t)
-	connect := func(to netip.AddrPort, p ConnParam) error {
-		id := newID(t, c, TCP)
-		must(t, id.ResolveWait(ctx, Addr{}, AddrOf(to)))
+	connect := func(to netip.AddrPort, p rdmacm.ConnParam) error {
+		id := newID(t, c, rdmacm.TCP)
+		must(t, id.ResolveWait(ctx, rdmacm.Addr{}, rdmacm.AddrOf(to)))
 		p.QPN = newEnd(t, id, uverbs.RC).qp.QPN()
 		_, err := id.ConnectWait(ctx, p)
 		return err
@@ -111,25 +112,25 @@ func TestIWARPRefused(t *testing.T) {
 			t.Errorf("%s: %v, want %v and %q", what, err, is, words)
 		}
 	}
-	says("nobody listens", connect(netip.AddrPortFrom(first, 9), ConnParam{}), syscall.ECONNREFUSED, "nobody listens there")
+	says("nobody listens", connect(netip.AddrPortFrom(first, 9), rdmacm.ConnParam{}), syscall.ECONNREFUSED, "nobody listens there")
 
 	// The program rejects.
-	l := newID(t, c, TCP)
-	must(t, l.Bind(Addr{IP: first}), l.Listen(4))
+	l := newID(t, c, rdmacm.TCP)
+	must(t, l.Bind(rdmacm.Addr{IP: first}), l.Listen(4))
 	addr := value(l.Addrs())(t).Local
 	to := netip.AddrPortFrom(first, addr.Port)
 	rejected := make(chan error, 1)
 	go func() {
 		e, err := l.Request(ctx)
 		if err == nil {
-			err = errors.Join(e.ID.Reject([]byte("not you"), ReasonConsumer), e.ID.Close())
+			err = errors.Join(e.ID.Reject([]byte("not you"), rdmacm.ReasonConsumer), e.ID.Close())
 		}
 		rejected <- err
 	}()
-	err := connect(to, ConnParam{})
+	err := connect(to, rdmacm.ConnParam{})
 	must(t, <-rejected)
 	says("a rejection", err, syscall.ECONNREFUSED, "the program there has rejected the connection")
-	var e *EventError
+	var e *rdmacm.EventError
 	if !errors.As(err, &e) || string(e.PrivateData) != "not you" {
 		t.Errorf("the rejection comes with %+v", e)
 	}
@@ -170,9 +171,9 @@ func TestIWARPOtherProtocols(t *testing.T) {
 			}
 			tcp.Close()
 		}()
-		id := newID(t, c, TCP)
-		must(t, id.ResolveWait(ctx, Addr{}, AddrOf(netip.MustParseAddrPort(tcp.Addr().String()))))
-		_, err := id.ConnectWait(ctx, ConnParam{QPN: newEnd(t, id, uverbs.RC).qp.QPN()})
+		id := newID(t, c, rdmacm.TCP)
+		must(t, id.ResolveWait(ctx, rdmacm.Addr{}, rdmacm.AddrOf(netip.MustParseAddrPort(tcp.Addr().String()))))
+		_, err := id.ConnectWait(ctx, rdmacm.ConnParam{QPN: newEnd(t, id, uverbs.RC).qp.QPN()})
 		if err == nil || !strings.Contains(err.Error(), tcp.Addr().String()) || !strings.Contains(err.Error(), "MPA") && !strings.Contains(err.Error(), "rejected") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -191,13 +192,13 @@ func TestIWARPSilent(t *testing.T) {
 	ctx := within(t)
 	l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), ListenOptions{ConnOptions: ConnOptions{AckTimeout: time.Millisecond, RetryCount: 1}}))(t)
 	defer l.Close()
-	id := newID(t, c, TCP)
-	must(t, id.ResolveWait(ctx, Addr{}, l.addr))
+	id := newID(t, c, rdmacm.TCP)
+	must(t, id.ResolveWait(ctx, rdmacm.Addr{}, l.addr))
 	qpn := newEnd(t, id, uverbs.RC).qp.QPN()
 	connected := make(chan error, 1)
 	go func() {
 		greeting := greeting{kind: greetingRequest, depth: 4, size: 100}
-		_, err := id.ConnectWait(ctx, ConnParam{QPN: qpn, PrivateData: greeting.encode()})
+		_, err := id.ConnectWait(ctx, rdmacm.ConnParam{QPN: qpn, PrivateData: greeting.encode()})
 		connected <- err
 	}()
 	server := value(l.Accept(ctx))(t)
@@ -229,9 +230,9 @@ func TestIWARPDatagrams(t *testing.T) {
 			return err
 		},
 		"Join": func() error {
-			id := newID(t, c, UDP)
-			must(t, id.Bind(Addr{IP: first}))
-			_, err := id.Join(netip.MustParseAddr("239.1.2.3"), JoinFullMember)
+			id := newID(t, c, rdmacm.UDP)
+			must(t, id.Bind(rdmacm.Addr{IP: first}))
+			_, err := id.Join(netip.MustParseAddr("239.1.2.3"), rdmacm.JoinFullMember)
 			return err
 		},
 	} {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
@@ -25,7 +26,7 @@ type refusals struct {
 	all []error
 }
 
-func (r *refusals) add(_ Addr, err error) {
+func (r *refusals) add(_ rdmacm.Addr, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all = append(r.all, err)
@@ -39,16 +40,20 @@ func (r *refusals) list() []error {
 
 // halfOpen makes a request that its peer does not complete, and returns its ID, which has the
 // answer. The peer has no QP, but its kernel wants a number, and each only once.
-func halfOpen(t *testing.T, ctx context.Context, c *Channel, l *Listener) *ID {
+func halfOpen(t *testing.T, ctx context.Context, c *rdmacm.Channel, l *Listener) *rdmacm.ID {
 	t.Helper()
-	id := newID(t, c, TCP)
-	qpn := 1<<23 + uint32(id.uid)
-	must(t, id.ResolveWait(ctx, Addr{}, l.addr))
-	must(t, id.Connect(ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 4, size: 100}.encode(), QPN: qpn}))
-	_, err := id.waitFor(ctx, "connect", EventConnectResponse)
-	must(t, err)
+	id := newID(t, c, rdmacm.TCP)
+	must(t, id.ResolveWait(ctx, rdmacm.Addr{}, l.addr))
+	param := rdmacm.ConnParam{PrivateData: greeting{kind: greetingRequest, depth: 4, size: 100}.encode(), QPN: unusedQPN()}
+	value(id.ConnectWait(ctx, param))(t)
 	return id
 }
+
+// lastUnusedQPN is the last result of unusedQPN.
+var lastUnusedQPN atomic.Uint32
+
+// unusedQPN returns a number that no QP has. Each call returns another one.
+func unusedQPN() uint32 { return 1<<23 + lastUnusedQPN.Add(1) }
 
 // expectRefusal fails the test unless an error is a refusal with a text.
 func expectRefusal(t *testing.T, what string, err error, why string) {
@@ -113,7 +118,7 @@ func TestHalfOpen(t *testing.T) {
 		evictAfter = time.Hour
 		defer func() { evictAfter = old }()
 		c := openKernel(t)
-		ids := []*ID{halfOpen(t, ctx, c, l), halfOpen(t, ctx, c, l)}
+		ids := []*rdmacm.ID{halfOpen(t, ctx, c, l), halfOpen(t, ctx, c, l)}
 		_, err := Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small})
 		expectRefusal(t, "a request while others complete theirs", err, refusedFull)
 		for _, id := range ids {
@@ -132,7 +137,7 @@ func TestHalfOpen(t *testing.T) {
 			o.ConnOptions, o.AddrShare, o.Refused = small, -1, told.add
 			l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), o))(t)
 			c := openKernel(t)
-			var ids []*ID
+			var ids []*rdmacm.ID
 			for range 20 {
 				ids = append(ids, halfOpen(t, ctx, c, l))
 			}
@@ -176,13 +181,13 @@ func TestRefusalTexts(t *testing.T) {
 	_, err = Dial(ctx, l.Addr().String(), DialOptions{})
 	expectRefusal(t, "an error of the listener's", err, refusedFailed)
 	pd, cq := openPD(t)
-	id := newID(t, openKernel(t), TCP)
-	must(t, id.ResolveWait(ctx, Addr{}, l.addr))
+	id := newID(t, openKernel(t), rdmacm.TCP)
+	must(t, id.ResolveWait(ctx, rdmacm.Addr{}, l.addr))
 	value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
-	_, err = id.ConnectWait(ctx, ConnParam{PrivateData: []byte("what is your version?")})
+	_, err = id.ConnectWait(ctx, rdmacm.ConnParam{PrivateData: []byte("what is your version?")})
 	expectRefusal(t, "another protocol", refusalError(err), refusedProtocol)
 	all := slices.CompactFunc(told.list(), func(a, b error) bool { return a.Error() == b.Error() }) // a peer that loses a refusal asks again
-	var arg *ArgError
+	var arg *rdmacm.ArgError
 	if len(all) != 3 || all[0] != broken || !errors.As(all[1], &arg) || !errors.Is(all[2], syscall.EPROTO) {
 		t.Errorf("the program was told %v", all)
 	}
@@ -331,65 +336,6 @@ func TestIsolation(t *testing.T) {
 	nothingLeft(t, before)
 }
 
-// TestRequestBacklog: a listener of a program that does not look has no more requests than its backlog, although another
-// goroutine reads the channel all the time. The rest is rejected.
-func TestRequestBacklog(t *testing.T) {
-	ctx := within(t)
-	c := openKernel(t)
-	l := newID(t, c, TCP)
-	must(t, l.Bind(Addr{IP: first}), l.Listen(3))
-	to := value(l.Addrs())(t).Local
-	reader := newID(t, c, TCP) // whose events do not come
-	stopped, stop := context.WithCancel(ctx)
-	var reading sync.WaitGroup
-	reading.Go(func() { reader.Wait(stopped) })
-	pd, cq := openPD(t)
-	out := openKernel(t)
-	var rejected atomic.Int32
-	var ids []*ID
-	var waiting sync.WaitGroup
-	request := func() {
-		id := newID(t, out, TCP)
-		must(t, id.ResolveWait(ctx, Addr{}, to))
-		qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
-		waiting.Go(func() {
-			id.Connect(ConnParam{QPN: qp.QPN()})
-			if e, err := id.Wait(stopped); err == nil && e.Type == EventRejected {
-				rejected.Add(1)
-			}
-		})
-		ids = append(ids, id)
-	}
-	for range 8 {
-		request()
-	}
-	// A rejection that the kernel has lost comes when it repeats the request, after 4 s and more. siw
-	// does not repeat one: another request takes its place.
-	last := time.Now()
-	for rejected.Load() < 5 && ctx.Err() == nil {
-		time.Sleep(time.Millisecond)
-		if testenv.TheRig().IWARP() && time.Since(last) > 10*time.Second {
-			request()
-			last = time.Now()
-		}
-	}
-	stop()
-	reading.Wait()
-	waiting.Wait()
-	c.mu.Lock()
-	pending := len(c.pending)
-	c.mu.Unlock()
-	if n := int(rejected.Load()); pending != 3 || n < 5 || n > len(ids)-3 {
-		t.Errorf("%d requests wait and %d of %d were rejected, want 3 and 5", pending, n, len(ids))
-	}
-	for range 3 {
-		must(t, value(c.Next(ctx))(t).ID.Close())
-	}
-	for _, id := range ids {
-		must(t, id.Close())
-	}
-}
-
 // TestProbeMemory: on iWARP each side knows the byte of the other's that its probes read, and nothing of other memory.
 func TestProbeMemory(t *testing.T) {
 	l := newListener(t, ListenOptions{})
@@ -421,35 +367,13 @@ func TestDisconnectAnswered(t *testing.T) {
 	must(t, v.id.Disconnect())
 	short, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if e, err := v.id.Wait(short); err != nil || e.Type != EventDisconnected {
+	if e, err := v.id.Wait(short); err != nil || e.Type != rdmacm.EventDisconnected {
 		t.Errorf("after Disconnect: %+v, %v", e, err)
 	}
 	if _, err := server.Recv(ctx); !errors.Is(err, syscall.ECONNRESET) { // a Close before this is known would return it
 		t.Errorf("Recv after the peer's Disconnect: %v", err)
 	}
 	must(t, server.Close(), v.id.Close(), v.cq.Close())
-}
-
-// TestNextSkipsWaitedIDs: Next does not take the events of an ID that has been waited for by itself.
-func TestNextSkipsWaitedIDs(t *testing.T) {
-	ctx := within(t)
-	c := openKernel(t)
-	id := newID(t, c, TCP)
-	over, cancel := context.WithCancel(ctx)
-	cancel()
-	if _, err := id.Wait(over); !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
-	must(t, id.ResolveAddr(Addr{}, Addr{IP: first, Port: 7}, time.Second))
-	short, stop := context.WithTimeout(ctx, 200*time.Millisecond)
-	defer stop()
-	if e, err := c.Next(short); err == nil {
-		t.Errorf("Next has taken %+v", e)
-	}
-	if e := value(id.Wait(ctx))(t); e.Type != EventAddrResolved {
-		t.Errorf("Wait returns %+v", e)
-	}
-	must(t, id.Close())
 }
 
 // TestAddrShare: one address cannot take all connections of a listener.

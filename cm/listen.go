@@ -13,14 +13,16 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm/internal/limits"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 )
 
 // Listener accepts the connections that peers [Dial]. It is safe for concurrent use.
 type Listener struct {
-	loop *eventLoop
-	id   *ID
-	addr Addr
-	o    ListenOptions
+	loop   *eventLoop
+	id     *rdmacm.ID
+	addr   rdmacm.Addr
+	device string // name of the device of addr, empty if there is none
+	o      ListenOptions
 
 	ctx    context.Context // ends with the listener; its cause is the reason
 	cancel context.CancelCauseFunc
@@ -58,7 +60,7 @@ func Listen(ctx context.Context, address string, o ListenOptions) (*Listener, er
 	if addrs[0].Port() != 0 {
 		err = try()
 	} else {
-		err = RetryPort(try)
+		err = rdmacm.RetryPort(try)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cm: listen on %s: %w", address, err)
@@ -68,19 +70,19 @@ func Listen(ctx context.Context, address string, o ListenOptions) (*Listener, er
 
 // listenOn listens on an address.
 func listenOn(addr netip.AddrPort, o ListenOptions) (*Listener, error) {
-	loop, id, err := newLoopID(TCP, forSoft(addr.Addr(), netip.Addr{}), startEventLoop)
+	loop, id, err := newLoopID(rdmacm.TCP, addr.Addr(), netip.Addr{}, startEventLoop)
 	if err != nil {
 		return nil, err
 	}
 	l := &Listener{loop: loop, id: id, o: o, ready: make(chan *Conn, o.limits.Backlog), work: make(chan *request), pending: map[*pendingAccept]bool{}}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
-	var all Addrs
-	if err = id.Bind(AddrOf(addr)); err == nil {
+	var all rdmacm.Addrs
+	if err = id.Bind(rdmacm.AddrOf(addr)); err == nil {
 		all, err = id.Addrs()
 	}
 	if err == nil {
-		l.addr = all.Local
-		err = all.checkReachable()
+		l.addr, l.device = all.Local, all.Device
+		err = all.CheckReachable()
 	}
 	if err == nil {
 		loop.register(id, eventHandler{l.event, l.cancel})
@@ -92,23 +94,23 @@ func listenOn(addr netip.AddrPort, o ListenOptions) (*Listener, error) {
 	return l, nil
 }
 
-// Addr returns the address of the listener, an [Addr].
+// Addr returns the address of the listener, an [rdmacm.Addr].
 func (l *Listener) Addr() net.Addr { return l.addr }
 
 // event handles an event of the listener's ID. A listener on all addresses belongs to no device and
 // survives the removal of one.
-func (l *Listener) event(e *Event) {
+func (l *Listener) event(e *rdmacm.Event) {
 	switch e.Type {
-	case EventConnectRequest:
+	case rdmacm.EventConnectRequest:
 		l.handleRequest(e)
-	case EventDeviceRemoval:
-		l.cancel(errRemoved(l.id.deviceName()))
+	case rdmacm.EventDeviceRemoval:
+		l.cancel(errRemoved(l.device))
 	}
 }
 
 // request is a connection request that the listener has a place for.
 type request struct {
-	event  *Event
+	event  *rdmacm.Event
 	peer   greeting
 	key    netip.Addr     // what the address of the peer counts as
 	evicts *pendingAccept // the answer whose place it takes; nil if a place was free
@@ -126,15 +128,15 @@ const (
 
 // handleRequest starts to answer a request if it is valid and there is a place for it, and rejects
 // it otherwise.
-func (l *Listener) handleRequest(e *Event) {
+func (l *Listener) handleRequest(e *rdmacm.Event) {
 	peer, err := parseGreeting(e.Param.PrivateData, greetingRequest)
 	if err != nil { // an invalid request takes no place
 		l.refuse(e.ID, refusedProtocol, err)
 		e.ID.Close()
 		return
 	}
-	if l.o.ECE == ECERequired && !e.Param.ECE.Any() {
-		l.refuse(e.ID, refusedECE, ErrNoECE)
+	if l.o.ECE == rdmacm.ECERequired && !e.Param.ECE.Any() {
+		l.refuse(e.ID, refusedECE, rdmacm.ErrNoECE)
 		e.ID.Close()
 		return
 	}
@@ -156,7 +158,7 @@ func (l *Listener) handleRequest(e *Event) {
 
 // admit finds a place for a request: a free one, or the place of another request (see makesRoom). If there is
 // none, it returns nil and a reason for the peer. The reason is empty if the listener is closed.
-func (l *Listener) admit(e *Event, peer greeting) (r *request, why string) {
+func (l *Listener) admit(e *rdmacm.Event, peer greeting) (r *request, why string) {
 	addrs, _ := e.ID.Addrs() // the zero value if it has none
 	r = &request{event: e, peer: peer, key: limits.Key(addrs.Remote.IP)}
 	l.mu.Lock()
@@ -210,17 +212,21 @@ func (l *Listener) domain(d *device) *domain {
 }
 
 // refuse rejects a request with a reason for the peer, and reports the error to the program.
-func (l *Listener) refuse(id *ID, words string, why error) {
+func (l *Listener) refuse(id *rdmacm.ID, words string, why error) {
 	words = strings.ToValidUTF8(words[:min(len(words), maxRefusal)], "")
 	if l.o.Refused != nil {
 		addrs, _ := id.Addrs() // the zero value if it has none
 		l.reportRefused(addrs.Remote, why)
 	}
-	id.Reject(greeting{kind: greetingRefusal, data: []byte(words)}.encode(), rejectReason(why))
+	reason := rdmacm.ReasonConsumer
+	if errors.Is(why, rdmacm.ErrNoECE) {
+		reason = rdmacm.ReasonVendorOption
+	}
+	id.Reject(greeting{kind: greetingRefusal, data: []byte(words)}.encode(), reason)
 }
 
 // reportRefused calls ListenOptions.Refused if it is set.
-func (l *Listener) reportRefused(from Addr, why error) {
+func (l *Listener) reportRefused(from rdmacm.Addr, why error) {
 	if l.o.Refused != nil {
 		l.o.Refused(from, why)
 	}
@@ -289,7 +295,7 @@ func (l *Listener) accept(r *request) error {
 		return c.abandon(errClosed)
 	}
 	if err := e.ID.Accept(p); err != nil && a.claim() {
-		if errors.Is(err, ErrNoECE) {
+		if errors.Is(err, rdmacm.ErrNoECE) {
 			l.refuse(e.ID, refusedECE, err)
 		} else {
 			l.reportRefused(c.addrs.Remote, err)
@@ -308,7 +314,7 @@ func (c *Conn) abandon(err error) error {
 // setUp asks the program about a request and makes the queues and the memory of the connection. It
 // returns the parameters of the answer, or an error with a reason for the peer. The peer learns
 // only what the program's own error says.
-func (l *Listener) setUp(c *Conn, peer greeting, asked *ConnParam) (p ConnParam, words string, err error) {
+func (l *Listener) setUp(c *Conn, peer greeting, asked *rdmacm.ConnParam) (p rdmacm.ConnParam, words string, err error) {
 	if err = c.openDevice(); err == nil {
 		err = c.id.CheckRemote(c.dev.dev)
 	}
@@ -323,13 +329,13 @@ func (l *Listener) setUp(c *Conn, peer greeting, asked *ConnParam) (p ConnParam,
 		err = argErr("Check", "private data", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes", MaxAcceptData)
 	}
 	if err == nil {
-		err = c.id.setOptions(l.o.ConnOptions)
+		err = setOptions(c.id, l.o.ConnOptions)
 	}
 	if err == nil {
 		err = c.make()
 	}
 	switch {
-	case errors.Is(err, ErrNoECE):
+	case errors.Is(err, rdmacm.ErrNoECE):
 		return p, refusedECE, err
 	case err != nil:
 		return p, refusedFailed, err

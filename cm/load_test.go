@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/internal/inprocess"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 )
@@ -132,7 +133,7 @@ func use(t *testing.T) (u kernelUse) {
 	u.goroutines = runtime.NumGoroutine()
 	u.files = len(value(os.ReadDir("/proc/self/fd"))(t))
 	if testenv.TheRig().Soft { // objects that are left on a software device make its Close fail
-		u.ids = softHost.Len()
+		u.ids = inprocess.Host.Len()
 		return u
 	}
 	for _, dev := range value(netlinkrdma.Devices())(t) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm/internal/limits"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -77,9 +78,9 @@ type ConnOptions struct {
 	// ECE says whether the connection uses options for enhanced connections; by default it does
 	// not. Their effect depends on the vendor: they may make a connection faster or slower.
 	// [Conn.ECE] returns those that are used. If a side requires options that the other does not
-	// have, Dial fails with an error that matches [ErrNoECE], except on iWARP, where a rejection
+	// have, Dial fails with an error that matches [rdmacm.ErrNoECE], except on iWARP, where a rejection
 	// has no reason.
-	ECE ECEMode
+	ECE rdmacm.ECEMode
 }
 
 // DialOptions are the options of [Dial] and [DialStream]. The zero value suits most programs.
@@ -123,7 +124,7 @@ type ListenOptions struct {
 	// The peer receives the text of an error of Check, and a fixed text in all other cases.
 	// Refused is called from several goroutines. It must not block, because one of them handles
 	// all requests. The address is the zero value if it is not known.
-	Refused func(remote Addr, err error)
+	Refused func(remote rdmacm.Addr, err error)
 }
 
 // Isolation says which connections share a PD. A peer that knows the key of an MR can access it if
@@ -159,13 +160,13 @@ func (i Isolation) String() string {
 
 // Request is a connection request to a listener, for [ListenOptions].Check.
 type Request struct {
-	Local       Addr   // Local is the address that the peer has dialed.
-	PrivateData []byte // PrivateData is the private data of the request.
+	Local       rdmacm.Addr // Local is the address that the peer has dialed.
+	PrivateData []byte      // PrivateData is the private data of the request.
 
 	// Remote is the address of the peer: on RoCE that of the path to it, and on iWARP that of the TCP
 	// connection. On InfiniBand it is what the peer says about itself, since packets have no IP addresses
-	// there; see [ID.CheckRemote].
-	Remote Addr
+	// there; see [rdmacm.ID.CheckRemote].
+	Remote rdmacm.Addr
 
 	conn atomic.Pointer[Conn] // nil once Check has returned
 }
@@ -256,7 +257,7 @@ func (o ConnOptions) defaults(op string) (ConnOptions, error) {
 	if o.Isolation > ConnPD {
 		return o, argErr(op, "Isolation", o.Isolation, "SharedPD, ListenerPD or ConnPD")
 	}
-	if o.ECE > ECERequired {
+	if o.ECE > rdmacm.ECERequired {
 		return o, argErr(op, "ECE", o.ECE, "ECEOff, ECEOptional or ECERequired")
 	}
 	if o.Wait > WaitPark {

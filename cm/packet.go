@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -19,10 +20,10 @@ import (
 // do calls of Send.
 type PacketConn struct {
 	loop  *eventLoop
-	id    *ID
+	id    *rdmacm.ID
 	o     PacketOptions
 	dev   *device
-	addrs Addrs
+	addrs rdmacm.Addrs
 	qkey  uint32
 	mtu   int
 	size  int   // of a receive, in bytes
@@ -86,6 +87,12 @@ func (o PacketOptions) defaults(op string, maxData int) (PacketOptions, error) {
 // devices one that is longer than its receive breaks the QP. Tests change it.
 var longestDatagram = uverbs.MTU4096.Bytes()
 
+// Limits of PacketOptions.PrivateData, in bytes.
+const (
+	maxPacketRequest = 180
+	maxPacketAnswer  = 136
+)
+
 // Peer is a sender or receiver of datagrams, or a multicast group. It is a plain value and a
 // [net.Addr].
 type Peer struct {
@@ -96,7 +103,7 @@ type Peer struct {
 }
 
 // peerOf returns the peer or group at an address.
-func peerOf(ud UDParam, ip netip.Addr) Peer {
+func peerOf(ud rdmacm.UDParam, ip netip.Addr) Peer {
 	p := Peer{attr: ud.AH, qpn: ud.QPN, qkey: ud.QKey}
 	if p.infiniBand() {
 		p.ip = ip
@@ -116,7 +123,7 @@ func (p Peer) IP() netip.Addr {
 	return p.attr.GRH.DGID.Addr().Unmap()
 }
 
-// QPN returns the number of the peer's QP, or [MulticastQPN] for a group.
+// QPN returns the number of the peer's QP, or [rdmacm.MulticastQPN] for a group.
 func (p Peer) QPN() uint32 { return p.qpn }
 
 // Network returns "rdma+udp".
@@ -198,7 +205,7 @@ func (q *packetQueue) next(ctx context.Context, o *PacketOptions, max int) ([]uv
 // chooses a port; see [PacketConn.LocalAddr]. The context limits only the lookup of the host and
 // the port.
 func ListenPacket(ctx context.Context, address string, o PacketOptions) (*PacketConn, error) {
-	o, err := o.defaults("ListenPacket", maxPrivate[opAccept][1])
+	o, err := o.defaults("ListenPacket", maxPacketAnswer)
 	if err != nil {
 		return nil, err
 	}
@@ -209,11 +216,11 @@ func ListenPacket(ctx context.Context, address string, o PacketOptions) (*Packet
 	if addrs[0].Addr().IsUnspecified() {
 		return nil, argErr("ListenPacket", "address", address, "an address of an RDMA device")
 	}
-	p, err := newPacketConn(o, forSoft(addrs[0].Addr(), netip.Addr{}))
+	p, err := newPacketConn(o, addrs[0].Addr(), netip.Addr{})
 	if err != nil {
 		return nil, err
 	}
-	if err = p.id.Bind(AddrOf(addrs[0])); err == nil {
+	if err = p.id.Bind(rdmacm.AddrOf(addrs[0])); err == nil {
 		err = p.make()
 	}
 	if err == nil {
@@ -228,9 +235,9 @@ func ListenPacket(ctx context.Context, address string, o PacketOptions) (*Packet
 
 // DialPacket asks the host at "host:port" for the QP that receives its datagrams;
 // [PacketConn.DialedPeer] returns it. If the peer rejects the request, the error is as for
-// [ID.ConnectWait].
+// [rdmacm.ID.ConnectWait].
 func DialPacket(ctx context.Context, address string, o PacketOptions) (*PacketConn, error) {
-	o, err := o.defaults("DialPacket", maxPrivate[opConnect][1])
+	o, err := o.defaults("DialPacket", maxPacketRequest)
 	if err != nil {
 		return nil, err
 	}
@@ -238,14 +245,14 @@ func DialPacket(ctx context.Context, address string, o PacketOptions) (*PacketCo
 	if err != nil {
 		return nil, err
 	}
-	p, err := newPacketConn(o, forSoft(o.LocalAddr.Addr(), addrs[0].Addr()))
+	p, err := newPacketConn(o, o.LocalAddr.Addr(), addrs[0].Addr())
 	if err != nil {
 		return nil, err
 	}
-	var answer *Event
-	if err = p.id.ResolveWait(ctx, AddrOf(o.LocalAddr), AddrOf(addrs[0])); err == nil {
+	var answer *rdmacm.Event
+	if err = p.id.ResolveWait(ctx, rdmacm.AddrOf(o.LocalAddr), rdmacm.AddrOf(addrs[0])); err == nil {
 		if err = p.make(); err == nil {
-			answer, err = p.id.ConnectWait(ctx, ConnParam{PrivateData: o.PrivateData})
+			answer, err = p.id.ConnectWait(ctx, rdmacm.ConnParam{PrivateData: o.PrivateData})
 		}
 	}
 	if err != nil {
@@ -258,10 +265,9 @@ func DialPacket(ctx context.Context, address string, o PacketOptions) (*PacketCo
 	return p, nil
 }
 
-// newPacketConn makes a PacketConn that has an ID and nothing else, for a software device or one of
-// the kernel.
-func newPacketConn(o PacketOptions, soft bool) (*PacketConn, error) {
-	loop, id, err := newLoopID(UDP, soft, startEventLoop)
+// newPacketConn makes a PacketConn that has an ID and nothing else, for a local and a remote address.
+func newPacketConn(o PacketOptions, local, remote netip.Addr) (*PacketConn, error) {
+	loop, id, err := newLoopID(rdmacm.UDP, local, remote, startEventLoop)
 	if err != nil {
 		return nil, err
 	}
@@ -274,9 +280,9 @@ func newPacketConn(o PacketOptions, soft bool) (*PacketConn, error) {
 
 // make allocates memory and queues on the device of the ID, and posts the receives.
 func (p *PacketConn) make() error {
-	addrs, index, err := p.id.addrs()
+	addrs, index, err := p.id.QueryAddrs()
 	if err == nil {
-		err = addrs.checkReachable()
+		err = addrs.CheckReachable()
 	}
 	if err != nil {
 		return err
@@ -287,7 +293,6 @@ func (p *PacketConn) make() error {
 	p.addrs = addrs
 	dev := p.dev.dev
 	p.addrs.Device = dev.Name()
-	p.id.device.Store(&p.addrs.Device)
 	port, err := dev.QueryPort(addrs.Port)
 	if err != nil {
 		return err

@@ -6,21 +6,22 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
 // membership is a membership in a multicast group. It has an ID of its own, because the kernel does
 // not let an ID join that listens or is connected.
 type membership struct {
-	id   *ID
+	id   *rdmacm.ID
 	dgid uverbs.GID // the group that the QP is attached to, zero if none
 	mlid uint16     // its LID on InfiniBand, else 0
 }
 
 // Join joins a multicast group and returns the [Peer] that reaches all members. From then on Recv
-// also returns what the members send, including p itself, unless flags is [JoinSendOnly]. If ctx has no
+// also returns what the members send, including p itself, unless flags is [rdmacm.JoinSendOnly]. If ctx has no
 // deadline, Join gives up after two minutes.
-func (p *PacketConn) Join(ctx context.Context, group netip.Addr, flags JoinFlags) (Peer, error) {
+func (p *PacketConn) Join(ctx context.Context, group netip.Addr, flags rdmacm.JoinFlags) (Peer, error) {
 	const what = "join"
 	m, err := p.addMembership(group)
 	if err != nil {
@@ -43,7 +44,7 @@ func (p *PacketConn) addMembership(group netip.Addr) (*membership, error) {
 	if p.joined[group] != nil {
 		return nil, argErr("Join", "group", group, "a group that p has not joined")
 	}
-	id, err := p.loop.channel.NewID(UDP)
+	id, err := p.loop.channel.NewID(rdmacm.UDP)
 	if err != nil {
 		return nil, err
 	}
@@ -53,16 +54,14 @@ func (p *PacketConn) addMembership(group netip.Addr) (*membership, error) {
 }
 
 // joinGroup joins the group of a membership.
-func (p *PacketConn) joinGroup(ctx context.Context, m *membership, group netip.Addr, flags JoinFlags) (Peer, error) {
-	if err := m.id.Bind(Addr{IP: p.addrs.Local.IP}); err != nil {
+func (p *PacketConn) joinGroup(ctx context.Context, m *membership, group netip.Addr, flags rdmacm.JoinFlags) (Peer, error) {
+	if err := m.id.Bind(rdmacm.Addr{IP: p.addrs.Local.IP}); err != nil {
 		return Peer{}, err
 	}
-	m.id.device.Store(&p.addrs.Device)
-	m.id.exclusive.Store(true)
-	if _, err := m.id.Join(group, flags); err != nil {
+	if _, err := m.id.Addrs(); err != nil { // with which its errors name the device
 		return Peer{}, err
 	}
-	e, err := m.id.waitForAnswer(ctx, "join", EventMulticastJoin)
+	e, err := m.id.JoinWait(ctx, group, flags)
 	if err != nil {
 		return Peer{}, err
 	}
@@ -71,7 +70,7 @@ func (p *PacketConn) joinGroup(ctx context.Context, m *membership, group netip.A
 	if p.joined[group] != m {
 		return Peer{}, fmt.Errorf("the group was left before it was joined: %w", errClosed)
 	}
-	if flags != JoinSendOnly {
+	if flags != rdmacm.JoinSendOnly {
 		to := e.UD.AH
 		if err := p.qp.AttachMulticast(to.GRH.DGID, to.DLID); err != nil {
 			return Peer{}, err

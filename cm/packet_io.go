@@ -9,10 +9,11 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// LocalAddr returns the address of this side, an [Addr].
+// LocalAddr returns the address of this side, an [rdmacm.Addr].
 func (p *PacketConn) LocalAddr() net.Addr { return p.addrs.Local }
 
 // DialedPeer returns the peer that DialPacket found. It returns false after ListenPacket.
@@ -156,7 +157,11 @@ func (p *PacketConn) revive(ctx context.Context) error {
 	}
 	p.inFlight = 0
 	for _, state := range []uverbs.QPState{uverbs.QPInit, uverbs.QPRTR, uverbs.QPRTS} {
-		if err := p.id.modifyTo(p.qp, state, nil); err != nil {
+		attr, mask, err := p.id.QPAttr(state)
+		if err != nil {
+			return err
+		}
+		if err := p.qp.Modify(attr, mask); err != nil {
 			return err
 		}
 	}
@@ -268,12 +273,12 @@ func (p *PacketConn) resume() error {
 }
 
 // event handles an event of the connection manager.
-func (p *PacketConn) event(e *Event) {
+func (p *PacketConn) event(e *rdmacm.Event) {
 	switch e.Type {
-	case EventConnectRequest: // there is nothing to do but answer
-		e.ID.Accept(ConnParam{PrivateData: p.o.PrivateData, QPN: p.qp.QPN(), QKey: p.qkey})
+	case rdmacm.EventConnectRequest: // there is nothing to do but answer
+		e.ID.Accept(rdmacm.ConnParam{PrivateData: p.o.PrivateData, QPN: p.qp.QPN(), QKey: p.qkey})
 		e.ID.Close()
-	case EventDeviceRemoval:
+	case rdmacm.EventDeviceRemoval:
 		p.dev.forget()
 		p.endWith(errRemoved(p.addrs.Device)) // the kernel waits for it
 	}

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/internal/cmtest"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -75,7 +77,7 @@ func TestPacketConn(t *testing.T) {
 			if n != o.Depth {
 				t.Errorf("%d datagrams are there", n)
 			}
-			var arg *ArgError
+			var arg *rdmacm.ArgError
 			if err := client.Send(ctx, make([]byte, client.MaxDatagram()+1), to); !errors.As(err, &arg) || arg.Field != "data" {
 				t.Errorf("a datagram that is too long: %v", err)
 			}
@@ -97,7 +99,7 @@ func TestPacketConn(t *testing.T) {
 			if err := <-done; !errors.Is(err, net.ErrClosed) || !errors.Is(err, os.ErrClosed) {
 				t.Errorf("%s: Recv of what is closed: %v", wait, err)
 			}
-			_, joinErr := client.Join(ctx, netip.MustParseAddr("239.1.1.1"), JoinFullMember)
+			_, joinErr := client.Join(ctx, netip.MustParseAddr("239.1.1.1"), rdmacm.JoinFullMember)
 			for _, err := range []error{client.Send(ctx, nil, to), joinErr} {
 				if !errors.Is(err, net.ErrClosed) {
 					t.Errorf("after Close: %v", err)
@@ -178,12 +180,12 @@ func TestPacketGroup(t *testing.T) {
 	var to Peer
 	for i := range members {
 		members[i] = newPackets(t, firstAny, PacketOptions{})
-		flags := JoinFullMember
+		flags := rdmacm.JoinFullMember
 		if i == 2 {
-			flags = JoinSendOnly
+			flags = rdmacm.JoinSendOnly
 		}
 		to = value(members[i].Join(ctx, addr, flags))(t)
-		if to.IP() != addr || to.QPN() != MulticastQPN {
+		if to.IP() != addr || to.QPN() != rdmacm.MulticastQPN {
 			t.Errorf("the group is %s", to)
 		}
 	}
@@ -205,14 +207,14 @@ func TestPacketGroup(t *testing.T) {
 			t.Errorf("who is no member gets %q, %v", got, err)
 		}
 	}
-	var arg *ArgError
-	if _, err := members[1].Join(ctx, addr, JoinFullMember); !errors.As(err, &arg) {
+	var arg *rdmacm.ArgError
+	if _, err := members[1].Join(ctx, addr, rdmacm.JoinFullMember); !errors.As(err, &arg) {
 		t.Errorf("Join twice: %v", err)
 	}
 	if err := members[0].Leave(addr); !errors.As(err, &arg) {
 		t.Errorf("Leave twice: %v", err)
 	}
-	value(members[0].Join(ctx, addr, JoinFullMember))(t)
+	value(members[0].Join(ctx, addr, rdmacm.JoinFullMember))(t)
 	must(t, members[2].Send(ctx, []byte("again"), to))
 	if got, _ := received(t, members[0]); got != "again" {
 		t.Errorf("%q", got)
@@ -414,7 +416,7 @@ func TestPacketErrors(t *testing.T) {
 		is   error
 		say  string
 	}
-	all := []bad{{firstBad, syscall.ECONNREFUSED, firstBad}, {"192.0.2.1:9", noRoute(), "192.0.2.1:9"}}
+	all := []bad{{firstBad, syscall.ECONNREFUSED, firstBad}, {"192.0.2.1:9", cmtest.NoRoute(), "192.0.2.1:9"}}
 	if !loopbackReached() {
 		all = append(all, bad{"127.0.0.1:9", syscall.ENODEV, "loopback"})
 	}
@@ -426,7 +428,7 @@ func TestPacketErrors(t *testing.T) {
 	if _, err := ListenPacket(ctx, server.LocalAddr().String(), PacketOptions{}); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("ListenPacket: %v", err)
 	}
-	var arg *ArgError
+	var arg *rdmacm.ArgError
 	for field, err := range map[string]error{
 		"address":     second2(ListenPacket(ctx, ":0", PacketOptions{})),
 		"Depth":       second2(ListenPacket(ctx, firstAny, PacketOptions{Depth: -1})),
@@ -436,7 +438,7 @@ func TestPacketErrors(t *testing.T) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
-	if _, err := server.Join(ctx, second, JoinFullMember); !errors.As(err, &arg) {
+	if _, err := server.Join(ctx, second, rdmacm.JoinFullMember); !errors.As(err, &arg) {
 		t.Errorf("Join of a host: %v", err)
 	}
 }
@@ -476,4 +478,33 @@ func TestPacketFlushed(t *testing.T) {
 	if err := client.Send(ctx, []byte("two"), to); !errors.Is(err, uverbs.WCWRFlushErr) {
 		t.Errorf("Send after one that was flushed: %v, want %v", err, uverbs.WCWRFlushErr)
 	}
+}
+
+// TestJoinWhileClosing: Join and Leave of several groups run beside Close, which releases everything.
+func TestJoinWhileClosing(t *testing.T) {
+	testenv.Guest(t)
+	testenv.NeedsIB(t, "datagrams")
+	before := quiet(t)
+	ctx := within(t)
+	for end, round := time.Now().Add(2*time.Second), 0; time.Now().Before(end); round++ {
+		p := value(ListenPacket(ctx, firstAny, PacketOptions{}))(t)
+		var all sync.WaitGroup
+		for i := range 6 {
+			group := netip.AddrFrom4([4]byte{239, 1, 2, byte(i)})
+			all.Go(func() {
+				for {
+					if _, err := p.Join(ctx, group, 0); err != nil {
+						return
+					}
+					if p.Leave(group) != nil {
+						return
+					}
+				}
+			})
+		}
+		time.Sleep(time.Duration(round%10) * 100 * time.Microsecond)
+		must(t, p.Close())
+		all.Wait()
+	}
+	nothingLeft(t, before)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm/internal/limits"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 )
 
 // errEvicted is the error of a connection that was given up because its peer did not complete it in
@@ -98,13 +99,17 @@ func (a *pendingAccept) claimLocked() bool {
 }
 
 // event handles an event of the ID: the peer is ready, or never will be.
-func (a *pendingAccept) event(e *Event) {
+func (a *pendingAccept) event(e *rdmacm.Event) {
 	a.acceptMu.Lock() // the event may arrive before Accept has returned
 	defer a.acceptMu.Unlock()
 	switch {
-	case e.Type == EventAddrChange: // the peer may still become ready
-	case e.Type != EventEstablished || e.Status != 0:
-		a.fail(e.failure())
+	case e.Type == rdmacm.EventAddrChange: // the peer may still become ready
+	case e.Type != rdmacm.EventEstablished || e.Status != 0:
+		err := e.Err()
+		if err == nil {
+			err = &rdmacm.EventError{Type: e.Type, Device: a.c.addrs.Device, PrivateData: e.Param.PrivateData}
+		}
+		a.fail(err)
 	case a.claim():
 		a.c.start(a.peer, a.private)
 		a.l.ready <- a.c // never blocks: it has room for all that count as waiting

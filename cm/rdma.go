@@ -57,7 +57,7 @@ func (r Remote) At(offset uint32) Remote {
 // closed.
 //
 // The error of RDMAWrite, and of the methods that refer to it, matches
-//   - EINVAL, as an [ArgError], if local is longer than remote;
+//   - EINVAL, as an [rdmacm.ArgError], if local is longer than remote;
 //   - EPIPE if the peer has closed the connection by Close, as that of [Conn.Send];
 //   - ECONNRESET or ETIMEDOUT if the peer is gone, as that of [Conn.Recv];
 //   - [net.ErrClosed] if this side has closed it;

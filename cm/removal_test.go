@@ -17,6 +17,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
@@ -201,13 +202,13 @@ func (r *removal) usePackets() *PacketConn {
 // the address of that ID.
 func (r *removal) removeUsed(remove func() error, mrs [2]*uverbs.MR) (silent netip.AddrPort) {
 	t, ctx := r.t, r.ctx
-	raw, silent := listen(t, openKernel(t), TCP, netip.MustParseAddr(r.addr))
+	raw, silent := listen(t, openKernel(t), rdmacm.TCP, netip.MustParseAddr(r.addr))
 	r.until("Dial", func() error { return second1(Dial(ctx, silent.String(), DialOptions{})) })
 	request := value(raw.Request(ctx))(t)
 
 	removed := make(chan error, 1)
 	go func() { removed <- remove() }() // the kernel waits until every object on the device is closed
-	if e := value(raw.Wait(ctx))(t); e.Type != EventDeviceRemoval || e.ID != raw {
+	if e := value(raw.Wait(ctx))(t); e.Type != rdmacm.EventDeviceRemoval || e.ID != raw {
 		t.Errorf("event is %+v", e)
 	}
 	must(t, raw.Close(), request.ID.Close()) // the kernel reports no removal for an unanswered request
@@ -310,20 +311,20 @@ func TestRetryStale(t *testing.T) {
 	end()
 	for _, c := range []struct {
 		ctx    context.Context
-		reason Reason
+		reason rdmacm.Reason
 		stays  int // rejections until the old connection is gone
 		calls  int
 	}{
-		{t.Context(), ReasonStaleConn, 0, 1},
-		{t.Context(), ReasonStaleConn, 2, 3},
-		{t.Context(), ReasonStaleConn, 9, 4},
-		{t.Context(), ReasonConsumer, 9, 1},
-		{ended, ReasonStaleConn, 9, 1},
+		{t.Context(), rdmacm.ReasonStaleConn, 0, 1},
+		{t.Context(), rdmacm.ReasonStaleConn, 2, 3},
+		{t.Context(), rdmacm.ReasonStaleConn, 9, 4},
+		{t.Context(), rdmacm.ReasonConsumer, 9, 1},
+		{ended, rdmacm.ReasonStaleConn, 9, 1},
 	} {
 		calls := 0
 		err := retryStale(c.ctx, func() error {
 			if calls++; calls <= c.stays {
-				return fmt.Errorf("dial: %w", &EventError{Type: EventRejected, Status: int32(c.reason)})
+				return fmt.Errorf("dial: %w", &rdmacm.EventError{Type: rdmacm.EventRejected, Status: int32(c.reason)})
 			}
 			return nil
 		})

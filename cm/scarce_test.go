@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
@@ -98,7 +99,7 @@ func worksAlways(t *testing.T, address string, isolation Isolation) bool {
 
 // exchange sends a message each way over a new connection.
 func exchange(ctx context.Context, l *Listener, o ConnOptions) error {
-	local := netip.AddrPortFrom(l.Addr().(Addr).IP, 0) // and not another device of the process
+	local := netip.AddrPortFrom(l.Addr().(rdmacm.Addr).IP, 0) // and not another device of the process
 	client, err := Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: o, LocalAddr: local})
 	if err != nil {
 		return err

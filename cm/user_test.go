@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
@@ -45,8 +46,8 @@ type userChange struct {
 	l              *Listener
 	client, server *Conn
 	pending        *Conn // not accepted yet
-	channel        *Channel
-	id             *ID
+	channel        *rdmacm.Channel
+	id             *rdmacm.ID
 	packets        *PacketConn // nil on iWARP
 	packetErr      chan error  // the result of a Recv of datagrams
 }
@@ -132,10 +133,10 @@ func (u *userChange) open() (err error) {
 	for len(u.l.ready) == 0 {
 		runtime.Gosched()
 	}
-	if u.channel, err = OpenChannel(); err != nil {
+	if u.channel, err = rdmacm.OpenChannel(); err != nil {
 		return err
 	}
-	if u.id, err = u.channel.NewID(TCP); err != nil {
+	if u.id, err = u.channel.NewID(rdmacm.TCP); err != nil {
 		return err
 	}
 	if testenv.TheRig().IWARP() {
@@ -199,8 +200,8 @@ func (u *userChange) useListener() {
 
 // useID: an open channel and its ID can only be closed.
 func (u *userChange) useID() {
-	u.denied("Bind", u.id.Bind(AddrOf(netip.AddrPortFrom(first, 0))))
-	if err := u.id.Bind(AddrOf(netip.MustParseAddrPort("10.1.0.1:80"))); !strings.Contains(fmt.Sprint(err), "CAP_NET_BIND_SERVICE") {
+	u.denied("Bind", u.id.Bind(rdmacm.AddrOf(netip.AddrPortFrom(first, 0))))
+	if err := u.id.Bind(rdmacm.AddrOf(netip.MustParseAddrPort("10.1.0.1:80"))); !strings.Contains(fmt.Sprint(err), "CAP_NET_BIND_SERVICE") {
 		u.must("Bind to a port that needs rights", fmt.Errorf("%w", err))
 	}
 	u.denied("Close of an ID", u.id.Close())

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/cm/internal/protocol"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
@@ -63,7 +63,7 @@ func TestRetries(t *testing.T) {
 	p, err := dialRaw(ctx, ch, l.Addr().String())
 	must(t, err)
 	data := connData{credits: 384, table: segment{1 << 40, 7, 2}, buffer: segment{1 << 41, 8, 65536}}.encode()
-	_, err = p.id.ConnectWait(ctx, cm.ConnParam{PrivateData: data, RetryCount: 1, RNRRetryCount: 1})
+	_, err = p.id.ConnectWait(ctx, rdmacm.ConnParam{PrivateData: data, RetryCount: 1, RNRRetryCount: 1})
 	must(t, err)
 	server, err := l.Accept()
 	must(t, err)

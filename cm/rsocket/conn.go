@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/cm/internal/protocol"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -30,8 +30,8 @@ const (
 type Conn struct {
 	o       Options
 	channel *protocol.Channel
-	id      *cm.ID
-	addrs   cm.Addrs
+	id      *rdmacm.ID
+	addrs   rdmacm.Addrs
 	dev     *protocol.Device
 	pd      *uverbs.PD        // that of dev, or its own
 	from    *Listener         // counts the connection until it is released; nil after Dial
@@ -80,7 +80,7 @@ type Conn struct {
 }
 
 // newConn makes a connection for an ID whose route is known.
-func newConn(channel *protocol.Channel, id *cm.ID, o Options) (_ *Conn, err error) {
+func newConn(channel *protocol.Channel, id *rdmacm.ID, o Options) (_ *Conn, err error) {
 	c := &Conn{o: o, channel: channel, id: id}
 	c.turn.taken = make(chan struct{}, 1)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -171,14 +171,14 @@ func (c *Conn) number(i int) []byte {
 }
 
 // param returns the parameters of a request or an answer.
-func (c *Conn) param() cm.ConnParam {
+func (c *Conn) param() rdmacm.ConnParam {
 	d := connData{
 		credits:  uint16(c.o.Credits),
 		table:    segment{c.table.MR.Addr(), c.table.MR.RKey(), tableEntries},
 		mappings: c.o.Mappings,
 		buffer:   segment{c.table.MR.Addr() + uint64(c.o.tableSize()), c.table.MR.RKey(), firstBuffer},
 	}
-	p := cm.ConnParam{PrivateData: d.encode(), FlowControl: true, RetryCount: protocol.RetryCount, RNRRetryCount: protocol.RNRRetryCount}
+	p := rdmacm.ConnParam{PrivateData: d.encode(), FlowControl: true, RetryCount: protocol.RetryCount, RNRRetryCount: protocol.RNRRetryCount}
 	if c.iwarp {
 		p.InitiatorDepth = 1 // iWARP reads while it connects
 	}
@@ -204,10 +204,10 @@ func (c *Conn) watch() {
 			return
 		}
 		switch e.Type {
-		case cm.EventDisconnected, cm.EventDeviceRemoval, cm.EventRejected:
+		case rdmacm.EventDisconnected, rdmacm.EventDeviceRemoval, rdmacm.EventRejected:
 			c.mu.Lock()
 			c.pollAll() // what arrived before
-			if e.Type == cm.EventDeviceRemoval {
+			if e.Type == rdmacm.EventDeviceRemoval {
 				c.fail(fmt.Errorf("the device is being removed: %w", syscall.ENODEV))
 			} else {
 				c.lost(fmt.Errorf("the peer is gone without closing the connection: %w", syscall.ECONNRESET))
@@ -241,10 +241,10 @@ func (c *Conn) checkPeer() {
 	}
 }
 
-// LocalAddr returns the address of this side, a [cm.Addr].
+// LocalAddr returns the address of this side, a [rdmacm.Addr].
 func (c *Conn) LocalAddr() net.Addr { return c.addrs.Local }
 
-// RemoteAddr returns the address of the peer, a [cm.Addr].
+// RemoteAddr returns the address of the peer, a [rdmacm.Addr].
 func (c *Conn) RemoteAddr() net.Addr { return c.addrs.Remote }
 
 // release releases everything that the connection has.

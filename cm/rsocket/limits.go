@@ -3,8 +3,8 @@ package rsocket
 import (
 	"os"
 
-	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/cm/internal/limits"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 )
 
 // ListenOptions are the options of [Listen]. The zero value suits most programs.
@@ -23,7 +23,7 @@ type ListenOptions struct {
 	// Refused, if set, is called with the reason for each request that the listener has rejected, and
 	// for each connection that was given up before its peer completed it. It must return soon. The
 	// address is the zero value if it is not known.
-	Refused func(remote cm.Addr, err error)
+	Refused func(remote rdmacm.Addr, err error)
 
 	limits limits.Limits
 }

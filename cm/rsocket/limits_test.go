@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/cm/internal/protocol"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -30,22 +30,22 @@ func limited(t *testing.T, o ListenOptions) *Listener {
 
 // leaveHalfOpen makes a request that its peer does not complete, and waits for the answer. The peer
 // has no QP, but its kernel wants a number, and each only once.
-func leaveHalfOpen(t *testing.T, ctx context.Context, ch *protocol.Channel, l *Listener, qpn uint32) *cm.ID {
+func leaveHalfOpen(t *testing.T, ctx context.Context, ch *protocol.Channel, l *Listener, qpn uint32) *rdmacm.ID {
 	t.Helper()
-	id, answer := leaveHalfOpenFrom(t, ctx, ch, l, cm.Addr{}, qpn)
-	if answer != cm.EventConnectResponse {
+	id, answer := leaveHalfOpenFrom(t, ctx, ch, l, rdmacm.Addr{}, qpn)
+	if answer != rdmacm.EventConnectResponse {
 		t.Fatalf("the request is answered with %v", answer)
 	}
 	return id
 }
 
 // leaveHalfOpenFrom makes such a request from an address, and returns the answer.
-func leaveHalfOpenFrom(t *testing.T, ctx context.Context, ch *protocol.Channel, l *Listener, from cm.Addr, qpn uint32) (*cm.ID, cm.EventType) {
+func leaveHalfOpenFrom(t *testing.T, ctx context.Context, ch *protocol.Channel, l *Listener, from rdmacm.Addr, qpn uint32) (*rdmacm.ID, rdmacm.EventType) {
 	t.Helper()
-	id, err := ch.NewID(cm.TCP)
+	id, err := ch.NewID(rdmacm.TCP)
 	must(t, err, id.ResolveWait(ctx, from, l.addr))
 	good := connData{credits: 384, table: segment{1 << 40, 7, 2}, buffer: segment{1 << 41, 8, 65536}}.encode()
-	must(t, id.Connect(cm.ConnParam{PrivateData: good, QPN: 1<<23 + qpn}))
+	must(t, id.Connect(rdmacm.ConnParam{PrivateData: good, QPN: 1<<23 + qpn}))
 	e, err := id.Wait(ctx)
 	must(t, err)
 	return id, e.Type
@@ -73,7 +73,7 @@ func TestHalfOpen(t *testing.T) {
 			l := limited(t, c.o)
 			ch, err := protocol.OpenChannel(netip.Addr{}, netip.MustParseAddr(testenv.TheRig().Addrs[0]))
 			must(t, err)
-			var ids []*cm.ID
+			var ids []*rdmacm.ID
 			for i := range c.number {
 				ids = append(ids, leaveHalfOpen(t, ctx, ch, l, uint32(i)))
 			}
@@ -174,13 +174,13 @@ func TestAddrShare(t *testing.T) {
 	second, first := testenv.TheRig().Addrs[1], testenv.TheRig().Addrs[0]
 	for i, c := range []struct {
 		from string
-		want cm.EventType
+		want rdmacm.EventType
 	}{
-		{second, cm.EventConnectResponse}, {second, cm.EventConnectResponse}, {second, cm.EventConnectResponse},
-		{second, cm.EventRejected},
-		{first, cm.EventConnectResponse},
+		{second, rdmacm.EventConnectResponse}, {second, rdmacm.EventConnectResponse}, {second, rdmacm.EventConnectResponse},
+		{second, rdmacm.EventRejected},
+		{first, rdmacm.EventConnectResponse},
 	} {
-		id, answer := leaveHalfOpenFrom(t, ctx, ch, l, cm.Addr{IP: netip.MustParseAddr(c.from)}, uint32(i))
+		id, answer := leaveHalfOpenFrom(t, ctx, ch, l, rdmacm.Addr{IP: netip.MustParseAddr(c.from)}, uint32(i))
 		if answer != c.want {
 			t.Errorf("request %d, from %s, is answered with %v, want %v", i, c.from, answer, c.want)
 		}
@@ -198,7 +198,7 @@ func TestHalfOpenTimeout(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), timeout) // the connection manager of software devices waits for 30 s
 	defer cancel()
 	refused := make(chan error, 1)
-	l := limited(t, ListenOptions{Refused: func(_ cm.Addr, err error) { refused <- err }})
+	l := limited(t, ListenOptions{Refused: func(_ rdmacm.Addr, err error) { refused <- err }})
 	ch, err := protocol.OpenChannel(netip.Addr{}, netip.MustParseAddr(testenv.TheRig().Addrs[0]))
 	must(t, err)
 	id := leaveHalfOpen(t, ctx, ch, l, 0)
@@ -236,7 +236,7 @@ func TestHalfOpenMemory(t *testing.T) {
 	l := limited(t, ListenOptions{HalfOpen: 1000})
 	ch, err := protocol.OpenChannel(netip.Addr{}, netip.MustParseAddr(testenv.TheRig().Addrs[0]))
 	must(t, err)
-	var ids []*cm.ID
+	var ids []*rdmacm.ID
 	leave := func(n int) {
 		for range n {
 			ids = append(ids, leaveHalfOpen(t, ctx, ch, l, uint32(len(ids))))

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/cm/internal/protocol"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -45,12 +45,12 @@ func wrongData() map[string]struct {
 
 // rawPeer is a peer that has a QP and says what it likes.
 type rawPeer struct {
-	id      *cm.ID
+	id      *rdmacm.ID
 	closers []io.Closer
 }
 
 // newRawPeer makes a QP for an ID whose device is known.
-func newRawPeer(id *cm.ID) (*rawPeer, error) {
+func newRawPeer(id *rdmacm.ID) (*rawPeer, error) {
 	p := &rawPeer{id: id}
 	addrs, err := id.Addrs()
 	if err != nil {
@@ -87,11 +87,11 @@ func (p *rawPeer) close() error {
 
 // dialRaw begins a connection to a listener: the peer has a route and a QP.
 func dialRaw(ctx context.Context, ch *protocol.Channel, to string) (*rawPeer, error) {
-	id, err := ch.NewID(cm.TCP)
+	id, err := ch.NewID(rdmacm.TCP)
 	if err != nil {
 		return nil, err
 	}
-	if err := id.ResolveWait(ctx, cm.Addr{}, cm.AddrOf(netip.MustParseAddrPort(to))); err != nil {
+	if err := id.ResolveWait(ctx, rdmacm.Addr{}, rdmacm.AddrOf(netip.MustParseAddrPort(to))); err != nil {
 		return nil, errors.Join(err, id.Close())
 	}
 	p, err := newRawPeer(id)
@@ -113,7 +113,7 @@ func TestWrongRequest(t *testing.T) {
 	for name, w := range wrongData() {
 		p, err := dialRaw(ctx, ch, l.Addr().String())
 		must(t, err)
-		_, err = p.id.ConnectWait(ctx, cm.ConnParam{PrivateData: w.data, RetryCount: 7, RNRRetryCount: 7, InitiatorDepth: 1})
+		_, err = p.id.ConnectWait(ctx, rdmacm.ConnParam{PrivateData: w.data, RetryCount: 7, RNRRetryCount: 7, InitiatorDepth: 1})
 		if !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -131,8 +131,8 @@ func TestWrongAnswer(t *testing.T) {
 	addr := netip.MustParseAddr(testenv.TheRig().Addrs[0])
 	ch, err := protocol.OpenChannel(addr, netip.Addr{})
 	must(t, err)
-	id, err := ch.NewID(cm.TCP)
-	must(t, err, id.Bind(cm.AddrOf(netip.AddrPortFrom(addr, 0))), id.Listen(10))
+	id, err := ch.NewID(rdmacm.TCP)
+	must(t, err, id.Bind(rdmacm.AddrOf(netip.AddrPortFrom(addr, 0))), id.Listen(10))
 	all, err := id.Addrs()
 	must(t, err)
 	for name, w := range wrongData() {
@@ -145,7 +145,7 @@ func TestWrongAnswer(t *testing.T) {
 		must(t, err)
 		p, err := newRawPeer(e.ID)
 		must(t, err)
-		accepted := e.ID.Accept(cm.ConnParam{PrivateData: w.data, RetryCount: 7, RNRRetryCount: 7, InitiatorDepth: 1, ResponderResources: 1})
+		accepted := e.ID.Accept(rdmacm.ConnParam{PrivateData: w.data, RetryCount: 7, RNRRetryCount: 7, InitiatorDepth: 1, ResponderResources: 1})
 		if err := <-dialed; accepted != nil || !errors.Is(err, syscall.EPROTO) || !strings.Contains(err.Error(), w.say) {
 			t.Errorf("%s: %v, %v, want %q", name, err, accepted, w.say)
 		}
@@ -179,7 +179,7 @@ func TestCut(t *testing.T) {
 	ch, err := protocol.OpenChannel(netip.Addr{}, netip.MustParseAddr(testenv.TheRig().Addrs[0]))
 	must(t, err)
 	data := connData{credits: 384, table: segment{1 << 40, 7, 2}, buffer: segment{1 << 41, 8, 65536}}.encode()
-	param := cm.ConnParam{PrivateData: data, RetryCount: 1, RNRRetryCount: 7, InitiatorDepth: 1}
+	param := rdmacm.ConnParam{PrivateData: data, RetryCount: 1, RNRRetryCount: 7, InitiatorDepth: 1}
 	for i := range 24 {
 		p, err := dialRaw(ctx, ch, l.Addr().String())
 		must(t, err)

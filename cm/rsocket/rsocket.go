@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/cm/internal/protocol"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -123,7 +123,7 @@ func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
 	var errs []error
 	for _, a := range addrs {
 		var c *Conn
-		err := cm.RetryPort(func() (err error) {
+		err := rdmacm.RetryPort(func() (err error) {
 			c, err = dial(ctx, a, o)
 			return err
 		})
@@ -143,11 +143,11 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	id, err := ch.NewID(cm.TCP)
+	id, err := ch.NewID(rdmacm.TCP)
 	if err != nil {
 		return nil, errors.Join(err, ch.Release())
 	}
-	if err := id.ResolveWait(ctx, cm.Addr{}, cm.AddrOf(to)); err != nil {
+	if err := id.ResolveWait(ctx, rdmacm.Addr{}, rdmacm.AddrOf(to)); err != nil {
 		return nil, errors.Join(err, id.Close(), ch.Release())
 	}
 	c, err := newConn(ch, id, o)
@@ -171,8 +171,8 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (*Conn, error) {
 
 // rejection adds to an error of a connection what its private data says of the protocol of the listener.
 func rejection(err error) error {
-	var e *cm.EventError
-	if !errors.As(err, &e) || e.Type != cm.EventRejected {
+	var e *rdmacm.EventError
+	if !errors.As(err, &e) || e.Type != rdmacm.EventRejected {
 		return err
 	}
 	switch text := protocol.Refused(e.PrivateData); {
@@ -188,8 +188,8 @@ func rejection(err error) error {
 type Listener struct {
 	o       ListenOptions
 	channel *protocol.Channel
-	id      *cm.ID
-	addr    cm.Addr
+	id      *rdmacm.ID
+	addr    rdmacm.Addr
 
 	ctx    context.Context // ends with the listener; its cause is the reason
 	cancel context.CancelCauseFunc
@@ -216,7 +216,7 @@ func Listen(ctx context.Context, address string, o ListenOptions) (*Listener, er
 		return nil, fmt.Errorf("rsocket: listen on %s: %w", address, err)
 	}
 	var l *Listener
-	err = cm.RetryPort(func() (err error) {
+	err = rdmacm.RetryPort(func() (err error) {
 		l, err = listen(addrs[0], o)
 		return err
 	})
@@ -232,7 +232,7 @@ func listen(at netip.AddrPort, o ListenOptions) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	id, err := ch.NewID(cm.TCP)
+	id, err := ch.NewID(rdmacm.TCP)
 	if err != nil {
 		return nil, errors.Join(err, ch.Release())
 	}
@@ -240,11 +240,11 @@ func listen(at netip.AddrPort, o ListenOptions) (*Listener, error) {
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	l.places = protocol.NewPlaces(l.ctx, o.limits)
 	l.close = sync.OnceValue(l.closeAll)
-	if err = id.Bind(cm.AddrOf(at)); err == nil {
+	if err = id.Bind(rdmacm.AddrOf(at)); err == nil {
 		err = id.Listen(o.limits.Backlog)
 	}
 	if err == nil {
-		var all cm.Addrs
+		var all rdmacm.Addrs
 		all, err = id.Addrs()
 		l.addr = all.Local
 	}
@@ -255,7 +255,7 @@ func listen(at netip.AddrPort, o ListenOptions) (*Listener, error) {
 	return l, nil
 }
 
-// Addr returns the address of the listener, a [cm.Addr].
+// Addr returns the address of the listener, a [rdmacm.Addr].
 func (l *Listener) Addr() net.Addr { return l.addr }
 
 // refusal returns the private data of the rejection of a request that is not valid. One that has version
@@ -282,7 +282,7 @@ func (l *Listener) run() {
 		peer, err := parseConnData(e.Param.PrivateData)
 		if err != nil { // an invalid request takes no place
 			l.refusedID(e.ID, err)
-			e.ID.Reject(refusal(e.Param.PrivateData), cm.ReasonConsumer)
+			e.ID.Reject(refusal(e.Param.PrivateData), rdmacm.ReasonConsumer)
 			e.ID.Close()
 			continue
 		}
@@ -290,7 +290,7 @@ func (l *Listener) run() {
 		r, err := l.places.Admit(addrs.Remote.IP)
 		if err != nil {
 			l.refused(addrs.Remote, err)
-			e.ID.Reject(nil, cm.ReasonConsumer)
+			e.ID.Reject(nil, rdmacm.ReasonConsumer)
 			e.ID.Close()
 			continue
 		}
@@ -301,7 +301,7 @@ func (l *Listener) run() {
 }
 
 // accept answers a request.
-func (l *Listener) accept(e *cm.Event, from cm.Addr, peer connData, r *protocol.Request) (err error) {
+func (l *Listener) accept(e *rdmacm.Event, from rdmacm.Addr, peer connData, r *protocol.Request) (err error) {
 	defer func() {
 		if err != nil && l.ctx.Err() == nil {
 			l.refused(from, err)
@@ -339,14 +339,14 @@ func (l *Listener) accept(e *cm.Event, from cm.Addr, peer connData, r *protocol.
 }
 
 // refused calls ListenOptions.Refused if it is set.
-func (l *Listener) refused(from cm.Addr, err error) {
+func (l *Listener) refused(from rdmacm.Addr, err error) {
 	if l.o.Refused != nil {
 		l.o.Refused(from, err)
 	}
 }
 
 // refusedID is refused for a request whose address was not asked for.
-func (l *Listener) refusedID(id *cm.ID, err error) {
+func (l *Listener) refusedID(id *rdmacm.ID, err error) {
 	if l.o.Refused != nil {
 		addrs, _ := id.Addrs() // the zero value if it has none
 		l.refused(addrs.Remote, err)

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/cm/internal/protocol"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
@@ -45,8 +45,8 @@ func TestNoReceives(t *testing.T) {
 	addr := netip.MustParseAddr(testenv.TheRig().Addrs[0])
 	ch, err := protocol.OpenChannel(addr, netip.Addr{})
 	must(t, err)
-	id, err := ch.NewID(cm.TCP)
-	must(t, err, id.Bind(cm.AddrOf(netip.AddrPortFrom(addr, 0))), id.Listen(10))
+	id, err := ch.NewID(rdmacm.TCP)
+	must(t, err, id.Bind(rdmacm.AddrOf(netip.AddrPortFrom(addr, 0))), id.Listen(10))
 	all, err := id.Addrs()
 	must(t, err)
 	dialed := make(chan *Conn, 1)
@@ -63,7 +63,7 @@ func TestNoReceives(t *testing.T) {
 		t.Errorf("the client asks for %d retries, and for %d without a receive", p.RetryCount, p.RNRRetryCount)
 	}
 	p, err := newRawPeer(e.ID)
-	must(t, err, e.ID.AcceptWait(ctx, cm.ConnParam{InitiatorDepth: 1, ResponderResources: 1}))
+	must(t, err, e.ID.AcceptWait(ctx, rdmacm.ConnParam{InitiatorDepth: 1, ResponderResources: 1}))
 	c := <-dialed // it has announced its buffer
 	time.Sleep(10 * protocol.AnswerTimeout)
 	c.mu.Lock()

@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/cm/internal/protocol"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -28,8 +28,8 @@ const (
 type Conn struct {
 	o       Options
 	channel *protocol.Channel
-	id      *cm.ID
-	addrs   cm.Addrs
+	id      *rdmacm.ID
+	addrs   rdmacm.Addrs
 	dev     *protocol.Device
 	pd      *uverbs.PD        // that of dev, or its own
 	from    *Listener         // counts the connection until it is released; nil after Dial
@@ -75,7 +75,7 @@ type Conn struct {
 }
 
 // newConn makes a connection for an ID whose route is known.
-func newConn(channel *protocol.Channel, id *cm.ID, o Options) (_ *Conn, err error) {
+func newConn(channel *protocol.Channel, id *rdmacm.ID, o Options) (_ *Conn, err error) {
 	c := &Conn{o: o, channel: channel, id: id}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	defer func() {
@@ -190,8 +190,8 @@ func (c *Conn) recvRegion(i int) (mr *uverbs.MR, at int) {
 
 // param returns the parameters of a request or an answer. Servers of Valkey accept one READ, which the
 // protocol does not use.
-func (c *Conn) param() cm.ConnParam {
-	return cm.ConnParam{FlowControl: true, RetryCount: protocol.RetryCount, RNRRetryCount: protocol.RNRRetryCount, InitiatorDepth: 1, ResponderResources: 1}
+func (c *Conn) param() rdmacm.ConnParam {
+	return rdmacm.ConnParam{FlowControl: true, RetryCount: protocol.RetryCount, RNRRetryCount: protocol.RNRRetryCount, InitiatorDepth: 1, ResponderResources: 1}
 }
 
 // start makes the connection ready for use once it is established.
@@ -214,10 +214,10 @@ func (c *Conn) watch() {
 			return
 		}
 		switch e.Type {
-		case cm.EventDisconnected, cm.EventDeviceRemoval, cm.EventRejected:
+		case rdmacm.EventDisconnected, rdmacm.EventDeviceRemoval, rdmacm.EventRejected:
 			c.mu.Lock()
 			c.pollAll() // what arrived before
-			if e.Type == cm.EventDeviceRemoval {
+			if e.Type == rdmacm.EventDeviceRemoval {
 				c.fail(fmt.Errorf("the device is being removed: %w", syscall.ENODEV))
 			} else {
 				c.lost()
@@ -250,10 +250,10 @@ func (c *Conn) checkPeer() {
 	}
 }
 
-// LocalAddr returns the address of this side, a [cm.Addr].
+// LocalAddr returns the address of this side, a [rdmacm.Addr].
 func (c *Conn) LocalAddr() net.Addr { return c.addrs.Local }
 
-// RemoteAddr returns the address of the peer, a [cm.Addr].
+// RemoteAddr returns the address of the peer, a [rdmacm.Addr].
 func (c *Conn) RemoteAddr() net.Addr { return c.addrs.Remote }
 
 // release releases everything that the connection has.

@@ -8,8 +8,8 @@ import (
 	"net/netip"
 	"syscall"
 
-	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/cm/internal/protocol"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 )
 
 // Network is the name of the network in the errors of connections.
@@ -68,11 +68,11 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	id, err := ch.NewID(cm.TCP)
+	id, err := ch.NewID(rdmacm.TCP)
 	if err != nil {
 		return nil, errors.Join(err, ch.Release())
 	}
-	if err := id.ResolveWait(ctx, cm.Addr{}, cm.AddrOf(to)); err != nil {
+	if err := id.ResolveWait(ctx, rdmacm.Addr{}, rdmacm.AddrOf(to)); err != nil {
 		return nil, errors.Join(err, id.Close(), ch.Release())
 	}
 	c, err := newConn(ch, id, o)
@@ -96,8 +96,8 @@ func dial(ctx context.Context, to netip.AddrPort, o Options) (*Conn, error) {
 
 // rejection adds to an error of a connection what its private data says of the protocol of the listener.
 func rejection(err error) error {
-	var e *cm.EventError
-	if !errors.As(err, &e) || e.Type != cm.EventRejected {
+	var e *rdmacm.EventError
+	if !errors.As(err, &e) || e.Type != rdmacm.EventRejected {
 		return err
 	}
 	switch text := protocol.Refused(e.PrivateData); {
@@ -105,7 +105,7 @@ func rejection(err error) error {
 		return fmt.Errorf("%s: %w: %w", text, syscall.EPROTO, err)
 	case protocol.SpeaksCM(e.PrivateData):
 		return fmt.Errorf("%w: %w", errSpeaksCM, err)
-	case cm.Reason(e.Status) == cm.ReasonConsumer:
+	case rdmacm.Reason(e.Status) == rdmacm.ReasonConsumer:
 		return fmt.Errorf("the listener gives no reason, as those of rsocket do, or one that has no room for another connection: %w", err)
 	}
 	return err

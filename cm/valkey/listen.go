@@ -8,16 +8,16 @@ import (
 	"net/netip"
 	"sync"
 
-	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/cm/internal/protocol"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 )
 
 // Listener accepts connections. It is a [net.Listener] and safe for concurrent use.
 type Listener struct {
 	o       ListenOptions
 	channel *protocol.Channel
-	id      *cm.ID
-	addr    cm.Addr
+	id      *rdmacm.ID
+	addr    rdmacm.Addr
 
 	ctx    context.Context // ends with the listener; its cause is the reason
 	cancel context.CancelCauseFunc
@@ -55,7 +55,7 @@ func listen(at netip.AddrPort, o ListenOptions) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	id, err := ch.NewID(cm.TCP)
+	id, err := ch.NewID(rdmacm.TCP)
 	if err != nil {
 		return nil, errors.Join(err, ch.Release())
 	}
@@ -63,11 +63,11 @@ func listen(at netip.AddrPort, o ListenOptions) (*Listener, error) {
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	l.places = protocol.NewPlaces(l.ctx, o.limits)
 	l.close = sync.OnceValue(l.closeAll)
-	if err = id.Bind(cm.AddrOf(at)); err == nil {
+	if err = id.Bind(rdmacm.AddrOf(at)); err == nil {
 		err = id.Listen(o.limits.Backlog)
 	}
 	if err == nil {
-		var all cm.Addrs
+		var all rdmacm.Addrs
 		all, err = id.Addrs()
 		l.addr = all.Local
 	}
@@ -78,7 +78,7 @@ func listen(at netip.AddrPort, o ListenOptions) (*Listener, error) {
 	return l, nil
 }
 
-// Addr returns the address of the listener, a [cm.Addr].
+// Addr returns the address of the listener, a [rdmacm.Addr].
 func (l *Listener) Addr() net.Addr { return l.addr }
 
 // speaks is what a listener tells peers that use another protocol of this module.
@@ -98,7 +98,7 @@ func (l *Listener) run() {
 		}
 		if err := checkPrivateData(e.Param.PrivateData); err != nil { // an invalid request takes no place
 			l.refusedID(e.ID, err)
-			e.ID.Reject(protocol.Refusal(e.Param.PrivateData, speaks), cm.ReasonConsumer)
+			e.ID.Reject(protocol.Refusal(e.Param.PrivateData, speaks), rdmacm.ReasonConsumer)
 			e.ID.Close()
 			continue
 		}
@@ -106,7 +106,7 @@ func (l *Listener) run() {
 		r, err := l.places.Admit(addrs.Remote.IP)
 		if err != nil {
 			l.refused(addrs.Remote, err)
-			e.ID.Reject(nil, cm.ReasonConsumer)
+			e.ID.Reject(nil, rdmacm.ReasonConsumer)
 			e.ID.Close()
 			continue
 		}
@@ -117,7 +117,7 @@ func (l *Listener) run() {
 }
 
 // accept answers a request.
-func (l *Listener) accept(e *cm.Event, from cm.Addr, r *protocol.Request) (err error) {
+func (l *Listener) accept(e *rdmacm.Event, from rdmacm.Addr, r *protocol.Request) (err error) {
 	defer func() {
 		if err != nil && l.ctx.Err() == nil {
 			l.refused(from, err)
@@ -155,14 +155,14 @@ func (l *Listener) accept(e *cm.Event, from cm.Addr, r *protocol.Request) (err e
 }
 
 // refused calls ListenOptions.Refused if it is set.
-func (l *Listener) refused(from cm.Addr, err error) {
+func (l *Listener) refused(from rdmacm.Addr, err error) {
 	if l.o.Refused != nil {
 		l.o.Refused(from, err)
 	}
 }
 
 // refusedID is refused for a request whose address was not asked for.
-func (l *Listener) refusedID(id *cm.ID, err error) {
+func (l *Listener) refusedID(id *rdmacm.ID, err error) {
 	if l.o.Refused != nil {
 		addrs, _ := id.Addrs() // the zero value if it has none
 		l.refused(addrs.Remote, err)

@@ -5,8 +5,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/cm/internal/limits"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -128,7 +128,7 @@ type ListenOptions struct {
 	// Refused, if set, is called with the reason for each request that the listener has rejected, and
 	// for each connection that was given up before its peer completed it. It must return soon. The
 	// address is the zero value if it is not known.
-	Refused func(remote cm.Addr, err error)
+	Refused func(remote rdmacm.Addr, err error)
 
 	limits limits.Limits
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -23,10 +24,10 @@ const atOnce = 50
 
 // ends are the connections of one side, made step by step.
 type ends struct {
-	channel    *cm.Channel
+	channel    *rdmacm.Channel
 	dev        *uverbs.Device
 	pd         *uverbs.PD
-	ids        []*cm.ID
+	ids        []*rdmacm.ID
 	send, recv *uverbs.CQ // of all queue pairs, made with the first, as cmtime does
 }
 
@@ -40,12 +41,12 @@ func newEnds(device string) (*ends, error) {
 	if e.pd, err = e.dev.AllocPD(); err != nil {
 		return nil, err
 	}
-	e.channel, err = cm.OpenChannel()
+	e.channel, err = rdmacm.OpenChannel()
 	return e, err
 }
 
 // queues gives an ID a QP.
-func (e *ends) queues(id *cm.ID) error {
+func (e *ends) queues(id *rdmacm.ID) error {
 	if e.send == nil {
 		for _, cq := range []**uverbs.CQ{&e.send, &e.recv} {
 			var err error
@@ -65,11 +66,11 @@ func accept(out io.Writer, device string) error {
 	if err != nil {
 		return err
 	}
-	l, err := e.channel.NewID(cm.TCP)
+	l, err := e.channel.NewID(rdmacm.TCP)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(l.Bind(cm.Addr{IP: serverIP}), l.Listen(0)); err != nil {
+	if err := errors.Join(l.Bind(rdmacm.Addr{IP: serverIP}), l.Listen(0)); err != nil {
 		return err
 	}
 	addrs, err := l.Addrs()
@@ -83,11 +84,11 @@ func accept(out io.Writer, device string) error {
 			return err
 		}
 		switch ev.Type {
-		case cm.EventConnectRequest:
+		case rdmacm.EventConnectRequest:
 			if err = e.queues(ev.ID); err == nil {
-				err = ev.ID.Accept(cm.ConnParam{})
+				err = ev.ID.Accept(rdmacm.ConnParam{})
 			}
-		case cm.EventDisconnected:
+		case rdmacm.EventDisconnected:
 			err = ev.ID.Close()
 		}
 		if err != nil {
@@ -109,22 +110,22 @@ func connect(out io.Writer, device, to string) error {
 	}
 	begin := time.Now()
 	for range atOnce {
-		id, err := e.channel.NewID(cm.TCP)
+		id, err := e.channel.NewID(rdmacm.TCP)
 		if err != nil {
 			return err
 		}
 		e.ids = append(e.ids, id)
 	}
 	for _, s := range []struct {
-		do  func(*cm.ID) error
-		end cm.EventType // none if it is done when it returns
+		do  func(*rdmacm.ID) error
+		end rdmacm.EventType // none if it is done when it returns
 	}{
-		{func(id *cm.ID) error { return id.ResolveAddr(cm.Addr{}, cm.AddrOf(addr), 2*time.Second) }, cm.EventAddrResolved},
-		{func(id *cm.ID) error { return id.ResolveRoute(2 * time.Second) }, cm.EventRouteResolved},
+		{func(id *rdmacm.ID) error { return id.ResolveAddr(rdmacm.Addr{}, rdmacm.AddrOf(addr), 2*time.Second) }, rdmacm.EventAddrResolved},
+		{func(id *rdmacm.ID) error { return id.ResolveRoute(2 * time.Second) }, rdmacm.EventRouteResolved},
 		{e.queues, noEvent},
-		{func(id *cm.ID) error {
-			return id.Connect(cm.ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 5})
-		}, cm.EventEstablished},
+		{func(id *rdmacm.ID) error {
+			return id.Connect(rdmacm.ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 5})
+		}, rdmacm.EventEstablished},
 	} {
 		if err := e.step(s.do, s.end); err != nil {
 			return err
@@ -256,10 +257,10 @@ func connected(ctx context.Context, l *cm.Listener, o cm.ConnOptions) (from, to 
 }
 
 // noEvent stands for a step that is done when it returns.
-const noEvent = ^cm.EventType(0)
+const noEvent = ^rdmacm.EventType(0)
 
 // step has all connections take a step, and waits until they have.
-func (e *ends) step(do func(*cm.ID) error, end cm.EventType) error {
+func (e *ends) step(do func(*rdmacm.ID) error, end rdmacm.EventType) error {
 	for _, id := range e.ids {
 		if err := do(id); err != nil {
 			return err
@@ -274,7 +275,7 @@ func (e *ends) step(do func(*cm.ID) error, end cm.EventType) error {
 			return err
 		}
 		switch {
-		case ev.Type == cm.EventAddrError && errors.Is(ev.Err(), syscall.ETIMEDOUT):
+		case ev.Type == rdmacm.EventAddrError && errors.Is(ev.Err(), syscall.ETIMEDOUT):
 			err = do(ev.ID) // as cmtime does
 		case ev.Type == end:
 			left--

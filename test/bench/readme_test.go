@@ -70,7 +70,7 @@ A cell has both medians, the median ratio, and the middle half of the ratios. Le
 | | Linux 6.1 |
 | --- | --- |
 | register 4 KiB | 99.0 / 100 µs, 0.99 (0.99 to 0.99) |
-| one of 50 connections, ` + "`cm.ID`" + ` beside cmtime, by the clock | 99.0 / 100 µs, 0.99 (0.99 to 0.99) |
+| one of 50 connections, ` + "`rdmacm.ID`" + ` beside cmtime, by the clock | 99.0 / 100 µs, 0.99 (0.99 to 0.99) |
 
 **The tuned tool: ` + "`verbs perf`" + ` beside perftest, polling; ratios**
 

@@ -10,7 +10,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -80,22 +80,22 @@ type wire struct {
 }
 
 // newID makes an ID of the connection manager.
-func newID() (*cm.ID, error) {
-	ch, err := cm.OpenChannel()
+func newID() (*rdmacm.ID, error) {
+	ch, err := rdmacm.OpenChannel()
 	if err != nil {
 		return nil, err
 	}
-	return ch.NewID(cm.TCP)
+	return ch.NewID(rdmacm.TCP)
 }
 
 // listener listens with siw.
-func listener() (*cm.ID, netip.AddrPort, error) {
-	var l *cm.ID
-	err := cm.RetryPort(func() (err error) {
+func listener() (*rdmacm.ID, netip.AddrPort, error) {
+	var l *rdmacm.ID
+	err := rdmacm.RetryPort(func() (err error) {
 		if l, err = newID(); err != nil {
 			return err
 		}
-		return errors.Join(l.Bind(cm.Addr{IP: deviceAddr}), l.Listen(8))
+		return errors.Join(l.Bind(rdmacm.Addr{IP: deviceAddr}), l.Listen(8))
 	})
 	if err != nil {
 		return nil, netip.AddrPort{}, err
@@ -138,7 +138,7 @@ func (r *rig) accepted() (*wire, error) {
 		return nil, err
 	}
 	// The end of its wait is an event that may come only with the first message: the reply tells it here.
-	if err := e.ID.Accept(cm.ConnParam{QPN: s.qp.QPN(), ResponderResources: 16, InitiatorDepth: 16}); err != nil {
+	if err := e.ID.Accept(rdmacm.ConnParam{QPN: s.qp.QPN(), ResponderResources: 16, InitiatorDepth: 16}); err != nil {
 		return nil, err
 	}
 	reply := make([]byte, len(mpaFrame(replyKey, 0, 0)))

@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -109,10 +109,10 @@ func mpaReply(length int) func(*rig) error {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		if err := id.ResolveWait(ctx, cm.Addr{IP: deviceAddr}, cm.AddrOf(tcp.Addr().(*net.TCPAddr).AddrPort())); err != nil {
+		if err := id.ResolveWait(ctx, rdmacm.Addr{IP: deviceAddr}, rdmacm.AddrOf(tcp.Addr().(*net.TCPAddr).AddrPort())); err != nil {
 			return err
 		}
-		e, err := id.ConnectWait(ctx, cm.ConnParam{QPN: s.qp.QPN(), ResponderResources: 16, InitiatorDepth: 16})
+		e, err := id.ConnectWait(ctx, rdmacm.ConnParam{QPN: s.qp.QPN(), ResponderResources: 16, InitiatorDepth: 16})
 		if problem := <-asked; problem != nil {
 			return problem
 		}

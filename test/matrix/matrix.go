@@ -62,13 +62,13 @@ func ParseColumn(name string) Column {
 // suitesOf are the suites of the drivers that have not all of them: InfiniBand has connections with IP
 // only, netlinkrdma's are about what rxe has, and the programs run in VMs.
 var suitesOf = map[string][]string{
-	mlx5RoCE:  {"conformance", "cm", "classic", "interop"},
+	mlx5RoCE:  {"conformance", "cm", "rdmacm", "classic", "interop"},
 	mlx5IB:    {"conformance"},
-	mlx5IPoIB: {"cm", "classic", "interop"},
-	siw:       {"conformance", "cm", "interop"},
-	soft:      {"conformance", "cm"},
+	mlx5IPoIB: {"cm", "rdmacm", "classic", "interop"},
+	siw:       {"conformance", "cm", "rdmacm", "interop"},
+	soft:      {"conformance", "cm", "rdmacm"},
 
-	softSockets: {"conformance", "cm"},
+	softSockets: {"conformance", "cm", "rdmacm"},
 }
 
 // has reports whether a test is for a column's driver. Tests that have a boot of their own, on rxe, look
@@ -79,7 +79,7 @@ func (c Column) has(t sourceTest) bool {
 	if c.Driver == siw {
 		leftOut = "AnyTransport"
 	}
-	if slices.Contains(t.marks, leftOut) {
+	if slices.Contains(t.marks, leftOut) || slices.Contains(t.marks, "NeedsSoft") && c.Driver != soft && c.Driver != softSockets {
 		return false
 	}
 	return !ok || slices.Contains(some, t.suite) && !slices.Contains(t.marks, "Boot")

@@ -209,6 +209,14 @@ func TestDrivers(t *testing.T) {
 	if a, b := tally(apart.counts(0, "")), tally(apart.counts(1, "")); a != "✓ 2" || b != "✓ 1 – 1" || !apart.good() {
 		t.Errorf("of interop rxe has %q, siw %q, and good is %t", a, b, apart.good())
 	}
+	onlySoft := []sourceTest{{"rdmacm", "TestS", "g", "", []string{"NeedsSoft"}}, {"rdmacm", "TestD", "g", "", nil}}
+	kept := merge(onlySoft, []*Run{
+		{Column{Driver: soft}, boots([]Result{{"rdmacm", "TestS", Passed, "", 0}, {"rdmacm", "TestD", Passed, "", 0}})},
+		{Column{Driver: siw}, boots([]Result{{"rdmacm", "TestD", Passed, "", 0}})},
+	})
+	if a, b := tally(kept.counts(0, "")), tally(kept.counts(1, "")); a != "✓ 2" || b != "✓ 1" || !kept.good() {
+		t.Errorf("of rdmacm soft has %q, siw %q, and good is %t", a, b, kept.good())
+	}
 	if got := tally(m.counts(1, "")); got != "✓ 1" || !m.good() {
 		t.Errorf("the second column is %q and good is %t", got, m.good())
 	}

@@ -22,7 +22,7 @@ type sourceTest struct {
 
 // suites are the packages with kernel tests. Those of test/suites/conformance are all of that
 // kind; elsewhere it is the tests that use testenv, themselves or by functions that they call.
-var suites = []string{"test/suites/conformance", "netlinkrdma", "cm", "test/suites/classic", "test/suites/interop", "tools/verbs/internal/perf"}
+var suites = []string{"test/suites/conformance", "netlinkrdma", "cm", "cm/rdmacm", "test/suites/classic", "test/suites/interop", "tools/verbs/internal/perf"}
 
 // titles name the groups whose file name does not say what they test.
 var titles = map[string]string{
@@ -105,28 +105,32 @@ var titles = map[string]string{
 	"test/suites/conformance/window_use_test.go":        "memory windows",
 
 	"cm/attack_test.go":                        "connections: hostile peers",
-	"cm/bond_test.go":                          "connections over a bond",
+	"cm/conn_ece_test.go":                      "connections: ECE",
 	"cm/conn_test.go":                          "connections",
 	"cm/dial_test.go":                          "connections: dialing",
 	"cm/fault_test.go":                         "connections: failures",
-	"cm/gid_test.go":                           "connections by GID",
-	"cm/group_test.go":                         "connection manager: multicast",
 	"cm/iwarp_fault_test.go":                   "connections: iWARP",
 	"cm/iwarp_test.go":                         "connections: iWARP",
-	"cm/kernel_test.go":                        "connection manager",
 	"cm/limits_test.go":                        "connections: limits",
 	"cm/load_test.go":                          "connections: load",
 	"cm/memory_test.go":                        "connections: memory",
-	"cm/open_test.go":                          "connection manager: opening",
+	"cm/open_dial_test.go":                     "connections: opening",
 	"cm/packet_test.go":                        "PacketConn",
-	"cm/path_test.go":                          "connection manager: paths and port spaces",
 	"cm/removal_test.go":                       "connections: device removal",
-	"cm/service_test.go":                       "connection manager: events and services",
-	"cm/steps_test.go":                         "connection manager: single steps",
 	"cm/stream_test.go":                        "streams",
 	"cm/user_test.go":                          "connections: credentials",
-	"cm/wait_test.go":                          "connection manager: waiting",
 	"cm/window_test.go":                        "connections: flow control",
+	"cm/rdmacm/backlog_test.go":                "connection manager: waiting",
+	"cm/rdmacm/bond_test.go":                   "connections over a bond",
+	"cm/rdmacm/concurrency_id_test.go":         "connection manager: concurrent use",
+	"cm/rdmacm/gid_test.go":                    "connections by GID",
+	"cm/rdmacm/group_test.go":                  "connection manager: multicast",
+	"cm/rdmacm/kernel_test.go":                 "connection manager",
+	"cm/rdmacm/open_test.go":                   "connection manager: opening",
+	"cm/rdmacm/path_test.go":                   "connection manager: paths and port spaces",
+	"cm/rdmacm/service_test.go":                "connection manager: events and services",
+	"cm/rdmacm/steps_test.go":                  "connection manager: single steps",
+	"cm/rdmacm/wait_test.go":                   "connection manager: waiting",
 	"netlinkrdma/kernel_test.go":               "netlink",
 	"netlinkrdma/resource_kernel_test.go":      "netlink",
 	"netlinkrdma/monitor_kernel_test.go":       "netlink",

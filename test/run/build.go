@@ -45,6 +45,7 @@ var testPackages = map[string]string{
 	"netlinkrdma": "netlinkrdma",
 	"perf":        "tools/verbs/internal/perf",
 	"pyverbs":     "test/suites/pyverbs",
+	"rdmacm":      "cm/rdmacm",
 	"replay":      "uverbs/replay",
 	"report":      "test/suites/conformance/report",
 	"rsocket":     "cm/rsocket",

@@ -167,14 +167,14 @@ func TestCommand(t *testing.T) {
 	}{
 		{"siw/mixed", nil, "cd .build/amd64 && ../vmrun -kernel 6.1 -arch amd64 -device rxe+siw+mlx5 -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_MIXED=1 -env VERBS=/bin/verbs " +
 			"-file verbs:/bin/verbs interop.test -test.v=test2json -test.run '^(TestMixedLists|TestMixedConnections|TestMixedTools)$'"},
-		{"racevm/cm", nil, "cd .build/race && ../vmrun -kernel 6.1 -arch amd64 -mem 2G -module bonding -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_SKIP_TAGS=race cm.test -test.v=test2json"},
+		{"racevm/cm", nil, "cd .build/race && ../vmrun -kernel 6.1 -arch amd64 -mem 2G -module bonding -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_SKIP_TAGS=race cm.test -test.v=test2json --- rdmacm.test -test.v=test2json"},
 		{"valkey/race", nil, "cd .build/race && ../vmrun -kernel 6.1 -arch amd64 -timeout 40m -mem 6G -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs -with ibverbs-utils,ibverbs-providers,rdmacm-utils " +
 			"-file ../amd64/valkey-server:/bin/valkey-server valkey.test -test.v=test2json --- " +
 			"valkeypeers.test -test.v=test2json -test.run '^(TestServerClients|TestServerMany|TestServerRestart|TestServerVictim|TestServerIdle|TestServerBusy)$'"},
 		{"siw/verbs", func(c *config) {
 			c.kernel, c.env, c.args, c.short = "latest", []string{"GOVERBS_WALK=1s"}, []string{"-test.run", "^TestSend"}, true
 		}, "cd .build/amd64 && ../vmrun -kernel latest -arch amd64 -device siw -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_SLOW=1 -env GOVERBS_DEVICES=siw0,siw1 -env GOVERBS_WALK=1s " +
-			"cm.test -test.v=test2json -test.run '^TestSend' --- conformance.test -test.v=test2json -test.run '^TestSend'"},
+			"cm.test -test.v=test2json -test.run '^TestSend' --- rdmacm.test -test.v=test2json -test.run '^TestSend' --- conformance.test -test.v=test2json -test.run '^TestSend'"},
 		{"control/ib-hosts", func(c *config) { c.short = true },
 			"cd .build/amd64 && ../vmrun -kernel latest -arch amd64 -device mlx5,mode=ib -hosts 2 -cpus 1 -env GOVERBS_KERNEL_TEST=1 " +
 				"-with ibverbs-utils,ibverbs-providers,rdmacm-utils control.test -test.v=test2json -test.run '^TestHosts$'"},
@@ -185,7 +185,7 @@ func TestCommand(t *testing.T) {
 		{"rxe/write", func(c *config) { c.arch, c.short = runtime.GOARCH, true }, "cd .build/" + runtime.GOARCH + " && ../vmrun -kernel 6.1 -arch " + runtime.GOARCH +
 			" -module 8021q -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs -env GOVERBS_VLAN=1 -env GOVERBS_WALK=30s -env RDMAABI=write -env GOVERBS_WAYS=ioctl,write -file verbs:/bin/verbs conformance.test -test.v=test2json"},
 		{"race/library", nil, "CGO_ENABLED=1 GOVERBS_SKIP_TAGS=memory,race go test -json -count=1 -race -timeout 30m ./netlinkrdma/... ./uverbs/... ./cm/..."},
-		{"soft/cm", nil, "GOVERBS_DEVICES=soft0,soft1 go test -v=test2json -count=1 ./cm"},
+		{"soft/cm", nil, "GOVERBS_DEVICES=soft0,soft1 go test -v=test2json -count=1 -p 1 ./cm ./cm/rdmacm"},
 		{"benchonce", nil, "go test -run '^$' -bench . -benchtime 1x ./mmio/... ./uverbs/..."},
 		{"traffic", nil, "cd .build/amd64 && ../vmrun -kernel 6.1 -arch amd64 -icount -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_PINGPONG_MOST=1.1 -env GOVERBS_STREAM_LEAST=0.9 " +
 			"cm.test -test.run '^$' -test.bench '^Benchmark(PingPong|Stream)$' -test.benchtime 5x"},
@@ -220,7 +220,7 @@ func TestPlan(t *testing.T) {
 			got = append(got, strings.TrimSpace(name))
 		}
 	}
-	want := []string{"build vmrun", "build hca", "build conformance.test", "build umad.test", "build cm.test", "build gcc", "build rdmacore-flat", "build control.test",
+	want := []string{"build vmrun", "build hca", "build conformance.test", "build umad.test", "build rdmacm.test", "build gcc", "build rdmacore-flat", "build control.test", "build cm.test",
 		"mlx5/roce", "mlx5/ib", "mlx5/wq-5.10", "flat/clock", "personalities/4711-roce-control", "personalities/4711-ib-control", "personalities/4711-roce", "personalities/4711-ib"}
 	if !slices.Equal(got, want) {
 		t.Errorf("the plan is\n%q, want\n%q", got, want)

@@ -116,7 +116,7 @@ func (c *config) hostSuites() []suite {
 				{name: "hca", dir: hcaModule, alone: true, needs: gcc, env: cgo, host: words("go test -race ./...")},
 				{name: "vmrun", dir: "tools/vmrun", alone: true, needs: gcc, env: cgo, host: words("go test -race -short ./...")},
 				{name: "pairs", needs: gcc, env: append(cgo[:1:1], "GOVERBS_PAIRS=10m"), host: words("go test -count=1 -race -timeout 2h -run ^TestPairs$ -v ./uverbs")},
-				{name: "connpairs", needs: gcc, env: append(cgo[:1:1], "GOVERBS_PAIRS=2m"), host: words("go test -count=1 -race -timeout 1h -run ^TestPairs$ -v ./cm ./cm/rsocket ./cm/valkey ./uverbs/soft")},
+				{name: "connpairs", needs: gcc, env: append(cgo[:1:1], "GOVERBS_PAIRS=2m"), host: words("go test -count=1 -race -timeout 1h -run ^TestPairs$ -v ./cm ./cm/rdmacm ./cm/rsocket ./cm/valkey ./uverbs/soft")},
 			},
 		},
 		{name: "abi", doc: "the generated files against the kernel's headers", steps: []step{{alone: true, needs: []string{"gcc", "vmrun"}, host: shell(checkABI)}}},

@@ -34,7 +34,7 @@ func (c *config) mlx5Suites() []suite {
 					name: "ib", driver: "mlx5-ib", alone: true, device: "mlx5,mode=ib", flags: []string{"-timeout", "20m"},
 					env:  append(model[:3:3], walk, pick(c.short, "GOVERBS_WAYS=write", "GOVERBS_WAYS=ioctl,write")),
 					with: diags, // for ibping
-					skip: anyLink, programs: append(test("conformance", "umad"), program{name: "cm.test", run: "^TestGID"}),
+					skip: anyLink, programs: append(test("conformance", "umad"), program{name: "rdmacm.test", run: "^TestGID"}),
 				},
 				// The last kernel here on which a WQ that has failed can be closed.
 				{name: "wq-5.10", kernel: "5.10", device: "mlx5,mode=roce", env: model, programs: []program{only("conformance", "TestInjectedWQ")}},
@@ -48,7 +48,7 @@ func (c *config) mlx5Suites() []suite {
 					with: append(diags[:len(diags):len(diags)], "iproute2"), bin: []string{"verbs"},
 					env: append(model[:3:3], "VERBS=/bin/verbs", "GOVERBS_IPROUTE2=1"),
 					// Control, whose last tests unload the driver, comes last.
-					skip: anyCard, programs: append(test("cm", "classic", "interop"), only("broker", "TestBroker"), only("strangers", "TestKernelForged"), only("netlinkrdma", "TestKernelMove"), program{name: "control.test"}),
+					skip: anyCard, programs: append(test("cm", "rdmacm", "classic", "interop"), only("broker", "TestBroker"), only("strangers", "TestKernelForged"), only("netlinkrdma", "TestKernelMove"), program{name: "control.test"}),
 				},
 				{name: "libraries", device: "mlx5", env: model[:3:3], programs: test("grpc", "websocket")},
 				{
@@ -64,7 +64,7 @@ func (c *config) mlx5Suites() []suite {
 			steps: []step{{
 				driver: "mlx5-ipoib", device: "mlx5,mode=ipoib", flags: []string{"-module", "veth", "-timeout", "20m"},
 				with: diags, bin: []string{"verbs"}, env: append(model[:3:3], "VERBS=/bin/verbs", "GOVERBS_SM=1"),
-				skip: noPerf, programs: test("cm", "classic", "interop", "umad"),
+				skip: noPerf, programs: test("cm", "rdmacm", "classic", "interop", "umad"),
 			}},
 		},
 		{name: "control", doc: "rdma-core's programs, and DPDK, on a modelled ConnectX: what fails there is the model's fault", steps: c.controlSteps()},
@@ -148,7 +148,7 @@ func (c *config) card(personality, mode, mark string) step {
 	}
 	switch {
 	case mode == "ib" && personality != "unordered":
-		s.programs = append(s.programs, program{name: "cm.test", run: "^TestGID"})
+		s.programs = append(s.programs, program{name: "rdmacm.test", run: "^TestGID"})
 	case mode == "roce" && mark == "":
 		s.programs = append(s.programs, only("cm", "TestConnRDMA", "TestStream"))
 	}
@@ -164,7 +164,7 @@ func (c *config) cardECE(name, kernel string) step {
 		name: name, kernel: kernel, device: c.cardDevice("late", "roce"), flags: []string{"-module", "veth"}, with: with,
 		bin: []string{"verbs"}, env: append(model[:3:3], "VERBS=/bin/verbs"),
 		programs: []program{
-			only("conformance", "TestECE", "TestDEVX", "TestUDPSourcePort", "TestLAG"), only("cm", "TestECE", "TestConnECE", "TestECEAnswer", "TestECEBadAnswer"),
+			only("conformance", "TestECE", "TestDEVX", "TestUDPSourcePort", "TestLAG"), only("cm", "TestConnECE"), only("rdmacm", "TestECE", "TestECEAnswer", "TestECEBadAnswer"),
 			only("interop", "TestECE"), only("pyverbs", "TestECE", "TestRaw", "TestSourcePort", "TestLAG"),
 		},
 	}

@@ -66,7 +66,7 @@ func (c *config) rxeSuite() suite {
 		{
 			name: "cm", driver: "rxe", path: "auto", bin: []string{"verbs"}, env: env,
 			flags:    []string{"-module", "bonding"},
-			programs: append(test("cm", "classic", "grpc", "websocket"), only("strangers", "TestKernelForged")),
+			programs: append(test("cm", "rdmacm", "classic", "grpc", "websocket"), only("strangers", "TestKernelForged")),
 		},
 		verbs,
 	}
@@ -82,7 +82,8 @@ func (c *config) rxeSuite() suite {
 			programs: []program{
 				only("conformance", "TestModuleNotLoaded"),
 				only("interop", "TestDoctorNoDevices"),
-				only("cm", "TestNoModule"),
+				only("cm", "TestNoModuleDial"),
+				only("rdmacm", "TestNoModule"),
 			},
 		},
 		{
@@ -164,7 +165,7 @@ func (c *config) rxeSuites() []suite {
 				{name: "verbs", race: true, flags: []string{"-mem", "2G"}, env: []string{guest}, programs: test("conformance")},
 				{
 					name: "cm", race: true, flags: []string{"-mem", "2G", "-module", "bonding"}, env: []string{guest},
-					skip: []testenv.Tag{testenv.Race}, programs: test("cm"),
+					skip: []testenv.Tag{testenv.Race}, programs: test("cm", "rdmacm"),
 				},
 				{
 					name: "mlx5", race: true, device: "mlx5,mode=roce,personality=unordered", flags: []string{"-mem", "2G", "-timeout", "20m"},

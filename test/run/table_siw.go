@@ -10,7 +10,7 @@ func (c *config) siwSuite() suite {
 		steps: []step{
 			{
 				name: "verbs", driver: "siw", device: "siw", env: env,
-				programs: test("cm", "conformance"),
+				programs: test("cm", "rdmacm", "conformance"),
 			},
 			{
 				// rdma-core's programs hang now and then if a client's first message arrives while

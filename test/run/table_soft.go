@@ -38,7 +38,11 @@ func (c *config) softSuite() suite {
 	verbs := func(name, driver, way string, env ...string) step {
 		return on(name, driver, way, testPackages["conformance"], append([]string{"GOVERBS_WAYS=" + way}, env...)...)
 	}
-	cm := func(name, driver, way string, env ...string) step { return on(name, driver, way, "cm", env...) }
+	cm := func(name, driver, way string, env ...string) step {
+		s := on(name, driver, way, "cm", env...)
+		s.host = words("go test -count=1 -p 1 ./cm ./cm/rdmacm")
+		return s
+	}
 	lossy := func(name, driver, way string, env ...string) step {
 		return verbs(name, driver, way, append(env, testenv.SoftFaultsEnv+"="+softLoss, noMemory)...)
 	}

@@ -9,7 +9,7 @@ import (
 // TestExamples: every type of objects, which are what a function returns a pointer to, has an
 // example: of its own, of one of its methods, or of how it is made.
 func TestExamples(t *testing.T) {
-	for _, pkg := range []string{"mmio", "mmio/rxe", "netlinkrdma", "uverbs", "uverbs/umad", "cm"} {
+	for _, pkg := range []string{"mmio", "mmio/rxe", "netlinkrdma", "uverbs", "uverbs/umad", "cm", "cm/rdmacm"} {
 		errs := map[string]bool{}       // types that are errors
 		makers := map[string][]string{} // by type, how examples of what makes it are called
 		examples := map[string]bool{}

@@ -122,11 +122,13 @@ var mayImport = []struct {
 	{"uverbs/umad/mad", []string{"uverbs/ib"}},
 	{"uverbs/umad", []string{"netlinkrdma", "uverbs/ib", "uverbs/umad/internal", "uverbs/umad/mad"}},
 	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/flow", "uverbs/ib", "uverbs/internal", "uverbs/soft", "uverbs/soft/gsi"}},
-	{"cm/internal/protocol", []string{"cm", "cm/internal/limits", "cm/internal/liveness", "uverbs"}},
-	{"cm/internal/strangers", []string{"cm", "cm/internal/ibcm", "cm/rsocket", "cm/valkey", "uverbs/soft", "uverbs/umad", "uverbs/umad/mad"}}, // tests only
-	{"cm/rsocket", []string{"cm", "cm/internal/limits", "cm/internal/protocol", "uverbs"}},
-	{"cm/valkey", []string{"cm", "cm/internal/limits", "cm/internal/protocol", "uverbs"}},
-	{"cm", []string{"uverbs", "uverbs/ib", "uverbs/soft/gsi", "uverbs/umad/mad", "netlinkrdma", "cm/internal"}},
+	{"cm/internal/protocol", []string{"cm", "cm/rdmacm", "cm/internal/limits", "cm/internal/liveness", "uverbs"}},
+	{"cm/internal/strangers", []string{"cm", "cm/rdmacm", "cm/internal/ibcm", "cm/rsocket", "cm/valkey", "uverbs/soft", "uverbs/umad", "uverbs/umad/mad"}}, // tests only
+	{"cm/internal/cmtest", []string{"cm/internal/inprocess", "cm/internal/ucm", "test/softrig", "test/testenv", "uverbs/soft/gsi"}},                        // tests only
+	{"cm/rdmacm", []string{"uverbs", "uverbs/ib", "uverbs/soft/gsi", "uverbs/umad/mad", "netlinkrdma", "cm/internal"}},
+	{"cm/rsocket", []string{"cm", "cm/rdmacm", "cm/internal/limits", "cm/internal/protocol", "uverbs"}},
+	{"cm/valkey", []string{"cm", "cm/rdmacm", "cm/internal/limits", "cm/internal/protocol", "uverbs"}},
+	{"cm", []string{"uverbs", "uverbs/ib", "uverbs/soft/gsi", "uverbs/umad/mad", "netlinkrdma", "cm/internal", "cm/rdmacm"}},
 	{"test/hca/engine", nil},
 	{"test/hca/prm", nil},
 	{"test/hca/subnet", nil},
@@ -134,13 +136,13 @@ var mayImport = []struct {
 	{"test/hca", []string{"test/hca", "test/hca/engine", "test/hca/prm", "test/hca/subnet", "test/hca/vfiouser"}},
 	{"test/pairs", nil},
 	{"test/testenv", nil},
-	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/flow", "uverbs/ib", "uverbs/soft", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rsocket", "cm/valkey", "test"}},
+	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/flow", "uverbs/ib", "uverbs/soft", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rdmacm", "cm/rsocket", "cm/valkey", "test"}},
 	{"tools/vmrun", []string{"tools/vmrun"}},
 	{"tools/abigen", nil},
-	{"tools/health", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/soft", "cm"}},
+	{"tools/health", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/soft", "cm", "cm/rdmacm"}},
 	{"tools/internal", nil},
 	{"tools/metrics", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/soft", "tools/health", "tools/internal"}},
-	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/soft", "uverbs/trace", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "tools", "tools/health", "tools/internal", "tools/metrics", "tools/verbs/internal"}},
+	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/soft", "uverbs/trace", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rdmacm", "tools", "tools/health", "tools/internal", "tools/metrics", "tools/verbs/internal"}},
 }
 
 // TestImports reads the import graph.
@@ -160,7 +162,7 @@ func TestImports(t *testing.T) {
 		if f.test() {
 			allowed = append(allowed, "test/testenv", "test/pairs")
 		}
-		if f.test() && f.pkg() == "cm" { // makes the software devices of the rig, and announces services
+		if f.test() && slices.Contains([]string{"cm", "cm/rdmacm"}, f.pkg()) { // makes the software devices of the rig, and announces services
 			allowed = append(allowed, "uverbs/soft", "test/softrig", "uverbs/umad")
 		}
 		if f.test() && slices.Contains([]string{"cm/internal/protocol", "cm/rsocket", "cm/valkey"}, f.pkg()) { // makes the software devices of the rig
@@ -173,7 +175,7 @@ func TestImports(t *testing.T) {
 			allowed = append(allowed, "cm/rsocket")
 		}
 		if f.test() && f.pkg() == "uverbs/trace" { // compares its names of events
-			allowed = append(allowed, "cm")
+			allowed = append(allowed, "cm/rdmacm")
 		}
 		if f.test() && f.pkg() == "uverbs/umad" { // is the peer of rdma-core's programs
 			allowed = append(allowed, "test/program")
@@ -182,7 +184,7 @@ func TestImports(t *testing.T) {
 			allowed = append(allowed, "test/ibsim")
 		}
 		if f.pkg() == "uverbs/soft" && f.ast.Name.Name == "soft_test" { // shows and tests what programs see
-			allowed = append(allowed, "uverbs", "cm")
+			allowed = append(allowed, "uverbs", "cm", "cm/rdmacm")
 		}
 		if f.test() && f.pkg() == "test/testenv" { // compares with the type that testenv reads by reflection
 			allowed = append(allowed, "netlinkrdma")

@@ -59,6 +59,15 @@ func NeedsKernel(tb testing.TB, what string) {
 	}
 }
 
+// NeedsSoft skips a test on devices of the kernel. why says in words what only software devices do. The
+// matrix of results takes no notice of the test on them.
+func NeedsSoft(tb testing.TB, why string) {
+	tb.Helper()
+	if !onSoft() {
+		tb.Skipf("%s%s, and the devices are the kernel's", ElsewhereMark, why)
+	}
+}
+
 // SoftFaultsEnv are the faults that software devices inject, in the text form of package uverbs/soft, such as
 // loss=1%,reorder=1%,seed=7.
 const SoftFaultsEnv = "GOVERBS_SOFT_FAULTS"

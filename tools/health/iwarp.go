@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -76,13 +76,13 @@ func (l *loop) connectIWARP(ctx context.Context, dev *uverbs.Device, u *undo) (t
 	if err != nil {
 		return "", err
 	}
-	ch, err := cm.OpenChannel()
+	ch, err := rdmacm.OpenChannel()
 	if err != nil {
 		return "", err
 	}
 	u.add(ch.Close)
-	newID := func() (*cm.ID, error) {
-		id, err := ch.NewID(cm.TCP)
+	newID := func() (*rdmacm.ID, error) {
+		id, err := ch.NewID(rdmacm.TCP)
 		if err == nil {
 			u.add(id.Close)
 		}
@@ -92,7 +92,7 @@ func (l *loop) connectIWARP(ctx context.Context, dev *uverbs.Device, u *undo) (t
 	if err != nil {
 		return "", err
 	}
-	if err := listener.Bind(cm.Addr{IP: addr}); err != nil {
+	if err := listener.Bind(rdmacm.Addr{IP: addr}); err != nil {
 		return "", err
 	}
 	if err := listener.Listen(1); err != nil {
@@ -119,18 +119,18 @@ func (l *loop) connectIWARP(ctx context.Context, dev *uverbs.Device, u *undo) (t
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	accepted := make(chan error, 1)
-	var taken *cm.ID
+	var taken *rdmacm.ID
 	go func() {
 		e, err := listener.Request(ctx)
 		if err == nil {
 			taken = e.ID
-			err = taken.AcceptWait(ctx, cm.ConnParam{QPN: second.QPN()})
+			err = taken.AcceptWait(ctx, rdmacm.ConnParam{QPN: second.QPN()})
 		}
 		accepted <- err
 	}()
-	err = id.ResolveWait(ctx, cm.Addr{IP: addr}, at.Local)
+	err = id.ResolveWait(ctx, rdmacm.Addr{IP: addr}, at.Local)
 	if err == nil {
-		_, err = id.ConnectWait(ctx, cm.ConnParam{QPN: first.QPN()})
+		_, err = id.ConnectWait(ctx, rdmacm.ConnParam{QPN: first.QPN()})
 	}
 	if err != nil {
 		cancel()

@@ -8,7 +8,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -158,7 +158,7 @@ func playLoopback(ctx context.Context, name string) (told string, err error) {
 		return "", err
 	}
 	if dev.Info().IWARP() {
-		err = cm.RetryPort(func() (err error) {
+		err = rdmacm.RetryPort(func() (err error) {
 			told, err = l.connectIWARP(ctx, dev, &u)
 			return err
 		})

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perftest"
 	"github.com/goverbs/goverbs/uverbs"
@@ -64,9 +64,9 @@ type perftestEnd struct {
 	runs    []*perf.Run
 	report  perf.Report
 
-	channel   *cm.Channel
-	listeners map[cm.PortSpace]*cm.ID
-	ids       []*cm.ID // those of the queue pairs
+	channel   *rdmacm.Channel
+	listeners map[rdmacm.PortSpace]*rdmacm.ID
+	ids       []*rdmacm.ID // those of the queue pairs
 }
 
 // run measures with a program of perftest: as its client, or without a host as its server.
@@ -194,7 +194,7 @@ func (e *perftestEnd) connectPeerCM(ctx context.Context, log io.Writer, host str
 	if err != nil {
 		return err
 	}
-	if e.channel, err = cm.OpenChannelFor(from, remote); err != nil {
+	if e.channel, err = rdmacm.OpenChannelFor(from, remote); err != nil {
 		return err
 	}
 	if e.server {
@@ -248,8 +248,8 @@ func addrOfSoft(name string) (netip.Addr, error) {
 // acceptCM waits for a client; the listeners stay for the connections of its queue pairs.
 func (e *perftestEnd) acceptCM(ctx context.Context, log io.Writer) error {
 	addr := netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(e.o.port))
-	e.listeners = map[cm.PortSpace]*cm.ID{}
-	for _, space := range []cm.PortSpace{cm.TCP, e.space()} {
+	e.listeners = map[rdmacm.PortSpace]*rdmacm.ID{}
+	for _, space := range []rdmacm.PortSpace{rdmacm.TCP, e.space()} {
 		if e.listeners[space] != nil {
 			continue
 		}
@@ -258,7 +258,7 @@ func (e *perftestEnd) acceptCM(ctx context.Context, log io.Writer) error {
 			return err
 		}
 		e.listeners[space] = l
-		if err := l.Bind(cm.AddrOf(addr)); err != nil {
+		if err := l.Bind(rdmacm.AddrOf(addr)); err != nil {
 			return err
 		}
 		if err := l.Listen(0); err != nil {
@@ -267,7 +267,7 @@ func (e *perftestEnd) acceptCM(ctx context.Context, log io.Writer) error {
 	}
 	e.waiting(log, net.TCPAddrFromAddrPort(addr))
 	for {
-		request, err := e.listeners[cm.TCP].Request(ctx)
+		request, err := e.listeners[rdmacm.TCP].Request(ctx)
 		if err != nil {
 			return err
 		}
@@ -279,11 +279,11 @@ func (e *perftestEnd) acceptCM(ctx context.Context, log io.Writer) error {
 }
 
 // space is the port space of the connections of queue pairs.
-func (e *perftestEnd) space() cm.PortSpace {
+func (e *perftestEnd) space() rdmacm.PortSpace {
 	if e.o.config.Type == perf.UD {
-		return cm.UDP
+		return rdmacm.UDP
 	}
-	return cm.TCP
+	return rdmacm.TCP
 }
 
 // play plays the test.

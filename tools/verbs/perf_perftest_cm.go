@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perftest"
 	"github.com/goverbs/goverbs/uverbs"
@@ -34,8 +34,8 @@ func (e *perftestEnd) connectCM(ctx context.Context) error {
 }
 
 // connParam are the parameters of a queue pair's connection.
-func (e *perftestEnd) connParam() cm.ConnParam {
-	p := cm.ConnParam{RetryCount: uint8(e.o.config.Retry), RNRRetryCount: perf.DefaultRNRRetry}
+func (e *perftestEnd) connParam() rdmacm.ConnParam {
+	p := rdmacm.ConnParam{RetryCount: uint8(e.o.config.Retry), RNRRetryCount: perf.DefaultRNRRetry}
 	if e.test.Op == perftest.Read || e.test.Op == perftest.Atomic {
 		p.ResponderResources, p.InitiatorDepth = uint8(e.reads()), uint8(e.reads())
 	}
@@ -43,7 +43,7 @@ func (e *perftestEnd) connParam() cm.ConnParam {
 }
 
 // makeQP makes a queue pair on an ID.
-func (e *perftestEnd) makeQP(id *cm.ID) error {
+func (e *perftestEnd) makeQP(id *rdmacm.ID) error {
 	_, err := e.end.CreateQP(func(o uverbs.QPOptions) (*uverbs.QP, error) { return id.CreateQP(e.end.PD, o) })
 	return err
 }
@@ -64,7 +64,7 @@ func (e *perftestEnd) dialQP(ctx context.Context) error {
 }
 
 // sendFirst sends the first datagram, from which a server gets the number of the queue pair.
-func (e *perftestEnd) sendFirst(to cm.UDParam) (err error) {
+func (e *perftestEnd) sendFirst(to rdmacm.UDParam) (err error) {
 	ah, err := e.end.PD.CreateAH(to.AH)
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func (e *perftestEnd) acceptQP(ctx context.Context) error {
 		id := request.ID
 		a, err := id.Addrs()
 		if err == nil && (a.Remote.IP != e.remote.Addr() || a.Device != e.dev.Name()) { // somebody else
-			if err := errors.Join(id.Reject(nil, cm.ReasonConsumer), id.Close()); err != nil {
+			if err := errors.Join(id.Reject(nil, rdmacm.ReasonConsumer), id.Close()); err != nil {
 				return err
 			}
 			continue
@@ -128,7 +128,7 @@ func (e *perftestEnd) acceptQP(ctx context.Context) error {
 
 // disconnect ends the connections of the queue pairs, the client first.
 func (e *perftestEnd) disconnect() error {
-	if e.space() == cm.UDP {
+	if e.space() == rdmacm.UDP {
 		return nil
 	}
 	for _, id := range e.ids {

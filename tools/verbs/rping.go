@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/tools/verbs/internal/places"
@@ -148,7 +148,7 @@ type rping struct {
 	o       *rpingOptions
 	text    io.Writer // gets a line for each ping and listener, if they are printed
 	log     io.Writer
-	channel *cm.Channel
+	channel *rdmacm.Channel
 
 	mu     sync.Mutex
 	result rpingResult // guarded by mu
@@ -184,13 +184,13 @@ func (o *rpingOptions) run(ctx context.Context, out, log io.Writer) (err error) 
 	if o.client {
 		local, remote = source.Addr(), addr
 	}
-	if r.channel, err = cm.OpenChannelFor(local, remote); err != nil {
+	if r.channel, err = rdmacm.OpenChannelFor(local, remote); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.channel.Close()) }()
 	peer := netip.AddrPortFrom(addr, uint16(o.port))
 	if o.client {
-		err = cm.RetryPort(func() error { return r.connect(ctx, source, peer) })
+		err = rdmacm.RetryPort(func() error { return r.connect(ctx, source, peer) })
 	} else {
 		err = r.listen(ctx, peer)
 	}
@@ -237,12 +237,12 @@ func lookup(ctx context.Context, flag, host string) (netip.Addr, error) {
 
 // listen serves clients.
 func (r *rping) listen(ctx context.Context, addr netip.AddrPort) (err error) {
-	listener, err := r.channel.NewID(cm.TCP)
+	listener, err := r.channel.NewID(rdmacm.TCP)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, listener.Close()) }()
-	if err := listener.Bind(cm.AddrOf(addr)); err != nil {
+	if err := listener.Bind(rdmacm.AddrOf(addr)); err != nil {
 		return err
 	}
 	if err := listener.Listen(0); err != nil {
@@ -279,7 +279,7 @@ func (r *rping) choose(e *rpingEnd) error {
 
 // serveAll serves clients, each in a goroutine, until waiting ends. It rejects a client above
 // the limit before it opens anything for it. It returns the error of the client of a server without -P.
-func (r *rping) serveAll(ctx, waiting context.Context, listener *cm.ID) (err error) {
+func (r *rping) serveAll(ctx, waiting context.Context, listener *rdmacm.ID) (err error) {
 	var all sync.WaitGroup
 	defer func() {
 		err = errors.Join(err, listener.Close()) // clients that connect later are refused
@@ -304,7 +304,7 @@ func (r *rping) serveAll(ctx, waiting context.Context, listener *cm.ID) (err err
 		}
 		if err != nil {
 			r.debugf("a client is rejected, %v", err)
-			if err := errors.Join(request.ID.Reject(nil, cm.ReasonConsumer), request.ID.Close()); err != nil {
+			if err := errors.Join(request.ID.Reject(nil, rdmacm.ReasonConsumer), request.ID.Close()); err != nil {
 				r.debugf("reject: %v", err) // the client may be gone
 			}
 			continue
@@ -317,7 +317,7 @@ func (r *rping) serveAll(ctx, waiting context.Context, listener *cm.ID) (err err
 }
 
 // serve serves one client. It disconnects it at the end of waiting, unless the server has chosen it.
-func (r *rping) serve(ctx, waiting context.Context, request *cm.Event) {
+func (r *rping) serve(ctx, waiting context.Context, request *rdmacm.Event) {
 	e := &rpingEnd{rping: r, id: request.ID, size: maxPing}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -356,7 +356,7 @@ func (r *rping) serve(ctx, waiting context.Context, request *cm.Event) {
 
 // connect connects to a server and pings it.
 func (r *rping) connect(ctx context.Context, source, addr netip.AddrPort) (err error) {
-	id, err := r.channel.NewID(cm.TCP)
+	id, err := r.channel.NewID(rdmacm.TCP)
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -26,7 +26,7 @@ var errDisconnected = errors.New("the peer has disconnected")
 // rpingEnd is one side of a connection.
 type rpingEnd struct {
 	*rping
-	id   *cm.ID
+	id   *rdmacm.ID
 	size int // of the memory for pings, in bytes
 
 	dev  *uverbs.Device
@@ -175,7 +175,7 @@ func causeOf(ctx context.Context, err error) error {
 }
 
 // accept accepts a client.
-func (e *rpingEnd) accept(ctx context.Context, request *cm.Event) error {
+func (e *rpingEnd) accept(ctx context.Context, request *rdmacm.Event) error {
 	ctx, cancel := e.within(ctx)
 	defer cancel()
 	err := e.open(e.size)
@@ -183,16 +183,16 @@ func (e *rpingEnd) accept(ctx context.Context, request *cm.Event) error {
 		err = errors.New("it serves no RDMA READ (responder_resources is 0)")
 	}
 	if err != nil {
-		return errors.Join(err, e.id.Reject(nil, cm.ReasonConsumer))
+		return errors.Join(err, e.id.Reject(nil, rdmacm.ReasonConsumer))
 	}
-	p := cm.ConnParam{
+	p := rdmacm.ConnParam{
 		ResponderResources: min(request.Param.ResponderResources, 1),
 		InitiatorDepth:     1,
 		RNRRetryCount:      7,
 	}
 	if e.o.ownQP {
 		if err := e.to(uverbs.QPInit, uverbs.QPRTR, uverbs.QPRTS); err != nil {
-			return errors.Join(err, e.id.Reject(nil, cm.ReasonConsumer))
+			return errors.Join(err, e.id.Reject(nil, rdmacm.ReasonConsumer))
 		}
 		p.QPN = e.qp.QPN()
 	}
@@ -209,13 +209,13 @@ func (e *rpingEnd) accept(ctx context.Context, request *cm.Event) error {
 func (e *rpingEnd) connect(ctx context.Context, source, addr netip.AddrPort) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, e.o.timeout, fmt.Errorf("server %s has not answered for %s", addr, e.o.timeout))
 	defer cancel()
-	if err := e.id.ResolveWait(ctx, cm.AddrOf(source), cm.AddrOf(addr)); err != nil {
+	if err := e.id.ResolveWait(ctx, rdmacm.AddrOf(source), rdmacm.AddrOf(addr)); err != nil {
 		return causeOf(ctx, err)
 	}
 	if err := e.open(2 * e.size); err != nil {
 		return err
 	}
-	p := cm.ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 7, RNRRetryCount: 7}
+	p := rdmacm.ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 7, RNRRetryCount: 7}
 	if e.o.ownQP {
 		p.QPN = e.qp.QPN()
 	}
@@ -272,11 +272,11 @@ func (e *rpingEnd) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 		}
 		e.debugf("event %s", event.Type)
 		switch event.Type {
-		case cm.EventDisconnected:
+		case rdmacm.EventDisconnected:
 			cancel(errDisconnected)
 			close(e.gone)
 			return
-		case cm.EventDeviceRemoval:
+		case rdmacm.EventDeviceRemoval:
 			cancel(errors.New("the device is removed"))
 			return
 		}

@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/health"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
@@ -551,7 +551,7 @@ func TestSoftRpingIdle(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { dev.Close() })
-	channel, err := cm.OpenChannelFor(dev.Addr(), netip.Addr{})
+	channel, err := rdmacm.OpenChannelFor(dev.Addr(), netip.Addr{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -561,7 +561,7 @@ func TestSoftRpingIdle(t *testing.T) {
 	}
 	defer server.Process.Kill()
 	idle := func() (string, error) {
-		id, err := channel.NewID(cm.TCP)
+		id, err := channel.NewID(rdmacm.TCP)
 		if err != nil {
 			return "", err
 		}

@@ -6,12 +6,12 @@ import (
 	"net/netip"
 	"sync"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 )
 
 // Channel is an event channel that a listener and its connections share.
 type Channel struct {
-	*cm.Channel // Channel is the event channel.
+	*rdmacm.Channel // Channel is the event channel.
 
 	mu    sync.Mutex
 	users int // guarded by mu
@@ -19,7 +19,7 @@ type Channel struct {
 
 // OpenChannel opens a channel with one user.
 func OpenChannel(local, remote netip.Addr) (*Channel, error) {
-	c, err := cm.OpenChannelFor(local, remote)
+	c, err := rdmacm.OpenChannelFor(local, remote)
 	if err != nil {
 		return nil, err
 	}

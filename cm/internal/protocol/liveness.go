@@ -4,8 +4,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/cm/internal/liveness"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 )
 
 // How a device repeats what its peer does not acknowledge.
@@ -25,7 +25,7 @@ const (
 
 // SetRetries sets how the device repeats what it sends on the QP of an ID, whatever the peer asks for: a peer that
 // is busy must not end the connection, and one that is gone must.
-func SetRetries(id *cm.ID) error {
+func SetRetries(id *rdmacm.ID) error {
 	return errors.Join(id.SetAckTimeout(ackTimeout), id.SetRetryCount(RetryCount), id.SetRNRRetryCount(RNRRetryCount))
 }
 

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/cm/internal/ibcm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
@@ -68,12 +68,12 @@ func TestKernelForged(t *testing.T) {
 	rig := testenv.TheRig()
 	server, own, other := netip.MustParseAddr(rig.Addrs[0]), netip.MustParseAddr(rig.Addrs[1]), netip.MustParseAddr("10.1.0.77")
 	type refusal struct {
-		remote cm.Addr
+		remote rdmacm.Addr
 		err    error
 	}
 	refused, accepted := make(chan refusal, 64), make(chan net.Addr, 64)
 	all := services(t, place{server: server, client: own,
-		refused:  func(remote cm.Addr, err error) { refused <- refusal{remote, err} },
+		refused:  func(remote rdmacm.Addr, err error) { refused <- refusal{remote, err} },
 		accepted: func(remote net.Addr) { accepted <- remote },
 	})
 	stranger := newKernelHost(t, rig.Devices[1], rig.GID)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/cm/internal/ibcm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/cm/rsocket"
 	"github.com/goverbs/goverbs/cm/valkey"
 	"github.com/goverbs/goverbs/test/testenv"
@@ -70,7 +71,7 @@ type service struct {
 type place struct {
 	server, client netip.Addr
 	accepted       func(remote net.Addr)
-	refused        func(remote cm.Addr, err error)
+	refused        func(remote rdmacm.Addr, err error)
 }
 
 // accepter is a listener of any kind.

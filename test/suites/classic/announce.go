@@ -7,16 +7,16 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
 // announceOptions are an end that tells a region and hears one.
-var announceOptions = Options{Space: cm.TCP, Size: regionLen, Slots: 2, Recvs: 1}
+var announceOptions = Options{Space: rdmacm.TCP, Size: regionLen, Slots: 2, Recvs: 1}
 
 // AnnounceServer makes a buffer as large as the client announces, up to a size, tells the client
 // where it is, and waits. It returns what the client has left there.
-func AnnounceServer(ctx context.Context, l *cm.ID, largest int) (_ string, err error) {
+func AnnounceServer(ctx context.Context, l *rdmacm.ID, largest int) (_ string, err error) {
 	request, err := l.Request(ctx)
 	if err != nil {
 		return "", err
@@ -55,7 +55,7 @@ func AnnounceServer(ctx context.Context, l *cm.ID, largest int) (_ string, err e
 
 // AnnounceClient announces its text, writes it into the buffer of the server by RDMA WRITE, reads it
 // back by RDMA READ and compares.
-func AnnounceClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, text string) (err error) {
+func AnnounceClient(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort, text string) (err error) {
 	o := announceOptions
 	o.Param.InitiatorDepth = 1 // READs under way at a time
 	e, _, err := Dial(ctx, c, addr, o)

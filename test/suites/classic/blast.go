@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -17,7 +17,7 @@ const numberLen = 8
 // BlastServer takes messages as fast as they come, with as many receives posted ahead as depth
 // says. A receive that is done is posted again at once. If the client is faster all the same,
 // the device has it wait and try again.
-func BlastServer(ctx context.Context, l *cm.ID, size, count, depth int) error {
+func BlastServer(ctx context.Context, l *rdmacm.ID, size, count, depth int) error {
 	if size < numberLen {
 		return fmt.Errorf("the size is %d, allowed: %d and more", size, numberLen)
 	}
@@ -25,7 +25,7 @@ func BlastServer(ctx context.Context, l *cm.ID, size, count, depth int) error {
 	if err != nil {
 		return err
 	}
-	e, err := Accept(ctx, request, Options{Space: cm.TCP, Size: size, Slots: depth, Recvs: depth})
+	e, err := Accept(ctx, request, Options{Space: rdmacm.TCP, Size: size, Slots: depth, Recvs: depth})
 	if err != nil {
 		return err
 	}
@@ -53,11 +53,11 @@ func BlastServer(ctx context.Context, l *cm.ID, size, count, depth int) error {
 }
 
 // BlastClient sends messages, each with its number, as many at a time as depth says.
-func BlastClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, size, count, depth int) error {
+func BlastClient(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort, size, count, depth int) error {
 	if size < numberLen {
 		return fmt.Errorf("the size is %d, allowed: %d and more", size, numberLen)
 	}
-	e, _, err := Dial(ctx, c, addr, Options{Space: cm.TCP, Size: size, Slots: depth})
+	e, _, err := Dial(ctx, c, addr, Options{Space: rdmacm.TCP, Size: size, Slots: depth})
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -19,8 +19,8 @@ const (
 // Chat says the lines that come from a channel to a multicast group, and gives those that it
 // hears to a function, with who has said them. A group hears itself: what this side has said
 // is left out. It ends with the lines or the context.
-func Chat(ctx context.Context, c *cm.Channel, local, group netip.Addr, lines <-chan string, hear func(from uint32, line string)) (err error) {
-	m, err := Join(ctx, c, local, group, Options{Space: cm.UDP, Size: lineSize, Slots: heard + 1, Recvs: heard, Sleeps: true})
+func Chat(ctx context.Context, c *rdmacm.Channel, local, group netip.Addr, lines <-chan string, hear func(from uint32, line string)) (err error) {
+	m, err := Join(ctx, c, local, group, Options{Space: rdmacm.UDP, Size: lineSize, Slots: heard + 1, Recvs: heard, Sleeps: true})
 	if err != nil {
 		return err
 	}

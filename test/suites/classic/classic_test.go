@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
@@ -65,9 +65,9 @@ func guest(t *testing.T) context.Context {
 }
 
 // open opens a channel, which is closed at the end of the test.
-func open(t *testing.T) *cm.Channel {
+func open(t *testing.T) *rdmacm.Channel {
 	t.Helper()
-	c, err := cm.OpenChannel()
+	c, err := rdmacm.OpenChannel()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,12 +80,12 @@ func open(t *testing.T) *cm.Channel {
 }
 
 // both runs the two sides of a program.
-func both(t *testing.T, serve func(context.Context, *cm.ID) error, dial func(context.Context, *cm.Channel, netip.AddrPort) error) {
+func both(t *testing.T, serve func(context.Context, *rdmacm.ID) error, dial func(context.Context, *rdmacm.Channel, netip.AddrPort) error) {
 	t.Helper()
 	ctx := guest(t)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	l, err := Listen(open(t), cm.TCP, netip.AddrPortFrom(first, 0))
+	l, err := Listen(open(t), rdmacm.TCP, netip.AddrPortFrom(first, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,10 +112,10 @@ func both(t *testing.T, serve func(context.Context, *cm.ID) error, dial func(con
 }
 
 // game runs a ping-pong.
-func game(t *testing.T, size, count int, server func(context.Context, *cm.ID, int, int) error, client func(context.Context, *cm.Channel, netip.AddrPort, int, int) error) {
+func game(t *testing.T, size, count int, server func(context.Context, *rdmacm.ID, int, int) error, client func(context.Context, *rdmacm.Channel, netip.AddrPort, int, int) error) {
 	t.Helper()
-	both(t, func(ctx context.Context, l *cm.ID) error { return server(ctx, l, size, count) },
-		func(ctx context.Context, c *cm.Channel, addr netip.AddrPort) error {
+	both(t, func(ctx context.Context, l *rdmacm.ID) error { return server(ctx, l, size, count) },
+		func(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort) error {
 			return client(ctx, c, addr, size, count)
 		})
 }
@@ -135,11 +135,11 @@ func TestTerms(t *testing.T) {
 }
 
 // agreed runs a ping-pong whose sides agree on the size.
-func agreed(t *testing.T, size, count, largest, want int, server func(context.Context, *cm.ID, int) error,
-	client func(context.Context, *cm.Channel, netip.AddrPort, int, int) (int, error)) {
+func agreed(t *testing.T, size, count, largest, want int, server func(context.Context, *rdmacm.ID, int) error,
+	client func(context.Context, *rdmacm.Channel, netip.AddrPort, int, int) (int, error)) {
 	t.Helper()
-	both(t, func(ctx context.Context, l *cm.ID) error { return server(ctx, l, largest) },
-		func(ctx context.Context, c *cm.Channel, addr netip.AddrPort) error {
+	both(t, func(ctx context.Context, l *rdmacm.ID) error { return server(ctx, l, largest) },
+		func(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort) error {
 			got, err := client(ctx, c, addr, size, count)
 			if err == nil && got != want {
 				t.Errorf("the size is %d, want %d", got, want)
@@ -158,8 +158,8 @@ func TestEvents(t *testing.T) {
 	var err error
 	for { // until the server listens
 		err = EventsClient(ctx, open(t), addr, size, count)
-		var e *cm.EventError
-		if !errors.As(err, &e) || e.Type != cm.EventRejected || ctx.Err() != nil {
+		var e *rdmacm.EventError
+		if !errors.As(err, &e) || e.Type != rdmacm.EventRejected || ctx.Err() != nil {
 			break
 		}
 	}
@@ -171,13 +171,13 @@ func TestEvents(t *testing.T) {
 // TestLoop has one goroutine deal with events and completions.
 func TestLoop(t *testing.T) {
 	const size, count = 300, 50
-	both(t, func(ctx context.Context, l *cm.ID) error {
+	both(t, func(ctx context.Context, l *rdmacm.ID) error {
 		n, err := LoopServer(ctx, l, size)
 		if n != count {
 			t.Errorf("the server has answered %d messages, want %d", n, count)
 		}
 		return err
-	}, func(ctx context.Context, c *cm.Channel, addr netip.AddrPort) error {
+	}, func(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort) error {
 		return LoopClient(ctx, c, addr, size, count)
 	})
 }
@@ -186,8 +186,8 @@ func TestLoop(t *testing.T) {
 func TestBlast(t *testing.T) {
 	const size, count, sends = 512, 1000, 16
 	blast := func(t *testing.T, receives int) {
-		both(t, func(ctx context.Context, l *cm.ID) error { return BlastServer(ctx, l, size, count, receives) },
-			func(ctx context.Context, c *cm.Channel, addr netip.AddrPort) error {
+		both(t, func(ctx context.Context, l *rdmacm.ID) error { return BlastServer(ctx, l, size, count, receives) },
+			func(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort) error {
 				return BlastClient(ctx, c, addr, size, count, sends)
 			})
 	}
@@ -210,7 +210,7 @@ func TestBlast(t *testing.T) {
 
 // TestLend has the server write and read the client's memory.
 func TestLend(t *testing.T) {
-	both(t, func(ctx context.Context, l *cm.ID) error {
+	both(t, func(ctx context.Context, l *rdmacm.ID) error {
 		got, err := LendServer(ctx, l, "some text")
 		if err == nil && got != "SOME TEXT" {
 			t.Errorf("the server has read %q", got)
@@ -222,13 +222,13 @@ func TestLend(t *testing.T) {
 // TestAnnounce has the client write and read the server's memory.
 func TestAnnounce(t *testing.T) {
 	for _, text := range []string{"x", strings.Repeat("some text ", 5000)} {
-		both(t, func(ctx context.Context, l *cm.ID) error {
+		both(t, func(ctx context.Context, l *rdmacm.ID) error {
 			got, err := AnnounceServer(ctx, l, 1<<20)
 			if err == nil && got != text {
 				t.Errorf("the server has %d bytes, %.20q", len(got), got)
 			}
 			return err
-		}, func(ctx context.Context, c *cm.Channel, addr netip.AddrPort) error {
+		}, func(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort) error {
 			return AnnounceClient(ctx, c, addr, text)
 		})
 	}
@@ -242,8 +242,8 @@ func TestCopy(t *testing.T) {
 			file[i] = byte(rand.Uint32())
 		}
 		var got bytes.Buffer
-		both(t, func(ctx context.Context, l *cm.ID) error { return CopyServer(ctx, l, &got) },
-			func(ctx context.Context, c *cm.Channel, addr netip.AddrPort) error {
+		both(t, func(ctx context.Context, l *rdmacm.ID) error { return CopyServer(ctx, l, &got) },
+			func(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort) error {
 				return CopyClient(ctx, c, addr, bytes.NewReader(file))
 			})
 		if !bytes.Equal(got.Bytes(), file) {

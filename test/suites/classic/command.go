@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 )
 
 // settings are the flags of the commands.
@@ -26,8 +26,8 @@ type settings struct {
 // to print. A program that lists something has list alone.
 type command struct {
 	short  string // what it does, in a line
-	server func(ctx context.Context, c *cm.Channel, addr netip.AddrPort, s settings) (string, error)
-	client func(ctx context.Context, c *cm.Channel, addr netip.AddrPort, s settings) (string, error)
+	server func(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort, s settings) (string, error)
+	client func(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort, s settings) (string, error)
 	list   func(io.Writer) error
 }
 

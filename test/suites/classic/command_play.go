@@ -8,7 +8,7 @@ import (
 	"io"
 	"net/netip"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 )
 
 // usage prints the help of a command.
@@ -48,7 +48,7 @@ func (c command) play(ctx context.Context, f *flag.FlagSet, s settings, listen s
 	if f.NArg() == 1 {
 		local, remote = remote, local
 	}
-	channel, err := cm.OpenChannelFor(local, remote)
+	channel, err := rdmacm.OpenChannelFor(local, remote)
 	if err != nil {
 		return err
 	}
@@ -61,9 +61,9 @@ func (c command) play(ctx context.Context, f *flag.FlagSet, s settings, listen s
 }
 
 // served is a server that needs a listener only, and its report.
-func served(serve func(ctx context.Context, l *cm.ID, s settings) (string, error)) func(context.Context, *cm.Channel, netip.AddrPort, settings) (string, error) {
-	return func(ctx context.Context, c *cm.Channel, addr netip.AddrPort, s settings) (_ string, err error) {
-		l, err := Listen(c, cm.TCP, addr)
+func served(serve func(ctx context.Context, l *rdmacm.ID, s settings) (string, error)) func(context.Context, *rdmacm.Channel, netip.AddrPort, settings) (string, error) {
+	return func(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort, s settings) (_ string, err error) {
+		l, err := Listen(c, rdmacm.TCP, addr)
 		if err != nil {
 			return "", err
 		}

@@ -7,7 +7,7 @@ import (
 	"io"
 	"net/netip"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -21,7 +21,7 @@ const (
 // CopyServer stores what a client sends. Its answer has the region that the client writes the
 // pieces to; each RDMA WRITE comes with the piece's length as its immediate, which is what
 // tells the server, and 0 is the end.
-func CopyServer(ctx context.Context, l *cm.ID, file io.Writer) error {
+func CopyServer(ctx context.Context, l *rdmacm.ID, file io.Writer) error {
 	request, err := l.Request(ctx)
 	if err != nil {
 		return err
@@ -29,12 +29,12 @@ func CopyServer(ctx context.Context, l *cm.ID, file io.Writer) error {
 	e := &End{ID: request.ID}
 	defer e.Close()
 	// The pieces, and a slot for what is said. The receives are used up by the immediates.
-	err = e.Open(Options{Space: cm.TCP, Size: pieceSize, Slots: pieces + 1, Recvs: pieces, Access: uverbs.AccessRemoteWrite})
+	err = e.Open(Options{Space: rdmacm.TCP, Size: pieceSize, Slots: pieces + 1, Recvs: pieces, Access: uverbs.AccessRemoteWrite})
 	if err != nil {
 		return err
 	}
 	r := region{e.MR.Addr(), e.MR.RKey(), pieces * pieceSize}
-	if err := e.ID.AcceptWait(ctx, cm.ConnParam{PrivateData: r.encode(), RNRRetryCount: connTries}); err != nil {
+	if err := e.ID.AcceptWait(ctx, rdmacm.ConnParam{PrivateData: r.encode(), RNRRetryCount: connTries}); err != nil {
 		return err
 	}
 	for i := 0; ; i++ {
@@ -61,9 +61,9 @@ func CopyServer(ctx context.Context, l *cm.ID, file io.Writer) error {
 }
 
 // CopyClient sends a file.
-func CopyClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, file io.Reader) error {
+func CopyClient(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort, file io.Reader) error {
 	// One slot more takes what the server says.
-	e, answer, err := Dial(ctx, c, addr, Options{Space: cm.TCP, Size: pieceSize, Slots: pieces + 1})
+	e, answer, err := Dial(ctx, c, addr, Options{Space: rdmacm.TCP, Size: pieceSize, Slots: pieces + 1})
 	if err != nil {
 		return err
 	}

@@ -27,25 +27,25 @@ import (
 	"net/netip"
 	"runtime"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
 // Options say what an end has.
 type Options struct {
-	Space  cm.PortSpace  // Space is TCP or UDP.
-	Size   int           // Size is the size of a message, in bytes.
-	Slots  int           // Slots is how many messages there is memory for.
-	Recvs  int           // Recvs is how many of them, the first, are posted as receives.
-	Access uverbs.Access // Access is what the peer may do with the memory.
-	Sleeps bool          // Sleeps gives the CQ a completion channel.
-	Param  cm.ConnParam  // Param goes with the request or the answer.
-	ECE    cm.ECEMode    // ECE says whether the QP uses options for enhanced connections.
+	Space  rdmacm.PortSpace // Space is TCP or UDP.
+	Size   int              // Size is the size of a message, in bytes.
+	Slots  int              // Slots is how many messages there is memory for.
+	Recvs  int              // Recvs is how many of them, the first, are posted as receives.
+	Access uverbs.Access    // Access is what the peer may do with the memory.
+	Sleeps bool             // Sleeps gives the CQ a completion channel.
+	Param  rdmacm.ConnParam // Param goes with the request or the answer.
+	ECE    rdmacm.ECEMode   // ECE says whether the QP uses options for enhanced connections.
 }
 
 // End is one side of a connection. It is for one goroutine.
 type End struct {
-	ID   *cm.ID              // ID is the end of the connection.
+	ID   *rdmacm.ID          // ID is the end of the connection.
 	Dev  *uverbs.Device      // Dev is the device that the ID is on.
 	PD   *uverbs.PD          // PD is what the objects below belong to.
 	MR   *uverbs.MR          // MR has the slots, one after another.
@@ -63,13 +63,13 @@ type End struct {
 // end where the peer has no receive posted.
 const connTries = 7
 
-// Listen makes a listener. With port 0 the kernel chooses one, which [cm.ID.Addrs] tells.
-func Listen(c *cm.Channel, space cm.PortSpace, addr netip.AddrPort) (*cm.ID, error) {
+// Listen makes a listener. With port 0 the kernel chooses one, which [rdmacm.ID.Addrs] tells.
+func Listen(c *rdmacm.Channel, space rdmacm.PortSpace, addr netip.AddrPort) (*rdmacm.ID, error) {
 	l, err := c.NewID(space)
 	if err != nil {
 		return nil, err
 	}
-	err = l.Bind(cm.AddrOf(addr))
+	err = l.Bind(rdmacm.AddrOf(addr))
 	if err == nil {
 		err = l.Listen(0)
 	}
@@ -80,7 +80,7 @@ func Listen(c *cm.Channel, space cm.PortSpace, addr netip.AddrPort) (*cm.ID, err
 }
 
 // Dial connects. The event is the answer, with the peer's private data.
-func Dial(ctx context.Context, c *cm.Channel, addr netip.AddrPort, o Options) (_ *End, answer *cm.Event, err error) {
+func Dial(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort, o Options) (_ *End, answer *rdmacm.Event, err error) {
 	id, err := c.NewID(o.Space)
 	if err != nil {
 		return nil, nil, err
@@ -91,7 +91,7 @@ func Dial(ctx context.Context, c *cm.Channel, addr netip.AddrPort, o Options) (_
 			err = errors.Join(err, e.Close())
 		}
 	}()
-	if err := id.ResolveWait(ctx, cm.Addr{}, cm.AddrOf(addr)); err != nil {
+	if err := id.ResolveWait(ctx, rdmacm.Addr{}, rdmacm.AddrOf(addr)); err != nil {
 		return nil, nil, err
 	}
 	if err := e.Open(o); err != nil {
@@ -103,7 +103,7 @@ func Dial(ctx context.Context, c *cm.Channel, addr netip.AddrPort, o Options) (_
 }
 
 // Accept accepts a request.
-func Accept(ctx context.Context, request *cm.Event, o Options) (_ *End, err error) {
+func Accept(ctx context.Context, request *rdmacm.Event, o Options) (_ *End, err error) {
 	e := &End{ID: request.ID}
 	defer func() {
 		if err != nil {
@@ -245,8 +245,8 @@ func (e *End) Gone(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if event.Type != cm.EventDisconnected {
-		return fmt.Errorf("event %s, want %s", event.Type, cm.EventDisconnected)
+	if event.Type != rdmacm.EventDisconnected {
+		return fmt.Errorf("event %s, want %s", event.Type, rdmacm.EventDisconnected)
 	}
 	return e.ID.Disconnect()
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"net/netip"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -20,8 +20,8 @@ type Member struct {
 
 // Join makes an end at a local address that receives what is sent to a group, and can send to
 // it.
-func Join(ctx context.Context, c *cm.Channel, local, group netip.Addr, o Options) (_ *Member, err error) {
-	id, err := c.NewID(cm.UDP)
+func Join(ctx context.Context, c *rdmacm.Channel, local, group netip.Addr, o Options) (_ *Member, err error) {
+	id, err := c.NewID(rdmacm.UDP)
 	if err != nil {
 		return nil, err
 	}
@@ -31,13 +31,13 @@ func Join(ctx context.Context, c *cm.Channel, local, group netip.Addr, o Options
 			err = errors.Join(err, m.Close())
 		}
 	}()
-	if err := id.Bind(cm.Addr{IP: local}); err != nil {
+	if err := id.Bind(rdmacm.Addr{IP: local}); err != nil {
 		return nil, err
 	}
 	if err := m.Open(o); err != nil {
 		return nil, err
 	}
-	if _, err := id.Join(group, cm.JoinFullMember); err != nil {
+	if _, err := id.Join(group, rdmacm.JoinFullMember); err != nil {
 		return nil, err
 	}
 	joined, err := id.Wait(ctx)
@@ -58,7 +58,7 @@ func Join(ctx context.Context, c *cm.Channel, local, group netip.Addr, o Options
 // Say sends the first bytes of a slot to the group, with the sender's QPN.
 func (m *Member) Say(slot, length int) error {
 	return m.QP.PostSend(uverbs.SendWR{ID: uint64(slot), Opcode: uverbs.WRSendWithImm, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{m.SGE(slot, length)},
-		Imm: m.QP.QPN(), AH: m.way, RemoteQPN: cm.MulticastQPN, RemoteQKey: m.qkey})
+		Imm: m.QP.QPN(), AH: m.way, RemoteQPN: rdmacm.MulticastQPN, RemoteQKey: m.qkey})
 }
 
 // Leave leaves the group, and closes the end.

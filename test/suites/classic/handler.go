@@ -4,15 +4,15 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 )
 
 // handler is what to do about events, by their type.
-type handler map[cm.EventType]func(*cm.Event) error
+type handler map[rdmacm.EventType]func(*rdmacm.Event) error
 
 // handle reads a channel's events, in a goroutine of its own, and deals with each. It ends
 // with the context, or with the first event that nobody wants or that fails.
-func (h handler) handle(ctx context.Context, c *cm.Channel) error {
+func (h handler) handle(ctx context.Context, c *rdmacm.Channel) error {
 	for {
 		event, err := c.Next(ctx)
 		if err != nil {
@@ -33,7 +33,7 @@ func (h handler) handle(ctx context.Context, c *cm.Channel) error {
 
 // watch runs handle until stop is called, which returns what has failed. A failure ends the
 // context that is returned.
-func (h handler) watch(ctx context.Context, c *cm.Channel) (_ context.Context, stop func() error) {
+func (h handler) watch(ctx context.Context, c *rdmacm.Channel) (_ context.Context, stop func() error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	enough, end := context.WithCancel(ctx)
 	done := make(chan error, 1)

@@ -6,19 +6,19 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
 // LendServer is lent memory by a client: it writes a text there by RDMA WRITE, and tells the
 // client so; the client changes it, and says so; the server looks at it by RDMA READ. It
 // returns what it reads.
-func LendServer(ctx context.Context, l *cm.ID, text string) (string, error) {
+func LendServer(ctx context.Context, l *rdmacm.ID, text string) (string, error) {
 	request, err := l.Request(ctx)
 	if err != nil {
 		return "", err
 	}
-	o := Options{Space: cm.TCP, Size: 4096, Slots: 3, Recvs: 1}
+	o := Options{Space: rdmacm.TCP, Size: 4096, Slots: 3, Recvs: 1}
 	o.Param.InitiatorDepth = 1 // READs under way at a time
 	e, err := Accept(ctx, request, o)
 	if err != nil {
@@ -65,8 +65,8 @@ func LendServer(ctx context.Context, l *cm.ID, text string) (string, error) {
 }
 
 // LendClient lends memory, and turns what the server has written there to upper case.
-func LendClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort) error {
-	o := Options{Space: cm.TCP, Size: 256, Slots: 3, Recvs: 1, Access: uverbs.AccessRemoteRead | uverbs.AccessRemoteWrite}
+func LendClient(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort) error {
+	o := Options{Space: rdmacm.TCP, Size: 256, Slots: 3, Recvs: 1, Access: uverbs.AccessRemoteRead | uverbs.AccessRemoteWrite}
 	o.Param.ResponderResources = 1 // READs served at a time
 	e, _, err := Dial(ctx, c, addr, o)
 	if err != nil {

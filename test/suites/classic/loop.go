@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
 // LoopServer answers messages of up to a size until the client has enough, and returns how many
 // there were.
-func LoopServer(ctx context.Context, l *cm.ID, largest int) (answered int, err error) {
+func LoopServer(ctx context.Context, l *rdmacm.ID, largest int) (answered int, err error) {
 	request, t, err := requestTerms(ctx, l, largest)
 	if err != nil {
 		return 0, err
@@ -25,7 +25,7 @@ func LoopServer(ctx context.Context, l *cm.ID, largest int) (answered int, err e
 	if err := e.Open(o); err != nil {
 		return 0, err
 	}
-	if err := e.ID.Accept(cm.ConnParam{RNRRetryCount: connTries}); err != nil {
+	if err := e.ID.Accept(rdmacm.ConnParam{RNRRetryCount: connTries}); err != nil {
 		return 0, err
 	}
 	err = e.loop(ctx, func() error { return nil }, func(wc *uverbs.WC) error {
@@ -43,14 +43,14 @@ func LoopServer(ctx context.Context, l *cm.ID, largest int) (answered int, err e
 }
 
 // LoopClient sends a message whenever one has come back, and disconnects after the last.
-func LoopClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, size, count int) (err error) {
-	id, err := c.NewID(cm.TCP)
+func LoopClient(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort, size, count int) (err error) {
+	id, err := c.NewID(rdmacm.TCP)
 	if err != nil {
 		return err
 	}
 	e := &End{ID: id}
 	defer func() { err = errors.Join(err, e.Close()) }()
-	if err := id.ResolveWait(ctx, cm.Addr{}, cm.AddrOf(addr)); err != nil {
+	if err := id.ResolveWait(ctx, rdmacm.Addr{}, rdmacm.AddrOf(addr)); err != nil {
 		return err
 	}
 	o := pingpong(size)
@@ -59,7 +59,7 @@ func LoopClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, size, c
 		return err
 	}
 	wants := terms{uint32(size), uint32(count)}
-	if err := id.Connect(cm.ConnParam{RetryCount: connTries, RNRRetryCount: connTries, PrivateData: wants.encode()}); err != nil {
+	if err := id.Connect(rdmacm.ConnParam{RetryCount: connTries, RNRRetryCount: connTries, PrivateData: wants.encode()}); err != nil {
 		return err
 	}
 	sent, done := 0, 0 // done counts the messages that are back, and the sends that are complete

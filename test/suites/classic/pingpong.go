@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -17,11 +17,11 @@ const (
 )
 
 // pingpong is the end of one.
-func pingpong(size int) Options { return Options{Space: cm.TCP, Size: size, Slots: 2, Recvs: 1} }
+func pingpong(size int) Options { return Options{Space: rdmacm.TCP, Size: size, Slots: 2, Recvs: 1} }
 
 // PingpongServer answers messages. It waits by polling, which is the fastest way, and costs a
 // processor.
-func PingpongServer(ctx context.Context, l *cm.ID, size, count int) error {
+func PingpongServer(ctx context.Context, l *rdmacm.ID, size, count int) error {
 	request, err := l.Request(ctx)
 	if err != nil {
 		return err
@@ -38,7 +38,7 @@ func PingpongServer(ctx context.Context, l *cm.ID, size, count int) error {
 }
 
 // PingpongClient sends messages and waits for the answer to each.
-func PingpongClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, size, count int) error {
+func PingpongClient(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort, size, count int) error {
 	e, _, err := Dial(ctx, c, addr, pingpong(size))
 	if err != nil {
 		return err

@@ -6,16 +6,16 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 )
 
 // TermsServer plays ping-pong as its client wants it, with messages of up to a size.
-func TermsServer(ctx context.Context, l *cm.ID, largest int) error {
+func TermsServer(ctx context.Context, l *rdmacm.ID, largest int) error {
 	return termsServer(ctx, l, largest, pingpong(0))
 }
 
 // termsServer is a TermsServer whose end has options.
-func termsServer(ctx context.Context, l *cm.ID, largest int, o Options) error {
+func termsServer(ctx context.Context, l *rdmacm.ID, largest int, o Options) error {
 	request, t, err := requestTerms(ctx, l, largest)
 	if err != nil {
 		return err
@@ -34,17 +34,17 @@ func termsServer(ctx context.Context, l *cm.ID, largest int, o Options) error {
 
 // TermsClient asks for a game, and takes smaller messages if the server wants that. It returns
 // the size.
-func TermsClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, size, count int) (int, error) {
+func TermsClient(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort, size, count int) (int, error) {
 	return termsClient(ctx, c, addr, count, pingpong(size))
 }
 
 // termsClient is a TermsClient whose end has options.
-func termsClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, count int, o Options) (int, error) {
+func termsClient(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort, count int, o Options) (int, error) {
 	wants := terms{uint32(o.Size), uint32(count)}
 	o.Param.PrivateData = wants.encode()
 	e, answer, err := Dial(ctx, c, addr, o)
-	var rejected *cm.EventError
-	if errors.As(err, &rejected) && rejected.Type == cm.EventRejected {
+	var rejected *rdmacm.EventError
+	if errors.As(err, &rejected) && rejected.Type == rdmacm.EventRejected {
 		t, perr := decodeTerms(rejected.PrivateData)
 		if perr != nil || t.size == 0 || t.size >= wants.size {
 			return 0, err // by somebody else, or for another reason

@@ -3,7 +3,7 @@ package classic
 import (
 	"context"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -48,10 +48,10 @@ func (e *End) loop(ctx context.Context, established func() error, completed func
 	for {
 		select {
 		case event := <-events:
-			if event.Err() != nil || event.Type == cm.EventDisconnected {
+			if event.Err() != nil || event.Type == rdmacm.EventDisconnected {
 				return event.Err()
 			}
-			if event.Type == cm.EventEstablished {
+			if event.Type == rdmacm.EventEstablished {
 				if err := established(); err != nil {
 					return err
 				}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/netip"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -46,11 +46,11 @@ func sleepy(size int) Options {
 }
 
 // SleepServer is a [TermsServer] that sleeps while there is nothing to do.
-func SleepServer(ctx context.Context, l *cm.ID, largest int) error {
+func SleepServer(ctx context.Context, l *rdmacm.ID, largest int) error {
 	return termsServer(ctx, l, largest, sleepy(0))
 }
 
 // SleepClient is a [TermsClient] that sleeps while there is nothing to do.
-func SleepClient(ctx context.Context, c *cm.Channel, addr netip.AddrPort, size, count int) (int, error) {
+func SleepClient(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort, size, count int) (int, error) {
 	return termsClient(ctx, c, addr, count, sleepy(size))
 }

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 )
 
 // terms describe the client's test in the private data of its request. The server allocates memory
@@ -33,7 +33,7 @@ func decodeTerms(b []byte) (t terms, err error) {
 func (t terms) fit(largest int) bool { return 0 < t.size && t.size <= uint32(largest) }
 
 // requestTerms waits for a request whose terms can be met. Others it rejects.
-func requestTerms(ctx context.Context, l *cm.ID, largest int) (*cm.Event, terms, error) {
+func requestTerms(ctx context.Context, l *rdmacm.ID, largest int) (*rdmacm.Event, terms, error) {
 	for {
 		request, err := l.Request(ctx)
 		if err != nil {
@@ -50,7 +50,7 @@ func requestTerms(ctx context.Context, l *cm.ID, largest int) (*cm.Event, terms,
 }
 
 // reject rejects a request, and tells what size is possible.
-func reject(request *cm.Event, largest int) error {
+func reject(request *rdmacm.Event, largest int) error {
 	refusal := terms{size: uint32(largest)}
-	return errors.Join(request.ID.Reject(refusal.encode(), cm.ReasonConsumer), request.ID.Close())
+	return errors.Join(request.ID.Reject(refusal.encode(), rdmacm.ReasonConsumer), request.ID.Close())
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -34,23 +34,23 @@ func joinIWARP(t testing.TB, a, b *uverbs.QP, cq *uverbs.CQ) {
 			t.Fatal(err)
 		}
 	}
-	newID := func() *cm.ID {
+	newID := func() *rdmacm.ID {
 		t.Helper()
-		ch, err := cm.OpenChannel()
+		ch, err := rdmacm.OpenChannel()
 		check(err)
-		id, err := ch.NewID(cm.TCP)
+		id, err := ch.NewID(rdmacm.TCP)
 		check(err)
 		t.Cleanup(func() { check(id.Close(), ch.Close()) })
 		return id
 	}
-	param := func(q *uverbs.QP) cm.ConnParam {
-		return cm.ConnParam{QPN: q.QPN(), ResponderResources: 16, InitiatorDepth: 16}
+	param := func(q *uverbs.QP) rdmacm.ConnParam {
+		return rdmacm.ConnParam{QPN: q.QPN(), ResponderResources: 16, InitiatorDepth: 16}
 	}
 	id := newID()
-	var l *cm.ID
-	check(cm.RetryPort(func() error {
+	var l *rdmacm.ID
+	check(rdmacm.RetryPort(func() error {
 		l = newID()
-		return errors.Join(l.Bind(cm.Addr{IP: iwarpAddr(b.Device())}), l.Listen(1))
+		return errors.Join(l.Bind(rdmacm.Addr{IP: iwarpAddr(b.Device())}), l.Listen(1))
 	}))
 	at, err := l.Addrs()
 	check(err)
@@ -63,7 +63,7 @@ func joinIWARP(t testing.TB, a, b *uverbs.QP, cq *uverbs.CQ) {
 		}
 		accepted <- err
 	}()
-	check(id.ResolveWait(ctx, cm.Addr{IP: iwarpAddr(a.Device())}, at.Local))
+	check(id.ResolveWait(ctx, rdmacm.Addr{IP: iwarpAddr(a.Device())}, at.Local))
 	_, err = id.ConnectWait(ctx, param(a))
 	check(err, <-accepted, a.SetKernelState(uverbs.QPRTS))
 	check(a.PostSend(uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled}))

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
@@ -275,14 +275,14 @@ func srqWithQPs(t *testing.T) (srq *uverbs.SRQ, qps [2]*uverbs.QP) {
 func listening(t *testing.T) netip.AddrPort {
 	t.Helper()
 	testenv.NeedsRoCE(t, "Ethernet")
-	ch, err := cm.OpenChannel()
+	ch, err := rdmacm.OpenChannel()
 	must(t, err)
 	closeLater(t, ch)
-	id, err := ch.NewID(cm.TCP)
+	id, err := ch.NewID(rdmacm.TCP)
 	must(t, err)
 	closeLater(t, id)
 	addr := netip.AddrPortFrom(netip.MustParseAddr(peerName), 7600)
-	must(t, id.Bind(cm.AddrOf(addr)), id.Listen(1))
+	must(t, id.Bind(rdmacm.AddrOf(addr)), id.Listen(1))
 	return addr
 }
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/cm/rsocket"
 	"github.com/goverbs/goverbs/cm/valkey"
 	"github.com/goverbs/goverbs/uverbs"
@@ -460,18 +461,18 @@ func startPeer(t *testing.T, kind, dial string) (peer string, process *os.Proces
 func TestHalfOpen(t *testing.T) {
 	t.Parallel()
 	const documented = 30 * time.Second
-	for kind, listen := range map[string]func(ctx context.Context, address string, refused func(cm.Addr, error)) (net.Listener, error){
-		"cm": func(ctx context.Context, address string, refused func(cm.Addr, error)) (net.Listener, error) {
+	for kind, listen := range map[string]func(ctx context.Context, address string, refused func(rdmacm.Addr, error)) (net.Listener, error){
+		"cm": func(ctx context.Context, address string, refused func(rdmacm.Addr, error)) (net.Listener, error) {
 			l, err := cm.Listen(ctx, address, cm.ListenOptions{Refused: refused})
 			if err != nil {
 				return nil, err
 			}
 			return l.Streams(), nil
 		},
-		"rsocket": func(ctx context.Context, address string, refused func(cm.Addr, error)) (net.Listener, error) {
+		"rsocket": func(ctx context.Context, address string, refused func(rdmacm.Addr, error)) (net.Listener, error) {
 			return rsocket.Listen(ctx, address, rsocket.ListenOptions{Refused: refused})
 		},
-		"valkey": func(ctx context.Context, address string, refused func(cm.Addr, error)) (net.Listener, error) {
+		"valkey": func(ctx context.Context, address string, refused func(rdmacm.Addr, error)) (net.Listener, error) {
 			return valkey.Listen(ctx, address, valkey.ListenOptions{Refused: refused})
 		},
 	} {
@@ -479,7 +480,7 @@ func TestHalfOpen(t *testing.T) {
 			t.Parallel()
 			there := device(t, soft.Options{ViaSocket: true, Faults: "direction=sent,class=mad,loss=100%"}) // it hears, and is not heard
 			gaveUp := make(chan error, 1)
-			l, err := listen(t.Context(), there.Addr().String()+":0", func(_ cm.Addr, err error) {
+			l, err := listen(t.Context(), there.Addr().String()+":0", func(_ rdmacm.Addr, err error) {
 				select {
 				case gaveUp <- err:
 				default:
@@ -525,7 +526,7 @@ func TestPacketPeerGone(t *testing.T) {
 			}
 			return nil
 		}},
-		{"Join", func() error { _, err := p.Join(bg, group, cm.JoinFullMember); return err }},
+		{"Join", func() error { _, err := p.Join(bg, group, rdmacm.JoinFullMember); return err }},
 		{"Leave", func() error { return p.Leave(group) }},
 		{"Close", p.Close},
 	} {

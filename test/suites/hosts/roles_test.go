@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/suites/classic"
 	"github.com/goverbs/goverbs/test/suites/interop"
 	"github.com/goverbs/goverbs/uverbs"
@@ -22,9 +23,9 @@ const roleEnv = "GOVERBS_HOSTS_ROLE"
 
 // game is a program of two sides.
 type game struct {
-	space cm.PortSpace
-	serve func(ctx context.Context, l *cm.ID) error
-	dial  func(ctx context.Context, c *cm.Channel, to netip.AddrPort) error
+	space rdmacm.PortSpace
+	serve func(ctx context.Context, l *rdmacm.ID) error
+	dial  func(ctx context.Context, c *rdmacm.Channel, to netip.AddrPort) error
 }
 
 // Sizes of games.
@@ -36,10 +37,10 @@ const (
 )
 
 // counted makes a game of functions that take a size and a count.
-func counted(serve func(context.Context, *cm.ID, int, int) error, dial func(context.Context, *cm.Channel, netip.AddrPort, int, int) error) game {
-	return game{cm.TCP,
-		func(ctx context.Context, l *cm.ID) error { return serve(ctx, l, gameSize, gameCount) },
-		func(ctx context.Context, c *cm.Channel, to netip.AddrPort) error {
+func counted(serve func(context.Context, *rdmacm.ID, int, int) error, dial func(context.Context, *rdmacm.Channel, netip.AddrPort, int, int) error) game {
+	return game{rdmacm.TCP,
+		func(ctx context.Context, l *rdmacm.ID) error { return serve(ctx, l, gameSize, gameCount) },
+		func(ctx context.Context, c *rdmacm.Channel, to netip.AddrPort) error {
 			return dial(ctx, c, to, gameSize, gameCount)
 		}}
 }
@@ -47,45 +48,45 @@ func counted(serve func(context.Context, *cm.ID, int, int) error, dial func(cont
 // classics are the programs of package classic, but for those that do not have a listener of theirs.
 var classics = map[string]game{
 	"pingpong": counted(classic.PingpongServer, classic.PingpongClient),
-	"sleep": {cm.TCP, func(ctx context.Context, l *cm.ID) error { return classic.SleepServer(ctx, l, gameSize) },
-		func(ctx context.Context, c *cm.Channel, to netip.AddrPort) error {
+	"sleep": {rdmacm.TCP, func(ctx context.Context, l *rdmacm.ID) error { return classic.SleepServer(ctx, l, gameSize) },
+		func(ctx context.Context, c *rdmacm.Channel, to netip.AddrPort) error {
 			_, err := classic.SleepClient(ctx, c, to, gameSize, gameCount)
 			return err
 		}},
-	"terms": {cm.TCP, func(ctx context.Context, l *cm.ID) error { return classic.TermsServer(ctx, l, gameSize) },
-		func(ctx context.Context, c *cm.Channel, to netip.AddrPort) error {
+	"terms": {rdmacm.TCP, func(ctx context.Context, l *rdmacm.ID) error { return classic.TermsServer(ctx, l, gameSize) },
+		func(ctx context.Context, c *rdmacm.Channel, to netip.AddrPort) error {
 			_, err := classic.TermsClient(ctx, c, to, gameSize, gameCount)
 			return err
 		}},
-	"loop": {cm.TCP, func(ctx context.Context, l *cm.ID) error {
+	"loop": {rdmacm.TCP, func(ctx context.Context, l *rdmacm.ID) error {
 		n, err := classic.LoopServer(ctx, l, gameSize)
 		if err == nil && n != gameCount {
 			err = fmt.Errorf("%d messages, want %d", n, gameCount)
 		}
 		return err
-	}, func(ctx context.Context, c *cm.Channel, to netip.AddrPort) error {
+	}, func(ctx context.Context, c *rdmacm.Channel, to netip.AddrPort) error {
 		return classic.LoopClient(ctx, c, to, gameSize, gameCount)
 	}},
-	"blast": {cm.TCP, func(ctx context.Context, l *cm.ID) error {
+	"blast": {rdmacm.TCP, func(ctx context.Context, l *rdmacm.ID) error {
 		return classic.BlastServer(ctx, l, 1000, 500, 64)
-	}, func(ctx context.Context, c *cm.Channel, to netip.AddrPort) error {
+	}, func(ctx context.Context, c *rdmacm.Channel, to netip.AddrPort) error {
 		return classic.BlastClient(ctx, c, to, 1000, 500, 16)
 	}},
-	"lend": {cm.TCP, func(ctx context.Context, l *cm.ID) error {
+	"lend": {rdmacm.TCP, func(ctx context.Context, l *rdmacm.ID) error {
 		got, err := classic.LendServer(ctx, l, "some text")
 		if err == nil && got != "SOME TEXT" {
 			err = fmt.Errorf("the server has read %q", got)
 		}
 		return err
 	}, classic.LendClient},
-	"copy": {cm.TCP, func(ctx context.Context, l *cm.ID) error {
+	"copy": {rdmacm.TCP, func(ctx context.Context, l *rdmacm.ID) error {
 		var got bytes.Buffer
 		err := classic.CopyServer(ctx, l, &got)
 		if err == nil && !bytes.Equal(got.Bytes(), fileData()) {
 			err = fmt.Errorf("the copy has %d bytes of %d, or others", got.Len(), file)
 		}
 		return err
-	}, func(ctx context.Context, c *cm.Channel, to netip.AddrPort) error {
+	}, func(ctx context.Context, c *rdmacm.Channel, to netip.AddrPort) error {
 		return classic.CopyClient(ctx, c, to, bytes.NewReader(fileData()))
 	}},
 }
@@ -101,14 +102,14 @@ func fileData() []byte {
 
 // peers are what rdma-core's programs of these names play with.
 var peers = map[string]game{
-	"ucmatose": {cm.TCP, func(ctx context.Context, l *cm.ID) error { return interop.ServeMatose(ctx, l, 5) },
-		func(ctx context.Context, c *cm.Channel, to netip.AddrPort) error {
+	"ucmatose": {rdmacm.TCP, func(ctx context.Context, l *rdmacm.ID) error { return interop.ServeMatose(ctx, l, 5) },
+		func(ctx context.Context, c *rdmacm.Channel, to netip.AddrPort) error {
 			return interop.Matose(ctx, c, to, 5)
 		}},
-	"rdma_server": {cm.TCP, interop.ServeHello, interop.Greet},
-	"udaddy":      {cm.UDP, interop.ServeDaddy, interop.Daddy},
-	"cmtime": {cm.TCP, func(ctx context.Context, l *cm.ID) error { return interop.ServeConnections(ctx, l, load) },
-		func(ctx context.Context, c *cm.Channel, to netip.AddrPort) error {
+	"rdma_server": {rdmacm.TCP, interop.ServeHello, interop.Greet},
+	"udaddy":      {rdmacm.UDP, interop.ServeDaddy, interop.Daddy},
+	"cmtime": {rdmacm.TCP, func(ctx context.Context, l *rdmacm.ID) error { return interop.ServeConnections(ctx, l, load) },
+		func(ctx context.Context, c *rdmacm.Channel, to netip.AddrPort) error {
 			return interop.ConnectAll(ctx, c, to, load)
 		}},
 }
@@ -139,7 +140,7 @@ func part(ctx context.Context, args []string) error {
 	if do := victims[args[0]]; do != nil {
 		return do(ctx, args[1])
 	}
-	c, err := cm.OpenChannel()
+	c, err := rdmacm.OpenChannel()
 	if err != nil {
 		return err
 	}
@@ -175,7 +176,7 @@ func part(ctx context.Context, args []string) error {
 }
 
 // chat says where it is until it has heard somebody else, and some times more for that.
-func chat(ctx context.Context, c *cm.Channel, local, group netip.Addr) error {
+func chat(ctx context.Context, c *rdmacm.Channel, local, group netip.Addr) error {
 	const pause, more = 20 * time.Millisecond, 50
 	lines, heard := make(chan string), make(chan string, 1)
 	go func() {
@@ -266,13 +267,13 @@ var victims = map[string]func(ctx context.Context, addr string) error{
 		return err
 	},
 	"resolves": func(ctx context.Context, addr string) error {
-		c, err := cm.OpenChannel()
+		c, err := rdmacm.OpenChannel()
 		if err != nil {
 			return err
 		}
-		id, err := c.NewID(cm.TCP)
+		id, err := c.NewID(rdmacm.TCP)
 		if err == nil {
-			err = id.ResolveWait(ctx, cm.Addr{}, cm.AddrOf(netip.MustParseAddrPort(addr)))
+			err = id.ResolveWait(ctx, rdmacm.Addr{}, rdmacm.AddrOf(netip.MustParseAddrPort(addr)))
 		}
 		if err == nil {
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/program"
 	"github.com/goverbs/goverbs/test/suites/classic"
@@ -18,10 +18,10 @@ import (
 )
 
 // channel opens an event channel, which is closed at the end of the test.
-func channel(t *testing.T) *cm.Channel {
+func channel(t *testing.T) *rdmacm.Channel {
 	t.Helper()
 	testenv.Guest(t)
-	c, err := cm.OpenChannel()
+	c, err := rdmacm.OpenChannel()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func channel(t *testing.T) *cm.Channel {
 }
 
 // against runs our server against rdma-core's client, and returns what that printed.
-func against(t *testing.T, space cm.PortSpace, port uint16, serve func(context.Context, *cm.ID) error, client ...string) string {
+func against(t *testing.T, space rdmacm.PortSpace, port uint16, serve func(context.Context, *rdmacm.ID) error, client ...string) string {
 	t.Helper()
 	l, err := classic.Listen(channel(t), space, netip.AddrPortFrom(netip.MustParseAddr(ServerAddr), port))
 	if err != nil {
@@ -65,7 +65,7 @@ func TestUcmatose(t *testing.T) {
 		t.Run("verbs server, "+n+" connections", func(t *testing.T) {
 			testenv.NeedsIB(t, "servers that send first")
 			number, port := cmPort()
-			out := against(t, cm.TCP, number, func(ctx context.Context, l *cm.ID) error { return ServeMatose(ctx, l, connections) },
+			out := against(t, rdmacm.TCP, number, func(ctx context.Context, l *rdmacm.ID) error { return ServeMatose(ctx, l, connections) },
 				"ucmatose", "-s", ServerAddr, "-p", port, "-c", n)
 			if !strings.Contains(out, "data transfers complete") || !strings.Contains(out, "return status 0") {
 				t.Errorf("ucmatose says %q", out)
@@ -89,7 +89,7 @@ func TestUcmatose(t *testing.T) {
 func TestRdmaClientServer(t *testing.T) {
 	c := channel(t)
 	number, port := cmPort()
-	out := against(t, cm.TCP, number, ServeHello, "rdma_client", "-s", ServerAddr, "-p", port)
+	out := against(t, rdmacm.TCP, number, ServeHello, "rdma_client", "-s", ServerAddr, "-p", port)
 	if !strings.Contains(out, "end 0") {
 		t.Errorf("rdma_client says %q", out)
 	}
@@ -108,7 +108,7 @@ func TestUdaddy(t *testing.T) {
 	const port = 7174 // always
 	c := channel(t)
 	testenv.NeedsIB(t, "datagrams")
-	out := against(t, cm.UDP, port, ServeDaddy, "udaddy", "-s", ServerAddr)
+	out := against(t, rdmacm.UDP, port, ServeDaddy, "udaddy", "-s", ServerAddr)
 	if !strings.Contains(out, "data transfers complete") || !strings.Contains(out, "return status 0") {
 		t.Errorf("udaddy says %q", out)
 	}
@@ -163,7 +163,7 @@ func TestCmtime(t *testing.T) {
 	}
 	c := channel(t)
 	number, port := cmPort()
-	out := against(t, cm.TCP, number, func(ctx context.Context, l *cm.ID) error { return ServeConnections(ctx, l, connections) },
+	out := against(t, rdmacm.TCP, number, func(ctx context.Context, l *rdmacm.ID) error { return ServeConnections(ctx, l, connections) },
 		"cmtime", "-s", ServerAddr, "-p", port, "-c", strconv.Itoa(connections))
 	if !strings.Contains(out, "us / conn") || strings.Contains(out, "error") {
 		t.Errorf("cmtime says %q", out)

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 )
@@ -15,12 +15,12 @@ import (
 // without options.
 func TestECE(t *testing.T) {
 	o := hello
-	o.ECE = cm.ECEOptional
+	o.ECE = rdmacm.ECEOptional
 	has := testenv.CardIs("ece")
 	if has {
-		o.ECE = cm.ECERequired
+		o.ECE = rdmacm.ECERequired
 	}
-	check := func(role string, peer, used cm.ECE) {
+	check := func(role string, peer, used rdmacm.ECE) {
 		t.Helper()
 		t.Logf("%s: librdmacm has sent %+v, the QP uses %+v", role, peer, used)
 		if has != (used.Options != 0) || used.Options != peer.Options || has && used.VendorID != peer.VendorID {
@@ -28,7 +28,7 @@ func TestECE(t *testing.T) {
 		}
 	}
 	number, port := cmPort()
-	out := against(t, cm.TCP, number, func(ctx context.Context, l *cm.ID) error {
+	out := against(t, rdmacm.TCP, number, func(ctx context.Context, l *rdmacm.ID) error {
 		asked, used, err := serveHello(ctx, l, o)
 		check("server", asked, used)
 		return err

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/program"
 	"github.com/goverbs/goverbs/test/testenv"
@@ -122,7 +123,7 @@ func TestMixedConnections(t *testing.T) {
 	every, err := cm.Listen(ctx, "0.0.0.0:0", cm.ListenOptions{})
 	change(t, err)
 	defer every.Close()
-	port := every.Addr().(cm.Addr).Port
+	port := every.Addr().(rdmacm.Addr).Port
 	for _, d := range devices {
 		own, err := cm.Listen(ctx, netip.AddrPortFrom(d.addr, 0).String(), cm.ListenOptions{})
 		change(t, err)

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"sync"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/suites/classic"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -20,10 +20,10 @@ const (
 )
 
 // burst is an end that receives messages into the first slots and has as many to send.
-var burst = classic.Options{Space: cm.TCP, Size: messageSize, Slots: 2 * messages, Recvs: messages}
+var burst = classic.Options{Space: rdmacm.TCP, Size: messageSize, Slots: 2 * messages, Recvs: messages}
 
 // hello is the end of rdma_client and rdma_server.
-var hello = classic.Options{Space: cm.TCP, Size: helloSize, Slots: 2, Recvs: 1}
+var hello = classic.Options{Space: rdmacm.TCP, Size: helloSize, Slots: 2, Recvs: 1}
 
 // sendBurst sends all messages.
 func sendBurst(ctx context.Context, e *classic.End) error {
@@ -46,7 +46,7 @@ func receiveBurst(ctx context.Context, e *classic.End) error {
 }
 
 // ServeMatose is the server of cmatose: it sends first, and ends the connections.
-func ServeMatose(ctx context.Context, l *cm.ID, connections int) error {
+func ServeMatose(ctx context.Context, l *rdmacm.ID, connections int) error {
 	var all []*classic.End
 	for range connections {
 		request, err := l.Request(ctx)
@@ -79,7 +79,7 @@ func ServeMatose(ctx context.Context, l *cm.ID, connections int) error {
 }
 
 // Matose is the client of cmatose, over so many connections.
-func Matose(ctx context.Context, c *cm.Channel, server netip.AddrPort, connections int) error {
+func Matose(ctx context.Context, c *rdmacm.Channel, server netip.AddrPort, connections int) error {
 	var all []*classic.End
 	for range connections {
 		e, _, err := classic.Dial(ctx, c, server, burst)
@@ -101,14 +101,14 @@ func Matose(ctx context.Context, c *cm.Channel, server netip.AddrPort, connectio
 }
 
 // ServeHello is rdma_server.
-func ServeHello(ctx context.Context, l *cm.ID) error {
+func ServeHello(ctx context.Context, l *rdmacm.ID) error {
 	_, _, err := serveHello(ctx, l, hello)
 	return err
 }
 
 // serveHello is ServeHello with options. It returns the options for enhanced connections that the peer has
 // asked for, and those of the QP.
-func serveHello(ctx context.Context, l *cm.ID, o classic.Options) (asked, used cm.ECE, err error) {
+func serveHello(ctx context.Context, l *rdmacm.ID, o classic.Options) (asked, used rdmacm.ECE, err error) {
 	request, err := l.Request(ctx)
 	if err != nil {
 		return asked, used, err
@@ -139,7 +139,7 @@ func answerHello(ctx context.Context, e *classic.End) error {
 }
 
 // Greet is rdma_client.
-func Greet(ctx context.Context, c *cm.Channel, server netip.AddrPort) error {
+func Greet(ctx context.Context, c *rdmacm.Channel, server netip.AddrPort) error {
 	_, _, err := greet(ctx, c, server, hello)
 	return err
 }
@@ -151,7 +151,7 @@ func Greet(ctx context.Context, c *cm.Channel, server netip.AddrPort) error {
 // after the receiver has its completion, and not at all if the receiver moves its QP to ERR before. The sender
 // waits for ever then, since rxe takes the 7 retries that librdmacm asks for as no limit. rdma_server and
 // rdma_client end the connection when they have both completions.
-func greet(ctx context.Context, c *cm.Channel, server netip.AddrPort, o classic.Options) (answered, used cm.ECE, err error) {
+func greet(ctx context.Context, c *rdmacm.Channel, server netip.AddrPort, o classic.Options) (answered, used rdmacm.ECE, err error) {
 	e, answer, err := classic.Dial(ctx, c, server, o)
 	if err != nil {
 		return answered, used, err
@@ -172,7 +172,7 @@ func greet(ctx context.Context, c *cm.Channel, server netip.AddrPort, o classic.
 }
 
 // datagrams is an end of udaddy and mckey, whose messages come after a header.
-var datagrams = classic.Options{Space: cm.UDP, Size: uverbs.GRHSize + messageSize, Slots: 2 * messages, Recvs: messages}
+var datagrams = classic.Options{Space: rdmacm.UDP, Size: uverbs.GRHSize + messageSize, Slots: 2 * messages, Recvs: messages}
 
 // way is where datagrams are sent.
 type way struct {
@@ -209,7 +209,7 @@ func ReceiveDatagrams(ctx context.Context, e *classic.End) (uverbs.WC, error) {
 }
 
 // ServeDaddy is the server of udaddy, which answers on the way that the messages came.
-func ServeDaddy(ctx context.Context, l *cm.ID) error {
+func ServeDaddy(ctx context.Context, l *rdmacm.ID) error {
 	request, err := l.Request(ctx)
 	if err != nil {
 		return err
@@ -240,7 +240,7 @@ func ServeDaddy(ctx context.Context, l *cm.ID) error {
 }
 
 // Daddy is the client of udaddy.
-func Daddy(ctx context.Context, c *cm.Channel, server netip.AddrPort) error {
+func Daddy(ctx context.Context, c *rdmacm.Channel, server netip.AddrPort) error {
 	e, answer, err := classic.Dial(ctx, c, server, datagrams)
 	if err != nil {
 		return err
@@ -259,7 +259,7 @@ func Daddy(ctx context.Context, c *cm.Channel, server netip.AddrPort) error {
 }
 
 // ServeConnections accepts connections, each of which the peer ends.
-func ServeConnections(ctx context.Context, l *cm.ID, connections int) error {
+func ServeConnections(ctx context.Context, l *rdmacm.ID, connections int) error {
 	ended := make(chan error, connections)
 	for range connections {
 		request, err := l.Request(ctx)
@@ -287,7 +287,7 @@ const dialsAtOnce = 100
 
 // ConnectAll opens all connections before it closes any, because cmtime shares the CQs of the first
 // one.
-func ConnectAll(ctx context.Context, c *cm.Channel, server netip.AddrPort, connections int) error {
+func ConnectAll(ctx context.Context, c *rdmacm.Channel, server netip.AddrPort, connections int) error {
 	ended := make(chan error, connections)
 	var dialling sync.WaitGroup
 	dialling.Add(connections)
@@ -314,7 +314,7 @@ func ConnectAll(ctx context.Context, c *cm.Channel, server netip.AddrPort, conne
 
 // Hear receives as many messages as mckey does unless told otherwise, of those that are sent to a group.
 // As datagrams may be lost, it is enough if some have arrived when ctx ends.
-func Hear(ctx context.Context, c *cm.Channel, local, group netip.Addr) error {
+func Hear(ctx context.Context, c *rdmacm.Channel, local, group netip.Addr) error {
 	m, err := classic.Join(ctx, c, local, group, datagrams)
 	if err != nil {
 		return err
@@ -326,7 +326,7 @@ func Hear(ctx context.Context, c *cm.Channel, local, group netip.Addr) error {
 }
 
 // Say sends all messages to a group.
-func Say(ctx context.Context, c *cm.Channel, local, group netip.Addr) error {
+func Say(ctx context.Context, c *rdmacm.Channel, local, group netip.Addr) error {
 	m, err := classic.Join(ctx, c, local, group, datagrams)
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/program"
 	"github.com/goverbs/goverbs/test/suites/classic"
 	"github.com/goverbs/goverbs/test/suites/interop"
@@ -41,7 +41,7 @@ type cmRun func(ctx context.Context, p *cmPlay) error
 
 // cmPlay is what a subject needs.
 type cmPlay struct {
-	*cm.Channel
+	*rdmacm.Channel
 	own, peer netip.AddrPort
 	start     func() // starts the peer
 
@@ -62,7 +62,7 @@ func (p *cmPlay) untilSent(ctx context.Context, attribute uint16) error {
 }
 
 // dials is a subject that dials a peer, which serves.
-func dials(dial func(ctx context.Context, c *cm.Channel, server netip.AddrPort) error) cmRun {
+func dials(dial func(ctx context.Context, c *rdmacm.Channel, server netip.AddrPort) error) cmRun {
 	return func(ctx context.Context, p *cmPlay) error {
 		p.start()
 		return dial(ctx, p.Channel, p.peer)
@@ -70,12 +70,12 @@ func dials(dial func(ctx context.Context, c *cm.Channel, server netip.AddrPort) 
 }
 
 // serves is a subject that serves a peer, which dials.
-func serves(space cm.PortSpace, serve func(ctx context.Context, l *cm.ID) error) cmRun {
-	return servesSlowly(space, func(ctx context.Context, _ *cmPlay, l *cm.ID) error { return serve(ctx, l) })
+func serves(space rdmacm.PortSpace, serve func(ctx context.Context, l *rdmacm.ID) error) cmRun {
+	return servesSlowly(space, func(ctx context.Context, _ *cmPlay, l *rdmacm.ID) error { return serve(ctx, l) })
 }
 
 // servesSlowly is serves with a server that waits for what its device does meanwhile.
-func servesSlowly(space cm.PortSpace, serve func(ctx context.Context, p *cmPlay, l *cm.ID) error) cmRun {
+func servesSlowly(space rdmacm.PortSpace, serve func(ctx context.Context, p *cmPlay, l *rdmacm.ID) error) cmRun {
 	return func(ctx context.Context, p *cmPlay) error {
 		l, err := classic.Listen(p.Channel, space, p.own)
 		if err != nil {
@@ -87,7 +87,7 @@ func servesSlowly(space cm.PortSpace, serve func(ctx context.Context, p *cmPlay,
 }
 
 // acceptSlowly accepts a connection when the peer has repeated its REQ and got an MRA.
-func acceptSlowly(ctx context.Context, p *cmPlay, l *cm.ID) error {
+func acceptSlowly(ctx context.Context, p *cmPlay, l *rdmacm.ID) error {
 	request, err := l.Request(ctx)
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func acceptSlowly(ctx context.Context, p *cmPlay, l *cm.ID) error {
 	if err := p.untilSent(ctx, attrMRA); err != nil {
 		return errors.Join(err, request.ID.Close())
 	}
-	e, err := classic.Accept(ctx, request, classic.Options{Space: cm.TCP, Size: 1, Slots: 1})
+	e, err := classic.Accept(ctx, request, classic.Options{Space: rdmacm.TCP, Size: 1, Slots: 1})
 	if err != nil {
 		return err
 	}
@@ -106,15 +106,15 @@ func acceptSlowly(ctx context.Context, p *cmPlay, l *cm.ID) error {
 // QP: with one, package cm would be ready at once.
 func establishSlowly(ctx context.Context, p *cmPlay) error {
 	p.start()
-	id, err := p.NewID(cm.TCP)
+	id, err := p.NewID(rdmacm.TCP)
 	if err != nil {
 		return err
 	}
 	const anyQPN = 0x123456
 	for _, step := range []func() error{
-		func() error { return id.ResolveWait(ctx, cm.Addr{}, cm.AddrOf(p.peer)) },
+		func() error { return id.ResolveWait(ctx, rdmacm.Addr{}, rdmacm.AddrOf(p.peer)) },
 		func() error {
-			_, err := id.ConnectWait(ctx, cm.ConnParam{QPN: anyQPN})
+			_, err := id.ConnectWait(ctx, rdmacm.ConnParam{QPN: anyQPN})
 			return err
 		},
 		func() error { return p.untilSent(ctx, attrMRA) },
@@ -131,20 +131,20 @@ func establishSlowly(ctx context.Context, p *cmPlay) error {
 // cmCases are all exchanges of the connection manager.
 var cmCases = []cmCase{
 	// Before Linux 6.12 the time in a REQ for which the sender waits for an ACK is longer.
-	{name: "REQ, RTU and DREQ", since: v6_12, peer: "serve-connections", n: "1", port: 7471, run: dials(func(ctx context.Context, c *cm.Channel, server netip.AddrPort) error {
+	{name: "REQ, RTU and DREQ", since: v6_12, peer: "serve-connections", n: "1", port: 7471, run: dials(func(ctx context.Context, c *rdmacm.Channel, server netip.AddrPort) error {
 		return interop.ConnectAll(ctx, c, server, 1)
 	})},
-	{name: "REP and DREP", peer: "connections", n: "1", port: 7472, run: serves(cm.TCP, func(ctx context.Context, l *cm.ID) error {
+	{name: "REP and DREP", peer: "connections", n: "1", port: 7472, run: serves(rdmacm.TCP, func(ctx context.Context, l *rdmacm.ID) error {
 		return interop.ServeConnections(ctx, l, 1)
 	})},
 	{name: "REJ", peer: "refused", n: "1", port: 7473, run: func(_ context.Context, p *cmPlay) error {
 		p.start() // nobody listens
 		return nil
 	}},
-	{name: "MRA of a REQ", peer: "connections", n: "1", port: 7474, run: servesSlowly(cm.TCP, acceptSlowly)},
+	{name: "MRA of a REQ", peer: "connections", n: "1", port: 7474, run: servesSlowly(rdmacm.TCP, acceptSlowly)},
 	{name: "MRA of a REP", since: v6_12, peer: "serve-connections", n: "1", port: 7475, run: establishSlowly},
 	{name: "SIDR_REQ", peer: "serve-daddy", n: "1", port: 7174, run: dials(interop.Daddy)},
-	{name: "SIDR_REP", peer: "daddy", n: "1", port: 7174, run: serves(cm.UDP, interop.ServeDaddy)},
+	{name: "SIDR_REP", peer: "daddy", n: "1", port: 7174, run: serves(rdmacm.UDP, interop.ServeDaddy)},
 }
 
 // cmPlaces returns the address of the subject, which is in this process, the place of its peer, and the file to
@@ -189,7 +189,7 @@ func (c *cmCase) play(t *testing.T) *recorded {
 	subject, place, capture := cmPlaces(t)
 	ctx, cancel := context.WithTimeout(t.Context(), program.Patience)
 	defer cancel()
-	channel, err := cm.OpenChannelFor(subject, netip.Addr{})
+	channel, err := rdmacm.OpenChannelFor(subject, netip.Addr{})
 	must(t, err)
 	var peer *program.Program
 	own, others := netip.AddrPortFrom(subject, c.port), netip.AddrPortFrom(place.addr, c.port)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/program"
 	"github.com/goverbs/goverbs/test/suites/classic"
 	"github.com/goverbs/goverbs/test/suites/interop"
@@ -83,7 +84,7 @@ func runPeer(words []string) error {
 	} else {
 		remote = addr.Addr()
 	}
-	c, err := cm.OpenChannelFor(local, remote)
+	c, err := rdmacm.OpenChannelFor(local, remote)
 	if err != nil {
 		return err
 	}
@@ -95,38 +96,38 @@ func patience(n int) time.Duration { return program.Patience + time.Duration(n)*
 
 // peerServer is a server of package interop in a port space.
 type peerServer struct {
-	space cm.PortSpace
-	serve func(ctx context.Context, l *cm.ID, n int) error
+	space rdmacm.PortSpace
+	serve func(ctx context.Context, l *rdmacm.ID, n int) error
 }
 
 // once is a server or client that does something once.
-func once(f func(context.Context, *cm.ID) error) func(context.Context, *cm.ID, int) error {
-	return func(ctx context.Context, l *cm.ID, _ int) error { return f(ctx, l) }
+func once(f func(context.Context, *rdmacm.ID) error) func(context.Context, *rdmacm.ID, int) error {
+	return func(ctx context.Context, l *rdmacm.ID, _ int) error { return f(ctx, l) }
 }
 
 // peerServers are the servers for rdma-core's clients.
 var peerServers = map[string]peerServer{
-	"serve-matose":      {cm.TCP, interop.ServeMatose},
-	"serve-hello":       {cm.TCP, once(interop.ServeHello)},
-	"serve-daddy":       {cm.UDP, once(interop.ServeDaddy)},
-	"serve-connections": {cm.TCP, interop.ServeConnections},
-	"hang":              {cm.TCP, hang},
+	"serve-matose":      {rdmacm.TCP, interop.ServeMatose},
+	"serve-hello":       {rdmacm.TCP, once(interop.ServeHello)},
+	"serve-daddy":       {rdmacm.UDP, once(interop.ServeDaddy)},
+	"serve-connections": {rdmacm.TCP, interop.ServeConnections},
+	"hang":              {rdmacm.TCP, hang},
 }
 
 // peerClients are the clients for rdma-core's servers.
-var peerClients = map[string]func(context.Context, *cm.Channel, netip.AddrPort, int) error{
+var peerClients = map[string]func(context.Context, *rdmacm.Channel, netip.AddrPort, int) error{
 	"matose":      interop.Matose,
 	"connections": interop.ConnectAll,
-	"hello": func(ctx context.Context, c *cm.Channel, addr netip.AddrPort, _ int) error {
+	"hello": func(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort, _ int) error {
 		return interop.Greet(ctx, c, addr)
 	},
-	"hear": func(ctx context.Context, c *cm.Channel, addr netip.AddrPort, _ int) error {
+	"hear": func(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort, _ int) error {
 		return hear(ctx, c, addr.Addr())
 	},
-	"say": func(ctx context.Context, c *cm.Channel, addr netip.AddrPort, _ int) error {
+	"say": func(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort, _ int) error {
 		return interop.Say(ctx, c, addr.Addr(), saidTo)
 	},
-	"daddy": func(ctx context.Context, c *cm.Channel, addr netip.AddrPort, _ int) error {
+	"daddy": func(ctx context.Context, c *rdmacm.Channel, addr netip.AddrPort, _ int) error {
 		return interop.Daddy(ctx, c, addr)
 	},
 }
@@ -135,7 +136,7 @@ var peerClients = map[string]func(context.Context, *cm.Channel, netip.AddrPort, 
 var heardFrom, saidTo = netip.MustParseAddr("239.7.7.2"), netip.MustParseAddr("239.7.7.1")
 
 // hear receives messages of mckey.
-func hear(ctx context.Context, c *cm.Channel, local netip.Addr) error {
+func hear(ctx context.Context, c *rdmacm.Channel, local netip.Addr) error {
 	ctx, cancel := context.WithTimeout(ctx, hearTime)
 	defer cancel()
 	return interop.Hear(ctx, c, local, heardFrom)
@@ -161,7 +162,7 @@ var peerConns = map[string]func(ctx context.Context, addr string, n int) error{
 
 // runServer listens for a server.
 func runServer(ctx context.Context, addr netip.AddrPort, n int, s peerServer) error {
-	c, err := cm.OpenChannelFor(addr.Addr(), netip.Addr{})
+	c, err := rdmacm.OpenChannelFor(addr.Addr(), netip.Addr{})
 	if err != nil {
 		return err
 	}
@@ -174,7 +175,7 @@ func runServer(ctx context.Context, addr netip.AddrPort, n int, s peerServer) er
 }
 
 // hang takes requests and never answers.
-func hang(ctx context.Context, l *cm.ID, _ int) error {
+func hang(ctx context.Context, l *rdmacm.ID, _ int) error {
 	if _, err := l.Request(ctx); err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/tools/verbs/internal/places"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -52,7 +52,7 @@ func (cl *Client) Run(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	var r *Report
-	err := cm.RetryPort(func() (err error) {
+	err := rdmacm.RetryPort(func() (err error) {
 		r, err = cl.run(ctx)
 		return err
 	})
@@ -93,7 +93,7 @@ func (cl *Client) run(ctx context.Context) (*Report, error) {
 // gone, or says what it did not like, says more than a retry that was in vain or a rejection.
 func because(ctx context.Context, err error) error {
 	var wc *uverbs.WCError
-	var event *cm.EventError
+	var event *rdmacm.EventError
 	lost := errors.As(err, &wc) || errors.As(err, &event) || errors.Is(err, syscall.ENOTCONN) // as iWARP says before there is a completion
 	if lost && ctx.Err() == nil {
 		select {

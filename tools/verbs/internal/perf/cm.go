@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -18,11 +18,11 @@ import (
 // identifier for each. The client's private data is the number of the queue pair.
 type connections struct {
 	end      *End
-	channel  *cm.Channel
-	listener *cm.ID
+	channel  *rdmacm.Channel
+	listener *rdmacm.ID
 	addr     netip.AddrPort // of the listener
 	token    []byte         // with which the client's requests begin
-	ids      []*cm.ID
+	ids      []*rdmacm.ID
 }
 
 // tokenSize is the size of a token, in bytes.
@@ -35,18 +35,18 @@ func (c *connections) request(i int) []byte {
 }
 
 // space returns the port space for the type of the queue pairs.
-func (e *End) space() cm.PortSpace {
+func (e *End) space() rdmacm.PortSpace {
 	if e.Config.Type == UD {
-		return cm.UDP
+		return rdmacm.UDP
 	}
-	return cm.TCP
+	return rdmacm.TCP
 }
 
 // newConnections opens a channel for a local or a remote address, which the end closes.
 func newConnections(e *End, local, remote netip.Addr) (*connections, error) {
-	c := &connections{end: e, ids: make([]*cm.ID, e.Config.QPs)}
+	c := &connections{end: e, ids: make([]*rdmacm.ID, e.Config.QPs)}
 	var err error
-	if c.channel, err = cm.OpenChannelFor(local, remote); err != nil {
+	if c.channel, err = rdmacm.OpenChannelFor(local, remote); err != nil {
 		return nil, err
 	}
 	e.later(c.channel.Close)
@@ -54,11 +54,11 @@ func newConnections(e *End, local, remote netip.Addr) (*connections, error) {
 }
 
 // adopt has the end close an identifier, and its queue pair before.
-func (c *connections) adopt(id *cm.ID) { c.end.later(id.Close) }
+func (c *connections) adopt(id *rdmacm.ID) { c.end.later(id.Close) }
 
 // param returns what goes with a request or an answer.
-func (c *connections) param() cm.ConnParam {
-	p := cm.ConnParam{RetryCount: uint8(c.end.Config.Retry), RNRRetryCount: DefaultRNRRetry}
+func (c *connections) param() rdmacm.ConnParam {
+	p := rdmacm.ConnParam{RetryCount: uint8(c.end.Config.Retry), RNRRetryCount: DefaultRNRRetry}
 	if c.end.Config.Type == RC {
 		n := uint8(cmpOr(c.end.Config.RdAtomic, c.end.Limits.RdAtomic))
 		p.ResponderResources, p.InitiatorDepth = n, n
@@ -67,7 +67,7 @@ func (c *connections) param() cm.ConnParam {
 }
 
 // createQP makes the queue pair of an identifier.
-func (c *connections) createQP(id *cm.ID) error {
+func (c *connections) createQP(id *rdmacm.ID) error {
 	qp, err := c.end.CreateQP(func(o uverbs.QPOptions) (*uverbs.QP, error) { return id.CreateQP(c.end.PD, o) })
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func (c *connections) createQP(id *cm.ID) error {
 }
 
 // setOptions sets what the connection manager would choose otherwise.
-func (c *connections) setOptions(id *cm.ID) error {
+func (c *connections) setOptions(id *rdmacm.ID) error {
 	if tos := c.end.Config.TOS; tos != 0 {
 		if err := id.SetTOS(tos); err != nil {
 			return err
@@ -136,7 +136,7 @@ func resolve(ctx context.Context, e *End, listener string, token []byte) (*conne
 		if err := c.setOptions(c.ids[i]); err != nil {
 			return nil, err
 		}
-		if err := c.ids[i].ResolveWait(ctx, cm.AddrOf(from), cm.AddrOf(addr)); err != nil {
+		if err := c.ids[i].ResolveWait(ctx, rdmacm.AddrOf(from), rdmacm.AddrOf(addr)); err != nil {
 			return nil, err
 		}
 		if err := c.createQP(c.ids[i]); err != nil {
@@ -173,7 +173,7 @@ func listenIDs(e *End, addr netip.Addr) (*connections, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := cm.RetryPort(func() error { return c.listen(addr) }); err != nil {
+	if err := rdmacm.RetryPort(func() error { return c.listen(addr) }); err != nil {
 		return nil, err
 	}
 	a, err := c.listener.Addrs()
@@ -194,7 +194,7 @@ func (c *connections) listen(addr netip.Addr) (err error) {
 		return err
 	}
 	c.adopt(c.listener)
-	if err := c.listener.Bind(cm.Addr{IP: addr.Unmap()}); err != nil {
+	if err := c.listener.Bind(rdmacm.Addr{IP: addr.Unmap()}); err != nil {
 		return err
 	}
 	const strangers = 16 // whose requests may wait with the client's
@@ -216,7 +216,7 @@ func (c *connections) accept(ctx context.Context) error {
 		}
 		id := request.ID
 		if !bytes.HasPrefix(request.Param.PrivateData, c.request(i)) {
-			_ = id.Reject(nil, cm.ReasonConsumer) // or it has gone already
+			_ = id.Reject(nil, rdmacm.ReasonConsumer) // or it has gone already
 			if err := id.Close(); err != nil {
 				return err
 			}

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -199,7 +199,7 @@ func TestBadServers(t *testing.T) {
 // on this side, which waits a moment for it.
 func TestPeerErrorFirst(t *testing.T) {
 	said := &PeerError{Peer: "server", Text: "no memory"}
-	for _, err := range []error{&cm.EventError{Type: cm.EventRejected, Status: 28}, &uverbs.WCError{}, syscall.ENOTCONN} {
+	for _, err := range []error{&rdmacm.EventError{Type: rdmacm.EventRejected, Status: 28}, &uverbs.WCError{}, syscall.ENOTCONN} {
 		waits := 0
 		for range 20 {
 			ctx, cancel := context.WithCancelCause(t.Context())

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -22,7 +22,7 @@ const (
 
 // cmLink sends messages over the queue pair of a connection of the connection manager.
 type cmLink struct {
-	id    *cm.ID
+	id    *rdmacm.ID
 	cq    *uverbs.CQ
 	ch    *uverbs.CompChannel
 	qp    *uverbs.QP
@@ -39,7 +39,7 @@ type cmLink struct {
 }
 
 // openCM makes what a connection's messages need, on the device that the ID is on.
-func openCM(id *cm.ID) (_ *cmLink, err error) {
+func openCM(id *rdmacm.ID) (_ *cmLink, err error) {
 	l := &cmLink{id: id}
 	defer func() {
 		if err != nil {
@@ -107,7 +107,7 @@ func (l *cmLink) live() {
 			case err != nil:
 				cancel(err)
 				return
-			case e.Type == cm.EventDisconnected || e.Type == cm.EventDeviceRemoval:
+			case e.Type == rdmacm.EventDisconnected || e.Type == rdmacm.EventDeviceRemoval:
 				cancel(errGone)
 				return
 			}
@@ -248,7 +248,7 @@ func (l *cmLink) finish(context.Context) error {
 }
 
 // controlParam are perftest's parameters of the connection that carries messages.
-var controlParam = cm.ConnParam{RetryCount: 7, RNRRetryCount: 7}
+var controlParam = rdmacm.ConnParam{RetryCount: 7, RNRRetryCount: 7}
 
 // newCM begins a session on a connection.
 func newCM(l *cmLink, server bool) *Session {
@@ -258,11 +258,11 @@ func newCM(l *cmLink, server bool) *Session {
 }
 
 // DialCM connects to a server that runs with -R.
-func DialCM(ctx context.Context, ch *cm.Channel, local, remote netip.AddrPort) (*Session, error) {
+func DialCM(ctx context.Context, ch *rdmacm.Channel, local, remote netip.AddrPort) (*Session, error) {
 	ctx, cancel := within(ctx, stepTimeout)
 	defer cancel()
 	var s *Session
-	err := cm.RetryPort(func() (err error) {
+	err := rdmacm.RetryPort(func() (err error) {
 		s, err = dialCM(ctx, ch, local, remote)
 		return err
 	})
@@ -270,12 +270,12 @@ func DialCM(ctx context.Context, ch *cm.Channel, local, remote netip.AddrPort) (
 }
 
 // dialCM connects from the next port.
-func dialCM(ctx context.Context, ch *cm.Channel, local, remote netip.AddrPort) (*Session, error) {
-	id, err := ch.NewID(cm.TCP)
+func dialCM(ctx context.Context, ch *rdmacm.Channel, local, remote netip.AddrPort) (*Session, error) {
+	id, err := ch.NewID(rdmacm.TCP)
 	if err != nil {
 		return nil, err
 	}
-	if err := id.ResolveWait(ctx, cm.AddrOf(local), cm.AddrOf(remote)); err != nil {
+	if err := id.ResolveWait(ctx, rdmacm.AddrOf(local), rdmacm.AddrOf(remote)); err != nil {
 		return nil, errors.Join(err, id.Close())
 	}
 	l, err := openCM(id)
@@ -292,7 +292,7 @@ func dialCM(ctx context.Context, ch *cm.Channel, local, remote netip.AddrPort) (
 var ErrNotClient = errors.New("the peer is not the client")
 
 // AcceptCM accepts the connection of a client that runs with -R, and reads its version.
-func AcceptCM(ctx context.Context, request *cm.Event) (*Session, error) {
+func AcceptCM(ctx context.Context, request *rdmacm.Event) (*Session, error) {
 	ctx, cancel := within(ctx, stepTimeout)
 	defer cancel()
 	l, err := openCM(request.ID)
@@ -310,12 +310,12 @@ func AcceptCM(ctx context.Context, request *cm.Event) (*Session, error) {
 }
 
 // Addrs returns the addresses of the connection that carries messages, and its device.
-func (s *Session) Addrs() (cm.Addrs, error) { return s.link.(*cmLink).id.Addrs() }
+func (s *Session) Addrs() (rdmacm.Addrs, error) { return s.link.(*cmLink).id.Addrs() }
 
 // DialData makes one more connection to the server, for a test's traffic. A server may not listen
 // yet: make is called again then, with another ID, after undo.
-func DialData(ctx context.Context, ch *cm.Channel, space cm.PortSpace, local, remote netip.AddrPort, p cm.ConnParam, make func(*cm.ID) error, undo func()) (id *cm.ID, e *cm.Event, err error) {
-	err = cm.RetryPort(func() (err error) {
+func DialData(ctx context.Context, ch *rdmacm.Channel, space rdmacm.PortSpace, local, remote netip.AddrPort, p rdmacm.ConnParam, make func(*rdmacm.ID) error, undo func()) (id *rdmacm.ID, e *rdmacm.Event, err error) {
+	err = rdmacm.RetryPort(func() (err error) {
 		id, e, err = dialData(ctx, ch, space, local, remote, p, make, undo)
 		return err
 	})
@@ -323,7 +323,7 @@ func DialData(ctx context.Context, ch *cm.Channel, space cm.PortSpace, local, re
 }
 
 // dialData makes it from the next port.
-func dialData(ctx context.Context, ch *cm.Channel, space cm.PortSpace, local, remote netip.AddrPort, p cm.ConnParam, make func(*cm.ID) error, undo func()) (*cm.ID, *cm.Event, error) {
+func dialData(ctx context.Context, ch *rdmacm.Channel, space rdmacm.PortSpace, local, remote netip.AddrPort, p rdmacm.ConnParam, make func(*rdmacm.ID) error, undo func()) (*rdmacm.ID, *rdmacm.Event, error) {
 	const tries, pause = 20, 100 * time.Millisecond
 	ctx, cancel := within(ctx, stepTimeout)
 	defer cancel()
@@ -332,9 +332,9 @@ func dialData(ctx context.Context, ch *cm.Channel, space cm.PortSpace, local, re
 		if err != nil {
 			return nil, nil, err
 		}
-		var e *cm.Event
+		var e *rdmacm.Event
 		made := false
-		if err = id.ResolveWait(ctx, cm.AddrOf(local), cm.AddrOf(remote)); err == nil {
+		if err = id.ResolveWait(ctx, rdmacm.AddrOf(local), rdmacm.AddrOf(remote)); err == nil {
 			if err = make(id); err == nil {
 				made = true
 				e, err = id.ConnectWait(ctx, p)

@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
 // talker is a peer that connects and says what it has to say.
 type talker struct {
-	channel *cm.Channel
+	channel *rdmacm.Channel
 	to      netip.AddrPort
 	pd      *uverbs.PD
 	mr      *uverbs.MR
@@ -32,7 +32,7 @@ func newTalker(f *testing.F, device string, to netip.AddrPort) *talker {
 	}
 	dev, err := uverbs.Open(device)
 	check()
-	p.channel, err = cm.OpenChannelFor(to.Addr(), netip.Addr{})
+	p.channel, err = rdmacm.OpenChannelFor(to.Addr(), netip.Addr{})
 	check()
 	p.pd, err = dev.AllocPD()
 	check()
@@ -54,12 +54,12 @@ func (p *talker) talk(ctx context.Context, said []byte) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cq.Close()) }()
-	id, err := p.channel.NewID(cm.TCP)
+	id, err := p.channel.NewID(rdmacm.TCP)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, id.Close()) }()
-	if err := id.ResolveWait(ctx, cm.Addr{}, cm.AddrOf(p.to)); err != nil {
+	if err := id.ResolveWait(ctx, rdmacm.Addr{}, rdmacm.AddrOf(p.to)); err != nil {
 		return err
 	}
 	qp, err := id.CreateQP(p.pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: receives})
@@ -123,13 +123,13 @@ func FuzzCM(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	channel, err := cm.OpenChannelFor(dev.Addr(), netip.Addr{})
+	channel, err := rdmacm.OpenChannelFor(dev.Addr(), netip.Addr{})
 	if err != nil {
 		f.Fatal(err)
 	}
-	listener, err := channel.NewID(cm.TCP)
+	listener, err := channel.NewID(rdmacm.TCP)
 	if err == nil {
-		err = listener.Bind(cm.AddrOf(netip.AddrPortFrom(dev.Addr(), 0)))
+		err = listener.Bind(rdmacm.AddrOf(netip.AddrPortFrom(dev.Addr(), 0)))
 	}
 	if err == nil {
 		err = listener.Listen(0)

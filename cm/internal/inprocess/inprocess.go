@@ -1,0 +1,51 @@
+// Package inprocess has the connection manager of the software devices of this process (package soft),
+// and says which connections it serves.
+package inprocess
+
+import (
+	"net/netip"
+
+	"github.com/goverbs/goverbs/cm/internal/ucm"
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/soft/gsi"
+)
+
+// Host is the connection manager of the software devices of this process (package soft).
+var Host = newHost()
+
+// newHost makes a connection manager that learns of every software device.
+func newHost() *ucm.Host {
+	h := ucm.New(ucm.Options{})
+	gsi.SetManager(h)
+	return h
+}
+
+// Serves reports whether a channel for connections between two addresses, either of which may be
+// unknown, is for the software devices of this process instead of the devices of the kernel.
+func Serves(local, remote netip.Addr) bool {
+	gsi.Demand()
+	return Host.HasDevices() && (Host.Serves(local, remote) || !kernelHasDevices())
+}
+
+// kernelHasDevices reports whether the kernel has RDMA devices that this process sees.
+func kernelHasDevices() bool {
+	devices, err := netlinkrdma.Devices()
+	return err == nil && len(devices) > 0
+}
+
+// DeviceName returns the name of a device, empty if the device is gone.
+func DeviceName(index uint32) (string, error) {
+	if index >= gsi.FirstIndex {
+		return Host.Name(index), nil
+	}
+	devices, err := netlinkrdma.Devices()
+	if err != nil {
+		return "", err
+	}
+	for _, d := range devices {
+		if d.Index == index {
+			return d.Name, nil
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,154 @@
+package rdmacm
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"syscall"
+
+	"github.com/goverbs/goverbs/cm/internal/inprocess"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Error reports a command that failed, normally because the kernel refused it. It unwraps to the
+// errno.
+type Error struct {
+	Op    string        // Op is the operation that failed, such as "resolve address".
+	Addr  string        // Addr is the address in question; may be empty.
+	Errno syscall.Errno // Errno is the error number.
+	Hint  string        // Hint says what the cause may be and what to do; may be empty.
+}
+
+// Error implements the error interface.
+func (e *Error) Error() string {
+	s := "cm: " + e.Op
+	if e.Addr != "" {
+		s += " " + e.Addr
+	}
+	s += ": " + e.Errno.Error()
+	if e.Hint != "" {
+		s += ": " + e.Hint
+	}
+	return s
+}
+
+// Unwrap returns the errno.
+func (e *Error) Unwrap() error { return e.Errno }
+
+// ArgError reports an argument or option that is not valid. The kernel was not asked. The fields are
+// Package, which is "cm", Op, Field, Given and Allowed. It unwraps to EINVAL.
+type ArgError = uverbs.ArgError
+
+// argErr returns an ArgError of this package for any printable value.
+func argErr(op, field string, given any, allowed string, args ...any) error {
+	return &ArgError{Package: "cm", Op: op, Field: field, Given: fmt.Sprint(given), Allowed: fmt.Sprintf(allowed, args...)}
+}
+
+// bindErr is opError for a failed bind. The kernel returns EADDRNOTAVAIL if the port is in use and
+// one of the two listeners, the old or the new, is on all addresses; bindErr turns it into
+// EADDRINUSE.
+func bindErr(a *Addr, errno syscall.Errno) error {
+	if errno == syscall.EADDRNOTAVAIL && a.Port != 0 && (a.IP.IsUnspecified() || ownAddr(a)) {
+		errno = syscall.EADDRINUSE
+	}
+	err := opError(opBind, a.String(), errno)
+	if e, ok := err.(*Error); ok && e.Errno == syscall.EINVAL && a.Space == IPoIB {
+		e.Hint = noIPoIB
+	}
+	return err
+}
+
+// ownAddr reports whether this host, or a software device of this process, has the address.
+func ownAddr(a *Addr) bool {
+	if inprocess.Host.HasDevices() && inprocess.Host.Serves(a.ip(), netip.Addr{}) {
+		return true
+	}
+	all, err := net.InterfaceAddrs()
+	return err == nil && slices.ContainsFunc(all, func(own net.Addr) bool {
+		prefix, err := netip.ParsePrefix(own.String())
+		return err == nil && prefix.Addr() == a.ip()
+	})
+}
+
+// opError returns the error for an errno, or nil if it is 0.
+func opError(op, addr string, errno syscall.Errno) error {
+	switch errno {
+	case 0:
+		return nil
+	case errClosedID:
+		return errIDClosed
+	case errClosedFile:
+		return fmt.Errorf("cm: %s: %w", op, os.ErrClosed)
+	case enotsupp:
+		errno = syscall.EOPNOTSUPP
+	}
+	return &Error{Op: op, Addr: addr, Errno: errno, Hint: hint(op, errno)}
+}
+
+// enotsupp is an errno of the kernel that should never reach programs but does (ENOTSUPP,
+// linux/errno.h). It means EOPNOTSUPP.
+const enotsupp = syscall.Errno(524)
+
+// noIPoIB is the hint for EINVAL of an address in port space IPoIB.
+const noIPoIB = "port space ipoib needs the address of an IPoIB network interface, and this address belongs to another kind of interface"
+
+// noDevice is the hint for ENODEV of an address.
+const noDevice = "the route to the address leads through a network interface without an RDMA device, such as the loopback interface"
+
+// errRemoved returns the error of an object whose device is being removed. The name may be empty.
+func errRemoved(device string) error {
+	if device != "" {
+		device = " " + device
+	}
+	return fmt.Errorf("device%s is being removed: %w", device, syscall.ENODEV)
+}
+
+// Reasons why the QP of an ID flushes work requests, for [uverbs.QP.SetErrCause].
+var (
+	errDisconnected = errors.New("this program disconnected the ID, which moved the QP to state ERR")
+	errPeerGone     = fmt.Errorf("the peer disconnected, or closed its ID: %w", syscall.ECONNRESET)
+	errIWARPGone    = fmt.Errorf("the connection manager reported DISCONNECTED: the peer disconnected or is gone, or the connection broke: %w", syscall.ECONNRESET)
+)
+
+// hint returns the likely cause of an errno, or "".
+func hint(op string, errno syscall.Errno) string {
+	switch {
+	case errno == syscall.EACCES && op == opBind:
+		return "ports below 1024 need CAP_NET_BIND_SERVICE; or the channel was opened under other credentials: open it after changing user or group"
+	case errno == syscall.EACCES:
+		return "the kernel refuses write() to a file opened under other credentials; open the channel after changing user or group"
+	case (errno == syscall.EADDRNOTAVAIL || errno == syscall.EADDRINUSE) && op == opConnect:
+		return "on iWARP the port that the connection manager has chosen is taken by TCP, perhaps by a connection that has just ended; try again"
+	case errno == syscall.EADDRINUSE && op == opListen:
+		return "the port is taken in this port space, or on iWARP by TCP"
+	case errno == syscall.EADDRINUSE:
+		return "the port is taken in this port space"
+	case op == opJoin && (errno == syscall.EINVAL || errno == syscall.ENODEV):
+		return "bind the ID to an address of an RDMA device first, or resolve an address"
+	case op == opJoin && errno == syscall.EOPNOTSUPP:
+		return "RoCE v2 does not support IPv6 groups, and not every InfiniBand subnet administrator supports members that only send"
+	case errno == syscall.EADDRNOTAVAIL:
+		return "no network interface of this network namespace has the address; in a container: --network host"
+	case errno == syscall.ENETUNREACH:
+		return "this network namespace has no route to the address; in a container: --network host"
+	case errno == syscall.EPERM && op == opCreate:
+		return "a sandbox forbids write() to the connection manager; in a container: --security-opt seccomp=FILE that allows it"
+	case errno == syscall.ECONNREFUSED && op == opConnect:
+		return "nobody listens there, or the listener does not use iWARP"
+	case errno == syscall.ENODEV && op != opConnect:
+		return noDevice
+	case op == opSetPath && errno == syscall.EINVAL:
+		return "the ID has no resolved address, or has a route already"
+	case op == opService && errno == syscall.EINVAL:
+		return "the ID is not bound to an address of a device, or has gone further already"
+	case errno == syscall.EINVAL:
+		return "the ID is in a state that does not allow it"
+	}
+	return ""
+}
+
+// isClosedError reports whether an object was closed.
+func isClosedError(err error) bool { return errors.Is(err, os.ErrClosed) }

@@ -1,0 +1,60 @@
+package rdmacm
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"syscall"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+)
+
+// devicePath is the usual path of the connection manager's device.
+var devicePath = netlinkrdma.CharDev{Name: "rdma_cm"}.Path()
+
+// notLoaded is the error of a kernel without the module rdma_ucm.
+type notLoaded struct{ error }
+
+// Is reports whether target is [errors.ErrUnsupported].
+func (*notLoaded) Is(target error) bool { return target == errors.ErrUnsupported }
+
+// Unwrap returns the error of the kernel.
+func (e *notLoaded) Unwrap() error { return e.error }
+
+// findDevice asks the kernel for the connection manager's device.
+func findDevice() (netlinkrdma.CharDev, error) {
+	dev, err := netlinkrdma.CMDev()
+	switch {
+	case err != nil && runtime.GOOS != "linux":
+		return dev, err
+	case errors.Is(err, errors.ErrUnsupported), errors.Is(err, syscall.EPROTONOSUPPORT): // the module is missing, or all of RDMA
+		return dev, fmt.Errorf("%s: module rdma_ucm is not loaded (modprobe rdma_ucm): %w", devicePath, &notLoaded{err})
+	case err != nil:
+		return dev, fmt.Errorf("%s: %w", devicePath, err)
+	case dev.ABI < minABI || dev.ABI > maxABI:
+		return dev, fmt.Errorf("%s: the kernel's connection manager has ABI version %d, this library supports %d to %d: %w",
+			dev.Path(), dev.ABI, minABI, maxABI, errors.ErrUnsupported)
+	}
+	return dev, nil
+}
+
+// openDevice opens the connection manager's device.
+func openDevice() (*file, error) {
+	dev, err := findDevice()
+	if err != nil {
+		return nil, withSoft(err)
+	}
+	return open(dev, dev.Path())
+}
+
+// open opens the connection manager's device at a path.
+func open(dev netlinkrdma.CharDev, path string) (f *file, err error) {
+	k := startCredThread()
+	k.run(func() { f, err = openHere(dev, path) })
+	if err != nil {
+		k.stop()
+		return nil, err
+	}
+	f.thread = k
+	return f, nil
+}

@@ -1,0 +1,104 @@
+package rdmacm
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// bareEnv is set to 1 in the VM without RDMA modules.
+const bareEnv = "GOVERBS_BARE"
+
+// says fails the test unless an error matches another and says all the words.
+func says(t *testing.T, err, is error, words ...string) {
+	t.Helper()
+	if !errors.Is(err, is) {
+		t.Errorf("error is %v, want %v", err, is)
+	}
+	for _, w := range words {
+		if !strings.Contains(fmt.Sprint(err), w) {
+			t.Errorf("error %q does not say %q", err, w)
+		}
+	}
+}
+
+// TestOpenHints: what is said of a device that cannot be opened, without a kernel's.
+func TestOpenHints(t *testing.T) {
+	dev := netlinkrdma.CharDev{Name: "rdma_cm", Major: 10, Minor: 120}
+	path := filepath.Join(t.TempDir(), "rdma_cm")
+	_, err := open(dev, path)
+	says(t, err, fs.ErrNotExist, path, "mknod -m 666 "+path+" c 10 120", "in a container: --device "+path)
+	must(t, os.WriteFile(path, nil, 0o600))
+	_, err = open(dev, path)
+	says(t, err, fs.ErrNotExist, path, "stale node", "10:120", "mknod")
+	if hint := openHint(dev, path, syscall.EACCES); !strings.Contains(hint, "mode -rw-------") || !strings.Contains(hint, "chmod 666 "+path) {
+		t.Errorf("hint on EACCES is %q", hint)
+	}
+	if hint := openHint(dev, path, syscall.EPERM); !strings.Contains(hint, "device control group") || !strings.Contains(hint, "10:120") || !strings.Contains(hint, "--device "+path) {
+		t.Errorf("hint on EPERM is %q", hint)
+	}
+	must(t, os.Chmod(path, 0o660))
+	if hint, want := openHint(dev, path, syscall.EACCES), fmt.Sprintf("in a container by --group-add %d, or run chmod", os.Getegid()); !strings.Contains(hint, want) {
+		t.Errorf("hint on EACCES is %q, want it to say %q", hint, want)
+	}
+	for _, errno := range []syscall.Errno{syscall.EACCES, syscall.EMFILE} {
+		if hint := openHint(dev, filepath.Join(path, "no"), errno); hint != "" {
+			t.Errorf("hint on %v is %q", errno, hint)
+		}
+	}
+}
+
+// TestContainerHints: the error names the option that gives the container what is missing.
+func TestContainerHints(t *testing.T) {
+	for _, c := range []struct {
+		op    string
+		errno syscall.Errno
+		want  string
+	}{
+		{opCreate, syscall.EPERM, "--security-opt seccomp=FILE"},
+		{opResolve, syscall.ENETUNREACH, "--network host"},
+		{opBind, syscall.EADDRNOTAVAIL, "--network host"},
+	} {
+		if got := hint(c.op, c.errno); !strings.Contains(got, c.want) {
+			t.Errorf("%s, %v: %q, want it to say %q", c.op, c.errno, got, c.want)
+		}
+	}
+}
+
+// TestOpenMissing: the module is there and the node is not, or is another's.
+func TestOpenMissing(t *testing.T) {
+	testenv.Guest(t)
+	testenv.NeedsKernel(t, "device nodes")
+	dev := value(netlinkrdma.CMDev())(t)
+	kept := devicePath + ".kept"
+	must(t, os.Rename(devicePath, kept))
+	t.Cleanup(func() { must(t, os.Rename(kept, devicePath)) })
+	_, err := OpenChannel()
+	says(t, err, fs.ErrNotExist, "cm: open channel", devicePath, mknod(dev, devicePath))
+	const null = 1<<8 | 3 // 1:3
+	must(t, unix.Mknod(devicePath, unix.S_IFCHR|0o666, null))
+	_, err = OpenChannel()
+	must(t, os.Remove(devicePath))
+	says(t, err, fs.ErrNotExist, "stale node", devicePath, mknod(dev, devicePath))
+	// The advice helps.
+	must(t, unix.Mknod(devicePath, unix.S_IFCHR|0o666, int(unix.Mkdev(dev.Major, dev.Minor))))
+	c, err := OpenChannel()
+	must(t, err, c.Close())
+}
+
+// TestNoModule runs in a VM of its own, which has no RDMA module loaded.
+func TestNoModule(t *testing.T) {
+	testenv.Boot(t, bareEnv, "rxe/bare")
+	_, err := OpenChannel()
+	says(t, err, errors.ErrUnsupported, "cm: open channel", devicePath, "rdma_ucm is not loaded", "modprobe rdma_ucm")
+}

@@ -1,0 +1,404 @@
+package rdmacm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"weak"
+
+	"github.com/goverbs/goverbs/cm/internal/inprocess"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// queues are the QP and the SRQ of an ID.
+type queues struct {
+	mu  sync.Mutex
+	qp  *uverbs.QP  // guarded by mu
+	srq *uverbs.SRQ // guarded by mu
+	ece eceState    // guarded by mu
+
+	closed bool // guarded by mu: the ID is being closed, so that there will be no new QP or SRQ
+
+	bound  atomic.Pointer[boundDevice] // nil if it is not known yet
+	device weak.Pointer[uverbs.Device] // of qp, set before qp
+
+	acceptedRequest atomic.Bool // the ID has accepted a request
+}
+
+// boundDevice is the device that the kernel has chosen for an ID. An ID keeps its device.
+type boundDevice struct {
+	index uint32
+	port  uint8
+}
+
+// queuePair returns the QP, nil if there is none.
+func (q *queues) queuePair() *uverbs.QP {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.qp
+}
+
+// usesSRQ reports whether the QP takes its receives from an SRQ.
+func (q *queues) usesSRQ() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.srq != nil
+}
+
+// close closes the QP and the SRQ.
+func (q *queues) close() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.qp != nil {
+		if err := q.qp.Close(); err != nil {
+			return err
+		}
+		q.qp = nil
+	}
+	if q.srq != nil {
+		if err := q.srq.Close(); err != nil {
+			return err
+		}
+		q.srq = nil
+	}
+	q.closed = true
+	return nil
+}
+
+// checkDevice returns an error unless the PD belongs to the device of the ID, and otherwise the port of the ID.
+func (id *ID) checkDevice(op string, pd *uverbs.PD) (port uint8, err error) {
+	if pd == nil {
+		return 0, argErr(op, "pd", "nil", "a PD")
+	}
+	if id.queues.bound.Load() == nil {
+		if _, _, err := id.QueryAddrs(); err != nil {
+			return 0, err
+		}
+	}
+	bound := id.queues.bound.Load()
+	switch {
+	case bound == nil:
+		return 0, &Error{Op: op, Errno: syscall.EINVAL, Hint: "the ID has no device yet; bind it to an address of a device, or resolve an address"}
+	case bound.index == pd.Device().Info().Index:
+		name := pd.Device().Name()
+		id.device.Store(&name)
+		return bound.port, nil
+	}
+	name, err := inprocess.DeviceName(bound.index)
+	if err != nil {
+		return 0, err
+	}
+	return 0, argErr(op, "pd", "of device "+pd.Device().Name(), "one of %s, the device of the address", name)
+}
+
+// CreateSRQ creates an SRQ for the QP of the ID (rdma_create_srq). It must be called before
+// [ID.CreateQP]. The SRQ is closed with the ID.
+func (id *ID) CreateSRQ(pd *uverbs.PD, o uverbs.SRQOptions) (*uverbs.SRQ, error) {
+	const op = "create SRQ"
+	if _, err := id.checkDevice(op, pd); err != nil {
+		return nil, err
+	}
+	id.queues.mu.Lock()
+	defer id.queues.mu.Unlock()
+	if id.queues.closed {
+		return nil, errIDClosed
+	}
+	if id.queues.srq != nil || id.queues.qp != nil {
+		return nil, &Error{Op: op, Errno: syscall.EBUSY, Hint: "the ID has an SRQ or a QP already"}
+	}
+	srq, err := pd.CreateSRQ(o)
+	if err != nil {
+		return nil, err
+	}
+	id.queues.srq = srq
+	return srq, nil
+}
+
+// CreateQP creates a QP that follows the state of the ID (rdma_create_qp). The new QP is in state
+// INIT, so that receives can be posted. The ID moves it to RTS when the connection is established;
+// for datagrams CreateQP does so at once. [ID.Disconnect] moves it to ERR, and [ID.Close] closes
+// it. The type of the QP is RC or UD, depending on the port space, unless o.Type sets another one.
+// The QP uses the SRQ of [ID.CreateSRQ] unless o.SRQ is set.
+//
+// The address and the route of the ID must be resolved, or the ID must belong to a request. For
+// datagrams it is enough that the ID is bound to an address of a device.
+func (id *ID) CreateQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {
+	const op = "create QP"
+	port, err := id.checkDevice(op, pd)
+	if err != nil {
+		return nil, err
+	}
+	return id.createQP(pd, port, o)
+}
+
+// onIWARP reports whether d is an iWARP device. There the kernel moves a QP when it is connected,
+// and no command does.
+func onIWARP(d *uverbs.Device) bool { return d.Info().IWARP() }
+
+// createQP is CreateQP for a PD that was checked. The port is the port of the ID.
+func (id *ID) createQP(pd *uverbs.PD, port uint8, o uverbs.QPOptions) (*uverbs.QP, error) {
+	const op = "create QP"
+	id.queues.mu.Lock()
+	defer id.queues.mu.Unlock()
+	if id.queues.closed {
+		return nil, errIDClosed
+	}
+	if id.queues.qp != nil {
+		return nil, &Error{Op: op, Errno: syscall.EBUSY, Hint: "the ID has a QP already"}
+	}
+	if o.SRQ == nil {
+		o.SRQ = id.queues.srq
+	}
+	if id.datagrams() {
+		o.Type = uverbs.UD
+	}
+	qp, err := pd.CreateQP(o)
+	if err != nil {
+		return nil, err
+	}
+	id.queues.device = weak.Make(pd.Device())
+	err = id.queues.ece.offer(qp)
+	switch {
+	case err != nil:
+	case onIWARP(pd.Device()):
+		err = qp.Init()
+	case id.datagrams():
+		for state := uverbs.QPInit; err == nil && state <= uverbs.QPRTS; state++ {
+			err = id.modifyTo(qp, state, nil)
+		}
+	default:
+		err = id.modifyToInit(qp, port)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cm: %s: %w", op, err), qp.Close())
+	}
+	id.queues.qp = qp
+	return qp, nil
+}
+
+// rnrTimer is how long the peer waits, at least, when it finds no receive: 640 µs. The kernel chooses 0, which is
+// 655 ms.
+const rnrTimer uverbs.RNRTimer = 12
+
+// modifyTo moves a QP to a state, mostly with the attributes that the kernel chooses. If p is not nil, it
+// limits the number of READs and atomics.
+func (id *ID) modifyTo(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error {
+	attr, mask, err := id.QPAttr(state)
+	if err != nil {
+		return err
+	}
+	if state == uverbs.QPRTR && !id.datagrams() { // the access rights of the peer were not known before
+		if attr.Access, err = id.peerAccess(attr.MaxDestRdAtomic > 0); err != nil {
+			return err
+		}
+		mask |= uverbs.AttrAccess
+	}
+	if attr.Access&uverbs.AccessRemoteAtomic != 0 && qp.Device().QueryDevice().AtomicCap == uverbs.AtomicNone {
+		attr.Access &^= uverbs.AccessRemoteAtomic // the kernel gives it with READs; mlx5_ib refuses it on a card without atomics
+	}
+	if t := uverbs.AckTimeout(id.ackTimeout.Load()); t != 0 && mask&uverbs.AttrTimeout != 0 {
+		attr.Timeout = t
+	}
+	if mask&uverbs.AttrMinRNRTimer != 0 {
+		attr.MinRNRTimer = rnrTimer
+	}
+	if n := id.retry.Load(); n != nil && mask&uverbs.AttrRetryCount != 0 {
+		attr.RetryCount = *n
+	}
+	if n := id.rnrRetry.Load(); n != nil && mask&uverbs.AttrRNRRetry != 0 {
+		attr.RNRRetry = *n
+	}
+	if p != nil {
+		if mask&uverbs.AttrMaxDestRdAtomic != 0 {
+			attr.MaxDestRdAtomic = p.ResponderResources
+		}
+		if mask&uverbs.AttrMaxRdAtomic != 0 {
+			attr.MaxRdAtomic = p.InitiatorDepth
+		}
+	}
+	return qp.Modify(attr, mask)
+}
+
+// modifyToInit moves the QP of a connection to INIT, without access rights, which it gets in RTR. On Ethernet all
+// connections of a port have the same attributes, so one query to the kernel is enough.
+func (id *ID) modifyToInit(qp *uverbs.QP, port uint8) error {
+	key := initKey{id.queues.device, port}
+	initCache.mu.Lock()
+	known, asked := initCache.known[key]
+	initCache.mu.Unlock()
+	if known != nil {
+		return qp.Modify(*known, initMask)
+	}
+	attr, mask, err := id.QPAttr(uverbs.QPInit)
+	if err != nil {
+		return err
+	}
+	attr.Access = 0
+	if !asked {
+		p, err := qp.Device().QueryPort(port)
+		if err != nil {
+			return err
+		}
+		if p.LinkLayer == uverbs.LinkLayerEthernet && attr.Port == port && mask == initMask {
+			known = &attr
+		}
+		initCache.mu.Lock()
+		initCache.known[key] = known
+		initCache.mu.Unlock()
+		runtime.AddCleanup(qp.Device(), forgetInit, key)
+	}
+	return qp.Modify(attr, mask)
+}
+
+// initMask are the attributes with which a QP of a connection becomes INIT.
+const initMask = uverbs.AttrState | uverbs.AttrPKeyIndex | uverbs.AttrPort | uverbs.AttrAccess
+
+// initCache has the attributes for INIT of the QPs of connections, by device and port. An entry is nil if
+// connections of the port may have different ones. It is removed with the open device, after which another
+// device may have the index.
+var initCache = struct {
+	mu    sync.Mutex
+	known map[initKey]*uverbs.QPAttr // guarded by mu
+}{known: map[initKey]*uverbs.QPAttr{}}
+
+type initKey struct {
+	device weak.Pointer[uverbs.Device]
+	port   uint8
+}
+
+// accessCache has the access rights that the kernel gives to peers. They depend only on the device
+// and on whether there may be READs and atomics, so one query to the kernel is enough for each
+// combination.
+var accessCache = struct {
+	mu    sync.Mutex
+	known map[accessKey]uverbs.Access // guarded by mu
+}{known: map[accessKey]uverbs.Access{}}
+
+type accessKey struct {
+	device weak.Pointer[uverbs.Device]
+	reads  bool
+}
+
+// forgetInit removes an entry of initCache.
+func forgetInit(k initKey) {
+	initCache.mu.Lock()
+	defer initCache.mu.Unlock()
+	delete(initCache.known, k)
+}
+
+// forgetAccess removes an entry of accessCache.
+func forgetAccess(k accessKey) {
+	accessCache.mu.Lock()
+	defer accessCache.mu.Unlock()
+	delete(accessCache.known, k)
+}
+
+// peerAccess returns the access rights of the peer for a QP in state RTR.
+func (id *ID) peerAccess(reads bool) (uverbs.Access, error) {
+	key := accessKey{id.queues.device, reads}
+	accessCache.mu.Lock()
+	access, ok := accessCache.known[key]
+	accessCache.mu.Unlock()
+	if ok {
+		return access, nil
+	}
+	init, _, err := id.QPAttr(uverbs.QPInit)
+	if err != nil {
+		return 0, err
+	}
+	accessCache.mu.Lock()
+	accessCache.known[key] = init.Access
+	accessCache.mu.Unlock()
+	if dev := key.device.Value(); dev != nil {
+		runtime.AddCleanup(dev, forgetAccess, key)
+	}
+	return init.Access, nil
+}
+
+// modifyToRTS moves a QP to RTS, with options for enhanced connections that the peer has asked for or,
+// if answer is true, has answered with. On iWARP the kernel moves the QP.
+func (id *ID) modifyToRTS(qp *uverbs.QP, p *ConnParam, peer ECE, answer bool) error {
+	if onIWARP(qp.Device()) {
+		return nil
+	}
+	err := id.useECE(qp, peer, answer, func() error { return id.modifyTo(qp, uverbs.QPRTR, p) })
+	if err != nil {
+		return err
+	}
+	return id.modifyTo(qp, uverbs.QPRTS, p)
+}
+
+// AdvanceQP moves the QP of the event's ID to the state that the event requires. It is needed once
+// for each event of [Channel.Read], before the event is used, and for no other. When the peer has
+// accepted, it moves the QP to RTS, confirms that to the peer, and turns the event into Established.
+// If that fails it rejects the answer of the peer and turns the event into ConnectError.
+func (e *Event) AdvanceQP() {
+	id := e.ID
+	if id == nil {
+		return
+	}
+	qp := id.queues.queuePair()
+	if qp == nil {
+		return
+	}
+	iwarp := onIWARP(qp.Device())
+	switch {
+	case e.Type == EventDeviceRemoval:
+		qp.SetErrCause(errRemoved(id.deviceName()))
+	case e.Type == EventDisconnected && iwarp:
+		qp.SetErrCause(errIWARPGone)
+	case e.Type == EventDisconnected:
+		qp.SetErrCause(errPeerGone)
+	}
+	if id.datagrams() {
+		return
+	}
+	if iwarp {
+		e.followKernel(qp)
+		return
+	}
+	if e.Type != EventConnectResponse || e.Status != 0 {
+		return
+	}
+	err := id.modifyToRTS(qp, nil, e.Param.ECE, true)
+	if err == nil {
+		err = id.Establish()
+	}
+	if err == nil {
+		e.Type = EventEstablished
+		return
+	}
+	id.Reject(nil, rejectReason(err))
+	e.Type, e.cause = EventConnectError, err
+	e.Status = -int32(syscall.EIO)
+	var errno syscall.Errno
+	switch {
+	case errors.As(err, &errno):
+		e.Status = -int32(errno)
+	case errors.Is(err, os.ErrClosed):
+		e.Status = -int32(syscall.ECANCELED)
+	}
+}
+
+// rejectReason returns the reason for the peer if this side fails to connect.
+func rejectReason(err error) Reason {
+	if errors.Is(err, ErrNoECE) {
+		return ReasonVendorOption
+	}
+	return ReasonConsumer
+}
+
+// followKernel updates an iWARP QP to the state to which the kernel has moved it.
+func (e *Event) followKernel(qp *uverbs.QP) {
+	switch {
+	case e.Type == EventEstablished && e.Status == 0 && !e.ID.queues.acceptedRequest.Load():
+		qp.SetKernelState(uverbs.QPRTS) // it fails only if the QP has gone on already
+	case e.Type == EventDisconnected:
+		// It is in error, or about to be; now what was posted meanwhile is flushed too.
+		qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState)
+	}
+}
