@@ -581,8 +581,8 @@ func TestTransferPostError(t *testing.T) {
 		client.recordOp(o)
 		return client.finishTransfer(ctx, "write", o, err)
 	}
-	if err := refused(uverbs.ErrTooLong); !errors.Is(err, uverbs.ErrTooLong) {
-		t.Errorf("a transfer that is too long: %v", err)
+	if err := refused(uverbs.ErrTooManySGE); !errors.Is(err, uverbs.ErrTooManySGE) {
+		t.Errorf("a transfer with too many SGEs: %v", err)
 	}
 	must(t, client.Send(ctx, []byte("goes on")))
 	if got := value(server.Recv(ctx))(t); string(got) != "goes on" {

@@ -57,7 +57,7 @@ func (b *SendBuilder) begin(id uint64, op WROpcode, flags SendFlags) bool {
 		}
 		return false
 	case flags&^sendFlagsAll != 0:
-		b.fail(ErrSendFlags)
+		b.fail(errSendFlags)
 		return false
 	}
 	b.n++
@@ -71,21 +71,21 @@ func (b *SendBuilder) begin(id uint64, op WROpcode, flags SendFlags) bool {
 // fail records err if it is the first error, for the next work request.
 func (b *SendBuilder) fail(err error) {
 	if b.err == nil {
-		b.err = &PostError{Index: b.n, Err: err}
+		b.err = postErr(b.n, err)
 	}
 }
 
 // failLast records err if it is the first error, for the work request that was begun last.
 func (b *SendBuilder) failLast(err error) {
 	if b.err == nil {
-		b.err = &PostError{Index: b.n - 1, Err: err}
+		b.err = postErr(b.n-1, err)
 	}
 }
 
 // begun reports whether a work request was begun and there is no error.
 func (b *SendBuilder) begun() bool {
 	if b.err == nil && b.n == 0 {
-		b.fail(ErrNothingBegun)
+		b.fail(errNothingBegun)
 	}
 	return b.err == nil
 }
@@ -123,24 +123,30 @@ func (q *QP) check(wr *SendWR) error {
 	case q.typ == DCI && !wr.Opcode.takesData(): // it has no target
 	case q.typ != UD && q.typ != DCI && wr.AH == nil:
 	case q.typ != UD && q.typ != DCI:
-		return ErrNotDatagram
+		return errNotDatagram
 	case wr.AH == nil || wr.AH.closed.Load():
-		return ErrNoAddress
+		return errNoAddress
 	case wr.AH.dev != q.dev:
-		return ErrForeignAH
+		return errForeignAH
 	}
 	switch wr.Opcode {
 	case WRRDMARead, WRRDMAReadWithInv, WRAtomicCAS, WRAtomicFAA:
 		if len(wr.Inline) > 0 {
-			return ErrInlineUse
+			return errInlineUse
 		}
 	case WRAtomicWrite:
-		if len(wr.Inline) != 8 || len(wr.SGL) > 0 || wr.RemoteAddr%8 != 0 {
-			return ErrAtomic
+		if len(wr.Inline) != 8 || len(wr.SGL) > 0 {
+			return errAtomicWrite
+		}
+		if wr.RemoteAddr%8 != 0 {
+			return errAtomicAddr
 		}
 	case WRLocalInv, WRBindMW, WRFlush:
-		if len(wr.Inline) > 0 || len(wr.SGL) > 0 {
-			return ErrNoData
+		if len(wr.SGL) > 0 {
+			return errNoSGL
+		}
+		if len(wr.Inline) > 0 {
+			return errNoInline
 		}
 	}
 	return nil
@@ -264,15 +270,15 @@ func (b *SendBuilder) BindMW(id uint64, flags SendFlags, mw *MW, rkey uint32, mr
 func (b *SendBuilder) bind(mw *MW, mr *MR, rkey uint32) {
 	switch {
 	case mw == nil || mr == nil || mw.closed.Load() || mr.closed.Load():
-		b.failLast(ErrBind)
+		b.failLast(errBind)
 		return
 	case mw.dev != b.q.dev || mr.dev != b.q.dev:
-		b.failLast(ErrBindForeign)
+		b.failLast(errBindForeign)
 		return
 	}
 	b.keys = windowKeys{b.windowKey(mw), rkey}
 	if rkey>>8 != b.keys.from>>8 {
-		b.failLast(ErrBindKey)
+		b.failLast(errBindKey)
 		return
 	}
 	b.binds = append(b.binds, bind{mw.number, rkey})
@@ -301,7 +307,7 @@ func (b *SendBuilder) To(ah *AH, qpn, qkey uint32) {
 		return
 	}
 	if b.q.typ != UD {
-		b.failLast(ErrNotDatagram)
+		b.failLast(errNotDatagram)
 		return
 	}
 	w := &b.wr[0]
@@ -315,7 +321,7 @@ func (b *SendBuilder) ToSRQ(number uint32) {
 		return
 	}
 	if b.q.typ != XRCSend {
-		b.failLast(ErrNotXRC)
+		b.failLast(errNotXRC)
 		return
 	}
 	b.wr[0].RemoteSRQN = number
@@ -327,7 +333,7 @@ func (b *SendBuilder) SGE(sgl ...SGE) {
 		return
 	}
 	if len(sgl) > 0 && !b.wr[0].Opcode.takesData() {
-		b.failLast(ErrNoData)
+		b.failLast(errNoSGL)
 		return
 	}
 	w := &b.wr[0]
@@ -343,7 +349,7 @@ func (b *SendBuilder) Inline(data []byte) {
 	w := &b.wr[0]
 	switch {
 	case !w.Opcode.takesData():
-		b.failLast(ErrNoData)
+		b.failLast(errNoInline)
 	case len(data) > maxInline-len(w.Inline):
 		b.failLast(ErrInlineTooLong)
 	default:

@@ -121,7 +121,9 @@ func TestErrorTexts(t *testing.T) {
 		want string
 	}{
 		{argErr("CreateCQ", "cqe", 70000, "1 to %d (max_cqe of %s)", 32767, "rxe0"), "uverbs: CreateCQ: cqe is 70000, allowed: 1 to 32767 (max_cqe of rxe0)"},
-		{&PostError{Index: 3, Err: ErrTooManySGE}, "uverbs: post: work request 3: too many SGEs for this QP"},
+		{postErr(3, ErrTooManySGE), "uverbs: post: work request 3: SGL: too many SGEs for this QP"},
+		{postErr(0, errNothingBegun), "uverbs: post: work request 0: no work request was begun"},
+		{postErr(2, errNoAtomics), "uverbs: post: work request 2: Opcode: atomics not supported by this kernel: atomic_cap of the device is ATOMIC_NONE"},
 		{&FeatureError{Feature: "dm", Since: Version{5, 12}}, "uverbs: dm not supported by this kernel (Linux has it since 5.12)"},
 		{&FeatureError{Feature: "dm", Driver: "rxe"}, "uverbs: dm not supported by driver rxe"},
 		{&FeatureError{Feature: "dm", Driver: "rxe", Err: &Error{Op: "ALLOC_DM", Device: "rxe0", Errno: syscall.EOPNOTSUPP}},

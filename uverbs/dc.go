@@ -262,13 +262,13 @@ func (b *SendBuilder) ToDCT(ah *AH, dctn uint32, key uint64) { b.ToDCTStream(ah,
 
 // ToDCTStream is like ToDCT, and sets the stream of the request (mlx5dv_wr_set_dc_addr_stream). It
 // is any number; the device limits how many streams are in use at a time. If the DCI was created
-// without [DCIStreams], a stream other than 0 is [ErrNoStreams].
+// without [DCIStreams], a stream other than 0 is a [PostError].
 func (b *SendBuilder) ToDCTStream(ah *AH, dctn uint32, key uint64, stream uint16) {
 	if !b.begun() {
 		return
 	}
 	if b.q.typ != DCI {
-		b.failLast(ErrNotDC)
+		b.failLast(errNotDC)
 		return
 	}
 	w := &b.wr[0]
@@ -285,9 +285,9 @@ func (b *SendBuilder) ToDCTStream(ah *AH, dctn uint32, key uint64, stream uint16
 // then fails with an [ArgError], or, if [QP.Query] has not been called since, with the firmware's
 // error (a [FirmwareError] since Linux 5.18). Reset the DCI instead.
 //
-// ResetStream also fails with an [ArgError] for a QP of another type, with [ErrNoStreams] if the
-// DCI was created without [DCIStreams], and with a [FeatureError] if the adapter does not have the
-// capability qpc_extension, or the device was not opened with [OpenOptions].DEVX.
+// ResetStream also fails with an [ArgError] for a QP of another type or a DCI that was created without
+// [DCIStreams], and with a [FeatureError] if the adapter does not have the capability qpc_extension, or
+// the device was not opened with [OpenOptions].DEVX.
 func (q *QP) ResetStream(stream uint16) error {
 	const op = "ResetStream"
 	if err := q.acquireState(); err != nil {

@@ -300,7 +300,7 @@ func (m *mlx5Context) setUDPSourcePort(q *QP, port uint16) error {
 
 func (m *mlx5Context) resetStream(q *QP, stream uint16) error {
 	if !q.mlx5.streams {
-		return fmt.Errorf("uverbs: ResetStream of %s: %w: set DCIOptions.Streams", q.label(), ErrNoStreams)
+		return argErr("ResetStream", "stream", stream, "none for %s: the DCI was created without DCIOptions.Streams", q.label())
 	}
 	caps, err := m.devxCaps()
 	switch {

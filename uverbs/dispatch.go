@@ -139,7 +139,9 @@ func (b *SendBuilder) encode(wrs []SendWR) {
 		b.bytes += bytes
 	}
 	if err == nil && (wr.Opcode == WRAtomicCAS || wr.Opcode == WRAtomicFAA) && !wr.isAtomic() {
-		err = ErrAtomic
+		if err = errAtomicData; (&SendWR{SGL: wr.SGL}).isAtomic() { // at address 0
+			err = errAtomicAddr
+		}
 	}
 	if err != nil {
 		b.failLast(err)
@@ -184,7 +186,7 @@ func (q *QP) sendRoom(n int) error {
 }
 
 // PostRecv posts one receive work request (ibv_post_recv). It fails with
-// [ErrQueueFull], [ErrState], [ErrSRQ], [ErrNoRecvQueue] or a [PostError].
+// [ErrQueueFull], [ErrState], [ErrNoRecvQueue] or a [PostError].
 func (q *QP) PostRecv(id uint64, sgl ...SGE) error {
 	wr := [1]RecvWR{{id, sgl}}
 	return q.PostRecvs(wr[:]...)

@@ -101,7 +101,7 @@ func newMlx5Card(t testing.TB, userIndex, shared bool, size int) *card {
 	if !shared {
 		o.MaxRecvWR, o.MaxRecvSGE = 8, 3
 	} else {
-		c.qp.noRecv = ErrSRQ
+		c.qp.noRecv = errSRQ
 	}
 	value(mlx5Driver{}.prepareQP(c.qp, &qpSpec{QPOptions: o, pd: &PD{}}))(t)
 	must(t, mlx5Driver{}.mapQP(c.qp, udata{out: make([]byte, mlx5.QPRespSize)}))

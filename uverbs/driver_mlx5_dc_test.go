@@ -158,7 +158,7 @@ func TestMlx5PostAddressed(t *testing.T) {
 				list[bad].AH.dev = c.dev
 				list[bad].AH.closed.Store(true)
 				var post *PostError
-				if err := c.qp.PostSend(list...); !errors.As(err, &post) || post.Index != bad || !errors.Is(err, ErrNoAddress) {
+				if err := c.qp.PostSend(list...); !errors.As(err, &post) || post.Index != bad || !errors.Is(err, errNoAddress) {
 					t.Errorf("%s, request %d with a closed AH: error %v", typ, bad, err)
 				}
 			}
@@ -177,21 +177,21 @@ func TestDCPostErrors(t *testing.T) {
 	closed.dev = c.dev
 	closed.closed.Store(true)
 	for want, wr := range map[error]SendWR{
-		ErrNoAddress: {Opcode: WRSend}, ErrForeignAH: {Opcode: WRRDMAWrite, AH: foreign}, ErrOpcode: {Opcode: WRFlush, AH: a},
-		ErrInlineUse: {Opcode: WRRDMARead, AH: a, Inline: []byte{1}}, ErrNoData: {Opcode: WRLocalInv, Inline: []byte{1}},
+		errNoAddress: {Opcode: WRSend}, errForeignAH: {Opcode: WRRDMAWrite, AH: foreign}, ErrOpcode: {Opcode: WRFlush, AH: a},
+		errInlineUse: {Opcode: WRRDMARead, AH: a, Inline: []byte{1}}, errNoInline: {Opcode: WRLocalInv, Inline: []byte{1}},
 	} {
 		if err := c.qp.PostSend(wr); !errors.Is(err, want) {
 			t.Errorf("%v, want %v", err, want)
 		}
 	}
-	if err := c.qp.PostSend(SendWR{Opcode: WRSend, AH: closed}); !errors.Is(err, ErrNoAddress) {
+	if err := c.qp.PostSend(SendWR{Opcode: WRSend, AH: closed}); !errors.Is(err, errNoAddress) {
 		t.Errorf("a closed AH: %v", err)
 	}
 	must(t, c.qp.PostSend(SendWR{Opcode: WRLocalInv, InvalidateRKey: 5})) // it names no target
 	plain, _ := dcCard(t, true)
 	plain.qp.mlx5.streams = false
 	a.dev = plain.dev
-	if err := plain.qp.PostSend(SendWR{Opcode: WRSend, AH: a, DCStream: 1}); !errors.Is(err, ErrNoStreams) {
+	if err := plain.qp.PostSend(SendWR{Opcode: WRSend, AH: a, DCStream: 1}); !errors.Is(err, errNoStreams) {
 		t.Errorf("a stream of a DCI without any: %v", err)
 	}
 	must(t, plain.qp.PostSend(SendWR{Opcode: WRSend, AH: a}))
@@ -200,14 +200,14 @@ func TestDCPostErrors(t *testing.T) {
 	b := rc.qp.BeginSend()
 	b.Send(1, 0)
 	b.ToDCT(a, 1, 1)
-	if err := b.Post(); !errors.Is(err, ErrNotDC) {
+	if err := b.Post(); !errors.Is(err, errNotDC) {
 		t.Errorf("a DCT on RC: %v", err)
 	}
 	for _, q := range []*QP{c.qp, rc.qp} {
 		b := q.BeginSend()
 		b.Send(1, 0)
 		b.To(a, 1, 1)
-		if err := b.Post(); !errors.Is(err, ErrNotDatagram) {
+		if err := b.Post(); !errors.Is(err, errNotDatagram) {
 			t.Errorf("a Q_Key on %s: %v", q.typ, err)
 		}
 	}

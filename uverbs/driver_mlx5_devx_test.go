@@ -137,7 +137,7 @@ func TestMlx5ResetStream(t *testing.T) {
 		t.Errorf("%v, want a FirmwareError", err)
 	}
 	q.mlx5.streams = false
-	if err := q.ResetStream(0); !errors.Is(err, ErrNoStreams) || !strings.Contains(err.Error(), "of QP 1193046: the DCI has no streams: set DCIOptions.Streams") {
+	if err := q.ResetStream(0); !errors.As(err, new(*ArgError)) || !strings.Contains(err.Error(), "QP 1193046: the DCI was created without DCIOptions.Streams") {
 		t.Errorf("a DCI without streams: %v", err)
 	}
 	q.state.Store(uint32(QPErr))

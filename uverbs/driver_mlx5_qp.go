@@ -342,7 +342,7 @@ func (q *QP) encodeSlotMlx5(wr *SendWR, flags uint8) error {
 	switch {
 	case q.typ == DCI:
 		if wr.DCStream != 0 && !q.mlx5.streams {
-			return ErrNoStreams
+			return errNoStreams
 		}
 		if wr.Opcode.takesData() {
 			s.SetDC(wr.RemoteQPN, wr.DCAccessKey, wr.DCStream, &wr.AH.mlx5.av)
@@ -357,7 +357,7 @@ func (q *QP) encodeSlotMlx5(wr *SendWR, flags uint8) error {
 		return err
 	}
 	if s.HeaderLeft() > 0 {
-		return ErrHeader
+		return errHeader
 	}
 	s.Finish()
 	return nil
@@ -367,7 +367,7 @@ func (q *QP) encodeSlotMlx5(wr *SendWR, flags uint8) error {
 // not.
 func (q *QP) encodeBindMlx5(s *mlx5.SendSlot, b *BindInfo) error {
 	if b.MR.Access()&AccessMWBind == 0 {
-		return ErrBindRight
+		return errBindRight
 	}
 	keys := q.builder.keys
 	err := s.SetBind(&mlx5.Window{
@@ -411,7 +411,7 @@ func postRecvsMlx5(rq *mlx5.RecvQueue, wrs []RecvWR) error {
 	for i := range wrs {
 		s := rq.Slot(i, wrs[i].ID)
 		if err := addSGEsMlx5(&s, wrs[i].SGL); err != nil {
-			return &PostError{Index: i, Err: err}
+			return postErr(i, err)
 		}
 		s.Finish()
 	}
@@ -440,7 +440,7 @@ func (q *QP) headerMlx5(s *mlx5.SendSlot, e SGE) (SGE, error) {
 	n := min(uint32(s.HeaderLeft()), e.Length)
 	mr, mem, ok := q.dev.mrs.find(e.Addr, n, e.LKey)
 	if !ok || mr.pd != q.pd {
-		return e, ErrHeader
+		return e, errHeader
 	}
 	s.AddHeader(mem)
 	e.Addr += uint64(n)
@@ -454,11 +454,11 @@ func mlx5SlotErr(err error) error {
 	case mlx5.ErrTooManySGE:
 		return ErrTooManySGE
 	case mlx5.ErrTooLong:
-		return ErrTooLong
+		return errTooLong
 	case mlx5.ErrInlineTooLong:
 		return ErrInlineTooLong
 	case mlx5.ErrMixedData:
-		return ErrInlineUse
+		return errInlineUse
 	}
 	return err
 }

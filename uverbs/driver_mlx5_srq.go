@@ -139,7 +139,7 @@ func (s *SRQ) postRecvsMlx5(wrs []RecvWR) error {
 			return roomErr(len(wrs), s.mlx5.rq.Cap(), nil)
 		}
 		if err := addSGEsMlx5(&b.RecvSlot, wrs[i].SGL); err != nil {
-			return &PostError{Index: i, Err: err}
+			return postErr(i, err)
 		}
 		b.Finish()
 	}

@@ -239,8 +239,8 @@ func TestMlx5SendFields(t *testing.T) {
 	}
 	unbindable := &MR{lkey: cardKey, mem: region{access: AccessLocalWrite}}
 	unbindable.dev = c.dev
-	if err := c.qp.PostSend(SendWR{Opcode: WRBindMW, Bind: BindInfo{MW: mw, MR: unbindable, Length: 64}}); !errors.Is(err, ErrBindRight) {
-		t.Errorf("a bind to an MR without AccessMWBind: %v, want ErrBindRight", err)
+	if err := c.qp.PostSend(SendWR{Opcode: WRBindMW, Bind: BindInfo{MW: mw, MR: unbindable, Length: 64}}); !errors.Is(err, errBindRight) {
+		t.Errorf("a bind to an MR without AccessMWBind: %v, want errBindRight", err)
 	}
 }
 
@@ -251,13 +251,13 @@ func TestMlx5PostErrors(t *testing.T) {
 	good := SendWR{ID: 1, Opcode: WRSend, Flags: SendSignaled}
 	for want, wr := range map[error]SendWR{
 		ErrTooManySGE:    {Opcode: WRSend, SGL: []SGE{c.sge(0, 1), c.sge(1, 1), c.sge(2, 1)}},
-		ErrTooLong:       {Opcode: WRSend, SGL: []SGE{{Length: 1 << 31}, {Length: 1}}},
+		errTooLong:       {Opcode: WRSend, SGL: []SGE{{Length: 1 << 31}, {Length: 1}}},
 		ErrInlineTooLong: {Opcode: WRSend, Inline: make([]byte, c.qp.caps.MaxInline+1)},
-		ErrInlineUse:     {Opcode: WRSend, Inline: []byte{1}, SGL: []SGE{c.sge(0, 1)}},
+		errInlineUse:     {Opcode: WRSend, Inline: []byte{1}, SGL: []SGE{c.sge(0, 1)}},
 		ErrOpcode:        {Opcode: WRFlush},
-		ErrBind:          {Opcode: WRBindMW},
-		ErrNotDatagram:   {Opcode: WRSend, AH: &AH{}},
-		ErrNoData:        {Opcode: WRLocalInv, Inline: []byte{1}},
+		errBind:          {Opcode: WRBindMW},
+		errNotDatagram:   {Opcode: WRSend, AH: &AH{}},
+		errNoInline:      {Opcode: WRLocalInv, Inline: []byte{1}},
 	} {
 		err := c.qp.PostSend(good, wr)
 		var post *PostError
@@ -268,7 +268,7 @@ func TestMlx5PostErrors(t *testing.T) {
 	b := c.qp.BeginSend()
 	b.Send(1, 0)
 	b.ToSRQ(1)
-	if err := b.Post(); !errors.Is(err, ErrNotXRC) {
+	if err := b.Post(); !errors.Is(err, errNotXRC) {
 		t.Errorf("an SRQ on RC: %v", err)
 	}
 	must(t, c.qp.PostSend(good))

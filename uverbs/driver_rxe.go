@@ -287,7 +287,7 @@ func (q *QP) encodeRxe(first int, wrs []SendWR, ops uint16) (bytes uint64, err e
 func encodeDataRxe(s rxe.SendSlot, wr *SendWR) (bytes uint64, err error) {
 	if len(wr.Inline) > 0 {
 		if wr.Opcode == WRRDMARead {
-			return 0, ErrInlineUse
+			return 0, errInlineUse
 		}
 		if err := s.AddInline(wr.Inline); err != nil {
 			return 0, rxeSlotErr(err)
@@ -327,7 +327,7 @@ func postRecvsRxe(rq *rxe.RecvQueue, wrs []RecvWR) error {
 		s := rq.Slot(i)
 		s.Start(wrs[i].ID)
 		if err := addSGEsRxe(&s, wrs[i].SGL); err != nil {
-			return &PostError{Index: i, Err: err}
+			return postErr(i, err)
 		}
 	}
 	if len(wrs) > 0 {
@@ -369,11 +369,11 @@ func rxeSlotErr(err error) error {
 	case rxe.ErrTooManySGE:
 		return ErrTooManySGE
 	case rxe.ErrTooLong:
-		return ErrTooLong
+		return errTooLong
 	case rxe.ErrInlineTooLong:
 		return ErrInlineTooLong
 	case rxe.ErrMixedData:
-		return ErrInlineUse
+		return errInlineUse
 	}
 	return err
 }

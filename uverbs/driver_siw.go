@@ -235,11 +235,11 @@ func siwSlotErr(err error) error {
 	case siw.ErrTooManySGE:
 		return ErrTooManySGE
 	case siw.ErrTooLong:
-		return ErrTooLong
+		return errTooLong
 	case siw.ErrInlineTooLong:
 		return ErrInlineTooLong
 	case siw.ErrMixedData, siw.ErrInlineOp:
-		return ErrInlineUse
+		return errInlineUse
 	}
 	return err
 }

@@ -155,7 +155,7 @@ func fillRecvsSiw(rq *siw.RecvQueue, wrs []RecvWR) error {
 	}
 	for i := range wrs {
 		if err := fillRecvSiw(rq, i, wrs[i].ID, wrs[i].SGL); err != nil {
-			return &PostError{Index: i, Err: err}
+			return postErr(i, err)
 		}
 	}
 	return nil

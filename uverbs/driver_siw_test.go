@@ -205,12 +205,12 @@ func TestSiwOperations(t *testing.T) {
 	}{
 		"two places of a READ": {SendWR{Opcode: WRRDMARead, SGL: two}, ErrTooManySGE},
 		"four SGEs":            {SendWR{Opcode: WRSend, SGL: append(two, two...)}, ErrTooManySGE},
-		"inline READ":          {SendWR{Opcode: WRRDMARead, Inline: []byte{1}}, ErrInlineUse},
-		"inline SEND_WITH_INV": {SendWR{Opcode: WRSendWithInv, Inline: []byte{1}}, ErrInlineUse},
-		"inline and SGL":       {SendWR{Opcode: WRSend, Inline: []byte{1}, SGL: two}, ErrInlineUse},
+		"inline READ":          {SendWR{Opcode: WRRDMARead, Inline: []byte{1}}, errInlineUse},
+		"inline SEND_WITH_INV": {SendWR{Opcode: WRSendWithInv, Inline: []byte{1}}, errInlineUse},
+		"inline and SGL":       {SendWR{Opcode: WRSend, Inline: []byte{1}, SGL: two}, errInlineUse},
 		"too much inline":      {SendWR{Opcode: WRSend, Inline: make([]byte, 81)}, ErrInlineTooLong},
 		"outside":              {SendWR{Opcode: WRSend, SGL: []SGE{{outside: true}}}, ErrSGERange},
-		"data of LOCAL_INV":    {SendWR{Opcode: WRLocalInv, SGL: two}, ErrNoData},
+		"data of LOCAL_INV":    {SendWR{Opcode: WRLocalInv, SGL: two}, errNoSGL},
 	} {
 		if err := r.qp.PostSend(c.wr); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)

@@ -260,25 +260,26 @@ func TestPostErrors(t *testing.T) {
 		{"outside", SendWR{Opcode: WRSend, SGL: []SGE{sge, mr.SGE(4096, 1)}}, ErrSGERange},
 		{"one outside", SendWR{Opcode: WRSend, SGL: []SGE{mr.SGE(4096, 1)}}, ErrSGERange},
 		{"opcode", SendWR{Opcode: WRSendWithInv + 1}, ErrOpcode},
-		{"bind without a window", SendWR{Opcode: WRBindMW}, ErrBind},
-		{"atomic without data", SendWR{Opcode: WRAtomicCAS}, ErrAtomic},
-		{"atomic of 4 bytes", SendWR{Opcode: WRAtomicFAA, SGL: []SGE{mr.SGE(0, 4)}}, ErrAtomic},
-		{"atomic at 4", SendWR{Opcode: WRAtomicFAA, RemoteAddr: 4, SGL: []SGE{mr.SGE(0, 8)}}, ErrAtomic},
-		{"inline atomic", SendWR{Opcode: WRAtomicCAS, Inline: make([]byte, 8)}, ErrInlineUse},
-		{"atomic write of 7 bytes", SendWR{Opcode: WRAtomicWrite, Inline: make([]byte, 7)}, ErrAtomic},
-		{"atomic write of an SGE", SendWR{Opcode: WRAtomicWrite, Inline: make([]byte, 8), SGL: []SGE{sge}}, ErrAtomic},
-		{"atomic write at 4", SendWR{Opcode: WRAtomicWrite, RemoteAddr: 4, Inline: make([]byte, 8)}, ErrAtomic},
-		{"invalidate with data", SendWR{Opcode: WRLocalInv, SGL: []SGE{sge}}, ErrNoData},
-		{"flush with data", SendWR{Opcode: WRFlush, Inline: []byte{1}}, ErrNoData},
-		{"AH", SendWR{Opcode: WRSend, AH: &AH{}}, ErrNotDatagram},
+		{"bind without a window", SendWR{Opcode: WRBindMW}, errBind},
+		{"atomic without data", SendWR{Opcode: WRAtomicCAS}, errAtomicData},
+		{"atomic of 4 bytes", SendWR{Opcode: WRAtomicFAA, SGL: []SGE{mr.SGE(0, 4)}}, errAtomicData},
+		{"atomic of 4 bytes at 4", SendWR{Opcode: WRAtomicCAS, RemoteAddr: 4, SGL: []SGE{mr.SGE(0, 4)}}, errAtomicData},
+		{"atomic at 4", SendWR{Opcode: WRAtomicFAA, RemoteAddr: 4, SGL: []SGE{mr.SGE(0, 8)}}, errAtomicAddr},
+		{"inline atomic", SendWR{Opcode: WRAtomicCAS, Inline: make([]byte, 8)}, errInlineUse},
+		{"atomic write of 7 bytes", SendWR{Opcode: WRAtomicWrite, Inline: make([]byte, 7)}, errAtomicWrite},
+		{"atomic write of an SGE", SendWR{Opcode: WRAtomicWrite, Inline: make([]byte, 8), SGL: []SGE{sge}}, errAtomicWrite},
+		{"atomic write at 4", SendWR{Opcode: WRAtomicWrite, RemoteAddr: 4, Inline: make([]byte, 8)}, errAtomicAddr},
+		{"invalidate with data", SendWR{Opcode: WRLocalInv, SGL: []SGE{sge}}, errNoSGL},
+		{"flush with data", SendWR{Opcode: WRFlush, Inline: []byte{1}}, errNoInline},
+		{"AH", SendWR{Opcode: WRSend, AH: &AH{}}, errNotDatagram},
 		{"largest opcode", SendWR{Opcode: 255}, ErrOpcode},
-		{"inline by flag", SendWR{Opcode: WRSend, Flags: 1 << 3}, ErrSendFlags},
-		{"largest flag", SendWR{Opcode: WRSend, Flags: SendSignaled | 1<<7}, ErrSendFlags},
-		{"inline and SGL", SendWR{Opcode: WRSend, Inline: []byte{1}, SGL: []SGE{sge}}, ErrInlineUse},
-		{"inline READ", SendWR{Opcode: WRRDMARead, Inline: []byte{1}}, ErrInlineUse},
+		{"inline by flag", SendWR{Opcode: WRSend, Flags: 1 << 3}, errSendFlags},
+		{"largest flag", SendWR{Opcode: WRSend, Flags: SendSignaled | 1<<7}, errSendFlags},
+		{"inline and SGL", SendWR{Opcode: WRSend, Inline: []byte{1}, SGL: []SGE{sge}}, errInlineUse},
+		{"inline READ", SendWR{Opcode: WRRDMARead, Inline: []byte{1}}, errInlineUse},
 		{"long inline", SendWR{Opcode: WRSend, Inline: make([]byte, 101)}, ErrInlineTooLong},
 		{"four SGEs", SendWR{Opcode: WRSend, SGL: []SGE{sge, sge, sge, sge}}, ErrTooManySGE},
-		{"4 GiB", SendWR{Opcode: WRSend, SGL: []SGE{long, sge}}, ErrTooLong},
+		{"4 GiB", SendWR{Opcode: WRSend, SGL: []SGE{long, sge}}, errTooLong},
 	} {
 		for _, index := range []int{0, 2} {
 			r := newPostRig(t, 3)
@@ -289,7 +290,7 @@ func TestPostErrors(t *testing.T) {
 				t.Errorf("%s: %v, want a PostError of index %d with %v", c.name, err, index, c.want)
 			}
 			r.checkNothing(t, 0, 0)
-			if c.want != ErrSGERange && c.want != ErrTooManySGE && c.want != ErrTooLong {
+			if c.want != ErrSGERange && c.want != ErrTooManySGE && c.want != errTooLong {
 				continue
 			}
 			recvs := make([]RecvWR, 3)

@@ -167,7 +167,7 @@ func newQP(d *Device, s *qpSpec) (*QP, error) {
 	}
 	switch {
 	case s.SRQ != nil:
-		qp.noRecv = ErrSRQ
+		qp.noRecv = errSRQ
 	case !s.hasRecvQueue():
 		qp.noRecv = ErrNoRecvQueue
 	}

@@ -130,14 +130,14 @@ func TestBindRefused(t *testing.T) {
 		rkey uint32
 		want error
 	}{
-		"no window":                     {nil, u.mr, key, ErrBind},
-		"no MR":                         {mw, nil, key, ErrBind},
-		"window that is closed":         {gone, u.mr, gone.RKey(), ErrBind},
-		"MR that is closed":             {mw, closed, key, ErrBind},
-		"window of another device":      {foreign, u.mr, foreign.RKey(), ErrBindForeign},
-		"MR of another device":          {mw, other.mr, key, ErrBindForeign},
-		"another index":                 {mw, u.mr, key ^ 0x100, ErrBindKey},
-		"index with the highest bit on": {mw, u.mr, key ^ 1<<31, ErrBindKey},
+		"no window":                     {nil, u.mr, key, errBind},
+		"no MR":                         {mw, nil, key, errBind},
+		"window that is closed":         {gone, u.mr, gone.RKey(), errBind},
+		"MR that is closed":             {mw, closed, key, errBind},
+		"window of another device":      {foreign, u.mr, foreign.RKey(), errBindForeign},
+		"MR of another device":          {mw, other.mr, key, errBindForeign},
+		"another index":                 {mw, u.mr, key ^ 0x100, errBindKey},
+		"index with the highest bit on": {mw, u.mr, key ^ 1<<31, errBindKey},
 	} {
 		b := q.BeginSend()
 		b.Send(1, 0)
@@ -169,18 +169,18 @@ func TestBuilderMisused(t *testing.T) {
 		index int
 		want  error
 	}{
-		"SGE before all":        {rc, func(b *SendBuilder) { b.SGE(u.mr.SGE(0, 1)) }, 0, ErrNothingBegun},
-		"inline before all":     {rc, func(b *SendBuilder) { b.Inline([]byte{1}) }, 0, ErrNothingBegun},
-		"address before all":    {ud, func(b *SendBuilder) { b.To(ah, 1, 1) }, 0, ErrNothingBegun},
-		"SRQ before all":        {rc, func(b *SendBuilder) { b.ToSRQ(1) }, 0, ErrNothingBegun},
-		"address of RC":         {rc, func(b *SendBuilder) { b.Send(1, 0); b.To(ah, 1, 1) }, 0, ErrNotDatagram},
-		"SRQ of RC":             {rc, func(b *SendBuilder) { b.Send(1, 0); b.ToSRQ(1) }, 0, ErrNotXRC},
-		"no address":            {ud, func(b *SendBuilder) { b.Send(1, 0) }, 0, ErrNoAddress},
-		"address that is gone":  {ud, func(b *SendBuilder) { b.Send(1, 0); b.To(gone, 1, 1) }, 0, ErrNoAddress},
-		"address of a stranger": {ud, func(b *SendBuilder) { b.Send(1, 0); b.To(foreign, 1, 1) }, 0, ErrForeignAH},
-		"SGE of LOCAL_INV":      {rc, func(b *SendBuilder) { b.Send(1, 0); b.LocalInv(2, 0, 1); b.SGE(u.mr.SGE(0, 1)) }, 1, ErrNoData},
-		"inline of a flush":     {rc, func(b *SendBuilder) { b.Flush(1, 0, 0, 8, 1, 0, 0); b.Inline([]byte{1}) }, 0, ErrNoData},
-		"SGE of ATOMIC WRITE":   {rc, func(b *SendBuilder) { b.AtomicWrite(1, 0, 0, 1, [8]byte{}); b.SGE(u.mr.SGE(0, 1)) }, 0, ErrNoData},
+		"SGE before all":        {rc, func(b *SendBuilder) { b.SGE(u.mr.SGE(0, 1)) }, 0, errNothingBegun},
+		"inline before all":     {rc, func(b *SendBuilder) { b.Inline([]byte{1}) }, 0, errNothingBegun},
+		"address before all":    {ud, func(b *SendBuilder) { b.To(ah, 1, 1) }, 0, errNothingBegun},
+		"SRQ before all":        {rc, func(b *SendBuilder) { b.ToSRQ(1) }, 0, errNothingBegun},
+		"address of RC":         {rc, func(b *SendBuilder) { b.Send(1, 0); b.To(ah, 1, 1) }, 0, errNotDatagram},
+		"SRQ of RC":             {rc, func(b *SendBuilder) { b.Send(1, 0); b.ToSRQ(1) }, 0, errNotXRC},
+		"no address":            {ud, func(b *SendBuilder) { b.Send(1, 0) }, 0, errNoAddress},
+		"address that is gone":  {ud, func(b *SendBuilder) { b.Send(1, 0); b.To(gone, 1, 1) }, 0, errNoAddress},
+		"address of a stranger": {ud, func(b *SendBuilder) { b.Send(1, 0); b.To(foreign, 1, 1) }, 0, errForeignAH},
+		"SGE of LOCAL_INV":      {rc, func(b *SendBuilder) { b.Send(1, 0); b.LocalInv(2, 0, 1); b.SGE(u.mr.SGE(0, 1)) }, 1, errNoSGL},
+		"inline of a flush":     {rc, func(b *SendBuilder) { b.Flush(1, 0, 0, 8, 1, 0, 0); b.Inline([]byte{1}) }, 0, errNoInline},
+		"SGE of ATOMIC WRITE":   {rc, func(b *SendBuilder) { b.AtomicWrite(1, 0, 0, 1, [8]byte{}); b.SGE(u.mr.SGE(0, 1)) }, 0, errNoSGL},
 		"inline too long":       {rc, func(b *SendBuilder) { b.Send(1, 0); b.Inline(make([]byte, maxInline)); b.Inline([]byte{1}) }, 0, ErrInlineTooLong},
 	} {
 		b := c.q.BeginSend()

@@ -144,54 +144,48 @@ type RecvWR struct {
 // errNoAtomics is the error for an atomic on a device without atomics.
 var errNoAtomics = &FeatureError{Feature: "atomics", Err: errors.New("atomic_cap of the device is ATOMIC_NONE")}
 
-// Causes of a [PostError].
+// wrong says what is wrong with a field of a work request. It is the Err of a [PostError].
+type wrong struct{ field, text string }
+
+// Error returns the text without the field.
+func (w *wrong) Error() string { return w.text }
+
+// Causes of a [PostError] that a program may want to distinguish.
 var (
 	// ErrSGERange means that [MR.SGE] or [Slot.SGE] was called with a range outside the memory.
-	ErrSGERange = errors.New("an SGE is outside its MR")
+	ErrSGERange error = &wrong{"SGL", "an SGE is outside its MR"}
 	// ErrTooManySGE means more SGEs than the queue was created for.
-	ErrTooManySGE = errors.New("too many SGEs for this QP")
+	ErrTooManySGE error = &wrong{"SGL", "too many SGEs for this QP"}
 	// ErrInlineTooLong means more inline data than QPCaps.MaxInline.
-	ErrInlineTooLong = errors.New("inline data too long for this QP")
-	// ErrInlineUse means inline data together with SGEs, or with an RDMA READ or an atomic.
-	ErrInlineUse = errors.New("inline data cannot be combined with SGEs, RDMA READ or atomics")
-	// ErrTooLong means that the SGEs together exceed 4 GiB.
-	ErrTooLong = errors.New("the SGEs together are too long")
+	ErrInlineTooLong error = &wrong{"Inline", "inline data too long for this QP"}
 	// ErrOpcode means an operation that is unknown, or that this type of QP does not support.
-	ErrOpcode = errors.New("this type of QP does not support the operation")
-	// ErrAtomic means an atomic whose data is not 8 bytes or whose remote address is not aligned.
-	ErrAtomic = errors.New("an atomic needs 8 bytes of data and a remote address that is a multiple of 8")
-	// ErrNoData means SGEs or inline data for an operation that takes none.
-	ErrNoData = errors.New("this operation takes no SGE and no inline data")
-	// ErrHeader means a raw packet for an adapter that needs the Ethernet header in the work request.
-	// The library copies it from inline data or from an MR, which must have the whole header and be
-	// memory of this program.
-	ErrHeader = errors.New("this adapter needs the first 18 bytes of a frame inline, or in an MR of this PD that this program can read")
-	// ErrNoAddress means a datagram, or a request of a DCI, without an AH or with a closed one.
-	ErrNoAddress = errors.New("a datagram or a request of a DCI needs an open AH")
-	// ErrNotDatagram means an AH for a QP that is neither of type UD nor DCI, or a Q_Key for one that
-	// is not UD.
-	ErrNotDatagram = errors.New("only UD QPs and DCIs take an AH, and only UD QPs a Q_Key")
-	// ErrNotDC means the number of a DCT for a QP that is not of type DCI.
-	ErrNotDC = errors.New("only DCIs take the number and the key of a DCT")
-	// ErrNoStreams means a stream other than 0, or the reset of a stream, for a DCI that was created without
-	// [DCIStreams].
-	ErrNoStreams = errors.New("the DCI has no streams")
-	// ErrNotXRC means an SRQ number for a QP that is not of type XRCSend.
-	ErrNotXRC = errors.New("only XRC send QPs take the number of an SRQ")
-	// ErrForeignAH means an AH of another device.
-	ErrForeignAH = errors.New("the AH belongs to another device")
-	// ErrBind means a bind whose MW or MR is nil or closed.
-	ErrBind = errors.New("a bind needs an open MW and an open MR")
-	// ErrBindForeign means a bind of an MW or an MR of another device.
-	ErrBindForeign = errors.New("the MW or the MR belongs to another device")
-	// ErrBindRight means a bind to an MR without AccessMWBind, if the device does not check that.
-	ErrBindRight = errors.New("the MR was registered without AccessMWBind")
-	// ErrBindKey means a new key that differs from the old one in more than the last 8 bits.
-	ErrBindKey = errors.New("the new key differs from the window's key in more than the last 8 bits")
-	// ErrNothingBegun means that data was added to a SendBuilder before an operation was begun.
-	ErrNothingBegun = errors.New("no work request was begun")
-	// ErrSendFlags means an unknown flag.
-	ErrSendFlags = errors.New("unknown send flag")
+	ErrOpcode error = &wrong{"Opcode", "this type of QP does not support the operation"}
+)
+
+// Other causes of a [PostError]. errHeader is for an adapter that needs the Ethernet header in the work
+// request. The library copies it from inline data or from an MR, which must have the whole header and be
+// memory of this program. errBindRight is for a device that does not check the right itself.
+var (
+	errTooLong      = &wrong{"SGL", "the SGEs together are too long"}
+	errNoSGL        = &wrong{"SGL", "this operation takes no SGE"}
+	errHeader       = &wrong{"SGL", "this adapter needs the first 18 bytes of a frame inline, or in an MR of this PD that this program can read"}
+	errAtomicData   = &wrong{"SGL", "an atomic needs SGEs of 8 bytes together"}
+	errAtomicWrite  = &wrong{"Inline", "an atomic write needs 8 bytes of inline data and no SGE"}
+	errInlineUse    = &wrong{"Inline", "inline data cannot be combined with SGEs, RDMA READ or atomics"}
+	errNoInline     = &wrong{"Inline", "this operation takes no inline data"}
+	errAtomicAddr   = &wrong{"RemoteAddr", "the remote address of an atomic must be a multiple of 8"}
+	errNoAddress    = &wrong{"AH", "a datagram or a request of a DCI needs an open AH"}
+	errNotDatagram  = &wrong{"AH", "only UD QPs and DCIs take an AH, and only UD QPs a Q_Key"}
+	errForeignAH    = &wrong{"AH", "the AH belongs to another device"}
+	errNotDC        = &wrong{"DCAccessKey", "only DCIs take the number and the key of a DCT"}
+	errNoStreams    = &wrong{"DCStream", "the DCI has no streams"}
+	errNotXRC       = &wrong{"RemoteSRQN", "only XRC send QPs take the number of an SRQ"}
+	errBind         = &wrong{"Bind", "a bind needs an open MW and an open MR"}
+	errBindForeign  = &wrong{"Bind", "the MW or the MR belongs to another device"}
+	errBindRight    = &wrong{"Bind.MR", "the MR was registered without AccessMWBind"}
+	errBindKey      = &wrong{"RKey", "the new key differs from the window's key in more than the last 8 bits"}
+	errSendFlags    = &wrong{"Flags", "unknown send flag"}
+	errNothingBegun = &wrong{"", "no work request was begun"}
 )
 
 // ErrState is returned by the post methods if the state of the queue does not permit posting:
@@ -200,12 +194,12 @@ var ErrState = errors.New(textState)
 
 const textState = "uverbs: QP is not in a state to post"
 
-// ErrSRQ is returned by PostRecv for a QP that uses an SRQ.
-var ErrSRQ = errors.New("uverbs: the QP has no receive queue of its own: post to its SRQ")
-
-// ErrNoRecvQueue is returned by PostRecv for a QP without a receive queue: one that receives with
-// WQs or is of an XRC type.
+// ErrNoRecvQueue is returned by PostRecv for a QP without a receive queue of its own: one that uses an
+// SRQ or WQs, or is of an XRC type.
 var ErrNoRecvQueue = errors.New("uverbs: the QP has no receive queue")
+
+// errSRQ is the ErrNoRecvQueue of a QP with an SRQ.
+var errSRQ = &reason{"uverbs: the QP has no receive queue of its own: post to its SRQ", ErrNoRecvQueue}
 
 // errKind means that the driver has no data path. It is a bug of the library.
 var errKind = &reason{"uverbs: driver without a data path: unsupported operation", errors.ErrUnsupported}

@@ -45,8 +45,8 @@ func TestBuilderWindow(t *testing.T) {
 				s = b.qp.BeginSend()
 				s.LocalInv(3, uverbs.SendSignaled, rkey)
 				s.SGE(b.mr.SGE(0, 1))
-				if err := s.Post(); !errors.Is(err, uverbs.ErrNoData) {
-					t.Errorf("LOCAL_INV with data: %v, want ErrNoData", err)
+				if err := s.Post(); !wrongField(err, "SGL", "takes no SGE") {
+					t.Errorf("LOCAL_INV with data: %v, want an error about SGL", err)
 				}
 				continue
 			}
@@ -85,8 +85,8 @@ func TestBuilderAtomicWrite(t *testing.T) {
 		b.holds(t, 128, []byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 3, 2})
 		s = a.qp.BeginSend()
 		s.AtomicWrite(3, uverbs.SendSignaled, b.mr.Addr()+132, b.mr.RKey(), [8]byte{})
-		if err := s.Post(); !errors.Is(err, uverbs.ErrAtomic) {
-			t.Errorf("at an odd address: %v, want ErrAtomic", err)
+		if err := s.Post(); !wrongField(err, "RemoteAddr", "multiple of 8") {
+			t.Errorf("at an odd address: %v, want an error about RemoteAddr", err)
 		}
 	})
 }
@@ -139,12 +139,12 @@ func TestBuilderData(t *testing.T) {
 		b.holds(t, 1000+c.grh, want)
 
 		for _, fault := range []struct {
-			want error
-			data func(s *uverbs.SendBuilder)
+			field, text string
+			data        func(s *uverbs.SendBuilder)
 		}{
-			{uverbs.ErrTooManySGE, func(s *uverbs.SendBuilder) { to(s); s.SGE(from...); s.SGE(from[0]) }},
-			{uverbs.ErrInlineTooLong, func(s *uverbs.SendBuilder) { to(s); s.Inline(make([]byte, 1+a.qp.Caps().MaxInline)) }},
-			{map[bool]error{true: uverbs.ErrNoAddress, false: uverbs.ErrNotDatagram}[c.ah != nil], func(s *uverbs.SendBuilder) {
+			{"SGL", uverbs.ErrTooManySGE.Error(), func(s *uverbs.SendBuilder) { to(s); s.SGE(from...); s.SGE(from[0]) }},
+			{"Inline", uverbs.ErrInlineTooLong.Error(), func(s *uverbs.SendBuilder) { to(s); s.Inline(make([]byte, 1+a.qp.Caps().MaxInline)) }},
+			{"AH", map[bool]string{true: "needs an open AH", false: "only UD QPs"}[c.ah != nil], func(s *uverbs.SendBuilder) {
 				if c.ah == nil {
 					s.To(nil, 1, 1)
 				}
@@ -158,8 +158,8 @@ func TestBuilderData(t *testing.T) {
 			s.Send(21, uverbs.SendSignaled)
 			fault.data(s)
 			var post *uverbs.PostError
-			if err := s.Post(); !errors.As(err, &post) || post.Index != 1 || !errors.Is(err, fault.want) {
-				t.Errorf("%v, want %v at index 1", err, fault.want)
+			if err := s.Post(); !errors.As(err, &post) || post.Index != 1 || !wrongField(err, fault.field, fault.text) {
+				t.Errorf("%v, want %s: %s at index 1", err, fault.field, fault.text)
 			}
 		}
 		a.none(t)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -349,6 +350,12 @@ func argError(t *testing.T, err error, field string) *uverbs.ArgError {
 		t.Fatalf("error is %v, want an ArgError about %s", err, field)
 	}
 	return arg
+}
+
+// wrongField reports whether an error says that a field of a work request is wrong, with a text.
+func wrongField(err error, field, text string) bool {
+	var post *uverbs.PostError
+	return errors.As(err, &post) && post.Field == field && strings.Contains(post.Err.Error(), text)
 }
 
 // withDeadline returns a context that ends before the test does.

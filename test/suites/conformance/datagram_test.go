@@ -159,17 +159,17 @@ func TestDatagramErrors(t *testing.T) {
 		write := datagram(1, ah, a, sge)
 		write.Opcode = uverbs.WRRDMAWrite
 		for _, c := range []struct {
-			wr   uverbs.SendWR
-			want error
+			wr          uverbs.SendWR
+			field, text string
 		}{
-			{send(1, sge), uverbs.ErrNoAddress},
-			{datagram(1, closed, a, sge), uverbs.ErrNoAddress},
-			{datagram(1, foreign, a, sge), uverbs.ErrForeignAH},
-			{write, uverbs.ErrOpcode},
+			{send(1, sge), "AH", "needs an open AH"},
+			{datagram(1, closed, a, sge), "AH", "needs an open AH"},
+			{datagram(1, foreign, a, sge), "AH", "another device"},
+			{write, "Opcode", uverbs.ErrOpcode.Error()},
 		} {
 			var post *uverbs.PostError
-			if err := a.qp.PostSend(datagram(7, ah, a, sge), c.wr); !errors.As(err, &post) || post.Index != 1 || !errors.Is(err, c.want) {
-				t.Errorf("%v, want %v at index 1", err, c.want)
+			if err := a.qp.PostSend(datagram(7, ah, a, sge), c.wr); !errors.As(err, &post) || post.Index != 1 || !wrongField(err, c.field, c.text) {
+				t.Errorf("%v, want %s: %s at index 1", err, c.field, c.text)
 			}
 		}
 		a.none(t)

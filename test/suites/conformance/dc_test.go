@@ -394,9 +394,7 @@ func TestDCResetStream(t *testing.T) {
 		}
 		argError(t, r.dci.ResetStream(3), "state")
 		argError(t, r.qp.ResetStream(3), "QP type")
-		if err := r.newDCI(t, uverbs.DCIOptions{}).ResetStream(0); !errors.Is(err, uverbs.ErrNoStreams) {
-			t.Errorf("a DCI without streams: %v", err)
-		}
+		argError(t, r.newDCI(t, uverbs.DCIOptions{}).ResetStream(0), "stream")
 		var feature *uverbs.FeatureError
 		plain := newDC(t, uverbs.DCIOptions{Streams: streams}, 0)
 		if err := plain.dci.ResetStream(1); !errors.As(err, &feature) || feature.Feature != "DEVX" {
@@ -443,19 +441,19 @@ func TestDCAttributes(t *testing.T) {
 		if err := d.qp.PostSend(send(1)); !errors.Is(err, uverbs.ErrState) {
 			t.Errorf("a send of a DCT: %v", err)
 		}
-		if err := d.qp.PostRecv(1); !errors.Is(err, uverbs.ErrSRQ) {
+		if err := d.qp.PostRecv(1); !errors.Is(err, uverbs.ErrNoRecvQueue) {
 			t.Errorf("a receive of a DCT: %v", err)
 		}
 		if err := r.dci.PostRecv(1); !errors.Is(err, uverbs.ErrNoRecvQueue) {
 			t.Errorf("a receive of a DCI: %v", err)
 		}
-		if err := r.dci.PostSend(send(1)); !errors.Is(err, uverbs.ErrNoAddress) {
+		if err := r.dci.PostSend(send(1)); !wrongField(err, "AH", "needs an open AH") {
 			t.Errorf("a send without a target: %v", err)
 		}
 		b := r.dci.BeginSend()
 		b.Send(1, 0)
 		b.To(d.ah, 1, 1)
-		if err := b.Post(); !errors.Is(err, uverbs.ErrNotDatagram) {
+		if err := b.Post(); !wrongField(err, "AH", "only UD QPs") {
 			t.Errorf("a Q_Key: %v", err)
 		}
 	})

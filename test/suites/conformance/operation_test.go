@@ -107,7 +107,7 @@ func TestAtomic(t *testing.T) {
 			t.Fatalf("swapped to %d, want 8", b.word(64))
 		}
 		wr.RemoteAddr += 4
-		if err := a.qp.PostSend(wr); !errors.Is(err, uverbs.ErrAtomic) {
+		if err := a.qp.PostSend(wr); !wrongField(err, "RemoteAddr", "multiple of 8") {
 			t.Errorf("an atomic at an odd address: %v", err)
 		}
 	})
@@ -241,12 +241,12 @@ func TestBuilder(t *testing.T) {
 		s.Inline(want[:8])
 		s.Send(23, uverbs.SendSignaled)
 		var post *uverbs.PostError
-		if err := s.Post(); !errors.As(err, &post) || post.Index != 1 || !errors.Is(err, uverbs.ErrInlineUse) {
+		if err := s.Post(); !errors.As(err, &post) || post.Index != 1 || !wrongField(err, "Inline", "cannot be combined") {
 			t.Errorf("a faulty batch: %v", err)
 		}
 		s = a.qp.BeginSend()
 		s.SGE(a.mr.SGE(0, 1))
-		if err := s.Post(); !errors.Is(err, uverbs.ErrNothingBegun) {
+		if err := s.Post(); !wrongField(err, "", "no work request was begun") {
 			t.Errorf("data for nothing: %v", err)
 		}
 		a.none(t)

@@ -51,10 +51,10 @@ func TestSRQ(t *testing.T) {
 			if c := qp.Caps(); c.MaxRecvWR != 0 || c.MaxRecvSGE != 0 {
 				t.Errorf("a QP with an SRQ has a receive queue: %+v", c)
 			}
-			if err := qp.PostRecv(1); !errors.Is(err, uverbs.ErrSRQ) {
+			if err := qp.PostRecv(1); !errors.Is(err, uverbs.ErrNoRecvQueue) {
 				t.Errorf("PostRecv on a QP with an SRQ: %v", err)
 			}
-			if err := qp.PostRecvs(uverbs.RecvWR{}); !errors.Is(err, uverbs.ErrSRQ) {
+			if err := qp.PostRecvs(uverbs.RecvWR{}); !errors.Is(err, uverbs.ErrNoRecvQueue) {
 				t.Errorf("PostRecvs on a QP with an SRQ: %v", err)
 			}
 		}

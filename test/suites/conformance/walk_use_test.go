@@ -64,7 +64,7 @@ func allowed(err error) bool {
 	var kernel *uverbs.Error
 	var post *uverbs.PostError
 	return err == nil || errors.As(err, &arg) || errors.As(err, &kernel) || errors.As(err, &post) ||
-		errors.Is(err, uverbs.ErrQueueFull) || errors.Is(err, uverbs.ErrState) || errors.Is(err, uverbs.ErrSRQ)
+		errors.Is(err, uverbs.ErrQueueFull) || errors.Is(err, uverbs.ErrState) || errors.Is(err, uverbs.ErrNoRecvQueue)
 }
 
 // useCQ calls a method of a CQ.

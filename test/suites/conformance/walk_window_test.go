@@ -137,7 +137,7 @@ func (w *walker) bind(n, mr, by *node, unbind bool) {
 	switch {
 	case closed || foreign:
 		w.count["bind of closed"]++
-		ok = closed && (errors.Is(err, os.ErrClosed) || errors.Is(err, uverbs.ErrBind)) || foreign && errors.Is(err, uverbs.ErrBindForeign)
+		ok = closed && (errors.Is(err, os.ErrClosed) || wrongField(err, "Bind", "open MW")) || foreign && wrongField(err, "Bind", "another device")
 	case by.broken:
 		ok = err == nil && status == uverbs.WCWRFlushErr
 	case mw.Type() == uverbs.MWType2 && n.bound != nil:
