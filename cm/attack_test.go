@@ -71,8 +71,8 @@ func newAttackedServer(t *testing.T, ctx context.Context) *attackedServer {
 			return nil, err
 		}
 		s.register.Do(func() {
-			s.buf = value(uverbs.AllocBuffer(attackMemory))(t)
-			s.mr = value(pd.RegMR(s.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite))(t)
+			s.buf = value(uverbs.AllocBuffer(attackMemory, uverbs.BufferOptions{}))(t)
+			s.mr = value(pd.RegMR(s.buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite}))(t)
 		})
 		return RemoteOf(s.mr).MarshalBinary()
 	}}))(t)
@@ -253,7 +253,7 @@ func TestHostilePeers(t *testing.T) {
 		honest.Go(func() { exchangeUntil(t, ctx, addr, i, over, &exchanged) })
 	}
 
-	dev := value(uverbs.Open(testenv.TheRig().Devices[0]))(t)
+	dev := value(uverbs.Open(testenv.TheRig().Devices[0], uverbs.OpenOptions{}))(t)
 	pd := value(dev.AllocPD())(t)
 	channel := openKernel(t)
 	all := &attackRun{n: n, list: list, ended: &s.ended}
@@ -261,9 +261,9 @@ func TestHostilePeers(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("%d attacks of %d kinds, seed %d", n, len(list), seed)
 	for w := range 4 {
-		mem := value(uverbs.AllocBuffer(2 * attackMemory))(t)
+		mem := value(uverbs.AllocBuffer(2*attackMemory, uverbs.BufferOptions{}))(t)
 		a := &attacker{t: t, channel: channel, pd: pd, to: netip.MustParseAddrPort(addr), rng: rand.New(rand.NewPCG(seed, uint64(w)))}
-		a.mr = value(pd.RegMR(mem, uverbs.AccessLocalWrite))(t)
+		a.mr = value(pd.RegMR(mem, uverbs.MROptions{Access: uverbs.AccessLocalWrite}))(t)
 		attacking.Go(func() {
 			defer mem.Close()
 			defer a.mr.Close()

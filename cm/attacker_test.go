@@ -32,8 +32,8 @@ type attacker struct {
 func newAttacker(t *testing.T, l *Listener) *attacker {
 	t.Helper()
 	pd, _ := openPD(t)
-	mem := value(uverbs.AllocBuffer(2 * attackMemory))(t)
-	mr := value(pd.RegMR(mem, uverbs.AccessLocalWrite))(t)
+	mem := value(uverbs.AllocBuffer(2*attackMemory, uverbs.BufferOptions{}))(t)
+	mr := value(pd.RegMR(mem, uverbs.MROptions{Access: uverbs.AccessLocalWrite}))(t)
 	t.Cleanup(func() { must(t, mr.Close(), mem.Close()) })
 	return &attacker{t: t, channel: openKernel(t), pd: pd, mr: mr, to: netip.MustParseAddrPort(l.Addr().String())}
 }

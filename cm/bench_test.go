@@ -63,7 +63,7 @@ func qpCount(b *testing.B) uint64 {
 	if err != nil {
 		b.Fatal(err)
 	}
-	counts, err := netlinkrdma.Resources(dev)
+	counts, err := netlinkrdma.Resources(dev, netlinkrdma.ListOptions{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func (s *steps) open(id *rdmacm.ID) error {
 	if err != nil {
 		return err
 	}
-	if s.dev, err = uverbs.Open(a.Device); err != nil {
+	if s.dev, err = uverbs.Open(a.Device, uverbs.OpenOptions{}); err != nil {
 		return err
 	}
 	s.pd, err = s.dev.AllocPD()

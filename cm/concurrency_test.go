@@ -97,8 +97,8 @@ func newConnWorld(t *testing.T) pairs.World {
 	})
 	w.conn = w.Conn.(*messages).Conn
 	region := func(c *Conn, access uverbs.Access) (*uverbs.MR, func()) {
-		buf := value(uverbs.AllocBuffer(4096))(t)
-		mr := value(c.PD().RegMR(buf, uverbs.AccessLocalWrite|access))(t)
+		buf := value(uverbs.AllocBuffer(4096, uverbs.BufferOptions{}))(t)
+		mr := value(c.PD().RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | access}))(t)
 		return mr, func() { must(t, mr.Close(), buf.Close()) }
 	}
 	near, freeNear := region(w.conn, 0)

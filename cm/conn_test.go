@@ -180,8 +180,8 @@ func TestConnRDMA(t *testing.T) {
 	l := newListener(t, ListenOptions{})
 	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{Transfers: 2}})
 	region := func(c *Conn, access uverbs.Access) *uverbs.MR {
-		buf := value(uverbs.AllocBuffer(8192))(t)
-		mr := value(c.PD().RegMR(buf, uverbs.AccessLocalWrite|access))(t)
+		buf := value(uverbs.AllocBuffer(8192, uverbs.BufferOptions{}))(t)
+		mr := value(c.PD().RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | access}))(t)
 		t.Cleanup(func() { must(t, mr.Close(), buf.Close()) })
 		return mr
 	}
@@ -325,8 +325,8 @@ func TestConnProtocolViolations(t *testing.T) {
 	l := newListener(t, ListenOptions{})
 	c := openKernel(t)
 	pd, cq := openPD(t)
-	buf := value(uverbs.AllocBuffer(4096))(t)
-	mr := value(pd.RegMR(buf, uverbs.AccessLocalWrite))(t)
+	buf := value(uverbs.AllocBuffer(4096, uverbs.BufferOptions{}))(t)
+	mr := value(pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}))(t)
 	defer func() { must(t, mr.Close(), buf.Close()) }()
 	dial := func(greeting []byte) (*rdmacm.ID, *uverbs.QP, *rdmacm.Event, error) {
 		id := newID(t, c, rdmacm.TCP)

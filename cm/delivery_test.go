@@ -121,8 +121,8 @@ func TestSendAfterPeerClosed(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		l := newListener(t, ListenOptions{})
 		client, server := connect(t, l, DialOptions{})
-		mr := value(client.PD().RegMR(value(uverbs.AllocBuffer(4096))(t), uverbs.AccessLocalWrite))(t)
-		remote := value(server.PD().RegMR(value(uverbs.AllocBuffer(4096))(t), uverbs.AccessLocalWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteWrite|uverbs.AccessRemoteAtomic))(t)
+		mr := value(client.PD().RegMR(value(uverbs.AllocBuffer(4096, uverbs.BufferOptions{}))(t), uverbs.MROptions{Access: uverbs.AccessLocalWrite}))(t)
+		remote := value(server.PD().RegMR(value(uverbs.AllocBuffer(4096, uverbs.BufferOptions{}))(t), uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteRead | uverbs.AccessRemoteWrite | uverbs.AccessRemoteAtomic}))(t)
 		to, local := RemoteOf(remote), mr.SGE(0, 8)
 		must(t, client.RDMARead(ctx, local, to))
 		must(t, server.Close())
@@ -159,8 +159,8 @@ func TestTransferWhilePeerCloses(t *testing.T) {
 	l := newListener(t, ListenOptions{})
 	for range 20 {
 		client, server := connect(t, l, DialOptions{})
-		mr := value(client.PD().RegMR(value(uverbs.AllocBuffer(1<<16))(t), uverbs.AccessLocalWrite))(t)
-		remote := value(server.PD().RegMR(value(uverbs.AllocBuffer(1<<16))(t), uverbs.AccessLocalWrite|uverbs.AccessRemoteRead))(t)
+		mr := value(client.PD().RegMR(value(uverbs.AllocBuffer(1<<16, uverbs.BufferOptions{}))(t), uverbs.MROptions{Access: uverbs.AccessLocalWrite}))(t)
+		remote := value(server.PD().RegMR(value(uverbs.AllocBuffer(1<<16, uverbs.BufferOptions{}))(t), uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteRead}))(t)
 		var all sync.WaitGroup
 		begun := make(chan bool, 4)
 		for range cap(begun) {

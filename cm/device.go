@@ -94,7 +94,7 @@ func (d *device) openNow() error {
 	if err != nil {
 		return err
 	}
-	dev, err := uverbs.Open(name)
+	dev, err := uverbs.Open(name, uverbs.OpenOptions{})
 	if err != nil {
 		return err
 	}
@@ -334,11 +334,11 @@ func (m *domain) probeMemory() (*uverbs.MR, error) {
 		return m.probeMR, nil
 	}
 	const size = 2 // one byte to be read, and one to read into
-	buf, err := uverbs.AllocBuffer(size)
+	buf, err := uverbs.AllocBuffer(size, uverbs.BufferOptions{})
 	if err != nil {
 		return nil, err
 	}
-	m.probeMR, err = m.pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead)
+	m.probeMR, err = m.pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteRead})
 	if err != nil {
 		return nil, errors.Join(err, buf.Close())
 	}

@@ -265,7 +265,7 @@ func TestDialProtocolViolations(t *testing.T) {
 	ctx := within(t)
 	c := value(rdmacm.OpenChannel())(t)
 	silent, to := listenNow(t, c, netip.AddrPortFrom(first, 0))
-	dev := value(uverbs.Open(testenv.TheRig().Devices[0]))(t)
+	dev := value(uverbs.Open(testenv.TheRig().Devices[0], uverbs.OpenOptions{}))(t)
 	pd := value(dev.AllocPD())(t)
 	cq := value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8}))(t)
 	for name, s := range badAnswers() {
@@ -326,8 +326,8 @@ func TestPrivateDataRemote(t *testing.T) {
 		mr  *uverbs.MR
 	}
 	register := func(pd *uverbs.PD) (advertised, []byte) {
-		buf := value(uverbs.AllocBuffer(4096))(t)
-		mr := value(pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead))(t)
+		buf := value(uverbs.AllocBuffer(4096, uverbs.BufferOptions{}))(t)
+		mr := value(pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead}))(t)
 		return advertised{pd, buf, mr}, value(RemoteOf(mr).MarshalBinary())(t)
 	}
 	var mine, its advertised

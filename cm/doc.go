@@ -50,7 +50,7 @@
 // [Conn.RDMAWrite], [Conn.RDMARead], [Conn.FetchAdd] and [Conn.CompareSwap]. The owner registers
 // memory with [Conn.PD] and sends its address and key, a [Remote], to the peer:
 //
-//	mr, err := conn.PD().RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
+//	mr, err := conn.PD().RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite})
 //	b, err := cm.RemoteOf(mr).MarshalBinary() // then conn.Send(ctx, b)
 //
 //	err = remote.UnmarshalBinary(msg)

@@ -130,9 +130,9 @@ func ExampleConn_RDMAWrite() {
 	defer conn.Close()
 	var remote cm.Remote // the peer has sent RemoteOf(mr).MarshalBinary()
 	check(remote.UnmarshalBinary(must(conn.Recv(ctx))))
-	buf := must(uverbs.AllocBuffer(1 << 20))
+	buf := must(uverbs.AllocBuffer(1<<20, uverbs.BufferOptions{}))
 	defer buf.Close()
-	mr := must(conn.PD().RegMR(buf, uverbs.AccessLocalWrite))
+	mr := must(conn.PD().RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}))
 	defer mr.Close()
 	check(conn.RDMAWrite(ctx, mr.SGE(0, buf.Len()), remote))
 }
@@ -142,8 +142,8 @@ func ExampleConn_RDMAWrite() {
 func ExampleRemote() {
 	ctx := context.Background()
 	share := func(pd *uverbs.PD) ([]byte, error) {
-		buf := must(uverbs.AllocBuffer(1 << 20))
-		mr := must(pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite))
+		buf := must(uverbs.AllocBuffer(1<<20, uverbs.BufferOptions{}))
+		mr := must(pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite}))
 		return cm.RemoteOf(mr).MarshalBinary()
 	}
 	l := must(cm.Listen(ctx, ":7471", cm.ListenOptions{Check: func(r *cm.Request) ([]byte, error) { return share(must(r.PD())) }}))

@@ -206,7 +206,7 @@ func quiet(t *testing.T) kernelUse {
 // firstUse uses a device: mlx5_ib of newer kernels has a CQ of its own from when a region first needs it.
 func firstUse(t *testing.T, name string) {
 	t.Helper()
-	dev := value(uverbs.Open(name))(t)
+	dev := value(uverbs.Open(name, uverbs.OpenOptions{}))(t)
 	pd := value(dev.AllocPD())(t)
 	mr := value(pd.RegSlice(make([]byte, 64), uverbs.AccessLocalWrite))(t)
 	must(t, mr.Close(), pd.Close(), dev.Close())

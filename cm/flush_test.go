@@ -56,12 +56,12 @@ func TestFlushedByDisconnect(t *testing.T) {
 	}
 	newSide := func(id *rdmacm.ID) side {
 		t.Helper()
-		dev := value(uverbs.Open(value(id.Addrs())(t).Device))(t)
+		dev := value(uverbs.Open(value(id.Addrs())(t).Device, uverbs.OpenOptions{}))(t)
 		pd := value(dev.AllocPD())(t)
 		// A CQ for each queue, which is how the completions of rxe can be told apart.
 		send, recv := value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8}))(t), value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8}))(t)
-		buf := value(uverbs.AllocBuffer(4096))(t)
-		mr := value(pd.RegMR(buf, uverbs.AccessLocalWrite))(t)
+		buf := value(uverbs.AllocBuffer(4096, uverbs.BufferOptions{}))(t)
+		mr := value(pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}))(t)
 		qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: send, RecvCQ: recv}))(t)
 		t.Cleanup(func() {
 			must(t, id.Close(), mr.Close(), buf.Close(), send.Close(), recv.Close(), pd.Close(), dev.Close())

@@ -263,8 +263,8 @@ func TestIWARPOrder(t *testing.T) {
 	client := value(Dial(ctx, b.listener.Addr().String(), DialOptions{ConnOptions: ConnOptions{SendDepth: 1}}))(t) // each message asks for a completion
 	server := value(l.Accept(ctx))(t)
 	region := func(c *Conn, text string) *uverbs.MR {
-		buf := value(uverbs.AllocBuffer(64))(t)
-		mr := value(c.PD().RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead))(t)
+		buf := value(uverbs.AllocBuffer(64, uverbs.BufferOptions{}))(t)
+		mr := value(c.PD().RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead}))(t)
 		copy(mr.Bytes(), text)
 		return mr
 	}

@@ -305,10 +305,10 @@ func TestIsolation(t *testing.T) {
 				clients = append(clients, value(Dial(ctx, l.Addr().String(), DialOptions{}))(t))
 				servers = append(servers, value(l.Accept(ctx))(t))
 			}
-			buf := value(uverbs.AllocBuffer(4096))(t)
-			mr := value(servers[0].PD().RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead))(t)
-			its := value(uverbs.AllocBuffer(4096))(t)
-			itsMR := value(clients[1].PD().RegMR(its, uverbs.AccessLocalWrite))(t)
+			buf := value(uverbs.AllocBuffer(4096, uverbs.BufferOptions{}))(t)
+			mr := value(servers[0].PD().RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead}))(t)
+			its := value(uverbs.AllocBuffer(4096, uverbs.BufferOptions{}))(t)
+			itsMR := value(clients[1].PD().RegMR(its, uverbs.MROptions{Access: uverbs.AccessLocalWrite}))(t)
 			copy(its.Bytes(), "attack")
 			err := clients[1].RDMAWrite(ctx, itsMR.SGE(0, 6), RemoteOf(mr))
 			if got := string(buf.Bytes()[:6]) == "attack"; got != c.reaches || (err == nil) != c.reaches {

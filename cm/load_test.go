@@ -137,7 +137,7 @@ func use(t *testing.T) (u kernelUse) {
 		return u
 	}
 	for _, dev := range value(netlinkrdma.Devices())(t) {
-		u.devices = append(u.devices, value(netlinkrdma.Resources(dev))(t))
+		u.devices = append(u.devices, value(netlinkrdma.Resources(dev, netlinkrdma.ListOptions{}))(t))
 	}
 	return u
 }

@@ -131,13 +131,13 @@ type end struct {
 func newEnd(t *testing.T, id *rdmacm.ID, typ uverbs.QPType) *end {
 	t.Helper()
 	closeLater := func(close func() error) { t.Cleanup(func() { must(t, close()) }) }
-	dev := value(uverbs.Open(value(id.Addrs())(t).Device))(t)
+	dev := value(uverbs.Open(value(id.Addrs())(t).Device, uverbs.OpenOptions{}))(t)
 	closeLater(dev.Close)
 	pd := value(dev.AllocPD())(t)
 	closeLater(pd.Close)
-	buf := value(uverbs.AllocBuffer(4096))(t)
+	buf := value(uverbs.AllocBuffer(4096, uverbs.BufferOptions{}))(t)
 	closeLater(buf.Close)
-	e := &end{id: id, pd: pd, mr: value(pd.RegMR(buf, uverbs.AccessLocalWrite))(t)}
+	e := &end{id: id, pd: pd, mr: value(pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}))(t)}
 	closeLater(e.mr.Close)
 	e.cq = value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8}))(t)
 	closeLater(e.cq.Close)
@@ -197,7 +197,7 @@ func loopbackReached() bool { return testenv.TheRig().Soft || testenv.TheRig().I
 
 // openPD opens the first device.
 func openPD(t *testing.T) (*uverbs.PD, *uverbs.CQ) {
-	dev := value(uverbs.Open(testenv.TheRig().Devices[0]))(t)
+	dev := value(uverbs.Open(testenv.TheRig().Devices[0], uverbs.OpenOptions{}))(t)
 	pd := value(dev.AllocPD())(t)
 	cq := value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 64}))(t)
 	t.Cleanup(func() { must(t, cq.Close(), pd.Close(), dev.Close()) })

@@ -159,11 +159,11 @@ func (p *pool) fill(m *memory, r *region, n int) {
 
 // register makes a region. The caller holds p.registering.
 func (p *pool) register(size int) (*region, error) {
-	buf, err := uverbs.AllocBuffer(size)
+	buf, err := uverbs.AllocBuffer(size, uverbs.BufferOptions{})
 	if err != nil {
 		return nil, err
 	}
-	mr, err := p.pd.RegMR(buf, uverbs.AccessLocalWrite)
+	mr, err := p.pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 	if err != nil {
 		return nil, errors.Join(err, buf.Close())
 	}

@@ -68,7 +68,7 @@ func unbindable(t *testing.T) (device, addr string, remove func() error) {
 			return
 		}
 		until(t, "the device is back with its address", func() bool {
-			dev, err := uverbs.Open(device)
+			dev, err := uverbs.Open(device, uverbs.OpenOptions{})
 			if err != nil {
 				return false
 			}
@@ -174,9 +174,9 @@ func (r *removal) useConns() (mrs [2]*uverbs.MR) {
 
 	near, far := r.pair()
 	for i, c := range []*Conn{near, far} {
-		buf := value(uverbs.AllocBuffer(4096))(t)
+		buf := value(uverbs.AllocBuffer(4096, uverbs.BufferOptions{}))(t)
 		t.Cleanup(func() { buf.Close() })
-		mrs[i] = value(c.PD().RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead))(t)
+		mrs[i] = value(c.PD().RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead}))(t)
 	}
 	r.until("RDMAWrite", func() error { return near.RDMAWrite(ctx, mrs[0].SGE(0, 2048), RemoteOf(mrs[1])) })
 	r.until("RDMARead", func() error { return near.RDMARead(ctx, mrs[0].SGE(2048, 2048), RemoteOf(mrs[1])) })
@@ -262,7 +262,7 @@ func TestDeviceRemoved(t *testing.T) {
 	}
 	must(t, everywhere.Close())
 	for end := time.Now().Add(6 * timeout); ; time.Sleep(20 * time.Millisecond) {
-		_, err := uverbs.Open(device)
+		_, err := uverbs.Open(device, uverbs.OpenOptions{})
 		after := use(t)
 		if errors.Is(err, fs.ErrNotExist) && after.goroutines <= before.goroutines && after.files <= before.files+1 { // c
 			break

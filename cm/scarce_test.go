@@ -125,7 +125,7 @@ func exchange(ctx context.Context, l *Listener, o ConnOptions) error {
 // in them, and closed when there are too many of them or the device is closed.
 func TestCompletionPool(t *testing.T) {
 	s, _ := scarce(t, soft.Limits{CQs: 2})
-	dev := value(uverbs.Open(s.Name()))(t)
+	dev := value(uverbs.Open(s.Name(), uverbs.OpenOptions{}))(t)
 	p := &completionPool{dev: dev}
 	one, two := value(p.get(7))(t), value(p.get(15))(t)
 	if _, err := p.get(7); err == nil {
@@ -158,7 +158,7 @@ func TestCompletionPool(t *testing.T) {
 // used are not.
 func TestCompletionsTrimmed(t *testing.T) {
 	s, _ := scarce(t, soft.Limits{CQs: 2})
-	dev := value(uverbs.Open(s.Name()))(t)
+	dev := value(uverbs.Open(s.Name(), uverbs.OpenOptions{}))(t)
 	p := &completionPool{dev: dev}
 	idle, used := value(p.get(7))(t), value(p.get(7))(t)
 	for range 2 { // the timer is set again

@@ -186,11 +186,11 @@ func besideWrite(b *testing.B, w io.Writer, r io.Reader) float64 {
 	client, server := bareEnds(b)
 	var mrs [2]*uverbs.MR
 	for i, e := range []*bare{client, server} {
-		buf, err := uverbs.AllocBuffer(size)
+		buf, err := uverbs.AllocBuffer(size, uverbs.BufferOptions{})
 		if err != nil {
 			b.Fatal(err)
 		}
-		if mrs[i], err = e.c.PD().RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite); err != nil {
+		if mrs[i], err = e.c.PD().RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite}); err != nil {
 			b.Fatal(err)
 		}
 		defer buf.Close()

@@ -184,7 +184,7 @@ func notReady(t *testing.T) (n uint64) {
 	testenv.Guest(t)
 	counted := false
 	for _, name := range testenv.TheRig().Devices {
-		dev := value(uverbs.Open(name))(t)
+		dev := value(uverbs.Open(name, uverbs.OpenOptions{}))(t)
 		counters, err := dev.PortCounters(1)
 		must(t, dev.Close())
 		if !errors.Is(err, errors.ErrUnsupported) {

@@ -49,7 +49,7 @@
 // [Resources] counts them. [QPs], [CQs], [MRs], [PDs], [CMIDs], [Contexts] and [SRQs] list them,
 // each with its [Owner]:
 //
-//	qps, err := netlinkrdma.QPs(dev)
+//	qps, err := netlinkrdma.QPs(dev, netlinkrdma.ListOptions{})
 //	for _, q := range qps {
 //		fmt.Println(q.Num, q.Type, q.State, q.RemoteNum, q.PID, q.Kernel)
 //	}
@@ -57,7 +57,7 @@
 // Objects refer to each other by the kernel's own numbers: the field PD of an MR is the ID of a PD
 // in the list of PDs. Only QP numbers are the same as in the programs.
 //
-// [QPsWith] and [ResourcesWith] include what only the driver knows. [Raw] returns what the driver knows
+// With [ListOptions], [QPs] and [Resources] include what only the driver knows. [Raw] returns what the driver knows
 // about an object, in a form of its own. [FRMRPools] lists the pools from which a driver takes memory
 // regions; [PinFRMRs] fills one, and [SetFRMRAging] says when unused ones are freed.
 //

@@ -59,7 +59,7 @@ func ExampleQPs() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	qps, err := netlinkrdma.QPs(dev)
+	qps, err := netlinkrdma.QPs(dev, netlinkrdma.ListOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func TestExported(t *testing.T) {
 		cmd  int
 		attr int // which has the number 17; 0 if the function takes none
 	}{
-		{"QPs", func() error { return second(QPs(fakeRXE)) }, abi.RDMA_NLDEV_CMD_RES_QP_GET, 0},
+		{"QPs", func() error { return second(QPs(fakeRXE, ListOptions{})) }, abi.RDMA_NLDEV_CMD_RES_QP_GET, 0},
 		{"QPByNum", func() error { return second(QPByNum(fakeRXE, 1, 17)) }, abi.RDMA_NLDEV_CMD_RES_QP_GET, abi.RDMA_NLDEV_ATTR_RES_LQPN},
 		{"CQs", func() error { return second(CQs(fakeRXE)) }, abi.RDMA_NLDEV_CMD_RES_CQ_GET, 0},
 		{"CQByID", func() error { return second(CQByID(fakeRXE, 17)) }, abi.RDMA_NLDEV_CMD_RES_CQ_GET, abi.RDMA_NLDEV_ATTR_RES_CQN},
@@ -47,7 +47,7 @@ func TestExported(t *testing.T) {
 		{"ContextByID", func() error { return second(ContextByID(fakeRXE, 17)) }, abi.RDMA_NLDEV_CMD_RES_CTX_GET, abi.RDMA_NLDEV_ATTR_RES_CTXN},
 		{"SRQs", func() error { return second(SRQs(fakeRXE)) }, abi.RDMA_NLDEV_CMD_RES_SRQ_GET, 0},
 		{"SRQByID", func() error { return second(SRQByID(fakeRXE, 17)) }, abi.RDMA_NLDEV_CMD_RES_SRQ_GET, abi.RDMA_NLDEV_ATTR_RES_SRQN},
-		{"Resources", func() error { return second(Resources(fakeRXE)) }, abi.RDMA_NLDEV_CMD_RES_GET, 0},
+		{"Resources", func() error { return second(Resources(fakeRXE, ListOptions{})) }, abi.RDMA_NLDEV_CMD_RES_GET, 0},
 		{"PortCounters", func() error { return second(PortCounters(fakeRXE, 1)) }, abi.RDMA_NLDEV_CMD_STAT_GET, 0},
 		{"PortCounterStatus", func() error { return second(PortCounterStatus(fakeRXE, 1)) }, abi.RDMA_NLDEV_CMD_STAT_GET, 0},
 		{"SetOptionalCounters", func() error { return SetOptionalCounters(fakeRXE, 1, "a") }, abi.RDMA_NLDEV_CMD_STAT_GET, 0},
@@ -63,8 +63,8 @@ func TestExported(t *testing.T) {
 		{"MoveDevice", func() error { return MoveDevice(fakeRXE, os.Stdin) }, abi.RDMA_NLDEV_CMD_SET, 0},
 		{"MoveDeviceToPID", func() error { return MoveDeviceToPID(fakeRXE, os.Getpid()) }, abi.RDMA_NLDEV_CMD_SET, 0},
 		{"SetAdaptiveModeration", func() error { return SetAdaptiveModeration(fakeRXE, true) }, abi.RDMA_NLDEV_CMD_SET, 0},
-		{"QPsWith", func() error { return second(QPsWith(fakeRXE, ListOptions{Driver: true})) }, abi.RDMA_NLDEV_CMD_RES_QP_GET, 0},
-		{"ResourcesWith", func() error { return second(ResourcesWith(fakeRXE, ListOptions{Driver: true})) }, abi.RDMA_NLDEV_CMD_RES_GET, 0},
+		{"QPs with Driver", func() error { return second(QPs(fakeRXE, ListOptions{Driver: true})) }, abi.RDMA_NLDEV_CMD_RES_QP_GET, 0},
+		{"Resources with Driver", func() error { return second(Resources(fakeRXE, ListOptions{Driver: true})) }, abi.RDMA_NLDEV_CMD_RES_GET, 0},
 		{"Raw of a QP", func() error { return second(Raw(fakeRXE, RawOptions{Kind: RawQP, ID: 17, Port: 1})) }, abi.RDMA_NLDEV_CMD_RES_QP_GET_RAW, abi.RDMA_NLDEV_ATTR_RES_LQPN},
 		{"Raw of a CQ", func() error { return second(Raw(fakeRXE, RawOptions{Kind: RawCQ, ID: 17})) }, abi.RDMA_NLDEV_CMD_RES_CQ_GET_RAW, abi.RDMA_NLDEV_ATTR_RES_CQN},
 		{"Raw of an MR", func() error { return second(Raw(fakeRXE, RawOptions{Kind: RawMR, ID: 17})) }, abi.RDMA_NLDEV_CMD_RES_MR_GET_RAW, abi.RDMA_NLDEV_ATTR_RES_MRN},

@@ -69,8 +69,8 @@ func TestDriverDetails(t *testing.T) {
 	}))
 	all, some := ListOptions{Driver: true}, ListOptions{}
 	for _, call := range []func(){
-		func() { QPsWith(fakeRXE, all) }, func() { ResourcesWith(fakeRXE, all) },
-		func() { QPsWith(fakeRXE, some) }, func() { QPs(fakeRXE) }, func() { ResourcesWith(fakeRXE, some) }, func() { Resources(fakeRXE) },
+		func() { QPs(fakeRXE, all) }, func() { Resources(fakeRXE, all) },
+		func() { QPs(fakeRXE, some) }, func() { QPs(fakeRXE, ListOptions{}) }, func() { Resources(fakeRXE, some) }, func() { Resources(fakeRXE, ListOptions{}) },
 	} {
 		call()
 	}

@@ -23,12 +23,7 @@ type ResourceCounts struct {
 // Resources returns how many objects a device has, as "rdma resource show DEV" does. dev must come
 // from [Devices] or [DeviceByName]. The error matches [fs.ErrNotExist] if the device no longer
 // exists or was renamed.
-func Resources(dev Device) (ResourceCounts, error) { return system.resources(dev, ListOptions{}) }
-
-// ResourcesWith is [Resources] with options.
-func ResourcesWith(dev Device, o ListOptions) (ResourceCounts, error) {
-	return system.resources(dev, o)
-}
+func Resources(dev Device, o ListOptions) (ResourceCounts, error) { return system.resources(dev, o) }
 
 // ListOptions says which objects a list has. It is a plain value.
 type ListOptions struct {
@@ -51,10 +46,7 @@ func (o ListOptions) attrs() []*rtAttr {
 // needs no privilege and has the objects of all users, but the keys of memory regions need
 // CAP_NET_ADMIN. A list is not a snapshot: the kernel produces it in parts, and objects that are
 // created or destroyed meanwhile may be missing.
-func QPs(dev Device) ([]QP, error) { return list(system, dev, qps) }
-
-// QPsWith is [QPs] with options.
-func QPsWith(dev Device, o ListOptions) ([]QP, error) { return list(system, dev, qps, o.attrs()...) }
+func QPs(dev Device, o ListOptions) ([]QP, error) { return list(system, dev, qps, o.attrs()...) }
 
 // QPByNum returns one queue pair, on the port that it uses. A QP in state RESET has no port and
 // cannot be found. The error matches [fs.ErrNotExist] if the QP does not exist.

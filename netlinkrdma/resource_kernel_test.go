@@ -77,12 +77,12 @@ func TestKernelCapture(t *testing.T) {
 // each port.
 func TestKernelResources(t *testing.T) {
 	dev := rxe0(t)
-	counts, err := Resources(dev)
+	counts, err := Resources(dev, ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("%+v", counts)
-	all, err := QPs(dev)
+	all, err := QPs(dev, ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +224,7 @@ func TestKernelStaleDevice(t *testing.T) {
 	gone.Index = 4711
 	for _, d := range []Device{other, gone} {
 		for what, err := range map[string]error{
-			"resources": second(Resources(d)), "QPs": second(QPs(d)), "SRQs": second(SRQs(d)),
+			"resources": second(Resources(d, ListOptions{})), "QPs": second(QPs(d, ListOptions{})), "SRQs": second(SRQs(d)),
 			"counters": second(PortCounters(d, 1)), "mode": second(QPCounterSetting(d, 1)),
 			"rename": RenameDevice(d, "rxe9"), "moderation": SetAdaptiveModeration(d, false),
 		} {
@@ -500,7 +500,7 @@ func TestKernelUnprivileged(t *testing.T) {
 		if err != nil || len(all) == 0 || all[0].Keys || all[0].LocalDMALKey != 0 {
 			t.Errorf("PDs %+v, %v, want some without keys", all, err)
 		}
-		if err := second(Resources(dev)); err != nil {
+		if err := second(Resources(dev, ListOptions{})); err != nil {
 			t.Error(err)
 		}
 		for what, err := range map[string]error{

@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/goverbs/mmio"
 )
 
-// BufferOptions are the options of [AllocBufferWith]. The zero value is an ordinary buffer.
+// BufferOptions are the options of [AllocBuffer]. The zero value is an ordinary buffer.
 type BufferOptions struct {
 	// HugePages requests huge pages, which the administrator must have reserved (MAP_HUGETLB).
 	HugePages bool
@@ -48,14 +48,9 @@ type Buffer struct {
 	mrs    int
 }
 
-// AllocBuffer returns a buffer of size bytes.
-func AllocBuffer(size int) (*Buffer, error) {
-	return AllocBufferWith(size, BufferOptions{})
-}
-
-// AllocBufferWith returns a buffer of size bytes. It fails with ENOMEM if there are too few free
+// AllocBuffer returns a buffer of size bytes. It fails with ENOMEM if there are too few free
 // huge pages; the error says how many there are.
-func AllocBufferWith(size int, o BufferOptions) (*Buffer, error) {
+func AllocBuffer(size int, o BufferOptions) (*Buffer, error) {
 	const op = "AllocBuffer"
 	if size <= 0 {
 		return nil, argErr(op, "size", size, "1 byte and more")

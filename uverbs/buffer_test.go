@@ -15,11 +15,11 @@ func TestBufferOptionsRefused(t *testing.T) {
 		"NUMANode":     {NUMANode: NUMAAt(-1)},
 	} {
 		var arg *ArgError
-		if _, err := AllocBufferWith(1, o); !errors.As(err, &arg) || arg.Field != field {
+		if _, err := AllocBuffer(1, o); !errors.As(err, &arg) || arg.Field != field {
 			t.Errorf("%+v: %v, want an ArgError about %s", o, err, field)
 		}
 	}
-	if _, err := AllocBufferWith(1, BufferOptions{HugePageSize: -1}); !errors.Is(err, syscall.EINVAL) {
+	if _, err := AllocBuffer(1, BufferOptions{HugePageSize: -1}); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("negative page size: %v", err)
 	}
 }

@@ -27,7 +27,7 @@ var concurrency = pairs.Table{
 	}},
 	{Object: (*PD)(nil), Methods: map[pairs.Use]string{
 		freely: `AdviseMR AllocMW AllocParentDomain Close CreateAH CreateAHFor CreateDCI CreateDCT CreateQP CreateSRQ CreateWQ Device
-			Handle ImportMR RegDM RegDMABuf RegImplicit RegMR RegMRWith RegSlice`,
+			Handle ImportMR RegDM RegDMABuf RegImplicit RegMR RegSlice`,
 	}},
 	{Object: (*QP)(nil), Often: true, Methods: map[pairs.Use]string{
 		freely: `AttachMulticast Caps Close Connect CreateFlow DEVXModify DEVXQuery DataInOrder DetachMulticast Device Endpoint

@@ -34,11 +34,11 @@ type softWorld struct {
 
 func newSoftWorld(t *testing.T) pairs.World {
 	w := &softWorld{t: t, soft: value(soft.New(soft.Options{}))(t)}
-	w.dev = value(Open(w.soft.Name()))(t)
+	w.dev = value(Open(w.soft.Name(), OpenOptions{}))(t)
 	pd := value(w.dev.AllocPD())(t)
 	w.cq = value(w.dev.CreateCQ(CQOptions{MaxCQE: 255, Events: true}))(t)
-	buf := value(AllocBuffer(4096))(t)
-	w.mr = value(pd.RegMR(buf, AccessLocalWrite|AccessRemoteWrite|AccessMWBind))(t)
+	buf := value(AllocBuffer(4096, BufferOptions{}))(t)
+	w.mr = value(pd.RegMR(buf, MROptions{Access: AccessLocalWrite | AccessRemoteWrite | AccessMWBind}))(t)
 	create := func(typ QPType) *QP {
 		return value(pd.CreateQP(QPOptions{Type: typ, SendCQ: w.cq, RecvCQ: w.cq, MaxSendWR: 7, MaxRecvWR: 7}))(t)
 	}

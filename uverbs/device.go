@@ -256,22 +256,19 @@ const exclusiveHint = "a device is seen in its own network namespace only (the s
 
 const noDeviceHint = "load a driver (modprobe rdma_rxe, then verbs link add rxe0 type rxe netdev eth0); in a network namespace of its own a device must be moved there (verbs dev set DEV netns NS; rdma has the same commands); " + softHint
 
-// Open opens a device by name (ibv_open_device). A software device of this process comes before one
-// of the kernel with the same name. The error is a [DeviceError], or an [ArgError] if the name is
-// empty.
-func Open(name string) (*Device, error) { return OpenWith(name, OpenOptions{}) }
-
-// OpenOptions are the options of [OpenWith].
+// OpenOptions are the options of [Open]. The zero value opens any device.
 type OpenOptions struct {
 	// DEVX opens the device for commands to the firmware of an mlx5 adapter, which
 	// [Device.DEVXCommand], [QP.SetUDPSourcePort] and [QP.SetLAGPort] need (MLX5DV_CONTEXT_FLAGS_DEVX).
-	// If the adapter or the driver does not support that, OpenWith fails with a [DeviceError] that wraps a
+	// If the adapter or the driver does not support that, Open fails with a [DeviceError] that wraps a
 	// [FeatureError]. For other ways to open a device there is the environment variable RDMADEVX=1.
 	DEVX bool
 }
 
-// OpenWith is like [Open], with options.
-func OpenWith(name string, o OpenOptions) (*Device, error) {
+// Open opens a device by name (ibv_open_device). A software device of this process comes before one
+// of the kernel with the same name. The error is a [DeviceError], or an [ArgError] if the name is
+// empty.
+func Open(name string, o OpenOptions) (*Device, error) {
 	if name == "" {
 		return nil, argErr("Open", "name", `""`, "the name of a device; use OpenFirst for any device")
 	}

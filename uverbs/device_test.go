@@ -128,13 +128,13 @@ func TestOpenFails(t *testing.T) {
 
 // TestOpenUnknown: whatever this machine has, it is not this.
 func TestOpenUnknown(t *testing.T) {
-	_, err := Open("no such device")
+	_, err := Open("no such device", OpenOptions{})
 	var d *DeviceError
 	if !errors.As(err, &d) || d.Name != "no such device" || d.Unwrap() == nil || !strings.HasPrefix(err.Error(), "uverbs: open no such device: ") {
 		t.Errorf("error is %v", err)
 	}
 	var a *ArgError
-	if _, err := Open(""); !errors.As(err, &a) || a.Field != "name" {
+	if _, err := Open("", OpenOptions{}); !errors.As(err, &a) || a.Field != "name" {
 		t.Errorf("without a name the error is %v", err)
 	}
 	err = &DeviceError{Err: fmt.Errorf("there is none: %w", ErrNoDevice)}

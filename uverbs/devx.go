@@ -43,7 +43,7 @@ const (
 // 65,528 bytes. The library checks nothing else.
 //
 // Only mlx5 has such commands, if the adapter has user contexts (the capability log_max_uctx) and the
-// device was opened for them: by [OpenWith], or by any function with the environment variable
+// device was opened for them: by [Open], or by any function with the environment variable
 // RDMADEVX=1, if the adapter can. Otherwise DEVXCommand fails with a [FeatureError]. libmlx5 opens all
 // devices so. The library does not: the kernel does not log why the firmware refused a command of such a
 // context, so that errors of other methods cannot say it.

@@ -20,8 +20,8 @@
 // The device accesses memory by itself, so memory must be registered. [AllocBuffer] returns memory
 // outside the Go heap, and [PD.RegMR] registers it:
 //
-//	buf, err := uverbs.AllocBuffer(8192)
-//	mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
+//	buf, err := uverbs.AllocBuffer(8192, uverbs.BufferOptions{})
+//	mr, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 //
 // A queue pair ([QP]) is one end of a connection: a queue of sends and a queue of receives. Each
 // side sends its [Endpoint] to the other one, for example as JSON over TCP, and calls [QP.Connect]

@@ -57,10 +57,10 @@ func TestMlx5DataDirect(t *testing.T) {
 			t.Errorf("%+v: %v, want an ArgError about %s", o, err, field)
 		}
 	}
-	buf := value(AllocBuffer(page))(t)
+	buf := value(AllocBuffer(page, BufferOptions{}))(t)
 	var arg *ArgError
-	if _, err := pd.RegMRWith(buf, MROptions{DataDirect: true}); !errors.As(err, &arg) || arg.Field != "DataDirect" {
-		t.Errorf("RegMRWith: %v, want an ArgError about DataDirect", err)
+	if _, err := pd.RegMR(buf, MROptions{DataDirect: true}); !errors.As(err, &arg) || arg.Field != "DataDirect" {
+		t.Errorf("RegMR: %v, want an ArgError about DataDirect", err)
 	}
 	must(t, buf.Close())
 	if calls := k.took(); len(calls) != 0 {

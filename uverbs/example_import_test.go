@@ -22,8 +22,8 @@ func ExampleImportDevice() {
 	broker := func(worker *net.UnixConn) {
 		dev := must(uverbs.OpenFirst())
 		pd := must(dev.AllocPD())
-		buf := must(uverbs.AllocBuffer(4096))
-		mr := must(pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite))
+		buf := must(uverbs.AllocBuffer(4096, uverbs.BufferOptions{}))
+		mr := must(pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite}))
 
 		f := must(dev.File())
 		message := must(json.Marshal(handles{PD: pd.Handle(), MR: mr.Handle()}))

@@ -8,11 +8,11 @@ import (
 
 // Register half a buffer so that the peer sees it from address 0 on, and let it write
 // there for a while.
-func ExamplePD_RegMRWith() {
+func ExamplePD_RegMR() {
 	dev := must(uverbs.OpenFirst())
 	pd := must(dev.AllocPD())
-	buf := must(uverbs.AllocBuffer(8192))
-	mr := must(pd.RegMRWith(buf, uverbs.MROptions{
+	buf := must(uverbs.AllocBuffer(8192, uverbs.BufferOptions{}))
+	mr := must(pd.RegMR(buf, uverbs.MROptions{
 		Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite,
 		Offset: 4096,
 		IOVA:   uverbs.IOVAAt(0),
@@ -58,8 +58,8 @@ func ExampleBufferPool() {
 
 // Memory of huge pages takes the device fewer translations. The administrator has
 // reserved them: echo 512 > /proc/sys/vm/nr_hugepages.
-func ExampleAllocBufferWith() {
-	buf := must(uverbs.AllocBufferWith(1<<30, uverbs.BufferOptions{HugePages: true, NUMANode: uverbs.NUMAAt(0)}))
+func ExampleAllocBuffer() {
+	buf := must(uverbs.AllocBuffer(1<<30, uverbs.BufferOptions{HugePages: true, NUMANode: uverbs.NUMAAt(0)}))
 	fmt.Println(buf.Len())
 	check(buf.Close())
 }
@@ -69,6 +69,6 @@ func ExampleAllocBufferWith() {
 func ExamplePD_AdviseMR() {
 	var pd *uverbs.PD
 	var buf *uverbs.Buffer
-	mr := must(pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessOnDemand))
+	mr := must(pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessOnDemand}))
 	check(pd.AdviseMR(uverbs.AdvicePrefetchWrite, []uverbs.SGE{mr.SGE(0, 1<<20)}, uverbs.AdviseOptions{Flush: true}))
 }

@@ -87,7 +87,7 @@ func ExampleDevice_AllocDMAH() {
 	var buf *uverbs.Buffer
 	h := must(dev.AllocDMAH(uverbs.DMAHOptions{CPU: new(2), MemType: uverbs.TPHMemVolatile}))
 	defer h.Close()
-	mr := must(pd.RegMRWith(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite, DMAH: h}))
+	mr := must(pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite, DMAH: h}))
 	defer mr.Close()
 }
 

@@ -17,8 +17,8 @@ import (
 func talk(ctx context.Context, c net.Conn, msg string) (answer string) {
 	dev := must(uverbs.OpenFirst())
 	pd := must(dev.AllocPD())
-	buf := must(uverbs.AllocBuffer(8192)) // the first half to send, the second to receive
-	mr := must(pd.RegMR(buf, uverbs.AccessLocalWrite))
+	buf := must(uverbs.AllocBuffer(8192, uverbs.BufferOptions{})) // the first half to send, the second to receive
+	mr := must(pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}))
 	cq := must(dev.CreateCQ(uverbs.CQOptions{Events: true}))
 	qp := must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))
 	defer buf.Close()

@@ -334,8 +334,8 @@ func newFakeQP(t testing.TB, o QPOptions) *fakeQP {
 	t.Helper()
 	d, k := fakeDevice(t, pathAuto)
 	f := &fakeQP{fakeKernel: k, dev: d, pd: value(d.AllocPD())(t), cq: value(d.CreateCQ(CQOptions{MaxCQE: 31}))(t)}
-	buf := value(AllocBuffer(4096))(t)
-	f.mr = value(f.pd.RegMR(buf, AccessLocalWrite))(t)
+	buf := value(AllocBuffer(4096, BufferOptions{}))(t)
+	f.mr = value(f.pd.RegMR(buf, MROptions{Access: AccessLocalWrite}))(t)
 	o.SendCQ, o.RecvCQ = f.cq, f.cq
 	o.MaxSendWR, o.MaxRecvWR = orDefault(o.MaxSendWR, 7), orDefault(o.MaxRecvWR, 7)
 	o.MaxSendSGE, o.MaxRecvSGE, o.MaxInline = 2, 2, 32

@@ -133,8 +133,8 @@ func TestImportPD(t *testing.T) {
 	if pd.Handle() != 70 || pd.Device() != d {
 		t.Errorf("handle %d", pd.Handle())
 	}
-	buf := value(AllocBuffer(4096))(t)
-	mr := value(pd.RegMR(buf, AccessLocalWrite))(t)
+	buf := value(AllocBuffer(4096, BufferOptions{}))(t)
+	mr := value(pd.RegMR(buf, MROptions{Access: AccessLocalWrite}))(t)
 	if got := request[abi.RegMR](k, "REG_MR").PDHandle; got != 70 {
 		t.Errorf("the MR belongs to PD %d", got)
 	}
@@ -146,7 +146,7 @@ func TestImportPD(t *testing.T) {
 	if got := k.took(); !slices.Equal(got, []string{"ioctl DEREG_MR"}) {
 		t.Errorf("Close has issued %v", got)
 	}
-	if _, err := pd.RegMR(buf, 0); !errors.Is(err, os.ErrClosed) {
+	if _, err := pd.RegMR(buf, MROptions{}); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("RegMR in a closed PD: %v", err)
 	}
 	_, err = d.ImportPD(4)

@@ -169,7 +169,7 @@ func unchanged(*localDevice) {}
 // openLocal opens a device in the process and returns the fakeKernel behind it.
 func (l *localDevice) open(t *testing.T) (*Device, *localContext) {
 	t.Helper()
-	d := value(Open(l.info.Name))(t)
+	d := value(Open(l.info.Name, OpenOptions{}))(t)
 	t.Cleanup(func() { must(t, d.Close()) })
 	return d, l.contexts[len(l.contexts)-1]
 }
@@ -202,7 +202,7 @@ func TestInProcessListed(t *testing.T) {
 		if err := infos[i].Err; !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", infos[i].Name, err, want)
 		}
-		d, err := Open(infos[i].Name)
+		d, err := Open(infos[i].Name, OpenOptions{})
 		if !errors.Is(err, want) {
 			t.Errorf("Open(%s): %v, want %v", infos[i].Name, err, want)
 		}
@@ -239,7 +239,7 @@ func TestInProcessOpen(t *testing.T) {
 			t.Setenv(abiPathEnv, path)
 			must(t, poller())
 			before := openFiles(t)
-			d := value(Open("local0"))(t)
+			d := value(Open("local0", OpenOptions{}))(t)
 			c := soft.contexts[len(soft.contexts)-1]
 			if i := d.Info(); d.Name() != "local0" || !i.InProcess || d.QueryDevice().MaxQPWR != 1000 {
 				t.Errorf("opened %+v", i)
@@ -301,7 +301,7 @@ func useInProcess(t *testing.T, d *Device, c *localContext) {
 func TestInProcessOpenRefused(t *testing.T) {
 	refused := errors.New("too many contexts")
 	soft := addLocal(t, "local0", func(l *localDevice) { l.refuse, l.addrs = refused, []netip.Addr{netip.MustParseAddr("127.0.0.2")} })
-	_, byName := Open("local0")
+	_, byName := Open("local0", OpenOptions{})
 	_, byAddr := OpenAddr(netip.MustParseAddr("127.0.0.2"))
 	_, first := openFirst(inProcessDevices())
 	for _, err := range []error{byName, byAddr} {
@@ -315,7 +315,7 @@ func TestInProcessOpenRefused(t *testing.T) {
 	if len(soft.contexts) != 0 {
 		t.Errorf("%d contexts", len(soft.contexts))
 	}
-	if _, err := Open("local9"); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "devices here:") || !strings.Contains(err.Error(), " local0") {
+	if _, err := Open("local9", OpenOptions{}); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "devices here:") || !strings.Contains(err.Error(), " local0") {
 		t.Errorf("an unknown name: %v", err)
 	}
 }

@@ -46,7 +46,7 @@ type region struct {
 // memory stays in place, because the device may still write to it.
 var pinnedMRs sync.Map // of *MR
 
-// MROptions are the options of [PD.RegMRWith]. The zero value registers the whole buffer for local
+// MROptions are the options of [PD.RegMR]. The zero value registers the whole buffer for local
 // reading, at its own address.
 type MROptions struct {
 	Access Access     // Access are the access rights.
@@ -108,20 +108,11 @@ func (o *MROptions) iova(op string, start, length uint64) (uint64, error) {
 	return iova, nil
 }
 
-// RegMR registers a buffer (ibv_reg_mr). The buffer cannot be closed before the MR. It fails with
-// ENOMEM if the memory would exceed RLIMIT_MEMLOCK; the error has the limit, its current use and
-// how to raise it.
-func (p *PD) RegMR(buf *Buffer, access Access) (*MR, error) {
-	return p.regBuffer("RegMR", buf, MROptions{Access: access})
-}
-
-// RegMRWith registers part of a buffer, or at another address (ibv_reg_mr_iova). Otherwise it is
-// like [PD.RegMR].
-func (p *PD) RegMRWith(buf *Buffer, o MROptions) (*MR, error) {
-	return p.regBuffer("RegMRWith", buf, o)
-}
-
-func (p *PD) regBuffer(op string, buf *Buffer, o MROptions) (*MR, error) {
+// RegMR registers a buffer or a part of it (ibv_reg_mr, ibv_reg_mr_iova). The buffer cannot be closed
+// before the MR. It fails with ENOMEM if the memory would exceed RLIMIT_MEMLOCK; the error has the
+// limit, its current use and how to raise it.
+func (p *PD) RegMR(buf *Buffer, o MROptions) (*MR, error) {
+	const op = "RegMR"
 	if err := p.usable(); err != nil {
 		return nil, err
 	}

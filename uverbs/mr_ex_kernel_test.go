@@ -18,11 +18,11 @@ func TestRegMREx(t *testing.T) {
 	kernel := runningKernel()
 	has := kernel[0] > since[0] || kernel[0] == since[0] && kernel[1] >= since[1]
 
-	d := value(Open("rxe0"))(t)
+	d := value(Open("rxe0", OpenOptions{}))(t)
 	defer d.Close()
 	pd := value(d.AllocPD())(t)
 	defer pd.Close()
-	buf := value(AllocBuffer(8192))(t)
+	buf := value(AllocBuffer(8192, BufferOptions{}))(t)
 	defer buf.Close()
 	s := &region{access: AccessLocalWrite, start: addrOf(buf.Bytes()), iova: addrOf(buf.Bytes()), length: 8192}
 	register := func(fd int) (*MR, error) {

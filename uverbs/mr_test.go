@@ -35,7 +35,7 @@ func TestAccessNames(t *testing.T) {
 func memory(t *testing.T, d *Device) (pd *PD, buf *Buffer, page int) {
 	t.Helper()
 	page = os.Getpagesize()
-	pd, buf = value(d.AllocPD())(t), value(AllocBuffer(4*page))(t)
+	pd, buf = value(d.AllocPD())(t), value(AllocBuffer(4*page, BufferOptions{}))(t)
 	t.Cleanup(func() { must(t, buf.Close(), pd.Close()) })
 	return pd, buf, page
 }
@@ -87,7 +87,7 @@ func TestRegMRAt(t *testing.T) {
 		{"wishes", MROptions{Access: AccessRelaxedOrdering | 1<<29 | AccessMWBind | AccessHugeTLB}, abi.RegMR{Start: start, HCAVA: start, Length: 4 * p, AccessFlags: 1<<20 | 1<<29 | 16 | 128}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			mr := value(pd.RegMRWith(buf, c.o))(t)
+			mr := value(pd.RegMR(buf, c.o))(t)
 			c.want.PDHandle = pd.handle
 			if got := request[abi.RegMR](k, "REG_MR"); got != c.want {
 				t.Errorf("request is %+v, want %+v", got, c.want)
@@ -128,7 +128,7 @@ func TestRegMRAtRefused(t *testing.T) {
 		{MROptions{Access: AccessOnDemand | AccessHugeTLB}, "access", "ON_DEMAND|HUGETLB"},
 	} {
 		var arg *ArgError
-		if _, err := pd.RegMRWith(buf, c.o); !errors.As(err, &arg) || arg.Op != "RegMRWith" || arg.Field != c.field || arg.Given != c.given {
+		if _, err := pd.RegMR(buf, c.o); !errors.As(err, &arg) || arg.Op != "RegMR" || arg.Field != c.field || arg.Given != c.given {
 			t.Errorf("%+v: %v, want %s %s", c.o, err, c.field, c.given)
 		}
 	}
@@ -139,12 +139,12 @@ func TestRegMRAtRefused(t *testing.T) {
 	if _, err := pd.RegSlice(buf.Bytes()[1:], AccessZeroBased); !errors.As(err, &arg) || arg.Op != "RegSlice" || arg.Field != "IOVA" {
 		t.Errorf("RegSlice: %v", err)
 	}
-	if _, err := pd.RegMRWith(nil, MROptions{}); !errors.As(err, &arg) || arg.Op != "RegMRWith" {
+	if _, err := pd.RegMR(nil, MROptions{}); !errors.As(err, &arg) || arg.Op != "RegMR" {
 		t.Errorf("no buffer: %v", err)
 	}
 	for access, feature := range map[Access]string{AccessFlushGlobal: "access FLUSH_GLOBAL", AccessFlushPersistent: "access FLUSH_PERSISTENT", AccessOnDemand: "on-demand paging"} {
 		var f *FeatureError
-		if _, err := pd.RegMR(buf, access); !errors.As(err, &f) || f.Feature != feature || f.Driver != "rxe" {
+		if _, err := pd.RegMR(buf, MROptions{Access: access}); !errors.As(err, &f) || f.Feature != feature || f.Driver != "rxe" {
 			t.Errorf("%s: %v", access, err)
 		}
 	}
@@ -158,22 +158,22 @@ func TestRegMRCapabilities(t *testing.T) {
 	d.attr.ODPGeneralCaps = abi.IB_UVERBS_ODP_SUPPORT
 	d.attr.CapFlags = abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL | abi.IB_UVERBS_DEVICE_FLUSH_PERSISTENT
 	for _, access := range []Access{AccessOnDemand, AccessFlushGlobal, AccessFlushPersistent} {
-		mr := value(pd.RegMR(buf, access))(t)
+		mr := value(pd.RegMR(buf, MROptions{Access: access}))(t)
 		if got := request[abi.RegMR](k, "REG_MR").AccessFlags; got != uint32(access) {
 			t.Errorf("access is %#x, want %#x", got, uint32(access))
 		}
 		must(t, mr.Close())
 	}
 	k.refuse["REG_MR"] = syscall.EINVAL
-	if _, err := pd.RegMR(buf, AccessFlushPersistent); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "persistent memory only") {
+	if _, err := pd.RegMR(buf, MROptions{Access: AccessFlushPersistent}); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "persistent memory only") {
 		t.Errorf("EINVAL: %v", err)
 	}
 	k.refuse["REG_MR"] = syscall.EOPNOTSUPP
 	var f *FeatureError
-	if _, err := pd.RegMR(buf, AccessLocalWrite|AccessHugeTLB); !errors.As(err, &f) || f.Feature != "REG_MR with access HUGETLB" || f.Driver != "rxe" || !errors.Is(err, syscall.EOPNOTSUPP) {
+	if _, err := pd.RegMR(buf, MROptions{Access: AccessLocalWrite | AccessHugeTLB}); !errors.As(err, &f) || f.Feature != "REG_MR with access HUGETLB" || f.Driver != "rxe" || !errors.Is(err, syscall.EOPNOTSUPP) {
 		t.Errorf("EOPNOTSUPP: %v", err)
 	}
-	if _, err := pd.RegMR(buf, AccessLocalWrite); !errors.As(err, &f) || f.Feature != "REG_MR" {
+	if _, err := pd.RegMR(buf, MROptions{Access: AccessLocalWrite}); !errors.As(err, &f) || f.Feature != "REG_MR" {
 		t.Errorf("EOPNOTSUPP: %v", err)
 	}
 }
@@ -181,7 +181,7 @@ func TestRegMRCapabilities(t *testing.T) {
 func TestCloseMRBound(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
 	pd, buf, _ := memory(t, d)
-	mr := value(pd.RegMR(buf, AccessMWBind))(t)
+	mr := value(pd.RegMR(buf, MROptions{Access: AccessMWBind}))(t)
 	for _, errno := range []syscall.Errno{syscall.EINVAL, syscall.EBUSY} {
 		k.refuse["DEREG_MR"] = errno
 		if err := mr.Close(); !errors.Is(err, errno) || !strings.Contains(err.Error(), "memory window") {
@@ -257,10 +257,10 @@ func TestReregRefused(t *testing.T) {
 	pd, buf, _ := memory(t, d)
 	pd2, buf2, page := memory(t, d)
 	foreign, _, _ := memory(t, other)
-	closed := value(AllocBuffer(1))(t)
+	closed := value(AllocBuffer(1, BufferOptions{}))(t)
 	gone := value(d.AllocPD())(t)
 	must(t, closed.Close(), gone.Close())
-	mr := value(pd.RegMR(buf, AccessLocalWrite))(t)
+	mr := value(pd.RegMR(buf, MROptions{Access: AccessLocalWrite}))(t)
 	before := *mr.state()
 	same := func(name string) {
 		t.Helper()
@@ -320,7 +320,7 @@ func (m *MR) state() *[6]uint64 {
 func TestQueryMR(t *testing.T) {
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
 		pd, buf, _ := memory(t, d)
-		mr := value(pd.RegMR(buf, 0))(t)
+		mr := value(pd.RegMR(buf, MROptions{}))(t)
 		k.took()
 		got, err := mr.Query()
 		if method != "ioctl" {
@@ -347,7 +347,7 @@ func TestQueryMR(t *testing.T) {
 func TestAdviseMR(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
 	pd, buf, _ := memory(t, d)
-	mr := value(pd.RegMR(buf, 0))(t)
+	mr := value(pd.RegMR(buf, MROptions{}))(t)
 	k.took()
 	sgl := []SGE{mr.SGE(0, 10), mr.SGE(20, 30)}
 	var list []byte // the kernel's copy

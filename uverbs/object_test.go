@@ -200,7 +200,7 @@ func TestTreeRace(t *testing.T) {
 // TestBufferHold: a buffer stays as it is while MRs cover it, and says how many do.
 func TestBufferHold(t *testing.T) {
 	const size = 5000
-	b, err := AllocBuffer(size)
+	b, err := AllocBuffer(size, BufferOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -334,8 +334,8 @@ func TestParentDomain(t *testing.T) {
 	parent := value(pd.AllocParentDomain(td))(t)
 	_, err = parent.AllocParentDomain(nil)
 	wantArg(t, err, "PD")
-	buf := value(AllocBuffer(1))(t)
-	mr := value(parent.RegMR(buf, 0))(t)
+	buf := value(AllocBuffer(1, BufferOptions{}))(t)
+	mr := value(parent.RegMR(buf, MROptions{}))(t)
 	var req abi.RegMR
 	if copy(bytesOf(&req), k.last("REG_MR").in); req.PDHandle != pd.handle {
 		t.Errorf("the parent domain's handle is %d, want the PD's, %d", req.PDHandle, pd.handle)

@@ -55,7 +55,7 @@ type Slot struct {
 }
 
 // NewBufferPool allocates and registers a pool. It fails with an [ArgError] or with the errors of
-// [AllocBufferWith] and [PD.RegMR].
+// [AllocBuffer] and [PD.RegMR].
 func NewBufferPool(pd *PD, o PoolOptions) (*BufferPool, error) {
 	const op = "NewBufferPool"
 	if pd == nil {
@@ -71,11 +71,11 @@ func NewBufferPool(pd *PD, o PoolOptions) (*BufferPool, error) {
 	if most := min(math.MaxInt/stride, math.MaxUint32); o.Slots <= 0 || o.Slots > most {
 		return nil, argErr(op, "Slots", o.Slots, "1 to %d", most)
 	}
-	buf, err := AllocBufferWith(stride*o.Slots, o.Buffer)
+	buf, err := AllocBuffer(stride*o.Slots, o.Buffer)
 	if err != nil {
 		return nil, err
 	}
-	mr, err := pd.RegMR(buf, o.Access)
+	mr, err := pd.RegMR(buf, MROptions{Access: o.Access})
 	if err != nil {
 		return nil, errors.Join(err, buf.Close())
 	}

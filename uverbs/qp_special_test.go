@@ -384,7 +384,7 @@ func TestRegWithDMAH(t *testing.T) {
 		want map[uint16]uint64
 	}{
 		{"memory", func() (*MR, error) {
-			return pd.RegMRWith(buf, MROptions{DMAH: h, Offset: 64, Length: 8, Access: AccessLocalWrite})
+			return pd.RegMR(buf, MROptions{DMAH: h, Offset: 64, Length: 8, Access: AccessLocalWrite})
 		}, map[uint16]uint64{
 			abi.UVERBS_ATTR_REG_MR_ADDR: addrOf(buf.Bytes()) + 64, abi.UVERBS_ATTR_REG_MR_IOVA: addrOf(buf.Bytes()) + 64,
 			abi.UVERBS_ATTR_REG_MR_FD: 0, abi.UVERBS_ATTR_REG_MR_FD_OFFSET: 0,
@@ -415,12 +415,12 @@ func TestRegWithDMAH(t *testing.T) {
 	}
 	k.refuse["REG_MR_EX"] = syscall.EPROTONOSUPPORT
 	var feature *FeatureError
-	if _, err := pd.RegMRWith(buf, MROptions{DMAH: h}); !errors.As(err, &feature) || feature.Since != (Version{6, 17}) {
+	if _, err := pd.RegMR(buf, MROptions{DMAH: h}); !errors.As(err, &feature) || feature.Since != (Version{6, 17}) {
 		t.Errorf("an older kernel: %v", err)
 	}
 	other, _ := fakeDevice(t, pathAuto)
 	otherPD, otherBuf, _ := memory(t, other)
-	if _, err := otherPD.RegMRWith(otherBuf, MROptions{DMAH: h}); !errors.Is(err, syscall.EINVAL) {
+	if _, err := otherPD.RegMR(otherBuf, MROptions{DMAH: h}); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("a handle of another device: %v", err)
 	}
 	if !bytes.Equal(buf.Bytes(), make([]byte, len(buf.Bytes()))) {

@@ -166,7 +166,7 @@ func refuseEach(t *testing.T, r *refuser) {
 // useAll opens a device, uses one object of every kind, and closes everything. It returns the first
 // error, after it has closed what there is.
 func useAll(name string) error {
-	d, err := Open(name)
+	d, err := Open(name, OpenOptions{})
 	if err != nil {
 		return err
 	}

@@ -22,10 +22,10 @@ func (lackingDriver) unsupportedMR(*region) string { return "memory" }
 // is not asked.
 func TestRegMRLacking(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
-	pd, buf := value(d.AllocPD())(t), value(AllocBuffer(4096))(t)
+	pd, buf := value(d.AllocPD())(t), value(AllocBuffer(4096, BufferOptions{}))(t)
 	d.driver = lackingDriver{d.driver}
 	k.took()
-	_, err := pd.RegMR(buf, AccessLocalWrite)
+	_, err := pd.RegMR(buf, MROptions{Access: AccessLocalWrite})
 	if f, ok := errors.AsType[*FeatureError](err); !ok || f.Feature != "REG_MR with memory" || f.Driver != "rxe" {
 		t.Errorf("%v, want a FeatureError about memory", err)
 	}

@@ -28,7 +28,7 @@ type softUser struct {
 func newSoftUser(t *testing.T) *softUser {
 	t.Helper()
 	s := value(soft.New(soft.Options{}))(t)
-	u := &softUser{t: t, dev: value(Open(s.Name()))(t), buf: make([]byte, 4096)}
+	u := &softUser{t: t, dev: value(Open(s.Name(), OpenOptions{}))(t), buf: make([]byte, 4096)}
 	t.Cleanup(func() { must(t, u.dev.CloseAll(), s.Close()) })
 	u.pd, u.cq = value(u.dev.AllocPD())(t), value(u.dev.CreateCQ(CQOptions{MaxCQE: 63}))(t)
 	u.mr = value(u.pd.RegSlice(u.buf, AccessLocalWrite|AccessRemoteWrite|AccessRemoteRead|AccessMWBind))(t)
@@ -346,10 +346,10 @@ func TestMulticastRefused(t *testing.T) {
 // the last of them.
 func TestBufferUsers(t *testing.T) {
 	u := newSoftUser(t)
-	buf := value(AllocBuffer(4096))(t)
+	buf := value(AllocBuffer(4096, BufferOptions{}))(t)
 	use := func() {
 		for range 50 {
-			mr, err := u.pd.RegMR(buf, AccessLocalWrite)
+			mr, err := u.pd.RegMR(buf, MROptions{Access: AccessLocalWrite})
 			if err == nil {
 				err = mr.Close()
 			}
@@ -359,12 +359,12 @@ func TestBufferUsers(t *testing.T) {
 		}
 	}
 	together(use, use, use)
-	mr := value(u.pd.RegMR(buf, 0))(t)
+	mr := value(u.pd.RegMR(buf, MROptions{}))(t)
 	if err := buf.Close(); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "1 MR") {
 		t.Errorf("a buffer with one MR: %v, want EBUSY", err)
 	}
 	must(t, mr.Close(), buf.Close(), buf.Close())
-	if _, err := u.pd.RegMR(buf, 0); !errors.Is(err, os.ErrClosed) {
+	if _, err := u.pd.RegMR(buf, MROptions{}); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("a buffer that is closed: %v, want os.ErrClosed", err)
 	}
 }

@@ -43,7 +43,7 @@ func softChild(args []string) {
 		}
 		fmt.Println("error:", err)
 	case "open":
-		print(Open(args[1]))
+		print(Open(args[1], OpenOptions{}))
 	case "first":
 		print(OpenFirst())
 	case "addr":
@@ -52,7 +52,7 @@ func softChild(args []string) {
 		print(OpenNetdev(args[1]))
 	case "lazy":
 		fmt.Println(len(inproc.All()))
-		Open("nobody")
+		Open("nobody", OpenOptions{})
 		fmt.Println(len(inproc.All()))
 		os.Setenv(softEnv, "127.77.0.9")
 		Devices()
@@ -64,7 +64,7 @@ func softChild(args []string) {
 				if i%2 == 0 {
 					Devices()
 				}
-				d, err := Open("soft1")
+				d, err := Open("soft1", OpenOptions{})
 				if err != nil {
 					fmt.Println("error:", err)
 					return

@@ -42,7 +42,7 @@ func rawModify(q *QP, attr QPAttr, mask QPAttrMask) syscall.Errno {
 // the kernel makes the change.
 func TestTransitionsOfKernel(t *testing.T) {
 	testenv.Guest(t)
-	d := value(Open("rxe0"))(t)
+	d := value(Open("rxe0", OpenOptions{}))(t)
 	defer d.Close()
 	pd := value(d.AllocPD())(t)
 	defer pd.Close()

@@ -340,9 +340,9 @@ func TestEvents(t *testing.T) {
 func TestRegMR(t *testing.T) {
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
 		pd := value(d.AllocPD())(t)
-		buf := value(AllocBuffer(10000))(t)
+		buf := value(AllocBuffer(10000, BufferOptions{}))(t)
 		k.took()
-		mr := value(pd.RegMR(buf, AccessLocalWrite|AccessRemoteWrite))(t)
+		mr := value(pd.RegMR(buf, MROptions{Access: AccessLocalWrite | AccessRemoteWrite}))(t)
 		var req abi.RegMR
 		copy(bytesOf(&req), k.last("REG_MR").in)
 		k.sent(legacy + " REG_MR")
@@ -358,7 +358,7 @@ func TestRegMR(t *testing.T) {
 		}
 		must(t, mr.Close(), mr.Close(), buf.Close(), buf.Close())
 		k.sent(method + " DEREG_MR")
-		if _, err := pd.RegMR(buf, 0); !errors.Is(err, os.ErrClosed) {
+		if _, err := pd.RegMR(buf, MROptions{}); !errors.Is(err, os.ErrClosed) {
 			t.Errorf("a closed buffer: %v", err)
 		}
 		must(t, pd.Close())
@@ -395,19 +395,19 @@ func TestRegSlice(t *testing.T) {
 func TestRegMRRefused(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
 	pd := value(d.AllocPD())(t)
-	buf := value(AllocBuffer(1))(t)
+	buf := value(AllocBuffer(1, BufferOptions{}))(t)
 	k.took()
-	if _, err := pd.RegMR(buf, AccessOnDemand); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "on-demand paging not supported by driver rxe") {
+	if _, err := pd.RegMR(buf, MROptions{Access: AccessOnDemand}); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "on-demand paging not supported by driver rxe") {
 		t.Errorf("on demand: %v", err)
 	}
 	for _, access := range []Access{1 << 30, AccessRemoteWrite, AccessRemoteAtomic} {
 		var arg *ArgError
-		if _, err := pd.RegMR(buf, access); !errors.As(err, &arg) || arg.Field != "access" || arg.Given != access.String() {
+		if _, err := pd.RegMR(buf, MROptions{Access: access}); !errors.As(err, &arg) || arg.Field != "access" || arg.Given != access.String() {
 			t.Errorf("access %#x: %v", uint32(access), err)
 		}
 	}
 	var arg *ArgError
-	if _, err := pd.RegMR(nil, 0); !errors.As(err, &arg) {
+	if _, err := pd.RegMR(nil, MROptions{}); !errors.As(err, &arg) {
 		t.Errorf("no buffer: %v", err)
 	}
 	if _, err := pd.RegSlice(nil, 0); !errors.As(err, &arg) {
@@ -415,7 +415,7 @@ func TestRegMRRefused(t *testing.T) {
 	}
 	k.sent()
 	k.refuse["REG_MR"] = syscall.ENOMEM
-	if _, err := pd.RegMR(buf, 0); !errors.Is(err, syscall.ENOMEM) || !strings.Contains(err.Error(), "RLIMIT_MEMLOCK") {
+	if _, err := pd.RegMR(buf, MROptions{}); !errors.Is(err, syscall.ENOMEM) || !strings.Contains(err.Error(), "RLIMIT_MEMLOCK") {
 		t.Errorf("ENOMEM: %v", err)
 	}
 	if _, err := pd.RegSlice(make([]byte, 1), 0); !errors.Is(err, syscall.ENOMEM) {
@@ -427,11 +427,11 @@ func TestRegMRRefused(t *testing.T) {
 func TestBuffer(t *testing.T) {
 	var arg *ArgError
 	for _, size := range []int{0, -1} {
-		if _, err := AllocBuffer(size); !errors.As(err, &arg) || arg.Given != fmt.Sprint(size) {
+		if _, err := AllocBuffer(size, BufferOptions{}); !errors.As(err, &arg) || arg.Given != fmt.Sprint(size) {
 			t.Errorf("%d bytes: %v", size, err)
 		}
 	}
-	buf := value(AllocBuffer(4097))(t)
+	buf := value(AllocBuffer(4097, BufferOptions{}))(t)
 	if b := buf.Bytes(); len(b) != 4097 || buf.Len() != 4097 || addrOf(b)%uint64(os.Getpagesize()) != 0 || slices.ContainsFunc(b, func(c byte) bool { return c != 0 }) {
 		t.Errorf("%d bytes at %#x", len(b), addrOf(b))
 	}

@@ -203,15 +203,15 @@ var idWorlds = map[string]func(*testing.T) pairs.World{
 // newIDWorld makes a world with a new ID.
 func newIDWorld(t *testing.T, space PortSpace) *idWorld {
 	w := &idWorld{t: t, uids: uids(), handles: inprocess.Host.Len(), accepted: make(chan *ID, 1000)}
-	dev := value(uverbs.Open(testenv.TheRig().Devices[0]))(t)
+	dev := value(uverbs.Open(testenv.TheRig().Devices[0], uverbs.OpenOptions{}))(t)
 	w.later(dev.Close)
 	w.a.cq = value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 64}))(t)
 	w.later(w.a.cq.Close)
 	w.a.pd = value(dev.AllocPD())(t)
 	w.later(w.a.pd.Close)
-	buf := value(uverbs.AllocBuffer(4096))(t)
+	buf := value(uverbs.AllocBuffer(4096, uverbs.BufferOptions{}))(t)
 	w.later(buf.Close)
-	mr := value(w.a.pd.RegMR(buf, uverbs.AccessLocalWrite))(t)
+	mr := value(w.a.pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}))(t)
 	w.later(mr.Close)
 	w.send = uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{mr.SGE(0, 100)}}
 	w.recv = mr.SGE(2048, 100+uverbs.GRHSize)

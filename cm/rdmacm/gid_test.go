@@ -58,7 +58,7 @@ func TestGIDAddr(t *testing.T) {
 		return
 	}
 	port := func(name string) (uverbs.GID, uint16) {
-		dev := value(uverbs.Open(name))(t)
+		dev := value(uverbs.Open(name, uverbs.OpenOptions{}))(t)
 		defer dev.Close()
 		return value(dev.QueryGID(1, 0))(t).GID, value(dev.QueryPort(1))(t).LID
 	}

@@ -245,7 +245,7 @@ func TestGroupFails(t *testing.T) {
 	t.Cleanup(remove)
 	local := netip.MustParseAddr("10.1.0.77")
 	gids := func() bool {
-		dev := value(uverbs.Open(rig.Devices[0]))(t)
+		dev := value(uverbs.Open(rig.Devices[0], uverbs.OpenOptions{}))(t)
 		defer dev.Close()
 		for _, e := range value(dev.GIDTable(1))(t) {
 			if e.GID.Addr().Unmap() == local {

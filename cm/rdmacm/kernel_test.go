@@ -82,7 +82,7 @@ func first6(t *testing.T) netip.Addr {
 	if !rig.Soft {
 		return netip.MustParseAddr("fd00:1::1")
 	}
-	dev := value(uverbs.Open(rig.Devices[0]))(t)
+	dev := value(uverbs.Open(rig.Devices[0], uverbs.OpenOptions{}))(t)
 	defer dev.Close()
 	for _, e := range value(dev.GIDTable(1))(t) {
 		if e.Index == rig.GID6 {
@@ -178,13 +178,13 @@ type end struct {
 func newEnd(t *testing.T, id *ID, typ uverbs.QPType) *end {
 	t.Helper()
 	closeLater := func(close func() error) { t.Cleanup(func() { must(t, close()) }) }
-	dev := value(uverbs.Open(value(id.Addrs())(t).Device))(t)
+	dev := value(uverbs.Open(value(id.Addrs())(t).Device, uverbs.OpenOptions{}))(t)
 	closeLater(dev.Close)
 	pd := value(dev.AllocPD())(t)
 	closeLater(pd.Close)
-	buf := value(uverbs.AllocBuffer(4096))(t)
+	buf := value(uverbs.AllocBuffer(4096, uverbs.BufferOptions{}))(t)
 	closeLater(buf.Close)
-	e := &end{id: id, pd: pd, mr: value(pd.RegMR(buf, uverbs.AccessLocalWrite))(t)}
+	e := &end{id: id, pd: pd, mr: value(pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}))(t)}
 	closeLater(e.mr.Close)
 	e.cq = value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8}))(t)
 	closeLater(e.cq.Close)

@@ -194,7 +194,7 @@ func (id *ID) needsGRH() bool {
 	if err != nil || name == "" {
 		return false
 	}
-	dev, err := uverbs.Open(name)
+	dev, err := uverbs.Open(name, uverbs.OpenOptions{})
 	if err != nil {
 		return false
 	}

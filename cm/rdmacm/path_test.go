@@ -46,7 +46,7 @@ func TestPaths(t *testing.T) {
 	}
 	resolve(t, c, id, addr)
 	a, g := value(id.Addrs())(t), value(id.GIDs())(t)
-	dev := value(uverbs.Open(a.Device))(t)
+	dev := value(uverbs.Open(a.Device, uverbs.OpenOptions{}))(t)
 	defer dev.Close()
 	ib := testenv.TheRig().InfiniBand()
 	local, remote := uverbs.GID(a.Local.IP.As16()), uverbs.GID(second.As16())

@@ -88,7 +88,7 @@ func checkServices(t *testing.T, c *Channel) {
 	port := value(umad.Open(testenv.TheRig().Devices[0], 1))(t)
 	t.Cleanup(func() { must(t, port.Close()) })
 	agent := value(port.Register(umad.AgentOptions{Class: mad.ClassSA, Timeout: 5 * time.Second}))(t)
-	dev := value(uverbs.Open(testenv.TheRig().Devices[0]))(t)
+	dev := value(uverbs.Open(testenv.TheRig().Devices[0], uverbs.OpenOptions{}))(t)
 	defer dev.Close()
 	attr := value(dev.QueryPort(1))(t)
 	gid := value(dev.QueryGID(1, 0))(t).GID

@@ -27,7 +27,7 @@ func TestChannelInProcess(t *testing.T) {
 	a, index, err := id.QueryAddrs()
 	must(t, err, a.CheckReachable())
 	named := value(id.Addrs())(t)
-	dev := value(uverbs.Open(named.Device))(t)
+	dev := value(uverbs.Open(named.Device, uverbs.OpenOptions{}))(t)
 	defer dev.Close()
 	if a.Device = named.Device; a != named || index != dev.Info().Index {
 		t.Errorf("addresses are %+v and %+v, device %d, want %d", a, named, index, dev.Info().Index)
@@ -217,8 +217,8 @@ func TestSRQOfID(t *testing.T) {
 	ctx := within(t)
 	l, addr := listen(t, c, TCP, first)
 	pd, cq := openPD(t)
-	buf := value(uverbs.AllocBuffer(8192))(t)
-	mr := value(pd.RegMR(buf, uverbs.AccessLocalWrite))(t)
+	buf := value(uverbs.AllocBuffer(8192, uverbs.BufferOptions{}))(t)
+	mr := value(pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}))(t)
 	defer func() { must(t, mr.Close(), buf.Close()) }()
 	create := func(id *ID, wr uint64) (*uverbs.QP, *uverbs.SRQ) {
 		srq := value(id.CreateSRQ(pd, uverbs.SRQOptions{MaxWR: 4, MaxSGE: 1}))(t)

@@ -243,7 +243,7 @@ func pair(t *testing.T, ctx context.Context, c *Channel, l *ID, addr netip.AddrP
 
 // openPD opens the first device.
 func openPD(t *testing.T) (*uverbs.PD, *uverbs.CQ) {
-	dev := value(uverbs.Open(testenv.TheRig().Devices[0]))(t)
+	dev := value(uverbs.Open(testenv.TheRig().Devices[0], uverbs.OpenOptions{}))(t)
 	pd := value(dev.AllocPD())(t)
 	cq := value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 64}))(t)
 	t.Cleanup(func() { must(t, cq.Close(), pd.Close(), dev.Close()) })

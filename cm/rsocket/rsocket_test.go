@@ -108,7 +108,7 @@ func use(t *testing.T) (u usage) {
 	devices, err := netlinkrdma.Devices()
 	must(t, err)
 	for _, dev := range devices {
-		n, err := netlinkrdma.Resources(dev)
+		n, err := netlinkrdma.Resources(dev, netlinkrdma.ListOptions{})
 		must(t, err)
 		u.objects = append(u.objects, n)
 	}

@@ -15,7 +15,7 @@ import (
 // completions, one by one, and a system call that does next to nothing with a file. It prints the nanoseconds
 // per call of each round.
 func calls(out io.Writer, device string, size, count, rounds int) error {
-	dev, err := uverbs.Open(device)
+	dev, err := uverbs.Open(device, uverbs.OpenOptions{})
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func systemCalls(count int) (float64, error) {
 
 // gidIndex returns which of the port's GIDs a QP of ours uses, for programs that must be told.
 func gidIndex(device string) (int, error) {
-	dev, err := uverbs.Open(device)
+	dev, err := uverbs.Open(device, uverbs.OpenOptions{})
 	if err != nil {
 		return 0, err
 	}
@@ -83,11 +83,11 @@ func (c *caller) memory(dev *uverbs.Device, size int) (*uverbs.PD, error) {
 	if err != nil {
 		return nil, err
 	}
-	buf, err := uverbs.AllocBuffer(size)
+	buf, err := uverbs.AllocBuffer(size, uverbs.BufferOptions{})
 	if err != nil {
 		return nil, err
 	}
-	c.mr, err = pd.RegMR(buf, uverbs.AccessLocalWrite)
+	c.mr, err = pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 	return pd, err
 }
 

@@ -35,7 +35,7 @@ type ends struct {
 func newEnds(device string) (*ends, error) {
 	e := &ends{}
 	var err error
-	if e.dev, err = uverbs.Open(device); err != nil {
+	if e.dev, err = uverbs.Open(device, uverbs.OpenOptions{}); err != nil {
 		return nil, err
 	}
 	if e.pd, err = e.dev.AllocPD(); err != nil {
@@ -169,7 +169,7 @@ func dial(out io.Writer, device, to string) error {
 	}
 	var took [2]time.Duration
 	for i := range took {
-		before, err := netlinkrdma.Resources(dev)
+		before, err := netlinkrdma.Resources(dev, netlinkrdma.ListOptions{})
 		if err != nil {
 			return err
 		}
@@ -190,7 +190,7 @@ func dial(out io.Writer, device, to string) error {
 			}
 		}
 		for closed := false; !closed; time.Sleep(5 * time.Millisecond) { // by the other end too
-			now, err := netlinkrdma.Resources(dev)
+			now, err := netlinkrdma.Resources(dev, netlinkrdma.ListOptions{})
 			if err != nil {
 				return err
 			}

@@ -17,7 +17,7 @@ const (
 
 // hasDC reports whether a device has DC.
 func hasDC(device string) (bool, error) {
-	dev, err := uverbs.Open(device)
+	dev, err := uverbs.Open(device, uverbs.OpenOptions{})
 	if err != nil {
 		return false, err
 	}
@@ -35,7 +35,7 @@ func hasDC(device string) (bool, error) {
 // dc times the posting of lists of small inline SENDs, their doorbell included: by an RC QP, and by an initiator
 // of DC to one target and to two in turn. It prints the nanoseconds per message of each round.
 func dc(out io.Writer, device string, size, count, rounds int) error {
-	dev, err := uverbs.Open(device)
+	dev, err := uverbs.Open(device, uverbs.OpenOptions{})
 	if err != nil {
 		return err
 	}

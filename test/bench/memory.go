@@ -76,7 +76,7 @@ func memory(out io.Writer, dev *uverbs.Device, at string, count int, settle time
 	if err != nil {
 		return err
 	}
-	buf, err := uverbs.AllocBuffer(4096)
+	buf, err := uverbs.AllocBuffer(4096, uverbs.BufferOptions{})
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func memory(out io.Writer, dev *uverbs.Device, at string, count int, settle time
 		make func() (any, error)
 	}{
 		{"PD", 1, 0, func() (any, error) { return dev.AllocPD() }},
-		{"MR", 1, 0, func() (any, error) { return pd.RegMR(buf, uverbs.AccessLocalWrite) }},
+		{"MR", 1, 0, func() (any, error) { return pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}) }},
 		{"CQ", 1, 0, func() (any, error) { return dev.CreateCQ(uverbs.CQOptions{}) }},
 		{"CQ with events", 1, 0, func() (any, error) { return dev.CreateCQ(uverbs.CQOptions{Events: true}) }},
 		{"QP", 1, 0, func() (any, error) { return pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}) }},

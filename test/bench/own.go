@@ -12,10 +12,10 @@ import (
 
 // open opens a device, for a PD and memory, which go with it.
 func open(device string, size int) (dev *uverbs.Device, pd *uverbs.PD, buf *uverbs.Buffer, err error) {
-	if buf, err = uverbs.AllocBuffer(size); err != nil {
+	if buf, err = uverbs.AllocBuffer(size, uverbs.BufferOptions{}); err != nil {
 		return nil, nil, nil, err
 	}
-	if dev, err = uverbs.Open(device); err != nil {
+	if dev, err = uverbs.Open(device, uverbs.OpenOptions{}); err != nil {
 		return nil, nil, nil, err
 	}
 	if pd, err = dev.AllocPD(); err != nil {
@@ -38,7 +38,7 @@ func registrations(out io.Writer, device string, size, count int) error {
 	}
 	for range count {
 		begin := time.Now()
-		mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
+		mr, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 		if err != nil {
 			return err
 		}
@@ -65,7 +65,10 @@ func many(out io.Writer, device string, qps, cqs, mrs, messages int) error {
 	q, c, m := make([]*uverbs.QP, qps), make([]*uverbs.CQ, cqs), make([]*uverbs.MR, mrs)
 	most := max(qps, cqs, mrs)
 	made, err := timed(most, []series{
-		{mrs, func(i int) (err error) { m[i], err = pd.RegMR(buf, uverbs.AccessLocalWrite); return err }},
+		{mrs, func(i int) (err error) {
+			m[i], err = pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
+			return err
+		}},
 		{cqs, func(i int) (err error) { c[i], err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 4}); return err }},
 		{qps, func(i int) (err error) { q[i], err = newSelf(pd, c[i%cqs]); return err }},
 	})

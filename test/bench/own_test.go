@@ -76,7 +76,7 @@ func TestTimed(t *testing.T) {
 // TestMemory: objects with rings have memory of their own, which is found wherever it is.
 func TestMemory(t *testing.T) {
 	name, at := softDevice(t)
-	dev, err := uverbs.Open(name)
+	dev, err := uverbs.Open(name, uverbs.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -91,10 +91,10 @@ func newEnd(addr string) (*end, error) {
 	if err != nil {
 		return nil, err
 	}
-	if e.buf, err = uverbs.AllocBuffer(2 * writeSize); err != nil {
+	if e.buf, err = uverbs.AllocBuffer(2*writeSize, uverbs.BufferOptions{}); err != nil {
 		return nil, err
 	}
-	if e.mr, err = pd.RegMR(e.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite); err != nil {
+	if e.mr, err = pd.RegMR(e.buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite}); err != nil {
 		return nil, err
 	}
 	if e.cq, err = e.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 4 * depth, Events: true}); err != nil {

@@ -12,9 +12,9 @@ import (
 
 func main() {
 	ctx := context.Background()
-	dev := must(uverbs.Open(must(soft.New(soft.Options{})).Name()))
+	dev := must(uverbs.Open(must(soft.New(soft.Options{})).Name(), uverbs.OpenOptions{}))
 	pd, cq := must(dev.AllocPD()), must(dev.CreateCQ(uverbs.CQOptions{Events: true}))
-	mr := must(pd.RegMR(must(uverbs.AllocBuffer(8192)), uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite))
+	mr := must(pd.RegMR(must(uverbs.AllocBuffer(8192, uverbs.BufferOptions{})), uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite}))
 	o := uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Path: uverbs.PathOptions{Access: uverbs.AccessRemoteWrite}}
 	reader, writer := must(pd.CreateQP(o)), must(pd.CreateQP(o))
 	check(reader.Connect(ctx, must(writer.Endpoint())))

@@ -33,7 +33,7 @@ func newRig(driver string) (*rig, error) {
 	if err != nil {
 		return nil, err
 	}
-	dev, err := uverbs.Open(driver + "0")
+	dev, err := uverbs.Open(driver+"0", uverbs.OpenOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -58,10 +58,10 @@ func (r *rig) side(o uverbs.QPOptions) (*side, error) {
 	if s.pd, err = r.dev.AllocPD(); err != nil {
 		return nil, err
 	}
-	if s.buf, err = uverbs.AllocBuffer(r.size); err != nil {
+	if s.buf, err = uverbs.AllocBuffer(r.size, uverbs.BufferOptions{}); err != nil {
 		return nil, err
 	}
-	if s.mr, err = s.pd.RegMR(s.buf, rights); err != nil {
+	if s.mr, err = s.pd.RegMR(s.buf, uverbs.MROptions{Access: rights}); err != nil {
 		return nil, err
 	}
 	if s.cq, err = r.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 256}); err != nil {

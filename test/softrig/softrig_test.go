@@ -76,14 +76,14 @@ type end struct {
 
 func newEnd(t *testing.T, name string) *end {
 	t.Helper()
-	dev, err := uverbs.Open(name)
+	dev, err := uverbs.Open(name, uverbs.OpenOptions{})
 	check(t, err)
 	pd, err := dev.AllocPD()
 	check(t, err)
-	buf, err := uverbs.AllocBuffer(4096)
+	buf, err := uverbs.AllocBuffer(4096, uverbs.BufferOptions{})
 	check(t, err)
 	e := &end{}
-	e.mr, err = pd.RegMR(buf, uverbs.AccessLocalWrite)
+	e.mr, err = pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 	check(t, err)
 	e.cq, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 4})
 	check(t, err)

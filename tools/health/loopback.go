@@ -27,7 +27,7 @@ type registration struct {
 
 // probeDevice opens a device and queries it.
 func probeDevice(name string) (p probe, err error) {
-	dev, err := uverbs.Open(name)
+	dev, err := uverbs.Open(name, uverbs.OpenOptions{})
 	if err != nil {
 		return p, err
 	}
@@ -58,12 +58,12 @@ func register(dev *uverbs.Device, size int) (err error) {
 		return err
 	}
 	u.add(pd.Close)
-	buf, err := uverbs.AllocBuffer(size)
+	buf, err := uverbs.AllocBuffer(size, uverbs.BufferOptions{})
 	if err != nil {
 		return err
 	}
 	u.add(buf.Close)
-	mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
+	mr, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ type loop struct {
 func playLoopback(ctx context.Context, name string) (told string, err error) {
 	var u undo
 	defer func() { err = errors.Join(err, u.run()) }()
-	dev, err := uverbs.Open(name)
+	dev, err := uverbs.Open(name, uverbs.OpenOptions{})
 	if err != nil {
 		return "", err
 	}
@@ -204,12 +204,12 @@ func newLoop(dev *uverbs.Device, u *undo) (*loop, error) {
 		return nil, err
 	}
 	u.add(pd.Close)
-	buf, err := uverbs.AllocBuffer(4 * loopbackSize)
+	buf, err := uverbs.AllocBuffer(4*loopbackSize, uverbs.BufferOptions{})
 	if err != nil {
 		return nil, err
 	}
 	u.add(buf.Close)
-	if l.mr, err = pd.RegMR(buf, uverbs.AccessLocalWrite); err != nil {
+	if l.mr, err = pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}); err != nil {
 		return nil, err
 	}
 	u.add(l.mr.Close)

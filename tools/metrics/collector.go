@@ -94,14 +94,16 @@ func New(o Options) *Collector {
 			devices:  netlinkrdma.Devices,
 			own:      ownDevices,
 			ports:    netlinkrdma.Ports,
-			open:     func(name string) (openDevice, error) { return uverbs.Open(name) },
+			open:     func(name string) (openDevice, error) { return uverbs.Open(name, uverbs.OpenOptions{}) },
 			counters: netlinkrdma.PortCounters,
 			standard: netlinkrdma.StandardCounters,
-			counts:   netlinkrdma.Resources,
-			objects:  listObjects,
-			sysfs:    os.DirFS("/sys"),
-			proc:     proc.System,
-			examine:  health.Examine,
+			counts: func(dev netlinkrdma.Device) (netlinkrdma.ResourceCounts, error) {
+				return netlinkrdma.Resources(dev, netlinkrdma.ListOptions{})
+			},
+			objects: listObjects,
+			sysfs:   os.DirFS("/sys"),
+			proc:    proc.System,
+			examine: health.Examine,
 		},
 	}
 }

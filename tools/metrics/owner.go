@@ -73,8 +73,11 @@ func count[T any](o *owners, dev netlinkrdma.Device, typ string, list func(netli
 
 // listObjects counts the objects of a device. If some lists fail, the others are counted.
 func listObjects(dev netlinkrdma.Device, o *owners) error {
+	qps := func(dev netlinkrdma.Device) ([]netlinkrdma.QP, error) {
+		return netlinkrdma.QPs(dev, netlinkrdma.ListOptions{})
+	}
 	return errors.Join(
-		count(o, dev, "qp", netlinkrdma.QPs, func(q netlinkrdma.QP) netlinkrdma.Owner {
+		count(o, dev, "qp", qps, func(q netlinkrdma.QP) netlinkrdma.Owner {
 			o.qps[qpKey{q.Type.String(), q.State.String()}]++
 			return q.Owner
 		}),

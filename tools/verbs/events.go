@@ -92,7 +92,8 @@ func (w *watch) missing(name string) error {
 
 // newWatch returns a watch of nothing.
 func newWatch() *watch {
-	return &watch{rows: make(chan eventRow), warnings: make(chan error), watched: map[string]*watched{}, open: uverbs.Open}
+	open := func(name string) (*uverbs.Device, error) { return uverbs.Open(name, uverbs.OpenOptions{}) }
+	return &watch{rows: make(chan eventRow), warnings: make(chan error), watched: map[string]*watched{}, open: open}
 }
 
 // watched is a device whose asynchronous events are waited for.

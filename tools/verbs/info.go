@@ -146,7 +146,7 @@ func collectInfo(names []string) ([]deviceReport, error) {
 
 // deviceInfo queries one device, with one of its ports or, if that is 0, with all of them.
 func deviceInfo(name string, only int) (r deviceReport, err error) {
-	dev, err := uverbs.Open(name)
+	dev, err := uverbs.Open(name, uverbs.OpenOptions{})
 	if err != nil {
 		return r, err
 	}

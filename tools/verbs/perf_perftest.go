@@ -231,7 +231,7 @@ func addrOfSoft(name string) (netip.Addr, error) {
 	if err != nil || !slices.ContainsFunc(infos, func(i uverbs.DeviceInfo) bool { return i.Name == name && i.InProcess }) {
 		return netip.Addr{}, err
 	}
-	dev, err := uverbs.Open(name)
+	dev, err := uverbs.Open(name, uverbs.OpenOptions{})
 	if err != nil {
 		return netip.Addr{}, err
 	}

@@ -45,7 +45,7 @@ func TestPerfServeVictim(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer device.Close()
-	dev, err := uverbs.Open(device.Name())
+	dev, err := uverbs.Open(device.Name(), uverbs.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,9 +156,9 @@ func newTokenReader(t *testing.T, dev *uverbs.Device, server uverbs.GID) (r toke
 	must(err)
 	r.cq, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})
 	must(err)
-	r.buf, err = uverbs.AllocBuffer(4096)
+	r.buf, err = uverbs.AllocBuffer(4096, uverbs.BufferOptions{})
 	must(err)
-	r.mr, err = r.pd.RegMR(r.buf, uverbs.AccessLocalWrite)
+	r.mr, err = r.pd.RegMR(r.buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 	must(err)
 	o := uverbs.QPOptions{SendCQ: r.cq, RecvCQ: r.cq, MaxSendWR: 1}
 	o.Path.MaxRdAtomic = 1

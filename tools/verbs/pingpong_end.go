@@ -73,7 +73,7 @@ func newPingpongEnd(o *pingpongOptions) (_ *pingpongEnd, err error) {
 	if o.device == "" {
 		e.dev, err = uverbs.OpenFirst()
 	} else {
-		e.dev, err = uverbs.Open(o.device)
+		e.dev, err = uverbs.Open(o.device, uverbs.OpenOptions{})
 	}
 	if err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func newPingpongEnd(o *pingpongOptions) (_ *pingpongEnd, err error) {
 		return nil, err
 	}
 	e.undo = append(e.undo, e.pd.Close)
-	if e.buf, err = uverbs.AllocBuffer(e.header + o.size); err != nil {
+	if e.buf, err = uverbs.AllocBuffer(e.header+o.size, uverbs.BufferOptions{}); err != nil {
 		return nil, err
 	}
 	e.undo = append(e.undo, e.buf.Close)
@@ -97,7 +97,7 @@ func newPingpongEnd(o *pingpongOptions) (_ *pingpongEnd, err error) {
 	if o.odp {
 		access |= uverbs.AccessOnDemand
 	}
-	if e.mr, err = e.pd.RegMR(e.buf, access); err != nil {
+	if e.mr, err = e.pd.RegMR(e.buf, uverbs.MROptions{Access: access}); err != nil {
 		return nil, err
 	}
 	e.undo = append(e.undo, e.mr.Close)

@@ -276,7 +276,7 @@ type resCollector struct {
 func collectRes(dev netlinkrdma.Device, q *resQuery) (resReport, error) {
 	c := &resCollector{resReport: resReport{Device: dev.Name}, dev: dev, q: q}
 	o := netlinkrdma.ListOptions{Driver: q.details}
-	counts, err := netlinkrdma.ResourcesWith(dev, o)
+	counts, err := netlinkrdma.Resources(dev, o)
 	if err != nil {
 		return c.resReport, err
 	}
@@ -316,7 +316,7 @@ func collectRes(dev netlinkrdma.Device, q *resQuery) (resReport, error) {
 		}
 		return row
 	})
-	qps := func(dev netlinkrdma.Device) ([]netlinkrdma.QP, error) { return netlinkrdma.QPsWith(dev, o) }
+	qps := func(dev netlinkrdma.Device) ([]netlinkrdma.QP, error) { return netlinkrdma.QPs(dev, o) }
 	c.QPs = rows(c, "qp", qps, func(q netlinkrdma.QP) qpRow {
 		return qpRow{q.Num, q.Port, q.Type.String(), q.Subtype, q.State.String(), q.RemoteNum, q.RQPSN, q.SQPSN,
 			q.PathMigState.String(), q.PD, ownerOf(q.Owner), driverOf(q.Driver), rawRow{}}

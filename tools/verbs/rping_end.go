@@ -75,7 +75,7 @@ func (e *rpingEnd) open(size int) error {
 	if err != nil {
 		return err
 	}
-	if e.dev, err = uverbs.Open(a.Device); err != nil {
+	if e.dev, err = uverbs.Open(a.Device, uverbs.OpenOptions{}); err != nil {
 		return err
 	}
 	e.undo = append(e.undo, e.dev.Close)
@@ -128,12 +128,12 @@ func dataAccess(server, iwarp bool) uverbs.Access {
 
 // register allocates memory and registers it.
 func (e *rpingEnd) register(size int, access uverbs.Access) (*uverbs.MR, error) {
-	buf, err := uverbs.AllocBuffer(size)
+	buf, err := uverbs.AllocBuffer(size, uverbs.BufferOptions{})
 	if err != nil {
 		return nil, err
 	}
 	e.undo = append(e.undo, buf.Close)
-	mr, err := e.pd.RegMR(buf, access)
+	mr, err := e.pd.RegMR(buf, uverbs.MROptions{Access: access})
 	if err != nil {
 		return nil, err
 	}

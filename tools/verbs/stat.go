@@ -140,7 +140,7 @@ func collectSoftStat(names []string) ([]statReport, error) {
 		if !i.InProcess || i.Err != nil || len(names) > 0 && i.Name != names[0] {
 			continue
 		}
-		dev, err := uverbs.Open(i.Name)
+		dev, err := uverbs.Open(i.Name, uverbs.OpenOptions{})
 		if err != nil {
 			return nil, err
 		}

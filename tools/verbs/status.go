@@ -123,7 +123,7 @@ func statusOf(d uverbs.DeviceInfo, port int) statusRow {
 		r.Reason = d.Err.Error()
 		return r
 	}
-	dev, err := uverbs.Open(d.Name)
+	dev, err := uverbs.Open(d.Name, uverbs.OpenOptions{})
 	if err != nil {
 		r.Reason = err.Error()
 		return r

@@ -24,7 +24,7 @@ func Example() {
 	}
 	defer r.Close()
 
-	d, err := uverbs.Open("recorded0")
+	d, err := uverbs.Open("recorded0", uverbs.OpenOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -33,11 +33,11 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	buf, err := uverbs.AllocBuffer(4096)
+	buf, err := uverbs.AllocBuffer(4096, uverbs.BufferOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	if _, err := pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead); err != nil {
+	if _, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteRead}); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(r.Err())

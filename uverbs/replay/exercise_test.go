@@ -34,8 +34,8 @@ func value[T any](v T, err error) func(t *testing.T) T {
 func exercise(t *testing.T, d *uverbs.Device) {
 	t.Helper()
 	pd := value(d.AllocPD())(t)
-	buf := value(uverbs.AllocBuffer(8192))(t)
-	mr := value(pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead))(t)
+	buf := value(uverbs.AllocBuffer(8192, uverbs.BufferOptions{}))(t)
+	mr := value(pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteRead}))(t)
 	channel := value(d.CreateCompChannel())(t)
 	cq := value(d.CreateCQ(uverbs.CQOptions{MaxCQE: 100, Channel: channel}))(t)
 	srq := value(pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 20, MaxSGE: 2}))(t)
@@ -79,7 +79,7 @@ func connectedAndDatagrams(t *testing.T, pd *uverbs.PD, cq *uverbs.CQ, rc *uverb
 // TestExercise is recorded by "verbs trace": see "make golden".
 func TestExercise(t *testing.T) {
 	testenv.Guest(t)
-	d := value(uverbs.Open(testenv.TheRig().Devices[0]))(t)
+	d := value(uverbs.Open(testenv.TheRig().Devices[0], uverbs.OpenOptions{}))(t)
 	exercise(t, d)
 	must(t, d.Close())
 }

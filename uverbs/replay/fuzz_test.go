@@ -29,7 +29,7 @@ func FuzzRecord(f *testing.F) {
 			return
 		}
 		defer r.Close()
-		d, err := uverbs.Open("fuzzed")
+		d, err := uverbs.Open("fuzzed", uverbs.OpenOptions{})
 		if err != nil {
 			return
 		}
@@ -38,8 +38,8 @@ func FuzzRecord(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if buf, err := uverbs.AllocBuffer(8192); err == nil {
-			pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead)
+		if buf, err := uverbs.AllocBuffer(8192, uverbs.BufferOptions{}); err == nil {
+			pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteRead})
 			defer buf.Close()
 		}
 		d.QueryPort(1)

@@ -50,8 +50,8 @@ func replayGame(t *testing.T, program string, size, cqe int, event bool, play fu
 			if event {
 				o.Channel = value(d.CreateCompChannel())(t)
 			}
-			buf := value(uverbs.AllocBuffer(size))(t)
-			g.mr = value(g.pd.RegMR(buf, uverbs.AccessLocalWrite))(t)
+			buf := value(uverbs.AllocBuffer(size, uverbs.BufferOptions{}))(t)
+			g.mr = value(g.pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}))(t)
 			g.cq = value(d.CreateCQ(o))(t)
 			value(d.QueryPort(1))(t)
 			play(g)

@@ -40,7 +40,7 @@ func start(t *testing.T, record []byte, o replay.Options) (*replay.Device, *uver
 	t.Helper()
 	r := value(replay.New(bytes.NewReader(record), o))(t)
 	t.Cleanup(func() { must(t, r.Close()) })
-	return r, value(uverbs.Open(r.Name()))(t)
+	return r, value(uverbs.Open(r.Name(), uverbs.OpenOptions{}))(t)
 }
 
 // TestOurs replays what the library did on a device of the kernel: all commands are the same.
@@ -151,7 +151,7 @@ func TestMissing(t *testing.T) {
 func TestContexts(t *testing.T) {
 	record := read(t, "ours_rxe.record")
 	r, d := start(t, record, replay.Options{Also: []io.Reader{bytes.NewReader(record)}})
-	other := value(uverbs.Open(r.Name()))(t)
+	other := value(uverbs.Open(r.Name(), uverbs.OpenOptions{}))(t)
 	channel := value(d.CreateCompChannel())(t)
 	must(t, other.Close())
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)

@@ -7,7 +7,7 @@
 //		return err
 //	}
 //	defer dev.Close()
-//	ctx, err := uverbs.Open(dev.Name())
+//	ctx, err := uverbs.Open(dev.Name(), uverbs.OpenOptions{})
 //
 // [New] makes a device, and package uverbs opens it by its name like any other. The device has the verbs,
 // limits, errors and events of rxe of Linux 7.2. Where rxe is laxer than the specification,

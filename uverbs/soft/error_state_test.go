@@ -24,7 +24,7 @@ func TestPostRecvInErr(t *testing.T) {
 	d, err := soft.New(soft.Options{})
 	ok(t, err)
 	defer d.Close()
-	dev, err := uverbs.Open(d.Name())
+	dev, err := uverbs.Open(d.Name(), uverbs.OpenOptions{})
 	ok(t, err)
 	defer dev.CloseAll()
 	pd, err := dev.AllocPD()

@@ -16,14 +16,14 @@ import (
 func Example() {
 	dev := must(soft.New(soft.Options{}))
 	defer dev.Close()
-	ctx := must(uverbs.Open(dev.Name())) // like any other device
+	ctx := must(uverbs.Open(dev.Name(), uverbs.OpenOptions{})) // like any other device
 	defer ctx.CloseAll()
 	pd := must(ctx.AllocPD())
 	var mem [2]*uverbs.MR
 	var cq [2]*uverbs.CQ
 	var qp [2]*uverbs.QP
 	for i := range qp {
-		mem[i] = must(pd.RegMR(must(uverbs.AllocBuffer(4096)), uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite))
+		mem[i] = must(pd.RegMR(must(uverbs.AllocBuffer(4096, uverbs.BufferOptions{})), uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite}))
 		cq[i] = must(ctx.CreateCQ(uverbs.CQOptions{Events: true}))
 		qp[i] = must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq[i], RecvCQ: cq[i], Path: uverbs.PathOptions{Access: uverbs.AccessRemoteWrite}}))
 		check(qp[i].Init())

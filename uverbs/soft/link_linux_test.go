@@ -72,7 +72,7 @@ func (r *linkRig) open(addr string) (*soft.Device, *uverbs.Device) {
 	dev, err := soft.NewViaSocket(soft.Options{Addr: netip.MustParsePrefix(addr).Addr()})
 	r.ok(err)
 	r.t.Cleanup(func() { dev.Close() })
-	ctx, err := uverbs.Open(dev.Name())
+	ctx, err := uverbs.Open(dev.Name(), uverbs.OpenOptions{})
 	r.ok(err)
 	r.t.Cleanup(func() { ctx.CloseAll() })
 	return dev, ctx
@@ -218,7 +218,7 @@ func TestLinkRemoved(t *testing.T) {
 		t.Errorf("AllocPD: %v, want ErrDeviceRemoved", err)
 	}
 	r.ok(dev.Close())
-	if _, err := uverbs.Open(dev.Name()); err == nil {
+	if _, err := uverbs.Open(dev.Name(), uverbs.OpenOptions{}); err == nil {
 		t.Error("the device can still be opened")
 	}
 }
@@ -233,7 +233,7 @@ func TestAddressGone(t *testing.T) {
 		devs[i], _ = r.open(addr)
 	}
 	// Waiting for the events needs a context that the device has told of them.
-	ctx, err := uverbs.Open(devs[0].Name())
+	ctx, err := uverbs.Open(devs[0].Name(), uverbs.OpenOptions{})
 	r.ok(err)
 	t.Cleanup(func() { ctx.Close() })
 	pair := func() {

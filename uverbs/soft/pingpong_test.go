@@ -37,7 +37,7 @@ func newSide(t testing.TB, dev *soft.Device, o uverbs.QPOptions) *side {
 			t.Fatal(err)
 		}
 	}
-	s.ctx, err = uverbs.Open(dev.Name())
+	s.ctx, err = uverbs.Open(dev.Name(), uverbs.OpenOptions{})
 	fatal(err)
 	t.Cleanup(func() {
 		if err := s.ctx.CloseAll(); err != nil {
@@ -49,9 +49,9 @@ func newSide(t testing.TB, dev *soft.Device, o uverbs.QPOptions) *side {
 	})
 	s.pd, err = s.ctx.AllocPD()
 	fatal(err)
-	s.buf, err = uverbs.AllocBuffer(1 << 16)
+	s.buf, err = uverbs.AllocBuffer(1<<16, uverbs.BufferOptions{})
 	fatal(err)
-	s.mr, err = s.pd.RegMR(s.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteAtomic)
+	s.mr, err = s.pd.RegMR(s.buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead | uverbs.AccessRemoteAtomic})
 	fatal(err)
 	s.cq, err = s.ctx.CreateCQ(uverbs.CQOptions{Events: true})
 	fatal(err)

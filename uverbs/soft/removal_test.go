@@ -61,7 +61,7 @@ func TestRemoval(t *testing.T) {
 	if err := a.ctx.CloseAll(); err != nil {
 		t.Errorf("CloseAll: %v", err)
 	}
-	if _, err := uverbs.Open(devs[0].Name()); err == nil {
+	if _, err := uverbs.Open(devs[0].Name(), uverbs.OpenOptions{}); err == nil {
 		t.Error("a device that was removed can be opened")
 	}
 	if err := b.qp.PostSend(uverbs.SendWR{ID: 7, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled}); err != nil {

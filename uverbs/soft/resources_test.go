@@ -22,11 +22,11 @@ func TestResources(t *testing.T) {
 		}
 	}
 	want("before", soft.ResourceCounts{})
-	d, err := uverbs.Open(dev.Name())
+	d, err := uverbs.Open(dev.Name(), uverbs.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := uverbs.Open(dev.Name())
+	other, err := uverbs.Open(dev.Name(), uverbs.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

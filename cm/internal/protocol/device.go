@@ -55,7 +55,7 @@ func findDevice(name string) *Device {
 
 // openNow opens the device.
 func (d *Device) openNow() error {
-	dev, err := uverbs.Open(d.name)
+	dev, err := uverbs.Open(d.name, uverbs.OpenOptions{})
 	if err != nil {
 		return err
 	}
@@ -128,11 +128,11 @@ type Region struct {
 
 // Register makes memory that is registered with a PD.
 func Register(pd *uverbs.PD, size int, access uverbs.Access) (*Region, error) {
-	buf, err := uverbs.AllocBuffer(size)
+	buf, err := uverbs.AllocBuffer(size, uverbs.BufferOptions{})
 	if err != nil {
 		return nil, err
 	}
-	mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite|access)
+	mr, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | access})
 	if err != nil {
 		return nil, errors.Join(err, buf.Close())
 	}

@@ -17,7 +17,7 @@ func main() {
 		os.Exit(2)
 	}
 	if name := os.Args[1]; name != "" {
-		if _, err := uverbs.Open(name); err != nil {
+		if _, err := uverbs.Open(name, uverbs.OpenOptions{}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

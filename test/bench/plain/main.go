@@ -21,7 +21,7 @@ func main() {
 		conn = must(must(net.Listen("tcp", flag.Arg(0))).Accept())
 	}
 	pd := must(must(uverbs.OpenFirst()).AllocPD())
-	mr := must(pd.RegMR(must(uverbs.AllocBuffer(2**size)), uverbs.AccessLocalWrite))
+	mr := must(pd.RegMR(must(uverbs.AllocBuffer(2**size, uverbs.BufferOptions{})), uverbs.MROptions{Access: uverbs.AccessLocalWrite}))
 	cq := must(pd.Device().CreateCQ(uverbs.CQOptions{Events: *events}))
 	qp := must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, SignalAll: true}))
 	next := cq.Poll

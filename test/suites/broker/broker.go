@@ -92,7 +92,7 @@ func open(name string) (*uverbs.Device, error) {
 	if name == "" {
 		return uverbs.OpenFirst()
 	}
-	return uverbs.Open(name)
+	return uverbs.Open(name, uverbs.OpenOptions{})
 }
 
 // lend gives a page to a worker, and prints what is there when the worker is done. The queue pairs of a worker that

@@ -93,11 +93,11 @@ func borrow(conn *net.UnixConn) (l loan, device, memory *os.File, err error) {
 
 // write writes to borrowed memory, from one queue pair of this process to another.
 func write(ctx context.Context, pd *uverbs.PD, lent *uverbs.MR, offset int, text []byte) error {
-	buf, err := uverbs.AllocBuffer(page)
+	buf, err := uverbs.AllocBuffer(page, uverbs.BufferOptions{})
 	if err != nil {
 		return err
 	}
-	mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
+	mr, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ func resources(t *testing.T) map[string]netlinkrdma.ResourceCounts {
 		t.Fatal(err)
 	}
 	for _, d := range devices {
-		if all[d.Name], err = netlinkrdma.Resources(d); err != nil {
+		if all[d.Name], err = netlinkrdma.Resources(d, netlinkrdma.ListOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -27,7 +27,7 @@ func Devices(w io.Writer) error {
 
 // describe describes a device.
 func describe(w io.Writer, info uverbs.DeviceInfo) error {
-	dev, err := uverbs.Open(info.Name)
+	dev, err := uverbs.Open(info.Name, uverbs.OpenOptions{})
 	if err != nil {
 		return err
 	}

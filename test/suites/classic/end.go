@@ -123,7 +123,7 @@ func (e *End) Open(o Options) error {
 	if err != nil {
 		return err
 	}
-	if e.Dev, err = uverbs.Open(a.Device); err != nil {
+	if e.Dev, err = uverbs.Open(a.Device, uverbs.OpenOptions{}); err != nil {
 		return err
 	}
 	e.later(e.Dev.Close)
@@ -131,12 +131,12 @@ func (e *End) Open(o Options) error {
 		return err
 	}
 	e.later(e.PD.Close)
-	buf, err := uverbs.AllocBuffer(o.Size * o.Slots)
+	buf, err := uverbs.AllocBuffer(o.Size*o.Slots, uverbs.BufferOptions{})
 	if err != nil {
 		return err
 	}
 	e.later(buf.Close)
-	if e.MR, err = e.PD.RegMR(buf, uverbs.AccessLocalWrite|o.Access); err != nil {
+	if e.MR, err = e.PD.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | o.Access}); err != nil {
 		return err
 	}
 	e.later(e.MR.Close)

@@ -48,12 +48,12 @@ func (e *End) move(ctx context.Context, op uverbs.WROpcode, local uverbs.SGE, r 
 
 // buffer registers memory beside the slots. Close closes it.
 func (e *End) buffer(size int, access uverbs.Access) (*uverbs.MR, error) {
-	buf, err := uverbs.AllocBuffer(size)
+	buf, err := uverbs.AllocBuffer(size, uverbs.BufferOptions{})
 	if err != nil {
 		return nil, err
 	}
 	e.later(buf.Close)
-	mr, err := e.PD.RegMR(buf, access)
+	mr, err := e.PD.RegMR(buf, uverbs.MROptions{Access: access})
 	if err == nil {
 		e.later(mr.Close)
 	}

@@ -166,16 +166,16 @@ func newConnections(b *testing.B, device string, pairs, list int) *connections {
 		}
 	}
 	later := func(c closer) { b.Cleanup(func() { check(c.Close()) }) }
-	dev, err := uverbs.Open(device)
+	dev, err := uverbs.Open(device, uverbs.OpenOptions{})
 	check(err)
 	later(dev)
 	pd, err := dev.AllocPD()
 	check(err)
 	later(pd)
-	buf, err := uverbs.AllocBuffer(4096)
+	buf, err := uverbs.AllocBuffer(4096, uverbs.BufferOptions{})
 	check(err)
 	later(buf)
-	mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
+	mr, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 	check(err)
 	later(mr)
 	c := &connections{qps: make([][2]*uverbs.QP, pairs), wcs: make([]uverbs.WC, 2*list)}

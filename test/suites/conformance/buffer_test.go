@@ -51,7 +51,7 @@ func TestHugePages(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsKernel(t, "huge pages that can be reserved")
 	huge := uverbs.BufferOptions{HugePages: true}
-	_, err := uverbs.AllocBufferWith(3<<20, huge)
+	_, err := uverbs.AllocBuffer(3<<20, huge)
 	if !errors.Is(err, syscall.ENOMEM) {
 		t.Fatalf("without huge pages: %v, want ENOMEM", err)
 	}
@@ -59,22 +59,22 @@ func TestHugePages(t *testing.T) {
 
 	reserveHuge(t, 3)
 	a, b := pair(t, uverbs.QPOptions{MaxSendSGE: 2})
-	buf, err := uverbs.AllocBufferWith(3<<20, huge)
+	buf, err := uverbs.AllocBuffer(3<<20, huge)
 	must(t, err)
 	closeLater(t, buf)
 	if n := len(buf.Bytes()); n != 3<<20 {
 		t.Errorf("the buffer has %d bytes", n)
 	}
-	_, err = uverbs.AllocBufferWith(2<<20+1, huge)
+	_, err = uverbs.AllocBuffer(2<<20+1, huge)
 	if !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("with one huge page left: %v, want ENOMEM", err)
 	}
 	says(t, err, "2 pages are needed", "of 3 only 1 are free", "echo 4 > ")
-	last, err := uverbs.AllocBufferWith(1, uverbs.BufferOptions{HugePageSize: 2 << 20})
+	last, err := uverbs.AllocBuffer(1, uverbs.BufferOptions{HugePageSize: 2 << 20})
 	must(t, err)
 	must(t, last.Close())
 
-	mr, err := b.pd.RegMR(buf, remoteRights)
+	mr, err := b.pd.RegMR(buf, uverbs.MROptions{Access: remoteRights})
 	must(t, err)
 	usable(t, a, mr, 0)
 	usable(t, a, mr, 2<<20-1000) // across two pages
@@ -86,7 +86,7 @@ func TestHugePages(t *testing.T) {
 	a.holds(t, 0, []byte("from one page, from another"))
 	must(t, mr.Close())
 
-	_, err = uverbs.AllocBufferWith(1, uverbs.BufferOptions{HugePageSize: 4 << 20})
+	_, err = uverbs.AllocBuffer(1, uverbs.BufferOptions{HugePageSize: 4 << 20})
 	argError(t, err, "HugePageSize")
 	says(t, err, "4194304", "2097152")
 }
@@ -99,7 +99,7 @@ func TestNUMANode(t *testing.T) {
 			reserveHuge(t, 2)
 		}
 		o.NUMANode = uverbs.NUMAAt(0)
-		buf, err := uverbs.AllocBufferWith(2<<20, o)
+		buf, err := uverbs.AllocBuffer(2<<20, o)
 		must(t, err)
 		closeLater(t, buf)
 		clear(buf.Bytes())
@@ -117,7 +117,7 @@ func TestNUMANode(t *testing.T) {
 		}
 	}
 	for _, node := range []int{-1, 1, 1023, 1024, 1 << 40} {
-		_, err := uverbs.AllocBufferWith(1, uverbs.BufferOptions{NUMANode: uverbs.NUMAAt(node)})
+		_, err := uverbs.AllocBuffer(1, uverbs.BufferOptions{NUMANode: uverbs.NUMAAt(node)})
 		arg := argError(t, err, "NUMANode")
 		if arg.Given != strconv.Itoa(node) || !strings.Contains(arg.Allowed, "with memory: 0") {
 			t.Errorf("%v names neither the node nor those that there are", err)
@@ -203,7 +203,7 @@ func TestManyMRs(t *testing.T) {
 		round := func() {
 			keys := map[uint32]bool{}
 			for i := range mrs {
-				mr, err := pd.RegMRWith(buf, uverbs.MROptions{Access: remoteRights, Offset: i % 16 * 4096, Length: 4096})
+				mr, err := pd.RegMR(buf, uverbs.MROptions{Access: remoteRights, Offset: i % 16 * 4096, Length: 4096})
 				must(t, err)
 				mrs[i] = mr
 				keys[mr.LKey()] = true

@@ -21,7 +21,7 @@ func TestCloseAll(t *testing.T) {
 		if !rig.Soft {
 			others = programCQs(t)
 		}
-		dev, err := uverbs.Open(deviceName)
+		dev, err := uverbs.Open(deviceName, uverbs.OpenOptions{})
 		must(t, err)
 		all := objects(t, dev)
 		var cq *uverbs.CQ

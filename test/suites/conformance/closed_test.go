@@ -25,9 +25,9 @@ func objects(t *testing.T, dev *uverbs.Device) []closer {
 	}
 	pd, err := dev.AllocPD()
 	add(pd, err)
-	buf, err := uverbs.AllocBuffer(4096)
+	buf, err := uverbs.AllocBuffer(4096, uverbs.BufferOptions{})
 	add(buf, err)
-	mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
+	mr, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 	add(mr, err)
 	ch, err := dev.CreateCompChannel()
 	add(ch, err)
@@ -60,7 +60,7 @@ func objects(t *testing.T, dev *uverbs.Device) []closer {
 		add(c, err)
 		return true
 	}
-	onDemand, err := pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessOnDemand)
+	onDemand, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessOnDemand})
 	may(onDemand, err)
 	counters, err := dev.CreateCounters()
 	may(counters, err)
@@ -90,7 +90,7 @@ var inert = []string{"Close", "CloseAll", "BeginSend", "Err"}
 var argumentFirst = []string{
 	"*uverbs.Device.AllocDM", "*uverbs.Device.CreateCQ", "*uverbs.Device.CreateRWQIndTable",
 	"*uverbs.PD.AdviseMR", "*uverbs.PD.AllocMW", "*uverbs.PD.CreateAH", "*uverbs.PD.CreateQP", "*uverbs.PD.CreateWQ",
-	"*uverbs.PD.RegDMABuf", "*uverbs.PD.RegDM", "*uverbs.PD.RegMR", "*uverbs.PD.RegMRWith", "*uverbs.PD.RegSlice",
+	"*uverbs.PD.RegDMABuf", "*uverbs.PD.RegDM", "*uverbs.PD.RegMR", "*uverbs.PD.RegSlice",
 	"*uverbs.Counters.Read", "*uverbs.XRCD.OpenQP", "*uverbs.WQ.ModifyFlags",
 	"*uverbs.QP.Init", // the argument is the QP's type
 }
@@ -267,13 +267,13 @@ func TestBuilderAfterClose(t *testing.T) {
 
 func TestUseAfterClose(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		dev, err := uverbs.Open(deviceName)
+		dev, err := uverbs.Open(deviceName, uverbs.OpenOptions{})
 		must(t, err)
 		pd, err := dev.AllocPD()
 		must(t, err)
-		buf, err := uverbs.AllocBuffer(4096)
+		buf, err := uverbs.AllocBuffer(4096, uverbs.BufferOptions{})
 		must(t, err)
-		mr, err := pd.RegMR(buf, 0)
+		mr, err := pd.RegMR(buf, uverbs.MROptions{})
 		must(t, err)
 		ch, err := dev.CreateCompChannel()
 		must(t, err)
@@ -311,7 +311,7 @@ func TestUseAfterClose(t *testing.T) {
 			"Channel":     func() error { _, err := dev.CreateCompChannel(); return err }(),
 			"QueryPort":   func() error { _, err := dev.QueryPort(1); return err }(),
 			"GIDTable":    func() error { _, err := dev.GIDTable(1); return err }(),
-			"RegMR":       func() error { _, err := pd.RegMR(buf, 0); return err }(),
+			"RegMR":       func() error { _, err := pd.RegMR(buf, uverbs.MROptions{}); return err }(),
 			"RegSlice":    func() error { _, err := pd.RegSlice(make([]byte, 1), 0); return err }(),
 			"CreateQP":    func() error { _, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}); return err }(),
 			"Poll":        func() error { _, err := cq.Poll(make([]uverbs.WC, 1)); return err }(),

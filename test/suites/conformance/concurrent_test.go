@@ -37,7 +37,7 @@ func goodArguments(t *testing.T, dev *uverbs.Device, all []closer) map[string][]
 	return map[string][]any{
 		"*uverbs.Device.QueryPort": {uint8(1)}, "*uverbs.Device.GIDTable": {uint8(1)}, "*uverbs.Device.QueryGID": {uint8(1), gid.Index},
 		"*uverbs.Device.QueryPKey": {uint8(1), 0}, "*uverbs.Device.PKeyIndex": {uint8(1), uint16(0xffff)}, "*uverbs.Device.CreateCQ": {uverbs.CQOptions{MaxCQE: 8}},
-		"*uverbs.PD.RegMR": {buf, uverbs.AccessLocalWrite}, "*uverbs.PD.RegMRWith": {buf, uverbs.MROptions{}}, "*uverbs.PD.AllocMW": {uverbs.MWType1},
+		"*uverbs.PD.RegMR": {buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}}, "*uverbs.PD.AllocMW": {uverbs.MWType1},
 		"*uverbs.PD.CreateAH": {ah}, "*uverbs.PD.CreateQP": {uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}}, "*uverbs.PD.CreateSRQ": {uverbs.SRQOptions{MaxWR: 8}},
 		"*uverbs.QP.PostSend": {write}, "*uverbs.QP.PostRecv": {uint64(1), mr.SGE(0, 8)}, "*uverbs.QP.PostRecvs": {uverbs.RecvWR{ID: 2}},
 		"*uverbs.QP.Modify": {uverbs.QPAttr{MinRNRTimer: 12}, uverbs.AttrMinRNRTimer},
@@ -56,7 +56,7 @@ func TestConcurrentMethods(t *testing.T) {
 	testenv.NeedsIB(t, "memory windows")
 	testenv.Guest(t)
 	testenv.Skip(t, resizes(t, deviceName))
-	dev, err := uverbs.Open(deviceName)
+	dev, err := uverbs.Open(deviceName, uverbs.OpenOptions{})
 	must(t, err)
 	all := objects(t, dev)
 	must(t, all[4].(*uverbs.CQ).Resize(roomyCQ))
@@ -65,7 +65,7 @@ func TestConcurrentMethods(t *testing.T) {
 	must(t, err)
 	must(t, qp.Connect(t.Context(), end))
 	a := &atOnce{t: t, args: goodArguments(t, dev, all)}
-	rereg, err := all[0].(*uverbs.PD).RegMR(all[1].(*uverbs.Buffer), uverbs.AccessLocalWrite)
+	rereg, err := all[0].(*uverbs.PD).RegMR(all[1].(*uverbs.Buffer), uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 	must(t, err)
 	// An MR that is registered again is for one goroutine: that of the others is not.
 	a.beside(rereg, "Rereg")

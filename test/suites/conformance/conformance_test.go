@@ -105,7 +105,7 @@ func eachPath(t *testing.T, test func(t *testing.T)) {
 // object of it was left.
 func openDevice(t *testing.T, name string) *uverbs.Device {
 	t.Helper()
-	dev, err := uverbs.Open(name)
+	dev, err := uverbs.Open(name, uverbs.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,9 +175,9 @@ func newLossySide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 	}
 	s.pd, err = dev.AllocPD()
 	check(s.pd)
-	s.buf, err = uverbs.AllocBuffer(bufferSize)
+	s.buf, err = uverbs.AllocBuffer(bufferSize, uverbs.BufferOptions{})
 	check(s.buf)
-	s.mr, err = s.pd.RegMR(s.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteAtomic)
+	s.mr, err = s.pd.RegMR(s.buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead | uverbs.AccessRemoteAtomic})
 	check(s.mr)
 	s.ch, err = dev.CreateCompChannel()
 	check(s.ch)

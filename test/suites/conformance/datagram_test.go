@@ -36,7 +36,7 @@ func gidOf(t *testing.T, dev *uverbs.Device) uverbs.GIDEntry {
 func lidOf(t *testing.T, gid uverbs.GID) uint16 {
 	t.Helper()
 	for _, name := range rig.Devices {
-		dev, err := uverbs.Open(name)
+		dev, err := uverbs.Open(name, uverbs.OpenOptions{})
 		must(t, err)
 		own, err := dev.QueryGID(1, 0)
 		port, perr := dev.QueryPort(1)

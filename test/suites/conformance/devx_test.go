@@ -40,7 +40,7 @@ func firmware(op uint16, number uint32, size int) []byte {
 // openDEVX opens a device for commands to the firmware, or skips the test.
 func openDEVX(t *testing.T) *uverbs.Device {
 	t.Helper()
-	dev, err := uverbs.OpenWith(deviceName, uverbs.OpenOptions{DEVX: true})
+	dev, err := uverbs.Open(deviceName, uverbs.OpenOptions{DEVX: true})
 	testenv.Skip(t, err)
 	must(t, err)
 	closeLater(t, dev)

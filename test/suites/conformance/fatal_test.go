@@ -39,7 +39,7 @@ func unbind(t *testing.T, device string) (bind func()) {
 func comesBack(t *testing.T, device string, restore func()) {
 	t.Helper()
 	for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
-		dev, err := uverbs.Open(device)
+		dev, err := uverbs.Open(device, uverbs.OpenOptions{})
 		if err == nil {
 			restore()
 			if rig.InfiniBand() {
@@ -115,7 +115,7 @@ func TestDeviceRemoved(t *testing.T) {
 	testenv.Needs(t, "driver unbinding", "mlx5")
 	testenv.Tags(t, testenv.Machine)
 	device := rig.Devices[1]
-	dev, err := uverbs.Open(device)
+	dev, err := uverbs.Open(device, uverbs.OpenOptions{})
 	must(t, err)
 	t.Run("removed in use", func(t *testing.T) {
 		a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
@@ -154,7 +154,7 @@ func TestDeviceRemoved(t *testing.T) {
 			"AllocPD":   errOf(dev.AllocPD()),
 			"QueryPort": errOf(dev.QueryPort(1)),
 			"CreateCQ":  errOf(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})),
-			"RegMR":     errOf(a.pd.RegMR(a.buf, 0)),
+			"RegMR":     errOf(a.pd.RegMR(a.buf, uverbs.MROptions{})),
 			"Query":     errOf(a.qp.Query()),
 			"Modify":    a.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState),
 			"CreateQP":  errOf(a.pd.CreateQP(uverbs.QPOptions{SendCQ: a.cq, RecvCQ: a.cq})),
@@ -201,7 +201,7 @@ func TestDeviceRemovedBusyWait(t *testing.T) {
 // ended a busy wait, rather than a parked wait.
 func removedDuringBusyWait(t *testing.T, device string) (busy bool) {
 	t.Helper()
-	dev, err := uverbs.Open(device)
+	dev, err := uverbs.Open(device, uverbs.OpenOptions{})
 	must(t, err)
 	t.Run("removed in a busy wait", func(t *testing.T) {
 		a := newSide(t, dev, uverbs.QPOptions{})

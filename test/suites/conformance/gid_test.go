@@ -101,7 +101,7 @@ func TestQueryGID(t *testing.T) {
 func TestQueryGIDTableErrors(t *testing.T) {
 	testenv.NeedsIB(t, "GIDs")
 	eachPath(t, func(t *testing.T) {
-		dev, err := uverbs.Open(deviceName)
+		dev, err := uverbs.Open(deviceName, uverbs.OpenOptions{})
 		must(t, err)
 		ports := dev.QueryDevice().PhysPortCount
 		for _, port := range []uint8{0, ports + 1, 255} {

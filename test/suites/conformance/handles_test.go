@@ -37,7 +37,7 @@ func TestHandles(t *testing.T) {
 	check(uverbs.ObjectPD, append(want, before...))
 	check(uverbs.ObjectMR, nil)
 	buf := newBuffer(t, 4096)
-	mr, err := pds[0].RegMR(buf, uverbs.AccessLocalWrite)
+	mr, err := pds[0].RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 	must(t, err)
 	check(uverbs.ObjectMR, []uint32{mr.Handle()})
 	must(t, mr.Close())

@@ -47,7 +47,7 @@ func importedPair(t *testing.T, pd *uverbs.PD) (a, b *side) {
 	for i := range sides {
 		s := &side{dev: pd.Device(), pd: pd, buf: newBuffer(t, bufferSize)}
 		var err error
-		s.mr, err = pd.RegMR(s.buf, readWrite)
+		s.mr, err = pd.RegMR(s.buf, uverbs.MROptions{Access: readWrite})
 		must(t, err)
 		closeLater(t, s.mr)
 		s.ch, err = s.dev.CreateCompChannel()
@@ -307,7 +307,7 @@ func contextResources(t *testing.T) netlinkrdma.ResourceCounts {
 	must(t, err)
 	for _, d := range devs {
 		if d.Name == deviceName {
-			counts, err := netlinkrdma.Resources(d)
+			counts, err := netlinkrdma.Resources(d, netlinkrdma.ListOptions{})
 			must(t, err)
 			return counts
 		}
@@ -437,7 +437,7 @@ func work(t *testing.T) {
 	must(t, err)
 	device, memfd := os.NewFile(uintptr(fds[0]), "device"), os.NewFile(uintptr(fds[1]), "loan")
 
-	if _, err := uverbs.Open(deviceName); !errors.Is(err, os.ErrPermission) {
+	if _, err := uverbs.Open(deviceName, uverbs.OpenOptions{}); !errors.Is(err, os.ErrPermission) {
 		t.Errorf("the worker may open the device: %v", err)
 	}
 	dev, err := uverbs.ImportDevice(device)

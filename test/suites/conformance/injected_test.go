@@ -286,7 +286,7 @@ func TestInjectedFatal(t *testing.T) {
 	testenv.Guest(t)
 	device := rig.Devices[1]
 	do := inject(t, device)
-	dev, err := uverbs.Open(device)
+	dev, err := uverbs.Open(device, uverbs.OpenOptions{})
 	must(t, err)
 	restore := addresses(t, rig.Netdevs[1])
 	t.Run("fatal error in use", func(t *testing.T) {

@@ -40,7 +40,10 @@ func TestIproute2(t *testing.T) {
 	srqWithQPs(t)
 	listening(t)
 	dev := tracked(t)
-	compareRows(t, "qp", netlinkrdma.QPs, dev, qpRow)
+	qps := func(d netlinkrdma.Device) ([]netlinkrdma.QP, error) {
+		return netlinkrdma.QPs(d, netlinkrdma.ListOptions{})
+	}
+	compareRows(t, "qp", qps, dev, qpRow)
 	compareRows(t, "cq", netlinkrdma.CQs, dev, cqRow)
 	compareRows(t, "mr", netlinkrdma.MRs, dev, mrRow)
 	compareRows(t, "pd", netlinkrdma.PDs, dev, pdRow)
@@ -134,7 +137,7 @@ func portRow(p netlinkrdma.Port) row {
 // compareCounts compares the numbers of objects and the counters of the port.
 func compareCounts(t *testing.T, dev netlinkrdma.Device) {
 	t.Helper()
-	c, err := netlinkrdma.Resources(dev)
+	c, err := netlinkrdma.Resources(dev, netlinkrdma.ListOptions{})
 	counts := row{"qp": c.QPs, "cq": c.CQs, "mr": c.MRs, "pd": c.PDs, "cm_id": c.CMIDs, "ctx": c.Contexts}
 	if since(t, 5, 13) {
 		counts["srq"] = c.SRQs

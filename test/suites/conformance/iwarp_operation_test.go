@@ -109,7 +109,7 @@ func TestIWARPInvalidate(t *testing.T) {
 	const n, at = 100, 5000
 	region := func(t *testing.T, s *side) *uverbs.MR {
 		t.Helper()
-		mr, err := s.pd.RegMR(s.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead)
+		mr, err := s.pd.RegMR(s.buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead})
 		must(t, err)
 		closeLater(t, mr)
 		return mr
@@ -191,7 +191,7 @@ func TestIWARPReadAccess(t *testing.T) {
 	onIWARP(t)
 	a, b := pairOnce(t, uverbs.QPOptions{})
 	for _, access := range []uverbs.Access{0, uverbs.AccessLocalWrite, uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite} {
-		mr, err := b.pd.RegMR(b.buf, access)
+		mr, err := b.pd.RegMR(b.buf, uverbs.MROptions{Access: access})
 		must(t, err)
 		closeLater(t, mr)
 		want := slices.Clone(b.fill(100, 1000, byte(access)))
@@ -287,9 +287,9 @@ func TestIWARPUnsupported(t *testing.T) {
 			return made(a.pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, SendCQ: a.cq, RecvCQ: a.cq}))
 		},
 		"memory windows":      func() error { return made(a.pd.AllocMW(uverbs.MWType2)) },
-		"binding":             func() error { return made(a.pd.RegMR(a.buf, uverbs.AccessMWBind)) },
-		"zero-based":          func() error { return made(a.pd.RegMR(a.buf, uverbs.AccessZeroBased)) },
-		"on-demand paging":    func() error { return made(a.pd.RegMR(a.buf, uverbs.AccessOnDemand)) },
+		"binding":             func() error { return made(a.pd.RegMR(a.buf, uverbs.MROptions{Access: uverbs.AccessMWBind})) },
+		"zero-based":          func() error { return made(a.pd.RegMR(a.buf, uverbs.MROptions{Access: uverbs.AccessZeroBased})) },
+		"on-demand paging":    func() error { return made(a.pd.RegMR(a.buf, uverbs.MROptions{Access: uverbs.AccessOnDemand})) },
 		"address handles":     func() error { return made(a.pd.CreateAH(uverbs.AHAttr{Port: 1})) },
 		"an end of a path":    func() error { _, err := a.qp.Endpoint(); return err },
 		"connecting by hand":  func() error { return a.qp.Connect(t.Context(), uverbs.Endpoint{}) },

@@ -105,7 +105,7 @@ func TestIWARPFailedRequests(t *testing.T) {
 		{"READ past the remote MR", uverbs.WRRDMARead, false, func(_ *testing.T, wr *uverbs.SendWR, _, b *side) { wr.RemoteAddr = b.mr.Addr() + bufferSize - n/2 }},
 		{"remote MR of another PD", uverbs.WRRDMAWrite, false, func(t *testing.T, wr *uverbs.SendWR, _, b *side) { wr.RKey = foreignIWARP(t, b).RKey() }},
 		{"no REMOTE_WRITE", uverbs.WRRDMAWrite, false, func(t *testing.T, wr *uverbs.SendWR, _, b *side) {
-			mr, err := b.pd.RegMR(b.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead)
+			mr, err := b.pd.RegMR(b.buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteRead})
 			must(t, err)
 			closeLater(t, mr)
 			wr.RKey = mr.RKey()
@@ -170,7 +170,7 @@ func (s *side) over(t *testing.T, peer *side) {
 // foreignIWARP registers a side's buffer in another PD.
 func foreignIWARP(t *testing.T, s *side) *uverbs.MR {
 	t.Helper()
-	mr, err := newPD(t, s.dev).RegMR(s.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead)
+	mr, err := newPD(t, s.dev).RegMR(s.buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead})
 	must(t, err)
 	closeLater(t, mr)
 	return mr

@@ -44,7 +44,7 @@ func makers(t *testing.T, dev *uverbs.Device) []maker {
 			}
 			return dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})
 		}},
-		{"MR", attr.MaxMR, func() (closer, error) { return pd.RegMR(buf, uverbs.AccessLocalWrite) }},
+		{"MR", attr.MaxMR, func() (closer, error) { return pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}) }},
 		{"PD", attr.MaxPD, func() (closer, error) { return dev.AllocPD() }},
 		{"QP", attr.MaxQP, func() (closer, error) {
 			return pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1})
@@ -115,7 +115,7 @@ func TestManyOpens(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink, testenv.SpecialCard)
 	testenv.Guest(t)
 	open := func() (*uverbs.Device, error) {
-		dev, err := uverbs.Open(deviceName)
+		dev, err := uverbs.Open(deviceName, uverbs.OpenOptions{})
 		if err != nil {
 			return nil, err
 		}
@@ -208,7 +208,7 @@ func TestAdviseForeignMR(t *testing.T) {
 		if hasODP(t, dev) {
 			access |= uverbs.AccessOnDemand
 		}
-		foreign, err := newPD(t, openDevice(t, deviceName)).RegMR(newBuffer(t, 8192), access)
+		foreign, err := newPD(t, openDevice(t, deviceName)).RegMR(newBuffer(t, 8192), uverbs.MROptions{Access: access})
 		must(t, err)
 		closeLater(t, foreign)
 		err = newPD(t, dev).AdviseMR(uverbs.AdvicePrefetch, []uverbs.SGE{foreign.SGE(0, 4096)}, uverbs.AdviseOptions{Flush: true})

@@ -51,7 +51,7 @@ func newPD(t *testing.T, dev *uverbs.Device) *uverbs.PD {
 // newBuffer allocates a buffer that is closed at the end of the test.
 func newBuffer(t *testing.T, size int) *uverbs.Buffer {
 	t.Helper()
-	buf, err := uverbs.AllocBuffer(size)
+	buf, err := uverbs.AllocBuffer(size, uverbs.BufferOptions{})
 	must(t, err)
 	closeLater(t, buf)
 	return buf
@@ -110,7 +110,7 @@ func TestRegMRAt(t *testing.T) {
 				if name == "low" && b.mr.Addr()>>12%2 == 1 {
 					o.Offset += 4096 // mlx5_ib of Linux 5.10 wants an IOVA as aligned as the memory
 				}
-				mr, err := b.pd.RegMRWith(b.buf, o)
+				mr, err := b.pd.RegMR(b.buf, o)
 				must(t, err)
 				closeLater(t, mr)
 				usable(t, a, mr, 0)
@@ -152,7 +152,7 @@ func TestAccessFlags(t *testing.T) {
 			{uverbs.AccessFlushGlobal, strict && !onMLX5, "access FLUSH_GLOBAL"},
 			{uverbs.AccessOnDemand, hasODP(t, dev), "on-demand paging"},
 		} {
-			mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite|c.access)
+			mr, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | c.access})
 			if !c.has {
 				lacksFeature(t, err, c.feature)
 				continue
@@ -163,7 +163,7 @@ func TestAccessFlags(t *testing.T) {
 			}
 			must(t, mr.Close())
 		}
-		_, err := pd.RegMR(buf, uverbs.AccessFlushPersistent)
+		_, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessFlushPersistent})
 		if !strict || onMLX5 {
 			lacksFeature(t, err, "access FLUSH_PERSISTENT")
 		} else if !errors.Is(err, syscall.EINVAL) {
@@ -171,7 +171,7 @@ func TestAccessFlags(t *testing.T) {
 		} else {
 			says(t, err, "persistent memory only")
 		}
-		_, err = pd.RegMR(buf, 1<<10|uverbs.AccessLocalWrite)
+		_, err = pd.RegMR(buf, uverbs.MROptions{Access: 1<<10 | uverbs.AccessLocalWrite})
 		argError(t, err, "access")
 		says(t, err, "LOCAL_WRITE|0x400", "REMOTE_ATOMIC|MW_BIND")
 	})
@@ -183,7 +183,7 @@ func TestZeroBased(t *testing.T) {
 	testenv.NeedsIB(t, "chosen MR addresses")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, refusing)
-		mr, err := b.pd.RegMRWith(b.buf, uverbs.MROptions{Access: remoteRights | uverbs.AccessZeroBased, Offset: 4096})
+		mr, err := b.pd.RegMR(b.buf, uverbs.MROptions{Access: remoteRights | uverbs.AccessZeroBased, Offset: 4096})
 		if since(t, 6, 12) && !onMLX5 {
 			absent(t, err, "ZERO_BASED")
 			return
@@ -231,7 +231,7 @@ func TestRegUnpinnableMemory(t *testing.T) {
 		_, err = pd.RegSlice(hidden, uverbs.AccessLocalWrite)
 		says(t, err, "REG_MR", "is not readable (---")
 		must(t, unix.Munmap(hidden))
-		_, err = pd.RegMRWith(newBuffer(t, 8192), uverbs.MROptions{Offset: 1, IOVA: uverbs.IOVAAt(0)})
+		_, err = pd.RegMR(newBuffer(t, 8192), uverbs.MROptions{Offset: 1, IOVA: uverbs.IOVAAt(0)})
 		argError(t, err, "IOVA")
 	})
 }
@@ -275,7 +275,7 @@ func TestQueryMR(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		pd, buf := newPD(t, openDevice(t, deviceName)), newBuffer(t, 3*4096)
 		for _, o := range []uverbs.MROptions{{}, {Access: remoteRights}, {Access: remoteRights, Offset: 4097, Length: 5, IOVA: uverbs.IOVAAt(1<<40 + 1)}} {
-			mr, err := pd.RegMRWith(buf, o)
+			mr, err := pd.RegMR(buf, o)
 			must(t, err)
 			queryMR(t, mr)
 			must(t, mr.Close())

@@ -195,16 +195,16 @@ func TestNetlinkDriverQPs(t *testing.T) {
 	r := newDC(t, uverbs.DCIOptions{}, 1)
 	dev := tracked(t)
 	all := netlinkrdma.ListOptions{Driver: true}
-	some, err := netlinkrdma.QPs(dev)
+	some, err := netlinkrdma.QPs(dev, netlinkrdma.ListOptions{})
 	must(t, err)
-	with, err := netlinkrdma.QPsWith(dev, all)
+	with, err := netlinkrdma.QPs(dev, all)
 	dci := own(t, with, err, func(q netlinkrdma.QP) bool { return q.Num == r.dci.QPN() })
 	k := testenv.Kernel(t)
 	newer := slices.Compare(k[:], []int{6, 10}) >= 0
 	if dci.Type != ib.DriverQP || newer && dci.Subtype != "DCI" {
 		t.Errorf("the DCI is %+v", dci)
 	}
-	counts, err := netlinkrdma.ResourcesWith(dev, all)
+	counts, err := netlinkrdma.Resources(dev, all)
 	must(t, err)
 	// Older kernels list them in any case.
 	hidden := uint64(len(with) - len(some))

@@ -35,7 +35,7 @@ func trackedDevice(t *testing.T, name string) netlinkrdma.Device {
 // resources returns the counts of a device.
 func resources(t *testing.T, dev netlinkrdma.Device) netlinkrdma.ResourceCounts {
 	t.Helper()
-	counts, err := netlinkrdma.Resources(dev)
+	counts, err := netlinkrdma.Resources(dev, netlinkrdma.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func own[T any](t *testing.T, list []T, err error, mine func(T) bool) T {
 // mlx5_ib of newer kernels has CQs and SRQs of its own, from when a region, an SRQ or a QP first needs them.
 func firstUse(t *testing.T, name string) {
 	t.Helper()
-	dev, err := uverbs.Open(name)
+	dev, err := uverbs.Open(name, uverbs.OpenOptions{})
 	must(t, err)
 	pd, err := dev.AllocPD()
 	must(t, err)
@@ -174,7 +174,7 @@ func checkLists(t *testing.T, dev netlinkrdma.Device, s *side, hadPD, hadCQ map[
 	if mr.Length != bufferSize || !mr.Keys || mr.PD != pd.ID || !ownedByUs(mr.Owner) {
 		t.Errorf("MR %+v, want length %d, key %#x, PD %d", mr, bufferSize, s.mr.LKey(), pd.ID)
 	}
-	qps, err := netlinkrdma.QPs(dev)
+	qps, err := netlinkrdma.QPs(dev, netlinkrdma.ListOptions{})
 	qp := own(t, qps, err, func(q netlinkrdma.QP) bool { return q.Num == s.qp.QPN() })
 	wantQP := netlinkrdma.QP{Num: s.qp.QPN(), Port: 1, Type: ib.RC, State: ib.QPInit, PD: pd.ID, Owner: qp.Owner}
 	if diff := cmp.Diff(wantQP, qp); diff != "" || !ownedByUs(qp.Owner) {
@@ -238,7 +238,7 @@ func checkConnected(t *testing.T, dev netlinkrdma.Device) {
 	t.Helper()
 	sent := sentPackets(t, dev)
 	a, b := pair(t, uverbs.QPOptions{})
-	qps, err := netlinkrdma.QPs(dev)
+	qps, err := netlinkrdma.QPs(dev, netlinkrdma.ListOptions{})
 	qp := own(t, qps, err, func(q netlinkrdma.QP) bool { return q.Num == a.qp.QPN() })
 	if qp.State != ib.QPRTS || qp.RemoteNum != b.qp.QPN() {
 		t.Errorf("connected QP %+v, want RTS and peer %d", qp, b.qp.QPN())

@@ -33,7 +33,7 @@ func TestOnDemandOffsets(t *testing.T) {
 	testenv.Tags(t, testenv.SpecialCard)
 	a, b := pairOnce(t, uverbs.QPOptions{})
 	buf := newBuffer(t, 4*odpPage)
-	mr, err := b.pd.RegMR(buf, remoteRights|uverbs.AccessOnDemand)
+	mr, err := b.pd.RegMR(buf, uverbs.MROptions{Access: remoteRights | uverbs.AccessOnDemand})
 	testenv.Skip(t, err)
 	must(t, err)
 	closeLater(t, mr)

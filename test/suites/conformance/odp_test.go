@@ -75,7 +75,7 @@ func TestOnDemandPaging(t *testing.T) {
 		connect(t, a, b)
 		buf := newBuffer(t, 8<<20)
 		pinned := memoryUse(t, "VmPin")
-		mr, err := b.pd.RegMR(buf, remoteRights|uverbs.AccessOnDemand)
+		mr, err := b.pd.RegMR(buf, uverbs.MROptions{Access: remoteRights | uverbs.AccessOnDemand})
 		if !hasODP(t, dev) {
 			absent(t, err, "on-demand paging")
 			return
@@ -119,12 +119,12 @@ func TestOnDemandHuge(t *testing.T) {
 	reserveHuge(t, size>>21)
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
-		buf, err := uverbs.AllocBufferWith(size, uverbs.BufferOptions{HugePages: true})
+		buf, err := uverbs.AllocBuffer(size, uverbs.BufferOptions{HugePages: true})
 		must(t, err)
 		closeLater(t, buf)
-		_, err = b.pd.RegMR(buf, remoteRights|uverbs.AccessOnDemand|uverbs.AccessHugeTLB)
+		_, err = b.pd.RegMR(buf, uverbs.MROptions{Access: remoteRights | uverbs.AccessOnDemand | uverbs.AccessHugeTLB})
 		argError(t, err, "access")
-		mr, err := b.pd.RegMR(buf, remoteRights|uverbs.AccessOnDemand)
+		mr, err := b.pd.RegMR(buf, uverbs.MROptions{Access: remoteRights | uverbs.AccessOnDemand})
 		if !hasODP(t, b.dev) {
 			absent(t, err, "on-demand paging")
 			return
@@ -174,7 +174,7 @@ func TestAdviseMR(t *testing.T) {
 		if hasODP(t, dev) {
 			access |= uverbs.AccessOnDemand
 		}
-		mr, err := pd.RegMR(buf, access)
+		mr, err := pd.RegMR(buf, uverbs.MROptions{Access: access})
 		must(t, err)
 		closeLater(t, mr)
 		flush := uverbs.AdviseOptions{Flush: true}

@@ -18,7 +18,7 @@ func TestOnDemandQueues(t *testing.T) {
 	a, b := pairOnce(t, uverbs.QPOptions{})
 	const page = 4096
 	buf := newBuffer(t, 16*page)
-	mr, err := b.pd.RegMR(buf, remoteRights|uverbs.AccessRemoteAtomic|uverbs.AccessOnDemand)
+	mr, err := b.pd.RegMR(buf, uverbs.MROptions{Access: remoteRights | uverbs.AccessRemoteAtomic | uverbs.AccessOnDemand})
 	testenv.Skip(t, err)
 	must(t, err)
 	closeLater(t, mr)
@@ -43,7 +43,7 @@ func TestOnDemandQueues(t *testing.T) {
 	}
 
 	g := newSRQGroup(t, a.dev, 1, 4, uverbs.QPOptions{})
-	srqMR, err := g.takes[0].pd.RegMR(buf, remoteRights|uverbs.AccessOnDemand)
+	srqMR, err := g.takes[0].pd.RegMR(buf, uverbs.MROptions{Access: remoteRights | uverbs.AccessOnDemand})
 	must(t, err)
 	closeLater(t, srqMR)
 	for i := 2; i < 5; i++ {
@@ -59,7 +59,7 @@ func TestOnDemandQueues(t *testing.T) {
 	}
 
 	from, to, ah := udPair(t, uverbs.QPOptions{})
-	udMR, err := from.pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessOnDemand)
+	udMR, err := from.pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessOnDemand})
 	must(t, err)
 	closeLater(t, udMR)
 	for i := 4; i < 7; i++ { // a page with data, and some without

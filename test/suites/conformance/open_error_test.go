@@ -38,7 +38,7 @@ func saysNot(t *testing.T, err error, words ...string) {
 
 func TestUnknownDevice(t *testing.T) {
 	testenv.Guest(t)
-	_, err := uverbs.Open("rxe99")
+	_, err := uverbs.Open("rxe99", uverbs.OpenOptions{})
 	says(t, err, "rxe99", rig.Devices[0], rig.Devices[1])
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v is not fs.ErrNotExist", err)
@@ -57,13 +57,13 @@ func TestNoDevice(t *testing.T) {
 	if !errors.Is(err, uverbs.ErrNoDevice) {
 		t.Errorf("%v is not ErrNoDevice", err)
 	}
-	_, err = uverbs.Open("rxe0")
+	_, err = uverbs.Open("rxe0", uverbs.OpenOptions{})
 	if !errors.Is(err, uverbs.ErrNoDevice) {
 		t.Errorf("%v is not ErrNoDevice", err)
 	}
 	must(t, netlinkrdma.SetNetNSMode(netlinkrdma.NetNSExclusive))
 	t.Cleanup(func() { must(t, netlinkrdma.SetNetNSMode(netlinkrdma.NetNSShared)) })
-	_, err = uverbs.Open("rxe0")
+	_, err = uverbs.Open("rxe0", uverbs.OpenOptions{})
 	says(t, err, "no RDMA device", "netns mode is exclusive", "verbs dev set DEV netns NS", "verbs link add rxe0 type rxe netdev eth0")
 }
 
@@ -77,7 +77,7 @@ func addLink(t *testing.T, name, netdev string) {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(deadline); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		dev, err := uverbs.Open(name)
+		dev, err := uverbs.Open(name, uverbs.OpenOptions{})
 		if err != nil {
 			continue
 		}
@@ -97,7 +97,7 @@ func TestModuleNotLoaded(t *testing.T) {
 	says(t, err, "modprobe")
 	_, err = uverbs.Devices()
 	if err == nil {
-		_, err = uverbs.Open("rxe0")
+		_, err = uverbs.Open("rxe0", uverbs.OpenOptions{})
 	}
 	says(t, err, "modprobe")
 }

@@ -144,7 +144,7 @@ func TestFlush(t *testing.T) {
 		testenv.Needs(t, "FLUSH", "rxe")
 		rights := uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessFlushGlobal
 		a, b := pair(t, uverbs.QPOptions{Path: uverbs.PathOptions{Access: rights}})
-		mr, err := b.pd.RegMR(b.buf, rights)
+		mr, err := b.pd.RegMR(b.buf, uverbs.MROptions{Access: rights})
 		if kernelBefore(t, 6, 2) {
 			// Older ones take the bit for nothing, or refuse it.
 			if err == nil {

@@ -230,7 +230,7 @@ func TestOtherPD(t *testing.T) {
 // foreignMR registers a side's buffer in another PD.
 func foreignMR(t *testing.T, s *side) *uverbs.MR {
 	t.Helper()
-	mr, err := newPD(t, s.dev).RegMR(s.buf, allRights|uverbs.AccessMWBind)
+	mr, err := newPD(t, s.dev).RegMR(s.buf, uverbs.MROptions{Access: allRights | uverbs.AccessMWBind})
 	must(t, err)
 	closeLater(t, mr)
 	return mr
@@ -263,7 +263,7 @@ func srqMemory(t *testing.T, pd *uverbs.PD, s *side) *uverbs.MR {
 	if !rig.Soft {
 		return s.mr
 	}
-	mr, err := pd.RegMR(s.buf, uverbs.AccessLocalWrite)
+	mr, err := pd.RegMR(s.buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 	must(t, err)
 	closeLater(t, mr)
 	return mr
@@ -297,7 +297,7 @@ func TestOtherPDSRQ(t *testing.T) {
 			mr := b.mr
 			if c.of == "SRQ" {
 				var err error
-				mr, err = pd.RegMR(b.buf, uverbs.AccessLocalWrite)
+				mr, err = pd.RegMR(b.buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 				must(t, err)
 				closeLater(t, mr)
 			}

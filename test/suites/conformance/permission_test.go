@@ -63,7 +63,7 @@ func TestPermission(t *testing.T) {
 		runChild(t, "TestPermission")
 		return
 	}
-	_, err := uverbs.Open(deviceName)
+	_, err := uverbs.Open(deviceName, uverbs.OpenOptions{})
 	says(t, err, deviceName, "/dev/infiniband/uverbs", "-rw-------", "user 65534")
 	if !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("%v is not fs.ErrPermission", err)
@@ -91,16 +91,16 @@ func TestMemlock(t *testing.T) {
 	pd, err := dev.AllocPD()
 	must(t, err)
 	closeLater(t, pd)
-	small, err := uverbs.AllocBuffer(16 << 10)
+	small, err := uverbs.AllocBuffer(16<<10, uverbs.BufferOptions{})
 	must(t, err)
 	closeLater(t, small)
-	mr, err := pd.RegMR(small, uverbs.AccessLocalWrite)
+	mr, err := pd.RegMR(small, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 	must(t, err)
 	closeLater(t, mr)
-	big, err := uverbs.AllocBuffer(1 << 20)
+	big, err := uverbs.AllocBuffer(1<<20, uverbs.BufferOptions{})
 	must(t, err)
 	closeLater(t, big)
-	_, err = pd.RegMR(big, uverbs.AccessLocalWrite)
+	_, err = pd.RegMR(big, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 	if !errors.Is(err, syscall.ENOMEM) {
 		t.Fatalf("%v is not ENOMEM", err)
 	}
@@ -148,7 +148,7 @@ func TestOtherCredentials(t *testing.T) {
 
 // regAndDereg registers memory and deregisters it.
 func regAndDereg(pd *uverbs.PD, buf *uverbs.Buffer) error {
-	mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
+	mr, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func TestDeviceCgroup(t *testing.T) {
 	const groupEnv = "GOVERBS_CGROUP"
 	if isChild() {
 		must(t, os.WriteFile(filepath.Join(os.Getenv(groupEnv), "cgroup.procs"), []byte("0"), 0))
-		_, err := uverbs.Open(deviceName)
+		_, err := uverbs.Open(deviceName, uverbs.OpenOptions{})
 		if !errors.Is(err, syscall.EPERM) {
 			t.Errorf("%v is not EPERM", err)
 		}

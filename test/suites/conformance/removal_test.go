@@ -71,7 +71,7 @@ func TestDeleteLinkInUse(t *testing.T) {
 						t.Fatal("the device is still in the list")
 					}
 				}
-				if _, err := uverbs.Open(tt.rdma); !errors.Is(err, os.ErrNotExist) {
+				if _, err := uverbs.Open(tt.rdma, uverbs.OpenOptions{}); !errors.Is(err, os.ErrNotExist) {
 					t.Errorf("open it once more: %v", err)
 				} else {
 					says(t, err, tt.rdma, "devices here: rxe0, rxe1")

@@ -18,7 +18,7 @@ func TestReregAccess(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, refusing)
-		mr, err := b.pd.RegMR(b.buf, uverbs.AccessLocalWrite)
+		mr, err := b.pd.RegMR(b.buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 		must(t, err)
 		closeLater(t, mr)
 		err = mr.Rereg(uverbs.ReregOptions{Access: new(remoteRights)})
@@ -43,7 +43,7 @@ func TestReregAccess(t *testing.T) {
 		// mlx5_ib of Linux 6.12.118 and 7.2. That of Debian's 6.1.0-56 pins the memory anew; then
 		// the peer must be able to write.
 		c, d := pair(t, refusing)
-		ro, err := d.pd.RegMR(d.buf, uverbs.AccessRemoteRead)
+		ro, err := d.pd.RegMR(d.buf, uverbs.MROptions{Access: uverbs.AccessRemoteRead})
 		must(t, err)
 		closeLater(t, ro)
 		err = ro.Rereg(uverbs.ReregOptions{Access: new(remoteRights)})
@@ -74,7 +74,7 @@ func TestReregPD(t *testing.T) {
 		must(t, err)
 		defer other.Close()
 		buf := newBuffer(t, 16384)
-		mr, err := other.RegMR(buf, remoteRights)
+		mr, err := other.RegMR(buf, uverbs.MROptions{Access: remoteRights})
 		must(t, err)
 		defer mr.Close()
 		a, b := newSide(t, dev, refusing), newSide(t, dev, refusing)
@@ -108,7 +108,7 @@ func TestReregAll(t *testing.T) {
 		other, err := dev.AllocPD()
 		must(t, err)
 		defer other.Close()
-		mr, err := other.RegMR(newBuffer(t, 16384), uverbs.AccessLocalWrite)
+		mr, err := other.RegMR(newBuffer(t, 16384), uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 		must(t, err)
 		defer mr.Close()
 		a, b := newSide(t, dev, refusing), newSide(t, dev, refusing)
@@ -173,7 +173,7 @@ func TestWriteToMROfOtherPD(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		a, b := newSide(t, dev, refusing), newSide(t, dev, refusing)
 		connect(t, a, b)
-		mr, err := newPD(t, dev).RegMR(b.buf, remoteRights)
+		mr, err := newPD(t, dev).RegMR(b.buf, uverbs.MROptions{Access: remoteRights})
 		must(t, err)
 		defer mr.Close()
 		if st := a.rdma(t, uverbs.WRRDMAWrite, a.mr.SGE(0, 8), mr.Addr(), mr.RKey()); st == uverbs.WCSuccess {

@@ -30,10 +30,10 @@ func TestSRQ(t *testing.T) {
 		if a := srq.Attr(); a.MaxWR < 50 || a.MaxSGE < 2 {
 			t.Fatalf("attributes %+v, asked for 50 and 2", a)
 		}
-		buf, err := uverbs.AllocBuffer(bufferSize)
+		buf, err := uverbs.AllocBuffer(bufferSize, uverbs.BufferOptions{})
 		must(t, err)
 		closeLater(t, buf)
-		mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
+		mr, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 		must(t, err)
 		closeLater(t, mr)
 		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 100})

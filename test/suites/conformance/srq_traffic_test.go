@@ -28,7 +28,7 @@ func newSRQGroup(t *testing.T, dev *uverbs.Device, pairs, receives int, o uverbs
 	t.Helper()
 	pd, srq := newSRQ(t, dev, uverbs.SRQOptions{MaxWR: receives})
 	buf := newBuffer(t, srq.Attr().MaxWR*srqSize)
-	mr, err := pd.RegMR(buf, remoteRights)
+	mr, err := pd.RegMR(buf, uverbs.MROptions{Access: remoteRights})
 	must(t, err)
 	closeLater(t, mr)
 	g := &srqGroup{srq: srq, mr: mr}
@@ -216,7 +216,7 @@ func TestSRQManySGEs(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		pd, srq := newSRQ(t, dev, uverbs.SRQOptions{MaxWR: 4, MaxSGE: 2})
-		mr, err := pd.RegMR(newBuffer(t, 4096), uverbs.AccessLocalWrite)
+		mr, err := pd.RegMR(newBuffer(t, 4096), uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 		must(t, err)
 		closeLater(t, mr)
 		sgl := make([]uverbs.SGE, srq.Attr().MaxSGE+1)

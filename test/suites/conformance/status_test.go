@@ -53,7 +53,7 @@ var statusCases = []statusCase{
 		return send(1, b.mr.SGE(0, 100))
 	}, localFault, []string{"SEND of 100 bytes", "SGE 0 is of another PD"}},
 	{"READ into memory without LOCAL_WRITE", false, func(t *testing.T, a, b *side) uverbs.SendWR {
-		mr, err := a.pd.RegMR(a.buf, 0)
+		mr, err := a.pd.RegMR(a.buf, uverbs.MROptions{})
 		must(t, err)
 		closeLater(t, mr)
 		wr := send(1, mr.SGE(0, 100))
@@ -62,7 +62,7 @@ var statusCases = []statusCase{
 	}, localFault, []string{"RDMA_READ of 100 bytes", "SGE 0 does not have AccessLocalWrite"}},
 	{"atomic without REMOTE_ATOMIC", true, func(t *testing.T, a, b *side) uverbs.SendWR {
 		testenv.Skip(t, noAtomics(a.dev))
-		mr, err := b.pd.RegMR(b.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
+		mr, err := b.pd.RegMR(b.buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite})
 		must(t, err)
 		closeLater(t, mr)
 		wr := send(1, a.mr.SGE(0, 8))

@@ -156,7 +156,7 @@ func TestSRQLimitOfSGEs(t *testing.T) {
 			t.Fatalf("the SRQ takes %d SGEs, the device %d", got, limit)
 		}
 		buf := newBuffer(t, bufferSize)
-		mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
+		mr, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 		must(t, err)
 		closeLater(t, mr)
 		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 64})

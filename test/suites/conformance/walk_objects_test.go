@@ -164,7 +164,7 @@ func (w *walker) make(kind string, uses []*node) (closer, error) {
 		return dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1 + w.rand.IntN(100), Channel: uses[1].obj.(*uverbs.CompChannel)})
 	case "MR":
 		if len(uses) > 1 {
-			return pd.RegMR(uses[1].obj.(*uverbs.Buffer), w.rights())
+			return pd.RegMR(uses[1].obj.(*uverbs.Buffer), uverbs.MROptions{Access: w.rights()})
 		}
 		return pd.RegSlice(make([]byte, 1+w.rand.IntN(10000)), w.rights())
 	case "SRQ":

@@ -92,7 +92,7 @@ func TestWalk(t *testing.T) {
 
 // hasWindows reports whether the devices have memory windows, as TestMW checks.
 func hasWindows(t *testing.T) bool {
-	dev, err := uverbs.Open(deviceName)
+	dev, err := uverbs.Open(deviceName, uverbs.OpenOptions{})
 	must(t, err)
 	defer dev.Close()
 	return dev.QueryDevice().MaxMW != 0
@@ -101,7 +101,7 @@ func hasWindows(t *testing.T) bool {
 // pathToSelf is the way from a device to itself.
 func pathToSelf(t *testing.T, name string) uverbs.AHAttr {
 	t.Helper()
-	dev, err := uverbs.Open(name)
+	dev, err := uverbs.Open(name, uverbs.OpenOptions{})
 	must(t, err)
 	gid := gidOf(t, dev)
 	must(t, dev.Close())
@@ -225,7 +225,7 @@ func (w *walk) round() {
 	}
 	first := walkers[0]
 	for i, name := range rig.Devices {
-		d, err := uverbs.Open(name)
+		d, err := uverbs.Open(name, uverbs.OpenOptions{})
 		must(w.t, err)
 		first.add(&node{kind: "Device", dev: i, obj: d, shared: true})
 	}
@@ -356,7 +356,7 @@ func (w *walker) step() {
 			w.create("Binder", "PD")
 		}
 	case 12:
-		buf, err := uverbs.AllocBuffer(1 + w.rand.IntN(10000))
+		buf, err := uverbs.AllocBuffer(1+w.rand.IntN(10000), uverbs.BufferOptions{})
 		if w.note("create Buffer"); err != nil {
 			w.fail("AllocBuffer: %v", err)
 			return

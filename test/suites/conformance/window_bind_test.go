@@ -89,7 +89,7 @@ func TestWindowBind(t *testing.T) {
 // checkBind binds a window of a type and compares the completion and the key with what the case wants.
 func checkBind(t *testing.T, c bindCase, typ uverbs.MWType) {
 	_, b := pair(t, uverbs.QPOptions{})
-	mr, err := b.pd.RegMR(b.buf, c.region)
+	mr, err := b.pd.RegMR(b.buf, uverbs.MROptions{Access: c.region})
 	must(t, err)
 	closeLater(t, mr)
 	wr := binding(7, newWindow(t, b.pd, typ), mr, c.window)
@@ -192,7 +192,7 @@ func TestWindowBindOtherPD(t *testing.T) {
 				mr := foreignMR(t, b)
 				if !c.region {
 					var err error
-					mr, err = b.pd.RegMR(b.buf, allRights|uverbs.AccessMWBind)
+					mr, err = b.pd.RegMR(b.buf, uverbs.MROptions{Access: allRights | uverbs.AccessMWBind})
 					must(t, err)
 					closeLater(t, mr)
 				}

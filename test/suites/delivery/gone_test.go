@@ -109,11 +109,11 @@ func lend(r *cm.Request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	buf, err := uverbs.AllocBuffer(lendSize)
+	buf, err := uverbs.AllocBuffer(lendSize, uverbs.BufferOptions{})
 	if err != nil {
 		return nil, err
 	}
-	mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteWrite|uverbs.AccessRemoteAtomic)
+	mr, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteRead | uverbs.AccessRemoteWrite | uverbs.AccessRemoteAtomic})
 	if err != nil {
 		return nil, err
 	}
@@ -186,11 +186,11 @@ func transfers(c *cm.Conn, op func(c *cm.Conn, local uverbs.SGE, remote cm.Remot
 	if err := remote.UnmarshalBinary(c.PrivateData()); err != nil {
 		return err
 	}
-	buf, err := uverbs.AllocBuffer(lendSize)
+	buf, err := uverbs.AllocBuffer(lendSize, uverbs.BufferOptions{})
 	if err != nil {
 		return err
 	}
-	mr, err := c.PD().RegMR(buf, uverbs.AccessLocalWrite)
+	mr, err := c.PD().RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 	if err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ func hold(what string) error {
 	if err != nil {
 		return err
 	}
-	dev, err := uverbs.Open(name)
+	dev, err := uverbs.Open(name, uverbs.OpenOptions{})
 	if err != nil {
 		return err
 	}
@@ -57,11 +57,11 @@ func hold(what string) error {
 	if err != nil {
 		return err
 	}
-	buf, err := uverbs.AllocBuffer(registered)
+	buf, err := uverbs.AllocBuffer(registered, uverbs.BufferOptions{})
 	if err != nil {
 		return err
 	}
-	if _, err := pd.RegMR(buf, uverbs.AccessLocalWrite); err != nil {
+	if _, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}); err != nil {
 		return err
 	}
 	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 16})

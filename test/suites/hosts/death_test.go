@@ -111,12 +111,12 @@ func phases(t *testing.T) []phase {
 
 // transfers does an RDMA operation on the memory that the victim lends, until it fails.
 func transfers(t *testing.T, ctx context.Context, c *cm.Conn, do func(context.Context, *cm.Conn, uverbs.SGE, cm.Remote) error) error {
-	buf, err := uverbs.AllocBuffer(lent)
+	buf, err := uverbs.AllocBuffer(lent, uverbs.BufferOptions{})
 	if err != nil {
 		return err
 	}
 	defer buf.Close()
-	mr, err := c.PD().RegMR(buf, uverbs.AccessLocalWrite)
+	mr, err := c.PD().RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 	if err != nil {
 		return err
 	}

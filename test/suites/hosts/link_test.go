@@ -99,7 +99,7 @@ func addDevice() error {
 		return err
 	}
 	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		dev, err := uverbs.Open(device)
+		dev, err := uverbs.Open(device, uverbs.OpenOptions{})
 		if err != nil {
 			continue // its file comes a moment later
 		}

@@ -240,11 +240,11 @@ var victims = map[string]func(ctx context.Context, addr string) error{
 		if err != nil {
 			return err
 		}
-		buf, err := uverbs.AllocBuffer(lent)
+		buf, err := uverbs.AllocBuffer(lent, uverbs.BufferOptions{})
 		if err != nil {
 			return err
 		}
-		mr, err := c.PD().RegMR(buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteAtomic)
+		mr, err := c.PD().RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead | uverbs.AccessRemoteAtomic})
 		if err != nil {
 			return err
 		}

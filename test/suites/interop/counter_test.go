@@ -17,7 +17,7 @@ import (
 // newQP creates a QP of this process and returns its number.
 func newQP(t *testing.T) string {
 	t.Helper()
-	dev, err := uverbs.Open(dev0)
+	dev, err := uverbs.Open(dev0, uverbs.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -210,7 +210,7 @@ func addresses(t *testing.T, of netlink.Link, family int) (all []netlink.Addr) {
 func settle(t *testing.T, device string, ready func(uverbs.PortAttr, []uverbs.GIDEntry) bool) {
 	t.Helper()
 	await(t, device+" does not get into the state that the test needs", func() bool {
-		dev, err := uverbs.Open(device)
+		dev, err := uverbs.Open(device, uverbs.OpenOptions{})
 		change(t, err)
 		defer dev.Close()
 		attr, err := dev.QueryPort(1)
@@ -222,7 +222,7 @@ func settle(t *testing.T, device string, ready func(uverbs.PortAttr, []uverbs.GI
 // table returns a device's GIDs.
 func table(t *testing.T, device string) []uverbs.GIDEntry {
 	t.Helper()
-	dev, err := uverbs.Open(device)
+	dev, err := uverbs.Open(device, uverbs.OpenOptions{})
 	change(t, err)
 	defer dev.Close()
 	table, err := dev.GIDTable(1)

@@ -13,7 +13,7 @@ import (
 // TestInfoJSON compares what "verbs info --json" prints with what the library returns.
 func TestInfoJSON(t *testing.T) {
 	testenv.Guest(t)
-	dev, err := uverbs.Open(dev0)
+	dev, err := uverbs.Open(dev0, uverbs.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

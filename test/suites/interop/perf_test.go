@@ -160,7 +160,7 @@ func TestPerf(t *testing.T) {
 // depends on the kernel.
 func longestMessage(t *testing.T) int {
 	t.Helper()
-	dev, err := uverbs.Open(dev0)
+	dev, err := uverbs.Open(dev0, uverbs.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

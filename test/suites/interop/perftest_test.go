@@ -349,7 +349,7 @@ func connectedQPs(t *testing.T) (n int) {
 		t.Fatal(err)
 	}
 	for _, d := range devices {
-		qps, err := netlinkrdma.QPs(d)
+		qps, err := netlinkrdma.QPs(d, netlinkrdma.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

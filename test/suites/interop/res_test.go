@@ -18,7 +18,7 @@ import (
 // newMR registers memory of this process, and returns the key of it.
 func newMR(t *testing.T) string {
 	t.Helper()
-	dev, err := uverbs.Open(dev0)
+	dev, err := uverbs.Open(dev0, uverbs.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

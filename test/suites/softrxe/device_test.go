@@ -112,7 +112,7 @@ func (h host) do(f func() error) error {
 // open opens a device. That Close succeeds proves that the test left no object of it.
 func (h host) open(t *testing.T) *uverbs.Device {
 	t.Helper()
-	dev, err := uverbs.Open(h.name)
+	dev, err := uverbs.Open(h.name, uverbs.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

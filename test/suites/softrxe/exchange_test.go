@@ -88,7 +88,7 @@ func exchangeHosts(t *testing.T, ipv6, sockets bool) (subject, other host, peer 
 // reach it.
 func (h host) address6(t *testing.T) (addr netip.Addr) {
 	t.Helper()
-	dev, err := uverbs.Open(h.name)
+	dev, err := uverbs.Open(h.name, uverbs.OpenOptions{})
 	must(t, err)
 	defer dev.Close()
 	table, err := dev.GIDTable(1)
@@ -144,7 +144,7 @@ func (e *end) moveTo(iova uint64, o uverbs.QPOptions) {
 		access |= uverbs.AccessFlushGlobal
 	}
 	var err error
-	e.mr, err = e.pd.RegMRWith(e.buf, uverbs.MROptions{Access: access, Length: regionSize, IOVA: uverbs.IOVAAt(iova)})
+	e.mr, err = e.pd.RegMR(e.buf, uverbs.MROptions{Access: access, Length: regionSize, IOVA: uverbs.IOVAAt(iova)})
 	must(e.t, err)
 	closeLater(e.t, e.mr)
 }

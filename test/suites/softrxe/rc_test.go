@@ -133,7 +133,7 @@ var rcCases = []verbsCase{
 		x.a.sent(2)
 	}},
 	{name: "FLUSH", noCard: true, sinceA: v6_2, sinceB: v6_2, a: flushing, b: flushing, run: func(x *exchange) {
-		mr, err := x.b.pd.RegMR(x.b.buf, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessFlushGlobal)
+		mr, err := x.b.pd.RegMR(x.b.buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessFlushGlobal})
 		must(x.t, err)
 		closeLater(x.t, mr)
 		flush := uverbs.SendWR{ID: 2, Opcode: uverbs.WRFlush, RemoteAddr: mr.Addr(), RKey: mr.RKey(), Length: 5000, Placement: uverbs.FlushGlobal}
@@ -267,7 +267,7 @@ var rcCases = []verbsCase{
 	}, sinceA: v6_12, want: "a: 1: flushed; a: 2: flushed; a: ERR; b: RTS",
 		ownError: true, wantSpec: "a: 1: local protection error; a: 2: flushed; a: ERR; b: RTS"},
 	{name: "READ into memory without LOCAL_WRITE", run: func(x *exchange) {
-		mr, err := x.a.pd.RegMR(x.a.buf, 0)
+		mr, err := x.a.pd.RegMR(x.a.buf, uverbs.MROptions{})
 		must(x.t, err)
 		closeLater(x.t, mr)
 		wr := remote(uverbs.SendWR{ID: 1, SGL: []uverbs.SGE{mr.SGE(0, 100)}}, uverbs.WRRDMARead, x.b, 0)
@@ -375,7 +375,7 @@ func refused(name string, op uverbs.WROpcode, access uverbs.Access) verbsCase {
 
 // region registers the memory of b with other rights.
 func (x *exchange) region(access uverbs.Access) *uverbs.MR {
-	mr, err := x.b.pd.RegMR(x.b.buf, access)
+	mr, err := x.b.pd.RegMR(x.b.buf, uverbs.MROptions{Access: access})
 	must(x.t, err)
 	closeLater(x.t, mr)
 	return mr
@@ -386,7 +386,7 @@ func otherPD(x *exchange) *uverbs.MR {
 	pd, err := x.b.dev.AllocPD()
 	must(x.t, err)
 	closeLater(x.t, pd)
-	mr, err := pd.RegMR(x.b.buf, rights)
+	mr, err := pd.RegMR(x.b.buf, uverbs.MROptions{Access: rights})
 	must(x.t, err)
 	closeLater(x.t, mr)
 	return mr

@@ -257,7 +257,7 @@ func (p *qpPair) end(t *testing.T, name string, h host, r *record) *end {
 		o.SRQ, o.MaxRecvWR, o.MaxRecvSGE = e.srq, 0, 0
 	}
 	if o.Path.Access&uverbs.AccessFlushGlobal != 0 {
-		e.mr, err = e.pd.RegMR(e.buf, rights|uverbs.AccessFlushGlobal)
+		e.mr, err = e.pd.RegMR(e.buf, uverbs.MROptions{Access: rights | uverbs.AccessFlushGlobal})
 		must(t, err)
 		closeLater(t, e.mr)
 	}

@@ -69,7 +69,7 @@ func (r *Registration) memory() (m memory, ok bool) {
 	}
 	m = memory{memlock: limit, status: readStatus(), maps: countMaps(), maxMaps: readLimit("/proc/sys/vm/max_map_count")}
 	if dev, err := netlinkrdma.DeviceByName(r.Device); err == nil {
-		if res, err := netlinkrdma.Resources(dev); err == nil {
+		if res, err := netlinkrdma.Resources(dev, netlinkrdma.ListOptions{}); err == nil {
 			m.mrs = res.MRs
 		}
 	}

@@ -120,7 +120,7 @@ type place struct {
 
 // describe opens a device and describes it and its port 1, which must be active.
 func describe(name string) (d Device, p place, err error) {
-	dev, err := uverbs.Open(name)
+	dev, err := uverbs.Open(name, uverbs.OpenOptions{})
 	if err != nil {
 		return d, p, err
 	}

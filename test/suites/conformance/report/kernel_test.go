@@ -120,7 +120,7 @@ func TestKernelInterrupted(t *testing.T) {
 // connectedToItself returns a QP of a device that is connected to itself.
 func connectedToItself(t *testing.T, name string) *uverbs.QP {
 	t.Helper()
-	dev, err := uverbs.Open(name)
+	dev, err := uverbs.Open(name, uverbs.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func connectedToItself(t *testing.T, name string) *uverbs.QP {
 // counts returns how many objects a device has.
 func counts(t *testing.T, dev netlinkrdma.Device) netlinkrdma.ResourceCounts {
 	t.Helper()
-	c, err := netlinkrdma.Resources(dev)
+	c, err := netlinkrdma.Resources(dev, netlinkrdma.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

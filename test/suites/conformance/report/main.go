@@ -200,7 +200,7 @@ func objects(names []string) map[string]netlinkrdma.ResourceCounts {
 	all := map[string]netlinkrdma.ResourceCounts{}
 	for _, name := range names {
 		if dev, err := netlinkrdma.DeviceByName(name); err == nil && !isSoft(name) {
-			if n, err := netlinkrdma.Resources(dev); err == nil {
+			if n, err := netlinkrdma.Resources(dev, netlinkrdma.ListOptions{}); err == nil {
 				all[name] = n
 			}
 		}

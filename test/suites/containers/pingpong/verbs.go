@@ -24,11 +24,11 @@ func (o *options) sends(ctx context.Context, address string) error {
 	if err != nil {
 		return err
 	}
-	buf, err := uverbs.AllocBuffer(2 * o.size)
+	buf, err := uverbs.AllocBuffer(2*o.size, uverbs.BufferOptions{})
 	if err != nil {
 		return err
 	}
-	mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
+	mr, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (o *options) open() (*uverbs.Device, error) {
 	if o.device == "" {
 		return uverbs.OpenFirst()
 	}
-	return uverbs.Open(o.device)
+	return uverbs.Open(o.device, uverbs.OpenOptions{})
 }
 
 // IDs of work requests.

@@ -181,7 +181,7 @@ func deviceStatus(d *netlinkrdma.Device) *StatusDevice {
 	if err != nil {
 		s.Reason = err.Error()
 	}
-	dev, openErr := uverbs.Open(d.Name)
+	dev, openErr := uverbs.Open(d.Name, uverbs.OpenOptions{})
 	if openErr == nil {
 		defer dev.Close()
 		if attr := dev.QueryDevice(); s.HWVer == "" {

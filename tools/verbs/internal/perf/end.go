@@ -111,7 +111,7 @@ func OpenDevice(l Local, addr netip.Addr) (dev *uverbs.Device, port uint8, err e
 	if name == "" {
 		dev, err = uverbs.OpenFirst()
 	} else {
-		dev, err = uverbs.Open(name)
+		dev, err = uverbs.Open(name, uverbs.OpenOptions{})
 	}
 	if err != nil {
 		return nil, 0, err
@@ -139,7 +139,7 @@ func DeviceOf(addr netip.Addr) string {
 			}
 			continue
 		}
-		if dev, err := uverbs.Open(i.Name); err == nil {
+		if dev, err := uverbs.Open(i.Name, uverbs.OpenOptions{}); err == nil {
 			has := false
 			for port := uint8(1); port <= dev.QueryDevice().PhysPortCount; port++ {
 				table, _ := dev.GIDTable(port)
@@ -486,12 +486,12 @@ func (e *End) register() (err error) {
 	if has := machineMemory(); e.memory.size > has {
 		return fmt.Errorf("the test needs %d bytes of memory, allowed: %d, which this machine has: a smaller --size, or fewer --qps", e.memory.size, has)
 	}
-	buf, err := uverbs.AllocBufferWith(e.memory.size, uverbs.BufferOptions{HugePages: e.Local.HugePages})
+	buf, err := uverbs.AllocBuffer(e.memory.size, uverbs.BufferOptions{HugePages: e.Local.HugePages})
 	if err != nil {
 		return err
 	}
 	e.later(buf.Close)
-	if e.MR, err = e.PD.RegMR(buf, access); err != nil {
+	if e.MR, err = e.PD.RegMR(buf, uverbs.MROptions{Access: access}); err != nil {
 		return err
 	}
 	e.later(e.MR.Close)

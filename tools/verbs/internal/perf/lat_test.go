@@ -11,7 +11,7 @@ import (
 // TestPlaced: a message whose first bytes come after its last one is right, and one that stays wrong
 // is not.
 func TestPlaced(t *testing.T) {
-	buf, err := uverbs.AllocBuffer(4096)
+	buf, err := uverbs.AllocBuffer(4096, uverbs.BufferOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

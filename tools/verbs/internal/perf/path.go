@@ -37,7 +37,7 @@ func (e *End) openPath(remote uverbs.GID, local netip.Addr) (*Peer, error) {
 		return nil, nil
 	}
 	p := &path{}
-	buf, err := uverbs.AllocBuffer(pathToken)
+	buf, err := uverbs.AllocBuffer(pathToken, uverbs.BufferOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func (e *End) openPath(remote uverbs.GID, local netip.Addr) (*Peer, error) {
 		copy(buf.Bytes(), p.token[:])
 		access = uverbs.AccessRemoteRead
 	}
-	if p.mr, err = e.PD.RegMR(buf, access); err != nil {
+	if p.mr, err = e.PD.RegMR(buf, uverbs.MROptions{Access: access}); err != nil {
 		return nil, err
 	}
 	e.later(p.mr.Close)

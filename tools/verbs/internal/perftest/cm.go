@@ -50,7 +50,7 @@ func openCM(id *rdmacm.ID) (_ *cmLink, err error) {
 	if err != nil {
 		return nil, err
 	}
-	dev, err := uverbs.Open(a.Device)
+	dev, err := uverbs.Open(a.Device, uverbs.OpenOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -60,12 +60,12 @@ func openCM(id *rdmacm.ID) (_ *cmLink, err error) {
 		return nil, err
 	}
 	l.undo = append(l.undo, pd.Close)
-	buf, err := uverbs.AllocBuffer((receives + 1) * slotLen)
+	buf, err := uverbs.AllocBuffer((receives+1)*slotLen, uverbs.BufferOptions{})
 	if err != nil {
 		return nil, err
 	}
 	l.undo = append(l.undo, buf.Close)
-	if l.mr, err = pd.RegMR(buf, uverbs.AccessLocalWrite); err != nil {
+	if l.mr, err = pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}); err != nil {
 		return nil, err
 	}
 	l.undo = append(l.undo, l.mr.Close)

@@ -30,7 +30,7 @@ func newTalker(f *testing.F, device string, to netip.AddrPort) *talker {
 			f.Fatal(err)
 		}
 	}
-	dev, err := uverbs.Open(device)
+	dev, err := uverbs.Open(device, uverbs.OpenOptions{})
 	check()
 	p.channel, err = rdmacm.OpenChannelFor(to.Addr(), netip.Addr{})
 	check()
