@@ -23,17 +23,8 @@ type BufferOptions struct {
 	HugePageSize int
 	// NUMANode is the preferred node of the memory, ideally that of the device. By default the
 	// kernel uses memory near the CPU that writes to it first.
-	NUMANode NUMAChoice
+	NUMANode *int
 }
-
-// NUMAChoice selects a NUMA node. The zero value is no preference.
-type NUMAChoice struct {
-	node  int
-	given bool
-}
-
-// NUMAAt selects the node with the given number, from 0.
-func NUMAAt(node int) NUMAChoice { return NUMAChoice{node, true} }
 
 // defaultHugePage is a size of huge pages that every amd64 and arm64 machine supports.
 const defaultHugePage = 2 << 20
@@ -65,8 +56,8 @@ func AllocBuffer(size int, o BufferOptions) (*Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.NUMANode.given {
-		if err := prefer(op, region, o.NUMANode.node); err != nil {
+	if o.NUMANode != nil {
+		if err := prefer(op, region, *o.NUMANode); err != nil {
 			return nil, errors.Join(err, region.Close())
 		}
 	}

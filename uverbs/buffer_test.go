@@ -12,7 +12,7 @@ import (
 func TestBufferOptionsRefused(t *testing.T) {
 	for field, o := range map[string]BufferOptions{
 		"HugePageSize": {HugePageSize: 3 << 20},
-		"NUMANode":     {NUMANode: NUMAAt(-1)},
+		"NUMANode":     {NUMANode: new(-1)},
 	} {
 		var arg *ArgError
 		if _, err := AllocBuffer(1, o); !errors.As(err, &arg) || arg.Field != field {

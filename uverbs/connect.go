@@ -79,9 +79,9 @@ func (d *Device) netdev(port uint8) string {
 
 // localGID returns the GID table entry that the path uses to reach peer.
 func (q *QP) localGID(port uint8, attr PortAttr, peer GID) (GIDEntry, error) {
-	index, fixed := q.path.GID.fixed()
-	if fixed {
-		if e, err := q.dev.gidOf(port, index, attr.GIDTableLen, attr.LinkLayer); err == nil {
+	index := q.path.GIDIndex
+	if index != nil {
+		if e, err := q.dev.gidOf(port, *index, attr.GIDTableLen, attr.LinkLayer); err == nil {
 			return e, nil
 		}
 	}
@@ -89,8 +89,8 @@ func (q *QP) localGID(port uint8, attr PortAttr, peer GID) (GIDEntry, error) {
 	if err != nil {
 		return GIDEntry{}, err
 	}
-	if fixed {
-		return GIDEntry{}, argErr("Connect", "GID index", index, "0 to %d, of these in use: %s", attr.GIDTableLen-1, gidList(table))
+	if index != nil {
+		return GIDEntry{}, argErr("Connect", "GID index", *index, "0 to %d, of these in use: %s", attr.GIDTableLen-1, gidList(table))
 	}
 	e, ok := ChooseGID(table, peer)
 	if !ok {
@@ -129,7 +129,7 @@ func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 		return Endpoint{}, err
 	}
 	e := Endpoint{QPN: q.QPN(), PSN: q.psn.Load(), LID: attr.LID}
-	if _, fixed := q.path.GID.fixed(); fixed || attr.LinkLayer == LinkLayerEthernet || attr.GRHRequired() || !remote.GID.IsZero() {
+	if q.path.GIDIndex != nil || attr.LinkLayer == LinkLayerEthernet || attr.GRHRequired() || !remote.GID.IsZero() {
 		entry, err := q.localGID(port, attr, remote.GID)
 		if err != nil {
 			return Endpoint{}, err

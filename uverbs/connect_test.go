@@ -51,7 +51,7 @@ func TestConnect(t *testing.T) {
 				MaxDestRDAtomic: 8, MinRNRTimer: 12},
 			{QPState: 3, MaxRDAtomic: 8, Timeout: 14, RetryCnt: 6, RNRRetry: 7},
 		}},
-		{"options", PathOptions{Port: 1, GID: GIDAt(2), MTU: MTU512, SL: 3, TrafficClass: 4, FlowLabel: 5, HopLimit: 6, Timeout: 7, RetryCount: 2, RNRRetry: 1,
+		{"options", PathOptions{Port: 1, GIDIndex: new(2), MTU: MTU512, SL: 3, TrafficClass: 4, FlowLabel: 5, HopLimit: 6, Timeout: 7, RetryCount: 2, RNRRetry: 1,
 			MinRNRTimer: 8, MaxRdAtomic: 2, Access: AccessRemoteRead}, []abi.ModifyQP{
 			{QPAccessFlags: 4, PortNum: 1, QPState: 1},
 			{Dest: abi.QPDest{DGID: peer.GID, SGIDIndex: 2, HopLimit: 6, TrafficClass: 4, FlowLabel: 5, SL: 3, IsGlobal: 1, PortNum: 1}, RQPSN: 88,
@@ -81,8 +81,11 @@ func TestConnect(t *testing.T) {
 				t.Errorf("state is %s, want RTS", f.qp.State())
 			}
 			local := value(f.qp.Endpoint())(t)
-			if index, fixed := c.path.GID.fixed(); local.QPN != f.qp.QPN() || local.PSN != f.qp.psn.Load() || !fixed && local.GID.Addr().String() != "10.1.0.1" ||
-				fixed && (index != 2 || local.GID.Addr().String() != "fd00:1::1") {
+			want := "10.1.0.1"
+			if c.path.GIDIndex != nil {
+				want = "fd00:1::1" // at index 2
+			}
+			if local.QPN != f.qp.QPN() || local.PSN != f.qp.psn.Load() || local.GID.Addr().String() != want {
 				t.Errorf("the local endpoint is %+v", local)
 			}
 		})
@@ -121,9 +124,9 @@ func TestConnectRefused(t *testing.T) {
 		{"QPN", PathOptions{}, "10.1.0.2", func(_ *fakeQP, e *Endpoint) { e.QPN = 1 << 24 }, "remote QPN is 16777216, allowed: 0 to 16777215"},
 		{"PSN", PathOptions{}, "10.1.0.2", func(_ *fakeQP, e *Endpoint) { e.PSN = 1 << 24 }, "remote PSN is 16777216"},
 		{"no GID", PathOptions{}, "::", nil, "remote GID is zero"},
-		{"GID index", PathOptions{GID: GIDAt(3)}, "10.1.0.2", nil, "GID index is 3, allowed: 0 to 3, of these in use: 0: fe80:"},
-		{"negative GID index", PathOptions{GID: GIDAt(-1)}, "10.1.0.2", nil, "GID index is -1, allowed: 0 to 3"},
-		{"long GID table", PathOptions{GID: GIDAt(300)}, "10.1.0.2", func(f *fakeQP, _ *Endpoint) { f.gids[1].GIDIndex, f.port.GIDTblLen = 300, 400 }, "GID index is 300, allowed: 0 to 255"},
+		{"GID index", PathOptions{GIDIndex: new(3)}, "10.1.0.2", nil, "GID index is 3, allowed: 0 to 3, of these in use: 0: fe80:"},
+		{"negative GID index", PathOptions{GIDIndex: new(-1)}, "10.1.0.2", nil, "GID index is -1, allowed: 0 to 3"},
+		{"long GID table", PathOptions{GIDIndex: new(300)}, "10.1.0.2", func(f *fakeQP, _ *Endpoint) { f.gids[1].GIDIndex, f.port.GIDTblLen = 300, 400 }, "GID index is 300, allowed: 0 to 255"},
 		{"empty table", PathOptions{}, "10.1.0.2", func(f *fakeQP, _ *Endpoint) { f.gids = nil }, "the GID table of port 1 of rxe0 is empty"},
 		{"other family", PathOptions{}, "10.1.0.2", func(f *fakeQP, _ *Endpoint) { f.gids = f.gids[2:] }, "remote GID is 10.1.0.2, allowed: an address of the family of a local GID"},
 		{"MTU", PathOptions{MTU: MTU4096}, "10.1.0.2", nil, "Path.MTU is 4096, allowed: up to 1024, the active MTU of port 1"},

@@ -36,7 +36,7 @@ func (o *MROptions) checkDataDirect(op string, iova uint64) error {
 	case !o.DataDirect:
 	case o.DMAH != nil:
 		return argErr(op, "DMAH", "set", "nil with DataDirect")
-	case iova%page != 0 && o.IOVA.given:
+	case iova%page != 0 && o.IOVA != nil:
 		return argErr(op, "IOVA", iova, "multiples of a page's %d bytes, with DataDirect", page)
 	case iova%page != 0:
 		return argErr(op, "Offset", o.Offset, "multiples of a page's %d bytes, with DataDirect", page)

@@ -291,7 +291,7 @@ func TestDCOptions(t *testing.T) {
 
 // TestDCTAddress: a DCT whose GID cannot be had is not made ready with another one.
 func TestDCTAddress(t *testing.T) {
-	f := newFakeQP(t, QPOptions{Path: PathOptions{GID: GIDAt(200)}})
+	f := newFakeQP(t, QPOptions{Path: PathOptions{GIDIndex: new(200)}})
 	if a, err := f.qp.ownAddress(1, PortAttr{LID: 5}); err == nil {
 		t.Errorf("address %+v", a)
 	}

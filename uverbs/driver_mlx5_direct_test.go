@@ -50,7 +50,7 @@ func TestMlx5DataDirect(t *testing.T) {
 	for field, o := range map[string]MROptions{
 		"DMAH":   {DataDirect: true, DMAH: &DMAH{}},
 		"Offset": {DataDirect: true, Offset: 64},
-		"IOVA":   {DataDirect: true, Offset: 64, IOVA: IOVAAt(64)},
+		"IOVA":   {DataDirect: true, Offset: 64, IOVA: new(uint64(64))},
 	} {
 		var arg *ArgError
 		if _, err := pd.RegDMABuf(f, o); !errors.As(err, &arg) || arg.Field != field {

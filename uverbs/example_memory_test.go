@@ -15,7 +15,7 @@ func ExamplePD_RegMR() {
 	mr := must(pd.RegMR(buf, uverbs.MROptions{
 		Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite,
 		Offset: 4096,
-		IOVA:   uverbs.IOVAAt(0),
+		IOVA:   new(uint64(0)),
 	}))
 	fmt.Println("write to", mr.Addr(), "with key", mr.RKey())
 	check(mr.Rereg(uverbs.ReregOptions{Access: new(uverbs.AccessLocalWrite)}))
@@ -59,7 +59,7 @@ func ExampleBufferPool() {
 // Memory of huge pages takes the device fewer translations. The administrator has
 // reserved them: echo 512 > /proc/sys/vm/nr_hugepages.
 func ExampleAllocBuffer() {
-	buf := must(uverbs.AllocBuffer(1<<30, uverbs.BufferOptions{HugePages: true, NUMANode: uverbs.NUMAAt(0)}))
+	buf := must(uverbs.AllocBuffer(1<<30, uverbs.BufferOptions{HugePages: true, NUMANode: new(0)}))
 	fmt.Println(buf.Len())
 	check(buf.Close())
 }

@@ -260,19 +260,6 @@ func gidList(table []GIDEntry) string {
 	return strings.Join(all, "; ")
 }
 
-// GIDChoice selects the GID table entry that a QP uses. The zero value lets the library choose, see
-// [ChooseGID].
-type GIDChoice struct {
-	index int
-	given bool
-}
-
-// GIDAt selects the entry with the given index.
-func GIDAt(index int) GIDChoice { return GIDChoice{index, true} }
-
-// fixed returns the index and whether one was given.
-func (c GIDChoice) fixed() (int, bool) { return c.index, c.given }
-
 // gidRoute is the host's route to a peer.
 type gidRoute struct {
 	source netip.Addr   // the source address that the kernel would use; the zero Addr if there is no route

@@ -61,12 +61,15 @@ func TestRouted(t *testing.T) {
 	}
 }
 
-func TestGIDAt(t *testing.T) {
-	if _, fixed := (GIDChoice{}).fixed(); fixed {
-		t.Error("the zero choice is fixed")
-	}
-	if index, fixed := GIDAt(0).fixed(); !fixed || index != 0 {
-		t.Errorf("GIDAt(0) is %d, %v", index, fixed)
+// TestGIDIndex: any index can be selected, 0 too, and the QP keeps it when the caller's variable changes.
+func TestGIDIndex(t *testing.T) {
+	for want, addr := range map[int]string{0: "fe80::1", 2: "fd00:1::1"} {
+		index := want
+		f := connectable(t, QPOptions{Path: PathOptions{GIDIndex: &index}})
+		index = 1
+		if e := value(f.qp.Endpoint())(t); e.GID.Addr().String() != addr {
+			t.Errorf("the GID of index %d is %s, want %s", want, e.GID.Addr(), addr)
+		}
 	}
 }
 

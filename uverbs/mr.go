@@ -49,28 +49,21 @@ var pinnedMRs sync.Map // of *MR
 // MROptions are the options of [PD.RegMR]. The zero value registers the whole buffer for local
 // reading, at its own address.
 type MROptions struct {
-	Access Access     // Access are the access rights.
-	Offset int        // Offset is the start of the region in the buffer, in bytes.
-	Length int        // Length is the length of the region in bytes; by default up to the end of the buffer.
-	IOVA   IOVAChoice // IOVA is the address of the first byte in work requests and for the peer.
-	DMAH   *DMAH      // DMAH selects the cache that the device's accesses go to (ibv_reg_mr_ex); Linux 6.17.
+	Access Access // Access are the access rights.
+	Offset int    // Offset is the start of the region in the buffer, in bytes.
+	Length int    // Length is the length of the region in bytes; by default up to the end of the buffer.
+	DMAH   *DMAH  // DMAH selects the cache that the device's accesses go to (ibv_reg_mr_ex); Linux 6.17.
+
+	// IOVA is the address of the first byte in work requests and for the peer. The default is the memory's
+	// own address, or 0 with [AccessZeroBased]. The offset within a page must be that of the memory. With
+	// mlx5 of Linux 5.10 the address must also have the alignment of the memory's page: otherwise data may
+	// end up elsewhere in the region.
+	IOVA *uint64
 
 	// DataDirect has the adapter access a dma-buf through a PCI function of its own, which is close to a GPU
 	// (mlx5dv_reg_dmabuf_mr with MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT). [PD.RegDMABuf] says more.
 	DataDirect bool
 }
-
-// IOVAChoice selects the address of a region. The zero value is the memory's own address, or 0 with
-// [AccessZeroBased].
-type IOVAChoice struct {
-	addr  uint64
-	given bool
-}
-
-// IOVAAt selects an address. Its offset within a page must be that of the memory. With mlx5 of
-// Linux 5.10 it must also have the alignment of the memory's page: otherwise data may end up
-// elsewhere in the region.
-func IOVAAt(addr uint64) IOVAChoice { return IOVAChoice{addr, true} }
 
 // part returns the selected part of size bytes.
 func (o *MROptions) part(op string, size int) (offset, length int, err error) {
@@ -94,8 +87,8 @@ func (o *MROptions) iova(op string, start, length uint64) (uint64, error) {
 	if zero {
 		iova = 0
 	}
-	if o.IOVA.given {
-		if iova = o.IOVA.addr; zero && iova != 0 {
+	if o.IOVA != nil {
+		if iova = *o.IOVA; zero && iova != 0 {
 			return 0, argErr(op, "IOVA", fmt.Sprintf("%#x", iova), "0 with access ZERO_BASED")
 		}
 	}

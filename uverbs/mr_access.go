@@ -24,7 +24,7 @@ const (
 	// AccessMWBind permits binding memory windows to the region (IBV_ACCESS_MW_BIND).
 	AccessMWBind Access = abi.IB_UVERBS_ACCESS_MW_BIND
 	// AccessZeroBased makes the addresses in the region begin at 0 (IBV_ACCESS_ZERO_BASED). If the
-	// driver does not support the flag, registering at [IOVAAt](0) may have the same effect.
+	// driver does not support the flag, registering at address 0 may have the same effect.
 	AccessZeroBased Access = abi.IB_UVERBS_ACCESS_ZERO_BASED
 	// AccessOnDemand makes the device page memory in on demand instead of pinning it
 	// (IBV_ACCESS_ON_DEMAND). The device must support it. Do not use it with rxe: in Linux 7.2 rxe

@@ -21,9 +21,9 @@ type ReregOptions struct {
 	Access *Access // Access are the new access rights, for example new(uverbs.AccessLocalWrite).
 	Buffer *Buffer // Buffer is the new memory.
 
-	Offset int        // Offset is the start of the region in Buffer, in bytes.
-	Length int        // Length is the length of the region in bytes; by default up to the end of Buffer.
-	IOVA   IOVAChoice // IOVA is the address of the first byte, as in [MROptions].
+	Offset int     // Offset is the start of the region in Buffer, in bytes.
+	Length int     // Length is the length of the region in bytes; by default up to the end of Buffer.
+	IOVA   *uint64 // IOVA is the address of the first byte, as in [MROptions].
 }
 
 // Rereg changes the memory, the PD or the access rights of a region (ibv_rereg_mr). The keys may
@@ -89,7 +89,7 @@ func (o *ReregOptions) request(m *MR) (*region, *abi.ReregMR, error) {
 			return nil, nil, argErr(op, "PD", "of "+m.dev.other(o.PD.dev), "a PD of %s", m.dev.Name())
 		}
 	}
-	if o.Buffer == nil && (o.Offset != 0 || o.Length != 0 || o.IOVA.given) {
+	if o.Buffer == nil && (o.Offset != 0 || o.Length != 0 || o.IOVA != nil) {
 		return nil, nil, argErr(op, "Buffer", "nil", "a buffer, since Offset, Length or IOVA are given")
 	}
 	if o.Buffer == nil && req.Flags == 0 {

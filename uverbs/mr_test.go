@@ -79,11 +79,11 @@ func TestRegMRAt(t *testing.T) {
 		{"part", MROptions{Offset: 100, Length: 50}, abi.RegMR{Start: start + 100, HCAVA: start + 100, Length: 50}},
 		{"rest", MROptions{Offset: 100}, abi.RegMR{Start: start + 100, HCAVA: start + 100, Length: 4*p - 100}},
 		{"last byte", MROptions{Offset: 4*page - 1}, abi.RegMR{Start: start + 4*p - 1, HCAVA: start + 4*p - 1, Length: 1}},
-		{"address", MROptions{Offset: 100, IOVA: IOVAAt(1<<40 + 100)}, abi.RegMR{Start: start + 100, HCAVA: 1<<40 + 100, Length: 4*p - 100}},
-		{"address 0", MROptions{IOVA: IOVAAt(0)}, abi.RegMR{Start: start, Length: 4 * p}},
+		{"address", MROptions{Offset: 100, IOVA: new(uint64(1<<40 + 100))}, abi.RegMR{Start: start + 100, HCAVA: 1<<40 + 100, Length: 4*p - 100}},
+		{"address 0", MROptions{IOVA: new(uint64(0))}, abi.RegMR{Start: start, Length: 4 * p}},
 		{"zero based", MROptions{Access: AccessZeroBased, Offset: page}, abi.RegMR{Start: start + p, Length: 3 * p, AccessFlags: 32}},
-		{"both", MROptions{Access: AccessZeroBased, IOVA: IOVAAt(0)}, abi.RegMR{Start: start, Length: 4 * p, AccessFlags: 32}},
-		{"highest", MROptions{Length: page, IOVA: IOVAAt(math.MaxUint64 - 2*p + 1)}, abi.RegMR{Start: start, HCAVA: math.MaxUint64 - 2*p + 1, Length: p}},
+		{"both", MROptions{Access: AccessZeroBased, IOVA: new(uint64(0))}, abi.RegMR{Start: start, Length: 4 * p, AccessFlags: 32}},
+		{"highest", MROptions{Length: page, IOVA: new(uint64(math.MaxUint64 - 2*p + 1))}, abi.RegMR{Start: start, HCAVA: math.MaxUint64 - 2*p + 1, Length: p}},
 		{"wishes", MROptions{Access: AccessRelaxedOrdering | 1<<29 | AccessMWBind | AccessHugeTLB}, abi.RegMR{Start: start, HCAVA: start, Length: 4 * p, AccessFlags: 1<<20 | 1<<29 | 16 | 128}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -118,11 +118,11 @@ func TestRegMRAtRefused(t *testing.T) {
 		{MROptions{Length: 4*page + 1}, "Length", fmt.Sprint(4*page + 1)},
 		{MROptions{Offset: 1, Length: 4 * page}, "Length", fmt.Sprint(4 * page)},
 		{MROptions{Offset: page, Length: math.MaxInt}, "Length", fmt.Sprint(math.MaxInt)},
-		{MROptions{IOVA: IOVAAt(1)}, "IOVA", "0x1"},
-		{MROptions{Offset: 1, IOVA: IOVAAt(0)}, "IOVA", "0x0"},
+		{MROptions{IOVA: new(uint64(1))}, "IOVA", "0x1"},
+		{MROptions{Offset: 1, IOVA: new(uint64(0))}, "IOVA", "0x0"},
 		{MROptions{Offset: 1, Access: AccessZeroBased}, "IOVA", "0x0"},
-		{MROptions{Access: AccessZeroBased, IOVA: IOVAAt(1 << 20)}, "IOVA", "0x100000"},
-		{MROptions{Length: page + 1, IOVA: IOVAAt(math.MaxUint64 - uint64(page) + 1)}, "IOVA", fmt.Sprintf("%#x", math.MaxUint64-uint64(page)+1)},
+		{MROptions{Access: AccessZeroBased, IOVA: new(uint64(1 << 20))}, "IOVA", "0x100000"},
+		{MROptions{Length: page + 1, IOVA: new(uint64(math.MaxUint64 - uint64(page) + 1))}, "IOVA", fmt.Sprintf("%#x", math.MaxUint64-uint64(page)+1)},
 		{MROptions{Access: 1 << 10}, "access", "0x400"},
 		{MROptions{Access: AccessRemoteAtomic}, "access", "REMOTE_ATOMIC"},
 		{MROptions{Access: AccessOnDemand | AccessHugeTLB}, "access", "ON_DEMAND|HUGETLB"},
@@ -221,7 +221,7 @@ func TestRereg(t *testing.T) {
 			t.Errorf("the old PD is used by %v", pd.users)
 		}
 
-		must(t, mr.Rereg(ReregOptions{Buffer: buf, Offset: page, Length: 7, IOVA: IOVAAt(0), Access: new(AccessLocalWrite | AccessRemoteRead), PD: pd}))
+		must(t, mr.Rereg(ReregOptions{Buffer: buf, Offset: page, Length: 7, IOVA: new(uint64(0)), Access: new(AccessLocalWrite | AccessRemoteRead), PD: pd}))
 		want = abi.ReregMR{MRHandle: mr.handle, Flags: 7, PDHandle: pd.handle, AccessFlags: 5, Start: addrOf(buf.Bytes()) + uint64(page), Length: 7}
 		if got := request[abi.ReregMR](k, "REREG_MR"); got != want {
 			t.Errorf("all: request is %+v, want %+v", got, want)
@@ -276,11 +276,11 @@ func TestReregRefused(t *testing.T) {
 		{"options", ReregOptions{}},
 		{"Buffer", ReregOptions{PD: pd2, Length: 1}},
 		{"Buffer", ReregOptions{PD: pd2, Offset: 1}},
-		{"Buffer", ReregOptions{PD: pd2, IOVA: IOVAAt(0)}},
+		{"Buffer", ReregOptions{PD: pd2, IOVA: new(uint64(0))}},
 		{"PD", ReregOptions{PD: foreign, Buffer: buf2}},
 		{"access", ReregOptions{Access: new(AccessRemoteWrite), Buffer: buf2}},
 		{"Offset", ReregOptions{Buffer: buf2, Offset: 4 * page}},
-		{"IOVA", ReregOptions{Buffer: buf2, IOVA: IOVAAt(1)}},
+		{"IOVA", ReregOptions{Buffer: buf2, IOVA: new(uint64(1))}},
 	} {
 		var arg *ArgError
 		if err := mr.Rereg(c.o); !errors.As(err, &arg) || arg.Op != "Rereg" || arg.Field != c.field {
@@ -427,7 +427,7 @@ func TestRegDMABuf(t *testing.T) {
 	}{
 		{MROptions{}, 0, uint64(4 * page), 0},
 		{MROptions{Offset: page + 5, Length: 9, Access: AccessLocalWrite | AccessRemoteWrite}, uint64(page + 5), 9, uint64(page + 5)},
-		{MROptions{Offset: 5, IOVA: IOVAAt(1<<40 + 5)}, 5, uint64(4*page - 5), 1<<40 + 5},
+		{MROptions{Offset: 5, IOVA: new(uint64(1<<40 + 5))}, 5, uint64(4*page - 5), 1<<40 + 5},
 	} {
 		mr := value(pd.RegDMABuf(f, c.o))(t)
 		call := k.last("REG_DMABUF_MR")
@@ -450,7 +450,7 @@ func TestRegDMABuf(t *testing.T) {
 		must(t, mr.Close())
 	}
 	k.took()
-	for field, o := range map[string]MROptions{"access": {Access: AccessMWBind}, "Offset": {Offset: 4 * page}, "IOVA": {IOVA: IOVAAt(5)}} {
+	for field, o := range map[string]MROptions{"access": {Access: AccessMWBind}, "Offset": {Offset: 4 * page}, "IOVA": {IOVA: new(uint64(5))}} {
 		if _, err := pd.RegDMABuf(f, o); !errors.As(err, &arg) || arg.Op != "RegDMABuf" || arg.Field != field {
 			t.Errorf("%+v: %v, want an ArgError about %s", o, err, field)
 		}

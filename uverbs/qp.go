@@ -171,6 +171,9 @@ func newQP(d *Device, s *qpSpec) (*QP, error) {
 	case !s.hasRecvQueue():
 		qp.noRecv = ErrNoRecvQueue
 	}
+	if i := s.Path.GIDIndex; i != nil {
+		qp.path.GIDIndex = new(*i) // the caller may change its own
+	}
 	if s.SignalAll {
 		qp.always = SendSignaled
 	}

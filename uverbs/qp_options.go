@@ -97,7 +97,7 @@ const (
 // itself zero use [QP.Modify].
 type PathOptions struct {
 	Port         uint8      // Port is the local port; by default the first active one.
-	GID          GIDChoice  // GID is the local GID; by default that of [ChooseGID].
+	GIDIndex     *int       // GIDIndex is the index of the local GID; by default that of [ChooseGID]. new(1) is index 1.
 	MTU          MTU        // MTU is the path MTU, which must be the same on both sides; by default the port's active MTU.
 	SL           uint8      // SL is the service level, 0 to 15.
 	TrafficClass uint8      // TrafficClass is the traffic class in the IP header on RoCE.

@@ -204,7 +204,7 @@ func odpIOVA(r *rig) error {
 		return err
 	}
 	const away = 1 << 40
-	mr, err := b.pd.RegMR(b.buf, uverbs.MROptions{Access: rights | uverbs.AccessOnDemand, IOVA: uverbs.IOVAAt(b.mr.Addr() + away)})
+	mr, err := b.pd.RegMR(b.buf, uverbs.MROptions{Access: rights | uverbs.AccessOnDemand, IOVA: new(uint64(b.mr.Addr() + away))})
 	if err != nil {
 		return err
 	}

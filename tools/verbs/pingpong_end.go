@@ -205,7 +205,7 @@ func (o *pingpongOptions) qpOptions(cq *uverbs.CQ) uverbs.QPOptions {
 		q.Type = uverbs.UD
 	}
 	if o.gidIndex >= 0 {
-		q.Path.GID = uverbs.GIDAt(o.gidIndex)
+		q.Path.GIDIndex = new(o.gidIndex)
 	}
 	return q
 }

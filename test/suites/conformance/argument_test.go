@@ -15,7 +15,7 @@ func TestGIDIndex(t *testing.T) {
 		testenv.NeedsRoCE(t, "Ethernet")
 		dev := openDevice(t, deviceName)
 		for _, index := range []int{200, 5000} {
-			s := newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{GID: uverbs.GIDAt(index)}})
+			s := newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{GIDIndex: new(index)}})
 			_, err := s.qp.Endpoint()
 			arg := argError(t, err, "GID index")
 			if arg.Given != strconv.Itoa(index) || !strings.Contains(arg.Allowed, peerName) {
@@ -26,7 +26,7 @@ func TestGIDIndex(t *testing.T) {
 		table, err := dev.GIDTable(1)
 		must(t, err)
 		for _, entry := range table {
-			s := newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{GID: uverbs.GIDAt(entry.Index)}})
+			s := newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{GIDIndex: new(entry.Index)}})
 			if e, err := s.qp.Endpoint(); err != nil || e.GID != entry.GID {
 				t.Errorf("index %d gives GID %s, %v, want %s", entry.Index, e.GID, err, entry.GID)
 			}

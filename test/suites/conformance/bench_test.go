@@ -186,7 +186,7 @@ func newConnections(b *testing.B, device string, pairs, list int) *connections {
 		var ends [2]uverbs.Endpoint
 		for side := range 2 {
 			qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: list, MaxRecvWR: list,
-				Path: uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)}})
+				Path: uverbs.PathOptions{GIDIndex: new(ipv4Index)}})
 			check(err)
 			later(qp)
 			c.qps[i][side] = qp

@@ -98,7 +98,7 @@ func TestNUMANode(t *testing.T) {
 		if o.HugePages {
 			reserveHuge(t, 2)
 		}
-		o.NUMANode = uverbs.NUMAAt(0)
+		o.NUMANode = new(0)
 		buf, err := uverbs.AllocBuffer(2<<20, o)
 		must(t, err)
 		closeLater(t, buf)
@@ -117,7 +117,7 @@ func TestNUMANode(t *testing.T) {
 		}
 	}
 	for _, node := range []int{-1, 1, 1023, 1024, 1 << 40} {
-		_, err := uverbs.AllocBuffer(1, uverbs.BufferOptions{NUMANode: uverbs.NUMAAt(node)})
+		_, err := uverbs.AllocBuffer(1, uverbs.BufferOptions{NUMANode: new(node)})
 		arg := argError(t, err, "NUMANode")
 		if arg.Given != strconv.Itoa(node) || !strings.Contains(arg.Allowed, "with memory: 0") {
 			t.Errorf("%v names neither the node nor those that there are", err)

@@ -184,9 +184,9 @@ func newLossySide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 	s.cq, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 256, Channel: s.ch})
 	check(s.cq)
 	o.SendCQ, o.RecvCQ = s.cq, s.cq
-	if o.Path.GID == (uverbs.GIDChoice{}) && os.Getenv("RDMAABI") == "write" {
+	if o.Path.GIDIndex == nil && os.Getenv("RDMAABI") == "write" {
 		// Without the ioctl a GID table is a thousand files. TestChosenGID has one read.
-		o.Path.GID = uverbs.GIDAt(ipv4Index)
+		o.Path.GIDIndex = new(ipv4Index)
 	}
 	s.qp, err = s.pd.CreateQP(o)
 	check(s.qp)

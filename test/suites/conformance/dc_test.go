@@ -31,7 +31,7 @@ type dcRig struct {
 
 // dcPath is a path on which a request without an answer soon fails.
 func dcPath() uverbs.PathOptions {
-	return uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index), Timeout: 12, RetryCount: 2}
+	return uverbs.PathOptions{GIDIndex: new(ipv4Index), Timeout: 12, RetryCount: 2}
 }
 
 // newDC makes an initiator with options and n targets on one device.

@@ -28,7 +28,7 @@ func TestDeviceMemoryExport(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
 		connect(t, a, b)
-		mr, err := b.pd.RegDMABuf(f, uverbs.MROptions{Offset: offset + 64, Length: 8192 - 64, IOVA: uverbs.IOVAAt(64), Access: remoteRights})
+		mr, err := b.pd.RegDMABuf(f, uverbs.MROptions{Offset: offset + 64, Length: 8192 - 64, IOVA: new(uint64(64)), Access: remoteRights})
 		must(t, err, f.Close())
 		defer mr.Close()
 		const at = 3000 // the text lies over the end of the first page

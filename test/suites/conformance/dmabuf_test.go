@@ -35,7 +35,7 @@ func TestDMABuf(t *testing.T) {
 			testenv.NotSupported(t, "/dev/udmabuf")
 		}
 		for _, f := range files {
-			for _, o := range []uverbs.MROptions{{}, {Access: uverbs.AccessLocalWrite | uverbs.AccessRelaxedOrdering, Offset: 4096, Length: 100, IOVA: uverbs.IOVAAt(0)}} {
+			for _, o := range []uverbs.MROptions{{}, {Access: uverbs.AccessLocalWrite | uverbs.AccessRelaxedOrdering, Offset: 4096, Length: 100, IOVA: new(uint64(0))}} {
 				mr, err := pd.RegDMABuf(f, o)
 				// mlx5_ib looks at the file first. It takes a dma-buf if the card changes the pages of regions
 				// by work requests (umr_modify_entity_size_disabled is 0).

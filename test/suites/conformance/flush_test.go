@@ -130,7 +130,7 @@ func TestFlushedQueue(t *testing.T) {
 	must(t, err)
 	closeLater(t, recv)
 	own := *a
-	own.qp, err = a.pd.CreateQP(uverbs.QPOptions{SendCQ: a.cq, RecvCQ: recv, Path: uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)}})
+	own.qp, err = a.pd.CreateQP(uverbs.QPOptions{SendCQ: a.cq, RecvCQ: recv, Path: uverbs.PathOptions{GIDIndex: new(ipv4Index)}})
 	must(t, err)
 	closeLater(t, own.qp)
 	must(t, own.qp.Init())

@@ -53,10 +53,10 @@ func TestGIDByRoute(t *testing.T) {
 
 	var path uverbs.PathOptions          // the library chooses
 	if os.Getenv("RDMAABI") == "write" { // else newSide chooses, as the table is slow to read there
-		path.GID = uverbs.GIDAt(gids[0].Index)
+		path.GIDIndex = new(gids[0].Index)
 	}
 	a := newSide(t, devs[0], uverbs.QPOptions{Path: path})
-	b := newSide(t, devs[0], uverbs.QPOptions{Path: uverbs.PathOptions{GID: uverbs.GIDAt(gids[0].Index)}})
+	b := newSide(t, devs[0], uverbs.QPOptions{Path: uverbs.PathOptions{GIDIndex: new(gids[0].Index)}})
 	eb, err := b.qp.Endpoint()
 	must(t, err)
 	ea, err := a.qp.EndpointFor(eb)

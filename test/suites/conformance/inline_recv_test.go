@@ -24,7 +24,7 @@ func TestInlineRecv(t *testing.T) {
 				cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 16, CQESize: size})
 				must(t, err)
 				closeLater(t, cq)
-				o := uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendSGE: 3, MaxRecvSGE: 3, InlineRecv: true, SignalAll: true, Path: uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)}}
+				o := uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendSGE: 3, MaxRecvSGE: 3, InlineRecv: true, SignalAll: true, Path: uverbs.PathOptions{GIDIndex: new(ipv4Index)}}
 				if shared {
 					o.SRQ, err = s.pd.CreateSRQ(uverbs.SRQOptions{MaxSGE: 3})
 					must(t, err)

@@ -116,7 +116,7 @@ func TestManyGIDs(t *testing.T) {
 	if got, err := dev.QueryGID(1, at.Index); got != at || err != nil || at.GID != last {
 		t.Fatalf("entry %d is %v, %v, want %v", at.Index, got, err, at)
 	}
-	o := uverbs.QPOptions{Path: uverbs.PathOptions{GID: uverbs.GIDAt(at.Index)}}
+	o := uverbs.QPOptions{Path: uverbs.PathOptions{GIDIndex: new(at.Index)}}
 	a, b := newSide(t, dev, o), newSide(t, dev, o)
 	connect(t, a, b)
 	want := a.fill(0, 1000, 5)

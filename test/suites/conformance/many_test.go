@@ -42,7 +42,7 @@ func TestSharedCQs(t *testing.T) {
 		}
 
 		// Without the ioctl a GID table is a thousand files, so the index is given.
-		path := uverbs.PathOptions{GID: uverbs.GIDAt(gidOf(t, dev).Index)}
+		path := uverbs.PathOptions{GIDIndex: new(gidOf(t, dev).Index)}
 		// done has a place for every completion of a QP, so that nobody waits for a poster.
 		done := map[uint32]chan uverbs.WC{}
 		var qps [manyPairs][2]*uverbs.QP

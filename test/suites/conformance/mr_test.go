@@ -99,10 +99,10 @@ func TestRegMRAt(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		for name, o := range map[string]uverbs.MROptions{
 			"own address":  {Offset: 4196, Length: 9000},
-			"zero":         {Offset: 8192, IOVA: uverbs.IOVAAt(0)},
-			"low":          {Offset: 4096 + 100, Length: 9000, IOVA: uverbs.IOVAAt(3*4096 + 100)},
-			"high":         {Offset: 7, Length: 12288, IOVA: uverbs.IOVAAt(1<<47 + 7)},
-			"whole buffer": {IOVA: uverbs.IOVAAt(1 << 32)},
+			"zero":         {Offset: 8192, IOVA: new(uint64(0))},
+			"low":          {Offset: 4096 + 100, Length: 9000, IOVA: new(uint64(3*4096 + 100))},
+			"high":         {Offset: 7, Length: 12288, IOVA: new(uint64(1<<47 + 7))},
+			"whole buffer": {IOVA: new(uint64(1 << 32))},
 		} {
 			t.Run(name, func(t *testing.T) {
 				a, b := pair(t, refusing)
@@ -231,7 +231,7 @@ func TestRegUnpinnableMemory(t *testing.T) {
 		_, err = pd.RegSlice(hidden, uverbs.AccessLocalWrite)
 		says(t, err, "REG_MR", "is not readable (---")
 		must(t, unix.Munmap(hidden))
-		_, err = pd.RegMR(newBuffer(t, 8192), uverbs.MROptions{Offset: 1, IOVA: uverbs.IOVAAt(0)})
+		_, err = pd.RegMR(newBuffer(t, 8192), uverbs.MROptions{Offset: 1, IOVA: new(uint64(0))})
 		argError(t, err, "IOVA")
 	})
 }
@@ -274,7 +274,7 @@ func TestQueryMR(t *testing.T) {
 	testenv.NeedsIB(t, "chosen MR addresses")
 	eachPath(t, func(t *testing.T) {
 		pd, buf := newPD(t, openDevice(t, deviceName)), newBuffer(t, 3*4096)
-		for _, o := range []uverbs.MROptions{{}, {Access: remoteRights}, {Access: remoteRights, Offset: 4097, Length: 5, IOVA: uverbs.IOVAAt(1<<40 + 1)}} {
+		for _, o := range []uverbs.MROptions{{}, {Access: remoteRights}, {Access: remoteRights, Offset: 4097, Length: 5, IOVA: new(uint64(1<<40 + 1))}} {
 			mr, err := pd.RegMR(buf, o)
 			must(t, err)
 			queryMR(t, mr)

@@ -308,7 +308,7 @@ func TestManyWrites(t *testing.T) {
 		var pair [2]*uverbs.QP
 		for i, s := range []*side{a, b} {
 			var err error
-			pair[i], err = s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq, Path: uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)}})
+			pair[i], err = s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq, Path: uverbs.PathOptions{GIDIndex: new(ipv4Index)}})
 			must(t, err)
 			closeLater(t, pair[i])
 			ends[i], err = pair[i].Endpoint()

@@ -52,7 +52,7 @@ func TestManyRegisters(t *testing.T) {
 		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
 		var qps []*uverbs.QP
 		for range 100 {
-			qp, err := s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 4, MaxRecvWR: 4, Path: uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)}})
+			qp, err := s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 4, MaxRecvWR: 4, Path: uverbs.PathOptions{GIDIndex: new(ipv4Index)}})
 			must(t, err)
 			closeLater(t, qp)
 			e, err := qp.Endpoint()

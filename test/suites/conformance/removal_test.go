@@ -58,7 +58,7 @@ func TestDeleteLinkInUse(t *testing.T) {
 			t.Run("in use", func(t *testing.T) { // all is closed at its end
 				dev := openDevice(t, tt.rdma)
 				setLink(t, dev, "tr0", true)
-				o := uverbs.QPOptions{Path: uverbs.PathOptions{GID: uverbs.GIDAt(gidIndex(t, dev, "10.9.0.1"))}}
+				o := uverbs.QPOptions{Path: uverbs.PathOptions{GIDIndex: new(gidIndex(t, dev, "10.9.0.1"))}}
 				a, b := newSide(t, dev, o), newSide(t, dev, o)
 				connect(t, a, b)
 				go func() { gone <- tt.remove(netdev) }()

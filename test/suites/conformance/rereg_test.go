@@ -133,7 +133,7 @@ func TestReregAll(t *testing.T) {
 		third := newSide(t, dev, refusing)
 		from := newPeer(t, third)
 		o = uverbs.ReregOptions{PD: third.pd, Access: new(uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead),
-			Buffer: newBuffer(t, 32768), Offset: 4096, Length: 20000, IOVA: uverbs.IOVAAt(1 << 40)}
+			Buffer: newBuffer(t, 32768), Offset: 4096, Length: 20000, IOVA: new(uint64(1 << 40))}
 		before := mr.Addr()
 		err = mr.Rereg(o)
 		if !onMLX5 {

@@ -17,7 +17,7 @@ func TestTimestamps(t *testing.T) {
 		cq, err := a.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 64, Flags: uverbs.CQTimestamp})
 		must(t, err)
 		closeLater(t, cq)
-		qp, err := a.pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Path: uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)}})
+		qp, err := a.pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Path: uverbs.PathOptions{GIDIndex: new(ipv4Index)}})
 		must(t, err)
 		closeLater(t, qp)
 		e, err := qp.Endpoint()

@@ -53,7 +53,7 @@ func TestPortDown(t *testing.T) {
 
 	dev := openDevice(t, "rxetd")
 	setLink(t, dev, "td0", true)
-	s := newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{GID: uverbs.GIDAt(0)}}) // it has no IPv4 address
+	s := newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{GIDIndex: new(0)}}) // it has no IPv4 address
 	e, err := s.qp.Endpoint()
 	must(t, err)
 	setLink(t, dev, "td0", false)
@@ -98,7 +98,7 @@ func TestUnreachablePeer(t *testing.T) {
 	} {
 		t.Run(c.peer, func(t *testing.T) {
 			t.Parallel() // the kernel waits for answers
-			s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{Path: uverbs.PathOptions{GID: uverbs.GIDAt(c.index)}})
+			s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{Path: uverbs.PathOptions{GIDIndex: new(c.index)}})
 			peer, err := uverbs.ParseGID(c.peer)
 			must(t, err)
 			err = s.qp.Connect(t.Context(), uverbs.Endpoint{QPN: 77, GID: peer})
@@ -128,7 +128,7 @@ func TestInterfaceDown(t *testing.T) {
 
 	dev := openDevice(t, "rxetf")
 	setLink(t, dev, "tf0", true)
-	s := newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{GID: uverbs.GIDAt(0)}}) // it has no IPv4 address
+	s := newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{GIDIndex: new(0)}}) // it has no IPv4 address
 	e, err := s.qp.Endpoint()
 	must(t, err)
 	e.GID[15]++

@@ -68,7 +68,7 @@ func (s *station) know(t *testing.T, peer *station) {
 // side makes a side that uses the station's GID.
 func (s *station) side(t *testing.T, path uverbs.PathOptions) *side {
 	t.Helper()
-	path.GID = uverbs.GIDAt(s.gid.Index)
+	path.GIDIndex = new(s.gid.Index)
 	return newSide(t, s.dev, uverbs.QPOptions{Path: path})
 }
 
@@ -118,7 +118,7 @@ func TestVLAN(t *testing.T) {
 func datagramInVLAN(t *testing.T, from, to *station) {
 	const priority = 5
 	path := func(s *station) uverbs.QPOptions {
-		return uverbs.QPOptions{Type: uverbs.UD, Path: uverbs.PathOptions{GID: uverbs.GIDAt(s.gid.Index)}}
+		return uverbs.QPOptions{Type: uverbs.UD, Path: uverbs.PathOptions{GIDIndex: new(s.gid.Index)}}
 	}
 	a, b := newSide(t, from.dev, path(from)), newSide(t, to.dev, path(to))
 	ah, err := a.pd.CreateAH(uverbs.AHAttr{Port: 1, SL: priority, Global: true, GRH: uverbs.GRH{DGID: to.gid.GID, SGIDIndex: uint8(from.gid.Index), HopLimit: 64}})

@@ -192,7 +192,7 @@ func (w *walker) make(kind string, uses []*node) (closer, error) {
 // ownGID chooses the GID where the library would read a thousand files for it, as newSide does.
 func ownGID() (o uverbs.PathOptions) {
 	if os.Getenv("RDMAABI") == "write" {
-		o.GID = uverbs.GIDAt(ipv4Index)
+		o.GIDIndex = new(ipv4Index)
 	}
 	return o
 }

@@ -47,7 +47,7 @@ func newXRCPair(t *testing.T, unordered bool) *xrcPair {
 	testenv.Skip(t, err)
 	must(t, err)
 	closeLater(t, p.sender)
-	p.receiver, err = xrcd.CreateQP(uverbs.XRCRecvOptions{Path: uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)}, OutOfOrder: unordered})
+	p.receiver, err = xrcd.CreateQP(uverbs.XRCRecvOptions{Path: uverbs.PathOptions{GIDIndex: new(ipv4Index)}, OutOfOrder: unordered})
 	must(t, err)
 	closeLater(t, p.receiver)
 	es, err := p.sender.Endpoint()
@@ -214,10 +214,10 @@ func TestSharedXRCD(t *testing.T) {
 		closeLater(t, second)
 
 		a, b := newSide(t, one, uverbs.QPOptions{}), newSide(t, two, uverbs.QPOptions{})
-		sender, err := a.pd.CreateQP(uverbs.QPOptions{Type: uverbs.XRCSend, SendCQ: a.cq, Path: uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)}})
+		sender, err := a.pd.CreateQP(uverbs.QPOptions{Type: uverbs.XRCSend, SendCQ: a.cq, Path: uverbs.PathOptions{GIDIndex: new(ipv4Index)}})
 		must(t, err)
 		closeLater(t, sender)
-		made, err := first.CreateQP(uverbs.XRCRecvOptions{Path: uverbs.PathOptions{GID: uverbs.GIDAt(ipv4Index)}})
+		made, err := first.CreateQP(uverbs.XRCRecvOptions{Path: uverbs.PathOptions{GIDIndex: new(ipv4Index)}})
 		must(t, err)
 		closeLater(t, made)
 		if _, err := second.OpenQP(sender.QPN()); !errors.Is(err, syscall.EINVAL) {

@@ -74,7 +74,7 @@ func newEndWithoutQP(t *testing.T, name string, h host, r *record) *end {
 func (e *end) newQP(o uverbs.QPOptions) {
 	e.t.Helper()
 	o.SendCQ, o.RecvCQ = e.sendCQ, e.recvCQ
-	o.Path.GID = uverbs.GIDAt(e.host.gidIndex(e.t, e.dev))
+	o.Path.GIDIndex = new(e.host.gidIndex(e.t, e.dev))
 	var err error
 	e.qp, err = e.pd.CreateQP(o)
 	must(e.t, err)

@@ -144,7 +144,7 @@ func (e *end) moveTo(iova uint64, o uverbs.QPOptions) {
 		access |= uverbs.AccessFlushGlobal
 	}
 	var err error
-	e.mr, err = e.pd.RegMR(e.buf, uverbs.MROptions{Access: access, Length: regionSize, IOVA: uverbs.IOVAAt(iova)})
+	e.mr, err = e.pd.RegMR(e.buf, uverbs.MROptions{Access: access, Length: regionSize, IOVA: new(uint64(iova))})
 	must(e.t, err)
 	closeLater(e.t, e.mr)
 }

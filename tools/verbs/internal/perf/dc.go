@@ -58,13 +58,13 @@ func (e *End) createDC(remote uverbs.GID) error {
 	if err != nil {
 		return err
 	}
-	var gid uverbs.GIDChoice
+	var gid *int
 	if attr.LinkLayer == uverbs.LinkLayerEthernet || e.Local.GID != Auto {
 		entry, err := e.localGID(remote)
 		if err != nil {
 			return err
 		}
-		gid = uverbs.GIDAt(entry.Index)
+		gid = new(entry.Index)
 	}
 	for range e.Config.QPs {
 		if e.Server || e.Config.DCBoth() {
@@ -77,7 +77,7 @@ func (e *End) createDC(remote uverbs.GID) error {
 			continue
 		}
 		_, err := e.CreateQP(func(o uverbs.QPOptions) (*uverbs.QP, error) {
-			o.Path.GID = gid
+			o.Path.GIDIndex = gid
 			return e.PD.CreateDCI(uverbs.DCIOptions{SendCQ: o.SendCQ, MaxSendWR: o.MaxSendWR, MaxInline: o.MaxInline, Path: o.Path})
 		})
 		if err != nil {
@@ -88,14 +88,14 @@ func (e *End) createDC(remote uverbs.GID) error {
 }
 
 // createTarget makes the next target.
-func (e *End) createTarget(gid uverbs.GIDChoice) error {
+func (e *End) createTarget(gid *int) error {
 	o := e.qpOptions()
 	srq, err := e.PD.CreateSRQ(uverbs.SRQOptions{MaxWR: o.MaxRecvWR})
 	if err != nil {
 		return err
 	}
 	e.later(srq.Close)
-	o.Path.GID = gid
+	o.Path.GIDIndex = gid
 	qp, err := e.PD.CreateDCT(uverbs.DCTOptions{RecvCQ: o.RecvCQ, SRQ: srq, AccessKey: dcKey, Path: o.Path})
 	if err != nil {
 		return err

@@ -323,7 +323,7 @@ func (e *End) qpOptions() uverbs.QPOptions {
 		o.Path.MTU, _ = uverbs.MTUFromBytes(c.MTU) // checked before
 	}
 	if e.Local.GID != Auto {
-		o.Path.GID = uverbs.GIDAt(e.Local.GID)
+		o.Path.GIDIndex = new(e.Local.GID)
 	}
 	return o
 }

@@ -65,7 +65,7 @@ func (e *End) openPath(remote uverbs.GID, local netip.Addr) (*Peer, error) {
 		}
 		for _, g := range table {
 			if g.GID.Addr() == local.Unmap().WithZone("") && g.Type == uverbs.GIDTypeRoCEv2 {
-				o.Path.GID = uverbs.GIDAt(g.Index)
+				o.Path.GIDIndex = new(g.Index)
 			}
 		}
 	}
