@@ -12,6 +12,7 @@ import (
 	"github.com/goverbs/goverbs/test/pairs"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // concurrency is what the documentation of each type says.
@@ -151,7 +152,7 @@ func (w *connWorld) Override(object any, name string) (call func(*rand.Rand), sk
 			})
 		}, false
 	case "CompareSwap", "FetchAdd":
-		if w.conn.PD().Device().QueryDevice().AtomicCap == uverbs.AtomicNone {
+		if w.conn.PD().Device().QueryDevice().AtomicCap == ib.AtomicNone {
 			testenv.NotSupported(w.t, "atomics")
 			return nil, true
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/goverbs/goverbs/cm/internal/inprocess"
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Conn is a reliable connection that carries messages, RDMA operations and atomics. [Dial] and
@@ -337,7 +338,7 @@ func (e *connError) Unwrap() error { return e.err }
 func (c *Conn) flushQP() {
 	if !c.destroying && c.qp != nil {
 		c.qp.SetErrCause(c.err)
-		c.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState)
+		c.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState)
 	}
 }
 

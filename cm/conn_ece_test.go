@@ -10,6 +10,7 @@ import (
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // deviceOffers returns the options of the first device; the zero value is none.
@@ -19,7 +20,7 @@ func deviceOffers(t *testing.T) rdmacm.ECE {
 	_, addr := listen(t, c, rdmacm.TCP, first)
 	id := newID(t, c, rdmacm.TCP)
 	resolve(t, c, id, addr)
-	offers, err := newEnd(t, id, uverbs.RC).qp.QueryECE()
+	offers, err := newEnd(t, id, ib.RC).qp.QueryECE()
 	switch {
 	case errors.Is(err, errors.ErrUnsupported) && !testenv.CardIs("ece"):
 		return rdmacm.ECE{}

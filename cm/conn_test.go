@@ -20,6 +20,7 @@ import (
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // within returns a context for a whole test.
@@ -386,7 +387,7 @@ func TestRecvArrived(t *testing.T) {
 // TestConnAckTimeout: each end of a connection has the time of its own options.
 func TestConnAckTimeout(t *testing.T) {
 	testenv.NeedsIB(t, "acknowledgements")
-	near, far := uverbs.AckTimeout(20), uverbs.AckTimeout(21)
+	near, far := ib.AckTimeout(20), ib.AckTimeout(21)
 	l := newListener(t, ListenOptions{ConnOptions: ConnOptions{AckTimeout: far.Duration()}})
 	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{AckTimeout: near.Duration()}})
 	if a, b := value(client.qp.Query())(t).Timeout, value(server.qp.Query())(t).Timeout; a != near || b != far {

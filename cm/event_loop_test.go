@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
-	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestEventLoopUsers: a hub that is over has no more users, whoever asks at the same time.
@@ -101,7 +101,7 @@ func TestEventLoopLastRequest(t *testing.T) {
 	must(t, id.Bind(rdmacm.Addr{IP: first}), id.Listen(0))
 	from := newID(t, peer, rdmacm.TCP)
 	must(t, from.ResolveWait(t.Context(), rdmacm.Addr{}, rdmacm.Addr{IP: first, Port: value(id.Addrs())(t).Local.Port}))
-	end := newEnd(t, from, uverbs.RC)
+	end := newEnd(t, from, ib.RC)
 	must(t, from.Connect(rdmacm.ConnParam{QPN: end.qp.QPN()}))
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
 		last, err := c.NewID(rdmacm.TCP)

@@ -21,6 +21,7 @@ import (
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // roleEnv names what this program plays when a test starts it once more.
@@ -419,7 +420,7 @@ func TestListenerClosesAllTogether(t *testing.T) {
 	for i := range servers {
 		servers[i] = <-l.ready
 		l.ready <- servers[i]
-		must(t, clients[i].qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState)) // it acknowledges nothing
+		must(t, clients[i].qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState)) // it acknowledges nothing
 	}
 	closed := make(chan error, 1)
 	go func() { closed <- l.Close() }()
@@ -519,7 +520,7 @@ func TestKeepAlive(t *testing.T) {
 			must(t, client.Send(ctx, nil)) // it was well so far
 			value(server.Recv(ctx))(t)
 			// The peer's QP answers no more, and its connection manager says nothing of it.
-			must(t, server.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+			must(t, server.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 			_, err := client.Recv(ctx)
 			gone(t, "Recv", err, l.Addr().String())
 		})
@@ -542,7 +543,7 @@ func TestLostPeerWithoutKeepAlive(t *testing.T) {
 	l := newListener(t, ListenOptions{ConnOptions: ConnOptions{KeepAlive: -1}})
 	client, server := connect(t, l, DialOptions{ConnOptions: o})
 	client.expectsSoon()
-	must(t, server.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+	must(t, server.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 	err := client.Send(ctx, []byte("hello"))
 	if !testenv.TheRig().IWARP() { // where TCP may have told of the end already
 		must(t, err)

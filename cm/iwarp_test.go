@@ -14,6 +14,7 @@ import (
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // iwarp skips a test on other transports, whose tests say the same of them.
@@ -48,7 +49,7 @@ func TestIWARP(t *testing.T) {
 	l, addr := listen(t, c, rdmacm.TCP, first)
 	id := newID(t, c, rdmacm.TCP)
 	resolve(t, c, id, addr)
-	client := newEnd(t, id, uverbs.RC)
+	client := newEnd(t, id, ib.RC)
 	hello, welcome := bytes.Repeat([]byte("h"), 56), bytes.Repeat([]byte("w"), 196)
 	must(t, id.Connect(rdmacm.ConnParam{PrivateData: hello, ResponderResources: 3, InitiatorDepth: 2, QPN: client.qp.QPN()}))
 	request := next(t, c, rdmacm.EventConnectRequest)
@@ -57,10 +58,10 @@ func TestIWARP(t *testing.T) {
 		t.Errorf("request is %+v", request)
 	}
 	t.Cleanup(func() { must(t, request.ID.Close()) })
-	server := newEnd(t, request.ID, uverbs.RC)
+	server := newEnd(t, request.ID, ib.RC)
 	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 4096)), client.qp.PostRecv(1, client.mr.SGE(2048, 2048)))
 	must(t, request.ID.Accept(rdmacm.ConnParam{PrivateData: welcome, ResponderResources: 2, InitiatorDepth: 2, QPN: server.qp.QPN()}))
-	must(t, server.qp.SetKernelState(uverbs.QPRTR))
+	must(t, server.qp.SetKernelState(ib.QPRTR))
 	for range 2 { // of both sides, in any order
 		ctx := within(t)
 		e := value(c.Next(ctx))(t)
@@ -71,7 +72,7 @@ func TestIWARP(t *testing.T) {
 			t.Errorf("answer is %+v", e)
 		}
 	}
-	must(t, client.qp.SetKernelState(uverbs.QPRTS))
+	must(t, client.qp.SetKernelState(ib.QPRTS))
 	answer := uverbs.SendWR{ID: 3, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{server.mr.SGE(0, 27)}}
 	if err := server.qp.PostSend(answer); !errors.Is(err, uverbs.ErrState) || !strings.Contains(err.Error(), "the side that connects sends first") {
 		t.Errorf("the side that has accepted sends first: %v", err)
@@ -102,7 +103,7 @@ func TestIWARPRefused(t *testing.T) {
 	connect := func(to netip.AddrPort, p rdmacm.ConnParam) error {
 		id := newID(t, c, rdmacm.TCP)
 		must(t, id.ResolveWait(ctx, rdmacm.Addr{}, rdmacm.AddrOf(to)))
-		p.QPN = newEnd(t, id, uverbs.RC).qp.QPN()
+		p.QPN = newEnd(t, id, ib.RC).qp.QPN()
 		_, err := id.ConnectWait(ctx, p)
 		return err
 	}
@@ -173,7 +174,7 @@ func TestIWARPOtherProtocols(t *testing.T) {
 		}()
 		id := newID(t, c, rdmacm.TCP)
 		must(t, id.ResolveWait(ctx, rdmacm.Addr{}, rdmacm.AddrOf(netip.MustParseAddrPort(tcp.Addr().String()))))
-		_, err := id.ConnectWait(ctx, rdmacm.ConnParam{QPN: newEnd(t, id, uverbs.RC).qp.QPN()})
+		_, err := id.ConnectWait(ctx, rdmacm.ConnParam{QPN: newEnd(t, id, ib.RC).qp.QPN()})
 		if err == nil || !strings.Contains(err.Error(), tcp.Addr().String()) || !strings.Contains(err.Error(), "MPA") && !strings.Contains(err.Error(), "rejected") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -194,7 +195,7 @@ func TestIWARPSilent(t *testing.T) {
 	defer l.Close()
 	id := newID(t, c, rdmacm.TCP)
 	must(t, id.ResolveWait(ctx, rdmacm.Addr{}, l.addr))
-	qpn := newEnd(t, id, uverbs.RC).qp.QPN()
+	qpn := newEnd(t, id, ib.RC).qp.QPN()
 	connected := make(chan error, 1)
 	go func() {
 		greeting := greeting{kind: greetingRequest, depth: 4, size: 100}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm/internal/liveness"
-	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // peerCheck is a timer that checks whether the peer is still there: often while work requests are
@@ -124,6 +124,6 @@ func (c *Conn) checkLiveness() {
 func (c *Conn) peerTimeout() time.Duration {
 	const times = 3
 	const perByte = time.Microsecond // no link is slower
-	retries := time.Duration(c.o.RetryCount+1) * uverbs.AckTimeoutFor(c.o.AckTimeout).Duration()
+	retries := time.Duration(c.o.RetryCount+1) * ib.AckTimeoutFor(c.o.AckTimeout).Duration()
 	return times*retries + time.Duration(c.opBytes+c.o.SendDepth*c.o.MessageSize)*perByte
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // lacking is what kernels lack, lackingMLX5 with ConnectX adapters and lackingSiw with soft iWARP.
@@ -128,7 +129,7 @@ type end struct {
 }
 
 // newEnd makes a QP on an ID's device and brings it to INIT.
-func newEnd(t *testing.T, id *rdmacm.ID, typ uverbs.QPType) *end {
+func newEnd(t *testing.T, id *rdmacm.ID, typ ib.QPType) *end {
 	t.Helper()
 	closeLater := func(close func() error) { t.Cleanup(func() { must(t, close()) }) }
 	dev := value(uverbs.Open(value(id.Addrs())(t).Device, uverbs.OpenOptions{}))(t)
@@ -143,12 +144,12 @@ func newEnd(t *testing.T, id *rdmacm.ID, typ uverbs.QPType) *end {
 	closeLater(e.cq.Close)
 	e.qp = value(pd.CreateQP(uverbs.QPOptions{Type: typ, SendCQ: e.cq, RecvCQ: e.cq}))(t)
 	closeLater(e.qp.Close)
-	e.to(t, uverbs.QPInit)
+	e.to(t, ib.QPInit)
 	return e
 }
 
 // to brings the QP into a state, with the connection manager's attributes.
-func (e *end) to(t *testing.T, state uverbs.QPState) {
+func (e *end) to(t *testing.T, state ib.QPState) {
 	t.Helper()
 	attr, mask, err := e.id.QPAttr(state)
 	must(t, err, e.qp.Modify(attr, mask))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // PacketConn sends and receives datagrams, to and from any number of peers and multicast groups. A
@@ -85,7 +86,7 @@ func (o PacketOptions) defaults(op string, maxData int) (PacketOptions, error) {
 // longestDatagram is the size of the longest datagram that a receive has room for, in bytes: the largest
 // MTU that there is. Strangers can send datagrams that are longer than the MTU of this port, and on some
 // devices one that is longer than its receive breaks the QP. Tests change it.
-var longestDatagram = uverbs.MTU4096.Bytes()
+var longestDatagram = ib.MTU4096.Bytes()
 
 // Limits of PacketOptions.PrivateData, in bytes.
 const (

@@ -7,15 +7,15 @@ import (
 	"net/netip"
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
-	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // membership is a membership in a multicast group. It has an ID of its own, because the kernel does
 // not let an ID join that listens or is connected.
 type membership struct {
 	id   *rdmacm.ID
-	dgid uverbs.GID // the group that the QP is attached to, zero if none
-	mlid uint16     // its LID on InfiniBand, else 0
+	dgid ib.GID // the group that the QP is attached to, zero if none
+	mlid uint16 // its LID on InfiniBand, else 0
 }
 
 // Join joins a multicast group and returns the [Peer] that reaches all members. From then on Recv
@@ -98,11 +98,11 @@ func (p *PacketConn) leave(group netip.Addr, m *membership) error {
 	if p.joined[group] != m {
 		return nil
 	}
-	if m.dgid != (uverbs.GID{}) {
+	if m.dgid != (ib.GID{}) {
 		if err := p.qp.DetachMulticast(m.dgid, m.mlid); err != nil {
 			return err
 		}
-		m.dgid = uverbs.GID{}
+		m.dgid = ib.GID{}
 	}
 	if err := p.loop.closeID(m.id); err != nil {
 		return err

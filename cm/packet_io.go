@@ -11,6 +11,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // LocalAddr returns the address of this side, an [rdmacm.Addr].
@@ -128,7 +129,7 @@ func (p *PacketConn) recover(ctx context.Context, wc *uverbs.WC) error {
 		p.broken = true // the next Recv tries again
 		return errors.Join(failed, err)
 	}
-	if p.broken = attr.State == uverbs.QPErr; p.broken {
+	if p.broken = attr.State == ib.QPErr; p.broken {
 		return nil
 	}
 	return errors.Join(p.post(int(wc.ID)), ctx.Err())
@@ -144,7 +145,7 @@ func (p *PacketConn) revive(ctx context.Context) error {
 	if p.closing.Load() {
 		return errClosed
 	}
-	if err := p.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState); err != nil {
+	if err := p.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState); err != nil {
 		return err
 	}
 	for _, q := range []*packetQueue{&p.recv, &p.send} { // the completions of what was flushed
@@ -156,7 +157,7 @@ func (p *PacketConn) revive(ctx context.Context) error {
 		}
 	}
 	p.inFlight = 0
-	for _, state := range []uverbs.QPState{uverbs.QPInit, uverbs.QPRTR, uverbs.QPRTS} {
+	for _, state := range []ib.QPState{ib.QPInit, ib.QPRTR, ib.QPRTS} {
 		attr, mask, err := p.id.QPAttr(state)
 		if err != nil {
 			return err
@@ -266,10 +267,10 @@ func (p *PacketConn) Send(ctx context.Context, data []byte, to Peer) error {
 // device has moved the QP to state ERR instead of SQE, the next Recv deals with that.
 func (p *PacketConn) resume() error {
 	attr, err := p.qp.Query()
-	if err != nil || attr.State != uverbs.QPSQE {
+	if err != nil || attr.State != ib.QPSQE {
 		return err
 	}
-	return p.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTS}, uverbs.AttrState)
+	return p.qp.Modify(uverbs.QPAttr{State: ib.QPRTS}, uverbs.AttrState)
 }
 
 // event handles an event of the connection manager.
@@ -307,7 +308,7 @@ func (p *PacketConn) destroy() error {
 	if p.qp == nil { // it was not set up completely
 		return p.releaseAll(p.loop.closeID(p.id))
 	}
-	p.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState) // wakes the goroutines that wait
+	p.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState) // wakes the goroutines that wait
 	p.drain()
 	var errs []error
 	p.mu.Lock()

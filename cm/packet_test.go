@@ -18,6 +18,7 @@ import (
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // newPackets takes datagrams at an address.
@@ -328,14 +329,14 @@ func TestPacketRevived(t *testing.T) {
 	defer client.Close()
 	to, _ := client.DialedPeer()
 	for round := range 3 {
-		must(t, server.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+		must(t, server.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 		from := arrives(t, client, server, fmt.Sprint("round ", round))
 		must(t, server.Send(ctx, []byte("answer"), from))
 		if got, _ := received(t, client); got != "answer" {
 			t.Errorf("received %q", got)
 		}
 	}
-	must(t, server.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState), server.Close())
+	must(t, server.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState), server.Close())
 	if _, _, err := server.Recv(ctx); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Recv after Close: %v", err)
 	}
@@ -353,7 +354,7 @@ func TestPacketRevivedLater(t *testing.T) {
 	client := value(DialPacket(ctx, server.LocalAddr().String(), PacketOptions{}))(t)
 	defer client.Close()
 	must(t, server.send.takeTurn(ctx)) // as a Send has it that waits
-	must(t, server.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+	must(t, server.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 	for range 3 * depth {
 		short, cancel := context.WithTimeout(ctx, time.Millisecond)
 		if _, _, err := server.Recv(short); !errors.Is(err, context.DeadlineExceeded) {
@@ -455,7 +456,7 @@ func TestPacketsRefused(t *testing.T) {
 	to, _ := client.DialedPeer()
 	must(t, client.Send(ctx, []byte("one"), to))
 	_, from := received(t, server) // it has the receive until the next Recv
-	must(t, server.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
+	must(t, server.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState))
 	if err := server.Send(ctx, []byte("answer"), from); !errors.Is(err, uverbs.ErrState) {
 		t.Errorf("Send: %v, want ErrState", err)
 	}
@@ -474,7 +475,7 @@ func TestPacketFlushed(t *testing.T) {
 	client := value(DialPacket(ctx, server.LocalAddr().String(), PacketOptions{SendDepth: 1}))(t)
 	t.Cleanup(func() { must(t, client.Close()) })
 	to, _ := client.DialedPeer()
-	must(t, client.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState), client.Send(ctx, []byte("one"), to))
+	must(t, client.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState), client.Send(ctx, []byte("one"), to))
 	if err := client.Send(ctx, []byte("two"), to); !errors.Is(err, uverbs.WCWRFlushErr) {
 		t.Errorf("Send after one that was flushed: %v, want %v", err, uverbs.WCWRFlushErr)
 	}

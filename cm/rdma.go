@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Remote describes memory that the peer can access. The owner registers the memory with remote
@@ -93,7 +94,7 @@ func (c *Conn) transfer(ctx context.Context, what string, wr uverbs.SendWR, loca
 		return argErr(what, "local.Length", local.Length, "up to remote.Length, which is %d", remote.Length)
 	}
 	if wr.Opcode == uverbs.WRAtomicCAS || wr.Opcode == uverbs.WRAtomicFAA {
-		if d := c.dev.dev; d.QueryDevice().AtomicCap == uverbs.AtomicNone {
+		if d := c.dev.dev; d.QueryDevice().AtomicCap == ib.AtomicNone {
 			return fmt.Errorf("cm: %s: %w", what, &uverbs.FeatureError{Feature: "atomics", Driver: d.Info().Driver})
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -105,8 +106,8 @@ const GRHSize = grhSize
 
 // ReceivedGRH is the header before a received datagram.
 type ReceivedGRH struct {
-	SGID         GID    // SGID is the sender's GID.
-	DGID         GID    // DGID is the receiver's GID, or a multicast group.
+	SGID         ib.GID // SGID is the sender's GID.
+	DGID         ib.GID // DGID is the receiver's GID, or a multicast group.
 	TrafficClass uint8  // TrafficClass is the traffic class in the IP header.
 	FlowLabel    uint32 // FlowLabel has 20 bits; 0 with IPv4.
 	HopLimit     uint8  // HopLimit is the number of routers that the packet could still cross.
@@ -156,8 +157,8 @@ func grh4(b []byte) ReceivedGRH {
 func grh6(b []byte) ReceivedGRH {
 	word := binary.BigEndian.Uint32(b)
 	return ReceivedGRH{
-		SGID:         GID(b[8:24]),
-		DGID:         GID(b[24:40]),
+		SGID:         ib.GID(b[8:24]),
+		DGID:         ib.GID(b[24:40]),
 		TrafficClass: uint8(word >> 20),
 		FlowLabel:    word & (1<<20 - 1),
 		HopLimit:     b[7],
@@ -199,7 +200,7 @@ func (d *Device) AHAttrFor(port uint8, wc *WC, grh []byte) (AHAttr, error) {
 	if err != nil {
 		return AHAttr{}, err
 	}
-	if local.Type != GIDTypeIB { // Ethernet has no LIDs, whatever the device writes
+	if local.Type != ib.GIDTypeIB { // Ethernet has no LIDs, whatever the device writes
 		attr.DLID = 0
 	}
 	attr.Global = true
@@ -222,7 +223,7 @@ func (p *PD) CreateAHFor(port uint8, wc *WC, grh []byte) (*AH, error) {
 
 // localGID returns the GID that a datagram was sent to. For a multicast GID it returns the GID that
 // [ChooseGID] prefers.
-func (d *Device) localGID(port uint8, gid GID) (found GIDEntry, err error) {
+func (d *Device) localGID(port uint8, gid ib.GID) (found GIDEntry, err error) {
 	table, err := d.GIDTable(port)
 	if err != nil {
 		return found, err
@@ -230,7 +231,7 @@ func (d *Device) localGID(port uint8, gid GID) (found GIDEntry, err error) {
 	ok := false
 	for _, e := range table {
 		// A GID is listed for RoCE v1 and for v2; rxe and most networks use v2.
-		if e.GID == gid && (!ok || e.Type == GIDTypeRoCEv2) {
+		if e.GID == gid && (!ok || e.Type == ib.GIDTypeRoCEv2) {
 			found, ok = e, true
 		}
 	}
@@ -263,7 +264,7 @@ func (a *AHAttr) complete(op, prefix string, d *Device) error {
 		return nil
 	}
 	port, err := d.facts(a.Port)
-	if err != nil || port.LinkLayer != LinkLayerInfiniBand || !port.GRHRequired() {
+	if err != nil || port.LinkLayer != ib.LinkLayerInfiniBand || !port.GRHRequired() {
 		return err
 	}
 	if a.GRH.DGID.IsZero() {

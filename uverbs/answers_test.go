@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/mmio/rxe"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -36,19 +37,19 @@ func FuzzAnswers(f *testing.F) {
 		checkGIDAnswer(t, k)
 		checkQPAnswer(t, k)
 
-		k.state(QPSQD)
+		k.state(ib.QPSQD)
 		k.refuse["MODIFY_QP"] = syscall.EINVAL
 		var arg *ArgError
 		if err := k.qp.Modify(QPAttr{AH: AHAttr{Port: 1}}, AttrAV); !errors.Is(err, syscall.EINVAL) || err.Error() == "" {
 			t.Errorf("Modify that the kernel refuses: %v, want EINVAL", err)
 		}
 		delete(k.refuse, "MODIFY_QP")
-		k.state(QPReset)
+		k.state(ib.QPReset)
 		own, err := k.qp.Endpoint()
 		switch {
-		case err == nil && (own.QPN != k.qp.qpn || own.LID != k.port.LID || k.port.State != uint8(PortActive)):
-			t.Errorf("Endpoint is %+v of a port %s with LID %d", own, PortState(k.port.State), k.port.LID)
-		case err == nil && !own.GID.IsZero() && !slices.ContainsFunc(k.gids, func(e abi.GIDEntry) bool { return own.GID == GID(bytesOf(&e.GID)) }):
+		case err == nil && (own.QPN != k.qp.qpn || own.LID != k.port.LID || k.port.State != uint8(ib.PortActive)):
+			t.Errorf("Endpoint is %+v of a port %s with LID %d", own, ib.PortState(k.port.State), k.port.LID)
+		case err == nil && !own.GID.IsZero() && !slices.ContainsFunc(k.gids, func(e abi.GIDEntry) bool { return own.GID == ib.GID(bytesOf(&e.GID)) }):
 			t.Errorf("Endpoint has GID %s, which is not in the table", own.GID)
 		case err != nil && own != (Endpoint{}):
 			t.Errorf("Endpoint is %+v with the error %v", own, err)
@@ -57,7 +58,7 @@ func FuzzAnswers(f *testing.F) {
 		if len(k.gids) > 0 {
 			copy(peer.GID[:], bytesOf(&k.gids[0].GID))
 		}
-		if err := k.qp.Connect(t.Context(), peer); (err == nil) != (k.qp.State() == QPRTS) {
+		if err := k.qp.Connect(t.Context(), peer); (err == nil) != (k.qp.State() == ib.QPRTS) {
 			t.Errorf("Connect: %v, and the QP is in state %s", err, k.qp.State())
 		} else if err != nil && errors.As(err, &arg) && arg.Allowed == "" {
 			t.Errorf("Connect: %v does not say what is allowed", err)
@@ -120,7 +121,7 @@ func checkGIDAnswer(t *testing.T, k *fakeQP) {
 	var want []GIDEntry
 	all := sliceBytes(k.gids)
 	for ; len(all) > 0; all = all[32:] {
-		if e := (GIDEntry{Port: uint8(le32(all[20:])), Index: int(le32(all[16:])), GID: GID(all[:16]), Type: GIDType(le32(all[24:])), Netdev: int(le32(all[28:]))}); e.Port == 1 {
+		if e := (GIDEntry{Port: uint8(le32(all[20:])), Index: int(le32(all[16:])), GID: ib.GID(all[:16]), Type: ib.GIDType(le32(all[24:])), Netdev: int(le32(all[28:]))}); e.Port == 1 {
 			want = append(want, e)
 		}
 	}
@@ -184,7 +185,7 @@ func checkQPAnswer(t *testing.T, k *fakeQP) {
 	}
 	for at, ah := range map[int]AHAttr{0: attr.AH, 32: attr.AltAH} {
 		d := b[at:]
-		if ah.GRH.DGID != GID(d[:16]) || ah.Global != (d[30] != 0) {
+		if ah.GRH.DGID != ib.GID(d[:16]) || ah.Global != (d[30] != 0) {
 			t.Errorf("the address at %d is %+v, want % x", at, ah, d[:32])
 		}
 		for name, v := range map[string][2]uint64{

@@ -1,5 +1,7 @@
 package uverbs
 
+import "github.com/goverbs/goverbs/uverbs/ib"
+
 // SendBuilder posts send work requests by calls instead of structs (ibv_wr_start, ibv_wr_complete and
 // the functions between them):
 //
@@ -31,7 +33,7 @@ func (q *QP) BeginSend() *SendBuilder {
 	b := &q.builder
 	b.Abandon()
 	b.q, b.bytes, b.resets = q, 0, q.resets.Load() // before the state, which changes first
-	if s := QPState(q.state.Load()); s < QPRTS || q.closed.Load() {
+	if s := ib.QPState(q.state.Load()); s < ib.QPRTS || q.closed.Load() {
 		b.err = q.stateErr()
 	}
 	return b
@@ -120,9 +122,9 @@ func (b *SendBuilder) lock() error {
 // check returns the error of a work request that does not depend on the driver, or nil.
 func (q *QP) check(wr *SendWR) error {
 	switch {
-	case q.typ == DCI && !wr.Opcode.takesData(): // it has no target
-	case q.typ != UD && q.typ != DCI && wr.AH == nil:
-	case q.typ != UD && q.typ != DCI:
+	case q.typ == ib.DCI && !wr.Opcode.takesData(): // it has no target
+	case q.typ != ib.UD && q.typ != ib.DCI && wr.AH == nil:
+	case q.typ != ib.UD && q.typ != ib.DCI:
 		return errNotDatagram
 	case wr.AH == nil || wr.AH.closed.Load():
 		return errNoAddress
@@ -306,7 +308,7 @@ func (b *SendBuilder) To(ah *AH, qpn, qkey uint32) {
 	if !b.begun() {
 		return
 	}
-	if b.q.typ != UD {
+	if b.q.typ != ib.UD {
 		b.failLast(errNotDatagram)
 		return
 	}
@@ -314,13 +316,13 @@ func (b *SendBuilder) To(ah *AH, qpn, qkey uint32) {
 	w.AH, w.RemoteQPN, w.RemoteQKey = ah, qpn, qkey
 }
 
-// ToSRQ sets the number of the peer's SRQ that receives the message, for a QP of type [XRCSend]
+// ToSRQ sets the number of the peer's SRQ that receives the message, for a QP of type [ib.XRCSend]
 // (ibv_wr_set_xrc_srqn).
 func (b *SendBuilder) ToSRQ(number uint32) {
 	if !b.begun() {
 		return
 	}
-	if b.q.typ != XRCSend {
+	if b.q.typ != ib.XRCSend {
 		b.failLast(errNotXRC)
 		return
 	}

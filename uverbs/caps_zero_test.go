@@ -5,6 +5,8 @@ import (
 	"io"
 	"reflect"
 	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestNoneOf: a device that says of one of its limits that it is 0, or of all, is used as far as that
@@ -21,7 +23,7 @@ func TestNoneOf(t *testing.T) {
 			"CreateCQ": func() (io.Closer, error) { return d.CreateCQ(CQOptions{MaxCQE: 1}) },
 			"CreateQP": func() (io.Closer, error) { return pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}) },
 			"CreateQP/UD": func() (io.Closer, error) {
-				return pd.CreateQP(QPOptions{Type: UD, SendCQ: cq, RecvCQ: cq, MaxInline: 1})
+				return pd.CreateQP(QPOptions{Type: ib.UD, SendCQ: cq, RecvCQ: cq, MaxInline: 1})
 			},
 			"CreateSRQ": func() (io.Closer, error) { return pd.CreateSRQ(SRQOptions{}) },
 			"CreateWQ":  func() (io.Closer, error) { return pd.CreateWQ(WQOptions{CQ: cq}) },
@@ -39,7 +41,7 @@ func TestNoneOf(t *testing.T) {
 			"Resize":      func() (io.Closer, error) { return nil, cq.Resize(20) },
 			"CQ.Modify":   func() (io.Closer, error) { return nil, cq.Modify(1, 1) },
 			"Modify": func() (io.Closer, error) {
-				return nil, qp.Modify(QPAttr{State: QPInit, Port: 1, Access: AccessRemoteAtomic}, AttrState|AttrPort|AttrPKeyIndex|AttrAccess)
+				return nil, qp.Modify(QPAttr{State: ib.QPInit, Port: 1, Access: AccessRemoteAtomic}, AttrState|AttrPort|AttrPKeyIndex|AttrAccess)
 			},
 		} {
 			o, err := f()

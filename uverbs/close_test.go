@@ -7,6 +7,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestCloseOrder closes everything in the wrong order: nothing happens but an error that
@@ -38,7 +40,7 @@ func TestCloseOrder(t *testing.T) {
 	}
 	k.sent()
 	value(d.QueryPort(1))(t)
-	must(t, send.Notify(), recv.Notify(), qp.Modify(QPAttr{State: QPInit, Port: 1}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess), qp.PostRecv(1))
+	must(t, send.Notify(), recv.Notify(), qp.Modify(QPAttr{State: ib.QPInit, Port: 1}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess), qp.PostRecv(1))
 	value(send.Poll(make([]WC, 1)))(t)
 	value(pd.CreateQP(QPOptions{SendCQ: send, RecvCQ: recv}))(t).Close()
 	must(t, qp.Close())

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/test/pairs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestPairs runs pairs and triples on software devices and on rings whose other side the test plays. Afterwards the
@@ -49,18 +50,18 @@ func (w *ringWorld) Argument(r *rand.Rand, typ reflect.Type) (reflect.Value, boo
 
 // qpTurns are the changes of state of a Modify that a test makes, each with its attributes.
 var qpTurns = []struct {
-	to   QPState
+	to   ib.QPState
 	mask QPAttrMask
 }{
-	{QPReset, 0}, {QPInit, AttrPKeyIndex | AttrPort | AttrAccess},
-	{QPRTR, AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer},
-	{QPRTS, AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrSQPSN | AttrMaxRdAtomic}, {QPSQD, 0}, {QPErr, 0},
+	{ib.QPReset, 0}, {ib.QPInit, AttrPKeyIndex | AttrPort | AttrAccess},
+	{ib.QPRTR, AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer},
+	{ib.QPRTS, AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrSQPSN | AttrMaxRdAtomic}, {ib.QPSQD, 0}, {ib.QPErr, 0},
 }
 
 // modifyRandomly moves a QP to a random state, most often the next one or RESET.
 func modifyRandomly(r *rand.Rand, q *QP, attr QPAttr) error {
 	turn := qpTurns[r.IntN(len(qpTurns))]
-	if next := int(q.State()) + 1; r.IntN(3) != 0 && next < int(QPSQD) {
+	if next := int(q.State()) + 1; r.IntN(3) != 0 && next < int(ib.QPSQD) {
 		turn = qpTurns[next]
 	}
 	attr.State = turn.to

@@ -15,6 +15,7 @@ import (
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/siw"
 	"github.com/goverbs/goverbs/test/pairs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 	"github.com/goverbs/goverbs/uverbs/soft"
@@ -39,10 +40,10 @@ func newSoftWorld(t *testing.T) pairs.World {
 	w.cq = value(w.dev.CreateCQ(CQOptions{MaxCQE: 255, Events: true}))(t)
 	buf := value(AllocBuffer(4096, BufferOptions{}))(t)
 	w.mr = value(pd.RegMR(buf, MROptions{Access: AccessLocalWrite | AccessRemoteWrite | AccessMWBind}))(t)
-	create := func(typ QPType) *QP {
+	create := func(typ ib.QPType) *QP {
 		return value(pd.CreateQP(QPOptions{Type: typ, SendCQ: w.cq, RecvCQ: w.cq, MaxSendWR: 7, MaxRecvWR: 7}))(t)
 	}
-	w.a, w.b, w.ud = create(RC), create(RC), create(UD)
+	w.a, w.b, w.ud = create(ib.RC), create(ib.RC), create(ib.UD)
 	must(t, w.ud.ReadyUD(1))
 	ah := value(pd.CreateAH(value(w.ud.PathTo(value(w.ud.Endpoint())(t)))(t)))(t)
 	pool := value(NewBufferPool(pd, PoolOptions{SlotSize: 64, Slots: 4, Access: AccessLocalWrite}))(t)
@@ -75,7 +76,7 @@ func (w *softWorld) Override(object any, name string) (call func(*rand.Rand), sk
 			}
 		}, false
 	case "Modify":
-		attr := QPAttr{Port: 1, PathMTU: MTU1024, DestQPN: peer.QPN(), Timeout: 14, RetryCount: 1, RNRRetry: 1}
+		attr := QPAttr{Port: 1, PathMTU: ib.MTU1024, DestQPN: peer.QPN(), Timeout: 14, RetryCount: 1, RNRRetry: 1}
 		if remote, err := peer.Endpoint(); err == nil {
 			attr.AH, _ = q.PathTo(remote)
 			attr.RQPSN = remote.PSN
@@ -96,7 +97,7 @@ func (w *softWorld) Agree() error {
 		if err != nil {
 			return err
 		}
-		if attr.State != is && attr.State != QPErr && attr.State != QPSQE {
+		if attr.State != is && attr.State != ib.QPErr && attr.State != ib.QPSQE {
 			return fmt.Errorf("the library's state of the QP is %s, the device's %s", is, attr.State)
 		}
 	}
@@ -110,10 +111,10 @@ func (w *softWorld) Exchange() (done bool, err error) {
 		}
 	}
 	for _, q := range []*QP{w.a, w.b} {
-		if q.State() == QPSQD { // which a QP that still drains leaves for ERR only
-			must(w.t, q.Modify(QPAttr{State: QPErr}, AttrState))
+		if q.State() == ib.QPSQD { // which a QP that still drains leaves for ERR only
+			must(w.t, q.Modify(QPAttr{State: ib.QPErr}, AttrState))
 		}
-		if err := q.Modify(QPAttr{State: QPReset}, AttrState); err != nil {
+		if err := q.Modify(QPAttr{State: ib.QPReset}, AttrState); err != nil {
 			return false, err
 		}
 	}
@@ -147,7 +148,7 @@ type ringWorld struct {
 	posted, completed atomic.Int64
 
 	mu     sync.Mutex // held by commands and by the device
-	state  QPState    // of the kernel
+	state  ib.QPState // of the kernel
 	gone   bool       // the QP was destroyed
 	moved  bool       // the device has moved the QP to ERR, which no command has seen since
 	seldom int        // a command is refused once in so many times; 0 is never
@@ -164,7 +165,7 @@ type ringSide interface {
 
 // start completes the world.
 func (w *ringWorld) start(t *testing.T) *ringWorld {
-	w.t, w.state, w.seldom, w.r = t, QPRTS, 16, rand.New(rand.NewPCG(1, 2))
+	w.t, w.state, w.seldom, w.r = t, ib.QPRTS, 16, rand.New(rand.NewPCG(1, 2))
 	w.dev.attr.PhysPortCount, w.dev.attr.MaxQPRdAtom, w.dev.attr.MaxQPInitRdAtom = 1, 1, 1
 	w.qp.sendCQ, w.qp.recvCQ, w.cq.dev = w.cq, w.cq, w.dev
 	w.cq.qps.Store(w.qp.qpn, w.qp)
@@ -187,24 +188,24 @@ func (w *ringWorld) legacy(l *kernel.Legacy) syscall.Errno {
 	case abi.IB_USER_VERBS_CMD_MODIFY_QP:
 		var req abi.ModifyQP
 		copy(bytesOf(&req), l.In)
-		to := QPState(req.QPState)
+		to := ib.QPState(req.QPState)
 		if w.seldom > 0 && w.r.IntN(w.seldom) == 0 {
 			return syscall.ENOMEM
 		}
-		if _, possible := lookUp(w.qp.typ, w.state, to); !possible && to != QPReset && to != QPErr {
+		if _, possible := lookUp(w.qp.typ, w.state, to); !possible && to != ib.QPReset && to != ib.QPErr {
 			return syscall.EINVAL
 		}
-		if to == QPReset {
+		if to == ib.QPReset {
 			w.side.reset()
 		}
-		if w.state, w.moved = to, false; to == QPErr {
+		if w.state, w.moved = to, false; to == ib.QPErr {
 			w.side.serve(1<<30, true)
 		}
 	case abi.IB_USER_VERBS_CMD_QUERY_QP:
 		w.moved = false
 		copy(l.Out, bytesOf(&abi.QueryQPResp{QPState: uint8(w.state)}))
 	case abi.IB_USER_VERBS_CMD_QUERY_PORT:
-		copy(l.Out, bytesOf(&abi.QueryPortResp{State: uint8(PortActive), MaxMTU: 5, ActiveMTU: 3, LID: 7, LinkLayer: uint8(LinkLayerInfiniBand)}))
+		copy(l.Out, bytesOf(&abi.QueryPortResp{State: uint8(ib.PortActive), MaxMTU: 5, ActiveMTU: 3, LID: 7, LinkLayer: uint8(ib.LinkLayerInfiniBand)}))
 	case abi.IB_USER_VERBS_CMD_DESTROY_QP:
 		w.gone = true
 	case abi.IB_USER_VERBS_CMD_DESTROY_CQ, abi.IB_USER_VERBS_CMD_DESTROY_SRQ, abi.IB_USER_VERBS_CMD_MODIFY_SRQ, abi.IB_USER_VERBS_CMD_QUERY_SRQ:
@@ -218,13 +219,13 @@ func (w *ringWorld) legacy(l *kernel.Legacy) syscall.Errno {
 func (w *ringWorld) Serve(r *rand.Rand) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.gone || w.state < QPRTS || w.state == QPErr && w.qp.kind == kindSiw { // which flushes in the command
+	if w.gone || w.state < ib.QPRTS || w.state == ib.QPErr && w.qp.kind == kindSiw { // which flushes in the command
 		return
 	}
-	if w.state == QPRTS && r.IntN(32) == 0 && w.qp.kind != kindSiw {
-		w.state, w.moved = QPErr, true
+	if w.state == ib.QPRTS && r.IntN(32) == 0 && w.qp.kind != kindSiw {
+		w.state, w.moved = ib.QPErr, true
 	}
-	w.side.serve(r.IntN(3), w.state == QPErr)
+	w.side.serve(r.IntN(3), w.state == ib.QPErr)
 }
 
 func (w *ringWorld) Objects() []any {
@@ -271,7 +272,7 @@ func (w *ringWorld) Override(object any, name string) (call func(*rand.Rand), sk
 			if o.kind == kindSiw { // on which the connection manager makes the other changes
 				return func(r *rand.Rand) {
 					if r.IntN(4) == 0 {
-						_ = o.Modify(QPAttr{State: QPErr}, AttrState)
+						_ = o.Modify(QPAttr{State: ib.QPErr}, AttrState)
 					}
 				}, false
 			}
@@ -286,7 +287,7 @@ func (w *ringWorld) Override(object any, name string) (call func(*rand.Rand), sk
 
 // attr has the attributes of all changes of state.
 func (w *ringWorld) attr() QPAttr {
-	return QPAttr{Port: 1, PathMTU: MTU1024, DestQPN: 5, AH: AHAttr{Port: 1, DLID: 5}}
+	return QPAttr{Port: 1, PathMTU: ib.MTU1024, DestQPN: 5, AH: AHAttr{Port: 1, DLID: 5}}
 }
 
 // count counts a request if it was posted.
@@ -366,7 +367,7 @@ func (w *ringWorld) Exchange() (done bool, err error) {
 // flush moves the QP to ERR, in which each request that was posted completes once.
 func (w *ringWorld) flush() error {
 	w.seldom = 0
-	if err := w.qp.Modify(QPAttr{State: QPErr}, AttrState); err != nil {
+	if err := w.qp.Modify(QPAttr{State: ib.QPErr}, AttrState); err != nil {
 		return err
 	}
 	for wcs := make([]WC, 4); w.poll(wcs) > 0; {
@@ -505,7 +506,7 @@ func (s *siwSide) reset() {}
 
 // serve looks at the rings of a QP in ERR only in the command that moves it there.
 func (s *siwSide) serve(recvs int, flush bool) (sent, received int) {
-	if flush && s.qp.State() == QPErr {
+	if flush && s.qp.State() == ib.QPErr {
 		return 0, 0
 	}
 	status := uint16(siw.StatusSuccess)

@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // defaultRetryCount is one less than the maximum, 7, which rxe takes as forever: it would never
@@ -17,7 +18,7 @@ const defaultRetryCount = 6
 // ENETDOWN if the port is not active.
 func (q *QP) activePort(query func(port uint8) (PortAttr, error)) (uint8, PortAttr, error) {
 	first := q.path.Port
-	if first == 0 && q.State() != QPReset {
+	if first == 0 && q.State() != ib.QPReset {
 		first = uint8(q.port.Load())
 	}
 	last := first
@@ -30,7 +31,7 @@ func (q *QP) activePort(query func(port uint8) (PortAttr, error)) (uint8, PortAt
 		if err != nil {
 			return 0, PortAttr{}, err
 		}
-		if attr.State == PortActive {
+		if attr.State == ib.PortActive {
 			return port, attr, nil
 		}
 		if port == first {
@@ -78,7 +79,7 @@ func (d *Device) netdev(port uint8) string {
 }
 
 // localGID returns the GID table entry that the path uses to reach peer.
-func (q *QP) localGID(port uint8, attr PortAttr, peer GID) (GIDEntry, error) {
+func (q *QP) localGID(port uint8, attr PortAttr, peer ib.GID) (GIDEntry, error) {
 	index := q.path.GIDIndex
 	if index != nil {
 		if e, err := q.dev.gidOf(port, *index, attr.GIDTableLen, attr.LinkLayer); err == nil {
@@ -96,7 +97,7 @@ func (q *QP) localGID(port uint8, attr PortAttr, peer GID) (GIDEntry, error) {
 	if !ok {
 		return GIDEntry{}, argErr("Connect", "GID", "chosen by the library", "a used entry, but the GID table of port %d of %s is empty", port, q.dev.Name())
 	}
-	if attr.LinkLayer == LinkLayerEthernet && !peer.IsZero() && peer.Addr().Is4() != e.GID.Addr().Is4() {
+	if attr.LinkLayer == ib.LinkLayerEthernet && !peer.IsZero() && peer.Addr().Is4() != e.GID.Addr().Is4() {
 		return GIDEntry{}, argErr("Connect", "remote GID", peer.Addr(), "an address of the family of a local GID: %s", gidList(table))
 	}
 	return e, nil
@@ -121,7 +122,7 @@ func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 	if err := q.usable(); err != nil {
 		return Endpoint{}, err
 	}
-	if err := q.dev.driver.unsupportedModify(QPRTR); err != nil { // Connect would fail
+	if err := q.dev.driver.unsupportedModify(ib.QPRTR); err != nil { // Connect would fail
 		return Endpoint{}, err
 	}
 	port, attr, err := q.activePort(q.dev.currentPort)
@@ -129,7 +130,7 @@ func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 		return Endpoint{}, err
 	}
 	e := Endpoint{QPN: q.QPN(), PSN: q.psn.Load(), LID: attr.LID}
-	if q.path.GIDIndex != nil || attr.LinkLayer == LinkLayerEthernet || attr.GRHRequired() || !remote.GID.IsZero() {
+	if q.path.GIDIndex != nil || attr.LinkLayer == ib.LinkLayerEthernet || attr.GRHRequired() || !remote.GID.IsZero() {
 		entry, err := q.localGID(port, attr, remote.GID)
 		if err != nil {
 			return Endpoint{}, err
@@ -139,7 +140,7 @@ func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 	return e, nil
 }
 
-// Init moves a queue pair from [QPReset] to [QPInit], in which receives can be posted. For UD and
+// Init moves a queue pair from [ib.QPReset] to [ib.QPInit], in which receives can be posted. For UD and
 // raw packet QPs use [QP.ReadyUD].
 func (q *QP) Init() error {
 	if err := q.usable(); err != nil {
@@ -158,9 +159,9 @@ func (q *QP) Init() error {
 	return q.initAt(port)
 }
 
-// initAt moves a connected type of QP from [QPReset] to [QPInit].
+// initAt moves a connected type of QP from [ib.QPReset] to [ib.QPInit].
 func (q *QP) initAt(port uint8) error {
-	return q.Modify(QPAttr{State: QPInit, Port: port, Access: q.access()}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess)
+	return q.Modify(QPAttr{State: ib.QPInit, Port: port, Access: q.access()}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess)
 }
 
 // access returns what the QP permits its peer.
@@ -168,7 +169,7 @@ func (q *QP) access() Access {
 	access := q.path.Access
 	if access == 0 {
 		access = AccessRemoteRead | AccessRemoteWrite
-		if q.dev.attr.AtomicCap != AtomicNone {
+		if q.dev.attr.AtomicCap != ib.AtomicNone {
 			access |= AccessRemoteAtomic
 		}
 	}
@@ -176,33 +177,33 @@ func (q *QP) access() Access {
 }
 
 // connected reports whether a QP of this type connects to one peer.
-func (q *QP) connected() bool { return q.typ != UD && q.typ != RawPacket && !isDC(q.typ) }
+func (q *QP) connected() bool { return q.typ != ib.UD && q.typ != ib.RawPacket && !isDC(q.typ) }
 
 // useReady names the methods for types of QP that are not connected.
 const useReady = "use ReadyUD for UD and raw packet, and ReadyDC for DCI and DCT"
 
-// ReadyUD moves a UD queue pair from [QPReset] to [QPRTS], in which it can send and receive. It
+// ReadyUD moves a UD queue pair from [ib.QPReset] to [ib.QPRTS], in which it can send and receive. It
 // receives datagrams that carry qkey. Only a privileged process may use a Q_Key with the highest
 // bit set. A raw packet QP has no Q_Key; qkey must be 0.
 func (q *QP) ReadyUD(qkey uint32) error {
 	if err := q.usable(); err != nil {
 		return err
 	}
-	if q.typ != UD && q.typ != RawPacket {
+	if q.typ != ib.UD && q.typ != ib.RawPacket {
 		return argErr("ReadyUD", "QP type", q.typ, "UD or RawPacket; use ReadyDC for DCI and DCT, and Connect for other types")
 	}
-	if q.typ == RawPacket && qkey != 0 {
+	if q.typ == ib.RawPacket && qkey != 0 {
 		return argErr("ReadyUD", "qkey", qkey, "0, as raw packets have no Q_Key")
 	}
 	port, _, err := q.activePort(q.dev.currentPort)
 	if err != nil {
 		return err
 	}
-	from := QPReset
+	from := ib.QPReset
 	for _, attr := range []QPAttr{
-		{State: QPInit, Port: port, QKey: qkey},
-		{State: QPRTR},
-		{State: QPRTS, SQPSN: q.psn.Load()},
+		{State: ib.QPInit, Port: port, QKey: qkey},
+		{State: ib.QPRTR},
+		{State: ib.QPRTS, SQPSN: q.psn.Load()},
 	} {
 		t, _ := lookUp(q.typ, from, attr.State)
 		if err := q.Modify(attr, AttrState|t.required); err != nil {
@@ -214,14 +215,14 @@ func (q *QP) ReadyUD(qkey uint32) error {
 }
 
 // Connect connects a queue pair to its peer and leaves it ready to send. The QP must be in state
-// [QPReset] or [QPInit], and of any type but UD and raw packet. Both sides must call Connect, each
+// [ib.QPReset] or [ib.QPInit], and of any type but UD and raw packet. Both sides must call Connect, each
 // with the [Endpoint] of the other. Connect checks the context between its steps. If a step fails,
 // the QP stays in the state that it has reached.
 func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	if err := q.usable(); err != nil {
 		return err
 	}
-	if err := q.dev.driver.unsupportedModify(QPRTR); err != nil {
+	if err := q.dev.driver.unsupportedModify(ib.QPRTR); err != nil {
 		return err
 	}
 	if err := remote.check(); err != nil {
@@ -245,14 +246,14 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	rts := q.rtsAttr()
 	// The masks select the attributes for the type of QP.
 	rtr := QPAttr{
-		State: QPRTR, AH: ah, PathMTU: mtu, DestQPN: remote.QPN, RQPSN: remote.PSN,
+		State: ib.QPRTR, AH: ah, PathMTU: mtu, DestQPN: remote.QPN, RQPSN: remote.PSN,
 		MaxDestRdAtomic: rts.MaxRdAtomic, MinRNRTimer: orDefault(q.path.MinRNRTimer, 12),
 	}
-	toRTR, _ := lookUp(q.typ, QPInit, QPRTR)
-	toRTS, _ := lookUp(q.typ, QPRTR, QPRTS)
+	toRTR, _ := lookUp(q.typ, ib.QPInit, ib.QPRTR)
+	toRTS, _ := lookUp(q.typ, ib.QPRTR, ib.QPRTS)
 	steps := []func() error{
 		func() error {
-			if q.State() != QPReset {
+			if q.State() != ib.QPReset {
 				return nil
 			}
 			return q.initAt(port)
@@ -272,7 +273,7 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 }
 
 // pathMTU returns the path MTU, or an error of op if the port does not have it.
-func (q *QP) pathMTU(op string, port uint8, attr PortAttr) (MTU, error) {
+func (q *QP) pathMTU(op string, port uint8, attr PortAttr) (ib.MTU, error) {
 	mtu := orDefault(q.path.MTU, attr.ActiveMTU)
 	if mtu > attr.ActiveMTU {
 		return 0, argErr(op, "Path.MTU", fmt.Sprint(mtu.Bytes()), "up to %d, the active MTU of port %d", attr.ActiveMTU.Bytes(), port)
@@ -283,7 +284,7 @@ func (q *QP) pathMTU(op string, port uint8, attr PortAttr) (MTU, error) {
 // rtsAttr returns the attributes of the change to QPRTS. A mask selects those of the type of QP.
 func (q *QP) rtsAttr() QPAttr {
 	return QPAttr{
-		State: QPRTS, SQPSN: q.psn.Load(), Timeout: orDefault(q.path.Timeout, 14), RetryCount: orDefault(q.path.RetryCount, defaultRetryCount),
+		State: ib.QPRTS, SQPSN: q.psn.Load(), Timeout: orDefault(q.path.Timeout, 14), RetryCount: orDefault(q.path.RetryCount, defaultRetryCount),
 		RNRRetry: orDefault(q.path.RNRRetry, 7), MaxRdAtomic: orDefault(q.path.MaxRdAtomic, uint8(min(16, q.dev.attr.MaxQPRdAtom, q.dev.attr.MaxQPInitRdAtom))),
 	}
 }
@@ -292,7 +293,7 @@ func (q *QP) rtsAttr() QPAttr {
 func (q *QP) address(port uint8, attr PortAttr, remote Endpoint) (AHAttr, error) {
 	ah := AHAttr{DLID: remote.LID, SL: q.path.SL, Port: port}
 	if remote.GID.IsZero() {
-		if attr.LinkLayer == LinkLayerEthernet {
+		if attr.LinkLayer == ib.LinkLayerEthernet {
 			return AHAttr{}, argErr("Connect", "remote GID", "zero", "the peer's GID, which RoCE needs")
 		}
 		if attr.GRHRequired() {

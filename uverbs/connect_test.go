@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -51,7 +52,7 @@ func TestConnect(t *testing.T) {
 				MaxDestRDAtomic: 8, MinRNRTimer: 12},
 			{QPState: 3, MaxRDAtomic: 8, Timeout: 14, RetryCnt: 6, RNRRetry: 7},
 		}},
-		{"options", PathOptions{Port: 1, GIDIndex: new(2), MTU: MTU512, SL: 3, TrafficClass: 4, FlowLabel: 5, HopLimit: 6, Timeout: 7, RetryCount: 2, RNRRetry: 1,
+		{"options", PathOptions{Port: 1, GIDIndex: new(2), MTU: ib.MTU512, SL: 3, TrafficClass: 4, FlowLabel: 5, HopLimit: 6, Timeout: 7, RetryCount: 2, RNRRetry: 1,
 			MinRNRTimer: 8, MaxRdAtomic: 2, Access: AccessRemoteRead}, []abi.ModifyQP{
 			{QPAccessFlags: 4, PortNum: 1, QPState: 1},
 			{Dest: abi.QPDest{DGID: peer.GID, SGIDIndex: 2, HopLimit: 6, TrafficClass: 4, FlowLabel: 5, SL: 3, IsGlobal: 1, PortNum: 1}, RQPSN: 88,
@@ -77,7 +78,7 @@ func TestConnect(t *testing.T) {
 					break
 				}
 			}
-			if f.qp.State() != QPRTS {
+			if f.qp.State() != ib.QPRTS {
 				t.Errorf("state is %s, want RTS", f.qp.State())
 			}
 			local := value(f.qp.Endpoint())(t)
@@ -99,7 +100,7 @@ func TestConnectSteps(t *testing.T) {
 	peer := Endpoint{QPN: 77, GID: gid(t, "fd00:1::2")}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := f.qp.Connect(ctx, peer); !errors.Is(err, context.Canceled) || f.qp.State() != QPReset {
+	if err := f.qp.Connect(ctx, peer); !errors.Is(err, context.Canceled) || f.qp.State() != ib.QPReset {
 		t.Errorf("Connect with a context that is done: %v, state %s", err, f.qp.State())
 	}
 	must(t, f.qp.Init())
@@ -129,7 +130,7 @@ func TestConnectRefused(t *testing.T) {
 		{"long GID table", PathOptions{GIDIndex: new(300)}, "10.1.0.2", func(f *fakeQP, _ *Endpoint) { f.gids[1].GIDIndex, f.port.GIDTblLen = 300, 400 }, "GID index is 300, allowed: 0 to 255"},
 		{"empty table", PathOptions{}, "10.1.0.2", func(f *fakeQP, _ *Endpoint) { f.gids = nil }, "the GID table of port 1 of rxe0 is empty"},
 		{"other family", PathOptions{}, "10.1.0.2", func(f *fakeQP, _ *Endpoint) { f.gids = f.gids[2:] }, "remote GID is 10.1.0.2, allowed: an address of the family of a local GID"},
-		{"MTU", PathOptions{MTU: MTU4096}, "10.1.0.2", nil, "Path.MTU is 4096, allowed: up to 1024, the active MTU of port 1"},
+		{"MTU", PathOptions{MTU: ib.MTU4096}, "10.1.0.2", nil, "Path.MTU is 4096, allowed: up to 1024, the active MTU of port 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := connectable(t, QPOptions{Path: c.path})
@@ -141,7 +142,7 @@ func TestConnectRefused(t *testing.T) {
 			if err := f.qp.Connect(t.Context(), e); !errors.As(err, &arg) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error is %v, want %s", err, c.want)
 			}
-			if got := f.modifies(); len(got) != 0 || f.qp.State() != QPReset {
+			if got := f.modifies(); len(got) != 0 || f.qp.State() != ib.QPReset {
 				t.Errorf("the QP is in %s after %d steps", f.qp.State(), len(got))
 			}
 		})
@@ -151,7 +152,7 @@ func TestConnectRefused(t *testing.T) {
 // TestPortDown: without an active port nothing connects, and the port is described.
 func TestPortDown(t *testing.T) {
 	f := connectable(t, QPOptions{})
-	f.port.State, f.port.PhysState = uint8(PortDown), 3
+	f.port.State, f.port.PhysState = uint8(ib.PortDown), 3
 	_, endpointErr := f.qp.Endpoint()
 	for name, err := range map[string]error{"Connect": f.qp.Connect(t.Context(), Endpoint{}), "Init": f.qp.Init(), "Endpoint": endpointErr} {
 		if !errors.Is(err, syscall.ENETDOWN) || !strings.Contains(err.Error(), "port 1 is DOWN (DISABLED)") {

@@ -5,12 +5,13 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
 // The dynamically connected transport (DC) of mlx5 is reliable like RC, but one initiator sends to
-// any number of targets. A QP of type [DCI] connects to the target of each work request by itself.
-// A QP of type [DCT] accepts requests of all initiators that know its access key, and takes receives
+// any number of targets. A QP of type [ib.DCI] connects to the target of each work request by itself.
+// A QP of type [ib.DCT] accepts requests of all initiators that know its access key, and takes receives
 // from its SRQ.
 
 // DCIOptions are the options of [PD.CreateDCI]. SendCQ is required.
@@ -54,21 +55,21 @@ type dcSpec struct {
 	streams DCIStreams
 }
 
-// CreateDCI creates an initiator of DC in state [QPReset] (mlx5dv_create_qp with
+// CreateDCI creates an initiator of DC in state [ib.QPReset] (mlx5dv_create_qp with
 // MLX5DV_DCTYPE_DCI). [QP.ReadyDC] makes it ready to send. It fails with a [FeatureError] if the
 // device does not have DC, or not the streams.
 func (p *PD) CreateDCI(o DCIOptions) (*QP, error) {
 	return p.createDC(QPOptions{
-		Type: DCI, SendCQ: o.SendCQ, MaxSendWR: orDefault(o.MaxSendWR, defaultQueueSize), MaxSendSGE: orDefault(o.MaxSendSGE, 1),
+		Type: ib.DCI, SendCQ: o.SendCQ, MaxSendWR: orDefault(o.MaxSendWR, defaultQueueSize), MaxSendSGE: orDefault(o.MaxSendSGE, 1),
 		MaxInline: o.MaxInline, SignalAll: o.SignalAll, Path: o.Path, OutOfOrder: o.OutOfOrder,
 	}, dcSpec{streams: o.Streams})
 }
 
-// CreateDCT creates a target of DC in state [QPReset] (mlx5dv_create_qp with MLX5DV_DCTYPE_DCT).
+// CreateDCT creates a target of DC in state [ib.QPReset] (mlx5dv_create_qp with MLX5DV_DCTYPE_DCT).
 // [QP.ReadyDC] makes it ready to receive. It fails with a [FeatureError] if the device does not have
 // DC.
 func (p *PD) CreateDCT(o DCTOptions) (*QP, error) {
-	return p.createDC(QPOptions{Type: DCT, RecvCQ: o.RecvCQ, SRQ: o.SRQ, Path: o.Path, OutOfOrder: o.OutOfOrder}, dcSpec{key: o.AccessKey})
+	return p.createDC(QPOptions{Type: ib.DCT, RecvCQ: o.RecvCQ, SRQ: o.SRQ, Path: o.Path, OutOfOrder: o.OutOfOrder}, dcSpec{key: o.AccessKey})
 }
 
 // createDC creates either.
@@ -76,7 +77,7 @@ func (p *PD) createDC(o QPOptions, dc dcSpec) (*QP, error) {
 	if err := p.usable(); err != nil {
 		return nil, err
 	}
-	if o.Type == DCT && o.SRQ == nil {
+	if o.Type == ib.DCT && o.SRQ == nil {
 		return nil, argErr("CreateDCT", "SRQ", "nil", "an SRQ, which has the receives")
 	}
 	d := p.dev
@@ -88,9 +89,9 @@ func (p *PD) createDC(o QPOptions, dc dcSpec) (*QP, error) {
 	}
 	s := &qpSpec{QPOptions: o, pd: p, dc: &dc}
 	switch o.Type { // the kernel requires both CQs
-	case DCI:
+	case ib.DCI:
 		s.RecvCQ = o.SendCQ
-	case DCT:
+	case ib.DCT:
 		s.SendCQ = o.RecvCQ
 		s.prepare = (*QP).prepareDCT
 	}
@@ -102,7 +103,7 @@ func (p *PD) createDC(o QPOptions, dc dcSpec) (*QP, error) {
 }
 
 // noDC is the error of a device without DC.
-func noDC(t QPType, driver string) error {
+func noDC(t ib.QPType, driver string) error {
 	return &FeatureError{Feature: "QP type " + t.String(), Driver: driver, Err: errors.New("the adapter does not have the capability dct")}
 }
 
@@ -132,7 +133,7 @@ func (d *Device) checkStreams(want DCIStreams) error {
 	return nil
 }
 
-// ReadyDC makes a QP of DC ready: it moves a DCI from [QPReset] to [QPRTS], and a DCT to [QPRTR],
+// ReadyDC makes a QP of DC ready: it moves a DCI from [ib.QPReset] to [ib.QPRTS], and a DCT to [ib.QPRTR],
 // in which it accepts requests. A DCT gets its number in this step; [QP.QPN] returns 0 before. The
 // option Path has the port, the GID and the other attributes.
 //
@@ -144,8 +145,8 @@ func (q *QP) ReadyDC() error {
 	switch {
 	case !isDC(q.typ):
 		return argErr("ReadyDC", "QP type", q.typ, "DCI or DCT")
-	case q.State() != QPReset:
-		return argErr("ReadyDC", "state", q.State(), "%s", QPReset)
+	case q.State() != ib.QPReset:
+		return argErr("ReadyDC", "state", q.State(), "%s", ib.QPReset)
 	}
 	port, attr, err := q.activePort(q.dev.recentPort) // with the current MTU
 	if err != nil {
@@ -155,19 +156,19 @@ func (q *QP) ReadyDC() error {
 	if err != nil {
 		return err
 	}
-	if q.typ == DCT {
+	if q.typ == ib.DCT {
 		return q.readyDCT(port, attr, mtu)
 	}
-	if err := q.Modify(QPAttr{State: QPInit, Port: port}, AttrState|AttrPKeyIndex|AttrPort); err != nil {
+	if err := q.Modify(QPAttr{State: ib.QPInit, Port: port}, AttrState|AttrPKeyIndex|AttrPort); err != nil {
 		return err
 	}
-	if err := q.Modify(QPAttr{State: QPRTR, PathMTU: mtu}, AttrState|AttrPathMTU); err != nil {
+	if err := q.Modify(QPAttr{State: ib.QPRTR, PathMTU: mtu}, AttrState|AttrPathMTU); err != nil {
 		return err
 	}
 	return q.readyDCI()
 }
 
-// readyDCI moves a DCI from [QPRTR] to [QPRTS]. QUERY_DEVICE has the limits of RC for READs and atomics
+// readyDCI moves a DCI from [ib.QPRTR] to [ib.QPRTS]. QUERY_DEVICE has the limits of RC for READs and atomics
 // in flight, and an adapter may allow a DCI fewer. If the library cannot ask for that limit, it halves
 // the default as long as the device refuses it.
 func (q *QP) readyDCI() error {
@@ -196,7 +197,7 @@ func (q *QP) readyDCI() error {
 }
 
 // readyDCT makes a DCT ready. The device creates it in the second step, and gives it its number.
-func (q *QP) readyDCT(port uint8, attr PortAttr, mtu MTU) error {
+func (q *QP) readyDCT(port uint8, attr PortAttr, mtu ib.MTU) error {
 	ah, err := q.ownAddress(port, attr)
 	if err != nil {
 		return err
@@ -205,23 +206,23 @@ func (q *QP) readyDCT(port uint8, attr PortAttr, mtu MTU) error {
 		return err
 	}
 	defer q.releaseState()
-	if s := q.State(); s != QPReset { // another goroutine was faster
-		return argErr("ReadyDC", "state", s, "%s", QPReset)
+	if s := q.State(); s != ib.QPReset { // another goroutine was faster
+		return argErr("ReadyDC", "state", s, "%s", ib.QPReset)
 	}
-	init := QPAttr{State: QPInit, Port: port, Access: q.access()}
+	init := QPAttr{State: ib.QPInit, Port: port, Access: q.access()}
 	const initMask = AttrState | AttrPKeyIndex | AttrPort | AttrAccess
 	u := q.modifyUdataMlx5()
 	if errno := q.issueModify(&init, initMask, u); errno != 0 {
-		return q.modifyError(&init, initMask, QPReset, QPInit, errno, "", u)
+		return q.modifyError(&init, initMask, ib.QPReset, ib.QPInit, errno, "", u)
 	}
-	q.modified(&init, initMask, QPReset, QPInit)
-	rtr := QPAttr{State: QPRTR, PathMTU: mtu, MinRNRTimer: orDefault(q.path.MinRNRTimer, 12), AH: ah}
+	q.modified(&init, initMask, ib.QPReset, ib.QPInit)
+	rtr := QPAttr{State: ib.QPRTR, PathMTU: mtu, MinRNRTimer: orDefault(q.path.MinRNRTimer, 12), AH: ah}
 	const rtrMask = AttrState | AttrAV | AttrPathMTU | AttrMinRNRTimer
 	u = q.dctUdata()
 	if errno := q.issueModify(&rtr, rtrMask, u); errno != 0 {
-		return q.modifyError(&rtr, rtrMask, QPInit, QPRTR, errno, routeHint(q.dev, errno, ah), u)
+		return q.modifyError(&rtr, rtrMask, ib.QPInit, ib.QPRTR, errno, routeHint(q.dev, errno, ah), u)
 	}
-	q.modified(&rtr, rtrMask, QPInit, QPRTR)
+	q.modified(&rtr, rtrMask, ib.QPInit, ib.QPRTR)
 	return q.dctReady(u)
 }
 
@@ -267,7 +268,7 @@ func (b *SendBuilder) ToDCTStream(ah *AH, dctn uint32, key uint64, stream uint16
 	if !b.begun() {
 		return
 	}
-	if b.q.typ != DCI {
+	if b.q.typ != ib.DCI {
 		b.failLast(errNotDC)
 		return
 	}
@@ -281,7 +282,7 @@ func (b *SendBuilder) ToDCTStream(ah *AH, dctn uint32, key uint64, stream uint16
 // Call it when all requests of the stream have completed. Of requests that are still in the queue
 // some may be flushed, and others executed.
 //
-// The DCI must be in state [QPRTS]. If too many streams have failed, it is in [QPErr]: ResetStream
+// The DCI must be in state [ib.QPRTS]. If too many streams have failed, it is in [ib.QPErr]: ResetStream
 // then fails with an [ArgError], or, if [QP.Query] has not been called since, with the firmware's
 // error (a [FirmwareError] since Linux 5.18). Reset the DCI instead.
 //
@@ -295,10 +296,10 @@ func (q *QP) ResetStream(stream uint16) error {
 	}
 	defer q.releaseState()
 	switch {
-	case q.typ != DCI:
-		return argErr(op, "QP type", q.typ, "%s", DCI)
-	case q.State() != QPRTS:
-		return argErr(op, "state", q.State(), "%s", QPRTS)
+	case q.typ != ib.DCI:
+		return argErr(op, "QP type", q.typ, "%s", ib.DCI)
+	case q.State() != ib.QPRTS:
+		return argErr(op, "state", q.State(), "%s", ib.QPRTS)
 	}
 	return q.dev.mlx5.resetStream(q, stream)
 }

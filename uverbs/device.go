@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
@@ -32,14 +33,14 @@ const devDir = "/dev/infiniband"
 
 // DeviceInfo describes a device of this machine, whether it can be used or not.
 type DeviceInfo struct {
-	Index    uint32 // Index is the kernel's number for the device.
-	Name     string // Name is the RDMA device's name, such as "rxe0".
-	NodeGUID GUID   // NodeGUID is the GUID of the device.
-	Protocol string // Protocol is the name that the kernel reports, such as "roce", "ib" or "iw".
-	Firmware string // Firmware is the firmware version; empty for software devices.
-	Driver   string // Driver is the kernel driver's name, such as "rxe".
-	Ports    int    // Ports is the number of ports. Port numbers start at 1.
-	CharDev  string // CharDev is the path of the uverbs device; empty if there is none.
+	Index    uint32  // Index is the kernel's number for the device.
+	Name     string  // Name is the RDMA device's name, such as "rxe0".
+	NodeGUID ib.GUID // NodeGUID is the GUID of the device.
+	Protocol string  // Protocol is the name that the kernel reports, such as "roce", "ib" or "iw".
+	Firmware string  // Firmware is the firmware version; empty for software devices.
+	Driver   string  // Driver is the kernel driver's name, such as "rxe".
+	Ports    int     // Ports is the number of ports. Port numbers start at 1.
+	CharDev  string  // CharDev is the path of the uverbs device; empty if there is none.
 
 	// InProcess says that the device is a software device of this process, and not one of the kernel.
 	InProcess bool
@@ -360,7 +361,7 @@ func openFirst(infos []DeviceInfo) (*Device, error) {
 // active reports whether the device has an active port.
 func (d *Device) active() bool {
 	for port := 1; port <= int(d.attr.PhysPortCount); port++ {
-		if attr, err := d.QueryPort(uint8(port)); err == nil && attr.State == PortActive {
+		if attr, err := d.QueryPort(uint8(port)); err == nil && attr.State == ib.PortActive {
 			return true
 		}
 	}

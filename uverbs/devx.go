@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
@@ -149,7 +150,7 @@ func (q *QP) QueryLAGPort() (LAGPort, error) {
 }
 
 // SetLAGPort has the QP send by a port of a LAG, 1 to [LAG].Ports (mlx5dv_modify_qp_lag_port). The kernel
-// gives QPs the ports in turn. The QP is of type RC, UC, UD or DCI and in state [QPRTS], or of type
+// gives QPs the ports in turn. The QP is of type RC, UC, UD or DCI and in state [ib.QPRTS], or of type
 // RawPacket and in any state. Modify may change the port again. SetLAGPort fails with a [FeatureError]
 // like [Device.QueryLAG].
 func (q *QP) SetLAGPort(port uint8) error {
@@ -165,8 +166,8 @@ func (q *QP) SetLAGPort(port uint8) error {
 
 // SetUDPSourcePort sets the UDP source port of the packets that the QP sends by RoCE v2
 // (mlx5dv_modify_qp_udp_sport), from 0xc000 (49,152) on. Switches choose one of several paths by it. The QP
-// is of type RC or UC and in state [QPRTS]. Until then the port depends on the path's flow label,
-// see [FlowLabelPort], or, if the label is 0, on both QP numbers; a new connection has such a port
+// is of type RC or UC and in state [ib.QPRTS]. Until then the port depends on the path's flow label,
+// see [ib.FlowLabelPort], or, if the label is 0, on both QP numbers; a new connection has such a port
 // again. SetUDPSourcePort fails with a [FeatureError] if the adapter does not have the capability
 // rts2rts_qp_udp_sport, or the device was not opened with [OpenOptions].DEVX.
 func (q *QP) SetUDPSourcePort(port uint16) error {
@@ -178,10 +179,10 @@ func (q *QP) SetUDPSourcePort(port uint16) error {
 	switch {
 	case port < minUDPSourcePort:
 		return argErr(op, "port", fmt.Sprintf("%#x", port), "%#x to 0xffff", minUDPSourcePort)
-	case q.typ != RC && q.typ != UC:
+	case q.typ != ib.RC && q.typ != ib.UC:
 		return argErr(op, "QP type", q.typ, "RC or UC")
-	case q.State() != QPRTS:
-		return argErr(op, "state", q.State(), "%s", QPRTS)
+	case q.State() != ib.QPRTS:
+		return argErr(op, "state", q.State(), "%s", ib.QPRTS)
 	}
 	if q.dev.mlx5 == nil {
 		return noFeature(q.dev, "UDP source port of a QP")
@@ -351,14 +352,14 @@ func (m *mlx5Context) lagPort(q *QP) (LAGPort, error) {
 	}
 	var p LAGPort
 	switch {
-	case q.typ == RawPacket && !q.mlx5.hasTIS:
+	case q.typ == ib.RawPacket && !q.mlx5.hasTIS:
 		return p, noSendQueue("QueryLAGPort")
-	case q.typ == RawPacket:
+	case q.typ == ib.RawPacket:
 		in, n := mlx5.QueryTIS(q.mlx5.tis)
 		out := make([]byte, n)
 		err = m.known(q, devxQuery, in, out)
 		p.Port = mlx5.DecodeTISLAGPort(out)
-	case q.typ == RC, q.typ == UC, q.typ == UD, q.typ == XRCSend, q.typ == DCI:
+	case q.typ == ib.RC, q.typ == ib.UC, q.typ == ib.UD, q.typ == ib.XRCSend, q.typ == ib.DCI:
 		in, n := mlx5.QueryQP(q.qpn)
 		out := make([]byte, n)
 		err = m.known(q, devxQuery, in, out)
@@ -385,18 +386,18 @@ func (m *mlx5Context) setLAGPort(q *QP, port uint8) error {
 		return argErr(op, "port", port, "1 to %d", l.Ports)
 	}
 	switch q.typ {
-	case RawPacket:
+	case ib.RawPacket:
 		if !q.mlx5.hasTIS {
 			return noSendQueue(op)
 		}
 		in, n := mlx5.SetTISLAGPort(q.mlx5.tis, port)
 		return m.known(q, devxModify, in, make([]byte, n))
-	case RC, UC, UD, DCI:
+	case ib.RC, ib.UC, ib.UD, ib.DCI:
 	default:
 		return argErr(op, "QP type", q.typ, "RC, UC, UD, DCI or RawPacket")
 	}
-	if q.State() != QPRTS {
-		return argErr(op, "state", q.State(), "%s", QPRTS)
+	if q.State() != ib.QPRTS {
+		return argErr(op, "state", q.State(), "%s", ib.QPRTS)
 	}
 	if !caps.SetLAGPort {
 		return m.lacks("LAG port of a QP", "rts2rts_lag_tx_port_affinity")
@@ -404,3 +405,6 @@ func (m *mlx5Context) setLAGPort(q *QP, port uint8) error {
 	in, n := mlx5.SetLAGPort(q.qpn, port)
 	return m.known(q, devxModify, in, make([]byte, n))
 }
+
+// minUDPSourcePort is the first dynamic port (IB_ROCE_UDP_ENCAP_VALID_PORT_MIN).
+const minUDPSourcePort = 0xc000

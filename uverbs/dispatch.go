@@ -1,6 +1,9 @@
 package uverbs
 
-import "github.com/goverbs/goverbs/netlinkrdma"
+import (
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
+)
 
 // The code for each driver is in the files driver_*.go. This file selects it on the data path, with
 // switches: an interface would make every caller's work request escape to the heap.
@@ -201,7 +204,7 @@ func (q *QP) PostRecvs(wrs ...RecvWR) error {
 	var err error = errKind
 	flush := false
 	switch {
-	case QPState(q.state.Load()) < QPInit:
+	case ib.QPState(q.state.Load()) < ib.QPInit:
 		err = ErrState
 	case q.noRecv != nil:
 		err = q.noRecv

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // dummyID is the kernel driver ID of dummyDriver.
@@ -13,13 +14,13 @@ const dummyID netlinkrdma.DriverID = 4711
 // dummyDriver has the methods of driver that have no default, and no data path.
 type dummyDriver struct{ baseDriver }
 
-func (dummyDriver) kind() driverKind                      { return kindInvalid }
-func (dummyDriver) name() string                          { return "dummy" }
-func (dummyDriver) capabilities() capabilities            { return capabilities{} }
-func (dummyDriver) abi() (uint64, uint64)                 { return 1, 2 }
-func (dummyDriver) operations(t QPType) (opcodeSet, bool) { return opcodes(WRSend), t == RC }
-func (dummyDriver) unsupportedQP(*QPOptions) string       { return "" }
-func (dummyDriver) openAH(*AH, udata) error               { return nil }
+func (dummyDriver) kind() driverKind                         { return kindInvalid }
+func (dummyDriver) name() string                             { return "dummy" }
+func (dummyDriver) capabilities() capabilities               { return capabilities{} }
+func (dummyDriver) abi() (uint64, uint64)                    { return 1, 2 }
+func (dummyDriver) operations(t ib.QPType) (opcodeSet, bool) { return opcodes(WRSend), t == ib.RC }
+func (dummyDriver) unsupportedQP(*QPOptions) string          { return "" }
+func (dummyDriver) openAH(*AH, udata) error                  { return nil }
 func (dummyDriver) prepareCQ(*CQ, *CQOptions) (udata, error) {
 	return udata{out: make([]byte, 64)}, nil
 }
@@ -52,7 +53,7 @@ func TestDummyDriver(t *testing.T) {
 	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
 	srq := value(pd.CreateSRQ(SRQOptions{}))(t)
 	qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
-	qp.state.Store(uint32(QPRTS))
+	qp.state.Store(uint32(ib.QPRTS))
 	_, poll := cq.Poll(make([]WC, 1))
 	_, clock := d.ReadClock()
 	_, td := d.AllocTD()

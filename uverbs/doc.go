@@ -105,8 +105,8 @@
 // Received data begins with a header of [GRHSize] bytes, see [ParseGRH]. [QP.AttachMulticast]
 // receives the datagrams of a multicast group.
 //
-// With the dynamically connected transport of mlx5 (DC), one QP of type [DCI] sends reliably to any
-// number of QPs of type [DCT]. [QP.ReadyDC] makes either ready. Each work request has the AH and
+// With the dynamically connected transport of mlx5 (DC), one QP of type [ib.DCI] sends reliably to any
+// number of QPs of type [ib.DCT]. [QP.ReadyDC] makes either ready. Each work request has the AH and
 // the number of its DCT, and the access key that the DCT was created with, see
 // [SendBuilder.ToDCT].
 //
@@ -132,7 +132,7 @@
 //   - [ErrQueueFull], [ErrCQOverrun], [ErrQueueCorrupt] and [ErrState] come from the data path.
 //   - [os.ErrClosed]: the object was closed.
 //   - [WCStatus]: a work request failed, as its [WC] says. [QP.Err] returns a [WCError] that
-//     explains it. If the request was flushed, the WCError says why the QP is in state [QPErr].
+//     explains it. If the request was flushed, the WCError says why the QP is in state [ib.QPErr].
 //
 // For example:
 //

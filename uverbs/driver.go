@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
@@ -22,7 +23,7 @@ type driver interface {
 	abi() (lowest, highest uint64)
 
 	// operations returns the operations of a QP type; ok is false if the type is not supported.
-	operations(QPType) (ops opcodeSet, ok bool)
+	operations(ib.QPType) (ops opcodeSet, ok bool)
 
 	// unsupportedQP, unsupportedSRQ and unsupportedMR name an option that the driver does not support,
 	// or return "".
@@ -32,7 +33,7 @@ type driver interface {
 
 	// unsupportedModify returns the error of a Modify to a state that the driver does not support,
 	// or nil.
-	unsupportedModify(to QPState) error
+	unsupportedModify(to ib.QPState) error
 
 	// contextUdata returns the driver's part of a command that creates or queries the context. With
 	// devx it asks for a context that may give commands to the firmware. openContext reads the kernel's
@@ -77,7 +78,7 @@ type driver interface {
 
 	// qpModified is called when a QP has changed its state, and queriedQP corrects the kernel's response
 	// to QUERY_QP.
-	qpModified(q *QP, from, to QPState)
+	qpModified(q *QP, from, to ib.QPState)
 	queriedQP(q *QP, a *QPAttr)
 
 	// refusal describes how the device's firmware refused the command that has just failed. It returns
@@ -140,13 +141,13 @@ type baseDriver struct{}
 
 func (baseDriver) unsupportedSRQ(*SRQOptions) string       { return "" }
 func (baseDriver) unsupportedMR(*region) string            { return "" }
-func (baseDriver) unsupportedModify(QPState) error         { return nil }
+func (baseDriver) unsupportedModify(ib.QPState) error      { return nil }
 func (baseDriver) contextUdata(contextCommand, bool) udata { return udata{} }
 func (baseDriver) openContext(*Device, udata) error        { return nil }
 func (baseDriver) pdUdata() udata                          { return udata{} }
 func (baseDriver) mrUdata() udata                          { return udata{} }
 func (baseDriver) ahUdata() udata                          { return udata{} }
-func (baseDriver) qpModified(*QP, QPState, QPState)        {}
+func (baseDriver) qpModified(*QP, ib.QPState, ib.QPState)  {}
 func (baseDriver) queriedQP(*QP, *QPAttr)                  {}
 func (baseDriver) refusal() string                         { return "" }
 func (baseDriver) vendorText(uint32) (string, bool)        { return "", false }

@@ -12,6 +12,7 @@ import (
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // mlx5DriverID is the kernel's ID of mlx5.
@@ -34,18 +35,18 @@ func (mlx5Driver) capabilities() capabilities {
 }
 
 // operations follows mlx5_ib_opcode and post_send of libmlx5.
-func (mlx5Driver) operations(t QPType) (opcodeSet, bool) {
+func (mlx5Driver) operations(t ib.QPType) (opcodeSet, bool) {
 	switch t {
-	case RC, XRCSend, DCI:
+	case ib.RC, ib.XRCSend, ib.DCI:
 		return opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRRDMARead, WRAtomicCAS, WRAtomicFAA,
 			WRLocalInv, WRBindMW), true
-	case UC:
+	case ib.UC:
 		return opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRLocalInv, WRBindMW), true
-	case UD:
+	case ib.UD:
 		return opcodes(WRSend, WRSendWithImm), true
-	case XRCRecv, DCT:
+	case ib.XRCRecv, ib.DCT:
 		return opcodes(), true
-	case RawPacket:
+	case ib.RawPacket:
 		return opcodes(WRSend), true
 	}
 	return opcodeSet{}, false
@@ -53,11 +54,11 @@ func (mlx5Driver) operations(t QPType) (opcodeSet, bool) {
 
 func (mlx5Driver) unsupportedQP(o *QPOptions) string {
 	switch {
-	case o.IndTable != nil && (o.Type != RawPacket || o.SendCQ != nil):
+	case o.IndTable != nil && (o.Type != ib.RawPacket || o.SendCQ != nil):
 		return "IndTable and a send queue, or not for raw packets"
-	case o.InlineRecv && o.Type != RC && o.Type != UC:
+	case o.InlineRecv && o.Type != ib.RC && o.Type != ib.UC:
 		return "InlineRecv for " + o.Type.String()
-	case o.OutOfOrder && o.Type == RawPacket:
+	case o.OutOfOrder && o.Type == ib.RawPacket:
 		return "OutOfOrder for " + o.Type.String()
 	}
 	return ""
@@ -88,12 +89,12 @@ func lacksOutOfOrder(running Version) *FeatureError {
 }
 
 // noOutOfOrder is the error of an adapter that has the option OutOfOrder for other types of QP only.
-func noOutOfOrder(t QPType) *FeatureError {
+func noOutOfOrder(t ib.QPType) *FeatureError {
 	transport := strings.ToLower(t.String())
 	switch t {
-	case XRCSend, XRCRecv:
+	case ib.XRCSend, ib.XRCRecv:
 		transport = "xrc"
-	case DCI, DCT:
+	case ib.DCI, ib.DCT:
 		transport = "dc"
 	}
 	return &FeatureError{
@@ -217,7 +218,7 @@ func (mlx5Driver) openAH(a *AH, u udata) error {
 	}
 	g := &a.attr.GRH
 	v := mlx5.AVAttr{
-		RoCE: port.LinkLayer == LinkLayerEthernet,
+		RoCE: port.LinkLayer == ib.LinkLayerEthernet,
 		LID:  a.attr.DLID, PathBits: a.attr.SrcPathBits, SL: a.attr.SL, Rate: uint8(a.attr.StaticRate),
 		Global: a.attr.Global, GID: g.DGID, GIDIndex: g.SGIDIndex, HopLimit: g.HopLimit, TrafficClass: g.TrafficClass, FlowLabel: g.FlowLabel,
 	}
@@ -234,7 +235,7 @@ func (mlx5Driver) openAH(a *AH, u udata) error {
 		if err != nil {
 			return err
 		}
-		if e.Type == GIDTypeRoCEv2 {
+		if e.Type == ib.GIDTypeRoCEv2 {
 			v.Sport = mlx5Sport(g.FlowLabel)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
@@ -41,9 +42,9 @@ func (c *card) Do(cmd *kernel.Command, _ bool) syscall.Errno {
 }
 
 // setLinkLayer makes the device know its port, which has the link layer.
-func (d *Device) setLinkLayer(l LinkLayer) {
+func (d *Device) setLinkLayer(l ib.LinkLayer) {
 	port := newCached[PortAttr](d)
-	port.value = PortAttr{LinkLayer: l, State: PortActive, GIDTableLen: 16}
+	port.value = PortAttr{LinkLayer: l, State: ib.PortActive, GIDTableLen: 16}
 	d.ports.ports[1].Store(port)
 }
 
@@ -73,7 +74,7 @@ func newMlx5Card(t testing.TB, userIndex, shared bool, size int) *card {
 	d := &Device{info: DeviceInfo{Name: "mlx5_0"}, driver: mlx5Driver{}, deviceDrivers: deviceDrivers{mlx5: m}}
 	d.object.dev, d.object.kind = d, "Device"
 	d.attr.PhysPortCount = 1
-	d.setLinkLayer(LinkLayerInfiniBand)
+	d.setLinkLayer(ib.LinkLayerInfiniBand)
 	m.dev, m.uars.dev = d, d
 	uar := region(4096)
 	m.uars.doorbell = &mlx5UAR{region: uar, object: true, id: 7}
@@ -93,11 +94,11 @@ func newMlx5Card(t testing.TB, userIndex, shared bool, size int) *card {
 		value(mlx5Driver{}.prepareSRQ(c.srq, &SRQOptions{MaxWR: 8, MaxSGE: 3}))(t)
 		must(t, mlx5Driver{}.mapSRQ(c.srq, udata{out: binary.LittleEndian.AppendUint64(nil, cardSRQN)}))
 	}
-	c.qp = &QP{kind: kindMlx5, typ: RC, sendCQ: c.cq, recvCQ: c.cq, srq: c.srq, qpn: cardQPN}
+	c.qp = &QP{kind: kindMlx5, typ: ib.RC, sendCQ: c.cq, recvCQ: c.cq, srq: c.srq, qpn: cardQPN}
 	c.qp.dev, c.qp.object.kind = d, "QP"
-	ops, _ := mlx5Driver{}.operations(RC)
+	ops, _ := mlx5Driver{}.operations(ib.RC)
 	c.qp.setOps(ops)
-	o := QPOptions{Type: RC, SendCQ: c.cq, RecvCQ: c.cq, SRQ: c.srq, MaxSendWR: 8, MaxSendSGE: 2, MaxInline: 64}
+	o := QPOptions{Type: ib.RC, SendCQ: c.cq, RecvCQ: c.cq, SRQ: c.srq, MaxSendWR: 8, MaxSendSGE: 2, MaxInline: 64}
 	if !shared {
 		o.MaxRecvWR, o.MaxRecvSGE = 8, 3
 	} else {
@@ -105,7 +106,7 @@ func newMlx5Card(t testing.TB, userIndex, shared bool, size int) *card {
 	}
 	value(mlx5Driver{}.prepareQP(c.qp, &qpSpec{QPOptions: o, pd: &PD{}}))(t)
 	must(t, mlx5Driver{}.mapQP(c.qp, udata{out: make([]byte, mlx5.QPRespSize)}))
-	c.qp.state.Store(uint32(QPRTS))
+	c.qp.state.Store(uint32(ib.QPRTS))
 	c.cq.qps.Store(uint32(cardQPN), c.qp)
 	d.mrs.insert(&mrRecord{lkey: cardKey, addr: addrOf(c.mem), length: uint64(len(c.mem)), access: AccessLocalWrite, mem: c.mem})
 	return c

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // mlx5CQ is the mlx5 part of a CQ.
@@ -207,7 +208,7 @@ again:
 					wc.Timestamp = e.Timestamp()
 				}
 				continue
-			case recv && o.qp.typ == RC && o.srq == nil && o.qp.mlx5.rq != nil:
+			case recv && o.qp.typ == ib.RC && o.srq == nil && o.qp.mlx5.rq != nil:
 				id, ok := o.qp.mlx5.rq.CompleteNext(e.Counter())
 				if !ok {
 					break // decodeMlx5 handles any other receive
@@ -361,11 +362,11 @@ func (c *CQ) decodeRecvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) {
 			wc.Opcode = WCRecvRDMAWrite
 		}
 	}
-	if o.qp == nil || o.qp.typ != UD {
-		if o.qp != nil && (o.qp.typ == RawPacket || o.qp.typ == DCT) {
+	if o.qp == nil || o.qp.typ != ib.UD {
+		if o.qp != nil && (o.qp.typ == ib.RawPacket || o.qp.typ == ib.DCT) {
 			wc.QPN = o.qp.QPN() // the device reports the number of the receive queue
 		}
-		if tag, ok := e.VLAN(); ok && (o.wq != nil || o.qp != nil && o.qp.typ == RawPacket) {
+		if tag, ok := e.VLAN(); ok && (o.wq != nil || o.qp != nil && o.qp.typ == ib.RawPacket) {
 			wc.VLAN = tag
 			wc.Flags |= WCWithVLAN
 		}
@@ -386,7 +387,7 @@ func (c *CQ) decodeRecvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) {
 // one is. It makes no system call: a UD QP was created, which has asked for the first port.
 func (d *Device) mlx5Ethernet() bool {
 	p := d.ports.ports[1].Load()
-	return p != nil && p.value.LinkLayer == LinkLayerEthernet
+	return p != nil && p.value.LinkLayer == ib.LinkLayerEthernet
 }
 
 // mlx5Inline copies data that the device has put into a completion to the memory of the work

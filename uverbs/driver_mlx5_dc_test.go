@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
@@ -21,11 +22,11 @@ import (
 // dcCard is a card whose QP is a DCI, and an AH.
 func dcCard(t testing.TB, userIndex bool) (*card, *AH) {
 	t.Helper()
-	return addressedCard(t, DCI, userIndex)
+	return addressedCard(t, ib.DCI, userIndex)
 }
 
 // addressedCard is a card whose QP is a DCI or a UD QP, and an AH.
-func addressedCard(t testing.TB, typ QPType, userIndex bool) (*card, *AH) {
+func addressedCard(t testing.TB, typ ib.QPType, userIndex bool) (*card, *AH) {
 	t.Helper()
 	c := newMlx5Card(t, userIndex, false, 64)
 	q := &QP{kind: kindMlx5, typ: typ, sendCQ: c.cq, recvCQ: c.cq, qpn: cardQPN, noRecv: ErrNoRecvQueue}
@@ -35,7 +36,7 @@ func addressedCard(t testing.TB, typ QPType, userIndex bool) (*card, *AH) {
 	o := QPOptions{Type: typ, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 8, MaxSendSGE: 2, MaxInline: 64}
 	value(mlx5Driver{}.prepareQP(q, &qpSpec{QPOptions: o, pd: &PD{}, dc: &dcSpec{streams: DCIStreams{LogConcurrent: 1}}}))(t)
 	must(t, mlx5Driver{}.mapQP(q, udata{out: make([]byte, mlx5.QPRespSize)}))
-	q.state.Store(uint32(QPRTS))
+	q.state.Store(uint32(ib.QPRTS))
 	c.qp = q
 	a := &AH{}
 	a.dev = c.dev
@@ -81,7 +82,7 @@ func TestUDPost(t *testing.T) {
 			return b.Post()
 		},
 	} {
-		c, a := addressedCard(t, UD, true)
+		c, a := addressedCard(t, ib.UD, true)
 		must(t, post(c, a))
 		got := hex.EncodeToString(c.qp.sqRegion.Bytes()[:80])
 		if want := "0000000a12345605" + "0000000000000000" + "0011223300000000" + "80123456" + "00000055"; !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "8000000109"+strings.Repeat("00", 11)) {
@@ -91,7 +92,7 @@ func TestUDPost(t *testing.T) {
 }
 
 // addressedList is a list of requests to two peers, in which no request has the fields of the one before.
-func addressedList(typ QPType, a, b *AH) []SendWR {
+func addressedList(typ ib.QPType, a, b *AH) []SendWR {
 	sge := func(n uint32) SGE { return SGE{Addr: 0x1000 * uint64(n), Length: n, LKey: 7 * n} }
 	wrs := []SendWR{
 		{Opcode: WRSend, AH: a, SGL: []SGE{sge(100)}, Flags: SendSignaled},
@@ -102,7 +103,7 @@ func addressedList(typ QPType, a, b *AH) []SendWR {
 		{Opcode: WRRDMARead, AH: a, SGL: []SGE{sge(500)}, RemoteAddr: 0xef010, RKey: 66},
 		{Opcode: WRSend, AH: b, SGL: []SGE{sge(600)}, DCStream: 0x0102},
 	}
-	if typ == UD {
+	if typ == ib.UD {
 		wrs = slices.DeleteFunc(wrs, func(wr SendWR) bool { return wr.Opcode == WRRDMAWrite || wr.Opcode == WRRDMARead })
 	}
 	for i := range wrs {
@@ -111,7 +112,7 @@ func addressedList(typ QPType, a, b *AH) []SendWR {
 		if wr.AH == b {
 			wr.RemoteQPN = 0xb
 		}
-		if typ == UD {
+		if typ == ib.UD {
 			wr.RemoteQKey, wr.DCStream = 3*wr.RemoteQPN, 0
 		} else {
 			wr.DCAccessKey = 0x700000000 * uint64(wr.RemoteQPN)
@@ -134,7 +135,7 @@ func (c *card) posted() (ids []uint64, ring []byte) {
 // TestMlx5PostAddressed: a list of requests to two peers makes the WQEs that its requests make one by one by the
 // builder. So it does after a list with a bad request, of which nothing is posted.
 func TestMlx5PostAddressed(t *testing.T) {
-	for _, typ := range []QPType{DCI, UD} {
+	for _, typ := range []ib.QPType{ib.DCI, ib.UD} {
 		make2 := func() (*card, []SendWR) {
 			c, a := addressedCard(t, typ, true)
 			b := &AH{}
@@ -219,9 +220,9 @@ func TestDCTReceive(t *testing.T) {
 	const dctn = 0x20001
 	for _, userIndex := range []bool{false, true} {
 		c := newMlx5Card(t, userIndex, true, 64)
-		q := &QP{kind: kindMlx5, typ: DCT, recvCQ: c.cq, srq: c.srq}
+		q := &QP{kind: kindMlx5, typ: ib.DCT, recvCQ: c.cq, srq: c.srq}
 		q.dev, q.object.kind = c.dev, "QP"
-		u := value(q.prepareDCT(&qpSpec{QPOptions: QPOptions{Type: DCT, SRQ: c.srq}, pd: &PD{}, dc: &dcSpec{key: 7}}))(t)
+		u := value(q.prepareDCT(&qpSpec{QPOptions: QPOptions{Type: ib.DCT, SRQ: c.srq}, pd: &PD{}, dc: &dcSpec{key: 7}}))(t)
 		if key := binary.LittleEndian.Uint64(u.in[40:]); key != 7 {
 			t.Errorf("the access key is %d", key)
 		}
@@ -265,7 +266,7 @@ func TestDCOptions(t *testing.T) {
 		"SendCQ":    func() (*QP, error) { return p.CreateDCI(DCIOptions{MaxSendWR: 1}) },
 		"MaxSendWR": func() (*QP, error) { return p.CreateDCI(DCIOptions{SendCQ: cq, MaxSendWR: 9}) },
 		"MaxInline": func() (*QP, error) { return p.CreateDCI(DCIOptions{SendCQ: cq, MaxSendWR: 1, MaxInline: -1}) },
-		"Type":      func() (*QP, error) { return p.CreateQP(QPOptions{Type: DCT, RecvCQ: cq, SRQ: srq}) },
+		"Type":      func() (*QP, error) { return p.CreateQP(QPOptions{Type: ib.DCT, RecvCQ: cq, SRQ: srq}) },
 	} {
 		_, err := create()
 		var arg *ArgError
@@ -277,14 +278,14 @@ func TestDCOptions(t *testing.T) {
 		p := pdOf(dr)
 		_, dci := p.CreateDCI(DCIOptions{SendCQ: cq})
 		_, dct := p.CreateDCT(DCTOptions{RecvCQ: cq, SRQ: srq})
-		for typ, err := range map[QPType]error{DCI: dci, DCT: dct} {
+		for typ, err := range map[ib.QPType]error{ib.DCI: dci, ib.DCT: dct} {
 			var feature *FeatureError
 			if !errors.As(err, &feature) || feature.Feature != "QP type "+typ.String() || feature.Driver != dr.name() {
 				t.Errorf("%s on %s: %v", typ, dr.name(), err)
 			}
 		}
 	}
-	if err := noDC(DCT, "mlx5"); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "capability dct") {
+	if err := noDC(ib.DCT, "mlx5"); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "capability dct") {
 		t.Errorf("a card without DC: %v", err)
 	}
 }
@@ -346,19 +347,19 @@ func BenchmarkMlx5PostDC(b *testing.B) {
 func TestMlx5DatagramPath(t *testing.T) {
 	const grh, ipv4, sl, lid = 1 << 28, 2 << 24, 5 << 24, 0xbeef
 	for name, f := range map[string]struct {
-		link   LinkLayer
+		link   ib.LinkLayer
 		flags  uint32
 		header byte
 		vlan   uint16
 		want   WC
 	}{
-		"untagged":   {LinkLayerEthernet, grh | ipv4, 0, 0xffff, WC{Flags: WCWithGRH}},
-		"tagged":     {LinkLayerEthernet, grh | ipv4, 1, 6<<13 | 88, WC{Flags: WCWithGRH, SL: 6}},
-		"InfiniBand": {LinkLayerInfiniBand, sl, 1, 0xffff, WC{SL: 5, SLID: lid}},
+		"untagged":   {ib.LinkLayerEthernet, grh | ipv4, 0, 0xffff, WC{Flags: WCWithGRH}},
+		"tagged":     {ib.LinkLayerEthernet, grh | ipv4, 1, 6<<13 | 88, WC{Flags: WCWithGRH, SL: 6}},
+		"InfiniBand": {ib.LinkLayerInfiniBand, sl, 1, 0xffff, WC{SL: 5, SLID: lid}},
 	} {
 		c := newMlx5Card(t, true, false, 64)
 		c.dev.setLinkLayer(f.link)
-		c.qp.typ = UD
+		c.qp.typ = ib.UD
 		must(t, c.qp.PostRecv(1, c.sge(0, 64)))
 		c.put(2, map[int][]byte{60: b16(0), 44: b32(44), 24: b32(f.flags | 0x11), 22: b16(lid), 29: {f.header}, 30: b16(f.vlan), 36: b32(0xffff)})
 		want := f.want
@@ -375,14 +376,14 @@ func TestMlx5UDLinkLayer(t *testing.T) {
 	c.dev.ports.ports[1].Store(nil)
 	c.legacy = func(l *kernel.Legacy) syscall.Errno {
 		if l.Number == abi.IB_USER_VERBS_CMD_QUERY_PORT {
-			l.Out[linkLayerInQueryPort] = byte(LinkLayerEthernet)
+			l.Out[linkLayerInQueryPort] = byte(ib.LinkLayerEthernet)
 		}
 		return 0
 	}
 	c.answer = func() syscall.Errno { return syscall.EPROTONOSUPPORT } // to QUERY_PORT by ioctl
-	q := &QP{kind: kindMlx5, typ: UD, sendCQ: c.cq, recvCQ: c.cq}
+	q := &QP{kind: kindMlx5, typ: ib.UD, sendCQ: c.cq, recvCQ: c.cq}
 	q.dev, q.object.kind = c.dev, "QP"
-	value(mlx5Driver{}.prepareQP(q, &qpSpec{QPOptions: QPOptions{Type: UD, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 8, MaxRecvWR: 8}, pd: &PD{}}))(t)
+	value(mlx5Driver{}.prepareQP(q, &qpSpec{QPOptions: QPOptions{Type: ib.UD, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 8, MaxRecvWR: 8}, pd: &PD{}}))(t)
 	if !c.dev.mlx5Ethernet() {
 		t.Error("the device is not known to have Ethernet ports")
 	}
@@ -421,8 +422,8 @@ func TestMlx5DCIReads(t *testing.T) {
 		c := newMlx5Card(t, true, false, 64)
 		c.dev.attr.MaxQPRdAtom, c.dev.attr.MaxQPInitRdAtom = 16, 16
 		c.dev.mlx5.devx.has, c.dev.mlx5.devx.known, c.dev.mlx5.devx.caps = f.devx, f.devx, mlx5.Caps{LogDCReads: 3}
-		c.qp.typ, c.qp.path.MaxRdAtomic = DCI, f.option
-		c.qp.state.Store(uint32(QPRTR))
+		c.qp.typ, c.qp.path.MaxRdAtomic = ib.DCI, f.option
+		c.qp.state.Store(uint32(ib.QPRTR))
 		var sent []byte
 		c.legacy = func(l *kernel.Legacy) syscall.Errno {
 			if l.Number != abi.IB_USER_VERBS_CMD_MODIFY_QP {

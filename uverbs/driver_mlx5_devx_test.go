@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
@@ -72,7 +73,7 @@ func (f *fakeFirmware) Do(cmd *kernel.Command, _ bool) syscall.Errno {
 }
 
 // newFirmware makes a QP in RTS whose adapter has all capabilities.
-func newFirmware(t *testing.T, typ QPType) (*fakeFirmware, *QP) {
+func newFirmware(t *testing.T, typ ib.QPType) (*fakeFirmware, *QP) {
 	t.Helper()
 	c := newMlx5Card(t, true, false, 64)
 	f := &fakeFirmware{t: t, lag: 1, caps: map[int]byte{0x151 / 8: 0x60, 0x278 / 8: 0x82, 0x122 / 8: 0x20}}
@@ -102,7 +103,7 @@ func isArg(t *testing.T, err error, field string) {
 
 // TestMlx5SourcePort: the firmware gets the port, and one query for its capabilities.
 func TestMlx5SourcePort(t *testing.T) {
-	f, q := newFirmware(t, RC)
+	f, q := newFirmware(t, ib.RC)
 	must(t, q.SetUDPSourcePort(0xd903), q.SetUDPSourcePort(0xffff))
 	if want := []uint16{queryCapsOp, rts2rtsOp, rts2rtsOp}; !slices.Equal(f.ops, want) {
 		t.Errorf("the firmware got %#x, want %#x", f.ops, want)
@@ -111,21 +112,21 @@ func TestMlx5SourcePort(t *testing.T) {
 		t.Errorf("RTS2RTS_QP: %x", f.in)
 	}
 	isArg(t, q.SetUDPSourcePort(0xbfff), "port")
-	q.state.Store(uint32(QPRTR))
+	q.state.Store(uint32(ib.QPRTR))
 	isArg(t, q.SetUDPSourcePort(0xc000), "state")
-	q.typ = UD
+	q.typ = ib.UD
 	isArg(t, q.SetUDPSourcePort(0xc000), "QP type")
-	f, q = newFirmware(t, UC)
+	f, q = newFirmware(t, ib.UC)
 	f.caps[0x151/8] = 0x20
 	lacksCap(t, q.SetUDPSourcePort(0xc000), "rts2rts_qp_udp_sport")
-	_, q = newFirmware(t, UC)
+	_, q = newFirmware(t, ib.UC)
 	q.dev.mlx5.devx.has = false
 	lacksCap(t, q.SetUDPSourcePort(0xc000), "OpenOptions.DEVX")
 }
 
 // TestMlx5ResetStream: the firmware gets the stream in an extended context.
 func TestMlx5ResetStream(t *testing.T) {
-	f, q := newFirmware(t, DCI)
+	f, q := newFirmware(t, ib.DCI)
 	q.mlx5.streams = true
 	must(t, q.ResetStream(0x0708))
 	if len(f.in) != 464 || binary.BigEndian.Uint32(f.in[8:]) != 1<<31|cardQPN || f.in[271] != 1 || f.in[274] != 7 || f.in[275] != 8 {
@@ -140,21 +141,21 @@ func TestMlx5ResetStream(t *testing.T) {
 	if err := q.ResetStream(0); !errors.As(err, new(*ArgError)) || !strings.Contains(err.Error(), "QP 1193046: the DCI was created without DCIOptions.Streams") {
 		t.Errorf("a DCI without streams: %v", err)
 	}
-	q.state.Store(uint32(QPErr))
+	q.state.Store(uint32(ib.QPErr))
 	isArg(t, q.ResetStream(1), "state")
-	q.typ = DCT
+	q.typ = ib.DCT
 	isArg(t, q.ResetStream(1), "QP type")
-	f, q = newFirmware(t, DCI)
+	f, q = newFirmware(t, ib.DCI)
 	q.mlx5.streams, f.caps[0x122/8] = true, 0xdf
 	lacksCap(t, q.ResetStream(1), "qpc_extension")
-	_, q = newFirmware(t, DCI)
+	_, q = newFirmware(t, ib.DCI)
 	q.mlx5.streams, q.dev.mlx5.devx.has = true, false
 	lacksCap(t, q.ResetStream(1), "OpenOptions.DEVX")
 }
 
 // TestMlx5LAG: ports of a LAG, and the capability that is missing if there are none.
 func TestMlx5LAG(t *testing.T) {
-	f, q := newFirmware(t, RC)
+	f, q := newFirmware(t, ib.RC)
 	if l, err := q.dev.QueryLAG(); err != nil || l != (LAG{Ports: 2, Active: true, SendsBy: [2]uint8{2, 1}}) {
 		t.Errorf("%+v, %v", l, err)
 	}
@@ -170,22 +171,22 @@ func TestMlx5LAG(t *testing.T) {
 	}
 	for field, set := range map[string]func() error{
 		"port":    func() error { return q.SetLAGPort(3) },
-		"state":   func() error { q.state.Store(uint32(QPRTR)); return q.SetLAGPort(1) },
-		"QP type": func() error { q.typ = DCT; return q.SetLAGPort(1) },
+		"state":   func() error { q.state.Store(uint32(ib.QPRTR)); return q.SetLAGPort(1) },
+		"QP type": func() error { q.typ = ib.DCT; return q.SetLAGPort(1) },
 	} {
 		var a *ArgError
-		_, q = newFirmware(t, RC)
+		_, q = newFirmware(t, ib.RC)
 		if err := set(); !errors.As(err, &a) || a.Field != field {
 			t.Errorf("%v, want an ArgError about %s", err, field)
 		}
 	}
-	f, q = newFirmware(t, RC)
+	f, q = newFirmware(t, ib.RC)
 	f.caps[0x151/8] = 0x40
 	lacksCap(t, q.SetLAGPort(1), "rts2rts_lag_tx_port_affinity")
-	f, q = newFirmware(t, RC)
+	f, q = newFirmware(t, ib.RC)
 	f.caps[0x278/8], f.lag = 2, 0
 	lacksCap(t, q.SetLAGPort(1), "lag_tx_port_affinity")
-	f, q = newFirmware(t, RC)
+	f, q = newFirmware(t, ib.RC)
 	f.caps[0x278/8] = 0x81
 	lacksCap(t, q.SetLAGPort(1), "num_lag_ports")
 	if len(f.ops) != 1 {
@@ -195,7 +196,7 @@ func TestMlx5LAG(t *testing.T) {
 
 // TestMlx5FirmwareError: a refusal has its syndrome, and is not kept.
 func TestMlx5FirmwareError(t *testing.T) {
-	f, q := newFirmware(t, RC)
+	f, q := newFirmware(t, ib.RC)
 	f.errno, f.refused = syscall.EREMOTEIO, rts2rtsOp
 	err := q.SetUDPSourcePort(0xc000)
 	var firm *FirmwareError
@@ -242,7 +243,7 @@ func TestMlx5FirmwareError(t *testing.T) {
 // TestMlx5ImportedDEVX: a device that another process has opened without DEVX does not support it,
 // and the error says so.
 func TestMlx5ImportedDEVX(t *testing.T) {
-	f, q := newFirmware(t, RC)
+	f, q := newFirmware(t, ib.RC)
 	q.dev.imported = true
 	f.errno, f.refused = syscall.EINVAL, rts2rtsOp
 	lacksCap(t, q.SetUDPSourcePort(0xc000), "did not open it for that")

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
@@ -22,15 +23,15 @@ const (
 )
 
 // newECEQP makes a QP of a card that has the options of offers, or no ECE if it is 0.
-func newECEQP(t *testing.T, typ QPType, offers uint32) (*card, *QP) {
+func newECEQP(t *testing.T, typ ib.QPType, offers uint32) (*card, *QP) {
 	t.Helper()
-	c := newMlx5Card(t, true, typ == DCT, 64)
+	c := newMlx5Card(t, true, typ == ib.DCT, 64)
 	c.dev.mlx5.ECE = offers != 0
 	q := &QP{kind: kindMlx5, typ: typ, sendCQ: c.cq, recvCQ: c.cq, srq: c.srq}
 	q.dev, q.object.kind = c.dev, "QP"
 	s := &qpSpec{QPOptions: QPOptions{Type: typ, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 8, SRQ: c.srq}, pd: &PD{}}
 	prepare := driver(mlx5Driver{}).prepareQP
-	if typ == DCT {
+	if typ == ib.DCT {
 		s.dc, prepare = &dcSpec{}, (*QP).prepareDCT
 	}
 	u := value(prepare(q, s))(t)
@@ -41,7 +42,7 @@ func newECEQP(t *testing.T, typ QPType, offers uint32) (*card, *QP) {
 	if got := binary.LittleEndian.Uint32(u.in[eceInCreate:]); got != want {
 		t.Errorf("%s: a new QP asks for the options %#x, want %#x", typ, got, want)
 	}
-	if typ != DCT {
+	if typ != ib.DCT {
 		binary.LittleEndian.PutUint32(u.out[eceInCreateResp:], offers)
 	}
 	must(t, mlx5Driver{}.mapQP(q, u))
@@ -61,7 +62,7 @@ func hasECE(t *testing.T, q *QP, options uint32) {
 // Modify only, and the answer is what the QP has.
 func TestMlx5ECE(t *testing.T) {
 	const offers = 0x1000000f
-	c, q := newECEQP(t, RC, offers)
+	c, q := newECEQP(t, ib.RC, offers)
 	var sent []uint32 // options of each MODIFY_QP, 0 if it has no driver part
 	var refuse syscall.Errno
 	during := func() {}
@@ -87,8 +88,8 @@ func TestMlx5ECE(t *testing.T) {
 	modify := func(want uint32) {
 		t.Helper()
 		sent = nil
-		q.state.Store(uint32(QPRTS))
-		err := q.Modify(QPAttr{State: QPErr}, AttrState)
+		q.state.Store(uint32(ib.QPRTS))
+		err := q.Modify(QPAttr{State: ib.QPErr}, AttrState)
 		if (err == nil) != (refuse == 0) || len(sent) < 1 || sent[0] != want { // a QUERY_QP may follow a failure
 			t.Errorf("Modify has sent %#x, %v, want %#x", sent, err, want)
 		}
@@ -127,7 +128,7 @@ func TestMlx5ECE(t *testing.T) {
 // TestMlx5DCTECE: a DCT passes its options when it is made ready, and then has the device's answer.
 func TestMlx5DCTECE(t *testing.T) {
 	for _, set := range []uint32{0, 0x10000003} {
-		_, q := newECEQP(t, DCT, 0x1000000f)
+		_, q := newECEQP(t, ib.DCT, 0x1000000f)
 		hasECE(t, q, 0)
 		must(t, q.SetECE(ECE{mlx5.ECEVendor, set}))
 		u := q.dctUdata()
@@ -159,7 +160,7 @@ func TestECEAny(t *testing.T) {
 
 // TestNoECE: a card, a driver or a vendor without options is told apart.
 func TestNoECE(t *testing.T) {
-	_, q := newECEQP(t, RC, 0)
+	_, q := newECEQP(t, ib.RC, 0)
 	other := newFakeQP(t, QPOptions{}).qp
 	for _, q := range []*QP{q, other} {
 		_, err := q.QueryECE()
@@ -173,7 +174,7 @@ func TestNoECE(t *testing.T) {
 	if err := q.SetECE(ECE{mlx5.ECEVendor, 1}); !errors.Is(err, errNoECE) {
 		t.Errorf("the error does not name the capability: %v", err)
 	}
-	_, q = newECEQP(t, RC, 1)
+	_, q = newECEQP(t, ib.RC, 1)
 	for _, vendor := range []uint32{0, 0x15b4} {
 		var arg *ArgError
 		if err := q.SetECE(ECE{vendor, 1}); !errors.As(err, &arg) || arg.Field != "VendorID" {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // fault is the completion of a receive whose page was missing.
@@ -145,9 +147,9 @@ func TestMlx5AtomicLength(t *testing.T) {
 // support, and nothing is posted.
 func TestNoAtomics(t *testing.T) {
 	f := newFakeQP(t, QPOptions{})
-	f.dev.attr.AtomicCap = AtomicNone
+	f.dev.attr.AtomicCap = ib.AtomicNone
 	qp := value(f.pd.CreateQP(QPOptions{SendCQ: f.cq, RecvCQ: f.cq}))(t)
-	qp.state.Store(uint32(QPRTS))
+	qp.state.Store(uint32(ib.QPRTS))
 	for _, wr := range []SendWR{
 		{Opcode: WRAtomicCAS, RemoteAddr: 8, SGL: []SGE{f.mr.SGE(0, 8)}},
 		{Opcode: WRAtomicFAA, RemoteAddr: 8, SGL: []SGE{f.mr.SGE(0, 8)}},
@@ -168,17 +170,17 @@ func TestNoAtomics(t *testing.T) {
 // TestMlx5SendErrors: what an error says of a send that the device refuses, or that the peer does not answer.
 func TestMlx5SendErrors(t *testing.T) {
 	for name, f := range map[string]struct {
-		typ      QPType
-		link     LinkLayer
+		typ      ib.QPType
+		link     ib.LinkLayer
 		wr       SendWR
 		syndrome byte
 		want     string
 		not      string
 	}{
-		"datagram above the MTU":   {UD, LinkLayerEthernet, SendWR{Opcode: WRSend}, 1, "the message is longer than the device sends", "receive"},
-		"READ without MaxRdAtomic": {RC, LinkLayerEthernet, SendWR{Opcode: WRRDMARead, RemoteAddr: 0x1000, RKey: 3}, 2, "a READ or atomic needs MaxRdAtomic above 0", "route"},
-		"no answer on RoCE":        {RC, LinkLayerEthernet, SendWR{Opcode: WRSend}, 0x15, "UDP port 4791", "partition"},
-		"no answer on InfiniBand":  {RC, LinkLayerInfiniBand, SendWR{Opcode: WRSend}, 0x15, "partition", "UDP"},
+		"datagram above the MTU":   {ib.UD, ib.LinkLayerEthernet, SendWR{Opcode: WRSend}, 1, "the message is longer than the device sends", "receive"},
+		"READ without MaxRdAtomic": {ib.RC, ib.LinkLayerEthernet, SendWR{Opcode: WRRDMARead, RemoteAddr: 0x1000, RKey: 3}, 2, "a READ or atomic needs MaxRdAtomic above 0", "route"},
+		"no answer on RoCE":        {ib.RC, ib.LinkLayerEthernet, SendWR{Opcode: WRSend}, 0x15, "UDP port 4791", "partition"},
+		"no answer on InfiniBand":  {ib.RC, ib.LinkLayerInfiniBand, SendWR{Opcode: WRSend}, 0x15, "partition", "UDP"},
 	} {
 		c := newMlx5Card(t, true, false, 64)
 		c.dev.setLinkLayer(f.link)

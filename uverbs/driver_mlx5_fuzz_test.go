@@ -5,6 +5,8 @@ package uverbs
 import (
 	"errors"
 	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // IDs of the fuzzer's work requests: sends count from one, receives from the other.
@@ -66,7 +68,7 @@ func FuzzMlx5Poll(f *testing.F) {
 				t.Fatalf("byte %d, which was lent to nobody, was written", fuzzLent+i)
 			}
 		}
-		mlx5Driver{}.qpModified(c.qp, QPRTS, QPReset)
+		mlx5Driver{}.qpModified(c.qp, ib.QPRTS, ib.QPReset)
 	})
 }
 

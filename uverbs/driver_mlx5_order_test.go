@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
@@ -33,9 +34,9 @@ func TestMlx5OutOfOrder(t *testing.T) {
 		return 0
 	}
 	c.answer = func() syscall.Errno { return syscall.ENOTTY }
-	q := &QP{kind: kindMlx5, typ: RC, sendCQ: c.cq, recvCQ: c.cq, qpn: cardQPN}
+	q := &QP{kind: kindMlx5, typ: ib.RC, sendCQ: c.cq, recvCQ: c.cq, qpn: cardQPN}
 	q.dev, q.object.kind = c.dev, "QP"
-	o := QPOptions{Type: RC, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 8, MaxRecvWR: 5, MaxRecvSGE: 1, OutOfOrder: true}
+	o := QPOptions{Type: ib.RC, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 8, MaxRecvWR: 5, MaxRecvSGE: 1, OutOfOrder: true}
 	var f *FeatureError
 	if _, err := (mlx5Driver{}).prepareQP(q, &qpSpec{QPOptions: o, pd: &PD{}}); !errors.As(err, &f) || f.Feature != "CREATE_QP with OutOfOrder" {
 		t.Errorf("without the capability: %v", err)
@@ -46,19 +47,19 @@ func TestMlx5OutOfOrder(t *testing.T) {
 	if q.Caps().MaxRecvWR != 8 || q.mlx5.recv.Entries != 16 {
 		t.Errorf("there is room for %d receives in a ring of %d", q.Caps().MaxRecvWR, q.mlx5.recv.Entries)
 	}
-	q.state.Store(uint32(QPRTS))
-	must(t, q.Modify(QPAttr{State: QPErr}, AttrState))
+	q.state.Store(uint32(ib.QPRTS))
+	must(t, q.Modify(QPAttr{State: ib.QPErr}, AttrState))
 	if len(masks) != 1 || masks[0] != 1 {
 		t.Errorf("MODIFY_QP had the masks %#x", masks)
 	}
-	for _, typ := range []QPType{RC, UC, UD, XRCSend, DCI, DCT, RawPacket} {
+	for _, typ := range []ib.QPType{ib.RC, ib.UC, ib.UD, ib.XRCSend, ib.DCI, ib.DCT, ib.RawPacket} {
 		lacking := mlx5Driver{}.unsupportedQP(&QPOptions{Type: typ, OutOfOrder: true})
-		if (lacking != "") != (typ == RawPacket) {
+		if (lacking != "") != (typ == ib.RawPacket) {
 			t.Errorf("%s: unsupported is %q", typ, lacking)
 		}
 	}
 	for _, d := range []driver{rxeDriver{}, siwDriver{}} {
-		if d.unsupportedQP(&QPOptions{Type: RC, OutOfOrder: true}) != "OutOfOrder" {
+		if d.unsupportedQP(&QPOptions{Type: ib.RC, OutOfOrder: true}) != "OutOfOrder" {
 			t.Errorf("%s supports OutOfOrder", d.name())
 		}
 	}
@@ -85,22 +86,22 @@ func TestMlx5OutOfOrderLacks(t *testing.T) {
 // EOPNOTSUPP has another reason in a later one, without the option, and for atomics on a device without them.
 func TestMlx5OutOfOrderType(t *testing.T) {
 	for _, c := range []struct {
-		typ        QPType
+		typ        ib.QPType
 		outOfOrder bool
-		state      QPState
+		state      ib.QPState
 		access     Access
 		feature    string
 		capability string
 	}{
-		{RC, true, QPReset, AccessRemoteWrite, "OutOfOrder of RC", "dp_ordering_ooo_all_rc"},
-		{UC, true, QPReset, AccessRemoteWrite, "OutOfOrder of UC", "dp_ordering_ooo_all_uc"},
-		{UD, true, QPReset, 0, "OutOfOrder of UD", "dp_ordering_ooo_all_ud"},
-		{XRCSend, true, QPReset, AccessRemoteWrite, "OutOfOrder of XRC_INI", "dp_ordering_ooo_all_xrc"},
-		{XRCRecv, true, QPReset, AccessRemoteWrite, "OutOfOrder of XRC_TGT", "dp_ordering_ooo_all_xrc"},
-		{DCI, true, QPReset, AccessRemoteWrite, "OutOfOrder of DCI", "dp_ordering_ooo_all_dc"},
-		{RC, true, QPInit, AccessRemoteWrite, "MODIFY_QP", ""},
-		{RC, true, QPReset, AccessRemoteAtomic, "MODIFY_QP", ""},
-		{RC, false, QPReset, AccessRemoteWrite, "MODIFY_QP", ""},
+		{ib.RC, true, ib.QPReset, AccessRemoteWrite, "OutOfOrder of RC", "dp_ordering_ooo_all_rc"},
+		{ib.UC, true, ib.QPReset, AccessRemoteWrite, "OutOfOrder of UC", "dp_ordering_ooo_all_uc"},
+		{ib.UD, true, ib.QPReset, 0, "OutOfOrder of UD", "dp_ordering_ooo_all_ud"},
+		{ib.XRCSend, true, ib.QPReset, AccessRemoteWrite, "OutOfOrder of XRC_INI", "dp_ordering_ooo_all_xrc"},
+		{ib.XRCRecv, true, ib.QPReset, AccessRemoteWrite, "OutOfOrder of XRC_TGT", "dp_ordering_ooo_all_xrc"},
+		{ib.DCI, true, ib.QPReset, AccessRemoteWrite, "OutOfOrder of DCI", "dp_ordering_ooo_all_dc"},
+		{ib.RC, true, ib.QPInit, AccessRemoteWrite, "MODIFY_QP", ""},
+		{ib.RC, true, ib.QPReset, AccessRemoteAtomic, "MODIFY_QP", ""},
+		{ib.RC, false, ib.QPReset, AccessRemoteWrite, "MODIFY_QP", ""},
 	} {
 		card := newMlx5Card(t, true, false, 64)
 		card.dev.attr.PhysPortCount = 1
@@ -112,12 +113,12 @@ func TestMlx5OutOfOrderType(t *testing.T) {
 			q.mlx5.outOfOrder = true
 		}
 		q.state.Store(uint32(c.state))
-		attr := QPAttr{State: QPInit, Port: 1, Access: c.access}
+		attr := QPAttr{State: ib.QPInit, Port: 1, Access: c.access}
 		mask := AttrState | AttrPKeyIndex | AttrPort | AttrAccess
 		switch c.typ {
-		case UD:
+		case ib.UD:
 			mask = AttrState | AttrPKeyIndex | AttrPort | AttrQKey
-		case DCI:
+		case ib.DCI:
 			mask = AttrState | AttrPKeyIndex | AttrPort
 		}
 		err := q.Modify(attr, mask)
@@ -144,9 +145,9 @@ func TestMlx5OutOfOrderDCT(t *testing.T) {
 		binary.LittleEndian.PutUint32(l.DrvOut[60:], flags) // of struct mlx5_ib_query_device_resp
 		return 0
 	}
-	q := &QP{kind: kindMlx5, typ: DCT, recvCQ: c.cq, srq: c.srq}
+	q := &QP{kind: kindMlx5, typ: ib.DCT, recvCQ: c.cq, srq: c.srq}
 	q.dev, q.object.kind = c.dev, "QP"
-	s := &qpSpec{QPOptions: QPOptions{Type: DCT, SRQ: c.srq, OutOfOrder: true}, pd: &PD{}, dc: &dcSpec{}}
+	s := &qpSpec{QPOptions: QPOptions{Type: ib.DCT, SRQ: c.srq, OutOfOrder: true}, pd: &PD{}, dc: &dcSpec{}}
 	var f *FeatureError
 	if _, err := q.prepareDCT(s); !errors.As(err, &f) || f.Feature != "CREATE_QP with OutOfOrder" {
 		t.Errorf("without the capability: %v", err)

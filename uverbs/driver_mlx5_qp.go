@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // mlx5QP is the mlx5 part of a QP.
@@ -30,7 +31,7 @@ type mlx5QP struct {
 }
 
 // mlx5Transports are the formats of WQEs by QP type.
-var mlx5Transports = [DCT + 1]mlx5.Transport{RC: mlx5.Connected, UC: mlx5.Connected, UD: mlx5.Datagram, XRCSend: mlx5.XRC, RawPacket: mlx5.Raw, DCI: mlx5.DC}
+var mlx5Transports = [ib.DCT + 1]mlx5.Transport{ib.RC: mlx5.Connected, ib.UC: mlx5.Connected, ib.UD: mlx5.Datagram, ib.XRCSend: mlx5.XRC, ib.RawPacket: mlx5.Raw, ib.DCI: mlx5.DC}
 
 func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	m := q.dev.mlx5
@@ -43,7 +44,7 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 		}
 		size = m.SizeRecvOutOfOrder
 	}
-	if s.Type == XRCRecv && s.open == 0 { // it has no queues; an SRQ has its completions
+	if s.Type == ib.XRCRecv && s.open == 0 { // it has no queues; an SRQ has its completions
 		in := mlx5.QPRequest{ECE: m.ECE}
 		if !m.UserIndex {
 			in.UserIndex = mlx5.NoUserIndex
@@ -53,13 +54,13 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	if s.open != 0 {
 		return udata{}, nil
 	}
-	if s.Type == UD { // its completions need to know the link layer
+	if s.Type == ib.UD { // its completions need to know the link layer
 		if _, err := q.dev.facts(1); err != nil {
 			return udata{}, err
 		}
 	}
 	x.streams = s.dc != nil && s.dc.streams.LogConcurrent > 0
-	if s.Type == RawPacket && !m.UserIndex { // mlx5_ib refuses it with EINVAL
+	if s.Type == ib.RawPacket && !m.UserIndex { // mlx5_ib refuses it with EINVAL
 		return udata{}, &FeatureError{Feature: "CREATE_QP for raw packets on a card without user indices in completions", Driver: dr.name()}
 	}
 	if s.IndTable != nil { // it has no queues, either
@@ -79,7 +80,7 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 			err = errors.Join(err, dr.freeQP(q))
 		}
 	}()
-	if err = q.mapMlx5(s.Type == RawPacket); err != nil {
+	if err = q.mapMlx5(s.Type == ib.RawPacket); err != nil {
 		return udata{}, err
 	}
 	if x.rec, err = m.records.Take(); err != nil {
@@ -99,7 +100,7 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	if s.dc != nil {
 		req.DC, req.LogStreams, req.LogFailed = mlx5.Initiator, s.dc.streams.LogConcurrent, s.dc.streams.LogErrored
 	}
-	if s.Type == RawPacket {
+	if s.Type == ib.RawPacket {
 		req.Buf, req.SendBuf = 0, req.Buf
 		if q.rqRegion != nil {
 			req.Buf = addrOf(q.rqRegion.Bytes())
@@ -159,7 +160,7 @@ func (mlx5Driver) mapQP(q *QP, u udata) (err error) {
 		if q.mlx5.rq, err = mlx5.NewRecvQueue(recv, x.recv, x.rec); err != nil {
 			return err
 		}
-		if q.typ == RawPacket {
+		if q.typ == ib.RawPacket {
 			q.mlx5.rq.Hold()
 		}
 	}
@@ -168,7 +169,7 @@ func (mlx5Driver) mapQP(q *QP, u udata) (err error) {
 		if err != nil {
 			return err
 		}
-		if q.typ == RawPacket && m.EthHeader > 0 {
+		if q.typ == ib.RawPacket && m.EthHeader > 0 {
 			q.mlx5.sq.WantHeader(m.EthHeader)
 		}
 	}
@@ -201,15 +202,15 @@ func (q *QP) cleanCQsMlx5() {
 
 // qpModified empties the queues of a QP that was reset, and starts the receive queue of a raw
 // packet QP in state RTR. Nothing is posted to a QP in RESET, but a batch of the builder may end.
-func (mlx5Driver) qpModified(q *QP, _, to QPState) {
+func (mlx5Driver) qpModified(q *QP, _, to ib.QPState) {
 	switch to {
-	case QPRTR:
-		if q.typ == RawPacket && q.mlx5.rq != nil {
+	case ib.QPRTR:
+		if q.typ == ib.RawPacket && q.mlx5.rq != nil {
 			q.receiving.Lock()
 			q.mlx5.rq.Release()
 			q.receiving.Unlock()
 		}
-	case QPReset:
+	case ib.QPReset:
 		q.cleanCQsMlx5() // before the locks of the sides
 		q.sending.Lock()
 		if q.mlx5.sq != nil {
@@ -219,7 +220,7 @@ func (mlx5Driver) qpModified(q *QP, _, to QPState) {
 		q.receiving.Lock()
 		if q.mlx5.rq != nil {
 			q.mlx5.rq.Reset()
-			if q.typ == RawPacket {
+			if q.typ == ib.RawPacket {
 				q.mlx5.rq.Hold()
 			}
 		}
@@ -272,7 +273,7 @@ func (q *QP) encodeMlx5(wrs []SendWR, ops uint16) error {
 // unless all requests are correct SENDs, WRITEs and READs. Those to a peer with data in one piece
 // are written by one call each.
 func (q *QP) encodeTransfersMlx5(wrs []SendWR) error {
-	sq, always, keyed := q.mlx5.sq, q.always, q.typ == DCI
+	sq, always, keyed := q.mlx5.sq, q.always, q.typ == ib.DCI
 	var w mlx5.Plain
 	var to mlx5.Peer
 	for i := range wrs {
@@ -340,7 +341,7 @@ func (q *QP) encodeSlotMlx5(wr *SendWR, flags uint8) error {
 		}
 	}
 	switch {
-	case q.typ == DCI:
+	case q.typ == ib.DCI:
 		if wr.DCStream != 0 && !q.mlx5.streams {
 			return errNoStreams
 		}
@@ -350,7 +351,7 @@ func (q *QP) encodeSlotMlx5(wr *SendWR, flags uint8) error {
 	case wr.AH != nil:
 		s.SetUD(wr.RemoteQPN, wr.RemoteQKey, &wr.AH.mlx5.av)
 	}
-	if q.typ == XRCSend && wr.Opcode.takesData() {
+	if q.typ == ib.XRCSend && wr.Opcode.takesData() {
 		s.SetSRQ(wr.RemoteSRQN)
 	}
 	if err := q.encodeDataMlx5(&s, wr); err != nil {

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -165,9 +166,9 @@ func TestMlx5Refused(t *testing.T) {
 func TestMlx5RawPacketRefused(t *testing.T) {
 	for _, userIndex := range []bool{false, true} {
 		c := newMlx5Card(t, userIndex, false, 64)
-		q := &QP{typ: RawPacket, kind: kindMlx5, sendCQ: c.cq, recvCQ: c.cq}
+		q := &QP{typ: ib.RawPacket, kind: kindMlx5, sendCQ: c.cq, recvCQ: c.cq}
 		q.dev, q.object.kind = c.dev, "QP"
-		o := QPOptions{Type: RawPacket, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 8, MaxSendSGE: 1, MaxRecvWR: 8, MaxRecvSGE: 1}
+		o := QPOptions{Type: ib.RawPacket, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 8, MaxSendSGE: 1, MaxRecvWR: 8, MaxRecvSGE: 1}
 		_, err := mlx5Driver{}.prepareQP(q, &qpSpec{QPOptions: o, pd: &PD{}})
 		var missing *FeatureError
 		if userIndex {
@@ -371,9 +372,9 @@ func TestMlx5NoRingMemory(t *testing.T) {
 	for what, prepare := range map[string]func() (udata, error){
 		"WQ":                   func() (udata, error) { return w.prepareRing(&WQOptions{CQ: c.cq, MaxWR: most, MaxSGE: 1}) },
 		"SRQ":                  func() (udata, error) { return mlx5Driver{}.prepareSRQ(s, &SRQOptions{MaxWR: most / 2, MaxSGE: 1}) },
-		"QP":                   func() (udata, error) { return qp(QPOptions{Type: RC, MaxSendWR: 8, MaxRecvWR: most}) },
-		"raw packets, receive": func() (udata, error) { return qp(QPOptions{Type: RawPacket, MaxSendWR: 8, MaxRecvWR: most}) },
-		"raw packets, send":    func() (udata, error) { return qp(QPOptions{Type: RawPacket, MaxSendWR: most / 2, MaxRecvWR: 8}) },
+		"QP":                   func() (udata, error) { return qp(QPOptions{Type: ib.RC, MaxSendWR: 8, MaxRecvWR: most}) },
+		"raw packets, receive": func() (udata, error) { return qp(QPOptions{Type: ib.RawPacket, MaxSendWR: 8, MaxRecvWR: most}) },
+		"raw packets, send":    func() (udata, error) { return qp(QPOptions{Type: ib.RawPacket, MaxSendWR: most / 2, MaxRecvWR: 8}) },
 	} {
 		u, err := prepare()
 		if !errors.Is(err, syscall.ENOMEM) || u.in != nil {

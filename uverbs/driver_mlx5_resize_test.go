@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // duringResize has the device do something while it has RESIZE_CQ, before it switches rings; after
@@ -38,7 +40,7 @@ func (c *card) putNext(index uint32, counter uint16) {
 // rings, and no others are lost.
 func TestMlx5ResizeWhileClosed(t *testing.T) {
 	c := newMlx5Card(t, true, false, 64)
-	gone := &mlx5Owner{qp: &QP{typ: RC, qpn: 0x99}}
+	gone := &mlx5Owner{qp: &QP{typ: ib.RC, qpn: 0x99}}
 	index := value(c.dev.mlx5.owners.add(gone))(t)
 	for i := range uint64(3) {
 		must(t, c.qp.PostSend(SendWR{ID: i, Opcode: WRSend, Flags: SendSignaled}))

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestMlx5Poll: completions of all kinds, with both forms of CQEs and of receive queues.
@@ -147,7 +149,7 @@ func TestMlx5Reset(t *testing.T) {
 	for _, userIndex := range []bool{false, true} {
 		for _, shared := range []bool{false, true} {
 			c := newMlx5Card(t, userIndex, shared, 64)
-			other := &mlx5Owner{qp: &QP{typ: RC, qpn: 0x99}}
+			other := &mlx5Owner{qp: &QP{typ: ib.RC, qpn: 0x99}}
 			index := uint32(0x99)
 			if userIndex {
 				index = value(c.dev.mlx5.owners.add(other))(t)
@@ -175,7 +177,7 @@ func TestMlx5Reset(t *testing.T) {
 			}
 			c.put(0, foreign)
 			c.put(2, map[int][]byte{60: b16(1)})
-			mlx5Driver{}.qpModified(c.qp, QPRTS, QPReset)
+			mlx5Driver{}.qpModified(c.qp, ib.QPRTS, ib.QPReset)
 			var wcs [4]WC
 			if n, err := c.cq.Poll(wcs[:]); n != 0 || !errors.Is(err, ErrCQOverrun) || !strings.Contains(err.Error(), "QP 0x99") {
 				t.Errorf("after the reset the CQ has %d, %v, want that of the other QP alone", n, err) // which has no queue

@@ -10,6 +10,7 @@ import (
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/rxe"
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // rxeDriverID is the kernel's ID of rxe.
@@ -70,9 +71,9 @@ func (rxeDriver) freeCQ(c *CQ) error   { return closeRegions(c.region) }
 func (rxeDriver) freeQP(q *QP) error   { return closeRegions(q.sqRegion, q.rqRegion) }
 func (rxeDriver) freeSRQ(s *SRQ) error { return closeRegions(s.region) }
 
-func (rxeDriver) operations(t QPType) (opcodeSet, bool) {
+func (rxeDriver) operations(t ib.QPType) (opcodeSet, bool) {
 	switch t {
-	case RC, UC, UD, RawPacket: // older kernels create a raw packet QP without operations; others refuse
+	case ib.RC, ib.UC, ib.UD, ib.RawPacket: // older kernels create a raw packet QP without operations; others refuse
 		return rxeOps[t], true
 	}
 	return opcodeSet{}, false
@@ -80,11 +81,11 @@ func (rxeDriver) operations(t QPType) (opcodeSet, bool) {
 
 // rxeOps follows wr_opcode_mask of rxe_opcode.c. For UC that mask has SEND_WITH_INV, too, but no packet
 // for it: posting it would break the QP.
-var rxeOps = [XRCRecv + 1]opcodeSet{
-	RC: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRRDMARead, WRAtomicCAS, WRAtomicFAA,
+var rxeOps = [ib.XRCRecv + 1]opcodeSet{
+	ib.RC: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRRDMARead, WRAtomicCAS, WRAtomicFAA,
 		WRLocalInv, WRBindMW, WRSendWithInv, WRFlush, WRAtomicWrite),
-	UC: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRBindMW),
-	UD: opcodes(WRSend, WRSendWithImm),
+	ib.UC: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRBindMW),
+	ib.UD: opcodes(WRSend, WRSendWithImm),
 }
 
 // mapCQ maps the completion ring.
@@ -260,7 +261,7 @@ func (q *QP) encodeRxe(first int, wrs []SendWR, ops uint16) (bytes uint64, err e
 			w.SetMW(b.Addr, b.Length, b.MR.lkey, keys.from, keys.to, uint32(b.Access))
 		}
 		if wr.AH != nil {
-			if q.typ != UD {
+			if q.typ != ib.UD {
 				return 0, errNeedsBuilder
 			}
 			w.SetUD(wr.RemoteQPN&maxQPN, wr.RemoteQKey, wr.AH.rxe.num, &wr.AH.rxe.av)

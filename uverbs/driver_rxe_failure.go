@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/goverbs/goverbs/mmio/rxe"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
@@ -13,7 +14,7 @@ func (rxeDriver) findRequest(q *QP, id uint64) (sentWR, bool) {
 	}
 	q.rxe.ids.mu.Lock()
 	defer q.rxe.ids.mu.Unlock()
-	i, ok := q.rxe.sq.Find(&q.rxe.ids.send, id, q.typ == UD)
+	i, ok := q.rxe.sq.Find(&q.rxe.ids.send, id, q.typ == ib.UD)
 	return sentRxe(&i), ok
 }
 
@@ -21,7 +22,7 @@ func (rxeDriver) failedRequest(q *QP) (WC, sentWR, bool) {
 	if q.kind != kindRxe {
 		return WC{}, sentWR{}, false
 	}
-	id, status, i, ok := q.rxe.sq.FindFailed(uint32(WCWRFlushErr), q.typ == UD)
+	id, status, i, ok := q.rxe.sq.FindFailed(uint32(WCWRFlushErr), q.typ == ib.UD)
 	return WC{ID: id, Status: WCStatus(status), QPN: q.qpn}, sentRxe(&i), ok
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/siw"
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // siwDriverID is the kernel's ID of siw.
@@ -47,7 +48,7 @@ func (siwDriver) contextUdata(c contextCommand, _ bool) udata {
 // kernel.
 var siwOps = opcodeSet{WRRDMAWrite: true, WRSend: true, WRSendWithInv: true, WRRDMARead: true, WRRDMAReadWithInv: true, WRLocalInv: true}
 
-func (siwDriver) operations(t QPType) (opcodeSet, bool) { return siwOps, t == RC }
+func (siwDriver) operations(t ib.QPType) (opcodeSet, bool) { return siwOps, t == ib.RC }
 
 // unsupportedMR: siw always uses the memory's own address for a region, although the kernel accepts
 // others.
@@ -199,9 +200,9 @@ func (siwDriver) queriedQP(q *QP, a *QPAttr) {
 }
 
 // unsupportedModify refuses the states in which only the kernel's connection manager moves the QP.
-func (siwDriver) unsupportedModify(to QPState) error {
+func (siwDriver) unsupportedModify(to ib.QPState) error {
 	switch to {
-	case QPRTR, QPRTS, QPSQD, QPSQE:
+	case ib.QPRTR, ib.QPRTS, ib.QPSQD, ib.QPSQE:
 		return &FeatureError{Feature: "MODIFY_QP to " + to.String(), Driver: "siw", Err: errIWARP}
 	}
 	return nil
@@ -215,8 +216,8 @@ var errIWARP = errors.New("on iWARP the kernel's connection manager moves a QP, 
 
 // qpModified flushes what the kernel does not: when a QP enters the error state, the kernel flushes
 // its rings and does not read them again.
-func (siwDriver) qpModified(q *QP, _, to QPState) {
-	if to != QPErr {
+func (siwDriver) qpModified(q *QP, _, to ib.QPState) {
+	if to != ib.QPErr {
 		return
 	}
 	q.sending.Lock()

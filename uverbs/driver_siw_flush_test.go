@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/goverbs/goverbs/mmio/siw"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestSiwFlushed: what a QP in error is given completes as flushed, behind what the kernel has
@@ -20,8 +21,8 @@ func TestSiwFlushed(t *testing.T) {
 	must(t, r.qp.PostSend(SendWR{ID: 1, Opcode: WRSend}, SendWR{ID: 2, Opcode: WRSend}), r.qp.PostRecv(11), r.qp.PostRecv(12))
 	r.take()
 	r.put(1, siw.Send, siw.StatusWRFlushErr, 0) // the kernel flushes one, and the rest comes too late
-	r.qp.state.Store(uint32(QPErr))
-	siwDriver{}.qpModified(r.qp, QPRTS, QPErr)
+	r.qp.state.Store(uint32(ib.QPErr))
+	siwDriver{}.qpModified(r.qp, ib.QPRTS, ib.QPErr)
 	must(t, r.qp.PostSend(SendWR{ID: 3, Opcode: WRRDMAWrite}), r.qp.PostRecv(13), r.qp.PostRecvs(RecvWR{ID: 14}, RecvWR{ID: 15}))
 	b := r.qp.BeginSend()
 	b.Send(4, 0)
@@ -46,9 +47,9 @@ func TestSiwFlushed(t *testing.T) {
 func TestSiwFlushedInOrder(t *testing.T) {
 	r := newSiwRig(t)
 	must(t, r.qp.PostSend(SendWR{ID: 1, Opcode: WRSend}, SendWR{ID: 2, Opcode: WRSend}), r.qp.PostRecv(11), r.qp.PostRecv(12))
-	r.qp.state.Store(uint32(QPErr))
+	r.qp.state.Store(uint32(ib.QPErr))
 	must(t, r.qp.PostSend(SendWR{ID: 3, Opcode: WRSend}), r.qp.PostRecv(13), r.qp.PostRecvs(RecvWR{ID: 14}, RecvWR{ID: 15}))
-	siwDriver{}.qpModified(r.qp, QPRTS, QPErr)
+	siwDriver{}.qpModified(r.qp, ib.QPRTS, ib.QPErr)
 	var ids []uint64
 	for _, wc := range r.poll(t) {
 		ids = append(ids, wc.ID)
@@ -83,7 +84,7 @@ func TestSiwFlushedTwice(t *testing.T) {
 			}
 			r.put(id, siw.Read, siw.StatusWRFlushErr, 0)
 		}
-		r.qp.state.Store(uint32(QPErr))
+		r.qp.state.Store(uint32(ib.QPErr))
 		var ids []uint64
 		for _, wc := range r.poll(t) {
 			if wc.Opcode == WCRDMARead {
@@ -98,7 +99,7 @@ func TestSiwFlushedTwice(t *testing.T) {
 	must(t, r.qp.PostSend(SendWR{ID: 5, Opcode: WRSend}, SendWR{ID: 5, Opcode: WRSend}))
 	r.put(5, siw.Send, siw.StatusWRFlushErr, 0)
 	r.put(5, siw.Send, siw.StatusWRFlushErr, 0)
-	r.qp.state.Store(uint32(QPErr))
+	r.qp.state.Store(uint32(ib.QPErr))
 	if n := len(r.poll(t)); n != 2 {
 		t.Errorf("%d completions of two SENDs", n)
 	}
@@ -109,7 +110,7 @@ func TestSiwFlushedTwice(t *testing.T) {
 // takes luck.
 func TestSiwFlushedBesidePoll(t *testing.T) {
 	r := newSiwRig(t)
-	r.qp.state.Store(uint32(QPErr))
+	r.qp.state.Store(uint32(ib.QPErr))
 	polled, end := new(atomic.Uint64), time.Now().Add(300*time.Millisecond)
 	all := make(chan uint64, 1)
 	go func() {

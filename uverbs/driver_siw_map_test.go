@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/mmio/siw"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // newSiwFile returns a device of siw whose command file is memory of some pages, which can be mapped
@@ -132,7 +133,7 @@ func siwMapQPs(t *testing.T, cq *CQ, srq *SRQ, mapped func() int) {
 		"send SGEs":        {siwAnswer([]uint32{9, 16, 8, 0}, 0, page), siw.MaxSGE + 1, 1, false, false},
 		"receive SGEs":     {siwAnswer([]uint32{9, 16, 8, 0}, 0, page), 2, 2, false, false},
 	} {
-		q := &QP{object: object{dev: cq.dev, kind: "QP"}, kind: kindSiw, typ: RC, sendCQ: cq, recvCQ: cq}
+		q := &QP{object: object{dev: cq.dev, kind: "QP"}, kind: kindSiw, typ: ib.RC, sendCQ: cq, recvCQ: cq}
 		q.caps = QPCaps{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: c.sge, MaxRecvSGE: 2}
 		if name == "receive SGEs" {
 			q.caps.MaxRecvSGE = siw.MaxSGE + 1
@@ -191,12 +192,12 @@ func TestSiwPrepare(t *testing.T) {
 	if err := (siwDriver{}).modifySRQ(nil, true, issue); !errors.Is(err, errors.ErrUnsupported) || len(issued) != 1 {
 		t.Errorf("MODIFY_SRQ with a size: %v, issued %d times", err, len(issued))
 	}
-	for _, to := range []QPState{QPRTR, QPRTS, QPSQD, QPSQE} {
+	for _, to := range []ib.QPState{ib.QPRTR, ib.QPRTS, ib.QPSQD, ib.QPSQE} {
 		if err := (siwDriver{}).unsupportedModify(to); !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("to %s: %v", to, err)
 		}
 	}
-	for _, to := range []QPState{QPReset, QPInit, QPErr} {
+	for _, to := range []ib.QPState{ib.QPReset, ib.QPInit, ib.QPErr} {
 		if err := (siwDriver{}).unsupportedModify(to); err != nil {
 			t.Errorf("to %s: %v", to, err)
 		}

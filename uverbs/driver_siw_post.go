@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/mmio/siw"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // siwOpcodes are siw's numbers of the operations.
@@ -85,7 +86,7 @@ func (q *QP) encodeSiw(first int, wrs []SendWR, ops uint16) (bytes uint64, err e
 // sending. The kernel does not read the ring of a QP in error any more. Then ringSiw completes the
 // work requests itself, after those that the kernel has left in the ring.
 func (q *QP) ringSiw(n int, bytes uint64) error {
-	if QPState(q.state.Load()) == QPErr {
+	if ib.QPState(q.state.Load()) == ib.QPErr {
 		q.sendCQ.makeFlushed(q.qpn, WCSend, append(q.siw.sq.Recall(), idsOf(n, q.siw.sq.ID)...))
 		return nil
 	}
@@ -190,7 +191,7 @@ func (q *QP) postRecvsSiw(wrs []RecvWR) error {
 // publishRecvsSiw publishes n receives, for which siw has no doorbell. On a QP in error it
 // completes them itself, like ringSiw.
 func (q *QP) publishRecvsSiw(n int) {
-	if QPState(q.state.Load()) == QPErr {
+	if ib.QPState(q.state.Load()) == ib.QPErr {
 		q.recvCQ.makeFlushed(q.qpn, WCRecv, append(q.siw.rq.Recall(), idsOf(n, q.siw.rq.ID)...))
 		return
 	}
@@ -323,13 +324,13 @@ func (c *CQ) repeatedFlush(wc *WC) bool {
 // flushed, see qpModified.
 func (c *CQ) moveToErr(qpn uint32) {
 	q, ok := c.qps.Load(qpn)
-	if !ok || q.State() == QPErr || q.acquireState() != nil {
+	if !ok || q.State() == ib.QPErr || q.acquireState() != nil {
 		return
 	}
 	defer q.releaseState()
-	if q.State() != QPErr { // still
+	if q.State() != ib.QPErr { // still
 		// Modify would record the program as the cause. An error means that the kernel refuses.
-		_ = q.modify(QPAttr{State: QPErr}, AttrState)
+		_ = q.modify(QPAttr{State: ib.QPErr}, AttrState)
 	}
 }
 

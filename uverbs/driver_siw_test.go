@@ -13,6 +13,7 @@ import (
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/siw"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Offsets and sizes as rdma/siw-abi.h has them.
@@ -53,13 +54,13 @@ func newSiwRig(tb testing.TB) *siwRig {
 	}
 	r := &siwRig{sq: mem(siwSQESize * siwRigSize), rq: mem(siwRQESize * siwRigSize), ring: mem(siwCQESize*siwRigSize + 8)}
 	r.cq = &CQ{object: object{dev: dev, kind: "CQ"}, kind: kindSiw, cqDrivers: cqDrivers{siw: &siwCQ{ring: value(siw.NewCompQueue(r.ring, siwRigSize))(tb)}}}
-	r.qp = &QP{object: object{dev: dev, kind: "QP"}, kind: kindSiw, typ: RC, handle: qpHandle, qpn: 9, sendCQ: r.cq, recvCQ: r.cq}
+	r.qp = &QP{object: object{dev: dev, kind: "QP"}, kind: kindSiw, typ: ib.RC, handle: qpHandle, qpn: 9, sendCQ: r.cq, recvCQ: r.cq}
 	r.qp.siw.sq = value(siw.NewSendQueue(r.sq, siwRigSize, 3))(tb)
 	r.qp.siw.rq = value(siw.NewRecvQueue(r.rq, siwRigSize, 3))(tb)
 	r.qp.setOps(siwOps)
 	r.qp.newDoorbell()
 	r.cq.qps.Store(r.qp.qpn, r.qp)
-	r.qp.state.Store(uint32(QPRTS))
+	r.qp.state.Store(uint32(ib.QPRTS))
 	return r
 }
 
@@ -275,13 +276,13 @@ func TestSiwPoll(t *testing.T) {
 func TestSiwUnheard(t *testing.T) {
 	r := newSiwRig(t)
 	fresh := func() {
-		r.qp.state.Store(uint32(QPInit))
+		r.qp.state.Store(uint32(ib.QPInit))
 		r.qp.awaitFirstRecv.Store(true)
 		r.cq.awaitFirstRecv.Store(1)
 	}
 	send := SendWR{ID: 1, Opcode: WRSend}
 	fresh()
-	must(t, r.qp.SetKernelState(QPRTR))
+	must(t, r.qp.SetKernelState(ib.QPRTR))
 	if err := r.qp.PostSend(send); !errors.Is(err, ErrState) || !strings.Contains(err.Error(), "the side that connects sends first") {
 		t.Errorf("before anything has come: %v", err)
 	}
@@ -294,21 +295,21 @@ func TestSiwUnheard(t *testing.T) {
 	fresh() // something comes before Moved is called
 	r.put(1, siw.Recv, 0, 5)
 	r.poll(t)
-	must(t, r.qp.SetKernelState(QPRTR), r.qp.PostSend(send))
+	must(t, r.qp.SetKernelState(ib.QPRTR), r.qp.PostSend(send))
 	fresh() // the program knows better
-	must(t, r.qp.SetKernelState(QPRTR), r.qp.SetKernelState(QPRTS), r.qp.PostSend(send))
+	must(t, r.qp.SetKernelState(ib.QPRTR), r.qp.SetKernelState(ib.QPRTS), r.qp.PostSend(send))
 	var arg *ArgError
-	if err := r.qp.SetKernelState(QPRTR); !errors.As(err, &arg) {
+	if err := r.qp.SetKernelState(ib.QPRTR); !errors.As(err, &arg) {
 		t.Errorf("back to RTR: %v", err)
 	}
-	if err := r.qp.SetKernelState(QPSQD); !errors.As(err, &arg) {
+	if err := r.qp.SetKernelState(ib.QPSQD); !errors.As(err, &arg) {
 		t.Errorf("to SQD: %v", err)
 	}
-	if err := newQuietRig(t, 3).withDriver(rxeDriver{}).SetKernelState(QPRTS); !errors.As(err, &arg) {
+	if err := newQuietRig(t, 3).withDriver(rxeDriver{}).SetKernelState(ib.QPRTS); !errors.As(err, &arg) {
 		t.Errorf("of rxe: %v", err)
 	}
-	r.qp.state.Store(uint32(QPErr))
-	if err := r.qp.SetKernelState(QPRTS); !errors.As(err, &arg) {
+	r.qp.state.Store(uint32(ib.QPErr))
+	if err := r.qp.SetKernelState(ib.QPRTS); !errors.As(err, &arg) {
 		t.Errorf("out of ERR: %v", err)
 	}
 }
@@ -322,9 +323,9 @@ func (r *postRig) withDriver(d driver) *QP {
 // TestSiwModify: what the kernel alone does is refused, with words that say what to do instead.
 func TestSiwModify(t *testing.T) {
 	r := newSiwRig(t)
-	r.qp.state.Store(uint32(QPInit))
-	for _, to := range []QPState{QPRTR, QPRTS} {
-		row := transitions[RC][to-1][to]
+	r.qp.state.Store(uint32(ib.QPInit))
+	for _, to := range []ib.QPState{ib.QPRTR, ib.QPRTS} {
+		row := transitions[ib.RC][to-1][to]
 		r.qp.state.Store(uint32(to - 1))
 		var f *FeatureError
 		if err := r.qp.Modify(QPAttr{State: to}, AttrState|row.required); !errors.As(err, &f) || !strings.Contains(err.Error(), "connection manager") {

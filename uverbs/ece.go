@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // ECE has options for enhanced connection establishment (struct ibv_ece). They select features of the
@@ -13,7 +14,7 @@ import (
 // The two sides of a connection agree on options in four steps, which package cm can do; see there:
 //
 //  1. The connecting side sends the result of [QP.QueryECE], which is all that its device supports.
-//  2. The accepting side passes it to [QP.SetECE] before it moves its QP to [QPInit] or [QPRTR]. The
+//  2. The accepting side passes it to [QP.SetECE] before it moves its QP to [ib.QPInit] or [ib.QPRTR]. The
 //     device accepts the options that it supports.
 //  3. The accepting side answers with the result of QueryECE.
 //  4. The connecting side passes the answer to SetECE before it moves its QP to QPRTR.
@@ -47,7 +48,7 @@ func (q *QP) QueryECE() (ECE, error) {
 // returns, and ignores the others. Options of 0 do not change what the device has accepted already, but
 // QueryECE returns none then.
 //
-// For a connection, call SetECE before the QP leaves [QPInit]. VendorID must be that of the device:
+// For a connection, call SetECE before the QP leaves [ib.QPInit]. VendorID must be that of the device:
 // do not pass the options of a peer whose device is of another vendor. SetECE fails with a
 // [FeatureError] if the driver or the device does not have ECE.
 func (q *QP) SetECE(e ECE) error {
@@ -97,7 +98,7 @@ func (q *QP) modifyUdataMlx5() udata {
 		return udata{}
 	}
 	u := udata{in: mlx5.EncodeModifyQP(ece, outOfOrder), out: make([]byte, mlx5.ModifyQPRespSize)}
-	if outOfOrder && q.State() == QPReset { // a later MODIFY_QP fails with EOPNOTSUPP for another reason
+	if outOfOrder && q.State() == ib.QPReset { // a later MODIFY_QP fails with EOPNOTSUPP for another reason
 		u.unsupported = noOutOfOrder(q.typ)
 	}
 	return u

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // The builder posts work requests without a struct for each: here a WRITE and, behind
@@ -30,7 +31,7 @@ func ExampleQP_ReadyUD() {
 	var cq *uverbs.CQ
 	var mr *uverbs.MR // of at least 40 + 4096 bytes
 	const qkey = 0x1ee7
-	qp := must(pd.CreateQP(uverbs.QPOptions{Type: uverbs.UD, SendCQ: cq, RecvCQ: cq}))
+	qp := must(pd.CreateQP(uverbs.QPOptions{Type: ib.UD, SendCQ: cq, RecvCQ: cq}))
 	defer qp.Close()
 	check(qp.ReadyUD(qkey))
 	check(qp.PostRecv(1, mr.SGE(0, uverbs.GRHSize+4096)))
@@ -100,7 +101,7 @@ func ExampleAH() {
 	var dev *uverbs.Device
 	var pd *uverbs.PD
 	var qp *uverbs.QP
-	var peer uverbs.GID
+	var peer ib.GID
 	local, ok := uverbs.ChooseGID(must(dev.GIDTable(1)), peer)
 	if !ok {
 		return // the port has no GID

@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/flow"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // The examples of this file are about what rxe does not have; see [uverbs.FeatureError].
@@ -33,7 +34,7 @@ func ExampleQP_CreateFlow() {
 	var dev *uverbs.Device
 	var pd *uverbs.PD
 	var cq *uverbs.CQ
-	qp := must(pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, SendCQ: cq, RecvCQ: cq}))
+	qp := must(pd.CreateQP(uverbs.QPOptions{Type: ib.RawPacket, SendCQ: cq, RecvCQ: cq}))
 	defer qp.Close()
 	check(qp.ReadyUD(0))
 	counters := must(dev.CreateCounters())
@@ -61,7 +62,7 @@ func ExampleDevice_CreateRWQIndTable() {
 	}
 	table := must(dev.CreateRWQIndTable(wqs))
 	defer table.Close()
-	qp := must(pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, IndTable: table}))
+	qp := must(pd.CreateQP(uverbs.QPOptions{Type: ib.RawPacket, IndTable: table}))
 	defer qp.Close()
 }
 

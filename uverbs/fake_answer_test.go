@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -219,7 +220,7 @@ func (k *fakeKernel) legacy(c *fakeCall) syscall.Errno {
 func (k *fakeKernel) device() *abi.ExQueryDeviceResp {
 	resp := &abi.ExQueryDeviceResp{Base: abi.QueryDeviceResp{
 		FWVer: 1<<32 | 2<<16 | 3, MaxSRQ: 9, MaxSRQWR: 1000, MaxSRQSGE: 3, MaxMRSize: 1 << 30, MaxQPWR: 1000, MaxSGE: 4, MaxCQE: 1000, MaxQPRDAtom: 16, MaxQPInitRDAtom: 8,
-		AtomicCap: uint32(AtomicHCA), PhysPortCnt: 2, DeviceCapFlags: 5,
+		AtomicCap: uint32(ib.AtomicHCA), PhysPortCnt: 2, DeviceCapFlags: 5,
 	}, TimestampMask: 7, HCACoreClock: 1000, DeviceCapFlagsEx: 1 << 40, MaxDMSize: 99, MaxWQTypeRQ: 20, RawPacketCaps: 5, XRCODPCaps: 8,
 		// No bit of general ODP, so that nothing is done on demand.
 		ODPCaps:          abi.ODPCaps{PerTransportCaps: abi.ODPCapsPerTransportCaps{RCODPCaps: 9, UCODPCaps: 10, UDODPCaps: 11}},
@@ -236,7 +237,7 @@ func (k *fakeKernel) portResp(port uint8) abi.QueryPortResp {
 	if port == 1 {
 		return k.port
 	}
-	return abi.QueryPortResp{State: uint8(PortDown), PhysState: 3, GIDTblLen: 4, LinkLayer: uint8(LinkLayerEthernet)}
+	return abi.QueryPortResp{State: uint8(ib.PortDown), PhysState: 3, GIDTblLen: 4, LinkLayer: uint8(ib.LinkLayerEthernet)}
 }
 
 // handle makes a handle.

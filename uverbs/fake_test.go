@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
@@ -182,7 +183,7 @@ func newFakeKernel(t testing.TB) *fakeKernel {
 	}
 	k := &fakeKernel{
 		t: t, file: os.NewFile(uintptr(fd), "uverbs0"), refuse: map[string]syscall.Errno{}, rings: map[uint32][]*fakeRing{},
-		port: abi.QueryPortResp{State: uint8(PortActive), MaxMTU: 5, ActiveMTU: 3, GIDTblLen: 4, PhysState: 5, LinkLayer: uint8(LinkLayerEthernet)},
+		port: abi.QueryPortResp{State: uint8(ib.PortActive), MaxMTU: 5, ActiveMTU: 3, GIDTblLen: 4, PhysState: 5, LinkLayer: uint8(ib.LinkLayerEthernet)},
 	}
 	k.CharDevice = value(kernel.NewCharDevice(k.file, kernel.CharOptions{}))(t)
 	if _, err := k.file.Seek(doorbells, io.SeekStart); err != nil {
@@ -346,4 +347,4 @@ func newFakeQP(t testing.TB, o QPOptions) *fakeQP {
 }
 
 // state puts the QP into a state without asking anybody.
-func (f *fakeQP) state(s QPState) { f.qp.state.Store(uint32(s)) }
+func (f *fakeQP) state(s ib.QPState) { f.qp.state.Store(uint32(s)) }

@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/flow"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -131,7 +132,7 @@ func (o *FlowOptions) encode() ([]byte, error) {
 }
 
 // flowHint explains a refused flow.
-func flowHint(errno syscall.Errno, typ QPType) string {
+func flowHint(errno syscall.Errno, typ ib.QPType) string {
 	switch errno {
 	case syscall.EPERM:
 		return "the process needs CAP_NET_RAW"

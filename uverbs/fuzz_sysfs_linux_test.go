@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // FuzzSysfs: whatever the files of a port contain, a partition key is the number in its file, and an entry
@@ -40,14 +42,14 @@ func FuzzSysfs(f *testing.F) {
 		if want, werr := strconv.ParseUint(line(pkey), 0, 16); err == nil && (werr != nil || uint64(got) != want) {
 			t.Errorf("partition key %q is %#x, want %#x, %v", pkey, got, want, werr)
 		}
-		e, used, err := sysfsGID(root, "d0", 1, 2, LinkLayerEthernet)
-		if want, werr := ParseGID(line(gid)); used && (werr != nil || e.GID != want || e.GID.IsZero() || err != nil) {
+		e, used, err := sysfsGID(root, "d0", 1, 2, ib.LinkLayerEthernet)
+		if want, werr := ib.ParseGID(line(gid)); used && (werr != nil || e.GID != want || e.GID.IsZero() || err != nil) {
 			t.Errorf("GID %q is %v, %v, want %v", gid, e.GID, err, want)
 		}
 		if !used {
 			return
 		}
-		if e.Port != 1 || e.Index != 2 || e.Type != GIDTypeRoCEv1 && e.Type != GIDTypeRoCEv2 || (e.Type == GIDTypeRoCEv2) && line(typ) != "RoCE v2" {
+		if e.Port != 1 || e.Index != 2 || e.Type != ib.GIDTypeRoCEv1 && e.Type != ib.GIDTypeRoCEv2 || (e.Type == ib.GIDTypeRoCEv2) && line(typ) != "RoCE v2" {
 			t.Errorf("type %q gives %+v", typ, e)
 		}
 		if n, err := strconv.Atoi(line(ifindex)); e.Netdev != 0 && err == nil && e.Netdev != n {

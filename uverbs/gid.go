@@ -8,40 +8,18 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
-// GIDType says how packets that use a GID are encapsulated (enum ib_uverbs_gid_type).
-type GIDType uint32
-
-// GID types.
-const (
-	GIDTypeIB     GIDType = abi.IB_UVERBS_GID_TYPE_IB      // InfiniBand
-	GIDTypeRoCEv1 GIDType = abi.IB_UVERBS_GID_TYPE_ROCE_V1 // Ethernet frames, not routable
-	GIDTypeRoCEv2 GIDType = abi.IB_UVERBS_GID_TYPE_ROCE_V2 // UDP packets, port 4791
-)
-
-// String returns the type's name.
-func (t GIDType) String() string {
-	switch t {
-	case GIDTypeIB:
-		return "IB"
-	case GIDTypeRoCEv1:
-		return "RoCE v1"
-	case GIDTypeRoCEv2:
-		return "RoCE v2"
-	}
-	return fmt.Sprintf("GID type %d", uint32(t))
-}
-
 // GIDEntry is an entry of a port's GID table.
 type GIDEntry struct {
-	Port   uint8   // Port is the port number, from 1.
-	Index  int     // Index is the position in the table (the "GID index").
-	GID    GID     // GID is the identifier.
-	Type   GIDType // Type is the encapsulation of packets.
-	Netdev int     // Netdev is the index of the network interface; 0 if there is none in this network namespace.
+	Port   uint8      // Port is the port number, from 1.
+	Index  int        // Index is the position in the table (the "GID index").
+	GID    ib.GID     // GID is the identifier.
+	Type   ib.GIDType // Type is the encapsulation of packets.
+	Netdev int        // Netdev is the index of the network interface; 0 if there is none in this network namespace.
 }
 
 // String describes the entry in one line.
@@ -92,7 +70,7 @@ func (d *Device) currentGID(port uint8, index int, facts *PortAttr) (GIDEntry, e
 }
 
 // gidOf is QueryGID for a port with a table of n entries.
-func (d *Device) gidOf(port uint8, index, n int, link LinkLayer) (GIDEntry, error) {
+func (d *Device) gidOf(port uint8, index, n int, link ib.LinkLayer) (GIDEntry, error) {
 	if index < 0 || index >= n {
 		return GIDEntry{}, argErr("QueryGID", "index", index, "0 to %d", n-1)
 	}
@@ -121,7 +99,7 @@ func (d *Device) gidOf(port uint8, index, n int, link LinkLayer) (GIDEntry, erro
 }
 
 // gidWithoutIoctl returns one entry where no command does, and reports whether it is used.
-func (d *Device) gidWithoutIoctl(port uint8, index int, link LinkLayer) (e GIDEntry, used bool, err error) {
+func (d *Device) gidWithoutIoctl(port uint8, index int, link ib.LinkLayer) (e GIDEntry, used bool, err error) {
 	if d.info.InProcess {
 		e, used = d.inProcessGID(port, index)
 		return e, used, nil
@@ -134,8 +112,8 @@ func gidEntry(e *abi.GIDEntry) GIDEntry {
 	return GIDEntry{
 		Port:   uint8(e.PortNum),
 		Index:  int(e.GIDIndex),
-		GID:    GID(bytesOf(&e.GID)),
-		Type:   GIDType(e.GIDType),
+		GID:    ib.GID(bytesOf(&e.GID)),
+		Type:   ib.GIDType(e.GIDType),
 		Netdev: int(e.NetdevIfindex),
 	}
 }
@@ -201,7 +179,7 @@ func (d *Device) gidIoctlFor(n int) ([]GIDEntry, syscall.Errno) {
 const sysClassInfiniband = "/sys/class/infiniband"
 
 // sysfsGID reads one entry and reports whether it is used.
-func sysfsGID(root, device string, port uint8, i int, link LinkLayer) (e GIDEntry, used bool, err error) {
+func sysfsGID(root, device string, port uint8, i int, link ib.LinkLayer) (e GIDEntry, used bool, err error) {
 	dir := sysfsPort(root, device, port)
 	text, err := readLine(filepath.Join(dir, "gids", strconv.Itoa(i)))
 	if err != nil {
@@ -221,8 +199,8 @@ func sysfsErr(device string, port uint8, err error) error {
 }
 
 // sysfsEntry completes an entry from the text of its GID file and from the files beside it.
-func sysfsEntry(root, dir, text string, e GIDEntry, link LinkLayer) (_ GIDEntry, used bool, err error) {
-	if e.GID, err = ParseGID(text); err != nil || e.GID.IsZero() {
+func sysfsEntry(root, dir, text string, e GIDEntry, link ib.LinkLayer) (_ GIDEntry, used bool, err error) {
+	if e.GID, err = ib.ParseGID(text); err != nil || e.GID.IsZero() {
 		return GIDEntry{}, false, err
 	}
 	index := strconv.Itoa(e.Index)
@@ -237,15 +215,15 @@ func sysfsEntry(root, dir, text string, e GIDEntry, link LinkLayer) (_ GIDEntry,
 }
 
 // sysfsGIDType reads the type of a GID. InfiniBand ports have no readable file.
-func sysfsGIDType(path string, link LinkLayer) GIDType {
+func sysfsGIDType(path string, link ib.LinkLayer) ib.GIDType {
 	text, err := readLine(path)
 	switch {
 	case err == nil && text == "RoCE v2":
-		return GIDTypeRoCEv2
-	case link == LinkLayerEthernet:
-		return GIDTypeRoCEv1
+		return ib.GIDTypeRoCEv2
+	case link == ib.LinkLayerEthernet:
+		return ib.GIDTypeRoCEv1
 	}
-	return GIDTypeIB
+	return ib.GIDTypeIB
 }
 
 // gidList lists the entries of a GID table.

@@ -3,6 +3,8 @@ package uverbs
 import (
 	"bytes"
 	"slices"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // ChooseGID returns the entry that the library would use to reach peer. The zero GID stands for a
@@ -19,12 +21,12 @@ import (
 // On InfiniBand it returns the first entry with the peer's subnet prefix, or else the first entry.
 // It reads the host's routes only if several addresses are equal otherwise. It reports false if the
 // table is empty.
-func ChooseGID(table []GIDEntry, peer GID) (e GIDEntry, ok bool) {
+func ChooseGID(table []GIDEntry, peer ib.GID) (e GIDEntry, ok bool) {
 	return chooseGID(table, peer, hostRoute)
 }
 
 // chooseGID is ChooseGID with a function that reads the host's routes.
-func chooseGID(table []GIDEntry, peer GID, route func(peer GID) gidRoute) (best GIDEntry, ok bool) {
+func chooseGID(table []GIDEntry, peer ib.GID, route func(peer ib.GID) gidRoute) (best GIDEntry, ok bool) {
 	if len(table) == 0 {
 		return GIDEntry{}, false
 	}
@@ -40,7 +42,9 @@ func chooseGID(table []GIDEntry, peer GID, route func(peer GID) gidRoute) (best 
 	}
 	first := &suit[0]
 	var r gidRoute
-	if slices.ContainsFunc(suit, func(e GIDEntry) bool { return e.Type != GIDTypeIB && (e.GID != first.GID || e.Netdev != first.Netdev) }) {
+	if slices.ContainsFunc(suit, func(e GIDEntry) bool {
+		return e.Type != ib.GIDTypeIB && (e.GID != first.GID || e.Netdev != first.Netdev)
+	}) {
 		r = route(peer)
 	}
 	most = -1
@@ -54,8 +58,8 @@ func chooseGID(table []GIDEntry, peer GID, route func(peer GID) gidRoute) (best 
 
 // gidSuits ranks an entry by the GIDs alone: on RoCE by link-local and address family, on
 // InfiniBand by subnet.
-func gidSuits(e *GIDEntry, peer GID) int {
-	if e.Type == GIDTypeIB {
+func gidSuits(e *GIDEntry, peer ib.GID) int {
+	if e.Type == ib.GIDTypeIB {
 		if bytes.Equal(e.GID[:8], peer[:8]) {
 			return 1
 		}
@@ -84,7 +88,7 @@ func (r *gidRoute) rank(e GIDEntry) int {
 	if e.Netdev != 0 && e.Netdev == r.link {
 		score += 8
 	}
-	if e.Type == GIDTypeRoCEv2 {
+	if e.Type == ib.GIDTypeRoCEv2 {
 		score += 4
 	}
 	if slices.Contains(r.up, e.Netdev) {
@@ -98,6 +102,6 @@ func (r *gidRoute) rank(e GIDEntry) int {
 
 // routed reports whether the host's routes determine how to reach a peer. They do not for an IPv6
 // link-local address, which is on every link. IPv4 link-local addresses have a route.
-func routed(peer GID) bool {
+func routed(peer ib.GID) bool {
 	return !peer.IsZero() && !peer.Addr().IsMulticast() && !peer.LinkLocal()
 }

@@ -3,22 +3,24 @@ package uverbs
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestChooseGID: routable first, then the family, then RoCE v2.
 func TestChooseGID(t *testing.T) {
-	entry := func(index int, addr string, typ GIDType) GIDEntry {
+	entry := func(index int, addr string, typ ib.GIDType) GIDEntry {
 		return GIDEntry{Port: 1, Index: index, GID: gid(t, addr), Type: typ, Netdev: 3}
 	}
 	table := []GIDEntry{
-		entry(0, "fe80::1", GIDTypeRoCEv1),
-		entry(1, "fe80::1", GIDTypeRoCEv2),
-		entry(2, "10.1.0.1", GIDTypeRoCEv1),
-		entry(3, "10.1.0.1", GIDTypeRoCEv2),
-		entry(4, "fd00:1::1", GIDTypeRoCEv1),
-		entry(5, "fd00:1::1", GIDTypeRoCEv2),
+		entry(0, "fe80::1", ib.GIDTypeRoCEv1),
+		entry(1, "fe80::1", ib.GIDTypeRoCEv2),
+		entry(2, "10.1.0.1", ib.GIDTypeRoCEv1),
+		entry(3, "10.1.0.1", ib.GIDTypeRoCEv2),
+		entry(4, "fd00:1::1", ib.GIDTypeRoCEv1),
+		entry(5, "fd00:1::1", ib.GIDTypeRoCEv2),
 	}
-	foreign := entry(6, "10.2.0.1", GIDTypeRoCEv2)
+	foreign := entry(6, "10.2.0.1", ib.GIDTypeRoCEv2)
 	foreign.Netdev = 0
 	for _, c := range []struct {
 		name  string
@@ -34,17 +36,17 @@ func TestChooseGID(t *testing.T) {
 		{"no IPv4", append(table[:2:2], table[4:]...), "::", 5},
 		{"IPv4 peer, no IPv4 here", append(table[:2:2], table[4:]...), "10.1.0.2", 5},
 		{"only v1", table[2:3], "::", 2},
-		{"link-local v2 or routable v1", []GIDEntry{table[1], {Port: 1, Index: 4, GID: table[4].GID, Type: GIDTypeRoCEv1}}, "::", 4},
+		{"link-local v2 or routable v1", []GIDEntry{table[1], {Port: 1, Index: 4, GID: table[4].GID, Type: ib.GIDTypeRoCEv1}}, "::", 4},
 		{"IPv6 v2 or IPv4 v1", []GIDEntry{table[5], table[2]}, "10.1.0.2", 2},
 		{"netdev elsewhere", []GIDEntry{foreign, table[3]}, "::", 3},
-		{"order decides", []GIDEntry{table[3], entry(9, "10.3.0.1", GIDTypeRoCEv2)}, "::", 3},
+		{"order decides", []GIDEntry{table[3], entry(9, "10.3.0.1", ib.GIDTypeRoCEv2)}, "::", 3},
 	} {
-		got, ok := chooseGID(c.table, gid(t, c.peer), func(GID) gidRoute { return gidRoute{} })
+		got, ok := chooseGID(c.table, gid(t, c.peer), func(ib.GID) gidRoute { return gidRoute{} })
 		if !ok || got.Index != c.want {
 			t.Errorf("%s: index %d, %v, want %d", c.name, got.Index, ok, c.want)
 		}
 	}
-	if _, ok := ChooseGID(nil, GID{}); ok {
+	if _, ok := ChooseGID(nil, ib.GID{}); ok {
 		t.Error("something is chosen from an empty table")
 	}
 }
@@ -76,18 +78,18 @@ func TestGIDIndex(t *testing.T) {
 // TestChooseGIDByRoute: among addresses that suit alike the host's route decides, before RoCE v2 and
 // the index.
 func TestChooseGIDByRoute(t *testing.T) {
-	entry := func(index int, addr string, typ GIDType, netdev int) GIDEntry {
+	entry := func(index int, addr string, typ ib.GIDType, netdev int) GIDEntry {
 		return GIDEntry{Port: 1, Index: index, GID: gid(t, addr), Type: typ, Netdev: netdev}
 	}
 	addr := netip.MustParseAddr
 	table := []GIDEntry{
-		entry(0, "fe80::1", GIDTypeRoCEv2, 3),
-		entry(1, "10.1.0.1", GIDTypeRoCEv1, 3), entry(2, "10.1.0.1", GIDTypeRoCEv2, 3),
-		entry(3, "10.2.0.1", GIDTypeRoCEv1, 3), entry(4, "10.2.0.1", GIDTypeRoCEv2, 3), // a second address
-		entry(5, "10.3.0.1", GIDTypeRoCEv1, 4), entry(6, "10.3.0.1", GIDTypeRoCEv2, 4), // a VLAN
-		entry(7, "10.3.0.9", GIDTypeRoCEv2, 4),
-		entry(8, "10.4.0.1", GIDTypeRoCEv1, 5), // v1 only
-		entry(9, "10.5.0.1", GIDTypeRoCEv2, 0), // of another namespace
+		entry(0, "fe80::1", ib.GIDTypeRoCEv2, 3),
+		entry(1, "10.1.0.1", ib.GIDTypeRoCEv1, 3), entry(2, "10.1.0.1", ib.GIDTypeRoCEv2, 3),
+		entry(3, "10.2.0.1", ib.GIDTypeRoCEv1, 3), entry(4, "10.2.0.1", ib.GIDTypeRoCEv2, 3), // a second address
+		entry(5, "10.3.0.1", ib.GIDTypeRoCEv1, 4), entry(6, "10.3.0.1", ib.GIDTypeRoCEv2, 4), // a VLAN
+		entry(7, "10.3.0.9", ib.GIDTypeRoCEv2, 4),
+		entry(8, "10.4.0.1", ib.GIDTypeRoCEv1, 5), // v1 only
+		entry(9, "10.5.0.1", ib.GIDTypeRoCEv2, 0), // of another namespace
 	}
 	for _, c := range []struct {
 		name  string
@@ -108,8 +110,8 @@ func TestChooseGIDByRoute(t *testing.T) {
 		{"an interface that is up", "::", gidRoute{up: []int{4, 5}}, 6},
 		{"link-local whatever the route", "fe80::2", gidRoute{link: 4}, 0},
 	} {
-		asked := GID{1}
-		got, ok := chooseGID(table, gid(t, c.peer), func(peer GID) gidRoute {
+		asked := ib.GID{1}
+		got, ok := chooseGID(table, gid(t, c.peer), func(peer ib.GID) gidRoute {
 			asked = peer
 			return c.route
 		})
@@ -125,11 +127,11 @@ func TestChooseGIDByRoute(t *testing.T) {
 // TestChooseGIDOnInfiniBand: the subnet prefix decides and then the index, and the host is not asked.
 func TestChooseGIDOnInfiniBand(t *testing.T) {
 	entry := func(index int, addr string) GIDEntry {
-		return GIDEntry{Port: 1, Index: index, GID: gid(t, addr), Type: GIDTypeIB}
+		return GIDEntry{Port: 1, Index: index, GID: gid(t, addr), Type: ib.GIDTypeIB}
 	}
 	table := []GIDEntry{entry(0, "fe80::1"), entry(1, "fe80::2"), entry(2, "fec0:0:0:7::1"), entry(3, "fec0:0:0:7::2")}
 	for peer, want := range map[string]int{"::": 0, "fe80::9": 0, "fec0:0:0:7::9": 2, "fec0:0:0:8::9": 0} {
-		got, ok := chooseGID(table, gid(t, peer), func(GID) gidRoute {
+		got, ok := chooseGID(table, gid(t, peer), func(ib.GID) gidRoute {
 			t.Error("the host looked up a route")
 			return gidRoute{}
 		})

@@ -11,13 +11,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
 // gid parses a GID that must be right.
-func gid(t testing.TB, s string) GID {
+func gid(t testing.TB, s string) ib.GID {
 	t.Helper()
-	g, err := ParseGID(s)
+	g, err := ib.ParseGID(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,10 +36,10 @@ func TestGIDTableTooLong(t *testing.T) {
 
 func TestQueryGID(t *testing.T) {
 	d, k := fakeDevice(t, pathIoctl)
-	k.gids = []abi.GIDEntry{{PortNum: 2, GIDIndex: 3}, {PortNum: 1, GIDIndex: 3, GIDType: uint32(GIDTypeRoCEv2), NetdevIfindex: 7}}
+	k.gids = []abi.GIDEntry{{PortNum: 2, GIDIndex: 3}, {PortNum: 1, GIDIndex: 3, GIDType: uint32(ib.GIDTypeRoCEv2), NetdevIfindex: 7}}
 	addr := gid(t, "10.1.0.1")
 	copy(bytesOf(&k.gids[1].GID), addr[:])
-	want := GIDEntry{Port: 1, Index: 3, GID: addr, Type: GIDTypeRoCEv2, Netdev: 7}
+	want := GIDEntry{Port: 1, Index: 3, GID: addr, Type: ib.GIDTypeRoCEv2, Netdev: 7}
 	if got, err := d.QueryGID(1, 3); got != want || err != nil {
 		t.Errorf("entry is %+v, %v, want %+v", got, err, want)
 	}
@@ -83,20 +84,20 @@ func TestSysfsGIDs(t *testing.T) {
 	write(port+"gids/1", "0000:0000:0000:0000:0000:0000:0000:0000")
 	write(port+"gids/2", "0000:0000:0000:0000:0000:ffff:0a01:0001")
 	write(port+"gid_attrs/types/2", "IB/RoCE v1")
-	attr := PortAttr{GIDTableLen: 3, LinkLayer: LinkLayerEthernet}
+	attr := PortAttr{GIDTableLen: 3, LinkLayer: ib.LinkLayerEthernet}
 	got, err := sysfsGIDs(root, "rxe0", 1, attr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []GIDEntry{
-		{Port: 1, Index: 0, GID: gid(t, "fe80::ff:fe00:1"), Type: GIDTypeRoCEv2, Netdev: 7},
-		{Port: 1, Index: 2, GID: gid(t, "10.1.0.1"), Type: GIDTypeRoCEv1},
+		{Port: 1, Index: 0, GID: gid(t, "fe80::ff:fe00:1"), Type: ib.GIDTypeRoCEv2, Netdev: 7},
+		{Port: 1, Index: 2, GID: gid(t, "10.1.0.1"), Type: ib.GIDTypeRoCEv1},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
 	}
-	attr.LinkLayer = LinkLayerInfiniBand
-	if got, err := sysfsGIDs(root, "rxe0", 1, attr); err != nil || got[1].Type != GIDTypeIB {
+	attr.LinkLayer = ib.LinkLayerInfiniBand
+	if got, err := sysfsGIDs(root, "rxe0", 1, attr); err != nil || got[1].Type != ib.GIDTypeIB {
 		t.Errorf("on InfiniBand: %v, %v", got, err)
 	}
 	attr.GIDTableLen = 4

@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -15,7 +16,7 @@ func infiniBand(t *testing.T, required bool, o QPOptions) *fakeQP {
 	t.Helper()
 	f := newFakeQP(t, o)
 	f.ahNum = 9 // the kernel knows the AH by a number, and the library needs no Ethernet address
-	f.port.LinkLayer, f.port.LID = uint8(LinkLayerInfiniBand), 5
+	f.port.LinkLayer, f.port.LID = uint8(ib.LinkLayerInfiniBand), 5
 	if required {
 		f.port.Flags = PortGRHRequired
 	}
@@ -35,12 +36,12 @@ func TestGRHRequired(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		required bool
-		peer     GID
-		endpoint GID // that EndpointFor the peer has
+		peer     ib.GID
+		endpoint ib.GID // that EndpointFor the peer has
 		global   uint8
 	}{
 		{"required", true, peer, local, 1},
-		{"not required", false, GID{}, GID{}, 0},
+		{"not required", false, ib.GID{}, ib.GID{}, 0},
 		{"required by the peer", false, peer, local, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -49,7 +50,7 @@ func TestGRHRequired(t *testing.T) {
 				t.Errorf("GRHRequired is %v", attr.GRHRequired())
 			}
 			first := value(f.qp.Endpoint())(t)
-			if want := map[bool]GID{true: local}[c.required]; first.GID != want || first.LID != 5 {
+			if want := map[bool]ib.GID{true: local}[c.required]; first.GID != want || first.LID != 5 {
 				t.Errorf("the endpoint is %+v, want GID %s", first, want)
 			}
 			remote := Endpoint{QPN: 77, LID: 6, GID: c.peer}
@@ -72,9 +73,9 @@ func TestGRHRequired(t *testing.T) {
 				t.Errorf("the AH is %+v, want global %d", req.Attr, global)
 			}
 			f.calls = nil
-			must(t, f.qp.Modify(QPAttr{State: QPReset}, AttrState), f.qp.Init(), ah.Close())
+			must(t, f.qp.Modify(QPAttr{State: ib.QPReset}, AttrState), f.qp.Init(), ah.Close())
 			f.calls = nil
-			must(t, f.qp.Modify(QPAttr{State: QPRTR, PathMTU: MTU1024, AH: AHAttr{Port: 1, DLID: 6, GRH: GRH{DGID: c.peer}}},
+			must(t, f.qp.Modify(QPAttr{State: ib.QPRTR, PathMTU: ib.MTU1024, AH: AHAttr{Port: 1, DLID: 6, GRH: GRH{DGID: c.peer}}},
 				AttrState|AttrAV|AttrPathMTU|AttrDestQPN|AttrRQPSN|AttrMaxDestRdAtomic|AttrMinRNRTimer))
 			if dest := f.modifies()[0].Dest; dest.IsGlobal != map[bool]uint8{true: 1}[c.required] || dest.DLID != 6 {
 				t.Errorf("Modify has %+v", dest)
@@ -90,11 +91,11 @@ func TestGRHMissing(t *testing.T) {
 	value(f.dev.QueryPort(1))(t)
 	f.calls = nil
 	_, ah := f.pd.CreateAH(AHAttr{Port: 1, DLID: 6})
-	f.state(QPInit)
+	f.state(ib.QPInit)
 	for name, err := range map[string]error{
 		"Connect":  f.qp.Connect(t.Context(), Endpoint{QPN: 77, LID: 6}),
 		"CreateAH": ah,
-		"Modify": f.qp.Modify(QPAttr{State: QPRTR, PathMTU: MTU1024, AH: AHAttr{Port: 1, DLID: 6}},
+		"Modify": f.qp.Modify(QPAttr{State: ib.QPRTR, PathMTU: ib.MTU1024, AH: AHAttr{Port: 1, DLID: 6}},
 			AttrState|AttrAV|AttrPathMTU|AttrDestQPN|AttrRQPSN|AttrMaxDestRdAtomic|AttrMinRNRTimer),
 	} {
 		var arg *ArgError

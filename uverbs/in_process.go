@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
 )
 
@@ -113,7 +114,7 @@ func (i *DeviceInfo) addrs() []string {
 func (d *Device) inProcessGIDs(port uint8) []GIDEntry {
 	var table []GIDEntry
 	for _, g := range d.info.inproc.GIDs(port) {
-		table = append(table, GIDEntry{Port: port, Index: g.Index, GID: g.GID, Type: GIDType(g.Type), Netdev: g.Netdev})
+		table = append(table, GIDEntry{Port: port, Index: g.Index, GID: g.GID, Type: ib.GIDType(g.Type), Netdev: g.Netdev})
 	}
 	return table
 }

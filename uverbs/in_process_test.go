@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
@@ -51,7 +52,7 @@ func (l *localDevice) Open() (kernel.Device, error) {
 	c.k.goMem = map[uint64][]byte{}
 	c.k.port.PKeyTblLen = 2
 	if l.down {
-		c.k.port.State, c.k.port.PhysState = uint8(PortDown), 3
+		c.k.port.State, c.k.port.PhysState = uint8(ib.PortDown), 3
 	}
 	l.contexts = append(l.contexts, c)
 	return c, nil
@@ -271,7 +272,7 @@ func useInProcess(t *testing.T, d *Device, c *localContext) {
 	pd, ch := value(d.AllocPD())(t), value(d.CreateCompChannel())(t)
 	cq := value(d.CreateCQ(CQOptions{MaxCQE: 3, Channel: ch}))(t)
 	qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendWR: 3, MaxRecvWR: 3, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16}))(t)
-	qp.state.Store(uint32(QPRTS))
+	qp.state.Store(uint32(ib.QPRTS))
 	must(t, cq.Notify(), qp.PostSend(SendWR{ID: 42, Opcode: WRSend, Flags: SendSignaled, Inline: []byte("hello")}))
 	if got := c.k.took(); !slices.Contains(got[len(got)-2:], "invoke REQ_NOTIFY_CQ") || !slices.Contains(got[len(got)-1:], "invoke POST_SEND") {
 		t.Errorf("the last commands are %v, want REQ_NOTIFY_CQ and the doorbell", got)
@@ -442,13 +443,13 @@ func TestInProcessNetdev(t *testing.T) {
 // tells.
 func TestInProcessTables(t *testing.T) {
 	soft := addLocal(t, "local0", func(l *localDevice) {
-		l.gids = []inproc.GIDEntry{{Index: 0, GID: gid(t, "fe80::1"), Type: uint32(GIDTypeRoCEv2), Netdev: 1}, {Index: 2, GID: gid(t, "127.0.0.2"), Type: uint32(GIDTypeRoCEv2)}}
+		l.gids = []inproc.GIDEntry{{Index: 0, GID: gid(t, "fe80::1"), Type: uint32(ib.GIDTypeRoCEv2), Netdev: 1}, {Index: 2, GID: gid(t, "127.0.0.2"), Type: uint32(ib.GIDTypeRoCEv2)}}
 	})
 	t.Setenv(abiPathEnv, "write")
 	d, _ := soft.open(t)
 	want := []GIDEntry{
-		{Port: 1, Index: 0, GID: gid(t, "fe80::1"), Type: GIDTypeRoCEv2, Netdev: 1},
-		{Port: 1, Index: 2, GID: gid(t, "127.0.0.2"), Type: GIDTypeRoCEv2},
+		{Port: 1, Index: 0, GID: gid(t, "fe80::1"), Type: ib.GIDTypeRoCEv2, Netdev: 1},
+		{Port: 1, Index: 2, GID: gid(t, "127.0.0.2"), Type: ib.GIDTypeRoCEv2},
 	}
 	if diff := cmp.Diff(want, value(d.GIDTable(1))(t)); diff != "" {
 		t.Errorf("GIDs (-want +got):\n%s", diff)

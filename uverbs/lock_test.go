@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // The tests of this file do things at the same time that a lock keeps apart. They prove most under
@@ -78,8 +80,8 @@ func TestSiwFlushedWhilePosting(t *testing.T) {
 			post(&posted, 100, func(id uint64) error { return r.qp.PostSend(SendWR{ID: id, Opcode: WRSend}) }),
 			post(&received, 200, func(id uint64) error { return r.qp.PostRecv(id) }),
 			func() {
-				r.qp.state.Store(uint32(QPErr))
-				siwDriver{}.qpModified(r.qp, QPRTS, QPErr)
+				r.qp.state.Store(uint32(ib.QPErr))
+				siwDriver{}.qpModified(r.qp, ib.QPRTS, ib.QPErr)
 			})
 		var sends, recvs []uint64
 		for _, wc := range r.poll(t) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -12,23 +13,23 @@ import (
 // group's LID (0xc000 to 0xfffe), which the subnet manager has chosen. It does not join the group: the
 // host must also join it, with rdma_cm or on RoCE a UDP socket, so that the network delivers the packets.
 // Attaching a QP twice has no effect; one DetachMulticast detaches it.
-func (q *QP) AttachMulticast(gid GID, lid uint16) error {
+func (q *QP) AttachMulticast(gid ib.GID, lid uint16) error {
 	return q.multicast("ATTACH_MCAST", abi.IB_USER_VERBS_CMD_ATTACH_MCAST, gid, lid)
 }
 
 // DetachMulticast detaches a queue pair from a group (ibv_detach_mcast). Close fails while the QP
 // is attached.
-func (q *QP) DetachMulticast(gid GID, lid uint16) error {
+func (q *QP) DetachMulticast(gid ib.GID, lid uint16) error {
 	return q.multicast("DETACH_MCAST", abi.IB_USER_VERBS_CMD_DETACH_MCAST, gid, lid)
 }
 
 // multicast issues either command; their structs have the same layout.
-func (q *QP) multicast(verb string, cmd uint32, gid GID, lid uint16) error {
+func (q *QP) multicast(verb string, cmd uint32, gid ib.GID, lid uint16) error {
 	if err := q.acquire(); err != nil {
 		return err
 	}
 	defer q.release()
-	if q.typ != UD {
+	if q.typ != ib.UD {
 		return argErr(verb, "QP type", q.typ, "UD")
 	}
 	if !gid.Addr().IsMulticast() {

@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -49,7 +50,7 @@ func TestPortCache(t *testing.T) {
 	f.raiseAsync(t, EventCommEst, f.qp.cookie)
 	value(waitEvent(t, f.dev))(t)
 	endpoint("an event about the QP")
-	f.port.ActiveMTU = uint8(MTU256)
+	f.port.ActiveMTU = uint8(ib.MTU256)
 	endpoint("a new MTU")
 	f.dev.age()
 	f.took()
@@ -57,7 +58,7 @@ func TestPortCache(t *testing.T) {
 	if got := queries(f.took()); !slices.Equal(got, []string{port}) {
 		t.Errorf("Connect: asked %q, want %q", got, port)
 	}
-	if got := f.qp.peer.Load().mtu; got != MTU256 {
+	if got := f.qp.peer.Load().mtu; got != ib.MTU256 {
 		t.Errorf("the path MTU is %d bytes, want 256", got.Bytes())
 	}
 }

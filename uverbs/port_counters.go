@@ -5,7 +5,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
-// recordCounters records the counters of a port, once, before the first QP enters [QPInit]. The
+// recordCounters records the counters of a port, once, before the first QP enters [ib.QPInit]. The
 // record is empty if the device has no counters.
 func (d *Device) recordCounters(port uint8) {
 	if _, known := d.firstCounters.Load(port); known {

@@ -4,20 +4,22 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // setOps sets the operations of the QP. Those in plain can be encoded from a SendWR without a
 // lookup; only connected QPs have them. Those in addressed are SENDs, WRITEs and READs to a peer that each SendWR names.
 func (q *QP) setOps(ops opcodeSet) {
 	q.ops, q.plain, q.addressed = ops, 0, 0
-	if q.typ == UD || q.typ == DCI {
+	if q.typ == ib.UD || q.typ == ib.DCI {
 		for op := range WRRDMARead + 1 {
 			if ops[op] {
 				q.addressed |= 1 << op
 			}
 		}
 	}
-	if q.typ != RC && q.typ != UC {
+	if q.typ != ib.RC && q.typ != ib.UC {
 		return
 	}
 	for _, op := range []WROpcode{WRSend, WRSendWithImm, WRRDMAWrite, WRRDMAWriteWithImm, WRRDMARead, WRAtomicCAS, WRAtomicFAA} {
@@ -48,7 +50,7 @@ func (q *QP) postSlow(wrs []SendWR) error {
 //
 // Preconditions: the caller holds sending.
 func (q *QP) ready() bool {
-	return QPState(q.state.Load()) >= QPRTS && q.builder.n == 0 && q.builder.err == nil
+	return ib.QPState(q.state.Load()) >= ib.QPRTS && q.builder.n == 0 && q.builder.err == nil
 }
 
 // allOps is the set of all operations, for work requests that were checked.
@@ -88,7 +90,7 @@ func (q *QP) stateErr() error {
 	if q.closed.Load() {
 		return q.errClosed()
 	}
-	if QPState(q.state.Load()) == QPRTR && q.dev.driver.capabilities().connectionManaged {
+	if ib.QPState(q.state.Load()) == ib.QPRTR && q.dev.driver.capabilities().connectionManaged {
 		return errAwaitFirstRecv
 	}
 	return ErrState

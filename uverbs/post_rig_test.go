@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/mmio/rxe"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -117,19 +118,19 @@ func newQuietRig(tb testing.TB, log2Len int) *postRig {
 func newPostRigOn(tb testing.TB, log2Len int, cmd *commands, pipe *os.File) *postRig {
 	tb.Helper()
 	r := &postRig{
-		qp:   &QP{kind: rxeDriver{}.kind(), typ: RC, handle: qpHandle},
+		qp:   &QP{kind: rxeDriver{}.kind(), typ: ib.RC, handle: qpHandle},
 		sq:   newRingBytes(9, log2Len),
 		rq:   newRingBytes(8, log2Len),
 		pipe: pipe,
 	}
-	ops, _ := rxeDriver{}.operations(RC)
+	ops, _ := rxeDriver{}.operations(ib.RC)
 	r.qp.setOps(ops)
 	r.qp.dev, r.qp.object.kind = &Device{cmd: cmd, driver: rxeDriver{}, info: DeviceInfo{Name: "rxe0"}}, "QP"
 	r.qp.rxe.sq = *value(rxe.NewSendQueue(r.sq.mem, int(r.sq.mask), 3, 100))(tb)
 	r.qp.rxe.rq = *value(rxe.NewRecvQueue(r.rq.mem, int(r.rq.mask), 3))(tb)
 	req := &abi.PostSend{QPHandle: qpHandle, WQESize: uint32(len(bytesOf(&abi.SendWR{})))}
 	r.qp.doorbell.Init(cmd.Conn, abi.IB_USER_VERBS_CMD_POST_SEND, bytesOf(req), len(bytesOf(&abi.PostSendResp{})))
-	r.qp.state.Store(uint32(QPRTS))
+	r.qp.state.Store(uint32(ib.QPRTS))
 	return r
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/goverbs/goverbs/mmio/rxe"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // sendSlotCase is a send and the fields that its slot in the ring must have, except for wr_id.
@@ -141,7 +142,7 @@ func TestPostSendBatch(t *testing.T) {
 // TestPostRecvBytes compares slots with struct rxe_recv_wqe. No doorbell is rung.
 func TestPostRecvBytes(t *testing.T) {
 	r := newPostRig(t, 3)
-	r.qp.state.Store(uint32(QPInit))
+	r.qp.state.Store(uint32(ib.QPInit))
 	sgl := []SGE{{Addr: 0xa0a1a2a3a4a5a6a7, Length: 0x10203, LKey: 0xb0b1b2b3}, {Addr: 1 << 40, Length: 1, LKey: 7}}
 	two := []slotField{
 		{"dma.length", 16, host32(0x10204)},
@@ -319,14 +320,14 @@ func TestPostErrors(t *testing.T) {
 
 func TestPostState(t *testing.T) {
 	for _, c := range []struct {
-		state      QPState
+		state      ib.QPState
 		send, recv error
 	}{
-		{QPReset, ErrState, ErrState},
-		{QPInit, ErrState, nil},
-		{QPRTR, ErrState, nil},
-		{QPRTS, nil, nil},
-		{QPErr, nil, nil}, // to be flushed
+		{ib.QPReset, ErrState, ErrState},
+		{ib.QPInit, ErrState, nil},
+		{ib.QPRTR, ErrState, nil},
+		{ib.QPRTS, nil, nil},
+		{ib.QPErr, nil, nil}, // to be flushed
 	} {
 		r := newPostRig(t, 3)
 		r.qp.state.Store(uint32(c.state))

@@ -10,14 +10,15 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
 // canCreate reports whether programs can create QPs of a type.
-func canCreate(t QPType) bool { return t >= RC && t <= UD || t >= RawPacket && t <= DCT }
+func canCreate(t ib.QPType) bool { return t >= ib.RC && t <= ib.UD || t >= ib.RawPacket && t <= ib.DCT }
 
 // kernelQPType returns the kernel's number of a type.
-func kernelQPType(t QPType) uint8 {
+func kernelQPType(t ib.QPType) uint8 {
 	if isDC(t) {
 		return abi.IB_UVERBS_QPT_DRIVER
 	}
@@ -36,7 +37,7 @@ type QP struct {
 	cookie uint64 // user_handle that events carry
 	qpn    uint32
 	psn    atomic.Uint32
-	typ    QPType
+	typ    ib.QPType
 	caps   QPCaps
 	sendCQ *CQ
 	recvCQ *CQ
@@ -99,7 +100,7 @@ func orDefault[T comparable](v, def T) T {
 	return v
 }
 
-// CreateQP creates a queue pair in state [QPReset] (ibv_create_qp_ex). [QP.Caps] returns the sizes
+// CreateQP creates a queue pair in state [ib.QPReset] (ibv_create_qp_ex). [QP.Caps] returns the sizes
 // of its queues, which are at least the requested ones. To create a QP of type XRCRecv use
 // [XRCD.CreateQP], and of types DCI and DCT [PD.CreateDCI] and [PD.CreateDCT].
 func (p *PD) CreateQP(o QPOptions) (*QP, error) {
@@ -107,7 +108,7 @@ func (p *PD) CreateQP(o QPOptions) (*QP, error) {
 		return nil, err
 	}
 	s := &qpSpec{QPOptions: o, pd: p}
-	s.Type = orDefault(s.Type, RC)
+	s.Type = orDefault(s.Type, ib.RC)
 	if s.hasSendQueue() {
 		s.MaxSendWR = orDefault(s.MaxSendWR, defaultQueueSize)
 		s.MaxSendSGE = orDefault(s.MaxSendSGE, 1)
@@ -179,12 +180,12 @@ func newQP(d *Device, s *qpSpec) (*QP, error) {
 	}
 	qp.newPSN()
 	ops, _ := d.driver.operations(s.Type)
-	if d.attr.AtomicCap == AtomicNone && ops[WRAtomicCAS] {
+	if d.attr.AtomicCap == ib.AtomicNone && ops[WRAtomicCAS] {
 		ops[WRAtomicCAS], ops[WRAtomicFAA] = false, false
 		qp.noAtomics = true
 	}
 	qp.setOps(ops)
-	qp.state.Store(uint32(QPReset))
+	qp.state.Store(uint32(ib.QPReset))
 	if s.pd != nil {
 		qp.pd = s.pd.handle
 	}
@@ -244,9 +245,9 @@ func (q *QP) Device() *Device { return q.dev }
 func (q *QP) label() string { return fmt.Sprintf("QP %d", q.QPN()) }
 
 // QPN returns the queue pair's number, which the peer needs. That of a DCT is 0 before it is in
-// state [QPRTR].
+// state [ib.QPRTR].
 func (q *QP) QPN() uint32 {
-	if q.typ == DCT {
+	if q.typ == ib.DCT {
 		return q.dctn.Load()
 	}
 	return q.qpn
@@ -256,8 +257,8 @@ func (q *QP) QPN() uint32 {
 func (q *QP) Caps() QPCaps { return q.caps }
 
 // State returns the state that the library last set or read. The device may have moved the QP to
-// [QPSQE] or [QPErr] since; [QP.Query] reads the current state.
-func (q *QP) State() QPState { return QPState(q.state.Load()) }
+// [ib.QPSQE] or [ib.QPErr] since; [QP.Query] reads the current state.
+func (q *QP) State() ib.QPState { return ib.QPState(q.state.Load()) }
 
 // destroyKernel destroys the kernel's object.
 func (q *QP) destroyKernel() error {
@@ -272,7 +273,7 @@ func (q *QP) destroyKernel() error {
 		errno = q.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_DESTROY_QP, bytesOf(req), bytesOf(resp), udata{})
 	}
 	hint := ""
-	if errno == syscall.EBUSY && q.typ == UD {
+	if errno == syscall.EBUSY && q.typ == ib.UD {
 		hint = "it may still be attached to a multicast group (DetachMulticast)"
 	}
 	if errno == 0 {
@@ -307,15 +308,15 @@ func (q *QP) Close() error {
 }
 
 // isDC reports whether a type is one of DC.
-func isDC(t QPType) bool { return t == DCI || t == DCT }
+func isDC(t ib.QPType) bool { return t == ib.DCI || t == ib.DCT }
 
 // peerInfo describes a QP's peer and path, for errors.
 type peerInfo struct {
 	Endpoint
-	timeout    AckTimeout
+	timeout    ib.AckTimeout
 	retries    uint8
 	rnrRetries uint8
-	mtu        MTU
+	mtu        ib.MTU
 
-	minRNRTimer RNRTimer // of this QP; the peer waits for it
+	minRNRTimer ib.RNRTimer // of this QP; the peer waits for it
 }

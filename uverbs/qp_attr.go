@@ -5,12 +5,13 @@ import (
 	"math/bits"
 	"strings"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
 // GRH is a global route header (struct ibv_global_route).
 type GRH struct {
-	DGID         GID    // DGID is the peer's GID.
+	DGID         ib.GID // DGID is the peer's GID.
 	FlowLabel    uint32 // FlowLabel is the flow label, 20 bits.
 	SGIDIndex    uint8  // SGIDIndex is the index of the local GID.
 	HopLimit     uint8  // HopLimit is the number of routers that a packet may cross.
@@ -19,43 +20,43 @@ type GRH struct {
 
 // AHAttr is the path to a peer (struct ibv_ah_attr).
 type AHAttr struct {
-	DLID        uint16     // DLID is the destination LID on InfiniBand.
-	SL          uint8      // SL is the service level, 0 to 15.
-	SrcPathBits uint8      // SrcPathBits are added to the local LID.
-	StaticRate  StaticRate // StaticRate limits the rate of sending.
-	Port        uint8      // Port is the local port.
-	Global      bool       // Global says that packets have a GRH. It is required on RoCE; see also PortAttr.GRHRequired.
-	GRH         GRH        // GRH is the global route header.
+	DLID        uint16        // DLID is the destination LID on InfiniBand.
+	SL          uint8         // SL is the service level, 0 to 15.
+	SrcPathBits uint8         // SrcPathBits are added to the local LID.
+	StaticRate  ib.StaticRate // StaticRate limits the rate of sending.
+	Port        uint8         // Port is the local port.
+	Global      bool          // Global says that packets have a GRH. It is required on RoCE; see also PortAttr.GRHRequired.
+	GRH         GRH           // GRH is the global route header.
 }
 
 // QPAttr are a queue pair's attributes (struct ibv_qp_attr).
 type QPAttr struct {
-	State            QPState      // State is the new state for Modify, or the current state from Query.
-	CurState         QPState      // CurState is the state that the caller assumes the QP to be in.
-	PathMTU          MTU          // PathMTU is the maximum payload of a packet.
-	PathMigState     PathMigState // PathMigState is the state of the migration to AltAH.
-	QKey             uint32       // QKey is the Q_Key that received datagrams must carry.
-	RQPSN            uint32       // RQPSN is the first PSN to receive, 24 bits.
-	SQPSN            uint32       // SQPSN is the first PSN to send, 24 bits.
-	DestQPN          uint32       // DestQPN is the peer's QP number, 24 bits.
-	Access           Access       // Access is what the QP permits its peer.
-	Caps             QPCaps       // Caps is filled in by Query.
-	AH               AHAttr       // AH is the path to the peer.
-	AltAH            AHAttr       // AltAH is the alternate path.
-	PKeyIndex        uint16       // PKeyIndex is the index into the P_Key table.
-	AltPKeyIndex     uint16       // AltPKeyIndex is PKeyIndex of the alternate path.
-	EnSQDAsyncNotify bool         // EnSQDAsyncNotify requests an event when the send queue is drained.
-	SQDraining       bool         // SQDraining says that the send queue is being drained; filled in by Query.
-	MaxRdAtomic      uint8        // MaxRdAtomic is the number of READs and atomics in flight to the peer.
-	MaxDestRdAtomic  uint8        // MaxDestRdAtomic is the number of READs and atomics in flight from the peer. One more fails; rxe carries it out.
-	MinRNRTimer      RNRTimer     // MinRNRTimer is how long the peer must wait if there is no receive.
-	Port             uint8        // Port is the local port.
-	Timeout          AckTimeout   // Timeout is the wait for an acknowledgement.
-	RetryCount       uint8        // RetryCount is the number of retries, up to 7.
-	RNRRetry         uint8        // RNRRetry is the number of retries while the peer has no receive; 7 means forever.
-	AltPort          uint8        // AltPort is the port of the alternate path.
-	AltTimeout       AckTimeout   // AltTimeout is Timeout of the alternate path.
-	RateLimit        uint32       // RateLimit is the most that a raw packet QP sends, in kbit/s, see [Device.RateLimits]; 0 means no limit.
+	State            ib.QPState      // State is the new state for Modify, or the current state from Query.
+	CurState         ib.QPState      // CurState is the state that the caller assumes the QP to be in.
+	PathMTU          ib.MTU          // PathMTU is the maximum payload of a packet.
+	PathMigState     ib.PathMigState // PathMigState is the state of the migration to AltAH.
+	QKey             uint32          // QKey is the Q_Key that received datagrams must carry.
+	RQPSN            uint32          // RQPSN is the first PSN to receive, 24 bits.
+	SQPSN            uint32          // SQPSN is the first PSN to send, 24 bits.
+	DestQPN          uint32          // DestQPN is the peer's QP number, 24 bits.
+	Access           Access          // Access is what the QP permits its peer.
+	Caps             QPCaps          // Caps is filled in by Query.
+	AH               AHAttr          // AH is the path to the peer.
+	AltAH            AHAttr          // AltAH is the alternate path.
+	PKeyIndex        uint16          // PKeyIndex is the index into the P_Key table.
+	AltPKeyIndex     uint16          // AltPKeyIndex is PKeyIndex of the alternate path.
+	EnSQDAsyncNotify bool            // EnSQDAsyncNotify requests an event when the send queue is drained.
+	SQDraining       bool            // SQDraining says that the send queue is being drained; filled in by Query.
+	MaxRdAtomic      uint8           // MaxRdAtomic is the number of READs and atomics in flight to the peer.
+	MaxDestRdAtomic  uint8           // MaxDestRdAtomic is the number of READs and atomics in flight from the peer. One more fails; rxe carries it out.
+	MinRNRTimer      ib.RNRTimer     // MinRNRTimer is how long the peer must wait if there is no receive.
+	Port             uint8           // Port is the local port.
+	Timeout          ib.AckTimeout   // Timeout is the wait for an acknowledgement.
+	RetryCount       uint8           // RetryCount is the number of retries, up to 7.
+	RNRRetry         uint8           // RNRRetry is the number of retries while the peer has no receive; 7 means forever.
+	AltPort          uint8           // AltPort is the port of the alternate path.
+	AltTimeout       ib.AckTimeout   // AltTimeout is Timeout of the alternate path.
+	RateLimit        uint32          // RateLimit is the most that a raw packet QP sends, in kbit/s, see [Device.RateLimits]; 0 means no limit.
 }
 
 // QPAttrMask selects the fields of [QPAttr] that a call of [QP.Modify] sets (enum ib_qp_attr_mask,
@@ -179,7 +180,7 @@ func ahAttr(d *abi.QPDest) AHAttr {
 		DLID:        d.DLID,
 		SL:          d.SL,
 		SrcPathBits: d.SrcPathBits,
-		StaticRate:  StaticRate(d.StaticRate),
+		StaticRate:  ib.StaticRate(d.StaticRate),
 		Port:        d.PortNum,
 		Global:      d.IsGlobal != 0,
 		GRH: GRH{

@@ -6,11 +6,13 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // kernelTables is qp_state_table of drivers/infiniband/core/verbs.c: what is required and
 // what is optional, by names of the attributes. TestTransitionsOfKernel asks the kernel.
-var kernelTables = map[QPType]map[string][2]string{RC: rcTable, UC: ucTable, UD: udTable}
+var kernelTables = map[ib.QPType]map[string][2]string{ib.RC: rcTable, ib.UC: ucTable, ib.UD: udTable}
 
 var rcTable = map[string][2]string{
 	"RESET-RESET": {"", ""},
@@ -113,10 +115,10 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-func testTransitions(t *testing.T, typ QPType, table map[string][2]string) {
+func testTransitions(t *testing.T, typ ib.QPType, table map[string][2]string) {
 	chance := rand.New(rand.NewPCG(1, 2))
-	for from := QPReset; from <= QPErr; from++ {
-		for to := QPReset; to <= QPErr; to++ {
+	for from := ib.QPReset; from <= ib.QPErr; from++ {
+		for to := ib.QPReset; to <= ib.QPErr; to++ {
 			row, ok := table[from.String()+"-"+to.String()]
 			required, optional := maskOf(t, row[0]), maskOf(t, row[1])
 			masks := []QPAttrMask{AttrState | required, AttrState | required | optional, required | optional}
@@ -149,11 +151,11 @@ func testTransitions(t *testing.T, typ QPType, table map[string][2]string) {
 
 // TestReachable: who asks for a state that cannot be reached is told which can.
 func TestReachable(t *testing.T) {
-	for from, want := range map[QPState]string{
-		QPReset: "RESET, INIT", QPInit: "RESET, INIT, RTR, ERR", QPRTR: "RESET, RTS, ERR", QPRTS: "RESET, RTS, SQD, ERR", QPSQD: "RESET, RTS, SQD, ERR",
-		QPSQE: "RESET, RTS, ERR", QPErr: "RESET, ERR", 99: "RESET, ERR",
+	for from, want := range map[ib.QPState]string{
+		ib.QPReset: "RESET, INIT", ib.QPInit: "RESET, INIT, RTR, ERR", ib.QPRTR: "RESET, RTS, ERR", ib.QPRTS: "RESET, RTS, SQD, ERR", ib.QPSQD: "RESET, RTS, SQD, ERR",
+		ib.QPSQE: "RESET, RTS, ERR", ib.QPErr: "RESET, ERR", 99: "RESET, ERR",
 	} {
-		if got := reachable(RC, from); got != want {
+		if got := reachable(ib.RC, from); got != want {
 			t.Errorf("from %s to %s, want %s", from, got, want)
 		}
 	}
@@ -161,7 +163,7 @@ func TestReachable(t *testing.T) {
 
 func TestAttrRanges(t *testing.T) {
 	d := &Device{attr: DeviceAttr{PhysPortCount: 2, MaxQPInitRdAtom: 16, MaxQPRdAtom: 16}}
-	good := QPAttr{PathMTU: MTU1024, Port: 2, AH: AHAttr{Port: 1}, AltAH: AHAttr{Port: 2}, AltPort: 2, RQPSN: maxPSN, MaxRdAtomic: 16, Timeout: 31, RetryCount: 7}
+	good := QPAttr{PathMTU: ib.MTU1024, Port: 2, AH: AHAttr{Port: 1}, AltAH: AHAttr{Port: 2}, AltPort: 2, RQPSN: maxPSN, MaxRdAtomic: 16, Timeout: 31, RetryCount: 7}
 	all := QPAttrMask(1<<21 - 1)
 	if err := good.check(d, all); err != nil {
 		t.Errorf("good attributes: %v", err)
@@ -200,12 +202,12 @@ func TestAttrRanges(t *testing.T) {
 }
 
 func TestMTU(t *testing.T) {
-	for m := MTU256; m <= MTU4096; m++ {
+	for m := ib.MTU256; m <= ib.MTU4096; m++ {
 		if got, err := MTUFromBytes(m.Bytes()); err != nil || got != m {
 			t.Errorf("MTUFromBytes(%d) is %d, %v", m.Bytes(), got, err)
 		}
 	}
-	if MTU1024.Bytes() != 1024 || MTU(0).Bytes() != 0 || MTU(6).Bytes() != 0 {
+	if ib.MTU1024.Bytes() != 1024 || ib.MTU(0).Bytes() != 0 || ib.MTU(6).Bytes() != 0 {
 		t.Error("sizes are wrong")
 	}
 	if _, err := MTUFromBytes(1500); err == nil || !strings.Contains(err.Error(), "1500") {
@@ -226,16 +228,16 @@ func TestNames(t *testing.T) {
 		WCOpcode(77).String():              "opcode 77",
 		WRRDMARead.String():                "RDMA_READ",
 		WROpcode(200).String():             "opcode 200",
-		AtomicCap(9).String():              "atomic capability 9",
+		ib.AtomicCap(9).String():           "atomic capability 9",
 		Version{}.String():                 "unknown",
 		Version{5, 12}.String():            "5.12",
-		AtomicNone.String():                "ATOMIC_NONE",
-		AtomicHCA.String():                 "ATOMIC_HCA",
-		AtomicGlobal.String():              "ATOMIC_GLOB",
-		GIDTypeIB.String():                 "IB",
-		GIDTypeRoCEv1.String():             "RoCE v1",
-		GIDTypeRoCEv2.String():             "RoCE v2",
-		GIDType(7).String():                "GID type 7",
+		ib.AtomicNone.String():             "ATOMIC_NONE",
+		ib.AtomicHCA.String():              "ATOMIC_HCA",
+		ib.AtomicGlobal.String():           "ATOMIC_GLOB",
+		ib.GIDTypeIB.String():              "IB",
+		ib.GIDTypeRoCEv1.String():          "RoCE v1",
+		ib.GIDTypeRoCEv2.String():          "RoCE v2",
+		ib.GIDType(7).String():             "GID type 7",
 		WCSend.String():                    "SEND",
 		WCRDMAWrite.String():               "RDMA_WRITE",
 		WCRDMARead.String():                "RDMA_READ",
@@ -280,8 +282,8 @@ func TestQPErr(t *testing.T) {
 	if err := q.Err(wc); !errors.Is(err, WCRetryExcErr) || strings.Contains(err.Error(), "peer") {
 		t.Errorf("without a peer: %v", err)
 	}
-	q.recordPeer(&QPAttr{DestQPN: 18, AH: AHAttr{GRH: GRH{DGID: GID{10: 0xff, 11: 0xff, 12: 10, 15: 1}}}}, AttrAV|AttrDestQPN)
-	q.recordPeer(&QPAttr{Timeout: 14, RetryCount: 6, PathMTU: MTU1024}, AttrTimeout|AttrRetryCount|AttrPathMTU)
+	q.recordPeer(&QPAttr{DestQPN: 18, AH: AHAttr{GRH: GRH{DGID: ib.GID{10: 0xff, 11: 0xff, 12: 10, 15: 1}}}}, AttrAV|AttrDestQPN)
+	q.recordPeer(&QPAttr{Timeout: 14, RetryCount: 6, PathMTU: ib.MTU1024}, AttrTimeout|AttrRetryCount|AttrPathMTU)
 	if err := q.Err(wc); !strings.Contains(err.Error(), "peer 10.0.0.1 QP 18") || !strings.Contains(err.Error(), "7 attempts of 67.108864ms") || !strings.Contains(err.Error(), "path MTU, 1024 bytes") {
 		t.Errorf("with a peer: %v", err)
 	}

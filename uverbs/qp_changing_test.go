@@ -8,12 +8,13 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
 // newModifyCard returns a card that accepts every MODIFY_QP, after it has called during.
-func newModifyCard(t *testing.T, during func(state QPState) syscall.Errno) *card {
+func newModifyCard(t *testing.T, during func(state ib.QPState) syscall.Errno) *card {
 	t.Helper()
 	c := newMlx5Card(t, true, false, 64)
 	c.dev.attr.PhysPortCount = 1
@@ -24,7 +25,7 @@ func newModifyCard(t *testing.T, during func(state QPState) syscall.Errno) *card
 		}
 		var req abi.ModifyQP
 		copy(bytesOf(&req), l.In)
-		return during(QPState(req.QPState))
+		return during(ib.QPState(req.QPState))
 	}
 	return c
 }
@@ -35,12 +36,12 @@ func (c *card) send(id uint64) SendWR {
 }
 
 // reset moves the card's QP to RESET.
-func (c *card) reset() error { return c.qp.Modify(QPAttr{State: QPReset}, AttrState) }
+func (c *card) reset() error { return c.qp.Modify(QPAttr{State: ib.QPReset}, AttrState) }
 
 // TestResetWhilePosting: what is posted during a Modify to RESET is either in the queue before, and gone
 // afterwards, or refused. The device would execute it on the next connection otherwise.
 func TestResetWhilePosting(t *testing.T) {
-	c := newModifyCard(t, func(QPState) syscall.Errno { return 0 })
+	c := newModifyCard(t, func(ib.QPState) syscall.Errno { return 0 })
 	stop := make(chan struct{})
 	until := func(post func() error) func() {
 		return func() {
@@ -74,7 +75,7 @@ func TestResetWhilePosting(t *testing.T) {
 		func() {
 			defer close(stop)
 			for range 3000 {
-				c.qp.setState(QPRTS)
+				c.qp.setState(ib.QPRTS)
 				must(t, c.reset())
 				c.qp.sending.Lock()
 				c.qp.receiving.Lock()
@@ -92,8 +93,8 @@ func TestResetWhilePosting(t *testing.T) {
 func TestResetRefuses(t *testing.T) {
 	var refuse syscall.Errno
 	var c *card
-	c = newModifyCard(t, func(QPState) syscall.Errno {
-		if s := c.qp.State(); s != QPReset {
+	c = newModifyCard(t, func(ib.QPState) syscall.Errno {
+		if s := c.qp.State(); s != ib.QPReset {
 			t.Errorf("during MODIFY_QP to RESET the state is %s", s)
 		}
 		if err := c.qp.PostSend(c.send(1)); !errors.Is(err, ErrState) {
@@ -109,7 +110,7 @@ func TestResetRefuses(t *testing.T) {
 	if err := c.reset(); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("refused: %v", err)
 	}
-	if s := c.qp.State(); s != QPRTS {
+	if s := c.qp.State(); s != ib.QPRTS {
 		t.Errorf("after a refusal the state is %s, want RTS", s)
 	}
 	if s, r := c.qp.mlx5.rec.Load(1), c.qp.mlx5.rec.Load(0); s != 1 || r != 1 {
@@ -124,7 +125,7 @@ func TestResetRefuses(t *testing.T) {
 // it is complete and only Post is missing.
 func TestResetDropsBatch(t *testing.T) {
 	for begun := range 3 {
-		c := newModifyCard(t, func(QPState) syscall.Errno { return 0 })
+		c := newModifyCard(t, func(ib.QPState) syscall.Errno { return 0 })
 		mw := &MW{typ: MWType2}
 		mw.dev, mw.object.kind = c.dev, "MW"
 		mw.setRKey(0x100)
@@ -139,7 +140,7 @@ func TestResetDropsBatch(t *testing.T) {
 			b.SGE(c.sge(0, 8))
 		}
 		must(t, c.reset())
-		c.qp.setState(QPRTS)
+		c.qp.setState(ib.QPRTS)
 		b.BindMW(9, SendSignaled, mw, 0x101, mr, 0, 8, 0)
 		if err := b.Post(); !errors.Is(err, ErrState) {
 			t.Errorf("Post of a batch that was begun before the reset, with %d requests: %v", begun, err)
@@ -161,11 +162,11 @@ func TestResetDropsBatch(t *testing.T) {
 // Modify has recorded.
 func TestQueryBesideModify(t *testing.T) {
 	asked, goOn := make(chan bool), make(chan bool)
-	c := newModifyCard(t, func(QPState) syscall.Errno { return 0 })
+	c := newModifyCard(t, func(ib.QPState) syscall.Errno { return 0 })
 	modify := c.legacy
 	c.legacy = func(l *kernel.Legacy) syscall.Errno {
 		if l.Number == abi.IB_USER_VERBS_CMD_QUERY_QP {
-			copy(l.Out, kernel.Bytes(&abi.QueryQPResp{QPState: uint8(QPRTS)})) // the state as it was
+			copy(l.Out, kernel.Bytes(&abi.QueryQPResp{QPState: uint8(ib.QPRTS)})) // the state as it was
 			close(asked)
 			<-goOn
 		}
@@ -185,31 +186,31 @@ func TestQueryBesideModify(t *testing.T) {
 				must(t, <-done)
 			}
 		})
-	if s := c.qp.State(); s != QPReset {
+	if s := c.qp.State(); s != ib.QPReset {
 		t.Errorf("state %s after Modify to RESET", s)
 	}
 	if err := c.qp.PostSend(c.send(1)); !errors.Is(err, ErrState) {
 		t.Errorf("a post in RESET: %v", err)
 	}
-	must(t, c.qp.Modify(QPAttr{State: QPInit, Port: 1}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess))
+	must(t, c.qp.Modify(QPAttr{State: ib.QPInit, Port: 1}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess))
 }
 
 // TestModifyBesideModify: of two Modify calls, the library takes the state of the command that the
 // kernel got last.
 func TestModifyBesideModify(t *testing.T) {
-	var last QPState // of the kernel, which changes it one command at a time
-	c := newModifyCard(t, func(s QPState) syscall.Errno {
+	var last ib.QPState // of the kernel, which changes it one command at a time
+	c := newModifyCard(t, func(s ib.QPState) syscall.Errno {
 		last = s
 		runtime.Gosched() // before the command returns, so that the other one can overtake it
 		return 0
 	})
 	for range 200 {
-		c.qp.setState(QPRTS)
+		c.qp.setState(ib.QPRTS)
 		together(
 			func() { must(t, c.reset()) },
 			func() {
 				// From RESET, this is an ArgError.
-				if err := c.qp.Modify(QPAttr{State: QPErr}, AttrState); err != nil && !errors.Is(err, syscall.EINVAL) {
+				if err := c.qp.Modify(QPAttr{State: ib.QPErr}, AttrState); err != nil && !errors.Is(err, syscall.EINVAL) {
 					t.Error(err)
 				}
 			})

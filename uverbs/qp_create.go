@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -40,7 +41,7 @@ func (q *QP) create(s *qpSpec) (err error) {
 			return argErr("CreateQP", "MaxInline", s.MaxInline, "0 to %d bytes (found by trying)", limit)
 		}
 	}
-	if errno == syscall.EOPNOTSUPP && (s.Type == RawPacket || s.dc != nil) {
+	if errno == syscall.EOPNOTSUPP && (s.Type == ib.RawPacket || s.dc != nil) {
 		return &FeatureError{Feature: "QP type " + s.Type.String(), Driver: d.driver.name()}
 	}
 	if errno != 0 {
@@ -49,7 +50,7 @@ func (q *QP) create(s *qpSpec) (err error) {
 	if err := d.driver.mapQP(q, u); err != nil {
 		return errors.Join(err, q.destroyKernel())
 	}
-	if q.typ == DCT { // setNumber does the rest
+	if q.typ == ib.DCT { // setNumber does the rest
 		return nil
 	}
 	var few [2]*CQ
@@ -81,11 +82,11 @@ func (s *qpSpec) verb() string {
 // hint explains a refused QP.
 func (s *qpSpec) hint(errno syscall.Errno) string {
 	switch {
-	case errno == syscall.EPERM && s.Type == RawPacket:
+	case errno == syscall.EPERM && s.Type == ib.RawPacket:
 		return "a raw packet QP needs CAP_NET_RAW"
 	case errno == syscall.EINVAL && s.open != 0:
 		return "the domain has no QP of this number"
-	case errno == syscall.EINVAL && s.Flags != 0 && s.Type != RawPacket && s.Type != UD:
+	case errno == syscall.EINVAL && s.Flags != 0 && s.Type != ib.RawPacket && s.Type != ib.UD:
 		return "only raw packet and UD QPs take flags"
 	}
 	return ""

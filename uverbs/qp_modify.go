@@ -6,6 +6,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -13,7 +14,7 @@ import (
 // error lists the attributes that are missing or superfluous. [QP.Connect] makes the usual sequence
 // of changes.
 //
-// While a Modify to [QPReset] runs, State returns that and nothing can be posted. If it fails, the QP is in
+// While a Modify to [ib.QPReset] runs, State returns that and nothing can be posted. If it fails, the QP is in
 // its former state again. A batch of [QP.BeginSend] that was begun before cannot be posted any more.
 func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	if err := q.acquireState(); err != nil {
@@ -47,11 +48,11 @@ func (q *QP) releaseState() {
 }
 
 // setState stores a state after the posts in progress, so that all later ones see it.
-func (q *QP) setState(s QPState) {
+func (q *QP) setState(s ib.QPState) {
 	q.sending.Lock()
 	q.receiving.Lock()
 	q.state.Store(uint32(s))
-	if s == QPReset {
+	if s == ib.QPReset {
 		q.resets.Add(1)
 	}
 	q.receiving.Unlock()
@@ -75,13 +76,13 @@ func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
 	if mask&AttrPort != 0 {
 		q.dev.recordCounters(attr.Port)
 	}
-	q.movingToErr.Store(to == QPErr)
+	q.movingToErr.Store(to == ib.QPErr)
 	u := q.modifyUdata()
-	if to == QPReset { // what is posted from now on would not belong to any connection
-		q.setState(QPReset)
+	if to == ib.QPReset { // what is posted from now on would not belong to any connection
+		q.setState(ib.QPReset)
 	}
 	if errno := q.issueModify(&attr, mask, u); errno != 0 {
-		if to == QPReset {
+		if to == ib.QPReset {
 			q.setState(now)
 		}
 		q.movingToErr.Store(false)
@@ -100,11 +101,11 @@ func (q *QP) modify(attr QPAttr, mask QPAttrMask) error {
 }
 
 // modifyError returns the error of a MODIFY_QP that the kernel has refused.
-func (q *QP) modifyError(attr *QPAttr, mask QPAttrMask, from, to QPState, errno syscall.Errno, hint string, u udata) error {
+func (q *QP) modifyError(attr *QPAttr, mask QPAttrMask, from, to ib.QPState, errno syscall.Errno, hint string, u udata) error {
 	err := q.dev.cmd.fail("MODIFY_QP "+from.String()+" to "+to.String(), errno, hint)
 	err = about(err, q.label(), attr.given(mask))
 	// The kernel answers EOPNOTSUPP also for the right to atomics on a device without atomics.
-	noAtomics := mask&AttrAccess != 0 && attr.Access&AccessRemoteAtomic != 0 && q.dev.attr.AtomicCap == AtomicNone
+	noAtomics := mask&AttrAccess != 0 && attr.Access&AccessRemoteAtomic != 0 && q.dev.attr.AtomicCap == ib.AtomicNone
 	if e, ok := errors.AsType[*Error](err); ok && u.unsupported != nil && errno == syscall.EOPNOTSUPP && !noAtomics {
 		e.Hint = u.unsupported.Err.Error()
 		u.unsupported.Err = e
@@ -114,9 +115,9 @@ func (q *QP) modifyError(attr *QPAttr, mask QPAttrMask, from, to QPState, errno 
 }
 
 // checkChange checks a change without asking the kernel, and completes the addresses.
-func (q *QP) checkChange(attr *QPAttr, mask QPAttrMask, from, to QPState) error {
+func (q *QP) checkChange(attr *QPAttr, mask QPAttrMask, from, to ib.QPState) error {
 	check := mask
-	if q.dev.driver.capabilities().connectionManaged && to == QPInit { // siw needs no attributes
+	if q.dev.driver.capabilities().connectionManaged && to == ib.QPInit { // siw needs no attributes
 		check |= AttrPKeyIndex | AttrPort | AttrAccess
 	}
 	if err := checkModify(q.typ, from, to, check); err != nil {
@@ -184,7 +185,7 @@ func (q *QP) issueModify(attr *QPAttr, mask QPAttrMask, u udata) syscall.Errno {
 }
 
 // modified updates the library's state after a successful change.
-func (q *QP) modified(attr *QPAttr, mask QPAttrMask, from, to QPState) {
+func (q *QP) modified(attr *QPAttr, mask QPAttrMask, from, to ib.QPState) {
 	q.state.Store(uint32(to))
 	if mask&AttrPort != 0 {
 		q.port.Store(uint32(attr.Port))
@@ -192,16 +193,16 @@ func (q *QP) modified(attr *QPAttr, mask QPAttrMask, from, to QPState) {
 	if mask&AttrState != 0 {
 		q.dev.driver.qpModified(q, from, to)
 	}
-	if to == QPRTS && mask&AttrState != 0 && from >= QPRTS { // from SQE, which the library may not know of
+	if to == ib.QPRTS && mask&AttrState != 0 && from >= ib.QPRTS { // from SQE, which the library may not know of
 		q.first.Store(nil)
 	}
-	if to == QPReset && from != QPReset {
+	if to == ib.QPReset && from != ib.QPReset {
 		q.newPSN()
 		q.clearFailure()
 	}
 	// rxe leaves the completions of a reset QP in the CQ. Polling them after Reset records a failure
 	// again. Those polled after Init are still taken for failures of the new connection.
-	if from == QPReset && to == QPInit {
+	if from == ib.QPReset && to == ib.QPInit {
 		q.clearFailure()
 		q.cause.Store(nil)
 		q.flushSeen.Store(false)
@@ -223,13 +224,13 @@ var spareModifies = sync.Pool{New: func() any { return new(abi.ModifyQP) }}
 // reads its state. Package cm calls SetKernelState for its own QPs. Other programs must call it
 // once the connection is established:
 //
-//   - on the connecting side with [QPRTS];
-//   - on the accepting side with [QPRTR]. This side may not send before the peer does. The QP moves
+//   - on the connecting side with [ib.QPRTS];
+//   - on the accepting side with [ib.QPRTR]. This side may not send before the peer does. The QP moves
 //     to QPRTS when the first message is received. If the peer begins with another operation, such
 //     as an RDMA WRITE, call SetKernelState with QPRTS.
 //
 // SetKernelState fails on other transports, where [QP.Modify] moves the QP.
-func (q *QP) SetKernelState(state QPState) error {
+func (q *QP) SetKernelState(state ib.QPState) error {
 	if err := q.acquireState(); err != nil {
 		return err
 	}
@@ -237,8 +238,8 @@ func (q *QP) SetKernelState(state QPState) error {
 	if !q.dev.driver.capabilities().connectionManaged {
 		return argErr("SetKernelState", "QP", "of "+q.dev.Name(), "a QP of an iWARP device; use Modify for others")
 	}
-	if state != QPRTR && state != QPRTS {
-		return argErr("SetKernelState", "state", state, "%s or %s; use Modify for others", QPRTR, QPRTS)
+	if state != ib.QPRTR && state != ib.QPRTS {
+		return argErr("SetKernelState", "state", state, "%s or %s; use Modify for others", ib.QPRTR, ib.QPRTS)
 	}
 	for {
 		now := q.State()
@@ -249,10 +250,10 @@ func (q *QP) SetKernelState(state QPState) error {
 			break
 		}
 	}
-	if state == QPRTS {
+	if state == ib.QPRTS {
 		q.firstRecvDone()
 	} else if !q.awaitFirstRecv.Load() { // before this call
-		q.state.CompareAndSwap(uint32(QPRTR), uint32(QPRTS))
+		q.state.CompareAndSwap(uint32(ib.QPRTR), uint32(ib.QPRTS))
 	}
 	return nil
 }
@@ -262,7 +263,7 @@ func (q *QP) firstRecvDone() {
 	if q.awaitFirstRecv.CompareAndSwap(true, false) {
 		q.recvCQ.awaitFirstRecv.Add(-1)
 	}
-	q.state.CompareAndSwap(uint32(QPRTR), uint32(QPRTS))
+	q.state.CompareAndSwap(uint32(ib.QPRTR), uint32(ib.QPRTS))
 }
 
 // RateLimits are the values that a device takes for [QPAttr.RateLimit]. All are 0 if it has no rate limits.
@@ -298,7 +299,7 @@ func (l RateLimits) check(d *Device, rate uint32) error {
 // modifyHint explains a refused change.
 func (q *QP) modifyHint(errno syscall.Errno, attr QPAttr, mask QPAttrMask) string {
 	if mask&AttrAltPath != 0 && errno == syscall.EINVAL {
-		if port, err := q.dev.QueryPort(attr.AltPort); err == nil && port.LinkLayer == LinkLayerEthernet {
+		if port, err := q.dev.QueryPort(attr.AltPort); err == nil && port.LinkLayer == ib.LinkLayerEthernet {
 			return "the kernel supports alternate paths on InfiniBand only, and port " + strconv.Itoa(int(attr.AltPort)) + " is Ethernet"
 		}
 	}
@@ -335,8 +336,8 @@ func (a *QPAttr) check(d *Device, mask QPAttrMask) error {
 		name, given, limit = "MaxRdAtomic", uint32(a.MaxRdAtomic), most
 	case above(AttrMaxDestRdAtomic, uint32(a.MaxDestRdAtomic), mostDest):
 		name, given, limit = "MaxDestRdAtomic", uint32(a.MaxDestRdAtomic), mostDest
-	case above(AttrPathMigState, uint32(a.PathMigState), uint32(PathArmed)):
-		name, given, limit = "PathMigState", uint32(a.PathMigState), uint32(PathArmed)
+	case above(AttrPathMigState, uint32(a.PathMigState), uint32(ib.PathArmed)):
+		name, given, limit = "PathMigState", uint32(a.PathMigState), uint32(ib.PathArmed)
 	case above(AttrAltPath, uint32(a.AltTimeout), 31):
 		name, given, limit = "AltTimeout", uint32(a.AltTimeout), 31
 	}
@@ -376,7 +377,7 @@ func (q *QP) Query() (QPAttr, error) {
 	}
 	defer q.releaseState()
 	req := &abi.QueryQP{QPHandle: q.handle, AttrMask: q.queryMask()}
-	if q.typ == DCT && q.State() != QPRTR { // the device does not know it yet
+	if q.typ == ib.DCT && q.State() != ib.QPRTR { // the device does not know it yet
 		return QPAttr{State: q.State()}, nil
 	}
 	r := &abi.QueryQPResp{}
@@ -384,10 +385,10 @@ func (q *QP) Query() (QPAttr, error) {
 		return QPAttr{}, about(q.dev.cmd.fail("QUERY_QP", errno, ""), q.label(), "")
 	}
 	attr := QPAttr{
-		State:        QPState(r.QPState),
-		CurState:     QPState(r.CurQPState),
-		PathMTU:      MTU(r.PathMTU),
-		PathMigState: PathMigState(r.PathMigState),
+		State:        ib.QPState(r.QPState),
+		CurState:     ib.QPState(r.CurQPState),
+		PathMTU:      ib.MTU(r.PathMTU),
+		PathMigState: ib.PathMigState(r.PathMigState),
 		QKey:         r.QKey,
 		RQPSN:        r.RQPSN,
 		SQPSN:        r.SQPSN,
@@ -407,13 +408,13 @@ func (q *QP) Query() (QPAttr, error) {
 		SQDraining:      r.SQDraining != 0,
 		MaxRdAtomic:     r.MaxRDAtomic,
 		MaxDestRdAtomic: r.MaxDestRDAtomic,
-		MinRNRTimer:     RNRTimer(r.MinRNRTimer),
+		MinRNRTimer:     ib.RNRTimer(r.MinRNRTimer),
 		Port:            r.PortNum,
-		Timeout:         AckTimeout(r.Timeout),
+		Timeout:         ib.AckTimeout(r.Timeout),
 		RetryCount:      r.RetryCnt,
 		RNRRetry:        r.RNRRetry,
 		AltPort:         r.AltPortNum,
-		AltTimeout:      AckTimeout(r.AltTimeout),
+		AltTimeout:      ib.AckTimeout(r.AltTimeout),
 	}
 	q.dev.driver.queriedQP(q, &attr)
 	if !q.dev.driver.capabilities().connectionManaged { // otherwise the kernel does not report the state
@@ -424,7 +425,7 @@ func (q *QP) Query() (QPAttr, error) {
 
 // queryMask selects the attributes that QUERY_QP returns.
 func (q *QP) queryMask() uint32 {
-	if q.typ == DCT {
+	if q.typ == ib.DCT {
 		return uint32(AttrState | AttrAccess | AttrPort | AttrMinRNRTimer | AttrAV | AttrPathMTU | AttrPKeyIndex)
 	}
 	return queryAll

@@ -3,6 +3,7 @@ package uverbs
 import (
 	"fmt"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -23,7 +24,7 @@ const qpFlagsAll = QPBlockMulticastLoopback | QPScatterFCS | QPStripVLAN | QPPad
 // QPOptions are the options of [PD.CreateQP]. SendCQ and RecvCQ are required, unless the QP does
 // not have that queue. They may be the same CQ.
 type QPOptions struct {
-	Type       QPType      // Type is the transport service; by default RC.
+	Type       ib.QPType   // Type is the transport service; by default RC.
 	SendCQ     *CQ         // SendCQ receives the completions of sends.
 	RecvCQ     *CQ         // RecvCQ receives the completions of receives.
 	SRQ        *SRQ        // SRQ provides the receives; the QP then has no receive queue of its own.
@@ -96,29 +97,29 @@ const (
 // PathOptions say how a QP reaches its peer. A zero field means the default. To set a value that is
 // itself zero use [QP.Modify].
 type PathOptions struct {
-	Port         uint8      // Port is the local port; by default the first active one.
-	GIDIndex     *int       // GIDIndex is the index of the local GID; by default that of [ChooseGID]. new(1) is index 1.
-	MTU          MTU        // MTU is the path MTU, which must be the same on both sides; by default the port's active MTU.
-	SL           uint8      // SL is the service level, 0 to 15.
-	TrafficClass uint8      // TrafficClass is the traffic class in the IP header on RoCE.
-	FlowLabel    uint32     // FlowLabel is the flow label, 20 bits.
-	HopLimit     uint8      // HopLimit is the number of routers that a packet may cross, by default 64. On RoCE the kernel uses the TTL of the route instead.
-	Timeout      AckTimeout // Timeout is the wait for an acknowledgement; by default 14 (67 ms).
-	RetryCount   uint8      // RetryCount is the number of retries, up to 7; by default 6. On rxe 7 means forever.
-	RNRRetry     uint8      // RNRRetry is the number of retries while the peer has no receive posted; by default 7, which means forever.
-	MinRNRTimer  RNRTimer   // MinRNRTimer is how long the peer must wait before such a retry; by default 12 (0.64 ms).
-	MaxRdAtomic  uint8      // MaxRdAtomic is the number of READs and atomics in flight, in each direction; by default 16 or the device's limit, if that is lower. The peer needs the same.
-	Access       Access     // Access is what the QP permits its peer; by default RDMA READ, WRITE and, if the device supports them, atomics.
+	Port         uint8         // Port is the local port; by default the first active one.
+	GIDIndex     *int          // GIDIndex is the index of the local GID; by default that of [ChooseGID]. new(1) is index 1.
+	MTU          ib.MTU        // MTU is the path MTU, which must be the same on both sides; by default the port's active MTU.
+	SL           uint8         // SL is the service level, 0 to 15.
+	TrafficClass uint8         // TrafficClass is the traffic class in the IP header on RoCE.
+	FlowLabel    uint32        // FlowLabel is the flow label, 20 bits.
+	HopLimit     uint8         // HopLimit is the number of routers that a packet may cross, by default 64. On RoCE the kernel uses the TTL of the route instead.
+	Timeout      ib.AckTimeout // Timeout is the wait for an acknowledgement; by default 14 (67 ms).
+	RetryCount   uint8         // RetryCount is the number of retries, up to 7; by default 6. On rxe 7 means forever.
+	RNRRetry     uint8         // RNRRetry is the number of retries while the peer has no receive posted; by default 7, which means forever.
+	MinRNRTimer  ib.RNRTimer   // MinRNRTimer is how long the peer must wait before such a retry; by default 12 (0.64 ms).
+	MaxRdAtomic  uint8         // MaxRdAtomic is the number of READs and atomics in flight, in each direction; by default 16 or the device's limit, if that is lower. The peer needs the same.
+	Access       Access        // Access is what the QP permits its peer; by default RDMA READ, WRITE and, if the device supports them, atomics.
 }
 
 // hasSendQueue reports whether the QP has a send queue.
 func (o *QPOptions) hasSendQueue() bool {
-	return o.Type != XRCRecv && o.Type != DCT && (o.IndTable == nil || o.SendCQ != nil)
+	return o.Type != ib.XRCRecv && o.Type != ib.DCT && (o.IndTable == nil || o.SendCQ != nil)
 }
 
 // hasRecvQueue reports whether the QP has a receive queue of its own.
 func (o *QPOptions) hasRecvQueue() bool {
-	return o.SRQ == nil && o.IndTable == nil && o.Type != XRCSend && o.Type != XRCRecv && !isDC(o.Type)
+	return o.SRQ == nil && o.IndTable == nil && o.Type != ib.XRCSend && o.Type != ib.XRCRecv && !isDC(o.Type)
 }
 
 // check returns an error if an option is invalid or not supported.
@@ -126,7 +127,7 @@ func (o *QPOptions) check(d *Device) error {
 	if !canCreate(o.Type) {
 		return argErr("CreateQP", "Type", o.Type, "the QPType constants")
 	}
-	if o.Type == XRCRecv {
+	if o.Type == ib.XRCRecv {
 		return argErr("CreateQP", "Type", o.Type, "the other types; use XRCD.CreateQP for this one")
 	}
 	if _, ok := d.driver.operations(o.Type); !ok {
@@ -156,7 +157,7 @@ func (o *QPOptions) checkQueues(d *Device) error {
 	switch {
 	case o.IndTable != nil:
 		noRecv = "with an IndTable, whose WQs receive"
-	case o.Type == XRCSend, o.Type == DCI:
+	case o.Type == ib.XRCSend, o.Type == ib.DCI:
 		noRecv = "for " + o.Type.String() + ", which does not receive"
 	}
 	switch {
@@ -215,7 +216,7 @@ func (o *PathOptions) check(d *Device) error {
 		{"Path.RNRRetry", uint32(o.RNRRetry), 7},
 		{"Path.MinRNRTimer", uint32(o.MinRNRTimer), 31},
 		{"Path.MaxRdAtomic", uint32(o.MaxRdAtomic), min(d.attr.MaxQPInitRdAtom, d.attr.MaxQPRdAtom)},
-		{"Path.MTU", uint32(o.MTU), uint32(MTU4096)},
+		{"Path.MTU", uint32(o.MTU), uint32(ib.MTU4096)},
 	} {
 		if f.given > f.limit {
 			return argErr("CreateQP", f.name, f.given, "1 to %d, or 0 for the default", f.limit)

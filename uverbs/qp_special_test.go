@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -40,7 +41,7 @@ func init() {
 type fullDriver struct{ rxeDriver }
 
 func (fullDriver) kind() driverKind { return 0 }
-func (fullDriver) operations(t QPType) (opcodeSet, bool) {
+func (fullDriver) operations(t ib.QPType) (opcodeSet, bool) {
 	ops, _ := rxeDriver{}.operations(t)
 	return ops, true
 }
@@ -138,21 +139,21 @@ func TestSpecialQPs(t *testing.T) {
 			want func(*abi.ExCreateQP)
 			uses *object
 		}{
-			"XRC send": {QPOptions{Type: XRCSend, SendCQ: cq}, func(r *abi.ExCreateQP) { r.QPType = 9 }, &cq.object},
+			"XRC send": {QPOptions{Type: ib.XRCSend, SendCQ: cq}, func(r *abi.ExCreateQP) { r.QPType = 9 }, &cq.object},
 			"flags": {
-				QPOptions{Type: RawPacket, SendCQ: cq, RecvCQ: cq, Flags: QPScatterFCS | QPStripVLAN},
+				QPOptions{Type: ib.RawPacket, SendCQ: cq, RecvCQ: cq, Flags: QPScatterFCS | QPStripVLAN},
 				func(r *abi.ExCreateQP) {
 					r.QPType, r.RecvCQHandle, r.MaxRecvWR, r.MaxRecvSGE, r.CreateFlags = 8, cq.handle, 64, 1, 0x300
 				},
 				&pd.object,
 			},
 			"table and send queue": {
-				QPOptions{Type: RawPacket, SendCQ: cq, IndTable: table},
+				QPOptions{Type: ib.RawPacket, SendCQ: cq, IndTable: table},
 				func(r *abi.ExCreateQP) { r.QPType, r.CompMask, r.RWQIndTblHandle = 8, 1, table.handle },
 				&table.object,
 			},
 			"table alone": {
-				QPOptions{Type: RawPacket, IndTable: table},
+				QPOptions{Type: ib.RawPacket, IndTable: table},
 				func(r *abi.ExCreateQP) {
 					*r = abi.ExCreateQP{PDHandle: pd.handle, QPType: 8, CompMask: 1, RWQIndTblHandle: table.handle}
 				},
@@ -167,7 +168,7 @@ func TestSpecialQPs(t *testing.T) {
 			}
 			busy(t, c.uses.close(nil, nil), "1 QP")
 			if c.o.RecvCQ == nil {
-				qp.state.Store(uint32(QPRTR))
+				qp.state.Store(uint32(ib.QPRTR))
 				if err := qp.PostRecv(1); !errors.Is(err, ErrNoRecvQueue) {
 					t.Errorf("%s: PostRecv: %v", name, err)
 				}
@@ -197,17 +198,17 @@ func TestSpecialQPsRefused(t *testing.T) {
 		field string
 		o     QPOptions
 	}{
-		{"Type", QPOptions{Type: XRCRecv, SendCQ: cq, RecvCQ: cq}},
+		{"Type", QPOptions{Type: ib.XRCRecv, SendCQ: cq, RecvCQ: cq}},
 		{"Type", QPOptions{Type: 99, SendCQ: cq, RecvCQ: cq}},
-		{"SendCQ", QPOptions{Type: XRCSend}},
-		{"RecvCQ", QPOptions{Type: XRCSend, SendCQ: cq, RecvCQ: cq}},
-		{"SRQ", QPOptions{Type: XRCSend, SendCQ: cq, SRQ: srq}},
-		{"MaxRecvWR", QPOptions{Type: XRCSend, SendCQ: cq, MaxRecvWR: 1}},
-		{"RecvCQ", QPOptions{Type: RawPacket, IndTable: table, RecvCQ: cq}},
-		{"SRQ", QPOptions{Type: RawPacket, IndTable: table, SRQ: srq}},
-		{"MaxRecvSGE", QPOptions{Type: RawPacket, IndTable: table, MaxRecvSGE: 1}},
-		{"MaxSendWR", QPOptions{Type: RawPacket, IndTable: table, MaxSendWR: 1}},
-		{"Flags", QPOptions{Type: UD, SendCQ: cq, RecvCQ: cq, Flags: 1 << 20}},
+		{"SendCQ", QPOptions{Type: ib.XRCSend}},
+		{"RecvCQ", QPOptions{Type: ib.XRCSend, SendCQ: cq, RecvCQ: cq}},
+		{"SRQ", QPOptions{Type: ib.XRCSend, SendCQ: cq, SRQ: srq}},
+		{"MaxRecvWR", QPOptions{Type: ib.XRCSend, SendCQ: cq, MaxRecvWR: 1}},
+		{"RecvCQ", QPOptions{Type: ib.RawPacket, IndTable: table, RecvCQ: cq}},
+		{"SRQ", QPOptions{Type: ib.RawPacket, IndTable: table, SRQ: srq}},
+		{"MaxRecvSGE", QPOptions{Type: ib.RawPacket, IndTable: table, MaxRecvSGE: 1}},
+		{"MaxSendWR", QPOptions{Type: ib.RawPacket, IndTable: table, MaxSendWR: 1}},
+		{"Flags", QPOptions{Type: ib.UD, SendCQ: cq, RecvCQ: cq, Flags: 1 << 20}},
 	} {
 		_, err := pd.CreateQP(c.o)
 		wantArg(t, err, c.field)
@@ -224,7 +225,7 @@ func TestSpecialQPsRefused(t *testing.T) {
 	}
 	k.sent()
 	for field, o := range map[string]QPOptions{
-		"Flags": {Flags: QPPadWriteEnd}, "IndTable": {IndTable: table}, "QP type XRC_INI": {Type: XRCSend},
+		"Flags": {Flags: QPPadWriteEnd}, "IndTable": {IndTable: table}, "QP type XRC_INI": {Type: ib.XRCSend},
 	} {
 		d.driver = rxeDriver{}
 		o.SendCQ = cq
@@ -237,7 +238,7 @@ func TestSpecialQPsRefused(t *testing.T) {
 	k.sent()
 	d.driver = fullDriver{}
 	k.refuse["CREATE_QP"] = syscall.EPERM
-	_, err := pd.CreateQP(QPOptions{Type: RawPacket, SendCQ: cq, RecvCQ: cq})
+	_, err := pd.CreateQP(QPOptions{Type: ib.RawPacket, SendCQ: cq, RecvCQ: cq})
 	if !errors.Is(err, syscall.EPERM) || !strings.Contains(err.Error(), "CAP_NET_RAW") {
 		t.Errorf("raw packets without the right: %v", err)
 	}
@@ -256,7 +257,7 @@ func TestXRC(t *testing.T) {
 		}
 		k.sent(method + " CREATE_QP")
 		busy(t, x.Close(), "1 QP")
-		recv.state.Store(uint32(QPRTS))
+		recv.state.Store(uint32(ib.QPRTS))
 		if err := recv.PostSend(SendWR{}); !errors.Is(err, ErrOpcode) {
 			t.Errorf("PostSend: %v", err)
 		}
@@ -264,7 +265,7 @@ func TestXRC(t *testing.T) {
 			t.Errorf("PostRecv: %v", err)
 		}
 
-		k.query = abi.QueryQPResp{QPState: uint8(QPRTR)}
+		k.query = abi.QueryQPResp{QPState: uint8(ib.QPRTR)}
 		opened := value(x.OpenQP(0x1234))(t)
 		if _, unmade := d.openObjects(); unmade != 0 {
 			t.Errorf("%d objects are being made, want 0", unmade)
@@ -272,7 +273,7 @@ func TestXRC(t *testing.T) {
 		var req abi.OpenQP
 		copy(bytesOf(&req), k.calls[len(k.calls)-2].in)
 		req.UserHandle = 0
-		if want := (abi.OpenQP{PDHandle: x.handle, QPN: 0x1234, QPType: 10}); req != want || opened.QPN() != 0x1234 || opened.State() != QPRTR {
+		if want := (abi.OpenQP{PDHandle: x.handle, QPN: 0x1234, QPType: 10}); req != want || opened.QPN() != 0x1234 || opened.State() != ib.QPRTR {
 			t.Errorf("open: request %+v, want %+v; QP %d in %s", req, want, opened.QPN(), opened.State())
 		}
 		k.sent(legacy+" OPEN_QP", legacy+" QUERY_QP")
@@ -319,8 +320,8 @@ func TestConnectXRC(t *testing.T) {
 	d.driver = fullDriver{}
 	x, pd := value(d.OpenXRCD(XRCDOptions{}))(t), value(d.AllocPD())(t)
 	cq := value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
-	send, recv := value(pd.CreateQP(QPOptions{Type: XRCSend, SendCQ: cq}))(t), value(x.CreateQP(XRCRecvOptions{}))(t)
-	raw := value(pd.CreateQP(QPOptions{Type: RawPacket, SendCQ: cq, RecvCQ: cq}))(t)
+	send, recv := value(pd.CreateQP(QPOptions{Type: ib.XRCSend, SendCQ: cq}))(t), value(x.CreateQP(XRCRecvOptions{}))(t)
+	raw := value(pd.CreateQP(QPOptions{Type: ib.RawPacket, SendCQ: cq, RecvCQ: cq}))(t)
 	local := gid(t, "10.1.0.1")
 	k.gids = []abi.GIDEntry{{GIDIndex: 1, PortNum: 1, GIDType: 2, NetdevIfindex: 3}}
 	copy(bytesOf(&k.gids[0].GID), local[:])
@@ -353,7 +354,7 @@ func TestConnectXRC(t *testing.T) {
 	wantArg(t, send.ReadyUD(0), "QP type")
 
 	k.calls = nil
-	must(t, raw.Modify(QPAttr{State: QPRTS, RateLimit: 12345}, AttrState|AttrRateLimit))
+	must(t, raw.Modify(QPAttr{State: ib.QPRTS, RateLimit: 12345}, AttrState|AttrRateLimit))
 	var req abi.ExModifyQP
 	copy(bytesOf(&req), k.last("EX_MODIFY_QP").in)
 	if req.RateLimit != 12345 || req.Base.AttrMask != 1|1<<25 || req.Base.QPHandle != raw.handle {

@@ -3,6 +3,8 @@ package uverbs
 import (
 	"fmt"
 	"strings"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // transition has the attributes that a change of state requires and those that it permits.
@@ -20,144 +22,144 @@ const (
 // every state but Reset to Err, without attributes (qp_state_table,
 // drivers/infiniband/core/verbs.c). The compiler lays out an array of pointers, whereas a map would
 // be filled at every program start.
-var transitions = [DCI + 1][QPErr + 1][QPErr + 1]*transition{
-	RC: {
-		QPReset: {QPInit: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
-		QPInit: {
-			QPInit: {0, AttrPKeyIndex | AttrPort | AttrAccess},
-			QPRTR: {
+var transitions = [ib.DCI + 1][ib.QPErr + 1][ib.QPErr + 1]*transition{
+	ib.RC: {
+		ib.QPReset: {ib.QPInit: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
+		ib.QPInit: {
+			ib.QPInit: {0, AttrPKeyIndex | AttrPort | AttrAccess},
+			ib.QPRTR: {
 				AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
 				AttrAltPath | AttrAccess | AttrPKeyIndex,
 			},
 		},
-		QPRTR: {
-			QPRTS: {
+		ib.QPRTR: {
+			ib.QPRTS: {
 				AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrSQPSN | AttrMaxRdAtomic,
 				AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState,
 			},
 		},
-		QPRTS: {
-			QPRTS: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState | AttrMinRNRTimer},
-			QPSQD: {0, AttrEnSQDAsyncNotify},
+		ib.QPRTS: {
+			ib.QPRTS: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState | AttrMinRNRTimer},
+			ib.QPSQD: {0, AttrEnSQDAsyncNotify},
 		},
-		QPSQD: {
-			QPRTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
-			QPSQD: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrRC},
+		ib.QPSQD: {
+			ib.QPRTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
+			ib.QPSQD: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrRC},
 		},
-		QPSQE: {QPRTS: {0, 0}},
+		ib.QPSQE: {ib.QPRTS: {0, 0}},
 	},
-	UC: {
-		QPReset: {QPInit: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
-		QPInit: {
-			QPInit: {0, AttrPKeyIndex | AttrPort | AttrAccess},
-			QPRTR:  {AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN, AttrAltPath | AttrAccess | AttrPKeyIndex},
+	ib.UC: {
+		ib.QPReset: {ib.QPInit: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
+		ib.QPInit: {
+			ib.QPInit: {0, AttrPKeyIndex | AttrPort | AttrAccess},
+			ib.QPRTR:  {AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN, AttrAltPath | AttrAccess | AttrPKeyIndex},
 		},
-		QPRTR: {QPRTS: {AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState}},
-		QPRTS: {
-			QPRTS: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState},
-			QPSQD: {0, AttrEnSQDAsyncNotify},
+		ib.QPRTR: {ib.QPRTS: {AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState}},
+		ib.QPRTS: {
+			ib.QPRTS: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState},
+			ib.QPSQD: {0, AttrEnSQDAsyncNotify},
 		},
-		QPSQD: {
-			QPRTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
-			QPSQD: {0, AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState},
+		ib.QPSQD: {
+			ib.QPRTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
+			ib.QPSQD: {0, AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState},
 		},
-		QPSQE: {QPRTS: {0, AttrCurState | AttrAccess}},
+		ib.QPSQE: {ib.QPRTS: {0, AttrCurState | AttrAccess}},
 	},
-	UD: {
-		QPReset: {QPInit: {AttrPKeyIndex | AttrPort | AttrQKey, 0}},
-		QPInit: {
-			QPInit: {0, AttrPKeyIndex | AttrPort | AttrQKey},
-			QPRTR:  {0, AttrPKeyIndex | AttrQKey},
+	ib.UD: {
+		ib.QPReset: {ib.QPInit: {AttrPKeyIndex | AttrPort | AttrQKey, 0}},
+		ib.QPInit: {
+			ib.QPInit: {0, AttrPKeyIndex | AttrPort | AttrQKey},
+			ib.QPRTR:  {0, AttrPKeyIndex | AttrQKey},
 		},
-		QPRTR: {QPRTS: {AttrSQPSN, AttrCurState | AttrQKey}},
-		QPRTS: {
-			QPRTS: {0, AttrCurState | AttrQKey},
-			QPSQD: {0, AttrEnSQDAsyncNotify},
+		ib.QPRTR: {ib.QPRTS: {AttrSQPSN, AttrCurState | AttrQKey}},
+		ib.QPRTS: {
+			ib.QPRTS: {0, AttrCurState | AttrQKey},
+			ib.QPSQD: {0, AttrEnSQDAsyncNotify},
 		},
-		QPSQD: {
-			QPRTS: {0, AttrCurState | AttrQKey},
-			QPSQD: {0, AttrPKeyIndex | AttrQKey},
+		ib.QPSQD: {
+			ib.QPRTS: {0, AttrCurState | AttrQKey},
+			ib.QPSQD: {0, AttrPKeyIndex | AttrQKey},
 		},
-		QPSQE: {QPRTS: {0, AttrCurState | AttrQKey}},
+		ib.QPSQE: {ib.QPRTS: {0, AttrCurState | AttrQKey}},
 	},
-	RawPacket: {
-		QPReset: {QPInit: {AttrPort, 0}},
-		QPInit: {
-			QPInit: {0, 0},
-			QPRTR:  {0, 0},
+	ib.RawPacket: {
+		ib.QPReset: {ib.QPInit: {AttrPort, 0}},
+		ib.QPInit: {
+			ib.QPInit: {0, 0},
+			ib.QPRTR:  {0, 0},
 		},
-		QPRTR: {QPRTS: {0, AttrRateLimit}},
-		QPRTS: {
-			QPRTS: {0, AttrRateLimit},
-			QPSQD: {0, 0},
+		ib.QPRTR: {ib.QPRTS: {0, AttrRateLimit}},
+		ib.QPRTS: {
+			ib.QPRTS: {0, AttrRateLimit},
+			ib.QPSQD: {0, 0},
 		},
-		QPSQD: {
-			QPRTS: {0, 0},
-			QPSQD: {0, 0},
+		ib.QPSQD: {
+			ib.QPRTS: {0, 0},
+			ib.QPSQD: {0, 0},
 		},
-		QPSQE: {QPRTS: {0, 0}},
+		ib.QPSQE: {ib.QPRTS: {0, 0}},
 	},
-	XRCSend: {
-		QPReset: {QPInit: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
-		QPInit: {
-			QPInit: {0, AttrPKeyIndex | AttrPort | AttrAccess},
-			QPRTR:  {AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN, AttrAltPath | AttrAccess | AttrPKeyIndex},
+	ib.XRCSend: {
+		ib.QPReset: {ib.QPInit: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
+		ib.QPInit: {
+			ib.QPInit: {0, AttrPKeyIndex | AttrPort | AttrAccess},
+			ib.QPRTR:  {AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN, AttrAltPath | AttrAccess | AttrPKeyIndex},
 		},
-		QPRTR: {QPRTS: {attrXRCSend | AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState}},
-		QPRTS: {
-			QPRTS: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState},
-			QPSQD: {0, AttrEnSQDAsyncNotify},
+		ib.QPRTR: {ib.QPRTS: {attrXRCSend | AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState}},
+		ib.QPRTS: {
+			ib.QPRTS: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState},
+			ib.QPSQD: {0, AttrEnSQDAsyncNotify},
 		},
-		QPSQD: {
-			QPRTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
-			QPSQD: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrXRCSend},
+		ib.QPSQD: {
+			ib.QPRTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
+			ib.QPSQD: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrXRCSend},
 		},
-		QPSQE: {QPRTS: {0, 0}},
+		ib.QPSQE: {ib.QPRTS: {0, 0}},
 	},
-	XRCRecv: {
-		QPReset: {QPInit: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
-		QPInit: {
-			QPInit: {0, AttrPKeyIndex | AttrPort | AttrAccess},
-			QPRTR: {
+	ib.XRCRecv: {
+		ib.QPReset: {ib.QPInit: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
+		ib.QPInit: {
+			ib.QPInit: {0, AttrPKeyIndex | AttrPort | AttrAccess},
+			ib.QPRTR: {
 				AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
 				AttrAltPath | AttrAccess | AttrPKeyIndex,
 			},
 		},
-		QPRTR: {QPRTS: {AttrTimeout | AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState}},
-		QPRTS: {
-			QPRTS: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState | AttrMinRNRTimer},
-			QPSQD: {0, AttrEnSQDAsyncNotify},
+		ib.QPRTR: {ib.QPRTS: {AttrTimeout | AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState}},
+		ib.QPRTS: {
+			ib.QPRTS: {0, AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState | AttrMinRNRTimer},
+			ib.QPSQD: {0, AttrEnSQDAsyncNotify},
 		},
-		QPSQD: {
-			QPRTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
-			QPSQD: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrXRCRecv},
+		ib.QPSQD: {
+			ib.QPRTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
+			ib.QPSQD: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrXRCRecv},
 		},
-		QPSQE: {QPRTS: {0, 0}},
+		ib.QPSQE: {ib.QPRTS: {0, 0}},
 	},
-	DCI: { // modify_dci_qp_is_ok, drivers/infiniband/hw/mlx5/qp.c
-		QPReset: {QPInit: {AttrPKeyIndex | AttrPort, 0}},
-		QPInit: {
-			QPInit: {0, AttrPKeyIndex | AttrPort},
-			QPRTR:  {AttrPathMTU, AttrPKeyIndex | AttrAV},
+	ib.DCI: { // modify_dci_qp_is_ok, drivers/infiniband/hw/mlx5/qp.c
+		ib.QPReset: {ib.QPInit: {AttrPKeyIndex | AttrPort, 0}},
+		ib.QPInit: {
+			ib.QPInit: {0, AttrPKeyIndex | AttrPort},
+			ib.QPRTR:  {AttrPathMTU, AttrPKeyIndex | AttrAV},
 		},
-		QPRTR: {QPRTS: {attrXRCSend | AttrSQPSN, AttrMinRNRTimer}},
-		QPRTS: {QPRTS: {0, AttrMinRNRTimer}},
+		ib.QPRTR: {ib.QPRTS: {attrXRCSend | AttrSQPSN, AttrMinRNRTimer}},
+		ib.QPRTS: {ib.QPRTS: {0, AttrMinRNRTimer}},
 	},
 }
 
 // lookUp returns the attributes of a change of state, and whether the change is possible.
-func lookUp(typ QPType, from, to QPState) (transition, bool) {
-	if typ <= DCI && from <= QPErr && to <= QPErr {
+func lookUp(typ ib.QPType, from, to ib.QPState) (transition, bool) {
+	if typ <= ib.DCI && from <= ib.QPErr && to <= ib.QPErr {
 		if t := transitions[typ][from][to]; t != nil {
 			return *t, true
 		}
 	}
-	return transition{}, typ != DCT && (to == QPReset || to == QPErr && from != QPReset)
+	return transition{}, typ != ib.DCT && (to == ib.QPReset || to == ib.QPErr && from != ib.QPReset)
 }
 
 // checkModify returns an ArgError that lists missing and superfluous attributes of a change of
 // state.
-func checkModify(typ QPType, from, to QPState, mask QPAttrMask) error {
+func checkModify(typ ib.QPType, from, to ib.QPState, mask QPAttrMask) error {
 	t, ok := lookUp(typ, from, to)
 	given := mask &^ AttrState
 	missing, extra := t.required&^given, given&^(t.required|t.optional)
@@ -175,9 +177,9 @@ func checkModify(typ QPType, from, to QPState, mask QPAttrMask) error {
 }
 
 // reachable lists the states that a state may change to.
-func reachable(typ QPType, from QPState) string {
+func reachable(typ ib.QPType, from ib.QPState) string {
 	var to []string
-	for s := QPReset; s <= QPErr; s++ {
+	for s := ib.QPReset; s <= ib.QPErr; s++ {
 		if _, ok := lookUp(typ, from, s); ok {
 			to = append(to, s.String())
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -44,14 +45,14 @@ func TestCreateQP(t *testing.T) {
 		if diff := cmp.Diff(QPCaps{MaxSendWR: 7, MaxRecvWR: 15, MaxSendSGE: 3, MaxRecvSGE: 2, MaxInline: 64}, qp.Caps()); diff != "" {
 			t.Errorf("capabilities (-want +got):\n%s", diff)
 		}
-		if qp.QPN() != 0x100+qp.handle || qp.State() != QPReset || qp.psn.Load() > maxPSN {
+		if qp.QPN() != 0x100+qp.handle || qp.State() != ib.QPReset || qp.psn.Load() > maxPSN {
 			t.Errorf("QP %#x, state %s, PSN %#x", qp.QPN(), qp.State(), qp.psn.Load())
 		}
 		must(t, qp.Close(), qp.Close())
 		k.sent(method + " DESTROY_QP")
 		for name, err := range map[string]error{
 			"PostSend": qp.PostSend(SendWR{}), "PostRecv": qp.PostRecv(1), "PostRecvs": qp.PostRecvs(RecvWR{}),
-			"Modify": qp.Modify(QPAttr{State: QPErr}, AttrState), "Connect": qp.Connect(t.Context(), Endpoint{}), "Init": qp.Init(),
+			"Modify": qp.Modify(QPAttr{State: ib.QPErr}, AttrState), "Connect": qp.Connect(t.Context(), Endpoint{}), "Init": qp.Init(),
 		} {
 			if !errors.Is(err, os.ErrClosed) {
 				t.Errorf("%s after Close: %v", name, err)
@@ -147,11 +148,11 @@ func TestInlineLimit(t *testing.T) {
 
 func TestModifyBytes(t *testing.T) {
 	f := newFakeQP(t, QPOptions{})
-	f.state(QPSQD)
+	f.state(ib.QPSQD)
 	dgid := gid(t, "10.1.0.2")
 	attr := QPAttr{
-		State: QPSQD, Port: 2, Timeout: 3, RetryCount: 4, RNRRetry: 5, MaxRdAtomic: 6, MaxDestRdAtomic: 7, Access: AccessRemoteRead, PKeyIndex: 9,
-		MinRNRTimer: 10, PathMigState: 1, AltPKeyIndex: 11, AltPort: 12, AltTimeout: 13, RQPSN: 14, SQPSN: 15, DestQPN: 16, QKey: 17, PathMTU: MTU2048,
+		State: ib.QPSQD, Port: 2, Timeout: 3, RetryCount: 4, RNRRetry: 5, MaxRdAtomic: 6, MaxDestRdAtomic: 7, Access: AccessRemoteRead, PKeyIndex: 9,
+		MinRNRTimer: 10, PathMigState: 1, AltPKeyIndex: 11, AltPort: 12, AltTimeout: 13, RQPSN: 14, SQPSN: 15, DestQPN: 16, QKey: 17, PathMTU: ib.MTU2048,
 		EnSQDAsyncNotify: true,
 		AH: AHAttr{DLID: 20, SL: 11, SrcPathBits: 22, StaticRate: 23, Port: 1, Global: true,
 			GRH: GRH{DGID: dgid, FlowLabel: 24, SGIDIndex: 25, HopLimit: 26, TrafficClass: 27}},
@@ -175,15 +176,15 @@ func TestModifyBytes(t *testing.T) {
 		t.Errorf("the QP is on port %d, want 2", port)
 	}
 	// A program that knows the state better than the library may say so.
-	f.state(QPInit)
-	must(t, f.qp.Modify(QPAttr{State: QPRTS, CurState: QPSQD}, AttrState|AttrCurState))
-	f.state(QPSQD)
+	f.state(ib.QPInit)
+	must(t, f.qp.Modify(QPAttr{State: ib.QPRTS, CurState: ib.QPSQD}, AttrState|AttrCurState))
+	f.state(ib.QPSQD)
 	f.refuse["MODIFY_QP"] = syscall.EINVAL
-	err := f.qp.Modify(QPAttr{State: QPErr}, AttrState)
+	err := f.qp.Modify(QPAttr{State: ib.QPErr}, AttrState)
 	if !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "MODIFY_QP SQD to ERR") || !strings.Contains(err.Error(), "may have left state SQD") {
 		t.Errorf("refused: %v", err)
 	}
-	if f.qp.State() != QPSQD || f.qp.movingToErr.Load() {
+	if f.qp.State() != ib.QPSQD || f.qp.movingToErr.Load() {
 		t.Errorf("after a refusal the state is %s, on the way to ERR: %t", f.qp.State(), f.qp.movingToErr.Load())
 	}
 }
@@ -204,7 +205,7 @@ func TestModifyHints(t *testing.T) {
 		{syscall.ENODEV, 1, []string{"network namespace"}},
 		{syscall.EINVAL, 3, []string{"3 (unused)", "GID index may be unused"}},
 	} {
-		f.state(QPSQD)
+		f.state(ib.QPSQD)
 		f.refuse["MODIFY_QP"] = c.errno
 		err := f.qp.Modify(QPAttr{AH: AHAttr{Port: 1, GRH: GRH{DGID: peer, SGIDIndex: c.index}}}, AttrAV)
 		for _, want := range c.want {
@@ -226,7 +227,7 @@ func TestQueryQP(t *testing.T) {
 		MaxRDAtomic: 23, MaxDestRDAtomic: 24, MinRNRTimer: 25, PortNum: 26, Timeout: 27, RetryCnt: 28, RNRRetry: 29, AltPortNum: 30, AltTimeout: 31,
 	}
 	want := QPAttr{
-		State: QPErr, CurState: QPRTS, PathMTU: MTU4096, PathMigState: 2, QKey: 16, RQPSN: 17, SQPSN: 18, DestQPN: 19, Access: AccessRemoteRead,
+		State: ib.QPErr, CurState: ib.QPRTS, PathMTU: ib.MTU4096, PathMigState: 2, QKey: 16, RQPSN: 17, SQPSN: 18, DestQPN: 19, Access: AccessRemoteRead,
 		Caps: QPCaps{MaxSendWR: 11, MaxRecvWR: 12, MaxSendSGE: 13, MaxRecvSGE: 14, MaxInline: 15},
 		AH: AHAttr{DLID: 2, SL: 6, SrcPathBits: 7, StaticRate: 8, Port: 9, Global: true,
 			GRH: GRH{DGID: dgid, FlowLabel: 1, SGIDIndex: 3, HopLimit: 4, TrafficClass: 5}},
@@ -236,13 +237,13 @@ func TestQueryQP(t *testing.T) {
 	if diff := cmp.Diff(want, value(f.qp.Query())(t)); diff != "" {
 		t.Errorf("attributes (-want +got):\n%s", diff)
 	}
-	if f.qp.State() != QPErr {
+	if f.qp.State() != ib.QPErr {
 		t.Errorf("after Query the state is %s, want that of the device", f.qp.State())
 	}
 	// A state that there is not: it has a text, and nothing but Reset and Err follows.
 	f.query.QPState = 200
 	value(f.qp.Query())(t)
-	if err := f.qp.Modify(QPAttr{State: QPRTS}, AttrState); err == nil || !strings.Contains(err.Error(), "QPState(200) to RTS") {
+	if err := f.qp.Modify(QPAttr{State: ib.QPRTS}, AttrState); err == nil || !strings.Contains(err.Error(), "QPState(200) to RTS") {
 		t.Errorf("from a state that there is not: %v", err)
 	}
 }
@@ -251,12 +252,12 @@ func TestQueryQP(t *testing.T) {
 func TestDestroyUDHint(t *testing.T) {
 	d, k := objectDevice(t)
 	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
-	for _, typ := range []QPType{UD, RC} {
+	for _, typ := range []ib.QPType{ib.UD, ib.RC} {
 		for _, errno := range []syscall.Errno{syscall.EBUSY, syscall.EIO} {
 			qp := value(pd.CreateQP(QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq}))(t)
 			k.refuse["DESTROY_QP"] = errno
 			err := qp.Close()
-			if says := strings.Contains(fmt.Sprint(err), "DetachMulticast"); !errors.Is(err, errno) || says != (typ == UD && errno == syscall.EBUSY) {
+			if says := strings.Contains(fmt.Sprint(err), "DetachMulticast"); !errors.Is(err, errno) || says != (typ == ib.UD && errno == syscall.EBUSY) {
 				t.Errorf("%s: %v", typ, err)
 			}
 			delete(k.refuse, "DESTROY_QP")

@@ -5,86 +5,63 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
-
-// AtomicCap says which accesses an atomic operation is atomic with (enum ib_atomic_cap,
-// rdma/ib_verbs.h).
-type AtomicCap uint32
-
-// Atomic capabilities (IBV_ATOMIC_NONE and following).
-const (
-	AtomicNone   AtomicCap = iota // no atomics
-	AtomicHCA                     // with atomics of other QPs of this device
-	AtomicGlobal                  // also with accesses of the CPU
-)
-
-// String returns the name that ibv_devinfo prints.
-func (c AtomicCap) String() string {
-	switch c {
-	case AtomicNone:
-		return "ATOMIC_NONE"
-	case AtomicHCA:
-		return "ATOMIC_HCA"
-	case AtomicGlobal:
-		return "ATOMIC_GLOB"
-	}
-	return fmt.Sprintf("atomic capability %d", uint32(c))
-}
 
 // DeviceAttr are the properties and limits of a device (struct ibv_device_attr_ex). It has no
 // fields for segmentation (tso_caps) and PCI atomics (pci_atomic_caps), which the kernel does not
 // report.
 type DeviceAttr struct {
-	FirmwareVersion string    // FirmwareVersion is empty for devices without firmware.
-	NodeGUID        GUID      // NodeGUID is the GUID of the device.
-	SysImageGUID    GUID      // SysImageGUID is the GUID of the card or system that the device is part of.
-	MaxMRSize       uint64    // MaxMRSize is the largest MR, in bytes.
-	PageSizeCap     uint64    // PageSizeCap is the sum of the supported page sizes, in bytes.
-	VendorID        uint32    // VendorID is the vendor's IEEE number.
-	VendorPartID    uint32    // VendorPartID is the part number that the vendor has assigned.
-	HWVersion       uint32    // HWVersion is the version of the hardware.
-	MaxQP           uint32    // MaxQP is the maximum number of QPs.
-	MaxQPWR         uint32    // MaxQPWR is the largest send or receive queue, in work requests.
-	CapFlags        uint64    // CapFlags are IB_UVERBS_DEVICE_* bits (ib_user_verbs.h).
-	MaxSGE          uint32    // MaxSGE is the maximum number of SGEs of a work request.
-	MaxSGERead      uint32    // MaxSGERead is the maximum number of SGEs of an RDMA READ.
-	MaxCQ           uint32    // MaxCQ is the maximum number of CQs.
-	MaxCQE          uint32    // MaxCQE is the largest CQ, in completions.
-	MaxMR           uint32    // MaxMR is the maximum number of MRs.
-	MaxPD           uint32    // MaxPD is the maximum number of PDs.
-	MaxQPRdAtom     uint32    // MaxQPRdAtom is the maximum number of READs and atomics that a QP serves at a time.
-	MaxEERdAtom     uint32    // MaxEERdAtom is MaxQPRdAtom for EE contexts.
-	MaxResRdAtom    uint32    // MaxResRdAtom is the maximum number of READs and atomics that the device serves at a time.
-	MaxQPInitRdAtom uint32    // MaxQPInitRdAtom is the maximum number of READs and atomics that a QP has in flight.
-	MaxEEInitRdAtom uint32    // MaxEEInitRdAtom is MaxQPInitRdAtom for EE contexts.
-	AtomicCap       AtomicCap // AtomicCap says which accesses atomics are atomic with.
-	MaxEE           uint32    // MaxEE is the maximum number of EE contexts (RD transport, which no device supports).
-	MaxRDD          uint32    // MaxRDD is the maximum number of RD domains.
-	MaxMW           uint32    // MaxMW is the maximum number of MWs.
-	MaxRawIPv6QP    uint32    // MaxRawIPv6QP is the maximum number of raw IPv6 QPs.
-	MaxRawEthyQP    uint32    // MaxRawEthyQP is the maximum number of raw Ethertype QPs.
-	MaxMcastGroup   uint32    // MaxMcastGroup is the maximum number of multicast groups.
-	MaxMcastQP      uint32    // MaxMcastQP is the maximum number of QPs in a multicast group.
-	MaxTotalMcastQP uint32    // MaxTotalMcastQP is the maximum number of QPs in all multicast groups.
-	MaxAH           uint32    // MaxAH is the maximum number of AHs.
-	MaxFMR          uint32    // MaxFMR is the maximum number of fast MRs.
-	MaxMapPerFMR    uint32    // MaxMapPerFMR is the maximum number of times that a fast MR can be mapped.
-	MaxSRQ          uint32    // MaxSRQ is the maximum number of SRQs.
-	MaxSRQWR        uint32    // MaxSRQWR is the largest SRQ, in work requests.
-	MaxSRQSGE       uint32    // MaxSRQSGE is the maximum number of SGEs of a receive of an SRQ.
-	MaxPKeys        uint16    // MaxPKeys is the maximum number of partitions.
-	LocalCAAckDelay uint8     // LocalCAAckDelay is the maximum delay of the device's acknowledgements, encoded as an AckTimeout.
-	PhysPortCount   uint8     // PhysPortCount is the number of ports, at most 255; see also [DeviceInfo].Ports (phys_port_cnt_ex).
-	ODPGeneralCaps  uint64    // ODPGeneralCaps are on-demand paging bits (IB_UVERBS_ODP_*); 0 if not supported.
-	ODPCapsRC       ODPCaps   // ODPCapsRC are the operations of RC QPs on on-demand memory.
-	ODPCapsUC       ODPCaps   // ODPCapsUC are the operations of UC QPs.
-	ODPCapsUD       ODPCaps   // ODPCapsUD are the operations of UD QPs.
-	ODPCapsXRC      ODPCaps   // ODPCapsXRC are the operations of XRC QPs.
-	TimestampMask   uint64    // TimestampMask are the valid bits of a completion time stamp; 0 if not supported.
-	CoreClockKHz    uint64    // CoreClockKHz is the frequency of the device's clock in kHz, 0 if unknown.
-	MaxDMSize       uint64    // MaxDMSize is the size of the device's own memory in bytes, or 0.
-	CompVectors     int       // CompVectors is the number of completion vectors.
+	FirmwareVersion string       // FirmwareVersion is empty for devices without firmware.
+	NodeGUID        ib.GUID      // NodeGUID is the GUID of the device.
+	SysImageGUID    ib.GUID      // SysImageGUID is the GUID of the card or system that the device is part of.
+	MaxMRSize       uint64       // MaxMRSize is the largest MR, in bytes.
+	PageSizeCap     uint64       // PageSizeCap is the sum of the supported page sizes, in bytes.
+	VendorID        uint32       // VendorID is the vendor's IEEE number.
+	VendorPartID    uint32       // VendorPartID is the part number that the vendor has assigned.
+	HWVersion       uint32       // HWVersion is the version of the hardware.
+	MaxQP           uint32       // MaxQP is the maximum number of QPs.
+	MaxQPWR         uint32       // MaxQPWR is the largest send or receive queue, in work requests.
+	CapFlags        uint64       // CapFlags are IB_UVERBS_DEVICE_* bits (ib_user_verbs.h).
+	MaxSGE          uint32       // MaxSGE is the maximum number of SGEs of a work request.
+	MaxSGERead      uint32       // MaxSGERead is the maximum number of SGEs of an RDMA READ.
+	MaxCQ           uint32       // MaxCQ is the maximum number of CQs.
+	MaxCQE          uint32       // MaxCQE is the largest CQ, in completions.
+	MaxMR           uint32       // MaxMR is the maximum number of MRs.
+	MaxPD           uint32       // MaxPD is the maximum number of PDs.
+	MaxQPRdAtom     uint32       // MaxQPRdAtom is the maximum number of READs and atomics that a QP serves at a time.
+	MaxEERdAtom     uint32       // MaxEERdAtom is MaxQPRdAtom for EE contexts.
+	MaxResRdAtom    uint32       // MaxResRdAtom is the maximum number of READs and atomics that the device serves at a time.
+	MaxQPInitRdAtom uint32       // MaxQPInitRdAtom is the maximum number of READs and atomics that a QP has in flight.
+	MaxEEInitRdAtom uint32       // MaxEEInitRdAtom is MaxQPInitRdAtom for EE contexts.
+	AtomicCap       ib.AtomicCap // AtomicCap says which accesses atomics are atomic with.
+	MaxEE           uint32       // MaxEE is the maximum number of EE contexts (RD transport, which no device supports).
+	MaxRDD          uint32       // MaxRDD is the maximum number of RD domains.
+	MaxMW           uint32       // MaxMW is the maximum number of MWs.
+	MaxRawIPv6QP    uint32       // MaxRawIPv6QP is the maximum number of raw IPv6 QPs.
+	MaxRawEthyQP    uint32       // MaxRawEthyQP is the maximum number of raw Ethertype QPs.
+	MaxMcastGroup   uint32       // MaxMcastGroup is the maximum number of multicast groups.
+	MaxMcastQP      uint32       // MaxMcastQP is the maximum number of QPs in a multicast group.
+	MaxTotalMcastQP uint32       // MaxTotalMcastQP is the maximum number of QPs in all multicast groups.
+	MaxAH           uint32       // MaxAH is the maximum number of AHs.
+	MaxFMR          uint32       // MaxFMR is the maximum number of fast MRs.
+	MaxMapPerFMR    uint32       // MaxMapPerFMR is the maximum number of times that a fast MR can be mapped.
+	MaxSRQ          uint32       // MaxSRQ is the maximum number of SRQs.
+	MaxSRQWR        uint32       // MaxSRQWR is the largest SRQ, in work requests.
+	MaxSRQSGE       uint32       // MaxSRQSGE is the maximum number of SGEs of a receive of an SRQ.
+	MaxPKeys        uint16       // MaxPKeys is the maximum number of partitions.
+	LocalCAAckDelay uint8        // LocalCAAckDelay is the maximum delay of the device's acknowledgements, encoded as an AckTimeout.
+	PhysPortCount   uint8        // PhysPortCount is the number of ports, at most 255; see also [DeviceInfo].Ports (phys_port_cnt_ex).
+	ODPGeneralCaps  uint64       // ODPGeneralCaps are on-demand paging bits (IB_UVERBS_ODP_*); 0 if not supported.
+	ODPCapsRC       ODPCaps      // ODPCapsRC are the operations of RC QPs on on-demand memory.
+	ODPCapsUC       ODPCaps      // ODPCapsUC are the operations of UC QPs.
+	ODPCapsUD       ODPCaps      // ODPCapsUD are the operations of UD QPs.
+	ODPCapsXRC      ODPCaps      // ODPCapsXRC are the operations of XRC QPs.
+	TimestampMask   uint64       // TimestampMask are the valid bits of a completion time stamp; 0 if not supported.
+	CoreClockKHz    uint64       // CoreClockKHz is the frequency of the device's clock in kHz, 0 if unknown.
+	MaxDMSize       uint64       // MaxDMSize is the size of the device's own memory in bytes, or 0.
+	CompVectors     int          // CompVectors is the number of completion vectors.
 
 	RSSQPTypes         QPTypes       // RSSQPTypes are the QP types that can have an RWQIndTable.
 	MaxRWQIndTables    uint32        // MaxRWQIndTables is the maximum number of RWQIndTables.
@@ -153,8 +130,8 @@ func (d *Device) queryDevice() error {
 	b := &resp.Base
 	d.attr = DeviceAttr{
 		FirmwareVersion: firmware(b.FWVer),
-		NodeGUID:        GUID(b.NodeGUID.Get()),
-		SysImageGUID:    GUID(b.SysImageGUID.Get()),
+		NodeGUID:        ib.GUID(b.NodeGUID.Get()),
+		SysImageGUID:    ib.GUID(b.SysImageGUID.Get()),
 		MaxMRSize:       b.MaxMRSize,
 		PageSizeCap:     b.PageSizeCap,
 		VendorID:        b.VendorID,
@@ -174,7 +151,7 @@ func (d *Device) queryDevice() error {
 		MaxResRdAtom:    b.MaxResRDAtom,
 		MaxQPInitRdAtom: b.MaxQPInitRDAtom,
 		MaxEEInitRdAtom: b.MaxEEInitRDAtom,
-		AtomicCap:       AtomicCap(b.AtomicCap),
+		AtomicCap:       ib.AtomicCap(b.AtomicCap),
 		MaxEE:           b.MaxEE,
 		MaxRDD:          b.MaxRDD,
 		MaxMW:           b.MaxMW,
@@ -230,8 +207,8 @@ func firmware(v uint64) string {
 
 // MTUFromBytes returns the MTU for a size in bytes. It fails with an [ArgError] unless the size is
 // 256, 512, 1024, 2048 or 4096.
-func MTUFromBytes(n int) (MTU, error) {
-	for m := MTU256; m <= MTU4096; m++ {
+func MTUFromBytes(n int) (ib.MTU, error) {
+	for m := ib.MTU256; m <= ib.MTU4096; m++ {
 		if m.Bytes() == n {
 			return m, nil
 		}
@@ -241,28 +218,28 @@ func MTUFromBytes(n int) (MTU, error) {
 
 // PortAttr are the attributes of a port (struct ibv_port_attr).
 type PortAttr struct {
-	State         PortState // State is the logical state.
-	MaxMTU        MTU       // MaxMTU is the largest MTU that the port supports.
-	ActiveMTU     MTU       // ActiveMTU is the current MTU.
-	GIDTableLen   int       // GIDTableLen is the size of the GID table.
-	CapFlags      uint32    // CapFlags are capability bits (IB_PORT_*, rdma/ib_verbs.h).
-	MaxMsgSize    uint32    // MaxMsgSize is the longest message, in bytes.
-	BadPKeyCount  uint32    // BadPKeyCount is the number of packets received with a wrong P_Key.
-	QKeyViolCount uint32    // QKeyViolCount is the number of packets received with a wrong Q_Key.
-	PKeyTableLen  int       // PKeyTableLen is the size of the P_Key table.
-	LID           uint16    // LID is the local identifier; 0 on Ethernet.
-	SMLID         uint16    // SMLID is the subnet manager's LID.
-	LMC           uint8     // LMC is the number of low LID bits that select a path.
-	MaxVLNum      uint8     // MaxVLNum encodes the number of virtual lanes; see [PortAttr.VLs].
-	SMSL          uint8     // SMSL is the service level to the subnet manager.
-	SubnetTimeout uint8     // SubnetTimeout is the delay through the subnet, encoded as an AckTimeout.
-	InitTypeReply uint8     // InitTypeReply is the initialization type that the subnet manager has chosen.
-	ActiveWidth   uint8     // ActiveWidth is the link width code; see [PortAttr.Width].
-	ActiveSpeed   uint32    // ActiveSpeed is the lane speed code; see [PortAttr.Speed].
-	PhysState     uint8     // PhysState is the physical state code; see [PortAttr.Phys].
-	LinkLayer     LinkLayer // LinkLayer is InfiniBand or Ethernet.
-	Flags         uint8     // Flags are bits such as PortGRHRequired.
-	CapFlags2     uint16    // CapFlags2 are more capability bits; 0 without the ioctl interface.
+	State         ib.PortState // State is the logical state.
+	MaxMTU        ib.MTU       // MaxMTU is the largest MTU that the port supports.
+	ActiveMTU     ib.MTU       // ActiveMTU is the current MTU.
+	GIDTableLen   int          // GIDTableLen is the size of the GID table.
+	CapFlags      uint32       // CapFlags are capability bits (IB_PORT_*, rdma/ib_verbs.h).
+	MaxMsgSize    uint32       // MaxMsgSize is the longest message, in bytes.
+	BadPKeyCount  uint32       // BadPKeyCount is the number of packets received with a wrong P_Key.
+	QKeyViolCount uint32       // QKeyViolCount is the number of packets received with a wrong Q_Key.
+	PKeyTableLen  int          // PKeyTableLen is the size of the P_Key table.
+	LID           uint16       // LID is the local identifier; 0 on Ethernet.
+	SMLID         uint16       // SMLID is the subnet manager's LID.
+	LMC           uint8        // LMC is the number of low LID bits that select a path.
+	MaxVLNum      uint8        // MaxVLNum encodes the number of virtual lanes; see [PortAttr.VLs].
+	SMSL          uint8        // SMSL is the service level to the subnet manager.
+	SubnetTimeout uint8        // SubnetTimeout is the delay through the subnet, encoded as an AckTimeout.
+	InitTypeReply uint8        // InitTypeReply is the initialization type that the subnet manager has chosen.
+	ActiveWidth   uint8        // ActiveWidth is the link width code; see [PortAttr.Width].
+	ActiveSpeed   uint32       // ActiveSpeed is the lane speed code; see [PortAttr.Speed].
+	PhysState     uint8        // PhysState is the physical state code; see [PortAttr.Phys].
+	LinkLayer     ib.LinkLayer // LinkLayer is InfiniBand or Ethernet.
+	Flags         uint8        // Flags are bits such as PortGRHRequired.
+	CapFlags2     uint16       // CapFlags2 are more capability bits; 0 without the ioctl interface.
 }
 
 // PortGRHRequired is the bit in [PortAttr].Flags of a port that needs a GRH in every packet
@@ -298,9 +275,9 @@ func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 	}
 	r := &resp.LegacyResp
 	attr := PortAttr{
-		State:         PortState(r.State),
-		MaxMTU:        MTU(r.MaxMTU),
-		ActiveMTU:     MTU(r.ActiveMTU),
+		State:         ib.PortState(r.State),
+		MaxMTU:        ib.MTU(r.MaxMTU),
+		ActiveMTU:     ib.MTU(r.ActiveMTU),
 		GIDTableLen:   int(r.GIDTblLen),
 		CapFlags:      r.PortCapFlags,
 		MaxMsgSize:    r.MaxMsgSz,
@@ -317,7 +294,7 @@ func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 		ActiveWidth:   r.ActiveWidth,
 		ActiveSpeed:   orDefault(resp.ActiveSpeedEx, uint32(r.ActiveSpeed)), // ActiveSpeedEx has more bits
 		PhysState:     r.PhysState,
-		LinkLayer:     LinkLayer(r.LinkLayer),
+		LinkLayer:     ib.LinkLayer(r.LinkLayer),
 		Flags:         r.Flags,
 		CapFlags2:     resp.PortCapFlags2,
 	}

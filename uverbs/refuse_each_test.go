@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 	"github.com/goverbs/goverbs/uverbs/soft"
@@ -195,14 +196,14 @@ func useObjects(d *Device) error {
 	srq := add(&u, func() (*SRQ, error) { return pd.CreateSRQ(SRQOptions{MaxWR: 7, MaxSGE: 1}) })
 	u.do(func() error { return srq.Resize(15) }, func() error { return srq.SetLimit(2) },
 		func() error { _, err := srq.Query(); return err }, func() error { return srq.PostRecv(1, mr.SGE(0, 64)) })
-	qp := func(typ QPType, srq *SRQ) *QP {
+	qp := func(typ ib.QPType, srq *SRQ) *QP {
 		o := QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq, SRQ: srq, MaxSendWR: 7, MaxSendSGE: 1}
 		if srq == nil {
 			o.MaxRecvWR, o.MaxRecvSGE = 7, 1
 		}
 		return add(&u, func() (*QP, error) { return pd.CreateQP(o) })
 	}
-	rc, ud := qp(RC, srq), qp(UD, nil)
+	rc, ud := qp(ib.RC, srq), qp(ib.UD, nil)
 	u.do(func() error {
 		peer, err := rc.Endpoint()
 		if err != nil {
@@ -217,7 +218,7 @@ func useObjects(d *Device) error {
 		b.SGE(mr.SGE(64, 64))
 		return b.Post()
 	})
-	group, _ := ParseGID("239.1.2.3")
+	group, _ := ib.ParseGID("239.1.2.3")
 	defer func() {
 		if u.err != nil && ud != nil { // a QP is not closed while it is in a group
 			ud.DetachMulticast(group, 0)

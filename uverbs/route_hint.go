@@ -3,6 +3,7 @@ package uverbs
 import (
 	"syscall"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
@@ -29,5 +30,5 @@ func routeHint(d *Device, errno syscall.Errno, ah AHAttr) string {
 
 // diagGID returns the facts about a GID.
 func diagGID(e GIDEntry) *diag.GIDEntry {
-	return &diag.GIDEntry{Addr: e.GID.Addr(), Netdev: e.Netdev, Type: uint32(e.Type), InfiniBand: e.Type == GIDTypeIB, Text: e.String()}
+	return &diag.GIDEntry{Addr: e.GID.Addr(), Netdev: e.Netdev, Type: uint32(e.Type), InfiniBand: e.Type == ib.GIDTypeIB, Text: e.String()}
 }

@@ -9,11 +9,13 @@ import (
 	"syscall"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // hostRoute reads the route to a peer from the kernel. Fields that it cannot read stay empty, and
 // the GID table alone decides.
-func hostRoute(peer GID) gidRoute {
+func hostRoute(peer ib.GID) gidRoute {
 	var r gidRoute
 	links, _ := listed(netlink.LinkList)
 	for _, l := range links {
@@ -54,7 +56,7 @@ func hostRoute(peer GID) gidRoute {
 // ethernetAddr returns the Ethernet address for a GID. The kernel has just resolved it to create
 // the AH, so it is computed for multicast, read from the interface for an address of this host, and
 // otherwise found in the neighbour table.
-func ethernetAddr(gid GID, netdev int) ([6]byte, error) {
+func ethernetAddr(gid ib.GID, netdev int) ([6]byte, error) {
 	ip := gid.Addr()
 	if ip.IsMulticast() {
 		return multicastAddr(ip), nil

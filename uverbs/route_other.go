@@ -6,11 +6,13 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // hostRoute finds the route to a peer. Fields that it cannot find stay empty, and the GID table
 // alone decides.
-func hostRoute(peer GID) gidRoute {
+func hostRoute(peer ib.GID) gidRoute {
 	var r gidRoute
 	links, _ := net.Interfaces()
 	for _, l := range links {
@@ -57,4 +59,4 @@ func subnets(l net.Interface) []netip.Prefix {
 }
 
 // ethernetAddr fails: only devices of the kernel need Ethernet addresses.
-func ethernetAddr(GID, int) ([6]byte, error) { return [6]byte{}, errLinuxOnly }
+func ethernetAddr(ib.GID, int) ([6]byte, error) { return [6]byte{}, errLinuxOnly }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
@@ -36,7 +37,7 @@ func newSoftUser(t *testing.T) *softUser {
 }
 
 // qp creates a QP.
-func (u *softUser) qp(typ QPType, srq *SRQ) *QP {
+func (u *softUser) qp(typ ib.QPType, srq *SRQ) *QP {
 	u.t.Helper()
 	o := QPOptions{Type: typ, SendCQ: u.cq, RecvCQ: u.cq, SRQ: srq, MaxSendWR: 7, MaxSendSGE: 2, MaxInline: 16}
 	if srq == nil {
@@ -48,7 +49,7 @@ func (u *softUser) qp(typ QPType, srq *SRQ) *QP {
 // pair creates two connected QPs.
 func (u *softUser) pair(srq *SRQ, path PathOptions) (a, b *QP) {
 	u.t.Helper()
-	a, b = u.qp(RC, nil), u.qp(RC, srq)
+	a, b = u.qp(ib.RC, nil), u.qp(ib.RC, srq)
 	a.path, b.path = path, path
 	must(u.t, a.Connect(u.t.Context(), value(b.Endpoint())(u.t)), b.Connect(u.t.Context(), value(a.Endpoint())(u.t)))
 	return a, b
@@ -156,7 +157,7 @@ func TestBindRefused(t *testing.T) {
 func TestBuilderMisused(t *testing.T) {
 	u, other := newSoftUser(t), newSoftUser(t)
 	rc, _ := u.pair(nil, PathOptions{})
-	ud := u.qp(UD, nil)
+	ud := u.qp(ib.UD, nil)
 	must(t, ud.ReadyUD(5))
 	attr := AHAttr{Port: 1, Global: true, GRH: GRH{DGID: value(u.dev.GIDTable(1))(t)[0].GID, HopLimit: 1}}
 	ah, gone := value(u.pd.CreateAH(attr))(t), value(u.pd.CreateAH(attr))(t)
@@ -233,7 +234,7 @@ func TestNotReadyText(t *testing.T) {
 func TestAHAttrForRefused(t *testing.T) {
 	u := newSoftUser(t)
 	here := value(u.dev.GIDTable(1))(t)[0].GID
-	grh := func(to GID) []byte {
+	grh := func(to ib.GID) []byte {
 		b := make([]byte, 40)
 		b[0], b[6] = 6<<4, nextUDP
 		copy(b[8:], here[:])
@@ -297,7 +298,7 @@ func TestArguments(t *testing.T) {
 	u := newSoftUser(t)
 	srq := value(u.pd.CreateSRQ(SRQOptions{MaxWR: 7, MaxSGE: 1}))(t)
 	size := srq.Attr().MaxWR
-	ud := u.qp(UD, nil)
+	ud := u.qp(ib.UD, nil)
 	must(t, srq.SetLimit(0), srq.SetLimit(size))
 	for name, c := range map[string]struct {
 		err  error
@@ -318,11 +319,11 @@ func TestArguments(t *testing.T) {
 func TestMulticastRefused(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
 	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
-	q := value(pd.CreateQP(QPOptions{Type: UD, SendCQ: cq, RecvCQ: cq}))(t)
+	q := value(pd.CreateQP(QPOptions{Type: ib.UD, SendCQ: cq, RecvCQ: cq}))(t)
 	group := gid(t, "239.1.2.3")
 	for _, c := range []struct {
 		verb  string
-		call  func(GID, uint16) error
+		call  func(ib.GID, uint16) error
 		errno syscall.Errno
 		want  string
 	}{

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -96,9 +97,9 @@ func TestSRQRefused(t *testing.T) {
 
 // TestMulticastBytes compares ATTACH_MCAST with struct ib_uverbs_attach_mcast.
 func TestMulticastBytes(t *testing.T) {
-	f := newFakeQP(t, QPOptions{Type: UD})
+	f := newFakeQP(t, QPOptions{Type: ib.UD})
 	group := gid(t, "ff0e::7:1")
-	for verb, do := range map[string]func(GID, uint16) error{"ATTACH_MCAST": f.qp.AttachMulticast, "DETACH_MCAST": f.qp.DetachMulticast} {
+	for verb, do := range map[string]func(ib.GID, uint16) error{"ATTACH_MCAST": f.qp.AttachMulticast, "DETACH_MCAST": f.qp.DetachMulticast} {
 		must(t, do(group, 0x1234))
 		want := append(append([]byte{}, group[:]...), byte(f.qp.handle), 0, 0, 0, 0x34, 0x12, 0, 0)
 		if got := f.last(verb).in; !bytes.Equal(got, want) {

@@ -6,13 +6,15 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestRecoveredFailure: a send that has failed and stopped the send queue is not the cause of what fails after the QP
 // has been moved to RTS again, and a receive with its ID is not taken for it.
 func TestRecoveredFailure(t *testing.T) {
 	u := newSoftUser(t)
-	a, b := u.qp(UD, nil), u.qp(UD, nil)
+	a, b := u.qp(ib.UD, nil), u.qp(ib.UD, nil)
 	must(t, a.ReadyUD(7), b.ReadyUD(7))
 	gid := value(u.dev.QueryGID(1, 0))(t).GID
 	ah := value(u.pd.CreateAH(AHAttr{Port: 1, Global: true, GRH: GRH{DGID: gid, HopLimit: 1}}))(t)
@@ -25,7 +27,7 @@ func TestRecoveredFailure(t *testing.T) {
 	if err := a.Err(&wc); !errors.Is(err, WCLocLenErr) || !strings.Contains(err.Error(), "5000 bytes") {
 		t.Fatalf("a datagram of 5000 bytes: %v", err)
 	}
-	must(t, a.Modify(QPAttr{State: QPRTS}, AttrState))
+	must(t, a.Modify(QPAttr{State: ib.QPRTS}, AttrState))
 	for range 2 {
 		must(t, a.PostSend(send(2, b, 8)))
 		if wc := u.next(); wc.Status != WCSuccess {

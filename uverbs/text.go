@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // MarshalText implements [encoding.TextMarshaler]. Its result is also the form in JSON and suits
@@ -63,7 +65,7 @@ func (e *Endpoint) set(name, value string) (err error) {
 	case "lid":
 		e.LID = uint16(number(16))
 	case "gid":
-		e.GID, err = ParseGID(value)
+		e.GID, err = ib.ParseGID(value)
 	default:
 		err = fmt.Errorf("there is no field %q, allowed: qpn, psn, lid, gid", name)
 	}

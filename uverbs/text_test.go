@@ -7,6 +7,8 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 var (
@@ -16,10 +18,10 @@ var (
 
 // endpoints are endpoints and their forms in JSON.
 var endpoints = map[string]Endpoint{
-	`"qpn=17,psn=4711,gid=0000:0000:0000:0000:0000:ffff:0a01:0001"`:   {QPN: 17, PSN: 4711, GID: GID{10: 0xff, 11: 0xff, 12: 10, 13: 1, 15: 1}},
+	`"qpn=17,psn=4711,gid=0000:0000:0000:0000:0000:ffff:0a01:0001"`:   {QPN: 17, PSN: 4711, GID: ib.GID{10: 0xff, 11: 0xff, 12: 10, 13: 1, 15: 1}},
 	`"qpn=16777215,psn=16777215,lid=65535"`:                           {QPN: maxQPN, PSN: maxPSN, LID: 65535},
 	`"qpn=0,psn=0"`:                                                   {},
-	`"qpn=1,psn=2,lid=3,gid=fe80:0000:0000:0000:0002:c903:000a:000b"`: {QPN: 1, PSN: 2, LID: 3, GID: GID{0: 0xfe, 1: 0x80, 9: 2, 10: 0xc9, 11: 3, 13: 10, 15: 11}},
+	`"qpn=1,psn=2,lid=3,gid=fe80:0000:0000:0000:0002:c903:000a:000b"`: {QPN: 1, PSN: 2, LID: 3, GID: ib.GID{0: 0xfe, 1: 0x80, 9: 2, 10: 0xc9, 11: 3, 13: 10, 15: 11}},
 }
 
 func TestEndpointText(t *testing.T) {

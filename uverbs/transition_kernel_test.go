@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -14,16 +15,16 @@ import (
 func goodAttr(t *testing.T, q *QP) QPAttr {
 	t.Helper()
 	local := value(q.EndpointFor(Endpoint{GID: netGID(t)}))(t)
-	entry := value(q.localGID(1, PortAttr{LinkLayer: LinkLayerEthernet}, local.GID))(t)
+	entry := value(q.localGID(1, PortAttr{LinkLayer: ib.LinkLayerEthernet}, local.GID))(t)
 	ah := AHAttr{Global: true, Port: 1, GRH: GRH{DGID: local.GID, SGIDIndex: uint8(entry.Index), HopLimit: 64}}
 	return QPAttr{
-		Port: 1, PathMTU: MTU1024, DestQPN: q.QPN(), QKey: 7, MinRNRTimer: 12, Timeout: 14, RetryCount: 6, RNRRetry: 7,
+		Port: 1, PathMTU: ib.MTU1024, DestQPN: q.QPN(), QKey: 7, MinRNRTimer: 12, Timeout: 14, RetryCount: 6, RNRRetry: 7,
 		MaxRdAtomic: 1, MaxDestRdAtomic: 1, AH: ah, AltAH: ah, AltPort: 1, AltTimeout: 14,
 	}
 }
 
 // netGID is the GID of the guest's first interface.
-func netGID(t *testing.T) GID { return value(ParseGID("10.1.0.1"))(t) }
+func netGID(t *testing.T) ib.GID { return value(ib.ParseGID("10.1.0.1"))(t) }
 
 // rawModify gives the command whatever our own table says.
 func rawModify(q *QP, attr QPAttr, mask QPAttrMask) syscall.Errno {
@@ -48,9 +49,9 @@ func TestTransitionsOfKernel(t *testing.T) {
 	defer pd.Close()
 	cq := value(d.CreateCQ(CQOptions{MaxCQE: 8}))(t)
 	defer cq.Close()
-	ways := map[QPState][]QPState{QPReset: nil, QPInit: {QPInit}, QPRTR: {QPInit, QPRTR}, QPRTS: {QPInit, QPRTR, QPRTS}, QPErr: {QPInit, QPErr}}
+	ways := map[ib.QPState][]ib.QPState{ib.QPReset: nil, ib.QPInit: {ib.QPInit}, ib.QPRTR: {ib.QPInit, ib.QPRTR}, ib.QPRTS: {ib.QPInit, ib.QPRTR, ib.QPRTS}, ib.QPErr: {ib.QPInit, ib.QPErr}}
 	for i := range transitions {
-		typ := QPType(i)
+		typ := ib.QPType(i)
 		if _, ok := d.driver.operations(typ); !ok {
 			continue // nobody can ask
 		}
@@ -62,7 +63,7 @@ func TestTransitionsOfKernel(t *testing.T) {
 			t.Fatal(err)
 		}
 		// in returns a QP in a state.
-		in := func(state QPState) (*QP, QPAttr) {
+		in := func(state ib.QPState) (*QP, QPAttr) {
 			q := value(pd.CreateQP(QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq}))(t)
 			attr := goodAttr(t, q)
 			for _, next := range ways[state] {
@@ -73,7 +74,7 @@ func TestTransitionsOfKernel(t *testing.T) {
 			return q, attr
 		}
 		for from := range ways {
-			for to := QPReset; to <= QPSQD; to++ {
+			for to := ib.QPReset; to <= ib.QPSQD; to++ {
 				row, ok := lookUp(typ, from, to)
 				masks := []QPAttrMask{AttrState | row.required}
 				for bit := range attrNames {

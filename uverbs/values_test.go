@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/uverbs/flow"
+	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
 // TestValues compares constants that the kernel, a device or a peer gets as numbers with those of
@@ -30,7 +32,6 @@ func TestValues(t *testing.T) {
 		int(WCFatalErr), int(WCRespTimeoutErr), int(WCGeneralErr))
 	check("enum ib_placement_type", 1, int(FlushGlobal), int(FlushPersistent))
 	check("enum ib_selectivity_level", 0, int(FlushRange), int(FlushMR))
-	check("enum ib_atomic_cap", 0, int(AtomicNone), int(AtomicHCA), int(AtomicGlobal))
 	check("enum ib_event_type", 0, int(EventCQErr), int(EventQPFatal), int(EventQPReqErr), int(EventQPAccessErr), int(EventCommEst),
 		int(EventSQDrained), int(EventPathMig), int(EventPathMigErr), int(EventDeviceFatal), int(EventPortActive), int(EventPortErr),
 		int(EventLIDChange), int(EventPKeyChange), int(EventSMChange), int(EventSRQErr), int(EventSRQLimitReached), int(EventQPLastWQEReached),
@@ -38,10 +39,7 @@ func TestValues(t *testing.T) {
 	check("enum ib_wq_state", 0, int(WQReset), int(WQReady), int(WQErr))
 	check("enum ib_flow_attr_type", 0, int(flow.Normal), int(flow.AllDefault), int(flow.MCDefault), int(flow.Sniffer))
 	check("enum ib_mw_type", 1, int(MWType1), int(MWType2))
-	check("enum ib_rate", 2, int(Rate2500M), int(Rate10G), int(Rate30G), int(Rate5G), int(Rate20G), int(Rate40G), int(Rate60G), int(Rate80G),
-		int(Rate120G), int(Rate14G), int(Rate56G), int(Rate112G), int(Rate168G), int(Rate25G), int(Rate100G), int(Rate200G), int(Rate300G),
-		int(Rate28G), int(Rate50G), int(Rate400G), int(Rate600G), int(Rate800G), int(Rate1200G))
-	check("IB_RATE_PORT_CURRENT", 0, int(RateMax))
+	check("enum ib_uverbs_gid_type", abi.IB_UVERBS_GID_TYPE_IB, int(ib.GIDTypeIB), int(ib.GIDTypeRoCEv1), int(ib.GIDTypeRoCEv2))
 
 	bits := func(header string, first int, got ...int) {
 		t.Helper()

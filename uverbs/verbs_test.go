@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -51,9 +52,9 @@ func (k *fakeKernel) sent(want ...string) {
 func TestQueryDevice(t *testing.T) {
 	want := DeviceAttr{
 		FirmwareVersion: "1.2.3", NodeGUID: 0x0102030405060708, MaxMRSize: 1 << 30, MaxQPWR: 1000, MaxSGE: 4, MaxCQE: 1000,
-		MaxQPRdAtom: 16, MaxQPInitRdAtom: 8, MaxSRQ: 9, MaxSRQWR: 1000, MaxSRQSGE: 3, AtomicCap: AtomicHCA, PhysPortCount: 2, CapFlags: 5 | 1<<40, TimestampMask: 7, MaxDMSize: 99,
+		MaxQPRdAtom: 16, MaxQPInitRdAtom: 8, MaxSRQ: 9, MaxSRQWR: 1000, MaxSRQSGE: 3, AtomicCap: ib.AtomicHCA, PhysPortCount: 2, CapFlags: 5 | 1<<40, TimestampMask: 7, MaxDMSize: 99,
 		CompVectors: 2, CoreClockKHz: 1000, ODPCapsRC: ODPSend | ODPRead, ODPCapsUC: 10, ODPCapsUD: 11, ODPCapsXRC: ODPRead,
-		RSSQPTypes: 1 << uint32(RawPacket), MaxRWQIndTables: 21, MaxRWQIndTableSize: 22, MaxWQ: 20, RawPacketCaps: RawPacketStripVLAN | RawPacketIPChecksum,
+		RSSQPTypes: 1 << uint32(ib.RawPacket), MaxRWQIndTables: 21, MaxRWQIndTableSize: 22, MaxWQ: 20, RawPacketCaps: RawPacketStripVLAN | RawPacketIPChecksum,
 		TagMatching:          TMCaps{MaxRndvHeader: 31, MaxTags: 32, Flags: 1, MaxOps: 34, MaxSGE: 35},
 		MaxCQModerationCount: 41, MaxCQModerationPeriod: 42,
 	}
@@ -105,8 +106,8 @@ func TestQueryPort(t *testing.T) {
 			State: 4, MaxMTU: 5, ActiveMTU: 3, LMC: 9, MaxVLNum: 10, SMSL: 11, SubnetTimeout: 12, InitTypeReply: 13, ActiveWidth: 2, ActiveSpeed: 4,
 			PhysState: 5, LinkLayer: 2, Flags: 14}
 		want := PortAttr{CapFlags: 1, MaxMsgSize: 2, BadPKeyCount: 3, QKeyViolCount: 4, GIDTableLen: 5, PKeyTableLen: 6, LID: 7, SMLID: 8,
-			State: PortActive, MaxMTU: MTU4096, ActiveMTU: MTU1024, LMC: 9, MaxVLNum: 10, SMSL: 11, SubnetTimeout: 12, InitTypeReply: 13, ActiveWidth: 2,
-			ActiveSpeed: 4, PhysState: 5, LinkLayer: LinkLayerEthernet, Flags: 14}
+			State: ib.PortActive, MaxMTU: ib.MTU4096, ActiveMTU: ib.MTU1024, LMC: 9, MaxVLNum: 10, SMSL: 11, SubnetTimeout: 12, InitTypeReply: 13, ActiveWidth: 2,
+			ActiveSpeed: 4, PhysState: 5, LinkLayer: ib.LinkLayerEthernet, Flags: 14}
 		if method == "ioctl" {
 			want.CapFlags2, want.ActiveSpeed = 9, 256
 		}
@@ -153,8 +154,8 @@ func TestGIDTable(t *testing.T) {
 	}
 	k.gids[2].PortNum = 2
 	want := []GIDEntry{
-		{Port: 1, Index: 0, GID: gid(t, "fe80::1"), Type: GIDTypeRoCEv2, Netdev: 7},
-		{Port: 1, Index: 1, GID: gid(t, "10.1.0.1"), Type: GIDTypeRoCEv2, Netdev: 7},
+		{Port: 1, Index: 0, GID: gid(t, "fe80::1"), Type: ib.GIDTypeRoCEv2, Netdev: 7},
+		{Port: 1, Index: 1, GID: gid(t, "10.1.0.1"), Type: ib.GIDTypeRoCEv2, Netdev: 7},
 	}
 	if diff := cmp.Diff(want, value(d.GIDTable(1))(t)); diff != "" {
 		t.Errorf("table of port 1 (-want +got):\n%s", diff)

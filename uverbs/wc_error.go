@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
@@ -125,7 +126,7 @@ func (q *QP) failed(wc *WC) {
 			q.dev.bindFailed(sent.mwRKey, sent.rkey)
 		}
 	}
-	if q.first.Load() != nil || q.typ == DCT { // a failure of one initiator is not that of the DCT
+	if q.first.Load() != nil || q.typ == ib.DCT { // a failure of one initiator is not that of the DCT
 		return
 	}
 	if wc.Status != WCWRFlushErr {
@@ -172,7 +173,7 @@ func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
 		e.Peer = p.Endpoint
 		c.Peer = &diag.Peer{Attempts: int(p.retries) + 1, Timeout: p.timeout.Duration(), RNRAttempts: int(p.rnrRetries) + 1, MTU: p.mtu.Bytes()}
 		port := q.dev.ports.ports[uint8(q.port.Load())].Load() // no system call: this may be Poll
-		c.Peer.InfiniBand = port != nil && port.value.LinkLayer == LinkLayerInfiniBand
+		c.Peer.InfiniBand = port != nil && port.value.LinkLayer == ib.LinkLayerInfiniBand
 	}
 	if wc.Status == WCWRFlushErr {
 		e.Cause = q.whyFlushed()
@@ -181,12 +182,12 @@ func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
 	if !injected {
 		e.Hint = c.Hint()
 	}
-	if q.typ == DCI && wc.Status == WCRetryExcErr {
+	if q.typ == ib.DCI && wc.Status == WCRetryExcErr {
 		e.Hint = retryHintDC
 	}
 	return e
 }
 
 // IsFlush reports whether err is the error of a flushed work request. A flush follows from an
-// earlier failure or from a change of the QP to state [QPErr].
+// earlier failure or from a change of the QP to state [ib.QPErr].
 func IsFlush(err error) bool { return errors.Is(err, WCWRFlushErr) }

@@ -3,6 +3,8 @@ package uverbs
 import (
 	"errors"
 	"fmt"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // errCause is why a queue pair is in state QPErr, if no failed completion says so.
@@ -25,12 +27,12 @@ func (e eventCause) Error() string {
 	return fmt.Sprintf("the device reported an asynchronous event of the QP, %q", EventType(e))
 }
 
-// SetErrCause records why the queue pair is in state [QPErr], or is about to be. It is for causes
+// SetErrCause records why the queue pair is in state [ib.QPErr], or is about to be. It is for causes
 // that the library cannot know: a connection manager calls it when the peer has disconnected, and
 // before it calls [QP.Modify] itself. For a request that is flushed, [QP.Err] then returns an error
 // that names cause and matches it.
 //
-// The first cause is kept until the QP leaves [QPReset] again. A nil cause is ignored. The library
+// The first cause is kept until the QP leaves [ib.QPReset] again. A nil cause is ignored. The library
 // itself records an asynchronous event that [Device.WaitEvent] returns. Because the event may be
 // about an earlier connection, SetErrCause and Modify replace it.
 func (q *QP) SetErrCause(cause error) {
@@ -61,12 +63,12 @@ func (c *errCause) isEvent() bool {
 
 // movedTo records and returns the cause that the program moves the QP to QPErr or QPReset. It
 // returns nil if a request was flushed before, because then the device has moved the QP.
-func (q *QP) movedTo(state QPState) *errCause {
+func (q *QP) movedTo(state ib.QPState) *errCause {
 	cause := errMovedToErr
-	if state == QPReset {
+	if state == ib.QPReset {
 		cause = errMovedToReset
 	}
-	if state != QPErr && state != QPReset || q.flushSeen.Load() || q.first.Load() != nil {
+	if state != ib.QPErr && state != ib.QPReset || q.flushSeen.Load() || q.first.Load() != nil {
 		return nil
 	}
 	if event := q.cause.Load(); event != nil && event.isEvent() {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/mmio/siw"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
@@ -232,7 +233,7 @@ func TestSharedRecvLocked(t *testing.T) {
 func TestInitForgets(t *testing.T) {
 	f := connectable(t, QPOptions{})
 	qp := f.qp
-	toReset := func() { must(t, qp.Modify(QPAttr{State: QPReset}, AttrState)) }
+	toReset := func() { must(t, qp.Modify(QPAttr{State: ib.QPReset}, AttrState)) }
 	must(t, qp.Init())
 	toReset()
 	qp.failed(&WC{ID: 1, Status: WCWRFlushErr})
@@ -252,7 +253,7 @@ func TestRefusedModifyCause(t *testing.T) {
 	f := newFakeQP(t, QPOptions{})
 	f.qp.SetErrCause(eventCause(EventQPFatal))
 	f.refuse["MODIFY_QP"] = syscall.EINVAL
-	if err := f.qp.Modify(QPAttr{State: QPReset}, AttrState); !errors.Is(err, syscall.EINVAL) {
+	if err := f.qp.Modify(QPAttr{State: ib.QPReset}, AttrState); !errors.Is(err, syscall.EINVAL) {
 		t.Fatalf("Modify: %v", err)
 	}
 	if got := f.qp.whyFlushed(); got != eventCause(EventQPFatal) {
@@ -268,25 +269,25 @@ func TestFlushCause(t *testing.T) {
 		say  string
 		is   error
 	}{
-		"Modify": {func(q *QP) { q.movedTo(QPErr) }, "this program moved the QP to state ERR, by Modify; receives that were still posted are flushed", errMovedToErr.err},
-		"reset":  {func(q *QP) { q.movedTo(QPReset) }, "this program moved the QP to state RESET", errMovedToReset.err},
-		"peer":   {func(q *QP) { q.SetErrCause(reset); q.movedTo(QPErr); q.SetErrCause(syscall.EIO) }, "the peer disconnected; receives", syscall.ECONNRESET},
+		"Modify": {func(q *QP) { q.movedTo(ib.QPErr) }, "this program moved the QP to state ERR, by Modify; receives that were still posted are flushed", errMovedToErr.err},
+		"reset":  {func(q *QP) { q.movedTo(ib.QPReset) }, "this program moved the QP to state RESET", errMovedToReset.err},
+		"peer":   {func(q *QP) { q.SetErrCause(reset); q.movedTo(ib.QPErr); q.SetErrCause(syscall.EIO) }, "the peer disconnected; receives", syscall.ECONNRESET},
 		"event":  {func(q *QP) { q.SetErrCause(eventCause(EventQPAccessErr)) }, "local access violation", eventCause(EventQPAccessErr)},
 		"event, peer": {func(q *QP) {
 			q.SetErrCause(eventCause(EventQPAccessErr))
 			q.SetErrCause(reset)
 			q.SetErrCause(eventCause(EventQPFatal))
 		}, ": the peer disconnected; receives", syscall.ECONNRESET},
-		"event, Modify": {func(q *QP) { q.SetErrCause(eventCause(EventQPAccessErr)); q.movedTo(QPErr); q.SetErrCause(reset) }, "by Modify; before that the device reported", errMovedToErr.err},
+		"event, Modify": {func(q *QP) { q.SetErrCause(eventCause(EventQPAccessErr)); q.movedTo(ib.QPErr); q.SetErrCause(reset) }, "by Modify; before that the device reported", errMovedToErr.err},
 		"event, flush": {func(q *QP) {
 			q.SetErrCause(eventCause(EventQPFatal))
 			q.failed(&WC{Status: WCWRFlushErr, Opcode: WCRecv})
-			q.movedTo(QPErr)
+			q.movedTo(ib.QPErr)
 		}, ": the device reported", eventCause(EventQPFatal)},
 		"later event":   {func(q *QP) { q.SetErrCause(eventCause(EventQPFatal)); q.SetErrCause(eventCause(EventQPReqErr)) }, "invalid request", eventCause(EventQPReqErr)},
 		"closed":        {func(q *QP) { q.closed.Store(true) }, "this program closed the QP", errQPClosed},
-		"flushed first": {func(q *QP) { q.failed(&WC{Status: WCWRFlushErr, Opcode: WCRecv}); q.movedTo(QPErr) }, "the device moved the QP to state ERR", nil},
-		"nothing":       {func(q *QP) { q.SetErrCause(nil); q.movedTo(QPRTS) }, "the device moved the QP to state ERR", nil},
+		"flushed first": {func(q *QP) { q.failed(&WC{Status: WCWRFlushErr, Opcode: WCRecv}); q.movedTo(ib.QPErr) }, "the device moved the QP to state ERR", nil},
+		"nothing":       {func(q *QP) { q.SetErrCause(nil); q.movedTo(ib.QPRTS) }, "the device moved the QP to state ERR", nil},
 	} {
 		q := &QP{kind: mlx5Driver{}.kind()}
 		q.dev = &Device{info: DeviceInfo{Name: "mlx5_0"}, driver: mlx5Driver{}}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -110,7 +111,7 @@ type XRCRecvOptions struct {
 	OutOfOrder bool        // OutOfOrder has the meaning of QPOptions.OutOfOrder. The sender must set it too.
 }
 
-// CreateQP creates the receiving end of an XRC connection, a QP of type [XRCRecv] (ibv_create_qp_ex
+// CreateQP creates the receiving end of an XRC connection, a QP of type [ib.XRCRecv] (ibv_create_qp_ex
 // with IBV_QPT_XRC_RECV). It has no queues and no CQs: a message goes to the SRQ of the domain that
 // its sender names.
 func (x *XRCD) CreateQP(o XRCRecvOptions) (*QP, error) {
@@ -120,7 +121,7 @@ func (x *XRCD) CreateQP(o XRCRecvOptions) (*QP, error) {
 	return x.qp(o, 0)
 }
 
-// OpenQP opens an existing QP of type [XRCRecv], for example of another process (ibv_open_qp). The
+// OpenQP opens an existing QP of type [ib.XRCRecv], for example of another process (ibv_open_qp). The
 // QP exists until every process that has opened it has closed it.
 func (x *XRCD) OpenQP(qpn uint32) (*QP, error) {
 	if qpn == 0 || qpn > maxQPN {
@@ -140,5 +141,5 @@ func (x *XRCD) qp(o XRCRecvOptions, open uint32) (*QP, error) {
 	if err := o.Path.check(x.dev); err != nil {
 		return nil, err
 	}
-	return newQP(x.dev, &qpSpec{QPOptions: QPOptions{Type: XRCRecv, Path: o.Path, OutOfOrder: o.OutOfOrder}, xrcd: x, open: open})
+	return newQP(x.dev, &qpSpec{QPOptions: QPOptions{Type: ib.XRCRecv, Path: o.Path, OutOfOrder: o.OutOfOrder}, xrcd: x, open: open})
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // fakeKernel answers the commands of a channel.
@@ -243,7 +244,7 @@ func TestRefused(t *testing.T) {
 			return err
 		},
 		abi.RDMA_USER_CM_CMD_INIT_QP_ATTR: func() error {
-			_, _, err := id.QPAttr(uverbs.QPInit)
+			_, _, err := id.QPAttr(ib.QPInit)
 			return err
 		},
 	} {
@@ -294,8 +295,8 @@ func wantEvent(raw []byte, datagrams bool) *Event {
 		e.Arg = le.Uint64(raw[20:])
 	case datagrams: // struct ib_uverbs_ah_attr is at 28
 		e.UD = UDParam{QPN: qpn, QKey: qkey, AH: uverbs.AHAttr{
-			DLID: le.Uint16(raw[52:]), SL: raw[54], SrcPathBits: raw[55], StaticRate: uverbs.StaticRate(raw[56]), Global: raw[57] != 0, Port: raw[58],
-			GRH: uverbs.GRH{DGID: uverbs.GID(raw[28:44]), FlowLabel: le.Uint32(raw[44:]), SGIDIndex: raw[48], HopLimit: raw[49], TrafficClass: raw[50]},
+			DLID: le.Uint16(raw[52:]), SL: raw[54], SrcPathBits: raw[55], StaticRate: ib.StaticRate(raw[56]), Global: raw[57] != 0, Port: raw[58],
+			GRH: uverbs.GRH{DGID: ib.GID(raw[28:44]), FlowLabel: le.Uint32(raw[44:]), SGIDIndex: raw[48], HopLimit: raw[49], TrafficClass: raw[50]},
 		}}
 		e.Param = ConnParam{PrivateData: private(60, 316), QPN: qpn, QKey: qkey, ECE: ece}
 	default:

@@ -19,6 +19,7 @@ import (
 	"github.com/goverbs/goverbs/test/pairs"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // idArgs are arguments for the methods of an ID.
@@ -85,7 +86,7 @@ func (a *idArgs) call(id *ID, name string) (err error, ok bool) {
 	case "QueryAddrs":
 		_, _, err = id.QueryAddrs()
 	case "QPAttr":
-		_, _, err = id.QPAttr(uverbs.QPInit)
+		_, _, err = id.QPAttr(ib.QPInit)
 	case "Reject":
 		err = id.Reject(nil, ReasonConsumer)
 	case "Request":
@@ -107,7 +108,7 @@ func (a *idArgs) call(id *ID, name string) (err error, ok bool) {
 	case "SetECE":
 		err = id.SetECE(ECEOff)
 	case "SetPath":
-		err = id.SetPath(Path{MTU: uverbs.MTU1024})
+		err = id.SetPath(Path{MTU: ib.MTU1024})
 	case "SetQPAckTimeout":
 		id.SetQPAckTimeout(time.Second)
 	case "SetRNRRetryCount":

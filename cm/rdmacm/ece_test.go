@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // mlx5Vendor is the vendor of the options of mlx5, the only driver with ECE.
@@ -19,7 +20,7 @@ func deviceOffers(t *testing.T) ECE {
 	_, addr := listen(t, c, TCP, first)
 	id := newID(t, c, TCP)
 	resolve(t, c, id, addr)
-	offers, err := newEnd(t, id, uverbs.RC).qp.QueryECE()
+	offers, err := newEnd(t, id, ib.RC).qp.QueryECE()
 	switch {
 	case errors.Is(err, errors.ErrUnsupported) && !testenv.CardIs("ece"):
 		return ECE{}
@@ -56,12 +57,12 @@ func TestECEAnswer(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			id := newID(t, c, TCP)
 			resolve(t, c, id, addr)
-			client := newEnd(t, id, uverbs.RC)
+			client := newEnd(t, id, ib.RC)
 			must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN(), ECE: f.asked}))
 			request := next(t, c, EventConnectRequest)
 			t.Cleanup(func() { must(t, request.ID.Close()) })
 			must(t, request.ID.SetECE(f.mode))
-			end := newEnd(t, id, uverbs.RC) // its PD and CQ
+			end := newEnd(t, id, ib.RC) // its PD and CQ
 			qp, err := request.ID.CreateQP(end.pd, uverbs.QPOptions{SendCQ: end.cq, RecvCQ: end.cq})
 			if f.mode == ECERequired && offers.Options == 0 {
 				if !errors.Is(err, errors.ErrUnsupported) {
@@ -114,7 +115,7 @@ func TestECEBadAnswer(t *testing.T) {
 		id := newID(t, c, TCP)
 		resolve(t, c, id, addr)
 		must(t, id.SetECE(ECEOptional))
-		end := newEnd(t, id, uverbs.RC)
+		end := newEnd(t, id, ib.RC)
 		value(id.CreateQP(end.pd, uverbs.QPOptions{SendCQ: end.cq, RecvCQ: end.cq}))(t)
 		t.Cleanup(func() { must(t, id.Close()) }) // before what the QP uses
 		must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6}))
@@ -123,9 +124,9 @@ func TestECEBadAnswer(t *testing.T) {
 		if request.Param.ECE != offers {
 			t.Errorf("the request has %+v, want %+v", request.Param.ECE, offers)
 		}
-		server := newEnd(t, request.ID, uverbs.RC)
-		server.to(t, uverbs.QPRTR)
-		server.to(t, uverbs.QPRTS)
+		server := newEnd(t, request.ID, ib.RC)
+		server.to(t, ib.QPRTR)
+		server.to(t, ib.QPRTS)
 		must(t, request.ID.Accept(ConnParam{RNRRetryCount: 7, QPN: server.qp.QPN(), ECE: answer}))
 		seen := map[EventType]error{}
 		if answer.VendorID == offers.VendorID {

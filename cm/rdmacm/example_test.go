@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // must returns v. It ends the program on an error.
@@ -46,16 +47,16 @@ func ExampleID_Connect() {
 	next(rdmacm.EventRouteResolved)
 
 	var qp *uverbs.QP // of the device must(id.Addrs()).Device
-	to := func(state uverbs.QPState) {
+	to := func(state ib.QPState) {
 		attr, mask, err := id.QPAttr(state)
 		check(err)
 		check(qp.Modify(attr, mask))
 	}
-	to(uverbs.QPInit)
+	to(ib.QPInit)
 	check(id.Connect(rdmacm.ConnParam{PrivateData: []byte("hello"), RetryCount: 7, RNRRetryCount: 7, QPN: qp.QPN()}))
 	answer := next(rdmacm.EventConnectResponse)
-	to(uverbs.QPRTR)
-	to(uverbs.QPRTS)
+	to(ib.QPRTR)
+	to(ib.QPRTS)
 	check(id.Establish())
 	fmt.Printf("connected, the peer says %q\n", answer.Param.PrivateData)
 }

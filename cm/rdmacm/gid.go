@@ -5,7 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
-	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // defaultPKey is the partition that every port belongs to.
@@ -14,7 +14,7 @@ const defaultPKey = 0xffff
 // GIDAddr returns the address of the InfiniBand port with the given GID, in the default partition
 // (AF_IB). It is for an [ID], and needs no IP over InfiniBand. On a network without a subnet
 // administrator, set the route with [ID.SetPath].
-func GIDAddr(gid uverbs.GID, port uint16) Addr {
+func GIDAddr(gid ib.GID, port uint16) Addr {
 	return Addr{IP: netip.AddrFrom16(gid), Port: port, PKey: defaultPKey}
 }
 

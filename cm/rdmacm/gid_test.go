@@ -12,13 +12,14 @@ import (
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestGIDAddrBytes compares an address with struct sockaddr_ib.
 func TestGIDAddrBytes(t *testing.T) {
 	c, k := newFake(t)
 	id := value(c.NewID(TCP))(t)
-	gid := uverbs.GID{0: 0xfe, 1: 0x80, 15: 9}
+	gid := ib.GID{0: 0xfe, 1: 0x80, 15: 9}
 	a := GIDAddr(gid, 0x1234)
 	must(t, id.Bind(a))
 	want := []byte{101, 0, 0, 0, 48, 0, 0, 0, 27, 0, 0xff, 0xff, 0, 0, 0, 0, 0xfe, 0x80, 31: 9, 36: 1, 6, 0x12, 0x34,
@@ -52,12 +53,12 @@ func TestGIDAddr(t *testing.T) {
 	if !rig.InfiniBand() {
 		testenv.NotSupported(t, "GIDs as addresses")
 		id := newID(t, c, TCP)
-		if err := id.Bind(GIDAddr(uverbs.GID{0: 0xfe, 1: 0x80, 15: 9}, 0)); !errors.Is(err, syscall.ENODEV) {
+		if err := id.Bind(GIDAddr(ib.GID{0: 0xfe, 1: 0x80, 15: 9}, 0)); !errors.Is(err, syscall.ENODEV) {
 			t.Errorf("a GID without InfiniBand: %v", err)
 		}
 		return
 	}
-	port := func(name string) (uverbs.GID, uint16) {
+	port := func(name string) (ib.GID, uint16) {
 		dev := value(uverbs.Open(name, uverbs.OpenOptions{}))(t)
 		defer dev.Close()
 		return value(dev.QueryGID(1, 0))(t).GID, value(dev.QueryPort(1))(t).LID
@@ -86,7 +87,7 @@ func TestGIDAddr(t *testing.T) {
 		id := newID(t, c, space)
 		must(t, id.ResolveAddr(GIDAddr(sgid, 0), GIDAddr(dgid, a.Local.Port), timeout))
 		next(t, c, EventAddrResolved)
-		must(t, id.SetPath(Path{SGID: sgid, DGID: dgid, SLID: slid, DLID: dlid, PKey: defaultPKey, MTU: uverbs.MTU1024, Rate: 3, Lifetime: 14, Reversible: true, Count: 1,
+		must(t, id.SetPath(Path{SGID: sgid, DGID: dgid, SLID: slid, DLID: dlid, PKey: defaultPKey, MTU: ib.MTU1024, Rate: 3, Lifetime: 14, Reversible: true, Count: 1,
 			MTUSelector: SelectExactly, RateSelector: SelectExactly, LifetimeSelector: SelectExactly}))
 		next(t, c, EventRouteResolved)
 		client, server := establish(t, c, id)

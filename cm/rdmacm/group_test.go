@@ -18,6 +18,7 @@ import (
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Groups that the tests join.
@@ -40,9 +41,9 @@ func join(t *testing.T, c *Channel, ip, group netip.Addr, flags JoinFlags) *memb
 	testenv.NeedsNoLoss(t, "a datagram that is lost stays lost")
 	id := newID(t, c, UDP)
 	must(t, id.Bind(Addr{IP: ip}))
-	m := &member{end: newEnd(t, id, uverbs.UD)}
-	m.to(t, uverbs.QPRTR)
-	m.to(t, uverbs.QPRTS)
+	m := &member{end: newEnd(t, id, ib.UD)}
+	m.to(t, ib.QPRTR)
+	m.to(t, ib.QPRTS)
 	m.group = value(id.Join(group, flags))(t)
 	m.joined = next(t, c, EventMulticastJoin)
 	must(t, m.joined.Err())

@@ -12,6 +12,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // ID is a communication identifier: one end of a connection, or a listener (struct rdma_cm_id). It
@@ -29,7 +30,7 @@ type ID struct {
 	listens atomic.Int32 // calls of Listen that have succeeded or are under way
 	backlog atomic.Int64 // of a listener: requests that may wait for the program; 0 is defaultBacklog
 
-	ackTimeout atomic.Uint32         // uverbs.AckTimeout of a QP of CreateQP; 0 is what the kernel chooses
+	ackTimeout atomic.Uint32         // ib.AckTimeout of a QP of CreateQP; 0 is what the kernel chooses
 	retry      atomic.Pointer[uint8] // set by SetRetryCount; nil is what the side that connects asks for
 	rnrRetry   atomic.Pointer[uint8] // set by SetRNRRetryCount; nil is what the peer asks for
 
@@ -347,7 +348,7 @@ func (id *ID) Accept(p ConnParam) error {
 	err = do(id, opAccept, nil, abi.RDMA_USER_CM_CMD_ACCEPT,
 		&abi.Accept{Uid: id.uid, ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: p.ECE.VendorID, AttrMod: p.ECE.Options}})
 	if qp := id.queues.queuePair(); err == nil && qp != nil && onIWARP(qp.Device()) {
-		qp.SetKernelState(uverbs.QPRTR) // it fails only if the QP has gone on already
+		qp.SetKernelState(ib.QPRTR) // it fails only if the QP has gone on already
 	}
 	return err
 }
@@ -384,7 +385,7 @@ func (id *ID) Disconnect() error {
 		if qp == nil || id.datagrams() {
 			return nil
 		}
-		err := qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState)
+		err := qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState)
 		if err != nil && !errors.Is(err, os.ErrClosed) { // closed by the program, or by Close
 			return fmt.Errorf("cm: disconnect: %w", err)
 		}
@@ -413,7 +414,7 @@ func (id *ID) Notify(event uverbs.EventType) error {
 
 // QPAttr returns the attributes with which [uverbs.QP.Modify] moves the QP of the connection to a
 // state (rdma_init_qp_attr).
-func (id *ID) QPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask, error) {
+func (id *ID) QPAttr(state ib.QPState) (uverbs.QPAttr, uverbs.QPAttrMask, error) {
 	resp := attrPool.Get().(*abi.IbUverbsQPAttr)
 	defer attrPool.Put(resp)
 	*resp = abi.IbUverbsQPAttr{}
@@ -423,9 +424,9 @@ func (id *ID) QPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask, er
 		return uverbs.QPAttr{}, 0, opError("attributes for state "+state.String(), "", errno)
 	}
 	mask := uverbs.QPAttrMask(resp.QPAttrMask)
-	if id.datagrams() && state != uverbs.QPInit { // where the kernel returns the attributes for Init
+	if id.datagrams() && state != ib.QPInit { // where the kernel returns the attributes for Init
 		mask = uverbs.AttrState
-		if state == uverbs.QPRTS {
+		if state == ib.QPRTS {
 			mask |= uverbs.AttrSQPSN
 		}
 	}
@@ -438,10 +439,10 @@ var attrPool = sync.Pool{New: func() any { return new(abi.IbUverbsQPAttr) }}
 // qpAttr converts the kernel's attributes of a QP.
 func qpAttr(r *abi.IbUverbsQPAttr) uverbs.QPAttr {
 	return uverbs.QPAttr{
-		State:           uverbs.QPState(r.QPState),
-		CurState:        uverbs.QPState(r.CurQPState),
-		PathMTU:         uverbs.MTU(r.PathMTU),
-		PathMigState:    uverbs.PathMigState(r.PathMigState),
+		State:           ib.QPState(r.QPState),
+		CurState:        ib.QPState(r.CurQPState),
+		PathMTU:         ib.MTU(r.PathMTU),
+		PathMigState:    ib.PathMigState(r.PathMigState),
 		QKey:            r.QKey,
 		RQPSN:           r.RQPSN,
 		SQPSN:           r.SQPSN,
@@ -453,13 +454,13 @@ func qpAttr(r *abi.IbUverbsQPAttr) uverbs.QPAttr {
 		AltPKeyIndex:    r.AltPKeyIndex,
 		MaxRdAtomic:     r.MaxRDAtomic,
 		MaxDestRdAtomic: r.MaxDestRDAtomic,
-		MinRNRTimer:     uverbs.RNRTimer(r.MinRNRTimer),
+		MinRNRTimer:     ib.RNRTimer(r.MinRNRTimer),
 		Port:            r.PortNum,
-		Timeout:         uverbs.AckTimeout(r.Timeout),
+		Timeout:         ib.AckTimeout(r.Timeout),
 		RetryCount:      r.RetryCnt,
 		RNRRetry:        r.RNRRetry,
 		AltPort:         r.AltPortNum,
-		AltTimeout:      uverbs.AckTimeout(r.AltTimeout),
+		AltTimeout:      ib.AckTimeout(r.AltTimeout),
 	}
 }
 
@@ -469,7 +470,7 @@ func ahAttr(a *abi.IbUverbsAHAttr) uverbs.AHAttr {
 		DLID:        a.DLID,
 		SL:          a.SL,
 		SrcPathBits: a.SrcPathBits,
-		StaticRate:  uverbs.StaticRate(a.StaticRate),
+		StaticRate:  ib.StaticRate(a.StaticRate),
 		Port:        a.PortNum,
 		Global:      a.IsGlobal != 0,
 		GRH: uverbs.GRH{

@@ -16,6 +16,7 @@ import (
 	"github.com/goverbs/goverbs/cm/internal/cmtest"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // lacking is what kernels lack, lackingMLX5 with ConnectX adapters and lackingSiw with soft iWARP.
@@ -175,7 +176,7 @@ type end struct {
 }
 
 // newEnd makes a QP on an ID's device and brings it to INIT.
-func newEnd(t *testing.T, id *ID, typ uverbs.QPType) *end {
+func newEnd(t *testing.T, id *ID, typ ib.QPType) *end {
 	t.Helper()
 	closeLater := func(close func() error) { t.Cleanup(func() { must(t, close()) }) }
 	dev := value(uverbs.Open(value(id.Addrs())(t).Device, uverbs.OpenOptions{}))(t)
@@ -190,12 +191,12 @@ func newEnd(t *testing.T, id *ID, typ uverbs.QPType) *end {
 	closeLater(e.cq.Close)
 	e.qp = value(pd.CreateQP(uverbs.QPOptions{Type: typ, SendCQ: e.cq, RecvCQ: e.cq}))(t)
 	closeLater(e.qp.Close)
-	e.to(t, uverbs.QPInit)
+	e.to(t, ib.QPInit)
 	return e
 }
 
 // to brings the QP into a state, with the connection manager's attributes.
-func (e *end) to(t *testing.T, state uverbs.QPState) {
+func (e *end) to(t *testing.T, state ib.QPState) {
 	t.Helper()
 	attr, mask, err := e.id.QPAttr(state)
 	must(t, err, e.qp.Modify(attr, mask))
@@ -225,7 +226,7 @@ func TestConnection(t *testing.T) {
 	if a := value(id.Addrs())(t); a.Remote.IP != first || a.Remote.Port != addr.Port() || !a.Local.IP.IsValid() || a.Local.Port == 0 {
 		t.Errorf("addresses are %+v", a)
 	}
-	client := newEnd(t, id, uverbs.RC)
+	client := newEnd(t, id, ib.RC)
 	hello, welcome := bytes.Repeat([]byte("h"), 56), bytes.Repeat([]byte("w"), 196)
 	param := ConnParam{PrivateData: hello, ResponderResources: 3, InitiatorDepth: 2, RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN()}
 	must(t, id.Connect(param))
@@ -236,17 +237,17 @@ func TestConnection(t *testing.T) {
 		t.Errorf("request is %+v", request)
 	}
 	t.Cleanup(func() { must(t, request.ID.Close()) })
-	server := newEnd(t, request.ID, uverbs.RC)
-	server.to(t, uverbs.QPRTR)
-	server.to(t, uverbs.QPRTS)
+	server := newEnd(t, request.ID, ib.RC)
+	server.to(t, ib.QPRTR)
+	server.to(t, ib.QPRTS)
 	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 4096)))
 	must(t, request.ID.Accept(ConnParam{PrivateData: welcome, ResponderResources: 2, InitiatorDepth: 2, RNRRetryCount: 7, QPN: server.qp.QPN()}))
 
 	if e := next(t, c, EventConnectResponse); e.ID != id || !bytes.Equal(e.Param.PrivateData[:196], welcome) {
 		t.Errorf("answer is %+v", e)
 	}
-	client.to(t, uverbs.QPRTR)
-	client.to(t, uverbs.QPRTS)
+	client.to(t, ib.QPRTR)
+	client.to(t, ib.QPRTS)
 	must(t, id.Establish())
 	if e := next(t, c, EventEstablished); e.ID != request.ID {
 		t.Error("established is another ID")
@@ -281,7 +282,7 @@ func TestDatagrams(t *testing.T) {
 	if string(request.Param.PrivateData[:4]) != "who?" {
 		t.Errorf("request is %+v", request)
 	}
-	server := newEnd(t, request.ID, uverbs.UD)
+	server := newEnd(t, request.ID, ib.UD)
 	must(t, request.ID.Accept(ConnParam{PrivateData: []byte("me"), QPN: server.qp.QPN()}))
 	e := next(t, c, EventEstablished)
 	const defaultQKey = 0x01234567
@@ -309,7 +310,7 @@ func TestErrorMessages(t *testing.T) {
 	// Nobody listens.
 	id := newID(t, c, TCP)
 	resolve(t, c, id, netip.AddrPortFrom(first, 9))
-	client := newEnd(t, id, uverbs.RC)
+	client := newEnd(t, id, ib.RC)
 	must(t, id.Connect(ConnParam{QPN: client.qp.QPN()}))
 	e := next(t, c, EventRejected)
 	says(e.Err(), syscall.ECONNREFUSED, "nobody listens", "reason 8")
@@ -318,7 +319,7 @@ func TestErrorMessages(t *testing.T) {
 	_, addr := listen(t, c, TCP, first)
 	id = newID(t, c, TCP)
 	resolve(t, c, id, addr)
-	client = newEnd(t, id, uverbs.RC)
+	client = newEnd(t, id, ib.RC)
 	must(t, id.Connect(ConnParam{QPN: client.qp.QPN()}))
 	request := next(t, c, EventConnectRequest)
 	e = refuse(t, c, request, []byte("not you"), ReasonConsumer)
@@ -368,7 +369,7 @@ func TestErrorMessages(t *testing.T) {
 	says(id.Listen(1), os.ErrClosed)
 	_, err = id.Addrs()
 	says(err, os.ErrClosed)
-	_, _, err = id.QPAttr(uverbs.QPInit)
+	_, _, err = id.QPAttr(ib.QPInit)
 	says(err, os.ErrClosed)
 }
 
@@ -423,9 +424,9 @@ func TestMulticast(t *testing.T) {
 	join := func(flags JoinFlags) (*end, *Event) {
 		id := newID(t, c, UDP)
 		must(t, id.Bind(Addr{IP: first}))
-		e := newEnd(t, id, uverbs.UD)
-		e.to(t, uverbs.QPRTR)
-		e.to(t, uverbs.QPRTS)
+		e := newEnd(t, id, ib.UD)
+		e.to(t, ib.QPRTR)
+		e.to(t, ib.QPRTS)
 		g := value(id.Join(group, flags))(t)
 		t.Cleanup(func() { must(t, g.Close(), g.Close()) })
 		joined := next(t, c, EventMulticastJoin)
@@ -477,7 +478,7 @@ func TestMigrate(t *testing.T) {
 	}
 	client := newID(t, c, TCP)
 	resolve(t, c, client, addr)
-	must(t, client.Connect(ConnParam{QPN: newEnd(t, client, uverbs.RC).qp.QPN()}))
+	must(t, client.Connect(ConnParam{QPN: newEnd(t, client, ib.RC).qp.QPN()}))
 	request := next(t, c, EventConnectRequest).ID
 	must(t, request.Migrate(d), request.Reject(nil, ReasonConsumer), request.Close())
 	must(t, id.Migrate(c), id.Close())

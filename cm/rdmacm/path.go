@@ -8,6 +8,7 @@ import (
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/cm/internal/inprocess"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
@@ -15,25 +16,25 @@ import (
 // administrator records them (struct ibv_path_record). For RoCE the kernel makes up a record, in
 // which LIDs have no meaning.
 type Path struct {
-	ServiceID    uint64     // ServiceID is the service that the path is for; 0 is any.
-	DGID         uverbs.GID // DGID is the GID of the remote port.
-	SGID         uverbs.GID // SGID is the GID of the local port.
-	DLID         uint16     // DLID is the local identifier of the remote port.
-	SLID         uint16     // SLID is the local identifier of the local port.
-	RawTraffic   bool       // RawTraffic says that the path is for raw packets.
-	FlowLabel    uint32     // FlowLabel is the flow label of the GRH, of 20 bits.
-	HopLimit     uint8      // HopLimit is the number of routers that a packet may cross.
-	TrafficClass uint8      // TrafficClass is the traffic class of the GRH, as in IP.
-	Reversible   bool       // Reversible says that the path works in the other direction too.
-	Count        uint8      // Count is how many records a query may return, up to 127.
-	PKey         uint16     // PKey is the partition key.
-	QoSClass     uint16     // QoSClass is the class of service, of 12 bits.
-	SL           uint8      // SL is the service level, of 4 bits.
-	Preference   uint8      // Preference orders the records of an answer; 0 is the best.
+	ServiceID    uint64 // ServiceID is the service that the path is for; 0 is any.
+	DGID         ib.GID // DGID is the GID of the remote port.
+	SGID         ib.GID // SGID is the GID of the local port.
+	DLID         uint16 // DLID is the local identifier of the remote port.
+	SLID         uint16 // SLID is the local identifier of the local port.
+	RawTraffic   bool   // RawTraffic says that the path is for raw packets.
+	FlowLabel    uint32 // FlowLabel is the flow label of the GRH, of 20 bits.
+	HopLimit     uint8  // HopLimit is the number of routers that a packet may cross.
+	TrafficClass uint8  // TrafficClass is the traffic class of the GRH, as in IP.
+	Reversible   bool   // Reversible says that the path works in the other direction too.
+	Count        uint8  // Count is how many records a query may return, up to 127.
+	PKey         uint16 // PKey is the partition key.
+	QoSClass     uint16 // QoSClass is the class of service, of 12 bits.
+	SL           uint8  // SL is the service level, of 4 bits.
+	Preference   uint8  // Preference orders the records of an answer; 0 is the best.
 
-	MTU      uverbs.MTU        // MTU is the largest packet of the path.
-	Rate     uint8             // Rate is the code of the static rate (enum ibv_rate).
-	Lifetime uverbs.AckTimeout // Lifetime is the longest time that a packet needs.
+	MTU      ib.MTU        // MTU is the largest packet of the path.
+	Rate     uint8         // Rate is the code of the static rate (enum ibv_rate).
+	Lifetime ib.AckTimeout // Lifetime is the longest time that a packet needs.
 
 	MTUSelector      Selector // MTUSelector says how to read MTU.
 	RateSelector     Selector // RateSelector says how to read Rate.
@@ -80,7 +81,7 @@ func decodePath(rec *abi.IbPathRecData) Path {
 
 		MTU:              r.MTU,
 		Rate:             r.Rate,
-		Lifetime:         uverbs.AckTimeout(r.PacketLifeTime),
+		Lifetime:         ib.AckTimeout(r.PacketLifeTime),
 		MTUSelector:      Selector(r.MTUSelector),
 		RateSelector:     Selector(r.RateSelector),
 		LifetimeSelector: Selector(r.PacketLifeTimeSelector),
@@ -139,7 +140,7 @@ func (p *Path) check() error {
 		}
 	}
 	if p.MTU.Bytes() == 0 {
-		return argErr("SetPath", "MTU", p.MTU, "%d to %d", uverbs.MTU256, uverbs.MTU4096)
+		return argErr("SetPath", "MTU", p.MTU, "%d to %d", ib.MTU256, ib.MTU4096)
 	}
 	if s := max(p.MTUSelector, p.RateSelector, p.LifetimeSelector); s > SelectLargest {
 		return argErr("SetPath", "selector", s, "%d to %d", SelectGreater, SelectLargest)
@@ -200,7 +201,7 @@ func (id *ID) needsGRH() bool {
 	}
 	defer dev.Close()
 	attr, err := dev.QueryPort(a.Port)
-	return err == nil && attr.LinkLayer == uverbs.LinkLayerInfiniBand && attr.GRHRequired()
+	return err == nil && attr.LinkLayer == ib.LinkLayerInfiniBand && attr.GRHRequired()
 }
 
 // CheckRemote returns an error that matches EADDRNOTAVAIL if the remote address of a connection request is not that
@@ -221,7 +222,7 @@ func (id *ID) CheckRemote(dev *uverbs.Device) error {
 		return err
 	}
 	attr, err := dev.QueryPort(a.Port)
-	if err != nil || attr.LinkLayer != uverbs.LinkLayerEthernet {
+	if err != nil || attr.LinkLayer != ib.LinkLayerEthernet {
 		return err
 	}
 	paths, err := id.Paths()
@@ -245,12 +246,12 @@ func checkPeer(remote Addr, paths []Path) error {
 
 // GIDs has the addresses of an ID as GIDs and service IDs.
 type GIDs struct {
-	Local           uverbs.GID  // Local is the GID of this side's port.
-	Remote          uverbs.GID  // Remote is the GID of the peer's port.
-	LocalServiceID  uint64      // LocalServiceID is the service ID of this side, made of the port space and the port.
-	RemoteServiceID uint64      // RemoteServiceID is the service ID of the peer.
-	PKey            uint16      // PKey is the partition key.
-	NodeGUID        uverbs.GUID // NodeGUID is the GUID of the device; 0 if there is no device yet.
+	Local           ib.GID  // Local is the GID of this side's port.
+	Remote          ib.GID  // Remote is the GID of the peer's port.
+	LocalServiceID  uint64  // LocalServiceID is the service ID of this side, made of the port space and the port.
+	RemoteServiceID uint64  // RemoteServiceID is the service ID of the peer.
+	PKey            uint16  // PKey is the partition key.
+	NodeGUID        ib.GUID // NodeGUID is the GUID of the device; 0 if there is no device yet.
 }
 
 // afIB is the address family of GIDs (AF_IB).
@@ -292,6 +293,6 @@ func (id *ID) GIDs() (GIDs, error) {
 		LocalServiceID:  local.ServiceID,
 		RemoteServiceID: remote.ServiceID,
 		PKey:            getPort(&resp.PKey),
-		NodeGUID:        uverbs.GUID(binary.BigEndian.Uint64(binary.NativeEndian.AppendUint64(nil, resp.NodeGUID))),
+		NodeGUID:        ib.GUID(binary.BigEndian.Uint64(binary.NativeEndian.AppendUint64(nil, resp.NodeGUID))),
 	}, nil
 }

@@ -10,23 +10,24 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // establish connects an ID that has a route to a listener on the same channel, with QPs that
 // are made by hand, and has a receive posted at the listener's end.
 func establish(t *testing.T, c *Channel, id *ID) (client, server *end) {
 	t.Helper()
-	client = newEnd(t, id, uverbs.RC)
+	client = newEnd(t, id, ib.RC)
 	must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN()}))
 	request := next(t, c, EventConnectRequest)
 	t.Cleanup(func() { must(t, request.ID.Close()) })
-	server = newEnd(t, request.ID, uverbs.RC)
-	server.to(t, uverbs.QPRTR)
-	server.to(t, uverbs.QPRTS)
+	server = newEnd(t, request.ID, ib.RC)
+	server.to(t, ib.QPRTR)
+	server.to(t, ib.QPRTS)
 	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 4096)), request.ID.Accept(ConnParam{RNRRetryCount: 7, QPN: server.qp.QPN()}))
 	next(t, c, EventConnectResponse)
-	client.to(t, uverbs.QPRTR)
-	client.to(t, uverbs.QPRTS)
+	client.to(t, ib.QPRTR)
+	client.to(t, ib.QPRTS)
 	must(t, id.Establish())
 	next(t, c, EventEstablished)
 	return client, server
@@ -41,16 +42,16 @@ func TestPaths(t *testing.T) {
 	if p := value(id.Paths())(t); p != nil {
 		t.Errorf("before anything else the paths are %+v", p)
 	}
-	if g := value(id.GIDs())(t); g.Local != (uverbs.GID{}) || g.NodeGUID != 0 {
+	if g := value(id.GIDs())(t); g.Local != (ib.GID{}) || g.NodeGUID != 0 {
 		t.Errorf("before anything else the GIDs are %+v", g)
 	}
 	resolve(t, c, id, addr)
 	a, g := value(id.Addrs())(t), value(id.GIDs())(t)
 	dev := value(uverbs.Open(a.Device, uverbs.OpenOptions{}))(t)
 	defer dev.Close()
-	ib := testenv.TheRig().InfiniBand()
-	local, remote := uverbs.GID(a.Local.IP.As16()), uverbs.GID(second.As16())
-	if ib { // the GIDs are the port's, to which the address leads
+	infiniBand := testenv.TheRig().InfiniBand()
+	local, remote := ib.GID(a.Local.IP.As16()), ib.GID(second.As16())
+	if infiniBand { // the GIDs are the port's, to which the address leads
 		local = value(dev.QueryGID(1, 0))(t).GID
 		remote = local
 	}
@@ -73,7 +74,7 @@ func TestPaths(t *testing.T) {
 		t.Fatalf("paths are %+v, want one", paths)
 	}
 	p, port := paths[0], value(dev.QueryPort(1))(t)
-	if p.SGID != g.Local || p.DGID != g.Remote || p.MTU != port.ActiveMTU || p.MTUSelector != SelectExactly || !p.Reversible || p.PKey != 0xffff || (p.HopLimit == 0) != ib {
+	if p.SGID != g.Local || p.DGID != g.Remote || p.MTU != port.ActiveMTU || p.MTUSelector != SelectExactly || !p.Reversible || p.PKey != 0xffff || (p.HopLimit == 0) != infiniBand {
 		t.Errorf("path is %+v, the port's MTU %d", p, port.ActiveMTU)
 	}
 }
@@ -93,7 +94,7 @@ func TestSetPath(t *testing.T) {
 	}
 	must(t, id.ResolveAddr(Addr{}, AddrOf(addr), timeout))
 	next(t, c, EventAddrResolved)
-	p.MTU, p.Lifetime = uverbs.MTU512, 19
+	p.MTU, p.Lifetime = ib.MTU512, 19
 	must(t, id.SetPath(p))
 	if e := next(t, c, EventRouteResolved); e.ID != id || e.Err() != nil {
 		t.Fatalf("event is %+v", e)
@@ -107,7 +108,7 @@ func TestSetPath(t *testing.T) {
 	client, server := establish(t, c, id)
 	for name, e := range map[string]*end{"client": client, "server": server} {
 		attr, err := e.qp.Query()
-		if must(t, err); attr.PathMTU != uverbs.MTU512 {
+		if must(t, err); attr.PathMTU != ib.MTU512 {
 			t.Errorf("the %s's path MTU is %d bytes, want 512", name, attr.PathMTU.Bytes())
 		}
 	}
@@ -125,7 +126,7 @@ func TestAckTimeout(t *testing.T) {
 	testenv.NeedsIB(t, "acknowledgements")
 	_, addr := listen(t, c, TCP, first)
 	id := newID(t, c, TCP)
-	const want = uverbs.AckTimeout(21)
+	const want = ib.AckTimeout(21)
 	must(t, id.SetAckTimeout(want.Duration()))
 	resolve(t, c, id, addr)
 	client, _ := establish(t, c, id)
@@ -145,14 +146,14 @@ func TestDatagramTraffic(t *testing.T) {
 	must(t, id.Connect(ConnParam{}))
 	request := next(t, c, EventConnectRequest)
 	t.Cleanup(func() { must(t, request.ID.Close()) })
-	server := newEnd(t, request.ID, uverbs.UD)
-	server.to(t, uverbs.QPRTR)
-	server.to(t, uverbs.QPRTS)
+	server := newEnd(t, request.ID, ib.UD)
+	server.to(t, ib.QPRTR)
+	server.to(t, ib.QPRTS)
 	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 1000)), request.ID.Accept(ConnParam{QPN: server.qp.QPN()}))
 	e := next(t, c, EventEstablished)
-	client := newEnd(t, id, uverbs.UD)
-	client.to(t, uverbs.QPRTR)
-	client.to(t, uverbs.QPRTS)
+	client := newEnd(t, id, ib.UD)
+	client.to(t, ib.QPRTR)
+	client.to(t, ib.QPRTS)
 	must(t, client.qp.PostRecv(1, client.mr.SGE(0, 1000)))
 	send := func(from *end, ah *uverbs.AH, qpn uint32, text string) {
 		t.Helper()
@@ -183,7 +184,7 @@ func TestSpaceIB(t *testing.T) {
 	if g := value(id.GIDs())(t); g.RemoteServiceID != uint64(IB)<<16|uint64(addr.Port()) {
 		t.Errorf("service ID is %#x", g.RemoteServiceID)
 	}
-	client := newEnd(t, id, uverbs.RC)
+	client := newEnd(t, id, ib.RC)
 	must(t, id.Connect(ConnParam{PrivateData: []byte("hello"), RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN()}))
 	request := next(t, c, EventConnectRequest)
 	if request.ID.space != IB || string(request.Param.PrivateData[:5]) != "hello" || request.Param.QPN != client.qp.QPN() {

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
-	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // labelled is a run of bytes with a name.
@@ -62,9 +62,9 @@ var (
 		labelled{"reserved", make([]byte, 6)},
 	)
 	record = Path{
-		ServiceID: 0x0102030405060708, DGID: uverbs.GID(counted(0x10, 16)), SGID: uverbs.GID(counted(0x30, 16)), DLID: 0x5152, SLID: 0x5354,
+		ServiceID: 0x0102030405060708, DGID: ib.GID(counted(0x10, 16)), SGID: ib.GID(counted(0x30, 16)), DLID: 0x5152, SLID: 0x5354,
 		RawTraffic: true, FlowLabel: 0xabcde, HopLimit: 64, TrafficClass: 0x61, Reversible: true, Count: 5, PKey: 0x8001, QoSClass: 0x123, SL: 12,
-		Preference: 9, MTU: uverbs.MTU2048, Rate: 7, Lifetime: 18, MTUSelector: SelectExactly, RateSelector: SelectLess, LifetimeSelector: SelectLargest,
+		Preference: 9, MTU: ib.MTU2048, Rate: 7, Lifetime: 18, MTUSelector: SelectExactly, RateSelector: SelectLess, LifetimeSelector: SelectLargest,
 	}
 	primaryBytes = []byte{1 | 2 | 40, 0, 0, 0, 0, 0, 0, 0} // GMP, primary, bidirectional; reserved
 )
@@ -150,7 +150,7 @@ func TestGIDBytes(t *testing.T) {
 			labelled{"src_addr", sockaddrIB(family, 0x10)}, labelled{"dst_addr", sockaddrIB(family, 0x30)}, labelled{"ibdev_index", []byte{7, 0, 0, 0}}))
 		return 0
 	}}
-	want := GIDs{Local: uverbs.GID(counted(0x10, 16)), Remote: uverbs.GID(counted(0x30, 16)), LocalServiceID: 0x01061d10, RemoteServiceID: 0x01061d30,
+	want := GIDs{Local: ib.GID(counted(0x10, 16)), Remote: ib.GID(counted(0x30, 16)), LocalServiceID: 0x01061d10, RemoteServiceID: 0x01061d30,
 		PKey: 0x8002, NodeGUID: 0x8182838485868788}
 	if got := value(id.GIDs())(t); got != want || option != 2 {
 		t.Errorf("option %d, GIDs (-want +got):\n%s", option, cmp.Diff(want, got))

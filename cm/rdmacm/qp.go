@@ -12,6 +12,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/internal/inprocess"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // queues are the QP and the SRQ of an ID.
@@ -154,7 +155,7 @@ func (id *ID) createQP(pd *uverbs.PD, port uint8, o uverbs.QPOptions) (*uverbs.Q
 		o.SRQ = id.queues.srq
 	}
 	if id.datagrams() {
-		o.Type = uverbs.UD
+		o.Type = ib.UD
 	}
 	qp, err := pd.CreateQP(o)
 	if err != nil {
@@ -167,7 +168,7 @@ func (id *ID) createQP(pd *uverbs.PD, port uint8, o uverbs.QPOptions) (*uverbs.Q
 	case onIWARP(pd.Device()):
 		err = qp.Init()
 	case id.datagrams():
-		for state := uverbs.QPInit; err == nil && state <= uverbs.QPRTS; state++ {
+		for state := ib.QPInit; err == nil && state <= ib.QPRTS; state++ {
 			err = id.modifyTo(qp, state, nil)
 		}
 	default:
@@ -182,25 +183,25 @@ func (id *ID) createQP(pd *uverbs.PD, port uint8, o uverbs.QPOptions) (*uverbs.Q
 
 // rnrTimer is how long the peer waits, at least, when it finds no receive: 640 µs. The kernel chooses 0, which is
 // 655 ms.
-const rnrTimer uverbs.RNRTimer = 12
+const rnrTimer ib.RNRTimer = 12
 
 // modifyTo moves a QP to a state, mostly with the attributes that the kernel chooses. If p is not nil, it
 // limits the number of READs and atomics.
-func (id *ID) modifyTo(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error {
+func (id *ID) modifyTo(qp *uverbs.QP, state ib.QPState, p *ConnParam) error {
 	attr, mask, err := id.QPAttr(state)
 	if err != nil {
 		return err
 	}
-	if state == uverbs.QPRTR && !id.datagrams() { // the access rights of the peer were not known before
+	if state == ib.QPRTR && !id.datagrams() { // the access rights of the peer were not known before
 		if attr.Access, err = id.peerAccess(attr.MaxDestRdAtomic > 0); err != nil {
 			return err
 		}
 		mask |= uverbs.AttrAccess
 	}
-	if attr.Access&uverbs.AccessRemoteAtomic != 0 && qp.Device().QueryDevice().AtomicCap == uverbs.AtomicNone {
+	if attr.Access&uverbs.AccessRemoteAtomic != 0 && qp.Device().QueryDevice().AtomicCap == ib.AtomicNone {
 		attr.Access &^= uverbs.AccessRemoteAtomic // the kernel gives it with READs; mlx5_ib refuses it on a card without atomics
 	}
-	if t := uverbs.AckTimeout(id.ackTimeout.Load()); t != 0 && mask&uverbs.AttrTimeout != 0 {
+	if t := ib.AckTimeout(id.ackTimeout.Load()); t != 0 && mask&uverbs.AttrTimeout != 0 {
 		attr.Timeout = t
 	}
 	if mask&uverbs.AttrMinRNRTimer != 0 {
@@ -233,7 +234,7 @@ func (id *ID) modifyToInit(qp *uverbs.QP, port uint8) error {
 	if known != nil {
 		return qp.Modify(*known, initMask)
 	}
-	attr, mask, err := id.QPAttr(uverbs.QPInit)
+	attr, mask, err := id.QPAttr(ib.QPInit)
 	if err != nil {
 		return err
 	}
@@ -243,7 +244,7 @@ func (id *ID) modifyToInit(qp *uverbs.QP, port uint8) error {
 		if err != nil {
 			return err
 		}
-		if p.LinkLayer == uverbs.LinkLayerEthernet && attr.Port == port && mask == initMask {
+		if p.LinkLayer == ib.LinkLayerEthernet && attr.Port == port && mask == initMask {
 			known = &attr
 		}
 		initCache.mu.Lock()
@@ -306,7 +307,7 @@ func (id *ID) peerAccess(reads bool) (uverbs.Access, error) {
 	if ok {
 		return access, nil
 	}
-	init, _, err := id.QPAttr(uverbs.QPInit)
+	init, _, err := id.QPAttr(ib.QPInit)
 	if err != nil {
 		return 0, err
 	}
@@ -325,11 +326,11 @@ func (id *ID) modifyToRTS(qp *uverbs.QP, p *ConnParam, peer ECE, answer bool) er
 	if onIWARP(qp.Device()) {
 		return nil
 	}
-	err := id.useECE(qp, peer, answer, func() error { return id.modifyTo(qp, uverbs.QPRTR, p) })
+	err := id.useECE(qp, peer, answer, func() error { return id.modifyTo(qp, ib.QPRTR, p) })
 	if err != nil {
 		return err
 	}
-	return id.modifyTo(qp, uverbs.QPRTS, p)
+	return id.modifyTo(qp, ib.QPRTS, p)
 }
 
 // AdvanceQP moves the QP of the event's ID to the state that the event requires. It is needed once
@@ -396,9 +397,9 @@ func rejectReason(err error) Reason {
 func (e *Event) followKernel(qp *uverbs.QP) {
 	switch {
 	case e.Type == EventEstablished && e.Status == 0 && !e.ID.queues.acceptedRequest.Load():
-		qp.SetKernelState(uverbs.QPRTS) // it fails only if the QP has gone on already
+		qp.SetKernelState(ib.QPRTS) // it fails only if the QP has gone on already
 	case e.Type == EventDisconnected:
 		// It is in error, or about to be; now what was posted meanwhile is flushed too.
-		qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState)
+		qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState)
 	}
 }

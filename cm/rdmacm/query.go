@@ -8,7 +8,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/cm/internal/inprocess"
-	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Addrs has the addresses and the device of an ID.
@@ -83,14 +83,14 @@ func (id *ID) SetAFOnly(on bool) error {
 // SetAckTimeout sets how long the QP waits for an acknowledgement, rounded up to a power of two
 // times 4.096 µs (RDMA_OPTION_ID_ACK_TIMEOUT).
 func (id *ID) SetAckTimeout(d time.Duration) error {
-	timeout := uint8(uverbs.AckTimeoutFor(d))
+	timeout := uint8(ib.AckTimeoutFor(d))
 	return setOption(id, "set ack timeout", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_ACK_TIMEOUT, &timeout)
 }
 
 // SetQPAckTimeout sets how long the QP of [ID.CreateQP] waits for an acknowledgement, rounded up as for
 // SetAckTimeout. It does not affect the QP of the peer, and it needs no command. Call it before
 // [ID.Connect] or [ID.Accept].
-func (id *ID) SetQPAckTimeout(d time.Duration) { id.ackTimeout.Store(uint32(uverbs.AckTimeoutFor(d))) }
+func (id *ID) SetQPAckTimeout(d time.Duration) { id.ackTimeout.Store(uint32(ib.AckTimeoutFor(d))) }
 
 // SetRNRRetryCount sets how often the QP of [ID.CreateQP] sends a message again while the peer has no
 // receive posted, up to 6; 7 is no limit. Without it the QP does what the peer's [ConnParam] asks for.

@@ -9,13 +9,14 @@ import (
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Service is a service of an InfiniBand port, as the subnet administrator has it on record (struct
 // ib_user_service_rec).
 type Service struct {
 	ID     uint64        // ID is the service ID.
-	GID    uverbs.GID    // GID is the GID of the port.
+	GID    ib.GID        // GID is the GID of the port.
 	PKey   uint16        // PKey is the partition key.
 	Lease  time.Duration // Lease is how long the record is still valid; [LeaseForever] is no limit.
 	Key    [16]byte      // Key protects the record from changes.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // text is a string in a field of n bytes.
@@ -121,7 +122,7 @@ func TestServiceBytes(t *testing.T) {
 			t.Errorf("%q, %d: command (-want +got):\n%s", s.name, s.id, cmp.Diff(want, k.got))
 		}
 	}
-	want := Service{ID: 0x0102030405060708, GID: uverbs.GID(counted(0x10, 16)), PKey: 0x8001, Lease: time.Hour, Key: [16]byte(counted(0x20, 16)), Name: "printer",
+	want := Service{ID: 0x0102030405060708, GID: ib.GID(counted(0x10, 16)), PKey: 0x8001, Lease: time.Hour, Key: [16]byte(counted(0x20, 16)), Name: "printer",
 		Data8:  [16]byte(counted(0x30, 16)),
 		Data16: [8]uint16{0x4041, 0x4243, 0x4445, 0x4647, 0x4849, 0x4a4b, 0x4c4d, 0x4e4f},
 		Data32: [4]uint32{0x50515253, 0x54555657, 0x58595a5b, 0x5c5d5e5f},
@@ -185,7 +186,7 @@ func FuzzService(f *testing.F) {
 		copy(raw, b)
 		be := binary.BigEndian
 		want := Service{
-			ID: be.Uint64(raw), GID: uverbs.GID(raw[8:24]), PKey: be.Uint16(raw[24:]), Lease: time.Duration(be.Uint32(raw[28:])) * time.Second,
+			ID: be.Uint64(raw), GID: ib.GID(raw[8:24]), PKey: be.Uint16(raw[24:]), Lease: time.Duration(be.Uint32(raw[28:])) * time.Second,
 			Key: [16]byte(raw[32:48]), Data8: [16]byte(raw[112:128]), Data64: [2]uint64{be.Uint64(raw[160:]), be.Uint64(raw[168:])},
 		}
 		if bytes.Equal(raw[28:32], []byte{0xff, 0xff, 0xff, 0xff}) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestChannelInProcess: a channel says for which kind of devices it is, and an ID which device it has.
@@ -42,7 +43,7 @@ func TestECE(t *testing.T) {
 	ask := func(ece ECE) (*ID, *Event) {
 		id := newID(t, c, TCP)
 		resolve(t, c, id, addr)
-		client := newEnd(t, id, uverbs.RC)
+		client := newEnd(t, id, ib.RC)
 		must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN(), ECE: ece}))
 		request := next(t, c, EventConnectRequest)
 		t.Cleanup(func() { must(t, request.ID.Close()) })
@@ -53,9 +54,9 @@ func TestECE(t *testing.T) {
 	}
 	its := ECE{VendorID: 0x15b3, Options: 0x10000005}
 	id, request := ask(its)
-	server := newEnd(t, request.ID, uverbs.RC)
-	server.to(t, uverbs.QPRTR)
-	server.to(t, uverbs.QPRTS)
+	server := newEnd(t, request.ID, ib.RC)
+	server.to(t, ib.QPRTR)
+	server.to(t, ib.QPRTS)
 	mine := ECE{VendorID: 0x15b3, Options: 0x1}
 	must(t, request.ID.Accept(ConnParam{RNRRetryCount: 7, QPN: server.qp.QPN(), ECE: mine}))
 	if e := next(t, c, EventConnectResponse); e.ID != id || e.Param.ECE != mine {
@@ -75,17 +76,17 @@ func TestNotify(t *testing.T) {
 	_, addr := listen(t, c, TCP, first)
 	id := newID(t, c, TCP)
 	resolve(t, c, id, addr)
-	client := newEnd(t, id, uverbs.RC)
+	client := newEnd(t, id, ib.RC)
 	must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6, QPN: client.qp.QPN()}))
 	request := next(t, c, EventConnectRequest)
 	t.Cleanup(func() { must(t, request.ID.Close()) })
-	server := newEnd(t, request.ID, uverbs.RC)
-	server.to(t, uverbs.QPRTR)
-	server.to(t, uverbs.QPRTS)
+	server := newEnd(t, request.ID, ib.RC)
+	server.to(t, ib.QPRTR)
+	server.to(t, ib.QPRTS)
 	must(t, server.qp.PostRecv(1, server.mr.SGE(0, 4096)), request.ID.Accept(ConnParam{RNRRetryCount: 7, QPN: server.qp.QPN()}))
 	next(t, c, EventConnectResponse)
-	client.to(t, uverbs.QPRTR)
-	client.to(t, uverbs.QPRTS)
+	client.to(t, ib.QPRTR)
+	client.to(t, ib.QPRTS)
 	must(t, client.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, SGL: []uverbs.SGE{client.mr.SGE(0, 10)}}))
 	server.poll(t) // though the client has not said that it is ready
 	must(t, request.ID.Notify(uverbs.EventCommEst))
@@ -115,7 +116,7 @@ func TestAnswerLimit(t *testing.T) {
 	asked := func() (id, request *ID, p ConnParam) {
 		id = newID(t, c, TCP)
 		resolve(t, c, id, addr)
-		p = ConnParam{RetryCount: 7, RNRRetryCount: 6, QPN: newEnd(t, id, uverbs.RC).qp.QPN()}
+		p = ConnParam{RetryCount: 7, RNRRetryCount: 6, QPN: newEnd(t, id, ib.RC).qp.QPN()}
 		must(t, id.Connect(p))
 		request = next(t, c, EventConnectRequest).ID
 		t.Cleanup(func() { must(t, request.Close()) })
@@ -125,20 +126,20 @@ func TestAnswerLimit(t *testing.T) {
 		"ConnectWait": func() error {
 			id := newID(t, c, TCP)
 			resolve(t, c, id, addr)
-			_, err := id.ConnectWait(bg, ConnParam{QPN: newEnd(t, id, uverbs.RC).qp.QPN()})
+			_, err := id.ConnectWait(bg, ConnParam{QPN: newEnd(t, id, ib.RC).qp.QPN()})
 			request := next(t, c, EventConnectRequest).ID
 			return errors.Join(err, request.Close())
 		},
 		"AcceptWait": func() error { // the peer does not say that it is ready
 			_, request, p := asked()
-			p.QPN = newEnd(t, request, uverbs.RC).qp.QPN()
+			p.QPN = newEnd(t, request, ib.RC).qp.QPN()
 			err := request.AcceptWait(bg, p)
 			next(t, c, EventConnectResponse)
 			return err
 		},
 		"DisconnectWait": func() error { // the peer does not disconnect
 			id, request, p := asked()
-			p.QPN = newEnd(t, request, uverbs.RC).qp.QPN()
+			p.QPN = newEnd(t, request, ib.RC).qp.QPN()
 			must(t, request.Accept(p))
 			next(t, c, EventConnectResponse)
 			must(t, id.Establish())
@@ -194,7 +195,7 @@ func TestAFOnly(t *testing.T) {
 		for _, ip := range []netip.Addr{first, first6(t)} {
 			id := newID(t, c, TCP)
 			must(t, id.ResolveWait(ctx, Addr{}, Addr{IP: ip, Port: port}))
-			client := newEnd(t, id, uverbs.RC)
+			client := newEnd(t, id, ib.RC)
 			must(t, id.Connect(ConnParam{QPN: client.qp.QPN()}))
 			if reached := !only || ip.Is6(); reached {
 				e := next(t, c, EventConnectRequest)
@@ -298,7 +299,7 @@ func TestConnectError(t *testing.T) {
 	must(t, id.Connect(ConnParam{RetryCount: 7}))
 	request := value(l.Request(ctx))(t)
 	value(request.ID.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
-	must(t, qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+	must(t, qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 	must(t, request.ID.Accept(ConnParam{}))
 	if e := value(id.Wait(ctx))(t); e.Type != EventConnectError || e.Err() == nil || !strings.Contains(e.Err().Error(), addr.String()) || e.Status >= 0 {
 		t.Errorf("the event is %s, %v", e.Type, e.Err())

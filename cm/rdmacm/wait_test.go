@@ -17,6 +17,7 @@ import (
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // put has the channel get an event.
@@ -260,11 +261,11 @@ func TestQPOfID(t *testing.T) {
 	client, server := pair(t, ctx, c, l, addr, pd, cq)
 	for id, want := range map[*ID][2]uint8{client: {4, 2}, server: {2, 4}} {
 		a := value(id.queues.queuePair().Query())(t)
-		remote, state := uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteAtomic, uverbs.QPRTS
+		remote, state := uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteAtomic, ib.QPRTS
 		if onIWARP(pd.Device()) { // the side that accepts has heard nothing yet
 			remote &^= uverbs.AccessRemoteAtomic
 			if id == server {
-				state = uverbs.QPRTR
+				state = ib.QPRTR
 			}
 		}
 		if a.State != state || a.Access&remote != remote || a.MaxDestRdAtomic != want[0] || a.MaxRdAtomic != want[1] {
@@ -286,7 +287,7 @@ func TestQPOfID(t *testing.T) {
 		gone <- err
 	}()
 	must(t, client.DisconnectWait(ctx), <-gone)
-	if s := client.queues.queuePair().State(); s != uverbs.QPErr {
+	if s := client.queues.queuePair().State(); s != ib.QPErr {
 		t.Errorf("the QP is in %s", s)
 	}
 	qp := client.queues.queuePair()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Addresses of the guest: the attacked device is on the first, and a TCP socket plays its peer on the other.
@@ -148,7 +149,7 @@ func (r *rig) accepted() (*wire, error) {
 	if string(reply[:len(replyKey)]) != replyKey {
 		return nil, fmt.Errorf("the reply is %q", reply)
 	}
-	return &wire{*s, tcp}, s.qp.SetKernelState(uverbs.QPRTS)
+	return &wire{*s, tcp}, s.qp.SetKernelState(ib.QPRTS)
 }
 
 // ended waits until siw ends the connection. Pending data are not looked at.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
@@ -124,7 +125,7 @@ func send(t *testing.T, from, to *end) {
 func reset(t *testing.T, ends ...*end) {
 	t.Helper()
 	for _, e := range ends {
-		check(t, e.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
+		check(t, e.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState))
 	}
 }
 

@@ -115,8 +115,8 @@ var mayImport = []struct {
 	{"uverbs/internal/inproc", []string{"uverbs/ib", "uverbs/internal/kernel"}},
 	// The software device plays the kernel: it has neither uverbs nor the program's side of rxe.
 	{"uverbs/soft", []string{"mmio", "uverbs/ib", "uverbs/internal/abi", "uverbs/internal/kernel", "uverbs/internal/inproc", "uverbs/soft/gsi", "uverbs/soft/internal"}},
-	{"uverbs/trace", []string{"netlinkrdma", "uverbs"}},
-	{"uverbs/replay", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/internal", "uverbs/trace"}},
+	{"uverbs/trace", []string{"netlinkrdma", "uverbs", "uverbs/ib"}},
+	{"uverbs/replay", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/ib", "uverbs/internal", "uverbs/trace"}},
 	{"uverbs/umad/sa", []string{"netlinkrdma", "uverbs/ib", "uverbs/umad", "uverbs/umad/mad"}},
 	{"uverbs/umad/fabric", []string{"netlinkrdma", "uverbs/ib", "uverbs/umad", "uverbs/umad/mad"}},
 	{"uverbs/umad/mad", []string{"uverbs/ib"}},

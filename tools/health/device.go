@@ -266,8 +266,8 @@ func (m *machine) checkMTU(device string, p portFacts) Finding {
 
 // Peers to choose a GID for: documentation addresses of the two families.
 var (
-	peerIPv4, _ = uverbs.ParseGID("::ffff:192.0.2.1")
-	peerIPv6, _ = uverbs.ParseGID("2001:db8::1")
+	peerIPv4, _ = ib.ParseGID("::ffff:192.0.2.1")
+	peerIPv6, _ = ib.ParseGID("2001:db8::1")
 )
 
 // checkGIDs lists the GIDs of a port and the one that the library uses by default.
@@ -284,7 +284,7 @@ func (m *machine) checkGIDs(device string, p portFacts) Finding {
 		if !e.GID.LinkLocal() {
 			routable++
 		}
-		if e.Type == uverbs.GIDTypeRoCEv2 {
+		if e.Type == ib.GIDTypeRoCEv2 {
 			v2++
 		}
 	}
@@ -314,12 +314,12 @@ func (m *machine) checkGIDs(device string, p portFacts) Finding {
 		f.fix("use a driver or firmware setting with RoCE v2; v1 is not routed and RoCE v2 peers are not reached")
 		return f.conclude(LevelWarning, "only RoCE v1 GIDs")
 	}
-	e, _ := uverbs.ChooseGID(p.gids, uverbs.GID{})
+	e, _ := uverbs.ChooseGID(p.gids, ib.GID{})
 	return f.conclude(LevelOK, "%s, by default index %d: %s, %s", plural(len(p.gids), "GID"), e.Index, e.GID.Addr(), e.Type)
 }
 
 // chosenGID describes the GID that the library uses for a peer, and why.
-func chosenGID(table []uverbs.GIDEntry, peer uverbs.GID) string {
+func chosenGID(table []uverbs.GIDEntry, peer ib.GID) string {
 	e, ok := uverbs.ChooseGID(table, peer)
 	family := choose(peer.Addr().Is4(), "IPv4", "IPv6")
 	if !ok || e.GID.Addr().Is4() != peer.Addr().Is4() {

@@ -90,7 +90,7 @@ func ParseExpectation(text []byte) (*Expectation, error) {
 
 // gidTypes are the names of types of GIDs.
 func gidTypes() []string {
-	return []string{uverbs.GIDTypeIB.String(), uverbs.GIDTypeRoCEv1.String(), uverbs.GIDTypeRoCEv2.String()}
+	return []string{ib.GIDTypeIB.String(), ib.GIDTypeRoCEv1.String(), ib.GIDTypeRoCEv2.String()}
 }
 
 // isPattern reports whether path.Match takes a pattern.
@@ -268,7 +268,7 @@ func (m *machine) comparePort(p *PortExpectation, port portFacts, where, device 
 			all[len(all)-1].fix("ip link set dev %s mtu %d", n.Name, p.NetdevMTU)
 		}
 	}
-	ib := p.GIDType == uverbs.GIDTypeIB.String() // its default prefix is link-local
+	ib := p.GIDType == ib.GIDTypeIB.String() // its default prefix is link-local
 	has := func(g uverbs.GIDEntry) bool { return g.Type.String() == p.GIDType && (ib || !g.GID.LinkLocal()) }
 	if p.GIDType != "" && !slices.ContainsFunc(port.gids, has) {
 		differs("the number of GIDs of type "+p.GIDType+choose(ib, "", " that are not link-local"), "0", "1 or more")

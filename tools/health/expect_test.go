@@ -48,7 +48,7 @@ func TestCompare(t *testing.T) {
 		{name: "state", text: asHealthy, sick: func(p patient) { p.facts.state = ib.PortDown }, want: []string{"rxe0 port 1: the state is DOWN, expected ACTIVE"}},
 		{name: "link layer", text: `{"ports": [{"link_layer": "InfiniBand"}]}`, want: []string{"rxe0 port 1: the link layer is Ethernet, expected InfiniBand"}},
 		{name: "rate", text: `{"ports": [{"rate_gbps": 400}]}`, want: []string{"rxe0 port 1: the rate is 10 Gb/s, expected 400 Gb/s or more"}},
-		{name: "mtu", text: asHealthy, sick: func(p patient) { p.facts.attr.ActiveMTU = uverbs.MTU1024 }, want: []string{"rxe0 port 1: the path MTU is 1024, expected 4096 or more"}},
+		{name: "mtu", text: asHealthy, sick: func(p patient) { p.facts.attr.ActiveMTU = ib.MTU1024 }, want: []string{"rxe0 port 1: the path MTU is 1024, expected 4096 or more"}},
 		{name: "netdev mtu", text: `{"ports": [{"netdev_mtu": 9000}]}`, want: []string{"rxe0 port 1: the MTU of eth0 is 4200, expected 9000 or more"}, fix: "ip link set dev eth0 mtu 9000"},
 		{name: "no netdev", text: `{"ports": [{"netdev_mtu": 9000}]}`, sick: func(p patient) {
 			p.facts.gids = nil
@@ -59,9 +59,9 @@ func TestCompare(t *testing.T) {
 		{name: "gid", text: `{"ports": [{"gid_type": "RoCE v1"}]}`, want: []string{"rxe0 port 1: the number of GIDs of type RoCE v1 that are not link-local is 0, expected 1 or more"}},
 		{name: "link-local only", text: asHealthy, sick: func(p patient) { p.facts.gids = p.facts.gids[:1] },
 			want: []string{"rxe0 port 1: the number of GIDs of type RoCE v2 that are not link-local is 0, expected 1 or more"}},
-		{name: "InfiniBand", text: `{"ports": [{"gid_type": "IB"}]}`, sick: func(p patient) { p.facts.gids = []uverbs.GIDEntry{gid(t, 0, "fe80::2", uverbs.GIDTypeIB)} }},
+		{name: "InfiniBand", text: `{"ports": [{"gid_type": "IB"}]}`, sick: func(p patient) { p.facts.gids = []uverbs.GIDEntry{gid(t, 0, "fe80::2", ib.GIDTypeIB)} }},
 		{name: "no InfiniBand", text: `{"ports": [{"gid_type": "IB"}]}`, want: []string{"rxe0 port 1: the number of GIDs of type IB is 0, expected 1 or more"}},
-		{name: "several", text: `{"ports": [{"rate_gbps": 400, "mtu": 4096}, {"count": 3}]}`, sick: func(p patient) { p.facts.attr.ActiveMTU = uverbs.MTU512 },
+		{name: "several", text: `{"ports": [{"rate_gbps": 400, "mtu": 4096}, {"count": 3}]}`, sick: func(p patient) { p.facts.attr.ActiveMTU = ib.MTU512 },
 			want: []string{"rxe0 port 1: the rate is 10 Gb/s, expected 400 Gb/s or more", "rxe0 port 1: the path MTU is 512, expected 4096 or more", "all devices: found 1 port, expected 3"}},
 		{name: "cannot be asked", text: asHealthy, sick: func(p patient) { p.machine.probe = func(string) (probe, error) { return probe{}, errors.New("hangs") } },
 			want: []string{"rxe0: the device cannot be opened, so its ports cannot be compared (ports[0])"}},

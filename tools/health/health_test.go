@@ -28,9 +28,9 @@ var (
 )
 
 // gid returns an entry of a GID table.
-func gid(t *testing.T, index int, addr string, typ uverbs.GIDType) uverbs.GIDEntry {
+func gid(t *testing.T, index int, addr string, typ ib.GIDType) uverbs.GIDEntry {
 	t.Helper()
-	g, err := uverbs.ParseGID(addr)
+	g, err := ib.ParseGID(addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,11 +66,11 @@ func healthy(t *testing.T) patient {
 	}
 	info := fakeInfo
 	facts := portFacts{Port: fakePort, state: fakePort.State, phys: "LINK_UP", gids: []uverbs.GIDEntry{
-		gid(t, 0, "fe80::1", uverbs.GIDTypeRoCEv2),
-		gid(t, 1, "::ffff:10.1.0.1", uverbs.GIDTypeRoCEv2),
-		gid(t, 2, "fd00::1", uverbs.GIDTypeRoCEv2),
+		gid(t, 0, "fe80::1", ib.GIDTypeRoCEv2),
+		gid(t, 1, "::ffff:10.1.0.1", ib.GIDTypeRoCEv2),
+		gid(t, 2, "fd00::1", ib.GIDTypeRoCEv2),
 	}}
-	facts.attr.ActiveMTU, facts.attr.MaxMTU = uverbs.MTU4096, uverbs.MTU4096
+	facts.attr.ActiveMTU, facts.attr.MaxMTU = ib.MTU4096, ib.MTU4096
 	pr := probe{registered: []registration{{smallMR, nil}, {bigMR, nil}}}
 	m := &machine{
 		root:      files,
@@ -288,10 +288,10 @@ var doctorCases = []struct {
 		port.Netdev, port.NetdevIndex = "", 0
 		p.ports = func(netlinkrdma.Device) ([]netlinkrdma.Port, error) { return []netlinkrdma.Port{port}, nil }
 	}, works: true, id: "port", level: LevelWarning, words: []string{"not in this network namespace"}},
-	{name: "MTU too large", ill: mtu(uverbs.MTU4096, 1500), works: true, id: "mtu", level: LevelWarning, words: []string{"4096 does not fit into eth0", "mtu 4192"}},
-	{name: "MTU just too large", ill: mtu(uverbs.MTU1024, 1103), works: true, id: "mtu", level: LevelWarning, words: []string{"mtu 1500"}},
-	{name: "MTU fits", ill: mtu(uverbs.MTU1024, 1104), works: true, id: "mtu", level: LevelInfo},
-	{name: "MTU of Ethernet", ill: mtu(uverbs.MTU1024, 1500), works: true, id: "mtu", level: LevelInfo, words: []string{"ip link set dev eth0 mtu 4200"}},
+	{name: "MTU too large", ill: mtu(ib.MTU4096, 1500), works: true, id: "mtu", level: LevelWarning, words: []string{"4096 does not fit into eth0", "mtu 4192"}},
+	{name: "MTU just too large", ill: mtu(ib.MTU1024, 1103), works: true, id: "mtu", level: LevelWarning, words: []string{"mtu 1500"}},
+	{name: "MTU fits", ill: mtu(ib.MTU1024, 1104), works: true, id: "mtu", level: LevelInfo},
+	{name: "MTU of Ethernet", ill: mtu(ib.MTU1024, 1500), works: true, id: "mtu", level: LevelInfo, words: []string{"ip link set dev eth0 mtu 4200"}},
 
 	{name: "iWARP", ill: onIWARP("10.1.0.1/24"), works: true, id: "address", level: LevelOK, words: []string{"10.1.0.1/24", "no GIDs"}},
 	{name: "iWARP without an address", ill: onIWARP("fe80::1/64"), works: true, id: "address", level: LevelWarning, words: []string{"eth0 has no address", "ip address add"}},
@@ -306,7 +306,7 @@ var doctorCases = []struct {
 	{name: "link-local only", ill: func(p patient) { p.facts.gids = p.facts.gids[:1] }, works: true, id: "gid", level: LevelWarning, words: []string{"only link-local", "no other than link-local", "IPv4 peer: none"}},
 	{name: "RoCE v1 only", ill: func(p patient) {
 		for i := range p.facts.gids {
-			p.facts.gids[i].Type = uverbs.GIDTypeRoCEv1
+			p.facts.gids[i].Type = ib.GIDTypeRoCEv1
 		}
 	}, works: true, id: "gid", level: LevelWarning, words: []string{"only RoCE v1"}},
 	{name: "no GID table", ill: func(p patient) { p.facts.gidErr = fs.ErrNotExist }, works: true, id: "gid", level: LevelWarning, words: []string{"cannot be read", "mount -t sysfs"}},
@@ -366,7 +366,7 @@ func limit(n uint64, caps uint64) func(patient) {
 }
 
 // mtu sets the MTUs of port and interface.
-func mtu(path uverbs.MTU, iface int) func(patient) {
+func mtu(path ib.MTU, iface int) func(patient) {
 	return func(p patient) {
 		p.facts.attr.ActiveMTU = path
 		p.netdev = func(int) (netdev, error) { return netdev{Name: "eth0", MTU: iface, Up: true, Running: true}, nil }

@@ -10,6 +10,7 @@ import (
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // checkAddress lists the addresses of an iWARP port, by which peers reach it.
@@ -144,5 +145,5 @@ func (l *loop) connectIWARP(ctx context.Context, dev *uverbs.Device, u *undo) (t
 	if err != nil {
 		return told, err
 	}
-	return told, errors.Join(first.SetKernelState(uverbs.QPRTS), second.SetKernelState(uverbs.QPRTR))
+	return told, errors.Join(first.SetKernelState(ib.QPRTS), second.SetKernelState(ib.QPRTR))
 }

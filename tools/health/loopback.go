@@ -11,6 +11,7 @@ import (
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // probe is what the library knows about an open device.
@@ -222,7 +223,7 @@ func newLoop(dev *uverbs.Device, u *undo) (*loop, error) {
 	}
 	u.add(l.cq.Close)
 	for i, name := range []string{"the first QP", "the second QP"} {
-		qp, err := pd.CreateQP(uverbs.QPOptions{Type: uverbs.RC, SendCQ: l.cq, RecvCQ: l.cq, MaxSendWR: 4, MaxRecvWR: 4})
+		qp, err := pd.CreateQP(uverbs.QPOptions{Type: ib.RC, SendCQ: l.cq, RecvCQ: l.cq, MaxSendWR: 4, MaxRecvWR: 4})
 		if err != nil {
 			return nil, err
 		}

@@ -27,7 +27,7 @@ import (
 type opened struct{ err error }
 
 func (o opened) QueryPort(port uint8) (uverbs.PortAttr, error) {
-	return uverbs.PortAttr{State: uverbs.PortActive, PhysState: 5, ActiveMTU: uverbs.MTU4096, ActiveWidth: 2, ActiveSpeed: 32, LinkLayer: uverbs.LinkLayerEthernet}, o.err
+	return uverbs.PortAttr{State: ib.PortActive, PhysState: 5, ActiveMTU: ib.MTU4096, ActiveWidth: 2, ActiveSpeed: 32, LinkLayer: ib.LinkLayerEthernet}, o.err
 }
 func (o opened) PortCounters(uint8) ([]netlinkrdma.Counter, error) {
 	return []netlinkrdma.Counter{{Name: "rcvd_pkts", Value: 3}}, nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // The TCP exchange of rdma-core's ping-pong programs: the client sends its addresses as text, and the
@@ -87,7 +88,7 @@ func manyForm(n, total int) exchangeForm {
 
 // xrcForm is the form of ibv_xsrq_pingpong.
 var xrcForm = exchangeForm{
-	size:   len("0000:000000:000000:000000:000000:") + 2*len(uverbs.GID{}) + 1,
+	size:   len("0000:000000:000000:000000:000000:") + 2*len(ib.GID{}) + 1,
 	encode: func(all []address) []byte { return encodeXRCHello(all[0]) },
 	decode: func(b []byte) ([]address, error) {
 		a, err := decodeXRCHello(b)

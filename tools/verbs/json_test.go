@@ -18,6 +18,7 @@ import (
 	"github.com/goverbs/goverbs/tools/verbs/internal/mesh"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/trace"
 )
 
@@ -158,9 +159,9 @@ func TestJSONNames(t *testing.T) {
 func TestJSONInfo(t *testing.T) {
 	r := deviceReport{
 		Device: "mlx5_0", Driver: "mlx5",
-		Attributes: deviceAttributes(uverbs.DeviceAttr{NodeGUID: 0x5054_00ff_fe00_0001, CapFlags: 1<<63 | 0x36, MaxMRSize: 1<<64 - 1, AtomicCap: uverbs.AtomicHCA}),
+		Attributes: deviceAttributes(uverbs.DeviceAttr{NodeGUID: 0x5054_00ff_fe00_0001, CapFlags: 1<<63 | 0x36, MaxMRSize: 1<<64 - 1, AtomicCap: ib.AtomicHCA}),
 		Ports: []portReport{{Port: 1, GIDs: []gidReport{}, Attributes: portAttributes(uverbs.PortAttr{
-			State: uverbs.PortActive, ActiveMTU: uverbs.MTU4096, LinkLayer: uverbs.LinkLayerInfiniBand, PhysState: 5, ActiveWidth: 2, ActiveSpeed: 32})}},
+			State: ib.PortActive, ActiveMTU: ib.MTU4096, LinkLayer: ib.LinkLayerInfiniBand, PhysState: 5, ActiveWidth: 2, ActiveSpeed: 32})}},
 	}
 	var out bytes.Buffer
 	if err := command.PrintJSON(&out, []deviceReport{r}); err != nil {

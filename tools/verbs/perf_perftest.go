@@ -16,6 +16,7 @@ import (
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perftest"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // checkPerftest refuses options that the programs of perftest do not have, or that are not implemented with them.
@@ -158,7 +159,7 @@ func (e *perftestEnd) connectPeer(ctx context.Context, log io.Writer, host strin
 		return errors.Join(err, conn.Close())
 	}
 	if e.session == nil {
-		e.session = perftest.NewSession(conn, false, attr.LinkLayer == uverbs.LinkLayerEthernet || e.o.local.GID != perf.Auto)
+		e.session = perftest.NewSession(conn, false, attr.LinkLayer == ib.LinkLayerEthernet || e.o.local.GID != perf.Auto)
 	}
 	return nil
 }
@@ -357,7 +358,7 @@ func (e *perftestEnd) Open(ctx context.Context) (_ []perftest.Record, err error)
 			return nil, err
 		}
 	}
-	remote := uverbs.GID(e.remote.Addr().As16())
+	remote := ib.GID(e.remote.Addr().As16())
 	peers, err := e.end.Peers(remote)
 	if err != nil {
 		return nil, err
@@ -453,14 +454,14 @@ func (e *perftestEnd) Connect(ctx context.Context, remote []perftest.Record) err
 // placed refuses a GID to which this side would send, as the server, though its client may be elsewhere: the protocol
 // of perftest does not let a client prove that it receives packets there. A GID of this host is its
 // own.
-func (e *perftestEnd) placed(gid uverbs.GID) error {
+func (e *perftestEnd) placed(gid ib.GID) error {
 	c, from := e.o.config, e.remote.Addr().Unmap().WithZone("")
 	sends := c.Both || c.Metric == perf.Lat && (c.Op == perf.Send || c.Op == perf.Write)
 	if !e.server || !sends || e.end.Limits.IWARP || gid.IsZero() {
 		return nil
 	}
 	attr, err := e.dev.QueryPort(e.port)
-	if err != nil || attr.LinkLayer != uverbs.LinkLayerEthernet {
+	if err != nil || attr.LinkLayer != ib.LinkLayerEthernet {
 		return err
 	}
 	at := gid.Addr()

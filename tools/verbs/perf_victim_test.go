@@ -16,13 +16,14 @@ import (
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
 // pretender is what a client pretends. It has a device at an address of its own, or none.
 type pretender struct {
 	dev       *uverbs.Device // reads the token by it, if it is not nil
-	gid, path uverbs.GID     // where it says that its queue pairs and its end of the path are
+	gid, path ib.GID         // where it says that its queue pairs and its end of the path are
 	connected string         // the message with which it answers, if dev is nil; "" if it goes straight to the start
 	refused   string         // what the server says of it
 	told      bool           // the server has told its own queue pairs before it refuses
@@ -59,7 +60,7 @@ func TestPerfServeVictim(t *testing.T) {
 	}
 	addr := net.JoinHostPort("127.0.0.2", port)
 	const noToken = "has not read the token"
-	there, own := uverbs.GID(netip.MustParseAddr(victimIP).As16()), uverbs.GID(device.Addr().As16())
+	there, own := ib.GID(netip.MustParseAddr(victimIP).As16()), ib.GID(device.Addr().As16())
 	refused := map[string]int{}
 	for _, p := range []pretender{
 		{gid: there, path: there, connected: `{"kind":"connected"}`, refused: noToken, told: true},
@@ -143,7 +144,7 @@ type tokenReader struct {
 }
 
 // newTokenReader makes the queue pair, and returns its end of the path.
-func newTokenReader(t *testing.T, dev *uverbs.Device, server uverbs.GID) (r tokenReader, end perf.Peer) {
+func newTokenReader(t *testing.T, dev *uverbs.Device, server ib.GID) (r tokenReader, end perf.Peer) {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -253,7 +254,7 @@ func (p *pretender) talk(t *testing.T, addr string, c perf.Config) (told bool) {
 	path := perf.Peer{QPN: 16, PSN: 1, GID: p.path}
 	var reader tokenReader
 	if p.dev != nil {
-		reader, path = newTokenReader(t, p.dev, uverbs.GID(netip.MustParseAddrPort(addr).Addr().As16()))
+		reader, path = newTokenReader(t, p.dev, ib.GID(netip.MustParseAddrPort(addr).Addr().As16()))
 		defer reader.close(t)
 	}
 	peers := make([]perf.Peer, c.QPs)

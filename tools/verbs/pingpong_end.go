@@ -13,6 +13,7 @@ import (
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Work request IDs, which are bits of what is pending.
@@ -140,7 +141,7 @@ func (e *pingpongEnd) createQPs() (err error) {
 		if err := e.createXRC(q.Path); err != nil {
 			return err
 		}
-		q.Type, q.RecvCQ, q.MaxRecvWR = uverbs.XRCSend, nil, 0
+		q.Type, q.RecvCQ, q.MaxRecvWR = ib.XRCSend, nil, 0
 	}
 	for range e.o.queuePairs() {
 		qp, err := e.pd.CreateQP(q)
@@ -186,7 +187,7 @@ const pingpongQKey = 0x11111111
 func (o *pingpongOptions) qpOptions(cq *uverbs.CQ) uverbs.QPOptions {
 	mtu, _ := uverbs.MTUFromBytes(o.mtu) // checked before
 	q := uverbs.QPOptions{
-		Type:      uverbs.RC,
+		Type:      ib.RC,
 		SendCQ:    cq,
 		RecvCQ:    cq,
 		MaxSendWR: 1,
@@ -200,9 +201,9 @@ func (o *pingpongOptions) qpOptions(cq *uverbs.CQ) uverbs.QPOptions {
 	}
 	switch o.typ {
 	case perf.UC:
-		q.Type = uverbs.UC
+		q.Type = ib.UC
 	case perf.UD:
-		q.Type = uverbs.UD
+		q.Type = ib.UD
 	}
 	if o.gidIndex >= 0 {
 		q.Path.GIDIndex = new(o.gidIndex)
@@ -409,7 +410,7 @@ func (e *pingpongEnd) reachUD(remote uverbs.Endpoint) error {
 }
 
 // gidIndex returns the index of the local GID for a peer.
-func (e *pingpongEnd) gidIndex(peer uverbs.GID) (int, error) {
+func (e *pingpongEnd) gidIndex(peer ib.GID) (int, error) {
 	if e.o.gidIndex >= 0 {
 		return e.o.gidIndex, nil
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Work request IDs.
@@ -102,7 +103,7 @@ func (e *rpingEnd) open(size int) error {
 	if e.o.ownQP {
 		e.qp, err = e.pd.CreateQP(o)
 		if err == nil {
-			err = e.to(uverbs.QPInit)
+			err = e.to(ib.QPInit)
 		}
 	} else {
 		e.qp, err = e.id.CreateQP(e.pd, o)
@@ -145,9 +146,9 @@ func (e *rpingEnd) register(size int, access uverbs.Access) (*uverbs.MR, error) 
 func (e *rpingEnd) iwarp() bool { return e.qp.Device().Info().IWARP() }
 
 // to brings a QP that is not the ID's into a state.
-func (e *rpingEnd) to(states ...uverbs.QPState) error {
+func (e *rpingEnd) to(states ...ib.QPState) error {
 	for _, s := range states {
-		if s != uverbs.QPInit && e.iwarp() {
+		if s != ib.QPInit && e.iwarp() {
 			continue
 		}
 		attr, mask, err := e.id.QPAttr(s)
@@ -191,7 +192,7 @@ func (e *rpingEnd) accept(ctx context.Context, request *rdmacm.Event) error {
 		RNRRetryCount:      7,
 	}
 	if e.o.ownQP {
-		if err := e.to(uverbs.QPInit, uverbs.QPRTR, uverbs.QPRTS); err != nil {
+		if err := e.to(ib.QPInit, ib.QPRTR, ib.QPRTS); err != nil {
 			return errors.Join(err, e.id.Reject(nil, rdmacm.ReasonConsumer))
 		}
 		p.QPN = e.qp.QPN()
@@ -200,7 +201,7 @@ func (e *rpingEnd) accept(ctx context.Context, request *rdmacm.Event) error {
 		return causeOf(ctx, err)
 	}
 	if e.o.ownQP && e.iwarp() {
-		return e.qp.SetKernelState(uverbs.QPRTR)
+		return e.qp.SetKernelState(ib.QPRTR)
 	}
 	return nil
 }
@@ -226,10 +227,10 @@ func (e *rpingEnd) connect(ctx context.Context, source, addr netip.AddrPort) err
 		return nil
 	}
 	if e.iwarp() {
-		return e.qp.SetKernelState(uverbs.QPRTS)
+		return e.qp.SetKernelState(ib.QPRTS)
 	}
 	// INIT once more: only now is it known what the peer may do.
-	if err := e.to(uverbs.QPInit, uverbs.QPRTR, uverbs.QPRTS); err != nil {
+	if err := e.to(ib.QPInit, ib.QPRTR, ib.QPRTS); err != nil {
 		return err
 	}
 	return e.id.Establish()
@@ -287,7 +288,7 @@ func (e *rpingEnd) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 func (e *rpingEnd) disconnect() error {
 	const timeout = 2 * time.Second
 	if e.o.ownQP {
-		if err := e.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState); err != nil {
+		if err := e.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState); err != nil {
 			return err
 		}
 	}

@@ -16,10 +16,11 @@ import (
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/terminal"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // endpoint is a peer's, and hello is what ibv_rc_pingpong sends for it.
-var endpoint = uverbs.Endpoint{LID: 0x12, QPN: 0x345678, PSN: 0x9abcde, GID: uverbs.GID{10: 0xff, 11: 0xff, 12: 10, 13: 1, 14: 0, 15: 2}}
+var endpoint = uverbs.Endpoint{LID: 0x12, QPN: 0x345678, PSN: 0x9abcde, GID: ib.GID{10: 0xff, 11: 0xff, 12: 10, 13: 1, 14: 0, 15: 2}}
 
 const hello = "0012:345678:9abcde:00000000000000000000ffff0a010002\x00"
 
@@ -479,11 +480,11 @@ func TestPrintInfo(t *testing.T) {
 	r := deviceReport{
 		Device:     "rxe0",
 		Driver:     "rxe",
-		Attributes: deviceAttributes(uverbs.DeviceAttr{MaxQP: 17, AtomicCap: uverbs.AtomicHCA, NodeGUID: 0x1234}),
+		Attributes: deviceAttributes(uverbs.DeviceAttr{MaxQP: 17, AtomicCap: ib.AtomicHCA, NodeGUID: 0x1234}),
 		Ports: []portReport{{
 			Port: 1,
 			Attributes: portAttributes(uverbs.PortAttr{
-				State: uverbs.PortActive, ActiveMTU: uverbs.MTU1024, LinkLayer: uverbs.LinkLayerEthernet, ActiveWidth: 2, ActiveSpeed: 32}),
+				State: ib.PortActive, ActiveMTU: ib.MTU1024, LinkLayer: ib.LinkLayerEthernet, ActiveWidth: 2, ActiveSpeed: 32}),
 			GIDs: []gidReport{{Index: 1, GID: "0000", Address: "10.1.0.1", Type: "RoCE v2"}},
 		}},
 	}

@@ -82,3 +82,26 @@ func ParseGUID(s string) (GUID, error) {
 	}
 	return GUID(n), nil
 }
+
+// GIDType says how packets that use a GID are encapsulated (enum ib_uverbs_gid_type).
+type GIDType uint32
+
+// GID types.
+const (
+	GIDTypeIB     GIDType = iota // InfiniBand
+	GIDTypeRoCEv1                // Ethernet frames, not routable
+	GIDTypeRoCEv2                // UDP packets, port 4791
+)
+
+// String returns the type's name.
+func (t GIDType) String() string {
+	switch t {
+	case GIDTypeIB:
+		return "IB"
+	case GIDTypeRoCEv1:
+		return "RoCE v1"
+	case GIDTypeRoCEv2:
+		return "RoCE v2"
+	}
+	return fmt.Sprintf("GID type %d", uint32(t))
+}

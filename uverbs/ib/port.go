@@ -21,6 +21,30 @@ func (t NodeType) String() string {
 	return nameOf("NodeType", int(t), "", "CA", "switch", "router", "RNIC", "usNIC", "usNIC UDP", "unspecified")
 }
 
+// AtomicCap says which accesses an atomic operation is atomic with (enum ib_atomic_cap,
+// rdma/ib_verbs.h).
+type AtomicCap uint32
+
+// Atomic capabilities (IBV_ATOMIC_NONE and following).
+const (
+	AtomicNone   AtomicCap = iota // no atomics
+	AtomicHCA                     // with atomics of other QPs of this device
+	AtomicGlobal                  // also with accesses of the CPU
+)
+
+// String returns the name that ibv_devinfo prints.
+func (c AtomicCap) String() string {
+	switch c {
+	case AtomicNone:
+		return "ATOMIC_NONE"
+	case AtomicHCA:
+		return "ATOMIC_HCA"
+	case AtomicGlobal:
+		return "ATOMIC_GLOB"
+	}
+	return fmt.Sprintf("atomic capability %d", uint32(c))
+}
+
 // PortState is the logical state of a port (enum ib_port_state).
 type PortState uint8
 

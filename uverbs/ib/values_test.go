@@ -25,6 +25,11 @@ func TestValues(t *testing.T) {
 	check("enum ib_port_state", 0, int(PortNop), int(PortDown), int(PortInit), int(PortArmed), int(PortActive), int(PortActiveDefer))
 	check("enum ib_port_phys_state", 1, int(PhysSleep), int(PhysPolling), int(PhysDisabled), int(PhysTraining), int(PhysLinkUp), int(PhysErrorRecovery), int(PhysTest))
 	check("enum ib_mtu", 1, int(MTU256), int(MTU512), int(MTU1024), int(MTU2048), int(MTU4096))
+	check("enum ib_atomic_cap", 0, int(AtomicNone), int(AtomicHCA), int(AtomicGlobal))
+	check("enum ib_rate", 2, int(Rate2500M), int(Rate10G), int(Rate30G), int(Rate5G), int(Rate20G), int(Rate40G), int(Rate60G), int(Rate80G),
+		int(Rate120G), int(Rate14G), int(Rate56G), int(Rate112G), int(Rate168G), int(Rate25G), int(Rate100G), int(Rate200G), int(Rate300G),
+		int(Rate28G), int(Rate50G), int(Rate400G), int(Rate600G), int(Rate800G), int(Rate1200G))
+	check("IB_RATE_PORT_CURRENT", 0, int(RateMax))
 	check("enum rdma_link_layer", 0, int(LinkLayerUnspecified), int(LinkLayerInfiniBand), int(LinkLayerEthernet))
 }
 

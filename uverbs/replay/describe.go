@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
-	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
@@ -27,7 +27,7 @@ func describe(records []*record) (inproc.Info, map[uint8][]inproc.GIDEntry) {
 	gids := map[uint8][]inproc.GIDEntry{}
 	for _, r := range records {
 		for _, c := range r.commands {
-			if c.linkLayer() == uverbs.LinkLayerInfiniBand.String() {
+			if c.linkLayer() == ib.LinkLayerInfiniBand.String() {
 				info.Protocol = string(netlinkrdma.ProtocolIB)
 			}
 			for _, e := range c.gids() {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // must ends the test at the first error.
@@ -44,7 +45,7 @@ func exercise(t *testing.T, d *uverbs.Device) {
 	must(t, cq.Notify())
 	if d.Info().Driver != "siw" {
 		table := value(d.GIDTable(1))(t)
-		i := slices.IndexFunc(table, func(e uverbs.GIDEntry) bool { return e.Type != uverbs.GIDTypeRoCEv1 })
+		i := slices.IndexFunc(table, func(e uverbs.GIDEntry) bool { return e.Type != ib.GIDTypeRoCEv1 })
 		if i < 0 {
 			t.Fatalf("no entry of the GID table can be used: %+v", table)
 		}
@@ -61,17 +62,17 @@ func exercise(t *testing.T, d *uverbs.Device) {
 func connectedAndDatagrams(t *testing.T, pd *uverbs.PD, cq *uverbs.CQ, rc *uverbs.QP, path uverbs.AHAttr) {
 	t.Helper()
 	must(t,
-		rc.Modify(uverbs.QPAttr{State: uverbs.QPInit, Port: 1, Access: uverbs.AccessRemoteRead},
+		rc.Modify(uverbs.QPAttr{State: ib.QPInit, Port: 1, Access: uverbs.AccessRemoteRead},
 			uverbs.AttrState|uverbs.AttrPKeyIndex|uverbs.AttrPort|uverbs.AttrAccess),
-		rc.Modify(uverbs.QPAttr{State: uverbs.QPRTR, PathMTU: uverbs.MTU1024, DestQPN: rc.QPN(), RQPSN: 7, MaxDestRdAtomic: 1, MinRNRTimer: 12, AH: path},
+		rc.Modify(uverbs.QPAttr{State: ib.QPRTR, PathMTU: ib.MTU1024, DestQPN: rc.QPN(), RQPSN: 7, MaxDestRdAtomic: 1, MinRNRTimer: 12, AH: path},
 			uverbs.AttrState|uverbs.AttrAV|uverbs.AttrPathMTU|uverbs.AttrDestQPN|uverbs.AttrRQPSN|uverbs.AttrMaxDestRdAtomic|uverbs.AttrMinRNRTimer),
-		rc.Modify(uverbs.QPAttr{State: uverbs.QPRTS, SQPSN: 7, Timeout: 14, RetryCount: 6, RNRRetry: 5, MaxRdAtomic: 1},
+		rc.Modify(uverbs.QPAttr{State: ib.QPRTS, SQPSN: 7, Timeout: 14, RetryCount: 6, RNRRetry: 5, MaxRdAtomic: 1},
 			uverbs.AttrState|uverbs.AttrTimeout|uverbs.AttrRetryCount|uverbs.AttrRNRRetry|uverbs.AttrSQPSN|uverbs.AttrMaxRdAtomic))
-	ud := value(pd.CreateQP(uverbs.QPOptions{Type: uverbs.UD, SendCQ: cq, RecvCQ: cq, MaxSendWR: 5, MaxRecvWR: 6}))(t)
+	ud := value(pd.CreateQP(uverbs.QPOptions{Type: ib.UD, SendCQ: cq, RecvCQ: cq, MaxSendWR: 5, MaxRecvWR: 6}))(t)
 	must(t,
-		ud.Modify(uverbs.QPAttr{State: uverbs.QPInit, Port: 1, QKey: 0x1234}, uverbs.AttrState|uverbs.AttrPKeyIndex|uverbs.AttrPort|uverbs.AttrQKey),
-		ud.Modify(uverbs.QPAttr{State: uverbs.QPRTR}, uverbs.AttrState),
-		ud.Modify(uverbs.QPAttr{State: uverbs.QPRTS, SQPSN: 9}, uverbs.AttrState|uverbs.AttrSQPSN))
+		ud.Modify(uverbs.QPAttr{State: ib.QPInit, Port: 1, QKey: 0x1234}, uverbs.AttrState|uverbs.AttrPKeyIndex|uverbs.AttrPort|uverbs.AttrQKey),
+		ud.Modify(uverbs.QPAttr{State: ib.QPRTR}, uverbs.AttrState),
+		ud.Modify(uverbs.QPAttr{State: ib.QPRTS, SQPSN: 9}, uverbs.AttrState|uverbs.AttrSQPSN))
 	ah := value(pd.CreateAH(path))(t)
 	must(t, ah.Close(), ud.Close())
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/replay"
 )
 
@@ -77,7 +78,7 @@ func side(t *testing.T, text, side string) (ends []uverbs.Endpoint, psns []uint3
 		e := uverbs.Endpoint{
 			QPN: uint32(value(strconv.ParseUint(m[1], 16, 24))(t)),
 			PSN: uint32(value(strconv.ParseUint(m[2], 16, 24))(t)),
-			GID: value(uverbs.ParseGID(m[3]))(t),
+			GID: value(ib.ParseGID(m[3]))(t),
 		}
 		ends, psns = append(ends, e), append(psns, e.PSN)
 	}
@@ -88,16 +89,16 @@ func side(t *testing.T, text, side string) (ends []uverbs.Endpoint, psns []uint3
 }
 
 // connect does what the connected ping-pongs do, with their attributes.
-func (g *game) connect(q *uverbs.QP, typ uverbs.QPType, i int) {
+func (g *game) connect(q *uverbs.QP, typ ib.QPType, i int) {
 	g.Helper()
 	rtr := uverbs.QPAttr{
-		State: uverbs.QPRTR, PathMTU: uverbs.MTU1024, DestQPN: g.peer[i].QPN, RQPSN: g.peer[i].PSN,
+		State: ib.QPRTR, PathMTU: ib.MTU1024, DestQPN: g.peer[i].QPN, RQPSN: g.peer[i].PSN,
 		AH: uverbs.AHAttr{Global: true, Port: 1, GRH: uverbs.GRH{DGID: g.peer[i].GID, HopLimit: 1, SGIDIndex: 1}},
 	}
 	rtrMask := uverbs.AttrState | uverbs.AttrAV | uverbs.AttrPathMTU | uverbs.AttrDestQPN | uverbs.AttrRQPSN
-	rts := uverbs.QPAttr{State: uverbs.QPRTS, SQPSN: g.psn[i]}
+	rts := uverbs.QPAttr{State: ib.QPRTS, SQPSN: g.psn[i]}
 	rtsMask := uverbs.AttrState | uverbs.AttrSQPSN
-	if typ == uverbs.RC {
+	if typ == ib.RC {
 		rtr.MaxDestRdAtomic, rtr.MinRNRTimer = 1, 12
 		rtrMask |= uverbs.AttrMaxDestRdAtomic | uverbs.AttrMinRNRTimer
 		rts.Timeout, rts.RetryCount, rts.RNRRetry, rts.MaxRdAtomic = 14, 7, 7, 1
@@ -121,8 +122,8 @@ const initAttrs = uverbs.AttrState | uverbs.AttrPKeyIndex | uverbs.AttrPort | uv
 func TestGoldenRC(t *testing.T) {
 	replayGame(t, "rc_pingpong", 64, 501, true, func(g *game) {
 		qp := value(g.pd.CreateQP(uverbs.QPOptions{SendCQ: g.cq, RecvCQ: g.cq, MaxSendWR: 1, MaxRecvWR: 500}))(g.T)
-		must(g.T, qp.Modify(uverbs.QPAttr{State: uverbs.QPInit, Port: 1}, initAttrs))
-		g.connect(qp, uverbs.RC, 0)
+		must(g.T, qp.Modify(uverbs.QPAttr{State: ib.QPInit, Port: 1}, initAttrs))
+		g.connect(qp, ib.RC, 0)
 		must(g.T, g.cq.Notify(), qp.PostSend(uverbs.SendWR{SGL: []uverbs.SGE{g.mr.SGE(0, 64)}}), qp.Close())
 	}, queryQP, queryGID)
 }
@@ -130,9 +131,9 @@ func TestGoldenRC(t *testing.T) {
 // TestGoldenUC does what ibv_uc_pingpong does.
 func TestGoldenUC(t *testing.T) {
 	replayGame(t, "uc_pingpong", 64, 501, false, func(g *game) {
-		qp := value(g.pd.CreateQP(uverbs.QPOptions{Type: uverbs.UC, SendCQ: g.cq, RecvCQ: g.cq, MaxSendWR: 1, MaxRecvWR: 500}))(g.T)
-		must(g.T, qp.Modify(uverbs.QPAttr{State: uverbs.QPInit, Port: 1}, initAttrs))
-		g.connect(qp, uverbs.UC, 0)
+		qp := value(g.pd.CreateQP(uverbs.QPOptions{Type: ib.UC, SendCQ: g.cq, RecvCQ: g.cq, MaxSendWR: 1, MaxRecvWR: 500}))(g.T)
+		must(g.T, qp.Modify(uverbs.QPAttr{State: ib.QPInit, Port: 1}, initAttrs))
+		g.connect(qp, ib.UC, 0)
 		must(g.T, qp.Close())
 	}, queryQP, queryGID, postSend)
 }
@@ -140,11 +141,11 @@ func TestGoldenUC(t *testing.T) {
 // TestGoldenUD does what ibv_ud_pingpong does.
 func TestGoldenUD(t *testing.T) {
 	replayGame(t, "ud_pingpong", 64+uverbs.GRHSize, 501, false, func(g *game) {
-		qp := value(g.pd.CreateQP(uverbs.QPOptions{Type: uverbs.UD, SendCQ: g.cq, RecvCQ: g.cq, MaxSendWR: 1, MaxRecvWR: 500}))(g.T)
+		qp := value(g.pd.CreateQP(uverbs.QPOptions{Type: ib.UD, SendCQ: g.cq, RecvCQ: g.cq, MaxSendWR: 1, MaxRecvWR: 500}))(g.T)
 		must(g.T,
-			qp.Modify(uverbs.QPAttr{State: uverbs.QPInit, Port: 1, QKey: 0x11111111}, uverbs.AttrState|uverbs.AttrPKeyIndex|uverbs.AttrPort|uverbs.AttrQKey),
-			qp.Modify(uverbs.QPAttr{State: uverbs.QPRTR}, uverbs.AttrState),
-			qp.Modify(uverbs.QPAttr{State: uverbs.QPRTS, SQPSN: g.psn[0]}, uverbs.AttrState|uverbs.AttrSQPSN))
+			qp.Modify(uverbs.QPAttr{State: ib.QPInit, Port: 1, QKey: 0x11111111}, uverbs.AttrState|uverbs.AttrPKeyIndex|uverbs.AttrPort|uverbs.AttrQKey),
+			qp.Modify(uverbs.QPAttr{State: ib.QPRTR}, uverbs.AttrState),
+			qp.Modify(uverbs.QPAttr{State: ib.QPRTS, SQPSN: g.psn[0]}, uverbs.AttrState|uverbs.AttrSQPSN))
 		ah := value(g.pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: g.peer[0].GID, SGIDIndex: 1, HopLimit: 1}}))(g.T)
 		must(g.T, ah.Close(), qp.Close())
 	}, queryQP, queryGID, postSend)
@@ -159,10 +160,10 @@ func TestGoldenSRQ(t *testing.T) {
 			qps[i] = value(g.pd.CreateQP(uverbs.QPOptions{SendCQ: g.cq, RecvCQ: g.cq, SRQ: srq, MaxSendWR: 1}))(g.T)
 		}
 		for _, q := range qps {
-			must(g.T, q.Modify(uverbs.QPAttr{State: uverbs.QPInit, Port: 1}, initAttrs))
+			must(g.T, q.Modify(uverbs.QPAttr{State: ib.QPInit, Port: 1}, initAttrs))
 		}
 		for i, q := range qps {
-			g.connect(q, uverbs.RC, i)
+			g.connect(q, ib.RC, i)
 		}
 		must(g.T, qps[0].Close(), qps[1].Close(), srq.Close())
 	}, queryQP, queryGID, postSend)

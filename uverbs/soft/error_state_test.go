@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
@@ -33,7 +34,7 @@ func TestPostRecvInErr(t *testing.T) {
 	ok(t, err)
 	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 100, Channel: ch})
 	ok(t, err)
-	qp, err := pd.CreateQP(uverbs.QPOptions{Type: uverbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 4, MaxRecvWR: 8})
+	qp, err := pd.CreateQP(uverbs.QPOptions{Type: ib.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 4, MaxRecvWR: 8})
 	ok(t, err)
 	flushed := func(id uint64) {
 		t.Helper()
@@ -52,7 +53,7 @@ func TestPostRecvInErr(t *testing.T) {
 		}
 	}
 	for range 2 {
-		ok(t, qp.Init(), qp.PostRecv(1), cq.NotifySolicited(), qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+		ok(t, qp.Init(), qp.PostRecv(1), cq.NotifySolicited(), qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 		flushed(1)
 		ok(t, qp.PostRecv(2))
 		flushed(2)
@@ -64,7 +65,7 @@ func TestPostRecvInErr(t *testing.T) {
 		if got != cq {
 			t.Errorf("an event of %v", got)
 		}
-		ok(t, qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
+		ok(t, qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState))
 	}
 }
 

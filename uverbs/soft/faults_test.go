@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
@@ -88,9 +89,9 @@ func sameTrace(t *testing.T, seed int) string {
 		peer := sides[1-i].qp
 		ah := uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: devs[1-i].Addr().As16(), SGIDIndex: 1}}
 		if err := errors.Join(
-			s.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTR, AH: ah, PathMTU: uverbs.MTU1024, DestQPN: peer.QPN(), RQPSN: 7, MaxDestRdAtomic: 1, MinRNRTimer: 1},
+			s.qp.Modify(uverbs.QPAttr{State: ib.QPRTR, AH: ah, PathMTU: ib.MTU1024, DestQPN: peer.QPN(), RQPSN: 7, MaxDestRdAtomic: 1, MinRNRTimer: 1},
 				uverbs.AttrState|uverbs.AttrAV|uverbs.AttrPathMTU|uverbs.AttrDestQPN|uverbs.AttrRQPSN|uverbs.AttrMaxDestRdAtomic|uverbs.AttrMinRNRTimer),
-			s.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTS, SQPSN: 7, Timeout: 14, RetryCount: 7, RNRRetry: 7, MaxRdAtomic: 1},
+			s.qp.Modify(uverbs.QPAttr{State: ib.QPRTS, SQPSN: 7, Timeout: 14, RetryCount: 7, RNRRetry: 7, MaxRdAtomic: 1},
 				uverbs.AttrState|uverbs.AttrSQPSN|uverbs.AttrTimeout|uverbs.AttrRetryCount|uverbs.AttrRNRRetry|uverbs.AttrMaxRdAtomic),
 		); err != nil {
 			t.Fatal(err)
@@ -276,7 +277,7 @@ func TestInjectedFailure(t *testing.T) {
 			}
 		}
 		for _, s := range []*side{a, b} {
-			ok(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState), s.qp.Init())
+			ok(t, s.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState), s.qp.Init())
 		}
 		connect(t, a, b)
 	}

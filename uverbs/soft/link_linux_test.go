@@ -18,6 +18,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
@@ -89,7 +90,7 @@ func (r *linkRig) want(ctx *uverbs.Device, want uverbs.EventType) {
 }
 
 // wantPort compares the state of the port.
-func (r *linkRig) wantPort(ctx *uverbs.Device, state uverbs.PortState, phys string) {
+func (r *linkRig) wantPort(ctx *uverbs.Device, state ib.PortState, phys string) {
 	r.t.Helper()
 	attr, err := ctx.QueryPort(1)
 	if err != nil || attr.State != state || attr.Phys() != phys {
@@ -116,20 +117,20 @@ func (r *linkRig) wantGIDs(ctx *uverbs.Device, own bool) {
 func TestLinkEvents(t *testing.T) {
 	r := newLinkRig(t)
 	_, ctx := r.open("10.9.0.1/24")
-	r.wantPort(ctx, uverbs.PortActive, "LINK_UP")
+	r.wantPort(ctx, ib.PortActive, "LINK_UP")
 	r.wantGIDs(ctx, true)
 
 	r.ok(netlink.LinkSetDown(r.link))
 	r.want(ctx, uverbs.EventPortErr)
-	r.wantPort(ctx, uverbs.PortDown, "DISABLED")
+	r.wantPort(ctx, ib.PortDown, "DISABLED")
 	r.wantGIDs(ctx, true) // the kernel keeps IPv4 addresses
 	r.ok(netlink.LinkSetUp(r.link))
 	r.want(ctx, uverbs.EventPortActive)
-	r.wantPort(ctx, uverbs.PortActive, "LINK_UP")
+	r.wantPort(ctx, ib.PortActive, "LINK_UP")
 
 	r.ok(netlink.LinkSetDown(r.peer)) // the link has no carrier then
 	r.want(ctx, uverbs.EventPortErr)
-	r.wantPort(ctx, uverbs.PortDown, "POLLING")
+	r.wantPort(ctx, ib.PortDown, "POLLING")
 	r.ok(netlink.LinkSetUp(r.peer))
 	r.want(ctx, uverbs.EventPortActive)
 
@@ -166,8 +167,8 @@ func counter(t *testing.T, ctx *uverbs.Device, name string) uint64 {
 func TestSendErr(t *testing.T) {
 	r := newLinkRig(t)
 	dev, _ := r.open("10.9.0.1/24")
-	s := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
-	ah, err := s.pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{SGIDIndex: 1, DGID: uverbs.GID(netip.MustParseAddr("::ffff:10.9.0.2").As16())}})
+	s := newSide(t, dev, uverbs.QPOptions{Type: ib.UD})
+	ah, err := s.pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{SGIDIndex: 1, DGID: ib.GID(netip.MustParseAddr("::ffff:10.9.0.2").As16())}})
 	r.ok(err)
 	send := func() {
 		r.ok(s.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, AH: ah, RemoteQPN: 5}))
@@ -238,7 +239,7 @@ func TestAddressGone(t *testing.T) {
 	t.Cleanup(func() { ctx.Close() })
 	pair := func() {
 		for i := range ends {
-			ends[i] = newSide(t, devs[i], uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: uverbs.AckTimeoutFor(50 * time.Millisecond), RetryCount: 2}})
+			ends[i] = newSide(t, devs[i], uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: ib.AckTimeoutFor(50 * time.Millisecond), RetryCount: 2}})
 		}
 		connect(t, ends[0], ends[1])
 	}
@@ -273,7 +274,7 @@ func TestLinkMTU(t *testing.T) {
 			dev, err := soft.New(soft.Options{Addr: netip.MustParseAddr("10.9.0.1"), MTU: most})
 			r.ok(err)
 			t.Cleanup(func() { dev.Close() })
-			s := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
+			s := newSide(t, dev, uverbs.QPOptions{Type: ib.UD})
 			for _, c := range []struct{ link, want int }{{1500, 1024}, {700, 512}, {100, 256}, {9000, 4096}} {
 				r.ok(netlink.LinkSetMTU(r.link, c.link))
 				r.ok(netlink.LinkSetDown(r.link)) // has an event, which comes afterwards

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
@@ -58,7 +59,7 @@ func newSide(t testing.TB, dev *soft.Device, o uverbs.QPOptions) *side {
 	o.SendCQ, o.RecvCQ = s.cq, s.cq
 	s.qp, err = s.pd.CreateQP(o)
 	fatal(err)
-	if o.Type == uverbs.UD {
+	if o.Type == ib.UD {
 		fatal(s.qp.ReadyUD(datagramQKey))
 	} else {
 		fatal(s.qp.Init())
@@ -205,14 +206,14 @@ func TestViaSocket(t *testing.T) {
 
 // TestOwnGroup: a member of a group receives what its own device sends to the group, once.
 func TestOwnGroup(t *testing.T) {
-	group := uverbs.GID(netip.MustParseAddr("239.1.2.4").As16())
+	group := ib.GID(netip.MustParseAddr("239.1.2.4").As16())
 	for way, newDevice := range ways {
 		dev, err := newDevice(soft.Options{Auto: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { dev.Close() })
-		a := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
+		a := newSide(t, dev, uverbs.QPOptions{Type: ib.UD})
 		ah, err := a.pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: group, SGIDIndex: 1}})
 		if err == nil {
 			err = errors.Join(dev.JoinGroup(group.Addr()), a.qp.AttachMulticast(group, 0))
@@ -240,7 +241,7 @@ func TestOwnGroup(t *testing.T) {
 
 // TestGroup sends a datagram to a multicast group that the QP of another device has joined.
 func TestGroup(t *testing.T) {
-	group := uverbs.GID(netip.MustParseAddr("239.1.2.3").As16())
+	group := ib.GID(netip.MustParseAddr("239.1.2.3").As16())
 	for way, newDevice := range ways {
 		var sides [2]*side
 		for i := range sides {
@@ -252,7 +253,7 @@ func TestGroup(t *testing.T) {
 			if err := dev.JoinGroup(group.Addr()); err != nil {
 				t.Fatal(way, err)
 			}
-			sides[i] = newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
+			sides[i] = newSide(t, dev, uverbs.QPOptions{Type: ib.UD})
 		}
 		a, b := sides[0], sides[1]
 		if err := errors.Join(b.qp.AttachMulticast(group, 0), b.qp.PostRecv(1, b.mr.SGE(0, 1000))); err != nil {

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Value is a field of a struct, or the number that an attribute has.
@@ -52,8 +53,8 @@ var flagFields = map[string]string{
 
 // wordFields are the fields for which this module has a type with names.
 var wordFields = map[string]func(uint64) string{
-	"qp_state":                        func(v uint64) string { return uverbs.QPState(v).String() },
-	"cur_qp_state":                    func(v uint64) string { return uverbs.QPState(v).String() },
+	"qp_state":                        func(v uint64) string { return ib.QPState(v).String() },
+	"cur_qp_state":                    func(v uint64) string { return ib.QPState(v).String() },
 	"wq_state":                        func(v uint64) string { return uverbs.WQState(v).String() },
 	"curr_wq_state":                   func(v uint64) string { return uverbs.WQState(v).String() },
 	"ib_uverbs_modify_qp.attr_mask":   func(v uint64) string { return "{" + uverbs.QPAttrMask(v).String() + "}" },
@@ -64,8 +65,8 @@ var wordFields = map[string]func(uint64) string{
 	"event_type":                      func(v uint64) string { return uverbs.EventType(v).String() },
 	"rdma_ucm_event_resp.event":       cmEvent,
 	"rdma_ucm_notify.event":           func(v uint64) string { return uverbs.EventType(v).String() },
-	"ib_uverbs_query_port_resp.state": func(v uint64) string { return uverbs.PortState(v).String() },
-	"link_layer":                      func(v uint64) string { return uverbs.LinkLayer(v).String() },
+	"ib_uverbs_query_port_resp.state": func(v uint64) string { return ib.PortState(v).String() },
+	"link_layer":                      func(v uint64) string { return ib.LinkLayer(v).String() },
 }
 
 // cmEvents are the types of the connection manager's events (enum rdma_cm_event_type). Package cm has them
@@ -171,9 +172,9 @@ func (f *openFile) field(structName, prefix string, t fieldType, part, all []byt
 	case t.inner != "":
 		return octets(name, part)
 	case len(part) == 16 && (strings.HasSuffix(t.name, "gid") || t.inner == "rxe_gid"):
-		v = inWords(name, uverbs.GID(part).String())
+		v = inWords(name, ib.GID(part).String())
 	case strings.HasSuffix(t.name, "guid") && len(part) == 8:
-		v = inWords(name, uverbs.GUID(binary.BigEndian.Uint64(part)).String())
+		v = inWords(name, ib.GUID(binary.BigEndian.Uint64(part)).String())
 	case strings.HasSuffix(t.name, "mac") && len(part) == 6:
 		v = inWords(name, net.HardwareAddr(part).String())
 	case t.name == "fw_ver" && t.size == 8:

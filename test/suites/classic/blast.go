@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // numberLen is the length of a message's number, in bytes.
@@ -32,7 +33,7 @@ func BlastServer(ctx context.Context, l *rdmacm.ID, size, count, depth int) erro
 	defer e.Close()
 	// How long the client waits before it tries again is said by this side. The connection
 	// manager leaves it at the longest time that there is, 655 ms.
-	soon := uverbs.QPAttr{MinRNRTimer: uverbs.RNRTimerFor(time.Millisecond)}
+	soon := uverbs.QPAttr{MinRNRTimer: ib.RNRTimerFor(time.Millisecond)}
 	if err := e.QP.Modify(soon, uverbs.AttrMinRNRTimer); err != nil {
 		return err
 	}

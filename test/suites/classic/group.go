@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Member is an end that is in a multicast group.
@@ -14,8 +15,8 @@ type Member struct {
 	*End
 	way  *uverbs.AH
 	qkey uint32
-	gid  uverbs.GID // of the group
-	lid  uint16     // of the group on InfiniBand
+	gid  ib.GID // of the group
+	lid  uint16 // of the group on InfiniBand
 }
 
 // Join makes an end at a local address that receives what is sent to a group, and can send to

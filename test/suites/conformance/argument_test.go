@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 func TestGIDIndex(t *testing.T) {
@@ -21,7 +22,7 @@ func TestGIDIndex(t *testing.T) {
 			if arg.Given != strconv.Itoa(index) || !strings.Contains(arg.Allowed, peerName) {
 				t.Errorf("error %v, want index %d and the used entries", err, index)
 			}
-			argError(t, s.qp.Connect(t.Context(), uverbs.Endpoint{QPN: 17, GID: uverbs.GID{15: 1}}), "GID index")
+			argError(t, s.qp.Connect(t.Context(), uverbs.Endpoint{QPN: 17, GID: ib.GID{15: 1}}), "GID index")
 		}
 		table, err := dev.GIDTable(1)
 		must(t, err)

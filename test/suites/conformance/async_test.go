@@ -12,6 +12,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // spareDevice makes a pair of network interfaces and an RDMA device on one of them: the
@@ -89,7 +90,7 @@ func TestGIDEvents(t *testing.T) {
 		must(t, err)
 		addr, err := netlink.ParseAddr("10.9.0.1/24")
 		must(t, err)
-		want, err := uverbs.ParseGID("10.9.0.1")
+		want, err := ib.ParseGID("10.9.0.1")
 		must(t, err)
 		// Events of other addresses may come first.
 		until := func(there bool) {
@@ -126,7 +127,7 @@ func overrun(t *testing.T, dev *uverbs.Device) (*uverbs.CQ, *uverbs.QP) {
 	must(t, err)
 	closeLater(t, qp)
 	must(t, qp.Init(), qp.PostRecv(1), qp.PostRecv(2), qp.PostRecv(3))
-	must(t, qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+	must(t, qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 	return cq, qp
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // isAtomic reports whether an operation fetches a word and changes it.
@@ -14,7 +15,7 @@ func isAtomic(op uverbs.WROpcode) bool { return op == uverbs.WRAtomicFAA || op =
 // noAtomics is the error about a device that has no atomic operations, as its attributes say, or
 // nil.
 func noAtomics(dev *uverbs.Device) error {
-	if dev.QueryDevice().AtomicCap != uverbs.AtomicNone {
+	if dev.QueryDevice().AtomicCap != ib.AtomicNone {
 		return nil
 	}
 	return &uverbs.FeatureError{Feature: "atomic operations", Driver: rig.Driver}

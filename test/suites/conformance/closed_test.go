@@ -12,6 +12,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // objects makes one of each kind of object, users after what they use.
@@ -48,7 +49,7 @@ func objects(t *testing.T, dev *uverbs.Device) []closer {
 		mw, err := pd.AllocMW(uverbs.MWType2)
 		add(mw, err)
 	}
-	datagrams, err := pd.CreateQP(uverbs.QPOptions{Type: uverbs.UD, SendCQ: cq, RecvCQ: cq})
+	datagrams, err := pd.CreateQP(uverbs.QPOptions{Type: ib.UD, SendCQ: cq, RecvCQ: cq})
 	add(datagrams, err)
 	must(t, datagrams.ReadyUD(testQKey))
 	// Objects that only some devices have; other tests know which.
@@ -320,7 +321,7 @@ func TestUseAfterClose(t *testing.T) {
 			"PostSend":    qp.PostSend(uverbs.SendWR{}),
 			"PostRecv":    qp.PostRecv(1),
 			"PostRecvs":   qp.PostRecvs(uverbs.RecvWR{}),
-			"Modify":      qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState),
+			"Modify":      qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState),
 			"Query":       func() error { _, err := qp.Query(); return err }(),
 			"Endpoint":    func() error { _, err := qp.Endpoint(); return err }(),
 			"Connect":     qp.Connect(ctx, uverbs.Endpoint{}),

@@ -19,6 +19,7 @@ import (
 	"github.com/goverbs/goverbs/test/suites/conformance/report"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // lacking lists what kernels lack.
@@ -128,7 +129,7 @@ func closeLater(t *testing.T, c closer) {
 
 // side is one side of a connection.
 type side struct {
-	typ uverbs.QPType // 0 is RC
+	typ ib.QPType // 0 is RC
 	dev *uverbs.Device
 	pd  *uverbs.PD
 	buf *uverbs.Buffer
@@ -151,7 +152,7 @@ const testQKey = 0x11111111
 // ready.
 func newSide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 	t.Helper()
-	if o.Type == uverbs.UC || o.Type == uverbs.UD {
+	if o.Type == ib.UC || o.Type == ib.UD {
 		testenv.NeedsIB(t, "QP type "+o.Type.String())
 		testenv.NeedsNoLoss(t, "UC and UD do not repeat what is lost")
 	}
@@ -162,7 +163,7 @@ func newSide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 func newLossySide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 	t.Helper()
 	s := &side{dev: dev, typ: o.Type}
-	if o.Type != 0 && o.Type != uverbs.RC {
+	if o.Type != 0 && o.Type != ib.RC {
 		testenv.NeedsIB(t, "QP type "+o.Type.String())
 	}
 	var err error
@@ -190,7 +191,7 @@ func newLossySide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 	}
 	s.qp, err = s.pd.CreateQP(o)
 	check(s.qp)
-	if o.Type == uverbs.UD {
+	if o.Type == ib.UD {
 		must(t, s.qp.ReadyUD(testQKey))
 	} else {
 		must(t, s.qp.Init())
@@ -226,7 +227,7 @@ func TestChosenGID(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		table, err := dev.GIDTable(1)
 		must(t, err)
-		want, ok := uverbs.ChooseGID(table, uverbs.GID{})
+		want, ok := uverbs.ChooseGID(table, ib.GID{})
 		if !ok || want.Index != ipv4Index {
 			t.Fatalf("the library chooses %s, want index %d of %v", want, ipv4Index, table)
 		}
@@ -271,7 +272,7 @@ func (s *side) next(t *testing.T) uverbs.WC {
 
 // reaches waits until the QP is in a state. rxe reports a failed request, to the program or to the peer, shortly
 // before it changes the state.
-func (s *side) reaches(t *testing.T, want uverbs.QPState) {
+func (s *side) reaches(t *testing.T, want ib.QPState) {
 	t.Helper()
 	for end := time.Now().Add(deadline); ; {
 		attr, err := s.qp.Query()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestResize changes the size of a CQ again and again, with completions in it and without,
@@ -143,7 +144,7 @@ func flush(t *testing.T, pd *uverbs.PD, cq *uverbs.CQ, id uint64) {
 	qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
 	must(t, err)
 	closeLater(t, qp)
-	must(t, cq.Notify(), qp.Init(), qp.PostRecv(id), qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+	must(t, cq.Notify(), qp.Init(), qp.PostRecv(id), qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 }
 
 // TestManyCQs: of many CQs on one channel each has its event, once.
@@ -206,7 +207,7 @@ func TestSharedCQ(t *testing.T) {
 			qps = append(qps, qp)
 		}
 		for _, qp := range qps {
-			must(t, qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+			must(t, qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 		}
 		for range 100 {
 			wc := (&side{cq: cq}).next(t)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
@@ -26,14 +27,14 @@ func gidOf(t *testing.T, dev *uverbs.Device) uverbs.GIDEntry {
 	if rig.InfiniBand() {
 		return e
 	}
-	if !e.GID.Addr().Is4() || e.Type != uverbs.GIDTypeRoCEv2 {
+	if !e.GID.Addr().Is4() || e.Type != ib.GIDTypeRoCEv2 {
 		t.Fatalf("%s has %s, want an IPv4 GID", dev.Name(), e)
 	}
 	return e
 }
 
 // lidOf returns the LID of the port that has a GID on InfiniBand, else 0.
-func lidOf(t *testing.T, gid uverbs.GID) uint16 {
+func lidOf(t *testing.T, gid ib.GID) uint16 {
 	t.Helper()
 	for _, name := range rig.Devices {
 		dev, err := uverbs.Open(name, uverbs.OpenOptions{})
@@ -115,15 +116,15 @@ func TestDatagram(t *testing.T) {
 	testenv.Tags(t, testenv.SpecialCard)
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
-		datagrams(t, newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD}), newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD}))
+		datagrams(t, newSide(t, dev, uverbs.QPOptions{Type: ib.UD}), newSide(t, dev, uverbs.QPOptions{Type: ib.UD}))
 	})
 }
 
 // TestDatagramAcross sends from one device to the other.
 func TestDatagramAcross(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		datagrams(t, newSide(t, openDevice(t, rig.Devices[0]), uverbs.QPOptions{Type: uverbs.UD}),
-			newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{Type: uverbs.UD}))
+		datagrams(t, newSide(t, openDevice(t, rig.Devices[0]), uverbs.QPOptions{Type: ib.UD}),
+			newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{Type: ib.UD}))
 	})
 }
 
@@ -131,7 +132,7 @@ func TestDatagramAcross(t *testing.T) {
 func TestDatagramQKey(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
-		a, b := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD}), newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
+		a, b := newSide(t, dev, uverbs.QPOptions{Type: ib.UD}), newSide(t, dev, uverbs.QPOptions{Type: ib.UD})
 		ah := wayTo(t, a, b)
 		must(t, b.qp.PostRecv(1, b.mr.SGE(0, 1000)))
 		wr := datagram(2, ah, b, a.mr.SGE(0, 10))
@@ -149,9 +150,9 @@ func TestDatagramQKey(t *testing.T) {
 func TestDatagramErrors(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
-		a := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
+		a := newSide(t, dev, uverbs.QPOptions{Type: ib.UD})
 		rc := newSide(t, dev, uverbs.QPOptions{})
-		other := newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{Type: uverbs.UD})
+		other := newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{Type: ib.UD})
 		ah, foreign := wayTo(t, a, a), wayTo(t, other, other)
 		closed := wayTo(t, a, a)
 		must(t, closed.Close(), closed.Close())
@@ -198,10 +199,10 @@ func TestDatagramErrors(t *testing.T) {
 func TestMulticast(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		testenv.NeedsRoCE(t, "Ethernet")
-		a := newSide(t, openDevice(t, rig.Devices[0]), uverbs.QPOptions{Type: uverbs.UD})
-		b := newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{Type: uverbs.UD})
+		a := newSide(t, openDevice(t, rig.Devices[0]), uverbs.QPOptions{Type: ib.UD})
+		b := newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{Type: ib.UD})
 		group := netip.MustParseAddr("ff0e::7:1")
-		gid := uverbs.GID(group.As16())
+		gid := ib.GID(group.As16())
 		v6 := func(s *side) uverbs.GIDEntry {
 			table, err := s.dev.GIDTable(1)
 			must(t, err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // dcKey is the access key of the targets in these tests.
@@ -274,10 +275,10 @@ func TestDCErrors(t *testing.T) {
 			if err := r.dci.Err(&wc); !errors.Is(err, wc.Status) {
 				t.Errorf("%s: error %v", tt.name, err)
 			}
-			if attr, err := r.dci.Query(); err != nil || attr.State != uverbs.QPErr {
+			if attr, err := r.dci.Query(); err != nil || attr.State != ib.QPErr {
 				t.Errorf("%s: state %s, %v", tt.name, attr.State, err)
 			}
-			must(t, r.dci.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState), r.dci.ReadyDC())
+			must(t, r.dci.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState), r.dci.ReadyDC())
 			must(t, good.srq.PostRecv(50, r.mr.SGE(8192, 100)), r.dci.PostSend(good.to(send(51, r.mr.SGE(0, 100)))))
 			r.wants(t, map[uint64]uverbs.WCStatus{50: 0, 51: 0})
 		}
@@ -289,7 +290,7 @@ func (r *dcRig) ends(t *testing.T) {
 	t.Helper()
 	for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
 		attr, err := r.dci.Query()
-		if err == nil && attr.State == uverbs.QPErr {
+		if err == nil && attr.State == ib.QPErr {
 			return
 		}
 		if err != nil || testenv.Modelled() || time.Now().After(end) {
@@ -390,7 +391,7 @@ func TestDCResetStream(t *testing.T) {
 			firmwareRefuses(t, err, opRTS2RTSQP, "RTS2RTS_QP")
 			r.ends(t)
 		} else {
-			must(t, r.dci.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+			must(t, r.dci.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 		}
 		argError(t, r.dci.ResetStream(3), "state")
 		argError(t, r.qp.ResetStream(3), "QP type")
@@ -412,17 +413,17 @@ func TestDCAttributes(t *testing.T) {
 		must(t, err)
 		port, err := r.dev.QueryPort(1)
 		must(t, err)
-		if attr.State != uverbs.QPRTR || attr.Port != 1 || attr.MinRNRTimer != 12 || attr.PathMTU != port.ActiveMTU || attr.Access&uverbs.AccessRemoteWrite == 0 {
+		if attr.State != ib.QPRTR || attr.Port != 1 || attr.MinRNRTimer != 12 || attr.PathMTU != port.ActiveMTU || attr.Access&uverbs.AccessRemoteWrite == 0 {
 			t.Errorf("attributes of the DCT %+v", attr)
 		}
 		idle, err := r.pd.CreateDCT(uverbs.DCTOptions{RecvCQ: r.cq, SRQ: d.srq})
 		must(t, err)
 		closeLater(t, idle)
-		if attr, err := idle.Query(); err != nil || attr.State != uverbs.QPReset {
+		if attr, err := idle.Query(); err != nil || attr.State != ib.QPReset {
 			t.Errorf("a new DCT is in state %s, %v", attr.State, err)
 		}
 		for name, err := range map[string]error{
-			"reset":       d.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState),
+			"reset":       d.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState),
 			"ready again": d.qp.ReadyDC(),
 			"connect":     r.dci.Connect(t.Context(), uverbs.Endpoint{QPN: 1}),
 			"ready UD":    r.dci.ReadyUD(1),
@@ -431,7 +432,7 @@ func TestDCAttributes(t *testing.T) {
 			"no RecvCQ":   second(r.pd.CreateDCT(uverbs.DCTOptions{SRQ: d.srq})),
 			"no SendCQ":   second(r.pd.CreateDCI(uverbs.DCIOptions{})),
 			"MaxInline":   second(r.pd.CreateDCI(uverbs.DCIOptions{SendCQ: r.cq, MaxInline: 5000})),
-			"by CreateQP": second(r.pd.CreateQP(uverbs.QPOptions{Type: uverbs.DCI, SendCQ: r.cq})),
+			"by CreateQP": second(r.pd.CreateQP(uverbs.QPOptions{Type: ib.DCI, SendCQ: r.cq})),
 		} {
 			var arg *uverbs.ArgError
 			if !errors.As(err, &arg) {

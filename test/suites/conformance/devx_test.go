@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Commands of the firmware, and where fields are: cmd_hca_cap_bits and qpc_bits of mlx5_ifc.h.
@@ -81,7 +82,7 @@ func TestDEVX(t *testing.T) {
 		a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
 		connect(t, a, b)
 		q := queryQP(t, a.qp)
-		if remote := binary.BigEndian.Uint32(q[qpcRemote:]) & 0xffffff; q[qpcAt]>>4 != byte(uverbs.QPRTS) || remote != b.qp.QPN() {
+		if remote := binary.BigEndian.Uint32(q[qpcRemote:]) & 0xffffff; q[qpcAt]>>4 != byte(ib.QPRTS) || remote != b.qp.QPN() {
 			t.Errorf("the firmware says state %d and peer %#x, want RTS and %#x", q[qpcAt]>>4, remote, b.qp.QPN())
 		}
 		out = out[:qpcSize]
@@ -132,7 +133,7 @@ func TestUDPSourcePort(t *testing.T) {
 	testenv.Tags(t, testenv.SpecialCard)
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "DEVX", "mlx5")
-		for _, typ := range []uverbs.QPType{uverbs.RC, uverbs.UC} {
+		for _, typ := range []ib.QPType{ib.RC, ib.UC} {
 			dev := openDEVX(t)
 			a, b := newSide(t, dev, uverbs.QPOptions{Type: typ}), newSide(t, dev, uverbs.QPOptions{Type: typ})
 			argError(t, a.qp.SetUDPSourcePort(0xd903), "state")
@@ -149,7 +150,7 @@ func TestUDPSourcePort(t *testing.T) {
 			}
 			argError(t, a.qp.SetUDPSourcePort(0xbfff), "port")
 		}
-		s := newSide(t, openDEVX(t), uverbs.QPOptions{Type: uverbs.UD})
+		s := newSide(t, openDEVX(t), uverbs.QPOptions{Type: ib.UD})
 		argError(t, s.qp.SetUDPSourcePort(0xc000), "QP type")
 	})
 }
@@ -172,11 +173,11 @@ func TestLAG(t *testing.T) {
 		a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
 		argError(t, a.qp.SetLAGPort(1), "state")
 		connect(t, a, b)
-		u := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
-		for typ, q := range map[uverbs.QPType]*uverbs.QP{uverbs.RC: a.qp, uverbs.UD: u.qp, uverbs.RawPacket: rawSender(t, u)} {
+		u := newSide(t, dev, uverbs.QPOptions{Type: ib.UD})
+		for typ, q := range map[ib.QPType]*uverbs.QP{ib.RC: a.qp, ib.UD: u.qp, ib.RawPacket: rawSender(t, u)} {
 			first, err := q.QueryLAGPort()
 			must(t, err)
-			if testenv.Modelled() && typ != uverbs.RawPacket && (first.Port < 1 || first.Port > 2) {
+			if testenv.Modelled() && typ != ib.RawPacket && (first.Port < 1 || first.Port > 2) {
 				t.Errorf("%s: the kernel has given the port %d", typ, first.Port)
 			}
 			for _, port := range []uint8{2, 1} {
@@ -196,7 +197,7 @@ func TestLAG(t *testing.T) {
 // rawSender returns a QP for raw packets.
 func rawSender(t *testing.T, s *side) *uverbs.QP {
 	t.Helper()
-	q, err := s.pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 8})
+	q, err := s.pd.CreateQP(uverbs.QPOptions{Type: ib.RawPacket, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 8})
 	must(t, err)
 	closeLater(t, q)
 	return q

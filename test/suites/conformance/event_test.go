@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestCompChannelWait waits with and without busy-waiting. There is one event for each Notify.
@@ -109,7 +110,7 @@ func TestCloseWithEvents(t *testing.T) {
 			must(t, err)
 			qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
 			must(t, err)
-			must(t, cq.Notify(), qp.Init(), qp.PostRecv(1), qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+			must(t, cq.Notify(), qp.Init(), qp.PostRecv(1), qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 			wc := (&side{cq: cq}).next(t)
 			if !uverbs.IsFlush(qp.Err(&wc)) {
 				t.Fatalf("status %s, want a flush", wc.Status)

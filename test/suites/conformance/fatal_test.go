@@ -16,6 +16,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // unbind takes the driver off the PCI device of an RDMA device that is open, and returns what
@@ -61,7 +62,7 @@ func active(t *testing.T, dev *uverbs.Device) {
 	t.Helper()
 	for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
 		attr, err := dev.QueryPort(1)
-		if must(t, err); attr.State == uverbs.PortActive {
+		if must(t, err); attr.State == ib.PortActive {
 			return
 		}
 		if time.Now().After(end) {
@@ -156,7 +157,7 @@ func TestDeviceRemoved(t *testing.T) {
 			"CreateCQ":  errOf(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})),
 			"RegMR":     errOf(a.pd.RegMR(a.buf, uverbs.MROptions{})),
 			"Query":     errOf(a.qp.Query()),
-			"Modify":    a.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState),
+			"Modify":    a.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState),
 			"CreateQP":  errOf(a.pd.CreateQP(uverbs.QPOptions{SendCQ: a.cq, RecvCQ: a.cq})),
 		} {
 			if !errors.Is(err, uverbs.ErrDeviceRemoved) || !errors.Is(err, syscall.EIO) {

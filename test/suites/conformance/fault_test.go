@@ -6,6 +6,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // place is where a fault is found.
@@ -147,7 +148,7 @@ type outcome struct {
 	mine    uverbs.WCStatus
 	receive bool            // a receive of the peer completes
 	theirs  uverbs.WCStatus // with this status
-	state   uverbs.QPState  // of the peer
+	state   ib.QPState      // of the peer
 }
 
 // outcomeOf returns what rxe does.
@@ -159,7 +160,7 @@ func outcomeOf(t *testing.T, op uverbs.WROpcode, p place) outcome {
 	old := kernelBefore(t, 6, 0) // does not answer what it refuses
 	switch p {
 	case localKey, local:
-		o := outcome{mine: uverbs.WCLocProtErr, state: uverbs.QPRTS}
+		o := outcome{mine: uverbs.WCLocProtErr, state: ib.QPRTS}
 		switch {
 		case !gathers(op) || old:
 		case !kernelBefore(t, 6, 12):
@@ -169,7 +170,7 @@ func outcomeOf(t *testing.T, op uverbs.WROpcode, p place) outcome {
 		}
 		return o
 	case remote:
-		o := outcome{mine: uverbs.WCRemAccessErr, receive: true, theirs: uverbs.WCWRFlushErr, state: uverbs.QPErr}
+		o := outcome{mine: uverbs.WCRemAccessErr, receive: true, theirs: uverbs.WCWRFlushErr, state: ib.QPErr}
 		if withImm { // the receive is taken before the rkey is looked at
 			o.theirs = uverbs.WCRemAccessErr
 		} else if old && testenv.KnownBug(t, "no-nak") {
@@ -177,13 +178,13 @@ func outcomeOf(t *testing.T, op uverbs.WROpcode, p place) outcome {
 		}
 		return o
 	case remoteQP:
-		o := outcome{mine: uverbs.WCRemInvReqErr, receive: true, theirs: uverbs.WCWRFlushErr, state: uverbs.QPErr}
+		o := outcome{mine: uverbs.WCRemInvReqErr, receive: true, theirs: uverbs.WCWRFlushErr, state: ib.QPErr}
 		if old && testenv.KnownBug(t, "no-nak") {
 			o.mine = uverbs.WCRetryExcErr
 		}
 		return o
 	}
-	return outcome{receive: op == uverbs.WRSend || withImm, state: uverbs.QPRTS}
+	return outcome{receive: op == uverbs.WRSend || withImm, state: ib.QPRTS}
 }
 
 // outcomeMLX5 returns what a ConnectX adapter does: as the specification says, with a receive
@@ -191,13 +192,13 @@ func outcomeOf(t *testing.T, op uverbs.WROpcode, p place) outcome {
 func outcomeMLX5(op uverbs.WROpcode, p place) outcome {
 	switch p {
 	case localKey, local:
-		return outcome{mine: uverbs.WCLocProtErr, state: uverbs.QPRTS}
+		return outcome{mine: uverbs.WCLocProtErr, state: ib.QPRTS}
 	case remote:
-		return outcome{mine: uverbs.WCRemAccessErr, receive: true, theirs: uverbs.WCWRFlushErr, state: uverbs.QPErr}
+		return outcome{mine: uverbs.WCRemAccessErr, receive: true, theirs: uverbs.WCWRFlushErr, state: ib.QPErr}
 	case remoteQP:
-		return outcome{mine: uverbs.WCRemInvReqErr, receive: true, theirs: uverbs.WCWRFlushErr, state: uverbs.QPErr}
+		return outcome{mine: uverbs.WCRemInvReqErr, receive: true, theirs: uverbs.WCWRFlushErr, state: ib.QPErr}
 	}
-	return outcome{receive: op == uverbs.WRSend || op == uverbs.WRRDMAWriteWithImm, state: uverbs.QPRTS}
+	return outcome{receive: op == uverbs.WRSend || op == uverbs.WRRDMAWriteWithImm, state: ib.QPRTS}
 }
 
 // TestFailedRequests posts each invalid request with each operation and checks how it fails.
@@ -262,7 +263,7 @@ func tryFaults(t *testing.T, op uverbs.WROpcode, o uverbs.QPOptions) {
 func reconnect(t *testing.T, a, b *side) {
 	t.Helper()
 	for _, s := range []*side{a, b} {
-		must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
+		must(t, s.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState))
 		for n := 1; n > 0; { // what is left of the test before
 			var err error
 			n, err = s.cq.Poll(make([]uverbs.WC, 8))
@@ -318,7 +319,7 @@ func TestFailedReceives(t *testing.T) {
 				t.Errorf("the peer's completion of %d: %v, want 9 with %v", wc.ID, b.qp.Err(&wc), theirs)
 			}
 			for _, s := range []*side{a, b} {
-				s.reaches(t, uverbs.QPErr)
+				s.reaches(t, ib.QPErr)
 			}
 		})
 	}

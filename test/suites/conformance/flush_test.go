@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // flushedReceive polls for a receive that was flushed and checks what its error says. One with an ID
@@ -49,7 +50,7 @@ func TestFlushCause(t *testing.T) {
 	byModify := "this program moved the QP to state ERR, by Modify"
 	t.Run("Modify", func(t *testing.T) {
 		a, _ := talked(t)
-		must(t, a.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+		must(t, a.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 		e := a.flushedReceive(t, 7, byModify, "that were still posted are flushed")
 		if e.First != nil || e.Cause == nil {
 			t.Errorf("first %v, cause %v, want a cause alone", e.First, e.Cause)
@@ -62,7 +63,7 @@ func TestFlushCause(t *testing.T) {
 			a.flushedReceive(t, 9, byModify)
 		}
 		if !rig.IWARP() { // where a QP that was in use cannot be reset
-			must(t, a.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
+			must(t, a.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState))
 			says(t, a.qp.Err(&e.WC), byModify)
 			must(t, a.qp.Init()) // another life of the QP
 			saysNot(t, a.qp.Err(&e.WC), byModify)
@@ -70,7 +71,7 @@ func TestFlushCause(t *testing.T) {
 	})
 	t.Run("peer", func(t *testing.T) {
 		a, b := talked(t)
-		must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+		must(t, b.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 		b.flushedReceive(t, 7, byModify)
 		if rig.IWARP() { // TCP's connection ends with the QP
 			a.flushedReceive(t, 7, "the connection has ended: the peer disconnected", "receives that were still posted are flushed")
@@ -92,7 +93,7 @@ func TestFlushCause(t *testing.T) {
 		a, _ := talked(t)
 		cause := errors.New("the peer said good-bye")
 		a.qp.SetErrCause(cause)
-		must(t, a.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+		must(t, a.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 		if e := a.flushedReceive(t, 7, cause.Error()); !errors.Is(e, cause) {
 			t.Errorf("the error does not match its cause: %v", e)
 		}
@@ -137,7 +138,7 @@ func TestFlushedQueue(t *testing.T) {
 	connect(t, &own, b)
 	must(t, b.qp.PostRecv(1, b.mr.SGE(0, 100)), own.qp.PostRecv(7, a.mr.SGE(0, 100)), own.qp.PostSend(send(7, a.mr.SGE(200, 10))))
 	own.want(t, 7, uverbs.WCSend)
-	must(t, own.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+	must(t, own.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 	own.cq = recv
 	if e := own.flushedReceive(t, 7, "work request 7 (receive)"); e.WC.Opcode != uverbs.WCRecv {
 		t.Errorf("the opcode is %s", e.WC.Opcode)

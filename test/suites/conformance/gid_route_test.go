@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestGIDByRoute: on a port with several addresses the library chooses the one in the peer's subnet,
@@ -44,7 +45,7 @@ func TestGIDByRoute(t *testing.T) {
 	for peer, want := range map[string]uverbs.GIDEntry{
 		"10.1.0.9": first, "10.77.0.9": gids[0], "10.77.0.2": gids[0], "172.30.0.1": gids[0],
 	} {
-		gid, err := uverbs.ParseGID(peer)
+		gid, err := ib.ParseGID(peer)
 		must(t, err)
 		if got, ok := uverbs.ChooseGID(table, gid); !ok || got.GID != want.GID {
 			t.Errorf("to %s the library chooses %s, want %s of %v", peer, got, want, table)
@@ -75,13 +76,13 @@ func TestGIDByRoute(t *testing.T) {
 // waitGID waits until a device has the GID of an address, and returns the entry for RoCE v2.
 func waitGID(t *testing.T, dev *uverbs.Device, ip net.IP) uverbs.GIDEntry {
 	t.Helper()
-	want, err := uverbs.ParseGID(ip.String())
+	want, err := ib.ParseGID(ip.String())
 	must(t, err)
 	for end := time.Now().Add(deadline); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		table, err := dev.GIDTable(1)
 		must(t, err)
 		for _, e := range table {
-			if e.GID == want && e.Type == uverbs.GIDTypeRoCEv2 {
+			if e.GID == want && e.Type == ib.GIDTypeRoCEv2 {
 				return e
 			}
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestGRH: where a port needs a GRH in every packet the endpoints have GIDs, and the addresses of
@@ -17,7 +18,7 @@ func TestGRH(t *testing.T) {
 		port, err := dev.QueryPort(1)
 		must(t, err)
 		required := port.GRHRequired()
-		if required != (port.Flags&uverbs.PortGRHRequired != 0) || !required && port.LinkLayer == uverbs.LinkLayerEthernet {
+		if required != (port.Flags&uverbs.PortGRHRequired != 0) || !required && port.LinkLayer == ib.LinkLayerEthernet {
 			t.Errorf("the flags of the %s port are %#x", port.LinkLayer, port.Flags)
 		}
 		a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
@@ -50,7 +51,7 @@ func TestGRH(t *testing.T) {
 // checkGRHOfAH sends a datagram to an address without Global, as it may be on a port that does not need a GRH.
 func checkGRHOfAH(t *testing.T, dev *uverbs.Device, port uverbs.PortAttr) {
 	t.Helper()
-	from, to := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD}), newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
+	from, to := newSide(t, dev, uverbs.QPOptions{Type: ib.UD}), newSide(t, dev, uverbs.QPOptions{Type: ib.UD})
 	gid := gidOf(t, dev)
 	ah, err := from.pd.CreateAH(uverbs.AHAttr{Port: 1, DLID: port.LID, GRH: uverbs.GRH{DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1}})
 	must(t, err)

@@ -18,6 +18,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // imported imports a device. A software device has no file; its handles can be used on itself.
@@ -201,8 +202,8 @@ func TestImportEvents(t *testing.T) {
 	imp := imported(t, dev)
 	for _, d := range []*uverbs.Device{imp, dev} {
 		_, srq := newSRQ(t, d, uverbs.SRQOptions{MaxWR: 20})
-		a := newSide(t, d, uverbs.QPOptions{Type: uverbs.UD})
-		b := newSide(t, d, uverbs.QPOptions{Type: uverbs.UD, SRQ: srq})
+		a := newSide(t, d, uverbs.QPOptions{Type: ib.UD})
+		b := newSide(t, d, uverbs.QPOptions{Type: ib.UD, SRQ: srq})
 		must(t, srq.PostRecv(1, b.mr.SGE(0, 100)), srq.PostRecv(2, b.mr.SGE(0, 100)), srq.SetLimit(2))
 		must(t, a.qp.PostSend(datagram(1, wayTo(t, a, b), b, a.mr.SGE(0, 10))))
 		a.want(t, 1, uverbs.WCSend)

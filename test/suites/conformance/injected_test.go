@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Faults that are injected into the card of a device.
@@ -71,7 +72,7 @@ func TestInjectedSends(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.Guest(t)
 	do := inject(t, deviceName)
-	for _, typ := range []uverbs.QPType{uverbs.RC, uverbs.UC} {
+	for _, typ := range []ib.QPType{ib.RC, ib.UC} {
 		a, b := pair(t, uverbs.QPOptions{Type: typ})
 		for i, s := range syndromes {
 			v := vendors[i%len(vendors)]
@@ -100,7 +101,7 @@ func TestInjectedSends(t *testing.T) {
 				if s.status != uverbs.WCWRFlushErr && (!errors.As(err, &e) || e.First == nil || e.First.WC.ID != 2) {
 					t.Errorf("%v: want the failure of 2 as the cause", err)
 				}
-				if attr, err := a.qp.Query(); err != nil || attr.State != uverbs.QPErr && typ == uverbs.RC || attr.State == uverbs.QPRTS {
+				if attr, err := a.qp.Query(); err != nil || attr.State != ib.QPErr && typ == ib.RC || attr.State == ib.QPRTS {
 					t.Errorf("state %s, %v", attr.State, err)
 				}
 			})
@@ -177,7 +178,7 @@ func TestInjectedQueues(t *testing.T) {
 	broken := func(t *testing.T, a *side, b *side) {
 		t.Helper()
 		attr, err := a.qp.Query()
-		if err != nil || attr.State != uverbs.QPErr {
+		if err != nil || attr.State != ib.QPErr {
 			t.Errorf("state %s, %v; want ERR", attr.State, err)
 		}
 		// The ring takes it, and the card answers nothing, or that it is flushed.
@@ -186,8 +187,8 @@ func TestInjectedQueues(t *testing.T) {
 		if n, err := a.cq.Poll(wcs); err != nil || n > 0 && wcs[0].Status != uverbs.WCWRFlushErr {
 			t.Errorf("Poll: %d, %+v, %v", n, wcs[0], err)
 		}
-		reset := a.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState)
-		must(t, reset, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
+		reset := a.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState)
+		must(t, reset, b.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState))
 	}
 	t.Run("CQ", func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})

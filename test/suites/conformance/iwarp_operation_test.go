@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // onIWARP skips a test on other transports, whose tests of the same are others.
@@ -275,16 +276,16 @@ func TestIWARPUnsupported(t *testing.T) {
 	}
 	for what, ask := range map[string]func() error{
 		"UC": func() error {
-			return made(a.pd.CreateQP(uverbs.QPOptions{Type: uverbs.UC, SendCQ: a.cq, RecvCQ: a.cq}))
+			return made(a.pd.CreateQP(uverbs.QPOptions{Type: ib.UC, SendCQ: a.cq, RecvCQ: a.cq}))
 		},
 		"UD": func() error {
-			return made(a.pd.CreateQP(uverbs.QPOptions{Type: uverbs.UD, SendCQ: a.cq, RecvCQ: a.cq}))
+			return made(a.pd.CreateQP(uverbs.QPOptions{Type: ib.UD, SendCQ: a.cq, RecvCQ: a.cq}))
 		},
 		"XRC": func() error {
-			return made(a.pd.CreateQP(uverbs.QPOptions{Type: uverbs.XRCSend, SendCQ: a.cq}))
+			return made(a.pd.CreateQP(uverbs.QPOptions{Type: ib.XRCSend, SendCQ: a.cq}))
 		},
 		"raw packets": func() error {
-			return made(a.pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, SendCQ: a.cq, RecvCQ: a.cq}))
+			return made(a.pd.CreateQP(uverbs.QPOptions{Type: ib.RawPacket, SendCQ: a.cq, RecvCQ: a.cq}))
 		},
 		"memory windows":      func() error { return made(a.pd.AllocMW(uverbs.MWType2)) },
 		"binding":             func() error { return made(a.pd.RegMR(a.buf, uverbs.MROptions{Access: uverbs.AccessMWBind})) },

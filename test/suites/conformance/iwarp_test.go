@@ -11,6 +11,7 @@ import (
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // iwarpAddr is the address of a device of iWARP.
@@ -65,7 +66,7 @@ func joinIWARP(t testing.TB, a, b *uverbs.QP, cq *uverbs.CQ) {
 	}()
 	check(id.ResolveWait(ctx, rdmacm.Addr{IP: iwarpAddr(a.Device())}, at.Local))
 	_, err = id.ConnectWait(ctx, param(a))
-	check(err, <-accepted, a.SetKernelState(uverbs.QPRTS))
+	check(err, <-accepted, a.SetKernelState(ib.QPRTS))
 	check(a.PostSend(uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled}))
 	var wc [1]uverbs.WC
 	for end := time.Now().Add(deadline); ; {
@@ -79,7 +80,7 @@ func joinIWARP(t testing.TB, a, b *uverbs.QP, cq *uverbs.CQ) {
 			t.Fatal("a WRITE of nothing does not complete")
 		}
 	}
-	check(b.SetKernelState(uverbs.QPRTS))
+	check(b.SetKernelState(ib.QPRTS))
 }
 
 // TestIWARPFailedRequests: what a work request may not is refused to it where that is known on this side,

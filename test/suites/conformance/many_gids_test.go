@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // manyGIDs is how many entries TestManyGIDs wants in the table, if it has so many.
@@ -49,27 +50,27 @@ func (g *gidTable) all(t *testing.T) []uverbs.GIDEntry {
 }
 
 // entries returns the entries of a GID.
-func (g *gidTable) entries(t *testing.T, gid uverbs.GID) []uverbs.GIDEntry {
+func (g *gidTable) entries(t *testing.T, gid ib.GID) []uverbs.GIDEntry {
 	t.Helper()
 	return slices.DeleteFunc(g.all(t), func(e uverbs.GIDEntry) bool { return e.GID != gid })
 }
 
 // add gives the interface another address and returns its GID.
-func (g *gidTable) add(t *testing.T) uverbs.GID {
+func (g *gidTable) add(t *testing.T) ib.GID {
 	t.Helper()
 	n := len(g.added)
 	text := fmt.Sprintf("10.78.%d.%d", n/200, n%200+1)
 	addr, err := netlink.ParseAddr(text + "/32")
 	must(t, err, netlink.AddrAdd(g.link, addr))
 	g.added = append(g.added, addr)
-	gid, err := uverbs.ParseGID(text)
+	gid, err := ib.ParseGID(text)
 	must(t, err)
 	return gid
 }
 
 // await waits until the table has all entries of a GID, one for each version of RoCE, and returns them.
 // The kernel adds one after the other.
-func (g *gidTable) await(t *testing.T, gid uverbs.GID) []uverbs.GIDEntry {
+func (g *gidTable) await(t *testing.T, gid ib.GID) []uverbs.GIDEntry {
 	t.Helper()
 	for end := time.Now().Add(deadline); ; time.Sleep(time.Millisecond) {
 		if entries := g.entries(t, gid); len(entries) == g.versions {
@@ -93,7 +94,7 @@ func TestManyGIDs(t *testing.T) {
 	port, err := dev.QueryPort(1)
 	must(t, err)
 	table := newGIDTable(t, dev, rig.Netdevs[1])
-	var gids []uverbs.GID
+	var gids []ib.GID
 	limit := min(manyGIDs, port.GIDTableLen)
 	for len(table.all(t))+table.versions <= limit {
 		gid := table.add(t)
@@ -109,7 +110,7 @@ func TestManyGIDs(t *testing.T) {
 	last := gids[len(gids)-1]
 	var at uverbs.GIDEntry
 	for _, e := range table.await(t, last) {
-		if e.Type == uverbs.GIDTypeRoCEv2 {
+		if e.Type == ib.GIDTypeRoCEv2 {
 			at = e
 		}
 	}

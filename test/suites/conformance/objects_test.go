@@ -11,6 +11,7 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/flow"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // absentVerb is a verb that rxe does not have.
@@ -53,7 +54,7 @@ func absentVerbs(t *testing.T, s *side) []absentVerb {
 		{"ALLOC_PARENT_DOMAIN", [2]int{}, false, func() error { return errOf(s.pd.AllocParentDomain(nil)) }},
 	}
 	for feature, o := range map[string]uverbs.QPOptions{
-		"QP type XRC_INI":         {Type: uverbs.XRCSend},
+		"QP type XRC_INI":         {Type: ib.XRCSend},
 		"CREATE_QP with Flags":    {RecvCQ: s.cq, Flags: uverbs.QPBlockMulticastLoopback},
 		"CREATE_QP with IndTable": {IndTable: &uverbs.RWQIndTable{}},
 	} {
@@ -117,18 +118,18 @@ func TestRawPacketOnRxe(t *testing.T) {
 			{},
 			{MaxSendWR: 50, MaxRecvWR: 60, MaxSendSGE: 3, MaxRecvSGE: 2, MaxInline: 64},
 		} {
-			o.Type, o.SendCQ, o.RecvCQ = uverbs.RawPacket, s.cq, s.cq
+			o.Type, o.SendCQ, o.RecvCQ = ib.RawPacket, s.cq, s.cq
 			qp, err := s.pd.CreateQP(o)
 			testenv.Skip(t, err)
 			must(t, err)
 			closeLater(t, qp)
 			attr, err := qp.Query()
 			must(t, err)
-			if c := attr.Caps; attr.State != uverbs.QPReset || c.MaxSendWR < o.MaxSendWR || c.MaxRecvWR < o.MaxRecvWR || c.MaxSendSGE < o.MaxSendSGE || c.MaxRecvSGE < o.MaxRecvSGE || c.MaxInline < o.MaxInline {
+			if c := attr.Caps; attr.State != ib.QPReset || c.MaxSendWR < o.MaxSendWR || c.MaxRecvWR < o.MaxRecvWR || c.MaxSendSGE < o.MaxSendSGE || c.MaxRecvSGE < o.MaxRecvSGE || c.MaxInline < o.MaxInline {
 				t.Errorf("of %+v the kernel made %+v in state %s", o, c, attr.State)
 			}
 			must(t, qp.ReadyUD(0))
-			if attr, err = qp.Query(); err != nil || attr.State != uverbs.QPRTS {
+			if attr, err = qp.Query(); err != nil || attr.State != ib.QPRTS {
 				t.Errorf("state is %s, %v, want RTS", attr.State, err)
 			}
 			if err := qp.PostSend(send(1, s.mr.SGE(0, 64))); !errors.Is(err, uverbs.ErrOpcode) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestOnceDuringMoveToErr moves one of two QPs to ERR while messages are on their way. Each receive
@@ -26,7 +27,7 @@ func TestOnceDuringMoveToErr(t *testing.T) {
 	reset := func() {
 		t.Helper()
 		for _, s := range []*side{a, b} {
-			must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState), s.qp.Init())
+			must(t, s.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState), s.qp.Init())
 		}
 		connect(t, a, b)
 	}
@@ -48,14 +49,14 @@ func TestOnceDuringMoveToErr(t *testing.T) {
 		broken := make(chan error, 1)
 		go func() {
 			awaitByte(&b.buf.Bytes()[round%sends*size])
-			broken <- breaks.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState)
+			broken <- breaks.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState)
 		}()
 		if err := a.qp.PostSend(batch...); err != nil && !errors.Is(err, uverbs.ErrState) {
 			t.Fatal(err)
 		}
 		must(t, <-broken)
 		if breaks == a { // b has seen nothing wrong
-			must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+			must(t, b.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 		}
 		over, arrived := false, 0
 		for i := range receives {
@@ -110,7 +111,7 @@ func awaitByte(b *byte) {
 // drain polls what a QP in ERR, or with a peer in ERR, has left.
 func drain(t *testing.T, s *side) {
 	t.Helper()
-	must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+	must(t, s.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 	var wc [16]uverbs.WC
 	for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		_, err := s.cq.Poll(wc[:])

@@ -11,6 +11,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // says checks that an error's text holds all of the words.
@@ -83,7 +84,7 @@ func addLink(t *testing.T, name, netdev string) {
 		}
 		table, err := dev.GIDTable(1)
 		dev.Close()
-		if e, ok := uverbs.ChooseGID(table, uverbs.GID{}); err == nil && ok && e.GID.Addr().Is4() {
+		if e, ok := uverbs.ChooseGID(table, ib.GID{}); err == nil && ok && e.GID.Addr().Is4() {
 			return
 		}
 	}

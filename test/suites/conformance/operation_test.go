@@ -7,15 +7,16 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestUC: an unreliable connection sends and writes, and has nothing that needs an answer.
 func TestUC(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		a, b := pair(t, uverbs.QPOptions{Type: uverbs.UC})
+		a, b := pair(t, uverbs.QPOptions{Type: ib.UC})
 		attr, err := a.qp.Query()
 		must(t, err)
-		if attr.State != uverbs.QPRTS || attr.DestQPN != b.qp.QPN() {
+		if attr.State != ib.QPRTS || attr.DestQPN != b.qp.QPN() {
 			t.Fatalf("state %s to QP %d, want RTS to QP %d", attr.State, attr.DestQPN, b.qp.QPN())
 		}
 		for _, n := range []int{0, 1, 1024, 5000} {
@@ -54,7 +55,7 @@ func TestUC(t *testing.T) {
 // gets no error.
 func TestUCLostMessage(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		a, b := pair(t, uverbs.QPOptions{Type: uverbs.UC})
+		a, b := pair(t, uverbs.QPOptions{Type: ib.UC})
 		must(t, a.qp.PostSend(send(1, a.mr.SGE(0, 10))))
 		a.want(t, 1, uverbs.WCSend)
 		b.none(t)

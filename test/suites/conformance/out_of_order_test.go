@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestOutOfOrder keeps the receive queue of a QP with the option OutOfOrder full: there is room for
@@ -17,7 +18,7 @@ func TestOutOfOrder(t *testing.T) {
 	testenv.Tags(t, testenv.SpecialCard)
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "OutOfOrder", "mlx5")
-		for _, typ := range []uverbs.QPType{uverbs.RC, uverbs.UC, uverbs.UD} {
+		for _, typ := range []ib.QPType{ib.RC, ib.UC, ib.UD} {
 			t.Run(typ.String(), func(t *testing.T) { outOfOrder(t, typ) })
 		}
 	})
@@ -27,7 +28,7 @@ func TestOutOfOrder(t *testing.T) {
 const outOfOrderSize = 128
 
 // outOfOrder tests a type.
-func outOfOrder(t *testing.T, typ uverbs.QPType) {
+func outOfOrder(t *testing.T, typ ib.QPType) {
 	dev := openDevice(t, deviceName)
 	o := uverbs.QPOptions{Type: typ, MaxRecvWR: 8, OutOfOrder: true}
 	pd := newPD(t, dev)
@@ -40,7 +41,7 @@ func outOfOrder(t *testing.T, typ uverbs.QPType) {
 	must(t, err)
 	closeLater(t, probe)
 	ready := probe.Init
-	if typ == uverbs.UD {
+	if typ == ib.UD {
 		ready = func() error { return probe.ReadyUD(testQKey) }
 	}
 	err = ready()
@@ -49,7 +50,7 @@ func outOfOrder(t *testing.T, typ uverbs.QPType) {
 	o.SendCQ, o.RecvCQ = nil, nil
 	var a, b *side
 	var ah *uverbs.AH
-	if typ == uverbs.UD {
+	if typ == ib.UD {
 		a, b, ah = udPair(t, o)
 	} else {
 		a, b = pair(t, o)
@@ -62,7 +63,7 @@ func outOfOrder(t *testing.T, typ uverbs.QPType) {
 	if got, err := b.qp.DataInOrder(uverbs.WRRDMAWrite); got != 0 || err != nil {
 		t.Errorf("data is in order: %v, %v", got, err)
 	}
-	must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+	must(t, b.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 	flushed := map[uint64]bool{}
 	for range posted {
 		wc := b.next(t)
@@ -76,8 +77,8 @@ func outOfOrder(t *testing.T, typ uverbs.QPType) {
 	// The second connection begins with an empty queue, and in any order again.
 	again := func(s *side) {
 		t.Helper()
-		must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
-		if typ == uverbs.UD {
+		must(t, s.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState))
+		if typ == ib.UD {
 			must(t, s.qp.ReadyUD(testQKey))
 		} else {
 			must(t, s.qp.Init())
@@ -85,7 +86,7 @@ func outOfOrder(t *testing.T, typ uverbs.QPType) {
 	}
 	again(a)
 	again(b)
-	if typ != uverbs.UD {
+	if typ != ib.UD {
 		connect(t, a, b)
 	}
 	messagesOutOfOrder(t, a, b, ah, 100)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // overflowing are connections, some of whose completions go to one CQ that is too small.
@@ -118,7 +119,7 @@ func (o *overflowing) breaks(t *testing.T, sides []*side) {
 		if events[s.qp] != 1 {
 			t.Errorf("%d events of QP %d, want 1", events[s.qp], s.qp.QPN())
 		}
-		s.reaches(t, uverbs.QPErr)
+		s.reaches(t, ib.QPErr)
 	}
 }
 
@@ -229,7 +230,7 @@ func TestCQOverflowByReceives(t *testing.T) {
 				}
 				b.holds(t, 0, o.from[i].buf.Bytes()[:sent[i]])
 				for _, s := range []*side{b, o.from[i]} {
-					s.reaches(t, uverbs.QPErr)
+					s.reaches(t, ib.QPErr)
 				}
 			}
 			if !onRxe {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // allRights are the access rights of newSide's region.
@@ -104,11 +105,11 @@ func (s *side) fails(t *testing.T, id uint64, want uverbs.WCStatus, say string) 
 
 // stopped returns the state of the QP after a send that has failed on this side. UC and UD still receive, but rxe
 // breaks them, too.
-func (s *side) stopped() uverbs.QPState {
-	if (s.typ == uverbs.UC || s.typ == uverbs.UD) && !onRxe {
-		return uverbs.QPSQE
+func (s *side) stopped() ib.QPState {
+	if (s.typ == ib.UC || s.typ == ib.UD) && !onRxe {
+		return ib.QPSQE
 	}
-	return uverbs.QPErr
+	return ib.QPErr
 }
 
 // blames checks what a flush is said to follow from.
@@ -128,7 +129,7 @@ func (s *side) inError(t *testing.T) {
 	for end := time.Now().Add(deadline); ; {
 		attr, err := s.qp.Query()
 		must(t, err)
-		if attr.State == uverbs.QPErr {
+		if attr.State == ib.QPErr {
 			return
 		}
 		if time.Now().After(end) {
@@ -242,7 +243,7 @@ func TestAHOfOtherPD(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
-	a, b := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD}), newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
+	a, b := newSide(t, dev, uverbs.QPOptions{Type: ib.UD}), newSide(t, dev, uverbs.QPOptions{Type: ib.UD})
 	want := a.fill(0, 1000, 3)
 	must(t, b.qp.PostRecv(1, b.mr.SGE(0, 2000)))
 	must(t, a.qp.PostSend(datagram(2, wayTo(t, &side{dev: dev, pd: newPD(t, dev)}, b), b, a.mr.SGE(0, 1000))))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestInjectedPort: what becomes of a port's addresses and keys is told, and can be read then. On
@@ -35,7 +36,7 @@ func TestInjectedPort(t *testing.T) {
 		addr, err := netlink.ParseAddr("10.9.0.1/24")
 		must(t, err, netlink.AddrAdd(link, addr))
 		t.Cleanup(func() { must(t, netlink.AddrDel(link, addr)) })
-		want, err := uverbs.ParseGID("10.9.0.1")
+		want, err := ib.ParseGID("10.9.0.1")
 		must(t, err)
 		for has := false; !has; { // events of other addresses may come first
 			told(uverbs.EventGIDChange)
@@ -79,7 +80,7 @@ func portOfSubnet(t *testing.T, dev *uverbs.Device, do func(string, ...any) stri
 	}
 	pkey(0)
 	const other = "fe80::1234"
-	want, err := uverbs.ParseGID(other)
+	want, err := ib.ParseGID(other)
 	must(t, err)
 	// The kernel updates the table, and reports GIDs on Ethernet only.
 	gid := func(addr string, there bool) {

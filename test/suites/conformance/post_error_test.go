@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestQueueFull fills the send queue towards a peer that does not answer. A peer without
@@ -28,7 +29,7 @@ func TestQueueFull(t *testing.T) {
 				break
 			}
 		}
-		must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
+		must(t, b.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState))
 		n := 0
 		var err error
 		for ; err == nil; n++ {
@@ -58,7 +59,7 @@ func TestPostInWrongState(t *testing.T) {
 			t.Errorf("PostSend in INIT: %v, want ErrState", err)
 		}
 		must(t, s.qp.PostRecv(1))
-		must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
+		must(t, s.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState))
 		if err := s.qp.PostRecv(1); !errors.Is(err, uverbs.ErrState) {
 			t.Errorf("PostRecv in RESET: %v, want ErrState", err)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // rcSteps are what Connect does, step by step, with the values that it chooses.
@@ -21,14 +22,14 @@ func rcSteps(t *testing.T, s, peer *side) (rtr, rts func()) {
 	rtr = func() {
 		t.Helper()
 		must(t, s.qp.Modify(uverbs.QPAttr{
-			State: uverbs.QPRTR, PathMTU: uverbs.MTU1024, DestQPN: remote.QPN, RQPSN: remote.PSN, MaxDestRdAtomic: 4, MinRNRTimer: 12,
+			State: ib.QPRTR, PathMTU: ib.MTU1024, DestQPN: remote.QPN, RQPSN: remote.PSN, MaxDestRdAtomic: 4, MinRNRTimer: 12,
 			AH: uverbs.AHAttr{Port: 1, DLID: remote.LID, Global: !rig.InfiniBand(), GRH: uverbs.GRH{DGID: remote.GID, SGIDIndex: uint8(ipv4Index), HopLimit: 64}},
 		}, uverbs.AttrState|uverbs.AttrAV|uverbs.AttrPathMTU|uverbs.AttrDestQPN|uverbs.AttrRQPSN|uverbs.AttrMaxDestRdAtomic|uverbs.AttrMinRNRTimer))
 	}
 	rts = func() {
 		t.Helper()
 		must(t, s.qp.Modify(uverbs.QPAttr{
-			State: uverbs.QPRTS, SQPSN: local.PSN, Timeout: 14, RetryCount: 6, RNRRetry: 6, MaxRdAtomic: 4,
+			State: ib.QPRTS, SQPSN: local.PSN, Timeout: 14, RetryCount: 6, RNRRetry: 6, MaxRdAtomic: 4,
 		}, uverbs.AttrState|uverbs.AttrSQPSN|uverbs.AttrTimeout|uverbs.AttrRetryCount|uverbs.AttrRNRRetry|uverbs.AttrMaxRdAtomic))
 	}
 	return rtr, rts
@@ -56,7 +57,7 @@ func TestPostBeforeRTS(t *testing.T) {
 			t.Errorf("PostRecv in %s: %v, want %v", a.qp.State(), err, recv)
 		}
 	}
-	must(t, a.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
+	must(t, a.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState))
 	post(0, uverbs.ErrState)
 	must(t, a.qp.Init())
 	post(1, nil)
@@ -199,7 +200,7 @@ func TestPostDuringMoveToErr(t *testing.T) {
 			done <- nil
 		}()
 		<-started
-		must(t, a.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+		must(t, a.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 		must(t, <-done, reads())
 		time.Sleep(50 * time.Millisecond)
 		must(t, reads())

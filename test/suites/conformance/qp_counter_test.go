@@ -113,13 +113,13 @@ func checkQPCounters(t *testing.T, dev netlinkrdma.Device, a, b *side, ids [2]ui
 	}
 	oneAfterAnother(t, a, 3, access(uverbs.WRRDMAWrite, a, b, 20000), uverbs.WCRDMAWrite)
 	oneAfterAnother(t, a, 2, access(uverbs.WRRDMARead, a, b, 100), uverbs.WCRDMARead)
-	if a.dev.QueryDevice().AtomicCap != uverbs.AtomicNone {
+	if a.dev.QueryDevice().AtomicCap != ib.AtomicNone {
 		wr := access(uverbs.WRAtomicFAA, a, b, 8)
 		wr.CompareAdd = 1
 		oneAfterAnother(t, a, 4, wr, uverbs.WCFetchAdd)
 	}
 	responder := hwCounts{"rx_write_requests": 3, "rx_read_requests": 2, "rx_atomic_requests": 4}
-	if a.dev.QueryDevice().AtomicCap == uverbs.AtomicNone {
+	if a.dev.QueryDevice().AtomicCap == ib.AtomicNone {
 		delete(responder, "rx_atomic_requests")
 	}
 	wantCounts(t, dev, "requester", ids[0], hwCounts{})
@@ -130,7 +130,7 @@ func checkQPCounters(t *testing.T, dev netlinkrdma.Device, a, b *side, ids [2]ui
 	if wc := a.next(t); wc.Status != uverbs.WCRNRRetryExcErr {
 		t.Errorf("completion %v, want %s", wc.Err(), uverbs.WCRNRRetryExcErr)
 	}
-	a.reaches(t, uverbs.QPErr)
+	a.reaches(t, ib.QPErr)
 	requester := hwCounts{"rnr_nak_retry_err": 1, "req_cqe_error": 1}
 	if names := qpCounter(t, dev, ids[0]).Counters; slices.ContainsFunc(names, func(c netlinkrdma.Counter) bool { return c.Name == "req_rnr_retries_exceeded" }) {
 		requester["req_rnr_retries_exceeded"] = 1 // newer kernels
@@ -217,7 +217,7 @@ func TestQPCountersAuto(t *testing.T) {
 		t.Errorf("setting %+v, %v, want mode auto by type and process", set, err)
 	}
 	a, b := pair(t, uverbs.QPOptions{})
-	datagrams := newSide(t, a.dev, uverbs.QPOptions{Type: uverbs.UD})
+	datagrams := newSide(t, a.dev, uverbs.QPOptions{Type: ib.UD})
 	must(t, netlinkrdma.SetAutoQPCounters(dev, 1, 0))
 	later, _ := pair(t, uverbs.QPOptions{}) // has no counter
 	oneAfterAnother(t, a, 3, access(uverbs.WRRDMAWrite, a, b, 100), uverbs.WCRDMAWrite)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestSQDrainedEvent: a QP that nobody waits with tells that it has drained. Of several QPs
@@ -15,14 +16,14 @@ func TestSQDrainedEvent(t *testing.T) {
 		testenv.Needs(t, "state SQD", "rxe") // mlx5_ib knows no way there
 		a, b := pair(t, uverbs.QPOptions{})
 		for _, s := range []*side{b, a} {
-			must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPSQD, EnSQDAsyncNotify: true}, uverbs.AttrState|uverbs.AttrEnSQDAsyncNotify))
+			must(t, s.qp.Modify(uverbs.QPAttr{State: ib.QPSQD, EnSQDAsyncNotify: true}, uverbs.AttrState|uverbs.AttrEnSQDAsyncNotify))
 			want := uverbs.Event{Type: uverbs.EventSQDrained, QP: s.qp}
 			if ev := event(t, s.dev, uverbs.EventSQDrained); ev != want {
 				t.Errorf("event is %s, want %s", ev, want)
 			}
-			must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTS}, uverbs.AttrState))
+			must(t, s.qp.Modify(uverbs.QPAttr{State: ib.QPRTS}, uverbs.AttrState))
 		}
-		must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPSQD}, uverbs.AttrState), b.qp.Close())
+		must(t, b.qp.Modify(uverbs.QPAttr{State: ib.QPSQD}, uverbs.AttrState), b.qp.Close())
 		noEvent(t, b.dev)
 	})
 }
@@ -77,7 +78,7 @@ func TestQPReqErrEvent(t *testing.T) {
 			if ev := event(t, b.dev, uverbs.EventQPReqErr); ev != (uverbs.Event{Type: uverbs.EventQPReqErr, QP: b.qp}) {
 				t.Errorf("%s: event is %s, want %s of QP %#x", op, ev, uverbs.EventQPReqErr, b.qp.QPN())
 			}
-			b.reaches(t, uverbs.QPErr)
+			b.reaches(t, ib.QPErr)
 		}
 	})
 }
@@ -92,16 +93,16 @@ func TestLastWQEEvent(t *testing.T) {
 		srq, err := pd.CreateSRQ(uverbs.SRQOptions{})
 		must(t, err)
 		closeLater(t, srq)
-		types := []uverbs.QPType{uverbs.RC}
+		types := []ib.QPType{ib.RC}
 		if !onMLX5 { // whether a card tells it of UD is not known here
-			types = append(types, uverbs.UD)
+			types = append(types, ib.UD)
 		}
 		for _, typ := range types {
 			s := newSide(t, dev, uverbs.QPOptions{Type: typ, SRQ: srq})
-			if typ == uverbs.RC {
+			if typ == ib.RC {
 				must(t, s.qp.Init())
 			}
-			must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+			must(t, s.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 			if rig.IWARP() || rxeBefore(t, 6, 12) && testenv.KnownBug(t, "no-last-wqe-event") {
 				noEvent(t, dev)
 				continue

@@ -11,6 +11,7 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/flow"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestRawPacket sends Ethernet frames from one device to the other, where a flow takes them,
@@ -133,7 +134,7 @@ func TestWQ(t *testing.T) {
 		for i := range hash.Key {
 			hash.Key[i] = byte(i*37 + 1)
 		}
-		qp, err := b.pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, IndTable: table, RXHash: hash})
+		qp, err := b.pd.CreateQP(uverbs.QPOptions{Type: ib.RawPacket, IndTable: table, RXHash: hash})
 		must(t, err)
 		closeLater(t, qp)
 		frame := steerIPv4(t, a, qp)
@@ -211,23 +212,23 @@ func TestRateLimit(t *testing.T) {
 		a := rawSide(t, rig.Devices[0], uverbs.QPOptions{})
 		limits, err := a.dev.RateLimits()
 		must(t, err)
-		if limits.Min == 0 || limits.Max <= limits.Min || limits.QPTypes != uverbs.QPTypes(1<<uverbs.RawPacket) {
+		if limits.Min == 0 || limits.Max <= limits.Min || limits.QPTypes != uverbs.QPTypes(1<<ib.RawPacket) {
 			t.Errorf("rates %+v", limits)
 		}
 		const frames, size = 10, 1000
 		const rate = 400 // kbit/s: 20 ms for a frame
 		const least = (frames - 1) * size * 8 * time.Second / rate / 1000
-		must(t, a.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTR}, uverbs.AttrState))
+		must(t, a.qp.Modify(uverbs.QPAttr{State: ib.QPRTR}, uverbs.AttrState))
 		limit := func(attr uverbs.QPAttr, mask uverbs.QPAttrMask) error {
 			return a.qp.Modify(attr, mask|uverbs.AttrRateLimit)
 		}
 		for _, bad := range []uint32{limits.Min - 1, limits.Max + 1} {
-			err := limit(uverbs.QPAttr{State: uverbs.QPRTS, RateLimit: bad}, uverbs.AttrState)
+			err := limit(uverbs.QPAttr{State: ib.QPRTS, RateLimit: bad}, uverbs.AttrState)
 			if e, ok := errors.AsType[*uverbs.ArgError](err); !ok || e.Field != "RateLimit" {
 				t.Errorf("rate %d: %v, want an ArgError of RateLimit", bad, err)
 			}
 		}
-		must(t, limit(uverbs.QPAttr{State: uverbs.QPRTS, RateLimit: rate}, uverbs.AttrState))
+		must(t, limit(uverbs.QPAttr{State: ib.QPRTS, RateLimit: rate}, uverbs.AttrState))
 		a.fill(0, size, 3)
 		pass := func() time.Duration {
 			begin := time.Now()
@@ -263,7 +264,7 @@ func TestInjectedWQ(t *testing.T) {
 		table, err := b.dev.CreateRWQIndTable([]*uverbs.WQ{wq})
 		must(t, err)
 		closeLater(t, table)
-		qp, err := b.pd.CreateQP(uverbs.QPOptions{Type: uverbs.RawPacket, IndTable: table, RXHash: uverbs.RXHash{Fields: uverbs.RXHashSrcIPv4 | uverbs.RXHashDstIPv4}})
+		qp, err := b.pd.CreateQP(uverbs.QPOptions{Type: ib.RawPacket, IndTable: table, RXHash: uverbs.RXHash{Fields: uverbs.RXHashSrcIPv4 | uverbs.RXHashDstIPv4}})
 		must(t, err)
 		closeLater(t, qp)
 		steerIPv4(t, a, qp)
@@ -337,20 +338,20 @@ func steer(t *testing.T, a *side, qp *uverbs.QP, n int, etherType uint16) (frame
 func rawSide(t *testing.T, name string, o uverbs.QPOptions) *side {
 	t.Helper()
 	s := newSide(t, openDevice(t, name), uverbs.QPOptions{})
-	o.Type, o.SendCQ, o.RecvCQ = uverbs.RawPacket, s.cq, s.cq
+	o.Type, o.SendCQ, o.RecvCQ = ib.RawPacket, s.cq, s.cq
 	qp, err := s.pd.CreateQP(o)
 	testenv.Skip(t, err)
 	must(t, err)
 	closeLater(t, qp)
 	s.qp = qp
-	must(t, qp.Modify(uverbs.QPAttr{State: uverbs.QPInit, Port: 1}, uverbs.AttrState|uverbs.AttrPort))
+	must(t, qp.Modify(uverbs.QPAttr{State: ib.QPInit, Port: 1}, uverbs.AttrState|uverbs.AttrPort))
 	return s
 }
 
 // rawReady takes a QP of raw packets on to where it receives and sends.
 func rawReady(t *testing.T, s *side) {
 	t.Helper()
-	must(t, s.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTR}, uverbs.AttrState), s.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTS}, uverbs.AttrState))
+	must(t, s.qp.Modify(uverbs.QPAttr{State: ib.QPRTR}, uverbs.AttrState), s.qp.Modify(uverbs.QPAttr{State: ib.QPRTS}, uverbs.AttrState))
 }
 
 // macOf is an interface's address.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // operation returns a signaled request for 8 bytes at the start of both buffers.
@@ -49,7 +50,7 @@ func TestNoReceive(t *testing.T) {
 				fmt.Sprintf("QP %d of %s has 0 receives posted now and a MinRNRTimer of 10µs", b.qp.QPN(), b.dev.Name()))
 			must(t, b.qp.PostRecvs(uverbs.RecvWR{ID: 3}, uverbs.RecvWR{ID: 4}))
 			says(t, a.qp.Err(&wc), "has 2 receives posted now")
-			if attr, err := b.qp.Query(); err != nil || attr.State != uverbs.QPRTS {
+			if attr, err := b.qp.Query(); err != nil || attr.State != ib.QPRTS {
 				t.Errorf("the peer is in state %s, %v, want RTS", attr.State, err)
 			}
 
@@ -77,7 +78,7 @@ func TestPeerState(t *testing.T) {
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
 	type asked struct {
-		state uverbs.QPState
+		state ib.QPState
 		op    uverbs.WROpcode
 		a     *side
 	}
@@ -86,25 +87,25 @@ func TestPeerState(t *testing.T) {
 	if !lacksAtomics(t, dev) {
 		ops = append(ops, uverbs.WRAtomicFAA, uverbs.WRAtomicCAS)
 	}
-	for _, state := range []uverbs.QPState{uverbs.QPReset, uverbs.QPInit, uverbs.QPRTR, uverbs.QPRTS, uverbs.QPErr} {
+	for _, state := range []ib.QPState{ib.QPReset, ib.QPInit, ib.QPRTR, ib.QPRTS, ib.QPErr} {
 		for _, op := range ops {
 			a, b := newSide(t, dev, refusing), newSide(t, dev, refusing)
 			rtr, rts := rcSteps(t, b, a)
 			receive := func() { must(t, b.qp.PostRecv(2, b.mr.SGE(0, 8))) }
 			switch state {
-			case uverbs.QPReset:
-				must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
-			case uverbs.QPInit:
+			case ib.QPReset:
+				must(t, b.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState))
+			case ib.QPInit:
 				receive()
-			case uverbs.QPRTR:
+			case ib.QPRTR:
 				receive()
 				rtr()
-			case uverbs.QPRTS:
+			case ib.QPRTS:
 				receive()
 				rtr()
 				rts()
-			case uverbs.QPErr:
-				must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+			case ib.QPErr:
+				must(t, b.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 			}
 			end, err := b.qp.Endpoint()
 			must(t, err, a.qp.Connect(t.Context(), end), a.qp.PostSend(operation(op, a, b)))
@@ -114,7 +115,7 @@ func TestPeerState(t *testing.T) {
 	for _, c := range all {
 		t.Run(c.state.String()+"/"+c.op.String(), func(t *testing.T) {
 			want := uverbs.WCRetryExcErr
-			if c.state == uverbs.QPRTR || c.state == uverbs.QPRTS {
+			if c.state == ib.QPRTR || c.state == ib.QPRTS {
 				want = uverbs.WCSuccess
 			}
 			if wc := c.a.next(t); wc.Status != want {
@@ -128,7 +129,7 @@ func TestPeerState(t *testing.T) {
 func TestSendToOtherQPType(t *testing.T) {
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
-	rc, ud := newSide(t, dev, refusing), newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
+	rc, ud := newSide(t, dev, refusing), newSide(t, dev, uverbs.QPOptions{Type: ib.UD})
 	end, err := ud.qp.Endpoint()
 	must(t, err, ud.qp.PostRecv(1, ud.mr.SGE(0, 100)), rc.qp.PostRecv(1, rc.mr.SGE(0, 100)))
 	must(t, rc.qp.Connect(t.Context(), end))
@@ -208,7 +209,7 @@ func TestAtomicVariants(t *testing.T) {
 func TestRelaxedOrdering(t *testing.T) {
 	testenv.Guest(t)
 	a, b := pair(t, uverbs.QPOptions{})
-	c, d := newSide(t, a.dev, uverbs.QPOptions{Type: uverbs.UD}), newSide(t, a.dev, uverbs.QPOptions{Type: uverbs.UD})
+	c, d := newSide(t, a.dev, uverbs.QPOptions{Type: ib.UD}), newSide(t, a.dev, uverbs.QPOptions{Type: ib.UD})
 	for _, s := range []*side{b, d} {
 		s.mr = other(t, s, remoteRights|uverbs.AccessRelaxedOrdering)
 	}
@@ -234,7 +235,7 @@ func TestRelaxedOrdering(t *testing.T) {
 func TestDatagramEmpty(t *testing.T) {
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
-	a, b := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD}), newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
+	a, b := newSide(t, dev, uverbs.QPOptions{Type: ib.UD}), newSide(t, dev, uverbs.QPOptions{Type: ib.UD})
 	ah := wayTo(t, a, b)
 	for id, sgl := range [][]uverbs.SGE{nil, {a.mr.SGE(0, 0)}} {
 		must(t, b.qp.PostRecv(uint64(id), b.mr.SGE(0, 100)), a.qp.PostSend(datagram(9, ah, b, sgl...)))
@@ -286,7 +287,7 @@ func TestCloseMRInUse(t *testing.T) {
 				failed = failed || wc.Status != uverbs.WCSuccess
 			}
 			t.Logf("failed: %t", failed)
-			a.reaches(t, map[bool]uverbs.QPState{true: uverbs.QPErr, false: uverbs.QPRTS}[failed])
+			a.reaches(t, map[bool]ib.QPState{true: ib.QPErr, false: ib.QPRTS}[failed])
 			if (c.op == uverbs.WRRDMARead) != c.peer && !bytes.Equal(written.Bytes(), make([]byte, bufferSize)) {
 				t.Error("the memory was written to after the region was closed")
 			}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestReceivesInAnyOrder: a completion tells which receive a message came into, whatever order the
@@ -47,7 +48,7 @@ func TestReceivesInAnyOrder(t *testing.T) {
 		}
 		post(wc.ID)
 	}
-	must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+	must(t, b.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 	for range posted {
 		if wc := next(); wc.Status != uverbs.WCWRFlushErr {
 			t.Errorf("completion %+v, want that of a flush", wc)

@@ -11,18 +11,19 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // gidIndex waits until the device has an address and returns the index of its GID.
 func gidIndex(t *testing.T, dev *uverbs.Device, addr string) int {
 	t.Helper()
-	want, err := uverbs.ParseGID(addr)
+	want, err := ib.ParseGID(addr)
 	must(t, err)
 	for end := time.Now().Add(deadline); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		table, err := dev.GIDTable(1)
 		must(t, err)
 		for _, e := range table {
-			if e.GID == want && e.Type == uverbs.GIDTypeRoCEv2 {
+			if e.GID == want && e.Type == ib.GIDTypeRoCEv2 {
 				return e.Index
 			}
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // sized is a sender whose queue has sizes that a test chose, and whoever receives from it.
@@ -23,15 +24,15 @@ type sized struct {
 }
 
 // sizedBy makes a sender of a type of QP, which skips the test if the device does not support it.
-func sizedBy(t *testing.T, typ uverbs.QPType, o uverbs.QPOptions) *sized {
+func sizedBy(t *testing.T, typ ib.QPType, o uverbs.QPOptions) *sized {
 	t.Helper()
 	o.Type = typ
 	switch typ {
-	case uverbs.XRCSend:
+	case ib.XRCSend:
 		return sizedXRC(t, o)
-	case uverbs.DCI:
+	case ib.DCI:
 		return sizedDC(t, o)
-	case uverbs.RawPacket:
+	case ib.RawPacket:
 		testenv.Needs(t, "raw packets", "mlx5")
 		testenv.NeedsRoCE(t, "Ethernet")
 		a := rawSide(t, deviceName, o)
@@ -41,7 +42,7 @@ func sizedBy(t *testing.T, typ uverbs.QPType, o uverbs.QPOptions) *sized {
 	dev := openDevice(t, deviceName)
 	c := &talk{a: newSide(t, dev, o), b: newSide(t, dev, uverbs.QPOptions{Type: typ, MaxRecvSGE: 1})}
 	remote := c.b.mr
-	if typ == uverbs.UD {
+	if typ == ib.UD {
 		c.ah, c.grh, remote = wayTo(t, c.a, c.b), uverbs.GRHSize, nil
 	} else {
 		connect(t, c.a, c.b)
@@ -137,7 +138,7 @@ func (s *sized) post(t *testing.T, wr uverbs.SendWR, want []byte) {
 }
 
 // most asks for far too much of a field of QPOptions and returns the limit that the error names.
-func most(t *testing.T, typ uverbs.QPType, field string, set func(o *uverbs.QPOptions, n int)) int {
+func most(t *testing.T, typ ib.QPType, field string, set func(o *uverbs.QPOptions, n int)) int {
 	t.Helper()
 	s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
 	create := func(n int) error {
@@ -146,9 +147,9 @@ func most(t *testing.T, typ uverbs.QPType, field string, set func(o *uverbs.QPOp
 		var qp *uverbs.QP
 		var err error
 		switch typ {
-		case uverbs.DCI:
+		case ib.DCI:
 			qp, err = s.pd.CreateDCI(dciOptions(o))
-		case uverbs.XRCSend:
+		case ib.XRCSend:
 			qp, err = s.pd.CreateQP(o)
 		default:
 			o.RecvCQ = s.cq
@@ -171,7 +172,7 @@ func TestSizeLimits(t *testing.T) {
 	testenv.Tags(t, testenv.SpecialCard, testenv.Unordered, testenv.Long)
 	testenv.NeedsIB(t, "limits of work requests")
 	testenv.Guest(t)
-	for name, typ := range map[string]uverbs.QPType{"RC": uverbs.RC, "UC": uverbs.UC, "UD": uverbs.UD, "XRC send": uverbs.XRCSend, "DCI": uverbs.DCI, "raw packet": uverbs.RawPacket} {
+	for name, typ := range map[string]ib.QPType{"RC": ib.RC, "UC": ib.UC, "UD": ib.UD, "XRC send": ib.XRCSend, "DCI": ib.DCI, "raw packet": ib.RawPacket} {
 		t.Run(name, func(t *testing.T) {
 			sizedBy(t, typ, uverbs.QPOptions{}) // or skip
 			t.Run("inline", func(t *testing.T) { sizeInline(t, typ) })
@@ -181,7 +182,7 @@ func TestSizeLimits(t *testing.T) {
 	}
 }
 
-func sizeInline(t *testing.T, typ uverbs.QPType) {
+func sizeInline(t *testing.T, typ ib.QPType) {
 	limit := most(t, typ, "MaxInline", func(o *uverbs.QPOptions, n int) { o.MaxInline = n })
 	s := sizedBy(t, typ, uverbs.QPOptions{MaxSendWR: 1, MaxInline: limit})
 	top := s.a.qp.Caps().MaxInline
@@ -204,7 +205,7 @@ func sizeInline(t *testing.T, typ uverbs.QPType) {
 	s.post(t, wr, data[:top])
 }
 
-func sizeSGEs(t *testing.T, typ uverbs.QPType) {
+func sizeSGEs(t *testing.T, typ ib.QPType) {
 	limit := most(t, typ, "MaxSendSGE", func(o *uverbs.QPOptions, n int) { o.MaxSendSGE = n })
 	s := sizedBy(t, typ, uverbs.QPOptions{MaxSendWR: 1, MaxSendSGE: limit})
 	top := s.a.qp.Caps().MaxSendSGE
@@ -223,7 +224,7 @@ func sizeSGEs(t *testing.T, typ uverbs.QPType) {
 	s.post(t, s.request(sgl...), s.a.gathered(sgl))
 }
 
-func sizeRequests(t *testing.T, typ uverbs.QPType) {
+func sizeRequests(t *testing.T, typ ib.QPType) {
 	for _, n := range []int{1, 2, 3} {
 		s := sizedBy(t, typ, uverbs.QPOptions{MaxSendWR: n})
 		top := s.a.qp.Caps().MaxSendWR

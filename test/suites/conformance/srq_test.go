@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // newSRQ makes an SRQ with an MR of its PD.
@@ -145,8 +146,8 @@ func TestSRQOfDatagrams(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		pd, srq := newSRQ(t, dev, uverbs.SRQOptions{})
-		a := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
-		b := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD, SRQ: srq})
+		a := newSide(t, dev, uverbs.QPOptions{Type: ib.UD})
+		b := newSide(t, dev, uverbs.QPOptions{Type: ib.UD, SRQ: srq})
 		must(t, srq.PostRecv(1, srqMemory(t, pd, b).SGE(0, 1000)))
 		must(t, a.qp.PostSend(datagram(2, wayTo(t, a, b), b, a.mr.SGE(0, 100))))
 		a.want(t, 2, uverbs.WCSend)

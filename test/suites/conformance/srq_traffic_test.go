@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // srqSize is how many bytes a receive of an srqGroup has.
@@ -192,7 +193,7 @@ func TestSRQImmediate(t *testing.T) {
 func TestSRQOfBrokenQP(t *testing.T) {
 	testenv.Guest(t)
 	g := newSRQGroup(t, openDevice(t, deviceName), 2, 4, uverbs.QPOptions{})
-	must(t, g.post(0), g.takes[0].qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+	must(t, g.post(0), g.takes[0].qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 	g.takes[0].none(t)
 	must(t, g.talk(1, 10, 1))
 	g.takes[0].none(t)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestQueryQP checks that what Connect sets is what the device has.
@@ -18,7 +19,7 @@ func TestQueryQP(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		o := uverbs.QPOptions{
 			MaxSendWR: 10, MaxRecvWR: 20, MaxSendSGE: 2, MaxRecvSGE: 3,
-			Path: uverbs.PathOptions{MTU: uverbs.MTU512, Timeout: 15, RetryCount: 5, RNRRetry: 4, MinRNRTimer: 8, TrafficClass: 16, MaxRdAtomic: 2},
+			Path: uverbs.PathOptions{MTU: ib.MTU512, Timeout: 15, RetryCount: 5, RNRRetry: 4, MinRNRTimer: 8, TrafficClass: 16, MaxRdAtomic: 2},
 		}
 		a, b := newSide(t, dev, o), newSide(t, dev, o)
 		connect(t, a, b)
@@ -28,18 +29,18 @@ func TestQueryQP(t *testing.T) {
 		must(t, err)
 		got, err := a.qp.Query()
 		must(t, err)
-		if got.State != uverbs.QPRTS || a.qp.State() != uverbs.QPRTS {
+		if got.State != ib.QPRTS || a.qp.State() != ib.QPRTS {
 			t.Errorf("state is %s, want RTS", got.State)
 		}
 		want := map[string][2]any{
-			"PathMTU":         {got.PathMTU, uverbs.MTU512},
+			"PathMTU":         {got.PathMTU, ib.MTU512},
 			"DestQPN":         {got.DestQPN, eb.QPN},
 			"RQPSN":           {got.RQPSN, eb.PSN},
 			"SQPSN":           {got.SQPSN, ea.PSN},
-			"Timeout":         {got.Timeout, uverbs.AckTimeout(15)},
+			"Timeout":         {got.Timeout, ib.AckTimeout(15)},
 			"RetryCount":      {got.RetryCount, uint8(5)},
 			"RNRRetry":        {got.RNRRetry, uint8(4)},
-			"MinRNRTimer":     {got.MinRNRTimer, uverbs.RNRTimer(8)},
+			"MinRNRTimer":     {got.MinRNRTimer, ib.RNRTimer(8)},
 			"MaxRdAtomic":     {got.MaxRdAtomic, uint8(2)},
 			"MaxDestRdAtomic": {got.MaxDestRdAtomic, uint8(2)},
 			"Port":            {got.Port, uint8(1)},
@@ -72,19 +73,19 @@ func TestQueryQP(t *testing.T) {
 func TestModifyMask(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
-		rtr := uverbs.QPAttr{State: uverbs.QPRTR, PathMTU: uverbs.MTU1024, AH: uverbs.AHAttr{Port: 1}}
+		rtr := uverbs.QPAttr{State: ib.QPRTR, PathMTU: ib.MTU1024, AH: uverbs.AHAttr{Port: 1}}
 		err := s.qp.Modify(rtr, uverbs.AttrState|uverbs.AttrAV|uverbs.AttrPathMTU|uverbs.AttrRQPSN|uverbs.AttrMinRNRTimer)
 		arg := argError(t, err, "attribute mask")
 		if !strings.Contains(arg.Given, "missing MaxDestRdAtomic, DestQPN") || !strings.Contains(arg.Op, "INIT to RTR") {
 			t.Errorf("%v does not name what is missing", err)
 		}
-		err = s.qp.Modify(uverbs.QPAttr{State: uverbs.QPInit, Port: 1}, uverbs.AttrState|uverbs.AttrPort|uverbs.AttrSQPSN|uverbs.AttrQKey)
+		err = s.qp.Modify(uverbs.QPAttr{State: ib.QPInit, Port: 1}, uverbs.AttrState|uverbs.AttrPort|uverbs.AttrSQPSN|uverbs.AttrQKey)
 		if arg := argError(t, err, "attribute mask"); !strings.Contains(arg.Given, "superfluous QKey, SQPSN") {
 			t.Errorf("%v does not name what is superfluous", err)
 		}
-		err = s.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTS}, uverbs.AttrState)
+		err = s.qp.Modify(uverbs.QPAttr{State: ib.QPRTS}, uverbs.AttrState)
 		argError(t, err, "State")
-		if s.qp.State() != uverbs.QPInit {
+		if s.qp.State() != ib.QPInit {
 			t.Errorf("state is %s after refused changes, want INIT", s.qp.State())
 		}
 	})
@@ -95,23 +96,23 @@ func TestQPStates(t *testing.T) {
 	testenv.NeedsIB(t, "manual QP state changes")
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
-		check := func(want uverbs.QPState) {
+		check := func(want ib.QPState) {
 			t.Helper()
 			if got, err := a.qp.Query(); err != nil || got.State != want {
 				t.Fatalf("state is %s, %v, want %s", got.State, err, want)
 			}
 		}
-		state := func(s uverbs.QPState) {
+		state := func(s ib.QPState) {
 			t.Helper()
 			must(t, a.qp.Modify(uverbs.QPAttr{State: s}, uverbs.AttrState))
 		}
 		if onMLX5 { // mlx5_ib knows no way there, nor a table of what may follow what
-			if err := a.qp.Modify(uverbs.QPAttr{State: uverbs.QPSQD}, uverbs.AttrState); !errors.Is(err, syscall.EINVAL) {
+			if err := a.qp.Modify(uverbs.QPAttr{State: ib.QPSQD}, uverbs.AttrState); !errors.Is(err, syscall.EINVAL) {
 				t.Errorf("SQD: %v, want EINVAL", err)
 			}
 		} else {
-			state(uverbs.QPSQD)
-			check(uverbs.QPSQD)
+			state(ib.QPSQD)
+			check(ib.QPSQD)
 		}
 		for end := time.Now().Add(deadline); ; { // back to RTS it goes only when drained
 			attr, err := a.qp.Query()
@@ -124,13 +125,13 @@ func TestQPStates(t *testing.T) {
 			}
 		}
 		if !onMLX5 {
-			state(uverbs.QPRTS)
+			state(ib.QPRTS)
 		}
-		check(uverbs.QPRTS)
+		check(ib.QPRTS)
 		// rxe has no doorbell for receives: one that is posted in ERR is not seen.
 		must(t, a.qp.PostRecv(2))
-		state(uverbs.QPErr)
-		check(uverbs.QPErr)
+		state(ib.QPErr)
+		check(ib.QPErr)
 		flushes := 1
 		if !rxeBefore(t, 6, 0) { // rxe of Linux 5.10 leaves a send in ERR alone
 			must(t, a.qp.PostSend(send(1)))
@@ -141,9 +142,9 @@ func TestQPStates(t *testing.T) {
 				t.Fatalf("status of %d in ERR is %s, want a flush", wc.ID, wc.Status)
 			}
 		}
-		state(uverbs.QPReset)
-		check(uverbs.QPReset)
-		must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
+		state(ib.QPReset)
+		check(ib.QPReset)
+		must(t, b.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState))
 		connect(t, a, b)
 		must(t, b.qp.PostRecv(1, b.mr.SGE(0, 8)), a.qp.PostSend(send(2, a.mr.SGE(0, 8))))
 		a.want(t, 2, uverbs.WCSend)
@@ -162,7 +163,7 @@ func TestConnectInvalidEndpoint(t *testing.T) {
 		changes := map[string]func(*uverbs.Endpoint){
 			"remote QPN": func(e *uverbs.Endpoint) { e.QPN = 1 << 24 },
 			"remote PSN": func(e *uverbs.Endpoint) { e.PSN = 1 << 24 },
-			"remote GID": func(e *uverbs.Endpoint) { e.GID = uverbs.GID{} },
+			"remote GID": func(e *uverbs.Endpoint) { e.GID = ib.GID{} },
 		}
 		if rig.InfiniBand() { // a LID is enough
 			delete(changes, "remote GID")
@@ -172,15 +173,15 @@ func TestConnectInvalidEndpoint(t *testing.T) {
 			change(&e)
 			argError(t, s.qp.Connect(t.Context(), e), field)
 		}
-		if got := s.qp.State(); got != uverbs.QPInit {
+		if got := s.qp.State(); got != ib.QPInit {
 			t.Errorf("state is %s after refused endpoints, want INIT", got)
 		}
-		mtu := newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{MTU: uverbs.MTU4096}})
-		if port, err := dev.QueryPort(1); err != nil || port.ActiveMTU < uverbs.MTU4096 {
+		mtu := newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{MTU: ib.MTU4096}})
+		if port, err := dev.QueryPort(1); err != nil || port.ActiveMTU < ib.MTU4096 {
 			argError(t, mtu.qp.Connect(t.Context(), good), "Path.MTU")
 		}
 		far := good
-		far.GID, err = uverbs.ParseGID("203.0.113.1") // no route goes there
+		far.GID, err = ib.ParseGID("203.0.113.1") // no route goes there
 		must(t, err)
 		err = s.qp.Connect(t.Context(), far)
 		if rig.InfiniBand() { // the LID leads there, and the kernel looks at nothing else
@@ -240,11 +241,11 @@ func TestAltPath(t *testing.T) {
 		if e, ok := errors.AsType[*uverbs.Error](err); !ok || e.Errno != syscall.EINVAL || !strings.Contains(e.Hint, "alternate paths on InfiniBand only") {
 			t.Errorf("error is %v", err)
 		}
-		must(t, a.qp.Modify(uverbs.QPAttr{PathMigState: uverbs.PathRearm}, uverbs.AttrPathMigState))
+		must(t, a.qp.Modify(uverbs.QPAttr{PathMigState: ib.PathRearm}, uverbs.AttrPathMigState))
 		now, err := a.qp.Query()
 		must(t, err)
-		if !onMLX5 && now.PathMigState != uverbs.PathRearm {
-			t.Errorf("PathMigState is %s, want %s", now.PathMigState, uverbs.PathRearm)
+		if !onMLX5 && now.PathMigState != ib.PathRearm {
+			t.Errorf("PathMigState is %s, want %s", now.PathMigState, ib.PathRearm)
 		}
 	})
 }
@@ -255,21 +256,21 @@ func migrate(t *testing.T) {
 	a, b := pair(t, uverbs.QPOptions{})
 	attr, err := a.qp.Query()
 	must(t, err)
-	alt := uverbs.QPAttr{AltAH: attr.AH, AltPort: 1, AltPKeyIndex: attr.PKeyIndex, AltTimeout: 14, PathMigState: uverbs.PathRearm}
+	alt := uverbs.QPAttr{AltAH: attr.AH, AltPort: 1, AltPKeyIndex: attr.PKeyIndex, AltTimeout: 14, PathMigState: ib.PathRearm}
 	must(t, a.qp.Modify(alt, uverbs.AttrAltPath|uverbs.AttrPathMigState))
 	now, err := a.qp.Query()
 	must(t, err)
-	if now.PathMigState != uverbs.PathArmed || now.AltAH.DLID != attr.AH.DLID || now.AltPort != 1 || now.AltTimeout != 14 {
+	if now.PathMigState != ib.PathArmed || now.AltAH.DLID != attr.AH.DLID || now.AltPort != 1 || now.AltTimeout != 14 {
 		t.Errorf("the alternate path is %+v to port %d, timeout %d, %s; want LID %d, port 1, 14, %s", now.AltAH, now.AltPort, now.AltTimeout,
-			now.PathMigState, attr.AH.DLID, uverbs.PathArmed)
+			now.PathMigState, attr.AH.DLID, ib.PathArmed)
 	}
-	must(t, a.qp.Modify(uverbs.QPAttr{PathMigState: uverbs.PathMigrated}, uverbs.AttrPathMigState))
+	must(t, a.qp.Modify(uverbs.QPAttr{PathMigState: ib.PathMigrated}, uverbs.AttrPathMigState))
 	want := uverbs.Event{Type: uverbs.EventPathMig, QP: a.qp}
 	if ev := event(t, a.dev, uverbs.EventPathMig); ev != want {
 		t.Errorf("event is %s, want %s", ev, want)
 	}
-	if now, err = a.qp.Query(); err != nil || now.PathMigState != uverbs.PathMigrated {
-		t.Errorf("the state is %s, %v, want %s", now.PathMigState, err, uverbs.PathMigrated)
+	if now, err = a.qp.Query(); err != nil || now.PathMigState != ib.PathMigrated {
+		t.Errorf("the state is %s, %v, want %s", now.PathMigState, err, ib.PathMigrated)
 	}
 	must(t, b.qp.PostRecv(1, b.mr.SGE(4096, 100)), a.qp.PostSend(send(2, a.mr.SGE(0, 100))))
 	a.want(t, 2, uverbs.WCSend)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // localFault are the statuses of a send with a faulty SGE: those of Linux 5.10, of 6.1, where
@@ -114,13 +115,13 @@ func checkStatus(t *testing.T, c statusCase) {
 		!strings.Contains(err.Error(), c.say[0]) {
 		t.Errorf("completion of %d afterwards: %v, want 2, flushed because of 1", flushed.ID, err)
 	}
-	if a.qp.State() != uverbs.QPErr {
-		if attr, err := a.qp.Query(); err != nil || attr.State != uverbs.QPErr {
+	if a.qp.State() != ib.QPErr {
+		if attr, err := a.qp.Query(); err != nil || attr.State != ib.QPErr {
 			t.Errorf("state %s, %v, want ERR", attr.State, err)
 		}
 	}
 	// A reset forgets.
-	must(t, a.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState))
+	must(t, a.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState))
 	if errors.As(a.qp.Err(&flushed), &e) && e.First != nil {
 		t.Error("the first failure outlives a reset")
 	}
@@ -131,8 +132,8 @@ func TestSRQLimitEvent(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		pd, srq := newSRQ(t, dev, uverbs.SRQOptions{MaxWR: 20})
-		a := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
-		b := newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD, SRQ: srq})
+		a := newSide(t, dev, uverbs.QPOptions{Type: ib.UD})
+		b := newSide(t, dev, uverbs.QPOptions{Type: ib.UD, SRQ: srq})
 		ah := wayTo(t, a, b)
 		mr := srqMemory(t, pd, b)
 		for i := range 6 {

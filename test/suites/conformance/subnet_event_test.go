@@ -99,8 +99,8 @@ func TestSubnetEvents(t *testing.T) {
 	sm.set(func(p *mad.PortInfo) { p.PortState = ib.PortDown })
 	told(uverbs.EventPortErr) // it goes down
 	told(uverbs.EventPortErr) // and comes up, but is not active
-	if p := port(); p.State != uverbs.PortInit {
-		t.Errorf("the port is in state %s, want %s", p.State, uverbs.PortInit)
+	if p := port(); p.State != ib.PortInit {
+		t.Errorf("the port is in state %s, want %s", p.State, ib.PortInit)
 	}
 	sm.set(func(p *mad.PortInfo) { p.PortState = ib.PortArmed })
 	sm.set(func(p *mad.PortInfo) { p.PortState = ib.PortActive })
@@ -117,7 +117,7 @@ func TestSubnetEvents(t *testing.T) {
 	if wc := a.next(t); wc.ID != 3 || !errors.Is(wc.Err(), uverbs.WCRetryExcErr) {
 		t.Errorf("completion of a message to the old LID: %v", wc)
 	}
-	b.reaches(t, uverbs.QPRTS)
+	b.reaches(t, ib.QPRTS)
 	a, b = newSide(t, near, uverbs.QPOptions{}), newSide(t, far, uverbs.QPOptions{})
 	connect(t, a, b)
 	deliver(4)

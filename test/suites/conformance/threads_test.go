@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // inThreads runs a function in a number of goroutines at the same time, and joins what they
@@ -83,7 +84,7 @@ func TestConcurrentAHs(t *testing.T) {
 	gid := gidOf(t, dev)
 	var from, to [threads]*side
 	for i := range threads {
-		from[i], to[i] = newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD}), newSide(t, dev, uverbs.QPOptions{Type: uverbs.UD})
+		from[i], to[i] = newSide(t, dev, uverbs.QPOptions{Type: ib.UD}), newSide(t, dev, uverbs.QPOptions{Type: ib.UD})
 	}
 	must(t, inThreads(threads, func(i int) error {
 		a, b := from[i], to[i]

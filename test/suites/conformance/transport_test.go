@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // talk is two sides of a transport, and what is particular to it.
@@ -20,16 +21,16 @@ type talk struct {
 // library chooses: what is posted takes none.
 func eachTransport(t *testing.T, o uverbs.QPOptions, test func(t *testing.T, c *talk)) {
 	testenv.Guest(t)
-	for _, typ := range []uverbs.QPType{uverbs.RC, uverbs.UC, uverbs.UD} {
+	for _, typ := range []ib.QPType{ib.RC, ib.UC, ib.UD} {
 		t.Run(typ.String(), func(t *testing.T) { test(t, newTalk(t, typ, o)) })
 	}
 }
 
 // newTalk makes two sides of a transport.
-func newTalk(t *testing.T, typ uverbs.QPType, o uverbs.QPOptions) *talk {
+func newTalk(t *testing.T, typ ib.QPType, o uverbs.QPOptions) *talk {
 	t.Helper()
 	o.Type = typ
-	if typ != uverbs.UD {
+	if typ != ib.UD {
 		a, b := pair(t, o)
 		return &talk{a: a, b: b}
 	}
@@ -83,7 +84,7 @@ func TestSGELimit(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.NeedsIB(t, "SGE limits that can be exceeded")
 	testenv.Guest(t)
-	for _, typ := range []uverbs.QPType{uverbs.RC, uverbs.UC, uverbs.UD} {
+	for _, typ := range []ib.QPType{ib.RC, ib.UC, ib.UD} {
 		t.Run(typ.String(), func(t *testing.T) {
 			limit := most(t, typ, "MaxSendSGE", func(o *uverbs.QPOptions, n int) { o.MaxSendSGE = n })
 			if limit < 20 {
@@ -112,13 +113,13 @@ func TestSGELimit(t *testing.T) {
 				clear(b.buf.Bytes())
 				must(t, a.qp.PostSend(wr))
 				a.want(t, 3, uverbs.WCRDMAWrite)
-				if typ == uverbs.UC { // what follows completes after it
+				if typ == ib.UC { // what follows completes after it
 					must(t, b.qp.PostRecv(4), a.qp.PostSend(c.send(5)))
 					a.want(t, 5, uverbs.WCSend)
 					c.got(t, 4, 0)
 				}
 				b.holds(t, 30001, want)
-				if typ != uverbs.RC {
+				if typ != ib.RC {
 					continue
 				}
 				back := a.scatter(33000, n, min(limit, int(a.dev.QueryDevice().MaxSGERead)))
@@ -252,7 +253,7 @@ func TestTransports(t *testing.T) {
 func TestWindowUC(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.Guest(t)
-	a, b := pair(t, uverbs.QPOptions{Type: uverbs.UC})
+	a, b := pair(t, uverbs.QPOptions{Type: ib.UC})
 	mw, mr := window(t, b, uverbs.MWType2)
 	rkey := bind(t, b, mw, mr)
 	want := a.fill(0, 500, 5)

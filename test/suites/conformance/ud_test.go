@@ -7,6 +7,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // udPair returns two UD sides on one device and the way from the first to the second.
@@ -14,7 +15,7 @@ func udPair(t *testing.T, o uverbs.QPOptions) (a, b *side, ah *uverbs.AH) {
 	t.Helper()
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
-	o.Type = uverbs.UD
+	o.Type = ib.UD
 	a, b = newSide(t, dev, o), newSide(t, dev, o)
 	return a, b, wayTo(t, a, b)
 }
@@ -29,7 +30,7 @@ func broken(t *testing.T, s *side, id uint64, status uverbs.WCStatus) error {
 	if wc.ID != id || wc.Status != status || !errors.As(err, &e) || e.WC != wc {
 		t.Fatalf("completion of %d: %v, want of %d with %v", wc.ID, err, id, status)
 	}
-	s.reaches(t, uverbs.QPErr)
+	s.reaches(t, ib.QPErr)
 	return err
 }
 
@@ -96,7 +97,7 @@ func TestDatagramLost(t *testing.T) {
 			}
 			b.holds(t, uverbs.GRHSize, want)
 			for _, s := range []*side{a, b} {
-				if attr, err := s.qp.Query(); err != nil || attr.State != uverbs.QPRTS {
+				if attr, err := s.qp.Query(); err != nil || attr.State != ib.QPRTS {
 					t.Errorf("state %s, %v, want RTS", attr.State, err)
 				}
 			}
@@ -108,11 +109,11 @@ func TestDatagramLost(t *testing.T) {
 // flushes what is posted to send, and sends again once it is moved to RTS.
 func TestSendQueueError(t *testing.T) {
 	testenv.Guest(t)
-	for _, typ := range []uverbs.QPType{uverbs.UC, uverbs.UD} {
+	for _, typ := range []ib.QPType{ib.UC, ib.UD} {
 		t.Run(typ.String(), func(t *testing.T) {
 			var a, b *side
 			message := func(id uint64, from, to *side) uverbs.SendWR { return send(id, from.mr.SGE(0, 8)) }
-			if typ == uverbs.UC {
+			if typ == ib.UC {
 				a, b = pair(t, uverbs.QPOptions{Type: typ})
 			} else {
 				a, b, _ = udPair(t, uverbs.QPOptions{})
@@ -125,7 +126,7 @@ func TestSendQueueError(t *testing.T) {
 			must(t, a.qp.PostSend(bad, message(4, a, b)))
 			a.endsWith(t, 3, noSource(t), "SEND")
 			a.reaches(t, a.stopped())
-			if a.stopped() != uverbs.QPSQE {
+			if a.stopped() != ib.QPSQE {
 				testenv.NotSupported(t, "QPs that receive after a failed send")
 				return
 			}
@@ -136,7 +137,7 @@ func TestSendQueueError(t *testing.T) {
 			must(t, a.qp.PostSend(message(6, a, b)))
 			a.endsWith(t, 6, uverbs.WCWRFlushErr, "")
 
-			must(t, a.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTS}, uverbs.AttrState))
+			must(t, a.qp.Modify(uverbs.QPAttr{State: ib.QPRTS}, uverbs.AttrState))
 			a.none(t)
 			must(t, a.qp.PostSend(message(7, a, b)))
 			a.want(t, 7, uverbs.WCSend)
@@ -223,13 +224,13 @@ func TestDatagramEvents(t *testing.T) {
 // TestDatagramQuery: a UD QP says what it was created and activated with.
 func TestDatagramQuery(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{Type: uverbs.UD, MaxSendWR: 10, MaxRecvWR: 20, MaxSendSGE: 2, MaxRecvSGE: 3})
+		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{Type: ib.UD, MaxSendWR: 10, MaxRecvWR: 20, MaxSendSGE: 2, MaxRecvSGE: 3})
 		attr, err := s.qp.Query()
 		must(t, err)
 		if c := attr.Caps; c.MaxSendWR < 10 || c.MaxRecvWR < 20 || c.MaxSendSGE < 2 || c.MaxRecvSGE < 3 {
 			t.Errorf("the queues are %+v, less than requested", c)
 		}
-		if attr.State != uverbs.QPRTS || attr.QKey != testQKey || attr.Port != 1 || attr.DestQPN != 0 {
+		if attr.State != ib.QPRTS || attr.QKey != testQKey || attr.Port != 1 || attr.DestQPN != 0 {
 			t.Errorf("attributes %+v, want RTS, port 1, Q_Key %#x and no peer", attr, testQKey)
 		}
 	})
@@ -262,8 +263,8 @@ func TestAHWithoutGID(t *testing.T) {
 func TestServiceLevel(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsInfiniBand(t, "service levels")
-	a := newSide(t, openDevice(t, rig.Devices[0]), uverbs.QPOptions{Type: uverbs.UD})
-	b := newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{Type: uverbs.UD})
+	a := newSide(t, openDevice(t, rig.Devices[0]), uverbs.QPOptions{Type: ib.UD})
+	b := newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{Type: ib.UD})
 	from, err := a.dev.QueryPort(1)
 	must(t, err)
 	to, err := b.dev.QueryPort(1)

@@ -14,6 +14,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // setLink sets a network interface up or down and waits until the port follows.
@@ -21,9 +22,9 @@ func setLink(t *testing.T, dev *uverbs.Device, netdev string, up bool) {
 	t.Helper()
 	link, err := netlink.LinkByName(netdev)
 	must(t, err)
-	state, set := uverbs.PortDown, netlink.LinkSetDown
+	state, set := ib.PortDown, netlink.LinkSetDown
 	if up {
-		state, set = uverbs.PortActive, netlink.LinkSetUp
+		state, set = ib.PortActive, netlink.LinkSetUp
 	}
 	must(t, set(link))
 	for end := time.Now().Add(deadline); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -99,11 +100,11 @@ func TestUnreachablePeer(t *testing.T) {
 		t.Run(c.peer, func(t *testing.T) {
 			t.Parallel() // the kernel waits for answers
 			s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{Path: uverbs.PathOptions{GIDIndex: new(c.index)}})
-			peer, err := uverbs.ParseGID(c.peer)
+			peer, err := ib.ParseGID(c.peer)
 			must(t, err)
 			err = s.qp.Connect(t.Context(), uverbs.Endpoint{QPN: 77, GID: peer})
 			says(t, err, append(c.want, "INIT to RTR", "peer "+c.peer, fmt.Sprintf("from GID %d: ", c.index))...)
-			if s.qp.State() != uverbs.QPInit {
+			if s.qp.State() != ib.QPInit {
 				t.Errorf("the QP is in state %s", s.qp.State())
 			}
 			_, err = s.pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: peer, SGIDIndex: uint8(c.index), HopLimit: 1}})
@@ -134,7 +135,7 @@ func TestInterfaceDown(t *testing.T) {
 	e.GID[15]++
 	setLink(t, dev, "tf0", false)
 	ah := uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: e.GID, HopLimit: 1}}
-	err = s.qp.Modify(uverbs.QPAttr{State: uverbs.QPRTR, AH: ah, PathMTU: uverbs.MTU1024, DestQPN: 77},
+	err = s.qp.Modify(uverbs.QPAttr{State: ib.QPRTR, AH: ah, PathMTU: ib.MTU1024, DestQPN: 77},
 		uverbs.AttrState|uverbs.AttrAV|uverbs.AttrPathMTU|uverbs.AttrDestQPN|uverbs.AttrRQPSN|uverbs.AttrMaxDestRdAtomic|uverbs.AttrMinRNRTimer)
 	_, ahErr := s.pd.CreateAH(ah)
 	for verb, err := range map[string]error{fmt.Sprintf("MODIFY_QP INIT to RTR of QP %d (AV to fe80::", s.qp.QPN()): err, "CREATE_AH (to fe80::": ahErr} {
@@ -169,7 +170,7 @@ func TestPeerGone(t *testing.T) {
 		if wc.ID != 2 || !uverbs.IsFlush(a.qp.Err(&wc)) {
 			t.Fatalf("second completion is %+v, want a flush of 2", wc)
 		}
-		a.reaches(t, uverbs.QPErr)
+		a.reaches(t, ib.QPErr)
 		// A completion that was polled before Close is explained after it too, without the ring.
 		must(t, a.qp.Close())
 		if err := a.qp.Err(&uverbs.WC{ID: 3, Status: uverbs.WCLocProtErr}); !errors.Is(err, uverbs.WCLocProtErr) {

@@ -8,22 +8,23 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestUnreliable sends messages of all lengths over UC and UD. All of them arrive, in order; if software devices
 // lose and reorder packets, some do not arrive, but those that do are whole, and none arrives twice.
 func TestUnreliable(t *testing.T) {
 	testenv.Guest(t)
-	for _, typ := range []uverbs.QPType{uverbs.UC, uverbs.UD} {
+	for _, typ := range []ib.QPType{ib.UC, ib.UD} {
 		t.Run(typ.String(), func(t *testing.T) {
 			dev := openDevice(t, deviceName)
-			o := uverbs.QPOptions{Type: typ, Path: uverbs.PathOptions{MTU: uverbs.MTU256}}
+			o := uverbs.QPOptions{Type: typ, Path: uverbs.PathOptions{MTU: ib.MTU256}}
 			u := &unreliable{t: t, longest: 3000}
-			if typ == uverbs.UD {
+			if typ == ib.UD {
 				o.Path, u.longest, u.header = uverbs.PathOptions{}, 900, uverbs.GRHSize
 			}
 			u.a, u.b = newLossySide(t, dev, o), newLossySide(t, dev, o)
-			if typ == uverbs.UD {
+			if typ == ib.UD {
 				u.ah = wayTo(t, u.a, u.b)
 			} else {
 				connect(t, u.a, u.b)

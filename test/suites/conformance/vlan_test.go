@@ -12,6 +12,7 @@ import (
 	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // vlanEnv is set to 1 in VMs with the kernel module 8021q.
@@ -118,7 +119,7 @@ func TestVLAN(t *testing.T) {
 func datagramInVLAN(t *testing.T, from, to *station) {
 	const priority = 5
 	path := func(s *station) uverbs.QPOptions {
-		return uverbs.QPOptions{Type: uverbs.UD, Path: uverbs.PathOptions{GIDIndex: new(s.gid.Index)}}
+		return uverbs.QPOptions{Type: ib.UD, Path: uverbs.PathOptions{GIDIndex: new(s.gid.Index)}}
 	}
 	a, b := newSide(t, from.dev, path(from)), newSide(t, to.dev, path(to))
 	ah, err := a.pd.CreateAH(uverbs.AHAttr{Port: 1, SL: priority, Global: true, GRH: uverbs.GRH{DGID: to.gid.GID, SGIDIndex: uint8(from.gid.Index), HopLimit: 64}})

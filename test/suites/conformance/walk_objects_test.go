@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // node is an object and what the walk knows of it.
@@ -179,7 +180,7 @@ func (w *walker) make(kind string, uses []*node) (closer, error) {
 		return uverbs.NewBufferPool(pd, uverbs.PoolOptions{SlotSize: 1 + w.rand.IntN(300), Slots: 1 + w.rand.IntN(3), Access: uverbs.AccessLocalWrite})
 	}
 	o := uverbs.QPOptions{
-		Type:   []uverbs.QPType{uverbs.RC, uverbs.UC, uverbs.UD}[w.rand.IntN(3)],
+		Type:   []ib.QPType{ib.RC, ib.UC, ib.UD}[w.rand.IntN(3)],
 		SendCQ: uses[1].obj.(*uverbs.CQ), RecvCQ: uses[2].obj.(*uverbs.CQ), MaxSendWR: 1 + w.rand.IntN(40),
 		Path: ownGID(),
 	}

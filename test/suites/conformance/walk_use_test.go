@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // use calls a method of an object.
@@ -148,7 +149,7 @@ func (w *walker) useQP(n *node, qp *uverbs.QP) (string, error) {
 		}
 		return "Connect", qp.Connect(w.t.Context(), local) // to itself
 	case 1:
-		states := []uverbs.QPState{uverbs.QPReset, uverbs.QPInit, uverbs.QPRTR, uverbs.QPRTS, uverbs.QPSQD, uverbs.QPSQE, uverbs.QPErr}
+		states := []ib.QPState{ib.QPReset, ib.QPInit, ib.QPRTR, ib.QPRTS, ib.QPSQD, ib.QPSQE, ib.QPErr}
 		return "Modify", qp.Modify(uverbs.QPAttr{State: states[w.rand.IntN(len(states))], Port: 1}, uverbs.AttrState|uverbs.QPAttrMask(w.rand.Uint32()&w.rand.Uint32()&w.rand.Uint32()&0x7f))
 	case 2:
 		_, err := qp.Query()
@@ -209,7 +210,7 @@ func (w *walker) multicast(n *node, group byte, attach bool) {
 		return
 	}
 	qp, verb := n.obj.(*uverbs.QP), "detach"
-	gid := uverbs.GID{0xff, 0x0e, 13: 7, 15: group}
+	gid := ib.GID{0xff, 0x0e, 13: 7, 15: group}
 	call := qp.DetachMulticast
 	if attach {
 		verb, call = "attach", qp.AttachMulticast

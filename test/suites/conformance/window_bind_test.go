@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // bindCase binds a window to a region.
@@ -162,7 +163,7 @@ func bindFlushOrder(t *testing.T, typ uverbs.MWType) {
 func bindInErr(t *testing.T, typ uverbs.MWType) {
 	_, b := pair(t, uverbs.QPOptions{})
 	mw, mr := window(t, b, typ)
-	must(t, b.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+	must(t, b.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 	must(t, b.qp.PostSend(binding(7, mw, mr, windowRights)))
 	wc := b.next(t)
 	var e *uverbs.WCError

@@ -12,6 +12,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // xrcPair is an XRC send QP that is connected to the receiving QP of a domain with two SRQs.
@@ -43,7 +44,7 @@ func newXRCPair(t *testing.T, unordered bool) *xrcPair {
 	if p.srqs[0].SRQN() == p.srqs[1].SRQN() || p.srqs[0].SRQN() == 0 {
 		t.Fatalf("the SRQs have the numbers %d and %d", p.srqs[0].SRQN(), p.srqs[1].SRQN())
 	}
-	p.sender, err = p.pd.CreateQP(uverbs.QPOptions{Type: uverbs.XRCSend, SendCQ: p.cq, MaxInline: 64, OutOfOrder: unordered})
+	p.sender, err = p.pd.CreateQP(uverbs.QPOptions{Type: ib.XRCSend, SendCQ: p.cq, MaxInline: 64, OutOfOrder: unordered})
 	testenv.Skip(t, err)
 	must(t, err)
 	closeLater(t, p.sender)
@@ -214,7 +215,7 @@ func TestSharedXRCD(t *testing.T) {
 		closeLater(t, second)
 
 		a, b := newSide(t, one, uverbs.QPOptions{}), newSide(t, two, uverbs.QPOptions{})
-		sender, err := a.pd.CreateQP(uverbs.QPOptions{Type: uverbs.XRCSend, SendCQ: a.cq, Path: uverbs.PathOptions{GIDIndex: new(ipv4Index)}})
+		sender, err := a.pd.CreateQP(uverbs.QPOptions{Type: ib.XRCSend, SendCQ: a.cq, Path: uverbs.PathOptions{GIDIndex: new(ipv4Index)}})
 		must(t, err)
 		closeLater(t, sender)
 		made, err := first.CreateQP(uverbs.XRCRecvOptions{Path: uverbs.PathOptions{GIDIndex: new(ipv4Index)}})
@@ -231,7 +232,7 @@ func TestSharedXRCD(t *testing.T) {
 		opened, err := second.OpenQP(made.QPN())
 		must(t, err)
 		closeLater(t, opened)
-		if opened.QPN() != made.QPN() || opened.State() != uverbs.QPRTS {
+		if opened.QPN() != made.QPN() || opened.State() != ib.QPRTS {
 			t.Errorf("the QP that was opened is %d in %s, want %d in RTS", opened.QPN(), opened.State(), made.QPN())
 		}
 		srq, err := b.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 8, XRCD: second, CQ: b.cq})

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/test/testenv"
-	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // doctorFinding is an element of what "verbs doctor --json" prints.
@@ -134,7 +134,7 @@ func (r doctorReport) works(t *testing.T, want bool, words ...string) {
 // there and what is expected.
 func TestDoctorExpect(t *testing.T) {
 	testenv.Guest(t)
-	layer, gid := "Ethernet", uverbs.GIDTypeRoCEv2.String()
+	layer, gid := "Ethernet", ib.GIDTypeRoCEv2.String()
 	if rig.InfiniBand() {
 		layer, gid = "InfiniBand", "IB"
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // BareEnv is set to 1 in a VM that has no RDMA modules (vmrun -load none).
@@ -238,7 +239,7 @@ func restored(t *testing.T) {
 	t.Cleanup(func() {
 		for name, want := range old {
 			settle(t, name, func(a uverbs.PortAttr, got []uverbs.GIDEntry) bool {
-				return a.State == uverbs.PortActive && slices.Equal(got, want)
+				return a.State == ib.PortActive && slices.Equal(got, want)
 			})
 		}
 		for _, name := range rig.Netdevs {
@@ -283,7 +284,7 @@ func TestDoctorPortDown(t *testing.T) {
 		}
 		return err
 	})
-	settle(t, dev0, func(a uverbs.PortAttr, _ []uverbs.GIDEntry) bool { return a.State != uverbs.PortActive })
+	settle(t, dev0, func(a uverbs.PortAttr, _ []uverbs.GIDEntry) bool { return a.State != ib.PortActive })
 	r := doctor(t, patient{names: []string{dev0}})
 	r.works(t, false, dev0+" port 1", netdev0+" has to be up")
 	r.want(t, "port", dev0, "error", "DOWN", "ip link set "+netdev0+" up", "network interface "+netdev0+": down")
@@ -336,7 +337,7 @@ func TestDoctorMTU(t *testing.T) {
 		change(t, netlink.LinkSetMTU(l, 4200))
 		undone(t, func() error { return netlink.LinkSetMTU(l, l.Attrs().MTU) })
 	}
-	settle(t, dev0, func(a uverbs.PortAttr, _ []uverbs.GIDEntry) bool { return a.ActiveMTU == uverbs.MTU4096 })
+	settle(t, dev0, func(a uverbs.PortAttr, _ []uverbs.GIDEntry) bool { return a.ActiveMTU == ib.MTU4096 })
 	r := doctor(t, patient{names: []string{dev0}})
 	r.works(t, true)
 	r.want(t, "mtu", dev0, "ok", "path MTU 4096, MTU of "+netdev0+" is 4200")

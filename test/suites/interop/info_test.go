@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestInfoJSON compares what "verbs info --json" prints with what the library returns.
@@ -44,7 +45,7 @@ func TestInfoJSON(t *testing.T) {
 		port := p.(map[string]any)
 		wantKeys(t, port, map[string]any{"port": i + 1})
 		wantKeys(t, port["attributes"].(map[string]any), map[string]any{
-			"state": map[uverbs.PortState]string{uverbs.PortDown: "DOWN", uverbs.PortActive: "ACTIVE"}[attr.State], "link_layer": attr.LinkLayer.String(),
+			"state": map[ib.PortState]string{ib.PortDown: "DOWN", ib.PortActive: "ACTIVE"}[attr.State], "link_layer": attr.LinkLayer.String(),
 			"max_mtu": attr.MaxMTU.Bytes(), "active_mtu": attr.ActiveMTU.Bytes(), "port_lid": attr.LID, "max_msg_sz": attr.MaxMsgSize,
 			"port_cap_flags": fmt.Sprintf("0x%08x", attr.CapFlags), "pkey_tbl_len": attr.PKeyTableLen, "gid_tbl_len": attr.GIDTableLen,
 			"active_width": attr.Width(), "active_speed": attr.Speed(),

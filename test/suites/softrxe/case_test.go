@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // verbsCase is a use of the verbs by two ends.
@@ -71,7 +72,7 @@ func (c *verbsCase) wanted(hosts [2]host) (lines []string, spec bool) {
 func (c *verbsCase) play(t *testing.T, hosts [2]host) (r record, sums [2]uint32) {
 	x := &exchange{t: t}
 	x.a, x.b = newEnd(t, "a", hosts[0], c.a, &x.record), newEnd(t, "b", hosts[1], c.b, &x.record)
-	if c.a.Type != uverbs.UD {
+	if c.a.Type != ib.UD {
 		connect(t, x.a, x.b)
 	}
 	c.run(x)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
@@ -126,7 +127,7 @@ func (h host) gidIndex(t *testing.T, dev *uverbs.Device) int {
 	table, err := dev.GIDTable(1)
 	must(t, err)
 	for _, e := range table {
-		if e.GID.Addr() == h.addr && e.Type == uverbs.GIDTypeRoCEv2 {
+		if e.GID.Addr() == h.addr && e.Type == ib.GIDTypeRoCEv2 {
 			return e.Index
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // deadline bounds every wait for a completion.
@@ -79,7 +80,7 @@ func (e *end) newQP(o uverbs.QPOptions) {
 	e.qp, err = e.pd.CreateQP(o)
 	must(e.t, err)
 	closeLater(e.t, e.qp)
-	if o.Type == uverbs.UD {
+	if o.Type == ib.UD {
 		must(e.t, e.qp.ReadyUD(qkey))
 	} else {
 		must(e.t, e.qp.Init())
@@ -221,11 +222,11 @@ func (e *end) empty() {
 // fails waits until the QP is in state ERR, and records that.
 func (e *end) fails() {
 	e.t.Helper()
-	e.reaches(uverbs.QPErr)
+	e.reaches(ib.QPErr)
 }
 
 // reaches waits until the QP has stopped, and records its state.
-func (e *end) reaches(state uverbs.QPState) {
+func (e *end) reaches(state ib.QPState) {
 	e.t.Helper()
 	if e.record.stalled {
 		return

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // repeating are the options of a requester that soon sends again what was lost.
@@ -136,7 +137,7 @@ func since(kernel [2]int, cases []exchangeCase) []exchangeCase {
 // sized are the cases of an operation with messages of each length.
 func sized(name string, o uverbs.QPOptions, run func(x *recordedExchange, n int)) (all []exchangeCase) {
 	subjects := ""
-	if o.Type == uverbs.UC {
+	if o.Type == ib.UC {
 		subjects = "a" // the other sends nothing
 	}
 	for _, size := range []string{"one packet", "several packets"} {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
@@ -111,7 +112,7 @@ func (c *exchangeCase) supported(kernel [2]int) bool {
 // play runs an exchange and returns what the subject has sent.
 func (c *exchangeCase) play(t *testing.T, ipv6, sockets bool, subject string) *recorded {
 	hosts := map[string]host{}
-	x := &recordedExchange{unreliable: c.a.Type == uverbs.UC}
+	x := &recordedExchange{unreliable: c.a.Type == ib.UC}
 	x.t = t
 	other := map[string]string{"a": "b", "b": "a"}[subject]
 	hosts[subject], hosts[other], x.peer, x.tap = exchangeHosts(t, ipv6, sockets)
@@ -156,21 +157,21 @@ func (e *end) start(peer *end, own, peers uint32, o uverbs.QPOptions) {
 		e.t.Helper()
 		must(e.t, e.host.do(func() error { return e.qp.Modify(a, uverbs.AttrState|m) }))
 	}
-	rts := uverbs.QPAttr{State: uverbs.QPRTS, SQPSN: own, Timeout: orTimeout(o.Path.Timeout), RetryCount: 7, RNRRetry: 7, MaxRdAtomic: 4}
-	if o.Type == uverbs.UD {
-		modify(uverbs.QPAttr{State: uverbs.QPReset}, 0)
-		modify(uverbs.QPAttr{State: uverbs.QPInit, Port: 1, QKey: qkey}, uverbs.AttrPKeyIndex|uverbs.AttrPort|uverbs.AttrQKey)
-		modify(uverbs.QPAttr{State: uverbs.QPRTR}, 0)
+	rts := uverbs.QPAttr{State: ib.QPRTS, SQPSN: own, Timeout: orTimeout(o.Path.Timeout), RetryCount: 7, RNRRetry: 7, MaxRdAtomic: 4}
+	if o.Type == ib.UD {
+		modify(uverbs.QPAttr{State: ib.QPReset}, 0)
+		modify(uverbs.QPAttr{State: ib.QPInit, Port: 1, QKey: qkey}, uverbs.AttrPKeyIndex|uverbs.AttrPort|uverbs.AttrQKey)
+		modify(uverbs.QPAttr{State: ib.QPRTR}, 0)
 		modify(rts, uverbs.AttrSQPSN)
 		return
 	}
 	rtr := uverbs.QPAttr{
-		State: uverbs.QPRTR, PathMTU: uverbs.MTU256, DestQPN: peer.qp.QPN(), RQPSN: peers, MaxDestRdAtomic: 4,
+		State: ib.QPRTR, PathMTU: ib.MTU256, DestQPN: peer.qp.QPN(), RQPSN: peers, MaxDestRdAtomic: 4,
 		AH: uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{
-			DGID: uverbs.GID(peer.host.addr.As16()), SGIDIndex: uint8(e.host.gidIndex(e.t, e.dev)), HopLimit: 64}},
+			DGID: ib.GID(peer.host.addr.As16()), SGIDIndex: uint8(e.host.gidIndex(e.t, e.dev)), HopLimit: 64}},
 	}
 	connected := uverbs.AttrAV | uverbs.AttrPathMTU | uverbs.AttrDestQPN | uverbs.AttrRQPSN
-	if o.Type == uverbs.UC {
+	if o.Type == ib.UC {
 		modify(rtr, connected)
 		modify(rts, uverbs.AttrSQPSN)
 		return
@@ -180,7 +181,7 @@ func (e *end) start(peer *end, own, peers uint32, o uverbs.QPOptions) {
 }
 
 // orTimeout returns a timeout that does not expire on a busy machine, if there is no other.
-func orTimeout(t uverbs.AckTimeout) uverbs.AckTimeout {
+func orTimeout(t ib.AckTimeout) ib.AckTimeout {
 	const patient = 21 // 8.6 s
 	if t == 0 {
 		return patient

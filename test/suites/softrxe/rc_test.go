@@ -6,6 +6,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // sizes of messages, around the path MTU and multiples of it.
@@ -278,7 +279,7 @@ var rcCases = []verbsCase{
 	}, sinceA: v6_12, want: "a: 1: local protection error; a: ERR; b: RTS"},
 	{name: "peer in state ERR", a: impatient, run: func(x *exchange) {
 		x.b.recv(10, x.b.sge(0, 100))
-		must(x.t, x.b.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState))
+		must(x.t, x.b.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 		x.b.got(1)
 		x.a.post(x.a.send(1, 0, 100), x.a.send(2, 0, 100))
 		x.a.sent(2)
@@ -331,7 +332,7 @@ var rcCases = []verbsCase{
 		x.a.fails()
 		x.b.fails()
 		for _, e := range []*end{x.a, x.b} {
-			must(x.t, e.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState), e.qp.Init())
+			must(x.t, e.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState), e.qp.Init())
 		}
 		connect(x.t, x.a, x.b)
 		x.b.recv(10, x.b.sge(slot, 5000))
@@ -342,7 +343,7 @@ var rcCases = []verbsCase{
 }
 
 // smallMTU is a path MTU of 256 bytes.
-var smallMTU = uverbs.QPOptions{Path: uverbs.PathOptions{MTU: uverbs.MTU256}}
+var smallMTU = uverbs.QPOptions{Path: uverbs.PathOptions{MTU: ib.MTU256}}
 
 // flushing lets the peer flush.
 var flushing = uverbs.QPOptions{Path: uverbs.PathOptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessFlushGlobal}}

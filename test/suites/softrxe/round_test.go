@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // The memory of an end in the walk. No request reads memory that another one may write at the same
@@ -130,9 +131,9 @@ func (r *round) failing() bool {
 // walker draws sessions.
 type walker struct {
 	*rand.Rand
-	newer bool              // ATOMIC WRITE, FLUSH and memory windows, with which rxe of this kernel does as the newest one
-	lossy uverbs.AckTimeout // packets are lost: only RC, without faults, and with this timeout; 0: they are not
-	empty bool              // requests of no bytes
+	newer bool          // ATOMIC WRITE, FLUSH and memory windows, with which rxe of this kernel does as the newest one
+	lossy ib.AckTimeout // packets are lost: only RC, without faults, and with this timeout; 0: they are not
+	empty bool          // requests of no bytes
 }
 
 // qpPair is a pair of QPs, one at each end. All pairings have it.
@@ -148,9 +149,9 @@ type qpPair struct {
 func (w *walker) pair() *qpPair {
 	p := &qpPair{walker: w, maxInline: w.IntN(2) * 128, srq: w.IntN(3) == 0}
 	p.QPOptions = uverbs.QPOptions{
-		Type: uverbs.RC, MaxSendSGE: 3, MaxRecvSGE: 4, MaxInline: max(p.maxInline, 8), MaxSendWR: 2 * maxOps, MaxRecvWR: 2 * maxOps,
+		Type: ib.RC, MaxSendSGE: 3, MaxRecvSGE: 4, MaxInline: max(p.maxInline, 8), MaxSendWR: 2 * maxOps, MaxRecvWR: 2 * maxOps,
 		Path: uverbs.PathOptions{
-			MTU: []uverbs.MTU{uverbs.MTU256, uverbs.MTU512, uverbs.MTU1024}[w.IntN(3)], MaxRdAtomic: uint8(1 + w.IntN(16)),
+			MTU: []ib.MTU{ib.MTU256, ib.MTU512, ib.MTU1024}[w.IntN(3)], MaxRdAtomic: uint8(1 + w.IntN(16)),
 			RNRRetry: uint8(1 + w.IntN(2)), MinRNRTimer: 1, Timeout: 18, RetryCount: 7,
 		},
 	}
@@ -163,9 +164,9 @@ func (w *walker) pair() *qpPair {
 	}
 	switch w.IntN(10) {
 	case 0:
-		p.Type, p.QPOptions.Path = uverbs.UD, uverbs.PathOptions{}
+		p.Type, p.QPOptions.Path = ib.UD, uverbs.PathOptions{}
 	case 1, 2:
-		p.Type = uverbs.UC
+		p.Type = ib.UC
 	}
 	return p
 }
@@ -174,7 +175,7 @@ func (w *walker) pair() *qpPair {
 const peerAccess = rights&^uverbs.AccessMWBind | uverbs.AccessFlushGlobal
 
 // hasWindows reports whether each end has a memory window.
-func (p *qpPair) hasWindows() bool { return p.newer && p.Type == uverbs.RC }
+func (p *qpPair) hasWindows() bool { return p.newer && p.Type == ib.RC }
 
 // String describes the pair.
 func (p *qpPair) String() string {
@@ -228,11 +229,11 @@ func length(all []piece) (n int) {
 }
 
 // opcodes are the operations of the walk, by the type of QP.
-var opcodes = map[uverbs.QPType][]uverbs.WROpcode{
-	uverbs.RC: {uverbs.WRSend, uverbs.WRSendWithImm, uverbs.WRRDMAWrite, uverbs.WRRDMAWriteWithImm, uverbs.WRRDMARead, uverbs.WRRDMARead,
+var opcodes = map[ib.QPType][]uverbs.WROpcode{
+	ib.RC: {uverbs.WRSend, uverbs.WRSendWithImm, uverbs.WRRDMAWrite, uverbs.WRRDMAWriteWithImm, uverbs.WRRDMARead, uverbs.WRRDMARead,
 		uverbs.WRAtomicCAS, uverbs.WRAtomicFAA, uverbs.WRAtomicWrite, uverbs.WRFlush},
-	uverbs.UC: {uverbs.WRSend, uverbs.WRSendWithImm, uverbs.WRRDMAWrite, uverbs.WRRDMAWriteWithImm},
-	uverbs.UD: {uverbs.WRSend, uverbs.WRSendWithImm},
+	ib.UC: {uverbs.WRSend, uverbs.WRSendWithImm, uverbs.WRRDMAWrite, uverbs.WRRDMAWriteWithImm},
+	ib.UD: {uverbs.WRSend, uverbs.WRSendWithImm},
 }
 
 // op draws a request of up to so many bytes.
@@ -248,7 +249,7 @@ func (p *qpPair) op(most int) op {
 	if p.IntN(8) == 0 {
 		o.flags |= uverbs.SendSolicited
 	}
-	if p.Type == uverbs.UD {
+	if p.Type == ib.UD {
 		most = min(most, datagram)
 	}
 	n := p.length(most)
@@ -271,7 +272,7 @@ func (p *qpPair) op(most int) op {
 		o.remote = p.piece(targetArea, o.flush).offset
 		return o
 	case uverbs.WRSend, uverbs.WRSendWithImm:
-		o.lost = p.Type == uverbs.UD && p.IntN(6) == 0
+		o.lost = p.Type == ib.UD && p.IntN(6) == 0
 		if o.takes = !o.lost; o.takes {
 			o.recv = p.pieces(recvArea, n+p.IntN(2)*p.IntN(3000))
 		}
@@ -327,7 +328,7 @@ func (p *qpPair) round(left int) *round {
 	ends := [][]int{{0}, {1}, {0, 1}}[p.IntN(3)]
 	for _, i := range ends {
 		most := left / len(ends)
-		if p.Type == uverbs.UC {
+		if p.Type == ib.UC {
 			most = min(most, ucPackets*p.Path.MTU.Bytes())
 		}
 		for range 1 + p.IntN(maxOps) {
@@ -337,11 +338,11 @@ func (p *qpPair) round(left int) *round {
 			r.ops[i] = append(r.ops[i], o)
 		}
 		last := &r.ops[i][len(r.ops[i])-1]
-		if p.Type == uverbs.UC && last.opcode == uverbs.WRRDMAWrite { // a completion says that it has arrived
+		if p.Type == ib.UC && last.opcode == uverbs.WRRDMAWrite { // a completion says that it has arrived
 			last.opcode, last.takes = uverbs.WRRDMAWriteWithImm, true
 		}
 	}
-	if p.Type == uverbs.RC && p.lossy == 0 && len(ends) == 1 && p.IntN(3) == 0 {
+	if p.Type == ib.RC && p.lossy == 0 && len(ends) == 1 && p.IntN(3) == 0 {
 		p.fail(r, ends[0], bound)
 	}
 	if !r.failing() {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestSourcePort gives a connection of the kernel's device other UDP source ports, and sees them on a plain
@@ -18,11 +19,11 @@ func TestSourcePort(t *testing.T) {
 	testenv.Guest(t)
 	t.Setenv("RDMADEVX", "1")
 	card := host{name: kernelName, addr: rxeAddr}
-	e := newEnd(t, "a", card, uverbs.QPOptions{Type: uverbs.UC}, &record{})
+	e := newEnd(t, "a", card, uverbs.QPOptions{Type: ib.UC}, &record{})
 	remote, err := e.qp.Endpoint()
 	must(t, err)
 	remote.QPN = 0x77 // nobody answers a UC QP
-	remote.GID, err = uverbs.ParseGID(softAddr.String())
+	remote.GID, err = ib.ParseGID(softAddr.String())
 	must(t, err)
 	must(t, e.qp.Connect(t.Context(), remote))
 	if !card.card() {

@@ -4,10 +4,11 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // uc are the options of an unreliable connection.
-var uc = uverbs.QPOptions{Type: uverbs.UC}
+var uc = uverbs.QPOptions{Type: ib.UC}
 
 // ucCases are about unreliable connections.
 var ucCases = []verbsCase{

@@ -8,11 +8,12 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
 // ud are the options of a QP for datagrams.
-var ud = uverbs.QPOptions{Type: uverbs.UD}
+var ud = uverbs.QPOptions{Type: ib.UD}
 
 // multicastQPN is the QP number of datagrams to a group.
 const multicastQPN = 0xffffff
@@ -28,10 +29,10 @@ func (x *exchange) datagram(id uint64, offset, n int, imm uint32) uverbs.SendWR 
 }
 
 // gid returns the GID that is the host's address.
-func (h host) gid() uverbs.GID { return uverbs.GID(h.addr.As16()) }
+func (h host) gid() ib.GID { return ib.GID(h.addr.As16()) }
 
 // address makes an address handle.
-func (e *end) address(to uverbs.GID) (ah *uverbs.AH) {
+func (e *end) address(to ib.GID) (ah *uverbs.AH) {
 	e.t.Helper()
 	index := e.host.gidIndex(e.t, e.dev)
 	must(e.t, e.host.do(func() (err error) {
@@ -74,7 +75,7 @@ var udCases = []verbsCase{
 		}
 		x.a.post(x.datagram(1, 0, 5000, 0))
 		x.a.sent(1)
-		x.a.reaches(uverbs.QPSQE)
+		x.a.reaches(ib.QPSQE)
 		x.quiet()
 		x.b.empty()
 	}, want: "a: 1: SEND; a: 2: SEND; b: receive 9: RECV 139 imm 0x5", ownError: true, wantSpec: "a: 1: local length error; a: SQE"},
@@ -135,8 +136,8 @@ func multicast(x *exchange) {
 	} else { // the kernel takes the packets of a group from a network where a socket has joined it
 		joinOnLink(x.t, group)
 	}
-	gid := uverbs.GID(group.As16())
-	attach := func(f func(uverbs.GID, uint16) error) error {
+	gid := ib.GID(group.As16())
+	attach := func(f func(ib.GID, uint16) error) error {
 		return x.b.host.do(func() error { return f(gid, 0) })
 	}
 	must(x.t, attach(x.b.qp.AttachMulticast))

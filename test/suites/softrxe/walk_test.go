@@ -13,6 +13,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
@@ -233,7 +234,7 @@ func newSession(t *testing.T, pairings [][2]host, pairs []*qpPair) *session {
 		for _, p := range pairs {
 			x := &exchange{t: t}
 			x.a, x.b = p.end(t, "a", hosts[0], &x.record), p.end(t, "b", hosts[1], &x.record)
-			if p.Type == uverbs.UD {
+			if p.Type == ib.UD {
 				x.a.ah, x.b.ah = x.a.address(x.b.host.gid()), x.b.address(x.a.host.gid())
 			} else {
 				connect(t, x.a, x.b)
@@ -275,7 +276,7 @@ func (s *session) reconnect(t *testing.T, pair int) {
 	for _, all := range s.exchanges {
 		x := all[pair]
 		for _, e := range x.ends() {
-			must(t, e.qp.Modify(uverbs.QPAttr{State: uverbs.QPReset}, uverbs.AttrState), e.qp.Init())
+			must(t, e.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState), e.qp.Init())
 		}
 		connect(t, x.a, x.b)
 	}
@@ -321,7 +322,7 @@ func TestWalkLoss(t *testing.T) {
 }
 
 // walkRxe walks with the kernel's device and a software device.
-func walkRxe(t *testing.T, lossy uverbs.AckTimeout) {
+func walkRxe(t *testing.T, lossy ib.AckTimeout) {
 	kernel := testenv.Kernel(t)
 	newer := lossy == 0 && slices.Compare(kernel[:], v6_2[:]) >= 0 // rxe of Linux 7.2 repeats ATOMIC WRITE with address 0
 	walk(t, &walker{lossy: lossy, newer: newer, empty: lossy == 0}, func(t *testing.T, ipv6 bool) [][2]host {

@@ -17,6 +17,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
@@ -146,7 +147,7 @@ func describe(name string) (d Device, p place, err error) {
 		d.GIDs = append(d.GIDs, e.String())
 	}
 	d.Netdev = netdevOf(name, table)
-	if port.State != uverbs.PortActive {
+	if port.State != ib.PortActive {
 		fix := "see: verbs status " + name + "/1"
 		if d.Netdev != "" {
 			fix = "ip link set " + d.Netdev + " up"
@@ -164,19 +165,19 @@ func placeOf(d Device, table []uverbs.GIDEntry) (p place, err error) {
 		if p.addr == "" && d.Protocol == "iw" {
 			return p, noAddress(d)
 		}
-		if e, ok := uverbs.ChooseGID(table, uverbs.GID{}); ok {
+		if e, ok := uverbs.ChooseGID(table, ib.GID{}); ok {
 			p.gid, p.gid6 = e.Index, e.Index
 		}
 		return p, nil
 	}
-	e, ok := uverbs.ChooseGID(table, uverbs.GID{})
+	e, ok := uverbs.ChooseGID(table, ib.GID{})
 	if !ok || !e.GID.Addr().Is4() {
 		return p, noAddress(d)
 	}
 	p.addr, p.gid, p.gid6 = e.GID.Addr().String(), e.Index, -1
 	for _, e := range table {
 		a := e.GID.Addr()
-		if a.Is6() && e.Type == uverbs.GIDTypeRoCEv2 && (p.gid6 < 0 || !a.IsLinkLocalUnicast()) {
+		if a.Is6() && e.Type == ib.GIDTypeRoCEv2 && (p.gid6 < 0 || !a.IsLinkLocalUnicast()) {
 			p.gid6 = e.Index
 			if !a.IsLinkLocalUnicast() {
 				break

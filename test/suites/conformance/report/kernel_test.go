@@ -17,6 +17,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // The tests here run the program on devices of the kernel.
@@ -203,7 +204,7 @@ func TestKernelOthers(t *testing.T) {
 		t.Error("the run was never seen on its own device")
 	}
 	for i, qp := range ours {
-		if attr, err := qp.Query(); err != nil || attr.State != uverbs.QPRTS {
+		if attr, err := qp.Query(); err != nil || attr.State != ib.QPRTS {
 			t.Errorf("%s: our QP is in state %v, %v", devices[i].Name, attr.State, err)
 		}
 		if now := counts(t, devices[i]); now != before[i] {

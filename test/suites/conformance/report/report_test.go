@@ -14,6 +14,7 @@ import (
 	"github.com/goverbs/goverbs/test/matrix"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 func TestParse(t *testing.T) {
@@ -98,18 +99,18 @@ func TestChoose(t *testing.T) {
 }
 
 func TestPlace(t *testing.T) {
-	gid := func(s string) uverbs.GID {
-		g, err := uverbs.ParseGID(s)
+	gid := func(s string) ib.GID {
+		g, err := ib.ParseGID(s)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return g
 	}
 	table := []uverbs.GIDEntry{
-		{Port: 1, Index: 0, GID: gid("fe80::1"), Type: uverbs.GIDTypeRoCEv2},
-		{Port: 1, Index: 1, GID: gid("10.0.0.7"), Type: uverbs.GIDTypeRoCEv1},
-		{Port: 1, Index: 2, GID: gid("10.0.0.7"), Type: uverbs.GIDTypeRoCEv2},
-		{Port: 1, Index: 3, GID: gid("fd00::7"), Type: uverbs.GIDTypeRoCEv2},
+		{Port: 1, Index: 0, GID: gid("fe80::1"), Type: ib.GIDTypeRoCEv2},
+		{Port: 1, Index: 1, GID: gid("10.0.0.7"), Type: ib.GIDTypeRoCEv1},
+		{Port: 1, Index: 2, GID: gid("10.0.0.7"), Type: ib.GIDTypeRoCEv2},
+		{Port: 1, Index: 3, GID: gid("fd00::7"), Type: ib.GIDTypeRoCEv2},
 	}
 	d := Device{Device: "x", Netdev: "eth0", Protocol: "roce", LinkLayer: "Ethernet"}
 	if p, err := placeOf(d, table); err != nil || p != (place{"10.0.0.7", 2, 3}) {

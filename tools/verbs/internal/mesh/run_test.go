@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
-	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // fakeFleet are hosts with one device. Their tests end only when as many pairs as expected are under way.
@@ -63,7 +63,7 @@ func newFakeFleet(t *testing.T, hosts, together int) (*fakeFleet, *Run) {
 
 // Rails is the device.
 func (h fakeHost) Rails(context.Context) ([]perf.Rail, error) {
-	gid := uverbs.GID{0xfd}
+	gid := ib.GID{0xfd}
 	copy(gid[1:], h.name)
 	return []perf.Rail{{Device: "rail0", Driver: "rxe", Port: 1, GID: gid, MTU: 1024, IWARP: h.fleet.iwarp}}, nil
 }

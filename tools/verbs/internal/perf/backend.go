@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // backend is what a server's sessions run tests on. It is reached only by what has been checked.
@@ -29,7 +30,7 @@ type side interface {
 	accept(ctx context.Context) error
 	// peers returns this side's queue pairs, and the largest message that they send inline, in
 	// bytes.
-	peers(remote uverbs.GID) ([]Peer, int, error)
+	peers(remote ib.GID) ([]Peer, int, error)
 	// path connects the path to the client's end, and returns what the client must know; see path.go.
 	path(ctx context.Context, client *Peer) (*Peer, error)
 	// greeted checks the token that the client has read, and waits for the first message that each connection
@@ -164,7 +165,7 @@ func (d *deviceSide) accept(ctx context.Context) error {
 }
 
 // peers implements side.
-func (d *deviceSide) peers(remote uverbs.GID) ([]Peer, int, error) {
+func (d *deviceSide) peers(remote ib.GID) ([]Peer, int, error) {
 	all, err := d.end.Peers(remote)
 	return all, d.end.Inline, err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/tools/verbs/internal/places"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Client measures with a Server.
@@ -24,9 +25,9 @@ type Client struct {
 	Host   string // Host is the server's name or address.
 	Port   int    // Port is the TCP port of its control connection.
 
-	Secret     []byte     // Secret is what the server must know; nil for a server without one.
-	PeerDevice string     // PeerDevice is the server's device, if the server has a secret; empty for one that suits.
-	PeerGID    uverbs.GID // PeerGID is a GID of that device; the zero GID is the address of the server.
+	Secret     []byte // Secret is what the server must know; nil for a server without one.
+	PeerDevice string // PeerDevice is the server's device, if the server has a secret; empty for one that suits.
+	PeerGID    ib.GID // PeerGID is a GID of that device; the zero GID is the address of the server.
 
 	// Measured is called with each size's result as it comes, if it is not nil.
 	Measured func(Size)
@@ -219,7 +220,7 @@ func (cl *Client) connect(ctx context.Context) error {
 	}
 	peer := cl.PeerGID
 	if peer.IsZero() { // the first address of the server is known from the control connection
-		peer = uverbs.GID(places.AddrOf(cl.conn.conn.RemoteAddr()).As16())
+		peer = ib.GID(places.AddrOf(cl.conn.conn.RemoteAddr()).As16())
 	}
 	mine, err := cl.end.Peers(peer)
 	if err != nil {

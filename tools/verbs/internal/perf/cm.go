@@ -12,6 +12,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // connections are the queue pairs of a side, connected by the connection manager: one
@@ -85,7 +86,7 @@ func (c *connections) setOptions(id *rdmacm.ID) error {
 	if c.end.Config.Type != RC {
 		return nil
 	}
-	return id.SetAckTimeout(uverbs.AckTimeout(c.end.Config.AckTimeout).Duration())
+	return id.SetAckTimeout(ib.AckTimeout(c.end.Config.AckTimeout).Duration())
 }
 
 // source returns the source address of connections: that of the device or GID that the user chose.
@@ -105,7 +106,7 @@ func (e *End) source(remote netip.Addr) (netip.AddrPort, error) {
 		return netip.AddrPort{}, err
 	}
 	from := entry.GID.Addr()
-	if entry.Type == uverbs.GIDTypeIB || from.IsLinkLocalUnicast() || !from.IsValid() || from.Is4() != remote.Unmap().Is4() {
+	if entry.Type == ib.GIDTypeIB || from.IsLinkLocalUnicast() || !from.IsValid() || from.Is4() != remote.Unmap().Is4() {
 		return netip.AddrPort{}, nil // it is no address of a network interface, or not for this route
 	}
 	return netip.AddrPortFrom(from, 0), nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Operations.
@@ -366,7 +367,7 @@ func limits(dev *uverbs.Device, port uverbs.PortAttr) Limits {
 	a := dev.QueryDevice()
 	return Limits{
 		Device: dev.Name(), MaxMsg: int(port.MaxMsgSize), MTU: port.ActiveMTU.Bytes(), MaxWR: int(a.MaxQPWR), MaxSRQWR: int(a.MaxSRQWR), MaxCQE: int(a.MaxCQE), MaxQPs: int(a.MaxQP),
-		RdAtomic: int(min(a.MaxQPRdAtom, a.MaxQPInitRdAtom, 255)), Atomics: a.AtomicCap != uverbs.AtomicNone, Driver: dev.Info().Driver,
+		RdAtomic: int(min(a.MaxQPRdAtom, a.MaxQPInitRdAtom, 255)), Atomics: a.AtomicCap != ib.AtomicNone, Driver: dev.Info().Driver,
 		IWARP: dev.Info().IWARP(),
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // with returns a config that was changed.
@@ -282,7 +283,7 @@ func TestReport(t *testing.T) {
 // TestRoutes: a local GID without a route to the peer's is refused, and the error lists the GIDs
 // that have one.
 func TestRoutes(t *testing.T) {
-	gid := func(s string) uverbs.GID { return netip.MustParseAddr(s).As16() }
+	gid := func(s string) ib.GID { return netip.MustParseAddr(s).As16() }
 	table := []uverbs.GIDEntry{
 		{Index: 0, GID: gid("fe80::1")}, {Index: 1, GID: gid("10.1.0.1")}, {Index: 2, GID: gid("fd00:1::1")}, {Index: 5, GID: gid("10.2.0.1")},
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // dcKey is the access key of targets, which perftest has in its source (DC_KEY).
@@ -53,13 +54,13 @@ func (e *End) TargetSRQN(i int) uint32 {
 
 // createDC makes the queue pairs of DC, for a peer with such a GID: a target answers from a GID of its own,
 // which must suit that.
-func (e *End) createDC(remote uverbs.GID) error {
+func (e *End) createDC(remote ib.GID) error {
 	attr, err := e.Dev.QueryPort(e.Port)
 	if err != nil {
 		return err
 	}
 	var gid *int
-	if attr.LinkLayer == uverbs.LinkLayerEthernet || e.Local.GID != Auto {
+	if attr.LinkLayer == ib.LinkLayerEthernet || e.Local.GID != Auto {
 		entry, err := e.localGID(remote)
 		if err != nil {
 			return err

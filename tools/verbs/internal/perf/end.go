@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Local has the settings of one side that the peer need not know.
@@ -25,12 +26,12 @@ type Local struct {
 
 // Peer is what one side must know of a queue pair of the other.
 type Peer struct {
-	QPN  uint32     `json:"qpn"`
-	PSN  uint32     `json:"psn"`
-	LID  uint16     `json:"lid"`
-	GID  uverbs.GID `json:"gid"`
-	Addr uint64     `json:"addr"` // of the memory that the queue pair is to read and write
-	RKey uint32     `json:"rkey"`
+	QPN  uint32 `json:"qpn"`
+	PSN  uint32 `json:"psn"`
+	LID  uint16 `json:"lid"`
+	GID  ib.GID `json:"gid"`
+	Addr uint64 `json:"addr"` // of the memory that the queue pair is to read and write
+	RKey uint32 `json:"rkey"`
 
 	// Of iWARP; see credit.go.
 	Own   uint64 `json:"own,omitempty"`   // address of the memory that the queue pair itself needs
@@ -166,7 +167,7 @@ func activePort(dev *uverbs.Device, port uint8) (uint8, error) {
 		return port, nil
 	}
 	for p := uint8(1); p <= n; p++ {
-		if attr, err := dev.QueryPort(p); err == nil && attr.State == uverbs.PortActive {
+		if attr, err := dev.QueryPort(p); err == nil && attr.State == ib.PortActive {
 			return p, nil
 		}
 	}
@@ -309,15 +310,15 @@ func (e *End) qpOptions() uverbs.QPOptions {
 	o := uverbs.QPOptions{
 		SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, MaxSendWR: max(e.sendDepth(), leastDepth), MaxRecvWR: e.memory.slots,
 		Path: uverbs.PathOptions{
-			Port: e.Port, SL: c.SL, TrafficClass: c.TOS, FlowLabel: uint32(c.FlowLabel), Timeout: uverbs.AckTimeout(c.AckTimeout), RetryCount: uint8(c.Retry),
+			Port: e.Port, SL: c.SL, TrafficClass: c.TOS, FlowLabel: uint32(c.FlowLabel), Timeout: ib.AckTimeout(c.AckTimeout), RetryCount: uint8(c.Retry),
 			RNRRetry: DefaultRNRRetry, MaxRdAtomic: uint8(cmpOr(c.RdAtomic, e.Limits.RdAtomic)),
 		},
 	}
 	switch c.Type {
 	case UC:
-		o.Type = uverbs.UC
+		o.Type = ib.UC
 	case UD:
-		o.Type = uverbs.UD
+		o.Type = ib.UD
 	}
 	if c.MTU != 0 {
 		o.Path.MTU, _ = uverbs.MTUFromBytes(c.MTU) // checked before
@@ -330,7 +331,7 @@ func (e *End) qpOptions() uverbs.QPOptions {
 
 // Peers returns what the peer must know of this side's queue pairs. remote is the peer's GID, or
 // the zero GID if it is not known yet.
-func (e *End) Peers(remote uverbs.GID) ([]Peer, error) {
+func (e *End) Peers(remote ib.GID) ([]Peer, error) {
 	if e.Config.Type == DC && e.QPs == nil {
 		if err := e.createDC(remote); err != nil {
 			return nil, err
@@ -391,7 +392,7 @@ func (e *End) Connect(ctx context.Context, peers []Peer) error {
 }
 
 // localGID returns the GID that the user chose, or the one that suits the peer.
-func (e *End) localGID(peer uverbs.GID) (uverbs.GIDEntry, error) {
+func (e *End) localGID(peer ib.GID) (uverbs.GIDEntry, error) {
 	if e.Local.GID != Auto {
 		return e.Dev.QueryGID(e.Port, e.Local.GID)
 	}
@@ -408,12 +409,12 @@ func (e *End) localGID(peer uverbs.GID) (uverbs.GIDEntry, error) {
 
 // Routes refuses a local GID that the user chose if its address family is not that of the peer's
 // GID. On InfiniBand, and for the zero GID, any will do.
-func (e *End) Routes(peer uverbs.GID) error {
+func (e *End) Routes(peer ib.GID) error {
 	if e.Local.GID == Auto || peer.IsZero() {
 		return nil
 	}
 	attr, err := e.Dev.QueryPort(e.Port)
-	if err != nil || attr.LinkLayer != uverbs.LinkLayerEthernet {
+	if err != nil || attr.LinkLayer != ib.LinkLayerEthernet {
 		return err
 	}
 	table, err := e.Dev.GIDTable(e.Port)
@@ -424,8 +425,8 @@ func (e *End) Routes(peer uverbs.GID) error {
 }
 
 // routes refuses an entry of a GID table on Ethernet if its address family is not the peer's.
-func routes(table []uverbs.GIDEntry, index int, peer uverbs.GID) error {
-	var mine uverbs.GID
+func routes(table []uverbs.GIDEntry, index int, peer ib.GID) error {
+	var mine ib.GID
 	var suit []string
 	for _, entry := range table {
 		if entry.Index == index {

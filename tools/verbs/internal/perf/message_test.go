@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // limits0 are limits of a device that has no part in a test.
@@ -202,7 +203,7 @@ func TestFrames(t *testing.T) {
 		return len(b)
 	}
 	longest := Peer{
-		QPN: max24Bits, PSN: max24Bits, LID: math.MaxUint16, GID: uverbs.GID(slices.Repeat([]byte{0xff}, 16)), Addr: math.MaxUint64, RKey: math.MaxUint32,
+		QPN: max24Bits, PSN: max24Bits, LID: math.MaxUint16, GID: ib.GID(slices.Repeat([]byte{0xff}, 16)), Addr: math.MaxUint64, RKey: math.MaxUint32,
 		Own: math.MaxUint64, Recvs: maxDepth,
 	}
 	if n := text(message{Kind: kindPeers, Peers: []Peer{longest, longest}, Inline: maxMessage}) - text(message{Kind: kindPeers, Peers: []Peer{longest}, Inline: maxMessage}); n > maxPeer {

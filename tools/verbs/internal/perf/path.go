@@ -9,6 +9,7 @@ import (
 	"net/netip"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // A client names the addresses of its queue pairs, and they need not be those of the control connection: a host may
@@ -32,7 +33,7 @@ type path struct {
 
 // openPath makes this side's end, towards a GID of the peer, and returns what the peer must know. It begins at an
 // address of this side, if there is one.
-func (e *End) openPath(remote uverbs.GID, local netip.Addr) (*Peer, error) {
+func (e *End) openPath(remote ib.GID, local netip.Addr) (*Peer, error) {
 	if e.Limits.IWARP {
 		return nil, nil
 	}
@@ -64,7 +65,7 @@ func (e *End) openPath(remote uverbs.GID, local netip.Addr) (*Peer, error) {
 			return nil, err
 		}
 		for _, g := range table {
-			if g.GID.Addr() == local.Unmap().WithZone("") && g.Type == uverbs.GIDTypeRoCEv2 {
+			if g.GID.Addr() == local.Unmap().WithZone("") && g.Type == ib.GIDTypeRoCEv2 {
 				o.Path.GIDIndex = new(g.Index)
 			}
 		}

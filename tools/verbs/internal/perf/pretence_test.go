@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // secret is in all errors of the pretended device, and no client may see it.
@@ -98,7 +98,7 @@ func (s *pretendedSide) listen() (string, []byte, error) { return "", nil, s.ste
 func (s *pretendedSide) accept(context.Context) error { return s.step("accept", "listen") }
 
 // peers implements side.
-func (s *pretendedSide) peers(uverbs.GID) ([]Peer, int, error) {
+func (s *pretendedSide) peers(ib.GID) ([]Peer, int, error) {
 	return make([]Peer, s.c.QPs), 0, s.step("peers", "accept")
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // A server with a secret also takes two requests of somebody who coordinates tests between servers, each
@@ -27,23 +28,23 @@ import (
 
 // Rail is a device of a server that tests can run on.
 type Rail struct {
-	Device string     `json:"device"`
-	Driver string     `json:"driver"`
-	Port   uint8      `json:"port"` // the first active one; 0 if none is
-	GID    uverbs.GID `json:"gid"`  // zero on InfiniBand without a subnet prefix, and on iWARP
-	IWARP  bool       `json:"iwarp,omitempty"`
-	MTU    int        `json:"mtu"`             // active MTU in bytes
-	Error  string     `json:"error,omitempty"` // why no test can run on it
+	Device string `json:"device"`
+	Driver string `json:"driver"`
+	Port   uint8  `json:"port"` // the first active one; 0 if none is
+	GID    ib.GID `json:"gid"`  // zero on InfiniBand without a subnet prefix, and on iWARP
+	IWARP  bool   `json:"iwarp,omitempty"`
+	MTU    int    `json:"mtu"`             // active MTU in bytes
+	Error  string `json:"error,omitempty"` // why no test can run on it
 }
 
 // Probe is a test that a server runs as the client of another one.
 type Probe struct {
-	Host       string     `json:"host"` // of the other server
-	Port       int        `json:"port"`
-	Device     string     `json:"device"`
-	PeerDevice string     `json:"peer_device"`
-	PeerGID    uverbs.GID `json:"peer_gid"`
-	Config     Config     `json:"config"` // with one size
+	Host       string `json:"host"` // of the other server
+	Port       int    `json:"port"`
+	Device     string `json:"device"`
+	PeerDevice string `json:"peer_device"`
+	PeerGID    ib.GID `json:"peer_gid"`
+	Config     Config `json:"config"` // with one size
 }
 
 // Limits of these messages.
@@ -154,7 +155,7 @@ func (r *Rail) look() (err error) {
 	if err != nil || r.IWARP {
 		return err
 	}
-	if entry, ok := uverbs.ChooseGID(table, uverbs.GID{}); ok {
+	if entry, ok := uverbs.ChooseGID(table, ib.GID{}); ok {
 		r.GID = entry.GID
 	}
 	return nil

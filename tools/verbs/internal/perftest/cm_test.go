@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
@@ -160,7 +161,7 @@ func FuzzCM(f *testing.F) {
 		if s, err := AcceptCM(ctx, request); err == nil {
 			ops := []string{Send, Write, Read, Atomic}
 			s.Test = Test{Op: ops[kind%4], Latency: kind&4 != 0, Both: kind&12 == 8, Sizes: []int{64}, Iterations: 5}
-			if s.Hello(ctx, DefaultParams(uverbs.MTU1024)) == nil {
+			if s.Hello(ctx, DefaultParams(ib.MTU1024)) == nil {
 				s.Play(ctx, &fakeEngine{mine: []Record{{QPN: 1, GID: someGID}}})
 			}
 			if err := s.Close(); err != nil {

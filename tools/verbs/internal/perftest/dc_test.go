@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestTargets: a target of DC has no number when records are exchanged for the first time, and is not
@@ -46,7 +46,7 @@ func TestTargets(t *testing.T) {
 		go func() { played <- peer.serve(theirs) }()
 		s := NewSession(ours, false, true)
 		s.Test = test
-		err := s.Hello(t.Context(), DefaultParams(uverbs.MTU1024))
+		err := s.Hello(t.Context(), DefaultParams(ib.MTU1024))
 		if err == nil {
 			_, err = s.Play(t.Context(), e)
 		}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // runEngine has a run of its own.
@@ -121,7 +121,7 @@ func TestTimeout(t *testing.T) {
 					}
 				}
 			}()
-			err := s.Hello(t.Context(), DefaultParams(uverbs.MTU1024))
+			err := s.Hello(t.Context(), DefaultParams(ib.MTU1024))
 			if err == nil {
 				_, err = s.Play(t.Context(), &fakeEngine{mine: r.records(t, false), reports: r.reports(false)})
 			}

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // message is one that a side has sent.
@@ -303,7 +303,7 @@ func TestRecorded(t *testing.T) {
 					go func() { played <- peer.serve(theirs) }()
 				}
 				s.Test = test
-				err := s.Hello(t.Context(), DefaultParams(uverbs.MTU1024))
+				err := s.Hello(t.Context(), DefaultParams(ib.MTU1024))
 				var reports []Report
 				if err == nil {
 					reports, err = s.Play(t.Context(), e)
@@ -331,7 +331,7 @@ func TestRecorded(t *testing.T) {
 				if !slices.Equal(e.log, want) {
 					t.Errorf("the engine got %q, expected %q", e.log, want)
 				}
-				if s.Version != "6.06" || s.Agreed != DefaultParams(uverbs.MTU1024) {
+				if s.Version != "6.06" || s.Agreed != DefaultParams(ib.MTU1024) {
 					t.Errorf("agreed on %+v with version %s", s.Agreed, s.Version)
 				}
 			})

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
-	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Timeouts of a session.
@@ -34,13 +34,13 @@ type link interface {
 
 // Params are what both sides agree on.
 type Params struct {
-	CycleBuffer int        // CycleBuffer is the memory that short messages go through, in bytes: the larger page size.
-	CacheLine   int        // CacheLine is how far such messages are apart, in bytes: the larger of both.
-	MTU         uverbs.MTU // MTU is the path MTU, the smaller of both.
+	CycleBuffer int    // CycleBuffer is the memory that short messages go through, in bytes: the larger page size.
+	CacheLine   int    // CacheLine is how far such messages are apart, in bytes: the larger of both.
+	MTU         ib.MTU // MTU is the path MTU, the smaller of both.
 }
 
 // DefaultParams returns the parameters of a side with a port of this MTU.
-func DefaultParams(mtu uverbs.MTU) Params {
+func DefaultParams(mtu ib.MTU) Params {
 	return Params{CycleBuffer: 4096, CacheLine: 64, MTU: mtu}
 }
 
@@ -194,8 +194,8 @@ func (s *Session) Hello(ctx context.Context, mine Params) error {
 	if err != nil {
 		return err
 	}
-	theirMTU := uverbs.MTU(mtu[0] - '0')
-	if theirMTU < uverbs.MTU256 || theirMTU > uverbs.MTU4096 || mtu[1] != 0 {
+	theirMTU := ib.MTU(mtu[0] - '0')
+	if theirMTU < ib.MTU256 || theirMTU > ib.MTU4096 || mtu[1] != 0 {
 		return fmt.Errorf("exchange of MTUs with perftest: got %s, expected \"1\" (256 bytes) to \"5\" (4096 bytes)", peertext.Quote(mtu))
 	}
 	s.Agreed = Params{CycleBuffer: max(mine.CycleBuffer, cycle), CacheLine: max(mine.CacheLine, line), MTU: min(mine.MTU, theirMTU)}

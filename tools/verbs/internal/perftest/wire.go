@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
-	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // Version is what this side says it is. Whoever is 6.28 or newer leaves its exchange of
@@ -67,10 +67,10 @@ type Record struct {
 	QPN      uint32 // QPN is the number of the queue pair, 24 bits.
 	PSN      uint32 // PSN is the first packet sequence number that it sends, 24 bits.
 	RKey     uint32
-	Addr     uint64     // Addr is the memory that the peer reads or writes.
-	GID      uverbs.GID // GID is the zero GID on InfiniBand without a GRH.
-	SRQN     uint32     // SRQN is the number of an SRQ, of XRC or of a target of DC.
-	GIDIndex uint32     // GIDIndex is only in the records of SENDs, and the peer ignores it.
+	Addr     uint64 // Addr is the memory that the peer reads or writes.
+	GID      ib.GID // GID is the zero GID on InfiniBand without a GRH.
+	SRQN     uint32 // SRQN is the number of an SRQ, of XRC or of a target of DC.
+	GIDIndex uint32 // GIDIndex is only in the records of SENDs, and the peer ignores it.
 }
 
 // ErrValidates says that the peer wants data to be compared.

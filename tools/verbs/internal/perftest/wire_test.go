@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
-var someGID = uverbs.GID{10: 0xff, 0xff, 10, 1, 0, 2}
+var someGID = ib.GID{10: 0xff, 0xff, 10, 1, 0, 2}
 
 // TestRecordText compares with what perftest sends.
 func TestRecordText(t *testing.T) {
@@ -37,7 +37,7 @@ func TestRecordText(t *testing.T) {
 		}
 		want := r
 		if !c.gid {
-			want.GID = uverbs.GID{}
+			want.GID = ib.GID{}
 		}
 		if back, err := parseText(got); err != nil || back != want {
 			t.Errorf("%+v, expected %+v (%v)", back, want, err)
@@ -166,7 +166,7 @@ func FuzzPeer(f *testing.F) {
 		s := NewSession(&deaf{Reader: bytes.NewReader(said)}, server, true)
 		defer s.Close()
 		s.Test = Test{Op: ops[kind%4], Latency: kind&4 != 0, Both: kind&12 == 8, Sizes: []int{64}, Iterations: 5}
-		if s.Hello(t.Context(), DefaultParams(uverbs.MTU1024)) == nil {
+		if s.Hello(t.Context(), DefaultParams(ib.MTU1024)) == nil {
 			s.Play(t.Context(), &fakeEngine{mine: []Record{{QPN: 1, GID: someGID}}})
 		}
 	})
@@ -200,7 +200,7 @@ func converse(t *testing.T, server, silent bool, test Test, peer func(c net.Conn
 		s.step, s.run = time.Second, time.Second
 	}
 	s.Test = test
-	if err := s.Hello(t.Context(), DefaultParams(uverbs.MTU1024)); err != nil {
+	if err := s.Hello(t.Context(), DefaultParams(ib.MTU1024)); err != nil {
 		return err
 	}
 	_, err := s.Play(t.Context(), &fakeEngine{mine: []Record{{QPN: 1, GID: someGID}}, reports: []Report{{Size: 64, Iterations: 5}}})
@@ -284,7 +284,7 @@ func TestCancelled(t *testing.T) {
 	time.AfterFunc(20*time.Millisecond, func() { cancel(cause) })
 	s := NewSession(ours, true, true)
 	s.step = time.Hour
-	if err := s.Hello(ctx, DefaultParams(uverbs.MTU1024)); !errors.Is(err, cause) {
+	if err := s.Hello(ctx, DefaultParams(ib.MTU1024)); !errors.Is(err, cause) {
 		t.Errorf("%v, expected %v", err, cause)
 	}
 }
@@ -298,7 +298,7 @@ func TestEndOfRun(t *testing.T) {
 		s := NewSession(ours, true, true)
 		s.step, s.run = time.Hour, time.Nanosecond
 		s.Test, _ = r.test(t)
-		err := s.Hello(t.Context(), DefaultParams(uverbs.MTU1024))
+		err := s.Hello(t.Context(), DefaultParams(ib.MTU1024))
 		if err == nil {
 			_, err = s.Play(t.Context(), &fakeEngine{mine: r.records(t, false), reports: r.reports(false)})
 		}
