@@ -102,9 +102,9 @@ func checkPortAnswer(t *testing.T, k *fakeQP) {
 			t.Errorf("%s is %#x, want %#x", name, v[0], v[1])
 		}
 	}
-	if !slices.Contains([]int{0, 256, 512, 1024, 2048, 4096}, attr.ActiveMTU.Bytes()) || !slices.Contains([]int{0, 1, 2, 4, 8, 12}, attr.Width()) ||
-		attr.Speed() != 200 || attr.Phys() == "" || attr.State.String() == "" || attr.LinkLayer.String() == "" {
-		t.Errorf("MTU %d, width %d, speed %g, %q, %q, %q", attr.ActiveMTU.Bytes(), attr.Width(), attr.Speed(), attr.Phys(), attr.State, attr.LinkLayer)
+	if !slices.Contains([]int{0, 256, 512, 1024, 2048, 4096}, attr.ActiveMTU.Bytes()) || !slices.Contains([]int{0, 1, 2, 4, 8, 12}, attr.ActiveWidth.Lanes()) ||
+		attr.ActiveSpeed.Gbps() != 200 || attr.PhysState.Words() == "" || attr.State.String() == "" || attr.LinkLayer.String() == "" {
+		t.Errorf("MTU %d, width %d, speed %g, %q, %q, %q", attr.ActiveMTU.Bytes(), attr.ActiveWidth.Lanes(), attr.ActiveSpeed.Gbps(), attr.PhysState.Words(), attr.State, attr.LinkLayer)
 	}
 }
 

@@ -44,7 +44,7 @@ func (q *QP) activePort(query func(port uint8) (PortAttr, error)) (uint8, PortAt
 		Object: q.label(),
 		Given:  fmt.Sprintf("port %d", first),
 		Errno:  syscall.ENETDOWN,
-		Hint:   fmt.Sprintf("port %d is %s (%s)%s", first, down.State, down.Phys(), q.netdevHint(first)),
+		Hint:   fmt.Sprintf("port %d is %s (%s)%s", first, down.State, down.PhysState.Words(), q.netdevHint(first)),
 	}
 }
 

@@ -18,7 +18,7 @@ func infiniBand(t *testing.T, required bool, o QPOptions) *fakeQP {
 	f.ahNum = 9 // the kernel knows the AH by a number, and the library needs no Ethernet address
 	f.port.LinkLayer, f.port.LID = uint8(ib.LinkLayerInfiniBand), 5
 	if required {
-		f.port.Flags = PortGRHRequired
+		f.port.Flags = abi.IB_UVERBS_QPF_GRH_REQUIRED
 	}
 	for i, addr := range []string{"fe80::1", "fec0:0:0:7::1"} {
 		e := abi.GIDEntry{GIDIndex: uint32(i), PortNum: 1}
@@ -114,7 +114,7 @@ func TestGRHMissing(t *testing.T) {
 // says so.
 func TestGRHHint(t *testing.T) {
 	f := newFakeQP(t, QPOptions{}) // on Ethernet
-	f.port.Flags = PortGRHRequired
+	f.port.Flags = abi.IB_UVERBS_QPF_GRH_REQUIRED
 	f.refuse["CREATE_AH"] = syscall.EINVAL
 	if _, err := f.pd.CreateAH(AHAttr{Port: 1}); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "port 1 of rxe0 needs a GRH in every packet: Global is not set") {
 		t.Errorf("CreateAH: %v", err)

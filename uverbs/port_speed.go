@@ -7,7 +7,7 @@ import (
 )
 
 // PortSpeed returns the effective speed of a port, from 1 on, in Gbit/s (ibv_query_port_speed). It can
-// differ from what [PortAttr.Speed] and [PortAttr.Width] say: of a port in a bond it is the speed of the
+// differ from what the width and the speed in [PortAttr] say: of a port in a bond it is the speed of the
 // whole bond, and a virtual function may be limited to less. It is 0 if the port is down.
 //
 // Linux 7.0; only mlx5 has it. Otherwise PortSpeed fails with a [FeatureError].

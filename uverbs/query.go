@@ -230,26 +230,22 @@ type PortAttr struct {
 	LID           uint16       // LID is the local identifier; 0 on Ethernet.
 	SMLID         uint16       // SMLID is the subnet manager's LID.
 	LMC           uint8        // LMC is the number of low LID bits that select a path.
-	MaxVLNum      uint8        // MaxVLNum encodes the number of virtual lanes; see [PortAttr.VLs].
+	MaxVLNum      ib.VLNum     // MaxVLNum is the number of virtual lanes.
 	SMSL          uint8        // SMSL is the service level to the subnet manager.
 	SubnetTimeout uint8        // SubnetTimeout is the delay through the subnet, encoded as an AckTimeout.
 	InitTypeReply uint8        // InitTypeReply is the initialization type that the subnet manager has chosen.
-	ActiveWidth   uint8        // ActiveWidth is the link width code; see [PortAttr.Width].
-	ActiveSpeed   uint32       // ActiveSpeed is the lane speed code; see [PortAttr.Speed].
-	PhysState     uint8        // PhysState is the physical state code; see [PortAttr.Phys].
+	ActiveWidth   ib.LinkWidth // ActiveWidth is the width of the link.
+	ActiveSpeed   ib.LinkSpeed // ActiveSpeed is the speed of a lane.
+	PhysState     ib.PhysState // PhysState is the physical state.
 	LinkLayer     ib.LinkLayer // LinkLayer is InfiniBand or Ethernet.
-	Flags         uint8        // Flags are bits such as PortGRHRequired.
+	Flags         uint8        // Flags are bits (IBV_QPF_*); see [PortAttr.GRHRequired].
 	CapFlags2     uint16       // CapFlags2 are more capability bits; 0 without the ioctl interface.
 }
 
-// PortGRHRequired is the bit in [PortAttr].Flags of a port that needs a GRH in every packet
-// (IBV_QPF_GRH_REQUIRED). The kernel sets it for all RoCE ports, and for InfiniBand ports of
+// GRHRequired reports whether the port needs a GRH in every packet (IBV_QPF_GRH_REQUIRED), so that a
+// peer's address must include its GID. The kernel says so for all RoCE ports, and for InfiniBand ports of
 // virtual functions that share a LID.
-const PortGRHRequired uint8 = abi.IB_UVERBS_QPF_GRH_REQUIRED
-
-// GRHRequired reports whether the port needs a GRH in every packet, so that a peer's address must
-// include its GID. See [PortGRHRequired].
-func (a PortAttr) GRHRequired() bool { return a.Flags&PortGRHRequired != 0 }
+func (a PortAttr) GRHRequired() bool { return a.Flags&abi.IB_UVERBS_QPF_GRH_REQUIRED != 0 }
 
 // QueryPort returns the current attributes of a port, from 1 on (ibv_query_port).
 func (d *Device) QueryPort(port uint8) (PortAttr, error) {
@@ -287,13 +283,13 @@ func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 		LID:           r.LID,
 		SMLID:         r.SMLID,
 		LMC:           r.LMC,
-		MaxVLNum:      r.MaxVLNum,
+		MaxVLNum:      ib.VLNum(r.MaxVLNum),
 		SMSL:          r.SMSL,
 		SubnetTimeout: r.SubnetTimeout,
 		InitTypeReply: r.InitTypeReply,
-		ActiveWidth:   r.ActiveWidth,
-		ActiveSpeed:   orDefault(resp.ActiveSpeedEx, uint32(r.ActiveSpeed)), // ActiveSpeedEx has more bits
-		PhysState:     r.PhysState,
+		ActiveWidth:   ib.LinkWidth(r.ActiveWidth),
+		ActiveSpeed:   ib.LinkSpeed(orDefault(resp.ActiveSpeedEx, uint32(r.ActiveSpeed))), // ActiveSpeedEx has more bits
+		PhysState:     ib.PhysState(r.PhysState),
 		LinkLayer:     ib.LinkLayer(r.LinkLayer),
 		Flags:         r.Flags,
 		CapFlags2:     resp.PortCapFlags2,
@@ -301,28 +297,6 @@ func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 	result.value = attr
 	d.ports.ports[port].Store(result)
 	return attr, nil
-}
-
-// Phys returns the physical port state in words, as ibv_devinfo prints it.
-func (a PortAttr) Phys() string {
-	names := map[uint8]string{1: "SLEEP", 2: "POLLING", 3: "DISABLED", 4: "PORT_CONFIGURATION TRAINING", 5: "LINK_UP", 6: "LINK_ERROR_RECOVERY", 7: "PHY TEST"}
-	if s := names[a.PhysState]; s != "" {
-		return s
-	}
-	return "invalid physical state"
-}
-
-// VLs returns the number of virtual lanes for data, 0 if unknown.
-func (a PortAttr) VLs() int { return map[uint8]int{1: 1, 2: 2, 3: 4, 4: 8, 5: 15}[a.MaxVLNum] }
-
-// Width returns the link width in lanes, 0 if unknown.
-func (a PortAttr) Width() int {
-	return map[uint8]int{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}[a.ActiveWidth]
-}
-
-// Speed returns the speed of a lane in Gbit/s, 0 if unknown.
-func (a PortAttr) Speed() float64 {
-	return map[uint32]float64{1: 2.5, 2: 5, 4: 10, 8: 10, 16: 14, 32: 25, 64: 50, 128: 100, 256: 200}[a.ActiveSpeed]
 }
 
 // le32 and le64 read the little-endian words of a response buffer.

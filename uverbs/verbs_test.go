@@ -127,23 +127,6 @@ func TestQueryPort(t *testing.T) {
 	})
 }
 
-// TestWidthAndSpeed follows ibv_devinfo (libibverbs/examples/devinfo.c).
-func TestWidthAndSpeed(t *testing.T) {
-	for code, want := range map[uint8]int{1: 1, 2: 4, 4: 8, 8: 12, 16: 2, 3: 0} {
-		if got := (PortAttr{ActiveWidth: code}).Width(); got != want {
-			t.Errorf("width code %d is %d lanes, want %d", code, got, want)
-		}
-	}
-	for code, want := range map[uint32]float64{1: 2.5, 2: 5, 4: 10, 8: 10, 16: 14, 32: 25, 64: 50, 128: 100, 256: 200, 3: 0} {
-		if got := (PortAttr{ActiveSpeed: code}).Speed(); got != want {
-			t.Errorf("speed code %d is %v Gbit/s, want %v", code, got, want)
-		}
-	}
-	if got := (PortAttr{PhysState: 5}).Phys(); got != "LINK_UP" {
-		t.Errorf("physical state 5 is %s", got)
-	}
-}
-
 func TestGIDTable(t *testing.T) {
 	d, k := fakeDevice(t, pathIoctl)
 	k.gids = make([]abi.GIDEntry, 3)

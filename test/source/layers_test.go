@@ -30,7 +30,7 @@ var layered = []struct {
 	up, names int
 	layers    []layer // a file belongs to the first layer with a pattern that matches
 }{
-	{"uverbs", 145, 508, []layer{
+	{"uverbs", 145, 503, []layer{
 		{"convenience", []string{"connect.go", "gid_choice.go", "open_netdev.go", "soft_env.go", "pool.go", "text.go"}},
 		{"diagnosis", []string{"wc_error.go", "wc_flush.go", "wc_queue.go", "request_diag.go", "route_*.go", "port_counters.go", "local_peer.go"}},
 		{"only mlx5", mlx5Only},

@@ -250,7 +250,7 @@ func (m *machine) comparePort(p *PortExpectation, port portFacts, where, device 
 	if have := port.LinkLayer.String(); p.LinkLayer != "" && have != p.LinkLayer {
 		differs("the link layer", have, p.LinkLayer)
 	}
-	if have := float64(port.attr.Width()) * port.attr.Speed(); have < p.Rate {
+	if have := float64(port.attr.ActiveWidth.Lanes()) * port.attr.ActiveSpeed.Gbps(); have < p.Rate {
 		differs("the rate", fmt.Sprintf("%g Gb/s", have), fmt.Sprintf("%g Gb/s or more", p.Rate))
 	}
 	atLeast("the path MTU", port.attr.ActiveMTU.Bytes(), p.MTU)

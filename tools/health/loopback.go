@@ -42,7 +42,7 @@ func probeDevice(name string) (p probe, err error) {
 			return p, fmt.Errorf("query port %d: %w", num, err)
 		}
 		facts.state = facts.attr.State
-		facts.phys = facts.attr.Phys()
+		facts.phys = facts.attr.PhysState.Words()
 		facts.LinkLayer = facts.attr.LinkLayer
 		facts.gids, facts.gidErr = dev.GIDTable(uint8(num))
 		p.ports = append(p.ports, facts)

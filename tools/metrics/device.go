@@ -135,9 +135,9 @@ func (r *round) links() {
 			continue
 		}
 		labels := r.port(port)
-		if rate := float64(a.Width()) * a.Speed() * gbit; rate > 0 {
+		if rate := float64(a.ActiveWidth.Lanes()) * a.ActiveSpeed.Gbps() * gbit; rate > 0 {
 			r.s.add(portRate, number(rate), labels...)
-			r.s.add(portLanes, integer(uint64(a.Width())), labels...)
+			r.s.add(portLanes, integer(uint64(a.ActiveWidth.Lanes())), labels...)
 		}
 		if mtu := a.ActiveMTU.Bytes(); mtu > 0 {
 			r.s.add(portMTU, integer(uint64(mtu)), labels...)

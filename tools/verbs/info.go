@@ -270,7 +270,7 @@ func portAttributes(a uverbs.PortAttr) attributes {
 		{"max_msg_sz", a.MaxMsgSize, fmt.Sprintf("0x%x bytes", a.MaxMsgSize)},
 		mask("port_cap_flags", "0x%08x", a.CapFlags),
 		mask("port_cap_flags2", "0x%04x", a.CapFlags2),
-		{"max_vl_num", a.MaxVLNum, fmt.Sprintf("%d (%d)", a.VLs(), a.MaxVLNum)},
+		{"max_vl_num", a.MaxVLNum, fmt.Sprintf("%d (%d)", a.MaxVLNum.Count(), a.MaxVLNum)},
 		{"bad_pkey_cntr", a.BadPKeyCount, fmt.Sprintf("0x%x", a.BadPKeyCount)},
 		{"qkey_viol_cntr", a.QKeyViolCount, fmt.Sprintf("0x%x", a.QKeyViolCount)},
 		{"sm_sl", a.SMSL, ""},
@@ -278,9 +278,9 @@ func portAttributes(a uverbs.PortAttr) attributes {
 		{"gid_tbl_len", a.GIDTableLen, ""},
 		{"subnet_timeout", a.SubnetTimeout, ""},
 		{"init_type_reply", a.InitTypeReply, ""},
-		{"active_width", a.Width(), fmt.Sprintf("%dX (%d)", a.Width(), a.ActiveWidth)},
-		{"active_speed", a.Speed(), fmt.Sprintf("%.1f Gbps (%d)", a.Speed(), a.ActiveSpeed)},
-		{"phys_state", a.Phys(), fmt.Sprintf("%s (%d)", a.Phys(), a.PhysState)},
+		{"active_width", a.ActiveWidth.Lanes(), fmt.Sprintf("%dX (%d)", a.ActiveWidth.Lanes(), a.ActiveWidth)},
+		{"active_speed", a.ActiveSpeed.Gbps(), fmt.Sprintf("%.1f Gbps (%d)", a.ActiveSpeed.Gbps(), a.ActiveSpeed)},
+		{"phys_state", a.PhysState.Words(), fmt.Sprintf("%s (%d)", a.PhysState.Words(), a.PhysState)},
 	}
 }
 

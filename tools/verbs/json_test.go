@@ -14,7 +14,7 @@ import (
 
 	"github.com/goverbs/goverbs/tools/health"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
-	"github.com/goverbs/goverbs/tools/verbs/internal/ib"
+	ibcommands "github.com/goverbs/goverbs/tools/verbs/internal/ib"
 	"github.com/goverbs/goverbs/tools/verbs/internal/mesh"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/uverbs"
@@ -95,14 +95,14 @@ func attributeKeys(prefix string, all attributes) (keys []string) {
 var printedJSON = map[string]any{
 	"devices": deviceRow{}, "status": statusRow{}, "system": systemReport{}, "info": deviceReport{}, "res": resReport{}, "res frmr": frmrReport{}, "stat": statReport{}, "events": eventRow{}, "doctor": health.Report{},
 	"pingpong": result{}, "rping": rpingResult{}, "perf": perf.Report{}, "mesh run": mesh.Report{}, "trace": trace.EventJSON{}, "trace --summary": trace.SummaryRow{},
-	"ib status": ib.StatusDevice{}, "ib ping": ib.PingResult{}, "ib counters": ib.CountersRow{}, "ib sm": ib.SMRow{},
-	"ib links": ib.LinkRow{}, "ib discover": ib.FabricReport{}, "ib trace": ib.TraceReport{}, "ib check": []ib.FindingRow{},
+	"ib status": ibcommands.StatusDevice{}, "ib ping": ibcommands.PingResult{}, "ib counters": ibcommands.CountersRow{}, "ib sm": ibcommands.SMRow{},
+	"ib links": ibcommands.LinkRow{}, "ib discover": ibcommands.FabricReport{}, "ib trace": ibcommands.TraceReport{}, "ib check": []ibcommands.FindingRow{},
 }
 
 // TestJSONKeys: JSON.md describes the keys that the commands print, in their order.
 func TestJSONKeys(t *testing.T) {
 	documented := documentedKeys(t)
-	if got, want := documented["ib sa"], slices.Sorted(maps.Keys(ib.RecordKeys())); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
+	if got, want := documented["ib sa"], slices.Sorted(maps.Keys(ibcommands.RecordKeys())); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
 		t.Errorf("JSON.md describes the records %q, want %q", got, want)
 	}
 	delete(documented, "ib sa") // see TestJSONRecords
@@ -222,7 +222,7 @@ func TestJSONRecords(t *testing.T) {
 			got[record] = words[1:]
 		}
 	}
-	if diff := cmp.Diff(ib.RecordKeys(), got); diff != "" {
+	if diff := cmp.Diff(ibcommands.RecordKeys(), got); diff != "" {
 		t.Errorf("(-printed +JSON.md):\n%s", diff)
 	}
 }

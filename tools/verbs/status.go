@@ -135,8 +135,8 @@ func statusOf(d uverbs.DeviceInfo, port int) statusRow {
 		return r
 	}
 	r.State = attr.State.String()
-	r.PhysState, r.LinkLayer, r.LID = attr.Phys(), attr.LinkLayer.String(), attr.LID
-	r.Width, r.Rate, r.MTU = attr.Width(), float64(attr.Width())*attr.Speed(), attr.ActiveMTU.Bytes()
+	r.PhysState, r.LinkLayer, r.LID = attr.PhysState.Words(), attr.LinkLayer.String(), attr.LID
+	r.Width, r.Rate, r.MTU = attr.ActiveWidth.Lanes(), float64(attr.ActiveWidth.Lanes())*attr.ActiveSpeed.Gbps(), attr.ActiveMTU.Bytes()
 	table, err := dev.GIDTable(uint8(port))
 	if err != nil {
 		r.Reason = err.Error()
@@ -163,7 +163,7 @@ func (r *statusRow) fromKernel(device string, port int) {
 	}
 	if ports, err := netlinkrdma.Ports(dev); err == nil && port <= len(ports) {
 		p := ports[port-1]
-		r.State, r.PhysState, r.Netdev = p.State.String(), uverbs.PortAttr{PhysState: uint8(p.PhysState)}.Phys(), p.Netdev
+		r.State, r.PhysState, r.Netdev = p.State.String(), p.PhysState.Words(), p.Netdev
 	}
 	counters, err := netlinkrdma.PortCounters(dev, uint32(port))
 	if err == nil {

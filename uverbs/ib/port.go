@@ -82,6 +82,35 @@ func (s PhysState) String() string {
 	return nameOf("PhysState", int(s), "", "Sleep", "Polling", "Disabled", "PortConfigurationTraining", "LinkUp", "LinkErrorRecovery", "Phy Test")
 }
 
+// Words returns the state in words, as ibv_devinfo prints it.
+func (s PhysState) Words() string {
+	names := []string{"", "SLEEP", "POLLING", "DISABLED", "PORT_CONFIGURATION TRAINING", "LINK_UP", "LINK_ERROR_RECOVERY", "PHY TEST"}
+	if int(s) < len(names) && s != 0 {
+		return names[s]
+	}
+	return "invalid physical state"
+}
+
+// LinkWidth is the width of a link, in the encoding of the InfiniBand standard (enum ib_port_width).
+type LinkWidth uint8
+
+// Lanes returns the number of lanes, 0 if unknown.
+func (w LinkWidth) Lanes() int { return map[LinkWidth]int{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}[w] }
+
+// LinkSpeed is the speed of a lane, in the encoding of the InfiniBand standard (enum ib_port_speed).
+type LinkSpeed uint32
+
+// Gbps returns the speed in Gbit/s, 0 if unknown.
+func (s LinkSpeed) Gbps() float64 {
+	return map[LinkSpeed]float64{1: 2.5, 2: 5, 4: 10, 8: 10, 16: 14, 32: 25, 64: 50, 128: 100, 256: 200}[s]
+}
+
+// VLNum is a number of virtual lanes, in the encoding of the InfiniBand standard (enum ib_port_data_vls).
+type VLNum uint8
+
+// Count returns the number of virtual lanes for data, 0 if unknown.
+func (n VLNum) Count() int { return map[VLNum]int{1: 1, 2: 2, 3: 4, 4: 8, 5: 15}[n] }
+
 // LinkLayer is the kind of network that a port is connected to (enum rdma_link_layer).
 type LinkLayer uint8
 

@@ -51,3 +51,27 @@ func TestNames(t *testing.T) {
 		}
 	}
 }
+
+// TestWidthAndSpeed follows ibv_devinfo (libibverbs/examples/devinfo.c).
+func TestWidthAndSpeed(t *testing.T) {
+	for code, want := range map[uint8]int{1: 1, 2: 4, 4: 8, 8: 12, 16: 2, 3: 0} {
+		if got := LinkWidth(code).Lanes(); got != want {
+			t.Errorf("width code %d is %d lanes, want %d", code, got, want)
+		}
+	}
+	for code, want := range map[uint32]float64{1: 2.5, 2: 5, 4: 10, 8: 10, 16: 14, 32: 25, 64: 50, 128: 100, 256: 200, 3: 0} {
+		if got := LinkSpeed(code).Gbps(); got != want {
+			t.Errorf("speed code %d is %v Gbit/s, want %v", code, got, want)
+		}
+	}
+	for code, want := range map[VLNum]int{1: 1, 2: 2, 3: 4, 4: 8, 5: 15, 0: 0, 6: 0} {
+		if got := code.Count(); got != want {
+			t.Errorf("VL code %d is %d lanes, want %d", code, got, want)
+		}
+	}
+	for code, want := range map[PhysState]string{0: "invalid physical state", 1: "SLEEP", PhysLinkUp: "LINK_UP", 7: "PHY TEST", 8: "invalid physical state"} {
+		if got := code.Words(); got != want {
+			t.Errorf("physical state %d is %q, want %q", code, got, want)
+		}
+	}
+}

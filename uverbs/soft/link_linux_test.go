@@ -93,8 +93,8 @@ func (r *linkRig) want(ctx *uverbs.Device, want uverbs.EventType) {
 func (r *linkRig) wantPort(ctx *uverbs.Device, state ib.PortState, phys string) {
 	r.t.Helper()
 	attr, err := ctx.QueryPort(1)
-	if err != nil || attr.State != state || attr.Phys() != phys {
-		r.t.Errorf("the port is %s, %s, %v; want %s, %s", attr.State, attr.Phys(), err, state, phys)
+	if err != nil || attr.State != state || attr.PhysState.Words() != phys {
+		r.t.Errorf("the port is %s, %s, %v; want %s, %s", attr.State, attr.PhysState.Words(), err, state, phys)
 	}
 }
 

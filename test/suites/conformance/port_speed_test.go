@@ -16,8 +16,8 @@ func TestPortSpeed(t *testing.T) {
 		must(t, err)
 		attr, err := dev.QueryPort(1)
 		must(t, err)
-		if want := attr.Speed() * float64(attr.Width()); speed <= 0 || testenv.Modelled() && speed != want {
-			t.Errorf("the speed is %g Gbit/s, that of %d lanes with %g Gbit/s", speed, attr.Width(), attr.Speed())
+		if want := attr.ActiveSpeed.Gbps() * float64(attr.ActiveWidth.Lanes()); speed <= 0 || testenv.Modelled() && speed != want {
+			t.Errorf("the speed is %g Gbit/s, that of %d lanes with %g Gbit/s", speed, attr.ActiveWidth.Lanes(), attr.ActiveSpeed.Gbps())
 		}
 		_, err = dev.PortSpeed(99)
 		argError(t, err, "port")

@@ -48,7 +48,7 @@ func TestInfoJSON(t *testing.T) {
 			"state": map[ib.PortState]string{ib.PortDown: "DOWN", ib.PortActive: "ACTIVE"}[attr.State], "link_layer": attr.LinkLayer.String(),
 			"max_mtu": attr.MaxMTU.Bytes(), "active_mtu": attr.ActiveMTU.Bytes(), "port_lid": attr.LID, "max_msg_sz": attr.MaxMsgSize,
 			"port_cap_flags": fmt.Sprintf("0x%08x", attr.CapFlags), "pkey_tbl_len": attr.PKeyTableLen, "gid_tbl_len": attr.GIDTableLen,
-			"active_width": attr.Width(), "active_speed": attr.Speed(),
+			"active_width": attr.ActiveWidth.Lanes(), "active_speed": attr.ActiveSpeed.Gbps(),
 		})
 		if speed, err := dev.PortSpeed(uint8(i + 1)); err == nil {
 			wantKeys(t, port, map[string]any{"effective_speed": speed})

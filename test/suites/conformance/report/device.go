@@ -136,8 +136,8 @@ func describe(name string) (d Device, p place, err error) {
 		NodeGUID: info.NodeGUID.String(), LinkLayer: port.LinkLayer.String(), State: port.State.String(),
 		MTU: port.ActiveMTU.Bytes(), Attributes: attributes(attr), Sysfs: sysfs(name),
 	}
-	if port.Speed() > 0 {
-		d.Rate = fmt.Sprintf("%d x %g Gbit/s", port.Width(), port.Speed())
+	if port.ActiveSpeed.Gbps() > 0 {
+		d.Rate = fmt.Sprintf("%d x %g Gbit/s", port.ActiveWidth.Lanes(), port.ActiveSpeed.Gbps())
 	}
 	table, err := dev.GIDTable(1)
 	if err != nil && !info.IWARP() {

@@ -11,7 +11,6 @@ import (
 	"unicode"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
-	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
@@ -171,7 +170,7 @@ func valueOf(key string, v reflect.Value) any {
 	case ib.MTU:
 		return x.Bytes()
 	case ib.PhysState:
-		return uverbs.PortAttr{PhysState: uint8(x)}.Phys()
+		return x.Words()
 	}
 	switch v.Kind() {
 	case reflect.String, reflect.Bool:

@@ -214,7 +214,7 @@ func portStatus(d *netlinkrdma.Device, p *netlinkrdma.Port) *StatusPort {
 	r := &StatusPort{
 		Port: int(p.Num), State: p.State.String(), LID: uint16(p.LID), LMC: p.LMC, SMLID: uint16(p.SMLID), LinkLayer: p.LinkLayer.String(),
 		state: p.State, phys: p.PhysState, capMask: uint32(p.CapFlags), active: p.State == ib.PortActive,
-		PhysState: uverbs.PortAttr{PhysState: uint8(p.PhysState)}.Phys(),
+		PhysState: p.PhysState.Words(),
 	}
 	if dev, err := netlinkrdma.UMADDev(*d, p.Num); err == nil {
 		r.UMAD = dev.Name
@@ -227,7 +227,7 @@ func portStatus(d *netlinkrdma.Device, p *netlinkrdma.Port) *StatusPort {
 }
 
 // speeds are the names of the speeds of a lane, by the kernel's number.
-var speeds = map[uint32]string{1: "SDR", 2: "DDR", 4: "QDR", 8: "FDR10", 16: "FDR", 32: "EDR", 64: "HDR", 128: "NDR", 256: "XDR"}
+var speeds = map[ib.LinkSpeed]string{1: "SDR", 2: "DDR", 4: "QDR", 8: "FDR10", 16: "FDR", 32: "EDR", 64: "HDR", 128: "NDR", 256: "XDR"}
 
 // fromDevice fills in what only the device knows.
 func (r *StatusPort) fromDevice(dev *uverbs.Device) error {
@@ -235,7 +235,7 @@ func (r *StatusPort) fromDevice(dev *uverbs.Device) error {
 	if err != nil {
 		return err
 	}
-	r.Width, r.Rate, r.Speed = attr.Width(), float64(attr.Width())*attr.Speed(), speeds[attr.ActiveSpeed]
+	r.Width, r.Rate, r.Speed = attr.ActiveWidth.Lanes(), float64(attr.ActiveWidth.Lanes())*attr.ActiveSpeed.Gbps(), speeds[attr.ActiveSpeed]
 	r.LMC, r.SMSL, r.capMask = attr.LMC, attr.SMSL, attr.CapFlags
 	r.LID, r.SMLID = attr.LID, attr.SMLID
 	r.CapabilityMask = fmt.Sprintf("0x%08x", r.capMask)

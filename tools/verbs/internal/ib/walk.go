@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
-	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad/fabric"
 )
@@ -85,7 +84,7 @@ func endOf(p *fabric.Port) endRow {
 func linkOf(p *fabric.Port) LinkRow {
 	r := LinkRow{endRow: endOf(p), State: "NOT_KNOWN", PhysState: "NOT_KNOWN"}
 	if i := p.Info; i != nil {
-		r.State, r.PhysState = i.PortState.String(), uverbs.PortAttr{PhysState: uint8(i.PortPhysicalState)}.Phys()
+		r.State, r.PhysState = i.PortState.String(), ib.PhysState(i.PortPhysicalState).Words()
 		if i.PortState != ib.PortDown { // the rest is not valid then
 			r.Width, r.RateGbps = p.Lanes(), p.Gbps()
 			if speed := p.Speed(); speed != 0 {
