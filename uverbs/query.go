@@ -3,6 +3,9 @@ package uverbs
 import (
 	"encoding/binary"
 	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strconv"
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -302,3 +305,85 @@ func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 // le32 and le64 read the little-endian words of a response buffer.
 func le32(b []byte) uint32 { return binary.LittleEndian.Uint32(b) }
 func le64(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }
+
+// PortSpeed returns the effective speed of a port, from 1 on, in Gbit/s (ibv_query_port_speed). It can
+// differ from what the width and the speed in [PortAttr] say: of a port in a bond it is the speed of the
+// whole bond, and a virtual function may be limited to less. It is 0 if the port is down.
+//
+// Linux 7.0; only mlx5 has it. Otherwise PortSpeed fails with a [FeatureError].
+func (d *Device) PortSpeed(port uint8) (float64, error) {
+	if err := d.usable(); err != nil {
+		return 0, err
+	}
+	if port < 1 || port > d.attr.PhysPortCount {
+		return 0, argErr("PortSpeed", "port", port, "1 to %d", d.attr.PhysPortCount)
+	}
+	cmd := newIoctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_PORT_SPEED)
+	defer cmd.done()
+	cmd.u64(abi.UVERBS_ATTR_QUERY_PORT_SPEED_PORT_NUM, uint64(port))
+	var speed [8]byte // in units of 100 Mbit/s
+	cmd.out(abi.UVERBS_ATTR_QUERY_PORT_SPEED_RESP, speed[:])
+	if errno := d.cmd.ioctl(cmd); errno != 0 {
+		return 0, about(d.cmd.fail("QUERY_PORT_SPEED", errno, ""), "", fmt.Sprintf("port %d", port))
+	}
+	return float64(le64(speed[:])) / 10, nil
+}
+
+// QueryPKey returns an entry of a port's partition key table (ibv_query_pkey). On RoCE the only
+// entry is 0xffff. For a device of the kernel it reads sysfs, because there is no command for it. The
+// error matches [io/fs.ErrNotExist] if sysfs is not mounted at /sys or belongs to another network
+// namespace.
+func (d *Device) QueryPKey(port uint8, index int) (uint16, error) {
+	attr, err := d.QueryPort(port)
+	if err != nil {
+		return 0, err
+	}
+	if index < 0 || index >= attr.PKeyTableLen {
+		return 0, argErr("QueryPKey", "index", index, "0 to %d", attr.PKeyTableLen-1)
+	}
+	if d.info.InProcess {
+		return d.inProcessPKey(port, index), nil
+	}
+	return sysfsPKey(sysClassInfiniband, d.Name(), port, index)
+}
+
+// PKeyIndex returns the index of a partition key in a port's table (ibv_get_pkey_index). It
+// compares all 16 bits, including the membership bit. The error matches [io/fs.ErrNotExist] if the
+// table does not contain the key. It also returns the errors of [Device.QueryPKey].
+func (d *Device) PKeyIndex(port uint8, pkey uint16) (int, error) {
+	attr, err := d.QueryPort(port)
+	if err != nil {
+		return 0, err
+	}
+	read := func(index int) (uint16, error) { return sysfsPKey(sysClassInfiniband, d.Name(), port, index) }
+	if d.info.InProcess {
+		read = func(index int) (uint16, error) { return d.inProcessPKey(port, index), nil }
+	}
+	return pkeyIndex(read, d.Name(), port, attr.PKeyTableLen, pkey)
+}
+
+// pkeyIndex returns the index of a partition key in a table of n entries that read returns.
+func pkeyIndex(read func(index int) (uint16, error), device string, port uint8, n int, pkey uint16) (int, error) {
+	for i := range n {
+		switch got, err := read(i); {
+		case err != nil:
+			return 0, err
+		case got == pkey:
+			return i, nil
+		}
+	}
+	return 0, fmt.Errorf("uverbs: %s: port %d: partition key %#04x is not among its %d keys: %w", device, port, pkey, n, fs.ErrNotExist)
+}
+
+// sysfsPKey reads a partition key below root.
+func sysfsPKey(root, device string, port uint8, index int) (uint16, error) {
+	text, err := readLine(filepath.Join(root, device, "ports", strconv.Itoa(int(port)), "pkeys", strconv.Itoa(index)))
+	if err != nil {
+		return 0, fmt.Errorf("uverbs: %s: read partition key %d of port %d from sysfs: %w", device, index, port, err)
+	}
+	pkey, err := strconv.ParseUint(text, 0, 16)
+	if err != nil {
+		return 0, fmt.Errorf("uverbs: %s: partition key %d of port %d: %w", device, index, port, err)
+	}
+	return uint16(pkey), nil
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
 // errCause is why a queue pair is in state QPErr, if no failed completion says so.
@@ -89,4 +90,25 @@ func (q *QP) whyFlushed() error {
 		return errQPClosed
 	}
 	return nil
+}
+
+// queueOf returns the queue that a failed completion belongs to. The opcode determines it, or else
+// the CQ, if the QP has one for each queue (see [CQ.failed]), or else the driver.
+func (q *QP) queueOf(wc *WC) diag.Queue {
+	switch {
+	case wc.Opcode == WCRecv || wc.Opcode == WCRecvRDMAWrite:
+		return diag.RecvQueue
+	case q.sendCQ != q.recvCQ:
+		return diag.SendQueue
+	}
+	return q.dev.driver.queueOf(q, *wc)
+}
+
+// setRecvOpcode sets the opcode of a failed receive to WCRecv, if the driver has not done so.
+func (c *CQ) setRecvOpcode(q *QP, wc *WC) {
+	switch {
+	case wc.Opcode == WCRecv || wc.Opcode == WCRecvRDMAWrite:
+	case q.sendCQ != q.recvCQ && c == q.recvCQ, q.queueOf(wc) == diag.RecvQueue:
+		wc.Opcode = WCRecv
+	}
 }

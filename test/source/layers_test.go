@@ -31,12 +31,12 @@ var layered = []struct {
 	layers    []layer // a file belongs to the first layer with a pattern that matches
 }{
 	{"uverbs", 145, 503, []layer{
-		{"convenience", []string{"connect.go", "gid_choice.go", "open_netdev.go", "soft_env.go", "pool.go", "text.go"}},
-		{"diagnosis", []string{"wc_error.go", "wc_flush.go", "wc_queue.go", "request_diag.go", "route_*.go", "port_counters.go", "local_peer.go"}},
+		{"convenience", []string{"connect.go", "gid_choice.go", "open_netdev.go", "soft_env.go", "pool.go"}},
+		{"diagnosis", []string{"wc_error.go", "wc_flush.go", "route_*.go", "port_counters.go", "local_peer.go"}},
 		{"only mlx5", mlx5Only},
 		{"drivers", []string{"driver_*.go"}},
 		{"data path", []string{"post.go", "builder.go", "dispatch.go"}},
-		{"kernel", []string{"command.go", "object.go", "feature.go", "kernel_*.go", "has_input_*.go"}},
+		{"kernel", []string{"command.go", "object.go", "kernel_*.go"}},
 		{"values", []string{"errors.go", "wr.go", "wc.go", "path.go", "mr_access.go", "qp_state.go", "qp_attr.go", "doc.go"}},
 		{"objects", []string{"*.go"}},
 	}},
