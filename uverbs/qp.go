@@ -312,7 +312,6 @@ type peerInfo struct {
 	timeout    AckTimeout
 	retries    uint8
 	rnrRetries uint8
-	mtu        MTU
 
 	minRNRTimer RNRTimer // of this QP; the peer waits for it
 }

@@ -286,7 +286,7 @@ func TestQPErr(t *testing.T) {
 		t.Errorf("with a peer: %v", err)
 	}
 	for status, want := range map[WCStatus]string{
-		WCRNRRetryExcErr: "no receive posted", WCRemAccessErr: "is gone, as when the peer ends", WCRemInvReqErr: "receive buffer may be too short", WCLocProtErr: "AccessLocalWrite",
+		WCRNRRetryExcErr: "no receive posted", WCRemAccessErr: "is gone, as when the peer ends", WCRemInvReqErr: "receive may be too short", WCLocProtErr: "AccessLocalWrite",
 		WCLocLenErr: "longer than the device sends", WCWRFlushErr: "no completion that was polled says why", WCStatus(99): "unknown completion status 99",
 	} {
 		var e *WCError
