@@ -32,10 +32,11 @@ type Conn struct {
 	key      netip.Addr // what the address of the peer counts as there
 	o        ConnOptions
 	addrs    rdmacm.Addrs
-	index    uint32 // index of the device that the ID is on
-	version  uint8  // version of the protocol
-	private  []byte // private data of the peer
-	maxSend  int    // size of the largest message that the peer accepts
+	portMTU  uverbs.MTU // of an accepted connection: the active MTU of this side's port
+	index    uint32     // index of the device that the ID is on
+	version  uint8      // version of the protocol
+	private  []byte     // private data of the peer
+	maxSend  int        // size of the largest message that the peer accepts
 
 	completions
 	mem         memory     // slots for receiving, except the small ones
@@ -208,6 +209,9 @@ func (c *Conn) param(kind uint8, data []byte) rdmacm.ConnParam {
 		h.first = firstDepth
 	}
 	greeting := h.encode()
+	if kind == greetingAnswer && c.portMTU != 0 {
+		greeting = append(greeting, byte(c.portMTU))
+	}
 	if c.probeMR != nil {
 		greeting, _ = RemoteOf(c.probeMR).AppendBinary(greeting) // it never fails
 	}
@@ -218,7 +222,19 @@ func (c *Conn) param(kind uint8, data []byte) rdmacm.ConnParam {
 		InitiatorDepth:     uint8(min(attr.MaxQPInitRdAtom, maxRDAtom)),
 		RetryCount:         uint8(c.o.RetryCount),
 		RNRRetryCount:      6, // not needed, because there are credits
+		MTU:                c.portMTU,
+		AnswerMTU:          answerMTU,
 	}
+}
+
+// answerMTU returns the MTU that the private data of an answer has, or 0.
+func answerMTU(private []byte) uverbs.MTU {
+	h, err := parseGreeting(private, greetingAnswer)
+	at := greetingSize + len(h.data)
+	if err != nil || at >= len(private) {
+		return 0
+	}
+	return uverbs.MTU(private[at])
 }
 
 // start makes the connection ready for use. It takes the greeting of the peer and the private data

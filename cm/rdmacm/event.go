@@ -69,16 +69,18 @@ type Event struct {
 
 // ConnParam has the parameters of a connection (struct rdma_conn_param).
 type ConnParam struct {
-	PrivateData        []byte // PrivateData is sent with a request, an answer or a rejection.
-	ResponderResources uint8  // ResponderResources is how many READs and atomics of the peer this side serves at a time.
-	InitiatorDepth     uint8  // InitiatorDepth is how many READs and atomics of this side may be outstanding.
-	FlowControl        bool   // FlowControl says whether InfiniBand's end-to-end flow control is used.
-	RetryCount         uint8  // RetryCount is how often a packet without an acknowledgement is sent again, up to 7; rxe takes 7 as no limit.
-	RNRRetryCount      uint8  // RNRRetryCount is how often a message is sent again if the receiver has no receive posted, up to 6; 7 is no limit. QPs of [ID.CreateQP] have the peer wait 0.64 ms before each.
-	SRQ                bool   // SRQ says that the QP takes its receives from an SRQ; only for an ID without a QP.
-	QPN                uint32 // QPN is the number of the QP; only for an ID without a QP.
-	QKey               uint32 // QKey is the Q_Key for datagrams; 0 is the default of the port space.
-	ECE                ECE    // ECE has options for enhanced connections; if it is the zero value, the [ECEMode] of the ID says which are sent.
+	PrivateData        []byte                              // PrivateData is sent with a request, an answer or a rejection.
+	ResponderResources uint8                               // ResponderResources is how many READs and atomics of the peer this side serves at a time.
+	InitiatorDepth     uint8                               // InitiatorDepth is how many READs and atomics of this side may be outstanding.
+	FlowControl        bool                                // FlowControl says whether InfiniBand's end-to-end flow control is used.
+	RetryCount         uint8                               // RetryCount is how often a packet without an acknowledgement is sent again, up to 7; rxe takes 7 as no limit.
+	RNRRetryCount      uint8                               // RNRRetryCount is how often a message is sent again if the receiver has no receive posted, up to 6; 7 is no limit. QPs of [ID.CreateQP] have the peer wait 0.64 ms before each.
+	SRQ                bool                                // SRQ says that the QP takes its receives from an SRQ; only for an ID without a QP.
+	QPN                uint32                              // QPN is the number of the QP; only for an ID without a QP.
+	QKey               uint32                              // QKey is the Q_Key for datagrams; 0 is the default of the port space.
+	MTU                uverbs.MTU                          // MTU is the longest path MTU of this side, for [ID.Accept] by a program that tells it to the peer; 0: see there.
+	AnswerMTU          func(privateData []byte) uverbs.MTU // AnswerMTU, for [ID.Connect], returns the longest path MTU of the peer, which the answer has; 0 if it does not.
+	ECE                ECE                                 // ECE has options for enhanced connections; if it is the zero value, the [ECEMode] of the ID says which are sent.
 }
 
 // UDParam says how to send datagrams to a peer or a group.

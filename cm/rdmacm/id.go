@@ -33,6 +33,9 @@ type ID struct {
 	retry      atomic.Pointer[uint8] // set by SetRetryCount; nil is what the side that connects asks for
 	rnrRetry   atomic.Pointer[uint8] // set by SetRNRRetryCount; nil is what the peer asks for
 
+	answerMTU atomic.Pointer[func([]byte) uverbs.MTU] // given to Connect
+	lowerMTU  atomic.Uint32                           // what it has returned
+
 	open   sync.RWMutex // held for reading by commands; see hold
 	closed atomic.Bool  // set with open
 }
@@ -322,6 +325,7 @@ func (id *ID) Connect(p ConnParam) error {
 	if p.ECE == (ECE{}) {
 		p.ECE = id.offeredECE()
 	}
+	id.answerMTU.Store(&p.AnswerMTU)
 	return do(id, opConnect, id.remote.Load(), abi.RDMA_USER_CM_CMD_CONNECT,
 		&abi.Connect{ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: p.ECE.VendorID, AttrMod: p.ECE.Options}})
 }
@@ -329,6 +333,11 @@ func (id *ID) Connect(p ConnParam) error {
 // Accept accepts the request of an [EventConnectRequest] (rdma_accept). [EventEstablished] follows
 // when the peer is ready. Accept moves a QP of [ID.CreateQP] to RTS, with as many READs and atomics
 // as p allows. The program must move any other QP itself before it calls Accept.
+//
+// The path MTU of a connection is that of the peer's port, as the request says. If it is above the
+// active MTU of this side's port, Accept fails with EMSGSIZE, since longer messages could not arrive.
+// With ConnParam.MTU the QP has the smaller one; the peer must have it, too, by ConnParam.AnswerMTU or
+// an agreement of its own.
 //
 // On iWARP the kernel moves the QP, and the side that connects has to send first. Sends of this
 // side fail until something has been received. If the QP was not made with CreateQP, the program

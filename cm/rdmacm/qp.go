@@ -212,6 +212,11 @@ func (id *ID) modifyTo(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error 
 	if n := id.rnrRetry.Load(); n != nil && mask&uverbs.AttrRNRRetry != 0 {
 		attr.RNRRetry = *n
 	}
+	if state == uverbs.QPRTR && mask&uverbs.AttrPathMTU != 0 {
+		if err := id.limitMTU(qp, &attr, p); err != nil {
+			return err
+		}
+	}
 	if p != nil {
 		if mask&uverbs.AttrMaxDestRdAtomic != 0 {
 			attr.MaxDestRdAtomic = p.ResponderResources
@@ -221,6 +226,29 @@ func (id *ID) modifyTo(qp *uverbs.QP, state uverbs.QPState, p *ConnParam) error 
 		}
 	}
 	return qp.Modify(attr, mask)
+}
+
+// limitMTU lowers the path MTU of a QP to what the peer's answer allows or, for the QP that answers
+// with p, to what this side does.
+func (id *ID) limitMTU(qp *uverbs.QP, attr *uverbs.QPAttr, p *ConnParam) error {
+	switch {
+	case p == nil:
+		if mtu := uverbs.MTU(id.lowerMTU.Load()); mtu.Bytes() != 0 {
+			attr.PathMTU = min(attr.PathMTU, mtu)
+		}
+	case p.MTU != 0:
+		attr.PathMTU = min(attr.PathMTU, p.MTU)
+	default:
+		port, err := qp.Device().QueryPort(attr.AH.Port)
+		if err != nil {
+			return err
+		}
+		if attr.PathMTU > port.ActiveMTU {
+			return &Error{Op: opAccept, Addr: id.remoteName(), Errno: syscall.EMSGSIZE,
+				Hint: fmt.Sprintf("the peer's port has path MTU %d, and port %d of %s only %d: give their interfaces the same MTU", attr.PathMTU.Bytes(), attr.AH.Port, qp.Device().Name(), port.ActiveMTU.Bytes())}
+		}
+	}
+	return nil
 }
 
 // modifyToInit moves the QP of a connection to INIT, without access rights, which it gets in RTR. On Ethernet all
@@ -363,6 +391,9 @@ func (e *Event) AdvanceQP() {
 	}
 	if e.Type != EventConnectResponse || e.Status != 0 {
 		return
+	}
+	if mtu := id.answerMTU.Load(); mtu != nil && *mtu != nil {
+		id.lowerMTU.Store(uint32((*mtu)(e.Param.PrivateData))) // of the answer
 	}
 	err := id.modifyToRTS(qp, nil, e.Param.ECE, true)
 	if err == nil {
