@@ -109,7 +109,7 @@ func (q *QP) localGID(port uint8, attr PortAttr, peer GID) (GIDEntry, error) {
 //   - on an InfiniBand port that needs a GRH in every packet (see [PortAttr.GRHRequired]),
 //   - if PathOptions names a GID.
 //
-// Its MTU is that of PathOptions or, if that is 0, the port's active MTU. Endpoint fails with ENETDOWN
+// Its MTU comes from PathOptions or, if there it is 0, is the port's active MTU. Endpoint fails with ENETDOWN
 // if the port is not active, and with a [FeatureError] on iWARP, where
 // Connect fails as well.
 func (q *QP) Endpoint() (Endpoint, error) {
@@ -222,7 +222,7 @@ func (q *QP) ReadyUD(qkey uint32) error {
 // Connect connects a queue pair to its peer and leaves it ready to send. The QP must be in state
 // [QPReset] or [QPInit], and of any type but UD and raw packet. Both sides must call Connect, each
 // with the [Endpoint] of the other. The path MTU is the smaller one of the two endpoints; if the peer's
-// is 0, it is that of this side, and the peer must have the same. Connect checks the context between its steps. If a step fails,
+// is 0, it is the MTU of this side, and the peer must have the same. Connect checks the context between its steps. If a step fails,
 // the QP stays in the state that it has reached.
 func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	if err := q.usable(); err != nil {

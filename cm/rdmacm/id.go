@@ -334,7 +334,7 @@ func (id *ID) Connect(p ConnParam) error {
 // when the peer is ready. Accept moves a QP of [ID.CreateQP] to RTS, with as many READs and atomics
 // as p allows. The program must move any other QP itself before it calls Accept.
 //
-// The path MTU of a connection is that of the peer's port, as the request says. If it is above the
+// A connection has the path MTU of the peer's port, as the request says. If it is above the
 // active MTU of this side's port, Accept fails with EMSGSIZE, since longer messages could not arrive.
 // With ConnParam.MTU the QP has the smaller one; the peer must have it, too, by ConnParam.AnswerMTU or
 // an agreement of its own.
