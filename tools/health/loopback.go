@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -50,25 +51,10 @@ func probeDevice(name string) (p probe, err error) {
 }
 
 // register registers size bytes and gives them back.
-func register(dev *uverbs.Device, size int) (err error) {
-	var u undo
-	defer func() { err = errors.Join(err, u.run()) }()
-	pd, err := dev.AllocPD()
-	if err != nil {
-		return err
-	}
-	u.add(pd.Close)
-	buf, err := uverbs.AllocBuffer(size)
-	if err != nil {
-		return err
-	}
-	u.add(buf.Close)
-	mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
-	if err != nil {
-		return err
-	}
-	u.add(mr.Close)
-	return nil
+func register(dev *uverbs.Device, size int) error {
+	var opened objects.Stack
+	opened.MR(opened.PD(dev), size, uverbs.AccessLocalWrite)
+	return errors.Join(opened.Err(), opened.Close())
 }
 
 // IDs of work requests.
@@ -76,19 +62,6 @@ const (
 	recvID = 1
 	sendID = 2
 )
-
-// undo closes what was opened, last first.
-type undo []func() error
-
-func (u *undo) add(f func() error) { *u = append(*u, f) }
-
-func (u *undo) run() error {
-	var errs []error
-	for i := len(*u) - 1; i >= 0; i-- {
-		errs = append(errs, (*u)[i]())
-	}
-	return errors.Join(errs...)
-}
 
 // loopback plays ping-pong between two QPs of a device, and returns what was exchanged.
 func loopback(ctx context.Context, name string) (string, error) {
@@ -146,20 +119,16 @@ type loop struct {
 
 // playLoopback connects two QPs and exchanges messages.
 func playLoopback(ctx context.Context, name string) (told string, err error) {
-	var u undo
-	defer func() { err = errors.Join(err, u.run()) }()
-	dev, err := uverbs.Open(name)
-	if err != nil {
-		return "", err
-	}
-	u.add(dev.Close)
-	l, err := newLoop(dev, &u)
-	if err != nil {
+	var opened objects.Stack
+	defer func() { err = errors.Join(err, opened.Close()) }()
+	dev := opened.Device(name)
+	l := newLoop(dev, &opened)
+	if err := opened.Err(); err != nil {
 		return "", err
 	}
 	if dev.Info().IWARP() {
 		err = rdmacm.RetryPort(func() (err error) {
-			told, err = l.connectIWARP(ctx, dev, &u)
+			told, err = l.connectIWARP(ctx, dev, &opened)
 			return err
 		})
 	} else {
@@ -196,40 +165,18 @@ func (l *loop) connect(ctx context.Context) (told string, err error) {
 	return told, nil
 }
 
-// newLoop creates the objects, which u closes.
-func newLoop(dev *uverbs.Device, u *undo) (*loop, error) {
+// newLoop creates the objects.
+func newLoop(dev *uverbs.Device, opened *objects.Stack) *loop {
 	l := &loop{}
-	pd, err := dev.AllocPD()
-	if err != nil {
-		return nil, err
-	}
-	u.add(pd.Close)
-	buf, err := uverbs.AllocBuffer(4 * loopbackSize)
-	if err != nil {
-		return nil, err
-	}
-	u.add(buf.Close)
-	if l.mr, err = pd.RegMR(buf, uverbs.AccessLocalWrite); err != nil {
-		return nil, err
-	}
-	u.add(l.mr.Close)
-	if l.ch, err = dev.CreateCompChannel(); err != nil {
-		return nil, err
-	}
-	u.add(l.ch.Close)
-	if l.cq, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 16, Channel: l.ch}); err != nil {
-		return nil, err
-	}
-	u.add(l.cq.Close)
+	pd := opened.PD(dev)
+	l.mr = opened.MR(pd, 4*loopbackSize, uverbs.AccessLocalWrite)
+	l.ch = opened.Channel(dev)
+	l.cq = opened.CQ(dev, uverbs.CQOptions{MaxCQE: 16, Channel: l.ch})
 	for i, name := range []string{"the first QP", "the second QP"} {
-		qp, err := pd.CreateQP(uverbs.QPOptions{Type: uverbs.RC, SendCQ: l.cq, RecvCQ: l.cq, MaxSendWR: 4, MaxRecvWR: 4})
-		if err != nil {
-			return nil, err
-		}
-		u.add(qp.Close)
+		qp := opened.QP(pd, uverbs.QPOptions{Type: uverbs.RC, SendCQ: l.cq, RecvCQ: l.cq, MaxSendWR: 4, MaxRecvWR: 4})
 		l.sides[i] = loopSide{name, qp, i * 2 * loopbackSize}
 	}
-	return l, nil
+	return l
 }
 
 // exchange sends a message and waits for both completions.

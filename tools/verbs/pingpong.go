@@ -156,12 +156,12 @@ func (o *pingpongOptions) run(ctx context.Context, out, log io.Writer, host stri
 	if err != nil {
 		return err
 	}
-	runErr := e.play(ctx, text, log, host)
-	if err := e.close(); runErr == nil && err != nil {
-		return err
+	err = e.play(ctx, text, log, host)
+	if closeErr := e.opened.Close(); err == nil {
+		err = closeErr
 	}
-	if runErr != nil {
-		return runErr
+	if err != nil {
+		return err
 	}
 	if o.json {
 		return command.PrintJSON(out, e.result)

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -27,13 +28,12 @@ type pingpongEnd struct {
 	dev    *uverbs.Device
 	ch     *uverbs.CompChannel
 	pd     *uverbs.PD
-	buf    *uverbs.Buffer
 	mr     *uverbs.MR
 	cq     *uverbs.CQ
-	srq    *uverbs.SRQ    // or nil
-	qps    []*pingpongQP  // those that send
-	recvQP *uverbs.QP     // the one that receives, with XRC
-	undo   []func() error // closes what was opened, last first
+	srq    *uverbs.SRQ   // or nil
+	qps    []*pingpongQP // those that send
+	recvQP *uverbs.QP    // the one that receives, with XRC
+	opened objects.Stack
 	result result
 	ah     *uverbs.AH // the address handle of the peer, of a UD QP
 	conn   net.Conn   // to the peer, with XRC
@@ -53,68 +53,39 @@ type pingpongQP struct {
 	pending int
 }
 
-// close closes everything, last first.
-func (e *pingpongEnd) close() error {
-	var errs []error
-	for i := len(e.undo) - 1; i >= 0; i-- {
-		errs = append(errs, e.undo[i]())
-	}
-	return errors.Join(errs...)
-}
-
 // newPingpongEnd opens the device and creates a QP with its receives posted.
 func newPingpongEnd(o *pingpongOptions) (_ *pingpongEnd, err error) {
 	e := &pingpongEnd{o: o}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, e.close())
+			err = errors.Join(err, e.opened.Close())
 		}
 	}()
-	if o.device == "" {
-		e.dev, err = uverbs.OpenFirst()
-	} else {
-		e.dev, err = uverbs.Open(o.device)
-	}
-	if err != nil {
+	e.dev = e.opened.Device(o.device)
+	if err := e.opened.Err(); err != nil {
 		return nil, err
 	}
-	e.undo = append(e.undo, e.dev.Close)
 	if err := o.checkDevice(e.dev); err != nil {
 		return nil, err
 	}
 	if o.typ == perf.UD {
 		e.header = uverbs.GRHSize
 	}
-	if e.pd, err = e.dev.AllocPD(); err != nil {
-		return nil, err
-	}
-	e.undo = append(e.undo, e.pd.Close)
-	if e.buf, err = uverbs.AllocBuffer(e.header + o.size); err != nil {
-		return nil, err
-	}
-	e.undo = append(e.undo, e.buf.Close)
 	access := uverbs.AccessLocalWrite
 	if o.odp {
 		access |= uverbs.AccessOnDemand
 	}
-	if e.mr, err = e.pd.RegMR(e.buf, access); err != nil {
-		return nil, err
-	}
-	e.undo = append(e.undo, e.mr.Close)
-	e.sgl = []uverbs.SGE{e.mr.SGE(e.header, o.size)}
+	e.pd = e.opened.PD(e.dev)
+	e.mr = e.opened.MR(e.pd, e.header+o.size, access)
 	if o.event {
-		if e.ch, err = e.dev.CreateCompChannel(); err != nil {
-			return nil, err
-		}
-		e.undo = append(e.undo, e.ch.Close)
+		e.ch = e.opened.Channel(e.dev)
 	}
-	if e.cq, err = e.dev.CreateCQ(uverbs.CQOptions{MaxCQE: o.recvDepth + o.queuePairs(), Channel: e.ch}); err != nil {
+	e.cq = e.opened.CQ(e.dev, uverbs.CQOptions{MaxCQE: o.recvDepth + o.queuePairs(), Channel: e.ch})
+	e.createQPs()
+	if err := e.opened.Err(); err != nil {
 		return nil, err
 	}
-	e.undo = append(e.undo, e.cq.Close)
-	if err := e.createQPs(); err != nil {
-		return nil, err
-	}
+	e.sgl = []uverbs.SGE{e.mr.SGE(e.header, o.size)}
 	return e, e.postRecvs()
 }
 
@@ -127,56 +98,34 @@ func (o *pingpongOptions) queuePairs() int {
 }
 
 // createQPs creates the queue pairs and makes them ready to receive.
-func (e *pingpongEnd) createQPs() (err error) {
+func (e *pingpongEnd) createQPs() {
 	q := e.o.qpOptions(e.cq)
 	switch e.o.typ {
 	case typeSRQ:
-		if e.srq, err = e.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: e.o.recvDepth}); err != nil {
-			return err
-		}
-		e.undo = append(e.undo, e.srq.Close)
+		e.srq = e.opened.SRQ(e.pd, uverbs.SRQOptions{MaxWR: e.o.recvDepth})
 		q.SRQ, q.MaxRecvWR = e.srq, 0
 	case typeXRC:
-		if err := e.createXRC(q.Path); err != nil {
-			return err
-		}
+		e.createXRC(q.Path)
 		q.Type, q.RecvCQ, q.MaxRecvWR = uverbs.XRCSend, nil, 0
 	}
 	for range e.o.queuePairs() {
-		qp, err := e.pd.CreateQP(q)
-		if err != nil {
-			return err
-		}
-		e.undo = append(e.undo, qp.Close)
+		qp := e.opened.QP(e.pd, q)
 		e.qps = append(e.qps, &pingpongQP{QP: qp})
-		if e.o.typ == perf.UD {
-			err = qp.ReadyUD(pingpongQKey)
-		} else {
-			err = qp.Init()
-		}
-		if err != nil {
-			return err
-		}
+		e.opened.Do(func() error {
+			if e.o.typ == perf.UD {
+				return qp.ReadyUD(pingpongQKey)
+			}
+			return qp.Init()
+		})
 	}
-	return nil
 }
 
 // createXRC creates the SRQ and the queue pair that receives, in a domain of their own.
-func (e *pingpongEnd) createXRC(path uverbs.PathOptions) error {
-	xrcd, err := e.dev.OpenXRCD(uverbs.XRCDOptions{})
-	if err != nil {
-		return err
-	}
-	e.undo = append(e.undo, xrcd.Close)
-	if e.srq, err = e.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: e.o.recvDepth, XRCD: xrcd, CQ: e.cq}); err != nil {
-		return err
-	}
-	e.undo = append(e.undo, e.srq.Close)
-	if e.recvQP, err = xrcd.CreateQP(uverbs.XRCRecvOptions{Path: path}); err != nil {
-		return err
-	}
-	e.undo = append(e.undo, e.recvQP.Close)
-	return e.recvQP.Init()
+func (e *pingpongEnd) createXRC(path uverbs.PathOptions) {
+	xrcd := objects.Open(&e.opened, func() (*uverbs.XRCD, error) { return e.dev.OpenXRCD(uverbs.XRCDOptions{}) })
+	e.srq = e.opened.SRQ(e.pd, uverbs.SRQOptions{MaxWR: e.o.recvDepth, XRCD: xrcd, CQ: e.cq})
+	e.recvQP = objects.Open(&e.opened, func() (*uverbs.QP, error) { return xrcd.CreateQP(uverbs.XRCRecvOptions{Path: path}) })
+	e.opened.Do(func() error { return e.recvQP.Init() })
 }
 
 // pingpongQKey is the Q_Key of ibv_ud_pingpong.
@@ -275,7 +224,7 @@ const pageSize = 4096
 // fill writes the same data as ibv_rc_pingpong. A client puts a zero at the start of each page,
 // which a server checks with --verify.
 func (e *pingpongEnd) fill(client bool) {
-	b := e.buf.Bytes()[e.header:]
+	b := e.mr.Bytes()[e.header:]
 	for i := range b {
 		b[i] = 0x7b
 		if client && i%pageSize == 0 {
@@ -400,12 +349,8 @@ func (e *pingpongEnd) reachUD(remote uverbs.Endpoint) error {
 		const hops = 64
 		attr.Global, attr.GRH = true, uverbs.GRH{DGID: remote.GID, SGIDIndex: uint8(index), HopLimit: hops}
 	}
-	var err error
-	if e.ah, err = e.pd.CreateAH(attr); err != nil {
-		return err
-	}
-	e.undo = append(e.undo, e.ah.Close)
-	return nil
+	e.ah = objects.Open(&e.opened, func() (*uverbs.AH, error) { return e.pd.CreateAH(attr) })
+	return e.opened.Err()
 }
 
 // gidIndex returns the index of the local GID for a peer.
@@ -582,7 +527,7 @@ func (e *pingpongEnd) checkMessage(wc *uverbs.WC, q *pingpongQP) error {
 
 // validate compares the first byte of each page with the one that the client wrote.
 func (e *pingpongEnd) validate() error {
-	b := e.buf.Bytes()[e.header:]
+	b := e.mr.Bytes()[e.header:]
 	for i := 0; i < e.o.size; i += pageSize {
 		if b[i] != 0 {
 			return fmt.Errorf("message %d: invalid data in page %d: byte %#02x, expected 0x00", e.received, i/pageSize, b[i])

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
+	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -29,14 +30,12 @@ type rpingEnd struct {
 	id   *rdmacm.ID
 	size int // of the memory for pings, in bytes
 
-	dev  *uverbs.Device
-	ch   *uverbs.CompChannel
-	cq   *uverbs.CQ
-	pd   *uverbs.PD
-	qp   *uverbs.QP
-	msg  *uverbs.MR     // a message received, and one to send
-	data *uverbs.MR     // a client has the source in it and then the sink
-	undo []func() error // closes what was opened, last first
+	ch     *uverbs.CompChannel
+	cq     *uverbs.CQ
+	qp     *uverbs.QP
+	msg    *uverbs.MR    // a message received, and one to send
+	data   *uverbs.MR    // a client has the source in it and then the sink
+	opened objects.Stack // what the QP stands on
 
 	gone   chan struct{} // closed when the connection has ended
 	enough atomic.Bool   // the user has interrupted
@@ -52,11 +51,7 @@ func (e *rpingEnd) name() (string, error) {
 
 // close closes everything, the ID after the QP and before what the QP stands on.
 func (e *rpingEnd) close() error {
-	errs := []error{e.closeID()}
-	for i := len(e.undo) - 1; i >= 0; i-- {
-		errs = append(errs, e.undo[i]())
-	}
-	return errors.Join(errs...)
+	return errors.Join(e.closeID(), e.opened.Close())
 }
 
 // closeID closes the ID, and before it a QP that is not the ID's.
@@ -75,37 +70,27 @@ func (e *rpingEnd) open(size int) error {
 	if err != nil {
 		return err
 	}
-	if e.dev, err = uverbs.Open(a.Device); err != nil {
+	dev := e.opened.Device(a.Device)
+	if err := e.opened.Err(); err != nil {
 		return err
 	}
-	e.undo = append(e.undo, e.dev.Close)
-	if e.pd, err = e.dev.AllocPD(); err != nil {
-		return err
-	}
-	e.undo = append(e.undo, e.pd.Close)
-	if e.msg, err = e.register(2*advertLen, uverbs.AccessLocalWrite); err != nil {
-		return err
-	}
-	if e.data, err = e.register(size, dataAccess(e.o.server, e.dev.Info().IWARP())); err != nil {
-		return err
-	}
-	if e.ch, err = e.dev.CreateCompChannel(); err != nil {
-		return err
-	}
-	e.undo = append(e.undo, e.ch.Close)
+	pd := e.opened.PD(dev)
+	e.msg = e.opened.MR(pd, 2*advertLen, uverbs.AccessLocalWrite)
+	e.data = e.opened.MR(pd, size, dataAccess(e.o.server, dev.Info().IWARP()))
+	e.ch = e.opened.Channel(dev)
 	const depth = 4 // a send, a READ or WRITE, a receive, and one to spare
-	if e.cq, err = e.dev.CreateCQ(uverbs.CQOptions{MaxCQE: depth, Channel: e.ch}); err != nil {
+	e.cq = e.opened.CQ(dev, uverbs.CQOptions{MaxCQE: depth, Channel: e.ch})
+	if err := e.opened.Err(); err != nil {
 		return err
 	}
-	e.undo = append(e.undo, e.cq.Close)
 	o := uverbs.QPOptions{SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: 2, MaxRecvWR: 1}
 	if e.o.ownQP {
-		e.qp, err = e.pd.CreateQP(o)
+		e.qp, err = pd.CreateQP(o)
 		if err == nil {
 			err = e.to(uverbs.QPInit)
 		}
 	} else {
-		e.qp, err = e.id.CreateQP(e.pd, o)
+		e.qp, err = e.id.CreateQP(pd, o)
 	}
 	if err != nil {
 		return err
@@ -124,21 +109,6 @@ func dataAccess(server, iwarp bool) uverbs.Access {
 		return uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite
 	}
 	return uverbs.AccessLocalWrite
-}
-
-// register allocates memory and registers it.
-func (e *rpingEnd) register(size int, access uverbs.Access) (*uverbs.MR, error) {
-	buf, err := uverbs.AllocBuffer(size)
-	if err != nil {
-		return nil, err
-	}
-	e.undo = append(e.undo, buf.Close)
-	mr, err := e.pd.RegMR(buf, access)
-	if err != nil {
-		return nil, err
-	}
-	e.undo = append(e.undo, mr.Close)
-	return mr, nil
 }
 
 // iwarp reports whether the kernel moves the QP when it is connected.

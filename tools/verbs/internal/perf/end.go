@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -82,9 +83,9 @@ type End struct {
 	flows   []flow
 	targets []target // of DC
 	wcs     [pollBatch]uverbs.WC
-	hold    []byte // bytes to compare with
-	undo    []func() error
-	empty   int // fruitless polls
+	hold    []byte        // bytes to compare with
+	opened  objects.Stack // closed by Close
+	empty   int           // fruitless polls
 	pace    pace
 	armed   [2]*uverbs.CQ // the queues that the next wait for an event is for
 	timer   *time.Timer
@@ -108,12 +109,7 @@ func OpenDevice(l Local, addr netip.Addr) (dev *uverbs.Device, port uint8, err e
 	if name == "" {
 		name = DeviceOf(addr.Unmap().WithZone(""))
 	}
-	if name == "" {
-		dev, err = uverbs.OpenFirst()
-	} else {
-		dev, err = uverbs.Open(name)
-	}
-	if err != nil {
+	if dev, err = objects.OpenDevice(name); err != nil {
 		return nil, 0, err
 	}
 	if port, err = activePort(dev, l.Port); err != nil {
@@ -173,18 +169,8 @@ func activePort(dev *uverbs.Device, port uint8) (uint8, error) {
 	return 0, fmt.Errorf("no port of %s is active", dev.Name())
 }
 
-// later registers a function for Close, which calls the last one first.
-func (e *End) later(close func() error) { e.undo = append(e.undo, close) }
-
 // Close closes everything but the device.
-func (e *End) Close() error {
-	var errs []error
-	for i := len(e.undo) - 1; i >= 0; i-- {
-		errs = append(errs, e.undo[i]())
-	}
-	e.undo = nil
-	return errors.Join(errs...)
-}
+func (e *End) Close() error { return e.opened.Close() }
 
 // NewEnd makes a side of a test: memory, completion queues and, unless the connection manager makes
 // them, queue pairs. The config must be valid; what the device cannot do is an error.
@@ -212,31 +198,21 @@ func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *
 			err = errors.Join(err, e.Close())
 		}
 	}()
-	if e.PD, err = dev.AllocPD(); err != nil {
-		return nil, err
-	}
-	e.later(e.PD.Close)
+	e.PD = e.opened.PD(dev)
 	if err := e.register(); err != nil {
 		return nil, err
 	}
 	if e.Config.Events {
-		if e.Channel, err = e.channel(); err != nil {
-			return nil, err
-		}
+		e.Channel = e.channel()
 		if e.SendChannel = e.Channel; e.Config.Metric == Lat { // one CQ is waited for at a time
-			if e.SendChannel, err = e.channel(); err != nil {
-				return nil, err
-			}
+			e.SendChannel = e.channel()
 		}
 	}
-	if e.SendCQ, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: e.Config.QPs * e.sendDepth(), Channel: e.SendChannel}); err != nil {
+	e.SendCQ = e.opened.CQ(dev, uverbs.CQOptions{MaxCQE: e.Config.QPs * e.sendDepth(), Channel: e.SendChannel})
+	e.RecvCQ = e.opened.CQ(dev, uverbs.CQOptions{MaxCQE: e.Config.QPs * e.memory.slots, Channel: e.Channel})
+	if err := e.opened.Err(); err != nil {
 		return nil, err
 	}
-	e.later(e.SendCQ.Close)
-	if e.RecvCQ, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: e.Config.QPs * e.memory.slots, Channel: e.Channel}); err != nil {
-		return nil, err
-	}
-	e.later(e.RecvCQ.Close)
 	if e.Config.CM || e.Config.Type == DC { // for DC the peer's GID must be known: see Peers
 		return e, nil
 	}
@@ -249,13 +225,10 @@ func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *
 }
 
 // channel makes a completion channel.
-func (e *End) channel() (*uverbs.CompChannel, error) {
-	c, err := e.Dev.CreateCompChannel()
-	if err != nil {
-		return nil, err
-	}
-	e.later(c.Close)
-	return c, c.SetBusyWait(busyWait)
+func (e *End) channel() *uverbs.CompChannel {
+	c := e.opened.Channel(e.Dev)
+	e.opened.Do(func() error { return c.SetBusyWait(busyWait) })
+	return c
 }
 
 // busyWait is the default of programs that have two processors or more. With one it is more than the
@@ -287,7 +260,7 @@ func (e *End) CreateQP(create func(uverbs.QPOptions) (*uverbs.QP, error)) (*uver
 	e.Inline = o.MaxInline
 	e.QPs = append(e.QPs, qp)
 	if !e.Config.CM {
-		e.later(qp.Close)
+		e.opened.Keep(qp)
 		switch e.Config.Type {
 		case UD:
 			return qp, qp.ReadyUD(qkey)
@@ -458,13 +431,13 @@ func (e *End) ahFor(p Peer) (*uverbs.AH, error) {
 	}
 	ah, err := e.PD.CreateAH(attr)
 	if err == nil {
-		e.later(ah.Close)
+		e.opened.Keep(ah)
 	}
 	return ah, err
 }
 
 // register allocates and registers the memory.
-func (e *End) register() (err error) {
+func (e *End) register() error {
 	e.memory = newLayout(&e.Config)
 	access := uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead
 	if e.Limits.Atomics {
@@ -476,26 +449,24 @@ func (e *End) register() (err error) {
 			return fmt.Errorf("--dmabuf: %w", err)
 		}
 		defer f.Close()
-		if e.MR, err = e.PD.RegDMABuf(f, uverbs.MROptions{Access: access, Length: e.memory.size}); err != nil {
-			return fmt.Errorf("--dmabuf: %w", err)
-		}
 		e.dmabuf = true
-		e.later(e.MR.Close)
-		return nil
+		e.MR = objects.Open(&e.opened, func() (*uverbs.MR, error) {
+			mr, err := e.PD.RegDMABuf(f, uverbs.MROptions{Access: access, Length: e.memory.size})
+			if err != nil {
+				err = fmt.Errorf("--dmabuf: %w", err)
+			}
+			return mr, err
+		})
+		return e.opened.Err()
 	}
 	if has := machineMemory(); e.memory.size > has {
 		return fmt.Errorf("the test needs %d bytes of memory, allowed: %d, which this machine has: a smaller --size, or fewer --qps", e.memory.size, has)
 	}
-	buf, err := uverbs.AllocBufferWith(e.memory.size, uverbs.BufferOptions{HugePages: e.Local.HugePages})
-	if err != nil {
-		return err
-	}
-	e.later(buf.Close)
-	if e.MR, err = e.PD.RegMR(buf, access); err != nil {
-		return err
-	}
-	e.later(e.MR.Close)
-	return nil
+	buf := objects.Open(&e.opened, func() (*uverbs.Buffer, error) {
+		return uverbs.AllocBufferWith(e.memory.size, uverbs.BufferOptions{HugePages: e.Local.HugePages})
+	})
+	e.MR = objects.Open(&e.opened, func() (*uverbs.MR, error) { return e.PD.RegMR(buf, access) })
+	return e.opened.Err()
 }
 
 // Stop ends receiving when as many messages have come as the peer has sent, or when no more come.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
+	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -28,7 +29,7 @@ type cmLink struct {
 	qp    *uverbs.QP
 	mr    *uverbs.MR
 	inbox [][]byte
-	undo  []func() error // closes what was opened, last first
+	open  objects.Stack // what the messages need, besides the ID
 
 	life context.Context // ends when the connection does
 	stop context.CancelFunc
@@ -50,33 +51,14 @@ func openCM(id *rdmacm.ID) (_ *cmLink, err error) {
 	if err != nil {
 		return nil, err
 	}
-	dev, err := uverbs.Open(a.Device)
-	if err != nil {
+	dev := l.open.Device(a.Device)
+	pd := l.open.PD(dev)
+	l.mr = l.open.MR(pd, (receives+1)*slotLen, uverbs.AccessLocalWrite)
+	l.ch = l.open.Channel(dev)
+	l.cq = l.open.CQ(dev, uverbs.CQOptions{MaxCQE: receives + 1, Channel: l.ch})
+	if err := l.open.Err(); err != nil {
 		return nil, err
 	}
-	l.undo = append(l.undo, dev.Close)
-	pd, err := dev.AllocPD()
-	if err != nil {
-		return nil, err
-	}
-	l.undo = append(l.undo, pd.Close)
-	buf, err := uverbs.AllocBuffer((receives + 1) * slotLen)
-	if err != nil {
-		return nil, err
-	}
-	l.undo = append(l.undo, buf.Close)
-	if l.mr, err = pd.RegMR(buf, uverbs.AccessLocalWrite); err != nil {
-		return nil, err
-	}
-	l.undo = append(l.undo, l.mr.Close)
-	if l.ch, err = dev.CreateCompChannel(); err != nil {
-		return nil, err
-	}
-	l.undo = append(l.undo, l.ch.Close)
-	if l.cq, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: receives + 1, Channel: l.ch}); err != nil {
-		return nil, err
-	}
-	l.undo = append(l.undo, l.cq.Close)
 	if l.qp, err = id.CreateQP(pd, uverbs.QPOptions{SendCQ: l.cq, RecvCQ: l.cq, MaxSendWR: 1, MaxRecvWR: receives}); err != nil {
 		return nil, err
 	}
@@ -118,7 +100,6 @@ func (l *cmLink) live() {
 // close ends the connection and closes everything, the ID before what its QP stands on.
 func (l *cmLink) close() error {
 	const timeout = 2 * time.Second
-	var errs []error
 	if l.last {
 		select {
 		case <-l.life.Done():
@@ -130,12 +111,7 @@ func (l *cmLink) close() error {
 		<-l.over
 		l.id.Disconnect() // it may be so already
 	}
-	errs = append(errs, l.id.Close())
-	for i := len(l.undo) - 1; i >= 0; i-- {
-		errs = append(errs, l.undo[i]())
-	}
-	l.undo = nil
-	return errors.Join(errs...)
+	return errors.Join(l.id.Close(), l.open.Close())
 }
 
 // await polls until what it waits for is there.
