@@ -403,6 +403,9 @@ func (p *progress) run(size int, count func() int64) (stop func()) {
 	}
 }
 
+// maxPort is the largest TCP or UDP port.
+const maxPort = 65535
+
 // maxClients is the largest value of the option for the number of clients at once.
 const maxClients = 1 << 16
 
@@ -464,7 +467,7 @@ func servePerf(cmd *command.Command, server *perf.Server, address string, quiet 
 		server.MaxMemory = perf.DefaultMaxMemory()
 	}
 	if !quiet {
-		log := &lines{w: cmd.Err()}
+		log := cmd.Err()
 		fmt.Fprintf(log, "serving on %s\n", l.Addr())
 		server.Log = func(format string, args ...any) { fmt.Fprintf(log, format+"\n", args...) }
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
+	"github.com/goverbs/goverbs/tools/verbs/internal/peer"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perftest"
 	"github.com/goverbs/goverbs/uverbs"
@@ -171,7 +172,7 @@ func (e *perftestEnd) accept(ctx context.Context, log io.Writer) (net.Conn, *per
 		return nil, nil, err
 	}
 	e.waiting(log, l.Addr())
-	return firstClient(ctx, l, log, func(ctx context.Context, c net.Conn) (*perftest.Session, error) {
+	return peer.FirstClient(ctx, l, log, func(ctx context.Context, c net.Conn) (*perftest.Session, error) {
 		s := perftest.NewSession(c, true, false) // a server learns from the client what records have
 		return s, s.Greet(ctx)
 	})
@@ -186,7 +187,7 @@ func (e *perftestEnd) waiting(log io.Writer, addr net.Addr) {
 func (e *perftestEnd) connectPeerCM(ctx context.Context, log io.Writer, host string) (err error) {
 	var remote netip.Addr
 	if !e.server {
-		if remote, err = lookup(ctx, "HOST", host); err != nil {
+		if remote, err = peer.Lookup(ctx, "HOST", host); err != nil {
 			return err
 		}
 	}

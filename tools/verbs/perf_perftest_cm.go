@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
+	"github.com/goverbs/goverbs/tools/verbs/internal/peer"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perftest"
 	"github.com/goverbs/goverbs/uverbs"
@@ -102,7 +103,7 @@ func (e *perftestEnd) acceptQP(ctx context.Context) error {
 	for {
 		request, err := e.listeners[e.space()].Request(ctx)
 		if err != nil {
-			return causeOf(ctx, err)
+			return peer.Cause(ctx, err)
 		}
 		id := request.ID
 		a, err := id.Addrs()
@@ -119,7 +120,7 @@ func (e *perftestEnd) acceptQP(ctx context.Context) error {
 			err = id.AcceptWait(ctx, e.connParam())
 		}
 		if err != nil {
-			return errors.Join(causeOf(ctx, err), id.Close())
+			return errors.Join(peer.Cause(ctx, err), id.Close())
 		}
 		e.ids = append(e.ids, id)
 		return nil

@@ -1,4 +1,4 @@
-package main
+package pingpong
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/tools/internal/objects"
+	"github.com/goverbs/goverbs/tools/verbs/internal/peer"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -22,19 +23,19 @@ const (
 	sendID = 2
 )
 
-// pingpongEnd is one side of a ping-pong.
-type pingpongEnd struct {
-	o      *pingpongOptions
+// side is one side of a ping-pong.
+type side struct {
+	o      *Options
 	dev    *uverbs.Device
 	ch     *uverbs.CompChannel
 	pd     *uverbs.PD
 	mr     *uverbs.MR
 	cq     *uverbs.CQ
-	srq    *uverbs.SRQ   // or nil
-	qps    []*pingpongQP // those that send
-	recvQP *uverbs.QP    // the one that receives, with XRC
+	srq    *uverbs.SRQ  // or nil
+	qps    []*queuePair // those that send
+	recvQP *uverbs.QP   // the one that receives, with XRC
 	opened objects.Stack
-	result result
+	result Result
 	ah     *uverbs.AH // the address handle of the peer, of a UD QP
 	conn   net.Conn   // to the peer, with XRC
 
@@ -46,74 +47,74 @@ type pingpongEnd struct {
 	progress atomic.Int64 // completions so far, for watch
 }
 
-// pingpongQP is a queue pair with what it is waiting for.
-type pingpongQP struct {
+// queuePair is a queue pair with what it is waiting for.
+type queuePair struct {
 	*uverbs.QP
 	remote  address // the peer
 	pending int
 }
 
-// newPingpongEnd opens the device and creates a QP with its receives posted.
-func newPingpongEnd(o *pingpongOptions) (_ *pingpongEnd, err error) {
-	e := &pingpongEnd{o: o}
+// newSide opens the device and creates a QP with its receives posted.
+func newSide(o *Options) (_ *side, err error) {
+	e := &side{o: o}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.opened.Close())
 		}
 	}()
-	e.dev = e.opened.Device(o.device)
+	e.dev = e.opened.Device(o.Device)
 	if err := e.opened.Err(); err != nil {
 		return nil, err
 	}
 	if err := o.checkDevice(e.dev); err != nil {
 		return nil, err
 	}
-	if o.typ == perf.UD {
+	if o.Type == perf.UD {
 		e.header = uverbs.GRHSize
 	}
 	access := uverbs.AccessLocalWrite
-	if o.odp {
+	if o.ODP {
 		access |= uverbs.AccessOnDemand
 	}
 	e.pd = e.opened.PD(e.dev)
-	e.mr = e.opened.MR(e.pd, e.header+o.size, access)
-	if o.event {
+	e.mr = e.opened.MR(e.pd, e.header+o.Size, access)
+	if o.Events {
 		e.ch = e.opened.Channel(e.dev)
 	}
-	e.cq = e.opened.CQ(e.dev, uverbs.CQOptions{MaxCQE: o.recvDepth + o.queuePairs(), Channel: e.ch})
+	e.cq = e.opened.CQ(e.dev, uverbs.CQOptions{MaxCQE: o.RecvDepth + o.queuePairs(), Channel: e.ch})
 	e.createQPs()
 	if err := e.opened.Err(); err != nil {
 		return nil, err
 	}
-	e.sgl = []uverbs.SGE{e.mr.SGE(e.header, o.size)}
+	e.sgl = []uverbs.SGE{e.mr.SGE(e.header, o.Size)}
 	return e, e.postRecvs()
 }
 
 // queuePairs returns the number of queue pairs that send.
-func (o *pingpongOptions) queuePairs() int {
-	if o.typ == typeSRQ {
-		return o.qps
+func (o *Options) queuePairs() int {
+	if o.Type == TypeSRQ {
+		return o.QPs
 	}
 	return 1
 }
 
 // createQPs creates the queue pairs and makes them ready to receive.
-func (e *pingpongEnd) createQPs() {
+func (e *side) createQPs() {
 	q := e.o.qpOptions(e.cq)
-	switch e.o.typ {
-	case typeSRQ:
-		e.srq = e.opened.SRQ(e.pd, uverbs.SRQOptions{MaxWR: e.o.recvDepth})
+	switch e.o.Type {
+	case TypeSRQ:
+		e.srq = e.opened.SRQ(e.pd, uverbs.SRQOptions{MaxWR: e.o.RecvDepth})
 		q.SRQ, q.MaxRecvWR = e.srq, 0
-	case typeXRC:
+	case TypeXRC:
 		e.createXRC(q.Path)
 		q.Type, q.RecvCQ, q.MaxRecvWR = uverbs.XRCSend, nil, 0
 	}
 	for range e.o.queuePairs() {
 		qp := e.opened.QP(e.pd, q)
-		e.qps = append(e.qps, &pingpongQP{QP: qp})
+		e.qps = append(e.qps, &queuePair{QP: qp})
 		e.opened.Do(func() error {
-			if e.o.typ == perf.UD {
-				return qp.ReadyUD(pingpongQKey)
+			if e.o.Type == perf.UD {
+				return qp.ReadyUD(qkey)
 			}
 			return qp.Init()
 		})
@@ -121,67 +122,67 @@ func (e *pingpongEnd) createQPs() {
 }
 
 // createXRC creates the SRQ and the queue pair that receives, in a domain of their own.
-func (e *pingpongEnd) createXRC(path uverbs.PathOptions) {
+func (e *side) createXRC(path uverbs.PathOptions) {
 	xrcd := objects.Open(&e.opened, func() (*uverbs.XRCD, error) { return e.dev.OpenXRCD(uverbs.XRCDOptions{}) })
-	e.srq = e.opened.SRQ(e.pd, uverbs.SRQOptions{MaxWR: e.o.recvDepth, XRCD: xrcd, CQ: e.cq})
+	e.srq = e.opened.SRQ(e.pd, uverbs.SRQOptions{MaxWR: e.o.RecvDepth, XRCD: xrcd, CQ: e.cq})
 	e.recvQP = objects.Open(&e.opened, func() (*uverbs.QP, error) { return xrcd.CreateQP(uverbs.XRCRecvOptions{Path: path}) })
 	e.opened.Do(func() error { return e.recvQP.Init() })
 }
 
-// pingpongQKey is the Q_Key of ibv_ud_pingpong.
-const pingpongQKey = 0x11111111
+// qkey is the Q_Key of ibv_ud_pingpong.
+const qkey = 0x11111111
 
 // qpOptions returns the QP that rdma-core's program for its type has.
-func (o *pingpongOptions) qpOptions(cq *uverbs.CQ) uverbs.QPOptions {
-	mtu, _ := uverbs.MTUFromBytes(o.mtu) // checked before
+func (o *Options) qpOptions(cq *uverbs.CQ) uverbs.QPOptions {
+	mtu, _ := uverbs.MTUFromBytes(o.MTU) // checked before
 	q := uverbs.QPOptions{
 		Type:      uverbs.RC,
 		SendCQ:    cq,
 		RecvCQ:    cq,
 		MaxSendWR: 1,
-		MaxRecvWR: o.recvDepth,
+		MaxRecvWR: o.RecvDepth,
 		Path: uverbs.PathOptions{
-			Port:        o.ibPort,
+			Port:        o.IBPort,
 			MTU:         mtu,
-			SL:          o.sl,
+			SL:          o.SL,
 			MaxRdAtomic: 1,
 		},
 	}
-	switch o.typ {
+	switch o.Type {
 	case perf.UC:
 		q.Type = uverbs.UC
 	case perf.UD:
 		q.Type = uverbs.UD
 	}
-	if o.gidIndex >= 0 {
-		q.Path.GID = uverbs.GIDAt(o.gidIndex)
+	if o.GID >= 0 {
+		q.Path.GID = uverbs.GIDAt(o.GID)
 	}
 	return q
 }
 
 // checkDevice refuses options that the device or this program does not support.
-func (o *pingpongOptions) checkDevice(dev *uverbs.Device) error {
+func (o *Options) checkDevice(dev *uverbs.Device) error {
 	const odpSupport = 1 // IB_UVERBS_ODP_SUPPORT, ib_user_verbs.h
 	switch {
 	case dev.Info().IWARP():
 		return fmt.Errorf("%s is an iWARP device, where only the connection manager connects QPs: use verbs rping, or verbs perf with --cm", dev.Name())
-	case o.odp && dev.QueryDevice().ODPGeneralCaps&odpSupport == 0:
+	case o.ODP && dev.QueryDevice().ODPGeneralCaps&odpSupport == 0:
 		return &uverbs.FeatureError{Feature: "on-demand paging (--odp)", Driver: dev.Info().Driver}
 	}
-	if o.typ == perf.UD {
-		port, err := dev.QueryPort(o.ibPort)
+	if o.Type == perf.UD {
+		port, err := dev.QueryPort(o.IBPort)
 		if err != nil {
 			return err
 		}
-		if mtu := port.ActiveMTU.Bytes(); o.size > mtu {
-			return fmt.Errorf("--size is %d, allowed: 1 to %d, the MTU of %s, as a datagram is one packet", o.size, mtu, dev.Name())
+		if mtu := port.ActiveMTU.Bytes(); o.Size > mtu {
+			return fmt.Errorf("--size is %d, allowed: 1 to %d, the MTU of %s, as a datagram is one packet", o.Size, mtu, dev.Name())
 		}
 	}
 	return nil
 }
 
 // play connects and exchanges the messages.
-func (e *pingpongEnd) play(ctx context.Context, out, log io.Writer, host string) error {
+func (e *side) play(ctx context.Context, out, log io.Writer, host string) error {
 	// Fill the buffer before the peer can send, because its message arrives in the same buffer.
 	e.fill(host != "")
 	local, remote, err := e.connect(ctx, out, log, host)
@@ -198,7 +199,7 @@ func (e *pingpongEnd) play(ctx context.Context, out, log io.Writer, host string)
 			return err
 		}
 	}
-	starts := (host != "") != (e.o.typ == typeXRC) // the client starts, but in ibv_xsrq_pingpong the server
+	starts := (host != "") != (e.o.Type == TypeXRC) // the client starts, but in ibv_xsrq_pingpong the server
 	for _, q := range e.qps {
 		q.pending = recvID
 		if starts {
@@ -223,7 +224,7 @@ const pageSize = 4096
 
 // fill writes the same data as ibv_rc_pingpong. A client puts a zero at the start of each page,
 // which a server checks with --verify.
-func (e *pingpongEnd) fill(client bool) {
+func (e *side) fill(client bool) {
 	b := e.mr.Bytes()[e.header:]
 	for i := range b {
 		b[i] = 0x7b
@@ -234,18 +235,18 @@ func (e *pingpongEnd) fill(client bool) {
 }
 
 // measure fills in the result.
-func (e *pingpongEnd) measure(took time.Duration) {
+func (e *side) measure(took time.Duration) {
 	r := &e.result
-	r.Bytes = 2 * int64(e.o.size) * int64(e.o.iterations)
-	r.Iterations = e.o.iterations
+	r.Bytes = 2 * int64(e.o.Size) * int64(e.o.Iterations)
+	r.Iterations = e.o.Iterations
 	r.Seconds = took.Seconds()
 	r.MbitPerSecond = float64(r.Bytes) * 8 / 1e6 / r.Seconds
-	r.MicrosPerIteration = r.Seconds * 1e6 / float64(e.o.iterations)
+	r.MicrosPerIteration = r.Seconds * 1e6 / float64(e.o.Iterations)
 }
 
 // connect exchanges addresses with the peer and connects the QPs.
-func (e *pingpongEnd) connect(ctx context.Context, out, log io.Writer, host string) (local, remote []address, err error) {
-	port := strconv.Itoa(e.o.port)
+func (e *side) connect(ctx context.Context, out, log io.Writer, host string) (local, remote []address, err error) {
+	port := strconv.Itoa(e.o.Port)
 	form := e.o.form()
 	// A port that is down or a wrong GID index is reported before a client connects.
 	if local, err = e.addresses(nil); err != nil {
@@ -281,18 +282,18 @@ func (e *pingpongEnd) connect(ctx context.Context, out, log io.Writer, host stri
 }
 
 // form returns the form of the exchange.
-func (o *pingpongOptions) form() exchangeForm {
-	switch o.typ {
-	case typeSRQ:
-		return manyForm(o.qps, srqQPs)
-	case typeXRC:
+func (o *Options) form() exchangeForm {
+	switch o.Type {
+	case TypeSRQ:
+		return manyForm(o.QPs, srqQPs)
+	case TypeXRC:
 		return xrcForm
 	}
 	return oneForm
 }
 
 // addresses returns the addresses of this side's QPs, for a peer unless remote is nil.
-func (e *pingpongEnd) addresses(remote []address) (all []address, err error) {
+func (e *side) addresses(remote []address) (all []address, err error) {
 	of := func(q *uverbs.QP, i int) (uverbs.Endpoint, error) {
 		if remote == nil {
 			return q.Endpoint()
@@ -318,10 +319,10 @@ func (e *pingpongEnd) addresses(remote []address) (all []address, err error) {
 }
 
 // reach makes the QPs ready to send to the peer.
-func (e *pingpongEnd) reach(ctx context.Context, remote []address) error {
+func (e *side) reach(ctx context.Context, remote []address) error {
 	for i, q := range e.qps {
 		q.remote = remote[i]
-		if e.o.typ == perf.UD {
+		if e.o.Type == perf.UD {
 			return e.reachUD(remote[i].Endpoint)
 		}
 		if err := q.Connect(ctx, remote[i].Endpoint); err != nil {
@@ -339,8 +340,8 @@ func (e *pingpongEnd) reach(ctx context.Context, remote []address) error {
 }
 
 // reachUD makes the address handle of the peer of a UD QP.
-func (e *pingpongEnd) reachUD(remote uverbs.Endpoint) error {
-	attr := uverbs.AHAttr{DLID: remote.LID, SL: e.o.sl, Port: e.o.ibPort}
+func (e *side) reachUD(remote uverbs.Endpoint) error {
+	attr := uverbs.AHAttr{DLID: remote.LID, SL: e.o.SL, Port: e.o.IBPort}
 	if !remote.GID.IsZero() {
 		index, err := e.gidIndex(remote.GID)
 		if err != nil {
@@ -354,23 +355,23 @@ func (e *pingpongEnd) reachUD(remote uverbs.Endpoint) error {
 }
 
 // gidIndex returns the index of the local GID for a peer.
-func (e *pingpongEnd) gidIndex(peer uverbs.GID) (int, error) {
-	if e.o.gidIndex >= 0 {
-		return e.o.gidIndex, nil
+func (e *side) gidIndex(peer uverbs.GID) (int, error) {
+	if e.o.GID >= 0 {
+		return e.o.GID, nil
 	}
-	table, err := e.dev.GIDTable(e.o.ibPort)
+	table, err := e.dev.GIDTable(e.o.IBPort)
 	if err != nil {
 		return 0, err
 	}
 	entry, ok := uverbs.ChooseGID(table, peer)
 	if !ok {
-		return 0, fmt.Errorf("the GID table of port %d of %s is empty", e.o.ibPort, e.dev.Name())
+		return 0, fmt.Errorf("the GID table of port %d of %s is empty", e.o.IBPort, e.dev.Name())
 	}
 	return entry.Index, nil
 }
 
 // print writes addresses as rdma-core's programs do.
-func (e *pingpongEnd) print(out io.Writer, side string, all []address) {
+func (e *side) print(out io.Writer, side string, all []address) {
 	for _, a := range all {
 		numbers := fmt.Sprintf("QPN 0x%06x, PSN 0x%06x", a.QPN, a.PSN)
 		if e.recvQP != nil {
@@ -381,13 +382,13 @@ func (e *pingpongEnd) print(out io.Writer, side string, all []address) {
 }
 
 // postRecvs fills the receive queue.
-func (e *pingpongEnd) postRecvs() error {
+func (e *side) postRecvs() error {
 	post := e.qps[0].PostRecv
 	if e.srq != nil {
 		post = e.srq.PostRecv
 	}
-	message := []uverbs.SGE{e.mr.SGE(0, e.header+e.o.size)}
-	for ; e.posted < e.o.recvDepth; e.posted++ {
+	message := []uverbs.SGE{e.mr.SGE(0, e.header+e.o.Size)}
+	for ; e.posted < e.o.RecvDepth; e.posted++ {
 		if err := post(recvID, message...); err != nil {
 			return err
 		}
@@ -396,11 +397,11 @@ func (e *pingpongEnd) postRecvs() error {
 }
 
 // send posts the next message of a QP.
-func (e *pingpongEnd) send(q *pingpongQP) error {
+func (e *side) send(q *queuePair) error {
 	q.pending |= sendID
 	wr := uverbs.SendWR{ID: sendID, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: e.sgl, RemoteSRQN: q.remote.srqn}
 	if e.ah != nil {
-		wr.AH, wr.RemoteQPN, wr.RemoteQKey = e.ah, q.remote.QPN, pingpongQKey
+		wr.AH, wr.RemoteQPN, wr.RemoteQKey = e.ah, q.remote.QPN, qkey
 	}
 	return q.PostSend(wr)
 }
@@ -409,12 +410,12 @@ func (e *pingpongEnd) send(q *pingpongQP) error {
 const spins = 1 << 15
 
 // loop exchanges messages until all are sent and received.
-func (e *pingpongEnd) loop(ctx context.Context, server bool) error {
+func (e *side) loop(ctx context.Context, server bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go e.watch(ctx, cancel)
 	var wcs [2]uverbs.WC
-	for empty := 0; e.received < e.o.iterations || e.sent < e.o.iterations; {
+	for empty := 0; e.received < e.o.Iterations || e.sent < e.o.Iterations; {
 		n, err := e.cq.Poll(wcs[:])
 		if err != nil {
 			return err
@@ -443,25 +444,22 @@ func (e *pingpongEnd) loop(ctx context.Context, server bool) error {
 }
 
 // watch ends the ping-pong if nothing completes for the timeout.
-func (e *pingpongEnd) watch(ctx context.Context, cancel context.CancelCauseFunc) {
-	perf.Watch(ctx, e.o.timeout, &e.progress, func() {
-		cancel(fmt.Errorf("nothing completed for %s: the peer %s may be gone", e.o.timeout, e.qps[0].remote.Endpoint))
+func (e *side) watch(ctx context.Context, cancel context.CancelCauseFunc) {
+	perf.Watch(ctx, e.o.Timeout, &e.progress, func() {
+		cancel(fmt.Errorf("nothing completed for %s: the peer %s may be gone", e.o.Timeout, e.qps[0].remote.Endpoint))
 	})
 }
 
 // wait sleeps until the CQ has an event, and arms it for the next.
-func (e *pingpongEnd) wait(ctx context.Context) error {
+func (e *side) wait(ctx context.Context) error {
 	if _, err := e.ch.Wait(ctx); err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			return cause
-		}
-		return err
+		return peer.Cause(ctx, err)
 	}
 	return e.cq.Notify()
 }
 
 // owner returns the queue pair of a completion.
-func (e *pingpongEnd) owner(wc *uverbs.WC) (*pingpongQP, error) {
+func (e *side) owner(wc *uverbs.WC) (*queuePair, error) {
 	if len(e.qps) == 1 { // the number may be that of recvQP
 		return e.qps[0], nil
 	}
@@ -474,7 +472,7 @@ func (e *pingpongEnd) owner(wc *uverbs.WC) (*pingpongQP, error) {
 }
 
 // complete handles a completion, and sends when it is this side's turn.
-func (e *pingpongEnd) complete(wc *uverbs.WC, server bool) error {
+func (e *side) complete(wc *uverbs.WC, server bool) error {
 	q, err := e.owner(wc)
 	if err != nil {
 		return err
@@ -483,11 +481,11 @@ func (e *pingpongEnd) complete(wc *uverbs.WC, server bool) error {
 		return err
 	}
 	if wc.ID != sendID && wc.ID != recvID || q.pending&int(wc.ID) == 0 {
-		return outOfTurn(wc, recvID)
+		return peer.OutOfTurn(wc, recvID)
 	}
 	switch wc.ID {
 	case sendID:
-		if err := checkCompletion(wc, uverbs.WCSend, 0); err != nil {
+		if err := peer.CheckCompletion(wc, uverbs.WCSend, 0); err != nil {
 			return err
 		}
 		e.sent++
@@ -496,7 +494,7 @@ func (e *pingpongEnd) complete(wc *uverbs.WC, server bool) error {
 		if err := e.checkMessage(wc, q); err != nil {
 			return fmt.Errorf("message %d: %w", e.received, err)
 		}
-		if server && e.o.verify {
+		if server && e.o.Verify {
 			if err := e.validate(); err != nil {
 				return err
 			}
@@ -507,7 +505,7 @@ func (e *pingpongEnd) complete(wc *uverbs.WC, server bool) error {
 			}
 		}
 	}
-	if q.pending &^= int(wc.ID); e.sent < e.o.iterations && q.pending == 0 {
+	if q.pending &^= int(wc.ID); e.sent < e.o.Iterations && q.pending == 0 {
 		q.pending = recvID
 		return e.send(q)
 	}
@@ -515,20 +513,20 @@ func (e *pingpongEnd) complete(wc *uverbs.WC, server bool) error {
 }
 
 // checkMessage refuses a message that is none of the peer's of the ping-pong.
-func (e *pingpongEnd) checkMessage(wc *uverbs.WC, q *pingpongQP) error {
-	if err := checkCompletion(wc, uverbs.WCRecv, e.header+e.o.size); err != nil {
+func (e *side) checkMessage(wc *uverbs.WC, q *queuePair) error {
+	if err := peer.CheckCompletion(wc, uverbs.WCRecv, e.header+e.o.Size); err != nil {
 		return fmt.Errorf("%w; give both sides the same --size", err)
 	}
-	if e.o.typ == perf.UD && wc.SrcQP != q.remote.QPN {
+	if e.o.Type == perf.UD && wc.SrcQP != q.remote.QPN {
 		return fmt.Errorf("it is from queue pair %#x, the peer's is %#x", wc.SrcQP, q.remote.QPN)
 	}
 	return nil
 }
 
 // validate compares the first byte of each page with the one that the client wrote.
-func (e *pingpongEnd) validate() error {
+func (e *side) validate() error {
 	b := e.mr.Bytes()[e.header:]
-	for i := 0; i < e.o.size; i += pageSize {
+	for i := 0; i < e.o.Size; i += pageSize {
 		if b[i] != 0 {
 			return fmt.Errorf("message %d: invalid data in page %d: byte %#02x, expected 0x00", e.received, i/pageSize, b[i])
 		}

@@ -1,4 +1,4 @@
-package main
+package rping
 
 import (
 	"context"
@@ -10,23 +10,24 @@ import (
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/tools/internal/objects"
+	"github.com/goverbs/goverbs/tools/verbs/internal/peer"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
 // Work request IDs.
 const (
-	rpingSend   = iota + 1 // a message to the peer
-	rpingRecv              // one from it
-	rpingMemory            // a READ or a WRITE
+	sendID   = iota + 1 // a message to the peer
+	recvID              // one from it
+	memoryID            // a READ or a WRITE
 )
 
 // errDisconnected says that the peer has ended the connection.
 var errDisconnected = errors.New("the peer has disconnected")
 
-// rpingEnd is one side of a connection.
-type rpingEnd struct {
-	*rping
+// end is one side of a connection.
+type end struct {
+	*run
 	id   *rdmacm.ID
 	size int // of the memory for pings, in bytes
 
@@ -44,19 +45,19 @@ type rpingEnd struct {
 }
 
 // name returns the peer's address.
-func (e *rpingEnd) name() (string, error) {
+func (e *end) name() (string, error) {
 	a, err := e.id.Addrs()
 	return a.Remote.String(), err
 }
 
 // close closes everything, the ID after the QP and before what the QP stands on.
-func (e *rpingEnd) close() error {
+func (e *end) close() error {
 	return errors.Join(e.closeID(), e.opened.Close())
 }
 
 // closeID closes the ID, and before it a QP that is not the ID's.
-func (e *rpingEnd) closeID() error {
-	if e.o.ownQP && e.qp != nil {
+func (e *end) closeID() error {
+	if e.o.OwnQP && e.qp != nil {
 		if err := e.qp.Close(); err != nil {
 			return err
 		}
@@ -65,7 +66,7 @@ func (e *rpingEnd) closeID() error {
 }
 
 // open opens the device that the ID is on, with a QP and a receive in it.
-func (e *rpingEnd) open(size int) error {
+func (e *end) open(size int) error {
 	a, err := e.id.Addrs()
 	if err != nil {
 		return err
@@ -76,7 +77,7 @@ func (e *rpingEnd) open(size int) error {
 	}
 	pd := e.opened.PD(dev)
 	e.msg = e.opened.MR(pd, 2*advertLen, uverbs.AccessLocalWrite)
-	e.data = e.opened.MR(pd, size, dataAccess(e.o.server, dev.Info().IWARP()))
+	e.data = e.opened.MR(pd, size, dataAccess(e.o.Server, dev.Info().IWARP()))
 	e.ch = e.opened.Channel(dev)
 	const depth = 4 // a send, a READ or WRITE, a receive, and one to spare
 	e.cq = e.opened.CQ(dev, uverbs.CQOptions{MaxCQE: depth, Channel: e.ch})
@@ -84,7 +85,7 @@ func (e *rpingEnd) open(size int) error {
 		return err
 	}
 	o := uverbs.QPOptions{SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: 2, MaxRecvWR: 1}
-	if e.o.ownQP {
+	if e.o.OwnQP {
 		e.qp, err = pd.CreateQP(o)
 		if err == nil {
 			err = e.to(uverbs.QPInit)
@@ -112,10 +113,10 @@ func dataAccess(server, iwarp bool) uverbs.Access {
 }
 
 // iwarp reports whether the kernel moves the QP when it is connected.
-func (e *rpingEnd) iwarp() bool { return e.qp.Device().Info().IWARP() }
+func (e *end) iwarp() bool { return e.qp.Device().Info().IWARP() }
 
 // to brings a QP that is not the ID's into a state.
-func (e *rpingEnd) to(states ...uverbs.QPState) error {
+func (e *end) to(states ...uverbs.QPState) error {
 	for _, s := range states {
 		if s != uverbs.QPInit && e.iwarp() {
 			continue
@@ -132,20 +133,12 @@ func (e *rpingEnd) to(states ...uverbs.QPState) error {
 }
 
 // within bounds a step by the timeout.
-func (e *rpingEnd) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, e.o.timeout, fmt.Errorf("the peer has done nothing for %s", e.o.timeout))
-}
-
-// causeOf returns why a context has ended, or else err.
-func causeOf(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return err
+func (e *end) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, e.o.Timeout, fmt.Errorf("the peer has done nothing for %s", e.o.Timeout))
 }
 
 // accept accepts a client.
-func (e *rpingEnd) accept(ctx context.Context, request *rdmacm.Event) error {
+func (e *end) accept(ctx context.Context, request *rdmacm.Event) error {
 	ctx, cancel := e.within(ctx)
 	defer cancel()
 	err := e.open(e.size)
@@ -160,39 +153,39 @@ func (e *rpingEnd) accept(ctx context.Context, request *rdmacm.Event) error {
 		InitiatorDepth:     1,
 		RNRRetryCount:      7,
 	}
-	if e.o.ownQP {
+	if e.o.OwnQP {
 		if err := e.to(uverbs.QPInit, uverbs.QPRTR, uverbs.QPRTS); err != nil {
 			return errors.Join(err, e.id.Reject(nil, rdmacm.ReasonConsumer))
 		}
 		p.QPN = e.qp.QPN()
 	}
 	if err := e.id.AcceptWait(ctx, p); err != nil {
-		return causeOf(ctx, err)
+		return peer.Cause(ctx, err)
 	}
-	if e.o.ownQP && e.iwarp() {
+	if e.o.OwnQP && e.iwarp() {
 		return e.qp.SetKernelState(uverbs.QPRTR)
 	}
 	return nil
 }
 
 // connect connects to a server.
-func (e *rpingEnd) connect(ctx context.Context, source, addr netip.AddrPort) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, e.o.timeout, fmt.Errorf("server %s has not answered for %s", addr, e.o.timeout))
+func (e *end) connect(ctx context.Context, source, addr netip.AddrPort) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, e.o.Timeout, fmt.Errorf("server %s has not answered for %s", addr, e.o.Timeout))
 	defer cancel()
 	if err := e.id.ResolveWait(ctx, rdmacm.AddrOf(source), rdmacm.AddrOf(addr)); err != nil {
-		return causeOf(ctx, err)
+		return peer.Cause(ctx, err)
 	}
 	if err := e.open(2 * e.size); err != nil {
 		return err
 	}
 	p := rdmacm.ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 7, RNRRetryCount: 7}
-	if e.o.ownQP {
+	if e.o.OwnQP {
 		p.QPN = e.qp.QPN()
 	}
 	if _, err := e.id.ConnectWait(ctx, p); err != nil {
-		return causeOf(ctx, err)
+		return peer.Cause(ctx, err)
 	}
-	if !e.o.ownQP {
+	if !e.o.OwnQP {
 		return nil
 	}
 	if e.iwarp() {
@@ -206,14 +199,14 @@ func (e *rpingEnd) connect(ctx context.Context, source, addr netip.AddrPort) err
 }
 
 // play plays a role on the connection, and ends it.
-func (e *rpingEnd) play(ctx context.Context, role func(context.Context) error) error {
+func (e *end) play(ctx context.Context, role func(context.Context) error) error {
 	e.gone = make(chan struct{})
 	const grace = time.Second // for the ping that is under way
 	user := ctx
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(user))
 	defer context.AfterFunc(user, func() {
 		e.enough.Store(true)
-		if e.o.client {
+		if e.o.Client {
 			time.Sleep(grace)
 		}
 		cancel(context.Cause(user))
@@ -233,7 +226,7 @@ func (e *rpingEnd) play(ctx context.Context, role func(context.Context) error) e
 }
 
 // watch waits for the end of the connection, and has that end the context.
-func (e *rpingEnd) watch(ctx context.Context, cancel context.CancelCauseFunc) {
+func (e *end) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 	for {
 		event, err := e.id.Wait(ctx)
 		if err != nil {
@@ -254,9 +247,9 @@ func (e *rpingEnd) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 }
 
 // disconnect ends the connection, and gives the peer time to do so too.
-func (e *rpingEnd) disconnect() error {
+func (e *end) disconnect() error {
 	const timeout = 2 * time.Second
-	if e.o.ownQP {
+	if e.o.OwnQP {
 		if err := e.qp.Modify(uverbs.QPAttr{State: uverbs.QPErr}, uverbs.AttrState); err != nil {
 			return err
 		}
@@ -272,18 +265,18 @@ func (e *rpingEnd) disconnect() error {
 }
 
 // postRecv posts the receive for the peer's next message.
-func (e *rpingEnd) postRecv() error { return e.qp.PostRecv(rpingRecv, e.msg.SGE(0, advertLen)) }
+func (e *end) postRecv() error { return e.qp.PostRecv(recvID, e.msg.SGE(0, advertLen)) }
 
 // send sends a message.
-func (e *rpingEnd) send(a advert) error {
+func (e *end) send(a advert) error {
 	a.put(e.msg.Bytes()[advertLen:])
-	return e.qp.PostSend(uverbs.SendWR{ID: rpingSend, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled,
+	return e.qp.PostSend(uverbs.SendWR{ID: sendID, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled,
 		SGL: []uverbs.SGE{e.msg.SGE(advertLen, advertLen)}})
 }
 
 // receive waits for the peer's message.
-func (e *rpingEnd) receive(ctx context.Context) (advert, error) {
-	if err := e.completion(ctx, awaited{rpingRecv, uverbs.WCRecv}); err != nil {
+func (e *end) receive(ctx context.Context) (advert, error) {
+	if err := e.completion(ctx, awaited{recvID, uverbs.WCRecv}); err != nil {
 		return advert{}, err
 	}
 	a := parseAdvert(e.msg.Bytes())
@@ -291,8 +284,8 @@ func (e *rpingEnd) receive(ctx context.Context) (advert, error) {
 }
 
 // transfer reads or writes the peer's memory, and waits for it.
-func (e *rpingEnd) transfer(ctx context.Context, op uverbs.WROpcode, a advert, length int) error {
-	err := e.qp.PostSend(uverbs.SendWR{ID: rpingMemory, Opcode: op, Flags: uverbs.SendSignaled,
+func (e *end) transfer(ctx context.Context, op uverbs.WROpcode, a advert, length int) error {
+	err := e.qp.PostSend(uverbs.SendWR{ID: memoryID, Opcode: op, Flags: uverbs.SendSignaled,
 		SGL: []uverbs.SGE{e.data.SGE(0, length)}, RemoteAddr: a.addr, RKey: a.rkey})
 	if err != nil {
 		return err
@@ -303,7 +296,7 @@ func (e *rpingEnd) transfer(ctx context.Context, op uverbs.WROpcode, a advert, l
 	if op == uverbs.WRRDMARead {
 		opcode = uverbs.WCRDMARead
 	}
-	if err = e.completion(ctx, awaited{rpingMemory, opcode}); err == nil {
+	if err = e.completion(ctx, awaited{memoryID, opcode}); err == nil {
 		e.bytes += int64(length)
 	}
 	return err
@@ -320,16 +313,16 @@ type awaited struct {
 func (a awaited) check(wc *uverbs.WC) error {
 	switch wc.ID {
 	case a.id:
-		return checkCompletion(wc, a.opcode, advertLen)
-	case rpingSend:
-		return checkCompletion(wc, uverbs.WCSend, 0)
+		return peer.CheckCompletion(wc, a.opcode, advertLen)
+	case sendID:
+		return peer.CheckCompletion(wc, uverbs.WCSend, 0)
 	}
-	return outOfTurn(wc, rpingRecv)
+	return peer.OutOfTurn(wc, recvID)
 }
 
 // completion waits for a completion that is none of a send: what the peer answers says more
 // than that.
-func (e *rpingEnd) completion(ctx context.Context, want awaited) error {
+func (e *end) completion(ctx context.Context, want awaited) error {
 	var wcs [1]uverbs.WC
 	for armed := false; ; {
 		n, err := e.cq.Poll(wcs[:])
@@ -350,7 +343,7 @@ func (e *rpingEnd) completion(ctx context.Context, want awaited) error {
 		default:
 			armed = false
 			if _, err := e.ch.Wait(ctx); err != nil {
-				return causeOf(ctx, err)
+				return peer.Cause(ctx, err)
 			}
 		}
 	}
@@ -358,20 +351,20 @@ func (e *rpingEnd) completion(ctx context.Context, want awaited) error {
 
 // because returns errDisconnected if that is what makes work requests fail. The last acknowledgement of a
 // client that has disconnected can be missing, so a request may fail long before the event comes.
-func (e *rpingEnd) because(ctx context.Context, err error) error {
+func (e *end) because(ctx context.Context, err error) error {
 	const timeout = 5 * time.Second
 	select {
 	case <-e.gone:
 		return errDisconnected
 	case <-ctx.Done():
-		return causeOf(ctx, err) // errDisconnected, if that is why
+		return peer.Cause(ctx, err) // errDisconnected, if that is why
 	case <-time.After(timeout):
 		return err
 	}
 }
 
 // serve is the server's role: it plays until the client has enough.
-func (e *rpingEnd) serve(ctx context.Context) error {
+func (e *end) serve(ctx context.Context) error {
 	for {
 		waiting, cancel := e.within(ctx)
 		source, err := e.receive(waiting)
@@ -388,7 +381,7 @@ func (e *rpingEnd) serve(ctx context.Context) error {
 		switch {
 		case err == nil:
 			e.pings++
-		case e.o.persistent && e.enough.Load():
+		case e.o.Persistent && e.enough.Load():
 			return nil
 		default:
 			return fmt.Errorf("ping %d: %w", e.pings, err)
@@ -397,7 +390,7 @@ func (e *rpingEnd) serve(ctx context.Context) error {
 }
 
 // pong fetches a ping and puts it back.
-func (e *rpingEnd) pong(ctx context.Context, source advert) error {
+func (e *end) pong(ctx context.Context, source advert) error {
 	e.debugf("source is %s", source)
 	if err := source.check(e.size); err != nil {
 		return fmt.Errorf("source: %w", err)
@@ -406,7 +399,7 @@ func (e *rpingEnd) pong(ctx context.Context, source advert) error {
 		return fmt.Errorf("RDMA READ: %w", err)
 	}
 	data := e.data.Bytes()[:source.size]
-	if e.o.verbose {
+	if e.o.Verbose {
 		fmt.Fprintf(e.text, "server ping data: %s\n", peertext.Quote(upToNUL(data)))
 	}
 	if err := e.send(advert{}); err != nil {
@@ -420,7 +413,7 @@ func (e *rpingEnd) pong(ctx context.Context, source advert) error {
 	}
 	e.debugf("sink is %s", sink)
 	length := min(len(upToNUL(data))+1, len(data))
-	if err := sink.check(maxPing); err != nil {
+	if err := sink.check(MaxPing); err != nil {
 		return fmt.Errorf("sink: %w", err)
 	}
 	if int64(sink.size) < int64(length) {
@@ -433,13 +426,13 @@ func (e *rpingEnd) pong(ctx context.Context, source advert) error {
 }
 
 // ping is the client's role.
-func (e *rpingEnd) ping(ctx context.Context) error {
-	for ; e.o.count == 0 || e.pings < e.o.count; e.pings++ {
+func (e *end) ping(ctx context.Context) error {
+	for ; e.o.Count == 0 || e.pings < e.o.Count; e.pings++ {
 		if e.enough.Load() {
-			if e.o.count == 0 {
+			if e.o.Count == 0 {
 				return nil
 			}
-			return fmt.Errorf("interrupted after %d of %d pings", e.pings, e.o.count)
+			return fmt.Errorf("interrupted after %d of %d pings", e.pings, e.o.Count)
 		}
 		if err := e.once(ctx, e.pings); err != nil {
 			return fmt.Errorf("ping %d: %w", e.pings, err)
@@ -449,7 +442,7 @@ func (e *rpingEnd) ping(ctx context.Context) error {
 }
 
 // once pings once.
-func (e *rpingEnd) once(ctx context.Context, n int) error {
+func (e *end) once(ctx context.Context, n int) error {
 	source, sink := e.data.Bytes()[:e.size], e.data.Bytes()[e.size:]
 	pingText(source, n)
 	for _, offset := range []int{0, e.size} {
@@ -464,12 +457,12 @@ func (e *rpingEnd) once(ctx context.Context, n int) error {
 		}
 	}
 	e.bytes += 2 * int64(e.size)
-	if e.o.verify {
+	if e.o.Verify {
 		if i := differ(source, sink); i >= 0 {
 			return fmt.Errorf("data mismatch: byte %d is %#02x, sent was %#02x", i, sink[i], source[i])
 		}
 	}
-	if e.o.verbose {
+	if e.o.Verbose {
 		fmt.Fprintf(e.text, "ping data: %s\n", peertext.Quote(upToNUL(sink)))
 	}
 	return nil

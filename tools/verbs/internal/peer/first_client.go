@@ -1,4 +1,5 @@
-package main
+// Package peer has what servers and clients that play with programs of rdma-core expect of a peer.
+package peer
 
 import (
 	"context"
@@ -14,11 +15,11 @@ import (
 // from at once.
 const maxUnknown = 64
 
-// firstClient waits for the client of a server that serves one. It returns the first connection on
+// FirstClient waits for the client of a server that serves one. It returns the first connection on
 // which hello succeeds, and what hello has returned. All others, such as those of a port scanner,
 // are closed and reported to log. Each has a goroutine, so that a silent one does not delay the
-// client. firstClient closes the listener.
-func firstClient[T any](ctx context.Context, l net.Listener, log io.Writer, hello func(context.Context, net.Conn) (T, error)) (first net.Conn, said T, err error) {
+// client. FirstClient closes the listener.
+func FirstClient[T any](ctx context.Context, l net.Listener, log io.Writer, hello func(context.Context, net.Conn) (T, error)) (first net.Conn, said T, err error) {
 	waiting, end := context.WithCancel(ctx)
 	defer end()
 	defer context.AfterFunc(waiting, func() { l.Close() })()

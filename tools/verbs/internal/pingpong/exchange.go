@@ -1,4 +1,4 @@
-package main
+package pingpong
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/goverbs/goverbs/tools/verbs/internal/peer"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -47,6 +48,9 @@ var oneForm = manyForm(1, 1)
 
 // srqQPs is how many addresses ibv_srq_pingpong sends, whose QPs may be fewer.
 const srqQPs = 256
+
+// MaxQPs is the largest number of queue pairs of TypeSRQ.
+const MaxQPs = srqQPs - 1
 
 // manyForm returns the form of a program that sends the addresses of n QPs, and zeros up to total.
 func manyForm(n, total int) exchangeForm {
@@ -248,7 +252,7 @@ func (f *exchangeForm) kept(c net.Conn) net.Conn {
 // answers with the addresses that connect returns. Connections that do not send addresses are reported
 // to log. The connection is nil unless it stays.
 func acceptExchange(ctx context.Context, l net.Listener, log io.Writer, form exchangeForm, connect func(remote []address) (local []address, err error)) ([]address, net.Conn, error) {
-	c, remote, err := firstClient(ctx, l, log, func(_ context.Context, c net.Conn) ([]address, error) {
+	c, remote, err := peer.FirstClient(ctx, l, log, func(_ context.Context, c net.Conn) ([]address, error) {
 		if err := c.SetDeadline(time.Now().Add(exchangeTimeout)); err != nil {
 			return nil, err
 		}
