@@ -57,11 +57,17 @@ func (e *perftestEnd) dialQP(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e.ids = append(e.ids, id)
+	e.keep(id)
 	if e.o.config.Type == perf.UD && (e.test.Latency || e.test.Both) {
 		return e.sendFirst(event.UD)
 	}
 	return nil
+}
+
+// keep adds the ID of a queue pair.
+func (e *perftestEnd) keep(id *rdmacm.ID) {
+	e.opened.Keep(id)
+	e.ids = append(e.ids, id)
 }
 
 // sendFirst sends the first datagram, from which a server gets the number of the queue pair.
@@ -122,7 +128,7 @@ func (e *perftestEnd) acceptQP(ctx context.Context) error {
 		if err != nil {
 			return errors.Join(peer.Cause(ctx, err), id.Close())
 		}
-		e.ids = append(e.ids, id)
+		e.keep(id)
 		return nil
 	}
 }
