@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs"
@@ -78,8 +77,7 @@ func printDevices(w io.Writer, infos []uverbs.DeviceInfo, asJSON bool) error {
 	if asJSON {
 		return command.PrintJSON(w, rows)
 	}
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "device\tnode GUID\tdriver\tprotocol\tports\tusable")
+	t := command.Table(w, "device\tnode GUID\tdriver\tprotocol\tports\tusable")
 	for _, r := range rows {
 		usable := "yes"
 		if !r.Usable {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"text/tabwriter"
 	"time"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
@@ -148,8 +147,7 @@ func newFRMRReport(device string, pools []netlinkrdma.FRMRPool, err error) (frmr
 
 // printFRMR writes a table with all pools.
 func printFRMR(w io.Writer, reports []frmrReport) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "device\tkey\tfree\tin use\tat most\tpinned")
+	t := command.Table(w, "device\tkey\tfree\tin use\tat most\tpinned")
 	for _, r := range reports {
 		for _, p := range r.Pools {
 			key := p.Key

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -412,10 +413,8 @@ const maxClients = 1 << 16
 // newPerfServe makes the server's command.
 func newPerfServe() *command.Command {
 	local := perf.Local{GID: perf.Auto, CPU: perf.Auto}
-	var listen string
-	var port, memory, clients int
+	var s serveOptions
 	var maxTime time.Duration
-	var quiet bool
 	cmd := &command.Command{
 		Use:   "serve [flags]",
 		Short: "Serve the tests of other hosts until interrupted",
@@ -440,33 +439,40 @@ server listen only on an address of a network that you trust (--listen).`,
 			if maxTime <= 0 || maxTime > perf.MaxMaxTime {
 				return command.Usagef("--max-time is %s, allowed: more than 0, up to %s", maxTime, perf.MaxMaxTime)
 			}
-			server := &perf.Server{Local: local, MaxMemory: memory << 20, MaxClients: clients, MaxTime: maxTime}
-			return servePerf(cmd, server, net.JoinHostPort(listen, strconv.Itoa(port)), quiet)
+			return s.serve(cmd, &perf.Server{Local: local, MaxTime: maxTime})
 		},
 	}
-	f := cmd.Flags()
-	f.StringVar(&listen, "listen", "", "listen on this `ADDRESS` (default all)")
-	command.NumberVar(f, &port, "port", "p", perf.DefaultPort, 1, maxPort, "listen on this TCP `PORT`")
-	command.NumberVar(f, &memory, "max-memory", "", 0, 1, 1<<24, "limit the memory of all clients to `N` MiB")
-	command.DefaultIs(f, "max-memory", "half of the machine's, at most 4096")
-	command.NumberVar(f, &clients, "max-clients", "", perf.DefaultMaxClients, 1, maxClients, "serve up to `N` clients at once, half of them from one address")
-	f.DurationVar(&maxTime, "max-time", perf.DefaultMaxTime, "end a client that measures longer than this `TIME`, and refuse one whose --duration is longer")
-	f.BoolVar(&quiet, "quiet", false, "do not log clients on standard error")
+	s.flags(cmd.Flags(), perf.DefaultPort)
+	cmd.Flags().DurationVar(&maxTime, "max-time", perf.DefaultMaxTime, "end a client that measures longer than this `TIME`, and refuse one whose --duration is longer")
 	perfLocalFlags(cmd, &local)
 	return cmd
 }
 
-// servePerf serves tests on an address until the command is interrupted.
-func servePerf(cmd *command.Command, server *perf.Server, address string, quiet bool) error {
-	var lc net.ListenConfig
-	l, err := lc.Listen(cmd.Context(), "tcp", address)
+// serveOptions are the flags of servers.
+type serveOptions struct {
+	listen                string
+	port, memory, clients int
+	quiet                 bool
+}
+
+// flags defines the flags.
+func (s *serveOptions) flags(f *pflag.FlagSet, port int) {
+	f.StringVar(&s.listen, "listen", "", "listen on this `ADDRESS` (default all)")
+	command.NumberVar(f, &s.port, "port", "p", port, 1, maxPort, "listen on this TCP `PORT`")
+	command.NumberVar(f, &s.memory, "max-memory", "", 0, 1, 1<<24, "limit the memory of all clients to `N` MiB")
+	command.DefaultIs(f, "max-memory", "half of the machine's, at most 4096")
+	command.NumberVar(f, &s.clients, "max-clients", "", perf.DefaultMaxClients, 1, maxClients, "serve up to `N` clients at once, half of them from one address")
+	f.BoolVar(&s.quiet, "quiet", false, "do not log clients on standard error")
+}
+
+// serve serves tests until the command is interrupted.
+func (s *serveOptions) serve(cmd *command.Command, server *perf.Server) error {
+	l, err := new(net.ListenConfig).Listen(cmd.Context(), "tcp", net.JoinHostPort(s.listen, strconv.Itoa(s.port)))
 	if err != nil {
 		return err
 	}
-	if server.MaxMemory == 0 {
-		server.MaxMemory = perf.DefaultMaxMemory()
-	}
-	if !quiet {
+	server.MaxMemory, server.MaxClients = cmp.Or(s.memory<<20, perf.DefaultMaxMemory()), s.clients
+	if !s.quiet {
 		log := cmd.Err()
 		fmt.Fprintf(log, "serving on %s\n", l.Addr())
 		server.Log = func(format string, args ...any) { fmt.Fprintf(log, format+"\n", args...) }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
@@ -188,8 +187,7 @@ func (r *statusRow) addErrors(counters []counterRow) {
 
 // printStatus writes the table.
 func printStatus(w io.Writer, rows []statusRow) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "port\tstate\tphysical\trate\tlink layer\tnetdev\tMTU\tLID\terrors\tGIDs")
+	t := command.Table(w, "port\tstate\tphysical\trate\tlink layer\tnetdev\tMTU\tLID\terrors\tGIDs")
 	dash := func(s string) string {
 		if s == "" {
 			return "-"

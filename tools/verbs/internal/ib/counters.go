@@ -8,7 +8,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
@@ -391,8 +390,7 @@ func (n *node) printCompat(w io.Writer) error {
 
 // print prints the counters that are not 0 as a table.
 func (n *node) print(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "LID\tport\tcounter\tvalue")
+	t := command.Table(w, "LID\tport\tcounter\tvalue")
 	for _, r := range n.rows {
 		port, none := strconv.Itoa(r.Port), true
 		if r.Port == allPorts {

@@ -2,6 +2,7 @@ package perf
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -57,7 +58,7 @@ func (c *connections) adopt(id *rdmacm.ID) { c.end.opened.Keep(id) }
 func (c *connections) param() rdmacm.ConnParam {
 	p := rdmacm.ConnParam{RetryCount: uint8(c.end.Config.Retry), RNRRetryCount: DefaultRNRRetry}
 	if c.end.Config.Type == RC {
-		n := uint8(cmpOr(c.end.Config.RdAtomic, c.end.Limits.RdAtomic))
+		n := uint8(cmp.Or(c.end.Config.RdAtomic, c.end.Limits.RdAtomic))
 		p.ResponderResources, p.InitiatorDepth = n, n
 	}
 	return p

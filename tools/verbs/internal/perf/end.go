@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -283,7 +284,7 @@ func (e *End) qpOptions() uverbs.QPOptions {
 		SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, MaxSendWR: max(e.sendDepth(), leastDepth), MaxRecvWR: e.memory.slots,
 		Path: uverbs.PathOptions{
 			Port: e.Port, SL: c.SL, TrafficClass: c.TOS, FlowLabel: uint32(c.FlowLabel), Timeout: uverbs.AckTimeout(c.AckTimeout), RetryCount: uint8(c.Retry),
-			RNRRetry: DefaultRNRRetry, MaxRdAtomic: uint8(cmpOr(c.RdAtomic, e.Limits.RdAtomic)),
+			RNRRetry: DefaultRNRRetry, MaxRdAtomic: uint8(cmp.Or(c.RdAtomic, e.Limits.RdAtomic)),
 		},
 	}
 	switch c.Type {
@@ -365,18 +366,35 @@ func (e *End) Connect(ctx context.Context, peers []Peer) error {
 
 // localGID returns the GID that the user chose, or the one that suits the peer.
 func (e *End) localGID(peer uverbs.GID) (uverbs.GIDEntry, error) {
-	if e.Local.GID != Auto {
-		return e.Dev.QueryGID(e.Port, e.Local.GID)
+	return localGID(e.Dev, e.Port, e.Local.GID, peer)
+}
+
+// localGID returns the GID of a port with an index or, for Auto, the one that suits the peer.
+func localGID(dev *uverbs.Device, port uint8, index int, peer uverbs.GID) (entry uverbs.GIDEntry, err error) {
+	if index != Auto {
+		return dev.QueryGID(port, index)
 	}
-	table, err := e.Dev.GIDTable(e.Port)
+	table, err := dev.GIDTable(port)
 	if err != nil {
-		return uverbs.GIDEntry{}, err
+		return entry, err
 	}
 	entry, ok := uverbs.ChooseGID(table, peer)
 	if !ok {
-		return entry, fmt.Errorf("the GID table of port %d of %s is empty", e.Port, e.Dev.Name())
+		err = fmt.Errorf("the GID table of port %d of %s is empty", port, dev.Name())
 	}
-	return entry, nil
+	return entry, err
+}
+
+// AHAttr describes the address handle for a peer. The local GID has an index or, for Auto, suits the peer.
+func AHAttr(dev *uverbs.Device, port uint8, index int, lid uint16, gid uverbs.GID) (uverbs.AHAttr, error) {
+	attr := uverbs.AHAttr{DLID: lid, Port: port}
+	if gid.IsZero() {
+		return attr, nil
+	}
+	entry, err := localGID(dev, port, index, gid)
+	const hops = 64
+	attr.Global, attr.GRH = true, uverbs.GRH{DGID: gid, SGIDIndex: uint8(entry.Index), HopLimit: hops}
+	return attr, err
 }
 
 // Routes refuses a local GID that the user chose if its address family is not that of the peer's
@@ -419,16 +437,11 @@ func routes(table []uverbs.GIDEntry, index int, peer uverbs.GID) error {
 
 // ahFor returns the address handle for datagrams to a peer, or for the requests of a DC initiator.
 func (e *End) ahFor(p Peer) (*uverbs.AH, error) {
-	attr := uverbs.AHAttr{DLID: p.LID, SL: e.Config.SL, Port: e.Port}
-	if !p.GID.IsZero() {
-		entry, err := e.localGID(p.GID)
-		if err != nil {
-			return nil, err
-		}
-		const hops = 64
-		attr.Global = true
-		attr.GRH = uverbs.GRH{DGID: p.GID, SGIDIndex: uint8(entry.Index), HopLimit: hops, TrafficClass: e.Config.TOS, FlowLabel: uint32(e.Config.FlowLabel)}
+	attr, err := AHAttr(e.Dev, e.Port, e.Local.GID, p.LID, p.GID)
+	if err != nil {
+		return nil, err
 	}
+	attr.SL, attr.GRH.TrafficClass, attr.GRH.FlowLabel = e.Config.SL, e.Config.TOS, uint32(e.Config.FlowLabel)
 	ah, err := e.PD.CreateAH(attr)
 	if err == nil {
 		e.opened.Keep(ah)

@@ -341,33 +341,13 @@ func (e *side) reach(ctx context.Context, remote []address) error {
 
 // reachUD makes the address handle of the peer of a UD QP.
 func (e *side) reachUD(remote uverbs.Endpoint) error {
-	attr := uverbs.AHAttr{DLID: remote.LID, SL: e.o.SL, Port: e.o.IBPort}
-	if !remote.GID.IsZero() {
-		index, err := e.gidIndex(remote.GID)
-		if err != nil {
-			return err
-		}
-		const hops = 64
-		attr.Global, attr.GRH = true, uverbs.GRH{DGID: remote.GID, SGIDIndex: uint8(index), HopLimit: hops}
+	attr, err := perf.AHAttr(e.dev, e.o.IBPort, e.o.GID, remote.LID, remote.GID)
+	if err != nil {
+		return err
 	}
+	attr.SL = e.o.SL
 	e.ah = objects.Open(&e.opened, func() (*uverbs.AH, error) { return e.pd.CreateAH(attr) })
 	return e.opened.Err()
-}
-
-// gidIndex returns the index of the local GID for a peer.
-func (e *side) gidIndex(peer uverbs.GID) (int, error) {
-	if e.o.GID >= 0 {
-		return e.o.GID, nil
-	}
-	table, err := e.dev.GIDTable(e.o.IBPort)
-	if err != nil {
-		return 0, err
-	}
-	entry, ok := uverbs.ChooseGID(table, peer)
-	if !ok {
-		return 0, fmt.Errorf("the GID table of port %d of %s is empty", e.o.IBPort, e.dev.Name())
-	}
-	return entry.Index, nil
 }
 
 // print writes addresses as rdma-core's programs do.
