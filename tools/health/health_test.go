@@ -409,9 +409,8 @@ func TestDoctorTwo(t *testing.T) {
 func TestDoctorTime(t *testing.T) {
 	const limit = 10 * time.Millisecond
 	_, err := within(t.Context(), limit, time.Minute, func(ctx context.Context) (string, error) {
-		l := &loop{}
 		for {
-			if err := l.wait(ctx, false); err != nil {
+			if err := yield(ctx); err != nil {
 				return "", err
 			}
 		}

@@ -2,6 +2,7 @@ package health
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,7 +112,6 @@ type loopSide struct {
 
 // loop is a loopback in progress.
 type loop struct {
-	ch    *uverbs.CompChannel
 	cq    *uverbs.CQ
 	mr    *uverbs.MR
 	sides [2]loopSide
@@ -170,8 +170,7 @@ func newLoop(dev *uverbs.Device, opened *objects.Stack) *loop {
 	l := &loop{}
 	pd := opened.PD(dev)
 	l.mr = opened.MR(pd, 4*loopbackSize, uverbs.AccessLocalWrite)
-	l.ch = opened.Channel(dev)
-	l.cq = opened.CQ(dev, uverbs.CQOptions{MaxCQE: 16, Channel: l.ch})
+	l.cq = opened.CQ(dev, uverbs.CQOptions{MaxCQE: 16, Events: true})
 	for i, name := range []string{"the first QP", "the second QP"} {
 		qp := opened.QP(pd, uverbs.QPOptions{Type: uverbs.RC, SendCQ: l.cq, RecvCQ: l.cq, MaxSendWR: 4, MaxRecvWR: 4})
 		l.sides[i] = loopSide{name, qp, i * 2 * loopbackSize}
@@ -187,11 +186,6 @@ func (l *loop) exchange(ctx context.Context, from, to *loopSide, seed byte, even
 		sent[i] = byte(i*7+i>>8) ^ seed
 		got[i] = ^sent[i]
 	}
-	if events {
-		if err := l.cq.Notify(); err != nil {
-			return err
-		}
-	}
 	if err := to.qp.PostRecv(recvID, l.mr.SGE(to.off+loopbackSize, loopbackSize)); err != nil {
 		return err
 	}
@@ -201,7 +195,7 @@ func (l *loop) exchange(ctx context.Context, from, to *loopSide, seed byte, even
 	}
 	for pending := recvID | sendID; pending != 0; {
 		var wcs [2]uverbs.WC
-		n, err := l.cq.Poll(wcs[:])
+		n, err := l.poll(ctx, wcs[:], events)
 		if err != nil {
 			return err
 		}
@@ -219,11 +213,6 @@ func (l *loop) exchange(ctx context.Context, from, to *loopSide, seed byte, even
 			}
 			pending &^= int(wcs[i].ID)
 		}
-		if n == 0 {
-			if err := l.wait(ctx, events); err != nil {
-				return err
-			}
-		}
 	}
 	if !bytes.Equal(sent, got) {
 		return errors.New("the data that came is not what was sent")
@@ -231,20 +220,21 @@ func (l *loop) exchange(ctx context.Context, from, to *loopSide, seed byte, even
 	return nil
 }
 
-// wait passes time until there may be a completion.
-func (l *loop) wait(ctx context.Context, events bool) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+// poll returns the next completions. It waits for them by an event, or lets others run if there is none.
+func (l *loop) poll(ctx context.Context, wcs []uverbs.WC, events bool) (int, error) {
+	next := l.cq.Poll
+	if events {
+		next = func(wcs []uverbs.WC) (int, error) { return l.cq.Wait(ctx, wcs) }
 	}
-	if !events {
-		runtime.Gosched()
-		return nil
+	n, err := next(wcs)
+	if n == 0 {
+		err = cmp.Or(yield(ctx), err)
 	}
-	if _, err := l.ch.Wait(ctx); err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			return cause
-		}
-		return err
-	}
-	return l.cq.Notify()
+	return n, err
+}
+
+// yield lets others run. It returns why the context has ended, if it has.
+func yield(ctx context.Context) error {
+	runtime.Gosched()
+	return context.Cause(ctx)
 }

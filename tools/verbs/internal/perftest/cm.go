@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/tools/internal/objects"
+	"github.com/goverbs/goverbs/tools/verbs/internal/peer"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -25,7 +26,6 @@ const (
 type cmLink struct {
 	id    *rdmacm.ID
 	cq    *uverbs.CQ
-	ch    *uverbs.CompChannel
 	qp    *uverbs.QP
 	mr    *uverbs.MR
 	inbox [][]byte
@@ -54,8 +54,7 @@ func openCM(id *rdmacm.ID) (_ *cmLink, err error) {
 	dev := l.open.Device(a.Device)
 	pd := l.open.PD(dev)
 	l.mr = l.open.MR(pd, (receives+1)*slotLen, uverbs.AccessLocalWrite)
-	l.ch = l.open.Channel(dev)
-	l.cq = l.open.CQ(dev, uverbs.CQOptions{MaxCQE: receives + 1, Channel: l.ch})
+	l.cq = l.open.CQ(dev, uverbs.CQOptions{MaxCQE: receives + 1, Events: true})
 	if err := l.open.Err(); err != nil {
 		return nil, err
 	}
@@ -67,7 +66,7 @@ func openCM(id *rdmacm.ID) (_ *cmLink, err error) {
 			return nil, err
 		}
 	}
-	return l, l.cq.Notify()
+	return l, nil
 }
 
 // postRecv posts a receive.
@@ -114,17 +113,17 @@ func (l *cmLink) close() error {
 	return errors.Join(l.id.Close(), l.open.Close())
 }
 
-// await polls until what it waits for is there.
+// await waits until what it waits for is there.
 func (l *cmLink) await(ctx context.Context, there func(sent bool) bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(l.life, func() { cancel(context.Cause(l.life)) })()
 	var wcs [receives + 1]uverbs.WC
 	sent := false
-	for ended := false; ; {
-		n, err := l.cq.Poll(wcs[:])
+	for !there(sent) {
+		n, err := l.cq.Wait(ctx, wcs[:])
 		if err != nil {
-			return err
+			return peer.Cause(ctx, err)
 		}
 		for i := range wcs[:n] {
 			wc := &wcs[i]
@@ -147,25 +146,8 @@ func (l *cmLink) await(ctx context.Context, there func(sent bool) bool) error {
 				return err
 			}
 		}
-		switch {
-		case there(sent):
-			return nil
-		case n > 0:
-			continue
-		case ended: // nothing had come before the end
-			return context.Cause(ctx)
-		}
-		if _, err := l.ch.Wait(ctx); err != nil {
-			if ctx.Err() == nil {
-				return err
-			}
-			ended = true
-			continue
-		}
-		if err := l.cq.Notify(); err != nil {
-			return err
-		}
 	}
+	return nil
 }
 
 // write sends a message.

@@ -27,7 +27,6 @@ const (
 type side struct {
 	o      *Options
 	dev    *uverbs.Device
-	ch     *uverbs.CompChannel
 	pd     *uverbs.PD
 	mr     *uverbs.MR
 	cq     *uverbs.CQ
@@ -78,10 +77,7 @@ func newSide(o *Options) (_ *side, err error) {
 	}
 	e.pd = e.opened.PD(e.dev)
 	e.mr = e.opened.MR(e.pd, e.header+o.Size, access)
-	if o.Events {
-		e.ch = e.opened.Channel(e.dev)
-	}
-	e.cq = e.opened.CQ(e.dev, uverbs.CQOptions{MaxCQE: o.RecvDepth + o.queuePairs(), Channel: e.ch})
+	e.cq = e.opened.CQ(e.dev, uverbs.CQOptions{MaxCQE: o.RecvDepth + o.queuePairs(), Events: o.Events})
 	e.createQPs()
 	if err := e.opened.Err(); err != nil {
 		return nil, err
@@ -194,11 +190,6 @@ func (e *side) play(ctx context.Context, out, log io.Writer, host string) error 
 	}
 	e.result.QPs = len(e.qps)
 	e.result.Local, e.result.Remote = endpointOf(local[0].Endpoint), endpointOf(remote[0].Endpoint)
-	if e.ch != nil {
-		if err := e.cq.Notify(); err != nil {
-			return err
-		}
-	}
 	starts := (host != "") != (e.o.Type == TypeXRC) // the client starts, but in ibv_xsrq_pingpong the server
 	for _, q := range e.qps {
 		q.pending = recvID
@@ -396,23 +387,17 @@ func (e *side) loop(ctx context.Context, server bool) error {
 	go e.watch(ctx, cancel)
 	var wcs [2]uverbs.WC
 	for empty := 0; e.received < e.o.Iterations || e.sent < e.o.Iterations; {
-		n, err := e.cq.Poll(wcs[:])
+		n, err := e.poll(ctx, wcs[:])
 		if err != nil {
 			return err
 		}
-		if n > 0 {
-			for i := range wcs[:n] {
-				if err := e.complete(&wcs[i], server); err != nil {
-					return err
-				}
-			}
-			e.progress.Store(int64(e.received + e.sent))
-			continue
-		}
-		if e.ch != nil {
-			if err := e.wait(ctx); err != nil {
+		for i := range wcs[:n] {
+			if err := e.complete(&wcs[i], server); err != nil {
 				return err
 			}
+		}
+		if n > 0 {
+			e.progress.Store(int64(e.received + e.sent))
 		} else if empty++; empty%spins == 0 {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -430,12 +415,16 @@ func (e *side) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 	})
 }
 
-// wait sleeps until the CQ has an event, and arms it for the next.
-func (e *side) wait(ctx context.Context) error {
-	if _, err := e.ch.Wait(ctx); err != nil {
-		return peer.Cause(ctx, err)
+// poll polls the CQ or, with --events, waits for a completion.
+func (e *side) poll(ctx context.Context, wcs []uverbs.WC) (int, error) {
+	if !e.o.Events {
+		return e.cq.Poll(wcs)
 	}
-	return e.cq.Notify()
+	n, err := e.cq.Wait(ctx, wcs)
+	if err != nil {
+		err = peer.Cause(ctx, err)
+	}
+	return n, err
 }
 
 // owner returns the queue pair of a completion.

@@ -31,7 +31,6 @@ type end struct {
 	id   *rdmacm.ID
 	size int // of the memory for pings, in bytes
 
-	ch     *uverbs.CompChannel
 	cq     *uverbs.CQ
 	qp     *uverbs.QP
 	msg    *uverbs.MR    // a message received, and one to send
@@ -78,9 +77,8 @@ func (e *end) open(size int) error {
 	pd := e.opened.PD(dev)
 	e.msg = e.opened.MR(pd, 2*advertLen, uverbs.AccessLocalWrite)
 	e.data = e.opened.MR(pd, size, dataAccess(e.o.Server, dev.Info().IWARP()))
-	e.ch = e.opened.Channel(dev)
 	const depth = 4 // a send, a READ or WRITE, a receive, and one to spare
-	e.cq = e.opened.CQ(dev, uverbs.CQOptions{MaxCQE: depth, Channel: e.ch})
+	e.cq = e.opened.CQ(dev, uverbs.CQOptions{MaxCQE: depth, Events: true})
 	if err := e.opened.Err(); err != nil {
 		return err
 	}
@@ -324,27 +322,15 @@ func (a awaited) check(wc *uverbs.WC) error {
 // than that.
 func (e *end) completion(ctx context.Context, want awaited) error {
 	var wcs [1]uverbs.WC
-	for armed := false; ; {
-		n, err := e.cq.Poll(wcs[:])
-		switch wc := &wcs[0]; {
-		case err != nil:
-			return err
-		case n == 1 && wc.Err() != nil:
+	for wc := &wcs[0]; ; {
+		if _, err := e.cq.Wait(ctx, wcs[:]); err != nil {
+			return peer.Cause(ctx, err)
+		}
+		if wc.Err() != nil {
 			return e.because(ctx, e.qp.Err(wc))
-		case n == 1:
-			if err := want.check(wc); err != nil || wc.ID == want.id {
-				return err
-			}
-		case !armed:
-			armed = true
-			if err := e.cq.Notify(); err != nil {
-				return err
-			}
-		default:
-			armed = false
-			if _, err := e.ch.Wait(ctx); err != nil {
-				return peer.Cause(ctx, err)
-			}
+		}
+		if err := want.check(wc); err != nil || wc.ID == want.id {
+			return err
 		}
 	}
 }
