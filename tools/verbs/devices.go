@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs"
@@ -86,6 +87,15 @@ func printDevices(w io.Writer, infos []uverbs.DeviceInfo, asJSON bool) error {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\n", r.Device, r.NodeGUID, driverText(r.Driver, r.InProcess), r.Protocol, r.PortCount, usable)
 	}
 	return t.Flush()
+}
+
+// deviceNames lists the names of devices.
+func deviceNames(infos []uverbs.DeviceInfo) string {
+	var names []string
+	for _, d := range infos {
+		names = append(names, d.Name)
+	}
+	return strings.Join(names, ", ")
 }
 
 // softHint says how to get a device without RDMA.

@@ -204,8 +204,8 @@ func (o *perfOptions) run(cmd *command.Command, host string) error {
 		measured = table.row
 	}
 	var running func(size int, count func() int64) (stop func())
-	if p := newProgress(log); p != nil {
-		running = p.run
+	if log.IsTerminal() {
+		running = func(size int, count func() int64) func() { return showProgress(log, size, count) }
 	}
 	var report *perf.Report
 	if o.perftest {
@@ -367,19 +367,8 @@ func (t *perfTable) printf(format string, args ...any) {
 	}
 }
 
-// progress is a line on a terminal that shows the progress of a test.
-type progress struct{ w *terminal.Writer }
-
-// newProgress returns nil if w is not a terminal.
-func newProgress(w *terminal.Writer) *progress {
-	if !w.IsTerminal() {
-		return nil
-	}
-	return &progress{w}
-}
-
-// run shows the progress of a size until stop is called.
-func (p *progress) run(size int, count func() int64) (stop func()) {
+// showProgress shows the progress of a size in a line of a terminal until stop is called.
+func showProgress(w *terminal.Writer, size int, count func() int64) (stop func()) {
 	const every = 500 * time.Millisecond
 	tick := time.NewTicker(every)
 	over, gone := make(chan struct{}), make(chan struct{})
@@ -388,11 +377,11 @@ func (p *progress) run(size int, count func() int64) (stop func()) {
 		for start, last := time.Now(), int64(0); ; {
 			select {
 			case <-over:
-				p.w.Rewrite("")
+				w.Rewrite("")
 				return
 			case <-tick.C:
 				n := count()
-				p.w.Rewrite("%d bytes: %.1f s, %d completions, %.0f per second", size, time.Since(start).Seconds(), n, float64(n-last)/every.Seconds())
+				w.Rewrite("%d bytes: %.1f s, %d completions, %.0f per second", size, time.Since(start).Seconds(), n, float64(n-last)/every.Seconds())
 				last = n
 			}
 		}

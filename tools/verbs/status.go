@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -89,13 +90,10 @@ func collectStatus(args []string) ([]statusRow, error) {
 		return nil, err
 	}
 	if len(args) > 0 {
-		var known []string
-		for _, d := range infos {
-			known = append(known, d.Name)
-		}
+		known := deviceNames(infos)
 		infos = slices.DeleteFunc(infos, func(d uverbs.DeviceInfo) bool { return d.Name != name })
 		if len(infos) == 0 {
-			return nil, command.Usagef("the device is %q, allowed: %s", name, strings.Join(known, ", "))
+			return nil, command.Usagef("the device is %q, allowed: %s", name, known)
 		}
 		if only > uint32(infos[0].Ports) {
 			return nil, command.Usagef("the port is %d, allowed: 1 to %d", only, infos[0].Ports)
@@ -188,12 +186,6 @@ func (r *statusRow) addErrors(counters []counterRow) {
 // printStatus writes the table.
 func printStatus(w io.Writer, rows []statusRow) error {
 	t := command.Table(w, "port\tstate\tphysical\trate\tlink layer\tnetdev\tMTU\tLID\terrors\tGIDs")
-	dash := func(s string) string {
-		if s == "" {
-			return "-"
-		}
-		return s
-	}
 	for _, r := range rows {
 		var errs uint64
 		for _, e := range r.Errors {
@@ -210,7 +202,8 @@ func printStatus(w io.Writer, rows []statusRow) error {
 		if r.Reason != "" {
 			last = "not known: " + r.Reason
 		}
-		fmt.Fprintf(t, "%s/%d\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%d\t%s\n", r.Device, r.Port, dash(r.State), dash(r.PhysState), rate, dash(r.LinkLayer), dash(r.Netdev), r.MTU, lid, errs, last)
+		fmt.Fprintf(t, "%s/%d\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%d\t%s\n", r.Device, r.Port, cmp.Or(r.State, "-"), cmp.Or(r.PhysState, "-"), rate,
+			cmp.Or(r.LinkLayer, "-"), cmp.Or(r.Netdev, "-"), r.MTU, lid, errs, last)
 	}
 	return t.Flush()
 }

@@ -351,16 +351,13 @@ const privateText = "it cannot go on, and its own output says why"
 // publicText returns the text of an error that a peer may see, and whether that is the error's own
 // text.
 func publicText(err error) (text string, public bool) {
-	var size *sizeError
-	if errors.As(err, &size) {
+	if size, ok := errors.AsType[*sizeError](err); ok {
 		return size.text, true
 	}
-	var r refusal
-	if errors.As(err, &r) {
+	if r, ok := errors.AsType[refusal](err); ok {
 		return r.Error(), true
 	}
-	var d *DataError
-	if errors.As(err, &d) {
+	if d, ok := errors.AsType[*DataError](err); ok {
 		return d.Error(), true
 	}
 	return privateText, false
