@@ -1,7 +1,6 @@
 package main
 
 import (
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -117,7 +116,12 @@ func chosen[T any](w *words, name string, of map[string]T) (v T) {
 func choice[T any](name, value string, of map[string]T) (T, error) {
 	v, ok := of[value]
 	if !ok {
-		return v, command.Usagef("%s is %s, allowed: %s", name, peertext.Quote(value), strings.Join(slices.Sorted(maps.Keys(of)), ", "))
+		var all []string
+		for k := range of {
+			all = append(all, k)
+		}
+		slices.Sort(all)
+		return v, command.Usagef("%s is %s, allowed: %s", name, peertext.Quote(value), strings.Join(all, ", "))
 	}
 	return v, nil
 }

@@ -153,11 +153,11 @@ const sysClass = "/sys/class/infiniband"
 // kernelStatus asks for all devices, sorted by name.
 func kernelStatus() ([]*StatusDevice, error) {
 	devices, err := netlinkrdma.Devices()
-	slices.SortFunc(devices, func(a, b netlinkrdma.Device) int { return cmp.Compare(a.Name, b.Name) })
 	all := []*StatusDevice{}
 	for i := range devices {
 		all = append(all, deviceStatus(&devices[i]))
 	}
+	slices.SortFunc(all, func(a, b *StatusDevice) int { return cmp.Compare(a.Device, b.Device) })
 	return all, err
 }
 

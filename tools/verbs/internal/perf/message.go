@@ -351,13 +351,16 @@ const privateText = "it cannot go on, and its own output says why"
 // publicText returns the text of an error that a peer may see, and whether that is the error's own
 // text.
 func publicText(err error) (text string, public bool) {
-	if size, ok := errors.AsType[*sizeError](err); ok {
+	var size *sizeError
+	if errors.As(err, &size) {
 		return size.text, true
 	}
-	if r, ok := errors.AsType[refusal](err); ok {
+	var r refusal
+	if errors.As(err, &r) {
 		return r.Error(), true
 	}
-	if d, ok := errors.AsType[*DataError](err); ok {
+	var d *DataError
+	if errors.As(err, &d) {
 		return d.Error(), true
 	}
 	return privateText, false
