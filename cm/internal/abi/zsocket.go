@@ -10,14 +10,11 @@ import (
 
 // KernelSockaddrStorage is struct __kernel_sockaddr_storage (socket.h), 128 bytes.
 type KernelSockaddrStorage struct {
-	_ structs.HostLayout
-	KernelSockaddrStorageSsFamilyUnion
+	_                                  structs.HostLayout
+	KernelSockaddrStorageSsFamilyUnion // at 0
 }
 
-const (
-	_ = -(unsafe.Sizeof(KernelSockaddrStorage{}) ^ 128)
-	_ = -unsafe.Offsetof(KernelSockaddrStorage{}.KernelSockaddrStorageSsFamilyUnion)
-)
+const _ = -(unsafe.Sizeof(KernelSockaddrStorage{}) ^ 128)
 
 // KernelSockaddrStorageSsFamilyUnion is the nameless member at offset 0 of struct __kernel_sockaddr_storage (socket.h), 128 bytes.
 type KernelSockaddrStorageSsFamilyUnion struct {
@@ -38,6 +35,4 @@ func (u *KernelSockaddrStorageSsFamilyUnion) Data() *[126]byte {
 // Align is member __align.
 func (u *KernelSockaddrStorageSsFamilyUnion) Align() *Ptr { return (*Ptr)(unsafe.Pointer(&u.union)) }
 
-const (
-	_ = -(unsafe.Sizeof(KernelSockaddrStorageSsFamilyUnion{}) ^ 128)
-)
+const _ = -(unsafe.Sizeof(KernelSockaddrStorageSsFamilyUnion{}) ^ 128)

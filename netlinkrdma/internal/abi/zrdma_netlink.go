@@ -392,36 +392,25 @@ const (
 // LSResolveHeader is struct rdma_ls_resolve_header (rdma_netlink.h), 66 bytes.
 type LSResolveHeader struct {
 	_          structs.HostLayout
-	DeviceName [64]uint8 // device_name
-	PortNum    uint8     // port_num
-	PathUse    uint8     // path_use
+	DeviceName [64]uint8 // device_name at 0
+	PortNum    uint8     // port_num at 64
+	PathUse    uint8     // path_use at 65
 }
 
-const (
-	_ = -(unsafe.Sizeof(LSResolveHeader{}) ^ 66)
-	_ = -unsafe.Offsetof(LSResolveHeader{}.DeviceName)
-	_ = -(unsafe.Offsetof(LSResolveHeader{}.PortNum) ^ 64)
-	_ = -(unsafe.Offsetof(LSResolveHeader{}.PathUse) ^ 65)
-)
+const _ = -(unsafe.Sizeof(LSResolveHeader{}) ^ 66)
 
 // LSIPResolveHeader is struct rdma_ls_ip_resolve_header (rdma_netlink.h), 4 bytes.
 type LSIPResolveHeader struct {
 	_       structs.HostLayout
-	Ifindex uint32 // ifindex
+	Ifindex uint32 // ifindex at 0
 }
 
-const (
-	_ = -(unsafe.Sizeof(LSIPResolveHeader{}) ^ 4)
-	_ = -unsafe.Offsetof(LSIPResolveHeader{}.Ifindex)
-)
+const _ = -(unsafe.Sizeof(LSIPResolveHeader{}) ^ 4)
 
 // NLALSGID is struct rdma_nla_ls_gid (rdma_netlink.h), 16 bytes.
 type NLALSGID struct {
 	_   structs.HostLayout
-	GID [16]uint8 // gid
+	GID [16]uint8 // gid at 0
 }
 
-const (
-	_ = -(unsafe.Sizeof(NLALSGID{}) ^ 16)
-	_ = -unsafe.Offsetof(NLALSGID{}.GID)
-)
+const _ = -(unsafe.Sizeof(NLALSGID{}) ^ 16)
