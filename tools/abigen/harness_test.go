@@ -115,13 +115,12 @@ func TestDamage(t *testing.T) {
 				t.Fatal(err)
 			}
 			edit(t, filepath.Join(abi, "zfix.go"), tt.old, tt.text)
-			for _, arch := range []string{"amd64", "arm64"} {
+			if tt.want == tt.build { // for the others, checkLayout knows as well that the types are right
 				cmd := exec.Command("go", "vet", ".")
 				cmd.Dir = abi
-				cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOARCH="+arch)
-				out, err := cmd.CombinedOutput()
-				if (err == nil) != (tt.build == "") || !strings.Contains(string(out), tt.build) {
-					t.Errorf("%s: %v, want %q\n%s", arch, err, tt.build, out)
+				cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
+				if out, err := cmd.CombinedOutput(); (err == nil) != (tt.build == "") || !strings.Contains(string(out), tt.build) {
+					t.Errorf("%v, want %q\n%s", err, tt.build, out)
 				}
 			}
 			_, problems := checkLayout(abi, fixtureHeaders(t), fixtureKnown)
