@@ -198,51 +198,6 @@ const (
 	IB_UVERBS_BUFFER_TYPE_VA     = 1
 )
 
-// FlowActionESPKeymatAESGCM is struct ib_uverbs_flow_action_esp_keymat_aes_gcm (ib_user_ioctl_verbs.h), 56 bytes.
-type FlowActionESPKeymatAESGCM struct {
-	_      structs.HostLayout
-	IV     uint64    // iv at 0
-	IVAlgo uint32    // iv_algo at 8
-	Salt   uint32    // salt at 12
-	ICVLen uint32    // icv_len at 16
-	KeyLen uint32    // key_len at 20
-	AESKey [8]uint32 // aes_key at 24
-}
-
-const _ = -(unsafe.Sizeof(FlowActionESPKeymatAESGCM{}) ^ 56)
-
-// FlowActionESPReplayBmp is struct ib_uverbs_flow_action_esp_replay_bmp (ib_user_ioctl_verbs.h), 4 bytes.
-type FlowActionESPReplayBmp struct {
-	_    structs.HostLayout
-	Size uint32 // size at 0
-}
-
-const _ = -(unsafe.Sizeof(FlowActionESPReplayBmp{}) ^ 4)
-
-// FlowActionESPEncap is struct ib_uverbs_flow_action_esp_encap (ib_user_ioctl_verbs.h), 24 bytes.
-type FlowActionESPEncap struct {
-	_       structs.HostLayout
-	ValPtr  Ptr     // val_ptr at 0
-	NextPtr Ptr     // next_ptr at 8
-	Len     uint16  // len at 16
-	Type    uint16  // type at 18
-	_       [4]byte // padding
-}
-
-const _ = -(unsafe.Sizeof(FlowActionESPEncap{}) ^ 24)
-
-// FlowActionESP is struct ib_uverbs_flow_action_esp (ib_user_ioctl_verbs.h), 24 bytes.
-type FlowActionESP struct {
-	_             structs.HostLayout
-	Spi           uint32 // spi at 0
-	Seq           uint32 // seq at 4
-	TfcPad        uint32 // tfc_pad at 8
-	Flags         uint32 // flags at 12
-	HardLimitPkts uint64 // hard_limit_pkts at 16
-}
-
-const _ = -(unsafe.Sizeof(FlowActionESP{}) ^ 24)
-
 // QueryPortRespEx is struct ib_uverbs_query_port_resp_ex (ib_user_ioctl_verbs.h), 48 bytes.
 type QueryPortRespEx struct {
 	_             structs.HostLayout

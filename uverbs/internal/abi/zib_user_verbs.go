@@ -727,15 +727,14 @@ func (s *ResizeCQResp) TailDriverData(n int) []uint64 { return tail[uint64](unsa
 
 const _ = -(unsafe.Sizeof(ResizeCQResp{}) ^ 8)
 
-// PollCQ is struct ib_uverbs_poll_cq (ib_user_verbs.h), 16 bytes.
-type PollCQ struct {
-	_        structs.HostLayout
-	Response Ptr    // response at 0
-	CQHandle uint32 // cq_handle at 8
-	NE       uint32 // ne at 12
+// ReqNotifyCQ is struct ib_uverbs_req_notify_cq (ib_user_verbs.h), 8 bytes.
+type ReqNotifyCQ struct {
+	_             structs.HostLayout
+	CQHandle      uint32 // cq_handle at 0
+	SolicitedOnly uint32 // solicited_only at 4
 }
 
-const _ = -(unsafe.Sizeof(PollCQ{}) ^ 16)
+const _ = -(unsafe.Sizeof(ReqNotifyCQ{}) ^ 8)
 
 // WC is struct ib_uverbs_wc (ib_user_verbs.h), 48 bytes.
 type WC struct {
@@ -772,29 +771,6 @@ func (u *WCEx) ImmData() *Be32 { return (*Be32)(unsafe.Pointer(&u.union)) }
 func (u *WCEx) InvalidateRKey() *uint32 { return (*uint32)(unsafe.Pointer(&u.union)) }
 
 const _ = -(unsafe.Sizeof(WCEx{}) ^ 4)
-
-// PollCQResp is struct ib_uverbs_poll_cq_resp (ib_user_verbs.h), 8 bytes.
-type PollCQResp struct {
-	_     structs.HostLayout
-	_     [0]uint64 // aligned to 8 bytes
-	Count uint32    // count at 0
-	_     uint32    // reserved
-}
-
-// TailWC returns the n elements of wc, which lie behind the struct and must have been
-// allocated together with it.
-func (s *PollCQResp) TailWC(n int) []WC { return tail[WC](unsafe.Pointer(s), 8, n) }
-
-const _ = -(unsafe.Sizeof(PollCQResp{}) ^ 8)
-
-// ReqNotifyCQ is struct ib_uverbs_req_notify_cq (ib_user_verbs.h), 8 bytes.
-type ReqNotifyCQ struct {
-	_             structs.HostLayout
-	CQHandle      uint32 // cq_handle at 0
-	SolicitedOnly uint32 // solicited_only at 4
-}
-
-const _ = -(unsafe.Sizeof(ReqNotifyCQ{}) ^ 8)
 
 // DestroyCQ is struct ib_uverbs_destroy_cq (ib_user_verbs.h), 16 bytes.
 type DestroyCQ struct {
@@ -842,44 +818,6 @@ type AHAttr struct {
 }
 
 const _ = -(unsafe.Sizeof(AHAttr{}) ^ 32)
-
-// QPAttr is struct ib_uverbs_qp_attr (ib_user_verbs.h), 144 bytes.
-type QPAttr struct {
-	_                structs.HostLayout
-	QPAttrMask       uint32   // qp_attr_mask at 0
-	QPState          uint32   // qp_state at 4
-	CurQPState       uint32   // cur_qp_state at 8
-	PathMTU          uint32   // path_mtu at 12
-	PathMigState     uint32   // path_mig_state at 16
-	QKey             uint32   // qkey at 20
-	RQPSN            uint32   // rq_psn at 24
-	SQPSN            uint32   // sq_psn at 28
-	DestQPNum        uint32   // dest_qp_num at 32
-	QPAccessFlags    uint32   // qp_access_flags at 36
-	AHAttr           AHAttr   // ah_attr at 40
-	AltAHAttr        AHAttr   // alt_ah_attr at 72
-	MaxSendWR        uint32   // max_send_wr at 104
-	MaxRecvWR        uint32   // max_recv_wr at 108
-	MaxSendSGE       uint32   // max_send_sge at 112
-	MaxRecvSGE       uint32   // max_recv_sge at 116
-	MaxInlineData    uint32   // max_inline_data at 120
-	PKeyIndex        uint16   // pkey_index at 124
-	AltPKeyIndex     uint16   // alt_pkey_index at 126
-	EnSQDAsyncNotify uint8    // en_sqd_async_notify at 128
-	SQDraining       uint8    // sq_draining at 129
-	MaxRDAtomic      uint8    // max_rd_atomic at 130
-	MaxDestRDAtomic  uint8    // max_dest_rd_atomic at 131
-	MinRNRTimer      uint8    // min_rnr_timer at 132
-	PortNum          uint8    // port_num at 133
-	Timeout          uint8    // timeout at 134
-	RetryCnt         uint8    // retry_cnt at 135
-	RNRRetry         uint8    // rnr_retry at 136
-	AltPortNum       uint8    // alt_port_num at 137
-	AltTimeout       uint8    // alt_timeout at 138
-	_                [5]uint8 // reserved
-}
-
-const _ = -(unsafe.Sizeof(QPAttr{}) ^ 144)
 
 // CreateQP is struct ib_uverbs_create_qp (ib_user_verbs.h), 56 bytes.
 type CreateQP struct {
@@ -1238,64 +1176,6 @@ type PostSendResp struct {
 }
 
 const _ = -(unsafe.Sizeof(PostSendResp{}) ^ 4)
-
-// RecvWR is struct ib_uverbs_recv_wr (ib_user_verbs.h), 16 bytes.
-type RecvWR struct {
-	_      structs.HostLayout
-	WRID   uint64 // wr_id at 0
-	NumSGE uint32 // num_sge at 8
-	_      uint32 // reserved
-}
-
-const _ = -(unsafe.Sizeof(RecvWR{}) ^ 16)
-
-// PostRecv is struct ib_uverbs_post_recv (ib_user_verbs.h), 24 bytes.
-type PostRecv struct {
-	_        structs.HostLayout
-	Response Ptr    // response at 0
-	QPHandle uint32 // qp_handle at 8
-	WRCount  uint32 // wr_count at 12
-	SGECount uint32 // sge_count at 16
-	WQESize  uint32 // wqe_size at 20
-}
-
-// TailRecvWR returns the n elements of recv_wr, which lie behind the struct and must have been
-// allocated together with it.
-func (s *PostRecv) TailRecvWR(n int) []RecvWR { return tail[RecvWR](unsafe.Pointer(s), 24, n) }
-
-const _ = -(unsafe.Sizeof(PostRecv{}) ^ 24)
-
-// PostRecvResp is struct ib_uverbs_post_recv_resp (ib_user_verbs.h), 4 bytes.
-type PostRecvResp struct {
-	_     structs.HostLayout
-	BadWR uint32 // bad_wr at 0
-}
-
-const _ = -(unsafe.Sizeof(PostRecvResp{}) ^ 4)
-
-// PostSRQRecv is struct ib_uverbs_post_srq_recv (ib_user_verbs.h), 24 bytes.
-type PostSRQRecv struct {
-	_         structs.HostLayout
-	Response  Ptr    // response at 0
-	SRQHandle uint32 // srq_handle at 8
-	WRCount   uint32 // wr_count at 12
-	SGECount  uint32 // sge_count at 16
-	WQESize   uint32 // wqe_size at 20
-}
-
-// TailRecv returns the n elements of recv, which lie behind the struct and must have been
-// allocated together with it.
-func (s *PostSRQRecv) TailRecv(n int) []RecvWR { return tail[RecvWR](unsafe.Pointer(s), 24, n) }
-
-const _ = -(unsafe.Sizeof(PostSRQRecv{}) ^ 24)
-
-// PostSRQRecvResp is struct ib_uverbs_post_srq_recv_resp (ib_user_verbs.h), 4 bytes.
-type PostSRQRecvResp struct {
-	_     structs.HostLayout
-	BadWR uint32 // bad_wr at 0
-}
-
-const _ = -(unsafe.Sizeof(PostSRQRecvResp{}) ^ 4)
 
 // CreateAH is struct ib_uverbs_create_ah (ib_user_verbs.h), 56 bytes.
 type CreateAH struct {
@@ -1676,16 +1556,6 @@ type FlowSpecIPv6 struct {
 
 const _ = -(unsafe.Sizeof(FlowSpecIPv6{}) ^ 88)
 
-// FlowSpecActionTag is struct ib_uverbs_flow_spec_action_tag (ib_user_verbs.h), 16 bytes.
-type FlowSpecActionTag struct {
-	_     structs.HostLayout
-	Hdr   FlowSpecHdr // hdr at 0
-	TagID uint32      // tag_id at 8
-	_     uint32      // reserved1
-}
-
-const _ = -(unsafe.Sizeof(FlowSpecActionTag{}) ^ 16)
-
 // FlowSpecActionDrop is struct ib_uverbs_flow_spec_action_drop (ib_user_verbs.h), 8 bytes.
 type FlowSpecActionDrop struct {
 	_   structs.HostLayout
@@ -1693,16 +1563,6 @@ type FlowSpecActionDrop struct {
 }
 
 const _ = -(unsafe.Sizeof(FlowSpecActionDrop{}) ^ 8)
-
-// FlowSpecActionHandle is struct ib_uverbs_flow_spec_action_handle (ib_user_verbs.h), 16 bytes.
-type FlowSpecActionHandle struct {
-	_      structs.HostLayout
-	Hdr    FlowSpecHdr // hdr at 0
-	Handle uint32      // handle at 8
-	_      uint32      // reserved1
-}
-
-const _ = -(unsafe.Sizeof(FlowSpecActionHandle{}) ^ 16)
 
 // FlowSpecActionCount is struct ib_uverbs_flow_spec_action_count (ib_user_verbs.h), 16 bytes.
 type FlowSpecActionCount struct {

@@ -418,17 +418,6 @@ type CreateAHResp struct {
 
 const _ = -(unsafe.Sizeof(CreateAHResp{}) ^ 16)
 
-// AllocMW is struct mlx5_ib_alloc_mw (mlx5-abi.h), 8 bytes.
-type AllocMW struct {
-	_        structs.HostLayout
-	CompMask uint32 // comp_mask at 0
-	NumKlms  uint8  // num_klms at 4
-	_        uint8  // reserved1
-	_        uint16 // reserved2
-}
-
-const _ = -(unsafe.Sizeof(AllocMW{}) ^ 8)
-
 // FlowCountersDesc is struct mlx5_ib_flow_counters_desc (mlx5-abi.h), 8 bytes.
 type FlowCountersDesc struct {
 	_           structs.HostLayout

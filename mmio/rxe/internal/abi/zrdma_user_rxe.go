@@ -308,14 +308,6 @@ type RxeCreateSRQResp struct {
 
 const _ = -(unsafe.Sizeof(RxeCreateSRQResp{}) ^ 24)
 
-// RxeModifySRQCmd is struct rxe_modify_srq_cmd (rdma_user_rxe.h), 8 bytes.
-type RxeModifySRQCmd struct {
-	_            structs.HostLayout
-	MmapInfoAddr Ptr // mmap_info_addr at 0
-}
-
-const _ = -(unsafe.Sizeof(RxeModifySRQCmd{}) ^ 8)
-
 // RxeQueueBuf is struct rxe_queue_buf (rdma_user_rxe.h), 384 bytes.
 type RxeQueueBuf struct {
 	_             structs.HostLayout

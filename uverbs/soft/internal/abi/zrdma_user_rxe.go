@@ -281,14 +281,6 @@ type RxeCreateCQResp struct {
 
 const _ = -(unsafe.Sizeof(RxeCreateCQResp{}) ^ 16)
 
-// RxeResizeCQResp is struct rxe_resize_cq_resp (rdma_user_rxe.h), 16 bytes.
-type RxeResizeCQResp struct {
-	_  structs.HostLayout
-	MI Mminfo // mi at 0
-}
-
-const _ = -(unsafe.Sizeof(RxeResizeCQResp{}) ^ 16)
-
 // RxeCreateQPResp is struct rxe_create_qp_resp (rdma_user_rxe.h), 32 bytes.
 type RxeCreateQPResp struct {
 	_    structs.HostLayout
@@ -307,14 +299,6 @@ type RxeCreateSRQResp struct {
 }
 
 const _ = -(unsafe.Sizeof(RxeCreateSRQResp{}) ^ 24)
-
-// RxeModifySRQCmd is struct rxe_modify_srq_cmd (rdma_user_rxe.h), 8 bytes.
-type RxeModifySRQCmd struct {
-	_            structs.HostLayout
-	MmapInfoAddr uint64 // mmap_info_addr at 0
-}
-
-const _ = -(unsafe.Sizeof(RxeModifySRQCmd{}) ^ 8)
 
 // RxeQueueBuf is struct rxe_queue_buf (rdma_user_rxe.h), 384 bytes.
 type RxeQueueBuf struct {
