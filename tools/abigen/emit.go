@@ -57,6 +57,13 @@ func (f *file) emit(version string) ([]byte, error) {
 	for _, l := range f.types {
 		l.emit(&b, base)
 	}
+	if len(f.types) > 0 {
+		b.WriteString("\n// The compiler rejects this file if the size of a type is not that in C.\nconst (\n")
+		for _, l := range f.types {
+			l.emitGuards(&b)
+		}
+		b.WriteString(")\n")
+	}
 	return gofmt(f.header, b.Bytes())
 }
 
@@ -86,13 +93,20 @@ func (l *layout) emit(b *bytes.Buffer, header string) {
 		l.emitStruct(b)
 	}
 	for _, t := range l.tails {
-		fmt.Fprintf(b, "\n// %s returns the n elements of %s, which lie behind the struct and must have been\n// allocated together with it.\n", t.goName, t.path)
+		fmt.Fprintf(b, "\n// %s returns the n elements of %s, which must have been allocated behind the struct.\n", t.goName, t.path)
 		fmt.Fprintf(b, "func (s *%s) %s(n int) []%s { return tail[%s](unsafe.Pointer(s), %d, n) }\n", l.goName, t.goName, t.elem, t.elem, t.offset)
 	}
-	// Go's size of the type is that of C, or the file does not compile.
-	fmt.Fprintf(b, "\nconst _ = -(unsafe.Sizeof(%s{}) ^ %d)\n", l.goName, l.size)
 	for _, n := range l.nested {
 		n.emit(b, header)
+	}
+}
+
+// emitGuards writes constants that compile only if the type and its nested types have the size that they
+// have in C.
+func (l *layout) emitGuards(b *bytes.Buffer) {
+	fmt.Fprintf(b, "\t_ = -(unsafe.Sizeof(%s{}) ^ %d)\n", l.goName, l.size)
+	for _, n := range l.nested {
+		n.emitGuards(b)
 	}
 }
 

@@ -27,8 +27,6 @@ type IbPathRecData struct {
 	PathRec [16]uint32 // path_rec at 8
 }
 
-const _ = -(unsafe.Sizeof(IbPathRecData{}) ^ 72)
-
 // IbUserPathRec is struct ib_user_path_rec (ib_user_sa.h), 64 bytes.
 type IbUserPathRec struct {
 	_                      structs.HostLayout
@@ -53,8 +51,6 @@ type IbUserPathRec struct {
 	Preference             uint8     // preference at 63
 }
 
-const _ = -(unsafe.Sizeof(IbUserPathRec{}) ^ 64)
-
 // IbUserServiceRec is struct ib_user_service_rec (ib_user_sa.h), 176 bytes.
 type IbUserServiceRec struct {
 	_      structs.HostLayout
@@ -71,4 +67,9 @@ type IbUserServiceRec struct {
 	Data64 [2]Be64   // data_64 at 160
 }
 
-const _ = -(unsafe.Sizeof(IbUserServiceRec{}) ^ 176)
+// The compiler rejects this file if the size of a type is not that in C.
+const (
+	_ = -(unsafe.Sizeof(IbPathRecData{}) ^ 72)
+	_ = -(unsafe.Sizeof(IbUserPathRec{}) ^ 64)
+	_ = -(unsafe.Sizeof(IbUserServiceRec{}) ^ 176)
+)

@@ -19,8 +19,6 @@ type IbUverbsGlobalRoute struct {
 	_            uint8     // reserved
 }
 
-const _ = -(unsafe.Sizeof(IbUverbsGlobalRoute{}) ^ 24)
-
 // IbUverbsAHAttr is struct ib_uverbs_ah_attr (ib_user_verbs.h), 32 bytes.
 type IbUverbsAHAttr struct {
 	_           structs.HostLayout
@@ -33,8 +31,6 @@ type IbUverbsAHAttr struct {
 	PortNum     uint8               // port_num at 30
 	_           uint8               // reserved
 }
-
-const _ = -(unsafe.Sizeof(IbUverbsAHAttr{}) ^ 32)
 
 // IbUverbsQPAttr is struct ib_uverbs_qp_attr (ib_user_verbs.h), 144 bytes.
 type IbUverbsQPAttr struct {
@@ -72,4 +68,9 @@ type IbUverbsQPAttr struct {
 	_                [5]uint8       // reserved
 }
 
-const _ = -(unsafe.Sizeof(IbUverbsQPAttr{}) ^ 144)
+// The compiler rejects this file if the size of a type is not that in C.
+const (
+	_ = -(unsafe.Sizeof(IbUverbsGlobalRoute{}) ^ 24)
+	_ = -(unsafe.Sizeof(IbUverbsAHAttr{}) ^ 32)
+	_ = -(unsafe.Sizeof(IbUverbsQPAttr{}) ^ 144)
+)

@@ -99,8 +99,6 @@ type CmdHdr struct {
 	Out uint16 // out at 6
 }
 
-const _ = -(unsafe.Sizeof(CmdHdr{}) ^ 8)
-
 // CreateID is struct rdma_ucm_create_id (rdma_user_cm.h), 24 bytes.
 type CreateID struct {
 	_        structs.HostLayout
@@ -111,15 +109,11 @@ type CreateID struct {
 	_        [5]uint8 // reserved
 }
 
-const _ = -(unsafe.Sizeof(CreateID{}) ^ 24)
-
 // CreateIDResp is struct rdma_ucm_create_id_resp (rdma_user_cm.h), 4 bytes.
 type CreateIDResp struct {
 	_  structs.HostLayout
 	ID uint32 // id at 0
 }
-
-const _ = -(unsafe.Sizeof(CreateIDResp{}) ^ 4)
 
 // DestroyID is struct rdma_ucm_destroy_id (rdma_user_cm.h), 16 bytes.
 type DestroyID struct {
@@ -129,15 +123,11 @@ type DestroyID struct {
 	_        uint32 // reserved
 }
 
-const _ = -(unsafe.Sizeof(DestroyID{}) ^ 16)
-
 // DestroyIDResp is struct rdma_ucm_destroy_id_resp (rdma_user_cm.h), 4 bytes.
 type DestroyIDResp struct {
 	_              structs.HostLayout
 	EventsReported uint32 // events_reported at 0
 }
-
-const _ = -(unsafe.Sizeof(DestroyIDResp{}) ^ 4)
 
 // Bind is struct rdma_ucm_bind (rdma_user_cm.h), 136 bytes.
 type Bind struct {
@@ -147,8 +137,6 @@ type Bind struct {
 	_        uint16                // reserved
 	Addr     KernelSockaddrStorage // addr at 8
 }
-
-const _ = -(unsafe.Sizeof(Bind{}) ^ 136)
 
 // ResolveAddr is struct rdma_ucm_resolve_addr (rdma_user_cm.h), 272 bytes.
 type ResolveAddr struct {
@@ -162,16 +150,12 @@ type ResolveAddr struct {
 	DstAddr   KernelSockaddrStorage // dst_addr at 144
 }
 
-const _ = -(unsafe.Sizeof(ResolveAddr{}) ^ 272)
-
 // ResolveRoute is struct rdma_ucm_resolve_route (rdma_user_cm.h), 8 bytes.
 type ResolveRoute struct {
 	_         structs.HostLayout
 	ID        uint32 // id at 0
 	TimeoutMs uint32 // timeout_ms at 4
 }
-
-const _ = -(unsafe.Sizeof(ResolveRoute{}) ^ 8)
 
 // Query is struct rdma_ucm_query (rdma_user_cm.h), 16 bytes.
 type Query struct {
@@ -180,8 +164,6 @@ type Query struct {
 	ID       uint32 // id at 8
 	Option   uint32 // option at 12
 }
-
-const _ = -(unsafe.Sizeof(Query{}) ^ 16)
 
 // QueryAddrResp is struct rdma_ucm_query_addr_resp (rdma_user_cm.h), 280 bytes.
 type QueryAddrResp struct {
@@ -198,8 +180,6 @@ type QueryAddrResp struct {
 	_          uint32                // reserved1
 }
 
-const _ = -(unsafe.Sizeof(QueryAddrResp{}) ^ 280)
-
 // QueryPathResp is struct rdma_ucm_query_path_resp (rdma_user_cm.h), 8 bytes.
 type QueryPathResp struct {
 	_        structs.HostLayout
@@ -207,13 +187,10 @@ type QueryPathResp struct {
 	_        uint32 // reserved
 }
 
-// TailPathData returns the n elements of path_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailPathData returns the n elements of path_data, which must have been allocated behind the struct.
 func (s *QueryPathResp) TailPathData(n int) []IbPathRecData {
 	return tail[IbPathRecData](unsafe.Pointer(s), 8, n)
 }
-
-const _ = -(unsafe.Sizeof(QueryPathResp{}) ^ 8)
 
 // QueryIbServiceResp is struct rdma_ucm_query_ib_service_resp (rdma_user_cm.h), 8 bytes.
 type QueryIbServiceResp struct {
@@ -223,13 +200,10 @@ type QueryIbServiceResp struct {
 	_              uint32    // reserved
 }
 
-// TailRecs returns the n elements of recs, which lie behind the struct and must have been
-// allocated together with it.
+// TailRecs returns the n elements of recs, which must have been allocated behind the struct.
 func (s *QueryIbServiceResp) TailRecs(n int) []IbUserServiceRec {
 	return tail[IbUserServiceRec](unsafe.Pointer(s), 8, n)
 }
-
-const _ = -(unsafe.Sizeof(QueryIbServiceResp{}) ^ 8)
 
 // ConnParam is struct rdma_ucm_conn_param (rdma_user_cm.h), 272 bytes.
 type ConnParam struct {
@@ -247,8 +221,6 @@ type ConnParam struct {
 	Valid              uint8      // valid at 271
 }
 
-const _ = -(unsafe.Sizeof(ConnParam{}) ^ 272)
-
 // UDParam is struct rdma_ucm_ud_param (rdma_user_cm.h), 304 bytes.
 type UDParam struct {
 	_              structs.HostLayout
@@ -260,16 +232,12 @@ type UDParam struct {
 	_              [7]uint8       // reserved
 }
 
-const _ = -(unsafe.Sizeof(UDParam{}) ^ 304)
-
 // Ece is struct rdma_ucm_ece (rdma_user_cm.h), 8 bytes.
 type Ece struct {
 	_        structs.HostLayout
 	VendorID uint32 // vendor_id at 0
 	AttrMod  uint32 // attr_mod at 4
 }
-
-const _ = -(unsafe.Sizeof(Ece{}) ^ 8)
 
 // Connect is struct rdma_ucm_connect (rdma_user_cm.h), 288 bytes.
 type Connect struct {
@@ -280,16 +248,12 @@ type Connect struct {
 	Ece       Ece       // ece at 280
 }
 
-const _ = -(unsafe.Sizeof(Connect{}) ^ 288)
-
 // Listen is struct rdma_ucm_listen (rdma_user_cm.h), 8 bytes.
 type Listen struct {
 	_       structs.HostLayout
 	ID      uint32 // id at 0
 	Backlog uint32 // backlog at 4
 }
-
-const _ = -(unsafe.Sizeof(Listen{}) ^ 8)
 
 // Accept is struct rdma_ucm_accept (rdma_user_cm.h), 296 bytes.
 type Accept struct {
@@ -301,8 +265,6 @@ type Accept struct {
 	Ece       Ece       // ece at 288
 }
 
-const _ = -(unsafe.Sizeof(Accept{}) ^ 296)
-
 // Reject is struct rdma_ucm_reject (rdma_user_cm.h), 264 bytes.
 type Reject struct {
 	_              structs.HostLayout
@@ -313,15 +275,11 @@ type Reject struct {
 	PrivateData    [256]uint8 // private_data at 8
 }
 
-const _ = -(unsafe.Sizeof(Reject{}) ^ 264)
-
 // Disconnect is struct rdma_ucm_disconnect (rdma_user_cm.h), 4 bytes.
 type Disconnect struct {
 	_  structs.HostLayout
 	ID uint32 // id at 0
 }
-
-const _ = -(unsafe.Sizeof(Disconnect{}) ^ 4)
 
 // InitQPAttr is struct rdma_ucm_init_qp_attr (rdma_user_cm.h), 16 bytes.
 type InitQPAttr struct {
@@ -331,16 +289,12 @@ type InitQPAttr struct {
 	QPState  uint32 // qp_state at 12
 }
 
-const _ = -(unsafe.Sizeof(InitQPAttr{}) ^ 16)
-
 // Notify is struct rdma_ucm_notify (rdma_user_cm.h), 8 bytes.
 type Notify struct {
 	_     structs.HostLayout
 	ID    uint32 // id at 0
 	Event uint32 // event at 4
 }
-
-const _ = -(unsafe.Sizeof(Notify{}) ^ 8)
 
 // JoinMcast is struct rdma_ucm_join_mcast (rdma_user_cm.h), 152 bytes.
 type JoinMcast struct {
@@ -353,15 +307,11 @@ type JoinMcast struct {
 	Addr      KernelSockaddrStorage // addr at 24
 }
 
-const _ = -(unsafe.Sizeof(JoinMcast{}) ^ 152)
-
 // GetEvent is struct rdma_ucm_get_event (rdma_user_cm.h), 8 bytes.
 type GetEvent struct {
 	_        structs.HostLayout
 	Response Ptr // response at 0
 }
-
-const _ = -(unsafe.Sizeof(GetEvent{}) ^ 8)
 
 // EventResp is struct rdma_ucm_event_resp (rdma_user_cm.h), 336 bytes.
 type EventResp struct {
@@ -374,8 +324,6 @@ type EventResp struct {
 	_      uint32         // reserved
 	Ece    Ece            // ece at 328
 }
-
-const _ = -(unsafe.Sizeof(EventResp{}) ^ 336)
 
 // EventRespParam is the type of field param of struct rdma_ucm_event_resp (rdma_user_cm.h), 304 bytes.
 type EventRespParam struct {
@@ -392,8 +340,6 @@ func (u *EventRespParam) UD() *UDParam { return (*UDParam)(unsafe.Pointer(&u.uni
 // Arg32 is member arg32.
 func (u *EventRespParam) Arg32() *[2]uint32 { return (*[2]uint32)(unsafe.Pointer(&u.union)) }
 
-const _ = -(unsafe.Sizeof(EventRespParam{}) ^ 304)
-
 // SetOption is struct rdma_ucm_set_option (rdma_user_cm.h), 24 bytes.
 type SetOption struct {
 	_       structs.HostLayout
@@ -404,8 +350,6 @@ type SetOption struct {
 	Optlen  uint32 // optlen at 20
 }
 
-const _ = -(unsafe.Sizeof(SetOption{}) ^ 24)
-
 // MigrateID is struct rdma_ucm_migrate_id (rdma_user_cm.h), 16 bytes.
 type MigrateID struct {
 	_        structs.HostLayout
@@ -414,15 +358,11 @@ type MigrateID struct {
 	FD       uint32 // fd at 12
 }
 
-const _ = -(unsafe.Sizeof(MigrateID{}) ^ 16)
-
 // MigrateResp is struct rdma_ucm_migrate_resp (rdma_user_cm.h), 4 bytes.
 type MigrateResp struct {
 	_              structs.HostLayout
 	EventsReported uint32 // events_reported at 0
 }
-
-const _ = -(unsafe.Sizeof(MigrateResp{}) ^ 4)
 
 // IbService is struct rdma_ucm_ib_service (rdma_user_cm.h), 80 bytes.
 type IbService struct {
@@ -433,8 +373,6 @@ type IbService struct {
 	_           uint32    // reserved
 }
 
-const _ = -(unsafe.Sizeof(IbService{}) ^ 80)
-
 // ResolveIbService is struct rdma_ucm_resolve_ib_service (rdma_user_cm.h), 88 bytes.
 type ResolveIbService struct {
 	_   structs.HostLayout
@@ -442,8 +380,6 @@ type ResolveIbService struct {
 	_   uint32    // reserved
 	Ibs IbService // ibs at 8
 }
-
-const _ = -(unsafe.Sizeof(ResolveIbService{}) ^ 88)
 
 // WriteCmEvent is struct rdma_ucm_write_cm_event (rdma_user_cm.h), 320 bytes.
 type WriteCmEvent struct {
@@ -454,8 +390,6 @@ type WriteCmEvent struct {
 	Status uint32            // status at 12
 	Param  WriteCmEventParam // param at 16
 }
-
-const _ = -(unsafe.Sizeof(WriteCmEvent{}) ^ 320)
 
 // WriteCmEventParam is the type of field param of struct rdma_ucm_write_cm_event (rdma_user_cm.h), 304 bytes.
 type WriteCmEventParam struct {
@@ -472,4 +406,39 @@ func (u *WriteCmEventParam) UD() *UDParam { return (*UDParam)(unsafe.Pointer(&u.
 // Arg is member arg.
 func (u *WriteCmEventParam) Arg() *uint64 { return (*uint64)(unsafe.Pointer(&u.union)) }
 
-const _ = -(unsafe.Sizeof(WriteCmEventParam{}) ^ 304)
+// The compiler rejects this file if the size of a type is not that in C.
+const (
+	_ = -(unsafe.Sizeof(CmdHdr{}) ^ 8)
+	_ = -(unsafe.Sizeof(CreateID{}) ^ 24)
+	_ = -(unsafe.Sizeof(CreateIDResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(DestroyID{}) ^ 16)
+	_ = -(unsafe.Sizeof(DestroyIDResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(Bind{}) ^ 136)
+	_ = -(unsafe.Sizeof(ResolveAddr{}) ^ 272)
+	_ = -(unsafe.Sizeof(ResolveRoute{}) ^ 8)
+	_ = -(unsafe.Sizeof(Query{}) ^ 16)
+	_ = -(unsafe.Sizeof(QueryAddrResp{}) ^ 280)
+	_ = -(unsafe.Sizeof(QueryPathResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(QueryIbServiceResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(ConnParam{}) ^ 272)
+	_ = -(unsafe.Sizeof(UDParam{}) ^ 304)
+	_ = -(unsafe.Sizeof(Ece{}) ^ 8)
+	_ = -(unsafe.Sizeof(Connect{}) ^ 288)
+	_ = -(unsafe.Sizeof(Listen{}) ^ 8)
+	_ = -(unsafe.Sizeof(Accept{}) ^ 296)
+	_ = -(unsafe.Sizeof(Reject{}) ^ 264)
+	_ = -(unsafe.Sizeof(Disconnect{}) ^ 4)
+	_ = -(unsafe.Sizeof(InitQPAttr{}) ^ 16)
+	_ = -(unsafe.Sizeof(Notify{}) ^ 8)
+	_ = -(unsafe.Sizeof(JoinMcast{}) ^ 152)
+	_ = -(unsafe.Sizeof(GetEvent{}) ^ 8)
+	_ = -(unsafe.Sizeof(EventResp{}) ^ 336)
+	_ = -(unsafe.Sizeof(EventRespParam{}) ^ 304)
+	_ = -(unsafe.Sizeof(SetOption{}) ^ 24)
+	_ = -(unsafe.Sizeof(MigrateID{}) ^ 16)
+	_ = -(unsafe.Sizeof(MigrateResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(IbService{}) ^ 80)
+	_ = -(unsafe.Sizeof(ResolveIbService{}) ^ 88)
+	_ = -(unsafe.Sizeof(WriteCmEvent{}) ^ 320)
+	_ = -(unsafe.Sizeof(WriteCmEventParam{}) ^ 304)
+)

@@ -14,8 +14,6 @@ type KernelSockaddrStorage struct {
 	KernelSockaddrStorageSsFamilyUnion // at 0
 }
 
-const _ = -(unsafe.Sizeof(KernelSockaddrStorage{}) ^ 128)
-
 // KernelSockaddrStorageSsFamilyUnion is the nameless member at offset 0 of struct __kernel_sockaddr_storage (socket.h), 128 bytes.
 type KernelSockaddrStorageSsFamilyUnion struct {
 	_     structs.HostLayout
@@ -35,4 +33,8 @@ func (u *KernelSockaddrStorageSsFamilyUnion) Data() *[126]byte {
 // Align is member __align.
 func (u *KernelSockaddrStorageSsFamilyUnion) Align() *Ptr { return (*Ptr)(unsafe.Pointer(&u.union)) }
 
-const _ = -(unsafe.Sizeof(KernelSockaddrStorageSsFamilyUnion{}) ^ 128)
+// The compiler rejects this file if the size of a type is not that in C.
+const (
+	_ = -(unsafe.Sizeof(KernelSockaddrStorage{}) ^ 128)
+	_ = -(unsafe.Sizeof(KernelSockaddrStorageSsFamilyUnion{}) ^ 128)
+)

@@ -207,8 +207,6 @@ type QueryPortRespEx struct {
 	ActiveSpeedEx uint32        // active_speed_ex at 44
 }
 
-const _ = -(unsafe.Sizeof(QueryPortRespEx{}) ^ 48)
-
 // QPCap is struct ib_uverbs_qp_cap (ib_user_ioctl_verbs.h), 20 bytes.
 type QPCap struct {
 	_             structs.HostLayout
@@ -219,8 +217,6 @@ type QPCap struct {
 	MaxInlineData uint32 // max_inline_data at 16
 }
 
-const _ = -(unsafe.Sizeof(QPCap{}) ^ 20)
-
 // GIDEntry is struct ib_uverbs_gid_entry (ib_user_ioctl_verbs.h), 32 bytes.
 type GIDEntry struct {
 	_             structs.HostLayout
@@ -230,8 +226,6 @@ type GIDEntry struct {
 	GIDType       uint32    // gid_type at 24
 	NetdevIfindex uint32    // netdev_ifindex at 28
 }
-
-const _ = -(unsafe.Sizeof(GIDEntry{}) ^ 32)
 
 // BufferDesc is struct ib_uverbs_buffer_desc (ib_user_ioctl_verbs.h), 32 bytes.
 type BufferDesc struct {
@@ -244,4 +238,10 @@ type BufferDesc struct {
 	Length        uint64 // length at 24
 }
 
-const _ = -(unsafe.Sizeof(BufferDesc{}) ^ 32)
+// The compiler rejects this file if the size of a type is not that in C.
+const (
+	_ = -(unsafe.Sizeof(QueryPortRespEx{}) ^ 48)
+	_ = -(unsafe.Sizeof(QPCap{}) ^ 20)
+	_ = -(unsafe.Sizeof(GIDEntry{}) ^ 32)
+	_ = -(unsafe.Sizeof(BufferDesc{}) ^ 32)
+)

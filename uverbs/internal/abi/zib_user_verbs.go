@@ -208,15 +208,11 @@ type AsyncEventDesc struct {
 	_         uint32 // reserved
 }
 
-const _ = -(unsafe.Sizeof(AsyncEventDesc{}) ^ 16)
-
 // CompEventDesc is struct ib_uverbs_comp_event_desc (ib_user_verbs.h), 8 bytes.
 type CompEventDesc struct {
 	_        structs.HostLayout
 	CQHandle uint64 // cq_handle at 0
 }
-
-const _ = -(unsafe.Sizeof(CompEventDesc{}) ^ 8)
 
 // CQModerationCaps is struct ib_uverbs_cq_moderation_caps (ib_user_verbs.h), 8 bytes.
 type CQModerationCaps struct {
@@ -226,8 +222,6 @@ type CQModerationCaps struct {
 	_                     uint32 // reserved
 }
 
-const _ = -(unsafe.Sizeof(CQModerationCaps{}) ^ 8)
-
 // CmdHdr is struct ib_uverbs_cmd_hdr (ib_user_verbs.h), 8 bytes.
 type CmdHdr struct {
 	_        structs.HostLayout
@@ -235,8 +229,6 @@ type CmdHdr struct {
 	InWords  uint16 // in_words at 4
 	OutWords uint16 // out_words at 6
 }
-
-const _ = -(unsafe.Sizeof(CmdHdr{}) ^ 8)
 
 // ExCmdHdr is struct ib_uverbs_ex_cmd_hdr (ib_user_verbs.h), 16 bytes.
 type ExCmdHdr struct {
@@ -247,19 +239,14 @@ type ExCmdHdr struct {
 	_                uint32 // cmd_hdr_reserved
 }
 
-const _ = -(unsafe.Sizeof(ExCmdHdr{}) ^ 16)
-
 // GetContext is struct ib_uverbs_get_context (ib_user_verbs.h), 8 bytes.
 type GetContext struct {
 	_        structs.HostLayout
 	Response Ptr // response at 0
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *GetContext) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
-
-const _ = -(unsafe.Sizeof(GetContext{}) ^ 8)
 
 // GetContextResp is struct ib_uverbs_get_context_resp (ib_user_verbs.h), 8 bytes.
 type GetContextResp struct {
@@ -269,11 +256,8 @@ type GetContextResp struct {
 	NumCompVectors uint32    // num_comp_vectors at 4
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *GetContextResp) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
-
-const _ = -(unsafe.Sizeof(GetContextResp{}) ^ 8)
 
 // QueryDevice is struct ib_uverbs_query_device (ib_user_verbs.h), 8 bytes.
 type QueryDevice struct {
@@ -281,11 +265,8 @@ type QueryDevice struct {
 	Response Ptr // response at 0
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *QueryDevice) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
-
-const _ = -(unsafe.Sizeof(QueryDevice{}) ^ 8)
 
 // QueryDeviceResp is struct ib_uverbs_query_device_resp (ib_user_verbs.h), 176 bytes.
 type QueryDeviceResp struct {
@@ -333,16 +314,12 @@ type QueryDeviceResp struct {
 	_                     [4]uint8 // reserved
 }
 
-const _ = -(unsafe.Sizeof(QueryDeviceResp{}) ^ 176)
-
 // ExQueryDevice is struct ib_uverbs_ex_query_device (ib_user_verbs.h), 8 bytes.
 type ExQueryDevice struct {
 	_        structs.HostLayout
 	CompMask uint32 // comp_mask at 0
 	_        uint32 // reserved
 }
-
-const _ = -(unsafe.Sizeof(ExQueryDevice{}) ^ 8)
 
 // ODPCaps is struct ib_uverbs_odp_caps (ib_user_verbs.h), 24 bytes.
 type ODPCaps struct {
@@ -352,8 +329,6 @@ type ODPCaps struct {
 	_                uint32                  // reserved
 }
 
-const _ = -(unsafe.Sizeof(ODPCaps{}) ^ 24)
-
 // ODPCapsPerTransportCaps is the type of field per_transport_caps of struct ib_uverbs_odp_caps (ib_user_verbs.h), 12 bytes.
 type ODPCapsPerTransportCaps struct {
 	_         structs.HostLayout
@@ -361,8 +336,6 @@ type ODPCapsPerTransportCaps struct {
 	UCODPCaps uint32 // uc_odp_caps at 4
 	UDODPCaps uint32 // ud_odp_caps at 8
 }
-
-const _ = -(unsafe.Sizeof(ODPCapsPerTransportCaps{}) ^ 12)
 
 // RSSCaps is struct ib_uverbs_rss_caps (ib_user_verbs.h), 16 bytes.
 type RSSCaps struct {
@@ -372,8 +345,6 @@ type RSSCaps struct {
 	MaxRWQIndirectionTableSize uint32 // max_rwq_indirection_table_size at 8
 	_                          uint32 // reserved
 }
-
-const _ = -(unsafe.Sizeof(RSSCaps{}) ^ 16)
 
 // TMCaps is struct ib_uverbs_tm_caps (ib_user_verbs.h), 24 bytes.
 type TMCaps struct {
@@ -385,8 +356,6 @@ type TMCaps struct {
 	MaxSGE         uint32 // max_sge at 16
 	_              uint32 // reserved
 }
-
-const _ = -(unsafe.Sizeof(TMCaps{}) ^ 24)
 
 // ExQueryDeviceResp is struct ib_uverbs_ex_query_device_resp (ib_user_verbs.h), 304 bytes.
 type ExQueryDeviceResp struct {
@@ -408,8 +377,6 @@ type ExQueryDeviceResp struct {
 	_                uint32           // reserved
 }
 
-const _ = -(unsafe.Sizeof(ExQueryDeviceResp{}) ^ 304)
-
 // QueryPort is struct ib_uverbs_query_port (ib_user_verbs.h), 16 bytes.
 type QueryPort struct {
 	_        structs.HostLayout
@@ -418,11 +385,8 @@ type QueryPort struct {
 	_        [7]uint8 // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *QueryPort) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 16, n) }
-
-const _ = -(unsafe.Sizeof(QueryPort{}) ^ 16)
 
 // QueryPortResp is struct ib_uverbs_query_port_resp (ib_user_verbs.h), 40 bytes.
 type QueryPortResp struct {
@@ -451,19 +415,14 @@ type QueryPortResp struct {
 	_             uint8  // reserved
 }
 
-const _ = -(unsafe.Sizeof(QueryPortResp{}) ^ 40)
-
 // AllocPD is struct ib_uverbs_alloc_pd (ib_user_verbs.h), 8 bytes.
 type AllocPD struct {
 	_        structs.HostLayout
 	Response Ptr // response at 0
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *AllocPD) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
-
-const _ = -(unsafe.Sizeof(AllocPD{}) ^ 8)
 
 // AllocPDResp is struct ib_uverbs_alloc_pd_resp (ib_user_verbs.h), 4 bytes.
 type AllocPDResp struct {
@@ -471,19 +430,14 @@ type AllocPDResp struct {
 	PDHandle uint32 // pd_handle at 0
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *AllocPDResp) TailDriverData(n int) []uint32 { return tail[uint32](unsafe.Pointer(s), 4, n) }
-
-const _ = -(unsafe.Sizeof(AllocPDResp{}) ^ 4)
 
 // DeallocPD is struct ib_uverbs_dealloc_pd (ib_user_verbs.h), 4 bytes.
 type DeallocPD struct {
 	_        structs.HostLayout
 	PDHandle uint32 // pd_handle at 0
 }
-
-const _ = -(unsafe.Sizeof(DeallocPD{}) ^ 4)
 
 // OpenXRCD is struct ib_uverbs_open_xrcd (ib_user_verbs.h), 16 bytes.
 type OpenXRCD struct {
@@ -493,11 +447,8 @@ type OpenXRCD struct {
 	Oflags   uint32 // oflags at 12
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *OpenXRCD) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 16, n) }
-
-const _ = -(unsafe.Sizeof(OpenXRCD{}) ^ 16)
 
 // OpenXRCDResp is struct ib_uverbs_open_xrcd_resp (ib_user_verbs.h), 4 bytes.
 type OpenXRCDResp struct {
@@ -505,19 +456,14 @@ type OpenXRCDResp struct {
 	XRCDHandle uint32 // xrcd_handle at 0
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *OpenXRCDResp) TailDriverData(n int) []uint32 { return tail[uint32](unsafe.Pointer(s), 4, n) }
-
-const _ = -(unsafe.Sizeof(OpenXRCDResp{}) ^ 4)
 
 // CloseXRCD is struct ib_uverbs_close_xrcd (ib_user_verbs.h), 4 bytes.
 type CloseXRCD struct {
 	_          structs.HostLayout
 	XRCDHandle uint32 // xrcd_handle at 0
 }
-
-const _ = -(unsafe.Sizeof(CloseXRCD{}) ^ 4)
 
 // RegMR is struct ib_uverbs_reg_mr (ib_user_verbs.h), 40 bytes.
 type RegMR struct {
@@ -530,11 +476,8 @@ type RegMR struct {
 	AccessFlags uint32 // access_flags at 36
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *RegMR) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 40, n) }
-
-const _ = -(unsafe.Sizeof(RegMR{}) ^ 40)
 
 // RegMRResp is struct ib_uverbs_reg_mr_resp (ib_user_verbs.h), 12 bytes.
 type RegMRResp struct {
@@ -544,11 +487,8 @@ type RegMRResp struct {
 	RKey     uint32 // rkey at 8
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *RegMRResp) TailDriverData(n int) []uint32 { return tail[uint32](unsafe.Pointer(s), 12, n) }
-
-const _ = -(unsafe.Sizeof(RegMRResp{}) ^ 12)
 
 // ReregMR is struct ib_uverbs_rereg_mr (ib_user_verbs.h), 48 bytes.
 type ReregMR struct {
@@ -563,11 +503,8 @@ type ReregMR struct {
 	AccessFlags uint32 // access_flags at 44
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *ReregMR) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 48, n) }
-
-const _ = -(unsafe.Sizeof(ReregMR{}) ^ 48)
 
 // ReregMRResp is struct ib_uverbs_rereg_mr_resp (ib_user_verbs.h), 8 bytes.
 type ReregMRResp struct {
@@ -577,19 +514,14 @@ type ReregMRResp struct {
 	RKey uint32    // rkey at 4
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *ReregMRResp) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
-
-const _ = -(unsafe.Sizeof(ReregMRResp{}) ^ 8)
 
 // DeregMR is struct ib_uverbs_dereg_mr (ib_user_verbs.h), 4 bytes.
 type DeregMR struct {
 	_        structs.HostLayout
 	MRHandle uint32 // mr_handle at 0
 }
-
-const _ = -(unsafe.Sizeof(DeregMR{}) ^ 4)
 
 // AllocMW is struct ib_uverbs_alloc_mw (ib_user_verbs.h), 16 bytes.
 type AllocMW struct {
@@ -600,11 +532,8 @@ type AllocMW struct {
 	_        [3]uint8 // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *AllocMW) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 16, n) }
-
-const _ = -(unsafe.Sizeof(AllocMW{}) ^ 16)
 
 // AllocMWResp is struct ib_uverbs_alloc_mw_resp (ib_user_verbs.h), 8 bytes.
 type AllocMWResp struct {
@@ -614,11 +543,8 @@ type AllocMWResp struct {
 	RKey     uint32    // rkey at 4
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *AllocMWResp) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
-
-const _ = -(unsafe.Sizeof(AllocMWResp{}) ^ 8)
 
 // DeallocMW is struct ib_uverbs_dealloc_mw (ib_user_verbs.h), 4 bytes.
 type DeallocMW struct {
@@ -626,23 +552,17 @@ type DeallocMW struct {
 	MWHandle uint32 // mw_handle at 0
 }
 
-const _ = -(unsafe.Sizeof(DeallocMW{}) ^ 4)
-
 // CreateCompChannel is struct ib_uverbs_create_comp_channel (ib_user_verbs.h), 8 bytes.
 type CreateCompChannel struct {
 	_        structs.HostLayout
 	Response Ptr // response at 0
 }
 
-const _ = -(unsafe.Sizeof(CreateCompChannel{}) ^ 8)
-
 // CreateCompChannelResp is struct ib_uverbs_create_comp_channel_resp (ib_user_verbs.h), 4 bytes.
 type CreateCompChannelResp struct {
 	_  structs.HostLayout
 	FD uint32 // fd at 0
 }
-
-const _ = -(unsafe.Sizeof(CreateCompChannelResp{}) ^ 4)
 
 // CreateCQ is struct ib_uverbs_create_cq (ib_user_verbs.h), 32 bytes.
 type CreateCQ struct {
@@ -655,11 +575,8 @@ type CreateCQ struct {
 	_           uint32 // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *CreateCQ) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 32, n) }
-
-const _ = -(unsafe.Sizeof(CreateCQ{}) ^ 32)
 
 // ExCreateCQ is struct ib_uverbs_ex_create_cq (ib_user_verbs.h), 32 bytes.
 type ExCreateCQ struct {
@@ -673,8 +590,6 @@ type ExCreateCQ struct {
 	_           uint32 // reserved
 }
 
-const _ = -(unsafe.Sizeof(ExCreateCQ{}) ^ 32)
-
 // CreateCQResp is struct ib_uverbs_create_cq_resp (ib_user_verbs.h), 8 bytes.
 type CreateCQResp struct {
 	_        structs.HostLayout
@@ -683,11 +598,8 @@ type CreateCQResp struct {
 	CQE      uint32    // cqe at 4
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *CreateCQResp) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
-
-const _ = -(unsafe.Sizeof(CreateCQResp{}) ^ 8)
 
 // ExCreateCQResp is struct ib_uverbs_ex_create_cq_resp (ib_user_verbs.h), 16 bytes.
 type ExCreateCQResp struct {
@@ -697,8 +609,6 @@ type ExCreateCQResp struct {
 	ResponseLength uint32       // response_length at 12
 }
 
-const _ = -(unsafe.Sizeof(ExCreateCQResp{}) ^ 16)
-
 // ResizeCQ is struct ib_uverbs_resize_cq (ib_user_verbs.h), 16 bytes.
 type ResizeCQ struct {
 	_        structs.HostLayout
@@ -707,11 +617,8 @@ type ResizeCQ struct {
 	CQE      uint32 // cqe at 12
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *ResizeCQ) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 16, n) }
-
-const _ = -(unsafe.Sizeof(ResizeCQ{}) ^ 16)
 
 // ResizeCQResp is struct ib_uverbs_resize_cq_resp (ib_user_verbs.h), 8 bytes.
 type ResizeCQResp struct {
@@ -721,11 +628,8 @@ type ResizeCQResp struct {
 	_   uint32    // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *ResizeCQResp) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
-
-const _ = -(unsafe.Sizeof(ResizeCQResp{}) ^ 8)
 
 // ReqNotifyCQ is struct ib_uverbs_req_notify_cq (ib_user_verbs.h), 8 bytes.
 type ReqNotifyCQ struct {
@@ -733,8 +637,6 @@ type ReqNotifyCQ struct {
 	CQHandle      uint32 // cq_handle at 0
 	SolicitedOnly uint32 // solicited_only at 4
 }
-
-const _ = -(unsafe.Sizeof(ReqNotifyCQ{}) ^ 8)
 
 // WC is struct ib_uverbs_wc (ib_user_verbs.h), 48 bytes.
 type WC struct {
@@ -756,8 +658,6 @@ type WC struct {
 	_            uint8  // reserved
 }
 
-const _ = -(unsafe.Sizeof(WC{}) ^ 48)
-
 // WCEx is the type of field ex of struct ib_uverbs_wc (ib_user_verbs.h), 4 bytes.
 type WCEx struct {
 	_     structs.HostLayout
@@ -770,8 +670,6 @@ func (u *WCEx) ImmData() *Be32 { return (*Be32)(unsafe.Pointer(&u.union)) }
 // InvalidateRKey is member invalidate_rkey.
 func (u *WCEx) InvalidateRKey() *uint32 { return (*uint32)(unsafe.Pointer(&u.union)) }
 
-const _ = -(unsafe.Sizeof(WCEx{}) ^ 4)
-
 // DestroyCQ is struct ib_uverbs_destroy_cq (ib_user_verbs.h), 16 bytes.
 type DestroyCQ struct {
 	_        structs.HostLayout
@@ -780,16 +678,12 @@ type DestroyCQ struct {
 	_        uint32 // reserved
 }
 
-const _ = -(unsafe.Sizeof(DestroyCQ{}) ^ 16)
-
 // DestroyCQResp is struct ib_uverbs_destroy_cq_resp (ib_user_verbs.h), 8 bytes.
 type DestroyCQResp struct {
 	_                   structs.HostLayout
 	CompEventsReported  uint32 // comp_events_reported at 0
 	AsyncEventsReported uint32 // async_events_reported at 4
 }
-
-const _ = -(unsafe.Sizeof(DestroyCQResp{}) ^ 8)
 
 // GlobalRoute is struct ib_uverbs_global_route (ib_user_verbs.h), 24 bytes.
 type GlobalRoute struct {
@@ -801,8 +695,6 @@ type GlobalRoute struct {
 	TrafficClass uint8     // traffic_class at 22
 	_            uint8     // reserved
 }
-
-const _ = -(unsafe.Sizeof(GlobalRoute{}) ^ 24)
 
 // AHAttr is struct ib_uverbs_ah_attr (ib_user_verbs.h), 32 bytes.
 type AHAttr struct {
@@ -816,8 +708,6 @@ type AHAttr struct {
 	PortNum     uint8       // port_num at 30
 	_           uint8       // reserved
 }
-
-const _ = -(unsafe.Sizeof(AHAttr{}) ^ 32)
 
 // CreateQP is struct ib_uverbs_create_qp (ib_user_verbs.h), 56 bytes.
 type CreateQP struct {
@@ -839,11 +729,8 @@ type CreateQP struct {
 	_             uint8  // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *CreateQP) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 56, n) }
-
-const _ = -(unsafe.Sizeof(CreateQP{}) ^ 56)
 
 // ExCreateQP is struct ib_uverbs_ex_create_qp (ib_user_verbs.h), 64 bytes.
 type ExCreateQP struct {
@@ -868,8 +755,6 @@ type ExCreateQP struct {
 	SourceQPN       uint32 // source_qpn at 60
 }
 
-const _ = -(unsafe.Sizeof(ExCreateQP{}) ^ 64)
-
 // OpenQP is struct ib_uverbs_open_qp (ib_user_verbs.h), 32 bytes.
 type OpenQP struct {
 	_          structs.HostLayout
@@ -881,11 +766,8 @@ type OpenQP struct {
 	_          [7]uint8 // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *OpenQP) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 32, n) }
-
-const _ = -(unsafe.Sizeof(OpenQP{}) ^ 32)
 
 // CreateQPResp is struct ib_uverbs_create_qp_resp (ib_user_verbs.h), 32 bytes.
 type CreateQPResp struct {
@@ -900,11 +782,8 @@ type CreateQPResp struct {
 	_             uint32 // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *CreateQPResp) TailDriverData(n int) []uint32 { return tail[uint32](unsafe.Pointer(s), 32, n) }
-
-const _ = -(unsafe.Sizeof(CreateQPResp{}) ^ 32)
 
 // ExCreateQPResp is struct ib_uverbs_ex_create_qp_resp (ib_user_verbs.h), 40 bytes.
 type ExCreateQPResp struct {
@@ -913,8 +792,6 @@ type ExCreateQPResp struct {
 	CompMask       uint32       // comp_mask at 32
 	ResponseLength uint32       // response_length at 36
 }
-
-const _ = -(unsafe.Sizeof(ExCreateQPResp{}) ^ 40)
 
 // QPDest is struct ib_uverbs_qp_dest (ib_user_verbs.h), 32 bytes.
 type QPDest struct {
@@ -933,8 +810,6 @@ type QPDest struct {
 	PortNum      uint8     // port_num at 31
 }
 
-const _ = -(unsafe.Sizeof(QPDest{}) ^ 32)
-
 // QueryQP is struct ib_uverbs_query_qp (ib_user_verbs.h), 16 bytes.
 type QueryQP struct {
 	_        structs.HostLayout
@@ -943,11 +818,8 @@ type QueryQP struct {
 	AttrMask uint32 // attr_mask at 12
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *QueryQP) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 16, n) }
-
-const _ = -(unsafe.Sizeof(QueryQP{}) ^ 16)
 
 // QueryQPResp is struct ib_uverbs_query_qp_resp (ib_user_verbs.h), 128 bytes.
 type QueryQPResp struct {
@@ -985,11 +857,8 @@ type QueryQPResp struct {
 	_               [5]uint8  // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *QueryQPResp) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 128, n) }
-
-const _ = -(unsafe.Sizeof(QueryQPResp{}) ^ 128)
 
 // ModifyQP is struct ib_uverbs_modify_qp (ib_user_verbs.h), 112 bytes.
 type ModifyQP struct {
@@ -1023,11 +892,8 @@ type ModifyQP struct {
 	_                [2]uint8  // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *ModifyQP) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 112, n) }
-
-const _ = -(unsafe.Sizeof(ModifyQP{}) ^ 112)
 
 // ExModifyQP is struct ib_uverbs_ex_modify_qp (ib_user_verbs.h), 120 bytes.
 type ExModifyQP struct {
@@ -1037,16 +903,12 @@ type ExModifyQP struct {
 	_         uint32   // reserved
 }
 
-const _ = -(unsafe.Sizeof(ExModifyQP{}) ^ 120)
-
 // ExModifyQPResp is struct ib_uverbs_ex_modify_qp_resp (ib_user_verbs.h), 8 bytes.
 type ExModifyQPResp struct {
 	_              structs.HostLayout
 	CompMask       uint32 // comp_mask at 0
 	ResponseLength uint32 // response_length at 4
 }
-
-const _ = -(unsafe.Sizeof(ExModifyQPResp{}) ^ 8)
 
 // DestroyQP is struct ib_uverbs_destroy_qp (ib_user_verbs.h), 16 bytes.
 type DestroyQP struct {
@@ -1056,15 +918,11 @@ type DestroyQP struct {
 	_        uint32 // reserved
 }
 
-const _ = -(unsafe.Sizeof(DestroyQP{}) ^ 16)
-
 // DestroyQPResp is struct ib_uverbs_destroy_qp_resp (ib_user_verbs.h), 4 bytes.
 type DestroyQPResp struct {
 	_              structs.HostLayout
 	EventsReported uint32 // events_reported at 0
 }
-
-const _ = -(unsafe.Sizeof(DestroyQPResp{}) ^ 4)
 
 // SGE is struct ib_uverbs_sge (ib_user_verbs.h), 16 bytes.
 type SGE struct {
@@ -1073,8 +931,6 @@ type SGE struct {
 	Length uint32 // length at 8
 	LKey   uint32 // lkey at 12
 }
-
-const _ = -(unsafe.Sizeof(SGE{}) ^ 16)
 
 // SendWR is struct ib_uverbs_send_wr (ib_user_verbs.h), 56 bytes.
 type SendWR struct {
@@ -1087,8 +943,6 @@ type SendWR struct {
 	WR        SendWRWR // wr at 24
 }
 
-const _ = -(unsafe.Sizeof(SendWR{}) ^ 56)
-
 // SendWREx is the type of field ex of struct ib_uverbs_send_wr (ib_user_verbs.h), 4 bytes.
 type SendWREx struct {
 	_     structs.HostLayout
@@ -1100,8 +954,6 @@ func (u *SendWREx) ImmData() *Be32 { return (*Be32)(unsafe.Pointer(&u.union)) }
 
 // InvalidateRKey is member invalidate_rkey.
 func (u *SendWREx) InvalidateRKey() *uint32 { return (*uint32)(unsafe.Pointer(&u.union)) }
-
-const _ = -(unsafe.Sizeof(SendWREx{}) ^ 4)
 
 // SendWRWR is the type of field wr of struct ib_uverbs_send_wr (ib_user_verbs.h), 32 bytes.
 type SendWRWR struct {
@@ -1118,8 +970,6 @@ func (u *SendWRWR) Atomic() *SendWRAtomic { return (*SendWRAtomic)(unsafe.Pointe
 // UD is member ud.
 func (u *SendWRWR) UD() *SendWRUD { return (*SendWRUD)(unsafe.Pointer(&u.union)) }
 
-const _ = -(unsafe.Sizeof(SendWRWR{}) ^ 32)
-
 // SendWRRDMA is the type of field wr.rdma of struct ib_uverbs_send_wr (ib_user_verbs.h), 16 bytes.
 type SendWRRDMA struct {
 	_          structs.HostLayout
@@ -1127,8 +977,6 @@ type SendWRRDMA struct {
 	RKey       uint32 // rkey at 8
 	_          uint32 // reserved
 }
-
-const _ = -(unsafe.Sizeof(SendWRRDMA{}) ^ 16)
 
 // SendWRAtomic is the type of field wr.atomic of struct ib_uverbs_send_wr (ib_user_verbs.h), 32 bytes.
 type SendWRAtomic struct {
@@ -1140,8 +988,6 @@ type SendWRAtomic struct {
 	_          uint32 // reserved
 }
 
-const _ = -(unsafe.Sizeof(SendWRAtomic{}) ^ 32)
-
 // SendWRUD is the type of field wr.ud of struct ib_uverbs_send_wr (ib_user_verbs.h), 16 bytes.
 type SendWRUD struct {
 	_          structs.HostLayout
@@ -1150,8 +996,6 @@ type SendWRUD struct {
 	RemoteQKey uint32 // remote_qkey at 8
 	_          uint32 // reserved
 }
-
-const _ = -(unsafe.Sizeof(SendWRUD{}) ^ 16)
 
 // PostSend is struct ib_uverbs_post_send (ib_user_verbs.h), 24 bytes.
 type PostSend struct {
@@ -1163,19 +1007,14 @@ type PostSend struct {
 	WQESize  uint32 // wqe_size at 20
 }
 
-// TailSendWR returns the n elements of send_wr, which lie behind the struct and must have been
-// allocated together with it.
+// TailSendWR returns the n elements of send_wr, which must have been allocated behind the struct.
 func (s *PostSend) TailSendWR(n int) []SendWR { return tail[SendWR](unsafe.Pointer(s), 24, n) }
-
-const _ = -(unsafe.Sizeof(PostSend{}) ^ 24)
 
 // PostSendResp is struct ib_uverbs_post_send_resp (ib_user_verbs.h), 4 bytes.
 type PostSendResp struct {
 	_     structs.HostLayout
 	BadWR uint32 // bad_wr at 0
 }
-
-const _ = -(unsafe.Sizeof(PostSendResp{}) ^ 4)
 
 // CreateAH is struct ib_uverbs_create_ah (ib_user_verbs.h), 56 bytes.
 type CreateAH struct {
@@ -1187,11 +1026,8 @@ type CreateAH struct {
 	Attr       AHAttr // attr at 24
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *CreateAH) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 56, n) }
-
-const _ = -(unsafe.Sizeof(CreateAH{}) ^ 56)
 
 // CreateAHResp is struct ib_uverbs_create_ah_resp (ib_user_verbs.h), 4 bytes.
 type CreateAHResp struct {
@@ -1199,19 +1035,14 @@ type CreateAHResp struct {
 	AHHandle uint32 // ah_handle at 0
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *CreateAHResp) TailDriverData(n int) []uint32 { return tail[uint32](unsafe.Pointer(s), 4, n) }
-
-const _ = -(unsafe.Sizeof(CreateAHResp{}) ^ 4)
 
 // DestroyAH is struct ib_uverbs_destroy_ah (ib_user_verbs.h), 4 bytes.
 type DestroyAH struct {
 	_        structs.HostLayout
 	AHHandle uint32 // ah_handle at 0
 }
-
-const _ = -(unsafe.Sizeof(DestroyAH{}) ^ 4)
 
 // AttachMcast is struct ib_uverbs_attach_mcast (ib_user_verbs.h), 24 bytes.
 type AttachMcast struct {
@@ -1223,11 +1054,8 @@ type AttachMcast struct {
 	_        uint16    // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *AttachMcast) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 24, n) }
-
-const _ = -(unsafe.Sizeof(AttachMcast{}) ^ 24)
 
 // DetachMcast is struct ib_uverbs_detach_mcast (ib_user_verbs.h), 24 bytes.
 type DetachMcast struct {
@@ -1239,11 +1067,8 @@ type DetachMcast struct {
 	_        uint16    // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *DetachMcast) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 24, n) }
-
-const _ = -(unsafe.Sizeof(DetachMcast{}) ^ 24)
 
 // CreateSRQ is struct ib_uverbs_create_srq (ib_user_verbs.h), 32 bytes.
 type CreateSRQ struct {
@@ -1256,11 +1081,8 @@ type CreateSRQ struct {
 	SRQLimit   uint32 // srq_limit at 28
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *CreateSRQ) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 32, n) }
-
-const _ = -(unsafe.Sizeof(CreateSRQ{}) ^ 32)
 
 // CreateXSRQ is struct ib_uverbs_create_xsrq (ib_user_verbs.h), 48 bytes.
 type CreateXSRQ struct {
@@ -1277,11 +1099,8 @@ type CreateXSRQ struct {
 	CQHandle   uint32 // cq_handle at 44
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *CreateXSRQ) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 48, n) }
-
-const _ = -(unsafe.Sizeof(CreateXSRQ{}) ^ 48)
 
 // CreateSRQResp is struct ib_uverbs_create_srq_resp (ib_user_verbs.h), 16 bytes.
 type CreateSRQResp struct {
@@ -1292,11 +1111,8 @@ type CreateSRQResp struct {
 	SRQN      uint32 // srqn at 12
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *CreateSRQResp) TailDriverData(n int) []uint32 { return tail[uint32](unsafe.Pointer(s), 16, n) }
-
-const _ = -(unsafe.Sizeof(CreateSRQResp{}) ^ 16)
 
 // ModifySRQ is struct ib_uverbs_modify_srq (ib_user_verbs.h), 16 bytes.
 type ModifySRQ struct {
@@ -1308,11 +1124,8 @@ type ModifySRQ struct {
 	SRQLimit  uint32    // srq_limit at 12
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *ModifySRQ) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 16, n) }
-
-const _ = -(unsafe.Sizeof(ModifySRQ{}) ^ 16)
 
 // QuerySRQ is struct ib_uverbs_query_srq (ib_user_verbs.h), 16 bytes.
 type QuerySRQ struct {
@@ -1322,11 +1135,8 @@ type QuerySRQ struct {
 	_         uint32 // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *QuerySRQ) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 16, n) }
-
-const _ = -(unsafe.Sizeof(QuerySRQ{}) ^ 16)
 
 // QuerySRQResp is struct ib_uverbs_query_srq_resp (ib_user_verbs.h), 16 bytes.
 type QuerySRQResp struct {
@@ -1337,8 +1147,6 @@ type QuerySRQResp struct {
 	_        uint32 // reserved
 }
 
-const _ = -(unsafe.Sizeof(QuerySRQResp{}) ^ 16)
-
 // DestroySRQ is struct ib_uverbs_destroy_srq (ib_user_verbs.h), 16 bytes.
 type DestroySRQ struct {
 	_         structs.HostLayout
@@ -1347,15 +1155,11 @@ type DestroySRQ struct {
 	_         uint32 // reserved
 }
 
-const _ = -(unsafe.Sizeof(DestroySRQ{}) ^ 16)
-
 // DestroySRQResp is struct ib_uverbs_destroy_srq_resp (ib_user_verbs.h), 4 bytes.
 type DestroySRQResp struct {
 	_              structs.HostLayout
 	EventsReported uint32 // events_reported at 0
 }
-
-const _ = -(unsafe.Sizeof(DestroySRQResp{}) ^ 4)
 
 // ExCreateWQ is struct ib_uverbs_ex_create_wq (ib_user_verbs.h), 40 bytes.
 type ExCreateWQ struct {
@@ -1371,8 +1175,6 @@ type ExCreateWQ struct {
 	_           uint32 // reserved
 }
 
-const _ = -(unsafe.Sizeof(ExCreateWQ{}) ^ 40)
-
 // ExCreateWQResp is struct ib_uverbs_ex_create_wq_resp (ib_user_verbs.h), 24 bytes.
 type ExCreateWQResp struct {
 	_              structs.HostLayout
@@ -1384,16 +1186,12 @@ type ExCreateWQResp struct {
 	WQN            uint32 // wqn at 20
 }
 
-const _ = -(unsafe.Sizeof(ExCreateWQResp{}) ^ 24)
-
 // ExDestroyWQ is struct ib_uverbs_ex_destroy_wq (ib_user_verbs.h), 8 bytes.
 type ExDestroyWQ struct {
 	_        structs.HostLayout
 	CompMask uint32 // comp_mask at 0
 	WQHandle uint32 // wq_handle at 4
 }
-
-const _ = -(unsafe.Sizeof(ExDestroyWQ{}) ^ 8)
 
 // ExDestroyWQResp is struct ib_uverbs_ex_destroy_wq_resp (ib_user_verbs.h), 16 bytes.
 type ExDestroyWQResp struct {
@@ -1403,8 +1201,6 @@ type ExDestroyWQResp struct {
 	EventsReported uint32 // events_reported at 8
 	_              uint32 // reserved
 }
-
-const _ = -(unsafe.Sizeof(ExDestroyWQResp{}) ^ 16)
 
 // ExModifyWQ is struct ib_uverbs_ex_modify_wq (ib_user_verbs.h), 24 bytes.
 type ExModifyWQ struct {
@@ -1417,8 +1213,6 @@ type ExModifyWQ struct {
 	FlagsMask   uint32 // flags_mask at 20
 }
 
-const _ = -(unsafe.Sizeof(ExModifyWQ{}) ^ 24)
-
 // ExCreateRWQIndTable is struct ib_uverbs_ex_create_rwq_ind_table (ib_user_verbs.h), 8 bytes.
 type ExCreateRWQIndTable struct {
 	_             structs.HostLayout
@@ -1426,13 +1220,10 @@ type ExCreateRWQIndTable struct {
 	LogIndTblSize uint32 // log_ind_tbl_size at 4
 }
 
-// TailWQHandles returns the n elements of wq_handles, which lie behind the struct and must have been
-// allocated together with it.
+// TailWQHandles returns the n elements of wq_handles, which must have been allocated behind the struct.
 func (s *ExCreateRWQIndTable) TailWQHandles(n int) []uint32 {
 	return tail[uint32](unsafe.Pointer(s), 8, n)
 }
-
-const _ = -(unsafe.Sizeof(ExCreateRWQIndTable{}) ^ 8)
 
 // ExCreateRWQIndTableResp is struct ib_uverbs_ex_create_rwq_ind_table_resp (ib_user_verbs.h), 16 bytes.
 type ExCreateRWQIndTableResp struct {
@@ -1443,16 +1234,12 @@ type ExCreateRWQIndTableResp struct {
 	IndTblNum      uint32 // ind_tbl_num at 12
 }
 
-const _ = -(unsafe.Sizeof(ExCreateRWQIndTableResp{}) ^ 16)
-
 // ExDestroyRWQIndTable is struct ib_uverbs_ex_destroy_rwq_ind_table (ib_user_verbs.h), 8 bytes.
 type ExDestroyRWQIndTable struct {
 	_            structs.HostLayout
 	CompMask     uint32 // comp_mask at 0
 	IndTblHandle uint32 // ind_tbl_handle at 4
 }
-
-const _ = -(unsafe.Sizeof(ExDestroyRWQIndTable{}) ^ 8)
 
 // FlowSpecHdr is struct ib_uverbs_flow_spec_hdr (ib_user_verbs.h), 8 bytes.
 type FlowSpecHdr struct {
@@ -1463,11 +1250,8 @@ type FlowSpecHdr struct {
 	_    uint16    // reserved
 }
 
-// TailFlowSpecData returns the n elements of flow_spec_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailFlowSpecData returns the n elements of flow_spec_data, which must have been allocated behind the struct.
 func (s *FlowSpecHdr) TailFlowSpecData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
-
-const _ = -(unsafe.Sizeof(FlowSpecHdr{}) ^ 8)
 
 // FlowEthFilter is struct ib_uverbs_flow_eth_filter (ib_user_verbs.h), 16 bytes.
 type FlowEthFilter struct {
@@ -1478,8 +1262,6 @@ type FlowEthFilter struct {
 	VlanTag   Be16     // vlan_tag at 14
 }
 
-const _ = -(unsafe.Sizeof(FlowEthFilter{}) ^ 16)
-
 // FlowSpecEth is struct ib_uverbs_flow_spec_eth (ib_user_verbs.h), 40 bytes.
 type FlowSpecEth struct {
 	_    structs.HostLayout
@@ -1487,8 +1269,6 @@ type FlowSpecEth struct {
 	Val  FlowEthFilter // val at 8
 	Mask FlowEthFilter // mask at 24
 }
-
-const _ = -(unsafe.Sizeof(FlowSpecEth{}) ^ 40)
 
 // FlowIPv4Filter is struct ib_uverbs_flow_ipv4_filter (ib_user_verbs.h), 12 bytes.
 type FlowIPv4Filter struct {
@@ -1501,8 +1281,6 @@ type FlowIPv4Filter struct {
 	Flags uint8 // flags at 11
 }
 
-const _ = -(unsafe.Sizeof(FlowIPv4Filter{}) ^ 12)
-
 // FlowSpecIPv4 is struct ib_uverbs_flow_spec_ipv4 (ib_user_verbs.h), 32 bytes.
 type FlowSpecIPv4 struct {
 	_    structs.HostLayout
@@ -1511,16 +1289,12 @@ type FlowSpecIPv4 struct {
 	Mask FlowIPv4Filter // mask at 20
 }
 
-const _ = -(unsafe.Sizeof(FlowSpecIPv4{}) ^ 32)
-
 // FlowTcpUdpFilter is struct ib_uverbs_flow_tcp_udp_filter (ib_user_verbs.h), 4 bytes.
 type FlowTcpUdpFilter struct {
 	_       structs.HostLayout
 	DstPort Be16 // dst_port at 0
 	SrcPort Be16 // src_port at 2
 }
-
-const _ = -(unsafe.Sizeof(FlowTcpUdpFilter{}) ^ 4)
 
 // FlowSpecTcpUdp is struct ib_uverbs_flow_spec_tcp_udp (ib_user_verbs.h), 16 bytes.
 type FlowSpecTcpUdp struct {
@@ -1529,8 +1303,6 @@ type FlowSpecTcpUdp struct {
 	Val  FlowTcpUdpFilter // val at 8
 	Mask FlowTcpUdpFilter // mask at 12
 }
-
-const _ = -(unsafe.Sizeof(FlowSpecTcpUdp{}) ^ 16)
 
 // FlowIPv6Filter is struct ib_uverbs_flow_ipv6_filter (ib_user_verbs.h), 40 bytes.
 type FlowIPv6Filter struct {
@@ -1544,8 +1316,6 @@ type FlowIPv6Filter struct {
 	_            uint8     // reserved
 }
 
-const _ = -(unsafe.Sizeof(FlowIPv6Filter{}) ^ 40)
-
 // FlowSpecIPv6 is struct ib_uverbs_flow_spec_ipv6 (ib_user_verbs.h), 88 bytes.
 type FlowSpecIPv6 struct {
 	_    structs.HostLayout
@@ -1554,15 +1324,11 @@ type FlowSpecIPv6 struct {
 	Mask FlowIPv6Filter // mask at 48
 }
 
-const _ = -(unsafe.Sizeof(FlowSpecIPv6{}) ^ 88)
-
 // FlowSpecActionDrop is struct ib_uverbs_flow_spec_action_drop (ib_user_verbs.h), 8 bytes.
 type FlowSpecActionDrop struct {
 	_   structs.HostLayout
 	Hdr FlowSpecHdr // hdr at 0
 }
-
-const _ = -(unsafe.Sizeof(FlowSpecActionDrop{}) ^ 8)
 
 // FlowSpecActionCount is struct ib_uverbs_flow_spec_action_count (ib_user_verbs.h), 16 bytes.
 type FlowSpecActionCount struct {
@@ -1572,15 +1338,11 @@ type FlowSpecActionCount struct {
 	_      uint32      // reserved1
 }
 
-const _ = -(unsafe.Sizeof(FlowSpecActionCount{}) ^ 16)
-
 // FlowTunnelFilter is struct ib_uverbs_flow_tunnel_filter (ib_user_verbs.h), 4 bytes.
 type FlowTunnelFilter struct {
 	_        structs.HostLayout
 	TunnelID Be32 // tunnel_id at 0
 }
-
-const _ = -(unsafe.Sizeof(FlowTunnelFilter{}) ^ 4)
 
 // FlowSpecTunnel is struct ib_uverbs_flow_spec_tunnel (ib_user_verbs.h), 16 bytes.
 type FlowSpecTunnel struct {
@@ -1590,16 +1352,12 @@ type FlowSpecTunnel struct {
 	Mask FlowTunnelFilter // mask at 12
 }
 
-const _ = -(unsafe.Sizeof(FlowSpecTunnel{}) ^ 16)
-
 // FlowSpecESPFilter is struct ib_uverbs_flow_spec_esp_filter (ib_user_verbs.h), 8 bytes.
 type FlowSpecESPFilter struct {
 	_   structs.HostLayout
 	Spi uint32 // spi at 0
 	Seq uint32 // seq at 4
 }
-
-const _ = -(unsafe.Sizeof(FlowSpecESPFilter{}) ^ 8)
 
 // FlowSpecESP is struct ib_uverbs_flow_spec_esp (ib_user_verbs.h), 24 bytes.
 type FlowSpecESP struct {
@@ -1609,8 +1367,6 @@ type FlowSpecESP struct {
 	Mask FlowSpecESPFilter // mask at 16
 }
 
-const _ = -(unsafe.Sizeof(FlowSpecESP{}) ^ 24)
-
 // FlowGreFilter is struct ib_uverbs_flow_gre_filter (ib_user_verbs.h), 8 bytes.
 type FlowGreFilter struct {
 	_          structs.HostLayout
@@ -1618,8 +1374,6 @@ type FlowGreFilter struct {
 	Protocol   Be16 // protocol at 2
 	Key        Be32 // key at 4
 }
-
-const _ = -(unsafe.Sizeof(FlowGreFilter{}) ^ 8)
 
 // FlowSpecGre is struct ib_uverbs_flow_spec_gre (ib_user_verbs.h), 24 bytes.
 type FlowSpecGre struct {
@@ -1629,15 +1383,11 @@ type FlowSpecGre struct {
 	Mask FlowGreFilter // mask at 16
 }
 
-const _ = -(unsafe.Sizeof(FlowSpecGre{}) ^ 24)
-
 // FlowMplsFilter is struct ib_uverbs_flow_mpls_filter (ib_user_verbs.h), 4 bytes.
 type FlowMplsFilter struct {
 	_     structs.HostLayout
 	Label Be32 // label at 0
 }
-
-const _ = -(unsafe.Sizeof(FlowMplsFilter{}) ^ 4)
 
 // FlowSpecMpls is struct ib_uverbs_flow_spec_mpls (ib_user_verbs.h), 16 bytes.
 type FlowSpecMpls struct {
@@ -1646,8 +1396,6 @@ type FlowSpecMpls struct {
 	Val  FlowMplsFilter // val at 8
 	Mask FlowMplsFilter // mask at 12
 }
-
-const _ = -(unsafe.Sizeof(FlowSpecMpls{}) ^ 16)
 
 // FlowAttr is struct ib_uverbs_flow_attr (ib_user_verbs.h), 16 bytes.
 type FlowAttr struct {
@@ -1662,13 +1410,10 @@ type FlowAttr struct {
 	Flags      uint32    // flags at 12
 }
 
-// TailFlowSpecs returns the n elements of flow_specs, which lie behind the struct and must have been
-// allocated together with it.
+// TailFlowSpecs returns the n elements of flow_specs, which must have been allocated behind the struct.
 func (s *FlowAttr) TailFlowSpecs(n int) []FlowSpecHdr {
 	return tail[FlowSpecHdr](unsafe.Pointer(s), 16, n)
 }
-
-const _ = -(unsafe.Sizeof(FlowAttr{}) ^ 16)
 
 // CreateFlow is struct ib_uverbs_create_flow (ib_user_verbs.h), 24 bytes.
 type CreateFlow struct {
@@ -1678,16 +1423,12 @@ type CreateFlow struct {
 	FlowAttr FlowAttr // flow_attr at 8
 }
 
-const _ = -(unsafe.Sizeof(CreateFlow{}) ^ 24)
-
 // CreateFlowResp is struct ib_uverbs_create_flow_resp (ib_user_verbs.h), 8 bytes.
 type CreateFlowResp struct {
 	_          structs.HostLayout
 	CompMask   uint32 // comp_mask at 0
 	FlowHandle uint32 // flow_handle at 4
 }
-
-const _ = -(unsafe.Sizeof(CreateFlowResp{}) ^ 8)
 
 // DestroyFlow is struct ib_uverbs_destroy_flow (ib_user_verbs.h), 8 bytes.
 type DestroyFlow struct {
@@ -1696,16 +1437,12 @@ type DestroyFlow struct {
 	FlowHandle uint32 // flow_handle at 4
 }
 
-const _ = -(unsafe.Sizeof(DestroyFlow{}) ^ 8)
-
 // CQModeration is struct ib_uverbs_cq_moderation (ib_user_verbs.h), 4 bytes.
 type CQModeration struct {
 	_        structs.HostLayout
 	CQCount  uint16 // cq_count at 0
 	CQPeriod uint16 // cq_period at 2
 }
-
-const _ = -(unsafe.Sizeof(CQModeration{}) ^ 4)
 
 // ExModifyCQ is struct ib_uverbs_ex_modify_cq (ib_user_verbs.h), 16 bytes.
 type ExModifyCQ struct {
@@ -1716,4 +1453,120 @@ type ExModifyCQ struct {
 	_        uint32       // reserved
 }
 
-const _ = -(unsafe.Sizeof(ExModifyCQ{}) ^ 16)
+// The compiler rejects this file if the size of a type is not that in C.
+const (
+	_ = -(unsafe.Sizeof(AsyncEventDesc{}) ^ 16)
+	_ = -(unsafe.Sizeof(CompEventDesc{}) ^ 8)
+	_ = -(unsafe.Sizeof(CQModerationCaps{}) ^ 8)
+	_ = -(unsafe.Sizeof(CmdHdr{}) ^ 8)
+	_ = -(unsafe.Sizeof(ExCmdHdr{}) ^ 16)
+	_ = -(unsafe.Sizeof(GetContext{}) ^ 8)
+	_ = -(unsafe.Sizeof(GetContextResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(QueryDevice{}) ^ 8)
+	_ = -(unsafe.Sizeof(QueryDeviceResp{}) ^ 176)
+	_ = -(unsafe.Sizeof(ExQueryDevice{}) ^ 8)
+	_ = -(unsafe.Sizeof(ODPCaps{}) ^ 24)
+	_ = -(unsafe.Sizeof(ODPCapsPerTransportCaps{}) ^ 12)
+	_ = -(unsafe.Sizeof(RSSCaps{}) ^ 16)
+	_ = -(unsafe.Sizeof(TMCaps{}) ^ 24)
+	_ = -(unsafe.Sizeof(ExQueryDeviceResp{}) ^ 304)
+	_ = -(unsafe.Sizeof(QueryPort{}) ^ 16)
+	_ = -(unsafe.Sizeof(QueryPortResp{}) ^ 40)
+	_ = -(unsafe.Sizeof(AllocPD{}) ^ 8)
+	_ = -(unsafe.Sizeof(AllocPDResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(DeallocPD{}) ^ 4)
+	_ = -(unsafe.Sizeof(OpenXRCD{}) ^ 16)
+	_ = -(unsafe.Sizeof(OpenXRCDResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(CloseXRCD{}) ^ 4)
+	_ = -(unsafe.Sizeof(RegMR{}) ^ 40)
+	_ = -(unsafe.Sizeof(RegMRResp{}) ^ 12)
+	_ = -(unsafe.Sizeof(ReregMR{}) ^ 48)
+	_ = -(unsafe.Sizeof(ReregMRResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(DeregMR{}) ^ 4)
+	_ = -(unsafe.Sizeof(AllocMW{}) ^ 16)
+	_ = -(unsafe.Sizeof(AllocMWResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(DeallocMW{}) ^ 4)
+	_ = -(unsafe.Sizeof(CreateCompChannel{}) ^ 8)
+	_ = -(unsafe.Sizeof(CreateCompChannelResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(CreateCQ{}) ^ 32)
+	_ = -(unsafe.Sizeof(ExCreateCQ{}) ^ 32)
+	_ = -(unsafe.Sizeof(CreateCQResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(ExCreateCQResp{}) ^ 16)
+	_ = -(unsafe.Sizeof(ResizeCQ{}) ^ 16)
+	_ = -(unsafe.Sizeof(ResizeCQResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(ReqNotifyCQ{}) ^ 8)
+	_ = -(unsafe.Sizeof(WC{}) ^ 48)
+	_ = -(unsafe.Sizeof(WCEx{}) ^ 4)
+	_ = -(unsafe.Sizeof(DestroyCQ{}) ^ 16)
+	_ = -(unsafe.Sizeof(DestroyCQResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(GlobalRoute{}) ^ 24)
+	_ = -(unsafe.Sizeof(AHAttr{}) ^ 32)
+	_ = -(unsafe.Sizeof(CreateQP{}) ^ 56)
+	_ = -(unsafe.Sizeof(ExCreateQP{}) ^ 64)
+	_ = -(unsafe.Sizeof(OpenQP{}) ^ 32)
+	_ = -(unsafe.Sizeof(CreateQPResp{}) ^ 32)
+	_ = -(unsafe.Sizeof(ExCreateQPResp{}) ^ 40)
+	_ = -(unsafe.Sizeof(QPDest{}) ^ 32)
+	_ = -(unsafe.Sizeof(QueryQP{}) ^ 16)
+	_ = -(unsafe.Sizeof(QueryQPResp{}) ^ 128)
+	_ = -(unsafe.Sizeof(ModifyQP{}) ^ 112)
+	_ = -(unsafe.Sizeof(ExModifyQP{}) ^ 120)
+	_ = -(unsafe.Sizeof(ExModifyQPResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(DestroyQP{}) ^ 16)
+	_ = -(unsafe.Sizeof(DestroyQPResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(SGE{}) ^ 16)
+	_ = -(unsafe.Sizeof(SendWR{}) ^ 56)
+	_ = -(unsafe.Sizeof(SendWREx{}) ^ 4)
+	_ = -(unsafe.Sizeof(SendWRWR{}) ^ 32)
+	_ = -(unsafe.Sizeof(SendWRRDMA{}) ^ 16)
+	_ = -(unsafe.Sizeof(SendWRAtomic{}) ^ 32)
+	_ = -(unsafe.Sizeof(SendWRUD{}) ^ 16)
+	_ = -(unsafe.Sizeof(PostSend{}) ^ 24)
+	_ = -(unsafe.Sizeof(PostSendResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(CreateAH{}) ^ 56)
+	_ = -(unsafe.Sizeof(CreateAHResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(DestroyAH{}) ^ 4)
+	_ = -(unsafe.Sizeof(AttachMcast{}) ^ 24)
+	_ = -(unsafe.Sizeof(DetachMcast{}) ^ 24)
+	_ = -(unsafe.Sizeof(CreateSRQ{}) ^ 32)
+	_ = -(unsafe.Sizeof(CreateXSRQ{}) ^ 48)
+	_ = -(unsafe.Sizeof(CreateSRQResp{}) ^ 16)
+	_ = -(unsafe.Sizeof(ModifySRQ{}) ^ 16)
+	_ = -(unsafe.Sizeof(QuerySRQ{}) ^ 16)
+	_ = -(unsafe.Sizeof(QuerySRQResp{}) ^ 16)
+	_ = -(unsafe.Sizeof(DestroySRQ{}) ^ 16)
+	_ = -(unsafe.Sizeof(DestroySRQResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(ExCreateWQ{}) ^ 40)
+	_ = -(unsafe.Sizeof(ExCreateWQResp{}) ^ 24)
+	_ = -(unsafe.Sizeof(ExDestroyWQ{}) ^ 8)
+	_ = -(unsafe.Sizeof(ExDestroyWQResp{}) ^ 16)
+	_ = -(unsafe.Sizeof(ExModifyWQ{}) ^ 24)
+	_ = -(unsafe.Sizeof(ExCreateRWQIndTable{}) ^ 8)
+	_ = -(unsafe.Sizeof(ExCreateRWQIndTableResp{}) ^ 16)
+	_ = -(unsafe.Sizeof(ExDestroyRWQIndTable{}) ^ 8)
+	_ = -(unsafe.Sizeof(FlowSpecHdr{}) ^ 8)
+	_ = -(unsafe.Sizeof(FlowEthFilter{}) ^ 16)
+	_ = -(unsafe.Sizeof(FlowSpecEth{}) ^ 40)
+	_ = -(unsafe.Sizeof(FlowIPv4Filter{}) ^ 12)
+	_ = -(unsafe.Sizeof(FlowSpecIPv4{}) ^ 32)
+	_ = -(unsafe.Sizeof(FlowTcpUdpFilter{}) ^ 4)
+	_ = -(unsafe.Sizeof(FlowSpecTcpUdp{}) ^ 16)
+	_ = -(unsafe.Sizeof(FlowIPv6Filter{}) ^ 40)
+	_ = -(unsafe.Sizeof(FlowSpecIPv6{}) ^ 88)
+	_ = -(unsafe.Sizeof(FlowSpecActionDrop{}) ^ 8)
+	_ = -(unsafe.Sizeof(FlowSpecActionCount{}) ^ 16)
+	_ = -(unsafe.Sizeof(FlowTunnelFilter{}) ^ 4)
+	_ = -(unsafe.Sizeof(FlowSpecTunnel{}) ^ 16)
+	_ = -(unsafe.Sizeof(FlowSpecESPFilter{}) ^ 8)
+	_ = -(unsafe.Sizeof(FlowSpecESP{}) ^ 24)
+	_ = -(unsafe.Sizeof(FlowGreFilter{}) ^ 8)
+	_ = -(unsafe.Sizeof(FlowSpecGre{}) ^ 24)
+	_ = -(unsafe.Sizeof(FlowMplsFilter{}) ^ 4)
+	_ = -(unsafe.Sizeof(FlowSpecMpls{}) ^ 16)
+	_ = -(unsafe.Sizeof(FlowAttr{}) ^ 16)
+	_ = -(unsafe.Sizeof(CreateFlow{}) ^ 24)
+	_ = -(unsafe.Sizeof(CreateFlowResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(DestroyFlow{}) ^ 8)
+	_ = -(unsafe.Sizeof(CQModeration{}) ^ 4)
+	_ = -(unsafe.Sizeof(ExModifyCQ{}) ^ 16)
+)

@@ -34,8 +34,6 @@ type Attr struct {
 	Data uint64 // data at 8
 }
 
-const _ = -(unsafe.Sizeof(Attr{}) ^ 16)
-
 // AttrData is the type of field attr_data of struct ib_uverbs_attr (rdma_user_ioctl_cmds.h), 2 bytes.
 type AttrData struct {
 	_     structs.HostLayout
@@ -45,16 +43,12 @@ type AttrData struct {
 // EnumData is member enum_data.
 func (u *AttrData) EnumData() *AttrEnumData { return (*AttrEnumData)(unsafe.Pointer(&u.union)) }
 
-const _ = -(unsafe.Sizeof(AttrData{}) ^ 2)
-
 // AttrEnumData is the type of field attr_data.enum_data of struct ib_uverbs_attr (rdma_user_ioctl_cmds.h), 2 bytes.
 type AttrEnumData struct {
 	_      structs.HostLayout
 	ElemID uint8 // elem_id at 0
 	_      uint8 // reserved
 }
-
-const _ = -(unsafe.Sizeof(AttrEnumData{}) ^ 2)
 
 // IoctlHdr is struct ib_uverbs_ioctl_hdr (rdma_user_ioctl_cmds.h), 24 bytes.
 type IoctlHdr struct {
@@ -68,8 +62,13 @@ type IoctlHdr struct {
 	_        uint32 // reserved2
 }
 
-// TailAttrs returns the n elements of attrs, which lie behind the struct and must have been
-// allocated together with it.
+// TailAttrs returns the n elements of attrs, which must have been allocated behind the struct.
 func (s *IoctlHdr) TailAttrs(n int) []Attr { return tail[Attr](unsafe.Pointer(s), 24, n) }
 
-const _ = -(unsafe.Sizeof(IoctlHdr{}) ^ 24)
+// The compiler rejects this file if the size of a type is not that in C.
+const (
+	_ = -(unsafe.Sizeof(Attr{}) ^ 16)
+	_ = -(unsafe.Sizeof(AttrData{}) ^ 2)
+	_ = -(unsafe.Sizeof(AttrEnumData{}) ^ 2)
+	_ = -(unsafe.Sizeof(IoctlHdr{}) ^ 24)
+)

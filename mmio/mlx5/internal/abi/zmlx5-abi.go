@@ -157,8 +157,6 @@ type AllocUcontextReqV2 struct {
 	LibCaps             uint64 // lib_caps at 24
 }
 
-const _ = -(unsafe.Sizeof(AllocUcontextReqV2{}) ^ 32)
-
 // AllocUcontextResp is struct mlx5_ib_alloc_ucontext_resp (mlx5-abi.h), 72 bytes.
 type AllocUcontextResp struct {
 	_                  structs.HostLayout
@@ -186,15 +184,11 @@ type AllocUcontextResp struct {
 	DumpFillMkey       uint32 // dump_fill_mkey at 68
 }
 
-const _ = -(unsafe.Sizeof(AllocUcontextResp{}) ^ 72)
-
 // AllocPDResp is struct mlx5_ib_alloc_pd_resp (mlx5-abi.h), 4 bytes.
 type AllocPDResp struct {
 	_   structs.HostLayout
 	Pdn uint32 // pdn at 0
 }
-
-const _ = -(unsafe.Sizeof(AllocPDResp{}) ^ 4)
 
 // Mlx5PacketPacingCaps is struct mlx5_packet_pacing_caps (mlx5-abi.h), 16 bytes.
 type Mlx5PacketPacingCaps struct {
@@ -206,16 +200,12 @@ type Mlx5PacketPacingCaps struct {
 	_              [3]uint8 // reserved
 }
 
-const _ = -(unsafe.Sizeof(Mlx5PacketPacingCaps{}) ^ 16)
-
 // DciStreamsCaps is struct mlx5_ib_dci_streams_caps (mlx5-abi.h), 2 bytes.
 type DciStreamsCaps struct {
 	_                  structs.HostLayout
 	MaxLogNumConcurent uint8 // max_log_num_concurent at 0
 	MaxLogNumErrored   uint8 // max_log_num_errored at 1
 }
-
-const _ = -(unsafe.Sizeof(DciStreamsCaps{}) ^ 2)
 
 // CreateCQ is struct mlx5_ib_create_cq (mlx5-abi.h), 32 bytes.
 type CreateCQ struct {
@@ -231,16 +221,12 @@ type CreateCQ struct {
 	_                uint32 // reserved1
 }
 
-const _ = -(unsafe.Sizeof(CreateCQ{}) ^ 32)
-
 // CreateCQResp is struct mlx5_ib_create_cq_resp (mlx5-abi.h), 8 bytes.
 type CreateCQResp struct {
 	_   structs.HostLayout
 	Cqn uint32 // cqn at 0
 	_   uint32 // reserved
 }
-
-const _ = -(unsafe.Sizeof(CreateCQResp{}) ^ 8)
 
 // ResizeCQ is struct mlx5_ib_resize_cq (mlx5-abi.h), 16 bytes.
 type ResizeCQ struct {
@@ -250,8 +236,6 @@ type ResizeCQ struct {
 	_       uint16 // reserved0
 	_       uint32 // reserved1
 }
-
-const _ = -(unsafe.Sizeof(ResizeCQ{}) ^ 16)
 
 // CreateSRQ is struct mlx5_ib_create_srq (mlx5-abi.h), 32 bytes.
 type CreateSRQ struct {
@@ -264,8 +248,6 @@ type CreateSRQ struct {
 	_       uint32 // reserved1
 }
 
-const _ = -(unsafe.Sizeof(CreateSRQ{}) ^ 32)
-
 // CreateSRQResp is struct mlx5_ib_create_srq_resp (mlx5-abi.h), 8 bytes.
 type CreateSRQResp struct {
 	_    structs.HostLayout
@@ -273,16 +255,12 @@ type CreateSRQResp struct {
 	_    uint32 // reserved
 }
 
-const _ = -(unsafe.Sizeof(CreateSRQResp{}) ^ 8)
-
 // CreateQPDciStreams is struct mlx5_ib_create_qp_dci_streams (mlx5-abi.h), 2 bytes.
 type CreateQPDciStreams struct {
 	_               structs.HostLayout
 	LogNumConcurent uint8 // log_num_concurent at 0
 	LogNumErrored   uint8 // log_num_errored at 1
 }
-
-const _ = -(unsafe.Sizeof(CreateQPDciStreams{}) ^ 2)
 
 // CreateQP is struct mlx5_ib_create_qp (mlx5-abi.h), 56 bytes.
 type CreateQP struct {
@@ -301,8 +279,6 @@ type CreateQP struct {
 	_          uint16             // reserved
 }
 
-const _ = -(unsafe.Sizeof(CreateQP{}) ^ 56)
-
 // CreateQPRSS is struct mlx5_ib_create_qp_rss (mlx5-abi.h), 152 bytes.
 type CreateQPRSS struct {
 	_                structs.HostLayout
@@ -314,8 +290,6 @@ type CreateQPRSS struct {
 	CompMask         uint32     // comp_mask at 144
 	Flags            uint32     // flags at 148
 }
-
-const _ = -(unsafe.Sizeof(CreateQPRSS{}) ^ 152)
 
 // CreateQPResp is struct mlx5_ib_create_qp_resp (mlx5-abi.h), 40 bytes.
 type CreateQPResp struct {
@@ -331,8 +305,6 @@ type CreateQPResp struct {
 	TirIcmAddr uint64 // tir_icm_addr at 32
 }
 
-const _ = -(unsafe.Sizeof(CreateQPResp{}) ^ 40)
-
 // BurstInfo is struct mlx5_ib_burst_info (mlx5-abi.h), 8 bytes.
 type BurstInfo struct {
 	_            structs.HostLayout
@@ -340,8 +312,6 @@ type BurstInfo struct {
 	TypicalPktSz uint16 // typical_pkt_sz at 4
 	_            uint16 // reserved
 }
-
-const _ = -(unsafe.Sizeof(BurstInfo{}) ^ 8)
 
 // ModifyQP is struct mlx5_ib_modify_qp (mlx5-abi.h), 16 bytes.
 type ModifyQP struct {
@@ -351,8 +321,6 @@ type ModifyQP struct {
 	EceOptions uint32    // ece_options at 12
 }
 
-const _ = -(unsafe.Sizeof(ModifyQP{}) ^ 16)
-
 // ModifyQPResp is struct mlx5_ib_modify_qp_resp (mlx5-abi.h), 16 bytes.
 type ModifyQPResp struct {
 	_              structs.HostLayout
@@ -361,8 +329,6 @@ type ModifyQPResp struct {
 	EceOptions     uint32 // ece_options at 8
 	_              uint32 // reserved
 }
-
-const _ = -(unsafe.Sizeof(ModifyQPResp{}) ^ 16)
 
 // CreateWQ is struct mlx5_ib_create_wq (mlx5-abi.h), 48 bytes.
 type CreateWQ struct {
@@ -379,16 +345,12 @@ type CreateWQ struct {
 	TwoByteShiftEn            uint32 // two_byte_shift_en at 44
 }
 
-const _ = -(unsafe.Sizeof(CreateWQ{}) ^ 48)
-
 // CreateWQResp is struct mlx5_ib_create_wq_resp (mlx5-abi.h), 8 bytes.
 type CreateWQResp struct {
 	_              structs.HostLayout
 	ResponseLength uint32 // response_length at 0
 	_              uint32 // reserved
 }
-
-const _ = -(unsafe.Sizeof(CreateWQResp{}) ^ 8)
 
 // ModifyWQ is struct mlx5_ib_modify_wq (mlx5-abi.h), 8 bytes.
 type ModifyWQ struct {
@@ -397,16 +359,12 @@ type ModifyWQ struct {
 	_        uint32 // reserved
 }
 
-const _ = -(unsafe.Sizeof(ModifyWQ{}) ^ 8)
-
 // CreateRWQIndTblResp is struct mlx5_ib_create_rwq_ind_tbl_resp (mlx5-abi.h), 8 bytes.
 type CreateRWQIndTblResp struct {
 	_              structs.HostLayout
 	ResponseLength uint32 // response_length at 0
 	_              uint32 // reserved
 }
-
-const _ = -(unsafe.Sizeof(CreateRWQIndTblResp{}) ^ 8)
 
 // CreateAHResp is struct mlx5_ib_create_ah_resp (mlx5-abi.h), 16 bytes.
 type CreateAHResp struct {
@@ -416,16 +374,12 @@ type CreateAHResp struct {
 	_              [6]uint8 // reserved
 }
 
-const _ = -(unsafe.Sizeof(CreateAHResp{}) ^ 16)
-
 // FlowCountersDesc is struct mlx5_ib_flow_counters_desc (mlx5-abi.h), 8 bytes.
 type FlowCountersDesc struct {
 	_           structs.HostLayout
 	Description uint32 // description at 0
 	Index       uint32 // index at 4
 }
-
-const _ = -(unsafe.Sizeof(FlowCountersDesc{}) ^ 8)
 
 // FlowCountersData is struct mlx5_ib_flow_counters_data (mlx5-abi.h), 16 bytes.
 type FlowCountersData struct {
@@ -435,8 +389,6 @@ type FlowCountersData struct {
 	_            uint32 // reserved
 }
 
-const _ = -(unsafe.Sizeof(FlowCountersData{}) ^ 16)
-
 // CreateFlow is struct mlx5_ib_create_flow (mlx5-abi.h), 8 bytes.
 type CreateFlow struct {
 	_             structs.HostLayout
@@ -445,13 +397,10 @@ type CreateFlow struct {
 	_             uint32    // reserved
 }
 
-// TailData returns the n elements of data, which lie behind the struct and must have been
-// allocated together with it.
+// TailData returns the n elements of data, which must have been allocated behind the struct.
 func (s *CreateFlow) TailData(n int) []FlowCountersData {
 	return tail[FlowCountersData](unsafe.Pointer(s), 8, n)
 }
-
-const _ = -(unsafe.Sizeof(CreateFlow{}) ^ 8)
 
 // ClockInfo is struct mlx5_ib_clock_info (mlx5-abi.h), 56 bytes.
 type ClockInfo struct {
@@ -467,4 +416,32 @@ type ClockInfo struct {
 	OverflowPeriod uint64 // overflow_period at 48
 }
 
-const _ = -(unsafe.Sizeof(ClockInfo{}) ^ 56)
+// The compiler rejects this file if the size of a type is not that in C.
+const (
+	_ = -(unsafe.Sizeof(AllocUcontextReqV2{}) ^ 32)
+	_ = -(unsafe.Sizeof(AllocUcontextResp{}) ^ 72)
+	_ = -(unsafe.Sizeof(AllocPDResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(Mlx5PacketPacingCaps{}) ^ 16)
+	_ = -(unsafe.Sizeof(DciStreamsCaps{}) ^ 2)
+	_ = -(unsafe.Sizeof(CreateCQ{}) ^ 32)
+	_ = -(unsafe.Sizeof(CreateCQResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(ResizeCQ{}) ^ 16)
+	_ = -(unsafe.Sizeof(CreateSRQ{}) ^ 32)
+	_ = -(unsafe.Sizeof(CreateSRQResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(CreateQPDciStreams{}) ^ 2)
+	_ = -(unsafe.Sizeof(CreateQP{}) ^ 56)
+	_ = -(unsafe.Sizeof(CreateQPRSS{}) ^ 152)
+	_ = -(unsafe.Sizeof(CreateQPResp{}) ^ 40)
+	_ = -(unsafe.Sizeof(BurstInfo{}) ^ 8)
+	_ = -(unsafe.Sizeof(ModifyQP{}) ^ 16)
+	_ = -(unsafe.Sizeof(ModifyQPResp{}) ^ 16)
+	_ = -(unsafe.Sizeof(CreateWQ{}) ^ 48)
+	_ = -(unsafe.Sizeof(CreateWQResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(ModifyWQ{}) ^ 8)
+	_ = -(unsafe.Sizeof(CreateRWQIndTblResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(CreateAHResp{}) ^ 16)
+	_ = -(unsafe.Sizeof(FlowCountersDesc{}) ^ 8)
+	_ = -(unsafe.Sizeof(FlowCountersData{}) ^ 16)
+	_ = -(unsafe.Sizeof(CreateFlow{}) ^ 8)
+	_ = -(unsafe.Sizeof(ClockInfo{}) ^ 56)
+)

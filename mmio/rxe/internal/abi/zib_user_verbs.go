@@ -74,8 +74,6 @@ type WC struct {
 	_            uint8  // reserved
 }
 
-const _ = -(unsafe.Sizeof(WC{}) ^ 48)
-
 // WCEx is the type of field ex of struct ib_uverbs_wc (ib_user_verbs.h), 4 bytes.
 type WCEx struct {
 	_     structs.HostLayout
@@ -88,4 +86,8 @@ func (u *WCEx) ImmData() *Be32 { return (*Be32)(unsafe.Pointer(&u.union)) }
 // InvalidateRKey is member invalidate_rkey.
 func (u *WCEx) InvalidateRKey() *uint32 { return (*uint32)(unsafe.Pointer(&u.union)) }
 
-const _ = -(unsafe.Sizeof(WCEx{}) ^ 4)
+// The compiler rejects this file if the size of a type is not that in C.
+const (
+	_ = -(unsafe.Sizeof(WC{}) ^ 48)
+	_ = -(unsafe.Sizeof(WCEx{}) ^ 4)
+)

@@ -26,16 +26,12 @@ func (u *RxeGID) Raw() *[16]uint8 { return (*[16]uint8)(unsafe.Pointer(&u.union)
 // Global is member global.
 func (u *RxeGID) Global() *RxeGIDGlobal { return (*RxeGIDGlobal)(unsafe.Pointer(&u.union)) }
 
-const _ = -(unsafe.Sizeof(RxeGID{}) ^ 16)
-
 // RxeGIDGlobal is the type of field global of union rxe_gid (rdma_user_rxe.h), 16 bytes.
 type RxeGIDGlobal struct {
 	_            structs.HostLayout
 	SubnetPrefix Be64 // subnet_prefix at 0
 	InterfaceID  Be64 // interface_id at 8
 }
-
-const _ = -(unsafe.Sizeof(RxeGIDGlobal{}) ^ 16)
 
 // RxeGlobalRoute is struct rxe_global_route (rdma_user_rxe.h), 24 bytes.
 type RxeGlobalRoute struct {
@@ -48,8 +44,6 @@ type RxeGlobalRoute struct {
 	_            [1]byte // padding
 }
 
-const _ = -(unsafe.Sizeof(RxeGlobalRoute{}) ^ 24)
-
 // RxeAV is struct rxe_av (rdma_user_rxe.h), 88 bytes.
 type RxeAV struct {
 	_           structs.HostLayout
@@ -60,8 +54,6 @@ type RxeAV struct {
 	SGIDAddr    RxeAVAddr      // sgid_addr at 32
 	DGIDAddr    RxeAVAddr      // dgid_addr at 60
 }
-
-const _ = -(unsafe.Sizeof(RxeAV{}) ^ 88)
 
 // RxeAVAddr is the type of field sgid_addr of struct rxe_av (rdma_user_rxe.h), 28 bytes.
 type RxeAVAddr struct {
@@ -75,8 +67,6 @@ func (u *RxeAVAddr) SockaddrIn() *SockaddrIn { return (*SockaddrIn)(unsafe.Point
 // SockaddrIn6 is member _sockaddr_in6.
 func (u *RxeAVAddr) SockaddrIn6() *SockaddrIn6 { return (*SockaddrIn6)(unsafe.Pointer(&u.union)) }
 
-const _ = -(unsafe.Sizeof(RxeAVAddr{}) ^ 28)
-
 // RxeSendWR is struct rxe_send_wr (rdma_user_rxe.h), 144 bytes.
 type RxeSendWR struct {
 	_         structs.HostLayout
@@ -87,8 +77,6 @@ type RxeSendWR struct {
 	Ex        RxeSendWREx // ex at 20
 	WR        RxeSendWRWR // wr at 24
 }
-
-const _ = -(unsafe.Sizeof(RxeSendWR{}) ^ 144)
 
 // RxeSendWREx is the type of field ex of struct rxe_send_wr (rdma_user_rxe.h), 4 bytes.
 type RxeSendWREx struct {
@@ -101,8 +89,6 @@ func (u *RxeSendWREx) ImmData() *Be32 { return (*Be32)(unsafe.Pointer(&u.union))
 
 // InvalidateRKey is member invalidate_rkey.
 func (u *RxeSendWREx) InvalidateRKey() *uint32 { return (*uint32)(unsafe.Pointer(&u.union)) }
-
-const _ = -(unsafe.Sizeof(RxeSendWREx{}) ^ 4)
 
 // RxeSendWRWR is the type of field wr of struct rxe_send_wr (rdma_user_rxe.h), 120 bytes.
 type RxeSendWRWR struct {
@@ -125,8 +111,6 @@ func (u *RxeSendWRWR) UD() *RxeSendWRUD { return (*RxeSendWRUD)(unsafe.Pointer(&
 // MW is member mw.
 func (u *RxeSendWRWR) MW() *RxeSendWRMW { return (*RxeSendWRMW)(unsafe.Pointer(&u.union)) }
 
-const _ = -(unsafe.Sizeof(RxeSendWRWR{}) ^ 120)
-
 // RxeSendWRFlush is the type of field wr.flush of struct rxe_send_wr (rdma_user_rxe.h), 24 bytes.
 type RxeSendWRFlush struct {
 	_          structs.HostLayout
@@ -138,8 +122,6 @@ type RxeSendWRFlush struct {
 	_          [6]byte // padding
 }
 
-const _ = -(unsafe.Sizeof(RxeSendWRFlush{}) ^ 24)
-
 // RxeSendWRRDMA is the type of field wr.rdma of struct rxe_send_wr (rdma_user_rxe.h), 16 bytes.
 type RxeSendWRRDMA struct {
 	_          structs.HostLayout
@@ -147,8 +129,6 @@ type RxeSendWRRDMA struct {
 	RKey       uint32 // rkey at 8
 	_          uint32 // reserved
 }
-
-const _ = -(unsafe.Sizeof(RxeSendWRRDMA{}) ^ 16)
 
 // RxeSendWRAtomic is the type of field wr.atomic of struct rxe_send_wr (rdma_user_rxe.h), 32 bytes.
 type RxeSendWRAtomic struct {
@@ -159,8 +139,6 @@ type RxeSendWRAtomic struct {
 	RKey       uint32 // rkey at 24
 	_          uint32 // reserved
 }
-
-const _ = -(unsafe.Sizeof(RxeSendWRAtomic{}) ^ 32)
 
 // RxeSendWRUD is the type of field wr.ud of struct rxe_send_wr (rdma_user_rxe.h), 120 bytes.
 type RxeSendWRUD struct {
@@ -174,8 +152,6 @@ type RxeSendWRUD struct {
 	AV         RxeAV     // av at 32
 }
 
-const _ = -(unsafe.Sizeof(RxeSendWRUD{}) ^ 120)
-
 // RxeSendWRMW is the type of field wr.mw of struct rxe_send_wr (rdma_user_rxe.h), 32 bytes.
 type RxeSendWRMW struct {
 	_      structs.HostLayout
@@ -187,8 +163,6 @@ type RxeSendWRMW struct {
 	Access uint32 // access at 28
 }
 
-const _ = -(unsafe.Sizeof(RxeSendWRMW{}) ^ 32)
-
 // RxeSGE is struct rxe_sge (rdma_user_rxe.h), 16 bytes.
 type RxeSGE struct {
 	_      structs.HostLayout
@@ -197,8 +171,6 @@ type RxeSGE struct {
 	LKey   uint32 // lkey at 12
 }
 
-const _ = -(unsafe.Sizeof(RxeSGE{}) ^ 16)
-
 // Mminfo is struct mminfo (rdma_user_rxe.h), 16 bytes.
 type Mminfo struct {
 	_      structs.HostLayout
@@ -206,8 +178,6 @@ type Mminfo struct {
 	Size   uint32 // size at 8
 	_      uint32 // pad
 }
-
-const _ = -(unsafe.Sizeof(Mminfo{}) ^ 16)
 
 // RxeDMAInfo is struct rxe_dma_info (rdma_user_rxe.h), 24 bytes.
 type RxeDMAInfo struct {
@@ -221,19 +191,14 @@ type RxeDMAInfo struct {
 	_         uint32    // reserved
 }
 
-// TailInlineData returns the n elements of inline_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailInlineData returns the n elements of inline_data, which must have been allocated behind the struct.
 func (s *RxeDMAInfo) TailInlineData(n int) []uint8 { return tail[uint8](unsafe.Pointer(s), 24, n) }
 
-// TailAtomicWR returns the n elements of atomic_wr, which lie behind the struct and must have been
-// allocated together with it.
+// TailAtomicWR returns the n elements of atomic_wr, which must have been allocated behind the struct.
 func (s *RxeDMAInfo) TailAtomicWR(n int) []uint8 { return tail[uint8](unsafe.Pointer(s), 24, n) }
 
-// TailSGE returns the n elements of sge, which lie behind the struct and must have been
-// allocated together with it.
+// TailSGE returns the n elements of sge, which must have been allocated behind the struct.
 func (s *RxeDMAInfo) TailSGE(n int) []RxeSGE { return tail[RxeSGE](unsafe.Pointer(s), 24, n) }
-
-const _ = -(unsafe.Sizeof(RxeDMAInfo{}) ^ 24)
 
 // RxeSendWQE is struct rxe_send_wqe (rdma_user_rxe.h), 208 bytes.
 type RxeSendWQE struct {
@@ -251,8 +216,6 @@ type RxeSendWQE struct {
 	DMA         RxeDMAInfo // dma at 184
 }
 
-const _ = -(unsafe.Sizeof(RxeSendWQE{}) ^ 208)
-
 // RxeRecvWQE is struct rxe_recv_wqe (rdma_user_rxe.h), 40 bytes.
 type RxeRecvWQE struct {
 	_    structs.HostLayout
@@ -262,8 +225,6 @@ type RxeRecvWQE struct {
 	DMA  RxeDMAInfo // dma at 16
 }
 
-const _ = -(unsafe.Sizeof(RxeRecvWQE{}) ^ 40)
-
 // RxeCreateAHResp is struct rxe_create_ah_resp (rdma_user_rxe.h), 8 bytes.
 type RxeCreateAHResp struct {
 	_     structs.HostLayout
@@ -271,23 +232,17 @@ type RxeCreateAHResp struct {
 	_     uint32 // reserved
 }
 
-const _ = -(unsafe.Sizeof(RxeCreateAHResp{}) ^ 8)
-
 // RxeCreateCQResp is struct rxe_create_cq_resp (rdma_user_rxe.h), 16 bytes.
 type RxeCreateCQResp struct {
 	_  structs.HostLayout
 	MI Mminfo // mi at 0
 }
 
-const _ = -(unsafe.Sizeof(RxeCreateCQResp{}) ^ 16)
-
 // RxeResizeCQResp is struct rxe_resize_cq_resp (rdma_user_rxe.h), 16 bytes.
 type RxeResizeCQResp struct {
 	_  structs.HostLayout
 	MI Mminfo // mi at 0
 }
-
-const _ = -(unsafe.Sizeof(RxeResizeCQResp{}) ^ 16)
 
 // RxeCreateQPResp is struct rxe_create_qp_resp (rdma_user_rxe.h), 32 bytes.
 type RxeCreateQPResp struct {
@@ -296,8 +251,6 @@ type RxeCreateQPResp struct {
 	SQMI Mminfo // sq_mi at 16
 }
 
-const _ = -(unsafe.Sizeof(RxeCreateQPResp{}) ^ 32)
-
 // RxeCreateSRQResp is struct rxe_create_srq_resp (rdma_user_rxe.h), 24 bytes.
 type RxeCreateSRQResp struct {
 	_      structs.HostLayout
@@ -305,8 +258,6 @@ type RxeCreateSRQResp struct {
 	SRQNum uint32 // srq_num at 16
 	_      uint32 // reserved
 }
-
-const _ = -(unsafe.Sizeof(RxeCreateSRQResp{}) ^ 24)
 
 // RxeQueueBuf is struct rxe_queue_buf (rdma_user_rxe.h), 384 bytes.
 type RxeQueueBuf struct {
@@ -320,8 +271,33 @@ type RxeQueueBuf struct {
 	_             [31]uint32 // pad_3
 }
 
-// TailData returns the n elements of data, which lie behind the struct and must have been
-// allocated together with it.
+// TailData returns the n elements of data, which must have been allocated behind the struct.
 func (s *RxeQueueBuf) TailData(n int) []uint8 { return tail[uint8](unsafe.Pointer(s), 384, n) }
 
-const _ = -(unsafe.Sizeof(RxeQueueBuf{}) ^ 384)
+// The compiler rejects this file if the size of a type is not that in C.
+const (
+	_ = -(unsafe.Sizeof(RxeGID{}) ^ 16)
+	_ = -(unsafe.Sizeof(RxeGIDGlobal{}) ^ 16)
+	_ = -(unsafe.Sizeof(RxeGlobalRoute{}) ^ 24)
+	_ = -(unsafe.Sizeof(RxeAV{}) ^ 88)
+	_ = -(unsafe.Sizeof(RxeAVAddr{}) ^ 28)
+	_ = -(unsafe.Sizeof(RxeSendWR{}) ^ 144)
+	_ = -(unsafe.Sizeof(RxeSendWREx{}) ^ 4)
+	_ = -(unsafe.Sizeof(RxeSendWRWR{}) ^ 120)
+	_ = -(unsafe.Sizeof(RxeSendWRFlush{}) ^ 24)
+	_ = -(unsafe.Sizeof(RxeSendWRRDMA{}) ^ 16)
+	_ = -(unsafe.Sizeof(RxeSendWRAtomic{}) ^ 32)
+	_ = -(unsafe.Sizeof(RxeSendWRUD{}) ^ 120)
+	_ = -(unsafe.Sizeof(RxeSendWRMW{}) ^ 32)
+	_ = -(unsafe.Sizeof(RxeSGE{}) ^ 16)
+	_ = -(unsafe.Sizeof(Mminfo{}) ^ 16)
+	_ = -(unsafe.Sizeof(RxeDMAInfo{}) ^ 24)
+	_ = -(unsafe.Sizeof(RxeSendWQE{}) ^ 208)
+	_ = -(unsafe.Sizeof(RxeRecvWQE{}) ^ 40)
+	_ = -(unsafe.Sizeof(RxeCreateAHResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(RxeCreateCQResp{}) ^ 16)
+	_ = -(unsafe.Sizeof(RxeResizeCQResp{}) ^ 16)
+	_ = -(unsafe.Sizeof(RxeCreateQPResp{}) ^ 32)
+	_ = -(unsafe.Sizeof(RxeCreateSRQResp{}) ^ 24)
+	_ = -(unsafe.Sizeof(RxeQueueBuf{}) ^ 384)
+)

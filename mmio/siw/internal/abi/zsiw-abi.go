@@ -79,8 +79,6 @@ type SiwUrespCreateCQ struct {
 	CQKey  uint64 // cq_key at 8
 }
 
-const _ = -(unsafe.Sizeof(SiwUrespCreateCQ{}) ^ 16)
-
 // SiwUrespCreateQP is struct siw_uresp_create_qp (siw-abi.h), 32 bytes.
 type SiwUrespCreateQP struct {
 	_      structs.HostLayout
@@ -92,8 +90,6 @@ type SiwUrespCreateQP struct {
 	RQKey  uint64 // rq_key at 24
 }
 
-const _ = -(unsafe.Sizeof(SiwUrespCreateQP{}) ^ 32)
-
 // SiwUrespCreateSRQ is struct siw_uresp_create_srq (siw-abi.h), 16 bytes.
 type SiwUrespCreateSRQ struct {
 	_      structs.HostLayout
@@ -102,16 +98,12 @@ type SiwUrespCreateSRQ struct {
 	SRQKey uint64 // srq_key at 8
 }
 
-const _ = -(unsafe.Sizeof(SiwUrespCreateSRQ{}) ^ 16)
-
 // SiwUrespAllocCtx is struct siw_uresp_alloc_ctx (siw-abi.h), 8 bytes.
 type SiwUrespAllocCtx struct {
 	_     structs.HostLayout
 	DevID uint32 // dev_id at 0
 	_     uint32 // pad
 }
-
-const _ = -(unsafe.Sizeof(SiwUrespAllocCtx{}) ^ 8)
 
 // SiwUreqRegMR is struct siw_ureq_reg_mr (siw-abi.h), 8 bytes.
 type SiwUreqRegMR struct {
@@ -121,16 +113,12 @@ type SiwUreqRegMR struct {
 	_       uint32   // pad
 }
 
-const _ = -(unsafe.Sizeof(SiwUreqRegMR{}) ^ 8)
-
 // SiwUrespRegMR is struct siw_uresp_reg_mr (siw-abi.h), 8 bytes.
 type SiwUrespRegMR struct {
 	_    structs.HostLayout
 	Stag uint32 // stag at 0
 	_    uint32 // pad
 }
-
-const _ = -(unsafe.Sizeof(SiwUrespRegMR{}) ^ 8)
 
 // SiwSGE is struct siw_sge (siw-abi.h), 16 bytes.
 type SiwSGE struct {
@@ -139,8 +127,6 @@ type SiwSGE struct {
 	Length uint32 // length at 8
 	LKey   uint32 // lkey at 12
 }
-
-const _ = -(unsafe.Sizeof(SiwSGE{}) ^ 16)
 
 // SiwSqe is struct siw_sqe (siw-abi.h), 120 bytes.
 type SiwSqe struct {
@@ -154,8 +140,6 @@ type SiwSqe struct {
 	SGE    [6]SiwSGE // sge at 24
 }
 
-const _ = -(unsafe.Sizeof(SiwSqe{}) ^ 120)
-
 // SiwRqe is struct siw_rqe (siw-abi.h), 112 bytes.
 type SiwRqe struct {
 	_      structs.HostLayout
@@ -166,8 +150,6 @@ type SiwRqe struct {
 	Unused uint32    // unused at 12
 	SGE    [6]SiwSGE // sge at 16
 }
-
-const _ = -(unsafe.Sizeof(SiwRqe{}) ^ 112)
 
 // SiwCQE is struct siw_cqe (siw-abi.h), 32 bytes.
 type SiwCQE struct {
@@ -181,8 +163,6 @@ type SiwCQE struct {
 	QPID    uint64 // qp_id at 24
 }
 
-const _ = -(unsafe.Sizeof(SiwCQE{}) ^ 32)
-
 // SiwCQCtrl is struct siw_cq_ctrl (siw-abi.h), 8 bytes.
 type SiwCQCtrl struct {
 	_     structs.HostLayout
@@ -190,4 +170,17 @@ type SiwCQCtrl struct {
 	_     uint32 // pad
 }
 
-const _ = -(unsafe.Sizeof(SiwCQCtrl{}) ^ 8)
+// The compiler rejects this file if the size of a type is not that in C.
+const (
+	_ = -(unsafe.Sizeof(SiwUrespCreateCQ{}) ^ 16)
+	_ = -(unsafe.Sizeof(SiwUrespCreateQP{}) ^ 32)
+	_ = -(unsafe.Sizeof(SiwUrespCreateSRQ{}) ^ 16)
+	_ = -(unsafe.Sizeof(SiwUrespAllocCtx{}) ^ 8)
+	_ = -(unsafe.Sizeof(SiwUreqRegMR{}) ^ 8)
+	_ = -(unsafe.Sizeof(SiwUrespRegMR{}) ^ 8)
+	_ = -(unsafe.Sizeof(SiwSGE{}) ^ 16)
+	_ = -(unsafe.Sizeof(SiwSqe{}) ^ 120)
+	_ = -(unsafe.Sizeof(SiwRqe{}) ^ 112)
+	_ = -(unsafe.Sizeof(SiwCQE{}) ^ 32)
+	_ = -(unsafe.Sizeof(SiwCQCtrl{}) ^ 8)
+)

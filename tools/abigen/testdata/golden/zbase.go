@@ -15,4 +15,7 @@ type GID struct {
 	InterfaceID  Be64 // interface_id at 8
 }
 
-const _ = -(unsafe.Sizeof(GID{}) ^ 16)
+// The compiler rejects this file if the size of a type is not that in C.
+const (
+	_ = -(unsafe.Sizeof(GID{}) ^ 16)
+)

@@ -67,8 +67,6 @@ type Plain struct {
 	_      [6]byte      // padding
 }
 
-const _ = -(unsafe.Sizeof(Plain{}) ^ 104)
-
 // WR is struct fix_wr (fix.h), 40 bytes.
 type WR struct {
 	_    structs.HostLayout
@@ -77,8 +75,6 @@ type WR struct {
 	Ex   WREx      // ex at 12
 	WR   WRWR      // wr at 16
 }
-
-const _ = -(unsafe.Sizeof(WR{}) ^ 40)
 
 // WREx is the type of field ex of struct fix_wr (fix.h), 4 bytes.
 type WREx struct {
@@ -91,8 +87,6 @@ func (u *WREx) ImmData() *Be32 { return (*Be32)(unsafe.Pointer(&u.union)) }
 
 // InvalidateRKey is member invalidate_rkey.
 func (u *WREx) InvalidateRKey() *uint32 { return (*uint32)(unsafe.Pointer(&u.union)) }
-
-const _ = -(unsafe.Sizeof(WREx{}) ^ 4)
 
 // WRWR is the type of field wr of struct fix_wr (fix.h), 24 bytes.
 type WRWR struct {
@@ -109,8 +103,6 @@ func (u *WRWR) UD() *WRUD { return (*WRUD)(unsafe.Pointer(&u.union)) }
 // Raw is member raw.
 func (u *WRWR) Raw() *[20]uint8 { return (*[20]uint8)(unsafe.Pointer(&u.union)) }
 
-const _ = -(unsafe.Sizeof(WRWR{}) ^ 24)
-
 // WRRDMA is the type of field wr.rdma of struct fix_wr (fix.h), 16 bytes.
 type WRRDMA struct {
 	_          structs.HostLayout
@@ -119,8 +111,6 @@ type WRRDMA struct {
 	_          uint32 // reserved
 }
 
-const _ = -(unsafe.Sizeof(WRRDMA{}) ^ 16)
-
 // WRUD is the type of field wr.ud of struct fix_wr (fix.h), 24 bytes.
 type WRUD struct {
 	_         structs.HostLayout
@@ -128,8 +118,6 @@ type WRUD struct {
 	_         [6]byte // padding
 	GID       GID     // gid at 8
 }
-
-const _ = -(unsafe.Sizeof(WRUD{}) ^ 24)
 
 // Anon is struct fix_anon (fix.h), 24 bytes.
 type Anon struct {
@@ -143,16 +131,12 @@ type Anon struct {
 	After          uint32 // after at 20
 }
 
-const _ = -(unsafe.Sizeof(Anon{}) ^ 24)
-
 // AnonLeft is the nameless member at offset 4 of struct fix_anon (fix.h), 4 bytes.
 type AnonLeft struct {
 	_     structs.HostLayout
 	Left  uint16 // left at 0
 	Right uint16 // right at 2
 }
-
-const _ = -(unsafe.Sizeof(AnonLeft{}) ^ 4)
 
 // AnonWholeUnion is the nameless member at offset 16 of struct fix_anon (fix.h), 4 bytes.
 type AnonWholeUnion struct {
@@ -172,15 +156,11 @@ func (u *AnonWholeUnion) High() *uint16 { return (*uint16)(unsafe.Add(unsafe.Poi
 // Part is member part.
 func (u *AnonWholeUnion) Part() *AnonPart { return (*AnonPart)(unsafe.Pointer(&u.union)) }
 
-const _ = -(unsafe.Sizeof(AnonWholeUnion{}) ^ 4)
-
 // AnonPart is the type of field part of struct fix_anon (fix.h), 1 byte.
 type AnonPart struct {
 	_    structs.HostLayout
 	Byte uint8 // byte at 0
 }
-
-const _ = -(unsafe.Sizeof(AnonPart{}) ^ 1)
 
 // Pair is struct fix_pair (fix.h), 36 bytes.
 type Pair struct {
@@ -189,8 +169,6 @@ type Pair struct {
 	Dst   Address4Or6 // dst at 16
 	Outer PairOuter   // outer at 32
 }
-
-const _ = -(unsafe.Sizeof(Pair{}) ^ 36)
 
 // Address4Or6 is the type of field src of struct fix_pair (fix.h), 16 bytes.
 type Address4Or6 struct {
@@ -204,23 +182,17 @@ func (u *Address4Or6) V4() *uint32 { return (*uint32)(unsafe.Pointer(&u.union)) 
 // V6 is member v6.
 func (u *Address4Or6) V6() *[16]uint8 { return (*[16]uint8)(unsafe.Pointer(&u.union)) }
 
-const _ = -(unsafe.Sizeof(Address4Or6{}) ^ 16)
-
 // PairOuter is the type of field outer of struct fix_pair (fix.h), 4 bytes.
 type PairOuter struct {
 	_   structs.HostLayout
 	Src PairSrc // src at 0
 }
 
-const _ = -(unsafe.Sizeof(PairOuter{}) ^ 4)
-
 // PairSrc is the type of field outer.src of struct fix_pair (fix.h), 4 bytes.
 type PairSrc struct {
 	_     structs.HostLayout
 	Depth uint32 // depth at 0
 }
-
-const _ = -(unsafe.Sizeof(PairSrc{}) ^ 4)
 
 // SGE is struct fix_sge (fix.h), 16 bytes.
 type SGE struct {
@@ -230,19 +202,14 @@ type SGE struct {
 	LKey   uint32 // lkey at 12
 }
 
-const _ = -(unsafe.Sizeof(SGE{}) ^ 16)
-
 // OldTail is struct fix_old_tail (fix.h), 4 bytes.
 type OldTail struct {
 	_      structs.HostLayout
 	Handle uint32 // handle at 0
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *OldTail) TailDriverData(n int) []uint32 { return tail[uint32](unsafe.Pointer(s), 4, n) }
-
-const _ = -(unsafe.Sizeof(OldTail{}) ^ 4)
 
 // Tail is struct fix_tail (fix.h), 16 bytes.
 type Tail struct {
@@ -252,11 +219,8 @@ type Tail struct {
 	_        [6]byte // padding
 }
 
-// TailOdd returns the n elements of odd, which lie behind the struct and must have been
-// allocated together with it.
+// TailOdd returns the n elements of odd, which must have been allocated behind the struct.
 func (s *Tail) TailOdd(n int) []uint16 { return tail[uint16](unsafe.Pointer(s), 10, n) }
-
-const _ = -(unsafe.Sizeof(Tail{}) ^ 16)
 
 // AlignedTail is struct fix_aligned_tail (fix.h), 8 bytes.
 type AlignedTail struct {
@@ -266,15 +230,11 @@ type AlignedTail struct {
 	CurSGE uint32    // cur_sge at 4
 }
 
-// TailInlineData returns the n elements of inline_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailInlineData returns the n elements of inline_data, which must have been allocated behind the struct.
 func (s *AlignedTail) TailInlineData(n int) []uint8 { return tail[uint8](unsafe.Pointer(s), 8, n) }
 
-// TailSGE returns the n elements of sge, which lie behind the struct and must have been
-// allocated together with it.
+// TailSGE returns the n elements of sge, which must have been allocated behind the struct.
 func (s *AlignedTail) TailSGE(n int) []SGE { return tail[SGE](unsafe.Pointer(s), 8, n) }
-
-const _ = -(unsafe.Sizeof(AlignedTail{}) ^ 8)
 
 // Address is union fix_address (fix.h), 16 bytes.
 type Address struct {
@@ -288,4 +248,25 @@ func (u *Address) Raw() *[16]uint8 { return (*[16]uint8)(unsafe.Pointer(&u.union
 // GID is member gid.
 func (u *Address) GID() *GID { return (*GID)(unsafe.Pointer(&u.union)) }
 
-const _ = -(unsafe.Sizeof(Address{}) ^ 16)
+// The compiler rejects this file if the size of a type is not that in C.
+const (
+	_ = -(unsafe.Sizeof(Plain{}) ^ 104)
+	_ = -(unsafe.Sizeof(WR{}) ^ 40)
+	_ = -(unsafe.Sizeof(WREx{}) ^ 4)
+	_ = -(unsafe.Sizeof(WRWR{}) ^ 24)
+	_ = -(unsafe.Sizeof(WRRDMA{}) ^ 16)
+	_ = -(unsafe.Sizeof(WRUD{}) ^ 24)
+	_ = -(unsafe.Sizeof(Anon{}) ^ 24)
+	_ = -(unsafe.Sizeof(AnonLeft{}) ^ 4)
+	_ = -(unsafe.Sizeof(AnonWholeUnion{}) ^ 4)
+	_ = -(unsafe.Sizeof(AnonPart{}) ^ 1)
+	_ = -(unsafe.Sizeof(Pair{}) ^ 36)
+	_ = -(unsafe.Sizeof(Address4Or6{}) ^ 16)
+	_ = -(unsafe.Sizeof(PairOuter{}) ^ 4)
+	_ = -(unsafe.Sizeof(PairSrc{}) ^ 4)
+	_ = -(unsafe.Sizeof(SGE{}) ^ 16)
+	_ = -(unsafe.Sizeof(OldTail{}) ^ 4)
+	_ = -(unsafe.Sizeof(Tail{}) ^ 16)
+	_ = -(unsafe.Sizeof(AlignedTail{}) ^ 8)
+	_ = -(unsafe.Sizeof(Address{}) ^ 16)
+)

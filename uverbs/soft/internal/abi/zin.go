@@ -14,8 +14,6 @@ type InAddr struct {
 	SAddr Be32 // s_addr at 0
 }
 
-const _ = -(unsafe.Sizeof(InAddr{}) ^ 4)
-
 // SockaddrIn is struct sockaddr_in (in.h), 16 bytes.
 type SockaddrIn struct {
 	_         structs.HostLayout
@@ -25,4 +23,8 @@ type SockaddrIn struct {
 	_         [8]uint8 // __pad
 }
 
-const _ = -(unsafe.Sizeof(SockaddrIn{}) ^ 16)
+// The compiler rejects this file if the size of a type is not that in C.
+const (
+	_ = -(unsafe.Sizeof(InAddr{}) ^ 4)
+	_ = -(unsafe.Sizeof(SockaddrIn{}) ^ 16)
+)

@@ -14,8 +14,6 @@ type In6Addr struct {
 	In6U In6AddrIn6U // in6_u at 0
 }
 
-const _ = -(unsafe.Sizeof(In6Addr{}) ^ 16)
-
 // In6AddrIn6U is the type of field in6_u of struct in6_addr (in6.h), 16 bytes.
 type In6AddrIn6U struct {
 	_     structs.HostLayout
@@ -31,8 +29,6 @@ func (u *In6AddrIn6U) U6Addr16() *[8]Be16 { return (*[8]Be16)(unsafe.Pointer(&u.
 // U6Addr32 is member u6_addr32.
 func (u *In6AddrIn6U) U6Addr32() *[4]Be32 { return (*[4]Be32)(unsafe.Pointer(&u.union)) }
 
-const _ = -(unsafe.Sizeof(In6AddrIn6U{}) ^ 16)
-
 // SockaddrIn6 is struct sockaddr_in6 (in6.h), 28 bytes.
 type SockaddrIn6 struct {
 	_            structs.HostLayout
@@ -43,4 +39,9 @@ type SockaddrIn6 struct {
 	Sin6ScopeID  uint32  // sin6_scope_id at 24
 }
 
-const _ = -(unsafe.Sizeof(SockaddrIn6{}) ^ 28)
+// The compiler rejects this file if the size of a type is not that in C.
+const (
+	_ = -(unsafe.Sizeof(In6Addr{}) ^ 16)
+	_ = -(unsafe.Sizeof(In6AddrIn6U{}) ^ 16)
+	_ = -(unsafe.Sizeof(SockaddrIn6{}) ^ 28)
+)

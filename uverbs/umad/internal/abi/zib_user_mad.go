@@ -41,8 +41,6 @@ type Hdr struct {
 	_            [6]uint8  // reserved
 }
 
-const _ = -(unsafe.Sizeof(Hdr{}) ^ 64)
-
 // RegReq2 is struct ib_user_mad_reg_req2 (ib_user_mad.h), 40 bytes.
 type RegReq2 struct {
 	_                structs.HostLayout
@@ -58,4 +56,8 @@ type RegReq2 struct {
 	_                [3]uint8  // reserved
 }
 
-const _ = -(unsafe.Sizeof(RegReq2{}) ^ 40)
+// The compiler rejects this file if the size of a type is not that in C.
+const (
+	_ = -(unsafe.Sizeof(Hdr{}) ^ 64)
+	_ = -(unsafe.Sizeof(RegReq2{}) ^ 40)
+)
