@@ -294,9 +294,7 @@ func TestMonitorMissing(t *testing.T) {
 func fakeMonitor(t *testing.T) (m *Monitor, kernel int) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m = newMonitor(fds[0], func(fd int, b []byte) (int, bool, error) {
 		n, err := unix.Read(fd, b)
 		switch {

@@ -22,9 +22,7 @@ func rxe0(t *testing.T) Device {
 	t.Helper()
 	needKernel(t)
 	dev, err := DeviceByName("rxe0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return dev
 }
 
@@ -33,9 +31,7 @@ func rxe0(t *testing.T) Device {
 func TestKernelCapture(t *testing.T) {
 	dev := rxe0(t)
 	s, err := system.open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.close()
 	index := u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, dev.Index)
 	port := u32Attr(abi.RDMA_NLDEV_ATTR_PORT_INDEX, 1)
@@ -78,14 +74,10 @@ func TestKernelCapture(t *testing.T) {
 func TestKernelResources(t *testing.T) {
 	dev := rxe0(t)
 	counts, err := Resources(dev)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Logf("%+v", counts)
 	all, err := QPs(dev)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	i := slices.IndexFunc(all, func(q QP) bool { return q.Type == ib.GSI })
 	if i < 0 || all[i].Num != 1 || all[i].State != ib.QPRTS || all[i].Kernel != "ib_core" || all[i].PID != 0 {
 		t.Errorf("QPs %+v, want QP 1 of ib_core", all)
@@ -146,9 +138,7 @@ func TestKernelNewLists(t *testing.T) {
 		}
 		return
 	}
-	if err := errors.Join(errContexts, errSRQs); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(errContexts, errSRQs))
 	if err := second(ContextByID(dev, 4711)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no such context: %v", err)
 	}
@@ -238,9 +228,7 @@ func TestKernelStaleDevice(t *testing.T) {
 func TestKernelCounters(t *testing.T) {
 	dev := rxe0(t)
 	counters, err := PortCounters(dev, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !slices.ContainsFunc(counters, func(c Counter) bool { return c.Name == "sent_pkts" }) {
 		t.Errorf("counters of rxe: %+v", counters)
 	}
@@ -284,16 +272,12 @@ func TestKernelCounterMode(t *testing.T) {
 		}
 	}
 	check(CounterSetting{})
-	if err := SetAutoQPCounters(dev, 1, GroupByQPType|GroupByPID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, SetAutoQPCounters(dev, 1, GroupByQPType|GroupByPID))
 	check(CounterSetting{Mode: CounterModeAuto, Groups: GroupByQPType | GroupByPID})
 	if err := second(NewQPCounter(dev, 1, 1)); !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "mode auto") {
 		t.Errorf("bind in mode auto: %v", err)
 	}
-	if err := SetAutoQPCounters(dev, 1, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, SetAutoQPCounters(dev, 1, 0))
 	check(CounterSetting{})
 	for what, err := range map[string]error{
 		"new": second(NewQPCounter(dev, 1, 0xabcdef)), "bind": BindQPCounter(dev, 1, 0xabcdef, 3),
@@ -399,9 +383,7 @@ func setNetNSMode(t *testing.T, mode NetNSMode) {
 func TestKernelModeration(t *testing.T) {
 	dev := rxe0(t)
 	for _, on := range []bool{!dev.AdaptiveModeration, dev.AdaptiveModeration} {
-		if err := SetAdaptiveModeration(dev, on); err != nil {
-			t.Fatal(err)
-		}
+		must(t, SetAdaptiveModeration(dev, on))
 		if d, err := DeviceByName("rxe0"); err != nil || d.AdaptiveModeration != on {
 			t.Errorf("set to %t: %+v, %v", on, d, err)
 		}
@@ -416,9 +398,7 @@ func TestKernelRename(t *testing.T) {
 	if err := RenameDevice(dev, "a/b"); !errors.Is(err, errBadName) {
 		t.Errorf("to a bad name: %v", err)
 	}
-	if err := RenameDevice(dev, "nlren"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, RenameDevice(dev, "nlren"))
 	if err := RenameDevice(dev, "nlren2"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("of an old name: %v", err)
 	}
@@ -426,9 +406,7 @@ func TestKernelRename(t *testing.T) {
 	if err != nil || now.Index != dev.Index {
 		t.Fatalf("%+v, %v", now, err)
 	}
-	if err := RenameDevice(now, "rxe0"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, RenameDevice(now, "rxe0"))
 }
 
 // TestKernelMove moves a device into another network namespace, from which it comes back when the namespace ends.
@@ -436,9 +414,7 @@ func TestKernelMove(t *testing.T) {
 	needKernel(t)
 	name := testenv.TheRig().Devices[0]
 	dev, err := DeviceByName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	inNewNetNS(t, func(ns *os.File) {
 		err := MoveDevice(dev, ns)
 		t.Log(err)

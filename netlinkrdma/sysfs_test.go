@@ -263,25 +263,15 @@ func TestSysfsErrors(t *testing.T) {
 // In the real /sys the entries of a class are symbolic links.
 func TestSysfsSymlinks(t *testing.T) {
 	root := t.TempDir()
-	if err := os.CopyFS(root, sysfsTree()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.CopyFS(root, sysfsTree()))
 	class, devices := filepath.Join(root, "class/infiniband"), filepath.Join(root, "devices")
-	if err := os.Rename(class, devices); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(class, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(class, devices))
+	must(t, os.Mkdir(class, 0o700))
 	for _, name := range []string{"rxe0", "mlx5_0", "iw0"} {
-		if err := os.Symlink("../../devices/"+name, filepath.Join(class, name)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink("../../devices/"+name, filepath.Join(class, name)))
 	}
 	want, err := deafClient(unix.EACCES, sysfsTree()).devices()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got, err := deafClient(unix.EACCES, os.DirFS(root)).devices()
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)

@@ -46,9 +46,7 @@ func TestClock(t *testing.T) {
 func TestClockInfo(t *testing.T) {
 	page := region(t, 4096)
 	c, err := NewClockInfo(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const second = 1e9
 	for _, v := range []struct {
 		name         string
@@ -91,9 +89,7 @@ func FuzzClockInfo(f *testing.F) {
 	f.Add(uint32(0), uint64(1), uint64(1), uint64(1), uint32(1), uint32(64), uint64(1), uint64(1))
 	f.Fuzz(func(t *testing.T, sign uint32, nsec, cycles, frac uint64, mult, shift uint32, mask, stamp uint64) {
 		c, err := NewClockInfo(make([]byte, 4096))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c.info.Sign, c.info.Nsec, c.info.Cycles, c.info.Frac = sign, nsec, cycles, frac
 		c.info.Mult, c.info.Shift, c.info.Mask = mult, shift, mask
 		got, ok := c.Nanoseconds(stamp)

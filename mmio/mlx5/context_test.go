@@ -38,9 +38,7 @@ func answer(change func(b []byte)) []byte {
 
 func TestContext(t *testing.T) {
 	c, err := DecodeContext(answer(nil), 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if c.BlueFlame != 512 || c.MaxSendWQE != 1024 || c.MaxRecvWQE != 512 || c.MaxBlocks != 32768 || c.MaxRecvWR != 32768 || c.MaxSRQWR != 32767 ||
 		!c.UserIndex || !c.AHResponse || c.Static.Pages != 0 || !c.ClockInfo || !c.ClockThere || c.ClockOffset != 0x1000 || !c.ECE || c.EthHeader != 18 {
 		t.Errorf("context is %+v", c)

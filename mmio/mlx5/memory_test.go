@@ -32,9 +32,7 @@ func TestMemory(t *testing.T) {
 	mapped := region(t, 8192)
 	const start, length = 64, 5000
 	m, err := NewMemory(mapped, start, length)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want, data := slices.Clone(mapped), make([]byte, 3001)
 	for i := range data {
 		data[i] = byte(i * 3)

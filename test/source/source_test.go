@@ -69,9 +69,7 @@ func files(t *testing.T) []*file {
 		all = append(all, f)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(all) < 50 {
 		t.Fatalf("only %d files found: the test does not see the source", len(all))
 	}
@@ -86,9 +84,7 @@ func under(pkg string, folders ...string) bool {
 // TestTopLevel: the house has these folders and no other.
 func TestTopLevel(t *testing.T) {
 	entries, err := os.ReadDir(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	allowed := []string{"mmio", "netlinkrdma", "uverbs", "cm", "test", "tools"}
 	for _, e := range entries {
 		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") && !slices.Contains(allowed, e.Name()) {

@@ -10,7 +10,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
+
+// must fails a test on an error.
+var must = testenv.Must
 
 // abigen runs the command on the fixture and returns what it prints.
 func abigen(t *testing.T, args ...string) (string, error) {
@@ -33,14 +38,10 @@ func generatedRoot(t *testing.T) string {
 func TestWrite(t *testing.T) {
 	root := generatedRoot(t)
 	files, err := generateFrom(t, "testdata/include", fixtureList(t), "fixture 1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, want := range files {
 		got, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if diff := cmp.Diff(string(want), string(got)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
@@ -53,14 +54,10 @@ func TestWrite(t *testing.T) {
 		"zhand.go": "package abi\n",
 		"zfix.go":  "damaged",
 	} {
-		if err := os.WriteFile(filepath.Join(abi, name), []byte(text), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(abi, name), []byte(text), 0o666))
 	}
 	out, err := abigen(t, "-include", "testdata/include", "-version", "fixture 1", "-root", root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if want := "some/abi/zold.go removed\nsome/abi/zfix.go\n"; out != want {
 		t.Errorf("it says %q, want %q", out, want)
 	}
@@ -87,24 +84,16 @@ func TestCheckSameVersion(t *testing.T) {
 			edit(t, filepath.Join(abi, "zfix.go"), "// Code", "// No code")
 		}, "some/abi/zfix.go: line 1 is not what abigen writes\n"},
 		{"cut short", func(t *testing.T, abi string) {
-			if err := os.Truncate(filepath.Join(abi, "zabi.go"), 300); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Truncate(filepath.Join(abi, "zabi.go"), 300))
 		}, "some/abi/zabi.go: line "},
 		{"missing", func(t *testing.T, abi string) {
-			if err := os.Remove(filepath.Join(abi, "zbase.go")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Remove(filepath.Join(abi, "zbase.go")))
 		}, "some/abi/zbase.go: open "},
 		{"left over", func(t *testing.T, abi string) {
-			if err := os.WriteFile(filepath.Join(abi, "zold.go"), []byte(generated), 0o666); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(abi, "zold.go"), []byte(generated), 0o666))
 		}, "some/abi/zold.go: nothing in the allow-list generates it\n"},
 		{"package missing", func(t *testing.T, abi string) {
-			if err := os.RemoveAll(abi); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.RemoveAll(abi))
 		}, "some/abi/zabi.go: open "},
 	}
 	for _, tt := range tests {
@@ -217,15 +206,11 @@ func TestCheckOtherVersion(t *testing.T) {
 func edit(t *testing.T, name, old, text string) {
 	t.Helper()
 	b, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !bytes.Contains(b, []byte(old)) {
 		t.Fatalf("%s: no %q", name, old)
 	}
-	if err := os.WriteFile(name, bytes.Replace(b, []byte(old), []byte(text), 1), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(name, bytes.Replace(b, []byte(old), []byte(text), 1), 0o666))
 }
 
 func TestRunErrors(t *testing.T) {
@@ -255,13 +240,9 @@ func TestPackageVersion(t *testing.T) {
 	if _, err := io.WriteString(w, "linux (7.2.13-1) unstable; urgency=medium\n\n  * Long ago.\n"+strings.Repeat("x", 1000)); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Close())
 	var empty bytes.Buffer
-	if err := gzip.NewWriter(&empty).Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, gzip.NewWriter(&empty).Close())
 	for _, tt := range []struct {
 		name    string
 		content []byte
@@ -276,16 +257,10 @@ func TestPackageVersion(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		doc := filepath.Join(dir, "share", "doc", "linux-libc-dev")
-		if err := os.MkdirAll(doc, 0o777); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.MkdirAll(filepath.Join(dir, "include"), 0o777); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(doc, 0o777))
+		must(t, os.MkdirAll(filepath.Join(dir, "include"), 0o777))
 		if tt.content != nil {
-			if err := os.WriteFile(filepath.Join(doc, "changelog.Debian.gz"), tt.content, 0o666); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(doc, "changelog.Debian.gz"), tt.content, 0o666))
 		}
 		got, err := packageVersion(filepath.Join(dir, "include"))
 		if got != tt.want || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
@@ -305,12 +280,8 @@ func TestNotedVersion(t *testing.T) {
 	} {
 		top := t.TempDir()
 		dir := filepath.Join(top, "root", "usr", "include")
-		if err := os.MkdirAll(dir, 0o777); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(top, "packages.json"), []byte(tt.content), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(dir, 0o777))
+		must(t, os.WriteFile(filepath.Join(top, "packages.json"), []byte(tt.content), 0o666))
 		got, err := packageVersion(dir)
 		if got != tt.want || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 			t.Errorf("%s: %q, %v, want %q and error %q", tt.content, got, err, tt.want, tt.err)

@@ -111,9 +111,7 @@ func TestDamage(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			root := generatedRoot(t)
 			abi := filepath.Join(root, "some", "abi")
-			if err := os.WriteFile(filepath.Join(root, "go.mod"), []byte("module fixture\n\ngo 1.26\n"), 0o666); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(root, "go.mod"), []byte("module fixture\n\ngo 1.26\n"), 0o666))
 			edit(t, filepath.Join(abi, "zfix.go"), tt.old, tt.text)
 			if tt.want == tt.build { // for the others, checkLayout knows as well that the types are right
 				cmd := exec.Command("go", "vet", ".")

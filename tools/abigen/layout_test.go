@@ -66,9 +66,7 @@ func TestLayout(t *testing.T) {
 		})
 	}
 	list, err := parseList(strings.NewReader(allowList))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, p := range list {
 		if p.table == "" {
 			listed = append(listed, p.dir)
@@ -396,7 +394,7 @@ func checkLayout(dir, include string, known map[string]difference) (summary stri
 	if err := checkAbsent(version, len(absent), known); err != nil {
 		r.problem("%v; absent: %s", err, strings.Join(absent, ", "))
 	}
-	return fmt.Sprintf("%d claims hold against the headers of Linux %s, %d are about names that it lacks, %d are known to differ",
+	return fmt.Sprintf("%d claims hold against the headers of Linux %s, %d are about names that it does not have, %d are known to differ",
 		len(r.claims)-len(absent)-len(wrong), version, len(absent), len(differs)), r.problems
 }
 

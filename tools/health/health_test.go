@@ -31,9 +31,7 @@ var (
 func gid(t *testing.T, index int, addr string, typ uverbs.GIDType) uverbs.GIDEntry {
 	t.Helper()
 	g, err := uverbs.ParseGID(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return uverbs.GIDEntry{Port: 1, Index: index, GID: g, Type: typ, Netdev: 2}
 }
 

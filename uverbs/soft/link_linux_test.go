@@ -150,9 +150,7 @@ func TestLinkEvents(t *testing.T) {
 func counter(t *testing.T, ctx *uverbs.Device, name string) uint64 {
 	t.Helper()
 	counters, err := ctx.PortCounters(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	for _, c := range counters {
 		if c.Name == name {
 			return c.Value

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
@@ -17,9 +18,7 @@ func TestRemoval(t *testing.T) {
 	var sides [2]*side
 	for i := range devs {
 		dev, err := soft.New(soft.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		t.Cleanup(func() { dev.Close() })
 		devs[i] = dev
 		sides[i] = newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: 1, RetryCount: 1}})
@@ -48,9 +47,7 @@ func TestRemoval(t *testing.T) {
 			t.Errorf("CQ.Wait: %v", err)
 		}
 	})
-	if err := devs[0].Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, devs[0].Close())
 	wg.Wait()
 	if _, err := a.ctx.AllocPD(); !errors.Is(err, uverbs.ErrDeviceRemoved) {
 		t.Errorf("AllocPD: %v", err)
@@ -64,9 +61,7 @@ func TestRemoval(t *testing.T) {
 	if _, err := uverbs.Open(devs[0].Name()); err == nil {
 		t.Error("a device that was removed can be opened")
 	}
-	if err := b.qp.PostSend(uverbs.SendWR{ID: 7, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, b.qp.PostSend(uverbs.SendWR{ID: 7, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled}))
 	var wc [1]uverbs.WC
 	if _, err := b.cq.Wait(t.Context(), wc[:]); err != nil || wc[0].ID != 7 || wc[0].Status != uverbs.WCRetryExcErr {
 		t.Errorf("the peer's send: %v, completion %+v", err, wc[0])
@@ -77,14 +72,10 @@ func TestRemoval(t *testing.T) {
 func TestRemovalInUse(t *testing.T) {
 	for range 5 {
 		dev, err := soft.New(soft.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
 		connect(t, a, b)
-		if err := b.qp.PostRecv(1, b.mr.SGE(1<<15, 1<<15)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, b.qp.PostRecv(1, b.mr.SGE(1<<15, 1<<15)))
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		for i, s := range []*side{a, b} {
@@ -118,9 +109,7 @@ func TestRemovalFromOptions(t *testing.T) {
 	var sides [2]*side
 	for i, faults := range []string{"direction=sent,class=write,remove=3", ""} {
 		dev, err := soft.New(soft.Options{Faults: faults})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		t.Cleanup(func() { dev.Close() })
 		sides[i] = newSide(t, dev, uverbs.QPOptions{})
 	}
@@ -129,16 +118,12 @@ func TestRemovalFromOptions(t *testing.T) {
 	write := uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
 	var wc [1]uverbs.WC
 	for range 2 {
-		if err := a.qp.PostSend(write); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, a.qp.PostSend(write))
 		if _, err := a.cq.Wait(t.Context(), wc[:]); err != nil || wc[0].Err() != nil {
 			t.Fatal(err, wc[0].Err())
 		}
 	}
-	if err := a.qp.PostSend(write); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, a.qp.PostSend(write))
 	if _, err := a.cq.Wait(t.Context(), wc[:]); !errors.Is(err, uverbs.ErrDeviceRemoved) {
 		t.Errorf("CQ.Wait: %v, want ErrDeviceRemoved", err)
 	}

@@ -26,9 +26,7 @@ func tracked(t *testing.T) netlinkrdma.Device { return trackedDevice(t, deviceNa
 func trackedDevice(t *testing.T, name string) netlinkrdma.Device {
 	t.Helper()
 	dev, err := netlinkrdma.DeviceByName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return dev
 }
 
@@ -36,18 +34,14 @@ func trackedDevice(t *testing.T, name string) netlinkrdma.Device {
 func resources(t *testing.T, dev netlinkrdma.Device) netlinkrdma.ResourceCounts {
 	t.Helper()
 	counts, err := netlinkrdma.Resources(dev)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return counts
 }
 
 // own returns the one element of a list that is ours by that test.
 func own[T any](t *testing.T, list []T, err error, mine func(T) bool) T {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	i := slices.IndexFunc(list, mine)
 	if i < 0 || slices.ContainsFunc(list[i+1:], mine) {
 		t.Fatalf("%+v does not have one that is ours", list)

@@ -15,18 +15,14 @@ import (
 
 	"github.com/goverbs/goverbs/test/hca/subnet"
 	"github.com/goverbs/goverbs/test/ibsim"
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/fabric"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
-// must fails the test on an error.
-func must(t testing.TB, errs ...error) {
-	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-}
+// must fails a test on an error.
+var must = testenv.Must
 
 // open makes a subnet whose ports have LIDs, and opens a port of it.
 func open(t testing.TB, word, node string) (*subnet.Subnet, *umad.Port) {

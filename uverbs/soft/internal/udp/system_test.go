@@ -34,9 +34,7 @@ func TestIPFields(t *testing.T) {
 					fill(t, &batch, b.LocalAddr(), 64, uint64(i))
 					batch.SetIP(ip)
 				}
-				if err := a.Send(&batch); err != nil {
-					t.Fatal(err)
-				}
+				must(t, a.Send(&batch))
 				_, metas := collect(t, b, len(chosen))
 				var got []IP
 				for _, m := range metas {
@@ -81,9 +79,7 @@ func testMulticast(t *testing.T, local, group netip.Addr) {
 	fill(t, &batch, to, 64, 2)
 	fill(t, &batch, to, 64, 3)
 	for s, batch := range map[*Socket]*Batch{a: &own, b: &batch} {
-		if err := s.Send(batch); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Send(batch))
 		for i, want := range sent(s, batch) {
 			if diff := cmp.Diff(want, <-got); diff != "" {
 				t.Errorf("packet %d (-sent +received):\n%s", i, diff)
@@ -131,9 +127,7 @@ func TestLinkLocal(t *testing.T) {
 			var batch Batch
 			fill(t, &batch, to, 64, 1)
 			fill(t, &batch, to, 64, 2)
-			if err := a.Send(&batch); err != nil {
-				t.Fatal(err)
-			}
+			must(t, a.Send(&batch))
 			got, _ := collect(t, b, 2)
 			if from := netip.AddrPortFrom(to.Addr(), a.LocalAddr().Port()); got[0].From != from.String() || got[0].To != to.String() {
 				t.Errorf("received %+v, want from %v to %v", got[0], from, to)
