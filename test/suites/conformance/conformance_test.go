@@ -319,8 +319,11 @@ func send(id uint64, sgl ...uverbs.SGE) uverbs.SendWR {
 	return uverbs.SendWR{ID: id, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: sgl}
 }
 
-// must fails a test on an error.
-var must = testenv.Must
+// must fails a test on an error. It is no variable, so that its arguments stay on the stack.
+func must(t testing.TB, errs ...error) {
+	t.Helper()
+	testenv.Must(t, errs...)
+}
 
 // argError checks that err is an ArgError about a field.
 func argError(t *testing.T, err error, field string) *uverbs.ArgError {
