@@ -20,6 +20,9 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
+// errorIs checks which error a call returned.
+var errorIs = testenv.ErrorIs
+
 // must fails a test on an error.
 var must = testenv.Must
 
@@ -239,20 +242,14 @@ func TestPrefer(t *testing.T) {
 		}
 		// Node 64 is the first bit of the mask's second word.
 		for _, node := range []int{64, 1023} {
-			if err := r.Prefer(node); !errors.Is(err, unix.EINVAL) {
-				t.Errorf("node %d: %v, want EINVAL", node, err)
-			}
+			errorIs(t, r.Prefer(node), unix.EINVAL, "node %d", node)
 		}
 	}
 	for _, node := range []int{-1, 1024, math.MaxInt} {
-		if err := r.Prefer(node); !errors.Is(err, unix.EINVAL) {
-			t.Errorf("node %d: %v, want EINVAL", node, err)
-		}
+		errorIs(t, r.Prefer(node), unix.EINVAL, "node %d", node)
 	}
 	must(t, r.Close())
-	if err := r.Prefer(0); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("a closed region: %v, want ErrClosed", err)
-	}
+	errorIs(t, r.Prefer(0), os.ErrClosed, "a closed region")
 }
 
 // TestRetire: the memory of a region that is retired is not the device's any more, can still
@@ -360,9 +357,7 @@ func TestCloseRefused(t *testing.T) {
 	if uintptr(unsafe.Pointer(&r.mem[0]))%uintptr(os.Getpagesize()) == 0 {
 		r.mem = r.mem[1:]
 	}
-	if err := r.Close(); !errors.Is(err, unix.EINVAL) {
-		t.Errorf("Close: %v, want EINVAL", err)
-	}
+	errorIs(t, r.Close(), unix.EINVAL, "Close")
 	if err := r.Close(); err != nil {
 		t.Errorf("Close once more: %v", err)
 	}
@@ -377,9 +372,7 @@ func TestGoMemory(t *testing.T) {
 		if len(b) != 100 || cap(b) != 100 || &b[0] != &mem[0] {
 			t.Fatalf("Bytes has %d bytes (capacity %d), want the 100 of the slice", len(b), cap(b))
 		}
-		if err := r.Prefer(0); !errors.Is(err, unix.EINVAL) {
-			t.Errorf("Prefer: %v, want EINVAL", err)
-		}
+		errorIs(t, r.Prefer(0), unix.EINVAL, "Prefer")
 		b[99] = 'x'
 		if err := errors.Join(end(r), end(r)); err != nil || r.Bytes() != nil {
 			t.Errorf("%s: %v, then Bytes is not nil: %v", name, err, r.Bytes() != nil)

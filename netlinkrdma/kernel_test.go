@@ -155,9 +155,7 @@ func TestKernelNoSuchCharDev(t *testing.T) {
 	needKernel(t)
 	for _, of := range [][]*rtAttr{nil, {u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, 0)}} {
 		cd, err := system.netlinkCharDev("goverbs_none", of...)
-		if !errors.Is(err, unix.EOPNOTSUPP) {
-			t.Errorf("%+v, %v, want EOPNOTSUPP", cd, err)
-		}
+		errorIs(t, err, unix.EOPNOTSUPP, "%+v,", cd)
 	}
 }
 
@@ -292,9 +290,7 @@ func TestKernelLink(t *testing.T) {
 	_, uverbsErr := UverbsDev(dev)
 	_, nameErr := DeviceByName("nltrxe")
 	for _, err := range []error{portsErr, uverbsErr, nameErr, DeleteLink("nltrxe")} {
-		if !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("after deletion: %v, want fs.ErrNotExist", err)
-		}
+		errorIs(t, err, fs.ErrNotExist, "after deletion")
 	}
 }
 

@@ -98,11 +98,7 @@ func checkWaitEnds(t *testing.T, ctx context.Context, m *Monitor) {
 			break
 		}
 	}
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("after cancel: %v", err)
-	}
+	errorIs(t, err, context.Canceled, "after cancel")
 	time.AfterFunc(50*time.Millisecond, func() { m.Close() })
-	if _, err := m.Next(ctx); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("after Close: %v", err)
-	}
+	errorIs(t, second(m.Next(ctx)), os.ErrClosed, "after Close")
 }

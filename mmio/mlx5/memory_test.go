@@ -3,7 +3,6 @@
 package mlx5
 
 import (
-	"errors"
 	"slices"
 	"testing"
 
@@ -55,8 +54,6 @@ func TestMemory(t *testing.T) {
 		start  uint64
 		length int
 	}{{2, 100}, {64, 8192}, {8196, 0}, {1 << 63, 1}, {0, -1}} {
-		if _, err := NewMemory(mapped, c.start, c.length); !errors.Is(err, ErrLayout) {
-			t.Errorf("%d bytes at %#x: %v, want %v", c.length, c.start, err, ErrLayout)
-		}
+		errorIs(t, errorOf(NewMemory(mapped, c.start, c.length)), ErrLayout, "%d bytes at %#x", c.length, c.start)
 	}
 }

@@ -2,7 +2,6 @@ package soft_test
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"testing"
 
@@ -10,6 +9,12 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
+
+// errorIs checks which error a call returned.
+var errorIs = testenv.ErrorIs
+
+// second returns the error of a call.
+func second[T any](_ T, err error) error { return err }
 
 // TestRemoval closes a device under a program: waits end, commands fail with ErrDeviceRemoved, and
 // what the program has can be closed. The peer on another device sees that the program is gone.
@@ -37,24 +42,16 @@ func TestRemoval(t *testing.T) {
 				break
 			}
 		}
-		if _, err := a.ctx.WaitEvent(t.Context()); !errors.Is(err, uverbs.ErrDeviceRemoved) {
-			t.Errorf("WaitEvent after the device was removed: %v", err)
-		}
+		errorIs(t, second(a.ctx.WaitEvent(t.Context())), uverbs.ErrDeviceRemoved, "WaitEvent after the device was removed")
 	})
 	wg.Go(func() {
 		var wc [1]uverbs.WC
-		if _, err := a.cq.Wait(t.Context(), wc[:]); !errors.Is(err, uverbs.ErrDeviceRemoved) {
-			t.Errorf("CQ.Wait: %v", err)
-		}
+		errorIs(t, second(a.cq.Wait(t.Context(), wc[:])), uverbs.ErrDeviceRemoved, "CQ.Wait")
 	})
 	testenv.Must(t, devs[0].Close())
 	wg.Wait()
-	if _, err := a.ctx.AllocPD(); !errors.Is(err, uverbs.ErrDeviceRemoved) {
-		t.Errorf("AllocPD: %v", err)
-	}
-	if err := a.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend}); !errors.Is(err, uverbs.ErrDeviceRemoved) {
-		t.Errorf("PostSend: %v", err)
-	}
+	errorIs(t, second(a.ctx.AllocPD()), uverbs.ErrDeviceRemoved, "AllocPD")
+	errorIs(t, a.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend}), uverbs.ErrDeviceRemoved, "PostSend")
 	if err := a.ctx.CloseAll(); err != nil {
 		t.Errorf("CloseAll: %v", err)
 	}
@@ -88,9 +85,7 @@ func TestRemovalInUse(t *testing.T) {
 					err = pd.Close()
 				}
 				if err != nil {
-					if !errors.Is(err, uverbs.ErrDeviceRemoved) {
-						t.Errorf("a PD: %v", err)
-					}
+					errorIs(t, err, uverbs.ErrDeviceRemoved, "a PD")
 					return
 				}
 			}
@@ -124,10 +119,6 @@ func TestRemovalFromOptions(t *testing.T) {
 		}
 	}
 	testenv.Must(t, a.qp.PostSend(write))
-	if _, err := a.cq.Wait(t.Context(), wc[:]); !errors.Is(err, uverbs.ErrDeviceRemoved) {
-		t.Errorf("CQ.Wait: %v, want ErrDeviceRemoved", err)
-	}
-	if _, err := a.ctx.AllocPD(); !errors.Is(err, uverbs.ErrDeviceRemoved) {
-		t.Errorf("AllocPD: %v, want ErrDeviceRemoved", err)
-	}
+	errorIs(t, second(a.cq.Wait(t.Context(), wc[:])), uverbs.ErrDeviceRemoved, "CQ.Wait")
+	errorIs(t, second(a.ctx.AllocPD()), uverbs.ErrDeviceRemoved, "AllocPD")
 }

@@ -66,9 +66,7 @@ func TestHugePages(t *testing.T) {
 		t.Errorf("the buffer has %d bytes", n)
 	}
 	_, err = uverbs.AllocBufferWith(2<<20+1, huge)
-	if !errors.Is(err, syscall.ENOMEM) {
-		t.Errorf("with one huge page left: %v, want ENOMEM", err)
-	}
+	errorIs(t, err, syscall.ENOMEM, "with one huge page left")
 	says(t, err, "2 pages are needed", "of 3 only 1 are free", "echo 4 > ")
 	last, err := uverbs.AllocBufferWith(1, uverbs.BufferOptions{HugePageSize: 2 << 20})
 	must(t, err)

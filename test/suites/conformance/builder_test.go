@@ -45,9 +45,7 @@ func TestBuilderWindow(t *testing.T) {
 				s = b.qp.BeginSend()
 				s.LocalInv(3, uverbs.SendSignaled, rkey)
 				s.SGE(b.mr.SGE(0, 1))
-				if err := s.Post(); !errors.Is(err, uverbs.ErrNoData) {
-					t.Errorf("LOCAL_INV with data: %v, want ErrNoData", err)
-				}
+				errorIs(t, s.Post(), uverbs.ErrNoData, "LOCAL_INV with data")
 				continue
 			}
 			must(t, b.qp.PostRecv(4, b.mr.SGE(2000, 100)))
@@ -85,9 +83,7 @@ func TestBuilderAtomicWrite(t *testing.T) {
 		b.holds(t, 128, []byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 3, 2})
 		s = a.qp.BeginSend()
 		s.AtomicWrite(3, uverbs.SendSignaled, b.mr.Addr()+132, b.mr.RKey(), [8]byte{})
-		if err := s.Post(); !errors.Is(err, uverbs.ErrAtomic) {
-			t.Errorf("at an odd address: %v, want ErrAtomic", err)
-		}
+		errorIs(t, s.Post(), uverbs.ErrAtomic, "at an odd address")
 	})
 }
 

@@ -10,6 +10,12 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
+// errorIs checks which error a call returned.
+var errorIs = testenv.ErrorIs
+
+// errorOf returns the error of a call.
+func errorOf[T any](_ T, err error) error { return err }
+
 // dcKey is the access key of the targets in these tests.
 const dcKey = 0x0123456789abcdef
 
@@ -271,9 +277,7 @@ func TestDCErrors(t *testing.T) {
 			if wc.Status != tt.want[0] && wc.Status != tt.want[len(tt.want)-1] {
 				t.Fatalf("%s: completion %+v, want %v", tt.name, wc, tt.want)
 			}
-			if err := r.dci.Err(&wc); !errors.Is(err, wc.Status) {
-				t.Errorf("%s: error %v", tt.name, err)
-			}
+			errorIs(t, r.dci.Err(&wc), wc.Status, "%s: error", tt.name)
 			if attr, err := r.dci.Query(); err != nil || attr.State != uverbs.QPErr {
 				t.Errorf("%s: state %s, %v", tt.name, attr.State, err)
 			}
@@ -394,9 +398,7 @@ func TestDCResetStream(t *testing.T) {
 		}
 		argError(t, r.dci.ResetStream(3), "state")
 		argError(t, r.qp.ResetStream(3), "QP type")
-		if err := r.newDCI(t, uverbs.DCIOptions{}).ResetStream(0); !errors.Is(err, uverbs.ErrNoStreams) {
-			t.Errorf("a DCI without streams: %v", err)
-		}
+		errorIs(t, r.newDCI(t, uverbs.DCIOptions{}).ResetStream(0), uverbs.ErrNoStreams, "a DCI without streams")
 		var feature *uverbs.FeatureError
 		plain := newDC(t, uverbs.DCIOptions{Streams: streams}, 0)
 		if err := plain.dci.ResetStream(1); !errors.As(err, &feature) || feature.Feature != "DEVX" {
@@ -429,37 +431,24 @@ func TestDCAttributes(t *testing.T) {
 			"connect":     r.dci.Connect(t.Context(), uverbs.Endpoint{QPN: 1}),
 			"ready UD":    r.dci.ReadyUD(1),
 			"ready RC":    r.qp.ReadyDC(),
-			"no SRQ":      second(r.pd.CreateDCT(uverbs.DCTOptions{RecvCQ: r.cq})),
-			"no RecvCQ":   second(r.pd.CreateDCT(uverbs.DCTOptions{SRQ: d.srq})),
-			"no SendCQ":   second(r.pd.CreateDCI(uverbs.DCIOptions{})),
-			"MaxInline":   second(r.pd.CreateDCI(uverbs.DCIOptions{SendCQ: r.cq, MaxInline: 5000})),
-			"by CreateQP": second(r.pd.CreateQP(uverbs.QPOptions{Type: uverbs.DCI, SendCQ: r.cq})),
+			"no SRQ":      errorOf(r.pd.CreateDCT(uverbs.DCTOptions{RecvCQ: r.cq})),
+			"no RecvCQ":   errorOf(r.pd.CreateDCT(uverbs.DCTOptions{SRQ: d.srq})),
+			"no SendCQ":   errorOf(r.pd.CreateDCI(uverbs.DCIOptions{})),
+			"MaxInline":   errorOf(r.pd.CreateDCI(uverbs.DCIOptions{SendCQ: r.cq, MaxInline: 5000})),
+			"by CreateQP": errorOf(r.pd.CreateQP(uverbs.QPOptions{Type: uverbs.DCI, SendCQ: r.cq})),
 		} {
 			var arg *uverbs.ArgError
 			if !errors.As(err, &arg) {
 				t.Errorf("%s: error %v", name, err)
 			}
 		}
-		if err := d.qp.PostSend(send(1)); !errors.Is(err, uverbs.ErrState) {
-			t.Errorf("a send of a DCT: %v", err)
-		}
-		if err := d.qp.PostRecv(1); !errors.Is(err, uverbs.ErrSRQ) {
-			t.Errorf("a receive of a DCT: %v", err)
-		}
-		if err := r.dci.PostRecv(1); !errors.Is(err, uverbs.ErrNoRecvQueue) {
-			t.Errorf("a receive of a DCI: %v", err)
-		}
-		if err := r.dci.PostSend(send(1)); !errors.Is(err, uverbs.ErrNoAddress) {
-			t.Errorf("a send without a target: %v", err)
-		}
+		errorIs(t, d.qp.PostSend(send(1)), uverbs.ErrState, "a send of a DCT")
+		errorIs(t, d.qp.PostRecv(1), uverbs.ErrSRQ, "a receive of a DCT")
+		errorIs(t, r.dci.PostRecv(1), uverbs.ErrNoRecvQueue, "a receive of a DCI")
+		errorIs(t, r.dci.PostSend(send(1)), uverbs.ErrNoAddress, "a send without a target")
 		b := r.dci.BeginSend()
 		b.Send(1, 0)
 		b.To(d.ah, 1, 1)
-		if err := b.Post(); !errors.Is(err, uverbs.ErrNotDatagram) {
-			t.Errorf("a Q_Key: %v", err)
-		}
+		errorIs(t, b.Post(), uverbs.ErrNotDatagram, "a Q_Key")
 	})
 }
-
-// second returns the error of a call.
-func second(_ *uverbs.QP, err error) error { return err }

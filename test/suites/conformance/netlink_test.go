@@ -118,9 +118,7 @@ func checkResources(t *testing.T, dev netlinkrdma.Device, before netlinkrdma.Res
 
 	// rxe counts for ports only. TestQPCounters has the counters of ConnectX.
 	if !onMLX5 {
-		if _, err := netlinkrdma.NewQPCounter(dev, 1, held.qp.Num); !errors.Is(err, errors.ErrUnsupported) {
-			t.Errorf("counter for a QP: %v, want errors.ErrUnsupported", err)
-		}
+		errorIs(t, errorOf(netlinkrdma.NewQPCounter(dev, 1, held.qp.Num)), errors.ErrUnsupported, "counter for a QP")
 	}
 	checkConnected(t, dev)
 }
@@ -196,9 +194,7 @@ func checkByID(t *testing.T, dev netlinkrdma.Device, held netlinkObjects) {
 	if diff := cmp.Diff(held.qp, oneQP); err != nil || diff != "" {
 		t.Errorf("QP by number: %v\n%s", err, diff)
 	}
-	if _, err := netlinkrdma.QPByNum(dev, 1, 0xfffffe); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("QP that is not there: %v", err)
-	}
+	errorIs(t, errorOf(netlinkrdma.QPByNum(dev, 1, 0xfffffe)), fs.ErrNotExist, "QP that is not there")
 }
 
 // checkContext checks the context of the objects, which netlink lists since Linux 5.13.
@@ -206,9 +202,7 @@ func checkContext(t *testing.T, dev netlinkrdma.Device, held netlinkObjects) {
 	t.Helper()
 	contexts, err := netlinkrdma.Contexts(dev)
 	if k := testenv.Kernel(t); slices.Compare(k[:], []int{5, 13}) < 0 {
-		if !errors.Is(err, errors.ErrUnsupported) {
-			t.Errorf("contexts on Linux %v: %v", k, err)
-		}
+		errorIs(t, err, errors.ErrUnsupported, "contexts on Linux %v", k)
 	} else {
 		ctx := own(t, contexts, err, func(c netlinkrdma.Context) bool { return c.ID == held.pd.Context })
 		if one, err := netlinkrdma.ContextByID(dev, ctx.ID); err != nil || one != ctx || !ownedByUs(ctx.Owner) {

@@ -37,15 +37,11 @@ func TestUC(t *testing.T) {
 			b.holds(t, 0, want)
 		}
 		for _, op := range []uverbs.WROpcode{uverbs.WRRDMARead, uverbs.WRAtomicCAS, uverbs.WRAtomicFAA, uverbs.WRAtomicWrite, uverbs.WRFlush} {
-			if err := a.qp.PostSend(uverbs.SendWR{Opcode: op}); !errors.Is(err, uverbs.ErrOpcode) {
-				t.Errorf("%s on UC: %v, want ErrOpcode", op, err)
-			}
+			errorIs(t, a.qp.PostSend(uverbs.SendWR{Opcode: op}), uverbs.ErrOpcode, "%s on UC", op)
 		}
 		if !onMLX5 { // which takes it; rxe's kernel says that it has it, and fails
 			op := uverbs.WRSendWithInv
-			if err := a.qp.PostSend(uverbs.SendWR{Opcode: op}); !errors.Is(err, uverbs.ErrOpcode) {
-				t.Errorf("%s on UC: %v, want ErrOpcode", op, err)
-			}
+			errorIs(t, a.qp.PostSend(uverbs.SendWR{Opcode: op}), uverbs.ErrOpcode, "%s on UC", op)
 		}
 	})
 }
@@ -78,9 +74,7 @@ func TestAtomic(t *testing.T) {
 		wr.RemoteAddr, wr.RKey = b.mr.Addr()+64, b.mr.RKey()
 		if lacksAtomics(t, a.dev) {
 			for _, wr.Opcode = range []uverbs.WROpcode{uverbs.WRAtomicFAA, uverbs.WRAtomicCAS} {
-				if err := a.qp.PostSend(wr); !errors.Is(err, errors.ErrUnsupported) {
-					t.Errorf("%s on a device without atomic operations: %v, want ErrUnsupported", wr.Opcode, err)
-				}
+				errorIs(t, a.qp.PostSend(wr), errors.ErrUnsupported, "%s on a device without atomic operations", wr.Opcode)
 			}
 			a.none(t)
 			return
@@ -107,9 +101,7 @@ func TestAtomic(t *testing.T) {
 			t.Fatalf("swapped to %d, want 8", b.word(64))
 		}
 		wr.RemoteAddr += 4
-		if err := a.qp.PostSend(wr); !errors.Is(err, uverbs.ErrAtomic) {
-			t.Errorf("an atomic at an odd address: %v", err)
-		}
+		errorIs(t, a.qp.PostSend(wr), uverbs.ErrAtomic, "an atomic at an odd address")
 	})
 }
 
@@ -246,9 +238,7 @@ func TestBuilder(t *testing.T) {
 		}
 		s = a.qp.BeginSend()
 		s.SGE(a.mr.SGE(0, 1))
-		if err := s.Post(); !errors.Is(err, uverbs.ErrNothingBegun) {
-			t.Errorf("data for nothing: %v", err)
-		}
+		errorIs(t, s.Post(), uverbs.ErrNothingBegun, "data for nothing")
 		a.none(t)
 		must(t, b.qp.PostRecv(4, b.mr.SGE(0, 100)))
 		s = a.qp.BeginSend()

@@ -43,9 +43,7 @@ func TestRawPacketHeaders(t *testing.T) {
 			"before the MR": send(1, uverbs.SGE{Addr: frame.Addr - 8, Length: 100, LKey: frame.LKey}),
 			"past the MR":   send(1, uverbs.SGE{Addr: frame.Addr + bufferSize - 8, Length: 100, LKey: frame.LKey}),
 		} {
-			if err := a.qp.PostSend(wr); !errors.Is(err, uverbs.ErrHeader) {
-				t.Errorf("%s: %v, want ErrHeader", name, err)
-			}
+			errorIs(t, a.qp.PostSend(wr), uverbs.ErrHeader, "%s", name)
 		}
 		must(t, a.qp.PostSend(send(2, a.mr.SGE(0, 18)))) // nothing behind the header
 		a.want(t, 2, uverbs.WCSend)
@@ -117,13 +115,9 @@ func TestWQ(t *testing.T) {
 				recvs = append(recvs, uverbs.RecvWR{ID: uint64(1000*i + n), SGL: []uverbs.SGE{b.mr.SGE(512*i, 256)}})
 			}
 			must(t, wq.PostRecv(recvs[0].ID, recvs[0].SGL...))
-			if err := wq.PostRecvs(recvs...); !errors.Is(err, uverbs.ErrQueueFull) {
-				t.Errorf("a WQ takes one more than it holds: %v", err)
-			}
+			errorIs(t, wq.PostRecvs(recvs...), uverbs.ErrQueueFull, "a WQ takes one more than it holds")
 			must(t, wq.PostRecvs(recvs[1:]...))
-			if err := wq.PostRecv(1); !errors.Is(err, uverbs.ErrQueueFull) {
-				t.Errorf("a full WQ takes a receive: %v", err)
-			}
+			errorIs(t, wq.PostRecv(1), uverbs.ErrQueueFull, "a full WQ takes a receive")
 			wqs = append(wqs, wq)
 		}
 		table, err := b.dev.CreateRWQIndTable(wqs)

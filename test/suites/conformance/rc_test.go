@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -195,9 +194,7 @@ func TestAtomicVariants(t *testing.T) {
 			if wr.RemoteAddr = b.mr.Addr(); length == 8 {
 				wr.RemoteAddr++
 			}
-			if err := a.qp.PostSend(wr); !errors.Is(err, uverbs.ErrAtomic) {
-				t.Errorf("%s of %d bytes at %#x: %v, want ErrAtomic", op, length, wr.RemoteAddr, err)
-			}
+			errorIs(t, a.qp.PostSend(wr), uverbs.ErrAtomic, "%s of %d bytes at %#x", op, length, wr.RemoteAddr)
 		}
 	}
 }

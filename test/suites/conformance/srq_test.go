@@ -51,12 +51,8 @@ func TestSRQ(t *testing.T) {
 			if c := qp.Caps(); c.MaxRecvWR != 0 || c.MaxRecvSGE != 0 {
 				t.Errorf("a QP with an SRQ has a receive queue: %+v", c)
 			}
-			if err := qp.PostRecv(1); !errors.Is(err, uverbs.ErrSRQ) {
-				t.Errorf("PostRecv on a QP with an SRQ: %v", err)
-			}
-			if err := qp.PostRecvs(uverbs.RecvWR{}); !errors.Is(err, uverbs.ErrSRQ) {
-				t.Errorf("PostRecvs on a QP with an SRQ: %v", err)
-			}
+			errorIs(t, qp.PostRecv(1), uverbs.ErrSRQ, "PostRecv on a QP with an SRQ")
+			errorIs(t, qp.PostRecvs(uverbs.RecvWR{}), uverbs.ErrSRQ, "PostRecvs on a QP with an SRQ")
 		}
 		for round := range 3 {
 			must(t, srq.PostRecv(1, mr.SGE(0, 50), mr.SGE(100, 50)))
@@ -133,9 +129,7 @@ func TestSRQAttributes(t *testing.T) {
 		must(t, srq.Close(), srq.Close())
 		_, err = srq.Query()
 		for _, err := range []error{err, srq.PostRecv(1), srq.PostRecvs(), srq.SetLimit(1), srq.Resize(30)} {
-			if !errors.Is(err, os.ErrClosed) {
-				t.Errorf("after Close: %v", err)
-			}
+			errorIs(t, err, os.ErrClosed, "after Close")
 		}
 	})
 }

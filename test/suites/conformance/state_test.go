@@ -106,9 +106,7 @@ func TestQPStates(t *testing.T) {
 			must(t, a.qp.Modify(uverbs.QPAttr{State: s}, uverbs.AttrState))
 		}
 		if onMLX5 { // mlx5_ib knows no way there, nor a table of what may follow what
-			if err := a.qp.Modify(uverbs.QPAttr{State: uverbs.QPSQD}, uverbs.AttrState); !errors.Is(err, syscall.EINVAL) {
-				t.Errorf("SQD: %v, want EINVAL", err)
-			}
+			errorIs(t, a.qp.Modify(uverbs.QPAttr{State: uverbs.QPSQD}, uverbs.AttrState), syscall.EINVAL, "SQD")
 		} else {
 			state(uverbs.QPSQD)
 			check(uverbs.QPSQD)
@@ -213,9 +211,7 @@ func TestMRErrors(t *testing.T) {
 		argError(t, err, "slice")
 		must(t, syscall.Mprotect(buf.Bytes(), syscall.PROT_NONE))
 		_, err = pd.RegMR(buf, uverbs.AccessLocalWrite)
-		if !errors.Is(err, syscall.EFAULT) {
-			t.Errorf("inaccessible memory: %v, want EFAULT", err)
-		}
+		errorIs(t, err, syscall.EFAULT, "inaccessible memory")
 		must(t, syscall.Mprotect(buf.Bytes(), syscall.PROT_READ|syscall.PROT_WRITE))
 		mr, err := pd.RegMR(buf, uverbs.AccessLocalWrite)
 		must(t, err)

@@ -11,10 +11,17 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/test/hca/subnet"
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
+
+// errorIs checks which error a call returned.
+var errorIs = testenv.ErrorIs
+
+// second returns the error of a call.
+func second[T any](_ T, err error) error { return err }
 
 // portOf opens a port that is closed at the end of the test.
 func portOf(t *testing.T, s *subnet.Subnet, node string) *umad.Port {
@@ -320,9 +327,7 @@ func TestHostile(t *testing.T) {
 // TestClose ends calls, and lets others have the port.
 func TestClose(t *testing.T) {
 	s, p := open(t, "line:2", "host1")
-	if _, err := openPort(s, "host1", 1); !errors.Is(err, subnet.ErrAttached) {
-		t.Errorf("a second port: %v, want ErrAttached", err)
-	}
+	errorIs(t, second(openPort(s, "host1", 1)), subnet.ErrAttached, "a second port")
 	a := agent(t, p, umad.AgentOptions{Class: mad.ClassSubnDirected, Methods: []mad.Method{mad.MethodTrap}})
 	failed := make(chan error)
 	go func() {
@@ -330,9 +335,7 @@ func TestClose(t *testing.T) {
 		failed <- err
 	}()
 	must(t, p.Close())
-	if err := <-failed; !errors.Is(err, os.ErrClosed) {
-		t.Errorf("Receive: %v, want os.ErrClosed", err)
-	}
+	errorIs(t, <-failed, os.ErrClosed, "Receive")
 	portOf(t, s, "host1")
 	for node, number := range map[string]int{"nobody": 1, "host2": 2, "switch1": 1} {
 		if _, err := openPort(s, node, number); err == nil {

@@ -249,18 +249,14 @@ func TestDiscoverErrors(t *testing.T) {
 			cancel(stop)
 		}
 	}})
-	if !errors.Is(err, stop) {
-		t.Errorf("the context ended: %v", err)
-	}
+	errorIs(t, err, stop, "the context ended")
 	must(t, s.Intercept("host1", subnet.Silent))
 	var timeout *umad.TimeoutError
 	if _, err := fabric.Discover(t.Context(), p, fabric.Options{Tries: 1, Timeout: 10 * time.Millisecond}); !errors.As(err, &timeout) {
 		t.Errorf("the own node is silent: %v", err)
 	}
 	must(t, p.Close())
-	if _, err := fabric.Discover(t.Context(), p, fabric.Options{}); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("the port is closed: %v", err)
-	}
+	errorIs(t, second(fabric.Discover(t.Context(), p, fabric.Options{})), os.ErrClosed, "the port is closed")
 	noQP0 := ibsim.NoQP0("rxe0")
 	defer noQP0.Close()
 	if _, err := fabric.Discover(t.Context(), noQP0, fabric.Options{}); !errors.Is(err, umad.ErrNoQP0) || !errors.Is(err, errors.ErrUnsupported) {

@@ -225,9 +225,7 @@ func TestSmallLink(t *testing.T) {
 		fill(t, &batch, peer, size, uint64(i))
 	}
 	fill(t, &batch, netip.MustParseAddrPort("192.0.2.1:4791"), 64, 4)
-	if err := s.Send(&batch); !errors.Is(err, unix.EMSGSIZE) {
-		t.Errorf("Send: %v, want EMSGSIZE", err)
-	}
+	errorIs(t, s.Send(&batch), unix.EMSGSIZE, "Send")
 	if c := s.Counters(); c.Sent != 2 || c.TooLong != 2 || c.NoRoute != 1 {
 		t.Errorf("counters: %+v, want 2 packets sent, 2 too long, 1 without a route", c)
 	}
