@@ -19,9 +19,7 @@ func TestBufferOptionsRefused(t *testing.T) {
 			t.Errorf("%+v: %v, want an ArgError about %s", o, err, field)
 		}
 	}
-	if _, err := AllocBufferWith(1, BufferOptions{HugePageSize: -1}); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("negative page size: %v", err)
-	}
+	errorIs(t, second(AllocBufferWith(1, BufferOptions{HugePageSize: -1})), syscall.EINVAL, "negative page size")
 }
 
 // TestHugeHint plays sysfs.

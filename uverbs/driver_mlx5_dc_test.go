@@ -184,32 +184,24 @@ func TestDCPostErrors(t *testing.T) {
 			t.Errorf("%v, want %v", err, want)
 		}
 	}
-	if err := c.qp.PostSend(SendWR{Opcode: WRSend, AH: closed}); !errors.Is(err, ErrNoAddress) {
-		t.Errorf("a closed AH: %v", err)
-	}
+	errorIs(t, c.qp.PostSend(SendWR{Opcode: WRSend, AH: closed}), ErrNoAddress, "a closed AH")
 	must(t, c.qp.PostSend(SendWR{Opcode: WRLocalInv, InvalidateRKey: 5})) // it names no target
 	plain, _ := dcCard(t, true)
 	plain.qp.mlx5.streams = false
 	a.dev = plain.dev
-	if err := plain.qp.PostSend(SendWR{Opcode: WRSend, AH: a, DCStream: 1}); !errors.Is(err, ErrNoStreams) {
-		t.Errorf("a stream of a DCI without any: %v", err)
-	}
+	errorIs(t, plain.qp.PostSend(SendWR{Opcode: WRSend, AH: a, DCStream: 1}), ErrNoStreams, "a stream of a DCI without any")
 	must(t, plain.qp.PostSend(SendWR{Opcode: WRSend, AH: a}))
 	a.dev = c.dev
 	rc := newMlx5Card(t, true, false, 64)
 	b := rc.qp.BeginSend()
 	b.Send(1, 0)
 	b.ToDCT(a, 1, 1)
-	if err := b.Post(); !errors.Is(err, ErrNotDC) {
-		t.Errorf("a DCT on RC: %v", err)
-	}
+	errorIs(t, b.Post(), ErrNotDC, "a DCT on RC")
 	for _, q := range []*QP{c.qp, rc.qp} {
 		b := q.BeginSend()
 		b.Send(1, 0)
 		b.To(a, 1, 1)
-		if err := b.Post(); !errors.Is(err, ErrNotDatagram) {
-			t.Errorf("a Q_Key on %s: %v", q.typ, err)
-		}
+		errorIs(t, b.Post(), ErrNotDatagram, "a Q_Key on %s", q.typ)
 	}
 }
 
@@ -439,9 +431,7 @@ func TestMlx5DCIReads(t *testing.T) {
 		case *ArgError:
 			isArg(t, err, "Path.MaxRdAtomic")
 		default:
-			if !errors.Is(err, want) {
-				t.Errorf("%s: %v, want %v", name, err, want)
-			}
+			errorIs(t, err, want, "%s", name)
 			if f.want != nil && !strings.Contains(err.Error(), fmt.Sprintf("MaxRdAtomic %d", sent[0])) {
 				t.Errorf("%s: %v, want the first attempt's value %d", name, err, sent[0])
 			}

@@ -170,9 +170,7 @@ func TestNoECE(t *testing.T) {
 			}
 		}
 	}
-	if err := q.SetECE(ECE{mlx5.ECEVendor, 1}); !errors.Is(err, errNoECE) {
-		t.Errorf("the error does not name the capability: %v", err)
-	}
+	errorIs(t, q.SetECE(ECE{mlx5.ECEVendor, 1}), errNoECE, "the error does not name the capability")
 	_, q = newECEQP(t, RC, 1)
 	for _, vendor := range []uint32{0, 0x15b4} {
 		var arg *ArgError

@@ -192,15 +192,11 @@ func TestMlx5Reset(t *testing.T) {
 					t.Errorf("index %v, shared %v: receive %d after the reset: %v", userIndex, shared, i, err)
 				}
 			}
-			if err := post(99); !errors.Is(err, ErrQueueFull) {
-				t.Errorf("one more receive: %v", err)
-			}
+			errorIs(t, post(99), ErrQueueFull, "one more receive")
 			for range c.qp.Caps().MaxSendWR {
 				must(t, c.qp.PostSend(SendWR{ID: 8, Opcode: WRSend}))
 			}
-			if err := c.qp.PostSend(SendWR{ID: 9, Opcode: WRSend}); !errors.Is(err, ErrQueueFull) {
-				t.Errorf("one more send: %v", err)
-			}
+			errorIs(t, c.qp.PostSend(SendWR{ID: 9, Opcode: WRSend}), ErrQueueFull, "one more send")
 		}
 	}
 }
@@ -239,9 +235,7 @@ func TestMlx5SendFields(t *testing.T) {
 	}
 	unbindable := &MR{lkey: cardKey, mem: region{access: AccessLocalWrite}}
 	unbindable.dev = c.dev
-	if err := c.qp.PostSend(SendWR{Opcode: WRBindMW, Bind: BindInfo{MW: mw, MR: unbindable, Length: 64}}); !errors.Is(err, ErrBindRight) {
-		t.Errorf("a bind to an MR without AccessMWBind: %v, want ErrBindRight", err)
-	}
+	errorIs(t, c.qp.PostSend(SendWR{Opcode: WRBindMW, Bind: BindInfo{MW: mw, MR: unbindable, Length: 64}}), ErrBindRight, "a bind to an MR without AccessMWBind")
 }
 
 // TestMlx5PostErrors: what is wrong is refused, nothing of its batch is posted, and the next
@@ -268,9 +262,7 @@ func TestMlx5PostErrors(t *testing.T) {
 	b := c.qp.BeginSend()
 	b.Send(1, 0)
 	b.ToSRQ(1)
-	if err := b.Post(); !errors.Is(err, ErrNotXRC) {
-		t.Errorf("an SRQ on RC: %v", err)
-	}
+	errorIs(t, b.Post(), ErrNotXRC, "an SRQ on RC")
 	must(t, c.qp.PostSend(good))
 	ring := c.qp.sqRegion.Bytes()[c.qp.mlx5.recv.Bytes():]
 	if !slices.Equal(ring[:16], []byte{0, 0, 0, 0x0a, 0x12, 0x34, 0x56, 1, 0, 0, 0, 8, 0, 0, 0, 0}) {
@@ -279,9 +271,7 @@ func TestMlx5PostErrors(t *testing.T) {
 	for range c.qp.Caps().MaxSendWR - 1 {
 		must(t, c.qp.PostSend(good))
 	}
-	if err := c.qp.PostSend(good); !errors.Is(err, ErrQueueFull) {
-		t.Errorf("one more than the queue holds: %v", err)
-	}
+	errorIs(t, c.qp.PostSend(good), ErrQueueFull, "one more than the queue holds")
 	c.put(0, map[int][]byte{60: b16(uint16(c.qp.Caps().MaxSendWR - 1))}) // all of them, which have one block each
 	if got := c.poll(); len(got) != 1 || got[0].ID != 1 {
 		t.Errorf("the last one's completion is %+v", got)

@@ -261,9 +261,7 @@ func TestStatusError(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { err = wc.Err() }); n != 0 {
 		t.Errorf("Err makes %v allocations, want 0", n)
 	}
-	if !errors.Is(err, WCRetryExcErr) {
-		t.Errorf("error is %v", err)
-	}
+	errorIs(t, err, WCRetryExcErr, "error")
 	if err := (&WC{}).Err(); err != nil {
 		t.Errorf("success is %v", err)
 	}

@@ -168,12 +168,8 @@ func TestSpecialQPs(t *testing.T) {
 			busy(t, c.uses.close(nil, nil), "1 QP")
 			if c.o.RecvCQ == nil {
 				qp.state.Store(uint32(QPRTR))
-				if err := qp.PostRecv(1); !errors.Is(err, ErrNoRecvQueue) {
-					t.Errorf("%s: PostRecv: %v", name, err)
-				}
-				if err := qp.PostRecvs(RecvWR{}); !errors.Is(err, ErrNoRecvQueue) {
-					t.Errorf("%s: PostRecvs: %v", name, err)
-				}
+				errorIs(t, qp.PostRecv(1), ErrNoRecvQueue, "%s: PostRecv", name)
+				errorIs(t, qp.PostRecvs(RecvWR{}), ErrNoRecvQueue, "%s: PostRecvs", name)
 			}
 			must(t, qp.Close())
 			if _, ok := cq.qps.Load(qp.qpn); ok {
@@ -257,12 +253,8 @@ func TestXRC(t *testing.T) {
 		k.sent(method + " CREATE_QP")
 		busy(t, x.Close(), "1 QP")
 		recv.state.Store(uint32(QPRTS))
-		if err := recv.PostSend(SendWR{}); !errors.Is(err, ErrOpcode) {
-			t.Errorf("PostSend: %v", err)
-		}
-		if err := recv.PostRecv(1); !errors.Is(err, ErrNoRecvQueue) {
-			t.Errorf("PostRecv: %v", err)
-		}
+		errorIs(t, recv.PostSend(SendWR{}), ErrOpcode, "PostSend")
+		errorIs(t, recv.PostRecv(1), ErrNoRecvQueue, "PostRecv")
 
 		k.query = abi.QueryQPResp{QPState: uint8(QPRTR)}
 		opened := value(x.OpenQP(0x1234))(t)
@@ -420,9 +412,7 @@ func TestRegWithDMAH(t *testing.T) {
 	}
 	other, _ := fakeDevice(t, pathAuto)
 	otherPD, otherBuf, _ := memory(t, other)
-	if _, err := otherPD.RegMRWith(otherBuf, MROptions{DMAH: h}); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("a handle of another device: %v", err)
-	}
+	errorIs(t, second(otherPD.RegMRWith(otherBuf, MROptions{DMAH: h})), syscall.EINVAL, "a handle of another device")
 	if !bytes.Equal(buf.Bytes(), make([]byte, len(buf.Bytes()))) {
 		t.Error("the memory was written to")
 	}

@@ -291,9 +291,7 @@ func TestClosedParents(t *testing.T) {
 		},
 		"pool": func() error { _, err := NewBufferPool(pd, PoolOptions{SlotSize: 64, Slots: 1}); return err },
 	} {
-		if err := create(); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("%s of a closed PD: %v, want os.ErrClosed", name, err)
-		}
+		errorIs(t, create(), os.ErrClosed, "%s of a closed PD", name)
 	}
 	must(t, u.cq.Close())
 }
@@ -370,9 +368,7 @@ func TestBufferUsers(t *testing.T) {
 		t.Errorf("a buffer with one MR: %v, want EBUSY", err)
 	}
 	must(t, mr.Close(), buf.Close(), buf.Close())
-	if _, err := u.pd.RegMR(buf, 0); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("a buffer that is closed: %v, want os.ErrClosed", err)
-	}
+	errorIs(t, second(u.pd.RegMR(buf, 0)), os.ErrClosed, "a buffer that is closed")
 }
 
 // TestEndpointAddress: which addresses belong to a QP's port.
