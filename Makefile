@@ -71,7 +71,7 @@ demo-vm: $(BUILD)/run ## ping-pong of a plain program and rdma-core's, in a VM, 
 
 # BENCH are flags of test/bench or test/bench/soft, such as BENCH="-rows ^send -rounds 9"; without it all is measured.
 BENCH ?=
-bench: $(BUILD)/run ## ours beside rdma-core's programs, in turn, on KERNEL: a table and JSON
+bench: $(BUILD)/run ## ours beside rdma-core's programs, in turn, on KERNEL: a table, JSON and a page
 	@$(RUN) -suite bench -- $(BENCH)
 
 benchsoft: $(BUILD)/run ## software devices beside UDP and TCP on this machine, by processor time

@@ -38,7 +38,7 @@ type bench struct {
 
 	verbs, open, plain, theirs, self string // programs
 	commit                           string
-	json, text                       string // files
+	json, html, text                 string // files
 	progress                         bool
 
 	cm    bool // connect by the connection manager, and measure what iWARP has too
@@ -206,7 +206,7 @@ func (b *bench) write(r *Report) error {
 	for _, f := range []struct {
 		name  string
 		write func(io.Writer) error
-	}{{b.json, r.writeJSON}, {b.text, r.writeBenchstat}} {
+	}{{b.json, r.writeJSON}, {b.html, r.writeHTML}, {b.text, r.writeBenchstat}} {
 		if f.name == "" {
 			continue
 		}
@@ -358,7 +358,7 @@ func keepFile(args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "kept as %s, and as .txt\n", file)
+	fmt.Fprintf(stdout, "kept as %s, and as .html and .txt\n", file)
 	others, err := filepath.Glob(filepath.Join(filepath.Dir(file), "*.json"))
 	if err == nil && len(others) > 1 {
 		fmt.Fprintf(stdout, "there are %d others, to compare with: bench compare %s %s\n", len(others)-1, filepath.Join(filepath.Dir(file), "OTHER.json"), file)
@@ -381,6 +381,7 @@ func one(f *flag.FlagSet, args []string, help string, stdout io.Writer) (*Report
 func renderFile(args []string, stdout, stderr io.Writer) error {
 	b := &bench{}
 	f := flag.NewFlagSet("render", flag.ContinueOnError)
+	f.StringVar(&b.html, "html", "", "write a page with plots to this `file`")
 	f.StringVar(&b.text, "benchstat", "", "write text for benchstat to this `file`")
 	r, err := one(f, args, "bench render [flags] JSON: prints the table of a run\n", stdout)
 	if err != nil {

@@ -19,8 +19,8 @@ const usage = `Bench measures goverbs beside rdma-core, on the same device, in t
   bench [flags]           measure, and print a table
   bench compare A B       how the JSON of two runs differs, such as of two commits
   bench keep [flags] JSON  put a run where those of its architecture, kernel and commit are:
-                          DIR/ARCH-KERNEL/COMMIT.json and .txt
-  bench render [flags] JSON  print the table of a run, and write the text for benchstat
+                          DIR/ARCH-KERNEL/COMMIT.json, .html and .txt
+  bench render [flags] JSON  print the table of a run, and write the page and the text
   bench readme [flags] [JSON]  check a run in, and render its figures into test/bench/README.md
   bench costs [flags] JSON  compare the instructions of a run with the recorded ones, or record them
   bench memory            the memory of objects, on the first device
@@ -105,6 +105,7 @@ func options(args []string, stdout io.Writer) (*bench, error) {
 	f.StringVar(&b.theirs, "rdma-core", "rdmacore", "what the `names` of rdma-core's C programs begin with")
 	f.StringVar(&b.commit, "commit", "unknown", "what of ours is measured")
 	f.StringVar(&b.json, "json", "", "write the result as JSON to this `file`")
+	f.StringVar(&b.html, "html", "", "write a page with plots to this `file`")
 	f.StringVar(&b.text, "benchstat", "", "write text for benchstat to this `file`")
 	f.BoolVar(&b.progress, "progress", terminal(os.Stderr), "tell on standard error what is being measured (default: on a terminal)")
 	if err := parse(f, args, usage, stdout); err != nil {

@@ -214,8 +214,8 @@ func save(file string, write func(io.Writer) error) error {
 	return nil
 }
 
-// keep puts a report where those of its architecture, kernel and commit are, as JSON and as
-// text for benchstat, and returns the name of the first. Rows that the commit has there already
+// keep puts a report where those of its architecture, kernel and commit are, as JSON, as a page
+// and as text for benchstat, and returns the name of the first. Rows that the commit has there already
 // stay, unless they are in the report.
 func (r *Report) keep(dir string) (string, error) {
 	dir = filepath.Join(dir, r.Arch+"-"+r.Kernel)
@@ -233,7 +233,7 @@ func (r *Report) keep(dir string) (string, error) {
 	for _, f := range []struct {
 		ending string
 		write  func(io.Writer) error
-	}{{".json", r.writeJSON}, {".txt", r.writeBenchstat}} {
+	}{{".json", r.writeJSON}, {".html", r.writeHTML}, {".txt", r.writeBenchstat}} {
 		if err := save(filepath.Join(dir, r.Commit+f.ending), f.write); err != nil {
 			return "", err
 		}

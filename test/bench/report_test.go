@@ -127,9 +127,10 @@ func TestKeep(t *testing.T) {
 	if want := []string{"open/device 20.0", "send-lat/size=2/wait=poll 70.0", "call/post 90.0"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	want := "BenchmarkCall/post/by=goverbs 1 90000 ns/op"
-	if b, err := os.ReadFile(name + ".txt"); err != nil || !strings.Contains(string(b), want) {
-		t.Errorf("%v, without %q: %.200s", err, want, b)
+	for ending, want := range map[string]string{".html": "</html>", ".txt": "BenchmarkCall/post/by=goverbs 1 90000 ns/op"} {
+		if b, err := os.ReadFile(name + ending); err != nil || !strings.Contains(string(b), want) {
+			t.Errorf("%s: %v, without %q: %.200s", ending, err, want, b)
+		}
 	}
 }
 
@@ -215,6 +216,43 @@ BenchmarkOpen/device/by=rdma-core 1 3000000 ns/op
 `
 	if out.String() != want {
 		t.Errorf("%s\nwant\n%s", out.String(), want)
+	}
+}
+
+// TestHTML: the page has all rows, plots of what has several sizes, and needs nothing else.
+func TestHTML(t *testing.T) {
+	r := testReport("abc", map[string][]float64{
+		"send-lat/size=2/wait=poll": {80, 90, 120}, "send-lat/size=4096/wait=poll": {200, 210, 205}, "send-bw/size=2/wait=poll": {80}, "call/post": {101},
+	})
+	r.CPU = "<script>"
+	r.Rows = append(r.Rows, Row{Name: "mr/size=1/reg", Unit: microseconds, Better: less, Error: "no <memory>"})
+	var out bytes.Buffer
+	if err := r.writeHTML(&out); err != nil {
+		t.Fatal(err)
+	}
+	page := out.String()
+	for _, r := range r.Rows {
+		if !strings.Contains(page, "<td>"+r.Name+"</td>") {
+			t.Errorf("%s is not in the table", r.Name)
+		}
+	}
+	for _, want := range []string{`aria-label="send-lat, poll: µs"`, `aria-label="ratios"`, "4 KiB", "no &lt;memory&gt;", "&lt;script&gt;", `class="missed"`, "0.80 to 1.20"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("%q is not in the page", want)
+		}
+	}
+	for _, never := range []string{"aria-label=\"send-bw", "<script", "src=", "href=", "url(", "NaN", "ZgotmplZ", "<no value>"} {
+		if strings.Contains(page, never) {
+			t.Errorf("%q is in the page", never)
+		}
+	}
+	if n := strings.Count(page, "<polyline"); n != 2 {
+		t.Errorf("there are %d curves, want 2", n)
+	}
+	// A ratio of 1 is in the middle of the axis, and one below it at the left.
+	p := r.ratios()
+	if len(p.Rows) != 4 || p.Rows[0].Median < ratiosLeft || p.Rows[0].Median >= (ratiosLeft+ratiosRight)/2+10 || p.Rows[3].Most > ratiosRight {
+		t.Errorf("%+v", p.Rows)
 	}
 }
 
