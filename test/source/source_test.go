@@ -121,6 +121,7 @@ var mayImport = []struct {
 	{"cm/internal/protocol", []string{"cm", "cm/rdmacm", "cm/internal/limits", "cm/internal/liveness", "uverbs"}},
 	{"cm/internal/strangers", []string{"cm", "cm/rdmacm", "cm/internal/ibcm", "cm/rsocket", "cm/valkey", "uverbs/soft", "uverbs/umad", "uverbs/umad/mad"}}, // tests only
 	{"cm/internal/cmtest", []string{"cm/internal/inprocess", "cm/internal/ucm", "test/softrig", "test/testenv", "uverbs/soft/gsi"}},                        // tests only
+	{"cm/internal/streamtest", []string{"cm/internal/protocol", "cm/rdmacm", "netlinkrdma", "test/softrig", "test/testenv", "uverbs"}},                     // tests only
 	{"cm/rdmacm", []string{"uverbs", "uverbs/ib", "uverbs/soft/gsi", "uverbs/umad/mad", "netlinkrdma", "cm/internal"}},
 	{"cm/rsocket", []string{"cm", "cm/rdmacm", "cm/internal/limits", "cm/internal/protocol", "uverbs"}},
 	{"cm/valkey", []string{"cm", "cm/rdmacm", "cm/internal/limits", "cm/internal/protocol", "uverbs"}},
@@ -162,11 +163,11 @@ func TestImports(t *testing.T) {
 		if f.test() && slices.Contains([]string{"cm", "cm/rdmacm"}, f.pkg()) { // makes the software devices of the rig, and announces services
 			allowed = append(allowed, "uverbs/soft", "test/softrig", "uverbs/umad")
 		}
-		if f.test() && slices.Contains([]string{"cm/internal/protocol", "cm/rsocket", "cm/valkey"}, f.pkg()) { // makes the software devices of the rig
+		if f.test() && slices.Contains([]string{"cm/internal/protocol", "cm/valkey"}, f.pkg()) { // makes the software devices of the rig
 			allowed = append(allowed, "uverbs/soft")
 		}
-		if f.test() && f.pkg() == "cm/rsocket" { // counts the kernel's objects
-			allowed = append(allowed, "netlinkrdma")
+		if f.test() && slices.Contains([]string{"cm/rsocket", "cm/valkey"}, f.pkg()) { // runs the tests that both share
+			allowed = append(allowed, "cm/internal/streamtest")
 		}
 		if f.test() && f.pkg() == "cm/valkey" { // checks what each says to the other
 			allowed = append(allowed, "cm/rsocket")
@@ -217,7 +218,7 @@ func TestDependencies(t *testing.T) {
 	library := []string{"golang.org/x/sys", "github.com/vishvananda/netlink"}
 	for _, f := range files(t) {
 		allowed := library
-		if f.test() {
+		if f.test() || f.pkg() == "cm/internal/streamtest" { // tests only
 			allowed = append(slices.Clip(allowed), "github.com/google/go-cmp", "golang.org/x/net/nettest")
 		}
 		if under(f.pkg(), "tools", "test/grpc", "test/valkey", "test/websocket") {

@@ -1,4 +1,4 @@
-package rsocket
+package protocol
 
 import (
 	"context"
@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// waiter is what the calls of one kind (Read, Write, Close) wait with. There is one such call at a
+// Waiter is what the calls of one kind (Read, Write, Close) wait with. There is one such call at a
 // time.
-type waiter struct {
+type Waiter struct {
 	turn  *turn
 	sends bool          // the calls wait for room to send
-	busy  bool          // guarded by Conn.mu: a call waits
+	busy  bool          // guarded by Stream.Mu: a call waits
 	wake  chan struct{} // has room for one; makes the call look again if it waits for the turn
 
 	mu       sync.Mutex
@@ -21,12 +21,15 @@ type waiter struct {
 }
 
 // init prepares a waiter.
-func (w *waiter) init(t *turn, sends bool) {
+func (w *Waiter) init(t *turn, sends bool) {
 	w.turn, w.sends, w.wake = t, sends, make(chan struct{}, 1)
 }
 
+// Busy reports whether a call waits. The caller holds Mu.
+func (w *Waiter) Busy() bool { return w.busy }
+
 // next makes the call look again if it waits for the turn.
-func (w *waiter) next() {
+func (w *Waiter) next() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
@@ -34,13 +37,13 @@ func (w *waiter) next() {
 }
 
 // interrupt makes the call look again, also if it has the turn.
-func (w *waiter) interrupt() {
+func (w *Waiter) interrupt() {
 	w.next()
 	w.turn.interrupt(w)
 }
 
 // check returns [os.ErrDeadlineExceeded] if the deadline is over.
-func (w *waiter) check() error {
+func (w *Waiter) check() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.over() {
@@ -50,10 +53,10 @@ func (w *waiter) check() error {
 }
 
 // over reports whether the deadline is over. The caller holds w.mu.
-func (w *waiter) over() bool { return !w.deadline.IsZero() && time.Until(w.deadline) <= 0 }
+func (w *Waiter) over() bool { return !w.deadline.IsZero() && time.Until(w.deadline) <= 0 }
 
 // set sets the deadline; the zero time is none.
-func (w *waiter) set(t time.Time) {
+func (w *Waiter) set(t time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.deadline = t
@@ -73,7 +76,7 @@ func (w *waiter) set(t time.Time) {
 
 // expire interrupts the call if the deadline is over. A timer may also fire for a deadline that was
 // moved.
-func (w *waiter) expire() {
+func (w *Waiter) expire() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -89,13 +92,13 @@ type turn struct {
 	taken chan struct{} // has one element while a goroutine has the turn, and after Close
 
 	mu     sync.Mutex
-	by     *waiter            // guarded by mu: the call that has the turn
+	by     *Waiter            // guarded by mu: the call that has the turn
 	ctx    context.Context    // guarded by mu: of the wait; nil if there must be a new one
 	cancel context.CancelFunc // guarded by mu: ends it
 }
 
 // take takes the turn for a waiter, if it is free.
-func (t *turn) take(w *waiter) bool {
+func (t *turn) take(w *Waiter) bool {
 	select {
 	case t.taken <- struct{}{}:
 	default:
@@ -126,7 +129,7 @@ func (t *turn) context() context.Context {
 }
 
 // interrupt makes a waiter look again if it has the turn.
-func (t *turn) interrupt(w *waiter) {
+func (t *turn) interrupt(w *Waiter) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.by == w && t.ctx != nil {
