@@ -84,6 +84,9 @@ func (s *Stream) waitWithTurn(w *Waiter, met func() bool) (done bool, err error)
 		if err != nil && ctx.Err() == nil {
 			s.Fail(err)
 		}
+		if w == &s.runner {
+			continue // it polls once the CQs are armed, so that the goroutines that it wakes find s.Mu free soon
+		}
 		if done, err = s.look(w, met); done {
 			return true, err
 		}
