@@ -2,8 +2,10 @@ package rsocket
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -73,4 +75,45 @@ func TestRetries(t *testing.T) {
 	must(t, p.Close())
 	server.Close()
 	must(t, ch.Release())
+}
+
+// TestCloseWriteDeadline: a CloseWrite that fails at its deadline has ended nothing. A Write that waits behind it fails
+// at the deadline too, a later one arrives, and so does the end that a second CloseWrite sends.
+func TestCloseWriteDeadline(t *testing.T) {
+	client, server, err := connect(newListener(t, Options{}), Options{})
+	must(t, err, server.SetDeadline(time.Now().Add(timeout)))
+	c := client.(*Conn).c
+	c.Mu.Lock()
+	c.ControlsOut += maxControls // no control message may be sent
+	c.Mu.Unlock()
+	ended, wrote := make(chan error, 1), make(chan error, 1)
+	go func() { ended <- client.(*Conn).CloseWrite() }()
+	for waits := false; !waits; time.Sleep(time.Millisecond) {
+		c.Mu.Lock()
+		waits = c.Writer.Busy()
+		c.Mu.Unlock()
+	}
+	go func() {
+		_, err := client.Write([]byte("behind "))
+		wrote <- err
+	}()
+	must(t, client.SetWriteDeadline(time.Now().Add(-time.Second)))
+	if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("CloseWrite: %v", err)
+	}
+	if err := <-wrote; !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the Write that waits behind it, with the same deadline: %v", err)
+	}
+	must(t, client.SetWriteDeadline(time.Time{}))
+	c.Mu.Lock()
+	c.ControlsOut -= maxControls
+	c.Mu.Unlock()
+	_, err = client.Write([]byte("later"))
+	must(t, err, client.(*Conn).CloseWrite())
+	got, err := io.ReadAll(server)
+	must(t, err)
+	if string(got) != "later" {
+		t.Errorf("%q arrives", got)
+	}
+	must(t, server.Close(), client.Close())
 }

@@ -249,7 +249,8 @@ func (s *Stream) watch() {
 // checkPeer fails the connection if the peer no longer answers. If the connection was idle, it writes
 // nothing to the peer, whose device answers that although its program may be busy. Everything else needs a
 // receive of the peer, and waits for it without limit: of that, the device notices that the peer is gone. On
-// iWARP a WRITE completes before it is answered; there the connection ends when TCP gives up.
+// iWARP a WRITE completes before it is answered; there the connection ends when TCP gives up. While nothing may be
+// sent, it does not notice: a peer may be idle for as long as it likes before its first message.
 func (s *Stream) checkPeer() {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
