@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"testing"
@@ -16,7 +17,8 @@ import (
 )
 
 // TestBusyPeer: a peer whose program does nothing for long has no receive left. Messages wait for it, and the
-// connection goes on, because the peer's device answers.
+// connection goes on, because the peer's device answers. A call that waits until they are acknowledged is woken,
+// although another one waits for completions already.
 func TestBusyPeer(t *testing.T) {
 	testenv.NeedsIB(t, "retries of the device") // on iWARP a message that finds no receive ends the connection
 	defer func(old time.Duration) { protocol.AnswerTimeout = old }(protocol.AnswerTimeout)
@@ -24,7 +26,20 @@ func TestBusyPeer(t *testing.T) {
 	client, server, err := connect(newListener(t, Options{Credits: 16}), Options{})
 	must(t, err)
 	c, peer := client.(*Conn).c, server.(*Conn).c
-	peer.Mu.Lock() // it does not look after its receives either
+	busy := func(w *protocol.Waiter) {
+		for busy := false; !busy; time.Sleep(time.Millisecond) {
+			c.Mu.Lock()
+			busy = w.Busy()
+			c.Mu.Unlock()
+		}
+	}
+	read, sent := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := client.Read(make([]byte, 1))
+		read <- err
+	}()
+	busy(&c.Reader) // it waits for messages only
+	peer.Mu.Lock()  // it does not look after its receives either
 	must(t, c.SetWriteDeadline(time.Now().Add(timeout)))
 	c.Mu.Lock()
 	for range peer.Receives + 1 { // the last one finds no receive
@@ -34,12 +49,29 @@ func TestBusyPeer(t *testing.T) {
 	c.Mu.Unlock()
 	time.Sleep(20 * protocol.AnswerTimeout)
 	c.Mu.Lock()
-	c.Poll()
+	protocol.AnswerTimeout = time.Hour // from its next check on, which is due, the timer of the connection does not poll
+	c.Mu.Unlock()
+	time.Sleep(50 * time.Millisecond)
+	go func() {
+		c.Mu.Lock()
+		defer c.Mu.Unlock()
+		if sent <- c.Wait(&c.Writer, c.AllSent); c.Err != nil {
+			t.Error(c.Err)
+		}
+	}()
+	busy(&c.Writer)
+	c.Mu.Lock()
 	if c.Err != nil || c.ControlsOut == 0 {
 		t.Errorf("%v, and %d messages wait", c.Err, c.ControlsOut)
 	}
 	c.Mu.Unlock()
 	peer.Mu.Unlock()
+	go func() {
+		peer.Mu.Lock()
+		defer peer.Mu.Unlock()
+		peer.Poll() // it posts its receives again
+	}()
+	must(t, <-sent)
 	_, err = client.Write([]byte("all the same"))
 	must(t, err)
 	closed := make(chan error, 1)
@@ -49,6 +81,9 @@ func TestBusyPeer(t *testing.T) {
 	must(t, err, <-closed, server.Close())
 	if string(got) != "all the same" {
 		t.Errorf("%q arrives", got)
+	}
+	if err := <-read; !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the Read beside it: %v", err)
 	}
 }
 

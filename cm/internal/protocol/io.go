@@ -49,7 +49,7 @@ func (s *Stream) Read(p []byte, ready func() bool, take func(p []byte) (int, err
 
 // readLocked is Read for a caller that holds s.Mu.
 func (s *Stream) readLocked(p []byte, ready func() bool, take func(p []byte) (int, error)) (n int, err error) {
-	switch err := s.reader.check(); {
+	switch err := s.Reader.check(); {
 	case s.Closed:
 		return 0, net.ErrClosed
 	case err != nil:
@@ -57,7 +57,7 @@ func (s *Stream) readLocked(p []byte, ready func() bool, take func(p []byte) (in
 	case len(p) == 0:
 		return 0, nil
 	}
-	err = s.Wait(&s.reader, ready)
+	err = s.Wait(&s.Reader, ready)
 	switch {
 	case err != nil:
 		return 0, err
@@ -96,7 +96,7 @@ func (s *Stream) writeLocked(p []byte, ready func() bool, some func(p []byte) (i
 	}
 }
 
-// Stage copies the beginning of p, up to most bytes, into the memory for sending, and takes a work request.
+// Stage copies the beginning of p, up to most bytes, into the memory for sending.
 func (s *Stream) Stage(p []byte, most uint32) (from uverbs.SGE, n int) {
 	buf := s.SendMem.MR.Bytes()[:s.SendBuffer]
 	n = min(len(p), maxTransfer, s.Room, len(buf)-s.SendAt, int(min(most, maxTransfer)))
@@ -153,7 +153,7 @@ func (s *Stream) SetDeadline(t time.Time) error {
 
 // SetReadDeadline sets the deadline of Read.
 func (s *Stream) SetReadDeadline(t time.Time) error {
-	s.reader.set(t)
+	s.Reader.set(t)
 	return nil
 }
 

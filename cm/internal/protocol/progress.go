@@ -135,7 +135,7 @@ func (s *Stream) look(w *Waiter, met func() bool) (done bool, err error) {
 
 // notify wakes the goroutines that wait for the turn. The caller holds s.Mu.
 func (s *Stream) notify() {
-	for _, w := range [...]*Waiter{&s.reader, &s.Writer, &s.Closer} {
+	for _, w := range [...]*Waiter{&s.Reader, &s.Writer, &s.Closer} {
 		if w.busy {
 			w.next()
 		}
@@ -145,7 +145,7 @@ func (s *Stream) notify() {
 // Interrupt makes all goroutines that wait look again, also the one that has the turn. It is for changes that no
 // completion reports. The caller holds s.Mu.
 func (s *Stream) Interrupt() {
-	for _, w := range [...]*Waiter{&s.reader, &s.Writer, &s.Closer, &s.runner} {
+	for _, w := range [...]*Waiter{&s.Reader, &s.Writer, &s.Closer, &s.runner} {
 		w.interrupt()
 	}
 }

@@ -90,7 +90,7 @@ type Stream struct {
 	tasks  sync.WaitGroup
 
 	readMu, WriteMu, closeMu       sync.Mutex // WriteMu and the others are held during one kind of calls, and locked before Mu.
-	reader, Writer, Closer, runner Waiter     // Writer and Closer are for WriteMu and Close.
+	Reader, Writer, Closer, runner Waiter     // Reader, Writer and Closer are for Read, the calls with WriteMu, and Close.
 	turn                           turn
 
 	Mu          sync.Mutex // Mu guards the rest.
@@ -123,7 +123,7 @@ func newStream(c *Config, channel *Channel, id *rdmacm.ID, server bool) (*Stream
 	s.Config, s.wire, s.channel, s.ID, s.Server = c, wire, channel, id, server
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.turn.taken = make(chan struct{}, 1)
-	for _, w := range [...]*Waiter{&s.reader, &s.Writer, &s.Closer, &s.runner} {
+	for _, w := range [...]*Waiter{&s.Reader, &s.Writer, &s.Closer, &s.runner} {
 		w.init(&s.turn, w == &s.Writer || w == &s.Closer)
 	}
 	if err := s.prepare(); err != nil {
@@ -281,7 +281,7 @@ func (s *Stream) release() error {
 	s.cancel()
 	s.liveness.Stop()
 	s.tasks.Wait()
-	for _, w := range [...]*Waiter{&s.reader, &s.Writer, &s.Closer} {
+	for _, w := range [...]*Waiter{&s.Reader, &s.Writer, &s.Closer} {
 		w.set(time.Time{})
 	}
 	errs := []error{s.ID.Close()} // closes the QP too

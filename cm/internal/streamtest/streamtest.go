@@ -57,8 +57,7 @@ type Wrong struct {
 func Main(m *testing.M, lists map[string]string) {
 	if testenv.TheRig().Soft {
 		if _, err := softrig.Make(); err != nil {
-			fmt.Fprintln(os.Stderr, "software devices:", err)
-			os.Exit(2)
+			panic(fmt.Sprint("software devices: ", err))
 		}
 	}
 	os.Exit(testenv.MainFor(m, lists))
