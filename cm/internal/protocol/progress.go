@@ -54,10 +54,14 @@ func (s *Stream) Wait(w *Waiter, met func() bool) error {
 // waitForTurn waits until the goroutine that has the turn wakes this one or gives up its turn.
 func (s *Stream) waitForTurn(w *Waiter) {
 	s.Mu.Unlock()
-	select {
-	case s.turn.taken <- struct{}{}:
-		<-s.turn.taken // Wait takes it again, with s.Mu
-	case <-w.wake:
+	if s.Background { // nobody gives up the turn before the end, which wakes all
+		<-w.wake
+	} else {
+		select {
+		case s.turn.taken <- struct{}{}:
+			<-s.turn.taken // Wait takes it again, with s.Mu
+		case <-w.wake:
+		}
 	}
 	s.Mu.Lock()
 }
