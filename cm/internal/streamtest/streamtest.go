@@ -38,6 +38,7 @@ type Protocol struct {
 	Network string
 	Depth   string                                                                     // Depth is the name of the option.
 	Odd     int                                                                        // Odd is a small, odd size of RecvBuffer.
+	Large   int                                                                        // Large is a size above the default.
 	Data    []byte                                                                     // Data is the private data of a request that is valid.
 	Wrong   map[string]Wrong                                                           // Wrong is private data that is not.
 	Listen  func(ctx context.Context, address string, o Options) (net.Listener, error) // Listen calls the package's.
