@@ -36,8 +36,9 @@ type ID struct {
 	answerMTU atomic.Pointer[func([]byte) uverbs.MTU] // given to Connect
 	lowerMTU  atomic.Uint32                           // what it has returned
 
-	open   sync.RWMutex // held for reading by commands; see hold
-	closed atomic.Bool  // set with open
+	open    sync.RWMutex // held for reading by commands; see hold
+	closing atomic.Bool  // Close waits for the commands that run, or destroys the ID
+	closed  atomic.Bool  // set with open
 }
 
 // Names of operations, for errors.
@@ -82,11 +83,14 @@ func (c *Channel) NewID(space PortSpace) (*ID, error) {
 func (id *ID) datagrams() bool { return id.space == UDP || id.space == IPoIB }
 
 // hold keeps the ID open, and on the channel that it returns, until release is called. It returns nil
-// if the ID is closed. Every command about an ID or a group is given between the two, since the
+// if the ID is closed or being closed. Every command about an ID or a group is given between the two, since the
 // kernel soon gives the handle of a destroyed ID to another one. The caller must not call hold again
 // meanwhile. It may not take the lock of the queues either, because createQP holds that when it calls
 // hold.
 func (id *ID) hold() *Channel {
+	if id.closing.Load() { // waiting for open would mean to wait for commands of others
+		return nil
+	}
 	id.open.RLock()
 	if id.closed.Load() {
 		id.open.RUnlock()
@@ -493,7 +497,8 @@ func ahAttr(a *abi.IbUverbsAHAttr) uverbs.AHAttr {
 
 // Close destroys the ID (rdma_destroy_id). A listener stops listening, and a connection ends. Close
 // first closes the QP and the SRQ that were created on the ID; the program must close any other QP
-// before. A goroutine that waits for an event of the ID gets an error that matches [os.ErrClosed].
+// before. Close waits for the commands about the ID that run. A goroutine that waits for an event of the
+// ID gets an error that matches [os.ErrClosed], and so does each method that is called meanwhile or later.
 //
 // If the process has changed its user or group, Close fails with EACCES. The ID is closed
 // nevertheless, and the kernel destroys its own part of it when the channel is closed.
@@ -501,6 +506,7 @@ func (id *ID) Close() error {
 	if err := id.queues.close(); err != nil {
 		return err
 	}
+	id.closing.Store(true)
 	id.open.Lock()
 	defer id.open.Unlock()
 	if id.closed.Load() {
@@ -511,6 +517,8 @@ func (id *ID) Close() error {
 	if errno == 0 || errno == syscall.EACCES {
 		id.closed.Store(true)
 		c.removeID(id)
+	} else {
+		id.closing.Store(false)
 	}
 	return opError("destroy ID", "", errno)
 }

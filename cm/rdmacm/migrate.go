@@ -15,6 +15,9 @@ func (id *ID) Migrate(to *Channel) error {
 	if to == nil {
 		return argErr("Migrate", "channel", "nil", "a channel")
 	}
+	if id.closing.Load() {
+		return errIDClosed
+	}
 	id.open.Lock()
 	defer id.open.Unlock()
 	if id.closed.Load() {

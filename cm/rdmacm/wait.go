@@ -91,6 +91,9 @@ func (id *ID) ShareEvents() {
 func (id *ID) next(ctx context.Context) (*Event, error) {
 	id.exclusive.Store(true)
 	for {
+		if id.closing.Load() {
+			return nil, errIDClosed
+		}
 		e, err := id.channel.Load().wait(ctx, id)
 		if err != nil {
 			return nil, err
