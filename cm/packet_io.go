@@ -270,12 +270,23 @@ func (p *PacketConn) Send(ctx context.Context, data []byte, to Peer) error {
 	copy(p.mem.bytes(slot), data)
 	err = p.qp.PostSend(uverbs.SendWR{ID: uint64(p.sent), Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{p.mem.sge(slot, len(data))},
 		AH: ah, RemoteQPN: to.qpn, RemoteQKey: to.qkey})
-	if err != nil {
+	return p.sendPosted(what, err)
+}
+
+// sendPosted counts the datagram that was posted last. err is the error of posting it. If the datagram is in the queue
+// nevertheless, the QP begins anew. The caller has the turn of the send queue.
+func (p *PacketConn) sendPosted(what string, err error) error {
+	if err != nil && !queuedAnyway(err) {
 		return p.opError(what, err)
 	}
 	p.sent++
 	p.inFlight++
-	return nil
+	if err == nil {
+		return nil
+	}
+	p.lost = p.sent
+	p.broken.Store(true)
+	return p.opError(what, err)
 }
 
 // beginSend takes the turn of the send queue. It makes the QP ready first if it is in state ERR, or waits until a Recv

@@ -443,6 +443,26 @@ func sendsFail(t *testing.T, p *PacketConn, to Peer, state uverbs.QPState) {
 	}
 }
 
+// TestPacketNotTold: a datagram that is in the queue, although the device could not be told of it, is one error.
+func TestPacketNotTold(t *testing.T) {
+	ctx := within(t)
+	server := newPackets(t, firstAny, PacketOptions{})
+	client := value(DialPacket(ctx, server.LocalAddr().String(), PacketOptions{SendDepth: 1}))(t)
+	defer client.Close()
+	to, _ := client.DialedPeer()
+	must(t, client.send.takeTurn(ctx))
+	err := client.sendPosted("send", &uverbs.Error{Op: "POST_SEND", Errno: syscall.EFAULT})
+	if <-client.send.turn; !errors.Is(err, syscall.EFAULT) {
+		t.Errorf("Send: %v", err)
+	}
+	for i := range 3 * client.o.SendDepth {
+		must(t, client.Send(ctx, fmt.Append(nil, i), to))
+		if got, _ := received(t, server); got != fmt.Sprint(i) {
+			t.Errorf("received %q, want %d", got, i)
+		}
+	}
+}
+
 // TestPacketHeld: the slice that Recv has returned does not change when Send makes the QP ready again.
 func TestPacketHeld(t *testing.T) {
 	if testenv.Kernel(t)[0] < 6 {
