@@ -134,8 +134,9 @@ func (e *EventError) Error() string {
 		return s + ": " + errRemoved(e.Device).Error()
 	case e.Status < 0:
 		errno := syscall.Errno(-e.Status)
-		if s += ": " + errno.Error(); e.hint(errno) != "" {
-			s += ": " + e.hint(errno)
+		s += ": " + errno.Error()
+		if hint := e.hint(errno); hint != "" {
+			s += ": " + hint
 		}
 		return s
 	case e.Type == EventMulticastError && e.Status == 0:
@@ -162,9 +163,9 @@ func (e *EventError) hint(errno syscall.Errno) string {
 	case t == EventConnectError && errno == syscall.EINVAL:
 		return "on iWARP the peer speaks another version of MPA, sends an answer that this side does not support, or has sent data before this side did"
 	case t == EventAddrError && errno == syscall.ENODEV:
-		return noDevice
+		return noDevice()
 	case t == EventAddrError && (errno == syscall.ETIMEDOUT || errno == syscall.EHOSTUNREACH):
-		return "no host on the network of the interface answers for the address"
+		return orSoft("no host on the network of the interface answers for the address")
 	case t == EventMulticastError && errno == syscall.ENETRESET:
 		return "the membership is lost because the port or the subnet has changed; leave the group and join again"
 	case t == EventMulticastError && errno == syscall.ETIMEDOUT:

@@ -156,6 +156,20 @@ func TestSoftStat(t *testing.T) {
 	}
 }
 
+// TestSoftFailed: no command says that there is no device, or another reason, when that of the environment cannot be made.
+func TestSoftFailed(t *testing.T) {
+	const reason = `environment variable GOVERBS_SOFT: device "nosuch0"`
+	all := []string{"devices", "doctor", "info nosuch0", "status nosuch0", "res nosuch0", "stat nosuch0"}
+	if !kernelHasDevices() { // which a command without the name of a device would show, or open
+		all = append(all, "info", "status", "res", "stat", "pingpong", "rping -s")
+	}
+	for _, args := range all {
+		if out, _ := softRun(t, "nosuch0", strings.Fields(args)...); !strings.Contains(out, reason) {
+			t.Errorf("verbs %s:\n%s", args, out)
+		}
+	}
+}
+
 // TestSoftNoDevice: only without any device the hints say how to get one.
 func TestSoftNoDevice(t *testing.T) {
 	none := !kernelHasDevices()
@@ -531,7 +545,7 @@ func TestSoftRping(t *testing.T) {
 	}
 	none := !kernelHasDevices()
 	for devices, want := range map[string]string{"192.0.2.7": "must be an address of this host", "": "GOVERBS_SOFT=auto"} {
-		if text, err := softRun(t, devices, "rping", "-c", "-a", "192.0.2.7"); err == nil || strings.Contains(text, want) != none {
+		if text, err := softRun(t, devices, "rping", "-c", "-a", "192.0.2.7"); err == nil || strings.Contains(text, want) != (none || devices != "") {
 			t.Errorf("with GOVERBS_SOFT=%q, no device of the kernel: %t: %v\n%s", devices, none, err, text)
 		}
 	}

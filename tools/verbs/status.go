@@ -66,13 +66,24 @@ counters since the device was added; "verbs stat" shows each of them.`,
 				}
 			}
 			if len(rows) == 0 {
-				return errors.New("there is no RDMA device; " + softHint)
+				return errNoDevice()
 			}
 			return nil
 		},
 	}
 	command.JSONFlag(cmd, &asJSON)
 	return cmd
+}
+
+// errNoDevice returns why a software device of the environment could not be made, or how to get one.
+func errNoDevice() error {
+	infos, _ := uverbs.Devices() // the caller has listed them
+	for _, d := range infos {
+		if d.Err != nil {
+			return fmt.Errorf("there is no usable RDMA device: %w", d.Err)
+		}
+	}
+	return errors.New("there is no RDMA device; " + softHint)
 }
 
 // collectStatus asks for the ports of all devices, of one, or for one port.
