@@ -124,6 +124,9 @@ func (c *Channel) newEvent(r *abi.EventResp) *Event {
 
 // addID adds an ID to the channel.
 func (c *Channel) addID(id *ID) error {
+	if c.file == nil {
+		return errZero("channel")
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -198,6 +201,9 @@ func (c *Channel) removeID(id *ID) {
 // Close closes the channel (rdma_destroy_event_channel). Waiting calls of Next end. Close fails
 // with EBUSY while the channel has IDs.
 func (c *Channel) Close() error {
+	if c.file == nil {
+		return errZero("channel")
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {

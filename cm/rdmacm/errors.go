@@ -47,6 +47,11 @@ func argErr(op, field string, given any, allowed string, args ...any) error {
 	return &ArgError{Package: "cm", Op: op, Field: field, Given: fmt.Sprint(given), Allowed: fmt.Sprintf(allowed, args...)}
 }
 
+// errZero returns the error for an object that this package did not make.
+func errZero(kind string) error {
+	return argErr("use", kind, "a zero value", "one that this package has made")
+}
+
 // bindErr is opError for a failed bind. The kernel returns EADDRNOTAVAIL if the port is in use and
 // one of the two listeners, the old or the new, is on all addresses; bindErr turns it into
 // EADDRINUSE.
@@ -147,6 +152,8 @@ func hint(op string, errno syscall.Errno) string {
 		return orSoft("this network namespace has no route to the address; in a container: --network host")
 	case errno == syscall.EPERM && op == opCreate:
 		return "a sandbox forbids write() to the connection manager; in a container: --security-opt seccomp=FILE that allows it"
+	case errno == syscall.ENOENT && op == opConnect:
+		return "the path of SetPath has a partition key that the port does not have"
 	case errno == syscall.ECONNREFUSED && op == opConnect:
 		return "nobody listens there, or the listener does not use iWARP"
 	case errno == syscall.ENODEV && op != opConnect:

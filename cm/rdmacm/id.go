@@ -503,6 +503,9 @@ func ahAttr(a *abi.IbUverbsAHAttr) uverbs.AHAttr {
 // If the process has changed its user or group, Close fails with EACCES. The ID is closed
 // nevertheless, and the kernel destroys its own part of it when the channel is closed.
 func (id *ID) Close() error {
+	if id.channel.Load() == nil {
+		return errZero("ID")
+	}
 	if err := id.queues.close(); err != nil {
 		return err
 	}

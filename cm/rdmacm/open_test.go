@@ -70,6 +70,7 @@ func TestContainerHints(t *testing.T) {
 		{opCreate, syscall.EPERM, "--security-opt seccomp=FILE"},
 		{opResolve, syscall.ENETUNREACH, "--network host"},
 		{opBind, syscall.EADDRNOTAVAIL, "--network host"},
+		{opConnect, syscall.ENOENT, "partition key"},
 	} {
 		if got := hint(c.op, c.errno); !strings.Contains(got, c.want) {
 			t.Errorf("%s, %v: %q, want it to say %q", c.op, c.errno, got, c.want)

@@ -71,8 +71,8 @@ func (q *queues) close() error {
 
 // checkDevice returns an error unless the PD belongs to the device of the ID, and otherwise the port of the ID.
 func (id *ID) checkDevice(op string, pd *uverbs.PD) (port uint8, err error) {
-	if pd == nil {
-		return 0, argErr(op, "pd", "nil", "a PD")
+	if pd == nil || pd.Device() == nil {
+		return 0, argErr(op, "pd", "nil or a zero value", "a PD")
 	}
 	if id.queues.bound.Load() == nil {
 		if _, _, err := id.QueryAddrs(); err != nil {
@@ -121,8 +121,8 @@ func (id *ID) CreateSRQ(pd *uverbs.PD, o uverbs.SRQOptions) (*uverbs.SRQ, error)
 // CreateQP creates a QP that follows the state of the ID (rdma_create_qp). The new QP is in state
 // INIT, so that receives can be posted. The ID moves it to RTS when the connection is established;
 // for datagrams CreateQP does so at once. [ID.Disconnect] moves it to ERR, and [ID.Close] closes
-// it. The type of the QP is RC or UD, depending on the port space, unless o.Type sets another one.
-// The QP uses the SRQ of [ID.CreateSRQ] unless o.SRQ is set.
+// it. The type of the QP is UD in the port spaces for datagrams, and otherwise RC unless o.Type
+// sets another one. The QP uses the SRQ of [ID.CreateSRQ] unless o.SRQ is set.
 //
 // The address and the route of the ID must be resolved, or the ID must belong to a request. For
 // datagrams it is enough that the ID is bound to an address of a device.

@@ -78,6 +78,9 @@ func (id *ID) Wait(ctx context.Context) (*Event, error) {
 func (id *ID) ShareEvents() {
 	id.exclusive.Store(false)
 	c := id.channel.Load()
+	if c == nil { // a zero value
+		return
+	}
 	c.mu.Lock()
 	var events []*Event
 	events, c.pending = splitEvents(c.pending, id)
@@ -94,7 +97,11 @@ func (id *ID) next(ctx context.Context) (*Event, error) {
 		if id.closing.Load() {
 			return nil, errIDClosed
 		}
-		e, err := id.channel.Load().wait(ctx, id)
+		c := id.channel.Load()
+		if c == nil {
+			return nil, errZero("ID")
+		}
+		e, err := c.wait(ctx, id)
 		if err != nil {
 			return nil, err
 		}
@@ -283,6 +290,9 @@ func (id *ID) DisconnectWait(ctx context.Context) error {
 // wait waits for an event of id, or of any ID if it is nil. It returns nil if id has moved to
 // another channel.
 func (c *Channel) wait(ctx context.Context, id *ID) (*Event, error) {
+	if c.file == nil {
+		return nil, errZero("channel")
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
