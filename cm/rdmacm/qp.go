@@ -71,8 +71,8 @@ func (q *queues) close() error {
 
 // checkDevice returns an error unless the PD belongs to the device of the ID, and otherwise the port of the ID.
 func (id *ID) checkDevice(op string, pd *uverbs.PD) (port uint8, err error) {
-	if pd == nil || pd.Device() == nil {
-		return 0, argErr(op, "pd", "nil or a zero value", "a PD")
+	if pd == nil {
+		return 0, argErr(op, "pd", "nil", "a PD")
 	}
 	if id.queues.bound.Load() == nil {
 		if _, _, err := id.QueryAddrs(); err != nil {
@@ -83,6 +83,8 @@ func (id *ID) checkDevice(op string, pd *uverbs.PD) (port uint8, err error) {
 	switch {
 	case bound == nil:
 		return 0, &Error{Op: op, Errno: syscall.EINVAL, Hint: "the ID has no device yet; bind it to an address of a device, or resolve an address"}
+	case pd.Device() == nil:
+		return 0, argErr(op, "pd", "a zero value", "a PD")
 	case bound.index == pd.Device().Info().Index:
 		name := pd.Device().Name()
 		id.device.Store(&name)

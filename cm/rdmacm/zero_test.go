@@ -48,6 +48,11 @@ func TestZeroValues(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	id.queues.bound.Store(&boundDevice{port: 1})
+	var arg *ArgError
+	if _, err := id.CreateQP(&uverbs.PD{}, uverbs.QPOptions{}); !errors.As(err, &arg) || arg.Field != "pd" {
+		t.Errorf("CreateQP on a device, with a zero PD: %v", err)
+	}
 	must(t, id.Close())
 	for typ := range EventInternal + 2 {
 		for _, status := range []int32{0, 1, -1, 1000, -1 << 31} {
