@@ -37,7 +37,7 @@ func (a Addr) scope() (uint32, error) {
 	}
 	i, err := net.InterfaceByName(zone)
 	if err != nil {
-		return 0, argErr("address", "zone", fmt.Sprintf("%q of %s", zone, a), "the name or the index of a network interface; %v", err)
+		return 0, argErr("address", "zone of "+a.String(), strconv.Quote(zone), "the name or the index of a network interface; %v", err)
 	}
 	return uint32(i.Index), nil
 }
