@@ -437,7 +437,7 @@ func (c *Conn) notTold(err error) bool {
 	return true
 }
 
-// queuedAnyway reports whether an error of posting is that of the doorbell, which follows when the work requests are in
+// queuedAnyway reports whether an error of posting comes from the doorbell, which follows when the work requests are in
 // the queue. All other errors of posting come before that, and without a command.
 func queuedAnyway(err error) bool {
 	_, ok := errors.AsType[*uverbs.Error](err)

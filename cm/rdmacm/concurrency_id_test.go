@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -138,7 +139,12 @@ func TestPairs(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "datagrams and moves of QPs by the program")
 	testenv.NeedsNoLoss(t, "the limits of time are short")
-	pairs.Run(t, concurrency, idWorlds)
+	worlds := maps.Clone(idWorlds)
+	if !testenv.TheRig().Soft {
+		// Linux 6.1 may wait without end in cm_destroy_id for an ID that has been through every state.
+		delete(worlds, "new ID")
+	}
+	pairs.Run(t, concurrency, worlds)
 }
 
 // idWorld has an ID whose methods run, with the channels that it may be on.
