@@ -424,3 +424,23 @@ func TestMethodsWhileClosing(t *testing.T) {
 	close(finish)
 	must(t, <-results, <-results)
 }
+
+// TestUnexpectedRequest: a request that comes while another method than Request waits for an event of the listener is
+// not left open. DisconnectWait is such a method, since the kernel lets a listener disconnect.
+func TestUnexpectedRequest(t *testing.T) {
+	c, k := newFake(t)
+	id := value(c.NewID(TCP))(t)
+	must(t, id.Listen(1))
+	const handle = 7777
+	if e := c.newEvent(eventResp(id.uid, handle, EventConnectRequest, 0)); !c.deliver(e, nil) {
+		t.Fatal("the request has no owner")
+	}
+	var unexpected *EventError
+	if err := id.DisconnectWait(within(t)); !errors.As(err, &unexpected) || unexpected.Type != EventConnectRequest {
+		t.Errorf("DisconnectWait: %v", err)
+	}
+	if len(c.ids) != 1 || !slices.Contains(k.gone, handle) {
+		t.Errorf("%d IDs are left, destroyed are %v", len(c.ids), k.gone)
+	}
+	must(t, id.Close())
+}

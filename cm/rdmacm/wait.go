@@ -126,6 +126,9 @@ func (id *ID) waitFor(ctx context.Context, op string, want ...EventType) (*Event
 		return nil, fmt.Errorf("cm: %s: %w", op, err)
 	}
 	if e.Err() != nil || !slices.Contains(want, e.Type) {
+		if e.Listen != nil { // nobody else would close the ID of a request that was not expected
+			e.ID.Close()
+		}
 		return e, e.failure()
 	}
 	return e, nil
