@@ -33,6 +33,7 @@ type Conn struct {
 	key      netip.Addr // what the address of the peer counts as there
 	o        ConnOptions
 	addrs    rdmacm.Addrs
+	portMTU  ib.MTU // of an accepted connection: the active MTU of this side's port
 	index    uint32 // index of the device that the ID is on
 	version  uint8  // version of the protocol
 	private  []byte // private data of the peer
@@ -209,6 +210,9 @@ func (c *Conn) param(kind uint8, data []byte) rdmacm.ConnParam {
 		h.first = firstDepth
 	}
 	greeting := h.encode()
+	if kind == greetingAnswer && c.portMTU != 0 {
+		greeting = append(greeting, byte(c.portMTU))
+	}
 	if c.probeMR != nil {
 		greeting, _ = RemoteOf(c.probeMR).AppendBinary(greeting) // it never fails
 	}
@@ -219,7 +223,19 @@ func (c *Conn) param(kind uint8, data []byte) rdmacm.ConnParam {
 		InitiatorDepth:     uint8(min(attr.MaxQPInitRdAtom, maxRDAtom)),
 		RetryCount:         uint8(c.o.RetryCount),
 		RNRRetryCount:      6, // not needed, because there are credits
+		MTU:                c.portMTU,
+		AnswerMTU:          answerMTU,
 	}
+}
+
+// answerMTU returns the MTU that the private data of an answer has, or 0.
+func answerMTU(private []byte) ib.MTU {
+	h, err := parseGreeting(private, greetingAnswer)
+	at := greetingSize + len(h.data)
+	if err != nil || at >= len(private) {
+		return 0
+	}
+	return ib.MTU(private[at])
 }
 
 // start makes the connection ready for use. It takes the greeting of the peer and the private data

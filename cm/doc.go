@@ -167,7 +167,8 @@
 // The times apply to the default options. A deadline of the context takes the place of the 2 min. A
 // peer that lives but does not read may be waited for without limit, as with TCP. With a negative
 // KeepAlive an idle connection does not notice a dead peer. On iWARP, rsocket depends on TCP, which
-// gives up after about 15 minutes.
+// gives up after about 15 minutes. There a listener may send nothing before the first message of its peer,
+// so that it does not notice a peer whose host dies before that.
 //
 // A peer lives as long as its device answers. Devices of the kernel answer while the process is stopped, as by
 // SIGSTOP or a debugger. A software device is part of the process and stops with it. Nothing that arrives tells

@@ -568,35 +568,40 @@ func TestKeepAliveUnsignaledSend(t *testing.T) {
 	}
 }
 
-// TestTransferPostError: an operation that the device refuses, because the QP is not connected any more, fails like the
-// connection. Soft iWARP does that while the connection breaks. Any other error is one of the operation alone.
+// TestTransferPostError: an operation fails like the connection if the device could not be told of it, since it is in the
+// queue then. Soft iWARP does that while the connection breaks. Any other error is one of the operation alone.
 func TestTransferPostError(t *testing.T) {
 	ctx := within(t)
-	client, server := connect(t, newListener(t, ListenOptions{}), DialOptions{})
-	refused := func(err error) error {
-		client.mu.Lock()
-		defer client.mu.Unlock()
-		client.users++
-		defer client.end()
-		o := client.newOp()
-		client.recordOp(o)
-		return client.finishTransfer(ctx, "write", o, err)
+	l := newListener(t, ListenOptions{})
+	for _, errno := range []syscall.Errno{syscall.ENOTCONN, syscall.EINVAL, syscall.EFAULT} {
+		client, server := connect(t, l, DialOptions{})
+		refused := func(err error) error {
+			client.mu.Lock()
+			defer client.mu.Unlock()
+			client.users++
+			defer client.end()
+			o := client.newOp()
+			client.recordOp(o)
+			return client.finishTransfer(ctx, "write", o, err)
+		}
+		if err := refused(uverbs.ErrTooManySGE); !errors.Is(err, uverbs.ErrTooManySGE) {
+			t.Errorf("a transfer with too many SGEs: %v", err)
+		}
+		must(t, client.Send(ctx, []byte("goes on")))
+		if got := value(server.Recv(ctx))(t); string(got) != "goes on" {
+			t.Errorf("received %q", got)
+		}
+		connected := errno != syscall.ENOTCONN
+		err := refused(&uverbs.Error{Op: "POST_SEND", Errno: errno})
+		if !errors.Is(err, errno) || errors.Is(err, syscall.ECONNRESET) == connected {
+			t.Errorf("a transfer of which the device was not told, %v: %v", errno, err)
+		}
+		if after := client.Send(ctx, nil); !errors.Is(after, errno) {
+			t.Errorf("Send after %v: %v", err, after)
+		}
+		client.Close()
+		server.Close()
 	}
-	if err := refused(uverbs.ErrTooManySGE); !errors.Is(err, uverbs.ErrTooManySGE) {
-		t.Errorf("a transfer with too many SGEs: %v", err)
-	}
-	must(t, client.Send(ctx, []byte("goes on")))
-	if got := value(server.Recv(ctx))(t); string(got) != "goes on" {
-		t.Errorf("received %q", got)
-	}
-	if err := refused(syscall.ENOTCONN); !errors.Is(err, syscall.ECONNRESET) || !errors.Is(err, syscall.ENOTCONN) {
-		t.Errorf("a transfer while the connection breaks: %v", err)
-	}
-	if err := client.Send(ctx, nil); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("Send afterwards: %v", err)
-	}
-	client.Close()
-	server.Close()
 }
 
 // TestReadMessageAfterClose: a message can be read after Close, until the next Recv.

@@ -340,7 +340,13 @@ func (l *Listener) setUp(c *Conn, peer greeting, asked *rdmacm.ConnParam) (p rdm
 	case err != nil:
 		return p, refusedFailed, err
 	}
-	c.mustRecvFirst = onIWARP(c.dev.dev)
+	if c.mustRecvFirst = onIWARP(c.dev.dev); !c.mustRecvFirst {
+		port, err := c.dev.dev.QueryPort(c.addrs.Port)
+		if err != nil {
+			return p, refusedFailed, err
+		}
+		c.portMTU = port.ActiveMTU
+	}
 	p = c.param(greetingAnswer, data)
 	p.ResponderResources = min(p.ResponderResources, asked.ResponderResources)
 	p.InitiatorDepth = min(p.InitiatorDepth, asked.InitiatorDepth)

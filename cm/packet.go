@@ -34,11 +34,15 @@ type PacketConn struct {
 	qp         *uverbs.QP
 	send, recv packetQueue
 	last       sender  // guarded by recv.turn: the sender of the last datagram
-	broken     bool    // guarded by recv.turn: the QP is in state ERR, until Recv makes it ready again
 	heldSlot   int     // guarded by recv.turn: slot of the datagram that Recv has returned, -1 if there is none
 	sent       int     // guarded by send.turn: number of datagrams sent, which gives the slot of the next
 	inFlight   int     // guarded by send.turn: datagrams whose sends have not completed
+	lost       int     // guarded by send.turn: of the datagrams sent before, those that are flushed are part of a failure that is known
+	sendErr    error   // guarded by send.turn: of datagrams that were not sent, until Send returns it
 	ahs        ahCache // guarded by send.turn
+
+	broken  atomic.Bool   // the QP is in state ERR, until revive makes it ready again
+	revived chan struct{} // guarded by send.turn: closed and replaced by revive
 
 	closing atomic.Bool           // it is being closed, or has failed
 	closed  atomic.Bool           // Close was called
@@ -272,7 +276,7 @@ func newPacketConn(o PacketOptions, local, remote netip.Addr) (*PacketConn, erro
 	if err != nil {
 		return nil, err
 	}
-	p := &PacketConn{loop: loop, id: id, o: o, heldSlot: -1, joined: map[netip.Addr]*membership{}}
+	p := &PacketConn{loop: loop, id: id, o: o, heldSlot: -1, revived: make(chan struct{}), joined: map[netip.Addr]*membership{}}
 	for _, q := range []*packetQueue{&p.send, &p.recv} {
 		q.turn, q.closing = make(chan struct{}, 1), &p.closing
 	}

@@ -69,14 +69,14 @@ func (p *PacketConn) Recv(ctx context.Context) (data []byte, from Peer, err erro
 		return nil, Peer{}, err
 	}
 	defer func() { <-p.recv.turn }()
-	if p.heldSlot >= 0 && !p.broken {
+	if p.heldSlot >= 0 && !p.broken.Load() {
 		if err := p.post(p.heldSlot); err != nil {
 			return nil, Peer{}, p.opError(what, err)
 		}
 	}
 	p.heldSlot = -1
 	for {
-		if p.broken {
+		if p.broken.Load() {
 			if err := p.revive(ctx); err != nil {
 				return nil, Peer{}, p.opError(what, err)
 			}
@@ -126,17 +126,19 @@ func (p *PacketConn) recover(ctx context.Context, wc *uverbs.WC) error {
 	}
 	attr, err := p.qp.Query()
 	if err != nil {
-		p.broken = true // the next Recv tries again
+		p.broken.Store(true) // the next Recv tries again
 		return errors.Join(failed, err)
 	}
-	if p.broken = attr.State == ib.QPErr; p.broken {
+	if attr.State == ib.QPErr {
+		p.broken.Store(true)
 		return nil
 	}
 	return errors.Join(p.post(int(wc.ID)), ctx.Err())
 }
 
-// revive makes a QP in state ERR ready again and posts all receives; datagrams in both queues are lost. If
-// it fails, the next Recv tries again. The caller has the turn of the receive queue.
+// revive makes a QP in state ERR ready again and posts all receives except that of the datagram that the program has;
+// datagrams in both queues are lost. If it fails, the next Recv or Send tries again. The caller has the turn of the
+// receive queue.
 func (p *PacketConn) revive(ctx context.Context) error {
 	if err := p.send.takeTurn(ctx); err != nil {
 		return err
@@ -144,6 +146,9 @@ func (p *PacketConn) revive(ctx context.Context) error {
 	defer func() { <-p.send.turn }()
 	if p.closing.Load() {
 		return errClosed
+	}
+	if !p.broken.Load() {
+		return nil
 	}
 	if err := p.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState); err != nil {
 		return err
@@ -153,6 +158,9 @@ func (p *PacketConn) revive(ctx context.Context) error {
 			var err error
 			if n, err = q.cq.Poll(q.wcs[:]); err != nil {
 				return err
+			}
+			if q == &p.send {
+				p.sendsCompleted(q.wcs[:n])
 			}
 		}
 	}
@@ -167,11 +175,16 @@ func (p *PacketConn) revive(ctx context.Context) error {
 		}
 	}
 	for slot := range p.o.Depth + 1 {
+		if slot == p.heldSlot {
+			continue
+		}
 		if err := p.post(slot); err != nil {
 			return err
 		}
 	}
-	p.broken = false
+	p.broken.Store(false)
+	close(p.revived)
+	p.revived = make(chan struct{})
 	return nil
 }
 
@@ -219,6 +232,9 @@ type sender struct {
 // Send sends a datagram to a peer or a group. It copies the datagram, which may be a slice that
 // Recv returned, and returns as soon as the copy is posted. The program cannot tell whether the
 // datagram arrives.
+//
+// If the device could not send an earlier datagram, one later call of Send returns the error, and does
+// not send its own. The datagrams behind the one that failed may be lost without an error of their own.
 func (p *PacketConn) Send(ctx context.Context, data []byte, to Peer) error {
 	const what = "send"
 	if len(data) > p.mtu {
@@ -227,7 +243,7 @@ func (p *PacketConn) Send(ctx context.Context, data []byte, to Peer) error {
 	if to == (Peer{}) {
 		return argErr(what, "to", "the zero value", "a peer of Recv, DialedPeer or Join")
 	}
-	if err := p.begin(ctx, &p.send, what); err != nil {
+	if err := p.beginSend(ctx, what); err != nil {
 		return err
 	}
 	defer func() { <-p.send.turn }()
@@ -235,17 +251,17 @@ func (p *PacketConn) Send(ctx context.Context, data []byte, to Peer) error {
 	if p.ahs.full(to.attr) { // an address handle will be closed, which no outstanding send may use
 		room = 1
 	}
-	for p.inFlight >= room {
-		wcs, err := p.send.next(ctx, &p.o, p.inFlight)
-		p.inFlight -= len(wcs)
-		for i := range wcs {
-			if failed := p.qp.Err(&wcs[i]); failed != nil {
-				err = errors.Join(err, failed, p.resume())
-			}
+	n, err := p.send.cq.Poll(p.send.wcs[:min(p.inFlight, len(p.send.wcs))])
+	for wcs := p.send.wcs[:n]; err == nil; wcs, err = p.send.next(ctx, &p.o, p.inFlight) {
+		if p.sendsCompleted(wcs) {
+			p.resume()
 		}
-		if err != nil {
-			return p.opError(what, err)
+		if err, p.sendErr = p.sendErr, nil; err != nil || p.inFlight < room {
+			break
 		}
+	}
+	if err != nil {
+		return p.opError(what, err)
 	}
 	ah, err := p.ahs.get(to.attr)
 	if err != nil {
@@ -253,24 +269,79 @@ func (p *PacketConn) Send(ctx context.Context, data []byte, to Peer) error {
 	}
 	slot := p.o.Depth + 1 + p.sent%p.o.SendDepth // behind the slots for receiving
 	copy(p.mem.bytes(slot), data)
-	err = p.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{p.mem.sge(slot, len(data))},
+	err = p.qp.PostSend(uverbs.SendWR{ID: uint64(p.sent), Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{p.mem.sge(slot, len(data))},
 		AH: ah, RemoteQPN: to.qpn, RemoteQKey: to.qkey})
-	if err != nil {
+	return p.sendPosted(what, err)
+}
+
+// sendPosted counts the datagram that was posted last. err is the error of posting it. If the datagram is in the queue
+// nevertheless, the QP begins anew. The caller has the turn of the send queue.
+func (p *PacketConn) sendPosted(what string, err error) error {
+	if err != nil && !queuedAnyway(err) {
 		return p.opError(what, err)
 	}
 	p.sent++
 	p.inFlight++
-	return nil
+	if err == nil {
+		return nil
+	}
+	p.lost = p.sent
+	p.broken.Store(true)
+	return p.opError(what, err)
 }
 
-// resume has the QP send again after a failed send, as of a datagram that is longer than the MTU is by now. If the
-// device has moved the QP to state ERR instead of SQE, the next Recv deals with that.
-func (p *PacketConn) resume() error {
-	attr, err := p.qp.Query()
-	if err != nil || attr.State != ib.QPSQE {
-		return err
+// beginSend takes the turn of the send queue. It makes the QP ready first if it is in state ERR, or waits until a Recv
+// that runs has done so.
+func (p *PacketConn) beginSend(ctx context.Context, what string) error {
+	for {
+		if err := p.begin(ctx, &p.send, what); err != nil || !p.broken.Load() {
+			return err
+		}
+		revived := p.revived
+		<-p.send.turn
+		select {
+		case p.recv.turn <- struct{}{}:
+			err := p.revive(ctx)
+			<-p.recv.turn
+			if err != nil {
+				return p.opError(what, err)
+			}
+		case <-revived:
+		case <-ctx.Done():
+			return p.opError(what, ctx.Err())
+		}
 	}
-	return p.qp.Modify(uverbs.QPAttr{State: ib.QPRTS}, uverbs.AttrState)
+}
+
+// sendsCompleted takes completions of sends. It reports whether one has failed, and keeps its error for Send. The device
+// flushes those that are behind one that fails; they are part of the same failure. The caller has the turn of the send
+// queue.
+func (p *PacketConn) sendsCompleted(wcs []uverbs.WC) (failed bool) {
+	p.inFlight -= len(wcs)
+	for i := range wcs {
+		if wc := &wcs[i]; wc.Status != uverbs.WCSuccess && (wc.Status != uverbs.WCWRFlushErr || wc.ID >= uint64(p.lost)) {
+			p.sendErr = errors.Join(p.sendErr, p.qp.Err(wc))
+			p.lost = p.sent
+			failed = true
+		}
+	}
+	return failed
+}
+
+// resume has the QP send again after a failed send, as of a datagram that is longer than the MTU is by now. A device may
+// move the QP to state SQE then, or to ERR; the next Recv or Send deals with the latter. The caller has the turn of the
+// send queue.
+func (p *PacketConn) resume() {
+	attr, err := p.qp.Query()
+	if err == nil && attr.State == ib.QPSQE {
+		err = p.qp.Modify(uverbs.QPAttr{State: ib.QPRTS}, uverbs.AttrState)
+	}
+	if err != nil {
+		p.sendErr = errors.Join(p.sendErr, err)
+	}
+	if err != nil || attr.State == ib.QPErr {
+		p.broken.Store(true)
+	}
 }
 
 // event handles an event of the connection manager.

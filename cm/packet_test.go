@@ -366,6 +366,131 @@ func TestPacketRevivedLater(t *testing.T) {
 	arrives(t, client, server, "after all")
 }
 
+// TestPacketOnlySends: a program that never receives, or receives meanwhile, sends on after a failure, whatever state the
+// device has moved the QP to. Exactly one call of Send returns the error, and all datagrams after it arrive.
+func TestPacketOnlySends(t *testing.T) {
+	if testenv.Kernel(t)[0] < 6 {
+		testenv.Skip(t, &uverbs.FeatureError{Feature: "flush of sends in ERR", Since: uverbs.Version{6, 0}})
+	}
+	server := newPackets(t, firstAny, PacketOptions{Depth: 200})
+	states := []ib.QPState{ib.QPErr}
+	if rig := testenv.TheRig(); rig.Driver != "rxe" || rig.Soft { // rxe takes a datagram that is too long for sent
+		states = append(states, ib.QPSQE)
+	}
+	for _, state := range states {
+		for _, depth := range []int{1, 3, 40} {
+			for _, receives := range []bool{false, true} {
+				t.Run(fmt.Sprint(state, " depth ", depth, " receives ", receives), func(t *testing.T) {
+					ctx := within(t)
+					client := value(DialPacket(ctx, server.LocalAddr().String(), PacketOptions{SendDepth: depth}))(t)
+					to, _ := client.DialedPeer()
+					must(t, client.Send(ctx, []byte("first"), to))
+					received(t, server)
+					var receiving sync.WaitGroup
+					defer receiving.Wait()
+					defer client.Close()
+					if receives {
+						receiving.Go(func() {
+							if _, _, err := client.Recv(ctx); !errors.Is(err, net.ErrClosed) {
+								t.Errorf("Recv until Close: %v", err)
+							}
+						})
+					}
+					for round := range 3 {
+						sendsFail(t, client, to, state)
+						var failures []error
+						for i := range 2*depth + 2 {
+							text := fmt.Sprint("round ", round, " datagram ", i)
+							if err := client.Send(ctx, []byte(text), to); err != nil {
+								failures = append(failures, err)
+								continue
+							}
+							if got, _ := received(t, server); len(failures) > 0 && got != text {
+								t.Fatalf("received %q, want %q", got, text)
+							}
+						}
+						want := map[ib.QPState]uverbs.WCStatus{ib.QPErr: uverbs.WCWRFlushErr, ib.QPSQE: uverbs.WCLocLenErr}[state]
+						if len(failures) != 1 || !errors.Is(failures[0], want) {
+							t.Errorf("failed calls of Send: %v, want one with %v", failures, want)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// sendsFail fills the send queue with datagrams that the device does not send, and waits until it has moved the QP to the state.
+func sendsFail(t *testing.T, p *PacketConn, to Peer, state ib.QPState) {
+	must(t, p.send.takeTurn(within(t)))
+	defer func() { <-p.send.turn }()
+	for p.inFlight > 0 { // what was sent before
+		p.sendsCompleted(value(p.send.next(within(t), &p.o, p.inFlight))(t))
+	}
+	length := 0
+	if state == ib.QPErr {
+		must(t, p.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
+	} else {
+		length = longestDatagram + 8
+	}
+	for ; p.inFlight < p.o.SendDepth; p.inFlight++ {
+		must(t, p.qp.PostSend(uverbs.SendWR{ID: uint64(p.sent), Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled,
+			SGL: []uverbs.SGE{p.mem.sge(0, length)}, AH: value(p.ahs.get(to.attr))(t), RemoteQPN: to.qpn, RemoteQKey: to.qkey}))
+		p.sent++
+		length = 0
+	}
+	for value(p.qp.Query())(t).State != state {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestPacketNotTold: a datagram that is in the queue, although the device could not be told of it, is one error.
+func TestPacketNotTold(t *testing.T) {
+	ctx := within(t)
+	server := newPackets(t, firstAny, PacketOptions{})
+	client := value(DialPacket(ctx, server.LocalAddr().String(), PacketOptions{SendDepth: 1}))(t)
+	defer client.Close()
+	to, _ := client.DialedPeer()
+	must(t, client.send.takeTurn(ctx))
+	err := client.sendPosted("send", &uverbs.Error{Op: "POST_SEND", Errno: syscall.EFAULT})
+	if <-client.send.turn; !errors.Is(err, syscall.EFAULT) {
+		t.Errorf("Send: %v", err)
+	}
+	for i := range 3 * client.o.SendDepth {
+		must(t, client.Send(ctx, fmt.Append(nil, i), to))
+		if got, _ := received(t, server); got != fmt.Sprint(i) {
+			t.Errorf("received %q, want %d", got, i)
+		}
+	}
+}
+
+// TestPacketHeld: the slice that Recv has returned does not change when Send makes the QP ready again.
+func TestPacketHeld(t *testing.T) {
+	if testenv.Kernel(t)[0] < 6 {
+		testenv.Skip(t, &uverbs.FeatureError{Feature: "flush of sends in ERR", Since: uverbs.Version{6, 0}})
+	}
+	ctx := within(t)
+	server := newPackets(t, firstAny, PacketOptions{Depth: 3})
+	client := value(DialPacket(ctx, server.LocalAddr().String(), PacketOptions{}))(t)
+	defer client.Close()
+	to, _ := client.DialedPeer()
+	must(t, client.Send(ctx, []byte("held"), to))
+	held, from, err := server.Recv(ctx)
+	must(t, err)
+	sendsFail(t, server, from, ib.QPErr)
+	if err := server.Send(ctx, nil, from); !errors.Is(err, uverbs.WCWRFlushErr) {
+		t.Errorf("Send after one that was flushed: %v", err)
+	}
+	must(t, server.Send(ctx, held, from))
+	if got, _ := received(t, client); got != "held" {
+		t.Errorf("received %q", got)
+	}
+	must(t, client.Send(ctx, []byte("next"), to))
+	if got, _ := received(t, server); got != "next" || string(held) != "held" {
+		t.Errorf("received %q, and the datagram before it is now %q", got, held)
+	}
+}
+
 // arrives sends short datagrams, less and less often, until the server receives one, and returns its sender.
 func arrives(t *testing.T, client, server *PacketConn, text string) Peer {
 	t.Helper()

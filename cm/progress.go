@@ -416,22 +416,32 @@ func (c *Conn) recordOp(o *op) uint64 {
 
 // post posts work requests, and fails the connection if that fails.
 func (c *Conn) post(b *uverbs.SendBuilder) {
-	if err := b.Post(); err != nil && !c.notConnected(err) {
-		c.fail(err)
-	} else if err == nil {
+	if err := b.Post(); err == nil {
 		c.liveness.sendPosted(c)
+	} else if !c.notTold(err) {
+		c.fail(err)
 	}
 }
 
-// notConnected reports whether an error of posting says that the QP is not connected any more, and
-// fails the connection if so. On iWARP that comes before the event that reports it. The work
-// requests are in the queue, and complete as flushed.
-func (c *Conn) notConnected(err error) bool {
-	if !errors.Is(err, syscall.ENOTCONN) {
+// notTold reports whether an error of posting says that the device could not be told of the work requests, and fails the
+// connection if so. The work requests are in the queue, and complete as flushed. On iWARP the cause is mostly that the QP
+// is not connected any more, which comes before the event that reports it.
+func (c *Conn) notTold(err error) bool {
+	if !queuedAnyway(err) {
 		return false
 	}
-	c.fail(c.rootCause(fmt.Errorf("%w: %w", errReset, err)))
+	if errors.Is(err, syscall.ENOTCONN) {
+		err = fmt.Errorf("%w: %w", errReset, err)
+	}
+	c.fail(c.rootCause(err))
 	return true
+}
+
+// queuedAnyway reports whether an error of posting comes from the doorbell, which follows when the work requests are in
+// the queue. All other errors of posting come before that, and without a command.
+func queuedAnyway(err error) bool {
+	_, ok := errors.AsType[*uverbs.Error](err)
+	return ok
 }
 
 // newOp returns an op, which may be one that was used before.

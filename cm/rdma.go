@@ -129,7 +129,7 @@ func (c *Conn) transfer(ctx context.Context, what string, wr uverbs.SendWR, loca
 
 // finishTransfer waits for the completion of an operation. postErr is the error of posting it.
 func (c *Conn) finishTransfer(ctx context.Context, what string, o *op, postErr error) error {
-	if postErr != nil && !c.notConnected(postErr) {
+	if postErr != nil && !c.notTold(postErr) {
 		c.opsPosted--
 		c.freeOp(o)
 		return c.opError(what, postErr)

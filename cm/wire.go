@@ -21,6 +21,8 @@ import (
 //	8  size of the largest message that it can receive (u32)
 //	12 the data
 //
+// In an answer, except on iWARP, a byte follows: the path MTU of this side's port (enum ib_mtu), or 0.
+//
 // On iWARP 16 bytes follow that describe memory of the sender, in the format of
 // [Remote.AppendBinary]. The peer reads its first byte to learn that everything before has arrived.
 //
@@ -64,7 +66,7 @@ const (
 // Limits of private data, in bytes.
 const (
 	MaxDialData   = 44  // in a request, for [DialOptions]
-	MaxAcceptData = 184 // in an answer, for [ListenOptions]
+	MaxAcceptData = 183 // in an answer, for [ListenOptions]
 )
 
 // maxRefusal is the length of the longest reason of a refusal, in bytes.

@@ -16,20 +16,24 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
+
+// errorIs checks which error a call returned.
+var errorIs = testenv.ErrorIs
+
+// must fails a test on an error.
+var must = testenv.Must
 
 // file returns an open file of two pages, the first of 'a', the second of 'b'.
 func file(t *testing.T) *os.File {
 	t.Helper()
 	page := os.Getpagesize()
 	path := filepath.Join(t.TempDir(), "device")
-	if err := os.WriteFile(path, append(bytes.Repeat([]byte{'a'}, page), bytes.Repeat([]byte{'b'}, page)...), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, append(bytes.Repeat([]byte{'a'}, page), bytes.Repeat([]byte{'b'}, page)...), 0o600))
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	return f
 }
@@ -38,9 +42,7 @@ func TestMapIsSharedWithTheFile(t *testing.T) {
 	f := file(t)
 	page := os.Getpagesize()
 	r, err := Map(f, uint64(page), page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Close()
 	b := r.Bytes()
 	if len(b) != page || cap(b) != page || b[0] != 'b' || b[page-1] != 'b' {
@@ -59,12 +61,8 @@ func TestMapIsSharedWithTheFile(t *testing.T) {
 func TestMapOutlivesTheFile(t *testing.T) {
 	f := file(t)
 	r, err := Map(f, 0, os.Getpagesize())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, f.Close())
 	if got := r.Bytes()[0]; got != 'a' {
 		t.Errorf("first byte %q, want 'a'", got)
 	}
@@ -78,9 +76,7 @@ func TestMapErrors(t *testing.T) {
 	closed := file(t)
 	closed.Close()
 	readOnly, err := os.Open(f.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer readOnly.Close()
 	page := os.Getpagesize()
 	for _, tc := range []struct {
@@ -112,9 +108,7 @@ func TestMapErrors(t *testing.T) {
 func TestCloseUnmapsOnce(t *testing.T) {
 	f := file(t)
 	r, err := Map(f, 0, os.Getpagesize())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b := r.Bytes()
 	var wg sync.WaitGroup
 	for range 8 {
@@ -167,9 +161,7 @@ func TestMapRacingCloseOfTheFile(t *testing.T) {
 func TestMapAnonymous(t *testing.T) {
 	for _, size := range []int{1, 4095, 4096, 1 << 20} {
 		r, err := MapAnonymous(size, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b := r.Bytes()
 		if len(b) != size || cap(b) != size {
 			t.Errorf("asked for %d bytes, got %d (capacity %d)", size, len(b), cap(b))
@@ -237,39 +229,27 @@ func TestMapHugeErrors(t *testing.T) {
 
 func TestPrefer(t *testing.T) {
 	r, err := MapAnonymous(3*os.Getpagesize(), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := r.Prefer(0); errors.Is(err, unix.ENOSYS) {
 		t.Log("the kernel knows of no nodes")
 	} else if err != nil {
 		t.Error(err)
 	} else {
 		b, err := os.ReadFile("/proc/self/numa_maps")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if line := fmt.Sprintf("%x prefer:0", &r.Bytes()[0]); !bytes.Contains(b, []byte(strings.TrimPrefix(line, "0x"))) {
 			t.Errorf("no line %q in\n%s", line, b)
 		}
 		// Node 64 is the first bit of the mask's second word.
 		for _, node := range []int{64, 1023} {
-			if err := r.Prefer(node); !errors.Is(err, unix.EINVAL) {
-				t.Errorf("node %d: %v, want EINVAL", node, err)
-			}
+			errorIs(t, r.Prefer(node), unix.EINVAL, "node %d", node)
 		}
 	}
 	for _, node := range []int{-1, 1024, math.MaxInt} {
-		if err := r.Prefer(node); !errors.Is(err, unix.EINVAL) {
-			t.Errorf("node %d: %v, want EINVAL", node, err)
-		}
+		errorIs(t, r.Prefer(node), unix.EINVAL, "node %d", node)
 	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Prefer(0); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("a closed region: %v, want ErrClosed", err)
-	}
+	must(t, r.Close())
+	errorIs(t, r.Prefer(0), os.ErrClosed, "a closed region")
 }
 
 // TestRetire: the memory of a region that is retired is not the device's any more, can still
@@ -278,13 +258,9 @@ func TestRetire(t *testing.T) {
 	f := file(t)
 	page := os.Getpagesize()
 	r, err := Map(f, 0, 2*page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	mem := r.Bytes()
-	if err := errors.Join(r.Retire(), r.Retire(), r.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(r.Retire(), r.Retire(), r.Close()))
 	if r.Bytes() != nil || !bytes.Equal(mem, make([]byte, 2*page)) {
 		t.Errorf("Bytes is not nil, or the memory is not zeroed")
 	}
@@ -296,9 +272,7 @@ func TestRetire(t *testing.T) {
 	end := uintptr(unsafe.Pointer(&mem[0])) + uintptr(len(mem))
 	for range 100 {
 		n, err := Map(f, 0, page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer n.Close()
 		if at := uintptr(unsafe.Pointer(&n.Bytes()[0])); at >= end-uintptr(len(mem)) && at < end {
 			t.Fatalf("a mapping is at %#x, which is retired memory", at)
@@ -342,9 +316,7 @@ func TestRetireAll(t *testing.T) {
 		return errno == 0
 	}
 	a, b := pair()
-	if err := errors.Join(RetireAll(b, a), RetireAll(a, b), a.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(RetireAll(b, a), RetireAll(a, b), a.Close()))
 	if a.Bytes() != nil || b.Bytes() != nil || !bytes.Equal(mem, make([]byte, 2*page)) || a.owner == nil || a.owner != b.owner {
 		t.Errorf("not retired together: %+v, %+v", a, b)
 	}
@@ -385,9 +357,7 @@ func TestCloseRefused(t *testing.T) {
 	if uintptr(unsafe.Pointer(&r.mem[0]))%uintptr(os.Getpagesize()) == 0 {
 		r.mem = r.mem[1:]
 	}
-	if err := r.Close(); !errors.Is(err, unix.EINVAL) {
-		t.Errorf("Close: %v, want EINVAL", err)
-	}
+	errorIs(t, r.Close(), unix.EINVAL, "Close")
 	if err := r.Close(); err != nil {
 		t.Errorf("Close once more: %v", err)
 	}
@@ -402,9 +372,7 @@ func TestGoMemory(t *testing.T) {
 		if len(b) != 100 || cap(b) != 100 || &b[0] != &mem[0] {
 			t.Fatalf("Bytes has %d bytes (capacity %d), want the 100 of the slice", len(b), cap(b))
 		}
-		if err := r.Prefer(0); !errors.Is(err, unix.EINVAL) {
-			t.Errorf("Prefer: %v, want EINVAL", err)
-		}
+		errorIs(t, r.Prefer(0), unix.EINVAL, "Prefer")
 		b[99] = 'x'
 		if err := errors.Join(end(r), end(r)); err != nil || r.Bytes() != nil {
 			t.Errorf("%s: %v, then Bytes is not nil: %v", name, err, r.Bytes() != nil)

@@ -320,9 +320,7 @@ func TestUMADDev(t *testing.T) {
 	for errno, want := range map[unix.Errno]error{unix.EOPNOTSUPP: errors.ErrUnsupported, unix.EINVAL: fs.ErrNotExist} {
 		c := fakeClient(t, func(r request) []datagram { return r.refuse(errno) })
 		c.sysfs = sysfsTree()
-		if _, err := c.madDev(dev, 2, clientUMAD); !errors.Is(err, want) {
-			t.Errorf("%v: %v", errno, err)
-		}
+		errorIs(t, second(c.madDev(dev, 2, clientUMAD)), want, "%v", errno)
 		if cd, err := c.madDev(dev, 2, clientISSM); (err == nil) != (errno == unix.EOPNOTSUPP) || err == nil && cd.Name != "issm0" {
 			t.Errorf("issm, which kernels do not find: %+v, %v", cd, err)
 		}

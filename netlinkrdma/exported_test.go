@@ -84,9 +84,7 @@ func TestExported(t *testing.T) {
 			got = append(got, r)
 			return r.refuse(unix.EBUSY)
 		}))
-		if err := tt.call(); !errors.Is(err, unix.EBUSY) {
-			t.Errorf("%s: %v, want EBUSY", tt.name, err)
-		}
+		errorIs(t, tt.call(), unix.EBUSY, "%s", tt.name)
 		if len(got) != 1 || got[0].cmd != tt.cmd {
 			t.Errorf("%s: requests are %+v, want one with command %d", tt.name, got, tt.cmd)
 		} else if b := got[0].attrs.attrs[tt.attr]; tt.attr != 0 && !slices.Equal(b, number) {

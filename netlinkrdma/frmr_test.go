@@ -87,9 +87,7 @@ func TestPinFRMRs(t *testing.T) {
 		got = r.attrs
 		return r.refuse(0)
 	}))
-	if err := c.pinFRMRs(fakeRXE, key, 25000); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.pinFRMRs(fakeRXE, key, 25000))
 	k := parse(got.attrs[abi.RDMA_NLDEV_ATTR_FRMR_POOL_KEY])
 	sent := FRMRKey{k.u64(abi.RDMA_NLDEV_ATTR_FRMR_POOL_KEY_VENDOR_KEY), k.u64(abi.RDMA_NLDEV_ATTR_FRMR_POOL_KEY_NUM_DMA_BLOCKS),
 		k.u32(abi.RDMA_NLDEV_ATTR_FRMR_POOL_KEY_ACCESS_FLAGS), k.u8(abi.RDMA_NLDEV_ATTR_FRMR_POOL_KEY_ATS) == 1}
@@ -254,9 +252,7 @@ func TestSubDeviceSent(t *testing.T) {
 		got = r.attrs
 		return r.refuse(0)
 	}))
-	if err := c.addSubDevice(fakeRXE, strings.Repeat("s", maxSubDeviceName), DeviceTypeSMI); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.addSubDevice(fakeRXE, strings.Repeat("s", maxSubDeviceName), DeviceTypeSMI))
 	if got.u32(abi.RDMA_NLDEV_ATTR_DEV_INDEX) != 5 || got.name(abi.RDMA_NLDEV_ATTR_DEV_NAME) != strings.Repeat("s", maxSubDeviceName) ||
 		got.u8(abi.RDMA_NLDEV_ATTR_DEV_TYPE) != abi.RDMA_DEVICE_TYPE_SMI || got.err != nil || len(got.attrs) != 3 {
 		t.Errorf("sent are %+v, %v", got.attrs, got.err)

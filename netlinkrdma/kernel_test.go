@@ -21,6 +21,9 @@ import (
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
+// must fails a test on an error.
+var must = testenv.Must
+
 // The tests in this file need a kernel of their own to change: root, rxe0 on
 // ve0, rxe1 on ve1, and the modules ib_uverbs, rdma_ucm and veth. The VM runner
 // provides that and says so in the environment.
@@ -53,9 +56,7 @@ func onThread(f func()) {
 func kernelVersion(t *testing.T) (major, minor int) {
 	t.Helper()
 	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Uname(&u))
 	m := regexp.MustCompile(`^(\d+)\.(\d+)`).FindStringSubmatch(unix.ByteSliceToString(u.Release[:]))
 	if m == nil {
 		t.Fatalf("release %q", unix.ByteSliceToString(u.Release[:]))
@@ -68,9 +69,7 @@ func kernelVersion(t *testing.T) (major, minor int) {
 func TestKernelDevices(t *testing.T) {
 	needKernel(t)
 	devs, err := Devices()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	byName := map[string]Device{}
 	for _, d := range devs {
 		t.Logf("%+v", d)
@@ -102,13 +101,9 @@ func TestKernelPorts(t *testing.T) {
 	needKernel(t)
 	for dev, netdev := range map[string]string{"rxe0": "ve0", "rxe1": "ve1"} {
 		d, err := DeviceByName(dev)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		l, err := netlink.LinkByName(netdev)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ports, err := Ports(d)
 		want := []Port{{Num: 1, State: ib.PortActive, PhysState: ib.PhysLinkUp, LinkLayer: ib.LinkLayerEthernet,
 			Netdev: netdev, NetdevIndex: l.Attrs().Index}}
@@ -135,13 +130,9 @@ func TestKernelCharDevs(t *testing.T) {
 	names := map[string]bool{}
 	for _, name := range []string{"rxe0", "rxe1"} {
 		d, err := DeviceByName(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		cd, err := UverbsDev(d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		check(cd)
 		if cd.ABI != 2 || cd.DriverID != DriverRXE {
 			t.Errorf("%+v, want ABI 2 (RXE_UVERBS_ABI_VERSION) and driver rxe", cd)
@@ -152,9 +143,7 @@ func TestKernelCharDevs(t *testing.T) {
 		t.Errorf("two devices, character devices %v", names)
 	}
 	cm, err := CMDev()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	check(cm)
 	if cm.Name != "rdma_cm" || cm.ABI != 4 {
 		t.Errorf("%+v, want rdma_cm with ABI 4 (RDMA_USER_CM_ABI_VERSION)", cm)
@@ -166,9 +155,7 @@ func TestKernelNoSuchCharDev(t *testing.T) {
 	needKernel(t)
 	for _, of := range [][]*rtAttr{nil, {u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, 0)}} {
 		cd, err := system.netlinkCharDev("goverbs_none", of...)
-		if !errors.Is(err, unix.EOPNOTSUPP) {
-			t.Errorf("%+v, %v, want EOPNOTSUPP", cd, err)
-		}
+		errorIs(t, err, unix.EOPNOTSUPP, "%+v,", cd)
 	}
 }
 
@@ -177,9 +164,7 @@ func TestKernelSysfsAgrees(t *testing.T) {
 	needKernel(t)
 	blind := deafClient(unix.EACCES, os.DirFS("/sys"))
 	devs, err := Devices()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	fromSysfs, err := blind.devices()
 	byName := cmpopts.SortSlices(func(a, b Device) bool { return a.Name < b.Name })
 	if diff := cmp.Diff(devs, fromSysfs, byName, cmpopts.IgnoreFields(Device{}, "Index", "CapFlags", "FromSysfs")); err != nil || diff != "" {
@@ -212,9 +197,7 @@ func TestKernelSysfsAgrees(t *testing.T) {
 func TestKernelWithoutSysfs(t *testing.T) {
 	needKernel(t)
 	want, err := Devices()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	onThread(func() {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			t.Errorf("unshare: %v", err)
@@ -270,25 +253,17 @@ func makeVeth(t *testing.T, a, b string) {
 func TestKernelLink(t *testing.T) {
 	needKernel(t)
 	makeVeth(t, "nlt0", "nlt1")
-	if err := AddLink("nltrxe", RXE, "nlt0"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, AddLink("nltrxe", RXE, "nlt0"))
 	t.Cleanup(func() { _ = DeleteLink("nltrxe") }) // deleted already unless the test fails
 	dev, err := DeviceByName("nltrxe")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	// The state of the port follows that of the interface.
 	waitState(t, dev, ib.PortDown)
 	for _, name := range []string{"nlt0", "nlt1"} {
 		l, err := netlink.LinkByName(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := netlink.LinkSetUp(l); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, netlink.LinkSetUp(l))
 	}
 	waitState(t, dev, ib.PortActive)
 
@@ -310,16 +285,12 @@ func TestKernelLink(t *testing.T) {
 		}
 	}
 
-	if err := DeleteLink("nltrxe"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, DeleteLink("nltrxe"))
 	_, portsErr := Ports(dev)
 	_, uverbsErr := UverbsDev(dev)
 	_, nameErr := DeviceByName("nltrxe")
 	for _, err := range []error{portsErr, uverbsErr, nameErr, DeleteLink("nltrxe")} {
-		if !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("after deletion: %v, want fs.ErrNotExist", err)
-		}
+		errorIs(t, err, fs.ErrNotExist, "after deletion")
 	}
 }
 
@@ -389,9 +360,7 @@ func TestKernelOtherNetns(t *testing.T) {
 func TestKernelCopyOnFork(t *testing.T) {
 	needKernel(t)
 	cof, err := CopyOnFork()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	major, minor := kernelVersion(t)
 	t.Logf("Linux %d.%d: %t", major, minor, cof)
 	if !cof && (major > 5 || major == 5 && minor >= 12) {

@@ -22,9 +22,7 @@ func TestAddLink(t *testing.T) {
 		asked = r.attrs.attrs
 		return r.refuse(0)
 	})
-	if err := c.addLink("rxe9", RXE, "eth0"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.addLink("rxe9", RXE, "eth0"))
 	want := map[int][]byte{
 		2:  []byte("rxe9\x00"), // DEV_NAME
 		65: []byte("rxe\x00"),  // LINK_TYPE
@@ -114,9 +112,7 @@ func TestDeleteLink(t *testing.T) {
 		}
 		return twoDevices(r)
 	})
-	if err := c.deleteLink("rxe0"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.deleteLink("rxe0"))
 	err := c.deleteLink("rxe1")
 	const want = `netlinkrdma: delete link "rxe1": no such RDMA device; known devices: mlx5_0, rxe0`
 	if fmtError(err) != want || !errors.Is(err, fs.ErrNotExist) {

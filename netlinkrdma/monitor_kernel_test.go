@@ -21,40 +21,28 @@ func TestKernelMonitor(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	makeVeth(t, "nlm0", "nlm1")
-	if err := AddLink("nlmrxe", RXE, "nlm0"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, AddLink("nlmrxe", RXE, "nlm0"))
 	dev, err := DeviceByName("nlmrxe")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if e := expectEvent(t, ctx, m, EventRegister); e.Device != "nlmrxe" || e.Index != dev.Index {
 		t.Errorf("register: %+v", e)
 	}
 	l, err := netlink.LinkByName("nlm0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := Event{EventNetdevAttach, "nlmrxe", dev.Index, 1, "nlm0", l.Attrs().Index}
 	if e := expectEvent(t, ctx, m, EventNetdevAttach); e != want {
 		t.Errorf("attach: %+v, want %+v", e, want)
 	}
 	if slices.Compare([]int{major, minor}, []int{6, 13}) >= 0 {
-		if err := RenameDevice(dev, "nlmrxe2"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, RenameDevice(dev, "nlmrxe2"))
 		if e := expectEvent(t, ctx, m, EventRename); e.Device != "nlmrxe2" || e.Index != dev.Index {
 			t.Errorf("rename: %+v", e)
 		}
-		if err := netlink.LinkSetName(l, "nlm2"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, netlink.LinkSetName(l, "nlm2"))
 		if e := expectEvent(t, ctx, m, EventNetdevRename); e.Netdev != "nlm2" || e.NetdevIndex != l.Attrs().Index {
 			t.Errorf("netdev rename: %+v", e)
 		}
-		if err := DeleteLink("nlmrxe2"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, DeleteLink("nlmrxe2"))
 	} else if err := DeleteLink("nlmrxe"); err != nil {
 		t.Fatal(err)
 	}
@@ -73,9 +61,7 @@ func openKernelMonitor(t *testing.T) *Monitor {
 		t.Errorf("%v, want that Linux has it since 6.12", err)
 	}
 	testenv.Skip(t, err)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m.receive = func(fd int, b []byte) (int, bool, error) {
 		n, kernel, err := receiveEvent(fd, b)
 		if err == nil {
@@ -112,11 +98,7 @@ func checkWaitEnds(t *testing.T, ctx context.Context, m *Monitor) {
 			break
 		}
 	}
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("after cancel: %v", err)
-	}
+	errorIs(t, err, context.Canceled, "after cancel")
 	time.AfterFunc(50*time.Millisecond, func() { m.Close() })
-	if _, err := m.Next(ctx); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("after Close: %v", err)
-	}
+	errorIs(t, second(m.Next(ctx)), os.ErrClosed, "after Close")
 }

@@ -80,9 +80,7 @@ func TestDeviceCallsRefused(t *testing.T) {
 		}
 		sysfs := fakeRXE
 		sysfs.FromSysfs = true
-		if err := call(answered(0), sysfs); !errors.Is(err, errNoIndex) {
-			t.Errorf("%s of a device from sysfs: %v", name, err)
-		}
+		errorIs(t, call(answered(0), sysfs), errNoIndex, "%s of a device from sysfs", name)
 		if err := call(deafClient(unix.EPROTONOSUPPORT, nil), fakeRXE); !errors.Is(err, unix.EPROTONOSUPPORT) || !strings.Contains(err.Error(), "modprobe ib_uverbs") {
 			t.Errorf("%s without netlink: %v", name, err)
 		}
@@ -294,9 +292,7 @@ func TestMonitorMissing(t *testing.T) {
 func fakeMonitor(t *testing.T) (m *Monitor, kernel int) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m = newMonitor(fds[0], func(fd int, b []byte) (int, bool, error) {
 		n, err := unix.Read(fd, b)
 		switch {
@@ -383,12 +379,8 @@ func TestMonitorClose(t *testing.T) {
 	if err := errors.Join(m.Close(), m.Close()); err != nil {
 		t.Error(err)
 	}
-	if err := <-ended; !errors.Is(err, os.ErrClosed) {
-		t.Errorf("while waiting: %v", err)
-	}
-	if _, err := m.Next(t.Context()); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("afterwards: %v", err)
-	}
+	errorIs(t, <-ended, os.ErrClosed, "while waiting")
+	errorIs(t, second(m.Next(t.Context())), os.ErrClosed, "afterwards")
 }
 
 func TestResourceNames(t *testing.T) {

@@ -31,9 +31,7 @@ func rewrite(t *testing.T, b []byte, change func(typ int, data []byte) (attr []b
 	t.Helper()
 	var out []byte
 	for a, err := range attributes(b) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if slices.Contains(containers, a.typ) {
 			a.data = rewrite(t, a.data, change)
 		}
@@ -107,9 +105,7 @@ func TestUnknownAttributes(t *testing.T) {
 		}
 		for _, b := range messages {
 			want, err := tables[name](b)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got, err := tables[name](rewrite(t, b, func(typ int, data []byte) []byte {
 				if slices.Contains(containers, typ) {
 					data = slices.Concat(unknown, data, unknown)

@@ -17,14 +17,15 @@ import (
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
+// errorIs checks which error a call returned.
+var errorIs = testenv.ErrorIs
+
 // rxe0 returns the VM's first device.
 func rxe0(t *testing.T) Device {
 	t.Helper()
 	needKernel(t)
 	dev, err := DeviceByName("rxe0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return dev
 }
 
@@ -33,9 +34,7 @@ func rxe0(t *testing.T) Device {
 func TestKernelCapture(t *testing.T) {
 	dev := rxe0(t)
 	s, err := system.open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.close()
 	index := u32Attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, dev.Index)
 	port := u32Attr(abi.RDMA_NLDEV_ATTR_PORT_INDEX, 1)
@@ -78,14 +77,10 @@ func TestKernelCapture(t *testing.T) {
 func TestKernelResources(t *testing.T) {
 	dev := rxe0(t)
 	counts, err := Resources(dev, ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Logf("%+v", counts)
 	all, err := QPs(dev, ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	i := slices.IndexFunc(all, func(q QP) bool { return q.Type == ib.GSI })
 	if i < 0 || all[i].Num != 1 || all[i].State != ib.QPRTS || all[i].Kernel != "ib_core" || all[i].PID != 0 {
 		t.Errorf("QPs %+v, want QP 1 of ib_core", all)
@@ -124,15 +119,14 @@ func TestKernelResources(t *testing.T) {
 		"QP":   second(QPByNum(dev, 1, 0xabcdef)),
 		"CMID": second(CMIDByID(dev, 1, 4711)),
 	} {
-		if !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s that is not there: %v, want fs.ErrNotExist", what, err)
-		}
+		errorIs(t, err, fs.ErrNotExist, "%s that is not there", what)
 	}
 	if err := second(QPByNum(dev, 2, 1)); !errors.Is(err, noPort{}) {
 		t.Errorf("port 2: %v", err)
 	}
 }
 
+// second returns the error of a call.
 func second[T any](_ T, err error) error { return err }
 
 // TestKernelNewLists: the lists of contexts and SRQs came with Linux 5.13.
@@ -146,15 +140,9 @@ func TestKernelNewLists(t *testing.T) {
 		}
 		return
 	}
-	if err := errors.Join(errContexts, errSRQs); err != nil {
-		t.Fatal(err)
-	}
-	if err := second(ContextByID(dev, 4711)); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("no such context: %v", err)
-	}
-	if err := second(SRQByID(dev, 4711)); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("no such SRQ: %v", err)
-	}
+	must(t, errors.Join(errContexts, errSRQs))
+	errorIs(t, second(ContextByID(dev, 4711)), fs.ErrNotExist, "no such context")
+	errorIs(t, second(SRQByID(dev, 4711)), fs.ErrNotExist, "no such SRQ")
 }
 
 // TestKernelNoRaw: rxe has no dump of its own, which the error says; an object that does not exist is not
@@ -174,9 +162,7 @@ func TestKernelNoRaw(t *testing.T) {
 		}
 	}
 	for what, o := range map[string]RawOptions{"CQ": {Kind: RawCQ, ID: 4711}, "MR": {Kind: RawMR, ID: 4711}, "QP": {Kind: RawQP, ID: 4711, Port: 1}} {
-		if err := second(Raw(dev, o)); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("no such %s: %v, want fs.ErrNotExist", what, err)
-		}
+		errorIs(t, second(Raw(dev, o)), fs.ErrNotExist, "no such %s", what)
 	}
 }
 
@@ -228,9 +214,7 @@ func TestKernelStaleDevice(t *testing.T) {
 			"counters": second(PortCounters(d, 1)), "mode": second(QPCounterSetting(d, 1)),
 			"rename": RenameDevice(d, "rxe9"), "moderation": SetAdaptiveModeration(d, false),
 		} {
-			if !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("%s of %s with index %d: %v, want fs.ErrNotExist", what, d.Name, d.Index, err)
-			}
+			errorIs(t, err, fs.ErrNotExist, "%s of %s with index %d", what, d.Name, d.Index)
 		}
 	}
 }
@@ -238,9 +222,7 @@ func TestKernelStaleDevice(t *testing.T) {
 func TestKernelCounters(t *testing.T) {
 	dev := rxe0(t)
 	counters, err := PortCounters(dev, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !slices.ContainsFunc(counters, func(c Counter) bool { return c.Name == "sent_pkts" }) {
 		t.Errorf("counters of rxe: %+v", counters)
 	}
@@ -284,30 +266,22 @@ func TestKernelCounterMode(t *testing.T) {
 		}
 	}
 	check(CounterSetting{})
-	if err := SetAutoQPCounters(dev, 1, GroupByQPType|GroupByPID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, SetAutoQPCounters(dev, 1, GroupByQPType|GroupByPID))
 	check(CounterSetting{Mode: CounterModeAuto, Groups: GroupByQPType | GroupByPID})
 	if err := second(NewQPCounter(dev, 1, 1)); !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "mode auto") {
 		t.Errorf("bind in mode auto: %v", err)
 	}
-	if err := SetAutoQPCounters(dev, 1, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, SetAutoQPCounters(dev, 1, 0))
 	check(CounterSetting{})
 	for what, err := range map[string]error{
 		"new": second(NewQPCounter(dev, 1, 0xabcdef)), "bind": BindQPCounter(dev, 1, 0xabcdef, 3),
 		"unbind": UnbindQPCounter(dev, 1, 0xabcdef, 3),
 	} {
-		if !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s for a QP that is not there: %v, want fs.ErrNotExist", what, err)
-		}
+		errorIs(t, err, fs.ErrNotExist, "%s for a QP that is not there", what)
 	}
 	err := SetAutoQPCountersOptional(dev, 1, GroupByQPType)
 	if major, minor := kernelVersion(t); slices.Compare([]int{major, minor}, []int{6, 15}) < 0 {
-		if !errors.Is(err, errors.ErrUnsupported) {
-			t.Errorf("optional counters on Linux %d.%d: %v, want errors.ErrUnsupported", major, minor, err)
-		}
+		errorIs(t, err, errors.ErrUnsupported, "optional counters on Linux %d.%d", major, minor)
 	} else if err := errors.Join(err, SetAutoQPCounters(dev, 1, 0)); err != nil {
 		t.Errorf("optional counters: %v", err)
 	}
@@ -345,9 +319,7 @@ func TestKernelSettings(t *testing.T) {
 	setNetNSMode(t, NetNSShared)
 	want.NetNSMode = NetNSShared
 	check()
-	if err := SetNetNSMode(2); !errors.Is(err, fs.ErrInvalid) {
-		t.Errorf("netns mode 2: %v", err)
-	}
+	errorIs(t, SetNetNSMode(2), fs.ErrInvalid, "netns mode 2")
 	inNewNetNS(t, func(*os.File) {
 		err := SetNetNSMode(NetNSExclusive)
 		if !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), "other network namespaces") {
@@ -399,9 +371,7 @@ func setNetNSMode(t *testing.T, mode NetNSMode) {
 func TestKernelModeration(t *testing.T) {
 	dev := rxe0(t)
 	for _, on := range []bool{!dev.AdaptiveModeration, dev.AdaptiveModeration} {
-		if err := SetAdaptiveModeration(dev, on); err != nil {
-			t.Fatal(err)
-		}
+		must(t, SetAdaptiveModeration(dev, on))
 		if d, err := DeviceByName("rxe0"); err != nil || d.AdaptiveModeration != on {
 			t.Errorf("set to %t: %+v, %v", on, d, err)
 		}
@@ -410,25 +380,15 @@ func TestKernelModeration(t *testing.T) {
 
 func TestKernelRename(t *testing.T) {
 	dev := rxe0(t)
-	if err := RenameDevice(dev, "rxe1"); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("to the name of another: %v", err)
-	}
-	if err := RenameDevice(dev, "a/b"); !errors.Is(err, errBadName) {
-		t.Errorf("to a bad name: %v", err)
-	}
-	if err := RenameDevice(dev, "nlren"); err != nil {
-		t.Fatal(err)
-	}
-	if err := RenameDevice(dev, "nlren2"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("of an old name: %v", err)
-	}
+	errorIs(t, RenameDevice(dev, "rxe1"), fs.ErrExist, "to the name of another")
+	errorIs(t, RenameDevice(dev, "a/b"), errBadName, "to a bad name")
+	must(t, RenameDevice(dev, "nlren"))
+	errorIs(t, RenameDevice(dev, "nlren2"), fs.ErrNotExist, "of an old name")
 	now, err := DeviceByName("nlren")
 	if err != nil || now.Index != dev.Index {
 		t.Fatalf("%+v, %v", now, err)
 	}
-	if err := RenameDevice(now, "rxe0"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, RenameDevice(now, "rxe0"))
 }
 
 // TestKernelMove moves a device into another network namespace, from which it comes back when the namespace ends.
@@ -436,19 +396,13 @@ func TestKernelMove(t *testing.T) {
 	needKernel(t)
 	name := testenv.TheRig().Devices[0]
 	dev, err := DeviceByName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	inNewNetNS(t, func(ns *os.File) {
 		err := MoveDevice(dev, ns)
 		t.Log(err)
-		if !errors.Is(err, errors.ErrUnsupported) {
-			t.Errorf("in mode shared: %v, want errors.ErrUnsupported", err)
-		}
+		errorIs(t, err, errors.ErrUnsupported, "in mode shared")
 	})
-	if err := MoveDeviceToPID(dev, 1<<22+1); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("no such process: %v", err)
-	}
+	errorIs(t, MoveDeviceToPID(dev, 1<<22+1), fs.ErrNotExist, "no such process")
 	// In mode exclusive the driver decides; rxe cannot.
 	setNetNSMode(t, NetNSExclusive)
 	t.Cleanup(func() { setNetNSMode(t, NetNSShared) })

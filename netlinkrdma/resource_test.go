@@ -25,9 +25,7 @@ var testdata embed.FS
 func recorded(t testing.TB, name string) [][]byte {
 	t.Helper()
 	text, err := testdata.ReadFile("testdata/" + name + ".hex")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var all [][]byte
 	for line := range strings.Lines(string(text)) {
 		b, err := hex.DecodeString(strings.TrimSpace(line))
@@ -298,9 +296,7 @@ func seeds(t testing.TB) map[string][][]byte {
 	t.Helper()
 	all := map[string][][]byte{"qp_counters": {goldenQPCounters}, "mr_counters": {goldenMRCounters}, "raw": {goldenRaw}, "frmr": {goldenFRMR}}
 	files, err := fs.Glob(testdata, "testdata/*.hex")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range files {
 		base := strings.TrimSuffix(path.Base(f), ".hex")
 		prefix := base[:strings.LastIndexByte(base, '_')]

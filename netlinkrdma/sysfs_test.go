@@ -150,9 +150,7 @@ func TestSysfsPorts(t *testing.T) {
 			}
 		}
 	}
-	if _, err := c.ports(Device{Name: "rxe7", FromSysfs: true}); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("unknown device: %v", err)
-	}
+	errorIs(t, second(c.ports(Device{Name: "rxe7", FromSysfs: true})), fs.ErrNotExist, "unknown device")
 	// The interface moved to another network namespace.
 	tree := sysfsTree()
 	delete(tree, "class/net/ve0/ifindex")
@@ -170,9 +168,7 @@ func TestSysfsCharDevs(t *testing.T) {
 			t.Errorf("%v\n%s", err, diff)
 		}
 	}
-	if _, err := c.uverbsDev(Device{Name: "iw0", FromSysfs: true}); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("device without uverbs: %v", err)
-	}
+	errorIs(t, second(c.uverbsDev(Device{Name: "iw0", FromSysfs: true})), errors.ErrUnsupported, "device without uverbs")
 	cd, err := c.cmDev()
 	if diff := cmp.Diff(CharDev{Name: "rdma_cm", Major: 10, Minor: 58, ABI: 4}, cd); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)
@@ -201,13 +197,9 @@ func TestSysfsMADDevs(t *testing.T) {
 		client, dev string
 		port        uint32
 	}{{clientISSM, "mlx5_0", 10}, {clientUMAD, "iw0", 1}} {
-		if _, err := c.madDev(Device{Name: tt.dev, Ports: 10, FromSysfs: true}, tt.port, tt.client); !errors.Is(err, errors.ErrUnsupported) {
-			t.Errorf("%s of port %d of %s: %v", tt.client, tt.port, tt.dev, err)
-		}
+		errorIs(t, second(c.madDev(Device{Name: tt.dev, Ports: 10, FromSysfs: true}, tt.port, tt.client)), errors.ErrUnsupported, "%s of port %d of %s", tt.client, tt.port, tt.dev)
 	}
-	if _, err := c.madDev(Device{Name: "mlx5_0", Ports: 10, FromSysfs: true}, 11, clientUMAD); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a port that the device does not have: %v", err)
-	}
+	errorIs(t, second(c.madDev(Device{Name: "mlx5_0", Ports: 10, FromSysfs: true}, 11, clientUMAD)), fs.ErrNotExist, "a port that the device does not have")
 	tree := sysfsTree()
 	for name := range tree {
 		if strings.HasPrefix(name, sysfsMADClass) {
@@ -263,25 +255,15 @@ func TestSysfsErrors(t *testing.T) {
 // In the real /sys the entries of a class are symbolic links.
 func TestSysfsSymlinks(t *testing.T) {
 	root := t.TempDir()
-	if err := os.CopyFS(root, sysfsTree()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.CopyFS(root, sysfsTree()))
 	class, devices := filepath.Join(root, "class/infiniband"), filepath.Join(root, "devices")
-	if err := os.Rename(class, devices); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(class, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(class, devices))
+	must(t, os.Mkdir(class, 0o700))
 	for _, name := range []string{"rxe0", "mlx5_0", "iw0"} {
-		if err := os.Symlink("../../devices/"+name, filepath.Join(class, name)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink("../../devices/"+name, filepath.Join(class, name)))
 	}
 	want, err := deafClient(unix.EACCES, sysfsTree()).devices()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got, err := deafClient(unix.EACCES, os.DirFS(root)).devices()
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)

@@ -52,9 +52,7 @@ func TestParseGRH(t *testing.T) {
 		}
 	}
 	for name, b := range map[string][]byte{"39 bytes": make([]byte, 39), "zeros": make([]byte, 40), "nil": nil, "IPv6 of TCP": header6(t, 6)} {
-		if _, err := ParseGRH(b); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("%s: %v, want EINVAL", name, err)
-		}
+		errorIs(t, second(ParseGRH(b)), syscall.EINVAL, "%s", name)
 	}
 }
 
@@ -91,9 +89,7 @@ func TestCreateAHBytes(t *testing.T) {
 	}
 	must(t, ah.Close(), ah.Close())
 	k.refuse["CREATE_AH"] = syscall.EHOSTUNREACH
-	if _, err := pd.CreateAH(attr); !errors.Is(err, syscall.EHOSTUNREACH) {
-		t.Errorf("refused: %v", err)
-	}
+	errorIs(t, second(pd.CreateAH(attr)), syscall.EHOSTUNREACH, "refused")
 	must(t, pd.Close())
 }
 

@@ -70,9 +70,7 @@ func FuzzAnswers(f *testing.F) {
 func checkPortAnswer(t *testing.T, k *fakeQP) {
 	t.Helper()
 	attr, err := k.dev.QueryPort(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b := bytesOf(&k.port)
 	for name, v := range map[string][2]uint64{
 		"port_cap_flags":  {uint64(attr.CapFlags), uint64(le32(b))},
@@ -149,9 +147,7 @@ func checkGIDAnswer(t *testing.T, k *fakeQP) {
 func checkQPAnswer(t *testing.T, k *fakeQP) {
 	t.Helper()
 	attr, err := k.qp.Query()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b := bytesOf(&k.query)
 	fields := map[string][2]uint64{
 		"max_send_wr":        {uint64(attr.Caps.MaxSendWR), uint64(le32(b[64:]))},

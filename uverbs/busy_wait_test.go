@@ -3,7 +3,6 @@ package uverbs
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -337,9 +336,7 @@ func TestBusyWaitEnds(t *testing.T) {
 			got := c.wait(ctx)
 			untilBusy(s)
 			must(t, test.end(c, cancel))
-			if err := <-got; !errors.Is(err, test.want) {
-				t.Errorf("Wait: %v, want %v", err, test.want)
-			}
+			errorIs(t, <-got, test.want, "Wait")
 		})
 	}
 }

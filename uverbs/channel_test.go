@@ -238,9 +238,7 @@ func TestWaitShutdown(t *testing.T) {
 		if err := errors.Join(c.Shutdown(), c.Close()); err != nil {
 			t.Errorf("Shutdown again, and Close: %v", err)
 		}
-		if err := c.Shutdown(); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("Shutdown after Close: %v", err)
-		}
+		errorIs(t, c.Shutdown(), os.ErrClosed, "Shutdown after Close")
 	})
 }
 
@@ -306,9 +304,7 @@ func TestWatcher(t *testing.T) {
 	if _, err := c.Wait(t.Context()); !errors.Is(err, unix.EEXIST) || !strings.Contains(err.Error(), "epoll_ctl") {
 		t.Errorf("the events cannot be put into the watcher: error %v, want one of epoll_ctl with EEXIST", err)
 	}
-	if _, err := openWatcher(-1, "events of x"); !errors.Is(err, unix.EBADF) {
-		t.Errorf("a watcher of no file: error %v, want EBADF", err)
-	}
+	errorIs(t, second(openWatcher(-1, "events of x")), unix.EBADF, "a watcher of no file: error")
 }
 
 // TestWaitUnread: while a channel has one CQ, Wait returns for an event before it is read. It

@@ -28,9 +28,7 @@ func TestCloseAll(t *testing.T) {
 		t.Errorf("%d bytes of rings stay mapped", n)
 	}
 	must(t, d.CloseAll(), d.Close(), qp.Close(), mw.Close(), mr.Close(), cq.Close(), ch.Close(), pd.Close())
-	if _, err := d.AllocPD(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("AllocPD afterwards: %v", err)
-	}
+	errorIs(t, second(d.AllocPD()), os.ErrClosed, "AllocPD afterwards")
 	if err := new(Device).CloseAll(); err == nil {
 		t.Error("a zero Device is closed without an error")
 	}
@@ -48,9 +46,7 @@ func TestCloseAllRefused(t *testing.T) {
 	if !errors.Is(err, syscall.EAGAIN) || !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("CloseAll: %v, want the errors of the MR and of the PD", err)
 	}
-	if err := cq.Notify(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("the CQ is still open: %v", err)
-	}
+	errorIs(t, cq.Notify(), os.ErrClosed, "the CQ is still open")
 	if mr.usable() != nil || pd.usable() != nil {
 		t.Error("the MR or the PD is closed")
 	}

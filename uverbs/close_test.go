@@ -83,9 +83,7 @@ func TestCloseRefused(t *testing.T) {
 		if err := c.close(); !errors.As(err, &e) || e.Op != c.verb || e.Errno != syscall.EAGAIN {
 			t.Errorf("%s: %v", c.verb, err)
 		}
-		if err := c.parent(); !errors.Is(err, syscall.EBUSY) {
-			t.Errorf("after a refused %s what it uses can be closed: %v", c.verb, err)
-		}
+		errorIs(t, c.parent(), syscall.EBUSY, "after a refused %s what it uses can be closed", c.verb)
 		if err := c.alive(); err != nil {
 			t.Errorf("after a refused %s the object does not work: %v", c.verb, err)
 		}

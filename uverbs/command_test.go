@@ -99,21 +99,15 @@ func TestFail(t *testing.T) {
 	if err := c.fail("POST_SEND", syscall.EACCES, ""); !errors.Is(err, syscall.EACCES) || strings.Contains(err.Error(), "credentials") {
 		t.Errorf("EACCES of an ioctl has the hint on write(): %v", err)
 	}
-	if err := c.fail("POST_SEND", errClosedFile, ""); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("a closed file gives %v, want os.ErrClosed", err)
-	}
+	errorIs(t, c.fail("POST_SEND", errClosedFile, ""), os.ErrClosed, "a closed file gives")
 }
 
 // TestClosedFile: a command on a closed device says so.
 func TestClosedFile(t *testing.T) {
 	c, _ := pipeFile(t, pathAuto)
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Close())
 	errno := c.legacy(4, make([]byte, 4), nil, udata{})
-	if err := c.fail("DEALLOC_PD", errno, ""); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("error is %v, want os.ErrClosed", err)
-	}
+	errorIs(t, c.fail("DEALLOC_PD", errno, ""), os.ErrClosed, "error")
 }
 
 func TestErrorTexts(t *testing.T) {

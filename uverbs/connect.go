@@ -112,7 +112,8 @@ func (q *QP) localGID(port uint8, attr PortAttr, peer ib.GID) (GIDEntry, error) 
 //   - on an InfiniBand port that needs a GRH in every packet (see [PortAttr.GRHRequired]),
 //   - if PathOptions names a GID.
 //
-// It fails with ENETDOWN if the port is not active, and with a [FeatureError] on iWARP, where
+// Its MTU comes from PathOptions or, if there it is 0, is the port's active MTU. Endpoint fails with ENETDOWN
+// if the port is not active, and with a [FeatureError] on iWARP, where
 // Connect fails as well.
 func (q *QP) Endpoint() (Endpoint, error) {
 	return q.EndpointFor(Endpoint{})
@@ -132,6 +133,11 @@ func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 		return Endpoint{}, err
 	}
 	e := Endpoint{QPN: q.QPN(), PSN: q.psn.Load(), LID: attr.LID}
+	if q.connected() {
+		if e.MTU, err = q.pathMTU("Endpoint", port, attr); err != nil {
+			return Endpoint{}, err
+		}
+	}
 	if q.path.GIDIndex != nil || attr.LinkLayer == ib.LinkLayerEthernet || attr.GRHRequired() || !remote.GID.IsZero() {
 		entry, err := q.localGID(port, attr, remote.GID)
 		if err != nil {
@@ -217,8 +223,10 @@ func (q *QP) ReadyUD(qkey uint32) error {
 }
 
 // Connect connects a queue pair to its peer and leaves it ready to send. The QP must be in state
-// [ib.QPReset] or [ib.QPInit], and of any type but UD and raw packet. Both sides must call Connect, each
-// with the [Endpoint] of the other. Connect checks the context between its steps. If a step fails,
+// [ib.QPReset] or [ib.QPInit], and of any type but UD and raw packet. Both sides must call Connect,
+// each with the [Endpoint] of the other. The path MTU is the smaller one of the two endpoints; if the
+// peer's is 0, it is the MTU of this side, and the peer must have the same. Connect checks the context
+// between its steps. If a step fails,
 // the QP stays in the state that it has reached.
 func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	if err := q.usable(); err != nil {
@@ -244,6 +252,9 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	mtu, err := q.pathMTU("Connect", port, attr)
 	if err != nil {
 		return err
+	}
+	if remote.MTU != 0 {
+		mtu = min(mtu, remote.MTU)
 	}
 	rts := q.rtsAttr()
 	// The masks select the attributes for the type of QP.

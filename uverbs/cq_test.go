@@ -84,9 +84,7 @@ func TestResize(t *testing.T) {
 		if n := k.ringsMapped(); n != 0 {
 			t.Errorf("%d bytes of rings stay mapped", n)
 		}
-		if err := cq.Resize(10); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("Resize after Close: %v", err)
-		}
+		errorIs(t, cq.Resize(10), os.ErrClosed, "Resize after Close")
 	})
 }
 
@@ -197,9 +195,7 @@ func TestModifyCQ(t *testing.T) {
 			t.Errorf("not supported: %v", f)
 		}
 		must(t, cq.Close())
-		if err := cq.Modify(1, 1); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("Modify after Close: %v", err)
-		}
+		errorIs(t, cq.Modify(1, 1), os.ErrClosed, "Modify after Close")
 	})
 }
 

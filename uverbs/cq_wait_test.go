@@ -186,9 +186,7 @@ func TestCQEvents(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	must(t, cq.Close(), cq.Close())
-	if err := <-ended; !errors.Is(err, os.ErrClosed) {
-		t.Errorf("Close ends Wait with %v, want os.ErrClosed", err)
-	}
+	errorIs(t, <-ended, os.ErrClosed, "Close ends Wait with")
 	must(t, d.Close()) // no channel is left
 }
 
@@ -211,9 +209,7 @@ func TestCQWaitRefused(t *testing.T) {
 	value(r.d.CreateCQ(CQOptions{MaxCQE: 1, Channel: r.ch}))(t)
 	refused("a shared channel", "Channel of the CQ", r.CQ, wcs)
 	must(t, bare.Close())
-	if _, err := bare.Wait(t.Context(), nil); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("after Close: %v", err)
-	}
+	errorIs(t, second(bare.Wait(t.Context(), nil)), os.ErrClosed, "after Close")
 }
 
 // TestCQWaitTwice: a second goroutine that waits for the CQ gets an error without looking into the ring, and
@@ -283,9 +279,7 @@ func TestWaitAfterOtherCQ(t *testing.T) {
 	r.later(1)
 	r.expect(1, 1)
 	r.k.refuse["CREATE_CQ"] = syscall.ENOMEM
-	if _, err := r.d.CreateCQ(CQOptions{MaxCQE: 7, Channel: r.ch}); !errors.Is(err, syscall.ENOMEM) {
-		t.Errorf("refused: %v", err)
-	}
+	errorIs(t, second(r.d.CreateCQ(CQOptions{MaxCQE: 7, Channel: r.ch})), syscall.ENOMEM, "refused")
 	r.later(2)
 	r.expect(1, 2)
 }

@@ -21,9 +21,7 @@ func TestABIRange(t *testing.T) {
 		t.Errorf("ABI 3: %v", err)
 	}
 	info.char.ABI = 1
-	if err := info.checkDriver(); !errors.Is(err, errABI) {
-		t.Errorf("ABI 1: %v", err)
-	}
+	errorIs(t, info.checkDriver(), errABI, "ABI 1")
 }
 
 func TestUnknownDriver(t *testing.T) {
@@ -44,22 +42,16 @@ func TestCharDev(t *testing.T) {
 	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "mknod -m 666 "+info.CharDev+" c 231 192") {
 		t.Errorf("no node: %v", err)
 	}
-	if err := os.WriteFile(info.CharDev, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(info.CharDev, nil, 0o600))
 	if err := info.check(); err == nil || !strings.Contains(err.Error(), "stale node") {
 		t.Errorf("a regular file: %v", err)
 	}
 	plain := info
 	plain.char.Major, plain.char.Minor = 0, 0 // as st_rdev of the file
-	if err := plain.check(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a regular file with the right numbers: %v", err)
-	}
+	errorIs(t, plain.check(), fs.ErrNotExist, "a regular file with the right numbers")
 	zero := info
 	zero.CharDev, zero.char.Major, zero.char.Minor = "/dev/zero", 1, 3 // it is 1:5
-	if err := zero.check(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("another minor number: %v", err)
-	}
+	errorIs(t, zero.check(), fs.ErrNotExist, "another minor number")
 	info.CharDev = "/dev/null"
 	if err := info.check(); err == nil || !strings.Contains(err.Error(), "is device 1:3, but the kernel's uverbs0 is 231:192") {
 		t.Errorf("another device: %v", err)
@@ -72,16 +64,12 @@ func TestCharDev(t *testing.T) {
 // TestPermissionHint tells what the file's mode and owner are and who this process is.
 func TestPermissionHint(t *testing.T) {
 	info := DeviceInfo{CharDev: filepath.Join(t.TempDir(), "uverbs0")}
-	if err := os.WriteFile(info.CharDev, nil, 0o640); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(info.CharDev, nil, 0o640))
 	want := fmt.Sprintf(" (mode -rw-r-----, owner %d, group %d; this process is user %d, group %d; on the host: chmod 666 %s)", os.Geteuid(), os.Getegid(), os.Geteuid(), os.Getegid(), info.CharDev)
 	if got := info.openHint(syscall.EACCES); got != want {
 		t.Errorf("hint is %q, want %q", got, want)
 	}
-	if err := os.Chmod(info.CharDev, 0o660); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(info.CharDev, 0o660))
 	want = fmt.Sprintf("; join the group, in a container by --group-add %d)", os.Getegid())
 	if got := info.openHint(syscall.EACCES); !strings.HasSuffix(got, want) {
 		t.Errorf("hint is %q, want it to end in %q", got, want)

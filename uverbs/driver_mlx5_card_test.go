@@ -62,9 +62,7 @@ func newMlx5Card(t testing.TB, userIndex, shared bool, size int) *card {
 	t.Helper()
 	region := func(n int) *mmio.Region {
 		r, err := mmio.MapAnonymous(n, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { r.Close() })
 		return r
 	}

@@ -440,9 +440,7 @@ func TestMlx5DCIReads(t *testing.T) {
 		case *ArgError:
 			isArg(t, err, "Path.MaxRdAtomic")
 		default:
-			if !errors.Is(err, want) {
-				t.Errorf("%s: %v, want %v", name, err, want)
-			}
+			errorIs(t, err, want, "%s", name)
 			if f.want != nil && !strings.Contains(err.Error(), fmt.Sprintf("MaxRdAtomic %d", sent[0])) {
 				t.Errorf("%s: %v, want the first attempt's value %d", name, err, sent[0])
 			}

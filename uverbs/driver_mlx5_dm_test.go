@@ -75,12 +75,8 @@ func TestMlx5DM(t *testing.T) {
 	if n := k.ringsMapped() - before; n != 0 {
 		t.Errorf("%d bytes are mapped after Close", n)
 	}
-	if _, err := m.ReadAt(got[:4], 0); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("ReadAt after Close: %v", err)
-	}
-	if _, err := m.WriteAt(got[:4], 0); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("WriteAt after Close: %v", err)
-	}
+	errorIs(t, second(m.ReadAt(got[:4], 0)), os.ErrClosed, "ReadAt after Close")
+	errorIs(t, second(m.WriteAt(got[:4], 0)), os.ErrClosed, "WriteAt after Close")
 }
 
 // wantDMRanges checks which ranges of device memory of 5000 bytes can be copied.
@@ -156,9 +152,7 @@ func TestMlx5DMNotMapped(t *testing.T) {
 	// The memory would reach beyond the mapping, or is not aligned.
 	for _, start = range []uint64{4096 - 60, 2, 1 << 40} {
 		m := value(d.AllocDM(64, DMOptions{}))(t)
-		if _, err := m.WriteAt(b, 0); !errors.Is(err, mlx5.ErrLayout) {
-			t.Errorf("memory at %#x: %v, want %v", start, err, mlx5.ErrLayout)
-		}
+		errorIs(t, second(m.WriteAt(b, 0)), mlx5.ErrLayout, "memory at %#x", start)
 		must(t, m.Close())
 	}
 	if n := k.ringsMapped() - before; n != 0 {
@@ -166,9 +160,7 @@ func TestMlx5DMNotMapped(t *testing.T) {
 	}
 	m := value(d.AllocDM(64, DMOptions{}))(t)
 	must(t, k.file.Close())
-	if _, err := m.WriteAt(b, 0); !errors.Is(err, syscall.EBADF) {
-		t.Errorf("no mapping: %v", err)
-	}
+	errorIs(t, second(m.WriteAt(b, 0)), syscall.EBADF, "no mapping")
 	must(t, m.Close())
 }
 

@@ -161,9 +161,7 @@ func TestNoAtomics(t *testing.T) {
 			t.Errorf("%s: %v", wr.Opcode, err)
 		}
 	}
-	if err := qp.PostSend(SendWR{Opcode: 200}); !errors.Is(err, ErrOpcode) {
-		t.Errorf("an operation that there is not: %v", err)
-	}
+	errorIs(t, qp.PostSend(SendWR{Opcode: 200}), ErrOpcode, "an operation that there is not")
 	must(t, qp.Close())
 }
 

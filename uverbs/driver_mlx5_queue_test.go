@@ -245,9 +245,7 @@ func TestMlx5Answers(t *testing.T) {
 	d, _, err := openFakeMlx5(t, func([]byte) {})
 	must(t, err)
 	a := &AH{object: object{dev: d, kind: "AH"}, attr: AHAttr{Port: 1}}
-	if err := (mlx5Driver{}).openAH(a, udata{out: make([]byte, 16)}); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("an AH without the peer's Ethernet address: %v", err)
-	}
+	errorIs(t, (mlx5Driver{}).openAH(a, udata{out: make([]byte, 16)}), errors.ErrUnsupported, "an AH without the peer's Ethernet address")
 	if err := (mlx5Driver{}).openAH(a, udata{out: make([]byte, 15)}); err == nil || errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("an AH with a short answer: %v", err)
 	}

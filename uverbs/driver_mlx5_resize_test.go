@@ -4,7 +4,6 @@ package uverbs
 
 import (
 	"encoding/binary"
-	"errors"
 	"sync"
 	"syscall"
 	"testing"
@@ -121,15 +120,11 @@ func TestMlx5ResizeLost(t *testing.T) {
 		<-begun
 		return 0
 	}
-	if err := c.cq.Resize(100); !errors.Is(err, ErrCQOverrun) {
-		t.Errorf("Resize: %v", err)
-	}
+	errorIs(t, c.cq.Resize(100), ErrCQOverrun, "Resize")
 	close(stop)
 	wg.Wait()
 	c.cq.raised()
-	if _, err := c.cq.Poll(make([]WC, 1)); !errors.Is(err, ErrCQOverrun) {
-		t.Errorf("Poll: %v", err)
-	}
+	errorIs(t, second(c.cq.Poll(make([]WC, 1))), ErrCQOverrun, "Poll")
 	must(t, mlx5Driver{}.freeCQ(c.cq))
 }
 

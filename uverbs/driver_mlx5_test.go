@@ -194,15 +194,11 @@ func TestMlx5Reset(t *testing.T) {
 					t.Errorf("index %v, shared %v: receive %d after the reset: %v", userIndex, shared, i, err)
 				}
 			}
-			if err := post(99); !errors.Is(err, ErrQueueFull) {
-				t.Errorf("one more receive: %v", err)
-			}
+			errorIs(t, post(99), ErrQueueFull, "one more receive")
 			for range c.qp.Caps().MaxSendWR {
 				must(t, c.qp.PostSend(SendWR{ID: 8, Opcode: WRSend}))
 			}
-			if err := c.qp.PostSend(SendWR{ID: 9, Opcode: WRSend}); !errors.Is(err, ErrQueueFull) {
-				t.Errorf("one more send: %v", err)
-			}
+			errorIs(t, c.qp.PostSend(SendWR{ID: 9, Opcode: WRSend}), ErrQueueFull, "one more send")
 		}
 	}
 }
@@ -281,9 +277,7 @@ func TestMlx5PostErrors(t *testing.T) {
 	for range c.qp.Caps().MaxSendWR - 1 {
 		must(t, c.qp.PostSend(good))
 	}
-	if err := c.qp.PostSend(good); !errors.Is(err, ErrQueueFull) {
-		t.Errorf("one more than the queue holds: %v", err)
-	}
+	errorIs(t, c.qp.PostSend(good), ErrQueueFull, "one more than the queue holds")
 	c.put(0, map[int][]byte{60: b16(uint16(c.qp.Caps().MaxSendWR - 1))}) // all of them, which have one block each
 	if got := c.poll(); len(got) != 1 || got[0].ID != 1 {
 		t.Errorf("the last one's completion is %+v", got)

@@ -189,9 +189,7 @@ func TestMlx5RegistersRefused(t *testing.T) {
 	}
 	u, k = fakeUARs(t, 1, 512)
 	k.refuse["ALLOC_UAR"] = syscall.EIO
-	if _, err := u.take(); !errors.Is(err, syscall.EIO) {
-		t.Errorf("another failure: %v", err)
-	}
+	errorIs(t, second(u.take()), syscall.EIO, "another failure")
 }
 
 // TestMlx5PagesFreed: pages are given back when the device is closed and when something fails that

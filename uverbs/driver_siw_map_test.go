@@ -180,9 +180,7 @@ func TestSiwPrepare(t *testing.T) {
 		t.Errorf("the most inline: %v, with %d bytes for the answer", err, len(u.out))
 	}
 	cq := &CQ{object: object{dev: &Device{driver: siwDriver{}}}}
-	if _, err := (siwDriver{}).prepareCQ(cq, &CQOptions{CQESize: 64}); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("completions of 64 bytes: %v", err)
-	}
+	errorIs(t, second((siwDriver{}).prepareCQ(cq, &CQOptions{CQESize: 64})), errors.ErrUnsupported, "completions of 64 bytes")
 	value(siwDriver{}.prepareCQ(cq, &CQOptions{}))(t)
 	var issued []udata
 	issue := func(u udata) error { issued = append(issued, u); return syscall.EIO }

@@ -195,9 +195,7 @@ func TestSiwOperations(t *testing.T) {
 	}
 	r := newSiwRig(t)
 	for _, op := range []WROpcode{WRSendWithImm, WRRDMAWriteWithImm, WRAtomicCAS, WRAtomicFAA, WRBindMW, WRFlush, WRAtomicWrite} {
-		if err := r.qp.PostSend(SendWR{Opcode: op, Inline: make([]byte, 8)}); !errors.Is(err, ErrOpcode) {
-			t.Errorf("%s: %v", op, err)
-		}
+		errorIs(t, r.qp.PostSend(SendWR{Opcode: op, Inline: make([]byte, 8)}), ErrOpcode, "%s", op)
 	}
 	two := []SGE{{Addr: 1, Length: 1}, {Addr: 2, Length: 1}}
 	for name, c := range map[string]struct {
@@ -213,9 +211,7 @@ func TestSiwOperations(t *testing.T) {
 		"outside":              {SendWR{Opcode: WRSend, SGL: []SGE{{outside: true}}}, ErrSGERange},
 		"data of LOCAL_INV":    {SendWR{Opcode: WRLocalInv, SGL: two}, errNoSGL},
 	} {
-		if err := r.qp.PostSend(c.wr); !errors.Is(err, c.want) {
-			t.Errorf("%s: %v, want %v", name, err, c.want)
-		}
+		errorIs(t, r.qp.PostSend(c.wr), c.want, "%s", name)
 	}
 	if _, _, _, ok := r.take(); ok {
 		t.Error("something that was refused is in the ring")

@@ -2,7 +2,6 @@ package uverbs
 
 import (
 	"encoding/binary"
-	"errors"
 	"io"
 	"slices"
 	"testing"
@@ -69,7 +68,5 @@ func checkCut(t *testing.T, left int, err error) {
 	if left > 0 {
 		want = io.ErrUnexpectedEOF
 	}
-	if !errors.Is(err, want) {
-		t.Errorf("with %d bytes of an event left: %v, want %v", left, err, want)
-	}
+	errorIs(t, err, want, "with %d bytes of an event left", left)
 }

@@ -150,9 +150,7 @@ func TestWaitEventContext(t *testing.T) {
 	}
 	closed := make(chan error, 1)
 	time.AfterFunc(5*time.Millisecond, func() { closed <- d.Close() })
-	if _, err := waitEvent(t, d); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("closed while waiting: %v", err)
-	}
+	errorIs(t, second(waitEvent(t, d)), os.ErrClosed, "closed while waiting")
 	must(t, <-closed)
 }
 
@@ -161,13 +159,9 @@ func TestWaitEventHostile(t *testing.T) {
 	if _, err := k.async.Write(make([]byte, 7)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := waitEvent(t, d); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("an event of 7 bytes: %v", err)
-	}
+	errorIs(t, second(waitEvent(t, d)), io.ErrUnexpectedEOF, "an event of 7 bytes")
 	must(t, k.async.Close())
-	if _, err := waitEvent(t, d); !errors.Is(err, io.EOF) {
-		t.Errorf("the end of the file: %v", err)
-	}
+	errorIs(t, second(waitEvent(t, d)), io.EOF, "the end of the file")
 }
 
 func TestWaitEventDoesNotAllocate(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
@@ -140,9 +141,7 @@ var fakeMethods = map[[2]uint16]string{
 func fakeDevice(t testing.TB, path abiPath) (*Device, *fakeKernel) {
 	t.Helper()
 	d, k, err := openFake(t, path, func(*fakeKernel) {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return d, k
 }
 
@@ -178,9 +177,7 @@ func newFakeDevice(t testing.TB, path abiPath, change func(k *fakeKernel)) (*Dev
 func newFakeKernel(t testing.TB) *fakeKernel {
 	t.Helper()
 	fd, err := unix.MemfdCreate("uverbs0", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	k := &fakeKernel{
 		t: t, file: os.NewFile(uintptr(fd), "uverbs0"), refuse: map[string]syscall.Errno{}, rings: map[uint32][]*fakeRing{},
 		port: abi.QueryPortResp{State: uint8(ib.PortActive), MaxMTU: 5, ActiveMTU: 3, GIDTblLen: 4, PhysState: 5, LinkLayer: uint8(ib.LinkLayerEthernet)},
@@ -301,11 +298,7 @@ func (k *fakeKernel) last(verb string) fakeCall {
 // must ends the test at the first error.
 func must(t testing.TB, errs ...error) {
 	t.Helper()
-	for _, err := range errs {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	testenv.Must(t, errs...)
 }
 
 // value returns a value, or ends the test.

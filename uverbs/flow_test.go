@@ -92,9 +92,7 @@ func TestFlow(t *testing.T) {
 		must(t, f.Close())
 		k.sent(legacy+" CREATE_FLOW", method+" DESTROY_FLOW", legacy+" CREATE_FLOW", method+" DESTROY_FLOW")
 		must(t, qp.Close(), cq.Close(), pd.Close())
-		if _, err := qp.CreateFlow(FlowOptions{}); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("CreateFlow on a closed QP: %v", err)
-		}
+		errorIs(t, second(qp.CreateFlow(FlowOptions{})), os.ErrClosed, "CreateFlow on a closed QP")
 	})
 }
 
@@ -136,9 +134,7 @@ func TestFlowUses(t *testing.T) {
 	rule := value(f.qp.CreateFlow(FlowOptions{Counters: counters}))(t)
 	busy(t, counters.Close(), "1 Flow")
 	must(t, rule.Close(), counters.Close())
-	if _, err := f.qp.CreateFlow(FlowOptions{Counters: counters}); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("closed counters: %v", err)
-	}
+	errorIs(t, second(f.qp.CreateFlow(FlowOptions{Counters: counters})), os.ErrClosed, "closed counters")
 }
 
 // TestFlowCounters: the first flow that uses counters has the driver's part of CREATE_FLOW, which says

@@ -31,12 +31,8 @@ func FuzzSysfs(f *testing.F) {
 			filepath.Join(port, "gid_attrs", "types", "2"): typ, filepath.Join(port, "gid_attrs", "ndevs", "2"): "eth0\n",
 			filepath.Join(filepath.Dir(root), "net", "eth0", "ifindex"): ifindex,
 		} {
-			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+			must(t, os.WriteFile(path, []byte(text), 0o600))
 		}
 		got, err := sysfsPKey(root, "d0", 1, 0)
 		if want, werr := strconv.ParseUint(line(pkey), 0, 16); err == nil && (werr != nil || uint64(got) != want) {

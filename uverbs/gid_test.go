@@ -54,13 +54,9 @@ func TestQueryGID(t *testing.T) {
 	}
 	k.refuse["QUERY_GID_ENTRY"] = syscall.EPROTONOSUPPORT
 	d.info.Name = "none0" // a guest has an rxe0
-	if _, err := d.QueryGID(1, 3); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("without ioctl, and without sysfs: %v", err)
-	}
+	errorIs(t, second(d.QueryGID(1, 3)), fs.ErrNotExist, "without ioctl, and without sysfs")
 	k.refuse["QUERY_GID_ENTRY"] = syscall.EIO
-	if _, err := d.QueryGID(1, 3); !errors.Is(err, syscall.EIO) {
-		t.Errorf("refused: %v", err)
-	}
+	errorIs(t, second(d.QueryGID(1, 3)), syscall.EIO, "refused")
 }
 
 // TestSysfsGIDs reads a tree as the kernel lays it out.
@@ -69,12 +65,8 @@ func TestSysfsGIDs(t *testing.T) {
 	write := func(name, text string) {
 		t.Helper()
 		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text+"\n"), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(path), 0o777))
+		must(t, os.WriteFile(path, []byte(text+"\n"), 0o666))
 	}
 	port := "rxe0/ports/1/"
 	write(port+"gids/0", "fe80:0000:0000:0000:0000:00ff:fe00:0001")
@@ -86,9 +78,7 @@ func TestSysfsGIDs(t *testing.T) {
 	write(port+"gid_attrs/types/2", "IB/RoCE v1")
 	attr := PortAttr{GIDTableLen: 3, LinkLayer: ib.LinkLayerEthernet}
 	got, err := sysfsGIDs(root, "rxe0", 1, attr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := []GIDEntry{
 		{Port: 1, Index: 0, GID: gid(t, "fe80::ff:fe00:1"), Type: ib.GIDTypeRoCEv2, Netdev: 7},
 		{Port: 1, Index: 2, GID: gid(t, "10.1.0.1"), Type: ib.GIDTypeRoCEv1},
@@ -101,9 +91,7 @@ func TestSysfsGIDs(t *testing.T) {
 		t.Errorf("on InfiniBand: %v, %v", got, err)
 	}
 	attr.GIDTableLen = 4
-	if _, err := sysfsGIDs(root, "rxe0", 1, attr); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a missing entry: %v", err)
-	}
+	errorIs(t, second(sysfsGIDs(root, "rxe0", 1, attr)), fs.ErrNotExist, "a missing entry")
 	for i, used := range []bool{true, false, true} {
 		e, ok, err := sysfsGID(root, "rxe0", 1, i, attr.LinkLayer)
 		if ok != used || err != nil || used && e.Index != i {

@@ -59,9 +59,7 @@ func TestFile(t *testing.T) {
 	if err := unix.Fstat(int(f.Fd()), &is); err != nil {
 		t.Errorf("after Close of the device: %v", err)
 	}
-	if _, err := d.File(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("File of a closed device: %v", err)
-	}
+	errorIs(t, second(d.File()), os.ErrClosed, "File of a closed device")
 	if _, err := new(Device).File(); err == nil {
 		t.Error("a zero Device has a file")
 	}
@@ -138,9 +136,7 @@ func TestImportPD(t *testing.T) {
 	if got := request[abi.RegMR](k, "REG_MR").PDHandle; got != 70 {
 		t.Errorf("the MR belongs to PD %d", got)
 	}
-	if err := pd.Close(); !errors.Is(err, syscall.EBUSY) {
-		t.Errorf("Close of a used PD: %v", err)
-	}
+	errorIs(t, pd.Close(), syscall.EBUSY, "Close of a used PD")
 	k.took()
 	must(t, mr.Close(), pd.Close(), buf.Close())
 	if got := k.took(); !slices.Equal(got, []string{"ioctl DEREG_MR"}) {
@@ -208,9 +204,7 @@ func TestImportMR(t *testing.T) {
 	if got := k.took(); len(got) != 0 || d.mrOf(0x1112) != nil {
 		t.Errorf("Close has issued %v, its key belongs to %v", got, d.mrOf(0x1112))
 	}
-	if _, err := mr.Query(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("Query after Close: %v", err)
-	}
+	errorIs(t, second(mr.Query()), os.ErrClosed, "Query after Close")
 
 	// Nothing is blamed on rights that are not known.
 	mr = value(pd.ImportMR(9, ImportMROptions{}))(t)
@@ -241,9 +235,7 @@ func TestImportMRRefused(t *testing.T) {
 		}
 	}
 	must(t, pd.Close())
-	if _, err := pd.ImportMR(9, ImportMROptions{}); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("ImportMR in a closed PD: %v", err)
-	}
+	errorIs(t, second(pd.ImportMR(9, ImportMROptions{})), os.ErrClosed, "ImportMR in a closed PD")
 	k.refuse["INFO_HANDLES"] = syscall.ENOENT // rxe has no such objects
 	if all, err := d.Handles(ObjectDM); all != nil || err != nil {
 		t.Errorf("handles of objects that the driver does not have: %v, %v", all, err)
@@ -252,20 +244,14 @@ func TestImportMRRefused(t *testing.T) {
 		t.Errorf("names are %s and %s", ObjectRWQIndTable, ObjectKind(99))
 	}
 	k.refuse["INFO_HANDLES"] = syscall.EIO
-	if _, err := d.ImportPD(1); !errors.Is(err, ErrDeviceRemoved) {
-		t.Errorf("ImportPD of a removed device: %v", err)
-	}
+	errorIs(t, second(d.ImportPD(1)), ErrDeviceRemoved, "ImportPD of a removed device")
 	var f *FeatureError
 	if _, err := d.ImportDM(1); !errors.As(err, &f) || f.Driver != "rxe" {
 		t.Errorf("ImportDM on rxe: %v", err)
 	}
 	must(t, d.Close())
-	if _, err := d.ImportPD(1); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("ImportPD of a closed device: %v", err)
-	}
-	if _, err := d.ImportDM(1); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("ImportDM of a closed device: %v", err)
-	}
+	errorIs(t, second(d.ImportPD(1)), os.ErrClosed, "ImportPD of a closed device")
+	errorIs(t, second(d.ImportDM(1)), os.ErrClosed, "ImportDM of a closed device")
 }
 
 // TestSharedPDClose: if only the kernel knows why a PD is used, the error names the likely reason.
@@ -276,9 +262,7 @@ func TestSharedPDClose(t *testing.T) {
 	if err := pd.Close(); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("Close: %v", err)
 	}
-	if err := d.CloseAll(); !errors.Is(err, syscall.EBUSY) {
-		t.Errorf("CloseAll of a device that no other process has: %v", err)
-	}
+	errorIs(t, d.CloseAll(), syscall.EBUSY, "CloseAll of a device that no other process has")
 	must(t, value(d.File())(t).Close(), d.CloseAll())
 	if err := pd.Close(); err != nil {
 		t.Errorf("Close after CloseAll: %v", err)

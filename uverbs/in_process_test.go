@@ -327,9 +327,7 @@ func TestInProcessContextRefused(t *testing.T) {
 	info := inspectInProcess(soft)
 	info.inproc = &refusingDevice{soft}
 	before := openFiles(t)
-	if _, err := open(info); !errors.Is(err, syscall.EIO) {
-		t.Errorf("open: %v, want EIO", err)
-	}
+	errorIs(t, second(open(info)), syscall.EIO, "open")
 	if after := openFiles(t); after != before {
 		t.Errorf("%d files are open, %d before", after, before)
 	}
@@ -403,9 +401,7 @@ func TestInProcessAddr(t *testing.T) {
 func TestInProcessAddrRefused(t *testing.T) {
 	own := []netip.Addr{netip.MustParseAddr("127.0.0.2")}
 	addLocal(t, "local0", func(l *localDevice) { l.addrs, l.info.ABI = own, 99 })
-	if _, err := OpenAddr(own[0]); !errors.Is(err, errABI) {
-		t.Errorf("an ABI version out of range: %v", err)
-	}
+	errorIs(t, second(OpenAddr(own[0])), errABI, "an ABI version out of range")
 	addLocal(t, "local1", func(l *localDevice) { l.addrs = own })
 	d := value(OpenAddr(own[0]))(t)
 	if d.Name() != "local1" {
@@ -457,9 +453,7 @@ func TestInProcessTables(t *testing.T) {
 	if e, err := d.QueryGID(1, 2); err != nil || e != want[1] {
 		t.Errorf("GID 2 is %v: %v", e, err)
 	}
-	if _, err := d.QueryGID(1, 1); !errors.Is(err, syscall.ENODATA) {
-		t.Errorf("an unused GID: %v", err)
-	}
+	errorIs(t, second(d.QueryGID(1, 1)), syscall.ENODATA, "an unused GID")
 	for index, want := range []uint16{0xffff, 0x8001} {
 		if got, err := d.QueryPKey(1, index); err != nil || got != want {
 			t.Errorf("partition key %d is %#x: %v", index, got, err)
@@ -468,9 +462,7 @@ func TestInProcessTables(t *testing.T) {
 			t.Errorf("partition key %#x is at %d: %v", want, got, err)
 		}
 	}
-	if _, err := d.PKeyIndex(1, 0x8002); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a key that is not there: %v", err)
-	}
+	errorIs(t, second(d.PKeyIndex(1, 0x8002)), fs.ErrNotExist, "a key that is not there")
 	soft.contexts[0].k.port.PKeyTblLen = 3
 	if got, err := d.QueryPKey(1, 2); err != nil || got != 0 {
 		t.Errorf("an unused partition key is %#x: %v", got, err)
@@ -487,9 +479,7 @@ func TestInProcessCounters(t *testing.T) {
 		t.Errorf("growth is %q, want 3 of sent_pkts", got)
 	}
 	soft.counters = nil
-	if _, err := d.portCounters(1); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("no counters: %v", err)
-	}
+	errorIs(t, second(d.portCounters(1)), errors.ErrUnsupported, "no counters")
 }
 
 // TestInProcessRemoved: the end of the event files means that the device was removed.
@@ -500,12 +490,8 @@ func TestInProcessRemoved(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	c.remove()
-	if _, err := ch.Wait(ctx); !errors.Is(err, ErrDeviceRemoved) {
-		t.Errorf("Wait: %v, want ErrDeviceRemoved", err)
-	}
-	if _, err := d.WaitEvent(ctx); !errors.Is(err, ErrDeviceRemoved) {
-		t.Errorf("WaitEvent: %v, want ErrDeviceRemoved", err)
-	}
+	errorIs(t, second(ch.Wait(ctx)), ErrDeviceRemoved, "Wait")
+	errorIs(t, second(d.WaitEvent(ctx)), ErrDeviceRemoved, "WaitEvent")
 	must(t, ch.Close())
 }
 
@@ -531,9 +517,7 @@ func TestInProcessChannelFails(t *testing.T) {
 	soft := addLocal(t, "local0", unchanged)
 	d, c := soft.open(t)
 	d.cmd.Conn = kernel.NewConn(&noEvents{localContext: c}, pathAuto, "local0")
-	if _, err := d.CreateCompChannel(); !errors.Is(err, syscall.EMFILE) {
-		t.Errorf("error is %v, want EMFILE", err)
-	}
+	errorIs(t, second(d.CreateCompChannel()), syscall.EMFILE, "error")
 	if n := len(c.files); n != 1 {
 		t.Errorf("%d event channels are left, want that of asynchronous events", n)
 	}

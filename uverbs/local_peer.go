@@ -40,16 +40,23 @@ func (d *Device) removeOpened() {
 // atPeer describes a failure from the peer's side, if the peer is a QP of this program, and
 // otherwise returns "". It reads the addresses of both from the kernel.
 func (q *QP) atPeer(e *WCError) string {
+	if _, injected := q.dev.driver.vendorText(e.WC.VendorErr); injected || e.Cause != nil {
+		return ""
+	}
+	peer := q.findPeer()
+	if peer == nil {
+		return ""
+	}
+	if here, there := q.peer.Load(), peer.peer.Load(); here.MTU != there.MTU {
+		f := peer.facts()
+		return f.MTUText(here.MTU.Bytes(), there.MTU.Bytes())
+	}
 	switch e.WC.Status {
 	case WCRNRRetryExcErr, WCRemAccessErr, WCRemInvReqErr, WCRemOpErr:
 	default:
 		return ""
 	}
-	if _, injected := q.dev.driver.vendorText(e.WC.VendorErr); injected || q.queueOf(&e.WC) != diag.SendQueue {
-		return ""
-	}
-	peer := q.findPeer()
-	if peer == nil {
+	if q.queueOf(&e.WC) != diag.SendQueue {
 		return ""
 	}
 	if e.WC.Status == WCRNRRetryExcErr {

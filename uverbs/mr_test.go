@@ -243,9 +243,7 @@ func TestRereg(t *testing.T) {
 		}
 		r := legacy + " REREG_MR"
 		k.sent(r, r, r, r, method+" DEREG_MR")
-		if err := mr.Rereg(ReregOptions{PD: pd2}); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("Rereg after Close: %v", err)
-		}
+		errorIs(t, mr.Rereg(ReregOptions{PD: pd2}), os.ErrClosed, "Rereg after Close")
 		k.sent()
 	})
 }
@@ -289,9 +287,7 @@ func TestReregRefused(t *testing.T) {
 		same(c.field)
 	}
 	for name, o := range map[string]ReregOptions{"buffer": {Buffer: closed}, "PD": {PD: gone, Buffer: buf2}} {
-		if err := mr.Rereg(o); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("closed %s: %v", name, err)
-		}
+		errorIs(t, mr.Rereg(o), os.ErrClosed, "closed %s", name)
 		same(name)
 	}
 	k.sent()
@@ -307,9 +303,7 @@ func TestReregRefused(t *testing.T) {
 		same(errno.Error())
 	}
 	must(t, mr.Close())
-	if err := new(MR).Rereg(all); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("a zero MR: %v", err)
-	}
+	errorIs(t, new(MR).Rereg(all), syscall.EINVAL, "a zero MR")
 }
 
 // state returns what Rereg changes, in a form that can be compared.
@@ -338,9 +332,7 @@ func TestQueryMR(t *testing.T) {
 			t.Errorf("the command is %+v, want handle %d", call, mr.handle)
 		}
 		must(t, mr.Close())
-		if _, err := mr.Query(); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("Query after Close: %v", err)
-		}
+		errorIs(t, second(mr.Query()), os.ErrClosed, "Query after Close")
 	})
 }
 
@@ -396,15 +388,11 @@ func TestAdviseMR(t *testing.T) {
 		}
 	}
 	k.refuse["ADVISE_MR"] = syscall.EOPNOTSUPP
-	if err := pd.AdviseMR(AdvicePrefetch, sgl, AdviseOptions{}); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("EOPNOTSUPP: %v", err)
-	}
+	errorIs(t, pd.AdviseMR(AdvicePrefetch, sgl, AdviseOptions{}), errors.ErrUnsupported, "EOPNOTSUPP")
 	must(t, mr.Close())
 	gone := value(d.AllocPD())(t)
 	must(t, gone.Close())
-	if err := gone.AdviseMR(AdvicePrefetch, sgl, AdviseOptions{}); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("closed PD: %v", err)
-	}
+	errorIs(t, gone.AdviseMR(AdvicePrefetch, sgl, AdviseOptions{}), os.ErrClosed, "closed PD")
 	if AdvicePrefetchNoFault.String() != "PREFETCH_NO_FAULT" || Advice(3).String() != "advice 3" {
 		t.Errorf("names are %s and %s", AdvicePrefetchNoFault, Advice(3))
 	}
@@ -469,9 +457,7 @@ func TestRegDMABuf(t *testing.T) {
 		t.Errorf("EPROTONOSUPPORT: %v", err)
 	}
 	f.Close()
-	if _, err := pd.RegDMABuf(f, MROptions{}); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("a closed file: %v", err)
-	}
+	errorIs(t, second(pd.RegDMABuf(f, MROptions{})), os.ErrClosed, "a closed file")
 }
 
 // TestRegImplicit: the request for all memory is the same as libibverbs', and is sent only to a
@@ -506,7 +492,5 @@ func TestRegImplicit(t *testing.T) {
 		}
 	}
 	k.refuse["REG_MR"] = syscall.EINVAL
-	if _, err := pd.RegImplicit(0); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("EINVAL: %v", err)
-	}
+	errorIs(t, second(pd.RegImplicit(0)), syscall.EINVAL, "EINVAL")
 }

@@ -118,9 +118,7 @@ func TestTreeEndFails(t *testing.T) {
 		}
 	}
 	var e ends
-	if err := d.object.close(e.end, nil); !errors.Is(err, syscall.EBUSY) {
-		t.Errorf("the parent: %v, want EBUSY", err)
-	}
+	errorIs(t, d.object.close(e.end, nil), syscall.EBUSY, "the parent")
 	mr := newObject(t, d, "MR", pd)
 	for _, o := range []*object{mr, pd, &d.object} {
 		if err := o.close(e.end, nil); err != nil {
@@ -137,9 +135,7 @@ func TestTreeJoin(t *testing.T) {
 	cq := newObject(t, d, "CQ", &d.object)
 	closed := newObject(t, d, "PD", &d.object)
 	var e ends
-	if err := closed.close(e.end, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, closed.close(e.end, nil))
 	if err := new(object).addParents(d, "QP", "DESTROY_QP", cq, closed); !errors.Is(err, os.ErrClosed) || !strings.Contains(err.Error(), "PD") {
 		t.Errorf("of a closed PD: %v, want os.ErrClosed and which", err)
 	}
@@ -153,9 +149,7 @@ func TestTreeJoin(t *testing.T) {
 		t.Errorf("the other device: %v", err)
 	}
 	if err := cq.close(func() error {
-		if err := new(object).addParents(d, "QP", "DESTROY_QP", cq); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("of a CQ that is being closed: %v, want os.ErrClosed", err)
-		}
+		errorIs(t, new(object).addParents(d, "QP", "DESTROY_QP", cq), os.ErrClosed, "of a CQ that is being closed")
 		return nil
 	}, nil); err != nil {
 		t.Errorf("the CQ that nothing was made of: %v", err)
@@ -182,12 +176,8 @@ func TestTreeRace(t *testing.T) {
 		switch {
 		case errors.Is(joinErr, os.ErrClosed) && closeErr == nil:
 		case joinErr == nil && errors.Is(closeErr, syscall.EBUSY):
-			if err := mr.close(e.end, nil); err != nil {
-				t.Fatal(err)
-			}
-			if err := pd.close(e.end, nil); err != nil {
-				t.Fatal(err)
-			}
+			must(t, mr.close(e.end, nil))
+			must(t, pd.close(e.end, nil))
 		default:
 			t.Fatalf("create: %v, close: %v", joinErr, closeErr)
 		}
@@ -225,9 +215,7 @@ func TestBufferHold(t *testing.T) {
 			t.Errorf("Close: %v", err)
 		}
 	}
-	if _, err := b.acquire(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("hold after Close: %v, want os.ErrClosed", err)
-	}
+	errorIs(t, second(b.acquire()), os.ErrClosed, "hold after Close")
 	if b.Bytes() != nil || b.Len() != size {
 		t.Errorf("after Close there are %d bytes, Len is %d", len(b.Bytes()), b.Len())
 	}
@@ -244,9 +232,7 @@ func TestCloseFreeFails(t *testing.T) {
 		if !pd.closed.Load() {
 			t.Error("memory is given back that others may still take for theirs")
 		}
-		if err := d.object.close(e.end, nil); !errors.Is(err, syscall.EBUSY) {
-			t.Errorf("the device, while memory is given back: %v, want EBUSY", err)
-		}
+		errorIs(t, d.object.close(e.end, nil), syscall.EBUSY, "the device, while memory is given back")
 		return failed
 	})
 	if !errors.Is(err, failed) || !strings.Contains(err.Error(), "PD") {

@@ -196,9 +196,7 @@ func TestDM(t *testing.T) {
 	busy(t, m.Close(), "1 MR")
 	must(t, mr.Close(), mr.Close(), m.Close(), m.Close())
 	k.sent("ioctl ALLOC_DM", "ioctl REG_DM_MR", "ioctl DEREG_MR", "ioctl FREE_DM")
-	if _, err := pd.RegDM(m, 0, 1, 0); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("RegDM after Close: %v", err)
-	}
+	errorIs(t, second(pd.RegDM(m, 0, 1, 0)), os.ErrClosed, "RegDM after Close")
 	for _, c := range []struct {
 		length int
 		o      DMOptions
@@ -221,9 +219,7 @@ func TestDM(t *testing.T) {
 	}
 	k.sent()
 	k.refuse["ALLOC_DM"], k.refuse["REG_DM_MR"] = syscall.ENOMEM, syscall.EINVAL
-	if _, err := d.AllocDM(1, DMOptions{}); !errors.Is(err, syscall.ENOMEM) {
-		t.Errorf("refused: %v", err)
-	}
+	errorIs(t, second(d.AllocDM(1, DMOptions{})), syscall.ENOMEM, "refused")
 	must(t, pd.Close(), d.Close())
 }
 
@@ -253,13 +249,9 @@ func TestCounters(t *testing.T) {
 	k.took()
 	must(t, c.Close(), c.Close())
 	k.sent("ioctl DESTROY_COUNTERS")
-	if err := c.Read(values, false); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("Read after Close: %v", err)
-	}
+	errorIs(t, c.Read(values, false), os.ErrClosed, "Read after Close")
 	k.refuse["CREATE_COUNTERS"] = syscall.ENOMEM
-	if _, err := d.CreateCounters(); !errors.Is(err, syscall.ENOMEM) {
-		t.Errorf("refused: %v", err)
-	}
+	errorIs(t, second(d.CreateCounters()), syscall.ENOMEM, "refused")
 	must(t, d.Close())
 }
 
@@ -325,9 +317,7 @@ func TestParentDomain(t *testing.T) {
 	k.withObjects(d)
 	pd := value(d.AllocPD())(t)
 	k.refuse["ALLOC_UAR"] = syscall.ENOMEM
-	if _, err := d.AllocTD(); !errors.Is(err, syscall.ENOMEM) {
-		t.Errorf("refused: %v", err)
-	}
+	errorIs(t, second(d.AllocTD()), syscall.ENOMEM, "refused")
 	delete(k.refuse, "ALLOC_UAR")
 	td := value(d.AllocTD())(t)
 	k.took()
@@ -352,13 +342,9 @@ func TestParentDomain(t *testing.T) {
 	if td.mlx5.users != 0 {
 		t.Errorf("the register of a closed thread domain has %d users", td.mlx5.users)
 	}
-	if _, err := pd.AllocParentDomain(nil); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("AllocParentDomain after Close: %v", err)
-	}
+	errorIs(t, second(pd.AllocParentDomain(nil)), os.ErrClosed, "AllocParentDomain after Close")
 	must(t, d.Close())
-	if _, err := d.AllocTD(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("AllocTD after Close: %v", err)
-	}
+	errorIs(t, second(d.AllocTD()), os.ErrClosed, "AllocTD after Close")
 }
 
 // TestObjectsRefused: what every verb says when the kernel hides it, and that nothing is

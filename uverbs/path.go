@@ -29,6 +29,7 @@ type Endpoint struct {
 	PSN uint32 // PSN is the first packet sequence number that this side sends, 24 bits.
 	LID uint16 // LID is the port's LID; 0 on Ethernet.
 	GID ib.GID // GID is the port's GID; required on Ethernet and on ports that need a GRH.
+	MTU ib.MTU `json:",omitzero"` // MTU is the longest path MTU of this side; 0 if it is not known. Not for datagrams.
 }
 
 // String returns the address and the QP number, for messages.
@@ -46,6 +47,9 @@ func (e Endpoint) check() error {
 	}
 	if e.PSN > maxPSN {
 		return argErr("Connect", "remote PSN", e.PSN, "0 to %d (24 bits)", maxPSN)
+	}
+	if e.MTU != 0 && e.MTU.Bytes() == 0 {
+		return argErr("Connect", "remote MTU", e.MTU, "MTU256 to MTU4096, and 0 if it is not known")
 	}
 	return nil
 }

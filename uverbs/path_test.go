@@ -34,7 +34,5 @@ func TestDataInOrder(t *testing.T) {
 		t.Errorf("an unknown opcode: %v", err)
 	}
 	must(t, f.qp.Close())
-	if _, err := f.qp.DataInOrder(WRSend); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("after Close: %v", err)
-	}
+	errorIs(t, second(f.qp.DataInOrder(WRSend)), os.ErrClosed, "after Close")
 }

@@ -53,7 +53,5 @@ func TestQueryPKeyRefused(t *testing.T) {
 		}
 	}
 	must(t, d.Close())
-	if _, err := d.QueryPKey(1, 0); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("after Close: %v", err)
-	}
+	errorIs(t, second(d.QueryPKey(1, 0)), os.ErrClosed, "after Close")
 }

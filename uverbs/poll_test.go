@@ -151,9 +151,7 @@ func TestPollClosed(t *testing.T) {
 	if n, err := cq.Poll(wcs[:]); n != 0 || !errors.Is(err, os.ErrClosed) {
 		t.Errorf("Poll of a closed CQ is %d, %v; want os.ErrClosed", n, err)
 	}
-	if err := cq.Notify(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("Notify of a closed CQ: %v, want os.ErrClosed", err)
-	}
+	errorIs(t, cq.Notify(), os.ErrClosed, "Notify of a closed CQ")
 }
 
 func TestPollDoesNotAllocate(t *testing.T) {

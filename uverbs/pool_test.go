@@ -72,12 +72,8 @@ func TestBufferPool(t *testing.T) {
 			t.Errorf("Close: %v", err)
 		}
 	}
-	if _, err := p.Get(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("Get after Close: %v", err)
-	}
-	if err := p.Put(out[0]); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("Put after Close: %v", err)
-	}
+	errorIs(t, second(p.Get()), os.ErrClosed, "Get after Close")
+	errorIs(t, p.Put(out[0]), os.ErrClosed, "Put after Close")
 }
 
 // TestBufferPoolStale: a slot that was put back is not put back again by an old copy of it
@@ -194,8 +190,6 @@ func TestBufferPoolRefused(t *testing.T) {
 	}
 	k.sent()
 	k.refuse["REG_MR"] = syscall.ENOMEM
-	if _, err := NewBufferPool(pd, PoolOptions{SlotSize: 1, Slots: 1}); !errors.Is(err, syscall.ENOMEM) {
-		t.Errorf("ENOMEM: %v", err)
-	}
+	errorIs(t, second(NewBufferPool(pd, PoolOptions{SlotSize: 1, Slots: 1})), syscall.ENOMEM, "ENOMEM")
 	must(t, pd.Close())
 }

@@ -108,9 +108,7 @@ func newPostRig(tb testing.TB, log2Len int) *postRig {
 func newQuietRig(tb testing.TB, log2Len int) *postRig {
 	tb.Helper()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	tb.Cleanup(func() { null.Close() })
 	return newPostRigOn(tb, log2Len, fileCommands(tb, null, pathWrite, rxeDriver{}), nil)
 }
@@ -138,9 +136,7 @@ func newPostRigOn(tb testing.TB, log2Len int, cmd *commands, pipe *os.File) *pos
 func (r *postRig) rung(t *testing.T) []byte {
 	t.Helper()
 	raw, err := r.pipe.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	buf := make([]byte, 4096)
 	var n int
 	var readErr error

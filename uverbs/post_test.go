@@ -356,9 +356,7 @@ func TestPostState(t *testing.T) {
 		"PostRecv":  r.qp.PostRecv(1),
 		"PostRecvs": r.qp.PostRecvs(RecvWR{}),
 	} {
-		if !errors.Is(err, os.ErrClosed) {
-			t.Errorf("%s of a closed QP: %v, want os.ErrClosed", what, err)
-		}
+		errorIs(t, err, os.ErrClosed, "%s of a closed QP", what)
 	}
 	r.checkNothing(t, 0, 0)
 }

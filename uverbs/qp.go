@@ -316,7 +316,6 @@ type peerInfo struct {
 	timeout    ib.AckTimeout
 	retries    uint8
 	rnrRetries uint8
-	mtu        ib.MTU
 
 	minRNRTimer ib.RNRTimer // of this QP; the peer waits for it
 }

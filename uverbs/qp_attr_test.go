@@ -262,9 +262,7 @@ func TestStatusError(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { err = wc.Err() }); n != 0 {
 		t.Errorf("Err makes %v allocations, want 0", n)
 	}
-	if !errors.Is(err, WCRetryExcErr) {
-		t.Errorf("error is %v", err)
-	}
+	errorIs(t, err, WCRetryExcErr, "error")
 	if err := (&WC{}).Err(); err != nil {
 		t.Errorf("success is %v", err)
 	}
@@ -287,7 +285,7 @@ func TestQPErr(t *testing.T) {
 		t.Errorf("with a peer: %v", err)
 	}
 	for status, want := range map[WCStatus]string{
-		WCRNRRetryExcErr: "no receive posted", WCRemAccessErr: "is gone, as when the peer ends", WCRemInvReqErr: "receive buffer may be too short", WCLocProtErr: "AccessLocalWrite",
+		WCRNRRetryExcErr: "no receive posted", WCRemAccessErr: "is gone, as when the peer ends", WCRemInvReqErr: "receive may be too short", WCLocProtErr: "AccessLocalWrite",
 		WCLocLenErr: "longer than the device sends", WCWRFlushErr: "no completion that was polled says why", WCStatus(99): "unknown completion status 99",
 	} {
 		var e *WCError

@@ -97,12 +97,8 @@ func TestResetRefuses(t *testing.T) {
 		if s := c.qp.State(); s != ib.QPReset {
 			t.Errorf("during MODIFY_QP to RESET the state is %s", s)
 		}
-		if err := c.qp.PostSend(c.send(1)); !errors.Is(err, ErrState) {
-			t.Errorf("PostSend during MODIFY_QP to RESET: %v", err)
-		}
-		if err := c.qp.PostRecv(1, c.sge(0, 8)); !errors.Is(err, ErrState) {
-			t.Errorf("PostRecv during MODIFY_QP to RESET: %v", err)
-		}
+		errorIs(t, c.qp.PostSend(c.send(1)), ErrState, "PostSend during MODIFY_QP to RESET")
+		errorIs(t, c.qp.PostRecv(1, c.sge(0, 8)), ErrState, "PostRecv during MODIFY_QP to RESET")
 		return refuse
 	})
 	must(t, c.qp.PostSend(c.send(1)), c.qp.PostRecv(2, c.sge(0, 8)))
@@ -142,9 +138,7 @@ func TestResetDropsBatch(t *testing.T) {
 		must(t, c.reset())
 		c.qp.setState(ib.QPRTS)
 		b.BindMW(9, SendSignaled, mw, 0x101, mr, 0, 8, 0)
-		if err := b.Post(); !errors.Is(err, ErrState) {
-			t.Errorf("Post of a batch that was begun before the reset, with %d requests: %v", begun, err)
-		}
+		errorIs(t, b.Post(), ErrState, "Post of a batch that was begun before the reset, with %d requests", begun)
 		if n := c.qp.mlx5.rec.Load(1); n != 0 {
 			t.Errorf("%d blocks are posted", n)
 		}

@@ -54,16 +54,10 @@ func TestCreateQP(t *testing.T) {
 			"PostSend": qp.PostSend(SendWR{}), "PostRecv": qp.PostRecv(1), "PostRecvs": qp.PostRecvs(RecvWR{}),
 			"Modify": qp.Modify(QPAttr{State: ib.QPErr}, AttrState), "Connect": qp.Connect(t.Context(), Endpoint{}), "Init": qp.Init(),
 		} {
-			if !errors.Is(err, os.ErrClosed) {
-				t.Errorf("%s after Close: %v", name, err)
-			}
+			errorIs(t, err, os.ErrClosed, "%s after Close", name)
 		}
-		if _, err := qp.Query(); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("Query after Close: %v", err)
-		}
-		if _, err := qp.Endpoint(); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("Endpoint after Close: %v", err)
-		}
+		errorIs(t, second(qp.Query()), os.ErrClosed, "Query after Close")
+		errorIs(t, second(qp.Endpoint()), os.ErrClosed, "Endpoint after Close")
 		must(t, send.Close(), recv.Close(), pd.Close(), d.Close())
 	})
 }
@@ -105,9 +99,7 @@ func TestCreateQPRefused(t *testing.T) {
 	}
 	k.sent()
 	k.refuse["CREATE_QP"] = syscall.ENOMEM
-	if _, err := pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}); !errors.Is(err, syscall.ENOMEM) {
-		t.Errorf("refused: %v", err)
-	}
+	errorIs(t, second(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq})), syscall.ENOMEM, "refused")
 	must(t, cq.Close(), pd.Close(), d.Close()) // nobody uses them
 }
 

@@ -139,9 +139,7 @@ func TestMWForgotten(t *testing.T) {
 func TestBufferPoolCloseRefused(t *testing.T) {
 	p, k := newPool(t, 64, 1)
 	k.refuse["DEREG_MR"] = syscall.EBUSY
-	if err := p.Close(); !errors.Is(err, syscall.EBUSY) {
-		t.Errorf("Close: %v, want EBUSY", err)
-	}
+	errorIs(t, p.Close(), syscall.EBUSY, "Close")
 	must(t, p.Put(value(p.Get())(t)))
 	delete(k.refuse, "DEREG_MR")
 }
@@ -184,9 +182,7 @@ func TestSiwPostClosed(t *testing.T) {
 		"PostRecv":  r.qp.PostRecv(1),
 		"PostRecvs": r.qp.PostRecvs(RecvWR{}),
 	} {
-		if !errors.Is(err, os.ErrClosed) {
-			t.Errorf("%s: %v, want os.ErrClosed", name, err)
-		}
+		errorIs(t, err, os.ErrClosed, "%s", name)
 	}
 	if _, _, _, ok := r.take(); ok {
 		t.Error("a send is in the ring")

@@ -28,7 +28,13 @@ type softUser struct {
 // newSoftUser opens a software device of its own.
 func newSoftUser(t *testing.T) *softUser {
 	t.Helper()
-	s := value(soft.New(soft.Options{}))(t)
+	return newSoftUserWith(t, soft.Options{})
+}
+
+// newSoftUserWith is newSoftUser for a device with options.
+func newSoftUserWith(t *testing.T, o soft.Options) *softUser {
+	t.Helper()
+	s := value(soft.New(o))(t)
 	u := &softUser{t: t, dev: value(Open(s.Name(), OpenOptions{}))(t), buf: make([]byte, 4096)}
 	t.Cleanup(func() { must(t, u.dev.CloseAll(), s.Close()) })
 	u.pd, u.cq = value(u.dev.AllocPD())(t), value(u.dev.CreateCQ(CQOptions{MaxCQE: 63}))(t)
@@ -286,9 +292,7 @@ func TestClosedParents(t *testing.T) {
 		},
 		"pool": func() error { _, err := NewBufferPool(pd, PoolOptions{SlotSize: 64, Slots: 1}); return err },
 	} {
-		if err := create(); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("%s of a closed PD: %v, want os.ErrClosed", name, err)
-		}
+		errorIs(t, create(), os.ErrClosed, "%s of a closed PD", name)
 	}
 	must(t, u.cq.Close())
 }
@@ -387,6 +391,38 @@ func TestEndpointAddress(t *testing.T) {
 	} {
 		if got := a.hasAddress(c.e); got != c.want {
 			t.Errorf("%+v: %v, want %v", c.e, got, c.want)
+		}
+	}
+}
+
+// TestPathMTUs: of two devices whose ports have different MTUs the smaller one is the path's. If an
+// endpoint does not have its MTU, the error of a message that fails names both.
+func TestPathMTUs(t *testing.T) {
+	for _, told := range []bool{true, false} {
+		small, large := newSoftUserWith(t, soft.Options{MTU: 1024}), newSoftUserWith(t, soft.Options{MTU: 4096})
+		a, b := small.qp(ib.RC, nil), large.qp(ib.RC, nil)
+		ea, eb := value(a.Endpoint())(t), value(b.Endpoint())(t)
+		if ea.MTU != ib.MTU1024 || eb.MTU != ib.MTU4096 {
+			t.Fatalf("the endpoints have MTUs %d and %d", ea.MTU.Bytes(), eb.MTU.Bytes())
+		}
+		if !told {
+			ea.MTU, eb.MTU = 0, 0
+		}
+		must(t, a.Connect(t.Context(), eb), b.Connect(t.Context(), ea))
+		for _, s := range []struct {
+			u    *softUser
+			qp   *QP
+			to   *softUser
+			here string
+		}{{small, a, large, "path MTU 4096, and this QP 1024"}, {large, b, small, "path MTU 1024, and this QP 4096"}} {
+			must(t, s.qp.PostSend(SendWR{Opcode: WRRDMAWrite, Flags: SendSignaled, SGL: []SGE{s.u.mr.SGE(0, 4096)}, RemoteAddr: s.to.mr.SGE(0, 0).Addr, RKey: s.to.mr.RKey()}))
+			wc := s.u.next()
+			err := s.qp.Err(&wc)
+			if told {
+				must(t, err)
+			} else if err == nil || !strings.Contains(err.Error(), s.here) {
+				t.Errorf("MTUs that differ: %v", err)
+			}
 		}
 	}
 }

@@ -50,21 +50,15 @@ func TestSRQLife(t *testing.T) {
 			t.Errorf("query: %+v, %v", a, err)
 		}
 		k.refuse["MODIFY_SRQ"] = syscall.EINVAL
-		if err := srq.SetLimit(2); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("refused: %v", err)
-		}
+		errorIs(t, srq.SetLimit(2), syscall.EINVAL, "refused")
 		if err := srq.Resize(20); !errors.Is(err, syscall.EINVAL) || srq.Attr().MaxWR != 7 {
 			t.Errorf("a refused resize: %v, size %d", err, srq.Attr().MaxWR)
 		}
-		if err := pd.Close(); !errors.Is(err, syscall.EBUSY) {
-			t.Errorf("a PD with an SRQ was closed: %v", err)
-		}
+		errorIs(t, pd.Close(), syscall.EBUSY, "a PD with an SRQ was closed")
 		k.took()
 		must(t, srq.Close(), srq.Close())
 		k.sent(method + " DESTROY_SRQ")
-		if err := srq.PostRecv(1); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("PostRecv after Close: %v", err)
-		}
+		errorIs(t, srq.PostRecv(1), os.ErrClosed, "PostRecv after Close")
 		if n := k.ringsMapped(); n != 0 {
 			t.Errorf("%d bytes of rings are still mapped", n)
 		}
@@ -82,13 +76,9 @@ func TestSRQRefused(t *testing.T) {
 		}
 	}
 	k.refuse["CREATE_SRQ"] = syscall.ENOMEM
-	if _, err := pd.CreateSRQ(SRQOptions{}); !errors.Is(err, syscall.ENOMEM) {
-		t.Errorf("refused: %v", err)
-	}
+	errorIs(t, second(pd.CreateSRQ(SRQOptions{})), syscall.ENOMEM, "refused")
 	d.attr.MaxSRQ = 0
-	if _, err := pd.CreateSRQ(SRQOptions{}); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("a device without SRQs: %v", err)
-	}
+	errorIs(t, second(pd.CreateSRQ(SRQOptions{})), errors.ErrUnsupported, "a device without SRQs")
 	if len(d.targets.all) != 0 {
 		t.Errorf("%d targets are left", len(d.targets.all))
 	}

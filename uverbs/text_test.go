@@ -88,9 +88,7 @@ func FuzzEndpoint(f *testing.F) {
 			t.Errorf("%q is taken: %v", text, err)
 		}
 		b, err := e.MarshalText()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := back.UnmarshalText(b); err != nil || back != e {
 			t.Errorf("%q is %s, which is read as %+v, %v", text, b, back, err)
 		}

@@ -171,7 +171,7 @@ func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
 	}
 	if p := q.peer.Load(); p != nil {
 		e.Peer = p.Endpoint
-		c.Peer = &diag.Peer{Attempts: int(p.retries) + 1, Timeout: p.timeout.Duration(), RNRAttempts: int(p.rnrRetries) + 1, MTU: p.mtu.Bytes()}
+		c.Peer = &diag.Peer{Attempts: int(p.retries) + 1, Timeout: p.timeout.Duration(), RNRAttempts: int(p.rnrRetries) + 1, MTU: p.MTU.Bytes()}
 		port := q.dev.ports.ports[uint8(q.port.Load())].Load() // no system call: this may be Poll
 		c.Peer.InfiniBand = port != nil && port.value.LinkLayer == ib.LinkLayerInfiniBand
 	}

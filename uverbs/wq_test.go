@@ -58,9 +58,7 @@ func TestWQ(t *testing.T) {
 			"Modify": w.Modify(WQReady), "ModifyFlags": w.ModifyFlags(0, WQDelayDrop),
 			"CreateRWQIndTable": func() error { _, err := d.CreateRWQIndTable([]*WQ{w}); return err }(),
 		} {
-			if !errors.Is(err, os.ErrClosed) {
-				t.Errorf("%s after Close: %v", name, err)
-			}
+			errorIs(t, err, os.ErrClosed, "%s after Close", name)
 		}
 		must(t, cq.Close(), pd.Close(), d.Close())
 	})
@@ -128,17 +126,13 @@ func TestWQRefused(t *testing.T) {
 	wantArg(t, err, "wqs[0]")
 	k.sent()
 	k.refuse["CREATE_WQ"] = syscall.EINVAL
-	if _, err := pd.CreateWQ(WQOptions{CQ: cq}); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("refused: %v", err)
-	}
+	errorIs(t, second(pd.CreateWQ(WQOptions{CQ: cq})), syscall.EINVAL, "refused")
 	delete(k.refuse, "CREATE_WQ")
 	w := value(pd.CreateWQ(WQOptions{CQ: cq}))(t)
 	wantArg(t, w.ModifyFlags(0, 0), "mask")
 	wantArg(t, w.ModifyFlags(0, 1<<4), "mask")
 	wantArg(t, w.ModifyFlags(WQDelayDrop, WQStripVLAN), "flags")
 	k.refuse["CREATE_RWQ_IND_TBL"] = syscall.EINVAL
-	if _, err := d.CreateRWQIndTable([]*WQ{w}); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("refused: %v", err)
-	}
+	errorIs(t, second(d.CreateRWQIndTable([]*WQ{w})), syscall.EINVAL, "refused")
 	must(t, w.Close(), cq.Close(), pd.Close(), d.Close()) // no table uses the WQ
 }

@@ -37,7 +37,7 @@ func (a Addr) scope() (uint32, error) {
 	}
 	i, err := net.InterfaceByName(zone)
 	if err != nil {
-		return 0, fmt.Errorf("cm: zone of %s is %q, allowed: the name or the index of a network interface: %w", a, zone, err)
+		return 0, argErr("address", "zone of "+a.String(), strconv.Quote(zone), "the name or the index of a network interface; %v", err)
 	}
 	return uint32(i.Index), nil
 }

@@ -43,6 +43,7 @@ var lastUID atomic.Uint64
 // those; see [OpenChannelFor]. The error says what to do, and matches
 //
 //   - [errors.ErrUnsupported] if the module rdma_ucm is not loaded and cannot be loaded,
+//   - ENODEV if the software device that GOVERBS_SOFT asks for could not be made, and the kernel has no device,
 //   - [io/fs.ErrNotExist] if /dev/infiniband/rdma_cm does not exist, and
 //   - [io/fs.ErrPermission] if the process may not open it.
 func OpenChannel() (*Channel, error) { return OpenChannelFor(netip.Addr{}, netip.Addr{}) }
@@ -68,6 +69,11 @@ func openChannel(soft bool) (*Channel, error) {
 		open = openSoft
 	}
 	f, err := open()
+	if err == nil && !soft {
+		if err = onlySoftFailure(); err != nil {
+			f.close()
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cm: open channel: %w", err)
 	}
@@ -118,6 +124,9 @@ func (c *Channel) newEvent(r *abi.EventResp) *Event {
 
 // addID adds an ID to the channel.
 func (c *Channel) addID(id *ID) error {
+	if c.file == nil {
+		return errZero("channel")
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -192,6 +201,9 @@ func (c *Channel) removeID(id *ID) {
 // Close closes the channel (rdma_destroy_event_channel). Waiting calls of Next end. Close fails
 // with EBUSY while the channel has IDs.
 func (c *Channel) Close() error {
+	if c.file == nil {
+		return errZero("channel")
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {

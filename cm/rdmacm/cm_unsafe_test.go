@@ -5,6 +5,9 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"reflect"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -364,6 +367,81 @@ func TestListenBesideListen(t *testing.T) {
 	to, _ := newFake(t)
 	if err := id.Migrate(to); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("the listener migrates: %v", err)
+	}
+	must(t, id.Close())
+}
+
+// TestMethodsWhileClosing: while Close waits for a command, other methods do not wait for Close.
+func TestMethodsWhileClosing(t *testing.T) {
+	c, _ := newFake(t)
+	id := value(c.NewID(UDP))(t)
+	args := idArgs{ctx: within(t), addr: Addr{IP: netip.AddrFrom4([4]byte{192, 0, 2, 1})}, group: netip.AddrFrom4([4]byte{239, 7, 1, 1}), to: c}
+	group := value(id.Join(args.group, JoinFullMember))(t)
+	begun, finish := make(chan bool), make(chan bool)
+	others := c.file.local.(commandFunc)
+	c.file.local = commandFunc(func(cmd uint32, in, out unsafe.Pointer) syscall.Errno {
+		if cmd == abi.RDMA_USER_CM_CMD_NOTIFY {
+			close(begun)
+			<-finish
+		}
+		return others(cmd, in, out)
+	})
+	results := make(chan error, 2)
+	go func() { results <- id.Notify(uverbs.EventCommEst) }()
+	<-begun
+	go func() { results <- id.Close() }()
+	for id.open.TryRLock() { // until Close waits
+		id.open.RUnlock()
+		runtime.Gosched()
+	}
+	noCommand := strings.Fields("ECE SetECE SetQPAckTimeout SetRNRRetryCount SetRetryCount ShareEvents")
+	needsDevice := strings.Fields("CheckRemote CreateQP CreateSRQ")
+	methods := []string{"leave"} // the group
+	for m := range reflect.TypeFor[*ID]().Methods() {
+		methods = append(methods, m.Name)
+	}
+	for _, name := range methods {
+		if name == "Close" || slices.Contains(needsDevice, name) {
+			continue
+		}
+		done := make(chan error, 1)
+		go func() {
+			if name == "leave" {
+				done <- group.Close()
+				return
+			}
+			err, _ := args.call(id, name)
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			if name != "leave" && !slices.Contains(noCommand, name) && !isClosedError(err) {
+				t.Errorf("%s: %v", name, err)
+			}
+		case <-args.ctx.Done():
+			t.Errorf("%s waits for Close", name)
+		}
+	}
+	close(finish)
+	must(t, <-results, <-results)
+}
+
+// TestUnexpectedRequest: a request that comes while another method than Request waits for an event of the listener is
+// not left open. DisconnectWait is such a method, since the kernel lets a listener disconnect.
+func TestUnexpectedRequest(t *testing.T) {
+	c, k := newFake(t)
+	id := value(c.NewID(TCP))(t)
+	must(t, id.Listen(1))
+	const handle = 7777
+	if e := c.newEvent(eventResp(id.uid, handle, EventConnectRequest, 0)); !c.deliver(e, nil) {
+		t.Fatal("the request has no owner")
+	}
+	var unexpected *EventError
+	if err := id.DisconnectWait(within(t)); !errors.As(err, &unexpected) || unexpected.Type != EventConnectRequest {
+		t.Errorf("DisconnectWait: %v", err)
+	}
+	if len(c.ids) != 1 || !slices.Contains(k.gone, handle) {
+		t.Errorf("%d IDs are left, destroyed are %v", len(c.ids), k.gone)
 	}
 	must(t, id.Close())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -108,7 +109,7 @@ func (a *idArgs) call(id *ID, name string) (err error, ok bool) {
 	case "SetECE":
 		err = id.SetECE(ECEOff)
 	case "SetPath":
-		err = id.SetPath(Path{MTU: ib.MTU1024})
+		err = id.SetPath(Path{MTU: ib.MTU1024, PKey: defaultPKey})
 	case "SetQPAckTimeout":
 		id.SetQPAckTimeout(time.Second)
 	case "SetRNRRetryCount":
@@ -136,9 +137,16 @@ func (a *idArgs) call(id *ID, name string) (err error, ok bool) {
 
 // TestPairs runs pairs and triples of methods of IDs in different states.
 func TestPairs(t *testing.T) {
-	testenv.NeedsSoft(t, "software devices answer at once")
+	testenv.Guest(t)
+	testenv.NeedsIB(t, "datagrams and moves of QPs by the program")
 	testenv.NeedsNoLoss(t, "the limits of time are short")
-	pairs.Run(t, concurrency, idWorlds)
+	worlds := maps.Clone(idWorlds)
+	if !testenv.TheRig().Soft {
+		// Linux 6.1 may wait without end in cm_destroy_id for an ID that has sent a request.
+		delete(worlds, "new ID")
+		delete(worlds, "resolved ID")
+	}
+	pairs.Run(t, concurrency, worlds)
 }
 
 // idWorld has an ID whose methods run, with the channels that it may be on.
@@ -373,6 +381,9 @@ func (w *idWorld) Check(method string, err error) {
 	if strings.HasPrefix(method, "Close") {
 		kinds = []error{syscall.EBUSY} // of a channel
 	}
+	if method == "CheckRemote" && !testenv.TheRig().Soft {
+		kinds = append(kinds, syscall.EADDRNOTAVAIL) // the ID has no peer
+	}
 	if w.closed.Load() {
 		kinds = append(kinds, os.ErrClosed)
 	}
@@ -399,18 +410,15 @@ func (w *idWorld) Agree() error {
 	if err != nil {
 		return err
 	}
-	want := syscall.Errno(0)
-	if w.id.closed.Load() {
-		want = syscall.ENOENT
-	}
+	closed := w.id.closed.Load()
 	resp := &abi.QueryAddrResp{}
 	req := &abi.Query{Response: abi.PtrTo(resp), ID: w.id.handle, Option: abi.RDMA_USER_CM_QUERY_ADDR}
 	errno := query(w.id.channel.Load().file, abi.RDMA_USER_CM_CMD_QUERY, req, resp)
-	if errno == errClosedFile { // the channel was closed, which has no ID any more
-		errno = syscall.ENOENT
-	}
-	if errno != want {
-		return fmt.Errorf("the connection manager says %v of the ID, want %v", errno, want)
+	switch {
+	case closed && errno == errClosedFile: // the channel was closed, too
+	case closed && errno == syscall.EINVAL && !testenv.TheRig().Soft: // another file has an ID with this number by now
+	case closed && errno != syscall.ENOENT, !closed && errno != 0:
+		return fmt.Errorf("the connection manager says %v of the ID; the ID is closed: %t", errno, closed)
 	}
 	return nil
 }

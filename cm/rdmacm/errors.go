@@ -47,6 +47,11 @@ func argErr(op, field string, given any, allowed string, args ...any) error {
 	return &ArgError{Package: "cm", Op: op, Field: field, Given: fmt.Sprint(given), Allowed: fmt.Sprintf(allowed, args...)}
 }
 
+// errZero returns the error for an object that this package did not make.
+func errZero(kind string) error {
+	return argErr("use", kind, "a zero value", "one that this package has made")
+}
+
 // bindErr is opError for a failed bind. The kernel returns EADDRNOTAVAIL if the port is in use and
 // one of the two listeners, the old or the new, is on all addresses; bindErr turns it into
 // EADDRINUSE.
@@ -95,8 +100,19 @@ const enotsupp = syscall.Errno(524)
 // noIPoIB is the hint for EINVAL of an address in port space IPoIB.
 const noIPoIB = "port space ipoib needs the address of an IPoIB network interface, and this address belongs to another kind of interface"
 
-// noDevice is the hint for ENODEV of an address.
-const noDevice = "the route to the address leads through a network interface without an RDMA device, such as the loopback interface"
+// noDevice returns the hint for ENODEV of an address.
+func noDevice() string {
+	return orSoft("the route to the address leads through a network interface without an RDMA device, such as the loopback interface")
+}
+
+// orSoft adds to the hint about an address why a software device of the environment, which may have the address, could
+// not be made.
+func orSoft(hint string) string {
+	if err := softFailure(); err != nil {
+		hint += "; software device: " + err.Error()
+	}
+	return hint
+}
 
 // errRemoved returns the error of an object whose device is being removed. The name may be empty.
 func errRemoved(device string) error {
@@ -131,15 +147,17 @@ func hint(op string, errno syscall.Errno) string {
 	case op == opJoin && errno == syscall.EOPNOTSUPP:
 		return "RoCE v2 does not support IPv6 groups, and not every InfiniBand subnet administrator supports members that only send"
 	case errno == syscall.EADDRNOTAVAIL:
-		return "no network interface of this network namespace has the address; in a container: --network host"
+		return orSoft("no network interface of this network namespace has the address; in a container: --network host")
 	case errno == syscall.ENETUNREACH:
-		return "this network namespace has no route to the address; in a container: --network host"
+		return orSoft("this network namespace has no route to the address; in a container: --network host")
 	case errno == syscall.EPERM && op == opCreate:
 		return "a sandbox forbids write() to the connection manager; in a container: --security-opt seccomp=FILE that allows it"
+	case errno == syscall.ENOENT && op == opConnect:
+		return "the path of SetPath has a partition key that the port does not have"
 	case errno == syscall.ECONNREFUSED && op == opConnect:
 		return "nobody listens there, or the listener does not use iWARP"
 	case errno == syscall.ENODEV && op != opConnect:
-		return noDevice
+		return noDevice()
 	case op == opSetPath && errno == syscall.EINVAL:
 		return "the ID has no resolved address, or has a route already"
 	case op == opService && errno == syscall.EINVAL:

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // EventType is the type of an [Event] (enum rdma_cm_event_type, rdma/rdma_cm.h).
@@ -69,16 +70,18 @@ type Event struct {
 
 // ConnParam has the parameters of a connection (struct rdma_conn_param).
 type ConnParam struct {
-	PrivateData        []byte // PrivateData is sent with a request, an answer or a rejection.
-	ResponderResources uint8  // ResponderResources is how many READs and atomics of the peer this side serves at a time.
-	InitiatorDepth     uint8  // InitiatorDepth is how many READs and atomics of this side may be outstanding.
-	FlowControl        bool   // FlowControl says whether InfiniBand's end-to-end flow control is used.
-	RetryCount         uint8  // RetryCount is how often a packet without an acknowledgement is sent again, up to 7; rxe takes 7 as no limit.
-	RNRRetryCount      uint8  // RNRRetryCount is how often a message is sent again if the receiver has no receive posted, up to 6; 7 is no limit. QPs of [ID.CreateQP] have the peer wait 0.64 ms before each.
-	SRQ                bool   // SRQ says that the QP takes its receives from an SRQ; only for an ID without a QP.
-	QPN                uint32 // QPN is the number of the QP; only for an ID without a QP.
-	QKey               uint32 // QKey is the Q_Key for datagrams; 0 is the default of the port space.
-	ECE                ECE    // ECE has options for enhanced connections; if it is the zero value, the [ECEMode] of the ID says which are sent.
+	PrivateData        []byte                          // PrivateData is sent with a request, an answer or a rejection.
+	ResponderResources uint8                           // ResponderResources is how many READs and atomics of the peer this side serves at a time.
+	InitiatorDepth     uint8                           // InitiatorDepth is how many READs and atomics of this side may be outstanding.
+	FlowControl        bool                            // FlowControl says whether InfiniBand's end-to-end flow control is used.
+	RetryCount         uint8                           // RetryCount is how often a packet without an acknowledgement is sent again, up to 7; rxe takes 7 as no limit.
+	RNRRetryCount      uint8                           // RNRRetryCount is how often a message is sent again if the receiver has no receive posted, up to 6; 7 is no limit. QPs of [ID.CreateQP] have the peer wait 0.64 ms before each.
+	SRQ                bool                            // SRQ says that the QP takes its receives from an SRQ; only for an ID without a QP.
+	QPN                uint32                          // QPN is the number of the QP; only for an ID without a QP.
+	QKey               uint32                          // QKey is the Q_Key for datagrams; 0 is the default of the port space.
+	MTU                ib.MTU                          // MTU is the longest path MTU of this side, for [ID.Accept] by a program that tells it to the peer; 0: see there.
+	AnswerMTU          func(privateData []byte) ib.MTU // AnswerMTU, for [ID.Connect], returns the longest path MTU of the peer, which the answer has; 0 if it does not.
+	ECE                ECE                             // ECE has options for enhanced connections; if it is the zero value, the [ECEMode] of the ID says which are sent.
 }
 
 // UDParam says how to send datagrams to a peer or a group.
@@ -132,8 +135,9 @@ func (e *EventError) Error() string {
 		return s + ": " + errRemoved(e.Device).Error()
 	case e.Status < 0:
 		errno := syscall.Errno(-e.Status)
-		if s += ": " + errno.Error(); e.hint(errno) != "" {
-			s += ": " + e.hint(errno)
+		s += ": " + errno.Error()
+		if hint := e.hint(errno); hint != "" {
+			s += ": " + hint
 		}
 		return s
 	case e.Type == EventMulticastError && e.Status == 0:
@@ -160,9 +164,9 @@ func (e *EventError) hint(errno syscall.Errno) string {
 	case t == EventConnectError && errno == syscall.EINVAL:
 		return "on iWARP the peer speaks another version of MPA, sends an answer that this side does not support, or has sent data before this side did"
 	case t == EventAddrError && errno == syscall.ENODEV:
-		return noDevice
+		return noDevice()
 	case t == EventAddrError && (errno == syscall.ETIMEDOUT || errno == syscall.EHOSTUNREACH):
-		return "no host on the network of the interface answers for the address"
+		return orSoft("no host on the network of the interface answers for the address")
 	case t == EventMulticastError && errno == syscall.ENETRESET:
 		return "the membership is lost because the port or the subnet has changed; leave the group and join again"
 	case t == EventMulticastError && errno == syscall.ETIMEDOUT:

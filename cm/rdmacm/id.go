@@ -34,8 +34,12 @@ type ID struct {
 	retry      atomic.Pointer[uint8] // set by SetRetryCount; nil is what the side that connects asks for
 	rnrRetry   atomic.Pointer[uint8] // set by SetRNRRetryCount; nil is what the peer asks for
 
-	open   sync.RWMutex // held for reading by commands; see hold
-	closed atomic.Bool  // set with open
+	answerMTU atomic.Pointer[func([]byte) ib.MTU] // given to Connect
+	lowerMTU  atomic.Uint32                       // what it has returned
+
+	open    sync.RWMutex // held for reading by commands; see hold
+	closing atomic.Bool  // Close waits for the commands that run, or destroys the ID
+	closed  atomic.Bool  // set with open
 }
 
 // Names of operations, for errors.
@@ -80,11 +84,14 @@ func (c *Channel) NewID(space PortSpace) (*ID, error) {
 func (id *ID) datagrams() bool { return id.space == UDP || id.space == IPoIB }
 
 // hold keeps the ID open, and on the channel that it returns, until release is called. It returns nil
-// if the ID is closed. Every command about an ID or a group is given between the two, since the
+// if the ID is closed or being closed. Every command about an ID or a group is given between the two, since the
 // kernel soon gives the handle of a destroyed ID to another one. The caller must not call hold again
 // meanwhile. It may not take the lock of the queues either, because createQP holds that when it calls
 // hold.
 func (id *ID) hold() *Channel {
+	if id.closing.Load() { // waiting for open would mean to wait for commands of others
+		return nil
+	}
 	id.open.RLock()
 	if id.closed.Load() {
 		id.open.RUnlock()
@@ -323,6 +330,7 @@ func (id *ID) Connect(p ConnParam) error {
 	if p.ECE == (ECE{}) {
 		p.ECE = id.offeredECE()
 	}
+	id.answerMTU.Store(&p.AnswerMTU)
 	return do(id, opConnect, id.remote.Load(), abi.RDMA_USER_CM_CMD_CONNECT,
 		&abi.Connect{ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: p.ECE.VendorID, AttrMod: p.ECE.Options}})
 }
@@ -330,6 +338,11 @@ func (id *ID) Connect(p ConnParam) error {
 // Accept accepts the request of an [EventConnectRequest] (rdma_accept). [EventEstablished] follows
 // when the peer is ready. Accept moves a QP of [ID.CreateQP] to RTS, with as many READs and atomics
 // as p allows. The program must move any other QP itself before it calls Accept.
+//
+// A connection has the path MTU of the peer's port, as the request says. If it is above the
+// active MTU of this side's port, Accept fails with EMSGSIZE, since longer messages could not arrive.
+// With ConnParam.MTU the QP has the smaller one; the peer must have it, too, by ConnParam.AnswerMTU or
+// an agreement of its own.
 //
 // On iWARP the kernel moves the QP, and the side that connects has to send first. Sends of this
 // side fail until something has been received. If the QP was not made with CreateQP, the program
@@ -485,14 +498,19 @@ func ahAttr(a *abi.IbUverbsAHAttr) uverbs.AHAttr {
 
 // Close destroys the ID (rdma_destroy_id). A listener stops listening, and a connection ends. Close
 // first closes the QP and the SRQ that were created on the ID; the program must close any other QP
-// before. A goroutine that waits for an event of the ID gets an error that matches [os.ErrClosed].
+// before. Close waits for the commands about the ID that run. A goroutine that waits for an event of the
+// ID gets an error that matches [os.ErrClosed], and so does each method that is called meanwhile or later.
 //
 // If the process has changed its user or group, Close fails with EACCES. The ID is closed
 // nevertheless, and the kernel destroys its own part of it when the channel is closed.
 func (id *ID) Close() error {
+	if id.channel.Load() == nil {
+		return errZero("ID")
+	}
 	if err := id.queues.close(); err != nil {
 		return err
 	}
+	id.closing.Store(true)
 	id.open.Lock()
 	defer id.open.Unlock()
 	if id.closed.Load() {
@@ -503,6 +521,8 @@ func (id *ID) Close() error {
 	if errno == 0 || errno == syscall.EACCES {
 		id.closed.Store(true)
 		c.removeID(id)
+	} else {
+		id.closing.Store(false)
 	}
 	return opError("destroy ID", "", errno)
 }

@@ -3,6 +3,7 @@ package rdmacm
 import (
 	"fmt"
 	"os"
+	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/inprocess"
 	"github.com/goverbs/goverbs/uverbs"
@@ -11,13 +12,35 @@ import (
 // withSoft adds to the error of a kernel without a connection manager why the environment has not
 // given the process a software device.
 func withSoft(err error) error {
-	infos, _ := uverbs.Devices() // its error is about the same kernel
-	for _, i := range infos {
-		if i.InProcess && i.Err != nil {
-			return fmt.Errorf("%w; software device: %w", err, i.Err)
-		}
+	if failed := softFailure(); failed != nil {
+		return fmt.Errorf("%w; software device: %w", err, failed)
 	}
 	return fmt.Errorf("%w; or use a software device: set GOVERBS_SOFT=auto in the environment", err)
+}
+
+// softFailure returns why a software device of the environment could not be made. It returns nil if there is none that
+// could not. Tests change it.
+var softFailure = func() error {
+	if os.Getenv("GOVERBS_SOFT") == "" {
+		return nil
+	}
+	infos, _ := uverbs.Devices() // its error is about the kernel
+	for _, i := range infos {
+		if i.InProcess && i.Err != nil {
+			return i.Err
+		}
+	}
+	return nil
+}
+
+// onlySoftFailure is softFailure if the kernel has no devices either. Without it a listener on all addresses would wait
+// for requests that cannot come.
+func onlySoftFailure() error {
+	failed := softFailure()
+	if failed == nil || inprocess.KernelHasDevices() {
+		return nil
+	}
+	return fmt.Errorf("the kernel has no RDMA device: %w; software device: %w", syscall.ENODEV, failed)
 }
 
 // openSoft opens a file whose commands are carried out for the software devices of this process.

@@ -15,6 +15,12 @@ func (id *ID) Migrate(to *Channel) error {
 	if to == nil {
 		return argErr("Migrate", "channel", "nil", "a channel")
 	}
+	if to.file == nil || id.channel.Load() == nil {
+		return errZero("ID or channel")
+	}
+	if id.closing.Load() {
+		return errIDClosed
+	}
 	id.open.Lock()
 	defer id.open.Unlock()
 	if id.closed.Load() {

@@ -105,6 +105,9 @@ func (c *Channel) removeGroup(g *Group) {
 
 // Close leaves the group (rdma_leave_multicast). Closing the ID leaves all of its groups.
 func (g *Group) Close() error {
+	if g.id == nil {
+		return errZero("group")
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := g.id.hold()

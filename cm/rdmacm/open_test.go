@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/goverbs/cm/internal/inprocess"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 )
@@ -68,10 +70,41 @@ func TestContainerHints(t *testing.T) {
 		{opCreate, syscall.EPERM, "--security-opt seccomp=FILE"},
 		{opResolve, syscall.ENETUNREACH, "--network host"},
 		{opBind, syscall.EADDRNOTAVAIL, "--network host"},
+		{opConnect, syscall.ENOENT, "partition key"},
 	} {
 		if got := hint(c.op, c.errno); !strings.Contains(got, c.want) {
 			t.Errorf("%s, %v: %q, want it to say %q", c.op, c.errno, got, c.want)
 		}
+	}
+}
+
+// TestSoftFailureHints: errors about an address that no device has say why the environment's software device, which may
+// have had it, could not be made.
+func TestSoftFailureHints(t *testing.T) {
+	const why = "environment variable GOVERBS_SOFT: there is no such interface"
+	old := softFailure
+	softFailure = func() error { return errors.New(why) }
+	defer func() { softFailure = old }()
+	at := Addr{IP: netip.AddrFrom4([4]byte{192, 0, 2, 1})}
+	for name, err := range map[string]error{
+		"ENODEV of bind":           opError(opBind, at.String(), syscall.ENODEV),
+		"EADDRNOTAVAIL of bind":    bindErr(&at, syscall.EADDRNOTAVAIL),
+		"ENODEV of resolve":        opError(opResolve, at.String(), syscall.ENODEV),
+		"ENETUNREACH of resolve":   opError(opResolve, at.String(), syscall.ENETUNREACH),
+		"ENODEV of an event":       (&Event{Type: EventAddrError, Status: -int32(syscall.ENODEV)}).Err(),
+		"no answer to ARP":         (&Event{Type: EventAddrError, Status: -int32(syscall.ETIMEDOUT)}).Err(),
+		"an address that is bound": Addrs{Local: at}.CheckReachable(),
+		"no connection manager":    withSoft(errors.ErrUnsupported),
+	} {
+		if !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := onlySoftFailure(); errors.Is(err, syscall.ENODEV) == inprocess.KernelHasDevices() || err != nil && !strings.Contains(err.Error(), why) {
+		t.Errorf("no usable device: %v", err)
+	}
+	if err := opError(opListen, "", syscall.EADDRINUSE); strings.Contains(err.Error(), why) {
+		t.Errorf("a port that is taken: %v", err)
 	}
 }
 

@@ -214,6 +214,9 @@ func (id *ID) needsGRH() bool {
 // connection. It also returns nil on software devices, which compare the request with the source address of its
 // datagram themselves. dev is the ID's device. The Listener of package cm calls CheckRemote for each request.
 func (id *ID) CheckRemote(dev *uverbs.Device) error {
+	if dev == nil {
+		return argErr("CheckRemote", "dev", "nil", "the device of the ID")
+	}
 	if info := dev.Info(); info.InProcess || info.IWARP() {
 		return nil
 	}

@@ -84,6 +84,8 @@ func (id *ID) checkDevice(op string, pd *uverbs.PD) (port uint8, err error) {
 	switch {
 	case bound == nil:
 		return 0, &Error{Op: op, Errno: syscall.EINVAL, Hint: "the ID has no device yet; bind it to an address of a device, or resolve an address"}
+	case pd.Device() == nil:
+		return 0, argErr(op, "pd", "a zero value", "a PD")
 	case bound.index == pd.Device().Info().Index:
 		name := pd.Device().Name()
 		id.device.Store(&name)
@@ -122,8 +124,8 @@ func (id *ID) CreateSRQ(pd *uverbs.PD, o uverbs.SRQOptions) (*uverbs.SRQ, error)
 // CreateQP creates a QP that follows the state of the ID (rdma_create_qp). The new QP is in state
 // INIT, so that receives can be posted. The ID moves it to RTS when the connection is established;
 // for datagrams CreateQP does so at once. [ID.Disconnect] moves it to ERR, and [ID.Close] closes
-// it. The type of the QP is RC or UD, depending on the port space, unless o.Type sets another one.
-// The QP uses the SRQ of [ID.CreateSRQ] unless o.SRQ is set.
+// it. The type of the QP is UD in the port spaces for datagrams, and otherwise RC unless o.Type
+// sets another one. The QP uses the SRQ of [ID.CreateSRQ] unless o.SRQ is set.
 //
 // The address and the route of the ID must be resolved, or the ID must belong to a request. For
 // datagrams it is enough that the ID is bound to an address of a device.
@@ -213,6 +215,11 @@ func (id *ID) modifyTo(qp *uverbs.QP, state ib.QPState, p *ConnParam) error {
 	if n := id.rnrRetry.Load(); n != nil && mask&uverbs.AttrRNRRetry != 0 {
 		attr.RNRRetry = *n
 	}
+	if state == ib.QPRTR && mask&uverbs.AttrPathMTU != 0 {
+		if err := id.limitMTU(qp, &attr, p); err != nil {
+			return err
+		}
+	}
 	if p != nil {
 		if mask&uverbs.AttrMaxDestRdAtomic != 0 {
 			attr.MaxDestRdAtomic = p.ResponderResources
@@ -222,6 +229,29 @@ func (id *ID) modifyTo(qp *uverbs.QP, state ib.QPState, p *ConnParam) error {
 		}
 	}
 	return qp.Modify(attr, mask)
+}
+
+// limitMTU lowers the path MTU of a QP to what the peer's answer allows or, for the QP that answers
+// with p, to what this side does.
+func (id *ID) limitMTU(qp *uverbs.QP, attr *uverbs.QPAttr, p *ConnParam) error {
+	switch {
+	case p == nil:
+		if mtu := ib.MTU(id.lowerMTU.Load()); mtu.Bytes() != 0 {
+			attr.PathMTU = min(attr.PathMTU, mtu)
+		}
+	case p.MTU != 0:
+		attr.PathMTU = min(attr.PathMTU, p.MTU)
+	default:
+		port, err := qp.Device().QueryPort(attr.AH.Port)
+		if err != nil {
+			return err
+		}
+		if attr.PathMTU > port.ActiveMTU {
+			return &Error{Op: opAccept, Addr: id.remoteName(), Errno: syscall.EMSGSIZE,
+				Hint: fmt.Sprintf("the peer's port has path MTU %d, and port %d of %s only %d: give their interfaces the same MTU", attr.PathMTU.Bytes(), attr.AH.Port, qp.Device().Name(), port.ActiveMTU.Bytes())}
+		}
+	}
+	return nil
 }
 
 // modifyToInit moves the QP of a connection to INIT, without access rights, which it gets in RTR. On Ethernet all
@@ -364,6 +394,9 @@ func (e *Event) AdvanceQP() {
 	}
 	if e.Type != EventConnectResponse || e.Status != 0 {
 		return
+	}
+	if mtu := id.answerMTU.Load(); mtu != nil && *mtu != nil {
+		id.lowerMTU.Store(uint32((*mtu)(e.Param.PrivateData))) // of the answer
 	}
 	err := id.modifyToRTS(qp, nil, e.Param.ECE, true)
 	if err == nil {

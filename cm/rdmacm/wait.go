@@ -78,6 +78,9 @@ func (id *ID) Wait(ctx context.Context) (*Event, error) {
 func (id *ID) ShareEvents() {
 	id.exclusive.Store(false)
 	c := id.channel.Load()
+	if c == nil { // a zero value
+		return
+	}
 	c.mu.Lock()
 	var events []*Event
 	events, c.pending = splitEvents(c.pending, id)
@@ -91,7 +94,14 @@ func (id *ID) ShareEvents() {
 func (id *ID) next(ctx context.Context) (*Event, error) {
 	id.exclusive.Store(true)
 	for {
-		e, err := id.channel.Load().wait(ctx, id)
+		if id.closing.Load() {
+			return nil, errIDClosed
+		}
+		c := id.channel.Load()
+		if c == nil {
+			return nil, errZero("ID")
+		}
+		e, err := c.wait(ctx, id)
 		if err != nil {
 			return nil, err
 		}
@@ -116,6 +126,9 @@ func (id *ID) waitFor(ctx context.Context, op string, want ...EventType) (*Event
 		return nil, fmt.Errorf("cm: %s: %w", op, err)
 	}
 	if e.Err() != nil || !slices.Contains(want, e.Type) {
+		if e.Listen != nil { // nobody else would close the ID of a request that was not expected
+			e.ID.Close()
+		}
 		return e, e.failure()
 	}
 	return e, nil
@@ -193,7 +206,7 @@ func (id *ID) resolveAddrRetrying(ctx context.Context, end time.Time, local, rem
 	for timeout := first; ; timeout *= growth {
 		if err := id.ResolveAddr(local, remote, min(timeout, timeLeft(end))); err != nil {
 			if remote.IP.IsLoopback() && isNoLoopback(err) {
-				return &Error{Op: opResolve, Addr: id.remoteName(), Errno: syscall.ENODEV, Hint: noDevice}
+				return &Error{Op: opResolve, Addr: id.remoteName(), Errno: syscall.ENODEV, Hint: noDevice()}
 			}
 			return err
 		}
@@ -280,6 +293,9 @@ func (id *ID) DisconnectWait(ctx context.Context) error {
 // wait waits for an event of id, or of any ID if it is nil. It returns nil if id has moved to
 // another channel.
 func (c *Channel) wait(ctx context.Context, id *ID) (*Event, error) {
+	if c.file == nil {
+		return nil, errZero("channel")
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

@@ -25,14 +25,14 @@ func BenchmarkBandwidth(b *testing.B) {
 			l := newListener(b, o)
 			client, server, err := connect(l, o)
 			must(b, err)
-			c := client.(*Conn)
+			c := client.(*Conn).c
 			m, err := server.(*Conn).Map(size, 0)
 			must(b, err)
 			_, err = server.Write(make([]byte, 1))
 			must(b, err)
 			_, err = io.ReadFull(client, make([]byte, 1))
 			must(b, err)
-			src, err := protocol.Register(c.pd, size, 0)
+			src, err := protocol.Register(c.PD, size, 0)
 			must(b, err)
 			data, sink := make([]byte, size), make([]byte, size)
 			stream := func() {
@@ -54,18 +54,18 @@ func BenchmarkBandwidth(b *testing.B) {
 			}
 			bare := func() {
 				const most = 4 // on the way at a time
-				c.mu.Lock()
-				defer c.mu.Unlock()
+				c.Mu.Lock()
+				defer c.Mu.Unlock()
 				to := c.mappedAt(0)
 				for range times {
-					must(b, c.wait(&c.writer, func(c *Conn) bool { return c.slots > c.o.SendDepth-most }))
-					c.slots--
-					s := c.qp.BeginSend()
-					s.Write(idData, uverbs.SendSignaled, to.addr, to.key)
+					must(b, c.Wait(&c.Writer, func() bool { return c.Slots > c.SendDepth-most }))
+					c.Slots--
+					s := c.QP.BeginSend()
+					s.Write(protocol.IDData, uverbs.SendSignaled, to.addr, to.key)
 					s.SGE(src.MR.SGE(0, size))
-					c.post(s)
+					c.Post(s)
 				}
-				must(b, c.wait(&c.writer, (*Conn).allSent), c.err)
+				must(b, c.Wait(&c.Writer, c.AllSent), c.Err)
 			}
 			var ratios []float64
 			stream()

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/test/testenv"
-	"github.com/goverbs/goverbs/uverbs"
 )
 
 // FuzzParseConnData: any private data gives an error, or values within their limits that encode to
@@ -161,19 +159,6 @@ func bytesOf(n int) (all []uint32) {
 	return all
 }
 
-// TestArguments: options that are not valid.
-func TestArguments(t *testing.T) {
-	for field, o := range map[string]Options{
-		"RecvBuffer": {RecvBuffer: 100}, "SendBuffer": {SendBuffer: 2 << 30}, "Credits": {Credits: 70000}, "Mappings": {Mappings: 129}, "Isolation": {Isolation: 2}, "SendDepth": {SendDepth: -1}, "Linger": {Linger: -1},
-	} {
-		_, err := Dial(t.Context(), "10.1.0.1:9", o)
-		var arg *uverbs.ArgError
-		if !errors.As(err, &arg) || arg.Field != field || arg.Package != "rsocket" {
-			t.Errorf("%s: %v", field, err)
-		}
-	}
-}
-
 // TestOtherProtocol: a peer that speaks another protocol, on each side.
 func TestOtherProtocol(t *testing.T) {
 	testenv.Guest(t)
@@ -207,22 +192,22 @@ func TestOtherProtocol(t *testing.T) {
 
 // pairWith connects a hostile peer with an honest one and lets it act. The honest side then reads until
 // an error, which is returned.
-func pairWith(t *testing.T, l *Listener, act func(c *Conn)) error {
+func pairWith(t *testing.T, l *Listener, act func(c *conn)) error {
 	t.Helper()
 	client, server, err := connect(l, Options{})
 	must(t, err)
-	hostile := client.(*Conn)
-	hostile.mu.Lock()
+	hostile := client.(*Conn).c
+	hostile.Mu.Lock()
 	act(hostile)
-	hostile.mu.Unlock()
+	hostile.Mu.Unlock()
 	must(t, server.SetDeadline(time.Now().Add(timeout)))
 	_, err = io.Copy(io.Discard, struct{ io.Reader }{server})
 	if err == nil {
 		_, err = server.Write(make([]byte, 100<<10))
 	}
-	hostile.mu.Lock()
-	hostile.fail(errors.New("the test is over"))
-	hostile.mu.Unlock()
+	hostile.Mu.Lock()
+	hostile.Fail(errors.New("the test is over"))
+	hostile.Mu.Unlock()
 	client.Close()
 	server.Close()
 	return err
@@ -234,19 +219,19 @@ func TestHostile(t *testing.T) {
 	l := newListener(t, Options{})
 	for _, s := range []struct {
 		name string
-		act  func(c *Conn)
+		act  func(c *conn)
 		say  string
 	}{
-		{"more data than there is room for", func(c *Conn) { c.sendControl(message(opData, 1<<20)) }, "has written 1048576 bytes"},
-		{"forged credits", func(c *Conn) { c.sendControl(message(opCredits, 30000)) }, "credits for 30000 messages"},
-		{"an unknown type", func(c *Conn) { c.sendControl(message(2, 0)) }, "message of type 2"},
-		{"a mapping", func(c *Conn) { c.sendControl(message(opMapping, 1)) }, "announces mapping 1, and this side has said that it has room for 0"},
-		{"an unknown control message", func(c *Conn) { c.sendControl(message(opControl, 77)) }, "control message 77"},
-		{"data after the end", func(c *Conn) {
+		{"more data than there is room for", func(c *conn) { c.sendControl(message(opData, 1<<20)) }, "has written 1048576 bytes"},
+		{"forged credits", func(c *conn) { c.sendControl(message(opCredits, 30000)) }, "credits for 30000 messages"},
+		{"an unknown type", func(c *conn) { c.sendControl(message(2, 0)) }, "message of type 2"},
+		{"a mapping", func(c *conn) { c.sendControl(message(opMapping, 1)) }, "announces mapping 1, and this side has said that it has room for 0"},
+		{"an unknown control message", func(c *conn) { c.sendControl(message(opControl, 77)) }, "control message 77"},
+		{"data after the end", func(c *conn) {
 			c.sendControl(message(opControl, controlShutdown))
 			c.sendControl(message(opData, 1))
 		}, "data after its end"},
-		{"it is gone", func(c *Conn) { c.id.Disconnect() }, "gone without closing"},
+		{"it is gone", func(c *conn) { c.ID.Disconnect() }, "gone without closing"},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			if err := pairWith(t, l, s.act); err == nil || !strings.Contains(err.Error(), s.say) {
@@ -254,21 +239,7 @@ func TestHostile(t *testing.T) {
 			}
 		})
 	}
-	checkNext(t, l)
-}
-
-// checkNext checks that the next connection which a listener accepts is one that works.
-func checkNext(t *testing.T, l *Listener) {
-	t.Helper()
-	client, server, err := connect(l, Options{})
-	must(t, err)
-	_, err = client.Write([]byte("still here"))
-	must(t, err, client.Close())
-	got, err := io.ReadAll(server)
-	must(t, err, server.Close())
-	if string(got) != "still here" {
-		t.Errorf("%q arrives", got)
-	}
+	shared.CheckNext(t, l)
 }
 
 // TestForgedBuffer: a peer announces a buffer that does not exist.
@@ -276,10 +247,10 @@ func TestForgedBuffer(t *testing.T) {
 	l := newListener(t, Options{})
 	client, server, err := connect(l, Options{})
 	must(t, err)
-	honest, hostile := server.(*Conn), client.(*Conn)
-	honest.mu.Lock()
+	honest, hostile := server.(*Conn).c, client.(*Conn).c
+	honest.Mu.Lock()
 	honest.remote.addr += 1 << 30
-	honest.mu.Unlock()
+	honest.Mu.Unlock()
 	must(t, server.SetDeadline(time.Now().Add(timeout)))
 	_, err = server.Write([]byte("into nothing"))
 	for err == nil {
@@ -300,15 +271,15 @@ func TestIsolation(t *testing.T) {
 			l := newListener(t, Options{Isolation: isolation})
 			client, server, err := connect(l, Options{})
 			must(t, err)
-			honest := server.(*Conn)
-			b := honest.rbuf.MR.Bytes()
-			end := b[honest.o.RecvBuffer-6 : honest.o.RecvBuffer] // no data gets that far
-			buffer := segment{honest.rbuf.MR.Addr() + uint64(honest.o.RecvBuffer) - 6, honest.rbuf.MR.RKey(), 6}
-			err = pairWith(t, l, func(c *Conn) {
+			honest := server.(*Conn).c
+			b := honest.RecvMem.MR.Bytes()
+			end := b[honest.RecvBuffer-6 : honest.RecvBuffer] // no data gets that far
+			buffer := segment{honest.RecvMem.MR.Addr() + uint64(honest.RecvBuffer) - 6, honest.RecvMem.MR.RKey(), 6}
+			err = pairWith(t, l, func(c *conn) {
 				c.transfer([]byte("attack"), buffer)
 				c.sendControl(message(opControl, controlDisconnect))
-				for c.err == nil && !c.allSent() {
-					c.poll()
+				for c.Err == nil && !c.AllSent() {
+					c.Poll()
 				}
 			})
 			reached := string(end) == "attack"
@@ -323,34 +294,5 @@ func TestIsolation(t *testing.T) {
 				t.Errorf("%q arrives", got)
 			}
 		})
-	}
-}
-
-// TestClose: random operations while both sides close.
-func TestClose(t *testing.T) {
-	l := newListener(t, Options{Linger: time.Second})
-	r := rand.New(rand.NewPCG(1, 2))
-	for range 20 {
-		client, server, err := connect(l, Options{Linger: time.Second})
-		must(t, err)
-		done := make(chan error, 2)
-		for _, c := range []*Conn{client.(*Conn), server.(*Conn)} {
-			n, half := r.IntN(200_000), r.IntN(2) == 0
-			go func() {
-				c.SetDeadline(time.Now().Add(200 * time.Millisecond)) // neither reads, so both may wait for room
-				c.Write(make([]byte, n))
-				if half {
-					c.CloseWrite()
-				}
-				c.Close()
-				_, err := c.Write([]byte("late"))
-				if !strings.Contains(err.Error(), "closed") {
-					done <- err
-					return
-				}
-				done <- nil
-			}()
-		}
-		must(t, <-done, <-done)
 	}
 }

@@ -2,7 +2,6 @@ package rsocket
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -49,7 +48,7 @@ func (m mapping) at(offset uint64) segment {
 // No method reports when it does; a program may look at the memory, or wait for data that the peer has
 // sent afterwards. Its methods may be called at any time.
 type Mapping struct {
-	c      *Conn
+	c      *conn
 	index  int
 	region *protocol.Region
 	size   int
@@ -67,13 +66,13 @@ func (m *Mapping) Bytes() []byte {
 // Close takes the memory away from the peer. It does not tell the peer, whose later writes end the
 // connection. After the connection was closed, Close does nothing.
 func (m *Mapping) Close() error {
-	m.c.mu.Lock()
-	defer m.c.mu.Unlock()
-	if m.c.closed || m.c.mapped[m.index] != m {
+	m.c.Mu.Lock()
+	defer m.c.Mu.Unlock()
+	if m.c.Closed || m.c.mapped[m.index] != m {
 		return nil
 	}
 	m.c.mapped[m.index] = nil
-	return m.c.opError("unmap", m.region.Close())
+	return m.c.OpError("unmap", m.c.Unregister(m.region))
 }
 
 // Map gives the peer memory of the given size, in bytes up to 1 GiB, that it can write at offsets from
@@ -81,23 +80,26 @@ func (m *Mapping) Close() error {
 // matches ENOSPC. librdmacm has room for as many as the option RDMA_IOMAPSIZE says. Each Map costs the
 // connection one of its credits for good, because librdmacm does not give it back; after half of them
 // the error matches ENOSPC too. Map waits for a credit, until the deadline of Write.
-func (c *Conn) Map(size int, offset int64) (*Mapping, error) {
+func (c *Conn) Map(size int, offset int64) (*Mapping, error) { return c.c.mapMemory(size, offset) }
+
+// mapMemory is [Conn.Map].
+func (c *conn) mapMemory(size int, offset int64) (*Mapping, error) {
 	if size < 1 || size > 1<<30 {
-		return nil, argErr("Map", "size", size, "1 to %d", 1<<30)
+		return nil, protocol.ArgErr(Network, "Map", "size", size, "1 to %d", 1<<30)
 	}
 	if offset < 0 || offset > math.MaxInt64-int64(size) {
-		return nil, argErr("Map", "offset", offset, "0 to %d", math.MaxInt64-int64(size))
+		return nil, protocol.ArgErr(Network, "Map", "offset", offset, "0 to %d", math.MaxInt64-int64(size))
 	}
-	c.writeMu.Lock()
-	defer c.writeMu.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.WriteMu.Lock()
+	defer c.WriteMu.Unlock()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	m, err := c.mapLocked(size, offset)
-	return m, c.opError("map", err)
+	return m, c.OpError("map", err)
 }
 
-// mapLocked is Map for a caller that holds c.mu.
-func (c *Conn) mapLocked(size int, offset int64) (*Mapping, error) {
+// mapLocked is mapMemory for a caller that holds c.Mu.
+func (c *conn) mapLocked(size int, offset int64) (*Mapping, error) {
 	index := 0
 	for index < len(c.mapped) && c.mapped[index] != nil {
 		index++
@@ -108,13 +110,13 @@ func (c *Conn) mapLocked(size int, offset int64) (*Mapping, error) {
 	if most := int(c.mostCredits) / 2; c.mapsMade >= most {
 		return nil, fmt.Errorf("the connection has made %d mappings, and each costs a credit: %w", most, syscall.ENOSPC)
 	}
-	if err := c.wait(&c.writer, (*Conn).canAnnounce); err != nil {
+	if err := c.Wait(&c.Writer, c.canAnnounce); err != nil {
 		return nil, err
 	}
 	if err := c.writable(); err != nil {
 		return nil, err
 	}
-	r, err := protocol.Register(c.pd, size, uverbs.AccessRemoteWrite)
+	r, err := c.Register(size, uverbs.AccessRemoteWrite)
 	if err != nil {
 		return nil, err
 	}
@@ -126,24 +128,24 @@ func (c *Conn) mapLocked(size int, offset int64) (*Mapping, error) {
 	from, used := c.stageMapping(mapping{uint64(offset), segment{r.MR.Addr(), r.MR.RKey(), uint32(size)}})
 	c.sent++ // the peer does not give this credit back
 	c.mapsMade++
-	c.slots -= c.perMessage()
-	b := c.qp.BeginSend()
-	c.write(b, idData|uint64(used), idMessage, from, c.mappingEntry(index), message(opMapping, uint32(index)))
-	c.post(b)
+	c.Slots -= c.PerMessage()
+	b := c.QP.BeginSend()
+	c.write(b, protocol.IDData|uint64(used), protocol.IDMessage, from, c.mappingEntry(index), message(opMapping, uint32(index)))
+	c.Post(b)
 	return m, nil
 }
 
 // stageMapping puts an entry in one piece into the buffer for sending. It returns how many bytes of the
 // buffer that takes.
-func (c *Conn) stageMapping(m mapping) (from uverbs.SGE, used int) {
-	if end := c.o.SendBuffer - c.writeAt; end < mappingSize {
-		used, c.writeAt = end, 0
+func (c *conn) stageMapping(m mapping) (from uverbs.SGE, used int) {
+	if end := c.SendBuffer - c.SendAt; end < mappingSize {
+		used, c.SendAt = end, 0
 	}
 	used += mappingSize
-	m.put(c.sbuf.MR.Bytes()[c.writeAt:], c.order)
-	from = c.sbuf.MR.SGE(c.writeAt, mappingSize)
-	c.writeAt = (c.writeAt + mappingSize) % c.o.SendBuffer
-	c.room -= used
+	m.put(c.SendMem.MR.Bytes()[c.SendAt:], c.order)
+	from = c.SendMem.MR.SGE(c.SendAt, mappingSize)
+	c.SendAt = (c.SendAt + mappingSize) % c.SendBuffer
+	c.Room -= used
 	return from, used
 }
 
@@ -153,24 +155,24 @@ func (s *state) mappingEntry(index int) segment {
 }
 
 // canAnnounce reports whether a mapping can be announced, or never again.
-func (c *Conn) canAnnounce() bool {
-	return c.sent != c.sendUntil && c.slots >= c.perMessage() && c.room >= leastRoom && !c.mustReceive || c.neverWrites()
+func (c *conn) canAnnounce() bool {
+	return c.sent != c.sendUntil && c.CanStage() && !c.MustReceive || c.neverWrites()
 }
 
 // handleMapping handles a message that announces a mapping of the peer.
 func (s *state) handleMapping(index, written uint32) error {
 	switch {
 	case int(index) >= len(s.mappings):
-		return protoErr("the peer announces mapping %d, and this side has said that it has room for %d", index, len(s.mappings))
+		return protocol.Violation("the peer announces mapping %d, and this side has said that it has room for %d", index, len(s.mappings))
 	case !s.iwarp && written != mappingSize:
-		return protoErr("the peer has announced a mapping with %d bytes, want %d", written, mappingSize)
+		return protocol.Violation("the peer has announced a mapping with %d bytes, want %d", written, mappingSize)
 	}
 	m := getMapping(s.table[tableEntries*segmentSize+int(index)*mappingSize:], binary.LittleEndian)
 	switch {
 	case m.memory.length == 0:
-		return protoErr("the peer has announced a mapping of 0 bytes")
+		return protocol.Violation("the peer has announced a mapping of 0 bytes")
 	case m.memory.wraps() || m.offset > math.MaxUint64-uint64(m.memory.length):
-		return protoErr("the peer has announced a mapping of %d bytes at %#x, with the offset %#x, which goes beyond the largest address or offset", m.memory.length, m.memory.addr, m.offset)
+		return protocol.Violation("the peer has announced a mapping of %d bytes at %#x, with the offset %#x, which goes beyond the largest address or offset", m.memory.length, m.memory.addr, m.offset)
 	}
 	s.mappings[index] = m
 	return nil
@@ -192,16 +194,19 @@ var _ io.WriterAt = (*Conn)(nil)
 // involved, and its buffer for data is not used. Data that is written by Write afterwards arrives later. If
 // the peer has mapped nothing there, or not all of it, the error matches ENXIO. The number of mappings
 // that the peer may make is [Options].Mappings. WriteAt returns as soon as all of p is copied and posted.
-func (c *Conn) WriteAt(p []byte, offset int64) (n int, err error) {
+func (c *Conn) WriteAt(p []byte, offset int64) (n int, err error) { return c.c.writeAt(p, offset) }
+
+// writeAt is [Conn.WriteAt].
+func (c *conn) writeAt(p []byte, offset int64) (n int, err error) {
 	if offset < 0 {
-		return 0, argErr("WriteAt", "offset", offset, "at least 0")
+		return 0, protocol.ArgErr(Network, "WriteAt", "offset", offset, "at least 0")
 	}
-	c.writeMu.Lock()
-	defer c.writeMu.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.WriteMu.Lock()
+	defer c.WriteMu.Unlock()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	for n < len(p) && err == nil {
-		if err = c.wait(&c.writer, (*Conn).canTransfer); err == nil {
+		if err = c.Wait(&c.Writer, c.canTransfer); err == nil {
 			err = c.writable()
 		}
 		if err != nil {
@@ -214,45 +219,34 @@ func (c *Conn) WriteAt(p []byte, offset int64) (n int, err error) {
 			err = fmt.Errorf("the peer has mapped no memory at offset %d: %w", at, syscall.ENXIO)
 		}
 	}
-	return n, c.opError("write", err)
+	return n, c.OpError("write", err)
 }
 
 // canTransfer reports whether mapped memory can be written, or never again.
-func (c *Conn) canTransfer() bool {
-	return c.slots > 0 && c.room >= leastRoom && !c.mustReceive || c.neverWrites()
+func (c *conn) canTransfer() bool {
+	return c.Slots > 0 && c.Room >= protocol.LeastRoom && !c.MustReceive || c.neverWrites()
 }
 
 // transfer writes the beginning of p into memory of the peer.
-func (c *Conn) transfer(p []byte, to segment) int {
-	from, n := c.stage(p, to.length)
-	c.slots--
-	b := c.qp.BeginSend()
-	b.Write(idData|uint64(n), uverbs.SendSignaled, to.addr, to.key)
+func (c *conn) transfer(p []byte, to segment) int {
+	from, n := c.Stage(p, to.length)
+	c.Slots--
+	b := c.QP.BeginSend()
+	b.Write(protocol.IDData|uint64(n), uverbs.SendSignaled, to.addr, to.key)
 	b.SGE(from)
-	c.post(b)
+	c.Post(b)
 	return n
 }
 
 // writable returns why nothing can be sent, or nil.
-func (c *Conn) writable() error {
+func (c *conn) writable() error {
 	switch {
-	case c.closing:
+	case c.Closing:
 		return net.ErrClosed
 	case c.writeClosed || c.endingWrites > 0:
 		return fmt.Errorf("this side was closed for writing: %w", syscall.EPIPE)
 	case c.gone:
 		return fmt.Errorf("the peer has closed the connection: %w", syscall.EPIPE)
 	}
-	return c.err
-}
-
-// closeMappings frees the memory of all mappings.
-func (c *Conn) closeMappings() error {
-	var errs []error
-	for _, m := range c.mapped {
-		if m != nil {
-			errs = append(errs, m.region.Close())
-		}
-	}
-	return errors.Join(errs...)
+	return c.Err
 }

@@ -4,49 +4,29 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
-	"net/netip"
-	"os"
-	"runtime"
-	"slices"
-	"strconv"
 	"syscall"
 	"testing"
 	"time"
 
-	"golang.org/x/net/nettest"
-
 	"github.com/goverbs/goverbs/cm/internal/protocol"
-	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/cm/internal/streamtest"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
-	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
 func TestMain(m *testing.M) {
-	if rig := testenv.TheRig(); rig.Soft {
-		for i, name := range rig.Devices {
-			if _, err := soft.New(soft.Options{Name: name, Addr: netip.MustParseAddr(rig.Addrs[i])}); err != nil {
-				fmt.Fprintln(os.Stderr, "software devices:", err)
-				os.Exit(2)
-			}
-		}
-	}
-	os.Exit(testenv.MainFor(m, map[string]string{"rxe": "", "mlx5": "", "siw": "all TestHalfOpen*: half-open requests\nall TestBusyPeer: retries of the device\nall TestRetries: retries of the device", "soft": ""}))
+	streamtest.Main(m, map[string]string{"rxe": "", "mlx5": "", "siw": "all TestHalfOpen*: half-open requests\nall TestBusyPeer: retries of the device\nall TestRetries: retries of the device", "soft": ""})
 }
 
 // timeout bounds each step.
-const timeout = 20 * time.Second
+const timeout = streamtest.Timeout
 
 // must fails the test on an error.
 func must(t testing.TB, errs ...error) {
 	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
+	streamtest.Must(t, errs...)
 }
 
 // newListener makes a listener on the first device, which is closed at the end of the test.
@@ -61,203 +41,75 @@ func newListener(t testing.TB, o Options) *Listener {
 
 // connect makes a connection.
 func connect(l *Listener, o Options) (client, server net.Conn, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	if client, err = Dial(ctx, l.Addr().String(), o); err != nil {
-		return nil, nil, err
-	}
-	if server, err = l.Accept(); err != nil {
-		return nil, nil, errors.Join(err, client.Close())
-	}
-	return client, server, nil
+	return streamtest.Connect(l, func(ctx context.Context, address string) (net.Conn, error) { return Dial(ctx, address, o) })
 }
 
-// TestConn: a connection is as package net's tests want it, with large and small buffers.
-func TestConn(t *testing.T) {
-	for name, o := range map[string]Options{"default": {}, "small": {RecvBuffer: 5001, SendBuffer: 4096, Credits: 16, SendDepth: 16}} {
-		t.Run(name, func(t *testing.T) {
-			l := newListener(t, o)
-			nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
-				c1, c2, err = connect(l, Options{})
-				return c1, c2, func() { c1.Close(); c2.Close() }, err
-			})
+// shared are the tests of every protocol.
+var shared = &streamtest.Protocol{
+	Network: Network, Depth: "Credits", Odd: 4097, Large: 1 << 20, Data: goodData, Wrong: wrongData(),
+	Listen: func(ctx context.Context, address string, o streamtest.Options) (net.Listener, error) {
+		return Listen(ctx, address, ListenOptions{
+			Options: options(o), Backlog: o.Backlog, HalfOpen: o.HalfOpen, MaxConns: o.MaxConns, AddrShare: o.AddrShare, MaxMemory: o.MaxMemory, Refused: o.Refused,
 		})
+	},
+	Dial: func(ctx context.Context, address string, o streamtest.Options) (net.Conn, error) {
+		return Dial(ctx, address, options(o))
+	},
+	Memory: func(o streamtest.Options) (int64, error) { return options(o).MemoryPerConn() },
+	Places: func(l net.Listener) *protocol.Listener { return l.(*Listener).l },
+	Stream: func(c net.Conn) *protocol.Stream { return &c.(*Conn).c.Stream },
+}
+
+// options returns the package's options.
+func options(o streamtest.Options) Options {
+	mappings := 0
+	if o.Depth > 0 {
+		mappings = maxMappings
+	}
+	return Options{RecvBuffer: o.RecvBuffer, SendBuffer: o.SendBuffer, Credits: o.Depth, SendDepth: o.SendDepth, Mappings: mappings, Linger: o.Linger, Isolation: Isolation(o.Isolation)}
+}
+
+// goodData is the private data of a request that is valid.
+var goodData = connData{credits: 384, table: segment{1 << 40, 7, 2}, buffer: segment{1 << 41, 8, 65536}}.encode()
+
+// wrongData is private data that is not valid, and what the error says.
+func wrongData() map[string]streamtest.Wrong {
+	change := func(at int, to ...byte) []byte {
+		b := bytes.Clone(goodData)
+		copy(b[at:], to)
+		return b
+	}
+	return map[string]streamtest.Wrong{
+		"version":    {Data: change(0, 2), Say: "its private data has version 2, want 1"},
+		"zeros":      {Data: make([]byte, connDataSize), Say: "its private data has version 0, want 1"},
+		"no credits": {Data: change(2, 0, 0), Say: "gives 0 credits"},
+		"no table":   {Data: change(20, 0, 0, 0, 0), Say: "table of buffers has 0 entries"},
+		"long table": {Data: change(20, 1, 0, 0, 0), Say: "table of buffers has 16777216 entries"},
+		"no buffer":  {Data: change(36, 0, 0, 0, 0), Say: "buffer has 0 bytes"},
+		"high table": {Data: change(8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xf0), Say: "goes beyond the largest address"},
 	}
 }
 
-// A usage is what the process has, and the objects on the devices.
-type usage struct {
-	goroutines, files int
-	heap              uint64                       // bytes in use after a garbage collection
-	objects           []netlinkrdma.ResourceCounts // of each device; none of software devices
-}
+// The tests that both protocols share; see package streamtest.
 
-// use counts it.
-func use(t *testing.T) (u usage) {
-	t.Helper()
-	files, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
-	u.goroutines, u.files = runtime.NumGoroutine(), len(files)
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	u.heap = m.HeapAlloc
-	if testenv.TheRig().Soft {
-		return u
-	}
-	devices, err := netlinkrdma.Devices()
-	must(t, err)
-	for _, dev := range devices {
-		n, err := netlinkrdma.Resources(dev, netlinkrdma.ListOptions{})
-		must(t, err)
-		u.objects = append(u.objects, n)
-	}
-	return u
-}
-
-// connsEnv says how many connections TestLeaks makes, if not as many as take some seconds.
-const connsEnv = "GOVERBS_CONNS"
-
-// TestLeaks: many connections, closed by either side first, leave nothing: no goroutine, open file or object of the
-// device, and no more memory than 1 MiB or 100 bytes per connection. A software device keeps 8 bytes for each number
-// of a QP or a memory region, 72 bytes per connection, until it uses the numbers again. The device closes after the
-// last connection only if no object is left.
-func TestLeaks(t *testing.T) {
-	testenv.Guest(t)
-	n := 200
-	if s := os.Getenv(connsEnv); s != "" {
-		var err error
-		n, err = strconv.Atoi(s)
-		must(t, err)
-	}
-	objects := use(t).objects
-	l := newListener(t, Options{})
-	var before usage
-	begin := time.Now()
-	for i := range n {
-		if i == 10 { // what is made once is there
-			before = use(t)
-		}
-		client, server, err := connect(l, Options{})
-		must(t, err)
-		if i%2 == 0 {
-			client, server = server, client
-		}
-		_, err = client.Write([]byte("bye"))
-		must(t, err, client.Close())
-		got, err := io.ReadAll(server)
-		must(t, err, server.Close())
-		if string(got) != "bye" {
-			t.Fatalf("%q arrives", got)
-		}
-	}
-	took := time.Since(begin)
-	must(t, l.Close())
-	if n := protocol.OpenDevices(); n > 0 {
-		t.Errorf("%d devices are open", n)
-	}
-	before.objects = objects
-	heap := before.heap + max(1<<20, uint64(100*n))
-	var after usage
-	for end := time.Now().Add(timeout); ; time.Sleep(20 * time.Millisecond) {
-		after = use(t)
-		if after.goroutines <= before.goroutines && after.files <= before.files && after.heap <= heap && slices.Equal(after.objects, objects) {
-			break
-		}
-		if time.Now().After(end) {
-			t.Error("something is left")
-			break
-		}
-	}
-	t.Logf("%d connections were made and closed in %s", n, took.Round(time.Millisecond))
-	t.Logf("before: %+v", before)
-	t.Logf("after:  %+v", after)
-}
-
-// TestCopy: megabytes each way at once, with half close, in pieces of many sizes.
-func TestCopy(t *testing.T) {
-	for _, o := range []Options{{}, {RecvBuffer: 4098, SendBuffer: 5000, Credits: 17, SendDepth: 19}, {RecvBuffer: 1 << 20, SendBuffer: 1 << 20}} {
-		t.Run(fmt.Sprint(o.RecvBuffer), func(t *testing.T) {
-			l := newListener(t, o)
-			client, server, err := connect(l, o)
-			must(t, err)
-			data := make([]byte, 3<<20)
-			r := rand.New(rand.NewPCG(3, 4))
-			for i := range data {
-				data[i] = byte(r.Uint32())
-			}
-			echoed := make(chan error, 1)
-			go func() {
-				_, err := io.Copy(server, struct{ io.Reader }{server})
-				echoed <- errors.Join(err, server.Close())
-			}()
-			written := make(chan error, 1)
-			go func() {
-				for at := 0; at < len(data); {
-					n, err := client.Write(data[at:min(len(data), at+1+r.IntN(100_000))])
-					if err != nil {
-						written <- err
-						return
-					}
-					at += n
-				}
-				written <- client.(*Conn).CloseWrite()
-			}()
-			must(t, client.SetReadDeadline(time.Now().Add(3*timeout)))
-			got, err := io.ReadAll(client)
-			must(t, err, <-written, <-echoed)
-			if !bytes.Equal(got, data) {
-				t.Errorf("%d bytes come back, or others than were sent", len(got))
-			}
-			must(t, client.Close())
-		})
-	}
-}
-
-// TestAllocs: reads and writes of any size, which wait for each other, do not allocate.
-func TestAllocs(t *testing.T) {
-	l := newListener(t, Options{})
-	for _, size := range []int{1, 64, 5000, 300_000} {
-		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			client, server, err := connect(l, Options{})
-			must(t, err)
-			end := time.Now().Add(3 * timeout)
-			must(t, client.SetDeadline(end), server.SetDeadline(end))
-			echoed := make(chan error, 1)
-			go func() {
-				b := make([]byte, size)
-				for {
-					if _, err := io.ReadFull(server, b); err != nil {
-						echoed <- err
-						return
-					}
-					if _, err := server.Write(b); err != nil {
-						echoed <- err
-						return
-					}
-				}
-			}()
-			b := make([]byte, size)
-			round := func() {
-				if _, err = client.Write(b); err == nil {
-					_, err = io.ReadFull(client, b)
-				}
-			}
-			for range 20 {
-				round()
-			}
-			must(t, err)
-			if n := testing.AllocsPerRun(200, round); n != 0 {
-				t.Errorf("a round trip of %d bytes makes %v allocations, want 0", size, n)
-			}
-			must(t, err, client.Close())
-			if err := <-echoed; err != io.EOF {
-				t.Errorf("the peer ends with %v", err)
-			}
-			must(t, server.Close())
-		})
-	}
-}
+func TestConn(t *testing.T)              { shared.Conn(t) }
+func TestLeaks(t *testing.T)             { shared.Leaks(t) }
+func TestCopy(t *testing.T)              { shared.Copy(t) }
+func TestAllocs(t *testing.T)            { shared.Allocs(t) }
+func TestCloseDelivers(t *testing.T)     { shared.CloseDelivers(t) }
+func TestLinger(t *testing.T)            { shared.Linger(t) }
+func TestWriteWhileClosing(t *testing.T) { shared.WriteWhileClosing(t) }
+func TestClose(t *testing.T)             { shared.Close(t) }
+func TestHalfOpen(t *testing.T)          { shared.HalfOpen(t) }
+func TestMaxConns(t *testing.T)          { shared.MaxConns(t) }
+func TestMemoryPerConn(t *testing.T)     { shared.MemoryPerConn(t) }
+func TestArguments(t *testing.T)         { shared.Arguments(t) }
+func TestAddrShare(t *testing.T)         { shared.AddrShare(t) }
+func TestHalfOpenTimeout(t *testing.T)   { shared.HalfOpenTimeout(t) }
+func TestHalfOpenMemory(t *testing.T)    { shared.HalfOpenMemory(t) }
+func TestWrongRequest(t *testing.T)      { shared.WrongRequest(t) }
+func TestWrongAnswer(t *testing.T)       { shared.WrongAnswer(t) }
+func TestCut(t *testing.T)               { shared.Cut(t) }
 
 // TestMapped: each side writes into memory of the other that is mapped at an offset, among data.
 func TestMapped(t *testing.T) {
@@ -315,6 +167,9 @@ func TestMapped(t *testing.T) {
 	var arg *uverbs.ArgError
 	if _, err := b.WriteAt(data, -1); !errors.As(err, &arg) || arg.Field != "offset" {
 		t.Errorf("a negative offset: %v", err)
+	}
+	if _, err := Dial(t.Context(), l.Addr().String(), Options{Mappings: maxMappings + 1}); !errors.As(err, &arg) || arg.Field != "Mappings" {
+		t.Errorf("more mappings than an option may allow: %v", err)
 	}
 	if _, err := b.Map(0, 0); !errors.As(err, &arg) || arg.Field != "size" {
 		t.Errorf("a mapping of 0 bytes: %v", err)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 
+	"github.com/goverbs/goverbs/cm/internal/protocol"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -30,7 +31,6 @@ type state struct {
 	gone        bool     // the peer has disconnected, or both sides have ended
 	peerClosed  bool     // the peer has said that it neither sends nor receives
 	writeClosed bool     // this side sends no more
-	mustReceive bool     // nothing may be sent before something has arrived
 	violation   error    // how the peer has violated the protocol
 
 	// Sending.
@@ -82,7 +82,6 @@ func (s *state) receive(wc *uverbs.WC, number []byte) error {
 	}
 	msg, err := s.parse(wc, number)
 	if err == nil {
-		s.mustReceive = false
 		err = s.handle(msg, wc.ByteLen)
 	}
 	s.violation = err
@@ -98,7 +97,7 @@ func (s *state) parse(wc *uverbs.WC, number []byte) (uint32, error) {
 	case s.iwarp && wc.Opcode == uverbs.WCRecv && !imm && wc.ByteLen == messageSize:
 		return s.order.Uint32(number), nil
 	}
-	return 0, protoErr("the peer has sent %d bytes by %s, which is no message of rsocket", wc.ByteLen, wc.Opcode)
+	return 0, protocol.Violation("the peer has sent %d bytes by %s, which is no message of rsocket", wc.ByteLen, wc.Opcode)
 }
 
 // handle handles a message that has come with a WRITE of the given number of bytes. On iWARP that is
@@ -120,11 +119,11 @@ func (s *state) handle(msg uint32, written uint32) error {
 		case controlDisconnect:
 			s.eof, s.gone, s.peerClosed = true, true, true
 		default:
-			return protoErr("the peer has sent control message %d, want %d or %d", value, controlDisconnect, controlShutdown)
+			return protocol.Violation("the peer has sent control message %d, want %d or %d", value, controlDisconnect, controlShutdown)
 		}
 		return nil
 	default:
-		return protoErr("the peer has sent a message of type %d, want %d, %d, %d or %d", op, opData, opCredits, opMapping, opControl)
+		return protocol.Violation("the peer has sent a message of type %d, want %d, %d, %d or %d", op, opData, opCredits, opMapping, opControl)
 	}
 }
 
@@ -132,13 +131,13 @@ func (s *state) handle(msg uint32, written uint32) error {
 func (s *state) handleData(length, written uint32) error {
 	switch {
 	case s.eof:
-		return protoErr("the peer has sent data after its end")
+		return protocol.Violation("the peer has sent data after its end")
 	case !s.iwarp && length != written:
-		return protoErr("the peer says that it has written %d bytes of data, and its WRITE has %d", length, written)
+		return protocol.Violation("the peer says that it has written %d bytes of data, and its WRITE has %d", length, written)
 	case int(length) > s.granted:
-		return protoErr("the peer says that it has written %d bytes, and has room for %d", length, s.granted)
+		return protocol.Violation("the peer says that it has written %d bytes, and has room for %d", length, s.granted)
 	case s.waiting == len(s.lengths):
-		return protoErr("the peer has sent more than the %d messages that it has credits for", len(s.lengths))
+		return protocol.Violation("the peer has sent more than the %d messages that it has credits for", len(s.lengths))
 	}
 	if length == 0 { // nothing to read
 		s.received++
@@ -154,7 +153,7 @@ func (s *state) handleData(length, written uint32) error {
 // handleCredits handles a message that gives credits, and may announce a buffer.
 func (s *state) handleCredits(until uint16, written uint32) error {
 	if n := until - s.sent; n > s.mostCredits {
-		return protoErr("the peer gives credits for %d messages, and said at first that it has %d", n, s.mostCredits)
+		return protocol.Violation("the peer gives credits for %d messages, and said at first that it has %d", n, s.mostCredits)
 	}
 	s.sendUntil = until
 	switch {
@@ -162,10 +161,10 @@ func (s *state) handleCredits(until uint16, written uint32) error {
 		s.announced = 1
 	case written == segmentSize:
 		if s.announced++; s.announced > tableEntries {
-			return protoErr("the peer has announced %d buffers that are not used yet, and the table has %d entries", s.announced, tableEntries)
+			return protocol.Violation("the peer has announced %d buffers that are not used yet, and the table has %d entries", s.announced, tableEntries)
 		}
 	case written > 0:
-		return protoErr("the peer has announced a buffer with %d bytes, want %d", written, segmentSize)
+		return protocol.Violation("the peer has announced a buffer with %d bytes, want %d", written, segmentSize)
 	}
 	return s.takeBuffer()
 }
@@ -189,9 +188,9 @@ func (s *state) takeBuffer() error {
 	}
 	switch {
 	case next.length == 0:
-		return protoErr("the peer has announced a buffer of 0 bytes, or has written it into another entry of the table")
+		return protocol.Violation("the peer has announced a buffer of 0 bytes, or has written it into another entry of the table")
 	case next.wraps():
-		return protoErr("the peer has announced a buffer of %d bytes at %#x, which goes beyond the largest address", next.length, next.addr)
+		return protocol.Violation("the peer has announced a buffer of %d bytes at %#x, which goes beyond the largest address", next.length, next.addr)
 	}
 	s.remote = next
 	return nil
@@ -199,7 +198,7 @@ func (s *state) takeBuffer() error {
 
 // mayWrite reports whether the peer has credits and a buffer for data.
 func (s *state) mayWrite() bool {
-	return s.sent != s.sendUntil && s.remote.length > 0 && !s.mustReceive
+	return s.sent != s.sendUntil && s.remote.length > 0
 }
 
 // advance records that n bytes are sent, for which there must be room in the peer's buffer. It

@@ -2,9 +2,7 @@ package rsocket
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
-	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/protocol"
 )
@@ -79,7 +77,7 @@ func (d connData) encode() []byte {
 }
 
 // errSpeaksCM is the error of a peer that speaks the protocol of package cm.
-var errSpeaksCM = protoErr("the peer speaks the protocol of cm.Conn and cm.Stream, not rsocket")
+var errSpeaksCM = protocol.Violation("the peer speaks the protocol of cm.Conn and cm.Stream, not rsocket")
 
 // parseConnData reads private data. The rest is padding.
 func parseConnData(b []byte) (d connData, err error) {
@@ -87,9 +85,9 @@ func parseConnData(b []byte) (d connData, err error) {
 	case protocol.SpeaksCM(b):
 		return d, errSpeaksCM
 	case len(b) < connDataSize:
-		return d, protoErr("the peer does not speak rsocket: its private data has %d bytes, want %d", len(b), connDataSize)
+		return d, protocol.Violation("the peer does not speak rsocket: its private data has %d bytes, want %d", len(b), connDataSize)
 	case b[0] != wireVersion:
-		return d, protoErr("the peer does not speak rsocket, or another version: its private data has version %d, want %d", b[0], wireVersion)
+		return d, protocol.Violation("the peer does not speak rsocket, or another version: its private data has version %d, want %d", b[0], wireVersion)
 	}
 	d.bigEndian = b[1]&flagBigEndian != 0
 	d.credits = binary.BigEndian.Uint16(b[2:])
@@ -102,17 +100,32 @@ func parseConnData(b []byte) (d connData, err error) {
 	d.buffer = getSegment(b[24:], binary.BigEndian)
 	switch {
 	case d.credits == 0:
-		return d, protoErr("the peer gives 0 credits, want 1 to 65535")
+		return d, protocol.Violation("the peer gives 0 credits, want 1 to 65535")
 	case d.table.length == 0 || d.table.length > 1<<16:
-		return d, protoErr("the peer's table of buffers has %d entries, want 1 to 65536", d.table.length)
+		return d, protocol.Violation("the peer's table of buffers has %d entries, want 1 to 65536", d.table.length)
 	case d.buffer.length == 0:
-		return d, protoErr("the peer's buffer has 0 bytes")
+		return d, protocol.Violation("the peer's buffer has 0 bytes")
 	case d.table.addr > math.MaxUint64-uint64(d.table.length)*segmentSize-uint64(d.mappings)*mappingSize:
-		return d, protoErr("the peer's table of buffers at %#x goes beyond the largest address", d.table.addr)
+		return d, protocol.Violation("the peer's table of buffers at %#x goes beyond the largest address", d.table.addr)
 	case d.buffer.wraps():
-		return d, protoErr("the peer's buffer of %d bytes at %#x goes beyond the largest address", d.buffer.length, d.buffer.addr)
+		return d, protocol.Violation("the peer's buffer of %d bytes at %#x goes beyond the largest address", d.buffer.length, d.buffer.addr)
 	}
 	return d, nil
+}
+
+// check returns what is wrong with private data.
+func check(b []byte) error {
+	_, err := parseConnData(b)
+	return err
+}
+
+// refusal returns the private data of the rejection of a request that is not valid. One that has version
+// 1 may come from librdmacm, which gets nothing.
+func refusal(request []byte) []byte {
+	if len(request) > 0 && request[0] == wireVersion {
+		return nil
+	}
+	return protocol.Refusal(request, "rsocket, not the protocol of cm.Conn, cm.Stream or Valkey")
 }
 
 // A message is a number of 32 bits, the immediate value of a WRITE. Its upper three bits say what it
@@ -139,8 +152,3 @@ const messageSize = 4
 
 // message returns a message.
 func message(op, value uint32) uint32 { return op<<opShift | value&valueMask }
-
-// protoErr returns the error of a peer that violates the protocol.
-func protoErr(format string, args ...any) error {
-	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), syscall.EPROTO)
-}

@@ -3,7 +3,6 @@ package valkey
 import (
 	"errors"
 	"io"
-	"math/rand/v2"
 	"net"
 	"strings"
 	"syscall"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/cm/internal/protocol"
 	"github.com/goverbs/goverbs/cm/rsocket"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
@@ -69,19 +69,6 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// TestArguments: options that are not valid.
-func TestArguments(t *testing.T) {
-	for field, o := range map[string]Options{
-		"RecvBuffer": {RecvBuffer: 100}, "SendBuffer": {SendBuffer: 2 << 30}, "RecvDepth": {RecvDepth: 70000}, "Isolation": {Isolation: 2}, "SendDepth": {SendDepth: -1}, "Linger": {Linger: -1},
-	} {
-		_, err := Dial(t.Context(), "10.1.0.1:9", o)
-		var arg *uverbs.ArgError
-		if !errors.As(err, &arg) || arg.Field != field || arg.Package != "valkey" {
-			t.Errorf("%s: %v", field, err)
-		}
-	}
-}
-
 // TestOtherProtocol: a peer that speaks another protocol, on each side.
 func TestOtherProtocol(t *testing.T) {
 	testenv.Guest(t)
@@ -117,24 +104,24 @@ func TestOtherProtocol(t *testing.T) {
 			t.Errorf("our listener, from %s: %v", name, err)
 		}
 	}
-	checkNext(t, ours)
+	shared.CheckNext(t, ours)
 }
 
 // pairWith connects a hostile peer with an honest one and lets it act. The honest side then reads until
 // an error, which is returned.
-func pairWith(t *testing.T, l *Listener, act func(c *Conn)) error {
+func pairWith(t *testing.T, l *Listener, act func(c *conn)) error {
 	t.Helper()
 	client, server, err := connect(l, Options{})
 	must(t, err)
-	hostile := client.(*Conn)
-	hostile.mu.Lock()
+	hostile := client.(*Conn).c
+	hostile.Mu.Lock()
 	act(hostile)
-	hostile.mu.Unlock()
+	hostile.Mu.Unlock()
 	must(t, server.SetDeadline(time.Now().Add(timeout)))
 	_, err = io.Copy(io.Discard, struct{ io.Reader }{server})
-	hostile.mu.Lock()
-	hostile.fail(errors.New("the test is over"))
-	hostile.mu.Unlock()
+	hostile.Mu.Lock()
+	hostile.Fail(errors.New("the test is over"))
+	hostile.Mu.Unlock()
 	client.Close()
 	server.Close()
 	return err
@@ -144,8 +131,8 @@ func pairWith(t *testing.T, l *Listener, act func(c *Conn)) error {
 // on.
 func TestHostile(t *testing.T) {
 	l := newListener(t, Options{})
-	send := func(cmds ...command) func(*Conn) {
-		return func(c *Conn) {
+	send := func(cmds ...command) func(*conn) {
+		return func(c *conn) {
 			for _, cmd := range cmds {
 				c.sendCommand(cmd)
 			}
@@ -154,18 +141,18 @@ func TestHostile(t *testing.T) {
 	announce := func(b segment) command { return command{op: registerXferMemory, buffer: b} }
 	for _, s := range []struct {
 		name string
-		act  func(c *Conn)
+		act  func(c *conn)
 		say  string // "" for io.EOF
 	}{
-		{"more data than was written", func(c *Conn) {
-			must(t, c.wait(&c.writer, (*Conn).canWrite))
+		{"more data than was written", func(c *conn) {
+			must(t, c.Wait(&c.Writer, c.canWrite))
 			c.writeWrong(10, 11)
 		}, "says that it has written 11 bytes of data, and its WRITE has 10"},
 		{"an unknown command", send(command{op: 77}), "sent command 77, which is not known"},
-		{"a short command", func(c *Conn) { c.sendBytes(6) }, "a command of 6 bytes, want 32"},
+		{"a short command", func(c *conn) { c.sendBytes(6) }, "a command of 6 bytes, want 32"},
 		{"features", send(command{op: setClientFeature, features: 6}), "wants to use the features 0x6"},
 		{"a second buffer", send(announce(segment{1 << 40, 4096, 7})), "a buffer while"},
-		{"it is gone", func(c *Conn) { c.id.Disconnect() }, ""},
+		{"it is gone", func(c *conn) { c.ID.Disconnect() }, ""},
 		{"questions", send(command{op: getServerFeature, selects: 3}, command{op: setClientFeature}, command{op: keepalive}), ""},
 	} {
 		t.Run(s.name, func(t *testing.T) {
@@ -179,41 +166,27 @@ func TestHostile(t *testing.T) {
 			}
 		})
 	}
-	checkNext(t, l)
+	shared.CheckNext(t, l)
 }
 
 // writeWrong writes n bytes and says that there are others.
-func (c *Conn) writeWrong(n int, says uint32) {
-	c.room -= n
-	c.slots--
+func (c *conn) writeWrong(n int, says uint32) {
+	c.Room -= n
+	c.Slots--
 	to := c.advance(n)
-	b := c.qp.BeginSend()
-	b.WriteImm(idData|uint64(n), uverbs.SendSignaled, to.addr, to.key, says)
-	b.SGE(c.sbuf.MR.SGE(0, n))
-	c.post(b)
+	b := c.QP.BeginSend()
+	b.WriteImm(protocol.IDData|uint64(n), uverbs.SendSignaled, to.addr, to.key, says)
+	b.SGE(c.SendMem.MR.SGE(0, n))
+	c.Post(b)
 }
 
 // sendBytes sends n bytes that are no command.
-func (c *Conn) sendBytes(n int) {
-	c.controlsOut++
-	b := c.qp.BeginSend()
-	b.Send(idControl, uverbs.SendSignaled)
-	b.SGE(c.sbuf.MR.SGE(0, n))
-	c.post(b)
-}
-
-// checkNext checks that the next connection which a listener accepts is one that works.
-func checkNext(t *testing.T, l *Listener) {
-	t.Helper()
-	client, server, err := connect(l, Options{})
-	must(t, err)
-	_, err = client.Write([]byte("still here"))
-	must(t, err, client.Close())
-	got, err := io.ReadAll(server)
-	must(t, err, server.Close())
-	if string(got) != "still here" {
-		t.Errorf("%q arrives", got)
-	}
+func (c *conn) sendBytes(n int) {
+	c.ControlsOut++
+	b := c.QP.BeginSend()
+	b.Send(protocol.IDControl, uverbs.SendSignaled)
+	b.SGE(c.SendMem.MR.SGE(0, n))
+	c.Post(b)
 }
 
 // TestForgedBuffer: a peer announces a buffer that does not exist.
@@ -221,13 +194,13 @@ func TestForgedBuffer(t *testing.T) {
 	l := newListener(t, Options{})
 	client, server, err := connect(l, Options{})
 	must(t, err)
-	honest, hostile := server.(*Conn), client.(*Conn)
-	honest.mu.Lock()
-	must(t, honest.wait(&honest.writer, (*Conn).canWrite))
+	honest, hostile := server.(*Conn).c, client.(*Conn).c
+	honest.Mu.Lock()
+	must(t, honest.Wait(&honest.Writer, honest.canWrite))
 	honest.remote.addr += 1 << 30
-	honest.mu.Unlock()
+	honest.Mu.Unlock()
 	must(t, server.SetDeadline(time.Now().Add(timeout)))
-	hostile.mu.Lock() // so that it does not disconnect as soon as its QP fails
+	hostile.Mu.Lock() // so that it does not disconnect as soon as its QP fails
 	_, err = server.Write([]byte("into nothing"))
 	for err == nil {
 		_, err = server.Write(make([]byte, 1000))
@@ -235,7 +208,7 @@ func TestForgedBuffer(t *testing.T) {
 	if !errors.Is(err, syscall.EPROTO) || !strings.Contains(err.Error(), "does not let this side write into the buffer that it has announced") {
 		t.Errorf("write into a buffer that does not exist: %v", err)
 	}
-	hostile.mu.Unlock()
+	hostile.Mu.Unlock()
 	hostile.Close()
 	honest.Close()
 }
@@ -248,20 +221,21 @@ func TestIsolation(t *testing.T) {
 			l := newListener(t, Options{Isolation: isolation})
 			client, server, err := connect(l, Options{})
 			must(t, err)
-			honest := server.(*Conn)
+			honest := server.(*Conn).c
 			b := honest.recvBuf
-			end := b[honest.o.RecvBuffer-6 : honest.o.RecvBuffer] // no data gets that far
-			buffer := segment{honest.rbuf.MR.Addr() + uint64(honest.o.RecvBuffer) - 6, 6, honest.rbuf.MR.RKey()}
-			err = pairWith(t, l, func(c *Conn) {
-				c.slots--
-				copy(c.sbuf.MR.Bytes(), "attack")
-				b := c.qp.BeginSend()
-				b.Write(idData, uverbs.SendSignaled, buffer.addr, buffer.key)
-				b.SGE(c.sbuf.MR.SGE(0, 6))
-				c.post(b)
-				for c.err == nil && !c.flushed && c.slots < c.o.SendDepth {
-					c.poll()
+			end := b[honest.RecvBuffer-6 : honest.RecvBuffer] // no data gets that far
+			buffer := segment{honest.RecvMem.MR.Addr() + uint64(honest.RecvBuffer) - 6, 6, honest.RecvMem.MR.RKey()}
+			err = pairWith(t, l, func(c *conn) {
+				c.Slots--
+				copy(c.SendMem.MR.Bytes(), "attack")
+				b := c.QP.BeginSend()
+				b.Write(protocol.IDData, uverbs.SendSignaled, buffer.addr, buffer.key)
+				b.SGE(c.SendMem.MR.SGE(0, 6))
+				c.Post(b)
+				for c.Err == nil && c.Slots < c.SendDepth {
+					c.Poll()
 				}
+				c.ID.Disconnect()
 			})
 			reached := string(end) == "attack"
 			if want := isolation == SharedPD; reached != want {
@@ -275,31 +249,5 @@ func TestIsolation(t *testing.T) {
 				t.Errorf("%q arrives", got)
 			}
 		})
-	}
-}
-
-// TestClose: random operations while both sides close.
-func TestClose(t *testing.T) {
-	l := newListener(t, Options{Linger: time.Second})
-	r := rand.New(rand.NewPCG(1, 2))
-	for range 20 {
-		client, server, err := connect(l, Options{Linger: time.Second})
-		must(t, err)
-		done := make(chan error, 2)
-		for _, c := range []*Conn{client.(*Conn), server.(*Conn)} {
-			n := r.IntN(2_000_000)
-			go func() {
-				c.SetDeadline(time.Now().Add(200 * time.Millisecond)) // neither reads, so both may wait for room
-				c.Write(make([]byte, n))
-				c.Close()
-				_, err := c.Write([]byte("late"))
-				if !strings.Contains(err.Error(), "closed") {
-					done <- err
-					return
-				}
-				done <- nil
-			}()
-		}
-		must(t, <-done, <-done)
 	}
 }

@@ -1,13 +1,11 @@
 package valkey
 
 import (
-	"fmt"
-	"os"
 	"time"
 
 	"github.com/goverbs/goverbs/cm/internal/limits"
+	"github.com/goverbs/goverbs/cm/internal/protocol"
 	"github.com/goverbs/goverbs/cm/rdmacm"
-	"github.com/goverbs/goverbs/uverbs"
 )
 
 // Options are the options of a connection. The zero value suits most programs.
@@ -39,54 +37,29 @@ const (
 )
 
 // String returns the name of the constant.
-func (i Isolation) String() string {
-	switch i {
-	case ConnPD:
-		return "ConnPD"
-	case SharedPD:
-		return "SharedPD"
-	}
-	return fmt.Sprintf("isolation %d", uint8(i))
-}
+func (i Isolation) String() string { return protocol.IsolationName(uint8(i)) }
 
 // defaults returns the options with their defaults filled in.
 func (o Options) defaults(op string) (Options, error) {
-	for _, f := range []struct {
-		name              string
-		value             *int
-		zero, least, most int
-	}{
-		{"RecvBuffer", &o.RecvBuffer, 1 << 20, 8 << 10, 1 << 30},
-		{"SendBuffer", &o.SendBuffer, 256 << 10, 4 << 10, 1 << 30},
-		{"RecvDepth", &o.RecvDepth, 1024, 16, 16384},
-		{"SendDepth", &o.SendDepth, 256, 16, 16384},
-	} {
-		if *f.value == 0 {
-			*f.value = f.zero
-		}
-		if *f.value < f.least || *f.value > f.most {
-			return o, argErr(op, f.name, *f.value, "%d to %d", f.least, f.most)
-		}
-	}
-	if o.Isolation > SharedPD {
-		return o, argErr(op, "Isolation", o.Isolation, "ConnPD or SharedPD")
-	}
+	err := protocol.Defaults(Network, op, &o.KeepAlive, &o.Linger, uint8(o.Isolation),
+		protocol.Field{Name: "RecvBuffer", Value: &o.RecvBuffer, Zero: 1 << 20, Least: 8 << 10, Most: 1 << 30},
+		protocol.Field{Name: "SendBuffer", Value: &o.SendBuffer, Zero: 256 << 10, Least: 4 << 10, Most: 1 << 30},
+		protocol.Field{Name: "RecvDepth", Value: &o.RecvDepth, Zero: 1024, Least: 16, Most: 16384},
+		protocol.Field{Name: "SendDepth", Value: &o.SendDepth, Zero: 256, Least: 16, Most: 16384},
+	)
 	o.RecvBuffer += o.RecvBuffer & 1
-	if o.KeepAlive == 0 {
-		o.KeepAlive = 15 * time.Second
-	}
-	if o.Linger < 0 {
-		return o, argErr(op, "Linger", o.Linger, "at least 0")
-	}
-	if o.Linger == 0 {
-		o.Linger = 5 * time.Second
-	}
-	return o, nil
+	return o, err
 }
 
-// argErr returns an error for an argument that is not valid.
-func argErr(op, field string, given any, allowed string, args ...any) error {
-	return &uverbs.ArgError{Package: "valkey", Op: op, Field: field, Given: fmt.Sprint(given), Allowed: fmt.Sprintf(allowed, args...)}
+// config returns the protocol with options that have their defaults.
+func (o Options) config() *protocol.Config {
+	return &protocol.Config{
+		Network: Network, Check: checkPrivateData, Silent: silent, New: func() protocol.Wire { return new(conn) },
+		Refusal:    func(request []byte) []byte { return protocol.Refusal(request, speaks) },
+		RecvBuffer: o.RecvBuffer, SendBuffer: o.SendBuffer, SendExtra: maxControls * commandSize, Receives: o.RecvDepth,
+		SendDepth: o.SendDepth, MaxControls: maxControls, Sends: o.SendDepth + maxControls,
+		SharedPD: o.Isolation == SharedPD, Background: true, KeepAlive: o.KeepAlive, Linger: o.Linger,
+	}
 }
 
 // MemoryPerConn returns the memory for data and commands that a connection with these options needs, in
@@ -101,16 +74,8 @@ func (o Options) MemoryPerConn() (int64, error) {
 
 // memory is MemoryPerConn for options with defaults filled in.
 func (o *Options) memory() int64 {
-	page := int64(os.Getpagesize())
-	n := int64(0)
-	for _, size := range []int{o.sendSize(), o.RecvBuffer, firstRecvs * commandSize, (o.RecvDepth - firstRecvs) * commandSize} {
-		n += (int64(size) + page - 1) &^ (page - 1)
-	}
-	return n
+	return protocol.Pages(o.SendBuffer+maxControls*commandSize, o.RecvBuffer, firstRecvs*commandSize, (o.RecvDepth-firstRecvs)*commandSize)
 }
-
-// sendSize returns the size of the memory to send from, in bytes.
-func (o *Options) sendSize() int { return o.SendBuffer + maxControls*commandSize }
 
 // ListenOptions are the options of [Listen]. The zero value suits most programs.
 type ListenOptions struct {
@@ -129,17 +94,14 @@ type ListenOptions struct {
 	// for each connection that was given up before its peer completed it. It must return soon. The
 	// address is the zero value if it is not known.
 	Refused func(remote rdmacm.Addr, err error)
-
-	limits limits.Limits
 }
 
-// defaults returns the options with their defaults filled in.
-func (o ListenOptions) defaults() (_ ListenOptions, err error) {
-	const op = "Listen"
-	if o.Options, err = o.Options.defaults(op); err != nil {
-		return o, err
+// limits returns the limits, and fills in the defaults of the other options.
+func (o *ListenOptions) limits() (l limits.Limits, err error) {
+	if o.Options, err = o.Options.defaults("Listen"); err != nil {
+		return l, err
 	}
-	o.limits, err = limits.Options{Backlog: o.Backlog, HalfOpen: o.HalfOpen, MaxConns: o.MaxConns, MaxMemory: o.MaxMemory, AddrShare: o.AddrShare,
-		PerConn: o.memory()}.Limits(func(field string, given any, allowed string) error { return argErr(op, field, given, "%s", allowed) })
-	return o, err
+	return protocol.Limits(Network, limits.Options{
+		Backlog: o.Backlog, HalfOpen: o.HalfOpen, MaxConns: o.MaxConns, MaxMemory: o.MaxMemory, AddrShare: o.AddrShare, PerConn: o.memory(),
+	})
 }

@@ -1,6 +1,9 @@
 package valkey
 
-import "github.com/goverbs/goverbs/uverbs"
+import (
+	"github.com/goverbs/goverbs/cm/internal/protocol"
+	"github.com/goverbs/goverbs/uverbs"
+)
 
 // maxAsked is how many questions for features a peer may ask before it gets the answers.
 const maxAsked = 8
@@ -45,16 +48,16 @@ func (s *state) handle(wc *uverbs.WC, memory []byte) error {
 		}
 		return s.handleCommand(c)
 	}
-	return protoErr("the peer has sent %d bytes by %s, which is no message of Valkey's protocol", wc.ByteLen, wc.Opcode)
+	return protocol.Violation("the peer has sent %d bytes by %s, which is no message of Valkey's protocol", wc.ByteLen, wc.Opcode)
 }
 
 // handleData handles a message that says how many bytes of data the peer has written.
 func (s *state) handleData(length, written uint32) error {
 	switch room := s.granted - s.arrived; {
 	case length != written:
-		return protoErr("the peer says that it has written %d bytes of data, and its WRITE has %d", length, written)
+		return protocol.Violation("the peer says that it has written %d bytes of data, and its WRITE has %d", length, written)
 	case uint64(length) > room:
-		return protoErr("the peer says that it has written %d bytes, and has room for %d", length, room)
+		return protocol.Violation("the peer says that it has written %d bytes, and has room for %d", length, room)
 	}
 	s.arrived += uint64(length)
 	return nil
@@ -66,18 +69,18 @@ func (s *state) handleCommand(c command) error {
 	case getServerFeature:
 		switch {
 		case !s.server:
-			return protoErr("the peer has sent %s, and this side has not asked for features", c.op)
+			return protocol.Violation("the peer has sent %s, and this side has not asked for features", c.op)
 		case s.asks == maxAsked:
-			return protoErr("the peer has sent %s %d times without waiting for an answer", c.op, maxAsked+1)
+			return protocol.Violation("the peer has sent %s %d times without waiting for an answer", c.op, maxAsked+1)
 		}
 		s.asked[s.asks] = c.selects
 		s.asks++
 	case setClientFeature:
 		switch {
 		case !s.server:
-			return protoErr("the peer has sent %s, which only clients send", c.op)
+			return protocol.Violation("the peer has sent %s, which only clients send", c.op)
 		case c.features != 0:
-			return protoErr("the peer wants to use the features %#x, and this side has offered none", c.features)
+			return protocol.Violation("the peer wants to use the features %#x, and this side has offered none", c.features)
 		}
 	case registerXferMemory:
 		return s.handleBuffer(c.buffer)
@@ -89,11 +92,11 @@ func (s *state) handleCommand(c command) error {
 func (s *state) handleBuffer(b segment) error {
 	switch {
 	case s.remote.length > 0:
-		return protoErr("the peer has announced a buffer while %d bytes of its last one are not used", s.remote.length)
+		return protocol.Violation("the peer has announced a buffer while %d bytes of its last one are not used", s.remote.length)
 	case b.length == 0:
-		return protoErr("the peer has announced a buffer of 0 bytes")
+		return protocol.Violation("the peer has announced a buffer of 0 bytes")
 	case b.wraps():
-		return protoErr("the peer has announced a buffer of %d bytes at %#x, which goes beyond the largest address", b.length, b.addr)
+		return protocol.Violation("the peer has announced a buffer of %d bytes at %#x, which goes beyond the largest address", b.length, b.addr)
 	}
 	s.remote = b
 	return nil

@@ -4,7 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"syscall"
+
+	"github.com/goverbs/goverbs/cm/internal/protocol"
 )
 
 // Names of the fields and commands come from Valkey's documentation.
@@ -84,7 +85,7 @@ func (c command) put(b []byte) {
 // parseCommand reads a command. Bytes without a meaning are ignored.
 func parseCommand(b []byte) (c command, err error) {
 	if len(b) != commandSize {
-		return c, protoErr("the peer has sent a command of %d bytes, want %d", len(b), commandSize)
+		return c, protocol.Violation("the peer has sent a command of %d bytes, want %d", len(b), commandSize)
 	}
 	switch c.op = opcode(binary.BigEndian.Uint16(b)); c.op {
 	case getServerFeature, setClientFeature:
@@ -93,12 +94,34 @@ func parseCommand(b []byte) (c command, err error) {
 	case registerXferMemory:
 		c.buffer = segment{binary.BigEndian.Uint64(b[16:]), binary.BigEndian.Uint32(b[24:]), binary.BigEndian.Uint32(b[28:])}
 	default:
-		return c, protoErr("the peer has sent %s, which is not known", c.op)
+		return c, protocol.Violation("the peer has sent %s, which is not known", c.op)
 	}
 	return c, nil
 }
 
-// protoErr returns the error of a peer that violates the protocol.
-func protoErr(format string, args ...any) error {
-	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), syscall.EPROTO)
+// What listeners and clients say of other protocols.
+const (
+	speaks = "Valkey's protocol for RDMA, not that of cm.Conn, cm.Stream or rsocket"
+	silent = "the listener gives no reason, as those of rsocket do, or one that has no room for another connection"
+)
+
+// errSpeaksCM is the error of a peer that speaks the protocol of package cm.
+var errSpeaksCM = protocol.Violation("the peer speaks the protocol of cm.Conn and cm.Stream, not Valkey's")
+
+// checkPrivateData returns an error if a request or an answer has the private data of another
+// protocol. Valkey uses no private data, but on InfiniBand it is padded with zeros.
+func checkPrivateData(b []byte) error {
+	const rsocketSize, rsocketVersion = 40, 1
+	switch {
+	case protocol.SpeaksCM(b):
+		return errSpeaksCM
+	case len(b) >= rsocketSize && b[0] == rsocketVersion:
+		return protocol.Violation("the peer seems to speak rsocket, not Valkey's protocol: its private data begins with % x", b[:8])
+	}
+	for i := range b {
+		if b[i] != 0 {
+			return protocol.Violation("the peer does not speak Valkey's protocol, which has no private data: it has sent % x", b[:min(len(b), 16)])
+		}
+	}
+	return nil
 }

@@ -8,7 +8,11 @@ import (
 	"unsafe"
 
 	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/test/testenv"
 )
+
+// must fails a test on an error.
+var must = testenv.Must
 
 // Offsets and values typed from the kernel's include/linux/mlx5/{qp,cq,device}.h, and on
 // purpose not taken from layout.go, which these tests check.
@@ -52,9 +56,7 @@ type card struct {
 func region(tb testing.TB, n int) []byte {
 	tb.Helper()
 	r, err := mmio.MapAnonymous(n, false)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	tb.Cleanup(func() { r.Close() })
 	return r.Bytes()
 }
@@ -71,9 +73,7 @@ func newCard(tb testing.TB, t Transport, wr, sge, inline int) *card {
 	tb.Cleanup(func() { c.recs.Close() })
 	must := func(err error) {
 		tb.Helper()
-		if err != nil {
-			tb.Fatal(err)
-		}
+		must(tb, err)
 	}
 	var err error
 	c.qpRec, err = c.recs.Take()
@@ -192,9 +192,7 @@ func (c *card) add(id uint64, op Op, flags uint8, fill func(s *SendSlot)) {
 // ok fails the test on an error of a slot.
 func ok(tb testing.TB, err error) {
 	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 }
 
 // ptr is where a record is.

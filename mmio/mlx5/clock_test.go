@@ -4,13 +4,19 @@ package mlx5
 
 import (
 	"encoding/binary"
-	"errors"
 	"math/big"
 	"testing"
 	"unsafe"
 
 	"github.com/goverbs/goverbs/mmio/mlx5/internal/abi"
+	"github.com/goverbs/goverbs/test/testenv"
 )
+
+// errorIs checks which error a call returned.
+var errorIs = testenv.ErrorIs
+
+// errorOf returns the error of a call.
+func errorOf[T any](_ T, err error) error { return err }
 
 // TestClock reads the counter, whose halves are big-endian, where the context says that it is.
 func TestClock(t *testing.T) {
@@ -29,16 +35,10 @@ func TestClock(t *testing.T) {
 		}
 	}
 	for _, offset := range []uint64{2, 4096 - 4, 1<<64 - 1} {
-		if _, err := NewClock(page, offset); !errors.Is(err, ErrLayout) {
-			t.Errorf("at %#x: %v, want %v", offset, err, ErrLayout)
-		}
+		errorIs(t, errorOf(NewClock(page, offset)), ErrLayout, "at %#x", offset)
 	}
-	if _, err := NewClock(page[:7], 0); !errors.Is(err, ErrLayout) {
-		t.Errorf("on 7 bytes: %v, want %v", err, ErrLayout)
-	}
-	if _, err := NewClock(nil, 0); !errors.Is(err, ErrLayout) {
-		t.Errorf("without a page: %v, want %v", err, ErrLayout)
-	}
+	errorIs(t, errorOf(NewClock(page[:7], 0)), ErrLayout, "on 7 bytes")
+	errorIs(t, errorOf(NewClock(nil, 0)), ErrLayout, "without a page")
 }
 
 // TestClockInfo: stamps before and after the kernel's last look, counters that have begun anew, and
@@ -46,9 +46,7 @@ func TestClock(t *testing.T) {
 func TestClockInfo(t *testing.T) {
 	page := region(t, 4096)
 	c, err := NewClockInfo(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const second = 1e9
 	for _, v := range []struct {
 		name         string
@@ -78,9 +76,7 @@ func TestClockInfo(t *testing.T) {
 			t.Errorf("%s: %d, %v; want %d, %v", v.name, ns, ok, v.want, !v.fails)
 		}
 	}
-	if _, err := NewClockInfo(page[:unsafe.Sizeof(*c.info)-1]); !errors.Is(err, ErrLayout) {
-		t.Errorf("a page that is too short: %v, want %v", err, ErrLayout)
-	}
+	errorIs(t, errorOf(NewClockInfo(page[:unsafe.Sizeof(*c.info)-1])), ErrLayout, "a page that is too short")
 }
 
 // FuzzClockInfo compares Nanoseconds with the same formula in math/big, for any content of the page.
@@ -91,9 +87,7 @@ func FuzzClockInfo(f *testing.F) {
 	f.Add(uint32(0), uint64(1), uint64(1), uint64(1), uint32(1), uint32(64), uint64(1), uint64(1))
 	f.Fuzz(func(t *testing.T, sign uint32, nsec, cycles, frac uint64, mult, shift uint32, mask, stamp uint64) {
 		c, err := NewClockInfo(make([]byte, 4096))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c.info.Sign, c.info.Nsec, c.info.Cycles, c.info.Frac = sign, nsec, cycles, frac
 		c.info.Mult, c.info.Shift, c.info.Mask = mult, shift, mask
 		got, ok := c.Nanoseconds(stamp)

@@ -38,9 +38,7 @@ func answer(change func(b []byte)) []byte {
 
 func TestContext(t *testing.T) {
 	c, err := DecodeContext(answer(nil), 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if c.BlueFlame != 512 || c.MaxSendWQE != 1024 || c.MaxRecvWQE != 512 || c.MaxBlocks != 32768 || c.MaxRecvWR != 32768 || c.MaxSRQWR != 32767 ||
 		!c.UserIndex || !c.AHResponse || c.Static.Pages != 0 || !c.ClockInfo || !c.ClockThere || c.ClockOffset != 0x1000 || !c.ECE || c.EthHeader != 18 {
 		t.Errorf("context is %+v", c)
@@ -166,13 +164,9 @@ func TestStaticRegisters(t *testing.T) {
 		}
 	}
 	for _, index := range []uint32{2, 3, 32, 1<<32 - 1} {
-		if _, err := c.Static.Register(pages, index); !errors.Is(err, ErrLayout) {
-			t.Errorf("register %d: %v", index, err)
-		}
+		errorIs(t, errorOf(c.Static.Register(pages, index)), ErrLayout, "register %d", index)
 	}
-	if _, err := c.Static.Register(pages[:2], 29); !errors.Is(err, ErrLayout) {
-		t.Errorf("a page that is not mapped: %v", err)
-	}
+	errorIs(t, errorOf(c.Static.Register(pages[:2], 29)), ErrLayout, "a page that is not mapped")
 	for i, want := range map[int]uint64{0: 0, 7: 0x7000, 255: 0xff000, 256: 0x10000000, 0x1ff: 0x100ff000} {
 		if got := c.Static.Offset(i, 4096); got != want {
 			t.Errorf("page %d is at %#x, want %#x", i, got, want)

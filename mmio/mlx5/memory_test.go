@@ -3,7 +3,6 @@
 package mlx5
 
 import (
-	"errors"
 	"slices"
 	"testing"
 
@@ -32,9 +31,7 @@ func TestMemory(t *testing.T) {
 	mapped := region(t, 8192)
 	const start, length = 64, 5000
 	m, err := NewMemory(mapped, start, length)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want, data := slices.Clone(mapped), make([]byte, 3001)
 	for i := range data {
 		data[i] = byte(i * 3)
@@ -57,8 +54,6 @@ func TestMemory(t *testing.T) {
 		start  uint64
 		length int
 	}{{2, 100}, {64, 8192}, {8196, 0}, {1 << 63, 1}, {0, -1}} {
-		if _, err := NewMemory(mapped, c.start, c.length); !errors.Is(err, ErrLayout) {
-			t.Errorf("%d bytes at %#x: %v, want %v", c.length, c.start, err, ErrLayout)
-		}
+		errorIs(t, errorOf(NewMemory(mapped, c.start, c.length)), ErrLayout, "%d bytes at %#x", c.length, c.start)
 	}
 }

@@ -45,9 +45,7 @@ func TestRecvHalfConcurrent(t *testing.T) {
 		}
 		for i := range n {
 			s := h.q.Slot(int(i), uint64(next+i))
-			if err := s.AddSGE(uint64(next+i), 8, 1); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.AddSGE(uint64(next+i), 8, 1))
 			s.Finish()
 		}
 		h.q.Publish(int(n))

@@ -73,9 +73,7 @@ func TestSizes(t *testing.T) {
 		func() error { _, err := none.SizeRecv(1, 1); return err }(),
 		func() error { _, err := none.SizeSRQ(1, 1, false); return err }(),
 	} {
-		if !errors.Is(err, ErrSize) {
-			t.Errorf("a device with limits of 0: %v", err)
-		}
+		errorIs(t, err, ErrSize, "a device with limits of 0")
 	}
 }
 
@@ -322,9 +320,7 @@ func TestRegisterWithoutBlueFlame(t *testing.T) {
 		bf   uint32
 		size int
 	}{{-1, 512, 4096}, {2, 512, 4096}, {0, 512, 4095}, {1, 2048, 4096}, {0, 512, 0}} {
-		if _, err := NewRegister(make([]byte, c.size), c.n, c.bf, false); !errors.Is(err, ErrLayout) {
-			t.Errorf("%+v: %v", c, err)
-		}
+		errorIs(t, errorOf(NewRegister(make([]byte, c.size), c.n, c.bf, false)), ErrLayout, "%+v", c)
 	}
 }
 

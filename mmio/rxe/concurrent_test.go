@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"runtime"
 	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // rounds is how many entries the concurrent tests pass: the ring wraps
@@ -41,9 +43,7 @@ func TestSendConcurrently(t *testing.T) {
 		batch = min(batch, int(rounds-id))
 		for {
 			room, err := q.Room(batch)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			if room {
 				break
 			}
@@ -80,9 +80,7 @@ func TestPollConcurrently(t *testing.T) {
 	}()
 	for id := uint64(0); id < rounds; {
 		n, err := q.Avail()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		if n == 0 {
 			runtime.Gosched()
 		}

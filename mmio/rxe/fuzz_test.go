@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // fuzzSpan is how much memory a fuzzed ring has at most, without the header.
@@ -34,9 +35,7 @@ var arena = sync.OnceValues(func() ([]byte, error) {
 // rounded up to whole elements of 8 bytes, for the alignment of its start.
 func place(t *testing.T, header []byte, size uint16) []byte {
 	all, err := arena()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	n := min(int(size), fuzzSpan+hdrSize) &^ 7
 	mem := all[len(all)-n:]
 	clear(all)

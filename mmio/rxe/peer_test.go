@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"unsafe"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // Offsets and sizes as the C header rdma_user_rxe.h (and ib_user_verbs.h, for
@@ -141,9 +143,7 @@ func element(shift uint32, size int, fields []field) []byte {
 func must[T any](tb testing.TB) func(v T, err error) T {
 	return func(v T, err error) T {
 		tb.Helper()
-		if err != nil {
-			tb.Fatal(err)
-		}
+		testenv.Must(tb, err)
 		return v
 	}
 }

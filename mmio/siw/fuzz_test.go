@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/mmio"
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // arena is memory with an inaccessible page on either side, so that a read or write out of
@@ -31,9 +32,7 @@ var arena = sync.OnceValues(func() ([]byte, error) {
 // has left in it.
 func place(t *testing.T, size int, garbage []byte) []byte {
 	all, err := arena()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	clear(all)
 	mem := all[len(all)-max(0, min(size, len(all)))&^7:]
 	for i := range mem {

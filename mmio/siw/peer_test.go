@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"unsafe"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // Offsets, sizes and values as the C header rdma/siw-abi.h has them, typed from there and on
@@ -114,9 +116,7 @@ func (p *peer) put(id uint64, op uint8, status uint16, bytes uint32, qpn uint64)
 func must[T any](tb testing.TB) func(v T, err error) T {
 	return func(v T, err error) T {
 		tb.Helper()
-		if err != nil {
-			tb.Fatal(err)
-		}
+		testenv.Must(tb, err)
 		return v
 	}
 }

@@ -12,15 +12,11 @@ import (
 // what was not measured.
 func TestCosts(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Dir(costsFile(dir, "amd64")), 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(costsFile(dir, "amd64")), 0o777))
 	do := func(rows map[string][]float64, flags ...string) (status int, out, log string) {
 		t.Helper()
 		file := filepath.Join(t.TempDir(), "run.json")
-		if err := save(file, testReport("abc", rows).writeJSON); err != nil {
-			t.Fatal(err)
-		}
+		must(t, save(file, testReport("abc", rows).writeJSON))
 		var o, l bytes.Buffer
 		status = run(append(append([]string{"costs", "-root", dir}, flags...), file), &o, &l)
 		return status, o.String(), l.String()
@@ -49,9 +45,7 @@ func TestCosts(t *testing.T) {
 	if status, _, log := do(map[string][]float64{"send-bw/size=2": {9}}); status != 1 || !strings.Contains(log, "unit msg/s") {
 		t.Errorf("a rate: %d, %s", status, log)
 	}
-	if err := os.WriteFile(costsFile(dir, "amd64"), []byte(`{"instructions": {"x": 0}}`), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(costsFile(dir, "amd64"), []byte(`{"instructions": {"x": 0}}`), 0o666))
 	if status, _, log := do(rows); status != 1 || !strings.Contains(log, "has 0 instructions for x") {
 		t.Errorf("a record of 0: %d, %s", status, log)
 	}
@@ -60,9 +54,7 @@ func TestCosts(t *testing.T) {
 // TestCostsRecord: the record that is checked in can be read and has rows.
 func TestCostsRecord(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "run.json")
-	if err := save(file, testReport("abc", map[string][]float64{"x": {1}}).writeJSON); err != nil {
-		t.Fatal(err)
-	}
+	must(t, save(file, testReport("abc", map[string][]float64{"x": {1}}).writeJSON))
 	var out, log bytes.Buffer
 	if run([]string{"costs", "-root", root, file}, &out, &log) != 1 || !strings.Contains(log.String(), "qps/n=100/create was recorded, but not measured") {
 		t.Errorf("%s%s", out.String(), log.String())

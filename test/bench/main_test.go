@@ -62,9 +62,7 @@ func TestCommandLine(t *testing.T) {
 // TestRowsCM: by the connection manager there is what iWARP has, and no more.
 func TestRowsCM(t *testing.T) {
 	b, err := options([]string{"-cm", "-sizes", "2"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tests := map[string]bool{}
 	for _, w := range b.selected() {
 		for _, r := range w.rows {
@@ -81,9 +79,7 @@ func TestRowsCM(t *testing.T) {
 // TestRows: every test has a row with a name of its own.
 func TestRows(t *testing.T) {
 	b, err := options([]string{"-mr", "4096", "-qps", "10", "-sizes", "2,65536"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var names []string
 	for _, w := range b.all() {
 		for _, r := range w.rows {
@@ -152,9 +148,7 @@ func TestRowsCounted(t *testing.T) {
 		{"^send-bw/", false, false, nil, ""}, // by the clock there are some
 	} {
 		b, err := options([]string{"-counted", "-device", "mlx5_0", "-rows", c.rows}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b.card, b.dc = c.card, c.dc
 		if err := b.check(); (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%+v: %v", c, err)
@@ -272,9 +266,7 @@ func TestPrograms(t *testing.T) {
 		t.Error("a line without addresses is no error")
 	}
 	s, err := start([]string{"sh", "-c", "echo gone >&2; exit 3"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := s.listening(t.Context(), 1); err == nil || !strings.Contains(err.Error(), "exit status 3: gone") {
 		t.Errorf("a server that ends: %v", err)
 	}
@@ -284,17 +276,13 @@ func TestPrograms(t *testing.T) {
 // system, but not the time that it sleeps.
 func TestExchange(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close() // in place of the server, which only has to run
 	const count = 10
 	client := []string{"sh", "-c", "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done; sleep 0.5; echo '12.50 µs per exchange'"}
 	begin := time.Now()
 	v, err := (&bench{}).exchange(t.Context(), l.Addr().(*net.TCPAddr).Port, []string{"sleep", "60"}, client, count)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	most := float64((time.Since(begin) - 500*time.Millisecond).Microseconds()) / count
 	if v[0] != 12.5 || v[1] <= 0 || v[1] > most {
 		t.Errorf("%v µs, want 12.5, and more than 0 and at most %.1f of processor time", v, most)

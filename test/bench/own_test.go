@@ -18,9 +18,7 @@ import (
 func softDevice(t *testing.T) (name, at string) {
 	t.Helper()
 	dev, err := soft.New(soft.Options{Auto: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { dev.Close() })
 	return dev.Name(), net.JoinHostPort(dev.Addr().String(), "0")
 }
@@ -77,14 +75,10 @@ func TestTimed(t *testing.T) {
 func TestMemory(t *testing.T) {
 	name, at := softDevice(t)
 	dev, err := uverbs.Open(name, uverbs.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer dev.CloseAll()
 	var out bytes.Buffer
-	if err := memory(&out, dev, at, 10, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, memory(&out, dev, at, 10, 0))
 	for name, least := range map[string]float64{"PD": 0, "MR": 0, "CQ": 30, "CQ with events": 30, "QP": 40, "Conn, a goroutine in Recv": 30, "Conn, no goroutine": 30} {
 		m := regexp.MustCompile(`(?m)^` + name + ` +(-?[0-9.]+) KiB of Go's heap and stacks, +(-?[0-9.]+) KiB mapped$`).FindStringSubmatch(out.String())
 		if m == nil {

@@ -14,17 +14,11 @@ const root = "../.."
 // TestCheckedIn checks that the figures in README.md are rendered from the run that is checked in, if there is one.
 func TestCheckedIn(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(root, readmeFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, block, _, err := cutBlock(string(b))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	runs, err := shownRuns(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if block != markdown(runs) {
 		t.Errorf("the figures in %s are not those of %s: go run ./test/bench readme", readmeFile, shownFile)
 	}
@@ -45,13 +39,9 @@ func TestReadme(t *testing.T) {
 	})
 	r.Perftest = "6.06"
 	r.Rows = append(r.Rows, Row{Name: "count/mr/size=4096/dereg", Unit: nanoseconds, Better: less, Error: "no device"})
-	if err := save(run1, r.writeJSON); err != nil {
-		t.Fatal(err)
-	}
+	must(t, save(run1, r.writeJSON))
 	readme := filepath.Join(dir, readmeFile)
-	if err := os.MkdirAll(filepath.Dir(readme), 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(readme), 0o777))
 	before, after := "# x\n"+blockBegin, blockEnd+"more\n"
 	const want = `Linux 6.1.0, rxe0, amd64 with 2 processors (QEMU), perftest 6.06, 2026-01-02 03:04, commit v1-2-gabc, 3 rounds.
 
@@ -88,9 +78,7 @@ A cell has both medians, the median ratio, and the middle half of the ratios. Le
 | ` + "`cm.Conn`s, beside queue pairs with a CQ each" + ` | | 2.00 / 1.00 | | |
 `
 	for _, args := range [][]string{{"readme", "-root", dir, run1}, {"readme", "-root", dir}} {
-		if err := os.WriteFile(readme, []byte(before+"old\n"+after), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(readme, []byte(before+"old\n"+after), 0o666))
 		var out, log bytes.Buffer
 		if status := run(args, &out, &log); status != 0 {
 			t.Fatalf("%q: %s", args, log.String())
@@ -100,9 +88,7 @@ A cell has both medians, the median ratio, and the middle half of the ratios. Le
 			t.Errorf("%q: %v\n%s\nwant\n%s", args, err, got, before+want+after)
 		}
 	}
-	if err := os.WriteFile(readme, []byte("# x\n"), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(readme, []byte("# x\n"), 0o666))
 	var out, log bytes.Buffer
 	if status := run([]string{"readme", "-root", dir}, &out, &log); status != 1 || !strings.Contains(log.String(), "README.md has no") {
 		t.Errorf("a README without a place for it: %d, %s", status, log.String())
@@ -115,9 +101,7 @@ A cell has both medians, the median ratio, and the middle half of the ratios. Le
 // TestDefaults: a run without flags measures everything, whichever output it writes.
 func TestDefaults(t *testing.T) {
 	b, err := options([]string{"-rounds", "9"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	names := map[string]bool{}
 	for _, w := range b.selected() {
 		for _, r := range w.rows {

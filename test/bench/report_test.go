@@ -8,7 +8,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
+
+// must fails a test on an error.
+var must = testenv.Must
 
 // testReport makes a report of figures of ours, where rdma-core's are 100.
 func testReport(commit string, rows map[string][]float64) *Report {
@@ -67,9 +72,7 @@ func TestText(t *testing.T) {
 	r := testReport("abc", map[string][]float64{"send-lat/size=2/wait=poll": {80, 90, 100}, "send-bw/size=2/wait=poll": {80, 90, 85}})
 	r.Rows = append(r.Rows, Row{Name: "mr/size=1/reg", Unit: microseconds, Better: less, Error: "no memory\nat all\n"})
 	var out bytes.Buffer
-	if err := r.writeText(&out); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.writeText(&out))
 	for _, want := range []string{
 		"Linux 6.1.0, rxe0, amd64 with 2 processors (QEMU), 2026-01-02 03:04, commit abc, 3 rounds\n",
 		"send-lat/size=2/wait=poll                         90.0          100  µs        0.90   0.85-0.95     0.80-1.00    <= 1.00\n",
@@ -108,9 +111,7 @@ func TestKeep(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "run.json")
 	for _, rows := range []map[string][]float64{{"send-lat/size=2/wait=poll": {80}, "open/device": {20}}, {"send-lat/size=2/wait=poll": {70}, "call/post": {90}}} {
-		if err := save(file, testReport("v1-2-gabc", rows).writeJSON); err != nil {
-			t.Fatal(err)
-		}
+		must(t, save(file, testReport("v1-2-gabc", rows).writeJSON))
 		var out, log bytes.Buffer
 		if status := run([]string{"keep", "-dir", filepath.Join(dir, "all"), file}, &out, &log); status != 0 {
 			t.Fatal(log.String())
@@ -118,9 +119,7 @@ func TestKeep(t *testing.T) {
 	}
 	name := filepath.Join(dir, "all", "amd64-6.1.0", "v1-2-gabc")
 	r, err := readReport(name + ".json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got []string
 	for _, row := range r.Rows {
 		got = append(got, row.Name+" "+figure(row.OursMedian))
@@ -153,24 +152,18 @@ func TestReadReport(t *testing.T) {
 	} {
 		r := testReport("abc", map[string][]float64{"call/post": {90}})
 		change(r)
-		if err := save(file, r.writeJSON); err != nil {
-			t.Fatal(err)
-		}
+		must(t, save(file, r.writeJSON))
 		if _, err := readReport(file); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
 	r := testReport("abc", map[string][]float64{"call/post": {90}})
 	r.Rows[0].Ratio.Median, r.Rows[0].OursMedian = 0.1, 10
-	if err := save(file, r.writeJSON); err != nil {
-		t.Fatal(err)
-	}
+	must(t, save(file, r.writeJSON))
 	if r, err := readReport(file); err != nil || r.Rows[0].Ratio.Median != 0.9 || r.Rows[0].OursMedian != 90 {
 		t.Errorf("%v, %v", r, err)
 	}
-	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("{"), 0o600))
 	if _, err := readReport(file); err == nil || !strings.Contains(err.Error(), "is no report") {
 		t.Error(err)
 	}
@@ -179,13 +172,9 @@ func TestReadReport(t *testing.T) {
 // TestJSON: the fields have the names that the help tells.
 func TestJSON(t *testing.T) {
 	var out bytes.Buffer
-	if err := testReport("abc", map[string][]float64{"call/post": {90, 110}}).writeJSON(&out); err != nil {
-		t.Fatal(err)
-	}
+	must(t, testReport("abc", map[string][]float64{"call/post": {90, 110}}).writeJSON(&out))
 	var got map[string]any
-	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(out.Bytes(), &got))
 	row := got["rows"].([]any)[0].(map[string]any)
 	_, json, _ := strings.Cut(usage, "The JSON has")
 	for _, m := range []map[string]any{got, row, row["ratio"].(map[string]any)} {
@@ -206,9 +195,7 @@ func TestBenchstat(t *testing.T) {
 	r.Rows = append(r.Rows, Row{Name: "read-bw/size=65536/wait=poll", Unit: bandwidth, Better: more, Ours: []float64{2}, RdmaCore: []float64{3}},
 		Row{Name: "open/device", Unit: milliseconds, Better: less, Ours: []float64{2.5}, RdmaCore: []float64{3}})
 	var out bytes.Buffer
-	if err := r.writeBenchstat(&out); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.writeBenchstat(&out))
 	want := `goos: linux
 goarch: amd64
 kernel: 6.1.0
@@ -278,9 +265,7 @@ func TestCompare(t *testing.T) {
 		"b": {"send-lat/size=2/wait=poll": {80, 81, 82}, "read-lat/size=2/wait=poll": {90, 110, 130}, "send-bw/size=2/wait=poll": {70, 71, 72}, "call/post": {60, 61, 62}, "only/b": {1}},
 	} {
 		file := filepath.Join(dir, name)
-		if err := save(file, testReport(name, rows).writeJSON); err != nil {
-			t.Fatal(err)
-		}
+		must(t, save(file, testReport(name, rows).writeJSON))
 		files = append(files, file)
 	}
 	slices.Sort(files)

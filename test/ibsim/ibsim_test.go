@@ -5,17 +5,19 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
+
+// must fails a test on an error.
+var must = testenv.Must
 
 // register makes an agent.
 func register(t *testing.T, p *umad.Port, o umad.AgentOptions) *umad.Agent {
 	t.Helper()
 	a, err := p.Register(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return a
 }
 
@@ -27,9 +29,7 @@ func TestSim(t *testing.T) {
 	p := s.Port("h2")
 	directed := register(t, p, umad.AgentOptions{Class: mad.ClassSubnDirected})
 	req, err := mad.NewDirectedSMP(mad.MethodGet, mad.AttrNodeDescription, 0, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var d mad.NodeDescription
 	if err := directed.Query(t.Context(), umad.Addr{}, req, &d); err != nil || d.NodeString != "leaf1" {
 		t.Errorf("behind port 1 is %q, %v", d.NodeString, err)
@@ -70,13 +70,9 @@ func TestServe(t *testing.T) {
 	})
 	b := register(t, s.Port("h2"), umad.AgentOptions{Class: mad.ClassSubnDirected})
 	req, err := mad.NewDirectedSMP(mad.MethodGet, mad.AttrPortInfo, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var own mad.PortInfo
-	if err := b.Query(t.Context(), umad.Addr{}, req, &own); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Query(t.Context(), umad.Addr{}, req, &own))
 	out, errs, err := s.Run("h3", "ibping", "-c", "3", fmt.Sprint(own.LID))
 	if err != nil || strings.Count(out, "Pong from here.example") != 3 {
 		t.Errorf("%v\n%s%s", err, out, errs)

@@ -33,9 +33,7 @@ func ourTests(t *testing.T) map[string]bool {
 		}
 		for _, file := range files {
 			f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, d := range f.Decls {
 				if fn, ok := d.(*ast.FuncDecl); ok && isTest(fn) {
 					names[strings.TrimPrefix(filepath.Base(pkg)+".", "conformance.")+fn.Name.Name] = true
@@ -90,9 +88,7 @@ func checkCases(text string, ours map[string]bool) (problems []string) {
 
 func TestCases(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, casesFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, p := range checkCases(string(text), ourTests(t)) {
 		t.Errorf("%s: %s", casesFile, p)
 	}

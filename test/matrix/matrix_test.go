@@ -20,6 +20,9 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
+// must fails a test on an error.
+var must = testenv.Must
+
 // root is the checkout's root.
 const root = "../.."
 
@@ -283,9 +286,7 @@ func TestMarks(t *testing.T) {
 		}
 	}
 	tests, err := kernelTests(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !slices.ContainsFunc(tests, func(s sourceTest) bool { return slices.Contains(s.marks, "Boot") }) {
 		t.Error("no kernel test has a mark")
 	}
@@ -374,9 +375,7 @@ func TestSave(t *testing.T) {
 		{"second", "write", "exit status 126"},
 		{"third", "", "exit status 1"},
 	} {
-		if err := Save(dir, col, Boot{Name: b.name, Path: b.path, Release: c.Release, Problem: b.problem, Results: c.Results()}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, Save(dir, col, Boot{Name: b.name, Path: b.path, Release: c.Release, Problem: b.problem, Results: c.Results()}))
 	}
 	for range 2 {
 		if err := Remove(dir, col, "third"); err != nil {
@@ -389,13 +388,9 @@ func TestSave(t *testing.T) {
 		}
 	}
 	other := Column{Kernel: "6.12", Arch: "amd64", Driver: rxe}
-	if err := Save(dir, other, Boot{Name: "first", Results: c.Results()}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Save(dir, other, Boot{Name: "first", Results: c.Results()}))
 	r, err := readRun(dir, col)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(r.Boots) != 2 || r.Release != "6.1.0-56-amd64" || !slices.Equal(r.Problems, []string{"second: exit status 126"}) {
 		t.Errorf("run is %+v", r)
 	}
@@ -427,12 +422,8 @@ func TestSeconds(t *testing.T) {
 		"d": {Begin: at.Add(time.Hour), End: at.Add(time.Hour + 5*time.Second)},
 	} {
 		text, err := json.Marshal(b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(bootFile(dir, col, name), text, 0o666); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, os.WriteFile(bootFile(dir, col, name), text, 0o666))
 	}
 	if r, err := readRun(dir, col); err != nil || r.Seconds != 45 {
 		t.Errorf("run took %d s, %v, want 45", r.Seconds, err)
@@ -446,9 +437,7 @@ func TestRender(t *testing.T) {
 	}
 	m.Columns[0].Problems = []string{"kernel: exit status 126"}
 	page, err := html(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, s := range map[string]string{"text": text(m), "HTML": string(page), "Markdown": string(markdown(m)), "summary": summary(m)} {
 		words := []string{"6.1", "7.2", "arm64", "✗", "✓ 3", "–"}
 		if name == "Markdown" || name == "summary" {
@@ -469,13 +458,9 @@ func TestRender(t *testing.T) {
 		}
 	}
 	path := filepath.Join(t.TempDir(), "m.json")
-	if err := os.WriteFile(path, m.encode(), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, m.encode(), 0o666))
 	back, err := readMatrix(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if text(back) != text(m) {
 		t.Errorf("read back, it is\n%swant\n%s", text(back), text(m))
 	}
@@ -533,9 +518,7 @@ func TestGuestFuncs(t *testing.T) {
 		`package p; func open(t *testing.T) { guest(t) }; func guest(t *testing.T) { testenv.Guest(t) }; func pure(t *testing.T) { pure(t) }`,
 	} {
 		f, err := parser.ParseFile(token.NewFileSet(), "p_test.go", src, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		files = append(files, f)
 	}
 	guests := guestFuncs(files)
@@ -562,9 +545,7 @@ func TestTitles(t *testing.T) {
 		seen[filepath.Base(s)] = true
 	}
 	tests, err := kernelTests(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, s := range tests {
 		if seen[s.group+"/"+s.name] {
 			t.Errorf("two tests of the group %q are called %s", s.group, s.name)
@@ -576,24 +557,16 @@ func TestTitles(t *testing.T) {
 // TestCheckedIn: the tables in the README and beside the data are rendered from the data.
 func TestCheckedIn(t *testing.T) {
 	m, err := readMatrix(filepath.Join(root, dataFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	page, err := os.ReadFile(filepath.Join(root, pageFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !bytes.Equal(page, markdown(m)) {
 		t.Errorf("%s is not what %s says: make readme", pageFile, dataFile)
 	}
 	readme, err := fs.ReadFile(os.DirFS(root), readmeFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, block, _, err := cutBlock(string(readme))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if block != summary(m) {
 		t.Errorf("the table in %s is not what %s says: make readme", readmeFile, dataFile)
 	}

@@ -12,17 +12,11 @@ import (
 // TestPublished: programs contain the same part of the matrix as the checked-in data.
 func TestPublished(t *testing.T) {
 	m, err := readMatrix(filepath.Join(root, dataFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tests, err := kernelTests(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got, err := Published()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if want := m.ofSuite("conformance", tests); !bytes.Equal(got.encode(), want.encode()) {
 		t.Errorf("%s is not what %s says: make readme", publishedFile, dataFile)
 	}

@@ -12,7 +12,11 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/test/matrix"
+	"github.com/goverbs/goverbs/test/testenv"
 )
+
+// must fails a test on an error.
+var must = testenv.Must
 
 // testConfig is what the command line says without flags, on amd64.
 func testConfig() *config {
@@ -28,9 +32,7 @@ func TestGroups(t *testing.T) {
 	seen := map[string]int{}
 	for name := range groups {
 		p, err := c.plan([]string{name})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, s := range p.steps {
 			seen[s.name]++
 		}
@@ -94,9 +96,7 @@ func TestEmulated(t *testing.T) {
 		c.arch = "amd64"
 	}
 	p, err := c.plan([]string{"rxe"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, s := range p.steps {
 		line := s.command.String()
 		if !strings.Contains(line, "-env GOVERBS_SLOW=1") || strings.Contains(line, "GOVERBS_WAYS") || s.name == "rxe/write" {
@@ -114,9 +114,7 @@ func testFuncs(t *testing.T, dir string) (names []string) {
 	}
 	for _, f := range files {
 		src, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+|Benchmark\w+)\(`).FindAllSubmatch(src, -1) {
 			names = append(names, string(m[1]))
 		}
@@ -209,9 +207,7 @@ func TestCommand(t *testing.T) {
 func TestPlan(t *testing.T) {
 	c := testConfig()
 	p, err := c.plan([]string{"mlx5", "mlx5/ib", "flat/clock", "personalities/4711-*"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var b bytes.Buffer
 	p.print(&b)
 	var got []string
@@ -232,9 +228,7 @@ func TestRandomCard(t *testing.T) {
 	c := testConfig()
 	c.randomCard = "4712"
 	p, err := c.plan([]string{"cards/random-roce-control", "cards/random-roce"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, s := range p.steps {
 		// The programs of rdma-core may set reserved bits, ours may not.
 		want := "-device mlx5,mode=roce,personality=4712" + pick(strings.HasSuffix(s.name, "-control"), " ", ",strict ")

@@ -176,13 +176,9 @@ func TestRunColumn(t *testing.T) {
 	step := step{name: "soft", driver: "soft", path: "write", host: []string{"printf", "%s", output}}
 	_, _, root := runPlan(t, context.Background(), shellPlan(step))
 	text, err := os.ReadFile(filepath.Join(root, ".build/matrix", runtime.GOARCH+"-7.2-soft.soft.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var b matrix.Boot
-	if err := json.Unmarshal(text, &b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(text, &b))
 	want := []matrix.Result{{Suite: "cm", Test: "TestA", Outcome: matrix.Passed}, {Suite: "cm", Test: "TestB", Outcome: matrix.Passed}, {Suite: "cm", Test: "TestC", Outcome: matrix.Unsupported}}
 	if b.Path != "write" || b.Release != "6.1.0" || !slices.Equal(b.Results, want) {
 		t.Errorf("path %q, release %q, results %v, want %v", b.Path, b.Release, b.Results, want)

@@ -25,9 +25,7 @@ const (
 func lineOf(t *testing.T, name, prefix string) string {
 	t.Helper()
 	src, err := os.ReadFile(filepath.Join(root, "mmio/mlx5", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n := 0
 	for l := range strings.Lines(string(src)) {
 		if n++; strings.HasPrefix(l, prefix) {

@@ -15,9 +15,7 @@ import (
 func read(t *testing.T, path string) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(root, path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(b)
 }
 
@@ -125,9 +123,7 @@ func TestLinks(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if pages < 5 || links < 10 {
 		t.Errorf("found only %d links in %d pages", links, pages)
 	}
@@ -140,9 +136,7 @@ var notInAnchor = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 func hasHeading(t *testing.T, page, anchor string) bool {
 	t.Helper()
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for line := range bytes.Lines(text) {
 		if !bytes.HasPrefix(line, []byte("#")) {
 			continue

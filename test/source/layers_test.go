@@ -14,7 +14,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
+
+// must fails a test on an error.
+var must = testenv.Must
 
 // layer is a group of files of a package. A pattern is as in [path.Match].
 type layer struct {
@@ -102,26 +107,20 @@ func checkPackage(t *testing.T, pkg string) *checked {
 	t.Helper()
 	ctx := build.Default
 	dir, err := ctx.ImportDir(root+"/"+pkg, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	x := &checked{files: dir.GoFiles, lines: map[string]int{}, refs: map[reference]bool{}}
 	set := token.NewFileSet()
 	var parsed []*ast.File
 	for _, name := range dir.GoFiles {
 		f, err := parser.ParseFile(set, root+"/"+pkg+"/"+name, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		x.lines[name] = set.File(f.Pos()).LineCount()
 		parsed = append(parsed, f)
 	}
 	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
 	conf := types.Config{Importer: importer.ForCompiler(set, "gc", exportData(t, module+"/"+pkg))}
 	p, err := conf.Check(module+"/"+pkg, set, parsed, info)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for id, object := range info.Uses {
 		if object.Pkg() != p || object.Parent() != p.Scope() && !ofType(object) {
 			continue
@@ -152,9 +151,7 @@ func exportData(t *testing.T, pkg string) func(path string) (io.ReadCloser, erro
 	cmd := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", pkg)
 	cmd.Dir = root
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	where := map[string]string{}
 	for line := range strings.Lines(string(out)) {
 		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")

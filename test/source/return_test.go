@@ -166,7 +166,7 @@ func (r *rules) recorded(tree ast.Node) bool {
 
 // asserts reports whether a tree can fail a test: it calls a method of t that fails or runs a
 // subtest, or gives t to another function for nothing but that, whatever its results. The functions
-// must and value do not count: they only make sure that the machine did its work.
+// must, testenv.Must and value do not count: they only make sure that the machine did its work.
 func (r *rules) asserts(tree ast.Node) bool {
 	return contains(tree, func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
@@ -184,7 +184,7 @@ func (r *rules) asserts(tree ast.Node) bool {
 			return false
 		}
 		call, ok := s.X.(*ast.CallExpr)
-		if !ok || calleeOf(call) == "must" || calleeOf(call) == "closeLater" || r.recorded(call) {
+		if !ok || strings.EqualFold(calleeOf(call), "must") || calleeOf(call) == "closeLater" || r.recorded(call) {
 			return false
 		}
 		return slices.ContainsFunc(call.Args, func(e ast.Expr) bool {

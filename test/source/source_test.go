@@ -69,9 +69,7 @@ func files(t *testing.T) []*file {
 		all = append(all, f)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(all) < 50 {
 		t.Fatalf("only %d files found: the test does not see the source", len(all))
 	}
@@ -86,9 +84,7 @@ func under(pkg string, folders ...string) bool {
 // TestTopLevel: the house has these folders and no other.
 func TestTopLevel(t *testing.T) {
 	entries, err := os.ReadDir(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	allowed := []string{"mmio", "netlinkrdma", "uverbs", "cm", "test", "tools"}
 	for _, e := range entries {
 		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") && !slices.Contains(allowed, e.Name()) {
@@ -125,6 +121,7 @@ var mayImport = []struct {
 	{"cm/internal/protocol", []string{"cm", "cm/rdmacm", "cm/internal/limits", "cm/internal/liveness", "uverbs"}},
 	{"cm/internal/strangers", []string{"cm", "cm/rdmacm", "cm/internal/ibcm", "cm/rsocket", "cm/valkey", "uverbs/soft", "uverbs/umad", "uverbs/umad/mad"}}, // tests only
 	{"cm/internal/cmtest", []string{"cm/internal/inprocess", "cm/internal/ucm", "test/softrig", "test/testenv", "uverbs/soft/gsi"}},                        // tests only
+	{"cm/internal/streamtest", []string{"cm/internal/protocol", "cm/rdmacm", "netlinkrdma", "test/softrig", "test/testenv", "uverbs"}},                     // tests only
 	{"cm/rdmacm", []string{"uverbs", "uverbs/ib", "uverbs/soft/gsi", "uverbs/umad/mad", "netlinkrdma", "cm/internal"}},
 	{"cm/rsocket", []string{"cm", "cm/rdmacm", "cm/internal/limits", "cm/internal/protocol", "uverbs"}},
 	{"cm/valkey", []string{"cm", "cm/rdmacm", "cm/internal/limits", "cm/internal/protocol", "uverbs"}},
@@ -139,7 +136,8 @@ var mayImport = []struct {
 	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/flow", "uverbs/ib", "uverbs/soft", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rdmacm", "cm/rsocket", "cm/valkey", "test"}},
 	{"tools/vmrun", []string{"tools/vmrun"}},
 	{"tools/abigen", nil},
-	{"tools/health", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/soft", "cm", "cm/rdmacm"}},
+	{"tools/health", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/soft", "cm", "cm/rdmacm", "tools/internal/objects"}},
+	{"tools/internal/objects", []string{"uverbs"}},
 	{"tools/internal", nil},
 	{"tools/metrics", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/soft", "tools/health", "tools/internal"}},
 	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/soft", "uverbs/trace", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rdmacm", "tools", "tools/health", "tools/internal", "tools/metrics", "tools/verbs/internal"}},
@@ -165,11 +163,11 @@ func TestImports(t *testing.T) {
 		if f.test() && slices.Contains([]string{"cm", "cm/rdmacm"}, f.pkg()) { // makes the software devices of the rig, and announces services
 			allowed = append(allowed, "uverbs/soft", "test/softrig", "uverbs/umad")
 		}
-		if f.test() && slices.Contains([]string{"cm/internal/protocol", "cm/rsocket", "cm/valkey"}, f.pkg()) { // makes the software devices of the rig
+		if f.test() && f.pkg() == "cm/internal/protocol" { // makes the software devices of the rig
 			allowed = append(allowed, "uverbs/soft")
 		}
-		if f.test() && f.pkg() == "cm/rsocket" { // counts the kernel's objects
-			allowed = append(allowed, "netlinkrdma")
+		if f.test() && slices.Contains([]string{"cm/rsocket", "cm/valkey"}, f.pkg()) { // runs the tests that both share
+			allowed = append(allowed, "cm/internal/streamtest")
 		}
 		if f.test() && f.pkg() == "cm/valkey" { // checks what each says to the other
 			allowed = append(allowed, "cm/rsocket")
@@ -220,7 +218,7 @@ func TestDependencies(t *testing.T) {
 	library := []string{"golang.org/x/sys", "github.com/vishvananda/netlink"}
 	for _, f := range files(t) {
 		allowed := library
-		if f.test() {
+		if f.test() || f.pkg() == "cm/internal/streamtest" { // tests only
 			allowed = append(slices.Clip(allowed), "github.com/google/go-cmp", "golang.org/x/net/nettest")
 		}
 		if under(f.pkg(), "tools", "test/grpc", "test/valkey", "test/websocket") {

@@ -33,9 +33,7 @@ func TestStart(t *testing.T) {
 	var all []string
 	for _, l := range lines {
 		n, err := strconv.Atoi(l[2])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		sum += n
 		all = append(all, l[0])
 	}

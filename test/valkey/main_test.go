@@ -41,9 +41,7 @@ const timeout = time.Minute
 // must fails the test on an error.
 func must(t testing.TB, errs ...error) {
 	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(errs...))
 }
 
 // host is the address of the first device.

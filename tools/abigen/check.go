@@ -138,13 +138,12 @@ func firstDifference(a, b []byte) int {
 	return n + 1
 }
 
-// readFacts returns what a generated file says about the ABI: the values of
-// constants, the types of fields, the guarded sizes and offsets, the methods,
-// and the rows of the table that the tests use. Padding and reserved fields are
-// no facts, as new fields grow in their place.
+// readFacts returns what a generated file says about the ABI: the values of constants, the types and
+// offsets of fields, the guarded sizes, the methods, and the rows of a table in text. Padding and
+// reserved fields are no facts, as new fields grow in their place.
 func readFacts(name string, src []byte) (map[string]string, error) {
 	fset := token.NewFileSet()
-	f, err := parser.ParseFile(fset, name, src, parser.SkipObjectResolution)
+	f, err := parser.ParseFile(fset, name, src, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		return nil, err
 	}
@@ -189,54 +188,18 @@ func valueFacts(spec *ast.ValueSpec, text func(ast.Node) string, facts map[strin
 			tableFacts(id.Name, strings.Trim(lit.Value, "`"), facts)
 			continue
 		}
-		if lit, ok := v.(*ast.CompositeLit); ok {
-			rowFacts(id.Name, lit, text, facts)
-			continue
-		}
 		if id.Name != "_" {
 			facts[id.Name] = text(v)
 			continue
 		}
-		// A guard, -(measure ^ number) or -measure: the measure is its name.
-		u, ok := v.(*ast.UnaryExpr)
-		if !ok {
-			continue
-		}
-		if p, ok := u.X.(*ast.ParenExpr); ok {
-			if g, ok := p.X.(*ast.BinaryExpr); ok {
-				facts[text(g.X)] = text(g.Y)
-			}
-			continue
-		}
-		facts[text(u.X)] = "0"
-	}
-}
-
-// rowFacts adds the rows of a table of the tests. A row is named by its elements up to the first
-// that is computed. A table in a row has rows itself.
-func rowFacts(name string, table *ast.CompositeLit, text func(ast.Node) string, facts map[string]string) {
-	for _, row := range table.Elts {
-		key := name
-		lit, ok := row.(*ast.CompositeLit)
-		if !ok {
-			facts[key+" "+text(row)] = "there"
-			continue
-		}
-		var values []string
-		for _, e := range lit.Elts {
-			switch e := e.(type) {
-			case *ast.BasicLit, *ast.Ident:
-				if values == nil {
-					key += " " + text(e)
-					continue
+		// A guard, -(measure ^ number): the measure is its name.
+		if u, ok := v.(*ast.UnaryExpr); ok {
+			if p, ok := u.X.(*ast.ParenExpr); ok {
+				if g, ok := p.X.(*ast.BinaryExpr); ok {
+					facts[text(g.X)] = text(g.Y)
 				}
-			case *ast.CompositeLit:
-				rowFacts(key, e, text, facts)
-				continue
 			}
-			values = append(values, text(e))
 		}
-		facts[key] = "there " + strings.Join(values, " ")
 	}
 }
 
@@ -282,13 +245,18 @@ func typeFacts(spec *ast.TypeSpec, text func(ast.Node) string, facts map[string]
 		return
 	}
 	for _, field := range st.Fields.List {
+		_, offset, _ := strings.Cut(strings.TrimSpace(field.Comment.Text()), "at ")
 		if len(field.Names) == 0 {
-			facts[spec.Name.Name+"."+text(field.Type)] = "embedded"
+			facts[spec.Name.Name+"."+text(field.Type)] = "embedded at " + offset
 			continue
 		}
 		for _, id := range field.Names {
-			if id.Name != "_" {
+			switch {
+			case id.Name == "_":
+			case offset == "": // the storage of a union
 				facts[spec.Name.Name+"."+id.Name] = text(field.Type)
+			default:
+				facts[spec.Name.Name+"."+id.Name] = text(field.Type) + " at " + offset
 			}
 		}
 	}

@@ -14,32 +14,24 @@ import (
 func tableList(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile("testdata/table.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(b)
 }
 
 // TestTable compares the table of the fixture with the one that was looked at.
 func TestTable(t *testing.T) {
 	got, err := generateFrom(t, "testdata/include", tableList(t), "fixture 1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	src := got["some/table/"+compactFile]
 	if len(got) != 1 || src == nil {
 		t.Fatalf("%d files", len(got))
 	}
 	golden := filepath.Join("testdata", "golden", compactFile)
 	if *update {
-		if err := os.WriteFile(golden, src, 0o666); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(golden, src, 0o666))
 	}
 	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(string(want), string(src)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -55,17 +47,11 @@ func TestTableOtherVersion(t *testing.T) {
 		"change": {[]string{"__s32 fd;", "__u32 fd;"}, "fd: is "},
 	} {
 		files, err := generateFrom(t, "testdata/include", tableList(t), "fixture 1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		root := t.TempDir()
-		if err := write(root, files, &bytes.Buffer{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, write(root, files, &bytes.Buffer{}))
 		files, err = generateFrom(t, fixtureHeaders(t, tt.oldnew...), tableList(t), "fixture 2")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var out bytes.Buffer
 		if err := compare(root, files, "fixture 2", &out); err == nil || !strings.Contains(out.String(), tt.want) {
 			t.Errorf("%s: %v, output %q, want %q", name, err, out.String(), tt.want)

@@ -57,6 +57,13 @@ func (f *file) emit(version string) ([]byte, error) {
 	for _, l := range f.types {
 		l.emit(&b, base)
 	}
+	if len(f.types) > 0 {
+		b.WriteString("\n// The compiler rejects this file if the size of a type is not that in C.\nconst (\n")
+		for _, l := range f.types {
+			l.emitGuards(&b)
+		}
+		b.WriteString(")\n")
+	}
 	return gofmt(f.header, b.Bytes())
 }
 
@@ -68,13 +75,16 @@ func gofmt(name string, src []byte) ([]byte, error) {
 	return out, nil
 }
 
-// emit writes the type, its methods and guards, and its nested types.
+// emit writes the type with its methods, and its nested types.
 func (l *layout) emit(b *bytes.Buffer, header string) {
 	what := l.ctype
 	if l.base != "" {
-		what = "the type of field " + l.base + " of " + l.ctype
-	} else if l.embedded {
-		what = fmt.Sprintf("the nameless member at offset %d of %s", l.origin, l.ctype)
+		what = "field " + l.base + " of " + l.ctype
+	}
+	if l.embedded {
+		what = fmt.Sprintf("the nameless member at offset %d of %s", l.origin, what)
+	} else if l.base != "" {
+		what = "the type of " + what
 	}
 	fmt.Fprintf(b, "\n// %s is %s (%s), %s.\n", l.goName, what, header, count(l.size, "byte"))
 	if l.union {
@@ -83,12 +93,20 @@ func (l *layout) emit(b *bytes.Buffer, header string) {
 		l.emitStruct(b)
 	}
 	for _, t := range l.tails {
-		fmt.Fprintf(b, "\n// %s returns the n elements of %s, which lie behind the struct and must have been\n// allocated together with it.\n", t.goName, t.path)
+		fmt.Fprintf(b, "\n// %s returns the n elements of %s, which must have been allocated behind the struct.\n", t.goName, t.path)
 		fmt.Fprintf(b, "func (s *%s) %s(n int) []%s { return tail[%s](unsafe.Pointer(s), %d, n) }\n", l.goName, t.goName, t.elem, t.elem, t.offset)
 	}
-	l.emitGuards(b)
 	for _, n := range l.nested {
 		n.emit(b, header)
+	}
+}
+
+// emitGuards writes constants that compile only if the type and its nested types have the size that they
+// have in C.
+func (l *layout) emitGuards(b *bytes.Buffer) {
+	fmt.Fprintf(b, "\t_ = -(unsafe.Sizeof(%s{}) ^ %d)\n", l.goName, l.size)
+	for _, n := range l.nested {
+		n.emitGuards(b)
 	}
 }
 
@@ -105,11 +123,11 @@ func (l *layout) emitStruct(b *bytes.Buffer) {
 		for _, line := range f.note {
 			fmt.Fprintf(b, "\t// %s\n", line)
 		}
-		if f.goName == "" {
-			fmt.Fprintf(b, "\t%s\n", f.goType)
-			continue
+		comment := f.path
+		if f.goName != "_" {
+			comment = strings.TrimPrefix(fmt.Sprintf("%s at %d", f.path, f.offset), " ")
 		}
-		fmt.Fprintf(b, "\t%s %s // %s\n", f.goName, f.goType, f.path)
+		fmt.Fprintf(b, "\t%s %s // %s\n", f.goName, f.goType, comment)
 	}
 	b.WriteString("}\n")
 }
@@ -130,29 +148,6 @@ func (l *layout) emitUnion(b *bytes.Buffer) {
 		}
 		fmt.Fprintf(b, "func (u *%s) %s() *%s { return (*%s)(%s) }\n", l.goName, f.goName, f.goType, f.goType, place)
 	}
-}
-
-// emitGuards writes constants that only compile if the Go compiler lays out
-// the type as the C compiler did.
-func (l *layout) emitGuards(b *bytes.Buffer) {
-	fmt.Fprintf(b, "\nconst (\n\t_ = -(unsafe.Sizeof(%s{}) ^ %d)\n", l.goName, l.size)
-	if !l.union {
-		for _, f := range l.fields {
-			name := f.goName
-			if name == "_" {
-				continue
-			}
-			if name == "" {
-				name = f.goType
-			}
-			if f.offset == 0 { // x ^ 0 displeases staticcheck
-				fmt.Fprintf(b, "\t_ = -unsafe.Offsetof(%s{}.%s)\n", l.goName, name)
-				continue
-			}
-			fmt.Fprintf(b, "\t_ = -(unsafe.Offsetof(%s{}.%s) ^ %d)\n", l.goName, name, f.offset)
-		}
-	}
-	b.WriteString(")\n")
 }
 
 // helperSource holds the types that generated files need beside their own, in

@@ -67,14 +67,6 @@ func generatePackage(c *compiler, list *packageList, version string, out map[str
 		return err
 	}
 	out[path.Join(list.dir, "zabi.go")] = src
-	if src, err = emitTable(list, files, version); err != nil {
-		return err
-	}
-	out[path.Join(list.dir, "zlayout_test.go")] = src
-	if src, err = emitHarness(); err != nil {
-		return err
-	}
-	out[path.Join(list.dir, "zgcc_test.go")] = src
 	return nil
 }
 

@@ -9,18 +9,11 @@ import (
 	"testing"
 )
 
-// layoutTest is what a package has by hand beside the generated files.
-const layoutTest = `package abi
-
-import "testing"
-
-func TestLayout(t *testing.T) {
-	checkLayout(t, map[string]layoutKnown{
-		"5.10": {absent: 2, differs: []string{"FIX_VERSION"}},
-		"6.1":  {absent: 0},
-	})
+// fixtureKnown is where the fixture's headers differ from what is generated from them.
+var fixtureKnown = map[string]difference{
+	"5.10": {absent: 2, differs: []string{"FIX_VERSION"}},
+	"6.1":  {absent: 0},
 }
-`
 
 // version returns the change to a version of the kernel, as LINUX_VERSION_CODE has it.
 func version(code string) []string {
@@ -73,85 +66,65 @@ var layoutChanges = []struct {
 	{"no version", []string{"LINUX_VERSION_CODE", "LINUX_VERSION"}, "no LINUX_VERSION_CODE"},
 }
 
-// buildLayoutTest generates a package with a layout test, vets it, and returns the program of its tests.
-func buildLayoutTest(t *testing.T) (binary string) {
-	t.Helper()
-	root := generatedRoot(t)
-	abi := filepath.Join(root, "some", "abi")
-	for name, text := range map[string]string{
-		filepath.Join(root, "go.mod"):        "module fixture\n\ngo 1.26\n",
-		filepath.Join(abi, "layout_test.go"): layoutTest,
-	} {
-		if err := os.WriteFile(name, []byte(text), 0o666); err != nil {
-			t.Fatal(err)
-		}
-	}
-	binary = filepath.Join(root, "abi.test")
-	goTool := func(env string, args ...string) {
-		t.Helper()
-		cmd := exec.Command("go", args...)
-		cmd.Dir = abi
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", env)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
-		}
-	}
-	goTool("GOARCH=amd64", "vet", ".")
-	goTool("GOARCH=arm64", "vet", ".")
-	goTool("GOFLAGS=", "test", "-c", "-o", binary, ".")
-	return binary
-}
-
-// TestHarness builds what abigen generates and runs its layout test against the
-// headers that it was generated from, and against others.
-func TestHarness(t *testing.T) {
-	binary := buildLayoutTest(t)
+// TestCheckLayout compares what abigen generates with the headers that it was generated from, and with others.
+func TestCheckLayout(t *testing.T) {
+	abi := filepath.Join(generatedRoot(t), "some", "abi")
 	for _, tt := range layoutChanges {
 		t.Run(tt.name, func(t *testing.T) {
-			cmd := exec.Command(binary, "-test.run=^TestLayout$", "-test.v")
-			cmd.Env = append(os.Environ(), "GOVERBS_UAPI_INCLUDE="+fixtureHeaders(t, tt.oldnew...))
-			out, err := cmd.CombinedOutput()
+			summary, problems := checkLayout(abi, fixtureHeaders(t, tt.oldnew...), fixtureKnown)
+			text := strings.Join(problems, "\n")
 			switch {
-			case tt.want == "" && (err != nil || !strings.Contains(string(out), "claims hold")):
-				t.Errorf("%v, want success\n%s", err, out)
-			case tt.want != "" && (err == nil || !strings.Contains(string(out), tt.want)):
-				t.Errorf("%v, want a failure with %q\n%s", err, tt.want, out)
+			case tt.want == "" && (text != "" || !strings.Contains(summary, "claims hold")):
+				t.Errorf("%q, %s, want no problem", summary, text)
+			case tt.want != "" && !strings.Contains(text, tt.want):
+				t.Errorf("problems %s\nwant %q", text, tt.want)
 			}
 		})
 	}
 
-	// A tool that is not installed fails the test with a message that says how to install it.
-	for _, tt := range []struct{ env, want string }{
-		{"PATH=" + t.TempDir(), "apt-get install gcc"},
-		{"GOVERBS_UAPI_INCLUDE=" + t.TempDir(), "apt-get install linux-libc-dev"},
-	} {
-		cmd := exec.Command(binary, "-test.run=^TestLayout$")
-		cmd.Env = append(os.Environ(), "GOVERBS_UAPI_INCLUDE="+fixtureHeaders(t), tt.env)
-		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), tt.want) {
-			t.Errorf("%s: %v, want a failure with %q\n%s", tt.env, err, tt.want, out)
-		}
+	// A tool that is not installed is a problem that says how to install it.
+	if _, problems := checkLayout(abi, t.TempDir(), fixtureKnown); !strings.Contains(strings.Join(problems, "\n"), "apt-get install linux-libc-dev") {
+		t.Errorf("without headers: %q", problems)
+	}
+	headers := fixtureHeaders(t)
+	t.Setenv("PATH", t.TempDir())
+	if _, problems := checkLayout(abi, headers, fixtureKnown); !strings.Contains(strings.Join(problems, "\n"), "apt-get install gcc") {
+		t.Errorf("without gcc: %q", problems)
 	}
 }
 
-// TestGuards damages a generated file so that Go's layout is no longer that of
-// C, and expects that it does not compile.
-func TestGuards(t *testing.T) {
-	for _, tt := range []struct{ name, old, text string }{
-		{"size", "	LKey   uint32 // lkey\n", "	LKey   uint32 // lkey\n	More   uint64\n"},
-		{"offset", "	Count    uint16  // count\n	_        [6]byte // padding\n", "	_        [6]byte // padding\n	Count    uint16  // count\n"},
-		{"union", "type WRWR struct {\n	_     structs.HostLayout\n	union [3]uint64", "type WRWR struct {\n	_     structs.HostLayout\n	union [4]uint64"},
+// TestDamage damages a generated file so that Go's layout is no longer that of C. It must not compile if the
+// size is wrong; otherwise checkLayout sees it.
+func TestDamage(t *testing.T) {
+	for _, tt := range []struct{ name, old, text, build, want string }{
+		{"untouched", "package abi", "package abi", "", ""},
+		{"size", "	LKey   uint32 // lkey at 12\n", "	LKey   uint32 // lkey at 12\n	More   uint64\n", "overflows", "overflows"},
+		{"union", "type WRWR struct {\n	_     structs.HostLayout\n	union [3]uint64", "type WRWR struct {\n	_     structs.HostLayout\n	union [4]uint64", "overflows", "overflows"},
+		{"offset", "	Count    uint16  // count at 8\n	_        [6]byte // padding\n", "	_        [6]byte // padding\n	Count    uint16  // count at 8\n", "",
+			"Tail.Count is at 8 in C, and at 14 in Go\nstruct fix_tail count is not as in the headers"},
+		{"embedded", "	Before   uint32 // before at 0\n	AnonLeft        // at 4\n", "	AnonLeft        // at 4\n	Before   uint32 // before at 0\n", "", "Anon.AnonLeft is at 4 in C, and at 0 in Go"},
+		{"member", "unsafe.Add(unsafe.Pointer(&u.union), 2)", "unsafe.Add(unsafe.Pointer(&u.union), 1)", "", "struct fix_anon high is not as in the headers"},
+		{"comment of a field", "// lkey at 12", "//", "", "SGE.LKey has no comment with its C name and offset"},
+		{"comment of a method", "// ImmData is member imm_data.", "//", "", "WREx.ImmData has no comment with its C name"},
+		{"comment of a type", "// SGE is struct fix_sge (fix.h), 16 bytes.", "//", "", "SGE has no comment that names its C type"},
 	} {
-		root := generatedRoot(t)
-		abi := filepath.Join(root, "some", "abi")
-		if err := os.WriteFile(filepath.Join(root, "go.mod"), []byte("module fixture\n\ngo 1.26\n"), 0o666); err != nil {
-			t.Fatal(err)
-		}
-		edit(t, filepath.Join(abi, "zfix.go"), tt.old, tt.text)
-		cmd := exec.Command("go", "build", ".")
-		cmd.Dir = abi
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
-		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "overflows") {
-			t.Errorf("%s: %v, want a constant that overflows\n%s", tt.name, err, out)
-		}
+		t.Run(tt.name, func(t *testing.T) {
+			root := generatedRoot(t)
+			abi := filepath.Join(root, "some", "abi")
+			must(t, os.WriteFile(filepath.Join(root, "go.mod"), []byte("module fixture\n\ngo 1.26\n"), 0o666))
+			edit(t, filepath.Join(abi, "zfix.go"), tt.old, tt.text)
+			if tt.want == tt.build { // for the others, checkLayout knows as well that the types are right
+				cmd := exec.Command("go", "vet", ".")
+				cmd.Dir = abi
+				cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
+				if out, err := cmd.CombinedOutput(); (err == nil) != (tt.build == "") || !strings.Contains(string(out), tt.build) {
+					t.Errorf("%v, want %q\n%s", err, tt.build, out)
+				}
+			}
+			_, problems := checkLayout(abi, fixtureHeaders(t), fixtureKnown)
+			if text := strings.Join(problems, "\n"); !strings.Contains(text, tt.want) || tt.want == "" && text != "" {
+				t.Errorf("problems %s\nwant %q", text, tt.want)
+			}
+		})
 	}
 }

@@ -30,9 +30,7 @@ note x_a.m two words
 package b/abi
 header rdma/x.h
 `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := []*packageList{{
 		dir:   "a/abi",
 		about: []string{"First line.", "Second line."},

@@ -19,9 +19,7 @@ const asHealthy = `{"netns": "shared", "ports": [{"device": "rxe*", "driver": "r
 func parse(t *testing.T, text string) *Expectation {
 	t.Helper()
 	e, err := ParseExpectation([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return e
 }
 

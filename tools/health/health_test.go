@@ -31,9 +31,7 @@ var (
 func gid(t *testing.T, index int, addr string, typ ib.GIDType) uverbs.GIDEntry {
 	t.Helper()
 	g, err := ib.ParseGID(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return uverbs.GIDEntry{Port: 1, Index: index, GID: g, Type: typ, Netdev: 2}
 }
 
@@ -409,9 +407,8 @@ func TestDoctorTwo(t *testing.T) {
 func TestDoctorTime(t *testing.T) {
 	const limit = 10 * time.Millisecond
 	_, err := within(t.Context(), limit, time.Minute, func(ctx context.Context) (string, error) {
-		l := &loop{}
 		for {
-			if err := l.wait(ctx, false); err != nil {
+			if err := yield(ctx); err != nil {
 				return "", err
 			}
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
@@ -72,7 +73,7 @@ func loopAddr(dev *uverbs.Device) (netip.Addr, error) {
 
 // connectIWARP connects the two QPs by the connection manager, the first to the second, which
 // then may not send before it has received. It closes everything that it has opened before the QPs.
-func (l *loop) connectIWARP(ctx context.Context, dev *uverbs.Device, u *undo) (told string, err error) {
+func (l *loop) connectIWARP(ctx context.Context, dev *uverbs.Device, opened *objects.Stack) (told string, err error) {
 	addr, err := loopAddr(dev)
 	if err != nil {
 		return "", err
@@ -81,11 +82,11 @@ func (l *loop) connectIWARP(ctx context.Context, dev *uverbs.Device, u *undo) (t
 	if err != nil {
 		return "", err
 	}
-	u.add(ch.Close)
+	opened.Keep(ch)
 	newID := func() (*rdmacm.ID, error) {
 		id, err := ch.NewID(rdmacm.TCP)
 		if err == nil {
-			u.add(id.Close)
+			opened.Keep(id)
 		}
 		return id, err
 	}
@@ -140,7 +141,7 @@ func (l *loop) connectIWARP(ctx context.Context, dev *uverbs.Device, u *undo) (t
 		err = <-accepted
 	}
 	if taken != nil {
-		u.add(taken.Close)
+		opened.Keep(taken)
 	}
 	if err != nil {
 		return told, err

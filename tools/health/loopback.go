@@ -2,6 +2,7 @@ package health
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
@@ -51,25 +53,10 @@ func probeDevice(name string) (p probe, err error) {
 }
 
 // register registers size bytes and gives them back.
-func register(dev *uverbs.Device, size int) (err error) {
-	var u undo
-	defer func() { err = errors.Join(err, u.run()) }()
-	pd, err := dev.AllocPD()
-	if err != nil {
-		return err
-	}
-	u.add(pd.Close)
-	buf, err := uverbs.AllocBuffer(size, uverbs.BufferOptions{})
-	if err != nil {
-		return err
-	}
-	u.add(buf.Close)
-	mr, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
-	if err != nil {
-		return err
-	}
-	u.add(mr.Close)
-	return nil
+func register(dev *uverbs.Device, size int) error {
+	var opened objects.Stack
+	opened.MR(opened.PD(dev), size, uverbs.AccessLocalWrite)
+	return errors.Join(opened.Err(), opened.Close())
 }
 
 // IDs of work requests.
@@ -77,19 +64,6 @@ const (
 	recvID = 1
 	sendID = 2
 )
-
-// undo closes what was opened, last first.
-type undo []func() error
-
-func (u *undo) add(f func() error) { *u = append(*u, f) }
-
-func (u *undo) run() error {
-	var errs []error
-	for i := len(*u) - 1; i >= 0; i-- {
-		errs = append(errs, (*u)[i]())
-	}
-	return errors.Join(errs...)
-}
 
 // loopback plays ping-pong between two QPs of a device, and returns what was exchanged.
 func loopback(ctx context.Context, name string) (string, error) {
@@ -139,7 +113,6 @@ type loopSide struct {
 
 // loop is a loopback in progress.
 type loop struct {
-	ch    *uverbs.CompChannel
 	cq    *uverbs.CQ
 	mr    *uverbs.MR
 	sides [2]loopSide
@@ -147,20 +120,16 @@ type loop struct {
 
 // playLoopback connects two QPs and exchanges messages.
 func playLoopback(ctx context.Context, name string) (told string, err error) {
-	var u undo
-	defer func() { err = errors.Join(err, u.run()) }()
-	dev, err := uverbs.Open(name, uverbs.OpenOptions{})
-	if err != nil {
-		return "", err
-	}
-	u.add(dev.Close)
-	l, err := newLoop(dev, &u)
-	if err != nil {
+	var opened objects.Stack
+	defer func() { err = errors.Join(err, opened.Close()) }()
+	dev := opened.Device(name)
+	l := newLoop(dev, &opened)
+	if err := opened.Err(); err != nil {
 		return "", err
 	}
 	if dev.Info().IWARP() {
 		err = rdmacm.RetryPort(func() (err error) {
-			told, err = l.connectIWARP(ctx, dev, &u)
+			told, err = l.connectIWARP(ctx, dev, &opened)
 			return err
 		})
 	} else {
@@ -197,40 +166,17 @@ func (l *loop) connect(ctx context.Context) (told string, err error) {
 	return told, nil
 }
 
-// newLoop creates the objects, which u closes.
-func newLoop(dev *uverbs.Device, u *undo) (*loop, error) {
+// newLoop creates the objects.
+func newLoop(dev *uverbs.Device, opened *objects.Stack) *loop {
 	l := &loop{}
-	pd, err := dev.AllocPD()
-	if err != nil {
-		return nil, err
-	}
-	u.add(pd.Close)
-	buf, err := uverbs.AllocBuffer(4*loopbackSize, uverbs.BufferOptions{})
-	if err != nil {
-		return nil, err
-	}
-	u.add(buf.Close)
-	if l.mr, err = pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}); err != nil {
-		return nil, err
-	}
-	u.add(l.mr.Close)
-	if l.ch, err = dev.CreateCompChannel(); err != nil {
-		return nil, err
-	}
-	u.add(l.ch.Close)
-	if l.cq, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 16, Channel: l.ch}); err != nil {
-		return nil, err
-	}
-	u.add(l.cq.Close)
+	pd := opened.PD(dev)
+	l.mr = opened.MR(pd, 4*loopbackSize, uverbs.AccessLocalWrite)
+	l.cq = opened.CQ(dev, uverbs.CQOptions{MaxCQE: 16, Events: true})
 	for i, name := range []string{"the first QP", "the second QP"} {
-		qp, err := pd.CreateQP(uverbs.QPOptions{Type: ib.RC, SendCQ: l.cq, RecvCQ: l.cq, MaxSendWR: 4, MaxRecvWR: 4})
-		if err != nil {
-			return nil, err
-		}
-		u.add(qp.Close)
+		qp := opened.QP(pd, uverbs.QPOptions{Type: ib.RC, SendCQ: l.cq, RecvCQ: l.cq, MaxSendWR: 4, MaxRecvWR: 4})
 		l.sides[i] = loopSide{name, qp, i * 2 * loopbackSize}
 	}
-	return l, nil
+	return l
 }
 
 // exchange sends a message and waits for both completions.
@@ -241,11 +187,6 @@ func (l *loop) exchange(ctx context.Context, from, to *loopSide, seed byte, even
 		sent[i] = byte(i*7+i>>8) ^ seed
 		got[i] = ^sent[i]
 	}
-	if events {
-		if err := l.cq.Notify(); err != nil {
-			return err
-		}
-	}
 	if err := to.qp.PostRecv(recvID, l.mr.SGE(to.off+loopbackSize, loopbackSize)); err != nil {
 		return err
 	}
@@ -255,7 +196,7 @@ func (l *loop) exchange(ctx context.Context, from, to *loopSide, seed byte, even
 	}
 	for pending := recvID | sendID; pending != 0; {
 		var wcs [2]uverbs.WC
-		n, err := l.cq.Poll(wcs[:])
+		n, err := l.poll(ctx, wcs[:], events)
 		if err != nil {
 			return err
 		}
@@ -273,11 +214,6 @@ func (l *loop) exchange(ctx context.Context, from, to *loopSide, seed byte, even
 			}
 			pending &^= int(wcs[i].ID)
 		}
-		if n == 0 {
-			if err := l.wait(ctx, events); err != nil {
-				return err
-			}
-		}
 	}
 	if !bytes.Equal(sent, got) {
 		return errors.New("the data that came is not what was sent")
@@ -285,20 +221,21 @@ func (l *loop) exchange(ctx context.Context, from, to *loopSide, seed byte, even
 	return nil
 }
 
-// wait passes time until there may be a completion.
-func (l *loop) wait(ctx context.Context, events bool) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+// poll returns the next completions. It waits for them by an event, or lets others run if there is none.
+func (l *loop) poll(ctx context.Context, wcs []uverbs.WC, events bool) (int, error) {
+	next := l.cq.Poll
+	if events {
+		next = func(wcs []uverbs.WC) (int, error) { return l.cq.Wait(ctx, wcs) }
 	}
-	if !events {
-		runtime.Gosched()
-		return nil
+	n, err := next(wcs)
+	if n == 0 {
+		err = cmp.Or(yield(ctx), err)
 	}
-	if _, err := l.ch.Wait(ctx); err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			return cause
-		}
-		return err
-	}
-	return l.cq.Notify()
+	return n, err
+}
+
+// yield lets others run. It returns why the context has ended, if it has.
+func yield(ctx context.Context) error {
+	runtime.Gosched()
+	return context.Cause(ctx)
 }

@@ -10,9 +10,13 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
+
+// must fails a test on an error.
+var must = testenv.Must
 
 // softPatient is a machine whose only device is in software, on an address that other hosts reach.
 func softPatient(t *testing.T) (patient, *softFacts) {
@@ -145,9 +149,7 @@ func TestSoftBeside(t *testing.T) {
 // TestSoftProbe: a datagram to a device arrives, and a device that is closed takes none.
 func TestSoftProbe(t *testing.T) {
 	d, err := soft.New(soft.Options{Auto: true, Port: uint16(freeUDP(t)), Name: "probed"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer d.Close()
 	if arrived, err := liveProbe(t.Context(), "probed"); !arrived || err != nil {
 		t.Errorf("it arrived: %t, %v", arrived, err)
@@ -164,9 +166,7 @@ func TestSoftProbe(t *testing.T) {
 func freeUDP(t *testing.T) int {
 	t.Helper()
 	c, err := net.ListenUDP("udp4", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	return c.LocalAddr().(*net.UDPAddr).Port
 }

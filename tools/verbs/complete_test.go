@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
+	"github.com/goverbs/goverbs/tools/verbs/internal/pingpong"
 )
 
 // complete returns what the shell offers for the last of some words, without descriptions.
@@ -75,7 +76,7 @@ func TestComplete(t *testing.T) {
 		{"pingpong -d _", both},
 		{"pingpong --ib-port _", []string{"1"}},
 		{"pingpong --dev nosuch --ib-port _", nil},
-		{"pingpong --type _", pingpongTypes},
+		{"pingpong --type _", pingpong.Types},
 		{"pingpong --size _", nil},
 		{"perf write-lat --type _", []string{"rc", "uc", "dc"}},
 		{"perf send-lat -d _", both},

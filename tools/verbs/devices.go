@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
-	"text/tabwriter"
+	"strings"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs"
@@ -78,8 +78,7 @@ func printDevices(w io.Writer, infos []uverbs.DeviceInfo, asJSON bool) error {
 	if asJSON {
 		return command.PrintJSON(w, rows)
 	}
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "device\tnode GUID\tdriver\tprotocol\tports\tusable")
+	t := command.Table(w, "device\tnode GUID\tdriver\tprotocol\tports\tusable")
 	for _, r := range rows {
 		usable := "yes"
 		if !r.Usable {
@@ -88,6 +87,15 @@ func printDevices(w io.Writer, infos []uverbs.DeviceInfo, asJSON bool) error {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\n", r.Device, r.NodeGUID, driverText(r.Driver, r.InProcess), r.Protocol, r.PortCount, usable)
 	}
 	return t.Flush()
+}
+
+// deviceNames lists the names of devices.
+func deviceNames(infos []uverbs.DeviceInfo) string {
+	var names []string
+	for _, d := range infos {
+		names = append(names, d.Name)
+	}
+	return strings.Join(names, ", ")
 }
 
 // softHint says how to get a device without RDMA.

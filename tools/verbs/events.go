@@ -221,18 +221,16 @@ func (w *watch) look(ctx context.Context, report bool) {
 		if listed != nil { // on a system without RDMA
 			continue
 		}
-		same := func(d netlinkrdma.Device) func(netlinkrdma.Device) bool {
-			return func(o netlinkrdma.Device) bool { return o.Name == d.Name && o.Index == d.Index }
-		}
-		for _, d := range before {
-			if report && !slices.ContainsFunc(now, same(d)) {
-				w.send(ctx, eventRow{Event: netlinkrdma.EventUnregister.String(), Device: d.Name, DeviceIndex: &d.Index})
+		onlyIn := func(some, others []netlinkrdma.Device, event netlinkrdma.EventType) {
+			for _, d := range some {
+				if !slices.ContainsFunc(others, func(o netlinkrdma.Device) bool { return o.Name == d.Name && o.Index == d.Index }) {
+					w.send(ctx, eventRow{Event: event.String(), Device: d.Name, DeviceIndex: &d.Index})
+				}
 			}
 		}
-		for _, d := range now {
-			if report && !slices.ContainsFunc(before, same(d)) {
-				w.send(ctx, eventRow{Event: netlinkrdma.EventRegister.String(), Device: d.Name, DeviceIndex: &d.Index})
-			}
+		if report {
+			onlyIn(before, now, netlinkrdma.EventUnregister)
+			onlyIn(now, before, netlinkrdma.EventRegister)
 		}
 		before = now
 	}

@@ -107,16 +107,13 @@ func (o *exporterOptions) check(cmd *command.Command, names []string) error {
 	if err != nil {
 		return err
 	}
-	var known []string
-	for _, d := range infos {
-		known = append(known, d.Name)
-	}
 	for _, name := range names {
-		if !slices.Contains(known, name) {
-			if len(known) == 0 {
-				return command.Usagef("the device is %q, but there is no RDMA device; without DEV those that come later are served", name)
-			}
-			return command.Usagef("the device is %q, allowed: %s", name, strings.Join(known, ", "))
+		switch {
+		case slices.ContainsFunc(infos, func(d uverbs.DeviceInfo) bool { return d.Name == name }):
+		case len(infos) == 0:
+			return command.Usagef("the device is %q, but there is no RDMA device; without DEV those that come later are served", name)
+		default:
+			return command.Usagef("the device is %q, allowed: %s", name, deviceNames(infos))
 		}
 	}
 	return nil

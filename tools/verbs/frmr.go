@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"text/tabwriter"
 	"time"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
@@ -84,53 +83,43 @@ use one again than to make one. It needs Linux 7.1. "rdma resource show frmr_poo
   verbs res frmr set mlx5_0 key 0:100:0:0 pinned 25000`,
 		Args: atLeast(3),
 		Run: func(cmd *command.Command, args []string) error {
-			w, err := words(cmd, args[1:], "aging?", "key?", "pinned?")
-			if err != nil {
-				return err
-			}
-			return setFRMR(cmd, args[0], w)
+			return setFRMR(cmd, args[0], readWords(cmd, args[1:], "aging?", "key?", "pinned?"))
 		},
 	})
 	return cmd
 }
 
 // setFRMR changes what the words say, when all of them are right.
-func setFRMR(cmd *command.Command, device string, w map[string]string) error {
-	var set []func(netlinkrdma.Device) error
-	if text, ok := w["aging"]; ok {
-		n, err := strconv.ParseUint(text, 10, 32)
-		if err != nil || n == 0 {
-			return command.Usagef("aging is %s, allowed: 1 to %d seconds", peertext.Quote(text), uint32(1<<32-1))
+func setFRMR(cmd *command.Command, device string, w *words) error {
+	var aging uint64
+	var key netlinkrdma.FRMRKey
+	w.try(func() (err error) {
+		if text, ok := w.of["aging"]; ok {
+			if aging, err = strconv.ParseUint(text, 10, 32); err != nil || aging == 0 {
+				return command.Usagef("aging is %s, allowed: 1 to %d seconds", peertext.Quote(text), uint32(1<<32-1))
+			}
 		}
-		set = append(set, func(dev netlinkrdma.Device) error {
-			return netlinkrdma.SetFRMRAging(dev, time.Duration(n)*time.Second)
-		})
-	}
-	text, ok := w["key"]
-	if _, pinned := w["pinned"]; ok != pinned {
-		return command.Usagef("key and pinned belong together; usage: %s", cmd.UseLine())
-	}
-	if ok {
-		key, err := netlinkrdma.ParseFRMRKey(text)
+		text, ok := w.of["key"]
+		if ok != w.has("pinned") {
+			return command.Usagef("key and pinned belong together; usage: %s", cmd.UseLine())
+		}
+		if ok {
+			key, err = netlinkrdma.ParseFRMRKey(text)
+		}
 		if e, ok := errors.AsType[*netlinkrdma.Error](err); ok {
 			return command.Usagef("key is %s, %s", peertext.Quote(text), e.Hint)
 		}
-		n, err := wordNumber(w, "pinned")
-		if err != nil {
-			return err
-		}
-		set = append(set, func(dev netlinkrdma.Device) error { return netlinkrdma.PinFRMRs(dev, key, n) })
+		return nil
+	})
+	pinned := w.number("pinned")
+	dev := w.device(device)
+	if w.has("aging") {
+		w.try(func() error { return netlinkrdma.SetFRMRAging(dev, time.Duration(aging)*time.Second) })
 	}
-	dev, err := netlinkrdma.DeviceByName(device)
-	if err != nil {
-		return err
+	if w.has("key") {
+		w.try(func() error { return netlinkrdma.PinFRMRs(dev, key, pinned) })
 	}
-	for _, f := range set {
-		if err := f(dev); err != nil {
-			return err
-		}
-	}
-	return nil
+	return w.err
 }
 
 // newFRMRReport makes the report of a device from its list of pools.
@@ -158,8 +147,7 @@ func newFRMRReport(device string, pools []netlinkrdma.FRMRPool, err error) (frmr
 
 // printFRMR writes a table with all pools.
 func printFRMR(w io.Writer, reports []frmrReport) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "device\tkey\tfree\tin use\tat most\tpinned")
+	t := command.Table(w, "device\tkey\tfree\tin use\tat most\tpinned")
 	for _, r := range reports {
 		for _, p := range r.Pools {
 			key := p.Key

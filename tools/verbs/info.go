@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -49,16 +47,7 @@ type attributes []attribute
 
 // MarshalJSON implements json.Marshaler.
 func (all attributes) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
-	for i, a := range all {
-		value, err := json.Marshal(a.value)
-		if err != nil {
-			return nil, err
-		}
-		fmt.Fprintf(&b, "%c%q:%s", "{,"[min(i, 1)], a.name, value)
-	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
+	return command.MarshalObject(len(all), func(i int) (string, any) { return all[i].name, all[i].value })
 }
 
 // print writes a line for each attribute, with its values in one column.

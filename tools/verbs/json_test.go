@@ -17,6 +17,8 @@ import (
 	ibcommands "github.com/goverbs/goverbs/tools/verbs/internal/ib"
 	"github.com/goverbs/goverbs/tools/verbs/internal/mesh"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
+	"github.com/goverbs/goverbs/tools/verbs/internal/pingpong"
+	"github.com/goverbs/goverbs/tools/verbs/internal/rping"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/trace"
@@ -94,7 +96,7 @@ func attributeKeys(prefix string, all attributes) (keys []string) {
 // printedJSON is what each command prints as JSON.
 var printedJSON = map[string]any{
 	"devices": deviceRow{}, "status": statusRow{}, "system": systemReport{}, "info": deviceReport{}, "res": resReport{}, "res frmr": frmrReport{}, "stat": statReport{}, "events": eventRow{}, "doctor": health.Report{},
-	"pingpong": result{}, "rping": rpingResult{}, "perf": perf.Report{}, "mesh run": mesh.Report{}, "trace": trace.EventJSON{}, "trace --summary": trace.SummaryRow{},
+	"pingpong": pingpong.Result{}, "rping": rping.Result{}, "perf": perf.Report{}, "mesh run": mesh.Report{}, "trace": trace.EventJSON{}, "trace --summary": trace.SummaryRow{},
 	"ib status": ibcommands.StatusDevice{}, "ib ping": ibcommands.PingResult{}, "ib counters": ibcommands.CountersRow{}, "ib sm": ibcommands.SMRow{},
 	"ib links": ibcommands.LinkRow{}, "ib discover": ibcommands.FabricReport{}, "ib trace": ibcommands.TraceReport{}, "ib check": []ibcommands.FindingRow{},
 }
@@ -185,18 +187,6 @@ func TestJSONInfo(t *testing.T) {
 		if order[i][1] != a.name {
 			t.Fatalf("attribute %d is %s, want %s", i, order[i][1], a.name)
 		}
-	}
-}
-
-// TestJSONPingpong: the result of a ping-pong has both ends.
-func TestJSONPingpong(t *testing.T) {
-	var out bytes.Buffer
-	if err := command.PrintJSON(&out, result{Local: endpointOf(endpoint)}); err != nil {
-		t.Fatal(err)
-	}
-	want := `"gid": "0000:0000:0000:0000:0000:ffff:0a01:0002"`
-	if !strings.Contains(out.String(), want) || !strings.Contains(out.String(), `"us_per_iteration": 0`) {
-		t.Errorf("there is no %s in\n%s", want, out.String())
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"os"
 	"slices"
 	"strconv"
@@ -59,9 +58,8 @@ func readSecret(file string) ([]byte, error) {
 }
 
 func newMeshServe() *command.Command {
-	var listen, secretFile string
-	var port, memory, clients int
-	var quiet bool
+	var s serveOptions
+	var secretFile string
 	cmd := &command.Command{
 		Use:   "serve [flags]",
 		Short: "Take part in the checks of a fleet until interrupted",
@@ -88,20 +86,11 @@ that you trust (--listen).
 			if err != nil {
 				return err
 			}
-			server := &perf.Server{
-				Local: perf.Local{GID: perf.Auto, CPU: perf.Auto}, Secret: secret, MaxMemory: memory << 20, MaxClients: clients,
-			}
-			return servePerf(cmd, server, net.JoinHostPort(listen, strconv.Itoa(port)), quiet)
+			return s.serve(cmd, &perf.Server{Local: perf.Local{GID: perf.Auto, CPU: perf.Auto}, Secret: secret})
 		},
 	}
-	f := cmd.Flags()
-	f.StringVar(&listen, "listen", "", "listen on this `ADDRESS` (default all)")
-	command.NumberVar(f, &port, "port", "p", mesh.DefaultPort, 1, maxPort, "listen on this TCP `PORT`")
-	command.NumberVar(f, &memory, "max-memory", "", 0, 1, 1<<24, "limit the memory of all clients to `N` MiB")
-	command.DefaultIs(f, "max-memory", "half of the machine's, at most 4096")
-	command.NumberVar(f, &clients, "max-clients", "", perf.DefaultMaxClients, 1, maxClients, "serve up to `N` clients at once, half of them from one address")
-	f.BoolVar(&quiet, "quiet", false, "do not log clients on standard error")
-	f.StringVar(&secretFile, "secret-file", "", "`FILE` with the secret of the fleet in its first line (default "+secretEnv+")")
+	s.flags(cmd.Flags(), mesh.DefaultPort)
+	cmd.Flags().StringVar(&secretFile, "secret-file", "", "`FILE` with the secret of the fleet in its first line (default "+secretEnv+")")
 	return cmd
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -203,8 +204,8 @@ func (o *perfOptions) run(cmd *command.Command, host string) error {
 		measured = table.row
 	}
 	var running func(size int, count func() int64) (stop func())
-	if p := newProgress(log); p != nil {
-		running = p.run
+	if log.IsTerminal() {
+		running = func(size int, count func() int64) func() { return showProgress(log, size, count) }
 	}
 	var report *perf.Report
 	if o.perftest {
@@ -366,19 +367,8 @@ func (t *perfTable) printf(format string, args ...any) {
 	}
 }
 
-// progress is a line on a terminal that shows the progress of a test.
-type progress struct{ w *terminal.Writer }
-
-// newProgress returns nil if w is not a terminal.
-func newProgress(w *terminal.Writer) *progress {
-	if !w.IsTerminal() {
-		return nil
-	}
-	return &progress{w}
-}
-
-// run shows the progress of a size until stop is called.
-func (p *progress) run(size int, count func() int64) (stop func()) {
+// showProgress shows the progress of a size in a line of a terminal until stop is called.
+func showProgress(w *terminal.Writer, size int, count func() int64) (stop func()) {
 	const every = 500 * time.Millisecond
 	tick := time.NewTicker(every)
 	over, gone := make(chan struct{}), make(chan struct{})
@@ -387,11 +377,11 @@ func (p *progress) run(size int, count func() int64) (stop func()) {
 		for start, last := time.Now(), int64(0); ; {
 			select {
 			case <-over:
-				p.w.Rewrite("")
+				w.Rewrite("")
 				return
 			case <-tick.C:
 				n := count()
-				p.w.Rewrite("%d bytes: %.1f s, %d completions, %.0f per second", size, time.Since(start).Seconds(), n, float64(n-last)/every.Seconds())
+				w.Rewrite("%d bytes: %.1f s, %d completions, %.0f per second", size, time.Since(start).Seconds(), n, float64(n-last)/every.Seconds())
 				last = n
 			}
 		}
@@ -403,16 +393,17 @@ func (p *progress) run(size int, count func() int64) (stop func()) {
 	}
 }
 
+// maxPort is the largest TCP or UDP port.
+const maxPort = 65535
+
 // maxClients is the largest value of the option for the number of clients at once.
 const maxClients = 1 << 16
 
 // newPerfServe makes the server's command.
 func newPerfServe() *command.Command {
 	local := perf.Local{GID: perf.Auto, CPU: perf.Auto}
-	var listen string
-	var port, memory, clients int
+	var s serveOptions
 	var maxTime time.Duration
-	var quiet bool
 	cmd := &command.Command{
 		Use:   "serve [flags]",
 		Short: "Serve the tests of other hosts until interrupted",
@@ -437,34 +428,41 @@ server listen only on an address of a network that you trust (--listen).`,
 			if maxTime <= 0 || maxTime > perf.MaxMaxTime {
 				return command.Usagef("--max-time is %s, allowed: more than 0, up to %s", maxTime, perf.MaxMaxTime)
 			}
-			server := &perf.Server{Local: local, MaxMemory: memory << 20, MaxClients: clients, MaxTime: maxTime}
-			return servePerf(cmd, server, net.JoinHostPort(listen, strconv.Itoa(port)), quiet)
+			return s.serve(cmd, &perf.Server{Local: local, MaxTime: maxTime})
 		},
 	}
-	f := cmd.Flags()
-	f.StringVar(&listen, "listen", "", "listen on this `ADDRESS` (default all)")
-	command.NumberVar(f, &port, "port", "p", perf.DefaultPort, 1, maxPort, "listen on this TCP `PORT`")
-	command.NumberVar(f, &memory, "max-memory", "", 0, 1, 1<<24, "limit the memory of all clients to `N` MiB")
-	command.DefaultIs(f, "max-memory", "half of the machine's, at most 4096")
-	command.NumberVar(f, &clients, "max-clients", "", perf.DefaultMaxClients, 1, maxClients, "serve up to `N` clients at once, half of them from one address")
-	f.DurationVar(&maxTime, "max-time", perf.DefaultMaxTime, "end a client that measures longer than this `TIME`, and refuse one whose --duration is longer")
-	f.BoolVar(&quiet, "quiet", false, "do not log clients on standard error")
+	s.flags(cmd.Flags(), perf.DefaultPort)
+	cmd.Flags().DurationVar(&maxTime, "max-time", perf.DefaultMaxTime, "end a client that measures longer than this `TIME`, and refuse one whose --duration is longer")
 	perfLocalFlags(cmd, &local)
 	return cmd
 }
 
-// servePerf serves tests on an address until the command is interrupted.
-func servePerf(cmd *command.Command, server *perf.Server, address string, quiet bool) error {
-	var lc net.ListenConfig
-	l, err := lc.Listen(cmd.Context(), "tcp", address)
+// serveOptions are the flags of servers.
+type serveOptions struct {
+	listen                string
+	port, memory, clients int
+	quiet                 bool
+}
+
+// flags defines the flags.
+func (s *serveOptions) flags(f *pflag.FlagSet, port int) {
+	f.StringVar(&s.listen, "listen", "", "listen on this `ADDRESS` (default all)")
+	command.NumberVar(f, &s.port, "port", "p", port, 1, maxPort, "listen on this TCP `PORT`")
+	command.NumberVar(f, &s.memory, "max-memory", "", 0, 1, 1<<24, "limit the memory of all clients to `N` MiB")
+	command.DefaultIs(f, "max-memory", "half of the machine's, at most 4096")
+	command.NumberVar(f, &s.clients, "max-clients", "", perf.DefaultMaxClients, 1, maxClients, "serve up to `N` clients at once, half of them from one address")
+	f.BoolVar(&s.quiet, "quiet", false, "do not log clients on standard error")
+}
+
+// serve serves tests until the command is interrupted.
+func (s *serveOptions) serve(cmd *command.Command, server *perf.Server) error {
+	l, err := new(net.ListenConfig).Listen(cmd.Context(), "tcp", net.JoinHostPort(s.listen, strconv.Itoa(s.port)))
 	if err != nil {
 		return err
 	}
-	if server.MaxMemory == 0 {
-		server.MaxMemory = perf.DefaultMaxMemory()
-	}
-	if !quiet {
-		log := &lines{w: cmd.Err()}
+	server.MaxMemory, server.MaxClients = cmp.Or(s.memory<<20, perf.DefaultMaxMemory()), s.clients
+	if !s.quiet {
+		log := cmd.Err()
 		fmt.Fprintf(log, "serving on %s\n", l.Addr())
 		server.Log = func(format string, args ...any) { fmt.Fprintf(log, format+"\n", args...) }
 	}

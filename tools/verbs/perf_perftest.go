@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
+	"github.com/goverbs/goverbs/tools/internal/objects"
+	"github.com/goverbs/goverbs/tools/verbs/internal/peer"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perftest"
 	"github.com/goverbs/goverbs/uverbs"
@@ -68,6 +70,7 @@ type perftestEnd struct {
 	channel   *rdmacm.Channel
 	listeners map[rdmacm.PortSpace]*rdmacm.ID
 	ids       []*rdmacm.ID // those of the queue pairs
+	opened    objects.Stack
 }
 
 // run measures with a program of perftest: as its client, or without a host as its server.
@@ -77,7 +80,7 @@ func (e *perftestEnd) run(ctx context.Context, log io.Writer, host string) (_ *p
 		Op: c.Op, Latency: c.Metric == perf.Lat, Both: c.Both, Sweep: c.All, Iterations: c.Iterations,
 		Type: strings.ToUpper(c.Type), QPs: c.QPs, Sizes: c.Sizes,
 	}
-	defer func() { err = errors.Join(err, e.close()) }()
+	defer func() { err = errors.Join(err, e.opened.Close()) }()
 	if c.CM {
 		err = e.connectPeerCM(ctx, log, host)
 	} else {
@@ -101,35 +104,12 @@ func (e *perftestEnd) run(ctx context.Context, log io.Writer, host string) (_ *p
 	return &e.report, nil
 }
 
-// close closes everything; the IDs before what their queue pairs stand on.
-func (e *perftestEnd) close() error {
-	var errs []error
-	for _, id := range e.ids {
-		errs = append(errs, id.Close())
-	}
-	if e.end != nil {
-		errs = append(errs, e.end.Close())
-	}
-	if e.dev != nil {
-		errs = append(errs, e.dev.Close())
-	}
-	if e.session != nil {
-		errs = append(errs, e.session.Close())
-	}
-	for _, l := range e.listeners {
-		errs = append(errs, l.Close())
-	}
-	if e.channel != nil {
-		errs = append(errs, e.channel.Close())
-	}
-	return errors.Join(errs...)
-}
-
 // open opens the device.
 func (e *perftestEnd) open(local perf.Local) (attr uverbs.PortAttr, err error) {
 	if e.dev, e.port, err = perf.OpenDevice(local, e.local.Addr()); err != nil {
 		return attr, err
 	}
+	e.opened.Keep(e.dev)
 	return e.dev.QueryPort(e.port)
 }
 
@@ -149,19 +129,17 @@ func (e *perftestEnd) connectPeer(ctx context.Context, log io.Writer, host strin
 	if err != nil {
 		return err
 	}
+	e.opened.Keep(conn)
 	e.remote, e.local = conn.RemoteAddr().(*net.TCPAddr).AddrPort(), conn.LocalAddr().(*net.TCPAddr).AddrPort()
 	e.remote = netip.AddrPortFrom(e.remote.Addr().Unmap(), e.remote.Port())
 	attr, err := e.open(e.o.local)
 	if err == nil {
 		err = e.o.config.CheckType(e.dev)
 	}
-	if err != nil {
-		return errors.Join(err, conn.Close())
-	}
-	if e.session == nil {
+	if err == nil && e.session == nil {
 		e.session = perftest.NewSession(conn, false, attr.LinkLayer == ib.LinkLayerEthernet || e.o.local.GID != perf.Auto)
 	}
-	return nil
+	return err
 }
 
 // accept waits for a client, and reads its version.
@@ -172,7 +150,7 @@ func (e *perftestEnd) accept(ctx context.Context, log io.Writer) (net.Conn, *per
 		return nil, nil, err
 	}
 	e.waiting(log, l.Addr())
-	return firstClient(ctx, l, log, func(ctx context.Context, c net.Conn) (*perftest.Session, error) {
+	return peer.FirstClient(ctx, l, log, func(ctx context.Context, c net.Conn) (*perftest.Session, error) {
 		s := perftest.NewSession(c, true, false) // a server learns from the client what records have
 		return s, s.Greet(ctx)
 	})
@@ -187,7 +165,7 @@ func (e *perftestEnd) waiting(log io.Writer, addr net.Addr) {
 func (e *perftestEnd) connectPeerCM(ctx context.Context, log io.Writer, host string) (err error) {
 	var remote netip.Addr
 	if !e.server {
-		if remote, err = lookup(ctx, "HOST", host); err != nil {
+		if remote, err = peer.Lookup(ctx, "HOST", host); err != nil {
 			return err
 		}
 	}
@@ -198,6 +176,7 @@ func (e *perftestEnd) connectPeerCM(ctx context.Context, log io.Writer, host str
 	if e.channel, err = rdmacm.OpenChannelFor(from, remote); err != nil {
 		return err
 	}
+	e.opened.Keep(e.channel)
 	if e.server {
 		err = e.acceptCM(ctx, log)
 	} else {
@@ -209,6 +188,7 @@ func (e *perftestEnd) connectPeerCM(ctx context.Context, log io.Writer, host str
 	if err != nil {
 		return err
 	}
+	e.opened.Keep(e.session)
 	a, err := e.session.Addrs()
 	if err != nil {
 		return err
@@ -258,6 +238,7 @@ func (e *perftestEnd) acceptCM(ctx context.Context, log io.Writer) error {
 		if err != nil {
 			return err
 		}
+		e.opened.Keep(l)
 		e.listeners[space] = l
 		if err := l.Bind(rdmacm.AddrOf(addr)); err != nil {
 			return err
@@ -347,6 +328,7 @@ func (e *perftestEnd) Open(ctx context.Context) (_ []perftest.Record, err error)
 	if e.end, err = perf.NewEnd(e.dev, e.port, c, e.o.local, e.server); err != nil {
 		return nil, err
 	}
+	e.opened.Keep(e.end)
 	if e.end.Limits.IWARP {
 		if err := e.checkIWARP(); err != nil {
 			return nil, err

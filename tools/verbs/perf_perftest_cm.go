@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
+	"github.com/goverbs/goverbs/tools/verbs/internal/peer"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perftest"
 	"github.com/goverbs/goverbs/uverbs"
@@ -56,11 +57,17 @@ func (e *perftestEnd) dialQP(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e.ids = append(e.ids, id)
+	e.keep(id)
 	if e.o.config.Type == perf.UD && (e.test.Latency || e.test.Both) {
 		return e.sendFirst(event.UD)
 	}
 	return nil
+}
+
+// keep adds the ID of a queue pair.
+func (e *perftestEnd) keep(id *rdmacm.ID) {
+	e.opened.Keep(id)
+	e.ids = append(e.ids, id)
 }
 
 // sendFirst sends the first datagram, from which a server gets the number of the queue pair.
@@ -102,7 +109,7 @@ func (e *perftestEnd) acceptQP(ctx context.Context) error {
 	for {
 		request, err := e.listeners[e.space()].Request(ctx)
 		if err != nil {
-			return causeOf(ctx, err)
+			return peer.Cause(ctx, err)
 		}
 		id := request.ID
 		a, err := id.Addrs()
@@ -119,9 +126,9 @@ func (e *perftestEnd) acceptQP(ctx context.Context) error {
 			err = id.AcceptWait(ctx, e.connParam())
 		}
 		if err != nil {
-			return errors.Join(causeOf(ctx, err), id.Close())
+			return errors.Join(peer.Cause(ctx, err), id.Close())
 		}
-		e.ids = append(e.ids, id)
+		e.keep(id)
 		return nil
 	}
 }

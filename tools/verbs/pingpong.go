@@ -1,41 +1,17 @@
 package main
 
 import (
-	"context"
-	"fmt"
-	"io"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
-	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/tools/verbs/internal/pingpong"
 )
 
-// pingpongOptions are the flags of the command, with the letters of ibv_rc_pingpong.
-type pingpongOptions struct {
-	typ        string
-	port       int
-	device     string
-	ibPort     uint8
-	size       int
-	mtu        int
-	recvDepth  int
-	qps        int
-	iterations int
-	sl         uint8
-	event      bool
-	gidIndex   int
-	odp        bool
-	verify     bool
-	timeout    time.Duration
-	json       bool
-}
-
 func newPingpong() *command.Command {
-	var o pingpongOptions
+	var o pingpong.Options
 	cmd := &command.Command{
 		Use:   "pingpong [flags] [HOST]",
 		Short: "Exchange messages with a peer and measure how long they take",
@@ -62,111 +38,29 @@ reports and closes other connections. Run it where only hosts that you trust can
 			if len(args) == 1 {
 				host = args[0]
 			}
-			if cmd.Flags().Changed("num-qp") && o.typ != typeSRQ {
-				return command.Usagef("--num-qp is %d, allowed: only with --type %s", o.qps, typeSRQ)
+			if cmd.Flags().Changed("num-qp") && o.Type != pingpong.TypeSRQ {
+				return command.Usagef("--num-qp is %d, allowed: only with --type %s", o.QPs, pingpong.TypeSRQ)
 			}
-			return o.run(cmd.Context(), cmd.Out(), cmd.Err(), host)
+			return o.Run(cmd.Context(), cmd.Out(), cmd.Err(), host)
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.typ, "type", perf.RC, "`TYPE` of ping-pong: "+strings.Join(pingpongTypes, ", "))
-	command.NumberVar(f, &o.port, "port", "p", 18515, 1, maxPort, "TCP `PORT` for the exchange of addresses")
-	f.StringVarP(&o.device, "dev", "d", "", "RDMA device `DEV` (default the first usable one)")
-	command.NumberVar(f, &o.ibPort, "ib-port", "i", 1, 1, math.MaxUint8, "`PORT` of the device")
-	command.NumberVar(f, &o.size, "size", "s", 4096, 1, math.MaxInt, "message size in `BYTES`")
-	f.IntVarP(&o.mtu, "mtu", "m", 1024, "path MTU in `BYTES`, the same on both sides")
-	command.NumberVar(f, &o.recvDepth, "recv-depth", "r", 500, 2, math.MaxInt, "post `N` receives at a time")
-	command.NumberVar(f, &o.qps, "num-qp", "q", 16, 1, srqQPs-1, "number `N` of queue pairs of type srq")
-	command.NumberVar(f, &o.iterations, "iterations", "n", 1000, 1, math.MaxInt, "exchange `N` messages each way")
-	command.NumberVar(f, &o.sl, "sl", "l", 0, 0, 15, "service `LEVEL`")
-	f.BoolVarP(&o.event, "events", "e", false, "sleep until a completion event instead of polling")
-	command.NumberVar(f, &o.gidIndex, "gid", "g", -1, 0, math.MaxInt, "`INDEX` of the local GID")
+	f.StringVar(&o.Type, "type", perf.RC, "`TYPE` of ping-pong: "+strings.Join(pingpong.Types, ", "))
+	command.NumberVar(f, &o.Port, "port", "p", 18515, 1, maxPort, "TCP `PORT` for the exchange of addresses")
+	f.StringVarP(&o.Device, "dev", "d", "", "RDMA device `DEV` (default the first usable one)")
+	command.NumberVar(f, &o.IBPort, "ib-port", "i", 1, 1, math.MaxUint8, "`PORT` of the device")
+	command.NumberVar(f, &o.Size, "size", "s", 4096, 1, math.MaxInt, "message size in `BYTES`")
+	f.IntVarP(&o.MTU, "mtu", "m", 1024, "path MTU in `BYTES`, the same on both sides")
+	command.NumberVar(f, &o.RecvDepth, "recv-depth", "r", 500, 2, math.MaxInt, "post `N` receives at a time")
+	command.NumberVar(f, &o.QPs, "num-qp", "q", 16, 1, pingpong.MaxQPs, "number `N` of queue pairs of type srq")
+	command.NumberVar(f, &o.Iterations, "iterations", "n", 1000, 1, math.MaxInt, "exchange `N` messages each way")
+	command.NumberVar(f, &o.SL, "sl", "l", 0, 0, 15, "service `LEVEL`")
+	f.BoolVarP(&o.Events, "events", "e", false, "sleep until a completion event instead of polling")
+	command.NumberVar(f, &o.GID, "gid", "g", -1, 0, math.MaxInt, "`INDEX` of the local GID")
 	command.DefaultIs(f, "gid", "chosen to match the peer")
-	f.BoolVarP(&o.odp, "odp", "o", false, "register the buffer for on-demand paging")
-	f.BoolVarP(&o.verify, "verify", "c", false, "compare the received data (server, not with ibv_uc_pingpong and ibv_ud_pingpong)")
-	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up when nothing completes for this `TIME`")
-	command.JSONFlag(cmd, &o.json)
+	f.BoolVarP(&o.ODP, "odp", "o", false, "register the buffer for on-demand paging")
+	f.BoolVarP(&o.Verify, "verify", "c", false, "compare the received data (server, not with ibv_uc_pingpong and ibv_ud_pingpong)")
+	f.DurationVar(&o.Timeout, "timeout", 30*time.Second, "give up when nothing completes for this `TIME`")
+	command.JSONFlag(cmd, &o.JSON)
 	return cmd
-}
-
-// maxPort is the largest TCP or UDP port.
-const maxPort = 65535
-
-// Types of ping-pong that are not named after a type of queue pair.
-const (
-	typeSRQ = "srq"
-	typeXRC = "xrc"
-)
-
-// pingpongTypes are the types of ping-pong.
-var pingpongTypes = []string{perf.RC, perf.UC, perf.UD, typeSRQ, typeXRC}
-
-// check refuses impossible options before anything is opened.
-func (o *pingpongOptions) check() error {
-	if !slices.Contains(pingpongTypes, o.typ) {
-		return command.Usagef("--type is %s, allowed: %s", o.typ, strings.Join(pingpongTypes, ", "))
-	}
-	if o.typ == typeSRQ && o.recvDepth <= o.qps {
-		return command.Usagef("--recv-depth is %d, allowed: %d and more, for --num-qp %d", o.recvDepth, o.qps+1, o.qps)
-	}
-	if o.timeout <= 0 {
-		return command.Usagef("--timeout is %s, allowed: more than 0", o.timeout)
-	}
-	if _, err := uverbs.MTUFromBytes(o.mtu); err != nil {
-		return command.Usagef("--mtu is %d, allowed: 256, 512, 1024, 2048, 4096", o.mtu)
-	}
-	return nil
-}
-
-// result is what a run measured.
-type result struct {
-	Bytes              int64        `json:"bytes"`            // both directions
-	Iterations         int          `json:"iterations"`       // exchanges
-	Seconds            float64      `json:"seconds"`          // all of them
-	MbitPerSecond      float64      `json:"mbit_per_s"`       // both directions
-	MicrosPerIteration float64      `json:"us_per_iteration"` // a message there and one back
-	QPs                int          `json:"qp_count"`
-	Local              endpointJSON `json:"local"`
-	Remote             endpointJSON `json:"remote"`
-}
-
-// endpointJSON is the address of a QP.
-type endpointJSON struct {
-	LID uint16 `json:"lid"`
-	QPN uint32 `json:"qpn"`
-	PSN uint32 `json:"psn"`
-	GID string `json:"gid"`
-}
-
-// endpointOf returns an endpoint for JSON.
-func endpointOf(e uverbs.Endpoint) endpointJSON {
-	return endpointJSON{e.LID, e.QPN, e.PSN, e.GID.String()}
-}
-
-// run plays one side.
-func (o *pingpongOptions) run(ctx context.Context, out, log io.Writer, host string) error {
-	if err := o.check(); err != nil {
-		return err
-	}
-	text := out
-	if o.json {
-		text = io.Discard
-	}
-	e, err := newPingpongEnd(o)
-	if err != nil {
-		return err
-	}
-	runErr := e.play(ctx, text, log, host)
-	if err := e.close(); runErr == nil && err != nil {
-		return err
-	}
-	if runErr != nil {
-		return runErr
-	}
-	if o.json {
-		return command.PrintJSON(out, e.result)
-	}
-	fmt.Fprintf(out, "%d bytes in %.2f seconds = %.2f Mbit/sec\n", e.result.Bytes, e.result.Seconds, e.result.MbitPerSecond)
-	fmt.Fprintf(out, "%d iters in %.2f seconds = %.2f usec/iter\n", e.result.Iterations, e.result.Seconds, e.result.MicrosPerIteration)
-	return nil
 }

@@ -257,6 +257,9 @@ func netlinkDevices(names []string) ([]netlinkrdma.Device, error) {
 	infos, _ := uverbs.Devices() // the error says enough without them
 	for _, i := range infos {
 		if i.InProcess && (len(names) == 0 || i.Name == names[0]) {
+			if i.Err != nil {
+				return nil, i.Err
+			}
 			return nil, fmt.Errorf("%s is a software device inside this process, which has just made it: it has no objects; each program that GOVERBS_SOFT gives a device has one of its own", i.Name)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -14,50 +13,6 @@ import (
 )
 
 // The commands that change what the kernel has. They take the words of iproute2's rdma in any order.
-
-// words reads arguments that are pairs of a word and its value. Words that end in "?" may be missing.
-func words(cmd *command.Command, args []string, allowed ...string) (map[string]string, error) {
-	var names []string
-	for _, a := range allowed {
-		names = append(names, strings.TrimSuffix(a, "?"))
-	}
-	got := map[string]string{}
-	for len(args) > 0 {
-		name := args[0]
-		switch _, twice := got[name]; {
-		case !slices.Contains(names, name):
-			return nil, command.Usagef("a word of %s is %s, allowed: %s", cmd.Path(), peertext.Quote(name), strings.Join(names, ", "))
-		case twice:
-			return nil, command.Usagef("%s is given twice", name)
-		case len(args) == 1:
-			return nil, command.Usagef("%s has no value; usage: %s", name, cmd.UseLine())
-		}
-		got[name], args = args[1], args[2:]
-	}
-	for i, a := range allowed {
-		if _, ok := got[names[i]]; !ok && !strings.HasSuffix(a, "?") {
-			return nil, command.Usagef("%s is missing; usage: %s", names[i], cmd.UseLine())
-		}
-	}
-	return got, nil
-}
-
-// choice returns the value that a word stands for.
-func choice[T any](name, value string, of map[string]T) (T, error) {
-	v, ok := of[value]
-	if !ok {
-		var all []string
-		for k := range of {
-			all = append(all, k)
-		}
-		slices.Sort(all)
-		return v, command.Usagef("%s is %s, allowed: %s", name, peertext.Quote(value), strings.Join(all, ", "))
-	}
-	return v, nil
-}
-
-// onOff are the values of a switch.
-var onOff = map[string]bool{"on": true, "off": false}
 
 // exactly returns a check that a command gets n arguments.
 func exactly(n int) func(*command.Command, []string) error {
@@ -93,15 +48,10 @@ speaks iWARP over TCP. "verbs status" shows what there is.`,
   verbs link add siw_lo type siw netdev lo`,
 		Args: atLeast(1),
 		Run: func(cmd *command.Command, args []string) error {
-			w, err := words(cmd, args[1:], "type", "netdev")
-			if err != nil {
-				return err
-			}
-			kind, err := choice("type", w["type"], map[string]netlinkrdma.LinkKind{"rxe": netlinkrdma.RXE, "siw": netlinkrdma.SIW})
-			if err != nil {
-				return err
-			}
-			return netlinkrdma.AddLink(args[0], kind, w["netdev"])
+			w := readWords(cmd, args[1:], "type", "netdev")
+			kind := chosen(w, "type", map[string]netlinkrdma.LinkKind{"rxe": netlinkrdma.RXE, "siw": netlinkrdma.SIW})
+			w.try(func() error { return netlinkrdma.AddLink(args[0], kind, w.of["netdev"]) })
+			return w.err
 		},
 	}, &command.Command{
 		Use:     "delete [flags] DEV",
@@ -141,36 +91,20 @@ func newDev() *command.Command {
   verbs dev set mlx5_0 adaptive-moderation on`,
 		Args: atLeast(3),
 		Run: func(cmd *command.Command, args []string) error {
-			w, err := words(cmd, args[1:], "name?", "netns?", "adaptive-moderation?")
-			if err != nil {
-				return err
-			}
-			adapt, adapts := w["adaptive-moderation"]
-			var on bool
-			if adapts {
-				if on, err = choice("adaptive-moderation", adapt, onOff); err != nil {
-					return err
-				}
-			}
-			dev, err := netlinkrdma.DeviceByName(args[0])
-			if err != nil {
-				return err
-			}
-			if name, ok := w["name"]; ok {
-				if err := netlinkrdma.RenameDevice(dev, name); err != nil {
-					return err
-				}
+			w := readWords(cmd, args[1:], "name?", "netns?", "adaptive-moderation?")
+			adapt := chosen(w, "adaptive-moderation", onOff)
+			dev := w.device(args[0])
+			if name, ok := w.of["name"]; ok {
+				w.try(func() error { return netlinkrdma.RenameDevice(dev, name) })
 				dev.Name = name
 			}
-			if adapts {
-				if err := netlinkrdma.SetAdaptiveModeration(dev, on); err != nil {
-					return err
-				}
+			if w.has("adaptive-moderation") {
+				w.try(func() error { return netlinkrdma.SetAdaptiveModeration(dev, adapt) })
 			}
-			if ns, ok := w["netns"]; ok {
-				return moveDevice(dev, ns)
+			if ns, ok := w.of["netns"]; ok {
+				w.try(func() error { return moveDevice(dev, ns) })
 			}
-			return nil
+			return w.err
 		},
 	})
 	return dev
@@ -187,19 +121,12 @@ software devices.`,
 		Example: `  verbs dev add smi0 type smi parent mlx5_0`,
 		Args:    atLeast(1),
 		Run: func(cmd *command.Command, args []string) error {
-			w, err := words(cmd, args[1:], "type", "parent")
-			if err != nil {
-				return err
-			}
-			typ, err := choice("type", strings.ToLower(w["type"]), map[string]netlinkrdma.DeviceType{"smi": netlinkrdma.DeviceTypeSMI})
-			if err != nil {
-				return err
-			}
-			parent, err := netlinkrdma.DeviceByName(w["parent"])
-			if err != nil {
-				return err
-			}
-			return netlinkrdma.AddSubDevice(parent, args[0], typ)
+			w := readWords(cmd, args[1:], "type", "parent")
+			w.of["type"] = strings.ToLower(w.of["type"])
+			typ := chosen(w, "type", map[string]netlinkrdma.DeviceType{"smi": netlinkrdma.DeviceTypeSMI})
+			parent := w.device(w.of["parent"])
+			w.try(func() error { return netlinkrdma.AddSubDevice(parent, args[0], typ) })
+			return w.err
 		},
 	}, {
 		Use:     "delete [flags] DEV",
@@ -294,31 +221,16 @@ first one, so set it before containers start.`,
   verbs system set privileged-qkey on`,
 		Args: atLeast(2),
 		Run: func(cmd *command.Command, args []string) error {
-			w, err := words(cmd, args, "netns?", "privileged-qkey?")
-			if err != nil {
-				return err
+			w := readWords(cmd, args, "netns?", "privileged-qkey?")
+			mode := chosen(w, "netns", map[string]netlinkrdma.NetNSMode{"shared": netlinkrdma.NetNSShared, "exclusive": netlinkrdma.NetNSExclusive})
+			on := chosen(w, "privileged-qkey", onOff)
+			if w.has("netns") {
+				w.try(func() error { return netlinkrdma.SetNetNSMode(mode) })
 			}
-			var set []func() error
-			if v, ok := w["netns"]; ok {
-				mode, err := choice("netns", v, map[string]netlinkrdma.NetNSMode{"shared": netlinkrdma.NetNSShared, "exclusive": netlinkrdma.NetNSExclusive})
-				if err != nil {
-					return err
-				}
-				set = append(set, func() error { return netlinkrdma.SetNetNSMode(mode) })
+			if w.has("privileged-qkey") {
+				w.try(func() error { return netlinkrdma.SetPrivilegedQKey(on) })
 			}
-			if v, ok := w["privileged-qkey"]; ok {
-				on, err := choice("privileged-qkey", v, onOff)
-				if err != nil {
-					return err
-				}
-				set = append(set, func() error { return netlinkrdma.SetPrivilegedQKey(on) })
-			}
-			for _, f := range set {
-				if err := f(); err != nil {
-					return err
-				}
-			}
-			return nil
+			return w.err
 		},
 	})
 	return sys

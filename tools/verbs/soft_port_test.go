@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/tools/verbs/internal/pingpong"
 )
 
 // TestSoftPort4791Taken: where UDP port 4791 is taken on all addresses, as by rdma_rxe, two processes with
@@ -49,7 +50,7 @@ func TestSoftPort4791Taken(t *testing.T) {
 	if serr := server.Wait(); err != nil || serr != nil {
 		t.Fatalf("client: %v\n%s\nserver: %v\n%s", err, text, serr, out.String())
 	}
-	var r result
+	var r pingpong.Result
 	if err := json.Unmarshal([]byte(text), &r); err != nil || r.Iterations != 20 {
 		t.Errorf("the result is %+v, %v", r, err)
 	}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,11 +18,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/health"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
-	"github.com/goverbs/goverbs/uverbs/soft"
+	"github.com/goverbs/goverbs/tools/verbs/internal/pingpong"
 )
 
 // commandEnv makes the test binary the command: GOVERBS_SOFT is read once in a process.
@@ -158,6 +156,20 @@ func TestSoftStat(t *testing.T) {
 	}
 }
 
+// TestSoftFailed: no command says that there is no device, or another reason, when that of the environment cannot be made.
+func TestSoftFailed(t *testing.T) {
+	const reason = `environment variable GOVERBS_SOFT: device "nosuch0"`
+	all := []string{"devices", "doctor", "info nosuch0", "status nosuch0", "res nosuch0", "stat nosuch0"}
+	if !kernelHasDevices() { // which a command without the name of a device would show, or open
+		all = append(all, "info", "status", "res", "stat", "pingpong", "rping -s")
+	}
+	for _, args := range all {
+		if out, _ := softRun(t, "nosuch0", strings.Fields(args)...); !strings.Contains(out, reason) {
+			t.Errorf("verbs %s:\n%s", args, out)
+		}
+	}
+}
+
 // TestSoftNoDevice: only without any device the hints say how to get one.
 func TestSoftNoDevice(t *testing.T) {
 	none := !kernelHasDevices()
@@ -206,8 +218,8 @@ func TestSoftDoctor(t *testing.T) {
 // TestSoftPingpong: two processes exchange messages over their devices, with each type of ping-pong that
 // the devices support.
 func TestSoftPingpong(t *testing.T) {
-	for _, typ := range pingpongTypes {
-		if typ == typeXRC {
+	for _, typ := range pingpong.Types {
+		if typ == pingpong.TypeXRC {
 			continue
 		}
 		t.Run(typ, func(t *testing.T) {
@@ -228,8 +240,8 @@ func TestSoftPingpong(t *testing.T) {
 			if serr := server.Wait(); err != nil || serr != nil {
 				t.Fatalf("client: %v\n%s\nserver: %v\n%s", err, text, serr, out.String())
 			}
-			var r result
-			qps := map[bool]int{false: 1, true: 16}[typ == typeSRQ]
+			var r pingpong.Result
+			qps := map[bool]int{false: 1, true: 16}[typ == pingpong.TypeSRQ]
 			if err := json.Unmarshal([]byte(text), &r); err != nil || r.Iterations != 20 || r.QPs != qps || r.Bytes != int64(2*20*size) || r.Local.GID == r.Remote.GID {
 				t.Errorf("the result is %+v, %v", r, err)
 			}
@@ -270,7 +282,7 @@ func TestSoftManyProcesses(t *testing.T) {
 	for _, port := range ports {
 		group.Go(func() {
 			out, err := softRun(t, device, append(line(port), "127.0.0.1")...)
-			var r result
+			var r pingpong.Result
 			if err := errors.Join(err, json.Unmarshal([]byte(out), &r)); err != nil || r.Iterations != 20 {
 				t.Errorf("client: %v\n%s", err, out)
 			}
@@ -533,69 +545,9 @@ func TestSoftRping(t *testing.T) {
 	}
 	none := !kernelHasDevices()
 	for devices, want := range map[string]string{"192.0.2.7": "must be an address of this host", "": "GOVERBS_SOFT=auto"} {
-		if text, err := softRun(t, devices, "rping", "-c", "-a", "192.0.2.7"); err == nil || strings.Contains(text, want) != none {
+		if text, err := softRun(t, devices, "rping", "-c", "-a", "192.0.2.7"); err == nil || strings.Contains(text, want) != (none || devices != "") {
 			t.Errorf("with GOVERBS_SOFT=%q, no device of the kernel: %t: %v\n%s", devices, none, err, text)
 		}
-	}
-}
-
-// TestSoftRpingIdle: clients that connect and send nothing do not keep the server from its client. It disconnects
-// them when the client has sent a ping.
-func TestSoftRpingIdle(t *testing.T) {
-	udp, port := freeUDP(t), freeTCP(t)
-	server := softCommand(t, fmt.Sprintf("127.0.0.2:%d", udp), "rping", "-s", "-a", "127.0.0.2", "-p", fmt.Sprint(port))
-	var out bytes.Buffer
-	server.Stdout, server.Stderr = &out, &out
-	dev, err := soft.New(soft.Options{Addr: netip.MustParseAddr("127.0.0.4"), Port: uint16(udp)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { dev.Close() })
-	channel, err := rdmacm.OpenChannelFor(dev.Addr(), netip.Addr{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { channel.Close() })
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer server.Process.Kill()
-	idle := func() (string, error) {
-		id, err := channel.NewID(rdmacm.TCP)
-		if err != nil {
-			return "", err
-		}
-		r := &rping{o: &rpingOptions{client: true, timeout: time.Minute}, log: io.Discard, channel: channel}
-		e := &rpingEnd{rping: r, id: id, size: minPing}
-		err = e.connect(t.Context(), netip.AddrPortFrom(dev.Addr(), 0), netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), uint16(port)))
-		if err != nil {
-			return err.Error(), errors.Join(err, e.close())
-		}
-		t.Cleanup(func() { e.close() })
-		return "", nil
-	}
-	const strangers = 3
-	_, err = retry(t, idle) // until the server listens
-	for n := 1; n < strangers && err == nil; n++ {
-		_, err = idle()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	client := softCommand(t, fmt.Sprintf("127.0.0.3:%d", udp), "rping", "-c", "-a", "127.0.0.2", "-p", fmt.Sprint(port), "-C", "5", "-V", "--timeout", "20s")
-	defer context.AfterFunc(ctx, func() { server.Process.Kill() })()
-	text, err := client.CombinedOutput()
-	if err != nil {
-		server.Process.Kill()
-	}
-	serr := server.Wait()
-	if err != nil || serr != nil || !strings.Contains(string(text), "5 pings") || !strings.Contains(out.String(), "5 pings") {
-		t.Errorf("client: %v\n%s\nserver: %v\n%s", err, text, serr, out.String())
-	}
-	if n := strings.Count(out.String(), errNotTheClient.Error()); n != strangers {
-		t.Errorf("%d clients were disconnected, want %d:\n%s", n, strangers, out.String())
 	}
 }
 

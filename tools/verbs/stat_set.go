@@ -23,35 +23,6 @@ func splitPort(arg string) (dev string, port uint32, err error) {
 	return dev, uint32(n), nil
 }
 
-// portOf finds the port that an argument DEV/PORT names; of a device with one port, DEV is enough.
-func portOf(arg string) (netlinkrdma.Device, uint32, error) {
-	name, port, err := splitPort(arg)
-	if err != nil {
-		return netlinkrdma.Device{}, 0, err
-	}
-	dev, err := netlinkrdma.DeviceByName(name)
-	switch {
-	case err != nil:
-		return dev, 0, err
-	case port == 0 && dev.Ports != 1:
-		return dev, 0, command.Usagef("the port of %s is missing: it has %d; write %s/1", dev.Name, dev.Ports, dev.Name)
-	case port == 0:
-		port = 1
-	case port > dev.Ports:
-		return dev, 0, command.Usagef("the port is %d, allowed: 1 to %d", port, dev.Ports)
-	}
-	return dev, port, nil
-}
-
-// wordNumber reads the value of a word that is a number.
-func wordNumber(w map[string]string, name string) (uint32, error) {
-	n, err := strconv.ParseUint(w[name], 0, 32)
-	if err != nil {
-		return 0, command.Usagef("%s is %s, allowed: 0 to %d", name, peertext.Quote(w[name]), uint32(1<<32-1))
-	}
-	return uint32(n), nil
-}
-
 // newStatSetters makes the commands that change which counters there are.
 func newStatSetters() []*command.Command {
 	const rights = "It needs CAP_NET_ADMIN, and a driver that can count single QPs, such as mlx5."
@@ -63,35 +34,21 @@ func newStatSetters() []*command.Command {
   verbs stat bind mlx5_0/1 lqpn 179 cntn 4`,
 		Args: atLeast(1),
 		Run: func(cmd *command.Command, args []string) error {
-			w, err := words(cmd, args[1:], "lqpn", "cntn?")
-			if err != nil {
-				return err
-			}
-			qpn, err := wordNumber(w, "lqpn")
-			if err != nil {
-				return err
-			}
-			var id uint32
-			_, shared := w["cntn"]
-			if shared {
-				if id, err = wordNumber(w, "cntn"); err != nil {
-					return err
+			w := readWords(cmd, args[1:], "lqpn", "cntn?")
+			qpn, id := w.number("lqpn"), w.number("cntn")
+			dev, port := w.port(args[0])
+			w.try(func() (err error) {
+				if w.has("cntn") {
+					return netlinkrdma.BindQPCounter(dev, port, qpn, id)
 				}
-			}
-			dev, port, err := portOf(args[0])
-			if err != nil {
-				return err
-			}
-			if shared {
-				err = netlinkrdma.BindQPCounter(dev, port, qpn, id)
-			} else {
 				id, err = netlinkrdma.NewQPCounter(dev, port, qpn)
-			}
-			if err != nil {
 				return err
-			}
-			_, err = fmt.Fprintln(cmd.Out(), id)
-			return err
+			})
+			w.try(func() error {
+				_, err := fmt.Fprintln(cmd.Out(), id)
+				return err
+			})
+			return w.err
 		},
 	}
 	unbind := &command.Command{
@@ -101,23 +58,11 @@ func newStatSetters() []*command.Command {
 		Example: `  verbs stat unbind mlx5_0/1 cntn 4 lqpn 178`,
 		Args:    atLeast(1),
 		Run: func(cmd *command.Command, args []string) error {
-			w, err := words(cmd, args[1:], "cntn", "lqpn")
-			if err != nil {
-				return err
-			}
-			id, err := wordNumber(w, "cntn")
-			if err != nil {
-				return err
-			}
-			qpn, err := wordNumber(w, "lqpn")
-			if err != nil {
-				return err
-			}
-			dev, port, err := portOf(args[0])
-			if err != nil {
-				return err
-			}
-			return netlinkrdma.UnbindQPCounter(dev, port, qpn, id)
+			w := readWords(cmd, args[1:], "cntn", "lqpn")
+			id, qpn := w.number("cntn"), w.number("lqpn")
+			dev, port := w.port(args[0])
+			w.try(func() error { return netlinkrdma.UnbindQPCounter(dev, port, qpn, id) })
+			return w.err
 		},
 	}
 	var optional bool
@@ -135,17 +80,14 @@ while counters are bound to single QPs.`,
 			by := netlinkrdma.GroupByQPType
 			groups, err := choice("the grouping", args[1], map[string]netlinkrdma.CounterGroups{
 				"type": by, "pid": netlinkrdma.GroupByPID, "type,pid": by | netlinkrdma.GroupByPID, "pid,type": by | netlinkrdma.GroupByPID, "off": 0})
-			if err != nil {
-				return err
-			}
-			dev, port, err := portOf(args[0])
-			if err != nil {
-				return err
-			}
+			w := words{err: err}
+			dev, port := w.port(args[0])
+			set := netlinkrdma.SetAutoQPCounters
 			if optional {
-				return netlinkrdma.SetAutoQPCountersOptional(dev, port, groups)
+				set = netlinkrdma.SetAutoQPCountersOptional
 			}
-			return netlinkrdma.SetAutoQPCounters(dev, port, groups)
+			w.try(func() error { return set(dev, port, groups) })
+			return w.err
 		},
 	}
 	auto.Flags().BoolVar(&optional, "optional", false, "the counters of QPs include the optional ones; Linux 6.15")
@@ -157,15 +99,14 @@ while counters are bound to single QPs.`,
   verbs stat enable mlx5_0/1 none`,
 		Args: exactly(2),
 		Run: func(_ *command.Command, args []string) error {
-			dev, port, err := portOf(args[0])
-			if err != nil {
-				return err
-			}
 			var names []string
 			if args[1] != "none" {
 				names = strings.Split(args[1], ",")
 			}
-			return netlinkrdma.SetOptionalCounters(dev, port, names...)
+			var w words
+			dev, port := w.port(args[0])
+			w.try(func() error { return netlinkrdma.SetOptionalCounters(dev, port, names...) })
+			return w.err
 		},
 	}
 	return []*command.Command{bind, unbind, auto, enable}

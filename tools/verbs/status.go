@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -8,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
@@ -66,13 +66,24 @@ counters since the device was added; "verbs stat" shows each of them.`,
 				}
 			}
 			if len(rows) == 0 {
-				return errors.New("there is no RDMA device; " + softHint)
+				return errNoDevice()
 			}
 			return nil
 		},
 	}
 	command.JSONFlag(cmd, &asJSON)
 	return cmd
+}
+
+// errNoDevice returns why a software device of the environment could not be made, or how to get one.
+func errNoDevice() error {
+	infos, _ := uverbs.Devices() // the caller has listed them
+	for _, d := range infos {
+		if d.Err != nil {
+			return fmt.Errorf("there is no usable RDMA device: %w", d.Err)
+		}
+	}
+	return errors.New("there is no RDMA device; " + softHint)
 }
 
 // collectStatus asks for the ports of all devices, of one, or for one port.
@@ -90,13 +101,10 @@ func collectStatus(args []string) ([]statusRow, error) {
 		return nil, err
 	}
 	if len(args) > 0 {
-		var known []string
-		for _, d := range infos {
-			known = append(known, d.Name)
-		}
+		known := deviceNames(infos)
 		infos = slices.DeleteFunc(infos, func(d uverbs.DeviceInfo) bool { return d.Name != name })
 		if len(infos) == 0 {
-			return nil, command.Usagef("the device is %q, allowed: %s", name, strings.Join(known, ", "))
+			return nil, command.Usagef("the device is %q, allowed: %s", name, known)
 		}
 		if only > uint32(infos[0].Ports) {
 			return nil, command.Usagef("the port is %d, allowed: 1 to %d", only, infos[0].Ports)
@@ -188,14 +196,7 @@ func (r *statusRow) addErrors(counters []counterRow) {
 
 // printStatus writes the table.
 func printStatus(w io.Writer, rows []statusRow) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "port\tstate\tphysical\trate\tlink layer\tnetdev\tMTU\tLID\terrors\tGIDs")
-	dash := func(s string) string {
-		if s == "" {
-			return "-"
-		}
-		return s
-	}
+	t := command.Table(w, "port\tstate\tphysical\trate\tlink layer\tnetdev\tMTU\tLID\terrors\tGIDs")
 	for _, r := range rows {
 		var errs uint64
 		for _, e := range r.Errors {
@@ -212,7 +213,8 @@ func printStatus(w io.Writer, rows []statusRow) error {
 		if r.Reason != "" {
 			last = "not known: " + r.Reason
 		}
-		fmt.Fprintf(t, "%s/%d\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%d\t%s\n", r.Device, r.Port, dash(r.State), dash(r.PhysState), rate, dash(r.LinkLayer), dash(r.Netdev), r.MTU, lid, errs, last)
+		fmt.Fprintf(t, "%s/%d\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%d\t%s\n", r.Device, r.Port, cmp.Or(r.State, "-"), cmp.Or(r.PhysState, "-"), rate,
+			cmp.Or(r.LinkLayer, "-"), cmp.Or(r.Netdev, "-"), r.MTU, lid, errs, last)
 	}
 	return t.Flush()
 }

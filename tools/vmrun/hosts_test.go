@@ -101,9 +101,7 @@ func stopped(s *member) bool {
 
 func arrive(t *testing.T, s *member, failed bool) {
 	t.Helper()
-	if err := s.arrive(failed); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.arrive(failed))
 }
 
 func TestGroup(t *testing.T) {

@@ -78,18 +78,14 @@ func TestVMMlx5(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	b, err := os.ReadFile(report)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	type card struct {
 		Mode       string
 		Commands   map[string]int
 		Violations uint64
 	}
 	var cards []card
-	if err := json.Unmarshal(b, &cards); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(b, &cards))
 	if len(cards) != 2 || slices.ContainsFunc(cards, func(c card) bool {
 		return c.Mode != "ib" || c.Commands["INIT_HCA"] != 1 || c.Commands["CREATE_QP"] == 0 || c.Violations != 0
 	}) {

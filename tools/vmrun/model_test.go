@@ -17,17 +17,13 @@ import (
 func fakeModel(t *testing.T, script string, change func(*options)) (*app, *bytes.Buffer) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "hca")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o755))
 	o := defaults()
 	o.dev, o.hca = "mlx5,mode=ib", path
 	if change != nil {
 		change(&o)
 	}
-	if err := o.check(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, o.check())
 	var out bytes.Buffer
 	return &app{options: o, stderr: &out}, &out
 }
@@ -50,9 +46,7 @@ func TestModelArguments(t *testing.T) {
 	} {
 		a, out := fakeModel(t, "echo $*", tt.change)
 		m, err := a.startModel(tt.guests)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if status, err := m.finish(0); status != 0 || err != nil {
 			t.Errorf("status %d, %v", status, err)
 		}
@@ -65,13 +59,9 @@ func TestModelArguments(t *testing.T) {
 // A personality is drawn before the guests boot: the model and the programs have the same.
 func TestDrawPersonality(t *testing.T) {
 	a, out := fakeModel(t, "if [ $1 = -describe ]; then echo 4711 noise $3; else echo $*; fi", func(o *options) { o.dev = "mlx5,personality=random" })
-	if err := a.drawPersonality(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.drawPersonality(t.Context()))
 	m, err := a.startModel(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if status, err := m.finish(0); status != 0 || err != nil {
 		t.Errorf("status %d, %v", status, err)
 	}
@@ -98,9 +88,7 @@ func TestModelStatus(t *testing.T) {
 	}{{0, 0, 0, false}, {0, 3, 3, false}, {1, 0, statusModel, false}, {1, 3, 3, false}, {2, 0, 0, true}} {
 		a, _ := fakeModel(t, "exit "+strconv.Itoa(tt.exit), nil)
 		m, err := a.startModel(1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		status, err := m.finish(tt.run)
 		if status != tt.want || (err != nil) != tt.fails {
 			t.Errorf("model %d, run %d: status %d, %v", tt.exit, tt.run, status, err)
@@ -117,9 +105,7 @@ func TestModelStatus(t *testing.T) {
 func TestModelWaits(t *testing.T) {
 	a, out := fakeModel(t, "trap 'echo ended; exit 1' TERM; while :; do sleep 0.05; done", nil)
 	m, err := a.startModel(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if status, err := m.finish(0); status != statusModel || err != nil || out.String() != "hca: ended\n" {
 		t.Errorf("status %d, %v: %q", status, err, out.String())
 	}
@@ -153,31 +139,23 @@ func TestSocket(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
 	listener, door, err := socket()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer listener.Close()
 	defer door.Close()
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 	l, err := net.FileListener(listener)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	conn, err := net.DialTimeout("unix", "/proc/self/fd/"+strconv.Itoa(int(door.Fd())), time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := conn.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
 	conn.Close()
 	server, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer server.Close()
 	if b, err := io.ReadAll(server); string(b) != "x" || err != nil {
 		t.Errorf("%q, %v", b, err)

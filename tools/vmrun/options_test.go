@@ -100,9 +100,7 @@ func TestCheckDefaults(t *testing.T) {
 	} {
 		o := defaults()
 		o.load, o.net = tt.load, tt.net
-		if err := o.check(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, o.check())
 		if o.net != tt.want || len(o.load) != tt.n {
 			t.Errorf("-load %v -net %q: network %q, %d modules; want %q, %d", tt.load, tt.net, o.net, len(o.load), tt.want, tt.n)
 		}
@@ -131,9 +129,7 @@ func TestModulesForMlx5(t *testing.T) {
 		{"mlx5,mode=ipoib", 1, false, 2, "ipoib"}, {"mlx5,mode=ipoib", 2, false, 1, "ipoib"}} {
 		o := defaults()
 		o.dev, o.hosts = tt.dev, tt.hosts
-		if err := o.check(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, o.check())
 		if !slices.Contains(o.load, "mlx5_ib") || slices.Contains(o.load, "rdma_rxe") || slices.Contains(o.load, "e1000e") != tt.link {
 			t.Errorf("-device %s, %d hosts: modules %v", tt.dev, tt.hosts, o.load)
 		}
@@ -165,9 +161,7 @@ func TestModulesForSeveral(t *testing.T) {
 	} {
 		o := defaults()
 		o.dev, o.hosts = tt.dev, tt.hosts
-		if err := o.check(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, o.check())
 		for _, m := range strings.Fields(tt.has) {
 			if !slices.Contains(o.load, m) {
 				t.Errorf("-device %s: no %s among %v", tt.dev, m, o.load)
@@ -197,9 +191,7 @@ func TestEnviron(t *testing.T) {
 	t.Setenv("FROM_HOST", "host")
 	o := options{env: []string{"A=b=c", "PATH=/x", "FROM_HOST", "NOT_SET_ANYWHERE", "EMPTY="}}
 	env, err := o.environ("/dir")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := []string{"HOME=/root", "USER=root", "LOGNAME=root", "SHELL=/bin/sh", "TMPDIR=/tmp", "LANG=C.UTF-8", "PWD=/dir", "A=b=c", "PATH=/x", "FROM_HOST=host", "EMPTY="}
 	if d := cmp.Diff(want, env); d != "" {
 		t.Error(d)

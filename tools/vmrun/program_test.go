@@ -73,13 +73,9 @@ func TestAddProgram(t *testing.T) {
 		"static": elfFile(amd64, ""), "dynamic": elfFile(amd64, loader), "arm": elfFile(arm64, ""), "riscv": elfFile(riscv, ""),
 		"script": []byte("#!/bin/sh -e\n"), "badscript": []byte("#!/usr/bin/perl\n"), "text": []byte("hello"), "empty": nil,
 	} {
-		if err := os.WriteFile(name, b, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, b, 0o755))
 	}
-	if err := os.WriteFile("plain", elfFile(amd64, ""), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile("plain", elfFile(amd64, ""), 0o644))
 	for _, tt := range []struct {
 		name, path, says string
 	}{
@@ -151,22 +147,16 @@ func TestAddShell(t *testing.T) {
 	tree.AddBytes("/usr/bin/dash", []byte("dash"), 0o755)
 	addShell(tree)
 	f, err := tree.Open("/bin/sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f.Close()
 }
 
 func TestHashSource(t *testing.T) {
 	dir := t.TempDir()
 	put := func(name, text string) string {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 		key, err := hashSource(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return key
 	}
 	first := put("a.go", "package a")
@@ -182,20 +172,14 @@ func TestFindSource(t *testing.T) {
 	dir := t.TempDir()
 	src, below := filepath.Join(dir, "tools/vmrun"), filepath.Join(dir, "test/a/b")
 	for _, d := range []string{src, below} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(d, 0o755))
 	}
 	mod := filepath.Join(src, "go.mod")
-	if err := os.WriteFile(mod, []byte("module example.test/tools/vmrun\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(mod, []byte("module example.test/tools/vmrun\n"), 0o644))
 	if got := findSource(below); got != "" {
 		t.Errorf("another project's: %s", got)
 	}
-	if err := os.WriteFile(mod, []byte(modulePath+"\ngo 1.26\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(mod, []byte(modulePath+"\ngo 1.26\n"), 0o644))
 	if got := findSource(below); got != src {
 		t.Errorf("found %q, want %s", got, src)
 	}

@@ -40,14 +40,10 @@ func played(t *testing.T, messages ...any) *session {
 		}
 		if m.Payload == nil {
 			b, err := json.Marshal(v)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			m.Payload = b
 		}
-		if err := s.handle(m); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.handle(m))
 	}
 	return s
 }
@@ -124,12 +120,8 @@ func TestStore(t *testing.T) {
 		{Path: "/tmp/a", Data: []byte("two"), Last: true}, {Path: "/tmp/b", Last: true},
 	} {
 		b, err := json.Marshal(m)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.handle(frame.Message{Kind: frame.File, Payload: b}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, s.handle(frame.Message{Kind: frame.File, Payload: b}))
 	}
 	if b, err := os.ReadFile(filepath.Join(dir, "a")); err != nil || string(b) != "one two" {
 		t.Errorf("%q, %v", b, err)

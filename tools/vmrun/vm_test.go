@@ -58,9 +58,7 @@ func needVM(t *testing.T) {
 func self(t *testing.T) string {
 	t.Helper()
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !isStatic(exe) {
 		t.Fatal("the test binary must be static: run with CGO_ENABLED=0")
 	}
@@ -102,9 +100,7 @@ func TestVMProcess(t *testing.T) {
 	needVM(t)
 	t.Parallel()
 	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	stdin := strings.Repeat("0123456789abcdef", 1<<16) // 1 MiB, four windows
 	got := vmrun(t, stdin, "-env", "HELLO=good day", self(t), "role-echo", "-x", "a b", "")
 	want := result{
@@ -202,19 +198,13 @@ func TestVMSignals(t *testing.T) {
 	}{{syscall.SIGINT, 130}, {syscall.SIGKILL, -1}} {
 		cmd := vmrunCmd(t, self(t), "role-hang")
 		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, cmd.Start())
 		if _, err := io.ReadFull(out, make([]byte, len("hanging\n"))); err != nil {
 			t.Fatalf("the program was not started: %v", err)
 		}
 		machine := childOf(t, cmd.Process.Pid)
-		if err := cmd.Process.Signal(tt.sig); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cmd.Process.Signal(tt.sig))
 		_ = cmd.Wait()
 		if got := cmd.ProcessState.ExitCode(); got != tt.status {
 			t.Errorf("%v: status %d, want %d", tt.sig, got, tt.status)
@@ -233,9 +223,7 @@ func TestVMSignals(t *testing.T) {
 func childOf(t *testing.T, pid int) int {
 	t.Helper()
 	found, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	child := 0
 	for _, f := range found {
 		b, err := os.ReadFile(f)
@@ -267,12 +255,8 @@ func TestVMClosedOutput(t *testing.T) {
 	t.Parallel()
 	cmd := vmrunCmd(t, self(t), "role-flood")
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	if _, err := io.ReadFull(out, make([]byte, 1<<20)); err != nil {
 		t.Fatal(err)
 	}
@@ -349,17 +333,11 @@ func TestVMKernelPath(t *testing.T) {
 	needVM(t)
 	t.Parallel()
 	a, err := newApp(defaults())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	k, err := a.findKernel(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	image, root := filepath.Join(t.TempDir(), "bzImage"), filepath.Dir(filepath.Dir(k.Image)) // its package has boot and lib
-	if err := os.Symlink(k.Image, image); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(k.Image, image))
 	got := vmrun(t, "", "-kernel", image, "-modules", root, verbs(t), "devices")
 	if got.Status != 0 || !strings.Contains(got.Stdout, "rxe0") || !strings.Contains(got.Stdout, "rxe1") {
 		t.Errorf("%+v", got)
@@ -394,5 +372,15 @@ func TestVMOtherArch(t *testing.T) {
 	want := result{Stdout: map[string]string{"amd64": "x86_64\n", "arm64": "aarch64\n"}[other]}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
+	}
+}
+
+// must fails a test on an error.
+func must(tb testing.TB, errs ...error) {
+	tb.Helper()
+	for _, err := range errs {
+		if err != nil {
+			tb.Fatal(err)
+		}
 	}
 }

@@ -11,15 +11,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
-// must ends the test at the first error.
-func must(t *testing.T, errs ...error) {
-	t.Helper()
-	for _, err := range errs {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-}
+// must fails a test on an error.
+var must = testenv.Must
 
 // value returns a value, or ends the test.
 func value[T any](v T, err error) func(t *testing.T) T {

@@ -29,9 +29,7 @@ var records embed.FS
 func read(t testing.TB, name string) []byte {
 	t.Helper()
 	b, err := records.ReadFile("testdata/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 

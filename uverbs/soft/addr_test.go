@@ -13,9 +13,7 @@ import (
 // TestAuto: each device gets an address whose port is free, whoever uses the others.
 func TestAuto(t *testing.T) {
 	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	o := Options{Auto: true, Port: c.LocalAddr().(*net.UDPAddr).AddrPort().Port()}
 	first := newDevice(t, o)
@@ -26,9 +24,7 @@ func TestAuto(t *testing.T) {
 			t.Errorf("%s has the address %s, want %s and a socket", d.Name(), d.Addr(), want)
 		}
 	}
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, first.Close())
 	if d := newDevice(t, o); d.Addr() != first.Addr() {
 		t.Errorf("after %s was closed, a device has the address %s", first.Addr(), d.Addr())
 	}
@@ -63,9 +59,7 @@ func TestAutoTogether(t *testing.T) {
 func freePort(t *testing.T) uint16 {
 	t.Helper()
 	c, err := net.ListenUDP("udp4", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 }
@@ -73,9 +67,7 @@ func freePort(t *testing.T) uint16 {
 // TestAutoNone: if the port is taken on all addresses, the error says by whom.
 func TestAutoNone(t *testing.T) {
 	c, err := net.ListenUDP("udp4", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	for _, o := range []Options{{Auto: true}, {Addr: netip.MustParseAddr("127.0.0.9")}} {
 		o.Port = c.LocalAddr().(*net.UDPAddr).AddrPort().Port()

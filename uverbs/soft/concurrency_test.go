@@ -23,9 +23,7 @@ func TestConcurrencyTable(t *testing.T) { concurrency.Check(t) }
 func TestPairs(t *testing.T) {
 	pairs.Run(t, concurrency, map[string]func(*testing.T) pairs.World{"device": func(t *testing.T) pairs.World {
 		d, err := New(Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return &deviceWorld{t, d}
 	}})
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/soft"
@@ -30,9 +31,7 @@ func messages(t *testing.T, a, b *side, n int) {
 			if _, err := s.cq.Wait(t.Context(), wcs[:]); err != nil {
 				t.Fatal(err)
 			}
-			if err := s.qp.Err(&wcs[0]); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, s.qp.Err(&wcs[0]))
 		}
 		if got := b.buf.Bytes()[100]; got != byte(i) {
 			t.Fatalf("message %d holds %d", i, got)
@@ -115,9 +114,7 @@ func sameTrace(t *testing.T, seed int) string {
 					t.Fatal("nothing is left to happen, and there is no completion")
 				}
 			}
-			if err := s.qp.Err(&wcs[0]); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, s.qp.Err(&wcs[0]))
 		}
 	}
 	return trace.String()
@@ -151,9 +148,7 @@ func TestPartition(t *testing.T) {
 		messages(t, a, b, 1)
 		for _, peer := range []netip.Addr{devs[1].Addr(), {}, devs[0].Addr()} {
 			devs[0].Partition(peer)
-			if err := a.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 1)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, a.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 1)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
 			before, _ := devs[0].FaultCounters()
 			for after := before; after.Partitioned < before.Partitioned+2; { // it is sent again
 				after, _ = devs[0].FaultCounters()
@@ -185,9 +180,7 @@ func TestSetFaults(t *testing.T) {
 	if err := dev.SetFaults("rnr=1/1"); err != nil || dev.Faults() != "rnr=1/1" {
 		t.Errorf("SetFaults: %v, faults %q", err, dev.Faults())
 	}
-	if err := errors.Join(b.qp.PostRecv(1, b.mr.SGE(0, 1)), a.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 1)}})); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, errors.Join(b.qp.PostRecv(1, b.mr.SGE(0, 1)), a.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 1)}})))
 	var wcs [1]uverbs.WC
 	if n, err := a.cq.Poll(wcs[:]); n != 0 || err != nil {
 		t.Errorf("%d completions, %v", n, err)
@@ -205,9 +198,7 @@ func TestRecordFiles(t *testing.T) {
 	dir := t.TempDir()
 	trace, capture := filepath.Join(dir, "the trace"), filepath.Join(dir, "packets.pcapng")
 	o, err := soft.ParseOptions("local,trace=(" + trace + "),capture=" + capture)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	var again bytes.Buffer
 	a, b := twoSides(t, func(soft.Options) (*soft.Device, error) {
 		p := o
@@ -215,13 +206,9 @@ func TestRecordFiles(t *testing.T) {
 		return soft.New(p)
 	}, uverbs.QPOptions{})
 	messages(t, a, b, 3)
-	if err := a.ctx.CloseAll(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, a.ctx.CloseAll())
 	lines, err := os.ReadFile(trace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	if n := bytes.Count(lines, []byte("SEND")); n != 3 || bytes.Count(lines, []byte("\n")) != 6 {
 		t.Errorf("the trace has %d SENDs, want 3, and as many acknowledgements:\n%s", n, lines)
 	}

@@ -199,9 +199,7 @@ func FuzzDo(f *testing.F) {
 		f.Add(seed)
 	}
 	d, err := New(Options{Limits: Limits{QPs: 20, CQs: 20, SRQs: 20}, Seed: 1})
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	f.Cleanup(func() { d.Close() })
 	f.Fuzz(func(t *testing.T, b []byte) { (&source{b}).issue(t, d, map[any]int{}) })
 }

@@ -151,9 +151,7 @@ func TestLinkEvents(t *testing.T) {
 func counter(t *testing.T, ctx *uverbs.Device, name string) uint64 {
 	t.Helper()
 	counters, err := ctx.PortCounters(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	for _, c := range counters {
 		if c.Name == name {
 			return c.Value
@@ -215,9 +213,7 @@ func TestLinkRemoved(t *testing.T) {
 		ev, err = ctx.WaitEvent(t.Context())
 		r.ok(err)
 	}
-	if _, err := ctx.AllocPD(); !errors.Is(err, uverbs.ErrDeviceRemoved) {
-		t.Errorf("AllocPD: %v, want ErrDeviceRemoved", err)
-	}
+	errorIs(t, second(ctx.AllocPD()), uverbs.ErrDeviceRemoved, "AllocPD")
 	r.ok(dev.Close())
 	if _, err := uverbs.Open(dev.Name(), uverbs.OpenOptions{}); err == nil {
 		t.Error("the device can still be opened")
@@ -255,9 +251,7 @@ func TestAddressGone(t *testing.T) {
 	r.ok(send())
 	r.ok(netlink.AddrDel(r.link, r.addr("10.9.0.1/24")))
 	r.want(ctx, uverbs.EventGIDChange)
-	if err := send(); !errors.Is(err, uverbs.WCRetryExcErr) {
-		t.Errorf("a write without the address: %v, want %v", err, uverbs.WCRetryExcErr)
-	}
+	errorIs(t, send(), uverbs.WCRetryExcErr, "a write without the address")
 	r.ok(netlink.AddrAdd(r.link, r.addr("10.9.0.1/24")))
 	r.want(ctx, uverbs.EventGIDChange)
 	pair()

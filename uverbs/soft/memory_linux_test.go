@@ -17,27 +17,19 @@ import (
 func limitMemory(t *testing.T, more uint64) (restore func()) {
 	t.Helper()
 	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, after, _ := bytes.Cut(status, []byte("VmSize:"))
 	var used uint64 // in KiB
 	if _, err := fmt.Sscan(string(after), &used); err != nil {
 		t.Fatal(err)
 	}
 	var was syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_AS, &was); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Getrlimit(syscall.RLIMIT_AS, &was))
 	limit := was
 	limit.Cur = used<<10 + more
-	if err := syscall.Setrlimit(syscall.RLIMIT_AS, &limit); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Setrlimit(syscall.RLIMIT_AS, &limit))
 	return func() {
-		if err := syscall.Setrlimit(syscall.RLIMIT_AS, &was); err != nil {
-			t.Fatal(err)
-		}
+		must(t, syscall.Setrlimit(syscall.RLIMIT_AS, &was))
 	}
 }
 

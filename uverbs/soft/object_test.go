@@ -193,12 +193,8 @@ func TestCloseContext(t *testing.T) {
 		c.begin()
 		c.everything()
 		f, err := c.conn.Events(c.channel(), "channel")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.conn.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, c.conn.Close())
 		if err := c.conn.Close(); err != nil {
 			t.Errorf("Close again: %v", err)
 		}
@@ -227,21 +223,15 @@ func TestRemove(t *testing.T) {
 	c := open(t, d, kernel.PathAuto)
 	async := c.begin()
 	events, err := c.conn.Events(async, "events")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer events.Close()
 	ch := c.channel()
 	completions, err := c.conn.Events(ch, "channel")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer completions.Close()
 	pd := c.pd()
 	mw, cq := c.window(pd, 1), c.cq()
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Close())
 	if err := d.Close(); err != nil {
 		t.Errorf("Close again: %v", err)
 	}

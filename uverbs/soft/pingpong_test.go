@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/soft"
@@ -34,9 +35,7 @@ func newSide(t testing.TB, dev *soft.Device, o uverbs.QPOptions) *side {
 	var err error
 	fatal := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 	}
 	s.ctx, err = uverbs.Open(dev.Name(), uverbs.OpenOptions{})
 	fatal(err)
@@ -75,9 +74,7 @@ func connect(t testing.TB, a, b *side) {
 		if err == nil {
 			err = pair[0].qp.Connect(t.Context(), e)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 	}
 }
 
@@ -87,9 +84,7 @@ func twoSides(t testing.TB, newDevice func(soft.Options) (*soft.Device, error), 
 	var sides [2]*side
 	for i := range sides {
 		dev, err := newDevice(soft.Options{Auto: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		t.Cleanup(func() {
 			if err := dev.Close(); err != nil {
 				t.Error(err)
@@ -157,9 +152,7 @@ func TestPingPong(t *testing.T) {
 	for way, newDevice := range ways {
 		for _, size := range []int{1, 4096, 4097, 1 << 15} {
 			a, b := twoSides(t, newDevice, uverbs.QPOptions{})
-			if err := b.qp.PostRecv(1, b.mr.SGE(1<<15, 1<<15)); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, b.qp.PostRecv(1, b.mr.SGE(1<<15, 1<<15)))
 			var wg sync.WaitGroup
 			for i, s := range []*side{a, b} {
 				wg.Go(func() {
@@ -184,9 +177,7 @@ func TestViaSocket(t *testing.T) {
 			devs = append(devs, d)
 			return d, err
 		}, uverbs.QPOptions{})
-		if err := b.qp.PostRecv(1, b.mr.SGE(1<<15, 1<<15)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, b.qp.PostRecv(1, b.mr.SGE(1<<15, 1<<15)))
 		var wg sync.WaitGroup
 		for i, s := range []*side{a, b} {
 			wg.Go(func() {
@@ -209,9 +200,7 @@ func TestOwnGroup(t *testing.T) {
 	group := ib.GID(netip.MustParseAddr("239.1.2.4").As16())
 	for way, newDevice := range ways {
 		dev, err := newDevice(soft.Options{Auto: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		t.Cleanup(func() { dev.Close() })
 		a := newSide(t, dev, uverbs.QPOptions{Type: ib.UD})
 		ah, err := a.pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: group, SGIDIndex: 1}})
@@ -246,9 +235,7 @@ func TestGroup(t *testing.T) {
 		var sides [2]*side
 		for i := range sides {
 			dev, err := newDevice(soft.Options{Auto: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			t.Cleanup(func() { dev.Close() })
 			if err := dev.JoinGroup(group.Addr()); err != nil {
 				t.Fatal(way, err)
@@ -285,12 +272,8 @@ func TestPollReceives(t *testing.T) {
 	a, b := twoSides(t, soft.NewViaSocket, uverbs.QPOptions{})
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	for range 20 {
-		if err := b.qp.PostRecv(1, b.mr.SGE(0, 8)); err != nil {
-			t.Fatal(err)
-		}
-		if err := a.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 8)}}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, b.qp.PostRecv(1, b.mr.SGE(0, 8)))
+		testenv.Must(t, a.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 8)}}))
 		for _, s := range []*side{b, a} { // the message, and then its acknowledgement
 			const polls = 3 // another goroutine may be handling it
 			var wcs [1]uverbs.WC
@@ -318,9 +301,7 @@ func TestPollServesOthers(t *testing.T) {
 		RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey(),
 	}
 	for range 20 {
-		if err := a.qp.PostSend(wr); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, a.qp.PostSend(wr))
 		const polls = 50 // in 10 ms there are thousands
 		var wcs [1]uverbs.WC
 		n := 0

@@ -39,9 +39,7 @@ func TestMap(t *testing.T) {
 	c.mapsFail("no object", at.Offset+1, int(at.Size))
 	other.mapsFail("an object of another context", at.Offset, int(at.Size))
 	r, err := c.conn.Map(at.Offset, int(at.Size))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if mask := binary.NativeEndian.Uint32(r.Bytes()[4:]); mask != 15 {
 		t.Errorf("the mask of a ring for 10 is %d, want 15", mask)
 	}
@@ -176,9 +174,7 @@ func TestResizeSRQ(t *testing.T) {
 	place := mapOf(at)
 	c.mapsFail("the old ring", old.Offset, int(old.Size))
 	r, err := c.conn.Map(place.Offset, int(place.Size))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if mask := binary.NativeEndian.Uint32(r.Bytes()[4:]); mask != 127 {
 		t.Errorf("the mask of a ring for 100 is %d, want 127", mask)
 	}
@@ -219,9 +215,7 @@ func TestResizeCQ(t *testing.T) {
 		c.want("RESIZE_CQ", errno, syscall.EINVAL)
 	}
 	r, err := c.conn.Map(at.Offset, int(at.Size))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.Close()
 }
 
@@ -229,15 +223,11 @@ func TestResizeCQ(t *testing.T) {
 func TestDestroyCounts(t *testing.T) {
 	c := open(t, newDevice(t, Options{}), kernel.PathAuto)
 	async, err := c.conn.Events(c.begin(), "asynchronous events")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer async.Close()
 	number := c.channel()
 	file, err := c.conn.Events(number, "channel")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer file.Close()
 	handle, _ := c.cqOf(int32(number), 4711)
 	object := c.ctx.handles.find(uint64(handle)).self.(*cq)

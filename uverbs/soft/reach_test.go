@@ -18,9 +18,7 @@ func TestNetwork(t *testing.T) {
 		t.Errorf("%s: %+v", d.Addr(), n)
 	}
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(n.Local))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	for _, size := range []int{1, 4, 100} { // too short, and without an ICRC
 		if _, err := c.Write(make([]byte, size)); err != nil {
@@ -47,9 +45,7 @@ func TestByName(t *testing.T) {
 	if got := ByName("nobody"); got != nil {
 		t.Errorf("got %v", got)
 	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Close())
 	if got := ByName("byname"); got != nil {
 		t.Errorf("after it was closed: %v", got)
 	}

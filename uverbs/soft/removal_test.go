@@ -2,13 +2,19 @@ package soft_test
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"testing"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
+
+// errorIs checks which error a call returned.
+var errorIs = testenv.ErrorIs
+
+// second returns the error of a call.
+func second[T any](_ T, err error) error { return err }
 
 // TestRemoval closes a device under a program: waits end, commands fail with ErrDeviceRemoved, and
 // what the program has can be closed. The peer on another device sees that the program is gone.
@@ -17,9 +23,7 @@ func TestRemoval(t *testing.T) {
 	var sides [2]*side
 	for i := range devs {
 		dev, err := soft.New(soft.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		t.Cleanup(func() { dev.Close() })
 		devs[i] = dev
 		sides[i] = newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: 1, RetryCount: 1}})
@@ -38,35 +42,23 @@ func TestRemoval(t *testing.T) {
 				break
 			}
 		}
-		if _, err := a.ctx.WaitEvent(t.Context()); !errors.Is(err, uverbs.ErrDeviceRemoved) {
-			t.Errorf("WaitEvent after the device was removed: %v", err)
-		}
+		errorIs(t, second(a.ctx.WaitEvent(t.Context())), uverbs.ErrDeviceRemoved, "WaitEvent after the device was removed")
 	})
 	wg.Go(func() {
 		var wc [1]uverbs.WC
-		if _, err := a.cq.Wait(t.Context(), wc[:]); !errors.Is(err, uverbs.ErrDeviceRemoved) {
-			t.Errorf("CQ.Wait: %v", err)
-		}
+		errorIs(t, second(a.cq.Wait(t.Context(), wc[:])), uverbs.ErrDeviceRemoved, "CQ.Wait")
 	})
-	if err := devs[0].Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, devs[0].Close())
 	wg.Wait()
-	if _, err := a.ctx.AllocPD(); !errors.Is(err, uverbs.ErrDeviceRemoved) {
-		t.Errorf("AllocPD: %v", err)
-	}
-	if err := a.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend}); !errors.Is(err, uverbs.ErrDeviceRemoved) {
-		t.Errorf("PostSend: %v", err)
-	}
+	errorIs(t, second(a.ctx.AllocPD()), uverbs.ErrDeviceRemoved, "AllocPD")
+	errorIs(t, a.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend}), uverbs.ErrDeviceRemoved, "PostSend")
 	if err := a.ctx.CloseAll(); err != nil {
 		t.Errorf("CloseAll: %v", err)
 	}
 	if _, err := uverbs.Open(devs[0].Name(), uverbs.OpenOptions{}); err == nil {
 		t.Error("a device that was removed can be opened")
 	}
-	if err := b.qp.PostSend(uverbs.SendWR{ID: 7, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, b.qp.PostSend(uverbs.SendWR{ID: 7, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled}))
 	var wc [1]uverbs.WC
 	if _, err := b.cq.Wait(t.Context(), wc[:]); err != nil || wc[0].ID != 7 || wc[0].Status != uverbs.WCRetryExcErr {
 		t.Errorf("the peer's send: %v, completion %+v", err, wc[0])
@@ -77,14 +69,10 @@ func TestRemoval(t *testing.T) {
 func TestRemovalInUse(t *testing.T) {
 	for range 5 {
 		dev, err := soft.New(soft.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
 		connect(t, a, b)
-		if err := b.qp.PostRecv(1, b.mr.SGE(1<<15, 1<<15)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, b.qp.PostRecv(1, b.mr.SGE(1<<15, 1<<15)))
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		for i, s := range []*side{a, b} {
@@ -97,9 +85,7 @@ func TestRemovalInUse(t *testing.T) {
 					err = pd.Close()
 				}
 				if err != nil {
-					if !errors.Is(err, uverbs.ErrDeviceRemoved) {
-						t.Errorf("a PD: %v", err)
-					}
+					errorIs(t, err, uverbs.ErrDeviceRemoved, "a PD")
 					return
 				}
 			}
@@ -118,9 +104,7 @@ func TestRemovalFromOptions(t *testing.T) {
 	var sides [2]*side
 	for i, faults := range []string{"direction=sent,class=write,remove=3", ""} {
 		dev, err := soft.New(soft.Options{Faults: faults})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		t.Cleanup(func() { dev.Close() })
 		sides[i] = newSide(t, dev, uverbs.QPOptions{})
 	}
@@ -129,20 +113,12 @@ func TestRemovalFromOptions(t *testing.T) {
 	write := uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
 	var wc [1]uverbs.WC
 	for range 2 {
-		if err := a.qp.PostSend(write); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, a.qp.PostSend(write))
 		if _, err := a.cq.Wait(t.Context(), wc[:]); err != nil || wc[0].Err() != nil {
 			t.Fatal(err, wc[0].Err())
 		}
 	}
-	if err := a.qp.PostSend(write); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.cq.Wait(t.Context(), wc[:]); !errors.Is(err, uverbs.ErrDeviceRemoved) {
-		t.Errorf("CQ.Wait: %v, want ErrDeviceRemoved", err)
-	}
-	if _, err := a.ctx.AllocPD(); !errors.Is(err, uverbs.ErrDeviceRemoved) {
-		t.Errorf("AllocPD: %v, want ErrDeviceRemoved", err)
-	}
+	testenv.Must(t, a.qp.PostSend(write))
+	errorIs(t, second(a.cq.Wait(t.Context(), wc[:])), uverbs.ErrDeviceRemoved, "CQ.Wait")
+	errorIs(t, second(a.ctx.AllocPD()), uverbs.ErrDeviceRemoved, "AllocPD")
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
@@ -11,9 +12,7 @@ import (
 // TestResources counts objects of each kind while they are there, of two contexts.
 func TestResources(t *testing.T) {
 	dev, err := soft.New(soft.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	defer dev.Close()
 	want := func(when string, want soft.ResourceCounts) {
 		t.Helper()
@@ -48,16 +47,10 @@ func TestResources(t *testing.T) {
 		t.Fatal(err)
 	}
 	ah, err := pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: gids[0].GID, HopLimit: 1}}) // itself
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	want("with all", soft.ResourceCounts{Contexts: 2, PDs: 2, MRs: 1, MWs: 1, CQs: 1, QPs: 1, SRQs: 1, AHs: 1})
-	if err := errors.Join(qp.Close(), srq.Close(), mw.Close(), mr.Close(), other.CloseAll()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, errors.Join(qp.Close(), srq.Close(), mw.Close(), mr.Close(), other.CloseAll()))
 	want("with some closed", soft.ResourceCounts{Contexts: 1, PDs: 1, CQs: 1, AHs: 1})
-	if err := errors.Join(ah.Close(), cq.Close(), pd.Close(), d.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, errors.Join(ah.Close(), cq.Close(), pd.Close(), d.Close()))
 	want("after", soft.ResourceCounts{})
 }

@@ -17,9 +17,7 @@ import (
 func newDevice(t testing.TB, o Options) *Device {
 	t.Helper()
 	d, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { d.Close() })
 	return d
 }
@@ -35,9 +33,7 @@ type client struct {
 func open(t testing.TB, d *Device, path kernel.Path) *client {
 	t.Helper()
 	ctx, err := d.open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := &client{t, ctx, kernel.NewConn(ctx, path, d.Name())}
 	t.Cleanup(func() { c.conn.Close() })
 	return c

@@ -24,9 +24,7 @@ func goldenFiles(t testing.TB) []string {
 func golden(t testing.TB, file string) []*Call {
 	t.Helper()
 	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	calls, _, err := readAll(b)
 	if err != nil {
 		t.Fatalf("%s: %v", file, err)

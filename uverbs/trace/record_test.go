@@ -19,9 +19,7 @@ func aRecord(t testing.TB, calls []*Call) []byte {
 	for _, c := range calls {
 		r.Add(c)
 	}
-	if err := r.End(3); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.End(3))
 	r.Add(&Call{Call: CallRead}) // too late
 	return b.Bytes()
 }

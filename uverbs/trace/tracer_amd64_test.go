@@ -48,9 +48,7 @@ func program32(t *testing.T) string {
 		}))
 	b.Write(code)
 	file := filepath.Join(t.TempDir(), "program32")
-	if err := errors.Join(err, os.WriteFile(file, b.Bytes(), 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, os.WriteFile(file, b.Bytes(), 0o755)))
 	cmd := exec.Command(file)
 	if err := cmd.Run(); cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != 7 {
 		t.Fatalf("the program without a trace: %v", err)
@@ -71,9 +69,7 @@ func Test32Bit(t *testing.T) {
 	file := program32(t)
 	script := file + "; test $? = 7 && exec " + file
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, run := range map[string]func(*Tracer) (int, error){
 		"shell": func(tr *Tracer) (int, error) {
 			return tr.Run([]string{"sh", "-c", script}, nil)

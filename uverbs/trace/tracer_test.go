@@ -17,7 +17,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
+
+// must fails a test on an error.
+var must = testenv.Must
 
 // newTestTracer returns a tracer and the calls that it has seen.
 func newTestTracer(t *testing.T) (*Tracer, *[]*Call) {
@@ -89,9 +94,7 @@ func run(t *testing.T, script, out string) string {
 		t.Fatalf("%v: %s", err, b)
 	}
 	b, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(b)
 }
 
@@ -100,9 +103,7 @@ func TestBadPrograms(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, content string, mode os.FileMode) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(content), mode); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(content), mode))
 		return path
 	}
 	for path, want := range map[string]string{
@@ -129,12 +130,8 @@ func TestBadPrograms(t *testing.T) {
 func TestAttach(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "read x; sh -c 'exit 3'; exit 4")
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	tr, calls := newTestTracer(t)
 	go func() {
 		for strings.Contains(processStatus(cmd.Process.Pid), "TracerPid:\t0") {
@@ -165,9 +162,7 @@ func TestAttach(t *testing.T) {
 func TestAttachTwice(t *testing.T) {
 	cmd := exec.Command("sleep", "60")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true} // this thread is the tracer
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	tr, _ := newTestTracer(t)
 	_, err := tr.Attach(cmd.Process.Pid)
 	if err == nil || !strings.Contains(err.Error(), "traces it already") {
@@ -188,18 +183,12 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 	const nobody = 65534
 	dir, err := os.MkdirTemp("", "trace")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer os.RemoveAll(dir)
 	self, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	test := filepath.Join(dir, "trace.test")
-	if err := errors.Join(os.WriteFile(test, self, 0o755), os.Chown(dir, nobody, nobody), os.Chmod(dir, 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.WriteFile(test, self, 0o755), os.Chown(dir, nobody, nobody), os.Chmod(dir, 0o755)))
 	cmd := exec.Command(test, "-test.v", "-test.run", "^(TestOrdinaryUser|TestExitStatus|TestEnvironment|TestBadPrograms|TestAttach)$")
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), userEnv+"=1", "TMPDIR="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
@@ -217,9 +206,7 @@ func traceAsUser(t *testing.T) {
 		t.Errorf("a process of root: %v", err)
 	}
 	su, err := exec.LookPath("su")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := tr.Run([]string{su, "--version"}, nil); err == nil || !strings.Contains(err.Error(), "set-user-ID to user 0") {
 		t.Errorf("a program of root: %v", err)
 	}

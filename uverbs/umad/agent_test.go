@@ -14,17 +14,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
-// must fails the test on an error.
-func must(t testing.TB, errs ...error) {
-	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-}
+// must fails a test on an error.
+var must = testenv.Must
 
 // register makes an agent.
 func register(t testing.TB, p *Port, o AgentOptions) *Agent {

@@ -22,90 +22,54 @@ const (
 // IbPathRecData is struct ib_path_rec_data (ib_user_sa.h), 72 bytes.
 type IbPathRecData struct {
 	_       structs.HostLayout
-	Flags   uint32     // flags
+	Flags   uint32     // flags at 0
 	_       uint32     // reserved
-	PathRec [16]uint32 // path_rec
+	PathRec [16]uint32 // path_rec at 8
 }
-
-const (
-	_ = -(unsafe.Sizeof(IbPathRecData{}) ^ 72)
-	_ = -unsafe.Offsetof(IbPathRecData{}.Flags)
-	_ = -(unsafe.Offsetof(IbPathRecData{}.PathRec) ^ 8)
-)
 
 // IbUserPathRec is struct ib_user_path_rec (ib_user_sa.h), 64 bytes.
 type IbUserPathRec struct {
 	_                      structs.HostLayout
-	DGID                   [16]uint8 // dgid
-	SGID                   [16]uint8 // sgid
-	DLID                   Be16      // dlid
-	SLID                   Be16      // slid
-	RawTraffic             uint32    // raw_traffic
-	FlowLabel              Be32      // flow_label
-	Reversible             uint32    // reversible
-	MTU                    uint32    // mtu
-	PKey                   Be16      // pkey
-	HopLimit               uint8     // hop_limit
-	TrafficClass           uint8     // traffic_class
-	NumbPath               uint8     // numb_path
-	SL                     uint8     // sl
-	MTUSelector            uint8     // mtu_selector
-	RateSelector           uint8     // rate_selector
-	Rate                   uint8     // rate
-	PacketLifeTimeSelector uint8     // packet_life_time_selector
-	PacketLifeTime         uint8     // packet_life_time
-	Preference             uint8     // preference
+	DGID                   [16]uint8 // dgid at 0
+	SGID                   [16]uint8 // sgid at 16
+	DLID                   Be16      // dlid at 32
+	SLID                   Be16      // slid at 34
+	RawTraffic             uint32    // raw_traffic at 36
+	FlowLabel              Be32      // flow_label at 40
+	Reversible             uint32    // reversible at 44
+	MTU                    uint32    // mtu at 48
+	PKey                   Be16      // pkey at 52
+	HopLimit               uint8     // hop_limit at 54
+	TrafficClass           uint8     // traffic_class at 55
+	NumbPath               uint8     // numb_path at 56
+	SL                     uint8     // sl at 57
+	MTUSelector            uint8     // mtu_selector at 58
+	RateSelector           uint8     // rate_selector at 59
+	Rate                   uint8     // rate at 60
+	PacketLifeTimeSelector uint8     // packet_life_time_selector at 61
+	PacketLifeTime         uint8     // packet_life_time at 62
+	Preference             uint8     // preference at 63
 }
-
-const (
-	_ = -(unsafe.Sizeof(IbUserPathRec{}) ^ 64)
-	_ = -unsafe.Offsetof(IbUserPathRec{}.DGID)
-	_ = -(unsafe.Offsetof(IbUserPathRec{}.SGID) ^ 16)
-	_ = -(unsafe.Offsetof(IbUserPathRec{}.DLID) ^ 32)
-	_ = -(unsafe.Offsetof(IbUserPathRec{}.SLID) ^ 34)
-	_ = -(unsafe.Offsetof(IbUserPathRec{}.RawTraffic) ^ 36)
-	_ = -(unsafe.Offsetof(IbUserPathRec{}.FlowLabel) ^ 40)
-	_ = -(unsafe.Offsetof(IbUserPathRec{}.Reversible) ^ 44)
-	_ = -(unsafe.Offsetof(IbUserPathRec{}.MTU) ^ 48)
-	_ = -(unsafe.Offsetof(IbUserPathRec{}.PKey) ^ 52)
-	_ = -(unsafe.Offsetof(IbUserPathRec{}.HopLimit) ^ 54)
-	_ = -(unsafe.Offsetof(IbUserPathRec{}.TrafficClass) ^ 55)
-	_ = -(unsafe.Offsetof(IbUserPathRec{}.NumbPath) ^ 56)
-	_ = -(unsafe.Offsetof(IbUserPathRec{}.SL) ^ 57)
-	_ = -(unsafe.Offsetof(IbUserPathRec{}.MTUSelector) ^ 58)
-	_ = -(unsafe.Offsetof(IbUserPathRec{}.RateSelector) ^ 59)
-	_ = -(unsafe.Offsetof(IbUserPathRec{}.Rate) ^ 60)
-	_ = -(unsafe.Offsetof(IbUserPathRec{}.PacketLifeTimeSelector) ^ 61)
-	_ = -(unsafe.Offsetof(IbUserPathRec{}.PacketLifeTime) ^ 62)
-	_ = -(unsafe.Offsetof(IbUserPathRec{}.Preference) ^ 63)
-)
 
 // IbUserServiceRec is struct ib_user_service_rec (ib_user_sa.h), 176 bytes.
 type IbUserServiceRec struct {
 	_      structs.HostLayout
-	ID     Be64      // id
-	GID    [16]uint8 // gid
-	PKey   Be16      // pkey
+	ID     Be64      // id at 0
+	GID    [16]uint8 // gid at 8
+	PKey   Be16      // pkey at 24
 	_      [2]uint8  // reserved
-	Lease  Be32      // lease
-	Key    [16]uint8 // key
-	Name   [64]uint8 // name
-	Data8  [16]uint8 // data_8
-	Data16 [8]Be16   // data_16
-	Data32 [4]Be32   // data_32
-	Data64 [2]Be64   // data_64
+	Lease  Be32      // lease at 28
+	Key    [16]uint8 // key at 32
+	Name   [64]uint8 // name at 48
+	Data8  [16]uint8 // data_8 at 112
+	Data16 [8]Be16   // data_16 at 128
+	Data32 [4]Be32   // data_32 at 144
+	Data64 [2]Be64   // data_64 at 160
 }
 
+// The compiler rejects this file if the size of a type is not that in C.
 const (
+	_ = -(unsafe.Sizeof(IbPathRecData{}) ^ 72)
+	_ = -(unsafe.Sizeof(IbUserPathRec{}) ^ 64)
 	_ = -(unsafe.Sizeof(IbUserServiceRec{}) ^ 176)
-	_ = -unsafe.Offsetof(IbUserServiceRec{}.ID)
-	_ = -(unsafe.Offsetof(IbUserServiceRec{}.GID) ^ 8)
-	_ = -(unsafe.Offsetof(IbUserServiceRec{}.PKey) ^ 24)
-	_ = -(unsafe.Offsetof(IbUserServiceRec{}.Lease) ^ 28)
-	_ = -(unsafe.Offsetof(IbUserServiceRec{}.Key) ^ 32)
-	_ = -(unsafe.Offsetof(IbUserServiceRec{}.Name) ^ 48)
-	_ = -(unsafe.Offsetof(IbUserServiceRec{}.Data8) ^ 112)
-	_ = -(unsafe.Offsetof(IbUserServiceRec{}.Data16) ^ 128)
-	_ = -(unsafe.Offsetof(IbUserServiceRec{}.Data32) ^ 144)
-	_ = -(unsafe.Offsetof(IbUserServiceRec{}.Data64) ^ 160)
 )

@@ -11,113 +11,66 @@ import (
 // IbUverbsGlobalRoute is struct ib_uverbs_global_route (ib_user_verbs.h), 24 bytes.
 type IbUverbsGlobalRoute struct {
 	_            structs.HostLayout
-	DGID         [16]uint8 // dgid
-	FlowLabel    uint32    // flow_label
-	SGIDIndex    uint8     // sgid_index
-	HopLimit     uint8     // hop_limit
-	TrafficClass uint8     // traffic_class
+	DGID         [16]uint8 // dgid at 0
+	FlowLabel    uint32    // flow_label at 16
+	SGIDIndex    uint8     // sgid_index at 20
+	HopLimit     uint8     // hop_limit at 21
+	TrafficClass uint8     // traffic_class at 22
 	_            uint8     // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(IbUverbsGlobalRoute{}) ^ 24)
-	_ = -unsafe.Offsetof(IbUverbsGlobalRoute{}.DGID)
-	_ = -(unsafe.Offsetof(IbUverbsGlobalRoute{}.FlowLabel) ^ 16)
-	_ = -(unsafe.Offsetof(IbUverbsGlobalRoute{}.SGIDIndex) ^ 20)
-	_ = -(unsafe.Offsetof(IbUverbsGlobalRoute{}.HopLimit) ^ 21)
-	_ = -(unsafe.Offsetof(IbUverbsGlobalRoute{}.TrafficClass) ^ 22)
-)
 
 // IbUverbsAHAttr is struct ib_uverbs_ah_attr (ib_user_verbs.h), 32 bytes.
 type IbUverbsAHAttr struct {
 	_           structs.HostLayout
-	GRH         IbUverbsGlobalRoute // grh
-	DLID        uint16              // dlid
-	SL          uint8               // sl
-	SrcPathBits uint8               // src_path_bits
-	StaticRate  uint8               // static_rate
-	IsGlobal    uint8               // is_global
-	PortNum     uint8               // port_num
+	GRH         IbUverbsGlobalRoute // grh at 0
+	DLID        uint16              // dlid at 24
+	SL          uint8               // sl at 26
+	SrcPathBits uint8               // src_path_bits at 27
+	StaticRate  uint8               // static_rate at 28
+	IsGlobal    uint8               // is_global at 29
+	PortNum     uint8               // port_num at 30
 	_           uint8               // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(IbUverbsAHAttr{}) ^ 32)
-	_ = -unsafe.Offsetof(IbUverbsAHAttr{}.GRH)
-	_ = -(unsafe.Offsetof(IbUverbsAHAttr{}.DLID) ^ 24)
-	_ = -(unsafe.Offsetof(IbUverbsAHAttr{}.SL) ^ 26)
-	_ = -(unsafe.Offsetof(IbUverbsAHAttr{}.SrcPathBits) ^ 27)
-	_ = -(unsafe.Offsetof(IbUverbsAHAttr{}.StaticRate) ^ 28)
-	_ = -(unsafe.Offsetof(IbUverbsAHAttr{}.IsGlobal) ^ 29)
-	_ = -(unsafe.Offsetof(IbUverbsAHAttr{}.PortNum) ^ 30)
-)
 
 // IbUverbsQPAttr is struct ib_uverbs_qp_attr (ib_user_verbs.h), 144 bytes.
 type IbUverbsQPAttr struct {
 	_                structs.HostLayout
-	QPAttrMask       uint32         // qp_attr_mask
-	QPState          uint32         // qp_state
-	CurQPState       uint32         // cur_qp_state
-	PathMTU          uint32         // path_mtu
-	PathMigState     uint32         // path_mig_state
-	QKey             uint32         // qkey
-	RQPSN            uint32         // rq_psn
-	SQPSN            uint32         // sq_psn
-	DestQPNum        uint32         // dest_qp_num
-	QPAccessFlags    uint32         // qp_access_flags
-	AHAttr           IbUverbsAHAttr // ah_attr
-	AltAHAttr        IbUverbsAHAttr // alt_ah_attr
-	MaxSendWR        uint32         // max_send_wr
-	MaxRecvWR        uint32         // max_recv_wr
-	MaxSendSGE       uint32         // max_send_sge
-	MaxRecvSGE       uint32         // max_recv_sge
-	MaxInlineData    uint32         // max_inline_data
-	PKeyIndex        uint16         // pkey_index
-	AltPKeyIndex     uint16         // alt_pkey_index
-	EnSQDAsyncNotify uint8          // en_sqd_async_notify
-	SQDraining       uint8          // sq_draining
-	MaxRDAtomic      uint8          // max_rd_atomic
-	MaxDestRDAtomic  uint8          // max_dest_rd_atomic
-	MinRNRTimer      uint8          // min_rnr_timer
-	PortNum          uint8          // port_num
-	Timeout          uint8          // timeout
-	RetryCnt         uint8          // retry_cnt
-	RNRRetry         uint8          // rnr_retry
-	AltPortNum       uint8          // alt_port_num
-	AltTimeout       uint8          // alt_timeout
+	QPAttrMask       uint32         // qp_attr_mask at 0
+	QPState          uint32         // qp_state at 4
+	CurQPState       uint32         // cur_qp_state at 8
+	PathMTU          uint32         // path_mtu at 12
+	PathMigState     uint32         // path_mig_state at 16
+	QKey             uint32         // qkey at 20
+	RQPSN            uint32         // rq_psn at 24
+	SQPSN            uint32         // sq_psn at 28
+	DestQPNum        uint32         // dest_qp_num at 32
+	QPAccessFlags    uint32         // qp_access_flags at 36
+	AHAttr           IbUverbsAHAttr // ah_attr at 40
+	AltAHAttr        IbUverbsAHAttr // alt_ah_attr at 72
+	MaxSendWR        uint32         // max_send_wr at 104
+	MaxRecvWR        uint32         // max_recv_wr at 108
+	MaxSendSGE       uint32         // max_send_sge at 112
+	MaxRecvSGE       uint32         // max_recv_sge at 116
+	MaxInlineData    uint32         // max_inline_data at 120
+	PKeyIndex        uint16         // pkey_index at 124
+	AltPKeyIndex     uint16         // alt_pkey_index at 126
+	EnSQDAsyncNotify uint8          // en_sqd_async_notify at 128
+	SQDraining       uint8          // sq_draining at 129
+	MaxRDAtomic      uint8          // max_rd_atomic at 130
+	MaxDestRDAtomic  uint8          // max_dest_rd_atomic at 131
+	MinRNRTimer      uint8          // min_rnr_timer at 132
+	PortNum          uint8          // port_num at 133
+	Timeout          uint8          // timeout at 134
+	RetryCnt         uint8          // retry_cnt at 135
+	RNRRetry         uint8          // rnr_retry at 136
+	AltPortNum       uint8          // alt_port_num at 137
+	AltTimeout       uint8          // alt_timeout at 138
 	_                [5]uint8       // reserved
 }
 
+// The compiler rejects this file if the size of a type is not that in C.
 const (
+	_ = -(unsafe.Sizeof(IbUverbsGlobalRoute{}) ^ 24)
+	_ = -(unsafe.Sizeof(IbUverbsAHAttr{}) ^ 32)
 	_ = -(unsafe.Sizeof(IbUverbsQPAttr{}) ^ 144)
-	_ = -unsafe.Offsetof(IbUverbsQPAttr{}.QPAttrMask)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.QPState) ^ 4)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.CurQPState) ^ 8)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.PathMTU) ^ 12)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.PathMigState) ^ 16)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.QKey) ^ 20)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.RQPSN) ^ 24)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.SQPSN) ^ 28)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.DestQPNum) ^ 32)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.QPAccessFlags) ^ 36)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.AHAttr) ^ 40)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.AltAHAttr) ^ 72)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.MaxSendWR) ^ 104)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.MaxRecvWR) ^ 108)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.MaxSendSGE) ^ 112)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.MaxRecvSGE) ^ 116)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.MaxInlineData) ^ 120)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.PKeyIndex) ^ 124)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.AltPKeyIndex) ^ 126)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.EnSQDAsyncNotify) ^ 128)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.SQDraining) ^ 129)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.MaxRDAtomic) ^ 130)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.MaxDestRDAtomic) ^ 131)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.MinRNRTimer) ^ 132)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.PortNum) ^ 133)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.Timeout) ^ 134)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.RetryCnt) ^ 135)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.RNRRetry) ^ 136)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.AltPortNum) ^ 137)
-	_ = -(unsafe.Offsetof(IbUverbsQPAttr{}.AltTimeout) ^ 138)
 )

@@ -94,423 +94,236 @@ const (
 // CmdHdr is struct rdma_ucm_cmd_hdr (rdma_user_cm.h), 8 bytes.
 type CmdHdr struct {
 	_   structs.HostLayout
-	Cmd uint32 // cmd
-	In  uint16 // in
-	Out uint16 // out
+	Cmd uint32 // cmd at 0
+	In  uint16 // in at 4
+	Out uint16 // out at 6
 }
-
-const (
-	_ = -(unsafe.Sizeof(CmdHdr{}) ^ 8)
-	_ = -unsafe.Offsetof(CmdHdr{}.Cmd)
-	_ = -(unsafe.Offsetof(CmdHdr{}.In) ^ 4)
-	_ = -(unsafe.Offsetof(CmdHdr{}.Out) ^ 6)
-)
 
 // CreateID is struct rdma_ucm_create_id (rdma_user_cm.h), 24 bytes.
 type CreateID struct {
 	_        structs.HostLayout
-	Uid      uint64   // uid
-	Response Ptr      // response
-	Ps       uint16   // ps
-	QPType   uint8    // qp_type
+	Uid      uint64   // uid at 0
+	Response Ptr      // response at 8
+	Ps       uint16   // ps at 16
+	QPType   uint8    // qp_type at 18
 	_        [5]uint8 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(CreateID{}) ^ 24)
-	_ = -unsafe.Offsetof(CreateID{}.Uid)
-	_ = -(unsafe.Offsetof(CreateID{}.Response) ^ 8)
-	_ = -(unsafe.Offsetof(CreateID{}.Ps) ^ 16)
-	_ = -(unsafe.Offsetof(CreateID{}.QPType) ^ 18)
-)
 
 // CreateIDResp is struct rdma_ucm_create_id_resp (rdma_user_cm.h), 4 bytes.
 type CreateIDResp struct {
 	_  structs.HostLayout
-	ID uint32 // id
+	ID uint32 // id at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(CreateIDResp{}) ^ 4)
-	_ = -unsafe.Offsetof(CreateIDResp{}.ID)
-)
 
 // DestroyID is struct rdma_ucm_destroy_id (rdma_user_cm.h), 16 bytes.
 type DestroyID struct {
 	_        structs.HostLayout
-	Response Ptr    // response
-	ID       uint32 // id
+	Response Ptr    // response at 0
+	ID       uint32 // id at 8
 	_        uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(DestroyID{}) ^ 16)
-	_ = -unsafe.Offsetof(DestroyID{}.Response)
-	_ = -(unsafe.Offsetof(DestroyID{}.ID) ^ 8)
-)
 
 // DestroyIDResp is struct rdma_ucm_destroy_id_resp (rdma_user_cm.h), 4 bytes.
 type DestroyIDResp struct {
 	_              structs.HostLayout
-	EventsReported uint32 // events_reported
+	EventsReported uint32 // events_reported at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(DestroyIDResp{}) ^ 4)
-	_ = -unsafe.Offsetof(DestroyIDResp{}.EventsReported)
-)
 
 // Bind is struct rdma_ucm_bind (rdma_user_cm.h), 136 bytes.
 type Bind struct {
 	_        structs.HostLayout
-	ID       uint32                // id
-	AddrSize uint16                // addr_size
+	ID       uint32                // id at 0
+	AddrSize uint16                // addr_size at 4
 	_        uint16                // reserved
-	Addr     KernelSockaddrStorage // addr
+	Addr     KernelSockaddrStorage // addr at 8
 }
-
-const (
-	_ = -(unsafe.Sizeof(Bind{}) ^ 136)
-	_ = -unsafe.Offsetof(Bind{}.ID)
-	_ = -(unsafe.Offsetof(Bind{}.AddrSize) ^ 4)
-	_ = -(unsafe.Offsetof(Bind{}.Addr) ^ 8)
-)
 
 // ResolveAddr is struct rdma_ucm_resolve_addr (rdma_user_cm.h), 272 bytes.
 type ResolveAddr struct {
 	_         structs.HostLayout
-	ID        uint32                // id
-	TimeoutMs uint32                // timeout_ms
-	SrcSize   uint16                // src_size
-	DstSize   uint16                // dst_size
+	ID        uint32                // id at 0
+	TimeoutMs uint32                // timeout_ms at 4
+	SrcSize   uint16                // src_size at 8
+	DstSize   uint16                // dst_size at 10
 	_         uint32                // reserved
-	SrcAddr   KernelSockaddrStorage // src_addr
-	DstAddr   KernelSockaddrStorage // dst_addr
+	SrcAddr   KernelSockaddrStorage // src_addr at 16
+	DstAddr   KernelSockaddrStorage // dst_addr at 144
 }
-
-const (
-	_ = -(unsafe.Sizeof(ResolveAddr{}) ^ 272)
-	_ = -unsafe.Offsetof(ResolveAddr{}.ID)
-	_ = -(unsafe.Offsetof(ResolveAddr{}.TimeoutMs) ^ 4)
-	_ = -(unsafe.Offsetof(ResolveAddr{}.SrcSize) ^ 8)
-	_ = -(unsafe.Offsetof(ResolveAddr{}.DstSize) ^ 10)
-	_ = -(unsafe.Offsetof(ResolveAddr{}.SrcAddr) ^ 16)
-	_ = -(unsafe.Offsetof(ResolveAddr{}.DstAddr) ^ 144)
-)
 
 // ResolveRoute is struct rdma_ucm_resolve_route (rdma_user_cm.h), 8 bytes.
 type ResolveRoute struct {
 	_         structs.HostLayout
-	ID        uint32 // id
-	TimeoutMs uint32 // timeout_ms
+	ID        uint32 // id at 0
+	TimeoutMs uint32 // timeout_ms at 4
 }
-
-const (
-	_ = -(unsafe.Sizeof(ResolveRoute{}) ^ 8)
-	_ = -unsafe.Offsetof(ResolveRoute{}.ID)
-	_ = -(unsafe.Offsetof(ResolveRoute{}.TimeoutMs) ^ 4)
-)
 
 // Query is struct rdma_ucm_query (rdma_user_cm.h), 16 bytes.
 type Query struct {
 	_        structs.HostLayout
-	Response Ptr    // response
-	ID       uint32 // id
-	Option   uint32 // option
+	Response Ptr    // response at 0
+	ID       uint32 // id at 8
+	Option   uint32 // option at 12
 }
-
-const (
-	_ = -(unsafe.Sizeof(Query{}) ^ 16)
-	_ = -unsafe.Offsetof(Query{}.Response)
-	_ = -(unsafe.Offsetof(Query{}.ID) ^ 8)
-	_ = -(unsafe.Offsetof(Query{}.Option) ^ 12)
-)
 
 // QueryAddrResp is struct rdma_ucm_query_addr_resp (rdma_user_cm.h), 280 bytes.
 type QueryAddrResp struct {
 	_          structs.HostLayout
-	NodeGUID   uint64                // node_guid
-	PortNum    uint8                 // port_num
+	NodeGUID   uint64                // node_guid at 0
+	PortNum    uint8                 // port_num at 8
 	_          uint8                 // reserved
-	PKey       uint16                // pkey
-	SrcSize    uint16                // src_size
-	DstSize    uint16                // dst_size
-	SrcAddr    KernelSockaddrStorage // src_addr
-	DstAddr    KernelSockaddrStorage // dst_addr
-	IbdevIndex uint32                // ibdev_index
+	PKey       uint16                // pkey at 10
+	SrcSize    uint16                // src_size at 12
+	DstSize    uint16                // dst_size at 14
+	SrcAddr    KernelSockaddrStorage // src_addr at 16
+	DstAddr    KernelSockaddrStorage // dst_addr at 144
+	IbdevIndex uint32                // ibdev_index at 272
 	_          uint32                // reserved1
 }
-
-const (
-	_ = -(unsafe.Sizeof(QueryAddrResp{}) ^ 280)
-	_ = -unsafe.Offsetof(QueryAddrResp{}.NodeGUID)
-	_ = -(unsafe.Offsetof(QueryAddrResp{}.PortNum) ^ 8)
-	_ = -(unsafe.Offsetof(QueryAddrResp{}.PKey) ^ 10)
-	_ = -(unsafe.Offsetof(QueryAddrResp{}.SrcSize) ^ 12)
-	_ = -(unsafe.Offsetof(QueryAddrResp{}.DstSize) ^ 14)
-	_ = -(unsafe.Offsetof(QueryAddrResp{}.SrcAddr) ^ 16)
-	_ = -(unsafe.Offsetof(QueryAddrResp{}.DstAddr) ^ 144)
-	_ = -(unsafe.Offsetof(QueryAddrResp{}.IbdevIndex) ^ 272)
-)
 
 // QueryPathResp is struct rdma_ucm_query_path_resp (rdma_user_cm.h), 8 bytes.
 type QueryPathResp struct {
 	_        structs.HostLayout
-	NumPaths uint32 // num_paths
+	NumPaths uint32 // num_paths at 0
 	_        uint32 // reserved
 }
 
-// TailPathData returns the n elements of path_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailPathData returns the n elements of path_data, which must have been allocated behind the struct.
 func (s *QueryPathResp) TailPathData(n int) []IbPathRecData {
 	return tail[IbPathRecData](unsafe.Pointer(s), 8, n)
 }
-
-const (
-	_ = -(unsafe.Sizeof(QueryPathResp{}) ^ 8)
-	_ = -unsafe.Offsetof(QueryPathResp{}.NumPaths)
-)
 
 // QueryIbServiceResp is struct rdma_ucm_query_ib_service_resp (rdma_user_cm.h), 8 bytes.
 type QueryIbServiceResp struct {
 	_              structs.HostLayout
 	_              [0]uint64 // aligned to 8 bytes
-	NumServiceRecs uint32    // num_service_recs
+	NumServiceRecs uint32    // num_service_recs at 0
 	_              uint32    // reserved
 }
 
-// TailRecs returns the n elements of recs, which lie behind the struct and must have been
-// allocated together with it.
+// TailRecs returns the n elements of recs, which must have been allocated behind the struct.
 func (s *QueryIbServiceResp) TailRecs(n int) []IbUserServiceRec {
 	return tail[IbUserServiceRec](unsafe.Pointer(s), 8, n)
 }
 
-const (
-	_ = -(unsafe.Sizeof(QueryIbServiceResp{}) ^ 8)
-	_ = -unsafe.Offsetof(QueryIbServiceResp{}.NumServiceRecs)
-)
-
 // ConnParam is struct rdma_ucm_conn_param (rdma_user_cm.h), 272 bytes.
 type ConnParam struct {
 	_                  structs.HostLayout
-	QPNum              uint32     // qp_num
-	QKey               uint32     // qkey
-	PrivateData        [256]uint8 // private_data
-	PrivateDataLen     uint8      // private_data_len
-	SRQ                uint8      // srq
-	ResponderResources uint8      // responder_resources
-	InitiatorDepth     uint8      // initiator_depth
-	FlowControl        uint8      // flow_control
-	RetryCount         uint8      // retry_count
-	RNRRetryCount      uint8      // rnr_retry_count
-	Valid              uint8      // valid
+	QPNum              uint32     // qp_num at 0
+	QKey               uint32     // qkey at 4
+	PrivateData        [256]uint8 // private_data at 8
+	PrivateDataLen     uint8      // private_data_len at 264
+	SRQ                uint8      // srq at 265
+	ResponderResources uint8      // responder_resources at 266
+	InitiatorDepth     uint8      // initiator_depth at 267
+	FlowControl        uint8      // flow_control at 268
+	RetryCount         uint8      // retry_count at 269
+	RNRRetryCount      uint8      // rnr_retry_count at 270
+	Valid              uint8      // valid at 271
 }
-
-const (
-	_ = -(unsafe.Sizeof(ConnParam{}) ^ 272)
-	_ = -unsafe.Offsetof(ConnParam{}.QPNum)
-	_ = -(unsafe.Offsetof(ConnParam{}.QKey) ^ 4)
-	_ = -(unsafe.Offsetof(ConnParam{}.PrivateData) ^ 8)
-	_ = -(unsafe.Offsetof(ConnParam{}.PrivateDataLen) ^ 264)
-	_ = -(unsafe.Offsetof(ConnParam{}.SRQ) ^ 265)
-	_ = -(unsafe.Offsetof(ConnParam{}.ResponderResources) ^ 266)
-	_ = -(unsafe.Offsetof(ConnParam{}.InitiatorDepth) ^ 267)
-	_ = -(unsafe.Offsetof(ConnParam{}.FlowControl) ^ 268)
-	_ = -(unsafe.Offsetof(ConnParam{}.RetryCount) ^ 269)
-	_ = -(unsafe.Offsetof(ConnParam{}.RNRRetryCount) ^ 270)
-	_ = -(unsafe.Offsetof(ConnParam{}.Valid) ^ 271)
-)
 
 // UDParam is struct rdma_ucm_ud_param (rdma_user_cm.h), 304 bytes.
 type UDParam struct {
 	_              structs.HostLayout
-	QPNum          uint32         // qp_num
-	QKey           uint32         // qkey
-	AHAttr         IbUverbsAHAttr // ah_attr
-	PrivateData    [256]uint8     // private_data
-	PrivateDataLen uint8          // private_data_len
+	QPNum          uint32         // qp_num at 0
+	QKey           uint32         // qkey at 4
+	AHAttr         IbUverbsAHAttr // ah_attr at 8
+	PrivateData    [256]uint8     // private_data at 40
+	PrivateDataLen uint8          // private_data_len at 296
 	_              [7]uint8       // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(UDParam{}) ^ 304)
-	_ = -unsafe.Offsetof(UDParam{}.QPNum)
-	_ = -(unsafe.Offsetof(UDParam{}.QKey) ^ 4)
-	_ = -(unsafe.Offsetof(UDParam{}.AHAttr) ^ 8)
-	_ = -(unsafe.Offsetof(UDParam{}.PrivateData) ^ 40)
-	_ = -(unsafe.Offsetof(UDParam{}.PrivateDataLen) ^ 296)
-)
 
 // Ece is struct rdma_ucm_ece (rdma_user_cm.h), 8 bytes.
 type Ece struct {
 	_        structs.HostLayout
-	VendorID uint32 // vendor_id
-	AttrMod  uint32 // attr_mod
+	VendorID uint32 // vendor_id at 0
+	AttrMod  uint32 // attr_mod at 4
 }
-
-const (
-	_ = -(unsafe.Sizeof(Ece{}) ^ 8)
-	_ = -unsafe.Offsetof(Ece{}.VendorID)
-	_ = -(unsafe.Offsetof(Ece{}.AttrMod) ^ 4)
-)
 
 // Connect is struct rdma_ucm_connect (rdma_user_cm.h), 288 bytes.
 type Connect struct {
 	_         structs.HostLayout
-	ConnParam ConnParam // conn_param
-	ID        uint32    // id
+	ConnParam ConnParam // conn_param at 0
+	ID        uint32    // id at 272
 	_         uint32    // reserved
-	Ece       Ece       // ece
+	Ece       Ece       // ece at 280
 }
-
-const (
-	_ = -(unsafe.Sizeof(Connect{}) ^ 288)
-	_ = -unsafe.Offsetof(Connect{}.ConnParam)
-	_ = -(unsafe.Offsetof(Connect{}.ID) ^ 272)
-	_ = -(unsafe.Offsetof(Connect{}.Ece) ^ 280)
-)
 
 // Listen is struct rdma_ucm_listen (rdma_user_cm.h), 8 bytes.
 type Listen struct {
 	_       structs.HostLayout
-	ID      uint32 // id
-	Backlog uint32 // backlog
+	ID      uint32 // id at 0
+	Backlog uint32 // backlog at 4
 }
-
-const (
-	_ = -(unsafe.Sizeof(Listen{}) ^ 8)
-	_ = -unsafe.Offsetof(Listen{}.ID)
-	_ = -(unsafe.Offsetof(Listen{}.Backlog) ^ 4)
-)
 
 // Accept is struct rdma_ucm_accept (rdma_user_cm.h), 296 bytes.
 type Accept struct {
 	_         structs.HostLayout
-	Uid       uint64    // uid
-	ConnParam ConnParam // conn_param
-	ID        uint32    // id
+	Uid       uint64    // uid at 0
+	ConnParam ConnParam // conn_param at 8
+	ID        uint32    // id at 280
 	_         uint32    // reserved
-	Ece       Ece       // ece
+	Ece       Ece       // ece at 288
 }
-
-const (
-	_ = -(unsafe.Sizeof(Accept{}) ^ 296)
-	_ = -unsafe.Offsetof(Accept{}.Uid)
-	_ = -(unsafe.Offsetof(Accept{}.ConnParam) ^ 8)
-	_ = -(unsafe.Offsetof(Accept{}.ID) ^ 280)
-	_ = -(unsafe.Offsetof(Accept{}.Ece) ^ 288)
-)
 
 // Reject is struct rdma_ucm_reject (rdma_user_cm.h), 264 bytes.
 type Reject struct {
 	_              structs.HostLayout
-	ID             uint32     // id
-	PrivateDataLen uint8      // private_data_len
-	Reason         uint8      // reason
+	ID             uint32     // id at 0
+	PrivateDataLen uint8      // private_data_len at 4
+	Reason         uint8      // reason at 5
 	_              [2]uint8   // reserved
-	PrivateData    [256]uint8 // private_data
+	PrivateData    [256]uint8 // private_data at 8
 }
-
-const (
-	_ = -(unsafe.Sizeof(Reject{}) ^ 264)
-	_ = -unsafe.Offsetof(Reject{}.ID)
-	_ = -(unsafe.Offsetof(Reject{}.PrivateDataLen) ^ 4)
-	_ = -(unsafe.Offsetof(Reject{}.Reason) ^ 5)
-	_ = -(unsafe.Offsetof(Reject{}.PrivateData) ^ 8)
-)
 
 // Disconnect is struct rdma_ucm_disconnect (rdma_user_cm.h), 4 bytes.
 type Disconnect struct {
 	_  structs.HostLayout
-	ID uint32 // id
+	ID uint32 // id at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(Disconnect{}) ^ 4)
-	_ = -unsafe.Offsetof(Disconnect{}.ID)
-)
 
 // InitQPAttr is struct rdma_ucm_init_qp_attr (rdma_user_cm.h), 16 bytes.
 type InitQPAttr struct {
 	_        structs.HostLayout
-	Response Ptr    // response
-	ID       uint32 // id
-	QPState  uint32 // qp_state
+	Response Ptr    // response at 0
+	ID       uint32 // id at 8
+	QPState  uint32 // qp_state at 12
 }
-
-const (
-	_ = -(unsafe.Sizeof(InitQPAttr{}) ^ 16)
-	_ = -unsafe.Offsetof(InitQPAttr{}.Response)
-	_ = -(unsafe.Offsetof(InitQPAttr{}.ID) ^ 8)
-	_ = -(unsafe.Offsetof(InitQPAttr{}.QPState) ^ 12)
-)
 
 // Notify is struct rdma_ucm_notify (rdma_user_cm.h), 8 bytes.
 type Notify struct {
 	_     structs.HostLayout
-	ID    uint32 // id
-	Event uint32 // event
+	ID    uint32 // id at 0
+	Event uint32 // event at 4
 }
-
-const (
-	_ = -(unsafe.Sizeof(Notify{}) ^ 8)
-	_ = -unsafe.Offsetof(Notify{}.ID)
-	_ = -(unsafe.Offsetof(Notify{}.Event) ^ 4)
-)
 
 // JoinMcast is struct rdma_ucm_join_mcast (rdma_user_cm.h), 152 bytes.
 type JoinMcast struct {
 	_         structs.HostLayout
-	Response  Ptr                   // response
-	Uid       uint64                // uid
-	ID        uint32                // id
-	AddrSize  uint16                // addr_size
-	JoinFlags uint16                // join_flags
-	Addr      KernelSockaddrStorage // addr
+	Response  Ptr                   // response at 0
+	Uid       uint64                // uid at 8
+	ID        uint32                // id at 16
+	AddrSize  uint16                // addr_size at 20
+	JoinFlags uint16                // join_flags at 22
+	Addr      KernelSockaddrStorage // addr at 24
 }
-
-const (
-	_ = -(unsafe.Sizeof(JoinMcast{}) ^ 152)
-	_ = -unsafe.Offsetof(JoinMcast{}.Response)
-	_ = -(unsafe.Offsetof(JoinMcast{}.Uid) ^ 8)
-	_ = -(unsafe.Offsetof(JoinMcast{}.ID) ^ 16)
-	_ = -(unsafe.Offsetof(JoinMcast{}.AddrSize) ^ 20)
-	_ = -(unsafe.Offsetof(JoinMcast{}.JoinFlags) ^ 22)
-	_ = -(unsafe.Offsetof(JoinMcast{}.Addr) ^ 24)
-)
 
 // GetEvent is struct rdma_ucm_get_event (rdma_user_cm.h), 8 bytes.
 type GetEvent struct {
 	_        structs.HostLayout
-	Response Ptr // response
+	Response Ptr // response at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(GetEvent{}) ^ 8)
-	_ = -unsafe.Offsetof(GetEvent{}.Response)
-)
 
 // EventResp is struct rdma_ucm_event_resp (rdma_user_cm.h), 336 bytes.
 type EventResp struct {
 	_      structs.HostLayout
-	Uid    uint64         // uid
-	ID     uint32         // id
-	Event  uint32         // event
-	Status uint32         // status
-	Param  EventRespParam // param
+	Uid    uint64         // uid at 0
+	ID     uint32         // id at 8
+	Event  uint32         // event at 12
+	Status uint32         // status at 16
+	Param  EventRespParam // param at 20
 	_      uint32         // reserved
-	Ece    Ece            // ece
+	Ece    Ece            // ece at 328
 }
-
-const (
-	_ = -(unsafe.Sizeof(EventResp{}) ^ 336)
-	_ = -unsafe.Offsetof(EventResp{}.Uid)
-	_ = -(unsafe.Offsetof(EventResp{}.ID) ^ 8)
-	_ = -(unsafe.Offsetof(EventResp{}.Event) ^ 12)
-	_ = -(unsafe.Offsetof(EventResp{}.Status) ^ 16)
-	_ = -(unsafe.Offsetof(EventResp{}.Param) ^ 20)
-	_ = -(unsafe.Offsetof(EventResp{}.Ece) ^ 328)
-)
 
 // EventRespParam is the type of field param of struct rdma_ucm_event_resp (rdma_user_cm.h), 304 bytes.
 type EventRespParam struct {
@@ -527,102 +340,56 @@ func (u *EventRespParam) UD() *UDParam { return (*UDParam)(unsafe.Pointer(&u.uni
 // Arg32 is member arg32.
 func (u *EventRespParam) Arg32() *[2]uint32 { return (*[2]uint32)(unsafe.Pointer(&u.union)) }
 
-const (
-	_ = -(unsafe.Sizeof(EventRespParam{}) ^ 304)
-)
-
 // SetOption is struct rdma_ucm_set_option (rdma_user_cm.h), 24 bytes.
 type SetOption struct {
 	_       structs.HostLayout
-	Optval  Ptr    // optval
-	ID      uint32 // id
-	Level   uint32 // level
-	Optname uint32 // optname
-	Optlen  uint32 // optlen
+	Optval  Ptr    // optval at 0
+	ID      uint32 // id at 8
+	Level   uint32 // level at 12
+	Optname uint32 // optname at 16
+	Optlen  uint32 // optlen at 20
 }
-
-const (
-	_ = -(unsafe.Sizeof(SetOption{}) ^ 24)
-	_ = -unsafe.Offsetof(SetOption{}.Optval)
-	_ = -(unsafe.Offsetof(SetOption{}.ID) ^ 8)
-	_ = -(unsafe.Offsetof(SetOption{}.Level) ^ 12)
-	_ = -(unsafe.Offsetof(SetOption{}.Optname) ^ 16)
-	_ = -(unsafe.Offsetof(SetOption{}.Optlen) ^ 20)
-)
 
 // MigrateID is struct rdma_ucm_migrate_id (rdma_user_cm.h), 16 bytes.
 type MigrateID struct {
 	_        structs.HostLayout
-	Response Ptr    // response
-	ID       uint32 // id
-	FD       uint32 // fd
+	Response Ptr    // response at 0
+	ID       uint32 // id at 8
+	FD       uint32 // fd at 12
 }
-
-const (
-	_ = -(unsafe.Sizeof(MigrateID{}) ^ 16)
-	_ = -unsafe.Offsetof(MigrateID{}.Response)
-	_ = -(unsafe.Offsetof(MigrateID{}.ID) ^ 8)
-	_ = -(unsafe.Offsetof(MigrateID{}.FD) ^ 12)
-)
 
 // MigrateResp is struct rdma_ucm_migrate_resp (rdma_user_cm.h), 4 bytes.
 type MigrateResp struct {
 	_              structs.HostLayout
-	EventsReported uint32 // events_reported
+	EventsReported uint32 // events_reported at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(MigrateResp{}) ^ 4)
-	_ = -unsafe.Offsetof(MigrateResp{}.EventsReported)
-)
 
 // IbService is struct rdma_ucm_ib_service (rdma_user_cm.h), 80 bytes.
 type IbService struct {
 	_           structs.HostLayout
-	ServiceID   uint64    // service_id
-	ServiceName [64]uint8 // service_name
-	Flags       uint32    // flags
+	ServiceID   uint64    // service_id at 0
+	ServiceName [64]uint8 // service_name at 8
+	Flags       uint32    // flags at 72
 	_           uint32    // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(IbService{}) ^ 80)
-	_ = -unsafe.Offsetof(IbService{}.ServiceID)
-	_ = -(unsafe.Offsetof(IbService{}.ServiceName) ^ 8)
-	_ = -(unsafe.Offsetof(IbService{}.Flags) ^ 72)
-)
 
 // ResolveIbService is struct rdma_ucm_resolve_ib_service (rdma_user_cm.h), 88 bytes.
 type ResolveIbService struct {
 	_   structs.HostLayout
-	ID  uint32    // id
+	ID  uint32    // id at 0
 	_   uint32    // reserved
-	Ibs IbService // ibs
+	Ibs IbService // ibs at 8
 }
-
-const (
-	_ = -(unsafe.Sizeof(ResolveIbService{}) ^ 88)
-	_ = -unsafe.Offsetof(ResolveIbService{}.ID)
-	_ = -(unsafe.Offsetof(ResolveIbService{}.Ibs) ^ 8)
-)
 
 // WriteCmEvent is struct rdma_ucm_write_cm_event (rdma_user_cm.h), 320 bytes.
 type WriteCmEvent struct {
 	_      structs.HostLayout
-	ID     uint32            // id
+	ID     uint32            // id at 0
 	_      uint32            // reserved
-	Event  uint32            // event
-	Status uint32            // status
-	Param  WriteCmEventParam // param
+	Event  uint32            // event at 8
+	Status uint32            // status at 12
+	Param  WriteCmEventParam // param at 16
 }
-
-const (
-	_ = -(unsafe.Sizeof(WriteCmEvent{}) ^ 320)
-	_ = -unsafe.Offsetof(WriteCmEvent{}.ID)
-	_ = -(unsafe.Offsetof(WriteCmEvent{}.Event) ^ 8)
-	_ = -(unsafe.Offsetof(WriteCmEvent{}.Status) ^ 12)
-	_ = -(unsafe.Offsetof(WriteCmEvent{}.Param) ^ 16)
-)
 
 // WriteCmEventParam is the type of field param of struct rdma_ucm_write_cm_event (rdma_user_cm.h), 304 bytes.
 type WriteCmEventParam struct {
@@ -639,6 +406,39 @@ func (u *WriteCmEventParam) UD() *UDParam { return (*UDParam)(unsafe.Pointer(&u.
 // Arg is member arg.
 func (u *WriteCmEventParam) Arg() *uint64 { return (*uint64)(unsafe.Pointer(&u.union)) }
 
+// The compiler rejects this file if the size of a type is not that in C.
 const (
+	_ = -(unsafe.Sizeof(CmdHdr{}) ^ 8)
+	_ = -(unsafe.Sizeof(CreateID{}) ^ 24)
+	_ = -(unsafe.Sizeof(CreateIDResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(DestroyID{}) ^ 16)
+	_ = -(unsafe.Sizeof(DestroyIDResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(Bind{}) ^ 136)
+	_ = -(unsafe.Sizeof(ResolveAddr{}) ^ 272)
+	_ = -(unsafe.Sizeof(ResolveRoute{}) ^ 8)
+	_ = -(unsafe.Sizeof(Query{}) ^ 16)
+	_ = -(unsafe.Sizeof(QueryAddrResp{}) ^ 280)
+	_ = -(unsafe.Sizeof(QueryPathResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(QueryIbServiceResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(ConnParam{}) ^ 272)
+	_ = -(unsafe.Sizeof(UDParam{}) ^ 304)
+	_ = -(unsafe.Sizeof(Ece{}) ^ 8)
+	_ = -(unsafe.Sizeof(Connect{}) ^ 288)
+	_ = -(unsafe.Sizeof(Listen{}) ^ 8)
+	_ = -(unsafe.Sizeof(Accept{}) ^ 296)
+	_ = -(unsafe.Sizeof(Reject{}) ^ 264)
+	_ = -(unsafe.Sizeof(Disconnect{}) ^ 4)
+	_ = -(unsafe.Sizeof(InitQPAttr{}) ^ 16)
+	_ = -(unsafe.Sizeof(Notify{}) ^ 8)
+	_ = -(unsafe.Sizeof(JoinMcast{}) ^ 152)
+	_ = -(unsafe.Sizeof(GetEvent{}) ^ 8)
+	_ = -(unsafe.Sizeof(EventResp{}) ^ 336)
+	_ = -(unsafe.Sizeof(EventRespParam{}) ^ 304)
+	_ = -(unsafe.Sizeof(SetOption{}) ^ 24)
+	_ = -(unsafe.Sizeof(MigrateID{}) ^ 16)
+	_ = -(unsafe.Sizeof(MigrateResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(IbService{}) ^ 80)
+	_ = -(unsafe.Sizeof(ResolveIbService{}) ^ 88)
+	_ = -(unsafe.Sizeof(WriteCmEvent{}) ^ 320)
 	_ = -(unsafe.Sizeof(WriteCmEventParam{}) ^ 304)
 )

@@ -10,14 +10,9 @@ import (
 
 // KernelSockaddrStorage is struct __kernel_sockaddr_storage (socket.h), 128 bytes.
 type KernelSockaddrStorage struct {
-	_ structs.HostLayout
-	KernelSockaddrStorageSsFamilyUnion
+	_                                  structs.HostLayout
+	KernelSockaddrStorageSsFamilyUnion // at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(KernelSockaddrStorage{}) ^ 128)
-	_ = -unsafe.Offsetof(KernelSockaddrStorage{}.KernelSockaddrStorageSsFamilyUnion)
-)
 
 // KernelSockaddrStorageSsFamilyUnion is the nameless member at offset 0 of struct __kernel_sockaddr_storage (socket.h), 128 bytes.
 type KernelSockaddrStorageSsFamilyUnion struct {
@@ -38,6 +33,8 @@ func (u *KernelSockaddrStorageSsFamilyUnion) Data() *[126]byte {
 // Align is member __align.
 func (u *KernelSockaddrStorageSsFamilyUnion) Align() *Ptr { return (*Ptr)(unsafe.Pointer(&u.union)) }
 
+// The compiler rejects this file if the size of a type is not that in C.
 const (
+	_ = -(unsafe.Sizeof(KernelSockaddrStorage{}) ^ 128)
 	_ = -(unsafe.Sizeof(KernelSockaddrStorageSsFamilyUnion{}) ^ 128)
 )

@@ -357,7 +357,7 @@ func (m *Manager) receiveREJ(from origin, msg *REJ) {
 	default:
 		id = m.find(from, msg.RemoteCommID, msg.CommID)
 	}
-	if id == nil {
+	if id == nil || msg.Reason == ReasonTimeout && id.state >= Established { // a peer gives up only before that
 		return
 	}
 	switch id.state {

@@ -14,7 +14,8 @@
 //
 // Where source addresses can be forged, the random numbers remain. A host that sees no packets of others has to guess
 // the 24 bits of a QPN to end a connection by a REQ, as if the peer had started again, or the 32 bits of a communication
-// ID to end it by a REJ. Any other message about an established connection needs both IDs, of 64 bits.
+// ID to end a handshake by a REJ, as if the peer had given up. Any other message about an established connection needs
+// both IDs, of 64 bits.
 //
 // The package does no input or output of its own. A [Manager] is told about received MADs and about
 // the time, and calls functions of its user. It has no lock: the user serializes all calls.

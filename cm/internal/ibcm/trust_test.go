@@ -156,6 +156,29 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
+// TestGivenUp: a REJ by which a peer gives up, which has only the communication ID of the peer, ends a handshake. It does
+// not end an established connection.
+func TestGivenUp(t *testing.T) {
+	for _, stage := range stages {
+		n, client, server := pair(t)
+		id := stage.attack(n, client, server)
+		if id.remote == 0 { // it has heard of no peer
+			continue
+		}
+		victim, peer := client, server
+		if server.m.ids[id.local] == id {
+			victim, peer = server, client
+		}
+		before, events := id.State(), len(victim.types(id))
+		rej := &REJ{IDs: IDs{CommID: id.remote}, Rejected: SubjectOther, Reason: ReasonTimeout, InfoLength: 8}
+		binary.BigEndian.PutUint64(rej.Info[:], id.remoteGUID)
+		victim.receive(peer.addr, victim.addr, rej)
+		if told := len(victim.types(id)) > events; told != (before < Established) || told != (id.State() != before) {
+			t.Errorf("%s: state %s, events %v", before, id.State(), victim.types(id))
+		}
+	}
+}
+
 // TestClaims: a REQ that claims the GUID, the communication ID and the QP of another host does not end that host's
 // connection, and does not keep its later requests out, however many there are.
 func TestClaims(t *testing.T) {

@@ -24,11 +24,11 @@ func newHost() *ucm.Host {
 // unknown, is for the software devices of this process instead of the devices of the kernel.
 func Serves(local, remote netip.Addr) bool {
 	gsi.Demand()
-	return Host.HasDevices() && (Host.Serves(local, remote) || !kernelHasDevices())
+	return Host.HasDevices() && (Host.Serves(local, remote) || !KernelHasDevices())
 }
 
-// kernelHasDevices reports whether the kernel has RDMA devices that this process sees.
-func kernelHasDevices() bool {
+// KernelHasDevices reports whether the kernel has RDMA devices that this process sees.
+func KernelHasDevices() bool {
 	devices, err := netlinkrdma.Devices()
 	return err == nil && len(devices) > 0
 }

@@ -1,5 +1,5 @@
-// Package protocol holds what the packages for the protocols of other programs have in common: the
-// devices and event channels that their connections share, and the places of a listener.
+// Package protocol holds what the packages for the protocols of other programs have in common: a stream of bytes
+// over RDMA, which a protocol of its own carries, its listener, and the devices and event channels that they share.
 package protocol
 
 import (

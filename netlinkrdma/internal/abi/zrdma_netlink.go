@@ -3,11 +3,6 @@
 
 package abi
 
-import (
-	"structs"
-	"unsafe"
-)
-
 // Constants that the header holds as other expressions.
 const (
 	RDMA_NL_CLIENT_SHIFT = 10    // __builtin_ctz(RDMA_NL_GET_TYPE(1, 0))
@@ -387,41 +382,4 @@ const (
 	LS_NLA_TYPE_QOS_CLASS   = 8
 	LS_NLA_TYPE_IPV4        = 9
 	LS_NLA_TYPE_IPV6        = 10
-)
-
-// LSResolveHeader is struct rdma_ls_resolve_header (rdma_netlink.h), 66 bytes.
-type LSResolveHeader struct {
-	_          structs.HostLayout
-	DeviceName [64]uint8 // device_name
-	PortNum    uint8     // port_num
-	PathUse    uint8     // path_use
-}
-
-const (
-	_ = -(unsafe.Sizeof(LSResolveHeader{}) ^ 66)
-	_ = -unsafe.Offsetof(LSResolveHeader{}.DeviceName)
-	_ = -(unsafe.Offsetof(LSResolveHeader{}.PortNum) ^ 64)
-	_ = -(unsafe.Offsetof(LSResolveHeader{}.PathUse) ^ 65)
-)
-
-// LSIPResolveHeader is struct rdma_ls_ip_resolve_header (rdma_netlink.h), 4 bytes.
-type LSIPResolveHeader struct {
-	_       structs.HostLayout
-	Ifindex uint32 // ifindex
-}
-
-const (
-	_ = -(unsafe.Sizeof(LSIPResolveHeader{}) ^ 4)
-	_ = -unsafe.Offsetof(LSIPResolveHeader{}.Ifindex)
-)
-
-// NLALSGID is struct rdma_nla_ls_gid (rdma_netlink.h), 16 bytes.
-type NLALSGID struct {
-	_   structs.HostLayout
-	GID [16]uint8 // gid
-}
-
-const (
-	_ = -(unsafe.Sizeof(NLALSGID{}) ^ 16)
-	_ = -unsafe.Offsetof(NLALSGID{}.GID)
 )

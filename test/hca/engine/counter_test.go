@@ -133,14 +133,10 @@ func TestCountLateRefusal(t *testing.T) {
 	p.a.post(opRead, sig, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(p.ma.sge(0, 60000)))
 	for taken := false; !taken; p.a.h.f.Run(1) {
 		now, err := p.b.h.d.QueryCounters(sb, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		taken = now[CountReads] == 1
 	}
-	if err := p.b.h.d.DestroyMKey(p.mb.key >> 8); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.b.h.d.DestroyMKey(p.mb.key>>8))
 	p.a.h.run()
 	p.a.h.wantCounts("requester", sa, counts{CountReqCQEErrors: 1, CountReqAccessErrors: 1})
 	p.b.h.wantCounts("responder", sb, counts{CountReads: 1, CountRespAccessErrors: 1})
@@ -234,9 +230,7 @@ func TestCountDC(t *testing.T) {
 	s := b.dctSpec(srq, cq, 0x99)
 	s.CounterSet = set
 	n, err := b.d.CreateDCT(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dci := a.newDCI(0, 0)
 	to := dci.dcSeg(&testDCT{h: b, n: n, srq: srq, cq: cq}, dcKey)
 	dci.post(opWrite, sig, 0, to, raddrSeg(mb.va, mb.key), dataSeg(ma.sge(0, 3000)))
@@ -260,9 +254,7 @@ func TestCountFrames(t *testing.T) {
 	count := func(n uint32, set uint8) error {
 		return h.d.ModifyRQ(n, WQReady, WQReady, RQChange{CounterSet: &set})
 	}
-	if err := count(r.n, set); err != nil {
-		t.Fatal(err)
-	}
+	must(t, count(r.n, set))
 	if s, err := h.d.QueryRQ(r.n); err != nil || s.CounterSet != set {
 		t.Errorf("RQ %+v, %v", s, err)
 	}
@@ -314,9 +306,7 @@ func TestCounterSets(t *testing.T) {
 		t.Errorf("%+v, %v", i.Attr, err)
 	}
 
-	if err := h.d.DeallocCounters(two); err != nil {
-		t.Fatal(err)
-	}
+	must(t, h.d.DeallocCounters(two))
 	if again := h.newCounters(); again != two {
 		t.Fatalf("set %d, want %d", again, two)
 	}

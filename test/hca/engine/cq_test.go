@@ -110,9 +110,7 @@ func TestArmSolicited(t *testing.T) {
 
 func TestModeration(t *testing.T) {
 	h, q, cq := lone(t, 5, 64)
-	if err := h.d.ModerateCQ(cq.n, 4, 1000); err != nil {
-		t.Fatal(err)
-	}
+	must(t, h.d.ModerateCQ(cq.n, 4, 1000))
 	cq.arm(false)
 	post := func(n int) {
 		for range n {
@@ -156,9 +154,7 @@ func TestResize(t *testing.T) {
 		next := *cq
 		next.log, next.size = c.to, c.size
 		next.addr = h.cqBuffer(c.to, c.size)
-		if err := h.d.ResizeCQ(cq.n, next.spec()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, h.d.ResizeCQ(cq.n, next.spec()))
 		q.nops(4)
 		// The content of the old buffer, up to the entry that says that it goes on elsewhere.
 		if all := cq.good(5); all[0].index != index {
@@ -221,9 +217,7 @@ func TestIgnoreOverrun(t *testing.T) {
 	s := cq.spec()
 	s.IgnoreOverrun = true
 	n, err := h.d.CreateCQ(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cq.n = n
 	cq.quiet = true
 	r := h.newQP(qpOptions{typ: RC, scq: cq})
@@ -376,9 +370,7 @@ func TestEQ(t *testing.T) {
 	h := newHost(t, f, InfiniBand)
 	h.eq.poll()
 	post := func() {
-		if err := h.d.PostEQE(h.eq.n, EventCmd, 3, []byte{1, 2, 3, 4}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, h.d.PostEQE(h.eq.n, EventCmd, 3, []byte{1, 2, 3, 4}))
 	}
 	post()
 	if h.irqs != 0 {

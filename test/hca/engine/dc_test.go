@@ -195,9 +195,7 @@ func TestDCTargets(t *testing.T) {
 func TestDCKey(t *testing.T) {
 	a, b := dcPair(t, InfiniBand, false, FabricConfig{})
 	dct := b.newDCT(1)
-	if err := b.d.ArmDCT(dct.n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.d.ArmDCT(dct.n))
 	dct.srq.post()
 	dci := a.newDCI(0, 0)
 	dci.post(opSend, sig, 0, dci.dcSeg(dct, dcKey+1))
@@ -245,9 +243,7 @@ func TestDCTDrain(t *testing.T) {
 	if err := b.d.DestroySRQ(dct.srq.n); err == nil {
 		t.Error("an SRQ that a DCT uses was destroyed")
 	}
-	if err := b.d.DrainDCT(dct.n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.d.DrainDCT(dct.n))
 	a.run()
 	if n := b.d.Report().Events["DCT_DRAINED"]; n != 1 {
 		t.Errorf("%d events, want 1", n)
@@ -263,9 +259,7 @@ func TestDCTDrain(t *testing.T) {
 	if w := dci.scq.one(); w.syndrome != RetryExceeded {
 		t.Errorf("completion %v", w)
 	}
-	if err := b.d.DestroyDCT(dct.n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.d.DestroyDCT(dct.n))
 	other := a.newDCI(0, 0)
 	other.post(opSend, sig, 0, other.dcSeg(dct, dcKey))
 	a.run()
@@ -420,9 +414,7 @@ func TestDCCreate(t *testing.T) {
 	h := newHost(t, f, InfiniBand)
 	srq, cq := h.newSRQ(3, 0, 0, 0), h.newCQ(4, 64)
 	xrcd, err := h.d.AllocXRCD()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	xrc := h.newSRQ(3, xrcd, cq.n, 0)
 	for field, change := range map[string]func(s *DCTSpec){
 		"pd": func(s *DCTSpec) { s.PD = 99 }, "cqn": func(s *DCTSpec) { s.CQN = 99 }, "srqn_xrqn": func(s *DCTSpec) { s.SRQN = 99 },

@@ -57,9 +57,7 @@ func TestXRCDomain(t *testing.T) {
 	f := newFabric(t, FabricConfig{})
 	ha, hb := newHost(t, f, InfiniBand), newHost(t, f, InfiniBand)
 	xrcd, err := hb.d.AllocXRCD()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ofQP, ofSRQ := hb.pd, uint32(0)
 	if ofSRQ, err = hb.d.AllocPD(); err != nil {
 		t.Fatal(err)
@@ -162,9 +160,7 @@ func TestEventsOfSQ(t *testing.T) {
 			q = h.newQP(qpOptions{})
 			q.connect(q.attr(q))
 		}
-		if err := h.d.FailQP(q.n); err != nil {
-			t.Fatal(err)
-		}
+		must(t, h.d.FailQP(q.n))
 		h.run()
 		all := h.eq.poll()
 		if len(all) != 1 || all[0].typ != EventWQCatas || all[0].object() != q.n || all[0].data[20] != want {

@@ -109,9 +109,7 @@ func newHostWith(t *testing.T, f *Fabric, link LinkLayer, traits Traits) *host {
 			h.traced = append(h.traced, e)
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h.d = d
 	p := PortState{State: LinkActive, PKeys: []uint16{0xffff, 0x8001}, MTU: 3}
 	if link == InfiniBand {

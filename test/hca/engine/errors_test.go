@@ -352,9 +352,7 @@ func TestTransitions(t *testing.T) {
 // TestInjected: any completion can be made to fail.
 func TestInjected(t *testing.T) {
 	p := newPair(t, InfiniBand, RC, false, qpOptions{})
-	if err := p.a.h.d.FailWQE(p.a.n, false, 2, RemoteAborted, 0x93); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.a.h.d.FailWQE(p.a.n, false, 2, RemoteAborted, 0x93))
 	for range 4 {
 		p.a.post(opNOP, sig, 0)
 	}
@@ -364,9 +362,7 @@ func TestInjected(t *testing.T) {
 		t.Errorf("%v", all)
 	}
 	p.again()
-	if err := p.b.h.d.FailWQE(p.b.n, true, 1, LocalAccess, 0x94); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.b.h.d.FailWQE(p.b.n, true, 1, LocalAccess, 0x94))
 	for range 3 {
 		p.b.recv(p.mb.sge(0, 10))
 		p.a.post(opSend, sig, 0)
@@ -381,23 +377,17 @@ func TestInjected(t *testing.T) {
 	}
 	p.again()
 	p.b.h.eq.poll()
-	if err := p.b.h.d.FailQP(p.b.n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.b.h.d.FailQP(p.b.n))
 	if ev := p.b.h.eq.asyncEvents(); len(ev) != 1 || ev[0] != "WQ_CATAS_ERROR" || p.b.state() != Err {
 		t.Errorf("%v, %s", ev, p.b.state())
 	}
-	if err := p.a.h.d.FailCQ(p.a.scq.n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.a.h.d.FailCQ(p.a.scq.n))
 	if ev := p.a.h.eq.asyncEvents(); !slices.Contains(ev, "CQ_ERROR") || p.a.state() != Err {
 		t.Errorf("%v, %s", ev, p.a.state())
 	}
 	p.b.h.eq.poll()
 	p.again()
-	if err := p.b.h.d.FailCQOf(p.b.n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.b.h.d.FailCQOf(p.b.n))
 	if ev := p.b.h.eq.asyncEvents(); !slices.Contains(ev, "CQ_ERROR") || p.b.state() != Err {
 		t.Errorf("%v, %s", ev, p.b.state())
 	}

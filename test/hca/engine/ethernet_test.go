@@ -190,18 +190,14 @@ func TestEthernetErrors(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	for _, s := range [][2]WQState{{WQError, WQReset}, {WQReset, WQReady}} {
-		if err := h.d.ModifySQ(sq.n, s[0], s[1], nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, h.d.ModifySQ(sq.n, s[0], s[1], nil))
 	}
 	sq.pc = 0
 	clear(h.mem.at(sq.dbr, 8))
 	sq.post(opSend, sig, 0, ethSegs(0, nil), dataSeg(m.sge(0, 60)))
 	h.run()
 	sq.scq.good(1)
-	if err := h.d.FailWQE(sq.n, false, 0, LocalQPOp, 0x68); err != nil {
-		t.Fatal(err)
-	}
+	must(t, h.d.FailWQE(sq.n, false, 0, LocalQPOp, 0x68))
 	sq.post(opNOP, sig, 0)
 	h.run()
 	if w := sq.scq.one(); w.syndrome != LocalQPOp || w.vendor != 0x68 {
@@ -233,9 +229,7 @@ func TestFailRQ(t *testing.T) {
 	}
 	send()
 	rq.rcq.good(1)
-	if err := hb.d.FailRQ(rq.n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, hb.d.FailRQ(rq.n))
 	if all := hb.eq.poll(); len(all) != 1 || all[0].typ != EventWQCatas || all[0].object() != rq.n || all[0].data[20] != 1 { // MLX5_EVENT_QUEUE_TYPE_RQ
 		t.Errorf("events %+v, want one of RQ %#x", all, rq.n)
 	}

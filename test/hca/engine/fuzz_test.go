@@ -85,9 +85,7 @@ func runGarbage(t *testing.T, h *host, q *testQP, w []byte) {
 		t.Fatalf("%d completions of one WQE", len(all))
 	}
 	i, err := h.d.QueryQP(q.n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if i.State == RTS && w[11]&8 != 0 && len(all) != 1 {
 		t.Fatalf("no completion of a signaled WQE: %s", describeSend(q.spec.Type, w))
 	}
@@ -179,9 +177,7 @@ func TestMemoryOutside(t *testing.T) {
 	a := h.newQP(qpOptions{typ: RC})
 	a.connect(a.attr(a))
 	pa, err := h.d.CreateMKey(MKeySpec{PD: h.pd, QPN: NoUserIndex, Mode: ModePA, Access: allAccess, Length64: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	nowhere := &testMR{key: pa << 8, va: 1 << 50}
 	if g.outside > 0 {
 		t.Errorf("%d addresses outside before", g.outside)

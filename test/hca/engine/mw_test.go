@@ -234,9 +234,7 @@ func TestRegister(t *testing.T) {
 	p := newPair(t, InfiniBand, RC, false, qpOptions{})
 	h := p.b.h
 	free, err := h.d.CreateMKey(MKeySpec{PD: h.pd, QPN: NoUserIndex, Mode: ModeMTT, Free: true, UMREnable: true, Entries: 8, LogPageSize: 12})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	addr := h.mem.alloc(4 * page)
 	const mask = 1<<0 | 1<<1 | 1<<6 | 1<<8 | 1<<13 | 1<<17 | 1<<18 | 1<<19 | 1<<20 | 1<<23 | 1<<29
 	access := LocalRead | LocalWrite | RemoteWrite | 1<<7 // UMR enabled
@@ -302,9 +300,7 @@ func TestRegUMR(t *testing.T) {
 	q.connect(a)
 	m := h.newMR(4096, LocalWrite)
 	pd2, err := h.d.AllocPD()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	u := umrSegs(0x80, 0, 1<<7|1<<19, 0, RemoteRead, 0, 0, 0)
 	binary.BigEndian.PutUint32(u[48+12:], pd2)
 	q.post(opUMR, sig, m.key, u)
@@ -328,9 +324,7 @@ func TestIndirect(t *testing.T) {
 		PD: h.pd, QPN: NoUserIndex, Mode: ModeKSM, Access: RemoteWrite | RemoteRead, Start: 0x5000, Length: 3 * 16, LogPageSize: 4,
 		KLMs: []KLM{{Key: p.mb.key, VA: p.mb.va + 100}, {Key: DumpFillLKey}, {Key: p.mb.key, VA: p.mb.va}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if s := p.use(0x5008, ksm<<8, 40); s != 0 {
 		t.Fatalf("write: %s", s)
 	}
@@ -370,9 +364,7 @@ func TestKeysThatStay(t *testing.T) {
 	p := newPair(t, InfiniBand, RC, false, qpOptions{})
 	h := p.b.h
 	i, err := h.d.CreateMKey(MKeySpec{PD: h.pd, QPN: NoUserIndex, Mode: ModePA, Access: allAccess, Length64: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p.b.post(opUMR, sig, i<<8, umrSegs(0x80, 0, 1<<29, 0x40, 0, 0, 0, 0))
 	h.run()
 	if w := p.b.scq.one(); w.syndrome != MWBind {
@@ -405,9 +397,7 @@ func TestPieces(t *testing.T) {
 			list[i] = under
 		}
 		i, err := h.d.CreateMKey(MKeySpec{PD: h.pd, QPN: NoUserIndex, Mode: ModeKLM, Access: allAccess, Length: uint64(under.Length) * 256, KLMs: list})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		key = i << 8
 		under = KLM{Length: under.Length * 256, Key: key}
 	}

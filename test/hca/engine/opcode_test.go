@@ -33,9 +33,7 @@ func TestOpcodes(t *testing.T) {
 				q.connect(QPAttr{Primary: Path{Port: 1}})
 			case XRC:
 				xrcd, err := h.d.AllocXRCD()
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				srq := h.newSRQ(3, xrcd, h.newCQ(4, 64).n, 5)
 				srq.post(m.sge(0, 100))
 				q = h.newQP(qpOptions{typ: XRC})

@@ -31,9 +31,7 @@ func TestOptions(t *testing.T) {
 		OptPrimary: func(a QPAttr) any { return a.Primary.RLID }, OptAltPath: func(a QPAttr) any { return a.Alternate.RLID },
 	} {
 		before, err := h.d.QueryQP(q.n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		q.modify(SQD2SQD, 0, other)
 		if same, _ := h.d.QueryQP(q.n); fmt.Sprint(same) != fmt.Sprint(before) {
 			t.Errorf("%#x: taken over without being named: %+v", opt, same.Attr)
@@ -95,9 +93,7 @@ func TestFailSRQ(t *testing.T) {
 	connect(a, b)
 	srq.post()
 	h.eq.poll()
-	if err := h.d.FailSRQ(srq.n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, h.d.FailSRQ(srq.n))
 	if ev := h.eq.asyncEvents(); len(ev) != 1 || ev[0] != "SRQ_CATAS_ERROR" {
 		t.Errorf("events %v", ev)
 	}
@@ -125,18 +121,14 @@ func TestLimits(t *testing.T) {
 	h.newQP(qpOptions{typ: RC, scq: cq, rcq: cq})
 	_, err := h.d.CreateQP(q.spec)
 	refused(t, err, Limit, "")
-	if err := h.d.DestroyQP(q.n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, h.d.DestroyQP(q.n))
 	h.d.next["QP"] = maxNumber - 16
 	for range 5 { // over the end of the numbers
 		n, err := h.d.CreateQP(q.spec)
 		if err != nil || n > maxNumber-16 {
 			t.Fatalf("%#x, %v", n, err)
 		}
-		if err := h.d.DestroyQP(n); err != nil {
-			t.Fatal(err)
-		}
+		must(t, h.d.DestroyQP(n))
 	}
 	for {
 		if _, err = h.d.CreateEQ(EQSpec{Buf: Buffer{Pages: pages(h.eq.addr, page), PageSize: page}, Log: 2}); err != nil {
@@ -209,9 +201,7 @@ func TestCollapsed(t *testing.T) {
 	s := cq.spec()
 	s.Collapsed = true
 	n, err := h.d.CreateCQ(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cq.n = n
 	q := h.newQP(qpOptions{typ: RC, scq: cq})
 	q.connect(q.attr(q))
@@ -235,9 +225,7 @@ func TestNew(t *testing.T) {
 		}
 	}
 	d, err := New(Config{Fabric: f, Memory: newArena(page)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d.Close()
 	var e *Error
 	if err := d.DeallocPD(5); !errors.As(err, &e) {
@@ -323,4 +311,14 @@ func TestEthernetReceive(t *testing.T) {
 	}
 	ha.clean()
 	hb.clean()
+}
+
+// must fails a test on an error.
+func must(tb testing.TB, errs ...error) {
+	tb.Helper()
+	for _, err := range errs {
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
 }

@@ -120,9 +120,7 @@ func TestDestroyBusy(t *testing.T) {
 	}
 	q.post(opNOP, sig, 0)
 	for _, e := range []*testQP{p.a, q} {
-		if err := e.h.d.DestroyQP(e.n); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.h.d.DestroyQP(e.n))
 	}
 	p.a.h.run()
 	p.a.scq.good(0)
@@ -179,9 +177,7 @@ func TestVLAN(t *testing.T) {
 	set := func(q *testQP, id uint16) {
 		g := q.h.d.Port().GIDs[2]
 		g.VLAN, g.VLANID = true, id
-		if err := q.h.d.SetGID(2, g); err != nil {
-			t.Fatal(err)
-		}
+		must(t, q.h.d.SetGID(2, g))
 	}
 	send := func(n int) {
 		t.Helper()
@@ -209,9 +205,7 @@ func TestVLAN(t *testing.T) {
 // TestFatalTimers: what a device had still to do when it failed is never done.
 func TestFatalTimers(t *testing.T) {
 	h, q, cq := lone(t, 5, 64)
-	if err := h.d.ModerateCQ(cq.n, 4, 1000); err != nil {
-		t.Fatal(err)
-	}
+	must(t, h.d.ModerateCQ(cq.n, 4, 1000))
 	h.eq.poll()
 	cq.arm(false)
 	q.post(opNOP, sig, 0)
@@ -268,9 +262,7 @@ func TestUMRRoom(t *testing.T) {
 	}
 	// A page list without a page size.
 	i, err := p.b.h.d.CreateMKey(MKeySpec{PD: p.b.h.pd, QPN: NoUserIndex, Mode: ModeMTT, Free: true, UMREnable: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p.b.post(opUMR, sig, i<<8, umrSegs(0x80, 0, 1<<29|1, 0, 0, 0, 0, 10))
 	p.b.h.run()
 	if w := p.b.scq.one(); w.syndrome != MWBind {

@@ -288,9 +288,7 @@ func TestPageFaultResume(t *testing.T) {
 			t.Errorf("another %s: %v", name, err)
 		}
 	}
-	if err := a.h.d.DestroyQP(p.a.n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.h.d.DestroyQP(p.a.n))
 	a.resume(f, false)
 	if err := a.h.d.ResumePageFault(f.PageFault, false); err == nil {
 		t.Error("a page fault is resolved twice")
@@ -301,9 +299,7 @@ func TestPageFaultResume(t *testing.T) {
 // TestPageFaultUnheard: without a queue for page faults memory that is not there is an error.
 func TestPageFaultUnheard(t *testing.T) {
 	p, a, _ := newPagedPair(t)
-	if err := a.h.d.DestroyEQ(a.eq.n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.h.d.DestroyEQ(a.eq.n))
 	p.a.post(opSend, sig, 0, dataSeg(a.sge(0, 9)))
 	a.h.run()
 	if w := p.a.scq.one(); w.syndrome != LocalProt {
@@ -322,9 +318,7 @@ func TestPageFaultBehind(t *testing.T) {
 		PD: h.pd, QPN: NoUserIndex, Mode: ModeKSM, Access: allAccess, Length64: true, LogPageSize: size, UMREnable: true,
 		KLMs: []KLM{{Key: NullLKey}, {Key: NullLKey}, {Key: NullLKey}, {Key: NullLKey}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p.a.post(opWrite, sig, 0, raddrSeg(2<<size|5, ksm<<8), dataSeg(p.ma.sge(7, 900)))
 	f := b.one()
 	if !f.rdma || f.Type != 6 || f.rkey != ksm<<8 || f.va != 2<<size|5 {

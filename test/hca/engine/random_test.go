@@ -131,9 +131,7 @@ func randomRun(t *testing.T, seed uint64, typ QPType) {
 	var b *testQP
 	if typ == XRC {
 		xrcd, err := hb.d.AllocXRCD()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		srq := hb.newSRQ(5, xrcd, rcq.n, 1)
 		r.prefix = make([]byte, 16)
 		binary.BigEndian.PutUint32(r.prefix, srq.n)

@@ -92,17 +92,13 @@ var rxeAcks = []string{
 func TestFrameOfRxe(t *testing.T) {
 	for i, text := range rxeAcks {
 		ip, err := hexadecimal.DecodeString(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		frame := append(make([]byte, 12), []byte{etherIPv4 >> 8, 0}...)
 		if i == 1 {
 			frame = append(frame[:12], etherIPv6>>8, etherIPv6&0xff)
 		}
 		p, err := parseFrame(append(frame, ip...))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if p.kind != pktAck || p.syndrome != ackOK || p.msn != 1 || p.psn != []uint32{0x9f682e, 0xede997}[i] || p.dest != []uint32{0xb59c, 0x4c36}[i] {
 			t.Errorf("%+v", p)
 		}

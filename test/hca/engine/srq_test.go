@@ -69,9 +69,7 @@ func TestSRQLimit(t *testing.T) {
 	for range 5 {
 		srq.post()
 	}
-	if err := h.d.ArmSRQ(srq.n, 4); err != nil {
-		t.Fatal(err)
-	}
+	must(t, h.d.ArmSRQ(srq.n, 4))
 	h.eq.asyncEvents()
 	send := func() []string {
 		a.post(opSend, sig, 0)
@@ -92,9 +90,7 @@ func TestSRQLimit(t *testing.T) {
 		t.Errorf("limit %d, %v", s.Limit, err)
 	}
 	// Armed above what is left: at once.
-	if err := h.d.ArmSRQ(srq.n, 7); err != nil {
-		t.Fatal(err)
-	}
+	must(t, h.d.ArmSRQ(srq.n, 7))
 	if got := h.eq.asyncEvents(); len(got) != 1 || got[0] != "SRQ_RQ_LIMIT" {
 		t.Errorf("events %v", got)
 	}
@@ -118,9 +114,7 @@ func TestXRC(t *testing.T) {
 			hb = newHost(t, f, link)
 		}
 		xrcd, err := hb.d.AllocXRCD()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		cq := hb.newCQ(5, 64)
 		srq := hb.newSRQ(3, xrcd, cq.n, 0x4321)
 		other := hb.newSRQ(3, xrcd, cq.n, 0x4322)

@@ -283,9 +283,7 @@ func TestNoise(t *testing.T) {
 			cq := p.a.scq
 			next := *cq
 			next.addr = cq.h.cqBuffer(cq.log, cq.size)
-			if err := cq.h.d.ResizeCQ(cq.n, next.spec()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, cq.h.d.ResizeCQ(cq.n, next.spec()))
 			return wc{raw: slices.Clone(cq.h.mem.at(cq.addr, 64))}
 		}, span([2]int{0, 62})},
 	} {
@@ -518,9 +516,7 @@ func TestReorderWrites(t *testing.T) {
 	p.mb.fill(1)
 	p.a.post(opWrite, sig, 0, raddrSeg(p.mb.va, p.mb.key), dataSeg(p.ma.sge(0, n)))
 	p.a.h.f.RunFor(placeDelay / 2)
-	if err := p.b.h.d.DestroyMKey(p.mb.key >> 8); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.b.h.d.DestroyMKey(p.mb.key>>8))
 	p.a.h.run()
 	if w := p.a.scq.one(); w.syndrome != RemoteAccess {
 		t.Errorf("a WRITE whose key went away: %v", w)

@@ -178,9 +178,7 @@ func TestMulticast(t *testing.T) {
 			c := p.b.h.newQP(qpOptions{typ: UD})
 			c.connect(c.attr(p.a))
 			for _, q := range []*testQP{p.a, p.b, c} {
-				if err := q.h.d.AttachMcast(group, q.n); err != nil {
-					t.Fatal(err)
-				}
+				must(t, q.h.d.AttachMcast(group, q.n))
 				m := p.mb
 				if q == p.a {
 					m = p.ma
@@ -205,9 +203,7 @@ func TestMulticast(t *testing.T) {
 			if err := c.h.d.DestroyQP(c.n); err == nil {
 				t.Error("a QP in a group can be destroyed")
 			}
-			if err := c.h.d.DetachMcast(group, c.n); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.h.d.DetachMcast(group, c.n))
 			if err := c.h.d.DetachMcast(group, c.n); err == nil {
 				t.Error("a QP leaves a group twice")
 			}

@@ -73,9 +73,7 @@ type rig struct {
 func newRig(t *testing.T, word string, hosts int) *rig {
 	t.Helper()
 	top, err := Parse(word)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return newRigOf(t, top, hosts)
 }
 

@@ -21,9 +21,7 @@ func TestTrap(t *testing.T) {
 		slices.Sort(lids)
 		return lids, last
 	}
-	if err := r.SetLink("switch2", 2, false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.SetLink("switch2", 2, false))
 	both := fmt.Sprint([]uint16{r.lid("switch2"), r.lid("switch3")})
 	// The tables still lead the trap of switch3 to switch1 by its own link.
 	if lids, _ := traps(); fmt.Sprint(lids) != both {
@@ -259,9 +257,7 @@ func TestMulticast(t *testing.T) {
 	r := newRig(t, "fattree:60", 60).assign()
 	const group = 0xc003
 	members := []string{"host1", "host2", "host25", "host60"}
-	if err := r.AssignGroup(group, members...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.AssignGroup(group, members...))
 	for _, from := range []int{0, 24, 59} {
 		r.data(from, group)
 		for i, h := range r.hosts {
@@ -291,9 +287,7 @@ func TestMulticast(t *testing.T) {
 func TestLoss(t *testing.T) {
 	arrived := func() (n int) {
 		r := newRig(t, "line:2", 2).assign()
-		if err := r.SetLoss("switch1", 2, 0.25); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.SetLoss("switch1", 2, 0.25))
 		for range 1000 {
 			r.data(0, r.lid("host2"))
 			r.data(0, r.lid("switch1"))
@@ -325,9 +319,7 @@ func TestPortCounters(t *testing.T) {
 	r := newRig(t, "line:2", 2).assign()
 	sw := r.lid("switch1")
 	for c, n := range map[Counter]uint64{SymbolErrors: 1 << 40, LinkErrorRecoveries: 7, ExcessiveBufferOverrunErrors: 99, LocalLinkIntegrityErrors: 3, XmitWait: 1 << 31} {
-		if err := r.AddCounter("switch1", 5, c, n); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.AddCounter("switch1", 5, c, n))
 	}
 	data := func(m []byte) []byte {
 		a := r.call(m, sw)
@@ -405,9 +397,7 @@ func FuzzPackets(f *testing.F) {
 	f.Add(perf(methodGet, attrPortCounters, 1, 0xffff), uint16(0xc001), false, uint32(1))
 	f.Fuzz(func(t *testing.T, m []byte, lid uint16, vl15 bool, qp uint32) {
 		top, err := Ring(3)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b := build{top}
 		b.link(b.node(Switch, 8, "switch4"), 1, b.node(CA, 1, "host4"), 1)
 		r := newRigOf(t, top, 2).assign()
@@ -417,14 +407,10 @@ func FuzzPackets(f *testing.F) {
 		}
 		sw := &host{}
 		a, err := r.Attach("switch1", 0, sw, AttachOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		a.Send(&Packet{SLID: 1, DLID: lid, VL15: vl15, DestQP: qp, MAD: append([]byte(nil), m...)})
 		own, err := r.Attach("host3", 1, &host{}, AttachOptions{OwnAgents: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		own.Send(&Packet{SLID: 1, DLID: lid, VL15: vl15, DestQP: qp, MAD: append([]byte(nil), m...)})
 		r.clock.pass(3 * time.Second)
 		// switch4 and host4 have no link to the others.
@@ -437,4 +423,14 @@ func FuzzPackets(f *testing.F) {
 			t.Errorf("a switch that the packets did not reach has %d answers", len(got))
 		}
 	})
+}
+
+// must fails a test on an error.
+func must(tb testing.TB, errs ...error) {
+	tb.Helper()
+	for _, err := range errs {
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
 }

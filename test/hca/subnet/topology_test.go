@@ -42,9 +42,7 @@ Ca	1 "H-0002c90300a1b2e0"		# "node3"
 // TestReadDump reads what ibnetdiscover writes of a real subnet.
 func TestReadDump(t *testing.T) {
 	top, err := Read(strings.NewReader(dump))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	sw := top.Node("MF0;sw-1:MSB7700/U1")
 	if sw == nil || sw != top.Node("S-0002c90200401dc0") || len(top.Nodes) != 4 {
 		t.Fatalf("switch %v of %d nodes", sw, len(top.Nodes))
@@ -76,9 +74,7 @@ func TestReadIbsim(t *testing.T) {
 	const net = "# comment\nSwitch\t8 \"Switch1\"\n[1]\t\"Hca1\"[1]\n[3]\t\"Switch2\"[3]\n\n" +
 		"switchguid=0x4711\nSwitch 8 \"Switch2\"\n[1]\t\"Hca2\"\n[8] \"Hca1\" [2]\n\nHca\t2 \"Hca1\"\nHca 2 \"Hca2\"\n"
 	top, err := Read(strings.NewReader(net))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	one, two, hca := top.Node("Switch1"), top.Node("Switch2"), top.Node("Hca1")
 	if one.Ports[3].Peer != (End{two, 3}) || hca.Ports[2].Peer != (End{two, 8}) || two.Ports[1].Peer != (End{top.Node("Hca2"), 1}) {
 		t.Errorf("the links are wrong:\n%v", top)
@@ -136,9 +132,7 @@ var made = map[string][3]int{
 func TestMade(t *testing.T) {
 	for word, want := range made {
 		top, err := Parse(word)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var got [3]int
 		for _, n := range top.Nodes {
 			got[map[NodeType]int{Switch: 0, CA: 1}[n.Type]]++
@@ -173,9 +167,7 @@ func TestMade(t *testing.T) {
 // FuzzRead reads anything. A topology that can be read can be written and read again.
 func FuzzRead(f *testing.F) {
 	ring, err := Ring(3)
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	f.Add(dump)
 	f.Add(ring.String())
 	f.Add("Ca 1 \"H\"\n[1] \"I\"\nRt 3 \"I\" # \"a\"b\" \"c\"\n")

@@ -54,17 +54,13 @@ type client struct {
 func connect(t *testing.T) *client {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var conns [2]*net.UnixConn
 	for i, fd := range pair {
 		f := os.NewFile(uintptr(fd), "socket")
 		c, err := net.FileConn(f)
 		f.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		conns[i] = c.(*net.UnixConn)
 	}
 	cfg := Config{ID: ID{Vendor: 0x15b3, Device: 0x1018, Class: 0x020000}, Vectors: testVectors, Table: 0x2000, PBA: 0x3000}
@@ -175,13 +171,9 @@ func access(off uint64, region, count uint32, data ...byte) []byte {
 func memfd(t *testing.T, size int64, seals int) int {
 	t.Helper()
 	fd, err := unix.MemfdCreate("memory", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { unix.Close(fd) })
-	if err := unix.Ftruncate(fd, size); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Ftruncate(fd, size))
 	if seals != 0 {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
 			t.Fatal(err)
@@ -193,9 +185,7 @@ func memfd(t *testing.T, size int64, seals int) int {
 func eventfd(t *testing.T) int {
 	t.Helper()
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { unix.Close(fd) })
 	return fd
 }
@@ -208,9 +198,7 @@ func raised(t *testing.T, fd int) uint64 {
 	if errors.Is(err, unix.EAGAIN) {
 		return 0
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return le.Uint64(b[:])
 }
 
@@ -218,8 +206,16 @@ func raised(t *testing.T, fd int) uint64 {
 func openFDs(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return len(entries)
+}
+
+// must fails a test on an error.
+func must(tb testing.TB, errs ...error) {
+	tb.Helper()
+	for _, err := range errs {
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
 }

@@ -260,9 +260,7 @@ func TestKilled(t *testing.T) {
 		for range 50 {
 			c.send(cmdGetInfo, 0, words(16, 0, 0, 0))
 		}
-		if err := c.hangUp(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.hangUp())
 	}
 }
 

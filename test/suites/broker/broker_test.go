@@ -20,6 +20,9 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
+// must fails a test on an error.
+var must = testenv.Must
+
 // programEnv makes the test binary run as the program.
 const programEnv = "GOVERBS_BROKER"
 
@@ -44,9 +47,7 @@ func command(ctx context.Context, uid uint32, args ...string) *exec.Cmd {
 func restrict(t *testing.T, name string) {
 	t.Helper()
 	infos, err := uverbs.Devices()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, d := range infos {
 		if d.Name != name {
 			continue
@@ -55,9 +56,7 @@ func restrict(t *testing.T, name string) {
 		if err == nil {
 			err = os.Chmod(d.CharDev, 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { os.Chmod(d.CharDev, info.Mode()) })
 		return
 	}
@@ -71,9 +70,7 @@ func borrower(t *testing.T, socket string) net.Conn {
 	if err == nil {
 		_, err = io.ReadAtLeast(conn, make([]byte, 256), 1)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return conn
 }
 
@@ -87,20 +84,14 @@ func TestBroker(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	dir, err := os.MkdirTemp("/tmp", "broker")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer os.RemoveAll(dir)
 	socket := filepath.Join(dir, "socket")
 	broker := command(ctx, 0, "-socket", socket, "-device", rig.Devices[0])
 	out, err := broker.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	broker.Stderr = os.Stderr
-	if err := broker.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, broker.Start())
 	lines := bufio.NewReader(out)
 	said := func() string {
 		line, err := lines.ReadString('\n')
@@ -112,9 +103,7 @@ func TestBroker(t *testing.T) {
 	if line := said(); !strings.Contains(line, "lending memory of "+rig.Devices[0]) {
 		t.Errorf("the broker says %q", line)
 	}
-	if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(socket, 0o666)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Chmod(dir, 0o755), os.Chmod(socket, 0o666)))
 	gone := borrower(t, socket)
 	gone.Close()
 	if line := said(); !strings.Contains(line, "it ended before it was done") {
@@ -132,9 +121,7 @@ func TestBroker(t *testing.T) {
 	}
 	var wrote string
 	for range workers {
-		if err := <-ended; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-ended)
 		wrote += said()
 	}
 	for i := range workers {
@@ -152,9 +139,7 @@ func TestBroker(t *testing.T) {
 	if out, err := command(ctx, nobody, "-socket", socket+"2", "-device", rig.Devices[0]).CombinedOutput(); err == nil || !bytes.Contains(out, []byte("permission denied")) {
 		t.Errorf("an ordinary user can open the device: %v\n%s", err, out)
 	}
-	if err := broker.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	must(t, broker.Process.Signal(os.Interrupt))
 	if err := broker.Wait(); err != nil {
 		t.Errorf("the broker ends with %v", err)
 	}

@@ -21,6 +21,9 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
+// must fails a test on an error.
+var must = testenv.Must
+
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m, lacking)) }
 
 // lacking is what kernels lack. A message that finds no receive may hang in rxe of Linux 5.10,
@@ -38,9 +41,7 @@ func resources(t *testing.T) map[string]netlinkrdma.ResourceCounts {
 	t.Helper()
 	all := map[string]netlinkrdma.ResourceCounts{}
 	devices, err := netlinkrdma.Devices()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, d := range devices {
 		if all[d.Name], err = netlinkrdma.Resources(d, netlinkrdma.ListOptions{}); err != nil {
 			t.Fatal(err)
@@ -68,9 +69,7 @@ func guest(t *testing.T) context.Context {
 func open(t *testing.T) *rdmacm.Channel {
 	t.Helper()
 	c, err := rdmacm.OpenChannel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -86,14 +85,10 @@ func both(t *testing.T, serve func(context.Context, *rdmacm.ID) error, dial func
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	l, err := Listen(open(t), rdmacm.TCP, netip.AddrPortFrom(first, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	a, err := l.Addrs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	served := make(chan error, 1)
 	go func() {
 		err := serve(ctx, l)
@@ -304,9 +299,7 @@ func TestChat(t *testing.T) {
 func TestDevices(t *testing.T) {
 	guest(t)
 	var out bytes.Buffer
-	if err := Devices(&out); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Devices(&out))
 	rig := testenv.TheRig()
 	wants := []string{rig.Devices[0] + ": driver " + rig.Driver, rig.Devices[1] + ": driver " + rig.Driver, "port 1: "}
 	if rig.InfiniBand() {

@@ -34,9 +34,7 @@ func sides(t *testing.T) (server string, devices [2]string) {
 		return first.String(), devices
 	}
 	c, err := net.ListenUDP("udp4", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	port := c.LocalAddr().(*net.UDPAddr).Port
 	return "127.0.0.2", [2]string{fmt.Sprintf("127.0.0.2:%d", port), fmt.Sprintf("127.0.0.3:%d", port)}
@@ -71,9 +69,7 @@ func TestCommands(t *testing.T) {
 			}
 			flags := []string{"-port", fmt.Sprint(17471 + i), "-size", "100", "-count", "50", "-text", "a few words"}
 			server, served := program(ctx, devices[0], name, append(flags, "-listen", address)...)
-			if err := server.Start(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, server.Start())
 			ended := make(chan error, 1)
 			go func() { ended <- server.Wait() }()
 			said, err := "", error(nil)

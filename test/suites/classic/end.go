@@ -56,7 +56,7 @@ type End struct {
 	Sent, Received int // Sent and Received count completions; see Until.
 
 	size int
-	undo []func() error // closes what was opened, last first
+	bufs []*uverbs.Buffer
 }
 
 // connTries are the numbers of retries that programs on one machine can afford: 7 is without
@@ -126,31 +126,21 @@ func (e *End) Open(o Options) error {
 	if e.Dev, err = uverbs.Open(a.Device, uverbs.OpenOptions{}); err != nil {
 		return err
 	}
-	e.later(e.Dev.Close)
 	if e.PD, err = e.Dev.AllocPD(); err != nil {
 		return err
 	}
-	e.later(e.PD.Close)
-	buf, err := uverbs.AllocBuffer(o.Size*o.Slots, uverbs.BufferOptions{})
-	if err != nil {
+	if e.MR, err = e.buffer(o.Size*o.Slots, uverbs.AccessLocalWrite|o.Access); err != nil {
 		return err
 	}
-	e.later(buf.Close)
-	if e.MR, err = e.PD.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | o.Access}); err != nil {
-		return err
-	}
-	e.later(e.MR.Close)
 	if o.Sleeps {
 		if e.Comp, err = e.Dev.CreateCompChannel(); err != nil {
 			return err
 		}
-		e.later(e.Comp.Close)
 	}
 	depth := o.Slots + 2
 	if e.CQ, err = e.Dev.CreateCQ(uverbs.CQOptions{MaxCQE: 2 * depth, Channel: e.Comp}); err != nil {
 		return err
 	}
-	e.later(e.CQ.Close)
 	if err := e.ID.SetECE(o.ECE); err != nil {
 		return err
 	}
@@ -168,14 +158,14 @@ func (e *End) Open(o Options) error {
 	return nil
 }
 
-// later has Close call a function, before those that it was given earlier.
-func (e *End) later(close func() error) { e.undo = append(e.undo, close) }
-
-// Close closes the ID and its QP, and then what the QP stood on.
+// Close closes the ID and its QP, then the device with all that was opened on it, and then the buffers.
 func (e *End) Close() error {
 	errs := []error{e.ID.Close()}
-	for i := len(e.undo) - 1; i >= 0; i-- {
-		errs = append(errs, e.undo[i]())
+	if e.Dev != nil {
+		errs = append(errs, e.Dev.CloseAll())
+	}
+	for _, buf := range e.bufs {
+		errs = append(errs, buf.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -52,7 +52,6 @@ func Join(ctx context.Context, c *rdmacm.Channel, local, group netip.Addr, o Opt
 	if m.way, err = m.PD.CreateAH(joined.UD.AH); err != nil {
 		return nil, err
 	}
-	m.later(m.way.Close)
 	return m, m.QP.AttachMulticast(m.gid, m.lid)
 }
 

@@ -46,16 +46,12 @@ func (e *End) move(ctx context.Context, op uverbs.WROpcode, local uverbs.SGE, r 
 	return err
 }
 
-// buffer registers memory beside the slots. Close closes it.
+// buffer registers memory, which Close closes.
 func (e *End) buffer(size int, access uverbs.Access) (*uverbs.MR, error) {
 	buf, err := uverbs.AllocBuffer(size, uverbs.BufferOptions{})
 	if err != nil {
 		return nil, err
 	}
-	e.later(buf.Close)
-	mr, err := e.PD.RegMR(buf, uverbs.MROptions{Access: access})
-	if err == nil {
-		e.later(mr.Close)
-	}
-	return mr, err
+	e.bufs = append(e.bufs, buf)
+	return e.PD.RegMR(buf, uverbs.MROptions{Access: access})
 }

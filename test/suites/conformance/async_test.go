@@ -189,15 +189,11 @@ func TestWaitEventCanceled(t *testing.T) {
 		noEvent(t, dev)
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(5*time.Millisecond, cancel)
-		if _, err := dev.WaitEvent(ctx); !errors.Is(err, context.Canceled) {
-			t.Errorf("WaitEvent: %v, want the context's error", err)
-		}
+		errorIs(t, errorOf(dev.WaitEvent(ctx)), context.Canceled, "WaitEvent")
 		closed := make(chan error, 1)
 		time.AfterFunc(5*time.Millisecond, func() { closed <- dev.Close() })
 		for range 2 {
-			if _, err := dev.WaitEvent(withDeadline(t)); !errors.Is(err, os.ErrClosed) {
-				t.Errorf("WaitEvent while the device is closed: %v, want os.ErrClosed", err)
-			}
+			errorIs(t, errorOf(dev.WaitEvent(withDeadline(t))), os.ErrClosed, "WaitEvent while the device is closed")
 		}
 		must(t, <-closed)
 	})

@@ -41,9 +41,7 @@ func TestCloseAll(t *testing.T) {
 				for err == nil {
 					err = call()
 				}
-				if !errors.Is(err, os.ErrClosed) {
-					t.Errorf("%s: %v, want os.ErrClosed", name, err)
-				}
+				errorIs(t, err, os.ErrClosed, "%s", name)
 			})
 		}
 		until("Wait", func() error { _, err := ch.Wait(t.Context()); return err })
@@ -101,7 +99,5 @@ func TestCloseAllBoundWindow(t *testing.T) {
 	}}))
 	a.want(t, 1, uverbs.WCBindMW)
 	must(t, a.dev.CloseAll())
-	if err := a.qp.PostRecv(1); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("PostRecv afterwards: %v", err)
-	}
+	errorIs(t, a.qp.PostRecv(1), os.ErrClosed, "PostRecv afterwards")
 }

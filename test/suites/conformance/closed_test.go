@@ -260,9 +260,7 @@ func TestBuilderAfterClose(t *testing.T) {
 		b := a.qp.BeginSend()
 		b.Send(1, 0)
 		must(t, a.qp.Close())
-		if err := b.Post(); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("Post of what was begun before Close: %v", err)
-		}
+		errorIs(t, b.Post(), os.ErrClosed, "Post of what was begun before Close")
 	})
 }
 
@@ -295,9 +293,7 @@ func TestUseAfterClose(t *testing.T) {
 			{ch, []string{"1 CQ"}},
 		} {
 			err := c.object.Close()
-			if !errors.Is(err, syscall.EBUSY) {
-				t.Errorf("close %T: %v, want EBUSY", c.object, err)
-			}
+			errorIs(t, err, syscall.EBUSY, "close %T", c.object)
 			says(t, err, c.words...)
 		}
 		must(t, qp.Init(), qp.PostRecv(1), cq.Notify())
@@ -328,9 +324,7 @@ func TestUseAfterClose(t *testing.T) {
 			"Init":        qp.Init(),
 			"SendInvalid": qp.PostSend(),
 		} {
-			if !errors.Is(err, os.ErrClosed) {
-				t.Errorf("%s after Close: %v, want os.ErrClosed", name, err)
-			}
+			errorIs(t, err, os.ErrClosed, "%s after Close", name)
 		}
 		if buf.Bytes() != nil {
 			t.Error("a closed Buffer has bytes")

@@ -169,9 +169,7 @@ func newLossySide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 	var err error
 	check := func(c closer) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		closeLater(t, c)
 	}
 	s.pd, err = dev.AllocPD()
@@ -207,16 +205,10 @@ func connect(t *testing.T, a, b *side) {
 		return
 	}
 	ea, err := a.qp.Endpoint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	eb, err := b.qp.EndpointFor(ea)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(a.qp.Connect(t.Context(), eb), b.qp.Connect(t.Context(), ea)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, errors.Join(a.qp.Connect(t.Context(), eb), b.qp.Connect(t.Context(), ea)))
 }
 
 // TestChosenGID connects with the GID that the library chooses.
@@ -259,9 +251,7 @@ func (s *side) next(t *testing.T) uverbs.WC {
 	var wc [1]uverbs.WC
 	for end := time.Now().Add(deadline); time.Now().Before(end); {
 		n, err := s.cq.Poll(wc[:])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if n == 1 {
 			return wc[0]
 		}
@@ -291,9 +281,7 @@ func (s *side) reaches(t *testing.T, want ib.QPState) {
 func (s *side) want(t *testing.T, id uint64, op uverbs.WCOpcode) uverbs.WC {
 	t.Helper()
 	wc := s.next(t)
-	if err := s.qp.Err(&wc); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.qp.Err(&wc))
 	if wc.ID != id || wc.Opcode != op || wc.QPN != s.qp.QPN() {
 		t.Fatalf("completion of %d (%s) on QP %d, want %d (%s) on QP %d", wc.ID, wc.Opcode, wc.QPN, id, op, s.qp.QPN())
 	}
@@ -335,12 +323,10 @@ func send(id uint64, sgl ...uverbs.SGE) uverbs.SendWR {
 	return uverbs.SendWR{ID: id, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: sgl}
 }
 
-// must fails the test on an error.
-func must(t *testing.T, errs ...error) {
+// must fails a test on an error. It is no variable, so that its arguments stay on the stack.
+func must(t testing.TB, errs ...error) {
 	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, errs...)
 }
 
 // argError checks that err is an ArgError about a field.

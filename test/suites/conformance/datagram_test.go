@@ -241,9 +241,7 @@ func TestMulticast(t *testing.T) {
 		}
 		argError(t, b.qp.AttachMulticast(v6(b).GID, 0), "GID")
 		must(t, b.qp.Close())
-		if err := b.qp.AttachMulticast(gid, 0); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("attach after Close: %v", err)
-		}
+		errorIs(t, b.qp.AttachMulticast(gid, 0), os.ErrClosed, "attach after Close")
 	})
 }
 

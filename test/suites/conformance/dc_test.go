@@ -11,6 +11,12 @@ import (
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
+// errorIs checks which error a call returned.
+var errorIs = testenv.ErrorIs
+
+// errorOf returns the error of a call.
+func errorOf[T any](_ T, err error) error { return err }
+
 // dcKey is the access key of the targets in these tests.
 const dcKey = 0x0123456789abcdef
 
@@ -428,11 +434,11 @@ func TestDCAttributes(t *testing.T) {
 			"connect":     r.dci.Connect(t.Context(), uverbs.Endpoint{QPN: 1}),
 			"ready UD":    r.dci.ReadyUD(1),
 			"ready RC":    r.qp.ReadyDC(),
-			"no SRQ":      second(r.pd.CreateDCT(uverbs.DCTOptions{RecvCQ: r.cq})),
-			"no RecvCQ":   second(r.pd.CreateDCT(uverbs.DCTOptions{SRQ: d.srq})),
-			"no SendCQ":   second(r.pd.CreateDCI(uverbs.DCIOptions{})),
-			"MaxInline":   second(r.pd.CreateDCI(uverbs.DCIOptions{SendCQ: r.cq, MaxInline: 5000})),
-			"by CreateQP": second(r.pd.CreateQP(uverbs.QPOptions{Type: ib.DCI, SendCQ: r.cq})),
+			"no SRQ":      errorOf(r.pd.CreateDCT(uverbs.DCTOptions{RecvCQ: r.cq})),
+			"no RecvCQ":   errorOf(r.pd.CreateDCT(uverbs.DCTOptions{SRQ: d.srq})),
+			"no SendCQ":   errorOf(r.pd.CreateDCI(uverbs.DCIOptions{})),
+			"MaxInline":   errorOf(r.pd.CreateDCI(uverbs.DCIOptions{SendCQ: r.cq, MaxInline: 5000})),
+			"by CreateQP": errorOf(r.pd.CreateQP(uverbs.QPOptions{Type: ib.DCI, SendCQ: r.cq})),
 		} {
 			var arg *uverbs.ArgError
 			if !errors.As(err, &arg) {
@@ -459,6 +465,3 @@ func TestDCAttributes(t *testing.T) {
 		}
 	})
 }
-
-// second returns the error of a call.
-func second(_ *uverbs.QP, err error) error { return err }

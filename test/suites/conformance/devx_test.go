@@ -215,10 +215,6 @@ func noLAG(t *testing.T, dev *uverbs.Device, err error) {
 		t.Errorf("%v does not name the capability", err)
 	}
 	q := newSide(t, dev, uverbs.QPOptions{}).qp
-	if _, err := q.QueryLAGPort(); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("QueryLAGPort: %v, want ErrUnsupported", err)
-	}
-	if err := q.SetLAGPort(1); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("SetLAGPort: %v, want ErrUnsupported", err)
-	}
+	errorIs(t, errorOf(q.QueryLAGPort()), errors.ErrUnsupported, "QueryLAGPort")
+	errorIs(t, q.SetLAGPort(1), errors.ErrUnsupported, "SetLAGPort")
 }

@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"bytes"
-	"errors"
 	"os"
 	"slices"
 	"syscall"
@@ -94,9 +93,7 @@ func TestDeviceMemory(t *testing.T) {
 			_, err := b.pd.RegDM(dm, c.offset, c.length, c.access)
 			argError(t, err, field)
 		}
-		if err := dm.Close(); !errors.Is(err, syscall.EBUSY) {
-			t.Errorf("Close with MRs: %v, want EBUSY", err)
-		}
+		errorIs(t, dm.Close(), syscall.EBUSY, "Close with MRs")
 	})
 }
 
@@ -202,9 +199,7 @@ func TestDeviceMemoryByProcessor(t *testing.T) {
 
 		m.refuses(t)
 		must(t, m.mr.Close(), m.dm.Close())
-		if _, err := m.dm.ReadAt(make([]byte, 4), 0); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("ReadAt after Close: %v", err)
-		}
+		errorIs(t, errorOf(m.dm.ReadAt(make([]byte, 4), 0)), os.ErrClosed, "ReadAt after Close")
 		both[1].check(t, "the other one, when the first is closed")
 	})
 }
@@ -221,18 +216,14 @@ func TestDeviceMemoryLimits(t *testing.T) {
 		}
 		_, err := s.dev.AllocDM(int(most)+1, uverbs.DMOptions{})
 		argError(t, err, "length")
-		if _, err := s.dev.AllocDM(64, uverbs.DMOptions{LogAlign: 40}); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("an alignment of 2^40: %v, want EINVAL", err)
-		}
+		errorIs(t, errorOf(s.dev.AllocDM(64, uverbs.DMOptions{LogAlign: 40})), syscall.EINVAL, "an alignment of 2^40")
 		var counts []int
 		for range 2 {
 			var got []*uverbs.DM
 			for {
 				dm, err := s.dev.AllocDM(int(most), uverbs.DMOptions{})
 				if err != nil {
-					if !errors.Is(err, syscall.ENOMEM) {
-						t.Errorf("no more memory of the device: %v, want ENOMEM", err)
-					}
+					errorIs(t, err, syscall.ENOMEM, "no more memory of the device")
 					break
 				}
 				if _, err := dm.WriteAt([]byte("used"), int64(most)-4); err != nil {

@@ -22,9 +22,7 @@ func TestECE(t *testing.T) {
 			if testenv.CardIs("ece") || feature.Feature != "ECE" {
 				t.Errorf("the card has ECE: %v", err)
 			}
-			if err := a.qp.SetECE(uverbs.ECE{VendorID: mlx5Vendor, Options: 1}); !errors.Is(err, errors.ErrUnsupported) {
-				t.Errorf("SetECE: %v", err)
-			}
+			errorIs(t, a.qp.SetECE(uverbs.ECE{VendorID: mlx5Vendor, Options: 1}), errors.ErrUnsupported, "SetECE")
 			connect(t, a, b)
 		case err != nil:
 			t.Fatal(err)

@@ -145,12 +145,8 @@ func TestDeviceRemoved(t *testing.T) {
 			t.Fatal("the driver waits for who has the device open")
 		}
 		defer bind()
-		if err := <-waits; !errors.Is(err, uverbs.ErrDeviceRemoved) {
-			t.Errorf("Wait of a CQ: %v, want ErrDeviceRemoved as soon as the device is gone", err)
-		}
-		if _, err := dev.WaitEvent(withDeadline(t)); !errors.Is(err, uverbs.ErrDeviceRemoved) {
-			t.Errorf("WaitEvent: %v, want ErrDeviceRemoved", err)
-		}
+		errorIs(t, <-waits, uverbs.ErrDeviceRemoved, "Wait of a CQ")
+		errorIs(t, errorOf(dev.WaitEvent(withDeadline(t))), uverbs.ErrDeviceRemoved, "WaitEvent")
 		for name, err := range map[string]error{
 			"AllocPD":   errOf(dev.AllocPD()),
 			"QueryPort": errOf(dev.QueryPort(1)),
@@ -173,9 +169,7 @@ func TestDeviceRemoved(t *testing.T) {
 		}
 		if mapped != nil {
 			must(t, errOf(mapped.WriteAt(make([]byte, 64), 0)), errOf(mapped.ReadAt(make([]byte, 64), 0)))
-			if _, err := fresh.ReadAt(make([]byte, 64), 0); !errors.Is(err, uverbs.ErrDeviceRemoved) {
-				t.Errorf("memory of the device that was not mapped before: %v, want ErrDeviceRemoved", err)
-			}
+			errorIs(t, errorOf(fresh.ReadAt(make([]byte, 64), 0)), uverbs.ErrDeviceRemoved, "memory of the device that was not mapped before")
 		}
 	})
 	must(t, dev.Close())

@@ -88,9 +88,7 @@ func TestQueryGID(t *testing.T) {
 		if used[last] {
 			t.Fatal("the table is full")
 		}
-		if _, err := dev.QueryGID(1, last); !errors.Is(err, syscall.ENODATA) {
-			t.Errorf("an unused entry: %v, want ENODATA", err)
-		}
+		errorIs(t, errorOf(dev.QueryGID(1, last)), syscall.ENODATA, "an unused entry")
 		_, err = dev.QueryGID(1, attr.GIDTableLen)
 		argError(t, err, "index")
 	})

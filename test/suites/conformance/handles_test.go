@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"errors"
 	"os"
 	"slices"
 	"testing"
@@ -58,7 +57,5 @@ func TestHandles(t *testing.T) {
 	_, err = dev.Handles(0)
 	argError(t, err, "kind")
 	must(t, dev.Close())
-	if _, err := dev.Handles(uverbs.ObjectPD); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("Handles of a closed device: %v, want %v", err, os.ErrClosed)
-	}
+	errorIs(t, errorOf(dev.Handles(uverbs.ObjectPD)), os.ErrClosed, "Handles of a closed device")
 }

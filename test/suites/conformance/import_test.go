@@ -26,9 +26,7 @@ func imported(t *testing.T, dev *uverbs.Device) *uverbs.Device {
 	t.Helper()
 	f, err := dev.File()
 	if rig.Soft {
-		if !errors.Is(err, errors.ErrUnsupported) {
-			t.Errorf("File of a software device: %v", err)
-		}
+		errorIs(t, err, errors.ErrUnsupported, "File of a software device")
 		return dev
 	}
 	must(t, err)
@@ -254,9 +252,7 @@ func TestImportDeviceMemory(t *testing.T) {
 	if _, err := dm.ReadAt(got, 64); err != nil || string(got) != strings.ToUpper(text) {
 		t.Errorf("the owner reads %q, %v", got, err)
 	}
-	if err := dm.Close(); !errors.Is(err, syscall.EBUSY) {
-		t.Errorf("the owner's Close while another process uses the memory: %v", err)
-	}
+	errorIs(t, dm.Close(), syscall.EBUSY, "the owner's Close while another process uses the memory")
 }
 
 // TestImportOfWriteOnly: registers that the kernel chooses for each QP of a context cannot be shared.
@@ -269,9 +265,7 @@ func TestImportOfWriteOnly(t *testing.T) {
 	must(t, err)
 	defer f.Close()
 	t.Setenv("RDMAABI", "auto")
-	if _, err := uverbs.ImportDevice(f); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("import: %v", err)
-	}
+	errorIs(t, errorOf(uverbs.ImportDevice(f)), errors.ErrUnsupported, "import")
 }
 
 // loan is what a broker tells a worker. The descriptors of the device and of the memory come with it.
@@ -360,9 +354,7 @@ func broker(t *testing.T, crash bool) {
 		if !strings.Contains(out, "crashing") {
 			t.Errorf("the worker did not crash:\n%s", out)
 		}
-		if err := pd.Close(); !errors.Is(err, syscall.EBUSY) {
-			t.Errorf("Close of the PD of the crashed worker's QPs: %v", err)
-		}
+		errorIs(t, pd.Close(), syscall.EBUSY, "Close of the PD of the crashed worker's QPs")
 		must(t, dev.CloseAll())
 		return
 	}

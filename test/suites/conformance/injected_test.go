@@ -320,15 +320,9 @@ func TestInjectedFatal(t *testing.T) {
 		}
 		do("well")
 		// The driver takes the device away, and makes it anew.
-		if err := <-waits; !errors.Is(err, uverbs.ErrDeviceRemoved) {
-			t.Errorf("Wait of a CQ: %v, want ErrDeviceRemoved", err)
-		}
-		if _, err := dev.WaitEvent(withDeadline(t)); !errors.Is(err, uverbs.ErrDeviceRemoved) {
-			t.Errorf("WaitEvent: %v, want ErrDeviceRemoved", err)
-		}
-		if _, err := dev.AllocPD(); !errors.Is(err, uverbs.ErrDeviceRemoved) {
-			t.Errorf("AllocPD: %v, want ErrDeviceRemoved", err)
-		}
+		errorIs(t, <-waits, uverbs.ErrDeviceRemoved, "Wait of a CQ")
+		errorIs(t, errorOf(dev.WaitEvent(withDeadline(t))), uverbs.ErrDeviceRemoved, "WaitEvent")
+		errorIs(t, errorOf(dev.AllocPD()), uverbs.ErrDeviceRemoved, "AllocPD")
 	})
 	must(t, dev.Close())
 	comesBack(t, device, restore)

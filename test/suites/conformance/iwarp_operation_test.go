@@ -46,9 +46,7 @@ func TestIWARPInline(t *testing.T) {
 		a.want(t, 3, uverbs.WCRDMAWrite)
 		b.holds(t, 300, want)
 	}
-	if err := a.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Inline: make([]byte, limit+1)}); !errors.Is(err, uverbs.ErrInlineTooLong) {
-		t.Errorf("too much inline data: %v", err)
-	}
+	errorIs(t, a.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Inline: make([]byte, limit+1)}), uverbs.ErrInlineTooLong, "too much inline data")
 	for _, op := range []uverbs.WROpcode{uverbs.WRSendWithInv, uverbs.WRRDMARead} {
 		if err := a.qp.PostSend(uverbs.SendWR{Opcode: op, Inline: make([]byte, 8)}); !wrongField(err, "Inline", "cannot be combined") {
 			t.Errorf("%s inline: %v", op, err)
@@ -85,17 +83,11 @@ func TestIWARPManySGEs(t *testing.T) {
 		a.holds(t, 40000, want)
 	}
 	many := a.scatter(0, 999, limit+1)
-	if err := a.qp.PostSend(send(5, many...)); !errors.Is(err, uverbs.ErrTooManySGE) {
-		t.Errorf("%d SGEs to send: %v", len(many), err)
-	}
-	if err := a.qp.PostRecv(5, many...); !errors.Is(err, uverbs.ErrTooManySGE) {
-		t.Errorf("%d SGEs to receive: %v", len(many), err)
-	}
+	errorIs(t, a.qp.PostSend(send(5, many...)), uverbs.ErrTooManySGE, "%d SGEs to send", len(many))
+	errorIs(t, a.qp.PostRecv(5, many...), uverbs.ErrTooManySGE, "%d SGEs to receive", len(many))
 	read := send(5, many[:2]...)
 	read.Opcode, read.RemoteAddr, read.RKey = uverbs.WRRDMARead, b.mr.Addr(), b.mr.RKey()
-	if err := a.qp.PostSend(read); !errors.Is(err, uverbs.ErrTooManySGE) {
-		t.Errorf("a READ to two places: %v", err)
-	}
+	errorIs(t, a.qp.PostSend(read), uverbs.ErrTooManySGE, "a READ to two places")
 	_, err := a.pd.CreateQP(uverbs.QPOptions{SendCQ: a.cq, RecvCQ: a.cq, MaxSendSGE: limit + 1})
 	argError(t, err, "MaxSendSGE")
 	_, err = a.pd.CreateQP(uverbs.QPOptions{SendCQ: a.cq, RecvCQ: a.cq, MaxRecvSGE: limit + 1})
@@ -306,9 +298,7 @@ func TestIWARPUnsupported(t *testing.T) {
 		}
 	}
 	for _, op := range []uverbs.WROpcode{uverbs.WRAtomicCAS, uverbs.WRAtomicFAA, uverbs.WRSendWithImm, uverbs.WRRDMAWriteWithImm, uverbs.WRBindMW, uverbs.WRFlush, uverbs.WRAtomicWrite} {
-		if err := a.qp.PostSend(uverbs.SendWR{Opcode: op}); !errors.Is(err, uverbs.ErrOpcode) {
-			t.Errorf("%s: %v", op, err)
-		}
+		errorIs(t, a.qp.PostSend(uverbs.SendWR{Opcode: op}), uverbs.ErrOpcode, "%s", op)
 	}
 }
 

@@ -177,9 +177,7 @@ func TestForeignObjects(t *testing.T) {
 			says(t, err, fmt.Sprintf("another Open of %s", deviceName))
 		}
 		argError(t, qp(uverbs.QPOptions{RecvCQ: b.cq}), "CQ")
-		if err := qp(uverbs.QPOptions{SRQ: closed}); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("a QP on an SRQ that is closed: %v, want os.ErrClosed", err)
-		}
+		errorIs(t, qp(uverbs.QPOptions{SRQ: closed}), os.ErrClosed, "a QP on an SRQ that is closed")
 		other := newPD(t, openDevice(t, rig.Devices[1]))
 		err := a.mr.Rereg(uverbs.ReregOptions{PD: other, Access: new(uverbs.AccessLocalWrite)})
 		argError(t, err, "PD")
@@ -242,9 +240,7 @@ func TestPutForeignSlot(t *testing.T) {
 		t.Fatalf("the first slots are %d and %d", slots[0].Index(), slots[1].Index())
 	}
 	for i := range pools {
-		if err := pools[i].Put(slots[1-i]); !errors.Is(err, uverbs.ErrSlotFree) {
-			t.Errorf("a slot of another pool: %v, want ErrSlotFree", err)
-		}
+		errorIs(t, pools[i].Put(slots[1-i]), uverbs.ErrSlotFree, "a slot of another pool")
 		if n := pools[i].Free(); n != 3 {
 			t.Errorf("%d slots are free after a refusal, want 3", n)
 		}

@@ -212,18 +212,14 @@ func TestRegUnpinnableMemory(t *testing.T) {
 		sge := mr.SGE(0, 0)
 		must(t, mr.Close())
 		_, err = pd.RegSlice(readOnly, uverbs.AccessLocalWrite)
-		if !errors.Is(err, syscall.EFAULT) {
-			t.Errorf("read-only memory: %v, want EFAULT", err)
-		}
+		errorIs(t, err, syscall.EFAULT, "read-only memory")
 		says(t, err, "REG_MR (8192 bytes at 0x", "access LOCAL_WRITE", "is not writable (r--")
 		saysNot(t, err, "not mapped")
 		if _, _, errno := unix.Syscall(unix.SYS_MUNMAP, uintptr(sge.Addr), uintptr(len(readOnly)), 0); errno != 0 {
 			t.Fatal(errno)
 		}
 		_, err = pd.RegSlice(readOnly, 0)
-		if !errors.Is(err, syscall.EFAULT) {
-			t.Errorf("unmapped memory: %v, want EFAULT", err)
-		}
+		errorIs(t, err, syscall.EFAULT, "unmapped memory")
 		says(t, err, "REG_MR", "is not mapped")
 		saysNot(t, err, "writable")
 		hidden, err := unix.Mmap(-1, 0, 8192, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
@@ -250,9 +246,7 @@ func TestRegDeviceMemory(t *testing.T) {
 	must(t, err)
 	defer unix.Munmap(rom)
 	_, err = newPD(t, openDevice(t, deviceName)).RegSlice(rom, 0)
-	if !errors.Is(err, syscall.EFAULT) {
-		t.Errorf("memory of a device: %v, want EFAULT", err)
-	}
+	errorIs(t, err, syscall.EFAULT, "memory of a device")
 	says(t, err, "REG_MR", "the pages of /dev/mem cannot be pinned", "RegDMABuf")
 }
 
@@ -279,9 +273,7 @@ func TestQueryMR(t *testing.T) {
 			must(t, err)
 			queryMR(t, mr)
 			must(t, mr.Close())
-			if _, err := mr.Query(); !errors.Is(err, os.ErrClosed) {
-				t.Errorf("Query after Close: %v", err)
-			}
+			errorIs(t, errorOf(mr.Query()), os.ErrClosed, "Query after Close")
 		}
 	})
 }

@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"errors"
 	"syscall"
 	"testing"
 
@@ -32,9 +31,7 @@ func TestMW(t *testing.T) {
 					t.Errorf("%s has key %#x", mw.Type(), mw.RKey())
 				}
 				keys[mw.RKey()] = true
-				if err := pd.Close(); !errors.Is(err, syscall.EBUSY) {
-					t.Errorf("close the PD: %v, want EBUSY", err)
-				}
+				errorIs(t, pd.Close(), syscall.EBUSY, "close the PD")
 				closeLater(t, mw)
 			}
 		}

@@ -84,16 +84,12 @@ func TestNetlinkRaw(t *testing.T) {
 	if must(t, err); !slices.ContainsFunc(all, func(b []byte) bool { return slices.Equal(b, raw(netlinkrdma.RawMR, mr.ID, 0)) }) {
 		t.Errorf("none of %d dumps of MRs belongs to MR %d", len(all), mr.ID)
 	}
-	if _, err := netlinkrdma.Raw(dev, netlinkrdma.RawOptions{Kind: netlinkrdma.RawQP, ID: 0xfffffe, Port: 1}); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a QP that does not exist: %v", err)
-	}
+	errorIs(t, errorOf(netlinkrdma.Raw(dev, netlinkrdma.RawOptions{Kind: netlinkrdma.RawQP, ID: 0xfffffe, Port: 1})), fs.ErrNotExist, "a QP that does not exist")
 	// mlx5 has no dump of SRQs, and kernels have none before Linux 6.7.
 	srq, err := a.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 1})
 	must(t, err)
 	t.Cleanup(func() { must(t, srq.Close()) })
-	if _, err := netlinkrdma.RawList(dev, netlinkrdma.RawSRQ); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("SRQs: %v, want errors.ErrUnsupported", err)
-	}
+	errorIs(t, errorOf(netlinkrdma.RawList(dev, netlinkrdma.RawSRQ)), errors.ErrUnsupported, "SRQs")
 }
 
 // TestNetlinkPools: an MR comes from a pool of the kernel and goes back to it, and a pool keeps what is
@@ -180,9 +176,7 @@ func TestNetlinkSubDevice(t *testing.T) {
 	if err := netlinkrdma.DeleteSubDevice(dev); !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("delete: %v", err)
 	}
-	if _, err := netlinkrdma.DeviceByName("confsmi"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("afterwards: %v", err)
-	}
+	errorIs(t, errorOf(netlinkrdma.DeviceByName("confsmi")), fs.ErrNotExist, "afterwards")
 }
 
 // TestNetlinkDriverQPs: QPs of the driver's own type are listed with ListOptions.Driver.

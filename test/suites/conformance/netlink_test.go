@@ -26,9 +26,7 @@ func tracked(t *testing.T) netlinkrdma.Device { return trackedDevice(t, deviceNa
 func trackedDevice(t *testing.T, name string) netlinkrdma.Device {
 	t.Helper()
 	dev, err := netlinkrdma.DeviceByName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return dev
 }
 
@@ -45,9 +43,7 @@ func resources(t *testing.T, dev netlinkrdma.Device) netlinkrdma.ResourceCounts 
 // own returns the one element of a list that is ours by that test.
 func own[T any](t *testing.T, list []T, err error, mine func(T) bool) T {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	i := slices.IndexFunc(list, mine)
 	if i < 0 || slices.ContainsFunc(list[i+1:], mine) {
 		t.Fatalf("%+v does not have one that is ours", list)
@@ -124,9 +120,7 @@ func checkResources(t *testing.T, dev netlinkrdma.Device, before netlinkrdma.Res
 
 	// rxe counts for ports only. TestQPCounters has the counters of ConnectX.
 	if !onMLX5 {
-		if _, err := netlinkrdma.NewQPCounter(dev, 1, held.qp.Num); !errors.Is(err, errors.ErrUnsupported) {
-			t.Errorf("counter for a QP: %v, want errors.ErrUnsupported", err)
-		}
+		errorIs(t, errorOf(netlinkrdma.NewQPCounter(dev, 1, held.qp.Num)), errors.ErrUnsupported, "counter for a QP")
 	}
 	checkConnected(t, dev)
 }
@@ -202,9 +196,7 @@ func checkByID(t *testing.T, dev netlinkrdma.Device, held netlinkObjects) {
 	if diff := cmp.Diff(held.qp, oneQP); err != nil || diff != "" {
 		t.Errorf("QP by number: %v\n%s", err, diff)
 	}
-	if _, err := netlinkrdma.QPByNum(dev, 1, 0xfffffe); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("QP that is not there: %v", err)
-	}
+	errorIs(t, errorOf(netlinkrdma.QPByNum(dev, 1, 0xfffffe)), fs.ErrNotExist, "QP that is not there")
 }
 
 // checkContext checks the context of the objects, which netlink lists since Linux 5.13.
@@ -212,9 +204,7 @@ func checkContext(t *testing.T, dev netlinkrdma.Device, held netlinkObjects) {
 	t.Helper()
 	contexts, err := netlinkrdma.Contexts(dev)
 	if k := testenv.Kernel(t); slices.Compare(k[:], []int{5, 13}) < 0 {
-		if !errors.Is(err, errors.ErrUnsupported) {
-			t.Errorf("contexts on Linux %v: %v", k, err)
-		}
+		errorIs(t, err, errors.ErrUnsupported, "contexts on Linux %v", k)
 	} else {
 		ctx := own(t, contexts, err, func(c netlinkrdma.Context) bool { return c.ID == held.pd.Context })
 		if one, err := netlinkrdma.ContextByID(dev, ctx.ID); err != nil || one != ctx || !ownedByUs(ctx.Owner) {

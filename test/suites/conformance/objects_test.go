@@ -132,9 +132,7 @@ func TestRawPacketOnRxe(t *testing.T) {
 			if attr, err = qp.Query(); err != nil || attr.State != ib.QPRTS {
 				t.Errorf("state is %s, %v, want RTS", attr.State, err)
 			}
-			if err := qp.PostSend(send(1, s.mr.SGE(0, 64))); !errors.Is(err, uverbs.ErrOpcode) {
-				t.Errorf("posting: %v, want ErrOpcode", err)
-			}
+			errorIs(t, qp.PostSend(send(1, s.mr.SGE(0, 64))), uverbs.ErrOpcode, "posting")
 		}
 	})
 }

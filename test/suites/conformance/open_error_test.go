@@ -74,9 +74,7 @@ var links = []struct{ name, netdev string }{{"rxe0", rig.Netdevs[0]}, {"rxe1", r
 // addLink adds an rxe link and waits until its GIDs are there.
 func addLink(t *testing.T, name, netdev string) {
 	t.Helper()
-	if err := netlinkrdma.AddLink(name, "rxe", netdev); err != nil {
-		t.Fatal(err)
-	}
+	must(t, netlinkrdma.AddLink(name, "rxe", netdev))
 	for end := time.Now().Add(deadline); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		dev, err := uverbs.Open(name, uverbs.OpenOptions{})
 		if err != nil {

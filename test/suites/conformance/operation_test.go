@@ -38,15 +38,11 @@ func TestUC(t *testing.T) {
 			b.holds(t, 0, want)
 		}
 		for _, op := range []uverbs.WROpcode{uverbs.WRRDMARead, uverbs.WRAtomicCAS, uverbs.WRAtomicFAA, uverbs.WRAtomicWrite, uverbs.WRFlush} {
-			if err := a.qp.PostSend(uverbs.SendWR{Opcode: op}); !errors.Is(err, uverbs.ErrOpcode) {
-				t.Errorf("%s on UC: %v, want ErrOpcode", op, err)
-			}
+			errorIs(t, a.qp.PostSend(uverbs.SendWR{Opcode: op}), uverbs.ErrOpcode, "%s on UC", op)
 		}
 		if !onMLX5 { // which takes it; rxe's kernel says that it has it, and fails
 			op := uverbs.WRSendWithInv
-			if err := a.qp.PostSend(uverbs.SendWR{Opcode: op}); !errors.Is(err, uverbs.ErrOpcode) {
-				t.Errorf("%s on UC: %v, want ErrOpcode", op, err)
-			}
+			errorIs(t, a.qp.PostSend(uverbs.SendWR{Opcode: op}), uverbs.ErrOpcode, "%s on UC", op)
 		}
 	})
 }
@@ -79,9 +75,7 @@ func TestAtomic(t *testing.T) {
 		wr.RemoteAddr, wr.RKey = b.mr.Addr()+64, b.mr.RKey()
 		if lacksAtomics(t, a.dev) {
 			for _, wr.Opcode = range []uverbs.WROpcode{uverbs.WRAtomicFAA, uverbs.WRAtomicCAS} {
-				if err := a.qp.PostSend(wr); !errors.Is(err, errors.ErrUnsupported) {
-					t.Errorf("%s on a device without atomic operations: %v, want ErrUnsupported", wr.Opcode, err)
-				}
+				errorIs(t, a.qp.PostSend(wr), errors.ErrUnsupported, "%s on a device without atomic operations", wr.Opcode)
 			}
 			a.none(t)
 			return

@@ -95,9 +95,7 @@ func outOfOrder(t *testing.T, typ ib.QPType) {
 	for id := range uint64(posted) {
 		must(t, b.qp.PostRecv(id, b.mr.SGE(0, outOfOrderSize)))
 	}
-	if err := b.qp.PostRecv(99, b.mr.SGE(0, outOfOrderSize)); !errors.Is(err, uverbs.ErrQueueFull) {
-		t.Errorf("more than %d receives after Reset: %v, want %v", posted, err, uverbs.ErrQueueFull)
-	}
+	errorIs(t, b.qp.PostRecv(99, b.mr.SGE(0, outOfOrderSize)), uverbs.ErrQueueFull, "more than %d receives after Reset", posted)
 }
 
 // messagesOutOfOrder fills the empty receive queue of b and sends n messages from a, each of which takes a receive

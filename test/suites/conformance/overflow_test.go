@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"errors"
 	"slices"
 	"sync"
 	"syscall"
@@ -130,9 +129,7 @@ func (o *overflowing) staysBroken(t *testing.T, s *side) {
 	if n, err := o.cq.Poll(make([]uverbs.WC, 10)); n != 0 || err != nil {
 		t.Errorf("Poll of the broken CQ: %d, %v, want no completion", n, err)
 	}
-	if err := o.cq.Resize(4 * o.n); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("Resize of the broken CQ: %v, want EINVAL", err)
-	}
+	errorIs(t, o.cq.Resize(4*o.n), syscall.EINVAL, "Resize of the broken CQ")
 }
 
 // TestCQOverflowBySends: a completion of a send for which the CQ has no room breaks the CQ, and its QP. With rxe, each

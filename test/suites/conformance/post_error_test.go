@@ -55,9 +55,7 @@ func TestQueueFull(t *testing.T) {
 func TestPostInWrongState(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
-		if err := s.qp.PostSend(send(1)); !errors.Is(err, uverbs.ErrState) {
-			t.Errorf("PostSend in INIT: %v, want ErrState", err)
-		}
+		errorIs(t, s.qp.PostSend(send(1)), uverbs.ErrState, "PostSend in INIT")
 		must(t, s.qp.PostRecv(1))
 		must(t, s.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState))
 		if err := s.qp.PostRecv(1); !errors.Is(err, uverbs.ErrState) {
@@ -70,12 +68,8 @@ func TestSGERange(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		a, b := pair(t, uverbs.QPOptions{})
 		for _, sge := range []uverbs.SGE{a.mr.SGE(0, bufferSize+1), a.mr.SGE(-1, 1), a.mr.SGE(bufferSize, 1)} {
-			if err := a.qp.PostSend(send(1, sge)); !errors.Is(err, uverbs.ErrSGERange) {
-				t.Errorf("PostSend: %v, want ErrSGERange", err)
-			}
-			if err := b.qp.PostRecv(1, sge); !errors.Is(err, uverbs.ErrSGERange) {
-				t.Errorf("PostRecv: %v, want ErrSGERange", err)
-			}
+			errorIs(t, a.qp.PostSend(send(1, sge)), uverbs.ErrSGERange, "PostSend")
+			errorIs(t, b.qp.PostRecv(1, sge), uverbs.ErrSGERange, "PostRecv")
 		}
 		a.none(t)
 	})

@@ -50,12 +50,8 @@ func TestPostBeforeRTS(t *testing.T) {
 	a, b := twoSides(t)
 	post := func(id uint64, recv error) {
 		t.Helper()
-		if err := a.qp.PostSend(send(id, a.mr.SGE(0, 8))); !errors.Is(err, uverbs.ErrState) {
-			t.Errorf("PostSend in %s: %v, want ErrState", a.qp.State(), err)
-		}
-		if err := a.qp.PostRecv(id, a.mr.SGE(100*int(id), 100)); !errors.Is(err, recv) {
-			t.Errorf("PostRecv in %s: %v, want %v", a.qp.State(), err, recv)
-		}
+		errorIs(t, a.qp.PostSend(send(id, a.mr.SGE(0, 8))), uverbs.ErrState, "PostSend in %s", a.qp.State())
+		errorIs(t, a.qp.PostRecv(id, a.mr.SGE(100*int(id), 100)), recv, "PostRecv in %s", a.qp.State())
 	}
 	must(t, a.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState))
 	post(0, uverbs.ErrState)

@@ -118,13 +118,9 @@ func TestWQ(t *testing.T) {
 				recvs = append(recvs, uverbs.RecvWR{ID: uint64(1000*i + n), SGL: []uverbs.SGE{b.mr.SGE(512*i, 256)}})
 			}
 			must(t, wq.PostRecv(recvs[0].ID, recvs[0].SGL...))
-			if err := wq.PostRecvs(recvs...); !errors.Is(err, uverbs.ErrQueueFull) {
-				t.Errorf("a WQ takes one more than it holds: %v", err)
-			}
+			errorIs(t, wq.PostRecvs(recvs...), uverbs.ErrQueueFull, "a WQ takes one more than it holds")
 			must(t, wq.PostRecvs(recvs[1:]...))
-			if err := wq.PostRecv(1); !errors.Is(err, uverbs.ErrQueueFull) {
-				t.Errorf("a full WQ takes a receive: %v", err)
-			}
+			errorIs(t, wq.PostRecv(1), uverbs.ErrQueueFull, "a full WQ takes a receive")
 			wqs = append(wqs, wq)
 		}
 		table, err := b.dev.CreateRWQIndTable(wqs)

@@ -83,9 +83,7 @@ func TestReregPD(t *testing.T) {
 		err = mr.Rereg(uverbs.ReregOptions{PD: b.pd})
 		if !hasRereg(t) {
 			absent(t, err, "REREG_MR")
-			if err := other.Close(); !errors.Is(err, syscall.EBUSY) {
-				t.Errorf("close the PD of the region: %v, want EBUSY", err)
-			}
+			errorIs(t, other.Close(), syscall.EBUSY, "close the PD of the region")
 			return
 		}
 		must(t, err)

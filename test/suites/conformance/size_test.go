@@ -198,9 +198,7 @@ func sizeInline(t *testing.T, typ ib.QPType) {
 	}
 	wr := s.request()
 	wr.Inline = data
-	if err := s.a.qp.PostSend(wr); !errors.Is(err, uverbs.ErrInlineTooLong) {
-		t.Errorf("%d bytes of inline data: %v, want ErrInlineTooLong", len(data), err)
-	}
+	errorIs(t, s.a.qp.PostSend(wr), uverbs.ErrInlineTooLong, "%d bytes of inline data", len(data))
 	wr.Inline = data[:top]
 	s.post(t, wr, data[:top])
 }
@@ -217,9 +215,7 @@ func sizeSGEs(t *testing.T, typ ib.QPType) {
 		sgl := s.a.scatter(0, 900, max(n, 1))
 		s.post(t, s.request(sgl...), s.a.gathered(sgl))
 	}
-	if err := s.a.qp.PostSend(s.request(s.a.scatter(0, 900, top+1)...)); !errors.Is(err, uverbs.ErrTooManySGE) {
-		t.Errorf("%d SGEs: %v, want ErrTooManySGE", top+1, err)
-	}
+	errorIs(t, s.a.qp.PostSend(s.request(s.a.scatter(0, 900, top+1)...)), uverbs.ErrTooManySGE, "%d SGEs", top+1)
 	sgl := s.a.scatter(0, 900, top)
 	s.post(t, s.request(sgl...), s.a.gathered(sgl))
 }

@@ -134,9 +134,7 @@ func TestSRQAttributes(t *testing.T) {
 		must(t, srq.Close(), srq.Close())
 		_, err = srq.Query()
 		for _, err := range []error{err, srq.PostRecv(1), srq.PostRecvs(), srq.SetLimit(1), srq.Resize(30)} {
-			if !errors.Is(err, os.ErrClosed) {
-				t.Errorf("after Close: %v", err)
-			}
+			errorIs(t, err, os.ErrClosed, "after Close")
 		}
 	})
 }

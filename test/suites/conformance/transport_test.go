@@ -136,9 +136,7 @@ func TestSGELimit(t *testing.T) {
 				t.Errorf("%d SGEs to send: %v, want ErrTooManySGE at index 1", len(many), err)
 			}
 			many = b.scatter(0, 999, b.qp.Caps().MaxRecvSGE+1)
-			if err := b.qp.PostRecv(9, many...); !errors.Is(err, uverbs.ErrTooManySGE) {
-				t.Errorf("%d SGEs to receive: %v, want ErrTooManySGE", len(many), err)
-			}
+			errorIs(t, b.qp.PostRecv(9, many...), uverbs.ErrTooManySGE, "%d SGEs to receive", len(many))
 			_, err := a.pd.CreateQP(uverbs.QPOptions{Type: typ, SendCQ: a.cq, RecvCQ: a.cq, MaxSendSGE: limit + 1})
 			argError(t, err, "MaxSendSGE")
 			a.none(t)
@@ -178,9 +176,7 @@ func TestSRQLimitOfSGEs(t *testing.T) {
 				t.Fatalf("%d of %d bytes in %d SGEs, or they are not what was sent", wc.ByteLen, n, limit)
 			}
 		}
-		if err := srq.PostRecv(9, b.scatter(0, 999, srq.Attr().MaxSGE+1)...); !errors.Is(err, uverbs.ErrTooManySGE) {
-			t.Errorf("one SGE more: %v, want ErrTooManySGE", err)
-		}
+		errorIs(t, srq.PostRecv(9, b.scatter(0, 999, srq.Attr().MaxSGE+1)...), uverbs.ErrTooManySGE, "one SGE more")
 		_, err = pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 8, MaxSGE: limit + 1})
 		argError(t, err, "MaxSGE")
 	})
@@ -205,9 +201,7 @@ func TestTransports(t *testing.T) {
 		}
 		b.holds(t, c.grh, want)
 		wr.Inline = make([]byte, a.qp.Caps().MaxInline+1)
-		if err := a.qp.PostSend(wr); !errors.Is(err, uverbs.ErrInlineTooLong) {
-			t.Errorf("%d bytes inline: %v", len(wr.Inline), err)
-		}
+		errorIs(t, a.qp.PostSend(wr), uverbs.ErrInlineTooLong, "%d bytes inline", len(wr.Inline))
 
 		// A run without completions, longer than the queue, and the one at its end.
 		rounds := 3 * a.qp.Caps().MaxSendWR / 8
@@ -268,9 +262,7 @@ func TestWindowUC(t *testing.T) {
 		must(t, b.qp.PostSend(inv))
 		b.want(t, 3, uverbs.WCLocalInv)
 	} else { // rxe has that on RC alone
-		if err := b.qp.PostSend(inv); !errors.Is(err, uverbs.ErrOpcode) {
-			t.Errorf("LOCAL_INV on UC: %v, want ErrOpcode", err)
-		}
+		errorIs(t, b.qp.PostSend(inv), uverbs.ErrOpcode, "LOCAL_INV on UC")
 		must(t, mw.Close())
 	}
 	wr.Opcode = uverbs.WRRDMAWrite

@@ -251,9 +251,7 @@ func TestAHWithoutGID(t *testing.T) {
 			if err == nil {
 				must(t, ah.Close())
 			}
-			if !errors.Is(err, syscall.EINVAL) {
-				t.Errorf("GID %s: %v, want EINVAL", name, err)
-			}
+			errorIs(t, err, syscall.EINVAL, "GID %s", name)
 		}
 	})
 }

@@ -173,8 +173,6 @@ func TestPeerGone(t *testing.T) {
 		a.reaches(t, ib.QPErr)
 		// A completion that was polled before Close is explained after it too, without the ring.
 		must(t, a.qp.Close())
-		if err := a.qp.Err(&uverbs.WC{ID: 3, Status: uverbs.WCLocProtErr}); !errors.Is(err, uverbs.WCLocProtErr) {
-			t.Errorf("a completion after Close: %v", err)
-		}
+		errorIs(t, a.qp.Err(&uverbs.WC{ID: 3, Status: uverbs.WCLocProtErr}), uverbs.WCLocProtErr, "a completion after Close")
 	})
 }

@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"bytes"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -201,15 +200,11 @@ func TestSharedXRCD(t *testing.T) {
 		must(t, err)
 		defer f.Close()
 		one, two := openDevice(t, deviceName), openDevice(t, deviceName)
-		if _, err := one.OpenXRCD(uverbs.XRCDOptions{File: f}); !errors.Is(err, syscall.EAGAIN) {
-			t.Errorf("a file without a domain: %v, want EAGAIN", err)
-		}
+		errorIs(t, errorOf(one.OpenXRCD(uverbs.XRCDOptions{File: f})), syscall.EAGAIN, "a file without a domain")
 		first, err := one.OpenXRCD(uverbs.XRCDOptions{File: f, Flags: os.O_CREATE | os.O_EXCL})
 		must(t, err)
 		closeLater(t, first)
-		if _, err := two.OpenXRCD(uverbs.XRCDOptions{File: f, Flags: os.O_CREATE | os.O_EXCL}); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("a file with a domain, and O_EXCL: %v, want EINVAL", err)
-		}
+		errorIs(t, errorOf(two.OpenXRCD(uverbs.XRCDOptions{File: f, Flags: os.O_CREATE | os.O_EXCL})), syscall.EINVAL, "a file with a domain, and O_EXCL")
 		second, err := two.OpenXRCD(uverbs.XRCDOptions{File: f})
 		must(t, err)
 		closeLater(t, second)
@@ -221,9 +216,7 @@ func TestSharedXRCD(t *testing.T) {
 		made, err := first.CreateQP(uverbs.XRCRecvOptions{Path: uverbs.PathOptions{GIDIndex: new(ipv4Index)}})
 		must(t, err)
 		closeLater(t, made)
-		if _, err := second.OpenQP(sender.QPN()); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("OpenQP of a QP that is none of the domain: %v, want EINVAL", err)
-		}
+		errorIs(t, errorOf(second.OpenQP(sender.QPN())), syscall.EINVAL, "OpenQP of a QP that is none of the domain")
 		es, err := sender.Endpoint()
 		must(t, err)
 		er, err := made.Endpoint()

@@ -163,13 +163,8 @@ func wantPlayed(t *testing.T, out string) {
 	}
 }
 
-// must fails the test on an error.
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+// must fails a test on an error.
+var must = testenv.Must
 
 // option finds what an error says to add to the command line.
 var option = regexp.MustCompile(`--(device /dev/infiniband/\w+|group-add \d+|network host|ulimit memlock=-1|security-opt seccomp=FILE)`)

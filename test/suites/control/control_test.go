@@ -151,9 +151,7 @@ func TestManagement(t *testing.T) {
 	}
 	lid := func(card string) string {
 		n, err := strconv.ParseUint(attribute(t, card, "ports/1/lid"), 0, 16)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return strconv.FormatUint(n, 10)
 	}
 	type query struct {

@@ -22,17 +22,13 @@ func TestDPDK(t *testing.T) {
 	line := []string{"dpdk-testpmd", "--no-huge", "-m", "256", "--no-shconf", "--no-telemetry", "-l", "0,1"}
 	for _, card := range []string{first, second} {
 		dir, err := filepath.EvalSymlinks("/sys/class/infiniband/" + card + "/device")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		line = append(line, "-a", filepath.Base(dir)+",rxq_cqe_comp_en=0")
 	}
 	line = append(line, "--", "--total-num-mbufs=2048", "--rxd=64", "--txd=64", "--forward-mode=io", "--tx-first", "--stats-period=1")
 	for port, netdev := range []int{1, 0} {
 		b, err := os.ReadFile("/sys/class/net/" + testenv.TheRig().Netdevs[netdev] + "/address")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		line = append(line, fmt.Sprintf("--eth-peer=%d,%s", port, strings.TrimSpace(string(b))))
 	}
 	p := program.Launch(t, line...)

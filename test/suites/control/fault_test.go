@@ -18,13 +18,14 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
+// must fails a test on an error.
+var must = testenv.Must
+
 // openBench opens a card's test bench, of a machine that is alone.
 func openBench(t *testing.T, device string) func(format string, args ...any) string {
 	t.Helper()
 	b, err := testenv.OpenCard(device)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := b.Close(); err != nil {
 			t.Error(err)
@@ -33,9 +34,7 @@ func openBench(t *testing.T, device string) func(format string, args ...any) str
 	return func(format string, args ...any) string {
 		t.Helper()
 		answer, err := b.Do(format, args...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return answer
 	}
 }
@@ -79,12 +78,8 @@ func watch(t *testing.T, device string) func(event string) {
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, "ibv_asyncwatch", "-d", device)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // it watches for ever
 		_ = cmd.Wait()
@@ -138,9 +133,7 @@ func kernelLog(t *testing.T) string {
 	t.Helper()
 	b := make([]byte, 8<<20)
 	n, err := unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(b[:n])
 }
 
@@ -212,9 +205,7 @@ func load(t *testing.T, name string) {
 		t.Fatalf("module %s: %q, %v", name, found, err)
 	}
 	f, err := os.Open(found)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	if err := unix.FinitModule(int(f.Fd()), "", 0); err != nil {
 		t.Fatalf("load %s: %v", found, err)

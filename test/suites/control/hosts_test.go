@@ -85,14 +85,10 @@ func tcp(t *testing.T, host int, peer string) {
 	want := sha256.Sum256(data)
 	if host == 1 {
 		l, err := net.Listen("tcp", ":9999")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer l.Close()
 		c, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer c.Close()
 		got, err := io.ReadAll(c)
 		if err != nil || sha256.Sum256(got) != want {

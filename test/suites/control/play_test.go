@@ -91,9 +91,7 @@ func fails(t *testing.T, line ...string) string {
 func attribute(t *testing.T, device, name string) string {
 	t.Helper()
 	b, err := os.ReadFile("/sys/class/infiniband/" + device + "/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return strings.TrimSpace(string(b))
 }
 

@@ -79,9 +79,7 @@ func counterOf(t *testing.T, out, name string) uint64 {
 		t.Fatalf("perfquery does not say %s:\n%s", name, out)
 	}
 	n, err := strconv.ParseUint(m[1], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
 }
 
@@ -92,9 +90,7 @@ func TestPortCounters(t *testing.T) {
 	sysfs := func(name string) uint64 {
 		t.Helper()
 		n, err := strconv.ParseUint(attribute(t, second, "ports/1/counters/"+name), 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return n
 	}
 	for name, counter := range map[string]string{packets: "port_xmit_packets", words: "port_xmit_data", "PortRcvPkts": "port_rcv_packets", "PortRcvData": "port_rcv_data",

@@ -22,6 +22,7 @@ import (
 	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/cm/rsocket"
 	"github.com/goverbs/goverbs/cm/valkey"
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
@@ -34,13 +35,8 @@ const (
 // timeout bounds what must not wait for ever.
 const timeout = time.Minute
 
-// must fails the test on an error.
-func must(t testing.TB, errs ...error) {
-	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-}
+// must fails a test on an error.
+var must = testenv.Must
 
 // addrTries is how many random addresses are tried, some of which another process may have.
 const addrTries = 20

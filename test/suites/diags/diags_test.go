@@ -19,6 +19,9 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
+// must fails a test on an error.
+var must = testenv.Must
+
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m, "")) }
 
 // cards are the devices of the guest.
@@ -41,9 +44,7 @@ func lids(t *testing.T) (all []uint16) {
 func port(t *testing.T, name string) netlinkrdma.Port {
 	t.Helper()
 	dev, err := netlinkrdma.DeviceByName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ports, err := netlinkrdma.Ports(dev)
 	if err != nil || len(ports) != 1 {
 		t.Fatalf("%d ports, %v", len(ports), err)
@@ -145,9 +146,7 @@ func TestReset(t *testing.T) {
 				Value int
 			}
 		}
-		if err := json.Unmarshal([]byte(output(t, fmt.Sprintf("verbs ib counters -x --json %d 1", l[1]))), &rows); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(output(t, fmt.Sprintf("verbs ib counters -x --json %d 1", l[1]))), &rows))
 		for _, c := range rows[0].Counters {
 			if c.Name == "PortXmitPkts" {
 				n = c.Value
@@ -177,9 +176,7 @@ func TestReset(t *testing.T) {
 func TestPing(t *testing.T) {
 	l := lids(t)
 	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	serve := func(name string, line ...string) *program.Program {
 		p := program.Launch(t, line...)
 		p.Until(t, "serves pings", func() bool {
@@ -190,9 +187,7 @@ func TestPing(t *testing.T) {
 	}
 	theirs := serve(strconv.Itoa(int(l[1])), "ibping", "-S", "-C", cards[1])
 	dev, err := netlinkrdma.DeviceByName(cards[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, to := range []string{fmt.Sprint(l[1]), fmt.Sprintf("%#x", uint64(dev.NodeGUID)), dev.NodeGUID.String()} {
 		out := output(t, "verbs ib ping --interval 10ms -c 5 -d "+cards[0]+" "+to)
 		if strings.Count(out, "Pong from "+host) != 5 || !strings.Contains(out, "5 sent, 5 received, 0% lost") {
@@ -249,15 +244,11 @@ func TestTakeover(t *testing.T) {
 	}
 	takeover(t, l, func() {
 		for _, pid := range processes(t, "opensm") {
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
+			must(t, syscall.Kill(pid, syscall.SIGKILL))
 		}
 		time.Sleep(time.Second)
 		dev, err := netlinkrdma.DeviceByName(cards[1])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		sm := program.LaunchBy(t, func(c *exec.Cmd) error {
 			c.Env = append(os.Environ(), "OSM_CACHE_DIR=/tmp", "OSM_TMP_DIR=/tmp")
 			return c.Start()
@@ -277,9 +268,7 @@ func TestTakeover(t *testing.T) {
 func processes(t *testing.T, name string) (pids []int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {

@@ -122,13 +122,9 @@ func compareObjects(t *testing.T, p prometheus) {
 // compareProcess compares with what is known of the process that holds QPs.
 func compareProcess(t *testing.T, p prometheus, pid int) {
 	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	link, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	own, _ := os.Readlink("/proc/self/ns/net")
 	if own == link {
 		t.Fatal("it is in this network namespace")
@@ -168,18 +164,14 @@ func compareFindings(t *testing.T, p prometheus) {
 // evaluate evaluates the expressions of the dashboard.
 func evaluate(t *testing.T, p prometheus) {
 	text, err := os.ReadFile("dashboard.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var dashboard struct {
 		Panels []struct {
 			Title   string
 			Targets []struct{ Expr string }
 		}
 	}
-	if err := json.Unmarshal(text, &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(text, &dashboard))
 	empty := []string{"Received", "Transmitted", "Counters of errors", "Events", "Findings of the doctor", "Failures"} // on a host without failures
 	values := strings.NewReplacer("$__rate_interval", "1m", "$instance", ".*", "$device", ".*", "$counter", ".*")
 	shown := 0
@@ -201,9 +193,7 @@ func evaluate(t *testing.T, p prometheus) {
 func neverRead(t *testing.T, p prometheus, address string) {
 	for i := range 20 {
 		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer conn.Close()
 		conn.(*net.TCPConn).SetReadBuffer(1)
 		if i%2 == 0 {

@@ -22,6 +22,9 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
+// must fails a test on an error.
+var must = testenv.Must
+
 // bootEnv is 1 in the boots of the suite exporter.
 const bootEnv = "GOVERBS_EXPORTER"
 
@@ -86,16 +89,10 @@ func holder(tb testing.TB, device string, qps int) int {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
+	must(tb, cmd.Start())
 	tb.Cleanup(func() { in.Close(); cmd.Wait() })
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
 		tb.Fatalf("the process that holds QPs says %q, %v", line, err)
@@ -129,12 +126,8 @@ func serve(tb testing.TB, args ...string) (cmd *exec.Cmd, address string) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
+	must(tb, cmd.Start())
 	tb.Cleanup(func() {
 		cmd.Process.Signal(os.Interrupt)
 		if err := cmd.Wait(); err != nil {
@@ -154,9 +147,7 @@ func serve(tb testing.TB, args ...string) (cmd *exec.Cmd, address string) {
 func scrape(tb testing.TB, address string) string {
 	tb.Helper()
 	r, err := http.Get("http://" + address + "/metrics")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	defer r.Body.Close()
 	text, err := io.ReadAll(r.Body)
 	if err != nil || r.StatusCode != 200 {
@@ -177,13 +168,9 @@ func launch(t *testing.T, exporter string) prometheus {
 	if testenv.Slow() {
 		text = strings.ReplaceAll(text, ": 1s", ": 4s")
 	}
-	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(config, []byte(text), 0o644))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	address := l.Addr().String()
 	l.Close()
 	p := program.Launch(t, "prometheus", "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address, "--log.level=warn")
@@ -209,9 +196,7 @@ type series struct {
 func (p prometheus) query(t *testing.T, expr string) (all []series) {
 	t.Helper()
 	r, err := http.Get(p.url + "/api/v1/query?query=" + url.QueryEscape(expr))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Body.Close()
 	var answer struct {
 		Status, Error string

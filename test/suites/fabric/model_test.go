@@ -11,18 +11,23 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/test/hca/subnet"
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
+// errorIs checks which error a call returned.
+var errorIs = testenv.ErrorIs
+
+// second returns the error of a call.
+func second[T any](_ T, err error) error { return err }
+
 // portOf opens a port that is closed at the end of the test.
 func portOf(t *testing.T, s *subnet.Subnet, node string) *umad.Port {
 	t.Helper()
 	p, err := openPort(s, node, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { p.Close() })
 	return p
 }
@@ -33,9 +38,7 @@ func agent(t *testing.T, p *umad.Port, o umad.AgentOptions) *umad.Agent {
 		o.Timeout = 5 * time.Second
 	}
 	a, err := p.Register(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { a.Close() })
 	return a
 }
@@ -44,9 +47,7 @@ func agent(t *testing.T, p *umad.Port, o umad.AgentOptions) *umad.Agent {
 func directed(t *testing.T, a *umad.Agent, answer mad.Attribute, modifier uint32, route ...uint8) error {
 	t.Helper()
 	p, err := mad.NewDirectedSMP(mad.MethodGet, answer.ID(), modifier, route...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return a.Query(context.Background(), umad.Addr{}, p, answer)
 }
 
@@ -65,18 +66,14 @@ func walk(t *testing.T, a *umad.Agent) map[ib.GUID]string {
 			continue
 		}
 		var d mad.NodeDescription
-		if err := directed(t, a, &d, 0, route...); err != nil {
-			t.Fatal(err)
-		}
+		must(t, directed(t, a, &d, 0, route...))
 		found[info.NodeGUID] = d.NodeString
 		if info.NodeType != ib.NodeSwitch && len(route) > 0 {
 			continue
 		}
 		for i := range info.NumPorts {
 			var p mad.PortInfo
-			if err := directed(t, a, &p, uint32(i)+1, route...); err != nil {
-				t.Fatal(err)
-			}
+			must(t, directed(t, a, &p, uint32(i)+1, route...))
 			if p.PortPhysicalState == ib.PhysLinkUp {
 				routes = append(routes, append(append([]uint8(nil), route...), i+1))
 			}
@@ -138,18 +135,14 @@ func TestMixedRoute(t *testing.T) {
 		want  string
 	}{{nil, "switch4"}, {[]uint8{1}, "host4"}, {[]uint8{3}, "switch3"}, {[]uint8{3, 3, 1}, "host2"}} {
 		req, err := mad.NewDirectedSMP(mad.MethodGet, mad.AttrNodeDescription, 0, c.route...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		req.SMP.DrSLID = own
 		if err := a.Query(context.Background(), umad.Addr{LID: far}, req, &d); err != nil || d.NodeString != c.want {
 			t.Errorf("LID %d and route %d lead to %q (%v), want %q", far, c.route, d.NodeString, err, c.want)
 		}
 	}
 	req, err := mad.NewDirectedSMP(mad.MethodGet, mad.AttrNodeDescription, 0, 1, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	req.SMP.DrDLID = lidByName(s, "host3")
 	if err := a.Query(context.Background(), umad.Addr{}, req, &d); err != nil || d.NodeString != "host3" {
 		t.Errorf("a route that ends with the LID of host3 leads to %q (%v)", d.NodeString, err)
@@ -174,12 +167,8 @@ func TestPerf(t *testing.T) {
 	counters := func(m mad.Method, selected uint16) (c mad.PortCounters) {
 		t.Helper()
 		req := mad.NewPerf(m, mad.AttrPortCounters)
-		if err := req.Put(&mad.PortCounters{PortSelect: 1, CounterSelect: selected}); err != nil {
-			t.Fatal(err)
-		}
-		if err := a.Query(context.Background(), to, req, &c); err != nil {
-			t.Fatal(err)
-		}
+		must(t, req.Put(&mad.PortCounters{PortSelect: 1, CounterSelect: selected}))
+		must(t, a.Query(context.Background(), to, req, &c))
 		return c
 	}
 	counters(mad.MethodSet, 0xffff)
@@ -193,9 +182,7 @@ func TestPerf(t *testing.T) {
 	}
 	var e mad.PortCountersExtended
 	req := mad.NewPerf(mad.MethodGet, mad.AttrPortCountersExtended)
-	if err := req.Put(&mad.PortCountersExtended{PortSelect: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, req.Put(&mad.PortCountersExtended{PortSelect: 1}))
 	if err := a.Query(context.Background(), to, req, &e); err != nil || e.PortUnicastRcvPkts != e.PortRcvPkts || e.PortRcvPkts < 4 {
 		t.Errorf("extended counters %+v (%v)", e, err)
 	}
@@ -209,9 +196,7 @@ func TestPing(t *testing.T) {
 	ping := func(node string) string {
 		t.Helper()
 		answer, err := a.Do(context.Background(), umad.Addr{LID: lidByName(s, node)}, mad.NewVendor(0x32, oui, mad.MethodGet, 0))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		text, _, _ := strings.Cut(string(answer.Data), "\x00")
 		return text
 	}
@@ -256,14 +241,10 @@ func (m *manager) Receive(p *subnet.Packet) bool {
 // TestTrapRepress opens port 0 of a switch, whose agent still learns that its trap has arrived.
 func TestTrapRepress(t *testing.T) {
 	top, err := subnet.Parse("line:2")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var timers []func()
 	s := subnet.New(top, subnet.Config{After: func(_ time.Duration, fn func()) { timers = append(timers, fn) }})
-	if err := s.Assign("host1", 1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Assign("host1", 1))
 	pass := func() {
 		due := timers
 		timers = nil
@@ -272,18 +253,12 @@ func TestTrapRepress(t *testing.T) {
 		}
 	}
 	p, err := openPort(s, "switch1", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { p.Close() })
 	m := &manager{}
 	at, err := s.Attach("host1", 1, m, subnet.AttachOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.SetLink("switch1", 2, false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, s.SetLink("switch1", 2, false))
 	if pass(); m.traps != 2 {
 		t.Fatalf("%d traps, want 2", m.traps)
 	}
@@ -308,9 +283,7 @@ func TestServeSA(t *testing.T) {
 	})
 	a := agent(t, p, umad.AgentOptions{Class: mad.ClassSA})
 	req, err := mad.NewSA(mad.MethodGetTable, &mad.NodeRecord{}, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	answer, err := a.Do(context.Background(), umad.Addr{LID: lidByName(s, "host2")}, req)
 	if err != nil || len(answer.Data) != 5*112 {
 		t.Fatalf("answer %v, %v", answer, err)
@@ -322,9 +295,7 @@ func TestHostile(t *testing.T) {
 	s, p := open(t, "line:3", "host1")
 	a := agent(t, p, umad.AgentOptions{Class: mad.ClassSubnDirected, Timeout: 20 * time.Millisecond, Tries: 1})
 	var info mad.NodeInfo
-	if err := s.Intercept("switch2", subnet.Silent); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Intercept("switch2", subnet.Silent))
 	var timeout *umad.TimeoutError
 	if err := directed(t, a, &info, 0, 1, 2); !errors.As(err, &timeout) {
 		t.Errorf("a silent switch: %v, want a time-out", err)
@@ -356,21 +327,15 @@ func TestHostile(t *testing.T) {
 // TestClose ends calls, and lets others have the port.
 func TestClose(t *testing.T) {
 	s, p := open(t, "line:2", "host1")
-	if _, err := openPort(s, "host1", 1); !errors.Is(err, subnet.ErrAttached) {
-		t.Errorf("a second port: %v, want ErrAttached", err)
-	}
+	errorIs(t, second(openPort(s, "host1", 1)), subnet.ErrAttached, "a second port")
 	a := agent(t, p, umad.AgentOptions{Class: mad.ClassSubnDirected, Methods: []mad.Method{mad.MethodTrap}})
 	failed := make(chan error)
 	go func() {
 		_, _, err := a.Receive(context.Background())
 		failed <- err
 	}()
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-failed; !errors.Is(err, os.ErrClosed) {
-		t.Errorf("Receive: %v, want os.ErrClosed", err)
-	}
+	must(t, p.Close())
+	errorIs(t, <-failed, os.ErrClosed, "Receive")
 	portOf(t, s, "host1")
 	for node, number := range map[string]int{"nobody": 1, "host2": 2, "switch1": 1} {
 		if _, err := openPort(s, node, number); err == nil {

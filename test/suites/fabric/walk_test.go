@@ -15,18 +15,14 @@ import (
 
 	"github.com/goverbs/goverbs/test/hca/subnet"
 	"github.com/goverbs/goverbs/test/ibsim"
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/fabric"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
-// must fails the test on an error.
-func must(t testing.TB, errs ...error) {
-	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-}
+// must fails a test on an error.
+var must = testenv.Must
 
 // open makes a subnet whose ports have LIDs, and opens a port of it.
 func open(t testing.TB, word, node string) (*subnet.Subnet, *umad.Port) {
@@ -253,18 +249,14 @@ func TestDiscoverErrors(t *testing.T) {
 			cancel(stop)
 		}
 	}})
-	if !errors.Is(err, stop) {
-		t.Errorf("the context ended: %v", err)
-	}
+	errorIs(t, err, stop, "the context ended")
 	must(t, s.Intercept("host1", subnet.Silent))
 	var timeout *umad.TimeoutError
 	if _, err := fabric.Discover(t.Context(), p, fabric.Options{Tries: 1, Timeout: 10 * time.Millisecond}); !errors.As(err, &timeout) {
 		t.Errorf("the own node is silent: %v", err)
 	}
 	must(t, p.Close())
-	if _, err := fabric.Discover(t.Context(), p, fabric.Options{}); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("the port is closed: %v", err)
-	}
+	errorIs(t, second(fabric.Discover(t.Context(), p, fabric.Options{})), os.ErrClosed, "the port is closed")
 	noQP0 := ibsim.NoQP0("rxe0")
 	defer noQP0.Close()
 	if _, err := fabric.Discover(t.Context(), noQP0, fabric.Options{}); !errors.Is(err, umad.ErrNoQP0) || !errors.Is(err, errors.ErrUnsupported) {

@@ -38,9 +38,7 @@ func startTraffic(t *testing.T, ctx context.Context) *traffic {
 	}
 	conn := func(port string) *cm.Conn {
 		c, err := dial(ctx, net.JoinHostPort(address[1], port), cm.DialOptions{ConnOptions: cm.ConnOptions{KeepAlive: 200 * time.Millisecond}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		f.conns = append(f.conns, c)
 		return c
 	}
@@ -162,9 +160,7 @@ func reached(t *testing.T, ctx context.Context) {
 		return
 	}
 	t.Logf("%s is made again: %v", device, err)
-	if err := remake(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, remake())
 }
 
 // down is what errors say of a link that is.
@@ -210,17 +206,13 @@ func TestDeviceRemoved(t *testing.T) {
 		removed := make(chan error, 1)
 		go func() { removed <- removeDevice() }()
 		f.end(t, beingRemoved, syscall.ECONNRESET.Error(), uverbs.WCLocQPOpErr.Error())
-		if err := within(t, "the removal", removed); err != nil {
-			t.Fatal(err)
-		}
+		must(t, within(t, "the removal", removed))
 		if _, err := cm.Dial(ctx, net.JoinHostPort(address[1], echoPort), cm.DialOptions{}); err == nil {
 			t.Error("there is a connection without a device")
 		} else {
 			t.Log(err)
 		}
-		if err := addDevice(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, addDevice())
 		again(t, ctx)
 	})
 	t.Run("there", func(t *testing.T) {

@@ -161,9 +161,7 @@ func TestPeerKilled(t *testing.T) {
 		t.Run(p.name, func(t *testing.T) {
 			name, addr := victim(t, ctx, p.role)
 			c, err := cm.Dial(ctx, addr, cm.DialOptions{ConnOptions: cm.ConnOptions{Depth: 4}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			ended := make(chan error, 1)
 			go func() { ended <- p.run(ctx, c) }()
 			time.Sleep(200 * time.Millisecond)
@@ -178,9 +176,7 @@ func TestPeerKilled(t *testing.T) {
 	t.Run("Close", func(t *testing.T) {
 		name, addr := victim(t, ctx, "holds")
 		c, err := cm.Dial(ctx, addr, cm.DialOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := c.Stream().Write(make([]byte, 200_000)); err != nil {
 			t.Fatal(err)
 		}
@@ -226,9 +222,7 @@ func closeGone(t *testing.T, c *cm.Conn) {
 func killedPacketPeer(t *testing.T, ctx context.Context) {
 	name, addr := victim(t, ctx, "packets")
 	p, err := cm.DialPacket(ctx, addr, cm.PacketOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer p.Close()
 	to, _ := p.DialedPeer()
 	echo := func(lasts time.Duration) error {
@@ -240,9 +234,7 @@ func killedPacketPeer(t *testing.T, ctx context.Context) {
 		_, _, err := p.Recv(short)
 		return err
 	}
-	if err := echo(limit); err != nil {
-		t.Fatal(err)
-	}
+	must(t, echo(limit))
 	on(t, ctx, 1, killWord, name)
 	for range 3 {
 		if err := echo(100 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
@@ -261,9 +253,7 @@ func killedPacketPeer(t *testing.T, ctx context.Context) {
 // connected.
 func killedClients(t *testing.T, ctx context.Context) {
 	l, err := cm.Listen(ctx, net.JoinHostPort(address[2], next()), cm.ListenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	name := next()
 	on(t, ctx, 1, startWord, name, "at-once", "role", "resolves", l.Addr().String())
@@ -273,9 +263,7 @@ func killedClients(t *testing.T, ctx context.Context) {
 	name = next()
 	on(t, ctx, 1, startWord, name, "says:dialled", "role", "stays", l.Addr().String())
 	c, err := l.Accept(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if msg, err := c.Recv(ctx); string(msg) != "here I am" {
 		t.Fatalf("%q: %v", msg, err)
 	}

@@ -20,6 +20,9 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
+// must fails a test on an error.
+var must = testenv.Must
+
 // limit bounds what a test waits for.
 const limit = 60 * time.Second
 
@@ -47,9 +50,7 @@ func dial(ctx context.Context, addr string, o cm.DialOptions) (*cm.Conn, error) 
 func open(t *testing.T, ctx context.Context, host, port string) *cm.Conn {
 	t.Helper()
 	c, err := dial(ctx, net.JoinHostPort(host, port), cm.DialOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -59,13 +60,9 @@ func ask(t *testing.T, ctx context.Context, peer, what string) string {
 	t.Helper()
 	c := open(t, ctx, peer, controlPort)
 	defer c.Close()
-	if err := c.Send(ctx, []byte(what)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Send(ctx, []byte(what)))
 	answer, err := c.Recv(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(answer)
 }
 
@@ -75,9 +72,7 @@ func vmlink(t *testing.T, args ...string) {
 	if args[0] == "down" {
 		t.Cleanup(func() { changeLink([]string{"up"}) })
 	}
-	if err := changeLink(args); err != nil {
-		t.Fatal(err)
-	}
+	must(t, changeLink(args))
 }
 
 // pingPong sends messages there and back.
@@ -85,9 +80,7 @@ func pingPong(t *testing.T, ctx context.Context, c *cm.Conn, n int) {
 	t.Helper()
 	for i := range n {
 		want := bytes.Repeat([]byte{byte(i)}, 1+i*97%c.MaxMessage())
-		if err := c.Send(ctx, want); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Send(ctx, want))
 		got, err := c.Recv(ctx)
 		if err != nil || !bytes.Equal(got, want) {
 			t.Fatalf("message %d of %d bytes comes back with %d, or others: %v", i, len(want), len(got), err)
@@ -121,9 +114,7 @@ func copyStream(t *testing.T, ctx context.Context, peer string, n int, during fu
 	if err != nil || half+rest != int64(n) {
 		t.Fatalf("%d bytes came back of %d: %v", half+rest, n, err)
 	}
-	if err := <-written; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-written)
 	if !bytes.Equal(got.Sum(nil), sent.Sum(nil)) {
 		t.Error("other bytes came back than were sent")
 	}
@@ -194,9 +185,7 @@ func TestCut(t *testing.T) {
 	// One is idle, and has a keepalive; one sends.
 	o := cm.DialOptions{ConnOptions: cm.ConnOptions{KeepAlive: 200 * time.Millisecond}}
 	idle, err := dial(ctx, net.JoinHostPort(peer, echoPort), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	busy := open(t, ctx, peer, streamPort)
 	pingPong(t, ctx, idle, 3)
 	receive := func(c *cm.Conn) <-chan error {

@@ -44,9 +44,7 @@ func ahead(t *testing.T, pid int) (back func()) {
 		}
 		return err
 	}
-	if err := nice(before); err != nil {
-		t.Fatal(err)
-	}
+	must(t, nice(before))
 	back = sync.OnceFunc(func() { _ = nice(usual) }) // the process may be gone
 	timer := time.AfterFunc(moment, back)
 	t.Cleanup(func() {

@@ -22,9 +22,7 @@ func channel(t *testing.T) *rdmacm.Channel {
 	t.Helper()
 	testenv.Guest(t)
 	c, err := rdmacm.OpenChannel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -37,9 +35,7 @@ func channel(t *testing.T) *rdmacm.Channel {
 func against(t *testing.T, space rdmacm.PortSpace, port uint16, serve func(context.Context, *rdmacm.ID) error, client ...string) string {
 	t.Helper()
 	l, err := classic.Listen(channel(t), space, netip.AddrPortFrom(netip.MustParseAddr(ServerAddr), port))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	p := program.Launch(t, client...)
 	defer ahead(t, os.Getpid())()

@@ -18,24 +18,16 @@ import (
 func newQP(t *testing.T) string {
 	t.Helper()
 	dev, err := uverbs.Open(dev0, uverbs.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pd, err := dev.AllocPD()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
 	if err == nil {
 		err = qp.Init()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := errors.Join(qp.Close(), cq.Close(), pd.Close(), dev.Close()); err != nil {
 			t.Error(err)

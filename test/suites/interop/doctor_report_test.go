@@ -158,9 +158,7 @@ func TestDoctorExpect(t *testing.T) {
 		{as(`, {"device": "nosuch*"}`), 1, []string{"devices nosuch*: found no port, expected one or more"}},
 		{as(`, {"device": "` + dev0 + `", "mtu": 1}`), 2, []string{"ports[1].mtu is 1, allowed: 256"}},
 	} {
-		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(c.text), 0o600))
 		cmd := exec.CommandContext(timed(t), os.Getenv(VerbsEnv), "doctor", "--expect", file, dev0)
 		out, _ := cmd.CombinedOutput()
 		if got := cmd.ProcessState.ExitCode(); got != c.status {

@@ -35,9 +35,7 @@ func undone(t *testing.T, f func() error) {
 // change fails the test if err is not nil.
 func change(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // nobody has no rights at all.

@@ -15,9 +15,7 @@ import (
 func TestInfoJSON(t *testing.T) {
 	testenv.Guest(t)
 	dev, err := uverbs.Open(dev0, uverbs.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer dev.Close()
 	attr := dev.QueryDevice()
 	all := verbsJSON(t, "info", "--json", dev0).([]any)
@@ -39,9 +37,7 @@ func TestInfoJSON(t *testing.T) {
 	}
 	for i, p := range ports {
 		attr, err := dev.QueryPort(uint8(i + 1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		port := p.(map[string]any)
 		wantKeys(t, port, map[string]any{"port": i + 1})
 		wantKeys(t, port["attributes"].(map[string]any), map[string]any{
@@ -54,9 +50,7 @@ func TestInfoJSON(t *testing.T) {
 			wantKeys(t, port, map[string]any{"effective_speed": speed})
 		}
 		table, err := dev.GIDTable(uint8(i + 1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		gids := port["gids"].([]any)
 		if len(gids) != len(table) {
 			t.Fatalf("%d GIDs, want %d", len(gids), len(table))

@@ -60,9 +60,7 @@ func TestPingpong(t *testing.T) {
 		for _, p := range pairs {
 			t.Run(strings.Join(append([]string{p.name}, options...), " "), func(t *testing.T) {
 				r, err := Play(timed(t), p.server, p.client, atPace(options)...)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if strings.Contains(r.Server+r.Client, "invalid data") {
 					t.Errorf("data did not arrive:\n%s\n%s", r.Server, r.Client)
 				}
@@ -104,9 +102,7 @@ func TestPingpongTypes(t *testing.T) {
 		for name, p := range map[string][2][]string{"server": {theirs, ours}, "client": {ours, theirs}} {
 			t.Run(fmt.Sprintf("%s %s as %s", strings.Join(c.options, " "), c.program, name), func(t *testing.T) {
 				r, err := Play(timed(t), p[0], p[1], c.options...)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if strings.Contains(r.Server+r.Client, "invalid data") {
 					t.Errorf("data did not arrive:\n%s\n%s", r.Server, r.Client)
 				}
@@ -128,9 +124,7 @@ func TestPingpongXRC(t *testing.T) {
 		for name, p := range map[string][2][]string{"server": {theirs, ours}, "client": {ours, theirs}} {
 			t.Run(fmt.Sprintf("%s rdma-core as %s", strings.Join(options, " "), name), func(t *testing.T) {
 				r, err := runPair(timed(t), p[0], p[1], options...)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if all := r.Server + r.Client; strings.Count(all, "usec/iter") != 1 || strings.Count(all, "success") != 1 {
 					t.Errorf("one side did not play:\n%s\n%s", r.Server, r.Client)
 				}
@@ -199,16 +193,12 @@ func TestChosenGID(t *testing.T) {
 	testenv.NeedsIB(t, "GIDs")
 	testenv.NeedsRoCE(t, "GIDs of IP addresses")
 	r, err := Play(timed(t), Verbs(), rdmaCore6, "-n", "100")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !strings.Contains(r.Server, "GID fd00:1::1") {
 		t.Errorf("the server did not choose the GID of the peer's family:\n%s", r.Server)
 	}
 	r, err = Play(timed(t), Verbs(), Verbs(), "-n", "100")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !strings.Contains(r.Client, "GID 10.1.0.1") {
 		t.Errorf("the client did not choose the IPv4 GID:\n%s", r.Client)
 	}
@@ -225,15 +215,11 @@ func TestPeerKilled(t *testing.T) {
 			port := strconv.Itoa(20000 + int(nextPort.Add(1)))
 			args := append([]string{"pingpong", "-p", port, "-n", "100000000", "--timeout", "3s"}, options...)
 			server := exec.CommandContext(timed(t), Verbs()[0], args...)
-			if err := server.Start(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, server.Start())
 			ended := make(chan error, 1)
 			go func() { ended <- server.Wait() }()
 			portNumber, _ := strconv.Atoi(port)
-			if err := waitListen(timed(t), portNumber, ended); err != nil {
-				t.Fatal(err)
-			}
+			must(t, waitListen(timed(t), portNumber, ended))
 			time.AfterFunc(2*time.Second, func() { server.Process.Signal(syscall.SIGKILL) }) // the client is there by then
 			out, err := exec.CommandContext(timed(t), Verbs()[0], append(args, ServerAddr)...).CombinedOutput()
 			if err == nil {
@@ -270,13 +256,9 @@ func TestWrongHost(t *testing.T) {
 func TestInfo(t *testing.T) {
 	testenv.Guest(t)
 	theirs, err := exec.CommandContext(timed(t), "ibv_devinfo", "-v", "-d", dev0).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ours, err := exec.CommandContext(timed(t), Verbs()[0], "info", dev0).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	facts := func(out []byte) map[string]string {
 		m := map[string]string{}
 		for line := range strings.Lines(string(out)) {

@@ -23,22 +23,16 @@ func TestPortsTaken(t *testing.T) {
 		rounds      = 4
 	)
 	before, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := os.WriteFile(file, before, 0); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := os.WriteFile(file, []byte(strconv.Itoa(first)+" "+strconv.Itoa(last)), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(strconv.Itoa(first)+" "+strconv.Itoa(last)), 0))
 	for port := first; port <= last; port += 3 {
 		l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer l.Close()
 	}
 	verbs := os.Getenv(VerbsEnv)

@@ -42,9 +42,7 @@ type documented map[string]bool
 func readDocumented(t *testing.T) map[string]documented {
 	t.Helper()
 	out, err := exec.CommandContext(timed(t), os.Getenv(VerbsEnv), "help", "json").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	keyLine := regexp.MustCompile(`^ {4}( {0,10})([a-z][a-z0-9_]*)(\?)? +\S`)
 	all := map[string]documented{}
 	var command string
@@ -132,9 +130,7 @@ func TestJSONKeys(t *testing.T) {
 		testenv.NeedsIB(t, "manual QP state changes")
 		number, port := cmPort()
 		waits := program.Launch(t, append(Verbs(), "--json", "-n", "10", "-p", port)...)
-		if err := waitListen(timed(t), int(number), nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, waitListen(timed(t), int(number), nil))
 		described(t, "pingpong", verbsJSON(t, "pingpong", "--json", "-n", "10", "-p", port, ServerAddr))
 		described(t, "pingpong", parseJSON(t, []byte(waits.Wait(t))))
 	})

@@ -19,6 +19,9 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
+// must fails a test on an error.
+var must = testenv.Must
+
 // TestPerfHugePages has a client's memory come from huge pages.
 func TestPerfHugePages(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard, testenv.AnyTransport, testenv.Perftest)
@@ -27,18 +30,12 @@ func TestPerfHugePages(t *testing.T) {
 	const dir = "/sys/kernel/mm/hugepages/hugepages-2048kB/"
 	pages := func(name string) int {
 		b, err := os.ReadFile(dir + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		n, err := strconv.Atoi(strings.TrimSpace(string(b)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return n
 	}
-	if err := os.WriteFile(dir+"nr_hugepages", []byte(fmt.Sprint(reserved)), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(dir+"nr_hugepages", []byte(fmt.Sprint(reserved)), 0))
 	t.Cleanup(func() {
 		if err := os.WriteFile(dir+"nr_hugepages", []byte("0"), 0); err != nil {
 			t.Error(err)
@@ -65,9 +62,7 @@ func pinned(t *testing.T, p *program.Program, cpu int) (n int) {
 	t.Helper()
 	p.Until(t, "kept to its processor", func() bool {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", p.PID()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, file := range threads {
 			b, _ := os.ReadFile(file) // it may have ended
 			if strings.Contains(string(b), fmt.Sprintf("Cpus_allowed_list:\t%d\n", cpu)) {
@@ -106,9 +101,7 @@ func TestPerfTrafficClass(t *testing.T) {
 			// Every packet of every interface, big-endian as the kernel wants it.
 			const all = unix.ETH_P_ALL>>8 | unix.ETH_P_ALL&0xff<<8
 			fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, all)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer unix.Close(fd)
 			const class = 0x68
 			perfJSON(t, port, "send-lat", strings.Fields(fmt.Sprintf("-d %s -n 20 --tos %d %s", dev1, class, options))...)
@@ -135,21 +128,13 @@ func TestPerfTrafficClass(t *testing.T) {
 func terminal(t *testing.T) (program, screen *os.File) {
 	t.Helper()
 	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { screen.Close() })
-	if err := unix.IoctlSetPointerInt(int(screen.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.IoctlSetPointerInt(int(screen.Fd()), unix.TIOCSPTLCK, 0))
 	n, err := unix.IoctlGetInt(int(screen.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return program, screen
 }
 
@@ -167,9 +152,7 @@ func TestPerfProgress(t *testing.T) {
 	line := perfLine(port, "write-bw", "-D", "2s", "-s", "100")
 	cmd := exec.CommandContext(timed(t), line[0], line[1:]...)
 	cmd.Stderr = tty
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	shown := make(chan string)
 	go func() {
 		var all []byte

@@ -147,9 +147,7 @@ func perfPlot(t *testing.T, port string) {
 	if err == nil {
 		err = os.WriteFile(dir+"/before.json", []byte(out), 0o644)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if out, err := perf(t, port, "send-bw", "-n", "5", "-s", "64,2", "--plot", dir+"/now.svg", "--overlay", dir+"/before.json"); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

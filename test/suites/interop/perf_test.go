@@ -161,14 +161,10 @@ func TestPerf(t *testing.T) {
 func longestMessage(t *testing.T) int {
 	t.Helper()
 	dev, err := uverbs.Open(dev0, uverbs.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer dev.Close()
 	attr, err := dev.QueryPort(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return int(attr.MaxMsgSize)
 }
 
@@ -310,9 +306,7 @@ func TestPerfClients(t *testing.T) {
 		server.Until(t, "missed the client", func() bool { return strings.Count(server.Output(), " is gone: ") == n-len(at) })
 	}
 	silent, err := net.Dial("tcp", net.JoinHostPort(ServerAddr, port))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer silent.Close()
 	if r := perfJSON(t, port, "send-lat", "-n", "5"); r.Results[0].Iterations != 5 {
 		t.Errorf("afterwards: %+v", r)

@@ -345,14 +345,10 @@ func TestPerftestMismatch(t *testing.T) {
 func connectedQPs(t *testing.T) (n int) {
 	t.Helper()
 	devices, err := netlinkrdma.Devices()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, d := range devices {
 		qps, err := netlinkrdma.QPs(d, netlinkrdma.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, q := range qps {
 			if q.RemoteNum != 0 && q.State == ib.QPRTS {
 				n++

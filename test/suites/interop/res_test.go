@@ -19,19 +19,13 @@ import (
 func newMR(t *testing.T) string {
 	t.Helper()
 	dev, err := uverbs.Open(dev0, uverbs.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { dev.Close() })
 	pd, err := dev.AllocPD()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { pd.Close() })
 	mr, err := pd.RegSlice(make([]byte, 8192), uverbs.AccessLocalWrite)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { mr.Close() })
 	return fmt.Sprintf("%#x", mr.LKey())
 }
@@ -94,9 +88,7 @@ func TestResFilter(t *testing.T) {
 func number(t *testing.T, text string) uint64 {
 	t.Helper()
 	n, err := strconv.ParseUint(text, 10, 32)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
 }
 

@@ -123,9 +123,7 @@ func TestRpingPersistent(t *testing.T) {
 		Role                       string
 		Connections, Failed, Pings int
 	}
-	if err := json.Unmarshal([]byte(server.Wait(t)), &result); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(server.Wait(t)), &result))
 	if result.Role != "server" || result.Connections != 2*clients || result.Failed != 0 || result.Pings != 2*clients*pings {
 		t.Errorf("the server tells %+v", result)
 	}

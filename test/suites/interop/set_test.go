@@ -28,9 +28,7 @@ func TestSet(t *testing.T) {
 	testenv.Guest(t)
 	testenv.Needs(t, "links that can be added", "rxe", "siw")
 	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "vs0"}, PeerName: "vs1"}
-	if err := netlink.LinkAdd(veth); err != nil {
-		t.Fatal(err)
-	}
+	must(t, netlink.LinkAdd(veth))
 	t.Cleanup(func() { netlink.LinkDel(veth) })
 	ok := func(line string) string {
 		t.Helper()
@@ -57,9 +55,7 @@ func TestSet(t *testing.T) {
 		if err == nil {
 			err = netlink.LinkSetUp(link)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	ok("dev set setlink name setnew")
 	refused("dev set setlink name other", "setnew") // the error lists the devices that there are
@@ -137,9 +133,7 @@ func TestEvents(t *testing.T) {
 	testenv.Guest(t)
 	testenv.Needs(t, "links that can be added", "rxe", "siw")
 	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "vv0"}, PeerName: "vv1"}
-	if err := netlink.LinkAdd(veth); err != nil {
-		t.Fatal(err)
-	}
+	must(t, netlink.LinkAdd(veth))
 	t.Cleanup(func() { netlink.LinkDel(veth) })
 	cmd := exec.CommandContext(timed(t), os.Getenv(VerbsEnv), "events", "--json")
 	cmd.Stderr = os.Stderr
@@ -147,9 +141,7 @@ func TestEvents(t *testing.T) {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	events := make(chan map[string]any)
 	go func() {
 		defer close(events)
@@ -174,9 +166,7 @@ func TestEvents(t *testing.T) {
 	}
 	step := func(errs ...error) {
 		t.Helper()
-		if err := errors.Join(errs...); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(errs...))
 	}
 	addr, err := netlink.ParseAddr("10.7.0.1/24")
 	step(err)

@@ -205,21 +205,15 @@ func TestTraceOrdinaryUser(t *testing.T) {
 
 	const yama = "/proc/sys/kernel/yama/ptrace_scope"
 	before, err := os.ReadFile(yama)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer os.WriteFile(yama, before, 0)
 	_, port := cmPort()
 	victim := asUser(os.Getenv(VerbsEnv), "perf", "serve", "--port", port) // it waits
-	if err := victim.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, victim.Start())
 	defer victim.Wait()
 	defer victim.Process.Kill()
 	for scope, want := range map[string]string{"1": "ptrace_scope is 1, so", "2": "ptrace_scope is 2, so only root"} {
-		if err := os.WriteFile(yama, []byte(scope), 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(yama, []byte(scope), 0))
 		out, err := asUser(os.Getenv(VerbsEnv), "trace", "--pid", strconv.Itoa(victim.Process.Pid)).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), want) {
 			t.Errorf("scope %s: %v, %s, want %q", scope, err, out, want)

@@ -16,6 +16,9 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
+// must fails a test on an error.
+var must = testenv.Must
+
 func TestMain(m *testing.M) {
 	os.Exit(testenv.Main(m, ""))
 }
@@ -77,9 +80,7 @@ func passes(t *testing.T, gid int, class string, tests ...string) {
 // unpack copies rdma-core's tests to a directory, of the files named test_* only some.
 func unpack(t *testing.T, dir string, tests ...string) {
 	t.Helper()
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o755))
 	files, err := filepath.Glob(installed + "/*")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no tests in %s: %v", installed, err)
@@ -89,9 +90,7 @@ func unpack(t *testing.T, dir string, tests ...string) {
 		if strings.HasPrefix(name, "test_") && !slices.Contains(tests, name) {
 			continue
 		}
-		if err := unzip(f, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unzip(f, filepath.Join(dir, name)))
 	}
 }
 

@@ -86,9 +86,7 @@ func TestRaw(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsRoCE(t, "Ethernet")
 	second, err := net.InterfaceByName(testenv.TheRig().Netdevs[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out := program.Launch(t, "python3", "-c", rawScript, second.HardwareAddr.String()).Wait(t)
 	var tag, n int
 	var kind string

@@ -78,9 +78,7 @@ func known(t *testing.T, verbs, record string) {
 	cmd := exec.Command(verbs, "trace", "show", "--json", record)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	verbsSeen := map[string]int{}
 	for l := range strings.Lines(string(out)) {
 		var c struct {

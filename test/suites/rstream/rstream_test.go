@@ -24,13 +24,8 @@ func TestMain(m *testing.M) {
 	os.Exit(testenv.MainFor(m, map[string]string{"rxe": "", "mlx5": "", "siw": ""}))
 }
 
-// must fails the test on an error.
-func must(t *testing.T, errs ...error) {
-	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-}
+// must fails a test on an error.
+var must = testenv.Must
 
 // listen makes a listener on the address of the first device.
 func listen(t *testing.T, port string, o rsocket.Options) *rsocket.Listener {

@@ -1,7 +1,6 @@
 package softrxe
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -90,9 +89,7 @@ func newHostsWith(t *testing.T, ipv6 bool, o soft.Options) (rxe, software host) 
 		dev, err = soft.New(o)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := dev.Close(); err != nil {
 			t.Errorf("close the software device: %v", err)
@@ -114,9 +111,7 @@ func (h host) do(f func() error) error {
 func (h host) open(t *testing.T) *uverbs.Device {
 	t.Helper()
 	dev, err := uverbs.Open(h.name, uverbs.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	closeLater(t, dev)
 	return dev
 }
@@ -145,10 +140,5 @@ func closeLater(t *testing.T, c interface{ Close() error }) {
 	})
 }
 
-// must ends the test on an error.
-func must(t *testing.T, errs ...error) {
-	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-}
+// must fails a test on an error.
+var must = testenv.Must

@@ -27,9 +27,7 @@ func verbs(t *testing.T, rows any, line ...string) {
 func do(t *testing.T, commands ...string) {
 	t.Helper()
 	b, err := testenv.OpenCard("mlx5_0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer b.Close()
 	for _, c := range commands {
 		if _, err := b.Do("%s", c); err != nil {
@@ -42,9 +40,7 @@ func do(t *testing.T, commands ...string) {
 func portFile(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile("/sys/class/infiniband/mlx5_1/ports/1/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return strings.TrimSpace(string(b))
 }
 

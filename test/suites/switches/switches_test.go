@@ -20,6 +20,9 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
+// must fails a test on an error.
+var must = testenv.Must
+
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m, "")) }
 
 // triangle is the topology of the guest of the step fabric/switches.
@@ -82,9 +85,7 @@ func subnetOf(t *testing.T) *subnet.Topology {
 	t.Helper()
 	testenv.Boot(t, "GOVERBS_SWITCHES", "fabric/switches")
 	top, err := subnet.Read(strings.NewReader(triangle))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return top
 }
 
@@ -187,9 +188,7 @@ func route(t *testing.T, more ...string) (way []string, err error) {
 func port(t *testing.T, device string) string {
 	t.Helper()
 	b, err := os.ReadFile("/sys/class/infiniband/" + device + "/ports/1/gids/0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f := strings.Split(strings.TrimSpace(string(b)), ":")
 	return "0x" + strings.Join(f[4:], "")
 }
@@ -198,9 +197,7 @@ func port(t *testing.T, device string) string {
 func packets(t *testing.T, lid string, port int) int {
 	t.Helper()
 	n, err := strconv.Atoi(find(t, run(t, "perfquery", "-x", lid, strconv.Itoa(port)), `PortUnicastXmitPkts:\.+(\d+)`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
 }
 
@@ -241,9 +238,7 @@ func TestAcross(t *testing.T) {
 func TestReroute(t *testing.T) {
 	subnetOf(t)
 	b, err := testenv.OpenCard("mlx5_0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer b.Close()
 	bring := func(state string, want ...string) {
 		t.Helper()
@@ -262,9 +257,7 @@ func TestReroute(t *testing.T) {
 	bring("down", "sw1", "sw2", "sw3", "card1")
 	rping(t, 5)
 	log, err := os.ReadFile("/tmp/opensm.log")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, sw := range []string{"sw1", "sw3"} {
 		find(t, string(log), `Received Generic Notice type:1 num:128 \(Link state change\) Producer:2 \(Switch\) from LID:`+lids(t)[sw]+` `)
 	}
@@ -276,9 +269,7 @@ func TestReroute(t *testing.T) {
 func TestMany(t *testing.T) {
 	testenv.Boot(t, "GOVERBS_MANY", "fabriclong")
 	top, err := subnet.FatTree(324)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// The cards have the places of the first two hosts.
 	discovered(t, top)
 	if n := strings.Count(run(t, "saquery", "NR"), "NodeDescription"); n != 324+27 {

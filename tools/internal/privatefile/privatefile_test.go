@@ -10,27 +10,26 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
+
+// must fails a test on an error.
+var must = testenv.Must
 
 // TestCreate: only the owner can read a file, whatever it was before, and the umask does not matter.
 func TestCreate(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0))
 	dir := t.TempDir()
 	old := filepath.Join(dir, "old")
-	if err := os.WriteFile(old, []byte("what was there before"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(old, []byte("what was there before"), 0o644))
 	for _, name := range []string{old, filepath.Join(dir, "new")} {
 		f, err := Create(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := io.WriteString(f, "secret"); err != nil {
 			t.Fatal(err)
 		}
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.Close())
 		info, err := os.Stat(name)
 		if err != nil || info.Mode() != 0o600 {
 			t.Errorf("%s: mode %s, %v, want 0600", name, info.Mode(), err)
@@ -45,20 +44,14 @@ func TestCreate(t *testing.T) {
 func TestRefused(t *testing.T) {
 	dir := t.TempDir()
 	target := filepath.Join(dir, "target")
-	if err := os.WriteFile(target, []byte("precious"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(target, []byte("precious"), 0o644))
 	link := func(name, to string) string {
 		name = filepath.Join(dir, name)
-		if err := os.Symlink(to, name); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(to, name))
 		return name
 	}
 	hard := filepath.Join(dir, "hard")
-	if err := os.Link(target, hard); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Link(target, hard))
 	for name, why := range map[string]string{
 		link("link", target):                              "symbolic link",
 		link("dangling", filepath.Join(dir, "not-there")): "symbolic link",
@@ -88,14 +81,10 @@ func TestRefused(t *testing.T) {
 // TestOtherUser: a file that another user has put there is not written.
 func TestOtherUser(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	info, err := f.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := check(info, os.Geteuid()+1); err == nil || !strings.Contains(err.Error(), "file of user") {
 		t.Errorf("error is %v", err)
 	}
@@ -104,26 +93,18 @@ func TestOtherUser(t *testing.T) {
 // TestNotRegular: devices and pipes are written as they are.
 func TestNotRegular(t *testing.T) {
 	null, err := Create(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	null.Close()
 	if info, err := os.Stat(os.DevNull); err != nil || info.Mode()&fs.ModePerm != 0o666 {
 		t.Errorf("%s is %v, %v", os.DevNull, info.Mode(), err)
 	}
 	pipe := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Mkfifo(pipe, 0o600))
 	r, err := os.OpenFile(pipe, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Close()
 	w, err := Create(pipe)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer w.Close()
 	b := make([]byte, 1)
 	if _, err := io.WriteString(w, "x"); err != nil {
@@ -133,9 +114,7 @@ func TestNotRegular(t *testing.T) {
 		t.Errorf("read %q: %v", b, err)
 	}
 	info, err := r.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := check(info, os.Geteuid()+1); os.Geteuid() != 0 && (err == nil || !strings.Contains(err.Error(), "pipe")) {
 		t.Errorf("another user's pipe: error is %v", err)
 	}

@@ -198,146 +198,50 @@ const (
 	IB_UVERBS_BUFFER_TYPE_VA     = 1
 )
 
-// FlowActionESPKeymatAESGCM is struct ib_uverbs_flow_action_esp_keymat_aes_gcm (ib_user_ioctl_verbs.h), 56 bytes.
-type FlowActionESPKeymatAESGCM struct {
-	_      structs.HostLayout
-	IV     uint64    // iv
-	IVAlgo uint32    // iv_algo
-	Salt   uint32    // salt
-	ICVLen uint32    // icv_len
-	KeyLen uint32    // key_len
-	AESKey [8]uint32 // aes_key
-}
-
-const (
-	_ = -(unsafe.Sizeof(FlowActionESPKeymatAESGCM{}) ^ 56)
-	_ = -unsafe.Offsetof(FlowActionESPKeymatAESGCM{}.IV)
-	_ = -(unsafe.Offsetof(FlowActionESPKeymatAESGCM{}.IVAlgo) ^ 8)
-	_ = -(unsafe.Offsetof(FlowActionESPKeymatAESGCM{}.Salt) ^ 12)
-	_ = -(unsafe.Offsetof(FlowActionESPKeymatAESGCM{}.ICVLen) ^ 16)
-	_ = -(unsafe.Offsetof(FlowActionESPKeymatAESGCM{}.KeyLen) ^ 20)
-	_ = -(unsafe.Offsetof(FlowActionESPKeymatAESGCM{}.AESKey) ^ 24)
-)
-
-// FlowActionESPReplayBmp is struct ib_uverbs_flow_action_esp_replay_bmp (ib_user_ioctl_verbs.h), 4 bytes.
-type FlowActionESPReplayBmp struct {
-	_    structs.HostLayout
-	Size uint32 // size
-}
-
-const (
-	_ = -(unsafe.Sizeof(FlowActionESPReplayBmp{}) ^ 4)
-	_ = -unsafe.Offsetof(FlowActionESPReplayBmp{}.Size)
-)
-
-// FlowActionESPEncap is struct ib_uverbs_flow_action_esp_encap (ib_user_ioctl_verbs.h), 24 bytes.
-type FlowActionESPEncap struct {
-	_       structs.HostLayout
-	ValPtr  Ptr     // val_ptr
-	NextPtr Ptr     // next_ptr
-	Len     uint16  // len
-	Type    uint16  // type
-	_       [4]byte // padding
-}
-
-const (
-	_ = -(unsafe.Sizeof(FlowActionESPEncap{}) ^ 24)
-	_ = -unsafe.Offsetof(FlowActionESPEncap{}.ValPtr)
-	_ = -(unsafe.Offsetof(FlowActionESPEncap{}.NextPtr) ^ 8)
-	_ = -(unsafe.Offsetof(FlowActionESPEncap{}.Len) ^ 16)
-	_ = -(unsafe.Offsetof(FlowActionESPEncap{}.Type) ^ 18)
-)
-
-// FlowActionESP is struct ib_uverbs_flow_action_esp (ib_user_ioctl_verbs.h), 24 bytes.
-type FlowActionESP struct {
-	_             structs.HostLayout
-	Spi           uint32 // spi
-	Seq           uint32 // seq
-	TfcPad        uint32 // tfc_pad
-	Flags         uint32 // flags
-	HardLimitPkts uint64 // hard_limit_pkts
-}
-
-const (
-	_ = -(unsafe.Sizeof(FlowActionESP{}) ^ 24)
-	_ = -unsafe.Offsetof(FlowActionESP{}.Spi)
-	_ = -(unsafe.Offsetof(FlowActionESP{}.Seq) ^ 4)
-	_ = -(unsafe.Offsetof(FlowActionESP{}.TfcPad) ^ 8)
-	_ = -(unsafe.Offsetof(FlowActionESP{}.Flags) ^ 12)
-	_ = -(unsafe.Offsetof(FlowActionESP{}.HardLimitPkts) ^ 16)
-)
-
 // QueryPortRespEx is struct ib_uverbs_query_port_resp_ex (ib_user_ioctl_verbs.h), 48 bytes.
 type QueryPortRespEx struct {
 	_             structs.HostLayout
-	LegacyResp    QueryPortResp // legacy_resp
-	PortCapFlags2 uint16        // port_cap_flags2
+	LegacyResp    QueryPortResp // legacy_resp at 0
+	PortCapFlags2 uint16        // port_cap_flags2 at 40
 	_             [2]uint8      // reserved
-	ActiveSpeedEx uint32        // active_speed_ex
+	ActiveSpeedEx uint32        // active_speed_ex at 44
 }
-
-const (
-	_ = -(unsafe.Sizeof(QueryPortRespEx{}) ^ 48)
-	_ = -unsafe.Offsetof(QueryPortRespEx{}.LegacyResp)
-	_ = -(unsafe.Offsetof(QueryPortRespEx{}.PortCapFlags2) ^ 40)
-	_ = -(unsafe.Offsetof(QueryPortRespEx{}.ActiveSpeedEx) ^ 44)
-)
 
 // QPCap is struct ib_uverbs_qp_cap (ib_user_ioctl_verbs.h), 20 bytes.
 type QPCap struct {
 	_             structs.HostLayout
-	MaxSendWR     uint32 // max_send_wr
-	MaxRecvWR     uint32 // max_recv_wr
-	MaxSendSGE    uint32 // max_send_sge
-	MaxRecvSGE    uint32 // max_recv_sge
-	MaxInlineData uint32 // max_inline_data
+	MaxSendWR     uint32 // max_send_wr at 0
+	MaxRecvWR     uint32 // max_recv_wr at 4
+	MaxSendSGE    uint32 // max_send_sge at 8
+	MaxRecvSGE    uint32 // max_recv_sge at 12
+	MaxInlineData uint32 // max_inline_data at 16
 }
-
-const (
-	_ = -(unsafe.Sizeof(QPCap{}) ^ 20)
-	_ = -unsafe.Offsetof(QPCap{}.MaxSendWR)
-	_ = -(unsafe.Offsetof(QPCap{}.MaxRecvWR) ^ 4)
-	_ = -(unsafe.Offsetof(QPCap{}.MaxSendSGE) ^ 8)
-	_ = -(unsafe.Offsetof(QPCap{}.MaxRecvSGE) ^ 12)
-	_ = -(unsafe.Offsetof(QPCap{}.MaxInlineData) ^ 16)
-)
 
 // GIDEntry is struct ib_uverbs_gid_entry (ib_user_ioctl_verbs.h), 32 bytes.
 type GIDEntry struct {
 	_             structs.HostLayout
-	GID           [2]uint64 // gid
-	GIDIndex      uint32    // gid_index
-	PortNum       uint32    // port_num
-	GIDType       uint32    // gid_type
-	NetdevIfindex uint32    // netdev_ifindex
+	GID           [2]uint64 // gid at 0
+	GIDIndex      uint32    // gid_index at 16
+	PortNum       uint32    // port_num at 20
+	GIDType       uint32    // gid_type at 24
+	NetdevIfindex uint32    // netdev_ifindex at 28
 }
-
-const (
-	_ = -(unsafe.Sizeof(GIDEntry{}) ^ 32)
-	_ = -unsafe.Offsetof(GIDEntry{}.GID)
-	_ = -(unsafe.Offsetof(GIDEntry{}.GIDIndex) ^ 16)
-	_ = -(unsafe.Offsetof(GIDEntry{}.PortNum) ^ 20)
-	_ = -(unsafe.Offsetof(GIDEntry{}.GIDType) ^ 24)
-	_ = -(unsafe.Offsetof(GIDEntry{}.NetdevIfindex) ^ 28)
-)
 
 // BufferDesc is struct ib_uverbs_buffer_desc (ib_user_ioctl_verbs.h), 32 bytes.
 type BufferDesc struct {
 	_             structs.HostLayout
-	Type          uint32 // type
-	FD            int32  // fd
-	Flags         uint32 // flags
-	OptionalFlags uint32 // optional_flags
-	Addr          uint64 // addr
-	Length        uint64 // length
+	Type          uint32 // type at 0
+	FD            int32  // fd at 4
+	Flags         uint32 // flags at 8
+	OptionalFlags uint32 // optional_flags at 12
+	Addr          uint64 // addr at 16
+	Length        uint64 // length at 24
 }
 
+// The compiler rejects this file if the size of a type is not that in C.
 const (
+	_ = -(unsafe.Sizeof(QueryPortRespEx{}) ^ 48)
+	_ = -(unsafe.Sizeof(QPCap{}) ^ 20)
+	_ = -(unsafe.Sizeof(GIDEntry{}) ^ 32)
 	_ = -(unsafe.Sizeof(BufferDesc{}) ^ 32)
-	_ = -unsafe.Offsetof(BufferDesc{}.Type)
-	_ = -(unsafe.Offsetof(BufferDesc{}.FD) ^ 4)
-	_ = -(unsafe.Offsetof(BufferDesc{}.Flags) ^ 8)
-	_ = -(unsafe.Offsetof(BufferDesc{}.OptionalFlags) ^ 12)
-	_ = -(unsafe.Offsetof(BufferDesc{}.Addr) ^ 16)
-	_ = -(unsafe.Offsetof(BufferDesc{}.Length) ^ 24)
 )

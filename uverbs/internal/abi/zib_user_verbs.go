@@ -203,822 +203,460 @@ const (
 // AsyncEventDesc is struct ib_uverbs_async_event_desc (ib_user_verbs.h), 16 bytes.
 type AsyncEventDesc struct {
 	_         structs.HostLayout
-	Element   uint64 // element
-	EventType uint32 // event_type
+	Element   uint64 // element at 0
+	EventType uint32 // event_type at 8
 	_         uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(AsyncEventDesc{}) ^ 16)
-	_ = -unsafe.Offsetof(AsyncEventDesc{}.Element)
-	_ = -(unsafe.Offsetof(AsyncEventDesc{}.EventType) ^ 8)
-)
 
 // CompEventDesc is struct ib_uverbs_comp_event_desc (ib_user_verbs.h), 8 bytes.
 type CompEventDesc struct {
 	_        structs.HostLayout
-	CQHandle uint64 // cq_handle
+	CQHandle uint64 // cq_handle at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(CompEventDesc{}) ^ 8)
-	_ = -unsafe.Offsetof(CompEventDesc{}.CQHandle)
-)
 
 // CQModerationCaps is struct ib_uverbs_cq_moderation_caps (ib_user_verbs.h), 8 bytes.
 type CQModerationCaps struct {
 	_                     structs.HostLayout
-	MaxCQModerationCount  uint16 // max_cq_moderation_count
-	MaxCQModerationPeriod uint16 // max_cq_moderation_period
+	MaxCQModerationCount  uint16 // max_cq_moderation_count at 0
+	MaxCQModerationPeriod uint16 // max_cq_moderation_period at 2
 	_                     uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(CQModerationCaps{}) ^ 8)
-	_ = -unsafe.Offsetof(CQModerationCaps{}.MaxCQModerationCount)
-	_ = -(unsafe.Offsetof(CQModerationCaps{}.MaxCQModerationPeriod) ^ 2)
-)
 
 // CmdHdr is struct ib_uverbs_cmd_hdr (ib_user_verbs.h), 8 bytes.
 type CmdHdr struct {
 	_        structs.HostLayout
-	Command  uint32 // command
-	InWords  uint16 // in_words
-	OutWords uint16 // out_words
+	Command  uint32 // command at 0
+	InWords  uint16 // in_words at 4
+	OutWords uint16 // out_words at 6
 }
-
-const (
-	_ = -(unsafe.Sizeof(CmdHdr{}) ^ 8)
-	_ = -unsafe.Offsetof(CmdHdr{}.Command)
-	_ = -(unsafe.Offsetof(CmdHdr{}.InWords) ^ 4)
-	_ = -(unsafe.Offsetof(CmdHdr{}.OutWords) ^ 6)
-)
 
 // ExCmdHdr is struct ib_uverbs_ex_cmd_hdr (ib_user_verbs.h), 16 bytes.
 type ExCmdHdr struct {
 	_                structs.HostLayout
-	Response         Ptr    // response
-	ProviderInWords  uint16 // provider_in_words
-	ProviderOutWords uint16 // provider_out_words
+	Response         Ptr    // response at 0
+	ProviderInWords  uint16 // provider_in_words at 8
+	ProviderOutWords uint16 // provider_out_words at 10
 	_                uint32 // cmd_hdr_reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(ExCmdHdr{}) ^ 16)
-	_ = -unsafe.Offsetof(ExCmdHdr{}.Response)
-	_ = -(unsafe.Offsetof(ExCmdHdr{}.ProviderInWords) ^ 8)
-	_ = -(unsafe.Offsetof(ExCmdHdr{}.ProviderOutWords) ^ 10)
-)
 
 // GetContext is struct ib_uverbs_get_context (ib_user_verbs.h), 8 bytes.
 type GetContext struct {
 	_        structs.HostLayout
-	Response Ptr // response
+	Response Ptr // response at 0
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *GetContext) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
-
-const (
-	_ = -(unsafe.Sizeof(GetContext{}) ^ 8)
-	_ = -unsafe.Offsetof(GetContext{}.Response)
-)
 
 // GetContextResp is struct ib_uverbs_get_context_resp (ib_user_verbs.h), 8 bytes.
 type GetContextResp struct {
 	_              structs.HostLayout
 	_              [0]uint64 // aligned to 8 bytes
-	AsyncFD        uint32    // async_fd
-	NumCompVectors uint32    // num_comp_vectors
+	AsyncFD        uint32    // async_fd at 0
+	NumCompVectors uint32    // num_comp_vectors at 4
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *GetContextResp) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
-
-const (
-	_ = -(unsafe.Sizeof(GetContextResp{}) ^ 8)
-	_ = -unsafe.Offsetof(GetContextResp{}.AsyncFD)
-	_ = -(unsafe.Offsetof(GetContextResp{}.NumCompVectors) ^ 4)
-)
 
 // QueryDevice is struct ib_uverbs_query_device (ib_user_verbs.h), 8 bytes.
 type QueryDevice struct {
 	_        structs.HostLayout
-	Response Ptr // response
+	Response Ptr // response at 0
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *QueryDevice) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
-
-const (
-	_ = -(unsafe.Sizeof(QueryDevice{}) ^ 8)
-	_ = -unsafe.Offsetof(QueryDevice{}.Response)
-)
 
 // QueryDeviceResp is struct ib_uverbs_query_device_resp (ib_user_verbs.h), 176 bytes.
 type QueryDeviceResp struct {
 	_                     structs.HostLayout
-	FWVer                 uint64   // fw_ver
-	NodeGUID              Be64     // node_guid
-	SysImageGUID          Be64     // sys_image_guid
-	MaxMRSize             uint64   // max_mr_size
-	PageSizeCap           uint64   // page_size_cap
-	VendorID              uint32   // vendor_id
-	VendorPartID          uint32   // vendor_part_id
-	HWVer                 uint32   // hw_ver
-	MaxQP                 uint32   // max_qp
-	MaxQPWR               uint32   // max_qp_wr
-	DeviceCapFlags        uint32   // device_cap_flags
-	MaxSGE                uint32   // max_sge
-	MaxSGERD              uint32   // max_sge_rd
-	MaxCQ                 uint32   // max_cq
-	MaxCQE                uint32   // max_cqe
-	MaxMR                 uint32   // max_mr
-	MaxPD                 uint32   // max_pd
-	MaxQPRDAtom           uint32   // max_qp_rd_atom
-	MaxEERDAtom           uint32   // max_ee_rd_atom
-	MaxResRDAtom          uint32   // max_res_rd_atom
-	MaxQPInitRDAtom       uint32   // max_qp_init_rd_atom
-	MaxEEInitRDAtom       uint32   // max_ee_init_rd_atom
-	AtomicCap             uint32   // atomic_cap
-	MaxEE                 uint32   // max_ee
-	MaxRDD                uint32   // max_rdd
-	MaxMW                 uint32   // max_mw
-	MaxRawIPv6QP          uint32   // max_raw_ipv6_qp
-	MaxRawEthyQP          uint32   // max_raw_ethy_qp
-	MaxMcastGrp           uint32   // max_mcast_grp
-	MaxMcastQPAttach      uint32   // max_mcast_qp_attach
-	MaxTotalMcastQPAttach uint32   // max_total_mcast_qp_attach
-	MaxAH                 uint32   // max_ah
-	MaxFMR                uint32   // max_fmr
-	MaxMapPerFMR          uint32   // max_map_per_fmr
-	MaxSRQ                uint32   // max_srq
-	MaxSRQWR              uint32   // max_srq_wr
-	MaxSRQSGE             uint32   // max_srq_sge
-	MaxPKeys              uint16   // max_pkeys
-	LocalCAAckDelay       uint8    // local_ca_ack_delay
-	PhysPortCnt           uint8    // phys_port_cnt
+	FWVer                 uint64   // fw_ver at 0
+	NodeGUID              Be64     // node_guid at 8
+	SysImageGUID          Be64     // sys_image_guid at 16
+	MaxMRSize             uint64   // max_mr_size at 24
+	PageSizeCap           uint64   // page_size_cap at 32
+	VendorID              uint32   // vendor_id at 40
+	VendorPartID          uint32   // vendor_part_id at 44
+	HWVer                 uint32   // hw_ver at 48
+	MaxQP                 uint32   // max_qp at 52
+	MaxQPWR               uint32   // max_qp_wr at 56
+	DeviceCapFlags        uint32   // device_cap_flags at 60
+	MaxSGE                uint32   // max_sge at 64
+	MaxSGERD              uint32   // max_sge_rd at 68
+	MaxCQ                 uint32   // max_cq at 72
+	MaxCQE                uint32   // max_cqe at 76
+	MaxMR                 uint32   // max_mr at 80
+	MaxPD                 uint32   // max_pd at 84
+	MaxQPRDAtom           uint32   // max_qp_rd_atom at 88
+	MaxEERDAtom           uint32   // max_ee_rd_atom at 92
+	MaxResRDAtom          uint32   // max_res_rd_atom at 96
+	MaxQPInitRDAtom       uint32   // max_qp_init_rd_atom at 100
+	MaxEEInitRDAtom       uint32   // max_ee_init_rd_atom at 104
+	AtomicCap             uint32   // atomic_cap at 108
+	MaxEE                 uint32   // max_ee at 112
+	MaxRDD                uint32   // max_rdd at 116
+	MaxMW                 uint32   // max_mw at 120
+	MaxRawIPv6QP          uint32   // max_raw_ipv6_qp at 124
+	MaxRawEthyQP          uint32   // max_raw_ethy_qp at 128
+	MaxMcastGrp           uint32   // max_mcast_grp at 132
+	MaxMcastQPAttach      uint32   // max_mcast_qp_attach at 136
+	MaxTotalMcastQPAttach uint32   // max_total_mcast_qp_attach at 140
+	MaxAH                 uint32   // max_ah at 144
+	MaxFMR                uint32   // max_fmr at 148
+	MaxMapPerFMR          uint32   // max_map_per_fmr at 152
+	MaxSRQ                uint32   // max_srq at 156
+	MaxSRQWR              uint32   // max_srq_wr at 160
+	MaxSRQSGE             uint32   // max_srq_sge at 164
+	MaxPKeys              uint16   // max_pkeys at 168
+	LocalCAAckDelay       uint8    // local_ca_ack_delay at 170
+	PhysPortCnt           uint8    // phys_port_cnt at 171
 	_                     [4]uint8 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(QueryDeviceResp{}) ^ 176)
-	_ = -unsafe.Offsetof(QueryDeviceResp{}.FWVer)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.NodeGUID) ^ 8)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.SysImageGUID) ^ 16)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxMRSize) ^ 24)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.PageSizeCap) ^ 32)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.VendorID) ^ 40)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.VendorPartID) ^ 44)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.HWVer) ^ 48)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxQP) ^ 52)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxQPWR) ^ 56)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.DeviceCapFlags) ^ 60)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxSGE) ^ 64)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxSGERD) ^ 68)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxCQ) ^ 72)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxCQE) ^ 76)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxMR) ^ 80)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxPD) ^ 84)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxQPRDAtom) ^ 88)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxEERDAtom) ^ 92)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxResRDAtom) ^ 96)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxQPInitRDAtom) ^ 100)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxEEInitRDAtom) ^ 104)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.AtomicCap) ^ 108)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxEE) ^ 112)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxRDD) ^ 116)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxMW) ^ 120)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxRawIPv6QP) ^ 124)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxRawEthyQP) ^ 128)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxMcastGrp) ^ 132)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxMcastQPAttach) ^ 136)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxTotalMcastQPAttach) ^ 140)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxAH) ^ 144)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxFMR) ^ 148)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxMapPerFMR) ^ 152)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxSRQ) ^ 156)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxSRQWR) ^ 160)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxSRQSGE) ^ 164)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.MaxPKeys) ^ 168)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.LocalCAAckDelay) ^ 170)
-	_ = -(unsafe.Offsetof(QueryDeviceResp{}.PhysPortCnt) ^ 171)
-)
 
 // ExQueryDevice is struct ib_uverbs_ex_query_device (ib_user_verbs.h), 8 bytes.
 type ExQueryDevice struct {
 	_        structs.HostLayout
-	CompMask uint32 // comp_mask
+	CompMask uint32 // comp_mask at 0
 	_        uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(ExQueryDevice{}) ^ 8)
-	_ = -unsafe.Offsetof(ExQueryDevice{}.CompMask)
-)
 
 // ODPCaps is struct ib_uverbs_odp_caps (ib_user_verbs.h), 24 bytes.
 type ODPCaps struct {
 	_                structs.HostLayout
-	GeneralCaps      uint64                  // general_caps
-	PerTransportCaps ODPCapsPerTransportCaps // per_transport_caps
+	GeneralCaps      uint64                  // general_caps at 0
+	PerTransportCaps ODPCapsPerTransportCaps // per_transport_caps at 8
 	_                uint32                  // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(ODPCaps{}) ^ 24)
-	_ = -unsafe.Offsetof(ODPCaps{}.GeneralCaps)
-	_ = -(unsafe.Offsetof(ODPCaps{}.PerTransportCaps) ^ 8)
-)
 
 // ODPCapsPerTransportCaps is the type of field per_transport_caps of struct ib_uverbs_odp_caps (ib_user_verbs.h), 12 bytes.
 type ODPCapsPerTransportCaps struct {
 	_         structs.HostLayout
-	RCODPCaps uint32 // rc_odp_caps
-	UCODPCaps uint32 // uc_odp_caps
-	UDODPCaps uint32 // ud_odp_caps
+	RCODPCaps uint32 // rc_odp_caps at 0
+	UCODPCaps uint32 // uc_odp_caps at 4
+	UDODPCaps uint32 // ud_odp_caps at 8
 }
-
-const (
-	_ = -(unsafe.Sizeof(ODPCapsPerTransportCaps{}) ^ 12)
-	_ = -unsafe.Offsetof(ODPCapsPerTransportCaps{}.RCODPCaps)
-	_ = -(unsafe.Offsetof(ODPCapsPerTransportCaps{}.UCODPCaps) ^ 4)
-	_ = -(unsafe.Offsetof(ODPCapsPerTransportCaps{}.UDODPCaps) ^ 8)
-)
 
 // RSSCaps is struct ib_uverbs_rss_caps (ib_user_verbs.h), 16 bytes.
 type RSSCaps struct {
 	_                          structs.HostLayout
-	SupportedQPTs              uint32 // supported_qpts
-	MaxRWQIndirectionTables    uint32 // max_rwq_indirection_tables
-	MaxRWQIndirectionTableSize uint32 // max_rwq_indirection_table_size
+	SupportedQPTs              uint32 // supported_qpts at 0
+	MaxRWQIndirectionTables    uint32 // max_rwq_indirection_tables at 4
+	MaxRWQIndirectionTableSize uint32 // max_rwq_indirection_table_size at 8
 	_                          uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(RSSCaps{}) ^ 16)
-	_ = -unsafe.Offsetof(RSSCaps{}.SupportedQPTs)
-	_ = -(unsafe.Offsetof(RSSCaps{}.MaxRWQIndirectionTables) ^ 4)
-	_ = -(unsafe.Offsetof(RSSCaps{}.MaxRWQIndirectionTableSize) ^ 8)
-)
 
 // TMCaps is struct ib_uverbs_tm_caps (ib_user_verbs.h), 24 bytes.
 type TMCaps struct {
 	_              structs.HostLayout
-	MaxRndvHdrSize uint32 // max_rndv_hdr_size
-	MaxNumTags     uint32 // max_num_tags
-	Flags          uint32 // flags
-	MaxOps         uint32 // max_ops
-	MaxSGE         uint32 // max_sge
+	MaxRndvHdrSize uint32 // max_rndv_hdr_size at 0
+	MaxNumTags     uint32 // max_num_tags at 4
+	Flags          uint32 // flags at 8
+	MaxOps         uint32 // max_ops at 12
+	MaxSGE         uint32 // max_sge at 16
 	_              uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(TMCaps{}) ^ 24)
-	_ = -unsafe.Offsetof(TMCaps{}.MaxRndvHdrSize)
-	_ = -(unsafe.Offsetof(TMCaps{}.MaxNumTags) ^ 4)
-	_ = -(unsafe.Offsetof(TMCaps{}.Flags) ^ 8)
-	_ = -(unsafe.Offsetof(TMCaps{}.MaxOps) ^ 12)
-	_ = -(unsafe.Offsetof(TMCaps{}.MaxSGE) ^ 16)
-)
 
 // ExQueryDeviceResp is struct ib_uverbs_ex_query_device_resp (ib_user_verbs.h), 304 bytes.
 type ExQueryDeviceResp struct {
 	_                structs.HostLayout
-	Base             QueryDeviceResp  // base
-	CompMask         uint32           // comp_mask
-	ResponseLength   uint32           // response_length
-	ODPCaps          ODPCaps          // odp_caps
-	TimestampMask    uint64           // timestamp_mask
-	HCACoreClock     uint64           // hca_core_clock
-	DeviceCapFlagsEx uint64           // device_cap_flags_ex
-	RSSCaps          RSSCaps          // rss_caps
-	MaxWQTypeRQ      uint32           // max_wq_type_rq
-	RawPacketCaps    uint32           // raw_packet_caps
-	TMCaps           TMCaps           // tm_caps
-	CQModerationCaps CQModerationCaps // cq_moderation_caps
-	MaxDMSize        uint64           // max_dm_size
-	XRCODPCaps       uint32           // xrc_odp_caps
+	Base             QueryDeviceResp  // base at 0
+	CompMask         uint32           // comp_mask at 176
+	ResponseLength   uint32           // response_length at 180
+	ODPCaps          ODPCaps          // odp_caps at 184
+	TimestampMask    uint64           // timestamp_mask at 208
+	HCACoreClock     uint64           // hca_core_clock at 216
+	DeviceCapFlagsEx uint64           // device_cap_flags_ex at 224
+	RSSCaps          RSSCaps          // rss_caps at 232
+	MaxWQTypeRQ      uint32           // max_wq_type_rq at 248
+	RawPacketCaps    uint32           // raw_packet_caps at 252
+	TMCaps           TMCaps           // tm_caps at 256
+	CQModerationCaps CQModerationCaps // cq_moderation_caps at 280
+	MaxDMSize        uint64           // max_dm_size at 288
+	XRCODPCaps       uint32           // xrc_odp_caps at 296
 	_                uint32           // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(ExQueryDeviceResp{}) ^ 304)
-	_ = -unsafe.Offsetof(ExQueryDeviceResp{}.Base)
-	_ = -(unsafe.Offsetof(ExQueryDeviceResp{}.CompMask) ^ 176)
-	_ = -(unsafe.Offsetof(ExQueryDeviceResp{}.ResponseLength) ^ 180)
-	_ = -(unsafe.Offsetof(ExQueryDeviceResp{}.ODPCaps) ^ 184)
-	_ = -(unsafe.Offsetof(ExQueryDeviceResp{}.TimestampMask) ^ 208)
-	_ = -(unsafe.Offsetof(ExQueryDeviceResp{}.HCACoreClock) ^ 216)
-	_ = -(unsafe.Offsetof(ExQueryDeviceResp{}.DeviceCapFlagsEx) ^ 224)
-	_ = -(unsafe.Offsetof(ExQueryDeviceResp{}.RSSCaps) ^ 232)
-	_ = -(unsafe.Offsetof(ExQueryDeviceResp{}.MaxWQTypeRQ) ^ 248)
-	_ = -(unsafe.Offsetof(ExQueryDeviceResp{}.RawPacketCaps) ^ 252)
-	_ = -(unsafe.Offsetof(ExQueryDeviceResp{}.TMCaps) ^ 256)
-	_ = -(unsafe.Offsetof(ExQueryDeviceResp{}.CQModerationCaps) ^ 280)
-	_ = -(unsafe.Offsetof(ExQueryDeviceResp{}.MaxDMSize) ^ 288)
-	_ = -(unsafe.Offsetof(ExQueryDeviceResp{}.XRCODPCaps) ^ 296)
-)
 
 // QueryPort is struct ib_uverbs_query_port (ib_user_verbs.h), 16 bytes.
 type QueryPort struct {
 	_        structs.HostLayout
-	Response Ptr      // response
-	PortNum  uint8    // port_num
+	Response Ptr      // response at 0
+	PortNum  uint8    // port_num at 8
 	_        [7]uint8 // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *QueryPort) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 16, n) }
-
-const (
-	_ = -(unsafe.Sizeof(QueryPort{}) ^ 16)
-	_ = -unsafe.Offsetof(QueryPort{}.Response)
-	_ = -(unsafe.Offsetof(QueryPort{}.PortNum) ^ 8)
-)
 
 // QueryPortResp is struct ib_uverbs_query_port_resp (ib_user_verbs.h), 40 bytes.
 type QueryPortResp struct {
 	_             structs.HostLayout
-	PortCapFlags  uint32 // port_cap_flags
-	MaxMsgSz      uint32 // max_msg_sz
-	BadPKeyCntr   uint32 // bad_pkey_cntr
-	QKeyViolCntr  uint32 // qkey_viol_cntr
-	GIDTblLen     uint32 // gid_tbl_len
-	PKeyTblLen    uint16 // pkey_tbl_len
-	LID           uint16 // lid
-	SMLID         uint16 // sm_lid
-	State         uint8  // state
-	MaxMTU        uint8  // max_mtu
-	ActiveMTU     uint8  // active_mtu
-	LMC           uint8  // lmc
-	MaxVLNum      uint8  // max_vl_num
-	SMSL          uint8  // sm_sl
-	SubnetTimeout uint8  // subnet_timeout
-	InitTypeReply uint8  // init_type_reply
-	ActiveWidth   uint8  // active_width
-	ActiveSpeed   uint8  // active_speed
-	PhysState     uint8  // phys_state
-	LinkLayer     uint8  // link_layer
-	Flags         uint8  // flags
+	PortCapFlags  uint32 // port_cap_flags at 0
+	MaxMsgSz      uint32 // max_msg_sz at 4
+	BadPKeyCntr   uint32 // bad_pkey_cntr at 8
+	QKeyViolCntr  uint32 // qkey_viol_cntr at 12
+	GIDTblLen     uint32 // gid_tbl_len at 16
+	PKeyTblLen    uint16 // pkey_tbl_len at 20
+	LID           uint16 // lid at 22
+	SMLID         uint16 // sm_lid at 24
+	State         uint8  // state at 26
+	MaxMTU        uint8  // max_mtu at 27
+	ActiveMTU     uint8  // active_mtu at 28
+	LMC           uint8  // lmc at 29
+	MaxVLNum      uint8  // max_vl_num at 30
+	SMSL          uint8  // sm_sl at 31
+	SubnetTimeout uint8  // subnet_timeout at 32
+	InitTypeReply uint8  // init_type_reply at 33
+	ActiveWidth   uint8  // active_width at 34
+	ActiveSpeed   uint8  // active_speed at 35
+	PhysState     uint8  // phys_state at 36
+	LinkLayer     uint8  // link_layer at 37
+	Flags         uint8  // flags at 38
 	_             uint8  // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(QueryPortResp{}) ^ 40)
-	_ = -unsafe.Offsetof(QueryPortResp{}.PortCapFlags)
-	_ = -(unsafe.Offsetof(QueryPortResp{}.MaxMsgSz) ^ 4)
-	_ = -(unsafe.Offsetof(QueryPortResp{}.BadPKeyCntr) ^ 8)
-	_ = -(unsafe.Offsetof(QueryPortResp{}.QKeyViolCntr) ^ 12)
-	_ = -(unsafe.Offsetof(QueryPortResp{}.GIDTblLen) ^ 16)
-	_ = -(unsafe.Offsetof(QueryPortResp{}.PKeyTblLen) ^ 20)
-	_ = -(unsafe.Offsetof(QueryPortResp{}.LID) ^ 22)
-	_ = -(unsafe.Offsetof(QueryPortResp{}.SMLID) ^ 24)
-	_ = -(unsafe.Offsetof(QueryPortResp{}.State) ^ 26)
-	_ = -(unsafe.Offsetof(QueryPortResp{}.MaxMTU) ^ 27)
-	_ = -(unsafe.Offsetof(QueryPortResp{}.ActiveMTU) ^ 28)
-	_ = -(unsafe.Offsetof(QueryPortResp{}.LMC) ^ 29)
-	_ = -(unsafe.Offsetof(QueryPortResp{}.MaxVLNum) ^ 30)
-	_ = -(unsafe.Offsetof(QueryPortResp{}.SMSL) ^ 31)
-	_ = -(unsafe.Offsetof(QueryPortResp{}.SubnetTimeout) ^ 32)
-	_ = -(unsafe.Offsetof(QueryPortResp{}.InitTypeReply) ^ 33)
-	_ = -(unsafe.Offsetof(QueryPortResp{}.ActiveWidth) ^ 34)
-	_ = -(unsafe.Offsetof(QueryPortResp{}.ActiveSpeed) ^ 35)
-	_ = -(unsafe.Offsetof(QueryPortResp{}.PhysState) ^ 36)
-	_ = -(unsafe.Offsetof(QueryPortResp{}.LinkLayer) ^ 37)
-	_ = -(unsafe.Offsetof(QueryPortResp{}.Flags) ^ 38)
-)
 
 // AllocPD is struct ib_uverbs_alloc_pd (ib_user_verbs.h), 8 bytes.
 type AllocPD struct {
 	_        structs.HostLayout
-	Response Ptr // response
+	Response Ptr // response at 0
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *AllocPD) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
-
-const (
-	_ = -(unsafe.Sizeof(AllocPD{}) ^ 8)
-	_ = -unsafe.Offsetof(AllocPD{}.Response)
-)
 
 // AllocPDResp is struct ib_uverbs_alloc_pd_resp (ib_user_verbs.h), 4 bytes.
 type AllocPDResp struct {
 	_        structs.HostLayout
-	PDHandle uint32 // pd_handle
+	PDHandle uint32 // pd_handle at 0
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *AllocPDResp) TailDriverData(n int) []uint32 { return tail[uint32](unsafe.Pointer(s), 4, n) }
-
-const (
-	_ = -(unsafe.Sizeof(AllocPDResp{}) ^ 4)
-	_ = -unsafe.Offsetof(AllocPDResp{}.PDHandle)
-)
 
 // DeallocPD is struct ib_uverbs_dealloc_pd (ib_user_verbs.h), 4 bytes.
 type DeallocPD struct {
 	_        structs.HostLayout
-	PDHandle uint32 // pd_handle
+	PDHandle uint32 // pd_handle at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(DeallocPD{}) ^ 4)
-	_ = -unsafe.Offsetof(DeallocPD{}.PDHandle)
-)
 
 // OpenXRCD is struct ib_uverbs_open_xrcd (ib_user_verbs.h), 16 bytes.
 type OpenXRCD struct {
 	_        structs.HostLayout
-	Response Ptr    // response
-	FD       uint32 // fd
-	Oflags   uint32 // oflags
+	Response Ptr    // response at 0
+	FD       uint32 // fd at 8
+	Oflags   uint32 // oflags at 12
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *OpenXRCD) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 16, n) }
-
-const (
-	_ = -(unsafe.Sizeof(OpenXRCD{}) ^ 16)
-	_ = -unsafe.Offsetof(OpenXRCD{}.Response)
-	_ = -(unsafe.Offsetof(OpenXRCD{}.FD) ^ 8)
-	_ = -(unsafe.Offsetof(OpenXRCD{}.Oflags) ^ 12)
-)
 
 // OpenXRCDResp is struct ib_uverbs_open_xrcd_resp (ib_user_verbs.h), 4 bytes.
 type OpenXRCDResp struct {
 	_          structs.HostLayout
-	XRCDHandle uint32 // xrcd_handle
+	XRCDHandle uint32 // xrcd_handle at 0
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *OpenXRCDResp) TailDriverData(n int) []uint32 { return tail[uint32](unsafe.Pointer(s), 4, n) }
-
-const (
-	_ = -(unsafe.Sizeof(OpenXRCDResp{}) ^ 4)
-	_ = -unsafe.Offsetof(OpenXRCDResp{}.XRCDHandle)
-)
 
 // CloseXRCD is struct ib_uverbs_close_xrcd (ib_user_verbs.h), 4 bytes.
 type CloseXRCD struct {
 	_          structs.HostLayout
-	XRCDHandle uint32 // xrcd_handle
+	XRCDHandle uint32 // xrcd_handle at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(CloseXRCD{}) ^ 4)
-	_ = -unsafe.Offsetof(CloseXRCD{}.XRCDHandle)
-)
 
 // RegMR is struct ib_uverbs_reg_mr (ib_user_verbs.h), 40 bytes.
 type RegMR struct {
 	_           structs.HostLayout
-	Response    Ptr    // response
-	Start       uint64 // start
-	Length      uint64 // length
-	HCAVA       uint64 // hca_va
-	PDHandle    uint32 // pd_handle
-	AccessFlags uint32 // access_flags
+	Response    Ptr    // response at 0
+	Start       uint64 // start at 8
+	Length      uint64 // length at 16
+	HCAVA       uint64 // hca_va at 24
+	PDHandle    uint32 // pd_handle at 32
+	AccessFlags uint32 // access_flags at 36
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *RegMR) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 40, n) }
-
-const (
-	_ = -(unsafe.Sizeof(RegMR{}) ^ 40)
-	_ = -unsafe.Offsetof(RegMR{}.Response)
-	_ = -(unsafe.Offsetof(RegMR{}.Start) ^ 8)
-	_ = -(unsafe.Offsetof(RegMR{}.Length) ^ 16)
-	_ = -(unsafe.Offsetof(RegMR{}.HCAVA) ^ 24)
-	_ = -(unsafe.Offsetof(RegMR{}.PDHandle) ^ 32)
-	_ = -(unsafe.Offsetof(RegMR{}.AccessFlags) ^ 36)
-)
 
 // RegMRResp is struct ib_uverbs_reg_mr_resp (ib_user_verbs.h), 12 bytes.
 type RegMRResp struct {
 	_        structs.HostLayout
-	MRHandle uint32 // mr_handle
-	LKey     uint32 // lkey
-	RKey     uint32 // rkey
+	MRHandle uint32 // mr_handle at 0
+	LKey     uint32 // lkey at 4
+	RKey     uint32 // rkey at 8
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *RegMRResp) TailDriverData(n int) []uint32 { return tail[uint32](unsafe.Pointer(s), 12, n) }
-
-const (
-	_ = -(unsafe.Sizeof(RegMRResp{}) ^ 12)
-	_ = -unsafe.Offsetof(RegMRResp{}.MRHandle)
-	_ = -(unsafe.Offsetof(RegMRResp{}.LKey) ^ 4)
-	_ = -(unsafe.Offsetof(RegMRResp{}.RKey) ^ 8)
-)
 
 // ReregMR is struct ib_uverbs_rereg_mr (ib_user_verbs.h), 48 bytes.
 type ReregMR struct {
 	_           structs.HostLayout
-	Response    Ptr    // response
-	MRHandle    uint32 // mr_handle
-	Flags       uint32 // flags
-	Start       uint64 // start
-	Length      uint64 // length
-	HCAVA       uint64 // hca_va
-	PDHandle    uint32 // pd_handle
-	AccessFlags uint32 // access_flags
+	Response    Ptr    // response at 0
+	MRHandle    uint32 // mr_handle at 8
+	Flags       uint32 // flags at 12
+	Start       uint64 // start at 16
+	Length      uint64 // length at 24
+	HCAVA       uint64 // hca_va at 32
+	PDHandle    uint32 // pd_handle at 40
+	AccessFlags uint32 // access_flags at 44
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *ReregMR) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 48, n) }
-
-const (
-	_ = -(unsafe.Sizeof(ReregMR{}) ^ 48)
-	_ = -unsafe.Offsetof(ReregMR{}.Response)
-	_ = -(unsafe.Offsetof(ReregMR{}.MRHandle) ^ 8)
-	_ = -(unsafe.Offsetof(ReregMR{}.Flags) ^ 12)
-	_ = -(unsafe.Offsetof(ReregMR{}.Start) ^ 16)
-	_ = -(unsafe.Offsetof(ReregMR{}.Length) ^ 24)
-	_ = -(unsafe.Offsetof(ReregMR{}.HCAVA) ^ 32)
-	_ = -(unsafe.Offsetof(ReregMR{}.PDHandle) ^ 40)
-	_ = -(unsafe.Offsetof(ReregMR{}.AccessFlags) ^ 44)
-)
 
 // ReregMRResp is struct ib_uverbs_rereg_mr_resp (ib_user_verbs.h), 8 bytes.
 type ReregMRResp struct {
 	_    structs.HostLayout
 	_    [0]uint64 // aligned to 8 bytes
-	LKey uint32    // lkey
-	RKey uint32    // rkey
+	LKey uint32    // lkey at 0
+	RKey uint32    // rkey at 4
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *ReregMRResp) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
-
-const (
-	_ = -(unsafe.Sizeof(ReregMRResp{}) ^ 8)
-	_ = -unsafe.Offsetof(ReregMRResp{}.LKey)
-	_ = -(unsafe.Offsetof(ReregMRResp{}.RKey) ^ 4)
-)
 
 // DeregMR is struct ib_uverbs_dereg_mr (ib_user_verbs.h), 4 bytes.
 type DeregMR struct {
 	_        structs.HostLayout
-	MRHandle uint32 // mr_handle
+	MRHandle uint32 // mr_handle at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(DeregMR{}) ^ 4)
-	_ = -unsafe.Offsetof(DeregMR{}.MRHandle)
-)
 
 // AllocMW is struct ib_uverbs_alloc_mw (ib_user_verbs.h), 16 bytes.
 type AllocMW struct {
 	_        structs.HostLayout
-	Response Ptr      // response
-	PDHandle uint32   // pd_handle
-	MWType   uint8    // mw_type
+	Response Ptr      // response at 0
+	PDHandle uint32   // pd_handle at 8
+	MWType   uint8    // mw_type at 12
 	_        [3]uint8 // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *AllocMW) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 16, n) }
-
-const (
-	_ = -(unsafe.Sizeof(AllocMW{}) ^ 16)
-	_ = -unsafe.Offsetof(AllocMW{}.Response)
-	_ = -(unsafe.Offsetof(AllocMW{}.PDHandle) ^ 8)
-	_ = -(unsafe.Offsetof(AllocMW{}.MWType) ^ 12)
-)
 
 // AllocMWResp is struct ib_uverbs_alloc_mw_resp (ib_user_verbs.h), 8 bytes.
 type AllocMWResp struct {
 	_        structs.HostLayout
 	_        [0]uint64 // aligned to 8 bytes
-	MWHandle uint32    // mw_handle
-	RKey     uint32    // rkey
+	MWHandle uint32    // mw_handle at 0
+	RKey     uint32    // rkey at 4
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *AllocMWResp) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
-
-const (
-	_ = -(unsafe.Sizeof(AllocMWResp{}) ^ 8)
-	_ = -unsafe.Offsetof(AllocMWResp{}.MWHandle)
-	_ = -(unsafe.Offsetof(AllocMWResp{}.RKey) ^ 4)
-)
 
 // DeallocMW is struct ib_uverbs_dealloc_mw (ib_user_verbs.h), 4 bytes.
 type DeallocMW struct {
 	_        structs.HostLayout
-	MWHandle uint32 // mw_handle
+	MWHandle uint32 // mw_handle at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(DeallocMW{}) ^ 4)
-	_ = -unsafe.Offsetof(DeallocMW{}.MWHandle)
-)
 
 // CreateCompChannel is struct ib_uverbs_create_comp_channel (ib_user_verbs.h), 8 bytes.
 type CreateCompChannel struct {
 	_        structs.HostLayout
-	Response Ptr // response
+	Response Ptr // response at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(CreateCompChannel{}) ^ 8)
-	_ = -unsafe.Offsetof(CreateCompChannel{}.Response)
-)
 
 // CreateCompChannelResp is struct ib_uverbs_create_comp_channel_resp (ib_user_verbs.h), 4 bytes.
 type CreateCompChannelResp struct {
 	_  structs.HostLayout
-	FD uint32 // fd
+	FD uint32 // fd at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(CreateCompChannelResp{}) ^ 4)
-	_ = -unsafe.Offsetof(CreateCompChannelResp{}.FD)
-)
 
 // CreateCQ is struct ib_uverbs_create_cq (ib_user_verbs.h), 32 bytes.
 type CreateCQ struct {
 	_           structs.HostLayout
-	Response    Ptr    // response
-	UserHandle  uint64 // user_handle
-	CQE         uint32 // cqe
-	CompVector  uint32 // comp_vector
-	CompChannel int32  // comp_channel
+	Response    Ptr    // response at 0
+	UserHandle  uint64 // user_handle at 8
+	CQE         uint32 // cqe at 16
+	CompVector  uint32 // comp_vector at 20
+	CompChannel int32  // comp_channel at 24
 	_           uint32 // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *CreateCQ) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 32, n) }
-
-const (
-	_ = -(unsafe.Sizeof(CreateCQ{}) ^ 32)
-	_ = -unsafe.Offsetof(CreateCQ{}.Response)
-	_ = -(unsafe.Offsetof(CreateCQ{}.UserHandle) ^ 8)
-	_ = -(unsafe.Offsetof(CreateCQ{}.CQE) ^ 16)
-	_ = -(unsafe.Offsetof(CreateCQ{}.CompVector) ^ 20)
-	_ = -(unsafe.Offsetof(CreateCQ{}.CompChannel) ^ 24)
-)
 
 // ExCreateCQ is struct ib_uverbs_ex_create_cq (ib_user_verbs.h), 32 bytes.
 type ExCreateCQ struct {
 	_           structs.HostLayout
-	UserHandle  uint64 // user_handle
-	CQE         uint32 // cqe
-	CompVector  uint32 // comp_vector
-	CompChannel int32  // comp_channel
-	CompMask    uint32 // comp_mask
-	Flags       uint32 // flags
+	UserHandle  uint64 // user_handle at 0
+	CQE         uint32 // cqe at 8
+	CompVector  uint32 // comp_vector at 12
+	CompChannel int32  // comp_channel at 16
+	CompMask    uint32 // comp_mask at 20
+	Flags       uint32 // flags at 24
 	_           uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(ExCreateCQ{}) ^ 32)
-	_ = -unsafe.Offsetof(ExCreateCQ{}.UserHandle)
-	_ = -(unsafe.Offsetof(ExCreateCQ{}.CQE) ^ 8)
-	_ = -(unsafe.Offsetof(ExCreateCQ{}.CompVector) ^ 12)
-	_ = -(unsafe.Offsetof(ExCreateCQ{}.CompChannel) ^ 16)
-	_ = -(unsafe.Offsetof(ExCreateCQ{}.CompMask) ^ 20)
-	_ = -(unsafe.Offsetof(ExCreateCQ{}.Flags) ^ 24)
-)
 
 // CreateCQResp is struct ib_uverbs_create_cq_resp (ib_user_verbs.h), 8 bytes.
 type CreateCQResp struct {
 	_        structs.HostLayout
 	_        [0]uint64 // aligned to 8 bytes
-	CQHandle uint32    // cq_handle
-	CQE      uint32    // cqe
+	CQHandle uint32    // cq_handle at 0
+	CQE      uint32    // cqe at 4
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *CreateCQResp) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
-
-const (
-	_ = -(unsafe.Sizeof(CreateCQResp{}) ^ 8)
-	_ = -unsafe.Offsetof(CreateCQResp{}.CQHandle)
-	_ = -(unsafe.Offsetof(CreateCQResp{}.CQE) ^ 4)
-)
 
 // ExCreateCQResp is struct ib_uverbs_ex_create_cq_resp (ib_user_verbs.h), 16 bytes.
 type ExCreateCQResp struct {
 	_              structs.HostLayout
-	Base           CreateCQResp // base
-	CompMask       uint32       // comp_mask
-	ResponseLength uint32       // response_length
+	Base           CreateCQResp // base at 0
+	CompMask       uint32       // comp_mask at 8
+	ResponseLength uint32       // response_length at 12
 }
-
-const (
-	_ = -(unsafe.Sizeof(ExCreateCQResp{}) ^ 16)
-	_ = -unsafe.Offsetof(ExCreateCQResp{}.Base)
-	_ = -(unsafe.Offsetof(ExCreateCQResp{}.CompMask) ^ 8)
-	_ = -(unsafe.Offsetof(ExCreateCQResp{}.ResponseLength) ^ 12)
-)
 
 // ResizeCQ is struct ib_uverbs_resize_cq (ib_user_verbs.h), 16 bytes.
 type ResizeCQ struct {
 	_        structs.HostLayout
-	Response Ptr    // response
-	CQHandle uint32 // cq_handle
-	CQE      uint32 // cqe
+	Response Ptr    // response at 0
+	CQHandle uint32 // cq_handle at 8
+	CQE      uint32 // cqe at 12
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *ResizeCQ) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 16, n) }
-
-const (
-	_ = -(unsafe.Sizeof(ResizeCQ{}) ^ 16)
-	_ = -unsafe.Offsetof(ResizeCQ{}.Response)
-	_ = -(unsafe.Offsetof(ResizeCQ{}.CQHandle) ^ 8)
-	_ = -(unsafe.Offsetof(ResizeCQ{}.CQE) ^ 12)
-)
 
 // ResizeCQResp is struct ib_uverbs_resize_cq_resp (ib_user_verbs.h), 8 bytes.
 type ResizeCQResp struct {
 	_   structs.HostLayout
 	_   [0]uint64 // aligned to 8 bytes
-	CQE uint32    // cqe
+	CQE uint32    // cqe at 0
 	_   uint32    // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *ResizeCQResp) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
 
-const (
-	_ = -(unsafe.Sizeof(ResizeCQResp{}) ^ 8)
-	_ = -unsafe.Offsetof(ResizeCQResp{}.CQE)
-)
-
-// PollCQ is struct ib_uverbs_poll_cq (ib_user_verbs.h), 16 bytes.
-type PollCQ struct {
-	_        structs.HostLayout
-	Response Ptr    // response
-	CQHandle uint32 // cq_handle
-	NE       uint32 // ne
+// ReqNotifyCQ is struct ib_uverbs_req_notify_cq (ib_user_verbs.h), 8 bytes.
+type ReqNotifyCQ struct {
+	_             structs.HostLayout
+	CQHandle      uint32 // cq_handle at 0
+	SolicitedOnly uint32 // solicited_only at 4
 }
-
-const (
-	_ = -(unsafe.Sizeof(PollCQ{}) ^ 16)
-	_ = -unsafe.Offsetof(PollCQ{}.Response)
-	_ = -(unsafe.Offsetof(PollCQ{}.CQHandle) ^ 8)
-	_ = -(unsafe.Offsetof(PollCQ{}.NE) ^ 12)
-)
 
 // WC is struct ib_uverbs_wc (ib_user_verbs.h), 48 bytes.
 type WC struct {
 	_            structs.HostLayout
-	WRID         uint64 // wr_id
-	Status       uint32 // status
-	Opcode       uint32 // opcode
-	VendorErr    uint32 // vendor_err
-	ByteLen      uint32 // byte_len
-	Ex           WCEx   // ex
-	QPNum        uint32 // qp_num
-	SrcQP        uint32 // src_qp
-	WCFlags      uint32 // wc_flags
-	PKeyIndex    uint16 // pkey_index
-	SLID         uint16 // slid
-	SL           uint8  // sl
-	DLIDPathBits uint8  // dlid_path_bits
-	PortNum      uint8  // port_num
+	WRID         uint64 // wr_id at 0
+	Status       uint32 // status at 8
+	Opcode       uint32 // opcode at 12
+	VendorErr    uint32 // vendor_err at 16
+	ByteLen      uint32 // byte_len at 20
+	Ex           WCEx   // ex at 24
+	QPNum        uint32 // qp_num at 28
+	SrcQP        uint32 // src_qp at 32
+	WCFlags      uint32 // wc_flags at 36
+	PKeyIndex    uint16 // pkey_index at 40
+	SLID         uint16 // slid at 42
+	SL           uint8  // sl at 44
+	DLIDPathBits uint8  // dlid_path_bits at 45
+	PortNum      uint8  // port_num at 46
 	_            uint8  // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(WC{}) ^ 48)
-	_ = -unsafe.Offsetof(WC{}.WRID)
-	_ = -(unsafe.Offsetof(WC{}.Status) ^ 8)
-	_ = -(unsafe.Offsetof(WC{}.Opcode) ^ 12)
-	_ = -(unsafe.Offsetof(WC{}.VendorErr) ^ 16)
-	_ = -(unsafe.Offsetof(WC{}.ByteLen) ^ 20)
-	_ = -(unsafe.Offsetof(WC{}.Ex) ^ 24)
-	_ = -(unsafe.Offsetof(WC{}.QPNum) ^ 28)
-	_ = -(unsafe.Offsetof(WC{}.SrcQP) ^ 32)
-	_ = -(unsafe.Offsetof(WC{}.WCFlags) ^ 36)
-	_ = -(unsafe.Offsetof(WC{}.PKeyIndex) ^ 40)
-	_ = -(unsafe.Offsetof(WC{}.SLID) ^ 42)
-	_ = -(unsafe.Offsetof(WC{}.SL) ^ 44)
-	_ = -(unsafe.Offsetof(WC{}.DLIDPathBits) ^ 45)
-	_ = -(unsafe.Offsetof(WC{}.PortNum) ^ 46)
-)
 
 // WCEx is the type of field ex of struct ib_uverbs_wc (ib_user_verbs.h), 4 bytes.
 type WCEx struct {
@@ -1032,610 +670,278 @@ func (u *WCEx) ImmData() *Be32 { return (*Be32)(unsafe.Pointer(&u.union)) }
 // InvalidateRKey is member invalidate_rkey.
 func (u *WCEx) InvalidateRKey() *uint32 { return (*uint32)(unsafe.Pointer(&u.union)) }
 
-const (
-	_ = -(unsafe.Sizeof(WCEx{}) ^ 4)
-)
-
-// PollCQResp is struct ib_uverbs_poll_cq_resp (ib_user_verbs.h), 8 bytes.
-type PollCQResp struct {
-	_     structs.HostLayout
-	_     [0]uint64 // aligned to 8 bytes
-	Count uint32    // count
-	_     uint32    // reserved
-}
-
-// TailWC returns the n elements of wc, which lie behind the struct and must have been
-// allocated together with it.
-func (s *PollCQResp) TailWC(n int) []WC { return tail[WC](unsafe.Pointer(s), 8, n) }
-
-const (
-	_ = -(unsafe.Sizeof(PollCQResp{}) ^ 8)
-	_ = -unsafe.Offsetof(PollCQResp{}.Count)
-)
-
-// ReqNotifyCQ is struct ib_uverbs_req_notify_cq (ib_user_verbs.h), 8 bytes.
-type ReqNotifyCQ struct {
-	_             structs.HostLayout
-	CQHandle      uint32 // cq_handle
-	SolicitedOnly uint32 // solicited_only
-}
-
-const (
-	_ = -(unsafe.Sizeof(ReqNotifyCQ{}) ^ 8)
-	_ = -unsafe.Offsetof(ReqNotifyCQ{}.CQHandle)
-	_ = -(unsafe.Offsetof(ReqNotifyCQ{}.SolicitedOnly) ^ 4)
-)
-
 // DestroyCQ is struct ib_uverbs_destroy_cq (ib_user_verbs.h), 16 bytes.
 type DestroyCQ struct {
 	_        structs.HostLayout
-	Response Ptr    // response
-	CQHandle uint32 // cq_handle
+	Response Ptr    // response at 0
+	CQHandle uint32 // cq_handle at 8
 	_        uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(DestroyCQ{}) ^ 16)
-	_ = -unsafe.Offsetof(DestroyCQ{}.Response)
-	_ = -(unsafe.Offsetof(DestroyCQ{}.CQHandle) ^ 8)
-)
 
 // DestroyCQResp is struct ib_uverbs_destroy_cq_resp (ib_user_verbs.h), 8 bytes.
 type DestroyCQResp struct {
 	_                   structs.HostLayout
-	CompEventsReported  uint32 // comp_events_reported
-	AsyncEventsReported uint32 // async_events_reported
+	CompEventsReported  uint32 // comp_events_reported at 0
+	AsyncEventsReported uint32 // async_events_reported at 4
 }
-
-const (
-	_ = -(unsafe.Sizeof(DestroyCQResp{}) ^ 8)
-	_ = -unsafe.Offsetof(DestroyCQResp{}.CompEventsReported)
-	_ = -(unsafe.Offsetof(DestroyCQResp{}.AsyncEventsReported) ^ 4)
-)
 
 // GlobalRoute is struct ib_uverbs_global_route (ib_user_verbs.h), 24 bytes.
 type GlobalRoute struct {
 	_            structs.HostLayout
-	DGID         [16]uint8 // dgid
-	FlowLabel    uint32    // flow_label
-	SGIDIndex    uint8     // sgid_index
-	HopLimit     uint8     // hop_limit
-	TrafficClass uint8     // traffic_class
+	DGID         [16]uint8 // dgid at 0
+	FlowLabel    uint32    // flow_label at 16
+	SGIDIndex    uint8     // sgid_index at 20
+	HopLimit     uint8     // hop_limit at 21
+	TrafficClass uint8     // traffic_class at 22
 	_            uint8     // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(GlobalRoute{}) ^ 24)
-	_ = -unsafe.Offsetof(GlobalRoute{}.DGID)
-	_ = -(unsafe.Offsetof(GlobalRoute{}.FlowLabel) ^ 16)
-	_ = -(unsafe.Offsetof(GlobalRoute{}.SGIDIndex) ^ 20)
-	_ = -(unsafe.Offsetof(GlobalRoute{}.HopLimit) ^ 21)
-	_ = -(unsafe.Offsetof(GlobalRoute{}.TrafficClass) ^ 22)
-)
 
 // AHAttr is struct ib_uverbs_ah_attr (ib_user_verbs.h), 32 bytes.
 type AHAttr struct {
 	_           structs.HostLayout
-	GRH         GlobalRoute // grh
-	DLID        uint16      // dlid
-	SL          uint8       // sl
-	SrcPathBits uint8       // src_path_bits
-	StaticRate  uint8       // static_rate
-	IsGlobal    uint8       // is_global
-	PortNum     uint8       // port_num
+	GRH         GlobalRoute // grh at 0
+	DLID        uint16      // dlid at 24
+	SL          uint8       // sl at 26
+	SrcPathBits uint8       // src_path_bits at 27
+	StaticRate  uint8       // static_rate at 28
+	IsGlobal    uint8       // is_global at 29
+	PortNum     uint8       // port_num at 30
 	_           uint8       // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(AHAttr{}) ^ 32)
-	_ = -unsafe.Offsetof(AHAttr{}.GRH)
-	_ = -(unsafe.Offsetof(AHAttr{}.DLID) ^ 24)
-	_ = -(unsafe.Offsetof(AHAttr{}.SL) ^ 26)
-	_ = -(unsafe.Offsetof(AHAttr{}.SrcPathBits) ^ 27)
-	_ = -(unsafe.Offsetof(AHAttr{}.StaticRate) ^ 28)
-	_ = -(unsafe.Offsetof(AHAttr{}.IsGlobal) ^ 29)
-	_ = -(unsafe.Offsetof(AHAttr{}.PortNum) ^ 30)
-)
-
-// QPAttr is struct ib_uverbs_qp_attr (ib_user_verbs.h), 144 bytes.
-type QPAttr struct {
-	_                structs.HostLayout
-	QPAttrMask       uint32   // qp_attr_mask
-	QPState          uint32   // qp_state
-	CurQPState       uint32   // cur_qp_state
-	PathMTU          uint32   // path_mtu
-	PathMigState     uint32   // path_mig_state
-	QKey             uint32   // qkey
-	RQPSN            uint32   // rq_psn
-	SQPSN            uint32   // sq_psn
-	DestQPNum        uint32   // dest_qp_num
-	QPAccessFlags    uint32   // qp_access_flags
-	AHAttr           AHAttr   // ah_attr
-	AltAHAttr        AHAttr   // alt_ah_attr
-	MaxSendWR        uint32   // max_send_wr
-	MaxRecvWR        uint32   // max_recv_wr
-	MaxSendSGE       uint32   // max_send_sge
-	MaxRecvSGE       uint32   // max_recv_sge
-	MaxInlineData    uint32   // max_inline_data
-	PKeyIndex        uint16   // pkey_index
-	AltPKeyIndex     uint16   // alt_pkey_index
-	EnSQDAsyncNotify uint8    // en_sqd_async_notify
-	SQDraining       uint8    // sq_draining
-	MaxRDAtomic      uint8    // max_rd_atomic
-	MaxDestRDAtomic  uint8    // max_dest_rd_atomic
-	MinRNRTimer      uint8    // min_rnr_timer
-	PortNum          uint8    // port_num
-	Timeout          uint8    // timeout
-	RetryCnt         uint8    // retry_cnt
-	RNRRetry         uint8    // rnr_retry
-	AltPortNum       uint8    // alt_port_num
-	AltTimeout       uint8    // alt_timeout
-	_                [5]uint8 // reserved
-}
-
-const (
-	_ = -(unsafe.Sizeof(QPAttr{}) ^ 144)
-	_ = -unsafe.Offsetof(QPAttr{}.QPAttrMask)
-	_ = -(unsafe.Offsetof(QPAttr{}.QPState) ^ 4)
-	_ = -(unsafe.Offsetof(QPAttr{}.CurQPState) ^ 8)
-	_ = -(unsafe.Offsetof(QPAttr{}.PathMTU) ^ 12)
-	_ = -(unsafe.Offsetof(QPAttr{}.PathMigState) ^ 16)
-	_ = -(unsafe.Offsetof(QPAttr{}.QKey) ^ 20)
-	_ = -(unsafe.Offsetof(QPAttr{}.RQPSN) ^ 24)
-	_ = -(unsafe.Offsetof(QPAttr{}.SQPSN) ^ 28)
-	_ = -(unsafe.Offsetof(QPAttr{}.DestQPNum) ^ 32)
-	_ = -(unsafe.Offsetof(QPAttr{}.QPAccessFlags) ^ 36)
-	_ = -(unsafe.Offsetof(QPAttr{}.AHAttr) ^ 40)
-	_ = -(unsafe.Offsetof(QPAttr{}.AltAHAttr) ^ 72)
-	_ = -(unsafe.Offsetof(QPAttr{}.MaxSendWR) ^ 104)
-	_ = -(unsafe.Offsetof(QPAttr{}.MaxRecvWR) ^ 108)
-	_ = -(unsafe.Offsetof(QPAttr{}.MaxSendSGE) ^ 112)
-	_ = -(unsafe.Offsetof(QPAttr{}.MaxRecvSGE) ^ 116)
-	_ = -(unsafe.Offsetof(QPAttr{}.MaxInlineData) ^ 120)
-	_ = -(unsafe.Offsetof(QPAttr{}.PKeyIndex) ^ 124)
-	_ = -(unsafe.Offsetof(QPAttr{}.AltPKeyIndex) ^ 126)
-	_ = -(unsafe.Offsetof(QPAttr{}.EnSQDAsyncNotify) ^ 128)
-	_ = -(unsafe.Offsetof(QPAttr{}.SQDraining) ^ 129)
-	_ = -(unsafe.Offsetof(QPAttr{}.MaxRDAtomic) ^ 130)
-	_ = -(unsafe.Offsetof(QPAttr{}.MaxDestRDAtomic) ^ 131)
-	_ = -(unsafe.Offsetof(QPAttr{}.MinRNRTimer) ^ 132)
-	_ = -(unsafe.Offsetof(QPAttr{}.PortNum) ^ 133)
-	_ = -(unsafe.Offsetof(QPAttr{}.Timeout) ^ 134)
-	_ = -(unsafe.Offsetof(QPAttr{}.RetryCnt) ^ 135)
-	_ = -(unsafe.Offsetof(QPAttr{}.RNRRetry) ^ 136)
-	_ = -(unsafe.Offsetof(QPAttr{}.AltPortNum) ^ 137)
-	_ = -(unsafe.Offsetof(QPAttr{}.AltTimeout) ^ 138)
-)
 
 // CreateQP is struct ib_uverbs_create_qp (ib_user_verbs.h), 56 bytes.
 type CreateQP struct {
 	_             structs.HostLayout
-	Response      Ptr    // response
-	UserHandle    uint64 // user_handle
-	PDHandle      uint32 // pd_handle
-	SendCQHandle  uint32 // send_cq_handle
-	RecvCQHandle  uint32 // recv_cq_handle
-	SRQHandle     uint32 // srq_handle
-	MaxSendWR     uint32 // max_send_wr
-	MaxRecvWR     uint32 // max_recv_wr
-	MaxSendSGE    uint32 // max_send_sge
-	MaxRecvSGE    uint32 // max_recv_sge
-	MaxInlineData uint32 // max_inline_data
-	SQSigAll      uint8  // sq_sig_all
-	QPType        uint8  // qp_type
-	IsSRQ         uint8  // is_srq
+	Response      Ptr    // response at 0
+	UserHandle    uint64 // user_handle at 8
+	PDHandle      uint32 // pd_handle at 16
+	SendCQHandle  uint32 // send_cq_handle at 20
+	RecvCQHandle  uint32 // recv_cq_handle at 24
+	SRQHandle     uint32 // srq_handle at 28
+	MaxSendWR     uint32 // max_send_wr at 32
+	MaxRecvWR     uint32 // max_recv_wr at 36
+	MaxSendSGE    uint32 // max_send_sge at 40
+	MaxRecvSGE    uint32 // max_recv_sge at 44
+	MaxInlineData uint32 // max_inline_data at 48
+	SQSigAll      uint8  // sq_sig_all at 52
+	QPType        uint8  // qp_type at 53
+	IsSRQ         uint8  // is_srq at 54
 	_             uint8  // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *CreateQP) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 56, n) }
-
-const (
-	_ = -(unsafe.Sizeof(CreateQP{}) ^ 56)
-	_ = -unsafe.Offsetof(CreateQP{}.Response)
-	_ = -(unsafe.Offsetof(CreateQP{}.UserHandle) ^ 8)
-	_ = -(unsafe.Offsetof(CreateQP{}.PDHandle) ^ 16)
-	_ = -(unsafe.Offsetof(CreateQP{}.SendCQHandle) ^ 20)
-	_ = -(unsafe.Offsetof(CreateQP{}.RecvCQHandle) ^ 24)
-	_ = -(unsafe.Offsetof(CreateQP{}.SRQHandle) ^ 28)
-	_ = -(unsafe.Offsetof(CreateQP{}.MaxSendWR) ^ 32)
-	_ = -(unsafe.Offsetof(CreateQP{}.MaxRecvWR) ^ 36)
-	_ = -(unsafe.Offsetof(CreateQP{}.MaxSendSGE) ^ 40)
-	_ = -(unsafe.Offsetof(CreateQP{}.MaxRecvSGE) ^ 44)
-	_ = -(unsafe.Offsetof(CreateQP{}.MaxInlineData) ^ 48)
-	_ = -(unsafe.Offsetof(CreateQP{}.SQSigAll) ^ 52)
-	_ = -(unsafe.Offsetof(CreateQP{}.QPType) ^ 53)
-	_ = -(unsafe.Offsetof(CreateQP{}.IsSRQ) ^ 54)
-)
 
 // ExCreateQP is struct ib_uverbs_ex_create_qp (ib_user_verbs.h), 64 bytes.
 type ExCreateQP struct {
 	_               structs.HostLayout
-	UserHandle      uint64 // user_handle
-	PDHandle        uint32 // pd_handle
-	SendCQHandle    uint32 // send_cq_handle
-	RecvCQHandle    uint32 // recv_cq_handle
-	SRQHandle       uint32 // srq_handle
-	MaxSendWR       uint32 // max_send_wr
-	MaxRecvWR       uint32 // max_recv_wr
-	MaxSendSGE      uint32 // max_send_sge
-	MaxRecvSGE      uint32 // max_recv_sge
-	MaxInlineData   uint32 // max_inline_data
-	SQSigAll        uint8  // sq_sig_all
-	QPType          uint8  // qp_type
-	IsSRQ           uint8  // is_srq
+	UserHandle      uint64 // user_handle at 0
+	PDHandle        uint32 // pd_handle at 8
+	SendCQHandle    uint32 // send_cq_handle at 12
+	RecvCQHandle    uint32 // recv_cq_handle at 16
+	SRQHandle       uint32 // srq_handle at 20
+	MaxSendWR       uint32 // max_send_wr at 24
+	MaxRecvWR       uint32 // max_recv_wr at 28
+	MaxSendSGE      uint32 // max_send_sge at 32
+	MaxRecvSGE      uint32 // max_recv_sge at 36
+	MaxInlineData   uint32 // max_inline_data at 40
+	SQSigAll        uint8  // sq_sig_all at 44
+	QPType          uint8  // qp_type at 45
+	IsSRQ           uint8  // is_srq at 46
 	_               uint8  // reserved
-	CompMask        uint32 // comp_mask
-	CreateFlags     uint32 // create_flags
-	RWQIndTblHandle uint32 // rwq_ind_tbl_handle
-	SourceQPN       uint32 // source_qpn
+	CompMask        uint32 // comp_mask at 48
+	CreateFlags     uint32 // create_flags at 52
+	RWQIndTblHandle uint32 // rwq_ind_tbl_handle at 56
+	SourceQPN       uint32 // source_qpn at 60
 }
-
-const (
-	_ = -(unsafe.Sizeof(ExCreateQP{}) ^ 64)
-	_ = -unsafe.Offsetof(ExCreateQP{}.UserHandle)
-	_ = -(unsafe.Offsetof(ExCreateQP{}.PDHandle) ^ 8)
-	_ = -(unsafe.Offsetof(ExCreateQP{}.SendCQHandle) ^ 12)
-	_ = -(unsafe.Offsetof(ExCreateQP{}.RecvCQHandle) ^ 16)
-	_ = -(unsafe.Offsetof(ExCreateQP{}.SRQHandle) ^ 20)
-	_ = -(unsafe.Offsetof(ExCreateQP{}.MaxSendWR) ^ 24)
-	_ = -(unsafe.Offsetof(ExCreateQP{}.MaxRecvWR) ^ 28)
-	_ = -(unsafe.Offsetof(ExCreateQP{}.MaxSendSGE) ^ 32)
-	_ = -(unsafe.Offsetof(ExCreateQP{}.MaxRecvSGE) ^ 36)
-	_ = -(unsafe.Offsetof(ExCreateQP{}.MaxInlineData) ^ 40)
-	_ = -(unsafe.Offsetof(ExCreateQP{}.SQSigAll) ^ 44)
-	_ = -(unsafe.Offsetof(ExCreateQP{}.QPType) ^ 45)
-	_ = -(unsafe.Offsetof(ExCreateQP{}.IsSRQ) ^ 46)
-	_ = -(unsafe.Offsetof(ExCreateQP{}.CompMask) ^ 48)
-	_ = -(unsafe.Offsetof(ExCreateQP{}.CreateFlags) ^ 52)
-	_ = -(unsafe.Offsetof(ExCreateQP{}.RWQIndTblHandle) ^ 56)
-	_ = -(unsafe.Offsetof(ExCreateQP{}.SourceQPN) ^ 60)
-)
 
 // OpenQP is struct ib_uverbs_open_qp (ib_user_verbs.h), 32 bytes.
 type OpenQP struct {
 	_          structs.HostLayout
-	Response   Ptr      // response
-	UserHandle uint64   // user_handle
-	PDHandle   uint32   // pd_handle
-	QPN        uint32   // qpn
-	QPType     uint8    // qp_type
+	Response   Ptr      // response at 0
+	UserHandle uint64   // user_handle at 8
+	PDHandle   uint32   // pd_handle at 16
+	QPN        uint32   // qpn at 20
+	QPType     uint8    // qp_type at 24
 	_          [7]uint8 // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *OpenQP) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 32, n) }
-
-const (
-	_ = -(unsafe.Sizeof(OpenQP{}) ^ 32)
-	_ = -unsafe.Offsetof(OpenQP{}.Response)
-	_ = -(unsafe.Offsetof(OpenQP{}.UserHandle) ^ 8)
-	_ = -(unsafe.Offsetof(OpenQP{}.PDHandle) ^ 16)
-	_ = -(unsafe.Offsetof(OpenQP{}.QPN) ^ 20)
-	_ = -(unsafe.Offsetof(OpenQP{}.QPType) ^ 24)
-)
 
 // CreateQPResp is struct ib_uverbs_create_qp_resp (ib_user_verbs.h), 32 bytes.
 type CreateQPResp struct {
 	_             structs.HostLayout
-	QPHandle      uint32 // qp_handle
-	QPN           uint32 // qpn
-	MaxSendWR     uint32 // max_send_wr
-	MaxRecvWR     uint32 // max_recv_wr
-	MaxSendSGE    uint32 // max_send_sge
-	MaxRecvSGE    uint32 // max_recv_sge
-	MaxInlineData uint32 // max_inline_data
+	QPHandle      uint32 // qp_handle at 0
+	QPN           uint32 // qpn at 4
+	MaxSendWR     uint32 // max_send_wr at 8
+	MaxRecvWR     uint32 // max_recv_wr at 12
+	MaxSendSGE    uint32 // max_send_sge at 16
+	MaxRecvSGE    uint32 // max_recv_sge at 20
+	MaxInlineData uint32 // max_inline_data at 24
 	_             uint32 // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *CreateQPResp) TailDriverData(n int) []uint32 { return tail[uint32](unsafe.Pointer(s), 32, n) }
-
-const (
-	_ = -(unsafe.Sizeof(CreateQPResp{}) ^ 32)
-	_ = -unsafe.Offsetof(CreateQPResp{}.QPHandle)
-	_ = -(unsafe.Offsetof(CreateQPResp{}.QPN) ^ 4)
-	_ = -(unsafe.Offsetof(CreateQPResp{}.MaxSendWR) ^ 8)
-	_ = -(unsafe.Offsetof(CreateQPResp{}.MaxRecvWR) ^ 12)
-	_ = -(unsafe.Offsetof(CreateQPResp{}.MaxSendSGE) ^ 16)
-	_ = -(unsafe.Offsetof(CreateQPResp{}.MaxRecvSGE) ^ 20)
-	_ = -(unsafe.Offsetof(CreateQPResp{}.MaxInlineData) ^ 24)
-)
 
 // ExCreateQPResp is struct ib_uverbs_ex_create_qp_resp (ib_user_verbs.h), 40 bytes.
 type ExCreateQPResp struct {
 	_              structs.HostLayout
-	Base           CreateQPResp // base
-	CompMask       uint32       // comp_mask
-	ResponseLength uint32       // response_length
+	Base           CreateQPResp // base at 0
+	CompMask       uint32       // comp_mask at 32
+	ResponseLength uint32       // response_length at 36
 }
-
-const (
-	_ = -(unsafe.Sizeof(ExCreateQPResp{}) ^ 40)
-	_ = -unsafe.Offsetof(ExCreateQPResp{}.Base)
-	_ = -(unsafe.Offsetof(ExCreateQPResp{}.CompMask) ^ 32)
-	_ = -(unsafe.Offsetof(ExCreateQPResp{}.ResponseLength) ^ 36)
-)
 
 // QPDest is struct ib_uverbs_qp_dest (ib_user_verbs.h), 32 bytes.
 type QPDest struct {
 	_            structs.HostLayout
-	DGID         [16]uint8 // dgid
-	FlowLabel    uint32    // flow_label
-	DLID         uint16    // dlid
+	DGID         [16]uint8 // dgid at 0
+	FlowLabel    uint32    // flow_label at 16
+	DLID         uint16    // dlid at 20
 	_            uint16    // reserved
-	SGIDIndex    uint8     // sgid_index
-	HopLimit     uint8     // hop_limit
-	TrafficClass uint8     // traffic_class
-	SL           uint8     // sl
-	SrcPathBits  uint8     // src_path_bits
-	StaticRate   uint8     // static_rate
-	IsGlobal     uint8     // is_global
-	PortNum      uint8     // port_num
+	SGIDIndex    uint8     // sgid_index at 24
+	HopLimit     uint8     // hop_limit at 25
+	TrafficClass uint8     // traffic_class at 26
+	SL           uint8     // sl at 27
+	SrcPathBits  uint8     // src_path_bits at 28
+	StaticRate   uint8     // static_rate at 29
+	IsGlobal     uint8     // is_global at 30
+	PortNum      uint8     // port_num at 31
 }
-
-const (
-	_ = -(unsafe.Sizeof(QPDest{}) ^ 32)
-	_ = -unsafe.Offsetof(QPDest{}.DGID)
-	_ = -(unsafe.Offsetof(QPDest{}.FlowLabel) ^ 16)
-	_ = -(unsafe.Offsetof(QPDest{}.DLID) ^ 20)
-	_ = -(unsafe.Offsetof(QPDest{}.SGIDIndex) ^ 24)
-	_ = -(unsafe.Offsetof(QPDest{}.HopLimit) ^ 25)
-	_ = -(unsafe.Offsetof(QPDest{}.TrafficClass) ^ 26)
-	_ = -(unsafe.Offsetof(QPDest{}.SL) ^ 27)
-	_ = -(unsafe.Offsetof(QPDest{}.SrcPathBits) ^ 28)
-	_ = -(unsafe.Offsetof(QPDest{}.StaticRate) ^ 29)
-	_ = -(unsafe.Offsetof(QPDest{}.IsGlobal) ^ 30)
-	_ = -(unsafe.Offsetof(QPDest{}.PortNum) ^ 31)
-)
 
 // QueryQP is struct ib_uverbs_query_qp (ib_user_verbs.h), 16 bytes.
 type QueryQP struct {
 	_        structs.HostLayout
-	Response Ptr    // response
-	QPHandle uint32 // qp_handle
-	AttrMask uint32 // attr_mask
+	Response Ptr    // response at 0
+	QPHandle uint32 // qp_handle at 8
+	AttrMask uint32 // attr_mask at 12
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *QueryQP) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 16, n) }
-
-const (
-	_ = -(unsafe.Sizeof(QueryQP{}) ^ 16)
-	_ = -unsafe.Offsetof(QueryQP{}.Response)
-	_ = -(unsafe.Offsetof(QueryQP{}.QPHandle) ^ 8)
-	_ = -(unsafe.Offsetof(QueryQP{}.AttrMask) ^ 12)
-)
 
 // QueryQPResp is struct ib_uverbs_query_qp_resp (ib_user_verbs.h), 128 bytes.
 type QueryQPResp struct {
 	_               structs.HostLayout
 	_               [0]uint64 // aligned to 8 bytes
-	Dest            QPDest    // dest
-	AltDest         QPDest    // alt_dest
-	MaxSendWR       uint32    // max_send_wr
-	MaxRecvWR       uint32    // max_recv_wr
-	MaxSendSGE      uint32    // max_send_sge
-	MaxRecvSGE      uint32    // max_recv_sge
-	MaxInlineData   uint32    // max_inline_data
-	QKey            uint32    // qkey
-	RQPSN           uint32    // rq_psn
-	SQPSN           uint32    // sq_psn
-	DestQPNum       uint32    // dest_qp_num
-	QPAccessFlags   uint32    // qp_access_flags
-	PKeyIndex       uint16    // pkey_index
-	AltPKeyIndex    uint16    // alt_pkey_index
-	QPState         uint8     // qp_state
-	CurQPState      uint8     // cur_qp_state
-	PathMTU         uint8     // path_mtu
-	PathMigState    uint8     // path_mig_state
-	SQDraining      uint8     // sq_draining
-	MaxRDAtomic     uint8     // max_rd_atomic
-	MaxDestRDAtomic uint8     // max_dest_rd_atomic
-	MinRNRTimer     uint8     // min_rnr_timer
-	PortNum         uint8     // port_num
-	Timeout         uint8     // timeout
-	RetryCnt        uint8     // retry_cnt
-	RNRRetry        uint8     // rnr_retry
-	AltPortNum      uint8     // alt_port_num
-	AltTimeout      uint8     // alt_timeout
-	SQSigAll        uint8     // sq_sig_all
+	Dest            QPDest    // dest at 0
+	AltDest         QPDest    // alt_dest at 32
+	MaxSendWR       uint32    // max_send_wr at 64
+	MaxRecvWR       uint32    // max_recv_wr at 68
+	MaxSendSGE      uint32    // max_send_sge at 72
+	MaxRecvSGE      uint32    // max_recv_sge at 76
+	MaxInlineData   uint32    // max_inline_data at 80
+	QKey            uint32    // qkey at 84
+	RQPSN           uint32    // rq_psn at 88
+	SQPSN           uint32    // sq_psn at 92
+	DestQPNum       uint32    // dest_qp_num at 96
+	QPAccessFlags   uint32    // qp_access_flags at 100
+	PKeyIndex       uint16    // pkey_index at 104
+	AltPKeyIndex    uint16    // alt_pkey_index at 106
+	QPState         uint8     // qp_state at 108
+	CurQPState      uint8     // cur_qp_state at 109
+	PathMTU         uint8     // path_mtu at 110
+	PathMigState    uint8     // path_mig_state at 111
+	SQDraining      uint8     // sq_draining at 112
+	MaxRDAtomic     uint8     // max_rd_atomic at 113
+	MaxDestRDAtomic uint8     // max_dest_rd_atomic at 114
+	MinRNRTimer     uint8     // min_rnr_timer at 115
+	PortNum         uint8     // port_num at 116
+	Timeout         uint8     // timeout at 117
+	RetryCnt        uint8     // retry_cnt at 118
+	RNRRetry        uint8     // rnr_retry at 119
+	AltPortNum      uint8     // alt_port_num at 120
+	AltTimeout      uint8     // alt_timeout at 121
+	SQSigAll        uint8     // sq_sig_all at 122
 	_               [5]uint8  // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *QueryQPResp) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 128, n) }
-
-const (
-	_ = -(unsafe.Sizeof(QueryQPResp{}) ^ 128)
-	_ = -unsafe.Offsetof(QueryQPResp{}.Dest)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.AltDest) ^ 32)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.MaxSendWR) ^ 64)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.MaxRecvWR) ^ 68)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.MaxSendSGE) ^ 72)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.MaxRecvSGE) ^ 76)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.MaxInlineData) ^ 80)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.QKey) ^ 84)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.RQPSN) ^ 88)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.SQPSN) ^ 92)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.DestQPNum) ^ 96)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.QPAccessFlags) ^ 100)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.PKeyIndex) ^ 104)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.AltPKeyIndex) ^ 106)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.QPState) ^ 108)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.CurQPState) ^ 109)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.PathMTU) ^ 110)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.PathMigState) ^ 111)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.SQDraining) ^ 112)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.MaxRDAtomic) ^ 113)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.MaxDestRDAtomic) ^ 114)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.MinRNRTimer) ^ 115)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.PortNum) ^ 116)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.Timeout) ^ 117)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.RetryCnt) ^ 118)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.RNRRetry) ^ 119)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.AltPortNum) ^ 120)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.AltTimeout) ^ 121)
-	_ = -(unsafe.Offsetof(QueryQPResp{}.SQSigAll) ^ 122)
-)
 
 // ModifyQP is struct ib_uverbs_modify_qp (ib_user_verbs.h), 112 bytes.
 type ModifyQP struct {
 	_                structs.HostLayout
 	_                [0]uint64 // aligned to 8 bytes
-	Dest             QPDest    // dest
-	AltDest          QPDest    // alt_dest
-	QPHandle         uint32    // qp_handle
-	AttrMask         uint32    // attr_mask
-	QKey             uint32    // qkey
-	RQPSN            uint32    // rq_psn
-	SQPSN            uint32    // sq_psn
-	DestQPNum        uint32    // dest_qp_num
-	QPAccessFlags    uint32    // qp_access_flags
-	PKeyIndex        uint16    // pkey_index
-	AltPKeyIndex     uint16    // alt_pkey_index
-	QPState          uint8     // qp_state
-	CurQPState       uint8     // cur_qp_state
-	PathMTU          uint8     // path_mtu
-	PathMigState     uint8     // path_mig_state
-	EnSQDAsyncNotify uint8     // en_sqd_async_notify
-	MaxRDAtomic      uint8     // max_rd_atomic
-	MaxDestRDAtomic  uint8     // max_dest_rd_atomic
-	MinRNRTimer      uint8     // min_rnr_timer
-	PortNum          uint8     // port_num
-	Timeout          uint8     // timeout
-	RetryCnt         uint8     // retry_cnt
-	RNRRetry         uint8     // rnr_retry
-	AltPortNum       uint8     // alt_port_num
-	AltTimeout       uint8     // alt_timeout
+	Dest             QPDest    // dest at 0
+	AltDest          QPDest    // alt_dest at 32
+	QPHandle         uint32    // qp_handle at 64
+	AttrMask         uint32    // attr_mask at 68
+	QKey             uint32    // qkey at 72
+	RQPSN            uint32    // rq_psn at 76
+	SQPSN            uint32    // sq_psn at 80
+	DestQPNum        uint32    // dest_qp_num at 84
+	QPAccessFlags    uint32    // qp_access_flags at 88
+	PKeyIndex        uint16    // pkey_index at 92
+	AltPKeyIndex     uint16    // alt_pkey_index at 94
+	QPState          uint8     // qp_state at 96
+	CurQPState       uint8     // cur_qp_state at 97
+	PathMTU          uint8     // path_mtu at 98
+	PathMigState     uint8     // path_mig_state at 99
+	EnSQDAsyncNotify uint8     // en_sqd_async_notify at 100
+	MaxRDAtomic      uint8     // max_rd_atomic at 101
+	MaxDestRDAtomic  uint8     // max_dest_rd_atomic at 102
+	MinRNRTimer      uint8     // min_rnr_timer at 103
+	PortNum          uint8     // port_num at 104
+	Timeout          uint8     // timeout at 105
+	RetryCnt         uint8     // retry_cnt at 106
+	RNRRetry         uint8     // rnr_retry at 107
+	AltPortNum       uint8     // alt_port_num at 108
+	AltTimeout       uint8     // alt_timeout at 109
 	_                [2]uint8  // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *ModifyQP) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 112, n) }
-
-const (
-	_ = -(unsafe.Sizeof(ModifyQP{}) ^ 112)
-	_ = -unsafe.Offsetof(ModifyQP{}.Dest)
-	_ = -(unsafe.Offsetof(ModifyQP{}.AltDest) ^ 32)
-	_ = -(unsafe.Offsetof(ModifyQP{}.QPHandle) ^ 64)
-	_ = -(unsafe.Offsetof(ModifyQP{}.AttrMask) ^ 68)
-	_ = -(unsafe.Offsetof(ModifyQP{}.QKey) ^ 72)
-	_ = -(unsafe.Offsetof(ModifyQP{}.RQPSN) ^ 76)
-	_ = -(unsafe.Offsetof(ModifyQP{}.SQPSN) ^ 80)
-	_ = -(unsafe.Offsetof(ModifyQP{}.DestQPNum) ^ 84)
-	_ = -(unsafe.Offsetof(ModifyQP{}.QPAccessFlags) ^ 88)
-	_ = -(unsafe.Offsetof(ModifyQP{}.PKeyIndex) ^ 92)
-	_ = -(unsafe.Offsetof(ModifyQP{}.AltPKeyIndex) ^ 94)
-	_ = -(unsafe.Offsetof(ModifyQP{}.QPState) ^ 96)
-	_ = -(unsafe.Offsetof(ModifyQP{}.CurQPState) ^ 97)
-	_ = -(unsafe.Offsetof(ModifyQP{}.PathMTU) ^ 98)
-	_ = -(unsafe.Offsetof(ModifyQP{}.PathMigState) ^ 99)
-	_ = -(unsafe.Offsetof(ModifyQP{}.EnSQDAsyncNotify) ^ 100)
-	_ = -(unsafe.Offsetof(ModifyQP{}.MaxRDAtomic) ^ 101)
-	_ = -(unsafe.Offsetof(ModifyQP{}.MaxDestRDAtomic) ^ 102)
-	_ = -(unsafe.Offsetof(ModifyQP{}.MinRNRTimer) ^ 103)
-	_ = -(unsafe.Offsetof(ModifyQP{}.PortNum) ^ 104)
-	_ = -(unsafe.Offsetof(ModifyQP{}.Timeout) ^ 105)
-	_ = -(unsafe.Offsetof(ModifyQP{}.RetryCnt) ^ 106)
-	_ = -(unsafe.Offsetof(ModifyQP{}.RNRRetry) ^ 107)
-	_ = -(unsafe.Offsetof(ModifyQP{}.AltPortNum) ^ 108)
-	_ = -(unsafe.Offsetof(ModifyQP{}.AltTimeout) ^ 109)
-)
 
 // ExModifyQP is struct ib_uverbs_ex_modify_qp (ib_user_verbs.h), 120 bytes.
 type ExModifyQP struct {
 	_         structs.HostLayout
-	Base      ModifyQP // base
-	RateLimit uint32   // rate_limit
+	Base      ModifyQP // base at 0
+	RateLimit uint32   // rate_limit at 112
 	_         uint32   // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(ExModifyQP{}) ^ 120)
-	_ = -unsafe.Offsetof(ExModifyQP{}.Base)
-	_ = -(unsafe.Offsetof(ExModifyQP{}.RateLimit) ^ 112)
-)
 
 // ExModifyQPResp is struct ib_uverbs_ex_modify_qp_resp (ib_user_verbs.h), 8 bytes.
 type ExModifyQPResp struct {
 	_              structs.HostLayout
-	CompMask       uint32 // comp_mask
-	ResponseLength uint32 // response_length
+	CompMask       uint32 // comp_mask at 0
+	ResponseLength uint32 // response_length at 4
 }
-
-const (
-	_ = -(unsafe.Sizeof(ExModifyQPResp{}) ^ 8)
-	_ = -unsafe.Offsetof(ExModifyQPResp{}.CompMask)
-	_ = -(unsafe.Offsetof(ExModifyQPResp{}.ResponseLength) ^ 4)
-)
 
 // DestroyQP is struct ib_uverbs_destroy_qp (ib_user_verbs.h), 16 bytes.
 type DestroyQP struct {
 	_        structs.HostLayout
-	Response Ptr    // response
-	QPHandle uint32 // qp_handle
+	Response Ptr    // response at 0
+	QPHandle uint32 // qp_handle at 8
 	_        uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(DestroyQP{}) ^ 16)
-	_ = -unsafe.Offsetof(DestroyQP{}.Response)
-	_ = -(unsafe.Offsetof(DestroyQP{}.QPHandle) ^ 8)
-)
 
 // DestroyQPResp is struct ib_uverbs_destroy_qp_resp (ib_user_verbs.h), 4 bytes.
 type DestroyQPResp struct {
 	_              structs.HostLayout
-	EventsReported uint32 // events_reported
+	EventsReported uint32 // events_reported at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(DestroyQPResp{}) ^ 4)
-	_ = -unsafe.Offsetof(DestroyQPResp{}.EventsReported)
-)
 
 // SGE is struct ib_uverbs_sge (ib_user_verbs.h), 16 bytes.
 type SGE struct {
 	_      structs.HostLayout
-	Addr   uint64 // addr
-	Length uint32 // length
-	LKey   uint32 // lkey
+	Addr   uint64 // addr at 0
+	Length uint32 // length at 8
+	LKey   uint32 // lkey at 12
 }
-
-const (
-	_ = -(unsafe.Sizeof(SGE{}) ^ 16)
-	_ = -unsafe.Offsetof(SGE{}.Addr)
-	_ = -(unsafe.Offsetof(SGE{}.Length) ^ 8)
-	_ = -(unsafe.Offsetof(SGE{}.LKey) ^ 12)
-)
 
 // SendWR is struct ib_uverbs_send_wr (ib_user_verbs.h), 56 bytes.
 type SendWR struct {
 	_         structs.HostLayout
-	WRID      uint64   // wr_id
-	NumSGE    uint32   // num_sge
-	Opcode    uint32   // opcode
-	SendFlags uint32   // send_flags
-	Ex        SendWREx // ex
-	WR        SendWRWR // wr
+	WRID      uint64   // wr_id at 0
+	NumSGE    uint32   // num_sge at 8
+	Opcode    uint32   // opcode at 12
+	SendFlags uint32   // send_flags at 16
+	Ex        SendWREx // ex at 20
+	WR        SendWRWR // wr at 24
 }
-
-const (
-	_ = -(unsafe.Sizeof(SendWR{}) ^ 56)
-	_ = -unsafe.Offsetof(SendWR{}.WRID)
-	_ = -(unsafe.Offsetof(SendWR{}.NumSGE) ^ 8)
-	_ = -(unsafe.Offsetof(SendWR{}.Opcode) ^ 12)
-	_ = -(unsafe.Offsetof(SendWR{}.SendFlags) ^ 16)
-	_ = -(unsafe.Offsetof(SendWR{}.Ex) ^ 20)
-	_ = -(unsafe.Offsetof(SendWR{}.WR) ^ 24)
-)
 
 // SendWREx is the type of field ex of struct ib_uverbs_send_wr (ib_user_verbs.h), 4 bytes.
 type SendWREx struct {
@@ -1648,10 +954,6 @@ func (u *SendWREx) ImmData() *Be32 { return (*Be32)(unsafe.Pointer(&u.union)) }
 
 // InvalidateRKey is member invalidate_rkey.
 func (u *SendWREx) InvalidateRKey() *uint32 { return (*uint32)(unsafe.Pointer(&u.union)) }
-
-const (
-	_ = -(unsafe.Sizeof(SendWREx{}) ^ 4)
-)
 
 // SendWRWR is the type of field wr of struct ib_uverbs_send_wr (ib_user_verbs.h), 32 bytes.
 type SendWRWR struct {
@@ -1668,980 +970,603 @@ func (u *SendWRWR) Atomic() *SendWRAtomic { return (*SendWRAtomic)(unsafe.Pointe
 // UD is member ud.
 func (u *SendWRWR) UD() *SendWRUD { return (*SendWRUD)(unsafe.Pointer(&u.union)) }
 
-const (
-	_ = -(unsafe.Sizeof(SendWRWR{}) ^ 32)
-)
-
 // SendWRRDMA is the type of field wr.rdma of struct ib_uverbs_send_wr (ib_user_verbs.h), 16 bytes.
 type SendWRRDMA struct {
 	_          structs.HostLayout
-	RemoteAddr uint64 // remote_addr
-	RKey       uint32 // rkey
+	RemoteAddr uint64 // remote_addr at 0
+	RKey       uint32 // rkey at 8
 	_          uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(SendWRRDMA{}) ^ 16)
-	_ = -unsafe.Offsetof(SendWRRDMA{}.RemoteAddr)
-	_ = -(unsafe.Offsetof(SendWRRDMA{}.RKey) ^ 8)
-)
 
 // SendWRAtomic is the type of field wr.atomic of struct ib_uverbs_send_wr (ib_user_verbs.h), 32 bytes.
 type SendWRAtomic struct {
 	_          structs.HostLayout
-	RemoteAddr uint64 // remote_addr
-	CompareAdd uint64 // compare_add
-	Swap       uint64 // swap
-	RKey       uint32 // rkey
+	RemoteAddr uint64 // remote_addr at 0
+	CompareAdd uint64 // compare_add at 8
+	Swap       uint64 // swap at 16
+	RKey       uint32 // rkey at 24
 	_          uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(SendWRAtomic{}) ^ 32)
-	_ = -unsafe.Offsetof(SendWRAtomic{}.RemoteAddr)
-	_ = -(unsafe.Offsetof(SendWRAtomic{}.CompareAdd) ^ 8)
-	_ = -(unsafe.Offsetof(SendWRAtomic{}.Swap) ^ 16)
-	_ = -(unsafe.Offsetof(SendWRAtomic{}.RKey) ^ 24)
-)
 
 // SendWRUD is the type of field wr.ud of struct ib_uverbs_send_wr (ib_user_verbs.h), 16 bytes.
 type SendWRUD struct {
 	_          structs.HostLayout
-	AH         uint32 // ah
-	RemoteQPN  uint32 // remote_qpn
-	RemoteQKey uint32 // remote_qkey
+	AH         uint32 // ah at 0
+	RemoteQPN  uint32 // remote_qpn at 4
+	RemoteQKey uint32 // remote_qkey at 8
 	_          uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(SendWRUD{}) ^ 16)
-	_ = -unsafe.Offsetof(SendWRUD{}.AH)
-	_ = -(unsafe.Offsetof(SendWRUD{}.RemoteQPN) ^ 4)
-	_ = -(unsafe.Offsetof(SendWRUD{}.RemoteQKey) ^ 8)
-)
 
 // PostSend is struct ib_uverbs_post_send (ib_user_verbs.h), 24 bytes.
 type PostSend struct {
 	_        structs.HostLayout
-	Response Ptr    // response
-	QPHandle uint32 // qp_handle
-	WRCount  uint32 // wr_count
-	SGECount uint32 // sge_count
-	WQESize  uint32 // wqe_size
+	Response Ptr    // response at 0
+	QPHandle uint32 // qp_handle at 8
+	WRCount  uint32 // wr_count at 12
+	SGECount uint32 // sge_count at 16
+	WQESize  uint32 // wqe_size at 20
 }
 
-// TailSendWR returns the n elements of send_wr, which lie behind the struct and must have been
-// allocated together with it.
+// TailSendWR returns the n elements of send_wr, which must have been allocated behind the struct.
 func (s *PostSend) TailSendWR(n int) []SendWR { return tail[SendWR](unsafe.Pointer(s), 24, n) }
-
-const (
-	_ = -(unsafe.Sizeof(PostSend{}) ^ 24)
-	_ = -unsafe.Offsetof(PostSend{}.Response)
-	_ = -(unsafe.Offsetof(PostSend{}.QPHandle) ^ 8)
-	_ = -(unsafe.Offsetof(PostSend{}.WRCount) ^ 12)
-	_ = -(unsafe.Offsetof(PostSend{}.SGECount) ^ 16)
-	_ = -(unsafe.Offsetof(PostSend{}.WQESize) ^ 20)
-)
 
 // PostSendResp is struct ib_uverbs_post_send_resp (ib_user_verbs.h), 4 bytes.
 type PostSendResp struct {
 	_     structs.HostLayout
-	BadWR uint32 // bad_wr
+	BadWR uint32 // bad_wr at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(PostSendResp{}) ^ 4)
-	_ = -unsafe.Offsetof(PostSendResp{}.BadWR)
-)
-
-// RecvWR is struct ib_uverbs_recv_wr (ib_user_verbs.h), 16 bytes.
-type RecvWR struct {
-	_      structs.HostLayout
-	WRID   uint64 // wr_id
-	NumSGE uint32 // num_sge
-	_      uint32 // reserved
-}
-
-const (
-	_ = -(unsafe.Sizeof(RecvWR{}) ^ 16)
-	_ = -unsafe.Offsetof(RecvWR{}.WRID)
-	_ = -(unsafe.Offsetof(RecvWR{}.NumSGE) ^ 8)
-)
-
-// PostRecv is struct ib_uverbs_post_recv (ib_user_verbs.h), 24 bytes.
-type PostRecv struct {
-	_        structs.HostLayout
-	Response Ptr    // response
-	QPHandle uint32 // qp_handle
-	WRCount  uint32 // wr_count
-	SGECount uint32 // sge_count
-	WQESize  uint32 // wqe_size
-}
-
-// TailRecvWR returns the n elements of recv_wr, which lie behind the struct and must have been
-// allocated together with it.
-func (s *PostRecv) TailRecvWR(n int) []RecvWR { return tail[RecvWR](unsafe.Pointer(s), 24, n) }
-
-const (
-	_ = -(unsafe.Sizeof(PostRecv{}) ^ 24)
-	_ = -unsafe.Offsetof(PostRecv{}.Response)
-	_ = -(unsafe.Offsetof(PostRecv{}.QPHandle) ^ 8)
-	_ = -(unsafe.Offsetof(PostRecv{}.WRCount) ^ 12)
-	_ = -(unsafe.Offsetof(PostRecv{}.SGECount) ^ 16)
-	_ = -(unsafe.Offsetof(PostRecv{}.WQESize) ^ 20)
-)
-
-// PostRecvResp is struct ib_uverbs_post_recv_resp (ib_user_verbs.h), 4 bytes.
-type PostRecvResp struct {
-	_     structs.HostLayout
-	BadWR uint32 // bad_wr
-}
-
-const (
-	_ = -(unsafe.Sizeof(PostRecvResp{}) ^ 4)
-	_ = -unsafe.Offsetof(PostRecvResp{}.BadWR)
-)
-
-// PostSRQRecv is struct ib_uverbs_post_srq_recv (ib_user_verbs.h), 24 bytes.
-type PostSRQRecv struct {
-	_         structs.HostLayout
-	Response  Ptr    // response
-	SRQHandle uint32 // srq_handle
-	WRCount   uint32 // wr_count
-	SGECount  uint32 // sge_count
-	WQESize   uint32 // wqe_size
-}
-
-// TailRecv returns the n elements of recv, which lie behind the struct and must have been
-// allocated together with it.
-func (s *PostSRQRecv) TailRecv(n int) []RecvWR { return tail[RecvWR](unsafe.Pointer(s), 24, n) }
-
-const (
-	_ = -(unsafe.Sizeof(PostSRQRecv{}) ^ 24)
-	_ = -unsafe.Offsetof(PostSRQRecv{}.Response)
-	_ = -(unsafe.Offsetof(PostSRQRecv{}.SRQHandle) ^ 8)
-	_ = -(unsafe.Offsetof(PostSRQRecv{}.WRCount) ^ 12)
-	_ = -(unsafe.Offsetof(PostSRQRecv{}.SGECount) ^ 16)
-	_ = -(unsafe.Offsetof(PostSRQRecv{}.WQESize) ^ 20)
-)
-
-// PostSRQRecvResp is struct ib_uverbs_post_srq_recv_resp (ib_user_verbs.h), 4 bytes.
-type PostSRQRecvResp struct {
-	_     structs.HostLayout
-	BadWR uint32 // bad_wr
-}
-
-const (
-	_ = -(unsafe.Sizeof(PostSRQRecvResp{}) ^ 4)
-	_ = -unsafe.Offsetof(PostSRQRecvResp{}.BadWR)
-)
 
 // CreateAH is struct ib_uverbs_create_ah (ib_user_verbs.h), 56 bytes.
 type CreateAH struct {
 	_          structs.HostLayout
-	Response   Ptr    // response
-	UserHandle uint64 // user_handle
-	PDHandle   uint32 // pd_handle
+	Response   Ptr    // response at 0
+	UserHandle uint64 // user_handle at 8
+	PDHandle   uint32 // pd_handle at 16
 	_          uint32 // reserved
-	Attr       AHAttr // attr
+	Attr       AHAttr // attr at 24
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *CreateAH) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 56, n) }
-
-const (
-	_ = -(unsafe.Sizeof(CreateAH{}) ^ 56)
-	_ = -unsafe.Offsetof(CreateAH{}.Response)
-	_ = -(unsafe.Offsetof(CreateAH{}.UserHandle) ^ 8)
-	_ = -(unsafe.Offsetof(CreateAH{}.PDHandle) ^ 16)
-	_ = -(unsafe.Offsetof(CreateAH{}.Attr) ^ 24)
-)
 
 // CreateAHResp is struct ib_uverbs_create_ah_resp (ib_user_verbs.h), 4 bytes.
 type CreateAHResp struct {
 	_        structs.HostLayout
-	AHHandle uint32 // ah_handle
+	AHHandle uint32 // ah_handle at 0
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *CreateAHResp) TailDriverData(n int) []uint32 { return tail[uint32](unsafe.Pointer(s), 4, n) }
-
-const (
-	_ = -(unsafe.Sizeof(CreateAHResp{}) ^ 4)
-	_ = -unsafe.Offsetof(CreateAHResp{}.AHHandle)
-)
 
 // DestroyAH is struct ib_uverbs_destroy_ah (ib_user_verbs.h), 4 bytes.
 type DestroyAH struct {
 	_        structs.HostLayout
-	AHHandle uint32 // ah_handle
+	AHHandle uint32 // ah_handle at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(DestroyAH{}) ^ 4)
-	_ = -unsafe.Offsetof(DestroyAH{}.AHHandle)
-)
 
 // AttachMcast is struct ib_uverbs_attach_mcast (ib_user_verbs.h), 24 bytes.
 type AttachMcast struct {
 	_        structs.HostLayout
 	_        [0]uint64 // aligned to 8 bytes
-	GID      [16]uint8 // gid
-	QPHandle uint32    // qp_handle
-	MLID     uint16    // mlid
+	GID      [16]uint8 // gid at 0
+	QPHandle uint32    // qp_handle at 16
+	MLID     uint16    // mlid at 20
 	_        uint16    // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *AttachMcast) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 24, n) }
-
-const (
-	_ = -(unsafe.Sizeof(AttachMcast{}) ^ 24)
-	_ = -unsafe.Offsetof(AttachMcast{}.GID)
-	_ = -(unsafe.Offsetof(AttachMcast{}.QPHandle) ^ 16)
-	_ = -(unsafe.Offsetof(AttachMcast{}.MLID) ^ 20)
-)
 
 // DetachMcast is struct ib_uverbs_detach_mcast (ib_user_verbs.h), 24 bytes.
 type DetachMcast struct {
 	_        structs.HostLayout
 	_        [0]uint64 // aligned to 8 bytes
-	GID      [16]uint8 // gid
-	QPHandle uint32    // qp_handle
-	MLID     uint16    // mlid
+	GID      [16]uint8 // gid at 0
+	QPHandle uint32    // qp_handle at 16
+	MLID     uint16    // mlid at 20
 	_        uint16    // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *DetachMcast) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 24, n) }
-
-const (
-	_ = -(unsafe.Sizeof(DetachMcast{}) ^ 24)
-	_ = -unsafe.Offsetof(DetachMcast{}.GID)
-	_ = -(unsafe.Offsetof(DetachMcast{}.QPHandle) ^ 16)
-	_ = -(unsafe.Offsetof(DetachMcast{}.MLID) ^ 20)
-)
 
 // CreateSRQ is struct ib_uverbs_create_srq (ib_user_verbs.h), 32 bytes.
 type CreateSRQ struct {
 	_          structs.HostLayout
-	Response   Ptr    // response
-	UserHandle uint64 // user_handle
-	PDHandle   uint32 // pd_handle
-	MaxWR      uint32 // max_wr
-	MaxSGE     uint32 // max_sge
-	SRQLimit   uint32 // srq_limit
+	Response   Ptr    // response at 0
+	UserHandle uint64 // user_handle at 8
+	PDHandle   uint32 // pd_handle at 16
+	MaxWR      uint32 // max_wr at 20
+	MaxSGE     uint32 // max_sge at 24
+	SRQLimit   uint32 // srq_limit at 28
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *CreateSRQ) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 32, n) }
-
-const (
-	_ = -(unsafe.Sizeof(CreateSRQ{}) ^ 32)
-	_ = -unsafe.Offsetof(CreateSRQ{}.Response)
-	_ = -(unsafe.Offsetof(CreateSRQ{}.UserHandle) ^ 8)
-	_ = -(unsafe.Offsetof(CreateSRQ{}.PDHandle) ^ 16)
-	_ = -(unsafe.Offsetof(CreateSRQ{}.MaxWR) ^ 20)
-	_ = -(unsafe.Offsetof(CreateSRQ{}.MaxSGE) ^ 24)
-	_ = -(unsafe.Offsetof(CreateSRQ{}.SRQLimit) ^ 28)
-)
 
 // CreateXSRQ is struct ib_uverbs_create_xsrq (ib_user_verbs.h), 48 bytes.
 type CreateXSRQ struct {
 	_          structs.HostLayout
-	Response   Ptr    // response
-	UserHandle uint64 // user_handle
-	SRQType    uint32 // srq_type
-	PDHandle   uint32 // pd_handle
-	MaxWR      uint32 // max_wr
-	MaxSGE     uint32 // max_sge
-	SRQLimit   uint32 // srq_limit
-	MaxNumTags uint32 // max_num_tags
-	XRCDHandle uint32 // xrcd_handle
-	CQHandle   uint32 // cq_handle
+	Response   Ptr    // response at 0
+	UserHandle uint64 // user_handle at 8
+	SRQType    uint32 // srq_type at 16
+	PDHandle   uint32 // pd_handle at 20
+	MaxWR      uint32 // max_wr at 24
+	MaxSGE     uint32 // max_sge at 28
+	SRQLimit   uint32 // srq_limit at 32
+	MaxNumTags uint32 // max_num_tags at 36
+	XRCDHandle uint32 // xrcd_handle at 40
+	CQHandle   uint32 // cq_handle at 44
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *CreateXSRQ) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 48, n) }
-
-const (
-	_ = -(unsafe.Sizeof(CreateXSRQ{}) ^ 48)
-	_ = -unsafe.Offsetof(CreateXSRQ{}.Response)
-	_ = -(unsafe.Offsetof(CreateXSRQ{}.UserHandle) ^ 8)
-	_ = -(unsafe.Offsetof(CreateXSRQ{}.SRQType) ^ 16)
-	_ = -(unsafe.Offsetof(CreateXSRQ{}.PDHandle) ^ 20)
-	_ = -(unsafe.Offsetof(CreateXSRQ{}.MaxWR) ^ 24)
-	_ = -(unsafe.Offsetof(CreateXSRQ{}.MaxSGE) ^ 28)
-	_ = -(unsafe.Offsetof(CreateXSRQ{}.SRQLimit) ^ 32)
-	_ = -(unsafe.Offsetof(CreateXSRQ{}.MaxNumTags) ^ 36)
-	_ = -(unsafe.Offsetof(CreateXSRQ{}.XRCDHandle) ^ 40)
-	_ = -(unsafe.Offsetof(CreateXSRQ{}.CQHandle) ^ 44)
-)
 
 // CreateSRQResp is struct ib_uverbs_create_srq_resp (ib_user_verbs.h), 16 bytes.
 type CreateSRQResp struct {
 	_         structs.HostLayout
-	SRQHandle uint32 // srq_handle
-	MaxWR     uint32 // max_wr
-	MaxSGE    uint32 // max_sge
-	SRQN      uint32 // srqn
+	SRQHandle uint32 // srq_handle at 0
+	MaxWR     uint32 // max_wr at 4
+	MaxSGE    uint32 // max_sge at 8
+	SRQN      uint32 // srqn at 12
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *CreateSRQResp) TailDriverData(n int) []uint32 { return tail[uint32](unsafe.Pointer(s), 16, n) }
-
-const (
-	_ = -(unsafe.Sizeof(CreateSRQResp{}) ^ 16)
-	_ = -unsafe.Offsetof(CreateSRQResp{}.SRQHandle)
-	_ = -(unsafe.Offsetof(CreateSRQResp{}.MaxWR) ^ 4)
-	_ = -(unsafe.Offsetof(CreateSRQResp{}.MaxSGE) ^ 8)
-	_ = -(unsafe.Offsetof(CreateSRQResp{}.SRQN) ^ 12)
-)
 
 // ModifySRQ is struct ib_uverbs_modify_srq (ib_user_verbs.h), 16 bytes.
 type ModifySRQ struct {
 	_         structs.HostLayout
 	_         [0]uint64 // aligned to 8 bytes
-	SRQHandle uint32    // srq_handle
-	AttrMask  uint32    // attr_mask
-	MaxWR     uint32    // max_wr
-	SRQLimit  uint32    // srq_limit
+	SRQHandle uint32    // srq_handle at 0
+	AttrMask  uint32    // attr_mask at 4
+	MaxWR     uint32    // max_wr at 8
+	SRQLimit  uint32    // srq_limit at 12
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *ModifySRQ) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 16, n) }
-
-const (
-	_ = -(unsafe.Sizeof(ModifySRQ{}) ^ 16)
-	_ = -unsafe.Offsetof(ModifySRQ{}.SRQHandle)
-	_ = -(unsafe.Offsetof(ModifySRQ{}.AttrMask) ^ 4)
-	_ = -(unsafe.Offsetof(ModifySRQ{}.MaxWR) ^ 8)
-	_ = -(unsafe.Offsetof(ModifySRQ{}.SRQLimit) ^ 12)
-)
 
 // QuerySRQ is struct ib_uverbs_query_srq (ib_user_verbs.h), 16 bytes.
 type QuerySRQ struct {
 	_         structs.HostLayout
-	Response  Ptr    // response
-	SRQHandle uint32 // srq_handle
+	Response  Ptr    // response at 0
+	SRQHandle uint32 // srq_handle at 8
 	_         uint32 // reserved
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *QuerySRQ) TailDriverData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 16, n) }
-
-const (
-	_ = -(unsafe.Sizeof(QuerySRQ{}) ^ 16)
-	_ = -unsafe.Offsetof(QuerySRQ{}.Response)
-	_ = -(unsafe.Offsetof(QuerySRQ{}.SRQHandle) ^ 8)
-)
 
 // QuerySRQResp is struct ib_uverbs_query_srq_resp (ib_user_verbs.h), 16 bytes.
 type QuerySRQResp struct {
 	_        structs.HostLayout
-	MaxWR    uint32 // max_wr
-	MaxSGE   uint32 // max_sge
-	SRQLimit uint32 // srq_limit
+	MaxWR    uint32 // max_wr at 0
+	MaxSGE   uint32 // max_sge at 4
+	SRQLimit uint32 // srq_limit at 8
 	_        uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(QuerySRQResp{}) ^ 16)
-	_ = -unsafe.Offsetof(QuerySRQResp{}.MaxWR)
-	_ = -(unsafe.Offsetof(QuerySRQResp{}.MaxSGE) ^ 4)
-	_ = -(unsafe.Offsetof(QuerySRQResp{}.SRQLimit) ^ 8)
-)
 
 // DestroySRQ is struct ib_uverbs_destroy_srq (ib_user_verbs.h), 16 bytes.
 type DestroySRQ struct {
 	_         structs.HostLayout
-	Response  Ptr    // response
-	SRQHandle uint32 // srq_handle
+	Response  Ptr    // response at 0
+	SRQHandle uint32 // srq_handle at 8
 	_         uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(DestroySRQ{}) ^ 16)
-	_ = -unsafe.Offsetof(DestroySRQ{}.Response)
-	_ = -(unsafe.Offsetof(DestroySRQ{}.SRQHandle) ^ 8)
-)
 
 // DestroySRQResp is struct ib_uverbs_destroy_srq_resp (ib_user_verbs.h), 4 bytes.
 type DestroySRQResp struct {
 	_              structs.HostLayout
-	EventsReported uint32 // events_reported
+	EventsReported uint32 // events_reported at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(DestroySRQResp{}) ^ 4)
-	_ = -unsafe.Offsetof(DestroySRQResp{}.EventsReported)
-)
 
 // ExCreateWQ is struct ib_uverbs_ex_create_wq (ib_user_verbs.h), 40 bytes.
 type ExCreateWQ struct {
 	_           structs.HostLayout
-	CompMask    uint32 // comp_mask
-	WQType      uint32 // wq_type
-	UserHandle  uint64 // user_handle
-	PDHandle    uint32 // pd_handle
-	CQHandle    uint32 // cq_handle
-	MaxWR       uint32 // max_wr
-	MaxSGE      uint32 // max_sge
-	CreateFlags uint32 // create_flags
+	CompMask    uint32 // comp_mask at 0
+	WQType      uint32 // wq_type at 4
+	UserHandle  uint64 // user_handle at 8
+	PDHandle    uint32 // pd_handle at 16
+	CQHandle    uint32 // cq_handle at 20
+	MaxWR       uint32 // max_wr at 24
+	MaxSGE      uint32 // max_sge at 28
+	CreateFlags uint32 // create_flags at 32
 	_           uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(ExCreateWQ{}) ^ 40)
-	_ = -unsafe.Offsetof(ExCreateWQ{}.CompMask)
-	_ = -(unsafe.Offsetof(ExCreateWQ{}.WQType) ^ 4)
-	_ = -(unsafe.Offsetof(ExCreateWQ{}.UserHandle) ^ 8)
-	_ = -(unsafe.Offsetof(ExCreateWQ{}.PDHandle) ^ 16)
-	_ = -(unsafe.Offsetof(ExCreateWQ{}.CQHandle) ^ 20)
-	_ = -(unsafe.Offsetof(ExCreateWQ{}.MaxWR) ^ 24)
-	_ = -(unsafe.Offsetof(ExCreateWQ{}.MaxSGE) ^ 28)
-	_ = -(unsafe.Offsetof(ExCreateWQ{}.CreateFlags) ^ 32)
-)
 
 // ExCreateWQResp is struct ib_uverbs_ex_create_wq_resp (ib_user_verbs.h), 24 bytes.
 type ExCreateWQResp struct {
 	_              structs.HostLayout
-	CompMask       uint32 // comp_mask
-	ResponseLength uint32 // response_length
-	WQHandle       uint32 // wq_handle
-	MaxWR          uint32 // max_wr
-	MaxSGE         uint32 // max_sge
-	WQN            uint32 // wqn
+	CompMask       uint32 // comp_mask at 0
+	ResponseLength uint32 // response_length at 4
+	WQHandle       uint32 // wq_handle at 8
+	MaxWR          uint32 // max_wr at 12
+	MaxSGE         uint32 // max_sge at 16
+	WQN            uint32 // wqn at 20
 }
-
-const (
-	_ = -(unsafe.Sizeof(ExCreateWQResp{}) ^ 24)
-	_ = -unsafe.Offsetof(ExCreateWQResp{}.CompMask)
-	_ = -(unsafe.Offsetof(ExCreateWQResp{}.ResponseLength) ^ 4)
-	_ = -(unsafe.Offsetof(ExCreateWQResp{}.WQHandle) ^ 8)
-	_ = -(unsafe.Offsetof(ExCreateWQResp{}.MaxWR) ^ 12)
-	_ = -(unsafe.Offsetof(ExCreateWQResp{}.MaxSGE) ^ 16)
-	_ = -(unsafe.Offsetof(ExCreateWQResp{}.WQN) ^ 20)
-)
 
 // ExDestroyWQ is struct ib_uverbs_ex_destroy_wq (ib_user_verbs.h), 8 bytes.
 type ExDestroyWQ struct {
 	_        structs.HostLayout
-	CompMask uint32 // comp_mask
-	WQHandle uint32 // wq_handle
+	CompMask uint32 // comp_mask at 0
+	WQHandle uint32 // wq_handle at 4
 }
-
-const (
-	_ = -(unsafe.Sizeof(ExDestroyWQ{}) ^ 8)
-	_ = -unsafe.Offsetof(ExDestroyWQ{}.CompMask)
-	_ = -(unsafe.Offsetof(ExDestroyWQ{}.WQHandle) ^ 4)
-)
 
 // ExDestroyWQResp is struct ib_uverbs_ex_destroy_wq_resp (ib_user_verbs.h), 16 bytes.
 type ExDestroyWQResp struct {
 	_              structs.HostLayout
-	CompMask       uint32 // comp_mask
-	ResponseLength uint32 // response_length
-	EventsReported uint32 // events_reported
+	CompMask       uint32 // comp_mask at 0
+	ResponseLength uint32 // response_length at 4
+	EventsReported uint32 // events_reported at 8
 	_              uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(ExDestroyWQResp{}) ^ 16)
-	_ = -unsafe.Offsetof(ExDestroyWQResp{}.CompMask)
-	_ = -(unsafe.Offsetof(ExDestroyWQResp{}.ResponseLength) ^ 4)
-	_ = -(unsafe.Offsetof(ExDestroyWQResp{}.EventsReported) ^ 8)
-)
 
 // ExModifyWQ is struct ib_uverbs_ex_modify_wq (ib_user_verbs.h), 24 bytes.
 type ExModifyWQ struct {
 	_           structs.HostLayout
-	AttrMask    uint32 // attr_mask
-	WQHandle    uint32 // wq_handle
-	WQState     uint32 // wq_state
-	CurrWQState uint32 // curr_wq_state
-	Flags       uint32 // flags
-	FlagsMask   uint32 // flags_mask
+	AttrMask    uint32 // attr_mask at 0
+	WQHandle    uint32 // wq_handle at 4
+	WQState     uint32 // wq_state at 8
+	CurrWQState uint32 // curr_wq_state at 12
+	Flags       uint32 // flags at 16
+	FlagsMask   uint32 // flags_mask at 20
 }
-
-const (
-	_ = -(unsafe.Sizeof(ExModifyWQ{}) ^ 24)
-	_ = -unsafe.Offsetof(ExModifyWQ{}.AttrMask)
-	_ = -(unsafe.Offsetof(ExModifyWQ{}.WQHandle) ^ 4)
-	_ = -(unsafe.Offsetof(ExModifyWQ{}.WQState) ^ 8)
-	_ = -(unsafe.Offsetof(ExModifyWQ{}.CurrWQState) ^ 12)
-	_ = -(unsafe.Offsetof(ExModifyWQ{}.Flags) ^ 16)
-	_ = -(unsafe.Offsetof(ExModifyWQ{}.FlagsMask) ^ 20)
-)
 
 // ExCreateRWQIndTable is struct ib_uverbs_ex_create_rwq_ind_table (ib_user_verbs.h), 8 bytes.
 type ExCreateRWQIndTable struct {
 	_             structs.HostLayout
-	CompMask      uint32 // comp_mask
-	LogIndTblSize uint32 // log_ind_tbl_size
+	CompMask      uint32 // comp_mask at 0
+	LogIndTblSize uint32 // log_ind_tbl_size at 4
 }
 
-// TailWQHandles returns the n elements of wq_handles, which lie behind the struct and must have been
-// allocated together with it.
+// TailWQHandles returns the n elements of wq_handles, which must have been allocated behind the struct.
 func (s *ExCreateRWQIndTable) TailWQHandles(n int) []uint32 {
 	return tail[uint32](unsafe.Pointer(s), 8, n)
 }
 
-const (
-	_ = -(unsafe.Sizeof(ExCreateRWQIndTable{}) ^ 8)
-	_ = -unsafe.Offsetof(ExCreateRWQIndTable{}.CompMask)
-	_ = -(unsafe.Offsetof(ExCreateRWQIndTable{}.LogIndTblSize) ^ 4)
-)
-
 // ExCreateRWQIndTableResp is struct ib_uverbs_ex_create_rwq_ind_table_resp (ib_user_verbs.h), 16 bytes.
 type ExCreateRWQIndTableResp struct {
 	_              structs.HostLayout
-	CompMask       uint32 // comp_mask
-	ResponseLength uint32 // response_length
-	IndTblHandle   uint32 // ind_tbl_handle
-	IndTblNum      uint32 // ind_tbl_num
+	CompMask       uint32 // comp_mask at 0
+	ResponseLength uint32 // response_length at 4
+	IndTblHandle   uint32 // ind_tbl_handle at 8
+	IndTblNum      uint32 // ind_tbl_num at 12
 }
-
-const (
-	_ = -(unsafe.Sizeof(ExCreateRWQIndTableResp{}) ^ 16)
-	_ = -unsafe.Offsetof(ExCreateRWQIndTableResp{}.CompMask)
-	_ = -(unsafe.Offsetof(ExCreateRWQIndTableResp{}.ResponseLength) ^ 4)
-	_ = -(unsafe.Offsetof(ExCreateRWQIndTableResp{}.IndTblHandle) ^ 8)
-	_ = -(unsafe.Offsetof(ExCreateRWQIndTableResp{}.IndTblNum) ^ 12)
-)
 
 // ExDestroyRWQIndTable is struct ib_uverbs_ex_destroy_rwq_ind_table (ib_user_verbs.h), 8 bytes.
 type ExDestroyRWQIndTable struct {
 	_            structs.HostLayout
-	CompMask     uint32 // comp_mask
-	IndTblHandle uint32 // ind_tbl_handle
+	CompMask     uint32 // comp_mask at 0
+	IndTblHandle uint32 // ind_tbl_handle at 4
 }
-
-const (
-	_ = -(unsafe.Sizeof(ExDestroyRWQIndTable{}) ^ 8)
-	_ = -unsafe.Offsetof(ExDestroyRWQIndTable{}.CompMask)
-	_ = -(unsafe.Offsetof(ExDestroyRWQIndTable{}.IndTblHandle) ^ 4)
-)
 
 // FlowSpecHdr is struct ib_uverbs_flow_spec_hdr (ib_user_verbs.h), 8 bytes.
 type FlowSpecHdr struct {
 	_    structs.HostLayout
 	_    [0]uint64 // aligned to 8 bytes
-	Type uint32    // type
-	Size uint16    // size
+	Type uint32    // type at 0
+	Size uint16    // size at 4
 	_    uint16    // reserved
 }
 
-// TailFlowSpecData returns the n elements of flow_spec_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailFlowSpecData returns the n elements of flow_spec_data, which must have been allocated behind the struct.
 func (s *FlowSpecHdr) TailFlowSpecData(n int) []uint64 { return tail[uint64](unsafe.Pointer(s), 8, n) }
-
-const (
-	_ = -(unsafe.Sizeof(FlowSpecHdr{}) ^ 8)
-	_ = -unsafe.Offsetof(FlowSpecHdr{}.Type)
-	_ = -(unsafe.Offsetof(FlowSpecHdr{}.Size) ^ 4)
-)
 
 // FlowEthFilter is struct ib_uverbs_flow_eth_filter (ib_user_verbs.h), 16 bytes.
 type FlowEthFilter struct {
 	_         structs.HostLayout
-	DstMac    [6]uint8 // dst_mac
-	SrcMac    [6]uint8 // src_mac
-	EtherType Be16     // ether_type
-	VlanTag   Be16     // vlan_tag
+	DstMac    [6]uint8 // dst_mac at 0
+	SrcMac    [6]uint8 // src_mac at 6
+	EtherType Be16     // ether_type at 12
+	VlanTag   Be16     // vlan_tag at 14
 }
-
-const (
-	_ = -(unsafe.Sizeof(FlowEthFilter{}) ^ 16)
-	_ = -unsafe.Offsetof(FlowEthFilter{}.DstMac)
-	_ = -(unsafe.Offsetof(FlowEthFilter{}.SrcMac) ^ 6)
-	_ = -(unsafe.Offsetof(FlowEthFilter{}.EtherType) ^ 12)
-	_ = -(unsafe.Offsetof(FlowEthFilter{}.VlanTag) ^ 14)
-)
 
 // FlowSpecEth is struct ib_uverbs_flow_spec_eth (ib_user_verbs.h), 40 bytes.
 type FlowSpecEth struct {
 	_    structs.HostLayout
-	Hdr  FlowSpecHdr   // hdr
-	Val  FlowEthFilter // val
-	Mask FlowEthFilter // mask
+	Hdr  FlowSpecHdr   // hdr at 0
+	Val  FlowEthFilter // val at 8
+	Mask FlowEthFilter // mask at 24
 }
-
-const (
-	_ = -(unsafe.Sizeof(FlowSpecEth{}) ^ 40)
-	_ = -unsafe.Offsetof(FlowSpecEth{}.Hdr)
-	_ = -(unsafe.Offsetof(FlowSpecEth{}.Val) ^ 8)
-	_ = -(unsafe.Offsetof(FlowSpecEth{}.Mask) ^ 24)
-)
 
 // FlowIPv4Filter is struct ib_uverbs_flow_ipv4_filter (ib_user_verbs.h), 12 bytes.
 type FlowIPv4Filter struct {
 	_     structs.HostLayout
-	SrcIP Be32  // src_ip
-	DstIP Be32  // dst_ip
-	Proto uint8 // proto
-	Tos   uint8 // tos
-	Ttl   uint8 // ttl
-	Flags uint8 // flags
+	SrcIP Be32  // src_ip at 0
+	DstIP Be32  // dst_ip at 4
+	Proto uint8 // proto at 8
+	Tos   uint8 // tos at 9
+	Ttl   uint8 // ttl at 10
+	Flags uint8 // flags at 11
 }
-
-const (
-	_ = -(unsafe.Sizeof(FlowIPv4Filter{}) ^ 12)
-	_ = -unsafe.Offsetof(FlowIPv4Filter{}.SrcIP)
-	_ = -(unsafe.Offsetof(FlowIPv4Filter{}.DstIP) ^ 4)
-	_ = -(unsafe.Offsetof(FlowIPv4Filter{}.Proto) ^ 8)
-	_ = -(unsafe.Offsetof(FlowIPv4Filter{}.Tos) ^ 9)
-	_ = -(unsafe.Offsetof(FlowIPv4Filter{}.Ttl) ^ 10)
-	_ = -(unsafe.Offsetof(FlowIPv4Filter{}.Flags) ^ 11)
-)
 
 // FlowSpecIPv4 is struct ib_uverbs_flow_spec_ipv4 (ib_user_verbs.h), 32 bytes.
 type FlowSpecIPv4 struct {
 	_    structs.HostLayout
-	Hdr  FlowSpecHdr    // hdr
-	Val  FlowIPv4Filter // val
-	Mask FlowIPv4Filter // mask
+	Hdr  FlowSpecHdr    // hdr at 0
+	Val  FlowIPv4Filter // val at 8
+	Mask FlowIPv4Filter // mask at 20
 }
-
-const (
-	_ = -(unsafe.Sizeof(FlowSpecIPv4{}) ^ 32)
-	_ = -unsafe.Offsetof(FlowSpecIPv4{}.Hdr)
-	_ = -(unsafe.Offsetof(FlowSpecIPv4{}.Val) ^ 8)
-	_ = -(unsafe.Offsetof(FlowSpecIPv4{}.Mask) ^ 20)
-)
 
 // FlowTcpUdpFilter is struct ib_uverbs_flow_tcp_udp_filter (ib_user_verbs.h), 4 bytes.
 type FlowTcpUdpFilter struct {
 	_       structs.HostLayout
-	DstPort Be16 // dst_port
-	SrcPort Be16 // src_port
+	DstPort Be16 // dst_port at 0
+	SrcPort Be16 // src_port at 2
 }
-
-const (
-	_ = -(unsafe.Sizeof(FlowTcpUdpFilter{}) ^ 4)
-	_ = -unsafe.Offsetof(FlowTcpUdpFilter{}.DstPort)
-	_ = -(unsafe.Offsetof(FlowTcpUdpFilter{}.SrcPort) ^ 2)
-)
 
 // FlowSpecTcpUdp is struct ib_uverbs_flow_spec_tcp_udp (ib_user_verbs.h), 16 bytes.
 type FlowSpecTcpUdp struct {
 	_    structs.HostLayout
-	Hdr  FlowSpecHdr      // hdr
-	Val  FlowTcpUdpFilter // val
-	Mask FlowTcpUdpFilter // mask
+	Hdr  FlowSpecHdr      // hdr at 0
+	Val  FlowTcpUdpFilter // val at 8
+	Mask FlowTcpUdpFilter // mask at 12
 }
-
-const (
-	_ = -(unsafe.Sizeof(FlowSpecTcpUdp{}) ^ 16)
-	_ = -unsafe.Offsetof(FlowSpecTcpUdp{}.Hdr)
-	_ = -(unsafe.Offsetof(FlowSpecTcpUdp{}.Val) ^ 8)
-	_ = -(unsafe.Offsetof(FlowSpecTcpUdp{}.Mask) ^ 12)
-)
 
 // FlowIPv6Filter is struct ib_uverbs_flow_ipv6_filter (ib_user_verbs.h), 40 bytes.
 type FlowIPv6Filter struct {
 	_            structs.HostLayout
-	SrcIP        [16]uint8 // src_ip
-	DstIP        [16]uint8 // dst_ip
-	FlowLabel    Be32      // flow_label
-	NextHdr      uint8     // next_hdr
-	TrafficClass uint8     // traffic_class
-	HopLimit     uint8     // hop_limit
+	SrcIP        [16]uint8 // src_ip at 0
+	DstIP        [16]uint8 // dst_ip at 16
+	FlowLabel    Be32      // flow_label at 32
+	NextHdr      uint8     // next_hdr at 36
+	TrafficClass uint8     // traffic_class at 37
+	HopLimit     uint8     // hop_limit at 38
 	_            uint8     // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(FlowIPv6Filter{}) ^ 40)
-	_ = -unsafe.Offsetof(FlowIPv6Filter{}.SrcIP)
-	_ = -(unsafe.Offsetof(FlowIPv6Filter{}.DstIP) ^ 16)
-	_ = -(unsafe.Offsetof(FlowIPv6Filter{}.FlowLabel) ^ 32)
-	_ = -(unsafe.Offsetof(FlowIPv6Filter{}.NextHdr) ^ 36)
-	_ = -(unsafe.Offsetof(FlowIPv6Filter{}.TrafficClass) ^ 37)
-	_ = -(unsafe.Offsetof(FlowIPv6Filter{}.HopLimit) ^ 38)
-)
 
 // FlowSpecIPv6 is struct ib_uverbs_flow_spec_ipv6 (ib_user_verbs.h), 88 bytes.
 type FlowSpecIPv6 struct {
 	_    structs.HostLayout
-	Hdr  FlowSpecHdr    // hdr
-	Val  FlowIPv6Filter // val
-	Mask FlowIPv6Filter // mask
+	Hdr  FlowSpecHdr    // hdr at 0
+	Val  FlowIPv6Filter // val at 8
+	Mask FlowIPv6Filter // mask at 48
 }
-
-const (
-	_ = -(unsafe.Sizeof(FlowSpecIPv6{}) ^ 88)
-	_ = -unsafe.Offsetof(FlowSpecIPv6{}.Hdr)
-	_ = -(unsafe.Offsetof(FlowSpecIPv6{}.Val) ^ 8)
-	_ = -(unsafe.Offsetof(FlowSpecIPv6{}.Mask) ^ 48)
-)
-
-// FlowSpecActionTag is struct ib_uverbs_flow_spec_action_tag (ib_user_verbs.h), 16 bytes.
-type FlowSpecActionTag struct {
-	_     structs.HostLayout
-	Hdr   FlowSpecHdr // hdr
-	TagID uint32      // tag_id
-	_     uint32      // reserved1
-}
-
-const (
-	_ = -(unsafe.Sizeof(FlowSpecActionTag{}) ^ 16)
-	_ = -unsafe.Offsetof(FlowSpecActionTag{}.Hdr)
-	_ = -(unsafe.Offsetof(FlowSpecActionTag{}.TagID) ^ 8)
-)
 
 // FlowSpecActionDrop is struct ib_uverbs_flow_spec_action_drop (ib_user_verbs.h), 8 bytes.
 type FlowSpecActionDrop struct {
 	_   structs.HostLayout
-	Hdr FlowSpecHdr // hdr
+	Hdr FlowSpecHdr // hdr at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(FlowSpecActionDrop{}) ^ 8)
-	_ = -unsafe.Offsetof(FlowSpecActionDrop{}.Hdr)
-)
-
-// FlowSpecActionHandle is struct ib_uverbs_flow_spec_action_handle (ib_user_verbs.h), 16 bytes.
-type FlowSpecActionHandle struct {
-	_      structs.HostLayout
-	Hdr    FlowSpecHdr // hdr
-	Handle uint32      // handle
-	_      uint32      // reserved1
-}
-
-const (
-	_ = -(unsafe.Sizeof(FlowSpecActionHandle{}) ^ 16)
-	_ = -unsafe.Offsetof(FlowSpecActionHandle{}.Hdr)
-	_ = -(unsafe.Offsetof(FlowSpecActionHandle{}.Handle) ^ 8)
-)
 
 // FlowSpecActionCount is struct ib_uverbs_flow_spec_action_count (ib_user_verbs.h), 16 bytes.
 type FlowSpecActionCount struct {
 	_      structs.HostLayout
-	Hdr    FlowSpecHdr // hdr
-	Handle uint32      // handle
+	Hdr    FlowSpecHdr // hdr at 0
+	Handle uint32      // handle at 8
 	_      uint32      // reserved1
 }
-
-const (
-	_ = -(unsafe.Sizeof(FlowSpecActionCount{}) ^ 16)
-	_ = -unsafe.Offsetof(FlowSpecActionCount{}.Hdr)
-	_ = -(unsafe.Offsetof(FlowSpecActionCount{}.Handle) ^ 8)
-)
 
 // FlowTunnelFilter is struct ib_uverbs_flow_tunnel_filter (ib_user_verbs.h), 4 bytes.
 type FlowTunnelFilter struct {
 	_        structs.HostLayout
-	TunnelID Be32 // tunnel_id
+	TunnelID Be32 // tunnel_id at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(FlowTunnelFilter{}) ^ 4)
-	_ = -unsafe.Offsetof(FlowTunnelFilter{}.TunnelID)
-)
 
 // FlowSpecTunnel is struct ib_uverbs_flow_spec_tunnel (ib_user_verbs.h), 16 bytes.
 type FlowSpecTunnel struct {
 	_    structs.HostLayout
-	Hdr  FlowSpecHdr      // hdr
-	Val  FlowTunnelFilter // val
-	Mask FlowTunnelFilter // mask
+	Hdr  FlowSpecHdr      // hdr at 0
+	Val  FlowTunnelFilter // val at 8
+	Mask FlowTunnelFilter // mask at 12
 }
-
-const (
-	_ = -(unsafe.Sizeof(FlowSpecTunnel{}) ^ 16)
-	_ = -unsafe.Offsetof(FlowSpecTunnel{}.Hdr)
-	_ = -(unsafe.Offsetof(FlowSpecTunnel{}.Val) ^ 8)
-	_ = -(unsafe.Offsetof(FlowSpecTunnel{}.Mask) ^ 12)
-)
 
 // FlowSpecESPFilter is struct ib_uverbs_flow_spec_esp_filter (ib_user_verbs.h), 8 bytes.
 type FlowSpecESPFilter struct {
 	_   structs.HostLayout
-	Spi uint32 // spi
-	Seq uint32 // seq
+	Spi uint32 // spi at 0
+	Seq uint32 // seq at 4
 }
-
-const (
-	_ = -(unsafe.Sizeof(FlowSpecESPFilter{}) ^ 8)
-	_ = -unsafe.Offsetof(FlowSpecESPFilter{}.Spi)
-	_ = -(unsafe.Offsetof(FlowSpecESPFilter{}.Seq) ^ 4)
-)
 
 // FlowSpecESP is struct ib_uverbs_flow_spec_esp (ib_user_verbs.h), 24 bytes.
 type FlowSpecESP struct {
 	_    structs.HostLayout
-	Hdr  FlowSpecHdr       // hdr
-	Val  FlowSpecESPFilter // val
-	Mask FlowSpecESPFilter // mask
+	Hdr  FlowSpecHdr       // hdr at 0
+	Val  FlowSpecESPFilter // val at 8
+	Mask FlowSpecESPFilter // mask at 16
 }
-
-const (
-	_ = -(unsafe.Sizeof(FlowSpecESP{}) ^ 24)
-	_ = -unsafe.Offsetof(FlowSpecESP{}.Hdr)
-	_ = -(unsafe.Offsetof(FlowSpecESP{}.Val) ^ 8)
-	_ = -(unsafe.Offsetof(FlowSpecESP{}.Mask) ^ 16)
-)
 
 // FlowGreFilter is struct ib_uverbs_flow_gre_filter (ib_user_verbs.h), 8 bytes.
 type FlowGreFilter struct {
 	_          structs.HostLayout
-	CKsRes0Ver Be16 // c_ks_res0_ver
-	Protocol   Be16 // protocol
-	Key        Be32 // key
+	CKsRes0Ver Be16 // c_ks_res0_ver at 0
+	Protocol   Be16 // protocol at 2
+	Key        Be32 // key at 4
 }
-
-const (
-	_ = -(unsafe.Sizeof(FlowGreFilter{}) ^ 8)
-	_ = -unsafe.Offsetof(FlowGreFilter{}.CKsRes0Ver)
-	_ = -(unsafe.Offsetof(FlowGreFilter{}.Protocol) ^ 2)
-	_ = -(unsafe.Offsetof(FlowGreFilter{}.Key) ^ 4)
-)
 
 // FlowSpecGre is struct ib_uverbs_flow_spec_gre (ib_user_verbs.h), 24 bytes.
 type FlowSpecGre struct {
 	_    structs.HostLayout
-	Hdr  FlowSpecHdr   // hdr
-	Val  FlowGreFilter // val
-	Mask FlowGreFilter // mask
+	Hdr  FlowSpecHdr   // hdr at 0
+	Val  FlowGreFilter // val at 8
+	Mask FlowGreFilter // mask at 16
 }
-
-const (
-	_ = -(unsafe.Sizeof(FlowSpecGre{}) ^ 24)
-	_ = -unsafe.Offsetof(FlowSpecGre{}.Hdr)
-	_ = -(unsafe.Offsetof(FlowSpecGre{}.Val) ^ 8)
-	_ = -(unsafe.Offsetof(FlowSpecGre{}.Mask) ^ 16)
-)
 
 // FlowMplsFilter is struct ib_uverbs_flow_mpls_filter (ib_user_verbs.h), 4 bytes.
 type FlowMplsFilter struct {
 	_     structs.HostLayout
-	Label Be32 // label
+	Label Be32 // label at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(FlowMplsFilter{}) ^ 4)
-	_ = -unsafe.Offsetof(FlowMplsFilter{}.Label)
-)
 
 // FlowSpecMpls is struct ib_uverbs_flow_spec_mpls (ib_user_verbs.h), 16 bytes.
 type FlowSpecMpls struct {
 	_    structs.HostLayout
-	Hdr  FlowSpecHdr    // hdr
-	Val  FlowMplsFilter // val
-	Mask FlowMplsFilter // mask
+	Hdr  FlowSpecHdr    // hdr at 0
+	Val  FlowMplsFilter // val at 8
+	Mask FlowMplsFilter // mask at 12
 }
-
-const (
-	_ = -(unsafe.Sizeof(FlowSpecMpls{}) ^ 16)
-	_ = -unsafe.Offsetof(FlowSpecMpls{}.Hdr)
-	_ = -(unsafe.Offsetof(FlowSpecMpls{}.Val) ^ 8)
-	_ = -(unsafe.Offsetof(FlowSpecMpls{}.Mask) ^ 12)
-)
 
 // FlowAttr is struct ib_uverbs_flow_attr (ib_user_verbs.h), 16 bytes.
 type FlowAttr struct {
 	_          structs.HostLayout
 	_          [0]uint64 // aligned to 8 bytes
-	Type       uint32    // type
-	Size       uint16    // size
-	Priority   uint16    // priority
-	NumOfSpecs uint8     // num_of_specs
+	Type       uint32    // type at 0
+	Size       uint16    // size at 4
+	Priority   uint16    // priority at 6
+	NumOfSpecs uint8     // num_of_specs at 8
 	_          [2]uint8  // reserved
-	Port       uint8     // port
-	Flags      uint32    // flags
+	Port       uint8     // port at 11
+	Flags      uint32    // flags at 12
 }
 
-// TailFlowSpecs returns the n elements of flow_specs, which lie behind the struct and must have been
-// allocated together with it.
+// TailFlowSpecs returns the n elements of flow_specs, which must have been allocated behind the struct.
 func (s *FlowAttr) TailFlowSpecs(n int) []FlowSpecHdr {
 	return tail[FlowSpecHdr](unsafe.Pointer(s), 16, n)
 }
 
-const (
-	_ = -(unsafe.Sizeof(FlowAttr{}) ^ 16)
-	_ = -unsafe.Offsetof(FlowAttr{}.Type)
-	_ = -(unsafe.Offsetof(FlowAttr{}.Size) ^ 4)
-	_ = -(unsafe.Offsetof(FlowAttr{}.Priority) ^ 6)
-	_ = -(unsafe.Offsetof(FlowAttr{}.NumOfSpecs) ^ 8)
-	_ = -(unsafe.Offsetof(FlowAttr{}.Port) ^ 11)
-	_ = -(unsafe.Offsetof(FlowAttr{}.Flags) ^ 12)
-)
-
 // CreateFlow is struct ib_uverbs_create_flow (ib_user_verbs.h), 24 bytes.
 type CreateFlow struct {
 	_        structs.HostLayout
-	CompMask uint32   // comp_mask
-	QPHandle uint32   // qp_handle
-	FlowAttr FlowAttr // flow_attr
+	CompMask uint32   // comp_mask at 0
+	QPHandle uint32   // qp_handle at 4
+	FlowAttr FlowAttr // flow_attr at 8
 }
-
-const (
-	_ = -(unsafe.Sizeof(CreateFlow{}) ^ 24)
-	_ = -unsafe.Offsetof(CreateFlow{}.CompMask)
-	_ = -(unsafe.Offsetof(CreateFlow{}.QPHandle) ^ 4)
-	_ = -(unsafe.Offsetof(CreateFlow{}.FlowAttr) ^ 8)
-)
 
 // CreateFlowResp is struct ib_uverbs_create_flow_resp (ib_user_verbs.h), 8 bytes.
 type CreateFlowResp struct {
 	_          structs.HostLayout
-	CompMask   uint32 // comp_mask
-	FlowHandle uint32 // flow_handle
+	CompMask   uint32 // comp_mask at 0
+	FlowHandle uint32 // flow_handle at 4
 }
-
-const (
-	_ = -(unsafe.Sizeof(CreateFlowResp{}) ^ 8)
-	_ = -unsafe.Offsetof(CreateFlowResp{}.CompMask)
-	_ = -(unsafe.Offsetof(CreateFlowResp{}.FlowHandle) ^ 4)
-)
 
 // DestroyFlow is struct ib_uverbs_destroy_flow (ib_user_verbs.h), 8 bytes.
 type DestroyFlow struct {
 	_          structs.HostLayout
-	CompMask   uint32 // comp_mask
-	FlowHandle uint32 // flow_handle
+	CompMask   uint32 // comp_mask at 0
+	FlowHandle uint32 // flow_handle at 4
 }
-
-const (
-	_ = -(unsafe.Sizeof(DestroyFlow{}) ^ 8)
-	_ = -unsafe.Offsetof(DestroyFlow{}.CompMask)
-	_ = -(unsafe.Offsetof(DestroyFlow{}.FlowHandle) ^ 4)
-)
 
 // CQModeration is struct ib_uverbs_cq_moderation (ib_user_verbs.h), 4 bytes.
 type CQModeration struct {
 	_        structs.HostLayout
-	CQCount  uint16 // cq_count
-	CQPeriod uint16 // cq_period
+	CQCount  uint16 // cq_count at 0
+	CQPeriod uint16 // cq_period at 2
 }
-
-const (
-	_ = -(unsafe.Sizeof(CQModeration{}) ^ 4)
-	_ = -unsafe.Offsetof(CQModeration{}.CQCount)
-	_ = -(unsafe.Offsetof(CQModeration{}.CQPeriod) ^ 2)
-)
 
 // ExModifyCQ is struct ib_uverbs_ex_modify_cq (ib_user_verbs.h), 16 bytes.
 type ExModifyCQ struct {
 	_        structs.HostLayout
-	CQHandle uint32       // cq_handle
-	AttrMask uint32       // attr_mask
-	Attr     CQModeration // attr
+	CQHandle uint32       // cq_handle at 0
+	AttrMask uint32       // attr_mask at 4
+	Attr     CQModeration // attr at 8
 	_        uint32       // reserved
 }
 
+// The compiler rejects this file if the size of a type is not that in C.
 const (
+	_ = -(unsafe.Sizeof(AsyncEventDesc{}) ^ 16)
+	_ = -(unsafe.Sizeof(CompEventDesc{}) ^ 8)
+	_ = -(unsafe.Sizeof(CQModerationCaps{}) ^ 8)
+	_ = -(unsafe.Sizeof(CmdHdr{}) ^ 8)
+	_ = -(unsafe.Sizeof(ExCmdHdr{}) ^ 16)
+	_ = -(unsafe.Sizeof(GetContext{}) ^ 8)
+	_ = -(unsafe.Sizeof(GetContextResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(QueryDevice{}) ^ 8)
+	_ = -(unsafe.Sizeof(QueryDeviceResp{}) ^ 176)
+	_ = -(unsafe.Sizeof(ExQueryDevice{}) ^ 8)
+	_ = -(unsafe.Sizeof(ODPCaps{}) ^ 24)
+	_ = -(unsafe.Sizeof(ODPCapsPerTransportCaps{}) ^ 12)
+	_ = -(unsafe.Sizeof(RSSCaps{}) ^ 16)
+	_ = -(unsafe.Sizeof(TMCaps{}) ^ 24)
+	_ = -(unsafe.Sizeof(ExQueryDeviceResp{}) ^ 304)
+	_ = -(unsafe.Sizeof(QueryPort{}) ^ 16)
+	_ = -(unsafe.Sizeof(QueryPortResp{}) ^ 40)
+	_ = -(unsafe.Sizeof(AllocPD{}) ^ 8)
+	_ = -(unsafe.Sizeof(AllocPDResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(DeallocPD{}) ^ 4)
+	_ = -(unsafe.Sizeof(OpenXRCD{}) ^ 16)
+	_ = -(unsafe.Sizeof(OpenXRCDResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(CloseXRCD{}) ^ 4)
+	_ = -(unsafe.Sizeof(RegMR{}) ^ 40)
+	_ = -(unsafe.Sizeof(RegMRResp{}) ^ 12)
+	_ = -(unsafe.Sizeof(ReregMR{}) ^ 48)
+	_ = -(unsafe.Sizeof(ReregMRResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(DeregMR{}) ^ 4)
+	_ = -(unsafe.Sizeof(AllocMW{}) ^ 16)
+	_ = -(unsafe.Sizeof(AllocMWResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(DeallocMW{}) ^ 4)
+	_ = -(unsafe.Sizeof(CreateCompChannel{}) ^ 8)
+	_ = -(unsafe.Sizeof(CreateCompChannelResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(CreateCQ{}) ^ 32)
+	_ = -(unsafe.Sizeof(ExCreateCQ{}) ^ 32)
+	_ = -(unsafe.Sizeof(CreateCQResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(ExCreateCQResp{}) ^ 16)
+	_ = -(unsafe.Sizeof(ResizeCQ{}) ^ 16)
+	_ = -(unsafe.Sizeof(ResizeCQResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(ReqNotifyCQ{}) ^ 8)
+	_ = -(unsafe.Sizeof(WC{}) ^ 48)
+	_ = -(unsafe.Sizeof(WCEx{}) ^ 4)
+	_ = -(unsafe.Sizeof(DestroyCQ{}) ^ 16)
+	_ = -(unsafe.Sizeof(DestroyCQResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(GlobalRoute{}) ^ 24)
+	_ = -(unsafe.Sizeof(AHAttr{}) ^ 32)
+	_ = -(unsafe.Sizeof(CreateQP{}) ^ 56)
+	_ = -(unsafe.Sizeof(ExCreateQP{}) ^ 64)
+	_ = -(unsafe.Sizeof(OpenQP{}) ^ 32)
+	_ = -(unsafe.Sizeof(CreateQPResp{}) ^ 32)
+	_ = -(unsafe.Sizeof(ExCreateQPResp{}) ^ 40)
+	_ = -(unsafe.Sizeof(QPDest{}) ^ 32)
+	_ = -(unsafe.Sizeof(QueryQP{}) ^ 16)
+	_ = -(unsafe.Sizeof(QueryQPResp{}) ^ 128)
+	_ = -(unsafe.Sizeof(ModifyQP{}) ^ 112)
+	_ = -(unsafe.Sizeof(ExModifyQP{}) ^ 120)
+	_ = -(unsafe.Sizeof(ExModifyQPResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(DestroyQP{}) ^ 16)
+	_ = -(unsafe.Sizeof(DestroyQPResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(SGE{}) ^ 16)
+	_ = -(unsafe.Sizeof(SendWR{}) ^ 56)
+	_ = -(unsafe.Sizeof(SendWREx{}) ^ 4)
+	_ = -(unsafe.Sizeof(SendWRWR{}) ^ 32)
+	_ = -(unsafe.Sizeof(SendWRRDMA{}) ^ 16)
+	_ = -(unsafe.Sizeof(SendWRAtomic{}) ^ 32)
+	_ = -(unsafe.Sizeof(SendWRUD{}) ^ 16)
+	_ = -(unsafe.Sizeof(PostSend{}) ^ 24)
+	_ = -(unsafe.Sizeof(PostSendResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(CreateAH{}) ^ 56)
+	_ = -(unsafe.Sizeof(CreateAHResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(DestroyAH{}) ^ 4)
+	_ = -(unsafe.Sizeof(AttachMcast{}) ^ 24)
+	_ = -(unsafe.Sizeof(DetachMcast{}) ^ 24)
+	_ = -(unsafe.Sizeof(CreateSRQ{}) ^ 32)
+	_ = -(unsafe.Sizeof(CreateXSRQ{}) ^ 48)
+	_ = -(unsafe.Sizeof(CreateSRQResp{}) ^ 16)
+	_ = -(unsafe.Sizeof(ModifySRQ{}) ^ 16)
+	_ = -(unsafe.Sizeof(QuerySRQ{}) ^ 16)
+	_ = -(unsafe.Sizeof(QuerySRQResp{}) ^ 16)
+	_ = -(unsafe.Sizeof(DestroySRQ{}) ^ 16)
+	_ = -(unsafe.Sizeof(DestroySRQResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(ExCreateWQ{}) ^ 40)
+	_ = -(unsafe.Sizeof(ExCreateWQResp{}) ^ 24)
+	_ = -(unsafe.Sizeof(ExDestroyWQ{}) ^ 8)
+	_ = -(unsafe.Sizeof(ExDestroyWQResp{}) ^ 16)
+	_ = -(unsafe.Sizeof(ExModifyWQ{}) ^ 24)
+	_ = -(unsafe.Sizeof(ExCreateRWQIndTable{}) ^ 8)
+	_ = -(unsafe.Sizeof(ExCreateRWQIndTableResp{}) ^ 16)
+	_ = -(unsafe.Sizeof(ExDestroyRWQIndTable{}) ^ 8)
+	_ = -(unsafe.Sizeof(FlowSpecHdr{}) ^ 8)
+	_ = -(unsafe.Sizeof(FlowEthFilter{}) ^ 16)
+	_ = -(unsafe.Sizeof(FlowSpecEth{}) ^ 40)
+	_ = -(unsafe.Sizeof(FlowIPv4Filter{}) ^ 12)
+	_ = -(unsafe.Sizeof(FlowSpecIPv4{}) ^ 32)
+	_ = -(unsafe.Sizeof(FlowTcpUdpFilter{}) ^ 4)
+	_ = -(unsafe.Sizeof(FlowSpecTcpUdp{}) ^ 16)
+	_ = -(unsafe.Sizeof(FlowIPv6Filter{}) ^ 40)
+	_ = -(unsafe.Sizeof(FlowSpecIPv6{}) ^ 88)
+	_ = -(unsafe.Sizeof(FlowSpecActionDrop{}) ^ 8)
+	_ = -(unsafe.Sizeof(FlowSpecActionCount{}) ^ 16)
+	_ = -(unsafe.Sizeof(FlowTunnelFilter{}) ^ 4)
+	_ = -(unsafe.Sizeof(FlowSpecTunnel{}) ^ 16)
+	_ = -(unsafe.Sizeof(FlowSpecESPFilter{}) ^ 8)
+	_ = -(unsafe.Sizeof(FlowSpecESP{}) ^ 24)
+	_ = -(unsafe.Sizeof(FlowGreFilter{}) ^ 8)
+	_ = -(unsafe.Sizeof(FlowSpecGre{}) ^ 24)
+	_ = -(unsafe.Sizeof(FlowMplsFilter{}) ^ 4)
+	_ = -(unsafe.Sizeof(FlowSpecMpls{}) ^ 16)
+	_ = -(unsafe.Sizeof(FlowAttr{}) ^ 16)
+	_ = -(unsafe.Sizeof(CreateFlow{}) ^ 24)
+	_ = -(unsafe.Sizeof(CreateFlowResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(DestroyFlow{}) ^ 8)
+	_ = -(unsafe.Sizeof(CQModeration{}) ^ 4)
 	_ = -(unsafe.Sizeof(ExModifyCQ{}) ^ 16)
-	_ = -unsafe.Offsetof(ExModifyCQ{}.CQHandle)
-	_ = -(unsafe.Offsetof(ExModifyCQ{}.AttrMask) ^ 4)
-	_ = -(unsafe.Offsetof(ExModifyCQ{}.Attr) ^ 8)
 )

@@ -23,25 +23,16 @@ const (
 // Attr is struct ib_uverbs_attr (rdma_user_ioctl_cmds.h), 16 bytes.
 type Attr struct {
 	_        structs.HostLayout
-	AttrID   uint16   // attr_id
-	Len      uint16   // len
-	Flags    uint16   // flags
-	AttrData AttrData // attr_data
+	AttrID   uint16   // attr_id at 0
+	Len      uint16   // len at 2
+	Flags    uint16   // flags at 4
+	AttrData AttrData // attr_data at 6
 	// Data is an address, or up to 8 bytes of input, a handle or a file descriptor, so it
 	// can't be a Ptr: a small integer in a pointer is an error to the garbage collector.
 	// An address may be put here only of memory that does not move and that outlives the
 	// call by other means: off the Go heap, or a heap object that another pointer keeps alive.
-	Data uint64 // data
+	Data uint64 // data at 8
 }
-
-const (
-	_ = -(unsafe.Sizeof(Attr{}) ^ 16)
-	_ = -unsafe.Offsetof(Attr{}.AttrID)
-	_ = -(unsafe.Offsetof(Attr{}.Len) ^ 2)
-	_ = -(unsafe.Offsetof(Attr{}.Flags) ^ 4)
-	_ = -(unsafe.Offsetof(Attr{}.AttrData) ^ 6)
-	_ = -(unsafe.Offsetof(Attr{}.Data) ^ 8)
-)
 
 // AttrData is the type of field attr_data of struct ib_uverbs_attr (rdma_user_ioctl_cmds.h), 2 bytes.
 type AttrData struct {
@@ -52,43 +43,32 @@ type AttrData struct {
 // EnumData is member enum_data.
 func (u *AttrData) EnumData() *AttrEnumData { return (*AttrEnumData)(unsafe.Pointer(&u.union)) }
 
-const (
-	_ = -(unsafe.Sizeof(AttrData{}) ^ 2)
-)
-
 // AttrEnumData is the type of field attr_data.enum_data of struct ib_uverbs_attr (rdma_user_ioctl_cmds.h), 2 bytes.
 type AttrEnumData struct {
 	_      structs.HostLayout
-	ElemID uint8 // elem_id
+	ElemID uint8 // elem_id at 0
 	_      uint8 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(AttrEnumData{}) ^ 2)
-	_ = -unsafe.Offsetof(AttrEnumData{}.ElemID)
-)
 
 // IoctlHdr is struct ib_uverbs_ioctl_hdr (rdma_user_ioctl_cmds.h), 24 bytes.
 type IoctlHdr struct {
 	_        structs.HostLayout
-	Length   uint16 // length
-	ObjectID uint16 // object_id
-	MethodID uint16 // method_id
-	NumAttrs uint16 // num_attrs
+	Length   uint16 // length at 0
+	ObjectID uint16 // object_id at 2
+	MethodID uint16 // method_id at 4
+	NumAttrs uint16 // num_attrs at 6
 	_        uint64 // reserved1
-	DriverID uint32 // driver_id
+	DriverID uint32 // driver_id at 16
 	_        uint32 // reserved2
 }
 
-// TailAttrs returns the n elements of attrs, which lie behind the struct and must have been
-// allocated together with it.
+// TailAttrs returns the n elements of attrs, which must have been allocated behind the struct.
 func (s *IoctlHdr) TailAttrs(n int) []Attr { return tail[Attr](unsafe.Pointer(s), 24, n) }
 
+// The compiler rejects this file if the size of a type is not that in C.
 const (
+	_ = -(unsafe.Sizeof(Attr{}) ^ 16)
+	_ = -(unsafe.Sizeof(AttrData{}) ^ 2)
+	_ = -(unsafe.Sizeof(AttrEnumData{}) ^ 2)
 	_ = -(unsafe.Sizeof(IoctlHdr{}) ^ 24)
-	_ = -unsafe.Offsetof(IoctlHdr{}.Length)
-	_ = -(unsafe.Offsetof(IoctlHdr{}.ObjectID) ^ 2)
-	_ = -(unsafe.Offsetof(IoctlHdr{}.MethodID) ^ 4)
-	_ = -(unsafe.Offsetof(IoctlHdr{}.NumAttrs) ^ 6)
-	_ = -(unsafe.Offsetof(IoctlHdr{}.DriverID) ^ 16)
 )

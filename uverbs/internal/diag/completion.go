@@ -18,6 +18,7 @@ const (
 	LocAccessErr   Status = 8
 	RemInvReqErr   Status = 9
 	RemAccessErr   Status = 10
+	RemOpErr       Status = 11
 	RetryExcErr    Status = 12
 	RNRRetryExcErr Status = 13
 	RemAbortErr    Status = 16
@@ -65,10 +66,10 @@ const (
 var recvHints = map[Status]string{
 	LocLenErr:    tooLong,
 	LocProtErr:   "an SGE of the receive is outside its MR, has a wrong lkey, or the MR does not have AccessLocalWrite",
-	LocQPOpErr:   "the receive is not valid, such as one with an SGE that is outside its MR or has a wrong lkey",
+	LocQPOpErr:   tooLong + " (a datagram needs 40 bytes more), or an SGE of the receive is outside its MR or has a wrong lkey",
 	LocAccessErr: "a request of the peer named memory of this side that its rkey, address range or access rights do not permit",
 	RemAccessErr: "a request of the peer named memory of this side that its rkey, address range or access rights do not permit",
-	RemInvReqErr: "a request of the peer was refused here: the message is longer than the buffers of the receive, or the QP does not permit the operation",
+	RemInvReqErr: "a request of the peer was refused here: the message is longer than the buffers of the receive, the QP does not permit the operation, or the peer has another path MTU",
 	RemAbortErr:  "the peer ended the message before its end",
 	GeneralErr:   "the connection broke while the message arrived",
 }
@@ -83,7 +84,7 @@ func (c *Completion) Hint() string {
 	}
 	switch c.Status {
 	case RetryExcErr:
-		return c.Peer.noAnswer()
+		return c.Peer.noAnswer(c.Request != nil && c.Request.Writes)
 	case RNRRetryExcErr:
 		hint := "it had no receive posted"
 		if c.Peer != nil {
@@ -93,11 +94,9 @@ func (c *Completion) Hint() string {
 	case RemAccessErr:
 		return "the rkey, the address range or the access rights of the peer's MR or MW do not permit it, or the MR or MW is gone, as when the peer ends"
 	case RemInvReqErr:
-		hint := "the peer's receive buffer may be too short, or its QP does not permit the operation, or so many READs and atomics at once"
-		if c.SendInv {
-			hint = "the key that it invalidates may not be one of an MR or MW that the peer's QP may invalidate, or " + hint
-		}
-		return hint
+		return c.invalidRequest()
+	case RemOpErr:
+		return "the peer's receive may be too short for the message, or not valid: the peer's completion of it says more"
 	case LocProtErr, LocQPOpErr, MWBindErr:
 		return c.localHint()
 	case LocLenErr:
@@ -109,8 +108,8 @@ func (c *Completion) Hint() string {
 	return ""
 }
 
-// noAnswer says why the peer may not have acknowledged a request.
-func (p *Peer) noAnswer() string {
+// noAnswer says why the peer may not have acknowledged a request, or answered one that reads.
+func (p *Peer) noAnswer(reads bool) string {
 	wait, size, how := "after all retries", "", "RoCE uses UDP port 4791"
 	if p != nil && p.InfiniBand {
 		how = "both ports must be in the QPs' partition, and one of them a full member"
@@ -120,8 +119,27 @@ func (p *Peer) noAnswer() string {
 	}
 	if p != nil && p.MTU != 0 {
 		size = fmt.Sprintf(", at least those of the path MTU, %d bytes", p.MTU)
+		if reads {
+			size += ", or the peer has another path MTU"
+		}
 	}
 	return "it did not acknowledge " + wait + "; it is gone, its QP is not ready to receive, or packets do not get through (" + how + ")" + size
+}
+
+// invalidRequest says why the peer may have refused a request as invalid.
+func (c *Completion) invalidRequest() string {
+	const mtu = ", or the peer has another path MTU"
+	switch r := c.Request; {
+	case c.SendInv:
+		return "the key that it invalidates may not be one of an MR or MW that the peer's QP may invalidate, the peer's receive is too short" + mtu
+	case r == nil:
+		return "the peer's receive may be too short, its QP may not permit the operation or so many READs and atomics at once" + mtu
+	case r.Writes:
+		return "the peer's QP may not permit the operation, or so many READs and atomics at once (MaxDestRdAtomic)"
+	case r.Remote:
+		return "the peer's QP may not permit the operation" + mtu
+	}
+	return "the peer's receive may be too short" + mtu
 }
 
 // localHint explains a failure on this side.

@@ -34,6 +34,11 @@ func (p *LocalPeer) RecvText() string {
 	return fmt.Sprintf("%s has %d receives posted%s now%s", p.Name, p.Recvs, where, timer)
 }
 
+// MTUText says that the two QPs have different path MTUs, in bytes.
+func (p *LocalPeer) MTUText(here, there int) string {
+	return fmt.Sprintf("%s has path MTU %d, and this QP %d: give Connect the Endpoint of the other side with its MTU, or both the same PathOptions.MTU", p.Name, there, here)
+}
+
 // MemoryText says what is wrong with the peer's memory that a request named.
 func (p *LocalPeer) MemoryText(r *Request) string {
 	switch w := p.Window; {

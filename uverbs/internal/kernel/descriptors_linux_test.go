@@ -11,9 +11,7 @@ import (
 func TestGrowDescriptors(t *testing.T) {
 	open := func() int {
 		files, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return len(files)
 	}
 	before := open()
@@ -22,9 +20,7 @@ func TestGrowDescriptors(t *testing.T) {
 		t.Errorf("%d descriptors are open, were %d before", after, before)
 	}
 	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	size := regexp.MustCompile(`FDSize:\s+(\d+)`).FindSubmatch(status)
 	if size == nil {
 		t.Fatalf("no FDSize in /proc/self/status:\n%s", status)

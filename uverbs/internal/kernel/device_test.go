@@ -13,17 +13,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
+
+// must fails a test on an error.
+var must = testenv.Must
 
 // openChar returns a Conn over a file, and closes it at the end of the test.
 func openChar(t testing.TB, f *os.File, path Path) *Conn {
 	t.Helper()
 	t.Cleanup(func() { f.Close() })
 	d, err := NewCharDevice(f, CharOptions{DriverID: 14})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return NewConn(d, path, "rxe0")
 }
 
@@ -31,9 +33,7 @@ func openChar(t testing.TB, f *os.File, path Path) *Conn {
 func openFile(t testing.TB, name string, path Path) *Conn {
 	t.Helper()
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return openChar(t, f, path)
 }
 
@@ -42,9 +42,7 @@ func openFile(t testing.TB, name string, path Path) *Conn {
 func openPipe(t testing.TB, path Path) (*Conn, *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { r.Close() })
 	return openChar(t, w, path), r
 }
@@ -167,24 +165,16 @@ func TestCloseWhileCommanding(t *testing.T) {
 // TestMap maps the file of a CharDevice.
 func TestMap(t *testing.T) {
 	fd, err := unix.MemfdCreate("uverbs0", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := openChar(t, os.NewFile(uintptr(fd), "uverbs0"), PathAuto)
 	page := os.Getpagesize()
-	if err := unix.Ftruncate(fd, int64(2*page)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Ftruncate(fd, int64(2*page)))
 	r, err := c.Map(uint64(page), page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Close()
 	r.Bytes()[5] = 7
 	again, err := c.MapReadOnly(uint64(page), page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer again.Close()
 	if again.Bytes()[5] != 7 {
 		t.Error("the two mappings are not the same memory")
@@ -192,9 +182,7 @@ func TestMap(t *testing.T) {
 	if _, err := c.Map(1, page); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("an odd offset: %v, want EINVAL", err)
 	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Close())
 	if _, err := c.Map(0, page); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("after Close: %v, want os.ErrClosed", err)
 	}
@@ -205,9 +193,7 @@ func TestMap(t *testing.T) {
 func TestEventsRefused(t *testing.T) {
 	c := openFile(t, os.DevNull, PathAuto)
 	fd, err := unix.Open(t.TempDir(), unix.O_PATH|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if f, err := c.Events(uint32(fd), "a path"); f != nil || !errors.Is(err, syscall.EBADF) || !strings.Contains(err.Error(), "a path") {
 		t.Errorf("%v, %v, want EBADF", f, err)
 	}
@@ -219,9 +205,7 @@ func TestEventsRefused(t *testing.T) {
 // TestTrace: with RDMADEBUG=level=1 each command is a line on standard error.
 func TestTrace(t *testing.T) {
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Close()
 	level, stderr := traceLevel, os.Stderr
 	traceLevel, os.Stderr = func() int { return 1 }, w

@@ -11,25 +11,17 @@ import (
 // room for it the error says so.
 func TestDupFile(t *testing.T) {
 	f, err := os.Open("/dev/null")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dup, err := DupFile(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if dup.Fd() == f.Fd() || dup.Name() != f.Name() {
 		t.Errorf("%s with descriptor %d of %s with %d", dup.Name(), dup.Fd(), f.Name(), f.Fd())
 	}
 	var limit syscall.Rlimit
-	if err := errors.Join(dup.Close(), syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(dup.Close(), syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit)))
 	few := limit
 	few.Cur = uint64(f.Fd()) // which is below the limit no more, so that no descriptor is
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few))
 	none, err := DupFile(f)
 	if back := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); back != nil {
 		t.Fatal(back)

@@ -3,7 +3,6 @@ package fabric
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -12,18 +11,14 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/test/ibsim"
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
-// must fails the test on an error.
-func must(t testing.TB, errs ...error) {
-	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-}
+// must fails a test on an error.
+var must = testenv.Must
 
 // discover walks.
 func discover(t testing.TB, p *umad.Port, o Options) *Fabric {

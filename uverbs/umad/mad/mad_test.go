@@ -14,8 +14,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
+
+// must fails a test on an error.
+var must = testenv.Must
 
 // attributes are all attributes, with the size of their fields in bytes.
 func attributes() map[Attribute]int {
@@ -55,9 +59,7 @@ func TestLayouts(t *testing.T) {
 			t.Errorf("%s has %d bytes, want %d; in the same place: %v", typ.Name(), l.size, size, overlaps(l))
 		}
 		ones := bytes.Repeat([]byte{0xff}, size)
-		if err := Unmarshal(ones, a); err != nil {
-			t.Fatal(err)
-		}
+		must(t, Unmarshal(ones, a))
 		again := reflect.New(typ).Interface().(Attribute)
 		b, err := Marshal(a)
 		if err == nil {
@@ -85,9 +87,7 @@ func TestHeaderTags(t *testing.T) {
 	}
 	raw[1] = byte(ClassPing)
 	p, err := Parse(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var want Packet
 	var vendor vendorHeader
 	decodeHeader(raw, &want.Header)
@@ -107,9 +107,7 @@ func TestHeaderTags(t *testing.T) {
 func unhex(t *testing.T, text string) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(strings.Join(strings.Fields(text), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 
@@ -118,9 +116,7 @@ func TestPortInfo(t *testing.T) {
 	b := unhex(t, `0000000000000000 fe80000000000000 0002 0001 0651e84a 0000 0000 01 03 03 02
 		14 52 03 24 51 80 04 08 08 05 7c 4f 0001 0002 0003 08 92 11 56 0000 00 000010 0c10 26 0f`)
 	var p PortInfo
-	if err := Unmarshal(b, &p); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Unmarshal(b, &p))
 	want := PortInfo{
 		GIDPrefix: 0xfe80 << 48, LID: 2, MasterSMLID: 1, CapabilityMask: 0x0651e84a, LocalPortNum: 1,
 		LinkWidthEnabled: Width1X | Width4X, LinkWidthSupported: Width1X | Width4X, LinkWidthActive: Width4X,
@@ -199,9 +195,7 @@ func TestOtherFields(t *testing.T) {
 
 func TestPackets(t *testing.T) {
 	p, err := NewDirectedSMP(MethodGet, AttrNodeInfo, 0, 1, 17)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p.TID = 0x1122334455667788
 	b, err := p.Marshal()
 	if err != nil || len(b) != Size {
@@ -291,13 +285,9 @@ func table(t *testing.T, offset uint16, records ...[]byte) *Packet {
 	p.SA.AttributeOffset = offset
 	p.Data = bytes.Join(records, nil)
 	b, err := p.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p, err = Parse(b[:56+len(p.Data)])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p
 }
 
@@ -376,9 +366,7 @@ func FuzzParse(f *testing.F) {
 	sa.RMPP.Flags, sa.SA.AttributeOffset = RMPPActive, 14
 	for _, p := range []*Packet{smp, sa, NewPerf(MethodGet, AttrPortCounters), NewVendor(ClassPing, OUIOpenIB, MethodGet, 0), NewSMP(MethodSet, AttrPortInfo, 1)} {
 		b, err := p.Marshal()
-		if err != nil {
-			f.Fatal(err)
-		}
+		must(f, err)
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -405,13 +393,9 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 		first, err := p.Marshal()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		q, err := Parse(first)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		second, err := q.Marshal()
 		if err != nil || !bytes.Equal(first, second) {
 			t.Errorf("%v, then %v: %x and %x", p, err, first, second)

@@ -37,9 +37,7 @@ func TestNotice(t *testing.T) {
 	} {
 		b := append(unhex(t, c.bytes), make([]byte, 64)...)[:64]
 		var n Notice
-		if err := Unmarshal(b, &n); err != nil {
-			t.Fatal(err)
-		}
+		must(t, Unmarshal(b, &n))
 		copy(c.want.DataDetails[:], b[10:])
 		if diff := cmp.Diff(c.want, n); diff != "" {
 			t.Errorf("%s:\n%s", c.name, diff)

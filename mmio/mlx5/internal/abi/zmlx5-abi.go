@@ -146,506 +146,302 @@ const (
 // AllocUcontextReqV2 is struct mlx5_ib_alloc_ucontext_req_v2 (mlx5-abi.h), 32 bytes.
 type AllocUcontextReqV2 struct {
 	_                   structs.HostLayout
-	TotalNumBfregs      uint32 // total_num_bfregs
-	NumLowLatencyBfregs uint32 // num_low_latency_bfregs
-	Flags               uint32 // flags
-	CompMask            uint32 // comp_mask
-	MaxCQEVersion       uint8  // max_cqe_version
+	TotalNumBfregs      uint32 // total_num_bfregs at 0
+	NumLowLatencyBfregs uint32 // num_low_latency_bfregs at 4
+	Flags               uint32 // flags at 8
+	CompMask            uint32 // comp_mask at 12
+	MaxCQEVersion       uint8  // max_cqe_version at 16
 	_                   uint8  // reserved0
 	_                   uint16 // reserved1
 	_                   uint32 // reserved2
-	LibCaps             uint64 // lib_caps
+	LibCaps             uint64 // lib_caps at 24
 }
-
-const (
-	_ = -(unsafe.Sizeof(AllocUcontextReqV2{}) ^ 32)
-	_ = -unsafe.Offsetof(AllocUcontextReqV2{}.TotalNumBfregs)
-	_ = -(unsafe.Offsetof(AllocUcontextReqV2{}.NumLowLatencyBfregs) ^ 4)
-	_ = -(unsafe.Offsetof(AllocUcontextReqV2{}.Flags) ^ 8)
-	_ = -(unsafe.Offsetof(AllocUcontextReqV2{}.CompMask) ^ 12)
-	_ = -(unsafe.Offsetof(AllocUcontextReqV2{}.MaxCQEVersion) ^ 16)
-	_ = -(unsafe.Offsetof(AllocUcontextReqV2{}.LibCaps) ^ 24)
-)
 
 // AllocUcontextResp is struct mlx5_ib_alloc_ucontext_resp (mlx5-abi.h), 72 bytes.
 type AllocUcontextResp struct {
 	_                  structs.HostLayout
-	QPTabSize          uint32 // qp_tab_size
-	BfRegSize          uint32 // bf_reg_size
-	TotBfregs          uint32 // tot_bfregs
-	CacheLineSize      uint32 // cache_line_size
-	MaxSQDescSz        uint16 // max_sq_desc_sz
-	MaxRQDescSz        uint16 // max_rq_desc_sz
-	MaxSendWqebb       uint32 // max_send_wqebb
-	MaxRecvWR          uint32 // max_recv_wr
-	MaxSRQRecvWR       uint32 // max_srq_recv_wr
-	NumPorts           uint16 // num_ports
-	FlowActionFlags    uint16 // flow_action_flags
-	CompMask           uint32 // comp_mask
-	ResponseLength     uint32 // response_length
-	CQEVersion         uint8  // cqe_version
-	CmdsSuppUhw        uint8  // cmds_supp_uhw
-	EthMinInline       uint8  // eth_min_inline
-	ClockInfoVersions  uint8  // clock_info_versions
-	HCACoreClockOffset uint64 // hca_core_clock_offset
-	LogUarSize         uint32 // log_uar_size
-	NumUarsPerPage     uint32 // num_uars_per_page
-	NumDynBfregs       uint32 // num_dyn_bfregs
-	DumpFillMkey       uint32 // dump_fill_mkey
+	QPTabSize          uint32 // qp_tab_size at 0
+	BfRegSize          uint32 // bf_reg_size at 4
+	TotBfregs          uint32 // tot_bfregs at 8
+	CacheLineSize      uint32 // cache_line_size at 12
+	MaxSQDescSz        uint16 // max_sq_desc_sz at 16
+	MaxRQDescSz        uint16 // max_rq_desc_sz at 18
+	MaxSendWqebb       uint32 // max_send_wqebb at 20
+	MaxRecvWR          uint32 // max_recv_wr at 24
+	MaxSRQRecvWR       uint32 // max_srq_recv_wr at 28
+	NumPorts           uint16 // num_ports at 32
+	FlowActionFlags    uint16 // flow_action_flags at 34
+	CompMask           uint32 // comp_mask at 36
+	ResponseLength     uint32 // response_length at 40
+	CQEVersion         uint8  // cqe_version at 44
+	CmdsSuppUhw        uint8  // cmds_supp_uhw at 45
+	EthMinInline       uint8  // eth_min_inline at 46
+	ClockInfoVersions  uint8  // clock_info_versions at 47
+	HCACoreClockOffset uint64 // hca_core_clock_offset at 48
+	LogUarSize         uint32 // log_uar_size at 56
+	NumUarsPerPage     uint32 // num_uars_per_page at 60
+	NumDynBfregs       uint32 // num_dyn_bfregs at 64
+	DumpFillMkey       uint32 // dump_fill_mkey at 68
 }
-
-const (
-	_ = -(unsafe.Sizeof(AllocUcontextResp{}) ^ 72)
-	_ = -unsafe.Offsetof(AllocUcontextResp{}.QPTabSize)
-	_ = -(unsafe.Offsetof(AllocUcontextResp{}.BfRegSize) ^ 4)
-	_ = -(unsafe.Offsetof(AllocUcontextResp{}.TotBfregs) ^ 8)
-	_ = -(unsafe.Offsetof(AllocUcontextResp{}.CacheLineSize) ^ 12)
-	_ = -(unsafe.Offsetof(AllocUcontextResp{}.MaxSQDescSz) ^ 16)
-	_ = -(unsafe.Offsetof(AllocUcontextResp{}.MaxRQDescSz) ^ 18)
-	_ = -(unsafe.Offsetof(AllocUcontextResp{}.MaxSendWqebb) ^ 20)
-	_ = -(unsafe.Offsetof(AllocUcontextResp{}.MaxRecvWR) ^ 24)
-	_ = -(unsafe.Offsetof(AllocUcontextResp{}.MaxSRQRecvWR) ^ 28)
-	_ = -(unsafe.Offsetof(AllocUcontextResp{}.NumPorts) ^ 32)
-	_ = -(unsafe.Offsetof(AllocUcontextResp{}.FlowActionFlags) ^ 34)
-	_ = -(unsafe.Offsetof(AllocUcontextResp{}.CompMask) ^ 36)
-	_ = -(unsafe.Offsetof(AllocUcontextResp{}.ResponseLength) ^ 40)
-	_ = -(unsafe.Offsetof(AllocUcontextResp{}.CQEVersion) ^ 44)
-	_ = -(unsafe.Offsetof(AllocUcontextResp{}.CmdsSuppUhw) ^ 45)
-	_ = -(unsafe.Offsetof(AllocUcontextResp{}.EthMinInline) ^ 46)
-	_ = -(unsafe.Offsetof(AllocUcontextResp{}.ClockInfoVersions) ^ 47)
-	_ = -(unsafe.Offsetof(AllocUcontextResp{}.HCACoreClockOffset) ^ 48)
-	_ = -(unsafe.Offsetof(AllocUcontextResp{}.LogUarSize) ^ 56)
-	_ = -(unsafe.Offsetof(AllocUcontextResp{}.NumUarsPerPage) ^ 60)
-	_ = -(unsafe.Offsetof(AllocUcontextResp{}.NumDynBfregs) ^ 64)
-	_ = -(unsafe.Offsetof(AllocUcontextResp{}.DumpFillMkey) ^ 68)
-)
 
 // AllocPDResp is struct mlx5_ib_alloc_pd_resp (mlx5-abi.h), 4 bytes.
 type AllocPDResp struct {
 	_   structs.HostLayout
-	Pdn uint32 // pdn
+	Pdn uint32 // pdn at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(AllocPDResp{}) ^ 4)
-	_ = -unsafe.Offsetof(AllocPDResp{}.Pdn)
-)
 
 // Mlx5PacketPacingCaps is struct mlx5_packet_pacing_caps (mlx5-abi.h), 16 bytes.
 type Mlx5PacketPacingCaps struct {
 	_              structs.HostLayout
-	QPRateLimitMin uint32   // qp_rate_limit_min
-	QPRateLimitMax uint32   // qp_rate_limit_max
-	SupportedQPTs  uint32   // supported_qpts
-	CapFlags       uint8    // cap_flags
+	QPRateLimitMin uint32   // qp_rate_limit_min at 0
+	QPRateLimitMax uint32   // qp_rate_limit_max at 4
+	SupportedQPTs  uint32   // supported_qpts at 8
+	CapFlags       uint8    // cap_flags at 12
 	_              [3]uint8 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(Mlx5PacketPacingCaps{}) ^ 16)
-	_ = -unsafe.Offsetof(Mlx5PacketPacingCaps{}.QPRateLimitMin)
-	_ = -(unsafe.Offsetof(Mlx5PacketPacingCaps{}.QPRateLimitMax) ^ 4)
-	_ = -(unsafe.Offsetof(Mlx5PacketPacingCaps{}.SupportedQPTs) ^ 8)
-	_ = -(unsafe.Offsetof(Mlx5PacketPacingCaps{}.CapFlags) ^ 12)
-)
 
 // DciStreamsCaps is struct mlx5_ib_dci_streams_caps (mlx5-abi.h), 2 bytes.
 type DciStreamsCaps struct {
 	_                  structs.HostLayout
-	MaxLogNumConcurent uint8 // max_log_num_concurent
-	MaxLogNumErrored   uint8 // max_log_num_errored
+	MaxLogNumConcurent uint8 // max_log_num_concurent at 0
+	MaxLogNumErrored   uint8 // max_log_num_errored at 1
 }
-
-const (
-	_ = -(unsafe.Sizeof(DciStreamsCaps{}) ^ 2)
-	_ = -unsafe.Offsetof(DciStreamsCaps{}.MaxLogNumConcurent)
-	_ = -(unsafe.Offsetof(DciStreamsCaps{}.MaxLogNumErrored) ^ 1)
-)
 
 // CreateCQ is struct mlx5_ib_create_cq (mlx5-abi.h), 32 bytes.
 type CreateCQ struct {
 	_                structs.HostLayout
-	BufAddr          uint64 // buf_addr
-	DbAddr           uint64 // db_addr
-	CQESize          uint32 // cqe_size
-	CQECompEn        uint8  // cqe_comp_en
-	CQECompResFormat uint8  // cqe_comp_res_format
-	Flags            uint16 // flags
-	UarPageIndex     uint16 // uar_page_index
+	BufAddr          uint64 // buf_addr at 0
+	DbAddr           uint64 // db_addr at 8
+	CQESize          uint32 // cqe_size at 16
+	CQECompEn        uint8  // cqe_comp_en at 20
+	CQECompResFormat uint8  // cqe_comp_res_format at 21
+	Flags            uint16 // flags at 22
+	UarPageIndex     uint16 // uar_page_index at 24
 	_                uint16 // reserved0
 	_                uint32 // reserved1
 }
 
-const (
-	_ = -(unsafe.Sizeof(CreateCQ{}) ^ 32)
-	_ = -unsafe.Offsetof(CreateCQ{}.BufAddr)
-	_ = -(unsafe.Offsetof(CreateCQ{}.DbAddr) ^ 8)
-	_ = -(unsafe.Offsetof(CreateCQ{}.CQESize) ^ 16)
-	_ = -(unsafe.Offsetof(CreateCQ{}.CQECompEn) ^ 20)
-	_ = -(unsafe.Offsetof(CreateCQ{}.CQECompResFormat) ^ 21)
-	_ = -(unsafe.Offsetof(CreateCQ{}.Flags) ^ 22)
-	_ = -(unsafe.Offsetof(CreateCQ{}.UarPageIndex) ^ 24)
-)
-
 // CreateCQResp is struct mlx5_ib_create_cq_resp (mlx5-abi.h), 8 bytes.
 type CreateCQResp struct {
 	_   structs.HostLayout
-	Cqn uint32 // cqn
+	Cqn uint32 // cqn at 0
 	_   uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(CreateCQResp{}) ^ 8)
-	_ = -unsafe.Offsetof(CreateCQResp{}.Cqn)
-)
 
 // ResizeCQ is struct mlx5_ib_resize_cq (mlx5-abi.h), 16 bytes.
 type ResizeCQ struct {
 	_       structs.HostLayout
-	BufAddr uint64 // buf_addr
-	CQESize uint16 // cqe_size
+	BufAddr uint64 // buf_addr at 0
+	CQESize uint16 // cqe_size at 8
 	_       uint16 // reserved0
 	_       uint32 // reserved1
 }
 
-const (
-	_ = -(unsafe.Sizeof(ResizeCQ{}) ^ 16)
-	_ = -unsafe.Offsetof(ResizeCQ{}.BufAddr)
-	_ = -(unsafe.Offsetof(ResizeCQ{}.CQESize) ^ 8)
-)
-
 // CreateSRQ is struct mlx5_ib_create_srq (mlx5-abi.h), 32 bytes.
 type CreateSRQ struct {
 	_       structs.HostLayout
-	BufAddr uint64 // buf_addr
-	DbAddr  uint64 // db_addr
-	Flags   uint32 // flags
+	BufAddr uint64 // buf_addr at 0
+	DbAddr  uint64 // db_addr at 8
+	Flags   uint32 // flags at 16
 	_       uint32 // reserved0
-	Uidx    uint32 // uidx
+	Uidx    uint32 // uidx at 24
 	_       uint32 // reserved1
 }
-
-const (
-	_ = -(unsafe.Sizeof(CreateSRQ{}) ^ 32)
-	_ = -unsafe.Offsetof(CreateSRQ{}.BufAddr)
-	_ = -(unsafe.Offsetof(CreateSRQ{}.DbAddr) ^ 8)
-	_ = -(unsafe.Offsetof(CreateSRQ{}.Flags) ^ 16)
-	_ = -(unsafe.Offsetof(CreateSRQ{}.Uidx) ^ 24)
-)
 
 // CreateSRQResp is struct mlx5_ib_create_srq_resp (mlx5-abi.h), 8 bytes.
 type CreateSRQResp struct {
 	_    structs.HostLayout
-	SRQN uint32 // srqn
+	SRQN uint32 // srqn at 0
 	_    uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(CreateSRQResp{}) ^ 8)
-	_ = -unsafe.Offsetof(CreateSRQResp{}.SRQN)
-)
 
 // CreateQPDciStreams is struct mlx5_ib_create_qp_dci_streams (mlx5-abi.h), 2 bytes.
 type CreateQPDciStreams struct {
 	_               structs.HostLayout
-	LogNumConcurent uint8 // log_num_concurent
-	LogNumErrored   uint8 // log_num_errored
+	LogNumConcurent uint8 // log_num_concurent at 0
+	LogNumErrored   uint8 // log_num_errored at 1
 }
-
-const (
-	_ = -(unsafe.Sizeof(CreateQPDciStreams{}) ^ 2)
-	_ = -unsafe.Offsetof(CreateQPDciStreams{}.LogNumConcurent)
-	_ = -(unsafe.Offsetof(CreateQPDciStreams{}.LogNumErrored) ^ 1)
-)
 
 // CreateQP is struct mlx5_ib_create_qp (mlx5-abi.h), 56 bytes.
 type CreateQP struct {
 	_          structs.HostLayout
-	BufAddr    uint64             // buf_addr
-	DbAddr     uint64             // db_addr
-	SQWQECount uint32             // sq_wqe_count
-	RQWQECount uint32             // rq_wqe_count
-	RQWQEShift uint32             // rq_wqe_shift
-	Flags      uint32             // flags
-	Uidx       uint32             // uidx
-	BfregIndex uint32             // bfreg_index
-	SQBufAddr  uint64             // sq_buf_addr
-	EceOptions uint32             // ece_options
-	DciStreams CreateQPDciStreams // dci_streams
+	BufAddr    uint64             // buf_addr at 0
+	DbAddr     uint64             // db_addr at 8
+	SQWQECount uint32             // sq_wqe_count at 16
+	RQWQECount uint32             // rq_wqe_count at 20
+	RQWQEShift uint32             // rq_wqe_shift at 24
+	Flags      uint32             // flags at 28
+	Uidx       uint32             // uidx at 32
+	BfregIndex uint32             // bfreg_index at 36
+	SQBufAddr  uint64             // sq_buf_addr at 40
+	EceOptions uint32             // ece_options at 48
+	DciStreams CreateQPDciStreams // dci_streams at 52
 	_          uint16             // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(CreateQP{}) ^ 56)
-	_ = -unsafe.Offsetof(CreateQP{}.BufAddr)
-	_ = -(unsafe.Offsetof(CreateQP{}.DbAddr) ^ 8)
-	_ = -(unsafe.Offsetof(CreateQP{}.SQWQECount) ^ 16)
-	_ = -(unsafe.Offsetof(CreateQP{}.RQWQECount) ^ 20)
-	_ = -(unsafe.Offsetof(CreateQP{}.RQWQEShift) ^ 24)
-	_ = -(unsafe.Offsetof(CreateQP{}.Flags) ^ 28)
-	_ = -(unsafe.Offsetof(CreateQP{}.Uidx) ^ 32)
-	_ = -(unsafe.Offsetof(CreateQP{}.BfregIndex) ^ 36)
-	_ = -(unsafe.Offsetof(CreateQP{}.SQBufAddr) ^ 40)
-	_ = -(unsafe.Offsetof(CreateQP{}.EceOptions) ^ 48)
-	_ = -(unsafe.Offsetof(CreateQP{}.DciStreams) ^ 52)
-)
 
 // CreateQPRSS is struct mlx5_ib_create_qp_rss (mlx5-abi.h), 152 bytes.
 type CreateQPRSS struct {
 	_                structs.HostLayout
-	RxHashFieldsMask uint64     // rx_hash_fields_mask
-	RxHashFunction   uint8      // rx_hash_function
-	RxKeyLen         uint8      // rx_key_len
+	RxHashFieldsMask uint64     // rx_hash_fields_mask at 0
+	RxHashFunction   uint8      // rx_hash_function at 8
+	RxKeyLen         uint8      // rx_key_len at 9
 	_                [6]uint8   // reserved
-	RxHashKey        [128]uint8 // rx_hash_key
-	CompMask         uint32     // comp_mask
-	Flags            uint32     // flags
+	RxHashKey        [128]uint8 // rx_hash_key at 16
+	CompMask         uint32     // comp_mask at 144
+	Flags            uint32     // flags at 148
 }
-
-const (
-	_ = -(unsafe.Sizeof(CreateQPRSS{}) ^ 152)
-	_ = -unsafe.Offsetof(CreateQPRSS{}.RxHashFieldsMask)
-	_ = -(unsafe.Offsetof(CreateQPRSS{}.RxHashFunction) ^ 8)
-	_ = -(unsafe.Offsetof(CreateQPRSS{}.RxKeyLen) ^ 9)
-	_ = -(unsafe.Offsetof(CreateQPRSS{}.RxHashKey) ^ 16)
-	_ = -(unsafe.Offsetof(CreateQPRSS{}.CompMask) ^ 144)
-	_ = -(unsafe.Offsetof(CreateQPRSS{}.Flags) ^ 148)
-)
 
 // CreateQPResp is struct mlx5_ib_create_qp_resp (mlx5-abi.h), 40 bytes.
 type CreateQPResp struct {
 	_          structs.HostLayout
-	BfregIndex uint32 // bfreg_index
-	EceOptions uint32 // ece_options
-	CompMask   uint32 // comp_mask
-	Tirn       uint32 // tirn
-	Tisn       uint32 // tisn
-	Rqn        uint32 // rqn
-	Sqn        uint32 // sqn
+	BfregIndex uint32 // bfreg_index at 0
+	EceOptions uint32 // ece_options at 4
+	CompMask   uint32 // comp_mask at 8
+	Tirn       uint32 // tirn at 12
+	Tisn       uint32 // tisn at 16
+	Rqn        uint32 // rqn at 20
+	Sqn        uint32 // sqn at 24
 	_          uint32 // reserved1
-	TirIcmAddr uint64 // tir_icm_addr
+	TirIcmAddr uint64 // tir_icm_addr at 32
 }
-
-const (
-	_ = -(unsafe.Sizeof(CreateQPResp{}) ^ 40)
-	_ = -unsafe.Offsetof(CreateQPResp{}.BfregIndex)
-	_ = -(unsafe.Offsetof(CreateQPResp{}.EceOptions) ^ 4)
-	_ = -(unsafe.Offsetof(CreateQPResp{}.CompMask) ^ 8)
-	_ = -(unsafe.Offsetof(CreateQPResp{}.Tirn) ^ 12)
-	_ = -(unsafe.Offsetof(CreateQPResp{}.Tisn) ^ 16)
-	_ = -(unsafe.Offsetof(CreateQPResp{}.Rqn) ^ 20)
-	_ = -(unsafe.Offsetof(CreateQPResp{}.Sqn) ^ 24)
-	_ = -(unsafe.Offsetof(CreateQPResp{}.TirIcmAddr) ^ 32)
-)
 
 // BurstInfo is struct mlx5_ib_burst_info (mlx5-abi.h), 8 bytes.
 type BurstInfo struct {
 	_            structs.HostLayout
-	MaxBurstSz   uint32 // max_burst_sz
-	TypicalPktSz uint16 // typical_pkt_sz
+	MaxBurstSz   uint32 // max_burst_sz at 0
+	TypicalPktSz uint16 // typical_pkt_sz at 4
 	_            uint16 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(BurstInfo{}) ^ 8)
-	_ = -unsafe.Offsetof(BurstInfo{}.MaxBurstSz)
-	_ = -(unsafe.Offsetof(BurstInfo{}.TypicalPktSz) ^ 4)
-)
 
 // ModifyQP is struct mlx5_ib_modify_qp (mlx5-abi.h), 16 bytes.
 type ModifyQP struct {
 	_          structs.HostLayout
-	CompMask   uint32    // comp_mask
-	BurstInfo  BurstInfo // burst_info
-	EceOptions uint32    // ece_options
+	CompMask   uint32    // comp_mask at 0
+	BurstInfo  BurstInfo // burst_info at 4
+	EceOptions uint32    // ece_options at 12
 }
-
-const (
-	_ = -(unsafe.Sizeof(ModifyQP{}) ^ 16)
-	_ = -unsafe.Offsetof(ModifyQP{}.CompMask)
-	_ = -(unsafe.Offsetof(ModifyQP{}.BurstInfo) ^ 4)
-	_ = -(unsafe.Offsetof(ModifyQP{}.EceOptions) ^ 12)
-)
 
 // ModifyQPResp is struct mlx5_ib_modify_qp_resp (mlx5-abi.h), 16 bytes.
 type ModifyQPResp struct {
 	_              structs.HostLayout
-	ResponseLength uint32 // response_length
-	Dctn           uint32 // dctn
-	EceOptions     uint32 // ece_options
+	ResponseLength uint32 // response_length at 0
+	Dctn           uint32 // dctn at 4
+	EceOptions     uint32 // ece_options at 8
 	_              uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(ModifyQPResp{}) ^ 16)
-	_ = -unsafe.Offsetof(ModifyQPResp{}.ResponseLength)
-	_ = -(unsafe.Offsetof(ModifyQPResp{}.Dctn) ^ 4)
-	_ = -(unsafe.Offsetof(ModifyQPResp{}.EceOptions) ^ 8)
-)
 
 // CreateWQ is struct mlx5_ib_create_wq (mlx5-abi.h), 48 bytes.
 type CreateWQ struct {
 	_                         structs.HostLayout
-	BufAddr                   uint64 // buf_addr
-	DbAddr                    uint64 // db_addr
-	RQWQECount                uint32 // rq_wqe_count
-	RQWQEShift                uint32 // rq_wqe_shift
-	UserIndex                 uint32 // user_index
-	Flags                     uint32 // flags
-	CompMask                  uint32 // comp_mask
-	SingleStrideLogNumOfBytes uint32 // single_stride_log_num_of_bytes
-	SingleWQELogNumOfStrides  uint32 // single_wqe_log_num_of_strides
-	TwoByteShiftEn            uint32 // two_byte_shift_en
+	BufAddr                   uint64 // buf_addr at 0
+	DbAddr                    uint64 // db_addr at 8
+	RQWQECount                uint32 // rq_wqe_count at 16
+	RQWQEShift                uint32 // rq_wqe_shift at 20
+	UserIndex                 uint32 // user_index at 24
+	Flags                     uint32 // flags at 28
+	CompMask                  uint32 // comp_mask at 32
+	SingleStrideLogNumOfBytes uint32 // single_stride_log_num_of_bytes at 36
+	SingleWQELogNumOfStrides  uint32 // single_wqe_log_num_of_strides at 40
+	TwoByteShiftEn            uint32 // two_byte_shift_en at 44
 }
-
-const (
-	_ = -(unsafe.Sizeof(CreateWQ{}) ^ 48)
-	_ = -unsafe.Offsetof(CreateWQ{}.BufAddr)
-	_ = -(unsafe.Offsetof(CreateWQ{}.DbAddr) ^ 8)
-	_ = -(unsafe.Offsetof(CreateWQ{}.RQWQECount) ^ 16)
-	_ = -(unsafe.Offsetof(CreateWQ{}.RQWQEShift) ^ 20)
-	_ = -(unsafe.Offsetof(CreateWQ{}.UserIndex) ^ 24)
-	_ = -(unsafe.Offsetof(CreateWQ{}.Flags) ^ 28)
-	_ = -(unsafe.Offsetof(CreateWQ{}.CompMask) ^ 32)
-	_ = -(unsafe.Offsetof(CreateWQ{}.SingleStrideLogNumOfBytes) ^ 36)
-	_ = -(unsafe.Offsetof(CreateWQ{}.SingleWQELogNumOfStrides) ^ 40)
-	_ = -(unsafe.Offsetof(CreateWQ{}.TwoByteShiftEn) ^ 44)
-)
 
 // CreateWQResp is struct mlx5_ib_create_wq_resp (mlx5-abi.h), 8 bytes.
 type CreateWQResp struct {
 	_              structs.HostLayout
-	ResponseLength uint32 // response_length
+	ResponseLength uint32 // response_length at 0
 	_              uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(CreateWQResp{}) ^ 8)
-	_ = -unsafe.Offsetof(CreateWQResp{}.ResponseLength)
-)
 
 // ModifyWQ is struct mlx5_ib_modify_wq (mlx5-abi.h), 8 bytes.
 type ModifyWQ struct {
 	_        structs.HostLayout
-	CompMask uint32 // comp_mask
+	CompMask uint32 // comp_mask at 0
 	_        uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(ModifyWQ{}) ^ 8)
-	_ = -unsafe.Offsetof(ModifyWQ{}.CompMask)
-)
 
 // CreateRWQIndTblResp is struct mlx5_ib_create_rwq_ind_tbl_resp (mlx5-abi.h), 8 bytes.
 type CreateRWQIndTblResp struct {
 	_              structs.HostLayout
-	ResponseLength uint32 // response_length
+	ResponseLength uint32 // response_length at 0
 	_              uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(CreateRWQIndTblResp{}) ^ 8)
-	_ = -unsafe.Offsetof(CreateRWQIndTblResp{}.ResponseLength)
-)
 
 // CreateAHResp is struct mlx5_ib_create_ah_resp (mlx5-abi.h), 16 bytes.
 type CreateAHResp struct {
 	_              structs.HostLayout
-	ResponseLength uint32   // response_length
-	DMAC           [6]uint8 // dmac
+	ResponseLength uint32   // response_length at 0
+	DMAC           [6]uint8 // dmac at 4
 	_              [6]uint8 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(CreateAHResp{}) ^ 16)
-	_ = -unsafe.Offsetof(CreateAHResp{}.ResponseLength)
-	_ = -(unsafe.Offsetof(CreateAHResp{}.DMAC) ^ 4)
-)
-
-// AllocMW is struct mlx5_ib_alloc_mw (mlx5-abi.h), 8 bytes.
-type AllocMW struct {
-	_        structs.HostLayout
-	CompMask uint32 // comp_mask
-	NumKlms  uint8  // num_klms
-	_        uint8  // reserved1
-	_        uint16 // reserved2
-}
-
-const (
-	_ = -(unsafe.Sizeof(AllocMW{}) ^ 8)
-	_ = -unsafe.Offsetof(AllocMW{}.CompMask)
-	_ = -(unsafe.Offsetof(AllocMW{}.NumKlms) ^ 4)
-)
 
 // FlowCountersDesc is struct mlx5_ib_flow_counters_desc (mlx5-abi.h), 8 bytes.
 type FlowCountersDesc struct {
 	_           structs.HostLayout
-	Description uint32 // description
-	Index       uint32 // index
+	Description uint32 // description at 0
+	Index       uint32 // index at 4
 }
-
-const (
-	_ = -(unsafe.Sizeof(FlowCountersDesc{}) ^ 8)
-	_ = -unsafe.Offsetof(FlowCountersDesc{}.Description)
-	_ = -(unsafe.Offsetof(FlowCountersDesc{}.Index) ^ 4)
-)
 
 // FlowCountersData is struct mlx5_ib_flow_counters_data (mlx5-abi.h), 16 bytes.
 type FlowCountersData struct {
 	_            structs.HostLayout
-	CountersData uint64 // counters_data
-	Ncounters    uint32 // ncounters
+	CountersData uint64 // counters_data at 0
+	Ncounters    uint32 // ncounters at 8
 	_            uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(FlowCountersData{}) ^ 16)
-	_ = -unsafe.Offsetof(FlowCountersData{}.CountersData)
-	_ = -(unsafe.Offsetof(FlowCountersData{}.Ncounters) ^ 8)
-)
 
 // CreateFlow is struct mlx5_ib_create_flow (mlx5-abi.h), 8 bytes.
 type CreateFlow struct {
 	_             structs.HostLayout
 	_             [0]uint64 // aligned to 8 bytes
-	NcountersData uint32    // ncounters_data
+	NcountersData uint32    // ncounters_data at 0
 	_             uint32    // reserved
 }
 
-// TailData returns the n elements of data, which lie behind the struct and must have been
-// allocated together with it.
+// TailData returns the n elements of data, which must have been allocated behind the struct.
 func (s *CreateFlow) TailData(n int) []FlowCountersData {
 	return tail[FlowCountersData](unsafe.Pointer(s), 8, n)
 }
 
-const (
-	_ = -(unsafe.Sizeof(CreateFlow{}) ^ 8)
-	_ = -unsafe.Offsetof(CreateFlow{}.NcountersData)
-)
-
 // ClockInfo is struct mlx5_ib_clock_info (mlx5-abi.h), 56 bytes.
 type ClockInfo struct {
 	_              structs.HostLayout
-	Sign           uint32 // sign
-	Resv           uint32 // resv
-	Nsec           uint64 // nsec
-	Cycles         uint64 // cycles
-	Frac           uint64 // frac
-	Mult           uint32 // mult
-	Shift          uint32 // shift
-	Mask           uint64 // mask
-	OverflowPeriod uint64 // overflow_period
+	Sign           uint32 // sign at 0
+	Resv           uint32 // resv at 4
+	Nsec           uint64 // nsec at 8
+	Cycles         uint64 // cycles at 16
+	Frac           uint64 // frac at 24
+	Mult           uint32 // mult at 32
+	Shift          uint32 // shift at 36
+	Mask           uint64 // mask at 40
+	OverflowPeriod uint64 // overflow_period at 48
 }
 
+// The compiler rejects this file if the size of a type is not that in C.
 const (
+	_ = -(unsafe.Sizeof(AllocUcontextReqV2{}) ^ 32)
+	_ = -(unsafe.Sizeof(AllocUcontextResp{}) ^ 72)
+	_ = -(unsafe.Sizeof(AllocPDResp{}) ^ 4)
+	_ = -(unsafe.Sizeof(Mlx5PacketPacingCaps{}) ^ 16)
+	_ = -(unsafe.Sizeof(DciStreamsCaps{}) ^ 2)
+	_ = -(unsafe.Sizeof(CreateCQ{}) ^ 32)
+	_ = -(unsafe.Sizeof(CreateCQResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(ResizeCQ{}) ^ 16)
+	_ = -(unsafe.Sizeof(CreateSRQ{}) ^ 32)
+	_ = -(unsafe.Sizeof(CreateSRQResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(CreateQPDciStreams{}) ^ 2)
+	_ = -(unsafe.Sizeof(CreateQP{}) ^ 56)
+	_ = -(unsafe.Sizeof(CreateQPRSS{}) ^ 152)
+	_ = -(unsafe.Sizeof(CreateQPResp{}) ^ 40)
+	_ = -(unsafe.Sizeof(BurstInfo{}) ^ 8)
+	_ = -(unsafe.Sizeof(ModifyQP{}) ^ 16)
+	_ = -(unsafe.Sizeof(ModifyQPResp{}) ^ 16)
+	_ = -(unsafe.Sizeof(CreateWQ{}) ^ 48)
+	_ = -(unsafe.Sizeof(CreateWQResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(ModifyWQ{}) ^ 8)
+	_ = -(unsafe.Sizeof(CreateRWQIndTblResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(CreateAHResp{}) ^ 16)
+	_ = -(unsafe.Sizeof(FlowCountersDesc{}) ^ 8)
+	_ = -(unsafe.Sizeof(FlowCountersData{}) ^ 16)
+	_ = -(unsafe.Sizeof(CreateFlow{}) ^ 8)
 	_ = -(unsafe.Sizeof(ClockInfo{}) ^ 56)
-	_ = -unsafe.Offsetof(ClockInfo{}.Sign)
-	_ = -(unsafe.Offsetof(ClockInfo{}.Resv) ^ 4)
-	_ = -(unsafe.Offsetof(ClockInfo{}.Nsec) ^ 8)
-	_ = -(unsafe.Offsetof(ClockInfo{}.Cycles) ^ 16)
-	_ = -(unsafe.Offsetof(ClockInfo{}.Frac) ^ 24)
-	_ = -(unsafe.Offsetof(ClockInfo{}.Mult) ^ 32)
-	_ = -(unsafe.Offsetof(ClockInfo{}.Shift) ^ 36)
-	_ = -(unsafe.Offsetof(ClockInfo{}.Mask) ^ 40)
-	_ = -(unsafe.Offsetof(ClockInfo{}.OverflowPeriod) ^ 48)
 )

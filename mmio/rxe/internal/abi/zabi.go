@@ -11,27 +11,6 @@ import (
 	"unsafe"
 )
 
-// Ptr is a field in which the kernel expects the address of memory that it reads
-// or writes during the call. It holds a pointer and no integer, so that the
-// garbage collector sees it and a stack that grows takes it along. The zero Ptr
-// is the address 0.
-type Ptr struct {
-	_ structs.HostLayout
-	p unsafe.Pointer
-}
-
-// The structs with a Ptr have the kernel's layout on 64-bit machines only.
-const _ = -(unsafe.Sizeof(Ptr{}) ^ 8)
-
-// PtrTo returns a Ptr to v.
-func PtrTo[T any](v *T) Ptr { return Ptr{p: unsafe.Pointer(v)} }
-
-// PtrToSlice returns a Ptr to the first element of s, the zero Ptr if s is nil.
-func PtrToSlice[T any](s []T) Ptr { return Ptr{p: unsafe.Pointer(unsafe.SliceData(s))} }
-
-// IsNil reports whether p is the zero Ptr.
-func (p Ptr) IsNil() bool { return p.p == nil }
-
 // tail returns a slice of the n elements that lie offset bytes behind s. For
 // n = 0 that is nil, as the memory behind s may belong to somebody else.
 func tail[T any](s unsafe.Pointer, offset uintptr, n int) []T {

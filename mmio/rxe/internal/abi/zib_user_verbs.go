@@ -57,40 +57,22 @@ const (
 // WC is struct ib_uverbs_wc (ib_user_verbs.h), 48 bytes.
 type WC struct {
 	_            structs.HostLayout
-	WRID         uint64 // wr_id
-	Status       uint32 // status
-	Opcode       uint32 // opcode
-	VendorErr    uint32 // vendor_err
-	ByteLen      uint32 // byte_len
-	Ex           WCEx   // ex
-	QPNum        uint32 // qp_num
-	SrcQP        uint32 // src_qp
-	WCFlags      uint32 // wc_flags
-	PKeyIndex    uint16 // pkey_index
-	SLID         uint16 // slid
-	SL           uint8  // sl
-	DLIDPathBits uint8  // dlid_path_bits
-	PortNum      uint8  // port_num
+	WRID         uint64 // wr_id at 0
+	Status       uint32 // status at 8
+	Opcode       uint32 // opcode at 12
+	VendorErr    uint32 // vendor_err at 16
+	ByteLen      uint32 // byte_len at 20
+	Ex           WCEx   // ex at 24
+	QPNum        uint32 // qp_num at 28
+	SrcQP        uint32 // src_qp at 32
+	WCFlags      uint32 // wc_flags at 36
+	PKeyIndex    uint16 // pkey_index at 40
+	SLID         uint16 // slid at 42
+	SL           uint8  // sl at 44
+	DLIDPathBits uint8  // dlid_path_bits at 45
+	PortNum      uint8  // port_num at 46
 	_            uint8  // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(WC{}) ^ 48)
-	_ = -unsafe.Offsetof(WC{}.WRID)
-	_ = -(unsafe.Offsetof(WC{}.Status) ^ 8)
-	_ = -(unsafe.Offsetof(WC{}.Opcode) ^ 12)
-	_ = -(unsafe.Offsetof(WC{}.VendorErr) ^ 16)
-	_ = -(unsafe.Offsetof(WC{}.ByteLen) ^ 20)
-	_ = -(unsafe.Offsetof(WC{}.Ex) ^ 24)
-	_ = -(unsafe.Offsetof(WC{}.QPNum) ^ 28)
-	_ = -(unsafe.Offsetof(WC{}.SrcQP) ^ 32)
-	_ = -(unsafe.Offsetof(WC{}.WCFlags) ^ 36)
-	_ = -(unsafe.Offsetof(WC{}.PKeyIndex) ^ 40)
-	_ = -(unsafe.Offsetof(WC{}.SLID) ^ 42)
-	_ = -(unsafe.Offsetof(WC{}.SL) ^ 44)
-	_ = -(unsafe.Offsetof(WC{}.DLIDPathBits) ^ 45)
-	_ = -(unsafe.Offsetof(WC{}.PortNum) ^ 46)
-)
 
 // WCEx is the type of field ex of struct ib_uverbs_wc (ib_user_verbs.h), 4 bytes.
 type WCEx struct {
@@ -104,6 +86,8 @@ func (u *WCEx) ImmData() *Be32 { return (*Be32)(unsafe.Pointer(&u.union)) }
 // InvalidateRKey is member invalidate_rkey.
 func (u *WCEx) InvalidateRKey() *uint32 { return (*uint32)(unsafe.Pointer(&u.union)) }
 
+// The compiler rejects this file if the size of a type is not that in C.
 const (
+	_ = -(unsafe.Sizeof(WC{}) ^ 48)
 	_ = -(unsafe.Sizeof(WCEx{}) ^ 4)
 )

@@ -11,26 +11,20 @@ import (
 // InAddr is struct in_addr (in.h), 4 bytes.
 type InAddr struct {
 	_     structs.HostLayout
-	SAddr Be32 // s_addr
+	SAddr Be32 // s_addr at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(InAddr{}) ^ 4)
-	_ = -unsafe.Offsetof(InAddr{}.SAddr)
-)
 
 // SockaddrIn is struct sockaddr_in (in.h), 16 bytes.
 type SockaddrIn struct {
 	_         structs.HostLayout
-	SinFamily uint16   // sin_family
-	SinPort   Be16     // sin_port
-	SinAddr   InAddr   // sin_addr
+	SinFamily uint16   // sin_family at 0
+	SinPort   Be16     // sin_port at 2
+	SinAddr   InAddr   // sin_addr at 4
 	_         [8]uint8 // __pad
 }
 
+// The compiler rejects this file if the size of a type is not that in C.
 const (
+	_ = -(unsafe.Sizeof(InAddr{}) ^ 4)
 	_ = -(unsafe.Sizeof(SockaddrIn{}) ^ 16)
-	_ = -unsafe.Offsetof(SockaddrIn{}.SinFamily)
-	_ = -(unsafe.Offsetof(SockaddrIn{}.SinPort) ^ 2)
-	_ = -(unsafe.Offsetof(SockaddrIn{}.SinAddr) ^ 4)
 )

@@ -74,179 +74,113 @@ const (
 // SiwUrespCreateCQ is struct siw_uresp_create_cq (siw-abi.h), 16 bytes.
 type SiwUrespCreateCQ struct {
 	_      structs.HostLayout
-	CQID   uint32 // cq_id
-	NumCQE uint32 // num_cqe
-	CQKey  uint64 // cq_key
+	CQID   uint32 // cq_id at 0
+	NumCQE uint32 // num_cqe at 4
+	CQKey  uint64 // cq_key at 8
 }
-
-const (
-	_ = -(unsafe.Sizeof(SiwUrespCreateCQ{}) ^ 16)
-	_ = -unsafe.Offsetof(SiwUrespCreateCQ{}.CQID)
-	_ = -(unsafe.Offsetof(SiwUrespCreateCQ{}.NumCQE) ^ 4)
-	_ = -(unsafe.Offsetof(SiwUrespCreateCQ{}.CQKey) ^ 8)
-)
 
 // SiwUrespCreateQP is struct siw_uresp_create_qp (siw-abi.h), 32 bytes.
 type SiwUrespCreateQP struct {
 	_      structs.HostLayout
-	QPID   uint32 // qp_id
-	NumSqe uint32 // num_sqe
-	NumRqe uint32 // num_rqe
+	QPID   uint32 // qp_id at 0
+	NumSqe uint32 // num_sqe at 4
+	NumRqe uint32 // num_rqe at 8
 	_      uint32 // pad
-	SQKey  uint64 // sq_key
-	RQKey  uint64 // rq_key
+	SQKey  uint64 // sq_key at 16
+	RQKey  uint64 // rq_key at 24
 }
-
-const (
-	_ = -(unsafe.Sizeof(SiwUrespCreateQP{}) ^ 32)
-	_ = -unsafe.Offsetof(SiwUrespCreateQP{}.QPID)
-	_ = -(unsafe.Offsetof(SiwUrespCreateQP{}.NumSqe) ^ 4)
-	_ = -(unsafe.Offsetof(SiwUrespCreateQP{}.NumRqe) ^ 8)
-	_ = -(unsafe.Offsetof(SiwUrespCreateQP{}.SQKey) ^ 16)
-	_ = -(unsafe.Offsetof(SiwUrespCreateQP{}.RQKey) ^ 24)
-)
 
 // SiwUrespCreateSRQ is struct siw_uresp_create_srq (siw-abi.h), 16 bytes.
 type SiwUrespCreateSRQ struct {
 	_      structs.HostLayout
-	NumRqe uint32 // num_rqe
+	NumRqe uint32 // num_rqe at 0
 	_      uint32 // pad
-	SRQKey uint64 // srq_key
+	SRQKey uint64 // srq_key at 8
 }
-
-const (
-	_ = -(unsafe.Sizeof(SiwUrespCreateSRQ{}) ^ 16)
-	_ = -unsafe.Offsetof(SiwUrespCreateSRQ{}.NumRqe)
-	_ = -(unsafe.Offsetof(SiwUrespCreateSRQ{}.SRQKey) ^ 8)
-)
 
 // SiwUrespAllocCtx is struct siw_uresp_alloc_ctx (siw-abi.h), 8 bytes.
 type SiwUrespAllocCtx struct {
 	_     structs.HostLayout
-	DevID uint32 // dev_id
+	DevID uint32 // dev_id at 0
 	_     uint32 // pad
 }
-
-const (
-	_ = -(unsafe.Sizeof(SiwUrespAllocCtx{}) ^ 8)
-	_ = -unsafe.Offsetof(SiwUrespAllocCtx{}.DevID)
-)
 
 // SiwUreqRegMR is struct siw_ureq_reg_mr (siw-abi.h), 8 bytes.
 type SiwUreqRegMR struct {
 	_       structs.HostLayout
-	StagKey uint8    // stag_key
+	StagKey uint8    // stag_key at 0
 	_       [3]uint8 // reserved
 	_       uint32   // pad
 }
 
-const (
-	_ = -(unsafe.Sizeof(SiwUreqRegMR{}) ^ 8)
-	_ = -unsafe.Offsetof(SiwUreqRegMR{}.StagKey)
-)
-
 // SiwUrespRegMR is struct siw_uresp_reg_mr (siw-abi.h), 8 bytes.
 type SiwUrespRegMR struct {
 	_    structs.HostLayout
-	Stag uint32 // stag
+	Stag uint32 // stag at 0
 	_    uint32 // pad
 }
-
-const (
-	_ = -(unsafe.Sizeof(SiwUrespRegMR{}) ^ 8)
-	_ = -unsafe.Offsetof(SiwUrespRegMR{}.Stag)
-)
 
 // SiwSGE is struct siw_sge (siw-abi.h), 16 bytes.
 type SiwSGE struct {
 	_      structs.HostLayout
-	Laddr  uint64 // laddr
-	Length uint32 // length
-	LKey   uint32 // lkey
+	Laddr  uint64 // laddr at 0
+	Length uint32 // length at 8
+	LKey   uint32 // lkey at 12
 }
-
-const (
-	_ = -(unsafe.Sizeof(SiwSGE{}) ^ 16)
-	_ = -unsafe.Offsetof(SiwSGE{}.Laddr)
-	_ = -(unsafe.Offsetof(SiwSGE{}.Length) ^ 8)
-	_ = -(unsafe.Offsetof(SiwSGE{}.LKey) ^ 12)
-)
 
 // SiwSqe is struct siw_sqe (siw-abi.h), 120 bytes.
 type SiwSqe struct {
 	_      structs.HostLayout
-	ID     uint64    // id
-	Flags  uint16    // flags
-	NumSGE uint8     // num_sge
-	Opcode uint8     // opcode
-	RKey   uint32    // rkey
-	Raddr  uint64    // raddr
-	SGE    [6]SiwSGE // sge
+	ID     uint64    // id at 0
+	Flags  uint16    // flags at 8
+	NumSGE uint8     // num_sge at 10
+	Opcode uint8     // opcode at 11
+	RKey   uint32    // rkey at 12
+	Raddr  uint64    // raddr at 16
+	SGE    [6]SiwSGE // sge at 24
 }
-
-const (
-	_ = -(unsafe.Sizeof(SiwSqe{}) ^ 120)
-	_ = -unsafe.Offsetof(SiwSqe{}.ID)
-	_ = -(unsafe.Offsetof(SiwSqe{}.Flags) ^ 8)
-	_ = -(unsafe.Offsetof(SiwSqe{}.NumSGE) ^ 10)
-	_ = -(unsafe.Offsetof(SiwSqe{}.Opcode) ^ 11)
-	_ = -(unsafe.Offsetof(SiwSqe{}.RKey) ^ 12)
-	_ = -(unsafe.Offsetof(SiwSqe{}.Raddr) ^ 16)
-	_ = -(unsafe.Offsetof(SiwSqe{}.SGE) ^ 24)
-)
 
 // SiwRqe is struct siw_rqe (siw-abi.h), 112 bytes.
 type SiwRqe struct {
 	_      structs.HostLayout
-	ID     uint64    // id
-	Flags  uint16    // flags
-	NumSGE uint8     // num_sge
-	Opcode uint8     // opcode
-	Unused uint32    // unused
-	SGE    [6]SiwSGE // sge
+	ID     uint64    // id at 0
+	Flags  uint16    // flags at 8
+	NumSGE uint8     // num_sge at 10
+	Opcode uint8     // opcode at 11
+	Unused uint32    // unused at 12
+	SGE    [6]SiwSGE // sge at 16
 }
-
-const (
-	_ = -(unsafe.Sizeof(SiwRqe{}) ^ 112)
-	_ = -unsafe.Offsetof(SiwRqe{}.ID)
-	_ = -(unsafe.Offsetof(SiwRqe{}.Flags) ^ 8)
-	_ = -(unsafe.Offsetof(SiwRqe{}.NumSGE) ^ 10)
-	_ = -(unsafe.Offsetof(SiwRqe{}.Opcode) ^ 11)
-	_ = -(unsafe.Offsetof(SiwRqe{}.Unused) ^ 12)
-	_ = -(unsafe.Offsetof(SiwRqe{}.SGE) ^ 16)
-)
 
 // SiwCQE is struct siw_cqe (siw-abi.h), 32 bytes.
 type SiwCQE struct {
 	_       structs.HostLayout
-	ID      uint64 // id
-	Flags   uint8  // flags
-	Opcode  uint8  // opcode
-	Status  uint16 // status
-	Bytes   uint32 // bytes
-	ImmData uint64 // imm_data
-	QPID    uint64 // qp_id
+	ID      uint64 // id at 0
+	Flags   uint8  // flags at 8
+	Opcode  uint8  // opcode at 9
+	Status  uint16 // status at 10
+	Bytes   uint32 // bytes at 12
+	ImmData uint64 // imm_data at 16
+	QPID    uint64 // qp_id at 24
 }
-
-const (
-	_ = -(unsafe.Sizeof(SiwCQE{}) ^ 32)
-	_ = -unsafe.Offsetof(SiwCQE{}.ID)
-	_ = -(unsafe.Offsetof(SiwCQE{}.Flags) ^ 8)
-	_ = -(unsafe.Offsetof(SiwCQE{}.Opcode) ^ 9)
-	_ = -(unsafe.Offsetof(SiwCQE{}.Status) ^ 10)
-	_ = -(unsafe.Offsetof(SiwCQE{}.Bytes) ^ 12)
-	_ = -(unsafe.Offsetof(SiwCQE{}.ImmData) ^ 16)
-	_ = -(unsafe.Offsetof(SiwCQE{}.QPID) ^ 24)
-)
 
 // SiwCQCtrl is struct siw_cq_ctrl (siw-abi.h), 8 bytes.
 type SiwCQCtrl struct {
 	_     structs.HostLayout
-	Flags uint32 // flags
+	Flags uint32 // flags at 0
 	_     uint32 // pad
 }
 
+// The compiler rejects this file if the size of a type is not that in C.
 const (
+	_ = -(unsafe.Sizeof(SiwUrespCreateCQ{}) ^ 16)
+	_ = -(unsafe.Sizeof(SiwUrespCreateQP{}) ^ 32)
+	_ = -(unsafe.Sizeof(SiwUrespCreateSRQ{}) ^ 16)
+	_ = -(unsafe.Sizeof(SiwUrespAllocCtx{}) ^ 8)
+	_ = -(unsafe.Sizeof(SiwUreqRegMR{}) ^ 8)
+	_ = -(unsafe.Sizeof(SiwUrespRegMR{}) ^ 8)
+	_ = -(unsafe.Sizeof(SiwSGE{}) ^ 16)
+	_ = -(unsafe.Sizeof(SiwSqe{}) ^ 120)
+	_ = -(unsafe.Sizeof(SiwRqe{}) ^ 112)
+	_ = -(unsafe.Sizeof(SiwCQE{}) ^ 32)
 	_ = -(unsafe.Sizeof(SiwCQCtrl{}) ^ 8)
-	_ = -unsafe.Offsetof(SiwCQCtrl{}.Flags)
 )

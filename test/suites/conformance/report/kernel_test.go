@@ -20,6 +20,9 @@ import (
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
+// must fails a test on an error.
+var must = testenv.Must
+
 // The tests here run the program on devices of the kernel.
 
 // programEnv names the program.
@@ -58,21 +61,13 @@ func TestKernelRefusals(t *testing.T) {
 	refused(t, 65534, "permission denied: testing devices of the kernel needs root", dev)
 
 	link, err := netlink.LinkByName(rig.Netdevs[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, value := range map[string]string{"keep_addr_on_down": "1", "accept_dad": "0"} { // later tests need IPv6
-		if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+rig.Netdevs[0]+"/"+name, []byte(value), 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+rig.Netdevs[0]+"/"+name, []byte(value), 0))
 	}
-	if err := netlink.LinkSetDown(link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, netlink.LinkSetDown(link))
 	refused(t, 0, "the tests need an active port (ip link set "+rig.Netdevs[0]+" up)", dev)
-	if err := netlink.LinkSetUp(link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, netlink.LinkSetUp(link))
 }
 
 // TestKernelInterrupted: a run that is interrupted ends with status 1, and nothing of it is left on the device.
@@ -87,21 +82,15 @@ func TestKernelInterrupted(t *testing.T) {
 	cmd := exec.Command(os.Getenv(programEnv), "-v", devices[0].Name)
 	cmd.Dir = t.TempDir()
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	var text strings.Builder
 	interrupted := false
 	for s := bufio.NewScanner(out); s.Scan(); {
 		text.WriteString(s.Text() + "\n")
 		if !interrupted && counts(t, devices[0]) != before { // it has objects now
 			interrupted = true
-			if err := cmd.Process.Signal(os.Interrupt); err != nil {
-				t.Fatal(err)
-			}
+			must(t, cmd.Process.Signal(os.Interrupt))
 		}
 	}
 	cmd.Wait()
@@ -128,13 +117,9 @@ func connectedToItself(t *testing.T, name string) *uverbs.QP {
 	t.Cleanup(func() { dev.CloseAll() })
 	pd, pdErr := dev.AllocPD()
 	cq, cqErr := dev.CreateCQ(uverbs.CQOptions{})
-	if err := errors.Join(pdErr, cqErr); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(pdErr, cqErr))
 	qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	self, err := qp.Endpoint()
 	if err == nil {
 		err = qp.Init()
@@ -142,9 +127,7 @@ func connectedToItself(t *testing.T, name string) *uverbs.QP {
 	if err == nil {
 		err = qp.Connect(t.Context(), self)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return qp
 }
 
@@ -177,9 +160,7 @@ func TestKernelOthers(t *testing.T) {
 	ended := make(chan error, 1)
 	out := new(strings.Builder)
 	cmd.Stdout, cmd.Stderr = out, out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	go func() { ended <- cmd.Wait() }()
 	busy := 0 // looks at which the run had objects
 	for running := true; running; {

@@ -129,9 +129,7 @@ func TestEnvironment(t *testing.T) {
 	t.Setenv(testenv.SkipTagsEnv, "race")
 	rig := testenv.Rig{Driver: "mlx5", Devices: [2]string{"ibp1s0", "ibp1s0"}, Netdevs: [2]string{"ib0", "ib0"}, GID: 4, GID6: 5, OnInfiniBand: true}
 	env, err := (&options{quick: true}).environment(rig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, want := range []string{testenv.GuestEnv + "=1", testenv.SkipTagsEnv + "=race,machine,long", testenv.WaysEnv + "=auto", testenv.OpenListEnv + "=1"} {
 		if !slices.Contains(env, want) {
 			t.Errorf("%q has no %q", env, want)
@@ -277,9 +275,7 @@ func TestKTAP(t *testing.T) {
 // TestCompare: a report of rxe is compared with the column of its driver and kernel.
 func TestCompare(t *testing.T) {
 	published, err := matrix.Published()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r := rxeReport()
 	of := published.Nearest(r.column())
 	if c := published.Columns[of]; c.Driver != "rxe" || c.Version() != "6.1" || c.Arch != "amd64" {
@@ -308,9 +304,7 @@ func TestCompare(t *testing.T) {
 	}
 	r.Tests = []string{fails, passes, same, "TestNew"}
 	c, err := r.compare(nil, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	has(t, "comparison", c.String(), "the published matrix (Linux 6.1 amd64, 20", "new failures: "+fails+"\n", "newly supported: "+passes+"\n")
 	if strings.Contains(c.String(), same) {
 		t.Errorf("it is compared with another column:\n%s", c)
@@ -327,9 +321,7 @@ func TestCompare(t *testing.T) {
 func TestRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "r.json")
 	for text, want := range map[string]string{"{}": "schema 1", "[]": "no report", `{"schema": 2, "devices": [{}]}`: "schema 1"} {
-		if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(text), 0o666))
 		if _, err := read(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
@@ -356,9 +348,7 @@ func TestBugs(t *testing.T) {
 	var source []byte
 	for _, f := range files {
 		b, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		source = append(source, b...)
 	}
 	tolerated := map[string]bool{}
@@ -366,9 +356,7 @@ func TestBugs(t *testing.T) {
 		tolerated[string(m[1])] = true
 	}
 	page, err := os.ReadFile("../BUGS.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	page, vain, _ := bytes.Cut(page, []byte("\n## Looked for and not found\n"))
 	for _, m := range bugLine.FindAllSubmatch(vain, -1) {
 		for _, test := range strings.Split(string(m[2]), ", ") {

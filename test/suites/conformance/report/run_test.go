@@ -54,9 +54,7 @@ func playTo(t *testing.T, ctx context.Context, out *watch, what string, args ...
 	jsonFile, page := filepath.Join(dir, "r.json"), filepath.Join(dir, "r.html")
 	args = append([]string{"-json", jsonFile, "-html", page, "-run", "^TestFake"}, args...)
 	o, err := parse(append(args, "soft0"), os.Stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var p played
 	p.code, p.err = o.execute(ctx, args, out, out, []string{os.Args[0]})
 	p.out = out.String()
@@ -65,9 +63,7 @@ func playTo(t *testing.T, ctx context.Context, out *watch, what string, args ...
 			t.Fatal(err)
 		}
 		b, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		p.page = string(b)
 	}
 	return p
@@ -215,12 +211,8 @@ func TestCompareRuns(t *testing.T) {
 	files := map[string]*Report{filepath.Join(dir, "good"): good.report, filepath.Join(dir, "bad"): bad.report}
 	for path, r := range files {
 		b, err := r.encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, b, 0o666); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, os.WriteFile(path, b, 0o666))
 	}
 	for _, c := range []struct{ from, with, want string }{
 		{"bad", "good", "new failures: TestFakeA/deep\n"},
@@ -228,9 +220,7 @@ func TestCompareRuns(t *testing.T) {
 		{"good", "good", "Nothing differs from the report in "},
 	} {
 		o, err := parse([]string{"-from", filepath.Join(dir, c.from), "-compare", filepath.Join(dir, c.with)}, os.Stderr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var out bytes.Buffer
 		if _, err := o.execute(t.Context(), nil, &out, &out, nil); err != nil {
 			t.Fatal(err)

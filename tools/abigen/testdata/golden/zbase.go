@@ -11,12 +11,11 @@ import (
 // GID is struct fix_gid (base.h), 16 bytes.
 type GID struct {
 	_            structs.HostLayout
-	SubnetPrefix Be64 // subnet_prefix
-	InterfaceID  Be64 // interface_id
+	SubnetPrefix Be64 // subnet_prefix at 0
+	InterfaceID  Be64 // interface_id at 8
 }
 
+// The compiler rejects this file if the size of a type is not that in C.
 const (
 	_ = -(unsafe.Sizeof(GID{}) ^ 16)
-	_ = -unsafe.Offsetof(GID{}.SubnetPrefix)
-	_ = -(unsafe.Offsetof(GID{}.InterfaceID) ^ 8)
 )

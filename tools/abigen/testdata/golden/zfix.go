@@ -48,55 +48,33 @@ const (
 // Plain is struct fix_plain (fix.h), 104 bytes.
 type Plain struct {
 	_      structs.HostLayout
-	A      uint8        // a
+	A      uint8        // a at 0
 	_      [1]byte      // padding
-	Port   Be16         // port
-	FD     int32        // fd
-	Mac    [6]uint8     // mac
+	Port   Be16         // port at 2
+	FD     int32        // fd at 4
+	Mac    [6]uint8     // mac at 8
 	_      uint8        // reserved
 	_      [1]byte      // padding
-	Grid   [2][3]uint64 // grid
-	Delta  int8         // delta
-	Name   [5]byte      // name
-	TfcPad uint8        // tfc_pad
+	Grid   [2][3]uint64 // grid at 16
+	Delta  int8         // delta at 64
+	Name   [5]byte      // name at 65
+	TfcPad uint8        // tfc_pad at 70
 	_      [1]byte      // padding
-	Words  [2]Be32      // words
-	Priv   Ptr          // priv
-	Kind   uint32       // kind
+	Words  [2]Be32      // words at 72
+	Priv   Ptr          // priv at 80
+	Kind   uint32       // kind at 88
 	_      [3]uint16    // reserved1
 	_      [6]byte      // padding
 }
 
-const (
-	_ = -(unsafe.Sizeof(Plain{}) ^ 104)
-	_ = -unsafe.Offsetof(Plain{}.A)
-	_ = -(unsafe.Offsetof(Plain{}.Port) ^ 2)
-	_ = -(unsafe.Offsetof(Plain{}.FD) ^ 4)
-	_ = -(unsafe.Offsetof(Plain{}.Mac) ^ 8)
-	_ = -(unsafe.Offsetof(Plain{}.Grid) ^ 16)
-	_ = -(unsafe.Offsetof(Plain{}.Delta) ^ 64)
-	_ = -(unsafe.Offsetof(Plain{}.Name) ^ 65)
-	_ = -(unsafe.Offsetof(Plain{}.TfcPad) ^ 70)
-	_ = -(unsafe.Offsetof(Plain{}.Words) ^ 72)
-	_ = -(unsafe.Offsetof(Plain{}.Priv) ^ 80)
-	_ = -(unsafe.Offsetof(Plain{}.Kind) ^ 88)
-)
-
 // WR is struct fix_wr (fix.h), 40 bytes.
 type WR struct {
 	_    structs.HostLayout
-	WRID uint64    // wr_id
+	WRID uint64    // wr_id at 0
 	_    [1]uint32 // pad_1
-	Ex   WREx      // ex
-	WR   WRWR      // wr
+	Ex   WREx      // ex at 12
+	WR   WRWR      // wr at 16
 }
-
-const (
-	_ = -(unsafe.Sizeof(WR{}) ^ 40)
-	_ = -unsafe.Offsetof(WR{}.WRID)
-	_ = -(unsafe.Offsetof(WR{}.Ex) ^ 12)
-	_ = -(unsafe.Offsetof(WR{}.WR) ^ 16)
-)
 
 // WREx is the type of field ex of struct fix_wr (fix.h), 4 bytes.
 type WREx struct {
@@ -109,10 +87,6 @@ func (u *WREx) ImmData() *Be32 { return (*Be32)(unsafe.Pointer(&u.union)) }
 
 // InvalidateRKey is member invalidate_rkey.
 func (u *WREx) InvalidateRKey() *uint32 { return (*uint32)(unsafe.Pointer(&u.union)) }
-
-const (
-	_ = -(unsafe.Sizeof(WREx{}) ^ 4)
-)
 
 // WRWR is the type of field wr of struct fix_wr (fix.h), 24 bytes.
 type WRWR struct {
@@ -129,71 +103,40 @@ func (u *WRWR) UD() *WRUD { return (*WRUD)(unsafe.Pointer(&u.union)) }
 // Raw is member raw.
 func (u *WRWR) Raw() *[20]uint8 { return (*[20]uint8)(unsafe.Pointer(&u.union)) }
 
-const (
-	_ = -(unsafe.Sizeof(WRWR{}) ^ 24)
-)
-
 // WRRDMA is the type of field wr.rdma of struct fix_wr (fix.h), 16 bytes.
 type WRRDMA struct {
 	_          structs.HostLayout
-	RemoteAddr uint64 // remote_addr
-	RKey       uint32 // rkey
+	RemoteAddr uint64 // remote_addr at 0
+	RKey       uint32 // rkey at 8
 	_          uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(WRRDMA{}) ^ 16)
-	_ = -unsafe.Offsetof(WRRDMA{}.RemoteAddr)
-	_ = -(unsafe.Offsetof(WRRDMA{}.RKey) ^ 8)
-)
 
 // WRUD is the type of field wr.ud of struct fix_wr (fix.h), 24 bytes.
 type WRUD struct {
 	_         structs.HostLayout
-	PKeyIndex uint16  // pkey_index
+	PKeyIndex uint16  // pkey_index at 0
 	_         [6]byte // padding
-	GID       GID     // gid
+	GID       GID     // gid at 8
 }
-
-const (
-	_ = -(unsafe.Sizeof(WRUD{}) ^ 24)
-	_ = -unsafe.Offsetof(WRUD{}.PKeyIndex)
-	_ = -(unsafe.Offsetof(WRUD{}.GID) ^ 8)
-)
 
 // Anon is struct fix_anon (fix.h), 24 bytes.
 type Anon struct {
-	_      structs.HostLayout
-	Before uint32 // before
-	AnonLeft
+	_        structs.HostLayout
+	Before   uint32 // before at 0
+	AnonLeft        // at 4
 	// Data is here in place of the union that
 	// it is a member of.
-	Data uint64 // data
-	AnonWholeUnion
-	After uint32 // after
+	Data           uint64 // data at 8
+	AnonWholeUnion        // at 16
+	After          uint32 // after at 20
 }
-
-const (
-	_ = -(unsafe.Sizeof(Anon{}) ^ 24)
-	_ = -unsafe.Offsetof(Anon{}.Before)
-	_ = -(unsafe.Offsetof(Anon{}.AnonLeft) ^ 4)
-	_ = -(unsafe.Offsetof(Anon{}.Data) ^ 8)
-	_ = -(unsafe.Offsetof(Anon{}.AnonWholeUnion) ^ 16)
-	_ = -(unsafe.Offsetof(Anon{}.After) ^ 20)
-)
 
 // AnonLeft is the nameless member at offset 4 of struct fix_anon (fix.h), 4 bytes.
 type AnonLeft struct {
 	_     structs.HostLayout
-	Left  uint16 // left
-	Right uint16 // right
+	Left  uint16 // left at 0
+	Right uint16 // right at 2
 }
-
-const (
-	_ = -(unsafe.Sizeof(AnonLeft{}) ^ 4)
-	_ = -unsafe.Offsetof(AnonLeft{}.Left)
-	_ = -(unsafe.Offsetof(AnonLeft{}.Right) ^ 2)
-)
 
 // AnonWholeUnion is the nameless member at offset 16 of struct fix_anon (fix.h), 4 bytes.
 type AnonWholeUnion struct {
@@ -213,35 +156,19 @@ func (u *AnonWholeUnion) High() *uint16 { return (*uint16)(unsafe.Add(unsafe.Poi
 // Part is member part.
 func (u *AnonWholeUnion) Part() *AnonPart { return (*AnonPart)(unsafe.Pointer(&u.union)) }
 
-const (
-	_ = -(unsafe.Sizeof(AnonWholeUnion{}) ^ 4)
-)
-
 // AnonPart is the type of field part of struct fix_anon (fix.h), 1 byte.
 type AnonPart struct {
 	_    structs.HostLayout
-	Byte uint8 // byte
+	Byte uint8 // byte at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(AnonPart{}) ^ 1)
-	_ = -unsafe.Offsetof(AnonPart{}.Byte)
-)
 
 // Pair is struct fix_pair (fix.h), 36 bytes.
 type Pair struct {
 	_     structs.HostLayout
-	Src   Address4Or6 // src
-	Dst   Address4Or6 // dst
-	Outer PairOuter   // outer
+	Src   Address4Or6 // src at 0
+	Dst   Address4Or6 // dst at 16
+	Outer PairOuter   // outer at 32
 }
-
-const (
-	_ = -(unsafe.Sizeof(Pair{}) ^ 36)
-	_ = -unsafe.Offsetof(Pair{}.Src)
-	_ = -(unsafe.Offsetof(Pair{}.Dst) ^ 16)
-	_ = -(unsafe.Offsetof(Pair{}.Outer) ^ 32)
-)
 
 // Address4Or6 is the type of field src of struct fix_pair (fix.h), 16 bytes.
 type Address4Or6 struct {
@@ -255,101 +182,59 @@ func (u *Address4Or6) V4() *uint32 { return (*uint32)(unsafe.Pointer(&u.union)) 
 // V6 is member v6.
 func (u *Address4Or6) V6() *[16]uint8 { return (*[16]uint8)(unsafe.Pointer(&u.union)) }
 
-const (
-	_ = -(unsafe.Sizeof(Address4Or6{}) ^ 16)
-)
-
 // PairOuter is the type of field outer of struct fix_pair (fix.h), 4 bytes.
 type PairOuter struct {
 	_   structs.HostLayout
-	Src PairSrc // src
+	Src PairSrc // src at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(PairOuter{}) ^ 4)
-	_ = -unsafe.Offsetof(PairOuter{}.Src)
-)
 
 // PairSrc is the type of field outer.src of struct fix_pair (fix.h), 4 bytes.
 type PairSrc struct {
 	_     structs.HostLayout
-	Depth uint32 // depth
+	Depth uint32 // depth at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(PairSrc{}) ^ 4)
-	_ = -unsafe.Offsetof(PairSrc{}.Depth)
-)
 
 // SGE is struct fix_sge (fix.h), 16 bytes.
 type SGE struct {
 	_      structs.HostLayout
-	Addr   uint64 // addr
-	Length uint32 // length
-	LKey   uint32 // lkey
+	Addr   uint64 // addr at 0
+	Length uint32 // length at 8
+	LKey   uint32 // lkey at 12
 }
-
-const (
-	_ = -(unsafe.Sizeof(SGE{}) ^ 16)
-	_ = -unsafe.Offsetof(SGE{}.Addr)
-	_ = -(unsafe.Offsetof(SGE{}.Length) ^ 8)
-	_ = -(unsafe.Offsetof(SGE{}.LKey) ^ 12)
-)
 
 // OldTail is struct fix_old_tail (fix.h), 4 bytes.
 type OldTail struct {
 	_      structs.HostLayout
-	Handle uint32 // handle
+	Handle uint32 // handle at 0
 }
 
-// TailDriverData returns the n elements of driver_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailDriverData returns the n elements of driver_data, which must have been allocated behind the struct.
 func (s *OldTail) TailDriverData(n int) []uint32 { return tail[uint32](unsafe.Pointer(s), 4, n) }
-
-const (
-	_ = -(unsafe.Sizeof(OldTail{}) ^ 4)
-	_ = -unsafe.Offsetof(OldTail{}.Handle)
-)
 
 // Tail is struct fix_tail (fix.h), 16 bytes.
 type Tail struct {
 	_        structs.HostLayout
-	Response Ptr     // response
-	Count    uint16  // count
+	Response Ptr     // response at 0
+	Count    uint16  // count at 8
 	_        [6]byte // padding
 }
 
-// TailOdd returns the n elements of odd, which lie behind the struct and must have been
-// allocated together with it.
+// TailOdd returns the n elements of odd, which must have been allocated behind the struct.
 func (s *Tail) TailOdd(n int) []uint16 { return tail[uint16](unsafe.Pointer(s), 10, n) }
-
-const (
-	_ = -(unsafe.Sizeof(Tail{}) ^ 16)
-	_ = -unsafe.Offsetof(Tail{}.Response)
-	_ = -(unsafe.Offsetof(Tail{}.Count) ^ 8)
-)
 
 // AlignedTail is struct fix_aligned_tail (fix.h), 8 bytes.
 type AlignedTail struct {
 	_      structs.HostLayout
 	_      [0]uint64 // aligned to 8 bytes
-	NumSGE uint32    // num_sge
-	CurSGE uint32    // cur_sge
+	NumSGE uint32    // num_sge at 0
+	CurSGE uint32    // cur_sge at 4
 }
 
-// TailInlineData returns the n elements of inline_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailInlineData returns the n elements of inline_data, which must have been allocated behind the struct.
 func (s *AlignedTail) TailInlineData(n int) []uint8 { return tail[uint8](unsafe.Pointer(s), 8, n) }
 
-// TailSGE returns the n elements of sge, which lie behind the struct and must have been
-// allocated together with it.
+// TailSGE returns the n elements of sge, which must have been allocated behind the struct.
 func (s *AlignedTail) TailSGE(n int) []SGE { return tail[SGE](unsafe.Pointer(s), 8, n) }
-
-const (
-	_ = -(unsafe.Sizeof(AlignedTail{}) ^ 8)
-	_ = -unsafe.Offsetof(AlignedTail{}.NumSGE)
-	_ = -(unsafe.Offsetof(AlignedTail{}.CurSGE) ^ 4)
-)
 
 // Address is union fix_address (fix.h), 16 bytes.
 type Address struct {
@@ -363,6 +248,25 @@ func (u *Address) Raw() *[16]uint8 { return (*[16]uint8)(unsafe.Pointer(&u.union
 // GID is member gid.
 func (u *Address) GID() *GID { return (*GID)(unsafe.Pointer(&u.union)) }
 
+// The compiler rejects this file if the size of a type is not that in C.
 const (
+	_ = -(unsafe.Sizeof(Plain{}) ^ 104)
+	_ = -(unsafe.Sizeof(WR{}) ^ 40)
+	_ = -(unsafe.Sizeof(WREx{}) ^ 4)
+	_ = -(unsafe.Sizeof(WRWR{}) ^ 24)
+	_ = -(unsafe.Sizeof(WRRDMA{}) ^ 16)
+	_ = -(unsafe.Sizeof(WRUD{}) ^ 24)
+	_ = -(unsafe.Sizeof(Anon{}) ^ 24)
+	_ = -(unsafe.Sizeof(AnonLeft{}) ^ 4)
+	_ = -(unsafe.Sizeof(AnonWholeUnion{}) ^ 4)
+	_ = -(unsafe.Sizeof(AnonPart{}) ^ 1)
+	_ = -(unsafe.Sizeof(Pair{}) ^ 36)
+	_ = -(unsafe.Sizeof(Address4Or6{}) ^ 16)
+	_ = -(unsafe.Sizeof(PairOuter{}) ^ 4)
+	_ = -(unsafe.Sizeof(PairSrc{}) ^ 4)
+	_ = -(unsafe.Sizeof(SGE{}) ^ 16)
+	_ = -(unsafe.Sizeof(OldTail{}) ^ 4)
+	_ = -(unsafe.Sizeof(Tail{}) ^ 16)
+	_ = -(unsafe.Sizeof(AlignedTail{}) ^ 8)
 	_ = -(unsafe.Sizeof(Address{}) ^ 16)
 )

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
@@ -146,8 +145,7 @@ func printFindings(w io.Writer, rows []FindingRow) error {
 		_, err := fmt.Fprintln(w, "no findings")
 		return err
 	}
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "kind\tnode\tport\tfinding")
+	t := command.Table(w, "kind\tnode\tport\tfinding")
 	for i := range rows {
 		r := &rows[i]
 		node, port := "-", "-"

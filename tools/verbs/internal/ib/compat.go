@@ -28,12 +28,17 @@ func (t template) expand(record []byte) string {
 			return b.String()
 		}
 		field, rest, _ = strings.Cut(field, "}")
-		place, form, _ := strings.Cut(field, " ")
-		offset, bits, _ := strings.Cut(place, ":")
-		octet, bit, _ := strings.Cut(offset, ".")
-		at := atoi(octet)*8 + atoi(bit)
-		b.WriteString(formatField(record, at, atoi(bits), form))
+		at, bits, form := placeOf(field)
+		b.WriteString(formatField(record, at, bits, form))
 	}
+}
+
+// placeOf reads OFFSET:BITS FORM. It returns the offset in bits.
+func placeOf(field string) (at, bits int, form string) {
+	place, form, _ := strings.Cut(field, " ")
+	offset, width, _ := strings.Cut(place, ":")
+	octet, bit, _ := strings.Cut(offset, ".")
+	return atoi(octet)*8 + atoi(bit), atoi(width), form
 }
 
 // atoi returns the number in a template, 0 if there is none.

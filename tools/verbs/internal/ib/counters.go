@@ -8,7 +8,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
@@ -268,36 +267,31 @@ func (n *node) request(m mad.Method, port uint8) *mad.Packet {
 // add adds a row, or adds its counters to those of the first.
 func (n *node) add(r CountersRow) {
 	if n.flags.sum && len(n.rows) > 0 {
-		first := &n.rows[0]
-		for _, line := range strings.Split(strings.TrimSpace(n.lines), "\n") {
-			name, at, bits := counterPlace(line)
-			if most := ^uint64(0) >> (64 - bits); !strings.HasSuffix(name, "Select") && name != "CounterSelect2" {
-				a, b := bitsOf(first.data, at, bits), bitsOf(r.data, at, bits)
-				putBitsOf(first.data, at, bits, a+min(b, most-a))
-			}
-		}
-		n.rows, r = nil, *first
+		first := n.rows[0]
+		n.counters(func(_ string, at, bits int) {
+			a, b := bitsOf(first.data, at, bits), bitsOf(r.data, at, bits)
+			putBitsOf(first.data, at, bits, a+min(b, ^uint64(0)>>(64-bits)-a))
+		})
+		n.rows, r = nil, first
 	}
 	if n.flags.sum {
 		r.Port, r.data[1] = allPorts, allPorts
 	}
 	r.Counters = nil
-	for _, line := range strings.Split(strings.TrimSpace(n.lines), "\n") {
-		name, at, bits := counterPlace(line)
-		if !strings.HasSuffix(name, "Select") && name != "CounterSelect2" {
-			r.Counters = append(r.Counters, Counter{name, bitsOf(r.data, at, bits)})
-		}
-	}
+	n.counters(func(name string, at, bits int) {
+		r.Counters = append(r.Counters, Counter{name, bitsOf(r.data, at, bits)})
+	})
 	n.rows = append(n.rows, r)
 }
 
-// counterPlace returns the name of the counter in a line, and its offset in bits.
-func counterPlace(line string) (name string, at, bits int) {
-	name, place, _ := strings.Cut(line, " ")
-	place, _, _ = strings.Cut(place, " ")
-	offset, width, _ := strings.Cut(place, ":")
-	octet, bit, _ := strings.Cut(offset, ".")
-	return name, atoi(octet)*8 + atoi(bit), atoi(width)
+// counters calls each for every counter, with its name and its place in bits.
+func (n *node) counters(each func(name string, at, bits int)) {
+	for line := range strings.Lines(n.lines) {
+		name, field, _ := strings.Cut(line, " ")
+		if at, bits, _ := placeOf(field); !strings.HasSuffix(name, "Select") && name != "CounterSelect2" {
+			each(name, at, bits)
+		}
+	}
 }
 
 // putBitsOf stores a number in the bits [at, at+n).
@@ -391,8 +385,7 @@ func (n *node) printCompat(w io.Writer) error {
 
 // print prints the counters that are not 0 as a table.
 func (n *node) print(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "LID\tport\tcounter\tvalue")
+	t := command.Table(w, "LID\tport\tcounter\tvalue")
 	for _, r := range n.rows {
 		port, none := strconv.Itoa(r.Port), true
 		if r.Port == allPorts {

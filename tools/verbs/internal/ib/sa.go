@@ -8,7 +8,6 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
@@ -197,30 +196,14 @@ func printCompat(w io.Writer, k *kind, answer *mad.Packet, n int) error {
 
 // printRecords prints records as a table.
 func printRecords(w io.Writer, k *kind, records []mad.Attribute) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	columns := strings.Fields(k.columns)
-	fmt.Fprintln(t, strings.Join(columns, "\t"))
+	t := command.Table(w, strings.Join(columns, "\t"))
 	for _, r := range records {
 		o := objectOf(r)
 		for i, key := range columns {
-			text := o.text(key)
-			switch x := r.(type) {
-			case *mad.LinearForwardingTableRecord:
-				if key == "ports" {
-					text = routes(x)
-				}
-			case *mad.MulticastForwardingTableRecord:
-				if key == "port_masks" {
-					text = groups(x)
-				}
-			case *mad.SLtoVLTableRecord:
-				if key == "vls" {
-					text = lanes(x)
-				}
-			case *mad.VLArbitrationTableRecord:
-				if key == "entries" {
-					text = weights(x)
-				}
+			text, ok := block(r, key)
+			if !ok {
+				text = o.text(key)
 			}
 			if text = printable(text); i > 0 {
 				text = "\t" + text
@@ -240,44 +223,43 @@ func printable(text string) string {
 	return text
 }
 
-// routes writes the LIDs of a block that have a route, with their ports.
-func routes(r *mad.LinearForwardingTableRecord) string {
-	var b strings.Builder
-	for i, port := range r.LinearForwardingTable.Port {
-		if port != 255 {
-			fmt.Fprintf(&b, "%d>%d ", int(r.BlockNum)*64+i, port)
+// listed joins the texts of n entries of a block, without those that are empty.
+func listed(n int, text func(i int) string) string {
+	var all []string
+	for i := range n {
+		if t := text(i); t != "" {
+			all = append(all, t)
 		}
 	}
-	return strings.TrimSpace(b.String())
+	return strings.Join(all, " ")
 }
 
-// groups writes the MLIDs of a block that have ports, with the masks.
-func groups(r *mad.MulticastForwardingTableRecord) string {
-	var b strings.Builder
-	for i, mask := range r.MulticastForwardingTable.PortMask {
-		if mask != 0 {
-			fmt.Fprintf(&b, "%#x>%#x ", 0xc000+int(r.BlockNum)*32+i, mask)
-		}
+// block writes what a column of a record has as a table of its own.
+func block(r mad.Attribute, key string) (text string, ok bool) {
+	switch x := r.(type) {
+	case *mad.LinearForwardingTableRecord: // the LIDs that have a route, with their ports
+		return listed(len(x.LinearForwardingTable.Port), func(i int) string {
+			if port := x.LinearForwardingTable.Port[i]; port != 255 {
+				return fmt.Sprintf("%d>%d", int(x.BlockNum)*64+i, port)
+			}
+			return ""
+		}), key == "ports"
+	case *mad.MulticastForwardingTableRecord: // the MLIDs that have ports, with the masks
+		return listed(len(x.MulticastForwardingTable.PortMask), func(i int) string {
+			if mask := x.MulticastForwardingTable.PortMask[i]; mask != 0 {
+				return fmt.Sprintf("%#x>%#x", 0xc000+int(x.BlockNum)*32+i, mask)
+			}
+			return ""
+		}), key == "port_masks"
+	case *mad.SLtoVLTableRecord: // each service level with its virtual lane
+		return listed(len(x.SLtoVLTable.VL), func(i int) string { return fmt.Sprintf("%d:%d", i, x.SLtoVLTable.VL[i]) }), key == "vls"
+	case *mad.VLArbitrationTableRecord: // the entries that have a weight, as the virtual lane and the weight
+		return listed(len(x.VLArbitrationTable.Entry), func(i int) string {
+			if e := x.VLArbitrationTable.Entry[i]; e.Weight != 0 {
+				return fmt.Sprintf("%d:%d", e.VL, e.Weight)
+			}
+			return ""
+		}), key == "entries"
 	}
-	return strings.TrimSpace(b.String())
-}
-
-// lanes writes each service level with its virtual lane.
-func lanes(r *mad.SLtoVLTableRecord) string {
-	var b strings.Builder
-	for sl, vl := range r.SLtoVLTable.VL {
-		fmt.Fprintf(&b, "%d:%d ", sl, vl)
-	}
-	return strings.TrimSpace(b.String())
-}
-
-// weights writes the entries of a block that have a weight, as the virtual lane and the weight.
-func weights(r *mad.VLArbitrationTableRecord) string {
-	var b strings.Builder
-	for _, e := range r.VLArbitrationTable.Entry {
-		if e.Weight != 0 {
-			fmt.Fprintf(&b, "%d:%d ", e.VL, e.Weight)
-		}
-	}
-	return strings.TrimSpace(b.String())
+	return "", false
 }

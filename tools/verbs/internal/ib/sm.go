@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
@@ -55,8 +54,7 @@ subnet manager lives. On a port without QP0 the subnet administrator answers ins
 		case compat:
 			return printSMCompat(cmd.Out(), rows)
 		}
-		t := tabwriter.NewWriter(cmd.Out(), 0, 8, 2, ' ', 0)
-		fmt.Fprintln(t, "LID\tGUID\tpriority\tstate\tactivity")
+		t := command.Table(cmd.Out(), "LID\tGUID\tpriority\tstate\tactivity")
 		for _, r := range rows {
 			fmt.Fprintf(t, "%d\t%s\t%d\t%s\t%d\n", r.LID, r.GUID, r.Priority, r.State, r.ActCount)
 		}

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
@@ -154,19 +153,11 @@ const sysClass = "/sys/class/infiniband"
 // kernelStatus asks for all devices, sorted by name.
 func kernelStatus() ([]*StatusDevice, error) {
 	devices, err := netlinkrdma.Devices()
-	var names []string
-	for _, d := range devices {
-		names = append(names, d.Name)
-	}
-	slices.Sort(names)
 	all := []*StatusDevice{}
-	for _, name := range names {
-		for i := range devices {
-			if devices[i].Name == name {
-				all = append(all, deviceStatus(&devices[i]))
-			}
-		}
+	for i := range devices {
+		all = append(all, deviceStatus(&devices[i]))
 	}
+	slices.SortFunc(all, func(a, b *StatusDevice) int { return cmp.Compare(a.Device, b.Device) })
 	return all, err
 }
 
@@ -249,8 +240,7 @@ func (r *StatusPort) fromDevice(dev *uverbs.Device) error {
 
 // printStatus prints a line for each port.
 func printStatus(w io.Writer, all []*StatusDevice) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "port\ttype\tstate\tphysical\trate\tLID\tLMC\tSM LID\tlink layer\tumad\tissm\tGID")
+	t := command.Table(w, "port\ttype\tstate\tphysical\trate\tLID\tLMC\tSM LID\tlink layer\tumad\tissm\tGID")
 	for _, d := range all {
 		for _, p := range d.Ports {
 			rate := "-"

@@ -7,7 +7,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
@@ -164,8 +163,7 @@ func traceOf(r *fabric.Route) TraceReport {
 
 // printTrace writes the table.
 func printTrace(w io.Writer, r *fabric.Route) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "hop\tout\tin\ttype\tLID\tname")
+	t := command.Table(w, "hop\tout\tin\ttype\tLID\tname")
 	line := func(hop int, out string, s *fabric.Stop) {
 		fmt.Fprintf(t, "%d\t%s\t%d\t%v\t%d\t%s\n", hop, out, s.Info.LocalPortNum, s.Info.NodeType, s.LID, fabric.Printable(s.Description))
 	}

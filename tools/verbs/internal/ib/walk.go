@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"text/tabwriter"
 	"time"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
@@ -213,8 +212,7 @@ func linkRows(f *fabric.Fabric, down bool) []LinkRow {
 
 // printLinks writes the table.
 func printLinks(w io.Writer, rows []LinkRow) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "node\tport\tLID\tstate\tphysical\trate\tcould be\tpeer\tport\tLID")
+	t := command.Table(w, "node\tport\tLID\tstate\tphysical\trate\tcould be\tpeer\tport\tLID")
 	for i := range rows {
 		r := &rows[i]
 		peer, port, lid := "-", "-", "-"
@@ -296,8 +294,7 @@ func reportOf(f *fabric.Fabric) FabricReport {
 
 // printNodes writes the table.
 func printNodes(w io.Writer, f *fabric.Fabric) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "type\tnode GUID\tLID\tports\tlinks\tname\troute")
+	t := command.Table(w, "type\tnode GUID\tLID\tports\tlinks\tname\troute")
 	for _, n := range f.Nodes {
 		lid, links := uint16(0), 0
 		for _, p := range n.Ports {

@@ -17,6 +17,9 @@ type port struct {
 	rail string
 }
 
+// has reports whether a link is one of the port.
+func (p port) has(e edge) bool { return e.rail == p.rail && (e.a == p.host || e.b == p.host) }
+
 // graph is which links were tested, and which are bad.
 type graph struct {
 	report *Report
@@ -97,7 +100,7 @@ func (g *graph) ports() (all []Finding) {
 		best, most := port{}, 1 // a single link is not the port's fault
 		for host := range g.report.Hosts {
 			for _, rail := range g.names() {
-				some, bad := g.edges(func(e edge) bool { return e.rail == rail && (e.a == host || e.b == host) })
+				some, bad := g.edges(port{host, rail}.has)
 				left := 0
 				for _, e := range some {
 					if g.left[e] {
@@ -113,7 +116,7 @@ func (g *graph) ports() (all []Finding) {
 			break
 		}
 		found[best.host] = append(found[best.host], best)
-		some, _ := g.edges(func(e edge) bool { return e.rail == best.rail && (e.a == best.host || e.b == best.host) })
+		some, _ := g.edges(best.has)
 		for _, e := range some {
 			delete(g.left, e)
 		}
@@ -125,14 +128,12 @@ func (g *graph) ports() (all []Finding) {
 		}
 		rails := 0
 		for _, rail := range g.names() {
-			if some, _ := g.edges(func(e edge) bool { return e.rail == rail && (e.a == host || e.b == host) }); len(some) > 0 {
+			if some, _ := g.edges(port{host, rail}.has); len(some) > 0 {
 				rails++
 			}
 		}
 		of := func(ports ...port) Finding {
-			some, _ := g.edges(func(e edge) bool {
-				return slices.Contains(ports, port{e.a, e.rail}) || slices.Contains(ports, port{e.b, e.rail})
-			})
+			some, _ := g.edges(func(e edge) bool { return slices.ContainsFunc(ports, func(p port) bool { return p.has(e) }) })
 			f := g.explain(some)
 			f.Hosts = []string{g.report.Hosts[host].Name}
 			return f

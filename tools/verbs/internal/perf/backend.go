@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
@@ -21,8 +20,8 @@ type backend interface {
 	open(to netip.Addr, c Config) (side, error)
 }
 
-// side is the server's side of a test. The methods are called in this order, from run on for each
-// size; stop is called by another goroutine while a size is under way.
+// side is the server's side of a test. The methods are called in this order, from Prepare on for each
+// size; Stop is called by another goroutine while a size is under way.
 type side interface {
 	// listen returns the address of the connection manager, or "" if the test needs none.
 	listen() (addr string, token []byte, err error)
@@ -36,12 +35,12 @@ type side interface {
 	// greeted checks the token that the client has read, and waits for the first message that each connection
 	// needs on iWARP.
 	greeted(ctx context.Context, token []byte) error
-	// connect connects this side's queue pairs to the client's.
-	connect(ctx context.Context, peers []Peer) error
+	// Connect connects this side's queue pairs to the client's.
+	Connect(ctx context.Context, peers []Peer) error
 
-	prepare(size int) error
-	run(ctx context.Context, size int, sent func(messages int64) error) (*Run, error)
-	stop(sent int64)
+	Prepare(size int) error
+	Run(ctx context.Context, size int, sent func(messages int64) error) (*Run, error)
+	Stop(sent int64)
 	verify(size int, run *Run) error
 
 	name() string // of the device
@@ -134,23 +133,22 @@ func (d *devices) open(to netip.Addr, c Config) (side, error) {
 		return nil, errors.Join(err, dev.Close())
 	}
 	end.tamper = d.server.tamper
-	return &deviceSide{end: end, dev: dev, to: to}, nil
+	return &deviceSide{End: end, to: to}, nil
 }
 
 // deviceSide is a side on a device.
 type deviceSide struct {
-	end *End
-	dev *uverbs.Device
+	*End
 	to  netip.Addr
 	ids *connections // nil unless the connection manager connects the queue pairs
 }
 
 // listen implements side.
 func (d *deviceSide) listen() (addr string, token []byte, err error) {
-	if !d.end.Config.CM {
+	if !d.Config.CM {
 		return "", nil, nil
 	}
-	if d.ids, err = listenIDs(d.end, d.to); err != nil {
+	if d.ids, err = listenIDs(d.End, d.to); err != nil {
 		return "", nil, err
 	}
 	return d.ids.addr.String(), d.ids.token, nil
@@ -166,13 +164,8 @@ func (d *deviceSide) accept(ctx context.Context) error {
 
 // peers implements side.
 func (d *deviceSide) peers(remote ib.GID) ([]Peer, int, error) {
-	all, err := d.end.Peers(remote)
-	return all, d.end.Inline, err
-}
-
-// connect implements side.
-func (d *deviceSide) connect(ctx context.Context, peers []Peer) error {
-	return d.end.Connect(ctx, peers)
+	all, err := d.Peers(remote)
+	return all, d.Inline, err
 }
 
 // path implements side.
@@ -181,50 +174,39 @@ func (d *deviceSide) path(ctx context.Context, client *Peer) (*Peer, error) {
 		return nil, nil
 	}
 	var local netip.Addr
-	if d.end.Config.CM {
+	if d.Config.CM {
 		local = d.to
 	}
-	mine, err := d.end.openPath(client.GID, local)
+	mine, err := d.openPath(client.GID, local)
 	if err != nil {
 		return nil, err
 	}
-	return mine, d.end.connectPath(ctx, client)
+	return mine, d.connectPath(ctx, client)
 }
 
 // greeted implements side.
 func (d *deviceSide) greeted(ctx context.Context, token []byte) error {
-	if err := d.end.checkToken(token); err != nil {
+	if err := d.checkToken(token); err != nil {
 		return err
 	}
-	return d.end.greeted(ctx)
+	return d.End.greeted(ctx)
 }
-
-// prepare implements side.
-func (d *deviceSide) prepare(size int) error { return d.end.Prepare(size) }
-
-// run implements side.
-func (d *deviceSide) run(ctx context.Context, size int, sent func(int64) error) (*Run, error) {
-	return d.end.Run(ctx, size, sent)
-}
-
-// stop implements side.
-func (d *deviceSide) stop(sent int64) { d.end.Stop(sent) }
 
 // verify implements side.
 func (d *deviceSide) verify(size int, run *Run) error {
-	c := &d.end.Config
-	done := (d.end.peerHas.Load() - 1) / int64(c.QPs)
-	if err := d.end.VerifyMemory(size, done); err != nil {
+	c := &d.Config
+	done := (d.peerHas.Load() - 1) / int64(c.QPs)
+	if err := d.VerifyMemory(size, done); err != nil {
 		return err
 	}
 	if c.Both && c.Op == Read {
-		return d.end.verifyRead(size, run.AllSent/int64(c.QPs))
+		return d.verifyRead(size, run.AllSent/int64(c.QPs))
 	}
 	return nil
 }
 
 // name implements side.
-func (d *deviceSide) name() string { return d.dev.Name() }
+func (d *deviceSide) name() string { return d.Dev.Name() }
 
 // close implements side.
-func (d *deviceSide) close() error { return errors.Join(d.end.Close(), d.dev.Close()) }
+func (d *deviceSide) close() error { return errors.Join(d.End.Close(), d.Dev.Close()) }

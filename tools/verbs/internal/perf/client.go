@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,7 +64,7 @@ func (cl *Client) Run(ctx context.Context) (*Report, error) {
 // run is a session with the server.
 func (cl *Client) run(ctx context.Context) (*Report, error) {
 	addr := net.JoinHostPort(cl.Host, strconv.Itoa(cl.Port))
-	conn, err := cl.dial(ctx, addr)
+	conn, err := dialServer(ctx, addr, cl.Secret)
 	if err != nil {
 		return nil, err
 	}
@@ -107,11 +108,6 @@ func because(ctx context.Context, err error) error {
 		return err
 	}
 	return fmt.Errorf("%w (%w)", cause, err)
-}
-
-// dial connects, and sees that a server of this kind is there.
-func (cl *Client) dial(ctx context.Context, addr string) (net.Conn, error) {
-	return dialServer(ctx, addr, cl.Secret)
 }
 
 // dialServer connects to a server, which must have the same secret, or none if it is nil.
@@ -179,7 +175,7 @@ func (cl *Client) agree(ctx context.Context, dev *uverbs.Device, port uint8) err
 	if err := cl.conn.put(message{Kind: kindHello, Limits: &mine, Device: cl.PeerDevice}); err != nil {
 		return err
 	}
-	m, err := cl.conn.take(ctx, kindHello, answerTime)
+	m, err := cl.conn.take(ctx, answerTime, kindHello)
 	if err != nil {
 		return err
 	}
@@ -192,8 +188,8 @@ func (cl *Client) agree(ctx context.Context, dev *uverbs.Device, port uint8) err
 		return fmt.Errorf("%s: %w", cl.conn.name, err)
 	}
 	c := &cl.Config
-	c.MTU = cmpOr(c.MTU, min(mine.MTU, theirs.MTU))
-	c.RdAtomic = cmpOr(c.RdAtomic, min(mine.RdAtomic, theirs.RdAtomic))
+	c.MTU = cmp.Or(c.MTU, min(mine.MTU, theirs.MTU))
+	c.RdAtomic = cmp.Or(c.RdAtomic, min(mine.RdAtomic, theirs.RdAtomic))
 	cl.report = Report{
 		Schema: ReportSchema, Test: c.Name(), Config: *c,
 		Client: Side{Device: mine.Device, Driver: mine.Driver, Address: cl.conn.conn.LocalAddr().String()},
@@ -208,7 +204,7 @@ func (cl *Client) connect(ctx context.Context) error {
 	if err := cl.conn.put(message{Kind: kindOpen, Config: &cl.Config}); err != nil {
 		return err
 	}
-	opened, err := cl.conn.take(ctx, kindOpened, answerTime)
+	opened, err := cl.conn.take(ctx, answerTime, kindOpened)
 	if err != nil {
 		return err
 	}
@@ -251,7 +247,7 @@ func (cl *Client) connect(ctx context.Context) error {
 			return err
 		}
 	}
-	theirs, err := cl.conn.take(ctx, kindPeers, answerTime)
+	theirs, err := cl.conn.take(ctx, answerTime, kindPeers)
 	if err != nil {
 		return err
 	}
@@ -285,7 +281,7 @@ func (cl *Client) measure(ctx context.Context, size int) (Size, error) {
 	if err := cl.conn.put(message{Kind: kindStart, Size: size}); err != nil {
 		return Size{}, err
 	}
-	if _, err := cl.conn.take(ctx, kindReady, answerTime); err != nil {
+	if _, err := cl.conn.take(ctx, answerTime, kindReady); err != nil {
 		return Size{}, err
 	}
 	if cl.Running != nil {
@@ -297,7 +293,7 @@ func (cl *Client) measure(ctx context.Context, size int) (Size, error) {
 	if err != nil {
 		return Size{}, err
 	}
-	m, err := cl.conn.take(ctx, kindReport, cl.Config.Timeout+answerTime)
+	m, err := cl.conn.take(ctx, cl.Config.Timeout+answerTime, kindReport)
 	if err != nil {
 		return Size{}, err
 	}

@@ -2,6 +2,7 @@ package perf
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
+	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
@@ -46,22 +48,18 @@ func (e *End) space() rdmacm.PortSpace {
 // newConnections opens a channel for a local or a remote address, which the end closes.
 func newConnections(e *End, local, remote netip.Addr) (*connections, error) {
 	c := &connections{end: e, ids: make([]*rdmacm.ID, e.Config.QPs)}
-	var err error
-	if c.channel, err = rdmacm.OpenChannelFor(local, remote); err != nil {
-		return nil, err
-	}
-	e.later(c.channel.Close)
-	return c, nil
+	c.channel = objects.Open(&e.opened, func() (*rdmacm.Channel, error) { return rdmacm.OpenChannelFor(local, remote) })
+	return c, e.opened.Err()
 }
 
 // adopt has the end close an identifier, and its queue pair before.
-func (c *connections) adopt(id *rdmacm.ID) { c.end.later(id.Close) }
+func (c *connections) adopt(id *rdmacm.ID) { c.end.opened.Keep(id) }
 
 // param returns what goes with a request or an answer.
 func (c *connections) param() rdmacm.ConnParam {
 	p := rdmacm.ConnParam{RetryCount: uint8(c.end.Config.Retry), RNRRetryCount: DefaultRNRRetry}
 	if c.end.Config.Type == RC {
-		n := uint8(cmpOr(c.end.Config.RdAtomic, c.end.Limits.RdAtomic))
+		n := uint8(cmp.Or(c.end.Config.RdAtomic, c.end.Limits.RdAtomic))
 		p.ResponderResources, p.InitiatorDepth = n, n
 	}
 	return p

@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -381,7 +382,7 @@ func (c *Config) fit(l Limits) error {
 		return fmt.Errorf("--cm is missing: %s is of iWARP, where the connection manager alone connects queue pairs", l.Device)
 	}
 	longest, why := l.MaxMsg, fmt.Sprintf("max_msg_sz of %s", l.Device)
-	mtu := min(l.MTU, cmpOr(c.MTU, l.MTU))
+	mtu := min(l.MTU, cmp.Or(c.MTU, l.MTU))
 	if c.Type == UD {
 		longest, why = mtu, fmt.Sprintf("the MTU of %s, as a datagram is one packet", l.Device)
 	}
@@ -434,14 +435,6 @@ func (c *Config) settle(l Limits) {
 		c.RecvDepth = min(max(c.total(), DefaultRecvDepth), maxDatagrams)
 	}
 	c.RecvDepth = max(1, min(c.RecvDepth, l.MaxWR, l.MaxCQE/c.QPs))
-}
-
-// cmpOr returns a, or b if a is 0.
-func cmpOr(a, b int) int {
-	if a != 0 {
-		return a
-	}
-	return b
 }
 
 // Rate is the most that a side sends.

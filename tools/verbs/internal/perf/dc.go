@@ -3,6 +3,7 @@ package perf
 import (
 	"errors"
 
+	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
@@ -22,25 +23,14 @@ func (c *Config) DCBoth() bool { return c.Type == DC && (c.Both || c.Metric == L
 
 // CheckType returns an error if a device does not have the type of queue pairs. Those of DC are made only when
 // the peer's address is known, which is late to find that out.
-func (c *Config) CheckType(dev *uverbs.Device) (err error) {
+func (c *Config) CheckType(dev *uverbs.Device) error {
 	if c.Type != DC {
 		return nil
 	}
-	pd, err := dev.AllocPD()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, pd.Close()) }()
-	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, cq.Close()) }()
-	qp, err := pd.CreateDCI(uverbs.DCIOptions{SendCQ: cq, MaxSendWR: 1})
-	if err != nil {
-		return err
-	}
-	return qp.Close()
+	var opened objects.Stack
+	pd, cq := opened.PD(dev), opened.CQ(dev, uverbs.CQOptions{MaxCQE: 1})
+	objects.Open(&opened, func() (*uverbs.QP, error) { return pd.CreateDCI(uverbs.DCIOptions{SendCQ: cq, MaxSendWR: 1}) })
+	return errors.Join(opened.Err(), opened.Close())
 }
 
 // TargetSRQN returns the number of the SRQ of the target that a queue pair of the peer sends to, or 0 if there is
@@ -91,17 +81,14 @@ func (e *End) createDC(remote ib.GID) error {
 // createTarget makes the next target.
 func (e *End) createTarget(gid *int) error {
 	o := e.qpOptions()
-	srq, err := e.PD.CreateSRQ(uverbs.SRQOptions{MaxWR: o.MaxRecvWR})
-	if err != nil {
-		return err
-	}
-	e.later(srq.Close)
 	o.Path.GIDIndex = gid
-	qp, err := e.PD.CreateDCT(uverbs.DCTOptions{RecvCQ: o.RecvCQ, SRQ: srq, AccessKey: dcKey, Path: o.Path})
-	if err != nil {
+	srq := e.opened.SRQ(e.PD, uverbs.SRQOptions{MaxWR: o.MaxRecvWR})
+	qp := objects.Open(&e.opened, func() (*uverbs.QP, error) {
+		return e.PD.CreateDCT(uverbs.DCTOptions{RecvCQ: o.RecvCQ, SRQ: srq, AccessKey: dcKey, Path: o.Path})
+	})
+	if err := e.opened.Err(); err != nil {
 		return err
 	}
-	e.later(qp.Close)
 	e.targets = append(e.targets, target{qp, srq})
 	return qp.ReadyDC()
 }

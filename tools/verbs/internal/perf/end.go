@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
@@ -83,9 +85,9 @@ type End struct {
 	flows   []flow
 	targets []target // of DC
 	wcs     [pollBatch]uverbs.WC
-	hold    []byte // bytes to compare with
-	undo    []func() error
-	empty   int // fruitless polls
+	hold    []byte        // bytes to compare with
+	opened  objects.Stack // closed by Close
+	empty   int           // fruitless polls
 	pace    pace
 	armed   [2]*uverbs.CQ // the queues that the next wait for an event is for
 	timer   *time.Timer
@@ -109,12 +111,7 @@ func OpenDevice(l Local, addr netip.Addr) (dev *uverbs.Device, port uint8, err e
 	if name == "" {
 		name = DeviceOf(addr.Unmap().WithZone(""))
 	}
-	if name == "" {
-		dev, err = uverbs.OpenFirst()
-	} else {
-		dev, err = uverbs.Open(name, uverbs.OpenOptions{})
-	}
-	if err != nil {
+	if dev, err = objects.OpenDevice(name); err != nil {
 		return nil, 0, err
 	}
 	if port, err = activePort(dev, l.Port); err != nil {
@@ -174,18 +171,8 @@ func activePort(dev *uverbs.Device, port uint8) (uint8, error) {
 	return 0, fmt.Errorf("no port of %s is active", dev.Name())
 }
 
-// later registers a function for Close, which calls the last one first.
-func (e *End) later(close func() error) { e.undo = append(e.undo, close) }
-
 // Close closes everything but the device.
-func (e *End) Close() error {
-	var errs []error
-	for i := len(e.undo) - 1; i >= 0; i-- {
-		errs = append(errs, e.undo[i]())
-	}
-	e.undo = nil
-	return errors.Join(errs...)
-}
+func (e *End) Close() error { return e.opened.Close() }
 
 // NewEnd makes a side of a test: memory, completion queues and, unless the connection manager makes
 // them, queue pairs. The config must be valid; what the device cannot do is an error.
@@ -213,31 +200,21 @@ func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *
 			err = errors.Join(err, e.Close())
 		}
 	}()
-	if e.PD, err = dev.AllocPD(); err != nil {
-		return nil, err
-	}
-	e.later(e.PD.Close)
+	e.PD = e.opened.PD(dev)
 	if err := e.register(); err != nil {
 		return nil, err
 	}
 	if e.Config.Events {
-		if e.Channel, err = e.channel(); err != nil {
-			return nil, err
-		}
+		e.Channel = e.channel()
 		if e.SendChannel = e.Channel; e.Config.Metric == Lat { // one CQ is waited for at a time
-			if e.SendChannel, err = e.channel(); err != nil {
-				return nil, err
-			}
+			e.SendChannel = e.channel()
 		}
 	}
-	if e.SendCQ, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: e.Config.QPs * e.sendDepth(), Channel: e.SendChannel}); err != nil {
+	e.SendCQ = e.opened.CQ(dev, uverbs.CQOptions{MaxCQE: e.Config.QPs * e.sendDepth(), Channel: e.SendChannel})
+	e.RecvCQ = e.opened.CQ(dev, uverbs.CQOptions{MaxCQE: e.Config.QPs * e.memory.slots, Channel: e.Channel})
+	if err := e.opened.Err(); err != nil {
 		return nil, err
 	}
-	e.later(e.SendCQ.Close)
-	if e.RecvCQ, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: e.Config.QPs * e.memory.slots, Channel: e.Channel}); err != nil {
-		return nil, err
-	}
-	e.later(e.RecvCQ.Close)
 	if e.Config.CM || e.Config.Type == DC { // for DC the peer's GID must be known: see Peers
 		return e, nil
 	}
@@ -250,13 +227,10 @@ func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *
 }
 
 // channel makes a completion channel.
-func (e *End) channel() (*uverbs.CompChannel, error) {
-	c, err := e.Dev.CreateCompChannel()
-	if err != nil {
-		return nil, err
-	}
-	e.later(c.Close)
-	return c, c.SetBusyWait(busyWait)
+func (e *End) channel() *uverbs.CompChannel {
+	c := e.opened.Channel(e.Dev)
+	e.opened.Do(func() error { return c.SetBusyWait(busyWait) })
+	return c
 }
 
 // busyWait is the default of programs that have two processors or more. With one it is more than the
@@ -288,7 +262,7 @@ func (e *End) CreateQP(create func(uverbs.QPOptions) (*uverbs.QP, error)) (*uver
 	e.Inline = o.MaxInline
 	e.QPs = append(e.QPs, qp)
 	if !e.Config.CM {
-		e.later(qp.Close)
+		e.opened.Keep(qp)
 		switch e.Config.Type {
 		case UD:
 			return qp, qp.ReadyUD(qkey)
@@ -311,7 +285,7 @@ func (e *End) qpOptions() uverbs.QPOptions {
 		SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, MaxSendWR: max(e.sendDepth(), leastDepth), MaxRecvWR: e.memory.slots,
 		Path: uverbs.PathOptions{
 			Port: e.Port, SL: c.SL, TrafficClass: c.TOS, FlowLabel: uint32(c.FlowLabel), Timeout: ib.AckTimeout(c.AckTimeout), RetryCount: uint8(c.Retry),
-			RNRRetry: DefaultRNRRetry, MaxRdAtomic: uint8(cmpOr(c.RdAtomic, e.Limits.RdAtomic)),
+			RNRRetry: DefaultRNRRetry, MaxRdAtomic: uint8(cmp.Or(c.RdAtomic, e.Limits.RdAtomic)),
 		},
 	}
 	switch c.Type {
@@ -393,18 +367,35 @@ func (e *End) Connect(ctx context.Context, peers []Peer) error {
 
 // localGID returns the GID that the user chose, or the one that suits the peer.
 func (e *End) localGID(peer ib.GID) (uverbs.GIDEntry, error) {
-	if e.Local.GID != Auto {
-		return e.Dev.QueryGID(e.Port, e.Local.GID)
+	return localGID(e.Dev, e.Port, e.Local.GID, peer)
+}
+
+// localGID returns the GID of a port with an index or, for Auto, the one that suits the peer.
+func localGID(dev *uverbs.Device, port uint8, index int, peer ib.GID) (entry uverbs.GIDEntry, err error) {
+	if index != Auto {
+		return dev.QueryGID(port, index)
 	}
-	table, err := e.Dev.GIDTable(e.Port)
+	table, err := dev.GIDTable(port)
 	if err != nil {
-		return uverbs.GIDEntry{}, err
+		return entry, err
 	}
 	entry, ok := uverbs.ChooseGID(table, peer)
 	if !ok {
-		return entry, fmt.Errorf("the GID table of port %d of %s is empty", e.Port, e.Dev.Name())
+		err = fmt.Errorf("the GID table of port %d of %s is empty", port, dev.Name())
 	}
-	return entry, nil
+	return entry, err
+}
+
+// AHAttr describes the address handle for a peer. The local GID has an index or, for Auto, suits the peer.
+func AHAttr(dev *uverbs.Device, port uint8, index int, lid uint16, gid ib.GID) (uverbs.AHAttr, error) {
+	attr := uverbs.AHAttr{DLID: lid, Port: port}
+	if gid.IsZero() {
+		return attr, nil
+	}
+	entry, err := localGID(dev, port, index, gid)
+	const hops = 64
+	attr.Global, attr.GRH = true, uverbs.GRH{DGID: gid, SGIDIndex: uint8(entry.Index), HopLimit: hops}
+	return attr, err
 }
 
 // Routes refuses a local GID that the user chose if its address family is not that of the peer's
@@ -447,25 +438,20 @@ func routes(table []uverbs.GIDEntry, index int, peer ib.GID) error {
 
 // ahFor returns the address handle for datagrams to a peer, or for the requests of a DC initiator.
 func (e *End) ahFor(p Peer) (*uverbs.AH, error) {
-	attr := uverbs.AHAttr{DLID: p.LID, SL: e.Config.SL, Port: e.Port}
-	if !p.GID.IsZero() {
-		entry, err := e.localGID(p.GID)
-		if err != nil {
-			return nil, err
-		}
-		const hops = 64
-		attr.Global = true
-		attr.GRH = uverbs.GRH{DGID: p.GID, SGIDIndex: uint8(entry.Index), HopLimit: hops, TrafficClass: e.Config.TOS, FlowLabel: uint32(e.Config.FlowLabel)}
+	attr, err := AHAttr(e.Dev, e.Port, e.Local.GID, p.LID, p.GID)
+	if err != nil {
+		return nil, err
 	}
+	attr.SL, attr.GRH.TrafficClass, attr.GRH.FlowLabel = e.Config.SL, e.Config.TOS, uint32(e.Config.FlowLabel)
 	ah, err := e.PD.CreateAH(attr)
 	if err == nil {
-		e.later(ah.Close)
+		e.opened.Keep(ah)
 	}
 	return ah, err
 }
 
 // register allocates and registers the memory.
-func (e *End) register() (err error) {
+func (e *End) register() error {
 	e.memory = newLayout(&e.Config)
 	access := uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead
 	if e.Limits.Atomics {
@@ -477,26 +463,24 @@ func (e *End) register() (err error) {
 			return fmt.Errorf("--dmabuf: %w", err)
 		}
 		defer f.Close()
-		if e.MR, err = e.PD.RegDMABuf(f, uverbs.MROptions{Access: access, Length: e.memory.size}); err != nil {
-			return fmt.Errorf("--dmabuf: %w", err)
-		}
 		e.dmabuf = true
-		e.later(e.MR.Close)
-		return nil
+		e.MR = objects.Open(&e.opened, func() (*uverbs.MR, error) {
+			mr, err := e.PD.RegDMABuf(f, uverbs.MROptions{Access: access, Length: e.memory.size})
+			if err != nil {
+				err = fmt.Errorf("--dmabuf: %w", err)
+			}
+			return mr, err
+		})
+		return e.opened.Err()
 	}
 	if has := machineMemory(); e.memory.size > has {
 		return fmt.Errorf("the test needs %d bytes of memory, allowed: %d, which this machine has: a smaller --size, or fewer --qps", e.memory.size, has)
 	}
-	buf, err := uverbs.AllocBuffer(e.memory.size, uverbs.BufferOptions{HugePages: e.Local.HugePages})
-	if err != nil {
-		return err
-	}
-	e.later(buf.Close)
-	if e.MR, err = e.PD.RegMR(buf, uverbs.MROptions{Access: access}); err != nil {
-		return err
-	}
-	e.later(e.MR.Close)
-	return nil
+	buf := objects.Open(&e.opened, func() (*uverbs.Buffer, error) {
+		return uverbs.AllocBuffer(e.memory.size, uverbs.BufferOptions{HugePages: e.Local.HugePages})
+	})
+	e.MR = objects.Open(&e.opened, func() (*uverbs.MR, error) { return e.PD.RegMR(buf, uverbs.MROptions{Access: access}) })
+	return e.opened.Err()
 }
 
 // Stop ends receiving when as many messages have come as the peer has sent, or when no more come.

@@ -2,6 +2,7 @@ package perf
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -153,15 +154,6 @@ func within[T integer](name string, given, least, most T) error {
 	return nil
 }
 
-// firstOf returns the first error.
-func firstOf(errs ...error) error {
-	i := slices.IndexFunc(errs, func(err error) bool { return err != nil })
-	if i < 0 {
-		return nil
-	}
-	return errs[i]
-}
-
 // validate checks everything in a message that has come to the server's side or the client's.
 // Before the two sides have agreed, t is nil, and the messages that need an agreement are out of
 // order.
@@ -261,7 +253,7 @@ func (m *message) validatePeers(t *terms) error {
 // as may the RKey, since the peer's device checks it.
 func (p *Peer) validate(t *terms) error {
 	reach := uint64(cycle + roundUp(t.config.maxSize(), cacheLine)) // of memory from Addr on
-	err := firstOf(
+	err := cmp.Or(
 		within("qpn", p.QPN, 0, max24Bits),
 		within("psn", p.PSN, 0, max24Bits),
 		within("addr", p.Addr, 0, math.MaxUint64-reach),
@@ -270,9 +262,9 @@ func (p *Peer) validate(t *terms) error {
 		return err
 	}
 	if !t.iwarp {
-		return firstOf(within("own", p.Own, 0, 0), within("recvs", p.Recvs, 0, 0))
+		return cmp.Or(within("own", p.Own, 0, 0), within("recvs", p.Recvs, 0, 0))
 	}
-	return firstOf(within("own", p.Own, 1, math.MaxUint64-ownSize), within("recvs", p.Recvs, 1, maxDepth))
+	return cmp.Or(within("own", p.Own, 1, math.MaxUint64-ownSize), within("recvs", p.Recvs, 1, maxDepth))
 }
 
 // validateReport checks what the server has measured.
@@ -286,7 +278,7 @@ func (m *message) validateReport(t *terms) error {
 	if !c.sends(true) && !c.receives(true) {
 		most = 0
 	}
-	return firstOf(
+	return cmp.Or(
 		within("latencies of the server", len(r.Latencies), 0, 0),
 		within("took", r.Took, 0, math.MaxInt64),
 		within("cpu", r.CPU, 0, math.MaxInt64),
@@ -306,7 +298,7 @@ func (l *Limits) validate() error {
 	if !slices.Contains([]int{256, 512, 1024, 2048, 4096}, l.MTU) {
 		return refusef("the limits' MTU is %d, allowed: 256, 512, 1024, 2048, 4096", l.MTU)
 	}
-	return firstOf(
+	return cmp.Or(
 		within("the limits' MaxMsg", l.MaxMsg, 1, math.MaxUint32),
 		within("the limits' MaxWR", l.MaxWR, 1, math.MaxUint32),
 		within("the limits' MaxCQE", l.MaxCQE, 1, math.MaxUint32),

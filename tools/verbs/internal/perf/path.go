@@ -38,25 +38,13 @@ func (e *End) openPath(remote ib.GID, local netip.Addr) (*Peer, error) {
 		return nil, nil
 	}
 	p := &path{}
-	buf, err := uverbs.AllocBuffer(pathToken, uverbs.BufferOptions{})
-	if err != nil {
-		return nil, err
-	}
-	e.later(buf.Close)
 	access := uverbs.AccessLocalWrite
 	if e.Server {
 		rand.Read(p.token[:]) // never fails
-		copy(buf.Bytes(), p.token[:])
 		access = uverbs.AccessRemoteRead
 	}
-	if p.mr, err = e.PD.RegMR(buf, uverbs.MROptions{Access: access}); err != nil {
-		return nil, err
-	}
-	e.later(p.mr.Close)
-	if p.cq, err = e.Dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1}); err != nil {
-		return nil, err
-	}
-	e.later(p.cq.Close)
+	p.mr = e.opened.MR(e.PD, pathToken, access)
+	p.cq = e.opened.CQ(e.Dev, uverbs.CQOptions{MaxCQE: 1})
 	o := uverbs.QPOptions{SendCQ: p.cq, RecvCQ: p.cq, MaxSendWR: 1, MaxRecvWR: 1, Path: e.qpOptions().Path}
 	o.Path.MaxRdAtomic = 1
 	if local.IsValid() {
@@ -70,13 +58,12 @@ func (e *End) openPath(remote ib.GID, local netip.Addr) (*Peer, error) {
 			}
 		}
 	}
-	if p.qp, err = e.PD.CreateQP(o); err != nil {
+	p.qp = e.opened.QP(e.PD, o)
+	e.opened.Do(func() error { return p.qp.Init() })
+	if err := e.opened.Err(); err != nil {
 		return nil, err
 	}
-	e.later(p.qp.Close)
-	if err := p.qp.Init(); err != nil {
-		return nil, err
-	}
+	copy(p.mr.Bytes(), p.token[:]) // zeros, of a client
 	l, err := p.qp.EndpointFor(uverbs.Endpoint{GID: remote})
 	if err != nil {
 		return nil, err

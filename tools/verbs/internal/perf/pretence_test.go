@@ -102,8 +102,8 @@ func (s *pretendedSide) peers(ib.GID) ([]Peer, int, error) {
 	return make([]Peer, s.c.QPs), 0, s.step("peers", "accept")
 }
 
-// connect implements side.
-func (s *pretendedSide) connect(_ context.Context, peers []Peer) error {
+// Connect implements side.
+func (s *pretendedSide) Connect(_ context.Context, peers []Peer) error {
 	if len(peers) != s.c.QPs {
 		s.p.t.Errorf("%d queue pairs are connected, want %d", len(peers), s.c.QPs)
 	}
@@ -130,8 +130,8 @@ func (s *pretendedSide) path(_ context.Context, client *Peer) (*Peer, error) {
 // greeted implements side.
 func (s *pretendedSide) greeted(context.Context, []byte) error { return s.step("greeted", "path") }
 
-// prepare implements side.
-func (s *pretendedSide) prepare(size int) error {
+// Prepare implements side.
+func (s *pretendedSide) Prepare(size int) error {
 	if s.left--; s.left < 0 || !slices.Contains(s.c.Sizes, size) {
 		s.p.t.Errorf("size %d is prepared, the sizes are %v, of which %d are left", size, s.c.Sizes, s.left+1)
 	}
@@ -142,8 +142,8 @@ func (s *pretendedSide) prepare(size int) error {
 	return s.step("prepare", "connect", "prepare", "run", "verify")
 }
 
-// run implements side.
-func (s *pretendedSide) run(ctx context.Context, _ int, sent func(int64) error) (*Run, error) {
+// Run implements side.
+func (s *pretendedSide) Run(ctx context.Context, _ int, sent func(int64) error) (*Run, error) {
 	if err := s.step("run", "prepare"); err != nil {
 		return nil, err
 	}
@@ -160,8 +160,8 @@ func (s *pretendedSide) run(ctx context.Context, _ int, sent func(int64) error) 
 	return &Run{Sent: 1}, nil
 }
 
-// stop implements side.
-func (s *pretendedSide) stop(sent int64) {
+// Stop implements side.
+func (s *pretendedSide) Stop(sent int64) {
 	if most := int64(maxQPs) << sendShift; sent < 0 || sent > most || s.c.total() > 0 && sent > int64(s.c.total()*s.c.QPs) {
 		s.p.t.Errorf("the client has sent %d messages, of %d on each of %d queue pairs", sent, s.c.total(), s.c.QPs)
 	}

@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,7 +68,7 @@ func (p *Probe) validate() error {
 	if n := len(p.Config.Sizes); n != 1 {
 		return refusef("a probe has %d sizes, allowed: 1", n)
 	}
-	return firstOf(
+	return cmp.Or(
 		within("port", p.Port, 1, math.MaxUint16),
 		validName("device", p.Device), validName("peer_device", p.PeerDevice),
 		refuse(p.Config.Validate()),
@@ -89,7 +90,7 @@ func validateRails(rails []Rail) error {
 	}
 	for i := range rails {
 		r := &rails[i]
-		err := firstOf(validName("device", r.Device), validName("driver", r.Driver), within("mtu", r.MTU, 0, 1<<16), within("length of error", len(r.Error), 0, maxError))
+		err := cmp.Or(validName("device", r.Device), validName("driver", r.Driver), within("mtu", r.MTU, 0, 1<<16), within("length of error", len(r.Error), 0, maxError))
 		if err != nil {
 			return err
 		}
@@ -117,7 +118,7 @@ func (m *message) validateProbed() error {
 			return refusef("a number of a result is %g, allowed: 0 to %g, and quantiles in their order", v, maxMicro)
 		}
 	}
-	return firstOf(within("iterations", s.Iterations, 0, maxOutcome), within("lost", s.Lost, 0, maxOutcome))
+	return cmp.Or(within("iterations", s.Iterations, 0, maxOutcome), within("lost", s.Lost, 0, maxOutcome))
 }
 
 // rails lists the devices of this machine.
@@ -230,7 +231,7 @@ func (r *Remote) request(ctx context.Context, m message, kind string, timeout ti
 	if err := c.put(m); err != nil {
 		return message{}, err
 	}
-	return c.take(ctx, kind, timeout)
+	return c.take(ctx, timeout, kind)
 }
 
 // Rails lists the server's devices.

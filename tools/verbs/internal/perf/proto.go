@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -169,7 +170,7 @@ func (c *control) read() (received, error) {
 		if qps = int(c.peers.Load()); qps > 0 {
 			return peersFrame(qps)
 		}
-		return cmpOr(c.frame, maxFrame)
+		return cmp.Or(c.frame, maxFrame)
 	})
 	if err != nil {
 		return received{}, err
@@ -230,13 +231,8 @@ type PeerError struct {
 // Error implements error.
 func (e *PeerError) Error() string { return e.Peer + " says: " + peertext.Quote(e.Text) }
 
-// take waits for a message of a kind, for so long; 0 is without end.
-func (c *control) take(ctx context.Context, kind string, timeout time.Duration) (message, error) {
-	return c.takeOne(ctx, timeout, kind)
-}
-
-// takeOne is take for a message of one of several kinds.
-func (c *control) takeOne(ctx context.Context, timeout time.Duration, kinds ...string) (message, error) {
+// take waits for a message of one of some kinds, for so long; 0 is without end.
+func (c *control) take(ctx context.Context, timeout time.Duration, kinds ...string) (message, error) {
 	var late <-chan time.Time
 	if timeout > 0 {
 		timer := time.NewTimer(timeout)

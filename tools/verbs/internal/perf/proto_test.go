@@ -221,10 +221,10 @@ func TestTakeBeforeEnd(t *testing.T) {
 		c := &control{name: "server", inbox: make(chan received, 1)}
 		c.inbox <- received{message: message{Kind: kindRails}}
 		cancel(io.EOF)
-		if m, err := c.take(ctx, kindRails, time.Minute); err != nil || m.Kind != kindRails {
+		if m, err := c.take(ctx, time.Minute, kindRails); err != nil || m.Kind != kindRails {
 			t.Fatalf("the answer is %q, %v", m.Kind, err)
 		}
-		if _, err := c.take(ctx, kindRails, time.Minute); err != io.EOF {
+		if _, err := c.take(ctx, time.Minute, kindRails); err != io.EOF {
 			t.Fatalf("after it: %v", err)
 		}
 	}

@@ -93,7 +93,7 @@ func (s *Server) serveOn(ctx context.Context, l net.Listener, b backend) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	turning := make(chan struct{}, turnedAway)
-	room := &places.Places{Most: cmpOr(s.MaxClients, DefaultMaxClients)}
+	room := &places.Places{Most: cmp.Or(s.MaxClients, DefaultMaxClients)}
 	for {
 		conn, err := l.Accept()
 		if ctx.Err() != nil {
@@ -222,7 +222,7 @@ func (se *session) stop(sent int64) error {
 	if se.end == nil || se.fin == nil {
 		return se.outOfOrder(kindFinished, ", but nothing is under way")
 	}
-	se.end.stop(sent)
+	se.end.Stop(sent)
 	close(se.fin)
 	se.fin = nil
 	return nil
@@ -234,7 +234,7 @@ func (se *session) play(ctx context.Context) (err error) {
 	if se.limited.Secret != nil {
 		kinds = append(kinds, kindInventory, kindProbe)
 	}
-	hello, err := se.takeOne(ctx, answerTime, kinds...)
+	hello, err := se.take(ctx, answerTime, kinds...)
 	if err != nil {
 		return err
 	}
@@ -292,7 +292,7 @@ func (se *session) deadline(ctx context.Context) (context.Context, context.Cance
 
 // nextSize waits until the client starts the next size, or has hung up.
 func (se *session) nextSize(ctx context.Context) (message, error) {
-	m, err := se.take(ctx, kindStart, min(se.config.Timeout, idleTime)+answerTime)
+	m, err := se.take(ctx, min(se.config.Timeout, idleTime)+answerTime, kindStart)
 	var told *PeerError
 	var wrong refusal
 	if err != nil && se.what != "" && ctx.Err() != nil && !errors.As(err, &told) && !errors.As(err, &wrong) {
@@ -304,7 +304,7 @@ func (se *session) nextSize(ctx context.Context) (message, error) {
 // open makes this side as the client wants it: if that is valid, if the device can do it, and if
 // there is memory for it.
 func (se *session) open(ctx context.Context, to netip.Addr, mine Limits) (side, error) {
-	m, err := se.take(ctx, kindOpen, answerTime)
+	m, err := se.take(ctx, answerTime, kindOpen)
 	if err != nil {
 		return nil, err
 	}
@@ -338,7 +338,7 @@ func (se *session) connect(ctx context.Context, end side) (err error) {
 	if err := se.put(opened); err != nil {
 		return err
 	}
-	theirs, err := se.take(ctx, kindPeers, answerTime)
+	theirs, err := se.take(ctx, answerTime, kindPeers)
 	if err != nil {
 		return err
 	}
@@ -361,20 +361,20 @@ func (se *session) connect(ctx context.Context, end side) (err error) {
 	if err := se.put(message{Kind: kindPeers, Peers: mine, Path: path, Inline: inline}); err != nil {
 		return err
 	}
-	m, err := se.take(ctx, kindConnected, answerTime)
+	m, err := se.take(ctx, answerTime, kindConnected)
 	if err != nil {
 		return err
 	}
 	if err := end.greeted(ctx, m.Token); err != nil {
 		return err
 	}
-	return end.connect(ctx, theirs.Peers)
+	return end.Connect(ctx, theirs.Peers)
 }
 
 // measure does this side's part for a size.
 func (se *session) measure(ctx context.Context, size int) error {
 	c := &se.config
-	if err := se.end.prepare(size); err != nil {
+	if err := se.end.Prepare(size); err != nil {
 		return err
 	}
 	fin := make(chan struct{})
@@ -393,7 +393,7 @@ func (se *session) measure(ctx context.Context, size int) error {
 			sent = func(n int64) error { return se.put(message{Kind: kindFinished, Sent: n}) }
 		}
 		var err error
-		if run, err = se.end.run(ctx, size, sent); err != nil {
+		if run, err = se.end.Run(ctx, size, sent); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
+	"github.com/goverbs/goverbs/tools/internal/objects"
+	"github.com/goverbs/goverbs/tools/verbs/internal/peer"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -24,11 +26,10 @@ const (
 type cmLink struct {
 	id    *rdmacm.ID
 	cq    *uverbs.CQ
-	ch    *uverbs.CompChannel
 	qp    *uverbs.QP
 	mr    *uverbs.MR
 	inbox [][]byte
-	undo  []func() error // closes what was opened, last first
+	open  objects.Stack // what the messages need, besides the ID
 
 	life context.Context // ends when the connection does
 	stop context.CancelFunc
@@ -50,33 +51,13 @@ func openCM(id *rdmacm.ID) (_ *cmLink, err error) {
 	if err != nil {
 		return nil, err
 	}
-	dev, err := uverbs.Open(a.Device, uverbs.OpenOptions{})
-	if err != nil {
+	dev := l.open.Device(a.Device)
+	pd := l.open.PD(dev)
+	l.mr = l.open.MR(pd, (receives+1)*slotLen, uverbs.AccessLocalWrite)
+	l.cq = l.open.CQ(dev, uverbs.CQOptions{MaxCQE: receives + 1, Events: true})
+	if err := l.open.Err(); err != nil {
 		return nil, err
 	}
-	l.undo = append(l.undo, dev.Close)
-	pd, err := dev.AllocPD()
-	if err != nil {
-		return nil, err
-	}
-	l.undo = append(l.undo, pd.Close)
-	buf, err := uverbs.AllocBuffer((receives+1)*slotLen, uverbs.BufferOptions{})
-	if err != nil {
-		return nil, err
-	}
-	l.undo = append(l.undo, buf.Close)
-	if l.mr, err = pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}); err != nil {
-		return nil, err
-	}
-	l.undo = append(l.undo, l.mr.Close)
-	if l.ch, err = dev.CreateCompChannel(); err != nil {
-		return nil, err
-	}
-	l.undo = append(l.undo, l.ch.Close)
-	if l.cq, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: receives + 1, Channel: l.ch}); err != nil {
-		return nil, err
-	}
-	l.undo = append(l.undo, l.cq.Close)
 	if l.qp, err = id.CreateQP(pd, uverbs.QPOptions{SendCQ: l.cq, RecvCQ: l.cq, MaxSendWR: 1, MaxRecvWR: receives}); err != nil {
 		return nil, err
 	}
@@ -85,7 +66,7 @@ func openCM(id *rdmacm.ID) (_ *cmLink, err error) {
 			return nil, err
 		}
 	}
-	return l, l.cq.Notify()
+	return l, nil
 }
 
 // postRecv posts a receive.
@@ -118,7 +99,6 @@ func (l *cmLink) live() {
 // close ends the connection and closes everything, the ID before what its QP stands on.
 func (l *cmLink) close() error {
 	const timeout = 2 * time.Second
-	var errs []error
 	if l.last {
 		select {
 		case <-l.life.Done():
@@ -130,25 +110,20 @@ func (l *cmLink) close() error {
 		<-l.over
 		l.id.Disconnect() // it may be so already
 	}
-	errs = append(errs, l.id.Close())
-	for i := len(l.undo) - 1; i >= 0; i-- {
-		errs = append(errs, l.undo[i]())
-	}
-	l.undo = nil
-	return errors.Join(errs...)
+	return errors.Join(l.id.Close(), l.open.Close())
 }
 
-// await polls until what it waits for is there.
+// await waits until what it waits for is there.
 func (l *cmLink) await(ctx context.Context, there func(sent bool) bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(l.life, func() { cancel(context.Cause(l.life)) })()
 	var wcs [receives + 1]uverbs.WC
 	sent := false
-	for ended := false; ; {
-		n, err := l.cq.Poll(wcs[:])
+	for !there(sent) {
+		n, err := l.cq.Wait(ctx, wcs[:])
 		if err != nil {
-			return err
+			return peer.Cause(ctx, err)
 		}
 		for i := range wcs[:n] {
 			wc := &wcs[i]
@@ -171,25 +146,8 @@ func (l *cmLink) await(ctx context.Context, there func(sent bool) bool) error {
 				return err
 			}
 		}
-		switch {
-		case there(sent):
-			return nil
-		case n > 0:
-			continue
-		case ended: // nothing had come before the end
-			return context.Cause(ctx)
-		}
-		if _, err := l.ch.Wait(ctx); err != nil {
-			if ctx.Err() == nil {
-				return err
-			}
-			ended = true
-			continue
-		}
-		if err := l.cq.Notify(); err != nil {
-			return err
-		}
 	}
+	return nil
 }
 
 // write sends a message.

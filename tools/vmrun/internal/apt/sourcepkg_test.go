@@ -41,22 +41,16 @@ func withSource(t *testing.T) *Store {
 	z := gzip.NewWriter(&b)
 	w := tar.NewWriter(z)
 	for name, text := range map[string]string{"y-1/src/y.c": "int y;\n", "../outside": "no"} {
-		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text))}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text))}))
 		fmt.Fprint(w, text)
 	}
-	if err := errors.Join(w.Close(), z.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(w.Close(), z.Close()))
 	sum := sha256.Sum256(b.Bytes())
 	t.Setenv("SIZE", fmt.Sprint(b.Len()))
 	t.Setenv("SUM", "SHA256:"+hex.EncodeToString(sum[:]))
 	t.Setenv("NAME", "y_1.orig.tar.gz")
 	for name, content := range map[string][]byte{"y.tar.gz": b.Bytes(), "apt-get": []byte(fakeAptSource)} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), content, 0o755))
 	}
 	return s
 }
@@ -72,9 +66,7 @@ func TestSource(t *testing.T) {
 	}
 	for range 2 {
 		root, err := s.Source(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if d := cmp.Diff(map[string]string{"z.c": "int y;\n", "outside": "no"}, listing(t, root)); d != "" {
 			t.Error(d)
 		}

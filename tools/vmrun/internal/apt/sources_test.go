@@ -15,12 +15,8 @@ func etc(t *testing.T, files map[string]string) string {
 	dir := t.TempDir()
 	for name, text := range files {
 		p := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(p), 0o755))
+		must(t, os.WriteFile(p, []byte(text), 0o644))
 	}
 	return dir
 }
@@ -101,9 +97,7 @@ func TestInlineKey(t *testing.T) {
 	a, err := ReadArchive(etc(t, map[string]string{
 		"sources.list.d/debian.sources": "Types: deb\nURIs: http://mirror.test/debian\nSuites: bookworm\nComponents: main\nSigned-By:" + key + "\n",
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	again := parseDeb822(a.Main.lines("deb", "sid"))
 	want := []entry{{uris: []string{"http://mirror.test/debian"}, suites: []string{"sid"}, components: []string{"main"}, signedBy: a.Main.SignedBy}}
 	if d := cmp.Diff(want, again, cmp.AllowUnexported(entry{})); d != "" {

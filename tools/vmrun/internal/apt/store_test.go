@@ -59,30 +59,22 @@ func fakeStore(t *testing.T) *Store {
 		"apt-get":               fakeApt,
 	} {
 		p := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(p, []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(p), 0o755))
+		must(t, os.WriteFile(p, []byte(text), 0o755))
 	}
 	deb := filepath.Join(dir, "x.deb")
 	if out, err := exec.Command("dpkg-deb", "--root-owner-group", "-b", tree, deb).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	b, err := os.ReadFile(deb)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	sum := sha256.Sum256(b)
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	t.Setenv("FAKEDIR", dir)
 	t.Setenv("SIZE", fmt.Sprint(len(b)))
 	t.Setenv("SUM", "SHA256:"+hex.EncodeToString(sum[:]))
 	c, err := cache.Open(filepath.Join(dir, "cache"), t.Logf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &Store{
 		Cache: c, Progress: progress.New(&bytes.Buffer{}), Logf: t.Logf,
 		Etc: etc(t, map[string]string{"sources.list.d/debian.sources": deb822}),
@@ -104,9 +96,7 @@ var reqX = Request{Suite: "bookworm", Arch: "amd64", Packages: []string{"x"}, De
 func TestGet(t *testing.T) {
 	s := fakeStore(t)
 	root, err := s.Get(t.Context(), reqX)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := map[string]string{
 		"bin": "-> usr/bin", "sbin": "-> usr/sbin", "lib": "-> usr/lib", "lib64": "-> usr/lib64",
 		"usr/lib/libx.so": "library",
@@ -205,24 +195,18 @@ func TestIndexAge(t *testing.T) {
 	}
 	su := &suite{dir: s.Cache.Path("apt-bookworm-amd64")}
 	old := su.stamp()
-	if err := os.Chtimes(old, timeAgo(2*maxAge), timeAgo(2*maxAge)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chtimes(old, timeAgo(2*maxAge), timeAgo(2*maxAge)))
 	if err := get(); err != nil || calls(t, "update$") != 2 {
 		t.Errorf("after two days: %v, %d updates", err, calls(t, "update$"))
 	}
 	t.Setenv("FAKE", "offline")
-	if err := os.Chtimes(old, timeAgo(2*maxAge), timeAgo(2*maxAge)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chtimes(old, timeAgo(2*maxAge), timeAgo(2*maxAge)))
 	if err := get(); err != nil {
 		t.Errorf("with an old index and no network: %v", err)
 	}
 	t.Setenv("FAKE", "short")
 	before := calls(t, "update$")
-	if err := os.Chtimes(old, timeAgo(0), timeAgo(0)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chtimes(old, timeAgo(0), timeAgo(0)))
 	if err := get(); err == nil || calls(t, "update$") != before+1 {
 		t.Errorf("a file that is not as the index says: %v, %d updates", err, calls(t, "update$")-before)
 	}
@@ -246,13 +230,9 @@ func TestConfig(t *testing.T) {
 	dir := t.TempDir()
 	su := &suite{name: "trixie", arch: "arm64", dir: dir}
 	a := Archive{Main: Source{"http://mirror.test/debian", "/k"}, Security: Source{"http://mirror.test/debian-security", "/k"}}
-	if err := su.prepare(a, true); err != nil {
-		t.Fatal(err)
-	}
+	must(t, su.prepare(a, true))
 	out, err := exec.Command("apt-config", "-c", filepath.Join(dir, "apt.conf"), "dump").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for line := range strings.Lines(string(out)) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		value = strings.Trim(value, `";`)
@@ -278,9 +258,7 @@ func TestConfig(t *testing.T) {
 		}
 	}
 	b, err := os.ReadFile(filepath.Join(dir, "debian.sources"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var suites []string
 	for _, e := range parseDeb822(string(b)) {
 		suites = append(suites, e.suites...)

@@ -23,18 +23,14 @@ func tarball(t testing.TB, headers ...tar.Header) *bytes.Buffer {
 		if h.Typeflag == tar.TypeReg {
 			h.Size = int64(len(body))
 		}
-		if err := w.WriteHeader(&h); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.WriteHeader(&h))
 		if h.Typeflag == tar.TypeReg {
 			if _, err := w.Write(body); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Close())
 	return &out
 }
 
@@ -56,22 +52,16 @@ func listing(t *testing.T, dir string) map[string]string {
 		all[rel] = string(b)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return all
 }
 
 func TestUntar(t *testing.T) {
 	dir := t.TempDir()
 	root, err := os.OpenRoot(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer root.Close()
-	if err := mergeUsr(root); err != nil {
-		t.Fatal(err)
-	}
+	must(t, mergeUsr(root))
 	in := tarball(t,
 		tar.Header{Name: "./", Typeflag: tar.TypeDir, Mode: 0o755},
 		tar.Header{Name: "./lib/", Typeflag: tar.TypeDir, Mode: 0o755},
@@ -86,9 +76,7 @@ func TestUntar(t *testing.T) {
 		tar.Header{Name: "./dev/null", Typeflag: tar.TypeChar, Mode: 0o666},
 		tar.Header{Name: "./lib/x.so.1", Typeflag: tar.TypeReg, Mode: 0o644}, // a second package's
 	)
-	if err := untar(in, root, regexp.MustCompile(`/kernel/sound/`)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, untar(in, root, regexp.MustCompile(`/kernel/sound/`)))
 	want := map[string]string{
 		"bin": "-> usr/bin", "sbin": "-> usr/sbin", "lib": "-> usr/lib", "lib64": "-> usr/lib64",
 		"usr/lib/x.so.1": "content of ./lib/x.so.1", "usr/lib/x.so": "-> x.so.1",
@@ -103,13 +91,9 @@ func TestUntar(t *testing.T) {
 // An archive can't write outside of where it is unpacked.
 func TestUntarEscapes(t *testing.T) {
 	outer := t.TempDir()
-	if err := os.Mkdir(filepath.Join(outer, "in"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(filepath.Join(outer, "in"), 0o755))
 	root, err := os.OpenRoot(filepath.Join(outer, "in"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer root.Close()
 	for _, in := range []*bytes.Buffer{
 		tarball(t, tar.Header{Name: "../../../evil", Typeflag: tar.TypeReg, Mode: 0o644}),
@@ -127,9 +111,7 @@ func TestUntarEscapes(t *testing.T) {
 
 func TestUntarCut(t *testing.T) {
 	root, err := os.OpenRoot(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer root.Close()
 	in := tarball(t, tar.Header{Name: "f", Typeflag: tar.TypeReg, Mode: 0o644})
 	in.Truncate(520)
@@ -165,17 +147,11 @@ func FuzzUntar(f *testing.F) {
 		}
 		outer := t.TempDir()
 		in := filepath.Join(outer, "in")
-		if err := errors.Join(os.Mkdir(in, 0o755), os.WriteFile(filepath.Join(outer, "kept"), []byte("kept"), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.Mkdir(in, 0o755), os.WriteFile(filepath.Join(outer, "kept"), []byte("kept"), 0o600)))
 		root, err := os.OpenRoot(in)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer root.Close()
-		if err := mergeUsr(root); err != nil {
-			t.Fatal(err)
-		}
+		must(t, mergeUsr(root))
 		unpackErr := untar(bytes.NewReader(archive), root, nil)
 		entries, err := os.ReadDir(outer)
 		if err != nil || len(entries) != 2 {
@@ -206,4 +182,14 @@ func FuzzUntar(f *testing.F) {
 			t.Error(err)
 		}
 	})
+}
+
+// must fails a test on an error.
+func must(tb testing.TB, errs ...error) {
+	tb.Helper()
+	for _, err := range errs {
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
 }

@@ -17,9 +17,7 @@ func TestHasGID(t *testing.T) {
 		"0": "fe80:0000:0000:0000:0000:00ff:fe00:0001\n", "1": "0000:0000:0000:0000:0000:ffff:0a01:0001\n",
 		"2": "fd00:0001:0000:0000:0000:0000:0000:0001\n", "3": "0000:0000:0000:0000:0000:0000:0000:0000\n", "4": "nonsense\n",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	for ip, want := range map[string]bool{"10.1.0.1": true, "fd00:1::1": true, "10.1.0.2": false, "fd00:1::2": false} {
 		if got := hasGID(dir+"/", net.ParseIP(ip)); got != want {

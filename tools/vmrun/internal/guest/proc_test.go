@@ -15,15 +15,11 @@ var procs = newProcTable()
 func start(t *testing.T, script string) (int, <-chan unix.WaitStatus) {
 	t.Helper()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer null.Close()
 	fd := null.Fd()
 	pid, ch, err := procs.start(Program{Path: "/bin/sh", Args: []string{"sh", "-c", script}}, t.TempDir(), []string{"A=b"}, []uintptr{fd, fd, fd})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return pid, ch
 }
 
@@ -63,9 +59,7 @@ func TestSignalGroup(t *testing.T) {
 			break
 		}
 	}
-	if err := procs.signal(unix.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, procs.signal(unix.SIGTERM))
 	if ws := <-ch; ws.ExitStatus() != 9 {
 		t.Errorf("process %d: %v", pid, ws)
 	}

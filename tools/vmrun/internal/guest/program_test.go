@@ -34,9 +34,7 @@ func (w *wire) messages(t *testing.T) []frame.Message {
 	var all []frame.Message
 	for w.Len() > 0 {
 		m, err := frame.Read(&w.Buffer)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all = append(all, m)
 	}
 	return all
@@ -47,9 +45,7 @@ func newInit(t *testing.T) (*initProc, *wire) {
 	w := &wire{}
 	p := &initProc{out: frame.NewWriter(w), procs: procs}
 	p.cfg.Dir = t.TempDir()
-	if err := p.openStreams(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.openStreams())
 	t.Cleanup(p.stdin.Stop)
 	return p, w
 }
@@ -65,9 +61,7 @@ func summary(t *testing.T, all []frame.Message) (stdout, stderr string, exits []
 			stderr += string(m.Payload)
 		case frame.Exited:
 			var e ExitedMsg
-			if err := json.Unmarshal(m.Payload, &e); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal(m.Payload, &e))
 			exits = append(exits, e)
 		}
 	}
@@ -78,9 +72,7 @@ func sh(script string) Program { return Program{Path: "/bin/sh", Args: []string{
 
 func TestRunProgram(t *testing.T) {
 	p, w := newInit(t)
-	if err := p.handle(frame.Message{Kind: frame.Stdin, Payload: []byte("first\nsecond\n")}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.handle(frame.Message{Kind: frame.Stdin, Payload: []byte("first\nsecond\n")}))
 	for i, prog := range []Program{
 		sh("read a; echo got $a; echo problem >&2; exit 3"),
 		sh("cat; kill -KILL $$"),
@@ -89,13 +81,9 @@ func TestRunProgram(t *testing.T) {
 	} {
 		if i == 1 {
 			// The end of the input comes after the first has read its line.
-			if err := p.handle(frame.Message{Kind: frame.Stdin}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.handle(frame.Message{Kind: frame.Stdin}))
 		}
-		if err := p.runProgram(i, prog); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.runProgram(i, prog))
 	}
 	stdout, stderr, exits := summary(t, w.messages(t))
 	if stdout != "got first\nsecond\nleft a child behind\n" || stderr != "problem\n" {
@@ -115,21 +103,15 @@ func TestHangup(t *testing.T) {
 	for len(w.messages(t)) < 2 {
 		continue
 	}
-	if err := p.handle(frame.Message{Kind: frame.Closed, Payload: []byte{byte(frame.Stdout)}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.handle(frame.Message{Kind: frame.Closed, Payload: []byte{byte(frame.Stdout)}}))
+	must(t, <-done)
 	_, _, exits := summary(t, w.messages(t))
 	if len(exits) != 1 || exits[0].Signal == 0 && exits[0].Status == 0 {
 		t.Errorf("it ended with %+v", exits)
 	}
 	// The next program writes as if nothing had been.
 	p.streams[frame.Stdout].out.Grant(frame.Window)
-	if err := p.runProgram(1, sh("echo next")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.runProgram(1, sh("echo next")))
 	if stdout, _, _ := summary(t, w.messages(t)); stdout != "next\n" {
 		t.Errorf("the next one's output: %q", stdout)
 	}
@@ -161,12 +143,8 @@ func TestBarrier(t *testing.T) {
 		t.Errorf("alone: %v, %d bytes sent", err, w.Len())
 	}
 	p.host, p.goOn = 1, make(chan struct{}, 1)
-	if err := p.handle(frame.Message{Kind: frame.Go}); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.barrier(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.handle(frame.Message{Kind: frame.Go}))
+	must(t, p.barrier())
 	if all := w.messages(t); len(all) != 1 || all[0].Kind != frame.Barrier {
 		t.Errorf("sent %v", all)
 	}
@@ -177,12 +155,8 @@ func TestSendFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	for _, size := range []int{0, 1, frame.MaxPayload / 2, 100_000} {
 		want := strings.Repeat("z", size)
-		if err := os.WriteFile(path, []byte(want), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := p.sendFile(path); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(want), 0o600))
+		must(t, p.sendFile(path))
 		var got []byte
 		last := 0
 		for _, m := range w.messages(t) {
@@ -204,5 +178,15 @@ func TestSendFile(t *testing.T) {
 	}
 	if err := p.sendFile(t.TempDir()); err == nil {
 		t.Error("a directory was sent")
+	}
+}
+
+// must fails a test on an error.
+func must(tb testing.TB, errs ...error) {
+	tb.Helper()
+	for _, err := range errs {
+		if err != nil {
+			tb.Fatal(err)
+		}
 	}
 }

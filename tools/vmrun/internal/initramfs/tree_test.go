@@ -30,16 +30,12 @@ func unpack(t *testing.T, b []byte) map[string]item {
 		if errors.Is(err, io.EOF) {
 			return items
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if dir := filepath.Dir(h.Name); dir != "." && items[dir].Mode&cpio.TypeDir == 0 {
 			t.Errorf("%s comes before its directory", h.Name)
 		}
 		content, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if h.Linkname != "" {
 			content = []byte(h.Linkname)
 		}
@@ -50,9 +46,7 @@ func unpack(t *testing.T, b []byte) map[string]item {
 func written(t *testing.T, tree *Tree) map[string]item {
 	t.Helper()
 	var out bytes.Buffer
-	if err := tree.Write(&out); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tree.Write(&out))
 	if out.Len()%512 != 0 {
 		t.Errorf("%d bytes: the next archive would not be aligned", out.Len())
 	}
@@ -61,17 +55,13 @@ func written(t *testing.T, tree *Tree) map[string]item {
 
 func TestWrite(t *testing.T) {
 	host := filepath.Join(t.TempDir(), "prog")
-	if err := os.WriteFile(host, []byte("#!"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(host, []byte("#!"), 0o755))
 	tree := New()
 	tree.AddBytes("/a/b/config", []byte("text"), 0o640)
 	tree.AddBytes("/empty", nil, 0o644)
 	tree.AddLink("/link", "a/b")
 	tree.AddDir("/tmp/x", 0o700)
-	if err := tree.AddHost("/bin/prog", host); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tree.AddHost("/bin/prog", host))
 	want := map[string]item{
 		"a": {cpio.TypeDir | 0o755, ""}, "a/b": {cpio.TypeDir | 0o755, ""}, "a/b/config": {cpio.TypeReg | 0o640, "text"},
 		"empty": {cpio.TypeReg | 0o644, ""}, "link": {cpio.TypeSymlink | 0o777, "a/b"},
@@ -103,24 +93,14 @@ func TestBase(t *testing.T) {
 func TestAddHostDirectory(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"lib/x.so.1": "so", "etc/conf": "c"} {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o750); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o750))
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	if err := os.Symlink("x.so.1", filepath.Join(dir, "lib/x.so")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(dir, dir+".link"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink("x.so.1", filepath.Join(dir, "lib/x.so")))
+	must(t, os.Symlink(dir, dir+".link"))
 	tree := New()
 	tree.AddBase()
-	if err := tree.AddHost("/", dir+".link"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tree.AddHost("/", dir+".link"))
 	got := written(t, tree)
 	for name, want := range map[string]item{
 		"lib": {cpio.TypeSymlink | 0o777, "usr/lib"}, "usr/lib/x.so.1": {cpio.TypeReg | 0o600, "so"},
@@ -172,6 +152,16 @@ func TestClean(t *testing.T) {
 	} {
 		if got := Clean(p); got != want {
 			t.Errorf("%q: %q, want %q", p, got, want)
+		}
+	}
+}
+
+// must fails a test on an error.
+func must(tb testing.TB, errs ...error) {
+	tb.Helper()
+	for _, err := range errs {
+		if err != nil {
+			tb.Fatal(err)
 		}
 	}
 }

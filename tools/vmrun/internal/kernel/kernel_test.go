@@ -40,9 +40,7 @@ func TestOpen(t *testing.T) {
 		}
 		write(t, root, image, []byte("MZ"))
 		k, err := open(root)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		first := k.ID
 		if k.Version != "9.9-1" {
 			t.Errorf("version %s", k.Version)
@@ -68,9 +66,7 @@ func TestLocal(t *testing.T) {
 		b := make([]byte, 1024)
 		copy(b[at:], magic)
 		p := filepath.Join(dir, "image")
-		if err := os.WriteFile(p, b, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(p, b, 0o644))
 		return p
 	}
 	elf := "\x7fELF\x02\x01\x01" + strings.Repeat("\x00", 11) + "\x3e"

@@ -64,15 +64,11 @@ func compress(t *testing.T, suffix string, b []byte) []byte {
 	default:
 		return b
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := w.Write(b); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Close())
 	return out.Bytes()
 }
 
@@ -80,12 +76,8 @@ func compress(t *testing.T, suffix string, b []byte) []byte {
 func write(t *testing.T, dir, name string, b []byte) {
 	t.Helper()
 	p := filepath.Join(dir, name)
-	if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(p, b, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(p), 0o755))
+	must(t, os.WriteFile(p, b, 0o644))
 }
 
 // fakeTree makes the modules of a kernel 9.9.
@@ -125,9 +117,7 @@ func names(mods []*Module) []string {
 
 func TestResolve(t *testing.T) {
 	m, err := OpenModules(fakeTree(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if m.Release() != "9.9" {
 		t.Errorf("release %q", m.Release())
 	}
@@ -151,9 +141,7 @@ func TestResolve(t *testing.T) {
 		}
 	}
 	mods, err := m.Resolve("rdma_rxe")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rxe := mods[len(mods)-1]
 	if rxe.Path != "kernel/net/rdma_rxe.ko" || !bytes.HasPrefix(rxe.Image, []byte("\x7fELF")) {
 		t.Errorf("path %q, image begins % x", rxe.Path, rxe.Image[:4])
@@ -162,9 +150,7 @@ func TestResolve(t *testing.T) {
 
 func TestResolveErrors(t *testing.T) {
 	m, err := OpenModules(fakeTree(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, tt := range []struct {
 		name, says string
 		noModule   bool
@@ -206,9 +192,7 @@ func TestOpenModules(t *testing.T) {
 	}
 	// Without modules everything must be built in, and is taken to be.
 	m, err := OpenModules("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if mods, err := m.Resolve("rdma_rxe"); len(mods) != 0 || err != nil {
 		t.Errorf("no modules: %v, %v", mods, err)
 	}
@@ -217,9 +201,7 @@ func TestOpenModules(t *testing.T) {
 // A module that is elsewhere is one of the kernel's from then on.
 func TestAdd(t *testing.T) {
 	m, err := OpenModules(fakeTree(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, want := range map[string]bool{"rdma_rxe": true, "udp_tunnel": true, "ipv6": true, "soft_iw": false} {
 		if m.Has(name) != want {
 			t.Errorf("Has(%s) is %v", name, !want)
@@ -228,13 +210,9 @@ func TestAdd(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "soft-iw.ko", fakeModule("depends=ib_core", "softdep=pre: crc32c"))
 	write(t, dir, "bad.ko", []byte("no ELF file"))
-	if err := m.Add(filepath.Join(dir, "soft-iw.ko")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Add(filepath.Join(dir, "soft-iw.ko")))
 	mods, err := m.Resolve("soft_iw")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if d := cmp.Diff([]string{"crc32c", "ib_core", "soft_iw"}, names(mods)); d != "" {
 		t.Error(d)
 	}
@@ -248,5 +226,15 @@ func TestAdd(t *testing.T) {
 	}
 	if none, err := OpenModules(""); err != nil || !none.Has("anything") {
 		t.Errorf("a kernel without modules: %v", err)
+	}
+}
+
+// must fails a test on an error.
+func must(tb testing.TB, errs ...error) {
+	tb.Helper()
+	for _, err := range errs {
+		if err != nil {
+			tb.Fatal(err)
+		}
 	}
 }

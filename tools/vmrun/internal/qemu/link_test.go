@@ -9,16 +9,12 @@ import (
 // What one machine sends at descriptor 5, the other one receives there.
 func TestLink(t *testing.T) {
 	ends, err := Link()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got [2]strings.Builder
 	var machines [2]*Machine
 	for i, script := range []string{"printf frame >&5; cat /proc/self/fd/3 >/dev/null", "head -c 5 <&5"} {
 		machines[i], err = fake(t, script).Start(t.Context(), Options{Arch: "amd64", Initrd: initrd(t), Links: []*os.File{ends[i]}, Console: &got[i]})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ends[i].Close()
 	}
 	for i, m := range machines {

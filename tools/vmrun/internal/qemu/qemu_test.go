@@ -30,9 +30,7 @@ func TestArgs(t *testing.T) {
 		{Options{Arch: "arm64", Accel: "tcg", CPUs: 1, MemMiB: 512}, []string{"-machine virt", "-cpu max,pauth-impdef=on", "console=ttyAMA0"}, []string{"ttyS0", "tsc="}},
 	} {
 		args, err := Args(tt.o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		line := strings.Join(args, " ") + " "
 		for _, w := range tt.want {
 			if !strings.Contains(line, w) {
@@ -80,18 +78,14 @@ func TestArgs(t *testing.T) {
 func fake(t *testing.T, script string) *Program {
 	t.Helper()
 	p := filepath.Join(t.TempDir(), "qemu")
-	if err := os.WriteFile(p, []byte("#!/bin/sh\n"+script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(p, []byte("#!/bin/sh\n"+script), 0o755))
 	return &Program{Argv: []string{p}}
 }
 
 func initrd(t *testing.T) *os.File {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "initrd"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := f.WriteString("the initramfs"); err != nil {
 		t.Fatal(err)
 	}
@@ -120,9 +114,7 @@ func TestStart(t *testing.T) {
 	var console bytes.Buffer
 	p := fake(t, `cat /proc/self/fd/3; echo from the port >&4; head -1 <&4; echo a warning >&2; exit 3`)
 	m, err := p.Start(t.Context(), Options{Arch: "amd64", Initrd: initrd(t), Console: &console})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b := make([]byte, 100)
 	n, err := m.Port.Read(b)
 	if err != nil || string(b[:n]) != "from the port\n" {
@@ -143,18 +135,14 @@ func TestStart(t *testing.T) {
 
 func TestKill(t *testing.T) {
 	m, err := fake(t, "exec sleep 1000").Start(t.Context(), Options{Arch: "amd64", Initrd: initrd(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m.Kill()
 	if err := m.Err(); err == nil || !strings.Contains(err.Error(), "killed") {
 		t.Errorf("Err: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	m, err = fake(t, "exec sleep 1000").Start(ctx, Options{Arch: "amd64", Initrd: initrd(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cancel()
 	select {
 	case <-m.Done:
@@ -210,9 +198,7 @@ func TestKVMOtherArch(t *testing.T) {
 func store(t *testing.T) *apt.Store {
 	t.Helper()
 	c, err := cache.Open(t.TempDir(), t.Logf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &apt.Store{Cache: c, Progress: progress.New(&bytes.Buffer{}), Logf: t.Logf, Etc: t.TempDir()}
 }
 
@@ -226,9 +212,7 @@ func TestFind(t *testing.T) {
 		t.Errorf("no QEMU: %v", err)
 	}
 	installed := filepath.Join(dir, "qemu-system-aarch64")
-	if err := os.WriteFile(installed, nil, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(installed, nil, 0o755))
 	if p, err := Find(t.Context(), s, "arm64", ""); err != nil || len(p.Argv) != 1 || p.Argv[0] != installed {
 		t.Errorf("installed: %+v, %v", p, err)
 	}
@@ -236,9 +220,7 @@ func TestFind(t *testing.T) {
 	if _, err := Find(t.Context(), s, "amd64", own); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("one's own that is not there: %v", err)
 	}
-	if err := os.WriteFile(own, nil, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(own, nil, 0o755))
 	if p, err := Find(t.Context(), s, "amd64", own); err != nil || p.Argv[0] != own {
 		t.Errorf("one's own: %+v, %v", p, err)
 	}
@@ -258,28 +240,30 @@ func TestFindUnpacked(t *testing.T) {
 	root := filepath.Join(s.Cache.Path("qemu-amd64-on-"+runtime.GOARCH), "root")
 	libs := filepath.Join(root, "usr/lib", host.multi)
 	for _, d := range []string{libs, filepath.Join(root, "usr/bin")} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(d, 0o755))
 	}
 	if err := placeLoader(root, host); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("without a loader: %v", err)
 	}
-	if err := os.WriteFile(filepath.Join(libs, host.loader), []byte("loader"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := placeLoader(root, host); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(libs, host.loader), []byte("loader"), 0o755))
+	must(t, placeLoader(root, host))
 	p, err := Find(t.Context(), s, "amd64", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if b, err := os.ReadFile(p.Argv[0]); err != nil || string(b) != "loader" || filepath.Dir(p.Argv[0]) != filepath.Join(root, "usr/bin") {
 		t.Errorf("%s: %q, %v", p.Argv[0], b, err)
 	}
 	want := "--library-path " + libs + " " + root + "/usr/bin/qemu-system-x86_64 -L " + root + "/usr/share/qemu"
 	if got := strings.Join(p.Argv[1:], " "); !strings.HasPrefix(got, want) {
 		t.Errorf("arguments %s", got)
+	}
+}
+
+// must fails a test on an error.
+func must(tb testing.TB, errs ...error) {
+	tb.Helper()
+	for _, err := range errs {
+		if err != nil {
+			tb.Fatal(err)
+		}
 	}
 }

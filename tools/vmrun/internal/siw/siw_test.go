@@ -24,20 +24,14 @@ import (
 // write makes a file with its directories.
 func write(t *testing.T, name, text string, mode os.FileMode) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(name, []byte(text), mode); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(name), 0o755))
+	must(t, os.WriteFile(name, []byte(text), mode))
 }
 
 func read(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(b)
 }
 
@@ -50,18 +44,14 @@ func modules(t *testing.T, release string, names ...string) *kernel.Modules {
 		write(t, filepath.Join(dir, "kernel", n+".ko"), "", 0o644)
 	}
 	m, err := kernel.OpenModules(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return m
 }
 
 // A build that cannot succeed is refused before anything is fetched.
 func TestModuleRefuses(t *testing.T) {
 	dir, err := cache.Open(t.TempDir(), t.Logf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	store := &apt.Store{Cache: dir, Progress: progress.New(os.Stderr), Logf: t.Logf}
 	debians := &kernel.Kernel{ID: "9.9", Suite: "sid", Version: "9.9-1", Modules: modules(t, "9.9.9-1-amd64")}
 	other := map[string]string{"amd64": "arm64", "arm64": "amd64"}[runtime.GOARCH]
@@ -115,18 +105,14 @@ func archive(t *testing.T, names ...string) []byte {
 		if strings.HasSuffix(n, "/") {
 			h.Typeflag, h.Size = tar.TypeDir, 0
 		}
-		if err := w.WriteHeader(h); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.WriteHeader(h))
 		if h.Size > 0 {
 			if _, err := w.Write([]byte(n)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Close())
 	return b.Bytes()
 }
 
@@ -138,20 +124,14 @@ func TestSource(t *testing.T) {
 	}
 	var b bytes.Buffer
 	w, err := xz.NewWriter(&b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const siw = "linux-source-9.9/" + sourceDir
 	if _, err := w.Write(archive(t, "linux-source-9.9/drivers/infiniband/sw/rxe/rxe.c", siw, siw+"Makefile", siw+"siw_cm.c", "linux-source-9.9/drivers/x.c")); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Close())
 	write(t, filepath.Join(root, "usr/src/linux-source-9.9.tar.xz"), b.String(), 0o644)
-	if err := source(root, dir); err != nil {
-		t.Fatal(err)
-	}
+	must(t, source(root, dir))
 	files, err := os.ReadDir(dir)
 	if err != nil || len(files) != 2 || read(t, filepath.Join(dir, "siw_cm.c")) != siw+"siw_cm.c" {
 		t.Errorf("%v, %v", files, err)
@@ -169,9 +149,7 @@ func TestSource(t *testing.T) {
 func TestRelocate(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "Makefile"), "KBUILD_OUTPUT=/usr/src/a\ninclude /usr/src/b/Makefile\n", 0o644)
-	if err := relocate("/root", root); err != nil {
-		t.Fatal(err)
-	}
+	must(t, relocate("/root", root))
 	if got := read(t, filepath.Join(root, "Makefile")); got != "KBUILD_OUTPUT=/root/usr/src/a\ninclude /root/usr/src/b/Makefile\n" {
 		t.Error(got)
 	}
@@ -187,9 +165,7 @@ func TestWrapAll(t *testing.T) {
 	write(t, filepath.Join(scripts, "ld-version.sh"), "#!/bin/sh\n", 0o755)
 	write(t, filepath.Join(scripts, "data"), "\x7fELF", 0o644)
 	write(t, filepath.Join(scripts, "empty"), "", 0o755)
-	if err := wrapAll(root); err != nil {
-		t.Fatal(err)
-	}
+	must(t, wrapAll(root))
 	prog := filepath.Join(scripts, "mod/modpost")
 	out, err := exec.Command(prog, "-m", "a b").CombinedOutput()
 	if want := "--argv0 " + prog + " --library-path " + filepath.Dir(loader) + " " + prog + ".elf -m a b\n"; err != nil || string(out) != want {
@@ -205,9 +181,7 @@ func TestWrapAll(t *testing.T) {
 	if err := wrapAll(root); err != nil || strings.Contains(read(t, prog), ".elf.elf") {
 		t.Errorf("wrapped twice, %v", err)
 	}
-	if err := os.Remove(loader); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(loader))
 	if err := wrapAll(root); err == nil {
 		t.Error("no loader was missed")
 	}
@@ -228,9 +202,7 @@ func TestSuit(t *testing.T) {
 	write(t, conf, "CONFIG_A=y\nCONFIG_CC_HAS_COUNTED_BY=y\nCONFIG_CC_HAS_COUNTED_BY_PTR=y\nCONFIG_CC_HAS_MIN_FUNCTION_ALIGNMENT=y\n", 0o644)
 	write(t, header, "#define CONFIG_A 1\n#define CONFIG_CC_HAS_COUNTED_BY 1\n#define CONFIG_CC_HAS_COUNTED_BY_PTR 1\n", 0o644)
 	fakeTool(t, "gcc", `case "$*$(cat)" in *alignment*|*"char a[]"*) exit 1;; esac`)
-	if err := suit(t.Context(), headers); err != nil {
-		t.Fatal(err)
-	}
+	must(t, suit(t.Context(), headers))
 	if got := read(t, conf); got != "CONFIG_A=y\nCONFIG_CC_HAS_COUNTED_BY_PTR=y\n" {
 		t.Error(got)
 	}
@@ -256,5 +228,15 @@ func TestCompile(t *testing.T) {
 	err := compile(t.Context(), "/headers", "/other")
 	if err == nil || !strings.Contains(err.Error(), "exit status 2:\nline 16\n") || !strings.HasSuffix(err.Error(), "line 40") {
 		t.Errorf("%v", err)
+	}
+}
+
+// must fails a test on an error.
+func must(tb testing.TB, errs ...error) {
+	tb.Helper()
+	for _, err := range errs {
+		if err != nil {
+			tb.Fatal(err)
+		}
 	}
 }

@@ -11,13 +11,8 @@ import (
 // In6Addr is struct in6_addr (in6.h), 16 bytes.
 type In6Addr struct {
 	_    structs.HostLayout
-	In6U In6AddrIn6U // in6_u
+	In6U In6AddrIn6U // in6_u at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(In6Addr{}) ^ 16)
-	_ = -unsafe.Offsetof(In6Addr{}.In6U)
-)
 
 // In6AddrIn6U is the type of field in6_u of struct in6_addr (in6.h), 16 bytes.
 type In6AddrIn6U struct {
@@ -34,25 +29,19 @@ func (u *In6AddrIn6U) U6Addr16() *[8]Be16 { return (*[8]Be16)(unsafe.Pointer(&u.
 // U6Addr32 is member u6_addr32.
 func (u *In6AddrIn6U) U6Addr32() *[4]Be32 { return (*[4]Be32)(unsafe.Pointer(&u.union)) }
 
-const (
-	_ = -(unsafe.Sizeof(In6AddrIn6U{}) ^ 16)
-)
-
 // SockaddrIn6 is struct sockaddr_in6 (in6.h), 28 bytes.
 type SockaddrIn6 struct {
 	_            structs.HostLayout
-	Sin6Family   uint16  // sin6_family
-	Sin6Port     Be16    // sin6_port
-	Sin6Flowinfo Be32    // sin6_flowinfo
-	Sin6Addr     In6Addr // sin6_addr
-	Sin6ScopeID  uint32  // sin6_scope_id
+	Sin6Family   uint16  // sin6_family at 0
+	Sin6Port     Be16    // sin6_port at 2
+	Sin6Flowinfo Be32    // sin6_flowinfo at 4
+	Sin6Addr     In6Addr // sin6_addr at 8
+	Sin6ScopeID  uint32  // sin6_scope_id at 24
 }
 
+// The compiler rejects this file if the size of a type is not that in C.
 const (
+	_ = -(unsafe.Sizeof(In6Addr{}) ^ 16)
+	_ = -(unsafe.Sizeof(In6AddrIn6U{}) ^ 16)
 	_ = -(unsafe.Sizeof(SockaddrIn6{}) ^ 28)
-	_ = -unsafe.Offsetof(SockaddrIn6{}.Sin6Family)
-	_ = -(unsafe.Offsetof(SockaddrIn6{}.Sin6Port) ^ 2)
-	_ = -(unsafe.Offsetof(SockaddrIn6{}.Sin6Flowinfo) ^ 4)
-	_ = -(unsafe.Offsetof(SockaddrIn6{}.Sin6Addr) ^ 8)
-	_ = -(unsafe.Offsetof(SockaddrIn6{}.Sin6ScopeID) ^ 24)
 )

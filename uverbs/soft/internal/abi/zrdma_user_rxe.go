@@ -26,63 +26,34 @@ func (u *RxeGID) Raw() *[16]uint8 { return (*[16]uint8)(unsafe.Pointer(&u.union)
 // Global is member global.
 func (u *RxeGID) Global() *RxeGIDGlobal { return (*RxeGIDGlobal)(unsafe.Pointer(&u.union)) }
 
-const (
-	_ = -(unsafe.Sizeof(RxeGID{}) ^ 16)
-)
-
 // RxeGIDGlobal is the type of field global of union rxe_gid (rdma_user_rxe.h), 16 bytes.
 type RxeGIDGlobal struct {
 	_            structs.HostLayout
-	SubnetPrefix Be64 // subnet_prefix
-	InterfaceID  Be64 // interface_id
+	SubnetPrefix Be64 // subnet_prefix at 0
+	InterfaceID  Be64 // interface_id at 8
 }
-
-const (
-	_ = -(unsafe.Sizeof(RxeGIDGlobal{}) ^ 16)
-	_ = -unsafe.Offsetof(RxeGIDGlobal{}.SubnetPrefix)
-	_ = -(unsafe.Offsetof(RxeGIDGlobal{}.InterfaceID) ^ 8)
-)
 
 // RxeGlobalRoute is struct rxe_global_route (rdma_user_rxe.h), 24 bytes.
 type RxeGlobalRoute struct {
 	_            structs.HostLayout
-	DGID         RxeGID  // dgid
-	FlowLabel    uint32  // flow_label
-	SGIDIndex    uint8   // sgid_index
-	HopLimit     uint8   // hop_limit
-	TrafficClass uint8   // traffic_class
+	DGID         RxeGID  // dgid at 0
+	FlowLabel    uint32  // flow_label at 16
+	SGIDIndex    uint8   // sgid_index at 20
+	HopLimit     uint8   // hop_limit at 21
+	TrafficClass uint8   // traffic_class at 22
 	_            [1]byte // padding
 }
-
-const (
-	_ = -(unsafe.Sizeof(RxeGlobalRoute{}) ^ 24)
-	_ = -unsafe.Offsetof(RxeGlobalRoute{}.DGID)
-	_ = -(unsafe.Offsetof(RxeGlobalRoute{}.FlowLabel) ^ 16)
-	_ = -(unsafe.Offsetof(RxeGlobalRoute{}.SGIDIndex) ^ 20)
-	_ = -(unsafe.Offsetof(RxeGlobalRoute{}.HopLimit) ^ 21)
-	_ = -(unsafe.Offsetof(RxeGlobalRoute{}.TrafficClass) ^ 22)
-)
 
 // RxeAV is struct rxe_av (rdma_user_rxe.h), 88 bytes.
 type RxeAV struct {
 	_           structs.HostLayout
-	PortNum     uint8          // port_num
-	NetworkType uint8          // network_type
-	DMAC        [6]uint8       // dmac
-	GRH         RxeGlobalRoute // grh
-	SGIDAddr    RxeAVAddr      // sgid_addr
-	DGIDAddr    RxeAVAddr      // dgid_addr
+	PortNum     uint8          // port_num at 0
+	NetworkType uint8          // network_type at 1
+	DMAC        [6]uint8       // dmac at 2
+	GRH         RxeGlobalRoute // grh at 8
+	SGIDAddr    RxeAVAddr      // sgid_addr at 32
+	DGIDAddr    RxeAVAddr      // dgid_addr at 60
 }
-
-const (
-	_ = -(unsafe.Sizeof(RxeAV{}) ^ 88)
-	_ = -unsafe.Offsetof(RxeAV{}.PortNum)
-	_ = -(unsafe.Offsetof(RxeAV{}.NetworkType) ^ 1)
-	_ = -(unsafe.Offsetof(RxeAV{}.DMAC) ^ 2)
-	_ = -(unsafe.Offsetof(RxeAV{}.GRH) ^ 8)
-	_ = -(unsafe.Offsetof(RxeAV{}.SGIDAddr) ^ 32)
-	_ = -(unsafe.Offsetof(RxeAV{}.DGIDAddr) ^ 60)
-)
 
 // RxeAVAddr is the type of field sgid_addr of struct rxe_av (rdma_user_rxe.h), 28 bytes.
 type RxeAVAddr struct {
@@ -96,29 +67,16 @@ func (u *RxeAVAddr) SockaddrIn() *SockaddrIn { return (*SockaddrIn)(unsafe.Point
 // SockaddrIn6 is member _sockaddr_in6.
 func (u *RxeAVAddr) SockaddrIn6() *SockaddrIn6 { return (*SockaddrIn6)(unsafe.Pointer(&u.union)) }
 
-const (
-	_ = -(unsafe.Sizeof(RxeAVAddr{}) ^ 28)
-)
-
 // RxeSendWR is struct rxe_send_wr (rdma_user_rxe.h), 144 bytes.
 type RxeSendWR struct {
 	_         structs.HostLayout
-	WRID      uint64      // wr_id
+	WRID      uint64      // wr_id at 0
 	_         uint32      // reserved
-	Opcode    uint32      // opcode
-	SendFlags uint32      // send_flags
-	Ex        RxeSendWREx // ex
-	WR        RxeSendWRWR // wr
+	Opcode    uint32      // opcode at 12
+	SendFlags uint32      // send_flags at 16
+	Ex        RxeSendWREx // ex at 20
+	WR        RxeSendWRWR // wr at 24
 }
-
-const (
-	_ = -(unsafe.Sizeof(RxeSendWR{}) ^ 144)
-	_ = -unsafe.Offsetof(RxeSendWR{}.WRID)
-	_ = -(unsafe.Offsetof(RxeSendWR{}.Opcode) ^ 12)
-	_ = -(unsafe.Offsetof(RxeSendWR{}.SendFlags) ^ 16)
-	_ = -(unsafe.Offsetof(RxeSendWR{}.Ex) ^ 20)
-	_ = -(unsafe.Offsetof(RxeSendWR{}.WR) ^ 24)
-)
 
 // RxeSendWREx is the type of field ex of struct rxe_send_wr (rdma_user_rxe.h), 4 bytes.
 type RxeSendWREx struct {
@@ -131,10 +89,6 @@ func (u *RxeSendWREx) ImmData() *Be32 { return (*Be32)(unsafe.Pointer(&u.union))
 
 // InvalidateRKey is member invalidate_rkey.
 func (u *RxeSendWREx) InvalidateRKey() *uint32 { return (*uint32)(unsafe.Pointer(&u.union)) }
-
-const (
-	_ = -(unsafe.Sizeof(RxeSendWREx{}) ^ 4)
-)
 
 // RxeSendWRWR is the type of field wr of struct rxe_send_wr (rdma_user_rxe.h), 120 bytes.
 type RxeSendWRWR struct {
@@ -157,304 +111,186 @@ func (u *RxeSendWRWR) UD() *RxeSendWRUD { return (*RxeSendWRUD)(unsafe.Pointer(&
 // MW is member mw.
 func (u *RxeSendWRWR) MW() *RxeSendWRMW { return (*RxeSendWRMW)(unsafe.Pointer(&u.union)) }
 
-const (
-	_ = -(unsafe.Sizeof(RxeSendWRWR{}) ^ 120)
-)
-
 // RxeSendWRFlush is the type of field wr.flush of struct rxe_send_wr (rdma_user_rxe.h), 24 bytes.
 type RxeSendWRFlush struct {
 	_          structs.HostLayout
-	RemoteAddr uint64  // remote_addr
-	Length     uint32  // length
-	RKey       uint32  // rkey
-	Type       uint8   // type
-	Level      uint8   // level
+	RemoteAddr uint64  // remote_addr at 0
+	Length     uint32  // length at 8
+	RKey       uint32  // rkey at 12
+	Type       uint8   // type at 16
+	Level      uint8   // level at 17
 	_          [6]byte // padding
 }
-
-const (
-	_ = -(unsafe.Sizeof(RxeSendWRFlush{}) ^ 24)
-	_ = -unsafe.Offsetof(RxeSendWRFlush{}.RemoteAddr)
-	_ = -(unsafe.Offsetof(RxeSendWRFlush{}.Length) ^ 8)
-	_ = -(unsafe.Offsetof(RxeSendWRFlush{}.RKey) ^ 12)
-	_ = -(unsafe.Offsetof(RxeSendWRFlush{}.Type) ^ 16)
-	_ = -(unsafe.Offsetof(RxeSendWRFlush{}.Level) ^ 17)
-)
 
 // RxeSendWRRDMA is the type of field wr.rdma of struct rxe_send_wr (rdma_user_rxe.h), 16 bytes.
 type RxeSendWRRDMA struct {
 	_          structs.HostLayout
-	RemoteAddr uint64 // remote_addr
-	RKey       uint32 // rkey
+	RemoteAddr uint64 // remote_addr at 0
+	RKey       uint32 // rkey at 8
 	_          uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(RxeSendWRRDMA{}) ^ 16)
-	_ = -unsafe.Offsetof(RxeSendWRRDMA{}.RemoteAddr)
-	_ = -(unsafe.Offsetof(RxeSendWRRDMA{}.RKey) ^ 8)
-)
 
 // RxeSendWRAtomic is the type of field wr.atomic of struct rxe_send_wr (rdma_user_rxe.h), 32 bytes.
 type RxeSendWRAtomic struct {
 	_          structs.HostLayout
-	RemoteAddr uint64 // remote_addr
-	CompareAdd uint64 // compare_add
-	Swap       uint64 // swap
-	RKey       uint32 // rkey
+	RemoteAddr uint64 // remote_addr at 0
+	CompareAdd uint64 // compare_add at 8
+	Swap       uint64 // swap at 16
+	RKey       uint32 // rkey at 24
 	_          uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(RxeSendWRAtomic{}) ^ 32)
-	_ = -unsafe.Offsetof(RxeSendWRAtomic{}.RemoteAddr)
-	_ = -(unsafe.Offsetof(RxeSendWRAtomic{}.CompareAdd) ^ 8)
-	_ = -(unsafe.Offsetof(RxeSendWRAtomic{}.Swap) ^ 16)
-	_ = -(unsafe.Offsetof(RxeSendWRAtomic{}.RKey) ^ 24)
-)
 
 // RxeSendWRUD is the type of field wr.ud of struct rxe_send_wr (rdma_user_rxe.h), 120 bytes.
 type RxeSendWRUD struct {
 	_          structs.HostLayout
-	RemoteQPN  uint32    // remote_qpn
-	RemoteQKey uint32    // remote_qkey
-	PKeyIndex  uint16    // pkey_index
+	RemoteQPN  uint32    // remote_qpn at 0
+	RemoteQKey uint32    // remote_qkey at 4
+	PKeyIndex  uint16    // pkey_index at 8
 	_          uint16    // reserved
-	AHNum      uint32    // ah_num
+	AHNum      uint32    // ah_num at 12
 	_          [4]uint32 // pad
-	AV         RxeAV     // av
+	AV         RxeAV     // av at 32
 }
-
-const (
-	_ = -(unsafe.Sizeof(RxeSendWRUD{}) ^ 120)
-	_ = -unsafe.Offsetof(RxeSendWRUD{}.RemoteQPN)
-	_ = -(unsafe.Offsetof(RxeSendWRUD{}.RemoteQKey) ^ 4)
-	_ = -(unsafe.Offsetof(RxeSendWRUD{}.PKeyIndex) ^ 8)
-	_ = -(unsafe.Offsetof(RxeSendWRUD{}.AHNum) ^ 12)
-	_ = -(unsafe.Offsetof(RxeSendWRUD{}.AV) ^ 32)
-)
 
 // RxeSendWRMW is the type of field wr.mw of struct rxe_send_wr (rdma_user_rxe.h), 32 bytes.
 type RxeSendWRMW struct {
 	_      structs.HostLayout
-	Addr   uint64 // addr
-	Length uint64 // length
-	MRLKey uint32 // mr_lkey
-	MWRKey uint32 // mw_rkey
-	RKey   uint32 // rkey
-	Access uint32 // access
+	Addr   uint64 // addr at 0
+	Length uint64 // length at 8
+	MRLKey uint32 // mr_lkey at 16
+	MWRKey uint32 // mw_rkey at 20
+	RKey   uint32 // rkey at 24
+	Access uint32 // access at 28
 }
-
-const (
-	_ = -(unsafe.Sizeof(RxeSendWRMW{}) ^ 32)
-	_ = -unsafe.Offsetof(RxeSendWRMW{}.Addr)
-	_ = -(unsafe.Offsetof(RxeSendWRMW{}.Length) ^ 8)
-	_ = -(unsafe.Offsetof(RxeSendWRMW{}.MRLKey) ^ 16)
-	_ = -(unsafe.Offsetof(RxeSendWRMW{}.MWRKey) ^ 20)
-	_ = -(unsafe.Offsetof(RxeSendWRMW{}.RKey) ^ 24)
-	_ = -(unsafe.Offsetof(RxeSendWRMW{}.Access) ^ 28)
-)
 
 // RxeSGE is struct rxe_sge (rdma_user_rxe.h), 16 bytes.
 type RxeSGE struct {
 	_      structs.HostLayout
-	Addr   uint64 // addr
-	Length uint32 // length
-	LKey   uint32 // lkey
+	Addr   uint64 // addr at 0
+	Length uint32 // length at 8
+	LKey   uint32 // lkey at 12
 }
-
-const (
-	_ = -(unsafe.Sizeof(RxeSGE{}) ^ 16)
-	_ = -unsafe.Offsetof(RxeSGE{}.Addr)
-	_ = -(unsafe.Offsetof(RxeSGE{}.Length) ^ 8)
-	_ = -(unsafe.Offsetof(RxeSGE{}.LKey) ^ 12)
-)
 
 // Mminfo is struct mminfo (rdma_user_rxe.h), 16 bytes.
 type Mminfo struct {
 	_      structs.HostLayout
-	Offset uint64 // offset
-	Size   uint32 // size
+	Offset uint64 // offset at 0
+	Size   uint32 // size at 8
 	_      uint32 // pad
 }
-
-const (
-	_ = -(unsafe.Sizeof(Mminfo{}) ^ 16)
-	_ = -unsafe.Offsetof(Mminfo{}.Offset)
-	_ = -(unsafe.Offsetof(Mminfo{}.Size) ^ 8)
-)
 
 // RxeDMAInfo is struct rxe_dma_info (rdma_user_rxe.h), 24 bytes.
 type RxeDMAInfo struct {
 	_         structs.HostLayout
 	_         [0]uint64 // aligned to 8 bytes
-	Length    uint32    // length
-	Resid     uint32    // resid
-	CurSGE    uint32    // cur_sge
-	NumSGE    uint32    // num_sge
-	SGEOffset uint32    // sge_offset
+	Length    uint32    // length at 0
+	Resid     uint32    // resid at 4
+	CurSGE    uint32    // cur_sge at 8
+	NumSGE    uint32    // num_sge at 12
+	SGEOffset uint32    // sge_offset at 16
 	_         uint32    // reserved
 }
 
-// TailInlineData returns the n elements of inline_data, which lie behind the struct and must have been
-// allocated together with it.
+// TailInlineData returns the n elements of inline_data, which must have been allocated behind the struct.
 func (s *RxeDMAInfo) TailInlineData(n int) []uint8 { return tail[uint8](unsafe.Pointer(s), 24, n) }
 
-// TailAtomicWR returns the n elements of atomic_wr, which lie behind the struct and must have been
-// allocated together with it.
+// TailAtomicWR returns the n elements of atomic_wr, which must have been allocated behind the struct.
 func (s *RxeDMAInfo) TailAtomicWR(n int) []uint8 { return tail[uint8](unsafe.Pointer(s), 24, n) }
 
-// TailSGE returns the n elements of sge, which lie behind the struct and must have been
-// allocated together with it.
+// TailSGE returns the n elements of sge, which must have been allocated behind the struct.
 func (s *RxeDMAInfo) TailSGE(n int) []RxeSGE { return tail[RxeSGE](unsafe.Pointer(s), 24, n) }
-
-const (
-	_ = -(unsafe.Sizeof(RxeDMAInfo{}) ^ 24)
-	_ = -unsafe.Offsetof(RxeDMAInfo{}.Length)
-	_ = -(unsafe.Offsetof(RxeDMAInfo{}.Resid) ^ 4)
-	_ = -(unsafe.Offsetof(RxeDMAInfo{}.CurSGE) ^ 8)
-	_ = -(unsafe.Offsetof(RxeDMAInfo{}.NumSGE) ^ 12)
-	_ = -(unsafe.Offsetof(RxeDMAInfo{}.SGEOffset) ^ 16)
-)
 
 // RxeSendWQE is struct rxe_send_wqe (rdma_user_rxe.h), 208 bytes.
 type RxeSendWQE struct {
 	_           structs.HostLayout
-	WR          RxeSendWR  // wr
-	Status      uint32     // status
-	State       uint32     // state
-	IOVA        uint64     // iova
-	Mask        uint32     // mask
-	FirstPSN    uint32     // first_psn
-	LastPSN     uint32     // last_psn
-	AckLength   uint32     // ack_length
-	SSN         uint32     // ssn
-	HasRDAtomic uint32     // has_rd_atomic
-	DMA         RxeDMAInfo // dma
+	WR          RxeSendWR  // wr at 0
+	Status      uint32     // status at 144
+	State       uint32     // state at 148
+	IOVA        uint64     // iova at 152
+	Mask        uint32     // mask at 160
+	FirstPSN    uint32     // first_psn at 164
+	LastPSN     uint32     // last_psn at 168
+	AckLength   uint32     // ack_length at 172
+	SSN         uint32     // ssn at 176
+	HasRDAtomic uint32     // has_rd_atomic at 180
+	DMA         RxeDMAInfo // dma at 184
 }
-
-const (
-	_ = -(unsafe.Sizeof(RxeSendWQE{}) ^ 208)
-	_ = -unsafe.Offsetof(RxeSendWQE{}.WR)
-	_ = -(unsafe.Offsetof(RxeSendWQE{}.Status) ^ 144)
-	_ = -(unsafe.Offsetof(RxeSendWQE{}.State) ^ 148)
-	_ = -(unsafe.Offsetof(RxeSendWQE{}.IOVA) ^ 152)
-	_ = -(unsafe.Offsetof(RxeSendWQE{}.Mask) ^ 160)
-	_ = -(unsafe.Offsetof(RxeSendWQE{}.FirstPSN) ^ 164)
-	_ = -(unsafe.Offsetof(RxeSendWQE{}.LastPSN) ^ 168)
-	_ = -(unsafe.Offsetof(RxeSendWQE{}.AckLength) ^ 172)
-	_ = -(unsafe.Offsetof(RxeSendWQE{}.SSN) ^ 176)
-	_ = -(unsafe.Offsetof(RxeSendWQE{}.HasRDAtomic) ^ 180)
-	_ = -(unsafe.Offsetof(RxeSendWQE{}.DMA) ^ 184)
-)
 
 // RxeRecvWQE is struct rxe_recv_wqe (rdma_user_rxe.h), 40 bytes.
 type RxeRecvWQE struct {
 	_    structs.HostLayout
-	WRID uint64     // wr_id
+	WRID uint64     // wr_id at 0
 	_    uint32     // reserved
 	_    uint32     // padding
-	DMA  RxeDMAInfo // dma
+	DMA  RxeDMAInfo // dma at 16
 }
-
-const (
-	_ = -(unsafe.Sizeof(RxeRecvWQE{}) ^ 40)
-	_ = -unsafe.Offsetof(RxeRecvWQE{}.WRID)
-	_ = -(unsafe.Offsetof(RxeRecvWQE{}.DMA) ^ 16)
-)
 
 // RxeCreateAHResp is struct rxe_create_ah_resp (rdma_user_rxe.h), 8 bytes.
 type RxeCreateAHResp struct {
 	_     structs.HostLayout
-	AHNum uint32 // ah_num
+	AHNum uint32 // ah_num at 0
 	_     uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(RxeCreateAHResp{}) ^ 8)
-	_ = -unsafe.Offsetof(RxeCreateAHResp{}.AHNum)
-)
 
 // RxeCreateCQResp is struct rxe_create_cq_resp (rdma_user_rxe.h), 16 bytes.
 type RxeCreateCQResp struct {
 	_  structs.HostLayout
-	MI Mminfo // mi
+	MI Mminfo // mi at 0
 }
-
-const (
-	_ = -(unsafe.Sizeof(RxeCreateCQResp{}) ^ 16)
-	_ = -unsafe.Offsetof(RxeCreateCQResp{}.MI)
-)
-
-// RxeResizeCQResp is struct rxe_resize_cq_resp (rdma_user_rxe.h), 16 bytes.
-type RxeResizeCQResp struct {
-	_  structs.HostLayout
-	MI Mminfo // mi
-}
-
-const (
-	_ = -(unsafe.Sizeof(RxeResizeCQResp{}) ^ 16)
-	_ = -unsafe.Offsetof(RxeResizeCQResp{}.MI)
-)
 
 // RxeCreateQPResp is struct rxe_create_qp_resp (rdma_user_rxe.h), 32 bytes.
 type RxeCreateQPResp struct {
 	_    structs.HostLayout
-	RQMI Mminfo // rq_mi
-	SQMI Mminfo // sq_mi
+	RQMI Mminfo // rq_mi at 0
+	SQMI Mminfo // sq_mi at 16
 }
-
-const (
-	_ = -(unsafe.Sizeof(RxeCreateQPResp{}) ^ 32)
-	_ = -unsafe.Offsetof(RxeCreateQPResp{}.RQMI)
-	_ = -(unsafe.Offsetof(RxeCreateQPResp{}.SQMI) ^ 16)
-)
 
 // RxeCreateSRQResp is struct rxe_create_srq_resp (rdma_user_rxe.h), 24 bytes.
 type RxeCreateSRQResp struct {
 	_      structs.HostLayout
-	MI     Mminfo // mi
-	SRQNum uint32 // srq_num
+	MI     Mminfo // mi at 0
+	SRQNum uint32 // srq_num at 16
 	_      uint32 // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(RxeCreateSRQResp{}) ^ 24)
-	_ = -unsafe.Offsetof(RxeCreateSRQResp{}.MI)
-	_ = -(unsafe.Offsetof(RxeCreateSRQResp{}.SRQNum) ^ 16)
-)
-
-// RxeModifySRQCmd is struct rxe_modify_srq_cmd (rdma_user_rxe.h), 8 bytes.
-type RxeModifySRQCmd struct {
-	_            structs.HostLayout
-	MmapInfoAddr uint64 // mmap_info_addr
-}
-
-const (
-	_ = -(unsafe.Sizeof(RxeModifySRQCmd{}) ^ 8)
-	_ = -unsafe.Offsetof(RxeModifySRQCmd{}.MmapInfoAddr)
-)
 
 // RxeQueueBuf is struct rxe_queue_buf (rdma_user_rxe.h), 384 bytes.
 type RxeQueueBuf struct {
 	_             structs.HostLayout
-	Log2ElemSize  uint32     // log2_elem_size
-	IndexMask     uint32     // index_mask
+	Log2ElemSize  uint32     // log2_elem_size at 0
+	IndexMask     uint32     // index_mask at 4
 	_             [30]uint32 // pad_1
-	ProducerIndex uint32     // producer_index
+	ProducerIndex uint32     // producer_index at 128
 	_             [31]uint32 // pad_2
-	ConsumerIndex uint32     // consumer_index
+	ConsumerIndex uint32     // consumer_index at 256
 	_             [31]uint32 // pad_3
 }
 
-// TailData returns the n elements of data, which lie behind the struct and must have been
-// allocated together with it.
+// TailData returns the n elements of data, which must have been allocated behind the struct.
 func (s *RxeQueueBuf) TailData(n int) []uint8 { return tail[uint8](unsafe.Pointer(s), 384, n) }
 
+// The compiler rejects this file if the size of a type is not that in C.
 const (
+	_ = -(unsafe.Sizeof(RxeGID{}) ^ 16)
+	_ = -(unsafe.Sizeof(RxeGIDGlobal{}) ^ 16)
+	_ = -(unsafe.Sizeof(RxeGlobalRoute{}) ^ 24)
+	_ = -(unsafe.Sizeof(RxeAV{}) ^ 88)
+	_ = -(unsafe.Sizeof(RxeAVAddr{}) ^ 28)
+	_ = -(unsafe.Sizeof(RxeSendWR{}) ^ 144)
+	_ = -(unsafe.Sizeof(RxeSendWREx{}) ^ 4)
+	_ = -(unsafe.Sizeof(RxeSendWRWR{}) ^ 120)
+	_ = -(unsafe.Sizeof(RxeSendWRFlush{}) ^ 24)
+	_ = -(unsafe.Sizeof(RxeSendWRRDMA{}) ^ 16)
+	_ = -(unsafe.Sizeof(RxeSendWRAtomic{}) ^ 32)
+	_ = -(unsafe.Sizeof(RxeSendWRUD{}) ^ 120)
+	_ = -(unsafe.Sizeof(RxeSendWRMW{}) ^ 32)
+	_ = -(unsafe.Sizeof(RxeSGE{}) ^ 16)
+	_ = -(unsafe.Sizeof(Mminfo{}) ^ 16)
+	_ = -(unsafe.Sizeof(RxeDMAInfo{}) ^ 24)
+	_ = -(unsafe.Sizeof(RxeSendWQE{}) ^ 208)
+	_ = -(unsafe.Sizeof(RxeRecvWQE{}) ^ 40)
+	_ = -(unsafe.Sizeof(RxeCreateAHResp{}) ^ 8)
+	_ = -(unsafe.Sizeof(RxeCreateCQResp{}) ^ 16)
+	_ = -(unsafe.Sizeof(RxeCreateQPResp{}) ^ 32)
+	_ = -(unsafe.Sizeof(RxeCreateSRQResp{}) ^ 24)
 	_ = -(unsafe.Sizeof(RxeQueueBuf{}) ^ 384)
-	_ = -unsafe.Offsetof(RxeQueueBuf{}.Log2ElemSize)
-	_ = -(unsafe.Offsetof(RxeQueueBuf{}.IndexMask) ^ 4)
-	_ = -(unsafe.Offsetof(RxeQueueBuf{}.ProducerIndex) ^ 128)
-	_ = -(unsafe.Offsetof(RxeQueueBuf{}.ConsumerIndex) ^ 256)
 )

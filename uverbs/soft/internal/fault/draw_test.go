@@ -87,9 +87,7 @@ func TestSelects(t *testing.T) {
 		{"direction=received,class=ack,qpn=17,peer=10.0.0.2", true, false}, {"direction=received,class=ack,qpn=18,peer=10.0.0.2", false, false},
 	} {
 		config, err := Parse(c.text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got, got6 := config.Rules[0].selects(&p), config.Rules[0].selects(&v6); got != c.p || got6 != c.other {
 			t.Errorf("%s: selects %v and %v, want %v and %v", c.text, got, got6, c.p, c.other)
 		}

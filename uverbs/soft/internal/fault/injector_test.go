@@ -87,9 +87,7 @@ func TestPartition(t *testing.T) {
 	try(true, true)
 	r.f.Partition(netip.MustParseAddr("::ffff:10.0.0.1"), netip.Addr{})
 	try(false, false)
-	if err := r.f.SetConfig(Config{Rules: []Rule{{Duplicate: Always}}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.f.SetConfig(Config{Rules: []Rule{{Duplicate: Always}}}))
 	try(false, false)
 	r.f.HealAll()
 	r.send(1)
@@ -129,21 +127,15 @@ func TestSetConfig(t *testing.T) {
 	}
 	first := r.out
 	r.out = nil
-	if err := r.f.SetConfig(Config{Rules: []Rule{{Delay: Delay{Min: time.Millisecond}}}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.f.SetConfig(Config{Rules: []Rule{{Delay: Delay{Min: time.Millisecond}}}}))
 	r.send(1)
-	if err := r.f.SetConfig(Config{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.f.SetConfig(Config{}))
 	r.send(2)
 	r.want("2")
 	r.clock.advance(time.Millisecond)
 	r.want("1")
 	config, _ := Parse("seed=6,loss=50%;slow=1s")
-	if err := r.f.SetConfig(config); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.f.SetConfig(config))
 	if d := r.f.Plan().ResponseDelay(1); d != time.Second {
 		t.Errorf("the plan delays by %v", d)
 	}
@@ -177,9 +169,7 @@ func TestClose(t *testing.T) {
 	r.receive(3)
 	r.want("2 3")
 	r.f.Partition(hostA.Addr(), hostB.Addr())
-	if err := r.f.SetConfig(Config{Rules: []Rule{{Loss: Always}}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.f.SetConfig(Config{Rules: []Rule{{Loss: Always}}}))
 	r.send(4)
 	r.want("4")
 	if r.f.Plan().ResponseDelay(1) != 0 {

@@ -10,9 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/udp"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
+
+// must fails a test on an error.
+var must = testenv.Must
 
 func TestOff(t *testing.T) {
 	both(t, "", func(r *rig, packets func(...uint32)) {
@@ -260,9 +264,7 @@ func TestPaths(t *testing.T) {
 	otherIn(hostB, packetOf(wire.RC|wire.SendOnly, 17, 11, 0), udp.Meta{})
 	r.clock.advance(time.Millisecond)
 	r.want("late11 flush")
-	if err := r.f.SetConfig(Config{Rules: []Rule{{Duplicate: Always}}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.f.SetConfig(Config{Rules: []Rule{{Duplicate: Always}}}))
 	otherIn(hostB, packetOf(wire.RC|wire.SendOnly, 17, 12, 0), udp.Meta{})
 	r.want("in12 in12")
 }
@@ -369,9 +371,7 @@ func TestManyPackets(t *testing.T) {
 	r.send(psns...)
 	r.clock.advance(time.Millisecond)
 	r.want(strings.Join(want, " "))
-	if err := r.f.SetConfig(Config{Rules: []Rule{{Duplicate: Always}}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.f.SetConfig(Config{Rules: []Rule{{Duplicate: Always}}}))
 	r.send(psns...)
 	r.want(strings.Join(want, " "))
 }
@@ -491,16 +491,12 @@ func FuzzPackets(f *testing.F) {
 		}
 		text := "class=mad,delay=1ms;qpn=17,duplicate=50%;class=send|ack,reorder=50%,corrupt=50%;duplicate=100%"
 		config, err := Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		config.Seed = seed
 		var trace, capture bytes.Buffer
 		clock := newClock()
 		inj, err := New(Options{Config: config, Clock: clock, Trace: &trace, Capture: &capture})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		sent, received := uint64(0), uint64(0)
 		same := func(got []byte) {
 			if !bytes.Equal(got, pkt) {

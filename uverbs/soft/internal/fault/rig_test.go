@@ -104,9 +104,7 @@ func newRig(t testing.TB, text string, change func(*Options)) *rig {
 	t.Helper()
 	r := &rig{t: t, clock: newClock()}
 	config, err := Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	o := Options{Config: config, Clock: r.clock}
 	if change != nil {
 		change(&o)

@@ -12,9 +12,7 @@ import (
 func openSocket(t *testing.T) *udp.Socket {
 	t.Helper()
 	s, err := udp.Open(netip.MustParseAddrPort("127.0.0.1:0"), udp.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -29,13 +27,9 @@ func TestSockets(t *testing.T) {
 	a, b := openSocket(t), openSocket(t)
 	newPath := func(text string, s *udp.Socket) *Path {
 		config, err := Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		f, err := New(Options{Config: config})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(f.Close)
 		return f.Path(PathOptions{Local: s.LocalAddr(), Send: s.Send})
 	}
@@ -51,9 +45,7 @@ func TestSockets(t *testing.T) {
 			pkt := packetOf(wire.RC|wire.SendOnly, 17, i*size+k, 64)
 			copy(batch.Reserve(b.LocalAddr(), len(pkt)), pkt)
 		}
-		if err := sender.Send(batch); err != nil {
-			t.Fatal(err)
-		}
+		must(t, sender.Send(batch))
 	}
 	sent, _ := sender.injector.Counters()
 	arriving := batches*size - sent.Lost + sent.Duplicated - sent.Corrupted
@@ -62,9 +54,7 @@ func TestSockets(t *testing.T) {
 		if c.Received >= arriving && c.BadICRC >= sent.Corrupted {
 			break
 		}
-		if err := b.Receive(in, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.Receive(in, nil))
 	}
 	_, received := receiver.injector.Counters()
 	count := make(map[string]int)

@@ -10,7 +10,12 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
+
+// must fails a test on an error.
+var must = testenv.Must
 
 var page = os.Getpagesize()
 
@@ -31,9 +36,7 @@ func addr(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceDa
 func mapped(t testing.TB, pages int) []byte {
 	t.Helper()
 	b, err := unix.Mmap(-1, 0, pages*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { unix.Munmap(b) })
 	return b
 }
@@ -41,9 +44,7 @@ func mapped(t testing.TB, pages int) []byte {
 // protect changes the protection of whole pages.
 func protect(t testing.TB, b []byte, prot int) {
 	t.Helper()
-	if err := unix.Mprotect(b, prot); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mprotect(b, prot))
 }
 
 // unmap unmaps pages and maps what nobody can access there, so that nothing else gets the addresses.
@@ -59,17 +60,11 @@ func unmap(t testing.TB, b []byte) {
 func file(t testing.TB, pages int) (*os.File, []byte) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { f.Close() })
-	if err := f.Truncate(int64(pages * page)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Truncate(int64(pages*page)))
 	b, err := unix.Mmap(int(f.Fd()), 0, pages*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { unix.Munmap(b) })
 	return f, b
 }

@@ -508,9 +508,7 @@ func TestGone(t *testing.T) {
 		{"truncated", func(t *testing.T) ([]byte, func()) {
 			f, b := file(t, 3)
 			return b, func() {
-				if err := f.Truncate(int64(page)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, f.Truncate(int64(page)))
 			}
 		}},
 	} {

@@ -13,8 +13,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
+
+// must fails a test on an error.
+var must = testenv.Must
 
 // unhex decodes hexadecimal digits with white space between them, and comments from # on.
 func unhex(t testing.TB, s string) []byte {
@@ -25,9 +29,7 @@ func unhex(t testing.TB, s string) []byte {
 		digits.WriteString(strings.Join(strings.Fields(line), ""))
 	}
 	b, err := hex.DecodeString(digits.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 
@@ -107,18 +109,14 @@ func checkUDP(t *testing.T, ip []byte, at int) {
 func TestFile(t *testing.T) {
 	var file bytes.Buffer
 	w, err := NewWriter(&file, "goverbs", "soft0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := fromRxe[0].p
 	p.Data = unhex(t, "1100ffff0000b59c009f682e1f000001a97d601e")
 	p.Time = time.Unix(1700000000, 123456789)
 	p.Direction = Sent
 	p.Comment = "ACK!!"
 	p.TrafficClass = 2
-	if err := w.Write(&p); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Write(&p))
 	const want = `
 		0a0d0d0a 2c000000                     # section header block
 		4d3c2b1a 0100 0000 ffffffffffffffff   # byte order, version 1.0, length unknown
@@ -145,9 +143,7 @@ func TestFile(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	w, err := NewWriter(io.Discard, "", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	v4, v6 := netip.MustParseAddrPort("10.0.0.1:1"), netip.MustParseAddrPort("[fd00::1]:1")
 	for _, c := range []struct {
 		name     string
@@ -182,9 +178,7 @@ func TestErrors(t *testing.T) {
 func TestBlocks(t *testing.T) {
 	var file bytes.Buffer
 	w, err := NewWriter(&file, strings.Repeat("x", 1<<17), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const writers, each = 4, 20
 	var wg sync.WaitGroup
 	for k := range writers {

@@ -25,9 +25,7 @@ func TestFlip(t *testing.T) {
 					}
 					fill(t, &good, b.LocalAddr(), 64, uint64(i))
 				}
-				if err := a.Send(&batch); err != nil {
-					t.Fatal(err)
-				}
+				must(t, a.Send(&batch))
 				got, _ := collect(t, b, 3)
 				if diff := cmp.Diff(sent(a, &good), got); diff != "" {
 					t.Errorf("packets (-sent +received):\n%s", diff)

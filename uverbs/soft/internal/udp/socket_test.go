@@ -15,6 +15,9 @@ import (
 	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
 
+// must fails a test on an error.
+var must = testenv.Must
+
 // modes are the ways in which sockets send and receive.
 var modes = []struct {
 	name string
@@ -40,9 +43,7 @@ func forFamilies(t *testing.T, f func(t *testing.T, local netip.AddrPort)) {
 func open(t testing.TB, local netip.AddrPort, o Options) *Socket {
 	t.Helper()
 	s, err := Open(local, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Errorf("Close: %v", err)
@@ -174,9 +175,7 @@ func TestSeveralDestinations(t *testing.T) {
 				for i, d := range []int{0, 0, 1, 0, 1, 1, 1, 0} {
 					fill(t, &batch, to[d], 64, uint64(i))
 				}
-				if err := a.Send(&batch); err != nil {
-					t.Fatal(err)
-				}
+				must(t, a.Send(&batch))
 				for _, s := range []*Socket{b, c} {
 					got, _ := collect(t, s, 4)
 					want := slices.DeleteFunc(sent(a, &batch), func(r received) bool { return r.To != s.LocalAddr().String() })
@@ -197,9 +196,7 @@ func TestMappedDestination(t *testing.T) {
 		to := netip.AddrPortFrom(netip.AddrFrom16(b.LocalAddr().Addr().As16()), b.LocalAddr().Port())
 		fill(t, &batch, to, 32, 1)
 		fill(t, &batch, to, 32, 2)
-		if err := a.Send(&batch); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.Send(&batch))
 		if got, _ := collect(t, b, 2); got[1].From != a.LocalAddr().String() || got[1].To != b.LocalAddr().String() {
 			t.Errorf("%s: received from %v to %v", m.name, got[1].From, got[1].To)
 		}
@@ -213,9 +210,7 @@ func TestBadPackets(t *testing.T) {
 			t.Run(m.name, func(t *testing.T) {
 				s := open(t, local, m.o)
 				c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(s.LocalAddr()))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer c.Close()
 				from := c.LocalAddr().(*net.UDPAddr).AddrPort()
 				send := func(size int, damage bool) {
@@ -297,9 +292,7 @@ func TestClose(t *testing.T) {
 		for _, m := range modes {
 			t.Run(m.name, func(t *testing.T) {
 				s, err := Open(local, m.o)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				var batch Batch
 				fill(t, &batch, s.LocalAddr(), 64, 1)
 				first, ended := make(chan struct{}), make(chan error)
@@ -311,9 +304,7 @@ func TestClose(t *testing.T) {
 						}
 					}
 				}()
-				if err := s.Send(&batch); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Send(&batch))
 				<-first
 				for range 2 {
 					if err := s.Close(); err != nil {

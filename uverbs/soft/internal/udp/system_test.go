@@ -15,6 +15,9 @@ import (
 	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
 
+// errorIs checks which error a call returned.
+var errorIs = testenv.ErrorIs
+
 // needsLinux skips a test of what only the transport of Linux can do.
 func needsLinux(t *testing.T) {
 	t.Helper()
@@ -34,9 +37,7 @@ func TestIPFields(t *testing.T) {
 					fill(t, &batch, b.LocalAddr(), 64, uint64(i))
 					batch.SetIP(ip)
 				}
-				if err := a.Send(&batch); err != nil {
-					t.Fatal(err)
-				}
+				must(t, a.Send(&batch))
 				_, metas := collect(t, b, len(chosen))
 				var got []IP
 				for _, m := range metas {
@@ -73,17 +74,13 @@ func testMulticast(t *testing.T, local, group netip.Addr) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.JoinGroup(group, nil); !errors.Is(err, errAddrInUse) {
-		t.Errorf("second JoinGroup: %v, want EADDRINUSE", err)
-	}
+	errorIs(t, a.JoinGroup(group, nil), errAddrInUse, "second JoinGroup")
 	var own, batch Batch
 	fill(t, &own, to, 64, 1)
 	fill(t, &batch, to, 64, 2)
 	fill(t, &batch, to, 64, 3)
 	for s, batch := range map[*Socket]*Batch{a: &own, b: &batch} {
-		if err := s.Send(batch); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Send(batch))
 		for i, want := range sent(s, batch) {
 			if diff := cmp.Diff(want, <-got); diff != "" {
 				t.Errorf("packet %d (-sent +received):\n%s", i, diff)
@@ -96,9 +93,7 @@ func testMulticast(t *testing.T, local, group netip.Addr) {
 	if err := a.LeaveGroup(group); err != nil {
 		t.Error(err)
 	}
-	if err := a.LeaveGroup(group); !errors.Is(err, errAddrNotAvail) {
-		t.Errorf("second LeaveGroup: %v, want EADDRNOTAVAIL", err)
-	}
+	errorIs(t, a.LeaveGroup(group), errAddrNotAvail, "second LeaveGroup")
 	if err := a.JoinGroup(group, nil); err != nil { // Close leaves it
 		t.Error(err)
 	}
@@ -108,14 +103,10 @@ func testMulticast(t *testing.T, local, group netip.Addr) {
 func TestBadGroups(t *testing.T) {
 	s := open(t, netip.MustParseAddrPort("127.0.0.1:0"), Options{})
 	for _, bad := range []netip.Addr{s.LocalAddr().Addr(), netip.MustParseAddr("ff05::1704"), {}} {
-		if err := s.JoinGroup(bad, nil); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("JoinGroup(%v): %v, want EINVAL", bad, err)
-		}
+		errorIs(t, s.JoinGroup(bad, nil), syscall.EINVAL, "JoinGroup(%v)", bad)
 	}
 	p := open(t, netip.MustParseAddrPort("127.0.0.1:0"), Options{Plain: true})
-	if err := p.JoinGroup(netip.MustParseAddr("239.192.17.4"), nil); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("JoinGroup of a plain socket: %v, want ErrUnsupported", err)
-	}
+	errorIs(t, p.JoinGroup(netip.MustParseAddr("239.192.17.4"), nil), errors.ErrUnsupported, "JoinGroup of a plain socket")
 }
 
 // TestLinkLocal: peers get the zone of the socket.
@@ -131,9 +122,7 @@ func TestLinkLocal(t *testing.T) {
 			var batch Batch
 			fill(t, &batch, to, 64, 1)
 			fill(t, &batch, to, 64, 2)
-			if err := a.Send(&batch); err != nil {
-				t.Fatal(err)
-			}
+			must(t, a.Send(&batch))
 			got, _ := collect(t, b, 2)
 			if from := netip.AddrPortFrom(to.Addr(), a.LocalAddr().Port()); got[0].From != from.String() || got[0].To != to.String() {
 				t.Errorf("received %+v, want from %v to %v", got[0], from, to)

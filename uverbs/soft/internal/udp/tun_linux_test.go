@@ -32,26 +32,18 @@ func newTun(t *testing.T, addrs ...string) *os.File {
 	testenv.NeedsRights(t, "/dev/net/tun", err)
 	const name = "tun0"
 	request, err := unix.NewIfreq(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	request.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
 	err = unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
 	tun := os.NewFile(uintptr(fd), name)
 	t.Cleanup(func() { tun.Close() })
 	testenv.NeedsRights(t, "a TUN device", err)
 	link, err := netlink.LinkByName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(netlink.LinkSetMTU(link, tunMTU), netlink.LinkSetUp(link)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, errors.Join(netlink.LinkSetMTU(link, tunMTU), netlink.LinkSetUp(link)))
 	for _, a := range addrs { // after the link is up, so that they can be used at once
 		addr, err := netlink.ParseAddr(a)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		addr.Flags = unix.IFA_F_NODAD
 		if err := netlink.AddrAdd(link, addr); errors.Is(err, unix.EACCES) {
 			testenv.NeedsRights(t, "an IPv6 address", err) // IPv6 is disabled
@@ -80,9 +72,7 @@ func readTun(t *testing.T, tun *os.File, n int) (all []ipPacket) {
 	b := make([]byte, 1<<16)
 	for len(all) < n {
 		size, err := tun.Read(b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if p, ok := parseIP(b[:size]); ok { // IPv6 sends packets of its own, too
 			all = append(all, p)
 		}
@@ -137,9 +127,7 @@ func TestOnTheWire(t *testing.T) {
 			}
 			fill(t, &batch, to, 32, 7)
 			batch.SetIP(IP{TrafficClass: 0x2a, HopLimit: 9})
-			if err := s.Send(&batch); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Send(&batch))
 			var want []ipPacket
 			for i, p := range sent(s, &batch) {
 				ip := batch.IP(i)
@@ -205,9 +193,7 @@ func TestFromRxe(t *testing.T) {
 				tun := newTun(t, "10.1.0.2/24", "fd00:1::2/64")
 				s := open(t, netip.MustParseAddrPort(c.to), o)
 				packet, err := hex.DecodeString(c.packet)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				stop := repeatedly(t, tun, packet)
 				got, metas := collect(t, s, 1)
 				stop()
@@ -239,9 +225,7 @@ func TestSmallLink(t *testing.T) {
 		fill(t, &batch, peer, size, uint64(i))
 	}
 	fill(t, &batch, netip.MustParseAddrPort("192.0.2.1:4791"), 64, 4)
-	if err := s.Send(&batch); !errors.Is(err, unix.EMSGSIZE) {
-		t.Errorf("Send: %v, want EMSGSIZE", err)
-	}
+	errorIs(t, s.Send(&batch), unix.EMSGSIZE, "Send")
 	if c := s.Counters(); c.Sent != 2 || c.TooLong != 2 || c.NoRoute != 1 {
 		t.Errorf("counters: %+v, want 2 packets sent, 2 too long, 1 without a route", c)
 	}

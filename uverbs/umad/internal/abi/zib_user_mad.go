@@ -21,71 +21,43 @@ const (
 // Hdr is struct ib_user_mad_hdr (ib_user_mad.h), 64 bytes.
 type Hdr struct {
 	_            structs.HostLayout
-	ID           uint32    // id
-	Status       uint32    // status
-	TimeoutMs    uint32    // timeout_ms
-	Retries      uint32    // retries
-	Length       uint32    // length
-	QPN          Be32      // qpn
-	QKey         Be32      // qkey
-	LID          Be16      // lid
-	SL           uint8     // sl
-	PathBits     uint8     // path_bits
-	GRHPresent   uint8     // grh_present
-	GIDIndex     uint8     // gid_index
-	HopLimit     uint8     // hop_limit
-	TrafficClass uint8     // traffic_class
-	GID          [16]uint8 // gid
-	FlowLabel    Be32      // flow_label
-	PKeyIndex    uint16    // pkey_index
+	ID           uint32    // id at 0
+	Status       uint32    // status at 4
+	TimeoutMs    uint32    // timeout_ms at 8
+	Retries      uint32    // retries at 12
+	Length       uint32    // length at 16
+	QPN          Be32      // qpn at 20
+	QKey         Be32      // qkey at 24
+	LID          Be16      // lid at 28
+	SL           uint8     // sl at 30
+	PathBits     uint8     // path_bits at 31
+	GRHPresent   uint8     // grh_present at 32
+	GIDIndex     uint8     // gid_index at 33
+	HopLimit     uint8     // hop_limit at 34
+	TrafficClass uint8     // traffic_class at 35
+	GID          [16]uint8 // gid at 36
+	FlowLabel    Be32      // flow_label at 52
+	PKeyIndex    uint16    // pkey_index at 56
 	_            [6]uint8  // reserved
 }
-
-const (
-	_ = -(unsafe.Sizeof(Hdr{}) ^ 64)
-	_ = -unsafe.Offsetof(Hdr{}.ID)
-	_ = -(unsafe.Offsetof(Hdr{}.Status) ^ 4)
-	_ = -(unsafe.Offsetof(Hdr{}.TimeoutMs) ^ 8)
-	_ = -(unsafe.Offsetof(Hdr{}.Retries) ^ 12)
-	_ = -(unsafe.Offsetof(Hdr{}.Length) ^ 16)
-	_ = -(unsafe.Offsetof(Hdr{}.QPN) ^ 20)
-	_ = -(unsafe.Offsetof(Hdr{}.QKey) ^ 24)
-	_ = -(unsafe.Offsetof(Hdr{}.LID) ^ 28)
-	_ = -(unsafe.Offsetof(Hdr{}.SL) ^ 30)
-	_ = -(unsafe.Offsetof(Hdr{}.PathBits) ^ 31)
-	_ = -(unsafe.Offsetof(Hdr{}.GRHPresent) ^ 32)
-	_ = -(unsafe.Offsetof(Hdr{}.GIDIndex) ^ 33)
-	_ = -(unsafe.Offsetof(Hdr{}.HopLimit) ^ 34)
-	_ = -(unsafe.Offsetof(Hdr{}.TrafficClass) ^ 35)
-	_ = -(unsafe.Offsetof(Hdr{}.GID) ^ 36)
-	_ = -(unsafe.Offsetof(Hdr{}.FlowLabel) ^ 52)
-	_ = -(unsafe.Offsetof(Hdr{}.PKeyIndex) ^ 56)
-)
 
 // RegReq2 is struct ib_user_mad_reg_req2 (ib_user_mad.h), 40 bytes.
 type RegReq2 struct {
 	_                structs.HostLayout
-	ID               uint32    // id
-	QPN              uint32    // qpn
-	MgmtClass        uint8     // mgmt_class
-	MgmtClassVersion uint8     // mgmt_class_version
-	Res              uint16    // res
-	Flags            uint32    // flags
-	MethodMask       [2]uint64 // method_mask
-	Oui              uint32    // oui
-	RmppVersion      uint8     // rmpp_version
+	ID               uint32    // id at 0
+	QPN              uint32    // qpn at 4
+	MgmtClass        uint8     // mgmt_class at 8
+	MgmtClassVersion uint8     // mgmt_class_version at 9
+	Res              uint16    // res at 10
+	Flags            uint32    // flags at 12
+	MethodMask       [2]uint64 // method_mask at 16
+	Oui              uint32    // oui at 32
+	RmppVersion      uint8     // rmpp_version at 36
 	_                [3]uint8  // reserved
 }
 
+// The compiler rejects this file if the size of a type is not that in C.
 const (
+	_ = -(unsafe.Sizeof(Hdr{}) ^ 64)
 	_ = -(unsafe.Sizeof(RegReq2{}) ^ 40)
-	_ = -unsafe.Offsetof(RegReq2{}.ID)
-	_ = -(unsafe.Offsetof(RegReq2{}.QPN) ^ 4)
-	_ = -(unsafe.Offsetof(RegReq2{}.MgmtClass) ^ 8)
-	_ = -(unsafe.Offsetof(RegReq2{}.MgmtClassVersion) ^ 9)
-	_ = -(unsafe.Offsetof(RegReq2{}.Res) ^ 10)
-	_ = -(unsafe.Offsetof(RegReq2{}.Flags) ^ 12)
-	_ = -(unsafe.Offsetof(RegReq2{}.MethodMask) ^ 16)
-	_ = -(unsafe.Offsetof(RegReq2{}.Oui) ^ 32)
-	_ = -(unsafe.Offsetof(RegReq2{}.RmppVersion) ^ 36)
 )

@@ -1,0 +1,116 @@
+package valkey
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"github.com/goverbs/goverbs/cm/internal/protocol"
+)
+
+// Network is the name of the network in the errors of connections.
+const Network = "valkey"
+
+// Dialer makes connections for clients that have an option for a function like DialContext. The zero
+// value is ready for use.
+type Dialer struct {
+	Options // Options are the options of each connection.
+}
+
+// DialContext is [Dial] with the signature of [net.Dialer.DialContext]. The network is ignored.
+func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := Dial(ctx, address, d.Options)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// DialContext is [Dialer.DialContext] with the default options.
+func DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return new(Dialer).DialContext(ctx, network, address)
+}
+
+// Dial connects to a server of Valkey, or a [Listener], at "host:port". It tries the addresses of the
+// host one after the other. Without a deadline of ctx, an attempt ends when the kernel gives up, which
+// takes over a minute if the host does not answer. The error matches ECONNREFUSED if the peer rejects
+// the connection, and EPROTO if it speaks another protocol. It matches [errors.ErrUnsupported] on iWARP.
+// Once the connection is established, the end of ctx does not affect it.
+func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
+	o, err := o.defaults("Dial")
+	if err != nil {
+		return nil, err
+	}
+	w, err := protocol.Dial(ctx, address, o.config())
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{w.(*conn)}, nil
+}
+
+// Listener accepts connections. It is a [net.Listener] and safe for concurrent use.
+type Listener struct{ l *protocol.Listener }
+
+// Listen listens on "host:port". Without a host, it listens on all addresses of all RDMA devices.
+// With port 0 the kernel chooses a port; see [Listener.Addr]. The context limits the lookup of the host
+// and the port.
+func Listen(ctx context.Context, address string, o ListenOptions) (*Listener, error) {
+	limits, err := o.limits()
+	if err != nil {
+		return nil, err
+	}
+	l, err := protocol.Listen(ctx, address, o.config(), limits, o.Refused)
+	if err != nil {
+		return nil, err
+	}
+	return &Listener{l}, nil
+}
+
+// Addr returns the address of the listener, a [rdmacm.Addr].
+func (l *Listener) Addr() net.Addr { return l.l.Addr() }
+
+// Accept waits for the next connection, a [*Conn]. After Close the error matches [net.ErrClosed].
+func (l *Listener) Accept() (net.Conn, error) {
+	w, err := l.l.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{w.(*conn)}, nil
+}
+
+// Close stops listening and closes the connections that Accept has not returned.
+func (l *Listener) Close() error { return l.l.Close() }
+
+// Conn is a connection that speaks Valkey's protocol for RDMA. It is a [net.Conn] and safe for
+// concurrent use.
+type Conn struct{ c *conn }
+
+// LocalAddr returns the address of this side, a [rdmacm.Addr].
+func (c *Conn) LocalAddr() net.Addr { return c.c.LocalAddr() }
+
+// RemoteAddr returns the address of the peer, a [rdmacm.Addr].
+func (c *Conn) RemoteAddr() net.Addr { return c.c.RemoteAddr() }
+
+// Read returns data that has arrived, or waits for some. It returns io.EOF after the peer has
+// closed the connection.
+func (c *Conn) Read(p []byte) (n int, err error) { return c.c.Read(p, c.c.canRead, c.c.take) }
+
+// Write writes p. It returns as soon as all of p is copied and posted; [Conn.Close] waits until it has
+// arrived.
+func (c *Conn) Write(p []byte) (n int, err error) { return c.c.Write(p, c.c.canWrite, c.c.writeSome) }
+
+// Close closes the connection. The peer can read everything that was written before. Close waits until
+// the peer's device has acknowledged everything. If that takes longer than [Options].Linger, or the peer
+// is gone, Close returns an error; the connection is closed in any case. Pending and later calls fail
+// with an error that matches [net.ErrClosed]. A second Close returns nil.
+func (c *Conn) Close() error { return c.c.Close() }
+
+// SetDeadline sets the deadlines of Read and Write. After its deadline a call returns an error that
+// matches [os.ErrDeadlineExceeded]. The zero time means no deadline.
+func (c *Conn) SetDeadline(t time.Time) error { return c.c.SetDeadline(t) }
+
+// SetReadDeadline sets the deadline of Read.
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.c.SetReadDeadline(t) }
+
+// SetWriteDeadline sets the deadline of Write.
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.c.SetWriteDeadline(t) }
