@@ -112,9 +112,8 @@ func (q *QP) localGID(port uint8, attr PortAttr, peer ib.GID) (GIDEntry, error) 
 //   - on an InfiniBand port that needs a GRH in every packet (see [PortAttr.GRHRequired]),
 //   - if PathOptions names a GID.
 //
-// Its MTU comes from PathOptions or, if there it is 0, is the port's active MTU. Endpoint fails with ENETDOWN
-// if the port is not active, and with a [FeatureError] on iWARP, where
-// Connect fails as well.
+// Its MTU comes from PathOptions or, if there it is 0, is the port's active MTU. Endpoint fails with
+// ENETDOWN if the port is not active, and with a [FeatureError] on iWARP, where Connect fails as well.
 func (q *QP) Endpoint() (Endpoint, error) {
 	return q.EndpointFor(Endpoint{})
 }
@@ -226,8 +225,7 @@ func (q *QP) ReadyUD(qkey uint32) error {
 // [ib.QPReset] or [ib.QPInit], and of any type but UD and raw packet. Both sides must call Connect,
 // each with the [Endpoint] of the other. The path MTU is the smaller one of the two endpoints; if the
 // peer's is 0, it is the MTU of this side, and the peer must have the same. Connect checks the context
-// between its steps. If a step fails,
-// the QP stays in the state that it has reached.
+// between its steps. If a step fails, the QP stays in the state that it has reached.
 func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	if err := q.usable(); err != nil {
 		return err
@@ -333,8 +331,8 @@ func (q *QP) address(port uint8, attr PortAttr, remote Endpoint) (AHAttr, error)
 }
 
 // MarshalText implements [encoding.TextMarshaler]. Its result is also the form in JSON and suits
-// [flag.TextVar], for example "qpn=17,psn=4711,gid=0000:0000:0000:0000:0000:ffff:0a01:0001" or, on
-// InfiniBand, "qpn=17,psn=4711,lid=3".
+// [flag.TextVar], for example "qpn=17,psn=4711,gid=0000:0000:0000:0000:0000:ffff:0a01:0001,mtu=1024" or,
+// on InfiniBand, "qpn=17,psn=4711,lid=3,mtu=4096".
 func (e Endpoint) MarshalText() ([]byte, error) {
 	text := fmt.Appendf(nil, "qpn=%d,psn=%d", e.QPN, e.PSN)
 	if e.LID != 0 {
@@ -343,11 +341,14 @@ func (e Endpoint) MarshalText() ([]byte, error) {
 	if !e.GID.IsZero() {
 		text = fmt.Appendf(text, ",gid=%s", e.GID)
 	}
+	if e.MTU != 0 {
+		text = fmt.Appendf(text, ",mtu=%d", e.MTU.Bytes())
+	}
 	return text, nil
 }
 
 // UnmarshalText implements [encoding.TextUnmarshaler] for the text that MarshalText returns. The
-// fields may be in any order, lid and gid may be missing, and the GID may be an IP address. The
+// fields may be in any order, lid, gid and mtu may be missing, and the GID may be an IP address. The
 // error names the invalid field.
 func (e *Endpoint) UnmarshalText(text []byte) error {
 	var parsed Endpoint
@@ -390,8 +391,13 @@ func (e *Endpoint) set(name, value string) (err error) {
 		e.LID = uint16(number(16))
 	case "gid":
 		e.GID, err = ib.ParseGID(value)
+	case "mtu":
+		n, _ := strconv.Atoi(value)
+		if e.MTU, err = MTUFromBytes(n); err != nil {
+			err = fmt.Errorf("mtu is %q, allowed: 256, 512, 1024, 2048, 4096", value)
+		}
 	default:
-		err = fmt.Errorf("there is no field %q, allowed: qpn, psn, lid, gid", name)
+		err = fmt.Errorf("there is no field %q, allowed: qpn, psn, lid, gid, mtu", name)
 	}
 	return err
 }

@@ -374,6 +374,9 @@ func (q *QP) encodeBindMlx5(s *mlx5.SendSlot, b *BindInfo) error {
 	err := s.SetBind(&mlx5.Window{
 		Key: keys.from, NewKey: keys.to, Type2: b.MW.typ == MWType2, LKey: b.MR.lkey, Addr: b.Addr, Length: b.Length, Access: uint32(b.Access),
 	})
+	if err == mlx5.ErrTooLong {
+		return errBindLength
+	}
 	return mlx5SlotErr(err)
 }
 

@@ -240,6 +240,10 @@ func TestMlx5SendFields(t *testing.T) {
 	if err := c.qp.PostSend(SendWR{Opcode: WRBindMW, Bind: BindInfo{MW: mw, MR: unbindable, Length: 64}}); !errors.Is(err, errBindRight) {
 		t.Errorf("a bind to an MR without AccessMWBind: %v, want errBindRight", err)
 	}
+	var wrong *PostError
+	if err := c.qp.PostSend(SendWR{Opcode: WRBindMW, Bind: BindInfo{MW: mw, MR: bindable, Length: 3 << 30}}); !errors.As(err, &wrong) || wrong.Field != "Bind.Length" {
+		t.Errorf("a bind of 3 GiB: %v", err)
+	}
 }
 
 // TestMlx5PostErrors: what is wrong is refused, nothing of its batch is posted, and the next

@@ -47,9 +47,18 @@ func (q *QP) atPeer(e *WCError) string {
 	if peer == nil {
 		return ""
 	}
-	if here, there := q.peer.Load(), peer.peer.Load(); here.MTU != there.MTU {
-		f := peer.facts()
-		return f.MTUText(here.MTU.Bytes(), there.MTU.Bytes())
+	var sent *sentWR
+	if q.queueOf(&e.WC) == diag.SendQueue {
+		sent = q.sent(e.WC.ID)
+	}
+	f := peer.facts()
+	if here, there := q.peer.Load().mtu, peer.peer.Load().mtu; here != there {
+		switch e.WC.Status {
+		case WCRemInvReqErr, WCRemOpErr, WCRetryExcErr, WCLocLenErr, WCLocQPOpErr, WCWRFlushErr:
+			if sent == nil || int(sent.length) > min(here, there).Bytes() {
+				return f.MTUText(here.Bytes(), there.Bytes())
+			}
+		}
 	}
 	switch e.WC.Status {
 	case WCRNRRetryExcErr, WCRemAccessErr, WCRemInvReqErr, WCRemOpErr:
@@ -60,14 +69,13 @@ func (q *QP) atPeer(e *WCError) string {
 		return ""
 	}
 	if e.WC.Status == WCRNRRetryExcErr {
-		f := peer.facts()
 		f.Recvs, f.SharedRecvs = peer.dev.driver.postedRecvs(peer), peer.srq != nil
 		if p := peer.peer.Load(); p != nil {
 			f.MinRNRTimer = p.minRNRTimer.Duration()
 		}
 		return f.RecvText()
 	}
-	if sent := q.sent(e.WC.ID); sent != nil && sent.needs() != 0 {
+	if sent != nil && sent.needs() != 0 {
 		return peer.memoryText(sent)
 	}
 	return ""

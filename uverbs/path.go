@@ -29,7 +29,7 @@ type Endpoint struct {
 	PSN uint32 // PSN is the first packet sequence number that this side sends, 24 bits.
 	LID uint16 // LID is the port's LID; 0 on Ethernet.
 	GID ib.GID // GID is the port's GID; required on Ethernet and on ports that need a GRH.
-	MTU ib.MTU `json:",omitzero"` // MTU is the longest path MTU of this side; 0 if it is not known. Not for datagrams.
+	MTU ib.MTU // MTU is the longest path MTU of this side; 0 if it is not known. Not for datagrams.
 }
 
 // String returns the address and the QP number, for messages.

@@ -58,7 +58,7 @@ func TestPortCache(t *testing.T) {
 	if got := queries(f.took()); !slices.Equal(got, []string{port}) {
 		t.Errorf("Connect: asked %q, want %q", got, port)
 	}
-	if got := f.qp.peer.Load().MTU; got != ib.MTU256 {
+	if got := f.qp.peer.Load().mtu; got != ib.MTU256 {
 		t.Errorf("the path MTU is %d bytes, want 256", got.Bytes())
 	}
 }

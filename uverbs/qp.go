@@ -316,6 +316,7 @@ type peerInfo struct {
 	timeout    ib.AckTimeout
 	retries    uint8
 	rnrRetries uint8
+	mtu        ib.MTU // of the path
 
 	minRNRTimer ib.RNRTimer // of this QP; the peer waits for it
 }

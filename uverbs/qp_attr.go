@@ -34,7 +34,7 @@ type QPAttr struct {
 	State            ib.QPState      // State is the new state for Modify, or the current state from Query.
 	CurState         ib.QPState      // CurState is the state that the caller assumes the QP to be in.
 	PathMTU          ib.MTU          // PathMTU is the maximum payload of a packet.
-	PathMigState     ib.PathMigState // PathMigState is the state of the migration to AltAH.
+	PathMigState     ib.PathMigState // PathMigState is the state of the migration to AltAH: Modify to PathRearm prepares it, Query returns PathArmed once both sides are ready, and Modify to PathMigrated migrates.
 	QKey             uint32          // QKey is the Q_Key that received datagrams must carry.
 	RQPSN            uint32          // RQPSN is the first PSN to receive, 24 bits.
 	SQPSN            uint32          // SQPSN is the first PSN to send, 24 bits.

@@ -279,6 +279,10 @@ func TestQPErr(t *testing.T) {
 	if err := q.Err(wc); !errors.Is(err, WCRetryExcErr) || strings.Contains(err.Error(), "peer") {
 		t.Errorf("without a peer: %v", err)
 	}
+	q.recordPeer(&QPAttr{PathMTU: ib.MTU1024}, AttrPathMTU) // of a DCI
+	if err := q.Err(wc); err.(*WCError).Peer != (Endpoint{}) || strings.Contains(err.Error(), "peer ") {
+		t.Errorf("without a peer, but with an MTU: %v", err)
+	}
 	q.recordPeer(&QPAttr{DestQPN: 18, AH: AHAttr{GRH: GRH{DGID: ib.GID{10: 0xff, 11: 0xff, 12: 10, 15: 1}}}}, AttrAV|AttrDestQPN)
 	q.recordPeer(&QPAttr{Timeout: 14, RetryCount: 6, PathMTU: ib.MTU1024}, AttrTimeout|AttrRetryCount|AttrPathMTU)
 	if err := q.Err(wc); !strings.Contains(err.Error(), "peer 10.0.0.1 QP 18") || !strings.Contains(err.Error(), "7 attempts of 67.108864ms") || !strings.Contains(err.Error(), "path MTU, 1024 bytes") {

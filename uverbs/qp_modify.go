@@ -475,7 +475,7 @@ func (q *QP) recordPeer(attr *QPAttr, mask QPAttrMask) {
 		p.minRNRTimer = attr.MinRNRTimer
 	}
 	if mask&AttrPathMTU != 0 {
-		p.MTU = attr.PathMTU
+		p.mtu = attr.PathMTU
 	}
 	q.peer.Store(&p)
 }

@@ -4,6 +4,7 @@ package uverbs
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"strings"
@@ -408,7 +409,9 @@ func TestPathMTUs(t *testing.T) {
 		if !told {
 			ea.MTU, eb.MTU = 0, 0
 		}
-		must(t, a.Connect(t.Context(), eb), b.Connect(t.Context(), ea))
+		var peer, own Endpoint // as programs exchange them
+		must(t, json.Unmarshal(value(json.Marshal(eb))(t), &peer), json.Unmarshal(value(json.Marshal(ea))(t), &own))
+		must(t, a.Connect(t.Context(), peer), b.Connect(t.Context(), own))
 		for _, s := range []struct {
 			u    *softUser
 			qp   *QP
@@ -424,5 +427,16 @@ func TestPathMTUs(t *testing.T) {
 				t.Errorf("MTUs that differ: %v", err)
 			}
 		}
+	}
+	// A failure of another cause is explained by that cause.
+	small, large := newSoftUserWith(t, soft.Options{MTU: 1024}), newSoftUserWith(t, soft.Options{MTU: 4096})
+	a, b := small.qp(ib.RC, nil), large.qp(ib.RC, nil)
+	ea, eb := value(a.Endpoint())(t), value(b.Endpoint())(t)
+	ea.MTU, eb.MTU = 0, 0
+	must(t, a.Connect(t.Context(), eb), b.Connect(t.Context(), ea))
+	must(t, a.PostSend(SendWR{Opcode: WRRDMAWrite, Flags: SendSignaled, SGL: []SGE{small.mr.SGE(0, 8)}, RemoteAddr: large.mr.Addr(), RKey: large.mr.RKey() + 1}))
+	wc := small.next()
+	if err := a.Err(&wc); err == nil || !strings.Contains(err.Error(), "no MR and no memory window has rkey") || strings.Contains(err.Error(), "MTU") {
+		t.Errorf("a wrong rkey: %v", err)
 	}
 }

@@ -21,6 +21,7 @@ var endpoints = map[string]Endpoint{
 	`"qpn=17,psn=4711,gid=0000:0000:0000:0000:0000:ffff:0a01:0001"`:   {QPN: 17, PSN: 4711, GID: ib.GID{10: 0xff, 11: 0xff, 12: 10, 13: 1, 15: 1}},
 	`"qpn=16777215,psn=16777215,lid=65535"`:                           {QPN: maxQPN, PSN: maxPSN, LID: 65535},
 	`"qpn=0,psn=0"`:                                                   {},
+	`"qpn=1,psn=2,lid=3,mtu=4096"`:                                    {QPN: 1, PSN: 2, LID: 3, MTU: ib.MTU4096},
 	`"qpn=1,psn=2,lid=3,gid=fe80:0000:0000:0000:0002:c903:000a:000b"`: {QPN: 1, PSN: 2, LID: 3, GID: ib.GID{0: 0xfe, 1: 0x80, 9: 2, 10: 0xc9, 11: 3, 13: 10, 15: 11}},
 }
 
@@ -55,6 +56,8 @@ func TestEndpointTextRefused(t *testing.T) {
 		"qpn=1,psn=-1":                    `psn is "-1"`,
 		"qpn=1,psn=2,lid=65536":           "allowed: 0 to 65535",
 		"qpn=1,psn=2,qpn=3":               "qpn is given twice",
+		"qpn=1,psn=2,mtu=1500":            `mtu is "1500", allowed: 256, 512, 1024, 2048, 4096`,
+		"qpn=1,psn=2,mtu=":                `mtu is ""`,
 		"qpn=1,psn=2,gid=10.1.0":          `GID "10.1.0"`,
 		"qpn=1,psn=2,gid=fe80::1%eth0":    "no zone",
 		"qpn=1,psn=2,GID=10.1.0.1":        `"GID"`,

@@ -34,7 +34,8 @@ type WCError struct {
 	// counters.
 	CounterDelta string
 	// AtPeer describes the peer's side, if the peer is a QP of this program: how many receives it has,
-	// if it had none, or what is wrong with the key, the range or the rights of its memory.
+	// if it had none, what is wrong with the key, the range or the rights of its memory, or that its
+	// path MTU is another one.
 	AtPeer string
 }
 
@@ -171,7 +172,7 @@ func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
 	}
 	if p := q.peer.Load(); p != nil {
 		e.Peer = p.Endpoint
-		c.Peer = &diag.Peer{Attempts: int(p.retries) + 1, Timeout: p.timeout.Duration(), RNRAttempts: int(p.rnrRetries) + 1, MTU: p.MTU.Bytes()}
+		c.Peer = &diag.Peer{Attempts: int(p.retries) + 1, Timeout: p.timeout.Duration(), RNRAttempts: int(p.rnrRetries) + 1, MTU: p.mtu.Bytes()}
 		port := q.dev.ports.ports[uint8(q.port.Load())].Load() // no system call: this may be Poll
 		c.Peer.InfiniBand = port != nil && port.value.LinkLayer == ib.LinkLayerInfiniBand
 	}

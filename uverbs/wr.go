@@ -183,6 +183,7 @@ var (
 	errBind         = &wrong{"Bind", "a bind needs an open MW and an open MR"}
 	errBindForeign  = &wrong{"Bind", "the MW or the MR belongs to another device"}
 	errBindRight    = &wrong{"Bind.MR", "the MR was registered without AccessMWBind"}
+	errBindLength   = &wrong{"Bind.Length", "a window of this adapter is at most 2 GiB long"}
 	errBindKey      = &wrong{"RKey", "the new key differs from the window's key in more than the last 8 bits"}
 	errSendFlags    = &wrong{"Flags", "unknown send flag"}
 	errNothingBegun = &wrong{"", "no work request was begun"}

@@ -313,6 +313,9 @@ func (p *ConnParam) check(op string) error {
 			return argErr(op, f.name, f.given, "0 to %d", maxRetries)
 		}
 	}
+	if p.MTU != 0 && p.MTU.Bytes() == 0 {
+		return argErr(op, "MTU", uint8(p.MTU), "0, or %d to %d", uint8(ib.MTU256), uint8(ib.MTU4096))
+	}
 	return nil
 }
 
@@ -339,10 +342,10 @@ func (id *ID) Connect(p ConnParam) error {
 // when the peer is ready. Accept moves a QP of [ID.CreateQP] to RTS, with as many READs and atomics
 // as p allows. The program must move any other QP itself before it calls Accept.
 //
-// A connection has the path MTU of the peer's port, as the request says. If it is above the
-// active MTU of this side's port, Accept fails with EMSGSIZE, since longer messages could not arrive.
+// A connection has the path MTU that the request asks for. If this side's port has a smaller one,
+// Accept of an ID with a QP of CreateQP fails with EMSGSIZE, since longer messages could not arrive.
 // With ConnParam.MTU the QP has the smaller one; the peer must have it, too, by ConnParam.AnswerMTU or
-// an agreement of its own.
+// an agreement of its own. Connections on iWARP have no path MTU.
 //
 // On iWARP the kernel moves the QP, and the side that connects has to send first. Sends of this
 // side fail until something has been received. If the QP was not made with CreateQP, the program

@@ -247,8 +247,7 @@ func (id *ID) limitMTU(qp *uverbs.QP, attr *uverbs.QPAttr, p *ConnParam) error {
 			return err
 		}
 		if attr.PathMTU > port.ActiveMTU {
-			return &Error{Op: opAccept, Addr: id.remoteName(), Errno: syscall.EMSGSIZE,
-				Hint: fmt.Sprintf("the peer's port has path MTU %d, and port %d of %s only %d: give their interfaces the same MTU", attr.PathMTU.Bytes(), attr.AH.Port, qp.Device().Name(), port.ActiveMTU.Bytes())}
+			return fmt.Errorf("%w: the peer asks for path MTU %d, and port %d of %s has %d", syscall.EMSGSIZE, attr.PathMTU.Bytes(), attr.AH.Port, qp.Device().Name(), port.ActiveMTU.Bytes())
 		}
 	}
 	return nil

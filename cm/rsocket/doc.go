@@ -29,6 +29,8 @@
 //     a GRH, so they work on InfiniBand only; with RoCE, rxe and iWARP udpong does not reach even
 //     itself. Use [cm.PacketConn] between two Go programs.
 //   - Out-of-band data, ancillary data, and addresses of the family AF_IB.
+//   - A client whose port has a larger path MTU than the listener's: it is refused, since the protocol
+//     cannot lower it. See [rdmacm.ID.Accept].
 //
 // # Trust
 //

@@ -86,7 +86,8 @@ func (c *Conn) CloseWrite() error { return c.c.closeWrite() }
 
 // Close closes the connection. The peer reads everything that was written before, and then io.EOF.
 // Close waits until the peer's device has acknowledged everything. If that takes longer than
-// [Options].Linger, or the peer is gone, Close returns an error; the connection is closed in any case.
+// [Options].Linger, or the peer is gone before it has all data, Close returns an error; the connection is
+// closed in any case.
 // Pending and later calls fail with an error that matches [net.ErrClosed]. A second Close returns nil.
 func (c *Conn) Close() error { return c.c.Close() }
 

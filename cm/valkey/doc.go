@@ -27,6 +27,8 @@
 //   - iWARP, whose WRITE has no immediate value: [Dial] fails with an error that matches
 //     [errors.ErrUnsupported].
 //   - Half-closed connections: the protocol has no message for the end of one direction.
+//   - A client whose port has a larger path MTU than the server's: it is refused, since the protocol
+//     cannot lower it. See [rdmacm.ID.Accept].
 //
 // # The end of a connection
 //

@@ -41,7 +41,7 @@ const timeout = time.Minute
 // must fails the test on an error.
 func must(t testing.TB, errs ...error) {
 	t.Helper()
-	must(t, errors.Join(errs...))
+	testenv.Must(t, errors.Join(errs...))
 }
 
 // host is the address of the first device.

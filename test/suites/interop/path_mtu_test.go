@@ -5,12 +5,14 @@ import (
 	"context"
 	"io"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -33,6 +35,7 @@ func TestStreamMTU(t *testing.T) {
 	for i := range data {
 		data[i] = byte(i>>16 + i>>8 + i)
 	}
+	defer idle(t)
 	for from := range 2 {
 		listener, err := cm.Listen(ctx, addr(1-from).String(), cm.ListenOptions{})
 		change(t, err)
@@ -59,5 +62,31 @@ func TestStreamMTU(t *testing.T) {
 		client.Close()
 		server.Close()
 		change(t, listener.Close())
+	}
+}
+
+// idle waits until the devices that Dial and Listen have opened are closed, which takes a moment: tests of
+// what processes have count them.
+func idle(t *testing.T) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		left := 0
+		for _, name := range rig.Devices {
+			dev, err := netlinkrdma.DeviceByName(name)
+			change(t, err)
+			pds, err := netlinkrdma.PDs(dev)
+			change(t, err)
+			for _, pd := range pds {
+				if int(pd.PID) == os.Getpid() {
+					left++
+				}
+			}
+		}
+		if left == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d PDs are left", left)
+		}
 	}
 }

@@ -164,6 +164,7 @@ func cmPlaces(t *testing.T) (subject netip.Addr, peer place, capture string) {
 	must(t, err)
 	closeLater(t, dev)
 	peer.addr = softPlaces(t, 1)[0].addr
+	peer.options += ",mtu=1024"
 	return dev.Addr(), peer, capture
 }
 

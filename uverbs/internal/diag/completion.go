@@ -84,7 +84,7 @@ func (c *Completion) Hint() string {
 	}
 	switch c.Status {
 	case RetryExcErr:
-		return c.Peer.noAnswer(c.Request != nil && c.Request.Writes)
+		return c.Peer.noAnswer(c.Request != nil && c.Request.Writes && c.Request.Length > minMTU)
 	case RNRRetryExcErr:
 		hint := "it had no receive posted"
 		if c.Peer != nil {
@@ -126,10 +126,16 @@ func (p *Peer) noAnswer(reads bool) string {
 	return "it did not acknowledge " + wait + "; it is gone, its QP is not ready to receive, or packets do not get through (" + how + ")" + size
 }
 
+// minMTU is the smallest path MTU: a message of so many bytes is one packet.
+const minMTU = 256
+
 // invalidRequest says why the peer may have refused a request as invalid.
 func (c *Completion) invalidRequest() string {
-	const mtu = ", or the peer has another path MTU"
-	switch r := c.Request; {
+	r, mtu := c.Request, ""
+	if r == nil || r.Length > minMTU {
+		mtu = ", or the peer has another path MTU"
+	}
+	switch {
 	case c.SendInv:
 		return "the key that it invalidates may not be one of an MR or MW that the peer's QP may invalidate, the peer's receive is too short" + mtu
 	case r == nil:
