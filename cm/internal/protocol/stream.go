@@ -61,7 +61,7 @@ type Wire interface {
 	// End waits for Close, with Closer, until everything has arrived, and returns what Close returns.
 	End() error
 
-	stream() *Stream
+	Base() *Stream
 }
 
 // Stream is the part of a connection that the protocols have in common.
@@ -113,13 +113,13 @@ type Stream struct {
 	probing     bool // a probe is outstanding
 }
 
-// stream makes a type that embeds Stream a [Wire].
-func (s *Stream) stream() *Stream { return s }
+// Base implements [Wire] for a type that embeds Stream.
+func (s *Stream) Base() *Stream { return s }
 
 // newStream makes a connection for an ID whose route is known. It uses the channel from now on.
 func newStream(c *Config, channel *Channel, id *rdmacm.ID, server bool) (*Stream, error) {
 	wire := c.New()
-	s := wire.stream()
+	s := wire.Base()
 	s.Config, s.wire, s.channel, s.ID, s.Server = c, wire, channel, id, server
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.turn.taken = make(chan struct{}, 1)
