@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/goverbs/goverbs/cm/rdmacm"
 	"net"
 	"net/netip"
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/goverbs/goverbs/cm/rdmacm"
 )
 
 // lookup returns the addresses of a "host:port". The family is "ip", "ip4" or "ip6", as for

@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/goverbs/goverbs/cm/rdmacm"
 	"io/fs"
 	"net"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/goverbs/goverbs/cm/rdmacm"
 )
 
 // Policy says when a [Dialer] connects by RDMA and when by TCP.
