@@ -41,7 +41,7 @@ type PacketConn struct {
 	sendErr    error   // guarded by send.turn: of datagrams that were not sent, until Send returns it
 	ahs        ahCache // guarded by send.turn
 
-	broken  atomic.Bool   // the QP is in state ERR, until revive makes it ready again
+	broken  atomic.Bool   // the QP has failed, and is mostly in state ERR, until revive makes it ready again
 	revived chan struct{} // guarded by send.turn: closed and replaced by revive
 
 	closing atomic.Bool           // it is being closed, or has failed

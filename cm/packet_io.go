@@ -136,7 +136,7 @@ func (p *PacketConn) recover(ctx context.Context, wc *uverbs.WC) error {
 	return errors.Join(p.post(int(wc.ID)), ctx.Err())
 }
 
-// revive makes a QP in state ERR ready again and posts all receives except that of the datagram that the program has;
+// revive makes a broken QP ready again and posts all receives except that of the datagram that the program has;
 // datagrams in both queues are lost. If it fails, the next Recv or Send tries again. The caller has the turn of the
 // receive queue.
 func (p *PacketConn) revive(ctx context.Context) error {
@@ -290,15 +290,21 @@ func (p *PacketConn) sendPosted(what string, err error) error {
 	return p.opError(what, err)
 }
 
-// beginSend takes the turn of the send queue. It makes the QP ready first if it is in state ERR, or waits until a Recv
-// that runs has done so.
+// beginSend takes the turn of the send queue. If the QP is broken it makes it ready first, or has a Recv that runs do so.
 func (p *PacketConn) beginSend(ctx context.Context, what string) error {
 	for {
 		if err := p.begin(ctx, &p.send, what); err != nil || !p.broken.Load() {
 			return err
 		}
 		revived := p.revived
+		var err error
+		if len(p.recv.turn) > 0 { // a Recv may wait for a receive; moving to ERR flushes them all, also if the QP is in ERR
+			err = p.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState)
+		}
 		<-p.send.turn
+		if err != nil { // nothing would wake the Recv
+			return p.opError(what, err)
+		}
 		select {
 		case p.recv.turn <- struct{}{}:
 			err := p.revive(ctx)

@@ -390,11 +390,7 @@ func TestPacketOnlySends(t *testing.T) {
 					defer receiving.Wait()
 					defer client.Close()
 					if receives {
-						receiving.Go(func() {
-							if _, _, err := client.Recv(ctx); !errors.Is(err, net.ErrClosed) {
-								t.Errorf("Recv until Close: %v", err)
-							}
-						})
+						receiving.Go(func() { receivesUntilClose(t, client) })
 					}
 					for round := range 3 {
 						sendsFail(t, client, to, state)
@@ -444,23 +440,63 @@ func sendsFail(t *testing.T, p *PacketConn, to Peer, state ib.QPState) {
 	}
 }
 
-// TestPacketNotTold: a datagram that is in the queue, although the device could not be told of it, is one error.
+// TestPacketNotTold: a datagram that is in the queue, although the device could not be told of it, is one error. The
+// QP may be in any state then, and a Recv may wait.
 func TestPacketNotTold(t *testing.T) {
+	server := newPackets(t, firstAny, PacketOptions{})
+	for _, receives := range []bool{false, true} {
+		t.Run(fmt.Sprint("receives ", receives), func(t *testing.T) {
+			ctx := within(t)
+			client := value(DialPacket(ctx, server.LocalAddr().String(), PacketOptions{SendDepth: 1}))(t)
+			var receiving sync.WaitGroup
+			defer receiving.Wait()
+			defer client.Close()
+			to, _ := client.DialedPeer()
+			if receives {
+				receiving.Go(func() { receivesUntilClose(t, client) })
+			}
+			for round := range 3 {
+				must(t, client.send.takeTurn(ctx))
+				err := client.sendPosted("send", &uverbs.Error{Op: "POST_SEND", Errno: syscall.EFAULT})
+				if <-client.send.turn; !errors.Is(err, syscall.EFAULT) {
+					t.Errorf("Send: %v", err)
+				}
+				for i := range 3 * client.o.SendDepth {
+					text := fmt.Sprint("round ", round, " datagram ", i)
+					must(t, client.Send(ctx, []byte(text), to))
+					if got, _ := received(t, server); got != text {
+						t.Errorf("received %q, want %q", got, text)
+					}
+				}
+			}
+		})
+	}
+}
+
+// receivesUntilClose waits for datagrams, of which there is none, until p is closed.
+func receivesUntilClose(t *testing.T, p *PacketConn) {
+	if _, _, err := p.Recv(t.Context()); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Recv until Close: %v", err)
+	}
+}
+
+// TestPacketCannotBreak: a Send beside a Recv that waits fails if it cannot move the QP to state ERR. Nothing would wake
+// the Recv, so Send must not wait for it.
+func TestPacketCannotBreak(t *testing.T) {
 	ctx := within(t)
 	server := newPackets(t, firstAny, PacketOptions{})
-	client := value(DialPacket(ctx, server.LocalAddr().String(), PacketOptions{SendDepth: 1}))(t)
+	client := value(DialPacket(ctx, server.LocalAddr().String(), PacketOptions{}))(t)
 	defer client.Close()
 	to, _ := client.DialedPeer()
-	must(t, client.send.takeTurn(ctx))
-	err := client.sendPosted("send", &uverbs.Error{Op: "POST_SEND", Errno: syscall.EFAULT})
-	if <-client.send.turn; !errors.Is(err, syscall.EFAULT) {
+	must(t, client.recv.takeTurn(ctx), client.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState)) // which no QP leaves for ERR
+	client.broken.Store(true)
+	err := client.Send(ctx, nil, to)
+	if <-client.recv.turn; err == nil || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Send: %v", err)
 	}
-	for i := range 3 * client.o.SendDepth {
-		must(t, client.Send(ctx, fmt.Append(nil, i), to))
-		if got, _ := received(t, server); got != fmt.Sprint(i) {
-			t.Errorf("received %q, want %d", got, i)
-		}
+	must(t, client.Send(ctx, []byte("revived"), to))
+	if got, _ := received(t, server); got != "revived" {
+		t.Errorf("received %q", got)
 	}
 }
 
