@@ -82,11 +82,11 @@ func (id *ID) ShareEvents() {
 		return
 	}
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	var events []*Event
 	events, c.pending = splitEvents(c.pending, id)
-	c.mu.Unlock()
-	for _, e := range events {
-		c.deliver(e, nil)
+	for _, e := range events { // the ID is on the channel: its events leave the channel with it
+		c.deliverLocked(e, nil)
 	}
 }
 
@@ -503,6 +503,11 @@ func (c *Channel) backlogFull(e *Event) bool {
 func (c *Channel) deliver(e *Event, by *waiter) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.deliverLocked(e, by)
+}
+
+// deliverLocked is deliver for a caller that holds c.mu.
+func (c *Channel) deliverLocked(e *Event, by *waiter) bool {
 	if owner := e.owner(); c.ids[owner.uid] != owner {
 		return false
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -99,6 +100,30 @@ func TestShareEvents(t *testing.T) {
 			t.Errorf("Next returned %s, want %s", e.Type, want)
 		}
 	}
+}
+
+// TestShareEventsBesideClose: requests whose listener is closed meanwhile do not get lost.
+func TestShareEventsBesideClose(t *testing.T) {
+	c, k := newFake(t)
+	const rounds, requests = 200, 50
+	for range rounds {
+		id := value(c.NewID(TCP))(t)
+		id.exclusive.Store(true)
+		for range requests {
+			put(t, c, id, EventConnectRequest)
+		}
+		var sharing sync.WaitGroup
+		sharing.Go(id.ShareEvents)
+		for id.exclusive.Load() { // until it shares, or has shared
+			runtime.Gosched()
+		}
+		must(t, id.Close())
+		sharing.Wait()
+	}
+	if len(k.gone) != rounds*(requests+1) || len(c.pending) != 0 {
+		t.Errorf("%d IDs were destroyed, want %d with the requests; %d events are left", len(k.gone), rounds*(requests+1), len(c.pending))
+	}
+	must(t, c.Close())
 }
 
 // TestReaderIsGivenEvent: the goroutine that reads the channel is woken if another one has an event for it, as
