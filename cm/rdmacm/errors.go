@@ -153,7 +153,7 @@ func hint(op string, errno syscall.Errno) string {
 	case errno == syscall.EPERM && op == opCreate:
 		return "a sandbox forbids write() to the connection manager; in a container: --security-opt seccomp=FILE that allows it"
 	case errno == syscall.ENOENT && op == opConnect:
-		return "the path of SetPath has a partition key that the port does not have"
+		return "the port does not have the partition key of the path, which may come from SetPath"
 	case errno == syscall.ECONNREFUSED && op == opConnect:
 		return "nobody listens there, or the listener does not use iWARP"
 	case errno == syscall.ENODEV && op != opConnect:
