@@ -26,8 +26,9 @@ type eventLoop struct {
 
 // eventHandler has the functions that an eventLoop calls for one ID. They may issue commands to the
 // device, so each ID has a goroutine while it has events: a device that hangs stops only its own
-// connections. Requests are handled in the goroutine that reads the channel, so that no more of them
-// wait than the kernel allows.
+// connections. Requests are handled in the goroutine of the loop. While it handles one, the next wait in
+// the kernel, which limits them, unless another goroutine reads the channel, as [PacketConn.Join] does.
+// Then they wait in the channel, which has the same limit.
 type eventHandler struct {
 	event func(*rdmacm.Event) // is called for each event of the ID, in order
 	lost  func(error)         // is called when there will be no more events; may be nil

@@ -438,7 +438,8 @@ func (c *Conn) notTold(err error) bool {
 }
 
 // queuedAnyway reports whether an error of posting comes from the doorbell, which follows when the work requests are in
-// the queue. All other errors of posting come before that, and without a command.
+// the queue. All other errors of posting come before that, and without a command, except os.ErrClosed: if the device was
+// closed underneath, the work requests may be in the queue, but nothing completes there any more.
 func queuedAnyway(err error) bool {
 	_, ok := errors.AsType[*uverbs.Error](err)
 	return ok
