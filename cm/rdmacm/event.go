@@ -104,6 +104,9 @@ func (e *Event) Err() error {
 	if e.Group != nil {
 		err.Addr = e.Group.addr.String()
 	}
+	if e.Status < 0 {
+		err.hint = err.likelyCause(syscall.Errno(-e.Status))
+	}
 	return err
 }
 
@@ -119,7 +122,8 @@ type EventError struct {
 	PrivateData []byte    // PrivateData is the private data of a rejection.
 
 	space PortSpace
-	cause error // cause is an error of this side, if Status does not come from the kernel.
+	hint  string // hint says what the cause may be; may be empty.
+	cause error  // cause is an error of this side, if Status does not come from the kernel.
 }
 
 // Error implements the error interface.
@@ -136,8 +140,8 @@ func (e *EventError) Error() string {
 	case e.Status < 0:
 		errno := syscall.Errno(-e.Status)
 		s += ": " + errno.Error()
-		if hint := e.hint(errno); hint != "" {
-			s += ": " + hint
+		if e.hint != "" {
+			s += ": " + e.hint
 		}
 		return s
 	case e.Type == EventMulticastError && e.Status == 0:
@@ -154,8 +158,8 @@ func (e *EventError) Error() string {
 	return fmt.Sprintf("%s: status %d", s, e.Status)
 }
 
-// hint returns the likely cause of a failure, if there is one.
-func (e *EventError) hint(errno syscall.Errno) string {
+// likelyCause returns the likely cause of a failure, if there is one. It may list the devices.
+func (e *EventError) likelyCause(errno syscall.Errno) string {
 	switch t := e.Type; {
 	case t == EventAddrError && errno == syscall.EINVAL && e.space == IPoIB:
 		return noIPoIB

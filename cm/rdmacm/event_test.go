@@ -36,7 +36,7 @@ func TestEventHints(t *testing.T) {
 		{EventDisconnected, syscall.EINVAL, TCP, ""},
 	} {
 		e := &EventError{Type: c.typ, space: c.space}
-		if got := e.hint(c.errno); (c.says == "") != (got == "") || !strings.Contains(got, c.says) {
+		if got := e.likelyCause(c.errno); (c.says == "") != (got == "") || !strings.Contains(got, c.says) {
 			t.Errorf("%s, %v: the hint is %q, want %q", c.typ, c.errno, got, c.says)
 		}
 	}

@@ -83,7 +83,8 @@ func TestContainerHints(t *testing.T) {
 func TestSoftFailureHints(t *testing.T) {
 	const why = "environment variable GOVERBS_SOFT: there is no such interface"
 	old := softFailure
-	softFailure = func() error { return errors.New(why) }
+	asked := 0
+	softFailure = func() error { asked++; return errors.New(why) }
 	defer func() { softFailure = old }()
 	at := Addr{IP: netip.AddrFrom4([4]byte{192, 0, 2, 1})}
 	for name, err := range map[string]error{
@@ -100,8 +101,20 @@ func TestSoftFailureHints(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := onlySoftFailure(); errors.Is(err, syscall.ENODEV) == inprocess.KernelHasDevices() || err != nil && !strings.Contains(err.Error(), why) {
-		t.Errorf("no usable device: %v", err)
+	err := (&Event{Type: EventAddrError, Status: -int32(syscall.ENODEV)}).Err()
+	if before := asked; !strings.Contains(err.Error(), why) || asked != before {
+		t.Errorf("the text of an error is %q, and the devices were listed for it", err)
+	}
+	defer func() { kernelHasDevices = inprocess.KernelHasDevices }()
+	for _, c := range []struct {
+		has     bool
+		err     error
+		refuses bool
+	}{{false, nil, true}, {true, nil, false}, {false, syscall.EPERM, false}} {
+		kernelHasDevices = func() (bool, error) { return c.has, c.err }
+		if err := onlySoftFailure(); errors.Is(err, syscall.ENODEV) != c.refuses || err != nil && !strings.Contains(err.Error(), why) {
+			t.Errorf("the kernel has devices: %v, %v; the error is %v", c.has, c.err, err)
+		}
 	}
 	if err := opError(opListen, "", syscall.EADDRINUSE); strings.Contains(err.Error(), why) {
 		t.Errorf("a port that is taken: %v", err)

@@ -24,13 +24,20 @@ func newHost() *ucm.Host {
 // unknown, is for the software devices of this process instead of the devices of the kernel.
 func Serves(local, remote netip.Addr) bool {
 	gsi.Demand()
-	return Host.HasDevices() && (Host.Serves(local, remote) || !KernelHasDevices())
+	if !Host.HasDevices() {
+		return false
+	}
+	if Host.Serves(local, remote) {
+		return true
+	}
+	has, _ := KernelHasDevices() // package uverbs does not find devices that cannot be listed either
+	return !has
 }
 
 // KernelHasDevices reports whether the kernel has RDMA devices that this process sees.
-func KernelHasDevices() bool {
+func KernelHasDevices() (bool, error) {
 	devices, err := netlinkrdma.Devices()
-	return err == nil && len(devices) > 0
+	return len(devices) > 0, err
 }
 
 // DeviceName returns the name of a device, empty if the device is gone.
