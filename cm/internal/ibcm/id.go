@@ -357,7 +357,10 @@ func (m *Manager) receiveREJ(from origin, msg *REJ) {
 	default:
 		id = m.find(from, msg.RemoteCommID, msg.CommID)
 	}
-	if id == nil || msg.Reason == ReasonTimeout && id.state >= Established { // a peer gives up only before that
+	if id == nil {
+		return
+	}
+	if msg.Reason == ReasonTimeout && (id.state < REQRcvd || id.state > MRAREPRcvd) { // only the side that has sent the REQ gives up, before the RTU
 		return
 	}
 	switch id.state {
