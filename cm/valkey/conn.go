@@ -32,11 +32,16 @@ type conn struct {
 	controls uint32           // commands that were sent
 }
 
-// Prepare implements [protocol.Wire].
-func (c *conn) Prepare() (err error) {
-	if c.IWARP {
+// checkDevice returns an error if a device cannot speak the protocol.
+func checkDevice(info uverbs.DeviceInfo) error {
+	if info.IWARP() {
 		return &uverbs.FeatureError{Feature: "RDMA WRITE with immediate data, which Valkey's protocol needs", Driver: "iWARP"}
 	}
+	return nil
+}
+
+// Prepare implements [protocol.Wire].
+func (c *conn) Prepare() (err error) {
 	c.server = c.Server
 	if c.cbuf, err = c.Register(firstRecvs*commandSize, 0); err != nil {
 		return err

@@ -54,7 +54,7 @@ func (o Options) defaults(op string) (Options, error) {
 // config returns the protocol with options that have their defaults.
 func (o Options) config() *protocol.Config {
 	return &protocol.Config{
-		Network: Network, Check: checkPrivateData, Silent: silent, New: func() protocol.Wire { return new(conn) },
+		Network: Network, Check: checkPrivateData, Silent: silent, Device: checkDevice, New: func() protocol.Wire { return new(conn) },
 		Refusal:    func(request []byte) []byte { return protocol.Refusal(request, speaks) },
 		RecvBuffer: o.RecvBuffer, SendBuffer: o.SendBuffer, SendExtra: maxControls * commandSize, Receives: o.RecvDepth,
 		SendDepth: o.SendDepth, MaxControls: maxControls, Sends: o.SendDepth + maxControls,

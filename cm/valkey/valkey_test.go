@@ -2,12 +2,15 @@ package valkey
 
 import (
 	"context"
+	"errors"
 	"net"
 	"testing"
 
 	"github.com/goverbs/goverbs/cm/internal/protocol"
 	"github.com/goverbs/goverbs/cm/internal/streamtest"
+	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m, map[string]string{"rxe": "", "mlx5": "", "soft": ""}) }
@@ -84,3 +87,20 @@ func TestHalfOpenMemory(t *testing.T)    { shared.HalfOpenMemory(t) }
 func TestWrongRequest(t *testing.T)      { shared.WrongRequest(t) }
 func TestWrongAnswer(t *testing.T)       { shared.WrongAnswer(t) }
 func TestCut(t *testing.T)               { shared.Cut(t) }
+
+// TestDevice: iWARP cannot speak the protocol, and a connection on a device that cannot fails before it makes anything there.
+func TestDevice(t *testing.T) {
+	iwarp := uverbs.DeviceInfo{Protocol: string(netlinkrdma.ProtocolIWARP)}
+	if err := checkDevice(iwarp); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("on iWARP: %v, want ErrUnsupported", err)
+	}
+	l := newListener(t, Options{})
+	o, err := Options{}.defaults("Dial")
+	must(t, err)
+	config, c := o.config(), new(conn)
+	config.New = func() protocol.Wire { return c }
+	config.Device = func(uverbs.DeviceInfo) error { return checkDevice(iwarp) }
+	if _, err := protocol.Dial(t.Context(), l.Addr().String(), config); !errors.Is(err, errors.ErrUnsupported) || c.PD != nil || c.QP != nil {
+		t.Errorf("Dial: %v, want ErrUnsupported; it has made a PD: %v, a QP: %v", err, c.PD != nil, c.QP != nil)
+	}
+}

@@ -22,6 +22,8 @@ type Config struct {
 	Silent  string                      // Silent is what a rejection without a reason means; "" if Dial adds nothing to it.
 	New     func() Wire                 // New makes the value that speaks the protocol for one connection.
 
+	Device func(uverbs.DeviceInfo) error // Device returns why a device cannot speak the protocol; it is nil if every device can.
+
 	RecvBuffer  int  // RecvBuffer is the size of the memory for received data, in bytes.
 	SendBuffer  int  // SendBuffer is the size of the memory for data to send, in bytes.
 	SendExtra   int  // SendExtra is the size of the memory behind it, from which messages without data are sent.
@@ -144,6 +146,11 @@ func (s *Stream) prepare() (err error) {
 		return err
 	}
 	dev := s.dev.Dev
+	if s.Device != nil {
+		if err := s.Device(dev.Info()); err != nil {
+			return err
+		}
+	}
 	s.IWARP = dev.Info().IWARP()
 	if s.PD = s.dev.PD; !s.SharedPD {
 		if s.PD, err = dev.AllocPD(); err != nil {
