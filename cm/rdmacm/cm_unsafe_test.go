@@ -426,6 +426,25 @@ func TestMethodsWhileClosing(t *testing.T) {
 	must(t, <-results, <-results)
 }
 
+// TestMethodsWhileClosingQP: while Close closes the QP, which may take a device long, commands fail already.
+func TestMethodsWhileClosingQP(t *testing.T) {
+	c, _ := newFake(t)
+	id := value(c.NewID(UDP))(t)
+	ctx := within(t)
+	id.queues.mu.Lock() // as Close has it meanwhile
+	closed := make(chan error, 1)
+	go func() { closed <- id.Close() }()
+	var err error
+	for err == nil && ctx.Err() == nil {
+		err = id.Bind(Addr{IP: netip.AddrFrom4([4]byte{192, 0, 2, 1})})
+	}
+	if !isClosedError(err) {
+		t.Errorf("Bind: %v", err)
+	}
+	id.queues.mu.Unlock()
+	must(t, <-closed)
+}
+
 // TestUnexpectedRequest: a request that comes while another method than Request waits for an event of the listener is
 // not left open. DisconnectWait is such a method, since the kernel lets a listener disconnect.
 func TestUnexpectedRequest(t *testing.T) {

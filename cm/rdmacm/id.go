@@ -38,7 +38,7 @@ type ID struct {
 	lowerMTU  atomic.Uint32                       // what it has returned
 
 	open    sync.RWMutex // held for reading by commands; see hold
-	closing atomic.Bool  // Close waits for the commands that run, or destroys the ID
+	closing atomic.Bool  // Close closes the queues, waits for the commands that run, or destroys the ID
 	closed  atomic.Bool  // set with open
 }
 
@@ -502,7 +502,10 @@ func ahAttr(a *abi.IbUverbsAHAttr) uverbs.AHAttr {
 // Close destroys the ID (rdma_destroy_id). A listener stops listening, and a connection ends. Close
 // first closes the QP and the SRQ that were created on the ID; the program must close any other QP
 // before. Close waits for the commands about the ID that run. A goroutine that waits for an event of the
-// ID gets an error that matches [os.ErrClosed], and so does each method that is called meanwhile or later.
+// ID gets an error that matches [os.ErrClosed], and so does each command that is called meanwhile or later.
+// Methods that need the QP or the options for enhanced connections wait while Close closes the QP.
+//
+// If the QP or the SRQ cannot be closed, Close fails, and the ID stays open.
 //
 // If the process has changed its user or group, Close fails with EACCES. The ID is closed
 // nevertheless, and the kernel destroys its own part of it when the channel is closed.
@@ -510,10 +513,11 @@ func (id *ID) Close() error {
 	if id.channel.Load() == nil {
 		return errZero("ID")
 	}
+	id.closing.Store(true)
 	if err := id.queues.close(); err != nil {
+		id.closing.Store(false)
 		return err
 	}
-	id.closing.Store(true)
 	id.open.Lock()
 	defer id.open.Unlock()
 	if id.closed.Load() {

@@ -11,6 +11,9 @@ import (
 // Migrate moves the ID to another channel, with its groups and its events that were not read
 // (rdma_migrate_id). Goroutines that wait for an event of the ID continue to wait there. A listener
 // cannot move, because the kernel leaves the IDs of requests that were not read on the old channel.
+//
+// Migrate waits for the commands about the ID that run, which may take minutes if the kernel connects by
+// TCP for an iWARP device. Commands that are called meanwhile wait for Migrate.
 func (id *ID) Migrate(to *Channel) error {
 	if to == nil {
 		return argErr("Migrate", "channel", "nil", "a channel")

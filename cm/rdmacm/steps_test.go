@@ -264,6 +264,20 @@ func TestSRQOfID(t *testing.T) {
 	}
 }
 
+// TestCloseFails: an ID whose SRQ cannot be closed, since a QP of the program uses it, stays open.
+func TestCloseFails(t *testing.T) {
+	c := openKernel(t)
+	pd, cq := openPD(t)
+	id := newID(t, c, TCP)
+	must(t, id.Bind(Addr{IP: first}))
+	srq := value(id.CreateSRQ(pd, uverbs.SRQOptions{MaxWR: 4, MaxSGE: 1}))(t)
+	qp := value(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, SRQ: srq}))(t)
+	if err := id.Close(); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("Close: %v, want EBUSY", err)
+	}
+	must(t, id.Listen(0), qp.Close())
+}
+
 // TestTimewaitExit: after the end of a connection there is an event when its QP may be used again.
 func TestTimewaitExit(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
