@@ -8,7 +8,6 @@ import (
 
 	"github.com/goverbs/goverbs/cm/internal/protocol"
 	"github.com/goverbs/goverbs/cm/internal/streamtest"
-	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -90,7 +89,7 @@ func TestCut(t *testing.T)               { shared.Cut(t) }
 
 // TestDevice: iWARP cannot speak the protocol, and a connection on a device that cannot fails before it makes anything there.
 func TestDevice(t *testing.T) {
-	iwarp := uverbs.DeviceInfo{Protocol: string(netlinkrdma.ProtocolIWARP)}
+	iwarp := uverbs.DeviceInfo{Protocol: "iw"} // as the kernel has it
 	if err := checkDevice(iwarp); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("on iWARP: %v, want ErrUnsupported", err)
 	}
