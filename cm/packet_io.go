@@ -150,19 +150,17 @@ func (p *PacketConn) revive(ctx context.Context) error {
 	if !p.broken.Load() {
 		return nil
 	}
+	if err := p.takeCompletions(); err != nil { // RESET may remove completions
+		return err
+	}
 	if err := p.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState); err != nil {
 		return err
 	}
-	for _, q := range []*packetQueue{&p.recv, &p.send} { // the completions of what was flushed
-		for n := 1; n > 0; {
-			var err error
-			if n, err = q.cq.Poll(q.wcs[:]); err != nil {
-				return err
-			}
-			if q == &p.send {
-				p.sendsCompleted(q.wcs[:n])
-			}
-		}
+	if err := p.takeCompletions(); err != nil {
+		return err
+	}
+	if p.inFlight > 0 { // the device says no more of these
+		p.sendsCompleted([]uverbs.WC{{ID: uint64(p.sent - 1), Status: uverbs.WCWRFlushErr, QPN: p.qp.QPN()}})
 	}
 	p.inFlight = 0
 	for _, state := range []ib.QPState{ib.QPInit, ib.QPRTR, ib.QPRTS} {
@@ -185,6 +183,22 @@ func (p *PacketConn) revive(ctx context.Context) error {
 	p.broken.Store(false)
 	close(p.revived)
 	p.revived = make(chan struct{})
+	return nil
+}
+
+// takeCompletions takes the completions of a QP in state ERR or RESET. The caller has the turns of both queues.
+func (p *PacketConn) takeCompletions() error {
+	for _, q := range []*packetQueue{&p.recv, &p.send} {
+		for n := 1; n > 0; {
+			var err error
+			if n, err = q.cq.Poll(q.wcs[:]); err != nil {
+				return err
+			}
+			if q == &p.send {
+				p.sendsCompleted(q.wcs[:n])
+			}
+		}
+	}
 	return nil
 }
 
