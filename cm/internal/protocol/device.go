@@ -8,13 +8,14 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/goverbs/goverbs/cm/internal/inprocess"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
 // Device is a device that is open, or is being opened, and that connections share.
 type Device struct {
-	name string       // when it was opened
-	open func() error // opens it at the first call; later ones wait for that and return its error
+	index uint32       // which no other device gets
+	open  func() error // opens it at the first call; later ones wait for that and return its error
 
 	Dev *uverbs.Device // Dev is the device.
 	PD  *uverbs.PD     // PD is for the connections that share one.
@@ -22,16 +23,16 @@ type Device struct {
 	users int // guarded by devices.mu
 }
 
-// devices are the open devices by name.
+// devices are the open devices by index: a new device may have the name of one that was removed.
 var devices = struct {
 	mu   sync.Mutex // held for short times, never during a command
-	open map[string]*Device
-}{open: map[string]*Device{}}
+	open map[uint32]*Device
+}{open: map[uint32]*Device{}}
 
 // UseDevice opens a device, or returns it if it is open. A device that hangs blocks no connection on
 // another one.
-func UseDevice(name string) (*Device, error) {
-	d := findDevice(name)
+func UseDevice(index uint32) (*Device, error) {
+	d := findDevice(index)
 	if err := d.open(); err != nil {
 		d.forget()
 		return nil, errors.Join(err, d.Release())
@@ -40,14 +41,14 @@ func UseDevice(name string) (*Device, error) {
 }
 
 // findDevice returns the entry of a device, which it makes if there is none, and adds a user.
-func findDevice(name string) *Device {
+func findDevice(index uint32) *Device {
 	devices.mu.Lock()
 	defer devices.mu.Unlock()
-	d := devices.open[name]
+	d := devices.open[index]
 	if d == nil {
-		d = &Device{name: name}
+		d = &Device{index: index}
 		d.open = sync.OnceValue(d.openNow)
-		devices.open[name] = d
+		devices.open[index] = d
 	}
 	d.users++
 	return d
@@ -55,7 +56,11 @@ func findDevice(name string) *Device {
 
 // openNow opens the device.
 func (d *Device) openNow() error {
-	dev, err := uverbs.Open(d.name, uverbs.OpenOptions{})
+	name, err := inprocess.DeviceName(d.index)
+	if err != nil {
+		return err
+	}
+	dev, err := uverbs.Open(name, uverbs.OpenOptions{})
 	if err != nil {
 		return err
 	}
@@ -71,7 +76,7 @@ func (d *Device) openNow() error {
 func (d *Device) Use() bool {
 	devices.mu.Lock()
 	defer devices.mu.Unlock()
-	if devices.open[d.name] != d {
+	if devices.open[d.index] != d {
 		return false
 	}
 	d.users++
@@ -93,8 +98,8 @@ func (d *Device) leave() bool {
 	if d.users--; d.users > 0 {
 		return false
 	}
-	if devices.open[d.name] == d {
-		delete(devices.open, d.name)
+	if devices.open[d.index] == d {
+		delete(devices.open, d.index)
 	}
 	return true
 }
@@ -115,8 +120,8 @@ func (d *Device) Removed(err error) error {
 func (d *Device) forget() {
 	devices.mu.Lock()
 	defer devices.mu.Unlock()
-	if devices.open[d.name] == d {
-		delete(devices.open, d.name)
+	if devices.open[d.index] == d {
+		delete(devices.open, d.index)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
@@ -35,9 +36,9 @@ func must(t testing.TB, errs ...error) {
 // error.
 func TestHungDevice(t *testing.T) {
 	testenv.Guest(t)
-	const name = "hung0"
+	const index = 1 << 20
 	entered, answer := make(chan struct{}), make(chan error)
-	hung := findDevice(name)
+	hung := findDevice(index)
 	hung.open = func() error {
 		entered <- struct{}{}
 		return <-answer
@@ -45,12 +46,12 @@ func TestHungDevice(t *testing.T) {
 	opened := make(chan error)
 	for range 2 {
 		go func() {
-			_, err := UseDevice(name)
+			_, err := UseDevice(index)
 			opened <- err
 		}()
 		<-entered
 	}
-	other, err := UseDevice(testenv.TheRig().Devices[0])
+	other, err := UseDevice(firstIndex(t))
 	must(t, err, other.Release())
 
 	want := errors.New("it is broken")
@@ -66,19 +67,48 @@ func TestHungDevice(t *testing.T) {
 	}
 }
 
+// firstIndex returns the index of the first device.
+func firstIndex(t *testing.T) uint32 {
+	t.Helper()
+	dev, err := uverbs.Open(testenv.TheRig().Devices[0], uverbs.OpenOptions{})
+	must(t, err)
+	defer dev.Close()
+	return dev.Info().Index
+}
+
+// TestDeviceNameAgain: a new device with the name of one that was removed, and that a connection still uses, is another.
+func TestDeviceNameAgain(t *testing.T) {
+	open := func() (*soft.Device, *Device) {
+		s, err := soft.New(soft.Options{Name: "again"})
+		must(t, err)
+		dev, err := uverbs.Open("again", uverbs.OpenOptions{})
+		must(t, err)
+		d, err := UseDevice(dev.Info().Index)
+		must(t, err, dev.Close())
+		return s, d
+	}
+	old, a := open()
+	must(t, old.Close())
+	s, b := open()
+	if a == b {
+		t.Error("the device that was removed is used again")
+	}
+	must(t, a.Release(), b.Release(), s.Close())
+}
+
 // TestDeviceAgain: a device that could not be opened is tried again, and an open one is shared until its last
 // user has gone.
 func TestDeviceAgain(t *testing.T) {
 	testenv.Guest(t)
 	for range 2 {
-		if d, err := UseDevice("no-such-device"); err == nil {
+		if d, err := UseDevice(1 << 20); err == nil {
 			t.Errorf("a device that does not exist: %+v", d)
 		}
 	}
-	name := testenv.TheRig().Devices[0]
-	a, err := UseDevice(name)
+	index := firstIndex(t)
+	a, err := UseDevice(index)
 	must(t, err)
-	b, err := UseDevice(name)
+	b, err := UseDevice(index)
 	must(t, err)
 	if a != b || a.users != 2 {
 		t.Errorf("two users have %p and %p", a, b)

@@ -139,10 +139,11 @@ func newStream(c *Config, channel *Channel, id *rdmacm.ID, server bool) (*Stream
 
 // prepare makes what the connection needs while its peer has not completed it.
 func (s *Stream) prepare() (err error) {
-	if s.addrs, err = s.ID.Addrs(); err != nil {
+	var index uint32
+	if s.addrs, index, err = s.ID.QueryAddrs(); err != nil {
 		return err
 	}
-	if s.dev, err = UseDevice(s.addrs.Device); err != nil {
+	if s.dev, err = UseDevice(index); err != nil {
 		return err
 	}
 	dev := s.dev.Dev

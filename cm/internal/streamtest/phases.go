@@ -27,11 +27,11 @@ type RawPeer struct {
 // NewRawPeer makes a QP for an ID whose device is known.
 func NewRawPeer(id *rdmacm.ID) (*RawPeer, error) {
 	p := &RawPeer{ID: id}
-	addrs, err := id.Addrs()
+	_, index, err := id.QueryAddrs()
 	if err != nil {
 		return p, err
 	}
-	d, err := protocol.UseDevice(addrs.Device)
+	d, err := protocol.UseDevice(index)
 	if err != nil {
 		return p, err
 	}
