@@ -79,8 +79,8 @@ type ConnParam struct {
 	SRQ                bool                            // SRQ says that the QP takes its receives from an SRQ; only for an ID without a QP.
 	QPN                uint32                          // QPN is the number of the QP; only for an ID without a QP.
 	QKey               uint32                          // QKey is the Q_Key for datagrams; 0 is the default of the port space.
-	MTU                ib.MTU                          // MTU is the longest path MTU of this side, for [ID.Accept] by a program that tells it to the peer; 0: see there.
-	AnswerMTU          func(privateData []byte) ib.MTU // AnswerMTU, for [ID.Connect], returns the longest path MTU of the peer, which the answer has; 0 if it does not.
+	MTU                ib.MTU                          // MTU, for [ID.Accept], is the longest path MTU of this side, in a program that tells it to the peer; with 0 a request for more than the port has is refused.
+	AnswerMTU          func(privateData []byte) ib.MTU // AnswerMTU, for [ID.Connect], returns the longest path MTU of the peer, which the answer says; 0 if it does not. It is called when the answer is read.
 	ECE                ECE                             // ECE has options for enhanced connections; if it is the zero value, the [ECEMode] of the ID says which are sent.
 }
 

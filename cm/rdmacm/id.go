@@ -334,6 +334,7 @@ func (id *ID) Connect(p ConnParam) error {
 		p.ECE = id.offeredECE()
 	}
 	id.answerMTU.Store(&p.AnswerMTU)
+	id.lowerMTU.Store(0)
 	return do(id, opConnect, id.remote.Load(), abi.RDMA_USER_CM_CMD_CONNECT,
 		&abi.Connect{ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: p.ECE.VendorID, AttrMod: p.ECE.Options}})
 }

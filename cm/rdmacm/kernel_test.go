@@ -355,7 +355,7 @@ func TestErrorMessages(t *testing.T) {
 	id = newID(t, c, TCP)
 	for _, err := range []error{
 		id.Connect(ConnParam{PrivateData: make([]byte, 57)}), id.Accept(ConnParam{PrivateData: make([]byte, 197)}),
-		id.Reject(make([]byte, 149), ReasonConsumer), id.Reject(nil, ReasonStaleConn), id.Connect(ConnParam{RetryCount: 8}),
+		id.Reject(make([]byte, 149), ReasonConsumer), id.Reject(nil, ReasonStaleConn), id.Connect(ConnParam{RetryCount: 8}), id.Connect(ConnParam{MTU: 200}),
 		id.ResolveRoute(0), id.Listen(-1), id.Bind(Addr{}),
 	} {
 		var arg *ArgError
