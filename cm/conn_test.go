@@ -291,6 +291,7 @@ func TestConnRefused(t *testing.T) {
 	for field, o := range map[string]DialOptions{
 		"PrivateData": {PrivateData: make([]byte, MaxDialData+1)}, "Depth": {ConnOptions: ConnOptions{Depth: -1}}, "MessageSize": {ConnOptions: ConnOptions{MessageSize: maxMessageSize + 1}},
 		"RetryCount": {ConnOptions: ConnOptions{RetryCount: 8}}, "Wait": {ConnOptions: ConnOptions{Wait: 3}}, "Spin": {ConnOptions: ConnOptions{Spin: -1}},
+		"Linger": {ConnOptions: ConnOptions{Linger: -1}}, "AckTimeout": {ConnOptions: ConnOptions{AckTimeout: -1}},
 	} {
 		if _, err := Dial(ctx, to, o); !errors.As(err, &arg) || arg.Field != field {
 			t.Errorf("Dial with %s: %v", field, err)

@@ -29,7 +29,7 @@ type layer struct {
 
 // layered are packages whose files form layers, from the bottom. A reference, from a file to a name of
 // another file, should go down. Up is the number of those that go up, and Names the number of exported
-// names; they may become smaller only. CONTRIBUTING.md draws the layers.
+// names: neither grows unnoticed. CONTRIBUTING.md draws the layers.
 var layered = []struct {
 	pkg       string
 	up, names int

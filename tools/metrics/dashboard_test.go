@@ -26,7 +26,7 @@ type dashboard struct {
 }
 
 // TestDashboard: the expressions of the dashboard are about metrics and labels that there are, with variables that
-// are defined; every metric of ports, objects, events and findings is shown; and no two panels overlap.
+// are defined; every metric is shown but the hidden ones; and no two panels overlap.
 func TestDashboard(t *testing.T) {
 	text, err := os.ReadFile("dashboard.json")
 	if err != nil {
