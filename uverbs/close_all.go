@@ -55,7 +55,7 @@ func (d *Device) CloseAll() error {
 	case d.closed.Load():
 		return nil
 	}
-	d.refuseNew(true)
+	d.refuseNew(1)
 	for {
 		all, creating := d.openObjects()
 		closed := 0
@@ -74,11 +74,11 @@ func (d *Device) CloseAll() error {
 		case len(errs) > 0 && d.shared.Load() && d.leaving.CompareAndSwap(false, true):
 		case len(errs) > 0:
 			d.leaving.Store(false)
-			d.refuseNew(false)
+			d.refuseNew(-1)
 			return errors.Join(errs...)
 		default:
 			if err := d.Close(); err != nil {
-				d.refuseNew(false)
+				d.refuseNew(-1)
 				return err
 			}
 			return nil
@@ -86,11 +86,11 @@ func (d *Device) CloseAll() error {
 	}
 }
 
-// refuseNew makes the creation of objects fail, or allows it again.
-func (d *Device) refuseNew(refuse bool) {
+// refuseNew makes the creation of objects fail as a call of Close does, or with -1 no longer.
+func (d *Device) refuseNew(closers int) {
 	d.tree.Lock()
 	defer d.tree.Unlock()
-	d.noNewUsers = refuse
+	d.closers += closers
 }
 
 // openObjects returns the objects in the order in which they must be closed, and how many are being

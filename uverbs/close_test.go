@@ -3,12 +3,14 @@ package uverbs
 import (
 	"errors"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
 // TestCloseOrder closes everything in the wrong order: nothing happens but an error that
@@ -142,6 +144,119 @@ func TestCloseWhileCreating(t *testing.T) {
 		}
 	}
 	must(t, d.Close())
+}
+
+// TestCommandsWhileClosing: commands about an object fail as soon as Close begins. They wait neither for the command that
+// Close waits for, nor for the one that destroys the object.
+func TestCommandsWhileClosing(t *testing.T) {
+	d, k := fakeDevice(t, pathAuto)
+	pd, ch := value(d.AllocPD())(t), value(d.CreateCompChannel())(t)
+	cq := value(d.CreateCQ(CQOptions{MaxCQE: 31, Channel: ch}))(t)
+	srq := value(pd.CreateSRQ(SRQOptions{MaxWR: 7, MaxSGE: 1}))(t)
+	mr := value(pd.RegSlice(make([]byte, 8), AccessLocalWrite))(t)
+	qp := value(pd.CreateQP(QPOptions{Type: ib.UD, SendCQ: cq, RecvCQ: cq}))(t)
+	group, access := ib.GID{10: 0xff, 11: 0xff, 12: 224, 15: 1}, Access(0)
+	for _, c := range []struct {
+		o        *object
+		close    func() error
+		commands map[string]func() error
+	}{
+		{&qp.object, qp.Close, map[string]func() error{
+			"Modify":          func() error { return qp.Modify(QPAttr{State: ib.QPErr}, AttrState) },
+			"Query":           func() error { _, err := qp.Query(); return err },
+			"AttachMulticast": func() error { return qp.AttachMulticast(group, 0) },
+			"PostSend": func() error {
+				if qp.sending.TryLock() { // as another post that runs
+					defer qp.sending.Unlock()
+				}
+				return qp.PostSend(SendWR{})
+			},
+		}},
+		{&srq.object, srq.Close, map[string]func() error{
+			"SetLimit": func() error { return srq.SetLimit(1) },
+			"Resize":   func() error { return srq.Resize(31) },
+			"Query":    func() error { _, err := srq.Query(); return err },
+		}},
+		{&cq.object, cq.Close, map[string]func() error{
+			"Notify": cq.Notify,
+			"Resize": func() error { return cq.Resize(63) },
+			"Modify": func() error { return cq.Modify(1, 0) },
+			"CreateQP": func() error {
+				_, err := pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq})
+				return err
+			},
+		}},
+		{&mr.object, mr.Close, map[string]func() error{
+			"Query": func() error { _, err := mr.Query(); return err },
+			"Rereg": func() error { return mr.Rereg(ReregOptions{Access: &access}) },
+		}},
+		{&pd.object, pd.Close, map[string]func() error{
+			"RegSlice": func() error { _, err := pd.RegSlice(make([]byte, 1), 0); return err },
+		}},
+		{&d.object, d.Close, map[string]func() error{
+			"RateLimits": func() error { _, err := d.RateLimits(); return err },
+			"AllocPD":    func() error { _, err := d.AllocPD(); return err },
+		}},
+	} {
+		fail := func(when string) {
+			for name, command := range c.commands {
+				errorIs(t, command(), os.ErrClosed, "%s of a %s while %s", name, c.o.kind, when)
+			}
+		}
+		must(t, c.o.acquire()) // as a command that takes long
+		k.seen = func(*kernel.Command, bool) {
+			k.seen = nil
+			fail("the kernel destroys it")
+		}
+		closed := make(chan error, 1)
+		go func() { closed <- c.close() }()
+		for c.o.closeMu.TryRLock() { // until Close waits
+			c.o.release()
+			runtime.Gosched()
+		}
+		fail("Close waits")
+		c.o.release()
+		must(t, <-closed)
+		if c.o != &d.object && k.seen != nil {
+			t.Errorf("the kernel did not destroy the %s", c.o.kind)
+		}
+		if c.o == &pd.object {
+			must(t, ch.Close())
+		}
+	}
+}
+
+// TestCloseBusyDoesNotWait: a Close that fails since the object is used does not wait for commands, and disturbs none.
+func TestCloseBusyDoesNotWait(t *testing.T) {
+	d, _ := fakeDevice(t, pathAuto)
+	pd := value(d.AllocPD())(t)
+	must(t, d.acquire())
+	defer d.release()
+	errorIs(t, d.Close(), syscall.EBUSY, "Close beside a command")
+	must(t, d.acquire(), pd.Close())
+	d.release()
+}
+
+// TestCloseAfterFailure: while one Close waits for another, which fails, there are no new users.
+func TestCloseAfterFailure(t *testing.T) {
+	d := bareDevice("rxe0")
+	pd := newObject(t, d, "PD", &d.object)
+	first, second := make(chan error), make(chan error, 1)
+	use := func() error { return new(object).addParents(d, "MR", "DEREG_MR", pd) }
+	err := pd.close(func() error {
+		go func() { second <- pd.close(func() error { return errors.Join(<-first, use()) }, nil) }()
+		for closers := 1; closers < 2; runtime.Gosched() {
+			d.tree.Lock()
+			closers = pd.closers
+			d.tree.Unlock()
+		}
+		return syscall.EAGAIN
+	}, nil)
+	errorIs(t, err, syscall.EAGAIN, "the first Close")
+	errorIs(t, use(), os.ErrClosed, "a user before the second Close")
+	close(first)
+	errorIs(t, <-second, os.ErrClosed, "a user during the second Close")
+	must(t, use())
 }
 
 // TestClosedParent: nothing can be made of what is closed, and the kernel is not asked.

@@ -51,9 +51,10 @@
 // # Objects
 //
 // Every object has a method Close, which may be called more than once. Methods of a closed object
-// return an error that matches [os.ErrClosed]. Close fails with EBUSY while other objects use the
-// object, which then stays open. So close objects in the reverse order of their creation, or call
-// [Device.CloseAll].
+// return an error that matches [os.ErrClosed]. Close waits for the commands about the object that run,
+// and commands that begin meanwhile fail as if it were closed. Close fails with EBUSY while other
+// objects use the object, which then stays open. So close objects in the reverse order of their
+// creation, or call [Device.CloseAll].
 //
 // One goroutine at a time may use the send side of a QP, one its receive side, one may use a CQ,
 // and one may wait on a CompChannel. The library does not detect two. Different objects need no lock

@@ -400,16 +400,6 @@ func (m *MR) releaseMemory(s *region) {
 	}
 }
 
-// whileOpen calls use unless the region is closed, and delays Close meanwhile.
-func (m *MR) whileOpen(use func() error) error {
-	m.closeMu.Lock()
-	defer m.closeMu.Unlock()
-	if err := m.usable(); err != nil {
-		return err
-	}
-	return use()
-}
-
 // checkAccess returns an error if rights exclude each other or the device does not support one.
 func (d *Device) checkAccess(op string, access, allowed Access) error {
 	if access&^allowed != 0 {

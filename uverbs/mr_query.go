@@ -18,13 +18,13 @@ type MRAttr struct {
 
 // Query reads the region's keys and addresses from the kernel (UVERBS_METHOD_QUERY_MR). It needs
 // Linux 5.9 and the ioctl interface.
-func (m *MR) Query() (a MRAttr, err error) {
-	err = m.whileOpen(func() error {
-		var errno syscall.Errno
-		a, errno = m.dev.queryMR(m.handle)
-		return m.dev.cmd.failSince("QUERY_MR", errno, "", Version{5, 9})
-	})
-	return a, err
+func (m *MR) Query() (MRAttr, error) {
+	if err := m.acquire(); err != nil {
+		return MRAttr{}, err
+	}
+	defer m.release()
+	a, errno := m.dev.queryMR(m.handle)
+	return a, m.dev.cmd.failSince("QUERY_MR", errno, "", Version{5, 9})
 }
 
 // queryMR returns the attributes of the region with a handle.

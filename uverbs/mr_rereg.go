@@ -33,11 +33,10 @@ type ReregOptions struct {
 // After a [FeatureError], for a change that the driver does not support, or an [ArgError] the
 // region is unchanged. After any other error it can only be closed.
 func (m *MR) Rereg(o ReregOptions) error {
-	return m.whileOpen(func() error { return m.rereg(o) })
-}
-
-// rereg is Rereg for an open region.
-func (m *MR) rereg(o ReregOptions) error {
+	if err := m.acquire(); err != nil {
+		return err
+	}
+	defer m.release()
 	s, req, err := o.request(m)
 	if err != nil {
 		return err

@@ -23,10 +23,10 @@ type object struct {
 	// closed is set once the object is closed. The data path reads it without a lock.
 	closed atomic.Bool
 
-	closeMu    sync.RWMutex // held for writing by Close, and for reading by commands for the object
-	users      users        // guarded by dev.tree: the objects that use this one
-	noNewUsers bool         // guarded by dev.tree: the object is closed or being closed
-	imported   bool         // another process, or another Device, has created the object and destroys it
+	closeMu  sync.RWMutex // held for writing by Close alone, and for reading by commands for the object
+	users    users        // guarded by dev.tree: the objects that use this one
+	closers  int          // guarded by dev.tree: the calls of Close that run or have succeeded; there are no new users meanwhile
+	imported bool         // another process, or another Device, has created the object and destroys it
 
 	// Guarded by dev.tree: the object itself, nil until it is created, and its neighbours in the
 	// device's list of objects.
@@ -82,9 +82,12 @@ func (o *object) usable() error {
 
 // acquire keeps the object open until release, or returns why it cannot be used. The kernel refuses
 // to destroy an object while another command uses it, and may reuse the handle of a destroyed
-// object. A goroutine must not acquire an object twice.
+// object. Once Close has begun, acquire fails at once and does not wait for what Close waits for. A
+// goroutine must not acquire an object twice.
 func (o *object) acquire() error {
-	o.closeMu.RLock()
+	if !o.closeMu.TryRLock() {
+		return o.errClosed()
+	}
 	if err := o.usable(); err != nil {
 		o.closeMu.RUnlock()
 		return err
@@ -111,11 +114,11 @@ func (o *object) addParents(dev *Device, kind, destroy string, parents ...*objec
 			}
 			return argErr("create "+kind, p.kind, "an object of "+of, "objects of %s", dev.Name())
 		}
-		if p.noNewUsers {
+		if p.closers > 0 {
 			return p.errClosed()
 		}
 	}
-	if dev.noNewUsers {
+	if dev.closers > 0 {
 		return dev.errClosed()
 	}
 	o.dev, o.kind, o.destroy, o.parents = dev, kind, destroy, append(o.few[:0:len(o.few)], parents...)
@@ -156,7 +159,7 @@ func (o *object) unref(kind string) { o.users[o.users.index(kind)].n-- }
 func (o *object) addParent(p *object) error {
 	o.dev.tree.Lock()
 	defer o.dev.tree.Unlock()
-	if p.noNewUsers {
+	if p.closers > 0 {
 		return p.errClosed()
 	}
 	p.ref(o.kind)
@@ -189,24 +192,25 @@ func (o *object) removeParents() {
 	o.parents = nil
 }
 
-// close closes the object, unless it is closed already or still used. It calls end to destroy the
-// object; if end fails, the object stays open. Then it calls free, which may be nil, to free
-// memory. The object is already marked as closed, and stays so if free fails.
+// close closes the object, unless it is closed already or still used. It waits for the commands that
+// run, and those that begin meanwhile fail. Then it calls end to destroy the object; if end fails, the
+// object stays open. At last it calls free, which may be nil, to free memory. The object is already
+// marked as closed, and stays so if free fails.
 func (o *object) close(end, free func() error) error {
-	o.closeMu.Lock()
-	defer o.closeMu.Unlock()
 	if o.dev == nil {
 		return errZero("Close")
-	}
-	if o.closed.Load() {
-		return nil
 	}
 	if err := o.shutDown(); err != nil {
 		return err
 	}
+	o.closeMu.Lock()
+	defer o.closeMu.Unlock()
+	if o.closed.Load() {
+		return nil
+	}
 	if err := end(); err != nil {
 		o.dev.tree.Lock()
-		o.noNewUsers = false
+		o.closers--
 		o.dev.tree.Unlock()
 		return err
 	}
@@ -226,7 +230,7 @@ func (o *object) shutDown() error {
 	o.dev.tree.Lock()
 	defer o.dev.tree.Unlock()
 	if !o.users.any() {
-		o.noNewUsers = true
+		o.closers++
 		return nil
 	}
 	var who []string

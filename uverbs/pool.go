@@ -40,10 +40,12 @@ type BufferPool struct {
 	size   int // of a slot, without padding
 	stride int // from one slot to the next
 
+	closing sync.Mutex // held by Close; comes before mu
+
 	mu     sync.Mutex
 	free   []uint32 // indices of free slots, the last used at the end
 	turn   []uint32 // number of Get and Put calls by slot; odd while it is in use
-	closed bool
+	closed bool     // closed, or being closed
 }
 
 // Slot is a piece of a [BufferPool]. The program owns it from Get until Put. Copies of a Slot refer
@@ -136,24 +138,32 @@ func (p *BufferPool) Free() int {
 
 // Close deregisters and frees the memory. It fails with EBUSY while slots are in use.
 func (p *BufferPool) Close() error {
+	if p.mr == nil {
+		return errZero("Close")
+	}
+	p.closing.Lock()
+	defer p.closing.Unlock()
+	if err := p.setClosed(true); err != nil {
+		return err
+	}
+	err := p.mr.Close()
+	if err == nil {
+		err = p.buf.Close()
+	}
+	if err != nil {
+		p.setClosed(false)
+	}
+	return err
+}
+
+// setClosed makes Get and Put fail, or no longer. It fails while slots are in use.
+func (p *BufferPool) setClosed(closed bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch {
-	case p.mr == nil:
-		return errZero("Close")
-	case p.closed:
-		return nil
-	}
 	if out := len(p.turn) - len(p.free); out > 0 {
 		return fmt.Errorf("uverbs: BufferPool: %d of %d slots are in use; put them back first: %w", out, len(p.turn), syscall.EBUSY)
 	}
-	if err := p.mr.Close(); err != nil {
-		return err
-	}
-	if err := p.buf.Close(); err != nil {
-		return err
-	}
-	p.closed = true
+	p.closed = closed
 	return nil
 }
 

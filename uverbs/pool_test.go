@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
 // newPool returns a pool, which is closed at the end.
@@ -74,6 +76,21 @@ func TestBufferPool(t *testing.T) {
 	}
 	errorIs(t, second(p.Get()), os.ErrClosed, "Get after Close")
 	errorIs(t, p.Put(out[0]), os.ErrClosed, "Put after Close")
+}
+
+// TestBufferPoolWhileClosing: Get and Put fail while the kernel deregisters the memory, and work again if it refuses.
+func TestBufferPoolWhileClosing(t *testing.T) {
+	p, k := newPool(t, 64, 1)
+	k.seen = func(*kernel.Command, bool) {
+		_, err := p.Get()
+		errorIs(t, err, os.ErrClosed, "Get")
+		errorIs(t, p.Put(Slot{}), os.ErrClosed, "Put")
+	}
+	k.refuse["DEREG_MR"] = syscall.EAGAIN
+	errorIs(t, p.Close(), syscall.EAGAIN, "Close")
+	delete(k.refuse, "DEREG_MR")
+	must(t, p.Put(value(p.Get())(t)), p.Close())
+	k.seen = nil
 }
 
 // TestBufferPoolStale: a slot that was put back is not put back again by an old copy of it

@@ -224,10 +224,10 @@ func (q *QP) lockSide(side *mmio.Lock) error {
 	return q.lockSideSlow(side)
 }
 
-// lockSideSlow is lockSide while Close, which may still fail, holds the lock.
+// lockSideSlow is lockSide while another post, a change of state or Close holds the lock.
 func (q *QP) lockSideSlow(side *mmio.Lock) error {
 	for {
-		if err := q.acquire(); err != nil { // acquire waits for Close
+		if err := q.acquire(); err != nil { // it is Close, or Close waits
 			return err
 		}
 		q.release()

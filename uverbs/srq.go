@@ -216,13 +216,12 @@ const (
 // SetLimit arms the limit (ibv_modify_srq, IBV_SRQ_LIMIT). Once fewer than n receives are left, one
 // [EventSRQLimitReached] is raised. 0 disarms the limit.
 func (s *SRQ) SetLimit(n int) error {
-	s.post.Lock()
-	defer s.post.Unlock()
-	if err := s.usable(); err != nil {
+	if err := s.acquire(); err != nil {
 		return err
 	}
-	if n < 0 || n > s.maxWR {
-		return argErr("SetLimit", "limit", n, "0 to %d, the size of the SRQ", s.maxWR)
+	defer s.release()
+	if most := s.Attr().MaxWR; n < 0 || n > most {
+		return argErr("SetLimit", "limit", n, "0 to %d, the size of the SRQ", most)
 	}
 	return s.modify(srqLimit, 0, n)
 }
@@ -231,18 +230,20 @@ func (s *SRQ) SetLimit(n int) error {
 // IBV_SRQ_MAX_WR). Posted receives stay. The error is a [FeatureError] if the driver does not
 // support it.
 func (s *SRQ) Resize(maxWR int) error {
-	s.post.Lock()
-	defer s.post.Unlock()
-	if err := s.usable(); err != nil {
+	if err := s.acquire(); err != nil {
 		return err
 	}
+	defer s.release()
+	s.post.Lock()
+	defer s.post.Unlock()
 	if maxWR < 1 || maxWR > int(s.dev.attr.MaxSRQWR) {
 		return argErr("Resize", "MaxWR", maxWR, "1 to %d (max_srq_wr of %s)", s.dev.attr.MaxSRQWR, s.dev.Name())
 	}
 	return s.modify(srqMaxWR, maxWR, 0)
 }
 
-// modify changes attributes. The caller holds post.
+// modify changes attributes. The caller has acquired the SRQ and, to change the size, then locked post, in the
+// order of Close.
 func (s *SRQ) modify(mask uint32, maxWR, limit int) error {
 	req := &abi.ModifySRQ{SRQHandle: s.handle, AttrMask: mask, MaxWR: uint32(maxWR), SRQLimit: uint32(limit)}
 	return s.dev.driver.modifySRQ(s, mask&srqMaxWR != 0, func(u udata) error {
@@ -284,13 +285,15 @@ func (s *SRQ) destroyKernel() error {
 
 // Close destroys the queue (ibv_destroy_srq). It fails with EBUSY while a QP uses it.
 func (s *SRQ) Close() error {
-	s.post.Lock()
-	defer s.post.Unlock()
 	return s.close(func() error {
 		if err := s.destroyKernel(); err != nil {
 			return err
 		}
 		s.dev.dropTarget(s.cookie)
 		return nil
-	}, func() error { return s.dev.driver.freeSRQ(s) })
+	}, func() error {
+		s.post.Lock() // waits for a PostRecv in progress
+		defer s.post.Unlock()
+		return s.dev.driver.freeSRQ(s)
+	})
 }

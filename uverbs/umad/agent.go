@@ -185,7 +185,9 @@ func (a *Agent) ask(ctx context.Context, to Addr, req *mad.Packet) (*mad.Packet,
 
 // transmit sends a message, unless the agent is closed: its number may be another agent's then.
 func (a *Agent) transmit(m *Message) error {
-	a.sending.RLock()
+	if !a.sending.TryRLock() { // Close waits
+		return os.ErrClosed
+	}
 	defer a.sending.RUnlock()
 	select {
 	case <-a.closed:

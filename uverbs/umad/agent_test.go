@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -376,6 +377,32 @@ func TestBadRequest(t *testing.T) {
 	if err := a.Send(Addr{}, mad.NewVendor(mad.ClassPing, 0, mad.MethodGet, 0)); !errors.Is(err, os.ErrClosed) || f.sends() != 0 {
 		t.Errorf("a closed agent: %v, %d sends", err, f.sends())
 	}
+}
+
+// TestSendsWhileClosing: while Close waits for a send, others fail and do not wait.
+func TestSendsWhileClosing(t *testing.T) {
+	begun, end := make(chan struct{}), make(chan struct{})
+	_, port := newFabric(func(*Message) []*Message {
+		close(begun)
+		<-end
+		return nil
+	})
+	defer port.Close()
+	a := register(t, port, AgentOptions{Class: mad.ClassPing})
+	ping := mad.NewVendor(mad.ClassPing, 0, mad.MethodGet, 0)
+	results := make(chan error, 2)
+	go func() { results <- a.Send(Addr{}, ping) }()
+	<-begun
+	go func() { results <- a.Close() }()
+	for a.sending.TryRLock() { // until Close waits
+		a.sending.RUnlock()
+		runtime.Gosched()
+	}
+	if err := a.Send(Addr{}, ping); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Send: %v, want ErrClosed", err)
+	}
+	close(end)
+	must(t, <-results, <-results)
 }
 
 // TestSendErrors: what the kernel refuses on a port without a subnet management interface.

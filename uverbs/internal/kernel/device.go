@@ -65,7 +65,7 @@ type Conn struct {
 
 	noWrite atomic.Bool // write() is not permitted
 
-	mu     sync.RWMutex // held for reading by commands, except a Repeated
+	mu     sync.RWMutex // held for reading by commands, except a Repeated, and for writing by Close alone
 	closed bool         // guarded by mu
 }
 
@@ -151,11 +151,10 @@ func writtenCommand(number uint32) bool {
 //
 // Preconditions: in has at most maxWritten-hdrSize bytes.
 func (c *Conn) legacyByWrite(number uint32, in, out []byte, brief bool) syscall.Errno {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if c.closed {
+	if !c.enter() {
 		return ErrnoClosed
 	}
+	defer c.mu.RUnlock()
 	var buf [maxWritten]byte
 	var resp uint64
 	if len(out) > 0 {
@@ -173,13 +172,24 @@ func (c *Conn) legacyByWrite(number uint32, in, out []byte, brief bool) syscall.
 // maxWritten is the size of the largest command of [Conn.Writes].
 const maxWritten = 120
 
+// enter begins a command, which ends with mu.RUnlock. It returns false once Close has begun.
+func (c *Conn) enter() bool {
+	switch {
+	case !c.mu.TryRLock():
+		return false
+	case c.closed:
+		c.mu.RUnlock()
+		return false
+	}
+	return true
+}
+
 // do passes a command to the device.
 func (c *Conn) do(cmd *Command, byWrite bool) syscall.Errno {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if c.closed {
+	if !c.enter() {
 		return ErrnoClosed
 	}
+	defer c.mu.RUnlock()
 	errno := c.dev.Do(cmd, byWrite)
 	trace(c.name, cmd, byWrite, errno)
 	return errno
@@ -196,11 +206,10 @@ func (c *Conn) MapReadOnly(offset uint64, size int) (*mmio.Region, error) {
 }
 
 func (c *Conn) mapMemory(offset uint64, size int, readOnly bool) (*mmio.Region, error) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if c.closed {
+	if !c.enter() {
 		return nil, os.ErrClosed
 	}
+	defer c.mu.RUnlock()
 	return c.dev.Map(offset, size, readOnly)
 }
 
@@ -219,11 +228,10 @@ func (c *Conn) EventsClosed(number uint32) {
 // File returns another descriptor of the device's file. It fails with [errors.ErrUnsupported] if
 // the device has no file.
 func (c *Conn) File() (*os.File, error) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if c.closed {
+	if !c.enter() {
 		return nil, os.ErrClosed
 	}
+	defer c.mu.RUnlock()
 	d, ok := c.dev.(interface{ char() *CharDevice })
 	if !ok {
 		return nil, errors.ErrUnsupported
@@ -238,7 +246,7 @@ func (c *Conn) Removed() bool {
 	return c.Legacy(abi.IB_USER_VERBS_CMD_QUERY_DEVICE, Bytes(&req), Bytes(&resp), nil, nil) == syscall.EIO
 }
 
-// Close closes the device after the commands that are under way.
+// Close closes the device after the commands that are under way. Those that begin meanwhile fail.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

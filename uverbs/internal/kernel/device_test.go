@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -160,6 +161,54 @@ func TestCloseWhileCommanding(t *testing.T) {
 			}
 		}
 	}
+}
+
+// slow is a device whose commands end when the test says so.
+type slow struct {
+	Device
+	begun, end chan struct{}
+}
+
+// Do implements [Device].
+func (s *slow) Do(*Command, bool) syscall.Errno {
+	close(s.begun)
+	<-s.end
+	return 0
+}
+
+// Close implements [Device].
+func (s *slow) Close() error { return nil }
+
+// TestCommandsWhileClosing: while Close waits for a command, others fail and do not wait.
+func TestCommandsWhileClosing(t *testing.T) {
+	d := &slow{begun: make(chan struct{}), end: make(chan struct{})}
+	c := NewConn(d, PathAuto, "rxe0")
+	var calls sync.WaitGroup
+	calls.Go(func() {
+		if errno := deallocPD(c); errno != 0 {
+			t.Errorf("the command that had begun: %v", errno)
+		}
+	})
+	<-d.begun
+	calls.Go(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for c.mu.TryRLock() { // until Close waits
+		c.mu.RUnlock()
+		runtime.Gosched()
+	}
+	if errno := deallocPD(c); errno != ErrnoClosed {
+		t.Errorf("a command: %v, want ErrnoClosed", errno)
+	}
+	_, mapErr := c.Map(0, 1)
+	_, fileErr := c.File()
+	if !errors.Is(mapErr, os.ErrClosed) || !errors.Is(fileErr, os.ErrClosed) {
+		t.Errorf("Map: %v, File: %v, want ErrClosed", mapErr, fileErr)
+	}
+	close(d.end)
+	calls.Wait()
 }
 
 // TestMap maps the file of a CharDevice.
