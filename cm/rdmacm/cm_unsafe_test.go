@@ -33,7 +33,8 @@ type fakeKernel struct {
 	handle uint32
 	gone   []uint32 // handles of destroyed IDs
 
-	event  func() *abi.EventResp                                 // the next one, if it is set
+	event  func() *abi.EventResp                                 // the next one or nil, if it is set
+	wake   *os.File                                              // what is written there wakes the goroutine that reads events
 	answer map[uint32]func(in, out unsafe.Pointer) syscall.Errno // to what has no answer of its own
 }
 
@@ -53,15 +54,17 @@ func newFake(t *testing.T) (*Channel, *fakeKernel) {
 	r, w, err := os.Pipe()
 	must(t, err)
 	t.Cleanup(func() { w.Close() })
-	k := &fakeKernel{refuse: map[uint32]syscall.Errno{}, last: map[uint32][]byte{}, given: map[uint32]int{}, handle: 100}
+	k := &fakeKernel{refuse: map[uint32]syscall.Errno{}, last: map[uint32][]byte{}, given: map[uint32]int{}, handle: 100, wake: w}
 	f := &file{f: r, raw: value(r.SyscallConn())(t)}
 	f.local = commandFunc(func(cmd uint32, in, out unsafe.Pointer) syscall.Errno {
 		if cmd == abi.RDMA_USER_CM_CMD_GET_EVENT {
-			if k.event == nil {
-				return syscall.EAGAIN
+			if k.event != nil {
+				if e := k.event(); e != nil {
+					*(*abi.EventResp)(out) = *e
+					return 0
+				}
 			}
-			*(*abi.EventResp)(out) = *k.event()
-			return 0
+			return syscall.EAGAIN
 		}
 		k.mu.Lock()
 		defer k.mu.Unlock()
@@ -394,6 +397,15 @@ func TestMethodsWhileClosing(t *testing.T) {
 		id.open.RUnlock()
 		runtime.Gosched()
 	}
+	failWhileClosing(t, id, &args, group)
+	close(finish)
+	must(t, <-results, <-results)
+}
+
+// failWhileClosing calls the methods of an ID and a group that Close closes: they do not wait, and those that give a
+// command fail.
+func failWhileClosing(t *testing.T, id *ID, args *idArgs, group *Group) {
+	t.Helper()
 	noCommand := strings.Fields("ECE SetECE SetQPAckTimeout SetRNRRetryCount SetRetryCount ShareEvents")
 	needsDevice := strings.Fields("CheckRemote CreateQP CreateSRQ")
 	methods := []string{"leave"} // the group
@@ -422,24 +434,23 @@ func TestMethodsWhileClosing(t *testing.T) {
 			t.Errorf("%s waits for Close", name)
 		}
 	}
-	close(finish)
-	must(t, <-results, <-results)
 }
 
-// TestMethodsWhileClosingQP: while Close closes the QP, which may take a device long, commands fail already.
+// TestMethodsWhileClosingQP: while Close closes the QP, which may take a device long, methods do not wait for Close.
 func TestMethodsWhileClosingQP(t *testing.T) {
 	c, _ := newFake(t)
 	id := value(c.NewID(UDP))(t)
-	ctx := within(t)
+	args := idArgs{ctx: within(t), addr: Addr{IP: netip.AddrFrom4([4]byte{192, 0, 2, 1})}, group: netip.AddrFrom4([4]byte{239, 7, 1, 1}), to: c}
+	group := value(id.Join(args.group, JoinFullMember))(t)
 	id.queues.mu.Lock() // as Close has it meanwhile
 	closed := make(chan error, 1)
 	go func() { closed <- id.Close() }()
-	var err error
-	for err == nil && ctx.Err() == nil {
-		err = id.Bind(Addr{IP: netip.AddrFrom4([4]byte{192, 0, 2, 1})})
+	for id.closing.Load() == 0 {
+		runtime.Gosched()
 	}
-	if !isClosedError(err) {
-		t.Errorf("Bind: %v", err)
+	failWhileClosing(t, id, &args, group)
+	if _, err := id.createQP(nil, 1, uverbs.QPOptions{}); !isClosedError(err) {
+		t.Errorf("CreateQP: %v", err)
 	}
 	id.queues.mu.Unlock()
 	must(t, <-closed)

@@ -428,14 +428,14 @@ func (w *idWorld) Exchange() (done bool, err error) {
 	if w.closed.Load() || w.ended.Load() || w.far == nil {
 		return w.closed.Load() || w.ended.Load(), nil
 	}
-	far := w.far.queues.queuePair()
+	far := w.far.queues.qp.Load()
 	if w.group != nil {
 		if err := far.AttachMulticast(w.to.GRH.DGID, w.to.DLID); err != nil {
 			return false, err
 		}
 		defer func() { err = errors.Join(err, far.DetachMulticast(w.to.GRH.DGID, w.to.DLID)) }()
 	}
-	err = errors.Join(far.PostRecv(1, w.recv), w.id.queues.queuePair().PostSend(w.send))
+	err = errors.Join(far.PostRecv(1, w.recv), w.id.queues.qp.Load().PostSend(w.send))
 	var wcs [2]uverbs.WC
 	for n, end := 0, time.Now().Add(timeout); n < len(wcs) && err == nil; {
 		var more int

@@ -3,6 +3,7 @@ package rdmacm
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -41,9 +42,9 @@ func (m ECEMode) String() string {
 // sides do not have common options.
 var ErrNoECE = errors.New("the two sides have no options for enhanced connections (ECE) in common")
 
-// eceState is what an ID knows of options for enhanced connections. The fields are guarded by the mu of
-// queues.
+// eceState is what an ID knows of options for enhanced connections.
 type eceState struct {
+	mu      sync.Mutex // guards the rest
 	mode    ECEMode
 	asked   ECE // what the peer has asked for, of the ID of a request
 	offered ECE // what the device of this side has
@@ -62,8 +63,8 @@ func (id *ID) SetECE(mode ECEMode) error {
 	if id.datagrams() && mode != ECEOff {
 		return argErr("SetECE", "mode", mode, "ECEOff, in a port space for datagrams")
 	}
-	id.queues.mu.Lock()
-	defer id.queues.mu.Unlock()
+	id.queues.ece.mu.Lock()
+	defer id.queues.ece.mu.Unlock()
 	id.queues.ece.mode = mode
 	return nil
 }
@@ -71,21 +72,27 @@ func (id *ID) SetECE(mode ECEMode) error {
 // ECE returns the options for enhanced connections that the QP of the ID uses. Before the connection is
 // established, and if the two sides have not agreed on any, it returns the zero value.
 func (id *ID) ECE() ECE {
-	id.queues.mu.Lock()
-	defer id.queues.mu.Unlock()
+	id.queues.ece.mu.Lock()
+	defer id.queues.ece.mu.Unlock()
 	return id.queues.ece.agreed
 }
 
 // offer asks a new QP for the options of its device.
-func (s *eceState) offer(qp *uverbs.QP) (err error) {
-	if s.mode == ECEOff {
+func (s *eceState) offer(qp *uverbs.QP) error {
+	s.mu.Lock()
+	mode := s.mode
+	s.mu.Unlock()
+	if mode == ECEOff {
 		return nil
 	}
-	s.offered, err = qp.QueryECE()
+	offered, err := qp.QueryECE()
+	s.mu.Lock()
+	s.offered = offered
+	s.mu.Unlock()
 	switch {
 	case !errors.Is(err, errors.ErrUnsupported):
 		return err
-	case s.mode == ECERequired:
+	case mode == ECERequired:
 		return fmt.Errorf("%w: %w", ErrNoECE, err)
 	}
 	return nil
@@ -93,18 +100,18 @@ func (s *eceState) offer(qp *uverbs.QP) (err error) {
 
 // offeredECE returns the options to ask the peer for; the zero value is none.
 func (id *ID) offeredECE() ECE {
-	id.queues.mu.Lock()
-	defer id.queues.mu.Unlock()
+	id.queues.ece.mu.Lock()
+	defer id.queues.ece.mu.Unlock()
 	return id.queues.ece.offered
 }
 
 // useECE sets the options that the peer has asked for, or has answered with, if this side takes part. It
 // calls toRTR, which moves the QP to RTR. answer says that the peer answers what this side has offered.
 func (id *ID) useECE(qp *uverbs.QP, peer ECE, answer bool, toRTR func() error) error {
-	id.queues.mu.Lock()
+	id.queues.ece.mu.Lock()
 	s := &id.queues.ece
 	mode, offered := s.mode, s.offered
-	id.queues.mu.Unlock()
+	id.queues.ece.mu.Unlock()
 	// Another vendor's options mean something else.
 	common := offered.Any() && peer.Any() && peer.VendorID == offered.VendorID
 	switch {
@@ -133,18 +140,18 @@ func (id *ID) useECE(qp *uverbs.QP, peer ECE, answer bool, toRTR func() error) e
 	case !agreed.Any():
 		return nil
 	}
-	id.queues.mu.Lock()
+	id.queues.ece.mu.Lock()
 	s.agreed = agreed
-	id.queues.mu.Unlock()
+	id.queues.ece.mu.Unlock()
 	return nil
 }
 
 // acceptECE moves the QP of a request to RTS and returns the options for the answer: those of p, or else
 // those that the two sides have in common.
 func (id *ID) acceptECE(qp *uverbs.QP, p *ConnParam) (ECE, error) {
-	id.queues.mu.Lock()
+	id.queues.ece.mu.Lock()
 	mode, asked := id.queues.ece.mode, id.queues.ece.asked
-	id.queues.mu.Unlock()
+	id.queues.ece.mu.Unlock()
 	err := id.modifyToRTS(qp, p, asked, false)
 	if err != nil || p.ECE != (ECE{}) || mode == ECEOff || asked.VendorID == 0 {
 		return p.ECE, err

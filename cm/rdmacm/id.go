@@ -38,7 +38,7 @@ type ID struct {
 	lowerMTU  atomic.Uint32                       // what it has returned
 
 	open    sync.RWMutex // held for reading by commands; see hold
-	closing atomic.Bool  // Close closes the queues, waits for the commands that run, or destroys the ID
+	closing atomic.Int32 // calls of Close that run or have succeeded
 	closed  atomic.Bool  // set with open
 }
 
@@ -89,7 +89,7 @@ func (id *ID) datagrams() bool { return id.space == UDP || id.space == IPoIB }
 // meanwhile. It may not take the lock of the queues either, because createQP holds that when it calls
 // hold.
 func (id *ID) hold() *Channel {
-	if id.closing.Load() { // waiting for open would mean to wait for commands of others
+	if id.closing.Load() > 0 { // waiting for open would mean to wait for commands of others
 		return nil
 	}
 	id.open.RLock()
@@ -139,7 +139,7 @@ func addrErr(op string, addr *Addr, errno syscall.Errno) error {
 
 // mayDial reports whether the kernel may connect by TCP for the ID, as it does on iWARP.
 func (id *ID) mayDial() bool {
-	qp := id.queues.queuePair()
+	qp := id.queues.qp.Load()
 	return !id.datagrams() && (qp == nil || onIWARP(qp.Device()))
 }
 
@@ -253,7 +253,7 @@ var maxPrivate = map[string][2]int{opConnect: {56, 180}, opAccept: {196, 136}, "
 // checkPrivate returns an error if an operation cannot carry so much private data.
 func (id *ID) checkPrivate(op string, data []byte) error {
 	limit := maxPrivate[op][0]
-	if qp := id.queues.queuePair(); id.datagrams() {
+	if qp := id.queues.qp.Load(); id.datagrams() {
 		limit = maxPrivate[op][1]
 	} else if qp != nil && onIWARP(qp.Device()) {
 		limit = math.MaxUint8
@@ -295,9 +295,9 @@ func (id *ID) complete(op string, p *ConnParam) (*uverbs.QP, error) {
 	if err := p.check(op); err != nil {
 		return nil, err
 	}
-	qp := id.queues.queuePair()
+	qp := id.queues.qp.Load()
 	if qp != nil {
-		p.QPN, p.SRQ = qp.QPN(), id.queues.usesSRQ()
+		p.QPN, p.SRQ = qp.QPN(), id.queues.srq.Load() != nil
 	}
 	return qp, nil
 }
@@ -364,7 +364,7 @@ func (id *ID) Accept(p ConnParam) error {
 	id.queues.acceptedRequest.Store(true)
 	err = do(id, opAccept, nil, abi.RDMA_USER_CM_CMD_ACCEPT,
 		&abi.Accept{Uid: id.uid, ConnParam: p.param(), ID: id.handle, Ece: abi.Ece{VendorID: p.ECE.VendorID, AttrMod: p.ECE.Options}})
-	if qp := id.queues.queuePair(); err == nil && qp != nil && onIWARP(qp.Device()) {
+	if qp := id.queues.qp.Load(); err == nil && qp != nil && onIWARP(qp.Device()) {
 		qp.SetKernelState(ib.QPRTR) // it fails only if the QP has gone on already
 	}
 	return err
@@ -394,7 +394,7 @@ func (id *ID) Reject(private []byte, reason Reason) error {
 // gets it when the peer has called Disconnect too or has closed its ID. Work requests on a QP of
 // [ID.CreateQP] complete as flushed.
 func (id *ID) Disconnect() error {
-	qp := id.queues.queuePair()
+	qp := id.queues.qp.Load()
 	if qp != nil && !id.datagrams() {
 		qp.SetErrCause(errDisconnected) // has no effect if the peer has disconnected before
 	}
@@ -504,7 +504,6 @@ func ahAttr(a *abi.IbUverbsAHAttr) uverbs.AHAttr {
 // first closes the QP and the SRQ that were created on the ID; the program must close any other QP
 // before. Close waits for the commands about the ID that run. A goroutine that waits for an event of the
 // ID gets an error that matches [os.ErrClosed], and so does each command that is called meanwhile or later.
-// Methods that need the QP or the options for enhanced connections wait while Close closes the QP.
 //
 // If the QP or the SRQ cannot be closed, Close fails, and the ID stays open.
 //
@@ -514,9 +513,13 @@ func (id *ID) Close() error {
 	if id.channel.Load() == nil {
 		return errZero("ID")
 	}
-	id.closing.Store(true)
+	id.closing.Add(1)
+	defer func() {
+		if !id.closed.Load() {
+			id.closing.Add(-1)
+		}
+	}()
 	if err := id.queues.close(); err != nil {
-		id.closing.Store(false)
 		return err
 	}
 	id.open.Lock()
@@ -529,8 +532,6 @@ func (id *ID) Close() error {
 	if errno == 0 || errno == syscall.EACCES {
 		id.closed.Store(true)
 		c.removeID(id)
-	} else {
-		id.closing.Store(false)
 	}
 	return opError("destroy ID", "", errno)
 }

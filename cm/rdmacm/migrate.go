@@ -21,7 +21,7 @@ func (id *ID) Migrate(to *Channel) error {
 	if to.file == nil || id.channel.Load() == nil {
 		return errZero("ID or channel")
 	}
-	if id.closing.Load() {
+	if id.closing.Load() > 0 {
 		return errIDClosed
 	}
 	id.open.Lock()

@@ -17,10 +17,10 @@ import (
 
 // queues are the QP and the SRQ of an ID.
 type queues struct {
-	mu  sync.Mutex
-	qp  *uverbs.QP  // guarded by mu
-	srq *uverbs.SRQ // guarded by mu
-	ece eceState    // guarded by mu
+	mu  sync.Mutex                 // held while the QP or the SRQ is created or closed, which a device may delay
+	qp  atomic.Pointer[uverbs.QP]  // set with mu; nil if there is none
+	srq atomic.Pointer[uverbs.SRQ] // set with mu; nil if there is none
+	ece eceState
 
 	closed bool // guarded by mu: the ID is being closed, so that there will be no new QP or SRQ
 
@@ -36,37 +36,36 @@ type boundDevice struct {
 	port  uint8
 }
 
-// queuePair returns the QP, nil if there is none.
-func (q *queues) queuePair() *uverbs.QP {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.qp
-}
-
-// usesSRQ reports whether the QP takes its receives from an SRQ.
-func (q *queues) usesSRQ() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.srq != nil
-}
-
 // close closes the QP and the SRQ.
 func (q *queues) close() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.qp != nil {
-		if err := q.qp.Close(); err != nil {
+	if qp := q.qp.Load(); qp != nil {
+		if err := qp.Close(); err != nil {
 			return err
 		}
-		q.qp = nil
+		q.qp.Store(nil)
 	}
-	if q.srq != nil {
-		if err := q.srq.Close(); err != nil {
+	if srq := q.srq.Load(); srq != nil {
+		if err := srq.Close(); err != nil {
 			return err
 		}
-		q.srq = nil
+		q.srq.Store(nil)
 	}
 	q.closed = true
+	return nil
+}
+
+// lockQueues locks the queues to create one. It fails at once while Close closes them.
+func (id *ID) lockQueues() error {
+	if id.closing.Load() > 0 {
+		return errIDClosed
+	}
+	id.queues.mu.Lock()
+	if id.queues.closed {
+		id.queues.mu.Unlock()
+		return errIDClosed
+	}
 	return nil
 }
 
@@ -105,19 +104,18 @@ func (id *ID) CreateSRQ(pd *uverbs.PD, o uverbs.SRQOptions) (*uverbs.SRQ, error)
 	if _, err := id.checkDevice(op, pd); err != nil {
 		return nil, err
 	}
-	id.queues.mu.Lock()
-	defer id.queues.mu.Unlock()
-	if id.queues.closed {
-		return nil, errIDClosed
+	if err := id.lockQueues(); err != nil {
+		return nil, err
 	}
-	if id.queues.srq != nil || id.queues.qp != nil {
+	defer id.queues.mu.Unlock()
+	if id.queues.srq.Load() != nil || id.queues.qp.Load() != nil {
 		return nil, &Error{Op: op, Errno: syscall.EBUSY, Hint: "the ID has an SRQ or a QP already"}
 	}
 	srq, err := pd.CreateSRQ(o)
 	if err != nil {
 		return nil, err
 	}
-	id.queues.srq = srq
+	id.queues.srq.Store(srq)
 	return srq, nil
 }
 
@@ -145,16 +143,15 @@ func onIWARP(d *uverbs.Device) bool { return d.Info().IWARP() }
 // createQP is CreateQP for a PD that was checked. The port is the port of the ID.
 func (id *ID) createQP(pd *uverbs.PD, port uint8, o uverbs.QPOptions) (*uverbs.QP, error) {
 	const op = "create QP"
-	id.queues.mu.Lock()
-	defer id.queues.mu.Unlock()
-	if id.queues.closed {
-		return nil, errIDClosed
+	if err := id.lockQueues(); err != nil {
+		return nil, err
 	}
-	if id.queues.qp != nil {
+	defer id.queues.mu.Unlock()
+	if id.queues.qp.Load() != nil {
 		return nil, &Error{Op: op, Errno: syscall.EBUSY, Hint: "the ID has a QP already"}
 	}
 	if o.SRQ == nil {
-		o.SRQ = id.queues.srq
+		o.SRQ = id.queues.srq.Load()
 	}
 	if id.datagrams() {
 		o.Type = ib.UD
@@ -179,7 +176,7 @@ func (id *ID) createQP(pd *uverbs.PD, port uint8, o uverbs.QPOptions) (*uverbs.Q
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("cm: %s: %w", op, err), qp.Close())
 	}
-	id.queues.qp = qp
+	id.queues.qp.Store(qp)
 	return qp, nil
 }
 
@@ -371,7 +368,7 @@ func (e *Event) AdvanceQP() {
 	if id == nil {
 		return
 	}
-	qp := id.queues.queuePair()
+	qp := id.queues.qp.Load()
 	if qp == nil {
 		return
 	}

@@ -94,7 +94,7 @@ func (id *ID) ShareEvents() {
 func (id *ID) next(ctx context.Context) (*Event, error) {
 	id.exclusive.Store(true)
 	for {
-		if id.closing.Load() {
+		if id.closing.Load() > 0 {
 			return nil, errIDClosed
 		}
 		c := id.channel.Load()
@@ -246,7 +246,7 @@ func (id *ID) ConnectWait(ctx context.Context, p ConnParam) (*Event, error) {
 		return nil, err
 	}
 	want := []EventType{EventEstablished}
-	if !id.datagrams() && id.queues.queuePair() == nil {
+	if !id.datagrams() && id.queues.qp.Load() == nil {
 		want = append(want, EventConnectResponse)
 	}
 	return id.waitForAnswer(ctx, opConnect, want...)

@@ -285,7 +285,7 @@ func TestQPOfID(t *testing.T) {
 	defer cancel()
 	client, server := pair(t, ctx, c, l, addr, pd, cq)
 	for id, want := range map[*ID][2]uint8{client: {4, 2}, server: {2, 4}} {
-		a := value(id.queues.queuePair().Query())(t)
+		a := value(id.queues.qp.Load().Query())(t)
 		remote, state := uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteAtomic, ib.QPRTS
 		if onIWARP(pd.Device()) { // the side that accepts has heard nothing yet
 			remote &^= uverbs.AccessRemoteAtomic
@@ -312,10 +312,10 @@ func TestQPOfID(t *testing.T) {
 		gone <- err
 	}()
 	must(t, client.DisconnectWait(ctx), <-gone)
-	if s := client.queues.queuePair().State(); s != ib.QPErr {
+	if s := client.queues.qp.Load().State(); s != ib.QPErr {
 		t.Errorf("the QP is in %s", s)
 	}
-	qp := client.queues.queuePair()
+	qp := client.queues.qp.Load()
 	must(t, client.Close(), server.Close())
 	if err := qp.PostRecv(1); !isClosedError(err) {
 		t.Errorf("QP of a closed ID: %v", err)
