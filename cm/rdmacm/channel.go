@@ -35,7 +35,7 @@ type Channel struct {
 }
 
 // lastUID is the last number given to an ID or a group. Events carry these numbers. An ID keeps its
-// number when it moves to another channel.
+// number when it moves to another channel, and the kernel moves its events with it.
 var lastUID atomic.Uint64
 
 // OpenChannel opens a channel (rdma_create_event_channel) for the devices of the kernel. If the
@@ -100,7 +100,12 @@ func newChannel(f *file) *Channel {
 
 // newEvent decodes an event of the kernel. It returns nil if the ID is closed.
 func (c *Channel) newEvent(r *abi.EventResp) *Event {
-	id, group := uidTable.find(r.Uid)
+	c.mu.Lock()
+	id, group := c.ids[r.Uid], c.groups[r.Uid]
+	c.mu.Unlock()
+	if group != nil {
+		id = group.id
+	}
 	request := EventType(r.Event) == EventConnectRequest
 	if id == nil {
 		if request { // nothing else would close it
@@ -134,64 +139,13 @@ func (c *Channel) addID(id *ID) error {
 	}
 	id.channel.Store(c)
 	c.ids[id.uid] = id
-	uidTable.add(id.uid, eventTarget{id: id})
 	return nil
-}
-
-// uidTable finds the IDs and groups of the process by the numbers that events carry. It is not part
-// of a channel, because the kernel may still report an event of an ID on a channel that the ID is
-// leaving.
-var uidTable = uidMap{all: map[uint64]eventTarget{}}
-
-// uidMap maps numbers to IDs and groups.
-type uidMap struct {
-	mu  sync.RWMutex
-	all map[uint64]eventTarget // guarded by mu
-}
-
-// eventTarget is what an event belongs to: an ID, or a group of an ID.
-type eventTarget struct {
-	id    *ID
-	group *Group
-}
-
-// add adds an ID or a group.
-func (r *uidMap) add(uid uint64, o eventTarget) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.all[uid] = o
-}
-
-// remove removes an ID or a group.
-func (r *uidMap) remove(uid uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.all, uid)
-}
-
-// find returns the ID that an event belongs to, and the group if it belongs to one.
-func (r *uidMap) find(uid uint64) (*ID, *Group) {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	o := r.all[uid]
-	return o.id, o.group
 }
 
 // removeID removes an ID that is closed, with its events and waiters and the requests to it that
 // were not taken.
 func (c *Channel) removeID(id *ID) {
-	uidTable.remove(id.uid)
-	c.mu.Lock()
-	delete(c.ids, id.uid)
-	for uid, g := range c.groups { // the kernel leaves the groups when it destroys the ID
-		if g.id == id {
-			delete(c.groups, uid)
-			uidTable.remove(uid)
-		}
-	}
-	events := c.removeEvents(id)
-	c.mu.Unlock()
-	for _, e := range events {
+	for _, e := range c.detach(id) { // the kernel leaves the groups when it destroys the ID
 		if e.Listen == id {
 			e.ID.Close()
 		}

@@ -1,6 +1,7 @@
 package rdmacm
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"net/netip"
@@ -454,6 +455,95 @@ func TestMethodsWhileClosingQP(t *testing.T) {
 	}
 	id.queues.mu.Unlock()
 	must(t, <-closed)
+}
+
+// TestMigrateKeepsOrder: the events of an ID that moves come before one that the kernel reports on the new channel at
+// once, also the event that a goroutine has read from the old channel and is about to deliver.
+func TestMigrateKeepsOrder(t *testing.T) {
+	from, old := newFake(t)
+	to, k := newFake(t)
+	id, other := value(from.NewID(TCP))(t), value(from.NewID(TCP))(t)
+	want := []EventType{EventAddrResolved, EventRouteResolved, EventEstablished}
+	put(t, from, id, want[0])
+	got := make(chan EventType, len(want))
+	var calls sync.WaitGroup
+	giveTime := func() { // for an event that must not come
+		for end := time.Now().Add(50 * time.Millisecond); len(got) == 0 && time.Now().Before(end); {
+			runtime.Gosched()
+		}
+	}
+	reads := 0
+	old.event = func() *abi.EventResp {
+		if reads++; reads > 1 {
+			return nil
+		}
+		calls.Go(func() { must(t, id.Migrate(to)) })
+		giveTime()
+		return eventResp(id.uid, id.handle, want[1], 0)
+	}
+	var reported atomic.Bool
+	k.answer = map[uint32]func(in, out unsafe.Pointer) syscall.Errno{
+		abi.RDMA_USER_CM_CMD_MIGRATE_ID: func(_, _ unsafe.Pointer) syscall.Errno {
+			reported.Store(true)
+			value(k.wake.Write([]byte{0}))(t)
+			giveTime()
+			return 0
+		},
+	}
+	k.event = func() *abi.EventResp {
+		if reported.CompareAndSwap(true, false) {
+			return eventResp(id.uid, id.handle, want[2], 0)
+		}
+		return nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	calls.Go(func() {
+		for range want {
+			got <- value(to.Next(within(t)))(t).Type
+		}
+	})
+	calls.Go(func() {
+		if e, err := other.Wait(ctx); !errors.Is(err, context.Canceled) { // reads the events of the old channel
+			t.Errorf("Wait of another ID: %v, %v", e, err)
+		}
+	})
+	for i, typ := range want {
+		if e := <-got; e != typ {
+			t.Errorf("event %d is %v, want %v", i, e, typ)
+		}
+	}
+	cancel()
+	calls.Wait()
+	must(t, id.Close(), other.Close())
+}
+
+// TestMigrateToClosing: Migrate to a channel that is being closed does not keep the goroutine that reads the channel, for
+// which Close waits.
+func TestMigrateToClosing(t *testing.T) {
+	from, _ := newFake(t)
+	to, _ := newFake(t)
+	id := value(from.NewID(TCP))(t)
+	to.mu.Lock() // as Close has it meanwhile
+	migrated := make(chan error, 1)
+	go func() { migrated <- id.Migrate(to) }()
+	for id.open.TryRLock() {
+		id.release()
+		runtime.Gosched()
+	}
+	for end := time.Now().Add(20 * time.Millisecond); time.Now().Before(end); runtime.Gosched() {
+		if !to.events.mu.TryLock() {
+			t.Error("no event of the channel can be read")
+			break
+		}
+		to.events.mu.Unlock()
+	}
+	to.closed = true
+	to.mu.Unlock()
+	if err := <-migrated; !isClosedError(err) {
+		t.Errorf("Migrate: %v", err)
+	}
+	to.closed = false // for the end of the test
+	must(t, id.Close())
 }
 
 // TestUnexpectedRequest: a request that comes while another method than Request waits for an event of the listener is

@@ -187,6 +187,7 @@ func queryAbout[Q, R any](f, other *file, cmd uint32, req func(fd uint32) Q, res
 
 // eventReader has what a channel needs to read events again and again.
 type eventReader struct {
+	mu     sync.Mutex // held from the reading of an event until it is delivered, and by Migrate
 	resp   abi.EventResp
 	cmd    *message[abi.GetEvent]
 	read   func(fd uintptr) bool // reads one event
@@ -197,7 +198,11 @@ type eventReader struct {
 func newEventReader(f *file) *eventReader {
 	r := &eventReader{}
 	r.read = func(fd uintptr) bool {
-		r.errno = f.write(fd, r.cmd.raw(unsafe.Pointer(&r.resp)))
+		r.mu.Lock()
+		if r.errno = f.write(fd, r.cmd.raw(unsafe.Pointer(&r.resp))); r.errno == 0 {
+			return true // and keep mu
+		}
+		r.mu.Unlock()
 		if r.errno == syscall.EAGAIN {
 			r.follow.start()
 		}
@@ -208,7 +213,7 @@ func newEventReader(f *file) *eventReader {
 }
 
 // event waits for the next event, until the deadline of the file. It starts follow before it waits.
-// The result is valid until the next call.
+// The result is valid until the next call. If there is one, the caller unlocks r.mu after its delivery.
 func (f *file) event(r *eventReader, follow *readCanceler) (*abi.EventResp, error) {
 	r.resp, r.follow = abi.EventResp{}, follow
 	err := f.raw.Read(r.read)

@@ -165,8 +165,7 @@ type idWorld struct {
 	recv     uverbs.SGE
 
 	finish  []func() error // what End does, the last one first
-	uids    int            // how many uidTable had before
-	handles int            // and the connection manager of the software devices
+	handles int            // how many IDs and groups the connection manager of the software devices had before
 	closed  atomic.Bool    // a method that closes was called
 	ended   atomic.Bool    // one that ends the connection was
 
@@ -211,7 +210,7 @@ var idWorlds = map[string]func(*testing.T) pairs.World{
 
 // newIDWorld makes a world with a new ID.
 func newIDWorld(t *testing.T, space PortSpace) *idWorld {
-	w := &idWorld{t: t, uids: uids(), handles: inprocess.Host.Len(), accepted: make(chan *ID, 1000)}
+	w := &idWorld{t: t, handles: inprocess.Host.Len(), accepted: make(chan *ID, 1000)}
 	dev := value(uverbs.Open(testenv.TheRig().Devices[0], uverbs.OpenOptions{}))(t)
 	w.later(dev.Close)
 	w.a.cq = value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 64}))(t)
@@ -251,13 +250,6 @@ func newIDWorld(t *testing.T, space PortSpace) *idWorld {
 
 // later has End call a function.
 func (w *idWorld) later(f func() error) { w.finish = append(w.finish, f) }
-
-// uids returns how many IDs and groups can have events.
-func uids() int {
-	uidTable.mu.RLock()
-	defer uidTable.mu.RUnlock()
-	return len(uidTable.all)
-}
 
 // serve accepts connections until the listener is closed.
 func (w *idWorld) serve(l *ID) {
@@ -458,8 +450,13 @@ func (w *idWorld) End() {
 			w.t.Errorf("at the end: %v", err)
 		}
 	}
-	if n, handles := uids(), inprocess.Host.Len(); n != w.uids || handles != w.handles {
-		w.t.Errorf("there were %d IDs and groups, and %d of the connection manager, and are %d and %d", w.uids, w.handles, n, handles)
+	for _, c := range append(w.channels[:], w.peer) {
+		if len(c.groups) != 0 || len(c.pending) != 0 {
+			w.t.Errorf("a closed channel has %d groups and %d events", len(c.groups), len(c.pending))
+		}
+	}
+	if n := inprocess.Host.Len(); n != w.handles {
+		w.t.Errorf("the connection manager had %d IDs and groups, and has %d", w.handles, n)
 	}
 }
 

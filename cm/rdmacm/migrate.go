@@ -3,12 +3,13 @@ package rdmacm
 import (
 	"fmt"
 	"os"
+	"sync"
 	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 )
 
-// Migrate moves the ID to another channel, with its groups and its events that were not read
+// Migrate moves the ID to another channel, with its groups and its events that were not read, in their order
 // (rdma_migrate_id). Goroutines that wait for an event of the ID continue to wait there. A listener
 // cannot move, because the kernel leaves the IDs of requests that were not read on the old channel.
 //
@@ -39,6 +40,9 @@ func (id *ID) Migrate(to *Channel) error {
 	if err := to.attach(id, from.groupsOf(id)); err != nil {
 		return err
 	}
+	// So that nobody gets an event of the ID before older ones. Neither channel is being closed, as Close waits for the
+	// goroutine that reads.
+	defer lockEvents(from, to)()
 	resp := &abi.MigrateResp{}
 	errno := queryAbout(to.file, from.file, abi.RDMA_USER_CM_CMD_MIGRATE_ID, func(old uint32) abi.MigrateID {
 		return abi.MigrateID{Response: abi.PtrTo(resp), ID: id.handle, FD: old}
@@ -52,6 +56,22 @@ func (id *ID) Migrate(to *Channel) error {
 		to.deliver(e, nil)
 	}
 	return nil
+}
+
+// lockingEvents is held by Migrate until it has locked both channels.
+var lockingEvents sync.Mutex
+
+// lockEvents waits until the events that were read are delivered, and lets no others be read until the function that
+// it returns is called.
+func lockEvents(a, b *Channel) (unlock func()) {
+	lockingEvents.Lock()
+	defer lockingEvents.Unlock()
+	a.events.mu.Lock()
+	b.events.mu.Lock()
+	return func() {
+		a.events.mu.Unlock()
+		b.events.mu.Unlock()
+	}
 }
 
 // attach adds an ID and its groups to a channel.

@@ -92,7 +92,6 @@ func (c *Channel) addGroup(g *Group) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.groups[g.uid] = g
-	uidTable.add(g.uid, eventTarget{g.id, g})
 }
 
 // removeGroup removes a group from the channel.
@@ -100,7 +99,6 @@ func (c *Channel) removeGroup(g *Group) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.groups, g.uid)
-	uidTable.remove(g.uid)
 }
 
 // Close leaves the group (rdma_leave_multicast). Closing the ID leaves all of its groups.

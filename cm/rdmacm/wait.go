@@ -453,20 +453,10 @@ func (c *Channel) readEvent(by *waiter, follow *readCanceler) error {
 	if err != nil {
 		return err
 	}
+	defer c.events.mu.Unlock()
 	e := c.newEvent(resp)
-	if e == nil {
-		return nil
-	}
-	if c.backlogFull(e) {
+	if e != nil && (c.backlogFull(e) || !c.deliver(e, by)) && e.Listen != nil { // else the ID is closed
 		return e.ID.Close()
-	}
-	for to := c; !to.deliver(e, by); to = e.owner().channel.Load() { // the ID has moved to another channel, or is closed
-		if e.owner().closed.Load() {
-			if e.Listen != nil {
-				return e.ID.Close()
-			}
-			return nil
-		}
 	}
 	return nil
 }
