@@ -362,6 +362,10 @@ func (c *Conn) flushQP() {
 // end message.
 var errReset = fmt.Errorf("the peer has disconnected, or is gone, without closing the connection: %w", syscall.ECONNRESET)
 
+// errTakenBack is the error of a connection whose listener has accepted it, and rejected it before it knew that this
+// side was ready.
+var errTakenBack = fmt.Errorf("the listener has taken its answer back, perhaps to give the place to another client: %w", syscall.ECONNRESET)
+
 // rootCause returns the reason for an error with which the device or the peer has ended the
 // connection. If the device is being removed, that is the reason, even if no event has reported the
 // removal yet.
@@ -384,9 +388,12 @@ func (c *Conn) event(e *rdmacm.Event) {
 	case rdmacm.EventDisconnected, rdmacm.EventRejected: // rejected: the peer has given up before it learned that this side is ready
 		c.win.over = true
 		c.pollAll() // messages that arrived before the event still count
-		if c.eof {
+		switch {
+		case e.Type == rdmacm.EventRejected:
+			c.fail(errTakenBack)
+		case c.eof:
 			c.fail(errReset)
-		} else {
+		default:
 			c.fail(c.rootCause(errReset))
 		}
 		c.id.Disconnect() // the peer waits for this answer

@@ -292,6 +292,7 @@ func TestConnRefused(t *testing.T) {
 		"PrivateData": {PrivateData: make([]byte, MaxDialData+1)}, "Depth": {ConnOptions: ConnOptions{Depth: -1}}, "MessageSize": {ConnOptions: ConnOptions{MessageSize: maxMessageSize + 1}},
 		"RetryCount": {ConnOptions: ConnOptions{RetryCount: 8}}, "Wait": {ConnOptions: ConnOptions{Wait: 3}}, "Spin": {ConnOptions: ConnOptions{Spin: -1}},
 		"Linger": {ConnOptions: ConnOptions{Linger: -1}}, "AckTimeout": {ConnOptions: ConnOptions{AckTimeout: -1}},
+		"Timeout": {Timeout: -1},
 	} {
 		if _, err := Dial(ctx, to, o); !errors.As(err, &arg) || arg.Field != field {
 			t.Errorf("Dial with %s: %v", field, err)
@@ -312,6 +313,20 @@ func TestConnRefused(t *testing.T) {
 	defer cancel()
 	if _, err := Dial(short, noHost.String()+":9", DialOptions{}); err == nil {
 		t.Error("Dial of nobody")
+	}
+	for what, dial := range map[string]func(context.Context) error{
+		"Dial": func(ctx context.Context) error {
+			_, err := Dial(ctx, noHost.String()+":9", DialOptions{Timeout: 20 * time.Millisecond})
+			return err
+		},
+		"DialPacket": func(ctx context.Context) error {
+			_, err := DialPacket(ctx, noHost.String()+":9", PacketOptions{Timeout: 20 * time.Millisecond})
+			return err
+		},
+	} {
+		if err := dial(context.WithoutCancel(ctx)); !errors.Is(err, syscall.ETIMEDOUT) || !strings.Contains(err.Error(), "no answer for 20ms") {
+			t.Errorf("%s of nobody, with a timeout: %v", what, err)
+		}
 	}
 	if _, err := l.Accept(short); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Accept: %v", err)

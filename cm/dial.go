@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/internal/redial"
 	"github.com/goverbs/goverbs/cm/rdmacm"
 )
 
@@ -43,12 +44,13 @@ func lookup(ctx context.Context, resolver *net.Resolver, family, address string)
 }
 
 // Dial connects to a listener at "host:port". If the host has several addresses, Dial tries one
-// after the other and gives each a share of the time until the deadline of ctx. Without a deadline,
-// an attempt ends after 74 seconds if the host does not answer, and after two minutes at most if only the
-// listener's program does not.
+// after the other and gives each a share of the time until the deadline of ctx, or without a deadline
+// [DialOptions].Timeout.
+//
 // If the peer rejects the connection, the error matches ECONNREFUSED, and it is a [*RefusedError]
-// if the peer has given a reason. A rejection because the peer still has an old connection with the
-// same QP number, as after a crash of this host, is followed by up to three more attempts. Once the
+// if the peer has given a reason. While the listener says that it has too many connections, Dial tries
+// again in that time. A rejection without a reason, and one because the peer still has an old connection with
+// the same QP number, as after a crash of this host, are followed by up to three more attempts. Once the
 // connection is established, the end of ctx does not affect it.
 func Dial(ctx context.Context, address string, o DialOptions) (*Conn, error) {
 	growStack16K(0)
@@ -91,40 +93,25 @@ func dialWithin(ctx context.Context, addrs int, to netip.AddrPort, o DialOptions
 		ctx = short
 	}
 	var c *Conn
-	try := func() (err error) {
-		c, err = dial(ctx, to, o)
-		return err
-	}
-	err := retryStale(ctx, func() error {
-		if o.LocalAddr.Port() != 0 {
-			return try()
+	err := redial.Within(ctx, o.Timeout, func(ctx context.Context) error {
+		try := func() (err error) {
+			c, err = dial(ctx, to, o)
+			return err
 		}
-		return rdmacm.RetryPort(try)
+		return redial.Retry(ctx, noPlace, func() error {
+			if o.LocalAddr.Port() != 0 {
+				return try()
+			}
+			return rdmacm.RetryPort(try)
+		})
 	})
 	return c, err
 }
 
-// retryStale calls try until it succeeds or fails for another reason than an old connection of the
-// peer, four times at most. The peer of a host that has crashed still has its connections. When the
-// host counts its QPs from the start again, the peer rejects those that it knows. With the
-// rejection it ends the old connection (cm_match_req), which takes one message and its answer.
-func retryStale(ctx context.Context, try func() error) error {
-	err := try()
-	for pause := 5 * time.Millisecond; rejectedAs(err, rdmacm.ReasonStaleConn) && pause <= 500*time.Millisecond; pause *= 10 {
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(pause):
-		}
-		err = try()
-	}
-	return err
-}
-
-// rejectedAs reports whether err is a rejection for a reason of the connection manager.
-func rejectedAs(err error, r rdmacm.Reason) bool {
-	e, ok := errors.AsType[*rdmacm.EventError](err)
-	return ok && e.Type == rdmacm.EventRejected && rdmacm.Reason(e.Status) == r
+// noPlace reports whether err is the refusal of a listener that has no place for the connection.
+func noPlace(err error) bool {
+	e, ok := errors.AsType[*RefusedError](err)
+	return ok && redial.Passes(e.Why)
 }
 
 // dial connects to one address.

@@ -91,7 +91,7 @@
 //
 // Differences from the kernel: loopback addresses are ordinary addresses if a software device has
 // one. Addresses are not looked up on the network, so the attempt to connect to a host that is down
-// ends only when nobody answers, after 74 seconds. Ports below 1024 need no rights. When a process is
+// ends only when nobody answers. Ports below 1024 need no rights. When a process is
 // killed, nothing tells its peers; they notice it when a message or a keep-alive fails.
 //
 // # Device removal and changed credentials
@@ -141,10 +141,11 @@
 //
 // Each connection counts with the result of MemoryPerConn for MaxMemory. An IPv6 address counts as its
 // network of 64 bits; on devices of the kernel it is what a request says. At a limit, a new request
-// replaces the oldest half-open one of the address with the most, if that has more; otherwise the oldest
-// one that is at least a quarter of a second old, and if there is none, it is refused. An address that
-// holds its share replaces only its own. A peer has 30 seconds to complete a connection. Until then the
-// connection has a few KiB and its queues. The option Refused, if set, is told of each refusal.
+// replaces a half-open one that is at least half a second old, of the address with the most, if that
+// has more; otherwise one that is at least ten seconds old. If there is none, it is refused, and Dial tries
+// again until its time is over. An address that holds its share replaces only its own. A peer has 30 seconds
+// to complete a connection. Until then the connection has a few KiB and its queues. The option Refused, if
+// set, is told of each refusal.
 //
 // # How long a method waits
 //
@@ -153,7 +154,7 @@
 // kernel device is reported at once.
 //
 //	method                             ends after
-//	Dial, DialPacket                   74 s for each address and attempt; 2 min if only the peer's program is silent
+//	Dial, DialPacket                   Timeout for each address of the host: 10 s, also of rsocket and valkey
 //	Accept                             does not wait for a peer: a half-open request ends after 30 s
 //	Conn, Stream: sending, RDMA        T = 3 * (RetryCount+1) * AckTimeout, and 1 s per MB outstanding: 6.5 s
 //	Conn, Stream: receiving            T + 2 * KeepAlive if idle: 37 s
@@ -164,7 +165,7 @@
 //	PacketConn: Send, Leave, Close     at once; Recv does not wait for a certain peer
 //	PacketConn.Join                    2 min
 //
-// The times apply to the default options. A deadline of the context takes the place of the 2 min. A
+// The times apply to the default options. A deadline of the context takes the place of Timeout and the 2 min. A
 // peer that lives but does not read may be waited for without limit, as with TCP. With a negative
 // KeepAlive an idle connection does not notice a dead peer. On iWARP, rsocket depends on TCP, which
 // gives up after about 15 minutes. There a listener may send nothing before the first message of its peer,

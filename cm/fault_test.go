@@ -457,11 +457,12 @@ func TestListenerCloseEndsWaitingConns(t *testing.T) {
 	before := quiet(t)
 	ctx := within(t)
 	o := ListenOptions{ConnOptions: small}
-	o.Backlog, o.HalfOpen = 2, 2 // a client may be through before its server knows
+	var told refusals
+	o.Backlog, o.HalfOpen, o.Refused = 2, 2, told.add // a client may be through before its server knows
 	l := value(Listen(ctx, firstAny, o))(t)
 	first := value(Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small}))(t)
 	second := value(Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small}))(t)
-	if _, err := Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small}); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "too many") {
+	if err := told.dial(ctx, l, DialOptions{ConnOptions: small}); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "too many") {
 		t.Errorf("beyond the backlog: %v", err)
 	}
 	until(t, "both wait to be accepted", func() bool { return len(l.ready) == 2 }) // or else they are rejected

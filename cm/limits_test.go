@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/internal/limits"
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
@@ -22,14 +23,29 @@ import (
 
 // refusals are what [ListenOptions].Refused was called with.
 type refusals struct {
-	mu  sync.Mutex
-	all []error
+	mu      sync.Mutex
+	all     []error
+	most    int
+	reached func() // called when there are most
 }
 
 func (r *refusals) add(_ rdmacm.Addr, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.all = append(r.all, err)
+	if r.all = append(r.all, err); len(r.all) == r.most {
+		r.reached()
+	}
+}
+
+// dial dials a listener that tells it of its refusals until it has refused three times: Dial has got at least one then.
+func (r *refusals) dial(ctx context.Context, l *Listener, o DialOptions) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r.mu.Lock()
+	r.most, r.reached = len(r.all)+3, cancel
+	r.mu.Unlock()
+	_, err := Dial(ctx, l.Addr().String(), o)
+	return err
 }
 
 func (r *refusals) list() []error {
@@ -85,16 +101,19 @@ func TestMaxConns(t *testing.T) {
 				client, server := connect(t, l, DialOptions{ConnOptions: small})
 				conns = append(conns, [2]*Conn{client, server})
 			}
-			for range 5 {
-				_, err := Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small})
-				expectRefusal(t, "a connection too many", err, refusedMany)
-			}
-			if n := len(told.list()); n < 5 || n > 5 && testenv.SoftFaults() == "" { // a peer that loses a refusal asks again
-				t.Errorf("the program was told of %d refusals, want 5", n)
-			}
-			for _, c := range conns { // one goes, one comes
+			expectRefusal(t, "a connection too many", told.dial(ctx, l, DialOptions{ConnOptions: small}), refusedMany)
+			for _, c := range conns { // one waits, one goes, one comes
+				dialed := make(chan *Conn, 1)
+				refused := make(chan struct{})
+				told.mu.Lock()
+				told.most, told.reached = len(told.all)+1, func() { close(refused) }
+				told.mu.Unlock()
+				go func() { dialed <- value(Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small}))(t) }()
+				<-refused
 				must(t, c[0].Close(), c[1].Close())
-				client, server := connect(t, l, DialOptions{ConnOptions: small})
+				server := value(l.Accept(ctx))(t)
+				client := <-dialed
+				t.Cleanup(func() { must(t, client.Close(), server.Close()) })
 				must(t, client.Send(ctx, []byte("new")))
 				if got := value(server.Recv(ctx))(t); string(got) != "new" {
 					t.Errorf("received %q", got)
@@ -112,22 +131,22 @@ func TestHalfOpen(t *testing.T) {
 	t.Run("in time", func(t *testing.T) { // a peer that still has time keeps its place
 		ctx := within(t)
 		o := ListenOptions{ConnOptions: small}
-		o.HalfOpen, o.AddrShare = 2, -1
+		var told refusals
+		o.HalfOpen, o.AddrShare, o.Refused = 2, -1, told.add
 		l := newListener(t, o)
-		old := evictAfter
-		evictAfter = time.Hour
-		defer func() { evictAfter = old }()
+		old := limits.Patience
+		limits.Patience = time.Hour
+		defer func() { limits.Patience = old }()
 		c := openKernel(t)
 		ids := []*rdmacm.ID{halfOpen(t, ctx, c, l), halfOpen(t, ctx, c, l)}
-		_, err := Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small})
-		expectRefusal(t, "a request while others complete theirs", err, refusedFull)
+		expectRefusal(t, "a request while others complete theirs", told.dial(ctx, l, DialOptions{ConnOptions: small}), refusedFull)
 		for _, id := range ids {
 			must(t, id.Close())
 		}
 	})
-	old := evictAfter
-	evictAfter = 0
-	defer func() { evictAfter = old }()
+	old := limits.Patience
+	limits.Patience = 0
+	defer func() { limits.Patience = old }()
 	for name, o := range map[string]ListenOptions{
 		"HalfOpen": {HalfOpen: 4}, "Backlog": {Backlog: 4, HalfOpen: 100}, "MaxConns": {MaxConns: 4},
 	} {
@@ -379,19 +398,18 @@ func TestDisconnectAnswered(t *testing.T) {
 // TestAddrShare: one address cannot take all connections of a listener.
 func TestAddrShare(t *testing.T) {
 	ctx := within(t)
-	o := ListenOptions{ConnOptions: small, MaxConns: 4}
-	l := newListener(t, o)
-	from := func(a netip.Addr) (*Conn, error) {
-		return Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small, LocalAddr: netip.AddrPortFrom(a, 0)})
+	var told refusals
+	l := newListener(t, ListenOptions{ConnOptions: small, MaxConns: 4, Refused: told.add})
+	from := func(a netip.Addr) DialOptions {
+		return DialOptions{ConnOptions: small, LocalAddr: netip.AddrPortFrom(a, 0)}
 	}
 	for range 3 {
-		c := value(from(second))(t)
+		c := value(Dial(ctx, l.Addr().String(), from(second)))(t)
 		defer c.Close()
 		s := value(l.Accept(ctx))(t)
 		defer s.Close()
 	}
-	_, err := from(second)
-	expectRefusal(t, "more than the share of an address", err, refusedMany+refusedOfAddr)
-	c := value(from(first))(t)
+	expectRefusal(t, "more than the share of an address", told.dial(ctx, l, from(second)), refusedMany+refusedOfAddr)
+	c := value(Dial(ctx, l.Addr().String(), from(first)))(t)
 	defer c.Close()
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm/internal/limits"
+	"github.com/goverbs/goverbs/cm/internal/redial"
 	"github.com/goverbs/goverbs/cm/rdmacm"
 )
 
@@ -86,7 +87,7 @@ func listenOn(addr netip.AddrPort, o ListenOptions) (*Listener, error) {
 	}
 	if err == nil {
 		loop.register(id, eventHandler{l.event, l.cancel})
-		err = id.Listen(o.limits.Backlog)
+		err = id.Listen(0) // as many as the kernel allows: admit limits them, and the kernel drops others without an answer
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
@@ -118,8 +119,8 @@ type request struct {
 
 // Reasons sent to the peer. They are fixed, because any host can cause them.
 const (
-	refusedFull     = "too many connections are waiting to be accepted"
-	refusedMany     = "too many connections"
+	refusedFull     = redial.ManyWaiting
+	refusedMany     = redial.Many
 	refusedOfAddr   = ", from this address"
 	refusedProtocol = "the request has no protocol version that this side speaks"
 	refusedFailed   = "the connection could not be set up"

@@ -43,8 +43,12 @@ func dialOne(ctx context.Context, addr string, i int) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%d: %w", i, err)
 	}
-	word := "number " + strconv.Itoa(i)
-	err = c.Send(ctx, []byte(word))
+	return c, roundTrip(ctx, c, "number "+strconv.Itoa(i))
+}
+
+// roundTrip sends a message that comes back.
+func roundTrip(ctx context.Context, c *Conn, word string) error {
+	err := c.Send(ctx, []byte(word))
 	var msg []byte
 	if err == nil {
 		msg, err = c.Recv(ctx)
@@ -52,7 +56,7 @@ func dialOne(ctx context.Context, addr string, i int) (*Conn, error) {
 	if err == nil && string(msg) != word {
 		err = fmt.Errorf("%s comes back as %q", word, msg)
 	}
-	return c, err
+	return err
 }
 
 // TestManyConns: 1,000 connections open at once on one listener, 200 dialled at a time, and a

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm/internal/limits"
+	"github.com/goverbs/goverbs/cm/internal/redial"
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -88,6 +89,7 @@ type DialOptions struct {
 	ConnOptions
 
 	LocalAddr   netip.AddrPort // LocalAddr is the address to connect from; the zero value is any.
+	Timeout     time.Duration  // Timeout is how long Dial tries to reach each address of the host, if its context has no deadline; zero is 10 s.
 	PrivateData []byte         // PrivateData is sent with the request, up to [MaxDialData] bytes.
 	// Prepare, if set, is called when the device for the connection is known, once for each
 	// address of the host that Dial tries. Its argument is the PD for the memory of the
@@ -273,6 +275,10 @@ func (o DialOptions) defaults() (_ DialOptions, err error) {
 	}
 	if o.Isolation == ListenerPD {
 		return o, argErr("Dial", "Isolation", o.Isolation, "SharedPD or ConnPD")
+	}
+	n := optionChecker{op: "Dial"}
+	if o.Timeout = n.duration("Timeout", o.Timeout, redial.Timeout); n.err != nil {
+		return o, n.err
 	}
 	return o, checkPrivateData("Dial", o.PrivateData, MaxDialData)
 }

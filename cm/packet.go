@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/internal/redial"
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -65,6 +66,7 @@ type PacketOptions struct {
 	// of ListenPacket, up to 136 bytes.
 	PrivateData []byte
 	LocalAddr   netip.AddrPort // LocalAddr is the address that DialPacket uses on this side; the zero value is any.
+	Timeout     time.Duration  // Timeout is how long DialPacket tries to reach the host, if its context has no deadline; zero is 10 s.
 }
 
 // defaults returns the options with their defaults filled in.
@@ -82,6 +84,10 @@ func (o PacketOptions) defaults(op string, maxData int) (PacketOptions, error) {
 	}
 	if o.SendDepth == 0 {
 		o.SendDepth = sendDepth
+	}
+	n := optionChecker{op: op}
+	if o.Timeout = n.duration("Timeout", o.Timeout, redial.Timeout); n.err != nil {
+		return o, n.err
 	}
 	o.Spin = all.Spin
 	return o, nil
@@ -255,11 +261,16 @@ func DialPacket(ctx context.Context, address string, o PacketOptions) (*PacketCo
 		return nil, err
 	}
 	var answer *rdmacm.Event
-	if err = p.id.ResolveWait(ctx, rdmacm.AddrOf(o.LocalAddr), rdmacm.AddrOf(addrs[0])); err == nil {
-		if err = p.make(); err == nil {
+	err = redial.Within(ctx, o.Timeout, func(ctx context.Context) error {
+		err := p.id.ResolveWait(ctx, rdmacm.AddrOf(o.LocalAddr), rdmacm.AddrOf(addrs[0]))
+		if err == nil {
+			err = p.make()
+		}
+		if err == nil {
 			answer, err = p.id.ConnectWait(ctx, rdmacm.ConnParam{PrivateData: o.PrivateData})
 		}
-	}
+		return err
+	})
 	if err != nil {
 		p.dev.forgetIfRemoved(err)
 		return nil, errors.Join(fmt.Errorf("cm: dial %s for datagrams: %w", address, err), p.Close())

@@ -599,6 +599,7 @@ func TestPacketErrors(t *testing.T) {
 	for field, err := range map[string]error{
 		"address":     second2(ListenPacket(ctx, ":0", PacketOptions{})),
 		"Depth":       second2(ListenPacket(ctx, firstAny, PacketOptions{Depth: -1})),
+		"Timeout":     second2(DialPacket(ctx, firstAny, PacketOptions{Timeout: -1})),
 		"PrivateData": second2(DialPacket(ctx, firstBad, PacketOptions{PrivateData: make([]byte, 181)})),
 	} {
 		if !errors.As(err, &arg) || arg.Field != field {

@@ -23,13 +23,9 @@ var errHalfOpen = fmt.Errorf("the peer has not completed the connection: %w", os
 // later, as the peer has asked for. Tests change it.
 var halfOpenTimeout = 30 * time.Second
 
-// evictAfter is the least time that a peer has to complete its connection before another request
-// may take its place. It is many times what a peer needs that is not too busy. Tests change it.
-var evictAfter = 250 * time.Millisecond
-
 // makesRoom returns the answer whose place a request of an address takes, or nil. It is the oldest one to the
-// address with the most, at once. If no address has more than this one, or this one holds its share, it is the
-// oldest one, to any address or to this one, whose peer has had enough time. The caller holds l.mu.
+// address with the most. If no address has more than this one, or this one holds its share, it is the oldest one,
+// to any address or to this one. Its peer must have had enough time. The caller holds l.mu.
 func (l *Listener) makesRoom(own bool, key netip.Addr) (first *pendingAccept) {
 	largest, larger := l.usage.Largest(key)
 	for a := range l.pending {
@@ -40,7 +36,7 @@ func (l *Listener) makesRoom(own bool, key netip.Addr) (first *pendingAccept) {
 			first = a
 		}
 	}
-	if first != nil && (own || !larger) && time.Since(first.since) < evictAfter {
+	if first != nil && time.Since(first.since) < limits.EvictAfter(!own && larger) {
 		return nil
 	}
 	return first

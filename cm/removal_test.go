@@ -303,33 +303,3 @@ func TestDialAfterCrash(t *testing.T) {
 		t.Errorf("QP %#x was not rejected: the test shows nothing", got)
 	}
 }
-
-// TestRetryStale: a request to a peer that still has an old connection is repeated, four times in
-// all, and no longer than the context. Other rejections are final.
-func TestRetryStale(t *testing.T) {
-	ended, end := context.WithCancel(t.Context())
-	end()
-	for _, c := range []struct {
-		ctx    context.Context
-		reason rdmacm.Reason
-		stays  int // rejections until the old connection is gone
-		calls  int
-	}{
-		{t.Context(), rdmacm.ReasonStaleConn, 0, 1},
-		{t.Context(), rdmacm.ReasonStaleConn, 2, 3},
-		{t.Context(), rdmacm.ReasonStaleConn, 9, 4},
-		{t.Context(), rdmacm.ReasonConsumer, 9, 1},
-		{ended, rdmacm.ReasonStaleConn, 9, 1},
-	} {
-		calls := 0
-		err := retryStale(c.ctx, func() error {
-			if calls++; calls <= c.stays {
-				return fmt.Errorf("dial: %w", &rdmacm.EventError{Type: rdmacm.EventRejected, Status: int32(c.reason)})
-			}
-			return nil
-		})
-		if calls != c.calls || (err == nil) != (c.calls > c.stays) {
-			t.Errorf("%s, %d times: %d calls, %v, want %d calls", c.reason, c.stays, calls, err, c.calls)
-		}
-	}
-}

@@ -359,3 +359,36 @@ func TestUnreachable(t *testing.T) {
 		t.Errorf("event is %+v, %v", e, e.Err())
 	}
 }
+
+// TestRejectedMeanwhile: a peer that accepts and then takes that back is reported as one that rejects, also if this side
+// has learned of neither when it moves its QP.
+func TestRejectedMeanwhile(t *testing.T) {
+	c := openKernel(t)
+	testenv.NeedsIB(t, "MODIFY_QP to RTS")
+	ctx := within(t)
+	l, addr := listen(t, c, TCP, first)
+	pd, cq := openPD(t)
+	rejections := 0
+	for range 50 {
+		id := value(c.NewID(TCP))(t)
+		must(t, id.ResolveWait(ctx, Addr{}, AddrOf(addr)))
+		value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
+		closed := make(chan error, 1)
+		go func() {
+			request := value(l.Request(ctx))(t).ID
+			value(request.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
+			closed <- errors.Join(request.Accept(ConnParam{}), request.Close())
+		}()
+		_, err := id.ConnectWait(ctx, ConnParam{RetryCount: 7})
+		if err != nil { // else it was through before
+			rejections++
+			if e, ok := errors.AsType[*EventError](err); !ok || e.Type != EventRejected || !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("ConnectWait: %v", err)
+			}
+		}
+		must(t, <-closed, id.Close())
+	}
+	if rejections == 0 {
+		t.Error("the peer has never rejected")
+	}
+}

@@ -249,7 +249,17 @@ func (id *ID) ConnectWait(ctx context.Context, p ConnParam) (*Event, error) {
 	if !id.datagrams() && id.queues.qp.Load() == nil {
 		want = append(want, EventConnectResponse)
 	}
-	return id.waitForAnswer(ctx, opConnect, want...)
+	e, err := id.waitForAnswer(ctx, opConnect, want...)
+	if e != nil && e.Type == EventConnectError && errors.Is(e.cause, syscall.EINVAL) {
+		// The ID may have left its state because the peer has rejected or ended the connection meanwhile: an
+		// event says so.
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if later, laterErr := id.waitFor(short, opConnect); later != nil {
+			return later, laterErr
+		}
+	}
+	return e, err
 }
 
 // AcceptWait accepts a request and waits until the peer is ready (rdma_accept of an ID without a

@@ -12,8 +12,8 @@ import (
 const Network = "rsocket"
 
 // Dial connects to a program that listens with rsocket at "host:port". It tries the addresses of the
-// host one after the other. Without a deadline of ctx, an attempt ends when the kernel gives up, which
-// takes over a minute if the host does not answer. The error matches ECONNREFUSED if the peer rejects
+// host one after the other. Without a deadline of ctx, it tries each for 10 seconds. While the listener has
+// too many connections it tries again in that time, if the listener is of this module. The error matches ECONNREFUSED if the peer rejects
 // the connection, and EPROTO if it does not speak rsocket; if it speaks the protocol of package cm, the
 // error says so. Once the connection is established, the end
 // of ctx does not affect it.

@@ -32,9 +32,9 @@ func DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Dial connects to a server of Valkey, or a [Listener], at "host:port". It tries the addresses of the
-// host one after the other. Without a deadline of ctx, an attempt ends when the kernel gives up, which
-// takes over a minute if the host does not answer. The error matches ECONNREFUSED if the peer rejects
-// the connection, and EPROTO if it speaks another protocol. It matches [errors.ErrUnsupported] on iWARP.
+// host one after the other. Without a deadline of ctx, it tries each for 10 seconds. While the listener has
+// too many connections it tries again in that time, if the listener is of this module. The error matches
+// ECONNREFUSED if the peer rejects the connection, and EPROTO if it speaks another protocol. It matches [errors.ErrUnsupported] on iWARP.
 // Once the connection is established, the end of ctx does not affect it.
 func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
 	o, err := o.defaults("Dial")

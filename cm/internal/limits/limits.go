@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"time"
 )
 
 // Defaults of the options of listeners. Package cm documents them in one table.
@@ -145,6 +146,18 @@ func (u *Usage) Largest(asker netip.Addr) (key netip.Addr, ok bool) {
 		}
 	}
 	return key, u.addrs[key].HalfOpen > u.addrs[asker].HalfOpen+1
+}
+
+// Patience is the least time that a peer has to complete its connection before another request may take its
+// place: much more than a peer needs that is not too busy, since a refused one tries again. Tests change it.
+var Patience = 10 * time.Second
+
+// EvictAfter returns that time for a place that goes to an address with fewer (fairer), or to another.
+func EvictAfter(fairer bool) time.Duration {
+	if fairer {
+		return Patience / 20
+	}
+	return Patience
 }
 
 // Full says which limit a further request of a key would exceed.

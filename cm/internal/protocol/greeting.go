@@ -1,6 +1,10 @@
 package protocol
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/goverbs/goverbs/cm/internal/redial"
+)
 
 // Private data of the protocol of package cm begins with a mark, a version and a kind. A refusal is a
 // greeting with a text; see PROTOCOL.md of package cm.
@@ -25,20 +29,25 @@ func Refusal(request []byte, speaks string) []byte {
 	if SpeaksCM(request) {
 		version = request[len(cmMark)]
 	}
-	text := portSpeaks + speaks
+	return refusal(version, portSpeaks+speaks)
+}
+
+// refusal returns the private data of a rejection with a text.
+func refusal(version byte, text string) []byte {
 	b := make([]byte, cmTextAt, cmTextAt+len(text))
 	copy(b, cmMark)
 	b[2], b[3], b[cmLengthAt] = version, cmRefusal, byte(len(text))
 	return append(b, text...)
 }
 
-// Refused returns the text of the private data of a rejection that [Refusal] has made, and "" for any other.
+// Refused returns the text of the private data of a rejection that a listener of this module has made, and "" for any
+// other.
 func Refused(b []byte) string {
 	if len(b) < cmTextAt || !SpeaksCM(b) || b[3] != cmRefusal || len(b)-cmTextAt < int(b[cmLengthAt]) {
 		return ""
 	}
 	text := string(b[cmTextAt:][:b[cmLengthAt]])
-	if !strings.HasPrefix(text, portSpeaks) {
+	if !strings.HasPrefix(text, portSpeaks) && !redial.Passes(text) {
 		return ""
 	}
 	return text

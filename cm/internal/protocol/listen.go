@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/limits"
+	"github.com/goverbs/goverbs/cm/internal/redial"
 	"github.com/goverbs/goverbs/cm/rdmacm"
 )
 
@@ -22,9 +23,13 @@ func Dial(ctx context.Context, address string, c *Config) (Wire, error) {
 	var errs []error
 	for _, a := range addrs {
 		var s *Stream
-		err := rdmacm.RetryPort(func() (err error) {
-			s, err = c.dial(ctx, a)
-			return err
+		err := redial.Within(ctx, redial.Timeout, func(ctx context.Context) error {
+			return redial.Retry(ctx, noPlace, func() error {
+				return rdmacm.RetryPort(func() (err error) {
+					s, err = c.dial(ctx, a)
+					return err
+				})
+			})
 		})
 		if err == nil {
 			return s.wire, nil
@@ -34,6 +39,12 @@ func Dial(ctx context.Context, address string, c *Config) (Wire, error) {
 		}
 	}
 	return nil, errors.Join(errs...)
+}
+
+// noPlace reports whether err is the refusal of a listener that has no place for the connection.
+func noPlace(err error) bool {
+	e, ok := errors.AsType[*rdmacm.EventError](err)
+	return ok && e.Type == rdmacm.EventRejected && redial.Passes(Refused(e.PrivateData))
 }
 
 // dial connects to one address.
@@ -75,6 +86,8 @@ func (c *Config) rejection(err error) error {
 		return err
 	}
 	switch text := Refused(e.PrivateData); {
+	case redial.Passes(text):
+		return fmt.Errorf("%s: %w", text, err)
 	case text != "":
 		return fmt.Errorf("%s: %w: %w", text, syscall.EPROTO, err)
 	case SpeaksCM(e.PrivateData):
@@ -136,7 +149,7 @@ func listen(at netip.AddrPort, c *Config, limits limits.Limits, refused func(rdm
 	l.places = NewPlaces(l.ctx, limits)
 	l.close = sync.OnceValue(l.closeAll)
 	if err = id.Bind(rdmacm.AddrOf(at)); err == nil {
-		err = id.Listen(limits.Backlog)
+		err = id.Listen(0)
 	}
 	if err == nil {
 		var all rdmacm.Addrs
@@ -183,7 +196,7 @@ func (l *Listener) run() {
 		}
 		r, err := l.places.Admit(addrs.Remote.IP)
 		if err != nil {
-			l.refuse(e.ID, addrs.Remote, err, nil)
+			l.refuse(e.ID, addrs.Remote, err, refusal(cmVersion, err.Error()))
 			continue
 		}
 		l.tasks.Go(func() {
@@ -229,11 +242,11 @@ func (l *Listener) accept(e *rdmacm.Event, from rdmacm.Addr, r *Request) (err er
 	if err == nil {
 		err = s.grow()
 	}
+	if err == nil && !l.places.Completed(r) {
+		err = ErrEvicted
+	}
 	if err != nil {
 		return errors.Join(err, s.release())
-	}
-	if !l.places.Completed(r) {
-		return errors.Join(ErrEvicted, s.release())
 	}
 	s.from, s.place = l, r
 	s.start(e.Param.PrivateData)

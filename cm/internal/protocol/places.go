@@ -9,15 +9,12 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm/internal/limits"
+	"github.com/goverbs/goverbs/cm/internal/redial"
 )
 
 // ErrEvicted is the error of a connection that was given up because its peer did not complete it in
 // time and another request needed the place.
 var ErrEvicted = errors.New("the peer has not completed the connection, and another request needed its place")
-
-// EvictAfter is the least time that a peer has to complete its connection before another request
-// may take its place. It is many times what a peer needs that is not too busy. Tests change it.
-var EvictAfter = 250 * time.Millisecond
 
 // HalfOpenTimeout is how long a peer has to complete its connection. Tests change it.
 var HalfOpenTimeout = 30 * time.Second
@@ -52,8 +49,8 @@ type Request struct {
 
 // Errors of requests that found no place.
 var (
-	ErrManyConns   = errors.New("too many connections")
-	ErrManyWaiting = errors.New("too many connections are waiting to be accepted")
+	ErrManyConns   = errors.New(redial.Many)
+	ErrManyWaiting = errors.New(redial.ManyWaiting)
 )
 
 // request, accepted and closed are what a request, Accept and the end of a connection change.
@@ -111,9 +108,8 @@ func (p *Places) Answer(r *Request, answer func() error) {
 }
 
 // makesRoom returns the request whose place a request of an address takes, or nil. It is the oldest one of the
-// address with the most, at once. If no address has more than this one, or this one holds its share, it is the
-// oldest one, of any address or of this one, whose peer has had enough time. The peer of either was answered. The
-// caller holds p.mu.
+// address with the most. If no address has more than this one, or this one holds its share, it is the oldest one,
+// of any address or of this one. Its peer was answered, and must have had enough time. The caller holds p.mu.
 func (p *Places) makesRoom(own bool, key netip.Addr) (first *Request) {
 	largest, larger := p.usage.Largest(key)
 	for r := range p.pending {
@@ -124,7 +120,7 @@ func (p *Places) makesRoom(own bool, key netip.Addr) (first *Request) {
 			first = r
 		}
 	}
-	if first != nil && (own || !larger) && time.Since(first.since) < EvictAfter {
+	if first != nil && time.Since(first.since) < limits.EvictAfter(!own && larger) {
 		return nil
 	}
 	return first

@@ -13,9 +13,9 @@ import (
 // TestPlacesShare: requests of an address that holds its share take the places of its own requests only, and
 // others still find a place.
 func TestPlacesShare(t *testing.T) {
-	old := EvictAfter
-	defer func() { EvictAfter = old }()
-	EvictAfter = 0
+	old := limits.Patience
+	defer func() { limits.Patience = old }()
+	limits.Patience = 0
 	a, b := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	p := NewPlaces(context.Background(), limits.Limits{Backlog: 100, HalfOpen: 8, Conns: 100, AddrShare: 75})
 	admit := func(from netip.Addr) *Request {
@@ -40,7 +40,7 @@ func TestPlacesShare(t *testing.T) {
 	if _, _, halfOpen := p.Counts(); halfOpen != 7 || gone != 14 || honest.Ctx.Err() != nil {
 		t.Errorf("%d requests are half open and %d were given up, want 7 and 14; that of another address: %v", halfOpen, gone, honest.Ctx.Err())
 	}
-	EvictAfter = time.Hour
+	limits.Patience = time.Hour
 	if _, err := p.Admit(a); !errors.Is(err, ErrManyWaiting) || err.Error() == ErrManyWaiting.Error() {
 		t.Errorf("a request over the share: %v", err)
 	}

@@ -9,11 +9,14 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/internal/limits"
 	"github.com/goverbs/goverbs/cm/internal/protocol"
+	"github.com/goverbs/goverbs/cm/internal/redial"
 	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
@@ -46,8 +49,8 @@ func (p *Protocol) leaveHalfOpenFrom(t *testing.T, ctx context.Context, ch *prot
 func (p *Protocol) HalfOpen(t *testing.T) {
 	testenv.Guest(t)
 	testenv.Needs(t, "half-open requests", "rxe", "mlx5") // on iWARP the kernel answers for the peer
-	old := protocol.EvictAfter
-	defer func() { protocol.EvictAfter = old }()
+	old := limits.Patience
+	defer func() { limits.Patience = old }()
 	for name, c := range map[string]struct {
 		o      Options
 		after  time.Duration
@@ -57,9 +60,10 @@ func (p *Protocol) HalfOpen(t *testing.T) {
 		"HalfOpen": {Options{HalfOpen: 4}, 0, 12}, "Backlog": {Options{Backlog: 4, HalfOpen: 100}, 0, 12}, "MaxConns": {Options{MaxConns: 4}, 0, 12},
 	} {
 		t.Run(name, func(t *testing.T) {
-			protocol.EvictAfter = c.after
+			limits.Patience = c.after
 			ctx, cancel := context.WithTimeout(t.Context(), 3*Timeout)
 			defer cancel()
+			refused := p.countRefusals(&c.o)
 			l := p.Listener(t, c.o)
 			ch, err := protocol.OpenChannel(netip.Addr{}, netip.MustParseAddr(testenv.TheRig().Addrs[0]))
 			Must(t, err)
@@ -69,8 +73,8 @@ func (p *Protocol) HalfOpen(t *testing.T) {
 			}
 			if c.after == 0 {
 				p.CheckNext(t, l)
-			} else if client, err := p.Dial(ctx, l.Addr().String(), Options{}); !errors.Is(err, syscall.ECONNREFUSED) {
-				t.Errorf("a request while others complete theirs: %v, %v", client, err)
+			} else {
+				refused.dial(t, ctx, l)
 			}
 			conns, waiting, halfOpen, most := p.Places(l).Counts()
 			if conns > most.Conns || waiting > most.Backlog || halfOpen > most.HalfOpen {
@@ -95,6 +99,7 @@ func (p *Protocol) MaxConns(t *testing.T) {
 	Must(t, err)
 	for name, o := range map[string]Options{"MaxConns": {MaxConns: 3}, "MaxMemory": {MaxMemory: 4*one - 1}} {
 		t.Run(name, func(t *testing.T) {
+			refused := p.countRefusals(&o)
 			l := p.Listener(t, o)
 			var all [][2]net.Conn
 			for range 3 {
@@ -102,9 +107,7 @@ func (p *Protocol) MaxConns(t *testing.T) {
 				Must(t, err)
 				all = append(all, [2]net.Conn{client, server})
 			}
-			if _, err := p.Dial(t.Context(), l.Addr().String(), Options{}); !errors.Is(err, syscall.ECONNREFUSED) {
-				t.Errorf("a fourth connection: %v", err)
-			}
+			refused.dial(t, t.Context(), l)
 			Must(t, all[0][0].Close())
 			_, err := io.ReadAll(all[0][1])
 			Must(t, err, all[0][1].Close())
@@ -113,6 +116,41 @@ func (p *Protocol) MaxConns(t *testing.T) {
 				Must(t, c[0].Close(), c[1].Close())
 			}
 		})
+	}
+}
+
+// refusalCount counts the refusals of a listener that has no place.
+type refusalCount struct {
+	p    *Protocol
+	told chan struct{}
+}
+
+// countRefusals has the listener with the options tell the result of its refusals.
+func (p *Protocol) countRefusals(o *Options) *refusalCount {
+	r := &refusalCount{p, make(chan struct{}, 100)}
+	o.Refused = func(rdmacm.Addr, error) { r.told <- struct{}{} }
+	return r
+}
+
+// dial dials until the listener has refused three times: Dial has got at least one refusal then, and returns it.
+func (r *refusalCount) dial(t *testing.T, ctx context.Context, l net.Listener) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 3*Timeout)
+	defer cancel()
+	for len(r.told) > 0 {
+		<-r.told
+	}
+	go func() {
+		for range 3 {
+			select {
+			case <-r.told:
+			case <-ctx.Done():
+			}
+		}
+		cancel()
+	}()
+	if _, err := r.p.Dial(ctx, l.Addr().String(), Options{}); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), redial.Many) {
+		t.Errorf("Dial of a listener that has no place: %v", err)
 	}
 }
 
@@ -162,9 +200,9 @@ func (p *Protocol) checkArg(t *testing.T, err error, op, field string) {
 func (p *Protocol) AddrShare(t *testing.T) {
 	testenv.Guest(t)
 	testenv.Needs(t, "half-open requests", "rxe", "mlx5")
-	old := protocol.EvictAfter
-	defer func() { protocol.EvictAfter = old }()
-	protocol.EvictAfter = time.Hour
+	old := limits.Patience
+	defer func() { limits.Patience = old }()
+	limits.Patience = time.Hour
 	ctx, cancel := context.WithTimeout(t.Context(), Timeout)
 	defer cancel()
 	l := p.Listener(t, Options{HalfOpen: 4})
