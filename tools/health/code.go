@@ -22,8 +22,9 @@ const (
 	CodeGID           Code = "gid"       // the GID table of a port
 	CodeAddress       Code = "address"   // the address of a software device, or of an iWARP device
 	CodeReceiveBuffer Code = "receive_buffer"
-	CodeCM            Code = "cm" // a connection of the connection manager
-	CodeFirewall      Code = "firewall"
 	CodeLoopback      Code = "loopback" // a ping-pong within this process
+	CodeCM            Code = "cm"       // connections of the connection manager from addresses of a port to themselves
+	CodePeer          Code = "peer"     // connections to the host that Options name
+	CodeFirewall      Code = "firewall"
 	CodeExpected      Code = "expected" // the result of Report.Compare
 )

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,7 +37,7 @@ func (m *machine) examineDevice(ctx context.Context, dev netlinkrdma.Device, inf
 		// The device cannot be opened, but netlink lists its ports.
 		if portsErr == nil {
 			for _, p := range ports {
-				all = append(all, m.checkPort(dev.Name, portFacts{state: p.State, phys: p.PhysState.String(), Port: p}))
+				all = append(all, m.checkPort(info, portFacts{state: p.State, phys: p.PhysState.String(), Port: p}))
 			}
 		}
 		return false, all
@@ -48,16 +49,48 @@ func (m *machine) examineDevice(ctx context.Context, dev netlinkrdma.Device, inf
 		return false, append(all, f.conclude(LevelError, "the device cannot be opened and asked"))
 	}
 	all = append(all, checkRegister(dev.Name, p.registered))
-	for _, facts := range withNetdevs(p.ports, ports) {
-		all = append(all, m.checkPort(dev.Name, facts))
+	known := withNetdevs(p.ports, ports)
+	for i := range known {
+		facts := &known[i]
+		facts.own = m.own(*facts, info.IWARP())
+		all = append(all, m.checkPort(info, *facts))
+		if facts.elsewhere() && len(facts.own) > 0 {
+			facts.NetdevIndex = facts.own[0].index
+		}
 		if info.IWARP() {
-			all = append(all, m.checkAddress(dev.Name, facts))
+			all = append(all, m.checkAddress(dev.Name, *facts))
 			continue
 		}
-		all = append(all, m.checkMTU(dev.Name, facts), m.checkGIDs(dev.Name, facts))
+		all = append(all, m.checkMTU(dev.Name, *facts), m.checkGIDs(dev.Name, *facts))
 	}
-	ok, f := m.checkLoopback(ctx, dev.Name)
-	return ok, append(all, f)
+	ok, traffic := m.checkTraffic(ctx, info, known)
+	return ok, append(all, traffic...)
+}
+
+// checkTraffic plays ping-pong on a device and connects from its ports to themselves and to the peer. It reports
+// whether all of that works on the device; of several ports, one is enough for connections.
+func (m *machine) checkTraffic(ctx context.Context, info uverbs.DeviceInfo, ports []portFacts) (bool, []Finding) {
+	m.progress(fmt.Sprintf("%s: a ping-pong within this process, up to %s", info.Name, loopbackTime))
+	ok, f := m.checkLoopback(ctx, info.Name)
+	all := []Finding{f}
+	if !ok {
+		return false, all
+	}
+	for _, peer := range slices.Compact([]string{"", m.peer}) {
+		if m.noCM && ofKernel(info) || peer != "" && len(m.peers) == 0 { // another finding says why
+			ok = ok && peer == ""
+			continue
+		}
+		went, active := false, 0
+		for _, p := range ports {
+			if p.state == ib.PortActive {
+				works, f := m.checkConnections(ctx, info, p, peer)
+				active, went, all = active+1, went || works, append(all, f)
+			}
+		}
+		ok = ok && (went || active == 0)
+	}
+	return ok, all
 }
 
 // withNetdevs returns the ports of a probe with their network interfaces, which netlink knows.
@@ -187,28 +220,44 @@ type portFacts struct {
 	attr   uverbs.PortAttr
 	gids   []uverbs.GIDEntry
 	gidErr error
+	own    []ownAddr
 }
 
-// checkPort looks at a port's state and its network interface.
-func (m *machine) checkPort(device string, p portFacts) Finding {
-	f := Finding{Code: CodePort, Device: device, Port: int(p.Num)}
+// elsewhere reports whether the network interface of the port itself is in another network namespace, or is none.
+func (p *portFacts) elsewhere() bool {
+	return p.NetdevIndex == 0 && p.LinkLayer != ib.LinkLayerInfiniBand
+}
+
+// checkPort looks at a port's state and its network interface. An interface of another network namespace is as good
+// if one of this namespace, such as a macvlan, has an address of the port.
+func (m *machine) checkPort(info uverbs.DeviceInfo, p portFacts) Finding {
+	f := Finding{Code: CodePort, Device: info.Name, Port: int(p.Num)}
 	f.see("state %s, physical state %s, link layer %s", p.state, p.phys, p.LinkLayer)
-	ethernet := p.LinkLayer != ib.LinkLayerInfiniBand
-	if ethernet {
-		if p.NetdevIndex == 0 {
-			f.see("no network interface, or it is in another network namespace")
-			f.fix("run in the network namespace of the port's interface, or move it here: ip link set IFACE netns NS")
-			return f.conclude(LevelWarning, "%s, but its network interface is not in this network namespace", p.state)
+	ethernet, iface := p.LinkLayer != ib.LinkLayerInfiniBand, p.Netdev
+	if p.elsewhere() {
+		f.see("no network interface, or it is in another network namespace")
+		switch {
+		case len(p.own) == 0:
+			f.fix("run in the network namespace of the port's interface, or, with a card, have its owner give this one an interface on top of it, such as a macvlan")
+			return f.conclude(LevelWarning, "%s, but no network interface of it is in this network namespace", p.state)
+		case info.Driver == netlinkrdma.DriverRXE.String():
+			f.see("rxe looks up routes in the network namespace of its own interface only")
+			f.fix("run in the network namespace of the port's interface")
+			return f.conclude(LevelWarning, "%s, but its network interface is not in this network namespace, and rxe sends from that of its interface only", p.state)
 		}
+		p.NetdevIndex = p.own[0].index
+	}
+	if ethernet {
 		n, err := m.netdev(p.NetdevIndex)
 		if err != nil {
 			f.see("network interface %s: %s", p.Netdev, err)
 		} else {
 			f.see("network interface %s: %s, %s, MTU %d", n.Name, choose(n.Up, "up", "down"), choose(n.Running, "carrier", "no carrier"), n.MTU)
+			iface = n.Name + choose(n.Kind != "", " ("+n.Kind+")", "")
 		}
 	}
 	if p.state == ib.PortActive {
-		return f.conclude(LevelOK, "%s%s", p.state, choose(p.Netdev != "", " on "+p.Netdev, ""))
+		return f.conclude(LevelOK, "%s%s", p.state, choose(iface != "", " on "+iface, ""))
 	}
 	switch {
 	case ethernet:
@@ -223,7 +272,7 @@ func (m *machine) checkPort(device string, p portFacts) Finding {
 }
 
 // choose is what C's ?: does.
-func choose(cond bool, yes, no string) string {
+func choose[T any](cond bool, yes, no T) T {
 	if cond {
 		return yes
 	}
@@ -288,10 +337,9 @@ func (m *machine) checkGIDs(device string, p portFacts) Finding {
 			v2++
 		}
 	}
-	iface := choose(p.Netdev != "", p.Netdev, "its network interface")
-	addrs := "unknown"
+	iface, addrs := cmp.Or(p.Netdev, "its network interface"), ""
 	if n, err := m.netdev(p.NetdevIndex); err == nil {
-		addrs = strings.Join(n.Addrs, ", ")
+		iface, addrs = n.Name, strings.Join(n.Addrs, ", ")
 		f.see("IP addresses of %s: %s", n.Name, choose(addrs != "", addrs, "none"))
 	}
 	if p.LinkLayer == ib.LinkLayerInfiniBand {
@@ -309,7 +357,7 @@ func (m *machine) checkGIDs(device string, p portFacts) Finding {
 		return f.conclude(LevelError, "no GID: %s has no address", iface)
 	case routable == 0:
 		f.fix("%s", address)
-		return f.conclude(LevelWarning, "only link-local GIDs: %s has no IP address beside %s", iface, choose(addrs != "", addrs, "none"))
+		return f.conclude(LevelWarning, "only link-local GIDs: %s has no IP address%s", iface, choose(addrs != "", " beside "+addrs, ""))
 	case v2 == 0:
 		f.fix("use a driver or firmware setting with RoCE v2; v1 is not routed and RoCE v2 peers are not reached")
 		return f.conclude(LevelWarning, "only RoCE v1 GIDs")

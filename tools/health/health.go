@@ -1,10 +1,11 @@
 // Package health finds out why RDMA does or does not work on this machine. The command "verbs doctor" prints
 // what it finds.
 //
-// [Examine] checks everything that RDMA needs, from the kernel's modules to the GIDs, and plays ping-pong
-// within this process on each device. It changes nothing, except that the kernel may load modules
-// in answer to the checks. Each [Finding] has a code that stays the same, a level, the device or
-// port that it is about, its evidence, and commands that fix it:
+// [Examine] checks everything that RDMA needs, from the kernel's modules to the GIDs. On each device
+// it plays ping-pong within this process, and connects by the connection manager from each address of
+// a port to itself. It changes nothing, except that the kernel may load modules in answer to the
+// checks. Each [Finding] has a code that stays the same, a level, the device or port that it is about,
+// its evidence, and commands that fix it:
 //
 //	for _, f := range health.Examine(ctx).Findings {
 //		if f.Level == health.LevelError {
@@ -12,7 +13,7 @@
 //		}
 //	}
 //
-// [Report.Compare] compares the machine with an [Expectation], such as two ports at 400 Gb/s.
+// [Options] name another host to connect to, which runs [Serve]. [Report.Compare] compares the machine with an [Expectation], such as two ports at 400 Gb/s.
 package health
 
 import (
@@ -70,7 +71,7 @@ func (f *Finding) conclude(l Level, format string, args ...any) Finding {
 type Report struct {
 	Schema   int       `json:"schema"`   // Schema is [Schema]; it is raised when a field changes its meaning.
 	Version  string    `json:"version"`  // Version is the version of the program, which sets it.
-	Works    bool      `json:"works"`    // Works says that a ping-pong succeeded, on each named device if there are names.
+	Works    bool      `json:"works"`    // Works says that a ping-pong and connections succeeded on a device, or on each one that is named.
 	Verdict  string    `json:"verdict"`  // Verdict is one line.
 	Findings []Finding `json:"findings"` // Findings are in the order in which things depend on each other.
 
@@ -97,7 +98,24 @@ func plural(n int, noun string) string {
 // Examine makes all checks, on the named devices, or on all without a name. A check whose command or
 // wait hangs ends after a time of its own.
 func Examine(ctx context.Context, devices ...string) Report {
-	return examine(ctx, liveMachine(), devices)
+	return Options{Devices: devices}.Examine(ctx)
+}
+
+// Options says what is examined.
+type Options struct {
+	Devices  []string          // Devices are the names of the devices; without one, all are examined.
+	Peer     string            // Peer is another host, with a port or without, which runs [Serve]: each port connects to it, too. It may be empty.
+	Progress func(step string) // Progress, if set, is called before each step that may take seconds.
+}
+
+// Examine is [Examine] with options.
+func (o Options) Examine(ctx context.Context) Report {
+	m := liveMachine()
+	m.peer = o.Peer
+	if o.Progress != nil {
+		m.progress = o.Progress
+	}
+	return examine(ctx, m, o.Devices)
 }
 
 // examine makes all checks of a machine.
@@ -108,6 +126,9 @@ func examine(ctx context.Context, m *machine, names []string) Report {
 	infos, infoErr := m.infos()
 	devErr = cmp.Or(devErr, infoErr)
 	d.add(m.checkKernel())
+	if m.peer != "" {
+		d.add(m.findPeer(ctx))
+	}
 	if needsKernel(devs, infos, names) {
 		m.examineKernel(&d, devs, infos, devErr, names)
 	} else {
@@ -147,6 +168,9 @@ func examine(ctx context.Context, m *machine, names []string) Report {
 		d.add(m.checkFirewall(infos))
 	}
 	d.judge(passed, failed, len(names) > 0)
+	if d.Works && m.peer != "" {
+		d.Verdict += "; it connects to " + m.peer
+	}
 	return d
 }
 
@@ -165,7 +189,9 @@ func (m *machine) examineKernel(d *Report, devs []netlinkrdma.Device, infos []uv
 	d.add(m.checkModules(proof)...)
 	d.add(m.checkNamespace())
 	d.add(m.checkDevices(devs, infos, devErr, names))
-	d.add(m.checkCM(cm, cmErr), m.checkMemlock(), m.checkVM())
+	f := m.checkCM(cm, cmErr)
+	m.noCM = f.Level != LevelOK
+	d.add(f, m.checkMemlock(), m.checkVM())
 }
 
 // ofKernel reports whether a device is one of the kernel.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
@@ -77,7 +78,7 @@ func healthy(t *testing.T) patient {
 		who:       identity{1000, 1000, nil},
 		memlock:   func() (unix.Rlimit, error) { return unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}, nil },
 		openNode:  func(string) error { return nil },
-		netdev:    func(int) (netdev, error) { return netdev{"eth0", 4200, true, true, []string{"10.1.0.1/24"}}, nil },
+		netdev:    func(int) (netdev, error) { return netdev{"eth0", "", 4200, true, true, []string{"10.1.0.1/24"}}, nil },
 		devices:   func() ([]netlinkrdma.Device, error) { return []netlinkrdma.Device{fakeDev}, nil },
 		infos:     func() ([]uverbs.DeviceInfo, error) { return []uverbs.DeviceInfo{info}, nil },
 		uverbsDev: func(netlinkrdma.Device) (netlinkrdma.CharDev, error) { return fakeChar, nil },
@@ -93,6 +94,16 @@ func healthy(t *testing.T) patient {
 			return p, nil
 		},
 		loopback: func(context.Context, string) (string, error) { return "10.1.0.1 QP 17 to 10.1.0.1 QP 18", nil },
+		own: func(portFacts, bool) []ownAddr {
+			return []ownAddr{{netip.MustParseAddr("10.1.0.1"), 2}, {netip.MustParseAddr("fd00::1"), 2}}
+		},
+		connect: func(context.Context, string, netip.Addr, string) attempt {
+			return attempt{mtu: 4096, sizes: []int{64, 4096, 65536}}
+		},
+		lookUp: func(context.Context, string) ([]netip.AddrPort, error) {
+			return []netip.AddrPort{netip.MustParseAddrPort("10.1.0.2:7175")}, nil
+		},
+		progress: func(string) {},
 	}
 	return patient{m, files, &info, &facts, &pr}
 }
@@ -133,7 +144,7 @@ func noRDMA(p patient) {
 func onIWARP(addr string) func(patient) {
 	return func(p patient) {
 		p.info.Protocol = string(netlinkrdma.ProtocolIWARP)
-		p.netdev = func(int) (netdev, error) { return netdev{"eth0", 1500, true, true, []string{addr}}, nil }
+		p.netdev = func(int) (netdev, error) { return netdev{"eth0", "", 1500, true, true, []string{addr}}, nil }
 	}
 }
 

@@ -72,11 +72,11 @@ func loopback(ctx context.Context, name string) (string, error) {
 
 // within bounds the time of play. A kernel that holds a command back, so that play does
 // not see its context end, is waited for no longer than grace: the process is about to end.
-func within(ctx context.Context, limit, grace time.Duration, play func(context.Context) (string, error)) (string, error) {
+func within[T any](ctx context.Context, limit, grace time.Duration, play func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it took longer than %s", limit))
 	defer cancel()
 	type end struct {
-		told string
+		told T
 		err  error
 	}
 	ended := make(chan end, 1)
@@ -93,7 +93,8 @@ func within(ctx context.Context, limit, grace time.Duration, play func(context.C
 	case e := <-ended:
 		return e.told, e.err
 	case <-time.After(grace):
-		return "", fmt.Errorf("a command to the kernel does not return: %w", context.Cause(ctx))
+		var none T
+		return none, fmt.Errorf("a command to the kernel does not return: %w", context.Cause(ctx))
 	}
 }
 

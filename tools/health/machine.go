@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path"
 	"runtime"
@@ -41,9 +42,15 @@ type machine struct {
 	loopback   func(ctx context.Context, name string) (string, error)
 	soft       func(name string) softFacts
 	probeSoft  func(ctx context.Context, name string) (arrived bool, err error)
-	connect    func(ctx context.Context, name string) (string, error) // a software device
+	own        func(p portFacts, iwarp bool) []ownAddr
+	connect    func(ctx context.Context, device string, from netip.Addr, to string) attempt
+	lookUp     func(ctx context.Context, peer string) ([]netip.AddrPort, error)
+	progress   func(step string) // see Options
 
-	onInfiniBand []string // devices that have all ports there, among those that were examined
+	onInfiniBand []string         // devices that have all ports there, among those that were examined
+	noCM         bool             // programs cannot use the connection manager of the kernel
+	peer         string           // see Options
+	peers        []netip.AddrPort // its addresses
 }
 
 // identity is whose rights count.
@@ -60,6 +67,7 @@ func (i identity) String() string {
 // netdev is a network interface.
 type netdev struct {
 	Name    string
+	Kind    string // such as "macvlan"; empty for that of a card
 	MTU     int
 	Up      bool // set to be up
 	Running bool // has a carrier
@@ -97,7 +105,10 @@ func liveMachine() *machine {
 		loopback:   loopback,
 		soft:       liveSoft,
 		probeSoft:  liveProbe,
+		own:        liveOwn,
 		connect:    liveConnect,
+		lookUp:     lookUp,
+		progress:   func(string) {},
 	}
 }
 
@@ -117,6 +128,12 @@ func liveNetdev(index int) (netdev, error) {
 		return netdev{}, err
 	}
 	n := netdev{Name: i.Name, MTU: i.MTU, Up: i.Flags&net.FlagUp != 0, Running: i.Flags&net.FlagRunning != 0}
+	uevent, _ := os.ReadFile("/sys/class/net/" + i.Name + "/uevent") // the kind is only shown
+	for line := range strings.Lines(string(uevent)) {
+		if kind, ok := strings.CutPrefix(line, "DEVTYPE="); ok {
+			n.Kind = strings.TrimSpace(kind)
+		}
+	}
 	addrs, err := i.Addrs()
 	for _, a := range addrs {
 		n.Addrs = append(n.Addrs, a.String())

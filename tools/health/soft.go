@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
@@ -25,6 +24,7 @@ const rocePort = 4791
 type softFacts struct {
 	setting string // of GOVERBS_SOFT
 	soft.NetworkInfo
+	addr      netip.Addr     // of the device
 	hostAddrs []string       // addresses of this host that others reach
 	stranded  netip.AddrPort // of a device of another process that has soft.AutoPort, if this one has not; or the zero value
 }
@@ -33,7 +33,7 @@ type softFacts struct {
 func liveSoft(name string) softFacts {
 	f := softFacts{setting: os.Getenv("GOVERBS_SOFT")}
 	if d := soft.ByName(name); d != nil {
-		f.NetworkInfo = d.Network()
+		f.NetworkInfo, f.addr = d.Network(), d.Addr()
 		f.stranded = findStranded(f.Local)
 	}
 	links, _ := net.Interfaces() // for hints only
@@ -104,59 +104,6 @@ func liveProbe(ctx context.Context, name string) (arrived bool, err error) {
 	return true, nil
 }
 
-// liveConnect connects to the address of a device from the same device by the connection manager, and
-// sends a message. It returns what was done.
-func liveConnect(ctx context.Context, name string) (string, error) {
-	return within(ctx, loopbackTime, time.Second, func(ctx context.Context) (told string, err error) {
-		d := soft.ByName(name)
-		if d == nil {
-			return "", fmt.Errorf("%s is closed", name)
-		}
-		l, err := cm.Listen(ctx, netip.AddrPortFrom(d.Addr(), 0).String(), cm.ListenOptions{})
-		if err != nil {
-			return "", err
-		}
-		told = fmt.Sprintf("connection from %s to %s", d.Addr(), l.Addr())
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
-		received := make(chan error, 1)
-		go func() {
-			err := receiveOne(ctx, l)
-			if err != nil {
-				cancel(err)
-			}
-			received <- err
-		}()
-		c, err := cm.Dial(ctx, l.Addr().String(), cm.DialOptions{})
-		if err == nil {
-			err = errors.Join(c.Send(ctx, []byte(connectText)), c.Close())
-		}
-		if err != nil {
-			cancel(err)
-		}
-		if accepted := <-received; err == nil || errors.Is(err, context.Canceled) { // by the error of the server
-			err = accepted
-		}
-		return told, errors.Join(err, l.Close())
-	})
-}
-
-// connectText is the message that liveConnect sends.
-const connectText = "verbs doctor"
-
-// receiveOne accepts a connection and receives a message.
-func receiveOne(ctx context.Context, l *cm.Listener) error {
-	c, err := l.Accept(ctx)
-	if err != nil {
-		return err
-	}
-	msg, err := c.Recv(ctx)
-	if err == nil && string(msg) != connectText {
-		err = fmt.Errorf("the message %q arrived as %q", connectText, msg)
-	}
-	return errors.Join(err, c.Close())
-}
-
 // needsKernel reports whether a Report is about devices of the kernel: not if there are only
 // software devices, or only those are named.
 func needsKernel(devs []netlinkrdma.Device, infos []uverbs.DeviceInfo, names []string) bool {
@@ -183,18 +130,20 @@ func (m *machine) examineSoft(ctx context.Context, info uverbs.DeviceInfo) (bool
 		return false, append(all, f.conclude(LevelError, "the device cannot be opened and asked"))
 	}
 	all = append(all, checkReach(info.Name, facts), checkRegister(info.Name, p.registered))
-	for _, port := range p.ports {
+	for i := range p.ports {
+		port := &p.ports[i]
 		for _, e := range port.gids {
 			port.NetdevIndex = max(port.NetdevIndex, e.Netdev)
 		}
 		if n, err := m.netdev(port.NetdevIndex); err == nil {
 			port.Netdev = n.Name
 		}
-		all = append(all, m.checkPort(info.Name, port), m.checkMTU(info.Name, port), m.checkGIDs(info.Name, port),
-			m.checkReceiveBuffer(info.Name, facts, port))
+		port.own = []ownAddr{{facts.addr, port.NetdevIndex}}
+		all = append(all, m.checkPort(info, *port), m.checkMTU(info.Name, *port), m.checkGIDs(info.Name, *port),
+			m.checkReceiveBuffer(info.Name, facts, *port))
 	}
-	ok, f := m.checkLoopback(ctx, info.Name)
-	return ok, append(all, f, m.checkSoftCM(ctx, info.Name), m.checkSoftFirewall(ctx, info.Name, facts))
+	ok, traffic := m.checkTraffic(ctx, info, p.ports)
+	return ok, append(append(all, traffic...), m.checkSoftFirewall(ctx, info.Name, facts))
 }
 
 // checkSoft says what the device is, and why it could not be made.
@@ -276,21 +225,6 @@ func (m *machine) checkReceiveBuffer(device string, facts softFacts, p portFacts
 		return f.conclude(LevelWarning, "a receive buffer of %s is too small for the packets of one QP, %s", limitText(have), limitText(most))
 	}
 	return f.conclude(LevelInfo, "a receive buffer of %s, for the packets of %s", limitText(have), plural(int(have/most), "QP"))
-}
-
-// checkSoftCM connects by the connection manager.
-func (m *machine) checkSoftCM(ctx context.Context, device string) Finding {
-	f := Finding{Code: CodeCM, Device: device}
-	told, err := m.connect(ctx, device)
-	if told != "" {
-		f.see("%s", told)
-	}
-	if err != nil {
-		f.see("%s", err)
-		return f.conclude(LevelWarning, "no connection by the connection manager, which programs with package cm need")
-	}
-	f.see("a message arrived; the connection manager is in the process and needs no rdma_ucm")
-	return f.conclude(LevelOK, "a connection by the connection manager went through")
 }
 
 // checkSoftFirewall sends a datagram to the device.

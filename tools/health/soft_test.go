@@ -23,7 +23,7 @@ func softPatient(t *testing.T) (patient, *softFacts) {
 	p := healthy(t)
 	*p.info = uverbs.DeviceInfo{Name: "soft0", Driver: "rxe", Protocol: "roce", Ports: 1, InProcess: true}
 	facts := &softFacts{
-		setting: "10.1.0.1", hostAddrs: []string{"10.1.0.1 of eth0"},
+		setting: "10.1.0.1", addr: netip.MustParseAddr("10.1.0.1"), hostAddrs: []string{"10.1.0.1 of eth0"},
 		NetworkInfo: soft.NetworkInfo{Local: netip.MustParseAddrPort("10.1.0.1:4791"), ReceiveBuffer: 8 << 20, WantedBuffer: 8 << 20},
 	}
 	p.devices = func() ([]netlinkrdma.Device, error) { return nil, syscall.EPROTONOSUPPORT }
@@ -33,7 +33,6 @@ func softPatient(t *testing.T) (patient, *softFacts) {
 	}
 	p.soft = func(string) softFacts { return *facts }
 	p.probeSoft = func(context.Context, string) (bool, error) { return true, nil }
-	p.connect = func(context.Context, string) (string, error) { return "connection from here to there", nil }
 	return p, facts
 }
 
@@ -80,10 +79,10 @@ func TestSoftFindings(t *testing.T) {
 		{"no firewall on loopback", at("127.0.0.2:4791"), true, "firewall", LevelOK, []string{"UDP to 127.0.0.2:4791 gets through"}},
 		{"firewall that forbids", datagram(false, syscall.EPERM), true, "firewall", LevelWarning, []string{"forbids UDP to port 4791", "filter output udp dport 4791 accept", `"nft list ruleset"`, `"iptables -S"`}},
 		{"firewall that drops", datagram(false, nil), true, "firewall", LevelWarning, []string{"drops UDP to port 4791", "did not arrive within 1s", "filter input udp dport 4791 accept"}},
-		{"connection", func(patient, *softFacts) {}, true, "cm", LevelOK, []string{"connection from here to there", "needs no rdma_ucm"}},
+		{"connection", func(patient, *softFacts) {}, true, "cm", LevelOK, []string{"connects to itself from 10.1.0.1,", "10.1.0.1 to itself: connected with a path MTU of 4096"}},
 		{"no connection", func(p patient, _ *softFacts) {
-			p.connect = func(context.Context, string) (string, error) { return "connection", syscall.ECONNREFUSED }
-		}, true, "cm", LevelWarning, []string{"programs with package cm need", "connection refused"}},
+			p.connect = func(context.Context, string, netip.Addr, string) attempt { return attempt{err: errLate} }
+		}, false, "cm", LevelError, []string{"gets no answer from 10.1.0.1", "no answer within 4s"}},
 		{"no route", datagram(false, syscall.ENETUNREACH), true, "firewall", LevelWarning, []string{"no datagram can be sent"}},
 		{"cannot be created", func(p patient, _ *softFacts) { p.info.Err = errors.New("the reason") }, false, "device", LevelError, []string{"cannot be created", "the reason", "GOVERBS_SOFT=auto", "10.1.0.1 of eth0"}},
 		{"cannot be opened", func(p patient, _ *softFacts) {
@@ -130,7 +129,7 @@ func TestSoftBeside(t *testing.T) {
 	own := *p.info
 	h := healthy(t)
 	h.infos = func() ([]uverbs.DeviceInfo, error) { return []uverbs.DeviceInfo{fakeInfo, own}, nil }
-	h.soft, h.probeSoft, h.connect = p.soft, p.probeSoft, p.connect
+	h.soft, h.probeSoft = p.soft, p.probeSoft
 	d := examine(t.Context(), h.machine, nil)
 	ids := map[string]bool{}
 	for _, f := range d.Findings {

@@ -4,24 +4,30 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/goverbs/goverbs/tools/health"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 )
 
 func newDoctor() *command.Command {
-	var asJSON, verbose bool
-	var expect string
+	var asJSON, verbose, serve bool
+	var expect, peer, listen string
+	var port int
 	cmd := &command.Command{
 		Use:   "doctor [flags] [DEV...]",
 		Short: "Find out why RDMA does or does not work on this machine",
-		Long: `It checks everything that RDMA needs, from the kernel's modules to the GIDs, and plays ping-pong
-within this process on each device, or on the named ones. It changes nothing, except that the kernel
-may load modules in answer to the checks. For a software device (GOVERBS_SOFT) it looks at the
-address, the UDP port and the receive buffer instead of the kernel's modules, and connects by the
-connection manager.
+		Long: `It checks everything that RDMA needs, from the kernel's modules to the GIDs. On each device, or on the
+named ones, it plays ping-pong within this process, and connects by the connection manager from each
+address to itself, with messages of 64 bytes, the path MTU and 64 KiB. With --peer it does the same
+to another host, where "verbs doctor --serve" runs. A step that takes a second is named on standard
+error, and no step of a connection takes more than 4 s. It changes nothing, except that the kernel may
+load modules in answer to the checks. For a software device (GOVERBS_SOFT) it looks at the address,
+the UDP port and the receive buffer instead of the kernel's modules.
 
 Every problem is reported with its evidence and a fix.
 
@@ -32,15 +38,23 @@ each port must be active; rate_gbps, mtu and netdev_mtu are the least that it mu
   {"netns": "exclusive",
    "ports": [{"device": "mlx5_*", "driver": "mlx5", "count": 2, "firmware": "28.*",
      "link_layer": "Ethernet", "rate_gbps": 400, "mtu": 4096, "netdev_mtu": 9000,
-     "gid_type": "RoCE v2"}]}`,
+     "gid_type": "RoCE v2"}]}
+` + trust + `The server of --serve sends messages of up to 64 KiB back, to 64 clients at once, for a minute each.
+Let it listen only on an address of a network that you trust (--listen).`,
 		Example: `  verbs doctor
   verbs doctor -v rxe0
+  verbs doctor --serve --listen 10.1.0.2   # on one host
+  verbs doctor --peer 10.1.0.2             # on another
   verbs doctor --expect /etc/rdma/expected.json
   GOVERBS_SOFT=auto verbs doctor
   verbs doctor --json | jq -r '.findings[] | select(.level == "error") | .fix[]'`,
-		Exit: `  0  a ping-pong succeeded on every named device, or without DEV on at least one
+		Exit: `  0  ping-pong and connections succeeded on every named device, or without DEV on at least one
   1  RDMA does not work, or the machine is not as --expect says`,
 		Run: func(cmd *command.Command, names []string) error {
+			if serve {
+				at := net.JoinHostPort(listen, strconv.Itoa(port))
+				return health.Serve(cmd.Context(), at, func(at net.Addr) { fmt.Fprintf(cmd.Err(), "serving on %s\n", at) })
+			}
 			var expected *health.Expectation
 			if expect != "" {
 				text, err := os.ReadFile(expect)
@@ -51,7 +65,9 @@ each port must be active; rate_gbps, mtu and netdev_mtu are the least that it mu
 					return command.Usagef("--expect %s: %w", expect, err)
 				}
 			}
-			d := health.Examine(cmd.Context(), names...)
+			progress, done := showSlow(cmd.Err())
+			d := health.Options{Devices: names, Peer: peer, Progress: progress}.Examine(cmd.Context())
+			done()
 			d.Version = version
 			if expected != nil {
 				d.Compare(expected)
@@ -73,8 +89,24 @@ each port must be active; rate_gbps, mtu and netdev_mtu are the least that it mu
 	}
 	command.JSONFlag(cmd, &asJSON)
 	cmd.Flags().StringVar(&expect, "expect", "", "compare the machine with this `FILE` in JSON")
+	cmd.Flags().StringVar(&peer, "peer", "", "also connect to this `HOST`, or HOST:PORT, which runs \"verbs doctor --serve\"")
+	cmd.Flags().BoolVar(&serve, "serve", false, "answer the connections of --peer of other hosts, until interrupted")
+	cmd.Flags().StringVar(&listen, "listen", "", "listen on this `ADDRESS`, with --serve (default all)")
+	command.NumberVar(cmd.Flags(), &port, "port", "p", health.DefaultPort, 1, maxPort, "`PORT` of the connection manager, with --serve")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print the evidence of every check")
 	return cmd
+}
+
+// showSlow returns a function that is called before each step, and that prints a step if it takes longer than a
+// second, and one to be called after the last step.
+func showSlow(w io.Writer) (progress func(step string), done func()) {
+	slow := time.NewTimer(0)
+	slow.Stop()
+	progress = func(step string) {
+		slow.Stop()
+		slow = time.AfterFunc(time.Second, func() { fmt.Fprintf(w, "%s ...\n", step) })
+	}
+	return progress, func() { slow.Stop() }
 }
 
 // plural is a number with its noun.

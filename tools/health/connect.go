@@ -1,0 +1,359 @@
+package health
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/goverbs/goverbs/cm"
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
+)
+
+// connectTime limits each step of a connection: connecting, and a message of each size and its echo.
+const connectTime = 4 * time.Second
+
+// Sizes of the messages that a connection carries, beside the path MTU.
+const (
+	smallMessage = 64
+	largeMessage = 64 << 10
+)
+
+// mostAddresses is how many addresses of a port are tried.
+const mostAddresses = 8
+
+// connOptions are the options of a connection, on both sides. They take little memory.
+var connOptions = cm.ConnOptions{MessageSize: largeMessage, Depth: 1, SendDepth: 1, Transfers: 1, Linger: 500 * time.Millisecond}
+
+// Serve answers [Options.Peer] of other hosts until the context ends. It listens on an address as [cm.Listen] does,
+// calls ready with what it listens on, and sends each message of a client back, for a minute at most.
+func Serve(ctx context.Context, address string, ready func(net.Addr)) error {
+	l, err := cm.Listen(ctx, address, cm.ListenOptions{ConnOptions: connOptions, MaxConns: 64})
+	if err != nil {
+		return err
+	}
+	ready(l.Addr())
+	var clients sync.WaitGroup
+	for {
+		c, err := l.Accept(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				err = nil
+			}
+			err = errors.Join(err, l.Close())
+			clients.Wait()
+			return err
+		}
+		clients.Go(func() { echo(ctx, c) })
+	}
+}
+
+// echo sends each message of a client back.
+func echo(ctx context.Context, c *cm.Conn) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	defer c.Close()
+	for {
+		msg, err := c.Recv(ctx)
+		if err != nil || c.Send(ctx, msg) != nil {
+			return
+		}
+	}
+}
+
+// attempt is what came of a connection.
+type attempt struct {
+	device string // that the connection manager has chosen, if it is another one than the one that is examined
+	mtu    int    // path MTU that both sides have agreed on, in bytes; 0 on iWARP
+	sizes  []int  // messages that went through
+	failed int    // size of the one that did not; 0 if there is no connection
+	err    error
+}
+
+// String says what went through.
+func (a attempt) String() string {
+	if a.failed == 0 && a.err != nil {
+		return "no connection"
+	}
+	text := "connected"
+	if a.device != "" {
+		text += " by device " + a.device
+	}
+	if a.mtu > 0 {
+		text += fmt.Sprintf(" with a path MTU of %d", a.mtu)
+	}
+	if len(a.sizes) > 0 {
+		text += fmt.Sprintf("; echoes came of messages of %s bytes", strings.ReplaceAll(strings.Trim(fmt.Sprint(a.sizes), "[]"), " ", ", "))
+	}
+	return text
+}
+
+// late reports whether the other side did not answer in time.
+func (a attempt) late() bool {
+	return errors.Is(a.err, context.DeadlineExceeded) || errors.Is(a.err, syscall.ETIMEDOUT) || errors.Is(a.err, errLate)
+}
+
+// errLate is the cause of a step that takes too long.
+var errLate = fmt.Errorf("no answer within %s", connectTime)
+
+// liveConnect connects from an address of a device to another host, or to the same address if to is empty, and
+// exchanges messages of three sizes.
+func liveConnect(ctx context.Context, device string, from netip.Addr, to string) attempt {
+	const steps = 4
+	a, err := within(ctx, (steps+1)*connectTime, time.Second, func(ctx context.Context) (attempt, error) {
+		if to != "" {
+			return play(ctx, device, from, to), nil
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		served := make(chan error, 1)
+		ready := make(chan net.Addr, 1)
+		go func() {
+			served <- Serve(ctx, netip.AddrPortFrom(from, 0).String(), func(at net.Addr) { ready <- at })
+		}()
+		select {
+		case err := <-served:
+			return attempt{}, err
+		case at := <-ready:
+			a := play(ctx, device, from, at.String())
+			cancel()
+			return a, <-served
+		}
+	})
+	a.err = cmp.Or(a.err, err)
+	return a
+}
+
+// play is the client of a connection.
+func play(ctx context.Context, device string, from netip.Addr, to string) (a attempt) {
+	limited := func(step func(context.Context) error) {
+		ctx, cancel := context.WithTimeoutCause(ctx, connectTime, errLate)
+		defer cancel()
+		if a.err = step(ctx); a.err != nil && errors.Is(context.Cause(ctx), errLate) {
+			a.err = errLate
+		}
+	}
+	var c *cm.Conn
+	limited(func(ctx context.Context) (err error) {
+		c, err = cm.Dial(ctx, to, cm.DialOptions{ConnOptions: connOptions, LocalAddr: netip.AddrPortFrom(from, 0)})
+		return err
+	})
+	if a.err != nil {
+		return a
+	}
+	defer c.Close()
+	info := c.QP().Device().Info()
+	if info.Name != device {
+		a.device = info.Name
+	}
+	sizes := []int{smallMessage, largeMessage}
+	if !info.IWARP() {
+		var attr uverbs.QPAttr
+		if attr, a.err = c.QP().Query(); a.err != nil {
+			return a
+		}
+		a.mtu = attr.PathMTU.Bytes()
+		sizes = slices.Insert(sizes, 1, a.mtu)
+	}
+	for _, size := range sizes {
+		limited(func(ctx context.Context) error {
+			msg := bytes.Repeat([]byte("goverbs\n"), size/len("goverbs\n"))
+			if err := c.Send(ctx, msg); err != nil {
+				return err
+			}
+			got, err := c.Recv(ctx)
+			if err == nil && !bytes.Equal(got, msg) {
+				err = fmt.Errorf("another message of %d bytes came back", len(got))
+			}
+			return err
+		})
+		if a.err != nil {
+			a.failed = size
+			return a
+		}
+		a.sizes = append(a.sizes, size)
+	}
+	return a
+}
+
+// ownAddr is an address of this host that belongs to a port, and the network interface that has it.
+type ownAddr struct {
+	netip.Addr
+	index int
+}
+
+// liveOwn finds the addresses of this network namespace that belong to a port: on RoCE those that have a GID, on
+// iWARP those of the port's network interface, and on InfiniBand those of IPoIB.
+func liveOwn(p portFacts, iwarp bool) (own []ownAddr) {
+	links, _ := net.Interfaces() // without the list nothing is known to be here
+	for _, link := range links {
+		addrs, _ := link.Addrs()
+		for _, a := range addrs {
+			prefix, err := netip.ParsePrefix(a.String())
+			if err != nil {
+				continue
+			}
+			addr := prefix.Addr()
+			belongs := slices.ContainsFunc(p.gids, func(e uverbs.GIDEntry) bool {
+				if p.LinkLayer == ib.LinkLayerInfiniBand {
+					const last = 4 // bytes of an address of IPoIB that come before the GID
+					return len(link.HardwareAddr) == last+len(e.GID) && bytes.Equal(link.HardwareAddr[last:], e.GID[:])
+				}
+				return e.Netdev == link.Index && e.GID.Addr() == addr
+			})
+			if iwarp {
+				belongs = p.NetdevIndex == link.Index
+			}
+			if !belongs {
+				continue
+			}
+			if addr.IsLinkLocalUnicast() {
+				addr = addr.WithZone(link.Name)
+			}
+			own = append(own, ownAddr{addr, link.Index})
+		}
+	}
+	return own
+}
+
+// checkConnections connects from each address of a port, to the same address or to the peer, and reports whether
+// at least one connection went through.
+func (m *machine) checkConnections(ctx context.Context, info uverbs.DeviceInfo, p portFacts, peer string) (bool, Finding) {
+	f := Finding{Code: choose(peer == "", CodeCM, CodePeer), Device: info.Name, Port: int(p.Num)}
+	var good, bad []string
+	var failed []attempt
+	tried, mtu := 0, 0
+	for _, from := range p.own {
+		to := ""
+		if peer != "" {
+			if to = m.peerFor(from.Addr); to == "" {
+				continue
+			}
+		}
+		if tried == mostAddresses {
+			f.see("more than %d addresses are not tried", tried)
+			break
+		}
+		tried++
+		name := cmp.Or(to, "itself")
+		m.progress(fmt.Sprintf("%s: a connection from %s to %s, up to %s for each step", info.Name, from, name, connectTime))
+		a := m.connect(ctx, info.Name, from.Addr, to)
+		f.see("%s to %s: %s", from, name, a)
+		mtu = max(mtu, a.mtu)
+		if a.err != nil {
+			f.see("%s to %s: %s", from, name, a.err)
+			failed, bad = append(failed, a), append(bad, from.String())
+		} else {
+			good = append(good, from.String())
+		}
+	}
+	name, from := cmp.Or(peer, "itself"), strings.Join(good, ", ")
+	switch {
+	case tried == 0 && peer == "":
+		return true, Finding{} // InfiniBand without IPoIB; other ports have a finding about their addresses
+	case tried == 0:
+		f.see("addresses of %s: %s", peer, m.peers)
+		return false, f.conclude(LevelError, "the port has no address from which %s can be reached", peer)
+	case len(failed) == 0 && mtu > 0 && mtu < p.attr.ActiveMTU.Bytes():
+		return true, f.conclude(LevelInfo, "the connection manager connects to %s from %s, with a path MTU of %d there; it is %d here", name, from, mtu, p.attr.ActiveMTU.Bytes())
+	case len(failed) == 0:
+		return true, f.conclude(LevelOK, "the connection manager connects to %s from %s, and messages of %d bytes to %d KiB get through", name, from, smallMessage, largeMessage>>10)
+	}
+	first, went := failed[0], len(good) > 0
+	from = strings.Join(bad, ", ")
+	switch {
+	case errors.Is(first.err, syscall.ENOMEM):
+		f.Fix = memlockFixes()
+	case peer != "":
+		explainPeer(&f, first, p, peer)
+	case first.failed == 0 && first.late() && !went:
+		return false, explainDeaf(&f, info, p, from)
+	}
+	level := choose(went, LevelWarning, LevelError)
+	if first.failed > 0 {
+		return went, f.conclude(level, "from %s to %s: a message of %d bytes does not get through", from, name, first.failed)
+	}
+	return went, f.conclude(level, "no connection by the connection manager from %s to %s", from, name)
+}
+
+// peerFor returns the address of the peer of the same family as a routable one of this host, with its port, or
+// nothing.
+func (m *machine) peerFor(from netip.Addr) string {
+	for _, to := range m.peers {
+		if to.Addr().Is4() == from.Is4() && !from.IsLinkLocalUnicast() {
+			return to.String()
+		}
+	}
+	return ""
+}
+
+// explainDeaf is about a connection manager that does not answer this host itself, although the ping-pong of two
+// queue pairs has gone through.
+func explainDeaf(f *Finding, info uverbs.DeviceInfo, p portFacts, from string) Finding {
+	f.see("queue pairs that are connected without the connection manager work, as the ping-pong shows")
+	if info.Driver == netlinkrdma.DriverRXE.String() && ofKernel(info) {
+		f.see("likely, as rxe has this bug: the connection manager has sent something while the link was down, and its queue pair (QP 1) is dead since")
+		f.fix("verbs link delete %s; verbs link add %s type rxe netdev %s", info.Name, info.Name, cmp.Or(p.Netdev, "IFACE"))
+	} else {
+		f.fix("set the port's network interface down and up, or load the driver again")
+	}
+	return f.conclude(LevelError, "the connection manager gets no answer from %s, on this host; every connection by address fails", from)
+}
+
+// explainPeer adds what to do about a connection to another host.
+func explainPeer(f *Finding, a attempt, p portFacts, peer string) {
+	switch {
+	case errors.Is(a.err, syscall.ECONNREFUSED):
+		f.fix("on %s: verbs doctor --serve", peer)
+	case a.failed > smallMessage && a.failed <= max(a.mtu, p.attr.ActiveMTU.Bytes()):
+		f.see("shorter messages get through, so packets of the path MTU, %d bytes, are lost on the way", a.mtu)
+		f.fix("give all switches and interfaces between the hosts an MTU of %d, or here: ip link set dev %s mtu 1500", a.mtu+mostHeaders, cmp.Or(p.Netdev, "IFACE"))
+	case a.failed == 0 && a.late():
+		f.fix("on %s: verbs doctor --serve, and verbs doctor", peer)
+		f.fix("on both hosts and between them let UDP port %d through, or on iWARP the TCP port: nft insert rule inet filter input udp dport %d accept", rocePort, rocePort)
+	default:
+		f.fix("look for lost packets: verbs stat, here and on %s", peer)
+	}
+}
+
+// DefaultPort is the port of [Serve], in the port space TCP of the connection manager.
+const DefaultPort = 7175
+
+// findPeer looks up the addresses of the peer.
+func (m *machine) findPeer(ctx context.Context) (f Finding) {
+	f.Code = CodePeer
+	var err error
+	if m.peers, err = m.lookUp(ctx, m.peer); err != nil {
+		f.see("%s", err)
+		return f.conclude(LevelError, "host %s has no address that is known here", m.peer)
+	}
+	return Finding{}
+}
+
+// lookUp finds the addresses of a peer, whose port may be left out.
+func lookUp(ctx context.Context, peer string) (all []netip.AddrPort, err error) {
+	host, service, err := net.SplitHostPort(peer)
+	if err != nil {
+		host, service = strings.Trim(peer, "[]"), strconv.Itoa(DefaultPort)
+	}
+	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", service)
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	for _, a := range addrs {
+		all = append(all, netip.AddrPortFrom(a.Unmap(), uint16(port)))
+	}
+	return all, err
+}
