@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
 // Parts of a fake machine in which nothing is wrong.
@@ -293,10 +295,13 @@ var doctorCases = []struct {
 		p.loopback = func(context.Context, string) (string, error) { return "", syscall.ENETDOWN }
 	}, id: "port", level: LevelError, words: []string{"no link"}},
 	{name: "interface elsewhere", ill: func(p patient) {
-		port := fakePort
-		port.Netdev, port.NetdevIndex = "", 0
-		p.ports = func(netlinkrdma.Device) ([]netlinkrdma.Port, error) { return []netlinkrdma.Port{port}, nil }
-	}, works: true, id: "port", level: LevelWarning, words: []string{"not in this network namespace"}},
+		interfaceElsewhere(p)
+		p.own = func(portFacts, bool) []ownAddr { return nil }
+	}, works: true, id: "port", level: LevelWarning, words: []string{"no network interface of it is in this network namespace", "such as a macvlan"}},
+	{name: "interface of rxe elsewhere", ill: interfaceElsewhere, works: true, id: "port", level: LevelWarning, words: []string{"rxe sends from that of its interface only"}},
+	{name: "macvlan on an interface elsewhere", ill: macvlan, works: true, id: "port", level: LevelOK, words: []string{"ACTIVE on maca (macvlan)"}},
+	{name: "MTU of a macvlan", ill: macvlan, works: true, id: "mtu", level: LevelWarning, words: []string{"4096 does not fit into maca, whose MTU is 1500"}},
+	{name: "addresses of a macvlan", ill: macvlan, works: true, id: "gid", level: LevelOK, words: []string{"IP addresses of maca: 10.1.0.1/24"}},
 	{name: "MTU too large", ill: mtu(ib.MTU4096, 1500), works: true, id: "mtu", level: LevelWarning, words: []string{"4096 does not fit into eth0", "mtu 4192"}},
 	{name: "MTU just too large", ill: mtu(ib.MTU1024, 1103), works: true, id: "mtu", level: LevelWarning, words: []string{"mtu 1500"}},
 	{name: "MTU fits", ill: mtu(ib.MTU1024, 1104), works: true, id: "mtu", level: LevelInfo},
@@ -312,6 +317,10 @@ var doctorCases = []struct {
 	{name: "iWARP's firewall", ill: onIWARP("10.1.0.1/24"), works: true, id: "firewall", level: LevelInfo, words: []string{"TCP ports"}},
 	{name: "GIDs", ill: func(patient) {}, works: true, id: "gid", level: LevelOK, words: []string{"by default index 1: 10.1.0.1, RoCE v2", "IPv4 peer: index 1, 10.1.0.1 (routable, IPv4, RoCE v2)", "IPv6 peer: index 2, fd00::1"}},
 	{name: "no GID", ill: func(p patient) { p.facts.gids = nil }, works: true, id: "gid", level: LevelWarning, words: []string{"no GID: eth0", "ip address add ADDRESS/24 dev eth0", "IPv4 peer: none"}},
+	{name: "link-local GID, no address", ill: func(p patient) {
+		p.facts.gids = p.facts.gids[:1]
+		p.netdev = func(int) (netdev, error) { return netdev{Name: "eth0", MTU: 4200}, nil }
+	}, works: true, id: "gid", level: LevelWarning, words: []string{"only link-local GIDs: eth0 has no IP address\n"}},
 	{name: "link-local only", ill: func(p patient) { p.facts.gids = p.facts.gids[:1] }, works: true, id: "gid", level: LevelWarning, words: []string{"only link-local", "no other than link-local", "IPv4 peer: none"}},
 	{name: "RoCE v1 only", ill: func(p patient) {
 		for i := range p.facts.gids {
@@ -331,9 +340,132 @@ var doctorCases = []struct {
 			return "a to b", errors.New("it took longer than 5s")
 		}
 	}, id: "loopback", level: LevelError, words: []string{"longer than 5s", "a to b"}},
+	{name: "connections", ill: func(patient) {}, works: true, id: "cm", level: LevelOK, words: []string{"to itself from 10.1.0.1, fd00::1, and messages of 64 bytes to 64 KiB"}},
+	{name: "dead connection manager of rxe", ill: connects(attempt{err: errLate}, ""), id: "cm", level: LevelError,
+		words: []string{"no answer from 10.1.0.1, fd00::1", "as the ping-pong shows", "verbs link delete rxe0; verbs link add rxe0 type rxe netdev eth0"}},
+	{name: "dead connection manager of a card", ill: func(p patient) {
+		p.info.Driver = "mlx5"
+		connects(attempt{err: errLate}, "")(p)
+	}, id: "cm", level: LevelError, words: []string{"no answer from 10.1.0.1, fd00::1", "down and up"}},
+	{name: "one address", ill: connects(attempt{err: errLate}, "fd00::1"), works: true, id: "cm", level: LevelWarning,
+		words: []string{"no connection by the connection manager from fd00::1 to itself", "10.1.0.1 to itself: connected with a path MTU of 4096"}},
+	{name: "connection without memory", ill: connects(attempt{err: syscall.ENOMEM}, ""), id: "cm", level: LevelError, words: []string{"LimitMEMLOCK"}},
+	{name: "long messages", ill: connects(attempt{mtu: 4096, sizes: []int{64}, failed: 4096, err: errLate}, ""), id: "cm", level: LevelError,
+		words: []string{"a message of 4096 bytes does not get through"}},
+	{name: "many addresses", ill: func(p patient) {
+		p.own = func(portFacts, bool) (own []ownAddr) {
+			for range mostAddresses + 1 {
+				own = append(own, ownAddr{netip.MustParseAddr("10.1.0.1"), 2})
+			}
+			return own
+		}
+	}, works: true, id: "cm", level: LevelOK, words: []string{"more than 8 addresses are not tried"}},
 	{name: "loopback without memory", ill: func(p patient) {
 		p.loopback = func(context.Context, string) (string, error) { return "", syscall.ENOMEM }
 	}, id: "loopback", level: LevelError, words: []string{"LimitMEMLOCK"}},
+}
+
+// interfaceElsewhere moves the interface of the port to another network namespace.
+func interfaceElsewhere(p patient) {
+	port := fakePort
+	port.Netdev, port.NetdevIndex = "", 0
+	p.ports = func(netlinkrdma.Device) ([]netlinkrdma.Port, error) { return []netlinkrdma.Port{port}, nil }
+}
+
+// macvlan leaves a macvlan on it, on a card.
+func macvlan(p patient) {
+	interfaceElsewhere(p)
+	p.info.Driver = "mlx5"
+	p.netdev = func(int) (netdev, error) {
+		return netdev{"maca", "macvlan", 1500, true, true, []string{"10.1.0.1/24"}}, nil
+	}
+}
+
+// connects has connections from an address, or from all if it is empty, end in one way.
+func connects(a attempt, from string) func(patient) {
+	return func(p patient) {
+		well := p.connect
+		p.connect = func(ctx context.Context, device string, at netip.Addr, to string) attempt {
+			if from == "" || from == at.String() {
+				return a
+			}
+			return well(ctx, device, at, to)
+		}
+	}
+}
+
+// TestDoctorPeer: a peer that cannot be reached is an error, with what to do.
+func TestDoctorPeer(t *testing.T) {
+	refused := fmt.Errorf("nobody listens: %w", syscall.ECONNREFUSED)
+	for name, c := range map[string]struct {
+		end   attempt
+		level Level
+		words []string
+	}{
+		"well":         {attempt{mtu: 4096, sizes: []int{64, 4096, 65536}}, LevelOK, []string{"to host9 from 10.1.0.1, and messages"}},
+		"smaller MTU":  {attempt{mtu: 1024}, LevelInfo, []string{"a path MTU of 1024 there; it is 4096 here"}},
+		"no server":    {attempt{err: refused}, LevelError, []string{"from 10.1.0.1 to host9", "fix: on host9: verbs doctor --serve"}},
+		"no answer":    {attempt{err: errLate}, LevelError, []string{"udp dport 4791 accept"}},
+		"a full frame": {attempt{mtu: 4096, sizes: []int{64}, failed: 4096, err: errLate}, LevelError, []string{"packets of the path MTU, 4096 bytes, are lost", "MTU of 4192"}},
+		"long":         {attempt{mtu: 4096, sizes: []int{64, 4096}, failed: 65536, err: errLate}, LevelError, []string{"a message of 65536 bytes does not", "verbs stat"}},
+	} {
+		p := healthy(t)
+		p.peer = "host9"
+		well := p.connect
+		p.connect = func(ctx context.Context, device string, at netip.Addr, to string) attempt {
+			if to == "10.1.0.2:7175" {
+				return c.end
+			}
+			return well(ctx, device, at, to)
+		}
+		d := examine(t.Context(), p.machine, nil)
+		i := slices.IndexFunc(d.Findings, func(f Finding) bool { return f.Code == CodePeer })
+		if d.Works != (c.level != LevelError) || i < 0 || d.Findings[i].Level != c.level {
+			t.Errorf("%s: works is %t, finding %d of %+v", name, d.Works, i, d.Findings)
+			continue
+		}
+		f := d.Findings[i]
+		text := f.Title + "\n" + strings.Join(f.Evidence, "\n") + "\nfix: " + strings.Join(f.Fix, "\nfix: ")
+		for _, w := range c.words {
+			if !strings.Contains(text, w) {
+				t.Errorf("%s: the finding does not say %q:\n%s", name, w, text)
+			}
+		}
+	}
+	for name, ill := range map[string]func(patient){
+		"host9 has no address": func(p patient) {
+			p.lookUp = func(context.Context, string) ([]netip.AddrPort, error) { return nil, errors.New("no such host") }
+		},
+		"no address from which host9 can be reached": func(p patient) {
+			p.own = func(portFacts, bool) []ownAddr { return []ownAddr{{netip.MustParseAddr("fd00::1"), 2}} }
+		},
+	} {
+		p := healthy(t)
+		p.peer = "host9"
+		ill(p)
+		if d := examine(t.Context(), p.machine, nil); d.Works || !strings.Contains(d.Verdict, name) {
+			t.Errorf("works is %t, want %q: %s", d.Works, name, d.Verdict)
+		}
+	}
+}
+
+// TestConnect: a connection of a software device to itself carries messages of all sizes; one to another address
+// that does not answer ends in time.
+func TestConnect(t *testing.T) {
+	d, err := soft.New(soft.Options{Auto: true, Port: uint16(freeUDP(t)), Name: "connected"})
+	must(t, err)
+	defer d.Close()
+	a := liveConnect(t.Context(), "connected", d.Addr(), "")
+	if a.err != nil || !slices.Equal(a.sizes, []int{64, a.mtu, 65536}) || a.device != "" {
+		t.Errorf("to itself: %s, %v", a, a.err)
+	}
+	if a := liveConnect(t.Context(), "other", d.Addr(), ""); a.err != nil || a.device != "connected" {
+		t.Errorf("the other device: %+v", a)
+	}
+	a = liveConnect(t.Context(), "connected", d.Addr(), netip.AddrPortFrom(d.Addr(), 1).String())
+	if !errors.Is(a.err, syscall.ECONNREFUSED) || len(a.sizes) > 0 {
+		t.Errorf("nobody serves: %s, %v", a, a.err)
+	}
 }
 
 // TestDoctorFindings: each machine of [doctorCases] has its finding.

@@ -67,7 +67,7 @@ func (i identity) String() string {
 // netdev is a network interface.
 type netdev struct {
 	Name    string
-	Kind    string // such as "macvlan"; empty for that of a card
+	Kind    string // such as "veth" or "macvlan"; empty for the interface of a card
 	MTU     int
 	Up      bool // set to be up
 	Running bool // has a carrier
@@ -128,11 +128,8 @@ func liveNetdev(index int) (netdev, error) {
 		return netdev{}, err
 	}
 	n := netdev{Name: i.Name, MTU: i.MTU, Up: i.Flags&net.FlagUp != 0, Running: i.Flags&net.FlagRunning != 0}
-	uevent, _ := os.ReadFile("/sys/class/net/" + i.Name + "/uevent") // the kind is only shown
-	for line := range strings.Lines(string(uevent)) {
-		if kind, ok := strings.CutPrefix(line, "DEVTYPE="); ok {
-			n.Kind = strings.TrimSpace(kind)
-		}
+	if link, err := netlink.LinkByIndex(index); err == nil && link.Type() != "device" { // the kind is only shown
+		n.Kind = link.Type()
 	}
 	addrs, err := i.Addrs()
 	for _, a := range addrs {

@@ -89,6 +89,20 @@ func printDevices(w io.Writer, infos []uverbs.DeviceInfo, asJSON bool) error {
 	return t.Flush()
 }
 
+// chosenDevices lists the named device, or all without a name.
+func chosenDevices(names []string) ([]uverbs.DeviceInfo, error) {
+	infos, err := uverbs.Devices()
+	if err != nil || len(names) == 0 {
+		return infos, err
+	}
+	for _, d := range infos {
+		if d.Name == names[0] {
+			return []uverbs.DeviceInfo{d}, nil
+		}
+	}
+	return nil, command.Usagef("the device is %q, allowed: %s", names[0], deviceNames(infos))
+}
+
 // deviceNames lists the names of devices.
 func deviceNames(infos []uverbs.DeviceInfo) string {
 	var names []string

@@ -21,13 +21,13 @@ func newDoctor() *command.Command {
 	cmd := &command.Command{
 		Use:   "doctor [flags] [DEV...]",
 		Short: "Find out why RDMA does or does not work on this machine",
-		Long: `It checks everything that RDMA needs, from the kernel's modules to the GIDs. On each device, or on the
-named ones, it plays ping-pong within this process, and connects by the connection manager from each
-address to itself, with messages of 64 bytes, the path MTU and 64 KiB. With --peer it does the same
-to another host, where "verbs doctor --serve" runs. A step that takes a second is named on standard
-error, and no step of a connection takes more than 4 s. It changes nothing, except that the kernel may
-load modules in answer to the checks. For a software device (GOVERBS_SOFT) it looks at the address,
-the UDP port and the receive buffer instead of the kernel's modules.
+		Long: `It checks everything that RDMA needs, from the kernel's modules to the GIDs. On each device, or on
+the named ones, it plays ping-pong within this process, and connects by the connection manager from
+each address to itself, with messages of 64 bytes, the path MTU and 64 KiB. With --peer it connects
+to another host, too, where "verbs doctor --serve" runs. No step of a connection takes more than
+4 s, and one that takes a second is named on standard error. The doctor changes nothing, except that
+the kernel may load modules in answer to the checks. For a software device (GOVERBS_SOFT) it looks
+at the address, the UDP port and the receive buffer instead of the kernel's modules.
 
 Every problem is reported with its evidence and a fix.
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/tools/internal/privatefile"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
@@ -459,6 +460,11 @@ func (s *serveOptions) serve(cmd *command.Command, server *perf.Server) error {
 	l, err := new(net.ListenConfig).Listen(cmd.Context(), "tcp", net.JoinHostPort(s.listen, strconv.Itoa(s.port)))
 	if err != nil {
 		return err
+	}
+	if d, err := objects.OpenDevice(server.Local.Device); err != nil {
+		fmt.Fprintf(cmd.Err(), "verbs: no test can run now: %v\n", err)
+	} else if err := d.Close(); err != nil {
+		return errors.Join(err, l.Close())
 	}
 	server.MaxMemory, server.MaxClients = cmp.Or(s.memory<<20, perf.DefaultMaxMemory()), s.clients
 	if !s.quiet {

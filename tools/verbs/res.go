@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/internal/proc"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
+	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -165,10 +167,12 @@ func newRes() *command.Command {
 	var kinds string
 	var filters []string
 	cmd := &command.Command{
-		Use:   "res [flags] [DEV] | COMMAND",
-		Short: "Show the objects of a device and the processes that own them",
+		Use:     "res [flags] [DEV] | COMMAND",
+		Aliases: []string{"resource"},
+		Short:   "Show the objects of a device and the processes that own them",
 		Long: `It lists contexts, PDs, MRs, CQs, SRQs, QPs and identifiers of the connection manager, as
-"rdma resource show" does. Without DEV it shows those of every device.
+"rdma resource show" does. Without DEV it shows those of every device. The arguments may also be
+those of that command: show, a kind, link DEV/PORT or dev DEV, and pairs of a key and its value.
 
 The keys of memory regions need CAP_NET_ADMIN. The owner is the process whose thread created the
 object; it is "-" if that thread has ended or is in another PID namespace, and a kernel module is in
@@ -184,15 +188,26 @@ With --raw only MRs, CQs, SRQs and QPs are shown, each with a dump that the driv
 of its own; mlx5 asks the firmware. It needs CAP_NET_ADMIN.`,
 		Example: `  verbs res
   verbs res rxe0
+  verbs res show qp link rxe0/1 state RTS
   verbs res --filter pid=4711
   verbs res rxe0 --kinds qp --filter state=ERR,SQE
   verbs res rxe0 --filter lqpn=17-20,33 --details
   verbs res mlx5_0 --filter dst-addr=10.1.0.2 --filter state=CONNECT
   verbs res mlx5_0 --filter lqpn=178 --kinds qp --raw
   verbs res rxe0 --json | jq '.[0].qps[] | select(.state == "ERR")'`,
-		Args: command.Arguments(1),
+		Args: func(cmd *command.Command, args []string) error {
+			_, _, _, err := resWords(cmd, args)
+			return err
+		},
 		Run: func(cmd *command.Command, args []string) error {
-			q, err := newResQuery(kinds, filters, details, raw)
+			args, kind, more, err := resWords(cmd, args)
+			if err != nil {
+				return err
+			}
+			if kind != "" && kinds != "" {
+				return command.Usagef("--kinds is %s, allowed: without the kind %s", peertext.Quote(kinds), kind)
+			}
+			q, err := newResQuery(cmp.Or(kind, kinds), append(filters, more...), details, raw)
 			if err != nil {
 				return err
 			}
@@ -228,6 +243,34 @@ of its own; mlx5 asks the firmware. It needs CAP_NET_ADMIN.`,
 	command.JSONFlag(cmd, &asJSON)
 	cmd.Add(newFRMR())
 	return cmd
+}
+
+// resWords reads the arguments: a device, or those of "rdma resource show", which begin with show. It returns the
+// device, if there is one, the kind, and filters.
+func resWords(cmd *command.Command, args []string) (dev []string, kind string, filters []string, err error) {
+	rest := afterShow(args)
+	if len(rest) == len(args) {
+		return args, "", nil, command.Arguments(1)(cmd, args)
+	}
+	if len(rest) > 0 && slices.Contains(kindsWith(""), rest[0]) {
+		kind, rest = rest[0], afterShow(rest[1:])
+	}
+	if len(rest)%2 == 1 {
+		name, port, err := splitPort(rest[0])
+		if err != nil {
+			return nil, "", nil, err
+		}
+		if dev, rest = []string{name}, rest[1:]; port != 0 && (kind == "qp" || kind == "cm_id") {
+			filters = append(filters, fmt.Sprintf("port=%d", port))
+		}
+	}
+	if kind == "" && len(rest) > 0 {
+		return nil, "", nil, command.Usagef("the kind of objects is %s, allowed: %s", peertext.Quote(rest[0]), strings.Join(kindsWith(""), ", "))
+	}
+	for pair := range slices.Chunk(rest, 2) {
+		filters = append(filters, strings.Join(pair, "="))
+	}
+	return dev, kind, filters, nil
 }
 
 // resKeysHelp lists the keys of each kind.

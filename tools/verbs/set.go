@@ -32,14 +32,30 @@ func atLeast(min int) func(*command.Command, []string) error {
 }
 
 func newLink() *command.Command {
-	link := command.Group(&command.Command{
-		Use:   "link [flags] COMMAND",
-		Short: "Add and delete RDMA devices in the kernel's software",
-		Long: `The kernel has two drivers that need no card: rxe speaks RoCE v2 over any Ethernet interface, siw
-speaks iWARP over TCP. "verbs status" shows what there is.`,
-		Example: `  verbs link add rxe0 type rxe netdev eth0
+	var asJSON bool
+	link := &command.Command{
+		Use:   "link [flags] [show] [DEV[/PORT]] | COMMAND",
+		Short: "Show the ports of devices, and add and delete RDMA devices in the kernel's software",
+		Long: `It shows the same as "verbs status", but a port that is not active is no failure. The kernel has
+two drivers that need no card: rxe speaks RoCE v2 over any Ethernet interface, siw speaks iWARP over
+TCP.`,
+		Example: `  verbs link
+  verbs link show rxe0/1
+  verbs link add rxe0 type rxe netdev eth0
   verbs link delete rxe0`,
-	})
+		Args: shows(1),
+		Run: func(cmd *command.Command, args []string) error {
+			rows, err := collectStatus(afterShow(args))
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return command.PrintJSON(cmd.Out(), rows)
+			}
+			return printStatus(cmd.Out(), rows)
+		},
+	}
+	command.JSONFlag(link, &asJSON)
 	link.Add(&command.Command{
 		Use:   "add [flags] NAME type rxe|siw netdev NETDEV",
 		Short: "Add a device to a network interface",
@@ -67,13 +83,26 @@ it, and the command waits until the last of them has closed it.`,
 }
 
 func newDev() *command.Command {
-	dev := command.Group(&command.Command{
-		Use:   "dev [flags] COMMAND",
-		Short: "Change the settings of a device, and add devices for subnet management",
-		Example: `  verbs dev set mlx5_0 name storage0
+	var asJSON bool
+	dev := &command.Command{
+		Use:   "dev [flags] [show] [DEV] | COMMAND",
+		Short: "Show devices, change the settings of one, and add devices for subnet management",
+		Long:  `It shows the same as "verbs devices".`,
+		Example: `  verbs dev
+  verbs dev show mlx5_0
+  verbs dev set mlx5_0 name storage0
   verbs dev set rxe0 netns blue
   verbs dev add smi0 type smi parent mlx5_0`,
-	})
+		Args: shows(1),
+		Run: func(cmd *command.Command, args []string) error {
+			infos, err := chosenDevices(afterShow(args))
+			if err != nil {
+				return err
+			}
+			return printDevices(cmd.Out(), infos, asJSON)
+		},
+	}
+	command.JSONFlag(dev, &asJSON)
 	dev.Add(newSubDevice()...)
 	dev.Add(&command.Command{
 		Use:   "set [flags] DEV [name NAME] [netns NAME|PATH|PID] [adaptive-moderation on|off]",
@@ -176,7 +205,7 @@ type systemReport struct {
 func newSystem() *command.Command {
 	var asJSON bool
 	sys := &command.Command{
-		Use:   "system [flags] [COMMAND]",
+		Use:   "system [flags] [show] | COMMAND",
 		Short: "Show and change the settings of the kernel's RDMA for all devices",
 		Long: `  netns            which network namespaces see a device: exclusive, the one that it belongs to;
                    shared, all
@@ -186,12 +215,7 @@ func newSystem() *command.Command {
 		Example: `  verbs system
   verbs system --json | jq -r .netns
   verbs system set netns exclusive`,
-		Args: func(cmd *command.Command, args []string) error {
-			if len(args) > 0 {
-				return command.UnknownCommand(cmd, args[0])
-			}
-			return nil
-		},
+		Args: shows(0),
 		Run: func(cmd *command.Command, _ []string) error {
 			s, err := netlinkrdma.SystemSettings()
 			if err != nil {

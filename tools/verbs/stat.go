@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
@@ -38,11 +39,13 @@ type qpCounterReport struct {
 func newStat() *command.Command {
 	var asJSON bool
 	cmd := &command.Command{
-		Use:   "stat [flags] [DEV] | COMMAND",
-		Short: "Show the hardware counters of a device's ports, and choose what is counted",
+		Use:     "stat [flags] [DEV[/PORT]] | COMMAND",
+		Aliases: []string{"statistic"},
+		Short:   "Show the hardware counters of a device's ports, and choose what is counted",
 		Long: `Without DEV it shows those of every device. QPs that have counters of their own follow those of
-their port. "rdma statistic" shows the same counters. The commands choose which QPs have
-counters of their own, and which optional counters count.
+their port. "rdma statistic show" shows the same counters, and its words "show" and "link" may stand
+before DEV. The commands choose which QPs have counters of their own, and which optional counters
+count.
 
 A software device is created by this command, so its counters are near 0. A program reads the
 counters of its own software device with uverbs.Device.PortCounters. They are described at
@@ -100,8 +103,16 @@ siw (soft iWARP) has no counters.`,
 		Example: `  verbs stat
   verbs stat rxe0
   verbs stat rxe0 --json | jq '.[].counters[] | select(.value > 0)'`,
-		Args: command.Arguments(1),
+		Args: func(cmd *command.Command, args []string) error { return command.Arguments(1)(cmd, afterShow(args)) },
 		Run: func(cmd *command.Command, args []string) error {
+			args = afterShow(args)
+			var only uint32 // the port
+			if len(args) > 0 {
+				var err error
+				if args[0], only, err = splitPort(args[0]); err != nil {
+					return err
+				}
+			}
 			reports, err := collectSoftStat(args)
 			if err != nil {
 				return err
@@ -117,6 +128,7 @@ siw (soft iWARP) has no counters.`,
 				}
 				reports = append(reports, some...)
 			}
+			reports = slices.DeleteFunc(reports, func(r statReport) bool { return only != 0 && r.Port != only })
 			if asJSON {
 				return command.PrintJSON(cmd.Out(), reports)
 			}

@@ -96,19 +96,12 @@ func collectStatus(args []string) ([]statusRow, error) {
 			return nil, err
 		}
 	}
-	infos, err := uverbs.Devices()
+	infos, err := chosenDevices([]string{name}[:len(args)])
 	if err != nil {
 		return nil, err
 	}
-	if len(args) > 0 {
-		known := deviceNames(infos)
-		infos = slices.DeleteFunc(infos, func(d uverbs.DeviceInfo) bool { return d.Name != name })
-		if len(infos) == 0 {
-			return nil, command.Usagef("the device is %q, allowed: %s", name, known)
-		}
-		if only > uint32(infos[0].Ports) {
-			return nil, command.Usagef("the port is %d, allowed: 1 to %d", only, infos[0].Ports)
-		}
+	if len(args) > 0 && only > uint32(infos[0].Ports) {
+		return nil, command.Usagef("the port is %d, allowed: 1 to %d", only, infos[0].Ports)
 	}
 	rows := []statusRow{}
 	for _, d := range infos {

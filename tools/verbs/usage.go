@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/pflag"
@@ -40,6 +42,14 @@ func flagName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 
 // flagError turns an error of the flag parser into one in the form of the others.
 func flagError(cmd *command.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if like := command.Like(unknown.GetSpecifiedName(), append(names, slices.Collect(maps.Keys(flagNames))...)); like != "" && cmd.Flag(string(flagName(nil, like))) != nil {
+			return command.Usagef("%w; did you mean --%s?", err, like)
+		}
+	}
 	var invalid *pflag.InvalidValueError
 	if !errors.As(err, &invalid) {
 		return command.Usagef("%w; \"%s --help\" lists the flags", err, cmd.Path())

@@ -147,6 +147,20 @@ func TestUsageArguments(t *testing.T) {
 		{"res a b", `the arguments of verbs res are "a b", allowed: at most 1`},
 		{"perf bogus", `the command of verbs perf is "bogus", allowed: atomic-bw, atomic-lat, read-bw, read-lat, send-bw, send-lat, serve, `},
 		{"bogus", `the command of verbs is "bogus", allowed: `},
+		{"devises", `unknown command "devises"; did you mean devices?`},
+		{"pingpng", `unknown command "pingpng"; did you mean pingpong?`},
+		{"help pingpogn", `unknown command "pingpogn"; did you mean pingpong?`},
+		{"perf send-late", `unknown command "send-late"; did you mean send-lat?`},
+		{"link shwo", `unknown command "shwo"; did you mean show?`},
+		{"dev add0", `unknown command "add0"; did you mean add?`},
+		{"system shoe", `unknown command "shoe"; did you mean show?`},
+		{"link bogus", `the command of verbs link is "bogus", allowed: add, delete, show`},
+		{"link show a b", `the arguments of verbs link are "a b", allowed: at most 1`},
+		{"res show qp a b c d e f x --kinds mr", `--kinds is "mr", allowed: without the kind qp`},
+		{"res show bogus a", `the kind of objects is "bogus", allowed: cm_id, cq, ctx, `},
+		{"pingpong --iteratons 3", "unknown flag: --iteratons; did you mean --iterations?"},
+		{"pingpong --gid-inde 3", "unknown flag: --gid-inde; did you mean --gid-index?"},
+		{"perf write-bw --recv-depth 3", `unknown flag: --recv-depth; "verbs perf write-bw --help" lists the flags`},
 		{"help bogus", `the command of verbs is "bogus", allowed: `},
 		{"help perf bogus", `the command of verbs perf is "bogus", allowed: `},
 	} {
@@ -180,6 +194,7 @@ func TestUsageTrust(t *testing.T) {
 	open := []string{"no authentication and no encryption", "bearer tokens", "trust"}
 	all := map[string][]string{
 		"perf serve": append(open[:3:3], "--listen"), "rping": append(open[:3:3], "-a"), "pingpong": append(open[:3:3], "--port"),
+		"doctor":     append(open[:3:3], "--listen"),
 		"mesh serve": {"The secret keeps everybody else", "no encryption", "offline", "any host and port", "bearer tokens", "trust", "--listen"},
 		"exporter":   {"no authentication and no encryption", "names of processes", "this host only", "--listen", "10 s", "64 connections"},
 	}

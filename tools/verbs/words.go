@@ -128,3 +128,25 @@ func choice[T any](name, value string, of map[string]T) (T, error) {
 
 // onOff are the values of a switch.
 var onOff = map[string]bool{"on": true, "off": false}
+
+// afterShow returns the arguments without the words that iproute2's rdma has before a device: "show", and "link" or
+// "dev".
+func afterShow(args []string) []string {
+	if len(args) > 0 && (args[0] == "show" || args[0] == "list") {
+		args = args[1:]
+	}
+	if len(args) > 1 && (args[0] == "link" || args[0] == "dev") {
+		args = args[1:]
+	}
+	return args
+}
+
+// shows returns a check for a group that shows what there is, which takes "show" and up to max arguments.
+func shows(max int) func(*command.Command, []string) error {
+	return func(cmd *command.Command, args []string) error {
+		if len(args) > 0 && args[0] != "show" && args[0] != "list" {
+			return command.UnknownCommand(cmd, args[0], "show")
+		}
+		return command.Arguments(max)(cmd, afterShow(args))
+	}
+}

@@ -355,6 +355,8 @@ func TestBugs(t *testing.T) {
 	for _, m := range bugName.FindAllSubmatch(source, -1) {
 		tolerated[string(m[1])] = true
 	}
+	interop, err := os.ReadFile("../../interop/doctor_cm_test.go")
+	must(t, err)
 	page, err := os.ReadFile("../BUGS.md")
 	must(t, err)
 	page, vain, _ := bytes.Cut(page, []byte("\n## Looked for and not found\n"))
@@ -368,6 +370,12 @@ func TestBugs(t *testing.T) {
 	listed := map[string]bool{}
 	for _, m := range bugLine.FindAllSubmatch(page, -1) {
 		name, tests := string(m[1]), string(m[2])
+		if test, ok := strings.CutSuffix(tests, " (interop)"); ok {
+			if !bytes.Contains(interop, []byte("func "+test+"(")) {
+				t.Errorf("%s: the suite interop has no test %q", name, test)
+			}
+			continue
+		}
 		if name == "bug" || tests == kernelBugs {
 			continue
 		}

@@ -6,8 +6,10 @@ package command
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -188,5 +190,15 @@ func (r *Root) Execute(ctx context.Context, words []string) error {
 			return err
 		}
 	}
-	return c.Run(c, args)
+	err := c.Run(c, args)
+	if errors.Is(err, fs.ErrNotExist) && len(args) > 0 && len(c.children) > 0 {
+		var names []string
+		for _, child := range c.children {
+			names = append(names, child.Name())
+		}
+		if like := Like(args[0], names); like != "" {
+			err = fmt.Errorf("%w; did you mean %s %s?", err, c.Path(), like)
+		}
+	}
+	return err
 }

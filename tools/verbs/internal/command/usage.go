@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -51,13 +52,61 @@ func Group(cmd *Command) *Command {
 	return cmd
 }
 
-// UnknownCommand is the error for a command that a group does not have.
-func UnknownCommand(cmd *Command, name string) error {
-	var allowed []string
+// UnknownCommand is the error for a command that a group does not have. Others are words that may stand there, too.
+func UnknownCommand(cmd *Command, name string, others ...string) error {
+	allowed := others
 	for _, c := range cmd.Commands() {
 		allowed = append(allowed, c.Name())
 	}
+	if like := Like(name, allowed); like != "" {
+		return Usagef("unknown command %s; did you mean %s?", peertext.Quote(name), like)
+	}
+	slices.Sort(allowed)
 	return Usagef("the command of %s is %s, allowed: %s", cmd.Path(), peertext.Quote(name), strings.Join(allowed, ", "))
+}
+
+// Like returns the word that a mistyped one most likely stands for: one that begins with it, or that differs by a
+// letter, or by two if it is longer than four. It returns nothing if there is none.
+func Like(typed string, words []string) (like string) {
+	best := 2
+	if len(typed) > 4 {
+		best = 3
+	}
+	for _, w := range words {
+		if n := edits(typed, w); n < best {
+			like, best = w, n
+		}
+	}
+	for _, w := range words {
+		if like == "" && len(typed) > 2 && strings.HasPrefix(w, typed) {
+			like = w
+		}
+	}
+	return like
+}
+
+// edits counts the letters that are inserted, left out, replaced or swapped with their neighbor between two words.
+func edits(a, b string) int {
+	var before, last []int // rows for the prefixes of a
+	for i := range len(a) + 1 {
+		row := make([]int, len(b)+1)
+		for j := range row {
+			switch {
+			case i == 0 || j == 0:
+				row[j] = i + j
+				continue
+			case a[i-1] == b[j-1]:
+				row[j] = last[j-1]
+			default:
+				row[j] = 1 + min(last[j-1], last[j], row[j-1])
+			}
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last = last, row
+	}
+	return last[len(b)]
 }
 
 // number is the value of a flag that is a whole number from min to max.

@@ -419,7 +419,11 @@ func (c *Config) fit(l Limits) error {
 		}
 	}
 	if n := c.QPs * max(c.Depth, c.RecvDepth); n > l.MaxCQE {
-		return fmt.Errorf("--qps times --depth or --recv-depth is %d, allowed: up to %d, max_cqe of %s", n, l.MaxCQE, l.Device)
+		depth := "depth"
+		if c.RecvDepth > c.Depth {
+			depth = "recv-depth"
+		}
+		return fmt.Errorf("--qps times --%s is %d, allowed: up to %d, max_cqe of %s", depth, n, l.MaxCQE, l.Device)
 	}
 	return nil
 }

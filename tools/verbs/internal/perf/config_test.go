@@ -167,7 +167,8 @@ func TestFit(t *testing.T) {
 		{with(Send, BW, func(c *Config) { c.Depth = 1001 }), "--depth is 1001, allowed: up to 1000, max_qp_wr"},
 		{with(Send, BW, func(c *Config) { c.RecvDepth = 1001 }), "--recv-depth is 1001"},
 		{with(Send, BW, func(c *Config) { c.Type, c.RecvDepth = DC, 901 }), "--recv-depth is 901, allowed: up to 900, max_srq_wr of rxe9"},
-		{with(Send, BW, func(c *Config) { c.QPs = 20 }), "--qps times --depth or --recv-depth is 2560, allowed: up to 2000, max_cqe"},
+		{with(Send, BW, func(c *Config) { c.QPs = 20 }), "--qps times --depth is 2560, allowed: up to 2000, max_cqe"},
+		{with(Send, BW, func(c *Config) { c.QPs, c.RecvDepth = 20, 500 }), "--qps times --recv-depth is 10000, allowed: up to 2000, max_cqe"},
 		{with(Read, BW, func(c *Config) { c.RdAtomic = 17 }), "--outs is 17, allowed: up to 16"},
 		{with(Atomic, BW, func(*Config) {}), "atomics"},
 	} {
