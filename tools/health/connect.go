@@ -111,9 +111,11 @@ var errLate = fmt.Errorf("no answer within %s", connectTime)
 // exchanges messages of three sizes.
 func liveConnect(ctx context.Context, device string, from netip.Addr, to string) attempt {
 	const steps = 4
-	a, err := within(ctx, (steps+1)*connectTime, time.Second, func(ctx context.Context) (attempt, error) {
+	ended := make(chan attempt, 1)
+	_, err := within(ctx, (steps+1)*connectTime, time.Second, func(ctx context.Context) (string, error) {
 		if to != "" {
-			return play(ctx, device, from, to), nil
+			ended <- play(ctx, device, from, to)
+			return "", nil
 		}
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -124,13 +126,18 @@ func liveConnect(ctx context.Context, device string, from netip.Addr, to string)
 		}()
 		select {
 		case err := <-served:
-			return attempt{}, err
+			return "", err
 		case at := <-ready:
-			a := play(ctx, device, from, at.String())
+			ended <- play(ctx, device, from, at.String())
 			cancel()
-			return a, <-served
+			return "", <-served
 		}
 	})
+	var a attempt
+	select {
+	case a = <-ended:
+	default:
+	}
 	a.err = cmp.Or(a.err, err)
 	return a
 }
@@ -164,7 +171,7 @@ func play(ctx context.Context, device string, from netip.Addr, to string) (a att
 			return a
 		}
 		a.mtu = attr.PathMTU.Bytes()
-		sizes = slices.Insert(sizes, 1, a.mtu)
+		sizes = []int{smallMessage, a.mtu, largeMessage}
 	}
 	for _, size := range sizes {
 		limited(func(ctx context.Context) error {
@@ -273,8 +280,9 @@ func (m *machine) checkConnections(ctx context.Context, info uverbs.DeviceInfo, 
 	first, went := failed[0], len(good) > 0
 	from = strings.Join(bad, ", ")
 	switch {
-	case errors.Is(first.err, syscall.ENOMEM):
+	case errors.Is(first.err, syscall.ENOMEM): // as of the limit of pinned memory, which other findings are about
 		f.Fix = memlockFixes()
+		went = true
 	case peer != "":
 		explainPeer(&f, first, p, peer)
 	case first.failed == 0 && first.late() && !went:

@@ -72,11 +72,11 @@ func loopback(ctx context.Context, name string) (string, error) {
 
 // within bounds the time of play. A kernel that holds a command back, so that play does
 // not see its context end, is waited for no longer than grace: the process is about to end.
-func within[T any](ctx context.Context, limit, grace time.Duration, play func(context.Context) (T, error)) (T, error) {
+func within(ctx context.Context, limit, grace time.Duration, play func(context.Context) (string, error)) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it took longer than %s", limit))
 	defer cancel()
 	type end struct {
-		told T
+		told string
 		err  error
 	}
 	ended := make(chan end, 1)
@@ -93,8 +93,7 @@ func within[T any](ctx context.Context, limit, grace time.Duration, play func(co
 	case e := <-ended:
 		return e.told, e.err
 	case <-time.After(grace):
-		var none T
-		return none, fmt.Errorf("a command to the kernel does not return: %w", context.Cause(ctx))
+		return "", fmt.Errorf("a command to the kernel does not return: %w", context.Cause(ctx))
 	}
 }
 

@@ -267,8 +267,8 @@ func resWords(cmd *command.Command, args []string) (dev []string, kind string, f
 	if kind == "" && len(rest) > 0 {
 		return nil, "", nil, command.Usagef("the kind of objects is %s, allowed: %s", peertext.Quote(rest[0]), strings.Join(kindsWith(""), ", "))
 	}
-	for pair := range slices.Chunk(rest, 2) {
-		filters = append(filters, strings.Join(pair, "="))
+	for i := 0; i < len(rest); i += 2 {
+		filters = append(filters, rest[i]+"="+rest[i+1])
 	}
 	return dev, kind, filters, nil
 }

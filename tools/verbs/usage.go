@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"maps"
 	"slices"
 	"strconv"
 
@@ -46,7 +45,13 @@ func flagError(cmd *command.Command, err error) error {
 	if errors.As(err, &unknown) {
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-		if like := command.Like(unknown.GetSpecifiedName(), append(names, slices.Collect(maps.Keys(flagNames))...)); like != "" && cmd.Flag(string(flagName(nil, like))) != nil {
+		for other, name := range flagNames {
+			if cmd.Flag(name) != nil {
+				names = append(names, other)
+			}
+		}
+		slices.Sort(names)
+		if like := command.Like(unknown.GetSpecifiedName(), names); like != "" {
 			return command.Usagef("%w; did you mean --%s?", err, like)
 		}
 	}

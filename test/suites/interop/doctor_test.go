@@ -132,6 +132,9 @@ func TestDoctorMemlock(t *testing.T) {
 		memlock(t, c.limit)
 		r := doctor(t, patient{names: []string{dev0}, attr: nobody})
 		r.works(t, c.works)
+		if c.works {
+			r.want(t, "cm", dev0, "warning", "no connection", "RLIMIT_MEMLOCK", "LimitMEMLOCK")
+		}
 		r.want(t, "memlock", "", "warning", "--ulimit memlock=-1", "ulimit -l")
 		r.want(t, "register", dev0, "warning", "1 MiB cannot")
 		if !c.works {
@@ -350,7 +353,7 @@ func TestDoctorNamespace(t *testing.T) {
 	// Whether rxe then finds the way depends on the kernel.
 	r := doctor(t, patient{attr: elsewhere})
 	r.want(t, "namespace", "", "ok", "shared")
-	r.want(t, "port", dev0, "warning", "not in this network namespace")
+	r.want(t, "port", dev0, "warning", "no network interface of it is in this network namespace")
 
 	// The mode can be changed while there is one namespace. The kernel takes its time to
 	// do away with the others.
