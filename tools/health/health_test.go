@@ -376,7 +376,10 @@ func interfaceElsewhere(p patient) {
 func macvlan(p patient) {
 	interfaceElsewhere(p)
 	p.info.Driver = "mlx5"
-	p.netdev = func(int) (netdev, error) {
+	p.netdev = func(index int) (netdev, error) {
+		if index != 2 {
+			return netdev{}, syscall.ENODEV
+		}
 		return netdev{"maca", "macvlan", 1500, true, true, []string{"10.1.0.1/24"}}, nil
 	}
 }
