@@ -80,8 +80,9 @@ func (d *Device) netdev(port uint8) string {
 	return ""
 }
 
-// localGID returns the GID table entry that the path uses to reach peer.
-func (q *QP) localGID(port uint8, attr PortAttr, peer ib.GID) (GIDEntry, error) {
+// localGID returns the GID table entry that the path uses to reach peer. It is one with the GID that
+// this side has told, which may be nil, unless another one suits the peer's family better.
+func (q *QP) localGID(port uint8, attr PortAttr, peer ib.GID, told *ib.GID) (GIDEntry, error) {
 	index := q.path.GIDIndex
 	if index != nil {
 		if e, err := q.dev.gidOf(port, *index, attr.GIDTableLen, attr.LinkLayer); err == nil {
@@ -95,7 +96,13 @@ func (q *QP) localGID(port uint8, attr PortAttr, peer ib.GID) (GIDEntry, error) 
 	if index != nil {
 		return GIDEntry{}, argErr("Connect", "GID index", *index, "0 to %d, of these in use: %s", attr.GIDTableLen-1, gidList(table))
 	}
-	e, ok := ChooseGID(table, peer)
+	usable := table
+	if told != nil && len(table) > 0 {
+		if usable = keepTold(table, peer, *told); len(usable) == 0 {
+			return GIDEntry{}, argErr("Connect", "local GID", told.Addr(), "the GID that Endpoint returned, but port %d of %s has only %s now", port, q.dev.Name(), gidList(table))
+		}
+	}
+	e, ok := ChooseGID(usable, peer)
 	if !ok {
 		return GIDEntry{}, argErr("Connect", "GID", "chosen by the library", "a used entry, but the GID table of port %d of %s is empty", port, q.dev.Name())
 	}
@@ -105,6 +112,25 @@ func (q *QP) localGID(port uint8, attr PortAttr, peer ib.GID) (GIDEntry, error) 
 	return e, nil
 }
 
+// keepTold returns the entries of a GID table that may be used to reach peer: those with the GID that
+// the peer has been told, or all if others suit the peer better. It returns none if the GID is not in
+// the table any more, or all if the peer is not known yet.
+func keepTold(table []GIDEntry, peer, told ib.GID) []GIDEntry {
+	var kept []GIDEntry
+	best, bestKept := 0, 0
+	for i := range table {
+		suits := gidSuits(&table[i], peer)
+		best = max(best, suits)
+		if table[i].GID == told {
+			kept, bestKept = append(kept, table[i]), max(bestKept, suits)
+		}
+	}
+	if unknown := peer.IsZero(); unknown && kept == nil || !unknown && kept != nil && bestKept < best {
+		return table
+	}
+	return kept
+}
+
 // Endpoint returns the endpoint of this queue pair, for its peer. It contains a GID, chosen by
 // [PathOptions] or [ChooseGID],
 //
@@ -112,14 +138,19 @@ func (q *QP) localGID(port uint8, attr PortAttr, peer ib.GID) (GIDEntry, error) 
 //   - on an InfiniBand port that needs a GRH in every packet (see [PortAttr.GRHRequired]),
 //   - if PathOptions names a GID.
 //
+// [QP.Connect] sends from this GID, unless another one of the port suits the peer's address family or
+// InfiniBand subnet better, or the peer's address is link-local and this one is not, or the reverse.
+// After Connect, Endpoint returns the GID that Connect has chosen. A change to [ib.QPReset] ends this.
+//
 // Its MTU comes from PathOptions or, if there it is 0, is the port's active MTU. Endpoint fails with
 // ENETDOWN if the port is not active, and with a [FeatureError] on iWARP, where Connect fails as well.
 func (q *QP) Endpoint() (Endpoint, error) {
 	return q.EndpointFor(Endpoint{})
 }
 
-// EndpointFor is like Endpoint, but chooses the GID for a peer that is already known. If the peer
-// has a GID, so does the endpoint: the peer's port may need a GRH even if this one does not.
+// EndpointFor is like Endpoint, but chooses the GID for a peer that is already known, unless Connect
+// has chosen one. If the peer has a GID, so does the endpoint: the peer's port may need a GRH even if
+// this one does not.
 func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 	if err := q.usable(); err != nil {
 		return Endpoint{}, err
@@ -138,13 +169,29 @@ func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 		}
 	}
 	if q.path.GIDIndex != nil || attr.LinkLayer == ib.LinkLayerEthernet || attr.GRHRequired() || !remote.GID.IsZero() {
-		entry, err := q.localGID(port, attr, remote.GID)
+		peer, told := remote.GID, q.told.Load()
+		switch s := q.State(); {
+		case told != nil && s != ib.QPReset && s != ib.QPInit: // it is in use
+			peer = ib.GID{}
+		case !peer.IsZero():
+			told = nil
+		}
+		entry, err := q.localGID(port, attr, peer, told)
 		if err != nil {
 			return Endpoint{}, err
 		}
+		q.tell(entry.GID)
 		e.GID = entry.GID
 	}
 	return e, nil
+}
+
+// tell records the GID by which the peer reaches this QP, if it is not zero. QPs with many peers choose
+// one for each peer.
+func (q *QP) tell(gid ib.GID) {
+	if q.connected() && !gid.IsZero() {
+		q.told.Store(&gid)
+	}
 }
 
 // Init moves a queue pair from [ib.QPReset] to [ib.QPInit], in which receives can be posted. For UD and
@@ -224,8 +271,9 @@ func (q *QP) ReadyUD(qkey uint32) error {
 // Connect connects a queue pair to its peer and leaves it ready to send. The QP must be in state
 // [ib.QPReset] or [ib.QPInit], and of any type but UD and raw packet. Both sides must call Connect,
 // each with the [Endpoint] of the other. The path MTU is the smaller one of the two endpoints; if the
-// peer's is 0, it is the MTU of this side, and the peer must have the same. Connect checks the context
-// between its steps. If a step fails, the QP stays in the state that it has reached.
+// peer's is 0, it is the MTU of this side, and the peer must have the same. Connect sends from the GID
+// that Endpoint has returned, see there. Connect checks the context between its steps. If a step fails,
+// the QP stays in the state that it has reached.
 func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	if err := q.usable(); err != nil {
 		return err
@@ -243,7 +291,7 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	if err != nil {
 		return err
 	}
-	ah, err := q.address(port, attr, remote)
+	ah, from, err := q.address(port, attr, remote, q.told.Load())
 	if err != nil {
 		return err
 	}
@@ -269,7 +317,13 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 			}
 			return q.initAt(port)
 		},
-		func() error { return q.Modify(rtr, AttrState|toRTR.required) },
+		func() error {
+			if err := q.Modify(rtr, AttrState|toRTR.required); err != nil {
+				return err
+			}
+			q.tell(from)
+			return nil
+		},
 		func() error { return q.Modify(rts, AttrState|toRTS.required) },
 	}
 	for _, step := range steps {
@@ -300,24 +354,25 @@ func (q *QP) rtsAttr() QPAttr {
 	}
 }
 
-// address returns the path to the peer.
-func (q *QP) address(port uint8, attr PortAttr, remote Endpoint) (AHAttr, error) {
-	ah := AHAttr{DLID: remote.LID, SL: q.path.SL, Port: port}
+// address returns the path to the peer and its local GID, which is zero if the packets have no GRH.
+// See localGID for told.
+func (q *QP) address(port uint8, attr PortAttr, remote Endpoint, told *ib.GID) (ah AHAttr, from ib.GID, err error) {
+	ah = AHAttr{DLID: remote.LID, SL: q.path.SL, Port: port}
 	if remote.GID.IsZero() {
 		if attr.LinkLayer == ib.LinkLayerEthernet {
-			return AHAttr{}, argErr("Connect", "remote GID", "zero", "the peer's GID, which RoCE needs")
+			return AHAttr{}, from, argErr("Connect", "remote GID", "zero", "the peer's GID, which RoCE needs")
 		}
 		if attr.GRHRequired() {
-			return AHAttr{}, argErr("Connect", "remote GID", "zero", "the peer's GID, as port %d of %s needs a GRH in every packet", port, q.dev.Name())
+			return AHAttr{}, from, argErr("Connect", "remote GID", "zero", "the peer's GID, as port %d of %s needs a GRH in every packet", port, q.dev.Name())
 		}
-		return ah, nil
+		return ah, from, nil
 	}
-	entry, err := q.localGID(port, attr, remote.GID)
+	entry, err := q.localGID(port, attr, remote.GID, told)
 	if err != nil {
-		return AHAttr{}, err
+		return AHAttr{}, from, err
 	}
 	if entry.Index > 255 {
-		return AHAttr{}, argErr("Connect", "GID index", entry.Index, "0 to 255")
+		return AHAttr{}, from, argErr("Connect", "GID index", entry.Index, "0 to 255")
 	}
 	ah.Global = true
 	ah.GRH = GRH{
@@ -327,7 +382,7 @@ func (q *QP) address(port uint8, attr PortAttr, remote Endpoint) (AHAttr, error)
 		HopLimit:     orDefault(q.path.HopLimit, 64),
 		TrafficClass: q.path.TrafficClass,
 	}
-	return ah, nil
+	return ah, entry.GID, nil
 }
 
 // MarshalText implements [encoding.TextMarshaler]. Its result is also the form in JSON and suits

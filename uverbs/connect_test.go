@@ -160,3 +160,74 @@ func TestPortDown(t *testing.T) {
 		}
 	}
 }
+
+// TestConnectFromEndpoint: Connect sends from the GID that Endpoint has returned, whatever is chosen for
+// the peer by then, and Endpoint returns the GID that Connect has chosen.
+func TestConnectFromEndpoint(t *testing.T) {
+	entry := func(index uint32, addr string) abi.GIDEntry {
+		e := abi.GIDEntry{GIDIndex: index, PortNum: 1, GIDType: 2, NetdevIfindex: 1}
+		g := gid(t, addr)
+		copy(bytesOf(&e.GID), g[:])
+		return e
+	}
+	old := []abi.GIDEntry{entry(1, "10.1.0.1"), entry(2, "fd00:1::1"), entry(3, "fe80::1")}
+	// 127.0.0.1 is an address of this network namespace, which 10.1.0.1 is not.
+	moved := []abi.GIDEntry{entry(0, "127.0.0.1"), entry(1, "fe80::1"), entry(2, "fd00:1::1"), entry(5, "10.1.0.1")}
+	for _, c := range []struct {
+		name  string
+		told  string // the peer that EndpointFor gets, empty for no call
+		table []abi.GIDEntry
+		peer  string
+		from  int // the index that Connect uses, -1 for an error
+		after string
+	}{
+		{"peer not told", "", moved, "10.1.0.2", 0, "127.0.0.1"},
+		{"told to an unknown peer", "::", moved, "10.1.0.2", 5, "10.1.0.1"},
+		{"told to the peer", "10.1.0.2", moved, "10.1.0.2", 5, "10.1.0.1"},
+		{"told to an IPv6 peer", "fd00:1::2", moved, "fd00:1::2", 2, "fd00:1::1"},
+		{"the peer has the other family", "::", moved, "fd00:1::2", 2, "fd00:1::1"},
+		{"the peer is link-local", "fd00:1::2", moved, "fe80::2", 1, "fe80::1"},
+		{"the GID is gone", "::", moved[:3], "10.1.0.2", -1, "127.0.0.1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := connectable(t, QPOptions{})
+			use := func(table []abi.GIDEntry) {
+				f.gids = table
+				f.dev.ports.gids.Store(nil)
+			}
+			use(old)
+			if c.told != "" {
+				value(f.qp.EndpointFor(Endpoint{GID: gid(t, c.told)}))(t)
+			}
+			use(c.table)
+			f.calls = nil
+			err := f.qp.Connect(t.Context(), Endpoint{QPN: 77, GID: gid(t, c.peer)})
+			if c.from < 0 {
+				if err == nil || !strings.Contains(err.Error(), "local GID is 10.1.0.1, allowed: the GID that Endpoint returned, but port 1 of") {
+					t.Errorf("error %v", err)
+				}
+			} else {
+				must(t, err)
+				if from := f.modifies()[1].Dest.SGIDIndex; int(from) != c.from {
+					t.Errorf("sends from GID %d, want %d", from, c.from)
+				}
+			}
+			if e := value(f.qp.Endpoint())(t); e.GID != gid(t, c.after) {
+				t.Errorf("then Endpoint has %s, want %s", e.GID.Addr(), c.after)
+			}
+		})
+	}
+}
+
+// TestEndpointAfterReset: a new connection of a QP chooses its GID anew.
+func TestEndpointAfterReset(t *testing.T) {
+	f := connectable(t, QPOptions{})
+	must(t, f.qp.Connect(t.Context(), Endpoint{QPN: 77, GID: gid(t, "fd00:1::2")}))
+	if e := value(f.qp.EndpointFor(Endpoint{GID: gid(t, "10.1.0.2")}))(t); e.GID != gid(t, "fd00:1::1") {
+		t.Errorf("the endpoint of a connected QP has %s, want the GID that it sends from", e.GID.Addr())
+	}
+	must(t, f.qp.Modify(QPAttr{State: ib.QPReset}, AttrState))
+	if e := value(f.qp.Endpoint())(t); e.GID != gid(t, "10.1.0.1") {
+		t.Errorf("the endpoint of a reset QP has %s, want 10.1.0.1", e.GID.Addr())
+	}
+}

@@ -232,7 +232,8 @@ func (q *QP) ownAddress(port uint8, attr PortAttr) (AHAttr, error) {
 	if err != nil || e.GID.IsZero() {
 		return AHAttr{DLID: attr.LID, SL: q.path.SL, Port: port}, err
 	}
-	return q.address(port, attr, Endpoint{LID: attr.LID, GID: e.GID})
+	ah, _, err := q.address(port, attr, Endpoint{LID: attr.LID, GID: e.GID}, &e.GID)
+	return ah, err
 }
 
 // PathTo returns the attributes of an AH for a peer that a UD QP or a DCI sends to. It uses the
@@ -245,7 +246,8 @@ func (q *QP) PathTo(remote Endpoint) (AHAttr, error) {
 	if err != nil {
 		return AHAttr{}, err
 	}
-	return q.address(port, attr, remote)
+	ah, _, err := q.address(port, attr, remote, nil)
+	return ah, err
 }
 
 // setNumber sets the number of a DCT.

@@ -53,6 +53,7 @@ type QP struct {
 	resets   atomic.Uint32 // how often the QP has begun to enter QPReset; also guarded by the locks of the sides
 	port     atomic.Uint32 // the port of the last Modify that set it
 	peer     atomic.Pointer[peerInfo]
+	told     atomic.Pointer[ib.GID]  // the GID that Endpoint has returned or Connect uses; nil after Reset
 	first    atomic.Pointer[WCError] // the failure that moved the QP to QPErr
 	bound    atomic.Bool             // this QP has bound a window
 	// ringChecked means that failed has searched the ring for the failure after a flush.

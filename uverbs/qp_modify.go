@@ -198,6 +198,7 @@ func (q *QP) modified(attr *QPAttr, mask QPAttrMask, from, to ib.QPState) {
 	}
 	if to == ib.QPReset && from != ib.QPReset {
 		q.newPSN()
+		q.told.Store(nil)
 		q.clearFailure()
 	}
 	// rxe leaves the completions of a reset QP in the CQ. Polling them after Reset records a failure

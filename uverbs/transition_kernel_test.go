@@ -15,7 +15,7 @@ import (
 func goodAttr(t *testing.T, q *QP) QPAttr {
 	t.Helper()
 	local := value(q.EndpointFor(Endpoint{GID: netGID(t)}))(t)
-	entry := value(q.localGID(1, PortAttr{LinkLayer: ib.LinkLayerEthernet}, local.GID))(t)
+	entry := value(q.localGID(1, PortAttr{LinkLayer: ib.LinkLayerEthernet}, local.GID, nil))(t)
 	ah := AHAttr{Global: true, Port: 1, GRH: GRH{DGID: local.GID, SGIDIndex: uint8(entry.Index), HopLimit: 64}}
 	return QPAttr{
 		Port: 1, PathMTU: ib.MTU1024, DestQPN: q.QPN(), QKey: 7, MinRNRTimer: 12, Timeout: 14, RetryCount: 6, RNRRetry: 7,
