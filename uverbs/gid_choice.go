@@ -10,17 +10,20 @@ import (
 // ChooseGID returns the entry that the library would use to reach peer. The zero GID stands for a
 // peer that is not known yet. On RoCE these criteria decide, in this order:
 //
+//   - for an unknown peer, an entry of this network namespace, see [GIDEntry];
 //   - routable before link-local, unless the peer is link-local;
 //   - the address family of the peer, or IPv4 for an unknown peer;
+//   - an entry of this network namespace;
 //   - the host's route to the peer: the source address that the kernel would use, then an address
 //     on the peer's subnet, then the network interface of the route;
 //   - RoCE v2 before v1;
-//   - a network interface that is up, then one in this network namespace;
+//   - a network interface that is up, then one that is known;
 //   - the lowest index.
 //
 // On InfiniBand it returns the first entry with the peer's subnet prefix, or else the first entry.
-// It reads the host's routes only if several addresses are equal otherwise. It reports false if the
-// table is empty.
+// It reads the host's addresses and routes only if several addresses are equal otherwise or, for an
+// unknown peer, if there are several. Criteria that need what it cannot read do not count. It reports
+// false if the table is empty.
 func ChooseGID(table []GIDEntry, peer ib.GID) (e GIDEntry, ok bool) {
 	return chooseGID(table, peer, hostRoute)
 }
@@ -30,13 +33,14 @@ func chooseGID(table []GIDEntry, peer ib.GID, route func(peer ib.GID) gidRoute) 
 	if len(table) == 0 {
 		return GIDEntry{}, false
 	}
+	unknown := peer.IsZero()
 	most := 0
-	var suit []GIDEntry // those with the highest rank
+	var suit []GIDEntry // those with the highest rank, or all for an unknown peer
 	for i := range table {
 		switch rank := gidSuits(&table[i], peer); {
-		case rank > most || suit == nil:
+		case rank > most && !unknown || suit == nil:
 			most, suit = rank, table[i:i+1:i+1]
-		case rank == most:
+		case rank == most || unknown:
 			suit = append(suit, table[i])
 		}
 	}
@@ -49,7 +53,11 @@ func chooseGID(table []GIDEntry, peer ib.GID, route func(peer ib.GID) gidRoute) 
 	}
 	most = -1
 	for _, e := range suit {
-		if s := r.rank(e); s > most {
+		s := r.rank(e) + gidSuits(&e, peer)*mostRank
+		if unknown && r.isOwn(&e) {
+			s += mostRank * mostRank
+		}
+		if s > most {
 			most, best = s, e
 		}
 	}
@@ -75,10 +83,19 @@ func gidSuits(e *GIDEntry, peer ib.GID) int {
 	return score
 }
 
+// mostRank is more than rank returns.
+const mostRank = 128
+
 // rank ranks an entry among those that gidSuits ranks equally. Each weight exceeds the sum of the
 // lower ones, which makes the order that ChooseGID documents.
 func (r *gidRoute) rank(e GIDEntry) int {
 	addr, score := e.GID.Addr(), 0
+	switch {
+	case r.isOwn(&e):
+		score += 64
+	case r.own != nil: // in this network namespace the index stands for another interface
+		e.Netdev = 0
+	}
 	if addr == r.source && (r.link == 0 || e.Netdev == r.link) {
 		score += 32
 	}

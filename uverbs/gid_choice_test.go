@@ -108,6 +108,7 @@ func TestChooseGIDByRoute(t *testing.T) {
 		{"subnet before route", "10.2.0.2", gidRoute{near: []netip.Addr{addr("10.2.0.1")}, link: 4}, 4},
 		{"RoCE v2 before an interface that is up", "::", gidRoute{up: []int{5}}, 2},
 		{"an interface that is up", "::", gidRoute{up: []int{4, 5}}, 6},
+		{"an address of this namespace before the subnet", "10.4.0.2", gidRoute{near: []netip.Addr{addr("10.4.0.1")}, own: []hostAddr{{addr("10.3.0.9"), 4}}}, 7},
 		{"link-local whatever the route", "fe80::2", gidRoute{link: 4}, 0},
 	} {
 		asked := ib.GID{1}
@@ -120,6 +121,51 @@ func TestChooseGIDByRoute(t *testing.T) {
 		}
 		if peer := gid(t, c.peer); asked != peer && !peer.LinkLocal() {
 			t.Errorf("%s: the host looked up the route to %s", c.name, asked)
+		}
+	}
+}
+
+// TestChooseGIDOfNamespace: a container sees the GIDs of the host and of other containers, whose interfaces
+// have the indices of its own ones.
+func TestChooseGIDOfNamespace(t *testing.T) {
+	addr := netip.MustParseAddr
+	entry := func(index int, addr string, typ ib.GIDType, netdev int) GIDEntry {
+		return GIDEntry{Port: 1, Index: index, GID: gid(t, addr), Type: typ, Netdev: netdev}
+	}
+	table := []GIDEntry{
+		entry(0, "fe80::ff:fe00:1", ib.GIDTypeRoCEv2, 2), // of the host
+		entry(3, "10.0.0.5", ib.GIDTypeRoCEv2, 2),
+		entry(4, "192.168.1.10", ib.GIDTypeRoCEv2, 9), // the same address as here, in another container
+		entry(6, "fe80::ff:fe00:2", ib.GIDTypeRoCEv2, 3),
+		entry(7, "192.168.1.10", ib.GIDTypeRoCEv1, 3),
+		entry(8, "fe80::77", ib.GIDTypeRoCEv2, 3),
+	}
+	v6 := append(table[:2:2], entry(5, "fd00::5", ib.GIDTypeRoCEv2, 2), table[3], table[5])
+	// Interface 2 is another one here, which has no device.
+	route := gidRoute{up: []int{1, 2, 3}, own: []hostAddr{{addr("127.0.0.1"), 1}, {addr("10.7.0.1"), 2}, {addr("192.168.1.10"), 3}, {addr("fe80::ff:fe00:2"), 3}}}
+	by2, near := route, route
+	by2.link, by2.source = 2, addr("10.7.0.1")
+	near.link, near.source, near.near = 3, addr("192.168.1.10"), []netip.Addr{addr("192.168.1.10")}
+	unread := by2
+	unread.own = nil
+	for _, c := range []struct {
+		name  string
+		table []GIDEntry
+		peer  string
+		route gidRoute
+		want  int
+	}{
+		{"no peer", table, "::", route, 7},
+		{"a peer on the subnet", table, "192.168.1.20", near, 7},
+		{"a peer behind an interface whose index is one of the host", table, "192.168.9.20", by2, 7},
+		{"a link-local peer", table, "fe80::9", route, 6},
+		{"no peer, and only a link-local address here", v6, "::", route, 6},
+		{"a peer of a family that is not here", v6, "fd00::9", route, 5},
+		{"addresses cannot be read", table, "192.168.9.20", unread, 3},
+	} {
+		got, ok := chooseGID(c.table, gid(t, c.peer), func(ib.GID) gidRoute { return c.route })
+		if !ok || got.Index != c.want {
+			t.Errorf("%s: index %d, %v, want %d", c.name, got.Index, ok, c.want)
 		}
 	}
 }

@@ -17,24 +17,33 @@ import (
 // the GID table alone decides.
 func hostRoute(peer ib.GID) gidRoute {
 	var r gidRoute
-	links, _ := listed(netlink.LinkList)
+	links, linksErr := listed(netlink.LinkList)
 	for _, l := range links {
 		if l.Attrs().Flags&net.FlagUp != 0 {
 			r.up = append(r.up, l.Attrs().Index)
 		}
+		if a, ok := ofMAC(l.Attrs().HardwareAddr); ok {
+			r.own = append(r.own, hostAddr{a, l.Attrs().Index})
+		}
+	}
+	to := peer.Addr()
+	addrs, err := listed(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	for _, a := range addrs {
+		own, ok := netip.AddrFromSlice(a.IP)
+		if !ok {
+			continue
+		}
+		own = own.Unmap()
+		r.own = append(r.own, hostAddr{own, a.LinkIndex})
+		if ones, bits := a.Mask.Size(); ones < bits && routed(peer) && netip.PrefixFrom(own, ones).Contains(to) {
+			r.near = append(r.near, own)
+		}
+	}
+	if err != nil || linksErr != nil {
+		r.own = nil
 	}
 	if !routed(peer) {
 		return r
-	}
-	to := peer.Addr()
-	addrs, _ := listed(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
-	for _, a := range addrs {
-		own, ok := netip.AddrFromSlice(a.IP)
-		if ones, bits := a.Mask.Size(); ok && ones < bits {
-			if subnet := netip.PrefixFrom(own.Unmap(), ones); subnet.Contains(to) {
-				r.near = append(r.near, own.Unmap())
-			}
-		}
 	}
 	routes, err := netlink.RouteGet(net.IP(to.AsSlice()))
 	if err != nil || len(routes) == 0 {

@@ -19,6 +19,9 @@ func hostRoute(peer ib.GID) gidRoute {
 		if l.Flags&net.FlagUp != 0 {
 			r.up = append(r.up, l.Index)
 		}
+		for _, p := range subnets(l) {
+			r.own = append(r.own, hostAddr{p.Addr().WithZone(""), l.Index})
+		}
 	}
 	if !routed(peer) {
 		return r
