@@ -59,9 +59,10 @@ type DeviceInfo struct {
 func (i DeviceInfo) IWARP() bool { return i.Protocol == string(netlinkrdma.ProtocolIWARP) }
 
 // Devices lists the RDMA devices in the calling process's network namespace (ibv_get_device_list),
-// and after them the software devices of this process. Unlike the C function it also lists devices
-// that cannot be used, with the reason in [DeviceInfo].Err. If there are software devices, it is no
-// error that the kernel has no RDMA.
+// and after them the software devices of this process. If the environment variable GOVERBS_SOFT asks
+// for software devices, they come first. Unlike the C function it also lists devices that cannot be
+// used, with the reason in [DeviceInfo].Err. If there are software devices, it is no error that the
+// kernel has no RDMA.
 func Devices() ([]DeviceInfo, error) { return devices(devDir) }
 
 func devices(dir string) ([]DeviceInfo, error) {
@@ -74,12 +75,15 @@ func devices(dir string) ([]DeviceInfo, error) {
 	return infos, err
 }
 
-// listDevices returns the devices without trying to open them: those of the kernel first.
+// listDevices returns the devices without trying to open them, in the order of Devices.
 func listDevices(dir string) ([]DeviceInfo, error) {
 	infos, err := kernelDevices(dir)
 	own := inProcessDevices()
 	if len(own) > 0 && err != nil && noKernelDevices(err) {
 		err = nil
+	}
+	if inProcessFirst.Load() {
+		infos, own = own, infos
 	}
 	return append(infos, own...), err
 }
@@ -101,7 +105,7 @@ func kernelDevices(dir string) ([]DeviceInfo, error) {
 // listError returns the error for devices of the kernel that cannot be listed.
 func listError(err error) error {
 	if noKernelDevices(err) {
-		return fmt.Errorf("uverbs: list devices: %w; %s", err, softHint)
+		return fmt.Errorf("uverbs: list devices: %w%s", err, withSoftHint(""))
 	}
 	return fmt.Errorf("uverbs: list devices: %w", err)
 }
@@ -151,6 +155,29 @@ func (i *DeviceInfo) check() error {
 		return err
 	}
 	return f.Close()
+}
+
+// links returns the indices and the names of the network interfaces of the device's ports.
+func (i *DeviceInfo) links() (links map[int]bool, names []string) {
+	links = map[int]bool{}
+	if i.InProcess {
+		if own := i.inproc.Info(); own.Netdev != "" {
+			links[own.NetdevIndex], names = true, []string{own.Netdev + " (" + i.Name + ")"}
+		}
+		return links, names
+	}
+	dev, err := netlinkrdma.DeviceByName(i.Name)
+	if err != nil { // the device was just removed
+		return links, nil
+	}
+	ports, _ := netlinkrdma.Ports(dev)
+	for _, p := range ports {
+		if p.Netdev != "" {
+			links[p.NetdevIndex] = true
+			names = append(names, p.Netdev+" ("+i.Name+")")
+		}
+	}
+	return links, names
 }
 
 // connect opens the kernel's side of the device.
@@ -249,13 +276,13 @@ func noDevice() error {
 	if s, err := netlinkrdma.SystemSettings(); err == nil && s.NetNSMode == netlinkrdma.NetNSExclusive {
 		hint = exclusiveHint
 	}
-	return fmt.Errorf("there is no RDMA device: %s: %w", hint, ErrNoDevice)
+	return fmt.Errorf("there is no RDMA device: %s: %w", withSoftHint(hint), ErrNoDevice)
 }
 
 // exclusiveHint is the hint for systems on which only one network namespace sees a device.
-const exclusiveHint = "a device is seen in its own network namespace only (the system's netns mode is exclusive): in a container --network host or ns:PATH, or verbs dev set DEV netns NS, or if none has one, modprobe rdma_rxe, then verbs link add rxe0 type rxe netdev eth0 (rdma has the same commands); " + softHint
+const exclusiveHint = "a device is seen in its own network namespace only (the system's netns mode is exclusive): in a container --network host or ns:PATH, or verbs dev set DEV netns NS, or if none has one, modprobe rdma_rxe, then verbs link add rxe0 type rxe netdev eth0 (rdma has the same commands)"
 
-const noDeviceHint = "load a driver (modprobe rdma_rxe, then verbs link add rxe0 type rxe netdev eth0); in a network namespace of its own a device must be moved there (verbs dev set DEV netns NS; rdma has the same commands); " + softHint
+const noDeviceHint = "load a driver (modprobe rdma_rxe, then verbs link add rxe0 type rxe netdev eth0); in a network namespace of its own a device must be moved there (verbs dev set DEV netns NS; rdma has the same commands)"
 
 // OpenOptions are the options of [Open]. The zero value opens any device.
 type OpenOptions struct {
@@ -312,60 +339,6 @@ func noSuchDevice(name string) error {
 		reason = fmt.Errorf("%w; the kernel's devices cannot be listed: %w", reason, err)
 	}
 	return &DeviceError{Name: name, Devices: infos, Err: reason}
-}
-
-// OpenFirst opens the first usable device in the order of [Devices], preferably one with an active
-// port. A software device of this process is thus opened only if no device of the kernel is usable
-// and active. The error is a [DeviceError] that says for every device why it cannot be used.
-func OpenFirst() (*Device, error) {
-	infos, err := listDevices(devDir)
-	if err != nil {
-		return nil, &DeviceError{Err: err}
-	}
-	if len(infos) == 0 {
-		return nil, &DeviceError{Err: noDevice()}
-	}
-	return openFirst(infos)
-}
-
-// openFirst opens the first usable device of several, preferably one with an active port.
-func openFirst(infos []DeviceInfo) (*Device, error) {
-	var idle *Device
-	for i := range infos {
-		if infos[i].Err != nil {
-			continue
-		}
-		d, err := open(infos[i])
-		if err != nil {
-			infos[i].Err = err
-			continue
-		}
-		if d.active() {
-			if idle != nil {
-				idle.Close()
-			}
-			return d, nil
-		}
-		if idle != nil {
-			d.Close()
-			continue
-		}
-		idle = d
-	}
-	if idle != nil {
-		return idle, nil
-	}
-	return nil, &DeviceError{Devices: infos, Err: ErrNoDevice}
-}
-
-// active reports whether the device has an active port.
-func (d *Device) active() bool {
-	for port := 1; port <= int(d.attr.PhysPortCount); port++ {
-		if attr, err := d.QueryPort(uint8(port)); err == nil && attr.State == ib.PortActive {
-			return true
-		}
-	}
-	return false
 }
 
 // open opens a device that inspect found usable.

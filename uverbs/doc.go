@@ -210,8 +210,9 @@
 //	GOVERBS_SOFT="127.0.0.2 127.0.0.3:4792,name=right,mtu=1024"
 //
 // The function soft.ParseOptions describes the form. The devices are made when the program lists or
-// opens a device for the first time, and stay until it ends. [Devices] lists them after those of the
-// kernel. A device that cannot be made is listed, too, with the reason in [DeviceInfo].Err, which is
+// opens a device for the first time, and stay until it ends. [Devices] lists them before those of the
+// kernel, and [OpenFirst] and [OpenAddr] prefer them. Package cm goes by the host's route to
+// the peer. A device that cannot be made is listed, too, with the reason in [DeviceInfo].Err, which is
 // also the error of opening it by its name or address; its name is its text if it has no other.
 //
 // # Kernel interface

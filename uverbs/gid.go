@@ -262,6 +262,20 @@ func (r *gidRoute) isOwn(e *GIDEntry) bool {
 	return slices.Contains(r.own, hostAddr{e.GID.Addr(), e.Netdev})
 }
 
+// ownEntries returns the entries of a GID table that belong to this network namespace, or all if that
+// cannot be known. Those of a device in the process do.
+func (d *Device) ownEntries(table []GIDEntry, r gidRoute) (own []GIDEntry) {
+	if r.own == nil || d.info.InProcess {
+		return table
+	}
+	for i := range table {
+		if r.isOwn(&table[i]) {
+			own = append(own, table[i])
+		}
+	}
+	return own
+}
+
 // ofMAC returns the link-local address that the kernel makes of an Ethernet address for the GID table,
 // whatever addresses the interface has.
 func ofMAC(mac []byte) (netip.Addr, bool) {

@@ -8,12 +8,17 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
 )
+
+// inProcessFirst means that devices in the process come before those of the kernel, as the environment
+// asks for some.
+var inProcessFirst atomic.Bool
 
 // inProcessDevices returns the devices in the process, and after them those that the environment
 // asks for and that could not be made.
@@ -99,15 +104,6 @@ func sameAddr(a, want netip.Addr, info *DeviceInfo) bool {
 	}
 	i := info.inproc.Info()
 	return want.Zone() == a.Zone() || isZone(want.Zone(), &net.Interface{Name: i.Netdev, Index: i.NetdevIndex})
-}
-
-// addrs lists the addresses of the device for messages.
-func (i *DeviceInfo) addrs() []string {
-	var all []string
-	for _, a := range i.inproc.Addrs() {
-		all = append(all, a.String()+" on "+i.Name)
-	}
-	return all
 }
 
 // inProcessGIDs returns the GID table of a port of a device in the process.

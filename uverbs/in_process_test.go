@@ -391,7 +391,7 @@ func TestInProcessAddr(t *testing.T) {
 	for _, other := range []string{"127.0.0.4", "fe80::9%eth8", "fe80::8%eth9", "192.0.2.1"} {
 		if d, err := OpenAddr(addr(other)); err == nil {
 			t.Errorf("%s opened %s", other, d.Name())
-		} else if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "127.0.0.2 on local0") || !strings.Contains(err.Error(), "127.0.0.3 on local1") {
+		} else if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "local0 has 127.0.0.2, fe80::9%eth9; local1 has 127.0.0.3, 127.0.0.2, fe80::8") {
 			t.Errorf("%s: %v, want the addresses that there are", other, err)
 		}
 	}

@@ -6,10 +6,11 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // OpenNetdev opens the device of a network interface, such as "eth0". That is the first usable
@@ -30,13 +31,20 @@ func OpenNetdev(name string) (*Device, error) {
 // OpenAddr opens the device of the network interface that has an IP address of this host, like
 // [OpenNetdev]. If several interfaces have the address, such as a link-local one without a zone,
 // OpenAddr opens the first usable device of any of them. If none of the kernel's devices has the
-// address, OpenAddr opens a software device of this process that has it.
+// address, OpenAddr opens a software device of this process that has it. If the environment variable
+// GOVERBS_SOFT is set, a software device comes first. The error lists the devices with their addresses.
 func OpenAddr(addr netip.Addr) (*Device, error) {
 	addr = addr.Unmap()
 	if !addr.IsValid() || addr.IsUnspecified() {
 		return nil, argErr("OpenAddr", "addr", addr, "an IP address of this host")
 	}
 	name := "device of address " + addr.String()
+	infos, listErr := listDevices(devDir)
+	if inProcessFirst.Load() {
+		if d, _ := openInProcess(addr); d != nil {
+			return d, nil
+		}
+	}
 	d, own, failed := openAddrOfKernel(name, addr)
 	if d != nil {
 		return d, nil
@@ -47,19 +55,18 @@ func OpenAddr(addr netip.Addr) (*Device, error) {
 		return d, nil
 	case err != nil:
 		return nil, &DeviceError{Name: name, Err: err}
-	case failed != nil:
+	case failed != nil && (listErr != nil || len(infos) == 0):
 		return nil, failed
 	}
-	var unusable []DeviceInfo
-	for _, info := range inProcessDevices() {
-		if info.Err != nil {
-			unusable = append(unusable, info)
-			continue
-		}
-		own = append(own, info.addrs()...)
+	why := "no usable RDMA device has it"
+	if failed == nil {
+		why = "this host has no such address (it has " + cmp.Or(strings.Join(own, ", "), "none") + ")"
 	}
-	return nil, &DeviceError{Name: name, Devices: unusable, Err: fmt.Errorf("this host has no such address (it has %s): %w",
-		cmp.Or(strings.Join(own, ", "), "none"), fs.ErrNotExist)}
+	if has := addrsOf(infos); has != "" {
+		why += "; " + has
+	}
+	infos = slices.DeleteFunc(infos, func(i DeviceInfo) bool { return i.Err == nil })
+	return nil, &DeviceError{Name: name, Devices: infos, Err: fmt.Errorf("%s: %w", why, fs.ErrNotExist)}
 }
 
 // openAddrOfKernel opens a device of the kernel by an address. If no network interface has the
@@ -126,37 +133,13 @@ func openLink(name string, link int, list func(dir string) ([]DeviceInfo, error)
 		cmp.Or(strings.Join(used, ", "), "none that is seen here"), fs.ErrNotExist)}
 }
 
-// links returns the indices and the names of the network interfaces of the device's ports.
-func (i *DeviceInfo) links() (links map[int]bool, names []string) {
-	links = map[int]bool{}
-	if i.InProcess {
-		if own := i.inproc.Info(); own.Netdev != "" {
-			links[own.NetdevIndex], names = true, []string{own.Netdev + " (" + i.Name + ")"}
-		}
-		return links, names
-	}
-	dev, err := netlinkrdma.DeviceByName(i.Name)
-	if err != nil { // the device was just removed
-		return links, nil
-	}
-	ports, _ := netlinkrdma.Ports(dev)
-	for _, p := range ports {
-		if p.Netdev != "" {
-			links[p.NetdevIndex] = true
-			names = append(names, p.Netdev+" ("+i.Name+")")
-		}
-	}
-	return links, names
-}
-
 // hasLink reports whether the device has a GID of a network interface.
 func (d *Device) hasLink(link int) bool {
+	r := hostRoute(ib.GID{})
 	for port := 1; port <= int(d.attr.PhysPortCount); port++ {
 		table, _ := d.GIDTable(uint8(port)) // iWARP does not have GIDs
-		for _, e := range table {
-			if e.Netdev == link {
-				return true
-			}
+		if slices.ContainsFunc(d.ownEntries(table, r), func(e GIDEntry) bool { return e.Netdev == link }) {
+			return true
 		}
 	}
 	return false

@@ -1,6 +1,9 @@
 package uverbs
 
 import (
+	"cmp"
+	"fmt"
+	"slices"
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -21,11 +24,30 @@ func routeHint(d *Device, errno syscall.Errno, ah AHAttr) string {
 	if e, ok := ChooseGID(table, ah.GRH.DGID); ok {
 		p.Better = diagGID(e)
 	}
+	switch errno {
+	case syscall.ENODEV, syscall.ETIMEDOUT, syscall.ENETUNREACH, syscall.EHOSTUNREACH:
+		if p.From != nil && p.From.Netdev != 0 && !p.From.InfiniBand {
+			if hint := d.foreignHint(p.Index, table); hint != "" {
+				return fmt.Sprintf("peer %s from GID %s: %s", p.To, p.From.Text, hint)
+			}
+		}
+	}
 	if errno == syscall.EINVAL && !ah.Global {
 		port, err := d.facts(ah.Port)
 		p.GRHMissing = err == nil && port.GRHRequired()
 	}
 	return p.Hint()
+}
+
+// foreignHint says which devices have GIDs of this network namespace, if a GID is not one of them.
+func (d *Device) foreignHint(index int, table []GIDEntry) string {
+	r := hostRoute(ib.GID{})
+	if slices.ContainsFunc(d.ownEntries(table, r), func(e GIDEntry) bool { return e.Index == index }) {
+		return ""
+	}
+	infos, _ := listDevices(devDir)
+	return fmt.Sprintf("GID %d belongs to an interface of another network namespace; %s", index,
+		cmp.Or(addrsOf(infos), "no RDMA device has an address of this one"))
 }
 
 // diagGID returns the facts about a GID.

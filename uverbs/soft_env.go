@@ -18,8 +18,14 @@ import (
 // text form of package soft, separated by blanks or semicolons.
 const softEnv = "GOVERBS_SOFT"
 
-// softHint says how to get a device without RDMA.
-const softHint = "or use a software device: set " + softEnv + "=auto in the environment"
+// withSoftHint adds to a message how to get a device without RDMA, unless the environment asks for one.
+func withSoftHint(text string) string {
+	softFailures()
+	if inProcessFirst.Load() {
+		return text
+	}
+	return text + "; or use a software device: set " + softEnv + "=auto in the environment"
+}
 
 // fromEnv are the devices of softEnv that could not be made.
 var fromEnv struct {
@@ -32,14 +38,18 @@ func init() { gsi.OnDemand(func() { softFailures() }) }
 // softFailures makes the devices of softEnv when it is called first, and returns those that could not
 // be made.
 func softFailures() []DeviceInfo {
-	fromEnv.once.Do(func() { fromEnv.failed = makeSoft(os.Getenv(softEnv)) })
+	fromEnv.once.Do(func() {
+		list := soft.SplitList(os.Getenv(softEnv))
+		inProcessFirst.Store(len(list) > 0)
+		fromEnv.failed = makeSoft(list)
+	})
 	return fromEnv.failed
 }
 
 // makeSoft makes software devices, and returns those that could not be made.
-func makeSoft(list string) []DeviceInfo {
+func makeSoft(list []string) []DeviceInfo {
 	var failed []DeviceInfo
-	for _, text := range soft.SplitList(list) {
+	for _, text := range list {
 		o, err := soft.ParseOptions(text)
 		if err == nil {
 			_, err = soft.New(o)
