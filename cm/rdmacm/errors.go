@@ -68,7 +68,7 @@ func bindErr(a *Addr, errno syscall.Errno) error {
 
 // ownAddr reports whether this host, or a software device of this process, has the address.
 func ownAddr(a *Addr) bool {
-	if inprocess.Host.HasDevices() && inprocess.Host.Serves(a.ip(), netip.Addr{}) {
+	if inprocess.Host.HasDevices() && inprocess.Host.Serves(a.IP, netip.Addr{}) {
 		return true
 	}
 	all, err := net.InterfaceAddrs()

@@ -15,6 +15,9 @@ func withSoft(err error) error {
 	if failed := softFailure(); failed != nil {
 		return fmt.Errorf("%w; software device: %w", err, failed)
 	}
+	if soft := os.Getenv("GOVERBS_SOFT"); soft != "" {
+		return fmt.Errorf("%w; neither the local address nor the route to the peer selects the software device of GOVERBS_SOFT=%q", err, soft)
+	}
 	return fmt.Errorf("%w; or use a software device: set GOVERBS_SOFT=auto in the environment", err)
 }
 

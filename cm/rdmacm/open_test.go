@@ -105,6 +105,17 @@ func TestSoftFailureHints(t *testing.T) {
 	if before := asked; !strings.Contains(err.Error(), why) || asked != before {
 		t.Errorf("the text of an error is %q, and the devices were listed for it", err)
 	}
+	softFailure = func() error { return nil }
+	for env, want := range map[string]string{
+		"":          "set GOVERBS_SOFT=auto in the environment",
+		"127.0.0.9": `neither the local address nor the route to the peer selects the software device of GOVERBS_SOFT="127.0.0.9"`,
+	} {
+		t.Setenv("GOVERBS_SOFT", env)
+		if err := withSoft(errors.ErrUnsupported); !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("GOVERBS_SOFT=%q: %v, want %q at the end", env, err, want)
+		}
+	}
+	softFailure = func() error { asked++; return errors.New(why) }
 	defer func() { kernelHasDevices = inprocess.KernelHasDevices }()
 	for _, c := range []struct {
 		has     bool

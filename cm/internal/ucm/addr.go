@@ -2,6 +2,8 @@ package ucm
 
 import (
 	"encoding/binary"
+	"math"
+	"net"
 	"net/netip"
 	"strconv"
 
@@ -35,13 +37,28 @@ type sockaddr struct {
 	mask    uint64 // AF_IB: which bits of the service ID are set
 }
 
-// sockaddrOf returns the address for an IP address, whose zone is ignored.
+// sockaddrOf returns the address for an IP address.
 func sockaddrOf(ip netip.Addr, port uint16) sockaddr {
-	s := sockaddr{family: afINET6, ip: ip.Unmap().WithZone(""), port: port}
+	s := sockaddr{family: afINET6, ip: ip.Unmap().WithZone(""), port: port, scope: scopeOf(ip.Zone())}
 	if s.ip.Is4() {
 		s.family = afINET
 	}
 	return s
+}
+
+// scopeOf returns the index of the network interface that a zone names, 0 if there is no zone, and an
+// index that no interface has if there is no such interface.
+func scopeOf(zone string) uint32 {
+	if zone == "" {
+		return 0
+	}
+	if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
+		return uint32(n)
+	}
+	if i, err := net.InterfaceByName(zone); err == nil {
+		return uint32(i.Index)
+	}
+	return math.MaxUint32
 }
 
 // parseSockaddr decodes an address in the kernel's layout. b begins with the family in native byte

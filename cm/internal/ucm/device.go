@@ -132,7 +132,8 @@ func (h *Host) Serves(local, remote netip.Addr) bool {
 	h.mu.Lock()
 	defer h.unlock()
 	if local.IsValid() && !local.IsUnspecified() {
-		d, _ := h.deviceWith(local.WithZone(""), 0)
+		at := sockaddrOf(local, 0)
+		d, _ := h.deviceWith(at.ip, at.zoneIndex())
 		return d != nil
 	}
 	if !remote.IsValid() || remote.IsUnspecified() {

@@ -1,6 +1,7 @@
 package ucm
 
 import (
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -376,10 +377,20 @@ func TestServes(t *testing.T) {
 	}
 	r.fabric.sources[netip.MustParseAddr("10.0.0.9")] = netip.MustParseAddr(addrB)
 	r.fabric.sources[netip.MustParseAddr("192.0.2.9")] = netip.MustParseAddr("192.0.2.1")
+	lo, err := net.InterfaceByIndex(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.fabric.add(r.host, 1, "fe80::a")
+	r.fabric.sources[netip.MustParseAddr("fe80::b%1")] = netip.MustParseAddr("fe80::a%" + lo.Name)
+	r.fabric.sources[netip.MustParseAddr("fe80::b%7")] = netip.MustParseAddr("fe80::a%other")
 	for _, c := range []struct {
 		local, remote string
 		want          bool
 	}{
+		{"", "fe80::b%1", true}, {"", "fe80::b%" + lo.Name, true}, {"", "fe80::b%7", false}, {"", "fe80::b%nothing", false}, {"", "fe80::b", false},
+		{"", "fe80::a%1", true}, {"", "fe80::a%" + lo.Name, true}, {"", "fe80::a%7", false}, {"", "fe80::a", true},
+		{"fe80::a", "", true}, {"fe80::a%" + lo.Name, "", true}, {"fe80::a%7", "", false}, {"fe80::a%nothing", "", false},
 		{addrA, "", true}, {"::ffff:" + addrA, "", true}, {"192.0.2.1", "", false}, {"192.0.2.1", addrB, false}, {"", addrB, true}, {"0.0.0.0", addrB6, true},
 		{"", "10.0.0.9", true}, {"", "192.0.2.9", false}, {"", "192.0.2.10", false}, {"", "", false}, {"::", "", false}, {"", "0.0.0.0", false},
 	} {
