@@ -47,7 +47,7 @@ reports and closes other connections. Run it where only hosts that you trust can
 	f := cmd.Flags()
 	f.StringVar(&o.Type, "type", perf.RC, "`TYPE` of ping-pong: "+strings.Join(pingpong.Types, ", "))
 	command.NumberVar(f, &o.Port, "port", "p", 18515, 1, maxPort, "TCP `PORT` for the exchange of addresses")
-	f.StringVarP(&o.Device, "dev", "d", "", "RDMA device `DEV` (default the first usable one)")
+	f.StringVarP(&o.Device, "dev", "d", "", "RDMA device `DEV` (default the one with the address of the TCP connection, or else the first usable one)")
 	command.NumberVar(f, &o.IBPort, "ib-port", "i", 1, 1, math.MaxUint8, "`PORT` of the device")
 	command.NumberVar(f, &o.Size, "size", "s", 4096, 1, math.MaxInt, "message size in `BYTES`")
 	f.IntVarP(&o.MTU, "mtu", "m", 1024, "path MTU in `BYTES`, the same on both sides")

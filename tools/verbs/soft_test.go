@@ -22,6 +22,7 @@ import (
 	"github.com/goverbs/goverbs/tools/health"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/tools/verbs/internal/pingpong"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // commandEnv makes the test binary the command: GOVERBS_SOFT is read once in a process.
@@ -247,6 +248,39 @@ func TestSoftPingpong(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSoftPingpongAddress: a server without --dev uses the device that has the address at which the client
+// has found it, and a client of another address the first one.
+func TestSoftPingpongAddress(t *testing.T) {
+	udp := freeUDP(t)
+	for at, want := range map[string]string{"127.76.1.1": "127.76.1.1", "127.76.1.2": "127.76.1.2", "127.76.1.3": "127.76.1.1"} {
+		args := []string{"pingpong", "--events", "--iterations", "20", "--port", fmt.Sprint(freeTCP(t)), "--json"}
+		server := softCommand(t, fmt.Sprintf("127.76.1.1:%d 127.76.1.2:%d", udp, udp), args...)
+		var out bytes.Buffer
+		server.Stdout, server.Stderr = &out, &out
+		if err := server.Start(); err != nil {
+			t.Fatal(err)
+		}
+		text, err := retry(t, func() (string, error) { return softRun(t, fmt.Sprintf("127.76.2.1:%d", udp), append(args, at)...) })
+		if serr := server.Wait(); err != nil || serr != nil {
+			t.Fatalf("client: %v\n%s\nserver: %v\n%s", err, text, serr, out.String())
+		}
+		var r pingpong.Result
+		if err := json.Unmarshal([]byte(text), &r); err != nil || gidAddr(t, r.Remote.GID) != want || gidAddr(t, r.Local.GID) != "127.76.2.1" {
+			t.Errorf("to %s, want device of %s: %v\n%s", at, want, err, text)
+		}
+	}
+}
+
+// gidAddr returns the IP address of a GID.
+func gidAddr(t *testing.T, text string) string {
+	t.Helper()
+	gid, err := ib.ParseGID(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return gid.Addr().String()
 }
 
 // TestSoftManyProcesses: eight servers at once have devices of their own on one port, and eight clients at once

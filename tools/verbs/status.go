@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -147,13 +148,28 @@ func statusOf(d uverbs.DeviceInfo, port int) statusRow {
 		if text := e.GID.Addr().String(); !slices.Contains(r.GIDs, text) {
 			r.GIDs = append(r.GIDs, text)
 		}
-		if r.Netdev == "" && e.Netdev > 0 {
-			if i, err := net.InterfaceByIndex(e.Netdev); err == nil {
-				r.Netdev = i.Name
-			}
+	}
+	r.Netdev = cmp.Or(r.Netdev, netdevOf(dev, table))
+	return r
+}
+
+// netdevOf returns the first network interface of this network namespace that an entry of a device's GID table
+// belongs to, or "". The index of an entry may be one of another namespace, unless the device is in software.
+func netdevOf(dev *uverbs.Device, table []uverbs.GIDEntry) string {
+	for _, e := range table {
+		link, err := net.InterfaceByIndex(e.Netdev)
+		if err != nil { // also for 0
+			continue
+		}
+		addrs, _ := link.Addrs()
+		if dev.Info().InProcess || slices.ContainsFunc(addrs, func(a net.Addr) bool {
+			p, err := netip.ParsePrefix(a.String())
+			return err == nil && p.Addr().Unmap().WithZone("") == e.GID.Addr()
+		}) {
+			return link.Name
 		}
 	}
-	return r
+	return ""
 }
 
 // fromKernel fills in what netlink and sysfs know of a port, which needs no rights.

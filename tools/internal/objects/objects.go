@@ -4,6 +4,7 @@ package objects
 import (
 	"errors"
 	"io"
+	"net/netip"
 
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -63,6 +64,27 @@ func OpenDevice(name string) (*uverbs.Device, error) {
 		return uverbs.OpenFirst()
 	}
 	return uverbs.Open(name, uverbs.OpenOptions{})
+}
+
+// OpenDeviceAt opens a device by its name. Without a name it is the one that has an address of this host, by
+// which peers have met, or else the first usable one. A software device of the environment variable
+// GOVERBS_SOFT comes before a device of the kernel that has the address.
+func OpenDeviceAt(name string, addr netip.Addr) (*uverbs.Device, error) {
+	if name != "" || !addr.IsValid() {
+		return OpenDevice(name)
+	}
+	dev, err := uverbs.OpenAddr(addr)
+	if err != nil {
+		return uverbs.OpenFirst()
+	}
+	// The list begins with software devices if the environment asks for some.
+	if infos, _ := uverbs.Devices(); dev.Info().InProcess || len(infos) == 0 || !infos[0].InProcess || infos[0].Err != nil {
+		return dev, nil
+	}
+	if err := dev.Close(); err != nil {
+		return nil, err
+	}
+	return uverbs.OpenFirst()
 }
 
 // PD allocates a protection domain.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -107,51 +106,13 @@ const pollBatch = 16
 // OpenDevice opens the device that a side uses: the one that is named, or else the one that
 // has the address with which the peers have reached each other, or any.
 func OpenDevice(l Local, addr netip.Addr) (dev *uverbs.Device, port uint8, err error) {
-	name := l.Device
-	if name == "" {
-		name = DeviceOf(addr.Unmap().WithZone(""))
-	}
-	if dev, err = objects.OpenDevice(name); err != nil {
+	if dev, err = objects.OpenDeviceAt(l.Device, addr); err != nil {
 		return nil, 0, err
 	}
 	if port, err = activePort(dev, l.Port); err != nil {
 		return nil, 0, errors.Join(err, dev.Close())
 	}
 	return dev, port, nil
-}
-
-// DeviceOf finds the device that has an address among its GIDs, or one of iWARP whose network
-// interface has it; it returns "" if none has.
-func DeviceOf(addr netip.Addr) string {
-	infos, err := uverbs.Devices()
-	if err != nil || !addr.IsValid() {
-		return ""
-	}
-	for _, i := range infos {
-		if i.Err != nil {
-			continue
-		}
-		if i.IWARP() {
-			if slices.Contains(addrsOf(i), addr) {
-				return i.Name
-			}
-			continue
-		}
-		if dev, err := uverbs.Open(i.Name, uverbs.OpenOptions{}); err == nil {
-			has := false
-			for port := uint8(1); port <= dev.QueryDevice().PhysPortCount; port++ {
-				table, _ := dev.GIDTable(port)
-				for _, g := range table {
-					has = has || g.GID.Addr() == addr
-				}
-			}
-			dev.Close()
-			if has {
-				return i.Name
-			}
-		}
-	}
-	return ""
 }
 
 // activePort returns the port that is named, or the first that is active.

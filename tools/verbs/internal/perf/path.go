@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -52,10 +53,11 @@ func (e *End) openPath(remote ib.GID, local netip.Addr) (*Peer, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, g := range table {
-			if g.GID.Addr() == local.Unmap().WithZone("") && g.Type == ib.GIDTypeRoCEv2 {
-				o.Path.GIDIndex = new(g.Index)
-			}
+		table = slices.DeleteFunc(table, func(g uverbs.GIDEntry) bool {
+			return g.GID.Addr() != local.Unmap().WithZone("") || g.Type != ib.GIDTypeRoCEv2
+		})
+		if g, ok := uverbs.ChooseGID(table, remote); ok {
+			o.Path.GIDIndex = new(g.Index)
 		}
 	}
 	p.qp = e.opened.QP(e.PD, o)

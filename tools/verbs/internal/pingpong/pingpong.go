@@ -18,7 +18,7 @@ import (
 type Options struct {
 	Type       string        // Type is one of Types.
 	Port       int           // Port is the TCP port for the exchange of addresses.
-	Device     string        // Device is the name of the RDMA device; "" is the first usable one.
+	Device     string        // Device is the name of the RDMA device; "" is the one that has the address of the TCP connection, or else the first usable one.
 	IBPort     uint8         // IBPort is the port of the device.
 	Size       int           // Size of a message, in bytes.
 	MTU        int           // MTU of the path, in bytes.
@@ -95,7 +95,8 @@ func (o *Options) Run(ctx context.Context, out, log io.Writer, host string) erro
 	if o.JSON {
 		text = io.Discard
 	}
-	e, err := newSide(o)
+	e := &side{o: o, client: host != ""}
+	err := e.open(o.Device)
 	if err != nil {
 		return err
 	}

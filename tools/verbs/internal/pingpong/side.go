@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"runtime"
 	"strconv"
 	"sync/atomic"
@@ -27,6 +28,7 @@ const (
 // side is one side of a ping-pong.
 type side struct {
 	o      *Options
+	client bool
 	dev    *uverbs.Device
 	pd     *uverbs.PD
 	mr     *uverbs.MR
@@ -54,20 +56,21 @@ type queuePair struct {
 	pending int
 }
 
-// newSide opens the device and creates a QP with its receives posted.
-func newSide(o *Options) (_ *side, err error) {
-	e := &side{o: o}
+// open opens a device, or the first one, and creates a QP with its receives posted.
+func (e *side) open(device string) (err error) {
+	o := e.o
+	e.opened, e.qps, e.posted = objects.Stack{}, nil, 0
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.opened.Close())
 		}
 	}()
-	e.dev = e.opened.Device(o.Device)
+	e.dev = e.opened.Device(device)
 	if err := e.opened.Err(); err != nil {
-		return nil, err
+		return err
 	}
 	if err := o.checkDevice(e.dev); err != nil {
-		return nil, err
+		return err
 	}
 	if o.Type == perf.UD {
 		e.header = uverbs.GRHSize
@@ -81,10 +84,31 @@ func newSide(o *Options) (_ *side, err error) {
 	e.cq = e.opened.CQ(e.dev, uverbs.CQOptions{MaxCQE: o.RecvDepth + o.queuePairs(), Events: o.Events})
 	e.createQPs()
 	if err := e.opened.Err(); err != nil {
-		return nil, err
+		return err
 	}
 	e.sgl = []uverbs.SGE{e.mr.SGE(e.header, o.Size)}
-	return e, e.postRecvs()
+	e.fill() // before the peer can send, because its message arrives in the same buffer
+	return e.postRecvs()
+}
+
+// meet opens the device that has an address of this host, at which it has met the peer, instead of the
+// first one, unless a device is named.
+func (e *side) meet(at netip.Addr) error {
+	if e.o.Device != "" {
+		return nil
+	}
+	dev, err := objects.OpenDeviceAt("", at)
+	if err != nil {
+		return err
+	}
+	name := dev.Name()
+	if err := dev.Close(); err != nil || name == e.dev.Name() {
+		return err
+	}
+	if err := e.opened.Close(); err != nil {
+		return err
+	}
+	return e.open(name)
 }
 
 // queuePairs returns the number of queue pairs that send.
@@ -180,8 +204,6 @@ func (o *Options) checkDevice(dev *uverbs.Device) error {
 
 // play connects and exchanges the messages.
 func (e *side) play(ctx context.Context, out, log io.Writer, host string) error {
-	// Fill the buffer before the peer can send, because its message arrives in the same buffer.
-	e.fill(host != "")
 	local, remote, err := e.connect(ctx, out, log, host)
 	if err != nil {
 		return err
@@ -216,11 +238,11 @@ const pageSize = 4096
 
 // fill writes the same data as ibv_rc_pingpong. A client puts a zero at the start of each page,
 // which a server checks with --verify.
-func (e *side) fill(client bool) {
+func (e *side) fill() {
 	b := e.mr.Bytes()[e.header:]
 	for i := range b {
 		b[i] = 0x7b
-		if client && i%pageSize == 0 {
+		if e.client && i%pageSize == 0 {
 			b[i] = 0
 		}
 	}
@@ -245,8 +267,15 @@ func (e *side) connect(ctx context.Context, out, log io.Writer, host string) (lo
 		return
 	}
 	if host != "" {
-		e.print(out, "local", local)
-		if remote, e.conn, err = dialExchange(ctx, net.JoinHostPort(host, port), form, local); err != nil {
+		remote, e.conn, err = dialExchange(ctx, net.JoinHostPort(host, port), form, func(at netip.Addr) ([]address, error) {
+			err := e.meet(at)
+			if err == nil {
+				local, err = e.addresses(nil)
+			}
+			e.print(out, "local", local)
+			return local, err
+		})
+		if err != nil {
 			return
 		}
 		e.print(out, "remote", remote)
@@ -259,10 +288,13 @@ func (e *side) connect(ctx context.Context, out, log io.Writer, host string) (lo
 		return
 	}
 	defer l.Close()
-	remote, e.conn, err = acceptExchange(ctx, l, log, form, func(remote []address) ([]address, error) {
-		var err error
-		if local, err = e.addresses(remote); err != nil {
-			return local, err
+	remote, e.conn, err = acceptExchange(ctx, l, log, form, func(at netip.Addr, remote []address) ([]address, error) {
+		err := e.meet(at)
+		if err == nil {
+			local, err = e.addresses(remote)
+		}
+		if err != nil {
+			return nil, err
 		}
 		e.print(out, "local", local)
 		return local, e.reach(ctx, remote)
