@@ -8,14 +8,12 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"strconv"
 	"time"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/peer"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
-	"github.com/goverbs/goverbs/tools/verbs/internal/places"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
@@ -218,14 +216,14 @@ func timeoutText(err error) error {
 }
 
 // dialExchange is the client's part: it returns the server's addresses. local returns those of this side,
-// which has met the server at an address. The connection is nil unless it stays.
-func dialExchange(ctx context.Context, addr string, form exchangeForm, local func(at netip.Addr) ([]address, error)) (remote []address, _ net.Conn, err error) {
+// for the TCP connection. The connection is nil unless it stays.
+func dialExchange(ctx context.Context, addr string, form exchangeForm, local func(c net.Conn) ([]address, error)) (remote []address, _ net.Conn, err error) {
 	d := net.Dialer{Timeout: exchangeTimeout}
 	c, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, nil, fmt.Errorf("no pingpong server at %s: %w", addr, err)
 	}
-	own, err := local(places.AddrOf(c.LocalAddr()))
+	own, err := local(c)
 	if err == nil {
 		err = c.SetDeadline(time.Now().Add(exchangeTimeout))
 	}
@@ -256,9 +254,9 @@ func (f *exchangeForm) kept(c net.Conn) net.Conn {
 }
 
 // acceptExchange is the server's part. It waits for one client, has connect bring the QPs up, and
-// answers with the addresses that connect returns. The client has met this side at an address. Connections
-// that do not send addresses are reported to log. The connection is nil unless it stays.
-func acceptExchange(ctx context.Context, l net.Listener, log io.Writer, form exchangeForm, connect func(at netip.Addr, remote []address) (local []address, err error)) ([]address, net.Conn, error) {
+// answers with the addresses that connect returns for the TCP connection. Connections that do not
+// send addresses are reported to log. The connection is nil unless it stays.
+func acceptExchange(ctx context.Context, l net.Listener, log io.Writer, form exchangeForm, connect func(c net.Conn, remote []address) (local []address, err error)) ([]address, net.Conn, error) {
 	c, remote, err := peer.FirstClient(ctx, l, log, func(_ context.Context, c net.Conn) ([]address, error) {
 		if err := c.SetDeadline(time.Now().Add(exchangeTimeout)); err != nil {
 			return nil, err
@@ -276,11 +274,11 @@ func acceptExchange(ctx context.Context, l net.Listener, log io.Writer, form exc
 }
 
 // answer answers the client.
-func (f *exchangeForm) answer(c net.Conn, remote []address, connect func(at netip.Addr, remote []address) (local []address, err error)) error {
+func (f *exchangeForm) answer(c net.Conn, remote []address, connect func(c net.Conn, remote []address) (local []address, err error)) error {
 	if err := c.SetDeadline(time.Now().Add(exchangeTimeout)); err != nil {
 		return err
 	}
-	local, err := connect(places.AddrOf(c.LocalAddr()), remote)
+	local, err := connect(c, remote)
 	if err != nil {
 		return err
 	}

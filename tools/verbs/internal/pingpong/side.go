@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peer"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
+	"github.com/goverbs/goverbs/tools/verbs/internal/places"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
@@ -29,6 +31,7 @@ const (
 type side struct {
 	o      *Options
 	client bool
+	server ib.GID // where the client has found the server, if the device has that network; it may be zero
 	dev    *uverbs.Device
 	pd     *uverbs.PD
 	mr     *uverbs.MR
@@ -91,9 +94,22 @@ func (e *side) open(device string) (err error) {
 	return e.postRecvs()
 }
 
-// meet opens the device that has an address of this host, at which it has met the peer, instead of the
-// first one, unless a device is named.
-func (e *side) meet(at netip.Addr) error {
+// meet makes the side suit its TCP connection. Unless a device is named, it opens the one that has the address of
+// this end, instead of the first one. The QPs of a client then have a GID that suits the address of the server.
+func (e *side) meet(c net.Conn) error {
+	at := places.AddrOf(c.LocalAddr())
+	if err := e.move(at); err != nil || !e.client {
+		return err
+	}
+	table, err := e.dev.GIDTable(e.o.IBPort)
+	if slices.ContainsFunc(table, func(g uverbs.GIDEntry) bool { return g.GID.Addr() == at.Unmap().WithZone("") }) {
+		e.server = ib.GID(places.AddrOf(c.RemoteAddr()).As16())
+	}
+	return err
+}
+
+// move opens the device that has an address of this host, unless a device is named.
+func (e *side) move(at netip.Addr) error {
 	if e.o.Device != "" {
 		return nil
 	}
@@ -267,8 +283,8 @@ func (e *side) connect(ctx context.Context, out, log io.Writer, host string) (lo
 		return
 	}
 	if host != "" {
-		remote, e.conn, err = dialExchange(ctx, net.JoinHostPort(host, port), form, func(at netip.Addr) ([]address, error) {
-			err := e.meet(at)
+		remote, e.conn, err = dialExchange(ctx, net.JoinHostPort(host, port), form, func(c net.Conn) ([]address, error) {
+			err := e.meet(c)
 			if err == nil {
 				local, err = e.addresses(nil)
 			}
@@ -288,8 +304,8 @@ func (e *side) connect(ctx context.Context, out, log io.Writer, host string) (lo
 		return
 	}
 	defer l.Close()
-	remote, e.conn, err = acceptExchange(ctx, l, log, form, func(at netip.Addr, remote []address) ([]address, error) {
-		err := e.meet(at)
+	remote, e.conn, err = acceptExchange(ctx, l, log, form, func(c net.Conn, remote []address) ([]address, error) {
+		err := e.meet(c)
 		if err == nil {
 			local, err = e.addresses(remote)
 		}
@@ -320,7 +336,7 @@ func (o *Options) form() exchangeForm {
 func (e *side) addresses(remote []address) (all []address, err error) {
 	of := func(q *uverbs.QP, i int) (uverbs.Endpoint, error) {
 		if remote == nil {
-			return q.Endpoint()
+			return q.EndpointFor(uverbs.Endpoint{GID: e.server})
 		}
 		return q.EndpointFor(remote[i].Endpoint)
 	}
