@@ -66,18 +66,18 @@ func addrsOf(t *testing.T, device string, link *net.Interface) (all []netip.Addr
 	return all
 }
 
-// TestOpenNetdevNone: the error for an interface without a device names those that have one.
+// TestOpenNetdevNone: the error for an interface or an address without a device names those that have one.
 func TestOpenNetdevNone(t *testing.T) {
 	testenv.NeedsKernel(t, "network interfaces without a device")
 	eachPath(t, func(t *testing.T) {
 		testenv.NeedsRoCE(t, "Ethernet")
 		_, byName := uverbs.OpenNetdev("lo")
 		_, byAddr := uverbs.OpenAddr(netip.MustParseAddr("127.0.0.1"))
-		for _, err := range []error{byName, byAddr} {
+		for has, err := range map[string]error{rig.Netdevs[0]: byName, rig.Devices[0] + " has": byAddr, rig.Addrs[0]: byAddr} {
 			if _, ok := errors.AsType[*uverbs.DeviceError](err); !ok {
 				t.Fatalf("%v, want a DeviceError", err)
 			}
-			says(t, err, rig.Netdevs[0], rig.Devices[0])
+			says(t, err, has, rig.Devices[0])
 		}
 	})
 }
