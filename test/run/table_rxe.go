@@ -117,8 +117,11 @@ func (c *config) rxeSuites() []suite {
 			steps: c.tracedSteps(),
 		},
 		{
-			name: "containers", doc: "images that hold one program, run by podman: ping-pong between two containers, by device files and by names, in every kind of network namespace, with little else, and what their errors say",
-			steps: []step{c.containers("shared", ""), c.containers("exclusive", ""), c.containers("shared-latest", "latest"), c.containers("exclusive-latest", "latest")},
+			name: "containers", doc: "images that hold one program, run by podman: ping-pong between two containers, by device files and by names, in every kind of network namespace, with little else, and what their errors say; programs in pods with macvlan and ipvlan interfaces",
+			steps: []step{
+				c.containers("shared", ""), c.containers("exclusive", ""), c.containers("shared-latest", "latest"), c.containers("exclusive-latest", "latest"),
+				c.pods("pods", ""), c.pods("pods-latest", "latest"),
+			},
 		},
 		{
 			name: "exporter", doc: "verbs exporter scraped by Prometheus, on an old kernel and with several kinds of devices, too; its cost",
@@ -204,6 +207,14 @@ func (c *config) containers(name, kernel string) step {
 		s.device, s.env = "mlx5,mode=roce", append(model[:3:3], "GOVERBS_CONTAINERS_EXCLUSIVE=1")
 	}
 	return s
+}
+
+// pods runs programs in network namespaces with a macvlan or an ipvlan interface on a modelled ConnectX, and without podman.
+func (c *config) pods(name, kernel string) step {
+	return step{
+		name: name, kernel: kernel, device: "mlx5,mode=roce", with: []string{"dash", "coreutils", "grep", "iproute2"}, bin: []string{"verbs", "pingpong"},
+		flags: []string{"-module", "macvlan,ipvlan"}, env: append(model[:3:3], "GOVERBS_PODS=1"), programs: test("containers"),
+	}
 }
 
 // tracedSteps run programs under verbs trace. The newest kernel has the newest attributes. Kernels for amd64 run 32-bit
