@@ -54,7 +54,7 @@ func play(t *testing.T, server, client pod, serverEnv, clientEnv []string, serve
 	t.Logf("%s in %s, %s in %s", serve, server.name, call, client.name)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Wait() }()
-	for limit := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+	for limit := time.Now().Add(patience); ; time.Sleep(200 * time.Millisecond) {
 		out, err := client.command(t, clientEnv, strings.Fields(call)...).Output()
 		if err == nil {
 			servesOn := strings.Contains(serve, "perf serve")
@@ -178,7 +178,7 @@ func foreign(t *testing.T, a, b pod, devices [2]string) {
 	server := a.command(t, nil, "verbs", "pingpong", "-n", "20")
 	must(t, server.Start())
 	want := "belongs to an interface of another network namespace; "
-	for end := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(200 * time.Millisecond) {
 		out, err := b.command(t, nil, "verbs", "pingpong", "-n", "20", "-d", devices[0], a.addr).CombinedOutput()
 		if err == nil {
 			t.Fatalf("%s in %s plays:\n%s", devices[0], b.name, out)
