@@ -126,7 +126,7 @@ func TestSoftEnv(t *testing.T) {
 }
 
 // TestSoftEnvFirst: the first device is one of the environment; if it cannot be made and the kernel has no
-// device, the error says why, and if none is asked for how to get one.
+// device, the error says why, and without a list how to get one.
 func TestSoftEnvFirst(t *testing.T) {
 	if out := softProcess(t, "local", "first"); out != "opened soft0 in process: true\n" {
 		t.Errorf("the first device with %s=local: %s", softEnv, out)
