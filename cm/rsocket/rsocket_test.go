@@ -46,7 +46,7 @@ func connect(l *Listener, o Options) (client, server net.Conn, err error) {
 
 // shared are the tests of every protocol.
 var shared = &streamtest.Protocol{
-	Network: Network, Depth: "Credits", Odd: 4097, Large: 1 << 20, Data: goodData, Wrong: wrongData(),
+	Network: Network, Depth: "Credits", Odd: 4097, Data: goodData, Wrong: wrongData(),
 	Listen: func(ctx context.Context, address string, o streamtest.Options) (net.Listener, error) {
 		return Listen(ctx, address, ListenOptions{
 			Options: options(o), Backlog: o.Backlog, HalfOpen: o.HalfOpen, MaxConns: o.MaxConns, AddrShare: o.AddrShare, MaxMemory: o.MaxMemory, Refused: o.Refused,

@@ -40,7 +40,7 @@ func connect(l *Listener, o Options) (client, server net.Conn, err error) {
 
 // shared are the tests of every protocol.
 var shared = &streamtest.Protocol{
-	Network: Network, Depth: "RecvDepth", Odd: 8193, Large: 4 << 20, Wrong: wrongData,
+	Network: Network, Depth: "RecvDepth", Odd: 8193, Wrong: wrongData,
 	Listen: func(ctx context.Context, address string, o streamtest.Options) (net.Listener, error) {
 		return Listen(ctx, address, ListenOptions{
 			Options: options(o), Backlog: o.Backlog, HalfOpen: o.HalfOpen, MaxConns: o.MaxConns, AddrShare: o.AddrShare, MaxMemory: o.MaxMemory, Refused: o.Refused,

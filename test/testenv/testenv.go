@@ -274,12 +274,6 @@ func Main(m *testing.M, list string) int {
 	return MainFor(m, map[string]string{rxeRig.Driver: list})
 }
 
-// freePorts has connections of TCP keep no port once they have ended. On iWARP the connection manager may choose
-// such a port for a connection, which then fails.
-func freePorts() error {
-	return os.WriteFile("/proc/sys/net/ipv4/tcp_max_tw_buckets", []byte("0"), 0)
-}
-
 // MainFor is Main with a list for each driver; a driver without one supports everything. The key
 // "soft" is for the list of software devices: it says that the package makes the devices of the
 // rig. The tests of a package without it do not run on them.
@@ -307,7 +301,7 @@ func MainFor(m *testing.M, lists map[string]string) int {
 		return 2
 	}
 	if rig := TheRig(); rig.IWARP() && !rig.Soft && os.Geteuid() == 0 { // not in a process that plays another user
-		if err := freePorts(); err != nil {
+		if err := prepareIWARP(); err != nil {
 			fmt.Fprintf(os.Stderr, "testenv: %v\n", err)
 			return 2
 		}

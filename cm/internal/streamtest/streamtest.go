@@ -38,7 +38,6 @@ type Protocol struct {
 	Network string
 	Depth   string                                                                     // Depth is the name of the option.
 	Odd     int                                                                        // Odd is a small, odd size of RecvBuffer.
-	Large   int                                                                        // Large is a size above the default.
 	Data    []byte                                                                     // Data is the private data of a request that is valid.
 	Wrong   map[string]Wrong                                                           // Wrong is private data that is not.
 	Listen  func(ctx context.Context, address string, o Options) (net.Listener, error) // Listen calls the package's.
@@ -76,6 +75,9 @@ func Must(t testing.TB, errs ...error) {
 func (p *Protocol) Listener(t testing.TB, o Options) net.Listener {
 	t.Helper()
 	testenv.Guest(t)
+	if o.Refused == nil {
+		o.Refused = func(from rdmacm.Addr, err error) { t.Logf("the listener refuses %v: %v", from, err) }
+	}
 	l, err := p.Listen(t.Context(), testenv.TheRig().Addrs[0]+":0", o)
 	Must(t, err)
 	t.Cleanup(func() { Must(t, l.Close()) })
@@ -87,13 +89,15 @@ func (p *Protocol) Connect(l net.Listener, o Options) (client, server net.Conn, 
 	return Connect(l, func(ctx context.Context, address string) (net.Conn, error) { return p.Dial(ctx, address, o) })
 }
 
-// Connect makes a connection with a function.
+// Connect makes a connection with a function. If the listener gives the connection up after its peer has completed
+// it, Accept returns nothing; Connect closes the listener then, after a time.
 func Connect(l net.Listener, dial func(ctx context.Context, address string) (net.Conn, error)) (client, server net.Conn, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
 	defer cancel()
 	if client, err = dial(ctx, l.Addr().String()); err != nil {
 		return nil, nil, err
 	}
+	defer context.AfterFunc(ctx, func() { l.Close() })()
 	if server, err = l.Accept(); err != nil {
 		return nil, nil, errors.Join(err, client.Close())
 	}

@@ -30,7 +30,7 @@ func (p *Protocol) Conn(t *testing.T) {
 
 // Copy: megabytes each way at once, with half close if the protocol has it, in pieces of many sizes.
 func (p *Protocol) Copy(t *testing.T) {
-	for _, o := range []Options{{}, {RecvBuffer: p.Odd, SendBuffer: 5000, Depth: 17, SendDepth: 19}, {RecvBuffer: p.Large, SendBuffer: 1 << 20}} {
+	for _, o := range []Options{{}, {RecvBuffer: p.Odd, SendBuffer: 5000, Depth: 17, SendDepth: 19}, {RecvBuffer: 4 << 20, SendBuffer: 1 << 20}} {
 		t.Run(fmt.Sprint(o.RecvBuffer), func(t *testing.T) {
 			l := p.Listener(t, o)
 			client, server, err := p.Connect(l, o)

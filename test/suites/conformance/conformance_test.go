@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/goverbs/test/softrig"
 	"github.com/goverbs/goverbs/test/suites/conformance/report"
 	"github.com/goverbs/goverbs/test/testenv"
@@ -45,13 +43,6 @@ var lackingMLX5 string
 func TestMain(m *testing.M) {
 	if report.Wanted(os.Args) {
 		os.Exit(report.Main(os.Args[1:]))
-	}
-	if rig.IWARP() && os.Getenv(testenv.GuestEnv) == "1" { // soft iWARP keeps to the limit even for root
-		none := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
-		if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &none); err != nil {
-			fmt.Fprintln(os.Stderr, "limit of pinned memory:", err)
-			os.Exit(2)
-		}
 	}
 	os.Exit(runTests(m))
 }

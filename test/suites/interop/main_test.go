@@ -2,11 +2,8 @@ package interop
 
 import (
 	_ "embed"
-	"fmt"
 	"os"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/test/testenv"
 )
@@ -22,13 +19,6 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	if rig.IWARP() && os.Getenv(testenv.GuestEnv) == "1" { // soft iWARP keeps to the limit even for root
-		const unlimited = ^uint64(0)
-		if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unlimited, Max: unlimited}); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(2)
-		}
-	}
 	os.Exit(testenv.MainFor(m, map[string]string{"rxe": lacking, "mlx5": lackingMLX5, "siw": lackingSiw}))
 }
 

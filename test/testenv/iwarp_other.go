@@ -1,0 +1,6 @@
+//go:build !linux
+
+package testenv
+
+// prepareIWARP does nothing: only Linux has iWARP.
+func prepareIWARP() error { return nil }
