@@ -63,6 +63,8 @@ func (a *idArgs) call(id *ID, name string) (err error, ok bool) {
 		err = id.Disconnect()
 	case "DisconnectWait":
 		err = id.DisconnectWait(a.ctx)
+	case "RequestDisconnect":
+		err = id.RequestDisconnect()
 	case "ECE":
 		id.ECE()
 	case "Establish":

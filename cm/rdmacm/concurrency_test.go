@@ -19,7 +19,7 @@ var concurrency = pairs.Table{
 		pairs.Freely: `Addrs CheckRemote Close ECE GIDs Join JoinWait Migrate Notify Paths QPAttr QueryAddrs Request Services ShareEvents
 			Wait WriteEvent`,
 		follow: `Accept AcceptWait Bind Connect ConnectWait CreateQP CreateSRQ Disconnect DisconnectWait Establish Listen Reject
-			ResolveAddr ResolveRoute ResolveService ResolveWait SetAFOnly SetAckTimeout SetECE SetPath SetQPAckTimeout SetRNRRetryCount SetRetryCount
+			RequestDisconnect ResolveAddr ResolveRoute ResolveService ResolveWait SetAFOnly SetAckTimeout SetECE SetPath SetQPAckTimeout SetRNRRetryCount SetRetryCount
 			SetReuseAddr SetTOS`,
 	}},
 }

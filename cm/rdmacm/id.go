@@ -408,12 +408,9 @@ func (id *ID) Disconnect() error {
 		}
 		return nil
 	}
-	end := func() error {
-		return do(id, opDisconnect, nil, abi.RDMA_USER_CM_CMD_DISCONNECT, &abi.Disconnect{ID: id.handle})
-	}
-	steps := []func() error{flush, end}
+	steps := []func() error{flush, id.RequestDisconnect}
 	if qp != nil && onIWARP(qp.Device()) { // where moving the QP to ERR breaks the connection
-		steps = []func() error{end, flush}
+		steps = []func() error{id.RequestDisconnect, flush}
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -421,6 +418,14 @@ func (id *ID) Disconnect() error {
 		}
 	}
 	return nil
+}
+
+// RequestDisconnect is the part of [ID.Disconnect] that concerns the peer. The QP keeps its state, except on iWARP:
+// until the program calls Disconnect or closes the ID, the device goes on to acknowledge what the peer sends. The
+// connection manager repeats the message until the peer answers, and then this side gets [EventDisconnected], or
+// until the ID is closed.
+func (id *ID) RequestDisconnect() error {
+	return do(id, opDisconnect, nil, abi.RDMA_USER_CM_CMD_DISCONNECT, &abi.Disconnect{ID: id.handle})
 }
 
 // Notify tells the connection manager about an event of the QP, such as [uverbs.EventCommEst]

@@ -222,20 +222,18 @@ func (c *conn) End() error {
 		c.ending = true
 		c.sendControl(message(opControl, controlDisconnect))
 	}
-	met := c.AllSent
-	if !c.gone { // what the peer has not got when it goes does not get there any more
-		met = c.AllSentOrGone
-	}
-	if err := c.Wait(&c.Closer, met); err != nil {
+	if err := c.Wait(&c.Closer, c.AllSent); err != nil {
 		return err
 	}
 	switch {
 	case c.peerClosed:
-		return nil
 	case c.Err != nil:
 		return c.Err
-	case c.Undelivered():
+	case !c.Delivered():
 		return protocol.ErrUndelivered
+	}
+	if c.gone { // the peer has ended its direction, and repeats that if the acknowledgment was lost
+		c.Part() // an error means only that it is busy, or gone
 	}
 	return nil
 }
@@ -263,12 +261,16 @@ func (c *conn) SendOwed() {
 
 // sendControl sends a message without data. The caller has checked that it may.
 func (c *conn) sendControl(msg uint32) {
+	id := protocol.IDControl
+	if msg>>opShift == opControl {
+		id = protocol.IDEnd
+	}
 	c.ControlsOut++
 	b := c.QP.BeginSend()
 	if c.iwarp {
-		c.send(b, protocol.IDControl, msg)
+		c.send(b, id, msg)
 	} else {
-		b.WriteImm(protocol.IDControl, uverbs.SendSignaled, 0, 0, msg)
+		b.WriteImm(id, uverbs.SendSignaled, 0, 0, msg)
 	}
 	c.Post(b)
 }

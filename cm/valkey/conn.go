@@ -192,12 +192,14 @@ func (c *conn) End() error {
 		return err
 	}
 	switch {
-	case c.AllSent() && !c.Undelivered():
-		return nil
 	case c.Err != nil:
 		return c.Err
+	case !c.Delivered():
+		return protocol.ErrUndelivered
+	case c.gone:
+		return nil
 	}
-	return protocol.ErrUndelivered
+	return c.Part()
 }
 
 // canSendCommand reports whether a command may be sent.

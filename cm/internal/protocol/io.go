@@ -131,12 +131,31 @@ func (s *Stream) Close() error {
 	return s.OpError("close", errors.Join(err, s.release()))
 }
 
-// ErrUndelivered is the error of a Close after the peer has disconnected.
-var ErrUndelivered = fmt.Errorf("the peer is gone, and has not received everything: %w", syscall.ECONNRESET)
+// Part asks the peer to disconnect and waits, with Closer, until it has done so: then its connection manager knows of
+// the end. Meanwhile this side's device goes on to acknowledge what the peer sends, though nobody reads it. On
+// iWARP, where it could not, Part does nothing.
+func (s *Stream) Part() error {
+	if s.parted || s.IWARP {
+		return nil
+	}
+	if err := s.ID.RequestDisconnect(); err != nil {
+		return err
+	}
+	err := s.Wait(&s.Closer, func() bool { return s.parted })
+	switch {
+	case err == nil && s.parted:
+		return nil
+	case err == nil:
+		err = s.Err
+	}
+	return fmt.Errorf("everything has arrived, but the peer has not answered the disconnect: %w", err)
+}
 
-// Undelivered reports whether some data has not arrived, as far as it is known: the device may flush what was sent
-// later.
-func (s *Stream) Undelivered() bool { return s.undelivered || s.Room < s.SendBuffer }
+// ErrUndelivered is the error of a Close after the peer has disconnected.
+var ErrUndelivered = fmt.Errorf("the peer is gone, and has not acknowledged everything: %w", syscall.ECONNRESET)
+
+// Delivered reports whether the peer's device has acknowledged everything, without a failure of data or the end.
+func (s *Stream) Delivered() bool { return s.AllSent() && !s.undelivered }
 
 // AllSent reports whether the peer's device has acknowledged everything.
 func (s *Stream) AllSent() bool {

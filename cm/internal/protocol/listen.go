@@ -285,10 +285,11 @@ func (l *Listener) closeAll() error {
 	for len(l.ready) > 0 {
 		select {
 		case s := <-l.ready:
-			errs = append(errs, s.Close())
+			l.tasks.Go(func() { s.Close() }) // an error is about the peer
 		default: // Accept has returned it
 		}
 	}
+	l.tasks.Wait()
 	for d := range l.held { // no task uses it any more
 		errs = append(errs, d.Release())
 	}

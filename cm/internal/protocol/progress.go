@@ -139,7 +139,7 @@ func (s *Stream) look(w *Waiter, met func() bool) (done bool, err error) {
 
 // notify wakes the goroutines that wait for the turn. The caller holds s.Mu.
 func (s *Stream) notify() {
-	for _, w := range [...]*Waiter{&s.Reader, &s.Writer, &s.Closer} {
+	for _, w := range s.waiters() {
 		if w.busy {
 			w.next()
 		}
@@ -149,7 +149,7 @@ func (s *Stream) notify() {
 // Interrupt makes all goroutines that wait look again, also the one that has the turn. It is for changes that no
 // completion reports. The caller holds s.Mu.
 func (s *Stream) Interrupt() {
-	for _, w := range [...]*Waiter{&s.Reader, &s.Writer, &s.Closer, &s.runner} {
+	for _, w := range s.waiters() {
 		w.interrupt()
 	}
 }
@@ -210,6 +210,7 @@ const (
 	IDData    uint64 = 1 << (40 + iota) // a WRITE with data; the lower bits are its length
 	IDMessage                           // on iWARP: the SEND after a WRITE with data
 	IDControl                           // a message without data
+	IDEnd                               // the message without data that ends the direction
 	idProbe                             // a WRITE of nothing
 	idLow     uint64 = 1<<32 - 1
 )
@@ -220,15 +221,15 @@ func (s *Stream) completeSend(wc *uverbs.WC) {
 	case IDData:
 		s.Room += int(wc.ID & idLow)
 		s.Slots++
-		s.undelivered = s.undelivered || wc.Status != uverbs.WCSuccess
 	case IDMessage:
 		s.Slots++
-	case IDControl:
+	case IDControl, IDEnd:
 		s.ControlsOut--
 	case idProbe:
 		s.probing = false
 	}
 	s.liveness.Done++
+	s.undelivered = s.undelivered || wc.Status != uverbs.WCSuccess && wc.ID&(IDData|IDMessage|IDEnd) != 0
 	s.suspected(wc)
 }
 

@@ -91,9 +91,10 @@ type Stream struct {
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
 
-	readMu, WriteMu, closeMu       sync.Mutex // WriteMu and the others are held during one kind of calls, and locked before Mu.
-	Reader, Writer, Closer, runner Waiter     // Reader, Writer and Closer are for Read, the calls with WriteMu, and Close.
-	turn                           turn
+	readMu, WriteMu, closeMu sync.Mutex // WriteMu and the others are held during one kind of calls, and locked before Mu.
+	Reader, Writer, Closer   Waiter     // Reader, Writer and Closer are for Read, the calls with WriteMu, and Close.
+	runner, watcher          Waiter
+	turn                     turn
 
 	Mu          sync.Mutex // Mu guards the rest.
 	Err         error      // Err is why the connection has failed.
@@ -101,7 +102,8 @@ type Stream struct {
 	Closing     bool       // Closing says that Close was called.
 	MustReceive bool       // MustReceive says that nothing may be sent before something has arrived.
 	flushed     bool       // a work request has failed, as a consequence of something that is not known yet
-	undelivered bool       // a WRITE with data has failed
+	undelivered bool       // a WRITE with data, or the message for the end, has failed
+	parted      bool       // the connection managers of both sides have ended the connection
 	wcs         [16]uverbs.WC
 	suspect     *Failure // of a work request; Poll has still to see what has arrived before
 	more        bool     // the CQs may have more completions than Poll has taken
@@ -125,8 +127,8 @@ func newStream(c *Config, channel *Channel, id *rdmacm.ID, server bool) (*Stream
 	s.Config, s.wire, s.channel, s.ID, s.Server = c, wire, channel, id, server
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.turn.taken = make(chan struct{}, 1)
-	for _, w := range [...]*Waiter{&s.Reader, &s.Writer, &s.Closer, &s.runner} {
-		w.init(&s.turn, w == &s.Writer || w == &s.Closer)
+	for _, w := range s.waiters() {
+		w.init(&s.turn, w != &s.Reader && w != &s.runner)
 	}
 	if err := s.prepare(); err != nil {
 		if s.dev != nil {
@@ -232,6 +234,11 @@ func (s *Stream) start(data []byte) {
 	}
 }
 
+// waiters returns all waiters.
+func (s *Stream) waiters() [5]*Waiter {
+	return [...]*Waiter{&s.Reader, &s.Writer, &s.Closer, &s.runner, &s.watcher}
+}
+
 // watch handles the events of the ID.
 func (s *Stream) watch() {
 	for {
@@ -243,12 +250,18 @@ func (s *Stream) watch() {
 		case rdmacm.EventDisconnected, rdmacm.EventDeviceRemoval, rdmacm.EventRejected:
 			s.Mu.Lock()
 			s.pollAll() // what arrived before
-			if e.Type == rdmacm.EventDeviceRemoval {
+			switch {
+			case e.Type == rdmacm.EventDeviceRemoval:
 				s.Fail(fmt.Errorf("the device is being removed: %w", syscall.ENODEV))
-			} else {
+			case e.Status < 0: // the peer has not answered
+				s.Fail(e.Err())
+			default:
+				s.parted = true
 				s.lost(nil)
+				s.Interrupt()
+				s.Wait(&s.watcher, s.AllSent) // a peer that waits in Part acknowledges it
 			}
-			s.ID.Disconnect()
+			s.ID.Disconnect() // answers
 			s.Mu.Unlock()
 		}
 	}

@@ -271,7 +271,6 @@ func deliver(ctx context.Context, dev *soft.Device, k *link, r *rand.Rand, lossy
 	}
 	x := newExchange(from, to, r)
 	x.there.cut, x.back.cut = cut > 0, cut > 0
-	x.there.noEnd = k.name == "valkey" && lossy
 	to.SetReadDeadline(time.Now().Add(timeout))
 	if err := x.run(ctx, r); err != nil {
 		return fmt.Errorf("%s: %w", x, err)
@@ -309,7 +308,6 @@ type flow struct {
 	end      func() error    // ends the direction
 	resume   <-chan struct{} // nil, or closed when the sender may go on, and end
 	cut      bool            // the link may break
-	noEnd    bool            // the end may be lost, but not what comes before
 	once     sync.Once
 	ending   atomic.Bool // end was called
 	ended    chan struct{}
@@ -474,18 +472,16 @@ func (f *flow) receive(r *rand.Rand) error {
 		f.got += k
 		pause(r, f.readPause)
 	}
-	if f.readErr != io.EOF && !f.cut && !(f.noEnd && errors.Is(f.readErr, syscall.ETIMEDOUT)) {
+	if f.readErr != io.EOF && !f.cut {
 		return fmt.Errorf("the receiver, after %d bytes: %w", f.got, f.readErr)
 	}
 	return nil
 }
 
-// check checks that the receiver has all that the sender was promised: that no call of its program has failed, Close
-// included, says that everything has arrived. If the link breaks there may be no io.EOF: valkey's protocol has no
-// message for the end, and a Close of rsocket whose peer is gone does not know whether it has arrived.
+// check checks that the receiver has all that the sender was promised, and io.EOF, unless a call of its program, Close
+// included, says that something may be missing.
 func (f *flow) check(others error) error {
-	_, tellsEnd := f.r.(*cm.Stream)
-	if f.sendErr == nil && f.endErr == nil && others == nil && (f.got != f.sent || f.readErr != io.EOF && tellsEnd) {
+	if f.sendErr == nil && f.endErr == nil && others == nil && (f.got != f.sent || f.readErr != io.EOF) {
 		return fmt.Errorf("%s: %d of %d bytes arrive, then %w", f.name, f.got, f.sent, f.readErr)
 	}
 	return nil

@@ -268,6 +268,124 @@ func TestCloseTellsLoss(t *testing.T) {
 	}
 }
 
+// TestCloseUnacknowledged: Close of rsocket returns an error if its device cannot tell whether the last data, or only
+// the end, has arrived before the peer disconnects: the peer may have failed, so that it does not read the end.
+func TestCloseUnacknowledged(t *testing.T) {
+	for _, last := range []string{"", "last"} {
+		dev := device(t, soft.Options{})
+		t.Run(last, func(t *testing.T) {
+			t.Parallel()
+			c, server := pair(t, "rsocket", dev.Addr(), timeout/3)
+			must(t, dev.SetFaults("class=mad; loss=100%"))
+			_, err := server.Write([]byte("the device gives up"))
+			must(t, err)
+			time.Sleep(time.Second) // c gives up later
+			_, err = c.Write([]byte(last))
+			must(t, err)
+			closed := make(chan error, 1)
+			go func() { closed <- c.Close() }()
+			if _, err := server.Read(make([]byte, 1)); !errors.Is(err, syscall.ETIMEDOUT) {
+				t.Errorf("the peer reads %v", err)
+			}
+			if err := <-closed; err == nil {
+				t.Error("Close returns no error")
+			}
+			server.Close()
+		})
+	}
+}
+
+// TestAcknowledgmentLost: Close of rsocket returns no error if only the acknowledgment of the end is lost, though the peer
+// closes as soon as it has read the end.
+func TestAcknowledgmentLost(t *testing.T) {
+	dev := device(t, soft.Options{})
+	c, server := pair(t, "rsocket", dev.Addr(), timeout/3)
+	must(t, dev.SetFaults("class=ack,loss=100%"))
+	closed := make(chan error, 2)
+	go func() { closed <- c.Close() }()
+	_, err := io.ReadAll(server)
+	must(t, err)
+	go func() { closed <- server.Close() }()
+	time.Sleep(time.Second)
+	must(t, dev.SetFaults(""), <-closed, <-closed)
+}
+
+// TestDisconnectLost: if the disconnect of the connection manager is lost, Close waits until it is repeated, or returns
+// an error, where the peer needs it to learn of the end. Otherwise Close does not wait for it.
+func TestDisconnectLost(t *testing.T) {
+	for kind := range kinds {
+		for _, repeated := range []bool{true, false} {
+			dev := device(t, soft.Options{})
+			t.Run(fmt.Sprintf("%s, repeated %t", kind, repeated), func(t *testing.T) {
+				t.Parallel()
+				linger := timeout / 3
+				if !repeated {
+					linger = time.Second
+				}
+				c, server := pair(t, kind, dev.Addr(), linger)
+				must(t, dev.SetFaults("class=mad,loss=100%"))
+				_, err := c.Write([]byte("last"))
+				must(t, err)
+				closed := make(chan error, 1)
+				go func() { closed <- c.Close() }()
+				if repeated {
+					time.Sleep(time.Second) // it is lost, and repeated after 4 s
+					must(t, dev.SetFaults(""))
+				}
+				needed := kind == "valkey"
+				if got, err := io.ReadAll(server); string(got) != "last" || (err != nil) != (needed && !repeated) {
+					t.Errorf("the peer reads %q, %v", got, err)
+				}
+				switch err := <-closed; {
+				case needed && !repeated && !errors.Is(err, os.ErrDeadlineExceeded), !(needed && !repeated) && err != nil:
+					t.Errorf("Close returns %v", err)
+				}
+				server.Close()
+			})
+		}
+	}
+}
+
+// pair makes a connection, over which a byte was sent, whose ends check an idle peer often.
+func pair(t *testing.T, kind string, at netip.Addr, linger time.Duration) (client, server net.Conn) {
+	t.Helper()
+	const idle = 200 * time.Millisecond
+	ctx := t.Context()
+	var l net.Listener
+	var dial func(address string) (net.Conn, error)
+	var err error
+	switch address := at.String() + ":0"; kind {
+	case "cm":
+		o := cm.ConnOptions{KeepAlive: idle, Linger: linger}
+		var all *cm.Listener
+		if all, err = cm.Listen(ctx, address, cm.ListenOptions{ConnOptions: o}); err == nil {
+			l = all.Streams()
+		}
+		dial = func(address string) (net.Conn, error) {
+			return cm.DialStream(ctx, address, cm.DialOptions{ConnOptions: o})
+		}
+	case "rsocket":
+		o := rsocket.Options{KeepAlive: idle, Linger: linger}
+		l, err = rsocket.Listen(ctx, address, rsocket.ListenOptions{Options: o})
+		dial = func(address string) (net.Conn, error) { return rsocket.Dial(ctx, address, o) }
+	case "valkey":
+		o := valkey.Options{KeepAlive: idle, Linger: linger}
+		l, err = valkey.Listen(ctx, address, valkey.ListenOptions{Options: o})
+		dial = func(address string) (net.Conn, error) { return valkey.Dial(ctx, address, o) }
+	}
+	must(t, err)
+	defer l.Close()
+	client, err = dial(l.Addr().String())
+	must(t, err)
+	server, err = l.Accept()
+	must(t, err)
+	_, err = client.Write(make([]byte, 1))
+	must(t, err)
+	_, err = io.ReadFull(server, make([]byte, 1))
+	must(t, err, server.SetReadDeadline(time.Now().Add(timeout)))
+	return client, server
+}
+
 // TestDeviceAgain: when a device is removed while it has connections, the first connection on a new device with the
 // same name works, though the old ones are not closed.
 func TestDeviceAgain(t *testing.T) {
