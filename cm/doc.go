@@ -147,6 +147,20 @@
 // to complete a connection. Until then the connection has a few KiB and its queues. The option Refused, if
 // set, is told of each refusal.
 //
+// # The end of a connection
+//
+// If Close returns nil, and no other call has failed, the peer reads everything that was sent and then io.EOF.
+// This holds for Conn, Stream, rsocket and valkey, unless the peer has ended the connection itself, by Close or
+// because its side has failed or its process has died. The protocols that others speak, too, have exceptions:
+//
+//   - valkey has no message for the end, which is the disconnect of the connection manager. Close waits until the
+//     peer's program has answered it, up to Linger, and returns an error if it has not, though all data has
+//     arrived. Other programs for Valkey do not wait: if their disconnect is lost, it is not repeated, and
+//     Read returns ETIMEDOUT behind the last byte. The kernel disconnects for a process that is killed, which looks
+//     like a Close.
+//   - rsocket on iWARP cannot see what the peer has. There Close returns nil when TCP has taken everything, although
+//     the peer or the network may still fail.
+//
 // # How long a method waits
 //
 // Each wait ends when the context, deadline or option of its call says so, when the object is closed, and

@@ -85,9 +85,10 @@ func (c *Conn) Write(p []byte) (n int, err error) { return c.c.Write(p, c.c.canW
 func (c *Conn) CloseWrite() error { return c.c.closeWrite() }
 
 // Close closes the connection. The peer reads everything that was written before, and then io.EOF.
-// Close waits until the peer's device has acknowledged everything. If that takes longer than
-// [Options].Linger, or the peer is gone before it has all data, Close returns an error; the connection is
-// closed in any case.
+// Close waits until the peer's device has acknowledged everything, and if the peer has ended its direction before,
+// until the peer closes, too. If the first takes longer than [Options].Linger, or the peer is gone before it has
+// acknowledged everything, Close returns an error; the second is given up after that time. The connection is closed in
+// any case. Package [cm] says under "The end of a connection" what is known after Close.
 // Pending and later calls fail with an error that matches [net.ErrClosed]. A second Close returns nil.
 func (c *Conn) Close() error { return c.c.Close() }
 

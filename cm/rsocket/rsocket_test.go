@@ -17,7 +17,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	streamtest.Main(m, map[string]string{"rxe": "", "mlx5": "", "siw": "all TestHalfOpen*: half-open requests\nall TestBusyPeer: retries of the device\nall TestRetries: retries of the device", "soft": ""})
+	streamtest.Main(m, map[string]string{"rxe": "", "mlx5": "", "siw": "all TestHalfOpen*: half-open requests\nall TestAddrShare: half-open requests\nall TestBusyPeer: retries of the device\nall TestRetries: retries of the device", "soft": ""})
 }
 
 // timeout bounds each step.

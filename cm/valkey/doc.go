@@ -34,9 +34,9 @@
 //
 // The protocol has no message for the end. A peer that closes the connection, and one whose process is
 // killed, look the same: Read returns the data that has arrived, and then io.EOF. A value that was cut off
-// is therefore an error of the client, such as io.ErrUnexpectedEOF. A host that crashes says nothing, and
-// the network may lose the word of one that disconnects, which nobody repeats after Close; the error is then
-// a timeout, as package [cm] describes, also behind the last byte. A server that is only busy is waited for.
+// is therefore an error of the client, such as io.ErrUnexpectedEOF. A host that crashes says nothing; the
+// error is then a timeout. A server that is only busy is waited for. Package [cm] says under "The end of a
+// connection" what is known after Close.
 //
 // # Trust
 //

@@ -16,7 +16,7 @@ type Options struct {
 	SendDepth  int // SendDepth is how many messages with data of this side may be unacknowledged, from 16 to 16384; zero is 256.
 
 	KeepAlive time.Duration // KeepAlive is how often an idle connection checks whether the peer is still there; zero is 15 s, and a negative value disables the check.
-	Linger    time.Duration // Linger is the longest time that Close waits until everything that was written has arrived; zero is 5 s.
+	Linger    time.Duration // Linger is the longest time that Close waits until everything that was written has arrived and the peer has answered the disconnect; zero is 5 s.
 
 	Isolation Isolation // Isolation says which connections share a PD; zero is ConnPD.
 }

@@ -100,8 +100,9 @@ func (c *Conn) Read(p []byte) (n int, err error) { return c.c.Read(p, c.c.canRea
 func (c *Conn) Write(p []byte) (n int, err error) { return c.c.Write(p, c.c.canWrite, c.c.writeSome) }
 
 // Close closes the connection. The peer can read everything that was written before. Close waits until
-// the peer's device has acknowledged everything. If that takes longer than [Options].Linger, or the peer
-// is gone, Close returns an error; the connection is closed in any case. Pending and later calls fail
+// the peer's device has acknowledged everything and its program has answered the disconnect. If that takes longer
+// than [Options].Linger, or the peer is gone before it has acknowledged everything, or the connection has failed,
+// Close returns an error; the connection is closed in any case. Pending and later calls fail
 // with an error that matches [net.ErrClosed]. A second Close returns nil.
 func (c *Conn) Close() error { return c.c.Close() }
 
