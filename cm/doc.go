@@ -158,8 +158,9 @@
 //     arrived. Other programs for Valkey do not wait: if their disconnect is lost, it is not repeated, and
 //     Read returns ETIMEDOUT behind the last byte. The kernel disconnects for a process that is killed, which looks
 //     like a Close.
-//   - rsocket on iWARP cannot see what the peer has. There Close returns nil when TCP has taken everything, although
-//     the peer or the network may still fail.
+//   - rsocket on iWARP cannot see what the peer has. There Close returns nil when TCP has taken everything and the
+//     peer has given all credits for it, or both sides have ended their direction. The peer or the network may still
+//     fail then, and a peer that sends after a Close may lose the end of what it has to read, as with TCP.
 //
 // # How long a method waits
 //

@@ -1,6 +1,7 @@
 package rsocket
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -19,7 +20,7 @@ const (
 	firstBuffer = 2048 // bytes of the buffer that the private data announces, before there is memory for more
 )
 
-// conn speaks the protocol for a connection, as [protocol.Wire] describes. It has no goroutine for completions.
+// conn speaks the protocol for a connection, as [protocol.Wire] describes. Except on iWARP it has no goroutine for completions.
 type conn struct {
 	protocol.Stream
 	state // guarded by Mu, as the rest
@@ -215,15 +216,16 @@ func (c *conn) canEnd() bool { return c.CanSendControl() || c.gone }
 
 // End implements [protocol.Wire]: it tells the peer, and waits until everything has arrived.
 func (c *conn) End() error {
-	if err := c.Wait(&c.Closer, c.canEnd); err != nil {
-		return err
+	late := c.Wait(&c.Closer, c.canClose)
+	if late != nil && !c.canEnd() {
+		return late
 	}
 	if c.Err == nil && !c.gone {
 		c.ending = true
 		c.sendControl(message(opControl, controlDisconnect))
 	}
-	if err := c.Wait(&c.Closer, c.AllSent); err != nil {
-		return err
+	if err := c.Wait(&c.Closer, c.AllSent); err != nil || late != nil {
+		return cmp.Or(late, err)
 	}
 	switch {
 	case c.peerClosed:
@@ -236,6 +238,19 @@ func (c *conn) End() error {
 		c.Part() // an error means only that it is busy, or gone
 	}
 	return nil
+}
+
+// canClose is canEnd for Close. On iWARP an acknowledgment means that TCP has everything. There the peer must also have no
+// more credits to give: it gives none after this end, but what arrives at a TCP socket that is closed
+// resets the connection, and what is under way to the peer is lost.
+func (c *conn) canClose() bool {
+	if !c.iwarp || !c.canEnd() || c.gone {
+		return c.canEnd()
+	}
+	if err := c.takeBuffer(); err != nil {
+		c.Fail(err)
+	}
+	return c.owedNothing()
 }
 
 // SendOwed implements [protocol.Wire]: it tells the peer that it may send more, if it is time for that.

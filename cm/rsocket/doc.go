@@ -16,7 +16,7 @@
 // PROTOCOL.md in the folder of this package has the layout. It is the same in all releases of
 // rdma-core since 28.
 //
-// A connection has no goroutine that reads ahead. The peer's messages are handled while a goroutine is
+// A connection has no goroutine that reads ahead, except on iWARP. The peer's messages are handled while a goroutine is
 // in a method of the connection, as in librdmacm.
 //
 // # Mapped memory

@@ -88,7 +88,8 @@ func (c *Conn) CloseWrite() error { return c.c.closeWrite() }
 // Close waits until the peer's device has acknowledged everything, and if the peer has ended its direction before,
 // until the peer closes, too. If the first takes longer than [Options].Linger, or the peer is gone before it has
 // acknowledged everything, Close returns an error; the second is given up after that time. The connection is closed in
-// any case. Package [cm] says under "The end of a connection" what is known after Close.
+// any case. On iWARP, Close first waits until the peer has read so much that it owes no credits, for
+// up to Linger. Package [cm] says under "The end of a connection" what is known after Close.
 // Pending and later calls fail with an error that matches [net.ErrClosed]. A second Close returns nil.
 func (c *Conn) Close() error { return c.c.Close() }
 

@@ -201,6 +201,14 @@ func (s *state) mayWrite() bool {
 	return s.sent != s.sendUntil && s.remote.length > 0
 }
 
+// owedNothing reports whether the peer has given all credits that it gives for what was sent so far. It gives some when
+// half of its buffer is free or half of its credits are used up. If it has announced another buffer behind the one
+// that is used, less than half is free; so it is when its program has read everything.
+func (s *state) owedNothing() bool {
+	next := getSegment(s.table[s.nextEntry*segmentSize:], binary.LittleEndian)
+	return s.remote.length > 0 && next.length > 0 && s.sendUntil-s.sent > s.mostCredits-s.mostCredits/2
+}
+
 // advance records that n bytes are sent, for which there must be room in the peer's buffer. It
 // returns where they go.
 func (s *state) advance(n int) segment {

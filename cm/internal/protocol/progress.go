@@ -54,7 +54,7 @@ func (s *Stream) Wait(w *Waiter, met func() bool) error {
 // waitForTurn waits until the goroutine that has the turn wakes this one or gives up its turn.
 func (s *Stream) waitForTurn(w *Waiter) {
 	s.Mu.Unlock()
-	if s.Background { // nobody gives up the turn before the end, which wakes all
+	if s.background() { // nobody gives up the turn before the end, which wakes all
 		<-w.wake
 	} else {
 		select {

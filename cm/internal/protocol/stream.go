@@ -228,11 +228,15 @@ func (s *Stream) start(data []byte) {
 	s.liveness.Start(s.checkPeer)
 	s.wire.SendOwed()
 	s.tasks.Go(s.watch)
-	if s.Background {
+	if s.background() {
 		s.turn.take(&s.runner)
 		s.tasks.Go(s.run)
 	}
 }
+
+// background reports whether a goroutine handles messages while no method is called. On iWARP it does so in any
+// case: a listener may not send before a message has arrived, which its peer may wait for.
+func (s *Stream) background() bool { return s.Background || s.IWARP }
 
 // waiters returns all waiters.
 func (s *Stream) waiters() [5]*Waiter {
