@@ -68,7 +68,7 @@ func (p *PD) CreateAH(attr AHAttr) (*AH, error) {
 		a.removeParents()
 		hint := routeHint(p.dev, errno, attr)
 		if errno == syscall.EINVAL && !strings.Contains(hint, "matches the peer's family") {
-			hint += ", or " + usedUp(p.dev, "AHs", p.dev.attr.MaxAH)
+			hint += ", or " + usedUp(p.dev.Name(), "AHs", p.dev.attr.MaxAH)
 		}
 		return nil, about(p.dev.cmd.fail("CREATE_AH", errno, hint), "", attr.given())
 	}

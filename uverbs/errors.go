@@ -153,39 +153,6 @@ func argErr(op, field string, given any, allowed string, args ...any) error {
 
 // usedUp returns the hint that a device may have no more objects of a kind. rxe returns EINVAL
 // then.
-func usedUp(d *Device, kind string, limit uint32) string {
-	return fmt.Sprintf("all %d %s of %s may be in use, by this program or others", limit, kind, d.Name())
-}
-
-// PostError reports an invalid work request. Nothing of its batch was posted.
-type PostError struct {
-	Index int    // Index is the position of the work request in the batch, from 0.
-	Field string // Field is the field of [SendWR] or [RecvWR] that is wrong, or empty if it is none of them.
-	Err   error  // Err says what is wrong with it, such as [ErrTooManySGE].
-}
-
-// Error implements error.
-func (e *PostError) Error() string {
-	text := strings.TrimPrefix(e.Err.Error(), "uverbs: ")
-	if e.Field != "" {
-		text = e.Field + ": " + text
-	}
-	return fmt.Sprintf("uverbs: post: work request %d: %s", e.Index, text)
-}
-
-// Unwrap returns the cause.
-func (e *PostError) Unwrap() error { return e.Err }
-
-// postErr returns the PostError of a work request. It is not inlined, to keep the data path small.
-//
-//go:noinline
-func postErr(index int, err error) *PostError {
-	p := &PostError{Index: index, Err: err}
-	switch e := err.(type) {
-	case *wrong:
-		p.Field = e.field
-	case *FeatureError: // atomics of a device without them
-		p.Field = "Opcode"
-	}
-	return p
+func usedUp(device, kind string, limit uint32) string {
+	return fmt.Sprintf("all %d %s of %s may be in use, by this program or others", limit, kind, device)
 }

@@ -118,7 +118,7 @@ func (s *SRQ) create(p *PD, o SRQOptions) (err error) {
 	if errno != 0 {
 		hint := ""
 		if errno == syscall.EINVAL {
-			hint = usedUp(s.dev, "SRQs", s.dev.attr.MaxSRQ)
+			hint = usedUp(s.dev.Name(), "SRQs", s.dev.attr.MaxSRQ)
 		}
 		return about(s.dev.cmd.fail("CREATE_SRQ", errno, hint), "", fmt.Sprintf("MaxWR %d, MaxSGE %d", o.MaxWR, o.MaxSGE))
 	}

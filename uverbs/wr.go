@@ -3,6 +3,7 @@ package uverbs
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // WROpcode is the operation of a send work request (enum ib_uverbs_wr_opcode,
@@ -143,6 +144,39 @@ type RecvWR struct {
 
 // errNoAtomics is the error for an atomic on a device without atomics.
 var errNoAtomics = &FeatureError{Feature: "atomics", Err: errors.New("atomic_cap of the device is ATOMIC_NONE")}
+
+// PostError reports an invalid work request. Nothing of its batch was posted.
+type PostError struct {
+	Index int    // Index is the position of the work request in the batch, from 0.
+	Field string // Field is the field of [SendWR] or [RecvWR] that is wrong, or empty if it is none of them.
+	Err   error  // Err says what is wrong with it, such as [ErrTooManySGE].
+}
+
+// Error implements error.
+func (e *PostError) Error() string {
+	text := strings.TrimPrefix(e.Err.Error(), "uverbs: ")
+	if e.Field != "" {
+		text = e.Field + ": " + text
+	}
+	return fmt.Sprintf("uverbs: post: work request %d: %s", e.Index, text)
+}
+
+// Unwrap returns the cause.
+func (e *PostError) Unwrap() error { return e.Err }
+
+// postErr returns the PostError of a work request. It is not inlined, to keep the data path small.
+//
+//go:noinline
+func postErr(index int, err error) *PostError {
+	p := &PostError{Index: index, Err: err}
+	switch e := err.(type) {
+	case *wrong:
+		p.Field = e.field
+	case *FeatureError: // atomics of a device without them
+		p.Field = "Opcode"
+	}
+	return p
+}
 
 // wrong says what is wrong with a field of a work request. It is the Err of a [PostError].
 type wrong struct{ field, text string }
