@@ -8,6 +8,45 @@ import (
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
+// SendWR is a send work request (struct ibv_send_wr).
+type SendWR struct {
+	ID         uint64    // ID is repeated in the completion.
+	Opcode     WROpcode  // Opcode is the operation.
+	Flags      SendFlags // Flags modify the operation.
+	SGL        []SGE     // SGL is local memory: the data to send or write, or the destination of a READ or an atomic.
+	Inline     []byte    // Inline is data to send or write that need not be registered. PostSend copies it. SGL must be empty.
+	Imm        uint32    // Imm is the immediate value of operations that have one, in host byte order.
+	RemoteAddr uint64    // RemoteAddr is the address in the peer's memory, for RDMA and atomics.
+	RKey       uint32    // RKey is the rkey of the peer's MR or MW, for RDMA and atomics; with BIND_MW see Bind.
+
+	CompareAdd     uint64 // CompareAdd is the value that an atomic compares with or adds.
+	Swap           uint64 // Swap is the value that a compare and swap stores.
+	InvalidateRKey uint32 // InvalidateRKey is the key that SEND_WITH_INV and LOCAL_INV invalidate.
+
+	AH         *AH    // AH is the address of the peer, for datagrams and for DCIs.
+	RemoteQPN  uint32 // RemoteQPN is the peer's QP number, for datagrams, or the number of the DCT, for DCIs.
+	RemoteQKey uint32 // RemoteQKey is the peer's Q_Key, for datagrams.
+	RemoteSRQN uint32 // RemoteSRQN is the number of the peer's SRQ, for XRCSend.
+
+	Bind BindInfo // Bind are the arguments of BIND_MW. RKey is the window's new key; 0 means IncRKey of the current one.
+
+	Length    uint32         // Length is the number of bytes that FLUSH covers.
+	Placement FlushPlacement // Placement says where FLUSH moves the data.
+	Level     FlushLevel     // Level is the range that FLUSH covers.
+
+	DCStream    uint16 // DCStream is the stream, for DCIs with streams; see [SendBuilder.ToDCTStream].
+	DCAccessKey uint64 // DCAccessKey is the access key of the DCT, for DCIs.
+}
+
+// BindInfo are the arguments of a memory window bind (struct ibv_mw_bind_info).
+type BindInfo struct {
+	MW     *MW    // MW is the window to bind.
+	MR     *MR    // MR is the region to bind it to, registered with AccessMWBind.
+	Addr   uint64 // Addr is the address of the first byte, see [MR.Addr].
+	Length uint64 // Length is the number of bytes; 0 unbinds a window of type 1.
+	Access Access // Access are the peer's rights.
+}
+
 // setOps sets the operations of the QP. Those in plain can be encoded from a SendWR without a
 // lookup; only connected QPs have them. Those in addressed are SENDs, WRITEs and READs to a peer that each SendWR names.
 func (q *QP) setOps(ops opcodeSet) {
