@@ -51,9 +51,7 @@ type (
 		rxe  rxeAH
 		mlx5 mlx5AH
 	}
-	wqDrivers struct{ mlx5 *mlx5WQ }
-	dmDrivers struct{ mlx5 *mlx5DM }
-	tdDrivers struct{ mlx5 *mlx5Register }
+	pdDrivers struct{ mlx5 *mlx5Register } // of the thread domain of a parent domain, or nil
 )
 
 // PostSend posts send work requests in order, with one doorbell (ibv_post_send). It posts all or
@@ -221,14 +219,6 @@ func (q *QP) PostRecvs(wrs ...RecvWR) error {
 		return q.flushRecvsRxe()
 	}
 	return err
-}
-
-// postRecvs posts receives to the WQ. The caller holds mu.
-func (w *WQ) postRecvs(wrs []RecvWR) error {
-	if w.mlx5 != nil {
-		return postRecvsMlx5(w.mlx5.rq, wrs)
-	}
-	return errKind
 }
 
 // Poll moves completions into wcs and returns their number, which is 0 if there are none yet

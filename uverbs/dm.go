@@ -24,7 +24,7 @@ type DM struct {
 	object
 	handle uint32
 	length uint64
-	dmDrivers
+	mlx5   *mlx5DM // nil if the driver has no device memory
 }
 
 // dmWord is the unit of access to device memory, in bytes.

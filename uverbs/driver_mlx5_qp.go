@@ -89,8 +89,8 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 	if err = x.register(m); err != nil {
 		return udata{}, err
 	}
-	if s.pd != nil && s.pd.td != nil {
-		x.reg, x.lent = s.pd.td.mlx5, true
+	if s.pd != nil && s.pd.mlx5 != nil {
+		x.reg, x.lent = s.pd.mlx5, true
 	} else if x.reg, err = m.uars.take(); err != nil {
 		return udata{}, err
 	}

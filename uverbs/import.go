@@ -259,18 +259,6 @@ func (d *Device) importErr(verb, kind string, handle uint32, errno syscall.Errno
 	return about(d.cmd.failSince(verb, errno, hint, since), fmt.Sprintf("%s with handle %d", kind, handle), "")
 }
 
-// endShared returns the error of a command that destroys an object which other processes may use.
-func (d *Device) endShared(verb string, errno syscall.Errno) error {
-	hint := ""
-	if errno == syscall.EBUSY {
-		if d.leaving.Load() {
-			return nil
-		}
-		hint = "another process that shares the device may still use it"
-	}
-	return d.cmd.fail(verb, errno, hint)
-}
-
 // ObjectKind is a kind of objects that the kernel has handles for (enum uverbs_default_objects).
 type ObjectKind uint16
 

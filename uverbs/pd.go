@@ -1,6 +1,10 @@
 package uverbs
 
-import "github.com/goverbs/goverbs/uverbs/internal/abi"
+import (
+	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+)
 
 // PD is a protection domain: a QP can use only MRs of its own PD (struct ibv_pd). It is safe for
 // concurrent use.
@@ -8,7 +12,7 @@ type PD struct {
 	object
 	handle uint32
 	parent *PD // the PD of a parent domain, or nil
-	td     *TD // the thread domain of a parent domain, or nil
+	pdDrivers
 }
 
 // Device returns the device of the PD.
@@ -49,4 +53,16 @@ func (p *PD) Close() error {
 		}
 		return p.dev.endShared(p.destroy, errno)
 	}, nil)
+}
+
+// endShared returns the error of a command that destroys an object which other processes may use.
+func (d *Device) endShared(verb string, errno syscall.Errno) error {
+	hint := ""
+	if errno == syscall.EBUSY {
+		if d.leaving.Load() {
+			return nil
+		}
+		hint = "another process that shares the device may still use it"
+	}
+	return d.cmd.fail(verb, errno, hint)
 }

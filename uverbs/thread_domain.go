@@ -6,7 +6,7 @@ import "fmt"
 // a time, so that the driver needs no locks for them. The TD itself is safe for concurrent use.
 type TD struct {
 	object
-	tdDrivers
+	mlx5 *mlx5Register // only QPs of the TD use it, so they need no lock for it
 }
 
 // AllocTD allocates a thread domain (ibv_alloc_td). The error is a [FeatureError] if the driver has
@@ -22,7 +22,7 @@ func (d *Device) AllocTD() (*TD, error) {
 	if err := td.addParents(d, "TD", "DEALLOC_TD", &d.object); err != nil {
 		return nil, err
 	}
-	reg, err := d.mlx5.uars.own() // only QPs of the TD use the register, so they need no lock for it
+	reg, err := d.mlx5.uars.own()
 	if err != nil {
 		td.removeParents()
 		return nil, fmt.Errorf("uverbs: %s: ALLOC_TD: %w", d.Name(), err)
@@ -53,11 +53,12 @@ func (p *PD) AllocParentDomain(td *TD) (*PD, error) {
 	if p.parent != nil {
 		return nil, argErr("AllocParentDomain", "PD", "a parent domain", "a PD of AllocPD")
 	}
+	pd := &PD{handle: p.handle, parent: p}
 	parents := []*object{&p.object}
 	if td != nil {
 		parents = append(parents, &td.object)
+		pd.mlx5 = td.mlx5
 	}
-	pd := &PD{handle: p.handle, parent: p, td: td}
 	if err := pd.addParents(p.dev, "parent domain", "DEALLOC_PD", parents...); err != nil {
 		return nil, err
 	}

@@ -82,9 +82,9 @@ type WQ struct {
 	maxWR  int
 	maxSGE int
 
-	mu        sync.Mutex
-	state     WQState // guarded by mu
-	wqDrivers         // queues are guarded by mu
+	mu    sync.Mutex
+	state WQState // guarded by mu
+	mlx5  *mlx5WQ // queues are guarded by mu
 }
 
 // CreateWQ creates a receive queue in state [WQReset] (ibv_create_wq). [WQ.MaxWR] and [WQ.MaxSGE]
@@ -168,6 +168,14 @@ func (w *WQ) PostRecvs(wrs ...RecvWR) error {
 		return ErrState
 	}
 	return w.postRecvs(wrs)
+}
+
+// postRecvs posts receives; the caller holds mu.
+func (w *WQ) postRecvs(wrs []RecvWR) error {
+	if w.mlx5 == nil {
+		return errKind
+	}
+	return postRecvsMlx5(w.mlx5.rq, wrs)
 }
 
 // createIoctl uses UVERBS_METHOD_WQ_CREATE.
