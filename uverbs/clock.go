@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/goverbs/goverbs/mmio"
@@ -36,14 +35,6 @@ func (d *Device) ClockTime(stamp uint64) (time.Time, error) {
 		return time.Time{}, noFeature(d, "time of a time stamp")
 	}
 	return d.mlx5.clockTime(stamp)
-}
-
-// mlx5Clock are the pages with the device's clock. They are mapped when they are first used.
-type mlx5Clock struct {
-	mu         sync.Mutex
-	clock      *mlx5.Clock     // guarded by mu
-	info       *mlx5.ClockInfo // guarded by mu
-	page, more *mmio.Region    // guarded by mu
 }
 
 func (m *mlx5Context) readClock() (uint64, error) {
@@ -88,12 +79,6 @@ func (m *mlx5Context) clockTime(stamp uint64) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("uverbs: %s: the kernel's clock page is invalid", m.dev.Name())
 	}
 	return time.Unix(0, int64(ns)), nil
-}
-
-func (c *mlx5Clock) close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return closeRegions(c.page, c.more)
 }
 
 // mapReadOnly maps one page of the device's file for reading.

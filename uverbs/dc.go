@@ -6,7 +6,6 @@ import (
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/uverbs/ib"
-	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
 // The dynamically connected transport (DC) of mlx5 is reliable like RC, but one initiator sends to
@@ -309,15 +308,6 @@ func (q *QP) ResetStream(stream uint16) error {
 // retryHintDC explains why a DCT did not answer.
 const retryHintDC = "the DCT did not acknowledge: it is gone or not in RTR, the access key is wrong, or packets do not get through"
 
-// queryUdata reads the driver's part of QUERY_DEVICE, which has room in u.
-func (d *Device) queryUdata(u udata) error {
-	req, resp := &abi.ExQueryDevice{}, &abi.ExQueryDeviceResp{}
-	if errno := d.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE, bytesOf(req), bytesOf(resp), u); errno != 0 {
-		return d.cmd.fail("QUERY_DEVICE", errno, "")
-	}
-	return nil
-}
-
 // prepareDCT is prepareQP for a DCT, which has no queues of its own: its SRQ has the receives.
 func (q *QP) prepareDCT(s *qpSpec) (udata, error) {
 	x := &q.mlx5
@@ -332,15 +322,6 @@ func (q *QP) prepareDCT(s *qpSpec) (udata, error) {
 	}
 	req := mlx5.QPRequest{UserIndex: x.index, DC: mlx5.Target, AccessKey: s.dc.key, ECE: q.dev.mlx5.ECE}
 	return udata{in: req.Encode(), out: make([]byte, mlx5.QPRespSize)}, nil
-}
-
-func (m *mlx5Context) rateLimits() (RateLimits, error) {
-	u := udata{out: make([]byte, mlx5.QueryDeviceRespSize)}
-	if err := m.dev.queryUdata(u); err != nil {
-		return RateLimits{}, err
-	}
-	least, most, types := mlx5.DecodeRates(u.out)
-	return RateLimits{Min: least, Max: most, QPTypes: QPTypes(types)}, nil
 }
 
 // dciStreams returns the largest values of DCIStreams; 0 means no streams.

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"sync"
 	"syscall"
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
@@ -188,15 +187,6 @@ func (q *QP) SetUDPSourcePort(port uint16) error {
 		return noFeature(q.dev, "UDP source port of a QP")
 	}
 	return q.dev.mlx5.setUDPSourcePort(q, port)
-}
-
-// mlx5DEVX is what a device needs for commands to the firmware.
-type mlx5DEVX struct {
-	has bool // the context was opened for them, or may have been
-
-	mu    sync.Mutex
-	known bool      // guarded by mu
-	caps  mlx5.Caps // guarded by mu
 }
 
 // lacks is the error for a capability that the adapter does not have.

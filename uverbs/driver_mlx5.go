@@ -13,6 +13,7 @@ import (
 	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
@@ -78,6 +79,15 @@ func (mlx5Driver) hasOutOfOrder(d *Device) error {
 	return lacksOutOfOrder(d.cmd.kernelVersion())
 }
 
+// queryUdata reads the driver's part of QUERY_DEVICE, which has room in u.
+func (d *Device) queryUdata(u udata) error {
+	req, resp := &abi.ExQueryDevice{}, &abi.ExQueryDeviceResp{}
+	if errno := d.cmd.legacy(exCommand|abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE, bytesOf(req), bytesOf(resp), u); errno != 0 {
+		return d.cmd.fail("QUERY_DEVICE", errno, "")
+	}
+	return nil
+}
+
 // lacksOutOfOrder is the error of a kernel or a device without the option OutOfOrder.
 func lacksOutOfOrder(running Version) *FeatureError {
 	f := &FeatureError{Feature: "CREATE_QP with OutOfOrder"}
@@ -123,6 +133,23 @@ type mlx5Context struct {
 	devx    mlx5DEVX
 }
 
+// mlx5Clock are the pages with the device's clock. They are mapped when they are first used.
+type mlx5Clock struct {
+	mu         sync.Mutex
+	clock      *mlx5.Clock     // guarded by mu
+	info       *mlx5.ClockInfo // guarded by mu
+	page, more *mmio.Region    // guarded by mu
+}
+
+// mlx5DEVX is what a device needs for commands to the firmware.
+type mlx5DEVX struct {
+	has bool // the context was opened for them, or may have been
+
+	mu    sync.Mutex
+	known bool      // guarded by mu
+	caps  mlx5.Caps // guarded by mu
+}
+
 // mlx5Counts is memory with the layout of a flow's counters, for the kernel. It is allocated for
 // the first flow that counts.
 type mlx5Counts struct {
@@ -144,6 +171,15 @@ func (m *mlx5Context) countUdata() (udata, error) {
 		c.region = r
 	}
 	return udata{in: mlx5.EncodeFlow(addrOf(c.region.Bytes()))}, nil
+}
+
+func (m *mlx5Context) rateLimits() (RateLimits, error) {
+	u := udata{out: make([]byte, mlx5.QueryDeviceRespSize)}
+	if err := m.dev.queryUdata(u); err != nil {
+		return RateLimits{}, err
+	}
+	least, most, types := mlx5.DecodeRates(u.out)
+	return RateLimits{Min: least, Max: most, QPTypes: QPTypes(types)}, nil
 }
 
 func (mlx5Driver) contextUdata(c contextCommand, devx bool) udata {
@@ -184,6 +220,12 @@ func (m *mlx5Context) close() error {
 		return nil
 	}
 	return errors.Join(m.clock.close(), m.uars.close(), m.records.Close(), closeRegions(m.counts.region))
+}
+
+func (c *mlx5Clock) close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return closeRegions(c.page, c.more)
 }
 
 // mlx5Size converts a size error of package mlx5 to an ArgError.

@@ -466,3 +466,31 @@ func mlx5SlotErr(err error) error {
 	}
 	return err
 }
+
+// modifyUdataMlx5 has options until a MODIFY_QP has passed them to the device, as libmlx5 does.
+func (q *QP) modifyUdataMlx5() udata {
+	ece, outOfOrder := q.mlx5.eceWanted.Load(), q.mlx5.outOfOrder
+	if ece == 0 && !outOfOrder {
+		return udata{}
+	}
+	u := udata{in: mlx5.EncodeModifyQP(ece, outOfOrder), out: make([]byte, mlx5.ModifyQPRespSize)}
+	if outOfOrder && q.State() == ib.QPReset { // a later MODIFY_QP fails with EOPNOTSUPP for another reason
+		u.unsupported = noOutOfOrder(q.typ)
+	}
+	return u
+}
+
+func (q *QP) modifyAnswerMlx5(u udata) error {
+	sent := mlx5.SentECE(u.in)
+	if sent == 0 {
+		return nil
+	}
+	_, ece, err := mlx5.DecodeModifyQP(u.out)
+	if err != nil {
+		return err
+	}
+	if q.mlx5.eceWanted.CompareAndSwap(sent, 0) { // SetECE may have set others meanwhile
+		q.mlx5.eceHas.Store(ece)
+	}
+	return nil
+}
