@@ -48,12 +48,6 @@ type DCTOptions struct {
 	OutOfOrder bool // OutOfOrder has the meaning of QPOptions.OutOfOrder. The initiators must set it too.
 }
 
-// dcSpec are the options of DC that other QPs do not have.
-type dcSpec struct {
-	key     uint64
-	streams DCIStreams
-}
-
 // CreateDCI creates an initiator of DC in state [ib.QPReset] (mlx5dv_create_qp with
 // MLX5DV_DCTYPE_DCI). [QP.ReadyDC] makes it ready to send. It fails with a [FeatureError] if the
 // device does not have DC, or not the streams.
@@ -61,7 +55,7 @@ func (p *PD) CreateDCI(o DCIOptions) (*QP, error) {
 	return p.createDC(QPOptions{
 		Type: ib.DCI, SendCQ: o.SendCQ, MaxSendWR: orDefault(o.MaxSendWR, defaultQueueSize), MaxSendSGE: orDefault(o.MaxSendSGE, 1),
 		MaxInline: o.MaxInline, SignalAll: o.SignalAll, Path: o.Path, OutOfOrder: o.OutOfOrder,
-	}, dcSpec{streams: o.Streams})
+	}, dcSpec{logStreams: o.Streams.LogConcurrent, logErrored: o.Streams.LogErrored})
 }
 
 // CreateDCT creates a target of DC in state [ib.QPReset] (mlx5dv_create_qp with MLX5DV_DCTYPE_DCT).
@@ -83,7 +77,7 @@ func (p *PD) createDC(o QPOptions, dc dcSpec) (*QP, error) {
 	if err := o.check(d); err != nil {
 		return nil, err
 	}
-	if err := d.checkStreams(dc.streams); err != nil {
+	if err := d.checkStreams(&dc); err != nil {
 		return nil, err
 	}
 	s := &qpSpec{QPOptions: o, pd: p, dc: &dc}
@@ -107,8 +101,8 @@ func noDC(t ib.QPType, driver string) error {
 }
 
 // checkStreams returns an error if the device does not support the streams of a DCI.
-func (d *Device) checkStreams(want DCIStreams) error {
-	if want == (DCIStreams{}) {
+func (d *Device) checkStreams(want *dcSpec) error {
+	if want.logStreams == 0 && want.logErrored == 0 {
 		return nil
 	}
 	var streams, failed uint8
@@ -124,10 +118,10 @@ func (d *Device) checkStreams(want DCIStreams) error {
 			Feature: "CREATE_QP with DCIStreams", Driver: d.driver.name(),
 			Err: errors.New("the adapter does not have the capability log_max_dci_stream_channels, or the kernel is older than Linux 5.14"),
 		}
-	case want.LogConcurrent < 1 || want.LogConcurrent > streams:
-		return argErr("CreateDCI", "Streams.LogConcurrent", want.LogConcurrent, "1 to %d, or no streams", streams)
-	case want.LogErrored > failed:
-		return argErr("CreateDCI", "Streams.LogErrored", want.LogErrored, "0 to %d", failed)
+	case want.logStreams < 1 || want.logStreams > streams:
+		return argErr("CreateDCI", "Streams.LogConcurrent", want.logStreams, "1 to %d, or no streams", streams)
+	case want.logErrored > failed:
+		return argErr("CreateDCI", "Streams.LogErrored", want.logErrored, "0 to %d", failed)
 	}
 	return nil
 }
@@ -304,9 +298,6 @@ func (q *QP) ResetStream(stream uint16) error {
 	}
 	return q.dev.mlx5.resetStream(q, stream)
 }
-
-// retryHintDC explains why a DCT did not answer.
-const retryHintDC = "the DCT did not acknowledge: it is gone or not in RTR, the access key is wrong, or packets do not get through"
 
 // prepareDCT is prepareQP for a DCT, which has no queues of its own: its SRQ has the receives.
 func (q *QP) prepareDCT(s *qpSpec) (udata, error) {

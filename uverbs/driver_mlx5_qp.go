@@ -59,7 +59,7 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 			return udata{}, err
 		}
 	}
-	x.streams = s.dc != nil && s.dc.streams.LogConcurrent > 0
+	x.streams = s.dc != nil && s.dc.logStreams > 0
 	if s.Type == ib.RawPacket && !m.UserIndex { // mlx5_ib refuses it with EINVAL
 		return udata{}, &FeatureError{Feature: "CREATE_QP for raw packets on a card without user indices in completions", Driver: dr.name()}
 	}
@@ -98,7 +98,7 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 		Buf: addrOf(q.sqRegion.Bytes()), Record: x.rec, Send: x.send, Recv: x.recv, UserIndex: x.index, InlineScatter: s.InlineRecv, ECE: m.ECE,
 	}
 	if s.dc != nil {
-		req.DC, req.LogStreams, req.LogFailed = mlx5.Initiator, s.dc.streams.LogConcurrent, s.dc.streams.LogErrored
+		req.DC, req.LogStreams, req.LogFailed = mlx5.Initiator, s.dc.logStreams, s.dc.logErrored
 	}
 	if s.Type == ib.RawPacket {
 		req.Buf, req.SendBuf = 0, req.Buf

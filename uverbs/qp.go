@@ -138,6 +138,12 @@ type qpSpec struct {
 	prepare func(*QP, *qpSpec) (udata, error)
 }
 
+// dcSpec are the options of DC that other QPs do not have.
+type dcSpec struct {
+	key                    uint64 // of a DCT
+	logStreams, logErrored uint8  // of DCIStreams
+}
+
 // uses appends the objects that the QP uses to all.
 func (s *qpSpec) uses(all []*object) []*object {
 	if s.pd != nil {

@@ -147,6 +147,9 @@ func (q *QP) failed(wc *WC) {
 // requestRecv is WCError.Request of a receive.
 const requestRecv = "receive"
 
+// retryHintDC explains why a DCT did not answer.
+const retryHintDC = "the DCT did not acknowledge: it is gone or not in RTR, the access key is wrong, or packets do not get through"
+
 // explain returns the error for a failed completion.
 func (q *QP) explain(wc *WC) *WCError {
 	queue := q.queueOf(wc)
