@@ -1,7 +1,6 @@
 package uverbs
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -112,24 +111,4 @@ func sysfsGIDs(root, device string, port uint8, attr PortAttr) ([]GIDEntry, erro
 		}
 	}
 	return table, nil
-}
-
-// readLine returns the first line of a sysfs file of at most one page.
-func readLine(path string) (string, error) { return readLineAt(unix.AT_FDCWD, path) }
-
-// readLineAt is readLine for a file in an open directory. It creates no os.File, which would double
-// the number of system calls.
-func readLineAt(dir int, name string) (string, error) {
-	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return "", &fs.PathError{Op: "open", Path: name, Err: err}
-	}
-	defer unix.Close(fd)
-	var buf [4096]byte
-	n, err := unix.Read(fd, buf[:])
-	if err != nil {
-		return "", &fs.PathError{Op: "read", Path: name, Err: err}
-	}
-	line, _, _ := bytes.Cut(buf[:n], []byte("\n"))
-	return string(bytes.TrimSpace(line)), nil
 }
