@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -294,3 +295,7 @@ func (c *commands) missing(verb string, err *Error, running Version) *FeatureErr
 func noFeature(d *Device, name string) error {
 	return &FeatureError{Feature: name, Driver: d.driver.name()}
 }
+
+// le32 and le64 read the little-endian words of a response buffer.
+func le32(b []byte) uint32 { return binary.LittleEndian.Uint32(b) }
+func le64(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }

@@ -42,7 +42,7 @@ var layered = []struct {
 		{"drivers", []string{"driver_*.go"}},
 		{"data path", []string{"post.go", "builder.go", "dispatch.go"}},
 		{"kernel", []string{"command.go", "object.go", "kernel_*.go"}},
-		{"values", []string{"errors.go", "wr.go", "wc.go", "path.go", "mr_access.go", "qp_state.go", "qp_attr.go", "doc.go"}},
+		{"values", []string{"errors.go", "wr.go", "wc.go", "path.go", "mr_access.go", "qp_state.go", "qp_attr.go", "device_attr.go", "doc.go"}},
 		{"objects", []string{"*.go"}},
 	}},
 }
