@@ -14,17 +14,6 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// canCreate reports whether programs can create QPs of a type.
-func canCreate(t ib.QPType) bool { return t >= ib.RC && t <= ib.UD || t >= ib.RawPacket && t <= ib.DCT }
-
-// kernelQPType returns the kernel's number of a type.
-func kernelQPType(t ib.QPType) uint8 {
-	if isDC(t) {
-		return abi.IB_UVERBS_QPT_DRIVER
-	}
-	return uint8(t)
-}
-
 // QP is a queue pair (struct ibv_qp). One goroutine at a time may use its send side (PostSend,
 // BeginSend), and one its receive side (PostRecv, PostRecvs). The other methods are safe for
 // concurrent use, also beside these.
@@ -101,113 +90,6 @@ func orDefault[T comparable](v, def T) T {
 	return v
 }
 
-// CreateQP creates a queue pair in state [ib.QPReset] (ibv_create_qp_ex). [QP.Caps] returns the sizes
-// of its queues, which are at least the requested ones. To create a QP of type XRCRecv use
-// [XRCD.CreateQP], and of types DCI and DCT [PD.CreateDCI] and [PD.CreateDCT].
-func (p *PD) CreateQP(o QPOptions) (*QP, error) {
-	if err := p.usable(); err != nil {
-		return nil, err
-	}
-	s := &qpSpec{QPOptions: o, pd: p}
-	s.Type = orDefault(s.Type, ib.RC)
-	if s.hasSendQueue() {
-		s.MaxSendWR = orDefault(s.MaxSendWR, defaultQueueSize)
-		s.MaxSendSGE = orDefault(s.MaxSendSGE, 1)
-	}
-	if s.hasRecvQueue() {
-		s.MaxRecvWR = orDefault(s.MaxRecvWR, defaultQueueSize)
-		s.MaxRecvSGE = orDefault(s.MaxRecvSGE, 1)
-	}
-	if isDC(s.Type) {
-		return nil, argErr("CreateQP", "Type", s.Type, "the other types; use CreateDCI and CreateDCT for DC")
-	}
-	if err := s.check(p.dev); err != nil {
-		return nil, err
-	}
-	return newQP(p.dev, s)
-}
-
-// qpSpec describes a QP to create: options, and its PD or XRC domain.
-type qpSpec struct {
-	QPOptions
-	pd   *PD
-	xrcd *XRCD
-	open uint32 // number of an existing QP of xrcd to open, or 0
-	dc   *dcSpec
-	// prepare replaces driver.prepareQP if it is not nil.
-	prepare func(*QP, *qpSpec) (udata, error)
-}
-
-// dcSpec are the options of DC that other QPs do not have.
-type dcSpec struct {
-	key                    uint64 // of a DCT
-	logStreams, logErrored uint8  // of DCIStreams
-}
-
-// uses appends the objects that the QP uses to all.
-func (s *qpSpec) uses(all []*object) []*object {
-	if s.pd != nil {
-		all = append(all, &s.pd.object)
-	}
-	if s.xrcd != nil {
-		all = append(all, &s.xrcd.object)
-	}
-	if s.SendCQ != nil {
-		all = append(all, &s.SendCQ.object)
-	}
-	if s.RecvCQ != nil && s.RecvCQ != s.SendCQ {
-		all = append(all, &s.RecvCQ.object)
-	}
-	if s.SRQ != nil {
-		all = append(all, &s.SRQ.object)
-	}
-	if s.IndTable != nil {
-		all = append(all, &s.IndTable.object)
-	}
-	return all
-}
-
-// newQP creates or opens a QP with options that were checked.
-func newQP(d *Device, s *qpSpec) (*QP, error) {
-	qp := &QP{typ: s.Type, sendCQ: s.SendCQ, recvCQ: s.RecvCQ, path: s.Path, srq: s.SRQ}
-	if s.hasSendQueue() || s.hasRecvQueue() || s.SRQ != nil {
-		qp.kind = d.driver.kind()
-	}
-	switch {
-	case s.SRQ != nil:
-		qp.noRecv = errSRQ
-	case !s.hasRecvQueue():
-		qp.noRecv = ErrNoRecvQueue
-	}
-	if i := s.Path.GIDIndex; i != nil {
-		qp.path.GIDIndex = new(*i) // the caller may change its own
-	}
-	if s.SignalAll {
-		qp.always = SendSignaled
-	}
-	qp.newPSN()
-	ops, _ := d.driver.operations(s.Type)
-	if d.attr.AtomicCap == ib.AtomicNone && ops[WRAtomicCAS] {
-		ops[WRAtomicCAS], ops[WRAtomicFAA] = false, false
-		qp.noAtomics = true
-	}
-	qp.setOps(ops)
-	qp.state.Store(uint32(ib.QPReset))
-	if s.pd != nil {
-		qp.pd = s.pd.handle
-	}
-	var few [6]*object
-	if err := qp.addParents(d, "QP", "DESTROY_QP", s.uses(few[:0])...); err != nil {
-		return nil, err
-	}
-	if err := qp.create(s); err != nil {
-		qp.removeParents()
-		return nil, err
-	}
-	d.targetCreated(qp.cookie, qp)
-	return qp, qp.markCreated(qp)
-}
-
 // newDoorbell prepares the command that rings the doorbell.
 func (q *QP) newDoorbell() {
 	req := &abi.PostSend{QPHandle: q.handle, WQESize: uint32(len(bytesOf(&abi.SendWR{})))}
@@ -266,6 +148,17 @@ func (q *QP) Caps() QPCaps { return q.caps }
 // State returns the state that the library last set or read. The device may have moved the QP to
 // [ib.QPSQE] or [ib.QPErr] since; [QP.Query] reads the current state.
 func (q *QP) State() ib.QPState { return ib.QPState(q.state.Load()) }
+
+// cqs appends the CQs of the QP to all, each once.
+func (q *QP) cqs(all []*CQ) []*CQ {
+	if q.sendCQ != nil {
+		all = append(all, q.sendCQ)
+	}
+	if q.recvCQ != nil && q.recvCQ != q.sendCQ {
+		all = append(all, q.recvCQ)
+	}
+	return all
+}
 
 // destroyKernel destroys the kernel's object.
 func (q *QP) destroyKernel() error {

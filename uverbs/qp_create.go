@@ -9,6 +9,106 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
+// CreateQP creates a queue pair in state [ib.QPReset] (ibv_create_qp_ex). [QP.Caps] returns the sizes
+// of its queues, which are at least the requested ones. To create a QP of type XRCRecv use
+// [XRCD.CreateQP], and of types DCI and DCT [PD.CreateDCI] and [PD.CreateDCT].
+func (p *PD) CreateQP(o QPOptions) (*QP, error) {
+	if err := p.usable(); err != nil {
+		return nil, err
+	}
+	s := &qpSpec{QPOptions: o, pd: p}
+	s.Type = orDefault(s.Type, ib.RC)
+	if s.hasSendQueue() {
+		s.MaxSendWR = orDefault(s.MaxSendWR, defaultQueueSize)
+		s.MaxSendSGE = orDefault(s.MaxSendSGE, 1)
+	}
+	if s.hasRecvQueue() {
+		s.MaxRecvWR = orDefault(s.MaxRecvWR, defaultQueueSize)
+		s.MaxRecvSGE = orDefault(s.MaxRecvSGE, 1)
+	}
+	if isDC(s.Type) {
+		return nil, argErr("CreateQP", "Type", s.Type, "the other types; use CreateDCI and CreateDCT for DC")
+	}
+	if err := s.check(p.dev); err != nil {
+		return nil, err
+	}
+	return newQP(p.dev, s)
+}
+
+// CreateQP creates the receiving end of an XRC connection, a QP of type [ib.XRCRecv] (ibv_create_qp_ex
+// with IBV_QPT_XRC_RECV). It has no queues and no CQs: a message goes to the SRQ of the domain that
+// its sender names.
+func (x *XRCD) CreateQP(o XRCRecvOptions) (*QP, error) {
+	if err := x.usable(); err != nil {
+		return nil, err
+	}
+	return x.qp(o, 0)
+}
+
+// OpenQP opens an existing QP of type [ib.XRCRecv], for example of another process (ibv_open_qp). The
+// QP exists until every process that has opened it has closed it.
+func (x *XRCD) OpenQP(qpn uint32) (*QP, error) {
+	if qpn == 0 || qpn > maxQPN {
+		return nil, argErr("OpenQP", "QPN", qpn, "1 to %d", maxQPN)
+	}
+	q, err := x.qp(XRCRecvOptions{}, qpn)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := q.Query(); err != nil { // for its state
+		return nil, errors.Join(err, q.Close())
+	}
+	return q, nil
+}
+
+func (x *XRCD) qp(o XRCRecvOptions, open uint32) (*QP, error) {
+	if err := o.Path.check(x.dev); err != nil {
+		return nil, err
+	}
+	return newQP(x.dev, &qpSpec{QPOptions: QPOptions{Type: ib.XRCRecv, Path: o.Path, OutOfOrder: o.OutOfOrder}, xrcd: x, open: open})
+}
+
+// newQP creates or opens a QP with options that were checked.
+func newQP(d *Device, s *qpSpec) (*QP, error) {
+	qp := &QP{typ: s.Type, sendCQ: s.SendCQ, recvCQ: s.RecvCQ, path: s.Path, srq: s.SRQ}
+	if s.hasSendQueue() || s.hasRecvQueue() || s.SRQ != nil {
+		qp.kind = d.driver.kind()
+	}
+	switch {
+	case s.SRQ != nil:
+		qp.noRecv = errSRQ
+	case !s.hasRecvQueue():
+		qp.noRecv = ErrNoRecvQueue
+	}
+	if i := s.Path.GIDIndex; i != nil {
+		qp.path.GIDIndex = new(*i) // the caller may change its own
+	}
+	if s.SignalAll {
+		qp.always = SendSignaled
+	}
+	qp.newPSN()
+	ops, _ := d.driver.operations(s.Type)
+	if d.attr.AtomicCap == ib.AtomicNone && ops[WRAtomicCAS] {
+		ops[WRAtomicCAS], ops[WRAtomicFAA] = false, false
+		qp.noAtomics = true
+	}
+	qp.setOps(ops)
+	qp.state.Store(uint32(ib.QPReset))
+	if s.pd != nil {
+		qp.pd = s.pd.handle
+	}
+	var few [6]*object
+	if err := qp.addParents(d, "QP", "DESTROY_QP", s.uses(few[:0])...); err != nil {
+		return nil, err
+	}
+	if err := qp.create(s); err != nil {
+		qp.removeParents()
+		return nil, err
+	}
+	d.targetCreated(qp.cookie, qp)
+	return qp, qp.markCreated(qp)
+}
+
 // create creates or opens the kernel's QP and maps its rings.
 func (q *QP) create(s *qpSpec) (err error) {
 	d := q.dev
@@ -58,17 +158,6 @@ func (q *QP) create(s *qpSpec) (err error) {
 		cq.qps.Store(q.qpn, q)
 	}
 	return nil
-}
-
-// cqs appends the CQs of the QP to all, each once.
-func (q *QP) cqs(all []*CQ) []*CQ {
-	if q.sendCQ != nil {
-		all = append(all, q.sendCQ)
-	}
-	if q.recvCQ != nil && q.recvCQ != q.sendCQ {
-		all = append(all, q.recvCQ)
-	}
-	return all
 }
 
 // verb returns the name of the command.
@@ -299,4 +388,12 @@ func (q *QP) openLegacy(s *qpSpec, u udata) syscall.Errno {
 		q.created(resp)
 	}
 	return errno
+}
+
+// kernelQPType returns the kernel's number of a type.
+func kernelQPType(t ib.QPType) uint8 {
+	if isDC(t) {
+		return abi.IB_UVERBS_QPT_DRIVER
+	}
+	return uint8(t)
 }

@@ -122,6 +122,9 @@ func (o *QPOptions) hasRecvQueue() bool {
 	return o.SRQ == nil && o.IndTable == nil && o.Type != ib.XRCSend && o.Type != ib.XRCRecv && !isDC(o.Type)
 }
 
+// canCreate reports whether programs can create QPs of a type.
+func canCreate(t ib.QPType) bool { return t >= ib.RC && t <= ib.UD || t >= ib.RawPacket && t <= ib.DCT }
+
 // check returns an error if an option is invalid or not supported.
 func (o *QPOptions) check(d *Device) error {
 	if !canCreate(o.Type) {
@@ -226,4 +229,50 @@ func (o *PathOptions) check(d *Device) error {
 		return argErr("CreateQP", "Path.Access", o.Access, "%s", accessQP)
 	}
 	return nil
+}
+
+// XRCRecvOptions are the options of [XRCD.CreateQP].
+type XRCRecvOptions struct {
+	Path       PathOptions // Path says how the QP reaches its peer.
+	OutOfOrder bool        // OutOfOrder has the meaning of QPOptions.OutOfOrder. The sender must set it too.
+}
+
+// qpSpec describes a QP to create: options, and its PD or XRC domain.
+type qpSpec struct {
+	QPOptions
+	pd   *PD
+	xrcd *XRCD
+	open uint32 // number of an existing QP of xrcd to open, or 0
+	dc   *dcSpec
+	// prepare replaces driver.prepareQP if it is not nil.
+	prepare func(*QP, *qpSpec) (udata, error)
+}
+
+// dcSpec are the options of DC that other QPs do not have.
+type dcSpec struct {
+	key                    uint64 // of a DCT
+	logStreams, logErrored uint8  // of DCIStreams
+}
+
+// uses appends the objects that the QP uses to all.
+func (s *qpSpec) uses(all []*object) []*object {
+	if s.pd != nil {
+		all = append(all, &s.pd.object)
+	}
+	if s.xrcd != nil {
+		all = append(all, &s.xrcd.object)
+	}
+	if s.SendCQ != nil {
+		all = append(all, &s.SendCQ.object)
+	}
+	if s.RecvCQ != nil && s.RecvCQ != s.SendCQ {
+		all = append(all, &s.RecvCQ.object)
+	}
+	if s.SRQ != nil {
+		all = append(all, &s.SRQ.object)
+	}
+	if s.IndTable != nil {
+		all = append(all, &s.IndTable.object)
+	}
+	return all
 }

@@ -1,11 +1,9 @@
 package uverbs
 
 import (
-	"errors"
 	"os"
 	"syscall"
 
-	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
@@ -103,43 +101,4 @@ func (x *XRCD) Close() error {
 		}
 		return x.dev.cmd.fail(x.destroy, errno, "")
 	}, nil)
-}
-
-// XRCRecvOptions are the options of [XRCD.CreateQP].
-type XRCRecvOptions struct {
-	Path       PathOptions // Path says how the QP reaches its peer.
-	OutOfOrder bool        // OutOfOrder has the meaning of QPOptions.OutOfOrder. The sender must set it too.
-}
-
-// CreateQP creates the receiving end of an XRC connection, a QP of type [ib.XRCRecv] (ibv_create_qp_ex
-// with IBV_QPT_XRC_RECV). It has no queues and no CQs: a message goes to the SRQ of the domain that
-// its sender names.
-func (x *XRCD) CreateQP(o XRCRecvOptions) (*QP, error) {
-	if err := x.usable(); err != nil {
-		return nil, err
-	}
-	return x.qp(o, 0)
-}
-
-// OpenQP opens an existing QP of type [ib.XRCRecv], for example of another process (ibv_open_qp). The
-// QP exists until every process that has opened it has closed it.
-func (x *XRCD) OpenQP(qpn uint32) (*QP, error) {
-	if qpn == 0 || qpn > maxQPN {
-		return nil, argErr("OpenQP", "QPN", qpn, "1 to %d", maxQPN)
-	}
-	q, err := x.qp(XRCRecvOptions{}, qpn)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := q.Query(); err != nil { // for its state
-		return nil, errors.Join(err, q.Close())
-	}
-	return q, nil
-}
-
-func (x *XRCD) qp(o XRCRecvOptions, open uint32) (*QP, error) {
-	if err := o.Path.check(x.dev); err != nil {
-		return nil, err
-	}
-	return newQP(x.dev, &qpSpec{QPOptions: QPOptions{Type: ib.XRCRecv, Path: o.Path, OutOfOrder: o.OutOfOrder}, xrcd: x, open: open})
 }
