@@ -102,6 +102,24 @@ func ethernetAddr(gid ib.GID, netdev int) ([6]byte, error) {
 	return fail(fmt.Errorf("%s is not in the neighbour table of interface %d: %w", hop, netdev, syscall.EHOSTUNREACH))
 }
 
+// hardwareAddr converts an Ethernet address, and fails if it does not have 6 bytes.
+func hardwareAddr(ip netip.Addr, mac net.HardwareAddr) ([6]byte, error) {
+	if len(mac) != 6 {
+		return [6]byte{}, fmt.Errorf("uverbs: Ethernet address of %s: the interface has %q, not an Ethernet address: %w", ip, mac, syscall.EINVAL)
+	}
+	return [6]byte(mac), nil
+}
+
+// multicastAddr maps a multicast group to its Ethernet address (RFC 1112, RFC 2464).
+func multicastAddr(ip netip.Addr) [6]byte {
+	if ip.Is4() {
+		b := ip.As4()
+		return [6]byte{0x01, 0x00, 0x5e, b[1] & 0x7f, b[2], b[3]}
+	}
+	b := ip.As16()
+	return [6]byte{0x33, 0x33, b[12], b[13], b[14], b[15]}
+}
+
 // listed calls ask, which dumps a kernel table, again if the table changed during the dump: an
 // entry may be missing from the result then. After 10 attempts it returns the last result.
 func listed[T any](ask func() ([]T, error)) (all []T, err error) {
