@@ -21,11 +21,11 @@ var (
 	errQPClosed     = errors.New("this program closed the QP")
 )
 
-// eventCause is an asynchronous event of a QP that the device moved to QPErr.
-type eventCause EventType
+// eventCause is the name of an asynchronous event of a QP that the device moved to QPErr.
+type eventCause string
 
 func (e eventCause) Error() string {
-	return fmt.Sprintf("the device reported an asynchronous event of the QP, %q", EventType(e))
+	return fmt.Sprintf("the device reported an asynchronous event of the QP, %q", string(e))
 }
 
 // SetErrCause records why the queue pair is in state [ib.QPErr], or is about to be. It is for causes

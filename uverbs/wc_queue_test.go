@@ -251,12 +251,12 @@ func TestInitForgets(t *testing.T) {
 // cause as before.
 func TestRefusedModifyCause(t *testing.T) {
 	f := newFakeQP(t, QPOptions{})
-	f.qp.SetErrCause(eventCause(EventQPFatal))
+	f.qp.SetErrCause(eventCause(EventQPFatal.String()))
 	f.refuse["MODIFY_QP"] = syscall.EINVAL
 	if err := f.qp.Modify(QPAttr{State: ib.QPReset}, AttrState); !errors.Is(err, syscall.EINVAL) {
 		t.Fatalf("Modify: %v", err)
 	}
-	if got := f.qp.whyFlushed(); got != eventCause(EventQPFatal) {
+	if got := f.qp.whyFlushed(); got != eventCause(EventQPFatal.String()) {
 		t.Errorf("the cause is %v", got)
 	}
 }
@@ -272,19 +272,26 @@ func TestFlushCause(t *testing.T) {
 		"Modify": {func(q *QP) { q.movedTo(ib.QPErr) }, "this program moved the QP to state ERR, by Modify; receives that were still posted are flushed", errMovedToErr.err},
 		"reset":  {func(q *QP) { q.movedTo(ib.QPReset) }, "this program moved the QP to state RESET", errMovedToReset.err},
 		"peer":   {func(q *QP) { q.SetErrCause(reset); q.movedTo(ib.QPErr); q.SetErrCause(syscall.EIO) }, "the peer disconnected; receives", syscall.ECONNRESET},
-		"event":  {func(q *QP) { q.SetErrCause(eventCause(EventQPAccessErr)) }, "local access violation", eventCause(EventQPAccessErr)},
+		"event":  {func(q *QP) { q.SetErrCause(eventCause(EventQPAccessErr.String())) }, "local access violation", eventCause(EventQPAccessErr.String())},
 		"event, peer": {func(q *QP) {
-			q.SetErrCause(eventCause(EventQPAccessErr))
+			q.SetErrCause(eventCause(EventQPAccessErr.String()))
 			q.SetErrCause(reset)
-			q.SetErrCause(eventCause(EventQPFatal))
+			q.SetErrCause(eventCause(EventQPFatal.String()))
 		}, ": the peer disconnected; receives", syscall.ECONNRESET},
-		"event, Modify": {func(q *QP) { q.SetErrCause(eventCause(EventQPAccessErr)); q.movedTo(ib.QPErr); q.SetErrCause(reset) }, "by Modify; before that the device reported", errMovedToErr.err},
+		"event, Modify": {func(q *QP) {
+			q.SetErrCause(eventCause(EventQPAccessErr.String()))
+			q.movedTo(ib.QPErr)
+			q.SetErrCause(reset)
+		}, "by Modify; before that the device reported", errMovedToErr.err},
 		"event, flush": {func(q *QP) {
-			q.SetErrCause(eventCause(EventQPFatal))
+			q.SetErrCause(eventCause(EventQPFatal.String()))
 			q.failed(&WC{Status: WCWRFlushErr, Opcode: WCRecv})
 			q.movedTo(ib.QPErr)
-		}, ": the device reported", eventCause(EventQPFatal)},
-		"later event":   {func(q *QP) { q.SetErrCause(eventCause(EventQPFatal)); q.SetErrCause(eventCause(EventQPReqErr)) }, "invalid request", eventCause(EventQPReqErr)},
+		}, ": the device reported", eventCause(EventQPFatal.String())},
+		"later event": {func(q *QP) {
+			q.SetErrCause(eventCause(EventQPFatal.String()))
+			q.SetErrCause(eventCause(EventQPReqErr.String()))
+		}, "invalid request", eventCause(EventQPReqErr.String())},
 		"closed":        {func(q *QP) { q.closed.Store(true) }, "this program closed the QP", errQPClosed},
 		"flushed first": {func(q *QP) { q.failed(&WC{Status: WCWRFlushErr, Opcode: WCRecv}); q.movedTo(ib.QPErr) }, "the device moved the QP to state ERR", nil},
 		"nothing":       {func(q *QP) { q.SetErrCause(nil); q.movedTo(ib.QPRTS) }, "the device moved the QP to state ERR", nil},
