@@ -228,7 +228,7 @@ func (p *PD) ImportMR(handle uint32, o ImportMROptions) (*MR, error) {
 	m := &MR{handle: handle}
 	m.imported = true
 	s := &region{access: o.Access, slice: o.Memory}
-	if err := m.use(p, s); err != nil {
+	if err := m.use(p, nil); err != nil {
 		return nil, err
 	}
 	a, err := p.dev.queryImported(handle)

@@ -38,7 +38,6 @@ type region struct {
 	buf    *Buffer // the memory of RegMR
 	offset int     // in buf
 	slice  []byte  // the memory of RegSlice
-	dmah   *DMAH   // or nil
 	direct bool    // MROptions.DataDirect
 }
 
@@ -116,7 +115,7 @@ func (p *PD) RegMR(buf *Buffer, o MROptions) (*MR, error) {
 	if err := o.region(op, buf, &mr.mem); err != nil {
 		return nil, err
 	}
-	if err := mr.register(p, &mr.mem); err != nil {
+	if err := mr.register(p, &mr.mem, o.DMAH); err != nil {
 		buf.release()
 		return nil, err
 	}
@@ -136,7 +135,7 @@ func (o *MROptions) region(op string, buf *Buffer, s *region) error {
 		buf.release()
 		return argErr(op, "DataDirect", true, "false; only RegDMABuf has it")
 	}
-	*s = region{access: o.Access, buf: buf, dmah: o.DMAH}
+	*s = region{access: o.Access, buf: buf}
 	var length int
 	if s.offset, length, err = o.part(op, len(mem)); err == nil {
 		s.start, s.length = addrOf(mem)+uint64(s.offset), uint64(length)
@@ -165,7 +164,7 @@ func (p *PD) RegSlice(b []byte, access Access) (*MR, error) {
 	var err error
 	o := MROptions{Access: access}
 	if s.iova, err = o.iova(op, s.start, s.length); err == nil {
-		err = mr.register(p, s)
+		err = mr.register(p, s, nil)
 	}
 	if err != nil {
 		mr.pin.Unpin()
@@ -175,11 +174,11 @@ func (p *PD) RegSlice(b []byte, access Access) (*MR, error) {
 	return mr, mr.markCreated(mr)
 }
 
-// use makes the MR a user of its PD and its DMA handle.
-func (m *MR) use(p *PD, s *region) error {
+// use makes the MR a user of its PD and of its DMA handle, which may be nil.
+func (m *MR) use(p *PD, h *DMAH) error {
 	m.pd = p
-	if s.dmah != nil {
-		return m.addParents(p.dev, "MR", "DEREG_MR", &p.object, &s.dmah.object)
+	if h != nil {
+		return m.addParents(p.dev, "MR", "DEREG_MR", &p.object, &h.object)
 	}
 	return m.addParents(p.dev, "MR", "DEREG_MR", &p.object)
 }
@@ -187,12 +186,12 @@ func (m *MR) use(p *PD, s *region) error {
 // register registers memory of this process. It uses the legacy command unless there is a DMA
 // handle, which only the ioctl method takes: in Linux 7.2 that method leaves an MR of rxe with
 // address and length 0, which no request can use.
-func (m *MR) register(p *PD, s *region) error {
-	if err := m.use(p, s); err != nil {
+func (m *MR) register(p *PD, s *region, h *DMAH) error {
+	if err := m.use(p, h); err != nil {
 		return err
 	}
-	if s.dmah != nil {
-		if errno := m.registerEx(p, s, -1); errno != 0 {
+	if h != nil {
+		if errno := m.registerEx(p, s, h, -1); errno != 0 {
 			m.removeParents()
 			return p.dev.regError("REG_MR_EX", errno, s)
 		}
@@ -226,14 +225,14 @@ func (m *MR) register(p *PD, s *region) error {
 
 // registerEx uses UVERBS_METHOD_REG_MR, for memory of this process or, if fd is not negative, for a
 // dma-buf.
-func (m *MR) registerEx(p *PD, s *region, fd int) syscall.Errno {
+func (m *MR) registerEx(p *PD, s *region, h *DMAH, fd int) syscall.Errno {
 	var lkey, rkey [4]byte
 	cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_REG_MR)
 	defer cmd.done()
 	handle := cmd.newObj(abi.UVERBS_ATTR_REG_MR_HANDLE)
 	cmd.obj(abi.UVERBS_ATTR_REG_MR_PD_HANDLE, p.handle)
-	if s.dmah != nil {
-		cmd.obj(abi.UVERBS_ATTR_REG_MR_DMA_HANDLE, s.dmah.handle)
+	if h != nil {
+		cmd.obj(abi.UVERBS_ATTR_REG_MR_DMA_HANDLE, h.handle)
 	}
 	cmd.u64(abi.UVERBS_ATTR_REG_MR_IOVA, s.iova)
 	if fd < 0 {
@@ -452,7 +451,7 @@ func (p *PD) RegImplicit(access Access) (*MR, error) {
 		return nil, &FeatureError{Feature: "implicit on-demand paging", Driver: p.dev.driver.name()}
 	}
 	mr := &MR{}
-	if err := mr.register(p, &region{access: access, length: math.MaxUint64}); err != nil {
+	if err := mr.register(p, &region{access: access, length: math.MaxUint64}, nil); err != nil {
 		return nil, err
 	}
 	return mr, mr.markCreated(mr)

@@ -39,7 +39,7 @@ func (p *PD) RegDMABuf(f *os.File, o MROptions) (*MR, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &region{access: o.Access, start: uint64(offset), length: uint64(length), dmah: o.DMAH, direct: o.DataDirect}
+	s := &region{access: o.Access, start: uint64(offset), length: uint64(length), direct: o.DataDirect}
 	if s.iova, err = o.iova(op, s.start, s.length); err != nil {
 		return nil, err
 	}
@@ -51,12 +51,12 @@ func (p *PD) RegDMABuf(f *os.File, o MROptions) (*MR, error) {
 		return nil, fmt.Errorf("uverbs: %s: %w", op, err)
 	}
 	mr := &MR{}
-	if err := mr.use(p, s); err != nil {
+	if err := mr.use(p, o.DMAH); err != nil {
 		return nil, err
 	}
 	var regErr error
 	// Control keeps the descriptor open, so that its number is not reused.
-	if err = raw.Control(func(fd uintptr) { regErr = mr.registerDMABuf(p, s, int(fd)) }); err == nil {
+	if err = raw.Control(func(fd uintptr) { regErr = mr.registerDMABuf(p, s, o.DMAH, int(fd)) }); err == nil {
 		err = regErr
 	} else {
 		err = fmt.Errorf("uverbs: %s: %w", op, os.ErrClosed)
@@ -69,9 +69,9 @@ func (p *PD) RegDMABuf(f *os.File, o MROptions) (*MR, error) {
 }
 
 // registerDMABuf registers the dma-buf of a descriptor.
-func (m *MR) registerDMABuf(p *PD, s *region, fd int) error {
-	if s.dmah != nil {
-		return p.dev.cmd.fail("REG_MR_EX", m.registerEx(p, s, fd), "")
+func (m *MR) registerDMABuf(p *PD, s *region, h *DMAH, fd int) error {
+	if h != nil {
+		return p.dev.cmd.fail("REG_MR_EX", m.registerEx(p, s, h, fd), "")
 	}
 	var lkey, rkey [4]byte
 	cmd := newIoctl(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_REG_DMABUF_MR)

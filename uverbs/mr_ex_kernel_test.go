@@ -27,8 +27,8 @@ func TestRegMREx(t *testing.T) {
 	s := &region{access: AccessLocalWrite, start: addrOf(buf.Bytes()), iova: addrOf(buf.Bytes()), length: 8192}
 	register := func(fd int) (*MR, error) {
 		m := &MR{}
-		must(t, m.use(pd, s))
-		if errno := m.registerEx(pd, s, fd); errno != 0 {
+		must(t, m.use(pd, nil))
+		if errno := m.registerEx(pd, s, nil, fd); errno != 0 {
 			m.removeParents()
 			return nil, d.regError("REG_MR_EX", errno, s)
 		}
