@@ -2,9 +2,7 @@ package uverbs
 
 import (
 	"fmt"
-	"net/netip"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -13,22 +11,6 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
-
-// GIDEntry is an entry of a port's GID table. Unless the system's netns mode is exclusive, the table has
-// the GIDs of all network namespaces. An entry belongs to the network namespace of the process if an
-// interface there has the index Netdev and the address of the GID.
-type GIDEntry struct {
-	Port   uint8      // Port is the port number, from 1.
-	Index  int        // Index is the position in the table (the "GID index").
-	GID    ib.GID     // GID is the identifier.
-	Type   ib.GIDType // Type is the encapsulation of packets.
-	Netdev int        // Netdev is the index of the network interface in its own network namespace; 0 if there is none.
-}
-
-// String describes the entry in one line.
-func (e GIDEntry) String() string {
-	return fmt.Sprintf("%d: %s (%s, %s)", e.Index, e.GID, e.GID.Addr(), e.Type)
-}
 
 // GIDTable returns the used entries of a port's GID table, sorted by index (ibv_query_gid_table).
 // If the kernel or RDMAABI rules out the ioctl, it reads sysfs.
@@ -241,27 +223,6 @@ func gidList(table []GIDEntry) string {
 	return strings.Join(all, "; ")
 }
 
-// gidRoute is the host's route to a peer.
-type gidRoute struct {
-	source netip.Addr   // the source address that the kernel would use; the zero Addr if there is no route
-	link   int          // the network interface that the route leaves by
-	near   []netip.Addr // addresses of this host on the peer's subnet
-	up     []int        // network interfaces that are up
-	own    []hostAddr   // the addresses of the network interfaces; nil if they cannot be read
-}
-
-// hostAddr is an address of a network interface of this network namespace.
-type hostAddr struct {
-	addr netip.Addr // IPv4 unmapped, without a zone
-	link int        // the index of the network interface
-}
-
-// isOwn reports whether an entry belongs to this network namespace. Its interface has the address, or
-// the MAC address that the kernel has made a link-local GID of.
-func (r *gidRoute) isOwn(e *GIDEntry) bool {
-	return slices.Contains(r.own, hostAddr{e.GID.Addr(), e.Netdev})
-}
-
 // ownEntries returns the entries of a GID table that belong to this network namespace, or all if that
 // cannot be known. Those of a device in the process do.
 func (d *Device) ownEntries(table []GIDEntry, r gidRoute) (own []GIDEntry) {
@@ -274,13 +235,4 @@ func (d *Device) ownEntries(table []GIDEntry, r gidRoute) (own []GIDEntry) {
 		}
 	}
 	return own
-}
-
-// ofMAC returns the link-local address that the kernel makes of an Ethernet address for the GID table,
-// whatever addresses the interface has.
-func ofMAC(mac []byte) (netip.Addr, bool) {
-	if len(mac) != 6 {
-		return netip.Addr{}, false
-	}
-	return netip.AddrFrom16([16]byte{0: 0xfe, 0x80, 8: mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}), true
 }

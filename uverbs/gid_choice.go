@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"bytes"
+	"net/netip"
 	"slices"
 
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -62,6 +63,36 @@ func chooseGID(table []GIDEntry, peer ib.GID, route func(peer ib.GID) gidRoute) 
 		}
 	}
 	return best, true
+}
+
+// gidRoute is the host's route to a peer.
+type gidRoute struct {
+	source netip.Addr   // the source address that the kernel would use; the zero Addr if there is no route
+	link   int          // the network interface that the route leaves by
+	near   []netip.Addr // addresses of this host on the peer's subnet
+	up     []int        // network interfaces that are up
+	own    []hostAddr   // the addresses of the network interfaces; nil if they cannot be read
+}
+
+// hostAddr is an address of a network interface of this network namespace.
+type hostAddr struct {
+	addr netip.Addr // IPv4 unmapped, without a zone
+	link int        // the index of the network interface
+}
+
+// isOwn reports whether an entry belongs to this network namespace. Its interface has the address, or
+// the MAC address that the kernel has made a link-local GID of.
+func (r *gidRoute) isOwn(e *GIDEntry) bool {
+	return slices.Contains(r.own, hostAddr{e.GID.Addr(), e.Netdev})
+}
+
+// ofMAC returns the link-local address that the kernel makes of an Ethernet address for the GID table,
+// whatever addresses the interface has.
+func ofMAC(mac []byte) (netip.Addr, bool) {
+	if len(mac) != 6 {
+		return netip.Addr{}, false
+	}
+	return netip.AddrFrom16([16]byte{0: 0xfe, 0x80, 8: mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}), true
 }
 
 // gidSuits ranks an entry by the GIDs alone: on RoCE by link-local and address family, on

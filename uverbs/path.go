@@ -53,3 +53,19 @@ func (e Endpoint) check() error {
 	}
 	return nil
 }
+
+// GIDEntry is an entry of a port's GID table. Unless the system's netns mode is exclusive, the table has
+// the GIDs of all network namespaces. An entry belongs to the network namespace of the process if an
+// interface there has the index Netdev and the address of the GID.
+type GIDEntry struct {
+	Port   uint8      // Port is the port number, from 1.
+	Index  int        // Index is the position in the table (the "GID index").
+	GID    ib.GID     // GID is the identifier.
+	Type   ib.GIDType // Type is the encapsulation of packets.
+	Netdev int        // Netdev is the index of the network interface in its own network namespace; 0 if there is none.
+}
+
+// String describes the entry in one line.
+func (e GIDEntry) String() string {
+	return fmt.Sprintf("%d: %s (%s, %s)", e.Index, e.GID, e.GID.Addr(), e.Type)
+}
