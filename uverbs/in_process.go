@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
-	"net/netip"
 	"runtime"
 	"slices"
 	"sync/atomic"
@@ -73,37 +71,6 @@ func noKernelDevices(err error) bool {
 		errors.Is(err, syscall.EPROTONOSUPPORT) || // the RDMA core is not loaded
 		errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.ENOSYS) || // no netlink
 		errors.Is(err, fs.ErrPermission) // a sandbox
-}
-
-// openInProcess opens the first usable device in the process that has an address. The error is nil
-// if no device has it.
-func openInProcess(addr netip.Addr) (*Device, error) {
-	var failed error
-	for _, info := range inProcessDevices() {
-		if !slices.ContainsFunc(info.inproc.Addrs(), func(a netip.Addr) bool { return sameAddr(a, addr, &info) }) {
-			continue
-		}
-		if info.Err != nil {
-			failed = info.Err
-			continue
-		}
-		d, err := open(info)
-		if err == nil {
-			return d, nil
-		}
-		failed = err
-	}
-	return nil, failed
-}
-
-// sameAddr reports whether a device's address is the one that is looked for, whose zone may be
-// empty, a name or an index.
-func sameAddr(a, want netip.Addr, info *DeviceInfo) bool {
-	if a.Unmap().WithZone("") != want.WithZone("") {
-		return false
-	}
-	i := info.inproc.Info()
-	return want.Zone() == a.Zone() || isZone(want.Zone(), &net.Interface{Name: i.Netdev, Index: i.NetdevIndex})
 }
 
 // inProcessGIDs returns the GID table of a port of a device in the process.

@@ -36,7 +36,9 @@ var layered = []struct {
 	layers    []layer // a file belongs to the first layer with a pattern that matches
 }{
 	{"uverbs", 145, 503, []layer{
-		{"convenience", []string{"connect.go", "gid_choice.go", "grh.go", "open_first.go", "open_netdev.go", "soft_env.go", "pool.go"}},
+		{"convenience", []string{
+			"connect.go", "gid_choice.go", "grh.go", "open_first.go", "open_netdev.go", "soft_env.go", "pool.go", "route_linux.go", "route_other.go",
+		}},
 		{"diagnosis", []string{"wc_error.go", "wc_flush.go", "route_*.go", "port_counters.go", "local_peer.go"}},
 		{"only mlx5", mlx5Only},
 		{"drivers", []string{"driver_*.go"}},
