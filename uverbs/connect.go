@@ -230,9 +230,6 @@ func (q *QP) access() Access {
 	return access
 }
 
-// connected reports whether a QP of this type connects to one peer.
-func (q *QP) connected() bool { return q.typ != ib.UD && q.typ != ib.RawPacket && !isDC(q.typ) }
-
 // useReady names the methods for types of QP that are not connected.
 const useReady = "use ReadyUD for UD and raw packet, and ReadyDC for DCI and DCT"
 

@@ -210,6 +210,9 @@ func (q *QP) Close() error {
 // isDC reports whether a type is one of DC.
 func isDC(t ib.QPType) bool { return t == ib.DCI || t == ib.DCT }
 
+// connected reports whether a QP of this type connects to one peer.
+func (q *QP) connected() bool { return q.typ != ib.UD && q.typ != ib.RawPacket && !isDC(q.typ) }
+
 // peerInfo describes a QP's peer and path, for errors.
 type peerInfo struct {
 	Endpoint
