@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"weak"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -304,4 +305,33 @@ func (d *Device) Close() error {
 		return nil
 	}, nil)
 	return errors.Join(err, closeErr)
+}
+
+// opened are the devices that this program has open. If the peer of a QP belongs to one of them,
+// the error of a failed request can include what is wrong at the peer. The pointers are weak, so no
+// device is kept alive.
+var opened struct {
+	mu   sync.Mutex
+	devs map[weak.Pointer[Device]]struct{}
+}
+
+// addOpened adds a device; removeOpened removes it.
+func (d *Device) addOpened() {
+	opened.mu.Lock()
+	defer opened.mu.Unlock()
+	if opened.devs == nil {
+		opened.devs = map[weak.Pointer[Device]]struct{}{}
+	}
+	for w := range opened.devs {
+		if w.Value() == nil { // it was never closed
+			delete(opened.devs, w)
+		}
+	}
+	opened.devs[weak.Make(d)] = struct{}{}
+}
+
+func (d *Device) removeOpened() {
+	opened.mu.Lock()
+	delete(opened.devs, weak.Make(d))
+	opened.mu.Unlock()
 }

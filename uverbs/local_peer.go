@@ -2,40 +2,9 @@ package uverbs
 
 import (
 	"fmt"
-	"sync"
-	"weak"
 
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
-
-// opened are the devices that this program has open. If the peer of a QP belongs to one of them,
-// the error of a failed request can include what is wrong at the peer. The pointers are weak, so no
-// device is kept alive.
-var opened struct {
-	mu   sync.Mutex
-	devs map[weak.Pointer[Device]]struct{}
-}
-
-// addOpened adds a device; removeOpened removes it.
-func (d *Device) addOpened() {
-	opened.mu.Lock()
-	defer opened.mu.Unlock()
-	if opened.devs == nil {
-		opened.devs = map[weak.Pointer[Device]]struct{}{}
-	}
-	for w := range opened.devs {
-		if w.Value() == nil { // it was never closed
-			delete(opened.devs, w)
-		}
-	}
-	opened.devs[weak.Make(d)] = struct{}{}
-}
-
-func (d *Device) removeOpened() {
-	opened.mu.Lock()
-	delete(opened.devs, weak.Make(d))
-	opened.mu.Unlock()
-}
 
 // atPeer describes a failure from the peer's side, if the peer is a QP of this program, and
 // otherwise returns "". It reads the addresses of both from the kernel.

@@ -39,7 +39,7 @@ var layered = []struct {
 		{"convenience", []string{
 			"connect.go", "gid_choice.go", "grh.go", "open_first.go", "open_netdev.go", "soft_env.go", "pool.go", "route_linux.go", "route_other.go",
 		}},
-		{"diagnosis", []string{"wc_error.go", "wc_flush.go", "route_*.go", "port_counters.go", "local_peer.go"}},
+		{"diagnosis", []string{"qp_err.go", "wc_error.go", "wc_flush.go", "route_*.go", "port_counters.go", "local_peer.go"}},
 		{"only mlx5", mlx5Only},
 		{"drivers", []string{"driver_*.go"}},
 		{"data path", []string{"post.go", "builder.go", "dispatch.go"}},
