@@ -295,7 +295,7 @@ func (c *CQ) Resize(cqe int) error {
 	if errno != 0 {
 		hint := ""
 		if errno == syscall.EINVAL {
-			hint = resizeHint(cqe)
+			hint = fmt.Sprintf("there may be more than %d completions in it; poll them first; or it has lost a completion (EventCQErr)", cqe)
 		}
 		return errors.Join(d.cmd.fail("RESIZE_CQ", errno, hint), c.abandonResize())
 	}
@@ -308,11 +308,6 @@ func (c *CQ) Resize(cqe int) error {
 		return fmt.Errorf("uverbs: CQ: unmap old ring: %w", err)
 	}
 	return nil
-}
-
-// resizeHint explains why a CQ cannot be resized to cqe completions.
-func resizeHint(cqe int) string {
-	return fmt.Sprintf("there may be more than %d completions in it; poll them first; or it has lost a completion (EventCQErr)", cqe)
 }
 
 // cqModerate is IB_CQ_MODERATE (rdma/ib_verbs.h), the attribute that MODIFY_CQ can change.

@@ -243,12 +243,6 @@ func (q *QP) PathTo(remote Endpoint) (AHAttr, error) {
 	return ah, err
 }
 
-// setNumber sets the number of a DCT.
-func (q *QP) setNumber(dctn uint32) {
-	q.dctn.Store(dctn)
-	q.recvCQ.qps.Store(dctn, q)
-}
-
 // ToDCT sets the target of a work request of a DCI: the number of a DCT at the address ah, and its
 // access key (mlx5dv_wr_set_dc_addr).
 //
@@ -356,7 +350,8 @@ func (q *QP) dctReady(u udata) error {
 	if err != nil {
 		return err
 	}
-	q.setNumber(dctn)
+	q.dctn.Store(dctn)
+	q.recvCQ.qps.Store(dctn, q)
 	q.mlx5.registerNumber(q.dev.mlx5, dctn)
 	return nil
 }

@@ -51,8 +51,10 @@ func (d *Device) AllocDM(length int, o DMOptions) (*DM, error) {
 	handle := cmd.newObj(abi.UVERBS_ATTR_ALLOC_DM_HANDLE)
 	cmd.u64(abi.UVERBS_ATTR_ALLOC_DM_LENGTH, m.length)
 	cmd.u32(abi.UVERBS_ATTR_ALLOC_DM_ALIGNMENT, o.LogAlign)
-	if d.mlx5 != nil {
-		m.allocAttrs(cmd)
+	if d.mlx5 != nil { // the kernel requires the attributes for the location
+		m.mlx5 = &mlx5DM{}
+		cmd.out(mlx5.AttrDMPage, m.mlx5.page[:2])
+		cmd.out(mlx5.AttrDMOffset, m.mlx5.start[:])
 	}
 	if errno := d.cmd.ioctl(cmd); errno != 0 {
 		m.removeParents()
@@ -242,13 +244,6 @@ type mlx5DM struct {
 // dmWord must be the word size of the device.
 const _ = -(dmWord ^ mlx5.WordSize)
 
-// allocAttrs adds the attributes for the location of the memory, which the kernel requires.
-func (m *DM) allocAttrs(cmd *ioctlCommand) {
-	m.mlx5 = &mlx5DM{}
-	cmd.out(mlx5.AttrDMPage, m.mlx5.page[:2])
-	cmd.out(mlx5.AttrDMOffset, m.mlx5.start[:])
-}
-
 // query reads the location and the length of imported memory (MLX5_IB_METHOD_DM_QUERY).
 func (m *DM) query() error {
 	m.mlx5 = &mlx5DM{}
@@ -320,5 +315,5 @@ func (m *DM) unmap() error {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return closeRegions(x.region)
+	return mmio.RetireAll(x.region)
 }

@@ -57,7 +57,7 @@ func (d *Device) AllocDMAH(o DMAHOptions) (*DMAH, error) {
 		cmd.u32(abi.UVERBS_ATTR_ALLOC_DMAH_CPU_ID, uint32(*o.CPU))
 	}
 	if o.MemType != 0 {
-		cmd.choice(abi.UVERBS_ATTR_ALLOC_DMAH_TPH_MEM_TYPE, uint8(o.MemType-1), nil)
+		cmd.attr(abi.UVERBS_ATTR_ALLOC_DMAH_TPH_MEM_TYPE).Enum = uint8(o.MemType - 1) // one without an input
 	}
 	if o.ProcessingHint != nil {
 		cmd.in(abi.UVERBS_ATTR_ALLOC_DMAH_PH, []byte{*o.ProcessingHint})
@@ -81,14 +81,6 @@ func (o *DMAHOptions) hint(errno syscall.Errno) string {
 		return fmt.Sprintf("there may be no processor %d", *o.CPU)
 	}
 	return ""
-}
-
-// choice adds an attribute that selects one of several kinds of input (UVERBS_ATTR_ENUM_IN). The
-// input is b; nil for a kind without input.
-func (c *ioctlCommand) choice(id uint16, which uint8, b []byte) {
-	a := c.attr(id)
-	a.Enum = which
-	a.SetIn(b)
 }
 
 // Close frees the handle (ibv_dealloc_dmah).

@@ -194,10 +194,6 @@ func (software) oneCQESize(c *CQ, o *CQOptions) error {
 	return nil
 }
 
-// closeRegions unmaps the regions that are not nil. A goroutine that has not yet seen that the
-// object is closed may still access them.
-func closeRegions(regions ...*mmio.Region) error { return mmio.RetireAll(regions...) }
-
 // driverOf returns the driver with the given kernel driver ID, or nil if it is not supported.
 func driverOf(id netlinkrdma.DriverID) driver {
 	for _, d := range drivers {

@@ -219,13 +219,13 @@ func (m *mlx5Context) close() error {
 	if m == nil {
 		return nil
 	}
-	return errors.Join(m.clock.close(), m.uars.close(), m.records.Close(), closeRegions(m.counts.region))
+	return errors.Join(m.clock.close(), m.uars.close(), m.records.Close(), mmio.RetireAll(m.counts.region))
 }
 
 func (c *mlx5Clock) close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return closeRegions(c.page, c.more)
+	return mmio.RetireAll(c.page, c.more)
 }
 
 // mlx5Size converts a size error of package mlx5 to an ArgError.

@@ -48,7 +48,7 @@ func (mlx5Driver) prepareCQ(c *CQ, o *CQOptions) (u udata, err error) {
 	defer func() {
 		if err != nil {
 			m.records.Give(x.rec)
-			err = errors.Join(err, closeRegions(c.region))
+			err = errors.Join(err, mmio.RetireAll(c.region))
 		}
 	}()
 	if c.region, err = mapRingMemory(n * x.cqe); err != nil {
@@ -84,7 +84,7 @@ func (mlx5Driver) freeCQ(c *CQ) error {
 	c.mlx5.ring = nil
 	c.mlx5.mu.Unlock()
 	c.dev.mlx5.records.Give(c.mlx5.rec)
-	return closeRegions(c.region)
+	return mmio.RetireAll(c.region)
 }
 
 // prepareResize leaves resizing locked if there is something to do; abandonResizeMlx5 and

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync/atomic"
 
+	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
@@ -186,7 +187,7 @@ func (mlx5Driver) freeQP(q *QP) error {
 		m.uars.give(x.reg)
 	}
 	x.rec, x.reg = mlx5.Record{}, nil
-	return closeRegions(q.sqRegion, q.rqRegion)
+	return mmio.RetireAll(q.sqRegion, q.rqRegion)
 }
 
 // cleanCQsMlx5 removes the QP's completions from its CQs.

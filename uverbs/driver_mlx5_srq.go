@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/mmio/mlx5"
 )
 
@@ -85,7 +86,7 @@ func (mlx5Driver) freeSRQ(s *SRQ) error {
 	}
 	m.records.Give(x.rec)
 	x.rec = mlx5.Record{}
-	return closeRegions(s.region)
+	return mmio.RetireAll(s.region)
 }
 
 // modifySRQ arms the limit. The device cannot resize an SRQ.

@@ -137,7 +137,7 @@ func (u *mlx5UARs) alloc(typ uint64) (*mlx5UAR, error) {
 
 // free frees a page.
 func (u *mlx5UARs) free(p *mlx5UAR) error {
-	err := closeRegions(p.region)
+	err := mmio.RetireAll(p.region)
 	if !p.object {
 		return err
 	}

@@ -69,9 +69,9 @@ func (rxeDriver) prepareSRQ(*SRQ, *SRQOptions) (udata, error) {
 }
 
 // freeCQ, freeQP and freeSRQ unmap the rings.
-func (rxeDriver) freeCQ(c *CQ) error   { return closeRegions(c.region) }
-func (rxeDriver) freeQP(q *QP) error   { return closeRegions(q.sqRegion, q.rqRegion) }
-func (rxeDriver) freeSRQ(s *SRQ) error { return closeRegions(s.region) }
+func (rxeDriver) freeCQ(c *CQ) error   { return mmio.RetireAll(c.region) }
+func (rxeDriver) freeQP(q *QP) error   { return mmio.RetireAll(q.sqRegion, q.rqRegion) }
+func (rxeDriver) freeSRQ(s *SRQ) error { return mmio.RetireAll(s.region) }
 
 func (rxeDriver) operations(t ib.QPType) (opcodeSet, bool) {
 	switch t {

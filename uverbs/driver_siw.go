@@ -99,14 +99,14 @@ func (siwDriver) prepareSRQ(*SRQ, *SRQOptions) (udata, error) {
 }
 
 // freeCQ, freeQP and freeSRQ unmap the rings.
-func (siwDriver) freeCQ(c *CQ) error { return closeRegions(c.region) }
+func (siwDriver) freeCQ(c *CQ) error { return mmio.RetireAll(c.region) }
 func (siwDriver) freeQP(q *QP) error {
 	if q.awaitFirstRecv.CompareAndSwap(true, false) {
 		q.recvCQ.awaitFirstRecv.Add(-1)
 	}
-	return closeRegions(q.sqRegion, q.rqRegion)
+	return mmio.RetireAll(q.sqRegion, q.rqRegion)
 }
-func (siwDriver) freeSRQ(s *SRQ) error { return closeRegions(s.region) }
+func (siwDriver) freeSRQ(s *SRQ) error { return mmio.RetireAll(s.region) }
 
 // mapSiw maps a ring.
 func (d *Device) mapSiw(r siw.Ring) (*mmio.Region, error) {

@@ -206,9 +206,9 @@ func TestNoEvents(t *testing.T) {
 // not insist.
 func TestEventFD(t *testing.T) {
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
-		fd, ok := d.eventFD()
+		fd, ok := d.asyncFD, d.asyncFD >= 0
 		if ok != (method == "ioctl") {
-			t.Errorf("eventFD is %d, %v", fd, ok)
+			t.Errorf("the events have the descriptor %d", fd)
 		}
 		cq := value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
 		if c := k.last("CREATE_CQ"); ok {

@@ -231,7 +231,8 @@ func (p *PD) ImportMR(handle uint32, o ImportMROptions) (*MR, error) {
 	if err := m.use(p, nil); err != nil {
 		return nil, err
 	}
-	a, err := p.dev.queryImported(handle)
+	a, errno := p.dev.queryMR(handle)
+	err := p.dev.importErr("QUERY_MR", "MR", handle, errno, Version{5, 9})
 	if err == nil && o.Memory != nil && uint64(len(o.Memory)) != a.Length {
 		err = argErr(op, "length of Memory", len(o.Memory), "%d bytes, the length of the region", a.Length)
 	}
@@ -242,12 +243,6 @@ func (p *PD) ImportMR(handle uint32, o ImportMROptions) (*MR, error) {
 	s.iova, s.length = a.IOVA, a.Length
 	m.setRegion(s, a.LKey, a.RKey)
 	return m, m.markCreated(m)
-}
-
-// queryImported queries the region of a handle.
-func (d *Device) queryImported(handle uint32) (MRAttr, error) {
-	a, errno := d.queryMR(handle)
-	return a, d.importErr("QUERY_MR", "MR", handle, errno, Version{5, 9})
 }
 
 // importErr returns the error of a command that queries an object to import.

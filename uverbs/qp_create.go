@@ -150,7 +150,7 @@ func (q *QP) create(s *qpSpec) (err error) {
 	if err := d.driver.mapQP(q, u); err != nil {
 		return errors.Join(err, q.destroyKernel())
 	}
-	if q.typ == ib.DCT { // setNumber does the rest
+	if q.typ == ib.DCT { // dctReady does the rest
 		return nil
 	}
 	var few [2]*CQ

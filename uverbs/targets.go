@@ -95,16 +95,11 @@ func (d *Device) openEvents() error {
 	return err
 }
 
-// eventFD returns the descriptor for the EVENT_FD attribute of commands that create objects. It
-// reports false if the file was not opened by ioctl. Without the attribute the kernel uses the
-// first event file of the context, which is the same one.
-func (d *Device) eventFD() (fd int, ok bool) {
-	return d.asyncFD, d.async != nil && d.asyncFD >= 0
-}
-
-// eventFDAttr adds that attribute as an optional one.
+// eventFDAttr adds the attribute EVENT_FD of a command that creates an object, as an optional one, unless
+// the file was not opened by ioctl. Without the attribute the kernel uses the first event file of the
+// context, which is the same one.
 func (d *Device) eventFDAttr(cmd *ioctlCommand, id uint16) {
-	if fd, ok := d.eventFD(); ok {
-		cmd.fd(id, fd).Flags = 0
+	if d.async != nil && d.asyncFD >= 0 {
+		cmd.fd(id, d.asyncFD).Flags = 0
 	}
 }

@@ -450,5 +450,5 @@ func (w *WQ) freeRing() error {
 	x.unregister(m)
 	m.records.Give(x.rec)
 	x.rec = mlx5.Record{}
-	return closeRegions(x.region)
+	return mmio.RetireAll(x.region)
 }
