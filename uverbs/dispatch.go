@@ -8,9 +8,7 @@ import (
 // The code for each driver is in the files driver_*.go. This file selects it on the data path, with
 // switches: an interface would make every caller's work request escape to the heap.
 
-// driverKind selects a driver on the data path.
-type driverKind uint8
-
+// Kinds of drivers.
 const (
 	kindInvalid driverKind = iota // a zero value, or a CQ that Resize has lost
 	kindRxe

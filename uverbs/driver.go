@@ -100,6 +100,9 @@ type driver interface {
 	vendorText(code uint32) (text string, injected bool)
 }
 
+// driverKind selects a driver on the data path.
+type driverKind uint8
+
 // contextCommand is a command about a context that has a part of the driver.
 type contextCommand uint8
 

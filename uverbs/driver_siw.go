@@ -208,9 +208,6 @@ func (siwDriver) unsupportedModify(to ib.QPState) error {
 	return nil
 }
 
-// errAwaitFirstRecv is ErrState for the side of a connection that may not send yet.
-var errAwaitFirstRecv = &reason{textState + ": on iWARP the side that connects sends first, and nothing has arrived from it yet", ErrState}
-
 // errIWARP says how QPs of iWARP are connected.
 var errIWARP = errors.New("on iWARP the kernel's connection manager moves a QP, see package cm and QP.SetKernelState")
 

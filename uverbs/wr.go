@@ -190,6 +190,9 @@ var ErrState = errors.New(textState)
 
 const textState = "uverbs: QP is not in a state to post"
 
+// errAwaitFirstRecv is ErrState for the side of a connection that may not send yet.
+var errAwaitFirstRecv = &reason{textState + ": on iWARP the side that connects sends first, and nothing has arrived from it yet", ErrState}
+
 // ErrNoRecvQueue is returned by PostRecv for a QP without a receive queue of its own: one that uses an
 // SRQ or WQs, or is of an XRC type.
 var ErrNoRecvQueue = errors.New("uverbs: the QP has no receive queue")
