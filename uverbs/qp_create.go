@@ -284,14 +284,10 @@ func (q *QP) createIoctl(s *qpSpec, u udata) syscall.Errno {
 	cmd.udata(u)
 	errno := q.dev.cmd.ioctl(cmd)
 	if errno == 0 {
-		q.handle, q.qpn = uint32(handle.Data), le32(mem.qpn[:])
-		q.caps = QPCaps{
-			MaxSendWR:  int(got.MaxSendWR),
-			MaxRecvWR:  int(got.MaxRecvWR),
-			MaxSendSGE: int(got.MaxSendSGE),
-			MaxRecvSGE: int(got.MaxRecvSGE),
-			MaxInline:  int(got.MaxInlineData),
-		}
+		q.created(&abi.CreateQPResp{
+			QPHandle: uint32(handle.Data), QPN: le32(mem.qpn[:]), MaxSendWR: got.MaxSendWR, MaxRecvWR: got.MaxRecvWR,
+			MaxSendSGE: got.MaxSendSGE, MaxRecvSGE: got.MaxRecvSGE, MaxInlineData: got.MaxInlineData,
+		})
 	}
 	return errno
 }
@@ -327,7 +323,7 @@ func (q *QP) legacyRequest(s *qpSpec) *abi.CreateQP {
 	return req
 }
 
-// created stores the response of a legacy command.
+// created stores the response of a command.
 func (q *QP) created(r *abi.CreateQPResp) {
 	q.handle, q.qpn = r.QPHandle, r.QPN
 	q.caps = QPCaps{
