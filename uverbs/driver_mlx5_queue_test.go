@@ -106,7 +106,7 @@ func TestMlx5FreeWQ(t *testing.T) {
 		if len(u.in) == 0 || len(u.out) == 0 {
 			t.Error("CREATE_WQ has no part of the driver's")
 		}
-		must(t, w.mapRing(), w.postRecvs([]RecvWR{{ID: 71}, {ID: 72}}))
+		must(t, w.mapRing(), postRecvsMlx5(w.mlx5.rq, []RecvWR{{ID: 71}, {ID: 72}}))
 		must(t, c.qp.PostRecv(50, c.sge(0, 100)))
 		own := map[int][]byte{32: b32(w.mlx5.index), 56: b32(w.num), 60: b16(0), 44: b32(8)}
 		if !userIndex {

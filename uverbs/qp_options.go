@@ -122,12 +122,9 @@ func (o *QPOptions) hasRecvQueue() bool {
 	return o.SRQ == nil && o.IndTable == nil && o.Type != ib.XRCSend && o.Type != ib.XRCRecv && !isDC(o.Type)
 }
 
-// canCreate reports whether programs can create QPs of a type.
-func canCreate(t ib.QPType) bool { return t >= ib.RC && t <= ib.UD || t >= ib.RawPacket && t <= ib.DCT }
-
 // check returns an error if an option is invalid or not supported.
 func (o *QPOptions) check(d *Device) error {
-	if !canCreate(o.Type) {
+	if t := o.Type; t < ib.RC || t > ib.UD && t < ib.RawPacket || t > ib.DCT {
 		return argErr("CreateQP", "Type", o.Type, "the QPType constants")
 	}
 	if o.Type == ib.XRCRecv {

@@ -164,15 +164,10 @@ func (w *WQ) PostRecvs(wrs ...RecvWR) error {
 	if err := w.usable(); err != nil {
 		return err
 	}
-	if w.state == WQReset {
+	switch {
+	case w.state == WQReset:
 		return ErrState
-	}
-	return w.postRecvs(wrs)
-}
-
-// postRecvs posts receives; the caller holds mu.
-func (w *WQ) postRecvs(wrs []RecvWR) error {
-	if w.mlx5 == nil {
+	case w.mlx5 == nil:
 		return errKind
 	}
 	return postRecvsMlx5(w.mlx5.rq, wrs)
