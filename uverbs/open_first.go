@@ -78,3 +78,17 @@ func (d *Device) fitness(own func() gidRoute) (fit fitness) {
 	}
 	return fit
 }
+
+// ownEntries returns the entries of a GID table that belong to this network namespace, or all if that
+// cannot be known. Those of a device in the process do.
+func (d *Device) ownEntries(table []GIDEntry, r gidRoute) (own []GIDEntry) {
+	if r.own == nil || d.info.InProcess {
+		return table
+	}
+	for i := range table {
+		if r.isOwn(&table[i]) {
+			own = append(own, table[i])
+		}
+	}
+	return own
+}

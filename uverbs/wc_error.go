@@ -113,9 +113,6 @@ func (q *QP) failed(wc *WC) {
 // requestRecv is WCError.Request of a receive.
 const requestRecv = "receive"
 
-// retryHintDC explains why a DCT did not answer.
-const retryHintDC = "the DCT did not acknowledge: it is gone or not in RTR, the access key is wrong, or packets do not get through"
-
 // explain returns the error for a failed completion.
 func (q *QP) explain(wc *WC) *WCError {
 	queue := q.queueOf(wc)
@@ -153,7 +150,7 @@ func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
 		e.Hint = c.Hint()
 	}
 	if q.typ == ib.DCI && wc.Status == WCRetryExcErr {
-		e.Hint = retryHintDC
+		e.Hint = "the DCT did not acknowledge: it is gone or not in RTR, the access key is wrong, or packets do not get through"
 	}
 	return e
 }

@@ -164,13 +164,14 @@ func (w *WQ) PostRecvs(wrs ...RecvWR) error {
 	if err := w.usable(); err != nil {
 		return err
 	}
-	switch {
-	case w.state == WQReset:
+	if w.state == WQReset {
 		return ErrState
-	case w.mlx5 == nil:
-		return errKind
 	}
-	return postRecvsMlx5(w.mlx5.rq, wrs)
+	var err error = errKind
+	if w.mlx5 != nil {
+		err = postRecvsMlx5(w.mlx5.rq, wrs)
+	}
+	return err
 }
 
 // createIoctl uses UVERBS_METHOD_WQ_CREATE.
