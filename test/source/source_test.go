@@ -118,10 +118,11 @@ var mayImport = []struct {
 	{"uverbs/umad/mad", []string{"uverbs/ib"}},
 	{"uverbs/umad", []string{"netlinkrdma", "uverbs/ib", "uverbs/umad/internal", "uverbs/umad/mad"}},
 	{"uverbs", []string{"mmio", "mmio/rxe", "mmio/mlx5", "mmio/siw", "netlinkrdma", "uverbs/flow", "uverbs/ib", "uverbs/internal", "uverbs/soft", "uverbs/soft/gsi"}},
-	{"cm/internal/protocol", []string{"cm", "cm/rdmacm", "cm/internal/inprocess", "cm/internal/limits", "cm/internal/liveness", "uverbs"}},
+	{"cm/internal/protocol", []string{"cm", "cm/rdmacm", "cm/internal/inprocess", "cm/internal/limits", "cm/internal/liveness", "cm/internal/redial", "uverbs"}},
 	{"cm/internal/strangers", []string{"cm", "cm/rdmacm", "cm/internal/ibcm", "cm/rsocket", "cm/valkey", "uverbs/soft", "uverbs/umad", "uverbs/umad/mad"}}, // tests only
-	{"cm/internal/cmtest", []string{"cm/internal/inprocess", "cm/internal/ucm", "test/softrig", "test/testenv", "uverbs/soft/gsi"}},                        // tests only
-	{"cm/internal/streamtest", []string{"cm/internal/protocol", "cm/rdmacm", "netlinkrdma", "test/softrig", "test/testenv", "uverbs"}},                     // tests only
+	{"cm/internal/redial", []string{"cm/rdmacm"}},
+	{"cm/internal/cmtest", []string{"cm/internal/inprocess", "cm/internal/ucm", "test/softrig", "test/testenv", "uverbs/soft/gsi"}},                                                // tests only
+	{"cm/internal/streamtest", []string{"cm/internal/limits", "cm/internal/protocol", "cm/internal/redial", "cm/rdmacm", "netlinkrdma", "test/softrig", "test/testenv", "uverbs"}}, // tests only
 	{"cm/rdmacm", []string{"uverbs", "uverbs/ib", "uverbs/soft/gsi", "uverbs/umad/mad", "netlinkrdma", "cm/internal"}},
 	{"cm/rsocket", []string{"cm", "cm/rdmacm", "cm/internal/limits", "cm/internal/protocol", "uverbs"}},
 	{"cm/valkey", []string{"cm", "cm/rdmacm", "cm/internal/limits", "cm/internal/protocol", "uverbs"}},
