@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goverbs/goverbs/test/matrix"
+	"github.com/goverbs/goverbs/test/internal/matrix"
 )
 
 // An outcome is how a build or a step ended.

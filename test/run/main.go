@@ -18,7 +18,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/goverbs/goverbs/test/matrix"
+	"github.com/goverbs/goverbs/test/internal/matrix"
 )
 
 const usage = `Run runs suites of tests, most of which boot VMs.

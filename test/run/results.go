@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/goverbs/goverbs/test/matrix"
+	"github.com/goverbs/goverbs/test/internal/matrix"
 )
 
 // counts are numbers of tests, subtests included. A step without tests counts as one.

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/goverbs/test/matrix"
+	"github.com/goverbs/goverbs/test/internal/matrix"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/goverbs/goverbs/test/matrix"
+	"github.com/goverbs/goverbs/test/internal/matrix"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 

@@ -176,9 +176,6 @@ func TestImports(t *testing.T) {
 		if f.test() && f.pkg() == "uverbs/trace" { // compares its names of events
 			allowed = append(allowed, "cm/rdmacm")
 		}
-		if f.test() && f.pkg() == "uverbs/umad" { // is the peer of rdma-core's programs
-			allowed = append(allowed, "test/program")
-		}
 		if f.test() && under(f.pkg(), "uverbs/umad", "tools/verbs/internal/ib") { // uses a simulated subnet
 			allowed = append(allowed, "test/ibsim")
 		}

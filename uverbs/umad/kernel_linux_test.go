@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"os/exec"
 	"runtime"
 	"strconv"
 	"strings"
@@ -15,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
-	"github.com/goverbs/goverbs/test/program"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
@@ -204,21 +204,28 @@ func TestKernelPing(t *testing.T) {
 func TestIbping(t *testing.T) {
 	ports, lids := openInfiniBand(t)
 	rig := testenv.TheRig()
-	other := program.Launch(t, "ibping", "-S", "-C", rig.Devices[1])
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	other := exec.CommandContext(ctx, "ibping", "-S", "-C", rig.Devices[1])
+	must(t, other.Start())
+	defer func() { cancel(); other.Wait() }()
 	client := register(t, ports[0], AgentOptions{Class: mad.ClassPing})
-	other.Until(t, "answered", func() bool {
-		text, err := pingReply(t.Context(), client, Addr{LID: lids[1]})
+	name, err := os.Hostname()
+	must(t, err)
+	for {
+		text, err := pingReply(ctx, client, Addr{LID: lids[1]})
+		if err == nil && strings.HasPrefix(text, name) {
+			break
+		}
 		var status *mad.StatusError // the kernel refuses pings until the program serves them
 		if err != nil && !errors.As(err, &status) {
 			t.Fatal(err)
 		}
-		name, _ := os.Hostname()
-		return err == nil && strings.HasPrefix(text, name)
-	})
+		time.Sleep(5 * time.Millisecond)
+	}
 	servePings(t, register(t, ports[0], pingOptions))
-	out := program.Launch(t, "ibping", "-c", "3", "-C", rig.Devices[1], strconv.Itoa(int(lids[0]))).Wait(t)
-	if !strings.Contains(out, "Pong from here") || !strings.Contains(out, "3 received, 0% packet loss") {
-		t.Error(out)
+	out, err := exec.CommandContext(ctx, "ibping", "-c", "3", "-C", rig.Devices[1], strconv.Itoa(int(lids[0]))).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "Pong from here") || !strings.Contains(string(out), "3 received, 0% packet loss") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
-	"github.com/goverbs/goverbs/test/program"
+	"github.com/goverbs/goverbs/test/internal/program"
 )
 
 // serverAddr is an address of the guest itself.

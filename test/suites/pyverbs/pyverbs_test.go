@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goverbs/goverbs/test/program"
+	"github.com/goverbs/goverbs/test/internal/program"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"github.com/goverbs/goverbs/cm/rsocket"
 	"github.com/goverbs/goverbs/netlinkrdma"
-	"github.com/goverbs/goverbs/test/program"
+	"github.com/goverbs/goverbs/test/internal/program"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 

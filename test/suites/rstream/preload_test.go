@@ -18,7 +18,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/goverbs/cm/rsocket"
-	"github.com/goverbs/goverbs/test/program"
+	"github.com/goverbs/goverbs/test/internal/program"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 

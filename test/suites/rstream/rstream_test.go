@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm/rsocket"
-	"github.com/goverbs/goverbs/test/program"
+	"github.com/goverbs/goverbs/test/internal/program"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goverbs/goverbs/test/program"
+	"github.com/goverbs/goverbs/test/internal/program"
 )
 
 // captured is a packet in a capture or a trace.

@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
-	"github.com/goverbs/goverbs/test/program"
+	"github.com/goverbs/goverbs/test/internal/program"
 	"github.com/goverbs/goverbs/test/suites/classic"
 	"github.com/goverbs/goverbs/test/suites/interop"
 	"github.com/goverbs/goverbs/test/testenv"

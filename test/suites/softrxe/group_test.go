@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/goverbs/goverbs/test/program"
+	"github.com/goverbs/goverbs/test/internal/program"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 

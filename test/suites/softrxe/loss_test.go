@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goverbs/goverbs/test/program"
+	"github.com/goverbs/goverbs/test/internal/program"
 )
 
 // lossy makes the software device lose one packet in 100, in each direction. At its end the test fails if

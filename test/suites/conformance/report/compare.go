@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goverbs/goverbs/test/matrix"
+	"github.com/goverbs/goverbs/test/internal/matrix"
 )
 
 // comparison says how a report differs from an earlier one, or from a column of the published matrix.

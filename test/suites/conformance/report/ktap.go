@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goverbs/goverbs/test/matrix"
+	"github.com/goverbs/goverbs/test/internal/matrix"
 )
 
 // ktap prints results as KTAP (Documentation/dev-tools/ktap.rst in the kernel's source). Each test is a test

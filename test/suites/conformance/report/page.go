@@ -4,7 +4,7 @@ import (
 	"html/template"
 	"strings"
 
-	"github.com/goverbs/goverbs/test/matrix"
+	"github.com/goverbs/goverbs/test/internal/matrix"
 )
 
 // intro is what the page has above the table.

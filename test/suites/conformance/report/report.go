@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goverbs/goverbs/test/matrix"
+	"github.com/goverbs/goverbs/test/internal/matrix"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 

@@ -19,7 +19,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goverbs/goverbs/test/matrix"
+	"github.com/goverbs/goverbs/test/internal/matrix"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 

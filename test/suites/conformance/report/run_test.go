@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goverbs/goverbs/test/matrix"
+	"github.com/goverbs/goverbs/test/internal/matrix"
 	"github.com/goverbs/goverbs/test/testenv"
 )
 

@@ -15,7 +15,7 @@ import (
 
 // publishedFile is the part of the matrix that is checked in which is about the verbs, compressed. Programs
 // have it inside.
-const publishedFile = "test/matrix/published.json.gz"
+const publishedFile = "test/internal/matrix/published.json.gz"
 
 //go:embed published.json.gz
 var published []byte

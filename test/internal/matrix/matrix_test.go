@@ -24,7 +24,7 @@ import (
 var must = testenv.Must
 
 // root is the checkout's root.
-const root = "../.."
+const root = "../../.."
 
 func TestFeature(t *testing.T) {
 	for test, want := range map[string]string{
