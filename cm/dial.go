@@ -116,6 +116,9 @@ func noPlace(err error) bool {
 
 // dial connects to one address.
 func dial(ctx context.Context, to netip.AddrPort, o DialOptions) (c *Conn, err error) {
+	if from := o.LocalAddr.Addr(); from.IsValid() && from.Unmap().Is4() != to.Addr().Unmap().Is4() {
+		return nil, argErr("Dial", "LocalAddr", o.LocalAddr, "an address of the family of %s", to.Addr())
+	}
 	loop, id, err := newLoopID(rdmacm.TCP, o.LocalAddr.Addr(), to.Addr(), acquireDialLoop)
 	if err != nil {
 		return nil, err

@@ -94,6 +94,9 @@ func (c *Conn) transfer(ctx context.Context, what string, wr uverbs.SendWR, loca
 		return argErr(what, "local.Length", local.Length, "up to remote.Length, which is %d", remote.Length)
 	}
 	if wr.Opcode == uverbs.WRAtomicCAS || wr.Opcode == uverbs.WRAtomicFAA {
+		if remote.Addr%8 != 0 {
+			return argErr(what, "remote.Addr", fmt.Sprintf("%#x", remote.Addr), "a multiple of 8, for an atomic")
+		}
 		if d := c.dev.dev; d.QueryDevice().AtomicCap == ib.AtomicNone {
 			return fmt.Errorf("cm: %s: %w", what, &uverbs.FeatureError{Feature: "atomics", Driver: d.Info().Driver})
 		}

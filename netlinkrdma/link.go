@@ -84,7 +84,7 @@ func explainAdd(e *Error, kind LinkKind) {
 		e.is = fs.ErrNotExist
 		e.Hint = fmt.Sprintf("there is no interface %s in this network namespace", e.Netdev)
 	case errors.Is(e.Err, syscall.EPERM):
-		e.Hint = "this needs CAP_NET_ADMIN, and an interface that is not a VLAN"
+		e.Hint = "this needs CAP_NET_ADMIN, and an interface that is not a VLAN; the device of a VLAN's parent serves the addresses of the VLAN"
 	case errors.Is(e.Err, syscall.EINVAL):
 		e.Hint = fmt.Sprintf("the kernel has no links of kind %s (modprobe %s), or none on this kind of interface", kind, moduleOf(kind))
 	case errors.Is(e.Err, syscall.ENOENT) && kind == RXE:

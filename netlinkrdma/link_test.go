@@ -43,7 +43,7 @@ func TestAddLinkErrors(t *testing.T) {
 		{RXE, unix.EEXIST, fs.ErrExist, "eth0 has a device of kind rxe already"},
 		{RXE, unix.ENFILE, fs.ErrExist, "an RDMA device rxe9 exists already, or is still being removed"},
 		{RXE, unix.ENODEV, fs.ErrNotExist, "there is no interface eth0 in this network namespace"},
-		{RXE, unix.EPERM, fs.ErrPermission, "this needs CAP_NET_ADMIN, and an interface that is not a VLAN"},
+		{RXE, unix.EPERM, fs.ErrPermission, "this needs CAP_NET_ADMIN, and an interface that is not a VLAN; the device of a VLAN's parent serves the addresses of the VLAN"},
 		{RXE, unix.EINVAL, nil, "the kernel has no links of kind rxe (modprobe rdma_rxe), or none on this kind of interface"},
 		{SIW, unix.EINVAL, nil, "the kernel has no links of kind siw (modprobe siw), or none on this kind of interface"},
 		{RXE, unix.ENOENT, nil, "up to Linux 6.12 rxe needs the crc32 hash: modprobe crc32_generic"},

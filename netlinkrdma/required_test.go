@@ -145,7 +145,7 @@ func TestSettingsRefused(t *testing.T) {
 		want string
 	}{
 		{"netns mode", netns(NetNSExclusive), fakeClient(t, refusing(unix.EPERM)), fs.ErrPermission, "this needs CAP_NET_ADMIN"},
-		{"netns mode", netns(NetNSShared), fakeClient(t, refusing(unix.EBUSY)), syscall.EBUSY, "other network namespaces"},
+		{"netns mode", netns(NetNSShared), fakeClient(t, refusing(unix.EBUSY)), syscall.EBUSY, "other network namespaces; set it at boot: options ib_core netns_mode=0 in /etc/modprobe.d"},
 		{"netns mode", netns(NetNSShared), deafClient(unix.EPROTONOSUPPORT, nil), unix.EPROTONOSUPPORT, "modprobe ib_uverbs"},
 		{"netns mode 2", netns(NetNSShared + 1), fakeClient(t, nil), fs.ErrInvalid, "allowed are exclusive and shared"},
 		{"privileged Q_Key", qkey, fakeClient(t, refusing(unix.EPERM)), fs.ErrPermission, "this needs CAP_NET_ADMIN"},

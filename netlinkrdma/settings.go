@@ -96,7 +96,7 @@ func (c *client) setNetNSMode(mode NetNSMode) error {
 	e.Err = err
 	switch {
 	case errors.Is(err, syscall.EBUSY):
-		e.Hint = "the mode cannot change while there are other network namespaces"
+		e.Hint = "the mode cannot change while there are other network namespaces; set it at boot: options ib_core netns_mode=0 in /etc/modprobe.d (1 is shared)"
 	case errors.Is(err, syscall.EPERM):
 		e.Hint = "this needs CAP_NET_ADMIN"
 	}

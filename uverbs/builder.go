@@ -1,6 +1,10 @@
 package uverbs
 
-import "github.com/goverbs/goverbs/uverbs/ib"
+import (
+	"fmt"
+
+	"github.com/goverbs/goverbs/uverbs/ib"
+)
 
 // SendBuilder posts send work requests by calls instead of structs (ibv_wr_start, ibv_wr_complete and
 // the functions between them):
@@ -34,7 +38,7 @@ func (q *QP) BeginSend() *SendBuilder {
 	b.Abandon()
 	b.q, b.bytes, b.resets = q, 0, q.resets.Load() // before the state, which changes first
 	if s := ib.QPState(q.state.Load()); s < ib.QPRTS || q.closed.Load() {
-		b.err = q.stateErr()
+		b.err = q.stateErr(false)
 	}
 	return b
 }
@@ -55,7 +59,7 @@ func (b *SendBuilder) begin(id uint64, op WROpcode, flags SendFlags) bool {
 		if q.noAtomics && (op == WRAtomicCAS || op == WRAtomicFAA) {
 			b.fail(errNoAtomics)
 		} else {
-			b.fail(ErrOpcode)
+			b.fail(&reason{fmt.Sprintf("%s: %s of a QP of type %s", ErrOpcode, op, q.typ), ErrOpcode})
 		}
 		return false
 	case flags&^sendFlagsAll != 0:
@@ -114,7 +118,7 @@ func (b *SendBuilder) lock() error {
 	}
 	if b.resets != q.resets.Load() {
 		q.sending.Unlock()
-		return ErrState
+		return errResetMeanwhile
 	}
 	return nil
 }
@@ -353,7 +357,7 @@ func (b *SendBuilder) Inline(data []byte) {
 	case !w.Opcode.takesData():
 		b.failLast(errNoInline)
 	case len(data) > maxInline-len(w.Inline):
-		b.failLast(ErrInlineTooLong)
+		b.failLast(given(ErrInlineTooLong, &SendWR{Inline: make([]byte, len(w.Inline)+len(data))}, b.q.Caps(), b.q.dev))
 	default:
 		w.Inline = append(w.Inline, data...)
 	}
@@ -389,7 +393,7 @@ func (b *SendBuilder) Post() error {
 		err = b.post()
 	} else {
 		b.Abandon()
-		err = ErrState
+		err = errResetMeanwhile
 	}
 	q.sending.Unlock()
 	return err

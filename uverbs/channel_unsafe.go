@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/goverbs/uverbs/internal/diag"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
@@ -32,7 +33,11 @@ func openWatcher(fd int, name string) (_ *os.File, err error) {
 	}
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("uverbs: epoll instance for the %s: %w", name, err)
+		hint := ""
+		if errno, ok := err.(syscall.Errno); ok && errno == syscall.EMFILE {
+			hint = ": " + (&diag.Registration{Errno: errno}).Hint()
+		}
+		return nil, fmt.Errorf("uverbs: epoll instance for the %s: %w%s", name, err, hint)
 	}
 	kernel.GrowDescriptors()
 	return kernel.OpenEvents(epoll, name)

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/internal/diag"
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
@@ -126,6 +127,8 @@ func (c *commands) fail(verb string, errno syscall.Errno, hint string) error {
 		err.Hint = refused + "; " + hint
 	case refused != "":
 		err.Hint = refused
+	case errno == syscall.EMFILE && hint == "":
+		err.Hint = (&diag.Registration{Errno: errno}).Hint()
 	case errno == syscall.EIO && hint == "":
 		err.Hint = "the device has been removed"
 	}

@@ -126,7 +126,7 @@ func TestErrorTexts(t *testing.T) {
 		{&DeviceError{Name: "x", Devices: []DeviceInfo{{Name: "rxe0"}, {Name: "rxe1", Err: io.EOF}}, Err: ErrNoDevice},
 			"uverbs: open x: no usable RDMA device; devices here: rxe0, rxe1 (cannot be used: EOF)"},
 		{&WCError{WC: WC{ID: 5, QPN: 17, Status: WCRetryExcErr, VendorErr: 0x81}, Device: "rxe0", Peer: Endpoint{QPN: 18, GID: ib.GID{10: 0xff, 11: 0xff, 12: 10, 15: 1}}, Hint: "gone"},
-			"uverbs: rxe0 QP 17: work request 5, peer 10.0.0.1 QP 18: transport retry counter exceeded (vendor error 0x81): gone"},
+			"uverbs: rxe0 QP 17: transport retry counter exceeded: gone; work request 5, peer 10.0.0.1 QP 18, vendor error 0x81"},
 	} {
 		if diff := cmp.Diff(c.want, c.err.Error()); diff != "" {
 			t.Errorf("text (-want +got):\n%s", diff)

@@ -328,7 +328,7 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 			return fmt.Errorf("uverbs: connect to %s: %w", remote, err)
 		}
 		if err := step(); err != nil {
-			return fmt.Errorf("uverbs: connect to %s: %w", remote, err)
+			return within("connect to "+remote.String(), err)
 		}
 	}
 	return nil

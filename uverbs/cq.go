@@ -170,7 +170,7 @@ func (c *CQ) create(o CQOptions) (err error) {
 		}
 	}
 	if errno != 0 {
-		return d.cmd.fail("CREATE_CQ", errno, "")
+		return about(d.cmd.fail("CREATE_CQ", errno, d.ringHint(errno, "", c.region)), "", fmt.Sprintf("MaxCQE %d", o.MaxCQE))
 	}
 	if err := d.driver.mapCQ(c, u); err != nil {
 		return errors.Join(err, c.destroyKernel())

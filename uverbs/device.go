@@ -8,11 +8,14 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"weak"
 
+	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/internal/diag"
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
@@ -273,16 +276,24 @@ func (e *DeviceError) Unwrap() error { return e.Err }
 // noDevice returns the error for a machine without RDMA devices, with the steps to add one.
 func noDevice() error {
 	hint := noDeviceHint
-	if s, err := netlinkrdma.SystemSettings(); err == nil && s.NetNSMode == netlinkrdma.NetNSExclusive {
+	if exclusive() {
 		hint = exclusiveHint
 	}
-	return fmt.Errorf("there is no RDMA device: %s: %w", withSoftHint(hint), ErrNoDevice)
+	return &reason{"there is no RDMA device here; verbs doctor names the cause and the fix; " + withSoftHint(hint), ErrNoDevice}
+}
+
+// exclusive reports whether a device is seen in one network namespace only.
+func exclusive() bool {
+	s, err := netlinkrdma.SystemSettings()
+	return err == nil && s.NetNSMode == netlinkrdma.NetNSExclusive
 }
 
 // exclusiveHint is the hint for systems on which only one network namespace sees a device.
-const exclusiveHint = "a device is seen in its own network namespace only (the system's netns mode is exclusive): in a container --network host or ns:PATH, or verbs dev set DEV netns NS, or if none has one, modprobe rdma_rxe, then verbs link add rxe0 type rxe netdev eth0 (rdma has the same commands)"
+const exclusiveHint = "the netns mode is exclusive, so only its own network namespace sees a device: verbs dev set DEV netns NS, in a container --network host or ns:PATH; " + addHint
 
-const noDeviceHint = "load a driver (modprobe rdma_rxe, then verbs link add rxe0 type rxe netdev eth0); in a network namespace of its own a device must be moved there (verbs dev set DEV netns NS; rdma has the same commands)"
+const noDeviceHint = "in a network namespace of its own: verbs dev set DEV netns NS; " + addHint
+
+const addHint = "to add one: modprobe rdma_rxe, then verbs link add rxe0 type rxe netdev eth0"
 
 // Name returns the device's name.
 func (d *Device) Name() string { return d.info.Name }
@@ -334,4 +345,18 @@ func (d *Device) removeOpened() {
 	opened.mu.Lock()
 	delete(opened.devs, weak.Make(d))
 	opened.mu.Unlock()
+}
+
+// ringHint explains ENOMEM of a command that pins rings of the device's driver, or returns other.
+func (d *Device) ringHint(errno syscall.Errno, other string, rings ...*mmio.Region) string {
+	if errno != syscall.ENOMEM || !d.driver.capabilities().pinsRings || d.info.InProcess {
+		return other
+	}
+	r := diag.Registration{Errno: errno, Device: d.Name()}
+	for _, ring := range rings {
+		if ring != nil {
+			r.Length += uint64(len(ring.Bytes()))
+		}
+	}
+	return r.Hint()
 }

@@ -143,7 +143,7 @@ func (b *SendBuilder) encode(wrs []SendWR) {
 		}
 	}
 	if err != nil {
-		b.failLast(err)
+		b.failLast(given(err, wr, q.Caps(), q.dev))
 	}
 }
 
@@ -201,7 +201,7 @@ func (q *QP) PostRecvs(wrs ...RecvWR) error {
 	flush := false
 	switch {
 	case ib.QPState(q.state.Load()) < ib.QPInit:
-		err = ErrState
+		err = q.stateErr(true)
 	case q.noRecv != nil:
 		err = q.noRecv
 	case q.kind == kindRxe:
@@ -216,7 +216,10 @@ func (q *QP) PostRecvs(wrs ...RecvWR) error {
 	if flush {
 		return q.flushRecvsRxe()
 	}
-	return err
+	if err != nil {
+		return givenRecv(err, wrs, q.Caps().MaxRecvSGE, q.dev)
+	}
+	return nil
 }
 
 // Poll moves completions into wcs and returns their number, which is 0 if there are none yet

@@ -87,6 +87,8 @@ type driver interface {
 
 	// findRequest returns the newest send request of a QP with the given ID, if the ring still has it.
 	findRequest(q *QP, id uint64) (sentWR, bool)
+	// findReceive returns the memory of a receive of a QP that has the given ID, if the ring still has it.
+	findReceive(q *QP, id uint64) ([]SGE, bool)
 	// failedRequest returns the send request that failed and the completion that it would have had, if
 	// the device records that in the ring.
 	failedRequest(q *QP) (WC, sentWR, bool)
@@ -134,6 +136,8 @@ type capabilities struct {
 	briefCommands bool
 	// noRouteStatus means that a send without a route to the peer fails with WCLocQPOpErr.
 	noRouteStatus bool
+	// pinsRings means that rings are memory of the program, which counts against RLIMIT_MEMLOCK.
+	pinsRings bool
 	// memlockForAll names the kernels that apply RLIMIT_MEMLOCK even to a process with CAP_IPC_LOCK,
 	// or is "".
 	memlockForAll string
@@ -155,6 +159,7 @@ func (baseDriver) queriedQP(*QP, *QPAttr)                  {}
 func (baseDriver) refusal() string                         { return "" }
 func (baseDriver) vendorText(uint32) (string, bool)        { return "", false }
 func (baseDriver) findRequest(*QP, uint64) (sentWR, bool)  { return sentWR{}, false }
+func (baseDriver) findReceive(*QP, uint64) ([]SGE, bool)   { return nil, false }
 func (baseDriver) postedRecvs(*QP) int                     { return 0 }
 func (baseDriver) failedRequest(*QP) (WC, sentWR, bool)    { return WC{}, sentWR{}, false }
 func (baseDriver) queueOf(*QP, WC) diag.Queue              { return diag.SendQueue }

@@ -33,7 +33,7 @@ func (mlx5Driver) ahUdata() udata        { return udata{out: make([]byte, mlx5.A
 // capabilities: mlx5_ib of Linux 5.10 uses an IOVA in REREG_MR as the address of the memory
 // (mlx5_ib_rereg_user_mr).
 func (mlx5Driver) capabilities() capabilities {
-	return capabilities{inlineLimit: true, devx: true, copiesMemory: true, reregIOVASince: Version{5, 11}}
+	return capabilities{inlineLimit: true, devx: true, copiesMemory: true, pinsRings: true, reregIOVASince: Version{5, 11}}
 }
 
 // operations follows mlx5_ib_opcode and post_send of libmlx5.
@@ -319,6 +319,17 @@ func sentMlx5(i *mlx5.SendInfo) sentWR {
 		s.sges = append(s.sges, SGE{Addr: e.Addr, Length: e.Length, LKey: e.LKey})
 	}
 	return s
+}
+
+func (mlx5Driver) findReceive(q *QP, id uint64) (sges []SGE, found bool) {
+	if q.mlx5.rq == nil { // its receives are in an SRQ or WQs
+		return nil, false
+	}
+	found = q.mlx5.rq.Find(id, func(addr uint64, length, lkey uint32) bool {
+		sges = append(sges, SGE{Addr: addr, Length: length, LKey: lkey})
+		return true
+	})
+	return sges, found
 }
 
 func (mlx5Driver) postedRecvs(q *QP) int {

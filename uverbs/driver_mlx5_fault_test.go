@@ -5,6 +5,7 @@ package uverbs
 import (
 	"errors"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -176,14 +177,15 @@ func TestMlx5SendErrors(t *testing.T) {
 		not      string
 	}{
 		"datagram above the MTU":   {ib.UD, ib.LinkLayerEthernet, SendWR{Opcode: WRSend}, 1, "the message is longer than the device sends", "receive"},
-		"READ without MaxRdAtomic": {ib.RC, ib.LinkLayerEthernet, SendWR{Opcode: WRRDMARead, RemoteAddr: 0x1000, RKey: 3}, 2, "a READ or atomic needs MaxRdAtomic above 0", "route"},
+		"READ without MaxRdAtomic": {ib.RC, ib.LinkLayerEthernet, SendWR{Opcode: WRRDMARead, RemoteAddr: 0x1000, RKey: 3}, 2, "the QP sends no READ or atomic, as its MaxRdAtomic is 0", "route"},
 		"no answer on RoCE":        {ib.RC, ib.LinkLayerEthernet, SendWR{Opcode: WRSend}, 0x15, "UDP port 4791", "partition"},
 		"no answer on InfiniBand":  {ib.RC, ib.LinkLayerInfiniBand, SendWR{Opcode: WRSend}, 0x15, "partition", "UDP"},
 	} {
 		c := newMlx5Card(t, true, false, 64)
 		c.dev.setLinkLayer(f.link)
 		c.qp.port.Store(1)
-		c.qp.peer.Store(&peerInfo{})
+		c.qp.peer.Store(&peerInfo{noReads: true})
+		c.answer = func() syscall.Errno { return syscall.EIO } // so that nothing more is known
 		f.wr.ID, f.wr.Flags, f.wr.SGL = 1, SendSignaled, []SGE{c.sge(0, 64)}
 		must(t, c.qp.PostSend(f.wr))
 		c.qp.typ = f.typ

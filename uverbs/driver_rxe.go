@@ -391,6 +391,22 @@ func (rxeDriver) findRequest(q *QP, id uint64) (sentWR, bool) {
 	return sentRxe(&i), ok
 }
 
+func (rxeDriver) findReceive(q *QP, id uint64) (sges []SGE, found bool) {
+	q.rxe.ids.mu.Lock()
+	defer q.rxe.ids.mu.Unlock()
+	var all []rxe.SGEInfo
+	switch s := q.srq; {
+	case s == nil && q.noRecv == nil:
+		all, found = q.rxe.rq.Find(&q.rxe.ids.recv, id)
+	case s != nil && s.post.TryLock(): // see holdsRecv
+		if !s.closed.Load() {
+			all, found = s.rxe.rq.Find(&s.rxe.ids, id)
+		}
+		s.post.Unlock()
+	}
+	return sgesRxe(all), found
+}
+
 func (rxeDriver) failedRequest(q *QP) (WC, sentWR, bool) {
 	if q.kind != kindRxe {
 		return WC{}, sentWR{}, false
@@ -416,10 +432,16 @@ func sentRxe(i *rxe.SendInfo) sentWR {
 	case WRLocalInv:
 		s.invalid, s.windowOnly = &i.Invalid, true
 	}
-	for _, e := range i.SGEs {
-		s.sges = append(s.sges, SGE{Addr: e.Addr, Length: e.Length, LKey: e.LKey})
-	}
+	s.sges = sgesRxe(i.SGEs)
 	return s
+}
+
+// sgesRxe converts scatter/gather entries of a ring.
+func sgesRxe(infos []rxe.SGEInfo) (all []SGE) {
+	for _, e := range infos {
+		all = append(all, SGE{Addr: e.Addr, Length: e.Length, LKey: e.LKey})
+	}
+	return all
 }
 
 // idIndexes find work requests of a failed QP by ID.

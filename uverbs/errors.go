@@ -14,7 +14,7 @@ import (
 var (
 	// ErrQueueFull is returned by the post methods if the batch does not fit into the queue. Nothing
 	// was posted; poll the CQ and try again.
-	ErrQueueFull = errors.New("uverbs: queue full")
+	ErrQueueFull = errors.New("uverbs: queue full: poll the CQ, which makes room as requests complete")
 
 	// ErrCQOverrun is returned by [CQ.Poll] if the CQ contains invalid data: completions were lost,
 	// or memory was overwritten.
@@ -43,15 +43,12 @@ type Error struct {
 	refused bool // an EIO is the firmware's refusal of a command, and does not say that the device is gone
 }
 
-// Error implements error.
+// Error implements error. The first sentence has the cause; the details follow.
 func (e *Error) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "uverbs: %s: %s", e.Device, e.Op)
 	if e.Object != "" {
 		b.WriteString(" of " + e.Object)
-	}
-	if e.Given != "" {
-		b.WriteString(" (" + e.Given + ")")
 	}
 	if e.Path == "write" {
 		b.WriteString(" by write()")
@@ -64,7 +61,15 @@ func (e *Error) Error() string {
 		b.WriteString(": ")
 		b.WriteString(e.Hint)
 	}
+	if e.Given != "" {
+		b.WriteString("; given: " + e.Given)
+	}
 	return b.String()
+}
+
+// within returns an error of a step as that of the whole.
+func within(what string, err error) error {
+	return &reason{"uverbs: " + what + ": " + strings.TrimPrefix(err.Error(), "uverbs: "), err}
 }
 
 // about adds the object and the arguments of a command to its error.

@@ -84,6 +84,9 @@ func (e Event) String() string {
 	case e.QP != nil:
 		return fmt.Sprintf("%s: QP %#x", e.Type, e.QP.QPN())
 	case e.CQ != nil:
+		if e.Type == EventCQErr {
+			return fmt.Sprintf("%s: a CQ with room for %d completions has lost one; poll it in time, or create it with a larger MaxCQE", e.Type, e.CQ.Cap())
+		}
 		return fmt.Sprintf("%s: CQ of %d", e.Type, e.CQ.Cap())
 	case e.SRQ != nil:
 		return fmt.Sprintf("%s: SRQ %#x", e.Type, e.SRQ.SRQN())

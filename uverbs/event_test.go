@@ -90,7 +90,7 @@ func TestEventString(t *testing.T) {
 		return cq
 	}
 	for want, e := range map[string]Event{
-		"CQ error: CQ of 7":                  {Type: EventCQErr, CQ: sized(7)},
+		"CQ error: a CQ with room for 7 completions has lost one; poll it in time, or create it with a larger MaxCQE": {Type: EventCQErr, CQ: sized(7)},
 		"communication established: QP 0x11": {Type: EventCommEst, QP: &QP{qpn: 0x11}},
 		"WQ fatal: WQ 0x12":                  {Type: EventWQFatal, WQ: &WQ{num: 0x12}},
 		"port error: port 2":                 {Type: EventPortErr, Port: 2},

@@ -2,52 +2,72 @@ package uverbs
 
 import (
 	"fmt"
+	"strings"
 
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
 // atPeer describes a failure from the peer's side, if the peer is a QP of this program, and
-// otherwise returns "". It reads the addresses of both from the kernel.
-func (q *QP) atPeer(e *WCError) string {
+// otherwise returns "". It reads the addresses of both from the kernel. sure means that it is the cause.
+func (q *QP) atPeer(e *WCError) (text string, sure bool) {
 	if _, injected := q.dev.driver.vendorText(e.WC.VendorErr); injected || e.Cause != nil {
-		return ""
+		return "", false
 	}
 	peer := q.findPeer()
 	if peer == nil {
-		return ""
+		return "", false
 	}
 	var sent *sentWR
 	if q.queueOf(&e.WC) == diag.SendQueue {
 		sent = q.sent(e.WC.ID)
 	}
 	f := peer.facts()
-	if here, there := q.peer.Load().mtu, peer.peer.Load().mtu; here != there {
+	theirs := peer.peer.Load()
+	if theirs == nil {
+		theirs = &peerInfo{mtu: q.peer.Load().mtu}
+	}
+	if here, there := q.peer.Load().mtu, theirs.mtu; here != there {
 		switch e.WC.Status {
 		case WCRemInvReqErr, WCRemOpErr, WCRetryExcErr, WCLocLenErr, WCLocQPOpErr, WCWRFlushErr:
 			if sent == nil || int(sent.length) > min(here, there).Bytes() {
-				return f.MTUText(here.Bytes(), there.Bytes())
+				return f.MTUText(here.Bytes(), there.Bytes()), true
 			}
 		}
 	}
 	switch e.WC.Status {
 	case WCRNRRetryExcErr, WCRemAccessErr, WCRemInvReqErr, WCRemOpErr:
+	case WCRetryExcErr:
+		if attr, err := peer.Query(); err == nil && attr.State != ib.QPRTR && attr.State != ib.QPRTS && attr.State != ib.QPSQD {
+			return f.StateText(attr.State.String()), true
+		}
+		if theirs.QPN != q.qpn {
+			return f.OtherText(theirs.QPN, q.qpn), true
+		}
+		return "", false
 	default:
-		return ""
+		return "", false
+	}
+	if theirs.QPN != q.qpn {
+		return "", false
 	}
 	if q.queueOf(&e.WC) != diag.SendQueue {
-		return ""
+		return "", false
 	}
 	if e.WC.Status == WCRNRRetryExcErr {
 		f.Recvs, f.SharedRecvs = peer.dev.driver.postedRecvs(peer), peer.srq != nil
 		if p := peer.peer.Load(); p != nil {
 			f.MinRNRTimer = p.minRNRTimer.Duration()
 		}
-		return f.RecvText()
+		return f.RecvText(), false
 	}
 	if sent != nil && sent.needs() != 0 {
 		return peer.memoryText(sent)
 	}
-	return ""
+	if first := peer.first.Load(); first != nil && first.Hint != "" && strings.HasPrefix(first.Request, requestRecv) {
+		return f.ReceiveText(first.Hint), true
+	}
+	return "", false
 }
 
 // facts returns the facts about this QP as the peer of another one.
@@ -56,7 +76,7 @@ func (q *QP) facts() diag.LocalPeer {
 }
 
 // memoryText describes what is wrong with the memory of this side that a request of the peer names.
-func (q *QP) memoryText(w *sentWR) string {
+func (q *QP) memoryText(w *sentWR) (text string, wrong bool) {
 	f, right := q.facts(), w.needs()
 	attr, err := q.Query()
 	f.Right, f.QPAccess, f.QPPermits = right.String(), attr.Access.String(), err != nil || attr.Access&right != 0
@@ -67,15 +87,15 @@ func (q *QP) memoryText(w *sentWR) string {
 	return f.MemoryText(q.request(w))
 }
 
-// findPeer returns the QP of this program that this one is connected to, or nil.
+// findPeer returns the QP of this program that this one is connected to, or nil. The peer may have been
+// reset, or be connected to another QP.
 func (q *QP) findPeer() *QP {
 	p := q.peer.Load()
 	if p == nil {
 		return nil
 	}
 	for _, c := range qpsHere(p.QPN) {
-		theirs := c.peer.Load()
-		if theirs != nil && theirs.QPN == q.qpn && c.hasAddress(p.Endpoint) && q.hasAddress(theirs.Endpoint) {
+		if c.hasAddress(p.Endpoint) {
 			return c
 		}
 	}
@@ -107,7 +127,7 @@ func qpsHere(qpn uint32) []*QP {
 
 // hasAddress reports whether the endpoint has an address of the QP's port.
 func (q *QP) hasAddress(e Endpoint) bool {
-	port := uint8(q.port.Load())
+	port := uint8(max(q.port.Load(), 1)) // the first, before Init
 	if e.GID.IsZero() {
 		attr, err := q.dev.QueryPort(port)
 		return err == nil && attr.LID == e.LID

@@ -108,7 +108,7 @@ func (m *MR) Bytes() []byte {
 // region, posting the element fails with [ErrSGERange].
 func (m *MR) SGE(offset, length int) SGE {
 	if offset < 0 || length < 0 || uint64(offset) > m.length || uint64(length) > m.length-uint64(offset) || uint64(length) > math.MaxUint32 {
-		return SGE{outside: true}
+		return SGE{Addr: uint64(offset), Length: uint32(max(min(length, math.MaxInt32), -1)), LKey: m.lkey, outside: true}
 	}
 	return SGE{Addr: m.addr + uint64(offset), Length: uint32(length), LKey: m.lkey}
 }

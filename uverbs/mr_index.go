@@ -1,6 +1,9 @@
 package uverbs
 
-import "sync"
+import (
+	"fmt"
+	"sync"
+)
 
 // mrRecord describes a registered MR. It does not change.
 type mrRecord struct {
@@ -72,4 +75,36 @@ func (m *mrIndex) find(addr uint64, length, lkey uint32) (mr *mrRecord, mem []by
 		return nil, nil, false
 	}
 	return mr, mem[:length], true
+}
+
+// given adds what was given, and the limit, to the error of a work request that exceeds one.
+func given(err error, wr *SendWR, caps QPCaps, d *Device) error {
+	text := ""
+	switch err {
+	case ErrTooManySGE:
+		text = fmt.Sprintf("%d, allowed: up to %d", len(wr.SGL), caps.MaxSendSGE)
+	case ErrInlineTooLong:
+		text = fmt.Sprintf("%d bytes, allowed: up to %d", len(wr.Inline), caps.MaxInline)
+	case errAtomicAddr:
+		text = fmt.Sprintf("%#x", wr.RemoteAddr)
+	case ErrSGERange:
+		for i, e := range wr.SGL {
+			if mr := d.mrOf(e.LKey); e.outside && mr != nil {
+				text = fmt.Sprintf("SGE %d is %d bytes at offset %d, the MR has %d bytes", i, int32(e.Length), int64(e.Addr), mr.length)
+				break
+			}
+		}
+	}
+	if text == "" {
+		return err
+	}
+	return &reason{err.Error() + ": " + text, err}
+}
+
+// givenRecv is given for the error of a batch of receives.
+func givenRecv(err error, wrs []RecvWR, maxSGE int, d *Device) error {
+	if p, ok := err.(*PostError); ok {
+		p.Err = given(p.Err, &SendWR{SGL: wrs[p.Index].SGL}, QPCaps{MaxSendSGE: maxSGE}, d)
+	}
+	return err
 }

@@ -60,6 +60,8 @@ func noSuchDevice(name string) error {
 	reason := fmt.Errorf("no device of this name: %w", fs.ErrNotExist)
 	if len(infos) == 0 {
 		reason = noDevice()
+	} else if exclusive() {
+		reason = fmt.Errorf("%w; it may be in another network namespace, as the netns mode is exclusive: verbs dev set %s netns NS there", reason, name)
 	} else if _, err := kernelDevices(devDir); err != nil { // Devices has left it out
 		reason = fmt.Errorf("%w; the kernel's devices cannot be listed: %w", reason, err)
 	}

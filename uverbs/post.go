@@ -124,13 +124,32 @@ func roomErr(n, capacity int, err error) error {
 	return ErrQueueFull
 }
 
-// stateErr returns why nothing can be posted.
-func (q *QP) stateErr() error {
+// stateErr returns why nothing can be posted: sends, or receives.
+func (q *QP) stateErr(recv bool) error {
 	if q.closed.Load() {
 		return q.errClosed()
 	}
 	if ib.QPState(q.state.Load()) == ib.QPRTR && q.dev.driver.capabilities().connectionManaged {
 		return errAwaitFirstRecv
 	}
-	return ErrState
+	if q.dev == nil {
+		return ErrState
+	}
+	call, needs := "Connect makes the QP ready", "sends need RTS"
+	switch q.typ {
+	case ib.DCI, ib.DCT:
+		call = "ReadyDC makes the QP ready"
+	case ib.UD, ib.RawPacket:
+		call = "ReadyUD makes the QP ready"
+	}
+	if q.dev.driver.capabilities().connectionManaged {
+		call = "package cm connects it on iWARP"
+	}
+	if recv {
+		needs = "receives need INIT"
+	}
+	return &reason{fmt.Sprintf("%s: its state is %s, %s: %s", textState, q.State(), needs, call), ErrState}
 }
+
+// errResetMeanwhile is ErrState for a batch.
+var errResetMeanwhile = &reason{textState + ": it was reset since the batch was begun", ErrState}

@@ -220,6 +220,7 @@ type peerInfo struct {
 	retries    uint8
 	rnrRetries uint8
 	mtu        ib.MTU // of the path
+	noReads    bool   // MaxRdAtomic is 0
 
 	minRNRTimer ib.RNRTimer // of this QP; the peer waits for it
 }

@@ -135,9 +135,9 @@ func testTransitions(t *testing.T, typ ib.QPType, table map[string][2]string) {
 				case !ok:
 					want = "State is " + to.String()
 				case missing != 0:
-					want = "missing " + missing.String() + ","
+					want = "missing " + missing.String() + ";"
 				case extra != 0:
-					want = "superfluous " + extra.String() + ","
+					want = "superfluous " + extra.String() + ";"
 				}
 				err := checkModify(typ, from, to, mask)
 				var arg *ArgError
@@ -276,21 +276,21 @@ func TestQPErr(t *testing.T) {
 		t.Errorf("success is %v", err)
 	}
 	wc := &WC{Status: WCRetryExcErr, QPN: 3}
-	if err := q.Err(wc); !errors.Is(err, WCRetryExcErr) || strings.Contains(err.Error(), "peer") {
+	if err := q.Err(wc); !errors.Is(err, WCRetryExcErr) || strings.Contains(err.Error(), ", peer ") {
 		t.Errorf("without a peer: %v", err)
 	}
 	q.recordPeer(&QPAttr{PathMTU: ib.MTU1024}, AttrPathMTU) // of a DCI
-	if err := q.Err(wc); err.(*WCError).Peer != (Endpoint{}) || strings.Contains(err.Error(), "peer ") {
+	if err := q.Err(wc); err.(*WCError).Peer != (Endpoint{}) || strings.Contains(err.Error(), ", peer ") {
 		t.Errorf("without a peer, but with an MTU: %v", err)
 	}
 	q.recordPeer(&QPAttr{DestQPN: 18, AH: AHAttr{GRH: GRH{DGID: ib.GID{10: 0xff, 11: 0xff, 12: 10, 15: 1}}}}, AttrAV|AttrDestQPN)
 	q.recordPeer(&QPAttr{Timeout: 14, RetryCount: 6, PathMTU: ib.MTU1024}, AttrTimeout|AttrRetryCount|AttrPathMTU)
-	if err := q.Err(wc); !strings.Contains(err.Error(), "peer 10.0.0.1 QP 18") || !strings.Contains(err.Error(), "7 attempts of 67.108864ms") || !strings.Contains(err.Error(), "path MTU, 1024 bytes") {
+	if err := q.Err(wc); !strings.Contains(err.Error(), "peer 10.0.0.1 QP 18") || !strings.Contains(err.Error(), "7 attempts of 67.11ms") || !strings.Contains(err.Error(), "path MTU, 1024 bytes") {
 		t.Errorf("with a peer: %v", err)
 	}
 	for status, want := range map[WCStatus]string{
-		WCRNRRetryExcErr: "no receive posted", WCRemAccessErr: "is gone, as when the peer ends", WCRemInvReqErr: "receive may be too short", WCLocProtErr: "AccessLocalWrite",
-		WCLocLenErr: "longer than the device sends", WCWRFlushErr: "no completion that was polled says why", WCStatus(99): "unknown completion status 99",
+		WCRNRRetryExcErr: "no receive posted", WCRemAccessErr: "or its MR or MW is gone", WCRemInvReqErr: "receive is likely too short", WCLocProtErr: "AccessLocalWrite",
+		WCLocLenErr: "longer than the device sends", WCWRFlushErr: "no completion polled so far says why", WCStatus(99): "unknown completion status 99",
 	} {
 		var e *WCError
 		if err := q.Err(&WC{Status: status, ID: 5}); !errors.As(err, &e) || !strings.Contains(err.Error(), want) || !errors.Is(err, status) || e.Peer.QPN != 18 {

@@ -145,7 +145,7 @@ func (q *QP) create(s *qpSpec) (err error) {
 		return &FeatureError{Feature: "QP type " + s.Type.String(), Driver: d.driver.name()}
 	}
 	if errno != 0 {
-		return about(d.cmd.fail(s.verb(), errno, s.hint(errno)), "", s.given())
+		return about(d.cmd.fail(s.verb(), errno, d.ringHint(errno, s.hint(errno), q.sqRegion, q.rqRegion)), "", s.given())
 	}
 	if err := d.driver.mapQP(q, u); err != nil {
 		return errors.Join(err, q.destroyKernel())

@@ -131,6 +131,11 @@ func (q *QP) checkChange(attr *QPAttr, mask QPAttrMask, from, to ib.QPState) err
 	if err := attr.check(q.dev, mask); err != nil {
 		return err
 	}
+	if mask&AttrPKeyIndex != 0 {
+		if err := q.checkPKey(attr, mask); err != nil {
+			return err
+		}
+	}
 	if mask&AttrAV != 0 {
 		if err := attr.AH.complete("Modify", "AH.", q.dev); err != nil {
 			return err
@@ -138,6 +143,22 @@ func (q *QP) checkChange(attr *QPAttr, mask QPAttrMask, from, to ib.QPState) err
 	}
 	if mask&AttrAltPath != 0 {
 		return attr.AltAH.complete("Modify", "AltAH.", q.dev)
+	}
+	return nil
+}
+
+// checkPKey checks an index of the port's P_Key table, which rxe and software devices do not look at.
+func (q *QP) checkPKey(attr *QPAttr, mask QPAttrMask) error {
+	port := uint8(q.port.Load())
+	if mask&AttrPort != 0 {
+		port = attr.Port
+	}
+	if attr.PKeyIndex == 0 || port == 0 {
+		return nil
+	}
+	facts, err := q.dev.currentPort(port)
+	if err == nil && int(attr.PKeyIndex) >= facts.PKeyTableLen {
+		return argErr("Modify", "PKeyIndex", attr.PKeyIndex, "0 to %d, the P_Key table of port %d", facts.PKeyTableLen-1, port)
 	}
 	return nil
 }
@@ -346,7 +367,7 @@ func (a *QPAttr) check(d *Device, mask QPAttrMask) error {
 		return argErr("Modify", name, given, "0 to %d", limit)
 	}
 	if mask&AttrAccess != 0 && a.Access&^accessQP != 0 {
-		return argErr("Modify", "Access", a.Access, "%s", accessQP)
+		return argErr("Modify", "Access", a.Access, "the rights of a QP; these are %s", accessQP)
 	}
 	if mask&AttrPathMTU != 0 && a.PathMTU.Bytes() == 0 {
 		return argErr("Modify", "PathMTU", a.PathMTU, "MTU256 to MTU4096")
@@ -446,7 +467,7 @@ func (q *QP) DataInOrder(op WROpcode) (InOrder, error) {
 }
 
 // ofPeer are the attributes that recordPeer records.
-const ofPeer = AttrAV | AttrDestQPN | AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrMinRNRTimer | AttrPathMTU
+const ofPeer = AttrAV | AttrDestQPN | AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrMinRNRTimer | AttrPathMTU | AttrMaxRdAtomic
 
 // recordPeer records the attributes of a Modify that concern the peer.
 func (q *QP) recordPeer(attr *QPAttr, mask QPAttrMask) {
@@ -477,6 +498,9 @@ func (q *QP) recordPeer(attr *QPAttr, mask QPAttrMask) {
 	}
 	if mask&AttrPathMTU != 0 {
 		p.mtu = attr.PathMTU
+	}
+	if mask&AttrMaxRdAtomic != 0 {
+		p.noReads = attr.MaxRdAtomic == 0
 	}
 	q.peer.Store(&p)
 }

@@ -363,7 +363,7 @@ func TestConnectXRC(t *testing.T) {
 	if s := (AttrRateLimit | AttrState | 1<<22).String(); s != "State, bit 22, RateLimit" {
 		t.Errorf("the mask is called %s", s)
 	}
-	wantArg(t, send.Modify(QPAttr{RateLimit: 1}, AttrRateLimit), "attribute mask")
+	wantArg(t, send.Modify(QPAttr{RateLimit: 1}, AttrRateLimit), "mask")
 }
 
 // TestRegWithDMAH registers memory and a dma-buf with a DMA handle.

@@ -198,17 +198,17 @@ func TestMemoryText(t *testing.T) {
 		rkey   uint32
 		want   string
 	}{
-		{0, 0x999, " does not permit RDMA_WRITE: its access is "},
-		{AccessLocalWrite, 0x999, " does not permit RDMA_WRITE: its access is "},
-		{AccessRemoteRead | AccessRemoteAtomic, 0x999, " does not permit RDMA_WRITE: its access is "},
-		{AccessRemoteWrite, 0x999, ": no MR and no memory window has rkey 0x999"},
-		{AccessLocalWrite | AccessRemoteWrite, 0x999, ": no MR and no memory window has rkey 0x999"},
-		{AccessRemoteWrite, 0x777, ": the MR with rkey 0x777 does not have " + AccessRemoteWrite.String() + ": its access is " + AccessRemoteRead.String()},
+		{0, 0x999, "the peer's QP does not permit RDMA_WRITE; its access is "},
+		{AccessLocalWrite, 0x999, "the peer's QP does not permit RDMA_WRITE; its access is "},
+		{AccessRemoteRead | AccessRemoteAtomic, 0x999, "the peer's QP does not permit RDMA_WRITE; its access is "},
+		{AccessRemoteWrite, 0x999, "no MR and no memory window of the peer has rkey 0x999"},
+		{AccessLocalWrite | AccessRemoteWrite, 0x999, "no MR and no memory window of the peer has rkey 0x999"},
+		{AccessRemoteWrite, 0x777, "the peer's MR with rkey 0x777 does not have " + AccessRemoteWrite.String() + "; its access is " + AccessRemoteRead.String()},
 	} {
 		k.query.QPAccessFlags = uint32(c.access)
-		got := k.qp.memoryText(&sentWR{op: WRRDMAWrite, raddr: 0x1000, length: 8, rkey: c.rkey})
-		if name := fmt.Sprintf("QP %d of rxe0", k.qp.qpn); !strings.HasPrefix(got, name+c.want) {
-			t.Errorf("access %s: %q, want %q", c.access, got, name+c.want)
+		got, _ := k.qp.memoryText(&sentWR{op: WRRDMAWrite, raddr: 0x1000, length: 8, rkey: c.rkey})
+		if name := fmt.Sprintf("; the peer is QP %d of rxe0, of this program", k.qp.qpn); !strings.HasPrefix(got, c.want) || !strings.HasSuffix(got, name) {
+			t.Errorf("access %s: %q, want %q", c.access, got, c.want)
 		}
 	}
 }

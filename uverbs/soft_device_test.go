@@ -333,11 +333,11 @@ func TestMulticastRefused(t *testing.T) {
 		want  string
 	}{
 		{"ATTACH_MCAST", q.AttachMulticast, syscall.ENOMEM, "no room for another group or QP"},
-		{"ATTACH_MCAST", q.AttachMulticast, syscall.EINVAL, "239.1.2.3): invalid argument"},
+		{"ATTACH_MCAST", q.AttachMulticast, syscall.EINVAL, "invalid argument; given: 239.1.2.3"},
 		{"DETACH_MCAST", q.DetachMulticast, syscall.EINVAL, "is not attached to the group"},
 	} {
 		k.refuse[c.verb] = c.errno
-		if err := c.call(group, 0); !errors.Is(err, c.errno) || !strings.HasSuffix(strings.TrimSuffix(err.Error(), " (max_mcast_grp, max_mcast_qp_attach)"), c.want) {
+		if err := c.call(group, 0); !errors.Is(err, c.errno) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %v with %q", c.verb, err, c.errno, c.want)
 		}
 		delete(k.refuse, c.verb)
@@ -417,7 +417,7 @@ func TestPathMTUs(t *testing.T) {
 			qp   *QP
 			to   *softUser
 			here string
-		}{{small, a, large, "path MTU 4096, and this QP 1024"}, {large, b, small, "path MTU 1024, and this QP 4096"}} {
+		}{{small, a, large, "the path MTU is 1024 here, 4096 at the peer"}, {large, b, small, "the path MTU is 4096 here, 1024 at the peer"}} {
 			must(t, s.qp.PostSend(SendWR{Opcode: WRRDMAWrite, Flags: SendSignaled, SGL: []SGE{s.u.mr.SGE(0, 4096)}, RemoteAddr: s.to.mr.SGE(0, 0).Addr, RKey: s.to.mr.RKey()}))
 			wc := s.u.next()
 			err := s.qp.Err(&wc)
@@ -436,7 +436,7 @@ func TestPathMTUs(t *testing.T) {
 	must(t, a.Connect(t.Context(), eb), b.Connect(t.Context(), ea))
 	must(t, a.PostSend(SendWR{Opcode: WRRDMAWrite, Flags: SendSignaled, SGL: []SGE{small.mr.SGE(0, 8)}, RemoteAddr: large.mr.Addr(), RKey: large.mr.RKey() + 1}))
 	wc := small.next()
-	if err := a.Err(&wc); err == nil || !strings.Contains(err.Error(), "no MR and no memory window has rkey") || strings.Contains(err.Error(), "MTU") {
+	if err := a.Err(&wc); err == nil || !strings.Contains(err.Error(), "no MR and no memory window of the peer has rkey") || strings.Contains(err.Error(), "MTU") {
 		t.Errorf("a wrong rkey: %v", err)
 	}
 }

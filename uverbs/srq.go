@@ -120,7 +120,7 @@ func (s *SRQ) create(p *PD, o SRQOptions) (err error) {
 		if errno == syscall.EINVAL {
 			hint = usedUp(s.dev.Name(), "SRQs", s.dev.attr.MaxSRQ)
 		}
-		return about(s.dev.cmd.fail("CREATE_SRQ", errno, hint), "", fmt.Sprintf("MaxWR %d, MaxSGE %d", o.MaxWR, o.MaxSGE))
+		return about(s.dev.cmd.fail("CREATE_SRQ", errno, s.dev.ringHint(errno, hint, s.region)), "", fmt.Sprintf("MaxWR %d, MaxSGE %d", o.MaxWR, o.MaxSGE))
 	}
 	if err := s.dev.driver.mapSRQ(s, u); err != nil {
 		return errors.Join(err, s.destroyKernel())
@@ -204,7 +204,7 @@ func (s *SRQ) PostRecvs(wrs ...RecvWR) error {
 	if err := s.usable(); err != nil {
 		return err
 	}
-	return s.postRecvs(wrs)
+	return givenRecv(s.postRecvs(wrs), wrs, s.maxSGE, s.dev)
 }
 
 // Attributes of MODIFY_SRQ (enum ib_srq_attr_mask, rdma/ib_verbs.h).

@@ -37,31 +37,35 @@ type WCError struct {
 	// if it had none, what is wrong with the key, the range or the rights of its memory, or that its
 	// path MTU is another one.
 	AtPeer string
+
+	peerKnows bool // AtPeer is the cause, so that Hint says no more
 }
 
-// Error implements error.
+// Error implements error. The first sentence says what has happened and why; the details follow.
 func (e *WCError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "uverbs: %s QP %d: work request %d", e.Device, e.WC.QPN, e.WC.ID)
+	status, _, _ := strings.Cut(e.WC.Status.String(), ": ") // that of a flush has a second part
+	fmt.Fprintf(&b, "uverbs: %s QP %d: %s", e.Device, e.WC.QPN, status)
+	switch {
+	case e.AtPeer != "" && e.peerKnows:
+		b.WriteString(": " + e.AtPeer)
+	case e.Hint != "" && e.AtPeer != "":
+		b.WriteString(": " + e.Hint + "; " + e.AtPeer)
+	case e.Hint != "":
+		b.WriteString(": " + e.Hint)
+	}
+	fmt.Fprintf(&b, "; work request %d", e.WC.ID)
 	if e.Request != "" {
 		fmt.Fprintf(&b, " (%s)", e.Request)
 	}
 	if e.Peer != (Endpoint{}) {
 		fmt.Fprintf(&b, ", peer %s", e.Peer)
 	}
-	b.WriteString(": " + e.WC.Status.String())
 	switch {
 	case e.Vendor != "":
-		fmt.Fprintf(&b, " (%s)", e.Vendor)
+		b.WriteString(", " + e.Vendor)
 	case e.WC.VendorErr != 0:
-		fmt.Fprintf(&b, " (vendor error %#x)", e.WC.VendorErr)
-	}
-	if e.Hint != "" {
-		b.WriteString(": ")
-		b.WriteString(e.Hint)
-	}
-	if e.AtPeer != "" {
-		b.WriteString("; the peer is of this program: " + e.AtPeer)
+		fmt.Fprintf(&b, ", vendor error %#x", e.WC.VendorErr)
 	}
 	if e.CounterDelta != "" {
 		b.WriteString("; since this device was first used the port has counted: " + e.CounterDelta)
@@ -127,9 +131,12 @@ func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
 	vendor, injected := q.dev.driver.vendorText(wc.VendorErr)
 	e := &WCError{WC: *wc, Device: q.dev.Name(), Vendor: vendor}
 	can := q.dev.driver.capabilities()
-	c := diag.Completion{Status: diag.Status(wc.Status), Queue: queue, IWARP: can.connectionManaged, NoRoute: can.noRouteStatus}
+	c := diag.Completion{Status: diag.Status(wc.Status), Queue: queue, IWARP: can.connectionManaged, NoRoute: can.noRouteStatus, Datagram: q.typ == ib.UD}
 	if queue == diag.RecvQueue {
 		e.Request = requestRecv
+		if r := q.receive(wc); r != nil {
+			c.Request, e.Request = r, r.String()
+		}
 	}
 	if sent != nil {
 		c.Request = q.request(sent)
@@ -138,7 +145,7 @@ func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
 	}
 	if p := q.peer.Load(); p != nil {
 		e.Peer = p.Endpoint
-		c.Peer = &diag.Peer{Attempts: int(p.retries) + 1, Timeout: p.timeout.Duration(), RNRAttempts: int(p.rnrRetries) + 1, MTU: p.mtu.Bytes()}
+		c.Peer = &diag.Peer{Attempts: int(p.retries) + 1, Timeout: p.timeout.Duration(), RNRAttempts: int(p.rnrRetries) + 1, MTU: p.mtu.Bytes(), NoReads: p.noReads}
 		port := q.dev.ports.ports[uint8(q.port.Load())].Load() // no system call: this may be Poll
 		c.Peer.InfiniBand = port != nil && port.value.LinkLayer == ib.LinkLayerInfiniBand
 	}
@@ -201,12 +208,37 @@ func (q *QP) request(w *sentWR) *diag.Request {
 			r.Invalidated = &diag.Invalidate{Window: q.dev.diagWindow(*w.invalid), IsMR: q.dev.mrOf(*w.invalid) != nil}
 		}
 	}
-	for _, e := range w.sges {
-		s := diag.SGE{Addr: e.Addr, Length: e.Length, LKey: e.LKey, MR: q.dev.diagMR(e.LKey)}
-		s.IsWindow = s.MR == nil && q.dev.windowOf(e.LKey) != nil
-		r.SGEs = append(r.SGEs, s)
+	r.SGEs = q.diagSGEs(w.sges)
+	return r
+}
+
+// receive returns the facts about a failed receive that its ring still has, or nil.
+func (q *QP) receive(wc *WC) *diag.Request {
+	if wc.Status == WCWRFlushErr {
+		return nil
+	}
+	sges, ok := q.dev.driver.findReceive(q, wc.ID)
+	if !ok || q.closed.Load() { // the ring may have been unmapped before it was read
+		return nil
+	}
+	r := &diag.Request{Op: requestRecv, PD: q.pd, Writes: true, SGEs: q.diagSGEs(sges)}
+	for i, e := range sges {
+		if mr := r.SGEs[i].MR; q.srq != nil && mr != nil && mr.PD != q.pd {
+			return nil // devices differ in whether the memory must be of the PD of the QP or the SRQ
+		}
+		r.Length += e.Length
 	}
 	return r
+}
+
+// diagSGEs returns the facts about scatter/gather elements.
+func (q *QP) diagSGEs(sges []SGE) (all []diag.SGE) {
+	for _, e := range sges {
+		s := diag.SGE{Addr: e.Addr, Length: e.Length, LKey: e.LKey, MR: q.dev.diagMR(e.LKey)}
+		s.IsWindow = s.MR == nil && q.dev.windowOf(e.LKey) != nil
+		all = append(all, s)
+	}
+	return all
 }
 
 // diagMR returns the facts about the MR with an lkey, or nil.

@@ -314,7 +314,7 @@ func TestFlushCause(t *testing.T) {
 	// On iWARP the kernel moves the QP when the connection ends.
 	q := &QP{kind: siwDriver{}.kind()}
 	q.dev = &Device{info: DeviceInfo{Name: "siw0"}, driver: siwDriver{}}
-	if err := q.Err(&WC{ID: 3, Status: WCWRFlushErr, Opcode: WCRecv}); !strings.Contains(err.Error(), "the connection has ended: the peer disconnected") {
+	if err := q.Err(&WC{ID: 3, Status: WCWRFlushErr, Opcode: WCRecv}); !strings.Contains(err.Error(), "the connection has ended; the peer disconnected") {
 		t.Errorf("on iWARP: %v", err)
 	}
 }

@@ -142,12 +142,20 @@ func (w *WQ) create(p *PD, o WQOptions) (err error) {
 		errno = w.createLegacy(p, o, u)
 	}
 	if errno != 0 {
-		return p.dev.cmd.fail("CREATE_WQ", errno, "")
+		return p.dev.cmd.fail("CREATE_WQ", errno, p.dev.ringHint(errno, "", w.ring()))
 	}
 	if err = w.mapRing(); err != nil {
 		return errors.Join(err, w.destroyKernel())
 	}
 	return nil
+}
+
+// ring returns the memory of the ring, or nil.
+func (w *WQ) ring() *mmio.Region {
+	if w.mlx5 == nil {
+		return nil
+	}
+	return w.mlx5.region
 }
 
 // PostRecv posts a receive to the queue (ibv_post_wq_recv). It fails with [ErrQueueFull], with
@@ -165,13 +173,13 @@ func (w *WQ) PostRecvs(wrs ...RecvWR) error {
 		return err
 	}
 	if w.state == WQReset {
-		return ErrState
+		return &reason{textState + ": the WQ is in state RESET, receives need RDY: Modify moves it there", ErrState}
 	}
 	var err error = errKind
 	if w.mlx5 != nil {
 		err = postRecvsMlx5(w.mlx5.rq, wrs)
 	}
-	return err
+	return givenRecv(err, wrs, w.maxSGE, w.dev)
 }
 
 // createIoctl uses UVERBS_METHOD_WQ_CREATE.

@@ -130,10 +130,9 @@ func (e *PostError) Unwrap() error { return e.Err }
 //go:noinline
 func postErr(index int, err error) *PostError {
 	p := &PostError{Index: index, Err: err}
-	switch e := err.(type) {
-	case *wrong:
+	if e, ok := errors.AsType[*wrong](err); ok {
 		p.Field = e.field
-	case *FeatureError: // atomics of a device without them
+	} else if errors.As(err, new(*FeatureError)) { // atomics of a device without them
 		p.Field = "Opcode"
 	}
 	return p

@@ -1,12 +1,14 @@
 package rdmacm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/inprocess"
@@ -90,7 +92,7 @@ func opError(op, addr string, errno syscall.Errno) error {
 	case enotsupp:
 		errno = syscall.EOPNOTSUPP
 	}
-	return &Error{Op: op, Addr: addr, Errno: errno, Hint: hint(op, errno)}
+	return &Error{Op: op, Addr: addr, Errno: errno, Hint: hint(op, addr, errno)}
 }
 
 // enotsupp is an errno of the kernel that should never reach programs but does (ENOTSUPP,
@@ -101,8 +103,36 @@ const enotsupp = syscall.Errno(524)
 const noIPoIB = "port space ipoib needs the address of an IPoIB network interface, and this address belongs to another kind of interface"
 
 // noDevice returns the hint for ENODEV of an address.
-func noDevice() string {
-	return orSoft("the route to the address leads through a network interface without an RDMA device, such as the loopback interface")
+func noDevice(addr string) string {
+	hint := "its route leads through a network interface without an RDMA device"
+	if at, err := netip.ParseAddrPort(addr); err == nil && at.Addr().IsLoopback() {
+		hint = "loopback is a network interface without an RDMA device; use an address of a device here: " + cmp.Or(addrsOfDevices(), "there is none")
+	}
+	return orSoft(hint)
+}
+
+// addrsOfDevices lists the IP addresses of the RDMA devices of this host that can be used.
+func addrsOfDevices() string {
+	infos, err := uverbs.Devices()
+	if err != nil {
+		return ""
+	}
+	var all []string
+	for _, info := range infos {
+		dev, err := uverbs.Open(info.Name, uverbs.OpenOptions{})
+		if err != nil {
+			continue
+		}
+		table, err := dev.GIDTable(1)
+		for _, e := range table {
+			if addr := e.GID.Addr(); err == nil && addr.Is4() {
+				all = append(all, addr.String()+" of "+info.Name)
+			}
+		}
+		dev.Close()
+	}
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), ", ")
 }
 
 // orSoft adds to the hint about an address why a software device of the environment, which may have the address, could
@@ -130,7 +160,7 @@ var (
 )
 
 // hint returns the likely cause of an errno, or "".
-func hint(op string, errno syscall.Errno) string {
+func hint(op, addr string, errno syscall.Errno) string {
 	switch {
 	case errno == syscall.EACCES && op == opBind:
 		return "ports below 1024 need CAP_NET_BIND_SERVICE; or the channel was opened under other credentials: open it after changing user or group"
@@ -139,15 +169,15 @@ func hint(op string, errno syscall.Errno) string {
 	case (errno == syscall.EADDRNOTAVAIL || errno == syscall.EADDRINUSE) && op == opConnect:
 		return "on iWARP the port that the connection manager has chosen is taken by TCP, perhaps by a connection that has just ended; try again"
 	case errno == syscall.EADDRINUSE && op == opListen:
-		return "the port is taken in this port space, or on iWARP by TCP"
+		return "the port is taken; in this port space, or on iWARP by TCP"
 	case errno == syscall.EADDRINUSE:
-		return "the port is taken in this port space"
+		return "the port is taken; by a program of the same port space"
 	case op == opJoin && (errno == syscall.EINVAL || errno == syscall.ENODEV):
 		return "bind the ID to an address of an RDMA device first, or resolve an address"
 	case op == opJoin && errno == syscall.EOPNOTSUPP:
 		return "RoCE v2 does not support IPv6 groups, and not every InfiniBand subnet administrator supports members that only send"
 	case errno == syscall.EADDRNOTAVAIL:
-		return orSoft("no network interface of this network namespace has the address; in a container: --network host")
+		return orSoft("no network interface has it; or one of another network namespace: in a container --network host")
 	case errno == syscall.ENETUNREACH:
 		return orSoft("this network namespace has no route to the address; in a container: --network host")
 	case errno == syscall.EPERM && op == opCreate:
@@ -155,9 +185,9 @@ func hint(op string, errno syscall.Errno) string {
 	case errno == syscall.ENOENT && op == opConnect:
 		return "the port does not have the partition key of the path, which may come from SetPath"
 	case errno == syscall.ECONNREFUSED && op == opConnect:
-		return "nobody listens there, or the listener does not use iWARP"
+		return "nobody listens there; or the listener does not use iWARP"
 	case errno == syscall.ENODEV && op != opConnect:
-		return noDevice()
+		return noDevice(addr)
 	case op == opSetPath && errno == syscall.EINVAL:
 		return "the ID has no resolved address, or has a route already"
 	case op == opService && errno == syscall.EINVAL:

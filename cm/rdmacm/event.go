@@ -168,7 +168,7 @@ func (e *EventError) likelyCause(errno syscall.Errno) string {
 	case t == EventConnectError && errno == syscall.EINVAL:
 		return "on iWARP the peer speaks another version of MPA, sends an answer that this side does not support, or has sent data before this side did"
 	case t == EventAddrError && errno == syscall.ENODEV:
-		return noDevice()
+		return noDevice(e.Addr)
 	case t == EventAddrError && (errno == syscall.ETIMEDOUT || errno == syscall.EHOSTUNREACH):
 		return orSoft("no host on the network of the interface answers for the address")
 	case t == EventMulticastError && errno == syscall.ENETRESET:

@@ -19,8 +19,8 @@ func TestEventHints(t *testing.T) {
 	}{
 		{EventAddrError, syscall.EINVAL, IPoIB, noIPoIB},
 		{EventAddrError, syscall.EINVAL, TCP, ""},
-		{EventAddrError, syscall.ENODEV, TCP, noDevice()},
-		{EventAddrError, syscall.ENODEV, IPoIB, noDevice()},
+		{EventAddrError, syscall.ENODEV, TCP, noDevice("")},
+		{EventAddrError, syscall.ENODEV, IPoIB, noDevice("")},
 		{EventAddrError, syscall.ETIMEDOUT, TCP, "no host on the network"},
 		{EventAddrError, syscall.EHOSTUNREACH, TCP, "no host on the network"},
 		{EventAddrError, syscall.ENOMEM, TCP, ""},

@@ -342,7 +342,7 @@ func TestErrorMessages(t *testing.T) {
 		id = newID(t, c, TCP) // the kernel takes any device for it, and finds no route by that
 		must(t, id.ResolveAddr(Addr{}, AddrOf(netip.MustParseAddrPort("127.0.0.1:7471")), timeout))
 		next(t, c, EventAddrResolved)
-		says(id.ResolveRoute(timeout), syscall.ENODEV, "127.0.0.1:7471", "loopback interface")
+		says(id.ResolveRoute(timeout), syscall.ENODEV, "127.0.0.1:7471", "loopback is a network interface without an RDMA device; use an address of a device here: ")
 	}
 	id = newID(t, c, TCP)
 	err := id.ResolveAddr(Addr{}, AddrOf(netip.MustParseAddrPort("192.0.2.1:1")), timeout)

@@ -72,7 +72,7 @@ func TestContainerHints(t *testing.T) {
 		{opBind, syscall.EADDRNOTAVAIL, "--network host"},
 		{opConnect, syscall.ENOENT, "partition key"},
 	} {
-		if got := hint(c.op, c.errno); !strings.Contains(got, c.want) {
+		if got := hint(c.op, "", c.errno); !strings.Contains(got, c.want) {
 			t.Errorf("%s, %v: %q, want it to say %q", c.op, c.errno, got, c.want)
 		}
 	}

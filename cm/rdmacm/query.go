@@ -38,7 +38,7 @@ func (a Addrs) CheckReachable() error {
 	if a.Port != 0 || a.Local.IP.IsUnspecified() {
 		return nil
 	}
-	return &Error{Op: opBind, Addr: a.Local.String(), Errno: syscall.ENODEV, Hint: noDevice()}
+	return &Error{Op: opBind, Addr: a.Local.String(), Errno: syscall.ENODEV, Hint: noDevice(a.Local.String())}
 }
 
 // QueryAddrs is Addrs with the index of the device instead of its name, which saves the lookup of the

@@ -206,7 +206,7 @@ func (id *ID) resolveAddrRetrying(ctx context.Context, end time.Time, local, rem
 	for timeout := first; ; timeout *= growth {
 		if err := id.ResolveAddr(local, remote, min(timeout, timeLeft(end))); err != nil {
 			if remote.IP.IsLoopback() && isNoLoopback(err) {
-				return &Error{Op: opResolve, Addr: id.remoteName(), Errno: syscall.ENODEV, Hint: noDevice()}
+				return &Error{Op: opResolve, Addr: id.remoteName(), Errno: syscall.ENODEV, Hint: noDevice(id.remoteName())}
 			}
 			return err
 		}

@@ -205,6 +205,22 @@ func (q *RecvQueue) Scatter(counter uint16, put func(addr uint64, length, lkey u
 	scatter(unsafe.Add(q.ring, uintptr(uint32(counter)&q.mask)<<q.shift), int(q.maxSGE), put)
 }
 
+// Find calls put for each scatter/gather entry of the receive with the given ID that has completed last,
+// unless its entry is in use again. It may be called while another goroutine posts, so only messages may
+// depend on it.
+//
+//go:norace
+func (q *RecvQueue) Find(id uint64, put func(addr uint64, length, lkey uint32) bool) bool {
+	tail := q.tail.Acquire()
+	for back := range q.mask + 1 {
+		if at := (tail - 1 - back) & q.mask; q.ids[at] == id {
+			q.Scatter(uint16(at), put)
+			return true
+		}
+	}
+	return false
+}
+
 // scatter calls put for each data segment, until put returns false.
 func scatter(p unsafe.Pointer, n int, put func(addr uint64, length, lkey uint32) bool) {
 	for ; n > 0; n-- {

@@ -115,10 +115,20 @@ func (q *SendQueue) info(w *abi.RxeSendWQE, datagram bool) SendInfo {
 			i.RemoteQPN = w.WR.WR.UD().RemoteQPN
 		}
 	}
-	if n := min(w.DMA.NumSGE, q.maxSGE); n > 0 && w.WR.SendFlags&Inline == 0 {
-		for _, e := range w.DMA.TailSGE(int(n)) {
-			i.SGEs = append(i.SGEs, SGEInfo{Addr: e.Addr, Length: e.Length, LKey: e.LKey})
-		}
+	if w.WR.SendFlags&Inline == 0 {
+		i.SGEs = sgesOf(&w.DMA, q.maxSGE)
 	}
 	return i
+}
+
+// sgesOf copies the scatter/gather entries of a work request, of which there are at most a number.
+//
+//go:norace
+func sgesOf(d *abi.RxeDMAInfo, most uint32) (all []SGEInfo) {
+	if n := min(d.NumSGE, most); n > 0 {
+		for _, e := range d.TailSGE(int(n)) {
+			all = append(all, SGEInfo{Addr: e.Addr, Length: e.Length, LKey: e.LKey})
+		}
+	}
+	return all
 }

@@ -66,6 +66,17 @@ func (q *RecvQueue) Has(x *IDIndex, wrID uint64) bool {
 	return ok
 }
 
+// Find returns the memory of the newest work request with the given ID, under the conditions of Has.
+//
+//go:norace
+func (q *RecvQueue) Find(x *IDIndex, wrID uint64) ([]SGEInfo, bool) {
+	i, ok := x.find(&q.producer, wrID, q.readID)
+	if !ok {
+		return nil, false
+	}
+	return sgesOf(&(*abi.RxeRecvWQE)(q.elem(i)).DMA, q.maxSGE), true
+}
+
 // readID returns the ID of an element, and whether it was ever written. An element past the producer
 // index that is all zero was not. The race detector does not watch it: see [SendInfo].
 //

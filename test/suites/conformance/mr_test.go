@@ -213,7 +213,7 @@ func TestRegUnpinnableMemory(t *testing.T) {
 		must(t, mr.Close())
 		_, err = pd.RegSlice(readOnly, uverbs.AccessLocalWrite)
 		errorIs(t, err, syscall.EFAULT, "read-only memory")
-		says(t, err, "REG_MR (8192 bytes at 0x", "access LOCAL_WRITE", "is not writable (r--")
+		says(t, err, "REG_MR", "given: 8192 bytes at 0x", "access LOCAL_WRITE", "is not writable (r--")
 		saysNot(t, err, "not mapped")
 		if _, _, errno := unix.Syscall(unix.SYS_MUNMAP, uintptr(sge.Addr), uintptr(len(readOnly)), 0); errno != 0 {
 			t.Fatal(errno)

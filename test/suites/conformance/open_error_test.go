@@ -54,7 +54,8 @@ func TestNoDevice(t *testing.T) {
 		t.Cleanup(func() { addLink(t, l.name, l.netdev) })
 	}
 	_, err := uverbs.OpenFirst()
-	says(t, err, "no RDMA device", "verbs link add rxe0 type rxe netdev eth0", "verbs dev set DEV netns NS")
+	saysAll(t, "OpenFirst", err, "uverbs: open first device: there is no RDMA device here; verbs doctor ... ")
+	says(t, err, "verbs link add rxe0 type rxe netdev eth0", "verbs dev set DEV netns NS")
 	if !errors.Is(err, uverbs.ErrNoDevice) {
 		t.Errorf("%v is not ErrNoDevice", err)
 	}

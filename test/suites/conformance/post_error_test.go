@@ -52,29 +52,6 @@ func TestQueueFull(t *testing.T) {
 	})
 }
 
-func TestPostInWrongState(t *testing.T) {
-	eachPath(t, func(t *testing.T) {
-		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
-		errorIs(t, s.qp.PostSend(send(1)), uverbs.ErrState, "PostSend in INIT")
-		must(t, s.qp.PostRecv(1))
-		must(t, s.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState))
-		if err := s.qp.PostRecv(1); !errors.Is(err, uverbs.ErrState) {
-			t.Errorf("PostRecv in RESET: %v, want ErrState", err)
-		}
-	})
-}
-
-func TestSGERange(t *testing.T) {
-	eachPath(t, func(t *testing.T) {
-		a, b := pair(t, uverbs.QPOptions{})
-		for _, sge := range []uverbs.SGE{a.mr.SGE(0, bufferSize+1), a.mr.SGE(-1, 1), a.mr.SGE(bufferSize, 1)} {
-			errorIs(t, a.qp.PostSend(send(1, sge)), uverbs.ErrSGERange, "PostSend")
-			errorIs(t, b.qp.PostRecv(1, sge), uverbs.ErrSGERange, "PostRecv")
-		}
-		a.none(t)
-	})
-}
-
 // wrongKey posts one work request and returns the status that it ends with.
 func wrongKey(t *testing.T, wr uverbs.SendWR) (uverbs.WCStatus, error) {
 	a, b := pair(t, uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: 10, RetryCount: 2}})

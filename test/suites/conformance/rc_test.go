@@ -47,7 +47,7 @@ func TestNoReceive(t *testing.T) {
 				t.Errorf("completion: %v, want %v", wc.Err(), uverbs.WCRNRRetryExcErr)
 			}
 			says(t, a.qp.Err(&wc), op.String(), "had no receive posted at 3 attempts",
-				fmt.Sprintf("QP %d of %s has 0 receives posted now and a MinRNRTimer of 10µs", b.qp.QPN(), b.dev.Name()))
+				fmt.Sprintf("the peer has 0 receives posted now and a MinRNRTimer of 10µs; the peer is QP %d of %s", b.qp.QPN(), b.dev.Name()))
 			must(t, b.qp.PostRecvs(uverbs.RecvWR{ID: 3}, uverbs.RecvWR{ID: 4}))
 			says(t, a.qp.Err(&wc), "has 2 receives posted now")
 			if attr, err := b.qp.Query(); err != nil || attr.State != ib.QPRTS {

@@ -152,3 +152,32 @@ func TestSRQOfDatagrams(t *testing.T) {
 		b.want(t, 1, uverbs.WCRecv)
 	})
 }
+
+// TestSRQLimitEvent checks that one event comes when fewer receives are left than the limit says.
+func TestSRQLimitEvent(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		dev := openDevice(t, deviceName)
+		pd, srq := newSRQ(t, dev, uverbs.SRQOptions{MaxWR: 20})
+		a := newSide(t, dev, uverbs.QPOptions{Type: ib.UD})
+		b := newSide(t, dev, uverbs.QPOptions{Type: ib.UD, SRQ: srq})
+		ah := wayTo(t, a, b)
+		mr := srqMemory(t, pd, b)
+		for i := range 6 {
+			must(t, srq.PostRecv(uint64(i), mr.SGE(0, 100)))
+		}
+		must(t, srq.SetLimit(4))
+		for i := range 4 {
+			must(t, a.qp.PostSend(datagram(1, ah, b, a.mr.SGE(0, 10))))
+			a.want(t, 1, uverbs.WCSend)
+			b.want(t, uint64(i), uverbs.WCRecv)
+		}
+		ev, err := dev.WaitEvent(withDeadline(t))
+		must(t, err)
+		if ev.Type != uverbs.EventSRQLimitReached || ev.SRQ != srq {
+			t.Errorf("event %s, want %s of the SRQ", ev, uverbs.EventSRQLimitReached)
+		}
+		if attr, err := srq.Query(); err != nil || attr.Limit != 0 {
+			t.Errorf("the limit is %d, %v after its event, want 0", attr.Limit, err)
+		}
+	})
+}

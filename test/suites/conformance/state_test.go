@@ -75,12 +75,12 @@ func TestModifyMask(t *testing.T) {
 		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
 		rtr := uverbs.QPAttr{State: ib.QPRTR, PathMTU: ib.MTU1024, AH: uverbs.AHAttr{Port: 1}}
 		err := s.qp.Modify(rtr, uverbs.AttrState|uverbs.AttrAV|uverbs.AttrPathMTU|uverbs.AttrRQPSN|uverbs.AttrMinRNRTimer)
-		arg := argError(t, err, "attribute mask")
+		arg := argError(t, err, "mask")
 		if !strings.Contains(arg.Given, "missing MaxDestRdAtomic, DestQPN") || !strings.Contains(arg.Op, "INIT to RTR") {
 			t.Errorf("%v does not name what is missing", err)
 		}
 		err = s.qp.Modify(uverbs.QPAttr{State: ib.QPInit, Port: 1}, uverbs.AttrState|uverbs.AttrPort|uverbs.AttrSQPSN|uverbs.AttrQKey)
-		if arg := argError(t, err, "attribute mask"); !strings.Contains(arg.Given, "superfluous QKey, SQPSN") {
+		if arg := argError(t, err, "mask"); !strings.Contains(arg.Given, "superfluous QKey, SQPSN") {
 			t.Errorf("%v does not name what is superfluous", err)
 		}
 		err = s.qp.Modify(uverbs.QPAttr{State: ib.QPRTS}, uverbs.AttrState)

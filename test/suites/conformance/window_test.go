@@ -67,7 +67,7 @@ func TestWindow(t *testing.T) {
 					if wc = writeTo(t, a, b, 600, 500, old); wc.Status != uverbs.WCRemAccessErr {
 						t.Errorf("a write with the key of before: %s", wc.Status)
 					}
-					says(t, a.qp.Err(&wc), fmt.Sprintf("rkey %#x was that of a memory window of type 1, which has %#x now", old, rkey))
+					says(t, a.qp.Err(&wc), fmt.Sprintf("rkey %#x was that of a memory window of type 1; it has %#x now", old, rkey))
 					return
 				}
 				// rxe checks the rights of a window, and its bounds by those of the MR.

@@ -37,15 +37,16 @@ const (
 
 // Completion is a completion that failed.
 type Completion struct {
-	Status  Status
-	Queue   Queue
-	Request *Request // the send request, nil if the ring does not have it any more or it is a receive
-	SendInv bool     // the request invalidates a key of the peer
-	Inv     bool     // the request invalidates a key of this side
-	Peer    *Peer    // nil if the QP was never connected
-	IWARP   bool     // the connection is a TCP connection, and the kernel moves the QP when it ends
-	NoRoute bool     // a send that has no route to the peer fails with LocQPOpErr
-	Cause   error    // why the QP is in state ERR, nil if that is not known
+	Status   Status
+	Queue    Queue
+	Request  *Request // the send request, nil if the ring does not have it any more or it is a receive
+	SendInv  bool     // the request invalidates a key of the peer
+	Inv      bool     // the request invalidates a key of this side
+	Peer     *Peer    // nil if the QP was never connected
+	IWARP    bool     // the connection is a TCP connection, and the kernel moves the QP when it ends
+	NoRoute  bool     // a send that has no route to the peer fails with LocQPOpErr
+	Datagram bool     // the QP is a UD QP
+	Cause    error    // why the QP is in state ERR, nil if that is not known
 }
 
 // Peer is how a QP was told to reach its peer; zero fields are not known.
@@ -54,68 +55,95 @@ type Peer struct {
 	Timeout     time.Duration // of each attempt
 	RNRAttempts int           // how often a message is sent that finds no receive
 	MTU         int           // of the path, in bytes
+	NoReads     bool          // the QP may send no READ or atomic
 	InfiniBand  bool          // the port is known to be one of InfiniBand
 }
 
-const (
-	tooLong     = "the message is longer than the buffers of the receive"
-	tooLongSend = "the message is longer than the device sends: a datagram may be as long as the port's MTU, another message as PortAttr.MaxMsgSize"
-)
+const tooLongSend = "the message is longer than the device sends; a datagram may be as long as the port's MTU, another message as PortAttr.MaxMsgSize"
+
+// refusedHere explains a receive that failed since the peer named memory that it may not use.
+const refusedHere = "a request of the peer named memory that it may not use; its rkey, address range or access right is wrong"
 
 // recvHints say what is wrong with a receive, or with the peer's request that arrived.
 var recvHints = map[Status]string{
-	LocLenErr:    tooLong,
-	LocProtErr:   "an SGE of the receive is outside its MR, has a wrong lkey, or the MR does not have AccessLocalWrite",
-	LocQPOpErr:   tooLong + " (a datagram needs 40 bytes more), or an SGE of the receive is outside its MR or has a wrong lkey",
-	LocAccessErr: "a request of the peer named memory of this side that its rkey, address range or access rights do not permit",
-	RemAccessErr: "a request of the peer named memory of this side that its rkey, address range or access rights do not permit",
-	RemInvReqErr: "a request of the peer was refused here: the message is longer than the buffers of the receive, the QP does not permit the operation, or the peer has another path MTU",
+	LocLenErr:    "the message is longer than the receive",
+	LocProtErr:   "the memory of the receive is not valid; an SGE is outside its MR, has a wrong lkey, or the MR does not have AccessLocalWrite",
+	LocQPOpErr:   "the message is likely longer than the receive; or an SGE of the receive is outside its MR or has a wrong lkey",
+	LocAccessErr: refusedHere,
+	RemAccessErr: refusedHere,
+	RemInvReqErr: "a request of the peer was refused here; the message is likely longer than the receive, or the QP does not permit the operation, or the peer has another path MTU",
 	RemAbortErr:  "the peer ended the message before its end",
 	GeneralErr:   "the connection broke while the message arrived",
 }
 
-// Hint says what is wrong or, if that is not known, what usually is wrong.
+// Hint says what is wrong or, if that is not known, what usually is wrong: at most three causes, the
+// likeliest first.
 func (c *Completion) Hint() string {
 	switch {
 	case c.Status == WRFlushErr:
 		return c.flushHint()
 	case c.Queue == RecvQueue:
-		return recvHints[c.Status]
+		return c.recvHint()
 	}
 	switch c.Status {
 	case RetryExcErr:
 		return c.Peer.noAnswer(c.Request != nil && c.Request.Writes && c.Request.Length > minMTU)
 	case RNRRetryExcErr:
-		hint := "it had no receive posted"
+		hint := "the peer had no receive posted"
 		if c.Peer != nil {
-			hint += fmt.Sprintf(" at %d attempts; the time between them is its MinRNRTimer", c.Peer.RNRAttempts)
+			hint += fmt.Sprintf(" at %d attempts", c.Peer.RNRAttempts)
 		}
-		return hint
+		return hint + "; it must post receives before this side sends; RNRRetry allows more attempts, the peer's MinRNRTimer is the time between them"
 	case RemAccessErr:
-		return "the rkey, the address range or the access rights of the peer's MR or MW do not permit it, or the MR or MW is gone, as when the peer ends"
+		return "the peer's memory does not permit it; likely the rkey, the range or the access right is wrong, or its MR or MW is gone: compare them with the MR's at the peer"
 	case RemInvReqErr:
 		return c.invalidRequest()
 	case RemOpErr:
-		return "the peer's receive may be too short for the message, or not valid: the peer's completion of it says more"
+		return c.shortReceive() + "; or its memory is not valid: the peer's completion of it says more"
 	case LocProtErr, LocQPOpErr, MWBindErr:
 		return c.localHint()
 	case LocLenErr:
 		if c.Queue == SendQueue {
 			return tooLongSend
 		}
-		return tooLong + ", or, if it is a send, than the device sends"
+		return "the message is longer than the receive; or, if it is a send, than the device sends"
 	}
 	return ""
 }
 
+// NoRoute is the hint of a send that has likely failed for its path.
+const NoRoute = "the device likely has no route to the peer; nothing is wrong with the memory of the request"
+
+// grhSize is the room that the GRH of a datagram takes in a receive, in bytes.
+const grhSize = 40
+
+// recvHint explains a failed receive.
+func (c *Completion) recvHint() string {
+	r := c.Request
+	if r == nil || c.Status != LocLenErr && c.Status != LocProtErr && c.Status != LocQPOpErr {
+		return recvHints[c.Status]
+	}
+	if fault := r.sgeFault(); fault != "" && c.Status != LocLenErr {
+		return fault
+	}
+	if c.Status == LocProtErr {
+		return recvHints[LocProtErr]
+	}
+	hint := fmt.Sprintf("the receive of %d bytes is too short", r.Length)
+	if c.Datagram {
+		hint += fmt.Sprintf("; a datagram needs %d bytes more than its data, for the GRH", grhSize)
+	}
+	return hint
+}
+
 // noAnswer says why the peer may not have acknowledged a request, or answered one that reads.
 func (p *Peer) noAnswer(reads bool) string {
-	wait, size, how := "after all retries", "", "RoCE uses UDP port 4791"
+	wait, size, how := "", "", "RoCE uses UDP port 4791"
 	if p != nil && p.InfiniBand {
 		how = "both ports must be in the QPs' partition, and one of them a full member"
 	}
 	if p != nil && p.Timeout != 0 {
-		wait = fmt.Sprintf("for %d attempts of %s each", p.Attempts, p.Timeout)
+		wait = fmt.Sprintf(" for %d attempts of %s each", p.Attempts, p.Timeout.Round(10*time.Microsecond))
 	}
 	if p != nil && p.MTU != 0 {
 		size = fmt.Sprintf(", at least those of the path MTU, %d bytes", p.MTU)
@@ -123,11 +151,20 @@ func (p *Peer) noAnswer(reads bool) string {
 			size += ", or the peer has another path MTU"
 		}
 	}
-	return "it did not acknowledge " + wait + "; it is gone, its QP is not ready to receive, or packets do not get through (" + how + ")" + size
+	return "no acknowledgement" + wait + "; likely the peer is gone, or its QP is not ready to receive, or packets do not get through (" + how + ")" + size +
+		"; to tell: ping the peer, look at its QP's state (RTR or RTS is ready), run verbs rping to it"
 }
 
 // minMTU is the smallest path MTU: a message of so many bytes is one packet.
 const minMTU = 256
+
+// shortReceive says that a message did not fit, which is likely and not certain.
+func (c *Completion) shortReceive() string {
+	if c.Request == nil {
+		return "the peer's receive is likely too short"
+	}
+	return fmt.Sprintf("the peer's receive is likely too short for the %d bytes", c.Request.Length)
+}
 
 // invalidRequest says why the peer may have refused a request as invalid.
 func (c *Completion) invalidRequest() string {
@@ -137,15 +174,15 @@ func (c *Completion) invalidRequest() string {
 	}
 	switch {
 	case c.SendInv:
-		return "the key that it invalidates may not be one of an MR or MW that the peer's QP may invalidate, the peer's receive is too short" + mtu
+		return "the key that it invalidates is likely not valid there; it must be one of an MR or MW that the peer's QP may invalidate; or the peer's receive is too short" + mtu
 	case r == nil:
-		return "the peer's receive may be too short, its QP may not permit the operation or so many READs and atomics at once" + mtu
+		return c.shortReceive() + "; or its QP does not permit the operation or so many READs and atomics at once" + mtu
 	case r.Writes:
-		return "the peer's QP may not permit the operation, or so many READs and atomics at once (MaxDestRdAtomic)"
+		return "the peer's QP likely does not permit " + r.Op + "; or not so many READs and atomics at once (MaxDestRdAtomic)"
 	case r.Remote:
-		return "the peer's QP may not permit the operation" + mtu
+		return "the peer's QP likely does not permit " + r.Op + "; see QPAttr.Access there" + mtu
 	}
-	return "the peer's receive may be too short" + mtu
+	return c.shortReceive() + "; the peer's completion of it says more" + mtu
 }
 
 // localHint explains a failure on this side.
@@ -155,18 +192,21 @@ func (c *Completion) localHint() string {
 	case fault != "":
 		return fault
 	case c.Status == LocProtErr:
-		return "an SGE is outside its MR, has a wrong lkey, or the MR does not have AccessLocalWrite"
+		return "an SGE is not valid; it is outside its MR, has a wrong lkey, or the MR does not have AccessLocalWrite"
 	case c.Status != LocQPOpErr || c.Request == nil:
 		return ""
 	case c.IWARP && c.Inv:
 		return "the key that it invalidates may not be one of the QP's protection domain"
 	case c.IWARP:
-		return "nothing is wrong with its memory; the connection has broken, as when the peer is gone or TCP does not get through"
+		return "the connection has broken, as when the peer is gone; its memory is right"
 	}
 	if c.NoRoute {
-		return "nothing is wrong with its memory; the device may have no route to the peer, as when the port is down"
+		return NoRoute
 	}
-	return "nothing is wrong with its memory; the device does not accept the request: the type or state of the QP may forbid it, and a READ or atomic needs MaxRdAtomic above 0"
+	if c.Request.Writes && c.Peer != nil && c.Peer.NoReads {
+		return "the QP sends no READ or atomic, as its MaxRdAtomic is 0; set it in PathOptions or Modify"
+	}
+	return "the device does not accept the request; its memory is right, so likely the type or state of the QP forbids it"
 }
 
 // flushHint explains a flush that no failed completion explains.
@@ -178,10 +218,10 @@ func (c *Completion) flushHint() string {
 	if fault := c.Request.localFault(); fault != "" {
 		return fault
 	}
-	const moved = "the device moved the QP to state ERR, and no completion that was polled says why; an asynchronous event of the QP may (Device.WaitEvent), or "
+	const moved = "the device moved the QP to state ERR; no completion polled so far says why; an asynchronous event of the QP may (Device.WaitEvent), or "
 	switch {
 	case c.IWARP:
-		return "the connection has ended: the peer disconnected, closed its QP or is gone, or this side refused a message of the peer; " + what + " that were still posted are flushed"
+		return "the connection has ended; the peer disconnected, closed its QP or is gone, or this side refused a message of the peer; " + what + " that were still posted are flushed"
 	case c.Queue == RecvQueue:
 		return moved + "the completion of a send that is not polled yet"
 	}

@@ -22,6 +22,9 @@ type LocalPeer struct {
 	MRPermits bool    // the MR has the right
 }
 
+// is names the peer after what is known of it.
+func (p *LocalPeer) is() string { return "; the peer is " + p.Name + ", of this program" }
+
 // RecvText says how many receives the peer has, for a message that found none.
 func (p *LocalPeer) RecvText() string {
 	where, timer := "", ""
@@ -31,34 +34,53 @@ func (p *LocalPeer) RecvText() string {
 	if p.MinRNRTimer != 0 {
 		timer = fmt.Sprintf(" and a MinRNRTimer of %s", p.MinRNRTimer)
 	}
-	return fmt.Sprintf("%s has %d receives posted%s now%s", p.Name, p.Recvs, where, timer)
+	return fmt.Sprintf("the peer has %d receives posted%s now%s%s", p.Recvs, where, timer, p.is())
 }
 
 // MTUText says that the two QPs have different path MTUs, in bytes.
 func (p *LocalPeer) MTUText(here, there int) string {
-	return fmt.Sprintf("%s has path MTU %d, and this QP %d: give Connect the Endpoint of the other side with its MTU, or both the same PathOptions.MTU", p.Name, there, here)
+	return fmt.Sprintf("the path MTU is %d here, %d at the peer; give Connect the Endpoint of the other side with its MTU, or both the same PathOptions.MTU%s", here, there, p.is())
 }
 
-// MemoryText says what is wrong with the peer's memory that a request named.
-func (p *LocalPeer) MemoryText(r *Request) string {
+// StateText says that the peer cannot receive in its state.
+func (p *LocalPeer) StateText(state string) string {
+	return fmt.Sprintf("the peer's QP is in state %s, so it does not receive; connect both QPs again%s", state, p.is())
+}
+
+// OtherText says that the peer is connected to another QP.
+func (p *LocalPeer) OtherText(qpn, here uint32) string {
+	return fmt.Sprintf("the peer's QP is connected to QP %d, not to this one; give its Connect the Endpoint of QP %d%s", qpn, here, p.is())
+}
+
+// ReceiveText repeats why the peer's receive failed.
+func (p *LocalPeer) ReceiveText(hint string) string {
+	return "at the peer: " + hint + p.is()
+}
+
+// MemoryText says what is wrong with the peer's memory that a request named, or that nothing is now.
+func (p *LocalPeer) MemoryText(r *Request) (text string, wrong bool) {
+	text, wrong = p.memoryFault(r)
+	return text + p.is(), wrong
+}
+
+func (p *LocalPeer) memoryFault(r *Request) (text string, wrong bool) {
 	switch w := p.Window; {
 	case !p.QPPermits:
-		return fmt.Sprintf("%s does not permit %s: its access is %s", p.Name, r.Op, p.QPAccess)
+		return fmt.Sprintf("the peer's QP does not permit %s; its access is %s", r.Op, p.QPAccess), true
 	case w != nil && w.RKey != r.RKey:
-		return fmt.Sprintf("%s: rkey %#x was that of %s, which has %#x now", p.Name, r.RKey, w, w.RKey)
+		return fmt.Sprintf("rkey %#x was that of %s; it has %#x now", r.RKey, w, w.RKey), true
 	case w != nil:
-		return fmt.Sprintf("%s: rkey %#x belongs to %s, which its last bind limits", p.Name, r.RKey, w)
+		return fmt.Sprintf("rkey %#x belongs to %s, which its last bind limits", r.RKey, w), true
 	case p.MR == nil:
-		return fmt.Sprintf("%s: no MR and no memory window has rkey %#x", p.Name, r.RKey)
+		return fmt.Sprintf("no MR and no memory window of the peer has rkey %#x", r.RKey), true
 	}
-	what, mr := fmt.Sprintf("%s: the MR with rkey %#x ", p.Name, r.RKey), p.MR
-	switch {
+	switch mr := p.MR; {
 	case mr.PD != p.PD:
-		return what + "is of another PD than this QP"
+		return fmt.Sprintf("the peer's MR with rkey %#x is of another PD than its QP", r.RKey), true
 	case !mr.covers(r.RemoteAddr, uint64(r.Length)):
-		return what + fmt.Sprintf("is %#x+%d, and %#x+%d is outside", mr.Addr, mr.Length, r.RemoteAddr, r.Length)
+		return fmt.Sprintf("%#x+%d is outside the peer's MR, %#x+%d", r.RemoteAddr, r.Length, mr.Addr, mr.Length), true
 	case !p.MRPermits:
-		return what + fmt.Sprintf("does not have %s: its access is %s", p.Right, mr.Access)
+		return fmt.Sprintf("the peer's MR with rkey %#x does not have %s; its access is %s", r.RKey, p.Right, mr.Access), true
 	}
-	return what + "permits it now"
+	return fmt.Sprintf("the peer's MR with rkey %#x permits it now", r.RKey), false
 }

@@ -9,6 +9,8 @@ import "time"
 
 func kernelLog() (log string, now time.Duration, ok bool) { return "", 0, false }
 
+func descriptorLimit() (limit uint64, ok bool) { return 0, false }
+
 func memlockLimit() (limit uint64, ok bool) { return 0, false }
 
 func (p *Path) interfaceOf(*GIDEntry) *netif { return nil }

@@ -13,7 +13,7 @@ import (
 	"github.com/goverbs/goverbs/netlinkrdma"
 )
 
-// Registration is a registration of memory that the kernel has refused with Errno.
+// Registration is a registration of memory, or of a ring, that the kernel has refused with Errno.
 type Registration struct {
 	Errno          syscall.Errno
 	Device         string
@@ -32,6 +32,10 @@ func (r *Registration) Hint() string {
 	case syscall.ENOMEM:
 		if m, ok := r.memory(); ok {
 			return m.hint(r)
+		}
+	case syscall.EMFILE:
+		if limit, ok := descriptorLimit(); ok {
+			return fmt.Sprintf("the limit of descriptors is %d; raise it (ulimit -n, LimitNOFILE in a systemd unit), or close what is not needed", limit)
 		}
 	case syscall.EFAULT:
 		maps, err := os.Open("/proc/self/maps")
@@ -84,9 +88,9 @@ func (m *memory) hint(r *Registration) string {
 		if forAll {
 			or = "; " + r.MemlockForAll + " counts it in spite of CAP_IPC_LOCK"
 		}
-		return fmt.Sprintf("registering %d bytes: RLIMIT_MEMLOCK is %d bytes, in use are %d pinned and %d locked; "+
+		return fmt.Sprintf("RLIMIT_MEMLOCK is %d bytes, too few for %d more; in use are %d pinned and %d locked; "+
 			"raise it (ulimit -l unlimited, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 for a container)%s",
-			r.Length, m.memlock, m.status.pinned, m.status.locked, or)
+			m.memlock, r.Length, m.status.pinned, m.status.locked, or)
 	}
 	why := fmt.Sprintf("RLIMIT_MEMLOCK of %d bytes leaves room", m.memlock)
 	switch {
@@ -213,7 +217,7 @@ func (r *Registration) mappingHint(maps io.Reader) string {
 		case m.perms[0] != 'r':
 			return fmt.Sprintf("the memory at %#x is not readable (%s)", next, m.perms)
 		case r.Write && m.perms[1] != 'w':
-			return fmt.Sprintf("the memory at %#x is not writable (%s), although the access asks for writing", next, m.perms)
+			return fmt.Sprintf("the memory at %#x is not writable (%s); the access needs it", next, m.perms)
 		}
 		last, next = m, m.end
 		if next >= end {
@@ -221,7 +225,8 @@ func (r *Registration) mappingHint(maps io.Reader) string {
 			if last.name != "" {
 				what = "the pages of " + last.name
 			}
-			return fmt.Sprintf("the memory is mapped as the access needs it, but %s cannot be pinned: memory of a device is registered as a dma-buf (RegDMABuf), and a file has no pages past its end", what)
+			return fmt.Sprintf("%s cannot be pinned; memory of a device is registered as a dma-buf (RegDMABuf), a file has no pages past its end, "+
+				"and before Linux 6.2 the mapping of a file must be private or writable, even for reading", what)
 		}
 	}
 	return fmt.Sprintf("the memory at %#x is not mapped", next)

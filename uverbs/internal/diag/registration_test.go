@@ -33,7 +33,7 @@ func TestMemlockHint(t *testing.T) {
 		}
 		return
 	}
-	for _, want := range []string{"registering 12345 bytes", "RLIMIT_MEMLOCK is 8192 bytes", fmt.Sprintf("0 pinned and %d locked", len(page)), "ulimit -l", "LimitMEMLOCK", "--ulimit", "CAP_IPC_LOCK"} {
+	for _, want := range []string{"RLIMIT_MEMLOCK is 8192 bytes, too few for 12345 more", fmt.Sprintf("0 pinned and %d locked", len(page)), "ulimit -l", "LimitMEMLOCK", "--ulimit", "CAP_IPC_LOCK"} {
 		if !strings.Contains(hint, want) {
 			t.Errorf("hint is %q, want %q in it", hint, want)
 		}
@@ -73,15 +73,15 @@ func TestMemoryHint(t *testing.T) {
 		change func(m *memory)
 		forAll string
 	}{
-		"RLIMIT_MEMLOCK of 1048576 bytes leaves room, " + room:                {func(*memory) {}, ""},
-		"RLIMIT_MEMLOCK is 1048576 bytes, in use are 1048575 pinned":          {func(m *memory) { m.status.pinned = 1<<20 - 1 }, ""},
-		"RLIMIT_MEMLOCK is 4095 bytes, in use are 0 pinned":                   {func(m *memory) { m.memlock = 4095 }, ""},
-		"RLIMIT_MEMLOCK is unlimited, " + room:                                {func(m *memory) { m.memlock = unix.RLIM_INFINITY }, ""},
-		"does not matter, as the process has CAP_IPC_LOCK, " + room:           {func(m *memory) { m.memlock, m.status.mayLock = 1, true }, ""},
-		"container); siw of Linux 6.1 counts it in spite of CAP_IPC_LOCK":     {func(m *memory) { m.memlock, m.status.mayLock = 1, true }, siw},
-		"of 1048576 bytes leaves room, so the machine":                        {func(m *memory) { m.status.mayLock = true }, siw},
-		"65529 mappings, of 65530 that vm.max_map_count allows":               {func(m *memory) { m.maps = 65529 }, ""},
-		"rxe0 has 1000 MRs, of 1000 that it allows (max_mr), in this program": {func(m *memory) { m.mrs = 1000 }, ""},
+		"RLIMIT_MEMLOCK of 1048576 bytes leaves room, " + room:                              {func(*memory) {}, ""},
+		"RLIMIT_MEMLOCK is 1048576 bytes, too few for 4096 more; in use are 1048575 pinned": {func(m *memory) { m.status.pinned = 1<<20 - 1 }, ""},
+		"RLIMIT_MEMLOCK is 4095 bytes, too few for 4096 more; in use are 0 pinned":          {func(m *memory) { m.memlock = 4095 }, ""},
+		"RLIMIT_MEMLOCK is unlimited, " + room:                                              {func(m *memory) { m.memlock = unix.RLIM_INFINITY }, ""},
+		"does not matter, as the process has CAP_IPC_LOCK, " + room:                         {func(m *memory) { m.memlock, m.status.mayLock = 1, true }, ""},
+		"container); siw of Linux 6.1 counts it in spite of CAP_IPC_LOCK":                   {func(m *memory) { m.memlock, m.status.mayLock = 1, true }, siw},
+		"of 1048576 bytes leaves room, so the machine":                                      {func(m *memory) { m.status.mayLock = true }, siw},
+		"65529 mappings, of 65530 that vm.max_map_count allows":                             {func(m *memory) { m.maps = 65529 }, ""},
+		"rxe0 has 1000 MRs, of 1000 that it allows (max_mr), in this program":               {func(m *memory) { m.mrs = 1000 }, ""},
 	} {
 		m := plenty
 		c.change(&m)
@@ -111,7 +111,7 @@ func TestMappingHint(t *testing.T) {
 		{0x4800, 0x1000, true, "at 0x5000 is not mapped"},
 		{0x100, 0x1000, true, "at 0x100 is not mapped"},
 		{0x6800, 0x1000, true, "at 0x6800 is not readable (---p)"},
-		{0x8000, 0x100, true, "the pages of /dev/gpu0 cannot be pinned: memory of a device is registered as a dma-buf"},
+		{0x8000, 0x100, true, "the pages of /dev/gpu0 cannot be pinned; memory of a device is registered as a dma-buf"},
 		{0x8800, 0x1000, true, "at 0x9000 is not mapped"},
 	} {
 		r := Registration{Start: c.addr, Length: c.length, Write: c.writing}

@@ -103,52 +103,61 @@ func TestCompletionHint(t *testing.T) {
 		c    Completion
 		want string // the hint is empty, or has this
 	}{
-		{Completion{Status: RetryExcErr, Queue: SendQueue}, "it did not acknowledge after all retries; it is gone,"},
-		{Completion{Status: RetryExcErr, Peer: peer}, "for 7 attempts of 1s each; it is gone"},
+		{Completion{Status: RetryExcErr, Queue: SendQueue}, "no acknowledgement; likely the peer is gone, or its QP is not ready"},
+		{Completion{Status: RetryExcErr, Peer: peer}, "no acknowledgement for 7 attempts of 1s each; likely the peer is gone"},
 		{Completion{Status: RetryExcErr, Peer: peer}, "get through (RoCE uses UDP port 4791), at least those of the path MTU, 1024 bytes"},
 		{Completion{Status: RetryExcErr, Peer: &Peer{}}, "(RoCE uses UDP port 4791)"},
 		{Completion{Status: RetryExcErr, Peer: &Peer{InfiniBand: true}}, "get through (both ports must be in the QPs' partition, and one of them a full member)"},
-		{Completion{Status: RNRRetryExcErr}, "it had no receive posted"},
-		{Completion{Status: RNRRetryExcErr, Peer: peer}, "it had no receive posted at 3 attempts; the time between them is its MinRNRTimer"},
-		{Completion{Status: RemAccessErr}, "is gone, as when the peer ends"},
+		{Completion{Status: RNRRetryExcErr}, "the peer had no receive posted; it must post receives"},
+		{Completion{Status: RNRRetryExcErr, Peer: peer}, "the peer had no receive posted at 3 attempts; it must"},
+		{Completion{Status: RemAccessErr}, "the peer's memory does not permit it; likely the rkey, the range or the access right is wrong, or its MR or MW is gone"},
 		{Completion{Status: RetryExcErr, Peer: peer, Request: &Request{Writes: true, Length: 257}}, "at least those of the path MTU, 1024 bytes, or the peer has another path MTU"},
-		{Completion{Status: RemInvReqErr, Request: good}, "the peer's receive may be too short"},
-		{Completion{Status: RemOpErr}, "the peer's receive may be too short for the message, or not valid"},
-		{Completion{Status: RemInvReqErr}, "the peer's receive may be too short, its QP may not permit the operation or so many READs and atomics at once, or the peer has another path MTU"},
-		{Completion{Status: RemInvReqErr, Request: &Request{Length: 257}}, "the peer's receive may be too short, or the peer has another path MTU"},
-		{Completion{Status: RemInvReqErr, Request: &Request{Remote: true, Length: 257}}, "the peer's QP may not permit the operation, or the peer has another path MTU"},
-		{Completion{Status: RemInvReqErr, Request: &Request{Remote: true, Writes: true}}, "the peer's QP may not permit the operation, or so many READs and atomics at once (MaxDestRdAtomic)"},
-		{Completion{Status: RemInvReqErr, SendInv: true}, "the key that it invalidates may not be one of an MR or MW that the peer's QP may invalidate, the peer's"},
+		{Completion{Status: RemInvReqErr, Request: good}, "the peer's receive is likely too short for the 0 bytes; the peer's completion of it says more"},
+		{Completion{Status: RemOpErr}, "the peer's receive is likely too short; or its memory is not valid"},
+		{Completion{Status: RemInvReqErr}, "the peer's receive is likely too short; or its QP does not permit the operation or so many READs and atomics at once, or the peer has another path MTU"},
+		{Completion{Status: RemInvReqErr, Request: &Request{Length: 257}}, "the peer's receive is likely too short for the 257 bytes; the peer's completion of it says more, or the peer has another path MTU"},
+		{Completion{Status: RemInvReqErr, Request: &Request{Op: "X", Remote: true, Length: 257}}, "the peer's QP likely does not permit X; see QPAttr.Access there, or the peer has another path MTU"},
+		{Completion{Status: RemInvReqErr, Request: &Request{Op: "X", Remote: true, Writes: true}}, "the peer's QP likely does not permit X; or not so many READs and atomics at once (MaxDestRdAtomic)"},
+		{Completion{Status: RemInvReqErr, SendInv: true}, "the key that it invalidates is likely not valid there; it must be one of an MR or MW that the peer's QP may invalidate; or the peer's"},
 		{Completion{Status: LocProtErr, Request: bad}, fault},
-		{Completion{Status: LocProtErr, Request: good}, "an SGE is outside its MR, has a wrong lkey, or the MR does not have AccessLocalWrite"},
-		{Completion{Status: LocProtErr}, "an SGE is outside its MR"},
+		{Completion{Status: LocProtErr, Request: good}, "an SGE is not valid; it is outside its MR, has a wrong lkey, or the MR does not have AccessLocalWrite"},
+		{Completion{Status: LocProtErr}, "an SGE is not valid; it"},
 		{Completion{Status: MWBindErr, Request: good}, ""},
 		{Completion{Status: MWBindErr, Request: bad}, fault},
 		{Completion{Status: LocQPOpErr, Request: bad, IWARP: true}, fault},
-		{Completion{Status: LocQPOpErr, Request: good, NoRoute: true}, "nothing is wrong with its memory; the device may have no route to the peer"},
-		{Completion{Status: LocQPOpErr, Request: good}, "the device does not accept the request: the type or state of the QP may forbid it, and a READ or atomic needs MaxRdAtomic above 0"},
-		{Completion{Status: LocQPOpErr, Request: good, IWARP: true}, "nothing is wrong with its memory; the connection has broken"},
+		{Completion{Status: LocQPOpErr, Request: good, NoRoute: true}, "the device likely has no route to the peer; nothing is wrong with the memory"},
+		{Completion{Status: LocQPOpErr, Request: &Request{Writes: true}, Peer: &Peer{NoReads: true}}, "the QP sends no READ or atomic, as its MaxRdAtomic is 0; set it"},
+		{Completion{Status: LocQPOpErr, Request: good, IWARP: true}, "the connection has broken, as when the peer is gone; its memory is right"},
 		{Completion{Status: LocQPOpErr, Request: good, IWARP: true, Inv: true}, "may not be one of the QP's protection domain"},
-		{Completion{Status: LocQPOpErr, Request: good, Inv: true}, "nothing is wrong with its memory; the device does not accept the request"},
+		{Completion{Status: LocQPOpErr, Request: good, Inv: true}, "the device does not accept the request; its memory is right, so likely the type or state of the QP forbids it"},
 		{Completion{Status: LocQPOpErr}, ""},
-		{Completion{Status: LocLenErr}, "the message is longer than the buffers of the receive, or, if it is a send, than the device sends"},
+		{Completion{Status: LocLenErr}, "the message is longer than the receive; or, if it is a send, than the device sends"},
 		{Completion{Status: LocLenErr, Queue: SendQueue}, "a datagram may be as long as the port's MTU, another message as PortAttr.MaxMsgSize"},
 		{Completion{Status: GeneralErr}, ""},
 
-		{Completion{Status: LocLenErr, Queue: RecvQueue}, "the message is longer than the buffers of the receive"},
-		{Completion{Status: LocQPOpErr, Queue: RecvQueue}, "the message is longer than the buffers of the receive (a datagram needs 40 bytes more), or an SGE"},
+		{Completion{Status: LocLenErr, Queue: RecvQueue}, "the message is longer than the receive"},
+		{Completion{Status: LocLenErr, Queue: RecvQueue, Request: &Request{Length: 10, SGEs: bad.SGEs}}, "the receive of 10 bytes is too short"},
+		{Completion{Status: LocQPOpErr, Queue: RecvQueue, Request: bad}, fault},
+		{Completion{Status: LocProtErr, Queue: RecvQueue, Request: bad}, fault},
+		{Completion{Status: LocProtErr, Queue: RecvQueue, Request: good}, "the memory of the receive is not valid; an SGE"},
+		{Completion{Status: LocQPOpErr, Queue: RecvQueue, Request: good, Datagram: true}, "the receive of 0 bytes is too short; a datagram needs 40 bytes more than its data, for the GRH"},
+		{Completion{Status: LocQPOpErr, Queue: RecvQueue}, "the message is likely longer than the receive; or an SGE"},
 		{Completion{Status: GeneralErr, Queue: RecvQueue}, "the connection broke while the message arrived"},
 		{Completion{Status: RetryExcErr, Queue: RecvQueue}, ""},
 
 		{Completion{Status: WRFlushErr, Cause: gone, Queue: SendQueue, Request: bad}, "the peer is gone; sends that were still posted are flushed"},
 		{Completion{Status: WRFlushErr, Cause: gone, IWARP: true}, "the peer is gone; requests that were still posted are flushed"},
 		{Completion{Status: WRFlushErr, Request: bad}, fault},
-		{Completion{Status: WRFlushErr, Queue: RecvQueue}, "the device moved the QP to state ERR, and no completion that was polled says why; an asynchronous event of the QP may (Device.WaitEvent), or the completion of a send"},
+		{Completion{Status: WRFlushErr, Queue: RecvQueue}, "the device moved the QP to state ERR; no completion polled so far says why; an asynchronous event of the QP may (Device.WaitEvent), or the completion of a send"},
 		{Completion{Status: WRFlushErr, Queue: SendQueue, Request: good}, "some kernels say no more of a send that they cannot execute"},
-		{Completion{Status: WRFlushErr, Queue: RecvQueue, IWARP: true}, "the connection has ended: the peer disconnected, closed its QP or is gone, or this side refused a message of the peer; receives that"},
+		{Completion{Status: WRFlushErr, Queue: RecvQueue, IWARP: true}, "the connection has ended; the peer disconnected, closed its QP or is gone, or this side refused a message of the peer; receives that"},
 	} {
-		if got := c.c.Hint(); !strings.Contains(got, c.want) || (got == "") != (c.want == "") {
+		got := c.c.Hint()
+		if !strings.Contains(got, c.want) || (got == "") != (c.want == "") {
 			t.Errorf("%+v: %q, want %q", c.c, got, c.want)
+		}
+		if first, _, _ := strings.Cut(got, "; "); len(first) > 75 {
+			t.Errorf("%+v: the first sentence, %q, has %d characters, want up to 75", c.c, first, len(first))
 		}
 	}
 }
@@ -159,12 +168,12 @@ func TestLocalPeer(t *testing.T) {
 		peer LocalPeer
 		want string
 	}{
-		{LocalPeer{Recvs: 2}, "QP 17 of rxe0 has 2 receives posted now"},
-		{LocalPeer{SharedRecvs: true, MinRNRTimer: time.Second}, "QP 17 of rxe0 has 0 receives posted in its SRQ now and a MinRNRTimer of 1s"},
+		{LocalPeer{Recvs: 2}, "the peer has 2 receives posted now"},
+		{LocalPeer{SharedRecvs: true, MinRNRTimer: time.Second}, "the peer has 0 receives posted in its SRQ now and a MinRNRTimer of 1s"},
 	} {
 		c.peer.Name = "QP 17 of rxe0"
-		if got := c.peer.RecvText(); got != c.want {
-			t.Errorf("%q, want %q", got, c.want)
+		if got := c.peer.RecvText(); got != c.want+"; the peer is QP 17 of rxe0, of this program" {
+			t.Errorf("%q, want %q and who it is", got, c.want)
 		}
 	}
 	r := &Request{Op: "RDMA_WRITE", RemoteAddr: 0x1000, Length: 0x100, RKey: 0x701}
@@ -173,21 +182,21 @@ func TestLocalPeer(t *testing.T) {
 		peer LocalPeer
 		want string
 	}{
-		{LocalPeer{QPAccess: "0", MR: mr}, " does not permit RDMA_WRITE: its access is 0"},
-		{LocalPeer{QPPermits: true}, ": no MR and no memory window has rkey 0x701"},
-		{LocalPeer{QPPermits: true, Window: &Window{RKey: 0x702}}, ": rkey 0x701 was that of a memory window of type 1, which has 0x702 now"},
-		{LocalPeer{QPPermits: true, Window: &Window{RKey: 0x701, Type2: true}}, ": rkey 0x701 belongs to a memory window of type 2, which its last bind limits"},
-		{LocalPeer{QPPermits: true, MR: mr, PD: 4}, ": the MR with rkey 0x701 is of another PD than this QP"},
-		{LocalPeer{QPPermits: true, MR: &MR{Addr: 0x1001, Length: 0x100, PD: 3}}, ": the MR with rkey 0x701 is 0x1001+256, and 0x1000+256 is outside"},
-		{LocalPeer{QPPermits: true, MR: mr, Right: "REMOTE_WRITE"}, ": the MR with rkey 0x701 does not have REMOTE_WRITE: its access is REMOTE_READ"},
-		{LocalPeer{QPPermits: true, MR: mr, MRPermits: true}, ": the MR with rkey 0x701 permits it now"},
+		{LocalPeer{QPAccess: "0", MR: mr}, "the peer's QP does not permit RDMA_WRITE; its access is 0"},
+		{LocalPeer{QPPermits: true}, "no MR and no memory window of the peer has rkey 0x701"},
+		{LocalPeer{QPPermits: true, Window: &Window{RKey: 0x702}}, "rkey 0x701 was that of a memory window of type 1; it has 0x702 now"},
+		{LocalPeer{QPPermits: true, Window: &Window{RKey: 0x701, Type2: true}}, "rkey 0x701 belongs to a memory window of type 2, which its last bind limits"},
+		{LocalPeer{QPPermits: true, MR: mr, PD: 4}, "the peer's MR with rkey 0x701 is of another PD than its QP"},
+		{LocalPeer{QPPermits: true, MR: &MR{Addr: 0x1001, Length: 0x100, PD: 3}}, "0x1000+256 is outside the peer's MR, 0x1001+256"},
+		{LocalPeer{QPPermits: true, MR: mr, Right: "REMOTE_WRITE"}, "the peer's MR with rkey 0x701 does not have REMOTE_WRITE; its access is REMOTE_READ"},
+		{LocalPeer{QPPermits: true, MR: mr, MRPermits: true}, "the peer's MR with rkey 0x701 permits it now"},
 	} {
 		c.peer.Name = "QP 17"
 		if c.peer.PD == 0 {
 			c.peer.PD = 3
 		}
-		if got := c.peer.MemoryText(r); got != "QP 17"+c.want {
-			t.Errorf("%q, want %q", got, "QP 17"+c.want)
+		if got, wrong := c.peer.MemoryText(r); got != c.want+"; the peer is QP 17, of this program" || wrong == c.peer.MRPermits {
+			t.Errorf("%q, %v, want %q and who it is", got, wrong, c.want)
 		}
 	}
 }
