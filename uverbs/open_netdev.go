@@ -60,7 +60,7 @@ func OpenAddr(addr netip.Addr) (*Device, error) {
 	}
 	why := "no usable RDMA device has it"
 	if failed == nil {
-		why = "this host has no such address (it has " + cmp.Or(strings.Join(own, ", "), "none") + ")"
+		why = "this host has no such address; it has " + cmp.Or(strings.Join(own, ", "), "none")
 	}
 	if has := addrsOf(infos); has != "" {
 		why += "; " + has
