@@ -142,7 +142,7 @@
 // Each connection counts with the result of MemoryPerConn for MaxMemory. An IPv6 address counts as its
 // network of 64 bits; on devices of the kernel it is what a request says. At a limit, a new request
 // replaces a half-open one that is at least half a second old, of the address with the most, if that
-// has more; otherwise one that is at least ten seconds old. If there is none, it is refused, and Dial tries
+// has more; otherwise one that is at least three seconds old. If there is none, it is refused, and Dial tries
 // again until its time is over. An address that holds its share replaces only its own. A peer has 30 seconds
 // to complete a connection. Until then the connection has a few KiB and its queues. The option Refused, if
 // set, is told of each refusal.

@@ -104,12 +104,18 @@ func TestMaxConns(t *testing.T) {
 			expectRefusal(t, "a connection too many", told.dial(ctx, l, DialOptions{ConnOptions: small}), refusedMany)
 			for _, c := range conns { // one waits, one goes, one comes
 				dialed := make(chan *Conn, 1)
-				refused := make(chan struct{})
+				refused, enough := context.WithCancel(ctx)
 				told.mu.Lock()
-				told.most, told.reached = len(told.all)+1, func() { close(refused) }
+				told.most, told.reached = len(told.all)+1, enough
 				told.mu.Unlock()
-				go func() { dialed <- value(Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small}))(t) }()
-				<-refused
+				go func() {
+					client, err := Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: small})
+					if err != nil {
+						t.Error(err)
+					}
+					dialed <- client
+				}()
+				<-refused.Done()
 				must(t, c[0].Close(), c[1].Close())
 				server := value(l.Accept(ctx))(t)
 				client := <-dialed

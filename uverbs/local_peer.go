@@ -27,7 +27,7 @@ func (q *QP) atPeer(e *WCError) (text string, sure bool) {
 	if theirs == nil {
 		theirs = &peerInfo{mtu: q.peer.Load().mtu}
 	}
-	if here, there := q.peer.Load().mtu, theirs.mtu; here != there {
+	if here, there := q.peer.Load().mtu, theirs.mtu; here != there && theirs.QPN == q.qpn {
 		switch e.WC.Status {
 		case WCRemInvReqErr, WCRemOpErr, WCRetryExcErr, WCLocLenErr, WCLocQPOpErr, WCWRFlushErr:
 			if sent == nil || int(sent.length) > min(here, there).Bytes() {
@@ -39,9 +39,9 @@ func (q *QP) atPeer(e *WCError) (text string, sure bool) {
 	case WCRNRRetryExcErr, WCRemAccessErr, WCRemInvReqErr, WCRemOpErr:
 	case WCRetryExcErr:
 		if attr, err := peer.Query(); err == nil && attr.State != ib.QPRTR && attr.State != ib.QPRTS && attr.State != ib.QPSQD {
-			return f.StateText(attr.State.String()), true
+			return f.StateText(attr.State.String()), attr.State != ib.QPErr || peer.first.Load() == nil // else both may have failed for one cause
 		}
-		if theirs.QPN != q.qpn {
+		if theirs.QPN != q.qpn && theirs.QPN != 0 {
 			return f.OtherText(theirs.QPN, q.qpn), true
 		}
 		return "", false

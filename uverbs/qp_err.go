@@ -36,7 +36,7 @@ func (q *QP) withMore(e *WCError) *WCError {
 	more := *e
 	more.AtPeer, more.peerKnows = q.atPeer(e)
 	if why := q.ownPathFault(e); why != "" {
-		more.Hint = why
+		more.Hint, more.peerKnows = why, false
 	}
 	if e.WC.Status == WCRetryExcErr {
 		more.CounterDelta = q.dev.counterGrowth(uint8(q.port.Load()))

@@ -375,9 +375,12 @@ func TestRejectedMeanwhile(t *testing.T) {
 		value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 		closed := make(chan error, 1)
 		go func() {
-			request := value(l.Request(ctx))(t).ID
-			value(request.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
-			closed <- errors.Join(request.Accept(ConnParam{}), request.Close())
+			request, err := l.Request(ctx)
+			if err == nil {
+				_, err = request.ID.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
+				err = errors.Join(err, request.ID.Accept(ConnParam{}), request.ID.Close())
+			}
+			closed <- err
 		}()
 		_, err := id.ConnectWait(ctx, ConnParam{RetryCount: 7})
 		if err != nil { // else it was through before

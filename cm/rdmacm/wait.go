@@ -171,14 +171,15 @@ var resolveLimit, resolveGrace = time.Minute, time.Second
 // minute in any case. The addresses are as for [ID.ResolveAddr].
 func (id *ID) ResolveWait(ctx context.Context, local, remote Addr) error {
 	end := time.Now().Add(resolveLimit)
-	if d, ok := ctx.Deadline(); ok && d.Before(end) {
+	d, sooner := ctx.Deadline()
+	if sooner = sooner && d.Before(end); sooner {
 		end = d
 	}
 	// The kernel's own answer, which has the cause, should come first.
 	limited, cancel := context.WithDeadline(ctx, end.Add(resolveGrace))
 	defer cancel()
 	err := id.resolve(limited, end, local, remote)
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+	if errors.Is(err, context.DeadlineExceeded) && !sooner { // the kernel may give up just before ctx has ended
 		err = fmt.Errorf("cm: %s %s: no answer for %v: %w", opResolve, id.remoteName(), resolveLimit, syscall.ETIMEDOUT)
 	}
 	return err

@@ -104,3 +104,41 @@ func TestFindBesidePost(t *testing.T) {
 	}
 	<-done
 }
+
+// TestFindRecv: the receive that has completed last is found by its ID, unless the ring has another length under the
+// same ID.
+func TestFindRecv(t *testing.T) {
+	k := newCard(t, Connected, 8, 3, 200)
+	find := func(id uint64) (length uint32, ok bool) {
+		ok = k.rq.Find(id, func(_ uint64, n, _ uint32) bool { length += n; return true })
+		return length, ok
+	}
+	at := uint16(0)
+	take := func(id uint64, length uint32) {
+		t.Helper()
+		s := k.rq.Slot(0, id)
+		must(t, s.AddSGE(0x2000, length, 9))
+		s.Finish()
+		k.rq.Publish(1)
+		if got, ok := k.rq.Complete(at); !ok || got != id {
+			t.Fatalf("completed %d, %v", got, ok)
+		}
+		at++
+	}
+	if _, ok := find(1); ok {
+		t.Error("found in an empty ring")
+	}
+	take(1, 64)
+	take(2, 32)
+	take(1, 64)
+	if n, ok := find(1); !ok || n != 64 {
+		t.Errorf("found %d bytes, %v", n, ok)
+	}
+	take(1, 65)
+	if n, ok := find(1); ok {
+		t.Errorf("found %d bytes for an ID of two lengths", n)
+	}
+	if n, ok := find(2); !ok || n != 32 {
+		t.Errorf("found %d bytes, %v", n, ok)
+	}
+}

@@ -206,19 +206,35 @@ func (q *RecvQueue) Scatter(counter uint16, put func(addr uint64, length, lkey u
 }
 
 // Find calls put for each scatter/gather entry of the receive with the given ID that has completed last,
-// unless its entry is in use again. It may be called while another goroutine posts, so only messages may
-// depend on it.
+// unless its entry is in use again. It returns false if the ring has one with this ID and another length: it
+// cannot tell which of them is meant. It may be called while another goroutine posts, so only messages may depend
+// on it.
 //
 //go:norace
 func (q *RecvQueue) Find(id uint64, put func(addr uint64, length, lkey uint32) bool) bool {
-	tail := q.tail.Acquire()
+	tail, found := q.tail.Acquire(), -1
+	var length uint64 // of that one
 	for back := range q.mask + 1 {
-		if at := (tail - 1 - back) & q.mask; q.ids[at] == id {
-			q.Scatter(uint16(at), put)
-			return true
+		at := (tail - 1 - back) & q.mask
+		if q.ids[at] != id {
+			continue
+		}
+		var n uint64
+		q.Scatter(uint16(at), func(_ uint64, length, _ uint32) bool { n += uint64(length); return true })
+		if n == 0 { // never used
+			continue
+		}
+		if found >= 0 && n != length {
+			return false
+		}
+		if found < 0 {
+			found, length = int(at), n
 		}
 	}
-	return false
+	if found >= 0 {
+		q.Scatter(uint16(found), put)
+	}
+	return found >= 0
 }
 
 // scatter calls put for each data segment, until put returns false.

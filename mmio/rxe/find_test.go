@@ -72,3 +72,34 @@ func TestFindFailed(t *testing.T) {
 		t.Errorf("an invalidation is %+v", got)
 	}
 }
+
+// TestFindRecv: a receive is found by its ID, unless the ring has another length under the same ID.
+func TestFindRecv(t *testing.T) {
+	q := must[*RecvQueue](t)(NewRecvQueue(newPeer(7, 7).mem, 127, 4))
+	post := func(id uint64, length uint32) {
+		s := q.Slot(0)
+		s.Start(id)
+		if err := s.AddSGE(0x2000, length, 9); err != nil {
+			t.Fatal(err)
+		}
+		q.Publish(1)
+	}
+	post(1, 64)
+	post(2, 32)
+	post(1, 64)
+	var x IDIndex
+	for _, index := range []*IDIndex{nil, &x} {
+		if got, ok := q.Find(index, 1); !ok || len(got) != 1 || got[0].Length != 64 {
+			t.Errorf("found %v, %v", got, ok)
+		}
+	}
+	post(1, 65)
+	for _, index := range []*IDIndex{nil, &x} {
+		if got, ok := q.Find(index, 1); ok {
+			t.Errorf("found %v for an ID of two lengths", got)
+		}
+		if _, ok := q.Find(index, 2); !ok {
+			t.Error("the ID of one length is not found")
+		}
+	}
+}

@@ -66,7 +66,8 @@ func (q *RecvQueue) Has(x *IDIndex, wrID uint64) bool {
 	return ok
 }
 
-// Find returns the memory of the newest work request with the given ID, under the conditions of Has.
+// Find returns the memory of the newest work request with the given ID, under the conditions of Has. It returns false
+// if the ring has one with this ID and another length: it cannot tell which of them is meant.
 //
 //go:norace
 func (q *RecvQueue) Find(x *IDIndex, wrID uint64) ([]SGEInfo, bool) {
@@ -74,7 +75,13 @@ func (q *RecvQueue) Find(x *IDIndex, wrID uint64) ([]SGEInfo, bool) {
 	if !ok {
 		return nil, false
 	}
-	return sgesOf(&(*abi.RxeRecvWQE)(q.elem(i)).DMA, q.maxSGE), true
+	dma := &(*abi.RxeRecvWQE)(q.elem(i)).DMA
+	for other := range q.mask + 1 {
+		if id, used := q.readID(other); used && id == wrID && (*abi.RxeRecvWQE)(q.elem(other)).DMA.Length != dma.Length {
+			return nil, false
+		}
+	}
+	return sgesOf(dma, q.maxSGE), true
 }
 
 // readID returns the ID of an element, and whether it was ever written. An element past the producer

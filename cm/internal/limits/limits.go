@@ -150,12 +150,12 @@ func (u *Usage) Largest(asker netip.Addr) (key netip.Addr, ok bool) {
 
 // Patience is the least time that a peer has to complete its connection before another request may take its
 // place: much more than a peer needs that is not too busy, since a refused one tries again. Tests change it.
-var Patience = 10 * time.Second
+var Patience = 3 * time.Second
 
 // EvictAfter returns that time for a place that goes to an address with fewer (fairer), or to another.
 func EvictAfter(fairer bool) time.Duration {
 	if fairer {
-		return Patience / 20
+		return Patience / 6
 	}
 	return Patience
 }

@@ -87,9 +87,9 @@ func (c *Config) rejection(err error) error {
 	}
 	switch text := Refused(e.PrivateData); {
 	case redial.Passes(text):
-		return fmt.Errorf("%s: %w", text, err)
+		return fmt.Errorf("%q: %w", text, err)
 	case text != "":
-		return fmt.Errorf("%s: %w: %w", text, syscall.EPROTO, err)
+		return fmt.Errorf("%q: %w: %w", text, syscall.EPROTO, err)
 	case SpeaksCM(e.PrivateData):
 		return fmt.Errorf("%w: %w", c.Check(e.PrivateData), err)
 	case c.Silent != "" && rdmacm.Reason(e.Status) == rdmacm.ReasonConsumer:

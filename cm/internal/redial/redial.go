@@ -34,8 +34,8 @@ func Within(ctx context.Context, timeout time.Duration, dial func(context.Contex
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := dial(limited)
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		err = fmt.Errorf("no answer for %v: %w", timeout, syscall.ETIMEDOUT)
+	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, syscall.ECONNREFUSED) && ctx.Err() == nil {
+		err = fmt.Errorf("no answer for %v: %w; %w", timeout, syscall.ETIMEDOUT, err)
 	}
 	return err
 }
@@ -66,7 +66,7 @@ func Retry(ctx context.Context, full func(error) bool, try func() error) error {
 			pause = min(2*pause, longestPause)
 			refused = err
 		case refused != nil && ctx.Err() != nil: // the end of ctx does not say why
-			return tried(refused, tries, begin)
+			return tried(ctx, refused, tries, begin)
 		case passes(err) && quick <= 500*time.Millisecond:
 			next, quick = quick, 10*quick
 		default:
@@ -74,18 +74,15 @@ func Retry(ctx context.Context, full func(error) bool, try func() error) error {
 		}
 		select {
 		case <-ctx.Done():
-			return tried(err, tries, begin)
+			return tried(ctx, err, tries, begin)
 		case <-time.After(next):
 		}
 	}
 }
 
-// tried adds to an error how often it was tried.
-func tried(err error, tries int, begin time.Time) error {
-	if tries == 1 {
-		return err
-	}
-	return fmt.Errorf("%w, at %d attempts in %v", err, tries, time.Since(begin).Round(time.Millisecond))
+// tried adds to an error how often it was tried, and why it is not tried again.
+func tried(ctx context.Context, err error, tries int, begin time.Time) error {
+	return fmt.Errorf("%w, at %d attempts in %v: %w", err, tries, time.Since(begin).Round(time.Millisecond), ctx.Err())
 }
 
 // passes reports whether err is a rejection as stale, or without any reason.

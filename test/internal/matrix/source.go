@@ -90,7 +90,7 @@ var titles = map[string]string{
 	"test/suites/conformance/size_test.go":              "limits",
 	"test/suites/conformance/srq_traffic_test.go":       "SRQ",
 	"test/suites/conformance/state_test.go":             "QP states",
-	"test/suites/conformance/status_test.go":            "completion statuses",
+	"test/suites/conformance/mistakes_test.go":          "mistakes, and what the errors say",
 	"test/suites/conformance/sysfs_test.go":             "without sysfs",
 	"test/suites/conformance/threads_test.go":           "concurrent use",
 	"test/suites/conformance/timestamp_test.go":         "completion timestamps",

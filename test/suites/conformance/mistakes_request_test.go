@@ -14,6 +14,7 @@ var mistakes = append(requestMistakes, callMistakes...)
 const noNak = "transport retry counter exceeded: "
 
 // fast gives up on a peer soon.
+var unready = uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: 18, RNRRetry: 1, MinRNRTimer: 1}} // only what is not ready may end it
 var fast = uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: 12, RetryCount: 2, RNRRetry: 1, MinRNRTimer: 1}}
 
 // requestMistakes are work requests that fail.
@@ -146,7 +147,7 @@ var requestMistakes = []mistake{
 		must(t, qp.Close())
 		return write(a, c)
 	}, mine: "no acknowledgement for 3 attempts of ... likely the peer is gone, or its QP is not ready ... to tell: ping"},
-	{name: "no receive posted", o: fast, ib: true, request: func(t *testing.T, a, b *side) uverbs.SendWR {
+	{name: "no receive posted", o: unready, ib: true, request: func(t *testing.T, a, b *side) uverbs.SendWR {
 		needRNR(t)
 		return send(1, a.mr.SGE(0, 100))
 	}, mine: "the peer had no receive posted at 2 attempts ... RNRRetry ... has 0 receives posted now",

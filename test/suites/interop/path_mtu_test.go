@@ -24,6 +24,7 @@ func TestStreamMTU(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "path MTUs")
 	testenv.NeedsRoCE(t, "path MTUs of network interfaces")
+	testenv.Needs(t, "jumbo frames", "rxe") // the modelled card has none
 	l := link(t, netdev0)
 	change(t, netlink.LinkSetMTU(l, 9000))
 	undone(t, func() error { return netlink.LinkSetMTU(l, l.Attrs().MTU) })
