@@ -223,7 +223,7 @@ func (r *attackRun) makeBy(ctx context.Context, a *attacker) {
 		}
 		what := r.list[i%len(r.list)]
 		try := func() error { return a.make(ctx, what, r.ended) }
-		err := redial.Retry(ctx, noPlace, try) // rxe of Linux 5.10 uses the number of a QP again at once
+		err := redial.Retry(ctx, new(DialOptions).waits, try) // rxe of Linux 5.10 uses the number of a QP again at once
 		for again := 0; again < 3 && errors.Is(err, errFirstLost); again++ {
 			err = try()
 		}

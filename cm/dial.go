@@ -48,8 +48,8 @@ func lookup(ctx context.Context, resolver *net.Resolver, family, address string)
 // [DialOptions].Timeout.
 //
 // If the peer rejects the connection, the error matches ECONNREFUSED, and it is a [*RefusedError]
-// if the peer has given a reason. While the listener says that it has too many connections, Dial tries
-// again in that time. A rejection without a reason, and one because the peer still has an old connection with
+// if the peer has given a reason. While the listener says that it has too many connections, Dial tries the
+// next address, or the last one again in that time. A rejection without a reason, and one because the peer still has an old connection with
 // the same QP number, as after a crash of this host, are followed by up to three more attempts. Once the
 // connection is established, the end of ctx does not affect it.
 func Dial(ctx context.Context, address string, o DialOptions) (*Conn, error) {
@@ -98,7 +98,7 @@ func dialWithin(ctx context.Context, addrs int, to netip.AddrPort, o DialOptions
 			c, err = dial(ctx, to, o)
 			return err
 		}
-		return redial.Retry(ctx, noPlace, func() error {
+		return redial.Retry(ctx, func(err error) bool { return addrs == 1 && o.waits(err) }, func() error {
 			if o.LocalAddr.Port() != 0 {
 				return try()
 			}
@@ -108,10 +108,13 @@ func dialWithin(ctx context.Context, addrs int, to netip.AddrPort, o DialOptions
 	return c, err
 }
 
-// noPlace reports whether err is the refusal of a listener that has no place for the connection.
-func noPlace(err error) bool {
+// waits reports whether err is the refusal of a listener that has no place for the connection.
+func (o *DialOptions) waits(err error) bool {
 	e, ok := errors.AsType[*RefusedError](err)
-	return ok && redial.Passes(e.Why)
+	if ok = ok && redial.Passes(e.Why); ok && o.full != nil {
+		o.full()
+	}
+	return ok
 }
 
 // dial connects to one address.

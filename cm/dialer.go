@@ -141,7 +141,15 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (c Choice, e
 		}
 		tcpStarted = true
 	}
-	start(true, func() (net.Conn, error) { return d.dialRDMA(ctx, "ip"+family, address) })
+	full := make(chan struct{}, 1)
+	start(true, func() (net.Conn, error) {
+		return d.dialRDMA(ctx, "ip"+family, address, func() {
+			select {
+			case full <- struct{}{}:
+			default:
+			}
+		})
+	})
 	var delay <-chan time.Time
 	switch d.Policy {
 	case FirstWins:
@@ -168,6 +176,8 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (c Choice, e
 			return c, fmt.Errorf("%w; an attempt did not stop within %v, perhaps because its device hangs", parent.Err(), endGrace)
 		case <-delay:
 			startTCP()
+		case <-full: // the peer speaks RDMA
+			delay = nil
 		case a := <-results:
 			running--
 			switch {
@@ -208,10 +218,11 @@ func closeLate(results <-chan attempt, n int) {
 	}
 }
 
-// dialRDMA connects by RDMA.
-func (d *Dialer) dialRDMA(ctx context.Context, family, address string) (net.Conn, error) {
+// dialRDMA connects by RDMA. It calls full when a listener has no place.
+func (d *Dialer) dialRDMA(ctx context.Context, family, address string, full func()) (net.Conn, error) {
 	growStack16K(0)
 	o, err := d.RDMA.defaults()
+	o.full = full
 	if err != nil {
 		return nil, err
 	}

@@ -216,6 +216,22 @@ func TestDialerNoAnswer(t *testing.T) {
 	}
 }
 
+// TestDialerFull: a listener at its limits speaks RDMA, so it is not asked by TCP while Dial waits for a place.
+func TestDialerFull(t *testing.T) {
+	l := listenBoth(t, ListenConfig{RDMA: ListenOptions{MaxConns: 1, AddrShare: -1}})
+	first := value((&Dialer{Policy: RDMAOnly}).DialContext(within(t), "tcp", l.Addr().String()))(t)
+	defer first.Close()
+	delay := 3 * time.Second
+	ctx, cancel := context.WithTimeout(t.Context(), delay+time.Second)
+	defer cancel()
+	c, err := (&Dialer{FallbackDelay: delay}).DialContext(ctx, "tcp", l.Addr().String())
+	var refused *RefusedError
+	var e net.Error
+	if !errors.As(err, &refused) || !errors.As(err, &e) || !e.Timeout() {
+		t.Errorf("Dial of a full listener: %v, %v", c, err)
+	}
+}
+
 // TestDialerPrepareFails: an error of the program's Prepare is not taken for a lack of RDMA, also if it looks
 // like one.
 func TestDialerPrepareFails(t *testing.T) {

@@ -96,6 +96,8 @@ type DialOptions struct {
 	// connection; see [Conn.PD]. The data that it returns, such as a [Remote], is sent instead
 	// of PrivateData. If it returns an error, the attempt fails.
 	Prepare func(*uverbs.PD) ([]byte, error)
+
+	full func() // is called when a listener has no place; nil if nobody wants to know
 }
 
 // ListenOptions are the options of [Listen]. The zero value suits most programs.

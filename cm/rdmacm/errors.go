@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/inprocess"
+	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -106,30 +107,29 @@ const noIPoIB = "port space ipoib needs the address of an IPoIB network interfac
 func noDevice(addr string) string {
 	hint := "its route leads through a network interface without an RDMA device"
 	if at, err := netip.ParseAddrPort(addr); err == nil && at.Addr().IsLoopback() {
-		hint = "loopback is a network interface without an RDMA device; use an address of a device here: " + cmp.Or(addrsOfDevices(), "there is none")
+		hint = "loopback is a network interface without an RDMA device; use an address of a device here: " + cmp.Or(addrsOfDevices(), "verbs status shows them")
 	}
 	return orSoft(hint)
 }
 
-// addrsOfDevices lists the IP addresses of the RDMA devices of this host that can be used.
+// addrsOfDevices lists the IP addresses of the network interfaces of this network namespace that RDMA devices have.
 func addrsOfDevices() string {
-	infos, err := uverbs.Devices()
-	if err != nil {
-		return ""
-	}
+	devices, _ := netlinkrdma.Devices()
 	var all []string
-	for _, info := range infos {
-		dev, err := uverbs.Open(info.Name, uverbs.OpenOptions{})
-		if err != nil {
-			continue
-		}
-		table, err := dev.GIDTable(1)
-		for _, e := range table {
-			if addr := e.GID.Addr(); err == nil && addr.Is4() {
-				all = append(all, addr.String()+" of "+info.Name)
+	for _, d := range devices {
+		ports, _ := netlinkrdma.Ports(d)
+		for _, p := range ports {
+			link, err := net.InterfaceByIndex(p.NetdevIndex)
+			if err != nil {
+				continue // the port has none here
+			}
+			addrs, _ := link.Addrs()
+			for _, a := range addrs {
+				if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
+					all = append(all, n.IP.String()+" of "+d.Name)
+				}
 			}
 		}
-		dev.Close()
 	}
 	slices.Sort(all)
 	return strings.Join(slices.Compact(all), ", ")

@@ -21,10 +21,11 @@ func Dial(ctx context.Context, address string, c *Config) (Wire, error) {
 		return nil, fmt.Errorf("%s: dial %s: %w", c.Network, address, err)
 	}
 	var errs []error
-	for _, a := range addrs {
+	for i, a := range addrs {
+		waits := func(err error) bool { return i == len(addrs)-1 && noPlace(err) } // others have a next address
 		var s *Stream
 		err := redial.Within(ctx, redial.Timeout, func(ctx context.Context) error {
-			return redial.Retry(ctx, noPlace, func() error {
+			return redial.Retry(ctx, waits, func() error {
 				return rdmacm.RetryPort(func() (err error) {
 					s, err = c.dial(ctx, a)
 					return err
