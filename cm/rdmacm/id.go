@@ -377,7 +377,8 @@ func (id *ID) Establish() error {
 
 // Reject rejects a request, or the answer of the peer (rdma_reject). The reason is
 // [ReasonConsumer], or [ReasonVendorOption] if the options for enhanced connections are not
-// acceptable.
+// acceptable. To take back an Accept, call Close, which rejects at once: after Reject, the kernel goes on
+// repeating the answer, and Close waits for that, about a minute.
 func (id *ID) Reject(private []byte, reason Reason) error {
 	if err := id.checkPrivate("reject", private); err != nil {
 		return err
