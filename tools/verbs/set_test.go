@@ -23,6 +23,7 @@ func TestSetRefused(t *testing.T) {
 		{"dev set x name", "arguments are missing"},
 		{"dev set x netns a name", "name has no value"},
 		{"dev set x adaptive-moderation yes", `adaptive-moderation is "yes", allowed: off, on`},
+		{"system remove", `the command of verbs system is "remove", allowed: set, show`},
 		{"system set netns both", `netns is "both", allowed: exclusive, shared`},
 		{"system set privileged-qkey 1", `privileged-qkey is "1", allowed: off, on`},
 		{"stat bind x/1 lqpn x", `lqpn is "x", allowed: 0 to 4294967295`},
