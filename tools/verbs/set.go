@@ -34,7 +34,7 @@ func atLeast(min int) func(*command.Command, []string) error {
 func newLink() *command.Command {
 	var asJSON bool
 	link := &command.Command{
-		Use:   "link [flags] [show] [DEV[/PORT]] | COMMAND",
+		Use:   "link [flags] [show [DEV[/PORT]]] | COMMAND",
 		Short: "Show the ports of devices, and add and delete RDMA devices in the kernel's software",
 		Long: `It shows the same as "verbs status", but a port that is not active is no failure. The kernel has
 two drivers that need no card: rxe speaks RoCE v2 over any Ethernet interface, siw speaks iWARP over
@@ -85,7 +85,7 @@ it, and the command waits until the last of them has closed it.`,
 func newDev() *command.Command {
 	var asJSON bool
 	dev := &command.Command{
-		Use:   "dev [flags] [show] [DEV] | COMMAND",
+		Use:   "dev [flags] [show [DEV]] | COMMAND",
 		Short: "Show devices, change the settings of one, and add devices for subnet management",
 		Long:  `It shows the same as "verbs devices".`,
 		Example: `  verbs dev

@@ -46,6 +46,8 @@ func TestUsageDefaults(t *testing.T) {
 		"perf write-lat": "run on processor N, 0 to 1023 (default any)",
 		"perf read-bw":   "request one completion for N messages (default 100, 1 above 8 KiB, or --list)",
 		"pingpong":       "INDEX of the local GID (default chosen to match the peer)",
+		"link":           "verbs link [flags] [show [DEV[/PORT]]] | COMMAND",
+		"dev":            "verbs dev [flags] [show [DEV]] | COMMAND",
 	} {
 		out, err := run(t, append(strings.Fields(command), "--help")...)
 		if out = strings.Join(strings.Fields(out), " "); err != nil || !strings.Contains(out, want) {
