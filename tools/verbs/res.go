@@ -260,7 +260,11 @@ func resWords(cmd *command.Command, args []string) (dev []string, kind string, f
 		if err != nil {
 			return nil, "", nil, err
 		}
-		if dev, rest = []string{name}, rest[1:]; port != 0 && (kind == "qp" || kind == "cm_id") {
+		if port != 0 && kind != "" && !slices.Contains(kindsWith("port"), kind) {
+			return nil, "", nil, command.Usagef("the port of %s is %d, allowed: none, as objects of the kind %s have no port; those of %s have one",
+				peertext.Quote(rest[0]), port, kind, strings.Join(kindsWith("port"), ", "))
+		}
+		if dev, rest = []string{name}, rest[1:]; port != 0 {
 			filters = append(filters, fmt.Sprintf("port=%d", port))
 		}
 	}

@@ -40,6 +40,7 @@ func TestShow(t *testing.T) {
 	for args, want := range map[string]string{
 		"link show nosuch0": `the device is "nosuch0", allowed: `,
 		"link show left/2":  "the port is 2, allowed: 1 to 1",
+		"stat left/7":       "the port is 7, allowed: 1 to 1",
 		"dev show nosuch0":  `the device is "nosuch0", allowed: `,
 		"stat enabel":       "did you mean verbs stat enable?",
 	} {
@@ -58,6 +59,7 @@ func TestResWords(t *testing.T) {
 		"show rxe0":                        "[rxe0]  []",
 		"show qp":                          "[] qp []",
 		"show qp link rxe0/2":              "[rxe0] qp [port=2]",
+		"show link rxe0/2":                 "[rxe0]  [port=2]",
 		"show mr dev rxe0 pid 7":           "[rxe0] mr [pid=7]",
 		"list cm_id rxe0/1 state LISTEN":   "[rxe0] cm_id [port=1 state=LISTEN]",
 		"show qp lqpn 5-9 state RTS":       "[] qp [lqpn=5-9 state=RTS]",
@@ -72,6 +74,7 @@ func TestResWords(t *testing.T) {
 		"a b":                 `the arguments of verbs res are "a b"`,
 		"show a b":            `the kind of objects is "a"`,
 		"show qp link rxe0/x": `the port of "rxe0/x" is "x"`,
+		"show mr link rxe0/7": `the port of "rxe0/7" is 7, allowed: none, as objects of the kind mr have no port; those of cm_id, qp have one`,
 	} {
 		if out, err := run(t, append([]string{"res"}, strings.Fields(args)...)...); exitStatus(err) != 2 || !strings.Contains(err.Error(), want) {
 			t.Errorf("res %s: %v, want %q\n%s", args, err, want, out)

@@ -128,6 +128,9 @@ siw (soft iWARP) has no counters.`,
 				}
 				reports = append(reports, some...)
 			}
+			if most := uint32(len(reports)); only > most {
+				return command.Usagef("the port is %d, allowed: 1 to %d", only, most)
+			}
 			reports = slices.DeleteFunc(reports, func(r statReport) bool { return only != 0 && r.Port != only })
 			if asJSON {
 				return command.PrintJSON(cmd.Out(), reports)
