@@ -12,6 +12,7 @@ import (
 
 	"github.com/goverbs/goverbs/tools/health"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
+	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 )
 
 func newDoctor() *command.Command {
@@ -51,6 +52,9 @@ Let it listen only on an address of a network that you trust (--listen).`,
 		Exit: `  0  ping-pong and connections succeeded on every named device, or without DEV on at least one
   1  RDMA does not work, or the machine is not as --expect says`,
 		Run: func(cmd *command.Command, names []string) error {
+			if err := checkDoctor(cmd, names, serve, peer); err != nil {
+				return err
+			}
 			if serve {
 				at := net.JoinHostPort(listen, strconv.Itoa(port))
 				return health.Serve(cmd.Context(), at, func(at net.Addr) { fmt.Fprintf(cmd.Err(), "serving on %s\n", at) })
@@ -95,6 +99,25 @@ Let it listen only on an address of a network that you trust (--listen).`,
 	command.NumberVar(cmd.Flags(), &port, "port", "p", health.DefaultPort, 1, maxPort, "`PORT` of the connection manager, with --serve")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print the evidence of every check")
 	return cmd
+}
+
+// checkDoctor checks which flags and names are given together, and the port of the peer.
+func checkDoctor(cmd *command.Command, names []string, serve bool, peer string) error {
+	flags := map[bool][]string{true: {"expect", "json", "peer", "verbose"}, false: {"listen", "port"}}[serve]
+	for _, name := range flags {
+		if f := cmd.Flag(name); f.Changed {
+			return command.Usagef("--%s is %s, allowed: only %s --serve", name, peertext.Quote(f.Value.String()), map[bool]string{true: "without", false: "with"}[serve])
+		}
+	}
+	if serve && len(names) > 0 {
+		return command.Usagef("the device is %s, allowed: none with --serve; --listen chooses an address", peertext.Quote(names[0]))
+	}
+	if _, service, err := net.SplitHostPort(peer); err == nil {
+		if port, err := net.DefaultResolver.LookupPort(cmd.Context(), "tcp", service); err != nil || port == 0 {
+			return command.Usagef("the port of --peer %s is %s, allowed: 1 to %d", peertext.Quote(peer), peertext.Quote(service), maxPort)
+		}
+	}
+	return nil
 }
 
 // showSlow returns a function that is called before each step, and that prints a step if it takes longer than a

@@ -80,6 +80,26 @@ func TestDoctorHere(t *testing.T) {
 	}
 }
 
+// TestDoctorUsage: a flag that has no effect, and a port that does not exist, are usage errors.
+func TestDoctorUsage(t *testing.T) {
+	for args, want := range map[string]string{
+		"--listen 127.0.0.1":       `--listen is "127.0.0.1", allowed: only with --serve`,
+		"-p 7175 x":                `--port is "7175", allowed: only with --serve`,
+		"--serve x":                `the device is "x", allowed: none with --serve`,
+		"--serve --peer a":         `--peer is "a", allowed: only without --serve`,
+		"--serve --expect a":       `--expect is "a", allowed: only without --serve`,
+		"--serve --json":           `--json is "true", allowed: only without --serve`,
+		"--serve -v":               `--verbose is "true", allowed: only without --serve`,
+		"--peer a:99999":           `the port of --peer "a:99999" is "99999", allowed: 1 to 65535`,
+		"--peer [fe80::1%eth0]:0":  `the port of --peer "[fe80::1%eth0]:0" is "0", allowed: 1 to 65535`,
+		"--peer 10.1.0.1:no-such.": `is "no-such.", allowed: 1 to 65535`,
+	} {
+		if _, err := run(t, append([]string{"doctor"}, strings.Fields(args)...)...); exitStatus(err) != 2 || !strings.Contains(err.Error(), want) {
+			t.Errorf("doctor %s: status %d, %v, want %q", args, exitStatus(err), err, want)
+		}
+	}
+}
+
 // TestDoctorExpect: a machine that differs from the file fails, one that does not passes, and a file that makes
 // no sense is a wrong command line.
 func TestDoctorExpect(t *testing.T) {
