@@ -44,6 +44,19 @@ func Serve(ctx context.Context, address string, ready func(net.Addr)) error {
 		return err
 	}
 	ready(l.Addr())
+	return serve(ctx, l)
+}
+
+// listener is what [serve] needs of a [cm.Listener].
+type listener interface {
+	Accept(context.Context) (*cm.Conn, error)
+	Close() error
+}
+
+// serve serves the clients of a listener until the context ends or the listener fails.
+func serve(ctx context.Context, l listener) error {
+	clientCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	var clients sync.WaitGroup
 	for {
 		c, err := l.Accept(ctx)
@@ -51,17 +64,21 @@ func Serve(ctx context.Context, address string, ready func(net.Addr)) error {
 			if ctx.Err() != nil {
 				err = nil
 			}
+			cancel()
 			err = errors.Join(err, l.Close())
 			clients.Wait()
 			return err
 		}
-		clients.Go(func() { echo(ctx, c) })
+		clients.Go(func() { echo(clientCtx, c) })
 	}
 }
 
+// clientTime is how long a client is served.
+const clientTime = time.Minute
+
 // echo sends each message of a client back.
 func echo(ctx context.Context, c *cm.Conn) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, clientTime)
 	defer cancel()
 	defer c.Close()
 	for {

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/goverbs/cm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -468,6 +469,42 @@ func TestConnect(t *testing.T) {
 	a = liveConnect(t.Context(), "connected", d.Addr(), netip.AddrPortFrom(d.Addr(), 1).String())
 	if !errors.Is(a.err, syscall.ECONNREFUSED) || len(a.sizes) > 0 {
 		t.Errorf("nobody serves: %s, %v", a, a.err)
+	}
+}
+
+// failing is a listener that fails after its first client.
+type failing struct {
+	*cm.Listener
+	accepted bool
+}
+
+func (f *failing) Accept(ctx context.Context) (*cm.Conn, error) {
+	if f.accepted {
+		return nil, syscall.EIO
+	}
+	f.accepted = true
+	return f.Listener.Accept(ctx)
+}
+
+// TestServeFails: when the listener fails, the server ends at once, and does not wait for a client that is silent.
+func TestServeFails(t *testing.T) {
+	d, err := soft.New(soft.Options{Auto: true, Port: uint16(freeUDP(t)), Name: "failing"})
+	must(t, err)
+	defer d.Close()
+	l, err := cm.Listen(t.Context(), netip.AddrPortFrom(d.Addr(), 0).String(), cm.ListenOptions{ConnOptions: connOptions})
+	must(t, err)
+	served := make(chan error, 1)
+	go func() { served <- serve(t.Context(), &failing{Listener: l}) }()
+	c, err := cm.Dial(t.Context(), l.Addr().String(), cm.DialOptions{ConnOptions: connOptions})
+	must(t, err)
+	defer c.Close()
+	select {
+	case err := <-served:
+		if !errors.Is(err, syscall.EIO) {
+			t.Errorf("the server ends with %v", err)
+		}
+	case <-time.After(clientTime / 2):
+		t.Error("the server waits for the client")
 	}
 }
 
