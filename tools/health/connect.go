@@ -159,17 +159,22 @@ func liveConnect(ctx context.Context, device string, from netip.Addr, to string)
 	return a
 }
 
+// limited makes a step of a connection, which ends with errLate if the limit ends it. A failure of another kind stays
+// what it is, even if it came late.
+func limited(ctx context.Context, limit time.Duration, step func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errLate)
+	defer cancel()
+	err := step(ctx)
+	if errors.Is(err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), errLate) {
+		err = errLate
+	}
+	return err
+}
+
 // play is the client of a connection.
 func play(ctx context.Context, device string, from netip.Addr, to string) (a attempt) {
-	limited := func(step func(context.Context) error) {
-		ctx, cancel := context.WithTimeoutCause(ctx, connectTime, errLate)
-		defer cancel()
-		if a.err = step(ctx); a.err != nil && errors.Is(context.Cause(ctx), errLate) {
-			a.err = errLate
-		}
-	}
 	var c *cm.Conn
-	limited(func(ctx context.Context) (err error) {
+	a.err = limited(ctx, connectTime, func(ctx context.Context) (err error) {
 		c, err = cm.Dial(ctx, to, cm.DialOptions{ConnOptions: connOptions, LocalAddr: netip.AddrPortFrom(from, 0)})
 		return err
 	})
@@ -191,7 +196,7 @@ func play(ctx context.Context, device string, from netip.Addr, to string) (a att
 		sizes = []int{smallMessage, a.mtu, largeMessage}
 	}
 	for _, size := range sizes {
-		limited(func(ctx context.Context) error {
+		a.err = limited(ctx, connectTime, func(ctx context.Context) error {
 			msg := bytes.Repeat([]byte("goverbs\n"), size/len("goverbs\n"))
 			if err := c.Send(ctx, msg); err != nil {
 				return err
@@ -338,7 +343,10 @@ func explainDeaf(f *Finding, info uverbs.DeviceInfo, p portFacts, from string) F
 
 // explainPeer adds what to do about a connection to another host.
 func explainPeer(f *Finding, a attempt, p portFacts, peer string) {
+	refused, refuses := errors.AsType[*cm.RefusedError](a.err)
 	switch {
+	case refuses:
+		f.fix("the server on %s refuses with %q: try again later, or end its other clients", peer, refused.Why)
 	case errors.Is(a.err, syscall.ECONNREFUSED):
 		f.fix("on %s: verbs doctor --serve", peer)
 	case a.failed > smallMessage && a.failed <= max(a.mtu, p.attr.ActiveMTU.Bytes()):

@@ -409,6 +409,7 @@ func TestDoctorPeer(t *testing.T) {
 		"well":         {attempt{mtu: 4096, sizes: []int{64, 4096, 65536}}, LevelOK, []string{"to host9 from 10.1.0.1, and messages"}},
 		"smaller MTU":  {attempt{mtu: 1024}, LevelInfo, []string{"a path MTU of 1024 there; it is 4096 here"}},
 		"no server":    {attempt{err: refused}, LevelError, []string{"from 10.1.0.1 to host9", "fix: on host9: verbs doctor --serve"}},
+		"busy":         {attempt{err: fmt.Errorf("dial: %w", &cm.RefusedError{Addr: "host9", Why: "too many"})}, LevelError, []string{`fix: the server on host9 refuses with "too many": try again later`}},
 		"no answer":    {attempt{err: errLate}, LevelError, []string{"udp dport 4791 accept"}},
 		"a full frame": {attempt{mtu: 4096, sizes: []int{64}, failed: 4096, err: errLate}, LevelError, []string{"packets of the path MTU, 4096 bytes, are lost", "MTU of 4192"}},
 		"long":         {attempt{mtu: 4096, sizes: []int{64, 4096}, failed: 65536, err: errLate}, LevelError, []string{"a message of 65536 bytes does not", "verbs stat"}},
@@ -469,6 +470,27 @@ func TestConnect(t *testing.T) {
 	a = liveConnect(t.Context(), "connected", d.Addr(), netip.AddrPortFrom(d.Addr(), 1).String())
 	if !errors.Is(a.err, syscall.ECONNREFUSED) || len(a.sizes) > 0 {
 		t.Errorf("nobody serves: %s, %v", a, a.err)
+	}
+}
+
+// TestLimited: only a step that its limit ends is late.
+func TestLimited(t *testing.T) {
+	ends := func(of func(context.Context) error) error {
+		return limited(t.Context(), time.Millisecond, func(ctx context.Context) error { <-ctx.Done(); return of(ctx) })
+	}
+	if err := ends(context.Context.Err); err != errLate {
+		t.Errorf("a step that the limit ends: %v", err)
+	}
+	if err := ends(func(context.Context) error { return syscall.ECONNREFUSED }); err != syscall.ECONNREFUSED {
+		t.Errorf("a refusal after the limit: %v", err)
+	}
+	if err := ends(func(context.Context) error { return nil }); err != nil {
+		t.Errorf("success after the limit: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := limited(ctx, time.Minute, context.Context.Err); err != context.Canceled {
+		t.Errorf("a step that is canceled: %v", err)
 	}
 }
 
