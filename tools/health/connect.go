@@ -285,6 +285,7 @@ func (m *machine) checkConnections(ctx context.Context, info uverbs.DeviceInfo, 
 			failed, bad = append(failed, a), append(bad, from.String())
 		} else {
 			good = append(good, from.String())
+			m.reached = m.reached || to != ""
 		}
 	}
 	name, from := cmp.Or(peer, "itself"), strings.Join(good, ", ")
@@ -302,9 +303,9 @@ func (m *machine) checkConnections(ctx context.Context, info uverbs.DeviceInfo, 
 	first, went := failed[0], len(good) > 0
 	from = strings.Join(bad, ", ")
 	switch {
-	case errors.Is(first.err, syscall.ENOMEM): // as of the limit of pinned memory, which other findings are about
+	case !slices.ContainsFunc(failed, func(a attempt) bool { return !errors.Is(a.err, syscall.ENOMEM) }):
 		f.Fix = memlockFixes()
-		went = true
+		went = went || peer == "" // other findings are about the limit of pinned memory
 	case peer != "":
 		explainPeer(&f, first, p, peer)
 	case first.failed == 0 && first.late() && !went:

@@ -88,7 +88,7 @@ func (m *machine) checkTraffic(ctx context.Context, info uverbs.DeviceInfo, port
 				active, went, all = active+1, went || works, append(all, f)
 			}
 		}
-		ok = ok && (went || active == 0)
+		ok = ok && (went || active == 0 && peer == "")
 	}
 	return ok, all
 }

@@ -168,7 +168,7 @@ func examine(ctx context.Context, m *machine, names []string) Report {
 		d.add(m.checkFirewall(infos))
 	}
 	d.judge(passed, failed, len(names) > 0)
-	if d.Works && m.peer != "" {
+	if d.Works && m.reached {
 		d.Verdict += "; it connects to " + m.peer
 	}
 	return d

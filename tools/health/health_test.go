@@ -351,6 +351,10 @@ var doctorCases = []struct {
 	{name: "one address", ill: connects(attempt{err: errLate}, "fd00::1"), works: true, id: "cm", level: LevelWarning,
 		words: []string{"no connection by the connection manager from fd00::1 to itself", "10.1.0.1 to itself: connected with a path MTU of 4096"}},
 	{name: "connection without memory", ill: connects(attempt{err: syscall.ENOMEM}, ""), works: true, id: "cm", level: LevelWarning, words: []string{"LimitMEMLOCK"}},
+	{name: "connection without memory, then without answer", ill: func(p patient) {
+		connects(attempt{err: errLate}, "fd00::1")(p)
+		connects(attempt{err: syscall.ENOMEM}, "10.1.0.1")(p)
+	}, id: "cm", level: LevelError, words: []string{"no connection by the connection manager from 10.1.0.1, fd00::1"}},
 	{name: "long messages", ill: connects(attempt{mtu: 4096, sizes: []int{64}, failed: 4096, err: errLate}, ""), id: "cm", level: LevelError,
 		words: []string{"a message of 4096 bytes does not get through"}},
 	{name: "many addresses", ill: func(p patient) {
@@ -412,6 +416,7 @@ func TestDoctorPeer(t *testing.T) {
 		"busy":         {attempt{err: fmt.Errorf("dial: %w", &cm.RefusedError{Addr: "host9", Why: "too many"})}, LevelError, []string{`fix: the server on host9 refuses with "too many": try again later`}},
 		"no answer":    {attempt{err: errLate}, LevelError, []string{"udp dport 4791 accept"}},
 		"a full frame": {attempt{mtu: 4096, sizes: []int{64}, failed: 4096, err: errLate}, LevelError, []string{"packets of the path MTU, 4096 bytes, are lost", "MTU of 4192"}},
+		"no memory":    {attempt{err: syscall.ENOMEM}, LevelError, []string{"no connection by the connection manager from 10.1.0.1 to host9", "LimitMEMLOCK"}},
 		"long":         {attempt{mtu: 4096, sizes: []int{64, 4096}, failed: 65536, err: errLate}, LevelError, []string{"a message of 65536 bytes does not", "verbs stat"}},
 	} {
 		p := healthy(t)
@@ -425,7 +430,7 @@ func TestDoctorPeer(t *testing.T) {
 		}
 		d := examine(t.Context(), p.machine, nil)
 		i := slices.IndexFunc(d.Findings, func(f Finding) bool { return f.Code == CodePeer })
-		if d.Works != (c.level != LevelError) || i < 0 || d.Findings[i].Level != c.level {
+		if d.Works != (c.level != LevelError) || strings.HasSuffix(d.Verdict, "; it connects to host9") != d.Works || i < 0 || d.Findings[i].Level != c.level {
 			t.Errorf("%s: works is %t, finding %d of %+v", name, d.Works, i, d.Findings)
 			continue
 		}
@@ -444,6 +449,7 @@ func TestDoctorPeer(t *testing.T) {
 		"no address from which host9 can be reached": func(p patient) {
 			p.own = func(portFacts, bool) []ownAddr { return []ownAddr{{netip.MustParseAddr("fd00::1"), 2}} }
 		},
+		"eth0 has to be up": func(p patient) { p.facts.state = ib.PortDown },
 	} {
 		p := healthy(t)
 		p.peer = "host9"

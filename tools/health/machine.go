@@ -51,6 +51,7 @@ type machine struct {
 	noCM         bool             // programs cannot use the connection manager of the kernel
 	peer         string           // see Options
 	peers        []netip.AddrPort // its addresses
+	reached      bool             // a connection to it went through
 }
 
 // identity is whose rights count.
