@@ -342,6 +342,9 @@ func explainDeaf(f *Finding, info uverbs.DeviceInfo, p portFacts, from string) F
 	return f.conclude(LevelError, "the connection manager gets no answer from %s, on this host; every connection by address fails", from)
 }
 
+// ethernetPathMTU is the path MTU that every Ethernet interface and switch lets through.
+const ethernetPathMTU = 1024
+
 // explainPeer adds what to do about a connection to another host.
 func explainPeer(f *Finding, a attempt, p portFacts, peer string) {
 	refused, refuses := errors.AsType[*cm.RefusedError](a.err)
@@ -350,12 +353,12 @@ func explainPeer(f *Finding, a attempt, p portFacts, peer string) {
 		f.fix("the server on %s refuses with %q: try again later, or end its other clients", peer, refused.Why)
 	case errors.Is(a.err, syscall.ECONNREFUSED):
 		f.fix("on %s: verbs doctor --serve", peer)
-	case a.failed > smallMessage && a.failed <= max(a.mtu, p.attr.ActiveMTU.Bytes()):
+	case a.mtu > ethernetPathMTU && a.failed > smallMessage && a.failed <= a.mtu:
 		f.see("shorter messages get through, so packets of the path MTU, %d bytes, are lost on the way", a.mtu)
 		f.fix("give all switches and interfaces between the hosts an MTU of %d, or here: ip link set dev %s mtu 1500", a.mtu+mostHeaders, cmp.Or(p.Netdev, "IFACE"))
 	case a.failed == 0 && a.late():
 		f.fix("on %s: verbs doctor --serve, and verbs doctor", peer)
-		f.fix("on both hosts and between them let UDP port %d through, or on iWARP the TCP port: nft insert rule inet filter input udp dport %d accept", rocePort, rocePort)
+		f.fix("on both hosts and between them let UDP port %d through, or on iWARP the TCP port: nft insert rule inet filter input udp dport %d accept", p.udpPort, p.udpPort)
 	default:
 		f.fix("look for lost packets: verbs stat, here and on %s", peer)
 	}

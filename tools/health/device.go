@@ -52,7 +52,7 @@ func (m *machine) examineDevice(ctx context.Context, dev netlinkrdma.Device, inf
 	known := withNetdevs(p.ports, ports)
 	for i := range known {
 		facts := &known[i]
-		facts.own = m.own(*facts, info.IWARP())
+		facts.own, facts.udpPort = m.own(*facts, info.IWARP()), rocePort
 		all = append(all, m.checkPort(info, *facts))
 		if facts.elsewhere() && len(facts.own) > 0 {
 			facts.NetdevIndex = facts.own[0].index
@@ -221,6 +221,8 @@ type portFacts struct {
 	gids   []uverbs.GIDEntry
 	gidErr error
 	own    []ownAddr
+
+	udpPort uint16 // of RoCE v2
 }
 
 // elsewhere reports whether the network interface of the port itself is in another network namespace, or is none.

@@ -402,6 +402,19 @@ func connects(a attempt, from string) func(patient) {
 	}
 }
 
+// connectsTo has connections to an address end in one way.
+func connectsTo(peer string, a attempt) func(patient) {
+	return func(p patient) {
+		well := p.connect
+		p.connect = func(ctx context.Context, device string, at netip.Addr, to string) attempt {
+			if to == peer {
+				return a
+			}
+			return well(ctx, device, at, to)
+		}
+	}
+}
+
 // TestDoctorPeer: a peer that cannot be reached is an error, with what to do.
 func TestDoctorPeer(t *testing.T) {
 	refused := fmt.Errorf("nobody listens: %w", syscall.ECONNREFUSED)
@@ -410,24 +423,19 @@ func TestDoctorPeer(t *testing.T) {
 		level Level
 		words []string
 	}{
-		"well":         {attempt{mtu: 4096, sizes: []int{64, 4096, 65536}}, LevelOK, []string{"to host9 from 10.1.0.1, and messages"}},
-		"smaller MTU":  {attempt{mtu: 1024}, LevelInfo, []string{"a path MTU of 1024 there; it is 4096 here"}},
-		"no server":    {attempt{err: refused}, LevelError, []string{"from 10.1.0.1 to host9", "fix: on host9: verbs doctor --serve"}},
-		"busy":         {attempt{err: fmt.Errorf("dial: %w", &cm.RefusedError{Addr: "host9", Why: "too many"})}, LevelError, []string{`fix: the server on host9 refuses with "too many": try again later`}},
-		"no answer":    {attempt{err: errLate}, LevelError, []string{"udp dport 4791 accept"}},
-		"a full frame": {attempt{mtu: 4096, sizes: []int{64}, failed: 4096, err: errLate}, LevelError, []string{"packets of the path MTU, 4096 bytes, are lost", "MTU of 4192"}},
-		"no memory":    {attempt{err: syscall.ENOMEM}, LevelError, []string{"no connection by the connection manager from 10.1.0.1 to host9", "LimitMEMLOCK"}},
-		"long":         {attempt{mtu: 4096, sizes: []int{64, 4096}, failed: 65536, err: errLate}, LevelError, []string{"a message of 65536 bytes does not", "verbs stat"}},
+		"well":          {attempt{mtu: 4096, sizes: []int{64, 4096, 65536}}, LevelOK, []string{"to host9 from 10.1.0.1, and messages"}},
+		"smaller MTU":   {attempt{mtu: 1024}, LevelInfo, []string{"a path MTU of 1024 there; it is 4096 here"}},
+		"no server":     {attempt{err: refused}, LevelError, []string{"from 10.1.0.1 to host9", "fix: on host9: verbs doctor --serve"}},
+		"busy":          {attempt{err: fmt.Errorf("dial: %w", &cm.RefusedError{Addr: "host9", Why: "too many"})}, LevelError, []string{`fix: the server on host9 refuses with "too many": try again later`}},
+		"no answer":     {attempt{err: errLate}, LevelError, []string{"udp dport 4791 accept"}},
+		"a full frame":  {attempt{mtu: 4096, sizes: []int{64}, failed: 4096, err: errLate}, LevelError, []string{"packets of the path MTU, 4096 bytes, are lost", "MTU of 4192"}},
+		"a short frame": {attempt{mtu: 1024, sizes: []int{64}, failed: 1024, err: errLate}, LevelError, []string{"a message of 1024 bytes does not", "verbs stat"}},
+		"no memory":     {attempt{err: syscall.ENOMEM}, LevelError, []string{"no connection by the connection manager from 10.1.0.1 to host9", "LimitMEMLOCK"}},
+		"long":          {attempt{mtu: 4096, sizes: []int{64, 4096}, failed: 65536, err: errLate}, LevelError, []string{"a message of 65536 bytes does not", "verbs stat"}},
 	} {
 		p := healthy(t)
 		p.peer = "host9"
-		well := p.connect
-		p.connect = func(ctx context.Context, device string, at netip.Addr, to string) attempt {
-			if to == "10.1.0.2:7175" {
-				return c.end
-			}
-			return well(ctx, device, at, to)
-		}
+		connectsTo("10.1.0.2:7175", c.end)(p)
 		d := examine(t.Context(), p.machine, nil)
 		i := slices.IndexFunc(d.Findings, func(f Finding) bool { return f.Code == CodePeer })
 		if d.Works != (c.level != LevelError) || strings.HasSuffix(d.Verdict, "; it connects to host9") != d.Works || i < 0 || d.Findings[i].Level != c.level {
@@ -440,6 +448,9 @@ func TestDoctorPeer(t *testing.T) {
 			if !strings.Contains(text, w) {
 				t.Errorf("%s: the finding does not say %q:\n%s", name, w, text)
 			}
+		}
+		if c.end.mtu == 1024 && strings.Contains(text, "fix: give all") {
+			t.Errorf("%s: advice about the MTU:\n%s", name, text)
 		}
 	}
 	for name, ill := range map[string]func(patient){

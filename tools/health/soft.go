@@ -138,7 +138,7 @@ func (m *machine) examineSoft(ctx context.Context, info uverbs.DeviceInfo) (bool
 		if n, err := m.netdev(port.NetdevIndex); err == nil {
 			port.Netdev = n.Name
 		}
-		port.own = []ownAddr{{facts.addr, port.NetdevIndex}}
+		port.own, port.udpPort = []ownAddr{{facts.addr, port.NetdevIndex}}, facts.Local.Port()
 		all = append(all, m.checkPort(info, *port), m.checkMTU(info.Name, *port), m.checkGIDs(info.Name, *port),
 			m.checkReceiveBuffer(info.Name, facts, *port))
 	}

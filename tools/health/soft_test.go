@@ -83,6 +83,11 @@ func TestSoftFindings(t *testing.T) {
 		{"no connection", func(p patient, _ *softFacts) {
 			p.connect = func(context.Context, string, netip.Addr, string) attempt { return attempt{err: errLate} }
 		}, false, "cm", LevelError, []string{"gets no answer from 10.1.0.1", "no answer within 4s"}},
+		{"no connection to a peer", func(p patient, f *softFacts) {
+			at("10.1.0.1:14791")(p, f)
+			p.peer = "host9"
+			connectsTo("10.1.0.2:7175", attempt{err: errLate})(p)
+		}, false, "peer", LevelError, []string{"let UDP port 14791 through", "udp dport 14791 accept"}},
 		{"no route", datagram(false, syscall.ENETUNREACH), true, "firewall", LevelWarning, []string{"no datagram can be sent"}},
 		{"cannot be created", func(p patient, _ *softFacts) { p.info.Err = errors.New("the reason") }, false, "device", LevelError, []string{"cannot be created", "the reason", "GOVERBS_SOFT=auto", "10.1.0.1 of eth0"}},
 		{"cannot be opened", func(p patient, _ *softFacts) {
