@@ -260,32 +260,52 @@ func liveOwn(p portFacts, iwarp bool) (own []ownAddr) {
 // at least one connection went through.
 func (m *machine) checkConnections(ctx context.Context, info uverbs.DeviceInfo, p portFacts, peer string) (bool, Finding) {
 	f := Finding{Code: choose(peer == "", CodeCM, CodePeer), Device: info.Name, Port: int(p.Num)}
-	var good, bad []string
+	var good, bad, others []string // addresses whose connections go through, do not, or use another device
 	var failed []attempt
-	tried, mtu := 0, 0
+	tried, mtu, again, device := 0, 0, true, ""
+	try := func(from ownAddr, to string) attempt {
+		name := cmp.Or(to, "itself")
+		m.progress(fmt.Sprintf("%s: a connection from %s to %s, up to %s for each step", info.Name, from, name, connectTime))
+		a := m.connect(ctx, info.Name, from.Addr, to)
+		f.see("%s to %s: %s", from, name, a)
+		if a.err != nil {
+			f.see("%s to %s: %s", from, name, a.err)
+		}
+		return a
+	}
 	for _, from := range p.own {
-		to := ""
+		to := []string{""}
 		if peer != "" {
-			if to = m.peerFor(from.Addr); to == "" {
-				continue
-			}
+			to = m.peersFor(from.Addr)
+		}
+		if len(to) == 0 {
+			continue
 		}
 		if tried == mostAddresses {
 			f.see("more than %d addresses are not tried", tried)
 			break
 		}
 		tried++
-		name := cmp.Or(to, "itself")
-		m.progress(fmt.Sprintf("%s: a connection from %s to %s, up to %s for each step", info.Name, from, name, connectTime))
-		a := m.connect(ctx, info.Name, from.Addr, to)
-		f.see("%s to %s: %s", from, name, a)
-		mtu = max(mtu, a.mtu)
-		if a.err != nil {
-			f.see("%s to %s: %s", from, name, a.err)
+		a := try(from, to[0])
+		if peer == "" && again && a.failed == 0 && a.late() { // a machine under load may be late once
+			again, a = false, try(from, "")
+		}
+		for _, next := range to[1:] {
+			if a.err == nil {
+				break
+			}
+			if b := try(from, next); b.err == nil {
+				a = b
+			}
+		}
+		switch {
+		case a.err != nil:
 			failed, bad = append(failed, a), append(bad, from.String())
-		} else {
-			good = append(good, from.String())
-			m.reached = m.reached || to != ""
+		case a.device != "":
+			device, others = a.device, append(others, from.String())
+		default:
+			good, mtu = append(good, from.String()), max(mtu, a.mtu)
+			m.reached = m.reached || peer != ""
 		}
 	}
 	name, from := cmp.Or(peer, "itself"), strings.Join(good, ", ")
@@ -295,6 +315,10 @@ func (m *machine) checkConnections(ctx context.Context, info uverbs.DeviceInfo, 
 	case tried == 0:
 		f.see("addresses of %s: %s", peer, m.peers)
 		return false, f.conclude(LevelError, "the port has no address from which %s can be reached", peer)
+	case len(failed) == 0 && len(good) == 0 && peer == "": // nothing is known of this device
+		return true, f.conclude(LevelInfo, "connections from %s use device %s", strings.Join(others, ", "), device)
+	case len(failed) == 0 && len(good) == 0:
+		return false, f.conclude(LevelError, "connections from %s to %s use device %s", strings.Join(others, ", "), peer, device)
 	case len(failed) == 0 && mtu > 0 && mtu < p.attr.ActiveMTU.Bytes():
 		return true, f.conclude(LevelInfo, "the connection manager connects to %s from %s, with a path MTU of %d there; it is %d here", name, from, mtu, p.attr.ActiveMTU.Bytes())
 	case len(failed) == 0:
@@ -306,6 +330,9 @@ func (m *machine) checkConnections(ctx context.Context, info uverbs.DeviceInfo, 
 	case !slices.ContainsFunc(failed, func(a attempt) bool { return !errors.Is(a.err, syscall.ENOMEM) }):
 		f.Fix = memlockFixes()
 		went = went || peer == "" // other findings are about the limit of pinned memory
+	case peer != "" && went && first.failed == 0:
+		f.see("the routes from %s may lead elsewhere: ip route get %s from ADDRESS", from, m.peers[0].Addr())
+		return true, f.conclude(LevelInfo, "the connection manager connects to %s from %s, but not from %s", peer, strings.Join(good, ", "), from)
 	case peer != "":
 		explainPeer(&f, first, p, peer)
 	case first.failed == 0 && first.late() && !went:
@@ -318,26 +345,30 @@ func (m *machine) checkConnections(ctx context.Context, info uverbs.DeviceInfo, 
 	return went, f.conclude(level, "no connection by the connection manager from %s to %s", from, name)
 }
 
-// peerFor returns the address of the peer of the same family as a routable one of this host, with its port, or
-// nothing.
-func (m *machine) peerFor(from netip.Addr) string {
+// peersFor returns the addresses of the peer that an address of this host may reach, with their port: those of the same
+// family, and for a link-local one those of the same link.
+func (m *machine) peersFor(from netip.Addr) (all []string) {
 	for _, to := range m.peers {
-		if to.Addr().Is4() == from.Is4() && !from.IsLinkLocalUnicast() {
-			return to.String()
+		if a := to.Addr(); a.Is4() == from.Is4() && a.IsLinkLocalUnicast() == from.IsLinkLocalUnicast() && a.Zone() == from.Zone() {
+			all = append(all, to.String())
 		}
 	}
-	return ""
+	return all
 }
 
 // explainDeaf is about a connection manager that does not answer this host itself, although the ping-pong of two
 // queue pairs has gone through.
 func explainDeaf(f *Finding, info uverbs.DeviceInfo, p portFacts, from string) Finding {
 	f.see("queue pairs that are connected without the connection manager work, as the ping-pong shows")
-	if info.Driver == netlinkrdma.DriverRXE.String() && ofKernel(info) {
+	switch {
+	case info.InProcess:
+		f.see("likely: packets of management are lost, which only the connection manager sends")
+	case info.Driver == netlinkrdma.DriverRXE.String():
 		f.see("likely, as rxe has this bug: the connection manager has sent something while the link was down, and its queue pair (QP 1) is dead since")
-		f.fix("verbs link delete %s; verbs link add %s type rxe netdev %s", info.Name, info.Name, cmp.Or(p.Netdev, "IFACE"))
-	} else {
-		f.fix("set the port's network interface down and up, or load the driver again")
+		f.fix("verbs link delete %s; verbs link add %s type rxe netdev %s (ends its connections)", info.Name, info.Name, cmp.Or(p.Netdev, "IFACE"))
+	default:
+		f.fix("set the port's network interface down and up (ends all traffic of the interface)")
+		f.fix("load the driver again (ends the connections of all its devices)")
 	}
 	return f.conclude(LevelError, "the connection manager gets no answer from %s, on this host; every connection by address fails", from)
 }

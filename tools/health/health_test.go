@@ -343,11 +343,24 @@ var doctorCases = []struct {
 	}, id: "loopback", level: LevelError, words: []string{"longer than 5s", "a to b"}},
 	{name: "connections", ill: func(patient) {}, works: true, id: "cm", level: LevelOK, words: []string{"to itself from 10.1.0.1, fd00::1, and messages of 64 bytes to 64 KiB"}},
 	{name: "dead connection manager of rxe", ill: connects(attempt{err: errLate}, ""), id: "cm", level: LevelError,
-		words: []string{"no answer from 10.1.0.1, fd00::1", "as the ping-pong shows", "verbs link delete rxe0; verbs link add rxe0 type rxe netdev eth0"}},
+		words: []string{"no answer from 10.1.0.1, fd00::1", "as the ping-pong shows", "verbs link delete rxe0; verbs link add rxe0 type rxe netdev eth0 (ends its connections)"}},
 	{name: "dead connection manager of a card", ill: func(p patient) {
 		p.info.Driver = "mlx5"
 		connects(attempt{err: errLate}, "")(p)
-	}, id: "cm", level: LevelError, words: []string{"no answer from 10.1.0.1, fd00::1", "down and up"}},
+	}, id: "cm", level: LevelError, words: []string{"no answer from 10.1.0.1, fd00::1", "down and up (ends all traffic of the interface)", "again (ends the connections"}},
+	{name: "late once", ill: func(p patient) {
+		well, first := p.connect, true
+		p.connect = func(ctx context.Context, device string, at netip.Addr, to string) attempt {
+			if first {
+				first = false
+				return attempt{err: errLate}
+			}
+			return well(ctx, device, at, to)
+		}
+	}, works: true, id: "cm", level: LevelOK, words: []string{"10.1.0.1 to itself: no answer within 4s", "from 10.1.0.1, fd00::1, and messages"}},
+	{name: "another device", ill: connects(elsewhere, ""), works: true, id: "cm", level: LevelInfo, words: []string{"connections from 10.1.0.1, fd00::1 use device rxe9"}},
+	{name: "another device for one address", ill: connects(elsewhere, "fd00::1"), works: true, id: "cm", level: LevelOK,
+		words: []string{"connects to itself from 10.1.0.1, and messages", "fd00::1 to itself: connected by device rxe9"}},
 	{name: "one address", ill: connects(attempt{err: errLate}, "fd00::1"), works: true, id: "cm", level: LevelWarning,
 		words: []string{"no connection by the connection manager from fd00::1 to itself", "10.1.0.1 to itself: connected with a path MTU of 4096"}},
 	{name: "connection without memory", ill: connects(attempt{err: syscall.ENOMEM}, ""), works: true, id: "cm", level: LevelWarning, words: []string{"LimitMEMLOCK"}},
@@ -369,6 +382,9 @@ var doctorCases = []struct {
 		p.loopback = func(context.Context, string) (string, error) { return "", syscall.ENOMEM }
 	}, id: "loopback", level: LevelError, words: []string{"LimitMEMLOCK"}},
 }
+
+// elsewhere is a connection of another device.
+var elsewhere = attempt{device: "rxe9", mtu: 4096, sizes: []int{64, 4096, 65536}}
 
 // interfaceElsewhere moves the interface of the port to another network namespace.
 func interfaceElsewhere(p patient) {
@@ -426,6 +442,7 @@ func TestDoctorPeer(t *testing.T) {
 		"well":          {attempt{mtu: 4096, sizes: []int{64, 4096, 65536}}, LevelOK, []string{"to host9 from 10.1.0.1, and messages"}},
 		"smaller MTU":   {attempt{mtu: 1024}, LevelInfo, []string{"a path MTU of 1024 there; it is 4096 here"}},
 		"no server":     {attempt{err: refused}, LevelError, []string{"from 10.1.0.1 to host9", "fix: on host9: verbs doctor --serve"}},
+		"other device":  {elsewhere, LevelError, []string{"connections from 10.1.0.1 to host9 use device rxe9"}},
 		"busy":          {attempt{err: fmt.Errorf("dial: %w", &cm.RefusedError{Addr: "host9", Why: "too many"})}, LevelError, []string{`fix: the server on host9 refuses with "too many": try again later`}},
 		"no answer":     {attempt{err: errLate}, LevelError, []string{"udp dport 4791 accept"}},
 		"a full frame":  {attempt{mtu: 4096, sizes: []int{64}, failed: 4096, err: errLate}, LevelError, []string{"packets of the path MTU, 4096 bytes, are lost", "MTU of 4192"}},
@@ -471,8 +488,50 @@ func TestDoctorPeer(t *testing.T) {
 	}
 }
 
-// TestConnect: a connection of a software device to itself carries messages of all sizes; one to another address
-// that does not answer ends in time.
+// TestDoctorPeerAddresses: each address of a peer is tried from those of the same family and link, and one way is enough.
+func TestDoctorPeerAddresses(t *testing.T) {
+	p := healthy(t)
+	p.peer = "host9"
+	p.own = func(portFacts, bool) (own []ownAddr) {
+		for _, a := range []string{"10.1.0.1", "10.2.0.1", "fd00::1", "fe80::1%eth0", "fe80::1%eth1"} {
+			own = append(own, ownAddr{netip.MustParseAddr(a), 2})
+		}
+		return own
+	}
+	p.lookUp = func(context.Context, string) (all []netip.AddrPort, err error) {
+		for _, a := range []string{"10.1.0.2:7175", "10.1.0.3:7175", "[fe80::2%eth0]:7175"} {
+			all = append(all, netip.MustParseAddrPort(a))
+		}
+		return all, nil
+	}
+	var tried []string
+	p.connect = func(_ context.Context, _ string, from netip.Addr, to string) attempt {
+		if to == "" {
+			return attempt{mtu: 4096}
+		}
+		tried = append(tried, from.String()+" "+to)
+		if to == "10.1.0.2:7175" || from.String() == "10.2.0.1" {
+			return attempt{err: errLate}
+		}
+		return attempt{mtu: 4096}
+	}
+	d := examine(t.Context(), p.machine, nil)
+	want := []string{"10.1.0.1 10.1.0.2:7175", "10.1.0.1 10.1.0.3:7175", "10.2.0.1 10.1.0.2:7175", "10.2.0.1 10.1.0.3:7175", "fe80::1%eth0 [fe80::2%eth0]:7175"}
+	if !slices.Equal(tried, want) {
+		t.Errorf("tried are %q, want %q", tried, want)
+	}
+	i := slices.IndexFunc(d.Findings, func(f Finding) bool { return f.Code == CodePeer })
+	if !d.Works || i < 0 {
+		t.Fatalf("finding %d of %+v", i, d)
+	}
+	f := d.Findings[i]
+	if f.Level != LevelInfo || len(f.Fix) > 0 || f.Title != "the connection manager connects to host9 from 10.1.0.1, fe80::1%eth0, but not from 10.2.0.1" {
+		t.Errorf("the finding is %+v", f)
+	}
+}
+
+// TestConnect: a connection of a software device to itself carries messages of all sizes, and says nothing about another
+// device; one to a port where nobody serves is refused, and one that gets no answer ends in time.
 func TestConnect(t *testing.T) {
 	d, err := soft.New(soft.Options{Auto: true, Port: uint16(freeUDP(t)), Name: "connected"})
 	must(t, err)
@@ -481,12 +540,19 @@ func TestConnect(t *testing.T) {
 	if a.err != nil || !slices.Equal(a.sizes, []int{64, a.mtu, 65536}) || a.device != "" {
 		t.Errorf("to itself: %s, %v", a, a.err)
 	}
-	if a := liveConnect(t.Context(), "other", d.Addr(), ""); a.err != nil || a.device != "connected" {
-		t.Errorf("the other device: %+v", a)
+	m := healthy(t).machine
+	m.connect = liveConnect
+	went, f := m.checkConnections(t.Context(), uverbs.DeviceInfo{Name: "other"}, portFacts{own: []ownAddr{{Addr: d.Addr()}}}, "")
+	if want := fmt.Sprintf("connections from %s use device connected", d.Addr()); !went || f.Level != LevelInfo || f.Title != want {
+		t.Errorf("the other device: %t, %+v, want %q", went, f, want)
 	}
 	a = liveConnect(t.Context(), "connected", d.Addr(), netip.AddrPortFrom(d.Addr(), 1).String())
 	if !errors.Is(a.err, syscall.ECONNREFUSED) || len(a.sizes) > 0 {
 		t.Errorf("nobody serves: %s, %v", a, a.err)
+	}
+	must(t, d.SetFaults("class=mad,loss=100%"))
+	if a = liveConnect(t.Context(), "connected", d.Addr(), ""); !a.late() || a.failed != 0 {
+		t.Errorf("no answer: %s, %v", a, a.err)
 	}
 }
 

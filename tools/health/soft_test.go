@@ -82,7 +82,7 @@ func TestSoftFindings(t *testing.T) {
 		{"connection", func(patient, *softFacts) {}, true, "cm", LevelOK, []string{"connects to itself from 10.1.0.1,", "10.1.0.1 to itself: connected with a path MTU of 4096"}},
 		{"no connection", func(p patient, _ *softFacts) {
 			p.connect = func(context.Context, string, netip.Addr, string) attempt { return attempt{err: errLate} }
-		}, false, "cm", LevelError, []string{"gets no answer from 10.1.0.1", "no answer within 4s"}},
+		}, false, "cm", LevelError, []string{"gets no answer from 10.1.0.1", "no answer within 4s", "packets of management are lost"}},
 		{"no connection to a peer", func(p patient, f *softFacts) {
 			at("10.1.0.1:14791")(p, f)
 			p.peer = "host9"
@@ -107,6 +107,9 @@ func TestSoftFindings(t *testing.T) {
 				text := strings.Join(append(append([]string{f.Title}, f.Evidence...), f.Fix...), "\n")
 				if strings.Contains(text, "modprobe") {
 					t.Errorf("finding %s is about modules:\n%s", f.Code, text)
+				}
+				if f.Code == CodeCM && len(f.Fix) > 0 {
+					t.Errorf("the finding of connections has advice, and no interface or driver is to blame:\n%s", text)
 				}
 				if f.Code != c.id {
 					continue
