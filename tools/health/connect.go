@@ -281,17 +281,20 @@ func (m *machine) checkConnections(ctx context.Context, info uverbs.DeviceInfo, 
 		if len(to) == 0 {
 			continue
 		}
+		if ctx.Err() != nil {
+			return false, Finding{}
+		}
 		if tried == mostAddresses {
 			f.see("more than %d addresses are not tried", tried)
 			break
 		}
 		tried++
 		a := try(from, to[0])
-		if peer == "" && again && a.failed == 0 && a.late() { // a machine under load may be late once
+		if peer == "" && again && a.failed == 0 && a.late() && ctx.Err() == nil { // a machine under load may be late once
 			again, a = false, try(from, "")
 		}
 		for _, next := range to[1:] {
-			if a.err == nil {
+			if a.err == nil || ctx.Err() != nil {
 				break
 			}
 			if b := try(from, next); b.err == nil {

@@ -77,6 +77,9 @@ func (m *machine) checkTraffic(ctx context.Context, info uverbs.DeviceInfo, port
 		return false, all
 	}
 	for _, peer := range slices.Compact([]string{"", m.peer}) {
+		if ctx.Err() != nil {
+			break
+		}
 		if m.noCM && ofKernel(info) || peer != "" && len(m.peers) == 0 { // another finding says why
 			ok = ok && peer == ""
 			continue

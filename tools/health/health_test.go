@@ -691,6 +691,41 @@ func TestDoctorTwo(t *testing.T) {
 	}
 }
 
+// TestDoctorInterrupted: when the context ends in a step, no further one is made, and none of the device has a finding.
+func TestDoctorInterrupted(t *testing.T) {
+	for _, at := range []string{"look up", "ping-pong", "connection 1", "connection 2", "connection 3"} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		var made []string
+		step := func(name string) error {
+			made = append(made, name)
+			if name == at {
+				cancel(errors.New("by hand"))
+			}
+			return ctx.Err()
+		}
+		p := healthy(t)
+		p.peer = "host9"
+		found := p.lookUp
+		p.lookUp = func(ctx context.Context, peer string) ([]netip.AddrPort, error) {
+			all, _ := found(ctx, peer)
+			return all, step("look up")
+		}
+		p.loopback = func(context.Context, string) (string, error) { return "", step("ping-pong") }
+		p.connect = func(context.Context, string, netip.Addr, string) attempt {
+			return attempt{err: step(fmt.Sprintf("connection %d", len(made)-1))}
+		}
+		d := examine(ctx, p.machine, nil)
+		if d.Works || d.Verdict != "not known: the examination was interrupted: by hand" || made[len(made)-1] != at {
+			t.Errorf("interrupted in %s, the last of %q: %t, %q", at, made, d.Works, d.Verdict)
+		}
+		for _, f := range d.Findings {
+			if f.Level == LevelError || f.Device != "" || f.Code == CodePeer {
+				t.Errorf("interrupted in %s, there is a finding %+v", at, f)
+			}
+		}
+	}
+}
+
 // TestDoctorTime has a ping-pong that sees the end of its time, and one that is stuck.
 func TestDoctorTime(t *testing.T) {
 	const limit = 10 * time.Millisecond

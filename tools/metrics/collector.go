@@ -163,10 +163,14 @@ func (c *Collector) event(device string, port uint32, event string, n uint64) {
 	c.events[key] += n
 }
 
-// Examine makes an examination by package health, whose findings the next collection has. It takes seconds.
+// Examine makes an examination by package health, whose findings the next collection has. It takes seconds. If the
+// context ends meanwhile, the findings of before stay.
 func (c *Collector) Examine(ctx context.Context) {
 	begun := time.Now()
 	r := c.host.examine(ctx, c.options.Devices...)
+	if ctx.Err() != nil {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.report, c.reported, c.took = &r, time.Now(), time.Since(begun)

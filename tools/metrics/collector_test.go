@@ -308,10 +308,10 @@ func TestShared(t *testing.T) {
 func TestDoctor(t *testing.T) {
 	c := fakeCollector(Options{DoctorInterval: time.Hour})
 	wait, calls := make(chan struct{}), atomic.Int32{}
-	c.host.examine = func(context.Context, ...string) health.Report {
+	c.host.examine = func(ctx context.Context, _ ...string) health.Report {
 		calls.Add(1)
 		<-wait
-		return health.Report{Findings: []health.Finding{
+		return health.Report{Works: ctx.Err() != nil, Findings: []health.Finding{
 			{Code: health.CodeMTU, Device: "a0", Port: 2, Level: health.LevelError}, {Code: health.CodeMTU, Device: "a0", Port: 2, Level: health.LevelOK},
 			{Code: health.CodeVM, Level: health.LevelInfo},
 		}}
@@ -330,8 +330,12 @@ func TestDoctor(t *testing.T) {
 	if n := calls.Load(); n != 1 {
 		t.Errorf("the doctor was called %d times", n)
 	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	c.Examine(ctx)
+	has(t, string(c.Collect()), "rdma_doctor_works 0\n") // an interrupted examination does not count
 	c.options.DoctorInterval = time.Nanosecond
-	for begun := time.Now(); calls.Load() < 3; c.Collect() {
+	for begun := time.Now(); calls.Load() < 4; c.Collect() {
 		if time.Since(begun) > time.Minute {
 			t.Fatal("the doctor does not come again")
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -72,6 +73,9 @@ Let it listen only on an address of a network that you trust (--listen).`,
 			progress, done := showSlow(cmd.Err())
 			d := health.Options{Devices: names, Peer: peer, Progress: progress}.Examine(cmd.Context())
 			done()
+			if err := context.Cause(cmd.Context()); err != nil {
+				return fmt.Errorf("doctor: %w", err)
+			}
 			d.Version = version
 			if expected != nil {
 				d.Compare(expected)

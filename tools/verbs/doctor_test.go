@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -76,6 +77,20 @@ func TestDoctorHere(t *testing.T) {
 		id, _, _ := strings.Cut(string(f.Code), ".")
 		if !strings.Contains(text, id) {
 			t.Errorf("JSON.md does not describe finding %s", string(f.Code))
+		}
+	}
+}
+
+// TestDoctorInterrupted: an interrupted doctor prints no findings, and says why.
+func TestDoctorInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("by hand"))
+	for _, args := range []string{"doctor", "doctor --json", "exporter --once"} {
+		var out bytes.Buffer
+		root := newRoot()
+		root.Stdout = terminal.New(&out)
+		if err := root.Execute(ctx, strings.Fields(args)); err == nil || !strings.HasSuffix(err.Error(), ": by hand") || out.Len() > 0 {
+			t.Errorf("verbs %s: %v, and it prints %q", args, err, &out)
 		}
 	}
 }

@@ -66,6 +66,9 @@ one of --allow-host, so that no web page can read the metrics by a name of its o
 				if o.doctor > 0 {
 					c.Examine(cmd.Context())
 				}
+				if err := context.Cause(cmd.Context()); err != nil {
+					return fmt.Errorf("exporter: %w", err)
+				}
 				_, err := c.WriteTo(cmd.Out())
 				return err
 			}
