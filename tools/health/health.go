@@ -13,7 +13,8 @@
 //		}
 //	}
 //
-// [Options] name another host to connect to, which runs [Serve]. [Report.Compare] compares the machine with an [Expectation], such as two ports at 400 Gb/s.
+// [Options] name another host to connect to, which runs [Serve], or leave out connections. [Report.Compare] compares the
+// machine with an [Expectation], such as two ports at 400 Gb/s.
 package health
 
 import (
@@ -71,7 +72,7 @@ func (f *Finding) conclude(l Level, format string, args ...any) Finding {
 type Report struct {
 	Schema   int       `json:"schema"`   // Schema is [Schema]; it is raised when a field changes its meaning.
 	Version  string    `json:"version"`  // Version is the version of the program, which sets it.
-	Works    bool      `json:"works"`    // Works says that a ping-pong and connections succeeded on a device, or on each one that is named.
+	Works    bool      `json:"works"`    // Works says that a ping-pong and connections, if any were made, succeeded on a device, or on each one that is named.
 	Verdict  string    `json:"verdict"`  // Verdict is one line.
 	Findings []Finding `json:"findings"` // Findings are in the order in which things depend on each other.
 
@@ -96,22 +97,26 @@ func plural(n int, noun string) string {
 }
 
 // Examine makes all checks, on the named devices, or on all without a name. A check whose command or
-// wait hangs ends after a time of its own.
+// wait hangs ends after a time of its own. If the context ends meanwhile, the verdict says so, and there are only the
+// findings of before.
 func Examine(ctx context.Context, devices ...string) Report {
 	return Options{Devices: devices}.Examine(ctx)
 }
 
 // Options says what is examined.
 type Options struct {
-	Devices  []string          // Devices are the names of the devices; without one, all are examined.
-	Peer     string            // Peer is another host, with a port or without, which runs [Serve]: each port connects to it, too. It may be empty.
-	Progress func(step string) // Progress, if set, is called before each step that may take seconds.
+	Devices   []string          // Devices are the names of the devices; without one, all are examined.
+	Peer      string            // Peer is another host, with a port or without, which runs [Serve]: each port connects to it, too. It may be empty.
+	NoConnect bool              // NoConnect leaves out the connections, also those to the peer: nothing listens on an address.
+	Progress  func(step string) // Progress, if set, is called before each step that may take seconds.
 }
 
 // Examine is [Examine] with options.
 func (o Options) Examine(ctx context.Context) Report {
 	m := liveMachine()
-	m.peer = o.Peer
+	if m.noConnect = o.NoConnect; !m.noConnect {
+		m.peer = o.Peer
+	}
 	if o.Progress != nil {
 		m.progress = o.Progress
 	}
@@ -127,7 +132,11 @@ func examine(ctx context.Context, m *machine, names []string) Report {
 	devErr = cmp.Or(devErr, infoErr)
 	d.add(m.checkKernel())
 	if m.peer != "" {
-		d.add(m.findPeer(ctx))
+		f := m.findPeer(ctx)
+		if ctx.Err() != nil {
+			return d.interrupt(ctx)
+		}
+		d.add(f)
 	}
 	if needsKernel(devs, infos, names) {
 		m.examineKernel(&d, devs, infos, devErr, names)
@@ -157,6 +166,9 @@ func examine(ctx context.Context, m *machine, names []string) Report {
 			examine = func() (bool, []Finding) { return m.examineSoft(ctx, infos[i]) }
 		}
 		ok, findings := examine()
+		if ctx.Err() != nil {
+			return d.interrupt(ctx)
+		}
 		d.add(findings...)
 		if ok {
 			passed = append(passed, name)
@@ -172,6 +184,12 @@ func examine(ctx context.Context, m *machine, names []string) Report {
 		d.Verdict += "; it connects to " + m.peer
 	}
 	return d
+}
+
+// interrupt ends the report. It has no findings of what was being examined then.
+func (d *Report) interrupt(ctx context.Context) Report {
+	d.Verdict = fmt.Sprintf("not known: the examination was interrupted: %s", context.Cause(ctx))
+	return *d
 }
 
 // examineKernel makes the checks of the machine that only the devices of the kernel need.

@@ -691,6 +691,24 @@ func TestDoctorTwo(t *testing.T) {
 	}
 }
 
+// TestDoctorNoConnect: without connections, the ping-pong decides.
+func TestDoctorNoConnect(t *testing.T) {
+	p := healthy(t)
+	p.noConnect = true
+	p.connect = func(context.Context, string, netip.Addr, string) attempt {
+		t.Error("a connection was made")
+		return attempt{err: errLate}
+	}
+	d := examine(t.Context(), p.machine, nil)
+	if !d.Works || slices.ContainsFunc(d.Findings, func(f Finding) bool { return f.Code == CodeCM }) {
+		t.Errorf("%s: %+v", d.Verdict, d.Findings)
+	}
+	p.loopback = func(context.Context, string) (string, error) { return "", syscall.EIO }
+	if d := examine(t.Context(), p.machine, nil); d.Works {
+		t.Errorf("without a ping-pong: %s", d.Verdict)
+	}
+}
+
 // TestDoctorInterrupted: when the context ends in a step, no further one is made, and none of the device has a finding.
 func TestDoctorInterrupted(t *testing.T) {
 	for _, at := range []string{"look up", "ping-pong", "connection 1", "connection 2", "connection 3"} {

@@ -49,6 +49,7 @@ type machine struct {
 
 	onInfiniBand []string         // devices that have all ports there, among those that were examined
 	noCM         bool             // programs cannot use the connection manager of the kernel
+	noConnect    bool             // see Options
 	peer         string           // see Options
 	peers        []netip.AddrPort // its addresses
 	reached      bool             // a connection to it went through

@@ -103,7 +103,9 @@ func New(o Options) *Collector {
 			objects: listObjects,
 			sysfs:   os.DirFS("/sys"),
 			proc:    proc.System,
-			examine: health.Examine,
+			examine: func(ctx context.Context, devices ...string) health.Report {
+				return health.Options{Devices: devices, NoConnect: true}.Examine(ctx)
+			},
 		},
 	}
 }
@@ -163,7 +165,7 @@ func (c *Collector) event(device string, port uint32, event string, n uint64) {
 	c.events[key] += n
 }
 
-// Examine makes an examination by package health, whose findings the next collection has. It takes seconds. If the
+// Examine makes an examination by package health, without connections, whose findings the next collection has. It takes seconds. If the
 // context ends meanwhile, the findings of before stay.
 func (c *Collector) Examine(ctx context.Context) {
 	begun := time.Now()

@@ -40,9 +40,9 @@ func newExporter() *command.Command {
 		Long: `It serves the metrics of all devices, or of the named ones, at /metrics, and those of events since
 it started. "verbs help metrics" describes them, with examples for Prometheus and systemd.
 
-The checks of "verbs doctor", with their ping-pong, are made in the background when a scrape comes
-and the last ones are old enough. For events it holds the devices open; a device of rxe or siw that
-is deleted meanwhile is gone up to a second later.
+The checks of "verbs doctor", with their ping-pong but without connections, are made in the
+background when a scrape comes and the last ones are old enough. For events it holds the devices
+open; a device of rxe or siw that is deleted meanwhile is gone up to a second later.
 
 Security:
 There is no authentication and no encryption. Anyone who can reach the port sees the names of
