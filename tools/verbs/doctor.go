@@ -107,10 +107,13 @@ Let it listen only on an address of a network that you trust (--listen).`,
 
 // checkDoctor checks which flags and names are given together, and the port of the peer.
 func checkDoctor(cmd *command.Command, names []string, serve bool, peer string) error {
-	flags := map[bool][]string{true: {"expect", "json", "peer", "verbose"}, false: {"listen", "port"}}[serve]
+	flags, only := []string{"listen", "port"}, "with"
+	if serve {
+		flags, only = []string{"expect", "json", "peer", "verbose"}, "without"
+	}
 	for _, name := range flags {
 		if f := cmd.Flag(name); f.Changed {
-			return command.Usagef("--%s is %s, allowed: only %s --serve", name, peertext.Quote(f.Value.String()), map[bool]string{true: "without", false: "with"}[serve])
+			return command.Usagef("--%s is %s, allowed: only %s --serve", name, peertext.Quote(f.Value.String()), only)
 		}
 	}
 	if serve && len(names) > 0 {
