@@ -2,6 +2,7 @@ package ibcm
 
 import (
 	"encoding/binary"
+	"math"
 	"net/netip"
 	"syscall"
 	"time"
@@ -142,6 +143,9 @@ const (
 	// messages have the same size.
 	answersPerRequest = 3
 
+	// requestInterval is how often a REQ is sent that nobody answers, if not more often: the peer may be about to start,
+	// and says nothing until its port is open.
+	requestInterval = time.Second
 	// maxHalfOpen is how long a REP waits for its RTU.
 	maxHalfOpen = 30 * time.Second
 
@@ -182,6 +186,10 @@ func (id *ID) sendOnce(tid uint64, message Message) {
 func (id *ID) sendRepeated(tid uint64, message Message, state State, longest time.Duration) {
 	Encode(&id.pending, tid, message)
 	id.retries, id.interval = id.maxRetries, id.responseTimeout
+	if state == REQSent && id.interval > requestInterval {
+		id.interval = requestInterval
+		id.retries = uint8(min(longest/id.interval-1, math.MaxUint8))
+	}
 	id.giveUp = id.m.c.Now().Add(longest)
 	id.state = state
 	id.repeat()
