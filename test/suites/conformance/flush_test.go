@@ -74,7 +74,7 @@ func TestFlushCause(t *testing.T) {
 		must(t, b.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 		b.flushedReceive(t, 7, byModify)
 		if rig.IWARP() { // TCP's connection ends with the QP
-			a.flushedReceive(t, 7, "the connection has ended: the peer disconnected", "receives that were still posted are flushed")
+			a.flushedReceive(t, 7, "the connection has ended; the peer disconnected", "receives that were still posted are flushed")
 			return
 		}
 		// Nothing says so at this side, until it sends.
