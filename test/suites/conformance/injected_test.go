@@ -63,7 +63,7 @@ var vendors = []struct {
 	{0x68, "vendor syndrome 0x68, an operation"}, {0x89, "vendor syndrome 0x89, the peer failed"},
 	{0x87, "vendor syndrome 0x87, the peer had no receive"}, {0x88, "vendor syndrome 0x88, the peer refused the key"},
 	{0x8a, "vendor syndrome 0x8a, the peer found the request invalid"}, {0xf9, "vendor syndrome 0xf9, flushed"},
-	{0x9c, "vendor syndrome 0x9c)"},
+	{0x9c, "vendor syndrome 0x9c"},
 }
 
 // TestInjectedSends has sends fail with each syndrome: the completions before are well, that of

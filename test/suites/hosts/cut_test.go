@@ -164,7 +164,7 @@ func reached(t *testing.T, ctx context.Context) {
 }
 
 // down is what errors say of a link that is.
-var down = []string{syscall.ETIMEDOUT.Error(), syscall.ECONNRESET.Error(), "no route to the peer, as when the port is down", beingRemoved}
+var down = []string{syscall.ETIMEDOUT.Error(), syscall.ECONNRESET.Error(), "no route to the peer, as when the port is down", "port 1 is DOWN", beingRemoved}
 
 // beingRemoved is what they say of a device that goes.
 const beingRemoved = "device " + device + " is being removed"
