@@ -26,7 +26,7 @@ func TestDialStorm(t *testing.T) {
 	} else if !testenv.TheRig().Soft || testenv.SoftFaults() != "" { // emulated, and with less memory; or packets are lost
 		conns, dial.ConnOptions = 100, small
 	}
-	for name, o := range map[string]ListenOptions{"default options": {}, "small backlog": {Backlog: conns/16 + 1}} {
+	for name, o := range map[string]ListenOptions{"default options": {}, "small backlog": {Backlog: conns/8 + 1}} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 40*timeout)
 			defer cancel()
