@@ -49,8 +49,9 @@ func lookup(ctx context.Context, resolver *net.Resolver, family, address string)
 //
 // If the peer rejects the connection, the error matches ECONNREFUSED, and it is a [*RefusedError]
 // if the peer has given a reason. While the listener says that it has too many connections, Dial tries the
-// next address, or the last one again in that time. A rejection without a reason, and one because the peer still has an old connection with
-// the same QP number, as after a crash of this host, are followed by up to three more attempts. Once the
+// next address, or the last one again in that time. A rejection without a reason, and one because the peer
+// still has an old connection with the same QP number, as after a crash of this host, are followed by up to
+// three more attempts. Once the
 // connection is established, the end of ctx does not affect it.
 func Dial(ctx context.Context, address string, o DialOptions) (*Conn, error) {
 	growStack16K(0)
@@ -98,7 +99,7 @@ func dialWithin(ctx context.Context, addrs int, to netip.AddrPort, o DialOptions
 			c, err = dial(ctx, to, o)
 			return err
 		}
-		return redial.Retry(ctx, func(err error) bool { return addrs == 1 && o.waits(err) }, func() error {
+		return redial.Retry(ctx, func(err error) bool { return o.waits(err) && addrs == 1 }, func() error {
 			if o.LocalAddr.Port() != 0 {
 				return try()
 			}

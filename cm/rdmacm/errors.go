@@ -169,15 +169,15 @@ func hint(op, addr string, errno syscall.Errno) string {
 	case (errno == syscall.EADDRNOTAVAIL || errno == syscall.EADDRINUSE) && op == opConnect:
 		return "on iWARP the port that the connection manager has chosen is taken by TCP, perhaps by a connection that has just ended; try again"
 	case errno == syscall.EADDRINUSE && op == opListen:
-		return "the port is taken; in this port space, or on iWARP by TCP"
+		return "the port is taken; a program of the same port space has it, or on iWARP one that uses TCP"
 	case errno == syscall.EADDRINUSE:
-		return "the port is taken; by a program of the same port space"
+		return "the port is taken; a program of the same port space has it"
 	case op == opJoin && (errno == syscall.EINVAL || errno == syscall.ENODEV):
 		return "bind the ID to an address of an RDMA device first, or resolve an address"
 	case op == opJoin && errno == syscall.EOPNOTSUPP:
 		return "RoCE v2 does not support IPv6 groups, and not every InfiniBand subnet administrator supports members that only send"
 	case errno == syscall.EADDRNOTAVAIL:
-		return orSoft("no network interface has it; or one of another network namespace: in a container --network host")
+		return orSoft("no network interface has it; in a container, those of the host need --network host")
 	case errno == syscall.ENETUNREACH:
 		return orSoft("this network namespace has no route to the address; in a container: --network host")
 	case errno == syscall.EPERM && op == opCreate:
@@ -185,7 +185,7 @@ func hint(op, addr string, errno syscall.Errno) string {
 	case errno == syscall.ENOENT && op == opConnect:
 		return "the port does not have the partition key of the path, which may come from SetPath"
 	case errno == syscall.ECONNREFUSED && op == opConnect:
-		return "nobody listens there; or the listener does not use iWARP"
+		return "nobody listens there; a listener that does not use iWARP does not count"
 	case errno == syscall.ENODEV && op != opConnect:
 		return noDevice(addr)
 	case op == opSetPath && errno == syscall.EINVAL:

@@ -220,7 +220,7 @@ func (q *RecvQueue) Find(id uint64, put func(addr uint64, length, lkey uint32) b
 			continue
 		}
 		var n uint64
-		q.Scatter(uint16(at), func(_ uint64, length, _ uint32) bool { n += uint64(length); return true })
+		q.Scatter(uint16(at), func(_ uint64, size, _ uint32) bool { n += uint64(size); return true })
 		if n == 0 { // never used
 			continue
 		}
