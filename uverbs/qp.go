@@ -240,6 +240,10 @@ func (q *QP) DetachMulticast(gid ib.GID, lid uint16) error {
 	return q.multicast("DETACH_MCAST", abi.IB_USER_VERBS_CMD_DETACH_MCAST, gid, lid)
 }
 
+// multicasting is held during the two commands of any QP: rxe loses a group that one QP leaves while another
+// joins it, and the second can neither be detached nor destroyed then.
+var multicasting sync.Mutex
+
 // multicast issues either command; their structs have the same layout.
 func (q *QP) multicast(verb string, cmd uint32, gid ib.GID, lid uint16) error {
 	if err := q.acquire(); err != nil {
@@ -253,7 +257,9 @@ func (q *QP) multicast(verb string, cmd uint32, gid ib.GID, lid uint16) error {
 		return argErr(verb, "GID", gid.Addr(), "a multicast address: 224.0.0.0/4 or ff00::/8")
 	}
 	req := &abi.AttachMcast{GID: gid, QPHandle: q.handle, MLID: lid}
+	multicasting.Lock()
 	errno := q.dev.cmd.legacy(cmd, bytesOf(req), nil, udata{})
+	multicasting.Unlock()
 	hint := ""
 	switch {
 	case errno == syscall.EINVAL && verb == "ATTACH_MCAST" && !gid.Addr().Is4() && (lid < 0xc000 || lid > 0xfffe):

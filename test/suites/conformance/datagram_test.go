@@ -5,7 +5,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
@@ -243,6 +245,26 @@ func TestMulticast(t *testing.T) {
 		must(t, b.qp.Close())
 		errorIs(t, b.qp.AttachMulticast(gid, 0), os.ErrClosed, "attach after Close")
 	})
+}
+
+// TestMulticastSideBySide: a QP leaves a group while a QP of another context joins it. Each stays attached from its
+// join to its leave, which the bug attach-race would prevent.
+func TestMulticastSideBySide(t *testing.T) {
+	testenv.NeedsRoCE(t, "Ethernet")
+	sides := []*side{newSide(t, openDevice(t, deviceName), uverbs.QPOptions{Type: ib.UD}), newSide(t, openDevice(t, deviceName), uverbs.QPOptions{Type: ib.UD})}
+	var group sync.WaitGroup
+	for i, s := range sides {
+		group.Go(func() {
+			gid := ib.GID{0xff, 0x0e, 13: 7, 15: 9}
+			for round, start := 1, time.Now(); time.Since(start) < time.Second; round++ {
+				if err := errors.Join(s.qp.AttachMulticast(gid, 0), s.qp.DetachMulticast(gid, 0)); err != nil {
+					t.Errorf("QP %d, round %d: %v", i, round, err)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
 }
 
 // join makes the second device of the rig a member of a group until the end of the test: packets to the group
