@@ -384,7 +384,7 @@ func TestIWARPPortTaken(t *testing.T) {
 	if l, err := Listen(within(t), tcp.Addr().String(), ListenOptions{}); err == nil {
 		l.Close()
 		t.Error("Listen has listened on a port that is taken")
-	} else if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "on iWARP by TCP") {
+	} else if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "on iWARP one that uses TCP") {
 		t.Errorf("Listen: %v", err)
 	}
 	own := DialOptions{LocalAddr: netip.AddrPortFrom(first, 47000)}
