@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
@@ -69,4 +70,140 @@ func (q *QP) ownPathFault(e *WCError) string {
 		}
 	}
 	return fmt.Sprintf("GID index %d, from which it sends, is no longer in the table of port %d; connect it again; in use: %s", attr.AH.GRH.SGIDIndex, port, gidList(table))
+}
+
+// atPeer describes a failure from the peer's side, if the peer is a QP of this program, and
+// otherwise returns "". It reads the addresses of both from the kernel. sure means that it is the cause.
+func (q *QP) atPeer(e *WCError) (text string, sure bool) {
+	if _, injected := q.dev.driver.vendorText(e.WC.VendorErr); injected || e.Cause != nil {
+		return "", false
+	}
+	peer := q.findPeer()
+	if peer == nil {
+		return "", false
+	}
+	var sent *sentWR
+	if q.queueOf(&e.WC) == diag.SendQueue {
+		sent = q.sent(e.WC.ID)
+	}
+	f := peer.facts()
+	theirs := peer.peer.Load()
+	if theirs == nil {
+		theirs = &peerInfo{mtu: q.peer.Load().mtu}
+	}
+	if here, there := q.peer.Load().mtu, theirs.mtu; here != there && theirs.QPN == q.qpn {
+		switch e.WC.Status {
+		case WCRemInvReqErr, WCRemOpErr, WCRetryExcErr, WCLocLenErr, WCLocQPOpErr, WCWRFlushErr:
+			if sent == nil || int(sent.length) > min(here, there).Bytes() {
+				return f.MTUText(here.Bytes(), there.Bytes()), true
+			}
+		}
+	}
+	switch e.WC.Status {
+	case WCRNRRetryExcErr, WCRemAccessErr, WCRemInvReqErr, WCRemOpErr:
+	case WCRetryExcErr:
+		if attr, err := peer.Query(); err == nil && attr.State != ib.QPRTR && attr.State != ib.QPRTS && attr.State != ib.QPSQD {
+			return f.StateText(attr.State.String()), attr.State != ib.QPErr || peer.first.Load() == nil // else both may have failed for one cause
+		}
+		if theirs.QPN != q.qpn && theirs.QPN != 0 {
+			return f.OtherText(theirs.QPN, q.qpn), true
+		}
+		return "", false
+	default:
+		return "", false
+	}
+	if theirs.QPN != q.qpn {
+		return "", false
+	}
+	if q.queueOf(&e.WC) != diag.SendQueue {
+		return "", false
+	}
+	if e.WC.Status == WCRNRRetryExcErr {
+		f.Recvs, f.SharedRecvs = peer.dev.driver.postedRecvs(peer), peer.srq != nil
+		if p := peer.peer.Load(); p != nil {
+			f.MinRNRTimer = p.minRNRTimer.Duration()
+		}
+		return f.RecvText(), false
+	}
+	if sent != nil && sent.needs() != 0 {
+		return peer.memoryText(sent)
+	}
+	if first := peer.first.Load(); first != nil && first.Hint != "" && strings.HasPrefix(first.Request, requestRecv) {
+		return f.ReceiveText(first.Hint), true
+	}
+	return "", false
+}
+
+// facts returns the facts about this QP as the peer of another one.
+func (q *QP) facts() diag.LocalPeer {
+	return diag.LocalPeer{Name: fmt.Sprintf("QP %d of %s", q.qpn, q.dev.Name()), PD: q.pd}
+}
+
+// memoryText describes what is wrong with the memory of this side that a request of the peer names.
+func (q *QP) memoryText(w *sentWR) (text string, wrong bool) {
+	f, right := q.facts(), w.needs()
+	attr, err := q.Query()
+	f.Right, f.QPAccess, f.QPPermits = right.String(), attr.Access.String(), err != nil || attr.Access&right != 0
+	f.Window = q.dev.diagWindow(w.rkey)
+	if mr := q.dev.mrOf(w.rkey); mr != nil { // with every driver an MR has the same lkey and rkey
+		f.MR, f.MRPermits = q.dev.diagMR(w.rkey), mr.access&right != 0
+	}
+	return f.MemoryText(q.request(w))
+}
+
+// findPeer returns the QP of this program that this one is connected to, or nil. The peer may have been
+// reset, or be connected to another QP.
+func (q *QP) findPeer() *QP {
+	p := q.peer.Load()
+	if p == nil {
+		return nil
+	}
+	for _, c := range qpsHere(p.QPN) {
+		if c.hasAddress(p.Endpoint) {
+			return c
+		}
+	}
+	return nil
+}
+
+// qpsHere returns the open QPs of this program with a number, at most one per device.
+func qpsHere(qpn uint32) []*QP {
+	opened.mu.Lock()
+	var devs []*Device
+	for w := range opened.devs {
+		if d := w.Value(); d != nil {
+			devs = append(devs, d)
+		}
+	}
+	opened.mu.Unlock()
+	var all []*QP
+	for _, d := range devs {
+		d.targets.mu.RLock()
+		for _, o := range d.targets.all {
+			if q, ok := o.(*QP); ok && q.qpn == qpn && !q.closed.Load() {
+				all = append(all, q)
+			}
+		}
+		d.targets.mu.RUnlock()
+	}
+	return all
+}
+
+// hasAddress reports whether the endpoint has an address of the QP's port.
+func (q *QP) hasAddress(e Endpoint) bool {
+	port := uint8(max(q.port.Load(), 1)) // the first, before Init
+	if e.GID.IsZero() {
+		attr, err := q.dev.QueryPort(port)
+		return err == nil && attr.LID == e.LID
+	}
+	table, err := q.dev.currentGIDs(port)
+	if err != nil {
+		return false
+	}
+	for _, entry := range table {
+		if entry.GID == e.GID {
+			return true
+		}
+	}
+	return false
 }
