@@ -142,8 +142,9 @@ func keepTold(table []GIDEntry, peer, told ib.GID) []GIDEntry {
 // InfiniBand subnet better, or the peer's address is link-local and this one is not, or the reverse.
 // After Connect, Endpoint returns the GID that Connect has chosen. A change to [ib.QPReset] ends this.
 //
-// Its MTU comes from PathOptions or, if there it is 0, is the port's active MTU. Endpoint fails with
-// ENETDOWN if the port is not active, and with a [FeatureError] on iWARP, where Connect fails as well.
+// Its P_Key is the one that [QP.Init] chooses, or the one in use. Its MTU comes from PathOptions or, if
+// there it is 0, is the port's active MTU. Endpoint fails with ENETDOWN if the port is not active, and with
+// a [FeatureError] on iWARP, where Connect fails as well.
 func (q *QP) Endpoint() (Endpoint, error) {
 	return q.EndpointFor(Endpoint{})
 }
@@ -163,6 +164,12 @@ func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 		return Endpoint{}, err
 	}
 	e := Endpoint{QPN: q.QPN(), PSN: q.psn.Load(), LID: attr.LID}
+	if _, e.PKey, err = q.partition("Endpoint", port); err != nil {
+		return Endpoint{}, err
+	}
+	if e.PKey == defaultPKey {
+		e.PKey = 0
+	}
 	if q.connected() {
 		if e.MTU, err = q.pathMTU("Endpoint", port, attr); err != nil {
 			return Endpoint{}, err
@@ -196,6 +203,10 @@ func (q *QP) tell(gid ib.GID) {
 
 // Init moves a queue pair from [ib.QPReset] to [ib.QPInit], in which receives can be posted. For UD and
 // raw packet QPs use [QP.ReadyUD].
+//
+// The QP joins the partition of [PathOptions].PKey, with the key of a full member if the port's P_Key table
+// has that and the key of a limited member, too. By default the P_Key is the first one of a full member in the
+// table, and the first one at all if there is none. Where sysfs has no P_Keys, it is the first entry.
 func (q *QP) Init() error {
 	if err := q.usable(); err != nil {
 		return err
@@ -210,12 +221,55 @@ func (q *QP) Init() error {
 			return err
 		}
 	}
-	return q.initAt(port)
+	return q.initAt("Init", port)
 }
 
 // initAt moves a connected type of QP from [ib.QPReset] to [ib.QPInit].
-func (q *QP) initAt(port uint8) error {
-	return q.Modify(QPAttr{State: ib.QPInit, Port: port, Access: q.access()}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess)
+func (q *QP) initAt(op string, port uint8) error {
+	init, err := q.initAttr(op, port)
+	if err != nil {
+		return err
+	}
+	return q.Modify(init, AttrState|AttrPKeyIndex|AttrPort|AttrAccess)
+}
+
+// initAttr returns the attributes of the change to QPInit. A mask selects those of the type of QP.
+func (q *QP) initAttr(op string, port uint8) (QPAttr, error) {
+	pkey, _, err := q.partition(op, port)
+	return QPAttr{State: ib.QPInit, Port: port, PKeyIndex: pkey, Access: q.access()}, err
+}
+
+// partition returns the P_Key of the QP and its index in the table of a port: those that the path asks for,
+// until the QP leaves QPReset. The key is 0 if it is not known: RoCE, where all QPs have the same, is not
+// asked for it, and neither is a device without sysfs, whose first key serves as the default.
+func (q *QP) partition(op string, port uint8) (index, key uint16, err error) {
+	d, want := q.dev, q.path.PKey
+	facts, err := d.facts(port)
+	if err != nil || want == 0 && facts.LinkLayer != ib.LinkLayerInfiniBand {
+		return 0, 0, err
+	}
+	read := func(i int) (uint16, error) { return d.pkey(port, i) }
+	if q.State() != ib.QPReset {
+		index = uint16(q.pkey.Load())
+		key, _ = read(int(index))
+		return index, key, nil
+	}
+	chosen := d.ports.pkey.Load()
+	if !chosen.current(d) || chosen.value.port != port || chosen.value.want != want {
+		chosen = newCached[chosenPKey](d)
+		i, key, err := choosePKey(read, facts.PKeyTableLen, want)
+		switch {
+		case want == 0 && err != nil:
+			return 0, 0, nil
+		case err != nil:
+			return 0, 0, err
+		case want != 0 && key == 0:
+			return 0, 0, argErr(op, "Path.PKey", pkeyText(want), "the P_Keys of port %d of %s: %s", port, d.Name(), pkeyList(read, facts.PKeyTableLen))
+		}
+		chosen.value = chosenPKey{port: port, want: want, index: uint16(i), key: key}
+		d.ports.pkey.Store(chosen)
+	}
+	return chosen.value.index, chosen.value.key, nil
 }
 
 // access returns what the QP permits its peer.
@@ -235,7 +289,7 @@ const useReady = "use ReadyUD for UD and raw packet, and ReadyDC for DCI and DCT
 
 // ReadyUD moves a UD queue pair from [ib.QPReset] to [ib.QPRTS], in which it can send and receive. It
 // receives datagrams that carry qkey. Only a privileged process may use a Q_Key with the highest
-// bit set. A raw packet QP has no Q_Key; qkey must be 0.
+// bit set. A raw packet QP has no Q_Key; qkey must be 0. The P_Key is the one of [QP.Init].
 func (q *QP) ReadyUD(qkey uint32) error {
 	if err := q.usable(); err != nil {
 		return err
@@ -250,9 +304,13 @@ func (q *QP) ReadyUD(qkey uint32) error {
 	if err != nil {
 		return err
 	}
+	pkey, _, err := q.partition("ReadyUD", port)
+	if err != nil {
+		return err
+	}
 	from := ib.QPReset
 	for _, attr := range []QPAttr{
-		{State: ib.QPInit, Port: port, QKey: qkey},
+		{State: ib.QPInit, Port: port, PKeyIndex: pkey, QKey: qkey},
 		{State: ib.QPRTR},
 		{State: ib.QPRTS, SQPSN: q.psn.Load()},
 	} {
@@ -268,7 +326,8 @@ func (q *QP) ReadyUD(qkey uint32) error {
 // Connect connects a queue pair to its peer and leaves it ready to send. The QP must be in state
 // [ib.QPReset] or [ib.QPInit], and of any type but UD and raw packet. Both sides must call Connect,
 // each with the [Endpoint] of the other. The path MTU is the smaller one of the two endpoints; if the
-// peer's is 0, it is the MTU of this side, and the peer must have the same. Connect sends from the GID
+// peer's is 0, it is the MTU of this side, and the peer must have the same. Connect fails if the P_Keys of
+// both sides are known and are not of one partition, or both are of limited members. It sends from the GID
 // that Endpoint has returned, see there. Connect checks the context between its steps. If a step fails,
 // the QP stays in the state that it has reached.
 func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
@@ -312,7 +371,7 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 			if q.State() != ib.QPReset {
 				return nil
 			}
-			return q.initAt(port)
+			return q.initAt("Connect", port)
 		},
 		func() error {
 			if err := q.Modify(rtr, AttrState|toRTR.required); err != nil {
@@ -355,6 +414,15 @@ func (q *QP) rtsAttr() QPAttr {
 // See localGID for told.
 func (q *QP) address(port uint8, attr PortAttr, remote Endpoint, told *ib.GID) (ah AHAttr, from ib.GID, err error) {
 	ah = AHAttr{DLID: remote.LID, SL: q.path.SL, Port: port}
+	if remote.PKey != 0 {
+		_, key, err := q.partition("Connect", port)
+		if err == nil && key != 0 && !pkeysTalk(key, remote.PKey) {
+			err = argErr("Connect", "remote PKey", pkeyText(remote.PKey), "%s", pkeyPeers(key))
+		}
+		if err != nil {
+			return AHAttr{}, from, err
+		}
+	}
 	if remote.GID.IsZero() {
 		if attr.LinkLayer == ib.LinkLayerEthernet {
 			return AHAttr{}, from, argErr("Connect", "remote GID", "zero", "the peer's GID, which RoCE needs")
@@ -384,7 +452,7 @@ func (q *QP) address(port uint8, attr PortAttr, remote Endpoint, told *ib.GID) (
 
 // MarshalText implements [encoding.TextMarshaler]. Its result is also the form in JSON and suits
 // [flag.TextVar], for example "qpn=17,psn=4711,gid=0000:0000:0000:0000:0000:ffff:0a01:0001,mtu=1024" or,
-// on InfiniBand, "qpn=17,psn=4711,lid=3,mtu=4096".
+// on InfiniBand, "qpn=17,psn=4711,lid=3,mtu=4096". Other P_Keys than 0xffff follow: ",pkey=0x8001".
 func (e Endpoint) MarshalText() ([]byte, error) {
 	text := fmt.Appendf(nil, "qpn=%d,psn=%d", e.QPN, e.PSN)
 	if e.LID != 0 {
@@ -396,11 +464,14 @@ func (e Endpoint) MarshalText() ([]byte, error) {
 	if e.MTU != 0 {
 		text = fmt.Appendf(text, ",mtu=%d", e.MTU.Bytes())
 	}
+	if e.PKey != 0 {
+		text = fmt.Appendf(text, ",pkey=%s", pkeyText(e.PKey))
+	}
 	return text, nil
 }
 
 // UnmarshalText implements [encoding.TextUnmarshaler] for the text that MarshalText returns. The
-// fields may be in any order, lid, gid and mtu may be missing, and the GID may be an IP address. The
+// fields may be in any order, lid, gid, mtu and pkey may be missing, and the GID may be an IP address. The
 // error names the invalid field.
 func (e *Endpoint) UnmarshalText(text []byte) error {
 	var parsed Endpoint
@@ -448,8 +519,13 @@ func (e *Endpoint) set(name, value string) (err error) {
 		if e.MTU, err = MTUFromBytes(n); err != nil {
 			err = fmt.Errorf("mtu is %q, allowed: 256, 512, 1024, 2048, 4096", value)
 		}
+	case "pkey":
+		n, parseErr := strconv.ParseUint(value, 0, 16)
+		if e.PKey = uint16(n); parseErr != nil || n&partitionBits == 0 {
+			err = fmt.Errorf("pkey is %q, allowed: 0x1 to 0x7fff, with or without the bit of full members, 0x8000", value)
+		}
 	default:
-		err = fmt.Errorf("there is no field %q, allowed: qpn, psn, lid, gid, mtu", name)
+		err = fmt.Errorf("there is no field %q, allowed: qpn, psn, lid, gid, mtu, pkey", name)
 	}
 	return err
 }

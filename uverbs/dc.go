@@ -128,7 +128,7 @@ func (d *Device) checkStreams(want *dcSpec) error {
 
 // ReadyDC makes a QP of DC ready: it moves a DCI from [ib.QPReset] to [ib.QPRTS], and a DCT to [ib.QPRTR],
 // in which it accepts requests. A DCT gets its number in this step; [QP.QPN] returns 0 before. The
-// option Path has the port, the GID and the other attributes.
+// option Path has the port, the GID and the other attributes. The P_Key is the one of [QP.Init].
 //
 // A DCT cannot leave QPRTR, and [QP.Modify] does not take one. Close it instead.
 func (q *QP) ReadyDC() error {
@@ -149,10 +149,14 @@ func (q *QP) ReadyDC() error {
 	if err != nil {
 		return err
 	}
-	if q.typ == ib.DCT {
-		return q.readyDCT(port, attr, mtu)
+	init, err := q.initAttr("ReadyDC", port)
+	if err != nil {
+		return err
 	}
-	if err := q.Modify(QPAttr{State: ib.QPInit, Port: port}, AttrState|AttrPKeyIndex|AttrPort); err != nil {
+	if q.typ == ib.DCT {
+		return q.readyDCT(init, attr, mtu)
+	}
+	if err := q.Modify(init, AttrState|AttrPKeyIndex|AttrPort); err != nil {
 		return err
 	}
 	if err := q.Modify(QPAttr{State: ib.QPRTR, PathMTU: mtu}, AttrState|AttrPathMTU); err != nil {
@@ -190,8 +194,8 @@ func (q *QP) readyDCI() error {
 }
 
 // readyDCT makes a DCT ready. The device creates it in the second step, and gives it its number.
-func (q *QP) readyDCT(port uint8, attr PortAttr, mtu ib.MTU) error {
-	ah, err := q.ownAddress(port, attr)
+func (q *QP) readyDCT(init QPAttr, attr PortAttr, mtu ib.MTU) error {
+	ah, err := q.ownAddress(init.Port, attr)
 	if err != nil {
 		return err
 	}
@@ -202,7 +206,6 @@ func (q *QP) readyDCT(port uint8, attr PortAttr, mtu ib.MTU) error {
 	if s := q.State(); s != ib.QPReset { // another goroutine was faster
 		return argErr("ReadyDC", "state", s, "%s", ib.QPReset)
 	}
-	init := QPAttr{State: ib.QPInit, Port: port, Access: q.access()}
 	const initMask = AttrState | AttrPKeyIndex | AttrPort | AttrAccess
 	u := q.modifyUdataMlx5()
 	if errno := q.issueModify(&init, initMask, u); errno != 0 {

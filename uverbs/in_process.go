@@ -92,14 +92,6 @@ func (d *Device) inProcessGID(port uint8, index int) (e GIDEntry, used bool) {
 	return table[i], true
 }
 
-// inProcessPKey returns a partition key of a device in the process, 0 for an unused entry.
-func (d *Device) inProcessPKey(port uint8, index int) uint16 {
-	if keys := d.info.inproc.PKeys(port); index < len(keys) {
-		return keys[index]
-	}
-	return 0
-}
-
 // inProcessCounters returns the hardware counters of a port of a device in the process.
 func (d *Device) inProcessCounters(port uint8) ([]netlinkrdma.Counter, error) {
 	counters := d.info.inproc.Counters(port)

@@ -31,8 +31,9 @@ type localDevice struct {
 	addrs    []netip.Addr
 	gids     []inproc.GIDEntry
 	counters []inproc.Counter
-	down     bool  // its ports are not active
-	refuse   error // of Open
+	pkeys    []uint16 // by default 0xffff and 0x8001
+	down     bool     // its ports are not active
+	refuse   error    // of Open
 
 	contexts []*localContext
 }
@@ -40,7 +41,7 @@ type localDevice struct {
 func (l *localDevice) Info() inproc.Info               { return l.info }
 func (l *localDevice) Addrs() []netip.Addr             { return l.addrs }
 func (l *localDevice) GIDs(uint8) []inproc.GIDEntry    { return l.gids }
-func (l *localDevice) PKeys(uint8) []uint16            { return []uint16{0xffff, 0x8001} }
+func (l *localDevice) PKeys(uint8) []uint16            { return l.pkeys }
 func (l *localDevice) Counters(uint8) []inproc.Counter { return l.counters }
 
 // Open implements [inproc.Device].
@@ -50,7 +51,7 @@ func (l *localDevice) Open() (kernel.Device, error) {
 	}
 	c := &localContext{k: newFakeKernel(l.t), files: map[uint32][2]*os.File{}}
 	c.k.goMem = map[uint64][]byte{}
-	c.k.port.PKeyTblLen = 2
+	c.k.port.PKeyTblLen = uint16(len(l.pkeys))
 	if l.down {
 		c.k.port.State, c.k.port.PhysState = uint8(ib.PortDown), 3
 	}
@@ -147,7 +148,7 @@ func (c *localContext) Close() error {
 // must have no open context at the end of the test.
 func addLocal(t *testing.T, name string, change func(l *localDevice)) *localDevice {
 	t.Helper()
-	l := &localDevice{t: t, info: inproc.Info{Name: name, Index: inproc.NewIndex(), NodeGUID: 0x0102030405060708, DriverID: uint32(rxeDriverID),
+	l := &localDevice{t: t, pkeys: []uint16{0xffff, 0x8001}, info: inproc.Info{Name: name, Index: inproc.NewIndex(), NodeGUID: 0x0102030405060708, DriverID: uint32(rxeDriverID),
 		ABI: 2, Linux: [2]int{7, 2}, Protocol: "roce", Firmware: "1.0", Ports: 2}}
 	change(l)
 	must(t, inproc.Add(l))

@@ -25,11 +25,12 @@ const (
 // Endpoint identifies one side of a connection. Each side must send its own to the other, for
 // example over a TCP connection.
 type Endpoint struct {
-	QPN uint32 // QPN is the QP number, 24 bits.
-	PSN uint32 // PSN is the first packet sequence number that this side sends, 24 bits.
-	LID uint16 // LID is the port's LID; 0 on Ethernet.
-	GID ib.GID // GID is the port's GID; required on Ethernet and on ports that need a GRH.
-	MTU ib.MTU // MTU is the longest path MTU of this side; 0 if it is not known. Not for datagrams.
+	QPN  uint32 // QPN is the QP number, 24 bits.
+	PSN  uint32 // PSN is the first packet sequence number that this side sends, 24 bits.
+	LID  uint16 // LID is the port's LID; 0 on Ethernet.
+	GID  ib.GID // GID is the port's GID; required on Ethernet and on ports that need a GRH.
+	MTU  ib.MTU // MTU is the longest path MTU of this side; 0 if it is not known. Not for datagrams.
+	PKey uint16 // PKey is the P_Key of this side on InfiniBand; 0 if it is not known, or 0xffff.
 }
 
 // String returns the address and the QP number, for messages.

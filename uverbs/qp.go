@@ -41,6 +41,7 @@ type QP struct {
 	state    atomic.Uint32 // QPState as last set or seen; to leave or enter QPReset it takes the locks of the sides, too
 	resets   atomic.Uint32 // how often the QP has begun to enter QPReset; also guarded by the locks of the sides
 	port     atomic.Uint32 // the port of the last Modify that set it
+	pkey     atomic.Uint32 // the same of the index of the P_Key
 	peer     atomic.Pointer[peerInfo]
 	told     atomic.Pointer[ib.GID]  // the GID that Endpoint has returned or Connect uses; nil after Reset
 	first    atomic.Pointer[WCError] // the failure that moved the QP to QPErr

@@ -211,6 +211,9 @@ func (q *QP) modified(attr *QPAttr, mask QPAttrMask, from, to ib.QPState) {
 	if mask&AttrPort != 0 {
 		q.port.Store(uint32(attr.Port))
 	}
+	if mask&AttrPKeyIndex != 0 {
+		q.pkey.Store(uint32(attr.PKeyIndex))
+	}
 	if mask&AttrState != 0 {
 		q.dev.driver.qpModified(q, from, to)
 	}

@@ -100,6 +100,7 @@ type PathOptions struct {
 	Port         uint8         // Port is the local port; by default the first active one.
 	GIDIndex     *int          // GIDIndex is the index of the local GID; by default that of [ChooseGID]. new(1) is index 1.
 	MTU          ib.MTU        // MTU is the longest path MTU of this side, by default the port's active MTU. [QP.Connect] uses the smaller one of both sides.
+	PKey         uint16        // PKey is the partition, of which the port is a member; by default the first one of which it is a full member. See [QP.Init].
 	SL           uint8         // SL is the service level, 0 to 15.
 	TrafficClass uint8         // TrafficClass is the traffic class in the IP header on RoCE.
 	FlowLabel    uint32        // FlowLabel is the flow label, 20 bits.
@@ -221,6 +222,9 @@ func (o *PathOptions) check(d *Device) error {
 		if f.given > f.limit {
 			return argErr("CreateQP", f.name, f.given, "1 to %d, or 0 for the default", f.limit)
 		}
+	}
+	if o.PKey != 0 && o.PKey&partitionBits == 0 {
+		return argErr("CreateQP", "Path.PKey", pkeyText(o.PKey), "0x1 to 0x7fff, with or without the bit of full members, 0x8000; 0 for the default")
 	}
 	if o.Access&^accessQP != 0 {
 		return argErr("CreateQP", "Path.Access", o.Access, "%s", accessQP)

@@ -2,7 +2,6 @@ package uverbs
 
 import (
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -192,8 +191,16 @@ func (d *Device) QueryPKey(port uint8, index int) (uint16, error) {
 	if index < 0 || index >= attr.PKeyTableLen {
 		return 0, argErr("QueryPKey", "index", index, "0 to %d", attr.PKeyTableLen-1)
 	}
+	return d.pkey(port, index)
+}
+
+// pkey is QueryPKey for an index of the table.
+func (d *Device) pkey(port uint8, index int) (uint16, error) {
 	if d.info.InProcess {
-		return d.inProcessPKey(port, index), nil
+		if keys := d.info.inproc.PKeys(port); index < len(keys) {
+			return keys[index], nil
+		}
+		return 0, nil // it is not used
 	}
 	return sysfsPKey(sysClassInfiniband, d.Name(), port, index)
 }
@@ -206,24 +213,7 @@ func (d *Device) PKeyIndex(port uint8, pkey uint16) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	read := func(index int) (uint16, error) { return sysfsPKey(sysClassInfiniband, d.Name(), port, index) }
-	if d.info.InProcess {
-		read = func(index int) (uint16, error) { return d.inProcessPKey(port, index), nil }
-	}
-	return pkeyIndex(read, d.Name(), port, attr.PKeyTableLen, pkey)
-}
-
-// pkeyIndex returns the index of a partition key in a table of n entries that read returns.
-func pkeyIndex(read func(index int) (uint16, error), device string, port uint8, n int, pkey uint16) (int, error) {
-	for i := range n {
-		switch got, err := read(i); {
-		case err != nil:
-			return 0, err
-		case got == pkey:
-			return i, nil
-		}
-	}
-	return 0, fmt.Errorf("uverbs: %s: port %d: partition key %#04x is not among its %d keys: %w", device, port, pkey, n, fs.ErrNotExist)
+	return pkeyIndex(func(index int) (uint16, error) { return d.pkey(port, index) }, d.Name(), port, attr.PKeyTableLen, pkey)
 }
 
 // sysfsPKey reads a partition key below root.

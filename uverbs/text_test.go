@@ -58,6 +58,8 @@ func TestEndpointTextRefused(t *testing.T) {
 		"qpn=1,psn=2,qpn=3":               "qpn is given twice",
 		"qpn=1,psn=2,mtu=1500":            `mtu is "1500", allowed: 256, 512, 1024, 2048, 4096`,
 		"qpn=1,psn=2,mtu=":                `mtu is ""`,
+		"qpn=1,psn=2,pkey=0x8000":         `pkey is "0x8000", allowed: 0x1 to 0x7fff`,
+		"qpn=1,psn=2,pkey=0x18001":        `pkey is "0x18001"`,
 		"qpn=1,psn=2,gid=10.1.0":          `GID "10.1.0"`,
 		"qpn=1,psn=2,gid=fe80::1%eth0":    "no zone",
 		"qpn=1,psn=2,GID=10.1.0.1":        `"GID"`,
