@@ -164,6 +164,7 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 	f.BoolVarP(&c.CM, "cm", "R", false, "connect the queue pairs by the RDMA connection manager")
 	f.IntVarP(&c.MTU, "mtu", "m", 0, "path MTU in `BYTES` (default the smaller one of both ports)")
 	command.NumberVar(f, &c.SL, "sl", "S", 0, 0, 15, "service `LEVEL`")
+	command.PKeyFlag(f, &c.PKey, "`KEY` of the partition for both sides, such as 0x8001; perftest needs its own --pkey_index", command.MyPartition)
 	command.NumberVar(f, &c.TOS, "tos", "", 0, 0, math.MaxUint8, "traffic `CLASS`")
 	command.NumberVar(f, &c.FlowLabel, "flow-label", "", 0, 0, 1<<20-1, "flow `LABEL`, from which some devices derive the UDP source port of RoCE v2")
 	f.IntVar(&c.AckTimeout, "ack-timeout", c.AckTimeout, "wait 4.096 µs times 2 to the power of `N` for an acknowledgement")

@@ -49,6 +49,8 @@ func TestPerfFlags(t *testing.T) {
 		{"send-bw h --ack-timeout 32", "--ack-timeout is 32, allowed: 1 to 31"},
 		{"send-bw h -i 0", "--ib-port is 0, allowed: 1 to 255"},
 		{"send-bw h -S 300", "--sl is 300, allowed: 0 to 15"},
+		{"send-bw h --pkey 0x8000", `--pkey is "0x8000", allowed: 0x1 to 0x7fff, with or without the bit of full members, 0x8000`},
+		{"send-bw h --pkey 0x8001 --cm", "--pkey is 0x8001, but with --cm the connection manager takes the partition"},
 		{"serve -p 70000", "--port is 70000, allowed: 1 to 65535"},
 		{"serve --max-time 0s", "--max-time is 0s, allowed: more than 0, up to 24h0m0s"},
 		{"serve --max-time 25h", "--max-time is 25h0m0s, allowed: more than 0, up to 24h0m0s"},

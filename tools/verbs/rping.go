@@ -21,6 +21,8 @@ A server plays with one client, the first that sends a ping. With -P it plays wi
 them. Up to --max-clients are connected at once, half of them from one address, so that a client
 that sends nothing does not keep others out. The server takes pings of any size, and disconnects a
 client that sends nothing for --timeout.
+On InfiniBand a connection is in the partition of the network interface with the address, such as
+ib0.8001: the connection manager chooses it, and --pkey only checks it.
 ` + trust + `A server without -a listens on all addresses. Give it an address of a network that you trust. Each
 client takes 64 KiB of memory and a queue pair.`,
 		Example: `  verbs rping -s                          # wait for a client, on all addresses
@@ -40,6 +42,7 @@ client takes 64 KiB of memory and a queue pair.`,
 	command.NumberVar(f, &o.Port, "port", "p", 7174, 1, maxPort, "`PORT` of the connection manager")
 	command.NumberVar(f, &o.Count, "count", "C", 0, 0, math.MaxInt, "ping `N` times (client; default until interrupted)")
 	command.NumberVar(f, &o.Size, "size", "S", 64, rping.MinPing, rping.MaxPing, "size of a ping in `BYTES` (client)")
+	command.PKeyFlag(f, &o.PKey, "fail unless the connection is in the partition with this `KEY`, such as 0x8001", "any")
 	f.BoolVarP(&o.Verify, "verify", "V", false, "compare what comes back (client)")
 	f.BoolVarP(&o.Verbose, "verbose", "v", false, "show the text of each ping")
 	f.BoolVarP(&o.Persistent, "persistent", "P", false, "serve any number of clients (server)")

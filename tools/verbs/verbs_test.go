@@ -48,6 +48,7 @@ func TestOptions(t *testing.T) {
 		{"--iters 0", "--iterations is 0, allowed: 1 and more"},
 		{"-i 0", "--ib-port is 0, allowed: 1 to 255"},
 		{"-l 16", "--sl is 16, allowed: 0 to 15"},
+		{"--pkey 0x10001", `--pkey is "0x10001", allowed: 0x1 to 0x7fff`},
 		{"-g -2", "--gid is -2, allowed: 0 and more"},
 		{"--gid-idx x", `--gid is "x", allowed: 0 and more`},
 		{"-m 1500", "--mtu is 1500, allowed: 256, 512, 1024, 2048, 4096"},

@@ -153,6 +153,40 @@ func (n *number[T]) String() string { return strconv.Itoa(int(*n.value)) }
 // Type implements pflag.Value.
 func (n *number[T]) Type() string { return "int" }
 
+// PKeyFlag defines --pkey, for a partition key. The words say what the default is.
+func PKeyFlag(f *pflag.FlagSet, value *uint16, usage, words string) {
+	f.Var((*pkey)(value), "pkey", usage)
+	DefaultIs(f, "pkey", words)
+}
+
+// MyPartition is the default of programs that choose the partition.
+const MyPartition = "the first one of which the port is a full member"
+
+// allowedPKeys are the partition keys that a port can have.
+const allowedPKeys = "0x1 to 0x7fff, with or without the bit of full members, 0x8000"
+
+// pkey is the value of a flag for a partition key.
+type pkey uint16
+
+// Allowed says which values are allowed.
+func (k *pkey) Allowed() string { return allowedPKeys }
+
+// Set implements pflag.Value.
+func (k *pkey) Set(text string) error {
+	n, err := strconv.ParseUint(text, 0, 16)
+	if err == nil && n&0x7fff == 0 {
+		err = strconv.ErrRange
+	}
+	*k = pkey(n)
+	return err
+}
+
+// String implements pflag.Value.
+func (k *pkey) String() string { return fmt.Sprintf("0x%04x", uint16(*k)) }
+
+// Type implements pflag.Value.
+func (k *pkey) Type() string { return "key" }
+
 // JSONFlag defines --json.
 func JSONFlag(cmd *Command, asJSON *bool) {
 	cmd.Flags().BoolVar(asJSON, "json", false, `print JSON; "verbs help json" describes it`)

@@ -94,6 +94,7 @@ type Config struct {
 	CM         bool          `json:"cm"`                   // connect by rdma_cm
 	MTU        int           `json:"mtu"`                  // path MTU in bytes; 0 for the smaller of the ports'
 	SL         uint8         `json:"sl,omitempty"`         // service level
+	PKey       uint16        `json:"pkey,omitempty"`       // partition; 0 for the first one of which a side is a full member
 	TOS        uint8         `json:"tos,omitempty"`        // traffic class
 	FlowLabel  int           `json:"flow_label,omitempty"` // from which some devices derive the UDP source port
 	AckTimeout int           `json:"ack_timeout"`          // acknowledgement, 4.096 µs times 2 to this power
@@ -202,6 +203,10 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("--sl is %d, but with --cm the connection manager takes the service level from the path", c.SL)
 	case c.FlowLabel != 0 && c.CM:
 		return fmt.Errorf("--flow-label is %d, but with --cm the connection manager takes the flow label from the path", c.FlowLabel)
+	case c.PKey != 0 && c.CM:
+		return fmt.Errorf("--pkey is 0x%04x, but with --cm the connection manager takes the partition from the network interface", c.PKey)
+	case c.PKey != 0 && c.PKey&0x7fff == 0:
+		return field("pkey", fmt.Sprintf("0x%04x", c.PKey), "0x1 to 0x7fff, with or without the bit of full members, 0x8000")
 	case c.SL > 15:
 		return field("sl", c.SL, "0 to 15")
 	}

@@ -137,6 +137,7 @@ func TestValidate(t *testing.T) {
 		{with(Read, BW, func(c *Config) { c.Inline = 8 }), "--inline is 8, but read-bw sends no data"},
 		{with(Send, BW, func(c *Config) { c.MTU = 1500 }), "--mtu is 1500, allowed: 256, 512, 1024, 2048, 4096"},
 		{with(Send, BW, func(c *Config) { c.SL = 16 }), "--sl is 16"},
+		{with(Send, BW, func(c *Config) { c.PKey = 0x8000 }), "--pkey is 0x8000, allowed: 0x1 to 0x7fff"},
 		{with(Send, BW, func(c *Config) { c.SL, c.CM = 1, true }), "--sl is 1, but with --cm"},
 		{with(Send, BW, func(c *Config) { c.AckTimeout = 32 }), "--ack-timeout is 32, allowed: 1 to 31"},
 		{with(Send, BW, func(c *Config) { c.Retry = 8 }), "--retry is 8"},

@@ -245,7 +245,7 @@ func (e *End) qpOptions() uverbs.QPOptions {
 	o := uverbs.QPOptions{
 		SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, MaxSendWR: max(e.sendDepth(), leastDepth), MaxRecvWR: e.memory.slots,
 		Path: uverbs.PathOptions{
-			Port: e.Port, SL: c.SL, TrafficClass: c.TOS, FlowLabel: uint32(c.FlowLabel), Timeout: ib.AckTimeout(c.AckTimeout), RetryCount: uint8(c.Retry),
+			Port: e.Port, PKey: c.PKey, SL: c.SL, TrafficClass: c.TOS, FlowLabel: uint32(c.FlowLabel), Timeout: ib.AckTimeout(c.AckTimeout), RetryCount: uint8(c.Retry),
 			RNRRetry: DefaultRNRRetry, MaxRdAtomic: uint8(cmp.Or(c.RdAtomic, e.Limits.RdAtomic)),
 		},
 	}

@@ -26,6 +26,7 @@ type Options struct {
 	QPs        int           // QPs is the number of queue pairs of TypeSRQ.
 	Iterations int           // Iterations is the number of messages each way.
 	SL         uint8         // SL is the service level.
+	PKey       uint16        // PKey is the partition; 0 is the first one of which the port is a full member.
 	Events     bool          // Events says to sleep until a completion event.
 	GID        int           // GID is the index of the local GID; -1 is one that suits the peer.
 	ODP        bool          // ODP registers the buffer for on-demand paging.

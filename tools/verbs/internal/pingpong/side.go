@@ -182,6 +182,7 @@ func (o *Options) qpOptions(cq *uverbs.CQ) uverbs.QPOptions {
 			Port:        o.IBPort,
 			MTU:         mtu,
 			SL:          o.SL,
+			PKey:        o.PKey,
 			MaxRdAtomic: 1,
 		},
 	}

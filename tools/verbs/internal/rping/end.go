@@ -92,10 +92,26 @@ func (e *end) open(size int) error {
 	} else {
 		e.qp, err = e.id.CreateQP(pd, o)
 	}
+	if err == nil && e.o.PKey != 0 {
+		err = inPartition(e.qp, e.o.PKey)
+	}
 	if err != nil {
 		return err
 	}
 	return e.postRecv()
+}
+
+// inPartition returns an error unless a QP is in a partition.
+func inPartition(qp *uverbs.QP, partition uint16) error {
+	attr, err := qp.Query()
+	if err != nil {
+		return err
+	}
+	key, err := qp.Device().QueryPKey(attr.Port, int(attr.PKeyIndex))
+	if err == nil && (key^partition)&0x7fff != 0 {
+		err = fmt.Errorf("--pkey is 0x%04x, but the network interface with the address is in partition 0x%04x: use an address of one in that partition, such as ib0.%04x", partition, key, partition|0x8000)
+	}
+	return err
 }
 
 // dataAccess returns the access rights to the memory for pings. A client's is read and written by

@@ -26,6 +26,7 @@ type Options struct {
 	Port           int           // Port of the connection manager.
 	Count          int           // Count is the number of pings of a client; 0 is no limit.
 	Size           int           // Size of a ping of a client, in bytes.
+	PKey           uint16        // PKey is the partition that a connection must be in; 0 is any.
 	Verify         bool          // Verify has a client compare what comes back.
 	Verbose        bool          // Verbose prints the text of each ping.
 	Persistent     bool          // Persistent has a server serve any number of clients.
