@@ -101,6 +101,10 @@
 // GID, the port's MTU and the usual timeouts; [PathOptions] overrides each choice, and [QP.Modify]
 // makes each step by hand. RC delivers in order and without loss; UC may lose messages.
 //
+// On InfiniBand a QP is in one partition, and hears only QPs of the same, one of each two being a full
+// member. By default it is the first partition of which the port is a full member. Programs of rdma-core
+// use the first entry of the P_Key table, which may be another one: PathOptions.PKey names it.
+//
 // A UD queue pair sends datagrams to many peers. [QP.ReadyUD] makes it ready. An address handle
 // ([AH]) says how to reach a peer; [PD.CreateAHFor] makes one for the sender of a datagram.
 // Received data begins with a header of [GRHSize] bytes, see [ParseGRH]. [QP.AttachMulticast]

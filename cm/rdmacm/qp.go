@@ -125,6 +125,9 @@ func (id *ID) CreateSRQ(pd *uverbs.PD, o uverbs.SRQOptions) (*uverbs.SRQ, error)
 // it. The type of the QP is UD in the port spaces for datagrams, and otherwise RC unless o.Type
 // sets another one. The QP uses the SRQ of [ID.CreateSRQ] unless o.SRQ is set.
 //
+// The QP has the path of the ID, not o.Path. On InfiniBand its partition is the one of the network
+// interface, such as ib0.8001, or of a [GIDAddr] with another PKey.
+//
 // The address and the route of the ID must be resolved, or the ID must belong to a request. For
 // datagrams it is enough that the ID is bound to an address of a device.
 func (id *ID) CreateQP(pd *uverbs.PD, o uverbs.QPOptions) (*uverbs.QP, error) {

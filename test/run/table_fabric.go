@@ -26,6 +26,11 @@ func (c *config) fabricSuite() suite {
 				env:   append(model[:3:3], "GOVERBS_SWITCHES=1", "VERBS=/bin/verbs"), bin: []string{"verbs"},
 				programs: []program{only("switches", "TestRuled", "TestText", "TestAcross", "TestReroute", "TestSlowCable", "TestStat", "TestEvents")},
 			},
+			{
+				name: "partitions", device: "mlx5,mode=ipoib", with: diags, bin: []string{"verbs"},
+				flags: []string{"-file", "../../test/suites/switches/testdata/partitions.conf:/etc/opensm/partitions.conf"},
+				env:   append(model[:3:3], "GOVERBS_PARTITIONS=1", "VERBS=/bin/verbs"), programs: []program{{name: "switches.test", run: "^TestPartition"}},
+			},
 			card("cards", "mlx5,mode=ipoib", diags, "GOVERBS_SM", only("control", "TestSubnetManager", "TestPortCounters", "TestPortReset")),
 			card("events", "mlx5,mode=ib", nil, "GOVERBS_SUBNET", only("conformance", "TestSubnetEvents")),
 			card("no-smi", "mlx5,mode=ib,personality=no-smi", nil, "GOVERBS_NO_SMI", only("umad", "TestKernelNoSMI", "TestKernelOpen")),
