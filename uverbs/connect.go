@@ -249,13 +249,17 @@ func (q *QP) partition(op string, port uint8) (index, key uint16, err error) {
 		return 0, 0, err
 	}
 	read := func(i int) (uint16, error) { return d.pkey(port, i) }
+	chosen := d.ports.pkey.Load() // mlx5 asks the firmware for each key, so the choice is kept
+	known := chosen.current(d) && chosen.value.port == port
 	if q.State() != ib.QPReset {
 		index = uint16(q.pkey.Load())
+		if known && chosen.value.index == index {
+			return index, chosen.value.key, nil
+		}
 		key, _ = read(int(index))
 		return index, key, nil
 	}
-	chosen := d.ports.pkey.Load()
-	if !chosen.current(d) || chosen.value.port != port || chosen.value.want != want {
+	if !known || chosen.value.want != want {
 		chosen = newCached[chosenPKey](d)
 		i, key, err := choosePKey(read, facts.PKeyTableLen, want)
 		switch {

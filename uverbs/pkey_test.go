@@ -227,3 +227,18 @@ func TestPartitionCheck(t *testing.T) {
 		}
 	}
 }
+
+// TestPartitionKept: the choice for one path, which the device keeps, is not that for another one.
+func TestPartitionKept(t *testing.T) {
+	qp, _ := qpOn(t, ib.LinkLayerInfiniBand, []uint16{0x7fff, 0x8001, 0x8002}, ib.RC, PathOptions{})
+	for _, tt := range []struct{ want, index, key uint16 }{{0, 1, 0x8001}, {0, 1, 0x8001}, {2, 2, 0x8002}, {0xffff, 0, 0x7fff}, {0, 1, 0x8001}} {
+		qp.path.PKey = tt.want
+		if index, key, err := qp.partition("Init", 1); index != tt.index || key != tt.key || err != nil {
+			t.Errorf("P_Key %#x: %d, %#x, %v, want %d, %#x", tt.want, index, key, err, tt.index, tt.key)
+		}
+	}
+	must(t, qp.Modify(QPAttr{State: ib.QPInit, Port: 1, PKeyIndex: 2}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess))
+	if index, key, err := qp.partition("Init", 1); index != 2 || key != 0x8002 || err != nil {
+		t.Errorf("in state Init: %d, %#x, %v", index, key, err)
+	}
+}
