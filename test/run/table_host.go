@@ -270,7 +270,7 @@ var groups = map[string][]string{
 	"test": {"check", "unit", "soft/auto", "soft/write", "soft/cm", "soft/sockets", "soft/rsocket", "soft/valkey", "rxe/cm", "rxe/verbs", "rxe/interop", "rxe/bare", "siw/mixed", "mlx5/ib"},
 	"testall": {"staticcheck", "cross/vet-arm64", "cross/vet-arm64-hca", "cross/vet-arm64-suites", "cross/build-windows-amd64", "race/library", "race/suites", "siw/verbs", "rxe/one", "soft/losswrite", "soft/strangers", "fabric/ibsim", "fabric/cards", "abi", "benchonce", "costs", "sidebyside",
 		"size", "mlx5/roce", "mlx5ip", "rxe/latest", "perf/perftest", "hosts", "control/programs", "cards/random-roce-control", "cards/random-roce", "cards/random-ib", "cards/vf-ib", "cards/ece", "softrxe/verbs", "softrxe/cm", "softrxe/walk",
-		"flat", "traffic", "fabric/switches", "fabric/events", "fabric/diags"},
+		"flat", "traffic", "fabric/switches", "fabric/partitions", "fabric/events", "fabric/diags"},
 	"testlong": {"cross/build-riscv64", "cross/build-darwin-amd64", "cross/build-darwin-arm64", "cross/vet-darwin", "cross/build-freebsd-amd64", "cross/build-freebsd-arm64", "cross/vet-freebsd", "cross/build-windows-arm64", "cards/small-ib", "cards/late-roce", "cards/ece-2", "fabric/no-smi", "fabriclong", "perf/dc",
 		"cross/vet-windows", "race/others", "race/hca", "race/vmrun", "race/pairs", "race/connpairs", "rxe/write", "soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "soft/cmlosswrite", "racevm",
 		"mlx5cm", "vmtest", "control/pyverbs", "control/pyverbs-newest", "control/dpdk", "control/ucx", "control/ucx-ib", "control/ib", "control/ib-hosts", "control/programs-6.12", "mlx5/wq-5.10", "softrxe/exchanges", "softrxe/programs",

@@ -93,7 +93,7 @@ func (e *end) open(size int) error {
 		e.qp, err = e.id.CreateQP(pd, o)
 	}
 	if err == nil && e.o.PKey != 0 {
-		err = inPartition(e.qp, e.o.PKey)
+		err = inPartition(e.qp, a.Port, e.o.PKey)
 	}
 	if err != nil {
 		return err
@@ -101,13 +101,13 @@ func (e *end) open(size int) error {
 	return e.postRecv()
 }
 
-// inPartition returns an error unless a QP is in a partition.
-func inPartition(qp *uverbs.QP, partition uint16) error {
+// inPartition returns an error unless a QP is in a partition of a port.
+func inPartition(qp *uverbs.QP, port uint8, partition uint16) error {
 	attr, err := qp.Query()
 	if err != nil {
 		return err
 	}
-	key, err := qp.Device().QueryPKey(attr.Port, int(attr.PKeyIndex))
+	key, err := qp.Device().QueryPKey(port, int(attr.PKeyIndex))
 	if err == nil && (key^partition)&0x7fff != 0 {
 		err = fmt.Errorf("--pkey is 0x%04x, but the network interface with the address is in partition 0x%04x: use an address of one in that partition, such as ib0.%04x", partition, key, partition|0x8000)
 	}
