@@ -267,7 +267,7 @@ func TestPartitionCM(t *testing.T) {
 }
 
 // TestPartitionPrograms: pingpong and perf join the partition that --pkey names, and rping compares it with the partition
-// of its connection, which is that of the network interface.
+// of its connection, which the network interface decides.
 func TestPartitionPrograms(t *testing.T) {
 	testenv.Boot(t, "GOVERBS_PARTITIONS", "fabric/partitions")
 	verbs, rig := os.Getenv("VERBS"), testenv.TheRig()
