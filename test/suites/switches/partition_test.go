@@ -266,6 +266,44 @@ func TestPartitionCM(t *testing.T) {
 	}
 }
 
+// inWork gives the first card a network interface in the partition of workKey, with an address.
+func inWork(t *testing.T, prefix string) {
+	t.Helper()
+	parent, err := netlink.LinkByName(testenv.TheRig().Netdevs[0])
+	must(t, err)
+	child := &netlink.IPoIB{LinkAttrs: netlink.LinkAttrs{Name: "ib0.8001", ParentIndex: parent.Attrs().Index}, Pkey: workKey}
+	must(t, netlink.LinkAdd(child))
+	t.Cleanup(func() { must(t, netlink.LinkDel(child)) })
+	addr, err := netlink.ParseAddr(prefix)
+	must(t, err, netlink.AddrAdd(child, addr), netlink.LinkSetUp(child))
+}
+
+// TestPartitionGroup: a QP for datagrams, on an address of a network interface in another partition, is in that partition,
+// and so is the multicast group that its ID joins.
+func TestPartitionGroup(t *testing.T) {
+	m := onCard(t, 0)
+	inWork(t, "10.78.0.1/24")
+	ctx, cancel := context.WithTimeout(t.Context(), program.Patience)
+	defer cancel()
+	c, err := rdmacm.OpenChannel()
+	must(t, err)
+	t.Cleanup(func() { must(t, c.Close()) })
+	id, err := c.NewID(rdmacm.UDP)
+	must(t, err)
+	t.Cleanup(func() { must(t, id.Close()) })
+	must(t, id.Bind(rdmacm.Addr{IP: netip.MustParseAddr("10.78.0.1")}))
+	m.qp, err = id.CreateQP(m.pd, m.options(ib.UD, 0))
+	must(t, err)
+	if got := m.key(t); got != workKey {
+		t.Errorf("the QP has P_Key %#x, want %#x", got, workKey)
+	}
+	e, err := id.JoinWait(ctx, netip.MustParseAddr("239.1.2.3"), rdmacm.JoinFullMember)
+	must(t, err)
+	if g := e.UD.AH.GRH.DGID; g[4] != workKey>>8 || g[5] != workKey&0xff {
+		t.Errorf("the group %s is not of partition %#x", g, workKey)
+	}
+}
+
 // TestPartitionPrograms: pingpong and perf join the partition that --pkey names, and rping compares it with the partition
 // of its connection, which the network interface decides.
 func TestPartitionPrograms(t *testing.T) {
@@ -296,13 +334,7 @@ func TestPartitionPrograms(t *testing.T) {
 	run(t, verbs, "perf", "send-bw", "-d", rig.Devices[1], "--pkey", "1", "-n", "100", "127.0.0.1")
 	refused("allowed: the P_Keys of port 1", "perf", "send-bw", "-d", rig.Devices[1], "--pkey", "0x8009", "127.0.0.1")
 
-	parent, err := netlink.LinkByName(rig.Netdevs[0])
-	must(t, err)
-	child := &netlink.IPoIB{LinkAttrs: netlink.LinkAttrs{Name: "ib0.8001", ParentIndex: parent.Attrs().Index}, Pkey: workKey}
-	must(t, netlink.LinkAdd(child))
-	t.Cleanup(func() { must(t, netlink.LinkDel(child)) })
-	addr, err := netlink.ParseAddr("10.77.0.1/24")
-	must(t, err, netlink.AddrAdd(child, addr), netlink.LinkSetUp(child))
+	inWork(t, "10.77.0.1/24")
 	s := program.Launch(t, verbs, "rping", "-s", "-P", "--pkey", "0x8001")
 	s.Serving(t, netlinkrdma.PortSpaceTCP, 7174)
 	for _, own := range []string{"--own-qp=false", "--own-qp"} {
