@@ -63,7 +63,7 @@ type Conn struct {
 	name  string      // for traces
 	write *CharDevice // for legacyByWrite; nil unless dev is a CharDevice and the path is PathAuto
 
-	noWrite atomic.Bool // write() is not permitted
+	written atomic.Int32 // whether the device takes write()
 
 	mu     sync.RWMutex // held for reading by commands, except a Repeated, and for writing by Close alone
 	closed bool         // guarded by mu
@@ -97,44 +97,65 @@ func (c *Conn) Do(cmd *Command) syscall.Errno {
 //
 // On [PathAuto] the commands of [Conn.Writes] are issued with write().
 func (c *Conn) Legacy(number uint32, in, out, drvIn, drvOut []byte) syscall.Errno {
-	var refused syscall.Errno // the answer to write()
 	if c.Writes(number) && len(drvIn)+len(drvOut) == 0 {
-		errno := c.legacyByWrite(number, in, out, number == abi.IB_USER_VERBS_CMD_MODIFY_QP)
-		if errno != syscall.EACCES && errno != syscall.EPERM {
-			return errno
-		}
-		refused = errno
+		return c.LegacyBrief(number, in, out, number == abi.IB_USER_VERBS_CMD_MODIFY_QP)
 	}
 	cmd := invokeWrite(number, in, out, drvIn, drvOut)
 	defer cmd.Done()
 	if c.path != PathWrite {
 		if errno := c.do(cmd, false); c.path == PathIoctl || !Absent(errno) {
-			if refused != 0 && errno != refused { // so it was not the command that was refused, but write()
-				c.noWrite.Store(true)
-			}
 			return errno
 		}
 	}
 	return writeErrno(c.do(cmd, true))
 }
 
+// Whether the device takes write(). Once a write() has succeeded, EINVAL is the answer to a command.
+const (
+	writeUnknown int32 = iota
+	writeWorks
+	writeRefused
+)
+
 // LegacyBrief is Legacy for a command of [Conn.Writes] without driver's part. brief has the meaning
 // of [Command.Brief]. LegacyBrief does not retain in.
+//
+// If write() itself is refused, the command is issued once more, with the ioctl. Linux refuses write() with
+// EACCES or EPERM, and gVisor with EINVAL. EINVAL may also be the answer to the command. The command
+// had no effect then, so issuing it again changes nothing, and its answer counts.
 func (c *Conn) LegacyBrief(number uint32, in, out []byte, brief bool) syscall.Errno {
-	if c.Writes(number) {
-		errno := c.legacyByWrite(number, in, out, brief)
-		if errno != syscall.EACCES && errno != syscall.EPERM {
-			return errno
-		}
+	if !c.Writes(number) {
+		return c.Legacy(number, slices.Clone(in), out, nil, nil)
 	}
-	return c.Legacy(number, slices.Clone(in), out, nil, nil)
+	refused := c.legacyByWrite(number, in, out, brief)
+	switch {
+	case refused == 0:
+		if c.written.Load() == writeUnknown {
+			c.written.Store(writeWorks)
+		}
+		return 0
+	case refused == syscall.EACCES, refused == syscall.EPERM:
+	case refused == syscall.EINVAL && c.written.Load() != writeWorks:
+	default:
+		return refused
+	}
+	cmd := invokeWrite(number, slices.Clone(in), out, nil, nil)
+	defer cmd.Done()
+	errno := c.do(cmd, false)
+	switch {
+	case Absent(errno):
+		return writeErrno(refused)
+	case errno != refused: // so it was not the command that was refused, but write()
+		c.written.Store(writeRefused)
+	}
+	return errno
 }
 
 // Writes reports whether [Conn.Legacy] issues a command with write() although the kernel may support the
 // ioctl: write() executes fewer instructions, 2,000 instead of 3,300 for MODIFY_QP on Linux 6.1. The ioctl
-// takes over if write() turns out not to be permitted.
+// takes over if write() turns out to be refused.
 func (c *Conn) Writes(number uint32) bool {
-	return c.write != nil && !c.noWrite.Load() && writtenCommand(number)
+	return c.write != nil && c.written.Load() != writeRefused && writtenCommand(number)
 }
 
 // writtenCommand reports whether a command is one of [Conn.Writes].

@@ -360,7 +360,52 @@ func TestWrites(t *testing.T) {
 	for line := range strings.Lines(string(text)) {
 		seen = append(seen, strings.Fields(line)[2])
 	}
-	if want := []string{"write", "ioctl", "write"}; errno != syscall.EPERM || !slices.Equal(seen, want) {
+	if want := []string{"write", "ioctl"}; errno != syscall.EPERM || !slices.Equal(seen, want) {
 		t.Errorf("not permitted: %v, commands by %v, want EPERM and %v\n%s", errno, seen, want, text)
+	}
+}
+
+// TestWriteRefused: EINVAL may say that write() is refused, as in gVisor, or be the answer to a command.
+// Until a write() has succeeded, the ioctl is asked once for each command, and it decides.
+func TestWriteRefused(t *testing.T) {
+	const refusing = "/proc/self/oom_score_adj" // takes a number as text, and answers EINVAL to anything else
+	for _, x := range []struct {
+		name   string
+		before int32         // what is known of write()
+		ioctl  syscall.Errno // the answer to the ioctl
+		want   syscall.Errno
+		after  int32
+		asked  int // ioctls
+	}{
+		{"gVisor", writeUnknown, 0, 0, writeRefused, 1},
+		{"gVisor, a command that fails otherwise", writeUnknown, syscall.ENOMEM, syscall.ENOMEM, writeRefused, 1},
+		{"a wrong command", writeUnknown, syscall.EINVAL, syscall.EINVAL, writeUnknown, 1},
+		{"a wrong command, no ioctl", writeUnknown, syscall.ENOTTY, syscall.EINVAL, writeUnknown, 1},
+		{"a wrong command, no INVOKE_WRITE", writeUnknown, syscall.EPROTONOSUPPORT, syscall.EINVAL, writeUnknown, 1},
+		{"a wrong command, later", writeWorks, 0, syscall.EINVAL, writeWorks, 0},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			for _, brief := range []bool{false, true} {
+				asked := 0
+				dev := &answering{answer: func(cmd *Command, byWrite bool) syscall.Errno {
+					if l, ok := cmd.Legacy(); !ok || byWrite || l.Number != abi.IB_USER_VERBS_CMD_REG_MR {
+						t.Errorf("the device is asked for object %d, method %d, by write() %v", cmd.Object, cmd.Method, byWrite)
+					}
+					asked++
+					return x.ioctl
+				}}
+				c := NewConn(dev, PathAuto, "mlx5_0")
+				c.write = openFile(t, refusing, PathWrite).dev.(*CharDevice)
+				c.written.Store(x.before)
+				in, out := Bytes(&abi.RegMR{}), Bytes(&abi.RegMRResp{})
+				command := func() syscall.Errno { return c.Legacy(abi.IB_USER_VERBS_CMD_REG_MR, in, out, nil, nil) }
+				if brief {
+					command = func() syscall.Errno { return c.LegacyBrief(abi.IB_USER_VERBS_CMD_REG_MR, in, out, true) }
+				}
+				if errno := command(); errno != x.want || asked != x.asked || c.written.Load() != x.after {
+					t.Errorf("%v after %d ioctls, write() %d, want %v after %d, %d", errno, asked, c.written.Load(), x.want, x.asked, x.after)
+				}
+			}
+		})
 	}
 }

@@ -89,7 +89,8 @@ func (r *Repeated) retry(refused syscall.Errno) syscall.Errno {
 			return 0
 		}
 	}
-	if r.conn.path != PathAuto || refused != syscall.EACCES && refused != syscall.EPERM {
+	denied := refused == syscall.EACCES || refused == syscall.EPERM || refused == syscall.EINVAL && r.conn.written.Load() == writeRefused
+	if r.conn.path != PathAuto || !denied {
 		return writeErrno(refused)
 	}
 	errno := r.char.Do(r.Command(), false)

@@ -75,6 +75,17 @@ func TestRepeatedRefused(t *testing.T) {
 	}
 }
 
+// TestRepeatedEINVAL: EINVAL is the answer to a command, unless it is known that write() is refused with it.
+func TestRepeatedEINVAL(t *testing.T) {
+	for known, want := range map[int32]bool{writeUnknown: false, writeWorks: false, writeRefused: true} {
+		f := newRepeated(openFile(t, "/dev/urandom", PathAuto)) // EINVAL to every ioctl
+		f.conn.written.Store(known)
+		if errno := f.retry(syscall.EINVAL); errno != syscall.EINVAL || f.general != want {
+			t.Errorf("write() %d: %v and ioctl %v, want %v", known, errno, f.general, want)
+		}
+	}
+}
+
 // TestRepeatedTakenOver: if write() is refused and the ioctl is there, the ioctl is used from then
 // on. /dev/urandom has no ENOTTY: it answers EINVAL to every ioctl.
 func TestRepeatedTakenOver(t *testing.T) {
