@@ -300,7 +300,7 @@ func (m *machine) checkMTU(device string, p portFacts) Finding {
 		return Finding{}
 	}
 	n, err := m.netdev(p.NetdevIndex)
-	if err != nil {
+	if err != nil || n.MTU == 0 { // gVisor reports 0 for the interfaces of the host
 		return Finding{}
 	}
 	f := Finding{Code: CodeMTU, Device: device, Port: int(p.Num)}

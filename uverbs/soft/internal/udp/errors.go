@@ -84,8 +84,13 @@ func (c *counters) refused(to netip.AddrPort, size int, err error) *SendError {
 // when it chooses the MTU of RoCE.
 const MaxHeaders = 80
 
-// MaxMTU returns the largest MTU of RoCE that fits a link, from 256 to 4096, or 0 if none does.
+// MaxMTU returns the largest MTU of RoCE that fits a link, from 256 to 4096, or 0 if none does. A link with
+// an MTU of 0 counts as one of Ethernet, with 1500 bytes: no interface with an address has 0 in Linux, but gVisor
+// reports it for the interfaces of the host.
 func MaxMTU(link int) int {
+	if link == 0 {
+		link = 1500
+	}
 	for mtu := 4096; mtu >= 256; mtu /= 2 {
 		if mtu+MaxHeaders <= link {
 			return mtu

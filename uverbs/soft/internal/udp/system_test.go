@@ -170,7 +170,7 @@ func TestOpenErrors(t *testing.T) {
 
 func TestMTU(t *testing.T) {
 	for _, c := range []struct{ link, want int }{
-		{65536, 4096}, {9000, 4096}, {4176, 4096}, {4175, 2048}, {1500, 1024}, {1400, 1024}, {1103, 512}, {336, 256}, {335, 0}, {0, 0},
+		{65536, 4096}, {9000, 4096}, {4176, 4096}, {4175, 2048}, {1500, 1024}, {1400, 1024}, {1103, 512}, {336, 256}, {335, 0}, {0, 1024},
 	} {
 		if got := MaxMTU(c.link); got != c.want {
 			t.Errorf("MaxMTU(%d) is %d, want %d", c.link, got, c.want)
