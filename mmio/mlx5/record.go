@@ -75,7 +75,9 @@ func (r *Records) Take() (Record, error) {
 			return r.take(p), nil
 		}
 	}
-	region, err := mmio.MapAnonymous(recordPageSize, false)
+	// The second page has no records, and is never touched. gVisor makes a page from the address of a record on
+	// accessible to the device, and cannot do so with a register that happens to be mapped there.
+	region, err := mmio.MapAnonymous(2*recordPageSize, false)
 	if err != nil {
 		return Record{}, fmt.Errorf("mlx5: doorbell records: %w", err)
 	}
