@@ -80,7 +80,7 @@ func (c *client) madDev(dev Device, port uint32, client string) (CharDev, error)
 	if err != nil {
 		e.Err = gone(err, dev.Index)
 		if errors.Is(err, errors.ErrUnsupported) {
-			e.Hint = "ib_umad not loaded (modprobe ib_umad), or the port has no " + client + " device"
+			e.Hint = unlessSandboxed("ib_umad not loaded (modprobe ib_umad), or the port has no " + client + " device")
 		}
 		return CharDev{}, explain(e)
 	}
@@ -107,7 +107,7 @@ func (c *client) uverbsDev(dev Device) (CharDev, error) {
 	if err != nil {
 		e := &Error{Op: "find uverbs device of", Device: dev.Name, Err: gone(err, dev.Index)}
 		if errors.Is(err, syscall.EOPNOTSUPP) {
-			e.Hint = "ib_uverbs not loaded (modprobe ib_uverbs), or the driver has no verbs for user space"
+			e.Hint = unlessSandboxed("ib_uverbs not loaded (modprobe ib_uverbs), or the driver has no verbs for user space")
 		}
 		return CharDev{}, explain(e)
 	}
@@ -161,7 +161,7 @@ func (c *client) cmDev() (CharDev, error) {
 	if err != nil {
 		e := &Error{Op: "find rdma_cm device", Err: err}
 		if errors.Is(err, syscall.EOPNOTSUPP) {
-			e.Hint = "rdma_ucm not loaded: modprobe rdma_ucm"
+			e.Hint = unlessSandboxed("rdma_ucm not loaded: modprobe rdma_ucm")
 		}
 		return CharDev{}, explain(e)
 	}

@@ -25,6 +25,15 @@ type socket interface {
 }
 
 // dialKernel opens a socket in the network namespace of the calling thread.
+// kernelRelease returns the release of the running kernel, or "" if it is unknown.
+func kernelRelease() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
 func dialKernel() (socket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)
 	if err != nil {

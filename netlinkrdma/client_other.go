@@ -15,6 +15,9 @@ type socket interface{ Close() }
 
 func dialKernel() (socket, error) { return nil, errLinuxOnly }
 
+// kernelRelease returns "": the running kernel is not Linux.
+func kernelRelease() string { return "" }
+
 // open fails. The error is no *unreachable, as there is no sysfs to read instead.
 func (c *client) open() (*session, error) { return nil, errLinuxOnly }
 

@@ -381,3 +381,29 @@ func TestCopyOnFork(t *testing.T) {
 		t.Errorf("malformed reply: %t", got)
 	}
 }
+
+// TestSandbox: a sandbox is known by the release of its kernel. No hint there tells to load a module, and what is missing is
+// missing in the sandbox.
+func TestSandbox(t *testing.T) {
+	for release, want := range map[string]string{"4.19.0-gvisor": "gVisor", "5.15.0-gvisor": "gVisor", "6.12.0-amd64": "", "": ""} {
+		if got := sandboxOf(release); got != want {
+			t.Errorf("%q is %q, want %q", release, got, want)
+		}
+	}
+	before := sandbox
+	t.Cleanup(func() { sandbox = before })
+	sandbox = func() string { return "gVisor" }
+	c := deafClient(unix.EPROTONOSUPPORT, fstest.MapFS{})
+	_, devErr := c.devices()
+	_, cmErr := fakeClient(t, refusing(unix.EOPNOTSUPP)).cmDev()
+	for _, err := range []error{devErr, cmErr} {
+		if !strings.HasSuffix(err.Error(), "; the sandbox gVisor does not offer it") || strings.Contains(err.Error(), "modprobe") {
+			t.Errorf("the hint is of another kernel: %v", err)
+		}
+	}
+	_, err := fakeClient(t, refusing(unix.EOPNOTSUPP)).portCounters(fakeRXE, 1)
+	var f *FeatureError
+	if !errors.As(err, &f) || f.Sandbox != "gVisor" || !strings.Contains(err.Error(), " not supported by the sandbox gVisor: ") {
+		t.Errorf("port counters: %v", err)
+	}
+}

@@ -68,7 +68,7 @@ func explain(e *Error) error {
 	}
 	switch {
 	case errors.Is(u.err, syscall.EPROTONOSUPPORT):
-		e.Hint = "RDMA core not loaded: modprobe ib_uverbs, and for software RoCE rdma_rxe"
+		e.Hint = unlessSandboxed("RDMA core not loaded: modprobe ib_uverbs, and for software RoCE rdma_rxe")
 	case errors.Is(u.err, fs.ErrPermission):
 		e.Hint = "a security policy or sandbox forbids NETLINK_RDMA sockets; in a container: --security-opt seccomp=FILE that allows socket(), or let it have /sys"
 	}

@@ -27,6 +27,7 @@ type FeatureError struct {
 	Feature string  // Feature is the name used in the documentation.
 	Since   Version // Since is the first mainline kernel that supports it; zero if unknown.
 	Driver  string  // Driver is the driver that does not support it; empty if it is the kernel.
+	Sandbox string  // Sandbox is the sandbox that does not offer it, as [Sandbox] returns it; else empty.
 	Err     error   // Err is the kernel's answer, normally an *Error of the package; may be nil.
 
 	pkg string // the package in the text; empty means uverbs
@@ -37,6 +38,8 @@ func (e *FeatureError) Error() string {
 	pkg := cmp.Or(e.pkg, "uverbs") + ": "
 	text := pkg + e.Feature + " not supported"
 	switch {
+	case e.Sandbox != "":
+		text += " by the sandbox " + e.Sandbox
 	case e.Driver != "":
 		text += " by driver " + e.Driver
 	case e.Since != Version{}:
@@ -68,6 +71,9 @@ type feature struct {
 
 // missing returns the FeatureError for f.
 func (f feature) missing(dev Device, err error) error {
+	if s := sandbox(); s != "" {
+		return &FeatureError{Feature: f.name, Sandbox: s, Err: err, pkg: "netlinkrdma"}
+	}
 	e := &FeatureError{Feature: f.name, Since: f.since, Err: err, pkg: "netlinkrdma"}
 	if e.Since == (Version{}) {
 		e.Driver = dev.DriverID.String()

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
@@ -65,6 +66,26 @@ func (c *commands) kernelVersion() Version {
 	return runningKernel()
 }
 
+// sandbox returns the name of the sandbox that the commands have to pass, or "".
+func (c *commands) sandbox() string {
+	if c.inproc != nil {
+		return ""
+	}
+	return sandbox()
+}
+
+// sandbox is replaced by tests.
+var sandbox = netlinkrdma.Sandbox
+
+// passedOn are the commands that gVisor passes on to the kernel as they are, which answers EINVAL to wrong arguments.
+var passedOn = []string{"GET_CONTEXT", "QUERY_PORT", "REG_MR", "CREATE_AH", "CREATE_CQ", "CREATE_QP", "MODIFY_QP", "QUERY_QP"}
+
+// notOffered reports whether an errno says that the sandbox does not offer a command.
+func (c *commands) notOffered(verb string, errno syscall.Errno) bool {
+	name, _, _ := strings.Cut(verb, " ")
+	return c.sandbox() != "" && (errno == syscall.EINVAL || errno == syscall.EBADF || errno == syscall.EFAULT) && !slices.Contains(passedOn, name)
+}
+
 // ioctl issues a method of the ioctl interface.
 func (c *commands) ioctl(cmd *ioctlCommand) syscall.Errno { return c.Do((*kernel.Command)(cmd)) }
 
@@ -73,7 +94,11 @@ func (c *commands) destroy(object, method, attr uint16, handle uint32) syscall.E
 	cmd := newIoctl(object, method)
 	defer cmd.done()
 	cmd.obj(attr, handle)
-	return c.ioctl(cmd)
+	errno := c.ioctl(cmd)
+	if errno == syscall.EINVAL && c.sandbox() != "" { // it does not know the method, but may pass on the legacy command
+		errno = syscall.EPROTONOSUPPORT
+	}
+	return errno
 }
 
 // legacy issues a command of the write() interface: see [kernel.Conn.Legacy].
@@ -116,6 +141,9 @@ func (c *commands) fail(verb string, errno syscall.Errno, hint string) error {
 		refused = c.driver.refusal()
 	}
 	switch {
+	case c.notOffered(verb, errno):
+		err.Hint = ""
+		return c.missing(verb, err, Version{})
 	case kernel.Unsupported(errno):
 		return c.missing(verb, err, c.kernelVersion())
 	case errno == errWriteDenied:
@@ -259,6 +287,9 @@ var features = sync.OnceValue(func() map[string]feature {
 
 // runningKernel returns the version of the running kernel, or zero if it is unknown.
 var runningKernel = sync.OnceValue(func() Version {
+	if netlinkrdma.Sandbox() != "" { // its release says nothing
+		return Version{}
+	}
 	return parseRelease(kernelRelease())
 })
 
@@ -279,6 +310,8 @@ func (c *commands) missing(verb string, err *Error, running Version) *FeatureErr
 	driver := c.driver.name()
 	known := features()[name]
 	switch {
+	case c.sandbox() != "" && err.Errno != syscall.EOPNOTSUPP:
+		f.Sandbox = c.sandbox()
 	case !absent(err.Errno):
 		f.Driver = driver
 	case err.Errno == syscall.ENOTTY && c.Path() == pathWrite:

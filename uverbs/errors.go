@@ -124,6 +124,7 @@ func (r *reason) Unwrap() error { return r.err }
 //   - Feature, the name of the feature;
 //   - Since, the first mainline kernel that supports it, or zero;
 //   - Driver, the driver that does not support it, or empty if the kernel does not;
+//   - Sandbox, the sandbox that does not offer it ([netlinkrdma.Sandbox]), or empty;
 //   - Err, the kernel's answer, normally an [*Error], or nil.
 type FeatureError = netlinkrdma.FeatureError
 

@@ -2,8 +2,10 @@ package uverbs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"syscall"
 )
 
 // EventType is the kind of an asynchronous event (enum ib_event_type, rdma/ib_verbs.h).
@@ -137,6 +139,9 @@ func (d *Device) WaitEvent(ctx context.Context) (Event, error) {
 	d.asyncWatch.follow(ctx, d.async)
 	for {
 		ev, ok, err := d.readEvent()
+		if errors.Is(err, syscall.EAGAIN) { // gVisor passes events on, but no file that can be waited for
+			return Event{}, &FeatureError{Feature: "ASYNC_EVENT", Sandbox: d.cmd.sandbox(), Err: err}
+		}
 		if err != nil {
 			return Event{}, waitErr(ctx, &d.object, "event", err)
 		}

@@ -5,6 +5,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/internal/inproc"
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
 func TestParseRelease(t *testing.T) {
@@ -75,5 +79,82 @@ func TestWriteDenied(t *testing.T) {
 		if _, err := d.AllocPD(); !errors.Is(err, syscall.EACCES) || strings.Contains(err.Error(), "credentials") != hint {
 			t.Errorf("path %d: %v, hint wanted: %v", path, err, hint)
 		}
+	}
+}
+
+// inSandbox has devices of the kernel be in gVisor until the test ends.
+func inSandbox(t *testing.T) {
+	before := sandbox
+	t.Cleanup(func() { sandbox = before })
+	sandbox = func() string { return "gVisor" }
+}
+
+// TestSandbox: in gVisor EINVAL says that a command is not offered, unless gVisor passes the command on.
+func TestSandbox(t *testing.T) {
+	inSandbox(t)
+	for _, c := range []struct {
+		verb  string
+		errno syscall.Errno
+		text  string
+	}{
+		{"CREATE_SRQ", syscall.EINVAL, "uverbs: CREATE_SRQ not supported by the sandbox gVisor: rxe0: CREATE_SRQ: invalid argument"},
+		{"RESIZE_CQ", syscall.EFAULT, "uverbs: RESIZE_CQ not supported by the sandbox gVisor: rxe0: RESIZE_CQ: bad address"},
+		{"QUERY_PORT_SPEED", syscall.EPROTONOSUPPORT, "uverbs: QUERY_PORT_SPEED not supported by the sandbox gVisor: rxe0: QUERY_PORT_SPEED: protocol not supported: a guess"},
+		{"ALLOC_MW", syscall.EOPNOTSUPP, "uverbs: ALLOC_MW not supported by driver rxe: rxe0: ALLOC_MW: operation not supported: a guess"},
+		{"MODIFY_QP INIT to RTR", syscall.EINVAL, "uverbs: rxe0: MODIFY_QP INIT to RTR: invalid argument: a guess"},
+		{"CREATE_SRQ", syscall.ENOMEM, "uverbs: rxe0: CREATE_SRQ: cannot allocate memory: a guess"},
+	} {
+		d, _ := fakeDevice(t, pathIoctl)
+		err := d.cmd.fail(c.verb, c.errno, "a guess")
+		var e *Error
+		if !errors.As(err, &e) {
+			t.Fatalf("%s: %v has no *Error", c.verb, err)
+		}
+		e.Netns = ""
+		if err.Error() != c.text || !errors.Is(err, c.errno) || errors.Is(err, errors.ErrUnsupported) != strings.Contains(c.text, "not supported by") {
+			t.Errorf("%s: %q, want %q", c.verb, err, c.text)
+		}
+	}
+	for _, c := range []struct {
+		inproc bool
+		want   bool
+	}{{false, true}, {true, false}} {
+		d, k := fakeDevice(t, pathAuto)
+		if c.inproc {
+			d.cmd.inproc = inprocFake{}
+		}
+		calls := len(k.calls)
+		_, err := d.CreateCompChannel()
+		var f *FeatureError
+		if got := errors.As(err, &f) && f.Sandbox == "gVisor"; got != c.want || (len(k.calls) == calls) != c.want {
+			t.Errorf("in process %v: CreateCompChannel returns %v after %d commands", c.inproc, err, len(k.calls)-calls)
+		}
+	}
+}
+
+// inprocFake is a device in the process.
+type inprocFake struct{ inproc.Device }
+
+// Info implements [inproc.Device].
+func (inprocFake) Info() inproc.Info { return inproc.Info{Linux: Version{6, 1}} }
+
+// knowsNothing is a device that answers EINVAL to every method.
+type knowsNothing struct{ kernel.Device }
+
+// Do implements [kernel.Device].
+func (knowsNothing) Do(*kernel.Command, bool) syscall.Errno { return syscall.EINVAL }
+
+// TestSandboxDestroy: a sandbox that does not know a method is treated as a kernel without it, so the legacy command follows.
+func TestSandboxDestroy(t *testing.T) {
+	c := newCommands(knowsNothing{}, pathAuto, "mlx5_0", rxeDriver{})
+	destroy := func() syscall.Errno {
+		return c.destroy(abi.UVERBS_OBJECT_MW, abi.UVERBS_METHOD_MW_DESTROY, abi.UVERBS_ATTR_DESTROY_MW_HANDLE, 1)
+	}
+	if errno := destroy(); errno != syscall.EINVAL {
+		t.Errorf("without a sandbox: %v", errno)
+	}
+	inSandbox(t)
+	if errno := destroy(); !absent(errno) {
+		t.Errorf("in a sandbox: %v", errno)
 	}
 }

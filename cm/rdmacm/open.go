@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // devicePath is the usual path of the connection manager's device.
@@ -27,6 +28,8 @@ func findDevice() (netlinkrdma.CharDev, error) {
 	switch {
 	case err != nil && runtime.GOOS != "linux":
 		return dev, err
+	case err != nil && netlinkrdma.Sandbox() != "":
+		return dev, &uverbs.FeatureError{Feature: "the connection manager (" + devicePath + ")", Sandbox: netlinkrdma.Sandbox(), Err: err}
 	case errors.Is(err, errors.ErrUnsupported), errors.Is(err, syscall.EPROTONOSUPPORT): // the module is missing, or all of RDMA
 		return dev, fmt.Errorf("%s: module rdma_ucm is not loaded (modprobe rdma_ucm): %w", devicePath, &notLoaded{err})
 	case err != nil:

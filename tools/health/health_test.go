@@ -141,6 +141,29 @@ func noRDMA(p patient) {
 	p.files["sys/module/ext4/x"] = &fstest.MapFile{}
 }
 
+// sandboxed has the machine be gVisor, which has no connection manager, and reports no MTU.
+func sandboxed(p patient) {
+	p.sandbox = "gVisor"
+	p.release = func() (string, error) { return "4.19.0-gvisor", nil }
+	p.cmDev = func() (netlinkrdma.CharDev, error) { return netlinkrdma.CharDev{}, fs.ErrNotExist }
+	p.netdev = func(int) (netdev, error) { return netdev{"eth0", "", 0, true, true, []string{"10.1.0.1/24"}}, nil }
+	delete(p.files, "proc/modules")
+}
+
+// TestDoctorSandbox: in a sandbox no advice is about modules or the version of the kernel.
+func TestDoctorSandbox(t *testing.T) {
+	for name, ill := range map[string]func(patient){"with a device": sandboxed, "without": func(p patient) { noRDMA(p); sandboxed(p) }} {
+		p := healthy(t)
+		ill(p)
+		d := examine(t.Context(), p.machine, nil)
+		for _, f := range d.Findings {
+			if text := strings.Join(append(f.Fix, f.Title), "; "); strings.Contains(text, "modprobe") || strings.Contains(text, "older") || f.Code == CodeMTU {
+				t.Errorf("%s: %s: %s", name, f.Code, text)
+			}
+		}
+	}
+}
+
 // onIWARP makes the device one of iWARP, whose interface has one address.
 func onIWARP(addr string) func(patient) {
 	return func(p patient) {
@@ -167,6 +190,9 @@ var doctorCases = []struct {
 	{name: "no modules, uverbs", ill: noRDMA, id: "module.ib_uverbs", level: LevelError, words: []string{"modprobe ib_uverbs"}},
 	{name: "no modules, cm", ill: noRDMA, id: "module.rdma_ucm", level: LevelWarning},
 	{name: "no modules, rxe", ill: noRDMA, id: "module.rdma_rxe", level: LevelInfo},
+	{name: "a sandbox", ill: sandboxed, works: true, id: "kernel", level: LevelOK, words: []string{"the sandbox gVisor"}},
+	{name: "a sandbox, rdma_cm", ill: sandboxed, works: true, id: "rdma_cm", level: LevelInfo, words: []string{"the sandbox gVisor does not offer it", "cm.Dialer"}},
+	{name: "a sandbox without devices", ill: func(p patient) { noRDMA(p); p.sandbox = "gVisor" }, id: "devices", level: LevelError, words: []string{"the sandbox gVisor passes on no RDMA device", "runsc --rdmaproxy", "GOVERBS_SOFT"}},
 	{name: "no modules, devices", ill: noRDMA, id: "devices", level: LevelError, words: []string{"ib_core is not loaded"}},
 	{name: "no modules, rdma_cm", ill: noRDMA, id: "rdma_cm", level: LevelWarning, words: []string{"modprobe rdma_ucm"}},
 	{name: "no modules, namespace", ill: noRDMA, id: "namespace", level: LevelInfo, words: []string{"not known"}},

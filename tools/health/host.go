@@ -30,6 +30,9 @@ func (m *machine) checkKernel() Finding {
 		f.fix("use an amd64 or arm64 machine")
 		return f.conclude(LevelError, "architecture %s is not supported", m.arch)
 	}
+	if m.sandbox != "" {
+		return f.conclude(LevelOK, "the sandbox %s on %s, whose release says nothing about what it supports", m.sandbox, m.arch)
+	}
 	var v uverbs.Version
 	if _, err := fmt.Sscanf(release, "%d.%d", &v[0], &v[1]); err != nil {
 		return f.conclude(LevelWarning, "the kernel's release %q says no version", release)
@@ -148,6 +151,14 @@ func (m *machine) checkNamespace() Finding {
 // checkDevices lists the devices.
 func (m *machine) checkDevices(devs []netlinkrdma.Device, infos []uverbs.DeviceInfo, err error, names []string) Finding {
 	f := Finding{Code: CodeDevices}
+	if m.sandbox != "" && len(infos) == 0 {
+		if err != nil {
+			f.see("%s", err)
+		}
+		f.fix("run the container with --device /dev/infiniband/uverbs0, and the sandbox with what passes the device on (gVisor: runsc --rdmaproxy)")
+		f.fix("%s", softHint)
+		return f.conclude(LevelError, "the sandbox %s passes on no RDMA device", m.sandbox)
+	}
 	if err != nil {
 		f.see("%s", err)
 		f.fix("modprobe ib_uverbs; without RDMA hardware also modprobe rdma_rxe")
@@ -198,6 +209,10 @@ func (m *machine) checkCM(cd netlinkrdma.CharDev, err error) Finding {
 	f := Finding{Code: CodeRDMACM}
 	if err != nil {
 		f.see("%s", err)
+		if m.sandbox != "" {
+			f.fix("use verbs without it, or cm.Dialer and cm.ListenConfig, which use TCP then")
+			return f.conclude(LevelInfo, "no connection manager: the sandbox %s does not offer it", m.sandbox)
+		}
 		f.fix("modprobe rdma_ucm")
 		return f.conclude(LevelWarning, "no connection manager: rdma_ucm is not loaded")
 	}

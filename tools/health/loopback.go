@@ -113,9 +113,10 @@ type loopSide struct {
 
 // loop is a loopback in progress.
 type loop struct {
-	cq    *uverbs.CQ
-	mr    *uverbs.MR
-	sides [2]loopSide
+	cq     *uverbs.CQ
+	mr     *uverbs.MR
+	events bool // the CQ has events
+	sides  [2]loopSide
 }
 
 // playLoopback connects two QPs and exchanges messages.
@@ -138,7 +139,7 @@ func playLoopback(ctx context.Context, name string) (told string, err error) {
 	if err != nil {
 		return told, err
 	}
-	for _, events := range []bool{false, true} {
+	for _, events := range []bool{false, true}[:choose(l.events, 2, 1)] {
 		for round := range loopbackRounds {
 			from, to := &l.sides[round%2], &l.sides[1-round%2]
 			if err := l.exchange(ctx, from, to, byte(round), events); err != nil {
@@ -146,7 +147,7 @@ func playLoopback(ctx context.Context, name string) (told string, err error) {
 			}
 		}
 	}
-	return fmt.Sprintf("%s: %d messages of %d bytes polled and as many with events, data verified", told, loopbackRounds, loopbackSize), nil
+	return fmt.Sprintf("%s: %d messages of %d bytes %s, data verified", told, loopbackRounds, loopbackSize, choose(l.events, "polled and as many with events", "polled")), nil
 }
 
 // connect connects the two QPs.
@@ -168,10 +169,10 @@ func (l *loop) connect(ctx context.Context) (told string, err error) {
 
 // newLoop creates the objects.
 func newLoop(dev *uverbs.Device, opened *objects.Stack) *loop {
-	l := &loop{}
+	l := &loop{events: netlinkrdma.Sandbox() == "" || dev != nil && dev.Info().InProcess} // gVisor does not offer them
 	pd := opened.PD(dev)
 	l.mr = opened.MR(pd, 4*loopbackSize, uverbs.AccessLocalWrite)
-	l.cq = opened.CQ(dev, uverbs.CQOptions{MaxCQE: 16, Events: true})
+	l.cq = opened.CQ(dev, uverbs.CQOptions{MaxCQE: 16, Events: l.events})
 	for i, name := range []string{"the first QP", "the second QP"} {
 		qp := opened.QP(pd, uverbs.QPOptions{Type: ib.RC, SendCQ: l.cq, RecvCQ: l.cq, MaxSendWR: 4, MaxRecvWR: 4})
 		l.sides[i] = loopSide{name, qp, i * 2 * loopbackSize}

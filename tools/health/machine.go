@@ -26,6 +26,7 @@ type machine struct {
 	root     fs.FS // the file system from /
 	arch     string
 	release  func() (string, error) // of the kernel
+	sandbox  string                 // as netlinkrdma.Sandbox returns it
 	who      identity
 	memlock  func() (unix.Rlimit, error)
 	openNode func(path string) error // opens a character device and closes it
@@ -83,6 +84,7 @@ func liveMachine() *machine {
 		root:    os.DirFS("/"),
 		arch:    runtime.GOARCH,
 		release: kernelRelease,
+		sandbox: netlinkrdma.Sandbox(),
 		who:     identity{os.Geteuid(), os.Getegid(), groups},
 		memlock: func() (lim unix.Rlimit, err error) {
 			err = unix.Getrlimit(unix.RLIMIT_MEMLOCK, &lim)
