@@ -6,8 +6,10 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
+	"unsafe"
 )
 
 // TestSizes: the sizes that libmlx5 44.0 found for the same requests, and the device's limits.
@@ -353,6 +355,15 @@ func TestRecords(t *testing.T) {
 	}
 	if n := recs.left.Load(); n != 256 || len(recs.pages) != 4 {
 		t.Errorf("%d records on %d pages, want 256 on 4", n, len(recs.pages))
+	}
+	for _, r := range all { // a page from the address of a record on is mapped
+		if !slices.ContainsFunc(recs.pages, func(p *recordPage) bool {
+			b := p.region.Bytes()
+			off := r.Addr() - uintptr(unsafe.Pointer(&b[0]))
+			return off < uintptr(len(b)) && off+uintptr(recordPageSize) <= uintptr(len(b))
+		}) {
+			t.Errorf("the region of the record at %#x ends within a page", r.Addr())
+		}
 	}
 	ok(t, recs.Close())
 }
