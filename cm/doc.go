@@ -196,7 +196,7 @@
 // fields. Use [errors.Is] to compare with an errno or another error value.
 //
 //   - [ArgError]: an argument is not valid; the kernel was not asked. It matches EINVAL.
-//   - [uverbs.FeatureError]: the kernel or the driver does not support the feature. It matches
+//   - [uverbs.FeatureError]: the kernel, the driver or a sandbox does not support the feature. It matches
 //     [errors.ErrUnsupported].
 //   - [Error]: a command failed at once. It matches the errno.
 //   - [EventError]: an operation of the connection manager failed later. Its text says why: an errno,

@@ -125,7 +125,7 @@
 //
 //   - [ArgError]: the library refused an argument without asking the kernel. It has the field, the
 //     value given and the values allowed, and matches EINVAL.
-//   - [FeatureError]: the kernel or the driver does not support the feature. It matches
+//   - [FeatureError]: the kernel, the driver or a sandbox does not support the feature. It matches
 //     [errors.ErrUnsupported] and, if the kernel refused it, the errno.
 //   - [Error]: a command failed for another reason. It has the command, the device, the errno and,
 //     if it is known, the usual cause and what to do about it. It matches the errno, and

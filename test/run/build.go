@@ -123,6 +123,8 @@ func (c *config) build(name string) (command, error) {
 		return command{args: []string{"sh", "-c", linkIBSim}}, nil
 	case name == "hca":
 		return command{dir: "test/hca", args: []string{"go", "build", "-trimpath", "-o", "../../.build/hca", "./cmd/hca"}}, nil
+	case name == "runsc": // gVisor's program, in a module of its own for its dependencies; the first time it takes minutes
+		return command{dir: runscModule, env: target, args: words("go build -trimpath -ldflags -s -o ../../" + out + " gvisor.dev/gvisor/runsc")}, nil
 	case name == "staticcheck":
 		return command{args: []string{"go", "build", "-C", "tools/vmrun", "-o", "../../.build/staticcheck", "honnef.co/go/tools/cmd/staticcheck"}}, nil
 	case name == "verbs": // see make build

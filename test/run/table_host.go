@@ -14,6 +14,7 @@ var modules = []string{"", "tools/vmrun", "test/grpc", hcaModule, suitesModule, 
 
 const (
 	hcaModule    = "test/hca"    // the model of a card, which imports nothing of the other modules
+	runscModule  = "test/runsc"  // no packages; what gVisor's program needs
 	suitesModule = "test/suites" // tests of several packages, most of them in VMs
 )
 

@@ -117,10 +117,14 @@ func (c *config) rxeSuites() []suite {
 			steps: c.tracedSteps(),
 		},
 		{
-			name: "containers", doc: "images that hold one program, run by podman: ping-pong between two containers, by device files and by names, in every kind of network namespace, with little else, and what their errors say; programs in pods with macvlan and ipvlan interfaces",
+			name: "containers", doc: "images that hold one program, run by podman: ping-pong between two containers, by device files and by names, in every kind of network namespace, with little else, and what their errors say; programs in pods with macvlan and ipvlan interfaces; programs in gVisor",
 			steps: []step{
 				c.containers("shared", ""), c.containers("exclusive", ""), c.containers("shared-latest", "latest"), c.containers("exclusive-latest", "latest"),
 				c.pods("pods", ""), c.pods("pods-latest", "latest"),
+				{
+					name: "gvisor", kernel: "6.12", device: "mlx5,mode=roce", bin: []string{"runsc", "verbs"}, flags: []string{"-mem", "4G", "-timeout", "30m"},
+					env: append(model[:3:3], "GOVERBS_GVISOR=1"), programs: test("containers"),
+				},
 			},
 		},
 		{

@@ -31,6 +31,13 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(sandboxed) == "1" {
+		if err := runSandboxed(os.Args[1:]); err != nil {
+			fmt.Println("failed:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if os.Getenv(sharedEnv)+os.Getenv(exclusiveEnv) == "1" {
 		if err := setUp(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
