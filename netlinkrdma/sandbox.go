@@ -10,7 +10,19 @@ import (
 func Sandbox() string { return sandbox() }
 
 // sandbox is Sandbox. Tests replace it.
-var sandbox = sync.OnceValue(func() string { return sandboxOf(kernelRelease()) })
+var sandbox = findSandbox
+
+// found is the result of findSandbox. A sync.OnceValue would allocate memory at the start of every program.
+var found struct {
+	once sync.Once
+	name string
+}
+
+// findSandbox asks the kernel once.
+func findSandbox() string {
+	found.once.Do(func() { found.name = sandboxOf(kernelRelease()) })
+	return found.name
+}
 
 // sandboxOf recognises a sandbox by the release of its kernel, such as "5.15.0-gvisor".
 func sandboxOf(release string) string {

@@ -7,10 +7,8 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 
-	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
@@ -74,18 +72,6 @@ func (c *commands) sandbox() string {
 	return sandbox()
 }
 
-// sandbox is replaced by tests.
-var sandbox = netlinkrdma.Sandbox
-
-// passedOn are the commands that gVisor passes on to the kernel as they are, which answers EINVAL to wrong arguments.
-var passedOn = []string{"GET_CONTEXT", "QUERY_PORT", "REG_MR", "CREATE_AH", "CREATE_CQ", "CREATE_QP", "MODIFY_QP", "QUERY_QP"}
-
-// notOffered reports whether an errno says that the sandbox does not offer a command.
-func (c *commands) notOffered(verb string, errno syscall.Errno) bool {
-	name, _, _ := strings.Cut(verb, " ")
-	return c.sandbox() != "" && (errno == syscall.EINVAL || errno == syscall.EBADF || errno == syscall.EFAULT) && !slices.Contains(passedOn, name)
-}
-
 // ioctl issues a method of the ioctl interface.
 func (c *commands) ioctl(cmd *ioctlCommand) syscall.Errno { return c.Do((*kernel.Command)(cmd)) }
 
@@ -141,7 +127,7 @@ func (c *commands) fail(verb string, errno syscall.Errno, hint string) error {
 		refused = c.driver.refusal()
 	}
 	switch {
-	case c.notOffered(verb, errno):
+	case c.sandbox() != "" && notOffered(verb, errno):
 		err.Hint = ""
 		return c.missing(verb, err, Version{})
 	case kernel.Unsupported(errno):
@@ -250,57 +236,6 @@ func errnoOf(err error) syscall.Errno {
 
 // exCommand is the flag of extended commands.
 const exCommand = abi.IB_USER_VERBS_CMD_FLAG_EXTENDED
-
-// feature describes a verb that a kernel or a driver may not support.
-type feature struct {
-	since Version // the first mainline kernel that has it; zero if Linux 5.10 has it
-
-	// hidden verbs have an ioctl method that the kernel removes for devices whose driver does not
-	// implement it. Its answer is then that of a kernel without the method (uapi_finalize_disable
-	// in uverbs_uapi.c).
-	hidden bool
-}
-
-// features are the verbs that are newer than Linux 5.10 or hidden, by name. The version is the
-// kernel release that added the method.
-var features = sync.OnceValue(func() map[string]feature {
-	return map[string]feature{
-		"REG_DMABUF_MR":    {since: Version{5, 12}},
-		"REG_MR_EX":        {since: Version{6, 17}}, // UVERBS_METHOD_REG_MR; REG_MR is the legacy command
-		"ALLOC_DMAH":       {since: Version{6, 17}, hidden: true},
-		"DEALLOC_DMAH":     {since: Version{6, 17}, hidden: true},
-		"QUERY_PORT_SPEED": {since: Version{7, 0}},
-		"ALLOC_DMABUF":     {since: Version{7, 0}, hidden: true},
-
-		"DEVX_OTHER":      {hidden: true},
-		"DEVX_OBJ_MODIFY": {hidden: true},
-		"DEVX_OBJ_QUERY":  {hidden: true},
-
-		"ALLOC_DM":         {hidden: true},
-		"FREE_DM":          {hidden: true},
-		"REG_DM_MR":        {hidden: true},
-		"CREATE_COUNTERS":  {hidden: true},
-		"READ_COUNTERS":    {hidden: true},
-		"DESTROY_COUNTERS": {hidden: true},
-	}
-})
-
-// runningKernel returns the version of the running kernel, or zero if it is unknown.
-var runningKernel = sync.OnceValue(func() Version {
-	if netlinkrdma.Sandbox() != "" { // its release says nothing
-		return Version{}
-	}
-	return parseRelease(kernelRelease())
-})
-
-// parseRelease returns the version at the start of a kernel's release.
-func parseRelease(release string) Version {
-	var v Version
-	if n, _ := fmt.Sscanf(release, "%d.%d", &v[0], &v[1]); n != 2 {
-		return Version{}
-	}
-	return v
-}
 
 // missing returns the error for a verb that the kernel reports as unknown or not supported. It says
 // whether the kernel or the driver does not support it.

@@ -366,7 +366,7 @@ func TestWrites(t *testing.T) {
 }
 
 // TestWriteRefused: EINVAL may say that write() is refused, as in gVisor, or be the answer to a command.
-// Until a write() has succeeded, the ioctl is asked once for each command, and it decides.
+// Until a write() has succeeded, the ioctl gets each command once, and it decides.
 func TestWriteRefused(t *testing.T) {
 	const refusing = "/proc/self/oom_score_adj" // takes a number as text, and answers EINVAL to anything else
 	for _, x := range []struct {
@@ -389,7 +389,7 @@ func TestWriteRefused(t *testing.T) {
 				asked := 0
 				dev := &answering{answer: func(cmd *Command, byWrite bool) syscall.Errno {
 					if l, ok := cmd.Legacy(); !ok || byWrite || l.Number != abi.IB_USER_VERBS_CMD_REG_MR {
-						t.Errorf("the device is asked for object %d, method %d, by write() %v", cmd.Object, cmd.Method, byWrite)
+						t.Errorf("the device gets object %d, method %d, by write() %v", cmd.Object, cmd.Method, byWrite)
 					}
 					asked++
 					return x.ioctl
