@@ -59,13 +59,14 @@ const eventSize = 8
 // CreateCompChannel creates a completion channel (ibv_create_comp_channel). For a device of the kernel it
 // takes two file descriptors. In gVisor it fails with a [FeatureError]: poll the CQ instead.
 func (d *Device) CreateCompChannel() (*CompChannel, error) {
-	if s := d.cmd.sandbox(); s != "" {
-		// gVisor answers with the number of a descriptor of the host, which may be another file of this process.
-		return nil, &FeatureError{Feature: "CREATE_COMP_CHANNEL", Sandbox: s}
-	}
 	c := &CompChannel{}
 	if err := c.addParents(d, "CompChannel", "DESTROY_COMP_CHANNEL", &d.object); err != nil {
 		return nil, err
+	}
+	if s := d.cmd.sandbox(); s != "" {
+		// gVisor answers with the number of a descriptor of the host, which may be another file of this process.
+		c.removeParents()
+		return nil, &FeatureError{Feature: "CREATE_COMP_CHANNEL", Sandbox: s}
 	}
 	req := abi.CreateCompChannel{}
 	resp := &abi.CreateCompChannelResp{}

@@ -228,7 +228,7 @@ func calls() error {
 
 // dial sends a line to itself through a connection of cm.Dialer, and prints by what it went.
 func dial(address string) error {
-	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 	defer stop()
 	var lc cm.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", address)
@@ -237,14 +237,18 @@ func dial(address string) error {
 	}
 	defer l.Close()
 	go func() {
-		c, err := l.Accept()
-		if err != nil {
-			return
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(c, c) // until the client has closed
+				_ = c.Close()
+			}()
 		}
-		_, _ = io.Copy(c, c) // until the client has closed
-		_ = c.Close()
 	}()
-	d := cm.Dialer{Chosen: func(c cm.Choice) { fmt.Printf("%T, NoRDMA %v\n", c.Conn, c.NoRDMA) }}
+	d := cm.Dialer{FallbackDelay: 30 * time.Second, Chosen: func(c cm.Choice) { fmt.Printf("%T, NoRDMA %v\n", c.Conn, c.NoRDMA) }}
 	c, err := d.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return err
