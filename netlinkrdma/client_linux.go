@@ -24,7 +24,6 @@ type socket interface {
 	Close()
 }
 
-// dialKernel opens a socket in the network namespace of the calling thread.
 // kernelRelease returns the release of the running kernel, or "" if it is unknown.
 func kernelRelease() string {
 	var u unix.Utsname
@@ -34,6 +33,7 @@ func kernelRelease() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
+// dialKernel opens a socket in the network namespace of the calling thread.
 func dialKernel() (socket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)
 	if err != nil {
