@@ -76,7 +76,10 @@ func dialAny(ctx context.Context, addrs []netip.AddrPort, o DialOptions) (*Conn,
 		if err == nil {
 			return c, nil
 		}
-		if errs = append(errs, fmt.Errorf("cm: dial %s: %w", a, err)); ctx.Err() != nil {
+		if _, ok := errors.AsType[*RefusedError](err); !ok { // which names the address
+			err = fmt.Errorf("cm: dial %s: %w", a, err)
+		}
+		if errs = append(errs, err); ctx.Err() != nil {
 			break
 		}
 	}

@@ -2,10 +2,13 @@ package cm
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -45,6 +48,40 @@ var connMistakes = []struct {
 	{"backlog", func(ctx context.Context, l *Listener, a, b *Conn, _ uverbs.SGE, _ Remote) error {
 		return errOf(Listen(ctx, firstAny, ListenOptions{Backlog: -1}))
 	}, "Backlog is -1, allowed: "},
+	{"listener that has no room", func(ctx context.Context, l *Listener, a, b *Conn, _ uverbs.SGE, _ Remote) error {
+		var told refusals
+		full, err := Listen(ctx, firstAny, ListenOptions{Backlog: 1, HalfOpen: 1, ConnOptions: small, Refused: told.add})
+		if err != nil {
+			return err
+		}
+		defer full.Close()
+		c, err := Dial(ctx, full.Addr().String(), DialOptions{ConnOptions: small})
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return told.dial(ctx, full, DialOptions{ConnOptions: small})
+	}, " refuses: \"too many connections are waiting to be accepted"},
+	{"listener that nobody serves", func(ctx context.Context, l *Listener, a, b *Conn, _ uverbs.SGE, _ Remote) error {
+		c, err := rdmacm.OpenChannel()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		id, err := c.NewID(rdmacm.TCP)
+		if err != nil {
+			return err
+		}
+		defer id.Close()
+		if err := errors.Join(id.Bind(rdmacm.Addr{IP: first}), id.Listen(1)); err != nil {
+			return err
+		}
+		addrs, err := id.Addrs()
+		if err != nil {
+			return err
+		}
+		return errOf(Dial(context.WithoutCancel(ctx), netip.AddrPortFrom(addrs.Local.IP, addrs.Local.Port).String(), DialOptions{Timeout: 200 * time.Millisecond}))
+	}, "no answer for 200ms: connection timed out"},
 	{"families that differ", func(ctx context.Context, l *Listener, a, b *Conn, _ uverbs.SGE, _ Remote) error {
 		return errOf(Dial(ctx, l.Addr().String(), DialOptions{LocalAddr: netip.MustParseAddrPort("[::1]:0")}))
 	}, "LocalAddr is [::1]:0, allowed: an address of the family of "},

@@ -94,12 +94,12 @@ func (q *QP) localGID(port uint8, attr PortAttr, peer ib.GID, told *ib.GID) (GID
 		return GIDEntry{}, err
 	}
 	if index != nil {
-		return GIDEntry{}, argErr("Connect", "GID index", *index, "0 to %d, of these in use: %s", attr.GIDTableLen-1, gidList(table))
+		return GIDEntry{}, argErr("Connect", "GID index", *index, "0 to %d, if it is in use; in use are %s", attr.GIDTableLen-1, gidList(table))
 	}
 	usable := table
 	if told != nil && len(table) > 0 {
 		if usable = keepTold(table, peer, *told); len(usable) == 0 {
-			return GIDEntry{}, argErr("Connect", "local GID", told.Addr(), "the GID that Endpoint returned, but port %d of %s has only %s now", port, q.dev.Name(), gidList(table))
+			return GIDEntry{}, argErr("Connect", "local GID", told.Addr(), "the GID that Endpoint returned, if port %d of %s still has it; it has only %s now", port, q.dev.Name(), gidList(table))
 		}
 	}
 	e, ok := ChooseGID(usable, peer)
@@ -107,7 +107,7 @@ func (q *QP) localGID(port uint8, attr PortAttr, peer ib.GID, told *ib.GID) (GID
 		return GIDEntry{}, argErr("Connect", "GID", "chosen by the library", "a used entry, but the GID table of port %d of %s is empty", port, q.dev.Name())
 	}
 	if attr.LinkLayer == ib.LinkLayerEthernet && !peer.IsZero() && peer.Addr().Is4() != e.GID.Addr().Is4() {
-		return GIDEntry{}, argErr("Connect", "remote GID", peer.Addr(), "an address of the family of a local GID: %s", gidList(table))
+		return GIDEntry{}, argErr("Connect", "remote GID", peer.Addr(), "an address of the family of a local GID; they are %s", gidList(table))
 	}
 	return e, nil
 }
@@ -292,8 +292,9 @@ func (q *QP) access() Access {
 const useReady = "use ReadyUD for UD and raw packet, and ReadyDC for DCI and DCT"
 
 // ReadyUD moves a UD queue pair from [ib.QPReset] to [ib.QPRTS], in which it can send and receive. It
-// receives datagrams that carry qkey. Only a privileged process may use a Q_Key with the highest
-// bit set. A raw packet QP has no Q_Key; qkey must be 0. The P_Key is the one of [QP.Init].
+// receives datagrams that carry qkey; others are dropped without an error at either side, which some ports
+// count ([PortAttr.QKeyViolCount]). Only a privileged process may use a Q_Key with the highest bit set. A
+// raw packet QP has no Q_Key; qkey must be 0. The P_Key is the one of [QP.Init].
 func (q *QP) ReadyUD(qkey uint32) error {
 	if err := q.usable(); err != nil {
 		return err

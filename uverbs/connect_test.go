@@ -125,7 +125,7 @@ func TestConnectRefused(t *testing.T) {
 		{"QPN", PathOptions{}, "10.1.0.2", func(_ *fakeQP, e *Endpoint) { e.QPN = 1 << 24 }, "remote QPN is 16777216, allowed: 0 to 16777215"},
 		{"PSN", PathOptions{}, "10.1.0.2", func(_ *fakeQP, e *Endpoint) { e.PSN = 1 << 24 }, "remote PSN is 16777216"},
 		{"no GID", PathOptions{}, "::", nil, "remote GID is zero"},
-		{"GID index", PathOptions{GIDIndex: new(3)}, "10.1.0.2", nil, "GID index is 3, allowed: 0 to 3, of these in use: 0: fe80:"},
+		{"GID index", PathOptions{GIDIndex: new(3)}, "10.1.0.2", nil, "GID index is 3, allowed: 0 to 3, if it is in use; in use are 0: fe80:"},
 		{"negative GID index", PathOptions{GIDIndex: new(-1)}, "10.1.0.2", nil, "GID index is -1, allowed: 0 to 3"},
 		{"long GID table", PathOptions{GIDIndex: new(300)}, "10.1.0.2", func(f *fakeQP, _ *Endpoint) { f.gids[1].GIDIndex, f.port.GIDTblLen = 300, 400 }, "GID index is 300, allowed: 0 to 255"},
 		{"empty table", PathOptions{}, "10.1.0.2", func(f *fakeQP, _ *Endpoint) { f.gids = nil }, "the GID table of port 1 of rxe0 is empty"},
@@ -203,7 +203,7 @@ func TestConnectFromEndpoint(t *testing.T) {
 			f.calls = nil
 			err := f.qp.Connect(t.Context(), Endpoint{QPN: 77, GID: gid(t, c.peer)})
 			if c.from < 0 {
-				if err == nil || !strings.Contains(err.Error(), "local GID is 10.1.0.1, allowed: the GID that Endpoint returned, but port 1 of") {
+				if err == nil || !strings.Contains(err.Error(), "local GID is 10.1.0.1, allowed: the GID that Endpoint returned, if port 1 of rxe0 still has it; it has only 0:") {
 					t.Errorf("error %v", err)
 				}
 			} else {

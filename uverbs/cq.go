@@ -79,6 +79,7 @@ type CQ struct {
 	region         *mmio.Region
 	awaitFirstRecv atomic.Int32 // number of QPs that wait for the first message of their peer
 	armed          atomic.Bool  // Wait has armed the CQ and its channel has not returned the event yet
+	overrun        atomic.Bool  // WaitEvent has returned EventCQErr
 }
 
 // CreateCQ creates a completion queue (ibv_create_cq, ibv_create_cq_ex). [CQ.Cap] returns its size.

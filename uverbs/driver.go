@@ -134,7 +134,7 @@ type capabilities struct {
 	// briefCommands means that brief commands return without waiting for hardware, so that they need
 	// not be announced to Go's scheduler.
 	briefCommands bool
-	// noRouteStatus means that a send without a route to the peer fails with WCLocQPOpErr.
+	// noRouteStatus means that a send without a route to the peer fails with WCLocQPOpErr or WCLocProtErr.
 	noRouteStatus bool
 	// pinsRings means that rings are memory of the program, which counts against RLIMIT_MEMLOCK.
 	pinsRings bool

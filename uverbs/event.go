@@ -13,7 +13,7 @@ type EventType uint32
 
 // Event types (IBV_EVENT_CQ_ERR and following). Each comment names the field of [Event] that is set.
 const (
-	EventCQErr             EventType = iota // CQ: a completion was lost because the CQ was full; cards and software devices then put no more into it
+	EventCQErr             EventType = iota // CQ: a completion was lost because the CQ was full, told once; cards and software devices put no more into it
 	EventQPFatal                            // QP: a fatal error
 	EventQPReqErr                           // QP: the transport refused a request
 	EventQPAccessErr                        // QP: a local access was not allowed
@@ -109,7 +109,8 @@ func (e Event) String() string {
 //   - EventPortErr and EventPortActive when the network interface goes down and up (up to Linux
 //     6.12 EventPortActive may come twice);
 //   - EventGIDChange when an address of the interface is added or removed;
-//   - EventCQErr when a completion finds its CQ full;
+//   - EventCQErr when a completion finds its CQ full. rxe repeats it for each completion, and WaitEvent
+//     returns it once per CQ;
 //   - EventSQDrained in state SQD;
 //   - EventSRQLimitReached;
 //   - EventQPLastWQEReached when a QP with an SRQ enters the error state (Linux 6.12, not 6.1);
@@ -152,7 +153,7 @@ func (d *Device) WaitEvent(ctx context.Context) (Event, error) {
 	}
 }
 
-// readEvent reads one event; ok is false if its object is closed.
+// readEvent reads one event; ok is false if its object is closed, or the program knows the event.
 func (d *Device) readEvent() (ev Event, ok bool, err error) {
 	desc := &d.asyncDesc
 	n, err := d.async.Read(bytesOf(desc))
@@ -172,6 +173,7 @@ func (d *Device) event(t EventType, element uint64) (ev Event, ok bool) {
 	switch t {
 	case EventCQErr:
 		ev.CQ, ok = d.target(element).(*CQ)
+		ok = ok && !ev.CQ.overrun.Swap(true)
 	case EventQPFatal, EventQPReqErr, EventQPAccessErr, EventCommEst, EventSQDrained, EventPathMig, EventPathMigErr, EventQPLastWQEReached:
 		if ev.QP, ok = d.target(element).(*QP); ok && (t == EventQPFatal || t == EventQPReqErr || t == EventQPAccessErr) {
 			ev.QP.SetErrCause(eventCause(t.String()))

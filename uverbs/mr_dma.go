@@ -105,7 +105,7 @@ func (m *MR) registerDMABuf(p *PD, s *region, h *DMAH, fd int) error {
 // dmabufHint explains a refused dma-buf.
 func dmabufHint(errno syscall.Errno) string {
 	if errno == syscall.EINVAL || errno == syscall.EBADF {
-		return "the file may not be a dma-buf, or the adapter may not support it: mlx5_ib needs one that changes regions by work requests (UMR)"
+		return "the file may not be a dma-buf; or the adapter may not support it: mlx5_ib needs one that changes regions by work requests (UMR)"
 	}
 	return ""
 }

@@ -82,7 +82,7 @@ func Retry(ctx context.Context, full func(error) bool, try func() error) error {
 
 // tried adds to an error how often it was tried, and why it is not tried again.
 func tried(ctx context.Context, err error, tries int, begin time.Time) error {
-	return fmt.Errorf("%w, at %d attempts in %v: %w", err, tries, time.Since(begin).Round(time.Millisecond), ctx.Err())
+	return fmt.Errorf("%w; at %d attempts in %v: %w", err, tries, time.Since(begin).Round(time.Millisecond), ctx.Err())
 }
 
 // passes reports whether err is a rejection as stale, or without any reason.

@@ -61,7 +61,7 @@ func TestRetrySaysWhy(t *testing.T) {
 		cancel()
 		return ctx.Err()
 	})
-	if !errors.Is(err, full) || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), ", at 3 attempts in ") {
+	if !errors.Is(err, full) || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "; at 3 attempts in ") {
 		t.Error(err)
 	}
 }

@@ -1,8 +1,6 @@
 package conformance
 
 import (
-	"errors"
-	"net/netip"
 	"os"
 	"slices"
 	"syscall"
@@ -253,33 +251,4 @@ var callMistakes = []mistake{
 		must(t, err, cq.Close())
 		return second(cq.Poll(make([]uverbs.WC, 1)))
 	}, mine: "CQ ... file already closed"},
-
-	// The environment.
-	{name: "device that there is not", alone: true, call: func(t *testing.T, a, b *side) error {
-		return second(uverbs.Open("mlx5_77", uverbs.OpenOptions{}))
-	}, mine: "open mlx5_77: no device of this name ... devices here: "},
-	{name: "network interface that there is not", alone: true, call: func(t *testing.T, a, b *side) error { return second(uverbs.OpenNetdev("eth77")) },
-		mine: "eth77"},
-	{name: "address of another host", alone: true, call: func(t *testing.T, a, b *side) error {
-		return second(uverbs.OpenAddr(netip.MustParseAddr("192.0.2.77")))
-	}, mine: "192.0.2.77: this host has no such address; it has "},
-	{name: "too few descriptors", alone: true, call: func(t *testing.T, a, b *side) (err error) {
-		var old syscall.Rlimit
-		must(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old))
-		f, err := os.Open(os.DevNull)
-		must(t, err)
-		must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: uint64(f.Fd()) + 1, Max: old.Max}), f.Close())
-		defer func() { must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old)) }()
-		var all []*uverbs.CompChannel
-		for err == nil {
-			var ch *uverbs.CompChannel
-			if ch, err = a.dev.CreateCompChannel(); err == nil {
-				all = append(all, ch)
-			}
-		}
-		for _, ch := range all {
-			err = errors.Join(err, ch.Close())
-		}
-		return err
-	}, mine: "too many open files: the limit of descriptors is ... ulimit -n"},
 }

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/goverbs/goverbs/uverbs"
@@ -8,7 +9,7 @@ import (
 )
 
 // mistakes is the table of all mistakes.
-var mistakes = append(requestMistakes, callMistakes...)
+var mistakes = slices.Concat(requestMistakes, callMistakes, hostMistakes)
 
 // noNak is what a request gets that rxe before Linux 6.0 does not answer.
 const noNak = "transport retry counter exceeded: "
@@ -89,6 +90,13 @@ var requestMistakes = []mistake{
 		must(t, b.qp.PostRecv(9, b.mr.SGE(0, 64)))
 		return datagram(1, wayTo(t, a, b), b, a.mr.SGE(0, 64))
 	}, theirs: "the receive of 64 bytes is too short; a datagram needs 40 bytes more than its data, for the GRH"},
+	{name: "receive that is shorter than a GRH", o: ud, request: func(t *testing.T, a, b *side) uverbs.SendWR {
+		must(t, b.qp.PostRecv(9, b.mr.SGE(0, uverbs.GRHSize-1)))
+		return datagram(1, wayTo(t, a, b), b)
+	}, theirs: "the receive of 39 bytes is too short; a datagram needs 40 bytes more than its data, for the GRH"},
+	{name: "datagram above the port's MTU", o: ud, request: func(t *testing.T, a, b *side) uverbs.SendWR {
+		return datagram(1, wayTo(t, a, b), b, a.mr.SGE(0, 5000))
+	}, mine: "local length error: the datagram of 5000 bytes exceeds the port's MTU; ", on: map[string]string{"rxe": ""}}, // which drops it
 	{name: "receive of an SRQ too short", ib: true, request: func(t *testing.T, a, b *side) uverbs.SendWR {
 		_, srq := newSRQ(t, a.dev, uverbs.SRQOptions{})
 		o := refusing

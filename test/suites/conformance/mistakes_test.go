@@ -20,7 +20,7 @@ type mistake struct {
 	atomics bool // the mistake needs a device with atomics
 
 	// request returns the work request of a side that fails, and call makes the call that is refused. A row
-	// has one of them. call gets sides that are not connected if alone is set, and b is nil then.
+	// has one of them. They get sides that are not connected if alone is set.
 	request func(t *testing.T, a, b *side) uverbs.SendWR
 	call    func(t *testing.T, a, b *side) error
 	alone   bool
@@ -29,7 +29,8 @@ type mistake struct {
 	far    string            // that error without what it knows of a peer in the same program
 	theirs string            // the error of the peer's receive; empty if it has none
 	old    string            // mine on rxe before Linux 6.0, where it differs
-	on     map[string]string // mine by driver, or theirs by "their " and the driver, where it differs
+	on     map[string]string // mine by driver, or theirs by "their " and the driver, where it differs; empty if it works
+	since  uverbs.Version    // the first kernel on which it works, or zero
 }
 
 // write is a signalled WRITE of 100 bytes from a to b.
@@ -58,6 +59,7 @@ func saysAll(t *testing.T, whose string, err error, words string) {
 	if err == nil {
 		t.Fatalf("%s: no error, want %q", whose, words)
 	}
+	t.Logf("%s: %v", whose, err)
 	if first := firstSentence(err); len(first) >= 120 {
 		t.Errorf("%s: the first sentence has %d characters, want less than 120: %v", whose, len(first), err)
 	}
@@ -81,6 +83,9 @@ func (m *mistake) words(t *testing.T) (mine, theirs string) {
 	if w, ok := m.on[driverName()]; ok {
 		mine = w
 	}
+	if v := m.since; v != (uverbs.Version{}) && since(t, v[0], v[1]) {
+		mine = ""
+	}
 	if w, ok := m.on["their "+driverName()]; ok {
 		theirs = w
 	}
@@ -103,6 +108,13 @@ func TestMistakes(t *testing.T) {
 	makeMistakes(t, requestMistakes)
 }
 
+// TestHostMistakes posts and makes what fails for what the host has not.
+func TestHostMistakes(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
+	testenv.Guest(t)
+	makeMistakes(t, hostMistakes)
+}
+
 // TestMistakenCalls makes each call that is refused.
 func TestMistakenCalls(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
@@ -121,6 +133,9 @@ func makeMistakes(t *testing.T, table []mistake) {
 				testenv.Skip(t, noAtomics(dev))
 			}
 			for _, turned := range []bool{false, true} {
+				if turned && m.alone { // both directions are the same
+					break
+				}
 				a, b := newSide(t, dev, m.o), newSide(t, dev, m.o)
 				if !m.alone && m.o.Type != ib.UD {
 					connect(t, a, b)
@@ -139,7 +154,11 @@ func (m *mistake) check(t *testing.T, a, b *side) {
 	t.Helper()
 	mine, theirs := m.words(t)
 	if m.call != nil {
-		saysAll(t, "the caller", m.call(t, a, b), mine)
+		if err := m.call(t, a, b); mine != "" {
+			saysAll(t, "the caller", err, mine)
+		} else {
+			must(t, err)
+		}
 		return
 	}
 	wrs := []uverbs.SendWR{m.request(t, a, b), send(flushedID, a.mr.SGE(0, 1))}

@@ -62,7 +62,8 @@ func TestDatagramLost(t *testing.T) {
 				c.change(&wr)
 			}
 			a.fill(0, c.length, 50)
-			must(t, a.qp.PostSend(wr))
+			counted, err := b.dev.QueryPort(1)
+			must(t, err, a.qp.PostSend(wr))
 			if name == "longer than the MTU" && !onRxe {
 				if wc := a.next(t); wc.ID != 2 || wc.Status != uverbs.WCLocLenErr {
 					t.Errorf("completion of %d: %v, want of 2 with %v", wc.ID, a.qp.Err(&wc), uverbs.WCLocLenErr)
@@ -85,6 +86,9 @@ func TestDatagramLost(t *testing.T) {
 			}
 			b.none(t)
 			b.holds(t, 0, before)
+			if attr, err := b.dev.QueryPort(1); onRxe && name == "other Q_Key" && (err != nil || attr.QKeyViolCount != counted.QKeyViolCount+1) {
+				t.Errorf("port has counted %d wrong Q_Keys, %v, want one more than %d", attr.QKeyViolCount, err, counted.QKeyViolCount)
+			}
 
 			if c.recv == 0 {
 				must(t, b.qp.PostRecv(1, b.mr.SGE(0, 1000)))

@@ -37,38 +37,6 @@ func setLink(t *testing.T, dev *uverbs.Device, netdev string, up bool) {
 	t.Fatalf("port of %s does not become %s", netdev, state)
 }
 
-func TestPortDown(t *testing.T) {
-	testenv.Guest(t)
-	testenv.NeedsLinks(t)
-	must(t, netlinkrdma.DeleteLink("rxe1"))
-	t.Cleanup(func() { addLink(t, "rxe1", rig.Netdevs[1]) })
-	// A pair of its own: the addresses of ve0 and ve1 would not survive being down.
-	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "td0"}, PeerName: "td1"}))
-	link, err := netlink.LinkByName("td0")
-	must(t, err)
-	t.Cleanup(func() { must(t, netlink.LinkDel(link)) })
-	peer, err := netlink.LinkByName("td1")
-	must(t, err, netlink.LinkSetUp(peer), netlink.LinkSetUp(link))
-	must(t, netlinkrdma.AddLink("rxetd", "rxe", "td0"))
-	t.Cleanup(func() { must(t, netlinkrdma.DeleteLink("rxetd")) })
-
-	dev := openDevice(t, "rxetd")
-	setLink(t, dev, "td0", true)
-	s := newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{GIDIndex: new(0)}}) // it has no IPv4 address
-	e, err := s.qp.Endpoint()
-	must(t, err)
-	setLink(t, dev, "td0", false)
-	for _, err := range []error{
-		s.qp.Connect(t.Context(), e),
-		func() error { _, err := s.qp.Endpoint(); return err }(),
-	} {
-		if !errors.Is(err, syscall.ENETDOWN) {
-			t.Errorf("%v is not ENETDOWN", err)
-		}
-		says(t, err, "port 1 is DOWN", "ip link set td0 up")
-	}
-}
-
 // TestUnreachablePeer checks the error for a peer that cannot be reached: it names the local GID,
 // the network interface and what is missing there.
 func TestUnreachablePeer(t *testing.T) {

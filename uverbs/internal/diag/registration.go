@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -83,14 +84,17 @@ func (r *Registration) memory() (m memory, ok bool) {
 // hint names the limit that the registration exceeds: locked memory, mappings, or the device's.
 func (m *memory) hint(r *Registration) string {
 	noLimit, forAll := m.memlock == unlimited, r.MemlockForAll != ""
+	const raise = "raise it (ulimit -l unlimited, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 for a container)"
+	if !noLimit && !m.status.known {
+		return fmt.Sprintf("RLIMIT_MEMLOCK is %d bytes, likely too few for %d more; /proc does not show what is in use; %s", m.memlock, r.Length, raise)
+	}
 	if used := max(m.status.pinned, m.status.locked); !noLimit && (forAll || !m.status.mayLock) && used+r.Length > m.memlock {
 		or := " or give the process CAP_IPC_LOCK"
 		if forAll {
 			or = "; " + r.MemlockForAll + " counts it in spite of CAP_IPC_LOCK"
 		}
-		return fmt.Sprintf("RLIMIT_MEMLOCK is %d bytes, too few for %d more; in use are %d pinned and %d locked; "+
-			"raise it (ulimit -l unlimited, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 for a container)%s",
-			m.memlock, r.Length, m.status.pinned, m.status.locked, or)
+		return fmt.Sprintf("RLIMIT_MEMLOCK is %d bytes, too few for %d more; in use are %d pinned and %d locked; %s%s",
+			m.memlock, r.Length, m.status.pinned, m.status.locked, raise, or)
 	}
 	why := fmt.Sprintf("RLIMIT_MEMLOCK of %d bytes leaves room", m.memlock)
 	switch {
@@ -139,12 +143,13 @@ func countMaps() uint64 {
 type processStatus struct {
 	locked, pinned uint64 // VmLck and VmPin, in bytes
 	mayLock        bool   // RLIMIT_MEMLOCK is no limit: it has CAP_IPC_LOCK where that counts
+	known          bool   // the rest could be read
 }
 
-// readStatus reads /proc/self/status. A capability counts only in the initial user namespace,
-// which maps every user ID to itself.
+// readStatus reads the status of this thread: a thread may have dropped capabilities by itself. A capability
+// counts only in the initial user namespace, which maps every user ID to itself.
 func readStatus() (st processStatus) {
-	f, err := os.Open("/proc/self/status")
+	f, err := os.Open("/proc/thread-self/status")
 	if err != nil {
 		return st
 	}
@@ -159,6 +164,7 @@ func readStatus() (st processStatus) {
 		case "VmPin":
 			st.pinned = kb << 10
 		case "CapEff":
+			st.known = true
 			caps, err := strconv.ParseUint(value, 16, 64)
 			st.mayLock = err == nil && caps&(1<<capIPCLock) != 0
 		}
@@ -205,7 +211,6 @@ func mappings(r io.Reader) func(yield func(mapping) bool) {
 // mappingHint says which part of the memory cannot be registered, and why, from the mappings of the process.
 func (r *Registration) mappingHint(maps io.Reader) string {
 	next, end := r.Start, r.Start+r.Length
-	var last mapping
 	for m := range mappings(maps) {
 		if m.end <= next {
 			continue
@@ -219,15 +224,30 @@ func (r *Registration) mappingHint(maps io.Reader) string {
 		case r.Write && m.perms[1] != 'w':
 			return fmt.Sprintf("the memory at %#x is not writable (%s); the access needs it", next, m.perms)
 		}
-		last, next = m, m.end
-		if next >= end {
-			what := "its pages"
-			if last.name != "" {
-				what = "the pages of " + last.name
-			}
-			return fmt.Sprintf("%s cannot be pinned; memory of a device is registered as a dma-buf (RegDMABuf), a file has no pages past its end, "+
-				"and before Linux 6.2 the mapping of a file must be private or writable, even for reading", what)
+		if next = m.end; next >= end {
+			return m.notPinned(r.Write)
 		}
 	}
 	return fmt.Sprintf("the memory at %#x is not mapped", next)
+}
+
+// notPinned says why the pages of memory that has the rights may not be pinned, the likeliest cause first.
+func (m *mapping) notPinned(write bool) string {
+	end := "the file ends before the memory: " + m.name
+	inMemory := strings.HasPrefix(m.name, "/memfd:") || strings.HasPrefix(m.name, "/dev/shm/")
+	shared, name, why := m.perms[3] == 's', m.name, ""
+	switch {
+	case m.name == "":
+		return "its pages cannot be pinned"
+	case m.name[0] != '/': // such as [heap]
+	case strings.HasPrefix(m.name, "/dev/") && !inMemory:
+		why = "; memory of a device is registered as a dma-buf (RegDMABuf)"
+	case shared && m.perms[1] != 'w':
+		name, why = filepath.Base(name), "; before Linux 6.2 the mapping of a file must be private or writable, even for reading; or "+end
+	case shared && write && !inMemory:
+		name, why = filepath.Base(name), "; since Linux 6.5 a shared file can be registered for writing in tmpfs and hugetlbfs only; or "+end
+	default:
+		name, why = filepath.Base(name), "; likely "+end
+	}
+	return "the pages of " + name + " cannot be pinned" + why
 }

@@ -121,6 +121,7 @@ func TestCompletionHint(t *testing.T) {
 		{Completion{Status: RemInvReqErr, SendInv: true}, "the key that it invalidates is likely not valid there; it must be one of an MR or MW that the peer's QP may invalidate; or the peer's"},
 		{Completion{Status: LocProtErr, Request: bad}, fault},
 		{Completion{Status: LocProtErr, Request: good}, "an SGE is not valid; it is outside its MR, has a wrong lkey, or the MR does not have AccessLocalWrite"},
+		{Completion{Status: LocProtErr, Request: good, NoRoute: true}, NoRoute},
 		{Completion{Status: LocProtErr}, "an SGE is not valid; it"},
 		{Completion{Status: MWBindErr, Request: good}, ""},
 		{Completion{Status: MWBindErr, Request: bad}, fault},
