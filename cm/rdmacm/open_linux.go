@@ -45,6 +45,10 @@ func openHint(dev netlinkrdma.CharDev, path string, err error) string {
 	case errors.Is(err, syscall.EPERM):
 		return fmt.Sprintf(" (a device control group forbids it; in a container: --device %s, else allow character device %d:%d)", path, dev.Major, dev.Minor)
 	case errors.Is(err, syscall.EACCES):
+		var fsys unix.Statfs_t
+		if unix.Statfs(path, &fsys) == nil && fsys.Flags&unix.ST_NODEV != 0 {
+			return fmt.Sprintf(" (its mount has the option nodev; in a container: --device %s, else mount it without)", path)
+		}
 		st, err := os.Stat(path)
 		if err != nil { // a parent directory denies access
 			return ""

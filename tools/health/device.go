@@ -170,8 +170,12 @@ func (m *machine) checkNode(f Finding, cd netlinkrdma.CharDev, bad Level, what s
 	case errors.Is(err, fs.ErrPermission):
 		f.see("%s", err)
 		switch {
+		case n.mode&0o006 == 0o006:
+			inContainer()
+			f.fix("mount its directory without the option nodev, or have the security module permit it")
+			return f.conclude(bad, "%s cannot be opened, although its mode permits it: likely it is on a mount with nodev", file)
 		case m.who.uid == 0:
-			f.fix("give the process CAP_DAC_OVERRIDE or chmod 666 %s; look for nodev among the mount options of /dev", file)
+			f.fix("give the process CAP_DAC_OVERRIDE or chmod 666 %s", file)
 		case n.mode&0o060 == 0o060 && n.gid != 0:
 			f.fix("add the user to group %d: usermod -aG %d USER", n.gid, n.gid)
 		default:

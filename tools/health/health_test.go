@@ -267,9 +267,12 @@ var doctorCases = []struct {
 		p.openNode = openFails(syscall.EACCES)
 	}, id: "chardev", level: LevelError, words: []string{"usermod -aG 77"}},
 	{name: "node closed to root", ill: func(p patient) {
+		p.files["dev/infiniband/uverbs0"] = charFile(0o600, 77, 231, 192)
 		p.who.uid = 0
 		p.openNode = openFails(syscall.EACCES)
-	}, id: "chardev", level: LevelError, words: []string{"CAP_DAC_OVERRIDE", "nodev"}},
+	}, id: "chardev", level: LevelError, words: []string{"CAP_DAC_OVERRIDE"}},
+	{name: "node of a mount without devices", ill: func(p patient) { p.openNode = openFails(syscall.EACCES) }, id: "chardev", level: LevelError,
+		words: []string{"although its mode permits it", "nodev"}},
 	{name: "control group", ill: func(p patient) { p.openNode = openFails(syscall.EPERM) }, id: "chardev", level: LevelError, words: []string{"control group", "DeviceAllow"}},
 	{name: "control group in a container", ill: func(p patient) {
 		p.files[".dockerenv"] = &fstest.MapFile{}
@@ -279,6 +282,7 @@ var doctorCases = []struct {
 	{name: "user namespace", ill: func(p patient) { p.files["proc/self/uid_map"].Data = []byte("0 100000 65536\n") }, works: true, id: "container", level: LevelInfo, words: []string{"uid_map"}},
 	{name: "gone", ill: func(p patient) { p.openNode = openFails(syscall.ENXIO) }, id: "chardev", level: LevelError, words: []string{"no such device or address"}},
 	{name: "cm closed", ill: func(p patient) {
+		p.files["dev/infiniband/rdma_cm"] = charFile(0o600, 0, 10, 124)
 		p.openNode = func(path string) error {
 			if strings.HasSuffix(path, "rdma_cm") {
 				return syscall.EACCES

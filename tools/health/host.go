@@ -148,6 +148,9 @@ func (m *machine) checkNamespace() Finding {
 	return f.conclude(LevelOK, "%s: devices are seen in every network namespace", mode)
 }
 
+// allowNetlink fixes a sandbox in which devices cannot be found.
+const allowNetlink = "docker run --security-opt seccomp=FILE that allows netlink sockets, or let the sandbox have /sys"
+
 // checkDevices lists the devices.
 func (m *machine) checkDevices(devs []netlinkrdma.Device, infos []uverbs.DeviceInfo, err error, names []string) Finding {
 	f := Finding{Code: CodeDevices}
@@ -161,6 +164,10 @@ func (m *machine) checkDevices(devs []netlinkrdma.Device, infos []uverbs.DeviceI
 	}
 	if err != nil {
 		f.see("%s", err)
+		if errors.Is(err, fs.ErrPermission) {
+			f.fix(allowNetlink)
+			return f.conclude(LevelError, "the devices cannot be listed: a sandbox forbids netlink, and /sys does not show them")
+		}
 		f.fix("modprobe ib_uverbs; without RDMA hardware also modprobe rdma_rxe")
 		f.fix("%s", softHint)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EPROTONOSUPPORT) {
@@ -212,6 +219,10 @@ func (m *machine) checkCM(cd netlinkrdma.CharDev, err error) Finding {
 		if m.sandbox != "" {
 			f.fix("use verbs without it, or cm.Dialer and cm.ListenConfig, which use TCP then")
 			return f.conclude(LevelInfo, "no connection manager: the sandbox %s does not offer it", m.sandbox)
+		}
+		if errors.Is(err, fs.ErrPermission) {
+			f.fix(allowNetlink)
+			return f.conclude(LevelWarning, "the connection manager cannot be found: a sandbox forbids netlink, and /sys does not show it")
 		}
 		f.fix("modprobe rdma_ucm")
 		return f.conclude(LevelWarning, "no connection manager: rdma_ucm is not loaded")

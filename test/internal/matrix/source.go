@@ -141,6 +141,7 @@ var titles = map[string]string{
 	"test/suites/interop/iwarp_ports_test.go":  "iWARP ports",
 	"test/suites/interop/mixed_test.go":        "several drivers in one machine",
 	"test/suites/interop/perf_dc_test.go":      "verbs perf",
+	"test/suites/interop/sandbox_test.go":      "sandboxes",
 	"test/suites/interop/perf_host_test.go":    "verbs perf",
 	"test/suites/interop/perf_options_test.go": "verbs perf",
 	"test/suites/interop/ece_test.go":          "interoperability with rdma-core",

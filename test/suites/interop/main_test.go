@@ -2,6 +2,7 @@ package interop
 
 import (
 	_ "embed"
+	"fmt"
 	"os"
 	"testing"
 
@@ -19,6 +20,13 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if what := os.Getenv(sandboxEnv); what != "" {
+		if err := inSandbox(what); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	os.Exit(testenv.MainFor(m, map[string]string{"rxe": lacking, "mlx5": lackingMLX5, "siw": lackingSiw}))
 }
 
