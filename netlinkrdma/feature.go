@@ -43,7 +43,7 @@ func (e *FeatureError) Error() string {
 	case e.Driver != "":
 		text += " by driver " + e.Driver
 	case e.Since != Version{}:
-		text += fmt.Sprintf(" by this kernel (since Linux %s)", e.Since)
+		text += fmt.Sprintf(" by this kernel (needs Linux %s)", e.Since)
 	case errors.Is(e.Err, syscall.ENOTTY):
 		text += " without ioctl"
 	default:

@@ -58,7 +58,7 @@ func openKernelMonitor(t *testing.T) *Monitor {
 	m, err := OpenMonitor()
 	var f *FeatureError
 	if errors.As(err, &f) && f.Since != (Version{6, 12}) {
-		t.Errorf("%v, want that Linux has it since 6.12", err)
+		t.Errorf("%v, want that it needs Linux 6.12", err)
 	}
 	testenv.Skip(t, err)
 	must(t, err)

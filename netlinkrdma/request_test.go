@@ -112,7 +112,7 @@ func TestMissingFeatures(t *testing.T) {
 		want  string
 		since Version
 	}{
-		{"contexts", unix.EINVAL, "list of contexts not supported by this kernel (since Linux 5.13): list contexts of rxe0: invalid argument", Version{5, 13}},
+		{"contexts", unix.EINVAL, "list of contexts not supported by this kernel (needs Linux 5.13): list contexts of rxe0: invalid argument", Version{5, 13}},
 		{"counters", unix.EINVAL, "hardware counters not supported by driver rxe: read counters of rxe0: invalid argument", Version{}},
 		{"status", unix.EINVAL, "hardware counters not supported by driver rxe: read counters of rxe0: invalid argument", Version{}},
 		{"bind", unix.ENOMEM, "counters of QPs not supported by driver rxe: give a counter to QP 17 of rxe0", Version{}},
@@ -121,13 +121,13 @@ func TestMissingFeatures(t *testing.T) {
 		{"raw", unix.EINVAL, "raw dump of QPs, at least of this one, not supported by driver rxe: dump QP 17 of rxe0: invalid argument", Version{}},
 		{"raw", unix.EOPNOTSUPP, "raw dump of QPs, at least of this one, not supported by driver rxe", Version{}},
 		{"raw list", unix.EINVAL, "raw dump of SRQs (Linux 6.7 or later) not supported by driver rxe: list raw SRQs of rxe0", Version{}},
-		{"pools", unix.EINVAL, "FRMR pools not supported by this kernel (since Linux 7.1): list FRMR pools of rxe0", Version{7, 1}},
-		{"pin", unix.EINVAL, "FRMR pool with this key not supported by this kernel (since Linux 7.1)", Version{7, 1}},
+		{"pools", unix.EINVAL, "FRMR pools not supported by this kernel (needs Linux 7.1): list FRMR pools of rxe0", Version{7, 1}},
+		{"pin", unix.EINVAL, "FRMR pool with this key not supported by this kernel (needs Linux 7.1)", Version{7, 1}},
 		{"pin", unix.EOPNOTSUPP, "FRMR pool with this key not supported by driver rxe: pin 8 memory regions with key 0:10:0:0 of rxe0", Version{}},
-		{"aging", unix.EINVAL, "FRMR pools not supported by this kernel (since Linux 7.1)", Version{7, 1}},
-		{"add dev", unix.EINVAL, "sub-device of type SMI not supported by this kernel (since Linux 6.11)", Version{6, 11}},
+		{"aging", unix.EINVAL, "FRMR pools not supported by this kernel (needs Linux 7.1)", Version{7, 1}},
+		{"add dev", unix.EINVAL, "sub-device of type SMI not supported by this kernel (needs Linux 6.11)", Version{6, 11}},
 		{"add dev", unix.EOPNOTSUPP, "sub-device of type SMI not supported by driver rxe: add device smi0 of type SMI to rxe0", Version{}},
-		{"delete dev", unix.EINVAL, "deletion of sub-devices not supported by this kernel (since Linux 6.11)", Version{6, 11}},
+		{"delete dev", unix.EINVAL, "deletion of sub-devices not supported by this kernel (needs Linux 6.11)", Version{6, 11}},
 	} {
 		err := deviceCalls[tt.call](fakeClient(t, rxeKernel(refusing(tt.errno))), fakeRXE)
 		var f *FeatureError
@@ -282,7 +282,7 @@ func TestListInPieces(t *testing.T) {
 func TestMonitorMissing(t *testing.T) {
 	c := fakeClient(t, func(r request) []datagram { return r.one(nla(abi.RDMA_NLDEV_SYS_ATTR_NETNS_MODE, []byte{1})) })
 	_, err := c.openMonitor()
-	const want = "netlinkrdma: monitor not supported by this kernel (since Linux 6.12)"
+	const want = "netlinkrdma: monitor not supported by this kernel (needs Linux 6.12)"
 	if !errors.Is(err, errors.ErrUnsupported) || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}

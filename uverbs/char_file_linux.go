@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 	"golang.org/x/sys/unix"
 )
 
@@ -70,11 +71,9 @@ func (i *DeviceInfo) openHint(err error) string {
 		return fmt.Sprintf(" (the file does not exist; in a container: --device %s, else run udev or %s)", i.CharDev, i.mknod())
 	case errors.Is(err, syscall.EPERM):
 		return fmt.Sprintf(" (the device control group forbids it; in a container: --device %s, else allow character device %d:%d)", i.CharDev, i.char.Major, i.char.Minor)
+	case errors.Is(err, fs.ErrPermission) && kernel.NoDev(i.CharDev):
+		return fmt.Sprintf(" (its mount has the option nodev; in a container: --device %s, else mount it without)", i.CharDev)
 	case errors.Is(err, fs.ErrPermission):
-		var fsys unix.Statfs_t
-		if unix.Statfs(i.CharDev, &fsys) == nil && fsys.Flags&unix.ST_NODEV != 0 {
-			return fmt.Sprintf(" (its mount has the option nodev; in a container: --device %s, else mount it without)", i.CharDev)
-		}
 		st, serr := os.Stat(i.CharDev)
 		if serr != nil {
 			return ""

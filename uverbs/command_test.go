@@ -119,7 +119,7 @@ func TestErrorTexts(t *testing.T) {
 		{postErr(3, ErrTooManySGE), "uverbs: post: work request 3: SGL: too many SGEs for this QP"},
 		{postErr(0, errNothingBegun), "uverbs: post: work request 0: no work request was begun"},
 		{postErr(2, errNoAtomics), "uverbs: post: work request 2: Opcode: atomics not supported by this kernel: atomic_cap of the device is ATOMIC_NONE"},
-		{&FeatureError{Feature: "dm", Since: Version{5, 12}}, "uverbs: dm not supported by this kernel (since Linux 5.12)"},
+		{&FeatureError{Feature: "dm", Since: Version{5, 12}}, "uverbs: dm not supported by this kernel (needs Linux 5.12)"},
 		{&FeatureError{Feature: "dm", Driver: "rxe"}, "uverbs: dm not supported by driver rxe"},
 		{&FeatureError{Feature: "dm", Driver: "rxe", Err: &Error{Op: "ALLOC_DM", Device: "rxe0", Errno: syscall.EOPNOTSUPP}},
 			"uverbs: dm not supported by driver rxe: rxe0: ALLOC_DM: operation not supported"},

@@ -292,9 +292,9 @@ func (q *QP) access() Access {
 const useReady = "use ReadyUD for UD and raw packet, and ReadyDC for DCI and DCT"
 
 // ReadyUD moves a UD queue pair from [ib.QPReset] to [ib.QPRTS], in which it can send and receive. It
-// receives datagrams that carry qkey; others are dropped without an error at either side, which some ports
-// count ([PortAttr.QKeyViolCount]). Only a privileged process may use a Q_Key with the highest bit set. A
-// raw packet QP has no Q_Key; qkey must be 0. The P_Key is the one of [QP.Init].
+// receives datagrams that carry qkey; others are lost without an error, see [PortAttr.QKeyViolCount]. Only
+// a privileged process may use a Q_Key with the highest bit set. A raw packet QP has no Q_Key; qkey must be 0.
+// The P_Key is the one of [QP.Init].
 func (q *QP) ReadyUD(qkey uint32) error {
 	if err := q.usable(); err != nil {
 		return err

@@ -81,7 +81,7 @@ func TestMlx5DataDirectLacks(t *testing.T) {
 	}{
 		{"no function", syscall.EINVAL, syscall.ENODEV, true, Version{}, "mlx5", noFunction},
 		{"not a dma-buf", syscall.EINVAL, 0, false, Version{}, "", "may not be a dma-buf"},
-		{"older kernel", syscall.EPROTONOSUPPORT, syscall.EPROTONOSUPPORT, true, Version{6, 12}, "", "since Linux 6.12"},
+		{"older kernel", syscall.EPROTONOSUPPORT, syscall.EPROTONOSUPPORT, true, Version{6, 12}, "", "needs Linux 6.12"},
 		{"kernel without on-demand paging", syscall.EOPNOTSUPP, 0, true, Version{}, "mlx5", "by driver mlx5"},
 		{"no memory", syscall.ENOMEM, syscall.ENODEV, false, Version{}, "", "cannot allocate memory"},
 	} {

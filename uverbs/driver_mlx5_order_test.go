@@ -71,7 +71,7 @@ func TestMlx5OutOfOrderLacks(t *testing.T) {
 		running Version
 		want    string
 	}{
-		{Version{6, 12}, "uverbs: CREATE_QP with OutOfOrder not supported by this kernel (since Linux 6.13): " +
+		{Version{6, 12}, "uverbs: CREATE_QP with OutOfOrder not supported by this kernel (needs Linux 6.13): " +
 			"QUERY_DEVICE does not report the flag MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP"},
 		{Version{6, 13}, "uverbs: CREATE_QP with OutOfOrder not supported by driver mlx5: " +
 			"the adapter does not have the capability dp_ordering_force, or no capability dp_ordering_ooo_all"},

@@ -109,8 +109,7 @@ func (e Event) String() string {
 //   - EventPortErr and EventPortActive when the network interface goes down and up (up to Linux
 //     6.12 EventPortActive may come twice);
 //   - EventGIDChange when an address of the interface is added or removed;
-//   - EventCQErr when a completion finds its CQ full. rxe repeats it for each completion, and WaitEvent
-//     returns it once per CQ;
+//   - EventCQErr when a completion finds its CQ full, of which WaitEvent returns one per CQ;
 //   - EventSQDrained in state SQD;
 //   - EventSRQLimitReached;
 //   - EventQPLastWQEReached when a QP with an SRQ enters the error state (Linux 6.12, not 6.1);

@@ -36,7 +36,7 @@ func TestMissing(t *testing.T) {
 		want    FeatureError // Err is not compared
 		text    string       // part of the error's text
 	}{
-		{"older kernel", pathAuto, "REG_DMABUF_MR", syscall.EPROTONOSUPPORT, Version{5, 10}, FeatureError{Feature: "REG_DMABUF_MR", Since: Version{5, 12}}, "since Linux 5.12"},
+		{"older kernel", pathAuto, "REG_DMABUF_MR", syscall.EPROTONOSUPPORT, Version{5, 10}, FeatureError{Feature: "REG_DMABUF_MR", Since: Version{5, 12}}, "needs Linux 5.12"},
 		{"lost method", pathAuto, "REG_DMABUF_MR", syscall.EPROTONOSUPPORT, Version{6, 1}, FeatureError{Feature: "REG_DMABUF_MR", Since: Version{5, 12}}, "5.12"},
 		{"driver", pathAuto, "REG_DMABUF_MR", syscall.EOPNOTSUPP, Version{6, 1}, FeatureError{Feature: "REG_DMABUF_MR", Driver: "rxe"}, "by driver rxe"},
 		{"hidden, older kernel", pathAuto, "ALLOC_DMAH", syscall.EPROTONOSUPPORT, Version{6, 12}, FeatureError{Feature: "ALLOC_DMAH", Since: Version{6, 17}}, "6.17"},

@@ -46,7 +46,7 @@ func TestWriteEventBytes(t *testing.T) {
 		t.Errorf("event is %+v", e)
 	}
 	answer = syscall.EINVAL
-	wantLacking(t, id.WriteEvent(0, 0), "WRITE_CM_EVENT", uverbs.Version{6, 18}, "since Linux 6.18")
+	wantLacking(t, id.WriteEvent(0, 0), "WRITE_CM_EVENT", uverbs.Version{6, 18}, "needs Linux 6.18")
 	answer = syscall.ENOMEM
 	if err := id.WriteEvent(0, 0); !errors.Is(err, syscall.ENOMEM) || errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("WriteEvent: %v", err)
@@ -158,10 +158,10 @@ func TestServiceErrors(t *testing.T) {
 		t.Errorf("ResolveService: %v", err)
 	}
 	k.toNobody = syscall.EINVAL // and from a kernel that does not
-	wantLacking(t, id.ResolveService("printer", 0), "RESOLVE_IB_SERVICE", uverbs.Version{6, 18}, "since Linux 6.18")
+	wantLacking(t, id.ResolveService("printer", 0), "RESOLVE_IB_SERVICE", uverbs.Version{6, 18}, "needs Linux 6.18")
 	k.answer = syscall.ENOSYS
 	_, err := id.Services()
-	wantLacking(t, err, "QUERY_IB_SERVICE", uverbs.Version{6, 18}, "since Linux 6.18")
+	wantLacking(t, err, "QUERY_IB_SERVICE", uverbs.Version{6, 18}, "needs Linux 6.18")
 	k.answer = syscall.ENODATA
 	if _, err := id.Services(); !errors.Is(err, syscall.ENODATA) || errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("Services: %v", err)

@@ -16,8 +16,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
-// withoutMemory is a call that creates something while the process may pin no more memory. Capabilities are those of a
-// thread, which is left to end with its goroutine.
+// withoutMemory is a call that creates something while the process may pin no more memory. A thread drops the
+// capability, and ends with its goroutine.
 func withoutMemory(create func(s *side) error) func(t *testing.T, a, b *side) error {
 	return func(t *testing.T, a, b *side) error {
 		var old unix.Rlimit
@@ -168,11 +168,11 @@ var hostMistakes = []mistake{
 
 	// The kernel.
 	{name: "what the kernel or the driver does not have", alone: true, call: func(t *testing.T, a, b *side) error {
-		f, err := os.Open("/proc/self/exe") // no dma-buf: what the kernel has is asked first
+		f, err := os.Open("/proc/self/exe") // no dma-buf: the kernel looks at that last
 		must(t, err)
 		defer f.Close()
 		return second(a.pd.RegDMABuf(f, uverbs.MROptions{Length: 4096}))
-	}, old: "REG_DMABUF_MR not supported by this kernel (since Linux 5.12)", mine: "REG_DMABUF_MR not supported by driver ",
+	}, old: "REG_DMABUF_MR not supported by this kernel (needs Linux 5.12)", mine: "REG_DMABUF_MR not supported by driver ",
 		on: map[string]string{"mlx5": "REG_DMABUF_MR: invalid argument"}},
 
 	// Names and limits.

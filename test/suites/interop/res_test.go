@@ -197,7 +197,7 @@ func refusePools(t *testing.T, kernel bool) {
 	t.Helper()
 	want := "FRMR pools not supported by driver " + rig.Driver
 	if kernel {
-		want = "FRMR pools not supported by this kernel (since Linux 7.1)"
+		want = "FRMR pools not supported by this kernel (needs Linux 7.1)"
 	}
 	if out, err := setPools(t, "aging 60"); err == nil || !strings.Contains(out, want) {
 		t.Errorf("aging: %v\n%s, want %q", err, out, want)
@@ -244,7 +244,7 @@ func TestSubDevice(t *testing.T) {
 	k := testenv.Kernel(t)
 	add, remove := "sub-device of type SMI not supported by driver "+rig.Driver, "only a device that is part of another"
 	if slices.Compare(k[:], []int{6, 11}) < 0 {
-		add, remove = "(since Linux 6.11)", "(since Linux 6.11)"
+		add, remove = "(needs Linux 6.11)", "(needs Linux 6.11)"
 	}
 	for line, want := range map[string]string{
 		"dev add ressmi type SMI parent " + dev0: add, "dev delete " + dev0: remove, "dev add ressmi type smi parent nosuch": dev0, "dev delete nosuch": dev0,

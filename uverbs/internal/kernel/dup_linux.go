@@ -23,3 +23,9 @@ func DupFile(f *os.File) (*os.File, error) {
 	}
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
+
+// NoDev reports whether a file is on a mount that permits no devices.
+func NoDev(path string) bool {
+	var fsys unix.Statfs_t
+	return unix.Statfs(path, &fsys) == nil && fsys.Flags&unix.ST_NODEV != 0
+}
