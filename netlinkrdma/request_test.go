@@ -147,7 +147,7 @@ func TestMissingFeatures(t *testing.T) {
 		}
 	}
 	err := fakeClient(t, refusing(unix.EINVAL)).setPrivilegedQKey(true)
-	if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "since 6.7") {
+	if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "needs Linux 6.7") {
 		t.Errorf("privileged Q_Key mode: %v", err)
 	}
 }

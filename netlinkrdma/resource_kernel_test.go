@@ -229,7 +229,7 @@ func TestKernelCounters(t *testing.T) {
 	status, err := PortCounterStatus(dev, 1)
 	major, minor := kernelVersion(t)
 	if slices.Compare([]int{major, minor}, []int{5, 16}) < 0 {
-		if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "since 5.16") {
+		if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "needs Linux 5.16") {
 			t.Errorf("status on Linux %d.%d: %v", major, minor, err)
 		}
 	} else {

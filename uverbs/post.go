@@ -148,7 +148,7 @@ func (q *QP) stateErr(recv bool) error {
 	if recv {
 		needs = "receives need INIT"
 	}
-	return &reason{fmt.Sprintf("%s: its state is %s, %s: %s", textState, q.State(), needs, call), ErrState}
+	return &reason{fmt.Sprintf("%s: %s %s is in %s, %s: %s", textState, q.dev.Name(), q.label(), q.State(), needs, call), ErrState}
 }
 
 // errResetMeanwhile is ErrState for a batch.

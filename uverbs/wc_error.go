@@ -68,7 +68,7 @@ func (e *WCError) Error() string {
 		fmt.Fprintf(&b, ", vendor error %#x", e.WC.VendorErr)
 	}
 	if e.CounterDelta != "" {
-		b.WriteString("; since this device was first used the port has counted: " + e.CounterDelta)
+		b.WriteString("; since this device was first used, this side's port has counted: " + e.CounterDelta)
 	}
 	if e.First != nil {
 		b.WriteString("; the cause: ")

@@ -42,12 +42,12 @@ var callMistakes = []mistake{
 	// Posting.
 	{name: "send in state INIT", alone: true, call: func(t *testing.T, a, b *side) error {
 		return a.qp.PostSend(send(1, a.mr.SGE(0, 100)))
-	}, mine: "not in a state to post: its state is INIT, sends need RTS: Connect",
-		on: map[string]string{"siw": "not in a state to post: its state is INIT, sends need RTS: package cm connects it"}},
+	}, mine: "not in a state to post: ... is in INIT, sends need RTS: Connect",
+		on: map[string]string{"siw": "not in a state to post: ... is in INIT, sends need RTS: package cm connects it"}},
 	{name: "receive in state RESET", alone: true, call: func(t *testing.T, a, b *side) error {
 		must(t, a.qp.Modify(to(ib.QPReset), uverbs.AttrState))
 		return a.qp.PostRecv(1)
-	}, ib: true, mine: "not in a state to post: its state is RESET, receives need INIT: Connect"},
+	}, ib: true, mine: "not in a state to post: ... is in RESET, receives need INIT: Connect"},
 	{name: "too many SGEs", call: func(t *testing.T, a, b *side) error {
 		wr := send(1)
 		for range a.qp.Caps().MaxSendSGE + 1 {

@@ -89,11 +89,11 @@ var requestMistakes = []mistake{
 	{name: "datagram into a receive without room for the GRH", o: ud, lost: true, request: func(t *testing.T, a, b *side) uverbs.SendWR {
 		must(t, b.qp.PostRecv(9, b.mr.SGE(0, 64)))
 		return datagram(1, wayTo(t, a, b), b, a.mr.SGE(0, 64))
-	}, theirs: "the receive of 64 bytes is too short; a datagram needs 40 bytes more than its data, for the GRH"},
+	}, theirs: "the receive of 64 bytes is too short; a datagram needs 40 bytes more than its data, at the beginning, for the GRH"},
 	{name: "receive that is shorter than a GRH", o: ud, lost: true, request: func(t *testing.T, a, b *side) uverbs.SendWR {
 		must(t, b.qp.PostRecv(9, b.mr.SGE(0, uverbs.GRHSize-1)))
 		return datagram(1, wayTo(t, a, b), b)
-	}, theirs: "the receive of 39 bytes is too short; a datagram needs 40 bytes more than its data, for the GRH"},
+	}, theirs: "the receive of 39 bytes is too short; a datagram needs 40 bytes more than its data, at the beginning, for the GRH"},
 	{name: "datagram above the port's MTU", o: ud, request: func(t *testing.T, a, b *side) uverbs.SendWR {
 		return datagram(1, wayTo(t, a, b), b, a.mr.SGE(0, 5000))
 	}, mine: "local length error: the datagram of 5000 bytes exceeds the port's MTU; ", on: map[string]string{"rxe": ""}}, // which drops it

@@ -99,7 +99,7 @@ func (c *Completion) Hint() string {
 	case RemInvReqErr:
 		return c.invalidRequest()
 	case RemOpErr:
-		return c.shortReceive() + "; or its memory is not valid: the peer's completion of it says more"
+		return c.shortReceive() + "; or an SGE of it is wrong (lkey, range, LOCAL_WRITE, MR closed): the peer's completion of it says more"
 	case LocProtErr, LocQPOpErr, MWBindErr:
 		return c.localHint()
 	case LocLenErr:
@@ -134,7 +134,7 @@ func (c *Completion) recvHint() string {
 	}
 	hint := fmt.Sprintf("the receive of %d bytes is too short", r.Length)
 	if c.Datagram {
-		hint += fmt.Sprintf("; a datagram needs %d bytes more than its data, for the GRH", grhSize)
+		hint += fmt.Sprintf("; a datagram needs %d bytes more than its data, at the beginning, for the GRH", grhSize)
 	}
 	return hint
 }
@@ -183,7 +183,7 @@ func (c *Completion) invalidRequest() string {
 	case r.Writes:
 		return "the peer's QP likely does not permit " + r.Op + "; or not so many READs and atomics at once (MaxDestRdAtomic)"
 	case r.Remote:
-		return "the peer's QP likely does not permit " + r.Op + "; see QPAttr.Access there" + mtu
+		return "the peer's QP likely does not permit " + r.Op + "; see PathOptions.Access or QPAttr.Access there" + mtu
 	}
 	return c.shortReceive() + "; the peer's completion of it says more" + mtu
 }
