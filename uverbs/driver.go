@@ -134,8 +134,9 @@ type capabilities struct {
 	// briefCommands means that brief commands return without waiting for hardware, so that they need
 	// not be announced to Go's scheduler.
 	briefCommands bool
-	// noRouteStatus means that a send without a route to the peer fails with WCLocQPOpErr or WCLocProtErr.
-	noRouteStatus bool
+	// hostRoutes means that the kernel's routing table decides where packets go, that of the network namespace
+	// of the device's interface. A send without a route to the peer fails with WCLocQPOpErr or WCLocProtErr.
+	hostRoutes bool
 	// pinsRings means that rings are memory of the program, which counts against RLIMIT_MEMLOCK.
 	pinsRings bool
 	// memlockForAll names the kernels that apply RLIMIT_MEMLOCK even to a process with CAP_IPC_LOCK,

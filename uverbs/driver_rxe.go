@@ -53,7 +53,7 @@ func (rxeDriver) abi() (uint64, uint64) { return rxe.MinABI, rxe.MaxABI }
 func (rxeDriver) ahUdata() udata        { return udata{out: make([]byte, rxe.AHRespSize)} }
 
 func (rxeDriver) capabilities() capabilities {
-	return capabilities{briefCommands: true, noRouteStatus: true}
+	return capabilities{briefCommands: true, hostRoutes: true}
 }
 
 func (dr rxeDriver) prepareCQ(c *CQ, o *CQOptions) (udata, error) {

@@ -2,8 +2,10 @@ package uverbs
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
+	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
@@ -66,10 +68,23 @@ func (q *QP) ownPathFault(e *WCError) string {
 	}
 	for _, entry := range table {
 		if entry.Index == int(attr.AH.GRH.SGIDIndex) {
-			return ""
+			return q.dev.routesElsewhere()
 		}
 	}
 	return fmt.Sprintf("GID index %d, from which it sends, is no longer in the table of port %d; connect it again; in use: %s", attr.AH.GRH.SGIDIndex, port, gidList(table))
+}
+
+// routesElsewhere says so if packets take the routes of another network namespace than this one, as in a pod whose
+// interface is a macvlan on the device's. Otherwise, and for most devices, it returns "".
+func (d *Device) routesElsewhere() string {
+	if !d.driver.capabilities().hostRoutes || d.info.InProcess {
+		return ""
+	}
+	ports, err := netlinkrdma.Ports(netlinkrdma.Device{Name: d.info.Name, Index: d.info.Index, Ports: uint32(d.info.Ports)})
+	if err != nil || slices.ContainsFunc(ports, func(p netlinkrdma.Port) bool { return p.NetdevIndex != 0 }) {
+		return ""
+	}
+	return d.info.Name + " sends in the network namespace of its own interface, which is not this one; use a card or a software device here"
 }
 
 // atPeer describes a failure from the peer's side, if the peer is a QP of this program, and

@@ -131,7 +131,7 @@ func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
 	vendor, injected := q.dev.driver.vendorText(wc.VendorErr)
 	e := &WCError{WC: *wc, Device: q.dev.Name(), Vendor: vendor}
 	can := q.dev.driver.capabilities()
-	c := diag.Completion{Status: diag.Status(wc.Status), Queue: queue, IWARP: can.connectionManaged, NoRoute: can.noRouteStatus, Datagram: q.typ == ib.UD}
+	c := diag.Completion{Status: diag.Status(wc.Status), Queue: queue, IWARP: can.connectionManaged, NoRoute: can.hostRoutes, Datagram: q.typ == ib.UD}
 	if queue == diag.RecvQueue {
 		e.Request = requestRecv
 		if r := q.receive(wc); r != nil {

@@ -217,7 +217,7 @@ func (c *config) containers(name, kernel string) step {
 func (c *config) pods(name, kernel string) step {
 	return step{
 		name: name, kernel: kernel, device: "mlx5,mode=roce", with: []string{"dash", "coreutils", "grep", "iproute2"}, bin: []string{"verbs", "pingpong"},
-		flags: []string{"-module", "macvlan,ipvlan"}, env: append(model[:3:3], "GOVERBS_PODS=1"), programs: test("containers"),
+		flags: []string{"-module", "macvlan,ipvlan,veth,crc32_generic?,rdma_rxe"}, env: append(model[:3:3], "GOVERBS_PODS=1"), programs: test("containers"),
 	}
 }
 

@@ -241,3 +241,29 @@ func TestPodExclusive(t *testing.T) {
 	eventually(t, "ip netns exec moved verbs info "+rig.Devices[1]+" --json | grep -q 10.8.0.2")
 	playAll(t, host, moved)
 }
+
+// TestPodsRXE: in a pod whose interface is a macvlan on the one of rxe, rxe cannot send, and the errors say why.
+func TestPodsRXE(t *testing.T) {
+	testenv.Boot(t, podsEnv, "containers/pods")
+	p := pod{"rxe", "10.9.0.1"}
+	eventually(t, "verbs system set netns shared")
+	t.Cleanup(func() {
+		must(t, exec.Command("verbs", "link", "delete", "rxe9").Run(), exec.Command("ip", "netns", "del", p.name).Run(), exec.Command("ip", "link", "del", "ve9").Run())
+	})
+	shell(t, `ip link add ve9 type veth peer name ve8
+		ip link set ve9 up
+		ip link set ve8 up
+		ip netns add rxe
+		ip link add link ve9 name pod9 type macvlan
+		ip link set pod9 netns rxe
+		verbs link add rxe9 type rxe netdev ve9
+		ip -n rxe link set lo up
+		ip -n rxe link set pod9 up
+		ip -n rxe addr add 10.9.0.1/24 dev pod9`)
+	eventually(t, `ip netns exec rxe verbs info rxe9 --json | grep -q '10.9.0.1"'`)
+	out, err := p.command(t, nil, "verbs", "doctor", "rxe9").CombinedOutput()
+	t.Logf("%s", out)
+	if want := "rxe9 sends in the network namespace of its own interface, which is not this one"; err == nil || !strings.Contains(string(out), want) {
+		t.Errorf("verbs doctor in the pod: %v, want %q", err, want)
+	}
+}
