@@ -147,6 +147,9 @@ func (m *DM) access(op string, b []byte, off int64, store bool) (int, error) {
 // RegDM registers length bytes of device memory from offset on (ibv_reg_dm_mr). Addresses in the MR
 // begin at 0, and [MR.Bytes] returns nil. Close the MR before the DM.
 func (p *PD) RegDM(dm *DM, offset, length int, access Access) (*MR, error) {
+	if err := p.usable(); err != nil {
+		return nil, err
+	}
 	if dm == nil {
 		return nil, argErr("RegDM", "dm", "nil", "a DM")
 	}

@@ -22,6 +22,9 @@ import (
 // here has such an adapter: what they see is how the option is refused.
 func (p *PD) RegDMABuf(f *os.File, o MROptions) (*MR, error) {
 	const op = "RegDMABuf"
+	if err := p.usable(); err != nil {
+		return nil, err
+	}
 	if f == nil {
 		return nil, argErr(op, "file", "nil", "the file of a dma-buf")
 	}
