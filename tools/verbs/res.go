@@ -196,11 +196,11 @@ of its own; mlx5 asks the firmware. It needs CAP_NET_ADMIN.`,
   verbs res mlx5_0 --filter lqpn=178 --kinds qp --raw
   verbs res rxe0 --json | jq '.[0].qps[] | select(.state == "ERR")'`,
 		Args: func(cmd *command.Command, args []string) error {
-			_, _, _, err := resWords(cmd, args)
+			_, _, _, _, err := resWords(cmd, args)
 			return err
 		},
 		Run: func(cmd *command.Command, args []string) error {
-			args, kind, more, err := resWords(cmd, args)
+			args, port, kind, more, err := resWords(cmd, args)
 			if err != nil {
 				return err
 			}
@@ -214,6 +214,9 @@ of its own; mlx5 asks the firmware. It needs CAP_NET_ADMIN.`,
 			devs, err := netlinkDevices(args)
 			if err != nil {
 				return err
+			}
+			if port != 0 && port > devs[0].Ports {
+				return command.Usagef("the port is %d, allowed: 1 to %d", port, devs[0].Ports)
 			}
 			reports := make([]resReport, len(devs))
 			for i, dev := range devs {
@@ -246,22 +249,22 @@ of its own; mlx5 asks the firmware. It needs CAP_NET_ADMIN.`,
 }
 
 // resWords reads the arguments: a device, or those of "rdma resource show", which begin with show. It returns the
-// device, if there is one, the kind, and filters.
-func resWords(cmd *command.Command, args []string) (dev []string, kind string, filters []string, err error) {
+// device, if there is one, its port or 0, the kind, and filters.
+func resWords(cmd *command.Command, args []string) (dev []string, port uint32, kind string, filters []string, err error) {
 	rest := afterShow(args)
 	if len(rest) == len(args) {
-		return args, "", nil, command.Arguments(1)(cmd, args)
+		return args, 0, "", nil, command.Arguments(1)(cmd, args)
 	}
 	if len(rest) > 0 && slices.Contains(kindsWith(""), rest[0]) {
 		kind, rest = rest[0], afterShow(rest[1:])
 	}
 	if len(rest)%2 == 1 {
-		name, port, err := splitPort(rest[0])
-		if err != nil {
-			return nil, "", nil, err
+		var name string
+		if name, port, err = splitPort(rest[0]); err != nil {
+			return nil, 0, "", nil, err
 		}
 		if port != 0 && kind != "" && !slices.Contains(kindsWith("port"), kind) {
-			return nil, "", nil, command.Usagef("the port of %s is %d, allowed: none, as objects of the kind %s have no port; those of %s have one",
+			return nil, 0, "", nil, command.Usagef("the port of %s is %d, allowed: none, as objects of the kind %s have no port; those of %s have one",
 				peertext.Quote(rest[0]), port, kind, strings.Join(kindsWith("port"), ", "))
 		}
 		if dev, rest = []string{name}, rest[1:]; port != 0 {
@@ -269,12 +272,12 @@ func resWords(cmd *command.Command, args []string) (dev []string, kind string, f
 		}
 	}
 	if kind == "" && len(rest) > 0 {
-		return nil, "", nil, command.Usagef("the kind of objects is %s, allowed: %s", peertext.Quote(rest[0]), strings.Join(kindsWith(""), ", "))
+		return nil, 0, "", nil, command.Usagef("the kind of objects is %s, allowed: %s", peertext.Quote(rest[0]), strings.Join(kindsWith(""), ", "))
 	}
 	for i := 0; i < len(rest); i += 2 {
 		filters = append(filters, rest[i]+"="+rest[i+1])
 	}
-	return dev, kind, filters, nil
+	return dev, port, kind, filters, nil
 }
 
 // resKeysHelp lists the keys of each kind.

@@ -65,7 +65,7 @@ func TestResWords(t *testing.T) {
 		"show qp lqpn 5-9 state RTS":       "[] qp [lqpn=5-9 state=RTS]",
 		"show qp link rxe0 type RC pid 77": "[rxe0] qp [type=RC pid=77]",
 	} {
-		dev, kind, filters, err := resWords(newRes(), strings.Fields(args))
+		dev, _, kind, filters, err := resWords(newRes(), strings.Fields(args))
 		if got := fmt.Sprint(dev, " ", kind, " ", filters); err != nil || got != want {
 			t.Errorf("res %s: %q, %v, want %q", args, got, err, want)
 		}

@@ -109,6 +109,9 @@ func filterQPs(t *testing.T) {
 	if err != nil || !strings.Contains(text, "path-mig-state MIGRATED") || strings.Contains(text, "\n  "+b+" ") {
 		t.Errorf("with details: %v\n%s", err, text)
 	}
+	if out, err := verbsText(t, "res", "show", "qp", "link", dev0+"/7"); err == nil || !strings.Contains(out, "the port is 7, allowed: 1 to 1") {
+		t.Errorf("a port that there is not: %v\n%s", err, out)
+	}
 	compare := map[string]string{}
 	if os.Getenv("GOVERBS_IPROUTE2") != "" {
 		compare = map[string]string{between: "lqpn " + a + "-" + b, "state=INIT": "state INIT", "type=GSI": "type GSI", "lqpn=" + b: "lqpn " + b}
