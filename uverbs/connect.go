@@ -2,10 +2,13 @@ package uverbs
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -142,7 +145,7 @@ func keepTold(table []GIDEntry, peer, told ib.GID) []GIDEntry {
 // InfiniBand subnet better, or the peer's address is link-local and this one is not, or the reverse.
 // After Connect, Endpoint returns the GID that Connect has chosen. A change to [ib.QPReset] ends this.
 //
-// Its P_Key is the one that [QP.Init] chooses, or the one in use. Its MTU comes from PathOptions or, if
+// Its P_Key is the one in use or, before [QP.Init], the one that Init chooses unless the table changes. Its MTU comes from PathOptions or, if
 // there it is 0, is the port's active MTU. Endpoint fails with ENETDOWN if the port is not active, and with
 // a [FeatureError] on iWARP, where Connect fails as well.
 func (q *QP) Endpoint() (Endpoint, error) {
@@ -204,9 +207,9 @@ func (q *QP) tell(gid ib.GID) {
 // Init moves a queue pair from [ib.QPReset] to [ib.QPInit], in which receives can be posted. For UD and
 // raw packet QPs use [QP.ReadyUD].
 //
-// The QP joins the partition of [PathOptions].PKey, with the key of a full member if the port's P_Key table
-// has that and the key of a limited member, too. By default the P_Key is the first one of a full member in the
-// table, and the first one at all if there is none. Where sysfs has no P_Keys, it is the first entry.
+// The QP joins the partition of [PathOptions].PKey. If the port's P_Key table has both keys of the partition, the
+// QP gets the one of a full member. By default the P_Key is the first one of a full member in the table, and
+// otherwise the first one. Where sysfs has no P_Keys, or does not show them, it is entry 0.
 func (q *QP) Init() error {
 	if err := q.usable(); err != nil {
 		return err
@@ -249,8 +252,8 @@ func (q *QP) partition(op string, port uint8) (index, key uint16, err error) {
 		return 0, 0, err
 	}
 	read := func(i int) (uint16, error) { return d.pkey(port, i) }
-	chosen := d.ports.pkey.Load() // mlx5 asks the firmware for each key, so the choice is kept
-	known := chosen.current(d) && chosen.value.port == port
+	chosen := d.ports.pkeys[port].Load() // mlx5 asks the firmware for each key, so the choice is kept
+	known := chosen.current(d)
 	if q.State() != ib.QPReset {
 		index = uint16(q.pkey.Load())
 		if known && chosen.value.index == index {
@@ -263,15 +266,16 @@ func (q *QP) partition(op string, port uint8) (index, key uint16, err error) {
 		chosen = newCached[chosenPKey](d)
 		i, key, err := choosePKey(read, facts.PKeyTableLen, want)
 		switch {
-		case want == 0 && err != nil:
+		case want == 0 && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)):
 			return 0, 0, nil
 		case err != nil:
 			return 0, 0, err
 		case want != 0 && key == 0:
 			return 0, 0, argErr(op, "Path.PKey", pkeyText(want), "the P_Keys of port %d of %s: %s", port, d.Name(), pkeyList(read, facts.PKeyTableLen))
 		}
-		chosen.value = chosenPKey{port: port, want: want, index: uint16(i), key: key}
-		d.ports.pkey.Store(chosen)
+		chosen.value = chosenPKey{want: want, index: uint16(i), key: key}
+		chosen.asked.Store(int64(time.Since(started))) // it has taken as long as there are keys
+		d.ports.pkeys[port].Store(chosen)
 	}
 	return chosen.value.index, chosen.value.key, nil
 }
@@ -352,7 +356,7 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint) error {
 	if err != nil {
 		return err
 	}
-	ah, from, err := q.address(port, attr, remote, q.told.Load())
+	ah, from, err := q.address("Connect", port, attr, remote, q.told.Load())
 	if err != nil {
 		return err
 	}
@@ -416,13 +420,13 @@ func (q *QP) rtsAttr() QPAttr {
 }
 
 // address returns the path to the peer and its local GID, which is zero if the packets have no GRH.
-// See localGID for told.
-func (q *QP) address(port uint8, attr PortAttr, remote Endpoint, told *ib.GID) (ah AHAttr, from ib.GID, err error) {
+// See localGID for told. Op is for errors.
+func (q *QP) address(op string, port uint8, attr PortAttr, remote Endpoint, told *ib.GID) (ah AHAttr, from ib.GID, err error) {
 	ah = AHAttr{DLID: remote.LID, SL: q.path.SL, Port: port}
 	if remote.PKey != 0 {
-		_, key, err := q.partition("Connect", port)
+		_, key, err := q.partition(op, port)
 		if err == nil && key != 0 && !pkeysTalk(key, remote.PKey) {
-			err = argErr("Connect", "remote PKey", pkeyText(remote.PKey), "%s", pkeyPeers(key))
+			err = argErr(op, "remote PKey", pkeyText(remote.PKey), "%s", pkeyPeers(key))
 		}
 		if err != nil {
 			return AHAttr{}, from, err
@@ -430,10 +434,10 @@ func (q *QP) address(port uint8, attr PortAttr, remote Endpoint, told *ib.GID) (
 	}
 	if remote.GID.IsZero() {
 		if attr.LinkLayer == ib.LinkLayerEthernet {
-			return AHAttr{}, from, argErr("Connect", "remote GID", "zero", "the peer's GID, which RoCE needs")
+			return AHAttr{}, from, argErr(op, "remote GID", "zero", "the peer's GID, which RoCE needs")
 		}
 		if attr.GRHRequired() {
-			return AHAttr{}, from, argErr("Connect", "remote GID", "zero", "the peer's GID, as port %d of %s needs a GRH in every packet", port, q.dev.Name())
+			return AHAttr{}, from, argErr(op, "remote GID", "zero", "the peer's GID, as port %d of %s needs a GRH in every packet", port, q.dev.Name())
 		}
 		return ah, from, nil
 	}

@@ -228,7 +228,7 @@ func (q *QP) ownAddress(port uint8, attr PortAttr) (AHAttr, error) {
 	if err != nil || e.GID.IsZero() {
 		return AHAttr{DLID: attr.LID, SL: q.path.SL, Port: port}, err
 	}
-	ah, _, err := q.address(port, attr, Endpoint{LID: attr.LID, GID: e.GID}, &e.GID)
+	ah, _, err := q.address("ReadyDC", port, attr, Endpoint{LID: attr.LID, GID: e.GID}, &e.GID)
 	return ah, err
 }
 
@@ -242,7 +242,7 @@ func (q *QP) PathTo(remote Endpoint) (AHAttr, error) {
 	if err != nil {
 		return AHAttr{}, err
 	}
-	ah, _, err := q.address(port, attr, remote, nil)
+	ah, _, err := q.address("PathTo", port, attr, remote, nil)
 	return ah, err
 }
 

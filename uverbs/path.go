@@ -83,7 +83,6 @@ const (
 
 // chosenPKey is the key in the P_Key table of a port that was chosen for PathOptions.PKey.
 type chosenPKey struct {
-	port       uint8
 	want       uint16 // what PathOptions have
 	index, key uint16
 }
@@ -140,6 +139,9 @@ func pkeyList(read func(index int) (uint16, error), n int) string {
 		if key, err := read(i); err == nil && key&partitionBits != 0 {
 			keys = append(keys, pkeyText(key))
 		}
+	}
+	if keys == nil {
+		return "none, as its table is empty; the subnet manager sets it"
 	}
 	return strings.Join(keys, ", ")
 }

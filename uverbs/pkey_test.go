@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
@@ -240,5 +241,31 @@ func TestPartitionKept(t *testing.T) {
 	must(t, qp.Modify(QPAttr{State: ib.QPInit, Port: 1, PKeyIndex: 2}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess))
 	if index, key, err := qp.partition("Init", 1); index != 2 || key != 0x8002 || err != nil {
 		t.Errorf("in state Init: %d, %#x, %v", index, key, err)
+	}
+}
+
+// TestPartitionCached: a choice serves all QPs of a port until an event says that a P_Key table may have changed. This
+// kernel has no table, so only the choice can have the key.
+func TestPartitionCached(t *testing.T) {
+	d, k := fakeDevice(t, pathAuto)
+	k.port.LinkLayer = uint8(ib.LinkLayerInfiniBand)
+	q := &QP{object: object{dev: d}, typ: ib.RC}
+	choose := func(when string, want uint16) {
+		t.Helper()
+		d.ports.pkeys[1].Load().asked.Store(-int64(time.Hour))
+		if index, key, err := q.partition("Init", 1); index != want || key != 0x8000|want || err != nil {
+			t.Errorf("%s: %d, %#x, %v, want %d", when, index, key, err, want)
+		}
+	}
+	c := newCached[chosenPKey](d)
+	c.value = chosenPKey{index: 5, key: 0x8005}
+	d.ports.pkeys[1].Store(c)
+	choose("before an event", 5)
+	d.ports.pkeys[2].Store(newCached[chosenPKey](d))
+	choose("with a choice for another port", 5)
+	d.event(EventPKeyChange, 1)
+	d.ports.pkeys[1].Load().asked.Store(-int64(time.Hour))
+	if index, key, err := q.partition("Init", 1); index != 0 || key != 0 || err != nil {
+		t.Errorf("after an event: %d, %#x, %v, want entry 0", index, key, err)
 	}
 }

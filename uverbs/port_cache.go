@@ -14,10 +14,10 @@ import (
 //     no event about a port has come since. Linux raises an event when the state, the LID, the GID table
 //     or the P_Key table of a port changes, but not when the MTU does.
 type portCache struct {
-	events atomic.Uint64                         // the number of events about ports that WaitEvent has read
-	ports  [256]atomic.Pointer[cached[PortAttr]] // by port number
-	gids   atomic.Pointer[cached[[]GIDEntry]]    // of all ports
-	pkey   atomic.Pointer[cached[chosenPKey]]    // the last choice
+	events atomic.Uint64                           // the number of events about ports that WaitEvent has read
+	ports  [256]atomic.Pointer[cached[PortAttr]]   // by port number
+	gids   atomic.Pointer[cached[[]GIDEntry]]      // of all ports
+	pkeys  [256]atomic.Pointer[cached[chosenPKey]] // the last choice by port number
 }
 
 // cached is a result of a query.

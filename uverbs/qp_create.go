@@ -55,9 +55,12 @@ func (x *XRCD) OpenQP(qpn uint32) (*QP, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := q.Query(); err != nil { // for its state
+	attr, err := q.Query() // for its state
+	if err != nil {
 		return nil, errors.Join(err, q.Close())
 	}
+	q.port.Store(uint32(attr.Port))
+	q.pkey.Store(uint32(attr.PKeyIndex))
 	return q, nil
 }
 

@@ -100,7 +100,7 @@ type PathOptions struct {
 	Port         uint8         // Port is the local port; by default the first active one.
 	GIDIndex     *int          // GIDIndex is the index of the local GID; by default that of [ChooseGID]. new(1) is index 1.
 	MTU          ib.MTU        // MTU is the longest path MTU of this side, by default the port's active MTU. [QP.Connect] uses the smaller one of both sides.
-	PKey         uint16        // PKey is the partition, of which the port is a member; by default the first one of which it is a full member. See [QP.Init].
+	PKey         uint16        // PKey is a key of the partition, the bit of full members aside; by default the partition is the first one of which the port is a full member. See [QP.Init].
 	SL           uint8         // SL is the service level, 0 to 15.
 	TrafficClass uint8         // TrafficClass is the traffic class in the IP header on RoCE.
 	FlowLabel    uint32        // FlowLabel is the flow label, 20 bits.

@@ -31,6 +31,7 @@ type Peer struct {
 	PSN  uint32 `json:"psn"`
 	LID  uint16 `json:"lid"`
 	GID  ib.GID `json:"gid"`
+	PKey uint16 `json:"pkey,omitempty"` // of InfiniBand, unless it is 0xffff
 	Addr uint64 `json:"addr"` // of the memory that the queue pair is to read and write
 	RKey uint32 `json:"rkey"`
 
@@ -41,7 +42,7 @@ type Peer struct {
 
 // endpoint returns the queue pair's part of it.
 func (p *Peer) endpoint() uverbs.Endpoint {
-	return uverbs.Endpoint{QPN: p.QPN, PSN: p.PSN, LID: p.LID, GID: p.GID}
+	return uverbs.Endpoint{QPN: p.QPN, PSN: p.PSN, LID: p.LID, GID: p.GID, PKey: p.PKey}
 }
 
 // Q_Keys of datagrams.
@@ -283,7 +284,7 @@ func (e *End) Peers(remote ib.GID) ([]Peer, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, Peer{QPN: l.QPN, PSN: l.PSN, LID: l.LID, GID: l.GID, Addr: e.target(i), RKey: e.MR.RKey()})
+		all = append(all, Peer{QPN: l.QPN, PSN: l.PSN, LID: l.LID, GID: l.GID, PKey: l.PKey, Addr: e.target(i), RKey: e.MR.RKey()})
 	}
 	return all, nil
 }

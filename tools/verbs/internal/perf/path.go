@@ -71,7 +71,7 @@ func (e *End) openPath(remote ib.GID, local netip.Addr) (*Peer, error) {
 		return nil, err
 	}
 	e.path = p
-	return &Peer{QPN: l.QPN, PSN: l.PSN, LID: l.LID, GID: l.GID, Addr: p.mr.Addr(), RKey: p.mr.RKey()}, nil
+	return &Peer{QPN: l.QPN, PSN: l.PSN, LID: l.LID, GID: l.GID, PKey: l.PKey, Addr: p.mr.Addr(), RKey: p.mr.RKey()}, nil
 }
 
 // connectPath connects it to the peer's.

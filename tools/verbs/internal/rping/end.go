@@ -103,13 +103,20 @@ func (e *end) open(size int) error {
 
 // inPartition returns an error unless a QP is in a partition of a port.
 func inPartition(qp *uverbs.QP, port uint8, partition uint16) error {
+	if at, err := qp.Device().QueryPort(port); err != nil || at.LinkLayer != ib.LinkLayerInfiniBand {
+		return errors.Join(err, fmt.Errorf("--pkey is 0x%04x, but only InfiniBand has partitions", partition))
+	}
 	attr, err := qp.Query()
 	if err != nil {
 		return err
 	}
 	key, err := qp.Device().QueryPKey(port, int(attr.PKeyIndex))
 	if err == nil && (key^partition)&0x7fff != 0 {
-		err = fmt.Errorf("--pkey is 0x%04x, but the network interface with the address is in partition 0x%04x: use an address of one in that partition, such as ib0.%04x", partition, key, partition|0x8000)
+		like := fmt.Sprintf("ib0.%04x", partition|0x8000)
+		if partition&0x7fff == 0x7fff {
+			like = "ib0"
+		}
+		err = fmt.Errorf("--pkey is 0x%04x, but the network interface with the address is in partition 0x%04x: use the address of one like %s", partition, key, like)
 	}
 	return err
 }
