@@ -79,7 +79,7 @@ type CQ struct {
 	region         *mmio.Region
 	awaitFirstRecv atomic.Int32 // number of QPs that wait for the first message of their peer
 	armed          atomic.Bool  // Wait has armed the CQ and its channel has not returned the event yet
-	overrun        atomic.Bool  // WaitEvent has returned EventCQErr
+	overrun        atomic.Int64 // when WaitEvent has last returned EventCQErr, in nanoseconds since started; 0 for never
 }
 
 // CreateCQ creates a completion queue (ibv_create_cq, ibv_create_cq_ex). [CQ.Cap] returns its size.
@@ -305,6 +305,7 @@ func (c *CQ) Resize(cqe int) error {
 		c.invalidate()
 		return err
 	}
+	c.overrun.Store(0)
 	if err := old.Close(); err != nil {
 		return fmt.Errorf("uverbs: CQ: unmap old ring: %w", err)
 	}

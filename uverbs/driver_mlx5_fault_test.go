@@ -176,7 +176,7 @@ func TestMlx5SendErrors(t *testing.T) {
 		want     string
 		not      string
 	}{
-		"datagram above the MTU":   {ib.UD, ib.LinkLayerEthernet, SendWR{Opcode: WRSend}, 1, "exceeds the port's MTU", "receive"},
+		"datagram above the MTU":   {ib.UD, ib.LinkLayerEthernet, SendWR{Opcode: WRSend}, 1, "a datagram may be as long as the port's MTU", "receive"},
 		"READ without MaxRdAtomic": {ib.RC, ib.LinkLayerEthernet, SendWR{Opcode: WRRDMARead, RemoteAddr: 0x1000, RKey: 3}, 2, "the QP sends no READ or atomic, as its MaxRdAtomic is 0", "route"},
 		"no answer on RoCE":        {ib.RC, ib.LinkLayerEthernet, SendWR{Opcode: WRSend}, 0x15, "UDP port 4791", "partition"},
 		"no answer on InfiniBand":  {ib.RC, ib.LinkLayerInfiniBand, SendWR{Opcode: WRSend}, 0x15, "partition", "UDP"},

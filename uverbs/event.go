@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"syscall"
+	"time"
 )
 
 // EventType is the kind of an asynchronous event (enum ib_event_type, rdma/ib_verbs.h).
@@ -13,7 +14,7 @@ type EventType uint32
 
 // Event types (IBV_EVENT_CQ_ERR and following). Each comment names the field of [Event] that is set.
 const (
-	EventCQErr             EventType = iota // CQ: a completion was lost because the CQ was full, told once; cards and software devices put no more into it
+	EventCQErr             EventType = iota // CQ: a completion was lost because the CQ was full; cards and software devices put no more into it
 	EventQPFatal                            // QP: a fatal error
 	EventQPReqErr                           // QP: the transport refused a request
 	EventQPAccessErr                        // QP: a local access was not allowed
@@ -152,7 +153,10 @@ func (d *Device) WaitEvent(ctx context.Context) (Event, error) {
 	}
 }
 
-// readEvent reads one event; ok is false if its object is closed, or the program knows the event.
+// overrunPause is the time in which WaitEvent returns EventCQErr once for a CQ.
+const overrunPause = 5 * time.Second
+
+// readEvent reads one event; ok is false if its object is closed, or WaitEvent need not repeat the event.
 func (d *Device) readEvent() (ev Event, ok bool, err error) {
 	desc := &d.asyncDesc
 	n, err := d.async.Read(bytesOf(desc))
@@ -172,7 +176,12 @@ func (d *Device) event(t EventType, element uint64) (ev Event, ok bool) {
 	switch t {
 	case EventCQErr:
 		ev.CQ, ok = d.target(element).(*CQ)
-		ok = ok && !ev.CQ.overrun.Swap(true)
+		if now := int64(time.Since(started)); ok {
+			last := ev.CQ.overrun.Load()
+			if ok = last == 0 || now-last >= int64(overrunPause); ok {
+				ev.CQ.overrun.Store(now)
+			}
+		}
 	case EventQPFatal, EventQPReqErr, EventQPAccessErr, EventCommEst, EventSQDrained, EventPathMig, EventPathMigErr, EventQPLastWQEReached:
 		if ev.QP, ok = d.target(element).(*QP); ok && (t == EventQPFatal || t == EventQPReqErr || t == EventQPAccessErr) {
 			ev.QP.SetErrCause(eventCause(t.String()))

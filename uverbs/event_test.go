@@ -74,6 +74,13 @@ func TestEventOf(t *testing.T) {
 			}
 		}
 	}
+	if _, ok := d.event(EventCQErr, cqHandle); ok { // the first one is a moment ago
+		t.Error("EventCQErr is repeated")
+	}
+	cq.overrun.Add(-int64(overrunPause))
+	if _, ok := d.event(EventCQErr, cqHandle); !ok {
+		t.Errorf("EventCQErr is not repeated after %v", overrunPause)
+	}
 	d.dropTarget(cqHandle)
 	if got, ok := d.event(EventCQErr, cqHandle); ok {
 		t.Errorf("event of a CQ that is dropped: %+v", got)

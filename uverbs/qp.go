@@ -41,7 +41,7 @@ type QP struct {
 	state    atomic.Uint32 // QPState as last set or seen; to leave or enter QPReset it takes the locks of the sides, too
 	resets   atomic.Uint32 // how often the QP has begun to enter QPReset; also guarded by the locks of the sides
 	port     atomic.Uint32 // the port of the last Modify that set it
-	pkey     atomic.Uint32 // the same of the index of the P_Key
+	pkey     atomic.Uint32 // the P_Key index of the last Modify that set it
 	peer     atomic.Pointer[peerInfo]
 	told     atomic.Pointer[ib.GID]  // the GID that Endpoint has returned or Connect uses; nil after Reset
 	first    atomic.Pointer[WCError] // the failure that moved the QP to QPErr
@@ -241,8 +241,8 @@ func (q *QP) DetachMulticast(gid ib.GID, lid uint16) error {
 	return q.multicast("DETACH_MCAST", abi.IB_USER_VERBS_CMD_DETACH_MCAST, gid, lid)
 }
 
-// multicasting is held during the two commands of any QP: rxe loses a group that one QP leaves while another
-// joins it, and the second can neither be detached nor destroyed then.
+// multicasting is held during the two commands of any QP of the kernel's rxe: it loses a group that one QP leaves while
+// another joins it, and the second can neither be detached nor destroyed then. No command of rxe waits for hardware.
 var multicasting sync.Mutex
 
 // multicast issues either command; their structs have the same layout.
@@ -258,9 +258,14 @@ func (q *QP) multicast(verb string, cmd uint32, gid ib.GID, lid uint16) error {
 		return argErr(verb, "GID", gid.Addr(), "a multicast address: 224.0.0.0/4 or ff00::/8")
 	}
 	req := &abi.AttachMcast{GID: gid, QPHandle: q.handle, MLID: lid}
-	multicasting.Lock()
+	oneByOne := q.dev.driver.capabilities().hostRoutes && !q.dev.info.InProcess
+	if oneByOne {
+		multicasting.Lock()
+	}
 	errno := q.dev.cmd.legacy(cmd, bytesOf(req), nil, udata{})
-	multicasting.Unlock()
+	if oneByOne {
+		multicasting.Unlock()
+	}
 	hint := ""
 	switch {
 	case errno == syscall.EINVAL && verb == "ATTACH_MCAST" && !gid.Addr().Is4() && (lid < 0xc000 || lid > 0xfffe):

@@ -132,6 +132,13 @@ func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
 	e := &WCError{WC: *wc, Device: q.dev.Name(), Vendor: vendor}
 	can := q.dev.driver.capabilities()
 	c := diag.Completion{Status: diag.Status(wc.Status), Queue: queue, IWARP: can.connectionManaged, NoRoute: can.hostRoutes, Datagram: q.typ == ib.UD}
+	if v := runningKernel(); can.hostRoutes && !q.dev.info.InProcess && v != (Version{}) && v[0] < 6 {
+		c.OldRoute = true
+	}
+	port := q.dev.ports.ports[uint8(q.port.Load())].Load() // no system call: this may be Poll
+	if port != nil {
+		c.MTU = port.value.ActiveMTU.Bytes()
+	}
 	if queue == diag.RecvQueue {
 		e.Request = requestRecv
 		if r := q.receive(wc); r != nil {
@@ -146,7 +153,6 @@ func (q *QP) explainSent(wc *WC, sent *sentWR, queue diag.Queue) *WCError {
 	if p := q.peer.Load(); p != nil {
 		e.Peer = p.Endpoint
 		c.Peer = &diag.Peer{Attempts: int(p.retries) + 1, Timeout: p.timeout.Duration(), RNRAttempts: int(p.rnrRetries) + 1, MTU: p.mtu.Bytes(), NoReads: p.noReads}
-		port := q.dev.ports.ports[uint8(q.port.Load())].Load() // no system call: this may be Poll
 		c.Peer.InfiniBand = port != nil && port.value.LinkLayer == ib.LinkLayerInfiniBand
 	}
 	if wc.Status == WCWRFlushErr {

@@ -92,7 +92,11 @@ func (id *ID) checkDevice(op string, pd *uverbs.PD) (port uint8, err error) {
 	}
 	name, err := inprocess.DeviceName(bound.index)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("cm: %s: %w", op, err)
+	}
+	if name == pd.Device().Name() { // its index was not known when it was opened
+		id.device.Store(&name)
+		return bound.port, nil
 	}
 	return 0, argErr(op, "pd", "of device "+pd.Device().Name(), "one of %s, the device of the address", name)
 }

@@ -1,11 +1,17 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"runtime"
+	"strings"
+	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // far is an index of an SGE, which have 16 bytes, that is 4 GiB behind the others.
@@ -27,6 +33,7 @@ var attacks = []attack{
 	{name: "read-cur-sge", device: "rxe", run: changedRead},
 	{name: "odp-iova", device: "rxe", since: [2]int{6, 15}, run: odpIOVA},
 	{name: "advise-pinned", device: "rxe", since: [2]int{6, 15}, run: advisePinned},
+	{name: "attach-race", device: "rxe", run: attachRace},
 }
 
 // changed posts a SEND whose work request begin makes, after poke has changed it in the ring.
@@ -254,4 +261,47 @@ func advisePinned(r *rig) error {
 		}
 	}
 	return nil
+}
+
+// attachTime is how long two processes attach and detach QPs. The bug was met after some hundred to some thousand times.
+const attachTime = 10 * time.Second
+
+// attachRace has two processes attach QPs to one multicast group and detach them, side by side. The library of one process
+// issues these commands one at a time.
+func attachRace(r *rig) error {
+	const peer = "KERNELBUGS_PEER" // set to 1 in the second process
+	pd, err := r.dev.AllocPD()
+	if err != nil {
+		return err
+	}
+	cq, err := r.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8})
+	if err != nil {
+		return err
+	}
+	qp, err := pd.CreateQP(uverbs.QPOptions{Type: ib.UD, SendCQ: cq, RecvCQ: cq})
+	if err != nil {
+		return err
+	}
+	var said bytes.Buffer
+	other := exec.Command("/proc/self/exe", "-attack", "attach-race")
+	other.Env, other.Stdout, other.Stderr = append(os.Environ(), peer+"=1"), &said, &said
+	first := os.Getenv(peer) == ""
+	if first {
+		if err := other.Start(); err != nil {
+			return err
+		}
+	}
+	for begin := time.Now(); err == nil && time.Since(begin) < attachTime; {
+		group := ib.GID{0xff, 0x0e, 15: 1}
+		err = errors.Join(qp.AttachMulticast(group, 0), qp.DetachMulticast(group, 0))
+	}
+	if first {
+		if end := other.Wait(); end != nil || strings.Contains(said.String(), wrong) {
+			err = errors.Join(err, fmt.Errorf("the second process: %v, %s", end, said.String()))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errWrong, err)
+	}
+	return errors.Join(qp.Close(), cq.Close(), pd.Close())
 }

@@ -3,7 +3,10 @@
 package inprocess
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/goverbs/goverbs/cm/internal/ucm"
 	"github.com/goverbs/goverbs/netlinkrdma"
@@ -40,7 +43,8 @@ func KernelHasDevices() (bool, error) {
 	return len(devices) > 0, err
 }
 
-// DeviceName returns the name of a device, empty if the device is gone.
+// DeviceName returns the name of a device, empty if the device is gone. Without netlink no index is known, and only a
+// device that is the only one can be found.
 func DeviceName(index uint32) (string, error) {
 	if index >= gsi.FirstIndex {
 		return Host.Name(index), nil
@@ -49,10 +53,20 @@ func DeviceName(index uint32) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	var unknown []string
 	for _, d := range devices {
-		if d.Index == index {
+		switch {
+		case d.FromSysfs:
+			unknown = append(unknown, d.Name)
+		case d.Index == index:
 			return d.Name, nil
 		}
 	}
-	return "", nil
+	switch len(unknown) {
+	case 0:
+		return "", nil
+	case 1:
+		return unknown[0], nil
+	}
+	return "", fmt.Errorf("which of %s has the address is not known without netlink; let the process have NETLINK_RDMA sockets: %w", strings.Join(unknown, ", "), errors.ErrUnsupported)
 }

@@ -250,6 +250,7 @@ func TestMulticast(t *testing.T) {
 // TestMulticastSideBySide: a QP leaves a group while a QP of another context joins it. Each stays attached from its
 // join to its leave, which the bug attach-race would prevent.
 func TestMulticastSideBySide(t *testing.T) {
+	testenv.Guest(t)
 	testenv.NeedsRoCE(t, "Ethernet")
 	sides := []*side{newSide(t, openDevice(t, deviceName), uverbs.QPOptions{Type: ib.UD}), newSide(t, openDevice(t, deviceName), uverbs.QPOptions{Type: ib.UD})}
 	var group sync.WaitGroup

@@ -96,7 +96,7 @@ var requestMistakes = []mistake{
 	}, theirs: "the receive of 39 bytes is too short; a datagram needs 40 bytes more than its data, at the beginning, for the GRH"},
 	{name: "datagram above the port's MTU", o: ud, request: func(t *testing.T, a, b *side) uverbs.SendWR {
 		return datagram(1, wayTo(t, a, b), b, a.mr.SGE(0, 5000))
-	}, mine: "local length error: the datagram of 5000 bytes exceeds the port's MTU; ", on: map[string]string{"rxe": ""}}, // which drops it
+	}, mine: "local length error: the datagram of 5000 bytes exceeds the port's MTU of ... bytes; ", on: map[string]string{"rxe": ""}}, // which drops it
 	{name: "receive of an SRQ too short", ib: true, request: func(t *testing.T, a, b *side) uverbs.SendWR {
 		_, srq := newSRQ(t, a.dev, uverbs.SRQOptions{})
 		o := refusing

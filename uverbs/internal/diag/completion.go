@@ -44,7 +44,9 @@ type Completion struct {
 	Inv      bool     // the request invalidates a key of this side
 	Peer     *Peer    // nil if the QP was never connected
 	IWARP    bool     // the connection is a TCP connection, and the kernel moves the QP when it ends
-	NoRoute  bool     // a send that has no route to the peer fails with LocQPOpErr or LocProtErr
+	NoRoute  bool     // a send that has no route to the peer fails with LocQPOpErr
+	OldRoute bool     // it fails with LocProtErr
+	MTU      int      // of the port, in bytes; 0 if it is not known
 	Datagram bool     // the QP is a UD QP
 	Cause    error    // why the QP is in state ERR, nil if that is not known
 }
@@ -103,8 +105,8 @@ func (c *Completion) Hint() string {
 	case LocProtErr, LocQPOpErr, MWBindErr:
 		return c.localHint()
 	case LocLenErr:
-		if c.Queue == SendQueue && c.Datagram && c.Request != nil {
-			return fmt.Sprintf("the datagram of %d bytes exceeds the port's MTU; see PortAttr.ActiveMTU", c.Request.Length)
+		if r := c.Request; c.Queue == SendQueue && c.Datagram && r != nil && c.MTU != 0 && int(r.Length) > c.MTU {
+			return fmt.Sprintf("the datagram of %d bytes exceeds the port's MTU of %d bytes", r.Length, c.MTU)
 		}
 		if c.Queue == SendQueue {
 			return tooLongSend
@@ -194,7 +196,7 @@ func (c *Completion) localHint() string {
 	switch {
 	case fault != "":
 		return fault
-	case c.Status == LocProtErr && c.NoRoute && c.Request != nil: // before Linux 6.0
+	case c.Status == LocProtErr && c.OldRoute && c.Request != nil && !c.Request.Writes:
 		return NoRoute
 	case c.Status == LocProtErr:
 		return "an SGE is not valid; it is outside its MR, has a wrong lkey, or the MR does not have AccessLocalWrite"
