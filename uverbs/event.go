@@ -110,7 +110,7 @@ func (e Event) String() string {
 //   - EventPortErr and EventPortActive when the network interface goes down and up (up to Linux
 //     6.12 EventPortActive may come twice);
 //   - EventGIDChange when an address of the interface is added or removed;
-//   - EventCQErr when a completion finds its CQ full, of which WaitEvent returns one per CQ;
+//   - EventCQErr when a completion finds its CQ full, of which WaitEvent returns one in five seconds for each CQ;
 //   - EventSQDrained in state SQD;
 //   - EventSRQLimitReached;
 //   - EventQPLastWQEReached when a QP with an SRQ enters the error state (Linux 6.12, not 6.1);

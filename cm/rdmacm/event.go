@@ -180,7 +180,7 @@ func (e *EventError) likelyCause(errno syscall.Errno) string {
 	case t == EventAddrInfoError:
 		return "the subnet administrator has no such service on record, or does not answer"
 	case t == EventUnreachable:
-		return "no answer; the host is down, or UDP port 4791, or on iWARP this TCP port, is blocked, or the listener's backlog is full"
+		return "no answer; the host is down, a firewall blocks UDP port 4791 (on iWARP this TCP port), or the listener's backlog is full"
 	}
 	return ""
 }
