@@ -63,10 +63,9 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 	if err := c.addParents(d, "CompChannel", "DESTROY_COMP_CHANNEL", &d.object); err != nil {
 		return nil, err
 	}
-	if s := d.cmd.sandbox(); s != "" {
-		// gVisor answers with the number of a descriptor of the host, which may be another file of this process.
+	if err := d.cmd.untranslated("CREATE_COMP_CHANNEL"); err != nil { // the number of its file
 		c.removeParents()
-		return nil, &FeatureError{Feature: "CREATE_COMP_CHANNEL", Sandbox: s}
+		return nil, err
 	}
 	req := abi.CreateCompChannel{}
 	resp := &abi.CreateCompChannelResp{}

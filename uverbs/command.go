@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
@@ -72,6 +71,19 @@ func (c *commands) sandbox() string {
 	return sandbox()
 }
 
+// untranslated returns an error in a sandbox, else nil. It is for what would pass an address or a descriptor of this
+// process to the kernel of the host, where it means something else, because gVisor does not translate it.
+func (c *commands) untranslated(feature string) error {
+	if s := c.sandbox(); s != "" {
+		return &FeatureError{Feature: feature, Sandbox: s}
+	}
+	return nil
+}
+
+// older reports whether errno is of a kernel that creates an object by a legacy command only. In a sandbox there is no such
+// command, since gVisor translates addresses in those of REG_MR alone.
+func (c *commands) older(errno syscall.Errno) bool { return absent(errno) && c.sandbox() == "" }
+
 // ioctl issues a method of the ioctl interface.
 func (c *commands) ioctl(cmd *ioctlCommand) syscall.Errno { return c.Do((*kernel.Command)(cmd)) }
 
@@ -81,7 +93,7 @@ func (c *commands) destroy(object, method, attr uint16, handle uint32) syscall.E
 	defer cmd.done()
 	cmd.obj(attr, handle)
 	errno := c.ioctl(cmd)
-	if errno == syscall.EINVAL && c.sandbox() != "" { // it does not know the method, but may pass on the legacy command
+	if errno == syscall.EINVAL && object < abi.UVERBS_ID_DRIVER_NS && c.sandbox() != "" { // it does not know the method, but may pass on the legacy command
 		errno = syscall.EPROTONOSUPPORT
 	}
 	return errno
@@ -95,11 +107,10 @@ func (c *commands) legacy(number uint32, in, out []byte, u udata) syscall.Errno 
 // writes reports whether the command with the kernel's name at the beginning of verb was issued with write(),
 // although the path is not pathWrite.
 func (c *commands) writes(verb string) bool {
-	name, _, _ := strings.Cut(verb, " ")
 	number, ok := map[string]uint32{
 		"MODIFY_QP": abi.IB_USER_VERBS_CMD_MODIFY_QP, "REG_MR": abi.IB_USER_VERBS_CMD_REG_MR, "DEREG_MR": abi.IB_USER_VERBS_CMD_DEREG_MR,
 		"CREATE_COMP_CHANNEL": abi.IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL,
-	}[name]
+	}[nameOf(verb)]
 	return ok && c.Writes(number)
 }
 
@@ -127,10 +138,7 @@ func (c *commands) fail(verb string, errno syscall.Errno, hint string) error {
 		refused = c.driver.refusal()
 	}
 	switch {
-	case c.sandbox() != "" && notOffered(verb, errno):
-		err.Hint = ""
-		return c.missing(verb, err, Version{})
-	case kernel.Unsupported(errno):
+	case kernel.Unsupported(errno), errno == syscall.EINVAL && c.sandbox() != "" && slices.Contains(notOffered, nameOf(verb)):
 		return c.missing(verb, err, c.kernelVersion())
 	case errno == errWriteDenied:
 		err.Errno = syscall.EACCES
@@ -148,10 +156,6 @@ func (c *commands) fail(verb string, errno syscall.Errno, hint string) error {
 	}
 	return err
 }
-
-// absent reports whether an errno means that this kernel does not know the ioctl interface, the
-// method or a mandatory attribute.
-func absent(errno syscall.Errno) bool { return kernel.Absent(errno) }
 
 const (
 	errClosedFile  = kernel.ErrnoClosed      // the device is closed
@@ -240,13 +244,15 @@ const exCommand = abi.IB_USER_VERBS_CMD_FLAG_EXTENDED
 // missing returns the error for a verb that the kernel reports as unknown or not supported. It says
 // whether the kernel or the driver does not support it.
 func (c *commands) missing(verb string, err *Error, running Version) *FeatureError {
-	name, _, _ := strings.Cut(verb, " ") // "MODIFY_QP INIT to RTR" is MODIFY_QP
+	name := nameOf(verb)
 	f := &FeatureError{Feature: name, Err: err}
 	driver := c.driver.name()
 	known := features()[name]
 	switch {
 	case c.sandbox() != "" && err.Errno != syscall.EOPNOTSUPP:
-		f.Sandbox = c.sandbox()
+		if f.Sandbox, err.Hint = c.sandbox(), ""; c.Path() == pathWrite {
+			err.Hint = "it refuses write(), which " + abiPathEnv + "=write asks for"
+		}
 	case !absent(err.Errno):
 		f.Driver = driver
 	case err.Errno == syscall.ENOTTY && c.Path() == pathWrite:

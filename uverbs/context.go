@@ -52,7 +52,7 @@ func (d *Device) getContext(devx devxMode) error {
 	if errno == syscall.EPERM {
 		return d.cmd.fail("GET_CONTEXT", errno, "a sandbox forbids ioctl(); in a container: --security-opt seccomp=FILE that allows it")
 	}
-	if !absent(errno) {
+	if !d.cmd.older(errno) {
 		return d.cmd.fail("GET_CONTEXT", errno, "")
 	}
 	req := &abi.GetContext{}

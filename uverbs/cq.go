@@ -160,7 +160,7 @@ func (c *CQ) create(o CQOptions) (err error) {
 		f.Err = &Error{Op: "CREATE_CQ", Device: d.Name(), Errno: errno}
 		return &f
 	}
-	if absent(errno) {
+	if c.dev.cmd.older(errno) {
 		errno = c.createLegacy(o, u)
 	}
 	if o.Flags != 0 && (errno == syscall.EINVAL || errno == syscall.EOPNOTSUPP) { // rxe of Linux 5.10 says EINVAL
@@ -285,6 +285,9 @@ func (c *CQ) Resize(cqe int) error {
 	d := c.dev
 	if limit := int(d.attr.MaxCQE); cqe < 1 || cqe > limit {
 		return argErr("Resize", "cqe", cqe, "1 to %d (max_cqe of %s)", limit, d.Name())
+	}
+	if err := d.cmd.untranslated("RESIZE_CQ"); err != nil {
+		return err
 	}
 	u, ready, err := d.driver.prepareResize(c, &cqe)
 	if err != nil || !ready {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"slices"
-	"strings"
 	"sync"
 
 	"github.com/goverbs/goverbs/mmio"
@@ -86,32 +84,6 @@ func (d *Device) queryUdata(u udata) error {
 		return d.cmd.fail("QUERY_DEVICE", errno, "")
 	}
 	return nil
-}
-
-// lacksOutOfOrder is the error of a kernel or a device without the option OutOfOrder.
-func lacksOutOfOrder(running Version) *FeatureError {
-	f := &FeatureError{Feature: "CREATE_QP with OutOfOrder"}
-	if since := (Version{6, 13}); slices.Compare(running[:], since[:]) < 0 {
-		f.Since, f.Err = since, errors.New("QUERY_DEVICE does not report the flag MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP")
-	} else {
-		f.Driver, f.Err = "mlx5", errors.New("the adapter does not have the capability dp_ordering_force, or no capability dp_ordering_ooo_all")
-	}
-	return f
-}
-
-// noOutOfOrder is the error of an adapter that has the option OutOfOrder for other types of QP only.
-func noOutOfOrder(t ib.QPType) *FeatureError {
-	transport := strings.ToLower(t.String())
-	switch t {
-	case ib.XRCSend, ib.XRCRecv:
-		transport = "xrc"
-	case ib.DCI, ib.DCT:
-		transport = "dc"
-	}
-	return &FeatureError{
-		Feature: "OutOfOrder of " + t.String(), Driver: "mlx5",
-		Err: errors.New("the adapter does not have the capability dp_ordering_ooo_all_" + transport),
-	}
 }
 
 // queriedQP restores the sizes, which the kernel does not know.

@@ -75,6 +75,10 @@ func TestMlx5OutOfOrderLacks(t *testing.T) {
 			"QUERY_DEVICE does not report the flag MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP"},
 		{Version{6, 13}, "uverbs: CREATE_QP with OutOfOrder not supported by driver mlx5: " +
 			"the adapter does not have the capability dp_ordering_force, or no capability dp_ordering_ooo_all"},
+		{Version{}, "uverbs: CREATE_QP with OutOfOrder not supported by driver mlx5: " +
+			"QUERY_DEVICE does not report the flag MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP, which Linux has since 6.13: " +
+			"the adapter does not have the capability dp_ordering_force, or no capability dp_ordering_ooo_all; " +
+			"or the kernel, whose version is unknown, does not have the flag"},
 	} {
 		if got := lacksOutOfOrder(c.running).Error(); got != c.want {
 			t.Errorf("on Linux %s: %s\nwant %s", c.running, got, c.want)

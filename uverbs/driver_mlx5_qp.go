@@ -61,6 +61,11 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 		}
 	}
 	x.streams = s.dc != nil && s.dc.logStreams > 0
+	if s.Type == ib.RawPacket { // its second ring has an address of its own
+		if err := q.dev.cmd.untranslated("CREATE_QP for raw packets"); err != nil {
+			return udata{}, err
+		}
+	}
 	if s.Type == ib.RawPacket && !m.UserIndex { // mlx5_ib refuses it with EINVAL
 		return udata{}, &FeatureError{Feature: "CREATE_QP for raw packets on a card without user indices in completions", Driver: dr.name()}
 	}

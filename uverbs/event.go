@@ -140,8 +140,8 @@ func (d *Device) WaitEvent(ctx context.Context) (Event, error) {
 	d.asyncWatch.follow(ctx, d.async)
 	for {
 		ev, ok, err := d.readEvent()
-		if errors.Is(err, syscall.EAGAIN) { // gVisor passes events on, but no file that can be waited for
-			return Event{}, &FeatureError{Feature: "ASYNC_EVENT", Sandbox: d.cmd.sandbox(), Err: err}
+		if s := d.cmd.sandbox(); s != "" && errors.Is(err, syscall.EAGAIN) { // it passes events on, but no file that can be waited for
+			return Event{}, &FeatureError{Feature: "ASYNC_EVENT", Sandbox: s, Err: err}
 		}
 		if err != nil {
 			return Event{}, waitErr(ctx, &d.object, "event", err)

@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,6 +9,8 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
 // feature describes a verb that a kernel or a driver may not support.
@@ -64,11 +67,51 @@ func parseRelease(release string) Version {
 // sandbox returns the name of the sandbox, or "". Tests replace it.
 var sandbox = netlinkrdma.Sandbox
 
-// passedOn are the commands that gVisor passes on to the kernel as they are, which answers EINVAL to wrong arguments.
-var passedOn = []string{"GET_CONTEXT", "QUERY_PORT", "REG_MR", "CREATE_AH", "CREATE_CQ", "CREATE_QP", "MODIFY_QP", "QUERY_QP"}
+// notOffered are the verbs whose methods gVisor does not have, or has without an attribute that the library always
+// gives (buildSchemas in pkg/sentry/devices/rdmaproxy of gVisor). It answers them with EINVAL. It passes all other
+// verbs on, so EINVAL of those is the kernel's.
+var notOffered = []string{
+	"CREATE_SRQ", "CREATE_WQ", "QUERY_MR", "ADVISE_MR", "ALLOC_DM", "REG_DM_MR", "QUERY_DM", "EXPORT_DMABUF", "ALLOC_DMAH",
+	"CREATE_COUNTERS", "READ_COUNTERS", "QUERY_PORT_SPEED", "QUERY_CONTEXT", "INFO_HANDLES", "GET_DATA_DIRECT_SYSFS_PATH",
+	"DEVX_OTHER", "DEVX_OBJ_MODIFY", "DEVX_OBJ_QUERY",
+}
 
-// notOffered reports whether an errno says that a sandbox does not offer a command, whose name is at the beginning of verb.
-func notOffered(verb string, errno syscall.Errno) bool {
+// nameOf returns the name at the beginning of a verb: "MODIFY_QP INIT to RTR" is MODIFY_QP.
+func nameOf(verb string) string {
 	name, _, _ := strings.Cut(verb, " ")
-	return (errno == syscall.EINVAL || errno == syscall.EBADF || errno == syscall.EFAULT) && !slices.Contains(passedOn, name)
+	return name
+}
+
+// absent reports whether an errno means that this kernel does not know the ioctl interface, the method or a mandatory
+// attribute.
+func absent(errno syscall.Errno) bool { return kernel.Absent(errno) }
+
+// lacksOutOfOrder is the error of a kernel or a device without the option OutOfOrder.
+func lacksOutOfOrder(running Version) *FeatureError {
+	const flag = "QUERY_DEVICE does not report the flag MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP"
+	const lacking = "the adapter does not have the capability dp_ordering_force, or no capability dp_ordering_ooo_all"
+	f := &FeatureError{Feature: "CREATE_QP with OutOfOrder", Driver: "mlx5", Err: errors.New(lacking)}
+	since := Version{6, 13}
+	switch {
+	case running == Version{}:
+		f.Err = errors.New(flag + ", which Linux has since 6.13: " + lacking + "; or the kernel, whose version is unknown, does not have the flag")
+	case slices.Compare(running[:], since[:]) < 0:
+		f.Since, f.Driver, f.Err = since, "", errors.New(flag)
+	}
+	return f
+}
+
+// noOutOfOrder is the error of an adapter that has the option OutOfOrder for other types of QP only.
+func noOutOfOrder(t ib.QPType) *FeatureError {
+	transport := strings.ToLower(t.String())
+	switch t {
+	case ib.XRCSend, ib.XRCRecv:
+		transport = "xrc"
+	case ib.DCI, ib.DCT:
+		transport = "dc"
+	}
+	return &FeatureError{
+		Feature: "OutOfOrder of " + t.String(), Driver: "mlx5",
+		Err: errors.New("the adapter does not have the capability dp_ordering_ooo_all_" + transport),
+	}
 }

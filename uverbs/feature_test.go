@@ -2,10 +2,16 @@ package uverbs
 
 import (
 	"errors"
+	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/inproc"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
@@ -89,7 +95,7 @@ func inSandbox(t *testing.T) {
 	sandbox = func() string { return "gVisor" }
 }
 
-// TestSandbox: in gVisor EINVAL says that a command is not offered, unless gVisor passes the command on.
+// TestSandbox: in gVisor EINVAL says that a command is not offered, if gVisor does not pass the command on.
 func TestSandbox(t *testing.T) {
 	inSandbox(t)
 	for _, c := range []struct {
@@ -98,8 +104,12 @@ func TestSandbox(t *testing.T) {
 		text  string
 	}{
 		{"CREATE_SRQ", syscall.EINVAL, "uverbs: CREATE_SRQ not supported by the sandbox gVisor: rxe0: CREATE_SRQ: invalid argument"},
-		{"RESIZE_CQ", syscall.EFAULT, "uverbs: RESIZE_CQ not supported by the sandbox gVisor: rxe0: RESIZE_CQ: bad address"},
-		{"QUERY_PORT_SPEED", syscall.EPROTONOSUPPORT, "uverbs: QUERY_PORT_SPEED not supported by the sandbox gVisor: rxe0: QUERY_PORT_SPEED: protocol not supported: a guess"},
+		{"QUERY_PORT_SPEED", syscall.EPROTONOSUPPORT, "uverbs: QUERY_PORT_SPEED not supported by the sandbox gVisor: rxe0: QUERY_PORT_SPEED: protocol not supported"},
+		{"ADVISE_MR", syscall.EFAULT, "uverbs: rxe0: ADVISE_MR: bad address: a guess"},
+		{"DETACH_MCAST", syscall.EINVAL, "uverbs: rxe0: DETACH_MCAST: invalid argument: a guess"},
+		{"REREG_MR", syscall.EINVAL, "uverbs: rxe0: REREG_MR: invalid argument: a guess"},
+		{"REREG_MR", syscall.EFAULT, "uverbs: rxe0: REREG_MR: bad address: a guess"},
+		{"REG_DMABUF_MR", syscall.EBADF, "uverbs: rxe0: REG_DMABUF_MR: bad file descriptor: a guess"},
 		{"ALLOC_MW", syscall.EOPNOTSUPP, "uverbs: ALLOC_MW not supported by driver rxe: rxe0: ALLOC_MW: operation not supported: a guess"},
 		{"MODIFY_QP INIT to RTR", syscall.EINVAL, "uverbs: rxe0: MODIFY_QP INIT to RTR: invalid argument: a guess"},
 		{"CREATE_SRQ", syscall.ENOMEM, "uverbs: rxe0: CREATE_SRQ: cannot allocate memory: a guess"},
@@ -115,21 +125,118 @@ func TestSandbox(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.verb, err, c.text)
 		}
 	}
+}
+
+// TestSandboxAddresses: in gVisor no command carries an address or a descriptor of this process that gVisor does not
+// translate. A device in the process gets such commands.
+func TestSandboxAddresses(t *testing.T) {
+	d, k := fakeDevice(t, pathAuto)
+	d.attr.ODPGeneralCaps = abi.IB_UVERBS_ODP_SUPPORT | abi.IB_UVERBS_ODP_SUPPORT_IMPLICIT
+	pd := value(d.AllocPD())(t)
+	cq := value(d.CreateCQ(CQOptions{MaxCQE: 10}))(t)
+	first, second := value(AllocBuffer(4096, BufferOptions{}))(t), value(AllocBuffer(4096, BufferOptions{}))(t)
+	mr := value(pd.RegMR(first, MROptions{Access: AccessLocalWrite}))(t)
+	file := value(os.Open(t.TempDir()))(t)
+	defer file.Close()
+	raw := func() error {
+		_, err := mlx5Driver{}.prepareQP(&QP{object: object{dev: d}}, &qpSpec{QPOptions: QPOptions{Type: ib.RawPacket}})
+		return err
+	}
+	d.mlx5 = &mlx5Context{}
+	inSandbox(t)
 	for _, c := range []struct {
-		inproc bool
-		want   bool
-	}{{false, true}, {true, false}} {
-		d, k := fakeDevice(t, pathAuto)
-		if c.inproc {
-			d.cmd.inproc = inprocFake{}
-		}
-		calls := len(k.calls)
-		_, err := d.CreateCompChannel()
+		feature string
+		call    func() error
+		others  bool // a device in the process gets a command
+	}{
+		{"CREATE_COMP_CHANNEL", func() error { _, err := d.CreateCompChannel(); return err }, true},
+		{"RESIZE_CQ", func() error { return cq.Resize(20) }, true},
+		{"OPEN_XRCD with a file", func() error { _, err := d.OpenXRCD(XRCDOptions{File: file, Flags: os.O_CREATE}); return err }, true},
+		{"implicit on-demand paging", func() error { _, err := pd.RegImplicit(0); return err }, true},
+		{"REREG_MR with new memory", func() error { return mr.Rereg(ReregOptions{Buffer: second}) }, true},
+		{"CREATE_QP for raw packets", raw, false}, // it is prepared only
+	} {
+		d.cmd.inproc = nil
+		k.took()
 		var f *FeatureError
-		if got := errors.As(err, &f) && f.Sandbox == "gVisor"; got != c.want || (len(k.calls) == calls) != c.want {
-			t.Errorf("in process %v: CreateCompChannel returns %v after %d commands", c.inproc, err, len(k.calls)-calls)
+		if err := c.call(); !errors.As(err, &f) || f.Feature != c.feature || f.Sandbox != "gVisor" || f.Err != nil {
+			t.Errorf("%s: %v", c.feature, err)
+		}
+		if took := k.took(); len(took) > 0 {
+			t.Errorf("%s: the kernel gets %q", c.feature, took)
+		}
+		d.cmd.inproc = inprocFake{}
+		_ = c.call() // whether it works is not the point
+		if took := k.took(); c.others != (len(took) > 0) {
+			t.Errorf("%s in the process: the device gets %q", c.feature, took)
 		}
 	}
+}
+
+// TestSandboxOlder: if the kernel of the host does not know the method that creates an object, no legacy command follows in
+// gVisor, which would pass its addresses and descriptors on as they are.
+func TestSandboxOlder(t *testing.T) {
+	d, k := fakeDevice(t, pathAuto)
+	pd := value(d.AllocPD())(t)
+	cq := value(d.CreateCQ(CQOptions{MaxCQE: 10}))(t)
+	inSandbox(t)
+	for _, c := range []struct {
+		verb   string
+		create func() error
+	}{
+		{"CREATE_CQ", func() error { _, err := d.CreateCQ(CQOptions{MaxCQE: 10}); return err }},
+		{"CREATE_QP", func() error { _, err := pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}); return err }},
+		{"CREATE_SRQ", func() error { _, err := pd.CreateSRQ(SRQOptions{}); return err }},
+		{"CREATE_WQ", func() error { _, err := pd.CreateWQ(WQOptions{CQ: cq}); return err }},
+		{"GET_CONTEXT", func() error { return d.getContext(devxOff) }},
+	} {
+		k.refuse[c.verb] = syscall.EPROTONOSUPPORT
+		k.took()
+		var f *FeatureError
+		if err := c.create(); !errors.As(err, &f) || f.Feature != c.verb || f.Sandbox != "gVisor" {
+			t.Errorf("%s: %v", c.verb, err)
+		}
+		if took := k.took(); !slices.Equal(took, []string{"ioctl " + c.verb}) {
+			t.Errorf("%s: the kernel gets %q", c.verb, took)
+		}
+	}
+}
+
+// TestSandboxWrite: gVisor refuses write(), so a program that asks for nothing else learns why it gets no device.
+func TestSandboxWrite(t *testing.T) {
+	inSandbox(t)
+	const want = "uverbs: GET_CONTEXT not supported by the sandbox gVisor: rxe0: GET_CONTEXT by write(): "
+	_, k, err := openFake(t, pathWrite, func(*fakeKernel) {})
+	if err == nil || !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), "it refuses write(), which RDMAABI=write asks for") {
+		t.Errorf("%v", err)
+	}
+	if took := k.took(); len(took) > 0 {
+		t.Errorf("the kernel gets %q", took)
+	}
+}
+
+// TestSandboxEvents: the files of events that gVisor passes on cannot be waited for. EAGAIN of another file is an error of it.
+func TestSandboxEvents(t *testing.T) {
+	r, w, err := os.Pipe()
+	must(t, err)
+	defer w.Close()
+	defer r.Close()
+	d, _ := fakeDevice(t, pathAuto)
+	must(t, d.async.Close())
+	fd := value(unix.Dup(int(r.Fd())))(t) // Fd makes it wait in read(), so package os does not wait for it
+	d.async = os.NewFile(uintptr(fd), "events")
+	must(t, unix.SetNonblock(fd, true))
+	wait := func(inside bool) {
+		t.Helper()
+		var f *FeatureError
+		_, err := waitEvent(t, d)
+		if !errors.Is(err, syscall.EAGAIN) || errors.As(err, &f) != inside || inside && (f.Feature != "ASYNC_EVENT" || f.Sandbox != "gVisor") {
+			t.Errorf("in a sandbox %v: %v", inside, err)
+		}
+	}
+	wait(false)
+	inSandbox(t)
+	wait(true)
 }
 
 // inprocFake is a device in the process.
@@ -156,5 +263,8 @@ func TestSandboxDestroy(t *testing.T) {
 	inSandbox(t)
 	if errno := destroy(); !absent(errno) {
 		t.Errorf("in a sandbox: %v", errno)
+	}
+	if errno := c.destroy(mlx5.ObjectUAR, mlx5.MethodUARDestroy, mlx5.AttrUARDestroy, 1); errno != syscall.EINVAL { // gVisor knows it
+		t.Errorf("UAR: %v", errno)
 	}
 }

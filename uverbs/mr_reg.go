@@ -297,6 +297,9 @@ func (p *PD) RegImplicit(access Access) (*MR, error) {
 	if p.dev.attr.ODPGeneralCaps&abi.IB_UVERBS_ODP_SUPPORT_IMPLICIT == 0 {
 		return nil, &FeatureError{Feature: "implicit on-demand paging", Driver: p.dev.driver.name()}
 	}
+	if err := p.dev.cmd.untranslated("implicit on-demand paging"); err != nil { // all memory of this process
+		return nil, err
+	}
 	mr := &MR{}
 	if err := mr.register(p, &region{access: access, length: math.MaxUint64}, nil); err != nil {
 		return nil, err

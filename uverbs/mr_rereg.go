@@ -101,6 +101,9 @@ func (o *ReregOptions) request(m *MR) (*region, *abi.ReregMR, error) {
 	if o.Buffer == nil {
 		return &s, req, nil
 	}
+	if err := m.dev.cmd.untranslated("REREG_MR with new memory"); err != nil {
+		return nil, nil, err
+	}
 	part := MROptions{Access: s.access, Offset: o.Offset, Length: o.Length, IOVA: o.IOVA}
 	next := new(region)
 	if err := part.region(op, o.Buffer, next); err != nil {

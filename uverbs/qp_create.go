@@ -200,7 +200,7 @@ func (q *QP) createKernel(s *qpSpec, u udata) syscall.Errno {
 		return q.openLegacy(s, u)
 	}
 	errno := q.createIoctl(s, u)
-	if !absent(errno) {
+	if !q.dev.cmd.older(errno) {
 		return errno
 	}
 	if s.Flags != 0 || s.IndTable != nil {

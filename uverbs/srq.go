@@ -112,7 +112,7 @@ func (s *SRQ) create(p *PD, o SRQOptions) (err error) {
 		}
 	}()
 	errno := s.createIoctl(p, o, u)
-	if absent(errno) {
+	if s.dev.cmd.older(errno) {
 		errno = s.createLegacy(p, o, u)
 	}
 	if errno != 0 {

@@ -138,7 +138,7 @@ func (w *WQ) create(p *PD, o WQOptions) (err error) {
 		}
 	}()
 	errno := w.createIoctl(p, o, u)
-	if absent(errno) {
+	if p.dev.cmd.older(errno) {
 		errno = w.createLegacy(p, o, u)
 	}
 	if errno != 0 {

@@ -58,6 +58,9 @@ func (x *XRCD) open(o XRCDOptions) error {
 	if o.File == nil {
 		errno = ask()
 	} else {
+		if err := cmd.untranslated("OPEN_XRCD with a file"); err != nil {
+			return err
+		}
 		raw, err := o.File.SyscallConn()
 		if err == nil {
 			err = raw.Control(func(fd uintptr) {

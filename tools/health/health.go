@@ -203,7 +203,7 @@ func (m *machine) examineKernel(d *Report, devs []netlinkrdma.Device, infos []uv
 			return ofKernel(i) && i.Driver == netlinkrdma.DriverRXE.String()
 		}),
 	}
-	if m.sandbox == "" { // which has no modules, and devices as it was told
+	if m.sandbox == "" { // a sandbox has no modules, and its command line names its devices
 		d.add(m.checkContainer())
 		d.add(m.checkModules(proof)...)
 		d.add(m.checkNamespace())

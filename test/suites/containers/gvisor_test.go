@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -173,6 +174,11 @@ func calls() error {
 		_, err := mr.Query()
 		say("MR.Query", err)
 		say("MR.Rereg", mr.Rereg(uverbs.ReregOptions{Access: new(uverbs.AccessLocalWrite)}))
+		next, err := uverbs.AllocBuffer(1<<16, uverbs.BufferOptions{})
+		if err != nil {
+			return err
+		}
+		say("MR.Rereg with new memory", mr.Rereg(uverbs.ReregOptions{Buffer: next}))
 		say("MR.Close", mr.Close())
 	}
 	mw, err := pd.AllocMW(uverbs.MWType1)
@@ -206,14 +212,28 @@ func calls() error {
 	qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
 	say("CreateQP", err)
 	if err == nil {
-		say("Modify to a wrong state", qp.Modify(uverbs.QPAttr{State: ib.QPRTS}, uverbs.AttrState))
 		say("QP.Close", qp.Close())
 	}
+	ud, err := pd.CreateQP(uverbs.QPOptions{Type: ib.UD, SendCQ: cq, RecvCQ: cq})
+	say("CreateQP for datagrams", err)
+	if err == nil {
+		say("DetachMulticast", ud.DetachMulticast(ib.GID(netip.MustParseAddr("ff0e::1234").As16()), 0xc000))
+		say("QP.Close", ud.Close())
+	}
+	_, err = pd.CreateQP(uverbs.QPOptions{Type: ib.RawPacket, SendCQ: cq, RecvCQ: cq})
+	say("CreateQP for raw packets", err)
 	x, err := dev.OpenXRCD(uverbs.XRCDOptions{})
 	say("OpenXRCD", err)
 	if err == nil {
 		say("XRCD.Close", x.Close())
 	}
+	root, err := os.Open("/")
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	_, err = dev.OpenXRCD(uverbs.XRCDOptions{File: root, Flags: os.O_CREATE})
+	say("OpenXRCD with a file", err)
 	_, err = dev.AllocDM(4096, uverbs.DMOptions{})
 	say("AllocDM", err)
 	ctx, stop := context.WithTimeout(context.Background(), time.Second)
@@ -311,10 +331,14 @@ func TestGVisorCards(t *testing.T) {
 	const refused = " not supported by the sandbox gVisor"
 	playScenes(t, true, nil, []scene{
 		{"calls", itself(t, "calls"), []string{
-			"RegMR: ok\n", "MR.Query: FeatureError: uverbs: QUERY_MR" + refused, "MR.Rereg: ok\n", "MR.Close: ok\n", "AllocMW: ok\n", "MW.Close: ok\n",
+			"RegMR: ok\n", "MR.Query: FeatureError: uverbs: QUERY_MR" + refused, "MR.Rereg: ok\n",
+			"MR.Rereg with new memory: FeatureError: uverbs: REREG_MR with new memory" + refused + "\n", "MR.Close: ok\n", "AllocMW: ok\n", "MW.Close: ok\n",
 			"CreateCompChannel: FeatureError: uverbs: CREATE_COMP_CHANNEL" + refused, "CreateCQ with events: FeatureError: uverbs: CREATE_COMP_CHANNEL" + refused,
-			"CreateCQ: ok\n", "CQ.Resize: FeatureError: uverbs: RESIZE_CQ" + refused, "CreateSRQ: FeatureError: uverbs: CREATE_SRQ" + refused, "GIDTable: ok\n",
-			"CreateAH: ok\n", "AH.Close: ok\n", "CreateQP: ok\n", "QP.Close: ok\n", "OpenXRCD: ok\n", "XRCD.Close: ok\n",
+			"CreateCQ: ok\n", "CQ.Resize: FeatureError: uverbs: RESIZE_CQ" + refused + "\n", "CreateSRQ: FeatureError: uverbs: CREATE_SRQ" + refused, "GIDTable: ok\n",
+			"CreateAH: ok\n", "AH.Close: ok\n", "CreateQP: ok\n", "QP.Close: ok\n", "CreateQP for datagrams: ok\n",
+			"DetachMulticast: uverbs: mlx5_0: DETACH_MCAST of QP ", ": invalid argument: the QP is not attached to the group", "QP.Close: ok\n",
+			"CreateQP for raw packets: FeatureError: uverbs: CREATE_QP for raw packets" + refused + "\n", "OpenXRCD: ok\n", "XRCD.Close: ok\n",
+			"OpenXRCD with a file: FeatureError: uverbs: OPEN_XRCD with a file" + refused + "\n",
 			"AllocDM: FeatureError: uverbs: ALLOC_DM" + refused, "WaitEvent: FeatureError: uverbs: ASYNC_EVENT" + refused,
 			"cm.Listen: FeatureError: cm: listen on 127.0.0.1:7471: cm: open channel: uverbs: the connection manager (/dev/infiniband/rdma_cm)" + refused,
 			"CloseAll: ok\n",
@@ -331,6 +355,12 @@ func TestGVisorCards(t *testing.T) {
 	})
 	t.Run("pingpong with events", func(t *testing.T) {
 		if out, err := inGVisor(t, true, nil, "verbs", "pingpong", "-e", "-d", "mlx5_0"); err == nil || !strings.Contains(out, "CREATE_COMP_CHANNEL"+refused) {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+	t.Run("write", func(t *testing.T) {
+		out, err := inGVisor(t, true, []string{"RDMAABI=write"}, "verbs", "info", "mlx5_0")
+		if err == nil || !strings.Contains(out, "GET_CONTEXT"+refused) || !strings.Contains(out, "it refuses write(), which RDMAABI=write asks for") {
 			t.Errorf("%v\n%s", err, out)
 		}
 	})
