@@ -170,10 +170,13 @@ func (m *machine) checkNode(f Finding, cd netlinkrdma.CharDev, bad Level, what s
 	case errors.Is(err, fs.ErrPermission):
 		f.see("%s", err)
 		switch {
-		case n.mode&0o006 == 0o006:
+		case m.nodev(file): // the kernel looks at that first
 			inContainer()
-			f.fix("mount its directory without the option nodev, or have the security module permit it")
-			return f.conclude(bad, "%s cannot be opened, although its mode permits it: likely it is on a mount with nodev", file)
+			f.fix("mount its directory without the option nodev")
+			return f.conclude(bad, "%s is on a mount with the option nodev, which permits no devices", file)
+		case n.mode&0o006 == 0o006:
+			f.fix("have the security module (SELinux, AppArmor) permit it")
+			return f.conclude(bad, "%s cannot be opened, although its mode permits it: likely a security module forbids it", file)
 		case m.who.uid == 0:
 			f.fix("give the process CAP_DAC_OVERRIDE or chmod 666 %s", file)
 		case n.mode&0o060 == 0o060 && n.gid != 0:

@@ -79,6 +79,7 @@ func healthy(t *testing.T) patient {
 		who:       identity{1000, 1000, nil},
 		memlock:   func() (unix.Rlimit, error) { return unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}, nil },
 		openNode:  func(string) error { return nil },
+		nodev:     func(string) bool { return false },
 		netdev:    func(int) (netdev, error) { return netdev{"eth0", "", 4200, true, true, []string{"10.1.0.1/24"}}, nil },
 		devices:   func() ([]netlinkrdma.Device, error) { return []netlinkrdma.Device{fakeDev}, nil },
 		infos:     func() ([]uverbs.DeviceInfo, error) { return []uverbs.DeviceInfo{info}, nil },
@@ -107,6 +108,16 @@ func healthy(t *testing.T) patient {
 		progress: func(string) {},
 	}
 	return patient{m, files, &info, &facts, &pr}
+}
+
+// withoutDevices puts a device node on a mount that permits none.
+func withoutDevices(mode fs.FileMode, uid int) func(p patient) {
+	return func(p patient) {
+		p.files["dev/infiniband/uverbs0"] = charFile(mode, 77, 231, 192)
+		p.who.uid = uid
+		p.openNode = openFails(syscall.EACCES)
+		p.nodev = func(path string) bool { return path == "/dev/infiniband/uverbs0" }
+	}
 }
 
 // openFails has the character devices refuse to be opened.
@@ -271,8 +282,11 @@ var doctorCases = []struct {
 		p.who.uid = 0
 		p.openNode = openFails(syscall.EACCES)
 	}, id: "chardev", level: LevelError, words: []string{"CAP_DAC_OVERRIDE"}},
-	{name: "node of a mount without devices", ill: func(p patient) { p.openNode = openFails(syscall.EACCES) }, id: "chardev", level: LevelError,
-		words: []string{"although its mode permits it", "nodev"}},
+	{name: "node of a security module", ill: func(p patient) { p.openNode = openFails(syscall.EACCES) }, id: "chardev", level: LevelError,
+		words: []string{"although its mode permits it", "likely a security module forbids it", "SELinux"}},
+	{name: "node of a mount without devices", ill: withoutDevices(0o666, 1000), id: "chardev", level: LevelError, words: []string{"uverbs0 is on a mount with the option nodev", "without the option"}},
+	{name: "node of root on a mount without devices", ill: withoutDevices(0o600, 0), id: "chardev", level: LevelError, words: []string{"uverbs0 is on a mount with the option nodev"}},
+	{name: "node of a group on a mount without devices", ill: withoutDevices(0o660, 1000), id: "chardev", level: LevelError, words: []string{"uverbs0 is on a mount with the option nodev"}},
 	{name: "control group", ill: func(p patient) { p.openNode = openFails(syscall.EPERM) }, id: "chardev", level: LevelError, words: []string{"control group", "DeviceAllow"}},
 	{name: "control group in a container", ill: func(p patient) {
 		p.files[".dockerenv"] = &fstest.MapFile{}

@@ -166,7 +166,7 @@ func (m *machine) checkDevices(devs []netlinkrdma.Device, infos []uverbs.DeviceI
 		f.see("%s", err)
 		if errors.Is(err, fs.ErrPermission) {
 			f.fix(allowNetlink)
-			return f.conclude(LevelError, "the devices cannot be listed: a sandbox forbids netlink, and /sys does not show them")
+			return f.conclude(LevelError, "the devices cannot be listed: a security policy or sandbox forbids netlink, and /sys does not show them")
 		}
 		f.fix("modprobe ib_uverbs; without RDMA hardware also modprobe rdma_rxe")
 		f.fix("%s", softHint)
@@ -222,7 +222,7 @@ func (m *machine) checkCM(cd netlinkrdma.CharDev, err error) Finding {
 		}
 		if errors.Is(err, fs.ErrPermission) {
 			f.fix(allowNetlink)
-			return f.conclude(LevelWarning, "the connection manager cannot be found: a sandbox forbids netlink, and /sys does not show it")
+			return f.conclude(LevelWarning, "the connection manager cannot be found: a security policy or sandbox forbids netlink, and /sys does not show it")
 		}
 		f.fix("modprobe rdma_ucm")
 		return f.conclude(LevelWarning, "no connection manager: rdma_ucm is not loaded")

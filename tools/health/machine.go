@@ -30,6 +30,7 @@ type machine struct {
 	who      identity
 	memlock  func() (unix.Rlimit, error)
 	openNode func(path string) error // opens a character device and closes it
+	nodev    func(path string) bool  // whether its mount permits no devices
 	netdev   func(index int) (netdev, error)
 
 	devices    func() ([]netlinkrdma.Device, error)
@@ -96,6 +97,10 @@ func liveMachine() *machine {
 				return err
 			}
 			return f.Close()
+		},
+		nodev: func(path string) bool {
+			var fsys unix.Statfs_t
+			return unix.Statfs(path, &fsys) == nil && fsys.Flags&unix.ST_NODEV != 0
 		},
 		netdev:     liveNetdev,
 		devices:    netlinkrdma.Devices,

@@ -49,6 +49,8 @@ const tooLittle = "cannot allocate memory: RLIMIT_MEMLOCK is 4096 bytes, too few
 
 var kernelRings = map[string]string{"rxe": "", "siw": "", "soft": ""}
 
+var page = os.Getpagesize()
+
 // file maps a file of so many bytes, which is open for reading or for both.
 func file(t *testing.T, size, length, open, prot, flags int) []byte {
 	t.Helper()
@@ -94,7 +96,7 @@ func removeGID(t *testing.T, dev *uverbs.Device, link netlink.Link, addr *netlin
 	}
 }
 
-// hostMistakes are calls and requests that fail for what the host or the process has not.
+// hostMistakes are calls and requests that fail because the host does not provide something.
 var hostMistakes = []mistake{
 	// Memory.
 	{name: "too little memory for an MR", alone: true, call: withoutMemory(func(s *side) error {
@@ -113,17 +115,25 @@ var hostMistakes = []mistake{
 		return closed(s.pd.CreateWQ(uverbs.WQOptions{CQ: s.cq}))
 	}), mine: "CREATE_WQ", on: map[string]string{"mlx5": "CREATE_WQ ... " + tooLittle}},
 	{name: "file that is open for reading", alone: true, call: func(t *testing.T, a, b *side) error {
-		return second(a.pd.RegSlice(file(t, 8192, 8192, unix.O_RDONLY, unix.PROT_READ, unix.MAP_SHARED), uverbs.AccessLocalWrite))
+		return second(a.pd.RegSlice(file(t, page, page, unix.O_RDONLY, unix.PROT_READ, unix.MAP_SHARED), uverbs.AccessLocalWrite))
 	}, mine: "bad address: the memory at 0x ... is not writable (r--s); "},
 	{name: "file that is mapped for reading", alone: true, call: func(t *testing.T, a, b *side) error {
-		return second(a.pd.RegSlice(file(t, 8192, 8192, unix.O_RDWR, unix.PROT_READ, unix.MAP_PRIVATE), uverbs.AccessLocalWrite))
+		return second(a.pd.RegSlice(file(t, page, page, unix.O_RDWR, unix.PROT_READ, unix.MAP_PRIVATE), uverbs.AccessLocalWrite))
 	}, mine: "bad address: the memory at 0x ... is not writable (r--p); "},
 	{name: "file that is open for reading, to be read", since: uverbs.Version{6, 2}, alone: true, call: func(t *testing.T, a, b *side) error {
-		return closed(a.pd.RegSlice(file(t, 8192, 8192, unix.O_RDONLY, unix.PROT_READ, unix.MAP_SHARED), 0))
+		return closed(a.pd.RegSlice(file(t, page, page, unix.O_RDONLY, unix.PROT_READ, unix.MAP_SHARED), 0))
 	}, mine: "bad address: the pages of data cannot be pinned; before Linux 6.2 the mapping of a file must be private or writable"},
 	{name: "memory past the end of its file", alone: true, call: func(t *testing.T, a, b *side) error {
-		return second(a.pd.RegSlice(file(t, 100, 8192, unix.O_RDWR, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE), uverbs.AccessLocalWrite))
+		return second(a.pd.RegSlice(file(t, 100, 2*page, unix.O_RDWR, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE), uverbs.AccessLocalWrite))
 	}, mine: "bad address: the pages of data cannot be pinned; likely the file ends before the memory: /"},
+	{name: "shared memory that mremap has made longer", alone: true, call: func(t *testing.T, a, b *side) error {
+		mem, err := unix.Mmap(-1, 0, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
+		must(t, err)
+		mem, err = unix.Mremap(mem, 2*page, unix.MREMAP_MAYMOVE)
+		must(t, err)
+		defer func() { must(t, unix.Munmap(mem)) }()
+		return second(a.pd.RegSlice(mem, uverbs.AccessLocalWrite))
+	}, mine: "bad address: the pages of zero (deleted) cannot be pinned; likely mremap(2) has made the memory longer"},
 
 	// The port and its GIDs.
 	{name: "Endpoint of a port that is down", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
@@ -167,7 +177,7 @@ var hostMistakes = []mistake{
 	}, mine: "GID index 1, from which it sends, is no longer in the table of port 1; connect it again; in use: 0: fe80:"},
 
 	// The kernel.
-	{name: "what the kernel or the driver does not have", alone: true, call: func(t *testing.T, a, b *side) error {
+	{name: "feature that is not supported", alone: true, call: func(t *testing.T, a, b *side) error {
 		f, err := os.Open("/proc/self/exe") // no dma-buf: the kernel looks at that last
 		must(t, err)
 		defer f.Close()

@@ -112,7 +112,7 @@ func TestMistakes(t *testing.T) {
 	makeMistakes(t, requestMistakes)
 }
 
-// TestHostMistakes posts and makes what fails for what the host has not.
+// TestHostMistakes makes the calls and requests that fail because the host does not provide something.
 func TestHostMistakes(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	testenv.Guest(t)

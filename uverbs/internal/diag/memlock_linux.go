@@ -1,6 +1,12 @@
 package diag
 
-import "golang.org/x/sys/unix"
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
 
 // descriptorLimit returns RLIMIT_NOFILE.
 func descriptorLimit() (limit uint64, ok bool) {
@@ -14,4 +20,49 @@ func memlockLimit() (limit uint64, ok bool) {
 	var lim unix.Rlimit
 	err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &lim)
 	return lim.Cur, err == nil
+}
+
+// hasIPCLock reports whether this thread has CAP_IPC_LOCK in its user namespace.
+func hasIPCLock() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_IPC_LOCK) != 0
+}
+
+// kernelVersion returns the version of the running kernel, or zeros.
+func kernelVersion() (v [2]int) {
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &v[0], &v[1])
+	}
+	return v
+}
+
+// unnamed are mappings that have no file in a file system, by the start of what the kernel calls them.
+var unnamed = map[string]fileKind{
+	"/dev/zero": sharedPages, "/SYSV": sharedPages, "/anon_hugepage": hugePages, "/memfd:": inTmpfs, "/dmabuf:": ofDevice,
+}
+
+// kindOf looks at a mapped file, or at its directory if it has been deleted.
+func kindOf(name string) fileKind {
+	for start, kind := range unnamed {
+		if strings.HasPrefix(name, start) {
+			return kind
+		}
+	}
+	var st unix.Stat_t
+	if unix.Stat(name, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR {
+		return ofDevice
+	}
+	var fsys unix.Statfs_t
+	if unix.Statfs(name, &fsys) != nil && unix.Statfs(filepath.Dir(name), &fsys) != nil {
+		return ordinary
+	}
+	switch uint32(fsys.Type) { // it has a sign where it has 32 bits
+	case unix.TMPFS_MAGIC:
+		return inTmpfs
+	case unix.HUGETLBFS_MAGIC:
+		return inHugePool
+	}
+	return ordinary
 }

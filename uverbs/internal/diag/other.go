@@ -13,6 +13,12 @@ func descriptorLimit() (limit uint64, ok bool) { return 0, false }
 
 func memlockLimit() (limit uint64, ok bool) { return 0, false }
 
+func hasIPCLock() bool { return false }
+
+func kernelVersion() (v [2]int) { return v }
+
+func kindOf(string) fileKind { return ordinary }
+
 func (p *Path) interfaceOf(*GIDEntry) *netif { return nil }
 
 func (p *Path) readRoute(*netif) {}

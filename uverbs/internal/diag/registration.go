@@ -44,7 +44,7 @@ func (r *Registration) Hint() string {
 			return "part of the memory is not mapped, or its protection does not permit the access"
 		}
 		defer maps.Close()
-		return r.mappingHint(maps)
+		return r.mappingHint(maps, kernelVersion(), kindOf)
 	case syscall.EINVAL:
 		if r.MaxSize > 0 && r.Length > r.MaxSize {
 			return fmt.Sprintf("length is %d bytes, the device allows %d (max_mr_size)", r.Length, r.MaxSize)
@@ -61,10 +61,7 @@ type memory struct {
 	mrs           uint64 // MRs of all programs, 0 if unknown
 }
 
-const (
-	unlimited  = math.MaxUint64 // RLIM_INFINITY
-	capIPCLock = 14             // CAP_IPC_LOCK
-)
+const unlimited = math.MaxUint64 // RLIM_INFINITY
 
 // memory reads the limits and what is in use of them.
 func (r *Registration) memory() (m memory, ok bool) {
@@ -84,20 +81,23 @@ func (r *Registration) memory() (m memory, ok bool) {
 // hint names the limit that the registration exceeds: locked memory, mappings, or the device's.
 func (m *memory) hint(r *Registration) string {
 	noLimit, forAll := m.memlock == unlimited, r.MemlockForAll != ""
-	const raise = "raise it (ulimit -l unlimited, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 for a container)"
-	if !noLimit && !m.status.known {
-		return fmt.Sprintf("RLIMIT_MEMLOCK is %d bytes, likely too few for %d more; /proc does not show what is in use; %s", m.memlock, r.Length, raise)
+	limited := !noLimit && (forAll || !m.status.mayLock)
+	inUse := fmt.Sprintf("in use are %d pinned and %d locked", m.status.pinned, m.status.locked)
+	if !m.status.known {
+		inUse = "/proc does not show what is in use"
 	}
-	if used := max(m.status.pinned, m.status.locked); !noLimit && (forAll || !m.status.mayLock) && used+r.Length > m.memlock {
-		or := " or give the process CAP_IPC_LOCK"
-		if forAll {
-			or = "; " + r.MemlockForAll + " counts it in spite of CAP_IPC_LOCK"
-		}
-		return fmt.Sprintf("RLIMIT_MEMLOCK is %d bytes, too few for %d more; in use are %d pinned and %d locked; %s%s",
-			m.memlock, r.Length, m.status.pinned, m.status.locked, raise, or)
+	or := " or give the process CAP_IPC_LOCK"
+	if forAll {
+		or = "; " + r.MemlockForAll + " counts it in spite of CAP_IPC_LOCK"
+	}
+	raise := "raise it (ulimit -l unlimited, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 for a container)" + or
+	if used := max(m.status.pinned, m.status.locked); limited && used+r.Length > m.memlock {
+		return fmt.Sprintf("RLIMIT_MEMLOCK is %d bytes, too few for %d more; %s; %s", m.memlock, r.Length, inUse, raise)
 	}
 	why := fmt.Sprintf("RLIMIT_MEMLOCK of %d bytes leaves room", m.memlock)
 	switch {
+	case limited && !m.status.known:
+		why = fmt.Sprintf("RLIMIT_MEMLOCK is %d bytes, which may be too few for %d more, as %s", m.memlock, r.Length, inUse)
 	case m.status.mayLock && !forAll:
 		why = "RLIMIT_MEMLOCK does not matter, as the process has CAP_IPC_LOCK"
 	case noLimit:
@@ -109,7 +109,11 @@ func (m *memory) hint(r *Registration) string {
 	case r.MaxMR > 0 && m.mrs >= r.MaxMR:
 		return fmt.Sprintf("%s; %s has %d MRs, of %d that it allows (max_mr), in this program and others", why, r.Device, m.mrs, r.MaxMR)
 	}
-	return fmt.Sprintf("%s, so the machine has no memory for %d bytes to stay in, or %s has no more (it allows %d MRs)", why, r.Length, r.Device, r.MaxMR)
+	none := fmt.Sprintf("the machine has no memory for %d bytes to stay in, or %s has no more (it allows %d MRs)", r.Length, r.Device, r.MaxMR)
+	if limited && !m.status.known {
+		return fmt.Sprintf("%s: %s; or %s", why, raise, none)
+	}
+	return why + ", so " + none
 }
 
 // readLimit reads a number from a file of /proc, or returns 0.
@@ -142,14 +146,16 @@ func countMaps() uint64 {
 // processStatus is what the kernel knows of this process.
 type processStatus struct {
 	locked, pinned uint64 // VmLck and VmPin, in bytes
+	known          bool   // locked and pinned could be read
 	mayLock        bool   // RLIMIT_MEMLOCK is no limit: it has CAP_IPC_LOCK where that counts
-	known          bool   // the rest could be read
 }
 
-// readStatus reads the status of this thread: a thread may have dropped capabilities by itself. A capability
-// counts only in the initial user namespace, which maps every user ID to itself.
+// readStatus reads the status of the process, and the capability of this thread, which may have dropped it by
+// itself. It counts only in the initial user namespace, which maps every user ID to itself. Without /proc, the process
+// is assumed to be there.
 func readStatus() (st processStatus) {
-	f, err := os.Open("/proc/thread-self/status")
+	st.mayLock = hasIPCLock()
+	f, err := os.Open("/proc/self/status")
 	if err != nil {
 		return st
 	}
@@ -162,11 +168,7 @@ func readStatus() (st processStatus) {
 		case "VmLck":
 			st.locked = kb << 10
 		case "VmPin":
-			st.pinned = kb << 10
-		case "CapEff":
-			st.known = true
-			caps, err := strconv.ParseUint(value, 16, 64)
-			st.mayLock = err == nil && caps&(1<<capIPCLock) != 0
+			st.pinned, st.known = kb<<10, true
 		}
 	}
 	var from, to, n uint64
@@ -208,8 +210,9 @@ func mappings(r io.Reader) func(yield func(mapping) bool) {
 	}
 }
 
-// mappingHint says which part of the memory cannot be registered, and why, from the mappings of the process.
-func (r *Registration) mappingHint(maps io.Reader) string {
+// mappingHint says which part of the memory cannot be registered, and why, from the mappings of the process, the
+// version of the kernel and what a file is.
+func (r *Registration) mappingHint(maps io.Reader, kernel [2]int, kindOf func(name string) fileKind) string {
 	next, end := r.Start, r.Start+r.Length
 	for m := range mappings(maps) {
 		if m.end <= next {
@@ -225,29 +228,53 @@ func (r *Registration) mappingHint(maps io.Reader) string {
 			return fmt.Sprintf("the memory at %#x is not writable (%s); the access needs it", next, m.perms)
 		}
 		if next = m.end; next >= end {
-			return m.notPinned(r.Write)
+			return m.notPinned(r.Write, kernel, kindOf)
 		}
 	}
 	return fmt.Sprintf("the memory at %#x is not mapped", next)
 }
 
+// fileKind is what a mapped file is.
+type fileKind int
+
+const (
+	ordinary    fileKind = iota
+	inTmpfs              // a file of tmpfs, or of memfd_create
+	inHugePool           // a file of hugetlbfs
+	hugePages            // memory of MAP_HUGETLB
+	sharedPages          // memory of MAP_SHARED and MAP_ANONYMOUS, or of System V
+	ofDevice             // memory of a device
+)
+
 // notPinned says why the pages of memory that has the rights may not be pinned, the likeliest cause first.
-func (m *mapping) notPinned(write bool) string {
-	end := "the file ends before the memory: " + m.name
-	inMemory := strings.HasPrefix(m.name, "/memfd:") || strings.HasPrefix(m.name, "/dev/shm/")
-	shared, name, why := m.perms[3] == 's', m.name, ""
+func (m *mapping) notPinned(write bool, kernel [2]int, kindOf func(name string) fileKind) string {
 	switch {
 	case m.name == "":
 		return "its pages cannot be pinned"
 	case m.name[0] != '/': // such as [heap]
-	case strings.HasPrefix(m.name, "/dev/") && !inMemory:
-		why = "; memory of a device is registered as a dma-buf (RegDMABuf)"
-	case shared && m.perms[1] != 'w':
-		name, why = filepath.Base(name), "; before Linux 6.2 the mapping of a file must be private or writable, even for reading; or "+end
-	case shared && write && !inMemory:
-		name, why = filepath.Base(name), "; since Linux 6.5 a shared file can be registered for writing in tmpfs and hugetlbfs only; or "+end
-	default:
-		name, why = filepath.Base(name), "; likely "+end
+		return "the pages of " + m.name + " cannot be pinned"
 	}
-	return "the pages of " + name + " cannot be pinned" + why
+	kind, end := kindOf(m.name), "the file ends before the memory: "+m.name
+	const noHugePage = "the pool of huge pages is empty (sysctl vm.nr_hugepages)"
+	switch kind {
+	case ofDevice:
+		return "the pages of " + m.name + " cannot be pinned; memory of a device is registered as a dma-buf (RegDMABuf)"
+	case inTmpfs:
+		end += ", or there is no room left for it"
+	case inHugePool:
+		end = noHugePage + ", or " + end
+	case hugePages:
+		end = noHugePage
+	case sharedPages:
+		end = "mremap(2) has made the memory longer than what is there"
+	}
+	before := func(major, minor int) bool { return kernel[0] < major || kernel[0] == major && kernel[1] < minor }
+	shared, why := m.perms[3] == 's', "likely "+end
+	switch {
+	case shared && m.perms[1] != 'w' && before(6, 2):
+		why = "before Linux 6.2 the mapping of a file must be private or writable, even for reading; or " + end
+	case shared && write && kind == ordinary && !before(6, 5):
+		why = "since Linux 6.5 a shared file can be registered for writing in tmpfs and hugetlbfs only; or " + end
+	}
+	return "the pages of " + filepath.Base(m.name) + " cannot be pinned; " + why
 }
