@@ -133,7 +133,7 @@ var hostMistakes = []mistake{
 		must(t, err)
 		defer func() { must(t, unix.Munmap(mem)) }()
 		return second(a.pd.RegSlice(mem, uverbs.AccessLocalWrite))
-	}, mine: "bad address: the pages of zero (deleted) cannot be pinned; likely mremap(2) has made the memory longer"},
+	}, mine: "bad address: the pages of shared memory cannot be pinned; likely mremap(2) has made the memory longer"},
 
 	// The port and its GIDs.
 	{name: "Endpoint of a port that is down", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {

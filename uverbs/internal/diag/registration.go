@@ -254,7 +254,7 @@ func (m *mapping) notPinned(write bool, kernel [2]int, kindOf func(name string) 
 	case m.name[0] != '/': // such as [heap]
 		return "the pages of " + m.name + " cannot be pinned"
 	}
-	kind, end := kindOf(m.name), "the file ends before the memory: "+m.name
+	base, kind, end := filepath.Base(m.name), kindOf(m.name), "the file ends before the memory: "+m.name
 	const noHugePage = "the pool of huge pages is empty (sysctl vm.nr_hugepages)"
 	switch kind {
 	case ofDevice:
@@ -264,9 +264,9 @@ func (m *mapping) notPinned(write bool, kernel [2]int, kindOf func(name string) 
 	case inHugePool:
 		end = noHugePage + ", or " + end
 	case hugePages:
-		end = noHugePage
+		base, end = "memory of MAP_HUGETLB", noHugePage
 	case sharedPages:
-		end = "mremap(2) has made the memory longer than what is there"
+		base, end = "shared memory", "mremap(2) has made the memory longer than what is there"
 	}
 	before := func(major, minor int) bool { return kernel[0] < major || kernel[0] == major && kernel[1] < minor }
 	shared, why := m.perms[3] == 's', "likely "+end
@@ -276,5 +276,5 @@ func (m *mapping) notPinned(write bool, kernel [2]int, kindOf func(name string) 
 	case shared && write && kind == ordinary && !before(6, 5):
 		why = "since Linux 6.5 a shared file can be registered for writing in tmpfs and hugetlbfs only; or " + end
 	}
-	return "the pages of " + filepath.Base(m.name) + " cannot be pinned; " + why
+	return "the pages of " + base + " cannot be pinned; " + why
 }

@@ -157,11 +157,11 @@ e000-f000 rw-s 00000000 00:01 80                         /memfd:ring (deleted)
 		{0xc000, 0x100, true, middle, "the pages of table cannot be pinned; " + end + "/srv/table"},
 		{0xc000, 0x100, false, young, "the pages of table cannot be pinned; likely the file ends before"},
 		{0xe000, 0x100, true, young, "the pages of memfd:ring (deleted) cannot be pinned; likely the file ends before"},
-		{0x10000, 0x100, true, young, "the pages of zero (deleted) cannot be pinned; likely mremap(2) has made the memory longer"},
-		{0x11000, 0x100, true, young, "the pages of anon_hugepage (deleted) cannot be pinned; " + noHugePage},
+		{0x10000, 0x100, true, young, "the pages of shared memory cannot be pinned; likely mremap(2) has made the memory longer"},
+		{0x11000, 0x100, true, young, "the pages of memory of MAP_HUGETLB cannot be pinned; " + noHugePage},
 		{0x12000, 0x100, true, young, "the pages of pool cannot be pinned; " + noHugePage + ", or the file ends before the memory: /dev/hugepages/pool"},
 		{0x13000, 0x100, true, young, "the pages of ring cannot be pinned; " + end + "/run/ring, or there is no room left for it"},
-		{0x14000, 0x100, false, old, "the pages of zero (deleted) cannot be pinned; before Linux 6.2 the mapping of a file must be private or writable, even for reading; or mremap"},
+		{0x14000, 0x100, false, old, "the pages of shared memory cannot be pinned; before Linux 6.2 the mapping of a file must be private or writable, even for reading; or mremap"},
 	} {
 		r := Registration{Start: c.addr, Length: c.length, Write: c.writing}
 		if got := r.mappingHint(strings.NewReader(maps), c.kernel, kind); !strings.Contains(got, c.want) {
