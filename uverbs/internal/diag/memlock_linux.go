@@ -38,17 +38,19 @@ func kernelVersion() (v [2]int) {
 	return v
 }
 
-// unnamed are mappings that have no file in a file system, by the start of what the kernel calls them.
-var unnamed = map[string]fileKind{
-	"/dev/zero": sharedPages, "/SYSV": sharedPages, "/anon_hugepage": hugePages, "/memfd:": inTmpfs, "/dmabuf:": ofDevice,
-}
-
-// kindOf looks at a mapped file, or at its directory if it has been deleted.
+// kindOf looks at a mapped file, or at its directory if it has been deleted. A mapping that has none in a file system is
+// known by what the kernel calls it.
 func kindOf(name string) fileKind {
-	for start, kind := range unnamed {
-		if strings.HasPrefix(name, start) {
-			return kind
-		}
+	is := func(start string) bool { return strings.HasPrefix(name, start) }
+	switch {
+	case is("/dev/zero") || is("/SYSV"):
+		return sharedPages
+	case is("/anon_hugepage"):
+		return hugePages
+	case is("/memfd:"):
+		return inTmpfs
+	case is("/dmabuf:"):
+		return ofDevice
 	}
 	var st unix.Stat_t
 	if unix.Stat(name, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR {

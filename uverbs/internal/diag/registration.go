@@ -249,7 +249,7 @@ const (
 // notPinned says why the pages of memory that has the rights may not be pinned, the likeliest cause first.
 func (m *mapping) notPinned(write bool, kernel [2]int, kindOf func(name string) fileKind) string {
 	switch {
-	case m.name == "":
+	case m.name == "" || m.name == "/dev/zero": // a private mapping of the latter has pages of its own
 		return "its pages cannot be pinned"
 	case m.name[0] != '/': // such as [heap]
 		return "the pages of " + m.name + " cannot be pinned"
