@@ -47,7 +47,9 @@ var sandboxes = []sandbox{
 	{name: "no sys", enter: func() error { return over("/sys") }},
 	{name: "no proc", enter: func() error { return over("/proc") }},
 	{name: "no sys and no proc", enter: func() error { return errors.Join(over("/sys"), over("/proc")) }},
-	{name: "no netlink", enter: func() error { return filter(unix.EPERM, unix.AF_NETLINK) }},
+	{name: "no netlink", enter: func() error { return filter(unix.EPERM, unix.AF_NETLINK) }, says: map[string]string{
+		"dial": "which of ... has the address is not known without netlink",
+	}},
 	{name: "no netlink and no sys", enter: func() error { return errors.Join(over("/sys"), filter(unix.EPERM, unix.AF_NETLINK)) }, says: map[string]string{
 		"devices": forbidden, "doctor": "the devices cannot be listed: a security policy or sandbox forbids netlink, and /sys does not show them ... seccomp=FILE",
 		"pingpong": forbidden, "open": forbidden, "dial": forbidden,
