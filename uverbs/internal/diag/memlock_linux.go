@@ -38,7 +38,7 @@ func kernelVersion() (v [2]int) {
 	return v
 }
 
-// kindOf looks at a mapped file, or at its directory if it has been deleted. A mapping that has none in a file system is
+// kindOf looks at a mapped file, or at its directory if it has been deleted. A mapping without a file in a file system is
 // known by what the kernel calls it.
 func kindOf(name string) fileKind {
 	is := func(start string) bool { return strings.HasPrefix(name, start) }
