@@ -38,8 +38,8 @@ func kernelVersion() (v [2]int) {
 	return v
 }
 
-// kindOf looks at a mapped file, or at its directory if it has been deleted. A mapping without a file in a file system is
-// known by what the kernel calls it.
+// kindOf looks at a mapped file, or at its directory if it has been deleted. A mapping that has no
+// file in a file system is known by what the kernel calls it.
 func kindOf(name string) fileKind {
 	is := func(start string) bool { return strings.HasPrefix(name, start) }
 	switch {

@@ -150,9 +150,9 @@ type processStatus struct {
 	mayLock        bool   // RLIMIT_MEMLOCK is no limit: it has CAP_IPC_LOCK where that counts
 }
 
-// readStatus reads the status of the process, and the capability of this thread, which may have dropped it by
-// itself. It counts only in the initial user namespace, which maps every user ID to itself. Without /proc, the process
-// is assumed to be there.
+// readStatus reads the status of the process, and the capability of this thread, which may have
+// dropped it by itself. The capability counts only in the initial user namespace, which maps every
+// user ID to itself. Without /proc, the process is assumed to be there.
 func readStatus() (st processStatus) {
 	st.mayLock = hasIPCLock()
 	f, err := os.Open("/proc/self/status")
@@ -210,8 +210,8 @@ func mappings(r io.Reader) func(yield func(mapping) bool) {
 	}
 }
 
-// mappingHint says which part of the memory cannot be registered, and why, from the mappings of the process, the
-// version of the kernel and what a file is.
+// mappingHint says which part of the memory cannot be registered, and why, from the mappings of the
+// process, the version of the kernel and what a file is.
 func (r *Registration) mappingHint(maps io.Reader, kernel [2]int, kindOf func(name string) fileKind) string {
 	next, end := r.Start, r.Start+r.Length
 	for m := range mappings(maps) {

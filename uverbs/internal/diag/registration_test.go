@@ -86,21 +86,21 @@ func TestMemoryHint(t *testing.T) {
 		change func(m *memory)
 		forAll string
 	}{
-		"RLIMIT_MEMLOCK of 1048576 bytes leaves room, " + room:                                                  {func(*memory) {}, ""},
-		"RLIMIT_MEMLOCK is 1048576 bytes, too few for 4096 more; in use are 1048575 pinned":                     {func(m *memory) { m.status.pinned = 1<<20 - 1 }, ""},
-		"RLIMIT_MEMLOCK is 4095 bytes, too few for 4096 more; in use are 0 pinned":                              {func(m *memory) { m.memlock = 4095 }, ""},
-		"RLIMIT_MEMLOCK is unlimited, " + room:                                                                  {func(m *memory) { m.memlock = unix.RLIM_INFINITY }, ""},
-		"does not matter, as the process has CAP_IPC_LOCK, " + room:                                             {func(m *memory) { m.memlock, m.status.mayLock = 1, true }, ""},
-		"container); siw of Linux 6.1 counts it in spite of CAP_IPC_LOCK":                                       {func(m *memory) { m.memlock, m.status.mayLock = 1, true }, siw},
-		"of 1048576 bytes leaves room, so the machine":                                                          {func(m *memory) { m.status.mayLock = true }, siw},
-		"is 1048576 bytes, which may be too few for 4096 more, as /proc does not show what is in use: raise it": {func(m *memory) { m.status.known = false }, ""},
-		"; or the machine has no memory for 4096 bytes":                                                         {func(m *memory) { m.status.known = false }, ""},
-		"is 4095 bytes, too few for 4096 more; /proc does not show what is in use; raise it":                    {func(m *memory) { m.memlock, m.status.known = 4095, false }, ""},
-		"CAP_IPC_LOCK, so the machine":                                                                          {func(m *memory) { m.status = processStatus{mayLock: true} }, ""},
-		"what is in use; the process has 65530 mappings":                                                        {func(m *memory) { m.maps, m.status.known = 65530, false }, ""},
-		"what is in use; rxe0 has 1001 MRs":                                                                     {func(m *memory) { m.mrs, m.status.known = 1001, false }, ""},
-		"65529 mappings, of 65530 that vm.max_map_count allows":                                                 {func(m *memory) { m.maps = 65529 }, ""},
-		"rxe0 has 1000 MRs, of 1000 that it allows (max_mr), in this program":                                   {func(m *memory) { m.mrs = 1000 }, ""},
+		"RLIMIT_MEMLOCK of 1048576 bytes leaves room, " + room:                                               {func(*memory) {}, ""},
+		"RLIMIT_MEMLOCK is 1048576 bytes, too few for 4096 more; in use are 1048575 pinned":                  {func(m *memory) { m.status.pinned = 1<<20 - 1 }, ""},
+		"RLIMIT_MEMLOCK is 4095 bytes, too few for 4096 more; in use are 0 pinned":                           {func(m *memory) { m.memlock = 4095 }, ""},
+		"RLIMIT_MEMLOCK is unlimited, " + room:                                                               {func(m *memory) { m.memlock = unix.RLIM_INFINITY }, ""},
+		"does not matter, as the process has CAP_IPC_LOCK, " + room:                                          {func(m *memory) { m.memlock, m.status.mayLock = 1, true }, ""},
+		"container); siw of Linux 6.1 counts it in spite of CAP_IPC_LOCK":                                    {func(m *memory) { m.memlock, m.status.mayLock = 1, true }, siw},
+		"of 1048576 bytes leaves room, so the machine":                                                       {func(m *memory) { m.status.mayLock = true }, siw},
+		"is 1048576 bytes, which may be too few for 4096 more, as /proc does not show what is in use: raise": {func(m *memory) { m.status.known = false }, ""},
+		"; or the machine has no memory for 4096 bytes":                                                      {func(m *memory) { m.status.known = false }, ""},
+		"is 4095 bytes, too few for 4096 more; /proc does not show what is in use; raise it":                 {func(m *memory) { m.memlock, m.status.known = 4095, false }, ""},
+		"CAP_IPC_LOCK, so the machine":                                                                       {func(m *memory) { m.status = processStatus{mayLock: true} }, ""},
+		"what is in use; the process has 65530 mappings":                                                     {func(m *memory) { m.maps, m.status.known = 65530, false }, ""},
+		"what is in use; rxe0 has 1001 MRs":                                                                  {func(m *memory) { m.mrs, m.status.known = 1001, false }, ""},
+		"65529 mappings, of 65530 that vm.max_map_count allows":                                              {func(m *memory) { m.maps = 65529 }, ""},
+		"rxe0 has 1000 MRs, of 1000 that it allows (max_mr), in this program":                                {func(m *memory) { m.mrs = 1000 }, ""},
 	} {
 		m := plenty
 		c.change(&m)
