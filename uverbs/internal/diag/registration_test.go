@@ -127,7 +127,9 @@ e000-f000 rw-s 00000000 00:01 80                         /memfd:ring (deleted)
 14000-15000 r--s 00000000 00:01 85                       /dev/zero (deleted)
 15000-16000 rw-p 00000000 00:05 86                       /dev/zero
 `
-	kinds := map[string]fileKind{"/dev/gpu0": ofDevice, "/lib/some file": ordinary, "/srv/table": ordinary, "/dev/hugepages/pool": inHugePool, "/run/ring": inTmpfs}
+	kinds := map[string]fileKind{
+		"/dev/gpu0": ofDevice, "/lib/some file": ordinary, "/srv/table": ordinary, "/dev/hugepages/pool": inHugePool, "/run/ring": inTmpfs,
+	}
 	const end, noHugePage = "likely the file ends before the memory: ", "likely the pool of huge pages is empty (sysctl vm.nr_hugepages)"
 	old, middle, young := [2]int{6, 1}, [2]int{6, 4}, [2]int{6, 5}
 	kind := func(name string) fileKind {
@@ -162,7 +164,8 @@ e000-f000 rw-s 00000000 00:01 80                         /memfd:ring (deleted)
 		{0x11000, 0x100, true, young, "the pages of memory of MAP_HUGETLB cannot be pinned; " + noHugePage},
 		{0x12000, 0x100, true, young, "the pages of pool cannot be pinned; " + noHugePage + ", or the file ends before the memory: /dev/hugepages/pool"},
 		{0x13000, 0x100, true, young, "the pages of ring cannot be pinned; " + end + "/run/ring, or there is no room left for it"},
-		{0x14000, 0x100, false, old, "the pages of shared memory cannot be pinned; before Linux 6.2 the mapping of a file must be private or writable, even for reading; or mremap"},
+		{0x14000, 0x100, false, old, "the pages of shared memory cannot be pinned; before Linux 6.2 the mapping"},
+		{0x14000, 0x100, false, old, "even for reading; or mremap(2) has made the memory longer"},
 		{0x15000, 0x100, true, young, "its pages cannot be pinned"},
 	} {
 		r := Registration{Start: c.addr, Length: c.length, Write: c.writing}
