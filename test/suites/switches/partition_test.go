@@ -334,7 +334,8 @@ func TestPartitionPrograms(t *testing.T) {
 	p.KeepRunning()
 	serves(p, 18516)
 	run(t, verbs, "perf", "send-bw", "-d", rig.Devices[1], "--pkey", "1", "-n", "100", "127.0.0.1")
-	refused("remote PKey is ", "perf", "send-bw", "-d", rig.Devices[1], "-n", "100", "127.0.0.1") // the defaults of the cards differ
+	refused("its own output says why", "perf", "send-bw", "-d", rig.Devices[1], "-n", "100", "127.0.0.1") // the defaults of the cards differ
+	p.Until(t, "refused the client", func() bool { return strings.Contains(p.Output(), "remote PKey is ") })
 	refused("allowed: the P_Keys of port 1", "perf", "send-bw", "-d", rig.Devices[1], "--pkey", "0x8009", "127.0.0.1")
 
 	inWork(t, "10.77.0.1/24")
