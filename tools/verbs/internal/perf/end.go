@@ -32,7 +32,7 @@ type Peer struct {
 	LID  uint16 `json:"lid"`
 	GID  ib.GID `json:"gid"`
 	PKey uint16 `json:"pkey,omitempty"` // of InfiniBand, unless it is 0xffff
-	Addr uint64 `json:"addr"` // of the memory that the queue pair is to read and write
+	Addr uint64 `json:"addr"`           // of the memory that the queue pair is to read and write
 	RKey uint32 `json:"rkey"`
 
 	// Of iWARP; see credit.go.
