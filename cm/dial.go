@@ -51,8 +51,7 @@ func lookup(ctx context.Context, resolver *net.Resolver, family, address string)
 // if the peer has given a reason. While the listener says that it has too many connections, Dial tries the
 // next address, or the last one again in that time. A rejection without a reason, and one because the peer
 // still has an old connection with the same QP number, as after a crash of this host, are followed by up to
-// three more attempts. Once the
-// connection is established, the end of ctx does not affect it.
+// three more attempts. Once the connection is established, the end of ctx does not affect it.
 func Dial(ctx context.Context, address string, o DialOptions) (*Conn, error) {
 	growStack16K(0)
 	o, err := o.defaults()

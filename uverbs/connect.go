@@ -145,9 +145,9 @@ func keepTold(table []GIDEntry, peer, told ib.GID) []GIDEntry {
 // InfiniBand subnet better, or the peer's address is link-local and this one is not, or the reverse.
 // After Connect, Endpoint returns the GID that Connect has chosen. A change to [ib.QPReset] ends this.
 //
-// Its P_Key is the one in use or, before [QP.Init], the one that Init chooses unless the table changes. Its MTU comes from PathOptions or, if
-// there it is 0, is the port's active MTU. Endpoint fails with ENETDOWN if the port is not active, and with
-// a [FeatureError] on iWARP, where Connect fails as well.
+// Its P_Key is the one in use or, before [QP.Init], the one that Init chooses unless the table changes.
+// Its MTU comes from PathOptions or, if there it is 0, is the port's active MTU. Endpoint fails with
+// ENETDOWN if the port is not active, and with a [FeatureError] on iWARP, where Connect fails as well.
 func (q *QP) Endpoint() (Endpoint, error) {
 	return q.EndpointFor(Endpoint{})
 }
@@ -531,7 +531,7 @@ func (e *Endpoint) set(name, value string) (err error) {
 	case "pkey":
 		n, parseErr := strconv.ParseUint(value, 0, 16)
 		if e.PKey = uint16(n); parseErr != nil || n&partitionBits == 0 {
-			err = fmt.Errorf("pkey is %q, allowed: 0x1 to 0x7fff, with or without the bit of full members, 0x8000", value)
+			err = fmt.Errorf("pkey is %q, allowed: %s", value, allowedPKeys)
 		}
 	default:
 		err = fmt.Errorf("there is no field %q, allowed: qpn, psn, lid, gid, mtu, pkey", name)

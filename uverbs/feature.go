@@ -1,15 +1,12 @@
 package uverbs
 
 import (
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
-	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
@@ -85,33 +82,3 @@ func nameOf(verb string) string {
 // absent reports whether an errno means that this kernel does not know the ioctl interface, the method or a mandatory
 // attribute.
 func absent(errno syscall.Errno) bool { return kernel.Absent(errno) }
-
-// lacksOutOfOrder is the error of a kernel or a device without the option OutOfOrder.
-func lacksOutOfOrder(running Version) *FeatureError {
-	const flag = "QUERY_DEVICE does not report the flag MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP"
-	const lacking = "the adapter does not have the capability dp_ordering_force, or no capability dp_ordering_ooo_all"
-	f := &FeatureError{Feature: "CREATE_QP with OutOfOrder", Driver: "mlx5", Err: errors.New(lacking)}
-	since := Version{6, 13}
-	switch {
-	case running == Version{}:
-		f.Err = errors.New(flag + ", which Linux has since 6.13: " + lacking + "; or the kernel, whose version is unknown, does not have the flag")
-	case slices.Compare(running[:], since[:]) < 0:
-		f.Since, f.Driver, f.Err = since, "", errors.New(flag)
-	}
-	return f
-}
-
-// noOutOfOrder is the error of an adapter that has the option OutOfOrder for other types of QP only.
-func noOutOfOrder(t ib.QPType) *FeatureError {
-	transport := strings.ToLower(t.String())
-	switch t {
-	case ib.XRCSend, ib.XRCRecv:
-		transport = "xrc"
-	case ib.DCI, ib.DCT:
-		transport = "dc"
-	}
-	return &FeatureError{
-		Feature: "OutOfOrder of " + t.String(), Driver: "mlx5",
-		Err: errors.New("the adapter does not have the capability dp_ordering_ooo_all_" + transport),
-	}
-}

@@ -225,7 +225,7 @@ const readOnlyHint = "the region was registered for reading only, so its memory 
 // regError returns the error for a refused registration.
 func (d *Device) regError(verb string, errno syscall.Errno, s *region) error {
 	r := diag.Registration{Errno: errno, Device: d.Name(), Start: s.start, Length: s.length, Write: s.access&accessWriting != 0,
-		MaxSize: d.attr.MaxMRSize, MaxMR: uint64(d.attr.MaxMR), MemlockForAll: d.driver.capabilities().memlockForAll}
+		MaxSize: d.attr.MaxMRSize, MaxMR: uint64(d.attr.MaxMR), Kernel: runningKernel(), MemlockForAll: d.driver.capabilities().memlockForAll}
 	hint := ""
 	if !d.info.InProcess || errno != syscall.ENOMEM { // the kernel's limits of memory do not apply
 		hint = r.Hint()

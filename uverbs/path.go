@@ -79,6 +79,7 @@ const (
 	partitionBits = 0x7fff
 	fullMember    = 0x8000
 	defaultPKey   = fullMember | partitionBits // that of a full member of the default partition
+	allowedPKeys  = "0x1 to 0x7fff, with or without the bit of full members, 0x8000"
 )
 
 // chosenPKey is the key in the P_Key table of a port that was chosen for PathOptions.PKey.

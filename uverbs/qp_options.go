@@ -224,7 +224,7 @@ func (o *PathOptions) check(d *Device) error {
 		}
 	}
 	if o.PKey != 0 && o.PKey&partitionBits == 0 {
-		return argErr("CreateQP", "Path.PKey", pkeyText(o.PKey), "0x1 to 0x7fff, with or without the bit of full members, 0x8000; 0 for the default")
+		return argErr("CreateQP", "Path.PKey", pkeyText(o.PKey), allowedPKeys+"; 0 for the default")
 	}
 	if o.Access&^accessQP != 0 {
 		return argErr("CreateQP", "Path.Access", o.Access, "%s", accessQP)

@@ -1,7 +1,6 @@
 package diag
 
 import (
-	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -27,15 +26,6 @@ func hasIPCLock() bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_IPC_LOCK) != 0
-}
-
-// kernelVersion returns the version of the running kernel, or zeros.
-func kernelVersion() (v [2]int) {
-	var u unix.Utsname
-	if unix.Uname(&u) == nil {
-		_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &v[0], &v[1])
-	}
-	return v
 }
 
 // kindOf looks at a mapped file, or at its directory if it has been deleted. A mapping that has no

@@ -15,8 +15,6 @@ func memlockLimit() (limit uint64, ok bool) { return 0, false }
 
 func hasIPCLock() bool { return false }
 
-func kernelVersion() (v [2]int) { return v }
-
 func kindOf(string) fileKind { return ordinary }
 
 func (p *Path) interfaceOf(*GIDEntry) *netif { return nil }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,6 +22,7 @@ type Registration struct {
 	Start, Length  uint64 // of the memory, in bytes
 	Write          bool   // the access needs memory that can be written
 	MaxSize, MaxMR uint64 // what the device allows, 0 if it does not say
+	Kernel         [2]int // version of the kernel, zeros if it is not known
 
 	// MemlockForAll names the kernels that apply RLIMIT_MEMLOCK even to a process with CAP_IPC_LOCK,
 	// or is empty.
@@ -44,7 +46,7 @@ func (r *Registration) Hint() string {
 			return "part of the memory is not mapped, or its protection does not permit the access"
 		}
 		defer maps.Close()
-		return r.mappingHint(maps, kernelVersion(), kindOf)
+		return r.mappingHint(maps, kindOf)
 	case syscall.EINVAL:
 		if r.MaxSize > 0 && r.Length > r.MaxSize {
 			return fmt.Sprintf("length is %d bytes, the device allows %d (max_mr_size)", r.Length, r.MaxSize)
@@ -211,8 +213,8 @@ func mappings(r io.Reader) func(yield func(mapping) bool) {
 }
 
 // mappingHint says which part of the memory cannot be registered, and why, from the mappings of the
-// process, the version of the kernel and what a file is.
-func (r *Registration) mappingHint(maps io.Reader, kernel [2]int, kindOf func(name string) fileKind) string {
+// process and what a file is.
+func (r *Registration) mappingHint(maps io.Reader, kindOf func(name string) fileKind) string {
 	next, end := r.Start, r.Start+r.Length
 	for m := range mappings(maps) {
 		if m.end <= next {
@@ -228,7 +230,7 @@ func (r *Registration) mappingHint(maps io.Reader, kernel [2]int, kindOf func(na
 			return fmt.Sprintf("the memory at %#x is not writable (%s); the access needs it", next, m.perms)
 		}
 		if next = m.end; next >= end {
-			return m.notPinned(r.Write, kernel, kindOf)
+			return m.notPinned(r.Write, r.Kernel, kindOf)
 		}
 	}
 	return fmt.Sprintf("the memory at %#x is not mapped", next)
@@ -268,12 +270,13 @@ func (m *mapping) notPinned(write bool, kernel [2]int, kindOf func(name string) 
 	case sharedPages:
 		base, end = "shared memory", "mremap(2) has made the memory longer than what is there"
 	}
-	before := func(major, minor int) bool { return kernel[0] < major || kernel[0] == major && kernel[1] < minor }
+	known := kernel != [2]int{}
+	before := func(version [2]int) bool { return slices.Compare(kernel[:], version[:]) < 0 }
 	shared, why := m.perms[3] == 's', "likely "+end
 	switch {
-	case shared && m.perms[1] != 'w' && before(6, 2):
+	case shared && m.perms[1] != 'w' && known && before([2]int{6, 2}):
 		why = "before Linux 6.2 the mapping of a file must be private or writable, even for reading; or " + end
-	case shared && write && kind == ordinary && !before(6, 5):
+	case shared && write && kind == ordinary && known && !before([2]int{6, 5}):
 		why = "since Linux 6.5 a shared file can be registered for writing in tmpfs and hugetlbfs only; or " + end
 	}
 	return "the pages of " + base + " cannot be pinned; " + why

@@ -155,6 +155,8 @@ e000-f000 rw-s 00000000 00:01 80                         /memfd:ring (deleted)
 		{0x8800, 0x1000, true, young, "at 0x9000 is not mapped"},
 		{0xa000, 0x100, false, old, "the pages of table cannot be pinned; before Linux 6.2"},
 		{0xa000, 0x100, false, middle, "the pages of table cannot be pinned; " + end + "/srv/table"},
+		{0xa000, 0x100, false, [2]int{}, "the pages of table cannot be pinned; " + end + "/srv/table"},
+		{0xc000, 0x100, true, [2]int{}, "the pages of table cannot be pinned; " + end + "/srv/table"},
 		{0xa000, 0x100, true, young, "at 0xa000 is not writable (r--s)"},
 		{0xc000, 0x100, true, young, "the pages of table cannot be pinned; since Linux 6.5"},
 		{0xc000, 0x100, true, middle, "the pages of table cannot be pinned; " + end + "/srv/table"},
@@ -168,8 +170,8 @@ e000-f000 rw-s 00000000 00:01 80                         /memfd:ring (deleted)
 		{0x14000, 0x100, false, old, "even for reading; or mremap(2) has made the memory longer"},
 		{0x15000, 0x100, true, young, "its pages cannot be pinned"},
 	} {
-		r := Registration{Start: c.addr, Length: c.length, Write: c.writing}
-		if got := r.mappingHint(strings.NewReader(maps), c.kernel, kind); !strings.Contains(got, c.want) {
+		r := Registration{Start: c.addr, Length: c.length, Write: c.writing, Kernel: c.kernel}
+		if got := r.mappingHint(strings.NewReader(maps), kind); !strings.Contains(got, c.want) {
 			t.Errorf("%#x+%d: %q, want %q in it", c.addr, c.length, got, c.want)
 		}
 	}

@@ -103,8 +103,12 @@ func (e *end) open(size int) error {
 
 // inPartition returns an error unless a QP is in a partition of a port.
 func inPartition(qp *uverbs.QP, port uint8, partition uint16) error {
-	if at, err := qp.Device().QueryPort(port); err != nil || at.LinkLayer != ib.LinkLayerInfiniBand {
-		return errors.Join(err, fmt.Errorf("--pkey is 0x%04x, but only InfiniBand has partitions", partition))
+	at, err := qp.Device().QueryPort(port)
+	if err != nil {
+		return err
+	}
+	if at.LinkLayer != ib.LinkLayerInfiniBand {
+		return fmt.Errorf("--pkey is 0x%04x, but only InfiniBand has partitions", partition)
 	}
 	attr, err := qp.Query()
 	if err != nil {
