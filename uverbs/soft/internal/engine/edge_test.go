@@ -142,6 +142,35 @@ func TestTimersOfQP(t *testing.T) {
 	}
 }
 
+// TestOneExpire: while deadlines are looked at, which may wait for a processor, no others are beside them: each would
+// have a goroutine that waits too. None is forgotten.
+func TestOneExpire(t *testing.T) {
+	net := &fakeNetwork{clock: newFakeClock()}
+	a, b := networkPair(t, net, sideOptions{}, connOptions{timeout: 10})
+	c := newSide(t, a.d, sideOptions{})
+	c.connectTo(b.qp, "10.0.0.2", connOptions{timeout: 10})
+	net.tap = func(_, _ netip.Addr, _ []byte) bool { return false }
+	inside, most, calls := 0, 0, 0
+	a.d.config.Drain = func() {
+		inside++
+		most = max(most, inside)
+		calls++
+		if calls < 10 {
+			net.clock.advance(time.Second) // the other QP's deadline passes
+		}
+		inside--
+	}
+	a.post(signaled(1, ring.OpSend, a.sge(0, 8)))
+	net.clock.advance(time.Millisecond)
+	c.post(signaled(1, ring.OpSend, c.sge(0, 8)))
+	net.clock.advance(time.Minute)
+	if most != 1 {
+		t.Errorf("%d looked at deadlines at once, want 1", most)
+	}
+	a.fails(1, StatusRetryExcErr)
+	c.fails(1, StatusRetryExcErr)
+}
+
 // TestLargestMessages: 2 GiB with the smallest MTU take as many PSNs as can be told apart.
 func TestLargestMessages(t *testing.T) {
 	const packets = MaxMessage / 256

@@ -14,11 +14,12 @@ import (
 type timers struct {
 	device *Device
 
-	mu     sync.Mutex
-	heap   timerHeap     // guarded by mu
-	timer  fault.Timer   // guarded by mu
-	next   time.Duration // when timer fires; 0: it is stopped. guarded by mu
-	closed bool          // guarded by mu
+	mu       sync.Mutex
+	heap     timerHeap     // guarded by mu
+	timer    fault.Timer   // guarded by mu
+	next     time.Duration // when timer fires; 0: it is stopped. guarded by mu
+	expiring bool          // expire runs, and sets the timer at its end. guarded by mu
+	closed   bool          // guarded by mu
 }
 
 // A timerEntry is a QP's place in the heap.
@@ -56,7 +57,7 @@ func (t *timers) remove(q *QP) {
 
 // schedule sets the timer to the first entry. The caller holds mu.
 func (t *timers) schedule() {
-	if len(t.heap) == 0 || t.next != 0 && t.next <= t.heap[0].timer.at {
+	if t.expiring || len(t.heap) == 0 || t.next != 0 && t.next <= t.heap[0].timer.at {
 		return
 	}
 	t.next = t.heap[0].timer.at
@@ -74,29 +75,30 @@ type dueEntry struct {
 	qp *QP
 }
 
-// expire wakes the QPs whose time has come. The clock calls it.
+// expire wakes the QPs whose time has come. The clock calls it. The timer is not set before it is done:
+// where it has to wait for a processor, further deadlines would each bring a goroutine that waits too.
 func (t *timers) expire() {
 	now := t.device.now()
 	var due []dueEntry
 	t.mu.Lock()
-	t.next = 0
+	t.next, t.expiring = 0, true
 	for len(t.heap) > 0 && t.heap[0].timer.at <= now {
 		q := heap.Pop(&t.heap).(*QP)
 		due = append(due, dueEntry{q.timer.at, q})
 	}
-	if !t.closed {
-		t.schedule()
-	}
 	t.mu.Unlock()
-	if len(due) == 0 {
-		return
-	}
 	// The acknowledgements may have come while the process was held up. They move deadlines.
-	if t.device.config.Drain != nil {
+	if len(due) > 0 && t.device.config.Drain != nil {
 		t.device.config.Drain()
 	}
 	for _, e := range due {
 		e.qp.expire(e.at, now)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.expiring = false
+	if !t.closed {
+		t.schedule()
 	}
 }
 
