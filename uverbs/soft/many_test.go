@@ -3,6 +3,8 @@ package soft_test
 import (
 	"os"
 	"runtime"
+	"runtime/pprof"
+	"strings"
 	"testing"
 
 	"github.com/goverbs/goverbs/uverbs"
@@ -104,7 +106,9 @@ func TestManyQPs(t *testing.T) {
 			qps := createMany(t, sides, manyQPs)
 			sendMany(t, sides, qps)
 			if n := runtime.NumGoroutine() - goroutines; n > 10 {
-				t.Errorf("%d more goroutines", n)
+				var which strings.Builder
+				pprof.Lookup("goroutine").WriteTo(&which, 1)
+				t.Errorf("%d more goroutines\n%s", n, which.String())
 			}
 			// A queue has whole pages, which may be aligned by a further one.
 			limit := int64(16<<10 + 2*2*os.Getpagesize())
