@@ -41,7 +41,7 @@ func lineOf(t *testing.T, name, prefix string) string {
 func disassemble(t *testing.T, arch string) map[string]function {
 	t.Helper()
 	exe := filepath.Join(t.TempDir(), "conformance")
-	build := exec.Command("go", "test", "-C", "test/suites", "-c", "-o", exe, "./conformance")
+	build := exec.Command("go", "test", "-C", "test/suites", "-c", "-ldflags=-w", "-o", exe, "./conformance")
 	build.Dir = root
 	build.Env = append(os.Environ(), "GOARCH="+arch, "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {

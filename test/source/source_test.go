@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -43,11 +44,20 @@ func (f *file) imports() []string {
 	return all
 }
 
-// files parses every Go file of the checkout, of all modules.
+// files returns every Go file of the checkout, of all modules. Tests only read them.
 func files(t *testing.T) []*file {
 	t.Helper()
-	var all []*file
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	all, err := parsed()
+	must(t, err)
+	if len(all) < 50 {
+		t.Fatalf("only %d files found: the test does not see the source", len(all))
+	}
+	return all
+}
+
+// parsed parses the files once for all tests.
+var parsed = sync.OnceValues(func() (all []*file, err error) {
+	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -69,12 +79,8 @@ func files(t *testing.T) []*file {
 		all = append(all, f)
 		return err
 	})
-	must(t, err)
-	if len(all) < 50 {
-		t.Fatalf("only %d files found: the test does not see the source", len(all))
-	}
-	return all
-}
+	return all, err
+})
 
 // under reports whether a package is, or is below, one of the folders.
 func under(pkg string, folders ...string) bool {
