@@ -108,7 +108,7 @@ func TestDialerHTTP(t *testing.T) {
 	}
 
 	size := 64 << 20
-	if testenv.Slow() {
+	if testenv.Brief() {
 		size = 4 << 20
 	}
 	sent, received := sha256.New(), sha256.New()

@@ -64,7 +64,7 @@ func roundTrip(ctx context.Context, c *Conn, word string) error {
 func TestManyConns(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard, testenv.Race)
 	conns := 1000
-	if testenv.Slow() {
+	if testenv.Brief() {
 		conns = 300
 	}
 	l := newListener(t, ListenOptions{ConnOptions: small})
@@ -150,12 +150,12 @@ func use(t *testing.T) (u kernelUse) {
 const connsEnv = "GOVERBS_CONNS"
 
 // howMany returns that number.
-func howMany(t *testing.T) int {
+func howMany(t *testing.T, brief bool) int {
 	t.Helper()
 	if s := os.Getenv(connsEnv); s != "" {
 		return value(strconv.Atoi(s))(t)
 	}
-	if testenv.Slow() {
+	if brief {
 		return 100
 	}
 	return 250
@@ -172,7 +172,7 @@ func heapInUse() uint64 {
 // TestConnLeaks: after many connects and closes, and attempts that failed, all is as it was before.
 func TestConnLeaks(t *testing.T) {
 	before := quiet(t)
-	n := howMany(t)
+	n := howMany(t, testenv.Brief())
 	ctx := context.Background()
 	l := value(Listen(ctx, firstAny, ListenOptions{ConnOptions: small}))(t)
 	const workers = 4
@@ -238,7 +238,7 @@ func TestConnLeaks(t *testing.T) {
 // the number again.
 func TestStreamLeaks(t *testing.T) {
 	before := quiet(t)
-	n := howMany(t)
+	n := howMany(t, testenv.Brief())
 	l := value(Listen(t.Context(), firstAny, ListenOptions{ConnOptions: small}))(t)
 	streams := l.Streams()
 	var heap uint64

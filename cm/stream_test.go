@@ -257,6 +257,10 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 // TestStreamAllocs: writes and reads that wait for each other do not allocate, with either way to wait. The largest
 // messages do not fit into the peer's buffers, so writes wait, too, with a deadline of their own.
 func TestStreamAllocs(t *testing.T) {
+	rounds := 200
+	if testenv.Brief() {
+		rounds = 40
+	}
 	for _, wait := range waits {
 		l := newListener(t, ListenOptions{ConnOptions: ConnOptions{Wait: wait}})
 		for _, size := range []int{1, 64, 5000, 300_000} {
@@ -287,7 +291,7 @@ func TestStreamAllocs(t *testing.T) {
 					round()
 				}
 				must(t, err)
-				if n := testing.AllocsPerRun(200, round); n != 0 {
+				if n := testing.AllocsPerRun(rounds, round); n != 0 {
 					t.Errorf("a round trip of %d bytes makes %v allocations, want 0", size, n)
 				}
 				must(t, err, client.Close())

@@ -13,7 +13,7 @@ import (
 // the environment, the kernel and its devices.
 var environment = []string{
 	"GOARCH", "GOOS", "Getenv", "LookupEnv", "Uname", "Getuid", "Geteuid",
-	"TheRig", "Kernel", "Modelled", "Slow", "Ways", "onMLX5", "rig", "kernelVersion", "runningKernel",
+	"TheRig", "Kernel", "Modelled", "Slow", "Brief", "Ways", "onMLX5", "rig", "kernelVersion", "runningKernel",
 }
 
 // kernels are the functions among them that return the kernel's version.

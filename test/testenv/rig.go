@@ -60,6 +60,12 @@ const SlowEnv = "GOVERBS_SLOW"
 // Slow reports whether tests should do less, because the machine or its devices are slow.
 func Slow() bool { return Modelled() || os.Getenv(SlowEnv) != "" }
 
+// BriefEnv, if it is set, says that another run makes the whole load, so that this one can make less of it.
+const BriefEnv = "GOVERBS_BRIEF"
+
+// Brief reports whether tests should make less load: they are slow, or another run makes all of it.
+func Brief() bool { return Slow() || os.Getenv(BriefEnv) != "" }
+
 // rxeRig is the rig that vmrun makes by default.
 var rxeRig = Rig{Driver: "rxe", Devices: [2]string{"rxe0", "rxe1"}, Netdevs: [2]string{"ve0", "ve1"}, Addrs: guestAddrs, GID: 1, GID6: 2}
 

@@ -18,7 +18,7 @@ func TestCQWait(t *testing.T) {
 	testenv.Guest(t)
 	a, b := pair(t, uverbs.QPOptions{})
 	rounds := 5000
-	if testenv.Slow() || testenv.SoftFaults() != "" { // a lost message costs 67 ms
+	if testenv.Brief() || testenv.SoftFaults() != "" { // a lost message costs 67 ms
 		rounds = 500
 	}
 	ctx := withDeadline(t)

@@ -63,7 +63,7 @@ func (m *maker) need(t *testing.T) {
 	}
 }
 
-// TestObjectLimits creates a thousand objects of a kind, fewer with a model, which takes its time, or
+// TestObjectLimits creates a thousand objects of a kind, fewer in a brief run, or
 // as many as the device says that it has: rxe of Linux 5.10 has 100 AHs and 960 SRQs. The kernel refuses what is beyond, and
 // takes it when another has been closed.
 func TestObjectLimits(t *testing.T) {
@@ -75,7 +75,7 @@ func TestObjectLimits(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			m.need(t)
 			n := min(int(m.limit), 1000)
-			if testenv.Modelled() {
+			if testenv.Brief() {
 				n = min(n, 250)
 			}
 			var all []closer

@@ -34,7 +34,10 @@ func TestOnceDuringMoveToErr(t *testing.T) {
 	// Rounds in which some messages had arrived, and others had not. Only rxe of the kernel takes so long for a batch that
 	// there must be one; the others carry all of it at once.
 	between, slow := 0, rig.Driver == "rxe" && !rig.Soft
-	const rounds = 20
+	rounds := 20
+	if testenv.Brief() {
+		rounds = 6
+	}
 	for round := 0; round < rounds || slow && between == 0 && round < 10*rounds; round++ {
 		clear(b.buf.Bytes())
 		batch := make([]uverbs.SendWR, sends)

@@ -154,7 +154,7 @@ func TestMckey(t *testing.T) {
 // TestCmtime has hundreds of connections come and go at once.
 func TestCmtime(t *testing.T) {
 	connections := 150
-	if v := testenv.Kernel(t); testenv.Slow() || v[0] == 5 && v[1] < 19 { // rxe has 100 address handles, of which each attempt takes some
+	if v := testenv.Kernel(t); testenv.Brief() || v[0] == 5 && v[1] < 19 { // rxe has 100 address handles, of which each attempt takes some
 		connections = 20
 	}
 	c := channel(t)

@@ -24,10 +24,10 @@ func timed(t *testing.T) context.Context {
 	return ctx
 }
 
-// atPace returns the options of a ping-pong with a tenth of the exchanges where that is slow.
-func atPace(options []string) []string {
+// atPace returns the options of a ping-pong with a tenth of the exchanges in a brief run.
+func atPace(brief bool, options []string) []string {
 	const byDefault = 1000
-	if !testenv.Slow() {
+	if !brief {
 		return options
 	}
 	n := byDefault
@@ -59,7 +59,7 @@ func TestPingpong(t *testing.T) {
 	} {
 		for _, p := range pairs {
 			t.Run(strings.Join(append([]string{p.name}, options...), " "), func(t *testing.T) {
-				r, err := Play(timed(t), p.server, p.client, atPace(options)...)
+				r, err := Play(timed(t), p.server, p.client, atPace(testenv.Brief(), options)...)
 				must(t, err)
 				if strings.Contains(r.Server+r.Client, "invalid data") {
 					t.Errorf("data did not arrive:\n%s\n%s", r.Server, r.Client)
@@ -101,7 +101,7 @@ func TestPingpongTypes(t *testing.T) {
 		ours, theirs := ofType(c.typ, c.program)
 		for name, p := range map[string][2][]string{"server": {theirs, ours}, "client": {ours, theirs}} {
 			t.Run(fmt.Sprintf("%s %s as %s", strings.Join(c.options, " "), c.program, name), func(t *testing.T) {
-				r, err := Play(timed(t), p[0], p[1], c.options...)
+				r, err := Play(timed(t), p[0], p[1], atPace(testenv.Brief(), c.options)...)
 				must(t, err)
 				if strings.Contains(r.Server+r.Client, "invalid data") {
 					t.Errorf("data did not arrive:\n%s\n%s", r.Server, r.Client)
@@ -159,10 +159,10 @@ func TestPingpongCommandPaths(t *testing.T) {
 		for _, options := range [][]string{{"-n", "100"}, {"-n", "100", "-e"}} {
 			t.Run(path+" "+strings.Join(options, " "), func(t *testing.T) {
 				t.Setenv("RDMAABI", path)
-				if _, err := Play(timed(t), rdmaCore, Verbs(), atPace(options)...); err != nil {
+				if _, err := Play(timed(t), rdmaCore, Verbs(), atPace(testenv.Brief(), options)...); err != nil {
 					t.Error(err)
 				}
-				if _, err := Play(timed(t), Verbs(), rdmaCore, atPace(options)...); err != nil {
+				if _, err := Play(timed(t), Verbs(), rdmaCore, atPace(testenv.Brief(), options)...); err != nil {
 					t.Error(err)
 				}
 			})

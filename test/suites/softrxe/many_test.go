@@ -18,7 +18,7 @@ func manyConns() string {
 	if n := os.Getenv(connsEnv); n != "" {
 		return n
 	}
-	if testenv.Slow() {
+	if testenv.Brief() {
 		return "200"
 	}
 	return "1000"
