@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,6 +21,8 @@ import (
 type outcome struct {
 	planned
 	begin, end time.Time
+	busy       time.Duration // processor time, of its children too
+	tests      []testTime    // for -times
 	counts     counts
 	failed     []string // names of tests
 	report     string   // what failed tests and the program printed
@@ -32,6 +35,9 @@ func (o *outcome) ok() bool { return len(o.failed) == 0 && o.problem == "" }
 
 // took is how long it took.
 func (o *outcome) took() time.Duration { return o.end.Sub(o.begin).Round(time.Second) }
+
+// spent is how long it took and the processor time of that, as 1m05s (2m01s busy).
+func (o *outcome) spent() string { return clock(o.took()) + " (" + clock(o.busy) + " busy)" }
 
 // runner runs a plan.
 type runner struct {
@@ -77,27 +83,45 @@ func (c *config) run(ctx context.Context, out io.Writer, p *plan) bool {
 	return r.summary()
 }
 
-// steps runs the steps in their order, as many at once as jobs says, but one that is alone by itself. A
-// step that fails does not keep the others from running.
+// steps runs the steps in their order, as many at once as jobs says, but one that is alone by itself. Those
+// that wait most of their time run beside them, one after the other, unless jobs is 1. A step that fails does
+// not keep the others from running.
 func (r *runner) steps(ctx context.Context, steps []planned) {
-	slots := make(chan struct{}, r.jobs)
-	var wg sync.WaitGroup
-	for i := range steps {
-		want := pick(steps[i].step.alone, r.jobs, 1)
-		for range want {
-			slots <- struct{}{}
-		}
-		if ctx.Err() != nil {
-			break
-		}
-		r.say("%d of %d: %s", i+1, r.total, steps[i].name)
-		wg.Go(func() {
-			r.step(ctx, i+1, &steps[i])
-			for range want {
-				<-slots
-			}
-		})
+	busy := make(chan struct{}, r.jobs)
+	waiting := busy
+	if r.jobs > 1 {
+		waiting = make(chan struct{}, 1)
 	}
+	var wg sync.WaitGroup
+	run := func(waits bool) {
+		for i := range steps {
+			s := &steps[i]
+			if s.step.waits != waits {
+				continue
+			}
+			slots := []chan struct{}{pick(waits, waiting, busy)}
+			if s.step.alone && r.jobs > 1 {
+				slots = append(slices.Repeat(slots, r.jobs), waiting)
+			}
+			for _, c := range slots {
+				c <- struct{}{}
+			}
+			goes := ctx.Err() == nil
+			if goes {
+				r.say("%d of %d: %s", i+1, r.total, s.name)
+			}
+			wg.Go(func() {
+				if goes {
+					r.step(ctx, i+1, s)
+				}
+				for _, c := range slots {
+					<-c
+				}
+			})
+		}
+	}
+	wg.Go(func() { run(true) })
+	run(false)
 	wg.Wait()
 }
 
@@ -115,7 +139,7 @@ func (r *runner) step(ctx context.Context, number int, s *planned) {
 	if !o.ok() {
 		verdict = "FAILED"
 	}
-	r.say("%d of %d: %s %s after %s: %s", number, r.total, s.name, verdict, clock(o.took()), o.counts)
+	r.say("%d of %d: %s %s after %s: %s", number, r.total, s.name, verdict, o.spent(), o.counts)
 }
 
 // say prints a line of progress, after the time since the start.
@@ -177,6 +201,10 @@ func (r *runner) execute(ctx context.Context, p *planned) *outcome {
 			defer mu.Unlock()
 			plain := res.plain(line)
 			io.WriteString(log, plain)
+			if m := testEnd.FindStringSubmatch(plain); m != nil && r.times {
+				took, _ := time.ParseDuration(m[2])
+				o.tests = append(o.tests, testTime{p.name + " " + m[1], took})
+			}
 			if r.verbose || p.step != nil && p.step.shown {
 				r.mu.Lock()
 				io.WriteString(r.out, plain)
@@ -194,6 +222,9 @@ func (r *runner) execute(ctx context.Context, p *planned) *outcome {
 	stdout.flush()
 	stderr.flush()
 	o.end = time.Now()
+	if state := cmd.ProcessState; state != nil {
+		o.busy = state.UserTime() + state.SystemTime()
+	}
 	res.finish(o, err, ctx.Err())
 	if err := r.keep(o, res); err != nil {
 		o.problem = err.Error()

@@ -65,6 +65,7 @@ type config struct {
 
 	jobs    int
 	verbose bool
+	times   bool
 }
 
 // emulated reports whether the guests' architecture is not this machine's, which is slow.
@@ -117,6 +118,7 @@ func execute(ctx context.Context, args []string, out io.Writer) (code int, err e
 	f.StringVar(&c.fuzztime, "fuzztime", "20000x", "`TIME` for each fuzz test, as go test has it")
 	f.IntVar(&c.jobs, "j", 2, "run as many steps at once as `N`")
 	f.BoolVar(&c.verbose, "v", false, "print all output as it comes")
+	f.BoolVar(&c.times, "times", false, "print the steps with the most processor time and the longest tests at the end")
 	f.BoolVar(&dry, "n", false, "print the commands and run nothing")
 	f.BoolVar(&list, "list", false, "list the suites and their steps")
 	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {

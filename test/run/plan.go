@@ -130,8 +130,15 @@ type fuzzFunc struct{ dir, name string }
 // fuzzName finds the fuzz tests of a file.
 var fuzzName = regexp.MustCompile(`(?m)^func (Fuzz\w*)\(`)
 
+// fuzzFound has what fuzzFuncs found, by the root.
+var fuzzFound = map[string][]fuzzFunc{}
+
 // fuzzFuncs finds every fuzz test of the checkout, in all modules.
 func fuzzFuncs(root string) (all []fuzzFunc) {
+	if fuzzFound[root] != nil {
+		return fuzzFound[root]
+	}
+	defer func() { fuzzFound[root] = all }()
 	filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err

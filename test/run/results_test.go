@@ -153,7 +153,7 @@ func runPlan(t *testing.T, ctx context.Context, p *plan) (good bool, out, root s
 func TestRun(t *testing.T) {
 	ctx := context.Background()
 	good, out, _ := runPlan(t, ctx, shellPlan(step{name: "a/1", host: shell("echo unseen")}, step{name: "a/2", shown: true, host: shell("echo seen")}))
-	for _, want := range []string{"1 of 2: a/1\n", "2 of 2: a/2 ok after TIME: 1 passed\n", "seen\n", "ok    a                  2       0       0    TIME\n", "passed after"} {
+	for _, want := range []string{"1 of 2: a/1\n", "2 of 2: a/2 ok after TIME (TIME busy): 1 passed\n", "seen\n", "ok    a                  2       0       0    TIME    TIME\n", "passed after"} {
 		if !good || !strings.Contains(out, want) || strings.Contains(out, "unseen") {
 			t.Errorf("good is %t, want %q in\n%s", good, want, out)
 		}
@@ -197,16 +197,35 @@ func TestRunBuild(t *testing.T) {
 	}
 }
 
-// TestRunAlone: nothing runs beside a step that is alone, and others run at the same time.
+// TestRunTimes: with -times the summary has the steps and the tests, and a step's processor time includes that of the
+// programs that it runs.
+func TestRunTimes(t *testing.T) {
+	c := testConfig()
+	c.root, c.times = t.TempDir(), true
+	var b bytes.Buffer
+	p := shellPlan(step{name: "a", host: shell("sh -c 'i=0; while test $i -lt 500000; do i=$((i + 1)); done'; true")},
+		step{name: "b", host: shell("printf '" + `\026--- PASS: TestLong (12.50s)\n    --- PASS: TestLong/part (12.00s)\n--- FAIL: TestShort (0.10s)\n` + "'")})
+	good := c.run(context.Background(), &b, p)
+	_, list, _ := strings.Cut(b.String(), "  step\n")
+	busy := regexp.MustCompile(`(?m)^ +([0-9.]+)s +[0-9.]+s  a$`).FindStringSubmatch(list)
+	if !good || busy == nil || busy[1] == "0.0" || !strings.Contains(list, "  test\n   12.5s  b TestLong\n    0.1s  b TestShort\n\npassed") {
+		t.Errorf("good is %t, a took %q in\n%s", good, busy, b.String())
+	}
+}
+
+// TestRunAlone: nothing runs beside a step that is alone, and others run at the same time: as many as jobs says, and one
+// that waits.
 func TestRunAlone(t *testing.T) {
-	const meet = `touch $0.here; for i in $(seq 100); do test -e "$1" && exit; sleep 0.1; done; exit 1`
+	const meet = `touch $0.here; for i in $(seq 600); do test -e "$1" && test -e "$2" && exit; sleep 0.1; done; exit 1`
 	dir := t.TempDir()
-	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
-	with := func(me, other string) []string { return []string{"sh", "-c", meet, me, other + ".here"} }
+	a, b, w := filepath.Join(dir, "a"), filepath.Join(dir, "b"), filepath.Join(dir, "w")
+	with := func(me, one, other string) []string {
+		return []string{"sh", "-c", meet, me, one + ".here", other + ".here"}
+	}
 	lonely := shell(`test -z "$(ls "$1"/*.busy 2>/dev/null)" && touch "$1/$2.busy" && sleep 0.2 && rm "$1/$2.busy"`, dir, "x")
 	good, out, _ := runPlan(t, context.Background(), shellPlan(
-		step{name: "a", host: with(a, b)}, step{name: "b", host: with(b, a)},
-		step{name: "c", alone: true, host: lonely}, step{name: "d", alone: true, host: lonely}, step{name: "e", alone: true, host: lonely}))
+		step{name: "a", host: with(a, b, w)}, step{name: "b", host: with(b, a, w)}, step{name: "w", waits: true, host: with(w, a, b)},
+		step{name: "c", alone: true, host: lonely}, step{name: "d", alone: true, host: lonely}, step{name: "e", waits: true, host: lonely}))
 	if !good {
 		t.Error(out)
 	}

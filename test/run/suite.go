@@ -24,6 +24,7 @@ type suite struct {
 type step struct {
 	name  string // the name in the suite; empty if it is the only step
 	alone bool   // nothing else runs at the same time
+	waits bool   // it waits most of the time, so that it takes no place of another; never with alone
 	named bool   // runs only if it is named, as in -suite flat/clock
 	shown bool   // its output is what the user wants, and is printed as it comes
 
@@ -146,12 +147,12 @@ func (s *step) deviceOfOurs() string {
 }
 
 // command returns the command of a step. A go test without -bench or -fuzz gets -json; with results for the
-// matrix it has the output format of test binaries in VMs.
+// matrix it has the output format of test binaries in VMs. The suite check has go vet.
 func (c *config) command(s *step) command {
 	if s.host != nil {
 		args := slices.Clone(s.host)
 		if isGoTest(args) {
-			args = slices.Insert(args, testWord(args)+1, pick(s.driver == "", "-json", "-v=test2json"))
+			args = slices.Insert(args, testWord(args)+1, pick(s.driver == "", "-json", "-v=test2json"), "-vet=off")
 		}
 		return command{dir: s.dir, env: s.env, args: append(args, c.args...)}
 	}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -23,9 +25,12 @@ func (r *runner) summary() bool {
 			fmt.Fprintln(r.out)
 		}
 	}
-	fmt.Fprintf(r.out, "\n      %-12s %7s %7s %7s  %7s\n", "suite", "passed", "failed", "skipped", "time")
+	fmt.Fprintf(r.out, "\n      %-12s %7s %7s %7s  %7s  %7s\n", "suite", "passed", "failed", "skipped", "time", "busy")
 	for _, s := range r.suites() {
-		fmt.Fprintf(r.out, "%-5s %-12s %7d %7d %7d  %7s\n", pick(s.good, "ok", "FAIL"), s.name, s.counts.passed, s.counts.failed, s.counts.skipped, clock(s.took))
+		fmt.Fprintf(r.out, "%-5s %-12s %7d %7d %7d  %7s  %7s\n", pick(s.good, "ok", "FAIL"), s.name, s.counts.passed, s.counts.failed, s.counts.skipped, clock(s.took), clock(s.busy))
+	}
+	if r.times {
+		r.longest()
 	}
 	for _, o := range r.done {
 		if !o.ok() {
@@ -35,6 +40,36 @@ func (r *runner) summary() bool {
 	good = good && missing == 0
 	fmt.Fprintf(r.out, "\n%s after %s%s\n", pick(good, "passed", "FAILED"), clock(time.Since(r.begin)), pick(missing > 0, fmt.Sprintf(", %d steps did not run", missing), ""))
 	return good
+}
+
+// testTime is how long a test took.
+type testTime struct {
+	name string // with its step
+	took time.Duration
+}
+
+// testEnd matches the line with the result of a test that is no subtest.
+var testEnd = regexp.MustCompile(`^--- (?:PASS|FAIL): (\S+) \((\d+\.\d+s)\)`)
+
+// mostTimes is how many steps, and how many tests, -times prints.
+const mostTimes = 30
+
+// longest prints the steps with the most processor time, and the tests that took longest by the clock.
+func (r *runner) longest() {
+	steps := slices.SortedFunc(slices.Values(r.done), func(a, b *outcome) int { return cmp.Compare(b.busy, a.busy) })
+	fmt.Fprintf(r.out, "\n%8s %8s  step\n", "busy", "time")
+	for _, o := range steps[:min(len(steps), mostTimes)] {
+		fmt.Fprintf(r.out, "%7.1fs %7.1fs  %s\n", o.busy.Seconds(), o.end.Sub(o.begin).Seconds(), o.name)
+	}
+	var tests []testTime
+	for _, o := range r.done {
+		tests = append(tests, o.tests...)
+	}
+	slices.SortFunc(tests, func(a, b testTime) int { return cmp.Compare(b.took, a.took) })
+	fmt.Fprintf(r.out, "\n%8s  test\n", "time")
+	for _, t := range tests[:min(len(tests), mostTimes)] {
+		fmt.Fprintf(r.out, "%7.1fs  %s\n", t.took.Seconds(), t.name)
+	}
 }
 
 // mostNames is how many failed tests a line names.
@@ -58,6 +93,7 @@ type suiteSum struct {
 	good   bool
 	counts counts
 	took   time.Duration // while at least one of its steps ran
+	busy   time.Duration // processor time
 }
 
 // suites sums up the outcomes of each suite, in the order of their ends.
@@ -73,6 +109,7 @@ func (r *runner) suites() (all []*suiteSum) {
 		s := all[i]
 		s.good = s.good && o.ok()
 		s.counts.add(o.counts)
+		s.busy += o.busy
 		times[name] = append(times[name], o)
 	}
 	for _, s := range all {

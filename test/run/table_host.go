@@ -96,10 +96,10 @@ func (c *config) hostSuites() []suite {
 		{
 			name: "unit", doc: "the tests that need no kernel",
 			steps: []step{
-				{name: "goverbs", alone: true, needs: gcc, env: []string{noSoft}, host: words("go test ./...")},
-				{name: "vmrun", dir: "tools/vmrun", alone: true, needs: gcc, host: words("go test -short ./...")},
-				{name: "suites", dir: suitesModule, alone: true, env: []string{noSoft}, host: words("go test ./...")},
-				{name: "hca", dir: hcaModule, alone: true, host: words("go test ./...")},
+				{name: "goverbs", needs: gcc, env: []string{noSoft}, host: words("go test ./...")},
+				{name: "vmrun", dir: "tools/vmrun", needs: gcc, host: words("go test -short ./...")},
+				{name: "suites", dir: suitesModule, waits: true, env: []string{noSoft}, host: words("go test ./...")},
+				{name: "hca", dir: hcaModule, host: words("go test ./...")},
 				{name: "grpc", dir: "test/grpc", host: words("go test ./...")},
 				{name: "valkey", dir: "test/valkey", host: words("go test ./...")},
 				{name: "websocket", dir: "test/websocket", host: words("go test ./...")},
@@ -108,18 +108,18 @@ func (c *config) hostSuites() []suite {
 		{
 			name: "race", doc: "tests that need no kernel under the race detector: the library on software devices, with the conformance tests; other packages",
 			steps: []step{
-				{name: "library", alone: true, needs: gcc, env: append(cgo[:1:1], noMemory+","+string(testenv.Race)), host: words("go test -count=1 -race -timeout 30m ./netlinkrdma/... ./uverbs/... ./cm/...")},
-				{name: "suites", dir: suitesModule, alone: true, needs: gcc, env: append(cgo[:1:1], noMemory+","+string(testenv.Race)), host: words("go test -count=1 -race -timeout 30m ./conformance ./fabric")},
-				{name: "others", alone: true, needs: gcc, env: cgo, host: words("go test -race ./mmio/... ./tools/health ./tools/internal/... ./tools/metrics ./tools/verbs/...")},
-				{name: "hca", dir: hcaModule, alone: true, needs: gcc, env: cgo, host: words("go test -race ./...")},
-				{name: "vmrun", dir: "tools/vmrun", alone: true, needs: gcc, env: cgo, host: words("go test -race -short ./...")},
+				{name: "library", needs: gcc, env: append(cgo[:1:1], noMemory+","+string(testenv.Race)), host: words("go test -count=1 -race -timeout 30m ./netlinkrdma/... ./uverbs/... ./cm/...")},
+				{name: "suites", dir: suitesModule, needs: gcc, env: append(cgo[:1:1], noMemory+","+string(testenv.Race)), host: words("go test -count=1 -race -timeout 30m ./conformance ./fabric")},
+				{name: "others", needs: gcc, env: cgo, host: words("go test -race ./mmio/... ./tools/health ./tools/internal/... ./tools/metrics ./tools/verbs/...")},
+				{name: "hca", dir: hcaModule, needs: gcc, env: cgo, host: words("go test -race ./...")},
+				{name: "vmrun", dir: "tools/vmrun", needs: gcc, env: cgo, host: words("go test -race -short ./...")},
 				{name: "pairs", needs: gcc, env: append(cgo[:1:1], "GOVERBS_PAIRS=10m"), host: words("go test -count=1 -race -timeout 2h -run ^TestPairs$ -v ./uverbs")},
 				{name: "connpairs", needs: gcc, env: append(cgo[:1:1], "GOVERBS_PAIRS=2m"), host: words("go test -count=1 -race -timeout 1h -run ^TestPairs$ -v ./cm ./cm/rdmacm ./cm/rsocket ./cm/valkey ./uverbs/soft")},
 			},
 		},
-		{name: "abi", doc: "the generated files against the kernel's headers", steps: []step{{alone: true, needs: []string{"gcc", "vmrun"}, host: shell(checkABI)}}},
+		{name: "abi", doc: "the generated files against the kernel's headers", steps: []step{{needs: []string{"gcc", "vmrun"}, host: shell(checkABI)}}},
 		{name: "vmtest", doc: "the tests of vmrun that boot VMs", steps: []step{{dir: "tools/vmrun", host: words("go test -count=1 -timeout 20m -run VM .")}}},
-		{name: "benchonce", doc: "every Go benchmark once", steps: []step{{alone: true, host: words("go test -run ^$ -bench . -benchtime 1x ./mmio/... ./uverbs/...")}}},
+		{name: "benchonce", doc: "every Go benchmark once", steps: []step{{host: words("go test -run ^$ -bench . -benchtime 1x ./mmio/... ./uverbs/...")}}},
 		{name: "size", doc: "the sizes of the static programs", steps: []step{
 			{name: "verbs", needs: []string{"verbs"}, host: shell(checkSize, ".build/"+c.arch+"/verbs", "11800000")},
 			{name: "conformance", needs: []string{"conformance"}, host: shell(checkSize, ".build/"+c.arch+"/conformance", "15000000")},
@@ -200,14 +200,14 @@ func (c *config) taskSuites() []suite {
 	}
 }
 
-// side measures ours beside rdma-core's programs in a guest.
+// side measures ours beside rdma-core's programs in a guest, alone unless by instructions.
 func (c *config) side(flags []string, args ...string) step {
 	bin := []string{"verbs", "bench-open", "bench-plain"}
 	for _, p := range []string{"calls", "dc", "open", "mr", "qps", "start"} {
 		bin = append(bin, "rdmacore-"+p)
 	}
 	return step{
-		alone: true, shown: true, with: perftest, bin: bin,
+		alone: !slices.Contains(flags, "-icount"), shown: true, with: perftest, bin: bin,
 		flags:    append([]string{"-timeout", "2h"}, flags...),
 		programs: []program{{name: "bench", args: append(args, "-progress=false")}},
 	}
@@ -263,17 +263,20 @@ func (c *config) suites() []suite {
 	return slices.Concat(c.hostSuites(), []suite{c.softSuite(), softUnitSuite()}, c.rxeSuites(), c.mlx5Suites(), []suite{c.softRxeSuite(), c.softMlx5Suite(), c.siwSuite(), c.fabricSuite(), fabricLongSuite()}, c.taskSuites())
 }
 
-// Groups are lists of suites that run in this order, in the short form. Test is what proves most; testall
-// is the rest of what runs every day; testlong, before a release, repeats much of it in other ways, and
-// tests the tools of the tests. On rxe, which software devices play, test has the kernel take commands in
-// one way only, and the suite soft has another.
+// Groups are lists of suites and steps that run in this order, in the short form. Test is what proves most; testall
+// is the rest of what runs every day; testlong, before a release, repeats much of it in other ways and with the whole
+// load, and tests the tools of the tests. On rxe, which software devices play, test has the kernel take commands in
+// one way only, and the suite soft has another. In test and testall the longest steps come first, behind those that
+// run alone and the check, so that both processors have something to do until the end.
 var groups = map[string][]string{
-	"test": {"check", "unit", "soft/auto", "soft/write", "soft/cm", "soft/sockets", "soft/rsocket", "soft/valkey", "rxe/cm", "rxe/verbs", "rxe/interop", "rxe/bare", "siw/mixed", "mlx5/ib"},
-	"testall": {"staticcheck", "cross/vet-arm64", "cross/vet-arm64-hca", "cross/vet-arm64-suites", "cross/build-windows-amd64", "race/library", "race/suites", "siw/verbs", "rxe/one", "soft/losswrite", "soft/strangers", "fabric/ibsim", "fabric/cards", "abi", "benchonce", "costs", "sidebyside",
-		"size", "mlx5/roce", "mlx5ip", "rxe/latest", "perf/perftest", "hosts", "control/programs", "cards/random-roce-control", "cards/random-roce", "cards/random-ib", "cards/vf-ib", "cards/ece", "softrxe/verbs", "softrxe/cm", "softrxe/walk",
-		"flat", "traffic", "fabric/switches", "fabric/partitions", "fabric/events", "fabric/diags"},
+	"test": {"check", "unit/suites", "unit/goverbs", "rxe/cm", "rxe/verbs", "rxe/interop", "mlx5/ib", "siw/mixed", "soft/cm", "soft/auto", "soft/sockets", "soft/write", "soft/rsocket",
+		"rxe/bare", "soft/valkey", "unit/valkey", "unit/vmrun", "unit/grpc", "unit/hca", "unit/websocket"},
+	"testall": {"soft/strangers", "sidebyside/rxe", "mlx5/roce", "mlx5ip", "perf/perftest", "siw/verbs", "race/library", "hosts", "softrxe/cm", "staticcheck", "softrxe/walk", "fabric/switches", "cards/vf-ib",
+		"cross/vet-arm64", "softrxe/verbs", "race/suites", "cards/random-ib", "cards/ece", "cards/random-roce", "control/programs", "fabric/diags", "soft/losswrite", "fabric/partitions", "flat",
+		"cards/random-roce-control", "costs", "fabric/cards", "traffic", "sidebyside/mlx5", "fabric/events", "rxe/one", "fabric/ibsim", "cross/build-windows-amd64", "rxe/latest", "abi", "benchonce",
+		"cross/vet-arm64-suites", "cross/vet-arm64-hca", "size"},
 	"testlong": {"cross/build-riscv64", "cross/build-darwin-amd64", "cross/build-darwin-arm64", "cross/vet-darwin", "cross/build-freebsd-amd64", "cross/build-freebsd-arm64", "cross/vet-freebsd", "cross/build-windows-arm64", "cards/small-ib", "cards/late-roce", "cards/ece-2", "fabric/no-smi", "fabriclong", "perf/dc",
-		"cross/vet-windows", "race/others", "race/hca", "race/vmrun", "race/pairs", "race/connpairs", "rxe/write", "soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "soft/cmlosswrite", "racevm",
+		"cross/vet-windows", "race/others", "race/hca", "race/vmrun", "race/pairs", "race/connpairs", "rxe/load", "rxe/write", "soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "soft/cmlosswrite", "racevm",
 		"mlx5cm", "vmtest", "control/pyverbs", "control/pyverbs-newest", "control/dpdk", "control/ucx", "control/ucx-ib", "control/ib", "control/ib-hosts", "control/programs-6.12", "mlx5/wq-5.10", "softrxe/exchanges", "softrxe/programs",
 		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket", "valkey", "siw/interop", "program", "kernelbugs", "traced", "containers", "mesh", "exporter"},
 }

@@ -30,6 +30,14 @@ func (c *config) guestEnv(more ...string) []string {
 	return env
 }
 
+// brief returns an environment with less load if another step makes all of it, as in the groups.
+func (c *config) brief(env []string) []string {
+	if !c.short {
+		return env
+	}
+	return append(env[:len(env):len(env)], testenv.BriefEnv+"=1")
+}
+
 // vlan are the flags of a VM whose network interfaces can have VLANs, and vlanEnv tells the tests.
 var vlan = []string{"-module", "8021q"}
 
@@ -42,12 +50,15 @@ const longWalk = "GOVERBS_WALK=30s"
 // chooses. The step write uses the other interfaces, and repeats the other tests of the verbs with
 // write(); with -short it also runs the long walk. An emulated architecture is slow: there the step
 // verbs has the tests of all interfaces, and nothing is repeated.
+//
+// With -short the step load has what the others then make less of.
 func (c *config) rxeSuite() suite {
-	env := c.guestEnv()
+	whole := c.guestEnv()
+	env := c.brief(whole)
 	verbs := step{
 		name: "verbs", driver: "rxe", path: "auto", bin: []string{"verbs"},
 		flags: append(vlan[:2:2], "-file", "../../uverbs/testdata:testdata"),
-		env:   append(env[:len(env):len(env)], vlanEnv, "GOVERBS_WAYS=auto"),
+		env:   append(env[:len(env):len(env)], vlanEnv, "GOVERBS_WAYS=auto", pick(c.short, "GOVERBS_WALK=3s", "GOVERBS_WALK=10s")),
 		programs: append(test("mmio", "rxe", "uverbs", "netlinkrdma", "umad", "conformance"),
 			program{name: "replay.test", run: "Exercise"}),
 	}
@@ -70,6 +81,12 @@ func (c *config) rxeSuite() suite {
 		},
 		verbs,
 	}
+	if c.short {
+		steps = append(steps, step{
+			name: "load", bin: []string{"verbs"}, with: iproute2, env: whole,
+			programs: []program{c.marked("cm", "Brief"), c.marked("conformance", "Brief"), c.marked("interop", "Brief")},
+		})
+	}
 	return suite{name: "rxe", doc: "soft RoCE: the verbs, connections, rdma-core's programs", steps: append(append(steps, write...), []step{
 		{
 			name: "interop", driver: "rxe", bin: []string{"verbs"}, with: iproute2,
@@ -87,7 +104,7 @@ func (c *config) rxeSuite() suite {
 			},
 		},
 		{
-			name: "one", flags: []string{"-cpus", "1"}, env: env, // where a goroutine that waits must leave the processor to others
+			name: "one", flags: []string{"-cpus", "1"}, env: whole, // where a goroutine that waits must leave the processor to others
 			programs: []program{
 				{name: "uverbs.test", run: "Wait"},
 				only("conformance", "TestCQWait", "TestCQWaitCanceled", "TestCompChannelWait", "TestCloseWithEvents"),

@@ -50,10 +50,10 @@ func (c *config) softSuite() suite {
 	return suite{
 		name: "soft", doc: "software devices on this machine: the verbs, over each way of giving commands, and connections, within the process and through sockets, also with lost packets",
 		steps: []step{
-			verbs("auto", "soft", "auto"), verbs("ioctl", "soft", "ioctl", walk), verbs("write", "soft", "write", walk),
+			verbs("auto", "soft", "auto"), verbs("ioctl", "soft", "ioctl", walk), verbs("write", "soft", "write", c.brief([]string{walk})...),
 			cm("cm", "soft", "auto"), cm("cmioctl", "soft", "ioctl"), cm("cmwrite", "soft", "write"),
 			on("rsocket", "", "auto", "cm/rsocket"), on("valkey", "", "auto", "cm/valkey"),
-			verbs("sockets", "soft-sockets", "auto", sockets, walk), cm("cmsockets", "soft-sockets", "auto", sockets),
+			verbs("sockets", "soft-sockets", "auto", c.brief([]string{sockets, walk})...), cm("cmsockets", "soft-sockets", "auto", sockets),
 			lossy("loss", "soft", "auto"),
 			lossy("lossioctl", "soft-sockets", "ioctl", sockets, walk), cm("cmlossioctl", "soft-sockets", "ioctl", sockets, cmLossy),
 			lossy("losswrite", "soft-sockets", "write", sockets, walk), cm("cmlosswrite", "soft-sockets", "write", sockets, cmLossy),
