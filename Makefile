@@ -16,7 +16,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 FLAGS ?=
 RUN    = $(BUILD)/run -kernel $(KERNEL) -arch $(ARCH) $(FLAGS)
 
-.PHONY: build conformance test testall testlong check unit race soft abi fuzz demo demo-vm bench benchsoft hotpaths matrix readme generate golden clean help
+.PHONY: build conformance quick test testall testlong check unit race soft abi fuzz demo demo-vm bench benchsoft hotpaths matrix readme generate golden clean help
 
 # verbs has to stay below 11.8 MB, 2.0 MB of which are TLS 1.3 for the secret of verbs mesh: build-flags leaves
 # inlining out where speed does not matter, 890 kB less; functions begin at multiples of 16 bytes instead of 32,
@@ -34,6 +34,9 @@ conformance: ## build the conformance tests as one static program, .build/confor
 .PHONY: $(BUILD)/run
 $(BUILD)/run:
 	@go build -o $@ ./test/run
+
+quick: $(BUILD)/run ## in about a minute: vet, and unit and software-device tests of what a branch changes
+	@$(BUILD)/run $(FLAGS) quick
 
 test: $(BUILD)/run ## what proves most, in minutes: check, unit, each driver on one kernel, rdma-core's programs
 	@$(RUN) -suite test

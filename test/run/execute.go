@@ -49,6 +49,7 @@ type runner struct {
 	mu      sync.Mutex // guards out and what follows
 	running map[string]time.Time
 	done    []*outcome
+	leftOut []string // for lack of time
 }
 
 // heartbeat is how often a run says what is running.
@@ -106,7 +107,13 @@ func (r *runner) steps(ctx context.Context, steps []planned) {
 			for _, c := range slots {
 				c <- struct{}{}
 			}
-			goes := ctx.Err() == nil
+			late := s.step.ifTime && time.Since(r.begin) > quickTime
+			goes := ctx.Err() == nil && !late
+			if late {
+				r.mu.Lock()
+				r.leftOut = append(r.leftOut, s.name)
+				r.mu.Unlock()
+			}
 			if goes {
 				r.say("%d of %d: %s", i+1, r.total, s.name)
 			}

@@ -28,6 +28,8 @@ usage:
   run matrix [COLUMN...]      run the kernel tests on all kernels, or on those of the columns
                               ARCH/KERNEL[/DRIVER], and make a table of what works where;
                               the columns soft and soft-sockets have software devices, and need no VM
+  run quick                   go vet and tests, in about a minute, of what has changed since the
+                              branch main, and of what imports it
   run readme                  put the last table into the README and test/matrix/MATRIX.md
 
 examples:
@@ -146,6 +148,8 @@ func execute(ctx context.Context, args []string, out io.Writer) (code int, err e
 		return pick(err == nil, 0, 2), err
 	case names == "" && first == "matrix":
 		return c.matrix(ctx, out, f.Args()[1:], dry)
+	case names == "" && first == "quick":
+		return c.quick(ctx, out, dry)
 	case names == "" && first == "readme":
 		err := c.readme()
 		return pick(err == nil, 0, 1), err

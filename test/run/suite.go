@@ -22,11 +22,12 @@ type suite struct {
 // A step is one command of a suite: a program on this machine if host is set, and otherwise a VM
 // that boots and runs programs.
 type step struct {
-	name  string // the name in the suite; empty if it is the only step
-	alone bool   // nothing else runs at the same time
-	waits bool   // it waits most of the time, so that it takes no place of another; never with alone
-	named bool   // runs only if it is named, as in -suite flat/clock
-	shown bool   // its output is what the user wants, and is printed as it comes
+	name   string // the name in the suite; empty if it is the only step
+	alone  bool   // nothing else runs at the same time
+	waits  bool   // it waits most of the time, so that it takes no place of another; never with alone
+	ifTime bool   // it does not start if quickTime is over
+	named  bool   // runs only if it is named, as in -suite flat/clock
+	shown  bool   // its output is what the user wants, and is printed as it comes
 
 	host  []string // the program and its arguments; see command for what "go test" gets
 	dir   string   // where it runs, from the root

@@ -11,7 +11,7 @@ import (
 
 // summary prints what failed, then a line for each suite, and reports whether all passed.
 func (r *runner) summary() bool {
-	good, missing := true, r.total
+	good, missing := true, r.total-len(r.leftOut)
 	for _, o := range r.done {
 		if o.step != nil {
 			missing--
@@ -36,6 +36,9 @@ func (r *runner) summary() bool {
 		if !o.ok() {
 			fmt.Fprintf(r.out, "\n%s failed: %s\nfull log: %s\n", o.name, o.why(), o.log)
 		}
+	}
+	if len(r.leftOut) > 0 {
+		fmt.Fprintf(r.out, "\nleft out, since %s is over: %s\n", clock(quickTime), strings.Join(r.leftOut, ", "))
 	}
 	good = good && missing == 0
 	fmt.Fprintf(r.out, "\n%s after %s%s\n", pick(good, "passed", "FAILED"), clock(time.Since(r.begin)), pick(missing > 0, fmt.Sprintf(", %d steps did not run", missing), ""))
