@@ -149,7 +149,7 @@ func (c *config) build(name string) (command, error) {
 			"-ldflags", "-linkmode external -extldflags -static", "-o", root + ".build/" + name, pkg}}, nil // static, like all programs of a guest
 	case strings.HasSuffix(name, ".test") && testPackages[base] != "":
 		dir, pkg, root := moduleOf(testPackages[base])
-		return command{dir: dir, env: target, args: []string{"go", "test", "-c", "-trimpath", "-o", root + out, pkg}}, nil
+		return command{dir: dir, env: target, args: []string{"go", "test", "-c", "-ldflags=-w", "-o", root + out, pkg}}, nil // compiled as for the suite unit
 	}
 	return command{}, fmt.Errorf("nothing says how to build %s", name)
 }

@@ -246,9 +246,9 @@ func TestRandomCard(t *testing.T) {
 func TestBuild(t *testing.T) {
 	c := testConfig()
 	for name, want := range map[string]string{
-		"cm.test":           "GOARCH=amd64 go test -c -trimpath -o .build/amd64/cm.test ./cm",
-		"report.test":       "cd test/suites && GOARCH=amd64 go test -c -trimpath -o ../../.build/amd64/report.test ./conformance/report",
-		"grpc.test":         "cd test/grpc && GOARCH=amd64 go test -c -trimpath -o ../../.build/amd64/grpc.test .",
+		"cm.test":           "GOARCH=amd64 go test -c -ldflags=-w -o .build/amd64/cm.test ./cm",
+		"report.test":       "cd test/suites && GOARCH=amd64 go test -c -ldflags=-w -o ../../.build/amd64/report.test ./conformance/report",
+		"grpc.test":         "cd test/grpc && GOARCH=amd64 go test -c -ldflags=-w -o ../../.build/amd64/grpc.test .",
 		"pingpong":          "cd test/suites && GOARCH=amd64 go build -trimpath -ldflags '-s -w' -o ../../.build/amd64/pingpong ./containers/pingpong",
 		"bench-open":        "GOARCH=amd64 go build -trimpath -ldflags '-s -w' -o .build/amd64/bench-open ./test/bench/open",
 		"hca":               "cd test/hca && go build -trimpath -o ../../.build/hca ./cmd/hca",

@@ -204,7 +204,7 @@ func TestRunTimes(t *testing.T) {
 	c.root, c.times = t.TempDir(), true
 	var b bytes.Buffer
 	p := shellPlan(step{name: "a", host: shell("sh -c 'i=0; while test $i -lt 500000; do i=$((i + 1)); done'; true")},
-		step{name: "b", host: shell("printf '" + `\026--- PASS: TestLong (12.50s)\n    --- PASS: TestLong/part (12.00s)\n--- FAIL: TestShort (0.10s)\n` + "'")})
+		step{name: "b", host: shell("printf '" + `\026--- PASS: TestLong (12.50s)\n--- PASS: TestLong/part (12.00s)\n--- FAIL: TestShort (0.10s)\n` + "'")})
 	good := c.run(context.Background(), &b, p)
 	_, list, _ := strings.Cut(b.String(), "  step\n")
 	busy := regexp.MustCompile(`(?m)^ +([0-9.]+)s +[0-9.]+s  a$`).FindStringSubmatch(list)

@@ -52,7 +52,7 @@ type testTime struct {
 }
 
 // testEnd matches the line with the result of a test that is no subtest.
-var testEnd = regexp.MustCompile(`^--- (?:PASS|FAIL): (\S+) \((\d+\.\d+s)\)`)
+var testEnd = regexp.MustCompile(`^--- (?:PASS|FAIL): ([^/\s]+) \((\d+\.\d+s)\)`)
 
 // mostTimes is how many steps, and how many tests, -times prints.
 const mostTimes = 30

@@ -189,7 +189,8 @@ func orTimeout(t ib.AckTimeout) ib.AckTimeout {
 	return t
 }
 
-// lose has n packets of a class from end a, or from end b, be lost, which f causes.
+// lose has n packets of a class from end a, or from end b, be lost, which f causes. Acknowledgements behind them are
+// late: one of the first packet that is sent again would end the repetition there.
 func (x *recordedExchange) lose(from *end, class string, n uint64, f func()) {
 	x.t.Helper()
 	direction := "sent"
@@ -204,7 +205,11 @@ func (x *recordedExchange) lose(from *end, class string, n uint64, f func()) {
 	must(x.t, x.peer.SetFaults(fmt.Sprintf("direction=%s,class=%s,loss=100%%", direction, class)))
 	f()
 	await(x.t, class+" lost", func() bool { return lost()-before == n })
-	must(x.t, x.peer.SetFaults(""))
+	later := ""
+	if class == "ack" {
+		later = "direction=" + direction + ",class=ack,delay=300ms"
+	}
+	must(x.t, x.peer.SetFaults(later))
 }
 
 // A difference is one between the packets of a software device and those of rxe.
