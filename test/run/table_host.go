@@ -109,7 +109,7 @@ func (c *config) hostSuites() []suite {
 			name: "race", doc: "tests that need no kernel under the race detector: the library on software devices, with the conformance tests; other packages",
 			steps: []step{
 				{name: "library", needs: gcc, env: append(cgo[:1:1], noMemory+","+string(testenv.Race)), host: words("go test -count=1 -race -timeout 30m ./netlinkrdma/... ./uverbs/... ./cm/...")},
-				{name: "suites", dir: suitesModule, needs: gcc, env: append(cgo[:1:1], noMemory+","+string(testenv.Race)), host: words("go test -count=1 -race -timeout 30m ./conformance ./fabric")},
+				{name: "suites", dir: suitesModule, needs: gcc, env: c.brief(append(cgo[:1:1], noMemory+","+string(testenv.Race), pick(c.short, "GOVERBS_WALK=3s", "GOVERBS_WALK=10s"))), host: words("go test -count=1 -race -timeout 30m ./conformance ./fabric")},
 				{name: "others", needs: gcc, env: cgo, host: words("go test -race ./mmio/... ./tools/health ./tools/internal/... ./tools/metrics ./tools/verbs/...")},
 				{name: "hca", dir: hcaModule, needs: gcc, env: cgo, host: words("go test -race ./...")},
 				{name: "vmrun", dir: "tools/vmrun", needs: gcc, env: cgo, host: words("go test -race -short ./...")},
