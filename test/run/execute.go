@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -84,52 +83,50 @@ func (c *config) run(ctx context.Context, out io.Writer, p *plan) bool {
 	return r.summary()
 }
 
-// steps runs the steps in their order, as many at once as jobs says, but one that is alone by itself. Those
-// that wait most of their time run beside them, one after the other, unless jobs is 1. A step that fails does
-// not keep the others from running.
+// steps runs the steps: first those that are alone, one after the other, then the others in their order, as many at
+// once as jobs says. Those that wait most of their time run beside them, one after the other, unless jobs is 1. A step
+// that fails does not keep the others from running.
 func (r *runner) steps(ctx context.Context, steps []planned) {
-	busy := make(chan struct{}, r.jobs)
-	waiting := busy
-	if r.jobs > 1 {
-		waiting = make(chan struct{}, 1)
+	var alone, busy, waiting []int
+	for i := range steps {
+		switch s := steps[i].step; {
+		case s.alone:
+			alone = append(alone, i)
+		case s.waits && r.jobs > 1:
+			waiting = append(waiting, i)
+		default:
+			busy = append(busy, i)
+		}
 	}
-	var wg sync.WaitGroup
-	run := func(waits bool) {
-		for i := range steps {
+	lane := func(numbers []int, jobs int) {
+		slots := make(chan struct{}, jobs)
+		var wg sync.WaitGroup
+		for _, i := range numbers {
+			slots <- struct{}{}
 			s := &steps[i]
-			if s.step.waits != waits {
-				continue
-			}
-			slots := []chan struct{}{pick(waits, waiting, busy)}
-			if s.step.alone && r.jobs > 1 {
-				slots = append(slices.Repeat(slots, r.jobs), waiting)
-			}
-			for _, c := range slots {
-				c <- struct{}{}
-			}
-			late := s.step.ifTime && time.Since(r.begin) > quickTime
-			goes := ctx.Err() == nil && !late
-			if late {
+			if s.step.ifTime && time.Since(r.begin) > quickTime {
 				r.mu.Lock()
 				r.leftOut = append(r.leftOut, s.name)
 				r.mu.Unlock()
+				<-slots
+				continue
 			}
-			if goes {
-				r.say("%d of %d: %s", i+1, r.total, s.name)
+			if ctx.Err() != nil {
+				break
 			}
+			r.say("%d of %d: %s", i+1, r.total, s.name)
 			wg.Go(func() {
-				if goes {
-					r.step(ctx, i+1, s)
-				}
-				for _, c := range slots {
-					<-c
-				}
+				r.step(ctx, i+1, s)
+				<-slots
 			})
 		}
+		wg.Wait()
 	}
-	wg.Go(func() { run(true) })
-	run(false)
-	wg.Wait()
+	lane(alone, 1)
+	var both sync.WaitGroup
+	both.Go(func() { lane(waiting, 1) })
+	lane(busy, r.jobs)
+	both.Wait()
 }
 
 // step runs a step and says how it ends.

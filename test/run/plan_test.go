@@ -183,7 +183,7 @@ func TestCommand(t *testing.T) {
 		{"soft/write", nil, "cd test/suites && GOVERBS_DEVICES=soft0,soft1 RDMAABI=write GOVERBS_WAYS=write GOVERBS_WALK=1s go test -v=test2json -vet=off -count=1 ./conformance"},
 		{"rxe/write", func(c *config) { c.arch, c.short = runtime.GOARCH, true }, "cd .build/" + runtime.GOARCH + " && ../vmrun -kernel 6.1 -arch " + runtime.GOARCH +
 			" -module 8021q -env GOVERBS_KERNEL_TEST=1 -env VERBS=/bin/verbs -env GOVERBS_VLAN=1 -env GOVERBS_WALK=30s -env RDMAABI=write -env GOVERBS_WAYS=ioctl,write -file verbs:/bin/verbs conformance.test -test.v=test2json"},
-		{"race/library", nil, "CGO_ENABLED=1 GOVERBS_SKIP_TAGS=memory,race go test -json -vet=off -count=1 -race -timeout 30m ./netlinkrdma/... ./uverbs/... ./cm/..."},
+		{"race/library", nil, "CGO_ENABLED=1 GOVERBS_SKIP_TAGS=memory,race go test -json -vet=off -count=1 -race -short -timeout 30m ./netlinkrdma/... ./uverbs/... ./cm/..."},
 		{"soft/cm", nil, "GOVERBS_DEVICES=soft0,soft1 go test -v=test2json -vet=off -count=1 -p 1 ./cm ./cm/rdmacm"},
 		{"benchonce", nil, "go test -run '^$' -bench . -benchtime 1x ./mmio/... ./uverbs/..."},
 		{"traffic", nil, "cd .build/amd64 && ../vmrun -kernel 6.1 -arch amd64 -icount -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_PINGPONG_MOST=1.1 -env GOVERBS_STREAM_LEAST=0.9 " +

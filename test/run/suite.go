@@ -23,7 +23,7 @@ type suite struct {
 // that boots and runs programs.
 type step struct {
 	name   string // the name in the suite; empty if it is the only step
-	alone  bool   // nothing else runs at the same time
+	alone  bool   // nothing else runs at the same time; it runs before those that are not
 	waits  bool   // it waits most of the time, so that it takes no place of another; never with alone
 	ifTime bool   // it does not start if quickTime is over
 	named  bool   // runs only if it is named, as in -suite flat/clock

@@ -164,7 +164,7 @@ func (c *config) rxeSuites() []suite {
 		{
 			name: "hosts", doc: "two hosts: rdma-core's programs, peers that die, a link that is bad or cut",
 			steps: []step{{
-				flags: []string{"-hosts", "2", "-cpus", "1"}, bin: []string{"verbs"}, with: rdmacm, env: c.guestEnv(),
+				waits: true, flags: []string{"-hosts", "2", "-cpus", "1"}, bin: []string{"verbs"}, with: rdmacm, env: c.guestEnv(),
 				programs: test("hosts"),
 			}},
 		},

@@ -85,6 +85,8 @@ func (c *config) softRxeSuite() suite {
 	tests := func(name, run string, more ...string) step { return within("40m", name, run, more...) }
 	many := tests("many", "^TestMany")
 	many.flags = append(many.flags, "-mem", "4G") // 10,000 connections have 20,000 ends in one guest
+	cm := tests("cm", "^TestCM")
+	cm.waits = true // for peers that are dead, and for lost packets
 	captures := tests("captures", "^TestCaptures$")
 	captures.with, captures.flags = append(rdmacm[:3:3], "tshark"), append(captures.flags, "-mem", "2G")
 	return suite{
@@ -94,9 +96,9 @@ func (c *config) softRxeSuite() suite {
 			tests("exchanges", "^TestExchanges"),
 			tests("programs", "^TestP"),
 			captures,
-			tests("cm", "^TestCM"),
+			cm,
 			many,
-			within("2h", "walk", "^TestWalk$", pick(c.short, "GOVERBS_WALK=1m", "GOVERBS_WALK=3m")),
+			within("2h", "walk", "^TestWalk$", pick(c.short, "GOVERBS_WALK=30s", "GOVERBS_WALK=3m")),
 			tests("loss", "^TestWalkLoss$", pick(c.short, "GOVERBS_WALK=30s", "GOVERBS_WALK=1m")),
 		},
 	}
