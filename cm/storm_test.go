@@ -25,6 +25,9 @@ func TestDialStorm(t *testing.T) {
 		conns = 20
 	} else if !testenv.TheRig().Soft || testenv.SoftFaults() != "" { // emulated, and with less memory; or packets are lost
 		conns, dial.ConnOptions = 100, small
+		if testenv.Brief() {
+			conns = 50
+		}
 	}
 	for name, o := range map[string]ListenOptions{"default options": {}, "small backlog": {Backlog: conns/8 + 1}} {
 		t.Run(name, func(t *testing.T) {
