@@ -62,7 +62,7 @@ func (k *busyClock) wait(c *CompChannel) (n int, cq *CQ, over bool) {
 // a preemption point.
 func (k *busyClock) poll(fd uintptr) {
 	k.c.tell(fd, false)
-	k.fds = [2]unix.PollFd{{Fd: int32(k.c.eventsOf(fd)), Events: unix.POLLIN}, {Fd: int32(k.fd), Events: unix.POLLIN}}
+	k.fds = [2]unix.PollFd{{Fd: int32(k.c.fd), Events: unix.POLLIN}, {Fd: int32(k.fd), Events: unix.POLLIN}}
 	for {
 		_, _, errno := syscall.RawSyscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&k.fds[0])), uintptr(len(k.fds)), 0, 0, 0, 0)
 		if errno == syscall.EINTR {

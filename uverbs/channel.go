@@ -13,16 +13,17 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
 // CompChannel delivers completion events, which say that an armed CQ has a completion (struct
 // ibv_comp_channel). One goroutine at a time may call [CompChannel.Wait].
 type CompChannel struct {
 	object
-	f  *os.File // what Go's netpoller watches: the events, or a watcher of them
-	fd int      // the device's number of the events, the kernel's descriptor; every CQ that uses it is closed before
+	f  kernel.EventFile // the events, or of a device of the kernel a watcher of them
+	fd int              // the device's number of the events, the kernel's descriptor; every CQ that uses it is closed before
 
-	watcher bool // f is an epoll instance, see openWatcher
+	watcher *os.File // f, if it is an epoll instance, see openWatcher
 
 	watch    watch
 	waiting  atomic.Bool  // a Wait is in progress
@@ -34,7 +35,7 @@ type CompChannel struct {
 	event [eventSize]byte       // read buffer, here so that it is not allocated per read
 	n     int                   // number of bytes that tryRead has read
 	errno syscall.Errno         // of tryRead
-	raw   syscall.RawConn       // of f
+	raw   syscall.RawConn       // of the watcher
 	try   func(fd uintptr) bool // tryRead, stored so that Wait does not allocate
 	now   func(fd uintptr)      // readNow, stored for the same reason; nil until it is needed
 	told  bool                  // an event makes the watcher readable
@@ -84,28 +85,35 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 // open prepares the channel to read the events of a number of the device, and closes them if it fails. A
 // device of this process needs the processor for its own goroutines, so there are no busy waits for it.
 func (c *CompChannel) open(number uint32, name string) (err error) {
-	c.fd, c.watcher = int(number), !c.dev.info.InProcess
-	if c.watcher {
-		c.f, err = openWatcher(c.fd, name)
-	} else {
+	c.fd = int(number)
+	if c.dev.info.InProcess {
 		c.f, err = c.dev.cmd.Events(number, name)
+	} else {
+		err = c.openWatched(name)
 	}
 	if err != nil {
 		return err
 	}
-	if c.raw, err = c.f.SyscallConn(); err != nil {
+	openChannels.Add(1)
+	c.number = lastChannel.Add(1)
+	return nil
+}
+
+// openWatched is open for a device of the kernel.
+func (c *CompChannel) openWatched(name string) (err error) {
+	if c.watcher, err = openWatcher(c.fd, name); err != nil {
+		return err
+	}
+	c.f = c.watcher
+	if c.raw, err = c.watcher.SyscallConn(); err != nil {
 		return errors.Join(err, c.closeFiles())
 	}
 	c.try = c.tryRead
-	openChannels.Add(1)
-	c.number = lastChannel.Add(1)
-	if !c.dev.info.InProcess {
-		c.known = defaultBusyWait
-		if runtime.GOMAXPROCS(0) == 1 {
-			c.known = soleBusyWait
-		}
-		c.busyTime.Store(int64(c.known))
+	c.known = defaultBusyWait
+	if runtime.GOMAXPROCS(0) == 1 {
+		c.known = soleBusyWait
 	}
+	c.busyTime.Store(int64(c.known))
 	return nil
 }
 

@@ -46,7 +46,7 @@ func openWatcher(fd int, name string) (_ *os.File, err error) {
 // closeFiles closes the events, and the watcher before, which ends reads.
 func (c *CompChannel) closeFiles() error {
 	err := c.f.Close()
-	if c.watcher {
+	if c.watcher != nil {
 		err = errors.Join(err, unix.Close(c.fd))
 	}
 	return err
@@ -54,7 +54,7 @@ func (c *CompChannel) closeFiles() error {
 
 // tell decides whether an event makes the watcher readable, whose descriptor is fd.
 func (c *CompChannel) tell(fd uintptr, on bool) syscall.Errno {
-	if !c.watcher || c.told == on {
+	if c.told == on {
 		return 0
 	}
 	var err error
@@ -72,6 +72,9 @@ func (c *CompChannel) tell(fd uintptr, on bool) syscall.Errno {
 // not block, so the scheduler is not told about them: [os.File.Read] tells it each time, which makes
 // its monitor thread look after the goroutine.
 func (c *CompChannel) readParked() (int, error) {
+	if c.watcher == nil {
+		return c.f.Read(c.event[:])
+	}
 	switch err := c.raw.Read(c.try); {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return 0, err
@@ -79,10 +82,10 @@ func (c *CompChannel) readParked() (int, error) {
 		return c.f.Read(c.event[:]) // fails for the same reason, with an error of package os
 	}
 	switch {
-	case c.watcher && !c.told:
-		return 0, &os.PathError{Op: "epoll_ctl", Path: c.f.Name(), Err: c.errno}
+	case !c.told:
+		return 0, &os.PathError{Op: "epoll_ctl", Path: c.watcher.Name(), Err: c.errno}
 	case c.errno != 0:
-		return 0, &os.PathError{Op: "read", Path: c.f.Name(), Err: c.errno}
+		return 0, &os.PathError{Op: "read", Path: c.watcher.Name(), Err: c.errno}
 	case c.n == 0:
 		return 0, io.EOF
 	}
@@ -101,10 +104,9 @@ func (c *CompChannel) tryRead(fd uintptr) bool {
 
 // readNow reads an event into c.event without blocking, and sets c.n to its size, or to 0 if there is
 // none, and c.errno.
-func (c *CompChannel) readNow(fd uintptr) {
-	fd = c.eventsOf(fd)
+func (c *CompChannel) readNow(uintptr) {
 	for {
-		n, _, errno := syscall.RawSyscall(syscall.SYS_READ, fd, uintptr(unsafe.Pointer(&c.event)), eventSize)
+		n, _, errno := syscall.RawSyscall(syscall.SYS_READ, uintptr(c.fd), uintptr(unsafe.Pointer(&c.event)), eventSize)
 		if errno == syscall.EINTR {
 			continue
 		}
@@ -113,12 +115,4 @@ func (c *CompChannel) readNow(fd uintptr) {
 		}
 		return
 	}
-}
-
-// eventsOf returns the descriptor of the events where that of the file is fd.
-func (c *CompChannel) eventsOf(fd uintptr) uintptr {
-	if c.watcher {
-		return uintptr(c.fd)
-	}
-	return fd
 }

@@ -3,7 +3,6 @@ package uverbs
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -230,9 +229,9 @@ type Device struct {
 	firstCounters sync.Map // []netlinkrdma.Counter by port, see recordCounters
 
 	targets    targets
-	async      *os.File // asynchronous events; nil if the kernel has none
-	asyncFD    int      // of async, if it is an object of the ioctl interface, else -1
-	fatal      bool     // WaitEvent has returned EventDeviceFatal
+	async      kernel.EventFile // asynchronous events; nil if the kernel has none
+	asyncFD    int              // of async, if it is an object of the ioctl interface, else -1
+	fatal      bool             // WaitEvent has returned EventDeviceFatal
 	asyncWatch watch
 	asyncDesc  abi.AsyncEventDesc // read buffer, here so that it is not allocated per read
 }

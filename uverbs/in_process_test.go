@@ -109,7 +109,7 @@ func (c *localContext) Map(offset uint64, size int, _ bool) (*mmio.Region, error
 }
 
 // Events implements [kernel.Device].
-func (c *localContext) Events(number uint32, _ string) (*os.File, error) {
+func (c *localContext) Events(number uint32, _ string) (kernel.EventFile, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f := c.files[number][0]
@@ -528,7 +528,7 @@ func TestInProcessChannelFails(t *testing.T) {
 type noEvents struct{ *localContext }
 
 // Events implements [kernel.Device].
-func (n *noEvents) Events(number uint32, _ string) (*os.File, error) {
+func (n *noEvents) Events(number uint32, _ string) (kernel.EventFile, error) {
 	n.files[number][0].Close()
 	return nil, syscall.EMFILE
 }

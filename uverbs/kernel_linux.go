@@ -3,8 +3,9 @@ package uverbs
 import (
 	"bytes"
 	"io/fs"
-	"os"
+	"syscall"
 
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 	"golang.org/x/sys/unix"
 )
 
@@ -18,8 +19,12 @@ func kernelRelease() string {
 }
 
 // hasInput reports whether a read of f would return at once. It is true if the kernel does not say.
-func hasInput(f *os.File) bool {
-	raw, err := f.SyscallConn()
+func hasInput(f kernel.EventFile) bool {
+	conn, ok := f.(syscall.Conn)
+	if !ok {
+		return true
+	}
+	raw, err := conn.SyscallConn()
 	if err != nil {
 		return true
 	}

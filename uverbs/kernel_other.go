@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"time"
+
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
 // errLinuxOnly is the error for devices of the kernel, which are not listed either.
@@ -50,4 +52,4 @@ func (*CompChannel) tryRead(uintptr) bool { return true }
 func (c *CompChannel) readParked() (int, error) { return c.f.Read(c.event[:]) }
 
 // hasInput returns true, as devices of the kernel are on Linux only.
-func hasInput(*os.File) bool { return true }
+func hasInput(kernel.EventFile) bool { return true }

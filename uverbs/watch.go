@@ -2,9 +2,10 @@ package uverbs
 
 import (
 	"context"
-	"os"
 	"sync"
 	"time"
+
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
 // watch ends reads of a file when the context of the read ends. It keeps its registrations with the last two contexts,
@@ -30,7 +31,7 @@ type watched struct {
 var longAgo = time.Unix(1, 0)
 
 // follow makes reads of f end when ctx ends, and no longer when an earlier context does.
-func (w *watch) follow(ctx context.Context, f *os.File) {
+func (w *watch) follow(ctx context.Context, f kernel.EventFile) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	done := ctx.Done()
@@ -62,7 +63,7 @@ func (w *watch) follow(ctx context.Context, f *os.File) {
 }
 
 // ended is called when a context ends.
-func (w *watch) ended(done <-chan struct{}, f *os.File) {
+func (w *watch) ended(done <-chan struct{}, f kernel.EventFile) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i := range w.watched {
@@ -76,7 +77,7 @@ func (w *watch) ended(done <-chan struct{}, f *os.File) {
 }
 
 // expire ends the reads of f. The caller holds mu.
-func (w *watch) expire(f *os.File) {
+func (w *watch) expire(f kernel.EventFile) {
 	f.SetReadDeadline(longAgo)
 	w.late = true
 }

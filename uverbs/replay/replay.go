@@ -181,7 +181,7 @@ func (c *context) Map(offset uint64, size int, _ bool) (*mmio.Region, error) {
 }
 
 // Events implements [kernel.Device]. The file of an event channel has no events.
-func (c *context) Events(number uint32, name string) (*os.File, error) {
+func (c *context) Events(number uint32, name string) (kernel.EventFile, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)

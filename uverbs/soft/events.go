@@ -1,10 +1,12 @@
 package soft
 
 import (
+	"io"
 	"os"
 	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
@@ -18,147 +20,151 @@ const (
 // eventCounter counts the events of an object that the program has read.
 type eventCounter struct{ read uint32 }
 
-// eventFile is an event channel: a completion channel or a file of asynchronous events. It is a
-// pipe of which the program has the read end. Events that do not fit into the pipe wait in memory,
-// and a goroutine writes them.
-//
-// The kernel counts the events of an object that the program has read, for the answer of DESTROY, and
-// removes those that it has not read. A pipe does not show which events were read, so the file remembers the
-// counters of the events in the pipe, in order, and compares their number with the number of bytes
-// that are unread.
+// event is an event that the program has not read.
+type event struct {
+	element uint64
+	typ     uint32        // of an asynchronous event
+	counter *eventCounter // of its object; nil: the event is not counted
+}
+
+// eventFile is an event channel: a completion channel or a file of asynchronous events. It is a queue in
+// memory and takes no file descriptor, so that an event takes no system call, and many channels no
+// descriptors.
 type eventFile struct {
 	number uint32 // in commands
 	kind   uint16 // UVERBS_OBJECT_COMP_CHANNEL or UVERBS_OBJECT_ASYNC_EVENT
-	size   int    // bytes of an event
 
-	mu      sync.Mutex
-	r       int                // guarded by mu: the read end; -1 once file is
-	file    *os.File           // guarded by mu: the read end that the program has; nil until then
-	w       *pipeEnd           // guarded by mu: the write end; nil once it is closed
-	event   abi.AsyncEventDesc // guarded by mu: the event that is being written
-	waiting []byte             // guarded by mu: events that are not in the pipe yet
-	writing bool               // guarded by mu: a goroutine writes them
-
-	// guarded by mu: the counters of the events that are in the pipe or waiting, and of some that
-	// were read. A nil counter belongs to an event that is not counted.
-	counters []*eventCounter
-	checkAt  int // guarded by mu: the number of counters at which to look for events that were read
+	mu       sync.Mutex
+	changed  sync.Cond          // of mu: for reads that wait
+	unread   []event            // guarded by mu: from index first on
+	first    int                // guarded by mu
+	buf      abi.AsyncEventDesc // guarded by mu: the event that is being read
+	opened   bool               // guarded by mu: the program has the file
+	ended    bool               // guarded by mu: no further event follows
+	closed   bool               // guarded by mu: the program has closed the file
+	name     string             // guarded by mu: of the file, for errors
+	deadline time.Time          // guarded by mu: of reads; zero: none
+	timer    *time.Timer        // guarded by mu: ends reads at the deadline; nil until there is one in the future
 }
-
-// countersMin is the number of remembered counters below which it is not checked how many events
-// were read.
-const countersMin = 64
 
 // newEventFile creates an event channel.
-func newEventFile(kind uint16) (*eventFile, syscall.Errno) {
-	f := &eventFile{kind: kind, size: len(kernel.Bytes(new(abi.CompEventDesc))), checkAt: countersMin}
-	if kind == abi.UVERBS_OBJECT_ASYNC_EVENT {
-		f.size = len(kernel.Bytes(new(abi.AsyncEventDesc)))
-	}
-	var errno syscall.Errno
-	f.r, f.w, errno = newPipe()
-	return f, errno
+func newEventFile(kind uint16) *eventFile {
+	f := &eventFile{kind: kind}
+	f.changed.L = &f.mu
+	return f
 }
 
-// open returns the read end, once.
-func (f *eventFile) open(name string) (*os.File, error) {
+// open gives the program the file, once.
+func (f *eventFile) open(name string) (kernel.EventFile, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.r < 0 {
+	if f.opened {
 		return nil, &os.PathError{Op: "open", Path: name, Err: syscall.EBADF}
 	}
-	file, err := kernel.OpenEvents(f.r, name)
-	f.r, f.file = -1, file
-	return file, err
+	f.opened, f.name = true, name
+	return f, nil
 }
 
 // async delivers an asynchronous event. The element is the program's number of an object, or that
 // of a port. The counter may be nil.
 func (f *eventFile) async(typ uint32, element uint64, c *eventCounter) {
-	if f == nil {
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.event = abi.AsyncEventDesc{Element: element, EventType: typ}
-	f.send(kernel.Bytes(&f.event), c)
+	f.deliver(event{element, typ, c})
 }
 
 // completion delivers a completion event of a CQ.
-func (f *eventFile) completion(cq uint64, c *eventCounter) {
+func (f *eventFile) completion(cq uint64, c *eventCounter) { f.deliver(event{cq, 0, c}) }
+
+// deliver delivers an event. There may be no channel.
+func (f *eventFile) deliver(e event) {
 	if f == nil {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.event.Element = cq // a completion event is nothing but the element
-	f.send(kernel.Bytes(&f.event.Element), c)
-}
-
-// send delivers an event. The caller holds mu.
-func (f *eventFile) send(event []byte, c *eventCounter) {
-	if len(f.counters) >= f.checkAt {
-		f.count()
-	}
-	f.put(event, c)
-}
-
-// put writes an event to the pipe, or lets it wait. The caller holds mu.
-func (f *eventFile) put(event []byte, c *eventCounter) {
-	if f.w == nil {
+	if f.ended || f.closed {
 		return
 	}
-	if len(f.waiting) == 0 {
-		switch f.w.write(event) {
-		case 0:
-			f.counters = append(f.counters, c)
-			return
-		case syscall.EAGAIN: // full
-		default: // the program has closed the file
-			return
-		}
+	if len(f.unread) == cap(f.unread) && f.first > len(f.unread)/2 {
+		f.dropRead()
 	}
-	f.counters = append(f.counters, c)
-	f.waiting = append(f.waiting, event...)
-	if !f.writing {
-		f.writing = true
-		go f.drain(f.w)
+	f.unread = append(f.unread, e)
+	f.changed.Signal()
+}
+
+// Read implements [kernel.EventFile].
+func (f *eventFile) Read(b []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for {
+		switch {
+		case f.closed:
+			return 0, &os.PathError{Op: "read", Path: f.name, Err: os.ErrClosed}
+		case !f.deadline.IsZero() && !time.Now().Before(f.deadline):
+			return 0, &os.PathError{Op: "read", Path: f.name, Err: os.ErrDeadlineExceeded}
+		case f.first < len(f.unread):
+			return copy(b, f.take()), nil
+		case f.ended:
+			return 0, io.EOF
+		}
+		f.changed.Wait()
 	}
 }
 
-// drain writes the events that wait until none is left or the file is closed.
-func (f *eventFile) drain(w *pipeEnd) {
-	w.whenReady(func() (done bool) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		for len(f.waiting) > 0 && f.w == w {
-			if errno := w.write(f.waiting[:f.size]); errno == syscall.EAGAIN {
-				return false
-			}
-			f.waiting = f.waiting[f.size:]
-		}
-		f.waiting, f.writing = nil, false
-		return true
-	})
+// take takes the first event that is unread, and returns its bytes. The caller holds mu.
+func (f *eventFile) take() []byte {
+	e := f.unread[f.first]
+	if f.first++; f.first == len(f.unread) {
+		f.unread, f.first = f.unread[:0], 0
+	}
+	if e.counter != nil {
+		e.counter.read++
+	}
+	f.buf = abi.AsyncEventDesc{Element: e.element, EventType: e.typ}
+	if f.kind == abi.UVERBS_OBJECT_COMP_CHANNEL { // its event is nothing but the element
+		return kernel.Bytes(&f.buf.Element)
+	}
+	return kernel.Bytes(&f.buf)
 }
 
-// count counts the events that were read and forgets their counters. The caller holds mu.
-func (f *eventFile) count() {
-	if f.w != nil {
-		f.countBut((f.unread() + len(f.waiting)) / f.size)
+// SetReadDeadline implements [kernel.EventFile].
+func (f *eventFile) SetReadDeadline(t time.Time) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return &os.PathError{Op: "set deadline", Path: f.name, Err: os.ErrClosed}
 	}
+	f.deadline = t
+	f.changed.Broadcast()
+	switch wait := time.Until(t); {
+	case t.IsZero() || wait <= 0:
+	case f.timer == nil:
+		f.timer = time.AfterFunc(wait, f.wake)
+	default:
+		f.timer.Reset(wait)
+	}
+	return nil
 }
 
-// countBut is count if a number of events is unread.
-func (f *eventFile) countBut(unread int) {
-	n := max(0, len(f.counters)-unread)
-	for _, c := range f.counters[:n] {
-		if c != nil {
-			c.read++
-		}
+// wake has the reads that wait look at the deadline.
+func (f *eventFile) wake() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.changed.Broadcast()
+}
+
+// Close implements [kernel.EventFile].
+func (f *eventFile) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return &os.PathError{Op: "close", Path: f.name, Err: os.ErrClosed}
 	}
-	f.counters = append(f.counters[:0], f.counters[n:]...)
-	f.checkAt = max(countersMin, 2*len(f.counters))
+	f.closed, f.unread, f.first = true, nil, 0
+	if f.timer != nil {
+		f.timer.Stop()
+	}
+	f.changed.Broadcast()
+	return nil
 }
 
 // forget removes the unread events of a counter, which then has the number of those that were read.
@@ -168,79 +174,28 @@ func (f *eventFile) forget(c *eventCounter) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.count()
-	if f.w == nil || !slices.Contains(f.counters, c) {
-		return
-	}
-	unread := f.takeBack()
-	if unread == nil {
-		return
-	}
-	unread = append(unread, f.waiting...)
-	f.waiting = nil
-	f.countBut(len(unread) / f.size) // the program may have read some meanwhile
-	counters := f.counters
-	f.counters = nil
-	for i, other := range counters {
-		if other != c {
-			f.put(unread[i*f.size:][:f.size], other)
-		}
-	}
+	f.dropRead()
+	f.unread = slices.DeleteFunc(f.unread, func(e event) bool { return e.counter == c })
 }
 
-// takeBack takes all events out of the pipe. It returns nil if it cannot, because the program has
-// closed the file. The caller holds mu.
-func (f *eventFile) takeBack() (all []byte) {
-	f.withReader(func(fd int) { all = readAll(fd) })
-	return all
+// dropRead removes the events that were read from the front of the queue. The caller holds mu.
+func (f *eventFile) dropRead() {
+	f.unread, f.first = slices.Delete(f.unread, 0, f.first), 0
 }
 
-// unread returns the number of bytes in the pipe, 0 if the program has closed the file. The caller
-// holds mu.
-func (f *eventFile) unread() (n int) {
-	f.withReader(func(fd int) { n = unread(fd) })
-	return n
+// end lets no further event follow. The program still gets those that are unread, and the file if it
+// does not have it yet. Then reads return the end of the file.
+func (f *eventFile) end() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ended = true
+	f.changed.Broadcast()
 }
 
-// withReader calls do with the read end unless it is closed. The caller holds mu.
-func (f *eventFile) withReader(do func(fd int)) {
-	if f.file == nil {
-		do(f.r)
-		return
-	}
-	if raw, err := f.file.SyscallConn(); err == nil {
-		raw.Control(func(fd uintptr) { do(int(fd)) })
-	}
-}
-
-// shut closes the device's end, after which reads return the end of the file. The read end is
-// closed if the program does not have it.
+// shut is end for a channel that the program can no longer open.
 func (f *eventFile) shut() {
 	f.mu.Lock()
-	f.count()
-	w, r := f.detach(), f.r
-	f.r = -1
+	f.opened = true
 	f.mu.Unlock()
-	w.close()
-	if r >= 0 {
-		closeEnd(r)
-	}
-}
-
-// endOfFile closes the write end. The program still gets the events that are in the pipe, and the
-// read end if it does not have it yet.
-func (f *eventFile) endOfFile() {
-	f.mu.Lock()
-	f.count()
-	w := f.detach()
-	f.mu.Unlock()
-	w.close()
-}
-
-// detach ends the use of the write end and returns it, to be closed without the lock. The caller
-// holds mu.
-func (f *eventFile) detach() *pipeEnd {
-	w := f.w
-	f.w = nil
-	return w
+	f.end()
 }

@@ -2,23 +2,22 @@ package soft
 
 import (
 	"encoding/binary"
+	"errors"
 	"io"
 	"os"
-	"slices"
+	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
 // newChannel returns a completion channel and the program's end.
-func newChannel(t *testing.T) (*eventFile, *os.File) {
+func newChannel(t *testing.T) (*eventFile, kernel.EventFile) {
 	t.Helper()
-	f, errno := newEventFile(abi.UVERBS_OBJECT_COMP_CHANNEL)
-	if errno != 0 {
-		t.Fatal(errno)
-	}
+	f := newEventFile(abi.UVERBS_OBJECT_COMP_CHANNEL)
 	file, err := f.open("channel")
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +30,7 @@ func newChannel(t *testing.T) (*eventFile, *os.File) {
 }
 
 // readEvent reads one completion event.
-func readEvent(t *testing.T, file *os.File) uint64 {
+func readEvent(t *testing.T, file kernel.EventFile) uint64 {
 	t.Helper()
 	var b [8]byte
 	if _, err := io.ReadFull(file, b[:]); err != nil {
@@ -41,17 +40,14 @@ func readEvent(t *testing.T, file *os.File) uint64 {
 }
 
 // empty fails the test if there is an event to read.
-func empty(t *testing.T, file *os.File) {
+func empty(t *testing.T, file kernel.EventFile) {
 	t.Helper()
-	raw, err := file.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
+	f := file.(*eventFile)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n := len(f.unread) - f.first; n != 0 {
+		t.Errorf("%d events are in an empty channel", n)
 	}
-	raw.Control(func(fd uintptr) {
-		if n := unread(int(fd)); n != 0 {
-			t.Errorf("%d bytes are in an empty channel", n)
-		}
-	})
 }
 
 // TestEvents delivers events in order, each in a read of its own.
@@ -67,7 +63,7 @@ func TestEvents(t *testing.T) {
 		}
 	}
 	empty(t, file)
-	if f.count(); a.read != 3 || b.read != 2 {
+	if a.read != 3 || b.read != 2 {
 		t.Errorf("%d and %d events were read, want 3 and 2", a.read, b.read)
 	}
 	if _, err := f.open("again"); err == nil {
@@ -75,24 +71,15 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestManyEvents: more events than fit into a pipe are all delivered, in order, while the number of
-// counters that are remembered stays in proportion to the events that are unread.
+// TestManyEvents: any number of events is delivered, in order, while the queue stays in proportion to those
+// that are unread.
 func TestManyEvents(t *testing.T) {
-	const n = 3 * pipeSize / 8
+	const n = 10_000
 	f, file := newChannel(t)
 	var c eventCounter
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for i := range uint64(n) {
-			f.completion(i, &c)
-		}
-	})
-	wg.Wait() // nobody reads, so that most events wait
-	f.mu.Lock()
-	if f.count(); !f.writing || len(f.counters) != n || len(f.waiting) == 0 {
-		t.Errorf("%d counters, %d bytes wait, writing: %t", len(f.counters), len(f.waiting), f.writing)
+	for i := range uint64(n) {
+		f.completion(i, &c)
 	}
-	f.mu.Unlock()
 	for i := range uint64(n) {
 		if got := readEvent(t, file); got != i {
 			t.Fatalf("event %d, want %d", got, i)
@@ -102,10 +89,17 @@ func TestManyEvents(t *testing.T) {
 	if c.read != n {
 		t.Errorf("%d events were read, want %d", c.read, n)
 	}
-	for i := range uint64(100 * countersMin) {
-		f.completion(i, &c)
-		if readEvent(t, file) != i || len(f.counters) > countersMin {
-			t.Fatalf("event %d: %d counters are remembered", i, len(f.counters))
+	const behind = 100
+	f, file = newChannel(t)
+	for i := range uint64(n) {
+		if f.completion(i, &c); i < behind {
+			continue
+		}
+		if got := readEvent(t, file); got != i-behind {
+			t.Fatalf("event %d, want %d", got, i-behind)
+		}
+		if len(f.unread) > 4*behind {
+			t.Fatalf("event %d: the queue has %d elements for %d events", i, len(f.unread), behind)
 		}
 	}
 }
@@ -113,12 +107,9 @@ func TestManyEvents(t *testing.T) {
 // TestForgetEvents: the unread events of an object that is destroyed are removed, those of others stay.
 func TestForgetEvents(t *testing.T) {
 	for _, opened := range []bool{true, false} {
-		f, errno := newEventFile(abi.UVERBS_OBJECT_COMP_CHANNEL)
-		if errno != 0 {
-			t.Fatal(errno)
-		}
+		f := newEventFile(abi.UVERBS_OBJECT_COMP_CHANNEL)
 		defer f.shut()
-		var file *os.File
+		var file kernel.EventFile
 		open := func() {
 			var err error
 			if file, err = f.open("channel"); err != nil {
@@ -159,25 +150,6 @@ func TestForgetEvents(t *testing.T) {
 
 func flagOf(b bool) uint32 { return uint32(flag(b)) }
 
-// TestForgetWaitingEvents removes events of which most do not fit into the pipe.
-func TestForgetWaitingEvents(t *testing.T) {
-	const n = 3 * pipeSize / 8
-	f, file := newChannel(t)
-	var a, b eventCounter
-	for i := range uint64(n) {
-		c := &a
-		if i >= n-2 {
-			c = &b
-		}
-		f.completion(i, c)
-	}
-	f.forget(&a)
-	if got := []uint64{readEvent(t, file), readEvent(t, file)}; !slices.Equal(got, []uint64{n - 2, n - 1}) || a.read != 0 {
-		t.Errorf("events %d, %d of the others were read", got, a.read)
-	}
-	empty(t, file)
-}
-
 // TestForgetWhileReading: a reader gets every event of an object that is not removed, once and in
 // order, while those of another one are.
 func TestForgetWhileReading(t *testing.T) {
@@ -212,10 +184,7 @@ func TestForgetWhileReading(t *testing.T) {
 // effect.
 func TestEventsAfterClose(t *testing.T) {
 	before := numFiles(t)
-	f, errno := newEventFile(abi.UVERBS_OBJECT_ASYNC_EVENT)
-	if errno != 0 {
-		t.Fatal(errno)
-	}
+	f := newEventFile(abi.UVERBS_OBJECT_ASYNC_EVENT)
 	file, err := f.open("channel")
 	if err != nil {
 		t.Fatal(err)
@@ -227,7 +196,7 @@ func TestEventsAfterClose(t *testing.T) {
 		t.Errorf("event %+v, %d bytes, %v", ev, n, err)
 	}
 	f.async(5, 6, &c)
-	f.endOfFile()
+	f.end()
 	f.async(7, 8, &c)
 	if n, err := file.Read(kernel.Bytes(&ev)); n != 16 || ev.EventType != 5 {
 		t.Errorf("event %+v, %d bytes, %v", ev, n, err)
@@ -237,11 +206,11 @@ func TestEventsAfterClose(t *testing.T) {
 	}
 	file.Close()
 	f.shut()
-	if c.read != 1 {
-		t.Errorf("%d events were read before the end, want 1", c.read)
+	if c.read != 2 {
+		t.Errorf("%d events were read, want 2", c.read)
 	}
 
-	f, _ = newEventFile(abi.UVERBS_OBJECT_ASYNC_EVENT)
+	f = newEventFile(abi.UVERBS_OBJECT_ASYNC_EVENT)
 	file, err = f.open("channel")
 	if err != nil {
 		t.Fatal(err)
@@ -255,19 +224,72 @@ func TestEventsAfterClose(t *testing.T) {
 	}
 }
 
-// TestCloseWhileWriting closes channels with events that do not fit into the pipe.
-func TestCloseWhileWriting(t *testing.T) {
+// TestReadsEnd: a read that waits ends at the deadline, which may be moved meanwhile, when the program
+// closes the file, and when the device ends the channel.
+func TestReadsEnd(t *testing.T) {
+	for what, c := range map[string]struct {
+		end  func(f *eventFile, file kernel.EventFile)
+		want error
+	}{
+		"a deadline in the past":   {func(_ *eventFile, file kernel.EventFile) { file.SetReadDeadline(time.Unix(1, 0)) }, os.ErrDeadlineExceeded},
+		"a deadline in the future": {func(_ *eventFile, file kernel.EventFile) { file.SetReadDeadline(time.Now().Add(time.Millisecond)) }, os.ErrDeadlineExceeded},
+		"a deadline that is moved": {func(_ *eventFile, file kernel.EventFile) {
+			file.SetReadDeadline(time.Now().Add(time.Hour))
+			file.SetReadDeadline(time.Now().Add(time.Millisecond))
+		}, os.ErrDeadlineExceeded},
+		"Close":           {func(_ *eventFile, file kernel.EventFile) { file.Close() }, os.ErrClosed},
+		"the end":         {func(f *eventFile, _ kernel.EventFile) { f.end() }, io.EOF},
+		"the end of all":  {func(f *eventFile, _ kernel.EventFile) { f.shut() }, io.EOF},
+		"nothing but one": {func(f *eventFile, _ kernel.EventFile) { f.completion(1, nil) }, nil},
+	} {
+		for i := range 20 {
+			f, file := newChannel(t)
+			done := make(chan error, 1)
+			go func() {
+				_, err := file.Read(make([]byte, 8))
+				done <- err
+			}()
+			for range i { // so that mostly it waits
+				runtime.Gosched()
+			}
+			c.end(f, file)
+			if err := <-done; !errors.Is(err, c.want) {
+				t.Errorf("%s: a read returns %v, want %v", what, err, c.want)
+			}
+		}
+	}
+}
+
+// TestDeadlineTakenAway: the events that came before a deadline are still there without it.
+func TestDeadlineTakenAway(t *testing.T) {
+	f, file := newChannel(t)
+	f.completion(7, nil)
+	must(t, file.SetReadDeadline(time.Unix(1, 0)))
+	if n, err := file.Read(make([]byte, 8)); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("after the deadline %d bytes, %v", n, err)
+	}
+	must(t, file.SetReadDeadline(time.Time{}))
+	if got := readEvent(t, file); got != 7 {
+		t.Errorf("event %d, want 7", got)
+	}
+	empty(t, file)
+	must(t, file.Close())
+	if err := file.SetReadDeadline(time.Time{}); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("a deadline after Close: %v", err)
+	}
+	if err := file.Close(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("second Close: %v", err)
+	}
+}
+
+// TestChannelsTakeNoDescriptors: completion channels of one device, however many, take no descriptors.
+func TestChannelsTakeNoDescriptors(t *testing.T) {
+	c := newClient(t)
 	before := numFiles(t)
-	for range 20 {
-		f, errno := newEventFile(abi.UVERBS_OBJECT_COMP_CHANNEL)
-		if errno != 0 {
-			t.Fatal(errno)
-		}
-		for i := range uint64(2 * pipeSize / 8) {
-			f.completion(i, nil)
-		}
-		f.shut()
-		f.shut()
+	for range 100 {
+		file, err := c.conn.Events(c.channel(), "channel")
+		must(t, err)
+		defer file.Close()
 	}
 	if got := numFiles(t); got != before {
 		t.Errorf("%d files are open, %d were", got, before)

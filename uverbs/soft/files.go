@@ -3,11 +3,11 @@ package soft
 import (
 	"fmt"
 	"math"
-	"os"
 	"sync"
 	"syscall"
 
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
 // files are the event channels of a context by number.
@@ -19,11 +19,8 @@ type files struct {
 }
 
 // add creates an event channel.
-func (s *files) add(kind uint16) (*eventFile, syscall.Errno) {
-	f, errno := newEventFile(kind)
-	if errno != 0 {
-		return nil, errno
-	}
+func (s *files) add(kind uint16) *eventFile {
+	f := newEventFile(kind)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.all == nil {
@@ -35,7 +32,7 @@ func (s *files) add(kind uint16) (*eventFile, syscall.Errno) {
 	if s.main == nil && kind == abi.UVERBS_OBJECT_ASYNC_EVENT {
 		s.main = f
 	}
-	return f, 0
+	return f
 }
 
 // find returns the event channel of a kind with a number, or nil.
@@ -94,7 +91,7 @@ func (s *files) closeAll() {
 // was removed.
 func (s *files) fatal() {
 	for _, f := range s.list(abi.UVERBS_OBJECT_COMP_CHANNEL) {
-		f.endOfFile()
+		f.end()
 	}
 	s.async(eventDeviceFatal, 0)
 }
@@ -114,7 +111,7 @@ func (c *context) EventsClosed(number uint32) {
 }
 
 // Events implements [kernel.Device].
-func (c *context) Events(number uint32, name string) (*os.File, error) {
+func (c *context) Events(number uint32, name string) (kernel.EventFile, error) {
 	f := c.files.find(abi.UVERBS_OBJECT_COMP_CHANNEL, number)
 	if f == nil {
 		f = c.files.find(abi.UVERBS_OBJECT_ASYNC_EVENT, number)
@@ -152,11 +149,7 @@ func (k *call) asyncFile(id uint16) *eventFile {
 
 // asyncEventAlloc is ASYNC_EVENT_ALLOC.
 func asyncEventAlloc(k *call) syscall.Errno {
-	f, errno := k.ctx.files.add(abi.UVERBS_OBJECT_ASYNC_EVENT)
-	if errno != 0 {
-		return errno
-	}
-	k.attr(abi.UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE).Data = uint64(f.number)
+	k.attr(abi.UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE).Data = uint64(k.ctx.files.add(abi.UVERBS_OBJECT_ASYNC_EVENT).number)
 	return 0
 }
 
@@ -165,10 +158,6 @@ func createCompChannel(k *call, _ *abi.CreateCompChannel, resp *abi.CreateCompCh
 	if errno := k.ctx.usable(); errno != 0 {
 		return errno
 	}
-	f, errno := k.ctx.files.add(abi.UVERBS_OBJECT_COMP_CHANNEL)
-	if errno != 0 {
-		return errno
-	}
-	resp.FD = f.number
+	resp.FD = k.ctx.files.add(abi.UVERBS_OBJECT_COMP_CHANNEL).number
 	return 0
 }

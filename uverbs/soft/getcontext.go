@@ -36,12 +36,7 @@ func legacyGetContext(k *call, _ *abi.GetContext, resp *abi.GetContextResp) sysc
 	if errno := k.ctx.begin(); errno != 0 {
 		return errno
 	}
-	f, errno := k.ctx.files.add(abi.UVERBS_OBJECT_ASYNC_EVENT)
-	if errno != 0 {
-		k.ctx.created.Store(false)
-		return errno
-	}
-	*resp = abi.GetContextResp{AsyncFD: f.number, NumCompVectors: uint32(k.ctx.dev.vectors)}
+	*resp = abi.GetContextResp{AsyncFD: k.ctx.files.add(abi.UVERBS_OBJECT_ASYNC_EVENT).number, NumCompVectors: uint32(k.ctx.dev.vectors)}
 	return 0
 }
 

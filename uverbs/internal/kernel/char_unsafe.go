@@ -67,8 +67,12 @@ func (d *CharDevice) Map(offset uint64, size int, readOnly bool) (*mmio.Region, 
 }
 
 // Events implements [Device].
-func (d *CharDevice) Events(number uint32, name string) (*os.File, error) {
-	return OpenEvents(int(number), name)
+func (d *CharDevice) Events(number uint32, name string) (EventFile, error) {
+	f, err := OpenEvents(int(number), name)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
 }
 
 // Close implements [Device].

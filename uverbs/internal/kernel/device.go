@@ -2,12 +2,14 @@ package kernel
 
 import (
 	"errors"
+	"io"
 	"os"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/goverbs/goverbs/mmio"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
@@ -22,13 +24,19 @@ type Device interface {
 	// Map maps size bytes at an offset that a command has answered with.
 	Map(offset uint64, size int, readOnly bool) (*mmio.Region, error)
 
-	// Events opens an event channel by the number that a command has answered with. The file
-	// supports deadlines. Its reads return the structs of rdma/ib_user_verbs.h. After the device
-	// was removed they fail with EIO or return the end of the file.
-	Events(number uint32, name string) (*os.File, error)
+	// Events opens an event channel by the number that a command has answered with.
+	Events(number uint32, name string) (EventFile, error)
 
 	// Close closes the device. The files of event channels stay open.
 	Close() error
+}
+
+// EventFile is an open event channel, such as an [os.File]. Its methods do what those of an os.File do,
+// with the same errors. Reads return the structs of rdma/ib_user_verbs.h. After the device was removed
+// they fail with EIO or return the end of the file.
+type EventFile interface {
+	io.ReadCloser
+	SetReadDeadline(t time.Time) error
 }
 
 // EventsCloser is a [Device] that is told when a completion channel is closed, which the kernel
@@ -235,7 +243,7 @@ func (c *Conn) mapMemory(offset uint64, size int, readOnly bool) (*mmio.Region, 
 }
 
 // Events opens an event channel by the number that a command has answered with.
-func (c *Conn) Events(number uint32, name string) (*os.File, error) {
+func (c *Conn) Events(number uint32, name string) (EventFile, error) {
 	return c.dev.Events(number, name)
 }
 

@@ -48,8 +48,8 @@
 //     both sides the race detector checks, or memory that the device frees when it is collected
 //     ([mmio.Borrow]).
 //   - A command that makes an event channel answers with a number that the program passes back in
-//     other commands. Events turns it into a file. If the number is a file descriptor of this
-//     process, such as the read end of a pipe, Events is [OpenEvents]. A device that must release
+//     other commands. Events turns it into an [EventFile]. On Linux, if the number is a file descriptor
+//     of this process, such as the read end of a pipe, Events is [OpenEvents]. A device that must release
 //     something when the program closes the file, such as the write end of the pipe, numbers its
 //     channels itself and implements [EventsCloser]. Close releases the channels that are left.
 //   - A Repeated calls Do with the INVOKE_WRITE command, and without an allocation. Conn does not

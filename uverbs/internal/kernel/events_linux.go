@@ -1,12 +1,18 @@
 package kernel
 
-import "syscall"
+import (
+	"fmt"
+	"os"
+	"syscall"
+)
 
-// setNonblock makes reads of an event file return at once. Such a file has no other flags that
-// F_SETFL would clear.
-func setNonblock(fd int) error {
+// OpenEvents returns the file of an event channel that is a file descriptor of this process. Reads
+// of it park the goroutine in Go's netpoller.
+func OpenEvents(fd int, name string) (*os.File, error) {
+	// Such a file has no other flags that F_SETFL would clear.
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_SETFL, syscall.O_NONBLOCK); errno != 0 {
-		return errno
+		syscall.Close(fd)
+		return nil, fmt.Errorf("uverbs: %s: %w", name, errno)
 	}
-	return nil
+	return os.NewFile(uintptr(fd), name), nil
 }

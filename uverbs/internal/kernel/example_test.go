@@ -62,7 +62,7 @@ func (d *counter) Map(_ uint64, size int, _ bool) (*mmio.Region, error) {
 }
 
 // Events implements [kernel.Device].
-func (d *counter) Events(number uint32, name string) (*os.File, error) {
+func (d *counter) Events(number uint32, name string) (kernel.EventFile, error) {
 	return kernel.OpenEvents(int(number), name)
 }
 
