@@ -16,9 +16,11 @@ func (c *Conn) returnCredits() {
 	}
 }
 
-// needsLarge reports whether the peer has used so many small receives that large ones are due.
+// needsLarge reports whether the peer has used so many small receives that large ones are due: half of them
+// for messages that were taken, or all.
 func (c *Conn) needsLarge() bool {
-	return c.win.startsSmall && !c.win.grown && c.consumed >= (firstDepth+1)/2
+	unread := c.inTail - c.inHead
+	return c.win.startsSmall && !c.win.grown && (c.consumed >= (firstDepth+1)/2 || c.consumed+unread >= firstDepth)
 }
 
 // dueControl returns the control message that returns credits, if it is due.

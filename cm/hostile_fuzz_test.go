@@ -187,7 +187,7 @@ func (p *hostilePeer) act(act, kind byte, size int, random []byte) (good bool, e
 			c.peer.sent++
 		}
 	case 10: // Accept returns the connection
-		if c.win.growAt = time.Now(); c.win.wantedEarly {
+		if c.win.attendAt = time.Now(); c.win.wantedEarly {
 			p.grow()
 		}
 	case 11: // the peer's device acknowledges a control message

@@ -217,7 +217,7 @@ func TestLivenessTimerAfterDestroy(t *testing.T) {
 	c.mu.Lock()
 	c.liveness.start(c)
 	c.mu.Unlock()
-	c.win.growAt = time.Now().Add(-time.Second)
+	c.win.attendAt = time.Now().Add(-time.Second)
 	c.destroying, c.memoryGone = true, true
 	c.checkLiveness()
 	if c.err != nil || c.win.grown || len(c.mem.slots) > 0 {
@@ -261,7 +261,7 @@ func TestNoGrowthAtEnd(t *testing.T) {
 	if !server.win.startsSmall || server.win.grown {
 		t.Fatalf("the window starts as %+v", server.win)
 	}
-	server.win.growAt = time.Now().Add(time.Hour)
+	server.win.attendAt = time.Now().Add(time.Hour)
 	client.mu.Lock()
 	client.sendWant()
 	posted := client.ctlPosted

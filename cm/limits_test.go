@@ -265,7 +265,7 @@ func TestCheckBeforeAllocation(t *testing.T) {
 // TestUnacceptedMemory: a connection that the program has not accepted yet has memory for its first messages and
 // no more, whatever its peer sends.
 func TestUnacceptedMemory(t *testing.T) {
-	growAfter(t, 10*time.Millisecond)
+	attendAfter(t, 10*time.Millisecond)
 	ctx := within(t)
 	for name, large := range map[string]bool{"an idle peer": false, "a peer with a large message": true} {
 		t.Run(name, func(t *testing.T) {
@@ -301,7 +301,7 @@ func TestUnacceptedMemory(t *testing.T) {
 					t.Errorf("received %d bytes", len(got))
 				}
 			} else {
-				awaitGrown(t, server)
+				awaitAttended(t, server)
 			}
 			must(t, <-sent, client.Close(), server.Close())
 		})

@@ -24,7 +24,7 @@ type peerCheck struct {
 // start sets the timer for the first time. The caller holds c.mu.
 func (w *peerCheck) start(c *Conn) {
 	if c.listener == nil { // otherwise Conn.accepted sets it
-		c.win.growAt = time.Now().Add(growDelay)
+		c.win.attendAt = time.Now().Add(attendDelay)
 	}
 	w.timer = time.AfterFunc(time.Hour, c.checkLiveness)
 	w.schedule(c, c.mustRecvFirst)
@@ -46,8 +46,8 @@ func (w *peerCheck) schedule(c *Conn, busy bool) {
 	if busy {
 		after = c.peerTimeout() / liveness.Looks
 	}
-	if c.growthDue() {
-		if soon := max(time.Until(c.win.growAt), time.Millisecond); after <= 0 || after > soon {
+	if c.attendDue() {
+		if soon := max(time.Until(c.win.attendAt), time.Millisecond); after <= 0 || after > soon {
 			after = soon
 		}
 	}
@@ -64,7 +64,7 @@ func (w *peerCheck) schedule(c *Conn, busy bool) {
 func (w *peerCheck) unattended(c *Conn) {
 	c.win.attended = false
 	if w.timer != nil && c.err == nil {
-		c.win.growAt = time.Now().Add(attendedDelays * growDelay)
+		c.win.attendAt = time.Now().Add(laterDelays * attendDelay)
 		w.schedule(c, w.busy)
 	}
 }
@@ -90,15 +90,7 @@ func (c *Conn) checkLiveness() {
 	completed := c.completed + c.opsDone
 	waiting := c.outstanding() && completed == w.completed
 	now := time.Now()
-	if c.growthDue() && !now.Before(c.win.growAt) {
-		if c.users > 0 {
-			c.win.attended = true
-		} else {
-			c.win.growAt = now.Add(attendedDelays * growDelay) // if there is no memory yet
-			c.grow()
-			c.returnCredits()
-		}
-	}
+	c.startAttend(now)
 	// A side that has to wait for the first message may not send a probe.
 	if owed := w.watch.Look(now, c.mustRecvFirst || waiting && c.owed(), completed); owed > c.peerTimeout() {
 		if c.mustRecvFirst {

@@ -82,8 +82,8 @@ func TestMemoryReuse(t *testing.T) {
 	l := newListener(t, ListenOptions{})
 	ctx := within(t)
 	keep, other := connect(t, l, DialOptions{}) // the device stays open
-	awaitGrown(t, keep)
-	awaitGrown(t, other)
+	growNow(keep)
+	growNow(other)
 	mrs, cqs := resources(t)
 	const rounds = 5
 	var held [rounds][]byte
@@ -130,7 +130,7 @@ func TestMemoryReuse(t *testing.T) {
 // messages need that the peer takes.
 func TestSendMemory(t *testing.T) {
 	const size, depth = 1000, 3
-	growAfter(t, time.Hour) // the large receives take memory of the same pool
+	attendAfter(t, time.Hour) // the large receives take memory of the same pool
 	l := newListener(t, ListenOptions{ConnOptions: ConnOptions{MessageSize: size}})
 	ctx := within(t)
 	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{SendDepth: depth}})

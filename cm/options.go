@@ -43,10 +43,9 @@ func (m WaitMode) String() string {
 // memory for SendDepth messages of the smaller MessageSize of the two sides. With the defaults
 // these are 673 KiB and 257 KiB. Registering memory is most of the cost of a connection, so a
 // connection starts with 4 KiB, for messages of up to 440 bytes. It gets the rest when the peer has
-// a larger message, when messages arrive faster than the program takes them, and after 100 ms. If
-// a goroutine is in a method such as Recv at that time, the connection gets the rest a second after the
-// last goroutine has left, if none has entered since. With a Depth below 12, or less than 64 KiB in all, it
-// registers all of it at the start: a listener with few and large messages should limit what strangers
+// a larger message, and when messages arrive faster than the program takes them. While no goroutine is in a
+// method such as Recv, a goroutine of the connection waits for that. With a Depth below 12, or less than
+// 64 KiB in all, it registers all of it at the start: a listener with few and large messages should limit what strangers
 // make it register, by [ListenOptions].MaxMemory. The connections of a device reuse the memory of
 // closed ones.
 type ConnOptions struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// A connection has no goroutine of its own. The goroutines that wait in its methods poll the CQ,
+// A connection has no goroutine of its own, except for attend. The goroutines that wait in its methods poll the CQ,
 // each on behalf of all. If there is no completion, one of them waits on the completion channel,
 // and the others wait for the changes that it makes.
 

@@ -10,10 +10,10 @@ import (
 // A connection starts with memory for a few small messages, which costs little. Memory for Depth
 // messages of MessageSize takes longer to register than everything else that a connection needs. It
 // is allocated when it is needed: when the peer has a larger message, when the peer sends more
-// messages than this side takes, and when no goroutine is in a method of the connection growDelay
-// after the start or later, so that the peer does not depend on what the program on this side does. A
-// connection that ends early never allocates it, nor does one whose program answers each small message
-// and waits for the next one meanwhile.
+// messages than this side takes. The peer does not depend on what the program on this side does: when no
+// goroutine is in a method of the connection attendDelay after the start or later, the connection starts one
+// that waits for the request of the peer. So a connection that is idle or has small messages never allocates
+// that memory.
 //
 // A queue pair uses receives in the order in which they were posted, so that the first messages of
 // the peer meet the small ones. When this side has posted the large ones it tells the peer how many
@@ -27,14 +27,14 @@ const (
 	firstData  = firstSize - headerSize // bytes of data that fit into a small receive
 )
 
-// growDelay is how long after its start a connection allocates the large receives if nothing needs
-// them earlier, unless a goroutine waits on the connection. Tests change it.
-var growDelay = 100 * time.Millisecond
+// attendDelay is how long after its start a connection with small receives starts a goroutine that waits for
+// the peer to ask for large ones, unless another goroutine waits on the connection. Tests change it.
+var attendDelay = 100 * time.Millisecond
 
-// attendedDelays is how many growDelays after the last goroutine has left its methods a connection
+// laterDelays is how many attendDelays after the last goroutine has left its methods a connection
 // is looked at again. There is no look while a goroutine waits, so that an idle connection does not
 // wake up for it.
-const attendedDelays = 10
+const laterDelays = 10
 
 // window is the state of the receives of this side.
 type window struct {
@@ -45,8 +45,8 @@ type window struct {
 	smallPosted uint32 // receives posted before the first large one
 	announced   bool   // the peer knows of the large receives
 
-	growAt   time.Time // when to grow unless a goroutine waits; zero before Accept has returned the connection
-	attended bool      // a goroutine waited at growAt; the time begins anew when the last one leaves
+	attendAt time.Time // when to start attend unless a goroutine waits; zero before Accept has returned the connection
+	attended bool      // a goroutine waited at attendAt, or attend does; the time begins anew when the last one leaves
 
 	wantedEarly bool // the peer has asked for large receives before that
 	wantedLate  bool // the peer has asked for them when it had been told of them already
@@ -182,7 +182,7 @@ func (c *Conn) allocLarge() (grown bool, err error) {
 	if !w.startsSmall || w.grown || w.over || c.closing || c.eof || c.err != nil {
 		return false, nil
 	}
-	if w.growAt.IsZero() { // a peer gets no more memory before the program has accepted the connection
+	if w.attendAt.IsZero() { // a peer gets no more memory before the program has accepted the connection
 		w.wantedEarly = true
 		return false, nil
 	}
@@ -200,21 +200,48 @@ func (c *Conn) postLarge() error {
 	return c.postRecvs(0, len(c.inbox))
 }
 
-// growthDue reports whether the connection grows at growAt unless a goroutine waits then.
-func (c *Conn) growthDue() bool {
+// attendDue reports whether the connection starts attend at attendAt unless a goroutine waits then.
+func (c *Conn) attendDue() bool {
 	w := &c.win
-	return w.startsSmall && !w.grown && !w.attended && !w.over && !c.eof && !w.growAt.IsZero()
+	return w.startsSmall && !w.grown && !w.attended && !w.over && !c.eof && !w.attendAt.IsZero()
+}
+
+// startAttend starts attend if it is time and no goroutine waits. The caller holds c.mu.
+func (c *Conn) startAttend(now time.Time) {
+	if !c.attendDue() || now.Before(c.win.attendAt) {
+		return
+	}
+	c.win.attended = true
+	if c.users == 0 {
+		c.users++
+		go c.attend()
+	}
+}
+
+// attend handles what arrives until the window has grown, which the peer asks for, or another goroutine is in
+// a method. It is the only goroutine of a connection, and no deeper in calls than necessary: its stack
+// is as small as they are made.
+func (c *Conn) attend() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer c.end()
+	c.waitParked(context.Background(), attendOver, nil) // an error ends the methods of the program, too
+}
+
+// attendOver reports whether attend is over.
+func attendOver(c *Conn, _ *op) bool {
+	return c.win.grown || c.win.over || c.users > 1 || c.eof || c.err != nil || c.closing
 }
 
 // accepted is called when Accept returns the connection. From then on the peer can get large
-// receives, and the connection may grow after growDelay.
+// receives.
 func (c *Conn) accepted() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.destroying || c.err != nil || c.liveness.timer == nil {
 		return
 	}
-	c.win.growAt = time.Now().Add(growDelay)
+	c.win.attendAt = time.Now().Add(attendDelay)
 	if c.win.wantedEarly {
 		c.growOrFail()
 		c.returnCredits()

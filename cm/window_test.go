@@ -21,21 +21,21 @@ func hasLarge(c *Conn) bool {
 	return c.win.grown
 }
 
-// awaitGrown waits until a side has all of its memory for receiving.
-func awaitGrown(t *testing.T, c *Conn) {
-	t.Helper()
-	for end := time.Now().Add(timeout); !hasLarge(c); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the memory does not come")
-		}
+// growNow gives a side its large receives, and tells the peer.
+func growNow(c *Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil && !c.closing {
+		c.growOrFail()
+		c.returnCredits()
 	}
 }
 
-// growAfter sets when memory comes that nobody has asked for, until the test ends.
-func growAfter(t *testing.T, d time.Duration) {
-	old := growDelay
-	growDelay = d
-	t.Cleanup(func() { growDelay = old })
+// attendAfter sets when a connection attends to itself, until the test ends.
+func attendAfter(t *testing.T, d time.Duration) {
+	old := attendDelay
+	attendDelay = d
+	t.Cleanup(func() { attendDelay = old })
 }
 
 // pattern is the n-th message of a size.
@@ -47,7 +47,7 @@ func pattern(n, size int) []byte {
 // is sent some more without answering, or a large one, has the rest.
 func TestWindowStaysSmall(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
-	growAfter(t, time.Hour)
+	attendAfter(t, time.Hour)
 	l := newListener(t, ListenOptions{})
 	ctx := within(t)
 	for _, c := range []struct {
@@ -92,14 +92,22 @@ func TestWindowStaysSmall(t *testing.T) {
 	}
 }
 
-// TestWindowUnattended: a side that is in no method gets its memory by itself, so that the peer
+// TestWindowUnattended: a side that is in no method gets its memory when the peer needs it, so that the peer
 // can send as much as Depth says, whatever the sizes.
 func TestWindowUnattended(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
+	attendAfter(t, time.Millisecond)
 	l := newListener(t, ListenOptions{})
 	ctx := within(t)
-	for _, size := range []int{0, firstData, firstData + 1, 32 << 10} {
+	for i, size := range []int{0, firstData, firstData + 1, 32 << 10} {
 		client, server := connect(t, l, DialOptions{})
+		if i%2 == 0 {
+			awaitAttended(t, server)
+			awaitAttended(t, client)
+		}
+		if hasLarge(server) || hasLarge(client) {
+			t.Errorf("%d bytes: there is memory for large messages, though there was none", size)
+		}
 		for n := range 16 {
 			must(t, client.Send(ctx, pattern(n, size)))
 		}
@@ -112,14 +120,58 @@ func TestWindowUnattended(t *testing.T) {
 	}
 }
 
-// TestWindowAttended: a side on which a goroutine waits gets no memory because time has passed. It gets it when
-// the peer has a large message, or at a later look when no goroutine waits.
-func TestWindowAttended(t *testing.T) {
+// awaitAttended waits until a connection attends to itself.
+func awaitAttended(t *testing.T, c *Conn) {
+	t.Helper()
+	until(t, "the connection attends to itself", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.users == 1 && c.win.attended && len(c.parkTurn) == 1
+	})
+}
+
+// TestAttendOver: the goroutine of a connection makes room for those of the program, and ends with the
+// connection, whichever side ends it.
+func TestAttendOver(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
-	growAfter(t, time.Hour)
+	attendAfter(t, time.Millisecond)
 	l := newListener(t, ListenOptions{})
 	ctx := within(t)
-	for _, large := range []bool{true, false} {
+	for _, first := range []string{"client", "server"} {
+		client, server := connect(t, l, DialOptions{})
+		for n := range 3 { // the second and the third time nobody has been in a method for a while
+			awaitAttended(t, client)
+			awaitAttended(t, server)
+			must(t, client.Send(ctx, pattern(n, 8)))
+			must(t, server.Send(ctx, value(server.Recv(ctx))(t)))
+			if got := value(client.Recv(ctx))(t); !bytes.Equal(got, pattern(n, 8)) {
+				t.Errorf("message %d is wrong", n)
+			}
+		}
+		awaitAttended(t, client)
+		awaitAttended(t, server)
+		one, other := client, server
+		if first == "server" {
+			one, other = server, client
+		}
+		must(t, one.Close())
+		until(t, "the goroutine of the other side has ended", func() bool {
+			other.mu.Lock()
+			defer other.mu.Unlock()
+			return other.users == 0
+		})
+		must(t, other.Close())
+	}
+}
+
+// TestWindowAttended: a side gets no memory because time has passed, whether or not a goroutine waits. It gets
+// it when the peer has a large message.
+func TestWindowAttended(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
+	attendAfter(t, time.Hour)
+	l := newListener(t, ListenOptions{})
+	ctx := within(t)
+	for _, waits := range []bool{true, false} {
 		client, server := connect(t, l, DialOptions{})
 		waiting, stop := context.WithCancel(ctx)
 		got := make(chan []byte, 1)
@@ -134,14 +186,14 @@ func TestWindowAttended(t *testing.T) {
 		}
 		timePasses := func() {
 			server.mu.Lock()
-			server.win.growAt = time.Now()
+			server.win.attendAt = time.Now()
 			server.mu.Unlock()
 			server.checkLiveness()
 		}
 		if timePasses(); hasLarge(server) {
 			t.Error("a goroutine waits: there is memory for large messages")
 		}
-		if large {
+		if waits {
 			must(t, client.Send(ctx, pattern(1, 32<<10)))
 			if msg := <-got; !bytes.Equal(msg, pattern(1, 32<<10)) {
 				t.Errorf("a message of %d bytes is wrong", len(msg))
@@ -149,10 +201,13 @@ func TestWindowAttended(t *testing.T) {
 		} else {
 			stop()
 			<-got
-			timePasses()
+			if timePasses(); hasLarge(server) {
+				t.Error("no goroutine waits: there is memory for large messages")
+			}
+			must(t, client.Send(ctx, pattern(1, 32<<10)))
 		}
 		if stop(); !hasLarge(server) {
-			t.Errorf("large message %v: there is no memory for large messages", large)
+			t.Errorf("a goroutine waits: %v: there is no memory for a large message", waits)
 		}
 		must(t, client.Close(), server.Close())
 	}
@@ -162,11 +217,15 @@ func TestWindowAttended(t *testing.T) {
 // the memory, while this side is in no method.
 func TestWindowLateWant(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
-	growAfter(t, 0)
+	attendAfter(t, time.Hour)
 	l := newListener(t, ListenOptions{})
 	ctx := within(t)
 	client, server := connect(t, l, DialOptions{})
-	awaitGrown(t, server)
+	growNow(server)
+	server.mu.Lock()
+	server.win.attendAt = time.Now()
+	server.mu.Unlock()
+	server.checkLiveness()
 	client.mu.Lock()
 	defer client.mu.Unlock()
 	must(t, client.begin("test"))
@@ -212,7 +271,7 @@ func TestWindowRandom(t *testing.T) {
 	before := notReady(t)
 	rng := rand.New(rand.NewPCG(3, 4))
 	for round := range 30 {
-		growAfter(t, time.Duration(rng.IntN(30))*time.Millisecond)
+		attendAfter(t, time.Duration(rng.IntN(30))*time.Millisecond)
 		depth := []int{0, 3 * firstDepth, 100}[rng.IntN(3)]
 		l := newListener(t, ListenOptions{ConnOptions: ConnOptions{Depth: depth, SendDepth: 1 + rng.IntN(20)}})
 		o := DialOptions{ConnOptions: ConnOptions{Wait: waits[rng.IntN(len(waits))]}}
@@ -220,6 +279,11 @@ func TestWindowRandom(t *testing.T) {
 			o.Depth = 2 // it is not lazy
 		}
 		client, server := connect(t, l, o)
+		for _, c := range []*Conn{client, server} {
+			if rng.IntN(2) == 0 {
+				time.AfterFunc(time.Duration(rng.IntN(30))*time.Millisecond, func() { growNow(c) })
+			}
+		}
 		const senders, each = 2, 30
 		var all sync.WaitGroup
 		for _, c := range []*Conn{client, server} {
@@ -270,10 +334,10 @@ func TestWindowRandom(t *testing.T) {
 }
 
 // TestIdleConnWakeups: an idle connection on which a goroutine waits does not wake up to look whether it needs
-// memory. When the goroutine has left, the connection looks once more, and gets the memory.
+// memory. When the goroutine has left, the connection looks once more, and starts a goroutine.
 func TestIdleConnWakeups(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
-	growAfter(t, time.Hour)
+	attendAfter(t, time.Hour)
 	o := ConnOptions{KeepAlive: -1}
 	client, server := connect(t, newListener(t, ListenOptions{ConnOptions: o}), DialOptions{ConnOptions: o})
 	for _, c := range []*Conn{client, server} {
@@ -285,7 +349,7 @@ func TestIdleConnWakeups(t *testing.T) {
 		})
 		look := func() {
 			c.mu.Lock()
-			c.win.growAt, c.liveness.idle = time.Now(), false
+			c.win.attendAt, c.liveness.idle = time.Now(), false
 			c.mu.Unlock()
 			c.checkLiveness()
 		}
@@ -301,8 +365,12 @@ func TestIdleConnWakeups(t *testing.T) {
 			t.Error("there is no look when the goroutine has left")
 		}
 		c.mu.Unlock()
-		if look(); !hasLarge(c) {
-			t.Error("there is no memory for large messages when the goroutine has left")
+		look()
+		awaitAttended(t, c)
+		c.mu.Lock()
+		if c.win.grown || c.liveness.timer.Stop() {
+			t.Errorf("while its goroutine waits: there is memory for large messages: %v, or there will be another look", c.win.grown)
 		}
+		c.mu.Unlock()
 	}
 }
