@@ -109,7 +109,7 @@ func checkPinned(start, length uint64, access Access) syscall.Errno {
 	if pages := (last - first) / (pageMask + 1); pages == 0 || pages > math.MaxUint32 {
 		return syscall.EINVAL
 	}
-	if !populate(first, last-first, access.writable()) {
+	if !accessible(first, last-first, access.writable()) {
 		return syscall.EFAULT
 	}
 	if access&FlushPersistent != 0 { // is_pmem_page: the device has no persistent memory

@@ -2,9 +2,12 @@ package memory
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -97,6 +100,76 @@ func TestRegPopulates(t *testing.T) {
 	}
 	if want := []byte{1, 1, 1, 1}; canPopulate() && !bytes.Equal(resident, want) {
 		t.Errorf("pages in memory: %v, want %v", resident, want)
+	}
+}
+
+// private returns how many KiB of b are memory of this process, which the page of zeros that the kernel shows
+// for what nobody has written to is not.
+func private(t *testing.T, b []byte) (kib int) {
+	t.Helper()
+	smaps, err := os.ReadFile("/proc/self/smaps")
+	must(t, err)
+	var start, end uint64
+	for line := range strings.Lines(string(smaps)) {
+		if n, _ := fmt.Sscanf(line, "%x-%x ", &start, &end); n == 2 {
+			continue
+		}
+		var rss int
+		if n, _ := fmt.Sscanf(line, "Rss: %d kB", &rss); n == 1 && start >= addr(b) && end <= addr(b)+uint64(len(b)) {
+			kib += rss
+		}
+	}
+	return kib
+}
+
+// TestRegTakesNoMemory: the registration of a buffer that nobody has written to takes no memory, where the
+// kernel tells that the buffer is writable. What is written then takes some.
+func TestRegTakesNoMemory(t *testing.T) {
+	const pages = 256
+	b := mapped(t, pages+2)
+	protect(t, b[:page], unix.PROT_NONE) // so that b is a mapping of its own
+	protect(t, b[(pages+1)*page:], unix.PROT_NONE)
+	b = b[page:][:pages*page]
+	if !writableAnonymous(addr(b), uint64(len(b))) {
+		var u unix.Utsname
+		must(t, unix.Uname(&u))
+		var major, minor int
+		if fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor); major > 6 || major == 6 && minor >= 11 {
+			t.Fatal("the kernel does not say what is mapped")
+		}
+		t.Log("this kernel is older than Linux 6.11")
+		return
+	}
+	m := register(t, newTable(), b, LocalWrite)
+	if n := private(t, b); n != 0 {
+		t.Errorf("after the registration the buffer takes %d KiB, want 0", n)
+	}
+	wantErrno(t, "Dereg", m.Dereg(), 0)
+	b[0], b[len(b)-1] = 1, 1
+	if n, want := private(t, b), 2*page>>10; n != want {
+		t.Errorf("after two writes the buffer takes %d KiB, want %d", n, want)
+	}
+}
+
+// TestWritableAnonymous: memory that is mapped in part, in part for reading, or of a file is not.
+func TestWritableAnonymous(t *testing.T) {
+	b := mapped(t, 8)
+	protect(t, b[3*page:4*page], unix.PROT_READ)
+	protect(t, b[6*page:7*page], unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC)
+	unmap(t, b[7*page:])
+	_, shared := file(t, 1)
+	whole := writableAnonymous(addr(b), uint64(3*page))
+	for name, c := range map[string]struct {
+		b    []byte
+		want bool
+	}{
+		"all of it": {b[:3*page], whole}, "two mappings": {b[4*page : 7*page], whole},
+		"its end is read-only": {b[:4*page], false}, "its beginning is read-only": {b[3*page : 5*page], false}, "its middle is read-only": {b[:5*page], false},
+		"its end cannot be accessed": {b[5*page:], false}, "a file": {shared, false},
+	} {
+		if got := writableAnonymous(addr(c.b), uint64(len(c.b))); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
 	}
 }
 

@@ -7,6 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// accessible makes pages present, as the kernel does when it pins them, and reports whether all of them are
+// mapped, readable and, if write is set, writable. Pages of the program's own memory that nobody has written to
+// stay what they are, so that a buffer takes memory only where it is used.
+//
+// Preconditions: those of populate.
+func accessible(first, length uint64, write bool) bool {
+	return populate(first, length, write && !writableAnonymous(first, length))
+}
+
 // populate makes pages present, as the kernel does when it pins them, and reports whether all of them
 // are mapped, readable and, if write is set, writable. With Linux before 5.14 it cannot tell whether
 // they are writable.

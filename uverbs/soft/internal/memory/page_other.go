@@ -2,6 +2,11 @@
 
 package memory
 
+// accessible is populate.
+//
+// Preconditions: those of populate.
+func accessible(first, length uint64, write bool) bool { return populate(first, length, write) }
+
 // populate reports whether all pages can be read. It does not find out whether they are writable.
 //
 // Preconditions: first and length are multiples of the page size.
