@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
+	"runtime/debug"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -209,5 +212,83 @@ func TestRegionOutlivesDevice(t *testing.T) {
 	p.release(leased.size, leased.slots[1])
 	if buffers[1].Bytes() != nil {
 		t.Error("memory is mapped still")
+	}
+}
+
+// rollup returns the resident memory of the process in KiB, without what Go could give back.
+func rollup(t *testing.T) (kib int) {
+	t.Helper()
+	debug.FreeOSMemory()
+	b, err := os.ReadFile("/proc/self/smaps_rollup")
+	must(t, err)
+	_, rest, _ := strings.Cut(string(b), "\nRss:")
+	_, err = fmt.Sscan(rest, &kib)
+	must(t, err)
+	return kib
+}
+
+// mappedKiB returns how much memory of the device is mapped, and how much the connections of both ends have
+// registered, in KiB.
+func mappedKiB(t *testing.T, client, server *Conn) (kib int) {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	must(t, err)
+	for line := range strings.Lines(string(maps)) {
+		var start, end int
+		if _, err := fmt.Sscanf(line, "%x-%x ", &start, &end); err == nil && strings.Contains(line, "/dev/infiniband/") {
+			kib += (end - start) >> 10
+		}
+	}
+	domains := []*domain{client.domain}
+	if server.domain != client.domain {
+		domains = append(domains, server.domain)
+	}
+	for _, m := range domains {
+		for _, p := range []*pool{&m.pool, &m.first} {
+			p.mu.Lock()
+			for _, r := range p.regions {
+				kib += len(r.bytes) >> 10
+			}
+			p.mu.Unlock()
+		}
+	}
+	return kib
+}
+
+// TestIdleConnCosts: idle connections whose program is in no method take little memory, resident and mapped. On
+// a software device they take no file descriptors, on others two.
+func TestIdleConnCosts(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
+	attendAfter(t, time.Millisecond)
+	l := newListener(t, ListenOptions{})
+	first, server := connect(t, l, DialOptions{}) // what is there once
+	const pairs = 100
+	ends := make([]*Conn, 0, 2*pairs)
+	files := func() int { return len(value(os.ReadDir("/proc/self/fd"))(t)) }
+	resident, mapped, open := rollup(t), mappedKiB(t, first, server), files()
+	for range pairs {
+		client, server := connect(t, l, DialOptions{})
+		ends = append(ends, client, server)
+	}
+	for _, c := range ends {
+		awaitAttended(t, c)
+	}
+	const most = 64 // KiB of an end
+	if each := (rollup(t) - resident) / len(ends); each > most {
+		t.Errorf("an idle connection takes %d KiB of memory, want at most %d", each, most)
+	}
+	if each := (mappedKiB(t, first, server) - mapped) / len(ends); each > most {
+		t.Errorf("an idle connection has mapped %d KiB, want at most %d", each, most)
+	}
+	want := 2 * len(ends)
+	if first.dev.dev.Info().InProcess {
+		want = 0
+	}
+	const once = 10 // files of Go and the tests
+	if more := files() - open; more > want+once {
+		t.Errorf("%d idle connections have %d file descriptors, want at most %d", len(ends), more, want+once)
+	}
+	for _, c := range ends {
+		must(t, c.Close())
 	}
 }
