@@ -537,6 +537,13 @@ func TestSystem(t *testing.T) {
 	if _, errno := n.Source(none, lo); errno == 0 {
 		t.Errorf("%s can be a source", none)
 	}
+	lo6 := netip.IPv6Loopback()
+	if from, errno := n.Source(netip.Addr{}, lo6.WithZone("1")); errno == 0 && from.WithZone("") != lo6 { // there may be no IPv6
+		t.Errorf("source for %s is %s", lo6, from)
+	}
+	if from, errno := n.Source(lo6, lo); errno == 0 {
+		t.Errorf("source for %s from %s is %s", lo, lo6, from)
+	}
 	fired := make(chan bool)
 	systemClock{}.AfterFunc(0, func() { close(fired) })
 	<-fired
