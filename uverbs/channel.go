@@ -20,10 +20,9 @@ import (
 // ibv_comp_channel). One goroutine at a time may call [CompChannel.Wait].
 type CompChannel struct {
 	object
-	f  kernel.EventFile // the events, or of a device of the kernel a watcher of them
-	fd int              // the device's number of the events, the kernel's descriptor; every CQ that uses it is closed before
-
-	watcher *os.File // f, if it is an epoll instance, see openWatcher
+	f       kernel.EventFile // the events, or of a device of the kernel a watcher of them
+	fd      int              // the device's number of the events, the kernel's descriptor; every CQ that uses it is closed before
+	watcher *os.File         // f, if it is an epoll instance, see openWatcher
 
 	watch    watch
 	waiting  atomic.Bool  // a Wait is in progress

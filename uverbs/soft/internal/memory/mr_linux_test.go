@@ -103,8 +103,7 @@ func TestRegPopulates(t *testing.T) {
 	}
 }
 
-// private returns how many KiB of b are memory of this process, which the page of zeros that the kernel shows
-// for what nobody has written to is not.
+// private returns how many KiB of b are resident, without the kernel's page of zeros.
 func private(t *testing.T, b []byte) (kib int) {
 	t.Helper()
 	smaps, err := os.ReadFile("/proc/self/smaps")
@@ -122,8 +121,7 @@ func private(t *testing.T, b []byte) (kib int) {
 	return kib
 }
 
-// TestRegTakesNoMemory: the registration of a buffer that nobody has written to takes no memory, where the
-// kernel tells that the buffer is writable. What is written then takes some.
+// TestRegTakesNoMemory: a buffer takes no memory when it is registered, but when it is written to.
 func TestRegTakesNoMemory(t *testing.T) {
 	const pages = 256
 	b := mapped(t, pages+2)
