@@ -7,5 +7,6 @@
 //
 // The ICRC covers the IPv4 header, which the system writes. The socket asks for what can be foreseen:
 // DF set and, where a packet is not one of several segments, ID 0. On Linux, this takes a socket that is
-// not connected and does path MTU discovery of the kind PROBE.
+// not connected and does path MTU discovery of the kind PROBE. Two sockets with loopback addresses leave the ICRC
+// out, see peers.go.
 package udp

@@ -23,13 +23,21 @@ func (b *Batch) Flipped(i int) (bit int, ok bool) {
 	return d.bit - 1, d.bit > 0
 }
 
-// seal makes the ICRC of packet i and then inverts the bit that Flip chose. A packet is sealed again
-// if the system has refused to send it as a segment.
-func (b *Batch) seal(i int, src, dst netip.AddrPort, ipID uint16) {
+// seal makes the ICRC of packet i, unless the peer wants none, and then inverts the bit that Flip chose. A packet is
+// sealed again if the system has refused to send it as a segment.
+func (b *Batch) seal(i int, src, dst netip.AddrPort, ipID uint16, marks uint8) {
 	p := &b.packets[i]
 	data := b.memory[p.off:p.end]
 	if p.damage.done {
 		p.damage.invert(data)
+	}
+	if p.damage.bit > 0 || !mayBeUnsealed(data) {
+		marks &^= bitUnsealed
+	}
+	data[4] = data[4]&^(bitTakesUnsealed|bitUnsealed) | marks
+	if marks&bitUnsealed != 0 {
+		clear(data[len(data)-wire.ICRCSize:])
+		return
 	}
 	wire.SealICRC(src, dst, ipID, data)
 	if p.damage.bit > 0 {

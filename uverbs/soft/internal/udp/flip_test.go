@@ -50,7 +50,7 @@ func TestFlipAgain(t *testing.T) {
 	_, data := b.Packet(0)
 	for i := range 2 {
 		before := bytes.Clone(data)
-		b.seal(0, src, dst, 0)
+		b.seal(0, src, dst, 0, 0)
 		if _, ok := wire.CheckICRC(src, dst, data); ok {
 			t.Errorf("call %d of seal: the ICRC is right", i)
 		}
@@ -67,7 +67,7 @@ func TestFlipAgain(t *testing.T) {
 		t.Errorf("bit %d of a packet is flipped without Flip", bit)
 	}
 	_, data = b.Packet(1)
-	b.seal(1, src, dst, 0)
+	b.seal(1, src, dst, 0, 0)
 	if _, ok := wire.CheckICRC(src, dst, data); !ok {
 		t.Error("the ICRC of a packet that is not damaged is wrong")
 	}

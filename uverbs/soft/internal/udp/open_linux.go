@@ -24,6 +24,7 @@ type mmsg struct {
 	is4   bool
 	zone  uint32 // index of the interface that link-local addresses belong to, or 0
 	c     *counters
+	peers *peers
 	o     *Options
 
 	gso    atomic.Bool // send segments
@@ -35,11 +36,11 @@ type mmsg struct {
 }
 
 // openTransport opens the transport of Linux, or the plain one on demand.
-func openTransport(local netip.AddrPort, o *Options, c *counters) (transport, error) {
+func openTransport(local netip.AddrPort, o *Options, c *counters, p *peers) (transport, error) {
 	if o.Plain {
-		return openPlain(local, o, c)
+		return openPlain(local, o, c, p)
 	}
-	t, err := newMmsg(local, o, c)
+	t, err := newMmsg(local, o, c, p)
 	if err != nil {
 		return nil, err
 	}
@@ -64,8 +65,8 @@ func openTransport(local netip.AddrPort, o *Options, c *counters) (transport, er
 }
 
 // newMmsg creates a socket and sets its options. It is not bound, and has no receive buffers.
-func newMmsg(local netip.AddrPort, o *Options, c *counters) (*mmsg, error) {
-	t := &mmsg{c: c, o: o, is4: local.Addr().Is4()}
+func newMmsg(local netip.AddrPort, o *Options, c *counters, p *peers) (*mmsg, error) {
+	t := &mmsg{c: c, peers: p, o: o, is4: local.Addr().Is4()}
 	family := unix.AF_INET6
 	if t.is4 {
 		family = unix.AF_INET
@@ -219,7 +220,7 @@ func (t *mmsg) joinGroup(group netip.Addr) (transport, error) {
 	if group.IsLinkLocalMulticast() && !t.is4 {
 		to = netip.AddrPortFrom(group.WithZone(strconv.Itoa(ifi.Index)), t.self.Port())
 	}
-	g, err := newMmsg(to, t.o, t.c)
+	g, err := newMmsg(to, t.o, t.c, new(peers))
 	if err != nil {
 		return nil, err
 	}

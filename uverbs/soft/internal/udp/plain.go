@@ -7,8 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
-
-	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
 
 // maxPacket is the size of the largest packet: MTU 4096 with the largest headers, rounded up.
@@ -20,11 +18,12 @@ type plain struct {
 	bound  netip.AddrPort
 	self   netip.AddrPort // without zone
 	c      *counters
+	peers  *peers
 	buffer []byte // of receive
 }
 
 // openPlain opens a plain transport.
-func openPlain(local netip.AddrPort, o *Options, c *counters) (transport, error) {
+func openPlain(local netip.AddrPort, o *Options, c *counters, p *peers) (transport, error) {
 	network := "udp6"
 	if local.Addr().Is4() {
 		network = "udp4"
@@ -49,7 +48,7 @@ func openPlain(local netip.AddrPort, o *Options, c *counters) (transport, error)
 	bound := conn.LocalAddr().(*net.UDPAddr).AddrPort()
 	bound = netip.AddrPortFrom(bound.Addr().Unmap(), bound.Port())
 	self := netip.AddrPortFrom(bound.Addr().WithZone(""), bound.Port())
-	return &plain{conn: conn, bound: bound, self: self, c: c, buffer: make([]byte, maxPacket+1)}, nil
+	return &plain{conn: conn, bound: bound, self: self, c: c, peers: p, buffer: make([]byte, maxPacket+1)}, nil
 }
 
 func (p *plain) send(b *Batch) error {
@@ -61,7 +60,7 @@ func (p *plain) send(b *Batch) error {
 			first = firstError(first, p.c.refused(to, len(data), errAFNoSupport))
 			continue
 		}
-		b.seal(i, p.self, to, 0)
+		b.seal(i, p.self, to, 0, p.peers.marks(to, 1))
 		p.c.sendCalls.Add(1)
 		if _, err := p.conn.WriteToUDPAddrPort(data, onLink(to, p.bound)); err != nil {
 			if errors.Is(err, net.ErrClosed) {
@@ -134,12 +133,12 @@ func (p *plain) receiveOne(h Handler) error {
 		return nil
 	}
 	from = netip.AddrPortFrom(from.Addr().Unmap().WithZone(""), from.Port())
-	p.c.deliver(h, from, p.buffer[:n], Meta{To: p.self})
+	p.c.deliver(p.peers, h, from, p.buffer[:n], Meta{To: p.self})
 	return nil
 }
 
 // deliver checks a packet and gives it to the handler.
-func (c *counters) deliver(h Handler, from netip.AddrPort, packet []byte, meta Meta) {
+func (c *counters) deliver(p *peers, h Handler, from netip.AddrPort, packet []byte, meta Meta) {
 	if len(packet) < minPacket {
 		c.short.Add(1)
 		return
@@ -148,11 +147,12 @@ func (c *counters) deliver(h Handler, from netip.AddrPort, packet []byte, meta M
 		c.truncated.Add(1)
 		return
 	}
-	id, ok := wire.CheckICRC(from, meta.To, packet)
+	id, ok := p.check(from, meta.To, packet)
 	if !ok {
 		c.badICRC.Add(1)
 		return
 	}
+	p.received(from, packet)
 	c.received.Add(1)
 	c.receivedBytes.Add(uint64(len(packet)))
 	meta.ID = id

@@ -143,7 +143,7 @@ func (r *receiver) deliver(i int, h Handler) {
 	}
 	for len(data) > 0 {
 		n := min(segment, len(data))
-		r.t.c.deliver(h, from, data[:n:n], meta)
+		r.t.c.deliver(r.t.peers, h, from, data[:n:n], meta)
 		data = data[n:]
 	}
 }

@@ -134,10 +134,11 @@ func (s *sender) build(b *Batch, at, single int) {
 			return
 		}
 		bytes := 0
+		marks := s.t.peers.marks(to, n)
 		for k := range n {
 			// Segment k of a buffer gets ID k, and a packet of its own ID 0.
 			_, d := b.Packet(at + k)
-			b.seal(at+k, s.t.self, to, uint16(k))
+			b.seal(at+k, s.t.self, to, uint16(k), marks)
 			bytes += len(d)
 		}
 		segment := 0

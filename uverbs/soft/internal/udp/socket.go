@@ -54,6 +54,7 @@ type Socket struct {
 	bound    netip.AddrPort // with the zone
 	options  Options
 	counters counters
+	peers    peers
 	t        transport
 
 	mu     sync.Mutex
@@ -89,9 +90,9 @@ func Open(local netip.AddrPort, o Options) (*Socket, error) {
 	if err := checkLocal(local.Addr(), o.MTU); err != nil {
 		return nil, &OpenError{Addr: local, Reason: err.Error(), Err: err}
 	}
-	s := &Socket{options: o, groups: map[netip.Addr]*group{}}
+	s := &Socket{options: o, groups: map[netip.Addr]*group{}, peers: peers{loopback: local.Addr().IsLoopback()}}
 	var err error
-	if s.t, err = openTransport(local, &s.options, &s.counters); err != nil {
+	if s.t, err = openTransport(local, &s.options, &s.counters, &s.peers); err != nil {
 		return nil, newOpenError(local, err)
 	}
 	s.bound = s.t.local()

@@ -63,6 +63,9 @@ func fill(t testing.TB, b *Batch, to netip.AddrPort, size int, seed uint64) {
 	for i := range data {
 		data[i] = byte(r.Uint32())
 	}
+	if size > 4 {
+		data[4] &^= bitTakesUnsealed | bitUnsealed // which belong to the sockets
+	}
 }
 
 // received is a packet that a test has received.
@@ -90,7 +93,9 @@ func sent(from *Socket, b *Batch) (all []received) {
 	src := netip.AddrPortFrom(from.LocalAddr().Addr().WithZone(""), from.LocalAddr().Port())
 	for i := range b.Len() {
 		to, data := b.Packet(i)
-		all = append(all, received{src.String(), to.String(), string(data[:len(data)-wire.ICRCSize])})
+		data = slices.Clone(data[:len(data)-wire.ICRCSize])
+		data[4] &^= bitTakesUnsealed | bitUnsealed
+		all = append(all, received{src.String(), to.String(), string(data)})
 	}
 	return all
 }
