@@ -28,6 +28,7 @@ type network struct {
 
 	handle udp.Handler // of unicast packets
 	flush  udp.Done    // ends a batch of them
+	behind udp.Done    // ends one for a program that may answer now
 
 	empty atomic.Uint32 // polls since packets have arrived or a CQ was armed
 }
@@ -89,8 +90,21 @@ func (n *network) start(d *engine.Device) {
 		r.Flush()
 		return true
 	}
+	n.behind = func() bool {
+		n.empty.Store(0)
+		r.FlushBehind()
+		return true
+	}
+	yield := func() bool {
+		n.empty.Store(0)
+		if r.FlushBehind() {
+			runtime.Gosched() // to a goroutine that has got a completion
+			d.FlushHeld()
+		}
+		return true
+	}
 	changeNetworks(func(all []*network) []*network { return append(all, n) })
-	n.done.Go(func() { n.socket.Receive(n.handle, n.flush) }) // until it is closed
+	n.done.Go(func() { n.socket.Receive(n.handle, yield) }) // until it is closed
 }
 
 // skip reports whether a program that has found no completion is unlikely to wait for packets by polling. It
@@ -101,11 +115,15 @@ func (n *network) skip() bool { return n.empty.Add(1) == 1 }
 func (d *Device) armed() {
 	if n := d.network; n != nil {
 		n.empty.Store(0)
+		d.engine.FlushHeld()
 	}
 }
 
 // poll handles the packets that have arrived, and reports whether there were some.
-func (n *network) poll() bool { return n.socket.Poll(n.handle, n.flush) }
+func (n *network) poll(done udp.Done) bool {
+	n.engine.FlushHeld()
+	return n.socket.Poll(n.handle, done)
+}
 
 // smallPacket is what the kernel counts for a small packet in the receive buffer of a socket, at least, in bytes.
 const smallPacket = 512
@@ -134,7 +152,7 @@ func (d *Device) poll() {
 		if n.skip() {
 			return
 		}
-		if n.poll() {
+		if n.poll(n.behind) {
 			d.empty.Store(0)
 			return
 		}
@@ -153,7 +171,7 @@ func (d *Device) pollOthers() (found bool) {
 		return false
 	}
 	for _, n := range *all {
-		if n != d.network && n.poll() {
+		if n != d.network && n.poll(n.flush) {
 			found = true
 		}
 	}

@@ -53,6 +53,7 @@ type Device struct {
 	ahs    number.Map[addressHandle]
 	groups groups
 	stats  counters
+	held   held
 	madPSN atomic.Uint32
 	mtu    atomic.Int64               // active MTU of the port in bytes
 	filter atomic.Pointer[Filter]     // nil: none
@@ -89,6 +90,7 @@ func (d *Device) Close() {
 	}
 	d.config.Host.remove(d)
 	d.timers.close()
+	d.FlushHeld()
 }
 
 // MTU returns the active MTU of the port in bytes.

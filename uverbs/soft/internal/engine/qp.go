@@ -165,6 +165,7 @@ func (q *QP) Close() syscall.Errno {
 	}
 	request, response := q.req.unsent, q.resp.unsent
 	q.mu.Unlock()
+	q.dev.FlushHeld()
 	request.await(q.dev.config.Clock)
 	response.await(q.dev.config.Clock)
 	return 0

@@ -322,6 +322,7 @@ func (w *worker) reserveNetwork(way *path, n int) []byte {
 func (w *worker) flushNetwork() {
 	if w.net.Len() > 0 {
 		w.responseRound++
+		w.takeHeld()
 		w.netSource.device.config.Network.Send(w.netSource.src, &w.net)
 		w.net.Reset()
 	}

@@ -64,6 +64,20 @@ func (b *Batch) SetPort(port uint16) {
 	}
 }
 
+// Append adds the packets of another batch, or none if there is no room for all.
+func (b *Batch) Append(other *Batch) bool {
+	if len(other.memory) > cap(b.memory)-len(b.memory) || len(other.packets) > cap(b.packets)-len(b.packets) {
+		return false
+	}
+	off := len(b.memory)
+	b.memory = append(b.memory, other.memory...)
+	for _, p := range other.packets {
+		p.off, p.end = p.off+off, p.end+off
+		b.packets = append(b.packets, p)
+	}
+	return true
+}
+
 // Drop removes the packet that was reserved last.
 func (b *Batch) Drop() {
 	last := len(b.packets) - 1
