@@ -92,6 +92,12 @@ func (q *QP) localGID(port uint8, attr PortAttr, peer ib.GID, told *ib.GID) (GID
 			return e, nil
 		}
 	}
+	unknown := peer.IsZero() && told == nil
+	last := &q.dev.ports.own[port]
+	if c := last.Load(); unknown && index == nil && c.current(q.dev) {
+		return c.value, nil
+	}
+	chosen := newCached[GIDEntry](q.dev)
 	table, err := q.dev.currentGIDs(port)
 	if err != nil {
 		return GIDEntry{}, err
@@ -108,6 +114,10 @@ func (q *QP) localGID(port uint8, attr PortAttr, peer ib.GID, told *ib.GID) (GID
 	e, ok := ChooseGID(usable, peer)
 	if !ok {
 		return GIDEntry{}, argErr("Connect", "GID", "chosen by the library", "a used entry, but the GID table of port %d of %s is empty", port, q.dev.Name())
+	}
+	if unknown { // the host's addresses, which ChooseGID reads, cost more than the creation of a QP
+		chosen.value = e
+		last.Store(chosen)
 	}
 	if attr.LinkLayer == ib.LinkLayerEthernet && !peer.IsZero() && peer.Addr().Is4() != e.GID.Addr().Is4() {
 		return GIDEntry{}, argErr("Connect", "remote GID", peer.Addr(), "an address of the family of a local GID; they are %s", gidList(table))

@@ -10,13 +10,14 @@ import (
 //
 //   - facts: attributes that do not change while the device is open, from a result of any age;
 //   - recentPort: all attributes, from a result that is younger than maxAge;
-//   - currentPort, currentGIDs and the choice of a P_Key: all but the MTU, also from an older result if
-//     no event about a port has come since. Linux raises an event when the state, the LID, the GID table
-//     or the P_Key table of a port changes, but not when the MTU does.
+//   - currentPort, currentGIDs and the choices of a GID and a P_Key: all but the MTU, also from an older
+//     result if no event about a port has come since. Linux raises an event when the state, the LID, the
+//     GID table or the P_Key table of a port changes, but not when the MTU does.
 type portCache struct {
 	events atomic.Uint64                           // the number of events about ports that WaitEvent has read
 	ports  [256]atomic.Pointer[cached[PortAttr]]   // by port number
 	gids   atomic.Pointer[cached[[]GIDEntry]]      // of all ports
+	own    [256]atomic.Pointer[cached[GIDEntry]]   // the last choice for an unknown peer by port number
 	pkeys  [256]atomic.Pointer[cached[chosenPKey]] // the last choice by port number
 }
 

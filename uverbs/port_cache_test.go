@@ -19,6 +19,11 @@ func (d *Device) age() {
 	if t := d.ports.gids.Load(); t != nil {
 		t.asked.Store(t.asked.Load() - int64(maxAge))
 	}
+	for i := range d.ports.own {
+		if c := d.ports.own[i].Load(); c != nil {
+			c.asked.Store(c.asked.Load() - int64(maxAge))
+		}
+	}
 }
 
 // queries returns the queries about ports among the commands.
@@ -60,6 +65,45 @@ func TestPortCache(t *testing.T) {
 	}
 	if got := f.qp.peer.Load().mtu; got != ib.MTU256 {
 		t.Errorf("the path MTU is %d bytes, want 256", got.Bytes())
+	}
+}
+
+// TestGIDChoiceKept: the choice for an unknown peer, for which the host's addresses are read, serves all QPs of a port
+// until an event about a port. This kernel's table does not have the GID, so only the choice can.
+func TestGIDChoiceKept(t *testing.T) {
+	f := connectable(t, QPOptions{})
+	real := value(f.qp.Endpoint())(t).GID
+	kept := gid(t, "10.9.9.9")
+	c := newCached[GIDEntry](f.dev)
+	c.value = GIDEntry{Port: 1, GID: kept}
+	endpoint := func(what string, want ib.GID) {
+		t.Helper()
+		f.dev.age()
+		f.qp.told.Store(nil)
+		if got := value(f.qp.Endpoint())(t).GID; got != want {
+			t.Errorf("%s: the GID is %s, want %s", what, got.Addr(), want.Addr())
+		}
+	}
+	f.dev.ports.own[1].Store(c)
+	endpoint("nothing has happened", kept)
+	f.qp.told.Store(&real)
+	if got := value(f.qp.Endpoint())(t).GID; got != real {
+		t.Errorf("a GID that the peer knows: the GID is %s, want %s", got.Addr(), real.Addr())
+	}
+	f.qp.told.Store(nil)
+	if got := value(f.qp.EndpointFor(Endpoint{GID: gid(t, "10.1.0.2")}))(t).GID; got != real {
+		t.Errorf("a known peer: the GID is %s, want %s", got.Addr(), real.Addr())
+	}
+	f.raiseAsync(t, EventGIDChange, 1)
+	endpoint("an unread event", real)
+	f.dev.ports.own[1].Store(c)
+	value(waitEvent(t, f.dev))(t)
+	endpoint("an event that was read since", real)
+	f.dev.age()
+	before := f.dev.ports.own[1].Load()
+	endpoint("nothing has happened since", real)
+	if f.dev.ports.own[1].Load() != before {
+		t.Error("the choice was made again")
 	}
 }
 
