@@ -33,13 +33,20 @@ type siwRig struct {
 	cq           *CQ
 	sq, rq, ring []byte
 	sqAt, cqAt   int
+	n            int // elements of each ring
 }
 
-// siwRigSize is the number of elements of each ring.
+// siwRigSize is the usual number of elements of each ring.
 const siwRigSize = 8
 
 // newSiwRig makes a QP in RTS whose doorbells nobody hears.
 func newSiwRig(tb testing.TB) *siwRig {
+	tb.Helper()
+	return newSiwRigOf(tb, siwRigSize)
+}
+
+// newSiwRigOf makes one with n elements in each ring.
+func newSiwRigOf(tb testing.TB, n int) *siwRig {
 	tb.Helper()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -52,11 +59,11 @@ func newSiwRig(tb testing.TB) *siwRig {
 		tb.Cleanup(func() { r.Close() })
 		return r.Bytes()
 	}
-	r := &siwRig{sq: mem(siwSQESize * siwRigSize), rq: mem(siwRQESize * siwRigSize), ring: mem(siwCQESize*siwRigSize + 8)}
-	r.cq = &CQ{object: object{dev: dev, kind: "CQ"}, kind: kindSiw, cqDrivers: cqDrivers{siw: &siwCQ{ring: value(siw.NewCompQueue(r.ring, siwRigSize))(tb)}}}
+	r := &siwRig{n: n, sq: mem(siwSQESize * n), rq: mem(siwRQESize * n), ring: mem(siwCQESize*n + 8)}
+	r.cq = &CQ{object: object{dev: dev, kind: "CQ"}, kind: kindSiw, cqDrivers: cqDrivers{siw: &siwCQ{ring: value(siw.NewCompQueue(r.ring, n))(tb)}}}
 	r.qp = &QP{object: object{dev: dev, kind: "QP"}, kind: kindSiw, typ: ib.RC, handle: qpHandle, qpn: 9, sendCQ: r.cq, recvCQ: r.cq}
-	r.qp.siw.sq = value(siw.NewSendQueue(r.sq, siwRigSize, 3))(tb)
-	r.qp.siw.rq = value(siw.NewRecvQueue(r.rq, siwRigSize, 3))(tb)
+	r.qp.siw.sq = value(siw.NewSendQueue(r.sq, n, 3))(tb)
+	r.qp.siw.rq = value(siw.NewRecvQueue(r.rq, n, 3))(tb)
 	r.qp.setOps(siwOps)
 	r.qp.newDoorbell()
 	r.cq.qps.Store(r.qp.qpn, r.qp)
@@ -66,7 +73,7 @@ func newSiwRig(tb testing.TB) *siwRig {
 
 // take takes the next send, and returns its ID, flags and operation.
 func (r *siwRig) take() (id uint64, flags uint16, op uint8, ok bool) {
-	e := r.sq[r.sqAt%siwRigSize*siwSQESize:][:siwSQESize]
+	e := r.sq[r.sqAt%r.n*siwSQESize:][:siwSQESize]
 	flags = binary.LittleEndian.Uint16(e[siwFlags:])
 	if flags&siwValid == 0 {
 		return 0, 0, 0, false
@@ -78,11 +85,11 @@ func (r *siwRig) take() (id uint64, flags uint16, op uint8, ok bool) {
 
 // put completes something.
 func (r *siwRig) put(id uint64, op uint8, status uint16, n uint32) {
-	e := r.ring[r.cqAt%siwRigSize*siwCQESize:][:siwCQESize]
+	e := r.ring[r.cqAt%r.n*siwCQESize:][:siwCQESize]
 	binary.LittleEndian.PutUint64(e, id)
 	binary.LittleEndian.PutUint32(e[12:], n)
 	binary.LittleEndian.PutUint64(e[24:], uint64(r.qp.qpn))
-	at := uintptr(r.cqAt%siwRigSize*siwCQESize + siwFlags)
+	at := uintptr(r.cqAt%r.n*siwCQESize + siwFlags)
 	word, err := mmio.IndexAt(r.ring, at)
 	if err != nil {
 		panic(err)

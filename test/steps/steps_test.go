@@ -1,0 +1,130 @@
+//go:build linux && (amd64 || arm64)
+
+package steps
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/test/testenv"
+)
+
+// childEnv says what TestChild does.
+const childEnv = "STEPS_TEST_CHILD"
+
+// sum executes the same instructions for each number.
+//
+//go:noinline
+func sum(of []uint32) (total uint32) {
+	for _, n := range of {
+		total += n
+	}
+	return total
+}
+
+// TestChild is the program that the other tests count.
+func TestChild(t *testing.T) {
+	mode := os.Getenv(childEnv)
+	for range 3 { // threads in system calls, and goroutines that wake up
+		go func() {
+			for {
+				unix.Nanosleep(&unix.Timespec{Nsec: 10_000}, nil)
+				time.Sleep(time.Millisecond)
+			}
+		}()
+	}
+	numbers := make([]uint32, 400)
+	Begin("", 1)
+	End()
+	switch mode {
+	case "exit":
+		os.Exit(3)
+	case "nested":
+		Begin("one", 1)
+		Begin("two", 1)
+	case "endless":
+		Begin("three", 1)
+		panic("the region has no end")
+	}
+	for _, n := range []int{100, 200, 400} {
+		name := fmt.Sprint(n)
+		for range 2 { // the least counts
+			Begin(name, 2)
+			sum(numbers[:n])
+			End()
+		}
+	}
+	Begin("call", 1)
+	unix.Getppid() // a call between the marks is no mark
+	End()
+}
+
+// count counts TestChild.
+func count(t *testing.T, mode string) ([]Region, error) {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	regions, err := Count([]string{program, "-test.run", "^TestChild$"}, childEnv+"="+mode)
+	if errors.Is(err, fs.ErrPermission) {
+		testenv.NeedsRights(t, "count instructions", err)
+	}
+	return regions, err
+}
+
+// TestCount: a loop of twice as many rounds has twice as many instructions, to the last one, also while other threads
+// are busy, and all are in the function that executes them.
+func TestCount(t *testing.T) {
+	regions, err := count(t, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := map[string]float64{}
+	for _, r := range regions {
+		total[r.Name] = r.Functions["github.com/goverbs/goverbs/test/steps.sum"]
+		others := r.Total() - total[r.Name]
+		if r.Name != "call" && others > 20 {
+			t.Errorf("region %s: %.1f instructions are of other functions: %v", r.Name, others, r.Functions)
+		}
+	}
+	if want := []string{"100", "200", "400", "call"}; !slices.Equal(slices.Sorted(maps.Keys(total)), want) {
+		t.Fatalf("regions %v, want %v", total, want)
+	}
+	each := (total["200"] - total["100"]) / 50
+	if each < 2 || each > 8 || total["400"]-total["200"] != 100*each || total["100"] < 50*each || total["100"] > 50*each+20 {
+		t.Errorf("a round takes %.2f instructions, totals %v, want 2 to 8 and as many for each", each, total)
+	}
+}
+
+// TestCountErrors: the status of the program, and a region without an end.
+func TestCountErrors(t *testing.T) {
+	for mode, want := range map[string]string{"exit": "wait status 0x300, want exit status 0", "nested": `a region begins in region "one"`, "endless": "the region has no end"} {
+		if regions, err := count(t, mode); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, %v, want %q", mode, regions, err, want)
+		}
+	}
+	if _, err := Count([]string{"/nonexistent"}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no program: %v", err)
+	}
+}
+
+// TestRefused: where ptrace is forbidden, the error says what forbids it.
+func TestRefused(t *testing.T) {
+	err := refused(&fs.PathError{Op: "fork/exec", Path: "x", Err: unix.EPERM})
+	if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "ptrace is not permitted") || !strings.Contains(err.Error(), "SYS_PTRACE") && !strings.Contains(err.Error(), "ptrace_scope is") {
+		t.Errorf("%v", err)
+	}
+	if err := refused(unix.ENOENT); err != unix.ENOENT {
+		t.Errorf("another error becomes %v", err)
+	}
+}
