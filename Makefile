@@ -80,8 +80,8 @@ bench: $(BUILD)/run ## ours beside rdma-core's programs, in turn, on KERNEL: a t
 benchsoft: $(BUILD)/run ## software devices beside UDP and TCP on this machine, by processor time
 	@$(RUN) -suite benchsoft -- $(BENCH)
 
-hotpaths: $(BUILD)/run ## post and poll on ring memory, without a kernel, beside the limit of 25 ns
-	@$(RUN) -suite hotpaths
+hotpaths: $(BUILD)/run ## post and poll on ring memory, without a kernel: instructions by function, and the clock
+	@$(RUN) -suite hotpaths/functions,hotpaths/clock
 
 matrix: $(BUILD)/run ## the kernel tests on all kernels, and a table of what works where
 	@$(BUILD)/run $(FLAGS) matrix

@@ -254,3 +254,48 @@ func TestHotPaths(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkPostQPs posts SENDs of 64 bytes inline to several QPs in turn, their doorbells included. The queues of 1,024
+// QPs, 160 KiB each, do not fit into the caches: what is slower than with 1 QP is the access to memory.
+func BenchmarkPostQPs(b *testing.B) {
+	const maxWR, ring, blocks = 256, 2048, 2 // work requests of a queue, blocks of its ring, and of a WQE
+	one := 0.0
+	for _, n := range []int{1, 16, 1024} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			c := newMlx5Card(b, true, false, 64)
+			c.dev.mlx5.MaxBlocks = ring
+			qps := make([]*QP, n)
+			for i := range qps {
+				qps[i] = mlx5HotQP(b, c, ib.RC, maxWR)
+			}
+			wrs := []SendWR{{Opcode: WRSend, Flags: SendSignaled, Inline: make([]byte, hotLength)}}
+			var wcs [1]WC
+			posted := 0
+			post := func() {
+				if err := qps[posted%n].PostSend(wrs...); err != nil {
+					b.Fatal(err)
+				}
+				if posted++; posted%(maxWR*n) != 0 {
+					return
+				}
+				for _, c.qp = range qps { // the queues are full: a completion of the last WQE makes room in each
+					c.fast(0, uint16((posted/n-1)*blocks))
+					if k, err := c.cq.Poll(wcs[:]); k != 1 || err != nil {
+						b.Fatal(k, err)
+					}
+				}
+			}
+			for range ring / blocks * n { // so that the memory is there
+				post()
+			}
+			for b.Loop() {
+				post()
+			}
+			each := float64(b.Elapsed()) / float64(b.N)
+			if n == 1 {
+				one = each
+			}
+			b.ReportMetric(each/one, "x-1-QP")
+		})
+	}
+}

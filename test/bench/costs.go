@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -18,14 +19,19 @@ func costsFile(root, arch string) string {
 	return filepath.Join(root, "test/bench/results/costs-"+arch+".json")
 }
 
-// tolerated is how many more instructions than recorded a row may execute without a warning.
-const tolerated = 0.03
+// tolerated is how many more instructions than recorded a row may execute without a warning, and refused how
+// many without an error. Rows of costs include the kernel's instructions, and those of what else runs meanwhile.
+const tolerated, refused = 0.03, 1.0
 
-// costs records how many instructions goverbs executes in each row of a run with vmrun -icount.
+// costsRecord is how the record is made anew.
+const costsRecord = "go run ./test/run -suite costs/measure,costs/record"
+
+// costs records how many instructions goverbs executes in each row of a run with vmrun -icount, or for each
+// request on a hot path.
 type costs struct {
-	Kernel       string             `json:"kernel"`
+	Kernel       string             `json:"kernel,omitempty"`
 	Go           string             `json:"go"`
-	Commit       string             `json:"commit"`
+	Commit       string             `json:"commit,omitempty"`
 	Instructions map[string]float64 `json:"instructions"` // by the row's name; the least of all rounds
 }
 
@@ -42,11 +48,11 @@ func costsOf(r *Report) (*costs, error) {
 	return c, nil
 }
 
-// compareCosts prints the rows, and a warning for each that executes more instructions than recorded. It
-// fails if a recorded row was not measured.
-func compareCosts(out io.Writer, recorded, now *costs) error {
-	fmt.Fprintf(out, "instructions, recorded at %s (Linux %s, %s) and now (Linux %s, %s):\n", recorded.Commit, recorded.Kernel, recorded.Go, now.Kernel, now.Go)
+// compareCosts prints the rows, and a warning for each that executes more instructions than recorded, with the
+// command that records them. It fails if a recorded row was not measured or executes far more.
+func compareCosts(out io.Writer, recorded, now *costs, refused float64, record string) error {
 	var errs []error
+	changed := false
 	for _, name := range slices.Sorted(maps.Keys(recorded.Instructions)) {
 		before, after := recorded.Instructions[name], now.Instructions[name]
 		if after == 0 {
@@ -55,9 +61,23 @@ func compareCosts(out io.Writer, recorded, now *costs) error {
 		}
 		change := after/before - 1
 		fmt.Fprintf(out, "  %-34s %8.0f %8.0f  %+5.1f %%\n", name, before, after, 100*change)
-		if change > tolerated {
-			fmt.Fprintf(out, "warning: row %s executes %.0f %% more instructions than recorded\n", name, 100*change)
+		changed = changed || math.Abs(change) > tolerated
+		more := fmt.Sprintf("row %s executes %.0f %% more instructions than recorded", name, 100*change)
+		switch {
+		case change > refused:
+			errs = append(errs, fmt.Errorf("%s, allowed: %.0f %%", more, 100*refused))
+		case change > tolerated:
+			fmt.Fprintf(out, "warning: %s\n", more)
 		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(now.Instructions)) {
+		if recorded.Instructions[name] == 0 {
+			changed = true
+			fmt.Fprintf(out, "row %s, with %.0f instructions, is not recorded\n", name, now.Instructions[name])
+		}
+	}
+	if changed || errs != nil {
+		fmt.Fprintf(out, "if this is as it should be, record it: %s\n", record)
 	}
 	return errors.Join(errs...)
 }
@@ -77,13 +97,9 @@ func costsCommand(args []string, stdout io.Writer) error {
 	}
 	file := costsFile(*root, r.Arch)
 	if *record {
-		return save(file, func(w io.Writer) error {
-			e := json.NewEncoder(w)
-			e.SetIndent("", "  ")
-			return e.Encode(now)
-		})
+		return now.save(file)
 	}
-	b, err := os.ReadFile(file)
+	recorded, err := readCosts(file)
 	if errors.Is(err, os.ErrNotExist) {
 		fmt.Fprintf(stdout, "no instructions are recorded for %s\n", r.Arch)
 		return nil
@@ -91,14 +107,38 @@ func costsCommand(args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	recorded := &costs{}
-	if err := json.Unmarshal(b, recorded); err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+	fmt.Fprintf(stdout, "instructions, recorded at %s (Linux %s, %s) and now (Linux %s, %s):\n", recorded.Commit, recorded.Kernel, recorded.Go, now.Kernel, now.Go)
+	return compareCosts(stdout, recorded, now, refused, costsRecord)
+}
+
+// save writes a record.
+func (c *costs) save(file string) error {
+	return save(file, func(w io.Writer) error {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(c)
+	})
+}
+
+// readCosts reads a record.
+func readCosts(file string) (*costs, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
 	}
-	for name, n := range recorded.Instructions {
+	return parseCosts(file, b)
+}
+
+// parseCosts parses a record.
+func parseCosts(file string, b []byte) (*costs, error) {
+	c := &costs{}
+	if err := json.Unmarshal(b, c); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	for name, n := range c.Instructions {
 		if !(n > 0) {
-			return fmt.Errorf("%s has %g instructions for %s, want more than 0", file, n, name)
+			return nil, fmt.Errorf("%s has %g instructions for %s, want more than 0", file, n, name)
 		}
 	}
-	return compareCosts(stdout, recorded, now)
+	return c, nil
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestCosts records a run and compares others with it: a warning for more than 3 %, and an error only for
-// what was not measured.
+// TestCosts records a run and compares others with it: a warning for more than 3 %, and an error for more than twice as
+// many instructions and for what was not measured.
 func TestCosts(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.MkdirAll(filepath.Dir(costsFile(dir, "amd64")), 0o777))
@@ -35,6 +35,9 @@ func TestCosts(t *testing.T) {
 	const warning = "warning: row mr/size=4096/reg executes 5 % more instructions than recorded\n"
 	if status, out, log := do(map[string][]float64{"mr/size=4096/reg": {10.5, 12}, "qps/n=100/create": {82}, "new": {1}}); status != 0 || strings.Count(out, "warning") != 1 || !strings.Contains(out, warning) {
 		t.Errorf("more: %d, %s%s", status, out, log)
+	}
+	if status, _, log := do(map[string][]float64{"mr/size=4096/reg": {21}, "qps/n=100/create": {82}}); status != 1 || !strings.Contains(log, "row mr/size=4096/reg executes 110 % more instructions than recorded, allowed: 100 %") {
+		t.Errorf("twice as many: %d, %s", status, log)
 	}
 	if status, out, log := do(map[string][]float64{"mr/size=4096/reg": {9}, "qps/n=100/create": {40}}); status != 0 || strings.Contains(out, "warning") {
 		t.Errorf("less: %d, %s%s", status, out, log)

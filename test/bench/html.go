@@ -9,10 +9,16 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 //go:embed page.html
 var pageText string
+
+// recordedHotPaths is the record of hot paths that the page shows, which needs neither a kernel nor a device.
+//
+//go:embed results/hotpaths-amd64.json
+var recordedHotPaths []byte
 
 var page = template.Must(template.New("page").Parse(pageText))
 
@@ -29,6 +35,9 @@ type pageData struct {
 	Plots  []plot
 	Ratios *ratios
 	Rows   []pageRow
+
+	HotTitle string
+	HotPaths [][]string // with the heading
 
 	Top, Bottom, Under, Beside, NameRight int
 }
@@ -80,9 +89,21 @@ var sized = regexp.MustCompile(`^([a-z]+-(?:lat|bw))/size=(\d+)/wait=([a-z]+)$`)
 
 // writeHTML writes it as a page that needs no other file.
 func (r *Report) writeHTML(w io.Writer) error {
+	hot, err := parseCosts("results/hotpaths-amd64.json", recordedHotPaths)
+	if err != nil {
+		return err
+	}
+	plain := strings.NewReplacer("`", "")
 	d := pageData{
-		Title: r.title(), Plots: r.plots(), Ratios: r.ratios(),
+		HotTitle: plain.Replace(hotTitle),
+		Title:    r.title(), Plots: r.plots(), Ratios: r.ratios(),
 		Top: plotTop, Bottom: plotBottom, Under: plotBottom + 16, Beside: plotLeft - 5, NameRight: ratiosLeft - 10,
+	}
+	for _, row := range hot.hotTable() {
+		for i := range row {
+			row[i] = plain.Replace(row[i])
+		}
+		d.HotPaths = append(d.HotPaths, row)
 	}
 	for i := range r.Rows {
 		row := &r.Rows[i]

@@ -79,10 +79,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 		err = memoryCommand(args, stdout)
 	case "costs":
 		err = costsCommand(args, stdout)
+	case "hotpaths":
+		err = hotPathsCommand(args, stdout)
 	case "child":
 		err = child(args, stdout)
 	default:
-		err = usageError{fmt.Errorf("%q is no command, allowed: compare, keep, render, readme, costs, memory, or flags alone to measure", command)}
+		err = usageError{fmt.Errorf("%q is no command, allowed: compare, keep, render, readme, costs, hotpaths, memory, or flags alone to measure", command)}
 	}
 	var u usageError
 	switch {

@@ -33,6 +33,7 @@ func TestCommandLine(t *testing.T) {
 		"compare one":          "compare has 1 arguments, want the JSON of two runs",
 		"memory -n 0":          "memory has 0 arguments and -n 0",
 		"costs":                "costs has 0 arguments, want the JSON of a run",
+		"hotpaths x":           "hotpaths has 1 arguments, want none",
 		"keep":                 "keep has 0 arguments, want the JSON of a run",
 		"render a b":           "render has 2 arguments",
 		"child calls":          "not what this program tells itself",

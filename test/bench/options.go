@@ -23,6 +23,7 @@ const usage = `Bench measures goverbs beside rdma-core, on the same device, in t
   bench render [flags] JSON  print the table of a run, and write the page and the text
   bench readme [flags] [JSON]  check a run in, and render its figures into test/bench/README.md
   bench costs [flags] JSON  compare the instructions of a run with the recorded ones, or record them
+  bench hotpaths [flags]  the instructions of posting and polling, by function, beside the recorded ones
   bench memory            the memory of objects, on the first device
 
 Rows, each of which -rows can choose:

@@ -59,7 +59,11 @@ func writeReadme(args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, []byte(before+markdown(runs)+after), 0o666)
+	hot, err := readCosts(hotFile(*root, "amd64"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.WriteFile(path, []byte(before+markdown(runs, hot)+after), 0o666)
 }
 
 // shownRuns reads the runs that README.md shows.
@@ -129,8 +133,8 @@ var questions = []question{
 	}},
 }
 
-// markdown renders the tables of some runs.
-func markdown(runs []*Report) string {
+// markdown renders the tables of some runs, and of the record of hot paths if there is one.
+func markdown(runs []*Report, hot *costs) string {
 	var b strings.Builder
 	for _, r := range runs {
 		var of []string
@@ -148,6 +152,9 @@ func markdown(runs []*Report) string {
 	}
 	writeTool(&b, runs)
 	writeScale(&b, runs)
+	if hot != nil {
+		hot.writeHotPaths(&b)
+	}
 	return b.String()
 }
 

@@ -19,8 +19,10 @@ func TestCheckedIn(t *testing.T) {
 	must(t, err)
 	runs, err := shownRuns(root)
 	must(t, err)
-	if block != markdown(runs) {
-		t.Errorf("the figures in %s are not those of %s: go run ./test/bench readme", readmeFile, shownFile)
+	hot, err := readCosts(hotFile(root, "amd64"))
+	must(t, err)
+	if block != markdown(runs, hot) {
+		t.Errorf("the figures in %s are not those of %s and of %s: go run ./test/bench readme", readmeFile, shownFile, hotFile("", "amd64"))
 	}
 	if n := strings.Count(string(b), "\n"); n > 100 {
 		t.Errorf("%s has %d lines, want at most 100", readmeFile, n)

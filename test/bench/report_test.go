@@ -315,7 +315,7 @@ func TestWithCounted(t *testing.T) {
 			t.Errorf("%+v", both)
 		}
 	}
-	if text := markdown([]*Report{clock.with(count)}); !strings.Contains(text, clock.title()+". By instructions: "+count.title()+".\n") {
+	if text := markdown([]*Report{clock.with(count)}, nil); !strings.Contains(text, clock.title()+". By instructions: "+count.title()+".\n") {
 		t.Errorf("the titles are missing in\n%s", text)
 	}
 }

@@ -24,7 +24,7 @@ func testConfig() *config {
 }
 
 // byHand are the suites that run only by name.
-var byHand = []string{"softunit", "hotpaths", "personalities", "walk", "conns", "attacks", "fuzz", "demo-vm", "bench", "benchsiw", "benchsoft", "benchcount", "benchmemory", "golden", "generate"}
+var byHand = []string{"softunit", "personalities", "walk", "conns", "attacks", "fuzz", "demo-vm", "bench", "benchsiw", "benchsoft", "benchmemory", "golden", "generate"}
 
 // TestGroups: make test, make testall and make testlong together run every step that is not run by hand, once.
 func TestGroups(t *testing.T) {

@@ -33,7 +33,7 @@ const generate = `set -e; dir=$(.build/vmrun get -suite sid -update linux-libc-d
 const checkSize = `size=$(stat -c %s "$1"); echo "$1: $size bytes, limit $2"; test $size -lt $2`
 
 // hotpathLimit adds the limit to what go test prints of posting and polling. It is not enforced.
-const hotpathLimit = `go test -run '^$' -bench '^BenchmarkPostPoll$' "$@" ./mmio/rxe ./mmio/mlx5 ./mmio/siw | awk '1
+const hotpathLimit = `go test -run '^$' -bench '^BenchmarkPost(Poll|QPs)$' "$@" ./mmio/rxe ./mmio/mlx5 ./mmio/siw ./uverbs | awk '1
 $1 == "pkg:" { n = split($2, part, "/") }
 $1 ~ /PostPoll\/16-/ { for (i = 3; i <= NF; i++) if ($i == "ns/both")
 	printf "  %s, 16 at a time: post and poll %s ns, limit 25: %s\n", part[n], $(i-1), $(i-1) <= 25 ? "within" : "above" }'`
@@ -125,8 +125,12 @@ func (c *config) hostSuites() []suite {
 			{name: "conformance", needs: []string{"conformance"}, host: shell(checkSize, ".build/"+c.arch+"/conformance", "15000000")},
 		}},
 		{
-			name: "hotpaths", doc: "post and poll on ring memory alone, beside the limit of 25 ns: -- -count 5",
-			steps: []step{{alone: true, shown: true, host: shell(hotpathLimit, "-count", "3")}},
+			name: "hotpaths", doc: "post and poll on ring memory alone: instructions beside the recorded ones, and by function; by the clock beside the limit of 25 ns: hotpaths/clock -- -count 5",
+			steps: []step{
+				{name: "compare", alone: true, shown: true, host: words("go run ./test/bench hotpaths -brief")},
+				{name: "functions", alone: true, shown: true, named: true, host: words("go run ./test/bench hotpaths")},
+				{name: "clock", alone: true, shown: true, named: true, host: shell(hotpathLimit, "-count", "3")},
+			},
 		},
 	}
 }
@@ -186,15 +190,10 @@ func (c *config) taskSuites() []suite {
 			c.side([]string{"-device", "siw", "--append=idle=poll"}, "-cm", "-guest", "-commit", c.version, "-sizes", "2,64,4096,65536")}},
 		{name: "benchsoft", doc: "software devices beside UDP and TCP, on this machine: -- -rounds 9 -json FILE", steps: []step{
 			{alone: true, shown: true, host: words("go run ./test/bench/soft")}}},
-		// Only tests of one side can be counted: the guest has one processor, and two programs that
-		// poll would share it.
-		{name: "benchcount", doc: "the same by instructions executed, which a busy machine does not change", steps: []step{
-			c.side([]string{"-icount", "-cpus", "1"}, "-commit", c.version, "-rounds", "3", "-sizes", "2,64,4096", "-mr", "4096,1048576", "-qps", "100",
-				"-rows", "^(open|call|mr|qps)/|^(read|atomic)-(lat|bw)/.*/wait=poll$")}},
 		{name: "benchmemory", doc: "the memory of a PD, MR, CQ, QP and connection", steps: []step{
 			{flags: []string{"-icount", "-cpus", "1"}, shown: true, programs: []program{{name: "bench", args: []string{"memory"}}}}}},
 		{name: "costs", doc: "instructions, beside the recorded ones; to record them: -suite costs/measure,costs/record", steps: c.costSteps()},
-		{name: "sidebyside", doc: "a short form of bench, and post and poll on a modelled ConnectX by instructions; mlx5-clock: by the clock", steps: c.sideBySide()},
+		{name: "sidebyside", doc: "a short form of bench, and post and poll on a modelled ConnectX by instructions", steps: c.sideBySide()},
 		{name: "golden", doc: "record what rdma-core's programs and rxe do, which unit tests compare with ours", steps: []step{{needs: golden, host: []string{"sh", "test/run/golden.sh", c.kernel, c.arch}}}},
 		{name: "generate", doc: "write the generated files from the kernel's newest headers", steps: []step{{needs: []string{"gcc", "vmrun"}, host: shell(generate)}}},
 	}
@@ -247,16 +246,14 @@ func (c *config) sideBySide() []step {
 	rxe := c.side([]string{"--append=idle=poll"}, append([]string{"-mr", "4096,1048576",
 		"-rows", "^(call|open|connect|mr)/|^(send-lat|write-bw)/size=(2|65536)/wait=poll$"}, rounds...)...)
 	// By two programs, so that it is an error if either has no rows.
-	onModel := func(flags []string, args ...string) step {
-		s := c.side(flags, slices.Concat([]string{"-rows", "^call/"}, args, rounds)...)
-		s.programs = append(s.programs, c.side(nil, slices.Concat([]string{"-rows", "^dc/"}, args, rounds)...).programs...)
-		return s
+	count := func(rows string) step {
+		return c.side([]string{"-icount", "-cpus", "1"}, append([]string{"-rows", rows, "-counted"}, rounds...)...)
 	}
-	clock, count := onModel(nil), onModel([]string{"-icount", "-cpus", "1"}, "-counted")
-	rxe.name, clock.name, count.name = "rxe", "mlx5-clock", "mlx5"
-	clock.device, count.device, clock.named = "mlx5,mode=ib", "mlx5,mode=ib", true
-	count.alone = false // instructions are the same on a busy machine
-	return []step{rxe, count, clock}
+	onModel := count("^call/")
+	onModel.programs = append(onModel.programs, count("^dc/").programs...)
+	rxe.name, onModel.name, onModel.device = "rxe", "mlx5", "mlx5,mode=ib"
+	onModel.alone = false // instructions are the same on a busy machine
+	return []step{rxe, onModel}
 }
 
 // suites returns all suites.
@@ -274,9 +271,9 @@ var groups = map[string][]string{
 		"rxe/bare", "soft/valkey", "unit/valkey", "unit/vmrun", "unit/grpc", "unit/hca", "unit/websocket"},
 	"testall": {"sidebyside/rxe", "mlx5/roce", "mlx5ip", "perf/perftest", "siw/verbs", "race/library", "softrxe/cm", "hosts", "staticcheck", "softrxe/walk", "fabric/switches",
 		"cross/vet-arm64", "softrxe/verbs", "race/suites", "cards/random-ib", "cards/ece", "cards/random-roce", "control/programs", "fabric/diags", "soft/losswrite", "fabric/partitions", "flat",
-		"cards/random-roce-control", "costs", "fabric/cards", "traffic", "sidebyside/mlx5", "fabric/events", "rxe/one", "fabric/ibsim", "cross/build-windows-amd64", "rxe/latest", "abi", "benchonce",
+		"cards/random-roce-control", "costs", "hotpaths", "fabric/cards", "traffic", "fabric/events", "rxe/one", "fabric/ibsim", "cross/build-windows-amd64", "rxe/latest", "abi", "benchonce",
 		"cross/vet-arm64-suites", "cross/vet-arm64-hca", "size"},
-	"testlong": {"cross/build-riscv64", "cross/build-darwin-amd64", "cross/build-darwin-arm64", "cross/vet-darwin", "cross/build-freebsd-amd64", "cross/build-freebsd-arm64", "cross/vet-freebsd", "cross/build-windows-arm64", "cards/small-ib", "cards/vf-ib", "cards/late-roce", "cards/ece-2", "fabric/no-smi", "fabriclong", "perf/dc",
+	"testlong": {"sidebyside/mlx5", "cross/build-riscv64", "cross/build-darwin-amd64", "cross/build-darwin-arm64", "cross/vet-darwin", "cross/build-freebsd-amd64", "cross/build-freebsd-arm64", "cross/vet-freebsd", "cross/build-windows-arm64", "cards/small-ib", "cards/vf-ib", "cards/late-roce", "cards/ece-2", "fabric/no-smi", "fabriclong", "perf/dc",
 		"cross/vet-windows", "race/others", "race/hca", "race/vmrun", "race/pairs", "race/connpairs", "rxe/load", "rxe/write", "soft/strangers", "soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "soft/cmlosswrite", "racevm",
 		"mlx5cm", "vmtest", "control/pyverbs", "control/pyverbs-newest", "control/dpdk", "control/ucx", "control/ucx-ib", "control/ib", "control/ib-hosts", "control/programs-6.12", "mlx5/wq-5.10", "softrxe/exchanges", "softrxe/programs",
 		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket", "valkey", "siw/interop", "program", "kernelbugs", "traced", "containers", "mesh", "exporter"},
