@@ -255,6 +255,24 @@ func TestHotPaths(t *testing.T) {
 	}
 }
 
+// TestHotLine: what posting needs of a QP, up to the queue of mlx5, is in one cache line, as a program with many QPs finds
+// none of it in its caches.
+func TestHotLine(t *testing.T) {
+	const line = 64
+	for range 10 {
+		q := new(QP)
+		first := addrOf(bytesOf(&q.sending)) / line
+		for name, at := range map[string]uint64{
+			"receiving": addrOf(bytesOf(&q.receiving)), "kind": addrOf(bytesOf(&q.kind)), "plain": addrOf(bytesOf(&q.plain)),
+			"state": addrOf(bytesOf(&q.state)), "resets": addrOf(bytesOf(&q.resets)), "mlx5.sq": addrOf(bytesOf(&q.mlx5.sq)),
+		} {
+			if at/line != first {
+				t.Errorf("%s of a QP is at %#x, and the lock of the send side in the line at %#x", name, at, first*line)
+			}
+		}
+	}
+}
+
 // BenchmarkPostQPs posts SENDs of 64 bytes inline to several QPs in turn, their doorbells included. The queues of 1,024
 // QPs, 160 KiB each, do not fit into the caches: what is slower than with 1 QP is the access to memory.
 func BenchmarkPostQPs(b *testing.B) {

@@ -38,24 +38,21 @@ type QP struct {
 	// changing is held while a command changes the state or reads it, until the library has followed. It
 	// comes after closeMu and before the locks of CQs and of the two sides.
 	changing sync.Mutex
-	state    atomic.Uint32 // QPState as last set or seen; to leave or enter QPReset it takes the locks of the sides, too
-	resets   atomic.Uint32 // how often the QP has begun to enter QPReset; also guarded by the locks of the sides
 	port     atomic.Uint32 // the port of the last Modify that set it
 	pkey     atomic.Uint32 // the P_Key index of the last Modify that set it
 	peer     atomic.Pointer[peerInfo]
 	told     atomic.Pointer[ib.GID]  // the GID that Endpoint has returned or Connect uses; nil after Reset
 	first    atomic.Pointer[WCError] // the failure that moved the QP to QPErr
-	bound    atomic.Bool             // this QP has bound a window
-	// ringChecked means that failed has searched the ring for the failure after a flush.
-	ringChecked atomic.Bool
 
-	// The fields that every message needs are adjacent, so that a message touches few cache lines.
+	// The fields that every message needs, up to the driver's send queue, are in one cache line.
 	sending   mmio.Lock // held while sends are posted; a successful Close keeps it
 	receiving mmio.Lock // the same for receives, if the driver needs it
 	kind      driverKind
-	always    SendFlags // flags that every work request has
-	plain     uint16    // a bit for each WROpcode that PostSend can encode without the builder
-	addressed uint16    // a bit for each WROpcode of SENDs, WRITEs and READs, if each request names its peer
+	always    SendFlags     // flags that every work request has
+	plain     uint16        // a bit for each WROpcode that PostSend can encode without the builder
+	addressed uint16        // a bit for each WROpcode of SENDs, WRITEs and READs, if each request names its peer
+	state     atomic.Uint32 // QPState as last set or seen; to leave or enter QPReset it takes the locks of the sides, too
+	resets    atomic.Uint32 // how often the QP has begun to enter QPReset; also guarded by the locks of the sides
 	qpDrivers
 	sqRegion  *mmio.Region
 	rqRegion  *mmio.Region
@@ -68,6 +65,8 @@ type QP struct {
 	// an iWARP connection may not send.
 	awaitFirstRecv atomic.Bool
 	movingToErr    atomic.Bool // Modify is moving the QP to QPErr, or has done so
+	bound          atomic.Bool // this QP has bound a window
+	ringChecked    atomic.Bool // failed has searched the ring for the failure after a flush
 
 	cause     atomic.Pointer[errCause] // why the QP is in state QPErr, if no failed completion says so
 	flushSeen atomic.Bool              // a request was flushed before a cause other than an event was known
