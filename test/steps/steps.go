@@ -152,7 +152,10 @@ func (t *tracer) follow() error {
 			if tid != t.pid {
 				continue
 			}
-			if !status.Exited() || status.ExitStatus() != 0 || t.now != nil {
+			if t.now != nil {
+				return fmt.Errorf("the program ended in region %q", t.now.name)
+			}
+			if !status.Exited() || status.ExitStatus() != 0 {
 				return fmt.Errorf("the program ended with wait status %#x, want exit status 0", uint32(status))
 			}
 			return nil
