@@ -139,6 +139,7 @@ var mayImport = []struct {
 	{"test/hca/vfiouser", nil},
 	{"test/hca", []string{"test/hca", "test/hca/engine", "test/hca/prm", "test/hca/subnet", "test/hca/vfiouser"}},
 	{"test/pairs", nil},
+	{"test/steps", nil},
 	{"test/testenv", nil},
 	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/flow", "uverbs/ib", "uverbs/soft", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rdmacm", "cm/rsocket", "cm/valkey", "test"}},
 	{"tools/vmrun", []string{"tools/vmrun"}},
@@ -165,7 +166,7 @@ func TestImports(t *testing.T) {
 		}
 		allowed := append([]string{f.pkg()}, mayImport[i].imports...)
 		if f.test() {
-			allowed = append(allowed, "test/testenv", "test/pairs")
+			allowed = append(allowed, "test/testenv", "test/pairs", "test/steps")
 		}
 		if f.test() && slices.Contains([]string{"cm", "cm/rdmacm"}, f.pkg()) { // makes the software devices of the rig, and announces services
 			allowed = append(allowed, "uverbs/soft", "test/softrig", "uverbs/umad")

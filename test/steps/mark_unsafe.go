@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The first argument of getppid(2), which has none, at the marks.
+// The first argument of getppid(2), which ignores it, at the marks.
 const (
 	holdMark = 0x676f_0001 + iota // the other threads stop
 	beginMark

@@ -32,8 +32,8 @@ var quiet = []string{"GOMAXPROCS=1", "GOGC=off", "GODEBUG=asyncpreemptoff=1"}
 
 // A Region is what a program executes between a Begin and an End.
 type Region struct {
-	Name      string
-	Functions map[string]float64 // instructions of each request by function, the least of all times
+	Name      string             // Name is the first argument of Begin.
+	Functions map[string]float64 // Functions has the instructions of a request by function.
 }
 
 // Total returns the instructions of a request.
@@ -55,7 +55,7 @@ const most = 10_000_000
 const traceOptions = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_EXITKILL
 
 // Count runs a program with arguments and more variables for the environment, and returns its regions in the
-// order of their first Begin. What an empty region executes is subtracted. A region that is executed several
+// order of their first Begin. The instructions of an empty region are subtracted. A region that is executed several
 // times counts with its least total. The program has to end with status 0.
 func Count(args []string, env ...string) ([]Region, error) {
 	runtime.LockOSThread() // ptrace belongs to a thread
