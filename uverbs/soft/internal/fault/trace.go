@@ -99,27 +99,23 @@ func (r *traced) capturable() bool {
 		from.IsValid() && to.IsValid() && from.Is4() == to.Is4()
 }
 
-// frame returns the packet for the capture. A packet that is sent has no ICRC yet; it gets one, and
-// then the damage of its first copy.
+// frame returns the packet for the capture. A packet that is sent has no ICRC yet, nor has one from a peer that leaves
+// it out; the packet gets one, and then the damage of its first copy.
 func (t *tracer) frame(r *traced, text string) *pcap.Packet {
-	p := &pcap.Packet{
-		Time: r.at, From: r.from, To: r.to, TrafficClass: r.ip.TrafficClass, HopLimit: r.ip.HopLimit, ID: r.id,
-		Direction: pcap.Received, Data: r.data, Comment: text,
-	}
-	if r.dir == Sent {
-		t.sealed = append(t.sealed[:0], r.data...)
-		from := netip.AddrPortFrom(r.from.Addr().Unmap(), r.from.Port())
-		to := netip.AddrPortFrom(r.to.Addr().Unmap(), r.to.Port())
-		wire.SealICRC(from, to, r.id, t.sealed)
-		p.Direction, p.Data = pcap.Sent, t.sealed
-	}
+	t.sealed = append(t.sealed[:0], r.data...)
+	from := netip.AddrPortFrom(r.from.Addr().Unmap(), r.from.Port())
+	to := netip.AddrPortFrom(r.to.Addr().Unmap(), r.to.Port())
+	wire.SealICRC(from, to, r.id, t.sealed)
 	if r.copies > 0 && r.fates[0].corrupt {
-		if r.dir == Received {
-			t.sealed = append(t.sealed[:0], r.data...)
-			p.Data = t.sealed
-		}
 		bit := flip(r.fates[0].bit, len(t.sealed))
 		t.sealed[bit/8] ^= 0x80 >> (bit % 8)
+	}
+	p := &pcap.Packet{
+		Time: r.at, From: r.from, To: r.to, TrafficClass: r.ip.TrafficClass, HopLimit: r.ip.HopLimit, ID: r.id,
+		Direction: pcap.Received, Data: t.sealed, Comment: text,
+	}
+	if r.dir == Sent {
+		p.Direction = pcap.Sent
 	}
 	return p
 }

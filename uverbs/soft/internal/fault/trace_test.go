@@ -116,6 +116,8 @@ func TestCapture(t *testing.T) {
 	r.in(hostB, in[:5], udp.Meta{})                                                                        // too short for a capture
 	r.in(netip.MustParseAddrPort("[fd00::1]:4791"), in, udp.Meta{})                                        // of another family
 	r.in(netip.MustParseAddrPort("[::ffff:10.0.0.2]:4791"), in, udp.Meta{ID: 77, IP: udp.IP{HopLimit: 9}}) // of the same
+	unsealed := packetOf(wire.RC|wire.SendOnly, 4, 5, 8) // of a peer that leaves the ICRC out
+	r.in(hostB, unsealed, udp.Meta{})
 	all := blocks(t, capture.Bytes())
 	if !bytes.Contains(capture.Bytes(), []byte("soft7")) {
 		t.Error("the name of the device is not in the capture")
@@ -127,6 +129,7 @@ func TestCapture(t *testing.T) {
 	}{
 		{1, true, "lost (rule 0, packet 0)"}, {2, false, "corrupted in bit"}, {3, true, "duplicated: passed; passed"},
 		{4, true, "passed"}, {2, false, "corrupted in bit"}, {2, false, "dropped"},
+		{4, true, "passed"},
 	}
 	if len(all) != 2+len(want) {
 		t.Fatalf("%d blocks, want %d", len(all), 2+len(want))

@@ -40,8 +40,8 @@ type Meta struct {
 	To netip.AddrPort
 }
 
-// Handler handles a received packet, from BTH to ICRC. The ICRC is right. The memory of the packet is
-// used again when the handler has returned. Addresses have no zone.
+// Handler handles a received packet, from BTH to ICRC. The ICRC is right, or a peer has left it out, see peers.go. The
+// memory of the packet is used again when the handler has returned. Addresses have no zone.
 type Handler func(from netip.AddrPort, packet []byte, meta Meta)
 
 // Done ends a batch of packets, and reports whether another one is wanted. If it is nil, none is.
