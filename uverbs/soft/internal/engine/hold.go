@@ -86,20 +86,17 @@ func (w *worker) mayWait() bool {
 	return true
 }
 
-// takeHeld puts the acknowledgements that wait behind the packets of the worker, if they have the same source.
-func (w *worker) takeHeld() {
+// takeHeld puts the acknowledgements that wait behind the packets of the worker, if they have the same source. It
+// returns their worker, which the caller flushes and releases when it has sent its packets, or nil.
+func (w *worker) takeHeld() *worker {
 	d := w.netSource.device
 	if d.held.worker.Load() == nil {
-		return
+		return nil
 	}
 	h := d.held.worker.Swap(nil)
-	if h == nil {
-		return
-	}
-	if h.netSource.src == w.netSource.src && w.net.Append(&h.net) {
+	if h != nil && h.netSource.src == w.netSource.src && w.net.Append(&h.net) {
 		h.net.Reset()
 		h.netSource = nil
 	}
-	h.flush()
-	h.release()
+	return h
 }

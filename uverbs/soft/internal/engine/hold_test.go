@@ -83,6 +83,27 @@ func TestHold(t *testing.T) {
 	}
 }
 
+// TestHoldUnsent: an acknowledgement that goes behind an answer counts as sent when the network has it, so that Close of
+// its QP waits for that.
+func TestHoldUnsent(t *testing.T) {
+	r := newHoldRig(t)
+	r.waits(1, true)
+	acknowledgements := 0
+	r.net.tap = func(_, _ netip.Addr, b []byte) bool {
+		if u := r.b.qp.resp.unsent; wire.Opcode(b[0]) == wire.Acknowledge {
+			if acknowledgements++; u.by.n.Load() != u.n {
+				t.Error("the acknowledgement counts as sent while it is on its way to the network")
+			}
+		}
+		return true
+	}
+	r.a.recv(11, r.a.sge(0, 8))
+	r.b.post(signaled(21, ring.OpSend, r.b.sge(0, 8)))
+	if u := r.b.qp.resp.unsent; acknowledgements != 1 || u.by.n.Load() == u.n {
+		t.Errorf("%d acknowledgements were sent; the last one waits to be sent: %v", acknowledgements, u.by.n.Load() == u.n)
+	}
+}
+
 // TestHoldEnds: what ends the waiting of an acknowledgement, which then goes alone. The next ones do not wait.
 func TestHoldEnds(t *testing.T) {
 	for name, end := range map[string]func(*holdRig){

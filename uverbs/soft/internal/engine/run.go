@@ -322,9 +322,13 @@ func (w *worker) reserveNetwork(way *path, n int) []byte {
 func (w *worker) flushNetwork() {
 	if w.net.Len() > 0 {
 		w.responseRound++
-		w.takeHeld()
+		h := w.takeHeld()
 		w.netSource.device.config.Network.Send(w.netSource.src, &w.net)
 		w.net.Reset()
+		if h != nil { // not before: Close of a QP waits for its acknowledgement
+			h.flush()
+			h.release()
+		}
 	}
 	w.netSource = nil
 }
