@@ -116,7 +116,7 @@ func TestCapture(t *testing.T) {
 	r.in(hostB, in[:5], udp.Meta{})                                                                        // too short for a capture
 	r.in(netip.MustParseAddrPort("[fd00::1]:4791"), in, udp.Meta{})                                        // of another family
 	r.in(netip.MustParseAddrPort("[::ffff:10.0.0.2]:4791"), in, udp.Meta{ID: 77, IP: udp.IP{HopLimit: 9}}) // of the same
-	unsealed := packetOf(wire.RC|wire.SendOnly, 4, 5, 8) // of a peer that leaves the ICRC out
+	unsealed := packetOf(wire.RC|wire.SendOnly, 4, 5, 8)                                                   // of a peer that leaves the ICRC out
 	r.in(hostB, unsealed, udp.Meta{})
 	all := blocks(t, capture.Bytes())
 	if !bytes.Contains(capture.Bytes(), []byte("soft7")) {
