@@ -93,11 +93,12 @@ func (q *QP) localGID(port uint8, attr PortAttr, peer ib.GID, told *ib.GID) (GID
 		}
 	}
 	unknown := peer.IsZero() && told == nil
-	last := &q.dev.ports.own[port]
-	if c := last.Load(); unknown && index == nil && c.current(q.dev) {
-		return c.value, nil
+	if unknown && index == nil {
+		if e, ok := q.dev.ownGID(port); ok {
+			return e, nil
+		}
 	}
-	chosen := newCached[GIDEntry](q.dev)
+	chosen := newCached[ownGID](q.dev)
 	table, err := q.dev.currentGIDs(port)
 	if err != nil {
 		return GIDEntry{}, err
@@ -116,8 +117,8 @@ func (q *QP) localGID(port uint8, attr PortAttr, peer ib.GID, told *ib.GID) (GID
 		return GIDEntry{}, argErr("Connect", "GID", "chosen by the library", "a used entry, but the GID table of port %d of %s is empty", port, q.dev.Name())
 	}
 	if unknown { // the host's addresses, which ChooseGID reads, cost more than the creation of a QP
-		chosen.value = e
-		last.Store(chosen)
+		chosen.value = ownGID{e, time.Duration(chosen.asked.Load())}
+		q.dev.ports.own[port].Store(chosen)
 	}
 	if attr.LinkLayer == ib.LinkLayerEthernet && !peer.IsZero() && peer.Addr().Is4() != e.GID.Addr().Is4() {
 		return GIDEntry{}, argErr("Connect", "remote GID", peer.Addr(), "an address of the family of a local GID; they are %s", gidList(table))

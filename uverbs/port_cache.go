@@ -17,7 +17,7 @@ type portCache struct {
 	events atomic.Uint64                           // the number of events about ports that WaitEvent has read
 	ports  [256]atomic.Pointer[cached[PortAttr]]   // by port number
 	gids   atomic.Pointer[cached[[]GIDEntry]]      // of all ports
-	own    [256]atomic.Pointer[cached[GIDEntry]]   // the last choice for an unknown peer by port number
+	own    [256]atomic.Pointer[cached[ownGID]]     // the last choice for an unknown peer by port number
 	pkeys  [256]atomic.Pointer[cached[chosenPKey]] // the last choice by port number
 }
 
@@ -59,6 +59,25 @@ func newCached[T any](d *Device) *cached[T] {
 	c := &cached[T]{events: d.ports.events.Load()}
 	c.asked.Store(int64(time.Since(started)))
 	return c
+}
+
+// ownGID is the choice of a GID for an unknown peer. It depends on the host's network interfaces too. No event says when
+// one of several goes down, such as a VLAN's, so a choice serves for maxOwnAge.
+type ownGID struct {
+	GIDEntry
+	chosen time.Duration // since started
+}
+
+// maxOwnAge is short for those who change network interfaces, and long for those who make many connections.
+const maxOwnAge = time.Second
+
+// ownGID returns the last choice of a GID for an unknown peer, unless it has to be made again.
+func (d *Device) ownGID(port uint8) (e GIDEntry, ok bool) {
+	c := d.ports.own[port].Load()
+	if !c.current(d) || time.Since(started)-c.value.chosen >= maxOwnAge {
+		return GIDEntry{}, false
+	}
+	return c.value.GIDEntry, true
 }
 
 // facts returns the attributes of a port. The caller may use only those that do not change.
