@@ -93,12 +93,10 @@ func (q *QP) localGID(port uint8, attr PortAttr, peer ib.GID, told *ib.GID) (GID
 		}
 	}
 	unknown := peer.IsZero() && told == nil
-	if unknown && index == nil {
-		if e, ok := q.dev.ownGID(port); ok {
-			return e, nil
-		}
+	if c := q.dev.ports.own[port].Load(); unknown && index == nil && c.current(q.dev) && time.Since(started)-c.made < maxChoiceAge {
+		return c.value, nil
 	}
-	chosen := newCached[ownGID](q.dev)
+	chosen := newCached[GIDEntry](q.dev)
 	table, err := q.dev.currentGIDs(port)
 	if err != nil {
 		return GIDEntry{}, err
@@ -117,7 +115,7 @@ func (q *QP) localGID(port uint8, attr PortAttr, peer ib.GID, told *ib.GID) (GID
 		return GIDEntry{}, argErr("Connect", "GID", "chosen by the library", "a used entry, but the GID table of port %d of %s is empty", port, q.dev.Name())
 	}
 	if unknown { // the host's addresses, which ChooseGID reads, cost more than the creation of a QP
-		chosen.value = ownGID{e, time.Duration(chosen.asked.Load())}
+		chosen.value = e
 		q.dev.ports.own[port].Store(chosen)
 	}
 	if attr.LinkLayer == ib.LinkLayerEthernet && !peer.IsZero() && peer.Addr().Is4() != e.GID.Addr().Is4() {

@@ -12,28 +12,28 @@ import (
 //   - recentPort: all attributes, from a result that is younger than maxAge;
 //   - currentPort, currentGIDs and the choices of a GID and a P_Key: all but the MTU, also from an older
 //     result if no event about a port has come since. Linux raises an event when the state, the LID, the
-//     GID table or the P_Key table of a port changes, but not when the MTU does.
+//     GID table or the P_Key table of a port changes, but not when the MTU does, nor when one of several
+//     network interfaces goes down, such as a VLAN's: a choice of a GID serves for maxChoiceAge.
 type portCache struct {
 	events atomic.Uint64                           // the number of events about ports that WaitEvent has read
 	ports  [256]atomic.Pointer[cached[PortAttr]]   // by port number
 	gids   atomic.Pointer[cached[[]GIDEntry]]      // of all ports
-	own    [256]atomic.Pointer[cached[ownGID]]     // the last choice for an unknown peer by port number
+	own    [256]atomic.Pointer[cached[GIDEntry]]   // the last choice for an unknown peer by port number
 	pkeys  [256]atomic.Pointer[cached[chosenPKey]] // the last choice by port number
 }
 
 // cached is a result of a query.
 type cached[T any] struct {
 	value  T
-	events uint64       // portCache.events before the query
-	asked  atomic.Int64 // time of the query, or of the last check for events; in nanoseconds since started
+	events uint64        // portCache.events before the query
+	made   time.Duration // time of the query since started
+	asked  atomic.Int64  // the same, or that of the last check for events; in nanoseconds
 }
 
-// started is the time that cached.asked counts from.
-var started = time.Now()
+var started = time.Now() // what the times of cached count from
 
-// maxAge is the age up to which a result is used without a check. A caller that queries now could
-// miss a change of the next millisecond as well.
-const maxAge = time.Millisecond
+// Up to maxAge a result needs no check: a query could miss a change of the next millisecond, too.
+const maxAge, maxChoiceAge = time.Millisecond, time.Second
 
 // recent reports whether the result is younger than maxAge.
 func (c *cached[T]) recent() bool {
@@ -56,28 +56,9 @@ func (c *cached[T]) current(d *Device) bool {
 
 // newCached returns a cached without its value, for a query that begins now.
 func newCached[T any](d *Device) *cached[T] {
-	c := &cached[T]{events: d.ports.events.Load()}
-	c.asked.Store(int64(time.Since(started)))
+	c := &cached[T]{events: d.ports.events.Load(), made: time.Since(started)}
+	c.asked.Store(int64(c.made))
 	return c
-}
-
-// ownGID is the choice of a GID for an unknown peer. It depends on the host's network interfaces too. No event says when
-// one of several goes down, such as a VLAN's, so a choice serves for maxOwnAge.
-type ownGID struct {
-	GIDEntry
-	chosen time.Duration // since started
-}
-
-// maxOwnAge is short for those who change network interfaces, and long for those who make many connections.
-const maxOwnAge = time.Second
-
-// ownGID returns the last choice of a GID for an unknown peer, unless it has to be made again.
-func (d *Device) ownGID(port uint8) (e GIDEntry, ok bool) {
-	c := d.ports.own[port].Load()
-	if !c.current(d) || time.Since(started)-c.value.chosen >= maxOwnAge {
-		return GIDEntry{}, false
-	}
-	return c.value.GIDEntry, true
 }
 
 // facts returns the attributes of a port. The caller may use only those that do not change.

@@ -75,8 +75,8 @@ func TestGIDChoiceKept(t *testing.T) {
 	f := connectable(t, QPOptions{})
 	real := value(f.qp.Endpoint())(t).GID
 	kept := gid(t, "10.9.9.9")
-	c := newCached[ownGID](f.dev)
-	c.value = ownGID{GIDEntry{Port: 1, GID: kept}, time.Since(started) + time.Hour}
+	c := newCached[GIDEntry](f.dev)
+	c.value, c.made = GIDEntry{Port: 1, GID: kept}, c.made+time.Hour
 	endpoint := func(what string, want ib.GID) {
 		t.Helper()
 		f.dev.age()
@@ -95,9 +95,9 @@ func TestGIDChoiceKept(t *testing.T) {
 	if got := value(f.qp.EndpointFor(Endpoint{GID: gid(t, "10.1.0.2")}))(t).GID; got != real {
 		t.Errorf("a known peer: the GID is %s, want %s", got.Addr(), real.Addr())
 	}
-	c.value.chosen = time.Since(started) - maxOwnAge
+	c.made -= time.Hour + maxChoiceAge
 	endpoint("the choice is old", real)
-	c.value.chosen += time.Hour
+	c.made += time.Hour
 	f.dev.ports.own[1].Store(c)
 	f.raiseAsync(t, EventGIDChange, 1)
 	endpoint("an unread event", real)
@@ -106,7 +106,7 @@ func TestGIDChoiceKept(t *testing.T) {
 	endpoint("an event that was read since", real)
 	f.dev.age()
 	before := f.dev.ports.own[1].Load()
-	before.value.chosen += time.Hour
+	before.made += time.Hour
 	endpoint("nothing has happened since", real)
 	if f.dev.ports.own[1].Load() != before {
 		t.Error("the choice was made again")

@@ -8,8 +8,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
 
-// A packet between two loopback addresses never leaves the memory of the kernel. What damages it there on purpose, as
-// netem can, has the kernel make a checksum of UDP first and check it afterwards. Making the ICRC and checking it takes
+// A packet between two loopback addresses never leaves the memory of the kernel. If it is damaged there on purpose, as
+// netem can, the kernel makes a checksum of UDP first and checks it afterwards. Making the ICRC and checking it takes
 // a quarter of the processor time of a large message. So two sockets with loopback addresses agree to leave it out:
 //
 //   - A socket marks all packets to a loopback address with bitTakesUnsealed. Reserved bits are ignored by others.
@@ -17,7 +17,7 @@ import (
 //     and bitUnsealed.
 //   - From a loopback address it takes these. From elsewhere the mark means nothing, and the ICRC is checked.
 //
-// A peer that has ended may be replaced by one that knows nothing of this. So a packet without bitTakesUnsealed ends
+// A peer that has ended may be replaced by one without support for this. So a packet without bitTakesUnsealed ends
 // the agreement, and without any packet from the peer it ends after trustedPackets.
 
 // Bits of byte 4 of a BTH that are reserved, and that the ICRC does not count.
