@@ -218,7 +218,7 @@ func TestWindowAttended(t *testing.T) {
 func TestWindowLateWant(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
 	attendAfter(t, time.Hour)
-	l := newListener(t, ListenOptions{})
+	l := newListener(t, ListenOptions{ConnOptions: ConnOptions{KeepAlive: 100 * time.Millisecond}}) // the server looks then
 	ctx := within(t)
 	client, server := connect(t, l, DialOptions{})
 	growNow(server)
