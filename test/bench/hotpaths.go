@@ -104,7 +104,7 @@ func hotRegions(root string) ([]steps.Region, error) {
 	defer os.RemoveAll(dir)
 	program := filepath.Join(dir, "uverbs.test")
 	build := exec.Command("go", "test", "-c", "-buildmode=exe", "-o", program, "./uverbs")
-	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0", "GOAMD64=v1")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%s: %w\n%s", build, err, out)
 	}

@@ -4,6 +4,10 @@ package steps
 
 import "golang.org/x/sys/unix"
 
+// anyProcessor is for GODEBUG: the runtime copies, clears and compares memory without instructions that some
+// processors do not have, as in AVX.
+const anyProcessor = "cpu.all=off"
+
 // callSize is the size of the instruction of a system call, SYSCALL.
 const callSize = 2
 

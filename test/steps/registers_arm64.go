@@ -4,6 +4,10 @@ package steps
 
 import "golang.org/x/sys/unix"
 
+// anyProcessor is for GODEBUG: the runtime may use what some processors have, since most needs the atomic
+// instructions among it.
+const anyProcessor = ""
+
 // callSize is the size of the instruction of a system call, SVC.
 const callSize = 4
 

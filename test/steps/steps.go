@@ -21,14 +21,16 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // quiet are variables of the environment with which a Go program neither collects garbage nor interrupts a
-// goroutine nor starts another thread between the marks.
-var quiet = []string{"GOMAXPROCS=1", "GOGC=off", "GODEBUG=asyncpreemptoff=1"}
+// goroutine nor starts another thread between the marks, and executes the same on all processors.
+var quiet = []string{"GOMAXPROCS=1", "GOGC=off", "GODEBUG=asyncpreemptoff=1," + anyProcessor}
 
 // A Region is what a program executes between a Begin and an End.
 type Region struct {
@@ -54,6 +56,9 @@ const most = 10_000_000
 // program with its tracer.
 const traceOptions = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_EXITKILL
 
+// patience is how long a program may take. One that waits in a region for a thread that is held never ends.
+var patience = 5 * time.Minute
+
 // Count runs a program with arguments and more variables for the environment, and returns its regions in the
 // order of their first Begin. The instructions of an empty region are subtracted. A region that is executed several
 // times counts with its least total. The program has to end with status 0.
@@ -75,7 +80,16 @@ func Count(args []string, env ...string) ([]Region, error) {
 	}
 	t := &tracer{pid: cmd.Process.Pid, threads: map[int]bool{cmd.Process.Pid: true}}
 	cmd.Process.Release()
+	var late atomic.Bool
+	watchdog := time.AfterFunc(patience, func() {
+		late.Store(true)
+		unix.Kill(t.pid, unix.SIGKILL)
+	})
+	defer watchdog.Stop()
 	if err := t.follow(); err != nil {
+		if late.Load() {
+			err = fmt.Errorf("it was killed after %v: %w", patience, err)
+		}
 		unix.Kill(t.pid, unix.SIGKILL)
 		for err := error(nil); !errors.Is(err, unix.ECHILD); { // its threads end
 			_, err = unix.Wait4(-1, nil, unix.WALL|unix.WNOTHREAD, nil)
