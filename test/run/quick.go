@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,41 +35,46 @@ const rules = "go test -skip ^(TestBarrierInstructions|TestStart)$ ./test/source
 // quick checks what has changed since the branch main: the form of the files, go vet, and the tests of the packages
 // and, as far as the time allows, of those that import them.
 func (c *config) quick(ctx context.Context, out io.Writer, dry bool) (code int, err error) {
-	files, err := changedFiles(c.root)
+	files, since, err := changedFiles(c.root)
 	if err != nil {
-		return 1, err
+		return 1, fmt.Errorf("quick compares with what git has: %w", err)
 	}
 	packages, err := c.listPackages()
 	if err != nil {
 		return 1, err
 	}
-	p := c.quickPlan(files, packages)
+	p, changed := c.quickPlan(files, packages)
 	if dry {
 		p.print(out)
 		return 0, nil
 	}
+	fmt.Fprintf(out, "changed since %s: %d files, of %d packages\n", since, len(files), changed)
 	return pick(c.run(ctx, out, p), 0, 1), nil
 }
 
 // changedFiles returns the files that differ from where the branch was made, or from the last commit if there is no
-// branch main, and the new ones.
-func changedFiles(root string) ([]string, error) {
+// branch main, and the new ones. It names what they differ from.
+func changedFiles(root string) (files []string, since string, err error) {
 	git := func(args ...string) (string, error) {
 		cmd := exec.Command("git", args...)
 		cmd.Dir = root
 		text, err := cmd.Output()
+		if e, ok := errors.AsType[*exec.ExitError](err); ok {
+			err = fmt.Errorf("git %s: %w: %s", args[0], err, bytes.TrimSpace(e.Stderr))
+		}
 		return strings.TrimSpace(string(text)), err
 	}
-	base := "HEAD"
+	base, since := "HEAD", "the last commit, as there is no branch main"
 	for _, branch := range []string{"main", "origin/main"} {
 		if b, err := git("merge-base", "HEAD", branch); err == nil {
-			base = b
+			base, since = b, "the last commit that the branch "+branch+" has too"
 			break
 		}
 	}
-	changed, err := git("diff", "--name-only", "--no-renames", base)
-	fresh, err2 := git("ls-files", "--others", "--exclude-standard")
-	return strings.Fields(changed + "\n" + fresh), errors.Join(err, err2)
+	changed, err := git("diff", "--name-only", "--no-renames", "-z", base)
+	fresh, err2 := git("ls-files", "--others", "--exclude-standard", "-z")
+	files = strings.FieldsFunc(changed+"\x00"+fresh, func(r rune) bool { return r == 0 })
+	return files, since, cmp.Or(err, err2)
 }
 
 // pkg is a package of one of the modules.
@@ -156,10 +163,10 @@ func affected(files []string, packages []*pkg) (changed, importers []*pkg) {
 	return changed, importers
 }
 
-// quickPlan plans what quick does.
-func (c *config) quickPlan(files []string, packages []*pkg) *plan {
+// quickPlan plans what quick does, and counts the packages that have changed.
+func (c *config) quickPlan(files []string, packages []*pkg) (p *plan, packagesChanged int) {
 	changed, importers := affected(files, packages)
-	p := new(plan)
+	p = new(plan)
 	add := func(name string, s step) {
 		s.name = name
 		p.steps = append(p.steps, planned{suite: "quick", name: "quick/" + name, step: &s, command: c.command(&s)})
@@ -199,5 +206,5 @@ func (c *config) quickPlan(files []string, packages []*pkg) *plan {
 	for _, pk := range importers {
 		test(pk, true)
 	}
-	return p
+	return p, len(changed)
 }

@@ -51,7 +51,7 @@ func TestQuickPlan(t *testing.T) {
 	c.root = root
 	packages, err := c.listPackages()
 	must(t, err)
-	p := c.quickPlan([]string{"uverbs/qp.go", "test/suites/conformance/qp_test.go"}, packages)
+	p, changed := c.quickPlan([]string{"uverbs/qp.go", "test/suites/conformance/qp_test.go"}, packages)
 	var names []string
 	for _, s := range p.steps {
 		names = append(names, strings.TrimPrefix(s.name, "quick/")+pick(s.step.ifTime, "?", ""))
@@ -60,30 +60,50 @@ func TestQuickPlan(t *testing.T) {
 	if len(names) < 20 || !slices.Equal(names[:len(want)], want) || slices.Contains(names, "tools/verbs?") {
 		t.Errorf("the steps are %q, want first %q", names, want)
 	}
+	if changed != 2 {
+		t.Errorf("%d packages have changed, want 2", changed)
+	}
 	if line := p.steps[5].command.String(); line != "cd test/suites && GOVERBS_BRIEF=1 GOVERBS_WALK=1s go test -json -vet=off ./conformance" {
 		t.Error(line)
 	}
 }
 
-// TestChangedFiles: files that a branch, or nobody yet, has changed or made.
+// TestChangedFiles: files that a branch, or nobody yet, has changed or made, since the branch main here or there. Without
+// one, those that are not committed; without a checkout, an error.
 func TestChangedFiles(t *testing.T) {
 	dir := t.TempDir()
-	script := `set -e; export HOME=$PWD GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
-git init -q -b main; echo x > same; echo x > old; echo x > gone; git add .; git commit -qm one
+	run := func(script string) {
+		cmd := exec.Command("sh", "-ec", script)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "HOME="+dir, "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", script, err, out)
+		}
+	}
+	if files, _, err := changedFiles(dir); err == nil || !strings.Contains(err.Error(), "git") {
+		t.Errorf("without a checkout: %q, %v", files, err)
+	}
+	run(`git init -q -b main; echo x > same; echo x > old; echo x > gone; git add .; git commit -qm one
 git checkout -q -b topic; echo y > mine; git add .; git commit -qm two
 git checkout -q main; echo z > theirs; git add .; git commit -qm three; git checkout -q topic
-echo y > old; rm gone; echo y > new`
-	cmd := exec.Command("sh", "-c", script)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	files, err := changedFiles(dir)
-	must(t, err)
-	slices.Sort(files)
-	if want := []string{"gone", "mine", "new", "old"}; !slices.Equal(files, want) {
-		t.Errorf("%q have changed, want %q", files, want)
+echo y > old; rm gone; echo y > 'new é'`)
+	all := []string{"gone", "mine", "new é", "old"}
+	for _, c := range []struct {
+		change, since string
+		want          []string
+	}{
+		{"true", "the last commit that the branch main has too", all},
+		{"git checkout -q --detach", "the last commit that the branch main has too", all},
+		{"git update-ref refs/remotes/origin/main main; git branch -qD main", "the last commit that the branch origin/main has too", all},
+		{"git update-ref -d refs/remotes/origin/main", "the last commit, as there is no branch main", []string{"gone", "new é", "old"}},
+	} {
+		run(c.change)
+		files, since, err := changedFiles(dir)
+		must(t, err)
+		slices.Sort(files)
+		if !slices.Equal(files, c.want) || since != c.since {
+			t.Errorf("%s: %q have changed since %s, want %q since %s", c.change, files, since, c.want, c.since)
+		}
 	}
 }
 
