@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -48,6 +49,81 @@ func TestGroups(t *testing.T) {
 				t.Errorf("%s is %d times in the groups, want %d", st.full(s.name), n, want)
 			}
 		}
+	}
+}
+
+// TestVet: the check vets every module, since no step that runs tests does.
+func TestVet(t *testing.T) {
+	mods, err := filepath.Glob("../../*/*/go.mod")
+	must(t, err)
+	var vetted []string
+	for _, s := range testConfig().suites() {
+		for _, st := range s.steps {
+			if s.name == "check" && slices.Equal(st.host, words("go vet ./...")) {
+				vetted = append(vetted, st.dir)
+			}
+		}
+	}
+	want := []string{""}
+	for _, m := range mods {
+		if dir, _ := filepath.Rel("../..", filepath.Dir(m)); dir != "test/runsc" { // which has no package
+			want = append(want, filepath.ToSlash(dir))
+		}
+	}
+	slices.Sort(vetted)
+	if !slices.Equal(vetted, want) {
+		t.Errorf("vetted are %q, the modules are %q", vetted, want)
+	}
+	if !slices.Contains(groups["test"], "check") {
+		t.Error("make test has no check")
+	}
+}
+
+// TestBrief: a test that makes less load in a brief run calls Brief itself, and makes all of its load in another step.
+func TestBrief(t *testing.T) {
+	c := testConfig()
+	p, err := c.plan([]string{"test", "testall", "testlong"})
+	must(t, err)
+	whole, brief := map[string][]string{}, map[string]bool{} // patterns of tests by package; packages with brief runs
+	for _, s := range p.steps {
+		add := func(dir, run string) {
+			if slices.Contains(s.step.env, testenv.BriefEnv+"=1") {
+				brief[dir] = true
+			} else if s.step.device == "" && s.step.host == nil { // on the kernel's rxe
+				whole[dir] = append(whole[dir], run)
+			}
+		}
+		for _, prog := range s.step.programs {
+			add(testPackages[strings.TrimSuffix(prog.name, ".test")], prog.run)
+		}
+		for i, word := range s.step.host {
+			if strings.HasPrefix(word, "./") && !slices.Contains(s.step.host[:i], "-run") {
+				add(path.Join(s.step.dir, word), "")
+			}
+		}
+	}
+	found := 0
+	for _, dir := range []string{"uverbs", "uverbs/soft", "cm", "cm/*", "test/suites/*"} {
+		files, err := filepath.Glob(filepath.Join("../..", dir, "*.go"))
+		must(t, err)
+		for _, file := range files {
+			src, err := os.ReadFile(file)
+			must(t, err)
+			dir, _ := filepath.Rel("../..", filepath.Dir(file))
+			for _, f := range strings.Split(string(src), "\nfunc ")[1:] {
+				if !strings.Contains(f, "testenv.Brief()") || !brief[filepath.ToSlash(dir)] {
+					continue
+				}
+				found++
+				name, _, _ := strings.Cut(f, "(")
+				if !slices.ContainsFunc(whole[filepath.ToSlash(dir)], func(run string) bool { return regexp.MustCompile(run).MatchString(name) }) {
+					t.Errorf("%s of %s makes all of its load in no step", name, dir)
+				}
+			}
+		}
+	}
+	if found < 10 {
+		t.Errorf("%d functions of packages with brief runs call Brief, want 10 at least", found)
 	}
 }
 
