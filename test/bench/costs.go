@@ -87,7 +87,7 @@ func costsCommand(args []string, stdout io.Writer) error {
 	f := flag.NewFlagSet("costs", flag.ContinueOnError)
 	root := f.String("root", ".", "the `directory` of the checkout")
 	record := f.Bool("record", false, "make the run the record")
-	r, err := one(f, args, "bench costs [flags] JSON: compares the instructions of a run in a guest of vmrun -icount with the recorded ones, and warns of each row that has more than 3 % more\n", stdout)
+	r, err := one(f, args, "bench costs [flags] JSON: compares the instructions of a run in a guest of vmrun -icount with the recorded ones.\nIt warns of each row with more than 3 % more, and fails if there are over 100 % more, or if a row is missing.\n", stdout)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"debug/gosym"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"runtime"
@@ -59,6 +60,9 @@ const traceOptions = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | uni
 // patience is how long a program may take. One that waits in a region for a thread that is held never ends.
 var patience = 5 * time.Minute
 
+// mostOutput is how many bytes of a program's output are in an error.
+const mostOutput = 1 << 20
+
 // Count runs a program with arguments and more variables for the environment, and returns its regions in the
 // order of their first Begin. The instructions of an empty region are subtracted. A region that is executed several
 // times counts with its least total. The program has to end with status 0.
@@ -69,8 +73,8 @@ func Count(args []string, env ...string) ([]Region, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer os.Remove(output.Name())
 	defer output.Close()
+	os.Remove(output.Name()) // now, so that nothing is left of it after an interrupt
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = output, output
 	cmd.Env = slices.Concat(os.Environ(), quiet, env)
@@ -94,7 +98,7 @@ func Count(args []string, env ...string) ([]Region, error) {
 		for err := error(nil); !errors.Is(err, unix.ECHILD); { // its threads end
 			_, err = unix.Wait4(-1, nil, unix.WALL|unix.WNOTHREAD, nil)
 		}
-		text, _ := os.ReadFile(output.Name())
+		text, _ := io.ReadAll(io.NewSectionReader(output, 0, mostOutput))
 		return nil, fmt.Errorf("count the instructions of %s: %w\n%s", args[0], refused(err), text)
 	}
 	return t.regions(args[0])

@@ -60,6 +60,7 @@ func child(mode string) int {
 	End()
 	switch mode {
 	case "exit":
+		fmt.Println("the reason")
 		return 3
 	case "nested":
 		Begin("one", 1)
@@ -147,7 +148,7 @@ func TestCountAnyProcessor(t *testing.T) {
 
 // TestCountErrors: the status of the program, and a region without an end.
 func TestCountErrors(t *testing.T) {
-	for mode, want := range map[string]string{"exit": "wait status 0x300, want exit status 0", "nested": `a region begins in region "one"`, "endless": `the program ended in region "three"`} {
+	for mode, want := range map[string]string{"exit": "wait status 0x300, want exit status 0\nthe reason", "nested": `a region begins in region "one"`, "endless": `the program ended in region "three"`} {
 		if regions, err := count(t, mode); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, %v, want %q", mode, regions, err, want)
 		}
