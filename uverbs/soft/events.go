@@ -28,14 +28,18 @@ type event struct {
 }
 
 // eventFile is an event channel: a completion channel or a file of asynchronous events. It is a queue in
-// memory and takes no file descriptor, so that an event takes no system call, and many channels no
-// descriptors.
+// memory, so that an event takes no system call, and many channels no descriptors. Where events come often from the
+// network, it has a waker, see there.
 type eventFile struct {
 	number uint32 // in commands
 	kind   uint16 // UVERBS_OBJECT_COMP_CHANNEL or UVERBS_OBJECT_ASYNC_EVENT
+	net    bool   // events come from the network, too
 
 	mu       sync.Mutex
 	changed  sync.Cond          // of mu: for reads that wait
+	waker    *waker             // guarded by mu: for reads that wait in the netpoller; nil: there is none
+	parked   bool               // guarded by mu: a read waits there
+	short    int                // guarded by mu: waits in a row that were short
 	unread   []event            // guarded by mu: from index first on
 	first    int                // guarded by mu
 	buf      abi.AsyncEventDesc // guarded by mu: the event that is being read
@@ -88,7 +92,11 @@ func (f *eventFile) deliver(e event) {
 		f.dropRead()
 	}
 	f.unread = append(f.unread, e)
-	f.changed.Signal()
+	if f.parked {
+		f.wakeParked()
+	} else {
+		f.changed.Signal()
+	}
 }
 
 // Read implements [kernel.EventFile].
@@ -106,8 +114,41 @@ func (f *eventFile) Read(b []byte) (int, error) {
 		case f.ended:
 			return 0, io.EOF
 		}
+		f.wait()
+	}
+}
+
+// wait waits until something has changed. The caller holds mu.
+func (f *eventFile) wait() {
+	if f.short >= manyShort && f.waker == nil {
+		f.waker = newWaker()
+	}
+	begin := time.Now()
+	if w := f.waker; f.short >= manyShort && w != nil && !f.parked {
+		f.parked = true
+		f.mu.Unlock()
+		w.wait()
+		f.mu.Lock()
+	} else {
 		f.changed.Wait()
 	}
+	if f.short++; !f.net || f.kind != abi.UVERBS_OBJECT_COMP_CHANNEL || time.Since(begin) >= shortWait {
+		f.short = 0
+	}
+}
+
+// wakeParked wakes the read that waits in the netpoller. The caller holds mu.
+func (f *eventFile) wakeParked() {
+	if f.parked {
+		f.parked = false
+		f.waker.wake()
+	}
+}
+
+// wakeAll wakes all reads. The caller holds mu.
+func (f *eventFile) wakeAll() {
+	f.wakeParked()
+	f.changed.Broadcast()
 }
 
 // take takes the first event that is unread, and returns its bytes. The caller holds mu.
@@ -134,7 +175,7 @@ func (f *eventFile) SetReadDeadline(t time.Time) error {
 		return &os.PathError{Op: "set deadline", Path: f.name, Err: os.ErrClosed}
 	}
 	f.deadline = t
-	f.changed.Broadcast()
+	f.wakeAll()
 	switch wait := time.Until(t); {
 	case t.IsZero() || wait <= 0:
 	case f.timer == nil:
@@ -149,7 +190,7 @@ func (f *eventFile) SetReadDeadline(t time.Time) error {
 func (f *eventFile) wake() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.changed.Broadcast()
+	f.wakeAll()
 }
 
 // Close implements [kernel.EventFile].
@@ -160,10 +201,14 @@ func (f *eventFile) Close() error {
 		return &os.PathError{Op: "close", Path: f.name, Err: os.ErrClosed}
 	}
 	f.closed, f.unread, f.first = true, nil, 0
+	if f.waker != nil {
+		f.waker.close()
+		f.waker, f.parked, f.net, f.short = nil, false, false, 0
+	}
 	if f.timer != nil {
 		f.timer.Stop()
 	}
-	f.changed.Broadcast()
+	f.wakeAll()
 	return nil
 }
 
@@ -189,7 +234,7 @@ func (f *eventFile) end() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ended = true
-	f.changed.Broadcast()
+	f.wakeAll()
 }
 
 // shut is end for a channel that the program can no longer open.

@@ -12,6 +12,7 @@ import (
 
 // files are the event channels of a context by number.
 type files struct {
+	net  bool // the device has a network
 	mu   sync.Mutex
 	last uint32                // guarded by mu: the last number
 	all  map[uint32]*eventFile // guarded by mu
@@ -21,6 +22,7 @@ type files struct {
 // add creates an event channel.
 func (s *files) add(kind uint16) *eventFile {
 	f := newEventFile(kind)
+	f.net = s.net
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.all == nil {

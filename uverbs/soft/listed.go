@@ -38,6 +38,7 @@ func (d *Device) open() (*context, error) {
 		return nil, errClosed
 	}
 	c := &context{dev: d}
+	c.files.net = d.network != nil
 	d.contexts[c] = true
 	return c, nil
 }

@@ -95,16 +95,8 @@ func (n *network) start(d *engine.Device) {
 		r.FlushBehind()
 		return true
 	}
-	yield := func() bool {
-		n.empty.Store(0)
-		if r.FlushBehind() {
-			runtime.Gosched() // to a goroutine that has got a completion
-			d.FlushHeld()
-		}
-		return true
-	}
 	changeNetworks(func(all []*network) []*network { return append(all, n) })
-	n.done.Go(func() { n.socket.Receive(n.handle, yield) }) // until it is closed
+	n.done.Go(func() { n.socket.Receive(n.handle, n.flush) }) // until it is closed
 }
 
 // skip reports whether a program that has found no completion is unlikely to wait for packets by polling. It

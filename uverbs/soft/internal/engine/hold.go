@@ -8,10 +8,13 @@ import (
 	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
 
-// A program that answers a message sends a packet soon after the acknowledgement of the message, and to the same
-// place. If the acknowledgement waits for it, both are segments of one buffer: one system call less at each end, and
-// the peer wakes once. It waits until the program sends, polls again, arms a CQ or closes the QP, and no longer than
-// holdTime. If it has waited in vain, the next ones go at once.
+// A program that polls and answers a message sends a packet soon after the acknowledgement of the message, and to the
+// same place. If the acknowledgement waits for it, both are segments of one buffer: one system call less at each end.
+// It waits until the program sends, polls again, arms a CQ or closes the QP, and no longer than holdTime. If it has
+// waited in vain, the next ones go at once.
+//
+// That is for packets that the program receives by polling. If it waits for an event, the timer costs more than the
+// system call.
 
 const (
 	holdTime    = 200 * time.Microsecond
@@ -72,10 +75,11 @@ func (d *Device) FlushHeld() {
 	}
 }
 
-// mayWait reports whether a worker has nothing but acknowledgements to the network.
+// mayWait reports whether a worker has nothing but acknowledgements to the network, and the program something to
+// answer.
 func (w *worker) mayWait() bool {
 	n := w.net.Len()
-	if n == 0 || n > holdPackets || len(w.runnable) > 0 || len(w.responses.packets) > 0 {
+	if !w.received || n == 0 || n > holdPackets || len(w.runnable) > 0 || len(w.responses.packets) > 0 {
 		return false
 	}
 	for i := range n {

@@ -161,6 +161,14 @@ func TestHoldOther(t *testing.T) {
 	r.a.want(1, ring.WCRead)
 
 	r = newHoldRig(t)
+	r.a.post(signaled(1, ring.OpWrite, r.a.sge(0, 8)).to(r.b, 0))
+	if r.take() {
+		t.Error("the acknowledgement of a WRITE waits, of which the program knows nothing")
+	}
+	r.sent(wire.Acknowledge)
+	r.a.want(1, ring.WCWrite)
+
+	r = newHoldRig(t)
 	for i := range uint64(2) {
 		r.b.recv(i, r.b.sge(0, 8))
 	}

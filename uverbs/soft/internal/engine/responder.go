@@ -111,6 +111,7 @@ type arrival struct {
 
 // request handles a request (rxe_receiver). The caller holds mu.
 func (q *QP) request(w *worker, a *arrival) {
+	w.received = w.received || a.header.Opcode.CompletesRecv()
 	if q.state == Err {
 		q.dev.stats.refusedState.Add(1)
 		return

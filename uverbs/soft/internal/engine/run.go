@@ -80,6 +80,8 @@ type worker struct {
 	netSource *path     // of the first one; nil: there are none
 	filtered  udp.Batch // a packet to a filter
 
+	received bool // since its first packet, a program has got a message
+
 	number        uint64 // which no other worker has
 	batch         uint64 // of packets that it brings, which no other batch has
 	responseRound uint64 // counts how often responses were delivered
@@ -170,7 +172,7 @@ func (w *worker) rounds(n int) bool {
 func (w *worker) release() {
 	w.wrKey, w.readKey = sendKey{}, sendKey{}
 	w.wr.Inline, w.read.Inline = nil, nil
-	w.arrival, w.source = arrival{}, source{}
+	w.arrival, w.source, w.received = arrival{}, source{}, false
 	workers.put(w)
 }
 

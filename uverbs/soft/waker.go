@@ -1,0 +1,54 @@
+package soft
+
+import (
+	"os"
+	"sync/atomic"
+	"time"
+)
+
+// A goroutine that a mutex or a condition wakes is run by another thread, which the scheduler wakes for that. The
+// goroutine that receives packets is about to wait for the next ones: its own thread could go on with the one that it
+// has woken. That is what happens to goroutines that the netpoller wakes. So a reader for which events come often from
+// the network waits in the netpoller. On two processors that halves the time of a message between two processes.
+
+// Waits that last less than shortWait count as short, and behind manyShort of them the next one is in the netpoller.
+const (
+	shortWait = time.Millisecond
+	manyShort = 8
+)
+
+// mostWakers is the number of channels of the process that have a waker: each takes a descriptor.
+const mostWakers = 64
+
+var openWakers atomic.Int32
+
+// A waker lets a goroutine wait in the netpoller.
+type waker struct {
+	file *os.File
+	buf  [8]byte // of wait
+}
+
+// one is what wake writes: an eventfd adds it to its number.
+var one = [8]byte{1}
+
+// newWaker opens a waker, or returns nil if there are too many or none can be opened.
+func newWaker() *waker {
+	if openWakers.Add(1) <= mostWakers {
+		if file, err := openWaker(); err == nil {
+			return &waker{file: file}
+		}
+	}
+	openWakers.Add(-1)
+	return nil
+}
+
+// wait waits for wake, or close.
+func (w *waker) wait() { w.file.Read(w.buf[:]) }
+
+// wake ends wait, or the next one.
+func (w *waker) wake() { w.file.Write(one[:]) }
+
+func (w *waker) close() {
+	w.file.Close()
+	openWakers.Add(-1)
+}
