@@ -12,6 +12,8 @@ import (
 //   - [QP.BeginSend] starts a batch.
 //   - Each method named after an operation begins a work request.
 //   - To, ToSRQ, SGE and Inline complete the work request that was begun last.
+//   - SendInline, SendSGE, WriteInline, WriteSGE and ReadSGE add a whole work request, with its data, in one call.
+//     They are the fastest: on a connected QP of mlx5 they write the queue entry at once.
 //   - Post hands the batch to the device with one doorbell. Nothing is posted before.
 //   - Abandon drops the batch.
 //
@@ -20,7 +22,9 @@ import (
 type SendBuilder struct {
 	q      *QP
 	n      int        // work requests begun
+	room   int        // how many may be begun by calls that write to the queue at once
 	staged bool       // wr is not in the queue yet
+	open   bool       // a batch was begun
 	wr     [1]SendWR  // the work request begun last; its SGL and Inline are memory of the builder
 	err    error      // the first error
 	bytes  uint64     // data in the batch
@@ -36,9 +40,11 @@ type windowKeys struct{ from, to uint32 }
 func (q *QP) BeginSend() *SendBuilder {
 	b := &q.builder
 	b.Abandon()
-	b.q, b.bytes, b.resets = q, 0, q.resets.Load() // before the state, which changes first
+	b.q, b.open, b.bytes, b.resets = q, true, 0, q.resets.Load() // before the state, which changes first
 	if s := ib.QPState(q.state.Load()); s < ib.QPRTS || q.closed.Load() {
 		b.err = q.stateErr(false)
+	} else {
+		b.room = q.reserve()
 	}
 	return b
 }
@@ -67,6 +73,7 @@ func (b *SendBuilder) begin(id uint64, op WROpcode, flags SendFlags) bool {
 		return false
 	}
 	b.n++
+	b.open = true
 	w := &b.wr[0] // fields that are not reset here are read only if the operation's method has set them
 	w.ID, w.Opcode, w.Flags = id, op, flags
 	w.SGL, w.Inline, w.AH, w.RemoteSRQN = w.SGL[:0], w.Inline[:0], nil, 0
@@ -88,9 +95,9 @@ func (b *SendBuilder) failLast(err error) {
 	}
 }
 
-// begun reports whether a work request was begun and there is no error.
+// begun reports whether a work request was begun that is not complete, and there is no error.
 func (b *SendBuilder) begun() bool {
-	if b.err == nil && b.n == 0 {
+	if b.err == nil && !b.staged {
 		b.fail(errNothingBegun)
 	}
 	return b.err == nil
@@ -363,6 +370,40 @@ func (b *SendBuilder) Inline(data []byte) {
 	}
 }
 
+// SendInline adds a SEND of data, which is copied at once. It is Send and Inline in one call.
+func (b *SendBuilder) SendInline(id uint64, flags SendFlags, data []byte) {
+	b.addInline(id, WRSend, flags, 0, 0, data)
+}
+
+// SendSGE adds a SEND of registered memory. It is Send and SGE in one call.
+func (b *SendBuilder) SendSGE(id uint64, flags SendFlags, sge SGE) {
+	b.addSGE(id, WRSend, flags, 0, 0, &sge)
+}
+
+// WriteInline adds an RDMA WRITE of data, which is copied at once, to the peer's memory at raddr. It is Write
+// and Inline in one call.
+func (b *SendBuilder) WriteInline(id uint64, flags SendFlags, raddr uint64, rkey uint32, data []byte) {
+	b.addInline(id, WRRDMAWrite, flags, raddr, rkey, data)
+}
+
+// WriteSGE adds an RDMA WRITE of registered memory to the peer's memory at raddr. It is Write and SGE in one
+// call.
+func (b *SendBuilder) WriteSGE(id uint64, flags SendFlags, raddr uint64, rkey uint32, sge SGE) {
+	b.addSGE(id, WRRDMAWrite, flags, raddr, rkey, &sge)
+}
+
+// ReadSGE adds an RDMA READ of the peer's memory at raddr into registered memory. It is Read and SGE in one
+// call.
+func (b *SendBuilder) ReadSGE(id uint64, flags SendFlags, raddr uint64, rkey uint32, sge SGE) {
+	b.addSGE(id, WRRDMARead, flags, raddr, rkey, &sge)
+}
+
+// direct reports whether a work request may be written to the queue at once. The flags are checked here, the
+// rest by [QP.reserve] and by what writes it.
+func (b *SendBuilder) direct(flags SendFlags) bool {
+	return b.n < b.room && !b.staged && flags <= sendFlagsAll
+}
+
 // takesData reports whether the operation takes SGEs or inline data.
 func (o WROpcode) takesData() bool {
 	switch o {
@@ -420,7 +461,9 @@ func (b *SendBuilder) post() error {
 }
 
 // Abandon drops the batch (ibv_wr_abort).
-func (b *SendBuilder) Abandon() { b.n, b.staged, b.err, b.binds = 0, false, nil, b.binds[:0] }
+func (b *SendBuilder) Abandon() {
+	b.n, b.room, b.staged, b.open, b.err, b.binds = 0, 0, false, false, nil, b.binds[:0]
+}
 
 // add begins and completes wrs[0], a work request of the slice API. It does not stage it, because
 // that would move every caller's SendWR, with its SGL, to the heap. The caller holds sending.

@@ -18,6 +18,7 @@ type sendRig struct {
 	ring []byte        // the elements
 	room int           // work requests that fit
 	next func() uint32 // work requests that were published
+	take func()        // completes all that were published
 }
 
 // eachSendRig runs a test on each driver. Every call of fresh makes a QP.
@@ -25,7 +26,7 @@ func eachSendRig(t *testing.T, test func(t *testing.T, fresh func() *sendRig)) {
 	for name, fresh := range map[string]func(t *testing.T) *sendRig{
 		"rxe": func(t *testing.T) *sendRig {
 			r := newQuietRig(t, 3)
-			return &sendRig{r.qp, r.sq.mem[ringData:], 7, func() uint32 { return r.sq.get(ringProducer) }}
+			return &sendRig{r.qp, r.sq.mem[ringData:], 7, func() uint32 { return r.sq.get(ringProducer) }, r.sq.take}
 		},
 		"mlx5": func(t *testing.T) *sendRig {
 			c := newMlx5Card(t, true, false, 64)
@@ -39,6 +40,11 @@ func eachSendRig(t *testing.T, test func(t *testing.T, fresh func() *sendRig)) {
 					}
 				}
 				return n
+			}, func() {
+				sq := c.qp.mlx5.sq
+				for block := range uint16(4 * x.send.Blocks) {
+					sq.Complete(block)
+				}
 			}}
 		},
 		"siw": func(t *testing.T) *sendRig {
@@ -51,6 +57,10 @@ func eachSendRig(t *testing.T, test func(t *testing.T, fresh func() *sendRig)) {
 					}
 				}
 				return n
+			}, func() {
+				for more := true; more; {
+					_, _, _, more = r.take()
+				}
 			}}
 		},
 	} {
@@ -67,7 +77,11 @@ func TestBuilderFull(t *testing.T) {
 			batch := func(n int) error {
 				b := r.qp.BeginSend()
 				for range n {
-					b.Send(id, 0)
+					if id%3 == 0 {
+						b.Send(id, 0)
+					} else {
+						b.SendSGE(id, 0, SGE{Length: 1})
+					}
 					id++
 				}
 				return b.Post()
@@ -138,6 +152,17 @@ func TestBuilderOperations(t *testing.T) {
 			SendWR{Opcode: WRFlush, RemoteAddr: raddr, RKey: rkey, Length: 4096, Placement: FlushPersistent, Level: FlushMR}, "FLUSH of 4096 bytes" + remote},
 		{"LocalInv", func(b *SendBuilder) { b.LocalInv(id, 0, rkey) },
 			SendWR{Opcode: WRLocalInv, InvalidateRKey: rkey}, "LOCAL_INV of 0 bytes"},
+		{"SendInline", func(b *SendBuilder) { b.SendInline(id, SendSignaled, data) },
+			SendWR{Opcode: WRSend, Flags: SendSignaled, Inline: data}, "SEND of 8 bytes"},
+		{"SendInline of nothing", func(b *SendBuilder) { b.SendInline(id, 0, nil) }, SendWR{Opcode: WRSend}, "SEND of 0 bytes"},
+		{"SendSGE", func(b *SendBuilder) { b.SendSGE(id, SendFence, sge) },
+			SendWR{Opcode: WRSend, Flags: SendFence, SGL: []SGE{sge}}, "SEND of 8 bytes" + local},
+		{"WriteInline", func(b *SendBuilder) { b.WriteInline(id, SendSolicited, raddr, rkey, data) },
+			SendWR{Opcode: WRRDMAWrite, Flags: SendSolicited, RemoteAddr: raddr, RKey: rkey, Inline: data}, "RDMA_WRITE of 8 bytes" + remote},
+		{"WriteSGE", func(b *SendBuilder) { b.WriteSGE(id, 0, raddr, rkey, sge) },
+			SendWR{Opcode: WRRDMAWrite, RemoteAddr: raddr, RKey: rkey, SGL: []SGE{sge}}, "RDMA_WRITE of 8 bytes" + remote + local},
+		{"ReadSGE", func(b *SendBuilder) { b.ReadSGE(id, SendSignaled, raddr, rkey, sge) },
+			SendWR{Opcode: WRRDMARead, Flags: SendSignaled, RemoteAddr: raddr, RKey: rkey, SGL: []SGE{sge}}, "RDMA_READ of 8 bytes" + remote + local},
 	}
 	eachSendRig(t, func(t *testing.T, fresh func() *sendRig) {
 		tried := 0
@@ -162,8 +187,109 @@ func TestBuilderOperations(t *testing.T) {
 				t.Errorf("%s: %q is in the ring, want %q", c.name, got, c.want)
 			}
 		}
-		if tried < 9 {
+		if tried < 15 {
 			t.Errorf("the driver has only %d of the operations", tried)
 		}
 	})
+}
+
+// TestBuilderWhole: a batch of calls that add a whole work request, of those that begin one, or of both, is
+// what PostSend of a list posts, wherever in the ring it begins. A batch that was abandoned, or is in
+// progress when PostSend is called, leaves nothing.
+func TestBuilderWhole(t *testing.T) {
+	data := []byte("forty bytes, which are more than a block")
+	sge := SGE{Addr: 0x7000, Length: 8, LKey: 0x9}
+	eachSendRig(t, func(t *testing.T, fresh func() *sendRig) {
+		built, posted := fresh(), fresh()
+		for round := range 3 * built.room {
+			b := built.qp.BeginSend()
+			switch round % 3 {
+			case 0:
+				b.SendInline(99, 0, data)
+				b.SendSGE(98, SendFence, sge)
+				b.Abandon()
+				b = built.qp.BeginSend()
+			case 1:
+				if round%2 == 0 {
+					b.WriteSGE(97, 0, 1, 2, sge)
+				}
+				must(t, built.qp.PostSend(SendWR{ID: 50, Opcode: WRSend}))
+				must(t, posted.qp.PostSend(SendWR{ID: 50, Opcode: WRSend}))
+				b = built.qp.BeginSend()
+			}
+			b.SendInline(1, SendSignaled, data)
+			if round%2 == 0 {
+				b.Send(2, 0)
+				b.SGE(sge)
+			} else {
+				b.SendSGE(2, 0, sge)
+			}
+			b.ReadSGE(3, 0, 5, 6, sge)
+			must(t, b.Post())
+			must(t, posted.qp.PostSend(SendWR{ID: 1, Opcode: WRSend, Flags: SendSignaled, Inline: data},
+				SendWR{ID: 2, Opcode: WRSend, SGL: []SGE{sge}}, SendWR{ID: 3, Opcode: WRRDMARead, RemoteAddr: 5, RKey: 6, SGL: []SGE{sge}}))
+			if built.next() != posted.next() {
+				t.Fatalf("round %d: index %d, PostSend has %d", round, built.next(), posted.next())
+			}
+			for id := range uint64(4) {
+				got, want := built.qp.sent(id), posted.qp.sent(id)
+				if diff := cmp.Diff(want, got, cmp.AllowUnexported(sentWR{}), cmp.AllowUnexported(SGE{})); diff != "" || (got == nil) != (id == 0) {
+					t.Fatalf("round %d: request %d differs from that of PostSend (-PostSend +builder):\n%s", round, id, diff)
+				}
+			}
+			for _, r := range []*sendRig{built, posted} {
+				r.take()
+			}
+		}
+	})
+}
+
+// TestBuilderWholeRefuses: a call that adds a whole work request refuses what the calls that begin one and add
+// to it refuse, and nothing can be added to it. The batch is not posted.
+func TestBuilderWholeRefuses(t *testing.T) {
+	sge := SGE{Addr: 0x7000, Length: 8, LKey: 0x9}
+	for name, c := range map[string]struct {
+		build func(b *SendBuilder)
+		index int
+		want  error
+	}{
+		"flags":        {func(b *SendBuilder) { b.SendInline(1, 8, []byte{1}) }, 0, errSendFlags},
+		"flags of SGE": {func(b *SendBuilder) { b.SendSGE(1, 0, sge); b.WriteSGE(2, 0x80, 1, 2, sge) }, 1, errSendFlags},
+		"outside":      {func(b *SendBuilder) { b.SendSGE(1, 0, sge); b.SendSGE(2, 0, SGE{outside: true}) }, 1, ErrSGERange},
+		"too long":     {func(b *SendBuilder) { b.SendSGE(1, 0, sge); b.WriteInline(2, 0, 1, 2, make([]byte, 1000)) }, 1, ErrInlineTooLong},
+		"SGE later":    {func(b *SendBuilder) { b.SendSGE(1, 0, sge); b.SGE(sge) }, 1, errNothingBegun},
+		"inline later": {func(b *SendBuilder) { b.Send(1, 0); b.SendInline(2, 0, []byte{1}); b.Inline([]byte{2}) }, 2, errNothingBegun},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachSendRig(t, func(t *testing.T, fresh func() *sendRig) {
+				r := fresh()
+				b := r.qp.BeginSend()
+				c.build(b)
+				b.SendSGE(9, 0, sge)
+				err := b.Post()
+				p, ok := errors.AsType[*PostError](err)
+				if !ok || p.Index != c.index || !errors.Is(err, c.want) {
+					t.Errorf("%v, want work request %d and %v", err, c.index, c.want)
+				}
+				if r.next() != 0 {
+					t.Error("something was posted")
+				}
+				must(t, r.qp.PostSend(SendWR{ID: 1, Opcode: WRSend}))
+				if r.next() == 0 {
+					t.Error("nothing can be posted afterwards")
+				}
+			})
+		})
+	}
+	q := newMlx5Card(t, true, false, 64).qp
+	b := q.BeginSend()
+	b.SendSGE(1, 0, sge)
+	q.resets.Add(1)
+	q.mlx5.sq.Reset()
+	b.SendInline(2, 0, []byte{1})
+	errorIs(t, b.Post(), ErrState, "a batch during which the QP was reset")
+	must(t, q.PostSend(SendWR{ID: 3, Opcode: WRSend}))
+	if _, _, ok := q.mlx5.sq.Complete(0); !ok {
+		t.Error("after the reset nothing is in the first block")
+	}
 }

@@ -37,8 +37,8 @@ var concurrency = pairs.Table{
 		recvs: "PostRecv PostRecvs",
 	}},
 	{Object: (*SendBuilder)(nil), Methods: map[pairs.Use]string{
-		sends: `Abandon AtomicWrite BindMW CompareSwap FetchAdd Flush Inline LocalInv Post Read ReadInv SGE Send SendImm SendInv To ToDCT
-			ToDCTStream ToSRQ Write WriteImm`,
+		sends: `Abandon AtomicWrite BindMW CompareSwap FetchAdd Flush Inline LocalInv Post Read ReadInv ReadSGE SGE Send SendImm SendInline
+			SendInv SendSGE To ToDCT ToDCTStream ToSRQ Write WriteImm WriteInline WriteSGE`,
 	}},
 	{Object: (*CQ)(nil), Methods: map[pairs.Use]string{freely: "Cap Close", polls: "Modify Notify NotifySolicited Poll Resize Wait"}},
 	{Object: (*CompChannel)(nil), Methods: map[pairs.Use]string{freely: "Close SetBusyWait Shutdown", waits: "Wait"}},

@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
@@ -103,6 +104,48 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 		return err
 	}
 	return q.postSlow(wrs)
+}
+
+// reserve starts a batch of work requests that are written to the queue at once, without the lock of the send
+// side, and returns how many there may be: 0 if the driver or the type of QP does not permit it. Such a
+// request stores only to its place in the ring, and to what no other goroutine uses. So a Reset or Close
+// meanwhile changes nothing but the answer of Post.
+func (q *QP) reserve() int {
+	if q.kind != kindMlx5 || q.plain == 0 || !q.sending.TryLock() { // PostSend, which holds it, stages
+		return 0
+	}
+	q.mlx5.sq.Begin()
+	n := q.mlx5.sq.Left()
+	q.sending.Unlock()
+	return n
+}
+
+// addInline adds a SEND or a WRITE of data.
+func (b *SendBuilder) addInline(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, data []byte) {
+	if q := b.q; b.direct(flags) {
+		if q.mlx5.sq.PutInline(id, mlx5.NewMeta(mlx5.Op(op), uint8(flags|q.always), 0), raddr, rkey, data) {
+			b.n++
+			return
+		}
+	}
+	if b.rdma(id, op, flags, raddr, rkey) {
+		b.Inline(data)
+		b.finish()
+	}
+}
+
+// addSGE adds a SEND, a WRITE or a READ with an SGE.
+func (b *SendBuilder) addSGE(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, e *SGE) {
+	if q := b.q; b.direct(flags) && !e.outside && q.plain>>op&1 != 0 {
+		if q.mlx5.sq.PutSGE(id, mlx5.NewMeta(mlx5.Op(op), uint8(flags|q.always), 0), raddr, rkey, e.Addr, e.Length, e.LKey) {
+			b.n++
+			return
+		}
+	}
+	if b.rdma(id, op, flags, raddr, rkey) {
+		b.SGE(*e)
+		b.finish()
+	}
 }
 
 // encode writes wrs[0], the work request that was begun last, into the queue.

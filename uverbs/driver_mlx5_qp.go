@@ -235,87 +235,69 @@ func (mlx5Driver) qpModified(q *QP, _, to ib.QPState) {
 }
 
 // encodeMlx5 writes work requests into the send queue, after those of the batch that are already
-// there. The most frequent work requests are written by one call each. It returns errNeedsBuilder
-// for an operation that is not in ops. That ops is 0 means that the QP is neither RC nor UC:
-// encodeTransfersMlx5 then decides which work requests need the builder.
+// there. SENDs, WRITEs and READs with their data in one piece, the most frequent work requests, are written
+// by one call each. It returns errNeedsBuilder for an operation that is not in ops. That ops is 0 means that
+// the QP is neither RC nor UC: all but correct SENDs, WRITEs and READs need the builder then.
 //
 // Preconditions: the queue has room for them.
 func (q *QP) encodeMlx5(wrs []SendWR, ops uint16) error {
-	if ops == 0 {
-		return q.encodeTransfersMlx5(wrs)
-	}
-	sq, always := q.mlx5.sq, q.always
-	var w mlx5.Plain
 	for i := range wrs {
 		wr := &wrs[i]
-		w.Flags = uint8(wr.Flags | always)
-		if !wr.opIn(ops) {
+		if q.putMlx5(wr) {
+			continue
+		}
+		if !q.isSlotMlx5(wr, ops) {
 			return errNeedsBuilder
 		}
-		if wr.Opcode <= WRRDMARead && wr.AH == nil && q.plain != 0 {
-			w.ID, w.Op = wr.ID, mlx5.Op(wr.Opcode)
-			w.RemoteAddr, w.RKey, w.Imm = wr.RemoteAddr, wr.RKey, wr.Imm
-			w.Inline = wr.Inline
-			if len(wr.SGL) == 1 && len(wr.Inline) == 0 {
-				e := &wr.SGL[0]
-				if w.Addr, w.Length, w.LKey = e.Addr, e.Length, e.LKey; !e.outside && sq.Put(&w, nil) {
-					continue
-				}
-			} else if w.Length = 0; len(wr.SGL) == 0 && wr.Opcode != WRRDMARead && sq.Put(&w, nil) {
-				continue
-			}
-		}
-		if ops != allOps && !q.isSlotMlx5(wr) {
-			return errNeedsBuilder
-		}
-		if err := q.encodeSlotMlx5(wr, w.Flags); err != nil {
+		if err := q.encodeSlotMlx5(wr, uint8(wr.Flags|q.always)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// encodeTransfersMlx5 is encodeMlx5 for a QP that is neither RC nor UC. It returns errNeedsBuilder
-// unless all requests are correct SENDs, WRITEs and READs. Those to a peer with data in one piece
-// are written by one call each.
-func (q *QP) encodeTransfersMlx5(wrs []SendWR) error {
-	sq, always, keyed := q.mlx5.sq, q.always, q.typ == ib.DCI
-	var w mlx5.Plain
-	var to mlx5.Peer
-	for i := range wrs {
-		wr := &wrs[i]
-		flags, ah := uint8(wr.Flags|always), wr.AH
-		if wr.opIn(q.addressed) && ah != nil && ah.dev == q.dev && !ah.closed.Load() && (wr.DCStream == 0 || q.mlx5.streams) {
-			if to.Key = wr.DCAccessKey; !keyed {
-				to.Key = uint64(wr.RemoteQKey)
-			}
-			to.AV, to.QPN, to.Stream = &ah.mlx5.av, wr.RemoteQPN, wr.DCStream
-			w.ID, w.Op, w.Flags = wr.ID, mlx5.Op(wr.Opcode), flags
-			w.RemoteAddr, w.RKey, w.Imm = wr.RemoteAddr, wr.RKey, wr.Imm
-			w.Inline = wr.Inline
-			if len(wr.SGL) == 1 && len(wr.Inline) == 0 {
-				e := &wr.SGL[0]
-				if w.Addr, w.Length, w.LKey = e.Addr, e.Length, e.LKey; !e.outside && sq.Put(&w, &to) {
-					continue
-				}
-			} else if w.Length = 0; len(wr.SGL) == 0 && wr.Opcode != WRRDMARead && sq.Put(&w, &to) {
-				continue
-			}
-		}
-		if wr.Opcode > WRRDMARead || !q.ops[wr.Opcode] || wr.Flags&^sendFlagsAll != 0 || q.check(wr) != nil {
-			return errNeedsBuilder
-		}
-		if err := q.encodeSlotMlx5(wr, flags); err != nil {
-			return err
-		}
+// putMlx5 writes a SEND, WRITE or READ with data in one piece, and reports whether it did. It leaves all that
+// is wrong, and the less frequent work requests, to encodeSlotMlx5.
+func (q *QP) putMlx5(wr *SendWR) bool {
+	if wr.Opcode > WRRDMARead || wr.Flags > sendFlagsAll || uint32(q.plain|q.addressed)>>(wr.Opcode&31)&1 == 0 {
+		return false
 	}
-	return nil
+	sq, m, ah := q.mlx5.sq, mlx5.NewMeta(mlx5.Op(wr.Opcode), uint8(wr.Flags|q.always), wr.Imm), wr.AH
+	if q.addressed != 0 {
+		switch {
+		case ah == nil || ah.dev != q.dev || ah.closed.Load():
+			return false
+		case q.typ == ib.UD:
+			sq.ToQP(wr.RemoteQPN, wr.RemoteQKey, &ah.mlx5.av)
+		case wr.DCStream != 0 && !q.mlx5.streams:
+			return false
+		default:
+			sq.ToDCT(wr.RemoteQPN, wr.DCAccessKey, &ah.mlx5.av)
+			m = m.WithStream(wr.DCStream)
+		}
+	} else if ah != nil {
+		return false
+	}
+	switch {
+	case len(wr.SGL) == 0 && len(wr.Inline) > 0:
+		return wr.Opcode != WRRDMARead && sq.PutInline(wr.ID, m, wr.RemoteAddr, wr.RKey, wr.Inline)
+	case len(wr.SGL) == 0:
+		return sq.PutSGE(wr.ID, m, wr.RemoteAddr, wr.RKey, 0, 0, 0)
+	case len(wr.SGL) == 1 && len(wr.Inline) == 0:
+		e := &wr.SGL[0]
+		return !e.outside && sq.PutSGE(wr.ID, m, wr.RemoteAddr, wr.RKey, e.Addr, e.Length, e.LKey)
+	}
+	return false
 }
 
 // isSlotMlx5 reports whether encodeSlotMlx5 can encode a work request without further checks.
-func (q *QP) isSlotMlx5(wr *SendWR) bool {
+func (q *QP) isSlotMlx5(wr *SendWR, ops uint16) bool {
 	switch {
-	case wr.AH != nil:
+	case ops == allOps:
+		return true
+	case ops == 0:
+		return wr.Opcode <= WRRDMARead && q.ops[wr.Opcode] && wr.Flags <= sendFlagsAll && q.check(wr) == nil
+	case wr.AH != nil || !wr.opIn(ops):
 		return false
 	case wr.Opcode == WRAtomicCAS || wr.Opcode == WRAtomicFAA:
 		return len(wr.Inline) == 0 && wr.isAtomic()

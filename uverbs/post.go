@@ -89,7 +89,7 @@ func (q *QP) postSlow(wrs []SendWR) error {
 //
 // Preconditions: the caller holds sending.
 func (q *QP) ready() bool {
-	return ib.QPState(q.state.Load()) >= ib.QPRTS && q.builder.n == 0 && q.builder.err == nil
+	return ib.QPState(q.state.Load()) >= ib.QPRTS && !q.builder.open
 }
 
 // allOps is the set of all operations, for work requests that were checked.

@@ -15,7 +15,6 @@ func BenchmarkPostPoll(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			k := newCard(b, Connected, ringbench.InFlight, 1, 0)
 			sent := map[int][]byte{cntOffset: {0, 0}}
-			w := Plain{Op: Write, Flags: Signaled, RemoteAddr: 0x1000, RKey: 7, Addr: 0x2000, Length: 64, LKey: 9}
 			var sum uint64
 			ringbench.PostPoll(b, n, func(n int) {
 				k.sq.Begin()
@@ -23,7 +22,7 @@ func BenchmarkPostPoll(b *testing.B) {
 					b.Fatal("no room")
 				}
 				for i := range n {
-					if w.ID = uint64(i); !k.sq.Put(&w, nil) {
+					if !k.sq.PutSGE(uint64(i), NewMeta(Write, Signaled, 0), 0x1000, 7, 0x2000, 64, 9) {
 						b.Fatal("refused")
 					}
 				}

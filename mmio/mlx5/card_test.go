@@ -178,7 +178,7 @@ func (c *card) post(id uint64, op Op, flags uint8, fill func(s *SendSlot)) {
 // add adds one request to a batch.
 func (c *card) add(id uint64, op Op, flags uint8, fill func(s *SendSlot)) {
 	c.tb.Helper()
-	if !c.sq.Room(int(c.sq.begun) + 1) {
+	if !c.sq.Room(int(c.sq.filled-c.sq.head) + 1) {
 		c.tb.Fatal("no room")
 	}
 	var s SendSlot

@@ -23,17 +23,16 @@ import (
 // Publish hands the WQEs that were finished since Begin to the device and rings the doorbell. There
 // must be at least one.
 func (q *SendQueue) Publish() {
-	n := q.begun
-	q.head += n
-	q.begun, q.start, q.saved = 0, q.next, q.fence
+	n, last, next, r := q.filled-q.head, q.last, q.next, q.reg
+	q.head = q.filled
+	q.start, q.saved = next, q.fence
 	// Pairs with Acquire in Done: the records of the work requests are complete. A
 	// completion by itself orders nothing between two goroutines.
 	q.published.Release(q.head)
-	r := q.reg
 	// 1. The WQEs are complete before the record says that they are there.
 	mmio.ToDevice()
 	// 2. The record counts blocks, not work requests.
-	q.rec.set(recSend, q.next&0xffff)
+	q.rec.set(recSend, next&0xffff)
 	// Queues that share a register take turns: their stores must not be interleaved, and the
 	// two halves are used alternately.
 	if r.shared {
@@ -41,16 +40,16 @@ func (q *SendQueue) Publish() {
 	}
 	// 3. The record is there before the register is written. Pairs with the device's read of
 	// the record when it sees the register. StoreWC and CopyWC begin with that (StartWC).
-	reg, wqe := unsafe.Add(r.base, r.half), q.block(q.last)
-	blocks, left := q.next-q.last, q.mask+1-q.last&q.mask // left before the ring's end
+	reg, wqe := unsafe.Add(r.base, r.half), q.block(last)
+	blocks, left := next-last, q.mask+1-last&q.mask // left before the ring's end
+	first := *(*uint64)(wqe)
 	// 4. A small WQE goes along with the doorbell (BlueFlame), which saves the device a read.
-	// A larger one, or one of several, is announced by its first 8 bytes.
-	size := uintptr(get8(wqe, ctrlSizeByte)&ctrlSizeMask) * octoSize
+	// A larger one, one of the control segment alone, or one of several, is announced by its first 8 bytes.
 	// 5. The data leaves the write-combining buffer at once, and before anything is written to
 	// the other half: StoreWC and CopyWC end with FlushWC.
 	switch {
-	case n != 1 || size <= octoSize || size > r.halfSize:
-		mmio.StoreWC((*uint64)(reg), *(*uint64)(wqe))
+	case n != 1 || uintptr(blocks)*blockSize > r.halfSize || first>>(8*ctrlSizeByte)&ctrlSizeMask == 1:
+		mmio.StoreWC((*uint64)(reg), first)
 	case blocks <= left:
 		mmio.CopyWC((*[blockSize]byte)(reg), (*[blockSize]byte)(wqe), int(blocks))
 	default:

@@ -27,7 +27,7 @@ func (q *SendQueue) Find(id uint64) (SendInfo, bool) {
 	head := q.published.Acquire() // not q.head, which is the poster's
 	best, youngest, found := uint32(0), uint32(0), false
 	for b := range q.mask + 1 {
-		e := &q.ids[b]
+		e := q.sent(b)
 		if e.id.Load() != id {
 			continue
 		}
@@ -53,7 +53,7 @@ func (q *SendQueue) begins(block uint32) bool {
 
 // info decodes the WQE that begins at a block.
 func (q *SendQueue) info(block uint32) SendInfo {
-	i := SendInfo{Op: sentOp(q.ids[block].what.Load()), Length: q.header}
+	i := SendInfo{Op: sentOp(q.sent(block).what.Load()), Length: q.header}
 	ctrl := q.block(block)
 	if q.transport == Datagram {
 		i.RemoteQPN = get32(ctrl, ctrlSize+avDQPN) & indexMask
@@ -85,7 +85,7 @@ func (q *SendQueue) info(block uint32) SendInfo {
 // Inline data counts as one of address and key 0.
 func (q *SendQueue) walk(block uint32, f func(addr uint64, length, lkey uint32) bool) {
 	pos := q.first
-	switch sentOp(q.ids[block&q.mask].what.Load()) {
+	switch sentOp(q.sent(block).what.Load()) {
 	case Write, WriteImm, Read:
 		pos += raddrSize
 	case CAS, FAA:

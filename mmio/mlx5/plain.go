@@ -2,86 +2,151 @@ package mlx5
 
 import "unsafe"
 
-// A Plain is the most common kind of work request: SEND, WRITE or READ, with or without an
-// immediate, and with data in one piece. [SendQueue.Put] makes a WQE of it in one step.
-type Plain struct {
-	ID         uint64 // ID is the ID that the completion has.
-	RemoteAddr uint64 // RemoteAddr is the address of the peer's memory, for WRITE and READ.
-	RKey       uint32 // RKey is the key of the peer's memory.
-	Imm        uint32 // Imm is the immediate in host order, for operations that have one.
-	Op         Op     // Op is the operation.
-	Flags      uint8  // Flags are flags of a work request.
-	Inline     []byte // Inline is data to copy into the WQE; if it is empty, the data is in registered memory.
-	Addr       uint64 // Addr is the address of the registered memory.
-	Length     uint32 // Length is the number of bytes at Addr.
-	LKey       uint32 // LKey is the key of the registered memory.
+// PutInline and PutSGE write a SEND, WRITE or READ, with or without an immediate and with data in one
+// piece, in one step: the most common kinds of work requests. Their arguments are in registers.
+
+// A Meta is the operation, the flags and the immediate of a work request in one argument, and the stream of a
+// DCI.
+type Meta uint64
+
+// NewMeta makes a Meta. The immediate is in host order; only operations that have one use it.
+func NewMeta(op Op, flags uint8, imm uint32) Meta {
+	return Meta(imm)<<32 | Meta(flags)<<headFlags | Meta(op)
 }
 
-// A Peer is where a work request goes that names its peer itself.
-type Peer struct {
-	AV     *AV    // AV is the address.
-	QPN    uint32 // QPN is the number of the peer's QP or DCT.
-	Key    uint64 // Key is the Q_Key, or the access key of the DCT.
-	Stream uint16 // Stream is the stream of a DCI.
-}
+const (
+	metaStreamShift = 8
+	metaStream      = 0xffff << metaStreamShift
+)
 
-// Put writes a work request, as Start, the methods for its data, and Finish do, and reports whether
-// it did. If the request is not valid, Put does nothing; those methods return the error.
+// WithStream returns the Meta with a stream.
+func (m Meta) WithStream(stream uint16) Meta { return m | Meta(stream)<<metaStreamShift }
+
+// head returns what the control segment says of the operation and the flags.
+func (m Meta) head() uint32 { return heads[m%Meta(len(heads))] }
+
+// imm returns the immediate, or 0 if the operation has none.
+func (m Meta) imm(head uint32) uint32 { return uint32(m>>32) & uint32(int32(head)>>31) }
+
+// ToQP writes the QP that the next work request goes to, before PutInline or PutSGE.
 //
-// Preconditions: those of Start; the queue's transport is Connected and to is nil, or it is Datagram or
-// DC; Op is one that Plain has, and Inline is empty if it is Read.
-func (q *SendQueue) Put(w *Plain, to *Peer) bool {
-	if uint(len(w.Inline)) > uint(q.maxInline) || w.Length > maxLength || q.maxSGE == 0 {
+// Preconditions: those of Start; the queue's transport is Datagram.
+func (q *SendQueue) ToQP(qpn, qkey uint32, av *AV) { putQP(q.block(q.next), qpn, qkey, av) }
+
+// ToDCT writes the DCT that the next work request goes to, before PutInline or PutSGE.
+//
+// Preconditions: those of Start; the queue's transport is DC.
+func (q *SendQueue) ToDCT(dctn uint32, key uint64, av *AV) { putDCT(q.block(q.next), dctn, key, av) }
+
+// putQP and putDCT write the address of a peer behind a control segment.
+func putQP(ctrl unsafe.Pointer, qpn, qkey uint32, av *AV) {
+	p := unsafe.Add(ctrl, ctrlSize)
+	*(*[avSize]byte)(p) = av.b
+	put32(p, avQKey, qkey)
+	put32(p, avDQPN, avExtended|qpn&indexMask)
+}
+
+func putDCT(ctrl unsafe.Pointer, dctn uint32, key uint64, av *AV) {
+	p := unsafe.Add(ctrl, ctrlSize)
+	*(*[avSize]byte)(p) = av.b
+	put64(p, avDCKey, key)
+	put32(p, avDQPN, avExtended|dctn&indexMask)
+}
+
+// putRDMA writes the address and key of the peer's memory.
+func putRDMA(p unsafe.Pointer, addr uint64, rkey uint32) {
+	put64(p, 0, addr)
+	put64(p, 8, uint64(rkey)<<32)
+}
+
+// putData writes an entry of length bytes of registered memory. The device reads a length of 0 as 2 GiB.
+func putData(p unsafe.Pointer, addr uint64, length, lkey uint32) {
+	put64(p, 0, uint64(length&^inlineFlag)<<32|uint64(lkey))
+	put64(p, 8, addr)
+}
+
+// PutInline writes a work request with b as its data, as Start, SetRDMA, AddInline and Finish do. It
+// reports whether it did: it does nothing if the request is not valid, has no data, or does not end before
+// the ring does. Those methods write what is valid, and return an error for the rest.
+//
+// Preconditions: those of Start; the queue's transport is Connected, or it is Datagram or DC and ToQP or ToDCT
+// was called; the operation is a SEND or a WRITE. raddr and rkey are the address and key of the peer's memory,
+// for a WRITE.
+func (q *SendQueue) PutInline(id uint64, m Meta, raddr uint64, rkey uint32, b []byte) bool {
+	head, wqe, n := m.head(), q.next, uintptr(len(b))
+	at := uintptr(wqe&q.mask) * blockSize
+	ctrl := unsafe.Add(q.ring, at)
+	pos := uintptr(q.first) // where the data begins
+	if head&headRDMA != 0 {
+		pos += raddrSize
+	}
+	end := pos + inlineSize + n
+	if n-1 >= uintptr(q.maxInline) || at+end > uintptr(q.bytes)+1 {
 		return false
 	}
-	wqe, how := q.next, &shapes[w.Op%numOps]
-	ctrl := q.block(wqe)
-	bits := flagBits[w.Flags%numFlags]
-	if q.fence != 0 {
-		bits = fenced(bits, q.fence)
-		q.fence = 0
+	p := unsafe.Add(ctrl, pos)
+	if head&headRDMA != 0 {
+		putRDMA(unsafe.Add(p, -raddrSize), raddr, rkey)
 	}
-	put64(ctrl, ctrlFlags, uint64(bits)<<32|uint64(w.Imm&how.imm))
-	// Everything before the data is in the first block, or an address fills that block.
-	p, size := unsafe.Add(ctrl, ctrlSize), uint32(ctrlSize)
-	if to != nil {
-		*(*[avSize]byte)(p) = to.AV.b
-		put32(p, avDQPN, avExtended|to.QPN&indexMask)
-		if q.transport == DC {
-			put64(p, avDCKey, to.Key)
-			put16(ctrl, ctrlStream, to.Stream)
-		} else {
-			put32(p, avQKey, uint32(to.Key))
-		}
-		p, size = q.block(wqe+1), blockSize
-	}
-	if how.rdma {
-		put64(p, 0, w.RemoteAddr)
-		put64(p, 8, uint64(w.RKey)<<32)
-		p = unsafe.Add(p, raddrSize)
-		size += raddrSize
-	}
-	inline := uint32(len(w.Inline))
-	switch {
-	case inline > 0:
-		put32(p, 0, inlineFlag|inline)
-		p = unsafe.Add(p, inlineSize)
-		size += inlineSize + inline
-	case w.Length > 0: // 0 would be 2 GiB to the device
-		put64(p, 0, uint64(w.Length&^inlineFlag)<<32|uint64(w.LKey))
-		put64(p, 8, w.Addr)
-		size += dataSize
-	}
-	// As in Finish.
-	put64(ctrl, ctrlOpcode, uint64(wqe&0xffff)<<40|uint64(how.code)<<32|uint64(q.number|(size+octoSize-1)/octoSize))
-	q.ids[wqe&q.mask].store(w.ID, q.head+q.begun, wqe, w.Op)
-	q.begun++
-	q.last = wqe
-	q.next = wqe + (size+blockSize-1)/blockSize
-	if inline > 0 { // last, so that nothing must be kept during the call
-		q.copyIn(p, w.Inline)
+	put32(p, 0, inlineFlag|uint32(n))
+	q.control(ctrl, head, uint32(m&metaStream), m.imm(head))
+	q.end(ctrl, wqe, head, uint32(end+octoSize-1)/octoSize)
+	q.record(id, wqe, head)
+	if p = unsafe.Add(p, inlineSize); n < 32 {
+		copyFew(p, unsafe.Pointer(unsafe.SliceData(b)), n)
+	} else {
+		copy32(p, unsafe.Pointer(unsafe.SliceData(b)), n)
 	}
 	return true
+}
+
+// PutSGE is PutInline for data that is length bytes of registered memory at addr; if length is 0, there is
+// no data. The operation may be a READ, too.
+//
+// Preconditions: those of PutInline.
+func (q *SendQueue) PutSGE(id uint64, m Meta, raddr uint64, rkey uint32, addr uint64, length, lkey uint32) bool {
+	head, wqe := m.head(), q.next
+	at := uintptr(wqe&q.mask) * blockSize
+	ctrl := unsafe.Add(q.ring, at)
+	end := uintptr(q.first)
+	if length > maxLength || q.maxSGE == 0 || at+end+raddrSize+dataSize > uintptr(q.bytes)+1 {
+		return false
+	}
+	if head&headRDMA != 0 {
+		putRDMA(unsafe.Add(ctrl, end), raddr, rkey)
+		end += raddrSize
+	}
+	if length != 0 {
+		putData(unsafe.Add(ctrl, end), addr, length, lkey)
+		end += dataSize
+	}
+	q.control(ctrl, head, uint32(m&metaStream), m.imm(head))
+	q.end(ctrl, wqe, head, uint32(end)/octoSize)
+	q.record(id, wqe, head)
+	return true
+}
+
+// copy32 copies n bytes, at least 32, and copyFew copies fewer. They are inlined, because memmove takes longer to
+// find out how to copy a few bytes. The two may not overlap.
+func copy32(to, from unsafe.Pointer, n uintptr) {
+	n -= 32
+	for i := uintptr(0); i < n; i += 32 {
+		*(*[16]byte)(unsafe.Add(to, i)) = *(*[16]byte)(unsafe.Add(from, i))
+		*(*[16]byte)(unsafe.Add(to, i+16)) = *(*[16]byte)(unsafe.Add(from, i+16))
+	}
+	to, from = unsafe.Add(to, n), unsafe.Add(from, n) // the last 32 bytes, which may overlap those before
+	*(*[16]byte)(to) = *(*[16]byte)(from)
+	*(*[16]byte)(unsafe.Add(to, 16)) = *(*[16]byte)(unsafe.Add(from, 16))
+}
+
+func copyFew(to, from unsafe.Pointer, n uintptr) {
+	i := uintptr(0)
+	for ; i+8 <= n; i += 8 {
+		*(*uint64)(unsafe.Add(to, i)) = *(*uint64)(unsafe.Add(from, i))
+	}
+	for ; i < n; i++ {
+		*(*byte)(unsafe.Add(to, i)) = *(*byte)(unsafe.Add(from, i))
+	}
 }
 
 // copyIn copies b into the ring, continuing at its start when it reaches the end.

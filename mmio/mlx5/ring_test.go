@@ -288,7 +288,7 @@ func TestPlainRegister(t *testing.T) {
 		wg.Go(func() {
 			for i := range uint64(500) {
 				q.Begin()
-				if !q.Room(1) || !q.Put(&Plain{ID: i, Op: Send, Flags: Signaled}, nil) {
+				if !q.Room(1) || !q.PutSGE(i, NewMeta(Send, Signaled, 0), 0, 0, 0, 0, 0) {
 					t.Error("no room")
 					return
 				}

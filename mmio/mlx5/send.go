@@ -10,30 +10,33 @@ import (
 // A SendQueue is the send queue of a QP. One goroutine at a time may post to it. One goroutine at a
 // time, possibly another one, may complete its entries.
 type SendQueue struct {
-	ring   unsafe.Pointer // block 0; does not keep the memory alive
-	mask   uint32         // number of blocks - 1
-	bytes  uint32         // number of bytes - 1
-	number uint32         // of the QP, shifted to its place in the control segment
-	rec    Record
-	reg    *Register
+	ring      unsafe.Pointer // block 0; does not keep the memory alive
+	ids       *sent          // of block 0; there is one for each block, and that in which a work request begins counts
+	mask      uint32         // number of blocks - 1
+	bytes     uint32         // number of bytes - 1
+	number    uint32         // of the QP, shifted to its place in the control segment
+	maxInline uint32
+	maxSGE    uint32
+	transport Transport
 
-	next  uint32 // the block after the last filled one; not reduced modulo the ring size
-	begun uint32 // work requests that were filled and not published
-	head  uint32 // work requests that were published
-	last  uint32 // the block where the last published work request begins
-	fence uint8  // flag for the next work request, after one that changes a key
+	// Where the next work request of the batch goes. Only the posting goroutine uses these, and Reset leaves
+	// them to the next Begin: filling a WQE may run beside Reset.
+	fence  uint8  // flag for the next work request, after one that changes a key
+	next   uint32 // the block after the last filled one; not reduced modulo the ring size
+	filled uint32 // work requests that were filled; head of them were published
+	last   uint32 // the block where the last filled work request begins
+
 	saved uint8  // fence at the start of the batch
 	start uint32 // next at the start of the batch
+	head  uint32 // work requests that were published
+	limit uint32 // tail + maxWR when tail was last loaded
+	rec   Record
+	reg   *Register
 
-	maxWR     uint32
-	maxSGE    uint32
-	maxInline uint32
-	first     uint32 // bytes of a WQE before the part that depends on the operation
-	transport Transport
-	header    uint32 // how many bytes of a frame are in the Ethernet segment
+	maxWR  uint32
+	first  uint32 // bytes of a WQE before the part that depends on the operation
+	header uint32 // how many bytes of a frame are in the Ethernet segment
 
-	ids       []sent     // by block in which a work request begins
-	limit     uint32     // tail + maxWR when tail was last loaded
 	published mmio.Index // head, stored by the posting goroutine; it publishes ids to the polling one
 	tail      mmio.Index // work requests that have completed; stored by the polling goroutine
 }
@@ -53,10 +56,9 @@ const (
 	sentHeadShift  = 32
 )
 
-// store records a work request.
-func (e *sent) store(id uint64, head, block uint32, op Op) {
-	e.id.Store(id)
-	e.what.Store(uint64(head)<<sentHeadShift | sentPosted | uint64(block&0xffff)<<sentBlockShift | uint64(op))
+// sent returns the record of the work request that begins at a block.
+func (q *SendQueue) sent(block uint32) *sent {
+	return (*sent)(unsafe.Add(unsafe.Pointer(q.ids), uintptr(block&q.mask)*unsafe.Sizeof(sent{})))
 }
 
 // sentOp and sentHead return parts of sent.what.
@@ -102,17 +104,61 @@ const (
 	numFlags        = 8
 )
 
-// flagBits has the bits of the control segment for each combination of flags.
-var flagBits = func() (t [numFlags]uint8) {
-	for f := range t {
-		for bit, v := range map[uint8]uint8{Fence: flagFence, Signaled: flagCQE, Solicited: flagSolicited} {
-			if uint8(f)&bit != 0 {
-				t[f] |= v
+// heads have what the control segment says of each operation, at op, with each combination of flags, at
+// flags<<headFlags: the bits for the flags in bits 0 to 7, the opcode in bits 8 to 15, the shape, and the
+// operation in bits 24 to 27.
+var heads = func() (t [numFlags << headFlags]uint32) {
+	for i := range t {
+		op, flags := i%numOps, uint8(i>>headFlags)
+		how := &shapes[op]
+		for bit, v := range map[uint8]uint32{Fence: flagFence, Signaled: flagCQE, Solicited: flagSolicited} {
+			if flags&bit != 0 {
+				t[i] |= v
 			}
+		}
+		t[i] |= uint32(how.code)<<8 | how.imm&headImm | uint32(op)<<headOpShift
+		if how.rdma {
+			t[i] |= headRDMA
 		}
 	}
 	return t
 }()
+
+const (
+	headFlags   = 4       // log2 of numOps
+	headCode    = 0xff00  // the opcode
+	headRDMA    = 1 << 16 // the WQE has the address and key of the peer's memory
+	headImm     = 1 << 31 // it has an immediate
+	headOpShift = 24
+)
+
+// control writes the second half of a control segment.
+func (q *SendQueue) control(ctrl unsafe.Pointer, head, stream, imm uint32) {
+	bits := uint8(head)
+	if q.fence != 0 { // unless it has its own
+		if bits&flagFence == 0 {
+			bits |= q.fence
+		}
+		q.fence = 0
+	}
+	put64(ctrl, ctrlFlags, uint64(stream|uint32(bits))<<32|uint64(imm))
+}
+
+// end completes the WQE of octos units of 16 bytes that begins with block wqe, which is next: it writes the
+// first half of its control segment. Then record records the work request.
+func (q *SendQueue) end(ctrl unsafe.Pointer, wqe, head, octos uint32) {
+	// Two words in one store: it is loaded as one for the doorbell.
+	put64(ctrl, ctrlOpcode, uint64(uint16(wqe))<<40|uint64(head&headCode)<<24|uint64(q.number|octos))
+	q.last = wqe
+	q.next = wqe + (octos+blockSize/octoSize-1)/(blockSize/octoSize)
+}
+
+func (q *SendQueue) record(id uint64, wqe, head uint32) {
+	e := q.sent(wqe)
+	e.id.Store(id)
+	e.what.Store(uint64(q.filled)<<sentHeadShift | sentPosted | uint64(uint16(wqe))<<sentBlockShift | uint64(head>>headOpShift%numOps))
+	q.filled++
+}
 
 // NewSendQueue makes the send queue of a QP in mem, which has size.Bytes() bytes and is
 // aligned to a page.
@@ -125,7 +171,7 @@ func NewSendQueue(mem []byte, size SendSize, t Transport, qpn uint32, rec Record
 		ring: unsafe.Pointer(&mem[0]), mask: uint32(size.Blocks - 1), bytes: uint32(size.Bytes() - 1), number: qpn << 8, rec: rec, reg: reg,
 		maxWR: uint32(size.MaxWR), maxSGE: uint32(size.MaxSGE), maxInline: uint32(size.MaxInline),
 		first: uint32(first), transport: t,
-		ids: make([]sent, size.Blocks), limit: uint32(size.MaxWR),
+		ids: &make([]sent, size.Blocks)[0], limit: uint32(size.MaxWR),
 	}, nil
 }
 
@@ -148,7 +194,7 @@ func (q *SendQueue) Cap() int { return int(q.maxWR) }
 
 // Begin starts a batch and discards an unpublished one.
 func (q *SendQueue) Begin() {
-	q.next, q.begun, q.fence = q.start, 0, q.saved
+	q.next, q.filled, q.fence = q.start, q.head, q.saved
 }
 
 // Fits reports whether n more work requests fit according to the last known completion. It is the
@@ -160,6 +206,12 @@ func (q *SendQueue) Fits(n int) bool { return int32(q.limit-q.head) >= int32(n) 
 // A work request has completed when its completion, or that of a later request, was taken from the
 // CQ.
 func (q *SendQueue) Room(n int) bool { return q.Fits(n) || q.refresh(n) }
+
+// Left returns how many work requests fit.
+func (q *SendQueue) Left() int {
+	q.refresh(0)
+	return int(int32(q.limit - q.head))
+}
 
 // refresh loads the tail and returns the result of Room. It is not inlined, so that Room is.
 //
@@ -191,13 +243,7 @@ type SendSlot struct {
 // op is one of the operations; flags are some of the flags.
 func (q *SendQueue) Start(s *SendSlot, id uint64, op Op, flags uint8) {
 	wqe := q.next
-	bits := flagBits[flags%numFlags]
-	if q.fence != 0 {
-		bits = fenced(bits, q.fence)
-		q.fence = 0
-	}
-	// The flags are the last byte of a word whose others are 0, and so is the next word, the immediate.
-	*(*uint64)(unsafe.Add(q.block(wqe), ctrlFlags)) = uint64(bits) << 24
+	q.control(q.block(wqe), heads[uint32(flags%numFlags)<<headFlags|uint32(op%numOps)], 0, 0)
 	// One by one: a composite literal would be built elsewhere and copied with larger loads
 	// than its stores, which stalls the processor.
 	s.q = q
@@ -212,14 +258,6 @@ func (q *SendQueue) Start(s *SendSlot, id uint64, op Op, flags uint8) {
 	if q.transport >= XRC {
 		q.startMore(s)
 	}
-}
-
-// fenced adds a fence to the flags of a work request without a fence of its own.
-func fenced(bits, fence uint8) uint8 {
-	if bits&flagFence != 0 {
-		return bits
-	}
-	return bits | fence
 }
 
 // startMore clears the parts of the WQE before the data that only transports other than Connected
@@ -272,9 +310,7 @@ func (s *SendSlot) SetInvalidate(rkey uint32) { put32(s.ctrl(), ctrlImm, rkey) }
 
 // SetRDMA sets the peer's memory for Read, Write and WriteImm.
 func (s *SendSlot) SetRDMA(addr uint64, rkey uint32) {
-	p := s.at(s.pos)
-	put64(p, 0, addr)
-	put64(p, 8, uint64(rkey)<<32)
+	putRDMA(s.at(s.pos), addr, rkey)
 	s.pos += raddrSize
 }
 
@@ -296,22 +332,15 @@ func (s *SendSlot) SetAtomic(addr, compareAdd, swap uint64, rkey uint32) {
 //
 // Preconditions: the queue's transport is Datagram.
 func (s *SendSlot) SetUD(qpn, qkey uint32, av *AV) {
-	p := unsafe.Add(s.ctrl(), ctrlSize)
-	*(*[avSize]byte)(p) = av.b
-	put32(p, avQKey, qkey)
-	put32(p, avDQPN, avExtended|qpn&indexMask)
+	putQP(s.ctrl(), qpn, qkey, av)
 }
 
 // SetDC sets the target of a work request, its access key and the stream.
 //
 // Preconditions: the queue's transport is DC, and the operation is none that changes a local key.
 func (s *SendSlot) SetDC(dctn uint32, key uint64, stream uint16, av *AV) {
-	ctrl := s.ctrl()
-	p := unsafe.Add(ctrl, ctrlSize)
-	*(*[avSize]byte)(p) = av.b
-	put64(p, avDCKey, key)
-	put32(p, avDQPN, avExtended|dctn&indexMask)
-	put16(ctrl, ctrlStream, stream)
+	putDCT(s.ctrl(), dctn, key, av)
+	put16(s.ctrl(), ctrlStream, stream)
 }
 
 // SetSRQ names the peer's shared receive queue.
@@ -332,9 +361,7 @@ func (s *SendSlot) AddSGE(addr uint64, length, lkey uint32) error {
 	if length == 0 { // the device would read it as 2 GiB
 		return nil
 	}
-	p := s.at(s.pos)
-	put64(p, 0, uint64(length&^inlineFlag)<<32|uint64(lkey))
-	put64(p, 8, addr)
+	putData(s.at(s.pos), addr, length, lkey)
 	s.data = uint32(total)
 	s.pos += dataSize
 	return nil
@@ -380,15 +407,10 @@ func (s *SendSlot) Finish() {
 	if s.inlined {
 		put32(s.at(s.inline), 0, inlineFlag|s.data)
 	}
-	wqe, code := s.wqe, shapes[s.op%numOps].code
-	size := s.pos - wqe*blockSize
-	// Two words in one store: it is loaded as one for the doorbell.
-	put64(q.block(wqe), ctrlOpcode, uint64(wqe&0xffff)<<40|uint64(code)<<32|uint64(q.number|(size+octoSize-1)/octoSize))
-	q.ids[wqe&q.mask].store(s.id, q.head+q.begun, wqe, s.op)
-	q.begun++
-	q.last = wqe
-	q.next = wqe + (size+blockSize-1)/blockSize
-	if code == opUMR {
+	head := heads[s.op%numOps]
+	q.end(q.block(s.wqe), s.wqe, head, (s.pos-s.wqe*blockSize+octoSize-1)/octoSize)
+	q.record(s.id, s.wqe, head)
+	if head&headCode == opUMR<<8 {
 		q.fence = flagSmallFence // the next request may use the key
 	}
 }
@@ -403,7 +425,7 @@ func (d Done) Op() Op { return sentOp(uint64(d)) }
 // uncompleted WQE starts there.
 func (q *SendQueue) Done(counter uint16) (d Done, ok bool) {
 	shown, tail := q.published.Acquire(), q.tail.Acquire() // the first pairs with Release in Publish, only this goroutine stores the second
-	what := q.ids[uint32(counter)&q.mask].what.Load()
+	what := q.sent(uint32(counter)).what.Load()
 	return Done(what), uint32(what)>>sentBlockShift == sentPosted>>sentBlockShift|uint32(counter) && sentHead(what)-tail < shown-tail
 }
 
@@ -413,7 +435,7 @@ func (q *SendQueue) Done(counter uint16) (d Done, ok bool) {
 //
 // Preconditions: Done has returned d, and nothing was taken since.
 func (q *SendQueue) Take(d Done) (id uint64, op Op) {
-	id = q.ids[uint32(d>>sentBlockShift)&q.mask].id.Load()
+	id = q.sent(uint32(d >> sentBlockShift)).id.Load()
 	// Pairs with Acquire in refresh: the entry was read before it can be filled anew.
 	q.tail.Release(sentHead(uint64(d)) + 1)
 	return id, sentOp(uint64(d))
@@ -429,15 +451,16 @@ func (q *SendQueue) Complete(counter uint16) (id uint64, op Op, ok bool) {
 	return id, op, true
 }
 
-// Reset empties the queue after the QP has moved to state RESET.
+// Reset empties the queue after the QP has moved to state RESET. The next work request needs a Begin.
 func (q *SendQueue) Reset() {
-	q.next, q.begun, q.head, q.last, q.fence, q.saved, q.start = 0, 0, 0, 0, 0, 0, 0
+	q.head, q.saved, q.start = 0, 0, 0
 	q.published.Release(0)
 	q.tail.Release(0)
 	q.limit = q.maxWR
-	for i := range q.ids {
-		q.ids[i].id.Store(0)
-		q.ids[i].what.Store(0)
+	for b := range q.mask + 1 {
+		e := q.sent(b)
+		e.id.Store(0)
+		e.what.Store(0)
 	}
 	q.rec.set(recSend, 0)
 }
