@@ -85,7 +85,7 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 		return nil
 	case kindMlx5:
 		q.mlx5.sq.Begin()
-		if !q.mlx5.sq.Room(n) || q.encodeMlx5(wrs, q.plain) != nil {
+		if !q.mlx5.sq.Room(n) || (n != 1 || !q.putMlx5(&wrs[0])) && q.encodeMlx5(wrs, q.plain) != nil {
 			break
 		}
 		q.mlx5.sq.Publish()

@@ -176,28 +176,30 @@ func (c *CQ) pollMlx5(wcs []WC) (int, error) {
 		x.mu.Unlock()
 		return 0, c.errClosed()
 	}
-	m, polled := c.dev.mlx5, 0
-again:
-	n := ring.Avail(len(wcs) - polled)
-	if n == 0 {
-		x.mu.Unlock()
-		return polled, nil
-	}
-	done := wcs[polled:][:n]
-	for i := range done {
-		e, wc := ring.Entry(i), &done[i]
-		recv, plain := e.Plain()
-		if plain && m.UserIndex {
-			o := m.owners.get(e.UserIndex())
+	// The owner of a completion is often the owner of the one before. A QP that is closed waits for mu before it is
+	// removed from the table.
+	m, polled, taken := c.dev.mlx5, 0, 0
+	var o *mlx5Owner
+	index := uint32(mlx5.NoUserIndex)
+	for polled < len(wcs) {
+		e, ok := ring.Next(taken)
+		if !ok {
+			break
+		}
+		taken++
+		wc := &wcs[polled]
+		if recv, plain := e.Plain(); plain && m.UserIndex {
+			if i := e.UserIndex(); i != index {
+				o, index = m.owners.get(i), i
+			}
 			switch {
-			case o == nil || o.qp == nil:
-			case !recv && o.qp.mlx5.sq != nil:
-				sq := o.qp.mlx5.sq
-				d, ok := sq.Done(e.Counter())
+			case o == nil:
+			case !recv && o.sq != nil:
+				d, ok := o.sq.Done(e.Counter())
 				if !ok {
 					break // decodeMlx5 returns the error
 				}
-				id, op := sq.Take(d)
+				id, op := o.sq.Take(d)
 				of := mlx5.SendOp(op)
 				*wc = WC{}
 				wc.QPN, wc.ID, wc.Opcode = e.QPN(), id, WCOpcode(of)
@@ -207,9 +209,10 @@ again:
 				if x.time {
 					wc.Timestamp = e.Timestamp()
 				}
+				polled++
 				continue
-			case recv && o.qp.typ == ib.RC && o.srq == nil && o.qp.mlx5.rq != nil:
-				id, ok := o.qp.mlx5.rq.CompleteNext(e.Counter())
+			case recv && o.rq != nil:
+				id, ok := o.rq.CompleteNext(e.Counter())
 				if !ok {
 					break // decodeMlx5 handles any other receive
 				}
@@ -219,21 +222,24 @@ again:
 				if x.time {
 					wc.Timestamp = e.Timestamp()
 				}
+				polled++
 				continue
 			}
 		}
-		if err := c.decodeMlx5(e, wc); err != nil {
-			ring.Release(i + 1)
-			if polled += i; err == errNotShown {
-				goto again
-			}
+		if err := c.decodeMlx5(e, wc); err == errNotShown {
+			continue
+		} else if err != nil {
+			ring.Release(taken)
 			x.mu.Unlock()
 			return polled, err
 		}
+		polled++
 	}
-	ring.Release(n)
+	if taken > 0 {
+		ring.Release(taken)
+	}
 	x.mu.Unlock()
-	return polled + n, nil
+	return polled, nil
 }
 
 // errNotShown means that a completion was handled and must not be returned to the program.

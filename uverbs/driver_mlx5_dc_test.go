@@ -360,6 +360,7 @@ func TestMlx5DatagramPath(t *testing.T) {
 		c := newMlx5Card(t, true, false, 64)
 		c.dev.setLinkLayer(f.link)
 		c.qp.typ = ib.UD
+		c.qp.mlx5.owner.rq = nil // as for any QP but RC
 		must(t, c.qp.PostRecv(1, c.sge(0, 64)))
 		c.put(2, map[int][]byte{60: b16(0), 44: b32(44), 24: b32(f.flags | 0x11), 22: b16(lid), 29: {f.header}, 30: b16(f.vlan), 36: b32(0xffff)})
 		want := f.want

@@ -179,6 +179,10 @@ func (mlx5Driver) mapQP(q *QP, u udata) (err error) {
 			q.mlx5.sq.WantHeader(m.EthHeader)
 		}
 	}
+	x.owner.sq = x.sq
+	if q.typ == ib.RC && q.srq == nil {
+		x.owner.rq = x.rq
+	}
 	x.registerNumber(m, q.qpn)
 	return nil
 }

@@ -14,6 +14,10 @@ type mlx5Owner struct {
 	qp  *QP
 	srq *SRQ
 	wq  *WQ
+
+	// What Poll needs of the most frequent completions.
+	sq *mlx5.SendQueue // of qp, or nil
+	rq *mlx5.RecvQueue // of qp, if it is of type RC and has no SRQ; else nil
 }
 
 // mlx5Table maps 24-bit numbers to owners. A number is a user index that the library assigned or,

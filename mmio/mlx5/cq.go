@@ -72,6 +72,17 @@ func (q *CompQueue) Avail(most int) int {
 	return n
 }
 
+// Next returns the i-th completion that was not released yet, or false if there is none.
+//
+// Preconditions: there are i others that were not released.
+func (q *CompQueue) Next(i int) (CQE, bool) {
+	at := q.index + uint32(i)
+	p := q.at(at)
+	own := atomic.LoadUint32((*uint32)(unsafe.Add(p, cqeLastWord))) >> 24 // see ready
+	mmio.FromDevice()                                                     // see Avail
+	return CQE{p}, (own^at>>(q.shift&31))&cqeOwnerMask == 0 && own < cqeInvalid<<4
+}
+
 // Entry returns the i-th completion that was not released yet.
 //
 // Preconditions: 0 <= i < n for the n that Avail returned since the last Release.
