@@ -5,6 +5,7 @@ package uverbs
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/goverbs/goverbs/mmio/siw"
@@ -183,6 +184,20 @@ func (h *hotRing) hotPaths(tb testing.TB) []hotPath {
 		}
 		return b.Post()
 	})
+	sends("onecall/inline/n=32", hotBatch, func() error {
+		b := h.qp.BeginSend()
+		for i := range hotBatch {
+			b.SendInline(uint64(i), SendSignaled, inline.Inline)
+		}
+		return b.Post()
+	})
+	sends("onecall/sge/n=32", hotBatch, func() error {
+		b := h.qp.BeginSend()
+		for i := range hotBatch {
+			b.SendSGE(uint64(i), SendSignaled, sgl[0])
+		}
+		return b.Post()
+	})
 	all = append(all, hotPath{h.driver + "/recv/n=1", hotSingles, func() {}, func() error {
 		for range hotSingles {
 			if err := h.qp.PostRecv(0, sgl...); err != nil {
@@ -259,8 +274,10 @@ func TestHotPaths(t *testing.T) {
 // none of it in its caches.
 func TestHotLine(t *testing.T) {
 	const line = 64
+	var heap atomic.Pointer[QP] // the QPs of programs are on the heap, too
 	for range 10 {
-		q := new(QP)
+		heap.Store(new(QP))
+		q := heap.Load()
 		first := addrOf(bytesOf(&q.sending)) / line
 		for name, at := range map[string]uint64{
 			"receiving": addrOf(bytesOf(&q.receiving)), "kind": addrOf(bytesOf(&q.kind)), "plain": addrOf(bytesOf(&q.plain)),

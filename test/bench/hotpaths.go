@@ -39,6 +39,8 @@ var hotColumns = []struct {
 	{"`PostSend`, one SGE", []string{"post/sge/n=1", "post/sge/n=32"}},
 	{"`SendBuilder` with 32, inline", []string{"builder/inline/n=32"}},
 	{"the same, one SGE", []string{"builder/sge/n=32"}},
+	{"`SendInline`, 32", []string{"onecall/inline/n=32"}},
+	{"`SendSGE`, 32", []string{"onecall/sge/n=32"}},
 	{"DCI, 32 to one target, inline", []string{"dci/inline/n=32"}},
 	{"`PostRecv`", []string{"recv/n=1", "recv/n=32"}},
 	{"`Poll` of sends", []string{"poll/send/n=1", "poll/send/n=32"}},
@@ -48,7 +50,7 @@ var hotColumns = []struct {
 // libmlx5 has the instructions of version 44 for the same, as the suite sidebyside/mlx5 counts them: ibv_post_send
 // and ibv_poll_cq one by one, and ibv_wr_start and so on for lists, with the loop that calls them.
 var libmlx5 = map[string]float64{
-	"libmlx5/post/inline/n=1": 357, "libmlx5/post/inline/n=32": 163, "libmlx5/builder/inline/n=32": 163, "libmlx5/dci/inline/n=32": 188, "libmlx5/poll/send/n=1": 200,
+	"libmlx5/post/inline/n=1": 357, "libmlx5/post/inline/n=32": 163, "libmlx5/builder/inline/n=32": 163, "libmlx5/onecall/inline/n=32": 163, "libmlx5/dci/inline/n=32": 188, "libmlx5/poll/send/n=1": 200,
 }
 
 // hotPathsCommand counts the instructions of posting and polling on ring memory, function by function, and compares
