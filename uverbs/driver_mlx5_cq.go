@@ -178,15 +178,14 @@ func (c *CQ) pollMlx5(wcs []WC) (int, error) {
 	}
 	// The owner of a completion is often the owner of the one before. A QP that is closed waits for mu before it is
 	// removed from the table.
-	m, polled, taken := c.dev.mlx5, 0, 0
+	m, polled := c.dev.mlx5, 0
 	var o *mlx5Owner
 	index := uint32(mlx5.NoUserIndex)
-	for polled < len(wcs) {
-		e, ok := ring.Next(taken)
+	for uint(polled) < uint(len(wcs)) {
+		e, ok := ring.Next()
 		if !ok {
 			break
 		}
-		taken++
 		wc := &wcs[polled]
 		if recv, plain := e.Plain(); plain && m.UserIndex {
 			if i := e.UserIndex(); i != index {
@@ -195,11 +194,12 @@ func (c *CQ) pollMlx5(wcs []WC) (int, error) {
 			switch {
 			case o == nil:
 			case !recv && o.sq != nil:
-				d, ok := o.sq.Done(e.Counter())
+				sq := o.sq
+				d, ok := sq.Done(e.Counter())
 				if !ok {
 					break // decodeMlx5 returns the error
 				}
-				id, op := o.sq.Take(d)
+				id, op := sq.Take(d)
 				of := mlx5.SendOp(op)
 				*wc = WC{}
 				wc.QPN, wc.ID, wc.Opcode = e.QPN(), id, WCOpcode(of)
@@ -226,17 +226,19 @@ func (c *CQ) pollMlx5(wcs []WC) (int, error) {
 				continue
 			}
 		}
-		if err := c.decodeMlx5(e, wc); err == errNotShown {
-			continue
-		} else if err != nil {
-			ring.Release(taken)
+		switch err := c.decodeMlx5(e, wc); err {
+		case nil:
+			polled++
+		case errNotShown:
+			ring.Release(0)
+		default:
+			ring.Release(0)
 			x.mu.Unlock()
 			return polled, err
 		}
-		polled++
 	}
-	if taken > 0 {
-		ring.Release(taken)
+	if polled > 0 {
+		ring.Release(0)
 	}
 	x.mu.Unlock()
 	return polled, nil

@@ -72,15 +72,17 @@ func (q *CompQueue) Avail(most int) int {
 	return n
 }
 
-// Next returns the i-th completion that was not released yet, or false if there is none.
-//
-// Preconditions: there are i others that were not released.
-func (q *CompQueue) Next(i int) (CQE, bool) {
-	at := q.index + uint32(i)
-	p := q.at(at)
-	own := atomic.LoadUint32((*uint32)(unsafe.Add(p, cqeLastWord))) >> 24 // see ready
-	mmio.FromDevice()                                                     // see Avail
-	return CQE{p}, (own^at>>(q.shift&31))&cqeOwnerMask == 0 && own < cqeInvalid<<4
+// Next takes the next completion, or returns false if there is none. The device may overwrite it after Release,
+// which need not count it.
+func (q *CompQueue) Next() (c CQE, ok bool) {
+	c.p = q.at(q.index)
+	own := atomic.LoadUint32((*uint32)(unsafe.Add(c.p, cqeLastWord))) >> 24 // see ready
+	mmio.FromDevice()                                                       // see Avail
+	if (own^q.index>>(q.shift&31))&cqeOwnerMask != 0 || own >= cqeInvalid<<4 {
+		return c, false
+	}
+	q.index++
+	return c, true
 }
 
 // Entry returns the i-th completion that was not released yet.

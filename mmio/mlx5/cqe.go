@@ -86,7 +86,7 @@ var sendOps = [numOps]WCOp{
 func SendOp(op Op) WCOp { return sendOps[op%numOps] }
 
 // Returns reports whether completions of the operation have a number of bytes.
-func (op WCOp) Returns() bool { return 1<<(op&31)&(1<<WCRead|1<<WCCAS|1<<WCFAA) != 0 }
+func (op WCOp) Returns() bool { return op-WCRead <= WCFAA-WCRead }
 
 // Returned returns the number of bytes of a completion, for operations that have one. For an atomic
 // it returns 8: no document defines the byte count in the CQE of an atomic, and neither libmlx5 nor

@@ -75,28 +75,38 @@ func putData(p unsafe.Pointer, addr uint64, length, lkey uint32) {
 func (q *SendQueue) PutInline(id uint64, m Meta, raddr uint64, rkey uint32, b []byte) bool {
 	head, wqe, n := m.head(), q.next, uintptr(len(b))
 	at := uintptr(wqe&q.mask) * blockSize
-	ctrl := unsafe.Add(q.ring, at)
 	pos := uintptr(q.first) // where the data begins
 	if head&headRDMA != 0 {
 		pos += raddrSize
 	}
-	end := pos + inlineSize + n
-	if n-1 >= uintptr(q.maxInline) || at+end > uintptr(q.bytes)+1 {
+	if n-1 >= uintptr(q.maxInline) || at+pos+inlineSize+n-1 > uintptr(q.bytes) {
 		return false
 	}
-	p := unsafe.Add(ctrl, pos)
+	ctrl := unsafe.Add(q.ring, at)
 	if head&headRDMA != 0 {
-		putRDMA(unsafe.Add(p, -raddrSize), raddr, rkey)
+		putRDMA(unsafe.Add(ctrl, pos-raddrSize), raddr, rkey)
 	}
-	put32(p, 0, inlineFlag|uint32(n))
+	to, from := unsafe.Add(ctrl, pos+inlineSize), unsafe.Pointer(unsafe.SliceData(b))
+	put32(unsafe.Add(ctrl, pos), 0, inlineFlag|uint32(n))
+	octos := uint32(pos+inlineSize+n+octoSize-1) / octoSize
+	// Not copy, which takes longer to find out how to copy so few bytes. No pointer is behind the data.
+	i := uintptr(0)
+	for ; i+64 <= n; i += 64 {
+		t, f := unsafe.Add(to, i), unsafe.Add(from, i)
+		*(*[16]byte)(t) = *(*[16]byte)(f)
+		*(*[16]byte)(unsafe.Add(t, 16)) = *(*[16]byte)(unsafe.Add(f, 16))
+		*(*[16]byte)(unsafe.Add(t, 32)) = *(*[16]byte)(unsafe.Add(f, 32))
+		*(*[16]byte)(unsafe.Add(t, 48)) = *(*[16]byte)(unsafe.Add(f, 48))
+	}
+	for ; i+8 <= n; i += 8 {
+		*(*[8]byte)(unsafe.Add(to, i)) = *(*[8]byte)(unsafe.Add(from, i))
+	}
+	for ; i < n; i++ {
+		*(*byte)(unsafe.Add(to, i)) = *(*byte)(unsafe.Add(from, i))
+	}
 	q.control(ctrl, head, uint32(m&metaStream), m.imm(head))
-	q.end(ctrl, wqe, head, uint32(end+octoSize-1)/octoSize)
-	q.record(id, wqe, head)
-	if p = unsafe.Add(p, inlineSize); n < 32 {
-		copyFew(p, unsafe.Pointer(unsafe.SliceData(b)), n)
-	} else {
-		copy32(p, unsafe.Pointer(unsafe.SliceData(b)), n)
-	}
+	q.end(ctrl, wqe, head, octos)
+	q.record(id, at, wqe, head)
 	return true
 }
 
@@ -107,11 +117,11 @@ func (q *SendQueue) PutInline(id uint64, m Meta, raddr uint64, rkey uint32, b []
 func (q *SendQueue) PutSGE(id uint64, m Meta, raddr uint64, rkey uint32, addr uint64, length, lkey uint32) bool {
 	head, wqe := m.head(), q.next
 	at := uintptr(wqe&q.mask) * blockSize
-	ctrl := unsafe.Add(q.ring, at)
 	end := uintptr(q.first)
-	if length > maxLength || q.maxSGE == 0 || at+end+raddrSize+dataSize > uintptr(q.bytes)+1 {
+	if length > maxLength || q.maxSGE == 0 || at+end+raddrSize+dataSize-1 > uintptr(q.bytes) {
 		return false
 	}
+	ctrl := unsafe.Add(q.ring, at)
 	if head&headRDMA != 0 {
 		putRDMA(unsafe.Add(ctrl, end), raddr, rkey)
 		end += raddrSize
@@ -122,31 +132,8 @@ func (q *SendQueue) PutSGE(id uint64, m Meta, raddr uint64, rkey uint32, addr ui
 	}
 	q.control(ctrl, head, uint32(m&metaStream), m.imm(head))
 	q.end(ctrl, wqe, head, uint32(end)/octoSize)
-	q.record(id, wqe, head)
+	q.record(id, at, wqe, head)
 	return true
-}
-
-// copy32 copies n bytes, at least 32, and copyFew copies fewer. They are inlined, because memmove takes longer to
-// find out how to copy a few bytes. The two may not overlap.
-func copy32(to, from unsafe.Pointer, n uintptr) {
-	n -= 32
-	for i := uintptr(0); i < n; i += 32 {
-		*(*[16]byte)(unsafe.Add(to, i)) = *(*[16]byte)(unsafe.Add(from, i))
-		*(*[16]byte)(unsafe.Add(to, i+16)) = *(*[16]byte)(unsafe.Add(from, i+16))
-	}
-	to, from = unsafe.Add(to, n), unsafe.Add(from, n) // the last 32 bytes, which may overlap those before
-	*(*[16]byte)(to) = *(*[16]byte)(from)
-	*(*[16]byte)(unsafe.Add(to, 16)) = *(*[16]byte)(unsafe.Add(from, 16))
-}
-
-func copyFew(to, from unsafe.Pointer, n uintptr) {
-	i := uintptr(0)
-	for ; i+8 <= n; i += 8 {
-		*(*uint64)(unsafe.Add(to, i)) = *(*uint64)(unsafe.Add(from, i))
-	}
-	for ; i < n; i++ {
-		*(*byte)(unsafe.Add(to, i)) = *(*byte)(unsafe.Add(from, i))
-	}
 }
 
 // copyIn copies b into the ring, continuing at its start when it reaches the end.

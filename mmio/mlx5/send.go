@@ -126,6 +126,7 @@ var heads = func() (t [numFlags << headFlags]uint32) {
 
 const (
 	headFlags   = 4       // log2 of numOps
+	headBits    = 0xff    // those for the flags
 	headCode    = 0xff00  // the opcode
 	headRDMA    = 1 << 16 // the WQE has the address and key of the peer's memory
 	headImm     = 1 << 31 // it has an immediate
@@ -134,18 +135,17 @@ const (
 
 // control writes the second half of a control segment.
 func (q *SendQueue) control(ctrl unsafe.Pointer, head, stream, imm uint32) {
-	bits := uint8(head)
-	if q.fence != 0 { // unless it has its own
-		if bits&flagFence == 0 {
-			bits |= q.fence
+	if q.fence != 0 {
+		if head&flagFence == 0 { // unless it has its own
+			head |= uint32(q.fence)
 		}
 		q.fence = 0
 	}
-	put64(ctrl, ctrlFlags, uint64(stream|uint32(bits))<<32|uint64(imm))
+	put64(ctrl, ctrlFlags, uint64(stream|head&headBits)<<32|uint64(imm))
 }
 
 // end completes the WQE of octos units of 16 bytes that begins with block wqe, which is next: it writes the
-// first half of its control segment. Then record records the work request.
+// first half of its control segment. Then record records the work request, at bytes into the ring.
 func (q *SendQueue) end(ctrl unsafe.Pointer, wqe, head, octos uint32) {
 	// Two words in one store: it is loaded as one for the doorbell.
 	put64(ctrl, ctrlOpcode, uint64(uint16(wqe))<<40|uint64(head&headCode)<<24|uint64(q.number|octos))
@@ -153,8 +153,8 @@ func (q *SendQueue) end(ctrl unsafe.Pointer, wqe, head, octos uint32) {
 	q.next = wqe + (octos+blockSize/octoSize-1)/(blockSize/octoSize)
 }
 
-func (q *SendQueue) record(id uint64, wqe, head uint32) {
-	e := q.sent(wqe)
+func (q *SendQueue) record(id uint64, at uintptr, wqe, head uint32) {
+	e := (*sent)(unsafe.Add(unsafe.Pointer(q.ids), at/blockSize*unsafe.Sizeof(sent{})))
 	e.id.Store(id)
 	e.what.Store(uint64(q.filled)<<sentHeadShift | sentPosted | uint64(uint16(wqe))<<sentBlockShift | uint64(head>>headOpShift%numOps))
 	q.filled++
@@ -409,24 +409,25 @@ func (s *SendSlot) Finish() {
 	}
 	head := heads[s.op%numOps]
 	q.end(q.block(s.wqe), s.wqe, head, (s.pos-s.wqe*blockSize+octoSize-1)/octoSize)
-	q.record(s.id, s.wqe, head)
+	q.record(s.id, uintptr(s.wqe&q.mask)*blockSize, s.wqe, head)
 	if head&headCode == opUMR<<8 {
 		q.fence = flagSmallFence // the next request may use the key
 	}
 }
 
 // A Done is a completed work request that Take has not taken yet.
-type Done uint64 // sent.what
+type Done struct{ *sent }
 
 // Op returns the operation of the work request.
-func (d Done) Op() Op { return sentOp(uint64(d)) }
+func (d Done) Op() Op { return sentOp(d.what.Load()) }
 
 // Done finds the work request whose WQE starts at a block. It returns false if no posted and
 // uncompleted WQE starts there.
 func (q *SendQueue) Done(counter uint16) (d Done, ok bool) {
 	shown, tail := q.published.Acquire(), q.tail.Acquire() // the first pairs with Release in Publish, only this goroutine stores the second
-	what := q.sent(uint32(counter)).what.Load()
-	return Done(what), uint32(what)>>sentBlockShift == sentPosted>>sentBlockShift|uint32(counter) && sentHead(what)-tail < shown-tail
+	d.sent = q.sent(uint32(counter))
+	what := d.what.Load()
+	return d, uint32(what)>>sentBlockShift == sentPosted>>sentBlockShift|uint32(counter) && sentHead(what)-tail < shown-tail
 }
 
 // Take takes the completion of a work request, together with earlier requests that are not
@@ -435,10 +436,11 @@ func (q *SendQueue) Done(counter uint16) (d Done, ok bool) {
 //
 // Preconditions: Done has returned d, and nothing was taken since.
 func (q *SendQueue) Take(d Done) (id uint64, op Op) {
-	id = q.sent(uint32(d >> sentBlockShift)).id.Load()
+	id = d.id.Load()
+	what := d.what.Load()
 	// Pairs with Acquire in refresh: the entry was read before it can be filled anew.
-	q.tail.Release(sentHead(uint64(d)) + 1)
-	return id, sentOp(uint64(d))
+	q.tail.Release(sentHead(what) + 1)
+	return id, sentOp(what)
 }
 
 // Complete calls Done and Take. If Done returns false, nothing changes.
