@@ -58,8 +58,10 @@ type (
 // connected, and with a [PostError] if one of them is invalid. [QP.BeginSend] does the same without
 // structs.
 func (q *QP) PostSend(wrs ...SendWR) error {
-	if err := q.lockSide(&q.sending); err != nil {
-		return err
+	if !q.sending.TryLock() { // as lockSide
+		if err := q.lockSideSlow(&q.sending); err != nil {
+			return err
+		}
 	}
 	if len(wrs) == 0 || !q.ready() {
 		return q.postSlow(wrs)
@@ -85,7 +87,7 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 		return nil
 	case kindMlx5:
 		q.mlx5.sq.Begin()
-		if !q.mlx5.sq.Room(n) || (n != 1 || !q.putMlx5(&wrs[0])) && q.encodeMlx5(wrs, q.plain) != nil {
+		if !q.mlx5.sq.Fits(n) && !q.mlx5.sq.Room(n) || (n != 1 || !q.putMlx5(&wrs[0])) && q.encodeMlx5(wrs, q.plain) != nil {
 			break
 		}
 		q.mlx5.sq.Publish()
@@ -136,7 +138,7 @@ func (b *SendBuilder) addInline(id uint64, op WROpcode, flags SendFlags, raddr u
 
 // addSGE adds a SEND, a WRITE or a READ with an SGE.
 func (b *SendBuilder) addSGE(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, e *SGE) {
-	if q := b.q; b.direct(flags) && !e.outside && q.plain>>op&1 != 0 {
+	if q := b.q; b.direct(flags) && !e.outside && uint32(q.plain)>>(op&31)&1 != 0 {
 		if q.mlx5.sq.PutSGE(id, mlx5.NewMeta(mlx5.Op(op), uint8(flags|q.always), 0), raddr, rkey, e.Addr, e.Length, e.LKey) {
 			b.n++
 			return

@@ -89,20 +89,20 @@ func (q *SendQueue) PutInline(id uint64, m Meta, raddr uint64, rkey uint32, b []
 	to, from := unsafe.Add(ctrl, pos+inlineSize), unsafe.Pointer(unsafe.SliceData(b))
 	put32(unsafe.Add(ctrl, pos), 0, inlineFlag|uint32(n))
 	octos := uint32(pos+inlineSize+n+octoSize-1) / octoSize
-	// Not copy, which takes longer to find out how to copy so few bytes. No pointer is behind the data.
-	i := uintptr(0)
-	for ; i+64 <= n; i += 64 {
-		t, f := unsafe.Add(to, i), unsafe.Add(from, i)
-		*(*[16]byte)(t) = *(*[16]byte)(f)
-		*(*[16]byte)(unsafe.Add(t, 16)) = *(*[16]byte)(unsafe.Add(f, 16))
-		*(*[16]byte)(unsafe.Add(t, 32)) = *(*[16]byte)(unsafe.Add(f, 32))
-		*(*[16]byte)(unsafe.Add(t, 48)) = *(*[16]byte)(unsafe.Add(f, 48))
-	}
-	for ; i+8 <= n; i += 8 {
-		*(*[8]byte)(unsafe.Add(to, i)) = *(*[8]byte)(unsafe.Add(from, i))
-	}
-	for ; i < n; i++ {
-		*(*byte)(unsafe.Add(to, i)) = *(*byte)(unsafe.Add(from, i))
+	// Not copy, which takes longer to find out how to copy so few bytes. No pointer is ever behind the data.
+	for {
+		if n < 64 {
+			copyFew(to, from, n)
+			break
+		}
+		*(*[16]byte)(to) = *(*[16]byte)(from)
+		*(*[16]byte)(unsafe.Add(to, 16)) = *(*[16]byte)(unsafe.Add(from, 16))
+		*(*[16]byte)(unsafe.Add(to, 32)) = *(*[16]byte)(unsafe.Add(from, 32))
+		*(*[16]byte)(unsafe.Add(to, 48)) = *(*[16]byte)(unsafe.Add(from, 48))
+		if n -= 64; n == 0 {
+			break
+		}
+		to, from = unsafe.Add(to, 64), unsafe.Add(from, 64)
 	}
 	q.control(ctrl, head, uint32(m&metaStream), m.imm(head))
 	q.end(ctrl, wqe, head, octos)
@@ -134,6 +134,17 @@ func (q *SendQueue) PutSGE(id uint64, m Meta, raddr uint64, rkey uint32, addr ui
 	q.end(ctrl, wqe, head, uint32(end)/octoSize)
 	q.record(id, at, wqe, head)
 	return true
+}
+
+// copyFew copies n bytes between memory that does not overlap.
+func copyFew(to, from unsafe.Pointer, n uintptr) {
+	i := uintptr(0)
+	for ; i+8 <= n; i += 8 {
+		*(*[8]byte)(unsafe.Add(to, i)) = *(*[8]byte)(unsafe.Add(from, i))
+	}
+	for ; i < n; i++ {
+		*(*byte)(unsafe.Add(to, i)) = *(*byte)(unsafe.Add(from, i))
+	}
 }
 
 // copyIn copies b into the ring, continuing at its start when it reaches the end.
