@@ -1,7 +1,6 @@
 package uverbs
 
 import (
-	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
@@ -120,34 +119,6 @@ func (q *QP) reserve() int {
 	n := q.mlx5.sq.Left()
 	q.sending.Unlock()
 	return n
-}
-
-// addInline adds a SEND or a WRITE of data.
-func (b *SendBuilder) addInline(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, data []byte) {
-	if q := b.q; b.direct(flags) {
-		if q.mlx5.sq.PutInline(id, mlx5.NewMeta(mlx5.Op(op), uint8(flags|q.always), 0), raddr, rkey, data) {
-			b.n++
-			return
-		}
-	}
-	if b.rdma(id, op, flags, raddr, rkey) {
-		b.Inline(data)
-		b.finish()
-	}
-}
-
-// addSGE adds a SEND, a WRITE or a READ with an SGE.
-func (b *SendBuilder) addSGE(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, e *SGE) {
-	if q := b.q; b.direct(flags) && !e.outside && uint32(q.plain)>>(op&31)&1 != 0 {
-		if q.mlx5.sq.PutSGE(id, mlx5.NewMeta(mlx5.Op(op), uint8(flags|q.always), 0), raddr, rkey, e.Addr, e.Length, e.LKey) {
-			b.n++
-			return
-		}
-	}
-	if b.rdma(id, op, flags, raddr, rkey) {
-		b.SGE(*e)
-		b.finish()
-	}
 }
 
 // encode writes wrs[0], the work request that was begun last, into the queue.
