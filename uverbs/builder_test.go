@@ -293,3 +293,17 @@ func TestBuilderWholeRefuses(t *testing.T) {
 		t.Error("after the reset nothing is in the first block")
 	}
 }
+
+// TestBuilderRoom: PostSend drops a batch that was begun, even an empty one, so that what is added to it
+// afterwards finds the queue full.
+func TestBuilderRoom(t *testing.T) {
+	eachSendRig(t, func(t *testing.T, fresh func() *sendRig) {
+		r := fresh()
+		b := r.qp.BeginSend()
+		for range r.room {
+			must(t, r.qp.PostSend(SendWR{Opcode: WRSend}))
+		}
+		b.SendSGE(1, 0, SGE{Length: 1})
+		errorIs(t, b.Post(), ErrQueueFull, "a request for which PostSend has left no room")
+	})
+}
