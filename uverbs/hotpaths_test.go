@@ -3,6 +3,7 @@
 package uverbs
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -91,7 +92,7 @@ func rxeHotRing(tb testing.TB) *hotRing {
 	h.received = func() WC {
 		slot := ring.slot(ring.get(ringProducer))
 		clear(slot)
-		copy(slot[12:], host32(uint32(WCRecv)))
+		binary.NativeEndian.PutUint32(slot[12:], uint32(WCRecv))
 		ring.put(1)
 		r.rq.set(ringConsumer, (r.rq.get(ringConsumer)+1)&r.rq.mask)
 		return WC{Opcode: WCRecv}
