@@ -1,7 +1,5 @@
 package uverbs
 
-import "github.com/goverbs/goverbs/mmio/mlx5"
-
 // SendInline adds a SEND of data, which is copied at once. It is Send and Inline in one call.
 func (b *SendBuilder) SendInline(id uint64, flags SendFlags, data []byte) {
 	b.addInline(id, WRSend, flags, 0, 0, data)
@@ -38,11 +36,9 @@ func (b *SendBuilder) direct(flags SendFlags) bool {
 
 // addInline adds a SEND or a WRITE of data.
 func (b *SendBuilder) addInline(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, data []byte) {
-	if q := b.q; b.direct(flags) {
-		if q.mlx5.sq.PutInline(id, mlx5.NewMeta(mlx5.Op(op), uint8(flags|q.always), 0), raddr, rkey, data) {
-			b.n++
-			return
-		}
+	if b.direct(flags) && b.q.putInline(id, op, flags, raddr, rkey, data) {
+		b.n++
+		return
 	}
 	if b.rdma(id, op, flags, raddr, rkey) {
 		b.Inline(data)
@@ -52,11 +48,9 @@ func (b *SendBuilder) addInline(id uint64, op WROpcode, flags SendFlags, raddr u
 
 // addSGE adds a SEND, a WRITE or a READ with an SGE.
 func (b *SendBuilder) addSGE(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, e *SGE) {
-	if q := b.q; b.direct(flags) && !e.outside && uint32(q.plain)>>(op&31)&1 != 0 {
-		if q.mlx5.sq.PutSGE(id, mlx5.NewMeta(mlx5.Op(op), uint8(flags|q.always), 0), raddr, rkey, e.Addr, e.Length, e.LKey) {
-			b.n++
-			return
-		}
+	if b.direct(flags) && b.q.putSGE(id, op, flags, raddr, rkey, e) {
+		b.n++
+		return
 	}
 	if b.rdma(id, op, flags, raddr, rkey) {
 		b.SGE(*e)

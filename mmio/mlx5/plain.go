@@ -25,7 +25,7 @@ func (m Meta) WithStream(stream uint16) Meta { return m | Meta(stream)<<metaStre
 // head returns what the control segment says of the operation and the flags.
 func (m Meta) head() uint32 { return heads[m%Meta(len(heads))] }
 
-// imm returns the immediate, or 0 if the operation has none.
+// imm returns the immediate, or 0 for an operation without one.
 func (m Meta) imm(head uint32) uint32 { return uint32(m>>32) & uint32(int32(head)>>31) }
 
 // ToQP writes the QP that the next work request goes to, before PutInline or PutSGE.
