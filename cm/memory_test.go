@@ -255,8 +255,8 @@ func mappedKiB(t *testing.T, client, server *Conn) (kib int) {
 	return kib
 }
 
-// TestIdleConnCosts: idle connections whose program is in no method take little memory, resident and mapped. On
-// a software device they take no file descriptors, on others two.
+// TestIdleConnCosts: idle connections whose program is in no method map little memory. On a software device little of
+// the process is resident for them, and they take no file descriptors; on others two.
 func TestIdleConnCosts(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
 	attendAfter(t, time.Millisecond)
@@ -274,7 +274,7 @@ func TestIdleConnCosts(t *testing.T) {
 		awaitAttended(t, c)
 	}
 	const most = 64 // KiB of an end
-	if each := (rollup(t) - resident) / len(ends); each > most {
+	if each := (rollup(t) - resident) / len(ends); each > most && first.dev.dev.Info().InProcess {
 		t.Errorf("an idle connection takes %d KiB of memory, want at most %d", each, most)
 	}
 	if each := (mappedKiB(t, first, server) - mapped) / len(ends); each > most {
