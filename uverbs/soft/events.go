@@ -3,6 +3,7 @@ package soft
 import (
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -29,7 +30,7 @@ type event struct {
 
 // eventFile is an event channel: a completion channel or a file of asynchronous events. It is a queue in
 // memory, so that an event takes no system call, and many channels no descriptors. Where events come often from the
-// network, it has a waker, see there.
+// network, the channel has a waker.
 type eventFile struct {
 	number uint32 // in commands
 	kind   uint16 // UVERBS_OBJECT_COMP_CHANNEL or UVERBS_OBJECT_ASYNC_EVENT
@@ -120,15 +121,19 @@ func (f *eventFile) Read(b []byte) (int, error) {
 
 // wait waits until something has changed. The caller holds mu.
 func (f *eventFile) wait() {
-	if f.short >= manyShort && f.waker == nil {
+	often := f.short >= manyShort && runtime.GOMAXPROCS(0) > 1
+	if often && f.waker == nil {
 		f.waker = newWaker()
 	}
 	begin := time.Now()
-	if w := f.waker; f.short >= manyShort && w != nil && !f.parked {
+	if w := f.waker; often && w != nil && !f.parked {
 		f.parked = true
 		f.mu.Unlock()
-		w.wait()
+		ok := w.wait()
 		f.mu.Lock()
+		if !ok { // the next reads wait without it
+			f.parked, f.net = false, false
+		}
 	} else {
 		f.changed.Wait()
 	}

@@ -9,7 +9,8 @@ import (
 // A goroutine that a mutex or a condition wakes is run by another thread, which the scheduler wakes for that. The
 // goroutine that receives packets is about to wait for the next ones: its own thread could go on with the one that it
 // has woken. That is what happens to goroutines that the netpoller wakes. So a reader for which events come often from
-// the network waits in the netpoller. On two processors that halves the time of a message between two processes.
+// the network waits in the netpoller. On two processors that halves the time of a message between two processes. If
+// GOMAXPROCS is 1, there is no other thread, and a condition takes less time.
 
 // Waits that last less than shortWait count as short, and behind manyShort of them the next one is in the netpoller.
 const (
@@ -20,6 +21,7 @@ const (
 // mostWakers is the number of channels of the process that have a waker: each takes a descriptor.
 const mostWakers = 64
 
+// openWakers is the number of wakers of the process.
 var openWakers atomic.Int32
 
 // A waker lets a goroutine wait in the netpoller.
@@ -42,12 +44,16 @@ func newWaker() *waker {
 	return nil
 }
 
-// wait waits for wake, or close.
-func (w *waker) wait() { w.file.Read(w.buf[:]) }
+// wait waits for wake. It reports false if it cannot, or if close has ended it.
+func (w *waker) wait() bool {
+	_, err := w.file.Read(w.buf[:])
+	return err == nil
+}
 
 // wake ends wait, or the next one.
 func (w *waker) wake() { w.file.Write(one[:]) }
 
+// close ends wait, and releases the descriptor.
 func (w *waker) close() {
 	w.file.Close()
 	openWakers.Add(-1)

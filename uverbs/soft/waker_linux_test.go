@@ -4,14 +4,17 @@ import (
 	"errors"
 	"io"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
-// busyChannel returns a channel to which events come often from the network.
+// busyChannel returns a channel to which events come often from the network, in a program with two processors.
 func busyChannel(t *testing.T) (*eventFile, kernel.EventFile) {
+	old := runtime.GOMAXPROCS(2)
+	t.Cleanup(func() { runtime.GOMAXPROCS(old) })
 	f, file := newChannel(t)
 	f.net, f.short = true, manyShort
 	return f, file
@@ -79,7 +82,7 @@ func TestWaker(t *testing.T) {
 }
 
 // TestWakerBusy: only a channel to which events come often from the network takes a descriptor, and no more than
-// mostWakers do.
+// mostWakers do, nor any if there is one processor.
 func TestWakerBusy(t *testing.T) {
 	f, file := newChannel(t)
 	for range 2 * manyShort {
@@ -88,6 +91,13 @@ func TestWakerBusy(t *testing.T) {
 	}
 	if f.waker != nil {
 		t.Error("a channel without a network has a waker")
+	}
+	f, file = busyChannel(t)
+	runtime.GOMAXPROCS(1)
+	go f.completion(1, &eventCounter{})
+	readEvent(t, file)
+	if f.waker != nil {
+		t.Error("a channel has a waker, although there is one processor")
 	}
 	before := openWakers.Load()
 	defer openWakers.Store(before)

@@ -27,7 +27,7 @@ type held struct {
 	worker atomic.Pointer[worker] // which has them; nil: there are none
 	pause  atomic.Int32           // batches that do not wait
 	armed  atomic.Bool            // the timer runs
-	timer  fault.Timer            // changed by who has set armed
+	timer  fault.Timer            // only the goroutine that has set armed changes it
 }
 
 // FlushBehind is Flush, but acknowledgements may wait for packets of the program. It reports whether some do.
