@@ -62,9 +62,12 @@ func (b *SendBuilder) begin(id uint64, op WROpcode, flags SendFlags) bool {
 		b.fail(errZero("use"))
 		return false
 	case int(op) >= len(q.ops) || !q.ops[op]:
-		if q.noAtomics && (op == WRAtomicCAS || op == WRAtomicFAA) {
+		switch {
+		case op == 0:
+			b.fail(errNoOpcode)
+		case q.noAtomics && (op == WRAtomicCAS || op == WRAtomicFAA):
 			b.fail(errNoAtomics)
-		} else {
+		default:
 			b.fail(&reason{fmt.Sprintf("%s: %s of a QP of type %s", ErrOpcode, op, q.typ), ErrOpcode})
 		}
 		return false

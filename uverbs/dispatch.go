@@ -73,7 +73,7 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 				break
 			}
 		}
-		bytes, err := q.encodeRxe(0, wrs, q.plain)
+		bytes, err := q.encodeRxe(0, wrs, uint32(q.plain))
 		if err != nil {
 			break
 		}
@@ -86,7 +86,7 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 		return nil
 	case kindMlx5:
 		q.mlx5.sq.Begin()
-		if !q.mlx5.sq.Fits(n) && !q.mlx5.sq.Room(n) || (n != 1 || !q.putMlx5(&wrs[0])) && q.encodeMlx5(wrs, q.plain) != nil {
+		if !q.mlx5.sq.Fits(n) && !q.mlx5.sq.Room(n) || (n != 1 || !q.putMlx5(&wrs[0])) && q.encodeMlx5(wrs, uint32(q.plain)) != nil {
 			break
 		}
 		q.mlx5.sq.Publish()
@@ -96,7 +96,7 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 		if !q.siw.sq.Room(n) {
 			break
 		}
-		bytes, err := q.encodeSiw(0, wrs, q.plain)
+		bytes, err := q.encodeSiw(0, wrs, uint32(q.plain))
 		if err != nil {
 			break
 		}

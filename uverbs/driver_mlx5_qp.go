@@ -244,7 +244,7 @@ func (mlx5Driver) qpModified(q *QP, _, to ib.QPState) {
 // the QP is neither RC nor UC: all but correct SENDs, WRITEs and READs need the builder then.
 //
 // Preconditions: the queue has room for them.
-func (q *QP) encodeMlx5(wrs []SendWR, ops uint16) error {
+func (q *QP) encodeMlx5(wrs []SendWR, ops uint32) error {
 	for i := range wrs {
 		wr := &wrs[i]
 		if q.putMlx5(wr) {
@@ -306,7 +306,7 @@ func (q *QP) putMlx5(wr *SendWR) bool {
 }
 
 // isSlotMlx5 reports whether encodeSlotMlx5 can encode a work request without further checks.
-func (q *QP) isSlotMlx5(wr *SendWR, ops uint16) bool {
+func (q *QP) isSlotMlx5(wr *SendWR, ops uint32) bool {
 	switch {
 	case ops == allOps:
 		return true

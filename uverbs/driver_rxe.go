@@ -225,7 +225,7 @@ func (d *Device) mapRing(mi rxe.MapInfo) (*mmio.Region, error) {
 // It is one function because each call is noticeable with small messages.
 //
 // Preconditions: the queue has room for them.
-func (q *QP) encodeRxe(first int, wrs []SendWR, ops uint16) (bytes uint64, err error) {
+func (q *QP) encodeRxe(first int, wrs []SendWR, ops uint32) (bytes uint64, err error) {
 	sq, always := &q.rxe.sq, q.always
 	for i := range wrs {
 		wr := &wrs[i]
@@ -234,7 +234,7 @@ func (q *QP) encodeRxe(first int, wrs []SendWR, ops uint16) (bytes uint64, err e
 		}
 		flags := uint32(wr.Flags | always)
 		w := sq.WQE(first + i)
-		w.Start(wr.ID, uint32(wr.Opcode), flags)
+		w.Start(wr.ID, wr.Opcode.abi(), flags)
 		switch wr.Opcode {
 		case WRSendWithImm:
 			w.SetImm(wr.Imm)
@@ -425,7 +425,7 @@ func (rxeDriver) vendorText(code uint32) (text string, injected bool) {
 
 // sentRxe converts the contents of a ring element.
 func sentRxe(i *rxe.SendInfo) sentWR {
-	s := sentWR{op: WROpcode(i.Opcode), length: i.Length, qpn: i.RemoteQPN, raddr: i.RemoteAddr, rkey: i.RKey, mwRKey: i.MWRKey}
+	s := sentWR{op: opcodeABI(i.Opcode), length: i.Length, qpn: i.RemoteQPN, raddr: i.RemoteAddr, rkey: i.RKey, mwRKey: i.MWRKey}
 	switch s.op {
 	case WRBindMW:
 		s.bind = &binding{addr: i.Bind.Addr, length: i.Bind.Length, lkey: i.Bind.LKey, access: Access(i.Bind.Access)}

@@ -35,7 +35,7 @@ func siwSendFlags(f SendFlags) uint8 {
 // and returns their bytes of data. It returns errNeedsBuilder for an operation that is not in ops.
 //
 // Preconditions: the queue has room for them.
-func (q *QP) encodeSiw(first int, wrs []SendWR, ops uint16) (bytes uint64, err error) {
+func (q *QP) encodeSiw(first int, wrs []SendWR, ops uint32) (bytes uint64, err error) {
 	sq, always := q.siw.sq, q.always
 	for i := range wrs {
 		wr := &wrs[i]

@@ -11,7 +11,7 @@ import (
 // SendWR is a send work request (struct ibv_send_wr).
 type SendWR struct {
 	ID         uint64    // ID is repeated in the completion.
-	Opcode     WROpcode  // Opcode is the operation.
+	Opcode     WROpcode  // Opcode is the operation. It must be set.
 	Flags      SendFlags // Flags modify the operation.
 	SGL        []SGE     // SGL is local memory: the data to send or write, or the destination of a READ or an atomic.
 	Inline     []byte    // Inline is data to send or write that need not be registered. PostSend copies it. SGL must be empty.
@@ -93,11 +93,11 @@ func (q *QP) ready() bool {
 }
 
 // allOps is the set of all operations, for work requests that were checked.
-const allOps = 1<<len(opcodeSet{}) - 1
+const allOps = 1<<len(opcodeSet{}) - 2
 
 // opIn reports whether ops has the bit of the operation, and the flags are known.
-func (wr *SendWR) opIn(ops uint16) bool {
-	return wr.Opcode < WROpcode(len(opcodeSet{})) && ops>>(wr.Opcode&15)&1 != 0 && wr.Flags&^sendFlagsAll == 0
+func (wr *SendWR) opIn(ops uint32) bool {
+	return wr.Opcode < WROpcode(len(opcodeSet{})) && ops>>(wr.Opcode&31)&1 != 0 && wr.Flags <= sendFlagsAll
 }
 
 // errNeedsBuilder means that a work request must be checked by the builder first.

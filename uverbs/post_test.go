@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"os"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -172,10 +173,13 @@ func TestPostRecvBytes(t *testing.T) {
 	checkSlot(t, r.rq.slot(2), recvSlotSize+32, append(two, slotField{"wr_id", 0, host64(3)}))
 }
 
+// sendsOf returns n empty SENDs.
+func sendsOf(n int) []SendWR { return slices.Repeat([]SendWR{{Opcode: WRSend}}, n) }
+
 // TestPostFull: a batch that does not fit is not posted in part, and one that never will
 // is another error than one that may fit later.
 func TestPostFull(t *testing.T) {
-	send := func(n int) []SendWR { return make([]SendWR, n) }
+	send := sendsOf
 	recv := func(n int) []RecvWR { return make([]RecvWR, n) }
 	r := newPostRig(t, 3)
 	if err := errors.Join(r.qp.PostSend(send(5)...), r.qp.PostRecvs(recv(5)...)); err != nil {
@@ -228,14 +232,14 @@ func TestPostHostileIndex(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newPostRig(t, 3)
-			if err := errors.Join(r.qp.PostSend(make([]SendWR, 5)...), r.qp.PostRecvs(make([]RecvWR, 5)...)); err != nil {
+			if err := errors.Join(r.qp.PostSend(sendsOf(5)...), r.qp.PostRecvs(make([]RecvWR, 5)...)); err != nil {
 				t.Fatal(err)
 			}
 			r.checkDoorbell(t)
 			r.sq.set(ringConsumer, consumer)
 			r.rq.set(ringConsumer, consumer)
 			for what, err := range map[string]error{
-				"PostSend":  r.qp.PostSend(make([]SendWR, 3)...),
+				"PostSend":  r.qp.PostSend(sendsOf(3)...),
 				"PostRecvs": r.qp.PostRecvs(make([]RecvWR, 3)...),
 			} {
 				if !errors.Is(err, ErrQueueCorrupt) || !errors.Is(err, rxe.ErrCorrupt) {
@@ -273,6 +277,7 @@ func TestPostErrors(t *testing.T) {
 		{"invalidate with data", SendWR{Opcode: WRLocalInv, SGL: []SGE{sge}}, errNoSGL},
 		{"flush with data", SendWR{Opcode: WRFlush, Inline: []byte{1}}, errNoInline},
 		{"AH", SendWR{Opcode: WRSend, AH: &AH{}}, errNotDatagram},
+		{"no opcode", SendWR{SGL: []SGE{sge}}, errNoOpcode},
 		{"largest opcode", SendWR{Opcode: 255}, ErrOpcode},
 		{"inline by flag", SendWR{Opcode: WRSend, Flags: 1 << 3}, errSendFlags},
 		{"largest flag", SendWR{Opcode: WRSend, Flags: SendSignaled | 1<<7}, errSendFlags},
@@ -284,7 +289,7 @@ func TestPostErrors(t *testing.T) {
 	} {
 		for _, index := range []int{0, 2} {
 			r := newPostRig(t, 3)
-			wrs := make([]SendWR, 3)
+			wrs := sendsOf(3)
 			wrs[index] = c.wr
 			err := r.qp.PostSend(wrs...)
 			if post, ok := errors.AsType[*PostError](err); !ok || post.Index != index || !errors.Is(post.Err, c.want) {
@@ -305,7 +310,7 @@ func TestPostErrors(t *testing.T) {
 				t.Errorf("%s: PostRecv: %v, want a PostError with %v", c.name, err, c.want)
 			}
 			r.checkNothing(t, 0, 0)
-			if err := errors.Join(r.qp.PostSend(SendWR{ID: 9}), r.qp.PostRecv(9)); err != nil {
+			if err := errors.Join(r.qp.PostSend(SendWR{ID: 9, Opcode: WRRDMAWrite}), r.qp.PostRecv(9)); err != nil {
 				t.Fatalf("%s: a good work request afterwards: %v", c.name, err)
 			}
 			checkSlot(t, r.rq.slot(0)[:recvSlotSize], recvSlotSize, []slotField{{"wr_id", 0, host64(9)}})
@@ -331,7 +336,7 @@ func TestPostState(t *testing.T) {
 	} {
 		r := newPostRig(t, 3)
 		r.qp.state.Store(uint32(c.state))
-		if err := r.qp.PostSend(SendWR{}); !errors.Is(err, c.send) {
+		if err := r.qp.PostSend(SendWR{Opcode: WRSend}); !errors.Is(err, c.send) {
 			t.Errorf("%s: PostSend: %v, want %v", c.state, err, c.send)
 		}
 		if err := r.qp.PostRecv(1); !errors.Is(err, c.recv) {
@@ -352,7 +357,7 @@ func TestPostState(t *testing.T) {
 	r.qp.receiving.Lock()
 	r.qp.closed.Store(true)
 	for what, err := range map[string]error{
-		"PostSend":  r.qp.PostSend(SendWR{}),
+		"PostSend":  r.qp.PostSend(SendWR{Opcode: WRSend}),
 		"PostRecv":  r.qp.PostRecv(1),
 		"PostRecvs": r.qp.PostRecvs(RecvWR{}),
 	} {
@@ -367,7 +372,7 @@ func TestDoorbellRefused(t *testing.T) {
 	if err := r.pipe.Close(); err != nil {
 		t.Fatal(err)
 	}
-	err := r.qp.PostSend(SendWR{})
+	err := r.qp.PostSend(SendWR{Opcode: WRSend})
 	if e, ok := errors.AsType[*Error](err); !ok || e.Op != "POST_SEND" || e.Errno != syscall.EPIPE || e.Hint == "" {
 		t.Errorf("error is %v, want one of POST_SEND with EPIPE", err)
 	}
@@ -417,7 +422,7 @@ func TestPostDoesNotAllocate(t *testing.T) {
 			t.Errorf("%s makes %v allocations, want 0", name, n)
 		}
 	}
-	for r.qp.PostSend(SendWR{}) == nil {
+	for r.qp.PostSend(SendWR{Opcode: WRSend}) == nil {
 	}
 	if n := testing.AllocsPerRun(100, func() {
 		if err := r.qp.PostSend(SendWR{Opcode: WRSend, SGL: []SGE{mr.SGE(0, 64)}}); err != ErrQueueFull {

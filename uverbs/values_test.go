@@ -19,10 +19,10 @@ func TestValues(t *testing.T) {
 			}
 		}
 	}
-	check("enum ib_wr_opcode", 0, int(WRRDMAWrite), int(WRRDMAWriteWithImm), int(WRSend), int(WRSendWithImm), int(WRRDMARead),
+	check("enum ib_wr_opcode plus 1", 1, int(WRRDMAWrite), int(WRRDMAWriteWithImm), int(WRSend), int(WRSendWithImm), int(WRRDMARead),
 		int(WRAtomicCAS), int(WRAtomicFAA), int(WRLocalInv), int(WRBindMW), int(WRSendWithInv))
-	check("IB_WR_RDMA_READ_WITH_INV", 11, int(WRRDMAReadWithInv))
-	check("IB_UVERBS_WR_FLUSH, IB_UVERBS_WR_ATOMIC_WRITE", 14, int(WRFlush), int(WRAtomicWrite))
+	check("IB_WR_RDMA_READ_WITH_INV plus 1", 12, int(WRRDMAReadWithInv))
+	check("IB_UVERBS_WR_FLUSH, IB_UVERBS_WR_ATOMIC_WRITE plus 1", 15, int(WRFlush), int(WRAtomicWrite))
 	check("enum ib_wc_opcode", 0, int(WCSend), int(WCRDMAWrite), int(WCRDMARead), int(WCCompSwap), int(WCFetchAdd), int(WCBindMW), int(WCLocalInv))
 	check("IB_UVERBS_WC_FLUSH, IB_UVERBS_WC_ATOMIC_WRITE", 8, int(WCFlush), int(WCAtomicWrite))
 	check("IB_WC_RECV", 128, int(WCRecv), int(WCRecvRDMAWrite))

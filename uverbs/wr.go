@@ -6,26 +6,26 @@ import (
 	"strings"
 )
 
-// WROpcode is the operation of a send work request (enum ib_uverbs_wr_opcode,
-// rdma/ib_user_verbs.h).
+// WROpcode is the operation of a send work request. Its zero value is none, which is refused. The
+// values are those of enum ib_uverbs_wr_opcode (rdma/ib_user_verbs.h) plus 1.
 type WROpcode uint8
 
 // Operations.
 const (
-	WRRDMAWrite        WROpcode = 0  // write to the peer's memory (IBV_WR_RDMA_WRITE)
-	WRRDMAWriteWithImm WROpcode = 1  // write, and complete a receive of the peer with a 32-bit value (IBV_WR_RDMA_WRITE_WITH_IMM)
-	WRSend             WROpcode = 2  // send a message to a receive of the peer (IBV_WR_SEND)
-	WRSendWithImm      WROpcode = 3  // send a message with a 32-bit value (IBV_WR_SEND_WITH_IMM)
-	WRRDMARead         WROpcode = 4  // read from the peer's memory (IBV_WR_RDMA_READ)
-	WRAtomicCAS        WROpcode = 5  // compare and swap 8 bytes of the peer's memory (IBV_WR_ATOMIC_CMP_AND_SWP)
-	WRAtomicFAA        WROpcode = 6  // add to 8 bytes of the peer's memory (IBV_WR_ATOMIC_FETCH_AND_ADD)
-	WRLocalInv         WROpcode = 7  // invalidate a local key (IBV_WR_LOCAL_INV)
-	WRBindMW           WROpcode = 8  // bind a memory window (IBV_WR_BIND_MW)
-	WRSendWithInv      WROpcode = 9  // send, and invalidate a key of the peer (IBV_WR_SEND_WITH_INV)
-	WRRDMAReadWithInv  WROpcode = 11 // read, and invalidate the lkey of the SGE; iWARP only, and siw does not invalidate it (IB_WR_RDMA_READ_WITH_INV)
+	WRRDMAWrite        WROpcode = 1  // write to the peer's memory (IBV_WR_RDMA_WRITE)
+	WRRDMAWriteWithImm WROpcode = 2  // write, and complete a receive of the peer with a 32-bit value (IBV_WR_RDMA_WRITE_WITH_IMM)
+	WRSend             WROpcode = 3  // send a message to a receive of the peer (IBV_WR_SEND)
+	WRSendWithImm      WROpcode = 4  // send a message with a 32-bit value (IBV_WR_SEND_WITH_IMM)
+	WRRDMARead         WROpcode = 5  // read from the peer's memory (IBV_WR_RDMA_READ)
+	WRAtomicCAS        WROpcode = 6  // compare and swap 8 bytes of the peer's memory (IBV_WR_ATOMIC_CMP_AND_SWP)
+	WRAtomicFAA        WROpcode = 7  // add to 8 bytes of the peer's memory (IBV_WR_ATOMIC_FETCH_AND_ADD)
+	WRLocalInv         WROpcode = 8  // invalidate a local key (IBV_WR_LOCAL_INV)
+	WRBindMW           WROpcode = 9  // bind a memory window (IBV_WR_BIND_MW)
+	WRSendWithInv      WROpcode = 10 // send, and invalidate a key of the peer (IBV_WR_SEND_WITH_INV)
+	WRRDMAReadWithInv  WROpcode = 12 // read, and invalidate the lkey of the SGE; iWARP only, and siw does not invalidate it (IB_WR_RDMA_READ_WITH_INV)
 
-	WRFlush       WROpcode = 14 // make data in the peer's memory visible or persistent (IBV_WR_FLUSH)
-	WRAtomicWrite WROpcode = 15 // write 8 bytes atomically (IBV_WR_ATOMIC_WRITE)
+	WRFlush       WROpcode = 15 // make data in the peer's memory visible or persistent (IBV_WR_FLUSH)
+	WRAtomicWrite WROpcode = 16 // write 8 bytes atomically (IBV_WR_ATOMIC_WRITE)
 )
 
 // opcodeNames are the names of the operations.
@@ -39,7 +39,7 @@ var opcodeNames = [len(opcodeSet{})]string{
 func (o WROpcode) known() bool { return int(o) < len(opcodeNames) && opcodeNames[o] != "" }
 
 // opcodeSet is a set of operations.
-type opcodeSet [16]bool
+type opcodeSet [17]bool
 
 // opcodes returns a set.
 func opcodes(all ...WROpcode) (s opcodeSet) {
@@ -55,6 +55,17 @@ func (o WROpcode) String() string {
 		return opcodeNames[o]
 	}
 	return fmt.Sprintf("opcode %d", uint8(o))
+}
+
+// abi returns the operation's number in rings and commands.
+func (o WROpcode) abi() uint32 { return uint32(o) - 1 }
+
+// opcodeABI returns the operation for a number in a ring.
+func opcodeABI(n uint32) WROpcode {
+	if n >= uint32(len(opcodeSet{})) {
+		return 0xff
+	}
+	return WROpcode(n) + 1
 }
 
 // SendFlags modify a send work request (enum ib_send_flags, rdma/ib_verbs.h).
@@ -155,6 +166,9 @@ var (
 	// ErrOpcode means an operation that is unknown, or that this type of QP does not support.
 	ErrOpcode error = &wrong{"Opcode", "this type of QP does not support the operation"}
 )
+
+// errNoOpcode is the ErrOpcode of a work request whose operation was forgotten.
+var errNoOpcode = &reason{"it is not set: name an operation, such as WRSend", ErrOpcode}
 
 // Other causes of a [PostError]. errHeader is for an adapter that needs the Ethernet header in the work
 // request. The library copies it from inline data or from an MR, which must have the whole header and be

@@ -65,21 +65,21 @@ func (q *SendQueue) sent(block uint32) *sent {
 func sentOp(what uint64) Op       { return Op(what) }
 func sentHead(what uint64) uint32 { return uint32(what >> sentHeadShift) }
 
-// An Op is the operation of a work request, with the value of enum ib_uverbs_wr_opcode.
+// An Op is the operation of a work request: the value of enum ib_uverbs_wr_opcode plus 1. Zero is none.
 type Op uint8
 
 // Operations.
 const (
-	Write    Op = 0
-	WriteImm Op = 1
-	Send     Op = 2
-	SendImm  Op = 3
-	Read     Op = 4
-	CAS      Op = 5
-	FAA      Op = 6
-	LocalInv Op = 7
-	BindMW   Op = 8
-	SendInv  Op = 9
+	Write    Op = 1
+	WriteImm Op = 2
+	Send     Op = 3
+	SendImm  Op = 4
+	Read     Op = 5
+	CAS      Op = 6
+	FAA      Op = 7
+	LocalInv Op = 8
+	BindMW   Op = 9
+	SendInv  Op = 10
 	numOps      = 16 // a power of two, so that a mask makes any Op a valid index
 )
 

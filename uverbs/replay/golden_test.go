@@ -124,7 +124,7 @@ func TestGoldenRC(t *testing.T) {
 		qp := value(g.pd.CreateQP(uverbs.QPOptions{SendCQ: g.cq, RecvCQ: g.cq, MaxSendWR: 1, MaxRecvWR: 500}))(g.T)
 		must(g.T, qp.Modify(uverbs.QPAttr{State: ib.QPInit, Port: 1}, initAttrs))
 		g.connect(qp, ib.RC, 0)
-		must(g.T, g.cq.Notify(), qp.PostSend(uverbs.SendWR{SGL: []uverbs.SGE{g.mr.SGE(0, 64)}}), qp.Close())
+		must(g.T, g.cq.Notify(), qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, SGL: []uverbs.SGE{g.mr.SGE(0, 64)}}), qp.Close())
 	}, queryQP, queryGID)
 }
 

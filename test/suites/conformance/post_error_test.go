@@ -52,6 +52,27 @@ func TestQueueFull(t *testing.T) {
 	})
 }
 
+// TestNoOpcode: a work request whose operation was forgotten is refused with its batch, and the queue is
+// as before.
+func TestNoOpcode(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
+	eachPath(t, func(t *testing.T) {
+		a, b := pair(t, uverbs.QPOptions{})
+		must(t, b.qp.PostRecv(1, b.mr.SGE(0, 8)))
+		forgotten := uverbs.SendWR{ID: 6, SGL: []uverbs.SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+		for i, batch := range [][]uverbs.SendWR{{forgotten}, {send(5, a.mr.SGE(0, 8)), forgotten}} {
+			err := a.qp.PostSend(batch...)
+			if p, ok := errors.AsType[*uverbs.PostError](err); !ok || p.Index != i || p.Field != "Opcode" || !errors.Is(err, uverbs.ErrOpcode) {
+				t.Errorf("without an opcode: %v, want a PostError of work request %d", err, i)
+			}
+		}
+		must(t, a.qp.PostSend(send(7, a.mr.SGE(0, 8))))
+		if wc := a.next(t); wc.ID != 7 || wc.Err() != nil {
+			t.Errorf("the first completion is %+v, want that of work request 7", wc)
+		}
+	})
+}
+
 // wrongKey posts one work request and returns the status that it ends with.
 func wrongKey(t *testing.T, wr uverbs.SendWR) (uverbs.WCStatus, error) {
 	a, b := pair(t, uverbs.QPOptions{Path: uverbs.PathOptions{Timeout: 10, RetryCount: 2}})
