@@ -64,7 +64,7 @@ func (b *SendBuilder) begin(id uint64, op WROpcode, flags SendFlags) bool {
 	case int(op) >= len(q.ops) || !q.ops[op]:
 		switch {
 		case op == 0:
-			b.fail(errNoOpcode)
+			b.fail(&reason{"it is not set: name an operation, such as WRSend", ErrOpcode})
 		case q.noAtomics && (op == WRAtomicCAS || op == WRAtomicFAA):
 			b.fail(errNoAtomics)
 		default:

@@ -416,16 +416,11 @@ func (rxeDriver) failedRequest(q *QP) (WC, sentWR, bool) {
 }
 
 // vendorText explains the code of a software device. The kernel's rxe does not set codes.
-func (rxeDriver) vendorText(code uint32) (text string, injected bool) {
-	if code == rxe.VendorInjected {
-		return "injected by the faults of this software device", true
-	}
-	return "", false
-}
+func (rxeDriver) vendorText(code uint32) (text string, injected bool) { return rxe.Injected(code) }
 
 // sentRxe converts the contents of a ring element.
 func sentRxe(i *rxe.SendInfo) sentWR {
-	s := sentWR{op: opcodeABI(i.Opcode), length: i.Length, qpn: i.RemoteQPN, raddr: i.RemoteAddr, rkey: i.RKey, mwRKey: i.MWRKey}
+	s := sentWR{op: WROpcode(min(i.Opcode, 254) + 1), length: i.Length, qpn: i.RemoteQPN, raddr: i.RemoteAddr, rkey: i.RKey, mwRKey: i.MWRKey}
 	switch s.op {
 	case WRBindMW:
 		s.bind = &binding{addr: i.Bind.Addr, length: i.Bind.Length, lkey: i.Bind.LKey, access: Access(i.Bind.Access)}

@@ -277,7 +277,7 @@ func TestPostErrors(t *testing.T) {
 		{"invalidate with data", SendWR{Opcode: WRLocalInv, SGL: []SGE{sge}}, errNoSGL},
 		{"flush with data", SendWR{Opcode: WRFlush, Inline: []byte{1}}, errNoInline},
 		{"AH", SendWR{Opcode: WRSend, AH: &AH{}}, errNotDatagram},
-		{"no opcode", SendWR{SGL: []SGE{sge}}, errNoOpcode},
+		{"no opcode", SendWR{SGL: []SGE{sge}}, ErrOpcode},
 		{"largest opcode", SendWR{Opcode: 255}, ErrOpcode},
 		{"inline by flag", SendWR{Opcode: WRSend, Flags: 1 << 3}, errSendFlags},
 		{"largest flag", SendWR{Opcode: WRSend, Flags: SendSignaled | 1<<7}, errSendFlags},

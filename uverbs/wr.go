@@ -60,14 +60,6 @@ func (o WROpcode) String() string {
 // abi returns the operation's number in rings and commands.
 func (o WROpcode) abi() uint32 { return uint32(o) - 1 }
 
-// opcodeABI returns the operation for a number in a ring.
-func opcodeABI(n uint32) WROpcode {
-	if n >= uint32(len(opcodeSet{})) {
-		return 0xff
-	}
-	return WROpcode(n) + 1
-}
-
 // SendFlags modify a send work request (enum ib_send_flags, rdma/ib_verbs.h).
 type SendFlags uint8
 
@@ -166,9 +158,6 @@ var (
 	// ErrOpcode means an operation that is unknown, or that this type of QP does not support.
 	ErrOpcode error = &wrong{"Opcode", "this type of QP does not support the operation"}
 )
-
-// errNoOpcode is the ErrOpcode of a work request whose operation was forgotten.
-var errNoOpcode = &reason{"it is not set: name an operation, such as WRSend", ErrOpcode}
 
 // Other causes of a [PostError]. errHeader is for an adapter that needs the Ethernet header in the work
 // request. The library copies it from inline data or from an MR, which must have the whole header and be

@@ -1,6 +1,7 @@
 package rxe
 
 import (
+	"fmt"
 	"unsafe"
 
 	"github.com/goverbs/goverbs/mmio/rxe/internal/abi"
@@ -86,8 +87,20 @@ func (c Completion) Status() uint32 { return c.wc.Status }
 // know.
 func (c Completion) Opcode() uint32 { return c.wc.Opcode }
 
-// VendorInjected is the VendorErr of an error that a software device has injected. The kernel's is always 0.
-const VendorInjected = 1
+// Injected explains the VendorErr of an error that a software device has injected. The kernel's is always 0.
+func Injected(vendorErr uint32) (text string, ok bool) {
+	if vendorErr&1 == 0 {
+		return "", false
+	}
+	queue := "send"
+	if vendorErr&2 != 0 {
+		queue = "recv"
+	}
+	if n := vendorErr >> 2; n != 0 { // the number of the work request, plus 1
+		queue += fmt.Sprintf(":%d", n-1)
+	}
+	return "injected by the fault fail=" + queue + " of the software device", true
+}
 
 // VendorErr returns the driver's own error number.
 func (c Completion) VendorErr() uint32 { return c.wc.VendorErr }

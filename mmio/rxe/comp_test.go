@@ -3,6 +3,7 @@ package rxe
 import (
 	"encoding/binary"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -189,5 +190,17 @@ func TestPollDoesNotAllocate(t *testing.T) {
 		q.Release(n)
 	}); n != 0 {
 		t.Errorf("%v allocations for seven completions, want 0", n)
+	}
+}
+
+// TestInjected: the text names the queue and, if the code has it, the number of the work request.
+func TestInjected(t *testing.T) {
+	for code, want := range map[uint32]string{
+		0: "", 2: "", 1<<2 | 0: "", 1: "fail=send of", 3: "fail=recv of", 1 | 1<<2: "fail=send:0 of", 3 | 4<<2: "fail=recv:3 of", 1<<32 - 1: "fail=recv:1073741822 of",
+	} {
+		text, ok := Injected(code)
+		if ok != (want != "") || !strings.Contains(text, want) {
+			t.Errorf("%#x: %q, %v, want %q", code, text, ok, want)
+		}
 	}
 }

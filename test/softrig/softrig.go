@@ -23,13 +23,17 @@ func Make() (closeAll func() error, err error) {
 		}
 		return err
 	}
+	faults, err := soft.ParseFaults(testenv.SoftFaults())
+	if err != nil {
+		return nil, err
+	}
 	rig := testenv.TheRig()
 	for i, name := range rig.Devices {
 		if slices.Contains(rig.Devices[:i], name) {
 			continue // both are the same
 		}
 		d, err := soft.New(soft.Options{
-			Name: name, Addr: netip.MustParseAddr(rig.Addrs[i]), ViaSocket: testenv.SoftSockets(), Faults: testenv.SoftFaults(),
+			Name: name, Addr: netip.MustParseAddr(rig.Addrs[i]), ViaSocket: testenv.SoftSockets(), Faults: faults,
 		})
 		if err != nil {
 			return nil, errors.Join(err, closeAll())

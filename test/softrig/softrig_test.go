@@ -49,7 +49,7 @@ func TestLossless(t *testing.T) {
 	check(t, err)
 	defer func() { check(t, closeAll()) }()
 	dev := soft.ByName("soft0")
-	check(t, dev.SetFaults("delay=1ns"))
+	check(t, dev.SetFaults(soft.Faults{Rules: []soft.Rule{{Delay: soft.Delay{Min: 1}}}}))
 	a, b := newEnd(t, "soft0"), newEnd(t, "soft1")
 	for range 2600 { // a request and an acknowledgement each
 		send(t, a, b)
@@ -60,7 +60,7 @@ func TestLossless(t *testing.T) {
 		t.Error("no packet was lost, and that is no error")
 	}
 	check(t, lossless([]*soft.Device{dev}, "delay=1ns"))
-	check(t, dev.SetFaults("loss=5%,seed=1")) // all eight attempts of one of 200 messages fail once in 500,000 runs
+	check(t, dev.SetFaults(soft.Faults{Seed: 1, Rules: []soft.Rule{{Loss: 5 * soft.Percent}}})) // all eight attempts of one of 200 messages fail once in 500,000 runs
 	for range 200 {
 		send(t, a, b)
 		reset(t, a, b)

@@ -149,7 +149,7 @@ func TestConnect(t *testing.T) {
 	if !errors.Is(a.err, syscall.ECONNREFUSED) || len(a.sizes) > 0 {
 		t.Errorf("nobody serves: %s, %v", a, a.err)
 	}
-	must(t, d.SetFaults("class=mad,loss=100%"))
+	must(t, d.SetFaults(soft.Faults{Rules: []soft.Rule{{Class: soft.ClassMAD, Loss: soft.Always}}}))
 	if a = liveConnect(t.Context(), "connected", d.Addr(), ""); !a.late() || a.failed != 0 {
 		t.Errorf("no answer: %s, %v", a, a.err)
 	}

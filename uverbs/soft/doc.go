@@ -109,8 +109,8 @@
 // # Faults
 //
 // [Options].Faults, [Device.SetFaults] and the field faults of the text form make a device lose,
-// duplicate, corrupt, reorder, delay and slow down packets, and make queue pairs fail. A text of faults
-// has groups, separated by semicolons, of fields, separated by commas:
+// duplicate, corrupt, reorder, delay and slow down packets, and make queue pairs fail. [Faults] also have a
+// text form, which [ParseFaults] reads: groups, separated by semicolons, of fields, separated by commas:
 //
 //	loss=1%,reorder=1%,seed=7
 //	class=mad; peer=127.0.0.2,class=ack|response,loss=5%; rnr=1/4
@@ -145,7 +145,8 @@
 //	slow=5ms                    requests are carried out and answered after 5 ms
 //	fail=send:3:retry_exc_err   work request 3 of the send queue, or recv, completes with this error
 //
-// Work requests count from 0, from when the fault is set or the queue pair was reset.
+// Work requests count from 0, from when the fault is set or the queue pair was created or reset, whichever
+// came last. The error of the completion says that it was injected by the fault fail=send:3.
 //
 // The field seed may stand in any group. The same seed makes the same decisions, which depend on nothing
 // else than the text, the addresses and QPNs, and the order of the packets of each queue pair. With

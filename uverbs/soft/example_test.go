@@ -50,7 +50,11 @@ func Example() {
 func ExampleDevice_Partition() {
 	capture := must(os.Create(filepath.Join(os.TempDir(), "loss.pcapng")))
 	defer capture.Close()
-	left := must(soft.New(soft.Options{Faults: "class=mad; loss=1%,reorder=1%,seed=7", Capture: capture}))
+	faults := soft.Faults{Seed: 7, Rules: []soft.Rule{
+		{Class: soft.ClassMAD}, // nothing happens to the connection manager, which repeats its messages after seconds
+		{Loss: 1 * soft.Percent, Reorder: 1 * soft.Percent},
+	}}
+	left := must(soft.New(soft.Options{Faults: faults, Capture: capture}))
 	defer left.Close()
 	right := must(soft.New(soft.Options{}))
 	defer right.Close()
@@ -61,7 +65,7 @@ func ExampleDevice_Partition() {
 	// ... messages are sent again and again, and fail in the end.
 	left.Heal(right.Addr())
 
-	check(left.SetFaults("")) // no loss any more
+	check(left.SetFaults(soft.Faults{})) // no loss any more
 	sent, received := left.FaultCounters()
 	fmt.Println("lost", sent.Lost+received.Lost)
 	// Output: lost 0

@@ -27,6 +27,8 @@ type faults struct {
 	files    []*os.File           // of the trace and the capture
 	recorded bool                 // there is a trace or a capture
 
+	setting sync.Mutex // held by SetFaults
+
 	mu     sync.Mutex
 	parted map[netip.Addr][]netip.Addr // what Partition has stopped, by its argument. guarded by mu
 }
@@ -37,25 +39,10 @@ type side struct {
 	handle udp.Handler // of packets from devices of this process
 }
 
-// allowedFaults describes the allowed values of Faults.
-const allowedFaults = "a list of faults, such as loss=1%,reorder=1%,seed=7"
-
-// parseFaults reads the text form of faults.
-func parseFaults(text string) (fault.Config, error) {
-	c, err := fault.Parse(text)
-	if err != nil {
-		return c, &OptionError{Field: "Faults", Value: text, Allowed: allowedFaults, Err: err}
-	}
-	return c, nil
-}
-
 // newFaults makes the injector and opens the files of the options, which were checked.
 func newFaults(o *Options, addr netip.Addr, clock fault.Clock, remove func()) (f *faults, err error) {
 	f = &faults{port: o.Port, local: map[netip.Addr]*side{}, parted: map[netip.Addr][]netip.Addr{}}
-	opts := fault.Options{Clock: clock, Trace: o.Trace, Capture: o.Capture, Device: cmp.Or(o.Name, "at "+addr.String()), Remove: remove}
-	if opts.Config, err = parseFaults(o.Faults); err != nil {
-		return nil, err
-	}
+	opts := fault.Options{Config: o.Faults.config(), Clock: clock, Trace: o.Trace, Capture: o.Capture, Device: cmp.Or(o.Name, "at "+addr.String()), Remove: remove}
 	for _, file := range []struct {
 		field, name string
 		to          *io.Writer
@@ -96,16 +83,15 @@ func (f *faults) start(d *Device) {
 		})
 		f.local[from] = s
 	}
+	f.engine.SetPlan(f.injector.Config().Plan)
 	f.change()
 }
 
-// change tells the engine what it needs to know of the faults.
+// change tells the engine whether packets must pass the faults.
 func (f *faults) change() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	c := f.injector.Config()
-	f.engine.SetPlan(c.Plan)
-	if f.recorded || len(c.Rules) > 0 || len(f.parted) > 0 {
+	if c := f.injector.Config(); f.recorded || len(c.Rules) > 0 || len(f.parted) > 0 {
 		f.engine.SetFilter(f)
 	} else {
 		f.engine.SetFilter(nil)
@@ -144,23 +130,26 @@ func (f *faults) closeFiles() error {
 	return err
 }
 
-// SetFaults replaces the faults of the device by those of a text, see [Options].Faults. An empty text
-// ends them. Packets that are delayed at this moment stay so, and partitions stay as they are. All
-// random decisions begin again, even if the text is the same.
-func (d *Device) SetFaults(text string) error {
-	c, err := parseFaults(text)
-	if err != nil {
+// SetFaults replaces the faults of the device. The zero Faults end them. Packets that are delayed at this
+// moment stay so, and partitions stay as they are. All random decisions and the numbers of work requests
+// begin again, even if the faults are the same.
+func (d *Device) SetFaults(f Faults) error {
+	if err := f.check(); err != nil {
 		return err
 	}
+	d.faults.setting.Lock()
+	defer d.faults.setting.Unlock()
+	c := f.config()
 	if err := d.faults.injector.SetConfig(c); err != nil {
-		return &OptionError{Field: "Faults", Value: text, Allowed: allowedFaults, Err: err}
+		return fmt.Errorf("soft: %w", err)
 	}
+	d.faults.engine.SetPlan(c.Plan)
 	d.faults.change()
 	return nil
 }
 
-// Faults returns the text of the present faults, partitions excepted.
-func (d *Device) Faults() string { return d.faults.injector.Config().String() }
+// Faults returns the present faults, partitions excepted.
+func (d *Device) Faults() Faults { return faultsOf(d.faults.injector.Config()) }
 
 // Partition stops all packets between the device and a peer, in both directions, until [Device.Heal]. An
 // address of a device in this process stands for all its addresses. The zero Addr stands for all peers,

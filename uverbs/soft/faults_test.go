@@ -3,12 +3,13 @@ package soft_test
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
@@ -46,7 +47,9 @@ func TestLoss(t *testing.T) {
 		var devs []*soft.Device
 		a, b := twoSides(t, func(o soft.Options) (*soft.Device, error) {
 			// Each packet passes two devices: of 8 attempts, all fail for one message in ten million.
-			o.Faults = "loss=2%,duplicate=5%,corrupt=2%,reorder=5%,hold=1ms,seed=3"
+			o.Faults = soft.Faults{Seed: 3, Rules: []soft.Rule{{
+				Loss: 2 * soft.Percent, Duplicate: 5 * soft.Percent, Corrupt: 2 * soft.Percent, Reorder: 5 * soft.Percent, Hold: time.Millisecond,
+			}}}
 			d, err := newDevice(o)
 			devs = append(devs, d)
 			return d, err
@@ -74,7 +77,9 @@ func sameTrace(t *testing.T, seed int) string {
 		o := soft.Options{Addr: netip.AddrFrom4([4]byte{127, 9, 9, byte(1 + i)}), Seed: uint64(11 + i)}
 		o.Port = 47911
 		if i == 0 {
-			o.Trace, o.Faults = &trace, fmt.Sprintf("loss=10%%,duplicate=10%%,reorder=10%%,delay=0s..1ms,seed=%d", seed)
+			o.Trace, o.Faults = &trace, soft.Faults{Seed: uint64(seed), Rules: []soft.Rule{{
+				Loss: 10 * soft.Percent, Duplicate: 10 * soft.Percent, Reorder: 10 * soft.Percent, Delay: soft.Delay{Max: time.Millisecond},
+			}}}
 		}
 		var err error
 		if devs[i], err = clock.New(o); err != nil {
@@ -174,10 +179,17 @@ func TestSetFaults(t *testing.T) {
 	}, uverbs.QPOptions{})
 	messages(t, a, b, 1)
 	var e *soft.OptionError
-	if err := dev.SetFaults("lose=1%"); !errors.As(err, &e) || e.Field != "Faults" {
-		t.Errorf("SetFaults with an unknown field: %v", err)
+	for _, wrong := range []soft.Faults{
+		{Rules: []soft.Rule{{}}}, {QPs: []soft.QPFault{{}}}, {Rules: []soft.Rule{{Loss: soft.Always + 1}}}, {Rules: []soft.Rule{{Reorder: 1, Behind: 65}}},
+		{Rules: []soft.Rule{{Delay: soft.Delay{Max: 2, Mean: 1}}}}, {QPs: []soft.QPFault{{NotReady: 2, OutOf: 1}}}, {QPs: []soft.QPFault{{Fail: soft.Fail{Status: 22}}}},
+		{QPs: []soft.QPFault{{Fail: soft.Fail{Number: 5}}}}, {Rules: []soft.Rule{{Hold: -1}}}, {Rules: []soft.Rule{{QPN: 1 << 24}}},
+	} {
+		if err := dev.SetFaults(wrong); !errors.As(err, &e) || e.Field != "Faults" {
+			t.Errorf("SetFaults(%+v): %v, want an OptionError", wrong, err)
+		}
 	}
-	if err := dev.SetFaults("rnr=1/1"); err != nil || dev.Faults() != "rnr=1/1" {
+	notReady := soft.Faults{QPs: []soft.QPFault{{NotReady: 1, OutOf: 1}}}
+	if err := dev.SetFaults(notReady); err != nil || dev.Faults().String() != "rnr=1/1" {
 		t.Errorf("SetFaults: %v, faults %q", err, dev.Faults())
 	}
 	testenv.Must(t, errors.Join(b.qp.PostRecv(1, b.mr.SGE(0, 1)), a.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 1)}})))
@@ -185,7 +197,7 @@ func TestSetFaults(t *testing.T) {
 	if n, err := a.cq.Poll(wcs[:]); n != 0 || err != nil {
 		t.Errorf("%d completions, %v", n, err)
 	}
-	if err := dev.SetFaults(""); err != nil || dev.Faults() != "" {
+	if err := dev.SetFaults(soft.Faults{}); err != nil || !reflect.ValueOf(dev.Faults()).IsZero() {
 		t.Errorf("SetFaults: %v, faults %q", err, dev.Faults())
 	}
 	if _, err := a.cq.Wait(t.Context(), wcs[:]); err != nil || wcs[0].Status != uverbs.WCSuccess {
@@ -232,13 +244,39 @@ func TestFileRefused(t *testing.T) {
 		{soft.Options{TraceFile: "x", Trace: new(bytes.Buffer)}, "TraceFile"},
 		{soft.Options{CaptureFile: "x", Capture: new(bytes.Buffer)}, "CaptureFile"},
 		{soft.Options{CaptureFile: "("}, "CaptureFile"},
-		{soft.Options{Faults: "loss=2"}, "Faults"},
+		{soft.Options{Faults: soft.Faults{Rules: []soft.Rule{{Loss: soft.Always + 1}}}}, "Faults"},
 	} {
 		d, err := soft.New(c.o)
 		var e *soft.OptionError
 		if !errors.As(err, &e) || e.Field != c.field {
 			t.Errorf("%+v: %v, %v; want an OptionError about %s", c.o, d, err, c.field)
 		}
+	}
+}
+
+// TestFailureNamed: the error of an injected failure names the fault, also that of a receive, and a partition of
+// another device meanwhile does not make the numbers begin again.
+func TestFailureNamed(t *testing.T) {
+	var devs []*soft.Device
+	a, b := twoSides(t, func(o soft.Options) (*soft.Device, error) {
+		d, err := soft.New(o)
+		devs = append(devs, d)
+		return d, err
+	}, uverbs.QPOptions{})
+	messages(t, a, b, 2)
+	fail := soft.Fail{Recv: true, Number: 3, Status: uint32(uverbs.WCLocProtErr)}
+	ok(t, devs[1].SetFaults(soft.Faults{QPs: []soft.QPFault{{QPN: b.qp.QPN(), Fail: fail}}}))
+	messages(t, a, b, 2)
+	elsewhere := netip.MustParseAddr("127.1.2.3")
+	devs[1].Partition(elsewhere)
+	messages(t, a, b, 1)
+	devs[1].Heal(elsewhere)
+	ok(t, b.qp.PostRecv(1, b.mr.SGE(0, 64)), a.qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, SGL: []uverbs.SGE{a.mr.SGE(0, 8)}}))
+	var wcs [1]uverbs.WC
+	_, err := b.cq.Wait(t.Context(), wcs[:])
+	ok(t, err)
+	if err := b.qp.Err(&wcs[0]); wcs[0].Status != uverbs.WCLocProtErr || !strings.Contains(err.Error(), "injected by the fault fail=recv:3") {
+		t.Errorf("the receive: %v, want LOC_PROT_ERR injected by the fault fail=recv:3", err)
 	}
 }
 
@@ -250,7 +288,7 @@ func TestInjectedFailure(t *testing.T) {
 	d := soft.ByName(a.ctx.Name())
 	messages(t, a, b, 5)
 	for range 2 {
-		ok(t, d.SetFaults("fail=send:2:rem_access_err"))
+		ok(t, d.SetFaults(soft.Faults{QPs: []soft.QPFault{{Fail: soft.Fail{Number: 2, Status: uint32(uverbs.WCRemAccessErr)}}}}))
 		for n := range 3 {
 			ok(t, b.qp.PostRecv(1, b.mr.SGE(0, 64)), a.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.mr.SGE(0, 8)}}))
 			var wcs [1]uverbs.WC
@@ -259,7 +297,7 @@ func TestInjectedFailure(t *testing.T) {
 			if failed := wcs[0].Status == uverbs.WCRemAccessErr; failed != (n == 2) {
 				t.Fatalf("request %d: %v", n, a.qp.Err(&wcs[0]))
 			}
-			if err := a.qp.Err(&wcs[0]); n == 2 && (!strings.Contains(err.Error(), "injected") || strings.Contains(err.Error(), "permits")) {
+			if err := a.qp.Err(&wcs[0]); n == 2 && (!strings.Contains(err.Error(), "injected by the fault fail=send:2") || strings.Contains(err.Error(), "permits")) {
 				t.Errorf("the error does not say that it was injected, or names another cause: %v", err)
 			}
 		}

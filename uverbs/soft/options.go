@@ -54,9 +54,8 @@ type Options struct {
 	// its GUID. With the same seed, they are the same in each run. If it is 0, they differ.
 	Seed uint64
 
-	// Faults are the faults that the device injects, see "Faults" in the description of the package. With
-	// an empty text there are none. [Device.SetFaults] replaces them.
-	Faults string
+	// Faults are the faults that the device injects. [Device.SetFaults] replaces them.
+	Faults Faults
 
 	// Trace gets a line in words for each packet that the device sends or receives, with what the faults
 	// have done to it. Every Write is one line. All packets of the device wait for it. nil: none.
@@ -164,7 +163,7 @@ func (o *Options) check() error {
 
 // checkFaults checks the options of faults and records.
 func (o *Options) checkFaults() error {
-	if _, err := parseFaults(o.Faults); err != nil {
+	if err := o.Faults.check(); err != nil {
 		return err
 	}
 	for _, f := range []struct {

@@ -98,11 +98,11 @@ func TestRemovalInUse(t *testing.T) {
 	}
 }
 
-// TestRemovalFromOptions: the text of faults removes the device without the program's doing, here
+// TestRemovalFromOptions: a rule removes the device without the program's doing, here
 // with its third WRITE.
 func TestRemovalFromOptions(t *testing.T) {
 	var sides [2]*side
-	for i, faults := range []string{"direction=sent,class=write,remove=3", ""} {
+	for i, faults := range []soft.Faults{{Rules: []soft.Rule{{Direction: soft.Sent, Class: soft.ClassWrite, Remove: 3}}}, {}} {
 		dev, err := soft.New(soft.Options{Faults: faults})
 		testenv.Must(t, err)
 		t.Cleanup(func() { dev.Close() })

@@ -240,8 +240,8 @@ func textFields() []textField {
 		limitField("ahs", "AHs", maxAHs, func(l *Limits) *int { return &l.AHs }),
 		{
 			"faults", "faults=(loss=1%,seed=7)",
-			func(o *Options, v string) error { o.Faults = v; _, err := parseFaults(v); return err },
-			func(o *Options) string { return wrap(o.Faults) },
+			func(o *Options, v string) (err error) { o.Faults, err = ParseFaults(v); return err },
+			func(o *Options) string { return wrap(o.Faults.String()) },
 		},
 		fileField("trace", "trace=packets.txt", func(o *Options) *string { return &o.TraceFile }),
 		fileField("capture", "capture=packets.pcapng", func(o *Options) *string { return &o.CaptureFile }),

@@ -261,10 +261,12 @@ func deliver(ctx context.Context, dev *soft.Device, k *link, r *rand.Rand, lossy
 		from, to = to, from
 	}
 	if lossy {
-		if err := dev.SetFaults(fmt.Sprintf("direction=sent,loss=1%%,reorder=1%%,behind=3,seed=%d", r.Uint32())); err != nil {
+		if err := dev.SetFaults(soft.Faults{Seed: uint64(r.Uint32()), Rules: []soft.Rule{
+			{Direction: soft.Sent, Loss: soft.Percent, Reorder: soft.Percent, Behind: 3},
+		}}); err != nil {
 			return err
 		}
-		defer dev.SetFaults("")
+		defer dev.SetFaults(soft.Faults{})
 	}
 	if cut > 0 {
 		time.AfterFunc(cut, func() { dev.Partition(netip.Addr{}) })

@@ -276,7 +276,7 @@ func TestCloseUnacknowledged(t *testing.T) {
 		t.Run(last, func(t *testing.T) {
 			t.Parallel()
 			c, server := pair(t, "rsocket", dev.Addr(), timeout/3)
-			must(t, dev.SetFaults("class=mad; loss=100%"))
+			must(t, dev.SetFaults(soft.Faults{Rules: []soft.Rule{{Class: soft.ClassMAD}, {Loss: soft.Always}}}))
 			_, err := server.Write([]byte("the device gives up"))
 			must(t, err)
 			time.Sleep(time.Second) // c gives up later
@@ -300,19 +300,20 @@ func TestCloseUnacknowledged(t *testing.T) {
 func TestAcknowledgmentLost(t *testing.T) {
 	dev := device(t, soft.Options{})
 	c, server := pair(t, "rsocket", dev.Addr(), timeout/3)
-	must(t, dev.SetFaults("class=ack,loss=100%"))
+	must(t, dev.SetFaults(soft.Faults{Rules: []soft.Rule{{Class: soft.ClassAck, Loss: soft.Always}}}))
 	closed := make(chan error, 2)
 	go func() { closed <- c.Close() }()
 	_, err := io.ReadAll(server)
 	must(t, err)
 	go func() { closed <- server.Close() }()
 	time.Sleep(time.Second)
-	must(t, dev.SetFaults(""), <-closed, <-closed)
+	must(t, dev.SetFaults(soft.Faults{}), <-closed, <-closed)
 }
 
 // TestDisconnectLost: if the disconnect of the connection manager is lost, Close waits until it is repeated, or returns
 // an error, where the peer needs it to learn of the end. Otherwise Close does not wait for it.
 func TestDisconnectLost(t *testing.T) {
+	noMADs := soft.Faults{Rules: []soft.Rule{{Class: soft.ClassMAD, Loss: soft.Always}}}
 	for kind := range kinds {
 		for _, repeated := range []bool{true, false} {
 			dev := device(t, soft.Options{})
@@ -323,14 +324,14 @@ func TestDisconnectLost(t *testing.T) {
 					linger = time.Second
 				}
 				c, server := pair(t, kind, dev.Addr(), linger)
-				must(t, dev.SetFaults("class=mad,loss=100%"))
+				must(t, dev.SetFaults(noMADs))
 				_, err := c.Write([]byte("last"))
 				must(t, err)
 				closed := make(chan error, 1)
 				go func() { closed <- c.Close() }()
 				if repeated {
 					time.Sleep(time.Second) // it is lost, and repeated after 4 s
-					must(t, dev.SetFaults(""))
+					must(t, dev.SetFaults(soft.Faults{}))
 				}
 				needed := kind == "valkey"
 				if got, err := io.ReadAll(server); string(got) != "last" || (err != nil) != (needed && !repeated) {
@@ -598,7 +599,7 @@ func TestHalfOpen(t *testing.T) {
 	} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			there := device(t, soft.Options{ViaSocket: true, Faults: "direction=sent,class=mad,loss=100%"}) // it hears, and is not heard
+			there := device(t, soft.Options{ViaSocket: true, Faults: soft.Faults{Rules: []soft.Rule{{Direction: soft.Sent, Class: soft.ClassMAD, Loss: soft.Always}}}}) // it hears, and is not heard
 			gaveUp := make(chan error, 1)
 			l, err := listen(t.Context(), there.Addr().String()+":0", func(_ rdmacm.Addr, err error) {
 				select {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
 // repeating are the options of a requester that soon sends again what was lost.
@@ -68,7 +69,7 @@ var exchangeCases = joined(
 		}},
 		{name: "NAK PSN sequence error", run: func(x *recordedExchange) {
 			x.b.recv(100, x.b.sge(0, 300))
-			x.lose(x.a, "write", 1, func() { x.a.post(remote(x.a.send(1, 0, 8), uverbs.WRRDMAWrite, x.b, 0)) })
+			x.lose(x.a, soft.ClassWrite, 1, func() { x.a.post(remote(x.a.send(1, 0, 8), uverbs.WRRDMAWrite, x.b, 0)) })
 			x.a.post(x.a.send(2, 0, 8))
 			x.a.sent(2)
 			x.b.got(1)
@@ -99,17 +100,17 @@ var exchangeCases = joined(
 			wantSpec: "a: 1: remote operation error; b: receive 100: local protection error"},
 		{name: "SEND again", a: repeating, run: func(x *recordedExchange) {
 			x.b.recv(100, x.b.sge(0, 600))
-			x.lose(x.b, "ack", 1, func() { x.a.post(x.a.send(1, 0, 600)) })
+			x.lose(x.b, soft.ClassAck, 1, func() { x.a.post(x.a.send(1, 0, 600)) })
 			x.a.sent(1)
 			x.b.got(1)
 		}},
 		{name: "RDMA READ again", a: repeating, run: func(x *recordedExchange) {
-			x.lose(x.b, "response", 3, func() { x.a.post(remote(x.a.send(1, 0, 600), uverbs.WRRDMARead, x.b, 64)) })
+			x.lose(x.b, soft.ClassResponse, 3, func() { x.a.post(remote(x.a.send(1, 0, 600), uverbs.WRRDMARead, x.b, 64)) })
 			x.a.sent(1)
 		}},
 		{name: "atomic again", a: repeating, run: func(x *recordedExchange) {
 			x.b.word(64, 1000)
-			x.lose(x.b, "response", 1, func() { x.a.post(x.a.atomic(1, uverbs.WRAtomicFAA, 8, x.b, 64, 5, 0)) })
+			x.lose(x.b, soft.ClassResponse, 1, func() { x.a.post(x.a.atomic(1, uverbs.WRAtomicFAA, 8, x.b, 64, 5, 0)) })
 			x.a.sent(1)
 		}},
 	},

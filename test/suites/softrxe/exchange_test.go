@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -191,23 +192,23 @@ func orTimeout(t ib.AckTimeout) ib.AckTimeout {
 
 // lose has n packets of a class from end a, or from end b, be lost, which f causes. Acknowledgements behind them are
 // late: one of the first packet that is sent again would end the repetition there.
-func (x *recordedExchange) lose(from *end, class string, n uint64, f func()) {
+func (x *recordedExchange) lose(from *end, class soft.Class, n uint64, f func()) {
 	x.t.Helper()
-	direction := "sent"
+	direction := soft.Sent
 	if from == x.subject {
-		direction = "received"
+		direction = soft.Received
 	}
 	lost := func() uint64 {
 		sent, received := x.peer.FaultCounters()
 		return sent.Lost + received.Lost
 	}
 	before := lost()
-	must(x.t, x.peer.SetFaults(fmt.Sprintf("direction=%s,class=%s,loss=100%%", direction, class)))
+	must(x.t, x.peer.SetFaults(soft.Faults{Rules: []soft.Rule{{Direction: direction, Class: class, Loss: soft.Always}}}))
 	f()
-	await(x.t, class+" lost", func() bool { return lost()-before == n })
-	later := ""
-	if class == "ack" {
-		later = "direction=" + direction + ",class=ack,delay=300ms"
+	await(x.t, class.String()+" lost", func() bool { return lost()-before == n })
+	var later soft.Faults
+	if class == soft.ClassAck {
+		later.Rules = []soft.Rule{{Direction: direction, Class: class, Delay: soft.Delay{Min: 300 * time.Millisecond}}}
 	}
 	must(x.t, x.peer.SetFaults(later))
 }

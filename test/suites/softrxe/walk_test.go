@@ -333,7 +333,7 @@ func walkRxe(t *testing.T, lossy ib.AckTimeout) {
 // TestWalkSockets plays random rounds between software devices of this process, which needs no VM: directly, by
 // sockets, and by sockets while 1 % of the packets are lost and 1 % reordered. All must do the same.
 func TestWalkSockets(t *testing.T) {
-	faults := []string{"", "loss=1%,reorder=1%,behind=3"}
+	faults := []soft.Faults{{}, {Rules: []soft.Rule{{Loss: soft.Percent, Reorder: soft.Percent, Behind: 3}}}}
 	var lost uint64
 	const timeout = 15 // 134 ms, of which 8 pass until a request fails: this process may not get a processor
 	rounds := walk(t, &walker{lossy: timeout, newer: true, empty: true}, func(t *testing.T, ipv6 bool) [][2]host {

@@ -24,8 +24,9 @@ func (q *QP) planNow() *fault.Plan {
 // reports false in this case, or if the completion is lost: the QP is in state ERR or SQE.
 func (q *QP) succeed() bool {
 	if p := q.planNow(); p != nil {
-		if status, ok := p.Completion(q.num, fault.SendQueue, q.req.number-q.req.before); ok {
-			q.failHead(Status(status), ring.VendorInjected)
+		n := q.req.number - q.req.before
+		if status, ok := p.Completion(q.num, fault.SendQueue, n); ok {
+			q.failHead(Status(status), ring.Injected(false, n))
 			return false
 		}
 	}

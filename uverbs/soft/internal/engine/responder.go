@@ -434,7 +434,7 @@ func (q *QP) completeRecv(a *arrival, status Status) bool {
 			e.SrcQP = h.SrcQP
 		}
 	case q.resp.failure:
-		e.VendorErr = ring.VendorInjected
+		e.VendorErr = ring.Injected(true, q.resp.completed-1-q.resp.since)
 	}
 	q.resp.free()
 	if q.srq == nil {

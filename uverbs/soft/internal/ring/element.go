@@ -199,8 +199,19 @@ func (r *Ring) ReadRecv(i uint32, w *Recv, maxSGE int) bool {
 	return true
 }
 
-// VendorInjected is Completion.VendorErr of an error that a plan of faults has caused.
-const VendorInjected = 1
+// Injected returns Completion.VendorErr of an error that a plan of faults has caused: that of the work
+// request with a number, from 0, on its queue. Bit 0 is set, bit 1 means a receive, and the rest is the number plus
+// 1, or 0 if it is too large.
+func Injected(recv bool, number uint64) uint32 {
+	code := uint32(1)
+	if recv {
+		code |= 1 << 1
+	}
+	if number < 1<<30-1 {
+		code |= uint32(number+1) << 2
+	}
+	return code
+}
 
 // A Completion is what the device reports of a work request (struct ib_uverbs_wc).
 type Completion struct {
