@@ -30,7 +30,7 @@ var concurrency = pairs.Table{
 			Handle ImportMR RegDM RegDMABuf RegImplicit RegMR RegSlice`,
 	}},
 	{Object: (*QP)(nil), Often: true, Methods: map[pairs.Use]string{
-		freely: `AttachMulticast Caps Close Connect CreateFlow DEVXModify DEVXQuery DataInOrder DetachMulticast Device Endpoint
+		freely: `AttachMulticast Caps Close Connect ConnectOver CreateFlow DEVXModify DEVXQuery DataInOrder DetachMulticast Device Endpoint
 			EndpointFor Err Init Modify PathTo QPN Query QueryECE QueryLAGPort ReadyDC ReadyUD ResetStream SetECE SetErrCause
 			SetKernelState SetLAGPort SetUDPSourcePort State`,
 		sends: "PostSend BeginSend",

@@ -2,8 +2,10 @@ package uverbs
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"strconv"
 	"strings"
@@ -544,6 +546,133 @@ func (e *Endpoint) set(name, value string) (err error) {
 		}
 	default:
 		err = fmt.Errorf("there is no field %q, allowed: qpn, psn, lid, gid, mtu, pkey", name)
+	}
+	return err
+}
+
+// ConnectPair connects two queue pairs of this program to each other, for tests and examples. It fails with
+// the errors of [QP.Endpoint] and [QP.Connect].
+func ConnectPair(ctx context.Context, a, b *QP) error {
+	first, err := a.Endpoint()
+	if err != nil {
+		return err
+	}
+	second, err := b.Endpoint()
+	if err != nil {
+		return err
+	}
+	if err := a.Connect(ctx, second); err != nil {
+		return err
+	}
+	return b.Connect(ctx, first)
+}
+
+// maxNote is the longest note that [QP.ConnectOver] takes, in bytes, and maxEndpointText that of the text of an
+// Endpoint.
+const maxNote, maxEndpointText = 4096, 256
+
+// ConnectOver connects a queue pair to that of the program at the other end of a stream, such as a TCP
+// connection, which calls ConnectOver, too. It exchanges the endpoints and a note of up to 4096 bytes, for
+// example the address and the rkey of memory, calls [QP.Connect], and returns the peer's note once both sides
+// can send. Post the receives that the peer's first messages need before, after [QP.Init].
+//
+// The end of the context ends ConnectOver if the stream has deadlines, as a [net.Conn] has; then the stream
+// cannot be used any more. Otherwise the stream is left where the exchange ends. Whoever can write to the
+// stream decides who the peer is: neither side is authenticated.
+//
+// The format is the same in all versions: the length in 2 bytes, the highest first, and the text of the
+// Endpoint, see [Endpoint.MarshalText]; the same with the note; and, when the queue pair is connected, a byte 1.
+//
+// [net.Conn]: https://pkg.go.dev/net#Conn
+func (q *QP) ConnectOver(ctx context.Context, stream io.ReadWriter, note []byte) (peers []byte, err error) {
+	if len(note) > maxNote {
+		return nil, argErr("ConnectOver", "len(note)", len(note), "0 to %d", maxNote)
+	}
+	own, err := q.Endpoint()
+	if err != nil {
+		return nil, err
+	}
+	if d, ok := stream.(interface{ SetDeadline(time.Time) error }); ok {
+		stop := context.AfterFunc(ctx, func() { d.SetDeadline(longAgo) })
+		defer func() {
+			if !stop() && ctx.Err() != nil && err != nil {
+				err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+			}
+		}()
+	}
+	text, err := own.MarshalText()
+	if err != nil {
+		return nil, err
+	}
+	hello := append(binary.BigEndian.AppendUint16(nil, uint16(len(text))), text...)
+	hello = append(binary.BigEndian.AppendUint16(hello, uint16(len(note))), note...)
+	var remote Endpoint
+	err = swap(stream, hello, func() error {
+		text, err := readPart(stream, "Endpoint", maxEndpointText)
+		if err == nil {
+			err = remote.UnmarshalText(text)
+		}
+		if err == nil {
+			peers, err = readPart(stream, "note", maxNote)
+		}
+		return err
+	})
+	if err == nil {
+		err = q.Connect(ctx, remote)
+	}
+	if err == nil {
+		err = swap(stream, []byte{1}, func() error { return readReady(stream) })
+	}
+	if err != nil {
+		return nil, fmt.Errorf("uverbs: %s: exchange with the peer: %w", q.label(), err)
+	}
+	return peers, nil
+}
+
+// swap writes to a stream while it reads from it, since the peer may read only after it has written.
+func swap(stream io.Writer, b []byte, read func() error) error {
+	written := make(chan error, 1)
+	go func() {
+		_, err := stream.Write(b)
+		written <- err
+	}()
+	if err := read(); err != nil {
+		return err
+	}
+	return <-written
+}
+
+// readPart reads a part of the peer's message.
+func readPart(r io.Reader, what string, most int) ([]byte, error) {
+	var length [2]byte
+	if _, err := io.ReadFull(r, length[:]); err != nil {
+		return nil, early(err)
+	}
+	n := int(binary.BigEndian.Uint16(length[:]))
+	if n > most {
+		return nil, fmt.Errorf("the peer's %s has %d bytes, must be 0 to %d", what, n, most)
+	}
+	b := make([]byte, n)
+	_, err := io.ReadFull(r, b)
+	return b, early(err)
+}
+
+// readReady reads that the peer is connected.
+func readReady(r io.Reader) error {
+	var b [1]byte
+	if _, err := io.ReadFull(r, b[:]); err != nil {
+		return early(err)
+	}
+	if b[0] != 1 {
+		return fmt.Errorf("the peer says %d, must be 1 for connected", b[0])
+	}
+	return nil
+}
+
+// early returns the error of a read, which must not look like the regular end of the stream.
+func early(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("the peer has closed the stream: %w", io.ErrUnexpectedEOF)
 	}
 	return err
 }

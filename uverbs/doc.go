@@ -23,16 +23,15 @@
 //	buf, err := uverbs.AllocBuffer(8192, uverbs.BufferOptions{})
 //	mr, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 //
-// A queue pair ([QP]) is one end of a connection: a queue of sends and a queue of receives. Each
-// side sends its [Endpoint] to the other one, for example as JSON over TCP, and calls [QP.Connect]
-// with the endpoint that it gets. Call [QP.Init] and post the first receive before that, because
+// A queue pair ([QP]) is one end of a connection: a queue of sends and a queue of receives. Each side
+// needs the [Endpoint] of the other: [QP.ConnectOver] exchanges them over a stream, such as a TCP
+// connection, and calls [QP.Connect]. Call [QP.Init] and post the first receive before that, because
 // the peer may send at once:
 //
 //	qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
 //	err = qp.Init()
 //	err = qp.PostRecv(1, mr.SGE(4096, 4096)) // ID 1, the second half of the buffer
-//	local, err := qp.Endpoint()              // send it to the peer, and get the peer's
-//	err = qp.Connect(ctx, remote)
+//	_, err = qp.ConnectOver(ctx, conn, nil)  // conn is a net.Conn
 //
 // Now post work requests and wait for their completions. Each work request has an ID, which its
 // completion repeats, and a list of SGEs, which are pieces of registered memory:

@@ -2,7 +2,6 @@ package uverbs_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log"
 	"net"
@@ -25,10 +24,7 @@ func talk(ctx context.Context, c net.Conn, msg string) (answer string) {
 	defer dev.CloseAll() // before buf, which a device could still write to
 	check(qp.Init())
 	check(qp.PostRecv(1, mr.SGE(4096, 4096)))
-	var remote uverbs.Endpoint
-	check(json.NewEncoder(c).Encode(must(qp.Endpoint())))
-	check(json.NewDecoder(c).Decode(&remote))
-	check(qp.Connect(ctx, remote))
+	must(qp.ConnectOver(ctx, c, nil))
 	sgl := []uverbs.SGE{mr.SGE(0, copy(buf.Bytes(), msg))}
 	check(qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: sgl}))
 	wcs := make([]uverbs.WC, 1)

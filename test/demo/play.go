@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"time"
@@ -22,10 +22,9 @@ const depth = 16
 
 // hello is the first message from one process to the other.
 type hello struct {
-	Endpoint uverbs.Endpoint
-	Addr     uint64 // of the memory
-	RKey     uint32
-	Listen   string // address of the listener of the server
+	Addr   uint64 // of the memory
+	RKey   uint32
+	Listen string // address of the listener of the server
 }
 
 // end is one side of a connection. The first half of its memory is for sending, the second half for
@@ -111,19 +110,21 @@ func newEnd(addr string) (*end, error) {
 
 // connect exchanges hellos over standard input and output, and connects the QP.
 func (e *end) connect(ctx context.Context, mine hello) (peer hello, err error) {
-	if mine.Endpoint, err = e.qp.Endpoint(); err != nil {
-		return peer, err
-	}
 	if err = e.recv(); err != nil {
 		return peer, err
 	}
-	if err = json.NewEncoder(os.Stdout).Encode(mine); err != nil {
+	note, err := json.Marshal(mine)
+	if err != nil {
 		return peer, err
 	}
-	if err = json.NewDecoder(os.Stdin).Decode(&peer); err != nil {
-		return peer, fmt.Errorf("no peer: %w", err)
+	stdio := struct {
+		io.Reader
+		io.Writer
+	}{os.Stdin, os.Stdout}
+	if note, err = e.qp.ConnectOver(ctx, stdio, note); err != nil {
+		return peer, err
 	}
-	return peer, e.qp.Connect(ctx, peer.Endpoint)
+	return peer, json.Unmarshal(note, &peer)
 }
 
 // IDs of work requests.

@@ -17,8 +17,7 @@ func main() {
 	mr := must(pd.RegMR(must(uverbs.AllocBuffer(8192, uverbs.BufferOptions{})), uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite}))
 	o := uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Path: uverbs.PathOptions{Access: uverbs.AccessRemoteWrite}}
 	reader, writer := must(pd.CreateQP(o)), must(pd.CreateQP(o))
-	check(reader.Connect(ctx, must(writer.Endpoint())))
-	check(writer.Connect(ctx, must(reader.Endpoint())))
+	check(uverbs.ConnectPair(ctx, reader, writer))
 	check(reader.PostRecv(1)) // for the immediate value
 	go func() {
 		n := copy(mr.Bytes(), "hello")

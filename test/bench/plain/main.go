@@ -3,7 +3,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"log"
@@ -31,11 +30,7 @@ func main() {
 	out, in := uverbs.SendWR{ID: 1, Opcode: uverbs.WRSend, SGL: []uverbs.SGE{mr.SGE(0, *size)}}, mr.SGE(*size, *size)
 	check(qp.Init())
 	check(qp.PostRecv(2, in))
-	encoder, decoder, remote := json.NewEncoder(conn), json.NewDecoder(conn), uverbs.Endpoint{}
-	swap := func(mine, peers any) { check(encoder.Encode(mine)); check(decoder.Decode(peers)) }
-	swap(must(qp.Endpoint()), &remote)
-	check(qp.Connect(context.Background(), remote))
-	swap("connected", new(string))
+	must(qp.ConnectOver(context.Background(), conn, nil))
 	begin, wcs := time.Now(), make([]uverbs.WC, 2)
 	if refused == nil { // the client begins
 		check(qp.PostSend(out))

@@ -106,17 +106,13 @@ func write(ctx context.Context, pd *uverbs.PD, lent *uverbs.MR, offset int, text
 		return err
 	}
 	var qps [2]*uverbs.QP
-	var ends [2]uverbs.Endpoint
 	for i := range qps {
 		o := uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Path: uverbs.PathOptions{Access: uverbs.AccessRemoteWrite}}
 		if qps[i], err = pd.CreateQP(o); err != nil {
 			return err
 		}
-		if ends[i], err = qps[i].Endpoint(); err != nil {
-			return err
-		}
 	}
-	if err := errors.Join(qps[0].Connect(ctx, ends[1]), qps[1].Connect(ctx, ends[0])); err != nil {
+	if err := uverbs.ConnectPair(ctx, qps[0], qps[1]); err != nil {
 		return err
 	}
 	wr := uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{mr.SGE(0, copy(buf.Bytes(), text))}}
