@@ -18,9 +18,8 @@ import (
 
 // overRig makes queue pairs on a software device.
 func overRig(tb testing.TB, n int) []*QP {
-	dev := value(soft.New(soft.Options{}))(tb)
-	d := value(Open(dev.Name(), OpenOptions{}))(tb)
-	tb.Cleanup(func() { must(tb, d.CloseAll(), dev.Close()) })
+	d := value(Open(soft.NewT(tb, soft.Options{}).Name(), OpenOptions{}))(tb)
+	tb.Cleanup(func() { must(tb, d.CloseAll()) })
 	pd, cq := value(d.AllocPD())(tb), value(d.CreateCQ(CQOptions{MaxCQE: 16}))(tb)
 	qps := make([]*QP, n)
 	for i := range qps {

@@ -179,6 +179,7 @@
 // # What it is for
 //
 // The device is for tests, for development without RDMA, and for demonstrations. It is no replacement of hardware.
+// [NewT] makes one for a test, and checks that the test leaves nothing open.
 //
 // # Speed
 //
