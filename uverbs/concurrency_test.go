@@ -23,7 +23,7 @@ var concurrency = pairs.Table{
 		freely: `AHAttrFor AllocDM AllocDMAH AllocPD AllocTD ClockTime Close CloseAll CreateCQ CreateCompChannel CreateCounters
 			CreateRWQIndTable DEVXCommand DataDirectPath File GIDTable Handles ImportDM ImportPD Info Name NullLKey OpenXRCD PKeyIndex
 			PortCounters PortSpeed QueryDevice QueryGID QueryLAG QueryPKey QueryPort RateLimits ReadClock`,
-		waits: "WaitEvent",
+		waits: "Events WaitEvent",
 	}},
 	{Object: (*PD)(nil), Methods: map[pairs.Use]string{
 		freely: `AdviseMR AllocMW AllocParentDomain Close CreateAH CreateAHFor CreateDCI CreateDCT CreateQP CreateSRQ CreateWQ Device
@@ -40,7 +40,7 @@ var concurrency = pairs.Table{
 		sends: `Abandon AtomicWrite BindMW CompareSwap FetchAdd Flush Inline LocalInv Post Read ReadInv ReadSGE SGE Send SendImm SendInline
 			SendInv SendSGE To ToDCT ToDCTStream ToSRQ Write WriteImm WriteInline WriteSGE`,
 	}},
-	{Object: (*CQ)(nil), Methods: map[pairs.Use]string{freely: "Cap Close", polls: "Modify Notify NotifySolicited Poll Resize Wait"}},
+	{Object: (*CQ)(nil), Methods: map[pairs.Use]string{freely: "Cap Close Err", polls: "Completions Modify Notify NotifySolicited Poll Resize Wait"}},
 	{Object: (*CompChannel)(nil), Methods: map[pairs.Use]string{freely: "Close SetBusyWait Shutdown", waits: "Wait"}},
 	{Object: (*SRQ)(nil), Methods: map[pairs.Use]string{freely: "Attr Close PostRecv PostRecvs Query Resize SRQN SetLimit"}},
 	{Object: (*WQ)(nil), Methods: map[pairs.Use]string{freely: "Close MaxSGE MaxWR Modify ModifyFlags PostRecv PostRecvs State WQN"}},

@@ -249,7 +249,7 @@ func (w *ringWorld) Override(object any, name string) (call func(*rand.Rand), sk
 		switch name {
 		case "Close":
 			return nil, true // the QP uses it, but is no user here
-		case "Poll", "Wait": // Wait would poll, and fail for want of a channel
+		case "Poll", "Wait", "Completions": // Wait would poll, and fail for want of a channel
 			return func(*rand.Rand) { w.poll(make([]WC, 4)) }, false
 		}
 	case *QP:

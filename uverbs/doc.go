@@ -39,10 +39,8 @@
 //	n := copy(buf.Bytes(), "hello")
 //	err = qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled,
 //		SGL: []uverbs.SGE{mr.SGE(0, n)}})
-//	wcs := make([]uverbs.WC, 16)
-//	n, err = cq.Wait(ctx, wcs) // at least one
-//	for _, wc := range wcs[:n] {
-//		err = qp.Err(&wc) // nil, or what failed and why
+//	for wc, err := range cq.Completions(ctx) {
+//		// err is nil, or what failed and why; wc.ID is that of the work request
 //	}
 //
 // The package example is the whole program.

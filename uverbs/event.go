@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"syscall"
 	"time"
 )
@@ -149,6 +150,18 @@ func (d *Device) WaitEvent(ctx context.Context) (Event, error) {
 		if ok {
 			d.fatal = ev.Type == EventDeviceFatal
 			return ev, nil
+		}
+	}
+}
+
+// Events returns an iterator over the asynchronous events of the device, each of which it takes with
+// [Device.WaitEvent] when its turn comes. An error is the last pair of the loop, and comes with the zero Event.
+func (d *Device) Events(ctx context.Context) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		for {
+			if e, err := d.WaitEvent(ctx); !yield(e, err) || err != nil {
+				return
+			}
 		}
 	}
 }

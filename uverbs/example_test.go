@@ -27,14 +27,14 @@ func talk(ctx context.Context, c net.Conn, msg string) (answer string) {
 	must(qp.ConnectOver(ctx, c, nil))
 	sgl := []uverbs.SGE{mr.SGE(0, copy(buf.Bytes(), msg))}
 	check(qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: sgl}))
-	wcs := make([]uverbs.WC, 1)
-	for done := 0; done < 2; { // the send and the receive
-		for range must(cq.Wait(ctx, wcs)) {
-			done++
-			check(qp.Err(&wcs[0]))
-			if wcs[0].ID == 1 {
-				answer = string(buf.Bytes()[4096 : 4096+wcs[0].ByteLen])
-			}
+	done := 0
+	for wc, err := range cq.Completions(ctx) {
+		check(err)
+		if wc.ID == 1 {
+			answer = string(buf.Bytes()[4096 : 4096+wc.ByteLen])
+		}
+		if done++; done == 2 { // the send and the receive
+			break
 		}
 	}
 	return answer

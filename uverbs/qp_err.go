@@ -1,7 +1,9 @@
 package uverbs
 
 import (
+	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -31,6 +33,44 @@ func (q *QP) Err(wc *WC) error {
 		return e
 	}
 	return q.withMore(q.explain(wc))
+}
+
+// Err explains a completion of this CQ like [QP.Err] of its queue pair, which it finds by WC.QPN. The
+// [WCError] of a queue pair that is closed has no more than the completion.
+func (c *CQ) Err(wc *WC) error {
+	if wc == nil || wc.Status == WCSuccess {
+		return nil
+	}
+	if q, ok := c.qps.Load(wc.QPN); ok {
+		return q.Err(wc)
+	}
+	e := &WCError{WC: *wc}
+	if c.dev != nil {
+		e.Device = c.dev.Name()
+	}
+	return e
+}
+
+// Completions returns an iterator over the completions of the CQ, for which it waits as [CQ.Wait] does. The
+// error is nil, or that of [CQ.Err] for a work request that has failed, after which the loop can go on. Any other
+// error, such as that of the context, is that of Wait; it comes with the zero WC and ends the loop.
+//
+// No completion is lost if the loop is left: each is taken from the CQ when its turn comes. A loop allocates once,
+// and not for completions that are no failures. [CQ.Poll] and Wait, which take many at once, are faster.
+func (c *CQ) Completions(ctx context.Context) iter.Seq2[WC, error] {
+	return func(yield func(WC, error) bool) {
+		var wcs [1]WC
+		for {
+			n, err := c.Wait(ctx, wcs[:])
+			if err != nil {
+				yield(WC{}, err)
+				return
+			}
+			if n > 0 && !yield(wcs[0], c.Err(&wcs[0])) {
+				return
+			}
+		}
+	}
 }
 
 // withMore adds the details that take system calls, which Poll must not make: the growth of the
