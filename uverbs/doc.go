@@ -40,7 +40,7 @@
 //	err = qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled,
 //		SGL: []uverbs.SGE{mr.SGE(0, n)}})
 //	for wc, err := range cq.Completions(ctx) {
-//		// err is nil, or what failed and why; wc.ID is that of the work request
+//		// err is nil, or what failed and why; wc.ID names the work request
 //	}
 //
 // The package example is the whole program.

@@ -53,7 +53,7 @@ func (c *CQ) Err(wc *WC) error {
 
 // Completions returns an iterator over the completions of the CQ, for which it waits as [CQ.Wait] does. The
 // error is nil, or that of [CQ.Err] for a work request that has failed, after which the loop can go on. Any other
-// error, such as that of the context, is that of Wait; it comes with the zero WC and ends the loop.
+// error, such as the end of the context, comes from Wait; it comes with the zero WC and ends the loop.
 //
 // No completion is lost if the loop is left: each is taken from the CQ when its turn comes. A loop allocates once,
 // and not for completions that are no failures. [CQ.Poll] and Wait, which take many at once, are faster.

@@ -7,7 +7,7 @@ import (
 )
 
 // WROpcode is the operation of a send work request. Its zero value is none, which is refused. The
-// values are those of enum ib_uverbs_wr_opcode (rdma/ib_user_verbs.h) plus 1.
+// others are the values of enum ib_uverbs_wr_opcode (rdma/ib_user_verbs.h) plus 1.
 type WROpcode uint8
 
 // Operations.

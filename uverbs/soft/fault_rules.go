@@ -64,7 +64,7 @@ type QPFault struct {
 // [uverbs.WCError]: https://pkg.go.dev/github.com/goverbs/goverbs/uverbs#WCError
 type Fail struct {
 	Recv bool // Recv means a receive, else it is a send.
-	// Number is that of the work request on its queue: 0 is the first that completes after the faults were set,
+	// Number counts the work requests of the queue: 0 is the first that completes after the faults were set,
 	// or after the queue pair was created or reset if that was later. So no number is ever past when it is set.
 	Number uint64
 	Status uint32 // Status is the error, the number of a uverbs.WCStatus.
@@ -79,7 +79,7 @@ const (
 	Always  = fault.Always  // every time
 )
 
-// Direction is that of a packet, as seen from the device.
+// Direction is the direction of a packet, as seen from the device.
 type Direction = fault.Direction
 
 // Directions.
