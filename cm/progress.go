@@ -52,6 +52,7 @@ func allSent(c *Conn, _ *op) bool { return !c.outstanding() || c.err != nil }
 // await makes progress on the connection until a condition is met, ctx ends, or the connection is
 // destroyed. The caller holds c.mu and is counted in c.users.
 func (c *Conn) await(ctx context.Context, met condition, o *op) error {
+	c.win.relieved = true
 	c.poll()
 	if met(c, o) {
 		return nil

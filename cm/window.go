@@ -47,6 +47,7 @@ type window struct {
 
 	attendAt time.Time // when to start attend unless a goroutine waits; zero before Accept has returned the connection
 	attended bool      // a goroutine waited at attendAt, or attend does; the time begins anew when the last one leaves
+	relieved bool      // since attend has started, another goroutine has waited
 
 	wantedEarly bool // the peer has asked for large receives before that
 	wantedLate  bool // the peer has asked for them when it had been told of them already
@@ -214,12 +215,14 @@ func (c *Conn) startAttend(now time.Time) {
 	c.win.attended = true
 	if c.users == 0 {
 		c.users++
+		c.win.relieved = false
 		go c.attend()
 	}
 }
 
-// attend handles what arrives until the window has grown, which the peer asks for, or another goroutine is in
-// a method. It is the only goroutine of a connection, and no deeper in calls than necessary: its stack
+// attend handles what arrives until the window has grown, which the peer asks for, or another goroutine has waited
+// in a method, though it may be there no more: a program that sends and receives in turn would be woken twice
+// for each message. It is the only goroutine of a connection, and no deeper in calls than necessary: its stack
 // is as small as they are made.
 func (c *Conn) attend() {
 	c.mu.Lock()
@@ -230,7 +233,7 @@ func (c *Conn) attend() {
 
 // attendOver reports whether attend is over.
 func attendOver(c *Conn, _ *op) bool {
-	return c.win.grown || c.win.over || c.users > 1 || c.eof || c.err != nil || c.closing
+	return c.win.grown || c.win.over || c.win.relieved || c.eof || c.err != nil || c.closing
 }
 
 // accepted is called when Accept returns the connection. From then on the peer can get large

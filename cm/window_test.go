@@ -374,3 +374,31 @@ func TestIdleConnWakeups(t *testing.T) {
 		c.mu.Unlock()
 	}
 }
+
+// TestAttendRelieved: the goroutine of a connection ends with the next message when the program has waited for one,
+// even if the program does not wait at that time.
+func TestAttendRelieved(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard)
+	attendAfter(t, time.Millisecond)
+	client, server := connect(t, newListener(t, ListenOptions{}), DialOptions{})
+	awaitAttended(t, server)
+	client.mu.Lock()
+	server.mu.Lock()
+	attendDelay = time.Hour // it does not begin again
+	server.mu.Unlock()
+	client.mu.Unlock()
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := server.Recv(over); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	must(t, client.Send(within(t), pattern(0, 8)))
+	until(t, "the goroutine of the connection has ended", func() bool {
+		server.mu.Lock()
+		defer server.mu.Unlock()
+		return server.users == 0
+	})
+	if got := value(server.Recv(within(t)))(t); !bytes.Equal(got, pattern(0, 8)) {
+		t.Error("the message is wrong")
+	}
+}
