@@ -382,3 +382,54 @@ func (s *side) writeTo(ctx context.Context, to *side, size, depth, n int) error 
 	}
 	return nil
 }
+
+// BenchmarkInTurn sends a message of 64 B on each of many QPs of two devices in turn. All share two CQs.
+func BenchmarkInTurn(b *testing.B) {
+	for _, n := range []int{1, 100, 10_000} {
+		b.Run(fmt.Sprintf("process/%d", n), func(b *testing.B) {
+			x, y := twoSides(b, soft.New, uverbs.QPOptions{})
+			qps := createMany(b, [2]*side{x, y}, 2*n)
+			at := 0
+			run := func(k int) error {
+				for range k {
+					if err := sendOn(x, y, qps[at], qps[at+1]); err != nil {
+						return err
+					}
+					at = (at + 2) % len(qps)
+				}
+				return nil
+			}
+			if err := run(n); err != nil { // memory that the first message of a QP needs
+				b.Fatal(err)
+			}
+			measure(b, run)
+		})
+	}
+}
+
+// sendOn sends a message from a QP of a side to one of another, and takes both completions.
+func sendOn(x, y *side, from, to *uverbs.QP) error {
+	const size = 64
+	if err := to.PostRecv(recvID, y.mr.SGE(0, size)); err != nil {
+		return err
+	}
+	if err := from.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{x.mr.SGE(0, size)}}); err != nil {
+		return err
+	}
+	for _, end := range []struct {
+		cq *uverbs.CQ
+		qp *uverbs.QP
+	}{{y.cq, to}, {x.cq, from}} {
+		var wcs [1]uverbs.WC
+		for n := 0; n == 0; {
+			var err error
+			if n, err = end.cq.Poll(wcs[:]); err != nil {
+				return err
+			}
+		}
+		if err := end.qp.Err(&wcs[0]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

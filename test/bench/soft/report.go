@@ -13,7 +13,7 @@ import (
 )
 
 // benchmarks selects those of the rows.
-const benchmarks = "^Benchmark(Stream|PingPong|UDP|TCP)$"
+const benchmarks = "^Benchmark(Stream|PingPong|InTurn|UDP|TCP)$"
 
 // A report has the figures of a run.
 type report struct {
@@ -67,6 +67,11 @@ func newReport(rounds int) (*report, error) {
 		stream("WRITE of 64 KiB", "write", bandwidth, "TCP", "TCP/65536", 65536)
 		stream("READ of 64 KiB", "read", bandwidth, "TCP", "TCP/65536", 65536)
 	}
+	conns := fmt.Sprintf("%d B there and back, %d Conns in the process, ", connBytes, manyConns)
+	r.Rows = append(r.Rows,
+		row{Name: "SEND of 64 B on 10000 QPs in turn, in the process", Unit: microseconds, Beside: "one QP", ours: "InTurn/process/10000", theirs: "InTurn/process/1"},
+		row{Name: conns + "processor", Unit: microseconds, Beside: "TCP", ours: "Conns/processor", theirs: "TCPConns/processor"},
+		row{Name: conns + "clock", Unit: microseconds, Beside: "TCP", ours: "Conns/clock", theirs: "TCPConns/clock"})
 	return r, nil
 }
 
