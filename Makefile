@@ -47,7 +47,7 @@ testall: $(BUILD)/run ## the other tests of every day
 testlong: $(BUILD)/run ## before a release: tests in more ways, with more cards and kernels
 	@$(RUN) -suite testlong
 
-check: $(BUILD)/run ## gofmt, vet, tidy modules, staticcheck, other architectures and systems
+check: $(BUILD)/run ## gofmt, vet, tidy modules, the API beside the last tag, staticcheck, other architectures and systems
 	@$(RUN) -suite check,staticcheck,cross
 
 unit: $(BUILD)/run ## the tests that need no kernel

@@ -10,12 +10,13 @@ import (
 )
 
 // modules are the folders of the modules. Programs that import the library get the first one alone.
-var modules = []string{"", "tools/vmrun", "test/grpc", hcaModule, suitesModule, "test/valkey", "test/websocket"}
+var modules = []string{"", "tools/vmrun", "test/grpc", hcaModule, suitesModule, releaseModule, "test/valkey", "test/websocket"}
 
 const (
-	hcaModule    = "test/hca"    // the model of a card, which imports nothing of the other modules
-	runscModule  = "test/runsc"  // no packages; what gVisor's program needs
-	suitesModule = "test/suites" // tests of several packages, most of them in VMs
+	hcaModule     = "test/hca"     // the model of a card, which imports nothing of the other modules
+	releaseModule = "test/release" // what a release has besides programs, and the check of the API
+	runscModule   = "test/runsc"   // no packages; what gVisor's program needs
+	suitesModule  = "test/suites"  // tests of several packages, most of them in VMs
 )
 
 // checkABI holds the generated files against the headers of the newest kernel that Debian has, and of
@@ -61,7 +62,7 @@ func checkSteps() (check, staticcheck []step) {
 			step{name: "tidy" + suffix, dir: dir, host: words("go mod tidy -diff")})
 		staticcheck = append(staticcheck, step{name: name, dir: dir, needs: []string{"staticcheck"}, host: []string{root + ".build/staticcheck", "./..."}})
 	}
-	return check, staticcheck
+	return append(check, step{name: "api", dir: releaseModule, host: words("go run . api")}), staticcheck
 }
 
 // crossSteps compile for other architectures and systems.
@@ -90,7 +91,7 @@ func (c *config) hostSuites() []suite {
 	cgo := []string{"CGO_ENABLED=1"}
 	check, staticcheck := checkSteps()
 	return []suite{
-		{name: "check", doc: "gofmt, vet, tidy modules", steps: check},
+		{name: "check", doc: "gofmt, vet, tidy modules, the exported API beside that of the last tag", steps: check},
 		{name: "staticcheck", doc: "staticcheck of every module", steps: staticcheck},
 		{name: "cross", doc: "the source compiled for other architectures and systems", steps: crossSteps()},
 		{
@@ -102,6 +103,7 @@ func (c *config) hostSuites() []suite {
 				{name: "hca", dir: hcaModule, host: words("go test ./...")},
 				{name: "grpc", dir: "test/grpc", host: words("go test ./...")},
 				{name: "valkey", dir: "test/valkey", host: words("go test ./...")},
+				{name: "release", dir: releaseModule, host: words("go test ./...")},
 				{name: "websocket", dir: "test/websocket", host: words("go test ./...")},
 			},
 		},
@@ -268,7 +270,7 @@ func (c *config) suites() []suite {
 // run alone and the check, so that both processors have something to do until the end.
 var groups = map[string][]string{
 	"test": {"check", "unit/suites", "unit/goverbs", "rxe/cm", "rxe/verbs", "rxe/interop", "mlx5/ib", "siw/mixed", "soft/cm", "soft/auto", "soft/sockets", "soft/write", "soft/rsocket",
-		"rxe/bare", "soft/valkey", "unit/valkey", "unit/vmrun", "unit/grpc", "unit/hca", "unit/websocket"},
+		"rxe/bare", "soft/valkey", "unit/valkey", "unit/vmrun", "unit/grpc", "unit/hca", "unit/websocket", "unit/release"},
 	"testall": {"sidebyside/rxe", "mlx5/roce", "mlx5ip", "perf/perftest", "siw/verbs", "race/library", "softrxe/cm", "hosts", "staticcheck", "softrxe/walk", "fabric/switches",
 		"cross/vet-arm64", "softrxe/verbs", "race/suites", "cards/random-ib", "cards/ece", "cards/random-roce", "control/programs", "fabric/diags", "soft/losswrite", "fabric/partitions", "flat",
 		"cards/random-roce-control", "costs", "hotpaths", "fabric/cards", "traffic", "fabric/events", "rxe/one", "fabric/ibsim", "cross/build-windows-amd64", "rxe/latest", "abi", "benchonce",

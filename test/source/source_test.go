@@ -217,8 +217,8 @@ func TestModules(t *testing.T) {
 	}
 }
 
-// TestDependencies: the library stands on two modules, tests on two more. test/grpc, test/valkey and
-// test/websocket are modules of their own.
+// TestDependencies: the library stands on two modules, tests on two more. test/grpc, test/release,
+// test/valkey and test/websocket are modules of their own.
 func TestDependencies(t *testing.T) {
 	library := []string{"golang.org/x/sys", "github.com/vishvananda/netlink"}
 	for _, f := range files(t) {
@@ -226,7 +226,7 @@ func TestDependencies(t *testing.T) {
 		if f.test() || f.pkg() == "cm/internal/streamtest" { // tests only
 			allowed = append(slices.Clip(allowed), "github.com/google/go-cmp", "golang.org/x/net/nettest")
 		}
-		if under(f.pkg(), "tools", "test/grpc", "test/valkey", "test/websocket") {
+		if under(f.pkg(), "tools", "test/grpc", "test/release", "test/valkey", "test/websocket") {
 			continue
 		}
 		for _, imp := range f.imports() {
