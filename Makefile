@@ -16,7 +16,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 FLAGS ?=
 RUN    = $(BUILD)/run -kernel $(KERNEL) -arch $(ARCH) $(FLAGS)
 
-.PHONY: build conformance quick test testall testlong check unit race soft abi fuzz demo demo-vm bench benchsoft hotpaths matrix readme generate golden clean help
+.PHONY: build conformance quick test testall testlong check unit race soft abi fuzz demo demo-vm bench benchsoft hotpaths matrix readme generate golden release clean help
 
 # verbs has to stay below 11.8 MB, 2.0 MB of which are TLS 1.3 for the secret of verbs mesh: build-flags leaves
 # inlining out where speed does not matter, 890 kB less; functions begin at multiples of 16 bytes instead of 32,
@@ -94,6 +94,19 @@ generate: $(BUILD)/run ## generate the ABI packages from the newest headers that
 
 golden: $(BUILD)/run ## record what rdma-core's programs and rxe do, which unit tests compare with ours
 	@$(RUN) -suite golden
+
+# The image is an OCI archive; skopeo copy --all oci-archive:FILE docker://... publishes it.
+TOOLS   := $(BUILD)/tools
+PUBLISH ?=
+release: ## programs, archives, checksums, SBOMs and a container of a release into .build/dist, without publishing
+	@test -x $(TOOLS)/goreleaser || GOBIN=$(TOOLS) go install github.com/goreleaser/goreleaser/v2@v2.15.0
+	@test -x $(TOOLS)/cyclonedx-gomod || GOBIN=$(TOOLS) go install github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
+	GOFLAGS="$$(go env GOFLAGS) $$(tr '\n' ' ' <tools/verbs/build-flags)" PATH="$(TOOLS):$$PATH" \
+		goreleaser release --clean $(if $(PUBLISH),,--snapshot --skip=publish)
+	mkdir -p $(BUILD)/dist/amd64 $(BUILD)/dist/arm64
+	cp $(BUILD)/dist/verbs_linux_amd64_v1/verbs $(BUILD)/dist/amd64
+	cp $(BUILD)/dist/verbs_linux_arm64_v8.0/verbs $(BUILD)/dist/arm64
+	go run -C test/release . image $(BUILD)/dist $(BUILD)/dist/verbs-image.tar
 
 clean:
 	rm -rf $(BUILD)

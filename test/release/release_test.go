@@ -220,6 +220,7 @@ func TestAPI(t *testing.T) {
 	check("1 changes are incompatible with v0.1.0: undo them, or add lines to CHANGELOG.md")
 	put("CHANGELOG.md", "# Changelog\n\n- `uverbs.QP.Close` also returns a number.\n\nThe first one has `uverbs.QP.Close`.\n")
 	check("uverbs.QP.Close: changed from func() error to func() (int, error) (incompatible, and CHANGELOG.md names it)")
+	run("commit", "-q", "--allow-empty", "-m", "second")
 	run("tag", "-a", "-m", "second", "v1.0.0")
 	check("incompatible with v1.0.0: undo them; from v1.0.0 the API only grows")
 }

@@ -44,6 +44,21 @@ func shell(script string, args ...string) []string {
 	return append([]string{"sh", "-c", script, "sh"}, args...)
 }
 
+// checkRelease makes a release, checks its checksums, SBOMs and man pages, and runs the container's program with
+// nothing else in its root directory.
+const checkRelease = `set -e; make release; cd .build/dist; sha256sum -c SHA256SUMS
+for arch in amd64 arm64; do
+	grep -q '"bomFormat": "CycloneDX"' verbs-*-linux-$arch.cdx.json
+	tar -tzf verbs-*-linux-$arch.tar.gz >files
+	for file in /verbs /LICENSE /man1/verbs.1 /man1/verbs-perf.1 /completions/verbs.bash; do grep -q "$file\$" files; done
+done
+rm -rf image root; mkdir image root; tar -xf verbs-image.tar -C image
+here=$(sha256sum $(go env GOARCH)/verbs | cut -d" " -f1)
+for blob in image/blobs/sha256/*; do
+	tar -xf $blob -C root 2>/dev/null && test "$(sha256sum root/verbs | cut -d" " -f1)" = $here && break
+done
+GOVERBS_SOFT=127.0.0.1 unshare -r chroot root /verbs devices | tee files; grep -q soft files`
+
 // words splits a command line.
 func words(line string) []string { return strings.Fields(line) }
 
@@ -120,6 +135,7 @@ func (c *config) hostSuites() []suite {
 			},
 		},
 		{name: "abi", doc: "the generated files against the kernel's headers", steps: []step{{needs: []string{"gcc", "vmrun"}, host: shell(checkABI)}}},
+		{name: "release", doc: "a release, without publishing it", steps: []step{{alone: true, host: shell(checkRelease)}}},
 		{name: "vmtest", doc: "the tests of vmrun that boot VMs", steps: []step{{dir: "tools/vmrun", host: words("go test -count=1 -timeout 20m -run VM .")}}},
 		{name: "benchonce", doc: "every Go benchmark once", steps: []step{{host: words("go test -run ^$ -bench . -benchtime 1x ./mmio/... ./uverbs/...")}}},
 		{name: "size", doc: "the sizes of the static programs", steps: []step{
@@ -277,7 +293,7 @@ var groups = map[string][]string{
 		"cross/vet-arm64-suites", "cross/vet-arm64-hca", "size"},
 	"testlong": {"sidebyside/mlx5", "cross/build-riscv64", "cross/build-darwin-amd64", "cross/build-darwin-arm64", "cross/vet-darwin", "cross/build-freebsd-amd64", "cross/build-freebsd-arm64", "cross/vet-freebsd", "cross/build-windows-arm64", "cards/small-ib", "cards/vf-ib", "cards/late-roce", "cards/ece-2", "fabric/no-smi", "fabriclong", "perf/dc",
 		"cross/vet-windows", "race/others", "race/hca", "race/vmrun", "race/pairs", "race/connpairs", "rxe/load", "rxe/write", "soft/strangers", "soft/ioctl", "soft/cmioctl", "soft/cmwrite", "soft/cmsockets", "soft/loss", "soft/lossioctl", "soft/cmlossioctl", "soft/cmlosswrite", "racevm",
-		"mlx5cm", "vmtest", "control/pyverbs", "control/pyverbs-newest", "control/dpdk", "control/ucx", "control/ucx-ib", "control/ib", "control/ib-hosts", "control/programs-6.12", "mlx5/wq-5.10", "softrxe/exchanges", "softrxe/programs",
+		"mlx5cm", "release", "vmtest", "control/pyverbs", "control/pyverbs-newest", "control/dpdk", "control/ucx", "control/ucx-ib", "control/ib", "control/ib-hosts", "control/programs-6.12", "mlx5/wq-5.10", "softrxe/exchanges", "softrxe/programs",
 		"softrxe/captures", "softrxe/many", "softrxe/loss", "softmlx5", "rsocket", "valkey", "siw/interop", "program", "kernelbugs", "traced", "containers", "mesh", "exporter"},
 }
 
