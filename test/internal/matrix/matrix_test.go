@@ -560,7 +560,9 @@ func TestCheckedIn(t *testing.T) {
 	must(t, err)
 	page, err := os.ReadFile(filepath.Join(root, pageFile))
 	must(t, err)
-	if !bytes.Equal(page, markdown(m)) {
+	cards, err := readCards(root)
+	must(t, err)
+	if !bytes.Equal(page, append(markdown(m), cardTable(cards)...)) {
 		t.Errorf("%s is not what %s says: make readme", pageFile, dataFile)
 	}
 	readme, err := fs.ReadFile(os.DirFS(root), readmeFile)

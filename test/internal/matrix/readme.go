@@ -78,7 +78,11 @@ func WriteReadme(root string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(root, pageFile), markdown(m), 0o666); err != nil {
+	cards, err := readCards(root)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(root, pageFile), append(markdown(m), cardTable(cards)...), 0o666); err != nil {
 		return err
 	}
 	if err := writePublished(root, m); err != nil {

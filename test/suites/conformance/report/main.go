@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/internal/matrix"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -70,10 +71,28 @@ func (o *options) execute(ctx context.Context, args []string, stdout, stderr io.
 	if err := o.write(r); err != nil {
 		return 1, err
 	}
+	if o.card {
+		c, err := r.card()
+		if err != nil {
+			return 1, err
+		}
+		fmt.Fprintf(stdout, "\nThe block for the issue form \"Report of a card\":\n\n%s", c)
+	}
 	if !r.ok() {
 		return 1, nil
 	}
 	return 0, nil
+}
+
+// card returns what a user reports: the device's model, but no addresses and no names.
+func (r *Report) card() (*matrix.Card, error) {
+	c, err := r.compare(nil, "")
+	if err != nil {
+		return nil, err
+	}
+	d := r.Devices[0]
+	model := strings.Join([]string{d.Driver, d.Sysfs["hca_type"], d.Sysfs["board_id"], d.Sysfs["device_vendor"], d.Sysfs["device_device"]}, " ")
+	return c.table.Card(0, model, d.FwVer), nil
 }
 
 // replay shows a report that was read.

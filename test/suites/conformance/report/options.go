@@ -45,6 +45,7 @@ type options struct {
 	ktap     bool
 	json     string
 	html     string
+	card     bool
 	quick    bool
 	vm       bool
 	strict   bool
@@ -65,6 +66,7 @@ func parse(args []string, out io.Writer) (*options, error) {
 	f.BoolVar(&o.ktap, "ktap", false, "print KTAP, the format of the kernel's own tests, instead of text")
 	f.StringVar(&o.json, "json", "", "write the report as JSON to `FILE`")
 	f.StringVar(&o.html, "html", "", "write the report as a page to `FILE`, with the table of the published matrix")
+	f.BoolVar(&o.card, "card", false, "print a block about the device at the end, for a report to the project")
 	f.BoolVar(&o.quick, "quick", false, "leave out long tests, and give commands in one way instead of three")
 	f.BoolVar(&o.vm, "vm", false, "also run the tests that change the machine")
 	f.BoolVar(&o.strict, "strict", false, "let tests fail because of known bugs of the kernel, which they tolerate otherwise")
@@ -99,6 +101,8 @@ func parse(args []string, out io.Writer) (*options, error) {
 		return nil, fmt.Errorf("there are %d devices, allowed: 1 or 2", len(names))
 	case len(names) == 2 && names[0] == names[1]:
 		return nil, fmt.Errorf("both devices are %s; one alone loops back", names[0])
+	case o.card && o.ktap:
+		return nil, errors.New("-card has no meaning with -ktap, which prints nothing else")
 	case o.timeout <= 0:
 		return nil, fmt.Errorf("-timeout is %s, want more than 0", o.timeout)
 	case o.from != "" && (len(names) > 0 || o.run != "" || o.quick || o.vm):
