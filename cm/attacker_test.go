@@ -170,7 +170,7 @@ func leaveHalfOpen(ctx context.Context, a *attacker) error {
 	}
 	err = id.Connect(rdmacm.ConnParam{PrivateData: attackRequest.encode(), QPN: unusedQPN()})
 	if err == nil {
-		_, err = id.Wait(ctx)
+		_, err = id.Next(ctx)
 	}
 	halfOpens.Store(id, true)
 	return err
@@ -203,7 +203,7 @@ func (a *attacker) dial(ctx context.Context, greeting []byte) (v *victim, err er
 		return nil, err
 	}
 	v = &victim{attacker: a, id: id}
-	if v.cq, err = a.pd.Device().CreateCQ(uverbs.CQOptions{MaxCQE: 64}); err != nil {
+	if v.cq, err = a.pd.Device().CreateCQ(uverbs.CQOptions{Size: 64}); err != nil {
 		return nil, err
 	}
 	if v.qp, err = id.CreateQP(a.pd, uverbs.QPOptions{SendCQ: v.cq, RecvCQ: v.cq, MaxSendWR: 8, MaxRecvWR: 8}); err != nil {

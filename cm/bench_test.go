@@ -181,7 +181,7 @@ type steps struct {
 
 // newSteps opens what a side has before it begins.
 func newSteps() (*steps, error) {
-	c, err := rdmacm.OpenChannel()
+	c, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{})
 	return &steps{channel: c}, err
 }
 
@@ -208,7 +208,7 @@ func (s *steps) queues(id *rdmacm.ID) (err error) {
 		if c.ch, err = s.dev.CreateCompChannel(); err != nil {
 			return err
 		}
-		if c.cq, err = s.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1, Channel: c.ch}); err != nil {
+		if c.cq, err = s.dev.CreateCQ(uverbs.CQOptions{Size: 1, Channel: c.ch}); err != nil {
 			return err
 		}
 	}
@@ -293,7 +293,7 @@ func (s *steps) close() error {
 }
 
 // dialSizes are the connections that BenchmarkDial makes.
-var dialSizes = map[string]ConnOptions{"small": {MessageSize: 64, Depth: 1, SendDepth: 1, Transfers: 1}, "default": {}}
+var dialSizes = map[string]ConnOptions{"small": {MessageSize: 64, Depth: 1, Tuning: Tuning{SendDepth: 1, Transfers: 1}}, "default": {}}
 
 // BenchmarkDial dials 50 connections at once, of another process, in turn with cmtime of
 // rdma-core, and prints the median of the ratios of neighbouring runs. Of two lots of ours the

@@ -31,7 +31,7 @@ func TestCloseWithoutFlush(t *testing.T) {
 	ctx := within(t)
 	for _, wait := range waits {
 		l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), ListenOptions{}))(t)
-		client := value(Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: ConnOptions{Wait: wait, Linger: time.Millisecond}}))(t)
+		client := value(Dial(ctx, l.Addr().String(), DialOptions{ConnOptions: ConnOptions{Linger: time.Millisecond, Tuning: Tuning{Wait: wait}}}))(t)
 		server := value(l.Accept(ctx))(t)
 		var all sync.WaitGroup
 		for range 3 {

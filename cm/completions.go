@@ -49,7 +49,7 @@ func newCompletions(dev *uverbs.Device, entries int) (c completions, err error) 
 	if c.ch, err = dev.CreateCompChannel(); err != nil {
 		return completions{}, err
 	}
-	if c.cq, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: entries, Channel: c.ch}); err != nil {
+	if c.cq, err = dev.CreateCQ(uverbs.CQOptions{Size: entries, Channel: c.ch}); err != nil {
 		return completions{}, errors.Join(err, c.ch.Close())
 	}
 	c.wcs = new([16]uverbs.WC)

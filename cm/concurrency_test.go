@@ -28,7 +28,7 @@ var concurrency = pairs.Table{
 		pairs.Freely: "Close DialedPeer Join Leave LocalAddr MaxDatagram Recv Send",
 	}},
 	{Object: (*Listener)(nil), Methods: map[pairs.Use]string{pairs.Freely: "Accept Addr Close Streams"}},
-	{Object: (*BothListener)(nil), Methods: map[pairs.Use]string{pairs.Freely: "Accept Addr Close NoRDMA"}},
+	{Object: (*DualListener)(nil), Methods: map[pairs.Use]string{pairs.Freely: "Accept Addr Close RDMAErr"}},
 	{Object: (*ListenConfig)(nil), Methods: map[pairs.Use]string{pairs.Freely: "Listen"}},
 	{Object: (*Dialer)(nil), Methods: map[pairs.Use]string{pairs.Freely: "Dial DialContext"}},
 	{Object: (*Request)(nil), Methods: map[pairs.Use]string{pairs.Alone: "PD"}},
@@ -44,7 +44,7 @@ func TestPairs(t *testing.T) {
 	worlds := map[string]func(*testing.T) pairs.World{
 		"stream": func(t *testing.T) pairs.World { return newStreamWorld(t, ConnOptions{}) },
 		"small": func(t *testing.T) pairs.World {
-			return newStreamWorld(t, ConnOptions{MessageSize: 500, Depth: 3, SendDepth: 2})
+			return newStreamWorld(t, ConnOptions{MessageSize: 500, Depth: 3, Tuning: Tuning{SendDepth: 2}})
 		},
 		"both": newBothWorld,
 		"conn": newConnWorld,
@@ -152,7 +152,7 @@ func (w *connWorld) Override(object any, name string) (call func(*rand.Rand), sk
 			})
 		}, false
 	case "CompareSwap", "FetchAdd":
-		if w.conn.PD().Device().QueryDevice().AtomicCap == ib.AtomicNone {
+		if w.conn.PD().Device().Attr().AtomicCap == ib.AtomicNone {
 			testenv.NotSupported(w.t, "atomics")
 			return nil, true
 		}

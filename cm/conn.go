@@ -132,7 +132,7 @@ const (
 // connection owns the ID, a reference to the event loop and, if there is a listener, a place among
 // its connections.
 func newConn(loop *eventLoop, id *rdmacm.ID, o ConnOptions, from *Listener) (*Conn, error) {
-	addrs, index, err := id.QueryAddrs()
+	addrs, index, err := id.AddrsByIndex()
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +216,7 @@ func (c *Conn) param(kind uint8, data []byte) rdmacm.ConnParam {
 	if c.probeMR != nil {
 		greeting, _ = RemoteOf(c.probeMR).AppendBinary(greeting) // it never fails
 	}
-	attr := c.dev.dev.QueryDevice()
+	attr := c.dev.dev.Attr()
 	return rdmacm.ConnParam{
 		PrivateData:        greeting,
 		ResponderResources: uint8(min(attr.MaxQPRdAtom, maxRDAtom)),

@@ -20,7 +20,7 @@ func deviceOffers(t *testing.T) rdmacm.ECE {
 	_, addr := listen(t, c, rdmacm.TCP, first)
 	id := newID(t, c, rdmacm.TCP)
 	resolve(t, c, id, addr)
-	offers, err := newEnd(t, id, ib.RC).qp.QueryECE()
+	offers, err := newEnd(t, id, ib.RC).qp.ECE()
 	switch {
 	case errors.Is(err, errors.ErrUnsupported) && !testenv.CardIs("ece"):
 		return rdmacm.ECE{}
@@ -37,9 +37,9 @@ func TestConnECE(t *testing.T) {
 	modes := []rdmacm.ECEMode{rdmacm.ECEOff, rdmacm.ECEOptional, rdmacm.ECERequired}
 	for _, there := range modes {
 		refusals := make(chan error, 10)
-		l := newListener(t, ListenOptions{ConnOptions: ConnOptions{ECE: there}, Refused: func(_ rdmacm.Addr, err error) { refusals <- err }})
+		l := newListener(t, ListenOptions{ConnOptions: ConnOptions{Tuning: Tuning{ECE: there}}, Refused: func(_ rdmacm.Addr, err error) { refusals <- err }})
 		for _, here := range modes {
-			o := DialOptions{ConnOptions: ConnOptions{ECE: here}}
+			o := DialOptions{ConnOptions: ConnOptions{Tuning: Tuning{ECE: here}}}
 			takePart := here != rdmacm.ECEOff && there != rdmacm.ECEOff && offers.Options != 0
 			if (here == rdmacm.ECERequired || there == rdmacm.ECERequired) && !takePart {
 				c, err := Dial(within(t), l.Addr().String(), o)
@@ -75,7 +75,7 @@ func TestConnECE(t *testing.T) {
 			flood(t, within(t), server, client)
 		}
 	}
-	for _, o := range []ConnOptions{{ECE: 3}, {ECE: 255}} {
+	for _, o := range []ConnOptions{{Tuning: Tuning{ECE: 3}}, {Tuning: Tuning{ECE: 255}}} {
 		var arg *ArgError
 		if _, err := Listen(within(t), net.JoinHostPort(first.String(), "0"), ListenOptions{ConnOptions: o}); !errors.As(err, &arg) || arg.Field != "ECE" {
 			t.Errorf("%s: %v", o.ECE, err)

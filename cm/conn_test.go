@@ -57,8 +57,8 @@ func TestConn(t *testing.T) {
 	for _, wait := range waits {
 		t.Run(wait.String(), func(t *testing.T) {
 			ctx := within(t)
-			l := newListener(t, ListenOptions{PrivateData: []byte("welcome"), ConnOptions: ConnOptions{MessageSize: 1000, Depth: 3, SendDepth: 2, Wait: wait}})
-			client, server := connect(t, l, DialOptions{PrivateData: []byte("hello"), ConnOptions: ConnOptions{MessageSize: 2000, Depth: 1, SendDepth: 3, Wait: wait}})
+			l := newListener(t, ListenOptions{PrivateData: []byte("welcome"), ConnOptions: ConnOptions{MessageSize: 1000, Depth: 3, Tuning: Tuning{SendDepth: 2, Wait: wait}}})
+			client, server := connect(t, l, DialOptions{PrivateData: []byte("hello"), ConnOptions: ConnOptions{MessageSize: 2000, Depth: 1, Tuning: Tuning{SendDepth: 3, Wait: wait}}})
 			if string(client.PrivateData()) != "welcome" || string(server.PrivateData()) != "hello" {
 				t.Errorf("private data is %q and %q", client.PrivateData(), server.PrivateData())
 			}
@@ -179,7 +179,7 @@ func fillRandom(r *rand.Rand) []byte {
 func TestConnRDMA(t *testing.T) {
 	ctx := within(t)
 	l := newListener(t, ListenOptions{})
-	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{Transfers: 2}})
+	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{Tuning: Tuning{Transfers: 2}}})
 	region := func(c *Conn, access uverbs.Access) *uverbs.MR {
 		buf := value(uverbs.AllocBuffer(8192, uverbs.BufferOptions{}))(t)
 		mr := value(c.PD().RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | access}))(t)
@@ -290,8 +290,8 @@ func TestConnRefused(t *testing.T) {
 	var arg *rdmacm.ArgError
 	for field, o := range map[string]DialOptions{
 		"PrivateData": {PrivateData: make([]byte, MaxDialData+1)}, "Depth": {ConnOptions: ConnOptions{Depth: -1}}, "MessageSize": {ConnOptions: ConnOptions{MessageSize: maxMessageSize + 1}},
-		"RetryCount": {ConnOptions: ConnOptions{RetryCount: 8}}, "Wait": {ConnOptions: ConnOptions{Wait: 3}}, "Spin": {ConnOptions: ConnOptions{Spin: -1}},
-		"Linger": {ConnOptions: ConnOptions{Linger: -1}}, "AckTimeout": {ConnOptions: ConnOptions{AckTimeout: -1}},
+		"RetryCount": {ConnOptions: ConnOptions{Tuning: Tuning{RetryCount: 8}}}, "Wait": {ConnOptions: ConnOptions{Tuning: Tuning{Wait: 3}}}, "Spin": {ConnOptions: ConnOptions{Tuning: Tuning{Spin: -1}}},
+		"Linger": {ConnOptions: ConnOptions{Linger: -1}}, "AckTimeout": {ConnOptions: ConnOptions{Tuning: Tuning{AckTimeout: -1}}},
 		"Timeout": {Timeout: -1},
 	} {
 		if _, err := Dial(ctx, to, o); !errors.As(err, &arg) || arg.Field != field {
@@ -404,8 +404,8 @@ func TestRecvArrived(t *testing.T) {
 func TestConnAckTimeout(t *testing.T) {
 	testenv.NeedsIB(t, "acknowledgements")
 	near, far := ib.AckTimeout(20), ib.AckTimeout(21)
-	l := newListener(t, ListenOptions{ConnOptions: ConnOptions{AckTimeout: far.Duration()}})
-	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{AckTimeout: near.Duration()}})
+	l := newListener(t, ListenOptions{ConnOptions: ConnOptions{Tuning: Tuning{AckTimeout: far.Duration()}}})
+	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{Tuning: Tuning{AckTimeout: near.Duration()}}})
 	if a, b := value(client.qp.Query())(t).Timeout, value(server.qp.Query())(t).Timeout; a != near || b != far {
 		t.Errorf("the time-outs are %s and %s, want %s and %s", a.Duration(), b.Duration(), near.Duration(), far.Duration())
 	}

@@ -19,7 +19,7 @@ import (
 func manyWaiting(t *testing.T) (sender, receiver *Conn) {
 	t.Helper()
 	ctx := within(t)
-	o := ConnOptions{MessageSize: 64, Depth: 4096, SendDepth: 64}
+	o := ConnOptions{MessageSize: 64, Depth: 4096, Tuning: Tuning{SendDepth: 64}}
 	l := newListener(t, ListenOptions{ConnOptions: o})
 	sender, receiver = connect(t, l, DialOptions{ConnOptions: o})
 	for announced := false; !announced; {

@@ -60,7 +60,7 @@ func TestDialCancelled(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
 	before := quiet(t)
 	ctx := within(t)
-	c := value(rdmacm.OpenChannel())(t)
+	c := value(rdmacm.OpenChannel(rdmacm.ChannelOptions{}))(t)
 	silent, to := listenNow(t, c, netip.AddrPortFrom(first, 0)) // nobody answers what comes
 	l := value(Listen(ctx, firstAny, ListenOptions{ConnOptions: small}))(t)
 
@@ -263,11 +263,11 @@ func TestDialProtocolViolations(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
 	before := quiet(t)
 	ctx := within(t)
-	c := value(rdmacm.OpenChannel())(t)
+	c := value(rdmacm.OpenChannel(rdmacm.ChannelOptions{}))(t)
 	silent, to := listenNow(t, c, netip.AddrPortFrom(first, 0))
 	dev := value(uverbs.Open(testenv.TheRig().Devices[0], uverbs.OpenOptions{}))(t)
 	pd := value(dev.AllocPD())(t)
-	cq := value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8}))(t)
+	cq := value(dev.CreateCQ(uverbs.CQOptions{Size: 8}))(t)
 	for name, s := range badAnswers() {
 		if (s.reject || s.vanish) && testenv.SoftFaults() != "" {
 			continue // a refusal that is lost is not repeated
@@ -286,7 +286,7 @@ func TestDialProtocolViolations(t *testing.T) {
 		}
 		var e *rdmacm.Event
 		for range attempts {
-			e = value(silent.Request(ctx))(t)
+			e = value(silent.NextRequest(ctx))(t)
 			switch {
 			case s.reject:
 				must(t, e.ID.Reject(s.data, rdmacm.ReasonConsumer))
@@ -313,7 +313,7 @@ func TestDialProtocolViolations(t *testing.T) {
 	go func() {
 		done <- second1(Dial(short, to.String(), DialOptions{ConnOptions: small}))
 	}()
-	e := value(silent.Request(ctx))(t)
+	e := value(silent.NextRequest(ctx))(t)
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("no answer: %v", err)

@@ -65,7 +65,7 @@ type Dialer struct {
 type Choice struct {
 	Network, Address string   // Network and Address are the arguments of DialContext.
 	Conn             net.Conn // Conn is a [*Stream] for RDMA, a [*net.TCPConn] for TCP.
-	NoRDMA           error    // NoRDMA is the reason why it is not RDMA; nil if it is.
+	RDMAErr          error    // RDMAErr is the reason why it is not RDMA; nil if it is.
 }
 
 // Dial is [Dialer.DialContext] without a context.
@@ -154,7 +154,7 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (c Choice, e
 	switch d.Policy {
 	case FirstWins:
 		startTCP()
-		c.NoRDMA = errTCPFirst
+		c.RDMAErr = errTCPFirst
 	case PreferRDMA:
 		wait := d.FallbackDelay
 		if wait == 0 {
@@ -163,7 +163,7 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (c Choice, e
 		timer := time.NewTimer(wait)
 		defer timer.Stop()
 		delay = timer.C
-		c.NoRDMA = fmt.Errorf("no answer by RDMA within %v: %w", wait, errTCPFirst)
+		c.RDMAErr = fmt.Errorf("no answer by RDMA within %v: %w", wait, errTCPFirst)
 	}
 	var tcpErr error
 	ended := parent.Done()
@@ -183,13 +183,13 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (c Choice, e
 			switch {
 			case a.err == nil:
 				if c.Conn = a.conn; a.rdma {
-					c.NoRDMA = nil
+					c.RDMAErr = nil
 				}
 				return c, nil
 			case !a.rdma:
 				tcpErr = a.err
 			default:
-				err, c.NoRDMA = a.err, a.err
+				err, c.RDMAErr = a.err, a.err
 				var noRDMA *noRDMAError
 				switch {
 				case d.Policy == RDMAOnly:

@@ -23,7 +23,7 @@ import (
 )
 
 // listenBoth makes a listener for RDMA and TCP on the first device, which is closed at the end.
-func listenBoth(t *testing.T, lc ListenConfig) *BothListener {
+func listenBoth(t *testing.T, lc ListenConfig) *DualListener {
 	t.Helper()
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "ports beside those of TCP")
@@ -144,7 +144,7 @@ func TestDialerPolicies(t *testing.T) {
 				testenv.NeedsKernel(t, "routes without a device")
 			}
 			choice, err := dialChoice(within(t), Dialer{Policy: c.policy, FallbackDelay: time.Minute}, "tcp", c.to.String())
-			reason := choice.NoRDMA
+			reason := choice.RDMAErr
 			if c.network == "" {
 				reason = err
 				var e net.Error
@@ -155,7 +155,7 @@ func TestDialerPolicies(t *testing.T) {
 				must(t, err)
 				defer checkEcho(t, choice.Conn)
 				if got := choice.Conn.RemoteAddr().Network(); got != c.network {
-					t.Errorf("the connection is by %s, want %s, because %v", got, c.network, choice.NoRDMA)
+					t.Errorf("the connection is by %s, want %s, because %v", got, c.network, choice.RDMAErr)
 				}
 			}
 			switch {
@@ -179,8 +179,8 @@ func TestDialerFirstWins(t *testing.T) {
 	for range 20 {
 		c, err := dialChoice(within(t), Dialer{Policy: FirstWins}, "tcp", l.Addr().String())
 		must(t, err)
-		if _, byTCP := c.Conn.(*net.TCPConn); byTCP != (c.NoRDMA != nil) {
-			t.Errorf("%T, and not RDMA because %v", c.Conn, c.NoRDMA)
+		if _, byTCP := c.Conn.(*net.TCPConn); byTCP != (c.RDMAErr != nil) {
+			t.Errorf("%T, and not RDMA because %v", c.Conn, c.RDMAErr)
 		}
 		checkEcho(t, c.Conn)
 	}
@@ -193,7 +193,7 @@ func TestDialerFirstWins(t *testing.T) {
 func TestDialerNoAnswer(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "ports beside those of TCP")
-	channel := value(rdmacm.OpenChannel())(t)
+	channel := value(rdmacm.OpenChannel(rdmacm.ChannelOptions{}))(t)
 	silent, to := listenNow(t, channel, netip.AddrPortFrom(first, 0))
 	defer func() { must(t, silent.Close(), channel.Close()) }()
 	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -206,8 +206,8 @@ func TestDialerNoAnswer(t *testing.T) {
 	go echo(listenTCP(t, to.String()))
 	c, err := dialChoice(within(t), Dialer{FallbackDelay: time.Millisecond}, "tcp", to.String())
 	must(t, err)
-	if c.NoRDMA == nil || c.NoRDMA.Error() != "no answer by RDMA within 1ms: TCP has connected first" {
-		t.Errorf("not RDMA because %v", c.NoRDMA)
+	if c.RDMAErr == nil || c.RDMAErr.Error() != "no answer by RDMA within 1ms: TCP has connected first" {
+		t.Errorf("not RDMA because %v", c.RDMAErr)
 	}
 	checkEcho(t, c.Conn)
 	_, err = dialChoice(within(t), Dialer{Policy: RDMAOnly, RDMA: DialOptions{ConnOptions: ConnOptions{Depth: -1}}}, "tcp", to.String())
@@ -293,12 +293,12 @@ func TestIWARPDialer(t *testing.T) {
 	go echo(tcp)
 	d := Dialer{FallbackDelay: time.Minute}
 	c, err := dialChoice(within(t), d, "tcp", rdma.Addr().String())
-	must(t, err, c.NoRDMA)
+	must(t, err, c.RDMAErr)
 	checkEcho(t, c.Conn)
 	c, err = dialChoice(within(t), d, "tcp", tcp.Addr().String())
 	must(t, err)
-	if _, ok := c.Conn.(*net.TCPConn); !ok || !errors.Is(c.NoRDMA, syscall.EINVAL) || !strings.Contains(c.NoRDMA.Error(), "CONNECT_ERROR") {
-		t.Errorf("%T, and not RDMA because %v", c.Conn, c.NoRDMA)
+	if _, ok := c.Conn.(*net.TCPConn); !ok || !errors.Is(c.RDMAErr, syscall.EINVAL) || !strings.Contains(c.RDMAErr.Error(), "CONNECT_ERROR") {
+		t.Errorf("%T, and not RDMA because %v", c.Conn, c.RDMAErr)
 	}
 	checkEcho(t, c.Conn)
 	if c, err = dialChoice(within(t), d, "tcp", dead.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
@@ -378,7 +378,7 @@ func TestDialerName(t *testing.T) {
 		c, err := dialChoice(within(t), d, "tcp4", net.JoinHostPort(name, port))
 		must(t, err)
 		if got := c.Conn.RemoteAddr(); got.Network() != network || got.String() != to.String() {
-			t.Errorf("connected with %s by %s, want %s by %s, because %v", got, got.Network(), to, network, c.NoRDMA)
+			t.Errorf("connected with %s by %s, want %s by %s, because %v", got, got.Network(), to, network, c.RDMAErr)
 		}
 		checkEcho(t, c.Conn)
 	}
@@ -426,14 +426,14 @@ func TestListenBoth(t *testing.T) {
 	}
 	lc.RequireRDMA = false
 	l := value(lc.Listen(ctx, "tcp", "127.0.0.1:0"))(t)
-	if l.NoRDMA() == nil || !isNoRDMA(l.NoRDMA()) {
-		t.Errorf("not RDMA because %v", l.NoRDMA())
+	if l.RDMAErr() == nil || !isNoRDMA(l.RDMAErr()) {
+		t.Errorf("not RDMA because %v", l.RDMAErr())
 	}
 	must(t, l.Close(), l.Close())
 
 	// Connections that Accept has not returned, and calls of Accept.
 	l = value(lc.Listen(ctx, "tcp", firstAny))(t)
-	must(t, l.NoRDMA())
+	must(t, l.RDMAErr())
 	byRDMA := value((&Dialer{Policy: RDMAOnly, RDMA: DialOptions{ConnOptions: small}}).DialContext(ctx, "tcp", l.Addr().String()))(t)
 	byTCP := value(net.Dial("tcp", l.Addr().String()))(t)
 	must(t, l.Close())

@@ -23,7 +23,7 @@
 // All methods of a Conn are safe for concurrent use. A goroutine that waits in one of its methods also
 // handles the completions of the others. A Conn has a goroutine of its own only while none of the
 // program waits, until it has all of its memory. [WaitMode] says whether a goroutine that waits polls for a
-// while before it sleeps, polls all the time, or sleeps at once. It sleeps in [uverbs.CompChannel.Wait],
+// while before it sleeps, polls all the time, or sleeps at once. It sleeps in [uverbs.CompChannel.Next],
 // with the default of SetBusyWait.
 //
 // Both sides must use this package, since a Conn puts its own header into the private data and into

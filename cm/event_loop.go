@@ -52,7 +52,7 @@ var dialLoop struct {
 // startEventLoop opens a channel for a local and a remote address, and reads it. The caller is the first
 // user.
 func startEventLoop(local, remote netip.Addr) (*eventLoop, error) {
-	c, err := rdmacm.OpenChannelFor(local, remote)
+	c, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{Local: local, Remote: remote})
 	if err != nil {
 		return nil, err
 	}

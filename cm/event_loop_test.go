@@ -91,7 +91,7 @@ func TestNoEventLoop(t *testing.T) {
 // its channel is closed.
 func TestEventLoopLastRequest(t *testing.T) {
 	peer := openKernel(t)
-	c := value(rdmacm.OpenChannel())(t)
+	c := value(rdmacm.OpenChannel(rdmacm.ChannelOptions{}))(t)
 	l := runEventLoop(c)
 	id := value(c.NewID(rdmacm.TCP))(t)
 	l.register(id, eventHandler{event: func(e *rdmacm.Event) {

@@ -22,8 +22,8 @@ func ExampleStream() {
 // A web client uses RDMA where the server and the network have it, and says where they do not.
 func ExampleDialer() {
 	dialer := cm.Dialer{Chosen: func(c cm.Choice) {
-		if c.NoRDMA != nil {
-			log.Printf("%s by TCP: %v", c.Address, c.NoRDMA)
+		if c.RDMAErr != nil {
+			log.Printf("%s by TCP: %v", c.Address, c.RDMAErr)
 		}
 	}}
 	client := http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}}
@@ -36,7 +36,7 @@ func ExampleDialer() {
 func ExampleListenConfig_Listen() {
 	var config cm.ListenConfig
 	l := must(config.Listen(context.Background(), "tcp", ":8080"))
-	if err := l.NoRDMA(); err != nil {
+	if err := l.RDMAErr(); err != nil {
 		log.Printf("TCP only: %v", err)
 	}
 	check(http.Serve(l, http.FileServer(http.Dir("."))))

@@ -55,7 +55,7 @@ func play(role, addr string) {
 	case "may not open":
 		check(syscall.Setgid(nobody))
 		check(syscall.Setuid(nobody))
-		_, err := rdmacm.OpenChannel()
+		_, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{})
 		fmt.Println(err)
 	case "becomes another user":
 		err := becomeNobody(ctx)
@@ -74,7 +74,7 @@ func play(role, addr string) {
 
 // newIDOrExit returns an ID on a channel of its own.
 func newIDOrExit() *rdmacm.ID {
-	channel, err := rdmacm.OpenChannel()
+	channel, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{})
 	check(err)
 	id, err := channel.NewID(rdmacm.TCP)
 	check(err)
@@ -240,7 +240,7 @@ func TestProcesses(t *testing.T) {
 	}
 	must(t, c.Close())
 	addr := other(t, "dies when connected", "")
-	o := DialOptions{ConnOptions: ConnOptions{KeepAlive: 100 * time.Millisecond, AckTimeout: 16 * time.Millisecond, RetryCount: 2}}
+	o := DialOptions{ConnOptions: ConnOptions{KeepAlive: 100 * time.Millisecond, Tuning: Tuning{AckTimeout: 16 * time.Millisecond, RetryCount: 2}}}
 	if c, err := Dial(ctx, addr, o); err == nil { // or else it has died before the last step
 		_, err = c.Recv(ctx)
 		gone(t, "Recv", err, addr)
@@ -369,8 +369,8 @@ func TestBothSidesClose(t *testing.T) {
 func TestCloseEndsWaitingCalls(t *testing.T) {
 	ctx := within(t)
 	for _, wait := range waits {
-		l := newListener(t, ListenOptions{ConnOptions: ConnOptions{Wait: wait, Depth: 1}})
-		client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{Wait: wait}})
+		l := newListener(t, ListenOptions{ConnOptions: ConnOptions{Depth: 1, Tuning: Tuning{Wait: wait}}})
+		client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{Tuning: Tuning{Wait: wait}}})
 		var all sync.WaitGroup
 		all.Go(func() {
 			if _, err := client.Recv(ctx); !errors.Is(err, net.ErrClosed) {
@@ -509,7 +509,7 @@ func TestKeepAlive(t *testing.T) {
 	l := newListener(t, ListenOptions{ConnOptions: ConnOptions{KeepAlive: -1}})
 	for name, patient := range map[string]bool{"the device gives up": false, "the device does not give up": true} {
 		t.Run(name, func(t *testing.T) {
-			o := ConnOptions{KeepAlive: 20 * time.Millisecond, AckTimeout: time.Millisecond, RetryCount: 2, Wait: WaitPark}
+			o := ConnOptions{KeepAlive: 20 * time.Millisecond, Tuning: Tuning{AckTimeout: time.Millisecond, RetryCount: 2, Wait: WaitPark}}
 			if patient {
 				o.AckTimeout, o.RetryCount = 0, 7
 			}
@@ -540,7 +540,7 @@ func (c *Conn) expectsSoon() {
 func TestLostPeerWithoutKeepAlive(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
 	ctx := within(t)
-	o := ConnOptions{KeepAlive: -1, MessageSize: 64, Wait: WaitPark}
+	o := ConnOptions{KeepAlive: -1, MessageSize: 64, Tuning: Tuning{Wait: WaitPark}}
 	l := newListener(t, ListenOptions{ConnOptions: ConnOptions{KeepAlive: -1}})
 	client, server := connect(t, l, DialOptions{ConnOptions: o})
 	client.expectsSoon()
@@ -560,7 +560,7 @@ func TestLostPeerWithoutKeepAlive(t *testing.T) {
 func TestKeepAliveUnsignaledSend(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard)
 	ctx := within(t)
-	o := ConnOptions{KeepAlive: 600 * time.Millisecond, AckTimeout: 50 * time.Millisecond, RetryCount: 1, MessageSize: 64}
+	o := ConnOptions{KeepAlive: 600 * time.Millisecond, MessageSize: 64, Tuning: Tuning{AckTimeout: 50 * time.Millisecond, RetryCount: 1}}
 	client, server := connect(t, newListener(t, ListenOptions{ConnOptions: o}), DialOptions{ConnOptions: o})
 	for range 2 {
 		must(t, client.Send(ctx, []byte("hello")))

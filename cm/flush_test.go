@@ -59,7 +59,7 @@ func TestFlushedByDisconnect(t *testing.T) {
 		dev := value(uverbs.Open(value(id.Addrs())(t).Device, uverbs.OpenOptions{}))(t)
 		pd := value(dev.AllocPD())(t)
 		// A CQ for each queue, which is how the completions of rxe can be told apart.
-		send, recv := value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8}))(t), value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8}))(t)
+		send, recv := value(dev.CreateCQ(uverbs.CQOptions{Size: 8}))(t), value(dev.CreateCQ(uverbs.CQOptions{Size: 8}))(t)
 		buf := value(uverbs.AllocBuffer(4096, uverbs.BufferOptions{}))(t)
 		mr := value(pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}))(t)
 		qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: send, RecvCQ: recv}))(t)
@@ -77,7 +77,7 @@ func TestFlushedByDisconnect(t *testing.T) {
 		return wc
 	}
 	accepted := async(func() (side, error) {
-		request, err := l.Request(ctx)
+		request, err := l.NextRequest(ctx)
 		if err != nil {
 			return side{}, err
 		}
@@ -98,7 +98,7 @@ func TestFlushedByDisconnect(t *testing.T) {
 		}
 	}
 	must(t, server.id.Disconnect())
-	for e := value(client.id.Wait(ctx))(t); e.Type != rdmacm.EventDisconnected; e = value(client.id.Wait(ctx))(t) {
+	for e := value(client.id.Next(ctx))(t); e.Type != rdmacm.EventDisconnected; e = value(client.id.Next(ctx))(t) {
 	}
 	must(t, client.id.Disconnect())
 	for s, want := range map[side]struct {

@@ -140,7 +140,7 @@ func TestFailedCompletion(t *testing.T) {
 // has room for. linger asks canProbe before each of its probes.
 func TestProbeLimit(t *testing.T) {
 	for _, transfers := range []int{1, 2, 16} {
-		c := bareConn(ConnOptions{SendDepth: 1, Transfers: transfers})
+		c := bareConn(ConnOptions{Tuning: Tuning{SendDepth: 1, Transfers: transfers}})
 		c.recordSignaled(ctlSend)
 		probes := 0
 		for range 100 {

@@ -22,7 +22,7 @@ func interposed(t *testing.T, look func(cmd uint32) syscall.Errno) *rdmacm.Chann
 	}
 	interpose.Wrap.Store(&wrap)
 	defer interpose.Wrap.Store(nil)
-	return value(rdmacm.OpenChannel())(t)
+	return value(rdmacm.OpenChannel(rdmacm.ChannelOptions{}))(t)
 }
 
 // watched is a commander that is looked at.

@@ -126,7 +126,7 @@ func TestIWARPDamage(t *testing.T) {
 	testenv.Guest(t)
 	testenv.Needs(t, "iWARP", "siw")
 	before := quiet(t)
-	o := ConnOptions{AckTimeout: time.Millisecond, RetryCount: 1}
+	o := ConnOptions{Tuning: Tuning{AckTimeout: time.Millisecond, RetryCount: 1}}
 	l := value(Listen(within(t), net.JoinHostPort(first.String(), "0"), ListenOptions{ConnOptions: o}))(t)
 	for _, c := range []struct {
 		name string
@@ -206,7 +206,7 @@ func TestIWARPFirstMissed(t *testing.T) {
 		ctx := within(t)
 		b := newBetween(t, l.Addr().String())
 		b.misses = 5
-		client := value(Dial(ctx, b.listener.Addr().String(), DialOptions{ConnOptions: ConnOptions{Transfers: transfers, SendDepth: 1}}))(t)
+		client := value(Dial(ctx, b.listener.Addr().String(), DialOptions{ConnOptions: ConnOptions{Tuning: Tuning{Transfers: transfers, SendDepth: 1}}}))(t)
 		server := value(l.Accept(ctx))(t)
 		must(t, client.Send(ctx, []byte("after all")))
 		if m := value(server.Recv(ctx))(t); string(m) != "after all" {
@@ -260,7 +260,7 @@ func TestIWARPOrder(t *testing.T) {
 	ctx := within(t)
 	l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), ListenOptions{}))(t)
 	b := newBetween(t, l.Addr().String())
-	client := value(Dial(ctx, b.listener.Addr().String(), DialOptions{ConnOptions: ConnOptions{SendDepth: 1}}))(t) // each message asks for a completion
+	client := value(Dial(ctx, b.listener.Addr().String(), DialOptions{ConnOptions: ConnOptions{Tuning: Tuning{SendDepth: 1}}}))(t) // each message asks for a completion
 	server := value(l.Accept(ctx))(t)
 	region := func(c *Conn, text string) *uverbs.MR {
 		buf := value(uverbs.AllocBuffer(64, uverbs.BufferOptions{}))(t)

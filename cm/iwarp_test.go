@@ -122,7 +122,7 @@ func TestIWARPRefused(t *testing.T) {
 	to := netip.AddrPortFrom(first, addr.Port)
 	rejected := make(chan error, 1)
 	go func() {
-		e, err := l.Request(ctx)
+		e, err := l.NextRequest(ctx)
 		if err == nil {
 			err = errors.Join(e.ID.Reject([]byte("not you"), rdmacm.ReasonConsumer), e.ID.Close())
 		}
@@ -191,7 +191,7 @@ func TestIWARPOtherProtocols(t *testing.T) {
 func TestIWARPSilent(t *testing.T) {
 	c := iwarp(t)
 	ctx := within(t)
-	l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), ListenOptions{ConnOptions: ConnOptions{AckTimeout: time.Millisecond, RetryCount: 1}}))(t)
+	l := value(Listen(ctx, net.JoinHostPort(first.String(), "0"), ListenOptions{ConnOptions: ConnOptions{Tuning: Tuning{AckTimeout: time.Millisecond, RetryCount: 1}}}))(t)
 	defer l.Close()
 	id := newID(t, c, rdmacm.TCP)
 	must(t, id.ResolveWait(ctx, rdmacm.Addr{}, l.addr))

@@ -392,7 +392,7 @@ func TestDisconnectAnswered(t *testing.T) {
 	must(t, v.id.Disconnect())
 	short, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if e, err := v.id.Wait(short); err != nil || e.Type != rdmacm.EventDisconnected {
+	if e, err := v.id.Next(short); err != nil || e.Type != rdmacm.EventDisconnected {
 		t.Errorf("after Disconnect: %+v, %v", e, err)
 	}
 	if _, err := server.Recv(ctx); !errors.Is(err, syscall.ECONNRESET) { // a Close before this is known would return it

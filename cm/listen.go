@@ -342,7 +342,7 @@ func (l *Listener) setUp(c *Conn, peer greeting, asked *rdmacm.ConnParam) (p rdm
 		return p, refusedFailed, err
 	}
 	if c.mustRecvFirst = onIWARP(c.dev.dev); !c.mustRecvFirst {
-		port, err := c.dev.dev.QueryPort(c.addrs.Port)
+		port, err := c.dev.dev.Port(c.addrs.Port)
 		if err != nil {
 			return p, refusedFailed, err
 		}

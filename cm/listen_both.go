@@ -17,13 +17,13 @@ type ListenConfig struct {
 
 	// RequireRDMA says that Listen fails if it is not possible to accept RDMA on the address, because
 	// there is no RDMA device for it or no access to one. Otherwise the listener then accepts TCP
-	// alone; see [BothListener.NoRDMA].
+	// alone; see [DualListener.RDMAErr].
 	RequireRDMA bool
 }
 
-// BothListener is a [net.Listener] that accepts connections by RDMA and by TCP. It is safe for
+// DualListener is a [net.Listener] that accepts connections by RDMA and by TCP. It is safe for
 // concurrent use.
-type BothListener struct {
+type DualListener struct {
 	tcp      net.Listener
 	rdma     *Listener // nil without RDMA
 	required bool
@@ -44,11 +44,11 @@ type acceptResult struct {
 
 // Listen listens on "host:port". The network is "tcp", "tcp4" or "tcp6", and the address is as for
 // [net.Listen]: without a host, the listener accepts RDMA on all addresses of all RDMA devices. With
-// port 0 the kernel chooses a port that both can use; see [BothListener.Addr]. On iWARP, RDMA and TCP
+// port 0 the kernel chooses a port that both can use; see [DualListener.Addr]. On iWARP, RDMA and TCP
 // cannot listen on the same port, so that Listen fails with EADDRINUSE.
 //
 // The context limits the lookup of the host and the port. Its end does not affect the listener.
-func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (*BothListener, error) {
+func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (*DualListener, error) {
 	switch network {
 	case "tcp", "tcp4", "tcp6":
 	default:
@@ -70,12 +70,12 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (*B
 }
 
 // listen is one attempt of Listen.
-func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*BothListener, error) {
+func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*DualListener, error) {
 	tcp, err := lc.TCP.Listen(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	l := &BothListener{tcp: tcp, required: lc.RequireRDMA, accepted: make(chan acceptResult), done: make(chan struct{})}
+	l := &DualListener{tcp: tcp, required: lc.RequireRDMA, accepted: make(chan acceptResult), done: make(chan struct{})}
 	if l.rdma, err = Listen(ctx, tcp.Addr().String(), lc.RDMA); err != nil {
 		if lc.RequireRDMA || !isNoRDMA(err) {
 			return nil, errors.Join(err, tcp.Close())
@@ -88,7 +88,7 @@ func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*B
 }
 
 // acceptTCP passes the results of the TCP listener to Accept.
-func (l *BothListener) acceptTCP() {
+func (l *DualListener) acceptTCP() {
 	for {
 		c, err := l.tcp.Accept()
 		select {
@@ -109,7 +109,7 @@ func (l *BothListener) acceptTCP() {
 // matches [net.ErrClosed]. If the listener can no longer accept RDMA, because the device was removed
 // or the process has changed its user, it continues with TCP, unless [ListenConfig].RequireRDMA is
 // set.
-func (l *BothListener) Accept() (net.Conn, error) {
+func (l *DualListener) Accept() (net.Conn, error) {
 	select {
 	case <-l.done:
 		return nil, l.acceptError(net.ErrClosed)
@@ -142,25 +142,25 @@ func (l *BothListener) Accept() (net.Conn, error) {
 }
 
 // acceptError returns the error of Accept.
-func (l *BothListener) acceptError(err error) error {
+func (l *DualListener) acceptError(err error) error {
 	return &net.OpError{Op: "accept", Net: l.Addr().Network(), Addr: l.Addr(), Err: err}
 }
 
-// NoRDMA returns the reason why the listener does not accept RDMA, or nil if it does.
-func (l *BothListener) NoRDMA() error {
+// RDMAErr returns the reason why the listener does not accept RDMA, or nil if it does.
+func (l *DualListener) RDMAErr() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.noRDMA
 }
 
 // Addr returns the address of the listener, a [*net.TCPAddr]. RDMA uses the same IP address and port.
-func (l *BothListener) Addr() net.Addr { return l.tcp.Addr() }
+func (l *DualListener) Addr() net.Addr { return l.tcp.Addr() }
 
 // Close stops listening. Connections that Accept has not returned are closed; see [Listener.Close].
-func (l *BothListener) Close() error { return l.close() }
+func (l *DualListener) Close() error { return l.close() }
 
 // closeAll is Close for the first call.
-func (l *BothListener) closeAll() error {
+func (l *DualListener) closeAll() error {
 	close(l.done)
 	err := l.tcp.Close()
 	if l.rdma != nil {

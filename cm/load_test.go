@@ -19,7 +19,7 @@ import (
 )
 
 // small are options of connections of which there are many.
-var small = ConnOptions{MessageSize: 64, Depth: 2, SendDepth: 2, Transfers: 1}
+var small = ConnOptions{MessageSize: 64, Depth: 2, Tuning: Tuning{SendDepth: 2, Transfers: 1}}
 
 // answerOne sends back the one message of a client, and waits for the end of the connection.
 func answerOne(ctx context.Context, c *Conn) error {

@@ -94,7 +94,7 @@ const timeout = 5 * time.Second
 func openKernel(t *testing.T) *rdmacm.Channel {
 	t.Helper()
 	testenv.Guest(t)
-	c := value(rdmacm.OpenChannel())(t)
+	c := value(rdmacm.OpenChannel(rdmacm.ChannelOptions{}))(t)
 	t.Cleanup(func() { must(t, c.Close(), c.Close()) })
 	return c
 }
@@ -140,7 +140,7 @@ func newEnd(t *testing.T, id *rdmacm.ID, typ ib.QPType) *end {
 	closeLater(buf.Close)
 	e := &end{id: id, pd: pd, mr: value(pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}))(t)}
 	closeLater(e.mr.Close)
-	e.cq = value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8}))(t)
+	e.cq = value(dev.CreateCQ(uverbs.CQOptions{Size: 8}))(t)
 	closeLater(e.cq.Close)
 	e.qp = value(pd.CreateQP(uverbs.QPOptions{Type: typ, SendCQ: e.cq, RecvCQ: e.cq}))(t)
 	closeLater(e.qp.Close)
@@ -200,7 +200,7 @@ func loopbackReached() bool { return testenv.TheRig().Soft || testenv.TheRig().I
 func openPD(t *testing.T) (*uverbs.PD, *uverbs.CQ) {
 	dev := value(uverbs.Open(testenv.TheRig().Devices[0], uverbs.OpenOptions{}))(t)
 	pd := value(dev.AllocPD())(t)
-	cq := value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 64}))(t)
+	cq := value(dev.CreateCQ(uverbs.CQOptions{Size: 64}))(t)
 	t.Cleanup(func() { must(t, cq.Close(), pd.Close(), dev.Close()) })
 	return pd, cq
 }

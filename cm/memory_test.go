@@ -136,7 +136,7 @@ func TestSendMemory(t *testing.T) {
 	attendAfter(t, time.Hour) // the large receives take memory of the same pool
 	l := newListener(t, ListenOptions{ConnOptions: ConnOptions{MessageSize: size}})
 	ctx := within(t)
-	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{SendDepth: depth}})
+	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{Tuning: Tuning{SendDepth: depth}}})
 	used := func() int {
 		p := &client.domain.pool
 		p.mu.Lock()

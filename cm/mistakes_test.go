@@ -63,7 +63,7 @@ var connMistakes = []struct {
 		return told.dial(ctx, full, DialOptions{ConnOptions: small})
 	}, " refuses: \"too many connections are waiting to be accepted"},
 	{"listener that nobody serves", func(ctx context.Context, l *Listener, a, b *Conn, _ uverbs.SGE, _ Remote) error {
-		c, err := rdmacm.OpenChannel()
+		c, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{})
 		if err != nil {
 			return err
 		}

@@ -73,11 +73,11 @@ func TestRefuseMTU(t *testing.T) {
 	ctx := within(t)
 	small, large := value(soft.New(soft.Options{MTU: 1024}))(t), value(soft.New(soft.Options{MTU: 4096}))(t)
 	t.Cleanup(func() { must(t, small.Close(), large.Close()) })
-	c := value(rdmacm.OpenChannelFor(large.Addr(), small.Addr()))(t)
+	c := value(rdmacm.OpenChannel(rdmacm.ChannelOptions{Local: large.Addr(), Remote: small.Addr()}))(t)
 	l, to := listenNow(t, c, netip.AddrPortFrom(small.Addr(), 0))
 	accepted := make(chan error)
 	go func() {
-		e, err := l.Request(ctx)
+		e, err := l.NextRequest(ctx)
 		if err != nil {
 			accepted <- err
 			accepted <- nil
@@ -121,7 +121,7 @@ func createRC(id *rdmacm.ID, dev *uverbs.Device) error {
 	if err != nil {
 		return err
 	}
-	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8})
+	cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 8})
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ type WaitMode uint8
 const (
 	WaitSpinThenPark WaitMode = iota // poll for a while if the last wait was short, then sleep
 	WaitSpin                         // poll all the time: lowest latency, but each waiting goroutine occupies a processor
-	WaitPark                         // sleep at once, see [uverbs.CompChannel.Wait]: lowest CPU use
+	WaitPark                         // sleep at once, see [uverbs.CompChannel.Next]: lowest CPU use
 )
 
 // String returns the mode's name.
@@ -51,17 +51,25 @@ func (m WaitMode) String() string {
 type ConnOptions struct {
 	MessageSize int // MessageSize is the size of the largest message that this side receives, in bytes, up to 16 MiB; zero is 32 KiB.
 	Depth       int // Depth is how many messages the peer may send before this side takes them, up to 16384; zero is 16.
-	SendDepth   int // SendDepth is how many messages of this side may be unacknowledged, up to 16384; zero is 8.
-	Transfers   int // Transfers is how many RDMA operations of this side may be outstanding, up to 16384; zero is 16.
-
-	Wait WaitMode      // Wait is the way to wait.
-	Spin time.Duration // Spin is how long WaitSpinThenPark polls before it parks, and what it considers a short wait; zero is 50 µs.
-
 	// KeepAlive is how often an idle connection checks whether the peer is still there; zero is
 	// 15 s, and a negative value disables the check. A busy connection notices missing
 	// acknowledgements instead. An idle connection does nothing else, with or without a
 	// goroutine in Recv: it wakes up two or three times in each KeepAlive.
 	KeepAlive time.Duration
+	Linger    time.Duration // Linger is the longest time that Close waits until everything sent has arrived; zero is 5 s.
+	Isolation Isolation     // Isolation says which connections share a PD; zero is SharedPD.
+
+	Tuning // Tuning are the settings that few programs change.
+}
+
+// Tuning are options of a connection that few programs change.
+type Tuning struct {
+	SendDepth int // SendDepth is how many messages of this side may be unacknowledged, up to 16384; zero is 8.
+	Transfers int // Transfers is how many RDMA operations of this side may be outstanding, up to 16384; zero is 16.
+
+	Wait WaitMode      // Wait is the way to wait.
+	Spin time.Duration // Spin is how long WaitSpinThenPark polls before it parks, and what it considers a short wait; zero is 50 µs.
+
 	// AckTimeout is how long the device waits for an acknowledgement before it sends a packet
 	// again, up to RetryCount times; zero is 268 ms. Other values are rounded up to a power of
 	// two times 4.096 µs.
@@ -70,10 +78,7 @@ type ConnOptions struct {
 	// message, and rxe retries without limit if it is 7. Therefore a connection also fails if
 	// nothing is acknowledged for three times the time of all retries.
 	RetryCount int
-	Linger     time.Duration // Linger is the longest time that Close waits until everything sent has arrived; zero is 5 s.
-	TOS        uint8         // TOS is the type of service of the packets that this side sends.
-
-	Isolation Isolation // Isolation says which connections share a PD; zero is SharedPD.
+	TOS        uint8 // TOS is the type of service of the packets that this side sends.
 
 	// ECE says whether the connection uses options for enhanced connections; by default it does
 	// not. Their effect depends on the vendor: they may make a connection faster or slower.

@@ -71,7 +71,7 @@ type PacketOptions struct {
 
 // defaults returns the options with their defaults filled in.
 func (o PacketOptions) defaults(op string, maxData int) (PacketOptions, error) {
-	all, err := ConnOptions{Depth: o.Depth, SendDepth: o.SendDepth, Wait: o.Wait, Spin: o.Spin}.defaults(op)
+	all, err := ConnOptions{Depth: o.Depth, Tuning: Tuning{SendDepth: o.SendDepth, Wait: o.Wait, Spin: o.Spin}}.defaults(op)
 	if err == nil {
 		err = checkPrivateData(op, o.PrivateData, maxData)
 	}
@@ -204,7 +204,7 @@ func (q *packetQueue) next(ctx context.Context, o *PacketOptions, max int) ([]uv
 			armed = true
 			continue // a completion may have come before it was armed
 		}
-		if _, err := q.ch.Wait(ctx); err != nil {
+		if _, err := q.ch.Next(ctx); err != nil {
 			return nil, errors.Join(ctx.Err(), err)
 		}
 		armed = false
@@ -296,7 +296,7 @@ func newPacketConn(o PacketOptions, local, remote netip.Addr) (*PacketConn, erro
 
 // make allocates memory and queues on the device of the ID, and posts the receives.
 func (p *PacketConn) make() error {
-	addrs, index, err := p.id.QueryAddrs()
+	addrs, index, err := p.id.AddrsByIndex()
 	if err == nil {
 		err = addrs.CheckReachable()
 	}
@@ -309,7 +309,7 @@ func (p *PacketConn) make() error {
 	p.addrs = addrs
 	dev := p.dev.dev
 	p.addrs.Device = dev.Name()
-	port, err := dev.QueryPort(addrs.Port)
+	port, err := dev.Port(addrs.Port)
 	if err != nil {
 		return err
 	}

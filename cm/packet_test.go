@@ -158,8 +158,8 @@ func TestPacketManyPeers(t *testing.T) {
 
 	// Ways that differ in the flow label only.
 	gid := testenv.TheRig().GID
-	peer := Peer{attr: uverbs.AHAttr{Port: 1, DLID: value(server.dev.dev.QueryPort(1))(t).LID, Global: true}, qpn: server.qp.QPN(), qkey: server.qkey}
-	peer.attr.GRH = uverbs.GRH{DGID: value(server.dev.dev.QueryGID(1, gid))(t).GID, SGIDIndex: uint8(gid), HopLimit: 4}
+	peer := Peer{attr: uverbs.AHAttr{Port: 1, DLID: value(server.dev.dev.Port(1))(t).LID, Global: true}, qpn: server.qp.QPN(), qkey: server.qkey}
+	peer.attr.GRH = uverbs.GRH{DGID: value(server.dev.dev.GID(1, gid))(t).GID, SGIDIndex: uint8(gid), HopLimit: 4}
 	for i := range 3 * maxAHs {
 		peer.attr.GRH.FlowLabel = uint32(i)
 		must(t, server.Send(ctx, []byte(fmt.Sprint(i)), peer))

@@ -148,7 +148,7 @@ func (c *Conn) park(ctx context.Context, met condition, o *op) error {
 			continue
 		}
 		c.mu.Unlock()
-		_, err := c.ch.Wait(ctx)
+		_, err := c.ch.Next(ctx)
 		c.mu.Lock()
 		if err == nil {
 			c.poll()

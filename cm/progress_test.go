@@ -99,7 +99,7 @@ func TestConditions(t *testing.T) {
 // TestCompletionOrder: on soft iWARP a SEND completes before a READ that was posted earlier, which it does not
 // end. A READ ends the SENDs before it, and none after it.
 func TestCompletionOrder(t *testing.T) {
-	c := bareConn(ConnOptions{SendDepth: 2, Transfers: 2})
+	c := bareConn(ConnOptions{Tuning: Tuning{SendDepth: 2, Transfers: 2}})
 	state := func() [3]uint64 { return [3]uint64{c.msgDone, c.ctlDone, c.opsDone} }
 	expect := func(what string, id uint64, want [3]uint64) {
 		t.Helper()
@@ -170,7 +170,7 @@ func TestFailWakes(t *testing.T) {
 func TestSpinAfterShortWait(t *testing.T) {
 	for _, spin := range []time.Duration{time.Nanosecond, time.Hour} {
 		ctx := within(t)
-		o := ConnOptions{Spin: spin}
+		o := ConnOptions{Tuning: Tuning{Spin: spin}}
 		client, server := connect(t, newListener(t, ListenOptions{ConnOptions: o}), DialOptions{ConnOptions: o})
 		server.mu.Lock()
 		server.spinHint = false // on iWARP it has waited for the first message

@@ -79,13 +79,13 @@ func (c *Conn) RDMARead(ctx context.Context, local uverbs.SGE, remote Remote) er
 // are in host byte order. The remote address must be a multiple of 8. If the device has no atomics,
 // the error is a [uverbs.FeatureError]. The rest is as for [Conn.RDMAWrite].
 func (c *Conn) CompareSwap(ctx context.Context, local uverbs.SGE, remote Remote, compare, swap uint64) error {
-	return c.transfer(ctx, "compare and swap", uverbs.SendWR{Opcode: uverbs.WRAtomicCAS, CompareAdd: compare, Swap: swap}, local, remote)
+	return c.transfer(ctx, "compare and swap", uverbs.SendWR{Opcode: uverbs.WRCompareSwap, CompareAdd: compare, Swap: swap}, local, remote)
 }
 
 // FetchAdd adds a number to 8 bytes of the peer's memory and stores their old value in local
 // memory. The rest is as for [Conn.CompareSwap].
 func (c *Conn) FetchAdd(ctx context.Context, local uverbs.SGE, remote Remote, add uint64) error {
-	return c.transfer(ctx, "fetch and add", uverbs.SendWR{Opcode: uverbs.WRAtomicFAA, CompareAdd: add}, local, remote)
+	return c.transfer(ctx, "fetch and add", uverbs.SendWR{Opcode: uverbs.WRFetchAdd, CompareAdd: add}, local, remote)
 }
 
 // transfer posts an RDMA operation and waits for its completion.
@@ -93,11 +93,11 @@ func (c *Conn) transfer(ctx context.Context, what string, wr uverbs.SendWR, loca
 	if local.Length > remote.Length {
 		return argErr(what, "local.Length", local.Length, "up to remote.Length, which is %d", remote.Length)
 	}
-	if wr.Opcode == uverbs.WRAtomicCAS || wr.Opcode == uverbs.WRAtomicFAA {
+	if wr.Opcode == uverbs.WRCompareSwap || wr.Opcode == uverbs.WRFetchAdd {
 		if remote.Addr%8 != 0 {
 			return argErr(what, "remote.Addr", fmt.Sprintf("%#x", remote.Addr), "a multiple of 8, for an atomic")
 		}
-		if d := c.dev.dev; d.QueryDevice().AtomicCap == ib.AtomicNone {
+		if d := c.dev.dev; d.Attr().AtomicCap == ib.AtomicNone {
 			return fmt.Errorf("cm: %s: %w", what, &uverbs.FeatureError{Feature: "atomics", Driver: d.Info().Driver})
 		}
 	}

@@ -204,11 +204,11 @@ func (r *removal) removeUsed(remove func() error, mrs [2]*uverbs.MR) (silent net
 	t, ctx := r.t, r.ctx
 	raw, silent := listen(t, openKernel(t), rdmacm.TCP, netip.MustParseAddr(r.addr))
 	r.until("Dial", func() error { return second1(Dial(ctx, silent.String(), DialOptions{})) })
-	request := value(raw.Request(ctx))(t)
+	request := value(raw.NextRequest(ctx))(t)
 
 	removed := make(chan error, 1)
 	go func() { removed <- remove() }() // the kernel waits until every object on the device is closed
-	if e := value(raw.Wait(ctx))(t); e.Type != rdmacm.EventDeviceRemoval || e.ID != raw {
+	if e := value(raw.Next(ctx))(t); e.Type != rdmacm.EventDeviceRemoval || e.ID != raw {
 		t.Errorf("event is %+v", e)
 	}
 	must(t, raw.Close(), request.ID.Close()) // the kernel reports no removal for an unanswered request

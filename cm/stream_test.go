@@ -26,11 +26,11 @@ func TestStream(t *testing.T) {
 			if wait != WaitPark {
 				testenv.Tags(t, testenv.AnyCard)
 			}
-			l := newListener(t, ListenOptions{ConnOptions: ConnOptions{Wait: wait, MessageSize: 1000, Depth: 5}})
+			l := newListener(t, ListenOptions{ConnOptions: ConnOptions{MessageSize: 1000, Depth: 5, Tuning: Tuning{Wait: wait}}})
 			nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
 				ctx, cancel := context.WithTimeout(context.Background(), 4*timeout)
 				defer cancel()
-				client, err := DialStream(ctx, l.Addr().String(), DialOptions{ConnOptions: ConnOptions{Wait: wait, MessageSize: 900}})
+				client, err := DialStream(ctx, l.Addr().String(), DialOptions{ConnOptions: ConnOptions{MessageSize: 900, Tuning: Tuning{Wait: wait}}})
 				if err != nil {
 					return nil, nil, nil, err
 				}
@@ -262,10 +262,10 @@ func TestStreamAllocs(t *testing.T) {
 		rounds = 40
 	}
 	for _, wait := range waits {
-		l := newListener(t, ListenOptions{ConnOptions: ConnOptions{Wait: wait}})
+		l := newListener(t, ListenOptions{ConnOptions: ConnOptions{Tuning: Tuning{Wait: wait}}})
 		for _, size := range []int{1, 64, 5000, 300_000} {
 			t.Run(fmt.Sprint(wait, " ", size), func(t *testing.T) {
-				one, other := connect(t, l, DialOptions{ConnOptions: ConnOptions{Wait: wait}})
+				one, other := connect(t, l, DialOptions{ConnOptions: ConnOptions{Tuning: Tuning{Wait: wait}}})
 				client, server := one.Stream(), other.Stream()
 				end := time.Now().Add(12 * timeout)
 				must(t, client.SetDeadline(end), server.SetDeadline(end))

@@ -101,7 +101,7 @@ func BenchmarkPingPong(b *testing.B) {
 	for _, wait := range waits {
 		b.Run(wait.String(), func(b *testing.B) {
 			ctx := context.Background()
-			client, server := benchConns(b, ConnOptions{Wait: wait})
+			client, server := benchConns(b, ConnOptions{Tuning: Tuning{Wait: wait}})
 			bareClient, bareServer := bareEnds(b)
 			msg := make([]byte, size)
 			conn := func(b *testing.B) {

@@ -133,7 +133,7 @@ func (u *userChange) open() (err error) {
 	for len(u.l.ready) == 0 {
 		runtime.Gosched()
 	}
-	if u.channel, err = rdmacm.OpenChannel(); err != nil {
+	if u.channel, err = rdmacm.OpenChannel(rdmacm.ChannelOptions{}); err != nil {
 		return err
 	}
 	if u.id, err = u.channel.NewID(rdmacm.TCP); err != nil {

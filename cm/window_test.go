@@ -273,8 +273,8 @@ func TestWindowRandom(t *testing.T) {
 	for round := range 30 {
 		attendAfter(t, time.Duration(rng.IntN(30))*time.Millisecond)
 		depth := []int{0, 3 * firstDepth, 100}[rng.IntN(3)]
-		l := newListener(t, ListenOptions{ConnOptions: ConnOptions{Depth: depth, SendDepth: 1 + rng.IntN(20)}})
-		o := DialOptions{ConnOptions: ConnOptions{Wait: waits[rng.IntN(len(waits))]}}
+		l := newListener(t, ListenOptions{ConnOptions: ConnOptions{Depth: depth, Tuning: Tuning{SendDepth: 1 + rng.IntN(20)}}})
+		o := DialOptions{ConnOptions: ConnOptions{Tuning: Tuning{Wait: waits[rng.IntN(len(waits))]}}}
 		if round%5 == 4 {
 			o.Depth = 2 // it is not lazy
 		}

@@ -40,7 +40,7 @@ func FuzzAnswers(f *testing.F) {
 		k.state(ib.QPSQD)
 		k.refuse["MODIFY_QP"] = syscall.EINVAL
 		var arg *ArgError
-		if err := k.qp.Modify(QPAttr{AH: AHAttr{Port: 1}}, AttrAV); !errors.Is(err, syscall.EINVAL) || err.Error() == "" {
+		if err := k.qp.Modify(QPAttr{AH: AHAttr{Port: 1}}, AttrAH); !errors.Is(err, syscall.EINVAL) || err.Error() == "" {
 			t.Errorf("Modify that the kernel refuses: %v, want EINVAL", err)
 		}
 		delete(k.refuse, "MODIFY_QP")
@@ -66,10 +66,10 @@ func FuzzAnswers(f *testing.F) {
 	})
 }
 
-// checkPortAnswer compares QueryPort with the answer (struct ib_uverbs_query_port_resp).
+// checkPortAnswer compares Port with the answer (struct ib_uverbs_query_port_resp).
 func checkPortAnswer(t *testing.T, k *fakeQP) {
 	t.Helper()
-	attr, err := k.dev.QueryPort(1)
+	attr, err := k.dev.Port(1)
 	must(t, err)
 	b := bytesOf(&k.port)
 	for name, v := range map[string][2]uint64{
@@ -106,7 +106,7 @@ func checkPortAnswer(t *testing.T, k *fakeQP) {
 	}
 }
 
-// checkGIDAnswer compares GIDTable and QueryGID with the answer (struct ib_uverbs_gid_entry).
+// checkGIDAnswer compares GIDTable and GID with the answer (struct ib_uverbs_gid_entry).
 func checkGIDAnswer(t *testing.T, k *fakeQP) {
 	t.Helper()
 	table, err := k.dev.GIDTable(1)
@@ -127,15 +127,15 @@ func checkGIDAnswer(t *testing.T, k *fakeQP) {
 		t.Errorf("GIDTable is %+v, want %+v", table, want)
 	}
 	for _, e := range want {
-		got, err := k.dev.QueryGID(1, e.Index)
+		got, err := k.dev.GID(1, e.Index)
 		known := slices.ContainsFunc(k.gids, func(g abi.GIDEntry) bool { return g.PortNum == 1 && int(g.GIDIndex) == e.Index })
 		switch {
 		case e.Index >= int(k.port.GIDTblLen):
 			if !errors.As(err, new(*ArgError)) {
-				t.Errorf("QueryGID(1, %d) of %d: %v, want an ArgError", e.Index, k.port.GIDTblLen, err)
+				t.Errorf("GID(1, %d) of %d: %v, want an ArgError", e.Index, k.port.GIDTblLen, err)
 			}
 		case known && (err != nil || got.Index != e.Index || got.Port != 1 || !slices.Contains(want, got)):
-			t.Errorf("QueryGID(1, %d) is %+v, %v, want one of %+v", e.Index, got, err, want)
+			t.Errorf("GID(1, %d) is %+v, %v, want one of %+v", e.Index, got, err, want)
 		}
 		if e.String() == "" || e.Type.String() == "" {
 			t.Errorf("%#v has no text", e)
@@ -227,7 +227,7 @@ func TestCreateQPHostile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, k := fakeDevice(t, pathIoctl)
-			pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
+			pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{Size: 1}))(t)
 			k.after(func(c *fakeCall, _ syscall.Errno) {
 				if c.verb != "CREATE_QP" {
 					return

@@ -65,7 +65,7 @@ func (b *SendBuilder) begin(id uint64, op WROpcode, flags SendFlags) bool {
 		switch {
 		case op == 0:
 			b.fail(&reason{"it is not set: name an operation, such as WRSend", ErrOpcode})
-		case q.noAtomics && (op == WRAtomicCAS || op == WRAtomicFAA):
+		case q.noAtomics && (op == WRCompareSwap || op == WRFetchAdd):
 			b.fail(errNoAtomics)
 		default:
 			b.fail(&reason{fmt.Sprintf("%s: %s of a QP of type %s", ErrOpcode, op, q.typ), ErrOpcode})
@@ -146,7 +146,7 @@ func (q *QP) check(wr *SendWR) error {
 		return errForeignAH
 	}
 	switch wr.Opcode {
-	case WRRDMARead, WRRDMAReadWithInv, WRAtomicCAS, WRAtomicFAA:
+	case WRRDMARead, WRRDMAReadWithInv, WRCompareSwap, WRFetchAdd:
 		if len(wr.Inline) > 0 {
 			return errInlineUse
 		}
@@ -229,13 +229,13 @@ func (b *SendBuilder) rdma(id uint64, op WROpcode, flags SendFlags, raddr uint64
 // CompareSwap begins an atomic compare and swap of the 8 bytes at raddr, which must be a multiple
 // of 8 (ibv_wr_atomic_cmp_swp). The SGE receives the old value and must have 8 bytes.
 func (b *SendBuilder) CompareSwap(id uint64, flags SendFlags, raddr uint64, rkey uint32, compare, swap uint64) {
-	b.atomic(id, WRAtomicCAS, flags, raddr, rkey, compare, swap)
+	b.atomic(id, WRCompareSwap, flags, raddr, rkey, compare, swap)
 }
 
 // FetchAdd begins an atomic fetch and add (ibv_wr_atomic_fetch_add). The rules for raddr and the
 // SGE are the same as for CompareSwap.
 func (b *SendBuilder) FetchAdd(id uint64, flags SendFlags, raddr uint64, rkey uint32, add uint64) {
-	b.atomic(id, WRAtomicFAA, flags, raddr, rkey, add, 0)
+	b.atomic(id, WRFetchAdd, flags, raddr, rkey, add, 0)
 }
 
 func (b *SendBuilder) atomic(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, compareAdd, swap uint64) {

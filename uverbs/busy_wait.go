@@ -62,7 +62,7 @@ type busySlot struct {
 // busySlots are the slots of the process.
 var busySlots [64]busySlot
 
-// parkedWaits is the number of goroutines that are parked in [CompChannel.Wait].
+// parkedWaits is the number of goroutines that are parked in [CompChannel.Next].
 var parkedWaits atomic.Int32
 
 // endedWaits has the last parked waits that have ended, of two different channels, the later one first.

@@ -56,7 +56,7 @@ func untilParked() {
 func (c *testChannel) wait(ctx context.Context) chan error {
 	got := make(chan error, 1)
 	go func() {
-		_, err := c.Wait(ctx)
+		_, err := c.Next(ctx)
 		got <- err
 	}()
 	return got
@@ -490,7 +490,7 @@ func exchange(b *testing.B, c *testChannel) {
 		defer in.Close()
 		for ; ctx.Err() == nil; rounds++ {
 			in.Write(event)
-			c.Wait(ctx)
+			c.Next(ctx)
 		}
 	})
 	late := make([]time.Duration, b.N)

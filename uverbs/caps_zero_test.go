@@ -14,13 +14,13 @@ import (
 func TestNoneOf(t *testing.T) {
 	d, _ := objectDevice(t)
 	pd := value(d.AllocPD())(t)
-	cq := value(d.CreateCQ(CQOptions{MaxCQE: 10}))(t)
+	cq := value(d.CreateCQ(CQOptions{Size: 10}))(t)
 	qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 	full := d.attr
 	check := func(name string) {
 		t.Helper()
 		for verb, f := range map[string]func() (io.Closer, error){
-			"CreateCQ": func() (io.Closer, error) { return d.CreateCQ(CQOptions{MaxCQE: 1}) },
+			"CreateCQ": func() (io.Closer, error) { return d.CreateCQ(CQOptions{Size: 1}) },
 			"CreateQP": func() (io.Closer, error) { return pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}) },
 			"CreateQP/UD": func() (io.Closer, error) {
 				return pd.CreateQP(QPOptions{Type: ib.UD, SendCQ: cq, RecvCQ: cq, MaxInline: 1})
@@ -35,8 +35,8 @@ func TestNoneOf(t *testing.T) {
 			"AllocMW":     func() (io.Closer, error) { return pd.AllocMW(MWType1) },
 			"AllocDM":     func() (io.Closer, error) { return d.AllocDM(64, DMOptions{}) },
 			"CreateFlow":  func() (io.Closer, error) { return qp.CreateFlow(FlowOptions{Port: 1}) },
-			"QueryPort":   func() (io.Closer, error) { _, err := d.QueryPort(1); return nil, err },
-			"QueryGID":    func() (io.Closer, error) { _, err := d.QueryGID(1, 0); return nil, err },
+			"Port":        func() (io.Closer, error) { _, err := d.Port(1); return nil, err },
+			"GID":         func() (io.Closer, error) { _, err := d.GID(1, 0); return nil, err },
 			"Endpoint":    func() (io.Closer, error) { _, err := qp.Endpoint(); return nil, err },
 			"Resize":      func() (io.Closer, error) { return nil, cq.Resize(20) },
 			"CQ.Modify":   func() (io.Closer, error) { return nil, cq.Modify(1, 1) },

@@ -17,7 +17,7 @@ import (
 )
 
 // CompChannel delivers completion events, which say that an armed CQ has a completion (struct
-// ibv_comp_channel). One goroutine at a time may call [CompChannel.Wait].
+// ibv_comp_channel). One goroutine at a time may call [CompChannel.Next].
 type CompChannel struct {
 	object
 	f       kernel.EventFile // the events, or of a device of the kernel a watcher of them
@@ -125,7 +125,7 @@ func (c *CompChannel) openWatched(name string) (err error) {
 // goroutine waits on the channel. It parks the goroutine in Go's netpoller and takes no thread,
 // except for short times when events come often; see [CompChannel.SetBusyWait]. Repeated calls with
 // one or two contexts, such as those of two deadlines, do not allocate.
-func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
+func (c *CompChannel) Next(ctx context.Context) (*CQ, error) {
 	if err := c.usable(); err != nil {
 		return nil, err
 	}

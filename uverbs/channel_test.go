@@ -75,7 +75,7 @@ func (c *testChannel) raise(tb testing.TB, handles ...uint64) {
 // expect waits for the event of a handle.
 func (c *testChannel) expect(tb testing.TB, ctx context.Context, handle int) {
 	tb.Helper()
-	if cq, err := c.Wait(ctx); err != nil || cq != c.cq[handle] {
+	if cq, err := c.Next(ctx); err != nil || cq != c.cq[handle] {
 		tb.Fatalf("Wait is %p, %v; want CQ %d, %p", cq, err, handle, c.cq[handle])
 	}
 }
@@ -83,7 +83,7 @@ func (c *testChannel) expect(tb testing.TB, ctx context.Context, handle int) {
 // expectErr waits and gets an error.
 func (c *testChannel) expectErr(tb testing.TB, ctx context.Context, want error) {
 	tb.Helper()
-	if cq, err := c.Wait(ctx); cq != nil || !errors.Is(err, want) {
+	if cq, err := c.Next(ctx); cq != nil || !errors.Is(err, want) {
 		tb.Fatalf("Wait is %p, %v; want %v", cq, err, want)
 	}
 }
@@ -179,7 +179,7 @@ func TestWaitAfterCancel(t *testing.T) {
 			case 2: // event and end at the same time: either may be first, and no event is lost
 				c.raise(t, uint64(h))
 				go cancel()
-				cq, err := c.Wait(ctx)
+				cq, err := c.Next(ctx)
 				if err == nil && cq == c.cq[h] {
 					c.raise(t, uint64(h))
 				} else if !errors.Is(err, context.Canceled) {
@@ -301,7 +301,7 @@ func TestWatcher(t *testing.T) {
 		t.Error("after another wait that parks, an event does not make the file readable")
 	}
 	c.told = false // although the events are in the watcher
-	if _, err := c.Wait(t.Context()); !errors.Is(err, unix.EEXIST) || !strings.Contains(err.Error(), "epoll_ctl") {
+	if _, err := c.Next(t.Context()); !errors.Is(err, unix.EEXIST) || !strings.Contains(err.Error(), "epoll_ctl") {
 		t.Errorf("the events cannot be put into the watcher: error %v, want one of epoll_ctl with EEXIST", err)
 	}
 	errorIs(t, second(openWatcher(-1, "events of x")), unix.EBADF, "a watcher of no file: error")

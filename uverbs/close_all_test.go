@@ -16,7 +16,7 @@ func TestCloseAll(t *testing.T) {
 	pd := value(d.AllocPD())(t)
 	mw := value(pd.AllocMW(MWType2))(t)
 	ch := value(d.CreateCompChannel())(t)
-	cq := value(d.CreateCQ(CQOptions{MaxCQE: 1, Channel: ch}))(t)
+	cq := value(d.CreateCQ(CQOptions{Size: 1, Channel: ch}))(t)
 	mr := value(pd.RegSlice(make([]byte, 1), 0))(t)
 	qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 	closed := value(d.AllocPD())(t)
@@ -38,7 +38,7 @@ func TestCloseAll(t *testing.T) {
 // returned; the rest is closed, and the device works on.
 func TestCloseAllRefused(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
-	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
+	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{Size: 1}))(t)
 	mr := value(pd.RegSlice(make([]byte, 1), 0))(t)
 	value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 	k.refuse["DEREG_MR"] = syscall.EAGAIN

@@ -19,7 +19,7 @@ func TestCloseOrder(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
 	pd := value(d.AllocPD())(t)
 	ch := value(d.CreateCompChannel())(t)
-	send, recv := value(d.CreateCQ(CQOptions{MaxCQE: 1, Channel: ch}))(t), value(d.CreateCQ(CQOptions{MaxCQE: 1, Channel: ch}))(t)
+	send, recv := value(d.CreateCQ(CQOptions{Size: 1, Channel: ch}))(t), value(d.CreateCQ(CQOptions{Size: 1, Channel: ch}))(t)
 	mr := value(pd.RegSlice(make([]byte, 1), 0))(t)
 	qp := value(pd.CreateQP(QPOptions{SendCQ: send, RecvCQ: recv}))(t)
 	same := value(pd.CreateQP(QPOptions{SendCQ: send, RecvCQ: send}))(t)
@@ -41,7 +41,7 @@ func TestCloseOrder(t *testing.T) {
 		}
 	}
 	k.sent()
-	value(d.QueryPort(1))(t)
+	value(d.Port(1))(t)
 	must(t, send.Notify(), recv.Notify(), qp.Modify(QPAttr{State: ib.QPInit, Port: 1}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess), qp.PostRecv(1))
 	value(send.Poll(make([]WC, 1)))(t)
 	value(pd.CreateQP(QPOptions{SendCQ: send, RecvCQ: recv}))(t).Close()
@@ -63,7 +63,7 @@ func TestCloseRefused(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
 	pd := value(d.AllocPD())(t)
 	ch := value(d.CreateCompChannel())(t)
-	cq := value(d.CreateCQ(CQOptions{MaxCQE: 1, Channel: ch}))(t)
+	cq := value(d.CreateCQ(CQOptions{Size: 1, Channel: ch}))(t)
 	mr := value(pd.RegSlice(make([]byte, 1), 0))(t)
 	qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 	for _, c := range []struct {
@@ -101,7 +101,7 @@ func TestCloseRefused(t *testing.T) {
 func TestCloseConcurrently(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
 	pd := value(d.AllocPD())(t)
-	cq := value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
+	cq := value(d.CreateCQ(CQOptions{Size: 1}))(t)
 	mr := value(pd.RegSlice(make([]byte, 1), 0))(t)
 	qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 	for _, c := range []struct {
@@ -151,7 +151,7 @@ func TestCloseWhileCreating(t *testing.T) {
 func TestCommandsWhileClosing(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
 	pd, ch := value(d.AllocPD())(t), value(d.CreateCompChannel())(t)
-	cq := value(d.CreateCQ(CQOptions{MaxCQE: 31, Channel: ch}))(t)
+	cq := value(d.CreateCQ(CQOptions{Size: 31, Channel: ch}))(t)
 	srq := value(pd.CreateSRQ(SRQOptions{MaxWR: 7, MaxSGE: 1}))(t)
 	mr := value(pd.RegSlice(make([]byte, 8), AccessLocalWrite))(t)
 	qp := value(pd.CreateQP(QPOptions{Type: ib.UD, SendCQ: cq, RecvCQ: cq}))(t)
@@ -262,7 +262,7 @@ func TestCloseAfterFailure(t *testing.T) {
 // TestClosedParent: nothing can be made of what is closed, and the kernel is not asked.
 func TestClosedParent(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
-	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
+	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{Size: 1}))(t)
 	other := value(d.AllocPD())(t)
 	must(t, pd.Close(), cq.Close())
 	k.took()
@@ -293,7 +293,7 @@ func TestForeignObject(t *testing.T) {
 	d2, k2 := fakeDevice(t, pathAuto)
 	d2.info.Name = "rxe1"
 	pd := value(d1.AllocPD())(t)
-	own, foreign := value(d1.CreateCQ(CQOptions{MaxCQE: 1}))(t), value(d2.CreateCQ(CQOptions{MaxCQE: 1}))(t)
+	own, foreign := value(d1.CreateCQ(CQOptions{Size: 1}))(t), value(d2.CreateCQ(CQOptions{Size: 1}))(t)
 	ch := value(d2.CreateCompChannel())(t)
 	k2.refuse["DESTROY_CQ"] = syscall.EAGAIN
 	k1.took()
@@ -312,18 +312,18 @@ func TestForeignObject(t *testing.T) {
 	}
 	wg.Wait()
 	again, _ := fakeDevice(t, pathAuto)
-	if _, err := again.CreateCQ(CQOptions{MaxCQE: 1, Channel: value(d1.CreateCompChannel())(t)}); !errors.As(err, &arg) ||
+	if _, err := again.CreateCQ(CQOptions{Size: 1, Channel: value(d1.CreateCompChannel())(t)}); !errors.As(err, &arg) ||
 		arg.Given != "an object of another Open of rxe0" {
 		t.Errorf("a channel of another Open: %v", err)
 	}
 	k1.took()
-	if _, err := d1.CreateCQ(CQOptions{MaxCQE: 1, Channel: ch}); !errors.As(err, &arg) || arg.Field != "CompChannel" {
+	if _, err := d1.CreateCQ(CQOptions{Size: 1, Channel: ch}); !errors.As(err, &arg) || arg.Field != "CompChannel" {
 		t.Errorf("a channel of another device: %v", err)
 	}
 	if _, err := pd.CreateQP(QPOptions{SendCQ: own, RecvCQ: &CQ{}}); !errors.As(err, &arg) {
 		t.Errorf("a CQ that nobody made: %v", err)
 	}
-	if _, err := d1.CreateCQ(CQOptions{MaxCQE: 1, Channel: &CompChannel{}}); !errors.As(err, &arg) {
+	if _, err := d1.CreateCQ(CQOptions{Size: 1, Channel: &CompChannel{}}); !errors.As(err, &arg) {
 		t.Errorf("a channel that nobody made: %v", err)
 	}
 	k1.sent()

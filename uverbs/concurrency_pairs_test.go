@@ -54,7 +54,7 @@ var qpTurns = []struct {
 	mask QPAttrMask
 }{
 	{ib.QPReset, 0}, {ib.QPInit, AttrPKeyIndex | AttrPort | AttrAccess},
-	{ib.QPRTR, AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer},
+	{ib.QPRTR, AttrAH | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer},
 	{ib.QPRTS, AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrSQPSN | AttrMaxRdAtomic}, {ib.QPSQD, 0}, {ib.QPErr, 0},
 }
 

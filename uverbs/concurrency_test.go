@@ -22,8 +22,8 @@ var concurrency = pairs.Table{
 	{Object: (*Device)(nil), Methods: map[pairs.Use]string{
 		freely: `AHAttrFor AllocDM AllocDMAH AllocPD AllocTD ClockTime Close CloseAll CreateCQ CreateCompChannel CreateCounters
 			CreateRWQIndTable DEVXCommand DataDirectPath File GIDTable Handles ImportDM ImportPD Info Name NullLKey OpenXRCD PKeyIndex
-			PortCounters PortSpeed QueryDevice QueryGID QueryLAG QueryPKey QueryPort RateLimits ReadClock`,
-		waits: "Events WaitEvent",
+			PortCounters PortSpeed Attr GID LAG PKey Port RateLimits ReadClock`,
+		waits: "Events NextEvent",
 	}},
 	{Object: (*PD)(nil), Methods: map[pairs.Use]string{
 		freely: `AdviseMR AllocMW AllocParentDomain Close CreateAH CreateAHFor CreateDCI CreateDCT CreateQP CreateSRQ CreateWQ Device
@@ -31,7 +31,7 @@ var concurrency = pairs.Table{
 	}},
 	{Object: (*QP)(nil), Often: true, Methods: map[pairs.Use]string{
 		freely: `AttachMulticast Caps Close Connect ConnectOver CreateFlow DEVXModify DEVXQuery DataInOrder DetachMulticast Device Endpoint
-			EndpointFor Err Init Modify PathTo QPN Query QueryECE QueryLAGPort ReadyDC ReadyUD ResetStream SetECE SetErrCause
+			EndpointFor Err Init Modify PathTo QPN Query ECE LAGPort ReadyDC ReadyUD ResetStream SetECE SetErrCause
 			SetKernelState SetLAGPort SetUDPSourcePort State`,
 		sends: "PostSend BeginSend",
 		recvs: "PostRecv PostRecvs",
@@ -40,8 +40,8 @@ var concurrency = pairs.Table{
 		sends: `Abandon AtomicWrite BindMW CompareSwap FetchAdd Flush Inline LocalInv Post Read ReadInv ReadSGE SGE Send SendImm SendInline
 			SendInv SendSGE To ToDCT ToDCTStream ToSRQ Write WriteImm WriteInline WriteSGE`,
 	}},
-	{Object: (*CQ)(nil), Methods: map[pairs.Use]string{freely: "Cap Close Err", polls: "Completions Modify Notify NotifySolicited Poll Resize Wait"}},
-	{Object: (*CompChannel)(nil), Methods: map[pairs.Use]string{freely: "Close SetBusyWait Shutdown", waits: "Wait"}},
+	{Object: (*CQ)(nil), Methods: map[pairs.Use]string{freely: "Close Err Size", polls: "Completions Modify Notify NotifySolicited Poll Resize Wait"}},
+	{Object: (*CompChannel)(nil), Methods: map[pairs.Use]string{freely: "Close SetBusyWait Shutdown", waits: "Next"}},
 	{Object: (*SRQ)(nil), Methods: map[pairs.Use]string{freely: "Attr Close PostRecv PostRecvs Query Resize SRQN SetLimit"}},
 	{Object: (*WQ)(nil), Methods: map[pairs.Use]string{freely: "Close MaxSGE MaxWR Modify ModifyFlags PostRecv PostRecvs State WQN"}},
 	{Object: (*RWQIndTable)(nil), Methods: map[pairs.Use]string{freely: "Close"}},

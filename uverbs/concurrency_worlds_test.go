@@ -37,7 +37,7 @@ func newSoftWorld(t *testing.T) pairs.World {
 	w := &softWorld{t: t, soft: value(soft.New(soft.Options{}))(t)}
 	w.dev = value(Open(w.soft.Name(), OpenOptions{}))(t)
 	pd := value(w.dev.AllocPD())(t)
-	w.cq = value(w.dev.CreateCQ(CQOptions{MaxCQE: 255, Events: true}))(t)
+	w.cq = value(w.dev.CreateCQ(CQOptions{Size: 255, Events: true}))(t)
 	buf := value(AllocBuffer(4096, BufferOptions{}))(t)
 	w.mr = value(pd.RegMR(buf, MROptions{Access: AccessLocalWrite | AccessRemoteWrite | AccessMWBind}))(t)
 	create := func(typ ib.QPType) *QP {

@@ -20,7 +20,7 @@ import (
 func overRig(tb testing.TB, n int) []*QP {
 	d := value(Open(soft.NewT(tb, soft.Options{}).Name(), OpenOptions{}))(tb)
 	tb.Cleanup(func() { must(tb, d.CloseAll()) })
-	pd, cq := value(d.AllocPD())(tb), value(d.CreateCQ(CQOptions{MaxCQE: 64, Events: true}))(tb)
+	pd, cq := value(d.AllocPD())(tb), value(d.CreateCQ(CQOptions{Size: 64, Events: true}))(tb)
 	qps := make([]*QP, n)
 	for i := range qps {
 		qps[i] = value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}))(tb)

@@ -65,7 +65,7 @@ func TestConnect(t *testing.T) {
 			must(t, f.qp.Connect(t.Context(), peer))
 			for i, mask := range []QPAttrMask{
 				AttrState | AttrPKeyIndex | AttrPort | AttrAccess,
-				AttrState | AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
+				AttrState | AttrAH | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
 				AttrState | AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrSQPSN | AttrMaxRdAtomic,
 			} {
 				c.want[i].QPHandle, c.want[i].AttrMask = f.qp.handle, uint32(mask)

@@ -18,10 +18,10 @@ import (
 // CQOptions are the options of [Device.CreateCQ]. The zero value is a CQ without events, large
 // enough for a QP with queues of the default sizes.
 type CQOptions struct {
-	// MaxCQE is the minimum number of completions that the CQ holds, up to DeviceAttr.MaxCQE; by
+	// Size is the minimum number of completions that the CQ holds, up to DeviceAttr.MaxCQE; by
 	// default 128. All requests that complete between two polls must fit: normally MaxSendWR and
 	// MaxRecvWR of each QP, and MaxWR of each SRQ, that uses the CQ.
-	MaxCQE int
+	Size int
 
 	// Events gives the CQ a channel of its own, for [CQ.Wait]. Close closes the channel, too.
 	Events bool
@@ -79,18 +79,18 @@ type CQ struct {
 	region         *mmio.Region
 	awaitFirstRecv atomic.Int32 // number of QPs that wait for the first message of their peer
 	armed          atomic.Bool  // Wait has armed the CQ and its channel has not returned the event yet
-	overrun        atomic.Int64 // when WaitEvent has last returned EventCQErr, in nanoseconds since started; 0 for never
+	overrun        atomic.Int64 // when NextEvent has last returned EventCQErr, in nanoseconds since started; 0 for never
 }
 
-// CreateCQ creates a completion queue (ibv_create_cq, ibv_create_cq_ex). [CQ.Cap] returns its size.
+// CreateCQ creates a completion queue (ibv_create_cq, ibv_create_cq_ex). [CQ.Size] returns its size.
 // The error is an [ArgError] if an option is out of range for the device, and a [FeatureError] if
 // the driver does not support a flag.
 func (d *Device) CreateCQ(o CQOptions) (*CQ, error) {
 	limit := int(d.attr.MaxCQE)
-	o.MaxCQE = orDefault(o.MaxCQE, min(2*defaultQueueSize, limit))
+	o.Size = orDefault(o.Size, min(2*defaultQueueSize, limit))
 	switch {
-	case o.MaxCQE < 1 || o.MaxCQE > limit:
-		return nil, argErr("CreateCQ", "MaxCQE", o.MaxCQE, "1 to %d (max_cqe of %s)", limit, d.Name())
+	case o.Size < 1 || o.Size > limit:
+		return nil, argErr("CreateCQ", "Size", o.Size, "1 to %d (max_cqe of %s)", limit, d.Name())
 	case o.Vector < 0 || o.Vector >= d.vectors:
 		return nil, argErr("CreateCQ", "Vector", o.Vector, "0 to %d", d.vectors-1)
 	case o.Flags&^cqFlagsAll != 0:
@@ -171,7 +171,7 @@ func (c *CQ) create(o CQOptions) (err error) {
 		}
 	}
 	if errno != 0 {
-		return about(d.cmd.fail("CREATE_CQ", errno, d.ringHint(errno, "", c.region)), "", fmt.Sprintf("MaxCQE %d", o.MaxCQE))
+		return about(d.cmd.fail("CREATE_CQ", errno, d.ringHint(errno, "", c.region)), "", fmt.Sprintf("Size %d", o.Size))
 	}
 	if err := d.driver.mapCQ(c, u); err != nil {
 		return errors.Join(err, c.destroyKernel())
@@ -187,7 +187,7 @@ func (c *CQ) createIoctl(o CQOptions, u udata) (errno syscall.Errno) {
 	handle := cmd.newObj(abi.UVERBS_ATTR_CREATE_CQ_HANDLE)
 	var resp [4]byte
 	cmd.out(abi.UVERBS_ATTR_CREATE_CQ_RESP_CQE, resp[:])
-	cmd.u32(abi.UVERBS_ATTR_CREATE_CQ_CQE, uint32(o.MaxCQE))
+	cmd.u32(abi.UVERBS_ATTR_CREATE_CQ_CQE, uint32(o.Size))
 	cmd.u64(abi.UVERBS_ATTR_CREATE_CQ_USER_HANDLE, c.cookie)
 	cmd.u32(abi.UVERBS_ATTR_CREATE_CQ_COMP_VECTOR, uint32(o.Vector))
 	if c.ch != nil {
@@ -215,10 +215,10 @@ func (c *CQ) createLegacy(o CQOptions, u udata) syscall.Errno {
 	resp := &abi.ExCreateCQResp{}
 	var errno syscall.Errno
 	if o.Flags != 0 {
-		req := &abi.ExCreateCQ{UserHandle: c.cookie, CQE: uint32(o.MaxCQE), CompVector: uint32(o.Vector), CompChannel: channel, Flags: uint32(o.Flags)}
+		req := &abi.ExCreateCQ{UserHandle: c.cookie, CQE: uint32(o.Size), CompVector: uint32(o.Vector), CompChannel: channel, Flags: uint32(o.Flags)}
 		errno = c.dev.cmd.legacy(abi.IB_USER_VERBS_EX_CMD_CREATE_CQ|abi.IB_USER_VERBS_CMD_FLAG_EXTENDED, bytesOf(req), bytesOf(resp), u)
 	} else {
-		req := &abi.CreateCQ{UserHandle: c.cookie, CQE: uint32(o.MaxCQE), CompVector: uint32(o.Vector), CompChannel: channel}
+		req := &abi.CreateCQ{UserHandle: c.cookie, CQE: uint32(o.Size), CompVector: uint32(o.Vector), CompChannel: channel}
 		errno = c.dev.cmd.legacy(abi.IB_USER_VERBS_CMD_CREATE_CQ, bytesOf(req), bytesOf(&resp.Base), u)
 	}
 	if errno == 0 {
@@ -239,7 +239,7 @@ func (c *CQ) notifyCommands() *[2]fastCommand {
 }
 
 // Cap returns the number of completions that the CQ holds.
-func (c *CQ) Cap() int { return int(c.cqe.Load()) }
+func (c *CQ) Size() int { return int(c.cqe.Load()) }
 
 // unusable returns why a CQ has no ring.
 func (c *CQ) unusable() error {
@@ -270,36 +270,36 @@ func (c *CQ) notify(solicited bool) error {
 	return c.arm(solicited)
 }
 
-// Resize changes the size of the CQ to at least cqe completions (ibv_resize_cq). [CQ.Cap] returns
+// Resize changes the size of the CQ to at least size completions (ibv_resize_cq). [CQ.Size] returns
 // the new size. Completions in the CQ stay in order, and the CQ stays armed. It fails with EINVAL
-// if the CQ has more than cqe completions, and with a [FeatureError] if the driver does not support
+// if the CQ has more than size completions, and with a [FeatureError] if the driver does not support
 // it. The CQ must not be polled meanwhile, but a goroutine may wait for its events.
 //
 // If the new ring cannot be mapped, the CQ is lost: Poll fails with [ErrCQOverrun], and the CQ can
 // only be closed.
-func (c *CQ) Resize(cqe int) error {
+func (c *CQ) Resize(size int) error {
 	if err := c.acquire(); err != nil {
 		return err
 	}
 	defer c.release()
 	d := c.dev
-	if limit := int(d.attr.MaxCQE); cqe < 1 || cqe > limit {
-		return argErr("Resize", "cqe", cqe, "1 to %d (max_cqe of %s)", limit, d.Name())
+	if limit := int(d.attr.MaxCQE); size < 1 || size > limit {
+		return argErr("Resize", "size", size, "1 to %d (max_cqe of %s)", limit, d.Name())
 	}
 	if err := d.cmd.untranslated("RESIZE_CQ"); err != nil {
 		return err
 	}
-	u, ready, err := d.driver.prepareResize(c, &cqe)
+	u, ready, err := d.driver.prepareResize(c, &size)
 	if err != nil || !ready {
 		return err
 	}
-	req := &abi.ResizeCQ{CQHandle: c.handle, CQE: uint32(cqe)}
+	req := &abi.ResizeCQ{CQHandle: c.handle, CQE: uint32(size)}
 	resp := &abi.ResizeCQResp{}
 	errno := d.cmd.legacy(abi.IB_USER_VERBS_CMD_RESIZE_CQ, bytesOf(req), bytesOf(resp), u)
 	if errno != 0 {
 		hint := ""
 		if errno == syscall.EINVAL {
-			hint = fmt.Sprintf("there may be more than %d completions in it; poll them first; or it has lost a completion (EventCQErr)", cqe)
+			hint = fmt.Sprintf("there may be more than %d completions in it; poll them first; or it has lost a completion (EventCQErr)", size)
 		}
 		return errors.Join(d.cmd.fail("RESIZE_CQ", errno, hint), c.abandonResize())
 	}
@@ -425,10 +425,10 @@ func (c *CQ) Close() error {
 
 // Wait moves completions into wcs, like [CQ.Poll], but sleeps until there is at least one. It
 // polls, arms the CQ, polls again and waits for the event, so no completion is lost. How it waits is
-// described at [CompChannel.Wait]. Repeated calls with one context do not allocate.
+// described at [CompChannel.Next]. Repeated calls with one context do not allocate.
 //
 // The CQ must have a channel that no other CQ uses, as [CQOptions.Events] provides. For several CQs
-// see [CompChannel.Wait].
+// see [CompChannel.Next].
 //
 // Wait returns completions even if ctx has ended. Otherwise it returns ctx.Err() wrapped once the
 // context ends. It fails with [os.ErrClosed] after Close of a CQ with CQOptions.Events and after
@@ -449,7 +449,7 @@ func (c *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 			return 0, argErr("Wait", "Channel of the CQ", "nil or shared", "a channel for this CQ alone, see CQOptions.Events")
 		case c.armed.Load():
 			// The CQ is still armed, or there is an event that nobody has read.
-			if _, err := c.ch.Wait(ctx); err != nil {
+			if _, err := c.ch.Next(ctx); err != nil {
 				return 0, err
 			}
 		default:

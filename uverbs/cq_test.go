@@ -41,7 +41,7 @@ func polled(t *testing.T, cq *CQ, n int) []uint64 {
 // is used up to its end and around.
 func TestResize(t *testing.T) {
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
-		cq := value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+		cq := value(d.CreateCQ(CQOptions{Size: 7}))(t)
 		k.complete(cq, 0, 1, 2, 3, 4, 5)
 		want := func(n int, ids ...uint64) {
 			t.Helper()
@@ -60,8 +60,8 @@ func TestResize(t *testing.T) {
 		if req.CQHandle != cq.handle || req.CQE != 100 {
 			t.Errorf("request is %+v", req)
 		}
-		if cq.Cap() != 127 {
-			t.Errorf("Cap is %d, want 127", cq.Cap())
+		if cq.Size() != 127 {
+			t.Errorf("Size is %d, want 127", cq.Size())
 		}
 		if got, want := k.ringsMapped(), len(k.rings[cq.handle][0].mem); got != want {
 			t.Errorf("%d bytes of rings are mapped, want %d", got, want)
@@ -91,10 +91,10 @@ func TestResize(t *testing.T) {
 // TestResizeRefused: nothing changes, and the error says what to do.
 func TestResizeRefused(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
-	cq := value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+	cq := value(d.CreateCQ(CQOptions{Size: 7}))(t)
 	k.took()
 	for _, cqe := range []int{0, -1, 1001, math.MaxInt} {
-		if arg, ok := errors.AsType[*ArgError](cq.Resize(cqe)); !ok || arg.Field != "cqe" || !strings.HasPrefix(arg.Allowed, "1 to 1000") {
+		if arg, ok := errors.AsType[*ArgError](cq.Resize(cqe)); !ok || arg.Field != "size" || !strings.HasPrefix(arg.Allowed, "1 to 1000") {
 			t.Errorf("Resize(%d): %v", cqe, arg)
 		}
 	}
@@ -111,8 +111,8 @@ func TestResizeRefused(t *testing.T) {
 	if f, ok := errors.AsType[*FeatureError](cq.Resize(10)); !ok || f.Feature != "RESIZE_CQ" || f.Driver != "rxe" {
 		t.Errorf("not in the library: %v", f)
 	}
-	if got := polled(t, cq, 9); cq.Cap() != 7 || len(got) != 3 {
-		t.Errorf("Cap is %d, completions are %d", cq.Cap(), got)
+	if got := polled(t, cq, 9); cq.Size() != 7 || len(got) != 3 {
+		t.Errorf("Size is %d, completions are %d", cq.Size(), got)
 	}
 	must(t, cq.Close(), d.Close())
 }
@@ -131,7 +131,7 @@ func TestResizeLost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, k := fakeDevice(t, pathAuto)
-			cq := value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+			cq := value(d.CreateCQ(CQOptions{Size: 7}))(t)
 			k.complete(cq, 1)
 			k.after(func(c *fakeCall, _ syscall.Errno) {
 				if c.verb == "RESIZE_CQ" {
@@ -162,7 +162,7 @@ func (c fakeCall) handle() uint32 {
 
 func TestModifyCQ(t *testing.T) {
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
-		cq := value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
+		cq := value(d.CreateCQ(CQOptions{Size: 1}))(t)
 		k.took()
 		for _, c := range []struct {
 			count  int
@@ -203,7 +203,7 @@ func TestCQFlags(t *testing.T) {
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
 		ch := value(d.CreateCompChannel())(t)
 		k.took()
-		o := CQOptions{MaxCQE: 5, Channel: ch, Vector: 1, Flags: CQTimestamp | CQIgnoreOverrun}
+		o := CQOptions{Size: 5, Channel: ch, Vector: 1, Flags: CQTimestamp | CQIgnoreOverrun}
 		cq := value(d.CreateCQ(o))(t)
 		if method == "ioctl" {
 			c := k.last("CREATE_CQ")
@@ -216,8 +216,8 @@ func TestCQFlags(t *testing.T) {
 				{"flags", 4, 3}, {"reserved", 4, 0},
 			})
 		}
-		if cq.Cap() != 7 || k.rings[cq.handle] == nil {
-			t.Errorf("Cap is %d, handle %d", cq.Cap(), cq.handle)
+		if cq.Size() != 7 || k.rings[cq.handle] == nil {
+			t.Errorf("Size is %d, handle %d", cq.Size(), cq.handle)
 		}
 		must(t, cq.Close())
 		for _, errno := range []syscall.Errno{syscall.EINVAL, syscall.EOPNOTSUPP} {
@@ -228,14 +228,14 @@ func TestCQFlags(t *testing.T) {
 			}
 		}
 		k.refuse["CREATE_CQ"] = syscall.EINVAL
-		if _, err := d.CreateCQ(CQOptions{MaxCQE: 5}); !errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
+		if _, err := d.CreateCQ(CQOptions{Size: 5}); !errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("EINVAL without flags: %v", err)
 		}
 		if len(d.targets.all) != 0 {
 			t.Errorf("%d CQs are left", len(d.targets.all))
 		}
 		k.took()
-		if arg, ok := errors.AsType[*ArgError](func() error { _, err := d.CreateCQ(CQOptions{MaxCQE: 1, Flags: 5}); return err }()); !ok ||
+		if arg, ok := errors.AsType[*ArgError](func() error { _, err := d.CreateCQ(CQOptions{Size: 1, Flags: 5}); return err }()); !ok ||
 			arg.Given != "CQTimestamp|0x4" || arg.Allowed != "CQTimestamp|CQIgnoreOverrun" {
 			t.Errorf("an unknown flag: %v", arg)
 		}
@@ -253,7 +253,7 @@ func TestCreateCQLeft(t *testing.T) {
 		}
 	})
 	k.refuse["DESTROY_CQ"] = syscall.EIO
-	if _, err := d.CreateCQ(CQOptions{MaxCQE: 1}); err == nil || !strings.Contains(err.Error(), "log2_elem_size") || !errors.Is(err, syscall.EIO) {
+	if _, err := d.CreateCQ(CQOptions{Size: 1}); err == nil || !strings.Contains(err.Error(), "log2_elem_size") || !errors.Is(err, syscall.EIO) {
 		t.Errorf("error is %v", err)
 	}
 }
@@ -280,7 +280,7 @@ func (a arrival) Poll() { a() }
 // TestPollArrivals: Poll of an empty CQ handles what has arrived, and returns the completions of that.
 func TestPollArrivals(t *testing.T) {
 	d, k := objectDevice(t)
-	cq := value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+	cq := value(d.CreateCQ(CQOptions{Size: 7}))(t)
 	arrivals := 0
 	d.poller = arrival(func() {
 		if arrivals++; arrivals == 1 {

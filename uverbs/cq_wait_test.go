@@ -22,7 +22,7 @@ type waitRig struct {
 func newWaitRig(t *testing.T) *waitRig {
 	d, k := fakeDevice(t, pathAuto)
 	ch := value(d.CreateCompChannel())(t)
-	return &waitRig{t: t, k: k, d: d, CQ: value(d.CreateCQ(CQOptions{MaxCQE: 7, Channel: ch}))(t)}
+	return &waitRig{t: t, k: k, d: d, CQ: value(d.CreateCQ(CQOptions{Size: 7, Channel: ch}))(t)}
 }
 
 // raise sends an event of the CQ.
@@ -49,11 +49,11 @@ func (r *waitRig) later(id uint64) {
 	}()
 }
 
-// parked reports whether a goroutine is parked in CompChannel.Wait.
+// parked reports whether a goroutine is parked in CompChannel.Next.
 func parked() bool {
 	stacks := make([]byte, 1<<20)
 	for one := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
-		if strings.Contains(one, "[IO wait") && strings.Contains(one, "(*CompChannel).Wait") {
+		if strings.Contains(one, "[IO wait") && strings.Contains(one, "(*CompChannel).Next") {
 			return true
 		}
 	}
@@ -118,7 +118,7 @@ func TestCQWait(t *testing.T) {
 	// The channel's own Wait takes the event.
 	r.armed.Store(true)
 	r.raise()
-	if cq := value(r.ch.Wait(t.Context()))(t); cq != r.CQ {
+	if cq := value(r.ch.Next(t.Context()))(t); cq != r.CQ {
 		t.Errorf("the channel's Wait returns another CQ")
 	}
 	r.later(8)
@@ -162,8 +162,8 @@ func TestCQWaitEnds(t *testing.T) {
 func TestCQEvents(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
 	cq := value(d.CreateCQ(CQOptions{Events: true}))(t)
-	if cq.Cap() < 2*defaultQueueSize {
-		t.Errorf("a CQ of the default size holds %d completions, want room for both queues of a QP", cq.Cap())
+	if cq.Size() < 2*defaultQueueSize {
+		t.Errorf("a CQ of the default size holds %d completions, want room for both queues of a QP", cq.Size())
 	}
 	r := &waitRig{t: t, k: k, d: d, CQ: cq}
 	r.later(3)
@@ -194,7 +194,7 @@ func TestCQEvents(t *testing.T) {
 func TestCQWaitRefused(t *testing.T) {
 	r := newWaitRig(t)
 	wcs := make([]WC, 1)
-	bare := value(r.d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
+	bare := value(r.d.CreateCQ(CQOptions{Size: 1}))(t)
 	refused := func(name, field string, cq *CQ, wcs []WC) {
 		t.Helper()
 		if _, err := cq.Wait(t.Context(), wcs); err == nil {
@@ -206,7 +206,7 @@ func TestCQWaitRefused(t *testing.T) {
 	refused("no room", "wcs", r.CQ, nil)
 	refused("no channel", "Channel of the CQ", bare, wcs)
 	refused("no CQ", "object", new(CQ), wcs)
-	value(r.d.CreateCQ(CQOptions{MaxCQE: 1, Channel: r.ch}))(t)
+	value(r.d.CreateCQ(CQOptions{Size: 1, Channel: r.ch}))(t)
 	refused("a shared channel", "Channel of the CQ", r.CQ, wcs)
 	must(t, bare.Close())
 	errorIs(t, second(bare.Wait(t.Context(), nil)), os.ErrClosed, "after Close")
@@ -269,7 +269,7 @@ func TestCQWaitDoesNotAllocate(t *testing.T) {
 // TestWaitAfterOtherCQ: a CQ can wait again when the other CQ of its channel is closed, or was refused.
 func TestWaitAfterOtherCQ(t *testing.T) {
 	r := newWaitRig(t)
-	other := value(r.d.CreateCQ(CQOptions{MaxCQE: 7, Channel: r.ch}))(t)
+	other := value(r.d.CreateCQ(CQOptions{Size: 7, Channel: r.ch}))(t)
 	wcs := make([]WC, 1)
 	var a *ArgError
 	if _, err := r.Wait(t.Context(), wcs); !errors.As(err, &a) || a.Field != "Channel of the CQ" {
@@ -279,7 +279,7 @@ func TestWaitAfterOtherCQ(t *testing.T) {
 	r.later(1)
 	r.expect(1, 1)
 	r.k.refuse["CREATE_CQ"] = syscall.ENOMEM
-	errorIs(t, second(r.d.CreateCQ(CQOptions{MaxCQE: 7, Channel: r.ch})), syscall.ENOMEM, "refused")
+	errorIs(t, second(r.d.CreateCQ(CQOptions{Size: 7, Channel: r.ch})), syscall.ENOMEM, "refused")
 	r.later(2)
 	r.expect(1, 2)
 }

@@ -213,7 +213,7 @@ func (q *QP) readyDCT(init QPAttr, attr PortAttr, mtu ib.MTU) error {
 	}
 	q.modified(&init, initMask, ib.QPReset, ib.QPInit)
 	rtr := QPAttr{State: ib.QPRTR, PathMTU: mtu, MinRNRTimer: orDefault(q.path.MinRNRTimer, 12), AH: ah}
-	const rtrMask = AttrState | AttrAV | AttrPathMTU | AttrMinRNRTimer
+	const rtrMask = AttrState | AttrAH | AttrPathMTU | AttrMinRNRTimer
 	u = q.dctUdata()
 	if errno := q.issueModify(&rtr, rtrMask, u); errno != 0 {
 		return q.modifyError(&rtr, rtrMask, ib.QPInit, ib.QPRTR, errno, routeHint(q.dev, errno, ah), u)

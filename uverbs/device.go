@@ -205,7 +205,7 @@ func (i *DeviceInfo) charOptions() kernel.CharOptions {
 }
 
 // Device is an open RDMA device (struct ibv_context). It is safe for concurrent use, except that
-// only one goroutine at a time may call [Device.WaitEvent].
+// only one goroutine at a time may call [Device.NextEvent].
 type Device struct {
 	object
 	info    DeviceInfo
@@ -231,7 +231,7 @@ type Device struct {
 	targets    targets
 	async      kernel.EventFile // asynchronous events; nil if the kernel has none
 	asyncFD    int              // of async, if it is an object of the ioctl interface, else -1
-	fatal      bool             // WaitEvent has returned EventDeviceFatal
+	fatal      bool             // NextEvent has returned EventDeviceFatal
 	asyncWatch watch
 	asyncDesc  abi.AsyncEventDesc // read buffer, here so that it is not allocated per read
 }
@@ -302,7 +302,7 @@ func (d *Device) Info() DeviceInfo { return d.info }
 
 // Close closes the device (ibv_close_device). It fails with EBUSY while there are objects of the
 // device; [Device.CloseAll] closes them, too. After [Device.File] the kernel's context stays until
-// every process has closed it. Close ends a WaitEvent in progress.
+// every process has closed it. Close ends a NextEvent in progress.
 func (d *Device) Close() error {
 	var closeErr error // the files are closed in spite of it
 	err := d.close(func() error {

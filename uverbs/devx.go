@@ -122,9 +122,9 @@ type LAGPort struct {
 	Active uint8 // Active is the port that sends in its place; 0 is unknown.
 }
 
-// QueryLAG returns the state of link aggregation. It fails with a [FeatureError] if the device is not
+// LAG returns the state of link aggregation. It fails with a [FeatureError] if the device is not
 // part of an adapter with link aggregation, or was not opened with [OpenOptions].DEVX.
-func (d *Device) QueryLAG() (LAG, error) {
+func (d *Device) LAG() (LAG, error) {
 	if err := d.acquire(); err != nil {
 		return LAG{}, err
 	}
@@ -135,9 +135,9 @@ func (d *Device) QueryLAG() (LAG, error) {
 	return d.mlx5.lag()
 }
 
-// QueryLAGPort returns the port of a LAG by which the QP sends (mlx5dv_query_qp_lag_port). It fails
-// with a [FeatureError] like [Device.QueryLAG], and with an [ArgError] for a QP that does not send.
-func (q *QP) QueryLAGPort() (LAGPort, error) {
+// LAGPort returns the port of a LAG by which the QP sends (mlx5dv_query_qp_lag_port). It fails
+// with a [FeatureError] like [Device.LAG], and with an [ArgError] for a QP that does not send.
+func (q *QP) LAGPort() (LAGPort, error) {
 	if err := q.acquire(); err != nil {
 		return LAGPort{}, err
 	}
@@ -151,7 +151,7 @@ func (q *QP) QueryLAGPort() (LAGPort, error) {
 // SetLAGPort has the QP send by a port of a LAG, 1 to [LAG].Ports (mlx5dv_modify_qp_lag_port). The kernel
 // gives QPs the ports in turn. The QP is of type RC, UC, UD or DCI and in state [ib.QPRTS], or of type
 // RawPacket and in any state. Modify may change the port again. SetLAGPort fails with a [FeatureError]
-// like [Device.QueryLAG].
+// like [Device.LAG].
 func (q *QP) SetLAGPort(port uint8) error {
 	if err := q.acquireState(); err != nil {
 		return err
@@ -343,7 +343,7 @@ func (m *mlx5Context) lagPort(q *QP) (LAGPort, error) {
 	var p LAGPort
 	switch {
 	case q.typ == ib.RawPacket && !q.mlx5.hasTIS:
-		return p, noSendQueue("QueryLAGPort")
+		return p, noSendQueue("LAGPort")
 	case q.typ == ib.RawPacket:
 		in, n := mlx5.QueryTIS(q.mlx5.tis)
 		out := make([]byte, n)
@@ -355,7 +355,7 @@ func (m *mlx5Context) lagPort(q *QP) (LAGPort, error) {
 		err = m.known(q, devxQuery, in, out)
 		p.Port, _ = mlx5.DecodeQPPorts(out)
 	default:
-		return p, argErr("QueryLAGPort", "QP type", q.typ, "RC, UC, UD, XRCSend, DCI or RawPacket")
+		return p, argErr("LAGPort", "QP type", q.typ, "RC, UC, UD, XRCSend, DCI or RawPacket")
 	}
 	if n := int(p.Port); err == nil && n >= 1 && n <= len(l.SendsBy) {
 		p.Active = l.SendsBy[n-1]

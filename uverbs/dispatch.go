@@ -153,7 +153,7 @@ func (b *SendBuilder) encode(wrs []SendWR) {
 		}
 		b.bytes += bytes
 	}
-	if err == nil && (wr.Opcode == WRAtomicCAS || wr.Opcode == WRAtomicFAA) && !wr.isAtomic() {
+	if err == nil && (wr.Opcode == WRCompareSwap || wr.Opcode == WRFetchAdd) && !wr.isAtomic() {
 		if err = errAtomicData; (&SendWR{SGL: wr.SGL}).isAtomic() { // at address 0
 			err = errAtomicAddr
 		}

@@ -50,7 +50,7 @@ func TestDummyDriver(t *testing.T) {
 	if d.Info().Driver != "dummy" {
 		t.Errorf("the driver is %q, want dummy", d.Info().Driver)
 	}
-	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{Size: 7}))(t)
 	srq := value(pd.CreateSRQ(SRQOptions{}))(t)
 	qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 	qp.state.Store(uint32(ib.QPRTS))

@@ -86,10 +86,10 @@
 //
 // To wait for several CQs in one goroutine, create them with the same [CompChannel] as
 // CQOptions.Channel. Then repeat three steps: [CQ.Notify], [CQ.Poll] until the CQ is empty, and
-// [CompChannel.Wait]. Poll after Notify, because a completion before Notify may raise no event. The
-// example of CompChannel.Wait has the loop.
+// [CompChannel.Next]. Poll after Notify, because a completion before Notify may raise no event. The
+// example of CompChannel.Next has the loop.
 //
-// [Device.WaitEvent] reports events other than completions: a port that goes down, a new address, a
+// [Device.NextEvent] reports events other than completions: a port that goes down, a new address, a
 // CQ that has lost a completion.
 //
 // # Connections

@@ -40,7 +40,7 @@ func (mlx5Driver) capabilities() capabilities {
 func (mlx5Driver) operations(t ib.QPType) (opcodeSet, bool) {
 	switch t {
 	case ib.RC, ib.XRCSend, ib.DCI:
-		return opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRRDMARead, WRAtomicCAS, WRAtomicFAA,
+		return opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRRDMARead, WRCompareSwap, WRFetchAdd,
 			WRLocalInv, WRBindMW), true
 	case ib.UC:
 		return opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRSendWithInv, WRLocalInv, WRBindMW), true

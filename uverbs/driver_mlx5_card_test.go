@@ -83,7 +83,7 @@ func newMlx5Card(t testing.TB, userIndex, shared bool, size int) *card {
 
 	c.cq = &CQ{kind: kindMlx5}
 	c.cq.dev, c.cq.object.kind = d, "CQ"
-	value(mlx5Driver{}.prepareCQ(c.cq, &CQOptions{MaxCQE: cardCQEs - 1, CQESize: size, Flags: CQTimestamp}))(t)
+	value(mlx5Driver{}.prepareCQ(c.cq, &CQOptions{Size: cardCQEs - 1, CQESize: size, Flags: CQTimestamp}))(t)
 	must(t, mlx5Driver{}.mapCQ(c.cq, udata{out: make([]byte, mlx5.CQRespSize)}))
 
 	if shared {

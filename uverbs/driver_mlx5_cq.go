@@ -37,7 +37,7 @@ func (mlx5Driver) prepareCQ(c *CQ, o *CQOptions) (u udata, err error) {
 		return udata{}, argErr("CreateCQ", "CQESize", size, "%d, which is the default, or %d", cqe64, cqe128)
 	}
 	m := c.dev.mlx5
-	n, err := mlx5.SizeCQ(o.MaxCQE)
+	n, err := mlx5.SizeCQ(o.Size)
 	if err != nil {
 		return udata{}, mlx5Size("CreateCQ", err)
 	}
@@ -66,7 +66,7 @@ func (mlx5Driver) prepareCQ(c *CQ, o *CQOptions) (u udata, err error) {
 		u.unsupported = &FeatureError{Feature: "CQs with registers on a page above 65535", Since: Version{6, 10}, Driver: "mlx5"}
 	}
 	c.mlx5 = x
-	o.MaxCQE = n - 1
+	o.Size = n - 1
 	return u, nil
 }
 

@@ -156,12 +156,12 @@ func TestMlx5ResetStream(t *testing.T) {
 // TestMlx5LAG: ports of a LAG, and the capability that is missing if there are none.
 func TestMlx5LAG(t *testing.T) {
 	f, q := newFirmware(t, ib.RC)
-	if l, err := q.dev.QueryLAG(); err != nil || l != (LAG{Ports: 2, Active: true, SendsBy: [2]uint8{2, 1}}) {
+	if l, err := q.dev.LAG(); err != nil || l != (LAG{Ports: 2, Active: true, SendsBy: [2]uint8{2, 1}}) {
 		t.Errorf("%+v, %v", l, err)
 	}
 	for port, want := range []LAGPort{{}, {Port: 1, Active: 2}, {Port: 2, Active: 1}, {Port: 3}} {
 		f.qpc[24] = 0x30 | byte(port)
-		if p, err := q.QueryLAGPort(); err != nil || p != want {
+		if p, err := q.LAGPort(); err != nil || p != want {
 			t.Errorf("port %d: %+v, %v, want %+v", port, p, err, want)
 		}
 	}
@@ -209,7 +209,7 @@ func TestMlx5FirmwareError(t *testing.T) {
 	f.errno, f.refused = syscall.EREMOTEIO, queryCapsOp
 	d := q.dev
 	d.mlx5.devx.known = false
-	if _, err := d.QueryLAG(); !errors.As(err, &firm) || firm.Opcode != queryCapsOp {
+	if _, err := d.LAG(); !errors.As(err, &firm) || firm.Opcode != queryCapsOp {
 		t.Errorf("%v", err)
 	}
 	f.errno = syscall.EINVAL
@@ -221,7 +221,7 @@ func TestMlx5FirmwareError(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	f.errno = 0
-	if _, err := d.QueryLAG(); err != nil {
+	if _, err := d.LAG(); err != nil {
 		t.Errorf("after a refusal: %v", err)
 	}
 	var a *ArgError
@@ -248,7 +248,7 @@ func TestMlx5ImportedDEVX(t *testing.T) {
 	f.errno, f.refused = syscall.EINVAL, rts2rtsOp
 	lacksCap(t, q.SetUDPSourcePort(0xc000), "did not open it for that")
 	f.refused = queryLAGOp
-	_, err := q.dev.QueryLAG()
+	_, err := q.dev.LAG()
 	lacksCap(t, err, "did not open it for that")
 	if err := q.dev.DEVXCommand([]byte{8, 0x42, 15: 0}, make([]byte, 16)); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "did not open it for that") {
 		t.Errorf("%v", err)

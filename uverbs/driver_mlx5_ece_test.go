@@ -53,7 +53,7 @@ func newECEQP(t *testing.T, typ ib.QPType, offers uint32) (*card, *QP) {
 // hasECE checks the options of a QP.
 func hasECE(t *testing.T, q *QP, options uint32) {
 	t.Helper()
-	if e, err := q.QueryECE(); err != nil || e != (ECE{mlx5.ECEVendor, options}) {
+	if e, err := q.ECE(); err != nil || e != (ECE{mlx5.ECEVendor, options}) {
 		t.Errorf("the QP has %+v, %v, want the options %#x", e, err, options)
 	}
 }
@@ -163,7 +163,7 @@ func TestNoECE(t *testing.T) {
 	_, q := newECEQP(t, ib.RC, 0)
 	other := newFakeQP(t, QPOptions{}).qp
 	for _, q := range []*QP{q, other} {
-		_, err := q.QueryECE()
+		_, err := q.ECE()
 		for _, err := range []error{err, q.SetECE(ECE{mlx5.ECEVendor, 1})} {
 			var feature *FeatureError
 			if !errors.As(err, &feature) || feature.Feature != "ECE" || feature.Driver != q.dev.driver.name() || !errors.Is(err, errors.ErrUnsupported) {

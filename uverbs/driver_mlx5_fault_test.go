@@ -129,8 +129,8 @@ func TestMlx5RecvOutOfOrder(t *testing.T) {
 func TestMlx5AtomicLength(t *testing.T) {
 	c := newMlx5Card(t, true, false, 64)
 	must(t, c.qp.PostSend(
-		SendWR{ID: 1, Opcode: WRAtomicCAS, Flags: SendSignaled, SGL: []SGE{c.sge(0, 8)}},
-		SendWR{ID: 2, Opcode: WRAtomicFAA, Flags: SendSignaled, SGL: []SGE{c.sge(8, 8)}},
+		SendWR{ID: 1, Opcode: WRCompareSwap, Flags: SendSignaled, SGL: []SGE{c.sge(0, 8)}},
+		SendWR{ID: 2, Opcode: WRFetchAdd, Flags: SendSignaled, SGL: []SGE{c.sge(8, 8)}},
 		SendWR{ID: 3, Opcode: WRRDMARead, Flags: SendSignaled, SGL: []SGE{c.sge(8, 8)}},
 	))
 	c.put(0, map[int][]byte{60: b16(0), 44: b32(0xdead)})
@@ -152,8 +152,8 @@ func TestNoAtomics(t *testing.T) {
 	qp := value(f.pd.CreateQP(QPOptions{SendCQ: f.cq, RecvCQ: f.cq}))(t)
 	qp.state.Store(uint32(ib.QPRTS))
 	for _, wr := range []SendWR{
-		{Opcode: WRAtomicCAS, RemoteAddr: 8, SGL: []SGE{f.mr.SGE(0, 8)}},
-		{Opcode: WRAtomicFAA, RemoteAddr: 8, SGL: []SGE{f.mr.SGE(0, 8)}},
+		{Opcode: WRCompareSwap, RemoteAddr: 8, SGL: []SGE{f.mr.SGE(0, 8)}},
+		{Opcode: WRFetchAdd, RemoteAddr: 8, SGL: []SGE{f.mr.SGE(0, 8)}},
 	} {
 		err := qp.PostSend(wr)
 		var feature *FeatureError

@@ -314,7 +314,7 @@ func (q *QP) isSlotMlx5(wr *SendWR, ops uint32) bool {
 		return wr.Opcode <= WRRDMARead && q.ops[wr.Opcode] && wr.Flags <= sendFlagsAll && q.check(wr) == nil
 	case wr.AH != nil || !wr.opIn(ops):
 		return false
-	case wr.Opcode == WRAtomicCAS || wr.Opcode == WRAtomicFAA:
+	case wr.Opcode == WRCompareSwap || wr.Opcode == WRFetchAdd:
 		return len(wr.Inline) == 0 && wr.isAtomic()
 	}
 	return len(wr.Inline) == 0 || wr.Opcode != WRRDMARead
@@ -334,7 +334,7 @@ func (q *QP) encodeSlotMlx5(wr *SendWR, flags uint8) error {
 	case WRRDMAWriteWithImm:
 		s.SetRDMA(wr.RemoteAddr, wr.RKey)
 		s.SetImm(wr.Imm)
-	case WRAtomicCAS, WRAtomicFAA:
+	case WRCompareSwap, WRFetchAdd:
 		s.SetAtomic(wr.RemoteAddr, wr.CompareAdd, wr.Swap, wr.RKey)
 	case WRLocalInv:
 		s.SetLocalInv(wr.InvalidateRKey)

@@ -144,14 +144,14 @@ func TestMlx5Refused(t *testing.T) {
 	for _, cqe := range []int{1 << 24, math.MaxInt32} {
 		cq := &CQ{kind: kindMlx5}
 		cq.dev, cq.object.kind = c.dev, "CQ"
-		u, err := mlx5Driver{}.prepareCQ(cq, &CQOptions{MaxCQE: cqe})
+		u, err := mlx5Driver{}.prepareCQ(cq, &CQOptions{Size: cqe})
 		if !errors.Is(err, syscall.EINVAL) || u.in != nil || cq.mlx5 != nil {
 			t.Errorf("a CQ of %d: %v, want an error about the size", cqe, err)
 		}
 	}
 	for size, ok := range map[int]bool{0: true, 64: true, 128: true, 32: false, 65: false, -1: false} {
 		cq := &CQ{object: object{dev: c.dev, kind: "CQ"}}
-		_, err := mlx5Driver{}.prepareCQ(cq, &CQOptions{MaxCQE: cardCQEs - 1, CQESize: size})
+		_, err := mlx5Driver{}.prepareCQ(cq, &CQOptions{Size: cardCQEs - 1, CQESize: size})
 		if (err == nil) != ok {
 			t.Errorf("completions of %d bytes: %v", size, err)
 		}

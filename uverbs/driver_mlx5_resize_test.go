@@ -77,8 +77,8 @@ func TestMlx5ResizeWhileClosed(t *testing.T) {
 	if len(got) != 3 {
 		t.Errorf("%d completions, want 3", len(got))
 	}
-	if cap := c.cq.Cap(); cap != 127 {
-		t.Errorf("Cap is %d, want 127", cap)
+	if cap := c.cq.Size(); cap != 127 {
+		t.Errorf("Size is %d, want 127", cap)
 	}
 	if got := c.cq.mlx5.rec.Load(0); got != c.pi {
 		t.Errorf("the consumer index is %d, want %d", got, c.pi)

@@ -39,7 +39,7 @@ func TestMlx5Poll(t *testing.T) {
 					SendWR{ID: 2, Opcode: WRRDMARead, Flags: SendSignaled, SGL: []SGE{c.sge(0, 8)}},
 					SendWR{ID: 3, Opcode: WRLocalInv, Flags: SendSignaled, InvalidateRKey: 5},
 					SendWR{ID: 4, Opcode: WRRDMAWrite, Flags: SendSignaled, Inline: []byte{1}},
-					SendWR{ID: 5, Opcode: WRAtomicFAA, Flags: SendSignaled, SGL: []SGE{c.sge(0, 8)}},
+					SendWR{ID: 5, Opcode: WRFetchAdd, Flags: SendSignaled, SGL: []SGE{c.sge(0, 8)}},
 				))
 				// READ has one block, the invalidation two, the others one each.
 				c.put(0, map[int][]byte{60: b16(1), 44: b32(77), 48: {0, 0, 0, 0, 0, 0, 0, 9}})

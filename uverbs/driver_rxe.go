@@ -84,7 +84,7 @@ func (rxeDriver) operations(t ib.QPType) (opcodeSet, bool) {
 // rxeOps follows wr_opcode_mask of rxe_opcode.c. For UC that mask has SEND_WITH_INV, too, but no packet
 // for it: posting it would break the QP.
 var rxeOps = [ib.XRCRecv + 1]opcodeSet{
-	ib.RC: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRRDMARead, WRAtomicCAS, WRAtomicFAA,
+	ib.RC: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRRDMARead, WRCompareSwap, WRFetchAdd,
 		WRLocalInv, WRBindMW, WRSendWithInv, WRFlush, WRAtomicWrite),
 	ib.UC: opcodes(WRRDMAWrite, WRRDMAWriteWithImm, WRSend, WRSendWithImm, WRBindMW),
 	ib.UD: opcodes(WRSend, WRSendWithImm),
@@ -99,7 +99,7 @@ func (rxeDriver) mapCQ(c *CQ, u udata) error {
 	if c.region, err = c.dev.mapRing(mi); err != nil {
 		return err
 	}
-	if c.rxe.ring, err = rxe.NewCompQueue(c.region.Bytes(), c.Cap()); err != nil {
+	if c.rxe.ring, err = rxe.NewCompQueue(c.region.Bytes(), c.Size()); err != nil {
 		return err
 	}
 	if c.ch != nil {
@@ -243,7 +243,7 @@ func (q *QP) encodeRxe(first int, wrs []SendWR, ops uint32) (bytes uint64, err e
 		case WRRDMAWriteWithImm:
 			w.SetRDMA(wr.RemoteAddr, wr.RKey)
 			w.SetImm(wr.Imm)
-		case WRAtomicCAS, WRAtomicFAA:
+		case WRCompareSwap, WRFetchAdd:
 			if ops != allOps && (len(wr.Inline) > 0 || !wr.isAtomic()) {
 				return 0, errNeedsBuilder
 			}

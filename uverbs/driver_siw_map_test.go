@@ -44,8 +44,8 @@ func TestSiwMap(t *testing.T) {
 	d, mapped := newSiwFile(t, 8)
 	cq := newSiwCQ(d)
 	must(t, siwDriver{}.mapCQ(cq, udata{out: siwAnswer([]uint32{5, 16}, 7*uint64(os.Getpagesize()))}))
-	if cq.Cap() != 16 {
-		t.Errorf("the CQ has room for %d completions, want 16", cq.Cap())
+	if cq.Size() != 16 {
+		t.Errorf("the CQ has room for %d completions, want 16", cq.Size())
 	}
 	before := mapped()
 	siwMapBadCQs(t, d)

@@ -201,7 +201,7 @@ func TestSiwOperations(t *testing.T) {
 		}
 	}
 	r := newSiwRig(t)
-	for _, op := range []WROpcode{WRSendWithImm, WRRDMAWriteWithImm, WRAtomicCAS, WRAtomicFAA, WRBindMW, WRFlush, WRAtomicWrite} {
+	for _, op := range []WROpcode{WRSendWithImm, WRRDMAWriteWithImm, WRCompareSwap, WRFetchAdd, WRBindMW, WRFlush, WRAtomicWrite} {
 		errorIs(t, r.qp.PostSend(SendWR{Opcode: op, Inline: make([]byte, 8)}), ErrOpcode, "%s", op)
 	}
 	two := []SGE{{Addr: 1, Length: 1}, {Addr: 2, Length: 1}}

@@ -12,10 +12,10 @@ import (
 //
 // The two sides of a connection agree on options in four steps, which package cm can do; see there:
 //
-//  1. The connecting side sends the result of [QP.QueryECE], which is all that its device supports.
+//  1. The connecting side sends the result of [QP.ECE], which is all that its device supports.
 //  2. The accepting side passes it to [QP.SetECE] before it moves its QP to [ib.QPInit] or [ib.QPRTR]. The
 //     device accepts the options that it supports.
-//  3. The accepting side answers with the result of QueryECE.
+//  3. The accepting side answers with the result of ECE.
 //  4. The connecting side passes the answer to SetECE before it moves its QP to QPRTR.
 //
 // A QP without SetECE uses none of the options.
@@ -24,14 +24,14 @@ type ECE struct {
 	Options  uint32 // Options are the options, one or more bits each; 0 is none.
 }
 
-// QueryECE returns options for enhanced connection establishment (ibv_query_ece):
+// ECE returns options for enhanced connection establishment (ibv_query_ece):
 //   - of a new QP, those that the device supports, but of a new DCT none;
 //   - after [QP.SetECE], none, until [QP.Modify] has passed the options to the device;
 //   - then those that the device has accepted.
 //
 // It does not call the kernel. It fails with a [FeatureError] if the driver or the device does not
 // have ECE; only mlx5 has.
-func (q *QP) QueryECE() (ECE, error) {
+func (q *QP) ECE() (ECE, error) {
 	if err := q.usable(); err != nil {
 		return ECE{}, err
 	}
@@ -43,9 +43,9 @@ func (q *QP) QueryECE() (ECE, error) {
 
 // SetECE sets the options for enhanced connection establishment that the next [QP.Modify] passes to
 // the device, as do [QP.Init], [QP.Connect] and [QP.ReadyDC] (ibv_set_ece). Options of 0 withdraw earlier
-// ones that were not passed yet. The device accepts the options that it supports, which [QP.QueryECE]
+// ones that were not passed yet. The device accepts the options that it supports, which [QP.ECE]
 // returns, and ignores the others. Options of 0 do not change what the device has accepted already, but
-// QueryECE returns none then.
+// ECE returns none then.
 //
 // For a connection, call SetECE before the QP leaves [ib.QPInit]. VendorID must be that of the device:
 // do not pass the options of a peer whose device is of another vendor. SetECE fails with a

@@ -133,7 +133,7 @@ type FeatureError = netlinkrdma.FeatureError
 type ArgError struct {
 	Package string // Package is the package that refused the argument, "uverbs" or "cm".
 	Op      string // Op is the method that was called, such as "CreateCQ".
-	Field   string // Field is the name of the parameter or option, such as "MaxCQE".
+	Field   string // Field is the name of the parameter or option, such as "MTU".
 	Given   string // Given is the value that was passed.
 	Allowed string // Allowed says which values are valid.
 }

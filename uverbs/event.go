@@ -89,9 +89,9 @@ func (e Event) String() string {
 		return fmt.Sprintf("%s: QP %#x", e.Type, e.QP.QPN())
 	case e.CQ != nil:
 		if e.Type == EventCQErr {
-			return fmt.Sprintf("%s: a CQ with room for %d completions has lost one; poll it in time, or create it with a larger MaxCQE", e.Type, e.CQ.Cap())
+			return fmt.Sprintf("%s: a CQ with room for %d completions has lost one; poll it in time, or create it with a larger CQOptions.Size", e.Type, e.CQ.Size())
 		}
-		return fmt.Sprintf("%s: CQ of %d", e.Type, e.CQ.Cap())
+		return fmt.Sprintf("%s: CQ of %d", e.Type, e.CQ.Size())
 	case e.SRQ != nil:
 		return fmt.Sprintf("%s: SRQ %#x", e.Type, e.SRQ.SRQN())
 	case e.WQ != nil:
@@ -102,7 +102,7 @@ func (e Event) String() string {
 	return e.Type.String()
 }
 
-// WaitEvent waits for the next asynchronous event of the device or of one of its objects
+// NextEvent waits for the next asynchronous event of the device or of one of its objects
 // (ibv_get_async_event). Events need no acknowledgement. The kernel queues events while no
 // goroutine waits, from the opening of the device on. Events of closed objects are dropped.
 //
@@ -111,7 +111,7 @@ func (e Event) String() string {
 //   - EventPortErr and EventPortActive when the network interface goes down and up (up to Linux
 //     6.12 EventPortActive may come twice);
 //   - EventGIDChange when an address of the interface is added or removed;
-//   - EventCQErr when a completion finds its CQ full, of which WaitEvent returns one in five seconds for each CQ;
+//   - EventCQErr when a completion finds its CQ full, of which NextEvent returns one in five seconds for each CQ;
 //   - EventSQDrained in state SQD;
 //   - EventSRQLimitReached;
 //   - EventQPLastWQEReached when a QP with an SRQ enters the error state (Linux 6.12, not 6.1);
@@ -120,12 +120,12 @@ func (e Event) String() string {
 // It reports other errors of a QP as completions. Cards and software devices raise EventQPFatal as well, for a QP whose
 // completion finds the CQ full, now or earlier: the QP is in state ERR, and the CQ takes no more completions.
 //
-// WaitEvent returns ctx.Err() wrapped if the context ends first, [os.ErrClosed] if the device is
+// NextEvent returns ctx.Err() wrapped if the context ends first, [os.ErrClosed] if the device is
 // closed, and [ErrDeviceRemoved] once it has returned EventDeviceFatal. Before Linux 5.6 it returns
 // a [FeatureError]. It parks the goroutine in Go's netpoller and takes no thread; it has no busy waits
-// as [CompChannel.Wait] has, since these events are rare. Repeated calls with one context do not
-// allocate. One goroutine at a time may call WaitEvent.
-func (d *Device) WaitEvent(ctx context.Context) (Event, error) {
+// as [CompChannel.Next] has, since these events are rare. Repeated calls with one context do not
+// allocate. One goroutine at a time may call NextEvent.
+func (d *Device) NextEvent(ctx context.Context) (Event, error) {
 	if err := d.usable(); err != nil {
 		return Event{}, err
 	}
@@ -155,21 +155,21 @@ func (d *Device) WaitEvent(ctx context.Context) (Event, error) {
 }
 
 // Events returns an iterator over the asynchronous events of the device, each of which it takes with
-// [Device.WaitEvent] when its turn comes. An error is the last pair of the loop, and comes with the zero Event.
+// [Device.NextEvent] when its turn comes. An error is the last pair of the loop, and comes with the zero Event.
 func (d *Device) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for {
-			if e, err := d.WaitEvent(ctx); !yield(e, err) || err != nil {
+			if e, err := d.NextEvent(ctx); !yield(e, err) || err != nil {
 				return
 			}
 		}
 	}
 }
 
-// overrunPause is the time in which WaitEvent returns EventCQErr once for a CQ.
+// overrunPause is the time in which NextEvent returns EventCQErr once for a CQ.
 const overrunPause = 5 * time.Second
 
-// readEvent reads one event; ok is false if its object is closed, or WaitEvent need not repeat the event.
+// readEvent reads one event; ok is false if its object is closed, or NextEvent need not repeat the event.
 func (d *Device) readEvent() (ev Event, ok bool, err error) {
 	desc := &d.asyncDesc
 	n, err := d.async.Read(bytesOf(desc))

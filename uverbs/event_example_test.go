@@ -10,7 +10,7 @@ import (
 )
 
 // A goroutine logs what happens to the device until it is closed.
-func ExampleDevice_WaitEvent() {
+func ExampleDevice_NextEvent() {
 	dev, err := uverbs.OpenFirst()
 	if err != nil {
 		log.Fatal(err)
@@ -18,7 +18,7 @@ func ExampleDevice_WaitEvent() {
 	defer dev.Close()
 	go func() {
 		for {
-			ev, err := dev.WaitEvent(context.Background())
+			ev, err := dev.NextEvent(context.Background())
 			if errors.Is(err, os.ErrClosed) {
 				return
 			}
@@ -29,7 +29,7 @@ func ExampleDevice_WaitEvent() {
 			case uverbs.EventPortErr, uverbs.EventPortActive:
 				log.Printf("port %d has changed", ev.Port)
 			case uverbs.EventCQErr:
-				log.Printf("a CQ for %d completions was too small", ev.CQ.Cap())
+				log.Printf("a CQ for %d completions was too small", ev.CQ.Size())
 			default:
 				log.Print(ev)
 			}

@@ -22,7 +22,7 @@ func FuzzEvents(f *testing.F) {
 		events, comps = events[:min(len(events), 4096)], comps[:min(len(comps), 4096)] // a pipe takes as much
 		d, k := fakeDevice(t, pathAuto)
 		ch := value(d.CreateCompChannel())(t)
-		cq := value(d.CreateCQ(CQOptions{MaxCQE: 1, Channel: ch}))(t)
+		cq := value(d.CreateCQ(CQOptions{Size: 1, Channel: ch}))(t)
 		qp, srq, wq := &QP{}, &SRQ{}, &WQ{}
 		objects := map[uint64]any{cq.cookie: cq, d.addTarget(qp): qp, d.addTarget(srq): srq, d.addTarget(wq): wq}
 

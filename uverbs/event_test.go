@@ -32,7 +32,7 @@ func waitEvent(t testing.TB, d *Device) (Event, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	return d.WaitEvent(ctx)
+	return d.NextEvent(ctx)
 }
 
 // TestEventOf: each type of event says what it is about, and what a type is not about
@@ -97,7 +97,7 @@ func TestEventString(t *testing.T) {
 		return cq
 	}
 	for want, e := range map[string]Event{
-		"CQ error: a CQ with room for 7 completions has lost one; poll it in time, or create it with a larger MaxCQE": {Type: EventCQErr, CQ: sized(7)},
+		"CQ error: a CQ with room for 7 completions has lost one; poll it in time, or create it with a larger CQOptions.Size": {Type: EventCQErr, CQ: sized(7)},
 		"communication established: QP 0x11": {Type: EventCommEst, QP: &QP{qpn: 0x11}},
 		"WQ fatal: WQ 0x12":                  {Type: EventWQFatal, WQ: &WQ{num: 0x12}},
 		"port error: port 2":                 {Type: EventPortErr, Port: 2},
@@ -114,7 +114,7 @@ func TestEventString(t *testing.T) {
 // and not those of a CQ that has been closed.
 func TestWaitEvent(t *testing.T) {
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
-		cq, closed := value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t), value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
+		cq, closed := value(d.CreateCQ(CQOptions{Size: 1}))(t), value(d.CreateCQ(CQOptions{Size: 1}))(t)
 		if cq.cookie == 0 || cq.cookie == closed.cookie {
 			t.Errorf("the user handles are %d and %d", cq.cookie, closed.cookie)
 		}
@@ -147,7 +147,7 @@ func TestWaitEventContext(t *testing.T) {
 	for range 20 {
 		ctx, cancel := context.WithCancel(t.Context())
 		go cancel()
-		if _, err := d.WaitEvent(ctx); !errors.Is(err, context.Canceled) {
+		if _, err := d.NextEvent(ctx); !errors.Is(err, context.Canceled) {
 			t.Fatalf("canceled: %v", err)
 		}
 		go k.raiseAsync(t, EventGIDChange, 1)
@@ -180,11 +180,11 @@ func TestWaitEventDoesNotAllocate(t *testing.T) {
 		if _, err := k.async.Write(desc); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := d.WaitEvent(ctx); err != nil {
+		if _, err := d.NextEvent(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}); n != 0 {
-		t.Errorf("WaitEvent makes %v allocations, want 0", n)
+		t.Errorf("NextEvent makes %v allocations, want 0", n)
 	}
 }
 
@@ -195,9 +195,9 @@ func TestNoEvents(t *testing.T) {
 	must(t, err)
 	var f *FeatureError
 	if _, err := waitEvent(t, d); !errors.As(err, &f) || f.Feature != "ASYNC_EVENT" || f.Since != (Version{5, 6}) {
-		t.Errorf("WaitEvent: %v", err)
+		t.Errorf("NextEvent: %v", err)
 	}
-	cq := value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
+	cq := value(d.CreateCQ(CQOptions{Size: 1}))(t)
 	c := k.last("CREATE_CQ")
 	if a := c.attr(abi.UVERBS_ATTR_CREATE_CQ_EVENT_FD); a.ID != 0 {
 		t.Errorf("descriptor %d is named", a.Data)
@@ -217,7 +217,7 @@ func TestEventFD(t *testing.T) {
 		if ok != (method == "ioctl") {
 			t.Errorf("the events have the descriptor %d", fd)
 		}
-		cq := value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
+		cq := value(d.CreateCQ(CQOptions{Size: 1}))(t)
 		if c := k.last("CREATE_CQ"); ok {
 			want := &kernel.Attr{ID: abi.UVERBS_ATTR_CREATE_CQ_EVENT_FD, Data: uint64(fd)}
 			if diff := cmp.Diff(want, c.attr(abi.UVERBS_ATTR_CREATE_CQ_EVENT_FD)); diff != "" {

@@ -63,7 +63,7 @@ func ExamplePD_CreateSRQ() {
 		check(srq.PostRecv(uint64(i), mr.SGE(i*4096, 4096)))
 	}
 	check(srq.SetLimit(100))
-	ev := must(dev.WaitEvent(context.Background()))
+	ev := must(dev.NextEvent(context.Background()))
 	if ev.Type == uverbs.EventSRQLimitReached && ev.SRQ == srq {
 		fmt.Println("fewer than 100 receives are left")
 	}
@@ -84,8 +84,8 @@ func ExampleSendBuilder_FetchAdd() {
 // Before QPs are added to a CQ it is made larger. Its completions stay.
 func ExampleCQ_Resize() {
 	var cq *uverbs.CQ
-	check(cq.Resize(2 * cq.Cap()))
-	fmt.Println(cq.Cap())
+	check(cq.Resize(2 * cq.Size()))
+	fmt.Println(cq.Size())
 }
 
 // One event for 16 completions, or for those of 50 µs, where the device can do that.

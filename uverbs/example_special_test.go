@@ -154,7 +154,7 @@ func ExampleDevice_CloseAll() {
 	dev := must(uverbs.OpenNetdev("eth0"))
 	defer dev.CloseAll()
 	pd := must(dev.AllocPD())
-	cq := must(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 16}))
+	cq := must(dev.CreateCQ(uverbs.CQOptions{Size: 16}))
 	qp := must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))
 	fmt.Println(qp.Endpoint())
 }

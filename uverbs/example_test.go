@@ -109,7 +109,7 @@ func ExampleCQ_Wait() {
 
 // Several CQs share a channel; [uverbs.CQ.Wait] is for one. Arm, poll until the CQ is empty, and only
 // then wait: a completion that came before the CQ was armed raises no event.
-func ExampleCompChannel_Wait() {
+func ExampleCompChannel_Next() {
 	var ch *uverbs.CompChannel // of dev.CreateCompChannel
 	var cq *uverbs.CQ          // of dev.CreateCQ with CQOptions{Channel: ch}
 	ctx := context.Background()
@@ -124,7 +124,7 @@ func ExampleCompChannel_Wait() {
 				fmt.Println(wc.ID, wc.Err())
 			}
 		}
-		_, err := ch.Wait(ctx)
+		_, err := ch.Next(ctx)
 		check(err)
 	}
 }

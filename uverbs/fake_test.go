@@ -327,7 +327,7 @@ type fakeQP struct {
 func newFakeQP(t testing.TB, o QPOptions) *fakeQP {
 	t.Helper()
 	d, k := fakeDevice(t, pathAuto)
-	f := &fakeQP{fakeKernel: k, dev: d, pd: value(d.AllocPD())(t), cq: value(d.CreateCQ(CQOptions{MaxCQE: 31}))(t)}
+	f := &fakeQP{fakeKernel: k, dev: d, pd: value(d.AllocPD())(t), cq: value(d.CreateCQ(CQOptions{Size: 31}))(t)}
 	buf := value(AllocBuffer(4096, BufferOptions{}))(t)
 	f.mr = value(f.pd.RegMR(buf, MROptions{Access: AccessLocalWrite}))(t)
 	o.SendCQ, o.RecvCQ = f.cq, f.cq

@@ -133,7 +133,7 @@ func TestSandboxAddresses(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
 	d.attr.ODPGeneralCaps = abi.IB_UVERBS_ODP_SUPPORT | abi.IB_UVERBS_ODP_SUPPORT_IMPLICIT
 	pd := value(d.AllocPD())(t)
-	cq := value(d.CreateCQ(CQOptions{MaxCQE: 10}))(t)
+	cq := value(d.CreateCQ(CQOptions{Size: 10}))(t)
 	first, second := value(AllocBuffer(4096, BufferOptions{}))(t), value(AllocBuffer(4096, BufferOptions{}))(t)
 	mr := value(pd.RegMR(first, MROptions{Access: AccessLocalWrite}))(t)
 	file := value(os.Open(t.TempDir()))(t)
@@ -178,13 +178,13 @@ func TestSandboxAddresses(t *testing.T) {
 func TestSandboxOlder(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
 	pd := value(d.AllocPD())(t)
-	cq := value(d.CreateCQ(CQOptions{MaxCQE: 10}))(t)
+	cq := value(d.CreateCQ(CQOptions{Size: 10}))(t)
 	inSandbox(t)
 	for _, c := range []struct {
 		verb   string
 		create func() error
 	}{
-		{"CREATE_CQ", func() error { _, err := d.CreateCQ(CQOptions{MaxCQE: 10}); return err }},
+		{"CREATE_CQ", func() error { _, err := d.CreateCQ(CQOptions{Size: 10}); return err }},
 		{"CREATE_QP", func() error { _, err := pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}); return err }},
 		{"CREATE_SRQ", func() error { _, err := pd.CreateSRQ(SRQOptions{}); return err }},
 		{"CREATE_WQ", func() error { _, err := pd.CreateWQ(WQOptions{CQ: cq}); return err }},

@@ -75,7 +75,7 @@ func TestFlowSpecs(t *testing.T) {
 func TestFlow(t *testing.T) {
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
 		k.withObjects(d)
-		pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+		pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{Size: 7}))(t)
 		qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 		k.took()
 		f := value(qp.CreateFlow(FlowOptions{Type: flow.Sniffer, Priority: 0x1234, Port: 2, Flags: flow.DontTrap | flow.Egress}))(t)

@@ -32,9 +32,9 @@ func (d *Device) GIDTable(port uint8) ([]GIDEntry, error) {
 	return ofPort(all, port), nil
 }
 
-// QueryGID returns one entry of a port's GID table (ibv_query_gid_ex). The error matches ENODATA if
+// GID returns one entry of a port's GID table (ibv_query_gid_ex). The error matches ENODATA if
 // the entry is unused. If the kernel or RDMAABI rules out the ioctl, it reads sysfs.
-func (d *Device) QueryGID(port uint8, index int) (GIDEntry, error) {
+func (d *Device) GID(port uint8, index int) (GIDEntry, error) {
 	p, err := d.facts(port)
 	if err != nil {
 		return GIDEntry{}, err
@@ -54,10 +54,10 @@ func (d *Device) currentGID(port uint8, index int, facts *PortAttr) (GIDEntry, e
 	return d.gidOf(port, index, facts.GIDTableLen, facts.LinkLayer)
 }
 
-// gidOf is QueryGID for a port with a table of n entries.
+// gidOf is GID for a port with a table of n entries.
 func (d *Device) gidOf(port uint8, index, n int, link ib.LinkLayer) (GIDEntry, error) {
 	if index < 0 || index >= n {
-		return GIDEntry{}, argErr("QueryGID", "index", index, "0 to %d", n-1)
+		return GIDEntry{}, argErr("GID", "index", index, "0 to %d", n-1)
 	}
 	entry := &abi.GIDEntry{}
 	cmd := newIoctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_GID_ENTRY)

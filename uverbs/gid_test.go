@@ -40,23 +40,23 @@ func TestQueryGID(t *testing.T) {
 	addr := gid(t, "10.1.0.1")
 	copy(bytesOf(&k.gids[1].GID), addr[:])
 	want := GIDEntry{Port: 1, Index: 3, GID: addr, Type: ib.GIDTypeRoCEv2, Netdev: 7}
-	if got, err := d.QueryGID(1, 3); got != want || err != nil {
+	if got, err := d.GID(1, 3); got != want || err != nil {
 		t.Errorf("entry is %+v, %v, want %+v", got, err, want)
 	}
-	if _, err := d.QueryGID(1, 2); !errors.Is(err, syscall.ENODATA) || !strings.Contains(err.Error(), "entry 2 of port 1 is not used") {
+	if _, err := d.GID(1, 2); !errors.Is(err, syscall.ENODATA) || !strings.Contains(err.Error(), "entry 2 of port 1 is not used") {
 		t.Errorf("an unused entry: %v", err)
 	}
 	for _, index := range []int{-1, 4} {
-		_, err := d.QueryGID(1, index)
+		_, err := d.GID(1, index)
 		if arg, ok := errors.AsType[*ArgError](err); !ok || arg.Field != "index" || arg.Allowed != "0 to 3" {
 			t.Errorf("index %d: %v", index, err)
 		}
 	}
 	k.refuse["QUERY_GID_ENTRY"] = syscall.EPROTONOSUPPORT
 	d.info.Name = "none0" // a guest has an rxe0
-	errorIs(t, second(d.QueryGID(1, 3)), fs.ErrNotExist, "without ioctl, and without sysfs")
+	errorIs(t, second(d.GID(1, 3)), fs.ErrNotExist, "without ioctl, and without sysfs")
 	k.refuse["QUERY_GID_ENTRY"] = syscall.EIO
-	errorIs(t, second(d.QueryGID(1, 3)), syscall.EIO, "refused")
+	errorIs(t, second(d.GID(1, 3)), syscall.EIO, "refused")
 }
 
 // TestSysfsGIDs reads a tree as the kernel lays it out.

@@ -46,7 +46,7 @@ func TestGRHRequired(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := infiniBand(t, c.required, QPOptions{})
-			if attr := value(f.dev.QueryPort(1))(t); attr.GRHRequired() != c.required {
+			if attr := value(f.dev.Port(1))(t); attr.GRHRequired() != c.required {
 				t.Errorf("GRHRequired is %v", attr.GRHRequired())
 			}
 			first := value(f.qp.Endpoint())(t)
@@ -76,7 +76,7 @@ func TestGRHRequired(t *testing.T) {
 			must(t, f.qp.Modify(QPAttr{State: ib.QPReset}, AttrState), f.qp.Init(), ah.Close())
 			f.calls = nil
 			must(t, f.qp.Modify(QPAttr{State: ib.QPRTR, PathMTU: ib.MTU1024, AH: AHAttr{Port: 1, DLID: 6, GRH: GRH{DGID: c.peer}}},
-				AttrState|AttrAV|AttrPathMTU|AttrDestQPN|AttrRQPSN|AttrMaxDestRdAtomic|AttrMinRNRTimer))
+				AttrState|AttrAH|AttrPathMTU|AttrDestQPN|AttrRQPSN|AttrMaxDestRdAtomic|AttrMinRNRTimer))
 			if dest := f.modifies()[0].Dest; dest.IsGlobal != map[bool]uint8{true: 1}[c.required] || dest.DLID != 6 {
 				t.Errorf("Modify has %+v", dest)
 			}
@@ -88,7 +88,7 @@ func TestGRHRequired(t *testing.T) {
 // is not asked.
 func TestGRHMissing(t *testing.T) {
 	f := infiniBand(t, true, QPOptions{})
-	value(f.dev.QueryPort(1))(t)
+	value(f.dev.Port(1))(t)
 	f.calls = nil
 	_, ah := f.pd.CreateAH(AHAttr{Port: 1, DLID: 6})
 	f.state(ib.QPInit)
@@ -96,7 +96,7 @@ func TestGRHMissing(t *testing.T) {
 		"Connect":  f.qp.Connect(t.Context(), Endpoint{QPN: 77, LID: 6}),
 		"CreateAH": ah,
 		"Modify": f.qp.Modify(QPAttr{State: ib.QPRTR, PathMTU: ib.MTU1024, AH: AHAttr{Port: 1, DLID: 6}},
-			AttrState|AttrAV|AttrPathMTU|AttrDestQPN|AttrRQPSN|AttrMaxDestRdAtomic|AttrMinRNRTimer),
+			AttrState|AttrAH|AttrPathMTU|AttrDestQPN|AttrRQPSN|AttrMaxDestRdAtomic|AttrMinRNRTimer),
 	} {
 		var arg *ArgError
 		if !errors.As(err, &arg) || !strings.Contains(err.Error(), "GID is zero, allowed: the peer's GID, as port 1 of rxe0 needs a GRH in every packet") {
@@ -127,7 +127,7 @@ func TestPortFacts(t *testing.T) {
 	f.calls = nil
 	for range 3 {
 		value(f.dev.facts(1))(t)
-		value(f.dev.QueryGID(1, 1))(t)
+		value(f.dev.GID(1, 1))(t)
 	}
 	asked := 0
 	for _, c := range f.took() {

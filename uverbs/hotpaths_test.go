@@ -34,7 +34,7 @@ func mlx5HotRing(tb testing.TB, typ ib.QPType) *hotRing {
 	c.n = 2 * hotBatch
 	c.cq = &CQ{kind: kindMlx5}
 	c.cq.dev, c.cq.object.kind = c.dev, "CQ"
-	value(mlx5Driver{}.prepareCQ(c.cq, &CQOptions{MaxCQE: c.n - 1, CQESize: 64}))(tb)
+	value(mlx5Driver{}.prepareCQ(c.cq, &CQOptions{Size: c.n - 1, CQESize: 64}))(tb)
 	must(tb, mlx5Driver{}.mapCQ(c.cq, udata{out: make([]byte, 64)}))
 	c.qp = mlx5HotQP(tb, c, typ, 2*hotBatch)
 	h := &hotRing{driver: "mlx5", qp: c.qp, cq: c.cq}

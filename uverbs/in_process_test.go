@@ -243,7 +243,7 @@ func TestInProcessOpen(t *testing.T) {
 			before := openFiles(t)
 			d := value(Open("local0", OpenOptions{}))(t)
 			c := soft.contexts[len(soft.contexts)-1]
-			if i := d.Info(); d.Name() != "local0" || !i.InProcess || d.QueryDevice().MaxQPWR != 1000 {
+			if i := d.Info(); d.Name() != "local0" || !i.InProcess || d.Attr().MaxQPWR != 1000 {
 				t.Errorf("opened %+v", i)
 			}
 			for range 3 { // a channel that is closed leaves nothing
@@ -271,7 +271,7 @@ func poller() error {
 func useInProcess(t *testing.T, d *Device, c *localContext) {
 	t.Helper()
 	pd, ch := value(d.AllocPD())(t), value(d.CreateCompChannel())(t)
-	cq := value(d.CreateCQ(CQOptions{MaxCQE: 3, Channel: ch}))(t)
+	cq := value(d.CreateCQ(CQOptions{Size: 3, Channel: ch}))(t)
 	qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendWR: 3, MaxRecvWR: 3, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16}))(t)
 	qp.state.Store(uint32(ib.QPRTS))
 	must(t, cq.Notify(), qp.PostSend(SendWR{ID: 42, Opcode: WRSend, Flags: SendSignaled, Inline: []byte("hello")}))
@@ -289,7 +289,7 @@ func useInProcess(t *testing.T, d *Device, c *localContext) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if got, err := ch.Wait(ctx); err != nil || got != cq {
+	if got, err := ch.Next(ctx); err != nil || got != cq {
 		t.Errorf("event of %v: %v", got, err)
 	}
 	wcs := make([]WC, 2)
@@ -451,12 +451,12 @@ func TestInProcessTables(t *testing.T) {
 	if diff := cmp.Diff(want, value(d.GIDTable(1))(t)); diff != "" {
 		t.Errorf("GIDs (-want +got):\n%s", diff)
 	}
-	if e, err := d.QueryGID(1, 2); err != nil || e != want[1] {
+	if e, err := d.GID(1, 2); err != nil || e != want[1] {
 		t.Errorf("GID 2 is %v: %v", e, err)
 	}
-	errorIs(t, second(d.QueryGID(1, 1)), syscall.ENODATA, "an unused GID")
+	errorIs(t, second(d.GID(1, 1)), syscall.ENODATA, "an unused GID")
 	for index, want := range []uint16{0xffff, 0x8001} {
-		if got, err := d.QueryPKey(1, index); err != nil || got != want {
+		if got, err := d.PKey(1, index); err != nil || got != want {
 			t.Errorf("partition key %d is %#x: %v", index, got, err)
 		}
 		if got, err := d.PKeyIndex(1, want); err != nil || got != index {
@@ -465,7 +465,7 @@ func TestInProcessTables(t *testing.T) {
 	}
 	errorIs(t, second(d.PKeyIndex(1, 0x8002)), fs.ErrNotExist, "a key that is not there")
 	soft.contexts[0].k.port.PKeyTblLen = 3
-	if got, err := d.QueryPKey(1, 2); err != nil || got != 0 {
+	if got, err := d.PKey(1, 2); err != nil || got != 0 {
 		t.Errorf("an unused partition key is %#x: %v", got, err)
 	}
 }
@@ -491,8 +491,8 @@ func TestInProcessRemoved(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	c.remove()
-	errorIs(t, second(ch.Wait(ctx)), ErrDeviceRemoved, "Wait")
-	errorIs(t, second(d.WaitEvent(ctx)), ErrDeviceRemoved, "WaitEvent")
+	errorIs(t, second(ch.Next(ctx)), ErrDeviceRemoved, "Next")
+	errorIs(t, second(d.NextEvent(ctx)), ErrDeviceRemoved, "NextEvent")
 	must(t, ch.Close())
 }
 
@@ -565,7 +565,7 @@ func TestInProcessHints(t *testing.T) {
 		t.Errorf("EFAULT: %v", e)
 	}
 	pd := value(d.AllocPD())(t)
-	cq := value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
+	cq := value(d.CreateCQ(CQOptions{Size: 1}))(t)
 	qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}))(t)
 	if _, err := qp.Endpoint(); !errors.Is(err, syscall.ENETDOWN) || !strings.Contains(err.Error(), "ip link set eth9 up") {
 		t.Errorf("a port that is down: %v", err)

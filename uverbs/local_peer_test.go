@@ -66,7 +66,7 @@ func TestQPsHereWhileCreating(t *testing.T) {
 	d, _ := fakeDevice(t, pathAuto)
 	d.addOpened()
 	defer d.removeOpened()
-	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{Size: 7}))(t)
 	done := make(chan struct{})
 	together(
 		func() {

@@ -352,7 +352,7 @@ func TestParentDomain(t *testing.T) {
 // collector would end the program.
 func TestObjectsRefused(t *testing.T) {
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
-		pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+		pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{Size: 7}))(t)
 		qp := value(pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 		for _, c := range absentVerbs(d, pd, cq, qp) {
 			k.refuse[c.feature] = syscall.EOPNOTSUPP

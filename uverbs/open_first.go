@@ -67,7 +67,7 @@ const (
 // namespace.
 func (d *Device) fitness(own func() gidRoute) (fit fitness) {
 	for port := 1; port <= int(d.attr.PhysPortCount); port++ {
-		if attr, err := d.QueryPort(uint8(port)); err != nil || attr.State != ib.PortActive {
+		if attr, err := d.Port(uint8(port)); err != nil || attr.State != ib.PortActive {
 			continue
 		}
 		fit = noOwnGID

@@ -51,13 +51,13 @@ func TestQueryPKeyRefused(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
 	k.port.PKeyTblLen = 1
 	for _, index := range []int{-1, 1} {
-		_, err := d.QueryPKey(1, index)
+		_, err := d.PKey(1, index)
 		if arg, ok := errors.AsType[*ArgError](err); !ok || arg.Allowed != "0 to 0" {
 			t.Errorf("index %d: %v", index, err)
 		}
 	}
 	must(t, d.Close())
-	errorIs(t, second(d.QueryPKey(1, 0)), os.ErrClosed, "after Close")
+	errorIs(t, second(d.PKey(1, 0)), os.ErrClosed, "after Close")
 }
 
 func TestChoosePKey(t *testing.T) {
@@ -102,7 +102,7 @@ func qpOn(t *testing.T, link ib.LinkLayer, table []uint16, typ ib.QPType, path P
 	k := c.k
 	k.port.LinkLayer, k.port.LID = uint8(link), 7
 	pd := value(d.AllocPD())(t)
-	cq := value(d.CreateCQ(CQOptions{MaxCQE: 31}))(t)
+	cq := value(d.CreateCQ(CQOptions{Size: 31}))(t)
 	qp := value(pd.CreateQP(QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq, MaxSendWR: 7, MaxRecvWR: 7, Path: path}))(t)
 	t.Cleanup(func() { must(t, qp.Close(), cq.Close(), pd.Close()) })
 	k.calls = nil

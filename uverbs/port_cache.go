@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// portCache holds the last results of QueryPort and GIDTable, which every connection needs. A
+// portCache holds the last results of Port and GIDTable, which every connection needs. A
 // result may be used again, depending on what is needed:
 //
 //   - facts: attributes that do not change while the device is open, from a result of any age;
@@ -15,7 +15,7 @@ import (
 //     GID table or the P_Key table of a port changes, but not when the MTU does, nor when one of several
 //     network interfaces goes down, such as a VLAN's: a choice of a GID serves for maxChoiceAge.
 type portCache struct {
-	events atomic.Uint64                           // the number of events about ports that WaitEvent has read
+	events atomic.Uint64                           // the number of events about ports that NextEvent has read
 	ports  [256]atomic.Pointer[cached[PortAttr]]   // by port number
 	gids   atomic.Pointer[cached[[]GIDEntry]]      // of all ports
 	own    [256]atomic.Pointer[cached[GIDEntry]]   // the last choice for an unknown peer by port number
@@ -41,7 +41,7 @@ func (c *cached[T]) recent() bool {
 }
 
 // current reports whether the result is recent, or no event about a port has come since the query:
-// neither one that WaitEvent has read, nor one that still waits to be read.
+// neither one that NextEvent has read, nor one that still waits to be read.
 func (c *cached[T]) current(d *Device) bool {
 	if c == nil || c.recent() {
 		return c != nil
@@ -66,24 +66,24 @@ func (d *Device) facts(port uint8) (*PortAttr, error) {
 	if a := d.ports.ports[port].Load(); a != nil {
 		return &a.value, d.usable()
 	}
-	attr, err := d.QueryPort(port)
+	attr, err := d.Port(port)
 	return &attr, err
 }
 
-// recentPort is QueryPort with a result that is younger than maxAge.
+// recentPort is Port with a result that is younger than maxAge.
 func (d *Device) recentPort(port uint8) (PortAttr, error) {
 	if a := d.ports.ports[port].Load(); a.recent() {
 		return a.value, d.usable()
 	}
-	return d.QueryPort(port)
+	return d.Port(port)
 }
 
-// currentPort is QueryPort, except that the MTU may be out of date.
+// currentPort is Port, except that the MTU may be out of date.
 func (d *Device) currentPort(port uint8) (PortAttr, error) {
 	if a := d.ports.ports[port].Load(); a.current(d) {
 		return a.value, d.usable()
 	}
-	return d.QueryPort(port)
+	return d.Port(port)
 }
 
 // currentGIDs is GIDTable without a command if the table has not changed. The entries must not be

@@ -31,7 +31,7 @@ func TestPortSpeed(t *testing.T) {
 			}
 		}
 		calls := len(k.calls)
-		for _, port := range []uint8{0, d.QueryDevice().PhysPortCount + 1} {
+		for _, port := range []uint8{0, d.Attr().PhysPortCount + 1} {
 			var arg *ArgError
 			if _, err := d.PortSpeed(port); !errors.As(err, &arg) || arg.Field != "port" {
 				t.Errorf("port %d: %v", port, err)

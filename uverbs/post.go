@@ -61,7 +61,7 @@ func (q *QP) setOps(ops opcodeSet) {
 	if q.typ != ib.RC && q.typ != ib.UC {
 		return
 	}
-	for _, op := range []WROpcode{WRSend, WRSendWithImm, WRRDMAWrite, WRRDMAWriteWithImm, WRRDMARead, WRAtomicCAS, WRAtomicFAA} {
+	for _, op := range []WROpcode{WRSend, WRSendWithImm, WRRDMAWrite, WRRDMAWriteWithImm, WRRDMARead, WRCompareSwap, WRFetchAdd} {
 		if ops[op] {
 			q.plain |= 1 << op
 		}

@@ -72,7 +72,7 @@ const (
 	AttrPKeyIndex        QPAttrMask = 1 << 4
 	AttrPort             QPAttrMask = 1 << 5
 	AttrQKey             QPAttrMask = 1 << 6
-	AttrAV               QPAttrMask = 1 << 7
+	AttrAH               QPAttrMask = 1 << 7
 	AttrPathMTU          QPAttrMask = 1 << 8
 	AttrTimeout          QPAttrMask = 1 << 9
 	AttrRetryCount       QPAttrMask = 1 << 10
@@ -124,7 +124,7 @@ func (a *QPAttr) given(mask QPAttrMask) string {
 		{AttrPKeyIndex, a.PKeyIndex},
 		{AttrAccess, a.Access},
 		{AttrQKey, a.QKey},
-		{AttrAV, a.AH.given()},
+		{AttrAH, a.AH.given()},
 		{AttrAltPath, a.AltAH.given()},
 		{AttrPathMTU, a.PathMTU.Bytes()},
 		{AttrDestQPN, a.DestQPN},
@@ -229,7 +229,7 @@ var transitions = [ib.DCI + 1][ib.QPErr + 1][ib.QPErr + 1]*transition{
 		ib.QPInit: {
 			ib.QPInit: {0, AttrPKeyIndex | AttrPort | AttrAccess},
 			ib.QPRTR: {
-				AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
+				AttrAH | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
 				AttrAltPath | AttrAccess | AttrPKeyIndex,
 			},
 		},
@@ -245,7 +245,7 @@ var transitions = [ib.DCI + 1][ib.QPErr + 1][ib.QPErr + 1]*transition{
 		},
 		ib.QPSQD: {
 			ib.QPRTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
-			ib.QPSQD: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrRC},
+			ib.QPSQD: {0, AttrPort | AttrAH | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrRC},
 		},
 		ib.QPSQE: {ib.QPRTS: {0, 0}},
 	},
@@ -253,7 +253,7 @@ var transitions = [ib.DCI + 1][ib.QPErr + 1][ib.QPErr + 1]*transition{
 		ib.QPReset: {ib.QPInit: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
 		ib.QPInit: {
 			ib.QPInit: {0, AttrPKeyIndex | AttrPort | AttrAccess},
-			ib.QPRTR:  {AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN, AttrAltPath | AttrAccess | AttrPKeyIndex},
+			ib.QPRTR:  {AttrAH | AttrPathMTU | AttrDestQPN | AttrRQPSN, AttrAltPath | AttrAccess | AttrPKeyIndex},
 		},
 		ib.QPRTR: {ib.QPRTS: {AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState}},
 		ib.QPRTS: {
@@ -262,7 +262,7 @@ var transitions = [ib.DCI + 1][ib.QPErr + 1][ib.QPErr + 1]*transition{
 		},
 		ib.QPSQD: {
 			ib.QPRTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
-			ib.QPSQD: {0, AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState},
+			ib.QPSQD: {0, AttrAH | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState},
 		},
 		ib.QPSQE: {ib.QPRTS: {0, AttrCurState | AttrAccess}},
 	},
@@ -304,7 +304,7 @@ var transitions = [ib.DCI + 1][ib.QPErr + 1][ib.QPErr + 1]*transition{
 		ib.QPReset: {ib.QPInit: {AttrPKeyIndex | AttrPort | AttrAccess, 0}},
 		ib.QPInit: {
 			ib.QPInit: {0, AttrPKeyIndex | AttrPort | AttrAccess},
-			ib.QPRTR:  {AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN, AttrAltPath | AttrAccess | AttrPKeyIndex},
+			ib.QPRTR:  {AttrAH | AttrPathMTU | AttrDestQPN | AttrRQPSN, AttrAltPath | AttrAccess | AttrPKeyIndex},
 		},
 		ib.QPRTR: {ib.QPRTS: {attrXRCSend | AttrSQPSN, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState}},
 		ib.QPRTS: {
@@ -313,7 +313,7 @@ var transitions = [ib.DCI + 1][ib.QPErr + 1][ib.QPErr + 1]*transition{
 		},
 		ib.QPSQD: {
 			ib.QPRTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
-			ib.QPSQD: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrXRCSend},
+			ib.QPSQD: {0, AttrPort | AttrAH | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrXRCSend},
 		},
 		ib.QPSQE: {ib.QPRTS: {0, 0}},
 	},
@@ -322,7 +322,7 @@ var transitions = [ib.DCI + 1][ib.QPErr + 1][ib.QPErr + 1]*transition{
 		ib.QPInit: {
 			ib.QPInit: {0, AttrPKeyIndex | AttrPort | AttrAccess},
 			ib.QPRTR: {
-				AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
+				AttrAH | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
 				AttrAltPath | AttrAccess | AttrPKeyIndex,
 			},
 		},
@@ -333,7 +333,7 @@ var transitions = [ib.DCI + 1][ib.QPErr + 1][ib.QPErr + 1]*transition{
 		},
 		ib.QPSQD: {
 			ib.QPRTS: {0, AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
-			ib.QPSQD: {0, AttrPort | AttrAV | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrXRCRecv},
+			ib.QPSQD: {0, AttrPort | AttrAH | AttrAltPath | AttrAccess | AttrPKeyIndex | AttrPathMigState | attrXRCRecv},
 		},
 		ib.QPSQE: {ib.QPRTS: {0, 0}},
 	},
@@ -341,7 +341,7 @@ var transitions = [ib.DCI + 1][ib.QPErr + 1][ib.QPErr + 1]*transition{
 		ib.QPReset: {ib.QPInit: {AttrPKeyIndex | AttrPort, 0}},
 		ib.QPInit: {
 			ib.QPInit: {0, AttrPKeyIndex | AttrPort},
-			ib.QPRTR:  {AttrPathMTU, AttrPKeyIndex | AttrAV},
+			ib.QPRTR:  {AttrPathMTU, AttrPKeyIndex | AttrAH},
 		},
 		ib.QPRTR: {ib.QPRTS: {attrXRCSend | AttrSQPSN, AttrMinRNRTimer}},
 		ib.QPRTS: {ib.QPRTS: {0, AttrMinRNRTimer}},

@@ -241,7 +241,7 @@ func TestNames(t *testing.T) {
 		WCSend.String():                    "SEND",
 		WCRDMAWrite.String():               "RDMA_WRITE",
 		WCRDMARead.String():                "RDMA_READ",
-		WCCompSwap.String():                "COMP_SWAP",
+		WCCompareSwap.String():             "COMP_SWAP",
 		WCFetchAdd.String():                "FETCH_ADD",
 		WCBindMW.String():                  "BIND_MW",
 		WCLocalInv.String():                "LOCAL_INV",
@@ -283,7 +283,7 @@ func TestQPErr(t *testing.T) {
 	if err := q.Err(wc); err.(*WCError).Peer != (Endpoint{}) || strings.Contains(err.Error(), ", peer ") {
 		t.Errorf("without a peer, but with an MTU: %v", err)
 	}
-	q.recordPeer(&QPAttr{DestQPN: 18, AH: AHAttr{GRH: GRH{DGID: ib.GID{10: 0xff, 11: 0xff, 12: 10, 15: 1}}}}, AttrAV|AttrDestQPN)
+	q.recordPeer(&QPAttr{DestQPN: 18, AH: AHAttr{GRH: GRH{DGID: ib.GID{10: 0xff, 11: 0xff, 12: 10, 15: 1}}}}, AttrAH|AttrDestQPN)
 	q.recordPeer(&QPAttr{Timeout: 14, RetryCount: 6, PathMTU: ib.MTU1024}, AttrTimeout|AttrRetryCount|AttrPathMTU)
 	if err := q.Err(wc); !strings.Contains(err.Error(), "peer 10.0.0.1 QP 18") || !strings.Contains(err.Error(), "7 attempts of 67.11ms") || !strings.Contains(err.Error(), "path MTU, 1024 bytes") {
 		t.Errorf("with a peer: %v", err)

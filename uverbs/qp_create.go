@@ -91,8 +91,8 @@ func newQP(d *Device, s *qpSpec) (*QP, error) {
 	}
 	qp.newPSN()
 	ops, _ := d.driver.operations(s.Type)
-	if d.attr.AtomicCap == ib.AtomicNone && ops[WRAtomicCAS] {
-		ops[WRAtomicCAS], ops[WRAtomicFAA] = false, false
+	if d.attr.AtomicCap == ib.AtomicNone && ops[WRCompareSwap] {
+		ops[WRCompareSwap], ops[WRFetchAdd] = false, false
 		qp.noAtomics = true
 	}
 	qp.setOps(ops)

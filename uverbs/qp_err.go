@@ -94,7 +94,7 @@ func (q *QP) ownPathFault(e *WCError) string {
 		return ""
 	}
 	port := uint8(q.port.Load())
-	now, err := q.dev.QueryPort(port)
+	now, err := q.dev.Port(port)
 	if err != nil {
 		return ""
 	}
@@ -248,7 +248,7 @@ func qpsHere(qpn uint32) []*QP {
 func (q *QP) hasAddress(e Endpoint) bool {
 	port := uint8(max(q.port.Load(), 1)) // the first, before Init
 	if e.GID.IsZero() {
-		attr, err := q.dev.QueryPort(port)
+		attr, err := q.dev.Port(port)
 		return err == nil && attr.LID == e.LID
 	}
 	table, err := q.dev.currentGIDs(port)

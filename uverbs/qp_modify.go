@@ -136,7 +136,7 @@ func (q *QP) checkChange(attr *QPAttr, mask QPAttrMask, from, to ib.QPState) err
 			return err
 		}
 	}
-	if mask&AttrAV != 0 {
+	if mask&AttrAH != 0 {
 		if err := attr.AH.complete("Modify", "AH.", q.dev); err != nil {
 			return err
 		}
@@ -324,11 +324,11 @@ func (l RateLimits) check(d *Device, rate uint32) error {
 // modifyHint explains a refused change.
 func (q *QP) modifyHint(errno syscall.Errno, attr QPAttr, mask QPAttrMask) string {
 	if mask&AttrAltPath != 0 && errno == syscall.EINVAL {
-		if port, err := q.dev.QueryPort(attr.AltPort); err == nil && port.LinkLayer == ib.LinkLayerEthernet {
+		if port, err := q.dev.Port(attr.AltPort); err == nil && port.LinkLayer == ib.LinkLayerEthernet {
 			return "the kernel supports alternate paths on InfiniBand only, and port " + strconv.Itoa(int(attr.AltPort)) + " is Ethernet"
 		}
 	}
-	if mask&AttrAV == 0 {
+	if mask&AttrAH == 0 {
 		if errno == syscall.EINVAL {
 			return "the QP may have left state " + q.State().String() + " by itself; Query returns the current state"
 		}
@@ -378,7 +378,7 @@ func (a *QPAttr) check(d *Device, mask QPAttrMask) error {
 	if mask&AttrPort != 0 && (a.Port < 1 || a.Port > d.attr.PhysPortCount) {
 		return argErr("Modify", "Port", a.Port, "1 to %d", d.attr.PhysPortCount)
 	}
-	if mask&AttrAV != 0 {
+	if mask&AttrAH != 0 {
 		if err := a.AH.check("Modify", "AH.", d); err != nil {
 			return err
 		}
@@ -451,7 +451,7 @@ func (q *QP) Query() (QPAttr, error) {
 // queryMask selects the attributes that QUERY_QP returns.
 func (q *QP) queryMask() uint32 {
 	if q.typ == ib.DCT {
-		return uint32(AttrState | AttrAccess | AttrPort | AttrMinRNRTimer | AttrAV | AttrPathMTU | AttrPKeyIndex)
+		return uint32(AttrState | AttrAccess | AttrPort | AttrMinRNRTimer | AttrAH | AttrPathMTU | AttrPKeyIndex)
 	}
 	return queryAll
 }
@@ -470,7 +470,7 @@ func (q *QP) DataInOrder(op WROpcode) (InOrder, error) {
 }
 
 // ofPeer are the attributes that recordPeer records.
-const ofPeer = AttrAV | AttrDestQPN | AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrMinRNRTimer | AttrPathMTU | AttrMaxRdAtomic
+const ofPeer = AttrAH | AttrDestQPN | AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrMinRNRTimer | AttrPathMTU | AttrMaxRdAtomic
 
 // recordPeer records the attributes of a Modify that concern the peer.
 func (q *QP) recordPeer(attr *QPAttr, mask QPAttrMask) {
@@ -481,7 +481,7 @@ func (q *QP) recordPeer(attr *QPAttr, mask QPAttrMask) {
 	if old := q.peer.Load(); old != nil {
 		p = *old
 	}
-	if mask&AttrAV != 0 {
+	if mask&AttrAH != 0 {
 		p.LID, p.GID = attr.AH.DLID, attr.AH.GRH.DGID
 	}
 	if mask&AttrDestQPN != 0 {

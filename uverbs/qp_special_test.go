@@ -130,7 +130,7 @@ func (k *fakeKernel) qpRequest(t *testing.T) abi.ExCreateQP {
 // TestSpecialQPs: the requests for QPs without one of the queues, or with flags.
 func TestSpecialQPs(t *testing.T) {
 	eachFullPath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
-		pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+		pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{Size: 7}))(t)
 		wq := value(pd.CreateWQ(WQOptions{CQ: cq}))(t)
 		table := value(d.CreateRWQIndTable([]*WQ{wq}))(t)
 		base := abi.ExCreateQP{PDHandle: pd.handle, SendCQHandle: cq.handle, MaxSendWR: 64, MaxSendSGE: 1}
@@ -189,7 +189,7 @@ func TestSpecialQPs(t *testing.T) {
 func TestSpecialQPsRefused(t *testing.T) {
 	d, k := objectDevice(t)
 	d.driver = fullDriver{}
-	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{Size: 7}))(t)
 	wq := value(pd.CreateWQ(WQOptions{CQ: cq}))(t)
 	table := value(d.CreateRWQIndTable([]*WQ{wq}))(t)
 	srq := value(pd.CreateSRQ(SRQOptions{}))(t)
@@ -248,7 +248,7 @@ func TestSpecialQPsRefused(t *testing.T) {
 func TestXRC(t *testing.T) {
 	eachFullPath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
 		x, pd := value(d.OpenXRCD(XRCDOptions{}))(t), value(d.AllocPD())(t)
-		cq := value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+		cq := value(d.CreateCQ(CQOptions{Size: 7}))(t)
 		k.took()
 		recv := value(x.CreateQP(XRCRecvOptions{}))(t)
 		want := abi.ExCreateQP{PDHandle: x.handle, QPType: 10}
@@ -319,7 +319,7 @@ func TestConnectXRC(t *testing.T) {
 	d, k := objectDevice(t)
 	d.driver = fullDriver{}
 	x, pd := value(d.OpenXRCD(XRCDOptions{}))(t), value(d.AllocPD())(t)
-	cq := value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+	cq := value(d.CreateCQ(CQOptions{Size: 7}))(t)
 	send, recv := value(pd.CreateQP(QPOptions{Type: ib.XRCSend, SendCQ: cq}))(t), value(x.CreateQP(XRCRecvOptions{}))(t)
 	raw := value(pd.CreateQP(QPOptions{Type: ib.RawPacket, SendCQ: cq, RecvCQ: cq}))(t)
 	local := gid(t, "10.1.0.1")
@@ -336,7 +336,7 @@ func TestConnectXRC(t *testing.T) {
 		return all
 	}
 	peer := Endpoint{QPN: 5, GID: gid(t, "10.1.0.2")}
-	init, rtr := AttrState|AttrPKeyIndex|AttrPort|AttrAccess, AttrState|AttrAV|AttrPathMTU|AttrDestQPN|AttrRQPSN
+	init, rtr := AttrState|AttrPKeyIndex|AttrPort|AttrAccess, AttrState|AttrAH|AttrPathMTU|AttrDestQPN|AttrRQPSN
 	want := []QPAttrMask{init, rtr, AttrState | AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrMaxRdAtomic | AttrSQPSN}
 	if got := masks(func() error { return send.Connect(t.Context(), peer) }); !slices.Equal(got, want) {
 		t.Errorf("sending end: %v, want %v", got, want)

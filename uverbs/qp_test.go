@@ -18,7 +18,7 @@ import (
 func TestCreateQP(t *testing.T) {
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, _ string) {
 		pd := value(d.AllocPD())(t)
-		send, recv := value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t), value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
+		send, recv := value(d.CreateCQ(CQOptions{Size: 1}))(t), value(d.CreateCQ(CQOptions{Size: 1}))(t)
 		k.took()
 		qp := value(pd.CreateQP(QPOptions{SendCQ: send, RecvCQ: recv, MaxSendWR: 5, MaxRecvWR: 9, MaxSendSGE: 3, MaxRecvSGE: 2, MaxInline: 64, SignalAll: true}))(t)
 		c := k.last("CREATE_QP")
@@ -65,7 +65,7 @@ func TestCreateQP(t *testing.T) {
 func TestCreateQPRefused(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
 	pd := value(d.AllocPD())(t)
-	cq := value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
+	cq := value(d.CreateCQ(CQOptions{Size: 1}))(t)
 	k.took()
 	for _, c := range []struct {
 		change func(o *QPOptions)
@@ -108,7 +108,7 @@ func TestCreateQPRefused(t *testing.T) {
 func TestInlineLimit(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
 	pd := value(d.AllocPD())(t)
-	cq := value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
+	cq := value(d.CreateCQ(CQOptions{Size: 1}))(t)
 	k.invalid = func(qp *abi.CreateQP) syscall.Errno {
 		if qp.MaxInlineData > 480 {
 			return syscall.EINVAL
@@ -150,7 +150,7 @@ func TestModifyBytes(t *testing.T) {
 			GRH: GRH{DGID: dgid, FlowLabel: 24, SGIDIndex: 25, HopLimit: 26, TrafficClass: 27}},
 		AltAH: AHAttr{DLID: 30},
 	}
-	mask := AttrState | AttrAV | AttrPort | AttrTimeout | AttrRetryCount
+	mask := AttrState | AttrAH | AttrPort | AttrTimeout | AttrRetryCount
 	must(t, f.qp.Modify(attr, mask))
 	want := abi.ModifyQP{
 		Dest: abi.QPDest{DGID: dgid, FlowLabel: 24, DLID: 20, SGIDIndex: 25, HopLimit: 26, TrafficClass: 27, SL: 11, SrcPathBits: 22, StaticRate: 23,
@@ -199,7 +199,7 @@ func TestModifyHints(t *testing.T) {
 	} {
 		f.state(ib.QPSQD)
 		f.refuse["MODIFY_QP"] = c.errno
-		err := f.qp.Modify(QPAttr{AH: AHAttr{Port: 1, GRH: GRH{DGID: peer, SGIDIndex: c.index}}}, AttrAV)
+		err := f.qp.Modify(QPAttr{AH: AHAttr{Port: 1, GRH: GRH{DGID: peer, SGIDIndex: c.index}}}, AttrAH)
 		for _, want := range c.want {
 			if !errors.Is(err, c.errno) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%v: %v, want %s", c.errno, err, want)
@@ -243,7 +243,7 @@ func TestQueryQP(t *testing.T) {
 // TestDestroyUDHint: a UD QP that cannot be destroyed may be in a multicast group; other QPs are in none.
 func TestDestroyUDHint(t *testing.T) {
 	d, k := objectDevice(t)
-	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{Size: 7}))(t)
 	for _, typ := range []ib.QPType{ib.UD, ib.RC} {
 		for _, errno := range []syscall.Errno{syscall.EBUSY, syscall.EIO} {
 			qp := value(pd.CreateQP(QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq}))(t)

@@ -10,9 +10,9 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// QueryDevice returns the properties and limits of the device (ibv_query_device_ex). They were read
+// Attr returns the properties and limits of the device (ibv_query_device_ex). They were read
 // when the device was opened and do not change.
-func (d *Device) QueryDevice() DeviceAttr { return d.attr }
+func (d *Device) Attr() DeviceAttr { return d.attr }
 
 // queryDevice reads the attributes from the kernel.
 func (d *Device) queryDevice() error {
@@ -104,13 +104,13 @@ func firmware(v uint64) string {
 	return fmt.Sprintf("%d.%d.%d", v>>32, v>>16&0xffff, v&0xffff)
 }
 
-// QueryPort returns the current attributes of a port, from 1 on (ibv_query_port).
-func (d *Device) QueryPort(port uint8) (PortAttr, error) {
+// Port returns the current attributes of a port, from 1 on (ibv_query_port).
+func (d *Device) Port(port uint8) (PortAttr, error) {
 	if err := d.usable(); err != nil {
 		return PortAttr{}, err
 	}
 	if port < 1 || port > d.attr.PhysPortCount {
-		return PortAttr{}, argErr("QueryPort", "port", port, "1 to %d", d.attr.PhysPortCount)
+		return PortAttr{}, argErr("Port", "port", port, "1 to %d", d.attr.PhysPortCount)
 	}
 	result := newCached[PortAttr](d)
 	resp := &abi.QueryPortRespEx{}
@@ -179,22 +179,22 @@ func (d *Device) PortSpeed(port uint8) (float64, error) {
 	return float64(le64(speed[:])) / 10, nil
 }
 
-// QueryPKey returns an entry of a port's partition key table (ibv_query_pkey). On RoCE the only
+// PKey returns an entry of a port's partition key table (ibv_query_pkey). On RoCE the only
 // entry is 0xffff. For a device of the kernel it reads sysfs, because there is no command for it. The
 // error matches [io/fs.ErrNotExist] if sysfs is not mounted at /sys or belongs to another network
 // namespace.
-func (d *Device) QueryPKey(port uint8, index int) (uint16, error) {
-	attr, err := d.QueryPort(port)
+func (d *Device) PKey(port uint8, index int) (uint16, error) {
+	attr, err := d.Port(port)
 	if err != nil {
 		return 0, err
 	}
 	if index < 0 || index >= attr.PKeyTableLen {
-		return 0, argErr("QueryPKey", "index", index, "0 to %d", attr.PKeyTableLen-1)
+		return 0, argErr("PKey", "index", index, "0 to %d", attr.PKeyTableLen-1)
 	}
 	return d.pkey(port, index)
 }
 
-// pkey is QueryPKey for an index of the table.
+// pkey is PKey for an index of the table.
 func (d *Device) pkey(port uint8, index int) (uint16, error) {
 	if d.info.InProcess {
 		if keys := d.info.inproc.PKeys(port); index < len(keys) {
@@ -207,9 +207,9 @@ func (d *Device) pkey(port uint8, index int) (uint16, error) {
 
 // PKeyIndex returns the index of a partition key in a port's table (ibv_get_pkey_index). It
 // compares all 16 bits, including the membership bit. The error matches [io/fs.ErrNotExist] if the
-// table does not contain the key. It also returns the errors of [Device.QueryPKey].
+// table does not contain the key. It also returns the errors of [Device.PKey].
 func (d *Device) PKeyIndex(port uint8, pkey uint16) (int, error) {
-	attr, err := d.QueryPort(port)
+	attr, err := d.Port(port)
 	if err != nil {
 		return 0, err
 	}

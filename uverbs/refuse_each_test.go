@@ -191,7 +191,7 @@ func useObjects(d *Device) error {
 	})
 	mw := add(&u, func() (*MW, error) { return pd.AllocMW(MWType2) })
 	ch := add(&u, func() (*CompChannel, error) { return d.CreateCompChannel() })
-	cq := add(&u, func() (*CQ, error) { return d.CreateCQ(CQOptions{MaxCQE: 7, Channel: ch}) })
+	cq := add(&u, func() (*CQ, error) { return d.CreateCQ(CQOptions{Size: 7, Channel: ch}) })
 	u.do(func() error { return cq.Resize(15) }, func() error { return cq.Notify() })
 	srq := add(&u, func() (*SRQ, error) { return pd.CreateSRQ(SRQOptions{MaxWR: 7, MaxSGE: 1}) })
 	u.do(func() error { return srq.Resize(15) }, func() error { return srq.SetLimit(2) },

@@ -79,7 +79,7 @@ func TestCreateCQHostile(t *testing.T) {
 			}
 		})
 		k.took()
-		cq, err := d.CreateCQ(CQOptions{MaxCQE: 7})
+		cq, err := d.CreateCQ(CQOptions{Size: 7})
 		if cq != nil || err == nil || spoil.want != nil && !errors.Is(err, spoil.want) {
 			t.Errorf("%s: %v, want %v", name, err, spoil.want)
 		}
@@ -94,7 +94,7 @@ func TestCreateCQHostile(t *testing.T) {
 // TestRxeShort: answers that are too short are errors, and nothing is mapped.
 func TestRxeShort(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
-	cq := value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+	cq := value(d.CreateCQ(CQOptions{Size: 7}))(t)
 	before := k.ringsMapped()
 	other := &CQ{object: object{dev: d, kind: "CQ"}}
 	qp := &QP{object: object{dev: d, kind: "QP"}, sendCQ: cq, recvCQ: cq}
@@ -152,7 +152,7 @@ func TestRefusedRemoved(t *testing.T) {
 		syscall.EIO: "input/output error: the device has been removed",
 	} {
 		d, k := fakeDevice(t, pathAuto)
-		cq := value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+		cq := value(d.CreateCQ(CQOptions{Size: 7}))(t)
 		k.refuse["QUERY_DEVICE"], k.refuse["RESIZE_CQ"] = removed, syscall.EINVAL
 		err := cq.Resize(20)
 		if errors.Is(err, ErrDeviceRemoved) != (removed != 0) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "poll them first") != (removed == 0) {

@@ -75,7 +75,7 @@ func TestRequestFacts(t *testing.T) {
 			diag.Request{Op: "RDMA_READ", Remote: true, RemoteAddr: 9, RKey: 8, Writes: true,
 				SGEs: []diag.SGE{{Addr: 1, Length: 2, LKey: 0x200, MR: writable}, {LKey: 0x701, IsWindow: true}, {LKey: 0x300}}}},
 		{sentWR{op: WRSend, length: 7, qpn: 6}, diag.Request{Op: "SEND", Length: 7, RemoteQPN: 6}},
-		{sentWR{op: WRAtomicFAA}, diag.Request{Op: "ATOMIC_FETCH_AND_ADD", Remote: true, Writes: true}},
+		{sentWR{op: WRFetchAdd}, diag.Request{Op: "ATOMIC_FETCH_AND_ADD", Remote: true, Writes: true}},
 	} {
 		c.want.PD = 3
 		if diff := cmp.Diff(&c.want, r.qp.request(&c.sent)); diff != "" {

@@ -38,7 +38,7 @@ func newSoftUserWith(t *testing.T, o soft.Options) *softUser {
 	s := value(soft.New(o))(t)
 	u := &softUser{t: t, dev: value(Open(s.Name(), OpenOptions{}))(t), buf: make([]byte, 4096)}
 	t.Cleanup(func() { must(t, u.dev.CloseAll(), s.Close()) })
-	u.pd, u.cq = value(u.dev.AllocPD())(t), value(u.dev.CreateCQ(CQOptions{MaxCQE: 63}))(t)
+	u.pd, u.cq = value(u.dev.AllocPD())(t), value(u.dev.CreateCQ(CQOptions{Size: 63}))(t)
 	u.mr = value(u.pd.RegSlice(u.buf, AccessLocalWrite|AccessRemoteWrite|AccessRemoteRead|AccessMWBind))(t)
 	return u
 }
@@ -323,7 +323,7 @@ func TestArguments(t *testing.T) {
 // TestMulticastRefused: a group that cannot be joined or left.
 func TestMulticastRefused(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
-	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
+	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{Size: 1}))(t)
 	q := value(pd.CreateQP(QPOptions{Type: ib.UD, SendCQ: cq, RecvCQ: cq}))(t)
 	group := gid(t, "239.1.2.3")
 	for _, c := range []struct {

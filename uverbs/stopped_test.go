@@ -16,7 +16,7 @@ func TestRecoveredFailure(t *testing.T) {
 	u := newSoftUser(t)
 	a, b := u.qp(ib.UD, nil), u.qp(ib.UD, nil)
 	must(t, a.ReadyUD(7), b.ReadyUD(7))
-	gid := value(u.dev.QueryGID(1, 0))(t).GID
+	gid := value(u.dev.GID(1, 0))(t).GID
 	ah := value(u.pd.CreateAH(AHAttr{Port: 1, Global: true, GRH: GRH{DGID: gid, HopLimit: 1}}))(t)
 	big := value(u.pd.RegSlice(make([]byte, 8192), AccessLocalWrite))(t)
 	send := func(id uint64, to *QP, n int) SendWR {

@@ -47,7 +47,7 @@ func TestTransitionsOfKernel(t *testing.T) {
 	defer d.Close()
 	pd := value(d.AllocPD())(t)
 	defer pd.Close()
-	cq := value(d.CreateCQ(CQOptions{MaxCQE: 8}))(t)
+	cq := value(d.CreateCQ(CQOptions{Size: 8}))(t)
 	defer cq.Close()
 	ways := map[ib.QPState][]ib.QPState{ib.QPReset: nil, ib.QPInit: {ib.QPInit}, ib.QPRTR: {ib.QPInit, ib.QPRTR}, ib.QPRTS: {ib.QPInit, ib.QPRTR, ib.QPRTS}, ib.QPErr: {ib.QPInit, ib.QPErr}}
 	for i := range transitions {

@@ -20,10 +20,10 @@ func TestValues(t *testing.T) {
 		}
 	}
 	check("enum ib_wr_opcode plus 1", 1, int(WRRDMAWrite), int(WRRDMAWriteWithImm), int(WRSend), int(WRSendWithImm), int(WRRDMARead),
-		int(WRAtomicCAS), int(WRAtomicFAA), int(WRLocalInv), int(WRBindMW), int(WRSendWithInv))
+		int(WRCompareSwap), int(WRFetchAdd), int(WRLocalInv), int(WRBindMW), int(WRSendWithInv))
 	check("IB_WR_RDMA_READ_WITH_INV plus 1", 12, int(WRRDMAReadWithInv))
 	check("IB_UVERBS_WR_FLUSH, IB_UVERBS_WR_ATOMIC_WRITE plus 1", 15, int(WRFlush), int(WRAtomicWrite))
-	check("enum ib_wc_opcode", 0, int(WCSend), int(WCRDMAWrite), int(WCRDMARead), int(WCCompSwap), int(WCFetchAdd), int(WCBindMW), int(WCLocalInv))
+	check("enum ib_wc_opcode", 0, int(WCSend), int(WCRDMAWrite), int(WCRDMARead), int(WCCompareSwap), int(WCFetchAdd), int(WCBindMW), int(WCLocalInv))
 	check("IB_UVERBS_WC_FLUSH, IB_UVERBS_WC_ATOMIC_WRITE", 8, int(WCFlush), int(WCAtomicWrite))
 	check("IB_WC_RECV", 128, int(WCRecv), int(WCRecvRDMAWrite))
 	check("enum ib_wc_status", 0, int(WCSuccess), int(WCLocLenErr), int(WCLocQPOpErr), int(WCLocEECOpErr), int(WCLocProtErr), int(WCWRFlushErr),
@@ -54,7 +54,7 @@ func TestValues(t *testing.T) {
 		int(AccessMWBind), int(AccessZeroBased), int(AccessOnDemand), int(AccessHugeTLB), int(AccessFlushGlobal), int(AccessFlushPersistent))
 	bits("IB_UVERBS_ACCESS_RELAXED_ORDERING", 20, int(AccessRelaxedOrdering))
 	bits("enum ib_qp_attr_mask", 0, int(AttrState), int(AttrCurState), int(AttrEnSQDAsyncNotify), int(AttrAccess), int(AttrPKeyIndex), int(AttrPort),
-		int(AttrQKey), int(AttrAV), int(AttrPathMTU), int(AttrTimeout), int(AttrRetryCount), int(AttrRNRRetry), int(AttrRQPSN), int(AttrMaxRdAtomic),
+		int(AttrQKey), int(AttrAH), int(AttrPathMTU), int(AttrTimeout), int(AttrRetryCount), int(AttrRNRRetry), int(AttrRQPSN), int(AttrMaxRdAtomic),
 		int(AttrAltPath), int(AttrMinRNRTimer), int(AttrSQPSN), int(AttrMaxDestRdAtomic), int(AttrPathMigState), int(AttrCap), int(AttrDestQPN))
 	bits("IB_QP_RATE_LIMIT", 25, int(AttrRateLimit))
 	bits("enum ib_flow_flags", 1, int(flow.DontTrap), int(flow.Egress))

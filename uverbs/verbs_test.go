@@ -70,7 +70,7 @@ func TestQueryDevice(t *testing.T) {
 		} else {
 			k.sent(method+" GET_CONTEXT", legacy+" EX_QUERY_DEVICE")
 		}
-		if diff := cmp.Diff(want, d.QueryDevice()); diff != "" {
+		if diff := cmp.Diff(want, d.Attr()); diff != "" {
 			t.Errorf("attributes (-want +got):\n%s", diff)
 		}
 		async := d.async
@@ -78,7 +78,7 @@ func TestQueryDevice(t *testing.T) {
 		if !errors.Is(async.Close(), os.ErrClosed) {
 			t.Error("the file of asynchronous events is still open")
 		}
-		errorIs(t, second(d.QueryPort(1)), os.ErrClosed, "QueryPort after Close")
+		errorIs(t, second(d.Port(1)), os.ErrClosed, "Port after Close")
 		errorIs(t, second(d.AllocPD()), os.ErrClosed, "AllocPD after Close")
 	})
 }
@@ -91,7 +91,7 @@ func TestQueryDeviceOld(t *testing.T) {
 			t.Fatal(err)
 		}
 		k.sent("write GET_CONTEXT", "write EX_QUERY_DEVICE", "write QUERY_DEVICE")
-		if a := d.QueryDevice(); a.MaxCQE != 1000 || a.CapFlags != 5 || a.MaxDMSize != 0 {
+		if a := d.Attr(); a.MaxCQE != 1000 || a.CapFlags != 5 || a.MaxDMSize != 0 {
 			t.Errorf("%v: attributes are %+v", errno, a)
 		}
 	}
@@ -114,14 +114,14 @@ func TestQueryPort(t *testing.T) {
 			want.CapFlags2, want.ActiveSpeed = 9, 256
 		}
 		k.took()
-		got := value(d.QueryPort(1))(t)
+		got := value(d.Port(1))(t)
 		k.sent(method + " QUERY_PORT")
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("attributes (-want +got):\n%s", diff)
 		}
 		for _, port := range []uint8{0, 3} {
 			var arg *ArgError
-			if _, err := d.QueryPort(port); !errors.As(err, &arg) || arg.Given != fmt.Sprint(port) || arg.Allowed != "1 to 2" {
+			if _, err := d.Port(port); !errors.As(err, &arg) || arg.Given != fmt.Sprint(port) || arg.Allowed != "1 to 2" {
 				t.Errorf("port %d: %v", port, err)
 			}
 		}
@@ -168,11 +168,11 @@ func TestCreateCQ(t *testing.T) {
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
 		k.took()
 		ch := value(d.CreateCompChannel())(t)
-		cq := value(d.CreateCQ(CQOptions{MaxCQE: 5, Channel: ch, Vector: 1}))(t)
+		cq := value(d.CreateCQ(CQOptions{Size: 5, Channel: ch, Vector: 1}))(t)
 		c := k.last("CREATE_CQ")
 		k.sent(legacy+" CREATE_COMP_CHANNEL", method+" CREATE_CQ")
-		if cq.Cap() != 7 {
-			t.Errorf("Cap is %d, want 7", cq.Cap())
+		if cq.Size() != 7 {
+			t.Errorf("Size is %d, want 7", cq.Size())
 		}
 		var req abi.CreateCQ
 		if method == "ioctl" {
@@ -190,9 +190,9 @@ func TestCreateCQ(t *testing.T) {
 		k.sent(method + " DESTROY_CQ")
 		errorIs(t, second(cq.Poll(make([]WC, 1))), os.ErrClosed, "Poll after Close")
 		errorIs(t, cq.Notify(), os.ErrClosed, "Notify after Close")
-		errorIs(t, second(d.CreateCQ(CQOptions{MaxCQE: 1, Channel: ch})), os.ErrClosed, "a CQ of a closed channel")
+		errorIs(t, second(d.CreateCQ(CQOptions{Size: 1, Channel: ch})), os.ErrClosed, "a CQ of a closed channel")
 		k.sent()
-		plain := value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
+		plain := value(d.CreateCQ(CQOptions{Size: 1}))(t)
 		if c = k.last("CREATE_CQ"); method == "ioctl" {
 			if c.attr(abi.UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL).ID != 0 {
 				t.Error("a channel is named where there is none")
@@ -211,13 +211,13 @@ func TestCreateCQRefused(t *testing.T) {
 		cqe, vector int
 		want        string
 	}{
-		{-1, 0, "CreateCQ: MaxCQE is -1, allowed: 1 to 1000 (max_cqe of rxe0)"},
-		{1001, 0, "MaxCQE is 1001"},
+		{-1, 0, "CreateCQ: Size is -1, allowed: 1 to 1000 (max_cqe of rxe0)"},
+		{1001, 0, "Size is 1001"},
 		{1, 2, "CreateCQ: Vector is 2, allowed: 0 to 1"},
 		{1, -1, "Vector is -1"},
 	} {
 		var arg *ArgError
-		if _, err := d.CreateCQ(CQOptions{MaxCQE: c.cqe, Vector: c.vector}); !errors.As(err, &arg) || !strings.Contains(err.Error(), c.want) {
+		if _, err := d.CreateCQ(CQOptions{Size: c.cqe, Vector: c.vector}); !errors.As(err, &arg) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("CreateCQ(%d), vector %d: %v, want %s", c.cqe, c.vector, err, c.want)
 		}
 	}
@@ -231,7 +231,7 @@ func TestCreateCQRefused(t *testing.T) {
 	if _, err = d.CreateCQ(CQOptions{Events: true}); !errors.Is(err, syscall.ENOMEM) || d.users.of("CompChannel") != 1 {
 		t.Errorf("refused with events: %v, %d channels", err, d.users.of("CompChannel"))
 	}
-	errorIs(t, second(d.CreateCQ(CQOptions{MaxCQE: 1, Channel: ch})), syscall.ENOMEM, "refused")
+	errorIs(t, second(d.CreateCQ(CQOptions{Size: 1, Channel: ch})), syscall.ENOMEM, "refused")
 	if len(d.targets.all) != 0 {
 		t.Error("events are still for the CQ")
 	}
@@ -247,7 +247,7 @@ func TestCreateCQBadRing(t *testing.T) {
 		}
 	})
 	k.took()
-	if _, err := d.CreateCQ(CQOptions{MaxCQE: 1}); err == nil || !strings.Contains(err.Error(), "log2_elem_size") {
+	if _, err := d.CreateCQ(CQOptions{Size: 1}); err == nil || !strings.Contains(err.Error(), "log2_elem_size") {
 		t.Errorf("error is %v", err)
 	}
 	k.sent("ioctl CREATE_CQ", "ioctl DESTROY_CQ")
@@ -260,7 +260,7 @@ func TestCreateCQBadRing(t *testing.T) {
 func TestNotify(t *testing.T) {
 	d, k := fakeDevice(t, pathAuto)
 	ch := value(d.CreateCompChannel())(t)
-	cq := value(d.CreateCQ(CQOptions{MaxCQE: 1, Channel: ch}))(t)
+	cq := value(d.CreateCQ(CQOptions{Size: 1, Channel: ch}))(t)
 	must(t, cq.Notify(), cq.NotifySolicited())
 	// struct ib_uverbs_cmd_hdr and ib_uverbs_req_notify_cq, twice.
 	compare(t, k.rung(), []word{
@@ -270,7 +270,7 @@ func TestNotify(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { must(t, cq.Notify(), cq.NotifySolicited()) }); n != 0 {
 		t.Errorf("Notify makes %v allocations, want 0", n)
 	}
-	polled := value(d.CreateCQ(CQOptions{MaxCQE: 1}))(t)
+	polled := value(d.CreateCQ(CQOptions{Size: 1}))(t)
 	var arg *ArgError
 	if err := polled.Notify(); !errors.As(err, &arg) || arg.Field != "Channel of the CQ" {
 		t.Errorf("Notify without a channel: %v", err)
@@ -290,25 +290,25 @@ func TestEvents(t *testing.T) {
 	}
 	var cqs [3]*CQ
 	for i := range cqs {
-		cqs[i] = value(d.CreateCQ(CQOptions{MaxCQE: 1, Channel: ch}))(t)
+		cqs[i] = value(d.CreateCQ(CQOptions{Size: 1, Channel: ch}))(t)
 	}
 	for _, i := range []int{2, 0, 1} {
 		event(cqs[i])
-		if cq := value(ch.Wait(t.Context()))(t); cq != cqs[i] {
+		if cq := value(ch.Next(t.Context()))(t); cq != cqs[i] {
 			t.Errorf("an event of CQ %d is taken for another's", i)
 		}
 	}
 	event(cqs[0])
 	event(cqs[1])
 	must(t, cqs[0].Close())
-	if cq := value(ch.Wait(t.Context()))(t); cq != cqs[1] {
+	if cq := value(ch.Next(t.Context()))(t); cq != cqs[1] {
 		t.Error("an event of a closed CQ is not skipped")
 	}
 	must(t, cqs[1].Close(), cqs[2].Close(), ch.Close())
 	if ch.watch.registered() {
 		t.Error("the closed channel is still registered with the context")
 	}
-	errorIs(t, second(ch.Wait(t.Context())), os.ErrClosed, "Wait after Close")
+	errorIs(t, second(ch.Next(t.Context())), os.ErrClosed, "Wait after Close")
 }
 
 func TestRegMR(t *testing.T) {

@@ -78,7 +78,7 @@ const (
 	WCSend          WCOpcode = 0
 	WCRDMAWrite     WCOpcode = 1
 	WCRDMARead      WCOpcode = 2
-	WCCompSwap      WCOpcode = 3
+	WCCompareSwap   WCOpcode = 3
 	WCFetchAdd      WCOpcode = 4
 	WCBindMW        WCOpcode = 5
 	WCLocalInv      WCOpcode = 6
@@ -97,7 +97,7 @@ func (o WCOpcode) String() string {
 		return "RDMA_WRITE"
 	case WCRDMARead:
 		return "RDMA_READ"
-	case WCCompSwap:
+	case WCCompareSwap:
 		return "COMP_SWAP"
 	case WCFetchAdd:
 		return "FETCH_ADD"

@@ -24,7 +24,7 @@ type WCError struct {
 	// itself, which some kernels report as flushed: compare WC.ID.
 	First *WCError
 	// Cause is why the QP is in state QPErr, if this work request was flushed and First is nil. This
-	// program may have moved the QP to QPErr or QPReset or closed it, [Device.WaitEvent] may have
+	// program may have moved the QP to QPErr or QPReset or closed it, [Device.NextEvent] may have
 	// returned an event of the QP, or [QP.SetErrCause] may have set a cause. It is nil if the cause
 	// is not known.
 	Cause error
@@ -188,7 +188,7 @@ func (w *sentWR) needs() Access {
 		return AccessRemoteWrite
 	case WRRDMARead, WRRDMAReadWithInv:
 		return AccessRemoteRead
-	case WRAtomicCAS, WRAtomicFAA:
+	case WRCompareSwap, WRFetchAdd:
 		return AccessRemoteAtomic
 	}
 	return 0
@@ -199,7 +199,7 @@ func (q *QP) request(w *sentWR) *diag.Request {
 	r := &diag.Request{Op: w.op.String(), Length: w.length, PD: q.pd, Remote: w.needs() != 0 || w.op == WRFlush,
 		RemoteAddr: w.raddr, RKey: w.rkey, RemoteQPN: w.qpn, Invalidates: w.invalid}
 	switch w.op {
-	case WRRDMARead, WRRDMAReadWithInv, WRAtomicCAS, WRAtomicFAA:
+	case WRRDMARead, WRRDMAReadWithInv, WRCompareSwap, WRFetchAdd:
 		r.Writes = true
 	case WRBindMW:
 		r.Bind = &diag.Bind{OldKey: w.mwRKey, NewKey: w.rkey, Window: q.dev.diagWindow(w.mwRKey)}

@@ -34,7 +34,7 @@ func (e eventCause) Error() string {
 // that names cause and matches it.
 //
 // The first cause is kept until the QP leaves [ib.QPReset] again. A nil cause is ignored. The library
-// itself records an asynchronous event that [Device.WaitEvent] returns. Because the event may be
+// itself records an asynchronous event that [Device.NextEvent] returns. Because the event may be
 // about an earlier connection, SetErrCause and Modify replace it.
 func (q *QP) SetErrCause(cause error) {
 	if cause != nil {

@@ -13,7 +13,7 @@ import (
 func TestWQ(t *testing.T) {
 	eachFakePath(t, func(t *testing.T, d *Device, k *fakeKernel, method, legacy string) {
 		k.withObjects(d)
-		pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+		pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{Size: 7}))(t)
 		k.took()
 		w := value(pd.CreateWQ(WQOptions{CQ: cq, MaxWR: 100, MaxSGE: 2, Flags: WQStripVLAN | WQScatterFCS}))(t)
 		c := k.last("CREATE_WQ")
@@ -67,7 +67,7 @@ func TestWQ(t *testing.T) {
 // TestWQStates: which state may follow which.
 func TestWQStates(t *testing.T) {
 	d, k := objectDevice(t)
-	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{Size: 7}))(t)
 	w := value(pd.CreateWQ(WQOptions{CQ: cq}))(t)
 	may := map[WQState]string{WQReset: "RESET RDY", WQReady: "RESET RDY ERR", WQErr: "RESET ERR"}
 	for from, to := range may {
@@ -97,7 +97,7 @@ func TestWQStates(t *testing.T) {
 // be told the state that it leaves.
 func TestWQFatal(t *testing.T) {
 	d, k := objectDevice(t)
-	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{Size: 7}))(t)
 	w := value(pd.CreateWQ(WQOptions{CQ: cq}))(t)
 	must(t, w.Modify(WQReady))
 	if ev, ok := d.event(EventWQFatal, w.cookie); !ok || ev.WQ != w || w.State() != WQErr {
@@ -110,7 +110,7 @@ func TestWQFatal(t *testing.T) {
 
 func TestWQRefused(t *testing.T) {
 	d, k := objectDevice(t)
-	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{MaxCQE: 7}))(t)
+	pd, cq := value(d.AllocPD())(t), value(d.CreateCQ(CQOptions{Size: 7}))(t)
 	k.took()
 	for field, o := range map[string]WQOptions{
 		"CQ": {}, "MaxWR": {CQ: cq, MaxWR: 1001}, "MaxSGE": {CQ: cq, MaxSGE: -1}, "Flags": {CQ: cq, Flags: 1 << 4},

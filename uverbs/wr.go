@@ -17,8 +17,8 @@ const (
 	WRSend             WROpcode = 3  // send a message to a receive of the peer (IBV_WR_SEND)
 	WRSendWithImm      WROpcode = 4  // send a message with a 32-bit value (IBV_WR_SEND_WITH_IMM)
 	WRRDMARead         WROpcode = 5  // read from the peer's memory (IBV_WR_RDMA_READ)
-	WRAtomicCAS        WROpcode = 6  // compare and swap 8 bytes of the peer's memory (IBV_WR_ATOMIC_CMP_AND_SWP)
-	WRAtomicFAA        WROpcode = 7  // add to 8 bytes of the peer's memory (IBV_WR_ATOMIC_FETCH_AND_ADD)
+	WRCompareSwap      WROpcode = 6  // compare and swap 8 bytes of the peer's memory (IBV_WR_ATOMIC_CMP_AND_SWP)
+	WRFetchAdd         WROpcode = 7  // add to 8 bytes of the peer's memory (IBV_WR_ATOMIC_FETCH_AND_ADD)
 	WRLocalInv         WROpcode = 8  // invalidate a local key (IBV_WR_LOCAL_INV)
 	WRBindMW           WROpcode = 9  // bind a memory window (IBV_WR_BIND_MW)
 	WRSendWithInv      WROpcode = 10 // send, and invalidate a key of the peer (IBV_WR_SEND_WITH_INV)
@@ -31,7 +31,7 @@ const (
 // opcodeNames are the names of the operations.
 var opcodeNames = [len(opcodeSet{})]string{
 	WRRDMAWrite: "RDMA_WRITE", WRRDMAWriteWithImm: "RDMA_WRITE_WITH_IMM", WRSend: "SEND", WRSendWithImm: "SEND_WITH_IMM",
-	WRRDMARead: "RDMA_READ", WRAtomicCAS: "ATOMIC_CMP_AND_SWP", WRAtomicFAA: "ATOMIC_FETCH_AND_ADD", WRLocalInv: "LOCAL_INV",
+	WRRDMARead: "RDMA_READ", WRCompareSwap: "ATOMIC_CMP_AND_SWP", WRFetchAdd: "ATOMIC_FETCH_AND_ADD", WRLocalInv: "LOCAL_INV",
 	WRBindMW: "BIND_MW", WRSendWithInv: "SEND_WITH_INV", WRRDMAReadWithInv: "RDMA_READ_WITH_INV", WRFlush: "FLUSH", WRAtomicWrite: "ATOMIC_WRITE",
 }
 

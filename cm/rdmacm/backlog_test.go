@@ -23,7 +23,7 @@ func TestRequestBacklog(t *testing.T) {
 	reader := newID(t, c, TCP) // whose events do not come
 	stopped, stop := context.WithCancel(ctx)
 	var reading sync.WaitGroup
-	reading.Go(func() { reader.Wait(stopped) })
+	reading.Go(func() { reader.Next(stopped) })
 	pd, cq := openPD(t)
 	out := openKernel(t)
 	var rejected atomic.Int32
@@ -35,7 +35,7 @@ func TestRequestBacklog(t *testing.T) {
 		qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 		waiting.Go(func() {
 			id.Connect(ConnParam{QPN: qp.QPN()})
-			if e, err := id.Wait(stopped); err == nil && e.Type == EventRejected {
+			if e, err := id.Next(stopped); err == nil && e.Type == EventRejected {
 				rejected.Add(1)
 			}
 		})
@@ -78,7 +78,7 @@ func TestNextSkipsWaitedIDs(t *testing.T) {
 	id := newID(t, c, TCP)
 	over, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := id.Wait(over); !errors.Is(err, context.Canceled) {
+	if _, err := id.Next(over); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
 	must(t, id.ResolveAddr(Addr{}, Addr{IP: first, Port: 7}, time.Second))
@@ -87,7 +87,7 @@ func TestNextSkipsWaitedIDs(t *testing.T) {
 	if e, err := c.Next(short); err == nil {
 		t.Errorf("Next has taken %+v", e)
 	}
-	if e := value(id.Wait(ctx))(t); e.Type != EventAddrResolved {
+	if e := value(id.Next(ctx))(t); e.Type != EventAddrResolved {
 		t.Errorf("Wait returns %+v", e)
 	}
 	must(t, id.Close())

@@ -55,7 +55,7 @@ func TestAddrChange(t *testing.T) {
 	waits, _ := listen(t, c, TCP, at)
 	waits.exclusive.Store(true)
 	requested := make(chan error, 1)
-	go func() { requested <- second1(waits.Request(ctx)) }()
+	go func() { requested <- second1(waits.NextRequest(ctx)) }()
 	failOver() // there and back again is no change to the kernel, which compares with the beginning
 	told := map[*ID]int{}
 	for len(told) < 3 {

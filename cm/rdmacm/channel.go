@@ -38,18 +38,15 @@ type Channel struct {
 // number when it moves to another channel, and the kernel moves its events with it.
 var lastUID atomic.Uint64
 
-// OpenChannel opens a channel (rdma_create_event_channel) for the devices of the kernel. If the
-// kernel has no devices, and the process has software devices (package soft), the channel is for
-// those; see [OpenChannelFor]. The error says what to do, and matches
-//
-//   - [errors.ErrUnsupported] if the module rdma_ucm is not loaded and cannot be loaded,
-//   - ENODEV if the software device that GOVERBS_SOFT asks for could not be made, and the kernel has no device,
-//   - [io/fs.ErrNotExist] if /dev/infiniband/rdma_cm does not exist, and
-//   - [io/fs.ErrPermission] if the process may not open it.
-func OpenChannel() (*Channel, error) { return OpenChannelFor(netip.Addr{}, netip.Addr{}) }
+// ChannelOptions says which devices a channel is for. The zero value means those of the kernel, or
+// without any, the software devices of this process.
+type ChannelOptions struct {
+	Local  netip.Addr // Local is the local address of the IDs, if it is known.
+	Remote netip.Addr // Remote is the address of the peer, if it is known.
+}
 
-// OpenChannelFor opens a channel for IDs with the given local and remote addresses, either of which
-// may be the zero value. The channel is for the software devices of this process (package soft) if
+// OpenChannel opens a channel (rdma_create_event_channel). It is for the software devices of this
+// process (package soft) if
 //
 //   - one of them has the local address, or
 //   - there is no local address, and a software device has the remote address or the address from
@@ -58,8 +55,15 @@ func OpenChannel() (*Channel, error) { return OpenChannelFor(netip.Addr{}, netip
 //
 // Otherwise it is for the devices of the kernel. All IDs of a channel are for devices of the same
 // kind, and an ID cannot migrate to a channel of the other kind.
-func OpenChannelFor(local, remote netip.Addr) (*Channel, error) {
-	return openChannel(inprocess.Serves(local, remote))
+//
+// The error says what to do, and matches
+//
+//   - [errors.ErrUnsupported] if the module rdma_ucm is not loaded and cannot be loaded,
+//   - ENODEV if the software device that GOVERBS_SOFT asks for could not be made, and the kernel has no device,
+//   - [io/fs.ErrNotExist] if /dev/infiniband/rdma_cm does not exist, and
+//   - [io/fs.ErrPermission] if the process may not open it.
+func OpenChannel(o ChannelOptions) (*Channel, error) {
+	return openChannel(inprocess.Serves(o.Local, o.Remote))
 }
 
 // openChannel opens a channel for the software devices of this process, or for the kernel's devices.

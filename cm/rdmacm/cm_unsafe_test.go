@@ -503,7 +503,7 @@ func TestMigrateKeepsOrder(t *testing.T) {
 		}
 	})
 	calls.Go(func() {
-		if e, err := other.Wait(ctx); !errors.Is(err, context.Canceled) { // reads the events of the old channel
+		if e, err := other.Next(ctx); !errors.Is(err, context.Canceled) { // reads the events of the old channel
 			t.Errorf("Wait of another ID: %v, %v", e, err)
 		}
 	})

@@ -86,14 +86,14 @@ func (a *idArgs) call(id *ID, name string) (err error, ok bool) {
 		err = id.Notify(uverbs.EventCommEst)
 	case "Paths":
 		_, err = id.Paths()
-	case "QueryAddrs":
-		_, _, err = id.QueryAddrs()
+	case "AddrsByIndex":
+		_, _, err = id.AddrsByIndex()
 	case "QPAttr":
 		_, _, err = id.QPAttr(ib.QPInit)
 	case "Reject":
 		err = id.Reject(nil, ReasonConsumer)
-	case "Request":
-		e, err = id.Request(a.ctx)
+	case "NextRequest":
+		e, err = id.NextRequest(a.ctx)
 	case "ResolveAddr":
 		err = id.ResolveAddr(Addr{}, a.addr, time.Second)
 	case "ResolveRoute":
@@ -124,8 +124,8 @@ func (a *idArgs) call(id *ID, name string) (err error, ok bool) {
 		id.ShareEvents()
 	case "SetTOS":
 		err = id.SetTOS(1)
-	case "Wait":
-		e, err = id.Wait(a.ctx)
+	case "Next":
+		e, err = id.Next(a.ctx)
 	case "WriteEvent":
 		err = id.WriteEvent(1, 2)
 	default:
@@ -215,7 +215,7 @@ func newIDWorld(t *testing.T, space PortSpace) *idWorld {
 	w := &idWorld{t: t, handles: inprocess.Host.Len(), accepted: make(chan *ID, 1000)}
 	dev := value(uverbs.Open(testenv.TheRig().Devices[0], uverbs.OpenOptions{}))(t)
 	w.later(dev.Close)
-	w.a.cq = value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 64}))(t)
+	w.a.cq = value(dev.CreateCQ(uverbs.CQOptions{Size: 64}))(t)
 	w.later(w.a.cq.Close)
 	w.a.pd = value(dev.AllocPD())(t)
 	w.later(w.a.pd.Close)
@@ -226,7 +226,7 @@ func newIDWorld(t *testing.T, space PortSpace) *idWorld {
 	w.send = uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{mr.SGE(0, 100)}}
 	w.recv = mr.SGE(2048, 100+uverbs.GRHSize)
 	for _, c := range []**Channel{&w.channels[0], &w.channels[1], &w.peer} {
-		*c = value(OpenChannel())(t)
+		*c = value(OpenChannel(ChannelOptions{}))(t)
 		w.later((*c).Close) // which fails if an ID is left
 	}
 	l := value(w.peer.NewID(TCP))(t)
@@ -256,7 +256,7 @@ func (w *idWorld) later(f func() error) { w.finish = append(w.finish, f) }
 // serve accepts connections until the listener is closed.
 func (w *idWorld) serve(l *ID) {
 	for {
-		e, err := l.Request(context.Background())
+		e, err := l.NextRequest(context.Background())
 		if err != nil {
 			return
 		}

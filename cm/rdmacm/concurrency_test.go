@@ -16,8 +16,8 @@ var concurrency = pairs.Table{
 	{Object: (*Channel)(nil), Methods: map[pairs.Use]string{pairs.Freely: "Close InProcess NewID Next Read"}},
 	{Object: (*Group)(nil), Methods: map[pairs.Use]string{pairs.Freely: "Close"}},
 	{Object: (*ID)(nil), Often: true, Methods: map[pairs.Use]string{
-		pairs.Freely: `Addrs CheckRemote Close ECE GIDs Join JoinWait Migrate Notify Paths QPAttr QueryAddrs Request Services ShareEvents
-			Wait WriteEvent`,
+		pairs.Freely: `Addrs AddrsByIndex CheckRemote Close ECE GIDs Join JoinWait Migrate Next Notify NextRequest Paths QPAttr Services ShareEvents
+			WriteEvent`,
 		follow: `Accept AcceptWait Bind Connect ConnectWait CreateQP CreateSRQ Disconnect DisconnectWait Establish Listen Reject
 			RequestDisconnect ResolveAddr ResolveRoute ResolveService ResolveWait SetAFOnly SetAckTimeout SetECE SetPath SetQPAckTimeout SetRNRRetryCount SetRetryCount
 			SetReuseAddr SetTOS`,

@@ -16,7 +16,7 @@
 // events:
 //
 //   - One goroutine calls [Channel.Next] for all IDs of a channel.
-//   - Each goroutine handles one ID with [ID.Wait] and the other methods that wait.
+//   - Each goroutine handles one ID with [ID.Next] and the other methods that wait.
 //
 // Both park in Go's netpoller and end with a context. [ID.ShareEvents] goes from the second way to
 // the first. The exchange of messages needs no events.
@@ -43,7 +43,7 @@
 //
 // # Software devices
 //
-// [OpenChannel] and [OpenChannelFor] say when a channel is for the devices in software of this
+// [OpenChannel] says when a channel is for the devices in software of this
 // process (package soft).
 //
 // # Device removal and changed credentials

@@ -85,7 +85,7 @@ func (s *eceState) offer(qp *uverbs.QP) error {
 	if mode == ECEOff {
 		return nil
 	}
-	offered, err := qp.QueryECE()
+	offered, err := qp.ECE()
 	s.mu.Lock()
 	s.offered = offered
 	s.mu.Unlock()
@@ -131,7 +131,7 @@ func (id *ID) useECE(qp *uverbs.QP, peer ECE, answer bool, toRTR func() error) e
 	if err := toRTR(); err != nil {
 		return err
 	}
-	agreed, err := qp.QueryECE()
+	agreed, err := qp.ECE()
 	switch {
 	case err != nil:
 		return err

@@ -20,7 +20,7 @@ func deviceOffers(t *testing.T) ECE {
 	_, addr := listen(t, c, TCP, first)
 	id := newID(t, c, TCP)
 	resolve(t, c, id, addr)
-	offers, err := newEnd(t, id, ib.RC).qp.QueryECE()
+	offers, err := newEnd(t, id, ib.RC).qp.ECE()
 	switch {
 	case errors.Is(err, errors.ErrUnsupported) && !testenv.CardIs("ece"):
 		return ECE{}
@@ -94,7 +94,7 @@ func TestECEAnswer(t *testing.T) {
 				t.Errorf("the QP uses %+v, want %#x", got, f.uses)
 			}
 			if f.mode != ECEOff && offers.Any() {
-				if got := value(qp.QueryECE())(t); got.Options != f.uses {
+				if got := value(qp.ECE())(t); got.Options != f.uses {
 					t.Errorf("the QP says that it uses %+v, want %#x", got, f.uses)
 				}
 			}

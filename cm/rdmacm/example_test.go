@@ -29,7 +29,7 @@ func check(err error) {
 // address belongs to.
 func ExampleID_Connect() {
 	ctx := context.Background()
-	channel := must(rdmacm.OpenChannel())
+	channel := must(rdmacm.OpenChannel(rdmacm.ChannelOptions{}))
 	defer channel.Close()
 	id := must(channel.NewID(rdmacm.TCP))
 	defer id.Close()
@@ -63,7 +63,7 @@ func ExampleID_Connect() {
 
 // Each request to a listener comes with a new ID.
 func ExampleID_Listen() {
-	channel := must(rdmacm.OpenChannel())
+	channel := must(rdmacm.OpenChannel(rdmacm.ChannelOptions{}))
 	defer channel.Close()
 	listener := must(channel.NewID(rdmacm.TCP))
 	defer listener.Close()
@@ -84,7 +84,7 @@ func ExampleID_Listen() {
 
 // One goroutine handles the events of all IDs of a channel.
 func ExampleChannel() {
-	channel := must(rdmacm.OpenChannel())
+	channel := must(rdmacm.OpenChannel(rdmacm.ChannelOptions{}))
 	defer channel.Close()
 	for {
 		e := must(channel.Next(context.Background()))
@@ -105,7 +105,7 @@ func ExampleGroup() {
 	var qp *uverbs.QP // of type UD
 	group := must(id.Join(netip.MustParseAddr("239.1.2.3"), rdmacm.JoinFullMember))
 	defer group.Close()
-	e := must(id.Wait(context.Background()))
+	e := must(id.Next(context.Background()))
 	check(e.Err())
 	check(qp.AttachMulticast(e.UD.AH.GRH.DGID, e.UD.AH.DLID))
 }
@@ -113,7 +113,7 @@ func ExampleGroup() {
 // An event without an error is not always the expected one, so check its type too.
 func ExampleEvent() {
 	var id *rdmacm.ID
-	e := must(id.Wait(context.Background()))
+	e := must(id.Next(context.Background()))
 	if err := e.Err(); err != nil {
 		fmt.Println("the step failed:", err)
 		return

@@ -61,7 +61,7 @@ func TestGIDAddr(t *testing.T) {
 	port := func(name string) (ib.GID, uint16) {
 		dev := value(uverbs.Open(name, uverbs.OpenOptions{}))(t)
 		defer dev.Close()
-		return value(dev.QueryGID(1, 0))(t).GID, value(dev.QueryPort(1))(t).LID
+		return value(dev.GID(1, 0))(t).GID, value(dev.Port(1))(t).LID
 	}
 	sgid, slid := port(rig.Devices[0])
 	dgid, dlid := port(rig.Devices[1])

@@ -95,7 +95,7 @@ func TestNoCommandAfterDestroy(t *testing.T) {
 	a := &idArgs{ctx: within(t), addr: AddrOf(netip.MustParseAddrPort("10.1.0.2:4660")), group: netip.AddrFrom4([4]byte{239, 1, 2, 3}), to: other, pd: &uverbs.PD{}}
 	for m := range reflect.TypeFor[*ID]().Methods() {
 		switch m.Name {
-		case "CheckRemote", "Close", "ECE", "JoinWait", "Request", "SetECE", "SetQPAckTimeout", "SetRNRRetryCount", "SetRetryCount", "ShareEvents", "Wait":
+		case "CheckRemote", "Close", "ECE", "JoinWait", "NextRequest", "SetECE", "SetQPAckTimeout", "SetRNRRetryCount", "SetRetryCount", "ShareEvents", "Next":
 			continue // they issue no commands, or by other methods
 		}
 		t.Run(m.Name, func(t *testing.T) {

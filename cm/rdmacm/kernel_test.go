@@ -101,7 +101,7 @@ const timeout = 5 * time.Second
 func openKernel(t *testing.T) *Channel {
 	t.Helper()
 	testenv.Guest(t)
-	c := value(OpenChannel())(t)
+	c := value(OpenChannel(ChannelOptions{}))(t)
 	t.Cleanup(func() { must(t, c.Close(), c.Close()) })
 	return c
 }
@@ -187,7 +187,7 @@ func newEnd(t *testing.T, id *ID, typ ib.QPType) *end {
 	closeLater(buf.Close)
 	e := &end{id: id, pd: pd, mr: value(pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}))(t)}
 	closeLater(e.mr.Close)
-	e.cq = value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8}))(t)
+	e.cq = value(dev.CreateCQ(uverbs.CQOptions{Size: 8}))(t)
 	closeLater(e.cq.Close)
 	e.qp = value(pd.CreateQP(uverbs.QPOptions{Type: typ, SendCQ: e.cq, RecvCQ: e.cq}))(t)
 	closeLater(e.qp.Close)
@@ -383,7 +383,7 @@ func TestOptions(t *testing.T) {
 // TestNextEnds: a wait ends with its context, and with the channel.
 func TestNextEnds(t *testing.T) {
 	testenv.Guest(t)
-	c := value(OpenChannel())(t)
+	c := value(OpenChannel(ChannelOptions{}))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if _, err := c.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {

@@ -140,22 +140,22 @@ func TestOpenMissing(t *testing.T) {
 	kept := devicePath + ".kept"
 	must(t, os.Rename(devicePath, kept))
 	t.Cleanup(func() { must(t, os.Rename(kept, devicePath)) })
-	_, err := OpenChannel()
+	_, err := OpenChannel(ChannelOptions{})
 	says(t, err, fs.ErrNotExist, "cm: open channel", devicePath, mknod(dev, devicePath))
 	const null = 1<<8 | 3 // 1:3
 	must(t, unix.Mknod(devicePath, unix.S_IFCHR|0o666, null))
-	_, err = OpenChannel()
+	_, err = OpenChannel(ChannelOptions{})
 	must(t, os.Remove(devicePath))
 	says(t, err, fs.ErrNotExist, "stale node", devicePath, mknod(dev, devicePath))
 	// The advice helps.
 	must(t, unix.Mknod(devicePath, unix.S_IFCHR|0o666, int(unix.Mkdev(dev.Major, dev.Minor))))
-	c, err := OpenChannel()
+	c, err := OpenChannel(ChannelOptions{})
 	must(t, err, c.Close())
 }
 
 // TestNoModule runs in a VM of its own, which has no RDMA module loaded.
 func TestNoModule(t *testing.T) {
 	testenv.Boot(t, bareEnv, "rxe/bare")
-	_, err := OpenChannel()
+	_, err := OpenChannel(ChannelOptions{})
 	says(t, err, errors.ErrUnsupported, "cm: open channel", devicePath, "rdma_ucm is not loaded", "modprobe rdma_ucm")
 }

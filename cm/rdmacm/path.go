@@ -187,7 +187,7 @@ func (id *ID) SetPath(p Path) error {
 // It returns false if the port is not known or the device cannot be opened; then the kernel decides
 // about the path.
 func (id *ID) needsGRH() bool {
-	a, index, err := id.QueryAddrs()
+	a, index, err := id.AddrsByIndex()
 	if err != nil || a.Port == 0 {
 		return false
 	}
@@ -200,7 +200,7 @@ func (id *ID) needsGRH() bool {
 		return false
 	}
 	defer dev.Close()
-	attr, err := dev.QueryPort(a.Port)
+	attr, err := dev.Port(a.Port)
 	return err == nil && attr.LinkLayer == ib.LinkLayerInfiniBand && attr.GRHRequired()
 }
 
@@ -220,11 +220,11 @@ func (id *ID) CheckRemote(dev *uverbs.Device) error {
 	if info := dev.Info(); info.InProcess || info.IWARP() {
 		return nil
 	}
-	a, _, err := id.QueryAddrs()
+	a, _, err := id.AddrsByIndex()
 	if err != nil {
 		return err
 	}
-	attr, err := dev.QueryPort(a.Port)
+	attr, err := dev.Port(a.Port)
 	if err != nil || attr.LinkLayer != ib.LinkLayerEthernet {
 		return err
 	}

@@ -52,7 +52,7 @@ func TestPaths(t *testing.T) {
 	infiniBand := testenv.TheRig().InfiniBand()
 	local, remote := ib.GID(a.Local.IP.As16()), ib.GID(second.As16())
 	if infiniBand { // the GIDs are the port's, to which the address leads
-		local = value(dev.QueryGID(1, 0))(t).GID
+		local = value(dev.GID(1, 0))(t).GID
 		remote = local
 	}
 	if g.Local != local || g.Remote != remote {
@@ -73,7 +73,7 @@ func TestPaths(t *testing.T) {
 	if len(paths) != 1 {
 		t.Fatalf("paths are %+v, want one", paths)
 	}
-	p, port := paths[0], value(dev.QueryPort(1))(t)
+	p, port := paths[0], value(dev.Port(1))(t)
 	if p.SGID != g.Local || p.DGID != g.Remote || p.MTU != port.ActiveMTU || p.MTUSelector != SelectExactly || !p.Reversible || p.PKey != 0xffff || (p.HopLimit == 0) != infiniBand {
 		t.Errorf("path is %+v, the port's MTU %d", p, port.ActiveMTU)
 	}

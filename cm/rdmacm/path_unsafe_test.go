@@ -159,7 +159,7 @@ func TestGIDBytes(t *testing.T) {
 	if got := value(id.GIDs())(t); got != (GIDs{PKey: want.PKey, NodeGUID: want.NodeGUID}) {
 		t.Errorf("without addresses GIDs are %+v", got)
 	}
-	if a, index, err := id.QueryAddrs(); err != nil || a.PKey != 0x8002 || index != 7 || option != 0 {
+	if a, index, err := id.AddrsByIndex(); err != nil || a.PKey != 0x8002 || index != 7 || option != 0 {
 		t.Errorf("addresses are %+v on %d, %v", a, index, err)
 	}
 }

@@ -75,7 +75,7 @@ func (id *ID) checkDevice(op string, pd *uverbs.PD) (port uint8, err error) {
 		return 0, argErr(op, "pd", "nil", "a PD")
 	}
 	if id.queues.bound.Load() == nil {
-		if _, _, err := id.QueryAddrs(); err != nil {
+		if _, _, err := id.AddrsByIndex(); err != nil {
 			return 0, err
 		}
 	}
@@ -204,7 +204,7 @@ func (id *ID) modifyTo(qp *uverbs.QP, state ib.QPState, p *ConnParam) error {
 		}
 		mask |= uverbs.AttrAccess
 	}
-	if attr.Access&uverbs.AccessRemoteAtomic != 0 && qp.Device().QueryDevice().AtomicCap == ib.AtomicNone {
+	if attr.Access&uverbs.AccessRemoteAtomic != 0 && qp.Device().Attr().AtomicCap == ib.AtomicNone {
 		attr.Access &^= uverbs.AccessRemoteAtomic // the kernel gives it with READs; mlx5_ib refuses it on a card without atomics
 	}
 	if t := ib.AckTimeout(id.ackTimeout.Load()); t != 0 && mask&uverbs.AttrTimeout != 0 {
@@ -246,7 +246,7 @@ func (id *ID) limitMTU(qp *uverbs.QP, attr *uverbs.QPAttr, p *ConnParam) error {
 	case p.MTU != 0:
 		attr.PathMTU = min(attr.PathMTU, p.MTU)
 	default:
-		port, err := qp.Device().QueryPort(attr.AH.Port)
+		port, err := qp.Device().Port(attr.AH.Port)
 		if err != nil {
 			return err
 		}
@@ -273,7 +273,7 @@ func (id *ID) modifyToInit(qp *uverbs.QP, port uint8) error {
 	}
 	attr.Access = 0
 	if !asked {
-		p, err := qp.Device().QueryPort(port)
+		p, err := qp.Device().Port(port)
 		if err != nil {
 			return err
 		}

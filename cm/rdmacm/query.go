@@ -22,7 +22,7 @@ type Addrs struct {
 
 // Addrs returns the addresses and the device of the ID (rdma_get_local_addr, rdma_get_peer_addr).
 func (id *ID) Addrs() (Addrs, error) {
-	a, index, err := id.QueryAddrs()
+	a, index, err := id.AddrsByIndex()
 	if err != nil || a.Port == 0 { // no device yet
 		return a, err
 	}
@@ -41,9 +41,9 @@ func (a Addrs) CheckReachable() error {
 	return &Error{Op: opBind, Addr: a.Local.String(), Errno: syscall.ENODEV, Hint: noDevice(a.Local.String())}
 }
 
-// QueryAddrs is Addrs with the index of the device instead of its name, which saves the lookup of the
+// AddrsByIndex is Addrs with the index of the device instead of its name, which saves the lookup of the
 // name. The index is valid if the port is not 0.
-func (id *ID) QueryAddrs() (a Addrs, index uint32, err error) {
+func (id *ID) AddrsByIndex() (a Addrs, index uint32, err error) {
 	resp, err := id.queryAddr("query addresses", abi.RDMA_USER_CM_QUERY_ADDR)
 	if err != nil {
 		return Addrs{}, 0, err

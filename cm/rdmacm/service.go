@@ -76,7 +76,7 @@ func knowsServices(f *file) bool {
 
 // driver returns the name of the driver of the ID's device, for errors.
 func (id *ID) driver() string {
-	_, index, err := id.QueryAddrs()
+	_, index, err := id.AddrsByIndex()
 	if err != nil {
 		return ""
 	}

@@ -27,14 +27,14 @@ func TestUserEvent(t *testing.T) {
 	defer cancel()
 	got := make(chan *Event)
 	go func() {
-		e, _ := other.Wait(ctx)
+		e, _ := other.Next(ctx)
 		got <- e
 	}()
 	must(t, other.WriteEvent(7, 1), other.WriteEvent(-int32(syscall.ENOENT), 1<<63))
 	if e := <-got; e == nil || e.ID != other || e.Status != 7 || e.Arg != 1 {
 		t.Errorf("event is %+v", e)
 	}
-	if e := value(other.Wait(ctx))(t); !errors.Is(e.Err(), syscall.ENOENT) || e.Arg != 1<<63 || e.Type != EventUser {
+	if e := value(other.Next(ctx))(t); !errors.Is(e.Err(), syscall.ENOENT) || e.Arg != 1<<63 || e.Type != EventUser {
 		t.Errorf("event is %+v", e)
 	}
 
@@ -47,7 +47,7 @@ func TestUserEvent(t *testing.T) {
 	// The event goes along to another channel.
 	d := openKernel(t)
 	must(t, other.WriteEvent(0, 9), other.Migrate(d))
-	if e := value(other.Wait(ctx))(t); e.Type != EventUser || e.Arg != 9 {
+	if e := value(other.Next(ctx))(t); e.Type != EventUser || e.Arg != 9 {
 		t.Errorf("event is %+v", e)
 	}
 	must(t, other.Migrate(c))
@@ -90,8 +90,8 @@ func checkServices(t *testing.T, c *Channel) {
 	agent := value(port.Register(umad.AgentOptions{Class: mad.ClassSA, Timeout: 5 * time.Second}))(t)
 	dev := value(uverbs.Open(testenv.TheRig().Devices[0], uverbs.OpenOptions{}))(t)
 	defer dev.Close()
-	attr := value(dev.QueryPort(1))(t)
-	gid := value(dev.QueryGID(1, 0))(t).GID
+	attr := value(dev.Port(1))(t)
+	gid := value(dev.GID(1, 0))(t).GID
 	ask := func(m mad.Method, s *mad.ServiceRecord, mask mad.Mask) {
 		t.Helper()
 		_, err := agent.Do(context.Background(), umad.Addr{LID: attr.SMLID}, value(mad.NewSA(m, s, mask))(t))

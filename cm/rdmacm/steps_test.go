@@ -25,7 +25,7 @@ func TestChannelInProcess(t *testing.T) {
 	}
 	id := newID(t, c, TCP)
 	must(t, id.Bind(Addr{IP: first}))
-	a, index, err := id.QueryAddrs()
+	a, index, err := id.AddrsByIndex()
 	must(t, err, a.CheckReachable())
 	named := value(id.Addrs())(t)
 	dev := value(uverbs.Open(named.Device, uverbs.OpenOptions{}))(t)
@@ -200,11 +200,11 @@ func TestAFOnly(t *testing.T) {
 			if reached := !only || ip.Is6(); reached {
 				e := next(t, c, EventConnectRequest)
 				must(t, e.ID.Reject(nil, ReasonConsumer), e.ID.Close())
-				e = value(id.Wait(ctx))(t)
+				e = value(id.Next(ctx))(t)
 				if e.Status != int32(ReasonConsumer) {
 					t.Errorf("%s: %v", ip, e.Err())
 				}
-			} else if e := value(id.Wait(ctx))(t); e.Type != EventRejected { // by the kernel: l gets no request
+			} else if e := value(id.Next(ctx))(t); e.Type != EventRejected { // by the kernel: l gets no request
 				t.Errorf("IPv6 only, %s: %s, %v", ip, e.Type, e.Err())
 			}
 		}
@@ -230,16 +230,16 @@ func TestSRQOfID(t *testing.T) {
 	must(t, id.ResolveWait(ctx, Addr{}, AddrOf(addr)))
 	clientQP, _ := create(id, 1)
 	must(t, id.Connect(ConnParam{RetryCount: 7, RNRRetryCount: 6}))
-	request := value(l.Request(ctx))(t)
+	request := value(l.NextRequest(ctx))(t)
 	if !testenv.TheRig().IWARP() && !request.Param.SRQ {
 		t.Errorf("the request does not announce the SRQ: %+v", request.Param)
 	}
 	serverQP, serverSRQ := create(request.ID, 2)
 	must(t, request.ID.Accept(ConnParam{RNRRetryCount: 6}))
-	if e := value(id.Wait(ctx))(t); e.Type != EventEstablished {
+	if e := value(id.Next(ctx))(t); e.Type != EventEstablished {
 		t.Fatalf("event is %s, %v", e.Type, e.Err())
 	}
-	if e := value(request.ID.Wait(ctx))(t); e.Type != EventEstablished {
+	if e := value(request.ID.Next(ctx))(t); e.Type != EventEstablished {
 		t.Fatalf("event is %s, %v", e.Type, e.Err())
 	}
 	e := end{cq: cq}
@@ -311,14 +311,14 @@ func TestConnectError(t *testing.T) {
 	must(t, id.ResolveWait(ctx, Addr{}, AddrOf(addr)))
 	qp := value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 	must(t, id.Connect(ConnParam{RetryCount: 7}))
-	request := value(l.Request(ctx))(t)
+	request := value(l.NextRequest(ctx))(t)
 	value(request.ID.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 	must(t, qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 	must(t, request.ID.Accept(ConnParam{}))
-	if e := value(id.Wait(ctx))(t); e.Type != EventConnectError || e.Err() == nil || !strings.Contains(e.Err().Error(), addr.String()) || e.Status >= 0 {
+	if e := value(id.Next(ctx))(t); e.Type != EventConnectError || e.Err() == nil || !strings.Contains(e.Err().Error(), addr.String()) || e.Status >= 0 {
 		t.Errorf("the event is %s, %v", e.Type, e.Err())
 	}
-	if e := value(request.ID.Wait(ctx))(t); e.Type != EventRejected || e.Status != int32(ReasonConsumer) {
+	if e := value(request.ID.Next(ctx))(t); e.Type != EventRejected || e.Status != int32(ReasonConsumer) {
 		t.Errorf("the peer's is %s, %v", e.Type, e.Err())
 	}
 	must(t, request.ID.Close())
@@ -375,7 +375,7 @@ func TestRejectedMeanwhile(t *testing.T) {
 		value(id.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 		closed := make(chan error, 1)
 		go func() {
-			request, err := l.Request(ctx)
+			request, err := l.NextRequest(ctx)
 			if err == nil {
 				_, err = request.ID.CreateQP(pd, uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
 				err = errors.Join(err, request.ID.Accept(ConnParam{}), request.ID.Close())

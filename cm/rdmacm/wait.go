@@ -39,7 +39,7 @@ func isFor(e *Event, id *ID) bool {
 }
 
 // Next waits for the next event of any ID of the channel (rdma_get_cm_event), except for IDs whose
-// events go to [ID.Wait] or to another method that waits. It returns the error of ctx if ctx ends
+// events go to [ID.Next] or to another method that waits. It returns the error of ctx if ctx ends
 // first, and an error that matches [os.ErrClosed] if the channel is closed. An event that reports a
 // failure is not an error of Next: see [Event.Err].
 func (c *Channel) Next(ctx context.Context) (*Event, error) {
@@ -65,7 +65,7 @@ func (c *Channel) Read(ctx context.Context) (*Event, error) {
 // this ID. So several goroutines can share a channel if each handles its own ID. A connection
 // request is an event of its listener; if the listener's events go to Wait, those of the new ID do
 // too. Errors are as for Next.
-func (id *ID) Wait(ctx context.Context) (*Event, error) {
+func (id *ID) Next(ctx context.Context) (*Event, error) {
 	e, err := id.next(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("cm: wait for event: %w", err)
@@ -286,7 +286,7 @@ func (id *ID) JoinWait(ctx context.Context, group netip.Addr, flags JoinFlags) (
 
 // Request waits for the next request to a listener (rdma_get_request). The program accepts or
 // rejects the event's ID, and must close it.
-func (id *ID) Request(ctx context.Context) (*Event, error) {
+func (id *ID) NextRequest(ctx context.Context) (*Event, error) {
 	return id.waitFor(ctx, "wait for request", EventConnectRequest)
 }
 

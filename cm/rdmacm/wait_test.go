@@ -36,7 +36,7 @@ func TestWaitAndNextEvents(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	mine, other := value(c.NewID(TCP))(t), value(c.NewID(TCP))(t)
-	if _, err := mine.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := mine.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("Wait: %v", err)
 	}
 	put(t, c, mine, EventAddrResolved)
@@ -46,7 +46,7 @@ func TestWaitAndNextEvents(t *testing.T) {
 		t.Error("Next has taken what is waited for")
 	}
 	for _, want := range []EventType{EventAddrResolved, EventRouteResolved} {
-		if e := value(mine.Wait(t.Context()))(t); e.ID != mine || e.Type != want {
+		if e := value(mine.Next(t.Context()))(t); e.ID != mine || e.Type != want {
 			t.Errorf("Wait returned %s, want %s", e.Type, want)
 		}
 	}
@@ -56,7 +56,7 @@ func TestWaitAndNextEvents(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() {
-		_, err := other.Wait(context.Background())
+		_, err := other.Next(context.Background())
 		done <- err
 	}()
 	for { // until it waits
@@ -71,7 +71,7 @@ func TestWaitAndNextEvents(t *testing.T) {
 	if err := <-done; !isClosedError(err) {
 		t.Errorf("Wait of a closed ID: %v", err)
 	}
-	if _, err := other.Wait(t.Context()); !isClosedError(err) {
+	if _, err := other.Next(t.Context()); !isClosedError(err) {
 		t.Errorf("Wait after Close: %v", err)
 	}
 	if len(k.gone) != 3 || len(c.pending)+len(c.waiters)+len(c.ids) != 0 {
@@ -87,7 +87,7 @@ func TestShareEvents(t *testing.T) {
 	t.Cleanup(func() { must(t, id.Close()) })
 	ended, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := id.Wait(ended); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := id.Next(ended); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("Wait: %v", err)
 	}
 	put(t, c, id, EventAddrResolved)
@@ -135,7 +135,7 @@ func TestReaderIsGivenEvent(t *testing.T) {
 	for range 5 {
 		done := make(chan error)
 		go func() {
-			_, err := id.Wait(ctx)
+			_, err := id.Next(ctx)
 			done <- err
 		}()
 		for reads := false; !reads; time.Sleep(time.Millisecond) {
@@ -169,7 +169,7 @@ func TestWaitEndsAmongOthers(t *testing.T) {
 		}
 		return eventResp(other.uid, other.handle, EventAddrResolved, 0)
 	}
-	if _, err := mine.Wait(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := mine.Next(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Wait: %v", err)
 	}
 	for range last {
@@ -250,7 +250,7 @@ func pair(t *testing.T, ctx context.Context, c *Channel, l *ID, addr netip.AddrP
 	value(client.CreateQP(pd, o))(t)
 	accepted := make(chan error, 1)
 	go func() {
-		e, err := l.Request(ctx)
+		e, err := l.NextRequest(ctx)
 		if err == nil {
 			server = e.ID
 			if _, err = server.CreateQP(pd, o); err == nil {
@@ -271,7 +271,7 @@ func pair(t *testing.T, ctx context.Context, c *Channel, l *ID, addr netip.AddrP
 func openPD(t *testing.T) (*uverbs.PD, *uverbs.CQ) {
 	dev := value(uverbs.Open(testenv.TheRig().Devices[0], uverbs.OpenOptions{}))(t)
 	pd := value(dev.AllocPD())(t)
-	cq := value(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 64}))(t)
+	cq := value(dev.CreateCQ(uverbs.CQOptions{Size: 64}))(t)
 	t.Cleanup(func() { must(t, cq.Close(), pd.Close(), dev.Close()) })
 	return pd, cq
 }
@@ -411,7 +411,7 @@ func TestMigrateWaiter(t *testing.T) {
 	must(t, id.Migrate(d))
 	must(t, id.ResolveAddr(Addr{}, Addr{IP: first, Port: 1}, timeout), <-done)
 	go func() {
-		_, err := id.Wait(ctx)
+		_, err := id.Next(ctx)
 		done <- err
 	}()
 	time.Sleep(20 * time.Millisecond)

@@ -53,7 +53,7 @@ func TestNoReceives(t *testing.T) {
 		}
 		dialed <- c
 	}()
-	e, err := id.Request(ctx)
+	e, err := id.NextRequest(ctx)
 	must(t, err)
 	if p := e.Param; p.RNRRetryCount != protocol.RNRRetryCount || p.RetryCount != protocol.RetryCount {
 		t.Errorf("the client asks for %d retries, and for %d without a receive", p.RetryCount, p.RNRRetryCount)

@@ -172,7 +172,7 @@ const minSRQEntry = 32
 // number minus one.
 func SizeCQ(cqe int) (int, error) {
 	if cqe < 1 || cqe > maxCQEs-1 {
-		return 0, sizeErr("cqe", cqe, maxCQEs-1)
+		return 0, sizeErr("size", cqe, maxCQEs-1)
 	}
 	return pow2(cqe + 1), nil
 }

@@ -99,7 +99,7 @@ func newCaller(dev *uverbs.Device, size, count int) (*caller, error) {
 		return nil, err
 	}
 	for _, cq := range []**uverbs.CQ{&c.send, &c.recv} {
-		if *cq, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: count}); err != nil {
+		if *cq, err = dev.CreateCQ(uverbs.CQOptions{Size: count}); err != nil {
 			return nil, err
 		}
 	}

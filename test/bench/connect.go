@@ -41,7 +41,7 @@ func newEnds(device string) (*ends, error) {
 	if e.pd, err = e.dev.AllocPD(); err != nil {
 		return nil, err
 	}
-	e.channel, err = rdmacm.OpenChannel()
+	e.channel, err = rdmacm.OpenChannel(rdmacm.ChannelOptions{})
 	return e, err
 }
 
@@ -50,7 +50,7 @@ func (e *ends) queues(id *rdmacm.ID) error {
 	if e.send == nil {
 		for _, cq := range []**uverbs.CQ{&e.send, &e.recv} {
 			var err error
-			if *cq, err = e.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1}); err != nil {
+			if *cq, err = e.dev.CreateCQ(uverbs.CQOptions{Size: 1}); err != nil {
 				return err
 			}
 		}

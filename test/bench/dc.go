@@ -81,10 +81,10 @@ func newInitiator(dev *uverbs.Device, size, count int) (*initiator, error) {
 	if i.pd, err = i.memory(dev, size); err != nil {
 		return nil, err
 	}
-	if i.send, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: count}); err != nil {
+	if i.send, err = dev.CreateCQ(uverbs.CQOptions{Size: count}); err != nil {
 		return nil, err
 	}
-	if i.recv, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: dcTargets * count}); err != nil {
+	if i.recv, err = dev.CreateCQ(uverbs.CQOptions{Size: dcTargets * count}); err != nil {
 		return nil, err
 	}
 	if i.qp, err = i.pd.CreateDCI(uverbs.DCIOptions{SendCQ: i.send, MaxSendWR: count, MaxInline: size, SignalAll: true}); err != nil {

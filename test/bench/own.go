@@ -69,7 +69,7 @@ func many(out io.Writer, device string, qps, cqs, mrs, messages int) error {
 			m[i], err = pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 			return err
 		}},
-		{cqs, func(i int) (err error) { c[i], err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 4}); return err }},
+		{cqs, func(i int) (err error) { c[i], err = dev.CreateCQ(uverbs.CQOptions{Size: 4}); return err }},
 		{qps, func(i int) (err error) { q[i], err = newSelf(pd, c[i%cqs]); return err }},
 	})
 	if err != nil {

@@ -96,7 +96,7 @@ func newEnd(addr string) (*end, error) {
 	if e.mr, err = pd.RegMR(e.buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite}); err != nil {
 		return nil, err
 	}
-	if e.cq, err = e.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 4 * depth, Events: true}); err != nil {
+	if e.cq, err = e.dev.CreateCQ(uverbs.CQOptions{Size: 4 * depth, Events: true}); err != nil {
 		return nil, err
 	}
 	e.qp, err = pd.CreateQP(uverbs.QPOptions{

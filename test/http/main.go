@@ -36,7 +36,7 @@ func serve(address, folder string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("listening on %s, RDMA: %t\n", l.Addr(), l.NoRDMA() == nil)
+	fmt.Printf("listening on %s, RDMA: %t\n", l.Addr(), l.RDMAErr() == nil)
 	return http.Serve(l, http.FileServer(http.Dir(folder)))
 }
 

@@ -36,7 +36,7 @@ func mappingKept(r *rig) error {
 		if err != nil {
 			return err
 		}
-		cq, err := r.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 100})
+		cq, err := r.dev.CreateCQ(uverbs.CQOptions{Size: 100})
 		if err != nil {
 			return err
 		}
@@ -123,7 +123,7 @@ func mappingRace(r *rig) error {
 	if err != nil {
 		return err
 	}
-	o := uverbs.CQOptions{MaxCQE: 1 << 14} // of many pages: it takes its time to map them
+	o := uverbs.CQOptions{Size: 1 << 14} // of many pages: it takes its time to map them
 	first, err := r.dev.CreateCQ(o)
 	if err != nil {
 		return err

@@ -82,7 +82,7 @@ type wire struct {
 
 // newID makes an ID of the connection manager.
 func newID() (*rdmacm.ID, error) {
-	ch, err := rdmacm.OpenChannel()
+	ch, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func (r *rig) accepted() (*wire, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	e, err := l.Request(ctx)
+	e, err := l.NextRequest(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -64,7 +64,7 @@ func (r *rig) side(o uverbs.QPOptions) (*side, error) {
 	if s.mr, err = s.pd.RegMR(s.buf, uverbs.MROptions{Access: rights}); err != nil {
 		return nil, err
 	}
-	if s.cq, err = r.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 256}); err != nil {
+	if s.cq, err = r.dev.CreateCQ(uverbs.CQOptions{Size: 256}); err != nil {
 		return nil, err
 	}
 	o.SendCQ, o.RecvCQ = s.cq, s.cq

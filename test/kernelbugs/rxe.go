@@ -274,7 +274,7 @@ func attachRace(r *rig) error {
 	if err != nil {
 		return err
 	}
-	cq, err := r.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8})
+	cq, err := r.dev.CreateCQ(uverbs.CQOptions{Size: 8})
 	if err != nil {
 		return err
 	}

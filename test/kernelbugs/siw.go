@@ -82,7 +82,7 @@ func mpaPrivateData(r *rig) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
-	if e, err := l.Request(ctx); err == nil {
+	if e, err := l.NextRequest(ctx); err == nil {
 		return fmt.Errorf("%w: a request has %d bytes of private data", errWrong, len(e.Param.PrivateData))
 	}
 	return nil

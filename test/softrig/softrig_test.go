@@ -86,7 +86,7 @@ func newEnd(t *testing.T, name string) *end {
 	e := &end{}
 	e.mr, err = pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 	check(t, err)
-	e.cq, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 4})
+	e.cq, err = dev.CreateCQ(uverbs.CQOptions{Size: 4})
 	check(t, err)
 	e.qp, err = pd.CreateQP(uverbs.QPOptions{SendCQ: e.cq, RecvCQ: e.cq, Path: uverbs.PathOptions{RetryCount: 7}})
 	check(t, err)

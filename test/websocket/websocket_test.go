@@ -80,7 +80,7 @@ func dial(t *testing.T, ctx context.Context, url string) *websocket.Conn {
 	t.Helper()
 	d := cm.Dialer{FallbackDelay: limit, Chosen: func(c cm.Choice) {
 		if _, ok := c.Conn.(*cm.Stream); !ok {
-			t.Errorf("the connection is a %T: %v", c.Conn, c.NoRDMA)
+			t.Errorf("the connection is a %T: %v", c.Conn, c.RDMAErr)
 		}
 	}}
 	c, _, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPClient: &http.Client{Transport: &http.Transport{DialContext: d.DialContext}}})

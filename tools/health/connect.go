@@ -34,7 +34,7 @@ const (
 const mostAddresses = 8
 
 // connOptions are the options of a connection, on both sides. They take little memory.
-var connOptions = cm.ConnOptions{MessageSize: largeMessage, Depth: 1, SendDepth: 1, Transfers: 1, Linger: 500 * time.Millisecond}
+var connOptions = cm.ConnOptions{MessageSize: largeMessage, Depth: 1, Linger: 500 * time.Millisecond, Tuning: cm.Tuning{SendDepth: 1, Transfers: 1}}
 
 // Serve answers [Options.Peer] of other hosts until the context ends. It listens on an address as [cm.Listen] does,
 // calls ready with what it listens on, and sends each message of a client back, for a minute at most.

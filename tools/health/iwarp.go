@@ -78,7 +78,7 @@ func (l *loop) connectIWARP(ctx context.Context, dev *uverbs.Device, opened *obj
 	if err != nil {
 		return "", err
 	}
-	ch, err := rdmacm.OpenChannel()
+	ch, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{})
 	if err != nil {
 		return "", err
 	}
@@ -123,7 +123,7 @@ func (l *loop) connectIWARP(ctx context.Context, dev *uverbs.Device, opened *obj
 	accepted := make(chan error, 1)
 	var taken *rdmacm.ID
 	go func() {
-		e, err := listener.Request(ctx)
+		e, err := listener.NextRequest(ctx)
 		if err == nil {
 			taken = e.ID
 			err = taken.AcceptWait(ctx, rdmacm.ConnParam{QPN: second.QPN()})

@@ -38,9 +38,9 @@ func probeDevice(name string) (p probe, err error) {
 	for _, size := range []int{smallMR, bigMR} {
 		p.registered = append(p.registered, registration{uint64(size), register(dev, size)})
 	}
-	for num := 1; num <= int(dev.QueryDevice().PhysPortCount); num++ {
+	for num := 1; num <= int(dev.Attr().PhysPortCount); num++ {
 		facts := portFacts{Port: netlinkrdma.Port{Num: uint32(num)}}
-		if facts.attr, err = dev.QueryPort(uint8(num)); err != nil {
+		if facts.attr, err = dev.Port(uint8(num)); err != nil {
 			return p, fmt.Errorf("query port %d: %w", num, err)
 		}
 		facts.state = facts.attr.State
@@ -172,7 +172,7 @@ func newLoop(dev *uverbs.Device, opened *objects.Stack) *loop {
 	l := &loop{events: netlinkrdma.Sandbox() == "" || dev != nil && dev.Info().InProcess} // gVisor does not offer them
 	pd := opened.PD(dev)
 	l.mr = opened.MR(pd, 4*loopbackSize, uverbs.AccessLocalWrite)
-	l.cq = opened.CQ(dev, uverbs.CQOptions{MaxCQE: 16, Events: l.events})
+	l.cq = opened.CQ(dev, uverbs.CQOptions{Size: 16, Events: l.events})
 	for i, name := range []string{"the first QP", "the second QP"} {
 		qp := opened.QP(pd, uverbs.QPOptions{Type: ib.RC, SendCQ: l.cq, RecvCQ: l.cq, MaxSendWR: 4, MaxRecvWR: 4})
 		l.sides[i] = loopSide{name, qp, i * 2 * loopbackSize}

@@ -75,7 +75,7 @@ type host struct {
 
 // openDevice is a device whose attributes can be queried.
 type openDevice interface {
-	QueryPort(port uint8) (uverbs.PortAttr, error)
+	Port(port uint8) (uverbs.PortAttr, error)
 	PortCounters(port uint8) ([]netlinkrdma.Counter, error)
 	GIDTable(port uint8) ([]uverbs.GIDEntry, error)
 	Close() error

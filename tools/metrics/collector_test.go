@@ -26,7 +26,7 @@ import (
 // opened is a device that is open.
 type opened struct{ err error }
 
-func (o opened) QueryPort(port uint8) (uverbs.PortAttr, error) {
+func (o opened) Port(port uint8) (uverbs.PortAttr, error) {
 	return uverbs.PortAttr{State: ib.PortActive, PhysState: 5, ActiveMTU: ib.MTU4096, ActiveWidth: 2, ActiveSpeed: 32, LinkLayer: ib.LinkLayerEthernet}, o.err
 }
 func (o opened) PortCounters(uint8) ([]netlinkrdma.Counter, error) {

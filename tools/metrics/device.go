@@ -129,7 +129,7 @@ func (r *round) links() {
 	defer dev.Close()
 	var failed []error
 	for port := uint32(1); port <= min(r.d.Ports, math.MaxUint8); port++ { // verbs know no others
-		a, err := dev.QueryPort(uint8(port))
+		a, err := dev.Port(uint8(port))
 		if err != nil {
 			failed = append(failed, err)
 			continue

@@ -358,7 +358,7 @@ func watchKey(d uverbs.DeviceInfo) string {
 func (w *watch) device(ctx context.Context, d uverbs.DeviceInfo, dev *uverbs.Device) error {
 	defer dev.Close()
 	for {
-		e, err := dev.WaitEvent(ctx)
+		e, err := dev.NextEvent(ctx)
 		switch {
 		case ctx.Err() != nil || errors.Is(err, uverbs.ErrDeviceRemoved):
 			return nil

@@ -140,14 +140,14 @@ func deviceInfo(name string, only int) (r deviceReport, err error) {
 		return r, err
 	}
 	defer dev.Close()
-	attr := dev.QueryDevice()
+	attr := dev.Attr()
 	r = deviceReport{Device: name, Driver: dev.Info().Driver, InProcess: dev.Info().InProcess, Attributes: deviceAttributes(attr), Ports: []portReport{}}
 	ports, err := portsShown(only, int(attr.PhysPortCount))
 	if err != nil {
 		return r, err
 	}
 	for _, port := range ports {
-		attr, err := dev.QueryPort(uint8(port))
+		attr, err := dev.Port(uint8(port))
 		if err != nil {
 			return r, err
 		}

@@ -110,7 +110,7 @@ func (e *perftestEnd) open(local perf.Local) (attr uverbs.PortAttr, err error) {
 		return attr, err
 	}
 	e.opened.Keep(e.dev)
-	return e.dev.QueryPort(e.port)
+	return e.dev.Port(e.port)
 }
 
 // connectPeer connects to the peer over TCP.
@@ -173,7 +173,7 @@ func (e *perftestEnd) connectPeerCM(ctx context.Context, log io.Writer, host str
 	if err != nil {
 		return err
 	}
-	if e.channel, err = rdmacm.OpenChannelFor(from, remote); err != nil {
+	if e.channel, err = rdmacm.OpenChannel(rdmacm.ChannelOptions{Local: from, Remote: remote}); err != nil {
 		return err
 	}
 	e.opened.Keep(e.channel)
@@ -249,7 +249,7 @@ func (e *perftestEnd) acceptCM(ctx context.Context, log io.Writer) error {
 	}
 	e.waiting(log, net.TCPAddrFromAddrPort(addr))
 	for {
-		request, err := e.listeners[rdmacm.TCP].Request(ctx)
+		request, err := e.listeners[rdmacm.TCP].NextRequest(ctx)
 		if err != nil {
 			return err
 		}
@@ -270,7 +270,7 @@ func (e *perftestEnd) space() rdmacm.PortSpace {
 
 // play plays the test.
 func (e *perftestEnd) play(ctx context.Context) error {
-	attr, err := e.dev.QueryPort(e.port)
+	attr, err := e.dev.Port(e.port)
 	if err != nil {
 		return err
 	}
@@ -442,7 +442,7 @@ func (e *perftestEnd) placed(gid ib.GID) error {
 	if !e.server || !sends || e.end.Limits.IWARP || gid.IsZero() {
 		return nil
 	}
-	attr, err := e.dev.QueryPort(e.port)
+	attr, err := e.dev.Port(e.port)
 	if err != nil || attr.LinkLayer != ib.LinkLayerEthernet {
 		return err
 	}

@@ -107,7 +107,7 @@ func (e *perftestEnd) acceptQP(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the client has not connected its queue pairs for %s: does it run %s -R with %d?", timeout, e.test.Program(), e.o.config.QPs))
 	defer cancel()
 	for {
-		request, err := e.listeners[e.space()].Request(ctx)
+		request, err := e.listeners[e.space()].NextRequest(ctx)
 		if err != nil {
 			return peer.Cause(ctx, err)
 		}

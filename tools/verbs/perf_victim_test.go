@@ -155,7 +155,7 @@ func newTokenReader(t *testing.T, dev *uverbs.Device, server ib.GID) (r tokenRea
 	var err error
 	r.pd, err = dev.AllocPD()
 	must(err)
-	r.cq, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})
+	r.cq, err = dev.CreateCQ(uverbs.CQOptions{Size: 1})
 	must(err)
 	r.buf, err = uverbs.AllocBuffer(4096, uverbs.BufferOptions{})
 	must(err)

@@ -131,7 +131,7 @@ func statusOf(d uverbs.DeviceInfo, port int) statusRow {
 		return r
 	}
 	defer dev.Close()
-	attr, err := dev.QueryPort(uint8(port))
+	attr, err := dev.Port(uint8(port))
 	if err != nil {
 		r.Reason = err.Error()
 		return r

@@ -31,9 +31,9 @@ func exercise(t *testing.T, d *uverbs.Device) {
 	buf := value(uverbs.AllocBuffer(8192, uverbs.BufferOptions{}))(t)
 	mr := value(pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteRead}))(t)
 	channel := value(d.CreateCompChannel())(t)
-	cq := value(d.CreateCQ(uverbs.CQOptions{MaxCQE: 100, Channel: channel}))(t)
+	cq := value(d.CreateCQ(uverbs.CQOptions{Size: 100, Channel: channel}))(t)
 	srq := value(pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 20, MaxSGE: 2}))(t)
-	port := value(d.QueryPort(1))(t)
+	port := value(d.Port(1))(t)
 	rc := value(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, SRQ: srq, MaxSendWR: 10, MaxSendSGE: 2, MaxInline: 32}))(t)
 	must(t, cq.Notify())
 	if d.Info().Driver != "siw" {
@@ -58,7 +58,7 @@ func connectedAndDatagrams(t *testing.T, pd *uverbs.PD, cq *uverbs.CQ, rc *uverb
 		rc.Modify(uverbs.QPAttr{State: ib.QPInit, Port: 1, Access: uverbs.AccessRemoteRead},
 			uverbs.AttrState|uverbs.AttrPKeyIndex|uverbs.AttrPort|uverbs.AttrAccess),
 		rc.Modify(uverbs.QPAttr{State: ib.QPRTR, PathMTU: ib.MTU1024, DestQPN: rc.QPN(), RQPSN: 7, MaxDestRdAtomic: 1, MinRNRTimer: 12, AH: path},
-			uverbs.AttrState|uverbs.AttrAV|uverbs.AttrPathMTU|uverbs.AttrDestQPN|uverbs.AttrRQPSN|uverbs.AttrMaxDestRdAtomic|uverbs.AttrMinRNRTimer),
+			uverbs.AttrState|uverbs.AttrAH|uverbs.AttrPathMTU|uverbs.AttrDestQPN|uverbs.AttrRQPSN|uverbs.AttrMaxDestRdAtomic|uverbs.AttrMinRNRTimer),
 		rc.Modify(uverbs.QPAttr{State: ib.QPRTS, SQPSN: 7, Timeout: 14, RetryCount: 6, RNRRetry: 5, MaxRdAtomic: 1},
 			uverbs.AttrState|uverbs.AttrTimeout|uverbs.AttrRetryCount|uverbs.AttrRNRRetry|uverbs.AttrSQPSN|uverbs.AttrMaxRdAtomic))
 	ud := value(pd.CreateQP(uverbs.QPOptions{Type: ib.UD, SendCQ: cq, RecvCQ: cq, MaxSendWR: 5, MaxRecvWR: 6}))(t)

@@ -42,10 +42,10 @@ func FuzzRecord(f *testing.F) {
 			pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteRead})
 			defer buf.Close()
 		}
-		d.QueryPort(1)
+		d.Port(1)
 		d.GIDTable(1)
 		channel, _ := d.CreateCompChannel()
-		cq, err := d.CreateCQ(uverbs.CQOptions{MaxCQE: 100, Channel: channel})
+		cq, err := d.CreateCQ(uverbs.CQOptions{Size: 100, Channel: channel})
 		if err != nil {
 			return
 		}

@@ -47,14 +47,14 @@ func replayGame(t *testing.T, program string, size, cqe int, event bool, play fu
 			g := &game{T: t, dev: d, pd: value(d.AllocPD())(t)}
 			g.peer, _ = side(t, text, "remote")
 			_, g.psn = side(t, text, "local")
-			o := uverbs.CQOptions{MaxCQE: cqe}
+			o := uverbs.CQOptions{Size: cqe}
 			if event {
 				o.Channel = value(d.CreateCompChannel())(t)
 			}
 			buf := value(uverbs.AllocBuffer(size, uverbs.BufferOptions{}))(t)
 			g.mr = value(g.pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}))(t)
 			g.cq = value(d.CreateCQ(o))(t)
-			value(d.QueryPort(1))(t)
+			value(d.Port(1))(t)
 			play(g)
 			must(t, g.cq.Close())
 			if event {
@@ -95,7 +95,7 @@ func (g *game) connect(q *uverbs.QP, typ ib.QPType, i int) {
 		State: ib.QPRTR, PathMTU: ib.MTU1024, DestQPN: g.peer[i].QPN, RQPSN: g.peer[i].PSN,
 		AH: uverbs.AHAttr{Global: true, Port: 1, GRH: uverbs.GRH{DGID: g.peer[i].GID, HopLimit: 1, SGIDIndex: 1}},
 	}
-	rtrMask := uverbs.AttrState | uverbs.AttrAV | uverbs.AttrPathMTU | uverbs.AttrDestQPN | uverbs.AttrRQPSN
+	rtrMask := uverbs.AttrState | uverbs.AttrAH | uverbs.AttrPathMTU | uverbs.AttrDestQPN | uverbs.AttrRQPSN
 	rts := uverbs.QPAttr{State: ib.QPRTS, SQPSN: g.psn[i]}
 	rtsMask := uverbs.AttrState | uverbs.AttrSQPSN
 	if typ == ib.RC {
@@ -175,7 +175,7 @@ func TestGoldenDevinfo(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			t.Setenv("RDMAABI", path)
 			r, d := start(t, read(t, "devinfo_"+path+".record"), replay.Options{})
-			value(d.QueryPort(1))(t)
+			value(d.Port(1))(t)
 			must(t, d.Close(), r.Err())
 			for _, c := range r.Unused() {
 				t.Errorf("recorded, but not done: %s", c)

@@ -154,7 +154,7 @@ func TestContexts(t *testing.T) {
 	must(t, other.Close())
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := channel.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := channel.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a wait for an event: %v, want that it lasts", err)
 	}
 	must(t, channel.Close(), d.Close(), r.Err())
@@ -165,7 +165,7 @@ func TestRefused(t *testing.T) {
 	record := regexp.MustCompile(`("call":"mmap".*),"result":\d+`).ReplaceAllString(string(read(t, "ours_rxe.record")), `$1,"errno":"ENOMEM"`)
 	r, d := start(t, []byte(record), replay.Options{})
 	channel := value(d.CreateCompChannel())(t)
-	if _, err := d.CreateCQ(uverbs.CQOptions{MaxCQE: 100, Channel: channel}); !errors.Is(err, syscall.ENOMEM) {
+	if _, err := d.CreateCQ(uverbs.CQOptions{Size: 100, Channel: channel}); !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("a CQ without memory: %v, want ENOMEM", err)
 	}
 	must(t, channel.Close(), d.Close(), r.Err())

@@ -28,9 +28,9 @@ func TestAllocs(t *testing.T) {
 				t.Fatalf("%s: %s", way, wcs[0].Status)
 			}
 		}
-		for _, opcode := range []uverbs.WROpcode{uverbs.WRSend, uverbs.WRRDMAWrite, uverbs.WRRDMARead, uverbs.WRAtomicFAA} {
+		for _, opcode := range []uverbs.WROpcode{uverbs.WRSend, uverbs.WRRDMAWrite, uverbs.WRRDMARead, uverbs.WRFetchAdd} {
 			wr := uverbs.SendWR{Opcode: opcode, Flags: uverbs.SendSignaled, SGL: local, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
-			if opcode == uverbs.WRAtomicFAA {
+			if opcode == uverbs.WRFetchAdd {
 				wr.SGL = []uverbs.SGE{a.mr.SGE(0, 8)}
 			}
 			run := func() {

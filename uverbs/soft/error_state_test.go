@@ -31,7 +31,7 @@ func TestPostRecvInErr(t *testing.T) {
 	ok(t, err)
 	ch, err := dev.CreateCompChannel()
 	ok(t, err)
-	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 100, Channel: ch})
+	cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 100, Channel: ch})
 	ok(t, err)
 	qp, err := pd.CreateQP(uverbs.QPOptions{Type: ib.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 4, MaxRecvWR: 8})
 	ok(t, err)
@@ -59,7 +59,7 @@ func TestPostRecvInErr(t *testing.T) {
 		ok(t, qp.PostRecvs(uverbs.RecvWR{ID: 3}, uverbs.RecvWR{ID: 4}))
 		flushed(3)
 		flushed(4)
-		got, err := ch.Wait(t.Context())
+		got, err := ch.Next(t.Context())
 		ok(t, err)
 		if got != cq {
 			t.Errorf("an event of %v", got)

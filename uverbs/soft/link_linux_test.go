@@ -84,7 +84,7 @@ func (r *linkRig) want(ctx *uverbs.Device, want uverbs.EventType) {
 	r.t.Helper()
 	deadline, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
-	if ev, err := ctx.WaitEvent(deadline); err != nil || ev != (uverbs.Event{Type: want, Port: 1}) {
+	if ev, err := ctx.NextEvent(deadline); err != nil || ev != (uverbs.Event{Type: want, Port: 1}) {
 		r.t.Fatalf("event %+v, %v; want %s of port 1", ev, err, want)
 	}
 }
@@ -92,7 +92,7 @@ func (r *linkRig) want(ctx *uverbs.Device, want uverbs.EventType) {
 // wantPort compares the state of the port.
 func (r *linkRig) wantPort(ctx *uverbs.Device, state ib.PortState, phys string) {
 	r.t.Helper()
-	attr, err := ctx.QueryPort(1)
+	attr, err := ctx.Port(1)
 	if err != nil || attr.State != state || attr.PhysState.Words() != phys {
 		r.t.Errorf("the port is %s, %s, %v; want %s, %s", attr.State, attr.PhysState.Words(), err, state, phys)
 	}
@@ -108,8 +108,8 @@ func (r *linkRig) wantGIDs(ctx *uverbs.Device, own bool) {
 	for _, e := range table {
 		found = found || e.Index == index
 	}
-	if _, err := ctx.QueryGID(1, index); found != own || (err == nil) != own {
-		r.t.Errorf("the table %v has entry %d: %t, want %t; QueryGID: %v", table, index, found, own, err)
+	if _, err := ctx.GID(1, index); found != own || (err == nil) != own {
+		r.t.Errorf("the table %v has entry %d: %t, want %t; GID: %v", table, index, found, own, err)
 	}
 }
 
@@ -193,7 +193,7 @@ func TestLinkEventsIPv6(t *testing.T) {
 	r.ok(netlink.LinkSetDown(r.link))
 	seen := map[uverbs.EventType]bool{}
 	for len(seen) < 2 {
-		ev, err := ctx.WaitEvent(t.Context())
+		ev, err := ctx.NextEvent(t.Context())
 		r.ok(err)
 		seen[ev.Type] = true
 	}
@@ -210,7 +210,7 @@ func TestLinkRemoved(t *testing.T) {
 	r.ok(netlink.LinkDel(r.link))
 	for ev := (uverbs.Event{}); ev.Type != uverbs.EventDeviceFatal; {
 		var err error
-		ev, err = ctx.WaitEvent(t.Context())
+		ev, err = ctx.NextEvent(t.Context())
 		r.ok(err)
 	}
 	errorIs(t, second(ctx.AllocPD()), uverbs.ErrDeviceRemoved, "AllocPD")
@@ -276,7 +276,7 @@ func TestLinkMTU(t *testing.T) {
 				r.ok(netlink.LinkSetUp(r.link))
 				r.want(s.ctx, uverbs.EventPortActive)
 				want := min(c.want, most)
-				if attr, err := s.ctx.QueryPort(1); err != nil || attr.ActiveMTU.Bytes() != want {
+				if attr, err := s.ctx.Port(1); err != nil || attr.ActiveMTU.Bytes() != want {
 					t.Errorf("an interface with %d: the active MTU is %v, %v; want %d", c.link, attr.ActiveMTU, err, want)
 				}
 			}

@@ -33,16 +33,16 @@ func TestRemoval(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
-			ev, err := a.ctx.WaitEvent(t.Context())
+			ev, err := a.ctx.NextEvent(t.Context())
 			if err != nil {
-				t.Errorf("WaitEvent: %v before the device was removed", err)
+				t.Errorf("NextEvent: %v before the device was removed", err)
 				return
 			}
 			if ev.Type == uverbs.EventDeviceFatal {
 				break
 			}
 		}
-		errorIs(t, second(a.ctx.WaitEvent(t.Context())), uverbs.ErrDeviceRemoved, "WaitEvent after the device was removed")
+		errorIs(t, second(a.ctx.NextEvent(t.Context())), uverbs.ErrDeviceRemoved, "NextEvent after the device was removed")
 	})
 	wg.Go(func() {
 		var wc [1]uverbs.WC

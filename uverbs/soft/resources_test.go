@@ -36,7 +36,7 @@ func TestResources(t *testing.T) {
 	}
 	mr, err := pd.RegSlice(make([]byte, 64), uverbs.AccessLocalWrite)
 	mw, err1 := pd.AllocMW(uverbs.MWType2)
-	cq, err2 := d.CreateCQ(uverbs.CQOptions{MaxCQE: 3})
+	cq, err2 := d.CreateCQ(uverbs.CQOptions{Size: 3})
 	srq, err3 := pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 3, MaxSGE: 1})
 	if err = errors.Join(err, err1, err2, err3); err != nil {
 		t.Fatal(err)

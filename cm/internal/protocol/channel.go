@@ -19,7 +19,7 @@ type Channel struct {
 
 // OpenChannel opens a channel with one user.
 func OpenChannel(local, remote netip.Addr) (*Channel, error) {
-	c, err := rdmacm.OpenChannelFor(local, remote)
+	c, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{Local: local, Remote: remote})
 	if err != nil {
 		return nil, err
 	}

@@ -176,7 +176,7 @@ func (l *Listener) Counts() (conns, waiting, halfOpen int, most limits.Limits) {
 // run handles requests until the listener is closed.
 func (l *Listener) run() {
 	for {
-		e, err := l.id.Request(l.ctx)
+		e, err := l.id.NextRequest(l.ctx)
 		switch {
 		case err == nil:
 		case l.ctx.Err() != nil:

@@ -82,7 +82,7 @@ func (s *Stream) waitWithTurn(w *Waiter, met func() bool) (done bool, err error)
 		if more {
 			runtime.Gosched() // let other goroutines in
 		} else {
-			_, err = s.events.Wait(ctx)
+			_, err = s.events.Next(ctx)
 		}
 		s.Mu.Lock()
 		if err != nil && ctx.Err() == nil {

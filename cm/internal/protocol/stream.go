@@ -142,7 +142,7 @@ func newStream(c *Config, channel *Channel, id *rdmacm.ID, server bool) (*Stream
 // prepare makes what the connection needs while its peer has not completed it.
 func (s *Stream) prepare() (err error) {
 	var index uint32
-	if s.addrs, index, err = s.ID.QueryAddrs(); err != nil {
+	if s.addrs, index, err = s.ID.AddrsByIndex(); err != nil {
 		return err
 	}
 	if s.dev, err = UseDevice(index); err != nil {
@@ -167,10 +167,10 @@ func (s *Stream) prepare() (err error) {
 		return err
 	}
 	sends := s.Sends + 1 // and a probe
-	if s.sendCQ, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: sends, Channel: s.events}); err != nil {
+	if s.sendCQ, err = dev.CreateCQ(uverbs.CQOptions{Size: sends, Channel: s.events}); err != nil {
 		return err
 	}
-	if s.recvCQ, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: s.Receives, Channel: s.events}); err != nil {
+	if s.recvCQ, err = dev.CreateCQ(uverbs.CQOptions{Size: s.Receives, Channel: s.events}); err != nil {
 		return err
 	}
 	o := uverbs.QPOptions{SendCQ: s.sendCQ, RecvCQ: s.recvCQ, MaxSendWR: sends, MaxRecvWR: s.Receives, SignalAll: true}
@@ -246,7 +246,7 @@ func (s *Stream) waiters() [5]*Waiter {
 // watch handles the events of the ID.
 func (s *Stream) watch() {
 	for {
-		e, err := s.ID.Wait(s.ctx)
+		e, err := s.ID.Next(s.ctx)
 		if err != nil {
 			return
 		}

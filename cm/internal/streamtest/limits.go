@@ -39,7 +39,7 @@ func (p *Protocol) leaveHalfOpenFrom(t *testing.T, ctx context.Context, ch *prot
 	id, err := ch.NewID(rdmacm.TCP)
 	Must(t, err, id.ResolveWait(ctx, from, l.Addr().(rdmacm.Addr)))
 	Must(t, id.Connect(rdmacm.ConnParam{PrivateData: p.Data, QPN: 1<<23 + qpn}))
-	e, err := id.Wait(ctx)
+	e, err := id.Next(ctx)
 	Must(t, err)
 	return id, e.Type
 }

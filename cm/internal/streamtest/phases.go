@@ -27,7 +27,7 @@ type RawPeer struct {
 // NewRawPeer makes a QP for an ID whose device is known.
 func NewRawPeer(id *rdmacm.ID) (*RawPeer, error) {
 	p := &RawPeer{ID: id}
-	_, index, err := id.QueryAddrs()
+	_, index, err := id.AddrsByIndex()
 	if err != nil {
 		return p, err
 	}
@@ -36,7 +36,7 @@ func NewRawPeer(id *rdmacm.ID) (*RawPeer, error) {
 		return p, err
 	}
 	p.closers = append(p.closers, closerFunc(d.Release))
-	cq, err := d.Dev.CreateCQ(uverbs.CQOptions{MaxCQE: 16})
+	cq, err := d.Dev.CreateCQ(uverbs.CQOptions{Size: 16})
 	if err != nil {
 		return p, err
 	}
@@ -116,7 +116,7 @@ func (p *Protocol) WrongAnswer(t *testing.T) {
 			_, err := p.Dial(ctx, all.Local.String(), Options{})
 			dialed <- err
 		}()
-		e, err := id.Request(ctx)
+		e, err := id.NextRequest(ctx)
 		Must(t, err)
 		raw, err := NewRawPeer(e.ID)
 		Must(t, err)

@@ -37,7 +37,7 @@ func serve(address string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("listening on %s, RDMA: %t\n", l.Addr(), l.NoRDMA() == nil)
+	fmt.Printf("listening on %s, RDMA: %t\n", l.Addr(), l.RDMAErr() == nil)
 	s := grpc.NewServer()
 	grpc_health_v1.RegisterHealthServer(s, health.NewServer())
 	return s.Serve(l)

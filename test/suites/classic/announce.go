@@ -17,7 +17,7 @@ var announceOptions = Options{Space: rdmacm.TCP, Size: regionLen, Slots: 2, Recv
 // AnnounceServer makes a buffer as large as the client announces, up to a size, tells the client
 // where it is, and waits. It returns what the client has left there.
 func AnnounceServer(ctx context.Context, l *rdmacm.ID, largest int) (_ string, err error) {
-	request, err := l.Request(ctx)
+	request, err := l.NextRequest(ctx)
 	if err != nil {
 		return "", err
 	}

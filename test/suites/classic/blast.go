@@ -22,7 +22,7 @@ func BlastServer(ctx context.Context, l *rdmacm.ID, size, count, depth int) erro
 	if size < numberLen {
 		return fmt.Errorf("the size is %d, allowed: %d and more", size, numberLen)
 	}
-	request, err := l.Request(ctx)
+	request, err := l.NextRequest(ctx)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func Chat(ctx context.Context, c *rdmacm.Channel, local, group netip.Addr, lines
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	failed := make(chan error, 1)
-	arrivals := source(ctx, m.Comp.Wait, failed)
+	arrivals := source(ctx, m.Comp.Next, failed)
 	defer func() {
 		cancel()
 		<-failed

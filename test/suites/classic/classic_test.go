@@ -68,7 +68,7 @@ func guest(t *testing.T) context.Context {
 // open opens a channel, which is closed at the end of the test.
 func open(t *testing.T) *rdmacm.Channel {
 	t.Helper()
-	c, err := rdmacm.OpenChannel()
+	c, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{})
 	must(t, err)
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {

@@ -48,7 +48,7 @@ func (c command) play(ctx context.Context, f *flag.FlagSet, s settings, listen s
 	if f.NArg() == 1 {
 		local, remote = remote, local
 	}
-	channel, err := rdmacm.OpenChannelFor(local, remote)
+	channel, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{Local: local, Remote: remote})
 	if err != nil {
 		return err
 	}

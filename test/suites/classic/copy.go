@@ -22,7 +22,7 @@ const (
 // pieces to; each RDMA WRITE comes with the piece's length as its immediate, which is what
 // tells the server, and 0 is the end.
 func CopyServer(ctx context.Context, l *rdmacm.ID, file io.Writer) error {
-	request, err := l.Request(ctx)
+	request, err := l.NextRequest(ctx)
 	if err != nil {
 		return err
 	}

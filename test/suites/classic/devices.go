@@ -32,10 +32,10 @@ func describe(w io.Writer, info uverbs.DeviceInfo) error {
 		return err
 	}
 	defer dev.Close()
-	attr := dev.QueryDevice()
+	attr := dev.Attr()
 	fmt.Fprintf(w, "%s: driver %s, up to %d QPs, %d CQs, %d MRs\n", info.Name, info.Driver, attr.MaxQP, attr.MaxCQ, attr.MaxMR)
 	for port := uint8(1); port <= attr.PhysPortCount; port++ {
-		p, err := dev.QueryPort(port)
+		p, err := dev.Port(port)
 		if err != nil {
 			return err
 		}

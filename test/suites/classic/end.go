@@ -138,7 +138,7 @@ func (e *End) Open(o Options) error {
 		}
 	}
 	depth := o.Slots + 2
-	if e.CQ, err = e.Dev.CreateCQ(uverbs.CQOptions{MaxCQE: 2 * depth, Channel: e.Comp}); err != nil {
+	if e.CQ, err = e.Dev.CreateCQ(uverbs.CQOptions{Size: 2 * depth, Channel: e.Comp}); err != nil {
 		return err
 	}
 	if err := e.ID.SetECE(o.ECE); err != nil {
@@ -231,7 +231,7 @@ func (e *End) Hangup(ctx context.Context) error { return e.ID.DisconnectWait(ctx
 
 // Gone waits for the peer to end the connection, and then does so too.
 func (e *End) Gone(ctx context.Context) error {
-	event, err := e.ID.Wait(ctx)
+	event, err := e.ID.Next(ctx)
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func Join(ctx context.Context, c *rdmacm.Channel, local, group netip.Addr, o Opt
 	if _, err := id.Join(group, rdmacm.JoinFullMember); err != nil {
 		return nil, err
 	}
-	joined, err := id.Wait(ctx)
+	joined, err := id.Next(ctx)
 	if err == nil {
 		err = joined.Err()
 	}

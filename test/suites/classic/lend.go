@@ -14,7 +14,7 @@ import (
 // client so; the client changes it, and says so; the server looks at it by RDMA READ. It
 // returns what it reads.
 func LendServer(ctx context.Context, l *rdmacm.ID, text string) (string, error) {
-	request, err := l.Request(ctx)
+	request, err := l.NextRequest(ctx)
 	if err != nil {
 		return "", err
 	}

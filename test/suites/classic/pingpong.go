@@ -22,7 +22,7 @@ func pingpong(size int) Options { return Options{Space: rdmacm.TCP, Size: size, 
 // PingpongServer answers messages. It waits by polling, which is the fastest way, and costs a
 // processor.
 func PingpongServer(ctx context.Context, l *rdmacm.ID, size, count int) error {
-	request, err := l.Request(ctx)
+	request, err := l.NextRequest(ctx)
 	if err != nil {
 		return err
 	}

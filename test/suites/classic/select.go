@@ -35,8 +35,8 @@ func source[T any](ctx context.Context, next func(context.Context) (T, error), f
 func (e *End) loop(ctx context.Context, established func() error, completed func(*uverbs.WC) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	failed := make(chan error, 2)
-	events := source(ctx, e.ID.Wait, failed)
-	arrivals := source(ctx, e.Comp.Wait, failed)
+	events := source(ctx, e.ID.Next, failed)
+	arrivals := source(ctx, e.Comp.Next, failed)
 	defer func() {
 		cancel() // and wait for both, as the caller closes what they use
 		<-failed

@@ -23,7 +23,7 @@ func (e *End) Sleep(ctx context.Context) (uverbs.WC, error) {
 		if ok || err != nil {
 			return wc, err // the event, which comes all the same, makes a later wait short
 		}
-		if _, err := e.Comp.Wait(ctx); err != nil {
+		if _, err := e.Comp.Next(ctx); err != nil {
 			return wc, err
 		}
 	}

@@ -35,7 +35,7 @@ func (t terms) fit(largest int) bool { return 0 < t.size && t.size <= uint32(lar
 // requestTerms waits for a request whose terms can be met. Others it rejects.
 func requestTerms(ctx context.Context, l *rdmacm.ID, largest int) (*rdmacm.Event, terms, error) {
 	for {
-		request, err := l.Request(ctx)
+		request, err := l.NextRequest(ctx)
 		if err != nil {
 			return nil, terms{}, err
 		}

@@ -39,7 +39,7 @@ func event(t *testing.T, dev *uverbs.Device, types ...uverbs.EventType) uverbs.E
 	t.Helper()
 	ctx := withDeadline(t)
 	for {
-		ev, err := dev.WaitEvent(ctx)
+		ev, err := dev.NextEvent(ctx)
 		if err != nil {
 			t.Fatalf("waiting for %s: %v", types, err)
 		}
@@ -57,7 +57,7 @@ func noEvent(t *testing.T, dev *uverbs.Device) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if ev, err := dev.WaitEvent(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if ev, err := dev.NextEvent(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("unexpected event %s, %v", ev, err)
 	}
 }
@@ -120,7 +120,7 @@ func overrun(t *testing.T, dev *uverbs.Device) (*uverbs.CQ, *uverbs.QP) {
 	pd, err := dev.AllocPD()
 	must(t, err)
 	closeLater(t, pd)
-	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})
+	cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 1})
 	must(t, err)
 	closeLater(t, cq)
 	qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
@@ -189,11 +189,11 @@ func TestWaitEventCanceled(t *testing.T) {
 		noEvent(t, dev)
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(5*time.Millisecond, cancel)
-		errorIs(t, errorOf(dev.WaitEvent(ctx)), context.Canceled, "WaitEvent")
+		errorIs(t, errorOf(dev.NextEvent(ctx)), context.Canceled, "NextEvent")
 		closed := make(chan error, 1)
 		time.AfterFunc(5*time.Millisecond, func() { closed <- dev.Close() })
 		for range 2 {
-			errorIs(t, errorOf(dev.WaitEvent(withDeadline(t))), os.ErrClosed, "WaitEvent while the device is closed")
+			errorIs(t, errorOf(dev.NextEvent(withDeadline(t))), os.ErrClosed, "NextEvent while the device is closed")
 		}
 		must(t, <-closed)
 	})

@@ -179,7 +179,7 @@ func newConnections(b *testing.B, device string, pairs, list int) *connections {
 	check(err)
 	later(mr)
 	c := &connections{qps: make([][2]*uverbs.QP, pairs), wcs: make([]uverbs.WC, 2*list)}
-	c.cq, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 2 * list})
+	c.cq, err = dev.CreateCQ(uverbs.CQOptions{Size: 2 * list})
 	check(err)
 	later(c.cq)
 	for i := range c.qps {

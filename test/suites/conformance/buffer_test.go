@@ -194,7 +194,7 @@ func TestManyMRs(t *testing.T) {
 			n = 300
 		}
 		dev := openDevice(t, deviceName)
-		if most := dev.QueryDevice().MaxMR; int64(most) < int64(n) {
+		if most := dev.Attr().MaxMR; int64(most) < int64(n) {
 			t.Fatalf("the device has %d MRs at most", most)
 		}
 		pd, buf := newPD(t, dev), newBuffer(t, 64<<10)

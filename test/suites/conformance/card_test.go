@@ -10,12 +10,12 @@ import (
 )
 
 // isAtomic reports whether an operation fetches a word and changes it.
-func isAtomic(op uverbs.WROpcode) bool { return op == uverbs.WRAtomicFAA || op == uverbs.WRAtomicCAS }
+func isAtomic(op uverbs.WROpcode) bool { return op == uverbs.WRFetchAdd || op == uverbs.WRCompareSwap }
 
 // noAtomics is the error about a device that has no atomic operations, as its attributes say, or
 // nil.
 func noAtomics(dev *uverbs.Device) error {
-	if dev.QueryDevice().AtomicCap != ib.AtomicNone {
+	if dev.Attr().AtomicCap != ib.AtomicNone {
 		return nil
 	}
 	return &uverbs.FeatureError{Feature: "atomic operations", Driver: rig.Driver}
@@ -38,7 +38,7 @@ func lacksAtomics(t *testing.T, dev *uverbs.Device) bool {
 // resizes resizes a CQ and returns the error if CQs keep their size.
 func resizes(t *testing.T, name string) error {
 	t.Helper()
-	cq, err := openDevice(t, name).CreateCQ(uverbs.CQOptions{MaxCQE: 1})
+	cq, err := openDevice(t, name).CreateCQ(uverbs.CQOptions{Size: 1})
 	must(t, err)
 	closeLater(t, cq)
 	if err = cq.Resize(2); !errors.Is(err, errors.ErrUnsupported) {

@@ -44,8 +44,8 @@ func TestCloseAll(t *testing.T) {
 				errorIs(t, err, os.ErrClosed, "%s", name)
 			})
 		}
-		until("Wait", func() error { _, err := ch.Wait(t.Context()); return err })
-		until("WaitEvent", func() error { _, err := dev.WaitEvent(t.Context()); return err })
+		until("Next", func() error { _, err := ch.Next(t.Context()); return err })
+		until("NextEvent", func() error { _, err := dev.NextEvent(t.Context()); return err })
 		until("Poll", func() error { _, err := cq.Poll(make([]uverbs.WC, 1)); return err })
 		until("AllocPD", func() error {
 			pd, err := dev.AllocPD()

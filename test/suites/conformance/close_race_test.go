@@ -17,7 +17,7 @@ import (
 func connectToSelf(t *testing.T, s *side, qp *uverbs.QP) {
 	t.Helper()
 	if rig.IWARP() {
-		cq, err := s.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 16})
+		cq, err := s.dev.CreateCQ(uverbs.CQOptions{Size: 16})
 		must(t, err)
 		closeLater(t, cq)
 		peer, err := s.pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})

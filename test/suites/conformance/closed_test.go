@@ -32,7 +32,7 @@ func objects(t *testing.T, dev *uverbs.Device) []closer {
 	add(mr, err)
 	ch, err := dev.CreateCompChannel()
 	add(ch, err)
-	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 10, Channel: ch})
+	cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 10, Channel: ch})
 	add(cq, err)
 	srq, err := pd.CreateSRQ(uverbs.SRQOptions{})
 	add(srq, err)
@@ -180,7 +180,7 @@ func TestZeroArguments(t *testing.T) {
 			v := reflect.ValueOf(o)
 			for i := range v.NumMethod() {
 				name := v.Type().Method(i).Name
-				if slices.Contains([]string{"Close", "CloseAll", "Wait", "WaitEvent", "Get"}, name) {
+				if slices.Contains([]string{"Close", "CloseAll", "Wait", "Next", "NextEvent", "Get"}, name) {
 					continue // they wait, or take something
 				}
 				full := v.Type().String() + "." + name
@@ -276,7 +276,7 @@ func TestUseAfterClose(t *testing.T) {
 		must(t, err)
 		ch, err := dev.CreateCompChannel()
 		must(t, err)
-		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8, Channel: ch})
+		cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 8, Channel: ch})
 		must(t, err)
 		qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
 		must(t, err)
@@ -304,16 +304,16 @@ func TestUseAfterClose(t *testing.T) {
 		ctx := withDeadline(t)
 		for name, err := range map[string]error{
 			"AllocPD":     func() error { _, err := dev.AllocPD(); return err }(),
-			"CreateCQ":    func() error { _, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1}); return err }(),
+			"CreateCQ":    func() error { _, err := dev.CreateCQ(uverbs.CQOptions{Size: 1}); return err }(),
 			"Channel":     func() error { _, err := dev.CreateCompChannel(); return err }(),
-			"QueryPort":   func() error { _, err := dev.QueryPort(1); return err }(),
+			"Port":        func() error { _, err := dev.Port(1); return err }(),
 			"GIDTable":    func() error { _, err := dev.GIDTable(1); return err }(),
 			"RegMR":       func() error { _, err := pd.RegMR(buf, uverbs.MROptions{}); return err }(),
 			"RegSlice":    func() error { _, err := pd.RegSlice(make([]byte, 1), 0); return err }(),
 			"CreateQP":    func() error { _, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}); return err }(),
 			"Poll":        func() error { _, err := cq.Poll(make([]uverbs.WC, 1)); return err }(),
 			"Notify":      cq.Notify(),
-			"Wait":        func() error { _, err := ch.Wait(ctx); return err }(),
+			"Next":        func() error { _, err := ch.Next(ctx); return err }(),
 			"PostSend":    qp.PostSend(uverbs.SendWR{}),
 			"PostRecv":    qp.PostRecv(1),
 			"PostRecvs":   qp.PostRecvs(uverbs.RecvWR{}),

@@ -21,8 +21,8 @@ import (
 var oneGoroutine = map[string]string{
 	"*uverbs.QP.PostSend": "sends", "*uverbs.QP.BeginSend": "sends",
 	"*uverbs.QP.PostRecv": "receives", "*uverbs.QP.PostRecvs": "receives",
-	"*uverbs.CQ.Poll": "completions", "*uverbs.CQ.Resize": "completions", "*uverbs.CQ.Cap": "completions", "*uverbs.CQ.Notify": "completions", "*uverbs.CQ.NotifySolicited": "completions", "*uverbs.CQ.Wait": "completions",
-	"*uverbs.CompChannel.Wait": "events", "*uverbs.Device.WaitEvent": "events", "*uverbs.Counters.Read": "values",
+	"*uverbs.CQ.Poll": "completions", "*uverbs.CQ.Resize": "completions", "*uverbs.CQ.Size": "completions", "*uverbs.CQ.Notify": "completions", "*uverbs.CQ.NotifySolicited": "completions", "*uverbs.CQ.Wait": "completions",
+	"*uverbs.CompChannel.Next": "events", "*uverbs.Device.NextEvent": "events", "*uverbs.Counters.Read": "values",
 }
 
 // roomyCQ is a size at which a CQ has room for all that a QP can have under way, polled or not.
@@ -35,8 +35,8 @@ func goodArguments(t *testing.T, dev *uverbs.Device, all []closer) map[string][]
 	write := uverbs.SendWR{ID: 1, Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{mr.SGE(0, 8)}, RemoteAddr: mr.Addr() + 64, RKey: mr.RKey()}
 	ah := uverbs.AHAttr{Port: 1, DLID: lidOf(t, gid.GID), Global: true, GRH: uverbs.GRH{DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1}}
 	return map[string][]any{
-		"*uverbs.Device.QueryPort": {uint8(1)}, "*uverbs.Device.GIDTable": {uint8(1)}, "*uverbs.Device.QueryGID": {uint8(1), gid.Index},
-		"*uverbs.Device.QueryPKey": {uint8(1), 0}, "*uverbs.Device.PKeyIndex": {uint8(1), uint16(0xffff)}, "*uverbs.Device.CreateCQ": {uverbs.CQOptions{MaxCQE: 8}},
+		"*uverbs.Device.Port": {uint8(1)}, "*uverbs.Device.GIDTable": {uint8(1)}, "*uverbs.Device.GID": {uint8(1), gid.Index},
+		"*uverbs.Device.PKey": {uint8(1), 0}, "*uverbs.Device.PKeyIndex": {uint8(1), uint16(0xffff)}, "*uverbs.Device.CreateCQ": {uverbs.CQOptions{Size: 8}},
 		"*uverbs.PD.RegMR": {buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}}, "*uverbs.PD.AllocMW": {uverbs.MWType1},
 		"*uverbs.PD.CreateAH": {ah}, "*uverbs.PD.CreateQP": {uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}}, "*uverbs.PD.CreateSRQ": {uverbs.SRQOptions{MaxWR: 8}},
 		"*uverbs.QP.PostSend": {write}, "*uverbs.QP.PostRecv": {uint64(1), mr.SGE(0, 8)}, "*uverbs.QP.PostRecvs": {uverbs.RecvWR{ID: 2}},
@@ -168,7 +168,7 @@ func (a *atOnce) call(ctx context.Context, o closer, name string) {
 		}
 	}()
 	a.calls.Add(1)
-	if name == "Wait" || name == "WaitEvent" {
+	if name == "Wait" || name == "Next" || name == "NextEvent" {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, 10*time.Millisecond)
 		defer cancel()
@@ -193,7 +193,7 @@ func (a *atOnce) call(ctx context.Context, o closer, name string) {
 				a.t.Errorf("Put: %v", err)
 			}
 		}
-		if c, ok := made.(closer); ok && name != "Device" && name != "MR" && name != "Wait" && !r.IsNil() {
+		if c, ok := made.(closer); ok && name != "Device" && name != "MR" && name != "Next" && !r.IsNil() {
 			if err := c.Close(); err != nil {
 				a.t.Errorf("close what %s has made: %v", full, err)
 			}

@@ -171,7 +171,7 @@ func newLossySide(t *testing.T, dev *uverbs.Device, o uverbs.QPOptions) *side {
 	check(s.mr)
 	s.ch, err = dev.CreateCompChannel()
 	check(s.ch)
-	s.cq, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 256, Channel: s.ch})
+	s.cq, err = dev.CreateCQ(uverbs.CQOptions{Size: 256, Channel: s.ch})
 	check(s.cq)
 	o.SendCQ, o.RecvCQ = s.cq, s.cq
 	if o.Path.GIDIndex == nil && os.Getenv("RDMAABI") == "write" {

@@ -40,8 +40,8 @@ func TestResize(t *testing.T) {
 		} {
 			fill(step.fill)
 			must(t, b.cq.Resize(step.resize))
-			if got := b.cq.Cap(); got < step.resize || got > 2*step.resize {
-				t.Errorf("Cap is %d after Resize(%d)", got, step.resize)
+			if got := b.cq.Size(); got < step.resize || got > 2*step.resize {
+				t.Errorf("Size is %d after Resize(%d)", got, step.resize)
 			}
 			poll(step.poll)
 		}
@@ -49,22 +49,22 @@ func TestResize(t *testing.T) {
 		b.none(t)
 
 		fill(3)
-		before := b.cq.Cap()
+		before := b.cq.Size()
 		if err := b.cq.Resize(2); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("Resize below what is there: %v, want EINVAL", err)
 		} else {
 			says(t, err, "RESIZE_CQ", " completions in it", "poll them first")
 		}
-		if got := b.cq.Cap(); got != before {
-			t.Errorf("Cap is %d after a failed Resize, want %d", got, before)
+		if got := b.cq.Size(); got != before {
+			t.Errorf("Size is %d after a failed Resize, want %d", got, before)
 		}
 		poll(3)
-		argError(t, b.cq.Resize(0), "cqe")
-		argError(t, b.cq.Resize(int(b.dev.QueryDevice().MaxCQE)+1), "cqe")
+		argError(t, b.cq.Resize(0), "size")
+		argError(t, b.cq.Resize(int(b.dev.Attr().MaxCQE)+1), "size")
 
 		must(t, b.cq.Notify(), b.cq.Resize(50))
 		fill(1)
-		if cq, err := b.ch.Wait(withDeadline(t)); cq != b.cq || err != nil {
+		if cq, err := b.ch.Next(withDeadline(t)); cq != b.cq || err != nil {
 			t.Errorf("Wait is %p, %v, want the resized CQ", cq, err)
 		}
 		poll(1)
@@ -80,7 +80,7 @@ func TestResize(t *testing.T) {
 func TestCQFeatures(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
-		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8})
+		cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 8})
 		must(t, err)
 		closeLater(t, cq)
 		lacks := func(err error, feature string) {
@@ -101,13 +101,13 @@ func TestCQFeatures(t *testing.T) {
 			uverbs.CQIgnoreOverrun:                      "CREATE_CQ with CQIgnoreOverrun",
 			uverbs.CQTimestamp | uverbs.CQIgnoreOverrun: "CREATE_CQ with CQTimestamp|CQIgnoreOverrun",
 		} {
-			cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8, Flags: flags})
+			cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 8, Flags: flags})
 			lacks(err, want)
 			if err == nil {
 				must(t, cq.Close())
 			}
 		}
-		_, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8, Flags: 1 << 7})
+		_, err = dev.CreateCQ(uverbs.CQOptions{Size: 8, Flags: 1 << 7})
 		argError(t, err, "Flags")
 	})
 }
@@ -119,7 +119,7 @@ func TestVectors(t *testing.T) {
 		pd, err := dev.AllocPD()
 		must(t, err)
 		closeLater(t, pd)
-		n := dev.QueryDevice().CompVectors
+		n := dev.Attr().CompVectors
 		if n < 1 {
 			t.Fatalf("the device has %d completion vectors", n)
 		}
@@ -127,11 +127,11 @@ func TestVectors(t *testing.T) {
 			ch, err := dev.CreateCompChannel()
 			must(t, err)
 			closeLater(t, ch)
-			cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8, Channel: ch, Vector: vector})
+			cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 8, Channel: ch, Vector: vector})
 			must(t, err)
 			closeLater(t, cq)
 			flush(t, pd, cq, 1)
-			if got, err := ch.Wait(withDeadline(t)); got != cq || err != nil {
+			if got, err := ch.Next(withDeadline(t)); got != cq || err != nil {
 				t.Errorf("vector %d: Wait is %p, %v, want %p", vector, got, err, cq)
 			}
 		}
@@ -160,7 +160,7 @@ func TestManyCQs(t *testing.T) {
 		closeLater(t, ch)
 		missing := map[*uverbs.CQ]uint64{}
 		for id := range uint64(40) {
-			cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 4, Channel: ch})
+			cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 4, Channel: ch})
 			must(t, err)
 			closeLater(t, cq)
 			missing[cq] = id
@@ -169,7 +169,7 @@ func TestManyCQs(t *testing.T) {
 			flush(t, pd, cq, id)
 		}
 		for len(missing) > 0 {
-			cq, err := ch.Wait(withDeadline(t))
+			cq, err := ch.Next(withDeadline(t))
 			must(t, err)
 			id, ok := missing[cq]
 			if !ok {
@@ -190,7 +190,7 @@ func TestSharedCQ(t *testing.T) {
 		pd, err := dev.AllocPD()
 		must(t, err)
 		closeLater(t, pd)
-		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 200})
+		cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 200})
 		must(t, err)
 		closeLater(t, cq)
 		want := map[uint32]uint64{} // the next ID of a QP

@@ -24,7 +24,7 @@ func wayTo(t *testing.T, from, to *side) *uverbs.AH {
 // gidOf returns the IPv4 GID of a device.
 func gidOf(t *testing.T, dev *uverbs.Device) uverbs.GIDEntry {
 	t.Helper()
-	e, err := dev.QueryGID(1, ipv4Index)
+	e, err := dev.GID(1, ipv4Index)
 	must(t, err)
 	if rig.InfiniBand() {
 		return e
@@ -41,8 +41,8 @@ func lidOf(t *testing.T, gid ib.GID) uint16 {
 	for _, name := range rig.Devices {
 		dev, err := uverbs.Open(name, uverbs.OpenOptions{})
 		must(t, err)
-		own, err := dev.QueryGID(1, 0)
-		port, perr := dev.QueryPort(1)
+		own, err := dev.GID(1, 0)
+		port, perr := dev.Port(1)
 		must(t, err, perr, dev.Close())
 		if own.GID == gid && rig.InfiniBand() {
 			return port.LID

@@ -223,7 +223,7 @@ func dcAtomics(t *testing.T, r *dcRig) {
 	}
 	r.setWord(8192, 5)
 	d := &r.targets[0]
-	for i, op := range []uverbs.WROpcode{uverbs.WRAtomicFAA, uverbs.WRAtomicCAS} {
+	for i, op := range []uverbs.WROpcode{uverbs.WRFetchAdd, uverbs.WRCompareSwap} {
 		wr := d.to(send(uint64(i), r.mr.SGE(64, 8)))
 		wr.Opcode, wr.RemoteAddr, wr.RKey, wr.CompareAdd, wr.Swap = op, r.mr.Addr()+8192, r.mr.RKey(), []uint64{4, 9}[i], 77
 		must(t, r.dci.PostSend(wr))
@@ -417,7 +417,7 @@ func TestDCAttributes(t *testing.T) {
 		d := &r.targets[0]
 		attr, err := d.qp.Query()
 		must(t, err)
-		port, err := r.dev.QueryPort(1)
+		port, err := r.dev.Port(1)
 		must(t, err)
 		if attr.State != ib.QPRTR || attr.Port != 1 || attr.MinRNRTimer != 12 || attr.PathMTU != port.ActiveMTU || attr.Access&uverbs.AccessRemoteWrite == 0 {
 			t.Errorf("attributes of the DCT %+v", attr)

@@ -40,7 +40,7 @@ func TestDepthLimits(t *testing.T) {
 	testenv.NeedsIB(t, "limits of queues")
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
-	attr := dev.QueryDevice()
+	attr := dev.Attr()
 	a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
 	var err error
 	largest := int(attr.MaxCQE)
@@ -48,7 +48,7 @@ func TestDepthLimits(t *testing.T) {
 		largest = min(largest, 4*mostDepth())
 	}
 	for _, s := range []*side{a, b} {
-		s.cq, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: largest})
+		s.cq, err = dev.CreateCQ(uverbs.CQOptions{Size: largest})
 		must(t, err)
 		closeLater(t, s.cq)
 	}

@@ -67,7 +67,7 @@ func TestDEVX(t *testing.T) {
 		in[7] = 1 // the general capabilities in force
 		out := make([]byte, capsSize)
 		must(t, dev.DEVXCommand(in, out))
-		if want := dev.QueryDevice().MaxCQE; 1<<out[logMaxCQE]-1 != int(want) {
+		if want := dev.Attr().MaxCQE; 1<<out[logMaxCQE]-1 != int(want) {
 			t.Errorf("the firmware has CQs of 1<<%d, the kernel of %d", out[logMaxCQE], want)
 		}
 		in[6], in[7] = 1, 0xff // a kind of capabilities that is not there
@@ -161,7 +161,7 @@ func TestLAG(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		t.Setenv("RDMADEVX", "1")
 		dev := openDevice(t, deviceName)
-		lag, err := dev.QueryLAG()
+		lag, err := dev.LAG()
 		if errors.Is(err, errors.ErrUnsupported) {
 			noLAG(t, dev, err)
 			return
@@ -175,14 +175,14 @@ func TestLAG(t *testing.T) {
 		connect(t, a, b)
 		u := newSide(t, dev, uverbs.QPOptions{Type: ib.UD})
 		for typ, q := range map[ib.QPType]*uverbs.QP{ib.RC: a.qp, ib.UD: u.qp, ib.RawPacket: rawSender(t, u)} {
-			first, err := q.QueryLAGPort()
+			first, err := q.LAGPort()
 			must(t, err)
 			if testenv.Modelled() && typ != ib.RawPacket && (first.Port < 1 || first.Port > 2) {
 				t.Errorf("%s: the kernel has given the port %d", typ, first.Port)
 			}
 			for _, port := range []uint8{2, 1} {
 				must(t, q.SetLAGPort(port))
-				p, err := q.QueryLAGPort()
+				p, err := q.LAGPort()
 				if want := (uverbs.LAGPort{Port: port, Active: lag.SendsBy[port-1]}); err != nil || p != want {
 					t.Errorf("%s: port %+v, %v, want %+v", typ, p, err, want)
 				}
@@ -215,6 +215,6 @@ func noLAG(t *testing.T, dev *uverbs.Device, err error) {
 		t.Errorf("%v does not name the capability", err)
 	}
 	q := newSide(t, dev, uverbs.QPOptions{}).qp
-	errorIs(t, errorOf(q.QueryLAGPort()), errors.ErrUnsupported, "QueryLAGPort")
+	errorIs(t, errorOf(q.LAGPort()), errors.ErrUnsupported, "LAGPort")
 	errorIs(t, q.SetLAGPort(1), errors.ErrUnsupported, "SetLAGPort")
 }

@@ -69,8 +69,8 @@ func TestDeviceMemory(t *testing.T) {
 		clear(a.buf.Bytes()[:8])
 		well(do(uverbs.WRRDMAWrite, whole, 64, a.mr.SGE(0, 8)))
 		if !lacksAtomics(t, a.dev) {
-			well(do(uverbs.WRAtomicFAA, whole, 64, a.mr.SGE(8, 8)))
-			well(do(uverbs.WRAtomicFAA, whole, 64, a.mr.SGE(16, 8)))
+			well(do(uverbs.WRFetchAdd, whole, 64, a.mr.SGE(8, 8)))
+			well(do(uverbs.WRFetchAdd, whole, 64, a.mr.SGE(16, 8)))
 			well(do(uverbs.WRRDMARead, whole, 64, a.mr.SGE(24, 8)))
 			if got := a.buf.Bytes()[8:32]; !bytes.Equal(got, []byte{8: 5, 16: 10, 23: 0}) {
 				t.Errorf("two additions of 5 were told 0, then 5, and left 10: %x", got)
@@ -122,7 +122,7 @@ func (m *mappedDM) do(t *testing.T, op uverbs.WROpcode, at uint64, sge uverbs.SG
 	wr := send(1, sge)
 	wr.Opcode, wr.RemoteAddr, wr.RKey, wr.CompareAdd = op, at, m.mr.RKey(), 5
 	must(t, m.a.qp.PostSend(wr))
-	m.a.want(t, 1, map[uverbs.WROpcode]uverbs.WCOpcode{uverbs.WRRDMAWrite: uverbs.WCRDMAWrite, uverbs.WRRDMARead: uverbs.WCRDMARead, uverbs.WRAtomicFAA: uverbs.WCFetchAdd}[op])
+	m.a.want(t, 1, map[uverbs.WROpcode]uverbs.WCOpcode{uverbs.WRRDMAWrite: uverbs.WCRDMAWrite, uverbs.WRRDMARead: uverbs.WCRDMARead, uverbs.WRFetchAdd: uverbs.WCFetchAdd}[op])
 }
 
 // check compares the memory as the processor sees it, and as the peer does.
@@ -184,7 +184,7 @@ func TestDeviceMemoryByProcessor(t *testing.T) {
 		m.check(t, "what the peer has written")
 		m.write(t, 64, []byte{7, 7: 0})
 		if !lacksAtomics(t, a.dev) {
-			m.do(t, uverbs.WRAtomicFAA, 64, a.mr.SGE(0, 8))
+			m.do(t, uverbs.WRFetchAdd, 64, a.mr.SGE(0, 8))
 			m.want[64] += 5
 		}
 		m.check(t, "what the peer has added")
@@ -210,7 +210,7 @@ func TestDeviceMemoryLimits(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
 		must(t, deviceMemory(t, s, 1).Close())
-		most := s.dev.QueryDevice().MaxDMSize
+		most := s.dev.Attr().MaxDMSize
 		if most == 0 {
 			t.Fatal("there is memory of the device, and none by its attributes")
 		}

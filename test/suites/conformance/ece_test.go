@@ -15,7 +15,7 @@ func TestECE(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
-		offers, err := a.qp.QueryECE()
+		offers, err := a.qp.ECE()
 		var feature *uverbs.FeatureError
 		switch {
 		case errors.As(err, &feature):
@@ -34,7 +34,7 @@ func TestECE(t *testing.T) {
 		}
 		eceTraffic(t, a, b)
 		c, d := pair(t, uverbs.QPOptions{})
-		if e, err := c.qp.QueryECE(); err == nil && e != offers {
+		if e, err := c.qp.ECE(); err == nil && e != offers {
 			t.Errorf("a QP that has not set any has %+v, want %+v", e, offers)
 		}
 		eceTraffic(t, c, d)
@@ -58,7 +58,7 @@ func agree(t *testing.T, a, b *side, offers uverbs.ECE) {
 	must(t, b.qp.SetECE(asked))
 	hasECE(t, b, uverbs.ECE{VendorID: offers.VendorID})
 	must(t, b.qp.Connect(t.Context(), ea))
-	agreed, err := b.qp.QueryECE()
+	agreed, err := b.qp.ECE()
 	must(t, err)
 	if agreed.VendorID != offers.VendorID || agreed.Options&^offers.Options != 0 || testenv.Modelled() && agreed != offers {
 		t.Errorf("of %+v the device accepts %+v", offers, agreed)
@@ -71,7 +71,7 @@ func agree(t *testing.T, a, b *side, offers uverbs.ECE) {
 // hasECE checks the options of a QP.
 func hasECE(t *testing.T, s *side, want uverbs.ECE) {
 	t.Helper()
-	if e, err := s.qp.QueryECE(); err != nil || e != want {
+	if e, err := s.qp.ECE(); err != nil || e != want {
 		t.Errorf("the QP has %+v, %v, want %+v", e, err, want)
 	}
 }

@@ -20,7 +20,7 @@ func TestCompChannelWait(t *testing.T) {
 			must(t, b.cq.Notify(), b.qp.PostRecv(i, b.mr.SGE(0, 8)))
 			got := make(chan error, 1)
 			go func() {
-				cq, err := b.ch.Wait(withDeadline(t))
+				cq, err := b.ch.Next(withDeadline(t))
 				if err == nil && cq != b.cq {
 					err = errors.New("event for another CQ")
 				}
@@ -35,7 +35,7 @@ func TestCompChannelWait(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		if cq, err := b.ch.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		if cq, err := b.ch.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("Wait returned CQ %p, %v once more", cq, err)
 		}
 	})
@@ -52,7 +52,7 @@ func TestNotifyRace(t *testing.T) {
 		b.want(t, 1, uverbs.WCRecv)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		_, err := b.ch.Wait(ctx)
+		_, err := b.ch.Next(ctx)
 		if rig.Driver == "mlx5" { // what it is armed with is the index of the last completion that was polled
 			must(t, err, b.cq.Notify())
 		} else if !errors.Is(err, context.DeadlineExceeded) {
@@ -60,7 +60,7 @@ func TestNotifyRace(t *testing.T) {
 		}
 		// The CQ is still armed.
 		must(t, b.qp.PostRecv(2, b.mr.SGE(0, 8)), a.qp.PostSend(send(2, a.mr.SGE(0, 8))))
-		if _, err := b.ch.Wait(withDeadline(t)); err != nil {
+		if _, err := b.ch.Next(withDeadline(t)); err != nil {
 			t.Fatal(err)
 		}
 		b.want(t, 2, uverbs.WCRecv)
@@ -78,13 +78,13 @@ func TestSolicited(t *testing.T) {
 		b.want(t, 1, uverbs.WCRecv)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		if _, err := b.ch.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := b.ch.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("an unsolicited message raised an event: %v", err)
 		}
 		wr := send(2, a.mr.SGE(0, 8))
 		wr.Flags |= uverbs.SendSolicited
 		must(t, a.qp.PostSend(wr))
-		if _, err := b.ch.Wait(withDeadline(t)); err != nil {
+		if _, err := b.ch.Next(withDeadline(t)); err != nil {
 			t.Fatal(err)
 		}
 		a.want(t, 2, uverbs.WCSend)
@@ -106,7 +106,7 @@ func TestCloseWithEvents(t *testing.T) {
 		closeLater(t, pd)
 		for i := range 6 {
 			must(t, ch.SetBusyWait(time.Duration(i/2)*20*time.Millisecond))
-			cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8, Channel: ch})
+			cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 8, Channel: ch})
 			must(t, err)
 			qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
 			must(t, err)
@@ -116,7 +116,7 @@ func TestCloseWithEvents(t *testing.T) {
 				t.Fatalf("status %s, want a flush", wc.Status)
 			}
 			if i >= 2 {
-				if got, err := ch.Wait(withDeadline(t)); err != nil || got != cq {
+				if got, err := ch.Next(withDeadline(t)); err != nil || got != cq {
 					t.Fatalf("Wait returned CQ %p, %v; want %p", got, err, cq)
 				}
 			}
@@ -124,7 +124,7 @@ func TestCloseWithEvents(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		if cq, err := ch.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		if cq, err := ch.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("Wait returned CQ %p, %v", cq, err)
 		}
 	})
@@ -156,7 +156,7 @@ func TestAllocs(t *testing.T) {
 				b.cq.Notify(),
 				a.qp.PostSend(uverbs.SendWR{ID: 2, Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled | uverbs.SendSolicited, SGL: sgl}))
 			drain(a)
-			if _, err := b.ch.Wait(ctx); err != nil {
+			if _, err := b.ch.Next(ctx); err != nil {
 				failed = err
 			}
 			drain(b)

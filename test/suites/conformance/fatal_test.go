@@ -61,7 +61,7 @@ func comesBack(t *testing.T, device string, restore func()) {
 func active(t *testing.T, dev *uverbs.Device) {
 	t.Helper()
 	for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
-		attr, err := dev.QueryPort(1)
+		attr, err := dev.Port(1)
 		if must(t, err); attr.State == ib.PortActive {
 			return
 		}
@@ -123,14 +123,14 @@ func TestDeviceRemoved(t *testing.T) {
 		connect(t, a, b)
 		must(t, b.qp.PostRecv(1, b.mr.SGE(0, 100)))
 		var mapped, fresh *uverbs.DM
-		if dev.QueryDevice().MaxDMSize > 0 {
+		if dev.Attr().MaxDMSize > 0 {
 			mapped, fresh = deviceMemory(t, a, 64), deviceMemory(t, a, 64)
 			must(t, errOf(mapped.WriteAt(make([]byte, 64), 0)))
 		}
 		waits := make(chan error, 1)
 		must(t, a.cq.Notify())
 		go func() {
-			_, err := a.ch.Wait(withDeadline(t))
+			_, err := a.ch.Next(withDeadline(t))
 			waits <- err
 		}()
 		done := make(chan func(), 1)
@@ -146,15 +146,15 @@ func TestDeviceRemoved(t *testing.T) {
 		}
 		defer bind()
 		errorIs(t, <-waits, uverbs.ErrDeviceRemoved, "Wait of a CQ")
-		errorIs(t, errorOf(dev.WaitEvent(withDeadline(t))), uverbs.ErrDeviceRemoved, "WaitEvent")
+		errorIs(t, errorOf(dev.NextEvent(withDeadline(t))), uverbs.ErrDeviceRemoved, "NextEvent")
 		for name, err := range map[string]error{
-			"AllocPD":   errOf(dev.AllocPD()),
-			"QueryPort": errOf(dev.QueryPort(1)),
-			"CreateCQ":  errOf(dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})),
-			"RegMR":     errOf(a.pd.RegMR(a.buf, uverbs.MROptions{})),
-			"Query":     errOf(a.qp.Query()),
-			"Modify":    a.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState),
-			"CreateQP":  errOf(a.pd.CreateQP(uverbs.QPOptions{SendCQ: a.cq, RecvCQ: a.cq})),
+			"AllocPD":  errOf(dev.AllocPD()),
+			"Port":     errOf(dev.Port(1)),
+			"CreateCQ": errOf(dev.CreateCQ(uverbs.CQOptions{Size: 1})),
+			"RegMR":    errOf(a.pd.RegMR(a.buf, uverbs.MROptions{})),
+			"Query":    errOf(a.qp.Query()),
+			"Modify":   a.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState),
+			"CreateQP": errOf(a.pd.CreateQP(uverbs.QPOptions{SendCQ: a.cq, RecvCQ: a.cq})),
 		} {
 			if !errors.Is(err, uverbs.ErrDeviceRemoved) || !errors.Is(err, syscall.EIO) {
 				t.Errorf("%s: %v, want ErrDeviceRemoved", name, err)
@@ -214,7 +214,7 @@ func removedDuringBusyWait(t *testing.T, device string) (busy bool) {
 			defer cancel()
 			go func() {
 				begin := time.Now()
-				_, err := a.ch.Wait(ctx)
+				_, err := a.ch.Next(ctx)
 				ended <- end{err, time.Since(begin)}
 			}()
 			if inPpoll(t) {

@@ -41,7 +41,7 @@ func needsRemote(op uverbs.WROpcode) bool { return op != uverbs.WRSend }
 // needs are the rights that an operation needs of the peer's MR.
 var needs = map[uverbs.WROpcode]uverbs.Access{
 	uverbs.WRRDMAWrite: uverbs.AccessRemoteWrite, uverbs.WRRDMAWriteWithImm: uverbs.AccessRemoteWrite, uverbs.WRRDMARead: uverbs.AccessRemoteRead,
-	uverbs.WRAtomicFAA: uverbs.AccessRemoteAtomic, uverbs.WRAtomicCAS: uverbs.AccessRemoteAtomic,
+	uverbs.WRFetchAdd: uverbs.AccessRemoteAtomic, uverbs.WRCompareSwap: uverbs.AccessRemoteAtomic,
 }
 
 // ifRemote is a fault of the operations that name the peer's memory.

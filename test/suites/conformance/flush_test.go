@@ -108,7 +108,7 @@ func TestFlushCause(t *testing.T) {
 			b.flushedReceive(t, 7, "this side refused a message of the peer")
 		case onMLX5:
 			for ctx := withDeadline(t); ; {
-				e, err := b.dev.WaitEvent(ctx)
+				e, err := b.dev.NextEvent(ctx)
 				must(t, err)
 				if e.Type == uverbs.EventQPAccessErr && e.QP == b.qp {
 					break
@@ -127,7 +127,7 @@ func TestFlushedQueue(t *testing.T) {
 	testenv.Guest(t)
 	dev := openDevice(t, deviceName)
 	a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
-	recv, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 16})
+	recv, err := dev.CreateCQ(uverbs.CQOptions{Size: 16})
 	must(t, err)
 	closeLater(t, recv)
 	own := *a

@@ -31,7 +31,7 @@ func TestGIDByRoute(t *testing.T) {
 		t.Cleanup(func() { must(t, netlink.AddrDel(link, addr)) })
 		gids = append(gids, waitGID(t, devs[i], addr.IP))
 	}
-	first, err := devs[0].QueryGID(1, ipv4Index)
+	first, err := devs[0].GID(1, ipv4Index)
 	must(t, err)
 	table, err := devs[0].GIDTable(1)
 	must(t, err)

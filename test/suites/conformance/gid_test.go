@@ -40,14 +40,14 @@ func TestQueryPKey(t *testing.T) {
 	testenv.NeedsIB(t, "partition keys")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
-		attr, err := dev.QueryPort(1)
+		attr, err := dev.Port(1)
 		must(t, err)
 		keys := pkeysOf(t, deviceName)
 		if len(keys) != attr.PKeyTableLen {
 			t.Errorf("the table has %d entries, want %d", attr.PKeyTableLen, len(keys))
 		}
 		for i, want := range keys {
-			if pkey, err := dev.QueryPKey(1, i); pkey != want || err != nil {
+			if pkey, err := dev.PKey(1, i); pkey != want || err != nil {
 				t.Errorf("partition key %d is %#x, %v, want %#x", i, pkey, err, want)
 			}
 		}
@@ -57,9 +57,9 @@ func TestQueryPKey(t *testing.T) {
 		if i, err := dev.PKeyIndex(1, 0x8123); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("0x8123 is at %d, %v, want fs.ErrNotExist", i, err)
 		}
-		_, err = dev.QueryPKey(1, attr.PKeyTableLen)
+		_, err = dev.PKey(1, attr.PKeyTableLen)
 		argError(t, err, "index")
-		_, err = dev.QueryPKey(2, 0)
+		_, err = dev.PKey(2, 0)
 		argError(t, err, "port")
 	})
 }
@@ -77,19 +77,19 @@ func TestQueryGID(t *testing.T) {
 		}
 		used := map[int]bool{}
 		for _, want := range table {
-			if got, err := dev.QueryGID(1, want.Index); got != want || err != nil {
+			if got, err := dev.GID(1, want.Index); got != want || err != nil {
 				t.Errorf("entry is %v, %v, want %v", got, err, want)
 			}
 			used[want.Index] = true
 		}
-		attr, err := dev.QueryPort(1)
+		attr, err := dev.Port(1)
 		must(t, err)
 		last := attr.GIDTableLen - 1
 		if used[last] {
 			t.Fatal("the table is full")
 		}
-		errorIs(t, errorOf(dev.QueryGID(1, last)), syscall.ENODATA, "an unused entry")
-		_, err = dev.QueryGID(1, attr.GIDTableLen)
+		errorIs(t, errorOf(dev.GID(1, last)), syscall.ENODATA, "an unused entry")
+		_, err = dev.GID(1, attr.GIDTableLen)
 		argError(t, err, "index")
 	})
 }
@@ -101,7 +101,7 @@ func TestQueryGIDTableErrors(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev, err := uverbs.Open(deviceName, uverbs.OpenOptions{})
 		must(t, err)
-		ports := dev.QueryDevice().PhysPortCount
+		ports := dev.Attr().PhysPortCount
 		for _, port := range []uint8{0, ports + 1, 255} {
 			table, err := dev.GIDTable(port)
 			if arg := argError(t, err, "port"); table != nil || arg.Allowed != fmt.Sprintf("1 to %d", ports) {
@@ -119,15 +119,15 @@ func TestQueryGIDTableErrors(t *testing.T) {
 func TestPortCount(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
-		n := dev.QueryDevice().PhysPortCount
+		n := dev.Attr().PhysPortCount
 		if n == 0 || dev.Info().Ports != int(n) {
 			t.Errorf("%d ports, and %d when it was listed", n, dev.Info().Ports)
 		}
 		for port := uint8(1); port <= n; port++ {
-			_, err := dev.QueryPort(port)
+			_, err := dev.Port(port)
 			must(t, err)
 		}
-		_, err := dev.QueryPort(n + 1)
+		_, err := dev.Port(n + 1)
 		argError(t, err, "port")
 	})
 }

@@ -15,7 +15,7 @@ func TestGRH(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		testenv.NeedsIB(t, "GIDs")
 		dev := openDevice(t, deviceName)
-		port, err := dev.QueryPort(1)
+		port, err := dev.Port(1)
 		must(t, err)
 		required := port.GRHRequired()
 		if required != (port.Flags&1 != 0) || !required && port.LinkLayer == ib.LinkLayerEthernet {

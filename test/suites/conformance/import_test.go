@@ -52,7 +52,7 @@ func importedPair(t *testing.T, pd *uverbs.PD) (a, b *side) {
 		s.ch, err = s.dev.CreateCompChannel()
 		must(t, err)
 		closeLater(t, s.ch)
-		s.cq, err = s.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 64, Channel: s.ch})
+		s.cq, err = s.dev.CreateCQ(uverbs.CQOptions{Size: 64, Channel: s.ch})
 		must(t, err)
 		closeLater(t, s.cq)
 		s.qp, err = pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq})
@@ -71,7 +71,7 @@ func useShared(t *testing.T, a, b *side, mr *uverbs.MR, text string) {
 	t.Helper()
 	must(t, b.qp.PostRecv(1, b.mr.SGE(0, 4096)), b.cq.Notify(), a.qp.PostSend(send(2, mr.SGE(0, len(text)))))
 	a.want(t, 2, uverbs.WCSend)
-	if _, err := b.ch.Wait(withDeadline(t)); err != nil {
+	if _, err := b.ch.Next(withDeadline(t)); err != nil {
 		t.Error(err)
 	}
 	b.want(t, 1, uverbs.WCRecv)
@@ -109,7 +109,7 @@ func TestImport(t *testing.T) {
 	const text = "registered here, used there"
 	copy(owner.buf.Bytes(), text)
 	imp := imported(t, dev)
-	if imp.Name() != dev.Name() || imp.QueryDevice().MaxQP != dev.QueryDevice().MaxQP {
+	if imp.Name() != dev.Name() || imp.Attr().MaxQP != dev.Attr().MaxQP {
 		t.Errorf("%s was imported as %s", dev.Name(), imp.Name())
 	}
 	t.Run("use", func(t *testing.T) {

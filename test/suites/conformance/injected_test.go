@@ -256,7 +256,7 @@ func TestInjectedCommand(t *testing.T) {
 			make    func() (closer, error)
 		}{
 			{"CREATE_QP", func() (closer, error) { return s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq}) }},
-			{"CREATE_CQ", func() (closer, error) { return dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8}) }},
+			{"CREATE_CQ", func() (closer, error) { return dev.CreateCQ(uverbs.CQOptions{Size: 8}) }},
 			{"CREATE_MKEY", func() (closer, error) { return s.pd.AllocMW(uverbs.MWType1) }},
 			{"ALLOC_PD", func() (closer, error) { return dev.AllocPD() }},
 		} {
@@ -311,7 +311,7 @@ func TestInjectedFatal(t *testing.T) {
 		idle := newSide(t, dev, uverbs.QPOptions{})
 		must(t, idle.cq.Notify())
 		go func() {
-			_, err := idle.ch.Wait(withDeadline(t))
+			_, err := idle.ch.Next(withDeadline(t))
 			waits <- err
 		}()
 		do("fatal")
@@ -321,7 +321,7 @@ func TestInjectedFatal(t *testing.T) {
 		do("well")
 		// The driver takes the device away, and makes it anew.
 		errorIs(t, <-waits, uverbs.ErrDeviceRemoved, "Wait of a CQ")
-		errorIs(t, errorOf(dev.WaitEvent(withDeadline(t))), uverbs.ErrDeviceRemoved, "WaitEvent")
+		errorIs(t, errorOf(dev.NextEvent(withDeadline(t))), uverbs.ErrDeviceRemoved, "NextEvent")
 		errorIs(t, errorOf(dev.AllocPD()), uverbs.ErrDeviceRemoved, "AllocPD")
 	})
 	must(t, dev.Close())

@@ -21,7 +21,7 @@ func TestInlineRecv(t *testing.T) {
 			for _, shared := range []bool{false, true} {
 				dev := openDevice(t, deviceName)
 				s := newSide(t, dev, uverbs.QPOptions{})
-				cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 16, CQESize: size})
+				cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 16, CQESize: size})
 				must(t, err)
 				closeLater(t, cq)
 				o := uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, MaxSendSGE: 3, MaxRecvSGE: 3, InlineRecv: true, SignalAll: true, Path: uverbs.PathOptions{GIDIndex: new(ipv4Index)}}
@@ -84,7 +84,7 @@ func TestInlineRecv(t *testing.T) {
 				binary.NativeEndian.PutUint64(s.buf.Bytes(), 1<<40)
 				for i := range uint64(2) {
 					must(t, qp.PostSend(uverbs.SendWR{
-						ID: 3, Opcode: uverbs.WRAtomicFAA, RemoteAddr: s.mr.Addr(), RKey: s.mr.RKey(), CompareAdd: 5,
+						ID: 3, Opcode: uverbs.WRFetchAdd, RemoteAddr: s.mr.Addr(), RKey: s.mr.RKey(), CompareAdd: 5,
 						SGL: []uverbs.SGE{s.mr.SGE(4096, 8)},
 					}))
 					s.want(t, 3, uverbs.WCFetchAdd)

@@ -60,7 +60,7 @@ func TestIWARPManySGEs(t *testing.T) {
 	onIWARP(t)
 	const limit = 6 // of struct siw_sqe and siw_rqe
 	a, b := pairOnce(t, uverbs.QPOptions{MaxSendSGE: limit, MaxRecvSGE: limit})
-	if got := int(a.dev.QueryDevice().MaxSGE); got != limit {
+	if got := int(a.dev.Attr().MaxSGE); got != limit {
 		t.Errorf("the device takes %d SGEs, want %d", got, limit)
 	}
 	a.fill(0, 32<<10, 9)
@@ -288,7 +288,7 @@ func TestIWARPUnsupported(t *testing.T) {
 		"connecting by hand":  func() error { return a.qp.Connect(t.Context(), uverbs.Endpoint{}) },
 		"CQ of another size":  func() error { return a.cq.Resize(512) },
 		"SRQ of another size": func() error { return errSRQResize(t, a) },
-		"completions of 64 B": func() error { return made(a.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8, CQESize: 64})) },
+		"completions of 64 B": func() error { return made(a.dev.CreateCQ(uverbs.CQOptions{Size: 8, CQESize: 64})) },
 	} {
 		var f *uverbs.FeatureError
 		if err := ask(); !errors.As(err, &f) || !errors.Is(err, errors.ErrUnsupported) || f.Driver != "siw" {
@@ -297,7 +297,7 @@ func TestIWARPUnsupported(t *testing.T) {
 			t.Logf("%s: %v", what, err)
 		}
 	}
-	for _, op := range []uverbs.WROpcode{uverbs.WRAtomicCAS, uverbs.WRAtomicFAA, uverbs.WRSendWithImm, uverbs.WRRDMAWriteWithImm, uverbs.WRBindMW, uverbs.WRFlush, uverbs.WRAtomicWrite} {
+	for _, op := range []uverbs.WROpcode{uverbs.WRCompareSwap, uverbs.WRFetchAdd, uverbs.WRSendWithImm, uverbs.WRRDMAWriteWithImm, uverbs.WRBindMW, uverbs.WRFlush, uverbs.WRAtomicWrite} {
 		errorIs(t, a.qp.PostSend(uverbs.SendWR{Opcode: op}), uverbs.ErrOpcode, "%s", op)
 	}
 }

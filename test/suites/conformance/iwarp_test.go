@@ -35,7 +35,7 @@ func joinIWARP(t testing.TB, a, b *uverbs.QP, cq *uverbs.CQ) {
 	}
 	newID := func() *rdmacm.ID {
 		t.Helper()
-		ch, err := rdmacm.OpenChannel()
+		ch, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{})
 		check(err)
 		id, err := ch.NewID(rdmacm.TCP)
 		check(err)
@@ -55,7 +55,7 @@ func joinIWARP(t testing.TB, a, b *uverbs.QP, cq *uverbs.CQ) {
 	check(err)
 	accepted := make(chan error, 1)
 	go func() {
-		e, err := l.Request(ctx)
+		e, err := l.NextRequest(ctx)
 		if err == nil {
 			t.Cleanup(func() { check(e.ID.Close()) })
 			err = e.ID.AcceptWait(ctx, param(b))

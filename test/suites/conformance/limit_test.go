@@ -24,12 +24,12 @@ type maker struct {
 // makers are for all kinds of objects that a program can have many of.
 func makers(t *testing.T, dev *uverbs.Device) []maker {
 	t.Helper()
-	attr := dev.QueryDevice()
+	attr := dev.Attr()
 	pd, buf := newPD(t, dev), newBuffer(t, 4096)
 	ch, err := dev.CreateCompChannel()
 	must(t, err)
 	closeLater(t, ch)
-	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})
+	cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 1})
 	must(t, err)
 	closeLater(t, cq)
 	gid := gidOf(t, dev)
@@ -40,9 +40,9 @@ func makers(t *testing.T, dev *uverbs.Device) []maker {
 		}},
 		{"CQ", attr.MaxCQ, func() (closer, error) { // of two kinds
 			if cqs.Add(1)%2 == 0 {
-				return dev.CreateCQ(uverbs.CQOptions{MaxCQE: 30, Channel: ch})
+				return dev.CreateCQ(uverbs.CQOptions{Size: 30, Channel: ch})
 			}
-			return dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})
+			return dev.CreateCQ(uverbs.CQOptions{Size: 1})
 		}},
 		{"MR", attr.MaxMR, func() (closer, error) { return pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}) }},
 		{"PD", attr.MaxPD, func() (closer, error) { return dev.AllocPD() }},
@@ -165,7 +165,7 @@ func TestForeignObjects(t *testing.T) {
 			_, err := a.pd.CreateQP(o)
 			return err
 		}
-		_, channelErr := a.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1, Channel: b.ch})
+		_, channelErr := a.dev.CreateCQ(uverbs.CQOptions{Size: 1, Channel: b.ch})
 		key := a.mr.LKey()
 		for name, err := range map[string]error{
 			"CQ":          qp(uverbs.QPOptions{SendCQ: b.cq}),

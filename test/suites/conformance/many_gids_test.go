@@ -91,7 +91,7 @@ func TestManyGIDs(t *testing.T) {
 	testenv.NeedsKernel(t, "addresses of network interfaces")
 	testenv.Tags(t, testenv.Machine)
 	dev := openDevice(t, rig.Devices[1])
-	port, err := dev.QueryPort(1)
+	port, err := dev.Port(1)
 	must(t, err)
 	table := newGIDTable(t, dev, rig.Netdevs[1])
 	var gids []ib.GID
@@ -114,7 +114,7 @@ func TestManyGIDs(t *testing.T) {
 			at = e
 		}
 	}
-	if got, err := dev.QueryGID(1, at.Index); got != at || err != nil || at.GID != last {
+	if got, err := dev.GID(1, at.Index); got != at || err != nil || at.GID != last {
 		t.Fatalf("entry %d is %v, %v, want %v", at.Index, got, err, at)
 	}
 	o := uverbs.QPOptions{Path: uverbs.PathOptions{GIDIndex: new(at.Index)}}

@@ -36,7 +36,7 @@ func TestSharedCQs(t *testing.T) {
 		closeLater(t, ch)
 		var cqs [2]*uverbs.CQ
 		for i := range cqs {
-			cqs[i], err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 2 * manyPairs * messages, Channel: ch})
+			cqs[i], err = dev.CreateCQ(uverbs.CQOptions{Size: 2 * manyPairs * messages, Channel: ch})
 			must(t, err)
 			closeLater(t, cqs[i])
 		}
@@ -111,7 +111,7 @@ func dispatch(ctx context.Context, ch *uverbs.CompChannel, cqs []*uverbs.CQ, don
 				}
 			}
 		}
-		cq, err := ch.Wait(ctx)
+		cq, err := ch.Next(ctx)
 		if err != nil {
 			return err
 		}

@@ -71,10 +71,10 @@ var callMistakes = []mistake{
 		mine: "Opcode: this type of QP does not support the operation: "},
 	{name: "unknown flag", call: post(func(wr *uverbs.SendWR, a, b *side) { wr.Flags = 1 << 7 }), mine: "Flags: unknown send flag"},
 	{name: "atomic of 4 bytes", ib: true, atomics: true, call: func(t *testing.T, a, b *side) error {
-		return a.qp.PostSend(request(a, b, uverbs.WRAtomicFAA, a.mr.SGE(0, 4), b.mr.Addr(), b.mr.RKey()))
+		return a.qp.PostSend(request(a, b, uverbs.WRFetchAdd, a.mr.SGE(0, 4), b.mr.Addr(), b.mr.RKey()))
 	}, mine: "SGL: an atomic needs SGEs of 8 bytes together"},
 	{name: "atomic at an odd address", ib: true, atomics: true, call: func(t *testing.T, a, b *side) error {
-		return a.qp.PostSend(request(a, b, uverbs.WRAtomicFAA, a.mr.SGE(0, 8), b.mr.Addr()+1, b.mr.RKey()))
+		return a.qp.PostSend(request(a, b, uverbs.WRFetchAdd, a.mr.SGE(0, 8), b.mr.Addr()+1, b.mr.RKey()))
 	}, mine: "RemoteAddr: the remote address of an atomic must be a multiple of 8: 0x"},
 	{name: "address handle on RC", ib: true, call: func(t *testing.T, a, b *side) error {
 		wr := send(1)
@@ -145,7 +145,7 @@ var callMistakes = []mistake{
 	{name: "too many READs at once", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
 		attr := to(ib.QPRTR)
 		attr.MaxDestRdAtomic = 255
-		return a.qp.Modify(attr, uverbs.AttrState|uverbs.AttrAV|uverbs.AttrPathMTU|uverbs.AttrDestQPN|uverbs.AttrRQPSN|uverbs.AttrMaxDestRdAtomic|uverbs.AttrMinRNRTimer)
+		return a.qp.Modify(attr, uverbs.AttrState|uverbs.AttrAH|uverbs.AttrPathMTU|uverbs.AttrDestQPN|uverbs.AttrRQPSN|uverbs.AttrMaxDestRdAtomic|uverbs.AttrMinRNRTimer)
 	}, mine: "Modify: MaxDestRdAtomic is 255, allowed: 0 to "},
 	{name: "no GID of the peer", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
 		if rig.InfiniBand() { // there a LID is enough
@@ -158,7 +158,7 @@ var callMistakes = []mistake{
 		return a.qp.Connect(t.Context(), uverbs.Endpoint{QPN: 1 << 24, GID: gidOf(t, a.dev).GID})
 	}, mine: "is 16777216, allowed: 0 to 16777215"},
 	{name: "path MTU above the port's", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
-		port, err := a.dev.QueryPort(1)
+		port, err := a.dev.Port(1)
 		must(t, err)
 		if port.ActiveMTU == ib.MTU4096 { // there is none above
 			return second(a.pd.CreateQP(uverbs.QPOptions{SendCQ: a.cq, RecvCQ: a.cq, Path: uverbs.PathOptions{MTU: ib.MTU4096 + 1}}))
@@ -178,8 +178,8 @@ var callMistakes = []mistake{
 
 	// Creating.
 	{name: "CQ larger than the device's", alone: true, call: func(t *testing.T, a, b *side) error {
-		return second(a.dev.CreateCQ(uverbs.CQOptions{MaxCQE: int(a.dev.QueryDevice().MaxCQE) + 1}))
-	}, mine: "CreateCQ: MaxCQE is ... allowed: 1 to ... max_cqe of "},
+		return second(a.dev.CreateCQ(uverbs.CQOptions{Size: int(a.dev.Attr().MaxCQE) + 1}))
+	}, mine: "CreateCQ: Size is ... allowed: 1 to ... max_cqe of "},
 	{name: "vector that there is not", alone: true, call: func(t *testing.T, a, b *side) error {
 		return second(a.dev.CreateCQ(uverbs.CQOptions{Vector: 1 << 20}))
 	}, mine: "CreateCQ: Vector is 1048576, allowed: 0 to "},
@@ -188,13 +188,13 @@ var callMistakes = []mistake{
 	{name: "unknown type of QP", alone: true, call: func(t *testing.T, a, b *side) error { return createQP(a, uverbs.QPOptions{Type: 77}) },
 		mine: "CreateQP: Type is ... allowed: "},
 	{name: "send queue too long", alone: true, call: func(t *testing.T, a, b *side) error {
-		return createQP(a, uverbs.QPOptions{MaxSendWR: int(a.dev.QueryDevice().MaxQPWR) + 1})
+		return createQP(a, uverbs.QPOptions{MaxSendWR: int(a.dev.Attr().MaxQPWR) + 1})
 	}, mine: "CreateQP: MaxSendWR is ... allowed: "},
 	{name: "receive queue too long", alone: true, call: func(t *testing.T, a, b *side) error {
-		return createQP(a, uverbs.QPOptions{MaxRecvWR: int(a.dev.QueryDevice().MaxQPWR) + 1})
+		return createQP(a, uverbs.QPOptions{MaxRecvWR: int(a.dev.Attr().MaxQPWR) + 1})
 	}, mine: "CreateQP: MaxRecvWR is ... allowed: "},
 	{name: "more SGEs than the device's", alone: true, call: func(t *testing.T, a, b *side) error {
-		return createQP(a, uverbs.QPOptions{MaxSendSGE: int(a.dev.QueryDevice().MaxSGE) + 1})
+		return createQP(a, uverbs.QPOptions{MaxSendSGE: int(a.dev.Attr().MaxSGE) + 1})
 	}, mine: "CreateQP: MaxSendSGE is ... allowed: "},
 	{name: "more inline data than the device's", alone: true, call: func(t *testing.T, a, b *side) error {
 		return createQP(a, uverbs.QPOptions{MaxInline: 1 << 15})
@@ -203,13 +203,13 @@ var callMistakes = []mistake{
 		return createQP(a, uverbs.QPOptions{Path: uverbs.PathOptions{Port: 9}})
 	}, mine: "CreateQP: Path.Port is 9, allowed: "},
 	{name: "CQ of another device", alone: true, call: func(t *testing.T, a, b *side) error {
-		cq, err := openDevice(t, deviceName).CreateCQ(uverbs.CQOptions{MaxCQE: 8})
+		cq, err := openDevice(t, deviceName).CreateCQ(uverbs.CQOptions{Size: 8})
 		must(t, err)
 		closeLater(t, cq)
 		return createQP(a, uverbs.QPOptions{SendCQ: cq, RecvCQ: a.cq})
 	}, mine: "create QP: CQ is an object of another Open of ... allowed: objects of "},
 	{name: "SRQ too long", alone: true, call: func(t *testing.T, a, b *side) error {
-		return second(a.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: int(a.dev.QueryDevice().MaxSRQWR) + 1}))
+		return second(a.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: int(a.dev.Attr().MaxSRQWR) + 1}))
 	}, mine: "CreateSRQ: MaxWR is ... allowed: "},
 	{name: "limit above the SRQ", alone: true, call: func(t *testing.T, a, b *side) error {
 		_, srq := newSRQ(t, a.dev, uverbs.SRQOptions{})
@@ -247,7 +247,7 @@ var callMistakes = []mistake{
 		return qp.PostSend(send(1))
 	}, mine: "QP ... file already closed"},
 	{name: "CQ that is closed", alone: true, call: func(t *testing.T, a, b *side) error {
-		cq, err := a.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8})
+		cq, err := a.dev.CreateCQ(uverbs.CQOptions{Size: 8})
 		must(t, err, cq.Close())
 		return second(cq.Poll(make([]uverbs.WC, 1)))
 	}, mine: "CQ ... file already closed"},

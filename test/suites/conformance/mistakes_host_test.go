@@ -103,7 +103,7 @@ var hostMistakes = []mistake{
 		return closed(s.pd.RegMR(s.buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}))
 	}), mine: "REG_MR ... " + tooLittle + "65536 more; ... ulimit -l unlimited", on: map[string]string{"soft": ""}},
 	{name: "too little memory for a CQ", alone: true, call: withoutMemory(func(s *side) error {
-		return closed(s.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 100}))
+		return closed(s.dev.CreateCQ(uverbs.CQOptions{Size: 100}))
 	}), mine: "CREATE_CQ ... " + tooLittle, on: kernelRings},
 	{name: "too little memory for a QP", alone: true, call: withoutMemory(func(s *side) error {
 		return closed(s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq}))

@@ -79,7 +79,7 @@ var requestMistakes = []mistake{
 	}, mine: "remote operation error: at the peer: the MR of SGE 0 does not have AccessLocalWrite", far: "the peer's receive is likely too short",
 		theirs: "the MR of SGE 0 does not have AccessLocalWrite"},
 	{name: "atomic without REMOTE_ATOMIC", o: refusing, ib: true, atomics: true, old: noNak, request: func(t *testing.T, a, b *side) uverbs.SendWR {
-		wr := request(a, b, uverbs.WRAtomicFAA, a.mr.SGE(0, 8), b.mr.Addr(), other(t, b, remoteRights).RKey())
+		wr := request(a, b, uverbs.WRFetchAdd, a.mr.SGE(0, 8), b.mr.Addr(), other(t, b, remoteRights).RKey())
 		return wr
 	}, mine: "remote access error: the peer's MR with rkey 0x ... does not have REMOTE_ATOMIC; its access is LOCAL_WRITE|REMOTE_WRITE|REMOTE_READ"},
 	{name: "peer's QP without the right", o: refusing, ib: true, old: noNak, request: func(t *testing.T, a, b *side) uverbs.SendWR {

@@ -67,7 +67,7 @@ func TestImplicitODP(t *testing.T) {
 		connect(t, a, b)
 		mr, err := b.pd.RegImplicit(remoteRights)
 		const implicit = 2 // IB_UVERBS_ODP_SUPPORT_IMPLICIT
-		switch caps := dev.QueryDevice().ODPGeneralCaps; {
+		switch caps := dev.Attr().ODPGeneralCaps; {
 		case caps == 0:
 			absent(t, err, "on-demand paging")
 			return

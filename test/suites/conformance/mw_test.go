@@ -15,7 +15,7 @@ func TestMW(t *testing.T) {
 		dev := openDevice(t, deviceName)
 		pd := newPD(t, dev)
 		has := !rxeBefore(t, 5, 14)
-		if got := dev.QueryDevice().MaxMW != 0; got != has {
+		if got := dev.Attr().MaxMW != 0; got != has {
 			t.Errorf("the device says %t about memory windows, want %t", got, has)
 		}
 		keys := map[uint32]bool{}

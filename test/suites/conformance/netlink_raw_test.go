@@ -46,7 +46,7 @@ func TestNetlinkRaw(t *testing.T) {
 	firstUse(t, deviceName)
 	dev := tracked(t)
 	_, hadCQ := idsOf(t, dev)
-	cq, err := openDevice(t, deviceName).CreateCQ(uverbs.CQOptions{MaxCQE: 100})
+	cq, err := openDevice(t, deviceName).CreateCQ(uverbs.CQOptions{Size: 100})
 	must(t, err)
 	t.Cleanup(func() { must(t, cq.Close()) })
 	raw := func(kind netlinkrdma.RawKind, id, port uint32) []byte {

@@ -59,7 +59,7 @@ func firstUse(t *testing.T, name string) {
 	must(t, err)
 	pd, err := dev.AllocPD()
 	must(t, err)
-	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})
+	cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 1})
 	must(t, err)
 	srq, err := pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 1})
 	must(t, err)
@@ -160,8 +160,8 @@ func checkLists(t *testing.T, dev netlinkrdma.Device, s *side, hadPD, hadCQ map[
 	}
 	cqs, err := netlinkrdma.CQs(dev)
 	cq := own(t, cqs, err, func(c netlinkrdma.CQ) bool { return !hadCQ[c.ID] })
-	if int(cq.CQE) != s.cq.Cap() || cq.Users != 2 || cq.Context != pd.Context || !ownedByUs(cq.Owner) {
-		t.Errorf("CQ %+v, want capacity %d, two users, the context of %+v and us as its owner", cq, s.cq.Cap(), pd)
+	if int(cq.CQE) != s.cq.Size() || cq.Users != 2 || cq.Context != pd.Context || !ownedByUs(cq.Owner) {
+		t.Errorf("CQ %+v, want capacity %d, two users, the context of %+v and us as its owner", cq, s.cq.Size(), pd)
 	}
 	mrs, err := netlinkrdma.MRs(dev)
 	mr := own(t, mrs, err, func(m netlinkrdma.MR) bool { return m.Owner.Kernel == "" && m.LKey == s.mr.LKey() })
@@ -246,7 +246,7 @@ func srqWithQPs(t *testing.T) (srq *uverbs.SRQ, qps [2]*uverbs.QP) {
 	t.Helper()
 	dev := openDevice(t, deviceName)
 	pd, srq := newSRQ(t, dev, uverbs.SRQOptions{MaxWR: 8})
-	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 8})
+	cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 8})
 	must(t, err)
 	closeLater(t, cq)
 	for i, o := range []uverbs.QPOptions{{SRQ: srq}, {}, {SRQ: srq}} {
@@ -265,7 +265,7 @@ func srqWithQPs(t *testing.T) (srq *uverbs.SRQ, qps [2]*uverbs.QP) {
 func listening(t *testing.T) netip.AddrPort {
 	t.Helper()
 	testenv.NeedsRoCE(t, "Ethernet")
-	ch, err := rdmacm.OpenChannel()
+	ch, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{})
 	must(t, err)
 	closeLater(t, ch)
 	id, err := ch.NewID(rdmacm.TCP)

@@ -19,7 +19,7 @@ func raised(t *testing.T, s *side, want bool) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), wait)
 	defer cancel()
-	cq, err := s.ch.Wait(ctx)
+	cq, err := s.ch.Next(ctx)
 	if want && (cq != s.cq || err != nil) || !want && !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("Wait is %p, %v, want an event: %t", cq, err, want)
 	}
@@ -35,13 +35,13 @@ func TestNotifyOperations(t *testing.T) {
 	}{
 		"write":            {uverbs.WRRDMAWrite, uverbs.WCRDMAWrite},
 		"read":             {uverbs.WRRDMARead, uverbs.WCRDMARead},
-		"compare and swap": {uverbs.WRAtomicCAS, uverbs.WCCompSwap},
-		"fetch and add":    {uverbs.WRAtomicFAA, uverbs.WCFetchAdd},
+		"compare and swap": {uverbs.WRCompareSwap, uverbs.WCCompareSwap},
+		"fetch and add":    {uverbs.WRFetchAdd, uverbs.WCFetchAdd},
 		"bind":             {uverbs.WRBindMW, uverbs.WCBindMW},
 	} {
 		t.Run(name, func(t *testing.T) {
 			switch c.op {
-			case uverbs.WRAtomicCAS, uverbs.WRAtomicFAA:
+			case uverbs.WRCompareSwap, uverbs.WRFetchAdd:
 				testenv.NeedsIB(t, "atomics")
 			case uverbs.WRBindMW:
 				testenv.NeedsIB(t, "memory windows")
@@ -106,7 +106,7 @@ func TestNotifyChange(t *testing.T) {
 // TestNotifyWithoutChannel checks that a CQ without a channel cannot raise an event.
 func TestNotifyWithoutChannel(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		cq, err := openDevice(t, deviceName).CreateCQ(uverbs.CQOptions{MaxCQE: 8})
+		cq, err := openDevice(t, deviceName).CreateCQ(uverbs.CQOptions{Size: 8})
 		must(t, err)
 		closeLater(t, cq)
 		argError(t, cq.Notify(), "Channel of the CQ")

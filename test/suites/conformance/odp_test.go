@@ -22,7 +22,7 @@ func hasODP(t *testing.T, dev *uverbs.Device) bool {
 	case testenv.Modelled():
 		return true
 	case onMLX5:
-		return dev.QueryDevice().ODPGeneralCaps != 0
+		return dev.Attr().ODPGeneralCaps != 0
 	}
 	return since(t, 6, 15)
 }
@@ -31,7 +31,7 @@ func hasODP(t *testing.T, dev *uverbs.Device) bool {
 // and UD, and for no other transport.
 func checkODPCaps(t *testing.T, dev *uverbs.Device) {
 	t.Helper()
-	a := dev.QueryDevice()
+	a := dev.Attr()
 	var rc, ud uverbs.ODPCaps
 	if hasODP(t, dev) {
 		rc, ud = uverbs.ODPSend|uverbs.ODPRecv|uverbs.ODPWrite|uverbs.ODPRead, uverbs.ODPSend|uverbs.ODPRecv
@@ -67,7 +67,7 @@ func memoryUse(t *testing.T, name string) int {
 func TestOnDemandPaging(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
-		if got := dev.QueryDevice().ODPGeneralCaps != 0; got != hasODP(t, dev) {
+		if got := dev.Attr().ODPGeneralCaps != 0; got != hasODP(t, dev) {
 			t.Fatalf("the device says %t about on-demand paging, want %t", got, hasODP(t, dev))
 		}
 		checkODPCaps(t, dev)

@@ -22,21 +22,21 @@ func TestOnDemandQueues(t *testing.T) {
 	testenv.Skip(t, err)
 	must(t, err)
 	closeLater(t, mr)
-	atomics := []uverbs.WROpcode{uverbs.WRAtomicFAA, uverbs.WRAtomicCAS}
+	atomics := []uverbs.WROpcode{uverbs.WRFetchAdd, uverbs.WRCompareSwap}
 	if lacksAtomics(t, a.dev) {
 		atomics = nil
 	}
 	for i, op := range atomics {
 		wr := send(1, a.mr.SGE(0, 8))
 		wr.Opcode, wr.RemoteAddr, wr.RKey, wr.CompareAdd, wr.Swap = op, mr.Addr()+uint64(i*page), mr.RKey(), 7, 40
-		if op == uverbs.WRAtomicCAS {
+		if op == uverbs.WRCompareSwap {
 			wr.CompareAdd = 0 // what a new page holds
 		}
 		a.setWord(0, 99)
 		must(t, a.qp.PostSend(wr))
 		wc := a.next(t)
 		must(t, a.qp.Err(&wc))
-		want := map[uverbs.WROpcode]uint64{uverbs.WRAtomicFAA: 7, uverbs.WRAtomicCAS: 40}[op]
+		want := map[uverbs.WROpcode]uint64{uverbs.WRFetchAdd: 7, uverbs.WRCompareSwap: 40}[op]
 		if got := binary.NativeEndian.Uint64(buf.Bytes()[i*page:]); got != want || a.word(0) != 0 {
 			t.Errorf("%s: there is %d and was %d, want %d and 0", op, got, a.word(0), want)
 		}

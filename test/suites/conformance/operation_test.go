@@ -37,7 +37,7 @@ func TestUC(t *testing.T) {
 			}
 			b.holds(t, 0, want)
 		}
-		for _, op := range []uverbs.WROpcode{uverbs.WRRDMARead, uverbs.WRAtomicCAS, uverbs.WRAtomicFAA, uverbs.WRAtomicWrite, uverbs.WRFlush} {
+		for _, op := range []uverbs.WROpcode{uverbs.WRRDMARead, uverbs.WRCompareSwap, uverbs.WRFetchAdd, uverbs.WRAtomicWrite, uverbs.WRFlush} {
 			errorIs(t, a.qp.PostSend(uverbs.SendWR{Opcode: op}), uverbs.ErrOpcode, "%s on UC", op)
 		}
 		if !onMLX5 { // which takes it; rxe's kernel says that it has it, and fails
@@ -74,14 +74,14 @@ func TestAtomic(t *testing.T) {
 		wr := send(1, a.mr.SGE(8, 8))
 		wr.RemoteAddr, wr.RKey = b.mr.Addr()+64, b.mr.RKey()
 		if lacksAtomics(t, a.dev) {
-			for _, wr.Opcode = range []uverbs.WROpcode{uverbs.WRAtomicFAA, uverbs.WRAtomicCAS} {
+			for _, wr.Opcode = range []uverbs.WROpcode{uverbs.WRFetchAdd, uverbs.WRCompareSwap} {
 				errorIs(t, a.qp.PostSend(wr), errors.ErrUnsupported, "%s on a device without atomic operations", wr.Opcode)
 			}
 			a.none(t)
 			return
 		}
 
-		wr.Opcode, wr.CompareAdd = uverbs.WRAtomicFAA, 1<<63+5
+		wr.Opcode, wr.CompareAdd = uverbs.WRFetchAdd, 1<<63+5
 		must(t, a.qp.PostSend(wr))
 		if wc := a.want(t, 1, uverbs.WCFetchAdd); wc.ByteLen != 8 && wc.ByteLen != 0 {
 			t.Errorf("length %d", wc.ByteLen)
@@ -89,15 +89,15 @@ func TestAtomic(t *testing.T) {
 		if a.word(8) != 1000 || b.word(64) != 1<<63+1005 {
 			t.Fatalf("fetched %d, now %#x", a.word(8), b.word(64))
 		}
-		wr.Opcode, wr.CompareAdd, wr.Swap = uverbs.WRAtomicCAS, 7, 8 // does not compare
+		wr.Opcode, wr.CompareAdd, wr.Swap = uverbs.WRCompareSwap, 7, 8 // does not compare
 		must(t, a.qp.PostSend(wr))
-		a.want(t, 1, uverbs.WCCompSwap)
+		a.want(t, 1, uverbs.WCCompareSwap)
 		if a.word(8) != 1<<63+1005 || b.word(64) != 1<<63+1005 {
 			t.Fatalf("fetched %#x, now %#x", a.word(8), b.word(64))
 		}
 		wr.CompareAdd = 1<<63 + 1005
 		must(t, a.qp.PostSend(wr))
-		a.want(t, 1, uverbs.WCCompSwap)
+		a.want(t, 1, uverbs.WCCompareSwap)
 		if b.word(64) != 8 {
 			t.Fatalf("swapped to %d, want 8", b.word(64))
 		}

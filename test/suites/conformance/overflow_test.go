@@ -26,10 +26,10 @@ func newOverflowing(t *testing.T, pairs int, receives bool) *overflowing {
 	t.Helper()
 	o := &overflowing{dev: openDevice(t, deviceName)}
 	var err error
-	o.cq, err = o.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 10})
+	o.cq, err = o.dev.CreateCQ(uverbs.CQOptions{Size: 10})
 	must(t, err)
 	closeLater(t, o.cq)
-	o.n = o.cq.Cap() + 10
+	o.n = o.cq.Size() + 10
 	breaks(t, o.dev, "cq-overrun")
 	for range pairs {
 		a, b := newSide(t, o.dev, uverbs.QPOptions{}), newSide(t, o.dev, uverbs.QPOptions{})
@@ -74,7 +74,7 @@ func (o *overflowing) ids(t *testing.T, op uverbs.WCOpcode) map[uint32][]uint64 
 	wcs := make([]uverbs.WC, 1000)
 	n, err := o.cq.Poll(wcs)
 	must(t, err)
-	want := o.cq.Cap()
+	want := o.cq.Size()
 	if onMLX5 {
 		want++ // mlx5_ib keeps an entry free
 	}
@@ -156,7 +156,7 @@ func TestCQOverflowBySends(t *testing.T) {
 				}
 				for _, a := range o.from { // no other event of the CQ comes before those of the drained QPs
 					must(t, a.qp.Modify(uverbs.QPAttr{State: ib.QPSQD}, uverbs.AttrState))
-					if ev, err := o.dev.WaitEvent(withDeadline(t)); err != nil || ev.Type != uverbs.EventSQDrained || ev.QP != a.qp {
+					if ev, err := o.dev.NextEvent(withDeadline(t)); err != nil || ev.Type != uverbs.EventSQDrained || ev.QP != a.qp {
 						t.Errorf("event is %s, %v, want one of a drained QP", ev, err)
 					}
 					must(t, a.qp.Modify(uverbs.QPAttr{State: ib.QPRTS}, uverbs.AttrState))
@@ -245,18 +245,18 @@ func TestCQSizes(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink)
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
-		most := int(dev.QueryDevice().MaxCQE)
-		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: most})
+		most := int(dev.Attr().MaxCQE)
+		cq, err := dev.CreateCQ(uverbs.CQOptions{Size: most})
 		must(t, err)
 		closeLater(t, cq)
-		if cq.Cap() < most {
-			t.Errorf("the CQ holds %d completions, want %d", cq.Cap(), most)
+		if cq.Size() < most {
+			t.Errorf("the CQ holds %d completions, want %d", cq.Size(), most)
 		}
 		for _, n := range []int{-1, most + 1} {
-			_, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: n})
-			argError(t, err, "MaxCQE")
+			_, err := dev.CreateCQ(uverbs.CQOptions{Size: n})
+			argError(t, err, "Size")
 		}
-		_, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 10, Vector: -1})
+		_, err = dev.CreateCQ(uverbs.CQOptions{Size: 10, Vector: -1})
 		argError(t, err, "Vector")
 	})
 }

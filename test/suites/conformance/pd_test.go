@@ -22,8 +22,8 @@ var oneSided = []struct {
 }{
 	{uverbs.WRRDMAWrite, uverbs.WCRDMAWrite, uverbs.AccessRemoteWrite},
 	{uverbs.WRRDMARead, uverbs.WCRDMARead, uverbs.AccessRemoteRead},
-	{uverbs.WRAtomicFAA, uverbs.WCFetchAdd, uverbs.AccessRemoteAtomic},
-	{uverbs.WRAtomicCAS, uverbs.WCCompSwap, uverbs.AccessRemoteAtomic},
+	{uverbs.WRFetchAdd, uverbs.WCFetchAdd, uverbs.AccessRemoteAtomic},
+	{uverbs.WRCompareSwap, uverbs.WCCompareSwap, uverbs.AccessRemoteAtomic},
 }
 
 // Where request works, and what there is before it. An atomic adds addend, or replaces
@@ -43,9 +43,9 @@ func request(a, b *side, op uverbs.WROpcode, sge uverbs.SGE, addr uint64, rkey u
 	b.setWord(theirPlace, before)
 	wr := uverbs.SendWR{ID: 1, Opcode: op, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{sge}, RemoteAddr: addr, RKey: rkey}
 	switch op {
-	case uverbs.WRAtomicFAA:
+	case uverbs.WRFetchAdd:
 		wr.CompareAdd = addend
-	case uverbs.WRAtomicCAS:
+	case uverbs.WRCompareSwap:
 		wr.CompareAdd, wr.Swap = before, addend
 	}
 	return wr
@@ -64,9 +64,9 @@ func effect(op uverbs.WROpcode) (our, their uint64) {
 	switch op {
 	case uverbs.WRRDMARead:
 		return before, before
-	case uverbs.WRAtomicFAA:
+	case uverbs.WRFetchAdd:
 		return before, before + addend
-	case uverbs.WRAtomicCAS:
+	case uverbs.WRCompareSwap:
 		return before, addend
 	}
 	return ours, ours

@@ -53,13 +53,13 @@ func TestInjectedPort(t *testing.T) {
 // portOfSubnet is TestInjectedPort on InfiniBand.
 func portOfSubnet(t *testing.T, dev *uverbs.Device, do func(string, ...any) string, told func(uverbs.EventType)) {
 	t.Helper()
-	attr, err := dev.QueryPort(1)
+	attr, err := dev.Port(1)
 	must(t, err)
 	lid := func(want uint16) {
 		t.Helper()
 		do("lid %d", want)
 		told(uverbs.EventLIDChange)
-		if got, err := dev.QueryPort(1); err != nil || got.LID != want {
+		if got, err := dev.Port(1); err != nil || got.LID != want {
 			t.Errorf("the LID is %#x, %v, want %#x", got.LID, err, want)
 		}
 	}
@@ -70,7 +70,7 @@ func portOfSubnet(t *testing.T, dev *uverbs.Device, do func(string, ...any) stri
 		t.Helper()
 		do("pkey %d %d", free, want)
 		told(uverbs.EventPKeyChange)
-		if got, err := dev.QueryPKey(1, free); err != nil || got != want {
+		if got, err := dev.PKey(1, free); err != nil || got != want {
 			t.Errorf("P_Key %d is %#x, %v, want %#x", free, got, err, want)
 		}
 	}
@@ -87,7 +87,7 @@ func portOfSubnet(t *testing.T, dev *uverbs.Device, do func(string, ...any) stri
 		t.Helper()
 		do("gid 3 %s", addr)
 		for end := time.Now().Add(deadline); ; time.Sleep(time.Millisecond) {
-			got, err := dev.QueryGID(1, 3)
+			got, err := dev.GID(1, 3)
 			if has := err == nil && got.GID == want; has == there {
 				return
 			} else if time.Now().After(end) {
@@ -164,7 +164,7 @@ func TestModeration(t *testing.T) {
 		if !early(1) {
 			t.Errorf("without moderation a completion has no event before %s", period)
 		}
-		attr := a.dev.QueryDevice()
+		attr := a.dev.Attr()
 		argError(t, b.cq.Modify(int(attr.MaxCQModerationCount)+1, period), "count")
 		argError(t, b.cq.Modify(count, time.Duration(attr.MaxCQModerationPeriod+1)*time.Microsecond), "period")
 	})

@@ -14,7 +14,7 @@ func TestPortSpeed(t *testing.T) {
 		speed, err := dev.PortSpeed(1)
 		testenv.Skip(t, err)
 		must(t, err)
-		attr, err := dev.QueryPort(1)
+		attr, err := dev.Port(1)
 		must(t, err)
 		if want := attr.ActiveSpeed.Gbps() * float64(attr.ActiveWidth.Lanes()); speed <= 0 || testenv.Modelled() && speed != want {
 			t.Errorf("the speed is %g Gbit/s, that of %d lanes with %g Gbit/s", speed, attr.ActiveWidth.Lanes(), attr.ActiveSpeed.Gbps())

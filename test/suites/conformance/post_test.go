@@ -24,7 +24,7 @@ func rcSteps(t *testing.T, s, peer *side) (rtr, rts func()) {
 		must(t, s.qp.Modify(uverbs.QPAttr{
 			State: ib.QPRTR, PathMTU: ib.MTU1024, DestQPN: remote.QPN, RQPSN: remote.PSN, MaxDestRdAtomic: 4, MinRNRTimer: 12,
 			AH: uverbs.AHAttr{Port: 1, DLID: remote.LID, Global: !rig.InfiniBand(), GRH: uverbs.GRH{DGID: remote.GID, SGIDIndex: uint8(ipv4Index), HopLimit: 64}},
-		}, uverbs.AttrState|uverbs.AttrAV|uverbs.AttrPathMTU|uverbs.AttrDestQPN|uverbs.AttrRQPSN|uverbs.AttrMaxDestRdAtomic|uverbs.AttrMinRNRTimer))
+		}, uverbs.AttrState|uverbs.AttrAH|uverbs.AttrPathMTU|uverbs.AttrDestQPN|uverbs.AttrRQPSN|uverbs.AttrMaxDestRdAtomic|uverbs.AttrMinRNRTimer))
 	}
 	rts = func() {
 		t.Helper()
@@ -224,7 +224,7 @@ func TestCreateAndCloseManyQPs(t *testing.T) {
 			}
 		}
 	}()
-	cq, err := a.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})
+	cq, err := a.dev.CreateCQ(uverbs.CQOptions{Size: 1})
 	must(t, err)
 	closeLater(t, cq)
 	inUse := map[uint32]bool{a.qp.QPN(): true, b.qp.QPN(): true}

@@ -113,13 +113,13 @@ func checkQPCounters(t *testing.T, dev netlinkrdma.Device, a, b *side, ids [2]ui
 	}
 	oneAfterAnother(t, a, 3, access(uverbs.WRRDMAWrite, a, b, 20000), uverbs.WCRDMAWrite)
 	oneAfterAnother(t, a, 2, access(uverbs.WRRDMARead, a, b, 100), uverbs.WCRDMARead)
-	if a.dev.QueryDevice().AtomicCap != ib.AtomicNone {
-		wr := access(uverbs.WRAtomicFAA, a, b, 8)
+	if a.dev.Attr().AtomicCap != ib.AtomicNone {
+		wr := access(uverbs.WRFetchAdd, a, b, 8)
 		wr.CompareAdd = 1
 		oneAfterAnother(t, a, 4, wr, uverbs.WCFetchAdd)
 	}
 	responder := hwCounts{"rx_write_requests": 3, "rx_read_requests": 2, "rx_atomic_requests": 4}
-	if a.dev.QueryDevice().AtomicCap == ib.AtomicNone {
+	if a.dev.Attr().AtomicCap == ib.AtomicNone {
 		delete(responder, "rx_atomic_requests")
 	}
 	wantCounts(t, dev, "requester", ids[0], hwCounts{})

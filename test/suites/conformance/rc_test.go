@@ -85,7 +85,7 @@ func TestPeerState(t *testing.T) {
 	var all []asked
 	ops := []uverbs.WROpcode{uverbs.WRSend, uverbs.WRRDMAWrite, uverbs.WRRDMARead}
 	if !lacksAtomics(t, dev) {
-		ops = append(ops, uverbs.WRAtomicFAA, uverbs.WRAtomicCAS)
+		ops = append(ops, uverbs.WRFetchAdd, uverbs.WRCompareSwap)
 	}
 	for _, state := range []ib.QPState{ib.QPReset, ib.QPInit, ib.QPRTR, ib.QPRTS, ib.QPErr} {
 		for _, op := range ops {
@@ -171,7 +171,7 @@ func TestAtomicVariants(t *testing.T) {
 	testenv.Skip(t, noAtomics(a.dev))
 	mr := other(t, b, uverbs.AccessLocalWrite|uverbs.AccessRemoteAtomic)
 	b.setWord(0, 0x1122334455667788)
-	for _, op := range []uverbs.WROpcode{uverbs.WRAtomicFAA, uverbs.WRAtomicCAS} {
+	for _, op := range []uverbs.WROpcode{uverbs.WRFetchAdd, uverbs.WRCompareSwap} {
 		clear(a.buf.Bytes()[:256])
 		wr := operation(op, a, b) // adds 0, or compares with 0
 		wr.RKey = mr.RKey()

@@ -95,7 +95,7 @@ func TestHighRegisters(t *testing.T) {
 		if n := do("uars %d", high); n == "0" {
 			t.Fatal("no page is above 65535")
 		}
-		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})
+		cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 1})
 		testenv.Skip(t, err)
 		must(t, err, cq.Close())
 		a, b := newSide(t, dev, uverbs.QPOptions{MaxInline: 64}), newSide(t, dev, uverbs.QPOptions{})
@@ -108,7 +108,7 @@ func TestHighRegisters(t *testing.T) {
 			}
 			must(t, a.qp.PostSend(wr))
 			a.want(t, i, uverbs.WCSend)
-			_, err := b.ch.Wait(withDeadline(t))
+			_, err := b.ch.Next(withDeadline(t))
 			must(t, err)
 			b.want(t, i, uverbs.WCRecv)
 		}

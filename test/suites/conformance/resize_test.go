@@ -47,7 +47,7 @@ func TestResizeBusy(t *testing.T) {
 		t.Helper()
 		must(t, b.cq.Notify())
 		deliver(1)
-		if cq, err := b.ch.Wait(withDeadline(t)); cq != b.cq || err != nil {
+		if cq, err := b.ch.Next(withDeadline(t)); cq != b.cq || err != nil {
 			t.Fatalf("Wait is %p, %v, want the resized CQ", cq, err)
 		}
 		collect()
@@ -70,7 +70,7 @@ func TestResizeBusy(t *testing.T) {
 		ended := make(chan error, 2)
 		go func() { ended <- qp.Close() }()
 		go func() {
-			_, err := b.ch.Wait(t.Context())
+			_, err := b.ch.Next(t.Context())
 			ended <- err
 		}()
 		err = b.cq.Resize([]int{300, 100}[round%2])

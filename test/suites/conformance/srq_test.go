@@ -37,7 +37,7 @@ func TestSRQ(t *testing.T) {
 		mr, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 		must(t, err)
 		closeLater(t, mr)
-		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 100})
+		cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 100})
 		must(t, err)
 		closeLater(t, cq)
 		var takers, senders [2]*side
@@ -171,7 +171,7 @@ func TestSRQLimitEvent(t *testing.T) {
 			a.want(t, 1, uverbs.WCSend)
 			b.want(t, uint64(i), uverbs.WCRecv)
 		}
-		ev, err := dev.WaitEvent(withDeadline(t))
+		ev, err := dev.NextEvent(withDeadline(t))
 		must(t, err)
 		if ev.Type != uverbs.EventSRQLimitReached || ev.SRQ != srq {
 			t.Errorf("event %s, want %s of the SRQ", ev, uverbs.EventSRQLimitReached)

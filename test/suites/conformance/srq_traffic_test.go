@@ -34,7 +34,7 @@ func newSRQGroup(t *testing.T, dev *uverbs.Device, pairs, receives int, o uverbs
 	closeLater(t, mr)
 	g := &srqGroup{srq: srq, mr: mr}
 	for range pairs {
-		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 128})
+		cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 128})
 		must(t, err)
 		closeLater(t, cq)
 		qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, SRQ: srq})

@@ -74,7 +74,7 @@ func TestModifyMask(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		s := newSide(t, openDevice(t, deviceName), uverbs.QPOptions{})
 		rtr := uverbs.QPAttr{State: ib.QPRTR, PathMTU: ib.MTU1024, AH: uverbs.AHAttr{Port: 1}}
-		err := s.qp.Modify(rtr, uverbs.AttrState|uverbs.AttrAV|uverbs.AttrPathMTU|uverbs.AttrRQPSN|uverbs.AttrMinRNRTimer)
+		err := s.qp.Modify(rtr, uverbs.AttrState|uverbs.AttrAH|uverbs.AttrPathMTU|uverbs.AttrRQPSN|uverbs.AttrMinRNRTimer)
 		arg := argError(t, err, "mask")
 		if !strings.Contains(arg.Given, "missing MaxDestRdAtomic, DestQPN") || !strings.Contains(arg.Op, "INIT to RTR") {
 			t.Errorf("%v does not name what is missing", err)
@@ -177,7 +177,7 @@ func TestConnectInvalidEndpoint(t *testing.T) {
 			t.Errorf("state is %s after refused endpoints, want INIT", got)
 		}
 		mtu := newSide(t, dev, uverbs.QPOptions{Path: uverbs.PathOptions{MTU: ib.MTU4096}})
-		if port, err := dev.QueryPort(1); err != nil || port.ActiveMTU < ib.MTU4096 {
+		if port, err := dev.Port(1); err != nil || port.ActiveMTU < ib.MTU4096 {
 			argError(t, mtu.qp.Connect(t.Context(), good), "Path.MTU")
 		}
 		far := good

@@ -71,7 +71,7 @@ func TestSubnetEvents(t *testing.T) {
 	}
 	port := func() uverbs.PortAttr {
 		t.Helper()
-		p, err := far.QueryPort(1)
+		p, err := far.Port(1)
 		must(t, err)
 		return p
 	}
@@ -91,7 +91,7 @@ func TestSubnetEvents(t *testing.T) {
 	keys.PKey[2] = 0x8123
 	sm.query(mad.MethodSet, mad.AttrPKeyTable, 1, &keys)
 	told(uverbs.EventPKeyChange)
-	if got, err := far.QueryPKey(1, 34); err != nil || got != 0x8123 {
+	if got, err := far.PKey(1, 34); err != nil || got != 0x8123 {
 		t.Errorf("P_Key 34 is %#x, %v, want 0x8123", got, err)
 	}
 

@@ -14,7 +14,7 @@ func TestTimestamps(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "time stamps", "mlx5")
 		a, b := pair(t, uverbs.QPOptions{})
-		cq, err := a.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 64, Flags: uverbs.CQTimestamp})
+		cq, err := a.dev.CreateCQ(uverbs.CQOptions{Size: 64, Flags: uverbs.CQTimestamp})
 		must(t, err)
 		closeLater(t, cq)
 		qp, err := a.pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Path: uverbs.PathOptions{GIDIndex: new(ipv4Index)}})

@@ -122,7 +122,7 @@ func TestSGELimit(t *testing.T) {
 				if typ != ib.RC {
 					continue
 				}
-				back := a.scatter(33000, n, min(limit, int(a.dev.QueryDevice().MaxSGERead)))
+				back := a.scatter(33000, n, min(limit, int(a.dev.Attr().MaxSGERead)))
 				wr.ID, wr.Opcode, wr.SGL = 6, uverbs.WRRDMARead, back
 				must(t, a.qp.PostSend(wr))
 				a.want(t, 6, uverbs.WCRDMARead)
@@ -149,7 +149,7 @@ func TestSRQLimitOfSGEs(t *testing.T) {
 	testenv.NeedsIB(t, "SGE limits that can be exceeded")
 	eachPath(t, func(t *testing.T) {
 		dev := openDevice(t, deviceName)
-		limit := int(dev.QueryDevice().MaxSRQSGE)
+		limit := int(dev.Attr().MaxSRQSGE)
 		pd, srq := newSRQ(t, dev, uverbs.SRQOptions{MaxWR: 8, MaxSGE: limit})
 		if got := srq.Attr().MaxSGE; limit < 20 || got < limit {
 			t.Fatalf("the SRQ takes %d SGEs, the device %d", got, limit)
@@ -158,7 +158,7 @@ func TestSRQLimitOfSGEs(t *testing.T) {
 		mr, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 		must(t, err)
 		closeLater(t, mr)
-		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 64})
+		cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 64})
 		must(t, err)
 		closeLater(t, cq)
 		qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, SRQ: srq})

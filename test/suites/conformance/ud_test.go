@@ -62,7 +62,7 @@ func TestDatagramLost(t *testing.T) {
 				c.change(&wr)
 			}
 			a.fill(0, c.length, 50)
-			counted, err := b.dev.QueryPort(1)
+			counted, err := b.dev.Port(1)
 			must(t, err, a.qp.PostSend(wr))
 			if name == "longer than the MTU" && !onRxe {
 				if wc := a.next(t); wc.ID != 2 || wc.Status != uverbs.WCLocLenErr {
@@ -86,7 +86,7 @@ func TestDatagramLost(t *testing.T) {
 			}
 			b.none(t)
 			b.holds(t, 0, before)
-			if attr, err := b.dev.QueryPort(1); onRxe && name == "other Q_Key" && (err != nil || attr.QKeyViolCount != counted.QKeyViolCount+1) {
+			if attr, err := b.dev.Port(1); onRxe && name == "other Q_Key" && (err != nil || attr.QKeyViolCount != counted.QKeyViolCount+1) {
 				t.Errorf("port has counted %d wrong Q_Keys, %v, want one more than %d", attr.QKeyViolCount, err, counted.QKeyViolCount)
 			}
 
@@ -176,7 +176,7 @@ func TestDatagramBatches(t *testing.T) {
 	batch[n-1].Flags |= uverbs.SendSolicited // its event says that all have arrived
 	must(t, b.cq.NotifySolicited(), a.qp.PostSend(batch...))
 	a.want(t, n-1, uverbs.WCSend)
-	_, err := b.ch.Wait(withDeadline(t))
+	_, err := b.ch.Next(withDeadline(t))
 	must(t, err)
 	var wcs [n + 1]uverbs.WC
 	got, err := b.cq.Poll(wcs[:])
@@ -216,7 +216,7 @@ func TestDatagramEvents(t *testing.T) {
 		must(t, a.cq.Notify(), b.cq.Notify(), b.qp.PostRecv(i, b.mr.SGE(0, 100)))
 		must(t, a.qp.PostSend(datagram(i, ah, b, a.mr.SGE(0, 10))))
 		for _, s := range []*side{a, b} {
-			if cq, err := s.ch.Wait(withDeadline(t)); cq != s.cq || err != nil {
+			if cq, err := s.ch.Next(withDeadline(t)); cq != s.cq || err != nil {
 				t.Fatalf("Wait is %p, %v, want %p", cq, err, s.cq)
 			}
 		}
@@ -267,9 +267,9 @@ func TestServiceLevel(t *testing.T) {
 	testenv.NeedsInfiniBand(t, "service levels")
 	a := newSide(t, openDevice(t, rig.Devices[0]), uverbs.QPOptions{Type: ib.UD})
 	b := newSide(t, openDevice(t, rig.Devices[1]), uverbs.QPOptions{Type: ib.UD})
-	from, err := a.dev.QueryPort(1)
+	from, err := a.dev.Port(1)
 	must(t, err)
-	to, err := b.dev.QueryPort(1)
+	to, err := b.dev.Port(1)
 	must(t, err)
 	if from.LID == to.LID && !from.GRHRequired() {
 		t.Fatalf("both ports have LID %d", to.LID) // and it would not show whose is in the completion

@@ -28,7 +28,7 @@ func setLink(t *testing.T, dev *uverbs.Device, netdev string, up bool) {
 	}
 	must(t, set(link))
 	for end := time.Now().Add(deadline); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		attr, err := dev.QueryPort(1)
+		attr, err := dev.Port(1)
 		must(t, err)
 		if attr.State == state {
 			return
@@ -104,7 +104,7 @@ func TestInterfaceDown(t *testing.T) {
 	setLink(t, dev, "tf0", false)
 	ah := uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: e.GID, HopLimit: 1}}
 	err = s.qp.Modify(uverbs.QPAttr{State: ib.QPRTR, AH: ah, PathMTU: ib.MTU1024, DestQPN: 77},
-		uverbs.AttrState|uverbs.AttrAV|uverbs.AttrPathMTU|uverbs.AttrDestQPN|uverbs.AttrRQPSN|uverbs.AttrMaxDestRdAtomic|uverbs.AttrMinRNRTimer)
+		uverbs.AttrState|uverbs.AttrAH|uverbs.AttrPathMTU|uverbs.AttrDestQPN|uverbs.AttrRQPSN|uverbs.AttrMaxDestRdAtomic|uverbs.AttrMinRNRTimer)
 	_, ahErr := s.pd.CreateAH(ah)
 	for verb, err := range map[string]error{fmt.Sprintf("MODIFY_QP INIT to RTR of QP %d", s.qp.QPN()): err, "CREATE_AH": ahErr} {
 		if !errors.Is(err, syscall.ENETUNREACH) && !errors.Is(err, syscall.ENODEV) { // as the kernel looks at the route first or not

@@ -157,7 +157,7 @@ func checkVLANGIDs(t *testing.T, s, peer *station) {
 	if found == 0 {
 		t.Errorf("the table has no %s: %v", s.gid, table)
 	}
-	if got, err := s.dev.QueryGID(1, s.gid.Index); err != nil || got != s.gid {
+	if got, err := s.dev.GID(1, s.gid.Index); err != nil || got != s.gid {
 		t.Errorf("entry %d is %v, %v, want %v", s.gid.Index, got, err, s.gid)
 	}
 	if got, ok := uverbs.ChooseGID(table, peer.gid.GID); !ok || got != s.gid {
@@ -230,7 +230,7 @@ func connectByVLAN(t *testing.T, s *station) {
 	for _, c := range []*cm.Conn{client, server} {
 		attr, err := c.QP().Query()
 		must(t, err)
-		gid, err := s.dev.QueryGID(1, int(attr.AH.GRH.SGIDIndex))
+		gid, err := s.dev.GID(1, int(attr.AH.GRH.SGIDIndex))
 		if dev := c.QP().Device().Name(); err != nil || gid.GID != s.gid.GID || dev != s.dev.Name() {
 			t.Errorf("the connection uses %s of %s, %v, want %s of %s", gid, dev, err, s.gid, s.dev.Name())
 		}

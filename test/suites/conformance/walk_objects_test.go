@@ -162,7 +162,7 @@ func (w *walker) make(kind string, uses []*node) (closer, error) {
 	case "CompChannel":
 		return dev.CreateCompChannel()
 	case "CQ":
-		return dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1 + w.rand.IntN(100), Channel: uses[1].obj.(*uverbs.CompChannel)})
+		return dev.CreateCQ(uverbs.CQOptions{Size: 1 + w.rand.IntN(100), Channel: uses[1].obj.(*uverbs.CompChannel)})
 	case "MR":
 		if len(uses) > 1 {
 			return pd.RegMR(uses[1].obj.(*uverbs.Buffer), uverbs.MROptions{Access: w.rights()})

@@ -95,7 +95,7 @@ func hasWindows(t *testing.T) bool {
 	dev, err := uverbs.Open(deviceName, uverbs.OpenOptions{})
 	must(t, err)
 	defer dev.Close()
-	return dev.QueryDevice().MaxMW != 0
+	return dev.Attr().MaxMW != 0
 }
 
 // pathToSelf is the way from a device to itself.
@@ -294,7 +294,7 @@ func (w *walk) share(r *walker) (keep []closer) {
 		must(w.t, err)
 		ch, err := dev.CreateCompChannel()
 		must(w.t, err)
-		cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 100, Channel: ch})
+		cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 100, Channel: ch})
 		must(w.t, err)
 		qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
 		must(w.t, err)

@@ -24,8 +24,8 @@ func (w *walker) use(n *node) {
 			w.waitEvent(n, o)
 			return
 		}
-		what = "QueryPort"
-		_, err = o.QueryPort(uint8(w.rand.IntN(3)))
+		what = "Port"
+		_, err = o.Port(uint8(w.rand.IntN(3)))
 	case *uverbs.CompChannel:
 		w.wait(n, o)
 		return
@@ -87,12 +87,12 @@ func (w *walker) useCQ(n *node, cq *uverbs.CQ) (string, error) {
 	switch {
 	case n.closed:
 	case size < 1:
-		if !errors.As(err, &arg) || arg.Field != "cqe" {
+		if !errors.As(err, &arg) || arg.Field != "size" {
 			w.fail("Resize of %s to %d: %v", n.name, size, err)
 		}
 	case err == nil:
-		if w.count["CQ resized"]++; cq.Cap() < size {
-			w.fail("Resize of %s to %d: it has room for %d", n.name, size, cq.Cap())
+		if w.count["CQ resized"]++; cq.Size() < size {
+			w.fail("Resize of %s to %d: it has room for %d", n.name, size, cq.Size())
 		}
 	case !w.resize && errors.Is(err, errors.ErrUnsupported):
 	case !errors.Is(err, syscall.EINVAL): // there may be more completions in it
@@ -263,7 +263,7 @@ func ended(err error) bool {
 func (w *walker) wait(n *node, ch *uverbs.CompChannel) {
 	ctx, cancel := w.short()
 	defer cancel()
-	cq, err := ch.Wait(ctx)
+	cq, err := ch.Next(ctx)
 	w.note("Wait of %s: %v", n.name, err)
 	w.count["waited for"]++
 	switch {
@@ -285,18 +285,18 @@ func (w *walker) wait(n *node, ch *uverbs.CompChannel) {
 func (w *walker) waitEvent(n *node, dev *uverbs.Device) {
 	ctx, cancel := w.short()
 	defer cancel()
-	e, err := dev.WaitEvent(ctx)
-	w.note("WaitEvent of %s: %v, %v", n.name, e, err)
+	e, err := dev.NextEvent(ctx)
+	w.note("NextEvent of %s: %v, %v", n.name, e, err)
 	open := func(obj closer) bool {
 		return !w.alone || slices.ContainsFunc(w.nodes, func(o *node) bool { return o.obj == obj && !o.closed && o.dev == n.dev })
 	}
 	switch {
 	case err != nil:
 		if w.count["no event"]++; !ended(err) {
-			w.fail("WaitEvent of %s: %v", n.name, err)
+			w.fail("NextEvent of %s: %v", n.name, err)
 		}
 	case e.QP != nil && !open(e.QP) && !w.binds(e.QP) || e.CQ != nil && !open(e.CQ) || e.SRQ != nil && !open(e.SRQ):
-		w.fail("WaitEvent of %s: %v, of what is closed", n.name, e)
+		w.fail("NextEvent of %s: %v, of what is closed", n.name, e)
 	default:
 		w.count["asynchronous event"]++
 	}

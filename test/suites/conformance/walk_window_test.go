@@ -21,7 +21,7 @@ type binder struct {
 // newBinder makes one.
 func newBinder(t *testing.T, pd *uverbs.PD) (_ closer, err error) {
 	b := &binder{}
-	if b.cq, err = pd.Device().CreateCQ(uverbs.CQOptions{MaxCQE: 10}); err != nil {
+	if b.cq, err = pd.Device().CreateCQ(uverbs.CQOptions{Size: 10}); err != nil {
 		return nil, err
 	}
 	if b.qp, err = pd.CreateQP(uverbs.QPOptions{SendCQ: b.cq, RecvCQ: b.cq, MaxInline: 8, Path: ownGID()}); err != nil {

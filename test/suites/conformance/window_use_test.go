@@ -56,7 +56,7 @@ func twin(t *testing.T, s *side) *side {
 	t.Helper()
 	other := *s
 	var err error
-	other.cq, err = s.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 64})
+	other.cq, err = s.dev.CreateCQ(uverbs.CQOptions{Size: 64})
 	must(t, err)
 	closeLater(t, other.cq)
 	other.qp, err = s.pd.CreateQP(uverbs.QPOptions{SendCQ: other.cq, RecvCQ: other.cq})

@@ -32,7 +32,7 @@ func newXRCPair(t *testing.T, unordered bool) *xrcPair {
 	xrcd, err := dev.OpenXRCD(uverbs.XRCDOptions{})
 	must(t, err)
 	closeLater(t, xrcd)
-	p.recvCQ, err = dev.CreateCQ(uverbs.CQOptions{MaxCQE: 64, Flags: uverbs.CQTimestamp})
+	p.recvCQ, err = dev.CreateCQ(uverbs.CQOptions{Size: 64, Flags: uverbs.CQTimestamp})
 	must(t, err)
 	closeLater(t, p.recvCQ)
 	for i := range p.srqs {
@@ -156,14 +156,14 @@ func xrcAtomics(t *testing.T, p *xrcPair) {
 	if lacksAtomics(t, p.dev) {
 		return
 	}
-	for i, op := range []uverbs.WROpcode{uverbs.WRAtomicFAA, uverbs.WRAtomicCAS} {
+	for i, op := range []uverbs.WROpcode{uverbs.WRFetchAdd, uverbs.WRCompareSwap} {
 		clear(p.buf.Bytes()[8192:8200])
 		p.buf.Bytes()[8192] = 5
 		wr := send(5, p.mr.SGE(64, 8))
 		wr.Opcode, wr.RemoteAddr, wr.RKey, wr.RemoteSRQN, wr.CompareAdd, wr.Swap = op, p.mr.Addr()+8192, p.mr.RKey(), p.srqs[i].SRQN(), 5, 9
 		p.done(t, wr)
 		p.holds(t, 64, []byte{5, 0, 0, 0, 0, 0, 0, 0})
-		p.holds(t, 8192, []byte{map[uverbs.WROpcode]byte{uverbs.WRAtomicFAA: 10, uverbs.WRAtomicCAS: 9}[op], 0, 0, 0, 0, 0, 0, 0})
+		p.holds(t, 8192, []byte{map[uverbs.WROpcode]byte{uverbs.WRFetchAdd: 10, uverbs.WRCompareSwap: 9}[op], 0, 0, 0, 0, 0, 0, 0})
 	}
 }
 

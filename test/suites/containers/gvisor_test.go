@@ -190,7 +190,7 @@ func calls() error {
 	say("CreateCompChannel", err)
 	_, err = dev.CreateCQ(uverbs.CQOptions{Events: true})
 	say("CreateCQ with events", err)
-	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 100})
+	cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 100})
 	say("CreateCQ", err)
 	if err != nil {
 		return err
@@ -238,8 +238,8 @@ func calls() error {
 	say("AllocDM", err)
 	ctx, stop := context.WithTimeout(context.Background(), time.Second)
 	defer stop()
-	_, err = dev.WaitEvent(ctx)
-	say("WaitEvent", err)
+	_, err = dev.NextEvent(ctx)
+	say("NextEvent", err)
 	_, err = cm.Listen(ctx, "127.0.0.1:7471", cm.ListenOptions{})
 	say("cm.Listen", err)
 	say("CloseAll", dev.CloseAll())
@@ -268,7 +268,7 @@ func dial(address string) error {
 			}()
 		}
 	}()
-	d := cm.Dialer{FallbackDelay: 30 * time.Second, Chosen: func(c cm.Choice) { fmt.Printf("%T, NoRDMA %v\n", c.Conn, c.NoRDMA) }}
+	d := cm.Dialer{FallbackDelay: 30 * time.Second, Chosen: func(c cm.Choice) { fmt.Printf("%T, RDMAErr %v\n", c.Conn, c.RDMAErr) }}
 	c, err := d.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return err
@@ -339,7 +339,7 @@ func TestGVisorCards(t *testing.T) {
 			"DetachMulticast: uverbs: mlx5_0: DETACH_MCAST of QP ", ": invalid argument: the QP is not attached to the group", "QP.Close: ok\n",
 			"CreateQP for raw packets: FeatureError: uverbs: CREATE_QP for raw packets" + refused + "\n", "OpenXRCD: ok\n", "XRCD.Close: ok\n",
 			"OpenXRCD with a file: FeatureError: uverbs: OPEN_XRCD with a file" + refused + "\n",
-			"AllocDM: FeatureError: uverbs: ALLOC_DM" + refused, "WaitEvent: FeatureError: uverbs: ASYNC_EVENT" + refused,
+			"AllocDM: FeatureError: uverbs: ALLOC_DM" + refused, "NextEvent: FeatureError: uverbs: ASYNC_EVENT" + refused,
 			"cm.Listen: FeatureError: cm: listen on 127.0.0.1:7471: cm: open channel: uverbs: the connection manager (/dev/infiniband/rdma_cm)" + refused,
 			"CloseAll: ok\n",
 		}, []string{"in use"}},
@@ -379,7 +379,7 @@ func TestGVisorSoft(t *testing.T) {
 		{"pingpong", itself(t, "pair", "verbs pingpong -n 20", "verbs pingpong -n 20 127.0.0.1"), []string{"client:", "20 iters in "}, nil},
 		{"pingpong with events", itself(t, "pair", "verbs pingpong -e -n 20", "verbs pingpong -e -n 20 127.0.0.1"), []string{"client:", "20 iters in "}, nil},
 		{"perf", itself(t, "pair", "verbs perf serve", "verbs perf write-bw -s 4096 -n 100 127.0.0.1"), []string{"client:", " 4096        100 "}, nil},
-		{"dial", itself(t, "dial", "127.0.0.1:7471"), []string{"*cm.Stream, NoRDMA <nil>\n", "echo \"hello\\n\"\n"}, nil},
+		{"dial", itself(t, "dial", "127.0.0.1:7471"), []string{"*cm.Stream, RDMAErr <nil>\n", "echo \"hello\\n\"\n"}, nil},
 	})
 	t.Run("no device", func(t *testing.T) {
 		out, err := inGVisor(t, false, nil, "verbs", "doctor")

@@ -72,7 +72,7 @@ func between(r *rand.Rand, least, most int) int {
 
 // connOptions returns random options of a cm.Conn that need at most 16 MiB.
 func connOptions(r *rand.Rand) cm.ConnOptions {
-	o := cm.ConnOptions{Depth: between(r, 1, 16384), SendDepth: between(r, 1, 512), Wait: cm.WaitMode(r.IntN(2) * 2), Linger: timeout / 3}
+	o := cm.ConnOptions{Depth: between(r, 1, 16384), Linger: timeout / 3, Tuning: cm.Tuning{SendDepth: between(r, 1, 512), Wait: cm.WaitMode(r.IntN(2) * 2)}}
 	if r.IntN(2) == 0 {
 		o.Depth = between(r, 1024, 16384)
 	}

@@ -26,7 +26,7 @@ import (
 
 // Options with which a dead peer is noticed soon.
 var (
-	quickConn    = cm.ConnOptions{KeepAlive: 200 * time.Millisecond, AckTimeout: 30 * time.Millisecond, Linger: time.Second}
+	quickConn    = cm.ConnOptions{KeepAlive: 200 * time.Millisecond, Linger: time.Second, Tuning: cm.Tuning{AckTimeout: 30 * time.Millisecond}}
 	quickRsocket = rsocket.Options{KeepAlive: 200 * time.Millisecond, Linger: time.Second}
 	quickValkey  = valkey.Options{KeepAlive: 200 * time.Millisecond, Linger: time.Second}
 )

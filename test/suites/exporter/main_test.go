@@ -67,7 +67,7 @@ func hold(what string) error {
 	if _, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite}); err != nil {
 		return err
 	}
-	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 16})
+	cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 16})
 	if err != nil {
 		return err
 	}

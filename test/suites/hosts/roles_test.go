@@ -140,7 +140,7 @@ func part(ctx context.Context, args []string) error {
 	if do := victims[args[0]]; do != nil {
 		return do(ctx, args[1])
 	}
-	c, err := rdmacm.OpenChannel()
+	c, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{})
 	if err != nil {
 		return err
 	}
@@ -267,7 +267,7 @@ var victims = map[string]func(ctx context.Context, addr string) error{
 		return err
 	},
 	"resolves": func(ctx context.Context, addr string) error {
-		c, err := rdmacm.OpenChannel()
+		c, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{})
 		if err != nil {
 			return err
 		}

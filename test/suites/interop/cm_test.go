@@ -21,7 +21,7 @@ import (
 func channel(t *testing.T) *rdmacm.Channel {
 	t.Helper()
 	testenv.Guest(t)
-	c, err := rdmacm.OpenChannel()
+	c, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{})
 	must(t, err)
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {

@@ -21,7 +21,7 @@ func newQP(t *testing.T) string {
 	must(t, err)
 	pd, err := dev.AllocPD()
 	must(t, err)
-	cq, err := dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1})
+	cq, err := dev.CreateCQ(uverbs.CQOptions{Size: 1})
 	must(t, err)
 	qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
 	if err == nil {

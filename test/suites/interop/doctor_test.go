@@ -215,7 +215,7 @@ func settle(t *testing.T, device string, ready func(uverbs.PortAttr, []uverbs.GI
 		dev, err := uverbs.Open(device, uverbs.OpenOptions{})
 		change(t, err)
 		defer dev.Close()
-		attr, err := dev.QueryPort(1)
+		attr, err := dev.Port(1)
 		table, gidErr := dev.GIDTable(1)
 		return err == nil && gidErr == nil && ready(attr, table)
 	})

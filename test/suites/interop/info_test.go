@@ -17,7 +17,7 @@ func TestInfoJSON(t *testing.T) {
 	dev, err := uverbs.Open(dev0, uverbs.OpenOptions{})
 	must(t, err)
 	defer dev.Close()
-	attr := dev.QueryDevice()
+	attr := dev.Attr()
 	all := verbsJSON(t, "info", "--json", dev0).([]any)
 	got := all[0].(map[string]any)
 	if len(all) != 1 || got["device"] != dev0 || got["driver"] != rig.Driver {
@@ -36,7 +36,7 @@ func TestInfoJSON(t *testing.T) {
 		t.Fatalf("%d ports, want %d", len(ports), attr.PhysPortCount)
 	}
 	for i, p := range ports {
-		attr, err := dev.QueryPort(uint8(i + 1))
+		attr, err := dev.Port(uint8(i + 1))
 		must(t, err)
 		port := p.(map[string]any)
 		wantKeys(t, port, map[string]any{"port": i + 1})

@@ -49,7 +49,7 @@ func receiveBurst(ctx context.Context, e *classic.End) error {
 func ServeMatose(ctx context.Context, l *rdmacm.ID, connections int) error {
 	var all []*classic.End
 	for range connections {
-		request, err := l.Request(ctx)
+		request, err := l.NextRequest(ctx)
 		if err != nil {
 			return err
 		}
@@ -109,7 +109,7 @@ func ServeHello(ctx context.Context, l *rdmacm.ID) error {
 // serveHello is ServeHello with options. It returns the options for enhanced connections that the peer has
 // asked for, and those of the QP.
 func serveHello(ctx context.Context, l *rdmacm.ID, o classic.Options) (asked, used rdmacm.ECE, err error) {
-	request, err := l.Request(ctx)
+	request, err := l.NextRequest(ctx)
 	if err != nil {
 		return asked, used, err
 	}
@@ -210,7 +210,7 @@ func ReceiveDatagrams(ctx context.Context, e *classic.End) (uverbs.WC, error) {
 
 // ServeDaddy is the server of udaddy, which answers on the way that the messages came.
 func ServeDaddy(ctx context.Context, l *rdmacm.ID) error {
-	request, err := l.Request(ctx)
+	request, err := l.NextRequest(ctx)
 	if err != nil {
 		return err
 	}
@@ -262,7 +262,7 @@ func Daddy(ctx context.Context, c *rdmacm.Channel, server netip.AddrPort) error 
 func ServeConnections(ctx context.Context, l *rdmacm.ID, connections int) error {
 	ended := make(chan error, connections)
 	for range connections {
-		request, err := l.Request(ctx)
+		request, err := l.NextRequest(ctx)
 		if err != nil {
 			return err
 		}

@@ -163,7 +163,7 @@ func longestMessage(t *testing.T) int {
 	dev, err := uverbs.Open(dev0, uverbs.OpenOptions{})
 	must(t, err)
 	defer dev.Close()
-	attr, err := dev.QueryPort(1)
+	attr, err := dev.Port(1)
 	must(t, err)
 	return int(attr.MaxMsgSize)
 }

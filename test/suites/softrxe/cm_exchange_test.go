@@ -88,7 +88,7 @@ func servesSlowly(space rdmacm.PortSpace, serve func(ctx context.Context, p *cmP
 
 // acceptSlowly accepts a connection when the peer has repeated its REQ and got an MRA.
 func acceptSlowly(ctx context.Context, p *cmPlay, l *rdmacm.ID) error {
-	request, err := l.Request(ctx)
+	request, err := l.NextRequest(ctx)
 	if err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (c *cmCase) play(t *testing.T) *recorded {
 	subject, place, capture := cmPlaces(t)
 	ctx, cancel := context.WithTimeout(t.Context(), program.Patience)
 	defer cancel()
-	channel, err := rdmacm.OpenChannelFor(subject, netip.Addr{})
+	channel, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{Local: subject})
 	must(t, err)
 	var peer *program.Program
 	own, others := netip.AddrPortFrom(subject, c.port), netip.AddrPortFrom(place.addr, c.port)

@@ -64,7 +64,7 @@ func newEndWithoutQP(t *testing.T, name string, h host, r *record) *end {
 	must(t, err)
 	closeLater(t, e.mr)
 	for _, cq := range []**uverbs.CQ{&e.sendCQ, &e.recvCQ} {
-		*cq, err = e.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 1024})
+		*cq, err = e.dev.CreateCQ(uverbs.CQOptions{Size: 1024})
 		must(t, err)
 		closeLater(t, *cq)
 	}

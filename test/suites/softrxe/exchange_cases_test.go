@@ -36,9 +36,9 @@ var exchangeCases = joined(
 		}},
 		{name: "atomics", run: func(x *recordedExchange) {
 			x.b.word(64, 1000)
-			x.one(x.a.atomic(1, uverbs.WRAtomicFAA, 8, x.b, 64, 0x0102030405060708, 0))
-			x.one(x.a.atomic(2, uverbs.WRAtomicCAS, 16, x.b, 64, 7, 8)) // does not compare
-			x.one(x.a.atomic(3, uverbs.WRAtomicCAS, 24, x.b, 64, 0x0102030405060708+1000, 1<<63))
+			x.one(x.a.atomic(1, uverbs.WRFetchAdd, 8, x.b, 64, 0x0102030405060708, 0))
+			x.one(x.a.atomic(2, uverbs.WRCompareSwap, 16, x.b, 64, 7, 8)) // does not compare
+			x.one(x.a.atomic(3, uverbs.WRCompareSwap, 24, x.b, 64, 0x0102030405060708+1000, 1<<63))
 		}},
 		{name: "ATOMIC WRITE", since: v6_2, run: func(x *recordedExchange) {
 			x.one(remote(uverbs.SendWR{ID: 1, Inline: []byte("8 bytes.")}, uverbs.WRAtomicWrite, x.b, 64))
@@ -110,7 +110,7 @@ var exchangeCases = joined(
 		}},
 		{name: "atomic again", a: repeating, run: func(x *recordedExchange) {
 			x.b.word(64, 1000)
-			x.lose(x.b, soft.ClassResponse, 1, func() { x.a.post(x.a.atomic(1, uverbs.WRAtomicFAA, 8, x.b, 64, 5, 0)) })
+			x.lose(x.b, soft.ClassResponse, 1, func() { x.a.post(x.a.atomic(1, uverbs.WRFetchAdd, 8, x.b, 64, 5, 0)) })
 			x.a.sent(1)
 		}},
 	},

@@ -171,7 +171,7 @@ func (e *end) start(peer *end, own, peers uint32, o uverbs.QPOptions) {
 		AH: uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{
 			DGID: ib.GID(peer.host.addr.As16()), SGIDIndex: uint8(e.host.gidIndex(e.t, e.dev)), HopLimit: 64}},
 	}
-	connected := uverbs.AttrAV | uverbs.AttrPathMTU | uverbs.AttrDestQPN | uverbs.AttrRQPSN
+	connected := uverbs.AttrAH | uverbs.AttrPathMTU | uverbs.AttrDestQPN | uverbs.AttrRQPSN
 	if o.Type == ib.UC {
 		modify(rtr, connected)
 		modify(rts, uverbs.AttrSQPSN)

@@ -84,7 +84,7 @@ func runPeer(words []string) error {
 	} else {
 		remote = addr.Addr()
 	}
-	c, err := rdmacm.OpenChannelFor(local, remote)
+	c, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{Local: local, Remote: remote})
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ var peerConns = map[string]func(ctx context.Context, addr string, n int) error{
 
 // runServer listens for a server.
 func runServer(ctx context.Context, addr netip.AddrPort, n int, s peerServer) error {
-	c, err := rdmacm.OpenChannelFor(addr.Addr(), netip.Addr{})
+	c, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{Local: addr.Addr()})
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func runServer(ctx context.Context, addr netip.AddrPort, n int, s peerServer) er
 
 // hang takes requests and never answers.
 func hang(ctx context.Context, l *rdmacm.ID, _ int) error {
-	if _, err := l.Request(ctx); err != nil {
+	if _, err := l.NextRequest(ctx); err != nil {
 		return err
 	}
 	<-ctx.Done()
@@ -279,7 +279,7 @@ func dialAtOnce(ctx context.Context, addr string, n int) error {
 
 // small are options of connections of which there are many. Checks of 10,000 idle connections every 15 s are
 // more than an emulated guest can do.
-var small = cm.ConnOptions{MessageSize: 64, Depth: 2, SendDepth: 2, Transfers: 1, KeepAlive: -1}
+var small = cm.ConnOptions{MessageSize: 64, Depth: 2, KeepAlive: -1, Tuning: cm.Tuning{SendDepth: 2, Transfers: 1}}
 
 // manyAtOnce is how many of them are dialled or have a message at a time. Each attempt takes some address handles, and rxe of
 // Linux 5.10 has 100.

@@ -118,13 +118,13 @@ var rcCases = []verbsCase{
 	}},
 	{name: "atomics", sinceB: v6_0, run: func(x *exchange) {
 		x.b.word(64, 1000)
-		x.a.post(x.a.atomic(1, uverbs.WRAtomicFAA, 8, x.b, 64, 1<<63+5, 0),
-			x.a.atomic(2, uverbs.WRAtomicCAS, 16, x.b, 64, 7, 8), // does not compare
-			x.a.atomic(3, uverbs.WRAtomicCAS, 24, x.b, 64, 1<<63+1005, 9),
-			x.a.atomic(4, uverbs.WRAtomicFAA, 32, x.b, 64, ^uint64(0), 0))
+		x.a.post(x.a.atomic(1, uverbs.WRFetchAdd, 8, x.b, 64, 1<<63+5, 0),
+			x.a.atomic(2, uverbs.WRCompareSwap, 16, x.b, 64, 7, 8), // does not compare
+			x.a.atomic(3, uverbs.WRCompareSwap, 24, x.b, 64, 1<<63+1005, 9),
+			x.a.atomic(4, uverbs.WRFetchAdd, 32, x.b, 64, ^uint64(0), 0))
 		x.a.sent(4)
 		for i := range 50 {
-			x.a.post(x.a.atomic(uint64(i), uverbs.WRAtomicFAA, 100+8*i, x.b, 64, uint64(i), 0))
+			x.a.post(x.a.atomic(uint64(i), uverbs.WRFetchAdd, 100+8*i, x.b, 64, uint64(i), 0))
 		}
 		x.a.sent(50)
 	}},
@@ -220,7 +220,7 @@ var rcCases = []verbsCase{
 	wrongKey("RDMA WRITE with a wrong rkey", uverbs.WRRDMAWrite, func(x *exchange, wr *uverbs.SendWR) { wr.RKey ^= 0x5500 }),
 	wrongKey("RDMA READ with a wrong rkey", uverbs.WRRDMARead, func(x *exchange, wr *uverbs.SendWR) { wr.RKey ^= 0x5500 }),
 	wrongKey("RDMA WRITE with a wrong low byte of the rkey", uverbs.WRRDMAWrite, func(x *exchange, wr *uverbs.SendWR) { wr.RKey ^= 1 }),
-	wrongKey("atomic with a wrong rkey", uverbs.WRAtomicFAA, func(x *exchange, wr *uverbs.SendWR) { wr.RKey ^= 0x5500 }),
+	wrongKey("atomic with a wrong rkey", uverbs.WRFetchAdd, func(x *exchange, wr *uverbs.SendWR) { wr.RKey ^= 0x5500 }),
 	wrongKey("RDMA WRITE past the end", uverbs.WRRDMAWrite, func(x *exchange, wr *uverbs.SendWR) { wr.RemoteAddr = x.b.at(bufferSize - 7) }),
 	wrongKey("RDMA READ past the end", uverbs.WRRDMARead, func(x *exchange, wr *uverbs.SendWR) { wr.RemoteAddr = x.b.at(bufferSize - 7) }),
 	wrongKey("RDMA WRITE before the start", uverbs.WRRDMAWrite, func(x *exchange, wr *uverbs.SendWR) { wr.RemoteAddr = x.b.at(-1) }),
@@ -234,12 +234,12 @@ var rcCases = []verbsCase{
 	wrongKey("RDMA READ of memory without the right", uverbs.WRRDMARead, func(x *exchange, wr *uverbs.SendWR) {
 		wr.RKey = x.region(uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite).RKey()
 	}),
-	wrongKey("atomic on memory without the right", uverbs.WRAtomicCAS, func(x *exchange, wr *uverbs.SendWR) {
+	wrongKey("atomic on memory without the right", uverbs.WRCompareSwap, func(x *exchange, wr *uverbs.SendWR) {
 		wr.RKey = x.region(uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead).RKey()
 	}),
 	refused("RDMA WRITE that the QP does not permit", uverbs.WRRDMAWrite, uverbs.AccessRemoteRead|uverbs.AccessRemoteAtomic),
 	refused("RDMA READ that the QP does not permit", uverbs.WRRDMARead, uverbs.AccessRemoteWrite|uverbs.AccessRemoteAtomic),
-	refused("atomic that the QP does not permit", uverbs.WRAtomicFAA, uverbs.AccessRemoteRead|uverbs.AccessRemoteWrite),
+	refused("atomic that the QP does not permit", uverbs.WRFetchAdd, uverbs.AccessRemoteRead|uverbs.AccessRemoteWrite),
 	{name: "RDMA WRITE of no bytes with a wrong rkey", run: func(x *exchange) {
 		wr := remote(uverbs.SendWR{ID: 1}, uverbs.WRRDMAWrite, x.b, 0)
 		wr.RKey ^= 0x5500

@@ -231,7 +231,7 @@ func length(all []piece) (n int) {
 // opcodes are the operations of the walk, by the type of QP.
 var opcodes = map[ib.QPType][]uverbs.WROpcode{
 	ib.RC: {uverbs.WRSend, uverbs.WRSendWithImm, uverbs.WRRDMAWrite, uverbs.WRRDMAWriteWithImm, uverbs.WRRDMARead, uverbs.WRRDMARead,
-		uverbs.WRAtomicCAS, uverbs.WRAtomicFAA, uverbs.WRAtomicWrite, uverbs.WRFlush},
+		uverbs.WRCompareSwap, uverbs.WRFetchAdd, uverbs.WRAtomicWrite, uverbs.WRFlush},
 	ib.UC: {uverbs.WRSend, uverbs.WRSendWithImm, uverbs.WRRDMAWrite, uverbs.WRRDMAWriteWithImm},
 	ib.UD: {uverbs.WRSend, uverbs.WRSendWithImm},
 }
@@ -241,7 +241,7 @@ func (p *qpPair) op(most int) op {
 	all := opcodes[p.Type]
 	o := op{opcode: all[p.IntN(len(all))], flags: uverbs.SendSignaled, imm: p.Uint32()}
 	if (o.opcode == uverbs.WRAtomicWrite || o.opcode == uverbs.WRFlush) && !p.newer {
-		o.opcode = uverbs.WRAtomicFAA
+		o.opcode = uverbs.WRFetchAdd
 	}
 	if p.IntN(8) == 0 {
 		o.flags |= uverbs.SendFence
@@ -260,7 +260,7 @@ func (p *qpPair) op(most int) op {
 	case uverbs.WRRDMARead:
 		o.local, o.remote = p.pieces(resultArea, n), p.piece(sourceArea, n).offset
 		return o
-	case uverbs.WRAtomicCAS, uverbs.WRAtomicFAA:
+	case uverbs.WRCompareSwap, uverbs.WRFetchAdd:
 		o.local, o.remote = []piece{p.piece(resultArea, 8)}, targetArea+8*p.IntN(areaSize/8)
 		o.values = [2]uint64{p.Uint64(), p.Uint64()}
 		return o

@@ -55,7 +55,7 @@ func onCard(t *testing.T, i int) *memberOf {
 	m.mr, err = m.pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 	must(t, err)
 	t.Cleanup(func() { must(t, m.mr.Close(), buf.Close()) })
-	m.cq, err = m.dev.CreateCQ(uverbs.CQOptions{MaxCQE: 16, Events: true})
+	m.cq, err = m.dev.CreateCQ(uverbs.CQOptions{Size: 16, Events: true})
 	must(t, err)
 	t.Cleanup(func() { must(t, m.cq.Close()) })
 	return m
@@ -80,10 +80,10 @@ func join(t *testing.T, card int, typ ib.QPType, pkey uint16) *memberOf {
 // keys returns the P_Keys of a card.
 func (m *memberOf) keys(t *testing.T) (all []uint16) {
 	t.Helper()
-	attr, err := m.dev.QueryPort(1)
+	attr, err := m.dev.Port(1)
 	must(t, err)
 	for i := range attr.PKeyTableLen {
-		key, err := m.dev.QueryPKey(1, i)
+		key, err := m.dev.PKey(1, i)
 		must(t, err)
 		if key != 0 {
 			all = append(all, key)
@@ -97,7 +97,7 @@ func (m *memberOf) key(t *testing.T) uint16 {
 	t.Helper()
 	attr, err := m.qp.Query()
 	must(t, err)
-	key, err := m.dev.QueryPKey(1, int(attr.PKeyIndex))
+	key, err := m.dev.PKey(1, int(attr.PKeyIndex))
 	must(t, err)
 	return key
 }
@@ -216,7 +216,7 @@ func TestPartitionCM(t *testing.T) {
 			a, b := onCard(t, 0), onCard(t, 1)
 			ctx, cancel := context.WithTimeout(t.Context(), program.Patience)
 			defer cancel()
-			c, err := rdmacm.OpenChannel()
+			c, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{})
 			must(t, err)
 			t.Cleanup(func() { must(t, c.Close()) })
 			id := func() *rdmacm.ID {
@@ -226,7 +226,7 @@ func TestPartitionCM(t *testing.T) {
 				return id
 			}
 			addr := func(m *memberOf, port uint16) rdmacm.Addr {
-				e, err := m.dev.QueryGID(1, 0)
+				e, err := m.dev.GID(1, 0)
 				must(t, err)
 				return rdmacm.Addr{IP: netip.AddrFrom16(e.GID), Port: port, PKey: tt.key}
 			}
@@ -252,7 +252,7 @@ func TestPartitionCM(t *testing.T) {
 				_, err := client.ConnectWait(ctx, rdmacm.ConnParam{RetryCount: 7})
 				connected <- err
 			}()
-			request, err := l.Request(ctx)
+			request, err := l.NextRequest(ctx)
 			must(t, err)
 			t.Cleanup(func() { must(t, request.ID.Close()) })
 			b.qp, err = request.ID.CreateQP(b.pd, b.options(ib.RC, 0))
@@ -285,7 +285,7 @@ func TestPartitionGroup(t *testing.T) {
 	inWork(t, "10.78.0.1/24")
 	ctx, cancel := context.WithTimeout(t.Context(), program.Patience)
 	defer cancel()
-	c, err := rdmacm.OpenChannel()
+	c, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{})
 	must(t, err)
 	t.Cleanup(func() { must(t, c.Close()) })
 	id, err := c.NewID(rdmacm.UDP)

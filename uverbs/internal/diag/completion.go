@@ -225,7 +225,7 @@ func (c *Completion) flushHint() string {
 	if fault := c.Request.localFault(); fault != "" {
 		return fault
 	}
-	const moved = "the device moved the QP to state ERR; no completion polled so far says why; an asynchronous event of the QP may (Device.WaitEvent), or "
+	const moved = "the device moved the QP to state ERR; no completion polled so far says why; an asynchronous event of the QP may (Device.NextEvent), or "
 	switch {
 	case c.IWARP:
 		return "the connection has ended; the peer disconnected, closed its QP or is gone, or this side refused a message of the peer; " + what + " that were still posted are flushed"

@@ -154,7 +154,7 @@ func TestCompletionHint(t *testing.T) {
 		{Completion{Status: WRFlushErr, Cause: gone, Queue: SendQueue, Request: bad}, "the peer is gone; sends that were still posted are flushed"},
 		{Completion{Status: WRFlushErr, Cause: gone, IWARP: true}, "the peer is gone; requests that were still posted are flushed"},
 		{Completion{Status: WRFlushErr, Request: bad}, fault},
-		{Completion{Status: WRFlushErr, Queue: RecvQueue}, "the device moved the QP to state ERR; no completion polled so far says why; an asynchronous event of the QP may (Device.WaitEvent), or the completion of a send"},
+		{Completion{Status: WRFlushErr, Queue: RecvQueue}, "the device moved the QP to state ERR; no completion polled so far says why; an asynchronous event of the QP may (Device.NextEvent), or the completion of a send"},
 		{Completion{Status: WRFlushErr, Queue: SendQueue, Request: good}, "some kernels say no more of a send that they cannot execute"},
 		{Completion{Status: WRFlushErr, Queue: RecvQueue, IWARP: true}, "the connection has ended; the peer disconnected, closed its QP or is gone, or this side refused a message of the peer; receives that"},
 	} {

@@ -126,8 +126,8 @@ func describe(name string) (d Device, p place, err error) {
 		return d, p, err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	info, attr := dev.Info(), dev.QueryDevice()
-	port, err := dev.QueryPort(1)
+	info, attr := dev.Info(), dev.Attr()
+	port, err := dev.Port(1)
 	if err != nil {
 		return d, p, err
 	}

@@ -175,7 +175,7 @@ func deviceStatus(d *netlinkrdma.Device) *StatusDevice {
 	dev, openErr := uverbs.Open(d.Name, uverbs.OpenOptions{})
 	if openErr == nil {
 		defer dev.Close()
-		if attr := dev.QueryDevice(); s.HWVer == "" {
+		if attr := dev.Attr(); s.HWVer == "" {
 			s.HWVer = fmt.Sprintf("%x", attr.HWVersion)
 		}
 	}
@@ -222,7 +222,7 @@ var speeds = map[ib.LinkSpeed]string{1: "SDR", 2: "DDR", 4: "QDR", 8: "FDR10", 1
 
 // fromDevice fills in what only the device knows.
 func (r *StatusPort) fromDevice(dev *uverbs.Device) error {
-	attr, err := dev.QueryPort(uint8(r.Port))
+	attr, err := dev.Port(uint8(r.Port))
 	if err != nil {
 		return err
 	}

@@ -210,7 +210,7 @@ func (s *scribbler) start(port int, over context.CancelCauseFunc) {
 	dev, devPort, err := OpenDevice(cl.Local, places.AddrOf(conn.LocalAddr()))
 	must(err)
 	s.closes = append(s.closes, func() { dev.Close() })
-	attr, err := dev.QueryPort(devPort)
+	attr, err := dev.Port(devPort)
 	must(err)
 	cl.Config.CM = limits(dev, attr).IWARP
 	must(cl.agree(s.ctx, dev, devPort))
@@ -280,7 +280,7 @@ func TestHostileClients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	attr, err := dev.QueryPort(devPort)
+	attr, err := dev.Port(devPort)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -115,7 +115,7 @@ func (d *devices) ask(to netip.Addr) (l Limits, err error) {
 		return l, err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	attr, err := dev.QueryPort(port)
+	attr, err := dev.Port(port)
 	if err != nil {
 		return l, err
 	}

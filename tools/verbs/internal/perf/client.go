@@ -164,7 +164,7 @@ func (cl *Client) play(ctx context.Context) (err error) {
 
 // agree settles what the two devices can do.
 func (cl *Client) agree(ctx context.Context, dev *uverbs.Device, port uint8) error {
-	attr, err := dev.QueryPort(port)
+	attr, err := dev.Port(port)
 	if err != nil {
 		return err
 	}

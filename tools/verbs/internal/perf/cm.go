@@ -48,7 +48,9 @@ func (e *End) space() rdmacm.PortSpace {
 // newConnections opens a channel for a local or a remote address, which the end closes.
 func newConnections(e *End, local, remote netip.Addr) (*connections, error) {
 	c := &connections{end: e, ids: make([]*rdmacm.ID, e.Config.QPs)}
-	c.channel = objects.Open(&e.opened, func() (*rdmacm.Channel, error) { return rdmacm.OpenChannelFor(local, remote) })
+	c.channel = objects.Open(&e.opened, func() (*rdmacm.Channel, error) {
+		return rdmacm.OpenChannel(rdmacm.ChannelOptions{Local: local, Remote: remote})
+	})
 	return c, e.opened.Err()
 }
 
@@ -206,7 +208,7 @@ func (c *connections) accept(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	for i := 0; i < len(c.ids); {
-		request, err := c.listener.Request(ctx)
+		request, err := c.listener.NextRequest(ctx)
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = refusef("the client has asked to connect %d of %d queue pairs within %s: %w", i, len(c.ids), answerTime, err)
 		}

@@ -370,7 +370,7 @@ type Limits struct {
 
 // limits asks a device.
 func limits(dev *uverbs.Device, port uverbs.PortAttr) Limits {
-	a := dev.QueryDevice()
+	a := dev.Attr()
 	return Limits{
 		Device: dev.Name(), MaxMsg: int(port.MaxMsgSize), MTU: port.ActiveMTU.Bytes(), MaxWR: int(a.MaxQPWR), MaxSRQWR: int(a.MaxSRQWR), MaxCQE: int(a.MaxCQE), MaxQPs: int(a.MaxQP),
 		RdAtomic: int(min(a.MaxQPRdAtom, a.MaxQPInitRdAtom, 255)), Atomics: a.AtomicCap != ib.AtomicNone, Driver: dev.Info().Driver,

@@ -28,7 +28,7 @@ func (c *Config) CheckType(dev *uverbs.Device) error {
 		return nil
 	}
 	var opened objects.Stack
-	pd, cq := opened.PD(dev), opened.CQ(dev, uverbs.CQOptions{MaxCQE: 1})
+	pd, cq := opened.PD(dev), opened.CQ(dev, uverbs.CQOptions{Size: 1})
 	objects.Open(&opened, func() (*uverbs.QP, error) { return pd.CreateDCI(uverbs.DCIOptions{SendCQ: cq, MaxSendWR: 1}) })
 	return errors.Join(opened.Err(), opened.Close())
 }
@@ -45,7 +45,7 @@ func (e *End) TargetSRQN(i int) uint32 {
 // createDC makes the queue pairs of DC, for a peer with such a GID: a target answers from a GID of its own,
 // which must suit that.
 func (e *End) createDC(remote ib.GID) error {
-	attr, err := e.Dev.QueryPort(e.Port)
+	attr, err := e.Dev.Port(e.Port)
 	if err != nil {
 		return err
 	}

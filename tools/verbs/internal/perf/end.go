@@ -118,7 +118,7 @@ func OpenDevice(l Local, addr netip.Addr) (dev *uverbs.Device, port uint8, err e
 
 // activePort returns the port that is named, or the first that is active.
 func activePort(dev *uverbs.Device, port uint8) (uint8, error) {
-	n := dev.QueryDevice().PhysPortCount
+	n := dev.Attr().PhysPortCount
 	if port > n {
 		return 0, field("ib-port", port, "1 to %d, the ports of %s", n, dev.Name())
 	}
@@ -126,7 +126,7 @@ func activePort(dev *uverbs.Device, port uint8) (uint8, error) {
 		return port, nil
 	}
 	for p := uint8(1); p <= n; p++ {
-		if attr, err := dev.QueryPort(p); err == nil && attr.State == ib.PortActive {
+		if attr, err := dev.Port(p); err == nil && attr.State == ib.PortActive {
 			return p, nil
 		}
 	}
@@ -140,7 +140,7 @@ func (e *End) Close() error { return e.opened.Close() }
 // them, queue pairs. The config must be valid; what the device cannot do is an error.
 func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *End, err error) {
 	e := &End{Config: c, Local: l, Server: server, Dev: dev, Port: port}
-	attr, err := dev.QueryPort(port)
+	attr, err := dev.Port(port)
 	if err != nil {
 		return nil, err
 	}
@@ -172,8 +172,8 @@ func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *
 			e.SendChannel = e.channel()
 		}
 	}
-	e.SendCQ = e.opened.CQ(dev, uverbs.CQOptions{MaxCQE: e.Config.QPs * e.sendDepth(), Channel: e.SendChannel})
-	e.RecvCQ = e.opened.CQ(dev, uverbs.CQOptions{MaxCQE: e.Config.QPs * e.memory.slots, Channel: e.Channel})
+	e.SendCQ = e.opened.CQ(dev, uverbs.CQOptions{Size: e.Config.QPs * e.sendDepth(), Channel: e.SendChannel})
+	e.RecvCQ = e.opened.CQ(dev, uverbs.CQOptions{Size: e.Config.QPs * e.memory.slots, Channel: e.Channel})
 	if err := e.opened.Err(); err != nil {
 		return nil, err
 	}
@@ -335,7 +335,7 @@ func (e *End) localGID(peer ib.GID) (uverbs.GIDEntry, error) {
 // localGID returns the GID of a port with an index or, for Auto, the one that suits the peer.
 func localGID(dev *uverbs.Device, port uint8, index int, peer ib.GID) (entry uverbs.GIDEntry, err error) {
 	if index != Auto {
-		return dev.QueryGID(port, index)
+		return dev.GID(port, index)
 	}
 	table, err := dev.GIDTable(port)
 	if err != nil {
@@ -366,7 +366,7 @@ func (e *End) Routes(peer ib.GID) error {
 	if e.Local.GID == Auto || peer.IsZero() {
 		return nil
 	}
-	attr, err := e.Dev.QueryPort(e.Port)
+	attr, err := e.Dev.Port(e.Port)
 	if err != nil || attr.LinkLayer != ib.LinkLayerEthernet {
 		return err
 	}

@@ -45,7 +45,7 @@ func (e *End) openPath(remote ib.GID, local netip.Addr) (*Peer, error) {
 		access = uverbs.AccessRemoteRead
 	}
 	p.mr = e.opened.MR(e.PD, pathToken, access)
-	p.cq = e.opened.CQ(e.Dev, uverbs.CQOptions{MaxCQE: 1})
+	p.cq = e.opened.CQ(e.Dev, uverbs.CQOptions{Size: 1})
 	o := uverbs.QPOptions{SendCQ: p.cq, RecvCQ: p.cq, MaxSendWR: 1, MaxRecvWR: 1, Path: e.qpOptions().Path}
 	o.Path.MaxRdAtomic = 1
 	if local.IsValid() {

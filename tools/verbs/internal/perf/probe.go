@@ -147,7 +147,7 @@ func (r *Rail) look() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	attr, err := dev.QueryPort(port)
+	attr, err := dev.Port(port)
 	if err != nil {
 		return err
 	}

@@ -97,7 +97,7 @@ func (f *flow) build(e *End, qp, size int) {
 		case Read:
 			wr.Opcode = uverbs.WRRDMARead
 		case Atomic:
-			wr.Opcode = uverbs.WRAtomicFAA
+			wr.Opcode = uverbs.WRFetchAdd
 			wr.CompareAdd = 1
 		}
 		if c.Type == DC {
@@ -388,7 +388,7 @@ func (e *End) sleep(a, b *uverbs.CQ) error {
 	if a == e.SendCQ {
 		ch = e.SendChannel
 	}
-	_, err := ch.Wait(e.waiting)
+	_, err := ch.Next(e.waiting)
 	switch {
 	case err == nil:
 		return nil

@@ -54,7 +54,7 @@ func openCM(id *rdmacm.ID) (_ *cmLink, err error) {
 	dev := l.open.Device(a.Device)
 	pd := l.open.PD(dev)
 	l.mr = l.open.MR(pd, (receives+1)*slotLen, uverbs.AccessLocalWrite)
-	l.cq = l.open.CQ(dev, uverbs.CQOptions{MaxCQE: receives + 1, Events: true})
+	l.cq = l.open.CQ(dev, uverbs.CQOptions{Size: receives + 1, Events: true})
 	if err := l.open.Err(); err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func (l *cmLink) live() {
 	go func() {
 		defer close(l.over)
 		for {
-			e, err := l.id.Wait(waiting)
+			e, err := l.id.Next(waiting)
 			switch {
 			case err != nil:
 				cancel(err)

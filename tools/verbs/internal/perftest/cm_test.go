@@ -33,7 +33,7 @@ func newTalker(f *testing.F, device string, to netip.AddrPort) *talker {
 	}
 	dev, err := uverbs.Open(device, uverbs.OpenOptions{})
 	check()
-	p.channel, err = rdmacm.OpenChannelFor(to.Addr(), netip.Addr{})
+	p.channel, err = rdmacm.OpenChannel(rdmacm.ChannelOptions{Local: to.Addr()})
 	check()
 	p.pd, err = dev.AllocPD()
 	check()
@@ -50,7 +50,7 @@ func newTalker(f *testing.F, device string, to netip.AddrPort) *talker {
 // talk connects, sends messages, each of which begins with its length, and disconnects.
 func (p *talker) talk(ctx context.Context, said []byte) (err error) {
 	const receives = 24
-	cq, err := p.pd.Device().CreateCQ(uverbs.CQOptions{MaxCQE: receives + 1, Events: true})
+	cq, err := p.pd.Device().CreateCQ(uverbs.CQOptions{Size: receives + 1, Events: true})
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func FuzzCM(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	channel, err := rdmacm.OpenChannelFor(dev.Addr(), netip.Addr{})
+	channel, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{Local: dev.Addr()})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func FuzzCM(f *testing.F) {
 		defer cancel()
 		talked := make(chan error, 1)
 		go func() { talked <- peer.talk(ctx, said) }()
-		request, err := listener.Request(ctx)
+		request, err := listener.NextRequest(ctx)
 		if err != nil {
 			t.Fatal(errors.Join(err, <-talked))
 		}

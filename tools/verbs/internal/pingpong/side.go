@@ -84,7 +84,7 @@ func (e *side) open(device string) (err error) {
 	}
 	e.pd = e.opened.PD(e.dev)
 	e.mr = e.opened.MR(e.pd, e.header+o.Size, access)
-	e.cq = e.opened.CQ(e.dev, uverbs.CQOptions{MaxCQE: o.RecvDepth + o.queuePairs(), Events: o.Events})
+	e.cq = e.opened.CQ(e.dev, uverbs.CQOptions{Size: o.RecvDepth + o.queuePairs(), Events: o.Events})
 	e.createQPs()
 	if err := e.opened.Err(); err != nil {
 		return err
@@ -204,11 +204,11 @@ func (o *Options) checkDevice(dev *uverbs.Device) error {
 	switch {
 	case dev.Info().IWARP():
 		return fmt.Errorf("%s is an iWARP device, where only the connection manager connects QPs: use verbs rping, or verbs perf with --cm", dev.Name())
-	case o.ODP && dev.QueryDevice().ODPGeneralCaps&odpSupport == 0:
+	case o.ODP && dev.Attr().ODPGeneralCaps&odpSupport == 0:
 		return &uverbs.FeatureError{Feature: "on-demand paging (--odp)", Driver: dev.Info().Driver}
 	}
 	if o.Type == perf.UD {
-		port, err := dev.QueryPort(o.IBPort)
+		port, err := dev.Port(o.IBPort)
 		if err != nil {
 			return err
 		}

@@ -79,7 +79,7 @@ func (e *end) open(size int) error {
 	e.msg = e.opened.MR(pd, 2*advertLen, uverbs.AccessLocalWrite)
 	e.data = e.opened.MR(pd, size, dataAccess(e.o.Server, dev.Info().IWARP()))
 	const depth = 4 // a send, a READ or WRITE, a receive, and one to spare
-	e.cq = e.opened.CQ(dev, uverbs.CQOptions{MaxCQE: depth, Events: true})
+	e.cq = e.opened.CQ(dev, uverbs.CQOptions{Size: depth, Events: true})
 	if err := e.opened.Err(); err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (e *end) open(size int) error {
 
 // inPartition returns an error unless a QP is in a partition of a port.
 func inPartition(qp *uverbs.QP, port uint8, partition uint16) error {
-	at, err := qp.Device().QueryPort(port)
+	at, err := qp.Device().Port(port)
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func inPartition(qp *uverbs.QP, port uint8, partition uint16) error {
 	if err != nil {
 		return err
 	}
-	key, err := qp.Device().QueryPKey(port, int(attr.PKeyIndex))
+	key, err := qp.Device().PKey(port, int(attr.PKeyIndex))
 	if err == nil && (key^partition)&0x7fff != 0 {
 		like := fmt.Sprintf("ib0.%04x", partition|0x8000)
 		if partition&0x7fff == 0x7fff {
@@ -254,7 +254,7 @@ func (e *end) play(ctx context.Context, role func(context.Context) error) error 
 // watch waits for the end of the connection, and has that end the context.
 func (e *end) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 	for {
-		event, err := e.id.Wait(ctx)
+		event, err := e.id.Next(ctx)
 		if err != nil {
 			cancel(err)
 			return

@@ -51,7 +51,7 @@ func TestIdle(t *testing.T) {
 	case err := <-ended:
 		t.Fatal(err)
 	}
-	channel, err := rdmacm.OpenChannelFor(devs[2].Addr(), netip.Addr{})
+	channel, err := rdmacm.OpenChannel(rdmacm.ChannelOptions{Local: devs[2].Addr()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -142,7 +142,7 @@ func (o *Options) Run(ctx context.Context, out, log io.Writer) (err error) {
 	if o.Client {
 		local, remote = source.Addr(), addr
 	}
-	if r.channel, err = rdmacm.OpenChannelFor(local, remote); err != nil {
+	if r.channel, err = rdmacm.OpenChannel(rdmacm.ChannelOptions{Local: local, Remote: remote}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.channel.Close()) }()
@@ -221,7 +221,7 @@ func (r *run) serveAll(ctx, waiting context.Context, listener *rdmacm.ID) (err e
 	}()
 	room := &places.Places{Most: r.o.MaxClients}
 	for {
-		request, err := listener.Request(waiting)
+		request, err := listener.NextRequest(waiting)
 		if waiting.Err() != nil {
 			return nil
 		}
