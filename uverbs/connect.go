@@ -553,6 +553,9 @@ func (e *Endpoint) set(name, value string) (err error) {
 // ConnectPair connects two queue pairs of this program to each other, for tests and examples. It fails with
 // the errors of [QP.Endpoint] and [QP.Connect].
 func ConnectPair(ctx context.Context, a, b *QP) error {
+	if a == nil || b == nil {
+		return argErr("ConnectPair", "QP", "nil", "two QPs")
+	}
 	first, err := a.Endpoint()
 	if err != nil {
 		return err
@@ -591,6 +594,9 @@ func (q *QP) ConnectOver(ctx context.Context, stream io.ReadWriter, note []byte)
 	own, err := q.Endpoint()
 	if err != nil {
 		return nil, err
+	}
+	if stream == nil {
+		return nil, argErr("ConnectOver", "stream", "nil", "a connection to the peer's program")
 	}
 	if d, ok := stream.(interface{ SetDeadline(time.Time) error }); ok {
 		stop := context.AfterFunc(ctx, func() { d.SetDeadline(longAgo) })

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -32,6 +33,8 @@ func overRig(tb testing.TB, n int) []*QP {
 func TestConnectPair(t *testing.T) {
 	q := overRig(t, 3)
 	must(t, ConnectPair(t.Context(), q[0], q[1]))
+	errorIs(t, ConnectPair(t.Context(), q[0], nil), syscall.EINVAL, "nil")
+	errorIs(t, second(q[0].ConnectOver(t.Context(), nil, nil)), syscall.EINVAL, "nil")
 	if a, b := q[0].State(), q[1].State(); a != ib.QPRTS || b != ib.QPRTS {
 		t.Errorf("the states are %s and %s, want RTS", a, b)
 	}
