@@ -36,7 +36,7 @@ func TestCloseWithoutFlush(t *testing.T) {
 		var all sync.WaitGroup
 		for range 3 {
 			all.Go(func() {
-				if _, err := client.Recv(context.Background()); !errors.Is(err, net.ErrClosed) {
+				if _, err := client.RecvInto(context.Background(), nil); !errors.Is(err, net.ErrClosed) {
 					t.Errorf("Recv: %v", err)
 				}
 			})
@@ -45,7 +45,7 @@ func TestCloseWithoutFlush(t *testing.T) {
 				defer client.mu.Unlock()
 				client.users++
 				defer client.end()
-				if err := client.finishOp(context.Background(), "wait", &op{}); !errors.Is(err, net.ErrClosed) {
+				if err := client.waitOp(context.Background(), "wait", opBit|1<<20); !errors.Is(err, net.ErrClosed) {
 					t.Errorf("an operation without an end: %v", err)
 				}
 			})

@@ -3,9 +3,11 @@ package cm
 import (
 	"bytes"
 	"context"
+	"errors"
 	"math/rand/v2"
 	"net"
 	"reflect"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,9 +20,10 @@ import (
 // concurrency is what the documentation of each type says.
 var concurrency = pairs.Table{
 	{Object: (*Conn)(nil), Often: true, Methods: map[pairs.Use]string{
-		pairs.Freely: `Close CloseWrite CompareSwap ECE FetchAdd Flush LocalAddr MaxMessage PD PrivateData QP RDMARead RDMAWrite Recv RemoteAddr
-			Send Stream`,
+		pairs.Freely: `Batch Close CloseWrite CompareSwap ECE FetchAdd Flush LocalAddr MaxMessage PD PrivateData QP RDMARead RDMAWrite Recv RecvInto
+			RemoteAddr Send SendSGE StartCompareSwap StartFetchAdd StartRead StartSend StartWrite Stream`,
 	}},
+	{Object: (*Batch)(nil), Methods: map[pairs.Use]string{pairs.Alone: "CompareSwap FetchAdd Read Start Write"}},
 	{Object: (*Stream)(nil), Often: true, Methods: map[pairs.Use]string{
 		pairs.Freely: `Close CloseWrite LocalAddr Read ReadFrom RemoteAddr SetDeadline SetReadDeadline SetWriteDeadline Write WriteTo`,
 	}},
@@ -82,6 +85,7 @@ type connWorld struct {
 	conn   *Conn
 	remote Remote
 	local  uverbs.SGE
+	filler *uverbs.MR
 	free   func()
 }
 
@@ -104,6 +108,10 @@ func newConnWorld(t *testing.T) pairs.World {
 	}
 	near, freeNear := region(w.conn, 0)
 	distant, freeFar := region(far, uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteAtomic)
+	for i := range near.Bytes() {
+		near.Bytes()[i] = pairs.Filler
+	}
+	w.filler = near
 	w.local, w.remote, w.free = near.SGE(0, 8), RemoteOf(distant), func() { freeNear(); freeFar() }
 	w.Others = []any{w.conn, l}
 	return w
@@ -143,15 +151,40 @@ func (w *connWorld) Override(object any, name string) (call func(*rand.Rand), sk
 				return err
 			})
 		}, false
-	case "Recv": // what it returns is of one goroutine
+	case "StartSend": // the first 8 bytes are of the READs
+		return func(r *rand.Rand) {
+			n := r.IntN(2000)
+			short(func(ctx context.Context) error {
+				op, err := w.conn.StartSend(ctx, w.filler.SGE(8, n), w.filler.SGE(8+n, 5))
+				if err != nil {
+					return err
+				}
+				w.Sent.Add(int64(n + 5))
+				return op.Wait(ctx)
+			})
+		}, false
+	case "SendSGE": // StartSend and Wait; if ctx ends it does not say whether the message was sent
+		return nil, true
+	case "Recv": // what it returns is of one goroutine, and it refuses a second one
 		return func(*rand.Rand) {
 			short(func(ctx context.Context) error {
 				msg, err := w.conn.Recv(ctx)
 				w.Received.Add(int64(len(msg)))
+				if errors.Is(err, syscall.EBUSY) {
+					return nil
+				}
 				return err
 			})
 		}, false
-	case "CompareSwap", "FetchAdd":
+	case "RecvInto":
+		return func(*rand.Rand) {
+			short(func(ctx context.Context) error {
+				n, err := w.conn.RecvInto(ctx, make([]byte, w.conn.MaxMessage()))
+				w.Received.Add(int64(n))
+				return err
+			})
+		}, false
+	case "CompareSwap", "FetchAdd", "StartCompareSwap", "StartFetchAdd":
 		if w.conn.PD().Device().Attr().AtomicCap == ib.AtomicNone {
 			testenv.NotSupported(w.t, "atomics")
 			return nil, true

@@ -21,8 +21,8 @@ import (
 // [Listener.Accept] make one. Messages arrive whole and in order. While the peer has no room for a
 // message, Send waits.
 //
-// All methods are safe for concurrent use, but the memory that Recv returns belongs to one
-// goroutine.
+// All methods are safe for concurrent use, but one goroutine at a time may call Recv, because the
+// memory that it returns is valid until the next Recv. Any number may call RecvInto.
 type Conn struct {
 	loop     *eventLoop
 	id       *rdmacm.ID
@@ -74,12 +74,13 @@ type Conn struct {
 	lease          recvLease // after Close: the slot of that message, which the program may still read
 	consumed       int       // messages taken whose credits the peer has not got back
 	eof            bool      // the peer has sent its end
+	receiving      bool      // a goroutine is in Recv
 	peerClosedRead bool      // the peer no longer receives messages
 	mustRecvFirst  bool      // nothing may be sent before something has arrived: on iWARP, on the side that has accepted
 
 	// Sending.
 	sendRing           []sendKind // a ring with the kinds of the SENDs in the send queue
-	opRing             []*op      // a ring with the RDMA operations in the send queue
+	opRing             []op       // a ring with the RDMA operations in the send queue
 	posted, completed  uint64     // numbers of the next SEND to post and to complete
 	msgPosted, msgDone uint64     // messages
 	ctlPosted, ctlDone uint64     // control messages
@@ -90,8 +91,7 @@ type Conn struct {
 	credits, peerDepth int        // messages that the peer has room for now, and at most
 	peer               peerWindow // sizes of the peer's receives
 	endSent            bool       // this side has sent its end
-	sge, probeSGE      [1]uverbs.SGE
-	free               *op // list of ops to reuse
+	probeSGE           [1]uverbs.SGE
 }
 
 // arrival is a message that has arrived.
@@ -107,11 +107,8 @@ const (
 
 // op is an RDMA operation or a probe.
 type op struct {
-	sends     uint64 // number of the next SEND when the operation was posted
-	done      bool
-	abandoned bool // no goroutine waits for the end of the operation
-	size      int
-	next      *op
+	sends uint64 // number of the next SEND when the operation was posted
+	size  int    // bytes
 }
 
 // Sizes that no option sets.
@@ -122,6 +119,7 @@ const (
 	// half of them.
 	spareRecv = 1 + 4
 	ctlSlots  = 4
+	maxSGEs   = 2  // of SendSGE
 	maxRDAtom = 16 // READs and atomics in flight, in each direction
 
 	recvBit = 1 << 63 // set in the ID of a receive
@@ -185,7 +183,7 @@ func (c *Conn) make() (err error) {
 		ops = max(2*ops, maxFirstProbes) // a WRITE takes two work requests; see also sendFirst
 	}
 	c.inbox = make([]arrival, recvs)
-	c.sendRing, c.opRing = make([]sendKind, o.SendDepth+ctlSlots), make([]*op, ops)
+	c.sendRing, c.opRing = make([]sendKind, o.SendDepth+ctlSlots), make([]op, ops)
 	if err = c.makeWindow(recvs); err != nil {
 		return err
 	}
@@ -195,7 +193,7 @@ func (c *Conn) make() (err error) {
 	if c.completions, err = c.dev.cqs.get(c.entries()); err != nil {
 		return err
 	}
-	c.qp, err = id.CreateQP(c.pd, uverbs.QPOptions{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: c.sends(), MaxRecvWR: c.recvs()})
+	c.qp, err = id.CreateQP(c.pd, uverbs.QPOptions{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: c.sends(), MaxRecvWR: c.recvs(), MaxSendSGE: 1 + maxSGEs})
 	if err != nil {
 		return err
 	}
@@ -280,10 +278,10 @@ func (c *Conn) sendFirst(ctx context.Context) error {
 	wait := 20 * time.Millisecond
 	for probes := 0; ; probes++ {
 		if probes < maxFirstProbes && c.err == nil {
-			c.probe().abandoned = true
+			c.probe()
 		}
 		soon, cancel := context.WithTimeout(ctx, wait)
-		err := c.await(soon, allSent, nil)
+		err := c.await(soon, allSent, 0)
 		cancel()
 		switch {
 		case err == nil:

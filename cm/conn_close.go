@@ -75,7 +75,7 @@ func (c *Conn) CloseWrite(ctx context.Context) error {
 // closesRead is set, the message says that this side no longer receives, and it is sent again. The
 // caller holds c.mu.
 func (c *Conn) sendEnd(ctx context.Context, what string, closesRead bool) error {
-	if err := c.await(ctx, canSendControl, nil); err != nil {
+	if err := c.await(ctx, canSendControl, 0); err != nil {
 		return c.waitErr(what, err)
 	}
 	if c.err != nil || c.endSent && !closesRead {
@@ -117,12 +117,12 @@ func (c *Conn) linger() error {
 	defer cancel()
 	err := c.sendEnd(ctx, "close", true)
 	if err == nil && onIWARP(c.dev.dev) { // where a send completes before the peer has the message
-		if err = c.await(ctx, canProbe, nil); err == nil && c.err == nil {
-			c.probe().abandoned = true
+		if err = c.await(ctx, canProbe, 0); err == nil && c.err == nil {
+			c.probe()
 		}
 	}
 	if err == nil {
-		if err = c.await(ctx, allSent, nil); err != nil {
+		if err = c.await(ctx, allSent, 0); err != nil {
 			err = c.waitErr("close", err)
 		} else if c.outstanding() {
 			err = c.err

@@ -410,3 +410,241 @@ func TestConnAckTimeout(t *testing.T) {
 		t.Errorf("the time-outs are %s and %s, want %s and %s", a.Duration(), b.Duration(), near.Duration(), far.Duration())
 	}
 }
+
+// registered registers memory of both sides.
+func registered(t testing.TB, client, server *Conn) (near, far *uverbs.MR) {
+	t.Helper()
+	region := func(c *Conn, access uverbs.Access) *uverbs.MR {
+		buf := value(uverbs.AllocBuffer(1<<16, uverbs.BufferOptions{}))(t)
+		mr := value(c.PD().RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | access}))(t)
+		t.Cleanup(func() { must(t, mr.Close(), buf.Close()) })
+		return mr
+	}
+	return region(client, 0), region(server, uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead)
+}
+
+// TestOps: one goroutine has many operations in flight, one by one and in batches, and waits for the last of them.
+func TestOps(t *testing.T) {
+	ctx := within(t)
+	l := newListener(t, ListenOptions{})
+	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{Tuning: Tuning{Transfers: 4}}})
+	near, far := registered(t, client, server)
+	remote := RemoteOf(far)
+	const size, n = 1 << 10, 16
+	for i := range near.Bytes()[:n*size] {
+		near.Bytes()[i] = byte(i / size * 3)
+	}
+	var ops []Op
+	for i := range n { // more than Transfers
+		ops = append(ops, value(client.StartWrite(ctx, near.SGE(i*size, size), remote.At(uint32(i*size))))(t))
+	}
+	must(t, ops[n-1].Wait(ctx))
+	for i, op := range ops {
+		done, cancel := context.WithCancel(ctx)
+		cancel()
+		if err := op.Wait(done); err != nil {
+			t.Errorf("WRITE %d, after the last one is complete: %v", i, err)
+		}
+	}
+	b := client.Batch()
+	for round := range n / 4 {
+		for i := range 4 {
+			at := (round*4 + i) * size
+			b.Read(near.SGE(1<<15+at, size), remote.At(uint32(at)))
+		}
+		ops[0] = value(b.Start(ctx))(t)
+	}
+	var all sync.WaitGroup
+	for range 2 { // wait for the same operation
+		all.Go(func() {
+			if err := ops[0].Wait(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if !bytes.Equal(near.Bytes()[1<<15:][:n*size], far.Bytes()[:n*size]) || far.Bytes()[size] != 3 {
+		t.Error("what was written, and read again, differs")
+	}
+	last := value(client.StartRead(ctx, near.SGE(0, size), remote))(t)
+	must(t, client.Close())
+	if err := last.Wait(ctx); err != nil { // Close waits for it
+		t.Errorf("Wait after Close for an operation that was in flight: %v", err)
+	}
+	if _, err := client.StartRead(ctx, near.SGE(0, size), remote); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("StartRead after Close: %v", err)
+	}
+}
+
+// TestOpMistakes: wrong use of operations and batches has errors that say what is wrong, and leaves the connection as it was.
+func TestOpMistakes(t *testing.T) {
+	ctx := within(t)
+	l := newListener(t, ListenOptions{})
+	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{Tuning: Tuning{Transfers: 4}}})
+	near, far := registered(t, client, server)
+	remote := RemoteOf(far)
+	b := client.Batch()
+	for name, m := range map[string]struct {
+		do   func() error
+		want string
+	}{
+		"zero Op":     {func() error { return Op{}.Wait(ctx) }, "Op is the zero value"},
+		"zero Batch":  {func() error { z := new(Batch); z.Read(near.SGE(0, 8), remote); return errOf(z.Start(ctx)) }, "Batch is the zero value"},
+		"empty Batch": {func() error { return errOf(client.Batch().Start(ctx)) }, "number of operations is 0, allowed: 1 to "},
+		"full Batch": {func() error {
+			for range 5 {
+				b.Write(near.SGE(0, 8), remote)
+			}
+			return errOf(b.Start(ctx))
+		}, "number of operations is 5, allowed: 1 to ConnOptions.Transfers, which is 4"},
+		"longer than remote": {func() error {
+			z := client.Batch()
+			z.Write(near.SGE(0, 8), remote)
+			z.Read(near.SGE(0, 8), Remote{Length: 7})
+			return errOf(z.Start(ctx))
+		}, "read: local.Length is 8, allowed: up to remote.Length, which is 7"},
+		"too many SGEs":     {func() error { return client.SendSGE(ctx, make([]uverbs.SGE, 3)...) }, "sges is 3 long, allowed: up to 2"},
+		"message too large": {func() error { return client.SendSGE(ctx, near.SGE(0, 1<<15), near.SGE(0, 1)) }, "32769 bytes in all, allowed: up to 32768 bytes"},
+	} {
+		var arg *rdmacm.ArgError
+		if err := m.do(); !errors.As(err, &arg) || !strings.Contains(err.Error(), m.want) {
+			t.Errorf("%s: %v, want %q", name, err, m.want)
+		}
+	}
+	b.Write(near.SGE(0, 8), remote) // the batch can be used again
+	must(t, value(b.Start(ctx))(t).Wait(ctx))
+}
+
+// TestOpsFail: when the peer refuses an operation, those after it fail too, and so do later ones.
+func TestOpsFail(t *testing.T) {
+	ctx := within(t)
+	l := newListener(t, ListenOptions{})
+	client, server := connect(t, l, DialOptions{})
+	near, far := registered(t, client, server)
+	wrong := RemoteOf(far)
+	wrong.RKey++
+	b := client.Batch()
+	b.Read(near.SGE(0, 8), wrong)
+	b.Read(near.SGE(8, 8), RemoteOf(far))
+	last := value(b.Start(ctx))(t)
+	for range 2 {
+		if err := last.Wait(ctx); err == nil || !strings.Contains(err.Error(), l.Addr().String()) {
+			t.Errorf("the READ after one that was refused: %v", err)
+		}
+	}
+	if _, err := client.StartRead(ctx, near.SGE(0, 8), RemoteOf(far)); err == nil {
+		t.Error("the connection goes on")
+	}
+	client.Close()
+	if err := last.Wait(ctx); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Wait after Close: %v", err)
+	}
+}
+
+// TestSendSGE: messages in registered memory arrive between others, in order.
+func TestSendSGE(t *testing.T) {
+	ctx := within(t)
+	l := newListener(t, ListenOptions{})
+	client, server := connect(t, l, DialOptions{})
+	near, _ := registered(t, client, server)
+	for i := range near.Bytes() {
+		near.Bytes()[i] = byte(i * 7)
+	}
+	go func() {
+		for size := 1; size <= 8000; size *= 3 {
+			op, err := client.StartSend(ctx, near.SGE(0, size), near.SGE(10000, size))
+			if err == nil {
+				err = client.Send(ctx, near.Bytes()[:size])
+			}
+			if err == nil {
+				err = op.Wait(ctx)
+			}
+			if err == nil {
+				err = client.SendSGE(ctx) // an empty message
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		client.CloseWrite(ctx)
+	}()
+	buf := make([]byte, client.MaxMessage())
+	for size := 1; size <= 8000; size *= 3 {
+		for _, want := range [][]byte{append(bytes.Clone(near.Bytes()[:size]), near.Bytes()[10000:][:size]...), near.Bytes()[:size], nil} {
+			n, err := server.RecvInto(ctx, buf)
+			if err != nil || !bytes.Equal(buf[:n], want) {
+				t.Fatalf("%d bytes: received %d bytes, want %d: %v", size, n, len(want), err)
+			}
+		}
+	}
+	if _, err := server.RecvInto(ctx, buf); err != io.EOF {
+		t.Errorf("after the last message: %v", err)
+	}
+}
+
+// TestRecvInto: a message that does not fit stays, and RecvInto leaves that of Recv alone. Recv is for one goroutine.
+func TestRecvInto(t *testing.T) {
+	ctx := within(t)
+	l := newListener(t, ListenOptions{})
+	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{Depth: 2}})
+	must(t, client.Send(ctx, []byte("held")), client.Send(ctx, []byte("eight by")))
+	held := value(server.Recv(ctx))(t)
+	buf := make([]byte, 8)
+	for range 2 {
+		var arg *rdmacm.ArgError
+		if n, err := server.RecvInto(ctx, buf[:7]); n != 0 || !errors.As(err, &arg) || !strings.Contains(err.Error(), "buf is 7 bytes long, allowed: at least 8 bytes") {
+			t.Errorf("a buffer that is too small: %d, %v", n, err)
+		}
+	}
+	if n := value(server.RecvInto(ctx, buf))(t); string(buf[:n]) != "eight by" {
+		t.Errorf("received %q", buf[:n])
+	}
+	for i := range 100 { // each takes a receive, if RecvInto does not post it again
+		must(t, client.Send(ctx, []byte{byte(i)}))
+		if n := value(server.RecvInto(ctx, buf))(t); n != 1 || buf[0] != byte(i) {
+			t.Fatalf("message %d: %d bytes, %d", i, n, buf[0])
+		}
+	}
+	if string(held) != "held" {
+		t.Errorf("what Recv has returned is now %q", held)
+	}
+	short, cancel := context.WithCancel(ctx)
+	first := make(chan error)
+	go func() { first <- errOf(server.Recv(short)) }()
+	for waits := false; !waits; time.Sleep(time.Millisecond) {
+		server.mu.Lock()
+		waits = server.receiving
+		server.mu.Unlock()
+	}
+	if _, err := server.Recv(ctx); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("Recv while another goroutine is in Recv: %v", err)
+	}
+	cancel()
+	if err := <-first; !errors.Is(err, context.Canceled) {
+		t.Errorf("the first Recv: %v", err)
+	}
+	must(t, client.Send(ctx, []byte("on")))
+	if got := value(server.Recv(ctx))(t); string(got) != "on" {
+		t.Errorf("received %q", got)
+	}
+}
+
+// TestOpsAllocateNothing: starting operations and waiting for them allocates nothing in steady state.
+func TestOpsAllocateNothing(t *testing.T) {
+	ctx := within(t)
+	l := newListener(t, ListenOptions{})
+	client, server := connect(t, l, DialOptions{ConnOptions: ConnOptions{Tuning: Tuning{Wait: WaitSpin}}})
+	near, far := registered(t, client, server)
+	remote, b := RemoteOf(far), client.Batch()
+	round := func() {
+		one, err := client.StartWrite(ctx, near.SGE(0, 64), remote)
+		b.Read(near.SGE(64, 64), remote)
+		b.Write(near.SGE(0, 64), remote)
+		last, berr := b.Start(ctx)
+		must(t, err, berr, one.Wait(ctx), last.Wait(ctx), client.RDMARead(ctx, near.SGE(0, 64), remote))
+	}
+	round()
+	if n := testing.AllocsPerRun(200, round); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

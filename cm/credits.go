@@ -27,7 +27,7 @@ func (c *Conn) needsLarge() bool {
 func (c *Conn) dueControl() (h header, due bool) {
 	w := &c.win
 	switch {
-	case c.err != nil || c.eof || c.closing || c.mustRecvFirst || !canSendControl(c, nil):
+	case c.err != nil || c.eof || c.closing || c.mustRecvFirst || !canSendControl(c, 0):
 	case w.grown && !w.announced:
 		w.announced = true
 		return header{kind: msgGrown, recvs: w.smallPosted}, true

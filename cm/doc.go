@@ -20,11 +20,15 @@
 // [Conn.Close] delivers everything that was sent before. If a connection breaks, its methods fail
 // with an error that matches ECONNRESET if the peer is gone, or ETIMEDOUT if it no longer answers.
 //
-// All methods of a Conn are safe for concurrent use. A goroutine that waits in one of its methods also
-// handles the completions of the others. A Conn has a goroutine of its own only while none of the
-// program waits, until it has all of its memory. [WaitMode] says whether a goroutine that waits polls for a
-// while before it sleeps, polls all the time, or sleeps at once. It sleeps in [uverbs.CompChannel.Next],
-// with the default of SetBusyWait.
+// [Conn.RecvInto] copies the message into memory of the program instead. [Conn.SendSGE] sends
+// registered memory without a copy.
+//
+// All methods of a Conn are safe for concurrent use, except that Recv is for one goroutine at a
+// time. A goroutine that waits in one of its methods also handles the completions of the others. A
+// Conn has a goroutine of its own only while none of the program waits, until it has all of its
+// memory. [WaitMode] says whether a goroutine that waits polls for a while before it sleeps, polls
+// all the time, or sleeps at once. It sleeps in [uverbs.CompChannel.Next], with the default of
+// SetBusyWait.
 //
 // Both sides must use this package, since a Conn puts its own header into the private data and into
 // each message. PROTOCOL.md describes the protocol.
@@ -56,6 +60,15 @@
 //
 //	err = remote.UnmarshalBinary(msg)
 //	err = conn.RDMAWrite(ctx, localMR.SGE(0, n), remote)
+//
+// These methods wait. To have many operations in flight without a goroutine for each, start them
+// with [Conn.StartRead] and the like, or several with one doorbell by a [Batch]. They complete in
+// order, so waiting for the last [Op] is enough:
+//
+//	for i := range n {
+//		op, err = conn.StartRead(ctx, mr.SGE(i*size, size), remote.At(uint32(i*size)))
+//	}
+//	err = op.Wait(ctx)
 //
 // To send a Remote as private data of the request or the answer, register the memory before there
 // is a connection: in [DialOptions].Prepare on the side that dials, and with [Request.PD] in

@@ -581,9 +581,11 @@ func TestTransferPostError(t *testing.T) {
 			defer client.mu.Unlock()
 			client.users++
 			defer client.end()
-			o := client.newOp()
-			client.recordOp(o)
-			return client.finishTransfer(ctx, "write", o, err)
+			id := client.recordOp(8)
+			if err := client.opsStarted("write", client.opsPosted-1, err); err != nil {
+				return err
+			}
+			return client.waitOp(ctx, "write", id)
 		}
 		if err := refused(uverbs.ErrTooManySGE); !errors.Is(err, uverbs.ErrTooManySGE) {
 			t.Errorf("a transfer with too many SGEs: %v", err)

@@ -117,16 +117,14 @@ func (p *hostilePeer) grow() {
 // take has the program take a message, and end its use of the one before.
 func (p *hostilePeer) take() {
 	c := p.c
-	if slot := c.dropHeld(); slot >= 0 {
+	if slot := c.heldSlot; slot >= 0 && c.err == nil && c.countRepost(slot) {
 		p.post(slot)
 	}
-	if slot := c.dropHeld(); slot >= 0 {
-		p.t.Fatalf("slot %d is held twice", slot)
-	}
-	if c.inHead == c.inTail {
+	if c.heldSlot = -1; c.inHead == c.inTail {
 		return
 	}
-	if got := c.takeMessage(); !bytes.Equal(got, p.sent[p.taken]) {
+	var got []byte
+	if c.heldSlot, got = c.takeMessage(); !bytes.Equal(got, p.sent[p.taken]) {
 		p.t.Fatalf("message %d is %q, was sent as %q", p.taken, got, p.sent[p.taken])
 	}
 	p.taken++

@@ -23,7 +23,7 @@ func bareConn(o ConnOptions) *Conn {
 	}
 	c := &Conn{o: o, heldSlot: -1, credits: 16, peerDepth: 16, domain: &domain{}, parkTurn: make(chan struct{}, 1)}
 	c.inbox = make([]arrival, o.Depth+spareRecv)
-	c.sendRing, c.opRing = make([]sendKind, o.SendDepth+ctlSlots), make([]*op, o.Transfers)
+	c.sendRing, c.opRing = make([]sendKind, o.SendDepth+ctlSlots), make([]op, o.Transfers)
 	filled := func(size int) pool {
 		r := &region{mr: &uverbs.MR{}, bytes: make([]byte, size), free: []span{{0, size}}}
 		for at := 0; at+headerSize+len(leftover) <= size; at += slotAlign {
@@ -144,10 +144,8 @@ func TestProbeLimit(t *testing.T) {
 		c.recordSignaled(ctlSend)
 		probes := 0
 		for range 100 {
-			if canProbe(c, nil) {
-				o := c.newOp()
-				o.abandoned = true
-				c.recordOp(o)
+			if canProbe(c, 0) {
+				c.recordOp(0)
 				probes++
 			}
 		}
@@ -156,20 +154,6 @@ func TestProbeLimit(t *testing.T) {
 		}
 		if err := c.complete(opBit | c.opsPosted - 1); err != nil || c.opsDone != uint64(probes) || c.ctlDone != 1 {
 			t.Errorf("%v, %d operations and %d control messages are done", err, c.opsDone, c.ctlDone)
-		}
-		again := map[*op]bool{}
-		for range probes { // each is used once more
-			if c.free == nil {
-				t.Fatal("a probe was lost")
-			}
-			o := c.newOp()
-			if again[o] || o.done || o.abandoned {
-				t.Errorf("%+v is given out twice, or as it was", o)
-			}
-			again[o] = true
-		}
-		if c.free != nil {
-			t.Error("a probe is in the list twice")
 		}
 	}
 }

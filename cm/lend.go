@@ -17,7 +17,7 @@ type lentMemory struct {
 }
 
 // canLend reports whether the next slot is free.
-func canLend(c *Conn, _ *op) bool {
+func canLend(c *Conn, _ uint64) bool {
 	return c.msgDone >= c.lent.free[c.lent.next] || c.err != nil || c.closing
 }
 
@@ -31,7 +31,7 @@ func (c *Conn) lendSlot(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	defer c.end()
-	if err := c.await(ctx, canLend, nil); err != nil {
+	if err := c.await(ctx, canLend, 0); err != nil {
 		return nil, c.waitErr(what, err)
 	}
 	if err := c.waitRoom(ctx, what, 0); err != nil {

@@ -102,7 +102,7 @@ func (c *Conn) checkLiveness() {
 		return
 	}
 	if !c.mustRecvFirst && !c.owed() && (waiting || w.idle && !w.busy) {
-		c.probe().abandoned = true
+		c.probe()
 	}
 	w.completed, w.idle = completed, true
 	if c.err == nil {

@@ -63,7 +63,7 @@ func (c *Conn) sendSome(ctx context.Context, p []byte) (n int, err error) {
 	}
 	most := c.wholePackets()
 	b := c.qp.BeginSend()
-	for n < len(p) && canSend(c, nil) {
+	for n < len(p) && canSend(c, 0) {
 		k := min(len(p)-n, most)
 		if !c.peerTakes(k) {
 			k = firstData
@@ -78,7 +78,7 @@ func (c *Conn) sendSome(ctx context.Context, p []byte) (n int, err error) {
 // wantIfSmall asks the peer for large receives, unless it has them or got a request already, or the
 // request would have to wait.
 func (c *Conn) wantIfSmall() {
-	if !c.peerTakes(c.maxSend) && !c.peer.wantSent && c.credits > 1 && canSendControl(c, nil) {
+	if !c.peerTakes(c.maxSend) && !c.peer.wantSent && c.credits > 1 && canSendControl(c, 0) {
 		c.sendWant()
 	}
 }
@@ -95,8 +95,8 @@ func (c *Conn) wholePackets() int {
 // waitRoom waits until a message of the given size can be sent.
 func (c *Conn) waitRoom(ctx context.Context, what string, size int) error {
 	for {
-		if !canSend(c, nil) {
-			if err := c.await(ctx, canSend, nil); err != nil {
+		if !canSend(c, 0) {
+			if err := c.await(ctx, canSend, 0); err != nil {
 				return c.waitErr(what, err)
 			}
 		}
@@ -145,20 +145,77 @@ func (c *Conn) stage(to *uverbs.SendBuilder, msg []byte) {
 	c.stageSlot(to, &c.out, i, len(msg), signaled)
 }
 
-// stageSlot adds the SEND of a message that is in a slot already.
-func (c *Conn) stageSlot(to *uverbs.SendBuilder, m *memory, i, length int, signaled bool) {
-	header{kind: msgData, credits: c.consumed, length: length}.put(m.bytes(i))
+// stageSlot adds the SEND of a message, of which length bytes are in a slot already and the rest in
+// other memory, and returns its ID.
+func (c *Conn) stageSlot(to *uverbs.SendBuilder, m *memory, i, length int, signaled bool, rest ...uverbs.SGE) (id uint64) {
+	header{kind: msgData, credits: c.consumed, length: length + totalLength(rest)}.put(m.bytes(i))
 	c.consumed = 0
 	c.credits--
 	c.msgPosted++
 	c.peer.sent++
 	if signaled {
 		c.msgSignaled = c.msgPosted
-		to.Send(c.recordSignaled(msgSend), uverbs.SendSignaled)
+		id = c.recordSignaled(msgSend)
+		to.Send(id, uverbs.SendSignaled)
 	} else {
-		to.Send(c.record(msgSend), 0)
+		id = c.record(msgSend)
+		to.Send(id, 0)
 	}
 	to.SGE(m.sge(i, headerSize+length))
+	to.SGE(rest...)
+	return id
+}
+
+// totalLength returns how many bytes the SGEs have.
+func totalLength(sges []uverbs.SGE) (n int) {
+	for _, s := range sges {
+		n += int(s.Length)
+	}
+	return n
+}
+
+// SendSGE sends a message that is in registered memory of up to two SGEs, without a copy. The memory
+// must be registered with [Conn.PD]. SendSGE returns when the program may change it again. If ctx
+// ends first the message may have been sent, and the memory stays in use until the connection is
+// closed; to wait again use [Conn.StartSend]. An SGE that is not inside its MR ends the connection.
+// The rest is as for [Conn.Send].
+func (c *Conn) SendSGE(ctx context.Context, sges ...uverbs.SGE) error {
+	op, err := c.startSend(ctx, "send", sges)
+	if err != nil {
+		return err
+	}
+	return op.wait(ctx, "send")
+}
+
+// StartSend starts [Conn.SendSGE]. It waits while the peer has no room, or SendDepth messages are
+// not acknowledged. If it fails, no part of the message was sent. Otherwise the memory is in use
+// until the Op is complete.
+func (c *Conn) StartSend(ctx context.Context, sges ...uverbs.SGE) (Op, error) {
+	return c.startSend(ctx, "start send", sges)
+}
+
+// startSend is StartSend.
+func (c *Conn) startSend(ctx context.Context, what string, sges []uverbs.SGE) (Op, error) {
+	n := totalLength(sges)
+	switch {
+	case len(sges) > maxSGEs:
+		return Op{}, argErr(what, "sges", fmt.Sprintf("%d long", len(sges)), "up to %d", maxSGEs)
+	case n > c.maxSend:
+		return Op{}, argErr(what, "sges", fmt.Sprintf("%d bytes in all", n), "up to %d bytes, the smaller MessageSize of both sides", c.maxSend)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.begin(what); err != nil {
+		return Op{}, err
+	}
+	defer c.end()
+	if err := c.waitRoom(ctx, what, n); err != nil {
+		return Op{}, err
+	}
+	b := c.qp.BeginSend()
+	id := c.stageSlot(b, &c.out, int(c.msgPosted%uint64(c.o.SendDepth)), 0, true, sges...)
+	c.post(b)
+	return Op{c, id}, nil
 }
 
 // Flush waits until the peer's device has received everything that was sent. The error is as for Send.
@@ -170,19 +227,21 @@ func (c *Conn) Flush(ctx context.Context) error {
 		return err
 	}
 	defer c.end()
-	if err := c.await(ctx, canTransfer, nil); err != nil {
+	if err := c.await(ctx, canTransfer, 1); err != nil {
 		return c.waitErr(what, err)
 	}
 	if err := c.sendErr(what); err != nil {
 		return err
 	}
-	return c.finishOp(ctx, what, c.probe())
+	return c.waitOp(ctx, what, c.probe())
 }
 
 // Recv waits for a message and returns it. The slice is valid until the next Recv. After Close it
-// stays valid as long as the program refers to the connection. After the last message of a peer
-// that has called Close or CloseWrite, the error is io.EOF. Otherwise it matches ECONNRESET if the
-// peer is gone without closing the connection, and ETIMEDOUT if the peer no longer answers.
+// stays valid as long as the program refers to the connection. One goroutine at a time may use Recv
+// and what it returns; while one waits in Recv, the Recv of another fails with EBUSY. After the last
+// message of a peer that has called Close or CloseWrite, the error is io.EOF. Otherwise it matches
+// ECONNRESET if the peer is gone without closing the connection, and ETIMEDOUT if the peer no longer
+// answers.
 func (c *Conn) Recv(ctx context.Context) ([]byte, error) {
 	const what = "receive"
 	c.mu.Lock()
@@ -193,10 +252,48 @@ func (c *Conn) Recv(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	defer c.end()
+	if c.receiving {
+		return nil, c.opError(what, fmt.Errorf("another goroutine waits in Recv, whose message is valid until the next one; use RecvInto: %w", syscall.EBUSY))
+	}
+	c.receiving = true
 	c.repostHeld()
-	if !canRecv(c, nil) {
-		if err := c.await(ctx, canRecv, nil); err != nil {
-			return nil, c.waitErr(what, err)
+	err := c.waitMessage(ctx, what)
+	if c.receiving = false; err != nil {
+		return nil, err
+	}
+	return c.nextMessage(), nil
+}
+
+// RecvInto waits for a message, copies it into buf and returns its length. Any number of goroutines
+// may call it, and it leaves what Recv has returned valid. If the message is longer than buf,
+// RecvInto copies nothing, the error is an [rdmacm.ArgError] with both lengths, and the message stays
+// for the next call. [Conn.MaxMessage] bytes are always enough. The other errors are as for [Conn.Recv].
+func (c *Conn) RecvInto(ctx context.Context, buf []byte) (n int, err error) {
+	const what = "receive"
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.begin(what); err != nil {
+		return 0, err
+	}
+	defer c.end()
+	if err := c.waitMessage(ctx, what); err != nil {
+		return 0, err
+	}
+	if need := c.inbox[c.inHead%len(c.inbox)].length; need > len(buf) {
+		return 0, argErr(what, "buf", fmt.Sprintf("%d bytes long", len(buf)), "at least %d bytes, the length of the message, which stays for the next call", need)
+	}
+	slot, msg := c.takeMessage()
+	n = copy(buf, msg)
+	c.repost(slot)
+	c.returnCredits()
+	return n, nil
+}
+
+// waitMessage waits until a message is in the inbox, or returns why none comes.
+func (c *Conn) waitMessage(ctx context.Context, what string) error {
+	if !canRecv(c, 0) {
+		if err := c.await(ctx, canRecv, 0); err != nil {
+			return c.waitErr(what, err)
 		}
 	}
 	if c.err != nil && !c.closing && c.inHead == c.inTail && !c.eof { // it has failed: what has arrived before still counts
@@ -204,13 +301,13 @@ func (c *Conn) Recv(ctx context.Context) ([]byte, error) {
 	}
 	switch {
 	case c.closing:
-		return nil, c.opError(what, errClosed)
+		return c.opError(what, errClosed)
 	case c.inHead != c.inTail:
-		return c.nextMessage(), nil
+		return nil
 	case c.eof:
-		return nil, io.EOF
+		return io.EOF
 	}
-	return nil, c.report()
+	return c.report()
 }
 
 // checkOpen returns an error if the connection is closed.
@@ -240,41 +337,36 @@ func (c *Conn) tryRecv() []byte {
 	return c.nextMessage()
 }
 
-// nextMessage removes the first message from the inbox, and returns credits to the peer.
-func (c *Conn) nextMessage() []byte {
-	msg := c.takeMessage()
+// nextMessage removes the first message from the inbox for Recv, and returns credits to the peer.
+func (c *Conn) nextMessage() (msg []byte) {
+	c.heldSlot, msg = c.takeMessage()
 	c.returnCredits()
 	return msg
 }
 
-// takeMessage removes the first message from the inbox. Its slot is held until the next one.
-func (c *Conn) takeMessage() []byte {
+// takeMessage removes the first message from the inbox and returns it with its slot.
+func (c *Conn) takeMessage() (slot int, msg []byte) {
 	m := c.inbox[c.inHead%len(c.inbox)]
 	c.inHead++
-	c.heldSlot = m.slot
 	c.consumed++
 	from, i := c.slotMemory(m.slot)
-	return from.bytes(i)[headerSize:][:m.length:m.length]
+	return m.slot, from.bytes(i)[headerSize:][:m.length:m.length]
 }
 
 // repostHeld posts the receive of the message that Recv last returned again.
 func (c *Conn) repostHeld() {
-	if slot := c.dropHeld(); slot >= 0 {
+	if slot := c.heldSlot; slot >= 0 && c.err == nil {
+		c.heldSlot = -1
+		c.repost(slot)
+	}
+}
+
+// repost posts the receive of a message that is no longer needed again, unless the connection has
+// failed.
+func (c *Conn) repost(slot int) {
+	if c.err == nil && c.countRepost(slot) {
 		if err := c.postRecv(slot); err != nil {
 			c.fail(err)
 		}
 	}
-}
-
-// dropHeld ends the use of the message that Recv last returned. It returns the slot whose receive to
-// post again, or -1.
-func (c *Conn) dropHeld() (slot int) {
-	if c.heldSlot < 0 || c.err != nil {
-		return -1
-	}
-	slot, c.heldSlot = c.heldSlot, -1
-	if !c.countRepost(slot) {
-		return -1
-	}
-	return slot
 }

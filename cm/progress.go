@@ -15,46 +15,55 @@ import (
 // each on behalf of all. If there is no completion, one of them waits on the completion channel,
 // and the others wait for the changes that it makes.
 
-// condition reports whether the wait of a method is over. It is called with c.mu held.
-type condition func(c *Conn, o *op) bool
+// condition reports whether the wait of a method is over. It is called with c.mu held. The number is
+// for isDone and canTransfer.
+type condition func(c *Conn, n uint64) bool
 
 // canRecv reports whether Recv has something to return.
-func canRecv(c *Conn, _ *op) bool {
+func canRecv(c *Conn, _ uint64) bool {
 	return c.inHead != c.inTail || c.eof || c.err != nil || c.closing
 }
 
 // canSend reports whether a message can be sent.
-func canSend(c *Conn, _ *op) bool {
+func canSend(c *Conn, _ uint64) bool {
 	return c.credits > 0 && c.msgPosted-c.msgDone < uint64(c.o.SendDepth) && !c.mustRecvFirst || c.endSent || c.peerClosedRead || c.err != nil || c.closing
 }
 
 // canSendControl reports whether a control message can be sent.
-func canSendControl(c *Conn, _ *op) bool {
+func canSendControl(c *Conn, _ uint64) bool {
 	return c.ctlPosted-c.ctlDone < ctlSlots && !c.mustRecvFirst || c.err != nil
 }
 
-// canTransfer reports whether an RDMA operation can be posted.
-func canTransfer(c *Conn, _ *op) bool {
-	return c.opsPosted-c.opsDone < uint64(c.o.Transfers) && !c.mustRecvFirst || c.peerClosedRead || c.err != nil || c.closing
+// canTransfer reports whether n RDMA operations can be posted.
+func canTransfer(c *Conn, n uint64) bool {
+	return c.opsPosted-c.opsDone+n <= uint64(c.o.Transfers) && !c.mustRecvFirst || c.peerClosedRead || c.err != nil || c.closing
 }
 
 // canProbe reports whether the send queue has room for a probe.
-func canProbe(c *Conn, _ *op) bool {
+func canProbe(c *Conn, _ uint64) bool {
 	return c.opsPosted-c.opsDone < uint64(c.o.Transfers) || c.err != nil
 }
 
-// isDone reports whether the operation is complete.
-func isDone(c *Conn, o *op) bool { return o.done || c.err != nil }
+// isDone reports whether the wait for the work request with the ID is over.
+func isDone(c *Conn, id uint64) bool { return c.isComplete(id) || c.err != nil }
+
+// isComplete reports whether the operation or the SEND with the ID is complete.
+func (c *Conn) isComplete(id uint64) bool {
+	if n := id &^ opBit; n != id {
+		return n < c.opsDone
+	}
+	return id < c.completed
+}
 
 // allSent reports whether the peer's device has acknowledged everything.
-func allSent(c *Conn, _ *op) bool { return !c.outstanding() || c.err != nil }
+func allSent(c *Conn, _ uint64) bool { return !c.outstanding() || c.err != nil }
 
 // await makes progress on the connection until a condition is met, ctx ends, or the connection is
 // destroyed. The caller holds c.mu and is counted in c.users.
-func (c *Conn) await(ctx context.Context, met condition, o *op) error {
+func (c *Conn) await(ctx context.Context, met condition, n uint64) error {
 	c.win.relieved = true
 	c.poll()
-	if met(c, o) {
+	if met(c, n) {
 		return nil
 	}
 	if c.destroying {
@@ -62,12 +71,12 @@ func (c *Conn) await(ctx context.Context, met condition, o *op) error {
 	}
 	begin := time.Now()
 	if c.o.Wait == WaitSpin || c.o.Wait == WaitSpinThenPark && c.spinHint {
-		if c.spin(ctx, begin, met, o) {
+		if c.spin(ctx, begin, met, n) {
 			return nil
 		}
 	}
 	growStack4K(0)
-	err := c.waitParked(ctx, met, o)
+	err := c.waitParked(ctx, met, n)
 	c.spinHint = worthSpinning(begin, c.o.Spin)
 	return err
 }
@@ -81,8 +90,8 @@ func worthSpinning(begin time.Time, spin time.Duration) bool {
 }
 
 // waitParked is await without spinning.
-func (c *Conn) waitParked(ctx context.Context, met condition, o *op) error {
-	for !met(c, o) {
+func (c *Conn) waitParked(ctx context.Context, met condition, n uint64) error {
+	for !met(c, n) {
 		if c.destroying {
 			return errClosed
 		}
@@ -92,7 +101,7 @@ func (c *Conn) waitParked(ctx context.Context, met condition, o *op) error {
 		if !c.takeTurn(ctx) {
 			continue
 		}
-		err := c.park(ctx, met, o)
+		err := c.park(ctx, met, n)
 		<-c.parkTurn // another goroutine takes its turn
 		if err != nil {
 			return err
@@ -103,7 +112,7 @@ func (c *Conn) waitParked(ctx context.Context, met condition, o *op) error {
 
 // spin polls until the condition is met, ctx ends or, unless the mode is [WaitSpin],
 // ConnOptions.Spin is over. It reports whether the condition is met. The caller holds c.mu.
-func (c *Conn) spin(ctx context.Context, begin time.Time, met condition, o *op) bool {
+func (c *Conn) spin(ctx context.Context, begin time.Time, met condition, n uint64) bool {
 	const between = 8 // polls per check of the clock
 	until := begin.Add(c.o.Spin)
 	for i := 1; ; i++ {
@@ -114,7 +123,7 @@ func (c *Conn) spin(ctx context.Context, begin time.Time, met condition, o *op) 
 		c.mu.Lock()
 		c.poll()
 		switch {
-		case met(c, o):
+		case met(c, n):
 			return true
 		case i%between != 0:
 		case c.destroying, ctx.Err() != nil, c.o.Wait != WaitSpin && time.Now().After(until):
@@ -125,8 +134,8 @@ func (c *Conn) spin(ctx context.Context, begin time.Time, met condition, o *op) 
 
 // park sleeps until the condition is met, and is woken by completions. The caller holds c.mu and
 // c.parkTurn.
-func (c *Conn) park(ctx context.Context, met condition, o *op) error {
-	for !met(c, o) {
+func (c *Conn) park(ctx context.Context, met condition, n uint64) error {
+	for !met(c, n) {
 		if c.destroying {
 			return errClosed
 		}
@@ -135,7 +144,7 @@ func (c *Conn) park(ctx context.Context, met condition, o *op) error {
 			continue
 		}
 		more := c.poll()
-		if met(c, o) {
+		if met(c, n) {
 			break
 		}
 		if more { // there is no event for completions that are there already
@@ -155,7 +164,7 @@ func (c *Conn) park(ctx context.Context, met condition, o *op) error {
 			continue
 		}
 		if c.chShutdown {
-			if met(c, o) {
+			if met(c, n) {
 				return nil
 			}
 			return errClosed
@@ -372,9 +381,6 @@ func (c *Conn) complete(id uint64) error {
 		o := c.opRing[c.opsDone%uint64(len(c.opRing))]
 		c.completeSends(o.sends)
 		c.opBytes -= o.size
-		if o.done = true; o.abandoned {
-			c.freeOp(o)
-		}
 	}
 	return nil
 }
@@ -405,14 +411,14 @@ func (c *Conn) recordSignaled(kind sendKind) uint64 {
 	return id
 }
 
-// recordOp enters an operation that is about to be posted into the ring of operations, and returns
-// its ID. The operation asks for a completion.
-func (c *Conn) recordOp(o *op) uint64 {
-	id := c.opsPosted
-	o.sends = c.posted
-	c.opRing[id%uint64(len(c.opRing))] = o
+// recordOp enters an operation that is about to be posted, on so many bytes, into the ring of
+// operations, and returns its ID. The operation asks for a completion.
+func (c *Conn) recordOp(size int) uint64 {
+	n := c.opsPosted
+	c.opRing[n%uint64(len(c.opRing))] = op{sends: c.posted, size: size}
+	c.opBytes += size
 	c.opsPosted++
-	return opBit | id
+	return opBit | n
 }
 
 // post posts work requests, and fails the connection if that fails.
@@ -446,38 +452,20 @@ func queuedAnyway(err error) bool {
 	return ok
 }
 
-// newOp returns an op, which may be one that was used before.
-func (c *Conn) newOp() *op {
-	o := c.free
-	if o == nil {
-		return &op{}
-	}
-	c.free = o.next
-	*o = op{}
-	return o
-}
-
-// freeOp puts an op that has no more users on the free list.
-func (c *Conn) freeOp(o *op) {
-	o.next = c.free
-	c.free = o
-}
-
 // probe posts a WRITE of 0 bytes. Its completion tells that everything before it has reached the
 // peer's device. On iWARP a WRITE completes as soon as TCP has the bytes, but a READ completes when
 // the peer has answered, so probe posts a READ there. It reads one byte, because soft iWARP may
-// answer a READ of 0 bytes with data that it had to send before.
-func (c *Conn) probe() *op {
-	o := c.newOp()
+// answer a READ of 0 bytes with data that it had to send before. It returns the ID of the operation.
+func (c *Conn) probe() (id uint64) {
 	b := c.qp.BeginSend()
-	if id := c.recordOp(o); c.probeMR != nil {
+	if id = c.recordOp(0); c.probeMR != nil {
 		b.Read(id, uverbs.SendSignaled, c.probeRemote.Addr, c.probeRemote.RKey)
 		b.SGE(c.probeSGL()...)
 	} else {
 		b.Write(id, uverbs.SendSignaled, 0, 0)
 	}
 	c.post(b)
-	return o
+	return id
 }
 
 // probeSGL returns where the answer to a probe goes: nowhere if the peer has given no memory to

@@ -24,7 +24,7 @@ func TestWaitsEndWithoutFlush(t *testing.T) {
 			defer c.mu.Unlock()
 			c.users++
 			defer c.end()
-			ended <- c.await(context.Background(), met, &op{})
+			ended <- c.await(context.Background(), met, 0)
 		}()
 		for waits := false; !waits; time.Sleep(time.Millisecond) {
 			c.mu.Lock()
@@ -71,6 +71,7 @@ func TestConditions(t *testing.T) {
 		{"control, mute and failed", canSendControl, func(c *Conn) { c.mustRecvFirst, c.err = true, failed }, true},
 		{"transfer", canTransfer, func(*Conn) {}, true},
 		{"transfer, all used", canTransfer, func(c *Conn) { c.opsPosted = uint64(c.o.Transfers) }, false},
+		{"transfer, all but one", canTransfer, func(c *Conn) { c.opsPosted = uint64(c.o.Transfers) - 1 }, true},
 		{"transfer, mute", canTransfer, func(c *Conn) { c.mustRecvFirst = true }, false},
 		{"transfer, failed", canTransfer, func(c *Conn) { c.mustRecvFirst, c.err = true, failed }, true},
 		{"transfer, closing", canTransfer, func(c *Conn) { c.mustRecvFirst, c.closing = true, true }, true},
@@ -90,7 +91,7 @@ func TestConditions(t *testing.T) {
 	} {
 		c := bareConn(ConnOptions{})
 		a.set(c)
-		if got := a.wants(c, nil); got != a.met {
+		if got := a.wants(c, 1); got != a.met {
 			t.Errorf("%s: %v, want %v", a.name, got, a.met)
 		}
 	}
@@ -108,36 +109,34 @@ func TestCompletionOrder(t *testing.T) {
 		}
 	}
 	c.record(msgSend)
-	first := c.newOp()
-	firstID := c.recordOp(first)
+	first := c.recordOp(8)
 	var last uint64
 	for range 3 * len(c.sendRing) { // more SENDs than the ring has room for, while the READ is on its way
 		last = c.recordSignaled(msgSend)
-		if err := c.complete(last); err != nil || first.done {
-			t.Fatalf("%v, and the READ is done: %v", err, first.done)
+		if err := c.complete(last); err != nil || c.isComplete(first) {
+			t.Fatalf("%v, and the READ is done: %v", err, c.isComplete(first))
 		}
 	}
 	n := c.msgDone
 	control := c.recordSignaled(ctlSend)
-	second := c.newOp()
-	secondID := c.recordOp(second)
+	second := c.recordOp(8)
 	c.record(msgSend)
 	if !c.outstanding() || !c.owed() {
 		t.Error("nothing is outstanding")
 	}
 	expect("a SEND", control, [3]uint64{n, 1, 0})
-	expect("a READ", firstID, [3]uint64{n, 1, 1})
-	if !first.done || second.done {
-		t.Errorf("the READs are done: %v, %v", first.done, second.done)
+	expect("a READ", first, [3]uint64{n, 1, 1})
+	if !c.isComplete(first) || c.isComplete(second) {
+		t.Errorf("the READs are done: %v, %v", c.isComplete(first), c.isComplete(second))
 	}
-	expect("the other READ", secondID, [3]uint64{n, 1, 2})
-	if !second.done || c.owed() || !c.outstanding() {
-		t.Errorf("the READ is done: %v, something is owed: %v, outstanding: %v", second.done, c.owed(), c.outstanding())
+	expect("the other READ", second, [3]uint64{n, 1, 2})
+	if !c.isComplete(second) || c.owed() || !c.outstanding() {
+		t.Errorf("the READ is done: %v, something is owed: %v, outstanding: %v", c.isComplete(second), c.owed(), c.outstanding())
 	}
-	third := c.newOp()
-	expect("a third READ, and the SEND before it", c.recordOp(third), [3]uint64{n + 1, 1, 3})
-	if !third.done || c.outstanding() {
-		t.Errorf("the READ is done: %v, something is outstanding: %v", third.done, c.outstanding())
+	third := c.recordOp(8)
+	expect("a third READ, and the SEND before it", third, [3]uint64{n + 1, 1, 3})
+	if !c.isComplete(third) || c.outstanding() {
+		t.Errorf("the READ is done: %v, something is outstanding: %v", c.isComplete(third), c.outstanding())
 	}
 }
 
@@ -150,7 +149,7 @@ func TestFailWakes(t *testing.T) {
 	go func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		ended <- c.await(context.Background(), canRecv, nil)
+		ended <- c.await(context.Background(), canRecv, 0)
 	}()
 	for waits := false; !waits; time.Sleep(time.Millisecond) {
 		c.mu.Lock()

@@ -71,7 +71,7 @@ func (e *bare) post(wr uverbs.SendWR) {
 // await polls until so many have completed: receives, which are posted again, or else what was sent.
 func (e *bare) await(n int, receives bool) {
 	for n > 0 {
-		k, err := e.c.cq.Poll(e.wcs[:])
+		k, err := e.c.cq.Poll(e.wcs[:min(n, len(e.wcs))]) // no more than the caller counts
 		if err != nil {
 			e.b.Fatal(err)
 		}
@@ -230,4 +230,45 @@ func besideWrite(b *testing.B, w io.Writer, r io.Reader) float64 {
 	b.ReportMetric(bandwidth(raw), "MiB/s-of-WRITE")
 	b.ReportMetric(1/ratio, "x-WRITE")
 	return 1 / ratio
+}
+
+// BenchmarkReads has 16 READs of 64 KiB in flight by one goroutine, by a Conn and, in turn with it, by the verbs
+// alone, and prints the ratio of the bandwidths.
+func BenchmarkReads(b *testing.B) {
+	const size, deep, lot = 64 << 10, 16, 64
+	ctx := context.Background()
+	conn, peer := benchConns(b, ConnOptions{})
+	client, server := bareEnds(b)
+	near, far := registered(b, conn, peer)
+	bareNear, bareFar := registered(b, client.c, server.c)
+	reads := func(b *testing.B) {
+		var ops [deep]Op
+		for i := range lot + deep {
+			var err error
+			if i >= deep {
+				err = ops[i%deep].Wait(ctx)
+			}
+			if err == nil && i < lot {
+				ops[i%deep], err = conn.StartRead(ctx, near.SGE(0, size), RemoteOf(far))
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	bare := func(*testing.B) {
+		for i := range lot + deep {
+			if i >= deep {
+				client.await(1, false)
+			}
+			if i < lot {
+				client.post(uverbs.SendWR{Opcode: uverbs.WRRDMARead, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{bareNear.SGE(0, size)},
+					RemoteAddr: bareFar.Addr(), RKey: bareFar.RKey()})
+			}
+		}
+	}
+	ours, raw, ratio := inTurn(b, reads, bare)
+	b.ReportMetric(lot*size/(1<<20)/ours.Seconds(), "MiB/s")
+	b.ReportMetric(lot*size/(1<<20)/raw.Seconds(), "MiB/s-of-verbs")
+	b.ReportMetric(1/ratio, "x-verbs")
 }

@@ -228,11 +228,11 @@ func (c *Conn) attend() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.end()
-	c.waitParked(context.Background(), attendOver, nil) // an error ends the methods of the program, too
+	c.waitParked(context.Background(), attendOver, 0) // an error ends the methods of the program, too
 }
 
 // attendOver reports whether attend is over.
-func attendOver(c *Conn, _ *op) bool {
+func attendOver(c *Conn, _ uint64) bool {
 	return c.win.grown || c.win.over || c.win.relieved || c.eof || c.err != nil || c.closing
 }
 
@@ -271,7 +271,7 @@ func (c *Conn) peerTakes(size int) bool {
 }
 
 // hasGrown reports whether the peer has announced large receives.
-func hasGrown(c *Conn, _ *op) bool {
+func hasGrown(c *Conn, _ uint64) bool {
 	return c.peer.grown || c.endSent || c.peerClosedRead || c.err != nil || c.closing
 }
 
@@ -281,9 +281,9 @@ func (c *Conn) prepareLarge(ctx context.Context) error {
 	p := &c.peer
 	switch {
 	case p.wantSent && !p.grown:
-		return c.await(ctx, hasGrown, nil)
-	case !canSendControl(c, nil):
-		return c.await(ctx, canSendControl, nil)
+		return c.await(ctx, hasGrown, 0)
+	case !canSendControl(c, 0):
+		return c.await(ctx, canSendControl, 0)
 	case p.grown:
 		c.sendControl(header{kind: msgPad})
 	default:

@@ -230,11 +230,11 @@ func TestWindowLateWant(t *testing.T) {
 	defer client.mu.Unlock()
 	must(t, client.begin("test"))
 	defer client.end()
-	must(t, client.await(ctx, hasGrown, nil))
+	must(t, client.await(ctx, hasGrown, 0))
 	credits := client.credits
 	client.sendWant()
-	returned := func(c *Conn, _ *op) bool { return c.credits == credits || c.err != nil }
-	must(t, client.await(ctx, returned, nil), client.err)
+	returned := func(c *Conn, _ uint64) bool { return c.credits == credits || c.err != nil }
+	must(t, client.await(ctx, returned, 0), client.err)
 }
 
 // notReady returns how many messages to the devices have found no receive, if they count that.
