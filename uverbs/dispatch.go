@@ -252,7 +252,12 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 	case kindRxe:
 		return c.pollRxe(wcs)
 	case kindMlx5:
-		return c.pollMlx5(wcs)
+		c.mlx5.mu.Lock()
+		n, other := c.pollMlx5(wcs)
+		if other {
+			return c.pollOtherMlx5(wcs, n)
+		}
+		return n, nil
 	case kindSiw:
 		return c.pollSiw(wcs)
 	}

@@ -166,82 +166,103 @@ func (c *CQ) eventMlx5() {
 	c.mlx5.mu.Unlock()
 }
 
-// pollMlx5 is Poll for mlx5. Successful sends and receives of QPs, the most frequent completions,
-// are decoded in this function, because each call counts.
-func (c *CQ) pollMlx5(wcs []WC) (int, error) {
-	x := c.mlx5
-	x.mu.Lock()
+// pollMlx5 is Poll for mlx5; the caller has locked mu. It moves successful sends and receives of QPs, the most frequent
+// completions, into wcs, and calls no function, so that the compiler keeps its variables in registers. If it returns
+// true, the next completion, if there is one, is another, and pollOtherMlx5 must go on. Otherwise mu is unlocked.
+func (c *CQ) pollMlx5(wcs []WC) (int, bool) {
+	x, m := c.mlx5, c.dev.mlx5
 	ring := x.ring
-	if ring == nil {
-		x.mu.Unlock()
-		return 0, c.errClosed()
+	if ring == nil || !m.UserIndex {
+		return 0, true
 	}
 	// The owner of a completion is often the owner of the one before. A QP that is closed waits for mu before it is
 	// removed from the table.
-	m, polled := c.dev.mlx5, 0
-	var o *mlx5Owner
-	index := uint32(mlx5.NoUserIndex)
-	for uint(polled) < uint(len(wcs)) {
-		e, ok := ring.Next()
-		if !ok {
-			break
-		}
-		wc := &wcs[polled]
-		if recv, plain := e.Plain(); plain && m.UserIndex {
-			if i := e.UserIndex(); i != index {
-				o, index = m.owners.get(i), i
+	var sq *mlx5.SendQueue
+	var rq *mlx5.RecvQueue
+	index, i := uint32(mlx5.NoUserIndex), 0
+	for ; i < len(wcs); i++ {
+		e, word := ring.Look()
+		if !word.Plain() {
+			if !word.There() {
+				break
 			}
-			switch {
-			case o == nil:
-			case !recv && o.sq != nil:
-				sq := o.sq
-				d, ok := sq.Done(e.Counter())
-				if !ok {
-					break // decodeMlx5 returns the error
-				}
-				id, op := sq.Take(d)
-				of := mlx5.SendOp(op)
-				*wc = WC{}
-				wc.QPN, wc.ID, wc.Opcode = e.QPN(), id, WCOpcode(of)
-				if of.Returns() {
-					wc.ByteLen = e.Returned(of)
-				}
-				if x.time {
-					wc.Timestamp = e.Timestamp()
-				}
-				polled++
-				continue
-			case recv && o.rq != nil:
-				id, ok := o.rq.CompleteNext(e.Counter())
-				if !ok {
-					break // decodeMlx5 handles any other receive
-				}
-				*wc = WC{}
-				wc.QPN, wc.ID = e.QPN(), id
-				wc.ByteLen, wc.Opcode = e.ByteCount(), WCRecv
-				if x.time {
-					wc.Timestamp = e.Timestamp()
-				}
-				polled++
-				continue
+			return i, true
+		}
+		if u := e.UserIndex(); u != index {
+			sq, rq, index = nil, nil, u
+			if o := m.owners.get(u); o != nil {
+				sq, rq = o.sq, o.rq
 			}
 		}
-		switch err := c.decodeMlx5(e, wc); err {
-		case nil:
-			polled++
-		case errNotShown:
-			ring.Release(0)
-		default:
-			ring.Release(0)
-			x.mu.Unlock()
-			return polled, err
+		wc := &wcs[i]
+		if !word.Recv() {
+			if sq == nil {
+				return i, true
+			}
+			d := sq.At(word.Counter())
+			if !d.Waits(word.Counter()) {
+				return i, true // decodeMlx5 returns the error
+			}
+			id, op := sq.Take(d)
+			of := mlx5.SendOp(op)
+			*wc = WC{}
+			wc.ID, wc.Opcode = id, WCOpcode(of)
+			if of.Returns() {
+				wc.ByteLen = e.Returned(of)
+			}
+		} else {
+			if rq == nil {
+				return i, true
+			}
+			id, ok := rq.CompleteNext(word.Counter())
+			if !ok {
+				return i, true // decodeMlx5 handles any other receive
+			}
+			*wc = WC{}
+			wc.ID, wc.Opcode, wc.ByteLen = id, WCRecv, e.ByteCount()
 		}
+		wc.QPN = e.QPN()
+		if x.time {
+			wc.Timestamp = e.Timestamp()
+		}
+		ring.Skip()
 	}
-	if polled > 0 {
+	if i > 0 {
 		ring.Release(0)
 	}
 	x.mu.Unlock()
-	return polled, nil
+	return i, false
+}
+
+// pollOtherMlx5 goes on after pollMlx5, which has polled n completions. The caller has locked mu.
+func (c *CQ) pollOtherMlx5(wcs []WC, n int) (int, error) {
+	x := c.mlx5
+	for {
+		if x.ring == nil {
+			x.mu.Unlock()
+			return 0, c.errClosed()
+		}
+		var err error
+		more := n < len(wcs)
+		if more {
+			var e mlx5.CQE
+			if e, more = x.ring.Next(); more {
+				err = c.decodeMlx5(e, &wcs[n])
+			}
+		}
+		x.ring.Release(0)
+		switch {
+		case more && err == nil:
+			n++
+		case err != errNotShown:
+			x.mu.Unlock()
+			return n, err
+		}
+		k, other := c.pollMlx5(wcs[n:])
+		if n += k; !other {
+			return n, nil
+		}
+	}
 }
 
 // errNotShown means that a completion was handled and must not be returned to the program.

@@ -2,6 +2,7 @@ package mlx5
 
 import (
 	"fmt"
+	"math/bits"
 	"sync/atomic"
 	"unsafe"
 
@@ -14,6 +15,7 @@ type CompQueue struct {
 	stride   uintptr        // 64 or 128
 	mask     uint32
 	shift    uint32 // log2 of the number of CQEs
+	turn     uint32 // by how many bits the round in index is turned to get to the owner bit of a LastWord
 	index    uint32 // next CQE to read; not reduced modulo the ring size
 	rec      Record
 	doorbell *uint64
@@ -29,6 +31,7 @@ func NewCompQueue(mem []byte, n, size int, rec Record) (*CompQueue, error) {
 	}
 	// The second half of a CQE of 128 bytes has the layout of a CQE of 64 bytes.
 	q := &CompQueue{ring: unsafe.Pointer(&mem[size-cqeSize]), stride: uintptr(size), mask: uint32(n - 1), shift: uint32(log2(n)), rec: rec}
+	q.turn = (wordOwn - q.shift) & 31
 	for i := range uint32(n) {
 		put8(q.at(i), cqeOwn, cqeInitialOwn)
 	}
@@ -72,13 +75,22 @@ func (q *CompQueue) Avail(most int) int {
 	return n
 }
 
-// Next takes the next completion, or returns false if there is none. The device may overwrite it after Release,
-// which need not count it.
-func (q *CompQueue) Next() (c CQE, ok bool) {
+// Look returns the next completion without taking it, and its last word. It is valid only if the word says so.
+func (q *CompQueue) Look() (c CQE, w LastWord) {
 	c.p = q.at(q.index)
-	own := atomic.LoadUint32((*uint32)(unsafe.Add(c.p, cqeLastWord))) >> 24 // see ready
-	mmio.FromDevice()                                                       // see Avail
-	if (own^q.index>>(q.shift&31))&cqeOwnerMask != 0 || own >= cqeInvalid<<4 {
+	w = LastWord(atomic.LoadUint32((*uint32)(unsafe.Add(c.p, cqeLastWord)))) // see ready
+	mmio.FromDevice()                                                        // see Avail
+	return c, w ^ LastWord(bits.RotateLeft32(q.index, int(q.turn)))&(cqeOwnerMask<<wordOwn)
+}
+
+// Skip takes the completion that Look has returned. The device may overwrite it after Release, which need not
+// count it.
+func (q *CompQueue) Skip() { q.index++ }
+
+// Next takes the next completion, or returns false if there is none. It is Look and Skip.
+func (q *CompQueue) Next() (c CQE, ok bool) {
+	c, w := q.Look()
+	if !w.There() {
 		return c, false
 	}
 	q.index++

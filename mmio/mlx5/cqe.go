@@ -1,6 +1,9 @@
 package mlx5
 
-import "unsafe"
+import (
+	"math/bits"
+	"unsafe"
+)
 
 // A CQE reads a completion in place, until it is released.
 type CQE struct {
@@ -27,13 +30,26 @@ var cqeKinds = [16]Kind{
 // Kind returns the kind of the completion.
 func (c CQE) Kind() Kind { return cqeKinds[get8(c.p, cqeOwn)>>4] }
 
-// Plain reports whether the completion is a success without inline data, an immediate or anything
+// A LastWord is the last 4 bytes of a completion, with an owner bit of 0 if the device has written them in this round.
+type LastWord uint32
+
+const wordOwn = 8 * (cqeOwn - cqeLastWord)
+
+// There reports whether there is a completion.
+func (w LastWord) There() bool { return w>>wordOwn&cqeOwnerMask == 0 && w < cqeInvalid<<4<<wordOwn }
+
+// Plain reports whether there is a completion that is a success without inline data, an immediate or anything
 // else that only some operations have: opcode cqeReq for a send, or cqeRespSend for a receive.
-func (c CQE) Plain() (recv, ok bool) {
-	own := get8(c.p, cqeOwn)
+func (w LastWord) Plain() bool {
 	const others = 0xf0 &^ ((cqeReq | cqeRespSend) << 4)
-	return own&(cqeRespSend<<4) != 0, own&(others|cqeInline32|cqeInline64) == 0
+	return w&((others|cqeInline32|cqeInline64|cqeOwnerMask)<<wordOwn) == 0
 }
+
+// Recv reports whether a plain completion is that of a receive.
+func (w LastWord) Recv() bool { return w&(cqeRespSend<<4<<wordOwn) != 0 }
+
+// Counter returns the counter of the completion; see [CQE.Counter].
+func (w LastWord) Counter() uint16 { return bits.ReverseBytes16(uint16(w)) }
 
 // RawOpcode returns the opcode of the CQE, for messages.
 func (c CQE) RawOpcode() uint8 { return get8(c.p, cqeOwn) >> 4 }

@@ -416,31 +416,44 @@ func (s *SendSlot) Finish() {
 }
 
 // A Done is a completed work request that Take has not taken yet.
-type Done struct{ *sent }
+type Done struct {
+	*sent
+	was         uint64 // what it has
+	shown, tail uint32 // work requests that were published, and that have completed
+}
 
 // Op returns the operation of the work request.
-func (d Done) Op() Op { return sentOp(d.what.Load()) }
+func (d Done) Op() Op { return sentOp(d.was) }
 
-// Done finds the work request whose WQE starts at a block. It returns false if no posted and
-// uncompleted WQE starts there.
-func (q *SendQueue) Done(counter uint16) (d Done, ok bool) {
-	shown, tail := q.published.Acquire(), q.tail.Acquire() // the first pairs with Release in Publish, only this goroutine stores the second
+// At returns the work request whose WQE starts at a block, if Waits says that there is one.
+func (q *SendQueue) At(counter uint16) (d Done) {
+	d.shown, d.tail = q.published.Acquire(), q.tail.Acquire() // the first pairs with Release in Publish, only this goroutine stores the second
 	d.sent = q.sent(uint32(counter))
-	what := d.what.Load()
-	return d, uint32(what)>>sentBlockShift == sentPosted>>sentBlockShift|uint32(counter) && sentHead(what)-tail < shown-tail
+	d.was = d.what.Load()
+	return d
+}
+
+// Waits reports whether a WQE that was posted and has not completed starts at the block of At.
+func (d Done) Waits(counter uint16) bool {
+	return uint32(d.was)>>sentBlockShift == sentPosted>>sentBlockShift|uint32(counter) && sentHead(d.was)-d.tail < d.shown-d.tail
+}
+
+// Done finds the work request whose WQE starts at a block. It is At and Waits.
+func (q *SendQueue) Done(counter uint16) (d Done, ok bool) {
+	d = q.At(counter)
+	return d, d.Waits(counter)
 }
 
 // Take takes the completion of a work request, together with earlier requests that are not
-// signaled, and returns the ID and the operation of the request. Like Done it is inlined where
-// completions are polled; one function for both would be too long for that.
+// signaled, and returns the ID and the operation of the request. Like At and Waits it is inlined where
+// completions are polled; one function for all would be too long for that.
 //
 // Preconditions: Done has returned d, and nothing was taken since.
 func (q *SendQueue) Take(d Done) (id uint64, op Op) {
 	id = d.id.Load()
-	what := d.what.Load()
 	// Pairs with Acquire in refresh: the entry was read before it can be filled anew.
-	q.tail.Release(sentHead(what) + 1)
-	return id, sentOp(what)
+	q.tail.Release(sentHead(d.was) + 1)
+	return id, d.Op()
 }
 
 // Complete calls Done and Take. If Done returns false, nothing changes.
