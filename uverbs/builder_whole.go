@@ -2,18 +2,30 @@ package uverbs
 
 // SendInline adds a SEND of data, which is copied at once. It is Send and Inline in one call.
 func (b *SendBuilder) SendInline(id uint64, flags SendFlags, data []byte) {
-	b.addInline(id, WRSend, flags, 0, 0, data)
+	if b.direct(flags) && b.queue.PutInline(id, directMeta(WRSend, flags|b.always), 0, 0, data) {
+		b.n++
+	} else {
+		b.stage(id, WRSend, flags, 0, 0, data)
+	}
 }
 
 // SendSGE adds a SEND of registered memory. It is Send and SGE in one call.
 func (b *SendBuilder) SendSGE(id uint64, flags SendFlags, sge SGE) {
-	b.addSGE(id, WRSend, flags, 0, 0, &sge)
+	if !sge.outside && b.direct(flags) && b.queue.PutSGE(id, directMeta(WRSend, flags|b.always), 0, 0, sge.Addr, sge.Length, sge.LKey) {
+		b.n++
+	} else {
+		b.stage(id, WRSend, flags, 0, 0, nil, sge)
+	}
 }
 
 // WriteInline adds an RDMA WRITE of data, which is copied at once, to the peer's memory at raddr. It is Write
 // and Inline in one call.
 func (b *SendBuilder) WriteInline(id uint64, flags SendFlags, raddr uint64, rkey uint32, data []byte) {
-	b.addInline(id, WRRDMAWrite, flags, raddr, rkey, data)
+	if b.direct(flags) && b.queue.PutInline(id, directMeta(WRRDMAWrite, flags|b.always), raddr, rkey, data) {
+		b.n++
+	} else {
+		b.stage(id, WRRDMAWrite, flags, raddr, rkey, data)
+	}
 }
 
 // WriteSGE adds an RDMA WRITE of registered memory to the peer's memory at raddr. It is Write and SGE in one
@@ -34,26 +46,21 @@ func (b *SendBuilder) direct(flags SendFlags) bool {
 	return b.n < b.room && !b.staged && flags <= sendFlagsAll
 }
 
-// addInline adds a SEND or a WRITE of data.
-func (b *SendBuilder) addInline(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, data []byte) {
-	if b.direct(flags) && b.q.putInline(id, op, flags, raddr, rkey, data) {
+// addSGE adds a WRITE or a READ with an SGE.
+func (b *SendBuilder) addSGE(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, e *SGE) {
+	if !e.outside && b.direct(flags) && uint32(b.q.plain)>>(op&31)&1 != 0 &&
+		b.queue.PutSGE(id, directMeta(op, flags|b.always), raddr, rkey, e.Addr, e.Length, e.LKey) {
 		b.n++
-		return
-	}
-	if b.rdma(id, op, flags, raddr, rkey) {
-		b.Inline(data)
-		b.finish()
+	} else {
+		b.stage(id, op, flags, raddr, rkey, nil, *e)
 	}
 }
 
-// addSGE adds a SEND, a WRITE or a READ with an SGE.
-func (b *SendBuilder) addSGE(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, e *SGE) {
-	if b.direct(flags) && b.q.putSGE(id, op, flags, raddr, rkey, e) {
-		b.n++
-		return
-	}
+// stage adds a SEND, a WRITE or a READ that cannot be written to the queue at once.
+func (b *SendBuilder) stage(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, data []byte, sgl ...SGE) {
 	if b.rdma(id, op, flags, raddr, rkey) {
-		b.SGE(*e)
+		b.Inline(data)
+		b.SGE(sgl...)
 		b.finish()
 	}
 }

@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
@@ -107,6 +108,13 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 	return q.postSlow(wrs)
 }
 
+// directQueue is a queue that a [SendBuilder] writes to at once, and directMeta what it is told of an operation.
+type directQueue = mlx5.SendQueue
+
+func directMeta(op WROpcode, flags SendFlags) mlx5.Meta {
+	return mlx5.NewMeta(mlx5.Op(op), uint8(flags), 0)
+}
+
 // reserve starts a batch of work requests that are written to the queue at once, without the lock of the send
 // side, and returns how many there may be: 0 if the driver or the type of QP does not permit it. Such a
 // request stores only to its place in the ring, and to what no other goroutine uses. So a Reset or Close
@@ -117,6 +125,7 @@ func (q *QP) reserve() int {
 	}
 	q.mlx5.sq.Begin()
 	n := q.mlx5.sq.Left()
+	q.builder.queue, q.builder.always = q.mlx5.sq, q.always
 	q.sending.Unlock()
 	return n
 }

@@ -260,17 +260,6 @@ func (q *QP) encodeMlx5(wrs []SendWR, ops uint32) error {
 	return nil
 }
 
-// putInline writes a SEND or a WRITE of data, and reports whether it did.
-func (q *QP) putInline(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, data []byte) bool {
-	return q.mlx5.sq.PutInline(id, mlx5.NewMeta(mlx5.Op(op), uint8(flags|q.always), 0), raddr, rkey, data)
-}
-
-// putSGE writes a SEND, a WRITE or a READ with an SGE, and reports whether it did.
-func (q *QP) putSGE(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, e *SGE) bool {
-	return !e.outside && uint32(q.plain)>>(op&31)&1 != 0 &&
-		q.mlx5.sq.PutSGE(id, mlx5.NewMeta(mlx5.Op(op), uint8(flags|q.always), 0), raddr, rkey, e.Addr, e.Length, e.LKey)
-}
-
 // putMlx5 writes a SEND, WRITE or READ with data in one piece, and reports whether it did. It leaves all that
 // is wrong, and the less frequent work requests, to encodeSlotMlx5.
 func (q *QP) putMlx5(wr *SendWR) bool {

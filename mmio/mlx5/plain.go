@@ -89,25 +89,25 @@ func (q *SendQueue) PutInline(id uint64, m Meta, raddr uint64, rkey uint32, b []
 	to, from := unsafe.Add(ctrl, pos+inlineSize), unsafe.Pointer(unsafe.SliceData(b))
 	put32(unsafe.Add(ctrl, pos), 0, inlineFlag|uint32(n))
 	octos := uint32(pos+inlineSize+n+octoSize-1) / octoSize
-	// Not copy, which takes longer to find out how to copy so few bytes. No pointer is ever behind the data.
+	q.control(ctrl, head, uint32(m&metaStream), m.imm(head))
+	q.end(ctrl, wqe, head, octos)
+	q.record(id, at, wqe, head)
+	// Last, when little else is in registers. Not copy, which takes longer to find out how to copy so few bytes. No
+	// pointer is ever behind the data.
 	for {
 		if n < 64 {
 			copyFew(to, from, n)
-			break
+			return true
 		}
 		*(*[16]byte)(to) = *(*[16]byte)(from)
 		*(*[16]byte)(unsafe.Add(to, 16)) = *(*[16]byte)(unsafe.Add(from, 16))
 		*(*[16]byte)(unsafe.Add(to, 32)) = *(*[16]byte)(unsafe.Add(from, 32))
 		*(*[16]byte)(unsafe.Add(to, 48)) = *(*[16]byte)(unsafe.Add(from, 48))
 		if n -= 64; n == 0 {
-			break
+			return true
 		}
 		to, from = unsafe.Add(to, 64), unsafe.Add(from, 64)
 	}
-	q.control(ctrl, head, uint32(m&metaStream), m.imm(head))
-	q.end(ctrl, wqe, head, octos)
-	q.record(id, at, wqe, head)
-	return true
 }
 
 // PutSGE is PutInline for data that is length bytes of registered memory at addr; if length is 0, there is

@@ -154,7 +154,7 @@ func (q *SendQueue) end(ctrl unsafe.Pointer, wqe, head, octos uint32) {
 }
 
 func (q *SendQueue) record(id uint64, at uintptr, wqe, head uint32) {
-	e := (*sent)(unsafe.Add(unsafe.Pointer(q.ids), at/blockSize*unsafe.Sizeof(sent{})))
+	e := (*sent)(unsafe.Add(unsafe.Pointer(q.ids), at/(blockSize/unsafe.Sizeof(sent{}))))
 	e.id.Store(id)
 	e.what.Store(uint64(q.filled)<<sentHeadShift | sentPosted | uint64(uint16(wqe))<<sentBlockShift | uint64(head>>headOpShift%numOps))
 	q.filled++
