@@ -5,7 +5,7 @@ func (b *SendBuilder) SendInline(id uint64, flags SendFlags, data []byte) {
 	if b.direct(flags) && b.queue.PutInline(id, directMeta(WRSend, flags|b.always), 0, 0, data) {
 		b.n++
 	} else {
-		b.stage(id, WRSend, flags, 0, 0, data)
+		b.stageInline(id, WRSend, flags, 0, 0, data)
 	}
 }
 
@@ -14,7 +14,7 @@ func (b *SendBuilder) SendSGE(id uint64, flags SendFlags, sge SGE) {
 	if !sge.outside && b.direct(flags) && b.queue.PutSGE(id, directMeta(WRSend, flags|b.always), 0, 0, sge.Addr, sge.Length, sge.LKey) {
 		b.n++
 	} else {
-		b.stage(id, WRSend, flags, 0, 0, nil, sge)
+		b.stageSGE(id, WRSend, flags, 0, 0, sge)
 	}
 }
 
@@ -24,7 +24,7 @@ func (b *SendBuilder) WriteInline(id uint64, flags SendFlags, raddr uint64, rkey
 	if b.direct(flags) && b.queue.PutInline(id, directMeta(WRRDMAWrite, flags|b.always), raddr, rkey, data) {
 		b.n++
 	} else {
-		b.stage(id, WRRDMAWrite, flags, raddr, rkey, data)
+		b.stageInline(id, WRRDMAWrite, flags, raddr, rkey, data)
 	}
 }
 
@@ -52,15 +52,21 @@ func (b *SendBuilder) addSGE(id uint64, op WROpcode, flags SendFlags, raddr uint
 		b.queue.PutSGE(id, directMeta(op, flags|b.always), raddr, rkey, e.Addr, e.Length, e.LKey) {
 		b.n++
 	} else {
-		b.stage(id, op, flags, raddr, rkey, nil, *e)
+		b.stageSGE(id, op, flags, raddr, rkey, *e)
 	}
 }
 
-// stage adds a SEND, a WRITE or a READ that cannot be written to the queue at once.
-func (b *SendBuilder) stage(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, data []byte, sgl ...SGE) {
+// stageInline and stageSGE add a SEND, a WRITE or a READ that cannot be written to the queue at once.
+func (b *SendBuilder) stageInline(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, data []byte) {
 	if b.rdma(id, op, flags, raddr, rkey) {
 		b.Inline(data)
-		b.SGE(sgl...)
+		b.finish()
+	}
+}
+
+func (b *SendBuilder) stageSGE(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, e SGE) {
+	if b.rdma(id, op, flags, raddr, rkey) {
+		b.SGE(e)
 		b.finish()
 	}
 }
