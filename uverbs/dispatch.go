@@ -1,7 +1,6 @@
 package uverbs
 
 import (
-	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
@@ -106,13 +105,6 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 		return err
 	}
 	return q.postSlow(wrs)
-}
-
-// directQueue is a queue that a [SendBuilder] writes to at once, and directMeta what it is told of an operation.
-type directQueue = mlx5.SendQueue
-
-func directMeta(op WROpcode, flags SendFlags) mlx5.Meta {
-	return mlx5.NewMeta(mlx5.Op(op), uint8(flags), 0)
 }
 
 // reserve starts a batch of work requests that are written to the queue at once, without the lock of the send

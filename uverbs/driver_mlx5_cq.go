@@ -237,24 +237,19 @@ func (c *CQ) pollMlx5(wcs []WC) (int, bool) {
 // pollOtherMlx5 goes on after pollMlx5, which has polled n completions. The caller has locked mu.
 func (c *CQ) pollOtherMlx5(wcs []WC, n int) (int, error) {
 	x := c.mlx5
-	for {
-		if x.ring == nil {
-			x.mu.Unlock()
-			return 0, c.errClosed()
-		}
+	for x.ring != nil {
+		var e mlx5.CQE
 		var err error
 		more := n < len(wcs)
 		if more {
-			var e mlx5.CQE
 			if e, more = x.ring.Next(); more {
 				err = c.decodeMlx5(e, &wcs[n])
 			}
 		}
 		x.ring.Release(0)
-		switch {
-		case more && err == nil:
+		if more && err == nil {
 			n++
-		case err != errNotShown:
+		} else if err != errNotShown {
 			x.mu.Unlock()
 			return n, err
 		}
@@ -263,6 +258,8 @@ func (c *CQ) pollOtherMlx5(wcs []WC, n int) (int, error) {
 			return n, nil
 		}
 	}
+	x.mu.Unlock()
+	return 0, c.errClosed()
 }
 
 // errNotShown means that a completion was handled and must not be returned to the program.

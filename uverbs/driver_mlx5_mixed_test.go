@@ -1,0 +1,75 @@
+//go:build amd64 || arm64
+
+package uverbs
+
+import (
+	"slices"
+	"testing"
+)
+
+// TestMlx5PollMixed: plain completions and others alternate in one poll, and polls of any number of completions return
+// the same ones in the same order. A completion that nobody expects ends a poll with what came before it.
+func TestMlx5PollMixed(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		for most := 1; most <= 12; most++ {
+			c := newMlx5Card(t, true, shared, 64)
+			post := c.qp.PostRecv
+			if shared {
+				post = c.srq.PostRecv
+			}
+			for i := range uint64(6) {
+				must(t, post(100+i, c.sge(0, 32)))
+			}
+			for i := range uint64(4) {
+				must(t, c.qp.PostSend(SendWR{ID: 1 + i, Opcode: WRSend, Flags: SendSignaled, SGL: []SGE{c.sge(0, 8)}}))
+			}
+			c.put(0, map[int][]byte{60: b16(0)})
+			c.put(2, map[int][]byte{60: b16(0), 44: b32(5)})
+			c.put(3, map[int][]byte{60: b16(1), 44: b32(6), 36: b32(7)}) // an immediate
+			c.put(2, map[int][]byte{60: b16(2), 44: b32(4)}, []byte("data")...)
+			c.put(2, map[int][]byte{60: b16(3), 44: b32(8)})
+			c.put(0, map[int][]byte{60: b16(1)})
+			c.put(13, map[int][]byte{60: b16(2), 55: {0x13}})
+			c.put(2, map[int][]byte{60: b16(4), 44: b32(9)})
+			c.put(14, map[int][]byte{60: b16(5), 55: {0x05}})
+			c.put(0, map[int][]byte{60: b16(3)})
+			want := []WC{
+				{ID: 1},
+				{ID: 100, Opcode: WCRecv, ByteLen: 5},
+				{ID: 101, Opcode: WCRecv, ByteLen: 6, Flags: WCWithImm, Imm: 7},
+				{ID: 102, Opcode: WCRecv, ByteLen: 4},
+				{ID: 103, Opcode: WCRecv, ByteLen: 8},
+				{ID: 2},
+				{ID: 3, Status: WCRemAccessErr},
+				{ID: 104, Opcode: WCRecv, ByteLen: 9},
+				{ID: 105, Status: WCWRFlushErr, Opcode: WCRecv},
+				{ID: 4},
+			}
+			for i := range want {
+				want[i].QPN = cardQPN
+			}
+			var got []WC
+			for {
+				wcs := make([]WC, most)
+				for i := range wcs {
+					wcs[i] = WC{ID: 99, ByteLen: 99, Imm: 99, Flags: WCWithImm, VendorErr: 99} // Poll overwrites all
+				}
+				n, err := c.cq.Poll(wcs)
+				must(t, err)
+				if left := len(want) - len(got); n != min(most, left) {
+					t.Fatalf("shared %v: a poll of %d returned %d of %d", shared, most, n, left)
+				}
+				if n == 0 {
+					break
+				}
+				got = append(got, wcs[:n]...)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("shared %v, %d a poll:\n%+v, want\n%+v", shared, most, got, want)
+			}
+			if string(c.mem[:4]) != "data" {
+				t.Errorf("shared %v, %d a poll: the data of the completion is %q", shared, most, c.mem[:4])
+			}
+		}
+	}
+}
