@@ -271,56 +271,33 @@ func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 	*wc = WC{QPN: e.QPN()}
 	kind := e.Kind()
 	o := c.dev.mlx5.owner(e, kind)
-	if o == nil || kind == mlx5.KindUnknown {
+	sends := kind == mlx5.KindSend || kind == mlx5.KindSendError
+	if o == nil || kind == mlx5.KindUnknown || sends && o.sq == nil {
 		return c.unexpectedMlx5(e)
 	}
 	if c.mlx5.time && (kind == mlx5.KindSend || kind == mlx5.KindRecv) { // a failed one has its syndromes in this place
 		wc.Timestamp = e.Timestamp()
 	}
-	switch kind {
-	case mlx5.KindSend:
-		if o.qp == nil || o.qp.mlx5.sq == nil {
-			return c.unexpectedMlx5(e)
-		}
-		which, ok := o.qp.mlx5.sq.Done(e.Counter())
+	if sends {
+		which, ok := o.sq.Done(e.Counter())
 		if !ok {
 			return c.unexpectedMlx5(e)
 		}
 		done := mlx5.SendOp(which.Op())
-		if e.HasInline() {
+		if kind == mlx5.KindSend && e.HasInline() {
 			d := c.inlineMlx5(e, e.Returned(done))
-			o.qp.mlx5.sq.Scatter(e.Counter(), d.put)
+			o.sq.Scatter(e.Counter(), d.put)
 			wc.Status = d.end()
 		}
-		wc.ID, _ = o.qp.mlx5.sq.Take(which)
-		wc.Opcode = WCOpcode(done)
-		if done.Returns() {
-			wc.ByteLen = e.Returned(done)
+		wc.ID, _ = o.sq.Take(which)
+		if kind == mlx5.KindSend {
+			wc.Opcode = WCOpcode(done)
+			if done.Returns() {
+				wc.ByteLen = e.Returned(done)
+			}
 		}
-		if wc.Status != WCSuccess {
-			c.failed(wc)
-		}
-		return nil
-	case mlx5.KindRecv:
-		if err := c.completeRecvMlx5(e, o, wc); err != nil {
-			return err
-		}
-		c.decodeRecvMlx5(e, o, wc)
-		if wc.Status != WCSuccess {
-			c.failed(wc)
-		}
-		return nil
-	case mlx5.KindSendError:
-		if o.qp == nil || o.qp.mlx5.sq == nil {
-			return c.unexpectedMlx5(e)
-		}
-		id, _, ok := o.qp.mlx5.sq.Complete(e.Counter())
-		if !ok {
-			return c.unexpectedMlx5(e)
-		}
-		wc.ID = id
-	case mlx5.KindRecvError:
-		if o.srq != nil && e.PageFault() {
+	} else {
+		if kind == mlx5.KindRecvError && o.srq != nil && e.PageFault() {
 			if o.srq.repostMlx5(e.Counter()) != nil {
 				return c.unexpectedMlx5(e)
 			}
@@ -329,11 +306,17 @@ func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 		if err := c.completeRecvMlx5(e, o, wc); err != nil {
 			return err
 		}
-		wc.Opcode = WCRecv
+		if wc.Opcode = WCRecv; kind == mlx5.KindRecv {
+			c.decodeRecvMlx5(e, o, wc)
+		}
 	}
-	vendor, _ := e.Vendor()
-	wc.Status, wc.VendorErr = WCStatus(e.Status()), uint32(vendor)
-	c.failed(wc)
+	if kind == mlx5.KindSendError || kind == mlx5.KindRecvError {
+		vendor, _ := e.Vendor()
+		wc.Status, wc.VendorErr = WCStatus(e.Status()), uint32(vendor)
+	}
+	if wc.Status != WCSuccess {
+		c.failed(wc)
+	}
 	return nil
 }
 
@@ -376,7 +359,7 @@ func (c *CQ) completeRecvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) (err error) {
 
 // decodeRecvMlx5 decodes the completion of a successful receive.
 func (c *CQ) decodeRecvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) {
-	wc.ByteLen, wc.Opcode = e.ByteCount(), WCRecv
+	wc.ByteLen = e.ByteCount()
 	x := e.Extra()
 	if x&(mlx5.HasImm|mlx5.HasInv) != 0 {
 		if x&mlx5.HasImm != 0 {
