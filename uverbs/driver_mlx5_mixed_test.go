@@ -5,14 +5,18 @@ package uverbs
 import (
 	"slices"
 	"testing"
+
+	"github.com/goverbs/goverbs/mmio/mlx5"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // TestMlx5PollMixed: plain completions and others alternate in one poll, and polls of any number of completions return
-// the same ones in the same order. A completion that nobody expects ends a poll with what came before it.
+// the same ones in the same order.
 func TestMlx5PollMixed(t *testing.T) {
 	for _, shared := range []bool{false, true} {
-		for most := 1; most <= 12; most++ {
+		for most := 1; most <= 15; most++ {
 			c := newMlx5Card(t, true, shared, 64)
+			q := secondQP(c)
 			post := c.qp.PostRecv
 			if shared {
 				post = c.srq.PostRecv
@@ -23,30 +27,41 @@ func TestMlx5PollMixed(t *testing.T) {
 			for i := range uint64(4) {
 				must(t, c.qp.PostSend(SendWR{ID: 1 + i, Opcode: WRSend, Flags: SendSignaled, SGL: []SGE{c.sge(0, 8)}}))
 			}
+			must(t, q.PostSend(SendWR{ID: 11, Opcode: WRSend, Flags: SendSignaled}, SendWR{ID: 12, Opcode: WRSend, Flags: SendSignaled},
+				SendWR{ID: 13, Opcode: WRSend, Flags: SendSignaled}))
+			second := func(opcode byte, counter uint16) {
+				c.put(opcode, map[int][]byte{32: b32(q.mlx5.index), 56: b32(q.qpn), 60: b16(counter), 55: {opcode & 5}})
+			}
 			c.put(0, map[int][]byte{60: b16(0)})
+			second(0, 0)
 			c.put(2, map[int][]byte{60: b16(0), 44: b32(5)})
 			c.put(3, map[int][]byte{60: b16(1), 44: b32(6), 36: b32(7)}) // an immediate
 			c.put(2, map[int][]byte{60: b16(2), 44: b32(4)}, []byte("data")...)
 			c.put(2, map[int][]byte{60: b16(3), 44: b32(8)})
 			c.put(0, map[int][]byte{60: b16(1)})
+			second(0, 1)
 			c.put(13, map[int][]byte{60: b16(2), 55: {0x13}})
 			c.put(2, map[int][]byte{60: b16(4), 44: b32(9)})
 			c.put(14, map[int][]byte{60: b16(5), 55: {0x05}})
+			second(13, 2) // its syndrome is 5: flushed
 			c.put(0, map[int][]byte{60: b16(3)})
 			want := []WC{
 				{ID: 1},
+				{ID: 11, QPN: q.qpn},
 				{ID: 100, Opcode: WCRecv, ByteLen: 5},
 				{ID: 101, Opcode: WCRecv, ByteLen: 6, Flags: WCWithImm, Imm: 7},
 				{ID: 102, Opcode: WCRecv, ByteLen: 4},
 				{ID: 103, Opcode: WCRecv, ByteLen: 8},
 				{ID: 2},
+				{ID: 12, QPN: q.qpn},
 				{ID: 3, Status: WCRemAccessErr},
 				{ID: 104, Opcode: WCRecv, ByteLen: 9},
 				{ID: 105, Status: WCWRFlushErr, Opcode: WCRecv},
+				{ID: 13, QPN: q.qpn, Status: WCWRFlushErr},
 				{ID: 4},
 			}
 			for i := range want {
-				want[i].QPN = cardQPN
+				want[i].QPN = max(want[i].QPN, cardQPN)
 			}
 			var got []WC
 			for {
@@ -72,4 +87,18 @@ func TestMlx5PollMixed(t *testing.T) {
 			}
 		}
 	}
+}
+
+// secondQP returns another QP of a card, with the same CQ.
+func secondQP(c *card) *QP {
+	q := &QP{kind: kindMlx5, typ: ib.RC, sendCQ: c.cq, recvCQ: c.cq, qpn: cardQPN + 1, noRecv: ErrNoRecvQueue}
+	q.dev, q.object.kind = c.dev, "QP"
+	ops, _ := mlx5Driver{}.operations(ib.RC)
+	q.setOps(ops)
+	o := QPOptions{Type: ib.RC, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 8, MaxSendSGE: 2}
+	value(mlx5Driver{}.prepareQP(q, &qpSpec{QPOptions: o, pd: &PD{}}))(c.t)
+	must(c.t, mlx5Driver{}.mapQP(q, udata{out: make([]byte, mlx5.QPRespSize)}))
+	q.state.Store(uint32(ib.QPRTS))
+	c.cq.qps.Store(uint32(q.qpn), q)
+	return q
 }
