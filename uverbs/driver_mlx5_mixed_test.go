@@ -32,28 +32,28 @@ func TestMlx5PollMixed(t *testing.T) {
 			second := func(opcode byte, counter uint16) {
 				c.put(opcode, map[int][]byte{32: b32(q.mlx5.index), 56: b32(q.qpn), 60: b16(counter), 55: {opcode & 5}})
 			}
-			c.put(0, map[int][]byte{60: b16(0)})
 			second(0, 0)
+			c.put(0, map[int][]byte{60: b16(0)})
+			second(0, 1) // an entry that waits in the first QP too
 			c.put(2, map[int][]byte{60: b16(0), 44: b32(5)})
 			c.put(3, map[int][]byte{60: b16(1), 44: b32(6), 36: b32(7)}) // an immediate
 			c.put(2, map[int][]byte{60: b16(2), 44: b32(4)}, []byte("data")...)
 			c.put(2, map[int][]byte{60: b16(3), 44: b32(8)})
 			c.put(0, map[int][]byte{60: b16(1)})
-			second(0, 1)
 			c.put(13, map[int][]byte{60: b16(2), 55: {0x13}})
 			c.put(2, map[int][]byte{60: b16(4), 44: b32(9)})
 			c.put(14, map[int][]byte{60: b16(5), 55: {0x05}})
 			second(13, 2) // its syndrome is 5: flushed
 			c.put(0, map[int][]byte{60: b16(3)})
 			want := []WC{
-				{ID: 1},
 				{ID: 11, QPN: q.qpn},
+				{ID: 1},
+				{ID: 12, QPN: q.qpn},
 				{ID: 100, Opcode: WCRecv, ByteLen: 5},
 				{ID: 101, Opcode: WCRecv, ByteLen: 6, Flags: WCWithImm, Imm: 7},
 				{ID: 102, Opcode: WCRecv, ByteLen: 4},
 				{ID: 103, Opcode: WCRecv, ByteLen: 8},
 				{ID: 2},
-				{ID: 12, QPN: q.qpn},
 				{ID: 3, Status: WCRemAccessErr},
 				{ID: 104, Opcode: WCRecv, ByteLen: 9},
 				{ID: 105, Status: WCWRFlushErr, Opcode: WCRecv},
