@@ -3,7 +3,6 @@ package uverbs
 import (
 	"fmt"
 
-	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
@@ -22,18 +21,18 @@ import (
 // uses its QP's send side. It allocates only when a work request has more data than any before.
 type SendBuilder struct {
 	q      *QP
-	n      int             // work requests begun
-	room   int             // how many may be begun by calls that write to the queue at once
-	queue  *mlx5.SendQueue // what they write to, if room is not 0
-	always SendFlags       // QP.always
-	staged bool            // wr is not in the queue yet
-	open   bool            // a batch was begun
-	wr     [1]SendWR       // the work request begun last; its SGL and Inline are memory of the builder
-	err    error           // the first error
-	bytes  uint64          // data in the batch
-	binds  []bind          // the binds in the batch
-	resets uint32          // QP.resets when the batch was begun
-	keys   windowKeys      // of the BIND_MW begun last
+	n      int          // work requests begun
+	room   int          // how many may be begun by calls that write to the queue at once
+	queue  *directQueue // what they write to, if room is not 0
+	always SendFlags    // QP.always
+	staged bool         // wr is not in the queue yet
+	open   bool         // a batch was begun
+	wr     [1]SendWR    // the work request begun last; its SGL and Inline are memory of the builder
+	err    error        // the first error
+	bytes  uint64       // data in the batch
+	binds  []bind       // the binds in the batch
+	resets uint32       // QP.resets when the batch was begun
+	keys   windowKeys   // of the BIND_MW begun last
 }
 
 // windowKeys are the keys of a memory window before and after a bind.

@@ -1,10 +1,8 @@
 package uverbs
 
-import "github.com/goverbs/goverbs/mmio/mlx5"
-
 // SendInline adds a SEND of data, which is copied at once. It is Send and Inline in one call.
 func (b *SendBuilder) SendInline(id uint64, flags SendFlags, data []byte) {
-	if b.direct(flags) && b.queue.PutInline(id, mlx5.NewMeta(mlx5.Op(WRSend), uint8(flags|b.always), 0), 0, 0, data) {
+	if b.direct(flags) && b.queue.PutInline(id, directMeta(WRSend, flags|b.always), 0, 0, data) {
 		b.n++
 	} else {
 		b.stageInline(id, WRSend, flags, 0, 0, data)
@@ -13,7 +11,7 @@ func (b *SendBuilder) SendInline(id uint64, flags SendFlags, data []byte) {
 
 // SendSGE adds a SEND of registered memory. It is Send and SGE in one call.
 func (b *SendBuilder) SendSGE(id uint64, flags SendFlags, sge SGE) {
-	if !sge.outside && b.direct(flags) && b.queue.PutSGE(id, mlx5.NewMeta(mlx5.Op(WRSend), uint8(flags|b.always), 0), 0, 0, sge.Addr, sge.Length, sge.LKey) {
+	if !sge.outside && b.direct(flags) && b.queue.PutSGE(id, directMeta(WRSend, flags|b.always), 0, 0, sge.Addr, sge.Length, sge.LKey) {
 		b.n++
 	} else {
 		b.stageSGE(id, WRSend, flags, 0, 0, sge)
@@ -23,7 +21,7 @@ func (b *SendBuilder) SendSGE(id uint64, flags SendFlags, sge SGE) {
 // WriteInline adds an RDMA WRITE of data, which is copied at once, to the peer's memory at raddr. It is Write
 // and Inline in one call.
 func (b *SendBuilder) WriteInline(id uint64, flags SendFlags, raddr uint64, rkey uint32, data []byte) {
-	if b.direct(flags) && b.queue.PutInline(id, mlx5.NewMeta(mlx5.Op(WRRDMAWrite), uint8(flags|b.always), 0), raddr, rkey, data) {
+	if b.direct(flags) && b.queue.PutInline(id, directMeta(WRRDMAWrite, flags|b.always), raddr, rkey, data) {
 		b.n++
 	} else {
 		b.stageInline(id, WRRDMAWrite, flags, raddr, rkey, data)
@@ -51,7 +49,7 @@ func (b *SendBuilder) direct(flags SendFlags) bool {
 // addSGE adds a WRITE or a READ with an SGE.
 func (b *SendBuilder) addSGE(id uint64, op WROpcode, flags SendFlags, raddr uint64, rkey uint32, e *SGE) {
 	if !e.outside && b.direct(flags) && uint32(b.q.plain)>>(op&31)&1 != 0 &&
-		b.queue.PutSGE(id, mlx5.NewMeta(mlx5.Op(op), uint8(flags|b.always), 0), raddr, rkey, e.Addr, e.Length, e.LKey) {
+		b.queue.PutSGE(id, directMeta(op, flags|b.always), raddr, rkey, e.Addr, e.Length, e.LKey) {
 		b.n++
 	} else {
 		b.stageSGE(id, op, flags, raddr, rkey, *e)

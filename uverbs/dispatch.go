@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs/ib"
 )
@@ -105,6 +106,14 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 		return err
 	}
 	return q.postSlow(wrs)
+}
+
+// A directQueue is a send queue to which SendBuilder writes at once.
+type directQueue = mlx5.SendQueue
+
+// directMeta returns what a directQueue takes of the operation and the flags of a work request.
+func directMeta(op WROpcode, flags SendFlags) mlx5.Meta {
+	return mlx5.NewMeta(mlx5.Op(op), uint8(flags), 0)
 }
 
 // reserve starts a batch of work requests that are written to the queue at once, without the lock of the send

@@ -45,7 +45,7 @@ func (w LastWord) Plain() bool {
 	return w&((others|cqeInline32|cqeInline64|cqeOwnerMask)<<wordOwn) == 0
 }
 
-// Recv reports whether a plain completion is that of a receive.
+// Recv reports whether a plain completion belongs to a receive.
 func (w LastWord) Recv() bool { return w&(cqeRespSend<<4<<wordOwn) != 0 }
 
 // Counter returns the counter of the completion; see [CQE.Counter].
