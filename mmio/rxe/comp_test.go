@@ -196,7 +196,7 @@ func TestPollDoesNotAllocate(t *testing.T) {
 // TestInjected: the text names the queue and, if the code has it, the number of the work request.
 func TestInjected(t *testing.T) {
 	for code, want := range map[uint32]string{
-		0: "", 2: "", 1<<2 | 0: "", 1: "fail=send of", 3: "fail=recv of", 1 | 1<<2: "fail=send:0 of", 3 | 4<<2: "fail=recv:3 of", 1<<32 - 1: "fail=recv:1073741822 of",
+		0: "", 2: "", 1 << 2: "", 1: "fail=send of", 3: "fail=recv of", 1 | 1<<2: "fail=send:0 of", 3 | 4<<2: "fail=recv:3 of", 1<<32 - 1: "fail=recv:1073741822 of",
 	} {
 		text, ok := Injected(code)
 		if ok != (want != "") || !strings.Contains(text, want) {
