@@ -238,7 +238,7 @@ func (c *CQ) notifyCommands() *[2]fastCommand {
 	return f
 }
 
-// Cap returns the number of completions that the CQ holds.
+// Size returns the number of completions that the CQ holds.
 func (c *CQ) Size() int { return int(c.cqe.Load()) }
 
 // unusable returns why a CQ has no ring.
