@@ -496,7 +496,7 @@ func TestOpMistakes(t *testing.T) {
 				b.Write(near.SGE(0, 8), remote)
 			}
 			return errOf(b.Start(ctx))
-		}, "number of operations is 5, allowed: 1 to ConnOptions.Transfers, which is 4"},
+		}, "number of operations is 5, allowed: 1 to Tuning.Transfers, which is 4"},
 		"longer than remote": {func() error {
 			z := client.Batch()
 			z.Write(near.SGE(0, 8), remote)
@@ -513,6 +513,36 @@ func TestOpMistakes(t *testing.T) {
 	}
 	b.Write(near.SGE(0, 8), remote) // the batch can be used again
 	must(t, value(b.Start(ctx))(t).Wait(ctx))
+	for i := range 50 { // more often than there are credits
+		write, send := errOf(client.StartWrite(ctx, near.SGE(near.Len(), 8), remote)), client.SendSGE(ctx, near.SGE(0, 8), near.SGE(near.Len(), 8))
+		if !errors.Is(write, uverbs.ErrSGERange) || !errors.Is(send, uverbs.ErrSGERange) {
+			t.Fatalf("an SGE outside its MR: WRITE %v, SendSGE %v", write, send)
+		}
+		must(t, client.SendSGE(ctx, near.SGE(0, i)))
+		if msg := value(server.Recv(ctx))(t); len(msg) != i {
+			t.Errorf("received %d bytes, want %d", len(msg), i)
+		}
+	}
+	must(t, client.Flush(ctx))
+}
+
+// TestOpWhileClosing: an operation that is waited for while Close lingers is complete after Wait.
+func TestOpWhileClosing(t *testing.T) {
+	ctx := within(t)
+	client, server := connect(t, newListener(t, ListenOptions{}), DialOptions{})
+	near, far := registered(t, client, server)
+	far.Bytes()[7] = 9
+	op := value(client.StartRead(ctx, near.SGE(0, 8), RemoteOf(far)))(t)
+	closing := func(is bool) {
+		client.mu.Lock()
+		client.closing = is
+		client.mu.Unlock()
+	}
+	closing(true)
+	if err := op.Wait(ctx); err != nil || near.Bytes()[7] != 9 {
+		t.Errorf("Wait: %v, read %d", err, near.Bytes()[7])
+	}
+	closing(false) // for the real one
 }
 
 // TestOpsFail: when the peer refuses an operation, those after it fail too, and so do later ones.

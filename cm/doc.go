@@ -66,7 +66,9 @@
 // order, so waiting for the last [Op] is enough:
 //
 //	for i := range n {
-//		op, err = conn.StartRead(ctx, mr.SGE(i*size, size), remote.At(uint32(i*size)))
+//		if op, err = conn.StartRead(ctx, mr.SGE(i*size, size), remote.At(uint32(i*size))); err != nil {
+//			return err
+//		}
 //	}
 //	err = op.Wait(ctx)
 //

@@ -144,7 +144,7 @@ func (p *hostilePeer) act(act, kind byte, size int, random []byte) (good bool, e
 		size %= firstData + 1
 		b := frame(header{kind: msgData, length: size}, size)
 		send.ByteLen = uint32(len(b))
-		good = !c.eof && !c.peerClosedRead && c.inTail-c.inHead < c.o.Depth && size <= c.o.MessageSize
+		good = !c.eof && !c.peerClosedRead && c.inTail-c.inHead < c.o.Depth && size <= c.maxSend
 		if p.used < p.granted && len(p.posted) == 0 && good {
 			p.t.Fatalf("the peer has %d credits, and there is no receive", p.granted-p.used)
 		}
@@ -280,6 +280,7 @@ func FuzzHostilePeer(f *testing.F) {
 			o = ConnOptions{Depth: 16, MessageSize: 5000}
 		}
 		c := bareConn(o)
+		c.maxSend -= 100                                           // the peer takes messages of this size, and must not send larger ones
 		c.dev, c.qp = &device{dev: &uverbs.Device{}}, &uverbs.QP{} // which do nothing
 		c.peer.mayBeSmall, c.peer.firstCredits = true, firstDepth
 		c.ctl = value(c.domain.first.alloc(ctlSlots, headerSize))(t)

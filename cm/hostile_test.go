@@ -21,7 +21,7 @@ func bareConn(o ConnOptions) *Conn {
 	if err != nil {
 		panic(err)
 	}
-	c := &Conn{o: o, heldSlot: -1, credits: 16, peerDepth: 16, domain: &domain{}, parkTurn: make(chan struct{}, 1)}
+	c := &Conn{o: o, maxSend: o.MessageSize, heldSlot: -1, credits: 16, peerDepth: 16, domain: &domain{}, parkTurn: make(chan struct{}, 1)}
 	c.inbox = make([]arrival, o.Depth+spareRecv)
 	c.sendRing, c.opRing = make([]sendKind, o.SendDepth+ctlSlots), make([]op, o.Transfers)
 	filled := func(size int) pool {

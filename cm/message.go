@@ -177,8 +177,8 @@ func totalLength(sges []uverbs.SGE) (n int) {
 // SendSGE sends a message that is in registered memory of up to two SGEs, without a copy. The memory
 // must be registered with [Conn.PD]. SendSGE returns when the program may change it again. If ctx
 // ends first the message may have been sent, and the memory stays in use until the connection is
-// closed; to wait again use [Conn.StartSend]. An SGE that is not inside its MR ends the connection.
-// The rest is as for [Conn.Send].
+// closed; to wait again use [Conn.StartSend]. The rest is as for
+// [Conn.Send].
 func (c *Conn) SendSGE(ctx context.Context, sges ...uverbs.SGE) error {
 	op, err := c.startSend(ctx, "send", sges)
 	if err != nil {
@@ -212,9 +212,19 @@ func (c *Conn) startSend(ctx context.Context, what string, sges []uverbs.SGE) (O
 	if err := c.waitRoom(ctx, what, n); err != nil {
 		return Op{}, err
 	}
+	consumed, signaled, end := c.consumed, c.msgSignaled, c.signaledEnd
 	b := c.qp.BeginSend()
 	id := c.stageSlot(b, &c.out, int(c.msgPosted%uint64(c.o.SendDepth)), 0, true, sges...)
-	c.post(b)
+	if err := b.Post(); err == nil {
+		c.liveness.sendPosted(c)
+	} else if !c.notTold(err) { // nothing was posted, most likely for a wrong SGE
+		c.consumed, c.msgSignaled, c.signaledEnd = consumed, signaled, end
+		c.credits++
+		c.msgPosted--
+		c.peer.sent--
+		c.posted--
+		return Op{}, c.opError(what, err)
+	}
 	return Op{c, id}, nil
 }
 

@@ -349,8 +349,8 @@ func (c *Conn) handleMessage(h header, slot int) (keep bool, err error) {
 		if c.eof {
 			return false, protoErr("a message after the end")
 		}
-		if n := c.inTail - c.inHead; n >= c.o.Depth || h.length > c.o.MessageSize {
-			return false, protoErr("a message of %d bytes behind %d others, allowed are %d messages of %d bytes", h.length, n, c.o.Depth, c.o.MessageSize)
+		if n := c.inTail - c.inHead; n >= c.o.Depth || h.length > c.maxSend {
+			return false, protoErr("a message of %d bytes behind %d others, allowed are %d messages of %d bytes", h.length, n, c.o.Depth, c.maxSend)
 		}
 		c.inbox[c.inTail%len(c.inbox)] = arrival{slot, h.length}
 		c.inTail++

@@ -138,7 +138,8 @@ type Op struct {
 //
 // If the connection fails or is closed, all operations that are not complete fail, with the errors
 // of [Conn.RDMAWrite] or [Conn.Send]. They may have taken effect. [Conn.Close] waits for the
-// operations in flight for up to Linger. After Close the device no longer uses their memory.
+// operations in flight for up to Linger, and Wait does meanwhile. When Close has returned, the
+// device no longer uses their memory.
 func (o Op) Wait(ctx context.Context) error { return o.wait(ctx, "wait for an operation") }
 
 // wait is Wait with the name of the method for errors.
@@ -152,9 +153,10 @@ func (o Op) wait(ctx context.Context, what string) error {
 	if c.isComplete(o.id) {
 		return nil
 	}
-	if err := c.begin(what); err != nil {
-		return err
+	if c.destroying { // not begin: while Close lingers, the operation continues and its memory is in use
+		return c.opError(what, errClosed)
 	}
+	c.users++
 	defer c.end()
 	return c.waitOp(ctx, what, o.id)
 }
@@ -200,8 +202,8 @@ func (b *Batch) add(r transferRequest) {
 }
 
 // Start starts all operations and empties the batch. Their number may be up to
-// [Tuning].Transfers; while other operations leave no room for them, Start waits. If Start
-// fails, none was started. The Op that it returns is the last operation, and complete when all of
+// [Tuning].Transfers; while other operations leave no room for them, Start waits, and what other
+// goroutines start meanwhile goes first. If Start fails, none was started. The Op that it returns is the last operation, and complete when all of
 // them are.
 func (b *Batch) Start(ctx context.Context) (Op, error) {
 	const what = "start batch"
@@ -213,7 +215,7 @@ func (b *Batch) Start(ctx context.Context) (Op, error) {
 	case err != nil:
 		return Op{}, err
 	case len(ops) == 0 || len(ops) > c.o.Transfers:
-		return Op{}, argErr(what, "number of operations", len(ops), "1 to ConnOptions.Transfers, which is %d", c.o.Transfers)
+		return Op{}, argErr(what, "number of operations", len(ops), "1 to Tuning.Transfers, which is %d", c.o.Transfers)
 	}
 	return c.startAll(ctx, what, ops)
 }

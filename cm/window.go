@@ -47,7 +47,7 @@ type window struct {
 
 	attendAt time.Time // when to start attend unless a goroutine waits; zero before Accept has returned the connection
 	attended bool      // a goroutine waited at attendAt, or attend does; the time begins anew when the last one leaves
-	relieved bool      // since attend has started, another goroutine has waited
+	relieved bool      // since attend has started, the program has called a method that waits
 
 	wantedEarly bool // the peer has asked for large receives before that
 	wantedLate  bool // the peer has asked for them when it had been told of them already
@@ -220,8 +220,8 @@ func (c *Conn) startAttend(now time.Time) {
 	}
 }
 
-// attend handles what arrives until the window has grown, which the peer asks for, or another goroutine has waited
-// in a method, though it may be there no more: a program that sends and receives in turn would be woken twice
+// attend handles what arrives until the window has grown, which the peer asks for, or the program has called a
+// method that waits, though it may be there no more: a program that sends and receives in turn would be woken twice
 // for each message. It is the only goroutine of a connection, and no deeper in calls than necessary: its stack
 // is as small as they are made.
 func (c *Conn) attend() {
