@@ -579,8 +579,9 @@ const maxNote, maxEndpointText = 4096, 256
 // example the address and the rkey of memory, calls [QP.Connect], and returns the peer's note once both sides
 // can send. Post the receives that the peer's first messages need before, after [QP.Init].
 //
-// The end of the context ends ConnectOver if the stream has deadlines, as a [net.Conn] has; then the stream
-// cannot be used any more. Otherwise the stream is left where the exchange ends. Whoever can write to the
+// The end of the context ends ConnectOver if the stream has deadlines, as a [net.Conn] has. After an error close
+// the stream: the peer waits until then, and a write to it may still be under way. Otherwise the stream is left
+// where the exchange ends. Whoever can write to the
 // stream decides who the peer is: neither side is authenticated.
 //
 // The format is the same in all versions: the length in 2 bytes, the highest first, and the text of the
@@ -601,8 +602,12 @@ func (q *QP) ConnectOver(ctx context.Context, stream io.ReadWriter, note []byte)
 	if d, ok := stream.(interface{ SetDeadline(time.Time) error }); ok {
 		stop := context.AfterFunc(ctx, func() { d.SetDeadline(longAgo) })
 		defer func() {
-			if !stop() && ctx.Err() != nil && err != nil {
-				err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+			if !stop() { // the deadline is over, even if the exchange was
+				cause := context.Cause(ctx)
+				if err != nil {
+					cause = fmt.Errorf("%w: %w", cause, err)
+				}
+				peers, err = nil, cause
 			}
 		}()
 	}

@@ -133,3 +133,46 @@ func FuzzConnectOver(f *testing.F) {
 		must(t, q.Modify(QPAttr{State: ib.QPReset}, AttrState))
 	})
 }
+
+// lateEnd is a stream on which a context ends when the last byte of each side has been read.
+type lateEnd struct {
+	net.Conn
+	end context.CancelFunc
+
+	written, set chan bool
+}
+
+func (l lateEnd) Read(b []byte) (n int, err error) {
+	if n, err = l.Conn.Read(b); len(b) == 1 {
+		<-l.written
+		l.end()
+		<-l.set
+	}
+	return n, err
+}
+
+func (l lateEnd) Write(b []byte) (n int, err error) {
+	if n, err = l.Conn.Write(b); len(b) == 1 {
+		close(l.written)
+	}
+	return n, err
+}
+
+func (l lateEnd) SetDeadline(at time.Time) error {
+	defer close(l.set)
+	return l.Conn.SetDeadline(at)
+}
+
+// TestConnectOverLateEnd: a stream whose deadline is over is no success.
+func TestConnectOverLateEnd(t *testing.T) {
+	q := overRig(t, 2)
+	here, there := net.Pipe()
+	defer here.Close()
+	done := make(chan error, 1)
+	go func() { done <- second(q[0].ConnectOver(t.Context(), there, nil)) }()
+	ctx, end := context.WithCancel(t.Context())
+	if _, err := q[1].ConnectOver(ctx, lateEnd{here, end, make(chan bool), make(chan bool)}, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want Canceled", err)
+	}
+	must(t, <-done)
+}

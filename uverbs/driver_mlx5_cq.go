@@ -167,7 +167,7 @@ func (c *CQ) eventMlx5() {
 }
 
 // pollMlx5 is Poll for mlx5; the caller has locked mu. It moves successful sends and receives of QPs, the most frequent
-// completions, into wcs, and calls no function, so that the compiler keeps its variables in registers. If it returns
+// completions, into wcs, and on amd64 calls no function, so that the compiler keeps its variables in registers. If it returns
 // true, the next completion, if there is one, is another, and pollOtherMlx5 must go on. Otherwise mu is unlocked.
 func (c *CQ) pollMlx5(wcs []WC) (int, bool) {
 	x, m := c.mlx5, c.dev.mlx5
