@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode"
 )
 
 // Card is a user's report of the conformance tests on a device.
@@ -82,8 +83,11 @@ func ParseCard(text string) (*Card, error) {
 			continue
 		}
 		bad := func(why string) error { return fmt.Errorf("line %d, %.100q: %s", number, line, why) }
-		if ended {
+		switch {
+		case ended:
 			return nil, bad("there is text after the end of the block")
+		case strings.ContainsFunc(line, unicode.IsControl):
+			return nil, bad("it has a control character")
 		}
 		text, check, _ := strings.Cut(line, " #")
 		sum = crc32.Update(sum, crc32.IEEETable, []byte(text+"\n"))
@@ -155,7 +159,7 @@ func cardTable(all []*Card) string {
 		}
 		cells := []string{c.Device, c.Firmware, c.Driver, c.Kernel + " " + c.Arch, c.Version, c.Date, tally(n), strings.Join(failed, ", ")}
 		for i := range cells { // text of strangers
-			cells[i] = strings.NewReplacer("|", `\|`, "<", "&lt;", "[", `\[`, "`", "'").Replace(cells[i])
+			cells[i] = strings.NewReplacer(`\`, `\\`, "|", `\|`, "<", "&lt;", "[", `\[`, "`", "'").Replace(cells[i])
 		}
 		row(&b, cells...)
 	}

@@ -34,6 +34,10 @@ func TestCard(t *testing.T) {
 			}
 		}
 	}
+	forged := strings.Replace((&Card{Device: "x"}).String(), "x #", "x\ry #", 1)
+	if _, err := ParseCard(forged); err == nil || !strings.Contains(err.Error(), "control character") {
+		t.Errorf("a carriage return: error %v", err)
+	}
 	if _, err := ParseCard(text + "more"); err == nil || !strings.Contains(err.Error(), "after the end") {
 		t.Errorf("text after the block: error %v", err)
 	}
@@ -43,12 +47,12 @@ func TestCard(t *testing.T) {
 func TestCardTable(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.MkdirAll(filepath.Join(dir, cardFolder), 0o777))
-	card := &Card{Device: "a <b> [c](d)", Firmware: "1|2", Driver: "mlx5-roce", Kernel: "6.1.0", Arch: "amd64", Version: "v0.1.0", Date: "2026-11-30",
+	card := &Card{Device: "a <b> [c](d) \\[e](f)", Firmware: "1|2", Driver: "mlx5-roce", Kernel: "6.1.0", Arch: "amd64", Version: "v0.1.0", Date: "2026-11-30",
 		Groups: []CardGroup{{"GID", 8, 0, 1}, {"limits", 20, 2, 0}}}
 	must(t, os.WriteFile(filepath.Join(dir, cardFolder, "a.txt"), []byte(card.String()), 0o666))
 	all, err := readCards(dir)
 	must(t, err)
-	const want = "| a &lt;b> \\[c](d) | 1\\|2 | mlx5-roce | 6.1.0 amd64 | v0.1.0 | 2026-11-30 | ✓ 28 – 1 ✗ 2 | limits: 2 |\n"
+	const want = "| a &lt;b> \\[c](d) \\\\\\[e](f) | 1\\|2 | mlx5-roce | 6.1.0 amd64 | v0.1.0 | 2026-11-30 | ✓ 28 – 1 ✗ 2 | limits: 2 |\n"
 	if got := cardTable(all); !strings.HasSuffix(got, want) {
 		t.Errorf("table is\n%s\nwant at its end\n%s", got, want)
 	}

@@ -86,6 +86,9 @@ func (o *options) execute(ctx context.Context, args []string, stdout, stderr io.
 
 // card returns what a user reports: the device's model, but no addresses and no names.
 func (r *Report) card() (*matrix.Card, error) {
+	if o, err := parse(r.Command, io.Discard); err != nil || o.partial() || len(r.Devices) != 1 {
+		return nil, errPartial
+	}
 	c, err := r.compare(nil, "")
 	if err != nil {
 		return nil, err

@@ -103,6 +103,8 @@ func parse(args []string, out io.Writer) (*options, error) {
 		return nil, fmt.Errorf("both devices are %s; one alone loops back", names[0])
 	case o.card && o.ktap:
 		return nil, errors.New("-card has no meaning with -ktap, which prints nothing else")
+	case o.card && o.partial():
+		return nil, errPartial
 	case o.timeout <= 0:
 		return nil, fmt.Errorf("-timeout is %s, want more than 0", o.timeout)
 	case o.from != "" && (len(names) > 0 || o.run != "" || o.quick || o.vm):
@@ -110,6 +112,12 @@ func parse(args []string, out io.Writer) (*options, error) {
 	}
 	return o, nil
 }
+
+// errPartial is the error of a -card that would show less than it seems to.
+var errPartial = errors.New("-card needs a whole run on one device, without -run and -quick")
+
+// partial reports whether the program runs a part of the tests, or those of two devices.
+func (o *options) partial() bool { return o.quick || o.run != "" || len(o.devices) > 1 }
 
 // takesValue reports whether an argument is a flag whose value is the next argument.
 func takesValue(f *flag.FlagSet, arg string) bool {
