@@ -6,7 +6,11 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -36,7 +40,7 @@ type form struct {
 		ID         string
 		Attributes struct {
 			Label, Description, Placeholder, Value, Render string
-			Options                                        []string
+			Options                                        []yaml.Node
 		}
 		Validations struct{ Required bool }
 	}
@@ -85,6 +89,14 @@ func TestForms(t *testing.T) {
 				continue
 			case "input", "textarea":
 			case "dropdown":
+				for _, o := range a.Options {
+					switch strings.ToLower(o.Value) {
+					case "yes", "no", "on", "off", "true", "false": // not text in YAML 1.1, which hosting sites read
+						if o.Style == 0 {
+							t.Errorf("line %d: the option %s needs quotes", o.Line, o.Value)
+						}
+					}
+				}
 				if len(a.Options) == 0 {
 					wrong = "without options"
 				}
@@ -327,5 +339,50 @@ func untar(t *testing.T, b []byte) map[string][]byte {
 		must(t, err)
 		files[h.Name], err = io.ReadAll(r)
 		must(t, err)
+	}
+}
+
+// TestOSSFuzz: the build for OSS-Fuzz finds every fuzz test of the repository, and gives each a name of its own.
+func TestOSSFuzz(t *testing.T) {
+	bin, root := t.TempDir(), filepath.Join("..", "..")
+	must(t, os.WriteFile(filepath.Join(bin, "compile_native_go_fuzzer_v2"), []byte("#!/bin/sh\necho \"$@\"\n"), 0o777))
+	cmd := exec.Command("sh", "test/release/oss-fuzz/build.sh")
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	got, targets := map[string]bool{}, map[string]bool{}
+	for line := range strings.Lines(string(out)) {
+		w := strings.Fields(line)
+		if len(w) != 3 || targets[w[2]] {
+			t.Fatalf("the line is %q, want a package, a test and a target that no other has", line)
+		}
+		got[w[0]+" "+w[1]], targets[w[2]] = true, true
+	}
+	want := map[string]bool{}
+	must(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") && d.Name() != ".."):
+			return fs.SkipDir
+		case !strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		dir, err := filepath.Rel(root, filepath.Dir(path))
+		for _, d := range f.Decls {
+			if d, ok := d.(*ast.FuncDecl); ok && d.Recv == nil && strings.HasPrefix(d.Name.Name, "Fuzz") {
+				want[module+"/"+dir+" "+d.Name.Name] = true
+			}
+		}
+		return err
+	}))
+	if diff := slices.DeleteFunc(slices.Sorted(maps.Keys(want)), func(s string) bool { return got[s] }); len(diff) > 0 || len(got) != len(want) || len(want) == 0 {
+		t.Errorf("%d fuzz tests are built, there are %d; missing: %v", len(got), len(want), diff)
 	}
 }
