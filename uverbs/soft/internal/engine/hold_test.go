@@ -110,6 +110,8 @@ func TestHoldEnds(t *testing.T) {
 		"time":  func(r *holdRig) { r.net.clock.advance(holdTime) },
 		"poll":  func(r *holdRig) { r.b.d.FlushHeld() },
 		"QP":    func(r *holdRig) { check(r.t, r.b.qp.Close()) },
+		"ERR":   func(r *holdRig) { check(r.t, r.b.qp.Modify(&QPAttr{State: Err}, AttrState)) },
+		"RESET": func(r *holdRig) { check(r.t, r.b.qp.Modify(&QPAttr{State: Reset}, AttrState)) },
 		"close": func(r *holdRig) { r.b.d.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -122,6 +124,12 @@ func TestHoldEnds(t *testing.T) {
 		})
 	}
 	r := newHoldRig(t)
+	r.waits(1, true)
+	check(t, r.b.d.SendMAD(MADAddr{Local: netip.MustParseAddr("10.0.0.2"), Remote: netip.MustParseAddr("10.0.0.1")}, make([]byte, MADSize)))
+	r.sent(wire.Acknowledge, wire.UD|wire.SendOnly)
+	r.a.want(1, ring.WCSend)
+
+	r = newHoldRig(t)
 	for round := range uint64(3) {
 		r.waits(100*round, true)
 		r.net.clock.advance(holdTime)

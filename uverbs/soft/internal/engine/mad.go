@@ -40,6 +40,7 @@ func (d *Device) SendMAD(to MADAddr, mad []byte) syscall.Errno {
 		Opcode: wire.UD | wire.SendOnly, MigReq: true, PKey: wire.DefaultPKey, DestQP: wire.GSIQP,
 		QKey: wire.GSIQKey, SrcQP: wire.GSIQP, PSN: d.madPSN.Add(1) & wire.PSNMask,
 	}
+	d.FlushHeld() // a connection that the datagram ends may have received them
 	w := workers.get()
 	b := w.reserve(&w.requests, way, wire.PacketSize(h.Opcode, len(mad)))
 	copy(b[h.Put(b):], mad)

@@ -60,7 +60,11 @@ func (q *QP) Modify(a *QPAttr, mask AttrMask) syscall.Errno {
 	if q.state == RTS && mask&AttrState != 0 {
 		start = q.claim()
 	}
-	q.mu.Unlock()
+	if mask&AttrState != 0 && (q.state == Err || q.state == Reset) { // a program that disconnects tells its peer after this
+		q.unlockSent()
+	} else {
+		q.mu.Unlock()
+	}
 	if start {
 		q.dev.run(q)
 	}

@@ -147,8 +147,7 @@ func (q *QP) claim() bool {
 // Close destroys the QP. Work requests that are left have no completions. It returns EBUSY while the
 // QP is in a multicast group.
 //
-// A completion may be visible before the worker has sent the acknowledgement, or the datagram. The program
-// may end after Close, so Close waits for the worker: closeWait at most.
+// The program may end after Close, so Close waits until packets are sent.
 func (q *QP) Close() syscall.Errno {
 	q.mu.Lock()
 	if q.groups > 0 {
@@ -163,12 +162,18 @@ func (q *QP) Close() syscall.Errno {
 		q.resp.drop()
 		q.dev.removeQP(q)
 	}
+	q.unlockSent()
+	return 0
+}
+
+// unlockSent unlocks mu and waits until the packets of the QP are sent, closeWait at most. A completion may be visible
+// before the worker has sent the acknowledgement, or the datagram.
+func (q *QP) unlockSent() {
 	request, response := q.req.unsent, q.resp.unsent
 	q.mu.Unlock()
 	q.dev.FlushHeld()
 	request.await(q.dev.config.Clock)
 	response.await(q.dev.config.Clock)
-	return 0
 }
 
 // raise reports an event. The caller holds mu.
