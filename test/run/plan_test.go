@@ -262,7 +262,7 @@ func TestCommand(t *testing.T) {
 		{"race/library", nil, "CGO_ENABLED=1 GOVERBS_SKIP_TAGS=memory,race go test -json -vet=off -count=1 -race -short -timeout 30m ./netlinkrdma/... ./uverbs/... ./cm/..."},
 		{"soft/cm", nil, "GOVERBS_DEVICES=soft0,soft1 go test -v=test2json -vet=off -count=1 -p 1 ./cm ./cm/rdmacm"},
 		{"benchonce", nil, "go test -run '^$' -bench . -benchtime 1x ./mmio/... ./uverbs/..."},
-		{"traffic", nil, "cd .build/amd64 && ../vmrun -kernel 6.1 -arch amd64 -icount -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_PINGPONG_MOST=1.1 -env GOVERBS_STREAM_LEAST=0.9 " +
+		{"traffic", nil, "cd .build/amd64 && ../vmrun -kernel 6.1 -arch amd64 -icount -env GOVERBS_KERNEL_TEST=1 -env GOVERBS_PINGPONG_MOST=1.12 -env GOVERBS_STREAM_LEAST=0.9 " +
 			"cm.test -test.run '^$' -test.bench '^Benchmark(PingPong|Stream)$' -test.benchtime 5x"},
 	} {
 		cfg := testConfig()

@@ -322,12 +322,13 @@ func (c *config) valkeySteps() []step {
 }
 
 // traffic is like flat. The limits are the time of a Conn divided by that of the verbs, and the
-// bandwidth of a stream divided by that of RDMA WRITE.
+// bandwidth of a stream divided by that of RDMA WRITE. Both count instructions, but in a VM whose tasks
+// change at other moments in each run: the first is between 1.089 and 1.100.
 func (c *config) traffic(name, icount string) step {
 	return c.measure(step{
 		name: name, env: []string{guest},
 		programs: []program{benchmark("cm", "(PingPong|Stream)", "5x")},
-	}, icount, "GOVERBS_PINGPONG_MOST=1.1", "GOVERBS_STREAM_LEAST=0.9")
+	}, icount, "GOVERBS_PINGPONG_MOST=1.12", "GOVERBS_STREAM_LEAST=0.9")
 }
 
 // measure adds what a measurement needs. Only instructions are held against limits.
