@@ -67,13 +67,28 @@ func (w *packetWorld) Override(_ any, name string) (call func(*rand.Rand), skip 
 				return err
 			})
 		}, false
+	case "SetDeadline", "SetReadDeadline", "SetWriteDeadline":
+		set := map[string]func(time.Time) error{"SetDeadline": w.near.SetDeadline, "SetReadDeadline": w.near.SetReadDeadline, "SetWriteDeadline": w.near.SetWriteDeadline}[name]
+		return func(r *rand.Rand) { w.Check(name, set(time.Now().Add(time.Duration(r.IntN(2000))*time.Microsecond))) }, false
+	case "ReadFrom":
+		return func(*rand.Rand) {
+			must(w.t, w.near.SetReadDeadline(time.Now().Add(2*time.Millisecond)))
+			_, _, err := w.near.ReadFrom(make([]byte, w.near.MaxDatagram()))
+			w.Check(name, err)
+		}, false
+	case "WriteTo":
+		return func(r *rand.Rand) {
+			must(w.t, w.near.SetWriteDeadline(time.Now().Add(2*time.Millisecond)))
+			_, err := w.near.WriteTo(bytes.Repeat([]byte{pairs.Filler}, r.IntN(w.near.MaxDatagram()+1)), w.there)
+			w.Check(name, err)
+		}, false
 	}
 	return nil, false
 }
 
 // Check implements the check of errors. A group may be one that was joined already, or that was not joined.
 func (w *packetWorld) Check(method string, err error) {
-	if err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrClosed) {
+	if err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrClosed) {
 		return
 	}
 	if (method == "Join" || method == "Leave") && (errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EADDRNOTAVAIL)) {

@@ -28,7 +28,7 @@ var concurrency = pairs.Table{
 		pairs.Freely: `Close CloseWrite LocalAddr Read ReadFrom RemoteAddr SetDeadline SetReadDeadline SetWriteDeadline Write WriteTo`,
 	}},
 	{Object: (*PacketConn)(nil), Often: true, Methods: map[pairs.Use]string{
-		pairs.Freely: "Close DialedPeer Join Leave LocalAddr MaxDatagram Recv Send",
+		pairs.Freely: "Close DialedPeer Join Leave LocalAddr MaxDatagram ReadFrom Recv Send SetDeadline SetReadDeadline SetWriteDeadline WriteTo",
 	}},
 	{Object: (*Listener)(nil), Methods: map[pairs.Use]string{pairs.Freely: "Accept Addr Close Streams"}},
 	{Object: (*DualListener)(nil), Methods: map[pairs.Use]string{pairs.Freely: "Accept Addr Close RDMAErr"}},

@@ -78,7 +78,7 @@
 //
 // # Datagrams and multicast
 //
-// [ListenPacket] and [DialPacket] make a [PacketConn]. [PacketConn.Join] joins a multicast group.
+// [ListenPacket] and [DialPacket] make a [PacketConn], which is a [net.PacketConn]. [PacketConn.Join] joins a multicast group.
 //
 // # Other peers
 //

@@ -18,8 +18,10 @@ import (
 // PacketConn sends and receives datagrams, to and from any number of peers and multicast groups. A
 // datagram may be lost on the way, and is lost if the receiver has no room for it.
 //
-// All methods are safe for concurrent use. Concurrent calls of Recv run one after the other, and so
-// do calls of Send.
+// All methods are safe for concurrent use. Concurrent calls of Recv and ReadFrom run one after the other, and
+// so do calls of Send and WriteTo.
+//
+// It is a [net.PacketConn], too. Recv does not copy, and has a context.
 type PacketConn struct {
 	loop  *eventLoop
 	id    *rdmacm.ID
@@ -51,6 +53,8 @@ type PacketConn struct {
 
 	mu     sync.Mutex
 	joined map[netip.Addr]*membership // guarded by mu
+
+	readDeadline, writeDeadline deadline // of ReadFrom and WriteTo
 }
 
 // PacketOptions are the options of [ListenPacket] and [DialPacket]. The zero value suits most

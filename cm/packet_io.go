@@ -69,6 +69,11 @@ func (p *PacketConn) Recv(ctx context.Context) (data []byte, from Peer, err erro
 		return nil, Peer{}, err
 	}
 	defer func() { <-p.recv.turn }()
+	return p.next(ctx, what)
+}
+
+// next is Recv for the caller that has the turn of the receive queue.
+func (p *PacketConn) next(ctx context.Context, what string) (data []byte, from Peer, err error) {
 	if p.heldSlot >= 0 && !p.broken.Load() {
 		if err := p.post(p.heldSlot); err != nil {
 			return nil, Peer{}, p.opError(what, err)
@@ -386,7 +391,9 @@ func (p *PacketConn) endWith(why error) {
 // and [os.ErrClosed]. Datagrams in the send queue may be lost.
 func (p *PacketConn) Close() error {
 	p.closed.Store(true)
-	return p.destroy()
+	err := p.destroy()
+	p.SetDeadline(time.Time{}) // stops the timers
+	return err
 }
 
 // destroy releases everything that p has.

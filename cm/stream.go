@@ -29,9 +29,7 @@ type Stream struct {
 
 // Stream returns a stream over the connection. Use it instead of the methods for messages.
 func (c *Conn) Stream() *Stream {
-	s := &Stream{conn: c}
-	s.SetDeadline(time.Time{})
-	return s
+	return &Stream{conn: c}
 }
 
 // DialStream connects to a listener and returns a stream; see [Dial]. The listener uses
@@ -61,7 +59,7 @@ func (l streamListener) Accept() (net.Conn, error) {
 	return c.Stream(), nil
 }
 
-// deadline is the deadline of one direction.
+// deadline is the deadline of one direction. The zero value is none.
 type deadline struct {
 	mu     sync.Mutex
 	ctx    context.Context    // guarded by mu: ends at the deadline, and when the deadline changes
@@ -86,6 +84,9 @@ func (d *deadline) set(t time.Time) {
 func (d *deadline) context() context.Context {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.ctx == nil {
+		d.ctx, d.cancel = context.WithCancel(context.Background())
+	}
 	return d.ctx
 }
 
@@ -109,12 +110,17 @@ func (d *deadline) run(do func(ctx context.Context) error) error {
 	}
 }
 
-// opError returns err as a [net.OpError], as the connections of package net do.
+// opError returns err as a [net.OpError].
 func (s *Stream) opError(op string, err error) error {
+	return netError(op, s.LocalAddr(), s.RemoteAddr(), err)
+}
+
+// netError returns err as a [net.OpError], as the connections of package net do.
+func netError(op string, local, remote net.Addr, err error) error {
 	if err == nil || err == io.EOF {
 		return err
 	}
-	return &net.OpError{Op: op, Net: s.LocalAddr().Network(), Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: timeoutOf(err)}
+	return &net.OpError{Op: op, Net: local.Network(), Source: local, Addr: remote, Err: timeoutOf(err)}
 }
 
 // timeoutError is an error with a timeout among its causes. [net.OpError] looks for the method Timeout
