@@ -9,55 +9,55 @@ import (
 // fields for segmentation (tso_caps) and PCI atomics (pci_atomic_caps), which the kernel does not
 // report.
 type DeviceAttr struct {
-	FirmwareVersion string       // FirmwareVersion is empty for devices without firmware.
-	NodeGUID        ib.GUID      // NodeGUID is the GUID of the device.
-	SysImageGUID    ib.GUID      // SysImageGUID is the GUID of the card or system that the device is part of.
-	MaxMRSize       uint64       // MaxMRSize is the largest MR, in bytes.
-	PageSizeCap     uint64       // PageSizeCap is the sum of the supported page sizes, in bytes.
-	VendorID        uint32       // VendorID is the vendor's IEEE number.
-	VendorPartID    uint32       // VendorPartID is the part number that the vendor has assigned.
-	HWVersion       uint32       // HWVersion is the version of the hardware.
-	MaxQP           uint32       // MaxQP is the maximum number of QPs.
-	MaxQPWR         uint32       // MaxQPWR is the largest send or receive queue, in work requests.
-	CapFlags        uint64       // CapFlags are IB_UVERBS_DEVICE_* bits (ib_user_verbs.h).
-	MaxSGE          uint32       // MaxSGE is the maximum number of SGEs of a work request.
-	MaxSGERead      uint32       // MaxSGERead is the maximum number of SGEs of an RDMA READ.
-	MaxCQ           uint32       // MaxCQ is the maximum number of CQs.
-	MaxCQE          uint32       // MaxCQE is the largest CQ, in completions.
-	MaxMR           uint32       // MaxMR is the maximum number of MRs.
-	MaxPD           uint32       // MaxPD is the maximum number of PDs.
-	MaxQPRdAtom     uint32       // MaxQPRdAtom is the maximum number of READs and atomics that a QP serves at a time.
-	MaxEERdAtom     uint32       // MaxEERdAtom is MaxQPRdAtom for EE contexts.
-	MaxResRdAtom    uint32       // MaxResRdAtom is the maximum number of READs and atomics that the device serves at a time.
-	MaxQPInitRdAtom uint32       // MaxQPInitRdAtom is the maximum number of READs and atomics that a QP has in flight.
-	MaxEEInitRdAtom uint32       // MaxEEInitRdAtom is MaxQPInitRdAtom for EE contexts.
-	AtomicCap       ib.AtomicCap // AtomicCap says which accesses atomics are atomic with.
-	MaxEE           uint32       // MaxEE is the maximum number of EE contexts (RD transport, which no device supports).
-	MaxRDD          uint32       // MaxRDD is the maximum number of RD domains.
-	MaxMW           uint32       // MaxMW is the maximum number of MWs.
-	MaxRawIPv6QP    uint32       // MaxRawIPv6QP is the maximum number of raw IPv6 QPs.
-	MaxRawEthyQP    uint32       // MaxRawEthyQP is the maximum number of raw Ethertype QPs.
-	MaxMcastGroup   uint32       // MaxMcastGroup is the maximum number of multicast groups.
-	MaxMcastQP      uint32       // MaxMcastQP is the maximum number of QPs in a multicast group.
-	MaxTotalMcastQP uint32       // MaxTotalMcastQP is the maximum number of QPs in all multicast groups.
-	MaxAH           uint32       // MaxAH is the maximum number of AHs.
-	MaxFMR          uint32       // MaxFMR is the maximum number of fast MRs.
-	MaxMapPerFMR    uint32       // MaxMapPerFMR is the maximum number of times that a fast MR can be mapped.
-	MaxSRQ          uint32       // MaxSRQ is the maximum number of SRQs.
-	MaxSRQWR        uint32       // MaxSRQWR is the largest SRQ, in work requests.
-	MaxSRQSGE       uint32       // MaxSRQSGE is the maximum number of SGEs of a receive of an SRQ.
-	MaxPKeys        uint16       // MaxPKeys is the maximum number of partitions.
-	LocalCAAckDelay uint8        // LocalCAAckDelay is the maximum delay of the device's acknowledgements, encoded as an AckTimeout.
-	PhysPortCount   uint8        // PhysPortCount is the number of ports, at most 255; see also [DeviceInfo].Ports (phys_port_cnt_ex).
-	ODPGeneralCaps  uint64       // ODPGeneralCaps are on-demand paging bits (IB_UVERBS_ODP_*); 0 if not supported.
-	ODPCapsRC       ODPCaps      // ODPCapsRC are the operations of RC QPs on on-demand memory.
-	ODPCapsUC       ODPCaps      // ODPCapsUC are the operations of UC QPs.
-	ODPCapsUD       ODPCaps      // ODPCapsUD are the operations of UD QPs.
-	ODPCapsXRC      ODPCaps      // ODPCapsXRC are the operations of XRC QPs.
-	TimestampMask   uint64       // TimestampMask are the valid bits of a completion time stamp; 0 if not supported.
-	CoreClockKHz    uint64       // CoreClockKHz is the frequency of the device's clock in kHz, 0 if unknown.
-	MaxDMSize       uint64       // MaxDMSize is the size of the device's own memory in bytes, or 0.
-	CompVectors     int          // CompVectors is the number of completion vectors.
+	FirmwareVersion string        // FirmwareVersion is empty for devices without firmware.
+	NodeGUID        ib.GUID       // NodeGUID is the GUID of the device.
+	SysImageGUID    ib.GUID       // SysImageGUID is the GUID of the card or system that the device is part of.
+	MaxMRSize       uint64        // MaxMRSize is the largest MR, in bytes.
+	PageSizeCap     uint64        // PageSizeCap is the sum of the supported page sizes, in bytes.
+	VendorID        uint32        // VendorID is the vendor's IEEE number.
+	VendorPartID    uint32        // VendorPartID is the part number that the vendor has assigned.
+	HWVersion       uint32        // HWVersion is the version of the hardware.
+	MaxQP           uint32        // MaxQP is the maximum number of QPs.
+	MaxQPWR         uint32        // MaxQPWR is the largest send or receive queue, in work requests.
+	CapFlags        uint64        // CapFlags are IB_UVERBS_DEVICE_* bits (ib_user_verbs.h).
+	MaxSGE          uint32        // MaxSGE is the maximum number of SGEs of a work request.
+	MaxSGERead      uint32        // MaxSGERead is the maximum number of SGEs of an RDMA READ.
+	MaxCQ           uint32        // MaxCQ is the maximum number of CQs.
+	MaxCQE          uint32        // MaxCQE is the largest CQ, in completions.
+	MaxMR           uint32        // MaxMR is the maximum number of MRs.
+	MaxPD           uint32        // MaxPD is the maximum number of PDs.
+	MaxQPRdAtom     uint32        // MaxQPRdAtom is the maximum number of READs and atomics that a QP serves at a time.
+	MaxEERdAtom     uint32        // MaxEERdAtom is MaxQPRdAtom for EE contexts.
+	MaxResRdAtom    uint32        // MaxResRdAtom is the maximum number of READs and atomics that the device serves at a time.
+	MaxQPInitRdAtom uint32        // MaxQPInitRdAtom is the maximum number of READs and atomics that a QP has in flight.
+	MaxEEInitRdAtom uint32        // MaxEEInitRdAtom is MaxQPInitRdAtom for EE contexts.
+	AtomicCap       ib.AtomicCap  // AtomicCap says which accesses atomics are atomic with.
+	MaxEE           uint32        // MaxEE is the maximum number of EE contexts (RD transport, which no device supports).
+	MaxRDD          uint32        // MaxRDD is the maximum number of RD domains.
+	MaxMW           uint32        // MaxMW is the maximum number of MWs.
+	MaxRawIPv6QP    uint32        // MaxRawIPv6QP is the maximum number of raw IPv6 QPs.
+	MaxRawEthyQP    uint32        // MaxRawEthyQP is the maximum number of raw Ethertype QPs.
+	MaxMcastGroup   uint32        // MaxMcastGroup is the maximum number of multicast groups.
+	MaxMcastQP      uint32        // MaxMcastQP is the maximum number of QPs in a multicast group.
+	MaxTotalMcastQP uint32        // MaxTotalMcastQP is the maximum number of QPs in all multicast groups.
+	MaxAH           uint32        // MaxAH is the maximum number of AHs.
+	MaxFMR          uint32        // MaxFMR is the maximum number of fast MRs.
+	MaxMapPerFMR    uint32        // MaxMapPerFMR is the maximum number of times that a fast MR can be mapped.
+	MaxSRQ          uint32        // MaxSRQ is the maximum number of SRQs.
+	MaxSRQWR        uint32        // MaxSRQWR is the largest SRQ, in work requests.
+	MaxSRQSGE       uint32        // MaxSRQSGE is the maximum number of SGEs of a receive of an SRQ.
+	MaxPKeys        uint16        // MaxPKeys is the maximum number of partitions.
+	LocalCAAckDelay ib.AckTimeout // LocalCAAckDelay is the maximum delay of the device's acknowledgements; 0 is 4.096 µs.
+	PhysPortCount   uint8         // PhysPortCount is the number of ports, at most 255; see also [DeviceInfo].Ports (phys_port_cnt_ex).
+	ODPGeneralCaps  uint64        // ODPGeneralCaps are on-demand paging bits (IB_UVERBS_ODP_*); 0 if not supported.
+	ODPCapsRC       ODPCaps       // ODPCapsRC are the operations of RC QPs on on-demand memory.
+	ODPCapsUC       ODPCaps       // ODPCapsUC are the operations of UC QPs.
+	ODPCapsUD       ODPCaps       // ODPCapsUD are the operations of UD QPs.
+	ODPCapsXRC      ODPCaps       // ODPCapsXRC are the operations of XRC QPs.
+	TimestampMask   uint64        // TimestampMask are the valid bits of a completion time stamp; 0 if not supported.
+	CoreClockKHz    uint64        // CoreClockKHz is the frequency of the device's clock in kHz, 0 if unknown.
+	MaxDMSize       uint64        // MaxDMSize is the size of the device's own memory in bytes, or 0.
+	CompVectors     int           // CompVectors is the number of completion vectors.
 
 	RSSQPTypes         QPTypes       // RSSQPTypes are the QP types that can have an RWQIndTable.
 	MaxRWQIndTables    uint32        // MaxRWQIndTables is the maximum number of RWQIndTables.
@@ -109,28 +109,28 @@ type TMCaps struct {
 
 // PortAttr are the attributes of a port (struct ibv_port_attr).
 type PortAttr struct {
-	State         ib.PortState // State is the logical state.
-	MaxMTU        ib.MTU       // MaxMTU is the largest MTU that the port supports.
-	ActiveMTU     ib.MTU       // ActiveMTU is the current MTU.
-	GIDTableLen   int          // GIDTableLen is the size of the GID table.
-	CapFlags      uint32       // CapFlags are capability bits (IB_PORT_*, rdma/ib_verbs.h).
-	MaxMsgSize    uint32       // MaxMsgSize is the longest message, in bytes.
-	BadPKeyCount  uint32       // BadPKeyCount is the number of packets received with a wrong P_Key.
-	QKeyViolCount uint32       // QKeyViolCount is the number of packets received with a wrong Q_Key.
-	PKeyTableLen  int          // PKeyTableLen is the size of the P_Key table.
-	LID           uint16       // LID is the local identifier; 0 on Ethernet.
-	SMLID         uint16       // SMLID is the subnet manager's LID.
-	LMC           uint8        // LMC is the number of low LID bits that select a path.
-	MaxVLNum      ib.VLNum     // MaxVLNum is the number of virtual lanes.
-	SMSL          uint8        // SMSL is the service level to the subnet manager.
-	SubnetTimeout uint8        // SubnetTimeout is the delay through the subnet, encoded as an AckTimeout.
-	InitTypeReply uint8        // InitTypeReply is the initialization type that the subnet manager has chosen.
-	ActiveWidth   ib.LinkWidth // ActiveWidth is the width of the link.
-	ActiveSpeed   ib.LinkSpeed // ActiveSpeed is the speed of a lane.
-	PhysState     ib.PhysState // PhysState is the physical state.
-	LinkLayer     ib.LinkLayer // LinkLayer is InfiniBand or Ethernet.
-	Flags         uint8        // Flags are bits (IBV_QPF_*); see [PortAttr.GRHRequired].
-	CapFlags2     uint16       // CapFlags2 are more capability bits; 0 without the ioctl interface.
+	State         ib.PortState  // State is the logical state.
+	MaxMTU        ib.MTU        // MaxMTU is the largest MTU that the port supports.
+	ActiveMTU     ib.MTU        // ActiveMTU is the current MTU.
+	GIDTableLen   int           // GIDTableLen is the size of the GID table.
+	CapFlags      uint32        // CapFlags are capability bits (IB_PORT_*, rdma/ib_verbs.h).
+	MaxMsgSize    uint32        // MaxMsgSize is the longest message, in bytes.
+	BadPKeyCount  uint32        // BadPKeyCount is the number of packets received with a wrong P_Key.
+	QKeyViolCount uint32        // QKeyViolCount is the number of packets received with a wrong Q_Key.
+	PKeyTableLen  int           // PKeyTableLen is the size of the P_Key table.
+	LID           uint16        // LID is the local identifier; 0 on Ethernet.
+	SMLID         uint16        // SMLID is the subnet manager's LID.
+	LMC           uint8         // LMC is the number of low LID bits that select a path.
+	MaxVLNum      ib.VLNum      // MaxVLNum is the number of virtual lanes.
+	SMSL          uint8         // SMSL is the service level to the subnet manager.
+	SubnetTimeout ib.AckTimeout // SubnetTimeout is the delay through the subnet; 0 is 4.096 µs.
+	InitTypeReply uint8         // InitTypeReply is the initialization type that the subnet manager has chosen.
+	ActiveWidth   ib.LinkWidth  // ActiveWidth is the width of the link.
+	ActiveSpeed   ib.LinkSpeed  // ActiveSpeed is the speed of a lane.
+	PhysState     ib.PhysState  // PhysState is the physical state.
+	LinkLayer     ib.LinkLayer  // LinkLayer is InfiniBand or Ethernet.
+	Flags         uint8         // Flags are bits (IBV_QPF_*); see [PortAttr.GRHRequired].
+	CapFlags2     uint16        // CapFlags2 are more capability bits; 0 without the ioctl interface.
 }
 
 // GRHRequired reports whether the port needs a GRH in every packet (IBV_QPF_GRH_REQUIRED), so that a

@@ -3,6 +3,7 @@ package uverbs
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"os"
 	"sync"
 	"syscall"
@@ -14,7 +15,7 @@ import (
 
 // DMOptions are the options of [Device.AllocDM]. The zero value requires no alignment.
 type DMOptions struct {
-	LogAlign uint32 // LogAlign is the base-2 logarithm of the alignment in bytes, up to 63.
+	Align int // Align is the alignment in bytes, a power of two; 0 is any.
 }
 
 // DM is memory on the device (struct ibv_dm). Work requests access it through an MR of [PD.RegDM],
@@ -39,8 +40,8 @@ func (d *Device) AllocDM(length int, o DMOptions) (*DM, error) {
 	if limit := d.attr.MaxDMSize; limit > 0 && uint64(length) > limit {
 		return nil, argErr("AllocDM", "length", length, "1 to %d bytes (max_dm_size of %s)", limit, d.Name())
 	}
-	if o.LogAlign > 63 {
-		return nil, argErr("AllocDM", "LogAlign", o.LogAlign, "0 to 63")
+	if o.Align < 0 || o.Align&(o.Align-1) != 0 {
+		return nil, argErr("AllocDM", "Align", o.Align, "powers of two, and 0 for any")
 	}
 	m := &DM{length: uint64(length)}
 	if err := m.addParents(d, "DM", "FREE_DM", &d.object); err != nil {
@@ -50,7 +51,7 @@ func (d *Device) AllocDM(length int, o DMOptions) (*DM, error) {
 	defer cmd.done()
 	handle := cmd.newObj(abi.UVERBS_ATTR_ALLOC_DM_HANDLE)
 	cmd.u64(abi.UVERBS_ATTR_ALLOC_DM_LENGTH, m.length)
-	cmd.u32(abi.UVERBS_ATTR_ALLOC_DM_ALIGNMENT, o.LogAlign)
+	cmd.u32(abi.UVERBS_ATTR_ALLOC_DM_ALIGNMENT, uint32(bits.TrailingZeros(uint(max(o.Align, 1)))))
 	if d.mlx5 != nil { // the kernel requires the attributes for the location
 		m.mlx5 = &mlx5DM{}
 		cmd.out(mlx5.AttrDMPage, m.mlx5.page[:2])

@@ -71,7 +71,7 @@ func ExampleDevice_CreateRWQIndTable() {
 func ExampleDevice_AllocDM() {
 	var dev *uverbs.Device
 	var pd *uverbs.PD
-	dm := must(dev.AllocDM(64, uverbs.DMOptions{LogAlign: 6}))
+	dm := must(dev.AllocDM(64, uverbs.DMOptions{Align: 64}))
 	defer dm.Close()
 	mr := must(pd.RegDM(dm, 0, 64, uverbs.AccessLocalWrite|uverbs.AccessRemoteAtomic))
 	defer mr.Close()

@@ -175,7 +175,7 @@ func TestDM(t *testing.T) {
 	d.attr.MaxDMSize = 4096
 	pd := value(d.AllocPD())(t)
 	k.took()
-	m := value(d.AllocDM(1000, DMOptions{LogAlign: 6}))(t)
+	m := value(d.AllocDM(1000, DMOptions{Align: 64}))(t)
 	c := k.last("ALLOC_DM")
 	if length, align := c.attr(abi.UVERBS_ATTR_ALLOC_DM_LENGTH), c.attr(abi.UVERBS_ATTR_ALLOC_DM_ALIGNMENT); length.Data != 1000 || length.Len != 8 || align.Data != 6 || align.Len != 4 {
 		t.Errorf("length is %+v, alignment %+v", length, align)
@@ -201,7 +201,7 @@ func TestDM(t *testing.T) {
 		length int
 		o      DMOptions
 		field  string
-	}{{0, DMOptions{}, "length"}, {4097, DMOptions{}, "length"}, {1, DMOptions{LogAlign: 64}, "LogAlign"}} {
+	}{{0, DMOptions{}, "length"}, {4097, DMOptions{}, "length"}, {1, DMOptions{Align: -2}, "Align"}, {1, DMOptions{Align: 48}, "Align"}} {
 		_, err := d.AllocDM(c.length, c.o)
 		wantArg(t, err, c.field)
 	}

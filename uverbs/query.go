@@ -66,7 +66,7 @@ func (d *Device) queryDevice() error {
 		MaxSRQWR:        b.MaxSRQWR,
 		MaxSRQSGE:       b.MaxSRQSGE,
 		MaxPKeys:        b.MaxPKeys,
-		LocalCAAckDelay: b.LocalCAAckDelay,
+		LocalCAAckDelay: ib.AckTimeout(b.LocalCAAckDelay),
 		PhysPortCount:   b.PhysPortCnt,
 		ODPGeneralCaps:  resp.ODPCaps.GeneralCaps,
 		TimestampMask:   resp.TimestampMask,
@@ -142,7 +142,7 @@ func (d *Device) Port(port uint8) (PortAttr, error) {
 		LMC:           r.LMC,
 		MaxVLNum:      ib.VLNum(r.MaxVLNum),
 		SMSL:          r.SMSL,
-		SubnetTimeout: r.SubnetTimeout,
+		SubnetTimeout: ib.AckTimeout(r.SubnetTimeout),
 		InitTypeReply: r.InitTypeReply,
 		ActiveWidth:   ib.LinkWidth(r.ActiveWidth),
 		ActiveSpeed:   ib.LinkSpeed(orDefault(resp.ActiveSpeedEx, uint32(r.ActiveSpeed))), // ActiveSpeedEx has more bits

@@ -15,7 +15,7 @@ import (
 func deviceMemory(t *testing.T, s *side, length int) *uverbs.DM {
 	t.Helper()
 	testenv.Needs(t, "device memory", "mlx5")
-	dm, err := s.dev.AllocDM(length, uverbs.DMOptions{LogAlign: 6})
+	dm, err := s.dev.AllocDM(length, uverbs.DMOptions{Align: 64})
 	testenv.Skip(t, err)
 	must(t, err)
 	closeLater(t, dm)
@@ -216,7 +216,7 @@ func TestDeviceMemoryLimits(t *testing.T) {
 		}
 		_, err := s.dev.AllocDM(int(most)+1, uverbs.DMOptions{})
 		argError(t, err, "length")
-		errorIs(t, errorOf(s.dev.AllocDM(64, uverbs.DMOptions{LogAlign: 40})), syscall.EINVAL, "an alignment of 2^40")
+		errorIs(t, errorOf(s.dev.AllocDM(64, uverbs.DMOptions{Align: 1 << 40})), syscall.EINVAL, "an alignment of 2^40")
 		var counts []int
 		for range 2 {
 			var got []*uverbs.DM
