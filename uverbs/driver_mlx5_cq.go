@@ -16,8 +16,10 @@ type mlx5CQ struct {
 	mu   mmio.Lock // held while the ring is read; a closing QP removes its completions
 	ring *mlx5.CompQueue
 	rec  mlx5.Record
-	cqe  int  // size of a CQE, in bytes
-	time bool // completions have time stamps
+	cqe  int       // size of a CQE, in bytes
+	time bool      // completions have time stamps
+	last lastOwner // guarded by mu
+	seen uint32    // guarded by mu: user index of the last completion
 
 	// resizing is held from before the resize command until the new ring is in use, because the
 	// completions of a closing QP may be in either ring. It is locked before mu.
@@ -25,6 +27,16 @@ type mlx5CQ struct {
 	next     mlx5.Successor // while the CQ is being resized; guarded by resizing
 	room     *mmio.Region   // memory of next; guarded by resizing
 }
+
+// lastOwner is what Poll needs of the QP that had the last completion, which is often the QP of the next one.
+type lastOwner struct {
+	index uint32 // user index, or NoUserIndex
+	sq    *mlx5.SendQueue
+	rq    *mlx5.RecvQueue
+}
+
+// noOwner is before the first completion, and after a QP of the CQ was closed or reset.
+var noOwner = lastOwner{index: mlx5.NoUserIndex}
 
 // Sizes of a CQE in bytes. The smaller one is the default.
 const (
@@ -41,7 +53,7 @@ func (mlx5Driver) prepareCQ(c *CQ, o *CQOptions) (u udata, err error) {
 	if err != nil {
 		return udata{}, mlx5Size("CreateCQ", err)
 	}
-	x := &mlx5CQ{cqe: orDefault(o.CQESize, cqe64), time: o.Flags&CQTimestamp != 0}
+	x := &mlx5CQ{cqe: orDefault(o.CQESize, cqe64), time: o.Flags&CQTimestamp != 0, last: noOwner, seen: noOwner.index}
 	if x.rec, err = m.records.Take(); err != nil {
 		return udata{}, err
 	}
@@ -175,8 +187,10 @@ func (c *CQ) pollMlx5(wcs []WC) (int, bool) {
 	if ring == nil || !m.UserIndex {
 		return 0, true
 	}
-	// The owner of a completion is often the owner of the one before. A QP that is closed waits for mu before it is
-	// removed from the table.
+	// A QP that is closed waits for mu before it is removed from the table.
+	if x.seen != x.last.index {
+		c.keepOwnerMlx5()
+	}
 	var sq *mlx5.SendQueue
 	var rq *mlx5.RecvQueue
 	index, i := uint32(mlx5.NoUserIndex), 0
@@ -189,9 +203,12 @@ func (c *CQ) pollMlx5(wcs []WC) (int, bool) {
 			return i, true
 		}
 		if u := e.UserIndex(); u != index {
-			sq, rq, index = nil, nil, u
-			if o := m.owners.get(u); o != nil {
-				sq, rq = o.sq, o.rq
+			sq, rq, index = x.last.sq, x.last.rq, u
+			if u != x.last.index {
+				sq, rq, x.seen = nil, nil, u
+				if o := m.owners.get(u); o != nil {
+					sq, rq = o.sq, o.rq
+				}
 			}
 		}
 		wc := &wcs[i]
@@ -232,6 +249,17 @@ func (c *CQ) pollMlx5(wcs []WC) (int, bool) {
 	}
 	x.mu.Unlock()
 	return i, false
+}
+
+// keepOwnerMlx5 keeps the owner of the last completion for the next one, if it is a QP of this CQ: that cleans the CQ
+// when it is closed or reset. The caller has locked mu.
+func (c *CQ) keepOwnerMlx5() {
+	x := c.mlx5
+	if o := c.dev.mlx5.owners.get(x.seen); o != nil && o.qp != nil && (o.qp.sendCQ == c || o.qp.recvCQ == c) {
+		x.last = lastOwner{x.seen, o.sq, o.rq}
+	} else {
+		x.last, x.seen = noOwner, noOwner.index
+	}
 }
 
 // pollOtherMlx5 goes on after pollMlx5, which has polled n completions. The caller has locked mu.
@@ -448,6 +476,7 @@ func (c *CQ) cleanMlx5(o *mlx5Owner) {
 	if x.ring == nil {
 		return
 	}
+	x.last, x.seen = noOwner, noOwner.index
 	m := c.dev.mlx5
 	x.ring.Sweep(func(e mlx5.CQE) bool {
 		kind := e.Kind()

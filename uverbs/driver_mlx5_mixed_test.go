@@ -87,6 +87,43 @@ func TestMlx5PollMixed(t *testing.T) {
 	}
 }
 
+// TestMlx5PollNewOwner: a QP that was reset, or that has the user index of one that was closed, gets its own completions,
+// though Poll keeps the QP of the last one.
+func TestMlx5PollNewOwner(t *testing.T) {
+	c := newMlx5Card(t, true, false, 64)
+	id := uint64(0)
+	complete := func(q *QP, counter uint16) {
+		t.Helper()
+		id++
+		must(t, q.PostSend(SendWR{ID: id, Opcode: WRSend, Flags: SendSignaled}))
+		c.put(0, map[int][]byte{32: b32(q.mlx5.index), 56: b32(q.qpn), 60: b16(counter)})
+		var wcs [2]WC
+		if n, err := c.cq.Poll(wcs[:]); n != 1 || err != nil || wcs[0].ID != id {
+			t.Errorf("%d completions, %v: %+v, want ID %d", n, err, wcs[0], id)
+		}
+	}
+	q := secondQP(c)
+	index := q.mlx5.index
+	for round := range 3 {
+		complete(q, 0)
+		complete(q, 1)
+		if kept := c.cq.mlx5.last; round > 0 && kept.sq != q.mlx5.sq {
+			t.Fatalf("after two completions of %#x, Poll keeps %#x", index, kept.index)
+		}
+		if round == 1 {
+			mlx5Driver{}.qpModified(q, ib.QPRTS, ib.QPReset)
+			continue
+		}
+		must(t, mlx5Driver{}.freeQP(q))
+		if kept := c.cq.mlx5.last; kept != noOwner {
+			t.Errorf("Poll keeps %#x, which is closed", kept.index)
+		}
+		if q = secondQP(c); q.mlx5.index != index {
+			t.Fatalf("the next QP has user index %#x, want %#x", q.mlx5.index, index)
+		}
+	}
+}
+
 // secondQP returns another QP of a card, with the same CQ.
 func secondQP(c *card) *QP {
 	q := &QP{kind: kindMlx5, typ: ib.RC, sendCQ: c.cq, recvCQ: c.cq, qpn: cardQPN + 1, noRecv: ErrNoRecvQueue}
