@@ -16,7 +16,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 FLAGS ?=
 RUN    = $(BUILD)/run -kernel $(KERNEL) -arch $(ARCH) $(FLAGS)
 
-.PHONY: build conformance quick test testall testlong check unit race soft abi fuzz demo demo-vm bench benchsoft hotpaths matrix readme generate golden release clean help
+.PHONY: build conformance quick test testall testlong check unit race soft abi fuzz demo demo-vm bench benchsoft hotpaths matrix readme pictures session generate golden release clean help
 
 # verbs has to stay below 11.8 MB, 2.0 MB of which are TLS 1.3 for the secret of verbs mesh: build-flags leaves
 # inlining out where speed does not matter, 890 kB less; functions begin at multiples of 16 bytes instead of 32,
@@ -88,6 +88,13 @@ matrix: $(BUILD)/run ## the kernel tests on all kernels, and a table of what wor
 
 readme: $(BUILD)/run ## check the last matrix in, and render it into the README
 	@$(BUILD)/run readme
+
+pictures: ## draw the diagrams of the documentation from the text in test/pictures
+	@go run ./test/pictures
+
+session: ## record the terminal session of the README again
+	@go build -o $(BUILD)/verbs ./tools/verbs
+	@PATH=$(BUILD):$$PATH go run ./test/pictures record
 
 generate: $(BUILD)/run ## generate the ABI packages from the newest headers that Debian has
 	@$(RUN) -suite generate

@@ -31,7 +31,8 @@
 // SetBusyWait.
 //
 // Both sides must use this package, since a Conn puts its own header into the private data and into
-// each message. PROTOCOL.md describes the protocol.
+// each message. PROTOCOL.md describes the protocol, with a picture of a connection from Dial to Close:
+// https://github.com/goverbs/goverbs/blob/main/cm/PROTOCOL.md
 //
 // # Streams
 //

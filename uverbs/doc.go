@@ -4,6 +4,8 @@
 // Most programs do not need verbs: package cm connects by address, and its Conn and Stream send
 // messages and bytes. Use this package for everything else that an RDMA device can do.
 //
+// Pictures of the objects and of the way of a message: https://github.com/goverbs/goverbs/blob/main/uverbs/README.md
+//
 // # A first program
 //
 // [OpenFirst] opens the first usable device and [Open] opens one by name. [Devices] lists all

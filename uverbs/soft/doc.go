@@ -25,6 +25,8 @@
 // The package is tested on Linux. It is also compiled for macOS, FreeBSD and Windows, where software devices
 // are the only ones, but it is not tested on them.
 //
+// A picture shows what runs where: https://github.com/goverbs/goverbs/blob/main/test/pictures/places.svg
+//
 // # Addresses
 //
 // A device has an IP address of this host. Its GID table has three entries: 0 is the link-local
