@@ -443,7 +443,9 @@ func TestRender(t *testing.T) {
 		if name == "Markdown" || name == "summary" {
 			words = append(words, "2026-01-02", "abc1234")
 		}
-		if name != "summary" {
+		if name == "summary" {
+			words = []string{"6.1", "7.2", "arm64", "2026-01-02", "abc1234", "| 3, 1 failed |"}
+		} else {
 			words = append(words, "✓✓–", "B: deep", "exit status 126")
 		}
 		for _, w := range words {
