@@ -21,6 +21,14 @@ func read(t *testing.T, path string) string {
 	return string(b)
 }
 
+// write writes a file.
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // wellFormed checks that an SVG is XML.
 func wellFormed(t *testing.T, name, svg string) {
 	t.Helper()
@@ -39,17 +47,27 @@ func TestCurrent(t *testing.T) {
 	if err != nil || len(texts) < 4 {
 		t.Fatalf("texts: %v, %v", texts, err)
 	}
+	to := t.TempDir()
+	if err := drawAll(to); err == nil || !strings.Contains(err.Error(), "root of the repository") {
+		t.Errorf("a folder without texts: error %v", err)
+	}
 	for _, path := range texts {
-		want, err := draw(read(t, path))
-		if err != nil {
-			t.Errorf("%s:%v", path, err)
-			continue
-		}
-		wellFormed(t, path, want)
+		write(t, filepath.Join(to, path), read(t, path))
+	}
+	if err := drawAll(to); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range texts {
 		svg := strings.TrimSuffix(path, ".txt") + ".svg"
+		want := read(t, filepath.Join(to, svg))
+		wellFormed(t, svg, want)
 		if got := read(t, svg); got != want {
 			t.Errorf("%s is not what %s says: make pictures", svg, path)
 		}
+	}
+	write(t, filepath.Join(to, "a.txt"), "width 100\n\noval")
+	if err := drawAll(to); err == nil || !strings.Contains(err.Error(), `a.txt:3: "oval"`) {
+		t.Errorf("a wrong text: error %v", err)
 	}
 }
 
@@ -105,9 +123,7 @@ func TestErrors(t *testing.T) {
 func TestRecord(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.sh")
 	script := "# a comment\nA=1\n\necho \"<$A>\" 'it''s' >&2\necho late &\nprintf '%120d\\n' 7\n"
-	if err := os.WriteFile(path, []byte(script), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	write(t, path, script)
 	if err := recordFile(path); err != nil {
 		t.Fatal(err)
 	}
