@@ -1,6 +1,6 @@
 # The session of the README. Each line is a command; make session records it again.
 export GOVERBS_SOFT=auto
 verbs devices
-verbs pingpong --events >/dev/null &
-verbs pingpong --events localhost
+verbs pingpong >/dev/null &
+verbs pingpong localhost
 verbs doctor | tail -n 6

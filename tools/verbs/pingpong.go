@@ -41,6 +41,7 @@ reports and closes other connections. Run it where only hosts that you trust can
 			if cmd.Flags().Changed("num-qp") && o.Type != pingpong.TypeSRQ {
 				return command.Usagef("--num-qp is %d, allowed: only with --type %s", o.QPs, pingpong.TypeSRQ)
 			}
+			o.Poll = cmd.Flags().Changed("events") && !o.Events
 			return o.Run(cmd.Context(), cmd.Out(), cmd.Err(), host)
 		},
 	}
@@ -56,7 +57,7 @@ reports and closes other connections. Run it where only hosts that you trust can
 	command.NumberVar(f, &o.Iterations, "iterations", "n", 1000, 1, math.MaxInt, "exchange `N` messages each way")
 	command.NumberVar(f, &o.SL, "sl", "l", 0, 0, 15, "service `LEVEL`")
 	command.PKeyFlag(f, &o.PKey, "`KEY` of the partition, such as 0x8001; ibv_rc_pingpong and the others use the first in the port's table", command.MyPartition)
-	f.BoolVarP(&o.Events, "events", "e", false, "sleep until a completion event instead of polling")
+	f.BoolVarP(&o.Events, "events", "e", false, "sleep until a completion event instead of polling (software devices: unless --events=false)")
 	command.NumberVar(f, &o.GID, "gid", "g", -1, 0, math.MaxInt, "`INDEX` of the local GID")
 	command.DefaultIs(f, "gid", "chosen to match the peer")
 	f.BoolVarP(&o.ODP, "odp", "o", false, "register the buffer for on-demand paging")

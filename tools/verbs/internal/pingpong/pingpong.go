@@ -27,7 +27,8 @@ type Options struct {
 	Iterations int           // Iterations is the number of messages each way.
 	SL         uint8         // SL is the service level.
 	PKey       uint16        // PKey is the partition; 0 is the first one of which the port is a full member.
-	Events     bool          // Events says to sleep until a completion event.
+	Events     bool          // Events says to sleep until a completion event. On a software device that is the default.
+	Poll       bool          // Poll says to poll on a software device, too.
 	GID        int           // GID is the index of the local GID; -1 is one that suits the peer.
 	ODP        bool          // ODP registers the buffer for on-demand paging.
 	Verify     bool          // Verify compares the received data.

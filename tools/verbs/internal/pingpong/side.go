@@ -31,6 +31,7 @@ const (
 type side struct {
 	o      *Options
 	client bool
+	events bool   // wait for completion events
 	server ib.GID // where the client has found the server, if the device has that network; it may be zero
 	dev    *uverbs.Device
 	pd     *uverbs.PD
@@ -78,13 +79,15 @@ func (e *side) open(device string) (err error) {
 	if o.Type == perf.UD {
 		e.header = uverbs.GRHSize
 	}
+	// A program that polls takes the processor from its device, or from that of the peer.
+	e.events = o.Events || e.dev.Info().InProcess && !o.Poll
 	access := uverbs.AccessLocalWrite
 	if o.ODP {
 		access |= uverbs.AccessOnDemand
 	}
 	e.pd = e.opened.PD(e.dev)
 	e.mr = e.opened.MR(e.pd, e.header+o.Size, access)
-	e.cq = e.opened.CQ(e.dev, uverbs.CQOptions{Size: o.RecvDepth + o.queuePairs(), Events: o.Events})
+	e.cq = e.opened.CQ(e.dev, uverbs.CQOptions{Size: o.RecvDepth + o.queuePairs(), Events: e.events})
 	e.createQPs()
 	if err := e.opened.Err(); err != nil {
 		return err
@@ -465,9 +468,9 @@ func (e *side) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 	})
 }
 
-// poll polls the CQ or, with --events, waits for a completion.
+// poll polls the CQ, or waits for a completion.
 func (e *side) poll(ctx context.Context, wcs []uverbs.WC) (int, error) {
-	if !e.o.Events {
+	if !e.events {
 		return e.cq.Poll(wcs)
 	}
 	n, err := e.cq.Wait(ctx, wcs)

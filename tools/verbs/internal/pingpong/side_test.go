@@ -8,6 +8,7 @@ import (
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
 // TestPingpongCompletions: a completion that is none of the ping-pong ends it with an error that says what
@@ -58,6 +59,23 @@ func TestPingpongCompletions(t *testing.T) {
 	fails("another ID", play(perf.RC, all, uverbs.WC{ID: all, Opcode: uverbs.WCSend}), "request 3 has completed (SEND, 0 bytes), which is not pending")
 	fails("no ID", play(perf.RC, all, uverbs.WC{}), "request 0 has completed (SEND, 0 bytes), which is not pending")
 	fails("READ", play(perf.RC, all, uverbs.WC{ID: sendID, Opcode: uverbs.WCRDMARead}), "(RDMA_READ, 0 bytes), which is not pending")
+}
+
+// TestPingpongWaits: the program sleeps while its own device works, unless it is told to poll.
+func TestPingpongWaits(t *testing.T) {
+	dev := soft.NewT(t, soft.Options{})
+	for _, poll := range []bool{false, true} {
+		e := &side{o: &Options{Type: perf.RC, IBPort: 1, Size: 100, MTU: 1024, RecvDepth: 2, Poll: poll}}
+		if err := e.open(dev.Name()); err != nil {
+			t.Fatal(err)
+		}
+		if e.events == poll {
+			t.Errorf("told to poll: %v; waits for events: %v", poll, e.events)
+		}
+		if err := e.opened.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // TestJSONPingpong: the result of a ping-pong has both ends.
