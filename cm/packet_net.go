@@ -9,8 +9,8 @@ import (
 
 var _ net.PacketConn = (*PacketConn)(nil)
 
-// ReadFrom waits for a datagram, copies it to b and returns its sender, a [Peer]. What does not fit is lost.
-// It returns the errors of [PacketConn.Recv] as a [net.OpError].
+// ReadFrom waits for a datagram, copies it to b and returns its sender, a [Peer]. The end of a datagram longer
+// than b is lost. It returns the errors of [PacketConn.Recv] as a [net.OpError].
 func (p *PacketConn) ReadFrom(b []byte) (n int, from net.Addr, err error) {
 	const what = "receive"
 	var peer Peer
