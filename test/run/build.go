@@ -69,6 +69,8 @@ var commandPackages = map[string]string{
 	"bench-plain": "test/bench/plain",
 	"noioctl":     "test/suites/noioctl",
 	"pingpong":    "test/suites/containers/pingpong",
+
+	"stdio-pingpong": "test/pingpong",
 }
 
 // installGCC installs a C compiler where that is possible. The layout tests and the race detector need

@@ -89,8 +89,8 @@ func (c *config) rxeSuite() suite {
 	}
 	return suite{name: "rxe", doc: "soft RoCE: the verbs, connections, rdma-core's programs", steps: append(append(steps, write...), []step{
 		{
-			name: "interop", driver: "rxe", bin: []string{"verbs"}, with: iproute2,
-			env: append(env[:len(env):len(env)], "GOVERBS_IPROUTE2=1"), skip: []testenv.Tag{testenv.Perftest},
+			name: "interop", driver: "rxe", bin: []string{"verbs", "stdio-pingpong", "rdmacore-pingpong"}, with: iproute2,
+			env: append(env[:len(env):len(env)], "GOVERBS_IPROUTE2=1", "GOVERBS_TWO_LANGUAGES=1"), skip: []testenv.Tag{testenv.Perftest},
 			programs: append(test("interop"), only("broker", "TestBroker"), only("conformance", "TestIproute2")),
 		},
 		{
