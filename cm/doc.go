@@ -24,7 +24,7 @@
 // registered memory without a copy.
 //
 // All methods of a Conn are safe for concurrent use, except that Recv is for one goroutine at a
-// time. A goroutine that waits in one of its methods also handles the completions of the others. A
+// time; package [uverbs] has the table for the whole library, under Concurrency. A goroutine that waits in one of its methods also handles the completions of the others. A
 // Conn has a goroutine of its own only while none of the program waits, until it has all of its
 // memory. [WaitMode] says whether a goroutine that waits polls for a while before it sleeps, polls
 // all the time, or sleeps at once. It sleeps in [uverbs.CompChannel.Next], with the default of
@@ -212,13 +212,25 @@
 // Error types are pointers, such as [*Error]: use [errors.As] or [errors.AsType] to get their
 // fields. Use [errors.Is] to compare with an errno or another error value.
 //
-//   - [ArgError]: an argument is not valid; the kernel was not asked. It matches EINVAL.
-//   - [uverbs.FeatureError]: the kernel, the driver or a sandbox does not support the feature. It matches
-//     [errors.ErrUnsupported].
-//   - [Error]: a command failed at once. It matches the errno.
-//   - [EventError]: an operation of the connection manager failed later. Its text says why: an errno,
-//     or the reason why the peer rejected the connection.
-//   - [RefusedError]: the listener rejected the connection and said why. It matches ECONNREFUSED.
-//   - [os.ErrClosed]: the object was closed.
-//   - Other errors of package uverbs, such as [uverbs.Error], if a verb failed.
+// Besides those of package uverbs there are the following. The first sentence says when an error comes, and
+// the others what to do:
+//
+//   - [ArgError]: an argument is not valid, and the kernel was not asked; it matches EINVAL. Correct the
+//     argument: the error has the field, the value given and the values allowed.
+//   - [uverbs.FeatureError]: the kernel, the driver or a sandbox does not support the feature; it matches
+//     [errors.ErrUnsupported]. Do without it, or connect by TCP, as a [Dialer] does by itself.
+//   - [Error]: a command failed at once; it matches the errno. Report it: Hint has the usual cause and
+//     what to do about it, if they are known.
+//   - [EventError]: an operation of the connection manager failed later; it matches the errno, such as
+//     ECONNREFUSED. Check the address and the listener there, or try again later.
+//   - [RefusedError]: the listener rejected the connection and said why; it matches ECONNREFUSED. Report
+//     Why, or try again later if the listener is full.
+//   - [io.EOF]: the peer has closed its side, and all its messages were received. Close the connection.
+//   - EPIPE: this side or the peer has closed the connection for sending. Receive the rest, and close it.
+//   - ECONNRESET: the peer is gone without closing the connection. Close it, and dial again; the peer
+//     may not have received the last messages.
+//   - ETIMEDOUT: the peer no longer answers. Do the same as for ECONNRESET.
+//   - EPROTO: the peer violated the protocol. Check which program listens there.
+//   - ENODEV: the device is being removed. Close everything on it.
+//   - [os.ErrClosed]: this side has closed the object. End the goroutine that uses it.
 package cm

@@ -17,8 +17,8 @@ import (
 //   - Post hands the batch to the device with one doorbell. Nothing is posted before.
 //   - Abandon drops the batch.
 //
-// The methods return no error. Post returns the first one. A builder belongs to the goroutine that
-// uses its QP's send side. It allocates only when a work request has more data than any before.
+// The methods return no error. Post returns the first one. A builder belongs to one goroutine
+// from BeginSend until Post or Abandon, and meanwhile nobody may call [QP.PostSend]. It allocates only when a work request has more data than any before.
 type SendBuilder struct {
 	q      *QP
 	n      int          // work requests begun
@@ -345,7 +345,7 @@ func (b *SendBuilder) ToSRQ(number uint32) {
 	b.wr[0].RemoteSRQN = number
 }
 
-// SGE appends registered memory to the work request (ibv_wr_set_sge_list).
+// SGE appends registered memory to the work request (ibv_wr_set_sge, ibv_wr_set_sge_list).
 func (b *SendBuilder) SGE(sgl ...SGE) {
 	if !b.begun() {
 		return
@@ -358,8 +358,8 @@ func (b *SendBuilder) SGE(sgl ...SGE) {
 	w.SGL = append(w.SGL, sgl...)
 }
 
-// Inline appends data that need not be registered; it is copied at once (ibv_wr_set_inline_data). A
-// work request cannot have both inline data and SGEs.
+// Inline appends data that need not be registered; it is copied at once (ibv_wr_set_inline_data,
+// ibv_wr_set_inline_data_list). A work request cannot have both inline data and SGEs.
 func (b *SendBuilder) Inline(data []byte) {
 	if !b.begun() {
 		return

@@ -301,7 +301,7 @@ func (c *CompChannel) shared() bool {
 	return c.users.of("CQ") > 1
 }
 
-// Close closes the channel. It fails with EBUSY while a CQ uses it.
+// Close closes the channel (ibv_destroy_comp_channel). It fails with EBUSY while a CQ uses it.
 func (c *CompChannel) Close() error {
 	var closeErr error // the file is closed in spite of it
 	err := c.close(func() error {

@@ -25,8 +25,8 @@ func (d *Device) ReadClock() (uint64, error) {
 }
 
 // ClockTime converts a value that the device's clock had within the last seconds to the time of day
-// (mlx5dv_ts_to_ns). It uses a page that the kernel keeps up to date, and calls neither the kernel
-// nor the device. The error is a [FeatureError] if the driver does not support it.
+// (mlx5dv_get_clock_info, mlx5dv_ts_to_ns). It uses a page that the kernel keeps up to date, and calls
+// neither the kernel nor the device. The error is a [FeatureError] if the driver does not support it.
 func (d *Device) ClockTime(stamp uint64) (time.Time, error) {
 	if err := d.usable(); err != nil {
 		return time.Time{}, err

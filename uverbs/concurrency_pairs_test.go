@@ -68,19 +68,19 @@ func modifyRandomly(r *rand.Rand, q *QP, attr QPAttr) error {
 	return q.Modify(attr, AttrState|turn.mask)
 }
 
-// postRandomly posts one to three sends with PostSend or the builder. Some batches are abandoned.
+// postRandomly posts one to three sends.
 func postRandomly(r *rand.Rand, q *QP, sge SGE) {
-	n := 1 + r.IntN(3)
-	if r.IntN(2) == 0 {
-		var wrs []SendWR
-		for range n {
-			wrs = append(wrs, SendWR{ID: staleID, Opcode: WRSend, Flags: SendSignaled, SGL: []SGE{sge}})
-		}
-		_ = q.PostSend(wrs...) // not in every state
-		return
+	var wrs []SendWR
+	for range 1 + r.IntN(3) {
+		wrs = append(wrs, SendWR{ID: staleID, Opcode: WRSend, Flags: SendSignaled, SGL: []SGE{sge}})
 	}
+	_ = q.PostSend(wrs...) // not in every state
+}
+
+// buildRandomly is postRandomly with the builder. Some batches are abandoned.
+func buildRandomly(r *rand.Rand, q *QP, sge SGE) {
 	b := q.BeginSend()
-	for range n {
+	for range 1 + r.IntN(3) {
 		b.Send(staleID, SendSignaled)
 		b.SGE(sge)
 	}

@@ -10,14 +10,13 @@ import (
 const (
 	freely           = pairs.Freely
 	alone            = pairs.Alone
-	sends  pairs.Use = "sends"    // one goroutine at a time on the send side
-	recvs  pairs.Use = "receives" // one goroutine at a time on the receive side
-	polls  pairs.Use = "polls"    // one goroutine at a time of a CQ
-	waits  pairs.Use = "waits"    // one goroutine at a time that waits for the object's events
-	reads  pairs.Use = "reads"    // one goroutine at a time that reads counters
+	builds pairs.Use = "builds" // one goroutine at a time has a SendBuilder, and nobody calls PostSend
+	polls  pairs.Use = "polls"  // one goroutine at a time of a CQ
+	waits  pairs.Use = "waits"  // one goroutine at a time that waits for the object's events
+	reads  pairs.Use = "reads"  // one goroutine at a time that reads counters
 )
 
-// concurrency is what the documentation of each type says. doc.go has the general rule.
+// concurrency is what doc.go says.
 var concurrency = pairs.Table{
 	{Object: (*Device)(nil), Methods: map[pairs.Use]string{
 		freely: `AHAttrFor AllocDM AllocDMAH AllocPD AllocTD ClockTime Close CloseAll CreateCQ CreateCompChannel CreateCounters
@@ -31,13 +30,13 @@ var concurrency = pairs.Table{
 	}},
 	{Object: (*QP)(nil), Often: true, Methods: map[pairs.Use]string{
 		freely: `AttachMulticast Caps Close Connect ConnectOver CreateFlow DEVXModify DEVXQuery DataInOrder DetachMulticast Device Endpoint
-			EndpointFor Err Init Modify PathTo QPN Query ECE LAGPort ReadyDC ReadyUD ResetStream SetECE SetErrCause
+			EndpointFor Err Init Modify PathTo PostRecv PostRecvs QPN Query ECE LAGPort ReadyDC ReadyUD ResetStream SetECE SetErrCause
 			SetKernelState SetLAGPort SetUDPSourcePort State`,
-		sends: "PostSend BeginSend",
-		recvs: "PostRecv PostRecvs",
+		builds:               "BeginSend",
+		pairs.Beside(builds): "PostSend",
 	}},
 	{Object: (*SendBuilder)(nil), Methods: map[pairs.Use]string{
-		sends: `Abandon AtomicWrite BindMW CompareSwap FetchAdd Flush Inline LocalInv Post Read ReadInv ReadSGE SGE Send SendImm SendInline
+		builds: `Abandon AtomicWrite BindMW CompareSwap FetchAdd Flush Inline LocalInv Post Read ReadInv ReadSGE SGE Send SendImm SendInline
 			SendInv SendSGE To ToDCT ToDCTStream ToSRQ Write WriteImm WriteInline WriteSGE`,
 	}},
 	{Object: (*CQ)(nil), Methods: map[pairs.Use]string{freely: "Close Err Size", polls: "Completions Modify Notify NotifySolicited Poll Resize Wait"}},

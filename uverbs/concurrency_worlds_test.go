@@ -65,8 +65,10 @@ func (w *softWorld) Override(object any, name string) (call func(*rand.Rand), sk
 	}
 	peer := map[*QP]*QP{w.a: w.b, w.b: w.a, w.ud: w.ud}[q]
 	switch name {
-	case "PostSend", "BeginSend":
+	case "PostSend":
 		return func(r *rand.Rand) { postRandomly(r, q, w.mr.SGE(0, 8)) }, q == w.ud // which needs an AH
+	case "BeginSend":
+		return func(r *rand.Rand) { buildRandomly(r, q, w.mr.SGE(0, 8)) }, q == w.ud
 	case "PostRecv", "PostRecvs":
 		return func(*rand.Rand) { _ = q.PostRecv(staleID, w.mr.SGE(64, 64)) }, false
 	case "Connect":
@@ -254,11 +256,18 @@ func (w *ringWorld) Override(object any, name string) (call func(*rand.Rand), sk
 		}
 	case *QP:
 		switch name {
-		case "PostSend", "BeginSend":
+		case "PostSend":
 			if o.kind != kindSiw {
 				return func(r *rand.Rand) { postRandomly(r, o, w.sge) }, false
 			}
-			return func(r *rand.Rand) { // one, which is counted
+			return func(*rand.Rand) { // one, which is counted
+				w.count(o.PostSend(SendWR{ID: staleID, Opcode: WRSend, Flags: SendSignaled, SGL: []SGE{w.sge}}))
+			}, false
+		case "BeginSend":
+			if o.kind != kindSiw {
+				return func(r *rand.Rand) { buildRandomly(r, o, w.sge) }, false
+			}
+			return func(*rand.Rand) {
 				b := o.BeginSend()
 				b.Send(staleID, SendSignaled)
 				b.SGE(w.sge)

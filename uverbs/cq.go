@@ -32,8 +32,8 @@ type CQOptions struct {
 	Vector int     // Vector is the completion vector (interrupt), from 0 to DeviceAttr.CompVectors-1.
 	Flags  CQFlags // Flags are properties that few drivers support.
 
-	// CQESize is the size in bytes of a completion as the device writes it. Only mlx5 supports it:
-	// 64, the default, or 128, which has room for more data (see QPOptions.InlineRecv).
+	// CQESize is the size in bytes of a completion as the device writes it (mlx5dv_create_cq). Only
+	// mlx5 supports it: 64, the default, or 128, which has room for more data (see QPOptions.InlineRecv).
 	CQESize int
 }
 
@@ -63,8 +63,9 @@ func (f CQFlags) String() string {
 	return strings.Join(names, "|")
 }
 
-// CQ is a completion queue (struct ibv_cq). One goroutine at a time may call its methods. Only
-// Close may be called at any time; calls that begin after it fail with [os.ErrClosed].
+// CQ is a completion queue (struct ibv_cq). One goroutine at a time may use it: see Concurrency in the
+// package documentation. Close may be called at any time; calls that begin after it fail with
+// [os.ErrClosed].
 type CQ struct {
 	object
 	handle uint32

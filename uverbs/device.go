@@ -35,9 +35,9 @@ const devDir = "/dev/infiniband"
 
 // DeviceInfo describes a device of this machine, whether it can be used or not.
 type DeviceInfo struct {
-	Index    uint32  // Index is the kernel's number for the device.
-	Name     string  // Name is the RDMA device's name, such as "rxe0".
-	NodeGUID ib.GUID // NodeGUID is the GUID of the device.
+	Index    uint32  // Index is the kernel's number for the device (ibv_get_device_index).
+	Name     string  // Name is the RDMA device's name, such as "rxe0" (ibv_get_device_name).
+	NodeGUID ib.GUID // NodeGUID is the GUID of the device (ibv_get_device_guid).
 	Protocol string  // Protocol is the name that the kernel reports, such as "roce", "ib" or "iw".
 	Firmware string  // Firmware is the firmware version; empty for software devices.
 	Driver   string  // Driver is the kernel driver's name, such as "rxe".

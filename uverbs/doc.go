@@ -55,10 +55,33 @@
 // objects use the object, which then stays open. So close objects in the reverse order of their
 // creation, or call [Device.CloseAll].
 //
-// One goroutine at a time may use the send side of a QP, one its receive side, one may use a CQ,
-// and one may wait on a CompChannel. The library does not detect two. Different objects need no lock
-// of the program. The other methods are safe for concurrent use, with each other and with these,
-// unless they say otherwise: the locks that the library takes are for them.
+// # Concurrency
+//
+// Different objects need no lock of the program, and the methods of one object may be called by several
+// goroutines at the same time, except for those of the following table. Close may be called at any time.
+// This is the rule for the whole library: for this package, soft, trace, replay, umad, cm, rdmacm,
+// rsocket, valkey and netlinkrdma. The library does not detect violations.
+//
+//	methods                                     goroutines that may call them at the same time
+//	CQ.Poll, CQ.Wait, CQ.Completions,           one for all of these methods of a CQ
+//	CQ.Notify, CQ.NotifySolicited,
+//	CQ.Modify, CQ.Resize
+//	QP.BeginSend, SendBuilder                   one, from BeginSend until Post or Abandon
+//	QP.PostSend                                 any number, but none while one has a batch of BeginSend
+//	CompChannel.Next                            one
+//	Device.NextEvent, Device.Events             one
+//	Counters.Read                               one
+//	MR.Rereg                                    one, and no other method of the MR meanwhile
+//	all methods of the objects of one TD        one for all of these objects
+//	cm.Conn.Recv                                one, which has the message; another call fails with EBUSY
+//	cm.Batch                                    one
+//	cm.Request                                  that of ListenOptions.Check, until Check returns
+//	rdmacm.ID                                   one for the steps of its connection, Bind to Disconnect
+//	netlinkrdma.Monitor.Next                    one
+//	trace.Tracer                                always the same one
+//
+// Values, such as SendWR, WC and the options, have no locks: do not change them while others use them.
+// The same is true of the memory of a Buffer, which the device uses, too.
 //
 // # Memory
 //
@@ -122,21 +145,43 @@
 // Find errors with fields, which are pointers such as [*Error], with [errors.As] or
 // [errors.AsType]. Compare with other errors, such as [ErrQueueFull] and errnos, with [errors.Is].
 //
-//   - [ArgError]: the library refused an argument without asking the kernel. It has the field, the
-//     value given and the values allowed, and matches EINVAL.
-//   - [FeatureError]: the kernel, the driver or a sandbox does not support the feature. It matches
-//     [errors.ErrUnsupported] and, if the kernel refused it, the errno.
-//   - [Error]: a command failed for another reason. It has the command, the device, the errno and,
-//     if it is known, the usual cause and what to do about it. It matches the errno, and
-//     [ErrDeviceRemoved] after the device was removed.
-//   - [FirmwareError]: the firmware refused a command of DEVX. It has the status and the syndrome.
-//   - [DeviceError]: a device could not be opened. It lists the devices of the machine.
-//   - [PostError]: a work request of a batch is wrong. It matches the reason, such as
-//     [ErrTooManySGE].
-//   - [ErrQueueFull], [ErrCQOverrun], [ErrQueueCorrupt] and [ErrState] come from the data path.
-//   - [os.ErrClosed]: the object was closed.
-//   - [WCStatus]: a work request failed, as its [WC] says. [QP.Err] returns a [WCError] that
-//     explains it. If the request was flushed, the WCError says why the QP is in state [ib.QPErr].
+// The first sentence says when an error comes, and the others what to do:
+//
+//   - [ArgError]: the library refused an argument without asking the kernel; it matches EINVAL. Correct
+//     the argument: the error has the field, the value given and the values allowed.
+//   - [FeatureError]: the kernel, the driver or a sandbox does not support the feature; it matches
+//     [errors.ErrUnsupported] and, if the kernel refused it, the errno. Do without the feature, or
+//     report the kernel version or the driver that the error names.
+//   - [Error]: a command failed for another reason; it matches the errno. Report it: Hint has the usual
+//     cause and what to do about it, if they are known.
+//   - [ErrDeviceRemoved]: the device was removed, or reset by its driver. Call [Device.CloseAll], and
+//     open the device again when it is back.
+//   - [FirmwareError]: the firmware refused a command of DEVX. Correct the command: the error has the
+//     status and the syndrome.
+//   - [DeviceError]: a device could not be opened. Report it: it lists the devices of the machine, and
+//     matches the reason.
+//   - [ErrNoDevice]: the machine has no usable RDMA device. Use TCP, or a device of package soft.
+//   - [PostError]: a work request of a batch is wrong, and none was posted; it matches the reason, such
+//     as one of the next four errors. Correct the work request with number Index.
+//   - [ErrSGERange]: an SGE is outside of its MR. Correct the offset and the length.
+//   - [ErrTooManySGE]: the work request has more SGEs than the queue. Use fewer, or create the QP with a
+//     larger MaxSendSGE or MaxRecvSGE.
+//   - [ErrInlineTooLong]: the inline data is longer than [QPCaps].MaxInline. Send it from an MR.
+//   - [ErrOpcode]: the operation is not set, or this type of QP does not have it. Correct the Opcode.
+//   - [ErrQueueFull]: the work requests do not all fit into the queue, and none was posted. Poll the CQ,
+//     and post them again when others have completed.
+//   - [ErrState]: the state of the queue does not permit posting. Connect the QP, or if it was connected,
+//     ask [QP.Err] about its failed completions, and close it.
+//   - [ErrNoRecvQueue]: the QP has no receive queue of its own. Post to its SRQ or its WQs.
+//   - [ErrCQOverrun]: the CQ has lost completions. Close its QPs and the CQ, and create a larger one.
+//   - [ErrQueueCorrupt]: the index that the device writes to the queue is invalid. Close the QP.
+//   - [ErrPoolEmpty]: all slots of a BufferPool are in use. Wait until one is put back.
+//   - [ErrSlotFree]: the slot is free already, or belongs to another pool. Correct the program.
+//   - [WCStatus]: a work request failed; [WC.Err] returns it. Ask [QP.Err] or [CQ.Err] why.
+//   - [WCError]: a work request failed; it matches the WCStatus, and says why the QP is in state
+//     [ib.QPErr] if the request was flushed. Report it, and close the QP, or connect it again after a
+//     [QP.Modify] to [ib.QPReset].
+//   - [os.ErrClosed]: the object was closed. End the goroutine that uses it.
 //
 // For example:
 //

@@ -17,7 +17,7 @@ type FlowOptions struct {
 	Port     uint8       // Port is the port that receives the packets; by default 1.
 	Flags    flow.Flags  // Flags are properties of the flow.
 	Specs    []flow.Spec // Specs are the headers to match, outermost first, and the actions.
-	Counters *Counters   // Counters count the matching packets (IBV_FLOW_SPEC_ACTION_COUNT); nil counts none.
+	Counters *Counters   // Counters count the matching packets (ibv_attach_counters_point_flow); nil counts none.
 }
 
 // Flow directs matching packets to a QP (struct ibv_flow). It is safe for concurrent use.

@@ -32,8 +32,8 @@ func (d *Device) GIDTable(port uint8) ([]GIDEntry, error) {
 	return ofPort(all, port), nil
 }
 
-// GID returns one entry of a port's GID table (ibv_query_gid_ex). The error matches ENODATA if
-// the entry is unused. If the kernel or RDMAABI rules out the ioctl, it reads sysfs.
+// GID returns one entry of a port's GID table (ibv_query_gid, ibv_query_gid_ex). The error matches
+// ENODATA if the entry is unused. If the kernel or RDMAABI rules out the ioctl, it reads sysfs.
 func (d *Device) GID(port uint8, index int) (GIDEntry, error) {
 	p, err := d.facts(port)
 	if err != nil {

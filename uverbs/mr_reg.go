@@ -67,9 +67,9 @@ func (o *MROptions) iova(op string, start, length uint64) (uint64, error) {
 	return iova, nil
 }
 
-// RegMR registers a buffer or a part of it (ibv_reg_mr, ibv_reg_mr_iova). The buffer cannot be closed
-// before the MR. It fails with ENOMEM if the memory would exceed RLIMIT_MEMLOCK; the error has the
-// limit, its current use and how to raise it.
+// RegMR registers a buffer or a part of it (ibv_reg_mr, ibv_reg_mr_iova,
+// ibv_reg_mr_iova2). The buffer cannot be closed before the MR. It fails with ENOMEM if the memory would
+// exceed RLIMIT_MEMLOCK; the error has the limit, its current use and how to raise it.
 func (p *PD) RegMR(buf *Buffer, o MROptions) (*MR, error) {
 	const op = "RegMR"
 	if err := p.usable(); err != nil {

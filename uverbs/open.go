@@ -12,9 +12,9 @@ import (
 // OpenOptions are the options of [Open]. The zero value opens any device.
 type OpenOptions struct {
 	// DEVX opens the device for commands to the firmware of an mlx5 adapter, which
-	// [Device.DEVXCommand], [QP.SetUDPSourcePort] and [QP.SetLAGPort] need (MLX5DV_CONTEXT_FLAGS_DEVX).
-	// If the adapter or the driver does not support that, Open fails with a [DeviceError] that wraps a
-	// [FeatureError]. For other ways to open a device there is the environment variable RDMADEVX=1.
+	// [Device.DEVXCommand], [QP.SetUDPSourcePort] and [QP.SetLAGPort] need (mlx5dv_open_device with
+	// MLX5DV_CONTEXT_FLAGS_DEVX). If the adapter or the driver does not support that, Open fails with a
+	// [DeviceError] that wraps a [FeatureError]. For other ways to open a device there is the environment variable RDMADEVX=1.
 	DEVX bool
 }
 

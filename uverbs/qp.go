@@ -14,9 +14,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// QP is a queue pair (struct ibv_qp). One goroutine at a time may use its send side (PostSend,
-// BeginSend), and one its receive side (PostRecv, PostRecvs). The other methods are safe for
-// concurrent use, also beside these.
+// QP is a queue pair (struct ibv_qp). It is safe for concurrent use, except for batches of
+// [QP.BeginSend]: see Concurrency in the package documentation.
 //
 // Close may be called at any time. Calls that begin after it fail with [os.ErrClosed]. A work
 // request that is posted during Close may be lost without an error.

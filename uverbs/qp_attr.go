@@ -56,7 +56,7 @@ type QPAttr struct {
 	RNRRetry         uint8           // RNRRetry is the number of retries while the peer has no receive; 7 means forever.
 	AltPort          uint8           // AltPort is the port of the alternate path.
 	AltTimeout       ib.AckTimeout   // AltTimeout is Timeout of the alternate path.
-	RateLimit        uint32          // RateLimit is the most that a raw packet QP sends, in kbit/s, see [Device.RateLimits]; 0 means no limit.
+	RateLimit        uint32          // RateLimit is the most that a raw packet QP sends, in kbit/s (ibv_modify_qp_rate_limit), see [Device.RateLimits]; 0 means no limit.
 }
 
 // QPAttrMask selects the fields of [QPAttr] that a call of [QP.Modify] sets (enum ib_qp_attr_mask,

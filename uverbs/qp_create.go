@@ -9,9 +9,9 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// CreateQP creates a queue pair in state [ib.QPReset] (ibv_create_qp_ex). [QP.Caps] returns the sizes
-// of its queues, which are at least the requested ones. To create a QP of type XRCRecv use
-// [XRCD.CreateQP], and of types DCI and DCT [PD.CreateDCI] and [PD.CreateDCT].
+// CreateQP creates a queue pair in state [ib.QPReset] (ibv_create_qp, ibv_create_qp_ex). [QP.Caps]
+// returns the sizes of its queues, which are at least the requested ones. To create a QP of type XRCRecv
+// use [XRCD.CreateQP], and of types DCI and DCT [PD.CreateDCI] and [PD.CreateDCT].
 func (p *PD) CreateQP(o QPOptions) (*QP, error) {
 	if err := p.usable(); err != nil {
 		return nil, err

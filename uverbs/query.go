@@ -10,7 +10,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
-// Attr returns the properties and limits of the device (ibv_query_device_ex). They were read
+// Attr returns the properties and limits of the device (ibv_query_device, ibv_query_device_ex). They were read
 // when the device was opened and do not change.
 func (d *Device) Attr() DeviceAttr { return d.attr }
 

@@ -50,9 +50,9 @@ type SRQ struct {
 	srqDrivers
 }
 
-// CreateSRQ creates a shared receive queue (ibv_create_srq_ex). [SRQ.Attr] returns its size, which
-// is at least the requested one. The error is a [FeatureError] if the driver does not support SRQs
-// or an option.
+// CreateSRQ creates a shared receive queue (ibv_create_srq, ibv_create_srq_ex). [SRQ.Attr] returns its
+// size, which is at least the requested one. The error is a [FeatureError] if the driver does not support
+// SRQs or an option.
 func (p *PD) CreateSRQ(o SRQOptions) (*SRQ, error) {
 	if err := p.usable(); err != nil {
 		return nil, err

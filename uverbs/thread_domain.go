@@ -2,8 +2,8 @@ package uverbs
 
 import "fmt"
 
-// TD is a thread domain (struct ibv_td). Objects that belong to it must be used by one goroutine at
-// a time, so that the driver needs no locks for them. The TD itself is safe for concurrent use.
+// TD is a thread domain (struct ibv_td). One goroutine at a time may use all objects that belong to it, so that
+// the driver needs no locks for them. The TD itself is safe for concurrent use.
 type TD struct {
 	object
 	mlx5 *mlx5Register // only QPs of the TD use it, so they need no lock for it

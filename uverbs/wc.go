@@ -58,7 +58,7 @@ var statusNames = [...]string{
 	WCGeneralErr:     "general error",
 }
 
-// String returns the status in words.
+// String returns the status in words (ibv_wc_status_str).
 func (s WCStatus) String() string {
 	if int(s) < len(statusNames) {
 		return statusNames[s]

@@ -49,7 +49,7 @@ func opcodes(all ...WROpcode) (s opcodeSet) {
 	return s
 }
 
-// String returns the operation's name.
+// String returns the operation's name (ibv_wr_opcode_str).
 func (o WROpcode) String() string {
 	if o.known() {
 		return opcodeNames[o]

@@ -71,10 +71,18 @@
 // Error types are pointers, such as [*Error]: use [errors.As] or [errors.AsType] to get their
 // fields.
 //
-//   - [ArgError]: an argument is not valid; the kernel was not asked. It matches EINVAL.
-//   - [Error]: a command failed at once. It matches the errno.
-//   - [EventError]: an operation failed later. [Event.Err] puts the status of an event into words:
-//     an errno, or the reason why the peer rejected the connection.
-//   - [uverbs.FeatureError]: the kernel or the driver does not support the feature.
-//   - [os.ErrClosed]: the object was closed.
+// The first sentence says when an error comes, and the others what to do:
+//
+//   - [ArgError]: an argument is not valid, and the kernel was not asked; it matches EINVAL. Correct the
+//     argument: the error has the field, the value given and the values allowed.
+//   - [Error]: a command failed at once; it matches the errno. Report it: Hint has the usual cause and
+//     what to do about it, if they are known.
+//   - [EventError]: an operation failed later, or another event came than the expected one; it matches the
+//     errno. Close the ID, and try again with another one if the peer may accept later. [Event.Err] returns it
+//     for an event.
+//   - [ErrNoECE]: a side requires options for enhanced connections, and the sides have none in common. Connect
+//     with [ECEOptional] or [ECEOff].
+//   - [uverbs.FeatureError]: the kernel or the driver does not support the feature; it matches
+//     [errors.ErrUnsupported]. Do without it.
+//   - [os.ErrClosed]: the object was closed. End the goroutine that uses it.
 package rdmacm

@@ -44,7 +44,7 @@ var eventNames = [...]string{
 	"ADDRINFO_RESOLVED", "ADDRINFO_ERROR", "USER", "INTERNAL",
 }
 
-// String returns the name of the type.
+// String returns the name of the type (rdma_event_str).
 func (t EventType) String() string {
 	if int(t) < len(eventNames) {
 		return eventNames[t]
@@ -81,7 +81,7 @@ type ConnParam struct {
 	QKey               uint32                          // QKey is the Q_Key for datagrams; 0 is the default of the port space.
 	MTU                ib.MTU                          // MTU, for [ID.Accept], is the longest path MTU of this side, in a program that tells it to the peer; with 0 a request for more than the port has is refused.
 	AnswerMTU          func(privateData []byte) ib.MTU // AnswerMTU, for [ID.Connect], returns the longest path MTU of the peer, which the answer says; 0 if it does not. It is called when the answer is read.
-	ECE                ECE                             // ECE has options for enhanced connections; if it is the zero value, the [ECEMode] of the ID says which are sent.
+	ECE                ECE                             // ECE has options for enhanced connections (rdma_set_local_ece, rdma_get_remote_ece); if it is the zero value, the [ECEMode] of the ID says which are sent.
 }
 
 // UDParam says how to send datagrams to a peer or a group.

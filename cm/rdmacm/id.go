@@ -375,7 +375,7 @@ func (id *ID) Establish() error {
 	return do(id, "establish", nil, abi.RDMA_USER_CM_CMD_ACCEPT, &abi.Accept{Uid: id.uid, ID: id.handle})
 }
 
-// Reject rejects a request, or the answer of the peer (rdma_reject). The reason is
+// Reject rejects a request, or the answer of the peer (rdma_reject, rdma_reject_ece). The reason is
 // [ReasonConsumer], or [ReasonVendorOption] if the options for enhanced connections are not
 // acceptable. To take back an Accept, call Close, which rejects at once: after Reject, the kernel goes on
 // repeating the answer, and Close waits for that, about a minute.

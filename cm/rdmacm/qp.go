@@ -101,8 +101,8 @@ func (id *ID) checkDevice(op string, pd *uverbs.PD) (port uint8, err error) {
 	return 0, argErr(op, "pd", "of device "+pd.Device().Name(), "one of %s, the device of the address", name)
 }
 
-// CreateSRQ creates an SRQ for the QP of the ID (rdma_create_srq). It must be called before
-// [ID.CreateQP]. The SRQ is closed with the ID.
+// CreateSRQ creates an SRQ for the QP of the ID (rdma_create_srq, rdma_create_srq_ex). It must be
+// called before [ID.CreateQP]. The SRQ is closed with the ID.
 func (id *ID) CreateSRQ(pd *uverbs.PD, o uverbs.SRQOptions) (*uverbs.SRQ, error) {
 	const op = "create SRQ"
 	if _, err := id.checkDevice(op, pd); err != nil {
@@ -123,10 +123,10 @@ func (id *ID) CreateSRQ(pd *uverbs.PD, o uverbs.SRQOptions) (*uverbs.SRQ, error)
 	return srq, nil
 }
 
-// CreateQP creates a QP that follows the state of the ID (rdma_create_qp). The new QP is in state
-// INIT, so that receives can be posted. The ID moves it to RTS when the connection is established;
-// for datagrams CreateQP does so at once. [ID.Disconnect] moves it to ERR, and [ID.Close] closes
-// it. The type of the QP is UD in the port spaces for datagrams, and otherwise RC unless o.Type
+// CreateQP creates a QP that follows the state of the ID (rdma_create_qp, rdma_create_qp_ex). The new
+// QP is in state INIT, so that receives can be posted. The ID moves it to RTS when the connection is
+// established; for datagrams CreateQP does so at once. [ID.Disconnect] moves it to ERR, and [ID.Close]
+// closes it. The type of the QP is UD in the port spaces for datagrams, and otherwise RC unless o.Type
 // sets another one. The QP uses the SRQ of [ID.CreateSRQ] unless o.SRQ is set.
 //
 // The QP has the path of the ID, not o.Path. On InfiniBand its partition is the one of the network

@@ -20,7 +20,8 @@ type Addrs struct {
 	PKey   uint16 // PKey is the partition key.
 }
 
-// Addrs returns the addresses and the device of the ID (rdma_get_local_addr, rdma_get_peer_addr).
+// Addrs returns the addresses and the device of the ID (rdma_get_local_addr, rdma_get_peer_addr,
+// rdma_get_src_port, rdma_get_dst_port).
 func (id *ID) Addrs() (Addrs, error) {
 	a, index, err := id.AddrsByIndex()
 	if err != nil || a.Port == 0 { // no device yet
@@ -63,25 +64,25 @@ func (id *ID) queryAddr(op string, option uint32) (*abi.QueryAddrResp, error) {
 	return resp, opError(op, "", errno)
 }
 
-// SetTOS sets the type of service of the packets of the connection (RDMA_OPTION_ID_TOS).
+// SetTOS sets the type of service of the packets of the connection (rdma_set_option, RDMA_OPTION_ID_TOS).
 func (id *ID) SetTOS(tos uint8) error {
 	return setOption(id, "set type of service", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_TOS, &tos)
 }
 
 // SetReuseAddr lets a listener use an address that old connections still use
-// (RDMA_OPTION_ID_REUSEADDR). Call it before [ID.Bind].
+// (rdma_set_option, RDMA_OPTION_ID_REUSEADDR). Call it before [ID.Bind].
 func (id *ID) SetReuseAddr(on bool) error {
 	return setOption(id, "set reuse of address", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_REUSEADDR, boolOption(on))
 }
 
-// SetAFOnly makes a listener on an IPv6 address ignore IPv4 (RDMA_OPTION_ID_AFONLY). Call it before
+// SetAFOnly makes a listener on an IPv6 address ignore IPv4 (rdma_set_option, RDMA_OPTION_ID_AFONLY). Call it before
 // [ID.Bind].
 func (id *ID) SetAFOnly(on bool) error {
 	return setOption(id, "set address family only", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_AFONLY, boolOption(on))
 }
 
 // SetAckTimeout sets how long the QP waits for an acknowledgement, rounded up to a power of two
-// times 4.096 µs (RDMA_OPTION_ID_ACK_TIMEOUT).
+// times 4.096 µs (rdma_set_option, RDMA_OPTION_ID_ACK_TIMEOUT).
 func (id *ID) SetAckTimeout(d time.Duration) error {
 	timeout := uint8(ib.AckTimeoutFor(d))
 	return setOption(id, "set ack timeout", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_ACK_TIMEOUT, &timeout)

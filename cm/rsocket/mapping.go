@@ -63,8 +63,8 @@ func (m *Mapping) Bytes() []byte {
 	return b[:m.size:m.size]
 }
 
-// Close takes the memory away from the peer. It does not tell the peer, whose later writes end the
-// connection. After the connection was closed, Close does nothing.
+// Close takes the memory away from the peer (riounmap). It does not tell the peer, whose later writes
+// end the connection. After the connection was closed, Close does nothing.
 func (m *Mapping) Close() error {
 	m.c.Mu.Lock()
 	defer m.c.Mu.Unlock()

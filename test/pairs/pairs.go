@@ -62,10 +62,7 @@ type actor struct {
 
 // mayRunBeside reports whether the table permits two actors at the same time.
 func (a *actor) mayRunBeside(b *actor) bool {
-	if a.object != b.object {
-		return true
-	}
-	return a.use != Alone && b.use != Alone && (a.use == Freely || a.use != b.use)
+	return a.object != b.object || a.use.permits(b.use)
 }
 
 // actors returns the actors of a world.

@@ -4,8 +4,10 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +22,24 @@ const (
 	Freely Use = "freely" // beside all methods but those that are used alone
 	Alone  Use = "alone"  // no other method at the same time
 )
+
+// beside begins the uses of Beside.
+const beside = "beside: "
+
+// Beside returns the use of methods that may run beside one another, but not beside those with the given use.
+func Beside(use Use) Use { return beside + use }
+
+// permits reports whether methods of the same object with these uses may run at the same time.
+func (u Use) permits(other Use) bool {
+	a, b := strings.TrimPrefix(string(u), beside), strings.TrimPrefix(string(other), beside)
+	switch {
+	case u == Alone || other == Alone:
+		return false
+	case a != b || u == Freely:
+		return true
+	}
+	return u == other && u != Use(a)
+}
 
 // Table says what the documentation of each type of a package says.
 type Table []Object
@@ -76,9 +96,61 @@ func (table Table) Check(t *testing.T) {
 			t.Errorf("the table has %s.%s, which there is not", typ, name)
 		}
 	}
+	table.checkDoc(t)
 	for _, name := range objectTypes(t) {
 		if !slices.Contains(listed, name) {
 			t.Errorf("the table does not have type %s", name)
+		}
+	}
+}
+
+// documented matches the names in the first column of a row of the table in the documentation of package uverbs.
+var documented = regexp.MustCompile(`(?:\b[a-z]+\.)?\b[A-Z]\w+(?:\.[A-Z]\w+)?`)
+
+// checkDoc fails the test unless the section "Concurrency" in the documentation of package uverbs names every method that
+// may not run freely, or its type, and no method or type of the package that does not exist.
+func (table Table) checkDoc(t *testing.T) {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkg := filepath.Base(dir) + "."
+	var text []byte
+	for text == nil {
+		up := filepath.Dir(dir)
+		if text, err = os.ReadFile(filepath.Join(up, "uverbs/doc.go")); err != nil && up == dir {
+			t.Fatal(err)
+		}
+		dir = up
+	}
+	_, section, _ := strings.Cut(string(text), "\n// # Concurrency\n")
+	section, _, _ = strings.Cut(section, "\n// # ")
+	said := map[string]bool{}
+	for line := range strings.Lines(section) {
+		if row, ok := strings.CutPrefix(line, "//\t"); ok {
+			names, _, _ := strings.Cut(row, "   ")
+			for _, name := range documented.FindAllString(names, -1) {
+				if strings.HasPrefix(name, pkg) || pkg == "uverbs." && ast.IsExported(name) {
+					said[strings.TrimPrefix(name, pkg)] = true
+				}
+			}
+		}
+	}
+	exist := map[string]bool{}
+	for _, c := range table {
+		typ := reflect.TypeOf(c.Object).Elem().Name()
+		exist[typ] = true
+		for method, use := range table.usesOf(reflect.TypeOf(c.Object)) {
+			exist[typ+"."+method] = true
+			if use != Freely && !said[typ] && !said[typ+"."+method] {
+				t.Errorf("the section Concurrency of uverbs/doc.go does not have %s%s.%s, which is used %s", pkg, typ, method, use)
+			}
+		}
+	}
+	for name := range said {
+		if !exist[name] {
+			t.Errorf("the section Concurrency of uverbs/doc.go has %s%s, which there is not", pkg, name)
 		}
 	}
 }

@@ -16,7 +16,7 @@ const (
 	NodeUnspecified                     // a vendor's own protocol, such as EFA (RDMA_NODE_UNSPECIFIED)
 )
 
-// String returns the name that the kernel uses in sysfs.
+// String returns the name that the kernel uses in sysfs (ibv_node_type_str).
 func (t NodeType) String() string {
 	return nameOf("NodeType", int(t), "", "CA", "switch", "router", "RNIC", "usNIC", "usNIC UDP", "unspecified")
 }
@@ -58,7 +58,7 @@ const (
 	PortActiveDefer                  // active, link lost for the moment
 )
 
-// String returns the name that the kernel uses in sysfs.
+// String returns the name that the kernel uses in sysfs (ibv_port_state_str).
 func (s PortState) String() string {
 	return nameOf("PortState", int(s), "NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
 }
