@@ -86,7 +86,7 @@ hotpaths: $(BUILD)/run ## post and poll on ring memory, without a kernel: instru
 matrix: $(BUILD)/run ## the kernel tests on all kernels, and a table of what works where
 	@$(BUILD)/run $(FLAGS) matrix
 
-readme: $(BUILD)/run ## check the last matrix in, and render it into the README
+readme: $(BUILD)/run ## check the last matrix in, and write the tables of the README and uverbs/RDMA-CORE.md
 	@$(BUILD)/run readme
 
 pictures: ## draw the diagrams of the documentation from the text in test/pictures

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -49,19 +48,7 @@ const (
 )
 
 // String returns the flags' names.
-func (f CQFlags) String() string {
-	var names []string
-	if f&CQTimestamp != 0 {
-		names = append(names, "CQTimestamp")
-	}
-	if f&CQIgnoreOverrun != 0 {
-		names = append(names, "CQIgnoreOverrun")
-	}
-	if rest := f &^ cqFlagsAll; rest != 0 || f == 0 {
-		names = append(names, fmt.Sprintf("%#x", uint32(rest)))
-	}
-	return strings.Join(names, "|")
-}
+func (f CQFlags) String() string { return flagNames(uint32(f), "CQTimestamp", "CQIgnoreOverrun") }
 
 // CQ is a completion queue (struct ibv_cq). One goroutine at a time may use it: see Concurrency in the
 // package documentation. Close may be called at any time; calls that begin after it fail with

@@ -4,6 +4,7 @@ import (
 	"encoding"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -98,4 +99,22 @@ func FuzzEndpoint(f *testing.F) {
 			t.Errorf("%q is %s, which is read as %+v, %v", text, b, back, err)
 		}
 	})
+}
+
+// TestFlagNames: flags print as the names of their constants, and others as numbers.
+func TestFlagNames(t *testing.T) {
+	for _, c := range []struct {
+		flags fmt.Stringer
+		want  string
+	}{
+		{WCFlags(0), "0x0"},
+		{WCWithGRH | WCWithImm, "WCWithGRH|WCWithImm"},
+		{WCWithInv | WCWithVLAN | 1<<4 | 1<<31, "WCWithInv|WCWithVLAN|0x80000010"},
+		{CQTimestamp | CQIgnoreOverrun, "CQTimestamp|CQIgnoreOverrun"},
+		{CQFlags(4), "0x4"},
+	} {
+		if got := c.flags.String(); got != c.want {
+			t.Errorf("%T %#x is %s, want %s", c.flags, c.flags, got, c.want)
+		}
+	}
 }

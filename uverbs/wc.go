@@ -1,6 +1,9 @@
 package uverbs
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // WCStatus is the outcome of a work request. Every value except [WCSuccess] is an error (enum
 // ib_wc_status, rdma/ib_verbs.h).
@@ -127,6 +130,26 @@ const (
 	WCWithInv                      // InvalidatedRKey is valid
 	WCWithVLAN                     // VLAN is valid
 )
+
+// String returns the flags' names.
+func (f WCFlags) String() string {
+	return flagNames(uint32(f), "WCWithGRH", "WCWithImm", "WCWithInv", "WCWithVLAN")
+}
+
+// flagNames returns the names of the bits that are set, from bit 0 on, and the rest as a number.
+func flagNames(flags uint32, names ...string) string {
+	var set []string
+	rest := flags
+	for i, name := range names {
+		if flags>>i&1 != 0 {
+			set, rest = append(set, name), rest&^(1<<i)
+		}
+	}
+	if rest != 0 || flags == 0 {
+		set = append(set, fmt.Sprintf("%#x", rest))
+	}
+	return strings.Join(set, "|")
+}
 
 // WC is a work completion (struct ibv_wc).
 //

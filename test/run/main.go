@@ -19,6 +19,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/test/internal/matrix"
+	"github.com/goverbs/goverbs/test/internal/pages"
 )
 
 const usage = `Run runs suites of tests, most of which boot VMs.
@@ -30,7 +31,7 @@ usage:
                               the columns soft and soft-sockets have software devices, and need no VM
   run quick                   go vet and tests, in about a minute, of what has changed since the
                               branch main, and of what imports it
-  run readme                  put the last table into the README and test/matrix/MATRIX.md
+  run readme                  put the last table into the README and test/matrix/MATRIX.md, and write uverbs/RDMA-CORE.md
 
 examples:
   go run ./test/run -list                            what there is
@@ -258,10 +259,11 @@ func (c *config) matrix(ctx context.Context, out io.Writer, cols []string, dry b
 // results is where the results of boots are kept for the matrix.
 func (c *config) results() string { return filepath.Join(c.root, ".build", "matrix") }
 
-// readme checks the columns of the last table in, if there is one, and renders all into the README.
+// readme checks the columns of the last table in, if there is one, and renders all into the README, and writes the tables of
+// uverbs/RDMA-CORE.md.
 func (c *config) readme() error {
 	if err := matrix.CheckIn(c.results(), c.root); err != nil {
 		return err
 	}
-	return matrix.WriteReadme(c.root)
+	return errors.Join(matrix.WriteReadme(c.root), pages.Write(c.root))
 }

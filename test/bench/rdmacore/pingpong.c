@@ -13,6 +13,16 @@
 #define SIZE 64
 #define COUNT 1000
 
+struct end {
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	char *buf;
+	struct ibv_mr *mr;
+	struct ibv_comp_channel *channel;
+	struct ibv_cq *cq;
+	struct ibv_qp *qp;
+};
+
 static void check(int ok, const char *what)
 {
 	if (!ok) {
@@ -35,15 +45,39 @@ static struct ibv_context *open_device(const char *name)
 	return ctx;
 }
 
-/* exchange tells the peer about a queue pair, and returns what it tells about its own. */
-static void exchange(struct ibv_qp *qp, union ibv_gid *gid, int *mtu, uint32_t *peer_qpn, uint32_t *peer_psn)
+static void create(struct end *e, const char *device)
+{
+	e->ctx = open_device(device);
+	e->pd = ibv_alloc_pd(e->ctx);
+	check(e->pd != NULL, "allocate PD");
+	e->buf = aligned_alloc(4096, 4096);
+	check(e->buf != NULL, "allocate memory");
+	e->mr = ibv_reg_mr(e->pd, e->buf, 4096, IBV_ACCESS_LOCAL_WRITE);
+	check(e->mr != NULL, "register memory");
+	e->channel = ibv_create_comp_channel(e->ctx);
+	check(e->channel != NULL, "create channel");
+	e->cq = ibv_create_cq(e->ctx, 16, NULL, e->channel, 0);
+	check(e->cq != NULL, "create CQ");
+	struct ibv_qp_init_attr init = {
+		.send_cq = e->cq,
+		.recv_cq = e->cq,
+		.qp_type = IBV_QPT_RC,
+		.sq_sig_all = 1,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	e->qp = ibv_create_qp(e->pd, &init);
+	check(e->qp != NULL, "create QP");
+}
+
+/* exchange tells the peer about a queue pair, and returns what the peer tells about its own. */
+static void exchange(uint32_t qpn, union ibv_gid *gid, int *mtu, uint32_t *peer_qpn, uint32_t *peer_psn)
 {
 	char text[512], addr[INET6_ADDRSTRLEN];
-	int n, peer_mtu, mtu_bytes = 128 << *mtu;
+	int n, peer_mtu;
 
 	inet_ntop(AF_INET6, gid, addr, sizeof(addr));
-	n = snprintf(text, sizeof(text), "qpn=%u,psn=%u,gid=%s,mtu=%d", qp->qp_num, 0, addr, mtu_bytes);
-	printf("%c%c%s%c%c", n >> 8, n & 255, text, 0, 0); /* and no note */
+	n = snprintf(text, sizeof(text), "qpn=%u,psn=0,gid=%s,mtu=%d", qpn, addr, 128 << *mtu);
+	printf("%c%c%s%c%c", n >> 8, n & 255, text, 0, 0); /* the format of QP.ConnectOver, without a note */
 	fflush(stdout);
 	n = getchar() << 8;
 	n |= getchar();
@@ -56,63 +90,27 @@ static void exchange(struct ibv_qp *qp, union ibv_gid *gid, int *mtu, uint32_t *
 		(*mtu)--;
 }
 
-/* next waits for a completion. */
-static void next(struct ibv_cq *cq, struct ibv_comp_channel *channel, struct ibv_wc *wc)
+static void post_recv(struct end *e)
 {
-	struct ibv_cq *of;
-	void *context;
-	int n = ibv_poll_cq(cq, 1, wc);
+	struct ibv_sge sge = { (uintptr_t)e->buf + SIZE, SIZE, e->mr->lkey };
+	struct ibv_recv_wr wr = { .wr_id = 2, .sg_list = &sge, .num_sge = 1 }, *bad;
 
-	while (n == 0) {
-		check(!ibv_req_notify_cq(cq, 0), "arm CQ");
-		if ((n = ibv_poll_cq(cq, 1, wc)) != 0)
-			break; /* it was there before the CQ was armed */
-		check(!ibv_get_cq_event(channel, &of, &context), "wait for CQ");
-		ibv_ack_cq_events(of, 1);
-		n = ibv_poll_cq(cq, 1, wc);
-	}
-	check(n > 0, "poll CQ");
+	check(!ibv_post_recv(e->qp, &wr, &bad), "post receive");
 }
 
-int main(int argc, char **argv)
+static void connect_qp(struct end *e, int gid_index)
 {
-	check(argc >= 3, "usage: pingpong DEVICE GID_INDEX [begin]");
-	struct ibv_context *ctx = open_device(argv[1]);
-	struct ibv_pd *pd = ibv_alloc_pd(ctx);
-	check(pd != NULL, "allocate PD");
-	char *buf = aligned_alloc(4096, 4096);
-	check(buf != NULL, "allocate memory");
-	struct ibv_mr *mr = ibv_reg_mr(pd, buf, 4096, IBV_ACCESS_LOCAL_WRITE);
-	check(mr != NULL, "register memory");
-	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
-	check(channel != NULL, "create channel");
-	struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, channel, 0);
-	check(cq != NULL, "create CQ");
-	struct ibv_qp_init_attr init = {
-		.send_cq = cq,
-		.recv_cq = cq,
-		.qp_type = IBV_QPT_RC,
-		.sq_sig_all = 1,
-		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
-	};
-	struct ibv_qp *qp = ibv_create_qp(pd, &init);
-	check(qp != NULL, "create QP");
-
-	/* Connect. The receive is posted before the peer can send. */
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
-	check(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), "INIT");
-	struct ibv_sge in = { (uintptr_t)buf + SIZE, SIZE, mr->lkey }, out = { (uintptr_t)buf, SIZE, mr->lkey };
-	struct ibv_recv_wr recv = { .wr_id = 2, .sg_list = &in, .num_sge = 1 }, *bad_recv;
-	struct ibv_send_wr send = { .wr_id = 1, .sg_list = &out, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad_send;
-	check(!ibv_post_recv(qp, &recv, &bad_recv), "post receive");
-
 	struct ibv_port_attr port;
 	union ibv_gid gid;
-	check(!ibv_query_port(ctx, 1, &port), "query port");
-	check(!ibv_query_gid(ctx, 1, atoi(argv[2]), &gid), "query GID");
-	int mtu = port.active_mtu;
 	uint32_t peer_qpn, peer_psn;
-	exchange(qp, &gid, &mtu, &peer_qpn, &peer_psn);
+
+	check(!ibv_modify_qp(e->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), "INIT");
+	post_recv(e); /* before the peer can send */
+	check(!ibv_query_port(e->ctx, 1, &port), "query port");
+	check(!ibv_query_gid(e->ctx, 1, gid_index, &gid), "query GID");
+	int mtu = port.active_mtu;
+	exchange(e->qp->qp_num, &gid, &mtu, &peer_qpn, &peer_psn);
 	attr = (struct ibv_qp_attr){
 		.qp_state = IBV_QPS_RTR,
 		.path_mtu = mtu,
@@ -123,49 +121,89 @@ int main(int argc, char **argv)
 		.ah_attr = {
 			.is_global = 1,
 			.port_num = 1,
-			.grh = { .dgid = gid, .sgid_index = atoi(argv[2]), .hop_limit = 64 },
+			.grh = { .dgid = gid, .sgid_index = gid_index, .hop_limit = 64 },
 		},
 	};
-	check(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-			     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER), "RTR");
+	check(!ibv_modify_qp(e->qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+			     IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER), "RTR");
 	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 6, .rnr_retry = 7, .max_rd_atomic = 1 };
-	check(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+	check(!ibv_modify_qp(e->qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
 			     IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC), "RTS");
 	putchar(1); /* this side is ready */
 	fflush(stdout);
 	check(getchar() == 1, "wait until the peer is ready");
+}
 
-	/* Play. */
-	int sent = 0, done = 0;
-	if (argc > 3) {
-		check(!ibv_post_send(qp, &send, &bad_send), "post send");
+/* next waits for a completion. */
+static void next(struct end *e, struct ibv_wc *wc)
+{
+	struct ibv_cq *of;
+	void *context;
+	int n = ibv_poll_cq(e->cq, 1, wc);
+
+	while (n == 0) {
+		check(!ibv_req_notify_cq(e->cq, 0), "arm CQ");
+		if ((n = ibv_poll_cq(e->cq, 1, wc)) != 0)
+			break; /* it was there before the CQ was armed */
+		check(!ibv_get_cq_event(e->channel, &of, &context), "wait for CQ");
+		ibv_ack_cq_events(of, 1);
+		n = ibv_poll_cq(e->cq, 1, wc);
+	}
+	check(n > 0, "poll CQ");
+}
+
+static void post_send(struct end *e)
+{
+	struct ibv_sge sge = { (uintptr_t)e->buf, SIZE, e->mr->lkey };
+	struct ibv_send_wr wr = { .wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad;
+
+	check(!ibv_post_send(e->qp, &wr, &bad), "post send");
+}
+
+static void play(struct end *e, int begins)
+{
+	int sent = 0;
+
+	if (begins) {
+		post_send(e);
 		sent++;
 	}
-	for (; done < 2 * COUNT; done++) {
+	for (int done = 0; done < 2 * COUNT; done++) {
 		struct ibv_wc wc;
 
-		next(cq, channel, &wc);
+		next(e, &wc);
 		if (wc.status != IBV_WC_SUCCESS) {
 			fprintf(stderr, "request %d: %s\n", (int)wc.wr_id, ibv_wc_status_str(wc.status));
-			return 1;
+			exit(1);
 		}
-		if (wc.wr_id == send.wr_id)
+		if (wc.wr_id == 1)
 			continue;
-		check(!ibv_post_recv(qp, &recv, &bad_recv), "post receive");
+		post_recv(e);
 		if (sent < COUNT) {
-			check(!ibv_post_send(qp, &send, &bad_send), "post send");
+			post_send(e);
 			sent++;
 		}
 	}
 	fprintf(stderr, "%d messages of %d bytes in each direction\n", COUNT, SIZE);
+}
 
-	/* Close. */
-	check(!ibv_destroy_qp(qp), "destroy QP");
-	check(!ibv_destroy_cq(cq), "destroy CQ");
-	check(!ibv_destroy_comp_channel(channel), "destroy channel");
-	check(!ibv_dereg_mr(mr), "deregister memory");
-	free(buf);
-	check(!ibv_dealloc_pd(pd), "deallocate PD");
-	check(!ibv_close_device(ctx), "close device");
+int main(int argc, char **argv)
+{
+	struct end e;
+
+	if (argc < 3) {
+		fprintf(stderr, "usage: pingpong DEVICE GID_INDEX [begin]\n");
+		return 2;
+	}
+	create(&e, argv[1]);
+	connect_qp(&e, atoi(argv[2]));
+	play(&e, argc > 3);
+	check(!ibv_destroy_qp(e.qp), "destroy QP");
+	check(!ibv_destroy_cq(e.cq), "destroy CQ");
+	check(!ibv_destroy_comp_channel(e.channel), "destroy channel");
+	check(!ibv_dereg_mr(e.mr), "deregister memory");
+	free(e.buf);
+	check(!ibv_dealloc_pd(e.pd), "deallocate PD");
+	check(!ibv_close_device(e.ctx), "close device");
 	return 0;
 }
