@@ -9,7 +9,6 @@ import (
 	"go/doc"
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -29,8 +28,22 @@ type place struct{ name, text string }
 // places returns the documented names of a package that programs can use: functions, types, methods, constants, variables
 // and fields. The package path stands before each, except uverbs.
 func places(root, pkg string) (all []place, err error) {
-	set := token.NewFileSet()
-	parsed, err := parser.ParseDir(set, filepath.Join(root, pkg), func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, parser.ParseComments)
+	paths, err := filepath.Glob(filepath.Join(root, pkg, "*.go"))
+	if err != nil {
+		return nil, err
+	}
+	set, files := token.NewFileSet(), []*ast.File{}
+	for _, path := range paths {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(set, path, nil, parser.ParseComments)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, f)
+	}
+	d, err := doc.NewFromFiles(set, files, pkg)
 	if err != nil {
 		return nil, err
 	}
@@ -51,23 +64,20 @@ func places(root, pkg string) (all []place, err error) {
 			add(of+f.Name, f.Doc)
 		}
 	}
-	for _, p := range parsed {
-		d := doc.New(p, pkg, 0)
-		funcs("", d.Funcs)
-		values(append(d.Consts, d.Vars...))
-		for _, t := range d.Types {
-			add(t.Name, t.Doc)
-			funcs("", t.Funcs)
-			funcs(t.Name+".", t.Methods)
-			values(append(t.Consts, t.Vars...))
-			s, ok := t.Decl.Specs[0].(*ast.TypeSpec).Type.(*ast.StructType)
-			if !ok {
-				continue
-			}
-			for _, f := range s.Fields.List {
-				for _, n := range f.Names {
-					add(t.Name+"."+n.Name, f.Doc.Text()+f.Comment.Text())
-				}
+	funcs("", d.Funcs)
+	values(append(d.Consts, d.Vars...))
+	for _, t := range d.Types {
+		add(t.Name, t.Doc)
+		funcs("", t.Funcs)
+		funcs(t.Name+".", t.Methods)
+		values(append(t.Consts, t.Vars...))
+		s, ok := t.Decl.Specs[0].(*ast.TypeSpec).Type.(*ast.StructType)
+		if !ok {
+			continue
+		}
+		for _, f := range s.Fields.List {
+			for _, n := range f.Names {
+				add(t.Name+"."+n.Name, f.Doc.Text()+f.Comment.Text())
 			}
 		}
 	}
