@@ -111,6 +111,9 @@ var documented = regexp.MustCompile(`(?:\b[a-z]+\.)?\b[A-Z]\w+(?:\.[A-Z]\w+)?`)
 // may not run freely, or its type, and no method or type of the package that does not exist.
 func (table Table) checkDoc(t *testing.T) {
 	t.Helper()
+	if files, _ := filepath.Glob("*.go"); len(files) == 0 { // a VM, which does not have the source
+		return
+	}
 	dir, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)
