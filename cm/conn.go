@@ -312,8 +312,9 @@ func (c *Conn) MaxMessage() int { return c.maxSend }
 
 // PD returns the PD with which to register memory for RDMA. Unless [ConnOptions].Isolation says
 // otherwise, all connections of the process on one device share the PD. Memory that is registered
-// with it can be used on each of them, and every peer that knows the key can access it. Close the
-// MRs before the last of these connections.
+// with it can be used on each of them, and every peer that knows the key can access it. An MR keeps
+// its PD open, also without a connection: a server registers its memory once, for all connections
+// with the same PD, see [ListenOptions].Prepare. Close the MRs when they are no longer needed.
 func (c *Conn) PD() *uverbs.PD { return c.pd }
 
 // QP returns the QP of the connection, for queries. Do not post to it or change its state.

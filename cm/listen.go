@@ -15,6 +15,7 @@ import (
 	"github.com/goverbs/goverbs/cm/internal/limits"
 	"github.com/goverbs/goverbs/cm/internal/redial"
 	"github.com/goverbs/goverbs/cm/rdmacm"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 // Listener accepts the connections that peers [Dial]. It is safe for concurrent use.
@@ -37,6 +38,9 @@ type Listener struct {
 	pending    map[*pendingAccept]bool // guarded by mu: accepted requests whose peers are not ready yet
 	lastNumber uint64                  // guarded by mu: number of the last answer
 	domains    map[*device]*domain     // guarded by mu: for ListenerPD
+
+	prepareMu sync.Mutex            // held during Prepare
+	prepared  map[*uverbs.PD][]byte // guarded by prepareMu: what Prepare has returned
 }
 
 // Listen listens on "host:port". Without a host, or with the unspecified address, it listens on all
@@ -326,8 +330,13 @@ func (l *Listener) setUp(c *Conn, peer greeting, asked *rdmacm.ConnParam) (p rdm
 	if err != nil {
 		return p, err.Error(), err
 	}
-	if len(data) > MaxAcceptData {
-		err = argErr("Check", "private data", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes", MaxAcceptData)
+	from := "Check"
+	if data == nil {
+		from = "Prepare"
+		data, err = l.answerData(c)
+	}
+	if err == nil && len(data) > MaxAcceptData {
+		err = argErr(from, "private data", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes", MaxAcceptData)
 	}
 	if err == nil {
 		err = setOptions(c.id, l.o.ConnOptions)
@@ -354,15 +363,40 @@ func (l *Listener) setUp(c *Conn, peer greeting, asked *rdmacm.ConnParam) (p rdm
 	return p, "", nil
 }
 
-// checkRequest calls ListenOptions.Check, and returns the private data of the answer.
+// checkRequest calls ListenOptions.Check, and returns its private data for the answer, or nil.
 func (l *Listener) checkRequest(c *Conn, peer greeting) ([]byte, error) {
 	if l.o.Check == nil {
-		return l.o.PrivateData, nil
+		return nil, nil
 	}
 	r := &Request{Local: c.addrs.Local, Remote: c.addrs.Remote, PrivateData: peer.data}
 	r.conn.Store(c)
 	defer r.conn.Store(nil)
 	return l.o.Check(r)
+}
+
+// answerData returns the private data of the answer without Check, and calls ListenOptions.Prepare for
+// the first connection on a PD.
+func (l *Listener) answerData(c *Conn) ([]byte, error) {
+	if l.o.Prepare == nil {
+		return l.o.PrivateData, nil
+	}
+	if err := c.attach(); err != nil {
+		return nil, err
+	}
+	l.prepareMu.Lock()
+	defer l.prepareMu.Unlock()
+	data, known := l.prepared[c.pd]
+	if known {
+		return data, nil
+	}
+	data, err := l.o.Prepare(c.pd)
+	if err == nil && l.o.Isolation != ConnPD {
+		if l.prepared == nil {
+			l.prepared = map[*uverbs.PD][]byte{}
+		}
+		l.prepared[c.pd] = slices.Clone(data)
+	}
+	return data, err
 }
 
 // Accept waits for the next connection. The listener sets connections up independently of Accept,
@@ -400,7 +434,7 @@ func (l *Listener) endErr() error {
 
 // Close stops listening. Unanswered requests are rejected. Connections that Accept has not returned
 // are closed, all at the same time, so that this takes at most [ConnOptions].Linger. Connections
-// that Accept has returned are not affected. Close waits for running calls of Check and Refused,
+// that Accept has returned are not affected. Close waits for running calls of Check, Prepare and Refused,
 // which must not call it.
 func (l *Listener) Close() error {
 	l.mu.Lock()

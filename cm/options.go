@@ -109,6 +109,12 @@ type ListenOptions struct {
 	ConnOptions // ConnOptions are the options of each connection.
 
 	PrivateData []byte // PrivateData is sent with each answer, up to [MaxAcceptData] bytes.
+	// Prepare, if set, is called with each PD of the listener's connections, before the first
+	// answer on it: once for each device, or with [ConnPD] for each connection. The data that it
+	// returns, such as the [Remote] of a table that all peers read, is sent instead of PrivateData
+	// with each answer on the PD, unless Check returns data. If Prepare returns an error, the
+	// request is rejected, and the next request calls Prepare again. Calls do not overlap.
+	Prepare func(*uverbs.PD) ([]byte, error)
 
 	// These options limit what peers can hold. The package comment describes them and their defaults under
 	// "Limits of listeners".
@@ -121,8 +127,8 @@ type ListenOptions struct {
 
 	limits limits.Limits
 
-	// Check, if set, is called for each request. The data that it returns is sent with the
-	// answer instead of PrivateData. If it returns an error, the request is rejected, and the
+	// Check, if set, is called for each request. The data that it returns, unless it is nil, is
+	// sent with the answer instead of PrivateData and the data of Prepare. If it returns an error, the request is rejected, and the
 	// peer receives the first 136 bytes of the error's text. Check is called from several
 	// goroutines, and before the connection has any memory, queue or other object of the
 	// device, so rejecting a stranger is cheap.
