@@ -3,6 +3,7 @@ package soft
 import (
 	"slices"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs/soft/internal/fault"
@@ -78,4 +79,11 @@ func (c *TestClock) Step() bool {
 	c.mu.Unlock()
 	first.f()
 	return true
+}
+
+// SetLeftPatience changes how long NewT waits, until the test ends.
+func SetLeftPatience(t *testing.T, d time.Duration) {
+	before := leftPatience
+	leftPatience = d
+	t.Cleanup(func() { leftPatience = before })
 }

@@ -3,7 +3,11 @@ package soft
 import (
 	"fmt"
 	"strings"
+	"time"
 )
+
+// leftPatience is how long NewT waits for objects to be closed. Tests change it.
+var leftPatience = 3 * time.Second
 
 // TB is the part of [testing.TB] that [NewT] uses, so that programs do not import package testing.
 //
@@ -22,6 +26,9 @@ type TB interface {
 //
 //	d, err := uverbs.Open(soft.NewT(t, soft.Options{}).Name(), uverbs.OpenOptions{})
 //	defer d.CloseAll()
+//
+// Package cm keeps a device for a second after the last connection on it. So the check waits for objects
+// to be closed, for up to three seconds.
 func NewT(t TB, o Options) *Device {
 	t.Helper()
 	d, err := New(o)
@@ -30,6 +37,9 @@ func NewT(t TB, o Options) *Device {
 		return nil // if t is no test
 	}
 	t.Cleanup(func() {
+		for end := time.Now().Add(leftPatience); d.Resources() != (ResourceCounts{}) && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
 		if left := d.Resources(); left != (ResourceCounts{}) {
 			t.Errorf("soft: the test has left objects of device %s open: %s", d.Name(), left)
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
@@ -39,7 +40,11 @@ func TestNewT(t *testing.T) {
 	}{
 		"clean":           {func(t *testing.T, _ *soft.Device, d *uverbs.Device) { ok(t, d.CloseAll()) }, ""},
 		"removed, closed": {func(t *testing.T, dev *soft.Device, d *uverbs.Device) { ok(t, dev.Close(), d.CloseAll()) }, ""},
-		"all left":        {func(*testing.T, *soft.Device, *uverbs.Device) {}, "open: 1 context, 2 PDs, 1 CQ"},
+		"closed a moment later": {func(t *testing.T, _ *soft.Device, d *uverbs.Device) {
+			soft.SetLeftPatience(t, time.Minute)
+			time.AfterFunc(20*time.Millisecond, func() { d.CloseAll() })
+		}, ""},
+		"all left": {func(*testing.T, *soft.Device, *uverbs.Device) {}, "open: 1 context, 2 PDs, 1 CQ"},
 		"context left": {func(t *testing.T, dev *soft.Device, d *uverbs.Device) {
 			ok(t, d.CloseAll())
 			_, err := uverbs.Open(dev.Name(), uverbs.OpenOptions{})
@@ -47,6 +52,7 @@ func TestNewT(t *testing.T) {
 		}, "open: 1 context"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			soft.SetLeftPatience(t, 0)
 			var r recorder
 			dev := soft.NewT(&r, soft.Options{Name: "newt"})
 			d, err := uverbs.Open("newt", uverbs.OpenOptions{})
