@@ -319,7 +319,7 @@ func (b *SendBuilder) windowKey(mw *MW) uint32 {
 	return mw.RKey()
 }
 
-// To sets the destination of a datagram (ibv_wr_set_ud_addr).
+// To sets the destination of a datagram (ibv_wr_set_ud_addr); the QPN of a group is [ib.MulticastQPN].
 func (b *SendBuilder) To(ah *AH, qpn, qkey uint32) {
 	if !b.begun() {
 		return

@@ -24,7 +24,7 @@ type SendWR struct {
 	InvalidateRKey uint32 // InvalidateRKey is the key that SEND_WITH_INV and LOCAL_INV invalidate.
 
 	AH         *AH    // AH is the address of the peer, for datagrams and for DCIs.
-	RemoteQPN  uint32 // RemoteQPN is the peer's QP number, for datagrams, or the number of the DCT, for DCIs.
+	RemoteQPN  uint32 // RemoteQPN is the peer's QP number, for datagrams, or that of a group, [ib.MulticastQPN]; for DCIs the number of the DCT.
 	RemoteQKey uint32 // RemoteQKey is the peer's Q_Key, for datagrams.
 	RemoteSRQN uint32 // RemoteSRQN is the number of the peer's SRQ, for XRCSend.
 

@@ -8,10 +8,11 @@ import (
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
-// MulticastQPN is the destination QP number of datagrams to a multicast group.
-const MulticastQPN = 0xffffff
+// MulticastQPN is [ib.MulticastQPN], the destination QP number of datagrams to a multicast group.
+const MulticastQPN = ib.MulticastQPN
 
 // JoinFlags selects the kind of membership in a multicast group.
 type JoinFlags uint16

@@ -21,6 +21,10 @@ const (
 	DriverQP     QPType = 1<<8 - 1 // defined by the driver (IB_QPT_DRIVER)
 )
 
+// MulticastQPN is the number that stands for all QPs of a multicast group, as the destination of a
+// datagram.
+const MulticastQPN = 0xffffff
+
 // String returns the name that iproute2 uses.
 func (t QPType) String() string {
 	if t == DriverQP {
