@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/cm"
-	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
 // serve returns the first message of the first client to it.
@@ -141,31 +141,19 @@ func ExampleConn_RDMAWrite() {
 // the server in its answer.
 func ExampleRemote() {
 	ctx := context.Background()
+	dev := must(soft.New(soft.Options{}))
+	defer dev.Close()
 	share := func(pd *uverbs.PD) ([]byte, error) {
-		buf := must(uverbs.AllocBuffer(1<<20, uverbs.BufferOptions{}))
-		mr := must(pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite}))
+		mr := must(pd.RegSlice(make([]byte, 1<<20), uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite))
 		return cm.RemoteOf(mr).MarshalBinary()
 	}
-	l := must(cm.Listen(ctx, ":7471", cm.ListenOptions{Check: func(r *cm.Request) ([]byte, error) { return share(must(r.PD())) }}))
+	l := must(cm.Listen(ctx, netip.AddrPortFrom(dev.Addr(), 0).String(), cm.ListenOptions{Prepare: share}))
 	defer l.Close()
 
-	conn := must(cm.Dial(ctx, "10.1.0.1:7471", cm.DialOptions{Prepare: share}))
+	conn := must(cm.Dial(ctx, l.Addr().String(), cm.DialOptions{Prepare: share}))
 	defer conn.Close()
 	var remote cm.Remote // the server's
 	check(remote.UnmarshalBinary(conn.PrivateData()))
 	fmt.Printf("%d bytes to write to\n", remote.Length)
-}
-
-// A member of a multicast group sends a datagram to the group and prints what the others send.
-func ExamplePacketConn_Join() {
-	ctx := context.Background()
-	p := must(cm.ListenPacket(ctx, "10.1.0.1:0", cm.PacketOptions{}))
-	defer p.Close()
-	all := must(p.Join(ctx, netip.MustParseAddr("239.1.2.3"), rdmacm.JoinFullMember))
-	check(p.Send(ctx, []byte("hello"), all))
-	for {
-		msg, from, err := p.Recv(ctx)
-		check(err)
-		fmt.Printf("%s says %q\n", from, msg)
-	}
+	// Output: 1048576 bytes to write to
 }

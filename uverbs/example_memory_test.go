@@ -36,26 +36,6 @@ func ExamplePD_AllocMW() {
 	check(dev.Close())
 }
 
-// Each small message has a slot of its own. The number of the slot is the ID of the work
-// request, so that the completion tells which slot is free again.
-func ExampleBufferPool() {
-	dev := must(uverbs.OpenFirst())
-	pd := must(dev.AllocPD())
-	pool := must(uverbs.NewBufferPool(pd, uverbs.PoolOptions{SlotSize: 256, Slots: 1000}))
-	out := make([]uverbs.Slot, 1000)
-	post := func(qp *uverbs.QP, msg string) {
-		s := must(pool.Get())
-		out[s.Index()] = s
-		n := copy(s.Bytes(), msg)
-		check(qp.PostSend(uverbs.SendWR{ID: uint64(s.Index()), Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{s.SGE(n)}}))
-	}
-	completed := func(wc *uverbs.WC) { check(pool.Put(out[wc.ID])) }
-	_, _ = post, completed
-	check(pool.Close())
-	check(pd.Close())
-	check(dev.Close())
-}
-
 // Memory of huge pages takes the device fewer translations. The administrator has
 // reserved them: echo 512 > /proc/sys/vm/nr_hugepages.
 func ExampleAllocBuffer() {

@@ -69,18 +69,6 @@ func ExamplePD_CreateSRQ() {
 	}
 }
 
-// A fetch and add of the peer's counter; what it was before comes back.
-func ExampleSendBuilder_FetchAdd() {
-	var qp *uverbs.QP
-	var mr *uverbs.MR
-	var counter uint64 // address of 8 bytes in the peer's MR
-	var rkey uint32
-	b := qp.BeginSend()
-	b.FetchAdd(1, uverbs.SendSignaled, counter, rkey, 1)
-	b.SGE(mr.SGE(0, 8))
-	check(b.Post())
-}
-
 // Before QPs are added to a CQ it is made larger. Its completions stay.
 func ExampleCQ_Resize() {
 	var cq *uverbs.CQ
@@ -93,22 +81,5 @@ func ExampleCQ_Modify() {
 	var cq *uverbs.CQ
 	if err := cq.Modify(16, 50*time.Microsecond); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		fmt.Println(err)
-	}
-}
-
-// An AH is the way to a peer, for as many datagrams as one likes.
-func ExampleAH() {
-	var dev *uverbs.Device
-	var pd *uverbs.PD
-	var qp *uverbs.QP
-	var peer ib.GID
-	local, ok := uverbs.ChooseGID(must(dev.GIDTable(1)), peer)
-	if !ok {
-		return // the port has no GID
-	}
-	ah := must(pd.CreateAH(uverbs.AHAttr{Port: 1, Global: true, GRH: uverbs.GRH{DGID: peer, SGIDIndex: uint8(local.Index), HopLimit: 64}}))
-	defer ah.Close()
-	for i := range uint32(3) {
-		check(qp.PostSend(uverbs.SendWR{Opcode: uverbs.WRSend, Flags: uverbs.SendSignaled, Inline: []byte("hello"), AH: ah, RemoteQPN: 17 + i, RemoteQKey: 0x1ee7}))
 	}
 }
