@@ -2,6 +2,7 @@ package source
 
 import (
 	"go/ast"
+	"go/doc"
 	"strings"
 	"testing"
 )
@@ -43,6 +44,39 @@ func TestExamples(t *testing.T) {
 		for typ, made := range makers {
 			if !errs[typ] && !hasExample(examples, append(made, typ)) {
 				t.Errorf("%s.%s has no example, nor has what makes it: Example%s", pkg, typ, strings.Join(append(made, typ), ", Example"))
+			}
+		}
+	}
+}
+
+// mainTypes are the types and functions that a newcomer meets first, by package.
+var mainTypes = map[string][]string{
+	"uverbs":      {"Device", "PD", "MR", "MW", "CQ", "QP", "SRQ", "AH", "CompChannel", "SendBuilder", "BufferPool", "Flow", "DM", "WCError"},
+	"uverbs/soft": {"New", "NewT", "Options", "Faults", "ParseFaults", "Device"},
+	"cm":          {"Conn", "Listener", "Request", "Op", "Remote", "Stream", "Dialer", "ListenConfig", "PacketConn"},
+}
+
+// TestMainExamples: each of the main types has an example of its own, or of a method, that runs on any machine and whose
+// output is checked.
+func TestMainExamples(t *testing.T) {
+	runs := map[string]map[string]bool{} // by package: the examples with an output
+	for _, f := range files(t) {
+		if !f.test() || mainTypes[f.pkg()] == nil {
+			continue
+		}
+		if runs[f.pkg()] == nil {
+			runs[f.pkg()] = map[string]bool{}
+		}
+		for _, e := range doc.Examples(f.ast) {
+			if e.Output != "" {
+				runs[f.pkg()][e.Name] = true
+			}
+		}
+	}
+	for pkg, types := range mainTypes {
+		for _, typ := range types {
+			if !hasExample(runs[pkg], []string{typ}) {
+				t.Errorf("%s.%s has no example with an output: Example%s", pkg, typ, typ)
 			}
 		}
 	}
