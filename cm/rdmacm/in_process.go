@@ -13,12 +13,12 @@ import (
 // given the process a software device.
 func withSoft(err error) error {
 	if failed := softFailure(); failed != nil {
-		return fmt.Errorf("%w; software device: %w", err, failed)
+		return fmt.Errorf("software device: %w; without it: %w", failed, err)
 	}
 	if soft := os.Getenv("GOVERBS_SOFT"); soft != "" {
-		return fmt.Errorf("%w; neither the local address nor the route to the peer selects the software device of GOVERBS_SOFT=%q", err, soft)
+		return fmt.Errorf("neither the local address nor the route to the peer selects the software device of GOVERBS_SOFT=%q; without it: %w", soft, err)
 	}
-	return fmt.Errorf("%w; or use a software device: set GOVERBS_SOFT=auto in the environment", err)
+	return fmt.Errorf("%w; or set GOVERBS_SOFT=auto in the environment, for a software device", err)
 }
 
 // softFailure returns why a software device of the environment could not be made. It returns nil if there is none that

@@ -13,14 +13,19 @@ import (
 // devicePath is the usual path of the connection manager's device.
 var devicePath = netlinkrdma.CharDev{Name: "rdma_cm"}.Path()
 
-// notLoaded is the error of a kernel without the module rdma_ucm.
-type notLoaded struct{ error }
+// noRDMA is the error of a kernel that has no socket for RDMA.
+type noRDMA struct{ error }
+
+// Error is short, because every log line of a program that falls back to TCP has it.
+func (*noRDMA) Error() string {
+	return "the kernel has no RDMA (modprobe rdma_ucm, and for software RoCE rdma_rxe)"
+}
 
 // Is reports whether target is [errors.ErrUnsupported].
-func (*notLoaded) Is(target error) bool { return target == errors.ErrUnsupported }
+func (*noRDMA) Is(target error) bool { return target == errors.ErrUnsupported }
 
 // Unwrap returns the error of the kernel.
-func (e *notLoaded) Unwrap() error { return e.error }
+func (e *noRDMA) Unwrap() error { return e.error }
 
 // findDevice asks the kernel for the connection manager's device.
 func findDevice() (netlinkrdma.CharDev, error) {
@@ -30,8 +35,10 @@ func findDevice() (netlinkrdma.CharDev, error) {
 		return dev, err
 	case err != nil && netlinkrdma.Sandbox() != "":
 		return dev, &uverbs.FeatureError{Feature: "the connection manager (" + devicePath + ")", Sandbox: netlinkrdma.Sandbox(), Err: err}
-	case errors.Is(err, errors.ErrUnsupported), errors.Is(err, syscall.EPROTONOSUPPORT): // the module is missing, or all of RDMA
-		return dev, fmt.Errorf("%s: module rdma_ucm is not loaded (modprobe rdma_ucm): %w", devicePath, &notLoaded{err})
+	case errors.Is(err, syscall.EPROTONOSUPPORT):
+		return dev, &noRDMA{err}
+	case errors.Is(err, errors.ErrUnsupported):
+		return dev, fmt.Errorf("%s: module rdma_ucm is not loaded (modprobe rdma_ucm): %w", devicePath, err)
 	case err != nil:
 		return dev, fmt.Errorf("%s: %w", devicePath, err)
 	case dev.ABI < minABI || dev.ABI > maxABI:

@@ -111,8 +111,8 @@ func TestSoftFailureHints(t *testing.T) {
 		"127.0.0.9": `neither the local address nor the route to the peer selects the software device of GOVERBS_SOFT="127.0.0.9"`,
 	} {
 		t.Setenv("GOVERBS_SOFT", env)
-		if err := withSoft(errors.ErrUnsupported); !strings.HasSuffix(err.Error(), want) {
-			t.Errorf("GOVERBS_SOFT=%q: %v, want %q at the end", env, err, want)
+		if err := withSoft(errors.ErrUnsupported); !strings.Contains(err.Error(), want) {
+			t.Errorf("GOVERBS_SOFT=%q: %v, want %q", env, err, want)
 		}
 	}
 	softFailure = func() error { asked++; return errors.New(why) }
@@ -157,5 +157,5 @@ func TestOpenMissing(t *testing.T) {
 func TestNoModule(t *testing.T) {
 	testenv.Boot(t, bareEnv, "rxe/bare")
 	_, err := OpenChannel(ChannelOptions{})
-	says(t, err, errors.ErrUnsupported, "cm: open channel", devicePath, "rdma_ucm is not loaded", "modprobe rdma_ucm")
+	says(t, err, errors.ErrUnsupported, "cm: open channel", "the kernel has no RDMA", "modprobe rdma_ucm")
 }
