@@ -2,6 +2,7 @@ package cm
 
 import (
 	"fmt"
+	"strings"
 	"syscall"
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
@@ -31,3 +32,22 @@ func errRemoved(device string) error {
 	}
 	return fmt.Errorf("device%s is being removed: %w", device, syscall.ENODEV)
 }
+
+// addressed is an error with what was tried and the address. Its text names the address and the package once,
+// though the text of err does it, too.
+type addressed struct {
+	what, address string
+	err           error
+}
+
+// Error implements the error interface.
+func (e *addressed) Error() string {
+	why := strings.TrimPrefix(e.err.Error(), "cm: ")
+	if !strings.Contains(why, "\n") { // not several errors
+		why = strings.Replace(why, " "+e.address+": ", ": ", 1)
+	}
+	return "cm: " + e.what + " " + e.address + ": " + why
+}
+
+// Unwrap returns the cause.
+func (e *addressed) Unwrap() error { return e.err }

@@ -76,7 +76,7 @@ func dialAny(ctx context.Context, addrs []netip.AddrPort, o DialOptions) (*Conn,
 			return c, nil
 		}
 		if _, ok := errors.AsType[*RefusedError](err); !ok { // which names the address
-			err = fmt.Errorf("cm: dial %s: %w", a, err)
+			err = &addressed{"dial", a.String(), err}
 		}
 		if errs = append(errs, err); ctx.Err() != nil {
 			break

@@ -68,7 +68,7 @@ func Listen(ctx context.Context, address string, o ListenOptions) (*Listener, er
 		err = rdmacm.RetryPort(try)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cm: listen on %s: %w", address, err)
+		return nil, &addressed{"listen on", address, err}
 	}
 	return l, nil
 }

@@ -243,7 +243,7 @@ func ListenPacket(ctx context.Context, address string, o PacketOptions) (*Packet
 		err = p.id.Listen(0)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("cm: listen for datagrams on %s: %w", address, err), p.Close())
+		return nil, errors.Join(&addressed{"listen for datagrams on", address, err}, p.Close())
 	}
 	return p, nil
 }
@@ -277,7 +277,7 @@ func DialPacket(ctx context.Context, address string, o PacketOptions) (*PacketCo
 	})
 	if err != nil {
 		p.dev.forgetIfRemoved(err)
-		return nil, errors.Join(fmt.Errorf("cm: dial %s for datagrams: %w", address, err), p.Close())
+		return nil, errors.Join(&addressed{"dial for datagrams to", address, err}, p.Close())
 	}
 	to := peerOf(answer.UD, p.addrs.Remote.IP)
 	p.peer = &to

@@ -340,7 +340,7 @@ func TestGVisorCards(t *testing.T) {
 			"CreateQP for raw packets: FeatureError: uverbs: CREATE_QP for raw packets" + refused + "\n", "OpenXRCD: ok\n", "XRCD.Close: ok\n",
 			"OpenXRCD with a file: FeatureError: uverbs: OPEN_XRCD with a file" + refused + "\n",
 			"AllocDM: FeatureError: uverbs: ALLOC_DM" + refused, "NextEvent: FeatureError: uverbs: ASYNC_EVENT" + refused,
-			"cm.Listen: FeatureError: cm: listen on 127.0.0.1:7471: cm: open channel: uverbs: the connection manager (/dev/infiniband/rdma_cm)" + refused,
+			"cm.Listen: FeatureError: cm: listen on 127.0.0.1:7471: open channel: uverbs: the connection manager (/dev/infiniband/rdma_cm)" + refused,
 			"CloseAll: ok\n",
 		}, []string{"in use"}},
 		{"devices", strings.Fields("verbs devices"), []string{"mlx5_0", "yes", "mlx5_1", "yes"}, nil},
