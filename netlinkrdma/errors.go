@@ -84,18 +84,7 @@ func gone(err error, index uint32) error {
 	return err
 }
 
-// noRDMA is the cause if the kernel has no RDMA at all: netlink and sysfs both say so.
-type noRDMA struct{ netlink, sysfs error }
-
-func (*noRDMA) Error() string { return "the kernel has neither NETLINK_RDMA nor RDMA in sysfs" }
-
-// Unwrap returns the errors of both ways.
-func (e *noRDMA) Unwrap() []error { return []error{e.netlink, e.sysfs} }
-
 // bothFailed is the cause if neither netlink nor sysfs gave an answer.
 func bothFailed(netlink, sysfs error) error {
-	if errors.Is(netlink, syscall.EPROTONOSUPPORT) && errors.Is(sysfs, fs.ErrNotExist) {
-		return &noRDMA{netlink, sysfs}
-	}
 	return fmt.Errorf("over netlink: %w; from sysfs: %w", netlink, sysfs)
 }
