@@ -43,10 +43,7 @@ type addressed struct {
 // Error implements the error interface.
 func (e *addressed) Error() string {
 	why := strings.TrimPrefix(e.err.Error(), "cm: ")
-	if !strings.Contains(why, "\n") { // not several errors
-		why = strings.Replace(why, " "+e.address+": ", ": ", 1)
-	}
-	return "cm: " + e.what + " " + e.address + ": " + why
+	return "cm: " + e.what + " " + e.address + ": " + strings.Replace(why, " "+e.address+": ", ": ", 1)
 }
 
 // Unwrap returns the cause.

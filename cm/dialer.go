@@ -53,7 +53,8 @@ type Dialer struct {
 
 	// FallbackDelay is how long PreferRDMA waits for a peer that does not answer by RDMA before it
 	// tries TCP as well; the first connection or rejection wins then. Zero is 1 s. If it is clear
-	// earlier that the peer cannot be reached by RDMA, Dialer tries TCP at once.
+	// earlier that the peer cannot be reached by RDMA, Dialer tries TCP at once. It does not remember
+	// that for the next connection.
 	FallbackDelay time.Duration
 
 	// Chosen, if set, is called for each new connection before DialContext returns it. Several

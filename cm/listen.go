@@ -39,8 +39,8 @@ type Listener struct {
 	lastNumber uint64                  // guarded by mu: number of the last answer
 	domains    map[*device]*domain     // guarded by mu: for ListenerPD
 
-	prepareMu sync.Mutex            // held during Prepare
-	prepared  map[*uverbs.PD][]byte // guarded by prepareMu: what Prepare has returned
+	prepareMu sync.Mutex // held during Prepare
+	prepared  []prepared // guarded by prepareMu: what Prepare has returned
 }
 
 // Listen listens on "host:port". Without a host, or with the unspecified address, it listens on all
@@ -330,13 +330,11 @@ func (l *Listener) setUp(c *Conn, peer greeting, asked *rdmacm.ConnParam) (p rdm
 	if err != nil {
 		return p, err.Error(), err
 	}
-	from := "Check"
 	if data == nil {
-		from = "Prepare"
 		data, err = l.answerData(c)
 	}
 	if err == nil && len(data) > MaxAcceptData {
-		err = argErr(from, "private data", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes", MaxAcceptData)
+		err = argErr("Listen", "private data of Check or Prepare", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes", MaxAcceptData)
 	}
 	if err == nil {
 		err = setOptions(c.id, l.o.ConnOptions)
@@ -385,18 +383,22 @@ func (l *Listener) answerData(c *Conn) ([]byte, error) {
 	}
 	l.prepareMu.Lock()
 	defer l.prepareMu.Unlock()
-	data, known := l.prepared[c.pd]
-	if known {
-		return data, nil
+	for _, p := range l.prepared {
+		if p.pd == c.pd {
+			return p.data, nil
+		}
 	}
 	data, err := l.o.Prepare(c.pd)
 	if err == nil && l.o.Isolation != ConnPD {
-		if l.prepared == nil {
-			l.prepared = map[*uverbs.PD][]byte{}
-		}
-		l.prepared[c.pd] = slices.Clone(data)
+		l.prepared = append(l.prepared, prepared{c.pd, data})
 	}
 	return data, err
+}
+
+// prepared is what ListenOptions.Prepare has returned for a PD.
+type prepared struct {
+	pd   *uverbs.PD
+	data []byte
 }
 
 // Accept waits for the next connection. The listener sets connections up independently of Accept,

@@ -226,10 +226,10 @@ func (q *QP) PostRecvs(wrs ...RecvWR) error {
 	var err error = errKind
 	flush := false
 	switch {
-	case ib.QPState(q.state.Load()) < ib.QPInit:
-		err = q.stateErr(true)
 	case q.noRecv != nil:
 		err = q.noRecv
+	case ib.QPState(q.state.Load()) < ib.QPInit:
+		err = q.stateErr(true)
 	case q.kind == kindRxe:
 		err = postRecvsRxe(&q.rxe.rq, wrs)
 		flush = err == nil && q.rxe.rq.WantsDoorbell()

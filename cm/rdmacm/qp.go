@@ -260,10 +260,10 @@ func (id *ID) limitMTU(qp *uverbs.QP, attr *uverbs.QPAttr, p *ConnParam) error {
 // modifyToInit moves the QP of a connection to INIT, without access rights, which it gets in RTR. On Ethernet all
 // connections of a port have the same attributes, so one query to the kernel is enough.
 func (id *ID) modifyToInit(qp *uverbs.QP, port uint8) error {
-	key := initKey{id.queues.device, port}
-	initCache.mu.Lock()
-	known, asked := initCache.known[key]
-	initCache.mu.Unlock()
+	key := queriedKey{device: id.queues.device, port: port}
+	queried.mu.Lock()
+	known, asked := queried.init[key]
+	queried.mu.Unlock()
 	if known != nil {
 		return qp.Modify(*known, initMask)
 	}
@@ -280,10 +280,10 @@ func (id *ID) modifyToInit(qp *uverbs.QP, port uint8) error {
 		if p.LinkLayer == ib.LinkLayerEthernet && attr.Port == port && mask == initMask {
 			known = &attr
 		}
-		initCache.mu.Lock()
-		initCache.known[key] = known
-		initCache.mu.Unlock()
-		runtime.AddCleanup(qp.Device(), forgetInit, key)
+		queried.mu.Lock()
+		queried.init[key] = known
+		queried.mu.Unlock()
+		runtime.AddCleanup(qp.Device(), forgetQueried, key)
 	}
 	return qp.Modify(attr, mask)
 }
@@ -291,52 +291,38 @@ func (id *ID) modifyToInit(qp *uverbs.QP, port uint8) error {
 // initMask are the attributes with which a QP of a connection becomes INIT.
 const initMask = uverbs.AttrState | uverbs.AttrPKeyIndex | uverbs.AttrPort | uverbs.AttrAccess
 
-// initCache has the attributes for INIT of the QPs of connections, by device and port. An entry is nil if
-// connections of the port may have different ones. It is removed with the open device, after which another
-// device may have the index.
-var initCache = struct {
-	mu    sync.Mutex
-	known map[initKey]*uverbs.QPAttr // guarded by mu
-}{known: map[initKey]*uverbs.QPAttr{}}
+// queried has what the kernel says about the QPs of connections, by device and port or kind. Entries are
+// removed with the open device, after which another device may have the index.
+var queried = struct {
+	mu sync.Mutex
+	// init has the attributes for INIT, by port. An entry is nil if connections of the port may have
+	// different ones.
+	init map[queriedKey]*uverbs.QPAttr // guarded by mu
+	// access has the access rights that the kernel gives to peers. They depend only on the device and on
+	// whether there may be READs and atomics, so one query to the kernel is enough for each combination.
+	access map[queriedKey]uverbs.Access // guarded by mu
+}{init: map[queriedKey]*uverbs.QPAttr{}, access: map[queriedKey]uverbs.Access{}}
 
-type initKey struct {
+type queriedKey struct {
 	device weak.Pointer[uverbs.Device]
-	port   uint8
+	port   uint8 // in init
+	reads  bool  // in access
 }
 
-// accessCache has the access rights that the kernel gives to peers. They depend only on the device
-// and on whether there may be READs and atomics, so one query to the kernel is enough for each
-// combination.
-var accessCache = struct {
-	mu    sync.Mutex
-	known map[accessKey]uverbs.Access // guarded by mu
-}{known: map[accessKey]uverbs.Access{}}
-
-type accessKey struct {
-	device weak.Pointer[uverbs.Device]
-	reads  bool
-}
-
-// forgetInit removes an entry of initCache.
-func forgetInit(k initKey) {
-	initCache.mu.Lock()
-	defer initCache.mu.Unlock()
-	delete(initCache.known, k)
-}
-
-// forgetAccess removes an entry of accessCache.
-func forgetAccess(k accessKey) {
-	accessCache.mu.Lock()
-	defer accessCache.mu.Unlock()
-	delete(accessCache.known, k)
+// forgetQueried removes the entries of a key.
+func forgetQueried(k queriedKey) {
+	queried.mu.Lock()
+	defer queried.mu.Unlock()
+	delete(queried.init, k)
+	delete(queried.access, k)
 }
 
 // peerAccess returns the access rights of the peer for a QP in state RTR.
 func (id *ID) peerAccess(reads bool) (uverbs.Access, error) {
-	key := accessKey{id.queues.device, reads}
-	accessCache.mu.Lock()
-	access, ok := accessCache.known[key]
-	accessCache.mu.Unlock()
+	key := queriedKey{device: id.queues.device, reads: reads}
+	queried.mu.Lock()
+	access, ok := queried.access[key]
+	queried.mu.Unlock()
 	if ok {
 		return access, nil
 	}
@@ -344,11 +330,11 @@ func (id *ID) peerAccess(reads bool) (uverbs.Access, error) {
 	if err != nil {
 		return 0, err
 	}
-	accessCache.mu.Lock()
-	accessCache.known[key] = init.Access
-	accessCache.mu.Unlock()
+	queried.mu.Lock()
+	queried.access[key] = init.Access
+	queried.mu.Unlock()
 	if dev := key.device.Value(); dev != nil {
-		runtime.AddCleanup(dev, forgetAccess, key)
+		runtime.AddCleanup(dev, forgetQueried, key)
 	}
 	return init.Access, nil
 }
