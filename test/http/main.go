@@ -43,6 +43,9 @@ func serve(address, folder string) error {
 func get(url string) error {
 	dialer := cm.Dialer{Chosen: func(c cm.Choice) {
 		fmt.Fprintf(os.Stderr, "connected to %s by %s\n", c.Address, c.Conn.RemoteAddr().Network())
+		if c.RDMAErr != nil {
+			fmt.Fprintln(os.Stderr, "not by RDMA:", c.RDMAErr)
+		}
 	}}
 	client := http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}}
 	resp, err := client.Get(url)
