@@ -241,6 +241,9 @@ func (p *tracePrinter) end() error {
 // runTrace runs a program, or attaches to a process, and prints or records its calls.
 func runTrace(cmd *command.Command, args []string, pid int, record string, out traceOutput) error {
 	warn := func(format string, args ...any) { fmt.Fprintf(cmd.Err(), "verbs: "+format+"\n", args...) }
+	if pid == 0 && os.Getenv("GOVERBS_SOFT") != "" {
+		warn("with GOVERBS_SOFT the program has software devices, which ask nothing of the kernel: their fields trace=FILE and capture=FILE record packets")
+	}
 	printer := newTracePrinter(cmd.Err(), out)
 	sink := func(c *trace.Call) { printer.add(c) }
 	end := func(int) error { return printer.end() }

@@ -41,6 +41,17 @@ func TestTraceCommand(t *testing.T) {
 	}
 }
 
+// TestTraceSoft: the calls of a software device cannot be shown, and the command says what can be instead.
+func TestTraceSoft(t *testing.T) {
+	const hint = "trace=FILE and capture=FILE record packets"
+	for soft, want := range map[string]bool{"": false, "auto": true} {
+		t.Setenv("GOVERBS_SOFT", soft)
+		if out, err := run(t, "trace", "--", "true"); err != nil || strings.Contains(out, hint) != want {
+			t.Errorf("GOVERBS_SOFT=%q: %v, %q", soft, err, out)
+		}
+	}
+}
+
 // TestTraceRecord: what is recorded is shown, as far as there is anything.
 func TestTraceRecord(t *testing.T) {
 	record := filepath.Join(t.TempDir(), "record")
