@@ -224,11 +224,10 @@ type peerInfo struct {
 	minRNRTimer ib.RNRTimer // of this QP; the peer waits for it
 }
 
-// AttachMulticast makes a UD queue pair receive the datagrams of a multicast group, which senders
-// send to QP number [ib.MulticastQPN] (ibv_attach_mcast). On RoCE gid is an IP multicast address and lid is 0; on InfiniBand lid is the
-// group's LID (0xc000 to 0xfffe), which the subnet manager has chosen. It does not join the group: the
-// host must also join it, with rdma_cm (package cm), or on RoCE a UDP socket or, on a software device, soft's
-// Device.JoinGroup. Without that the network does not deliver the packets.
+// AttachMulticast makes a UD queue pair receive the datagrams of a multicast group, sent to QP number
+// [ib.MulticastQPN] (ibv_attach_mcast). On RoCE gid is an IP multicast address and lid is 0; on InfiniBand
+// lid is the group's LID (0xc000 to 0xfffe), chosen by the subnet manager. The host must also join the
+// group, or nothing arrives: by package cm, or on RoCE by a UDP socket or soft's Device.JoinGroup.
 // Attaching a QP twice has no effect; one DetachMulticast detaches it.
 func (q *QP) AttachMulticast(gid ib.GID, lid uint16) error {
 	return q.multicast("ATTACH_MCAST", abi.IB_USER_VERBS_CMD_ATTACH_MCAST, gid, lid)

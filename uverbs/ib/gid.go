@@ -9,7 +9,7 @@ import (
 )
 
 // GID is a global identifier of 16 bytes in network order (union ibv_gid). On RoCE it is an IPv6
-// address, or an IPv4 address mapped into IPv6: GID(addr.As16()) is that of a [netip.Addr].
+// address, or an IPv4 address mapped into IPv6: GID(addr.As16()) makes one of a [netip.Addr].
 type GID [16]byte
 
 // String returns the GID as eight groups of hexadecimal digits, as sysfs shows it.
