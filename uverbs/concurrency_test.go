@@ -19,19 +19,19 @@ const (
 // concurrency is what doc.go says.
 var concurrency = pairs.Table{
 	{Object: (*Device)(nil), Methods: map[pairs.Use]string{
-		freely: `AHAttrFor AllocDM AllocDMAH AllocPD AllocTD ClockTime Close CloseAll CreateCQ CreateCompChannel CreateCounters
-			CreateRWQIndTable DEVXCommand DataDirectPath File GIDTable Handles ImportDM ImportPD Info Name NullLKey OpenXRCD PKeyIndex
-			PortCounters PortSpeed Attr GID LAG PKey Port RateLimits ReadClock`,
+		freely: `AHAttrFor AllocDM AllocDMAH AllocPD AllocTD Close CloseAll CreateCQ CreateCompChannel CreateCounters
+			CreateRWQIndTable File GIDTable Handles ImportDM ImportPD Info Name NullLKey OpenXRCD PKeyIndex
+			PortCounters PortSpeed Attr GID PKey Port RateLimits ReadClock`,
 		waits: "Events NextEvent",
 	}},
 	{Object: (*PD)(nil), Methods: map[pairs.Use]string{
-		freely: `AdviseMR AllocMW AllocParentDomain Close CreateAH CreateAHFor CreateDCI CreateDCT CreateQP CreateSRQ CreateWQ Device
+		freely: `AdviseMR AllocMW AllocParentDomain Close CreateAH CreateAHFor CreateQP CreateSRQ CreateWQ Device
 			Handle ImportMR RegDM RegDMABuf RegImplicit RegMR RegSlice`,
 	}},
 	{Object: (*QP)(nil), Often: true, Methods: map[pairs.Use]string{
-		freely: `AttachMulticast Caps Close Connect ConnectOver CreateFlow DEVXModify DEVXQuery DataInOrder DetachMulticast Device Endpoint
-			EndpointFor Err Init Modify PathTo PostRecv PostRecvs QPN Query ECE LAGPort ReadyDC ReadyUD ResetStream SetECE SetErrCause
-			SetKernelState SetLAGPort SetUDPSourcePort State`,
+		freely: `AttachMulticast Caps Close Connect ConnectOver CreateFlow DataInOrder DetachMulticast Device Endpoint
+			EndpointFor Err Init Modify PathTo PostRecv PostRecvs QPN Query ECE ReadyUD SetECE SetErrCause
+			SetKernelState State`,
 		builds:               "BeginSend",
 		pairs.Beside(builds): "PostSend",
 	}},

@@ -304,7 +304,7 @@ func (q *QP) access() Access {
 }
 
 // useReady names the methods for types of QP that are not connected.
-const useReady = "use ReadyUD for UD and raw packet, and ReadyDC for DCI and DCT"
+const useReady = "use ReadyUD for UD and raw packet, and mlx5.ReadyDC for DCI and DCT"
 
 // ReadyUD moves a UD queue pair from [ib.QPReset] to [ib.QPRTS], in which it can send and receive. It
 // receives datagrams that carry qkey; others are lost without an error, see [PortAttr.QKeyViolCount]. Only
@@ -315,7 +315,7 @@ func (q *QP) ReadyUD(qkey uint32) error {
 		return err
 	}
 	if q.typ != ib.UD && q.typ != ib.RawPacket {
-		return argErr("ReadyUD", "QP type", q.typ, "UD or RawPacket; use ReadyDC for DCI and DCT, and Connect for other types")
+		return argErr("ReadyUD", "QP type", q.typ, "UD or RawPacket; use mlx5.ReadyDC for DCI and DCT, and Connect for other types")
 	}
 	if q.typ == ib.RawPacket && qkey != 0 {
 		return argErr("ReadyUD", "qkey", qkey, "0, as raw packets have no Q_Key")

@@ -99,8 +99,6 @@ func noDEVX(cause error) error { return &FeatureError{Feature: "DEVX", Driver: "
 
 // Reasons why a device has no commands of DEVX.
 var (
-	errNoContext  = errors.New("the adapter does not have the capability log_max_uctx, or has no user context left")
-	errNoIoctl    = errors.New("it needs the ioctl interface, which the kernel does not have or " + abiPathEnv + "=write rules out")
-	errNotByOwner = errors.New("the process that opened the device did not open it for that")
-	errNotOpened  = errors.New("the device was not opened for it; open it by Open with OpenOptions.DEVX, or set " + devxEnv + "=1; if that is set, the adapter does not have the capability log_max_uctx")
+	errNoContext = errors.New("the adapter does not have the capability log_max_uctx, or has no user context left")
+	errNoIoctl   = errors.New("it needs the ioctl interface, which the kernel does not have or " + abiPathEnv + "=write rules out")
 )

@@ -6,72 +6,19 @@ import (
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/internal/hook"
 )
 
-// The dynamically connected transport (DC) of mlx5 is reliable like RC, but one initiator sends to
-// any number of targets. A QP of type [ib.DCI] connects to the target of each work request by itself.
-// A QP of type [ib.DCT] accepts requests of all initiators that know its access key, and takes receives
-// from its SRQ.
-
-// DCIOptions are the options of [PD.CreateDCI]. SendCQ is required.
-type DCIOptions struct {
-	SendCQ     *CQ         // SendCQ receives the completions of sends.
-	MaxSendWR  int         // MaxSendWR is the minimum size of the send queue, in work requests; by default 64.
-	MaxSendSGE int         // MaxSendSGE is the maximum number of SGEs of a send; by default 1.
-	MaxInline  int         // MaxInline is the maximum inline data of a send, in bytes.
-	SignalAll  bool        // SignalAll sets SendSignaled in every send.
-	Path       PathOptions // Path says how the DCI reaches its targets. AHs have their own GIDs.
-	Streams    DCIStreams  // Streams divide the DCI into streams; by default it is not divided.
-	OutOfOrder bool        // OutOfOrder has the meaning of QPOptions.OutOfOrder. The targets must set it too.
-}
-
-// DCIStreams divide a DCI into streams, each of which may fail alone (struct
-// mlx5dv_dci_streams). Requests of one stream are executed in order. When a request fails, the
-// other requests of its stream are flushed, and the DCI continues with the other streams. A failed
-// stream stays so until [QP.ResetStream], or until the DCI is reset. Linux supports streams since 5.14.
-type DCIStreams struct {
-	LogConcurrent uint8 // LogConcurrent is the binary logarithm of the number of streams at a time; 0 means no streams.
-	LogErrored    uint8 // LogErrored is the binary logarithm of the number of failed streams with which the DCI enters QPErr.
-}
-
-// DCTOptions are the options of [PD.CreateDCT]. RecvCQ and SRQ are required.
-type DCTOptions struct {
-	RecvCQ *CQ  // RecvCQ receives the completions of receives.
-	SRQ    *SRQ // SRQ has the receives.
-
-	// AccessKey is the key that requests must have. Requests with another key are not answered, and
-	// only counted: it does not protect against a host that tries all keys.
-	AccessKey uint64
-
-	Path PathOptions // Path has the port, the GID and the MTU, and what initiators may access.
-
-	OutOfOrder bool // OutOfOrder has the meaning of QPOptions.OutOfOrder. The initiators must set it too.
-}
-
-// CreateDCI creates an initiator of DC in state [ib.QPReset] (mlx5dv_create_qp with
-// MLX5DV_DCTYPE_DCI). [QP.ReadyDC] makes it ready to send. It fails with a [FeatureError] if the
-// device does not have DC, or not the streams.
-func (p *PD) CreateDCI(o DCIOptions) (*QP, error) {
-	return p.createDC(QPOptions{
-		Type: ib.DCI, SendCQ: o.SendCQ, MaxSendWR: orDefault(o.MaxSendWR, defaultQueueSize), MaxSendSGE: orDefault(o.MaxSendSGE, 1),
-		MaxInline: o.MaxInline, SignalAll: o.SignalAll, Path: o.Path, OutOfOrder: o.OutOfOrder,
-	}, dcSpec{logStreams: o.Streams.LogConcurrent, logErrored: o.Streams.LogErrored})
-}
-
-// CreateDCT creates a target of DC in state [ib.QPReset] (mlx5dv_create_qp with MLX5DV_DCTYPE_DCT).
-// [QP.ReadyDC] makes it ready to receive. It fails with a [FeatureError] if the device does not have
-// DC.
-func (p *PD) CreateDCT(o DCTOptions) (*QP, error) {
-	return p.createDC(QPOptions{Type: ib.DCT, RecvCQ: o.RecvCQ, SRQ: o.SRQ, Path: o.Path, OutOfOrder: o.OutOfOrder}, dcSpec{key: o.AccessKey})
-}
-
-// createDC creates either.
-func (p *PD) createDC(o QPOptions, dc dcSpec) (*QP, error) {
+// createDC creates a DCI or a DCT.
+func (p *PD) createDC(o QPOptions, dc hook.DC) (*QP, error) {
 	if err := p.usable(); err != nil {
 		return nil, err
 	}
 	if o.Type == ib.DCT && o.SRQ == nil {
 		return nil, argErr("CreateDCT", "SRQ", "nil", "an SRQ, which has the receives")
+	}
+	if o.Type == ib.DCI {
+		o.MaxSendWR, o.MaxSendSGE = orDefault(o.MaxSendWR, defaultQueueSize), orDefault(o.MaxSendSGE, 1)
 	}
 	d := p.dev
 	if err := o.check(d); err != nil {
@@ -101,8 +48,8 @@ func noDC(t ib.QPType, driver string) error {
 }
 
 // checkStreams returns an error if the device does not support the streams of a DCI.
-func (d *Device) checkStreams(want *dcSpec) error {
-	if want.logStreams == 0 && want.logErrored == 0 {
+func (d *Device) checkStreams(want *hook.DC) error {
+	if want.LogStreams == 0 && want.LogErrored == 0 {
 		return nil
 	}
 	var streams, failed uint8
@@ -118,20 +65,17 @@ func (d *Device) checkStreams(want *dcSpec) error {
 			Feature: "CREATE_QP with DCIStreams", Driver: d.driver.name(),
 			Err: errors.New("the adapter does not have the capability log_max_dci_stream_channels, or the kernel is older than Linux 5.14"),
 		}
-	case want.logStreams < 1 || want.logStreams > streams:
-		return argErr("CreateDCI", "Streams.LogConcurrent", want.logStreams, "1 to %d, or no streams", streams)
-	case want.logErrored > failed:
-		return argErr("CreateDCI", "Streams.LogErrored", want.logErrored, "0 to %d", failed)
+	case want.LogStreams < 1 || want.LogStreams > streams:
+		return argErr("CreateDCI", "Streams.LogConcurrent", want.LogStreams, "1 to %d, or no streams", streams)
+	case want.LogErrored > failed:
+		return argErr("CreateDCI", "Streams.LogErrored", want.LogErrored, "0 to %d", failed)
 	}
 	return nil
 }
 
-// ReadyDC makes a QP of DC ready: it moves a DCI from [ib.QPReset] to [ib.QPRTS], and a DCT to [ib.QPRTR],
-// in which it accepts requests. A DCT gets its number in this step; [QP.QPN] returns 0 before. The
-// option Path has the port, the GID and the other attributes. The P_Key is the one of [QP.Init].
-//
-// A DCT cannot leave QPRTR, and [QP.Modify] does not take one. Close it instead.
-func (q *QP) ReadyDC() error {
+// readyDC moves a DCI from [ib.QPReset] to [ib.QPRTS], and a DCT to [ib.QPRTR]. maxReads returns the maximum
+// number of READs and atomics that a DCI has in flight, or 0 if it is not known.
+func (q *QP) readyDC(maxReads func(*QP) uint8) error {
 	if err := q.usable(); err != nil {
 		return err
 	}
@@ -162,15 +106,14 @@ func (q *QP) ReadyDC() error {
 	if err := q.Modify(QPAttr{State: ib.QPRTR, PathMTU: mtu}, AttrState|AttrPathMTU); err != nil {
 		return err
 	}
-	return q.readyDCI()
+	return q.readyDCI(maxReads(q))
 }
 
 // readyDCI moves a DCI from [ib.QPRTR] to [ib.QPRTS]. QUERY_DEVICE has the limits of RC for READs and atomics
-// in flight, and an adapter may allow a DCI fewer. If the library cannot ask for that limit, it halves
+// in flight, and an adapter may allow a DCI fewer: most, or if that is 0 an unknown number. Then readyDCI halves
 // the default as long as the device refuses it.
-func (q *QP) readyDCI() error {
+func (q *QP) readyDCI(most uint8) error {
 	rts := q.rtsAttr()
-	most := q.dev.mlx5.dciReads()
 	if most > 0 && q.path.MaxRdAtomic > most {
 		return argErr("ReadyDC", "Path.MaxRdAtomic", q.path.MaxRdAtomic, "1 to %d, the limit of DCIs, or 0 for the default", most)
 	}
@@ -255,7 +198,7 @@ func (b *SendBuilder) ToDCT(ah *AH, dctn uint32, key uint64) { b.ToDCTStream(ah,
 
 // ToDCTStream is like ToDCT, and sets the stream of the request (mlx5dv_wr_set_dc_addr_stream). It
 // is any number; the device limits how many streams are in use at a time. If the DCI was created
-// without [DCIStreams], a stream other than 0 is a [PostError].
+// without streams, one other than 0 is a [PostError].
 func (b *SendBuilder) ToDCTStream(ah *AH, dctn uint32, key uint64, stream uint16) {
 	if !b.begun() {
 		return
@@ -266,34 +209,6 @@ func (b *SendBuilder) ToDCTStream(ah *AH, dctn uint32, key uint64, stream uint16
 	}
 	w := &b.wr[0]
 	w.AH, w.RemoteQPN, w.DCAccessKey, w.DCStream = ah, dctn, key, stream
-}
-
-// ResetStream makes a failed stream of a DCI usable again, without a reset of the DCI
-// (mlx5dv_dci_stream_id_reset). The stream no longer counts towards [DCIStreams].LogErrored.
-//
-// Call it when all requests of the stream have completed. Of requests that are still in the queue
-// some may be flushed, and others executed.
-//
-// The DCI must be in state [ib.QPRTS]. If too many streams have failed, it is in [ib.QPErr]: ResetStream
-// then fails with an [ArgError], or, if [QP.Query] has not been called since, with the firmware's
-// error (a [FirmwareError] since Linux 5.18). Reset the DCI instead.
-//
-// ResetStream also fails with an [ArgError] for a QP of another type or a DCI that was created without
-// [DCIStreams], and with a [FeatureError] if the adapter does not have the capability qpc_extension, or
-// the device was not opened with [OpenOptions].DEVX.
-func (q *QP) ResetStream(stream uint16) error {
-	const op = "ResetStream"
-	if err := q.acquireState(); err != nil {
-		return err
-	}
-	defer q.releaseState()
-	switch {
-	case q.typ != ib.DCI:
-		return argErr(op, "QP type", q.typ, "%s", ib.DCI)
-	case q.State() != ib.QPRTS:
-		return argErr(op, "state", q.State(), "%s", ib.QPRTS)
-	}
-	return q.dev.mlx5.resetStream(q, stream)
 }
 
 // prepareDCT is prepareQP for a DCT, which has no queues of its own: its SRQ has the receives.
@@ -308,7 +223,7 @@ func (q *QP) prepareDCT(s *qpSpec) (udata, error) {
 	if err := x.register(q.dev.mlx5); err != nil {
 		return udata{}, err
 	}
-	req := mlx5.QPRequest{UserIndex: x.index, DC: mlx5.Target, AccessKey: s.dc.key, ECE: q.dev.mlx5.ECE}
+	req := mlx5.QPRequest{UserIndex: x.index, DC: mlx5.Target, AccessKey: s.dc.Key, ECE: q.dev.mlx5.ECE}
 	return udata{in: req.Encode(), out: make([]byte, mlx5.QPRespSize)}, nil
 }
 
@@ -320,19 +235,6 @@ func (m *mlx5Context) dciStreams() (concurrent, errored uint8, err error) {
 	}
 	concurrent, errored = mlx5.DecodeStreams(u.out)
 	return concurrent, errored, nil
-}
-
-// dciReads returns the maximum number of READs and atomics that a DCI has in flight, or 0 if it is not
-// known. Only the firmware knows it, which needs DEVX.
-func (m *mlx5Context) dciReads() uint8 {
-	if !m.devx.has {
-		return 0
-	}
-	caps, err := m.devxCaps()
-	if err != nil {
-		return 0
-	}
-	return uint8(1 << min(caps.LogDCReads, 7))
 }
 
 // dctUdata returns the driver's part of the MODIFY_QP that makes a DCT ready.

@@ -132,10 +132,8 @@
 // Received data begins with a header of [GRHSize] bytes, see [ParseGRH]. [QP.AttachMulticast]
 // receives the datagrams of a multicast group.
 //
-// With the dynamically connected transport of mlx5 (DC), one QP of type [ib.DCI] sends reliably to any
-// number of QPs of type [ib.DCT]. [QP.ReadyDC] makes either ready. Each work request has the AH and
-// the number of its DCT, and the access key that the DCT was created with, see
-// [SendBuilder.ToDCT].
+// Package uverbs/mlx5 has what only ConnectX has: the dynamically connected transport (DC), with which one
+// QP of type [ib.DCI] sends reliably to any number of QPs of type [ib.DCT], and commands to the firmware.
 //
 // XRC, raw packets, RSS, flows, thread domains, device memory and time stamps need a device that
 // supports them, such as ConnectX.
@@ -156,8 +154,6 @@
 //     cause and what to do about it, if they are known.
 //   - [ErrDeviceRemoved]: the device was removed, or reset by its driver. Call [Device.CloseAll], and
 //     open the device again when it is back.
-//   - [FirmwareError]: the firmware refused a command of DEVX. Correct the command: the error has the
-//     status and the syndrome.
 //   - [DeviceError]: a device could not be opened. Report it: it lists the devices of the machine, and
 //     matches the reason.
 //   - [ErrNoDevice]: the machine has no usable RDMA device. Use TCP, or a device of package soft.
@@ -239,7 +235,7 @@
 //     the device runs most of it. Without a device or a model of one it cannot be proven.
 //   - Segmentation of raw packets (ibv_wr_send_tso) serves TCP in user space.
 //   - Compressed completions, striding receive queues and signatures of mlx5, and the objects that its
-//     DEVX interface creates. Commands of DEVX that create none are there, see [Device.DEVXCommand].
+//     DEVX interface creates. Commands of DEVX that create none are there, see package uverbs/mlx5.
 //   - Queues in memory that the program gives to the kernel: the library maps or allocates them itself.
 //     Linux 7.2 takes the buffers of a CQ or QP as addresses or dma-bufs (UVERBS_ATTR_CREATE_CQ_BUF_UMEM)
 //     on mlx5, mlx4, efa and bnxt_re, for queues that other devices write, and for confidential VMs. Neither

@@ -15,6 +15,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
+	"github.com/goverbs/goverbs/uverbs/internal/hook"
 )
 
 // mlx5DriverID is the kernel's ID of mlx5.
@@ -134,24 +135,14 @@ type mlx5Context struct {
 	srqs    mlx5Table // by number, if completions have no user index
 	clock   mlx5Clock
 	counts  mlx5Counts
-	devx    mlx5DEVX
+	part    hook.Part // of package uverbs/mlx5
 }
 
-// mlx5Clock are the pages with the device's clock. They are mapped when they are first used.
+// mlx5Clock is the page with the device's clock. It is mapped when it is first used.
 type mlx5Clock struct {
-	mu         sync.Mutex
-	clock      *mlx5.Clock     // guarded by mu
-	info       *mlx5.ClockInfo // guarded by mu
-	page, more *mmio.Region    // guarded by mu
-}
-
-// mlx5DEVX is what a device needs for commands to the firmware.
-type mlx5DEVX struct {
-	has bool // the context was opened for them, or may have been
-
 	mu    sync.Mutex
-	known bool      // guarded by mu
-	caps  mlx5.Caps // guarded by mu
+	clock *mlx5.Clock  // guarded by mu
+	page  *mmio.Region // guarded by mu
 }
 
 // mlx5Counts is memory with the layout of a flow's counters, for the kernel. It is allocated for
@@ -209,7 +200,7 @@ func (mlx5Driver) openContext(d *Device, u udata) error {
 		return &FeatureError{Feature: "ImportDevice of a device that was opened with " + abiPathEnv + "=write", Driver: "mlx5"}
 	}
 	m := &mlx5Context{Context: c, dev: d}
-	m.devx.has = d.imported || mlx5.AsksDEVX(u.in)
+	m.part.DEVX, m.part.ClockThere = d.imported || mlx5.AsksDEVX(u.in), c.ClockInfo
 	m.uars.dev = d
 	if err := m.uars.open(&c); err != nil {
 		return err
@@ -223,13 +214,20 @@ func (m *mlx5Context) close() error {
 	if m == nil {
 		return nil
 	}
-	return errors.Join(m.clock.close(), m.uars.close(), m.records.Close(), mmio.RetireAll(m.counts.region))
+	return errors.Join(m.clock.close(), m.closePart(), m.uars.close(), m.records.Close(), mmio.RetireAll(m.counts.region))
+}
+
+// closePart frees what package uverbs/mlx5 has mapped.
+func (m *mlx5Context) closePart() error {
+	m.part.ClockMu.Lock()
+	defer m.part.ClockMu.Unlock()
+	return mmio.RetireAll(m.part.Page)
 }
 
 func (c *mlx5Clock) close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return mmio.RetireAll(c.page, c.more)
+	return mmio.RetireAll(c.page)
 }
 
 // mlx5Size converts a size error of package mlx5 to an ArgError.

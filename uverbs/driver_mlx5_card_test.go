@@ -44,7 +44,7 @@ func (c *card) Do(cmd *kernel.Command, _ bool) syscall.Errno {
 // setLinkLayer makes the device know its port, which has the link layer.
 func (d *Device) setLinkLayer(l ib.LinkLayer) {
 	port := newCached[PortAttr](d)
-	port.value = PortAttr{LinkLayer: l, State: ib.PortActive, GIDTableLen: 16}
+	port.value = PortAttr{LinkLayer: l, State: ib.PortActive, ActiveMTU: ib.MTU4096, GIDTableLen: 16}
 	d.ports.ports[1].Store(port)
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/internal/hook"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
@@ -34,7 +35,7 @@ func addressedCard(t testing.TB, typ ib.QPType, userIndex bool) (*card, *AH) {
 	ops, _ := mlx5Driver{}.operations(typ)
 	q.setOps(ops)
 	o := QPOptions{Type: typ, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 8, MaxSendSGE: 2, MaxInline: 64}
-	value(mlx5Driver{}.prepareQP(q, &qpSpec{QPOptions: o, pd: &PD{}, dc: &dcSpec{logStreams: 1}}))(t)
+	value(mlx5Driver{}.prepareQP(q, &qpSpec{QPOptions: o, pd: &PD{}, dc: &hook.DC{LogStreams: 1}}))(t)
 	must(t, mlx5Driver{}.mapQP(q, udata{out: make([]byte, mlx5.QPRespSize)}))
 	q.state.Store(uint32(ib.QPRTS))
 	c.qp = q
@@ -222,7 +223,7 @@ func TestDCTReceive(t *testing.T) {
 		c := newMlx5Card(t, userIndex, true, 64)
 		q := &QP{kind: kindMlx5, typ: ib.DCT, recvCQ: c.cq, srq: c.srq}
 		q.dev, q.object.kind = c.dev, "QP"
-		u := value(q.prepareDCT(&qpSpec{QPOptions: QPOptions{Type: ib.DCT, SRQ: c.srq}, pd: &PD{}, dc: &dcSpec{key: 7}}))(t)
+		u := value(q.prepareDCT(&qpSpec{QPOptions: QPOptions{Type: ib.DCT, SRQ: c.srq}, pd: &PD{}, dc: &hook.DC{Key: 7}}))(t)
 		if key := binary.LittleEndian.Uint64(u.in[40:]); key != 7 {
 			t.Errorf("the access key is %d", key)
 		}
@@ -261,12 +262,14 @@ func TestDCOptions(t *testing.T) {
 	}
 	p := pdOf(mlx5Driver{})
 	for field, create := range map[string]func() (*QP, error){
-		"SRQ":       func() (*QP, error) { return p.CreateDCT(DCTOptions{RecvCQ: cq}) },
-		"RecvCQ":    func() (*QP, error) { return p.CreateDCT(DCTOptions{SRQ: srq}) },
-		"SendCQ":    func() (*QP, error) { return p.CreateDCI(DCIOptions{MaxSendWR: 1}) },
-		"MaxSendWR": func() (*QP, error) { return p.CreateDCI(DCIOptions{SendCQ: cq, MaxSendWR: 9}) },
-		"MaxInline": func() (*QP, error) { return p.CreateDCI(DCIOptions{SendCQ: cq, MaxSendWR: 1, MaxInline: -1}) },
-		"Type":      func() (*QP, error) { return p.CreateQP(QPOptions{Type: ib.DCT, RecvCQ: cq, SRQ: srq}) },
+		"SRQ":       func() (*QP, error) { return p.createDC(QPOptions{Type: ib.DCT, RecvCQ: cq}, hook.DC{}) },
+		"RecvCQ":    func() (*QP, error) { return p.createDC(QPOptions{Type: ib.DCT, SRQ: srq}, hook.DC{}) },
+		"SendCQ":    func() (*QP, error) { return p.createDC(QPOptions{Type: ib.DCI, MaxSendWR: 1}, hook.DC{}) },
+		"MaxSendWR": func() (*QP, error) { return p.createDC(QPOptions{Type: ib.DCI, SendCQ: cq, MaxSendWR: 9}, hook.DC{}) },
+		"MaxInline": func() (*QP, error) {
+			return p.createDC(QPOptions{Type: ib.DCI, SendCQ: cq, MaxSendWR: 1, MaxInline: -1}, hook.DC{})
+		},
+		"Type": func() (*QP, error) { return p.CreateQP(QPOptions{Type: ib.DCT, RecvCQ: cq, SRQ: srq}) },
 	} {
 		_, err := create()
 		var arg *ArgError
@@ -276,8 +279,8 @@ func TestDCOptions(t *testing.T) {
 	}
 	for _, dr := range []driver{rxeDriver{}, siwDriver{}} {
 		p := pdOf(dr)
-		_, dci := p.CreateDCI(DCIOptions{SendCQ: cq})
-		_, dct := p.CreateDCT(DCTOptions{RecvCQ: cq, SRQ: srq})
+		_, dci := p.createDC(QPOptions{Type: ib.DCI, SendCQ: cq}, hook.DC{})
+		_, dct := p.createDC(QPOptions{Type: ib.DCT, RecvCQ: cq, SRQ: srq}, hook.DC{})
 		for typ, err := range map[ib.QPType]error{ib.DCI: dci, ib.DCT: dct} {
 			var feature *FeatureError
 			if !errors.As(err, &feature) || feature.Feature != "QP type "+typ.String() || feature.Driver != dr.name() {
@@ -397,32 +400,31 @@ const (
 	readsInModify        = 101 // max_rd_atomic of struct ib_uverbs_modify_qp
 )
 
-// TestMlx5DCIReads: a DCI has a limit of its own for READs and atomics in flight. The library asks the
-// firmware, or else tries fewer until the device accepts them.
+// TestMlx5DCIReads: a DCI has a limit of its own for READs and atomics in flight. The library knows it from
+// the firmware, or else tries fewer until the device accepts them.
 func TestMlx5DCIReads(t *testing.T) {
 	for name, f := range map[string]struct {
-		devx    bool
+		most    uint8 // what the firmware says, 0 without DEVX
 		option  uint8 // Path.MaxRdAtomic
 		accepts uint8 // of the device
 		answer  syscall.Errno
 		sent    []byte // max_rd_atomic of each MODIFY_QP
 		want    error
 	}{
-		"as RC":                {false, 0, 16, syscall.EINVAL, []byte{16}, nil},
-		"fewer":                {false, 0, 4, syscall.EINVAL, []byte{16, 8, 4}, nil},
-		"one":                  {false, 0, 1, syscall.EINVAL, []byte{16, 8, 4, 2, 1}, nil},
-		"refused for another":  {false, 0, 0, syscall.EINVAL, []byte{16, 8, 4, 2, 1}, syscall.EINVAL},
-		"another error":        {false, 0, 0, syscall.ENOMEM, []byte{16}, syscall.ENOMEM},
-		"option":               {false, 4, 4, syscall.EINVAL, []byte{4}, nil},
-		"option refused":       {false, 8, 4, syscall.EINVAL, []byte{8}, syscall.EINVAL},
-		"firmware":             {true, 0, 8, syscall.EINVAL, []byte{8}, nil},
-		"firmware, refused":    {true, 0, 0, syscall.EINVAL, []byte{8}, syscall.EINVAL},
-		"firmware and option":  {true, 2, 8, syscall.EINVAL, []byte{2}, nil},
-		"firmware, option big": {true, 9, 8, syscall.EINVAL, nil, &ArgError{}},
+		"as RC":                {0, 0, 16, syscall.EINVAL, []byte{16}, nil},
+		"fewer":                {0, 0, 4, syscall.EINVAL, []byte{16, 8, 4}, nil},
+		"one":                  {0, 0, 1, syscall.EINVAL, []byte{16, 8, 4, 2, 1}, nil},
+		"refused for another":  {0, 0, 0, syscall.EINVAL, []byte{16, 8, 4, 2, 1}, syscall.EINVAL},
+		"another error":        {0, 0, 0, syscall.ENOMEM, []byte{16}, syscall.ENOMEM},
+		"option":               {0, 4, 4, syscall.EINVAL, []byte{4}, nil},
+		"option refused":       {0, 8, 4, syscall.EINVAL, []byte{8}, syscall.EINVAL},
+		"firmware":             {8, 0, 8, syscall.EINVAL, []byte{8}, nil},
+		"firmware, refused":    {8, 0, 0, syscall.EINVAL, []byte{8}, syscall.EINVAL},
+		"firmware and option":  {8, 2, 8, syscall.EINVAL, []byte{2}, nil},
+		"firmware, option big": {8, 9, 8, syscall.EINVAL, nil, &ArgError{}},
 	} {
 		c := newMlx5Card(t, true, false, 64)
 		c.dev.attr.MaxQPRdAtom, c.dev.attr.MaxQPInitRdAtom = 16, 16
-		c.dev.mlx5.devx.has, c.dev.mlx5.devx.known, c.dev.mlx5.devx.caps = f.devx, f.devx, mlx5.Caps{LogDCReads: 3}
 		c.qp.typ, c.qp.path.MaxRdAtomic = ib.DCI, f.option
 		c.qp.state.Store(uint32(ib.QPRTR))
 		var sent []byte
@@ -436,7 +438,7 @@ func TestMlx5DCIReads(t *testing.T) {
 			}
 			return 0
 		}
-		err := c.qp.readyDCI()
+		err := c.qp.readyDCI(f.most)
 		switch want := f.want.(type) {
 		case *ArgError:
 			isArg(t, err, "Path.MaxRdAtomic")

@@ -11,6 +11,7 @@ import (
 	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/internal/hook"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
@@ -32,7 +33,7 @@ func newECEQP(t *testing.T, typ ib.QPType, offers uint32) (*card, *QP) {
 	s := &qpSpec{QPOptions: QPOptions{Type: typ, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 8, SRQ: c.srq}, pd: &PD{}}
 	prepare := driver(mlx5Driver{}).prepareQP
 	if typ == ib.DCT {
-		s.dc, prepare = &dcSpec{}, (*QP).prepareDCT
+		s.dc, prepare = &hook.DC{}, (*QP).prepareDCT
 	}
 	u := value(prepare(q, s))(t)
 	want := uint32(0)

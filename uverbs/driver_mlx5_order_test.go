@@ -12,6 +12,7 @@ import (
 	"github.com/goverbs/goverbs/mmio/mlx5"
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/internal/hook"
 	"github.com/goverbs/goverbs/uverbs/internal/kernel"
 )
 
@@ -151,7 +152,7 @@ func TestMlx5OutOfOrderDCT(t *testing.T) {
 	}
 	q := &QP{kind: kindMlx5, typ: ib.DCT, recvCQ: c.cq, srq: c.srq}
 	q.dev, q.object.kind = c.dev, "QP"
-	s := &qpSpec{QPOptions: QPOptions{Type: ib.DCT, SRQ: c.srq, OutOfOrder: true}, pd: &PD{}, dc: &dcSpec{}}
+	s := &qpSpec{QPOptions: QPOptions{Type: ib.DCT, SRQ: c.srq, OutOfOrder: true}, pd: &PD{}, dc: &hook.DC{}}
 	var f *FeatureError
 	if _, err := q.prepareDCT(s); !errors.As(err, &f) || f.Feature != "CREATE_QP with OutOfOrder" {
 		t.Errorf("without the capability: %v", err)

@@ -60,7 +60,7 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 			return udata{}, err
 		}
 	}
-	x.streams = s.dc != nil && s.dc.logStreams > 0
+	x.streams = s.dc != nil && s.dc.LogStreams > 0
 	if s.Type == ib.RawPacket { // its second ring has an address of its own
 		if err := q.dev.cmd.untranslated("CREATE_QP for raw packets"); err != nil {
 			return udata{}, err
@@ -104,7 +104,7 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 		Buf: addrOf(q.sqRegion.Bytes()), Record: x.rec, Send: x.send, Recv: x.recv, UserIndex: x.index, InlineScatter: s.InlineRecv, ECE: m.ECE,
 	}
 	if s.dc != nil {
-		req.DC, req.LogStreams, req.LogFailed = mlx5.Initiator, s.dc.logStreams, s.dc.logErrored
+		req.DC, req.LogStreams, req.LogFailed = mlx5.Initiator, s.dc.LogStreams, s.dc.LogErrored
 	}
 	if s.Type == ib.RawPacket {
 		req.Buf, req.SendBuf = 0, req.Buf

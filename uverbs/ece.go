@@ -42,7 +42,7 @@ func (q *QP) ECE() (ECE, error) {
 }
 
 // SetECE sets the options for enhanced connection establishment that the next [QP.Modify] passes to
-// the device, as do [QP.Init], [QP.Connect] and [QP.ReadyDC] (ibv_set_ece). Options of 0 withdraw earlier
+// the device, as do [QP.Init], [QP.Connect] and mlx5.ReadyDC (ibv_set_ece). Options of 0 withdraw earlier
 // ones that were not passed yet. The device accepts the options that it supports, which [QP.ECE]
 // returns, and ignores the others. Options of 0 do not change what the device has accepted already, but
 // ECE returns none then.

@@ -131,7 +131,7 @@ type FeatureError = netlinkrdma.FeatureError
 // ArgError reports an argument or option that package uverbs or cm refused without asking the
 // kernel. It unwraps to EINVAL.
 type ArgError struct {
-	Package string // Package is the package that refused the argument, "uverbs" or "cm".
+	Package string // Package is the package that refused the argument, "uverbs", "mlx5" or "cm".
 	Op      string // Op is the method that was called, such as "CreateCQ".
 	Field   string // Field is the name of the parameter or option, such as "MTU".
 	Given   string // Given is the value that was passed.

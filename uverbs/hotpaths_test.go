@@ -12,6 +12,7 @@ import (
 	"github.com/goverbs/goverbs/mmio/siw"
 	"github.com/goverbs/goverbs/test/steps"
 	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/internal/hook"
 )
 
 // hotRing is a QP and a CQ on rings in memory, whose device the test plays.
@@ -67,7 +68,7 @@ func mlx5HotQP(tb testing.TB, c *card, typ ib.QPType, maxWR int) *QP {
 	o := QPOptions{Type: typ, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: maxWR, MaxSendSGE: 1, MaxInline: hotLength}
 	s := &qpSpec{QPOptions: o, pd: &PD{}}
 	if typ == ib.DCI {
-		s.dc, q.noRecv = &dcSpec{}, ErrNoRecvQueue
+		s.dc, q.noRecv = &hook.DC{}, ErrNoRecvQueue
 	} else {
 		s.MaxRecvWR, s.MaxRecvSGE = maxWR, 1
 	}

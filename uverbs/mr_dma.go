@@ -15,7 +15,7 @@ import (
 // 5.12, the ioctl interface and a driver that supports it.
 //
 // With the option DataDirect the adapter accesses the memory through a second PCI function, which some
-// ConnectX-8 have beside a GPU; [Device.DataDirectPath] says where. The exporter must be able to pin the
+// ConnectX-8 have beside a GPU; DataDirectPath of package uverbs/mlx5 says where. The exporter must be able to pin the
 // memory, and the address of the region's first byte is a multiple of a page's size. The kernel leaves out
 // AccessRelaxedOrdering where the function does not have it, and takes the region away when the function is
 // removed. The error is a [FeatureError] if the adapter has no such function, or before Linux 6.12. No test

@@ -14,21 +14,6 @@ import (
 // dataDirectSince is the first kernel with [MROptions].DataDirect.
 var dataDirectSince = Version{6, 12}
 
-// DataDirectPath returns the directory in /sys of the PCI function by which the adapter accesses the memory
-// of [MROptions].DataDirect (mlx5dv_get_data_direct_sysfs_path). Its place in the tree of PCI devices tells
-// which GPUs are close to it. The error is a [FeatureError] if the adapter has no such function, the driver
-// does not support it, or the kernel is older than Linux 6.12.
-func (d *Device) DataDirectPath() (string, error) {
-	if err := d.acquire(); err != nil {
-		return "", err
-	}
-	defer d.release()
-	if d.mlx5 == nil {
-		return "", noFeature(d, "GET_DATA_DIRECT_SYSFS_PATH")
-	}
-	return d.dataDirectPath()
-}
-
 // checkDataDirect returns an error if options exclude DataDirect.
 func (o *MROptions) checkDataDirect(op string, iova uint64) error {
 	page := uint64(os.Getpagesize())
@@ -74,7 +59,8 @@ func (d *Device) dataDirectError(errno syscall.Errno) error {
 // pathRoom is the room for a path in /sys, in bytes (PATH_MAX). The kernel ends the path with a zero.
 const pathRoom = 4096
 
-// dataDirectPath is DataDirectPath for a device that the caller has acquired.
+// dataDirectPath returns the directory in /sys of the PCI function for [MROptions].DataDirect. The caller has acquired
+// the device, which is one of mlx5.
 func (d *Device) dataDirectPath() (string, error) {
 	const verb = "GET_DATA_DIRECT_SYSFS_PATH"
 	path := make([]byte, pathRoom)

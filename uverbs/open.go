@@ -11,10 +11,10 @@ import (
 
 // OpenOptions are the options of [Open]. The zero value opens any device.
 type OpenOptions struct {
-	// DEVX opens the device for commands to the firmware of an mlx5 adapter, which
-	// [Device.DEVXCommand], [QP.SetUDPSourcePort] and [QP.SetLAGPort] need (mlx5dv_open_device with
-	// MLX5DV_CONTEXT_FLAGS_DEVX). If the adapter or the driver does not support that, Open fails with a
-	// [DeviceError] that wraps a [FeatureError]. For other ways to open a device there is the environment variable RDMADEVX=1.
+	// DEVX opens the device for commands to the firmware of an mlx5 adapter (mlx5dv_open_device with
+	// MLX5DV_CONTEXT_FLAGS_DEVX). Functions of package uverbs/mlx5 such as DEVXCommand and SetUDPSourcePort
+	// need that. If the adapter or the driver does not support it, Open fails with a [DeviceError] that wraps a
+	// [FeatureError]. For other ways to open a device there is the environment variable RDMADEVX=1.
 	DEVX bool
 }
 

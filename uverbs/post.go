@@ -138,7 +138,7 @@ func (q *QP) stateErr(recv bool) error {
 	call, needs := "Connect makes the QP ready", "sends need RTS"
 	switch q.typ {
 	case ib.DCI, ib.DCT:
-		call = "ReadyDC makes the QP ready"
+		call = "mlx5.ReadyDC makes the QP ready"
 	case ib.UD, ib.RawPacket:
 		call = "ReadyUD makes the QP ready"
 	}

@@ -388,7 +388,7 @@ func reachable(typ ib.QPType, from ib.QPState) string {
 		}
 	}
 	if len(to) == 0 {
-		return "none; use ReadyDC and Close"
+		return "none; use mlx5.ReadyDC and Close"
 	}
 	return strings.Join(to, ", ")
 }

@@ -11,7 +11,7 @@ import (
 
 // CreateQP creates a queue pair in state [ib.QPReset] (ibv_create_qp, ibv_create_qp_ex). [QP.Caps]
 // returns the sizes of its queues, which are at least the requested ones. To create a QP of type XRCRecv
-// use [XRCD.CreateQP], and of types DCI and DCT [PD.CreateDCI] and [PD.CreateDCT].
+// use [XRCD.CreateQP], and for types DCI and DCT package uverbs/mlx5.
 func (p *PD) CreateQP(o QPOptions) (*QP, error) {
 	if err := p.usable(); err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func (p *PD) CreateQP(o QPOptions) (*QP, error) {
 		s.MaxRecvSGE = orDefault(s.MaxRecvSGE, 1)
 	}
 	if isDC(s.Type) {
-		return nil, argErr("CreateQP", "Type", s.Type, "the other types; use CreateDCI and CreateDCT for DC")
+		return nil, argErr("CreateQP", "Type", s.Type, "the other types; use mlx5.CreateDCI and mlx5.CreateDCT for DC")
 	}
 	if err := s.check(p.dev); err != nil {
 		return nil, err

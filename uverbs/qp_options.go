@@ -5,6 +5,7 @@ import (
 
 	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/internal/abi"
+	"github.com/goverbs/goverbs/uverbs/internal/hook"
 )
 
 // QPFlags are properties of a QP (enum ib_uverbs_qp_create_flags).
@@ -60,7 +61,7 @@ type QPOptions struct {
 	//
 	// Only mlx5 supports it, for all types but RawPacket, since Linux 6.13. Otherwise creating the QP fails
 	// with a [FeatureError]. If the adapter has it for other types of QP only, the error comes from the first
-	// [QP.Modify], or from [QP.Init], [QP.ReadyUD], [QP.ReadyDC] or [QP.Connect]: the kernel checks the type
+	// [QP.Modify], or from [QP.Init], [QP.ReadyUD], [QP.Connect] or mlx5.ReadyDC: the kernel checks the type
 	// there.
 	OutOfOrder bool
 
@@ -244,15 +245,9 @@ type qpSpec struct {
 	pd   *PD
 	xrcd *XRCD
 	open uint32 // number of an existing QP of xrcd to open, or 0
-	dc   *dcSpec
+	dc   *hook.DC
 	// prepare replaces driver.prepareQP if it is not nil.
 	prepare func(*QP, *qpSpec) (udata, error)
-}
-
-// dcSpec are the options of DC that other QPs do not have.
-type dcSpec struct {
-	key                    uint64 // of a DCT
-	logStreams, logErrored uint8  // of DCIStreams
 }
 
 // uses appends the objects that the QP uses to all.

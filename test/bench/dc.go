@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/mlx5"
 )
 
 const (
@@ -87,10 +88,10 @@ func newInitiator(dev *uverbs.Device, size, count int) (*initiator, error) {
 	if i.recv, err = dev.CreateCQ(uverbs.CQOptions{Size: dcTargets * count}); err != nil {
 		return nil, err
 	}
-	if i.qp, err = i.pd.CreateDCI(uverbs.DCIOptions{SendCQ: i.send, MaxSendWR: count, MaxInline: size, SignalAll: true}); err != nil {
+	if i.qp, err = mlx5.CreateDCI(i.pd, mlx5.DCIOptions{SendCQ: i.send, MaxSendWR: count, MaxInline: size, SignalAll: true}); err != nil {
 		return nil, err
 	}
-	if err := i.qp.ReadyDC(); err != nil {
+	if err := mlx5.ReadyDC(i.qp); err != nil {
 		return nil, err
 	}
 	inline := make([]byte, size)
@@ -106,11 +107,11 @@ func (i *initiator) target(n int) error {
 	if i.srqs[n], err = i.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: i.count}); err != nil {
 		return err
 	}
-	dct, err := i.pd.CreateDCT(uverbs.DCTOptions{RecvCQ: i.recv, SRQ: i.srqs[n], AccessKey: dcKey})
+	dct, err := mlx5.CreateDCT(i.pd, mlx5.DCTOptions{RecvCQ: i.recv, SRQ: i.srqs[n], AccessKey: dcKey})
 	if err != nil {
 		return err
 	}
-	if err := dct.ReadyDC(); err != nil {
+	if err := mlx5.ReadyDC(dct); err != nil {
 		return err
 	}
 	here, err := dct.Endpoint()

@@ -17,7 +17,7 @@ var kindOf = regexp.MustCompile(`^kind[A-Z]`)
 
 // mlx5Only are the files of uverbs with objects and verbs that only mlx5 has.
 var mlx5Only = []string{
-	"clock.go", "dc.go", "devx.go", "dm.go", "ece.go", "mr_mlx5.go", "thread_domain.go", "wq.go",
+	"clock.go", "dc.go", "dm.go", "ece.go", "mlx5_hook.go", "mr_mlx5.go", "thread_domain.go", "wq.go",
 }
 
 // ofDriver are the files of uverbs that may know a driver by its name: those of one driver, the one

@@ -113,6 +113,8 @@ var mayImport = []struct {
 	{"uverbs/internal/abi", nil},
 	{"uverbs/internal/kernel", []string{"mmio", "uverbs/internal/abi"}},
 	{"uverbs/internal/diag", []string{"netlinkrdma"}}, // plain facts, not uverbs
+	{"uverbs/internal/hook", []string{"mmio", "mmio/mlx5", "uverbs/ib", "uverbs/internal/kernel"}},
+	{"uverbs/mlx5", []string{"mmio/mlx5", "uverbs", "uverbs/ib", "uverbs/internal"}},
 	{"uverbs/flow", []string{"uverbs/internal/abi", "uverbs/internal/kernel"}},
 	{"uverbs/internal/inproc", []string{"uverbs/ib", "uverbs/internal/kernel"}},
 	// The software device plays the kernel: it has neither uverbs nor the program's side of rxe.
@@ -141,14 +143,14 @@ var mayImport = []struct {
 	{"test/pairs", nil},
 	{"test/steps", nil},
 	{"test/testenv", nil},
-	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/flow", "uverbs/ib", "uverbs/soft", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rdmacm", "cm/rsocket", "cm/valkey", "test"}},
+	{"test", []string{"mmio", "netlinkrdma", "uverbs", "uverbs/flow", "uverbs/ib", "uverbs/mlx5", "uverbs/soft", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rdmacm", "cm/rsocket", "cm/valkey", "test"}},
 	{"tools/vmrun", []string{"tools/vmrun"}},
 	{"tools/abigen", nil},
 	{"tools/health", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/soft", "cm", "cm/rdmacm", "tools/internal/objects"}},
 	{"tools/internal/objects", []string{"uverbs"}},
 	{"tools/internal", nil},
 	{"tools/metrics", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/soft", "tools/health", "tools/internal"}},
-	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/soft", "uverbs/trace", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rdmacm", "tools", "tools/health", "tools/internal", "tools/metrics", "tools/verbs/internal"}},
+	{"tools", []string{"netlinkrdma", "uverbs", "uverbs/ib", "uverbs/mlx5", "uverbs/soft", "uverbs/trace", "uverbs/umad", "uverbs/umad/fabric", "uverbs/umad/mad", "uverbs/umad/sa", "cm", "cm/rdmacm", "tools", "tools/health", "tools/internal", "tools/metrics", "tools/verbs/internal"}},
 }
 
 // TestImports reads the import graph.
@@ -188,6 +190,9 @@ func TestImports(t *testing.T) {
 		}
 		if f.pkg() == "uverbs/soft" && f.ast.Name.Name == "soft_test" { // shows and tests what programs see
 			allowed = append(allowed, "uverbs", "cm", "cm/rdmacm")
+		}
+		if f.test() && f.pkg() == "uverbs" && f.ast.Name.Name == "uverbs_test" { // plays the firmware for its functions
+			allowed = append(allowed, "uverbs/mlx5")
 		}
 		if f.test() && f.pkg() == "test/testenv" { // compares with the type that testenv reads by reflection
 			allowed = append(allowed, "netlinkrdma")

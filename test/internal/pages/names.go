@@ -85,7 +85,7 @@ func places(root, pkg string) (all []place, err error) {
 }
 
 // packages are those that have counterparts of rdma-core's functions.
-var packages = []string{"uverbs", "uverbs/ib", "uverbs/flow", "cm/rdmacm", "cm/rsocket"}
+var packages = []string{"uverbs", "uverbs/ib", "uverbs/flow", "uverbs/mlx5", "cm/rdmacm", "cm/rsocket"}
 
 // lists returns the names of rdma-core by their headings in names.txt.
 func lists() (titles []string, names map[string][]string) {

@@ -3,6 +3,8 @@ package conformance
 import (
 	"context"
 	"errors"
+	"fmt"
+	"iter"
 	"os"
 	"reflect"
 	"slices"
@@ -13,6 +15,7 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/mlx5"
 )
 
 // objects makes one of each kind of object, users after what they use.
@@ -82,6 +85,40 @@ func objects(t *testing.T, dev *uverbs.Device) []closer {
 	return all
 }
 
+// mlx5Functions are the functions of package mlx5 about an object. The tests call them like methods.
+var mlx5Functions = []struct {
+	name string
+	f    any
+}{
+	{"ClockTime", mlx5.ClockTime}, {"CreateDCI", mlx5.CreateDCI}, {"CreateDCT", mlx5.CreateDCT}, {"DataDirectPath", mlx5.DataDirectPath},
+	{"DEVXCommand", mlx5.DEVXCommand}, {"DEVXModify", mlx5.DEVXModify}, {"DEVXQuery", mlx5.DEVXQuery}, {"QueryLAG", mlx5.QueryLAG},
+	{"QueryLAGPort", mlx5.QueryLAGPort}, {"ReadyDC", mlx5.ReadyDC}, {"ResetStream", mlx5.ResetStream}, {"SetLAGPort", mlx5.SetLAGPort},
+	{"SetUDPSourcePort", mlx5.SetUDPSourcePort},
+}
+
+// methods returns the methods of an object, and the functions of package mlx5 about it.
+func methods(o any) iter.Seq2[string, reflect.Value] {
+	v := reflect.ValueOf(o)
+	return func(yield func(string, reflect.Value) bool) {
+		for m, method := range v.Methods() {
+			if !yield(m.Name, method) {
+				return
+			}
+		}
+		for _, m := range mlx5Functions {
+			f := reflect.ValueOf(m.f)
+			if f.Type().In(0) != v.Type() {
+				continue
+			}
+			typ := reflect.FuncOf(slices.Collect(f.Type().Ins())[1:], slices.Collect(f.Type().Outs()), false)
+			bound := reflect.MakeFunc(typ, func(args []reflect.Value) []reflect.Value { return f.Call(slices.Insert(args, 0, v)) })
+			if !yield(m.name, bound) {
+				return
+			}
+		}
+	}
+}
+
 // inert are methods that tell nothing about the object: Err explains a completion, and a
 // builder tells its error when it posts.
 var inert = []string{"Close", "CloseAll", "BeginSend", "Err"}
@@ -108,15 +145,13 @@ func TestAfterClose(t *testing.T) {
 		}
 		calls := 0
 		for _, o := range all {
-			v := reflect.ValueOf(o)
-			for i := range v.NumMethod() {
-				name := v.Type().Method(i).Name
+			for name, method := range methods(o) {
 				if slices.Contains(inert, name) {
 					continue
 				}
 				calls++
-				full := v.Type().String() + "." + name
-				err, fails := call(t, full, v.Method(i))
+				full := fmt.Sprintf("%T.%s", o, name)
+				err, fails := call(t, full, method)
 				var arg *uverbs.ArgError
 				switch {
 				case !fails || errors.Is(err, os.ErrClosed):
@@ -177,14 +212,12 @@ func TestZeroArguments(t *testing.T) {
 		all := objects(t, dev)
 		refused := 0
 		for _, o := range slices.Backward(all) {
-			v := reflect.ValueOf(o)
-			for i := range v.NumMethod() {
-				name := v.Type().Method(i).Name
+			for name, method := range methods(o) {
 				if slices.Contains([]string{"Close", "CloseAll", "Wait", "Next", "NextEvent", "Get"}, name) {
 					continue // they wait, or take something
 				}
-				full := v.Type().String() + "." + name
-				out := results(t, full, v.Method(i))
+				full := fmt.Sprintf("%T.%s", o, name)
+				out := results(t, full, method)
 				if err, _ := failure(out); err != nil {
 					if refused++; !refuses(err) {
 						t.Errorf("%s: %T: %v", full, err, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/mlx5"
 )
 
 // errorIs checks which error a call returned.
@@ -42,14 +43,14 @@ func dcPath() uverbs.PathOptions {
 }
 
 // newDC makes an initiator with options and n targets on one device.
-func newDC(t *testing.T, o uverbs.DCIOptions, n int) *dcRig {
+func newDC(t *testing.T, o mlx5.DCIOptions, n int) *dcRig {
 	t.Helper()
 	testenv.Needs(t, "DC", "mlx5")
 	return newDCOn(t, openDevice(t, deviceName), o, n)
 }
 
 // newDCOn does so on a device that is open.
-func newDCOn(t *testing.T, dev *uverbs.Device, o uverbs.DCIOptions, n int) *dcRig {
+func newDCOn(t *testing.T, dev *uverbs.Device, o mlx5.DCIOptions, n int) *dcRig {
 	t.Helper()
 	r := &dcRig{side: newSide(t, dev, uverbs.QPOptions{})}
 	r.dci = r.newDCI(t, o)
@@ -60,14 +61,14 @@ func newDCOn(t *testing.T, dev *uverbs.Device, o uverbs.DCIOptions, n int) *dcRi
 }
 
 // newDCI makes an initiator that is ready.
-func (r *dcRig) newDCI(t *testing.T, o uverbs.DCIOptions) *uverbs.QP {
+func (r *dcRig) newDCI(t *testing.T, o mlx5.DCIOptions) *uverbs.QP {
 	t.Helper()
 	o.SendCQ, o.Path = r.cq, dcPath()
-	q, err := r.pd.CreateDCI(o)
+	q, err := mlx5.CreateDCI(r.pd, o)
 	testenv.Skip(t, err) // on a card without DC, or a kernel without streams or OutOfOrder
 	must(t, err)
 	closeLater(t, q)
-	err = q.ReadyDC()
+	err = mlx5.ReadyDC(q)
 	testenv.Skip(t, err) // on a card with OutOfOrder for other types
 	must(t, err)
 	r.outOfOrder = o.OutOfOrder
@@ -81,13 +82,13 @@ func (r *dcRig) newTarget(t *testing.T) (d dcTarget) {
 	d.srq, err = r.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 32})
 	must(t, err)
 	closeLater(t, d.srq)
-	d.qp, err = r.pd.CreateDCT(uverbs.DCTOptions{RecvCQ: r.cq, SRQ: d.srq, AccessKey: dcKey, Path: dcPath(), OutOfOrder: r.outOfOrder})
+	d.qp, err = mlx5.CreateDCT(r.pd, mlx5.DCTOptions{RecvCQ: r.cq, SRQ: d.srq, AccessKey: dcKey, Path: dcPath(), OutOfOrder: r.outOfOrder})
 	must(t, err)
 	closeLater(t, d.qp)
 	if n := d.qp.QPN(); n != 0 {
 		t.Errorf("the DCT has number %d before it is ready", n)
 	}
-	must(t, d.qp.ReadyDC())
+	must(t, mlx5.ReadyDC(d.qp))
 	e, err := d.qp.Endpoint()
 	must(t, err)
 	if e.QPN == 0 || e.QPN != d.qp.QPN() {
@@ -133,7 +134,7 @@ func (r *dcRig) wants(t *testing.T, want map[uint64]uverbs.WCStatus) map[uint64]
 func TestDC(t *testing.T) {
 	testenv.Tags(t, testenv.SpecialCard)
 	eachPath(t, func(t *testing.T) {
-		r := newDC(t, uverbs.DCIOptions{MaxInline: 64, MaxSendSGE: 2}, 2)
+		r := newDC(t, mlx5.DCIOptions{MaxInline: 64, MaxSendSGE: 2}, 2)
 		for i := range uint64(40) {
 			d := &r.targets[i%2]
 			want := r.fill(0, 3000, byte(i))
@@ -237,11 +238,11 @@ func dcAtomics(t *testing.T, r *dcRig) {
 // TestDCInitiators has several DCIs that send to one DCT.
 func TestDCInitiators(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		r := newDC(t, uverbs.DCIOptions{}, 1)
+		r := newDC(t, mlx5.DCIOptions{}, 1)
 		d := &r.targets[0]
 		want := map[uint64]uverbs.WCStatus{}
 		for i := range uint64(4) {
-			q := r.newDCI(t, uverbs.DCIOptions{})
+			q := r.newDCI(t, mlx5.DCIOptions{})
 			for k := range uint64(4) {
 				must(t, d.srq.PostRecv(100+4*i+k, r.mr.SGE(8192, 100)), q.PostSend(d.to(send(4*i+k, r.mr.SGE(0, 100)))))
 				want[4*i+k], want[100+4*i+k] = 0, 0
@@ -255,7 +256,7 @@ func TestDCInitiators(t *testing.T) {
 // request and its DCI, and not the target. The DCI can be reset.
 func TestDCErrors(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		r := newDC(t, uverbs.DCIOptions{}, 2)
+		r := newDC(t, mlx5.DCIOptions{}, 2)
 		good, gone := &r.targets[0], &r.targets[1]
 		number := gone.qp.QPN()
 		for i, tt := range []struct {
@@ -284,7 +285,7 @@ func TestDCErrors(t *testing.T) {
 			if attr, err := r.dci.Query(); err != nil || attr.State != ib.QPErr {
 				t.Errorf("%s: state %s, %v", tt.name, attr.State, err)
 			}
-			must(t, r.dci.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState), r.dci.ReadyDC())
+			must(t, r.dci.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState), mlx5.ReadyDC(r.dci))
 			must(t, good.srq.PostRecv(50, r.mr.SGE(8192, 100)), r.dci.PostSend(good.to(send(51, r.mr.SGE(0, 100)))))
 			r.wants(t, map[uint64]uverbs.WCStatus{50: 0, 51: 0})
 		}
@@ -309,7 +310,7 @@ func (r *dcRig) ends(t *testing.T) {
 // streams have failed.
 func TestDCStreams(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		r := newDC(t, uverbs.DCIOptions{Streams: uverbs.DCIStreams{LogConcurrent: 2, LogErrored: 1}}, 1)
+		r := newDC(t, mlx5.DCIOptions{Streams: mlx5.DCIStreams{LogConcurrent: 2, LogErrored: 1}}, 1)
 		d := &r.targets[0]
 		write := func(id uint64, stream uint16, rkey uint32) {
 			t.Helper()
@@ -330,8 +331,8 @@ func TestDCStreams(t *testing.T) {
 		write(6, 1, wrong)
 		r.wants(t, map[uint64]uverbs.WCStatus{6: uverbs.WCRemAccessErr})
 		r.ends(t)
-		for _, streams := range []uverbs.DCIStreams{{LogConcurrent: 31, LogErrored: 1}, {LogConcurrent: 1, LogErrored: 31}, {LogErrored: 1}} {
-			_, err := r.pd.CreateDCI(uverbs.DCIOptions{SendCQ: r.cq, Streams: streams})
+		for _, streams := range []mlx5.DCIStreams{{LogConcurrent: 31, LogErrored: 1}, {LogConcurrent: 1, LogErrored: 31}, {LogErrored: 1}} {
+			_, err := mlx5.CreateDCI(r.pd, mlx5.DCIOptions{SendCQ: r.cq, Streams: streams})
 			var arg *uverbs.ArgError
 			if !errors.As(err, &arg) {
 				t.Errorf("%+v: error %v", streams, err)
@@ -346,8 +347,8 @@ func TestDCResetStream(t *testing.T) {
 	testenv.Tags(t, testenv.SpecialCard)
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "DC", "mlx5")
-		streams := uverbs.DCIStreams{LogConcurrent: 2, LogErrored: 1}
-		r := newDCOn(t, openDEVX(t), uverbs.DCIOptions{Streams: streams}, 1)
+		streams := mlx5.DCIStreams{LogConcurrent: 2, LogErrored: 1}
+		r := newDCOn(t, openDEVX(t), mlx5.DCIOptions{Streams: streams}, 1)
 		d := &r.targets[0]
 		data := r.fill(0, 200, 1)
 		post := func(id uint64, stream uint16, key uint64, rkey uint32) {
@@ -374,37 +375,37 @@ func TestDCResetStream(t *testing.T) {
 		write(1, 2)
 		fails(2, 2)
 		write(4, 1)
-		must(t, r.dci.ResetStream(2))
+		must(t, mlx5.ResetStream(r.dci, 2))
 		write(5, 2)
 		fails(6, 2) // again, and it is the only one that has failed
-		must(t, r.dci.ResetStream(1))
+		must(t, mlx5.ResetStream(r.dci, 1))
 		write(8, 1)
 		post(9, 2, dcKey, r.mr.RKey())
 		r.wants(t, map[uint64]uverbs.WCStatus{9: uverbs.WCWRFlushErr})
-		must(t, r.dci.ResetStream(2))
+		must(t, mlx5.ResetStream(r.dci, 2))
 
 		post(10, 0xffff, dcKey+1, r.mr.RKey()) // to which the target does not answer
 		if wc := r.next(t); wc.Status != uverbs.WCRetryExcErr && wc.Status != uverbs.WCRemAccessErr {
 			t.Errorf("a wrong access key: %+v", wc)
 		}
 		write(11, 2)
-		must(t, r.dci.ResetStream(0xffff))
+		must(t, mlx5.ResetStream(r.dci, 0xffff))
 		write(12, 0xffff)
 
 		fails(13, 3)
-		fails(15, 4)                                                       // with a second failed stream the DCI fails, which the firmware knows first
-		if err := r.dci.ResetStream(3); err != nil || testenv.Modelled() { // a real card may need time until the DCI fails
+		fails(15, 4)                                                             // with a second failed stream the DCI fails, which the firmware knows first
+		if err := mlx5.ResetStream(r.dci, 3); err != nil || testenv.Modelled() { // a real card may need time until the DCI fails
 			firmwareRefuses(t, err, opRTS2RTSQP, "RTS2RTS_QP")
 			r.ends(t)
 		} else {
 			must(t, r.dci.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 		}
-		argError(t, r.dci.ResetStream(3), "state")
-		argError(t, r.qp.ResetStream(3), "QP type")
-		argError(t, r.newDCI(t, uverbs.DCIOptions{}).ResetStream(0), "stream")
+		argError(t, mlx5.ResetStream(r.dci, 3), "state")
+		argError(t, mlx5.ResetStream(r.qp, 3), "QP type")
+		argError(t, mlx5.ResetStream(r.newDCI(t, mlx5.DCIOptions{}), 0), "stream")
 		var feature *uverbs.FeatureError
-		plain := newDC(t, uverbs.DCIOptions{Streams: streams}, 0)
-		if err := plain.dci.ResetStream(1); !errors.As(err, &feature) || feature.Feature != "DEVX" {
+		plain := newDC(t, mlx5.DCIOptions{Streams: streams}, 0)
+		if err := mlx5.ResetStream(plain.dci, 1); !errors.As(err, &feature) || feature.Feature != "DEVX" {
 			t.Errorf("a device that was opened without DEVX: %v, want a FeatureError", err)
 		}
 	})
@@ -413,7 +414,7 @@ func TestDCResetStream(t *testing.T) {
 // TestDCAttributes: what a DCT and a DCI are like, and what they refuse.
 func TestDCAttributes(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		r := newDC(t, uverbs.DCIOptions{}, 1)
+		r := newDC(t, mlx5.DCIOptions{}, 1)
 		d := &r.targets[0]
 		attr, err := d.qp.Query()
 		must(t, err)
@@ -422,7 +423,7 @@ func TestDCAttributes(t *testing.T) {
 		if attr.State != ib.QPRTR || attr.Port != 1 || attr.MinRNRTimer != 12 || attr.PathMTU != port.ActiveMTU || attr.Access&uverbs.AccessRemoteWrite == 0 {
 			t.Errorf("attributes of the DCT %+v", attr)
 		}
-		idle, err := r.pd.CreateDCT(uverbs.DCTOptions{RecvCQ: r.cq, SRQ: d.srq})
+		idle, err := mlx5.CreateDCT(r.pd, mlx5.DCTOptions{RecvCQ: r.cq, SRQ: d.srq})
 		must(t, err)
 		closeLater(t, idle)
 		if attr, err := idle.Query(); err != nil || attr.State != ib.QPReset {
@@ -430,14 +431,14 @@ func TestDCAttributes(t *testing.T) {
 		}
 		for name, err := range map[string]error{
 			"reset":       d.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState),
-			"ready again": d.qp.ReadyDC(),
+			"ready again": mlx5.ReadyDC(d.qp),
 			"connect":     r.dci.Connect(t.Context(), uverbs.Endpoint{QPN: 1}),
 			"ready UD":    r.dci.ReadyUD(1),
-			"ready RC":    r.qp.ReadyDC(),
-			"no SRQ":      errorOf(r.pd.CreateDCT(uverbs.DCTOptions{RecvCQ: r.cq})),
-			"no RecvCQ":   errorOf(r.pd.CreateDCT(uverbs.DCTOptions{SRQ: d.srq})),
-			"no SendCQ":   errorOf(r.pd.CreateDCI(uverbs.DCIOptions{})),
-			"MaxInline":   errorOf(r.pd.CreateDCI(uverbs.DCIOptions{SendCQ: r.cq, MaxInline: 5000})),
+			"ready RC":    mlx5.ReadyDC(r.qp),
+			"no SRQ":      errorOf(mlx5.CreateDCT(r.pd, mlx5.DCTOptions{RecvCQ: r.cq})),
+			"no RecvCQ":   errorOf(mlx5.CreateDCT(r.pd, mlx5.DCTOptions{SRQ: d.srq})),
+			"no SendCQ":   errorOf(mlx5.CreateDCI(r.pd, mlx5.DCIOptions{})),
+			"MaxInline":   errorOf(mlx5.CreateDCI(r.pd, mlx5.DCIOptions{SendCQ: r.cq, MaxInline: 5000})),
 			"by CreateQP": errorOf(r.pd.CreateQP(uverbs.QPOptions{Type: ib.DCI, SendCQ: r.cq})),
 		} {
 			var arg *uverbs.ArgError

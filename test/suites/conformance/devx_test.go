@@ -11,6 +11,7 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/mlx5"
 )
 
 // Commands of the firmware, and where fields are: cmd_hca_cap_bits and qpc_bits of mlx5_ifc.h.
@@ -52,7 +53,7 @@ func openDEVX(t *testing.T) *uverbs.Device {
 func queryQP(t *testing.T, q *uverbs.QP) []byte {
 	t.Helper()
 	out := make([]byte, qpcSize)
-	must(t, q.DEVXQuery(firmware(opQueryQP, q.QPN(), 16), out))
+	must(t, mlx5.DEVXQuery(q, firmware(opQueryQP, q.QPN(), 16), out))
 	return out
 }
 
@@ -66,18 +67,18 @@ func TestDEVX(t *testing.T) {
 		in := firmware(opQueryHCACap, 0, 16)
 		in[7] = 1 // the general capabilities in force
 		out := make([]byte, capsSize)
-		must(t, dev.DEVXCommand(in, out))
+		must(t, mlx5.DEVXCommand(dev, in, out))
 		if want := dev.Attr().MaxCQE; 1<<out[logMaxCQE]-1 != int(want) {
 			t.Errorf("the firmware has CQs of 1<<%d, the kernel of %d", out[logMaxCQE], want)
 		}
 		in[6], in[7] = 1, 0xff // a kind of capabilities that is not there
-		firmwareRefuses(t, dev.DEVXCommand(in, out), opQueryHCACap, "QUERY_HCA_CAP")
-		var firm *uverbs.FirmwareError
-		if err := dev.DEVXCommand(firmware(opCreateQP, 0, 64), out); !errors.Is(err, syscall.EINVAL) || errors.As(err, &firm) {
+		firmwareRefuses(t, mlx5.DEVXCommand(dev, in, out), opQueryHCACap, "QUERY_HCA_CAP")
+		var firm *mlx5.FirmwareError
+		if err := mlx5.DEVXCommand(dev, firmware(opCreateQP, 0, 64), out); !errors.Is(err, syscall.EINVAL) || errors.As(err, &firm) {
 			t.Errorf("CREATE_QP: %v, want EINVAL of the kernel", err)
 		}
-		argError(t, dev.DEVXCommand(in[:15], out), "length of in")
-		argError(t, dev.DEVXCommand(in, make([]byte, 1<<16)), "length of out")
+		argError(t, mlx5.DEVXCommand(dev, in[:15], out), "length of in")
+		argError(t, mlx5.DEVXCommand(dev, in, make([]byte, 1<<16)), "length of out")
 
 		a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
 		connect(t, a, b)
@@ -86,12 +87,12 @@ func TestDEVX(t *testing.T) {
 			t.Errorf("the firmware says state %d and peer %#x, want RTS and %#x", q[qpcAt]>>4, remote, b.qp.QPN())
 		}
 		out = out[:qpcSize]
-		must(t, a.qp.DEVXModify(firmware(opRTS2RTSQP, a.qp.QPN(), qpcSize), out))
+		must(t, mlx5.DEVXModify(a.qp, firmware(opRTS2RTSQP, a.qp.QPN(), qpcSize), out))
 		for name, err := range map[string]error{
-			"query of another QP":        a.qp.DEVXQuery(firmware(opQueryQP, b.qp.QPN(), 16), out),
-			"query by DEVXModify":        a.qp.DEVXModify(firmware(opQueryQP, a.qp.QPN(), 16), out),
-			"modification by DEVXQuery":  a.qp.DEVXQuery(firmware(opRTS2RTSQP, a.qp.QPN(), qpcSize), out),
-			"query of the QP by command": dev.DEVXCommand(firmware(opQueryQP, a.qp.QPN(), 16), out),
+			"query of another QP":        mlx5.DEVXQuery(a.qp, firmware(opQueryQP, b.qp.QPN(), 16), out),
+			"query by DEVXModify":        mlx5.DEVXModify(a.qp, firmware(opQueryQP, a.qp.QPN(), 16), out),
+			"modification by DEVXQuery":  mlx5.DEVXQuery(a.qp, firmware(opRTS2RTSQP, a.qp.QPN(), qpcSize), out),
+			"query of the QP by command": mlx5.DEVXCommand(dev, firmware(opQueryQP, a.qp.QPN(), 16), out),
 		} {
 			if !errors.Is(err, syscall.EINVAL) || errors.As(err, &firm) {
 				t.Errorf("%s: %v, want EINVAL of the kernel", name, err)
@@ -99,13 +100,13 @@ func TestDEVX(t *testing.T) {
 		}
 		wrong := firmware(opRTS2RTSQP, a.qp.QPN(), qpcSize)
 		wrong[16] = 0x80 // of opt_param_mask, which has no such bit
-		firmwareRefuses(t, a.qp.DEVXModify(wrong, out), opRTS2RTSQP, "RTS2RTS_QP")
-		argError(t, a.qp.DEVXModify(firmware(opRTR2RTSQP, a.qp.QPN(), qpcSize), out), "command")
+		firmwareRefuses(t, mlx5.DEVXModify(a.qp, wrong, out), opRTS2RTSQP, "RTS2RTS_QP")
+		argError(t, mlx5.DEVXModify(a.qp, firmware(opRTR2RTSQP, a.qp.QPN(), qpcSize), out), "command")
 		eceTraffic(t, a, b)
 
 		plain := openDevice(t, deviceName)
 		var feature *uverbs.FeatureError
-		if err := plain.DEVXCommand(in, out); !errors.As(err, &feature) || feature.Feature != "DEVX" {
+		if err := mlx5.DEVXCommand(plain, in, out); !errors.As(err, &feature) || feature.Feature != "DEVX" {
 			t.Errorf("a device that was opened without: %v, want a FeatureError", err)
 		}
 	})
@@ -116,7 +117,7 @@ func TestDEVX(t *testing.T) {
 func firmwareRefuses(t *testing.T, err error, op uint16, name string) {
 	t.Helper()
 	k := testenv.Kernel(t)
-	var firm *uverbs.FirmwareError
+	var firm *mlx5.FirmwareError
 	var e *uverbs.Error
 	if !errors.As(err, &e) {
 		t.Errorf("%s: %v, want an Error", name, err)
@@ -136,22 +137,22 @@ func TestUDPSourcePort(t *testing.T) {
 		for _, typ := range []ib.QPType{ib.RC, ib.UC} {
 			dev := openDEVX(t)
 			a, b := newSide(t, dev, uverbs.QPOptions{Type: typ}), newSide(t, dev, uverbs.QPOptions{Type: typ})
-			argError(t, a.qp.SetUDPSourcePort(0xd903), "state")
+			argError(t, mlx5.SetUDPSourcePort(a.qp, 0xd903), "state")
 			connect(t, a, b)
-			err := a.qp.SetUDPSourcePort(0xd903)
+			err := mlx5.SetUDPSourcePort(a.qp, 0xd903)
 			testenv.Skip(t, err)
 			must(t, err)
 			for _, port := range []uint16{0xd903, 0xffff, 0xc000} {
-				must(t, a.qp.SetUDPSourcePort(port))
+				must(t, mlx5.SetUDPSourcePort(a.qp, port))
 				if got := binary.BigEndian.Uint16(queryQP(t, a.qp)[qpcSport:]); got != port {
 					t.Errorf("%s: the firmware has the source port %#x, want %#x", typ, got, port)
 				}
 				eceTraffic(t, a, b)
 			}
-			argError(t, a.qp.SetUDPSourcePort(0xbfff), "port")
+			argError(t, mlx5.SetUDPSourcePort(a.qp, 0xbfff), "port")
 		}
 		s := newSide(t, openDEVX(t), uverbs.QPOptions{Type: ib.UD})
-		argError(t, s.qp.SetUDPSourcePort(0xc000), "QP type")
+		argError(t, mlx5.SetUDPSourcePort(s.qp, 0xc000), "QP type")
 	})
 }
 
@@ -161,34 +162,34 @@ func TestLAG(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		t.Setenv("RDMADEVX", "1")
 		dev := openDevice(t, deviceName)
-		lag, err := dev.LAG()
+		lag, err := mlx5.QueryLAG(dev)
 		if errors.Is(err, errors.ErrUnsupported) {
 			noLAG(t, dev, err)
 			return
 		}
 		must(t, err)
-		if testenv.Modelled() && lag != (uverbs.LAG{Ports: 2, Active: true, SendsBy: [2]uint8{1, 2}}) {
+		if testenv.Modelled() && lag != (mlx5.LAG{Ports: 2, Active: true, SendsBy: [2]uint8{1, 2}}) {
 			t.Errorf("the LAG is %+v", lag)
 		}
 		a, b := newSide(t, dev, uverbs.QPOptions{}), newSide(t, dev, uverbs.QPOptions{})
-		argError(t, a.qp.SetLAGPort(1), "state")
+		argError(t, mlx5.SetLAGPort(a.qp, 1), "state")
 		connect(t, a, b)
 		u := newSide(t, dev, uverbs.QPOptions{Type: ib.UD})
 		for typ, q := range map[ib.QPType]*uverbs.QP{ib.RC: a.qp, ib.UD: u.qp, ib.RawPacket: rawSender(t, u)} {
-			first, err := q.LAGPort()
+			first, err := mlx5.QueryLAGPort(q)
 			must(t, err)
 			if testenv.Modelled() && typ != ib.RawPacket && (first.Port < 1 || first.Port > 2) {
 				t.Errorf("%s: the kernel has given the port %d", typ, first.Port)
 			}
 			for _, port := range []uint8{2, 1} {
-				must(t, q.SetLAGPort(port))
-				p, err := q.LAGPort()
-				if want := (uverbs.LAGPort{Port: port, Active: lag.SendsBy[port-1]}); err != nil || p != want {
+				must(t, mlx5.SetLAGPort(q, port))
+				p, err := mlx5.QueryLAGPort(q)
+				if want := (mlx5.LAGPort{Port: port, Active: lag.SendsBy[port-1]}); err != nil || p != want {
 					t.Errorf("%s: port %+v, %v, want %+v", typ, p, err, want)
 				}
 			}
-			argError(t, q.SetLAGPort(0), "port")
-			argError(t, q.SetLAGPort(uint8(lag.Ports)+1), "port")
+			argError(t, mlx5.SetLAGPort(q, 0), "port")
+			argError(t, mlx5.SetLAGPort(q, uint8(lag.Ports)+1), "port")
 		}
 		eceTraffic(t, a, b)
 	})
@@ -215,6 +216,6 @@ func noLAG(t *testing.T, dev *uverbs.Device, err error) {
 		t.Errorf("%v does not name the capability", err)
 	}
 	q := newSide(t, dev, uverbs.QPOptions{}).qp
-	errorIs(t, errorOf(q.LAGPort()), errors.ErrUnsupported, "LAGPort")
-	errorIs(t, q.SetLAGPort(1), errors.ErrUnsupported, "SetLAGPort")
+	errorIs(t, errorOf(mlx5.QueryLAGPort(q)), errors.ErrUnsupported, "LAGPort")
+	errorIs(t, mlx5.SetLAGPort(q, 1), errors.ErrUnsupported, "SetLAGPort")
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/mlx5"
 )
 
 // TestDMABuf registers a dma-buf. rxe does not support dma-bufs; there the test is that the kernel
@@ -76,7 +77,7 @@ func TestDataDirect(t *testing.T) {
 		must(t, f.Truncate(16384))
 		_, refused := newPD(t, dev).RegDMABuf(f, uverbs.MROptions{DataDirect: true})
 		lacksFeature(t, refused, "REG_DMABUF_MR with DataDirect")
-		path, noPath := dev.DataDirectPath()
+		path, noPath := mlx5.DataDirectPath(dev)
 		if lacksFeature(t, noPath, "GET_DATA_DIRECT_SYSFS_PATH"); path != "" {
 			t.Errorf("the path of the data direct function is %q", path)
 		}

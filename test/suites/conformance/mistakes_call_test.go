@@ -120,7 +120,7 @@ var callMistakes = []mistake{
 	},
 		mine: "Connect: QP type is UD, allowed: a connected type; use ReadyUD"},
 	{name: "ReadyUD of RC", alone: true, ib: true, call: func(t *testing.T, a, b *side) error { return a.qp.ReadyUD(1) },
-		mine: "ReadyUD: QP type is RC, allowed: UD or RawPacket; use ReadyDC"},
+		mine: "ReadyUD: QP type is RC, allowed: UD or RawPacket; use mlx5.ReadyDC"},
 	{name: "ReadyUD twice", o: ud, call: func(t *testing.T, a, b *side) error { return a.qp.ReadyUD(testQKey) },
 		mine: "it is connected or ready already: Modify it to RESET first"},
 	{name: "states out of order", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {

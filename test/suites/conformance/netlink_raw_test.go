@@ -14,6 +14,7 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/mlx5"
 )
 
 // leastDump is how many bytes a segment about an object has at least: as far as the tests read.
@@ -186,7 +187,7 @@ func TestNetlinkDriverQPs(t *testing.T) {
 	if !onMLX5 {
 		testenv.Needs(t, "DC", "mlx5")
 	}
-	r := newDC(t, uverbs.DCIOptions{}, 1)
+	r := newDC(t, mlx5.DCIOptions{}, 1)
 	dev := tracked(t)
 	all := netlinkrdma.ListOptions{Driver: true}
 	some, err := netlinkrdma.QPs(dev, netlinkrdma.ListOptions{})

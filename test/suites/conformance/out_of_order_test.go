@@ -9,6 +9,7 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/mlx5"
 )
 
 // TestOutOfOrder keeps the receive queue of a QP with the option OutOfOrder full: there is room for
@@ -189,7 +190,7 @@ func TestOutOfOrderSRQ(t *testing.T) {
 			}, p.nextRecv)
 		})
 		t.Run("DC", func(t *testing.T) {
-			r := newDC(t, uverbs.DCIOptions{OutOfOrder: true}, 1)
+			r := newDC(t, mlx5.DCIOptions{OutOfOrder: true}, 1)
 			d := &r.targets[0]
 			srqOutOfOrder(t, r.side, d.srq, posted, func(wr uverbs.SendWR) error { return r.dci.PostSend(d.to(wr)) }, r.next)
 		})

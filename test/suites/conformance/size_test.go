@@ -9,6 +9,7 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/mlx5"
 )
 
 // sized is a sender whose queue has sizes that a test chose, and whoever receives from it.
@@ -96,14 +97,14 @@ func sizedXRC(t *testing.T, o uverbs.QPOptions) *sized {
 }
 
 // dciOptions are the options of an initiator that has the sizes of o.
-func dciOptions(o uverbs.QPOptions) uverbs.DCIOptions {
-	return uverbs.DCIOptions{SendCQ: o.SendCQ, MaxSendWR: o.MaxSendWR, MaxSendSGE: o.MaxSendSGE, MaxInline: o.MaxInline}
+func dciOptions(o uverbs.QPOptions) mlx5.DCIOptions {
+	return mlx5.DCIOptions{SendCQ: o.SendCQ, MaxSendWR: o.MaxSendWR, MaxSendSGE: o.MaxSendSGE, MaxInline: o.MaxInline}
 }
 
 // sizedDC is sizedBy of an initiator of DC.
 func sizedDC(t *testing.T, o uverbs.QPOptions) *sized {
 	t.Helper()
-	a, b := newDC(t, dciOptions(o), 0), newDC(t, uverbs.DCIOptions{}, 1)
+	a, b := newDC(t, dciOptions(o), 0), newDC(t, mlx5.DCIOptions{}, 1)
 	a.qp = a.dci
 	target := b.targets[0]
 	b.qp = target.qp
@@ -148,7 +149,7 @@ func most(t *testing.T, typ ib.QPType, field string, set func(o *uverbs.QPOption
 		var err error
 		switch typ {
 		case ib.DCI:
-			qp, err = s.pd.CreateDCI(dciOptions(o))
+			qp, err = mlx5.CreateDCI(s.pd, dciOptions(o))
 		case ib.XRCSend:
 			qp, err = s.pd.CreateQP(o)
 		default:

@@ -11,6 +11,7 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/mlx5"
 )
 
 // TestSourcePort gives a connection of the kernel's device other UDP source ports, and sees them on a plain
@@ -27,7 +28,7 @@ func TestSourcePort(t *testing.T) {
 	must(t, err)
 	must(t, e.qp.Connect(t.Context(), remote))
 	if !card.card() {
-		if err := e.qp.SetUDPSourcePort(0xc000); !errors.Is(err, errors.ErrUnsupported) {
+		if err := mlx5.SetUDPSourcePort(e.qp, 0xc000); !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("rxe: %v, want ErrUnsupported", err)
 		}
 		return
@@ -40,7 +41,7 @@ func TestSourcePort(t *testing.T) {
 	closeLater(t, socket)
 	first := e.arrivesFrom(t, socket)
 	for _, want := range []uint16{0xd903, 0xffff, 0xc000} {
-		must(t, e.qp.SetUDPSourcePort(want))
+		must(t, mlx5.SetUDPSourcePort(e.qp, want))
 		if got := e.arrivesFrom(t, socket); got != want {
 			t.Errorf("a packet has the source port %#x, want %#x", got, want)
 		}

@@ -6,6 +6,7 @@ import (
 	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/mlx5"
 )
 
 // dcKey is the access key of targets, which perftest has in its source (DC_KEY).
@@ -29,7 +30,7 @@ func (c *Config) CheckType(dev *uverbs.Device) error {
 	}
 	var opened objects.Stack
 	pd, cq := opened.PD(dev), opened.CQ(dev, uverbs.CQOptions{Size: 1})
-	objects.Open(&opened, func() (*uverbs.QP, error) { return pd.CreateDCI(uverbs.DCIOptions{SendCQ: cq, MaxSendWR: 1}) })
+	objects.Open(&opened, func() (*uverbs.QP, error) { return mlx5.CreateDCI(pd, mlx5.DCIOptions{SendCQ: cq, MaxSendWR: 1}) })
 	return errors.Join(opened.Err(), opened.Close())
 }
 
@@ -69,7 +70,7 @@ func (e *End) createDC(remote ib.GID) error {
 		}
 		_, err := e.CreateQP(func(o uverbs.QPOptions) (*uverbs.QP, error) {
 			o.Path.GIDIndex = gid
-			return e.PD.CreateDCI(uverbs.DCIOptions{SendCQ: o.SendCQ, MaxSendWR: o.MaxSendWR, MaxInline: o.MaxInline, Path: o.Path})
+			return mlx5.CreateDCI(e.PD, mlx5.DCIOptions{SendCQ: o.SendCQ, MaxSendWR: o.MaxSendWR, MaxInline: o.MaxInline, Path: o.Path})
 		})
 		if err != nil {
 			return err
@@ -84,13 +85,13 @@ func (e *End) createTarget(gid *int) error {
 	o.Path.GIDIndex = gid
 	srq := e.opened.SRQ(e.PD, uverbs.SRQOptions{MaxWR: o.MaxRecvWR})
 	qp := objects.Open(&e.opened, func() (*uverbs.QP, error) {
-		return e.PD.CreateDCT(uverbs.DCTOptions{RecvCQ: o.RecvCQ, SRQ: srq, AccessKey: dcKey, Path: o.Path})
+		return mlx5.CreateDCT(e.PD, mlx5.DCTOptions{RecvCQ: o.RecvCQ, SRQ: srq, AccessKey: dcKey, Path: o.Path})
 	})
 	if err := e.opened.Err(); err != nil {
 		return err
 	}
 	e.targets = append(e.targets, target{qp, srq})
-	return qp.ReadyDC()
+	return mlx5.ReadyDC(qp)
 }
 
 // receiver returns the queue pair that the peer sends to, whose number and address it must know.

@@ -13,6 +13,7 @@ import (
 	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/mlx5"
 )
 
 // Local has the settings of one side that the peer need not know.
@@ -229,7 +230,7 @@ func (e *End) CreateQP(create func(uverbs.QPOptions) (*uverbs.QP, error)) (*uver
 		case UD:
 			return qp, qp.ReadyUD(qkey)
 		case DC:
-			return qp, qp.ReadyDC()
+			return qp, mlx5.ReadyDC(qp)
 		}
 		return qp, qp.Init()
 	}
