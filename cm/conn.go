@@ -51,9 +51,10 @@ type Conn struct {
 
 	// parkTurn is held, by a value in the channel, by the one goroutine that waits on the
 	// completion channel for all goroutines of the connection.
-	parkTurn chan struct{}
-	spinHint bool // the last wait was short, so that it is worth spinning in the next one
-	liveness peerCheck
+	parkTurn  chan struct{}
+	spinHint  bool // the last wait was short, so that it is worth spinning in the next one
+	lastLarge bool // the last message, in either direction, was larger than a packet
+	liveness  peerCheck
 
 	mu         sync.Mutex
 	waiting    []waker     // those of the goroutines that wait for the next change

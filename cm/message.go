@@ -61,10 +61,9 @@ func (c *Conn) sendSome(ctx context.Context, p []byte) (n int, err error) {
 	if len(p) > firstData {
 		c.wantIfSmall()
 	}
-	most := c.wholePackets()
 	b := c.qp.BeginSend()
 	for n < len(p) && canSend(c, 0) {
-		k := min(len(p)-n, most)
+		k := c.nextSize(len(p) - n)
 		if !c.peerTakes(k) {
 			k = firstData
 		}
@@ -90,6 +89,18 @@ func (c *Conn) wholePackets() int {
 		return whole - headerSize
 	}
 	return c.maxSend
+}
+
+// nextSize returns the size of the next message of a stream if n bytes are left: as many as fill whole
+// packets. Where full messages save one, as for 64 KiB with the default MessageSize, a packet more for each
+// is cheaper than a message of a few bytes, which costs a slot, a credit and a completion of its own.
+func (c *Conn) nextSize(n int) int {
+	const few = 2 // messages
+	whole := c.wholePackets()
+	if n <= few*c.maxSend && n > few*whole || n <= c.maxSend {
+		return min(n, c.maxSend)
+	}
+	return min(n, whole)
 }
 
 // waitRoom waits until a message of the given size can be sent.
@@ -148,7 +159,9 @@ func (c *Conn) stage(to *uverbs.SendBuilder, msg []byte) {
 // stageSlot adds the SEND of a message, of which length bytes are in a slot already and the rest in
 // other memory, and returns its ID.
 func (c *Conn) stageSlot(to *uverbs.SendBuilder, m *memory, i, length int, signaled bool, rest ...uverbs.SGE) (id uint64) {
-	header{kind: msgData, credits: c.consumed, length: length + totalLength(rest)}.put(m.bytes(i))
+	h := header{kind: msgData, credits: c.consumed, length: length + totalLength(rest)}
+	h.put(m.bytes(i))
+	c.lastLarge = h.length > maxMTU
 	c.consumed = 0
 	c.credits--
 	c.msgPosted++

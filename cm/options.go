@@ -67,8 +67,10 @@ type Tuning struct {
 	SendDepth int // SendDepth is how many messages of this side may be unacknowledged, up to 16384; zero is 8.
 	Transfers int // Transfers is how many RDMA operations of this side may be outstanding, up to 16384; zero is 16.
 
-	Wait WaitMode      // Wait is the way to wait.
-	Spin time.Duration // Spin is how long WaitSpinThenPark polls before it parks, and what it considers a short wait; zero is 50 µs.
+	Wait WaitMode // Wait is the way to wait.
+	// Spin is how long WaitSpinThenPark polls before it parks, and what it considers a short wait; zero
+	// is 50 µs. On a software device it parks at once after a message of more than 4 KiB.
+	Spin time.Duration
 
 	// AckTimeout is how long the device waits for an acknowledgement before it sends a packet
 	// again, up to RetryCount times; zero is 268 ms. Other values are rounded up to a power of

@@ -70,7 +70,7 @@ func (c *Conn) await(ctx context.Context, met condition, n uint64) error {
 		return errClosed
 	}
 	begin := time.Now()
-	if c.o.Wait == WaitSpin || c.o.Wait == WaitSpinThenPark && c.spinHint {
+	if c.o.Wait == WaitSpin || c.o.Wait == WaitSpinThenPark && c.spinHint && !c.slowData() {
 		if c.spin(ctx, begin, met, n) {
 			return nil
 		}
@@ -80,6 +80,10 @@ func (c *Conn) await(ctx context.Context, met condition, n uint64) error {
 	c.spinHint = worthSpinning(begin, c.o.Spin)
 	return err
 }
+
+// slowData reports whether the last message was large and the device in software: its data takes longer than
+// waking up, and the processor that would poll can copy it meanwhile.
+func (c *Conn) slowData() bool { return c.lastLarge && c.dev.dev.Info().InProcess }
 
 // worthSpinning reports whether a wait that began at begin was so short that the next one should
 // spin first. The factor takes into account that a goroutine that parks waits longer than one that
@@ -353,6 +357,7 @@ func (c *Conn) handleMessage(h header, slot int) (keep bool, err error) {
 			return false, protoErr("a message of %d bytes behind %d others, allowed are %d messages of %d bytes", h.length, n, c.o.Depth, c.maxSend)
 		}
 		c.inbox[c.inTail%len(c.inbox)] = arrival{slot, h.length}
+		c.lastLarge = h.length > maxMTU
 		c.inTail++
 		return true, nil
 	}

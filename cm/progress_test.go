@@ -188,6 +188,40 @@ func TestSpinAfterShortWait(t *testing.T) {
 	}
 }
 
+// TestNoSpinAfterLargeMessage: on a software device, neither side polls behind a message that takes longer than waking
+// up, although its last wait was short.
+func TestNoSpinAfterLargeMessage(t *testing.T) {
+	ctx := within(t)
+	o := ConnOptions{Tuning: Tuning{Spin: time.Hour}}
+	client, server := connect(t, newListener(t, ListenOptions{ConnOptions: o}), DialOptions{ConnOptions: o})
+	soft := client.dev.dev.Info().InProcess
+	for _, size := range []int{maxMTU, maxMTU + 1, 1} {
+		must(t, client.Send(ctx, make([]byte, size)), second1(server.Recv(ctx)))
+		for _, c := range []*Conn{client, server} {
+			c.mu.Lock()
+			if got, want := c.slowData(), soft && size > maxMTU; got != want {
+				t.Errorf("%d bytes: a wait begins without polling: %t, want %t", size, got, want)
+			}
+			c.mu.Unlock()
+		}
+	}
+	if !soft {
+		return
+	}
+	must(t, client.Send(ctx, make([]byte, maxMTU+1)), second1(server.Recv(ctx)))
+	server.mu.Lock()
+	server.spinHint = true
+	server.mu.Unlock()
+	arrived := make(chan error, 1)
+	go func() { arrived <- second1(server.Recv(ctx)) }()
+	until(t, "somebody waits without polling", func() bool {
+		server.mu.Lock()
+		defer server.mu.Unlock()
+		return len(server.parkTurn) > 0
+	})
+	must(t, client.Send(ctx, nil), <-arrived)
+}
+
 // TestWaitAllocs: a goroutine that waits while another one has the turn, for a change or in vain, does not allocate, and
 // nothing of it is left.
 func TestWaitAllocs(t *testing.T) {

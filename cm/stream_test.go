@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -139,6 +140,34 @@ func (r *blockingReader) Read(p []byte) (int, error) {
 	r.given <- p
 	<-r.release
 	return copy(p, "late"), nil
+}
+
+// TestStreamSizes: the messages of a stream fill whole packets of 4 KiB, unless that costs a message more.
+func TestStreamSizes(t *testing.T) {
+	for _, c := range []struct {
+		maxSend, n int
+		want       []int
+	}{
+		{32 << 10, 1, []int{1}},
+		{32 << 10, 32760, []int{32760}},
+		{32 << 10, 32 << 10, []int{32 << 10}},
+		{32 << 10, 32<<10 + 1, []int{32760, 9}},
+		{32 << 10, 2 * 32760, []int{32760, 32760}},
+		{32 << 10, 64 << 10, []int{32 << 10, 32 << 10}},
+		{32 << 10, 64<<10 + 1, []int{32760, 32760, 17}},
+		{32 << 10, 96 << 10, []int{32760, 32760, 32760, 24}},
+		{100, 250, []int{100, 100, 50}},
+		{4088, 4089, []int{4088, 1}},
+	} {
+		conn := &Conn{maxSend: c.maxSend}
+		var got []int
+		for n := c.n; n > 0; n -= got[len(got)-1] {
+			got = append(got, conn.nextSize(n))
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%d bytes in messages of up to %d: %d, want %d", c.n, c.maxSend, got, c.want)
+		}
+	}
 }
 
 // TestStreamReadFrom: ReadFrom reads into registered memory, and Write does not wait for it. The
