@@ -1,7 +1,8 @@
 // Soft measures software devices (package uverbs/soft) beside UDP and TCP on the same machine
 // through package net. It runs the Go benchmarks of uverbs/soft for that, both ends in one process on one
 // processor, and counts the processor time of program and kernel together: other programs that run
-// meanwhile make little difference then. The rows of many Conns are of all processors.
+// meanwhile make little difference then. The rows of many Conns, and of a stream between two processes, are of
+// all processors.
 package main
 
 import (
@@ -71,11 +72,20 @@ func measure(ctx context.Context, rounds int, each time.Duration) (*report, erro
 	if err != nil {
 		return nil, err
 	}
-	many := make([]string, rounds)
-	for i := range many { // on all processors
-		if many[i], err = conns(ctx, 5*each); err != nil {
+	streamProgram, err := buildStream(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]string, rounds)
+	for i := range all { // on all processors
+		many, err := conns(ctx, 5*each)
+		if err != nil {
 			return nil, err
 		}
+		if all[i], err = streams(ctx, streamProgram, 5*each); err != nil {
+			return nil, err
+		}
+		all[i] += many
 	}
 	runtime.LockOSThread() // which the benchmarks inherit the processor from
 	if err := useOneProcessor(); err != nil {
@@ -88,7 +98,7 @@ func measure(ctx context.Context, rounds int, each time.Duration) (*report, erro
 		if err != nil {
 			return nil, fmt.Errorf("%v: %w\n%s", cmd, err, out)
 		}
-		if err := r.add(string(out) + many[i]); err != nil {
+		if err := r.add(string(out) + all[i]); err != nil {
 			return nil, err
 		}
 	}

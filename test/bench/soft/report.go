@@ -68,6 +68,12 @@ func newReport(rounds int) (*report, error) {
 		stream("READ of 64 KiB", "read", bandwidth, "TCP", "TCP/65536", 65536)
 	}
 	conns := fmt.Sprintf("%d B there and back, %d Conns in the process, ", connBytes, manyConns)
+	for _, of := range []string{"clock", "processor"} {
+		r.Rows = append(r.Rows, row{
+			Name: "cm.Stream, writes of 64 KiB to another process, " + of, Unit: bandwidth, Beside: "TCP",
+			ours: "Processes/" + of, theirs: "TCPProcesses/" + of, size: streamBytes,
+		})
+	}
 	r.Rows = append(r.Rows,
 		row{Name: "SEND of 64 B on 10000 QPs in turn, in the process", Unit: microseconds, Beside: "one QP", ours: "InTurn/process/10000", theirs: "InTurn/process/1"},
 		row{Name: conns + "processor", Unit: microseconds, Beside: "TCP", ours: "Conns/processor", theirs: "TCPConns/processor"},

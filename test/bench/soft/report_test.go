@@ -62,3 +62,16 @@ func TestBadOutput(t *testing.T) {
 		}
 	}
 }
+
+// TestWriteTimes: the times of a write come from what both processes print, and nothing else passes for a figure.
+func TestWriteTimes(t *testing.T) {
+	clock, processor, err := writeTimes("600 131072 1000\n", "200\n")
+	if err != nil || clock != 500 || processor != 400 {
+		t.Errorf("%g ns by the clock, %g of the processors, %v; want 500 and 400", clock, processor, err)
+	}
+	for _, out := range [][2]string{{"", "200"}, {"600 131072", "200"}, {"600 131072 1000", ""}, {"600 0 1000", "200"}, {"x 131072 1000", "200"}} {
+		if _, _, err := writeTimes(out[0], out[1]); err == nil {
+			t.Errorf("accepted %q and %q", out[0], out[1])
+		}
+	}
+}
