@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -227,6 +228,14 @@ func rollup(t *testing.T) (kib int) {
 	return kib
 }
 
+// goKiB returns how much memory the objects in Go's heap and the stacks of goroutines take, in KiB.
+func goKiB() int {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc+m.StackInuse) >> 10
+}
+
 // mappedKiB returns how much memory of the device is mapped, and how much the connections of both ends have
 // registered, in KiB.
 func mappedKiB(t *testing.T, client, server *Conn) (kib int) {
@@ -256,16 +265,17 @@ func mappedKiB(t *testing.T, client, server *Conn) (kib int) {
 }
 
 // TestIdleConnCosts: idle connections whose program is in no method map little memory. On a software device little of
-// the process is resident for them, and they take no file descriptors; on others two.
+// the process is resident for them, the goroutine of each has the smallest stack that there is, and they take no file
+// descriptors; on others two.
 func TestIdleConnCosts(t *testing.T) {
-	testenv.Tags(t, testenv.AnyCard)
+	testenv.Tags(t, testenv.AnyCard, testenv.Race) // with the race detector stacks and the process are larger
 	attendAfter(t, time.Millisecond)
 	l := newListener(t, ListenOptions{})
 	first, server := connect(t, l, DialOptions{}) // what is there once
 	const pairs = 100
 	ends := make([]*Conn, 0, 2*pairs)
 	files := func() int { return len(value(os.ReadDir("/proc/self/fd"))(t)) }
-	resident, mapped, open := rollup(t), mappedKiB(t, first, server), files()
+	resident, mapped, open, inGo := rollup(t), mappedKiB(t, first, server), files(), goKiB()
 	for range pairs {
 		client, server := connect(t, l, DialOptions{})
 		ends = append(ends, client, server)
@@ -274,8 +284,14 @@ func TestIdleConnCosts(t *testing.T) {
 		awaitAttended(t, c)
 	}
 	const most = 64 // KiB of an end
-	if each := (rollup(t) - resident) / len(ends); each > most && first.dev.dev.Info().InProcess {
-		t.Errorf("an idle connection takes %d KiB of memory, want at most %d", each, most)
+	if first.dev.dev.Info().InProcess {
+		const most, mostInGo = 48, 44 // 28 of these are rings, of which 12 are used
+		if each := (rollup(t) - resident) / len(ends); each > most {
+			t.Errorf("an idle connection takes %d KiB of memory, want at most %d", each, most)
+		}
+		if each := float64(goKiB()-inGo) / float64(len(ends)); each > mostInGo {
+			t.Errorf("an idle connection has %.1f KiB in Go's heap and on stacks, want at most %d", each, mostInGo)
+		}
 	}
 	if each := (mappedKiB(t, first, server) - mapped) / len(ends); each > most {
 		t.Errorf("an idle connection has mapped %d KiB, want at most %d", each, most)

@@ -226,9 +226,9 @@ func (c *Conn) startAttend(now time.Time) {
 // is as small as they are made.
 func (c *Conn) attend() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	defer c.end()
 	c.waitParked(context.Background(), attendOver, 0) // an error ends the methods of the program, too
+	c.end()
+	c.mu.Unlock()
 }
 
 // attendOver reports whether attend is over.

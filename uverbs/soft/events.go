@@ -41,6 +41,7 @@ type eventFile struct {
 	waker    *waker             // guarded by mu: for reads that wait in the netpoller; nil: there is none
 	parked   bool               // guarded by mu: a read waits there
 	short    int                // guarded by mu: waits in a row that were short
+	began    time.Time          // guarded by mu: when the last wait began
 	unread   []event            // guarded by mu: from index first on
 	first    int                // guarded by mu
 	buf      abi.AsyncEventDesc // guarded by mu: the event that is being read
@@ -107,37 +108,65 @@ func (f *eventFile) Read(b []byte) (int, error) {
 	for {
 		switch {
 		case f.closed:
-			return 0, &os.PathError{Op: "read", Path: f.name, Err: os.ErrClosed}
-		case !f.deadline.IsZero() && !time.Now().Before(f.deadline):
-			return 0, &os.PathError{Op: "read", Path: f.name, Err: os.ErrDeadlineExceeded}
+			return 0, f.readErr(os.ErrClosed)
+		case f.late():
+			return 0, f.readErr(os.ErrDeadlineExceeded)
 		case f.first < len(f.unread):
 			return copy(b, f.take()), nil
 		case f.ended:
 			return 0, io.EOF
 		}
-		f.wait()
+		// Not a call deeper than necessary: a goroutine that waits here keeps its stack.
+		if w := f.netWaker(); w != nil {
+			f.waitNet(w)
+		} else {
+			f.changed.Wait()
+		}
+		f.waited()
 	}
 }
 
-// wait waits until something has changed. The caller holds mu.
-func (f *eventFile) wait() {
-	often := f.short >= manyShort && runtime.GOMAXPROCS(0) > 1
-	if often && f.waker == nil {
+// late reports whether the deadline is over. The caller holds mu.
+func (f *eventFile) late() bool { return !f.deadline.IsZero() && !time.Now().Before(f.deadline) }
+
+// readErr returns the error of Read, whose frame has no room for it: that stays on the small stacks of goroutines that
+// wait.
+//
+//go:noinline
+func (f *eventFile) readErr(err error) error {
+	return &os.PathError{Op: "read", Path: f.name, Err: err}
+}
+
+// netWaker begins a wait. It returns the waker to wait with in the netpoller, or nil to wait for changed. The caller
+// holds mu.
+func (f *eventFile) netWaker() *waker {
+	f.began = time.Now()
+	if f.short < manyShort || runtime.GOMAXPROCS(0) == 1 {
+		return nil
+	}
+	if f.waker == nil {
 		f.waker = newWaker()
 	}
-	begin := time.Now()
-	if w := f.waker; often && w != nil && !f.parked {
-		f.parked = true
-		f.mu.Unlock()
-		ok := w.wait()
-		f.mu.Lock()
-		if !ok { // the next reads wait without it
-			f.parked, f.net = false, false
-		}
-	} else {
-		f.changed.Wait()
+	if f.parked {
+		return nil
 	}
-	if f.short++; !f.net || f.kind != abi.UVERBS_OBJECT_COMP_CHANNEL || time.Since(begin) >= shortWait {
+	return f.waker
+}
+
+// waitNet waits in the netpoller until something has changed. The caller holds mu.
+func (f *eventFile) waitNet(w *waker) {
+	f.parked = true
+	f.mu.Unlock()
+	ok := w.wait()
+	f.mu.Lock()
+	if !ok { // the next reads wait without it
+		f.parked, f.net = false, false
+	}
+}
+
+// waited counts a wait that is over. The caller holds mu.
+func (f *eventFile) waited() {
+	if f.short++; !f.net || f.kind != abi.UVERBS_OBJECT_COMP_CHANNEL || time.Since(f.began) >= shortWait {
 		f.short = 0
 	}
 }

@@ -85,6 +85,9 @@ func (d *CharDevice) char() *CharDevice { return d }
 // encode writes the form of the command for the ioctl. The attributes keep the memory alive whose
 // addresses it has.
 func (c *Command) encode(driverID uint32) {
+	if c.wire == nil {
+		c.wire = new(ioctlForm)
+	}
 	hdr, attrs := &c.wire.hdr, c.wire.attrs[:c.n]
 	*hdr = abi.IoctlHdr{ObjectID: c.Object, MethodID: c.Method, NumAttrs: uint16(c.n), DriverID: driverID}
 	hdr.Length = uint16(int(unsafe.Sizeof(*hdr)) + len(SliceBytes(attrs)))
@@ -145,7 +148,7 @@ func (d *CharDevice) issueWrite(b []byte, brief bool) syscall.Errno {
 // not tell Go's scheduler, see [Repeated].
 func ioctlCall(fd uintptr, c *Command) syscall.Errno {
 	for {
-		_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, uintptr(abi.RDMA_VERBS_IOCTL), uintptr(unsafe.Pointer(&c.wire)))
+		_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, uintptr(abi.RDMA_VERBS_IOCTL), uintptr(unsafe.Pointer(c.wire)))
 		if errno != syscall.EINTR {
 			return errno
 		}
@@ -154,7 +157,7 @@ func ioctlCall(fd uintptr, c *Command) syscall.Errno {
 
 func ioctlCallShort(fd uintptr, c *Command) syscall.Errno {
 	for {
-		_, _, errno := syscall.RawSyscall(syscall.SYS_IOCTL, fd, uintptr(abi.RDMA_VERBS_IOCTL), uintptr(unsafe.Pointer(&c.wire)))
+		_, _, errno := syscall.RawSyscall(syscall.SYS_IOCTL, fd, uintptr(abi.RDMA_VERBS_IOCTL), uintptr(unsafe.Pointer(c.wire)))
 		if errno != syscall.EINTR {
 			return errno
 		}

@@ -21,14 +21,28 @@ type Command struct {
 	Brief bool
 
 	n     int
-	attrs [maxAttrs]Attr
+	attrs []Attr     // the room for them
+	wire  *ioctlForm // what encode has written, or nil. The attributes hold what the addresses in it point to.
+}
 
-	// The form for the ioctl, written by encode. The attributes hold what the addresses in it
-	// point to.
-	wire struct {
-		hdr   abi.IoctlHdr
-		attrs [maxAttrs]abi.Attr
-	}
+// ioctlForm is the form of a command for the ioctl.
+type ioctlForm struct {
+	hdr   abi.IoctlHdr
+	attrs [maxAttrs]abi.Attr
+}
+
+// largeCommand is a command with room for all attributes, in one piece of memory.
+type largeCommand struct {
+	Command
+	attrs [maxAttrs]Attr
+	wire  ioctlForm
+}
+
+// newLarge returns a command with room for all attributes.
+func newLarge() *Command {
+	l := new(largeCommand)
+	l.Command.attrs, l.Command.wire = l.attrs[:], &l.wire
+	return &l.Command
 }
 
 // Attr is an attribute of a command. It holds an integer, a handle or a file descriptor in Data, or
@@ -69,7 +83,7 @@ func (a *Attr) memory() []byte {
 }
 
 // spare are commands that are done.
-var spare = sync.Pool{New: func() any { return new(Command) }}
+var spare = sync.Pool{New: func() any { return newLarge() }}
 
 // NewCommand returns a command without attributes.
 func NewCommand(object, method uint16) *Command {
@@ -110,6 +124,13 @@ func (c *Command) Attr(id uint16) *Attr {
 // invokeWrite wraps a legacy command in the method that carries it.
 func invokeWrite(number uint32, in, out, drvIn, drvOut []byte) *Command {
 	c := NewCommand(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_INVOKE_WRITE)
+	c.addWrite(number, in, out)
+	c.AddDriver(drvIn, drvOut)
+	return c
+}
+
+// addWrite adds the attributes of INVOKE_WRITE, up to writeAttrs, but not the driver's part.
+func (c *Command) addWrite(number uint32, in, out []byte) {
 	if len(in) > 0 {
 		c.Add(abi.UVERBS_ATTR_CORE_IN).SetIn(in)
 	}
@@ -117,10 +138,11 @@ func invokeWrite(number uint32, in, out, drvIn, drvOut []byte) *Command {
 		c.Add(abi.UVERBS_ATTR_CORE_OUT).SetOut(out)
 	}
 	c.Add(abi.UVERBS_ATTR_WRITE_CMD).SetUint(uint64(number), 8)
-	c.AddDriver(drvIn, drvOut)
 	c.Brief = number == abi.IB_USER_VERBS_CMD_MODIFY_QP
-	return c
 }
+
+// writeAttrs is the largest number of attributes that addWrite adds.
+const writeAttrs = 3
 
 // AddDriver adds the driver's part of request and response, which may be empty.
 func (c *Command) AddDriver(in, out []byte) {

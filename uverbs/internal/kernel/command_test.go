@@ -71,7 +71,7 @@ func TestEncodeInvokeWrite(t *testing.T) {
 	in, out, drvIn := Bytes(&abi.DeallocPD{PDHandle: 77}), Bytes(&abi.DestroyCQResp{}), make([]byte, 9)
 	c := invokeWrite(4, in, out, drvIn, nil)
 	c.encode(14)
-	same(t, Bytes(&c.wire)[:24+4*16], words(
+	same(t, Bytes(c.wire)[:24+4*16], words(
 		uint16(24+4*16), uint16(abi.UVERBS_OBJECT_DEVICE), uint16(abi.UVERBS_METHOD_INVOKE_WRITE), uint16(4),
 		uint64(0), uint32(14), uint32(0), // reserved, driver_id, reserved
 		attrWords(abi.UVERBS_ATTR_CORE_IN, 4, 0, 77),
@@ -94,7 +94,7 @@ func TestEncode(t *testing.T) {
 	kind.Enum = 3
 	kind.SetIn(nil)
 	c.encode(0)
-	same(t, Bytes(&c.wire)[24:24+6*16], words(
+	same(t, Bytes(c.wire)[24:24+6*16], words(
 		attrWords(10, 0, 0, 0xfffffffe), attrWords(11, 0, 0, 0), attrWords(12, 4, 0, 0x80000001),
 		attrWords(13, 8, 0, 0x0807060504030201), attrWords(14, 4, 0, Addr(out)), attrWords(15, 0, 3, 0),
 	))

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"runtime"
 	"syscall"
+
+	"github.com/goverbs/goverbs/uverbs/internal/abi"
 )
 
 // Repeated is a legacy command that is issued again and again with the same bytes: a doorbell or
@@ -52,7 +54,9 @@ func (r *Repeated) Request() []byte { return r.buf[:r.size] }
 func (r *Repeated) Command() *Command {
 	if r.invoke == nil {
 		number := binary.LittleEndian.Uint32(r.buf[:])
-		r.invoke = invokeWrite(number, r.buf[hdrSize:r.size], r.buf[r.size:][:r.respSize], nil, nil)
+		c := &Command{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_INVOKE_WRITE, attrs: make([]Attr, writeAttrs)}
+		c.addWrite(number, r.buf[hdrSize:r.size], r.buf[r.size:][:r.respSize])
+		r.invoke = c
 	}
 	return r.invoke
 }

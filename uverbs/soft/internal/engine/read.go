@@ -34,6 +34,9 @@ type remembered struct {
 
 // keep remembers a request in the place of the oldest one.
 func (r *responder) keep(m remembered) *remembered {
+	if r.remembered == nil {
+		r.remembered = make([]remembered, r.mostReads)
+	}
 	slot := &r.remembered[r.nextSlot]
 	*slot = m
 	r.nextSlot = (r.nextSlot + 1) % len(r.remembered)
@@ -63,7 +66,7 @@ func (r *responder) answersBefore(batch uint64) uint32 {
 // tooMany reports whether more READs and atomics were under way, when one came, than the QP has promised to take. Peers
 // on the network may round that up to a power of two, as rxe does.
 func (q *QP) tooMany(a *arrival) bool {
-	most := uint32(len(q.resp.remembered))
+	most := uint32(q.resp.mostReads)
 	if q.path.local == nil && most > 0 {
 		most = 1 << bits.Len32(most-1)
 	}

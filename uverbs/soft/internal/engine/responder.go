@@ -23,7 +23,8 @@ type responder struct {
 	spare  *receive // for the next message, or nil
 	target target   // of the WRITE under way
 
-	remembered []remembered // READs and atomics that may have to be answered again
+	mostReads  int          // READs and atomics that may be under way
+	remembered []remembered // those that may have to be answered again; nil before the first one
 	nextSlot   int          // oldest of them
 	answers    uint32       // READs and atomics that are answered
 	batch      uint64       // of the worker that has brought the last one
@@ -80,9 +81,9 @@ func (r *responder) free() {
 	}
 }
 
-// remember makes room for a number of READs and atomics, and forgets those that there are.
+// remember sets how many READs and atomics may be under way, and forgets those that there are.
 func (r *responder) remember(n int) {
-	r.remembered, r.nextSlot, r.reading = make([]remembered, n), 0, nil
+	r.mostReads, r.remembered, r.nextSlot, r.reading = n, nil, 0, nil
 }
 
 // A verdict says how a request ended.
