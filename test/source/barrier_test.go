@@ -94,6 +94,7 @@ var locked = map[string]string{
 // TestBarrierInstructions: each barrier is the instruction that it must be in a program as
 // built, and what touches device memory is stores and loads and nothing else.
 func TestBarrierInstructions(t *testing.T) {
+	t.Parallel()
 	for arch, want := range map[string]map[string][]string{
 		"amd64": {
 			"mmio.StartWC":    {`^SFENCE`},
@@ -120,6 +121,7 @@ func TestBarrierInstructions(t *testing.T) {
 		},
 	} {
 		t.Run(arch, func(t *testing.T) {
+			t.Parallel()
 			all := disassemble(t, arch)
 			for name, patterns := range want {
 				f, ok := all[name]

@@ -46,6 +46,7 @@ func driverUses(f *file) (uses []string) {
 // TestGenericFiles: outside of dispatch.go, driver_*.go and the files about what only mlx5 has, no code of
 // uverbs names a driver. Comments may, as users have to know how their device behaves.
 func TestGenericFiles(t *testing.T) {
+	t.Parallel()
 	dispatched := false
 	for _, f := range files(t) {
 		if f.pkg() != "uverbs" || f.test() {

@@ -54,6 +54,7 @@ var order = []string{"values", "kernel", "objects", "data path", "drivers", "onl
 // TestLayers: references from a lower layer to a higher one, exported names, and lines that depend on each
 // other do not become more. The limits are what the source has, so that they follow when it improves.
 func TestLayers(t *testing.T) {
+	t.Parallel()
 	for _, p := range layered {
 		x := checkPackage(t, p.pkg)
 		rank := map[string]int{}

@@ -27,6 +27,7 @@ var phrases = []struct {
 
 // TestProse: comments and strings of all packages do not go back to phrases that were removed.
 func TestProse(t *testing.T) {
+	t.Parallel()
 	places := make([][]string, len(phrases))
 	for _, f := range files(t) {
 		if f.generated() {

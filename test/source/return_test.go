@@ -462,6 +462,7 @@ func silentReturns(pkg []*file, report func(*file, ending)) (tests int) {
 // that depends on the kernel, the device, the architecture or the environment, and wherever it has
 // not asserted anything yet.
 func TestSilentReturns(t *testing.T) {
+	t.Parallel()
 	byPkg := map[string][]*file{}
 	for _, f := range files(t) {
 		if f.test() {

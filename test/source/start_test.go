@@ -16,6 +16,7 @@ const initAllocs = 10
 // TestStart: what this module does before a program's main begins, each program that uses it pays for.
 // Code is what takes the time, and where there is some it allocates.
 func TestStart(t *testing.T) {
+	t.Parallel()
 	exe := filepath.Join(t.TempDir(), "open")
 	build := exec.Command("go", "build", "-o", exe, "./test/bench/open")
 	build.Dir = root
