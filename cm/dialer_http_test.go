@@ -89,8 +89,10 @@ func TestDialerHTTP(t *testing.T) {
 	byTCP := &http.Client{Transport: &http.Transport{}, Timeout: time.Minute}
 	defer byTCP.CloseIdleConnections()
 	atOnce, size := 100, 64<<20
-	if testenv.Brief() {
+	if testenv.Slow() {
 		atOnce, size = 25, 4<<20
+	} else if testenv.Brief() {
+		atOnce, size = 10, 1<<20
 	}
 	for i := range atOnce {
 		all.Go(func() {

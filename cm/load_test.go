@@ -64,8 +64,10 @@ func roundTrip(ctx context.Context, c *Conn, word string) error {
 func TestManyConns(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard, testenv.Race)
 	conns := 1000
-	if testenv.Brief() {
+	if testenv.Slow() {
 		conns = 300
+	} else if testenv.Brief() {
+		conns = 100
 	}
 	l := newListener(t, ListenOptions{ConnOptions: small})
 	atOnce := 200

@@ -25,8 +25,10 @@ func TestDialStorm(t *testing.T) {
 		conns = 20
 	} else if !testenv.TheRig().Soft || testenv.SoftFaults() != "" { // emulated, and with less memory; or packets are lost
 		conns, dial.ConnOptions = 100, small
-		if testenv.Brief() {
+		if testenv.Slow() {
 			conns = 50
+		} else if testenv.Brief() {
+			conns = 25
 		}
 	}
 	for name, o := range map[string]ListenOptions{"default options": {}, "small backlog": {Backlog: conns/8 + 1}} {

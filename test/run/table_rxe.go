@@ -51,16 +51,22 @@ const longWalk = "GOVERBS_WALK=30s"
 // write(); with -short it also runs the long walk. An emulated architecture is slow: there the step
 // verbs has the tests of all interfaces, and nothing is repeated.
 //
-// With -short the step load has what the others then make less of.
+// With -short the step load has what the others then make less of, and the step packages the unit tests that need
+// no device, which the suite unit has without a VM.
 func (c *config) rxeSuite() suite {
 	whole := c.guestEnv()
 	env := c.brief(whole)
 	verbs := step{
 		name: "verbs", driver: "rxe", path: "auto", bin: []string{"verbs"},
-		flags: append(vlan[:2:2], "-file", "../../uverbs/testdata:testdata"),
-		env:   append(env[:len(env):len(env)], vlanEnv, "GOVERBS_WAYS=auto", pick(c.short, "GOVERBS_WALK=3s", "GOVERBS_WALK=10s")),
-		programs: append(test("mmio", "rxe", "uverbs", "netlinkrdma", "umad", "conformance"),
-			program{name: "replay.test", run: "Exercise"}),
+		flags:    append(vlan[:2:2], "-file", "../../uverbs/testdata:testdata"),
+		env:      append(env[:len(env):len(env)], vlanEnv, "GOVERBS_WAYS=auto", pick(c.short, "GOVERBS_WALK=3s", "GOVERBS_WALK=10s")),
+		programs: append(test("netlinkrdma", "umad", "conformance"), program{name: "replay.test", run: "Exercise"}),
+	}
+	packages := test("mmio", "rxe", "uverbs")
+	if c.short && !c.emulated() {
+		verbs.programs = append(verbs.programs, c.marked("uverbs", "Guest"))
+	} else {
+		verbs.programs = append(packages, verbs.programs...)
 	}
 	write := []step{{
 		name: "write", driver: "rxe", path: "write", bin: []string{"verbs"}, flags: vlan,
@@ -85,7 +91,7 @@ func (c *config) rxeSuite() suite {
 		steps = append(steps, step{
 			name: "load", bin: []string{"verbs"}, with: iproute2, env: whole,
 			programs: []program{c.marked("cm", "Brief"), c.marked("conformance", "Brief"), c.marked("interop", "Brief")},
-		})
+		}, step{name: "packages", flags: verbs.flags, env: whole, programs: packages})
 	}
 	return suite{name: "rxe", doc: "soft RoCE: the verbs, connections, rdma-core's programs", steps: append(append(steps, write...), []step{
 		{
