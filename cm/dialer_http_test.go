@@ -88,12 +88,8 @@ func TestDialerHTTP(t *testing.T) {
 	var all sync.WaitGroup
 	byTCP := &http.Client{Transport: &http.Transport{}, Timeout: time.Minute}
 	defer byTCP.CloseIdleConnections()
-	atOnce, size := 100, 64<<20
-	if testenv.Slow() {
-		atOnce, size = 25, 4<<20
-	} else if testenv.Brief() {
-		atOnce, size = 10, 1<<20
-	}
+	brief := testenv.Brief()
+	atOnce, size := load(brief, 100, 25, 10), load(brief, 64<<20, 4<<20, 1<<20)
 	for i := range atOnce {
 		all.Go(func() {
 			if err := post(client, server.URL, make([]byte, 3000+i)); err != nil {

@@ -63,12 +63,7 @@ func roundTrip(ctx context.Context, c *Conn, word string) error {
 // message over each both ways.
 func TestManyConns(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard, testenv.Race)
-	conns := 1000
-	if testenv.Slow() {
-		conns = 300
-	} else if testenv.Brief() {
-		conns = 100
-	}
+	conns := load(testenv.Brief(), 1000, 300, 100)
 	l := newListener(t, ListenOptions{ConnOptions: small})
 	atOnce := 200
 	if v := testenv.Kernel(t); v[0] == 5 && v[1] < 19 { // rxe has 100 address handles, of which each attempt takes some
@@ -157,10 +152,18 @@ func howMany(t *testing.T, brief bool) int {
 	if s := os.Getenv(connsEnv); s != "" {
 		return value(strconv.Atoi(s))(t)
 	}
-	if brief {
-		return 100
+	return load(brief, 250, 100, 40)
+}
+
+// load is how much a test does: all of it, less if the machine or its devices are slow, or the least in a brief run.
+func load(brief bool, all, slow, least int) int {
+	switch {
+	case testenv.Slow():
+		return slow
+	case brief:
+		return least
 	}
-	return 250
+	return all
 }
 
 // heapInUse returns the number of bytes that are in use after a garbage collection.

@@ -272,7 +272,7 @@ func TestIdleConnCosts(t *testing.T) {
 	attendAfter(t, time.Millisecond)
 	l := newListener(t, ListenOptions{})
 	first, server := connect(t, l, DialOptions{}) // what is there once
-	const pairs = 100
+	pairs := load(testenv.Brief(), 100, 100, 25)
 	ends := make([]*Conn, 0, 2*pairs)
 	files := func() int { return len(value(os.ReadDir("/proc/self/fd"))(t)) }
 	resident, mapped, open, inGo := rollup(t), mappedKiB(t, first, server), files(), goKiB()

@@ -24,12 +24,7 @@ func TestDialStorm(t *testing.T) {
 	if v := testenv.Kernel(t); v[0] == 5 && v[1] < 19 { // rxe has 100 address handles, of which each attempt takes some
 		conns = 20
 	} else if !testenv.TheRig().Soft || testenv.SoftFaults() != "" { // emulated, and with less memory; or packets are lost
-		conns, dial.ConnOptions = 100, small
-		if testenv.Slow() {
-			conns = 50
-		} else if testenv.Brief() {
-			conns = 25
-		}
+		conns, dial.ConnOptions = load(testenv.Brief(), 100, 50, 25), small
 	}
 	for name, o := range map[string]ListenOptions{"default options": {}, "small backlog": {Backlog: conns/8 + 1}} {
 		t.Run(name, func(t *testing.T) {

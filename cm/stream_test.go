@@ -22,7 +22,7 @@ import (
 
 // TestStream: a stream is as package net's tests want a connection, with either way to wait.
 func TestStream(t *testing.T) {
-	for _, wait := range waits {
+	for _, wait := range waits[:load(testenv.Brief(), len(waits), len(waits), 1)] {
 		t.Run(wait.String(), func(t *testing.T) {
 			if wait != WaitPark {
 				testenv.Tags(t, testenv.AnyCard)
@@ -286,10 +286,7 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 // TestStreamAllocs: writes and reads that wait for each other do not allocate, with either way to wait. The largest
 // messages do not fit into the peer's buffers, so writes wait, too, with a deadline of their own.
 func TestStreamAllocs(t *testing.T) {
-	rounds := 200
-	if testenv.Brief() {
-		rounds = 40
-	}
+	rounds := load(testenv.Brief(), 200, 40, 20)
 	for _, wait := range waits {
 		l := newListener(t, ListenOptions{ConnOptions: ConnOptions{Tuning: Tuning{Wait: wait}}})
 		for _, size := range []int{1, 64, 5000, 300_000} {
