@@ -286,7 +286,7 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 // TestStreamAllocs: writes and reads that wait for each other do not allocate, with either way to wait. The largest
 // messages do not fit into the peer's buffers, so writes wait, too, with a deadline of their own.
 func TestStreamAllocs(t *testing.T) {
-	rounds := load(testenv.Brief(), 200, 40, 20)
+	rounds := load(testenv.Brief(), 200, 40, 40) // fewer, and what the streams make at first counts
 	for _, wait := range waits {
 		l := newListener(t, ListenOptions{ConnOptions: ConnOptions{Tuning: Tuning{Wait: wait}}})
 		for _, size := range []int{1, 64, 5000, 300_000} {

@@ -8,8 +8,7 @@ var model = []string{guest, modelled, "GOVERBS_DEVICES=mlx5_0,mlx5_1"}
 // modelled says that the programs are ours, and know that the cards are modelled.
 const modelled = "GOVERBS_MODEL=1"
 
-// mlx5Suites are the suites on the modelled ConnectX. Its conformance tests keep two processors busy, so
-// two boots at once would take as long as one after the other.
+// mlx5Suites are the suites on the modelled ConnectX.
 //
 // The short form leaves out what another suite shows: on InfiniBand what does not depend on the link, and
 // on RoCE what of connections and of rdma-core's programs does not depend on the card. The suite control
@@ -26,12 +25,12 @@ func (c *config) mlx5Suites() []suite {
 			name: "mlx5", doc: "the verbs on a modelled ConnectX, with RoCE and with InfiniBand",
 			steps: []step{
 				{
-					name: "roce", driver: "mlx5-roce", alone: true, device: "mlx5,mode=roce", flags: append(vlan[:len(vlan):len(vlan)], "-timeout", "20m"),
+					name: "roce", driver: "mlx5-roce", device: "mlx5,mode=roce", flags: append(vlan[:len(vlan):len(vlan)], "-timeout", "20m"),
 					env:      append(model[:3:3], vlanEnv, walk, pick(c.short, "GOVERBS_WAYS=auto", "GOVERBS_WAYS=auto,write")),
 					programs: test("conformance", "umad"),
 				},
 				{
-					name: "ib", driver: "mlx5-ib", alone: true, device: "mlx5,mode=ib", flags: []string{"-timeout", "20m"},
+					name: "ib", driver: "mlx5-ib", device: "mlx5,mode=ib", flags: []string{"-timeout", "20m"},
 					env:  append(model[:3:3], walk, pick(c.short, "GOVERBS_WAYS=write", "GOVERBS_WAYS=ioctl,write")),
 					with: diags, // for ibping
 					skip: anyLink, programs: append(test("conformance", "umad"), program{name: "rdmacm.test", run: "^TestGID"}),

@@ -179,10 +179,11 @@ func TestPingpongTwoDevices(t *testing.T) {
 	testenv.Needs(t, "way between two devices of one machine", "rxe")
 	ours := append(Verbs(), "-d", dev1, "-g", strconv.Itoa(rig.GID))
 	theirs := append(slices.Clone(rdmaCore), "-d", dev0)
-	if _, err := Play(timed(t), ours, theirs, "-n", "300"); err != nil {
+	options := atPace(testenv.Brief(), []string{"-n", "300"})
+	if _, err := Play(timed(t), ours, theirs, options...); err != nil {
 		t.Error(err)
 	}
-	if _, err := Play(timed(t), theirs, ours, "-n", "300"); err != nil {
+	if _, err := Play(timed(t), theirs, ours, options...); err != nil {
 		t.Error(err)
 	}
 }
@@ -192,12 +193,13 @@ func TestChosenGID(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "GIDs")
 	testenv.NeedsRoCE(t, "GIDs of IP addresses")
-	r, err := Play(timed(t), Verbs(), rdmaCore6, "-n", "100")
+	options := atPace(testenv.Brief(), []string{"-n", "100"})
+	r, err := Play(timed(t), Verbs(), rdmaCore6, options...)
 	must(t, err)
 	if !strings.Contains(r.Server, "GID fd00:1::1") {
 		t.Errorf("the server did not choose the GID of the peer's family:\n%s", r.Server)
 	}
-	r, err = Play(timed(t), Verbs(), Verbs(), "-n", "100")
+	r, err = Play(timed(t), Verbs(), Verbs(), options...)
 	must(t, err)
 	if !strings.Contains(r.Client, "GID 10.1.0.1") {
 		t.Errorf("the client did not choose the IPv4 GID:\n%s", r.Client)

@@ -154,7 +154,10 @@ func TestTracePingpong(t *testing.T) {
 func TestTraceMessages(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "manual QP state changes")
-	const few, more = 20, 200
+	few, more := 20, 200
+	if testenv.Brief() {
+		few, more = 10, 40
+	}
 	var doorbells, others [2]int
 	for i, n := range []int{few, more} {
 		server, client := trace(t, rdmaCore...), trace(t, rdmaCore...)
