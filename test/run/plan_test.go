@@ -80,6 +80,7 @@ func TestVet(t *testing.T) {
 }
 
 // TestBrief: a test that makes less load in a brief run calls Brief itself, and makes all of its load in another step.
+// Tests that brief steps leave out run in another.
 func TestBrief(t *testing.T) {
 	c := testConfig()
 	p, err := c.plan([]string{"test", "testall", "testlong"})
@@ -100,6 +101,11 @@ func TestBrief(t *testing.T) {
 			if strings.HasPrefix(word, "./") && !slices.Contains(s.step.host[:i], "-run") {
 				add(path.Join(s.step.dir, word), "")
 			}
+		}
+	}
+	for _, dir := range []string{"mmio", "mmio/rxe", "uverbs"} {
+		if !slices.Contains(whole[dir], "") {
+			t.Errorf("no step runs all tests of %s in a VM", dir)
 		}
 	}
 	found := 0

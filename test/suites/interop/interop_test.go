@@ -48,7 +48,7 @@ func TestPingpong(t *testing.T) {
 		{"rdma-core server", rdmaCore, Verbs()},
 		{"rdma-core client", Verbs(), rdmaCore},
 	}
-	for _, options := range [][]string{
+	for i, options := range [][]string{
 		nil,
 		{"-e", "-n", "300"},
 		{"-s", "1", "-n", "300"},
@@ -57,6 +57,9 @@ func TestPingpong(t *testing.T) {
 		{"-m", "256", "-r", "10", "-n", "200"},
 		{"-e", "-r", "2", "-s", "100", "-n", "200"},
 	} {
+		if i == 1 && testenv.Brief() && !testenv.Slow() {
+			pairs = pairs[1:] // only with rdma-core from here on
+		}
 		for _, p := range pairs {
 			t.Run(strings.Join(append([]string{p.name}, options...), " "), func(t *testing.T) {
 				r, err := Play(timed(t), p.server, p.client, atPace(testenv.Brief(), options)...)
@@ -156,7 +159,11 @@ func TestPingpongCommandPaths(t *testing.T) {
 	testenv.Guest(t)
 	testenv.NeedsIB(t, "manual QP state changes")
 	for _, path := range []string{"ioctl", "write"} {
-		for _, options := range [][]string{{"-n", "100"}, {"-n", "100", "-e"}} {
+		all := [][]string{{"-n", "100"}, {"-n", "100", "-e"}}
+		if testenv.Brief() && !testenv.Slow() {
+			all = all[1:]
+		}
+		for _, options := range all {
 			t.Run(path+" "+strings.Join(options, " "), func(t *testing.T) {
 				t.Setenv("RDMAABI", path)
 				if _, err := Play(timed(t), rdmaCore, Verbs(), atPace(testenv.Brief(), options)...); err != nil {
