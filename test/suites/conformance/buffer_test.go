@@ -184,14 +184,17 @@ func TestBufferPool(t *testing.T) {
 }
 
 // TestManyMRs registers 10,000 regions, releases them, and does it again: nothing may
-// stay, neither pinned pages nor memory of the program. On a model, where each costs many
-// times as much, there are 300.
+// stay, neither pinned pages nor memory of the program. In a brief run there are 2,000. On
+// a model, where each costs many times as much, there are 300.
 func TestManyMRs(t *testing.T) {
 	testenv.Tags(t, testenv.AnyLink, testenv.Memory, testenv.Long)
 	eachPath(t, func(t *testing.T) {
 		n := 10000
-		if testenv.Modelled() {
+		switch {
+		case testenv.Modelled():
 			n = 300
+		case testenv.Brief():
+			n = 2000
 		}
 		dev := openDevice(t, deviceName)
 		if most := dev.Attr().MaxMR; int64(most) < int64(n) {
