@@ -81,12 +81,19 @@ func (a *app) run(ctx context.Context, args []string) (int, error) {
 		return 0, err
 	}
 	o := qemu.Options{
-		Arch: a.arch, CPUs: a.cpus, MemMiB: mem, Kernel: k.Image, Initrd: im.file,
+		Arch: a.arch, CPUs: a.cpus, MemMiB: mem, Initrd: im.file,
 		Append: a.append, Extra: a.qemuArgs, ICount: a.icount,
 	}
 	accels := a.accels()
 	for n, accel := range accels {
-		o.Accel = accel
+		o.Accel, o.Kernel = accel, k.Image
+		if a.arch == "amd64" && accel == "tcg" && n == 0 {
+			if name, err := k.Unpacked(); err != nil {
+				a.logf("the kernel unpacks itself: %v", err)
+			} else {
+				o.Kernel = name
+			}
+		}
 		all, err := a.sessions(im)
 		if err != nil {
 			return 0, err
@@ -98,7 +105,7 @@ func (a *app) run(ctx context.Context, args []string) (int, error) {
 		for i, s := range all {
 			s.cards = m.endsOf(i, len(all))
 		}
-		a.logf("booting %s with %s", k.Image, accel)
+		a.logf("booting %s with %s", o.Kernel, accel)
 		if err := a.bootAll(ctx, p, o, all); err != nil {
 			m.kill()
 			return 0, err
