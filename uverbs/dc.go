@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"errors"
+	"math/bits"
 	"syscall"
 
 	"github.com/goverbs/goverbs/mmio/mlx5"
@@ -49,7 +50,7 @@ func noDC(t ib.QPType, driver string) error {
 
 // checkStreams returns an error if the device does not support the streams of a DCI.
 func (d *Device) checkStreams(want *hook.DC) error {
-	if want.LogStreams == 0 && want.LogErrored == 0 {
+	if want.Streams == 0 && want.Failed == 0 {
 		return nil
 	}
 	var streams, failed uint8
@@ -65,12 +66,17 @@ func (d *Device) checkStreams(want *hook.DC) error {
 			Feature: "CREATE_QP with DCIStreams", Driver: d.driver.name(),
 			Err: errors.New("the adapter does not have the capability log_max_dci_stream_channels, or the kernel is older than Linux 5.14"),
 		}
-	case want.LogStreams < 1 || want.LogStreams > streams:
-		return argErr("CreateDCI", "Streams.LogConcurrent", want.LogStreams, "1 to %d, or no streams", streams)
-	case want.LogErrored > failed:
-		return argErr("CreateDCI", "Streams.LogErrored", want.LogErrored, "0 to %d", failed)
+	case !powerOfTwo(want.Streams, 2, streams):
+		return argErr("CreateDCI", "Streams.Concurrent", want.Streams, "powers of two from 2 to %d, or no streams", 1<<streams)
+	case want.Failed != 0 && !powerOfTwo(want.Failed, 1, failed):
+		return argErr("CreateDCI", "Streams.Failed", want.Failed, "powers of two from 1 to %d", 1<<failed)
 	}
 	return nil
+}
+
+// powerOfTwo reports whether n is a power of two from least to the one with a logarithm.
+func powerOfTwo(n, least int, log uint8) bool {
+	return n >= least && n&(n-1) == 0 && bits.TrailingZeros(uint(n)) <= int(log)
 }
 
 // readyDC moves a DCI from [ib.QPReset] to [ib.QPRTS], and a DCT to [ib.QPRTR]. maxReads returns the maximum

@@ -35,7 +35,7 @@ func addressedCard(t testing.TB, typ ib.QPType, userIndex bool) (*card, *AH) {
 	ops, _ := mlx5Driver{}.operations(typ)
 	q.setOps(ops)
 	o := QPOptions{Type: typ, SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 8, MaxSendSGE: 2, MaxInline: 64}
-	value(mlx5Driver{}.prepareQP(q, &qpSpec{QPOptions: o, pd: &PD{}, dc: &hook.DC{LogStreams: 1}}))(t)
+	value(mlx5Driver{}.prepareQP(q, &qpSpec{QPOptions: o, pd: &PD{}, dc: &hook.DC{Streams: 2}}))(t)
 	must(t, mlx5Driver{}.mapQP(q, udata{out: make([]byte, mlx5.QPRespSize)}))
 	q.state.Store(uint32(ib.QPRTS))
 	c.qp = q

@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"errors"
+	"math/bits"
 	"sync/atomic"
 
 	"github.com/goverbs/goverbs/mmio"
@@ -60,7 +61,7 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 			return udata{}, err
 		}
 	}
-	x.streams = s.dc != nil && s.dc.LogStreams > 0
+	x.streams = s.dc != nil && s.dc.Streams > 0
 	if s.Type == ib.RawPacket { // its second ring has an address of its own
 		if err := q.dev.cmd.untranslated("CREATE_QP for raw packets"); err != nil {
 			return udata{}, err
@@ -104,7 +105,8 @@ func (dr mlx5Driver) prepareQP(q *QP, s *qpSpec) (u udata, err error) {
 		Buf: addrOf(q.sqRegion.Bytes()), Record: x.rec, Send: x.send, Recv: x.recv, UserIndex: x.index, InlineScatter: s.InlineRecv, ECE: m.ECE,
 	}
 	if s.dc != nil {
-		req.DC, req.LogStreams, req.LogFailed = mlx5.Initiator, s.dc.LogStreams, s.dc.LogErrored
+		req.DC = mlx5.Initiator
+		req.LogStreams, req.LogFailed = uint8(bits.Len(uint(s.dc.Streams)>>1)), uint8(bits.Len(uint(s.dc.Failed)>>1))
 	}
 	if s.Type == ib.RawPacket {
 		req.Buf, req.SendBuf = 0, req.Buf

@@ -24,8 +24,8 @@ type DCIOptions struct {
 // stream are flushed, and the DCI continues with the other streams. A failed stream stays so until
 // [ResetStream], or until the DCI is reset. Linux supports streams since 5.14.
 type DCIStreams struct {
-	LogConcurrent uint8 // LogConcurrent is the binary logarithm of the number of streams at a time; 0 means no streams.
-	LogErrored    uint8 // LogErrored is the binary logarithm of the number of failed streams with which the DCI enters QPErr.
+	Concurrent int // Concurrent is the number of streams at a time, a power of two; 0 means no streams.
+	Failed     int // Failed is the number of failed streams with which the DCI enters QPErr, a power of two; by default 1.
 }
 
 // DCTOptions are the options of [CreateDCT]. RecvCQ and SRQ are required.
@@ -49,7 +49,7 @@ func CreateDCI(p *uverbs.PD, o DCIOptions) (*uverbs.QP, error) {
 	return core.CreateDC(p, uverbs.QPOptions{
 		Type: ib.DCI, SendCQ: o.SendCQ, MaxSendWR: o.MaxSendWR, MaxSendSGE: o.MaxSendSGE,
 		MaxInline: o.MaxInline, SignalAll: o.SignalAll, Path: o.Path, OutOfOrder: o.OutOfOrder,
-	}, hook.DC{LogStreams: o.Streams.LogConcurrent, LogErrored: o.Streams.LogErrored})
+	}, hook.DC{Streams: o.Streams.Concurrent, Failed: o.Streams.Failed})
 }
 
 // CreateDCT creates a target of DC in state [ib.QPReset] (mlx5dv_create_qp with MLX5DV_DCTYPE_DCT).
@@ -86,7 +86,7 @@ func maxReads(q *uverbs.QP) uint8 {
 }
 
 // ResetStream makes a failed stream of a DCI usable again, without a reset of the DCI
-// (mlx5dv_dci_stream_id_reset). The stream no longer counts towards [DCIStreams].LogErrored.
+// (mlx5dv_dci_stream_id_reset). The stream no longer counts towards [DCIStreams].Failed.
 //
 // Call it when all requests of the stream have completed. Of requests that are still in the queue
 // some may be flushed, and others executed.

@@ -310,7 +310,7 @@ func (r *dcRig) ends(t *testing.T) {
 // streams have failed.
 func TestDCStreams(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		r := newDC(t, mlx5.DCIOptions{Streams: mlx5.DCIStreams{LogConcurrent: 2, LogErrored: 1}}, 1)
+		r := newDC(t, mlx5.DCIOptions{Streams: mlx5.DCIStreams{Concurrent: 4, Failed: 2}}, 1)
 		d := &r.targets[0]
 		write := func(id uint64, stream uint16, rkey uint32) {
 			t.Helper()
@@ -331,7 +331,7 @@ func TestDCStreams(t *testing.T) {
 		write(6, 1, wrong)
 		r.wants(t, map[uint64]uverbs.WCStatus{6: uverbs.WCRemAccessErr})
 		r.ends(t)
-		for _, streams := range []mlx5.DCIStreams{{LogConcurrent: 31, LogErrored: 1}, {LogConcurrent: 1, LogErrored: 31}, {LogErrored: 1}} {
+		for _, streams := range []mlx5.DCIStreams{{Concurrent: 1 << 31, Failed: 2}, {Concurrent: 2, Failed: 1 << 31}, {Failed: 2}, {Concurrent: 3}, {Concurrent: -4}, {Concurrent: 4, Failed: 3}} {
 			_, err := mlx5.CreateDCI(r.pd, mlx5.DCIOptions{SendCQ: r.cq, Streams: streams})
 			var arg *uverbs.ArgError
 			if !errors.As(err, &arg) {
@@ -347,7 +347,7 @@ func TestDCResetStream(t *testing.T) {
 	testenv.Tags(t, testenv.SpecialCard)
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "DC", "mlx5")
-		streams := mlx5.DCIStreams{LogConcurrent: 2, LogErrored: 1}
+		streams := mlx5.DCIStreams{Concurrent: 4, Failed: 2}
 		r := newDCOn(t, openDEVX(t), mlx5.DCIOptions{Streams: streams}, 1)
 		d := &r.targets[0]
 		data := r.fill(0, 200, 1)

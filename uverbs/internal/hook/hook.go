@@ -61,8 +61,8 @@ type QP struct {
 
 // DC are the options of DC that other QPs do not have.
 type DC struct {
-	Key                    uint64 // Key is the access key of a DCT.
-	LogStreams, LogErrored uint8  // LogStreams and LogErrored have the meaning of mlx5.DCIStreams.
+	Key             uint64 // Key is the access key of a DCT.
+	Streams, Failed int    // Streams and Failed are the numbers of mlx5.DCIStreams.
 }
 
 // Part is what a device keeps for package uverbs/mlx5.
