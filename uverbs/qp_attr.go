@@ -367,7 +367,10 @@ func checkModify(typ ib.QPType, from, to ib.QPState, mask QPAttrMask) error {
 	if ok && missing == 0 && extra == 0 {
 		return nil
 	}
-	op := fmt.Sprintf("Modify %s QP from %s to %s", typ, from, to)
+	op := fmt.Sprintf("Modify %s QP in %s", typ, from)
+	if ok {
+		op = fmt.Sprintf("Modify %s QP from %s to %s", typ, from, to)
+	}
 	switch {
 	case !ok && from >= ib.QPRTR && to <= ib.QPRTS && typ != ib.DCT:
 		return argErr(op, "State", to, "%s; it is connected or ready already: Modify it to RESET first", reachable(typ, from))

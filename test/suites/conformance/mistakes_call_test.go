@@ -112,7 +112,7 @@ var callMistakes = []mistake{
 		e, err := b.qp.Endpoint()
 		must(t, err)
 		return a.qp.Connect(t.Context(), e)
-	}, mine: "Modify RC QP from RTS to RTR: State is RTR, allowed: RESET, RTS, SQD, ERR; it is connected or ready already: Modify it to RESET first"},
+	}, mine: "Modify RC QP in RTS: State is RTR, allowed: RESET, RTS, SQD, ERR; it is connected or ready already: Modify it to RESET first"},
 	{name: "Init of a connected QP", ib: true, call: func(t *testing.T, a, b *side) error { return a.qp.Init() },
 		mine: "it is connected or ready already: Modify it to RESET first"},
 	{name: "Connect of UD", o: ud, call: func(t *testing.T, a, b *side) error {
@@ -125,7 +125,7 @@ var callMistakes = []mistake{
 		mine: "it is connected or ready already: Modify it to RESET first"},
 	{name: "states out of order", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
 		return a.qp.Modify(to(ib.QPRTS), uverbs.AttrState)
-	}, mine: "Modify RC QP from INIT to RTS: State is RTS, allowed: RESET, INIT, RTR, ERR"},
+	}, mine: "Modify RC QP in INIT: State is RTS, allowed: RESET, INIT, RTR, ERR"},
 	{name: "attributes left out", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
 		return a.qp.Modify(to(ib.QPRTR), uverbs.AttrState|uverbs.AttrPathMTU)
 	}, mine: "Modify RC QP from INIT to RTR: mask is missing AV, RQPSN, MinRNRTimer, MaxDestRdAtomic, DestQPN; it has PathMTU"},
