@@ -368,18 +368,15 @@ func checkModify(typ ib.QPType, from, to ib.QPState, mask QPAttrMask) error {
 		return nil
 	}
 	op := fmt.Sprintf("Modify %s QP in %s", typ, from)
-	if ok {
-		op = fmt.Sprintf("Modify %s QP from %s to %s", typ, from, to)
-	}
 	switch {
 	case !ok && from >= ib.QPRTR && to <= ib.QPRTS && typ != ib.DCT:
 		return argErr(op, "State", to, "%s; it is connected or ready already: Modify it to RESET first", reachable(typ, from))
 	case !ok:
 		return argErr(op, "State", to, "%s", reachable(typ, from))
 	case missing != 0:
-		return argErr(op, "mask", fmt.Sprintf("missing %s; it has %s", missing, given), "required %s; optional %s", t.required, t.optional)
+		return argErr(op+" to "+to.String(), "mask", fmt.Sprintf("missing %s; it has %s", missing, given), "required %s; optional %s", t.required, t.optional)
 	}
-	return argErr(op, "mask", fmt.Sprintf("of superfluous %s; it has %s", extra, given), "required %s; optional %s", t.required, t.optional)
+	return argErr(op+" to "+to.String(), "mask", fmt.Sprintf("of superfluous %s; it has %s", extra, given), "required %s; optional %s", t.required, t.optional)
 }
 
 // reachable lists the states that a state may change to.

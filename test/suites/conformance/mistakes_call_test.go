@@ -128,10 +128,10 @@ var callMistakes = []mistake{
 	}, mine: "Modify RC QP in INIT: State is RTS, allowed: RESET, INIT, RTR, ERR"},
 	{name: "attributes left out", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
 		return a.qp.Modify(to(ib.QPRTR), uverbs.AttrState|uverbs.AttrPathMTU)
-	}, mine: "Modify RC QP from INIT to RTR: mask is missing AV, RQPSN, MinRNRTimer, MaxDestRdAtomic, DestQPN; it has PathMTU"},
+	}, mine: "Modify RC QP in INIT to RTR: mask is missing AV, RQPSN, MinRNRTimer, MaxDestRdAtomic, DestQPN; it has PathMTU"},
 	{name: "attribute too many", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
 		return a.qp.Modify(to(ib.QPErr), uverbs.AttrState|uverbs.AttrQKey)
-	}, mine: "Modify RC QP from INIT to ERR: mask is of superfluous QKey; it has QKey"},
+	}, mine: "Modify RC QP in INIT to ERR: mask is of superfluous QKey; it has QKey"},
 	{name: "P_Key index past the table", alone: true, ib: true, call: func(t *testing.T, a, b *side) error {
 		attr := to(ib.QPInit)
 		attr.PKeyIndex = 5000
