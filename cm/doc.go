@@ -24,7 +24,8 @@
 // registered memory without a copy.
 //
 // All methods of a Conn are safe for concurrent use, except that Recv is for one goroutine at a
-// time; package [uverbs] has the table for the whole library, under Concurrency. A goroutine that waits in one of its methods also handles the completions of the others. A
+// time; package [uverbs] has the table for the whole library, under Concurrency. A goroutine that waits in
+// one of its methods also handles the completions of the others. A
 // Conn has a goroutine of its own only while none of the program waits, until it has all of its
 // memory. [WaitMode] says whether a goroutine that waits polls for a while before it sleeps, polls
 // all the time, or sleeps at once. It sleeps in [uverbs.CompChannel.Next], with the default of
@@ -74,12 +75,14 @@
 //	err = op.Wait(ctx)
 //
 // To send a Remote as private data of the request or the answer, register the memory before there
-// is a connection: in [DialOptions].Prepare on the side that dials, and with [Request.PD] in
-// [ListenOptions].Check on the side that listens.
+// is a connection: in [DialOptions].Prepare on the side that dials. The side that listens does it in
+// [ListenOptions].Prepare for memory that all peers use, and with [Request.PD] in [ListenOptions].Check
+// for memory of one peer.
 //
 // # Datagrams and multicast
 //
-// [ListenPacket] and [DialPacket] make a [PacketConn], which is a [net.PacketConn]. [PacketConn.Join] joins a multicast group.
+// [ListenPacket] and [DialPacket] make a [PacketConn], which is a [net.PacketConn]. [PacketConn.Join]
+// joins a multicast group.
 //
 // # Other peers
 //
@@ -225,8 +228,10 @@
 //     ECONNREFUSED. Check the address and the listener there, or try again later.
 //   - [RefusedError]: the listener rejected the connection and said why; it matches ECONNREFUSED. Report
 //     Why, or try again later if the listener is full.
-//   - [io.EOF]: the peer has closed its side, and all its messages were received. Close the connection.
-//   - EPIPE: this side or the peer has closed the connection for sending. Receive the rest, and close it.
+//   - [io.EOF]: the peer has called Close or CloseWrite, and all its messages were received. Send the rest,
+//     if there is any, and close the connection.
+//   - EPIPE: this side has called CloseWrite, or the peer has closed the connection. Receive the rest, and
+//     close it.
 //   - ECONNRESET: the peer is gone without closing the connection. Close it, and dial again; the peer
 //     may not have received the last messages.
 //   - ETIMEDOUT: the peer no longer answers. Do the same as for ECONNRESET.

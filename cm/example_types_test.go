@@ -15,7 +15,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
-// Messages arrive whole and in order, and then io.EOF. Send returns before the peer has received the message.
+// Messages arrive whole and in order, and then io.EOF. Send may return before the peer has received the message.
 func ExampleConn() {
 	ctx := context.Background()
 	dev := must(soft.New(soft.Options{}))

@@ -202,7 +202,8 @@ func (c *Conn) SendSGE(ctx context.Context, sges ...uverbs.SGE) error {
 
 // StartSend starts [Conn.SendSGE]. It waits while the peer has no room, or SendDepth messages are
 // not acknowledged. If it fails, no part of the message was sent. Otherwise the memory is in use
-// until the Op is complete.
+// until the Op is complete. It saves the copy of [Conn.Send], and a wait for each message; the depth of
+// both sides limits how many are in flight.
 func (c *Conn) StartSend(ctx context.Context, sges ...uverbs.SGE) (Op, error) {
 	return c.startSend(ctx, "start send", sges)
 }

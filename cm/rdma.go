@@ -68,8 +68,8 @@ func (c *Conn) RDMAWrite(ctx context.Context, local uverbs.SGE, remote Remote) e
 	return c.transfer(ctx, transferRequest{opcode: uverbs.WRRDMAWrite, local: local, remote: remote})
 }
 
-// RDMARead reads the peer's memory into local memory (RDMA READ). The rest is as for
-// [Conn.RDMAWrite], with the same errors.
+// RDMARead reads the peer's memory into local memory (RDMA READ). [Op] says in which order operations take
+// effect. The rest is as for [Conn.RDMAWrite], with the same errors.
 func (c *Conn) RDMARead(ctx context.Context, local uverbs.SGE, remote Remote) error {
 	return c.transfer(ctx, transferRequest{opcode: uverbs.WRRDMARead, local: local, remote: remote})
 }
@@ -77,8 +77,9 @@ func (c *Conn) RDMARead(ctx context.Context, local uverbs.SGE, remote Remote) er
 // CompareSwap compares 8 bytes of the peer's memory with compare and, if they are equal, replaces
 // them with swap. It stores their old value in local memory, which must be 8 bytes long. All values
 // are in host byte order. The remote address must be a multiple of 8, otherwise the error matches
-// EINVAL. If the device has no atomics, the error is a [uverbs.FeatureError]. The rest is as for
-// [Conn.RDMAWrite], with the same errors.
+// EINVAL. It is atomic with other atomics of the peer's device, and with what the peer's program does only if
+// [uverbs.DeviceAttr].AtomicCap says so; see [Op] for the order. If the device has no atomics, the error is a
+// [uverbs.FeatureError]. The rest is as for [Conn.RDMAWrite], with the same errors.
 func (c *Conn) CompareSwap(ctx context.Context, local uverbs.SGE, remote Remote, compare, swap uint64) error {
 	return c.transfer(ctx, transferRequest{uverbs.WRCompareSwap, local, remote, compare, swap})
 }
@@ -117,8 +118,9 @@ func (c *Conn) StartFetchAdd(ctx context.Context, local uverbs.SGE, remote Remot
 // The RDMA operations of a connection complete in the order in which they were started. When one is
 // complete, all RDMA operations and messages before it are complete too. So a program that has
 // started many needs to wait for the last one only. Operations take effect at the peer in the same
-// order, with one exception: what is started after a READ or an atomic may take effect before it.
-// Wait for the READ if that matters.
+// order, with one exception: a message, a WRITE or an atomic that is started after a READ or an atomic may
+// take effect before it. Wait for the READ if that matters. READs take effect in the order in which they were
+// started. A READ may see a part of what a WRITE, or the program of the peer, changes at the same time.
 //
 // After the completion of a WRITE, the peer's device has the data. The program of the peer learns
 // about it by other means, such as a message that is sent afterwards. After the completion of a READ

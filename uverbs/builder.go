@@ -18,7 +18,8 @@ import (
 //   - Abandon drops the batch.
 //
 // The methods return no error. Post returns the first one. A builder belongs to one goroutine
-// from BeginSend until Post or Abandon, and meanwhile nobody may call [QP.PostSend]. It allocates only when a work request has more data than any before.
+// from BeginSend until Post or Abandon, and meanwhile nobody may call [QP.PostSend]. It allocates only when
+// a work request has more data than any before.
 type SendBuilder struct {
 	q      *QP
 	n      int          // work requests begun

@@ -116,11 +116,11 @@ func (c *CompChannel) openWatched(name string) (err error) {
 	return nil
 }
 
-// Wait waits for the next event and returns its CQ (ibv_get_cq_event). Events need no
+// Next waits for the next event and returns its CQ (ibv_get_cq_event). Events need no
 // acknowledgement. To lose no completion, call [CQ.Notify], then [CQ.Poll] until the CQ is empty,
-// then Wait.
+// then Next.
 //
-// Wait returns ctx.Err() wrapped if the context ends first, [os.ErrClosed] if the channel is closed
+// Next returns ctx.Err() wrapped if the context ends first, [os.ErrClosed] if the channel is closed
 // or shut down, and [ErrDeviceRemoved] if the device was removed. It fails with EBUSY if another
 // goroutine waits on the channel. It parks the goroutine in Go's netpoller and takes no thread,
 // except for short times when events come often; see [CompChannel.SetBusyWait]. Repeated calls with
@@ -173,21 +173,21 @@ func notPollable(err error) bool {
 	return errors.As(err, &p) && p.Err.Error() == "not pollable"
 }
 
-// SetBusyWait sets for how long Wait may keep its processor when events come often: from 0, which
+// SetBusyWait sets for how long Next may keep its processor when events come often: from 0, which
 // means never, to one second. The default is 10 ms, or 1 ms if GOMAXPROCS is 1 when the channel is
 // created.
 //
-// If the last wait took less than d, Wait begins with a busy wait: it sleeps in the kernel and keeps
+// If the last wait took less than d, Next begins with a busy wait: it sleeps in the kernel and keeps
 // its thread and its processor (one of GOMAXPROCS). An event is then seen as soon as in a C program,
 // because no other thread must be woken. A busy wait takes no processor time, but other goroutines
 // have one processor less meanwhile. Therefore
 //
-//   - after d without a parked wait, Wait parks in the netpoller;
+//   - after d without a parked wait, Next parks in the netpoller;
 //   - at most GOMAXPROCS-1 goroutines of the process are in a busy wait at a time, or one if
 //     GOMAXPROCS is 1, which lets others that are ready run before it;
-//   - no busy wait begins while another goroutine is parked in a Wait, if a parked wait on another
+//   - no busy wait begins while another goroutine is parked in a Next, if a parked wait on another
 //     channel has ended within the last d;
-//   - if the other processors of GOMAXPROCS turn out to be busy, which takes 1 ms, Wait parks; after
+//   - if the other processors of GOMAXPROCS turn out to be busy, which takes 1 ms, Next parks; after
 //     the second time in a row there are no busy waits for 100 ms.
 //
 // A context that ends, Shutdown and Close end a busy wait up to d later. If no other processor of
@@ -198,7 +198,7 @@ func notPollable(err error) bool {
 // It has no effect on a device of this process ([DeviceInfo].InProcess), whose own goroutines need the
 // processor.
 //
-// SetBusyWait may be called at any time, and applies to the next Wait.
+// SetBusyWait may be called at any time, and applies to the next call of Next.
 func (c *CompChannel) SetBusyWait(d time.Duration) error {
 	if d < 0 || d > maxBusyWait {
 		return argErr("SetBusyWait", "d", d, "0 to %s", maxBusyWait)

@@ -109,7 +109,7 @@ func TestConnectSteps(t *testing.T) {
 	if got := f.modifies(); len(got) != 2 || got[0].Dest.SGIDIndex != 2 {
 		t.Errorf("from Init: %+v, want two steps, with the IPv6 GID", got)
 	}
-	if err := f.qp.Connect(t.Context(), peer); err == nil || !strings.Contains(err.Error(), "connect to fd00:1::2 QP 77") || !strings.Contains(err.Error(), "RTS to RTR") {
+	if err := f.qp.Connect(t.Context(), peer); err == nil || !strings.Contains(err.Error(), "connect to fd00:1::2 QP 77") || !strings.Contains(err.Error(), "QP in RTS: State is RTR") {
 		t.Errorf("Connect again: %v", err)
 	}
 }

@@ -59,8 +59,8 @@
 //
 // Different objects need no lock of the program, and the methods of one object may be called by several
 // goroutines at the same time, except for those of the following table. Close may be called at any time.
-// This is the rule for the whole library: for this package, soft, trace, replay, umad, cm, rdmacm,
-// rsocket, valkey and netlinkrdma. The library does not detect violations.
+// This is the rule for the whole library: for this package, soft, mlx5, trace, replay, umad, cm,
+// rdmacm, rsocket, valkey and netlinkrdma. The library detects few violations: most corrupt a queue.
 //
 //	methods                                     goroutines that may call them at the same time
 //	CQ.Poll, CQ.Wait, CQ.Completions,           one for all of these methods of a CQ
@@ -73,7 +73,8 @@
 //	Counters.Read                               one
 //	MR.Rereg                                    one, and no other method of the MR meanwhile
 //	all methods of the objects of one TD        one for all of these objects
-//	cm.Conn.Recv                                one, which has the message; another call fails with EBUSY
+//	cm.Conn.Recv                                one: its message is valid until the next Recv;
+//	                                            while one waits, another call fails with EBUSY
 //	cm.Batch                                    one
 //	cm.Request                                  that of ListenOptions.Check, until Check returns
 //	rdmacm.ID                                   one for the steps of its connection, Bind to Disconnect
@@ -106,8 +107,9 @@
 // # Waiting
 //
 // [CQ.Poll] returns at once, even if nothing has completed. Calling it in a loop has the lowest
-// latency, but keeps a processor busy. [CQ.Wait] sleeps until something completes and takes no
-// processor time. It needs [CQOptions.Events].
+// latency if a processor is free for it. [CQ.Wait] sleeps until something completes, takes no
+// processor time, and is often faster on a busy machine or with a software device. It needs
+// [CQOptions.Events].
 //
 // To wait for several CQs in one goroutine, create them with the same [CompChannel] as
 // CQOptions.Channel. Then repeat three steps: [CQ.Notify], [CQ.Poll] until the CQ is empty, and
@@ -169,7 +171,8 @@
 //   - [ErrState]: the state of the queue does not permit posting. Connect the QP, or if it was connected,
 //     ask [QP.Err] about its failed completions, and close it.
 //   - [ErrNoRecvQueue]: the QP has no receive queue of its own. Post to its SRQ or its WQs.
-//   - [ErrCQOverrun]: the CQ has lost completions. Close its QPs and the CQ, and create a larger one.
+//   - [ErrCQOverrun]: the data in the CQ is invalid, because completions were overwritten, or a Resize has
+//     lost its ring. Close its QPs and the CQ, and create a new one; after an [EventCQErr], a larger one.
 //   - [ErrQueueCorrupt]: the index that the device writes to the queue is invalid. Close the QP.
 //   - [ErrPoolEmpty]: all slots of a BufferPool are in use. Wait until one is put back.
 //   - [ErrSlotFree]: the slot is free already, or belongs to another pool. Correct the program.

@@ -251,8 +251,7 @@ func (c *CQ) pollMlx5(wcs []WC) (int, bool) {
 	return i, false
 }
 
-// keepOwnerMlx5 keeps the owner of the last completion for the next one, if it is a QP of this CQ: that cleans the CQ
-// when it is closed or reset. The caller has locked mu.
+// keepOwnerMlx5 keeps the last owner, if it is a QP of c, which cleans c when it ends. The caller has locked mu.
 func (c *CQ) keepOwnerMlx5() {
 	x := c.mlx5
 	if o := c.dev.mlx5.owners.get(x.seen); o != nil && o.qp != nil && (o.qp.sendCQ == c || o.qp.recvCQ == c) {

@@ -142,11 +142,11 @@ func (q *QP) stateErr(recv bool) error {
 	case ib.UD, ib.RawPacket:
 		call = "ReadyUD makes the QP ready"
 	}
+	if recv {
+		needs, call = "receives need INIT", "Init makes the QP ready for them"
+	}
 	if q.dev.driver.capabilities().connectionManaged {
 		call = "package cm connects it on iWARP"
-	}
-	if recv {
-		needs = "receives need INIT"
 	}
 	return &reason{fmt.Sprintf("%s: %s %s is in %s, %s: %s", textState, q.dev.Name(), q.label(), q.State(), needs, call), ErrState}
 }

@@ -235,7 +235,7 @@ func TestQueryQP(t *testing.T) {
 	// A state that there is not: it has a text, and nothing but Reset and Err follows.
 	f.query.QPState = 200
 	value(f.qp.Query())(t)
-	if err := f.qp.Modify(QPAttr{State: ib.QPRTS}, AttrState); err == nil || !strings.Contains(err.Error(), "QPState(200) to RTS") {
+	if err := f.qp.Modify(QPAttr{State: ib.QPRTS}, AttrState); err == nil || !strings.Contains(err.Error(), "QP in QPState(200): State is RTS") {
 		t.Errorf("from a state that there is not: %v", err)
 	}
 }

@@ -60,11 +60,11 @@ func (c *Channel) Read(ctx context.Context) (*Event, error) {
 	return e, nil
 }
 
-// Wait waits for the next event of this ID, of any type. After the first call of Wait, or of
+// Next waits for the next event of this ID, of any type. After the first call of Next, or of
 // another method that waits such as [ID.ResolveWait], [Channel.Next] no longer returns events of
 // this ID. So several goroutines can share a channel if each handles its own ID. A connection
-// request is an event of its listener; if the listener's events go to Wait, those of the new ID do
-// too. Errors are as for Next.
+// request is an event of its listener; if the listener's events go to its Next, those of the new ID do
+// too. Errors are as for Channel.Next.
 func (id *ID) Next(ctx context.Context) (*Event, error) {
 	e, err := id.next(ctx)
 	if err != nil {

@@ -5,7 +5,10 @@
 //	kv put 10.1.0.1:7471 sky blue
 //	kv get 10.1.0.1:7471 sky
 //
-// Without RDMA, set GOVERBS_SOFT=auto in the environment of all.
+// Without RDMA:
+//
+//	GOVERBS_SOFT=127.0.0.2 kv serve 127.0.0.2:7471
+//	GOVERBS_SOFT=auto kv get 127.0.0.2:7471 sky
 package main
 
 import (

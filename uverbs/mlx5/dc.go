@@ -24,8 +24,8 @@ type DCIOptions struct {
 // stream are flushed, and the DCI continues with the other streams. A failed stream stays so until
 // [ResetStream], or until the DCI is reset. Linux supports streams since 5.14.
 type DCIStreams struct {
-	Concurrent int // Concurrent is the number of streams at a time, a power of two; 0 means no streams.
-	Failed     int // Failed is the number of failed streams with which the DCI enters QPErr, a power of two; by default 1.
+	Concurrent int // Concurrent is the number of streams at a time, a power of two from 2; 0 means no streams.
+	Failed     int // Failed is the number of failed streams with which the DCI enters QPErr, a power of two; by default 1. It requires Concurrent.
 }
 
 // DCTOptions are the options of [CreateDCT]. RecvCQ and SRQ are required.

@@ -1,6 +1,7 @@
 // Package mlx5 has what only ConnectX adapters have, beside the verbs of package uverbs (mlx5dv of
 // rdma-core). Its functions take the devices and queue pairs of that package, and are safe for
-// concurrent use. On a device of another driver they fail with a [uverbs.FeatureError].
+// concurrent use. On a device of another driver they fail with a [uverbs.FeatureError], or with a
+// [uverbs.ArgError] if an argument or the type of the QP is wrong, too.
 //
 //   - The dynamically connected transport (DC) is reliable like RC, but one initiator sends to any
 //     number of targets. [CreateDCI] creates an initiator, which connects to the target of each
