@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"weak"
 
 	"github.com/goverbs/goverbs/cm/internal/limits"
 	"github.com/goverbs/goverbs/cm/internal/redial"
@@ -372,8 +373,7 @@ func (l *Listener) checkRequest(c *Conn, peer greeting) ([]byte, error) {
 	return l.o.Check(r)
 }
 
-// answerData returns the private data of the answer without Check, and calls ListenOptions.Prepare for
-// the first connection on a PD.
+// answerData returns the private data of the answer without Check.
 func (l *Listener) answerData(c *Conn) ([]byte, error) {
 	if l.o.Prepare == nil {
 		return l.o.PrivateData, nil
@@ -381,23 +381,33 @@ func (l *Listener) answerData(c *Conn) ([]byte, error) {
 	if err := c.attach(); err != nil {
 		return nil, err
 	}
+	return l.prepare(c.pd)
+}
+
+// prepare returns what ListenOptions.Prepare returns for a PD, and calls it for a new one.
+func (l *Listener) prepare(of *uverbs.PD) ([]byte, error) {
 	l.prepareMu.Lock()
 	defer l.prepareMu.Unlock()
+	pd := weak.Make(of) // which ends while there is no connection
+	l.prepared = slices.DeleteFunc(l.prepared, func(p prepared) bool { return p.pd.Value() == nil })
 	for _, p := range l.prepared {
-		if p.pd == c.pd {
+		if p.pd == pd {
 			return p.data, nil
 		}
 	}
-	data, err := l.o.Prepare(c.pd)
-	if err == nil && l.o.Isolation != ConnPD {
-		l.prepared = append(l.prepared, prepared{c.pd, data})
+	data, err := l.o.Prepare(of)
+	if err == nil && len(data) > MaxAcceptData {
+		err = argErr("Prepare", "private data", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes", MaxAcceptData)
+	}
+	if err == nil {
+		l.prepared = append(l.prepared, prepared{pd, data})
 	}
 	return data, err
 }
 
 // prepared is what ListenOptions.Prepare has returned for a PD.
 type prepared struct {
-	pd   *uverbs.PD
+	pd   weak.Pointer[uverbs.PD]
 	data []byte
 }
 

@@ -112,10 +112,11 @@ type ListenOptions struct {
 
 	PrivateData []byte // PrivateData is sent with each answer, up to [MaxAcceptData] bytes.
 	// Prepare, if set, is called with each PD of the listener's connections, before the first
-	// answer on it: once for each device, or with [ConnPD] for each connection. The data that it
-	// returns, such as the [Remote] of a table that all peers read, is sent instead of PrivateData
-	// with each answer on the PD, unless Check returns data. If Prepare returns an error, the
-	// request is rejected, and the next request calls Prepare again. Calls do not overlap.
+	// answer on it: once for each device, and again after a second without connections, unless an
+	// MR keeps the PD open. The data that it returns, such as the [Remote] of a table that all
+	// peers read, is sent instead of PrivateData with each answer on the PD, unless Check returns
+	// data. If Prepare fails, the request is rejected, and the next request calls Prepare again.
+	// Calls do not overlap. With [ConnPD] it must be nil: use Check and [Request.PD].
 	Prepare func(*uverbs.PD) ([]byte, error)
 
 	// These options limit what peers can hold. The package comment describes them and their defaults under
@@ -130,8 +131,8 @@ type ListenOptions struct {
 	limits limits.Limits
 
 	// Check, if set, is called for each request. The data that it returns, unless it is nil, is
-	// sent with the answer instead of PrivateData and the data of Prepare. If it returns an error, the request is rejected, and the
-	// peer receives the first 136 bytes of the error's text. Check is called from several
+	// sent with the answer instead of PrivateData and the data of Prepare. If it returns an error,
+	// the request is rejected, and the peer receives the first 136 bytes of the error's text. Check is called from several
 	// goroutines, and before the connection has any memory, queue or other object of the
 	// device, so rejecting a stranger is cheap.
 	Check func(*Request) ([]byte, error)
@@ -308,6 +309,9 @@ func (o ListenOptions) defaults() (_ ListenOptions, err error) {
 	})
 	if err != nil {
 		return o, err
+	}
+	if o.Prepare != nil && o.Isolation == ConnPD {
+		return o, argErr("Listen", "Prepare", "set", "nil with Isolation ConnPD; Check has the PD of a connection")
 	}
 	return o, checkPrivateData("Listen", o.PrivateData, MaxAcceptData)
 }

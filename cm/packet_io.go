@@ -61,7 +61,7 @@ func (p *PacketConn) begin(ctx context.Context, l *packetQueue, what string) err
 	return nil
 }
 
-// Recv waits for a datagram and returns it with its sender. The slice is valid until the next Recv.
+// Recv waits for a datagram and returns it with its sender. The slice is valid until the next Recv or ReadFrom.
 // After Close it stays valid as long as the program refers to p.
 func (p *PacketConn) Recv(ctx context.Context) (data []byte, from Peer, err error) {
 	const what = "receive"
@@ -392,7 +392,8 @@ func (p *PacketConn) endWith(why error) {
 func (p *PacketConn) Close() error {
 	p.closed.Store(true)
 	err := p.destroy()
-	p.SetDeadline(time.Time{}) // stops the timers
+	p.readDeadline.set(time.Time{}) // stops the timer
+	p.writeDeadline.set(time.Time{})
 	return err
 }
 

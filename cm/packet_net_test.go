@@ -64,13 +64,21 @@ func TestPacketNet(t *testing.T) {
 			t.Errorf("a deadline for a call that waits: %v", err)
 		}
 		must(t, p.SetReadDeadline(time.Time{}), p.SetWriteDeadline(time.Time{}))
+		var toAddr net.Addr = to
+		if n := testing.AllocsPerRun(100, func() { value(p.WriteTo(nil, toAddr))(t) }); n > 0 {
+			t.Errorf("WriteTo allocates %v times", n)
+		}
 		go wait()
 		must(t, p.Close())
 		if err := <-done; !errors.Is(err, net.ErrClosed) {
 			t.Errorf("Close of a call that waits: %v", err)
 		}
-		if _, err := p.WriteTo(nil, to); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("WriteTo after Close: %v", err)
+		_, _, read = p.ReadFrom(nil)
+		_, write = p.WriteTo(nil, to)
+		for _, err := range []error{read, write, p.SetDeadline(time.Now()), p.SetReadDeadline(time.Time{}), p.SetWriteDeadline(time.Time{})} {
+			if !errors.Is(err, net.ErrClosed) || !errors.As(err, &op) {
+				t.Errorf("after Close: %v", err)
+			}
 		}
 	})
 	nothingLeft(t, before)

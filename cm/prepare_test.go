@@ -2,10 +2,12 @@ package cm
 
 import (
 	"errors"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -51,12 +53,11 @@ func TestPrepare(t *testing.T) {
 	must(t, l.Close(), mr.Close())
 }
 
-// TestPrepareForEach: with ConnPD, Prepare is called with the PD of each connection. Check decides first, and what it
-// returns is sent instead.
-func TestPrepareForEach(t *testing.T) {
+// TestPrepareOrCheck: Check decides first, and what it returns is sent instead of what Prepare returns.
+func TestPrepareOrCheck(t *testing.T) {
 	ctx := within(t)
-	var pds []*uverbs.PD
-	l := newListener(t, ListenOptions{ConnOptions: ConnOptions{Isolation: ConnPD}, PrivateData: []byte("plain"), Check: func(r *Request) ([]byte, error) {
+	long := true
+	o := ListenOptions{PrivateData: []byte("plain"), Check: func(r *Request) ([]byte, error) {
 		switch string(r.PrivateData) {
 		case "stranger":
 			return nil, errors.New("go away")
@@ -64,10 +65,20 @@ func TestPrepareForEach(t *testing.T) {
 			return []byte("checked"), nil
 		}
 		return nil, nil
-	}, Prepare: func(pd *uverbs.PD) ([]byte, error) {
-		pds = append(pds, pd)
+	}, Prepare: func(*uverbs.PD) ([]byte, error) {
+		if long {
+			return make([]byte, MaxAcceptData+1), nil
+		}
 		return []byte("prepared"), nil
-	}})
+	}}
+	var told refusals
+	o.Refused = told.add
+	l := newListener(t, o)
+	var arg *ArgError
+	if _, err := Dial(ctx, l.Addr().String(), DialOptions{}); !errors.Is(err, syscall.ECONNREFUSED) || len(told.list()) != 1 || !errors.As(told.list()[0], &arg) {
+		t.Errorf("data of Prepare that is too long: %v, and the program was told %v", err, told.list())
+	}
+	long = false
 	for i, want := range []string{"prepared", "checked", "", "prepared"} {
 		says := []string{"", "special", "stranger", ""}[i]
 		if want == "" {
@@ -76,15 +87,29 @@ func TestPrepareForEach(t *testing.T) {
 			}
 			continue
 		}
-		client, server := connect(t, l, DialOptions{PrivateData: []byte(says)})
-		if string(client.PrivateData()) != want {
+		if client, _ := connect(t, l, DialOptions{PrivateData: []byte(says)}); string(client.PrivateData()) != want {
 			t.Errorf("the peer that says %q got %q, want %q", says, client.PrivateData(), want)
 		}
-		if want == "prepared" && server.PD() != pds[len(pds)-1] {
-			t.Error("Prepare has got another PD than the connection's")
-		}
 	}
-	if len(pds) != 2 || pds[0] == pds[1] {
-		t.Errorf("Prepare was called with %d PDs", len(pds))
+	o.Isolation = ConnPD // memory of a connection that nobody accepts would stay
+	if _, err := Listen(ctx, l.Addr().String(), o); !errors.As(err, &arg) || arg.Field != "Prepare" {
+		t.Errorf("Prepare with ConnPD: %v", err)
+	}
+}
+
+// TestPrepareForgets: a listener keeps nothing of PDs that are closed.
+func TestPrepareForgets(t *testing.T) {
+	testenv.Guest(t)
+	dev := value(uverbs.OpenFirst())(t)
+	defer dev.CloseAll()
+	l := &Listener{o: ListenOptions{Prepare: func(*uverbs.PD) ([]byte, error) { return nil, nil }}}
+	for range 20 {
+		pd := value(dev.AllocPD())(t)
+		value(l.prepare(pd))(t)
+		must(t, pd.Close())
+		runtime.GC()
+	}
+	if len(l.prepared) > 2 {
+		t.Errorf("the listener keeps %d PDs", len(l.prepared))
 	}
 }

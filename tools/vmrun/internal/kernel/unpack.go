@@ -34,9 +34,17 @@ func (k *Kernel) Unpacked() (string, error) {
 		return "", errors.New("only kernels in the cache are unpacked")
 	}
 	name := k.Image + ".elf"
-	if _, err := os.Stat(name); err == nil {
+	if s, err := os.Stat(name); err == nil && s.Size() > 0 {
 		return name, nil
 	}
+	// Another vmrun may do the same, or replace the folder with that of a newer kernel. The file is in the folder that
+	// has the image, or the new folder does not get it.
+	f, err := os.CreateTemp(filepath.Dir(name), ".elf-*")
+	if err != nil {
+		return "", err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
 	image, err := os.ReadFile(k.Image)
 	if err != nil {
 		return "", err
@@ -45,12 +53,9 @@ func (k *Kernel) Unpacked() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", k.Image, err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(name), ".elf-*") // another vmrun may do the same
-	if err != nil {
-		return "", err
+	if _, err = f.Write(program); err == nil {
+		err = f.Sync()
 	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(program)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return "", err
 	}

@@ -3,6 +3,8 @@ package kernel
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -70,6 +72,9 @@ func TestUnpacked(t *testing.T) {
 			t.Fatal(err)
 		}
 		k := &Kernel{Image: image, ID: "x"}
+		if err := os.WriteFile(image+".elf", nil, 0o600); err != nil { // such as after a power cut
+			t.Fatal(err)
+		}
 		for range 2 {
 			file, err := k.Unpacked()
 			if err != nil {
@@ -85,6 +90,30 @@ func TestUnpacked(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	}
+}
+
+// TestUnpackedMeanwhile: a newer kernel that takes the place of the folder meanwhile does not get the old one.
+func TestUnpackedMeanwhile(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "kernel")
+	image := filepath.Join(dir, "vmlinuz")
+	payload := append([]byte("\xfd7zXZ\x00"), 1, 0, 0, 0) // what is in it does not matter
+	bin := t.TempDir()
+	for name, text := range map[string][]byte{
+		image:                         imageOf(payload),
+		filepath.Join(bin, "xz"):      []byte("#!/bin/sh\nmv " + dir + " " + dir + ".old && mkdir " + dir + " && exec cat " + bin + "/program\n"),
+		filepath.Join(bin, "program"): program(t, "Xen", 18),
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, text, 0o700)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	if name, err := (&Kernel{Image: image, ID: "x"}).Unpacked(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s, %v", name, err)
+	}
+	if all, err := os.ReadDir(dir); len(all) != 0 || err != nil {
+		t.Errorf("the new folder has %v, %v", all, err)
 	}
 }
 
