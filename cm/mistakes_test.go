@@ -26,7 +26,7 @@ var connMistakes = []struct {
 	}, "address already in use: the port is taken; "},
 	{"address of another host", func(ctx context.Context, l *Listener, a, b *Conn, _ uverbs.SGE, _ Remote) error {
 		return errOf(Listen(ctx, "192.0.2.77:0", ListenOptions{}))
-	}, "192.0.2.77:0: cannot assign requested address: no network interface has it; "},
+	}, "192.0.2.77:0: bind: cannot assign requested address: no network interface has it"},
 	{"no listener", func(ctx context.Context, l *Listener, a, b *Conn, _ uverbs.SGE, _ Remote) error {
 		return errOf(Dial(ctx, firstBad, DialOptions{}))
 	}, "nobody listens"},

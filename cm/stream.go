@@ -110,14 +110,17 @@ func (d *deadline) run(do func(ctx context.Context) error) error {
 	}
 }
 
-// opError returns err as a [net.OpError].
+// opError returns err as a [net.OpError]. It asks for the addresses only if there is one, because they allocate.
 func (s *Stream) opError(op string, err error) error {
+	if err == nil {
+		return nil
+	}
 	return netError(op, s.LocalAddr(), s.RemoteAddr(), err)
 }
 
 // netError returns err as a [net.OpError], as the connections of package net do.
 func netError(op string, local, remote net.Addr, err error) error {
-	if err == nil || err == io.EOF {
+	if err == io.EOF {
 		return err
 	}
 	return &net.OpError{Op: op, Net: local.Network(), Source: local, Addr: remote, Err: timeoutOf(err)}

@@ -19,7 +19,7 @@ import (
 // serving starts a server and returns its address, and a function that ends it.
 func serving(t *testing.T, s *Server) (address string, stop func()) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", "127.4.4.4:0") // where no other test listens when this one has ended
 	if err != nil {
 		t.Fatal(err)
 	}
