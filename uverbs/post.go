@@ -143,7 +143,7 @@ func (q *QP) stateErr(recv bool) error {
 		call = "ReadyUD makes the QP ready"
 	}
 	if recv {
-		needs, call = "receives need INIT", "Init makes the QP ready for them"
+		needs, call = "receives need INIT", "call Init first"
 	}
 	if q.dev.driver.capabilities().connectionManaged {
 		call = "package cm connects it on iWARP"

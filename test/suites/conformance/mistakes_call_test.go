@@ -47,7 +47,7 @@ var callMistakes = []mistake{
 	{name: "receive in state RESET", alone: true, call: func(t *testing.T, a, b *side) error {
 		must(t, a.qp.Modify(to(ib.QPReset), uverbs.AttrState))
 		return a.qp.PostRecv(1)
-	}, ib: true, mine: "not in a state to post: ... is in RESET, receives need INIT: Init makes the QP ready for them"},
+	}, ib: true, mine: "not in a state to post: ... is in RESET, receives need INIT: call Init first"},
 	{name: "too many SGEs", call: func(t *testing.T, a, b *side) error {
 		wr := send(1)
 		for range a.qp.Caps().MaxSendSGE + 1 {
