@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -110,6 +111,7 @@ const (
 type op struct {
 	sends uint64 // number of the next SEND when the operation was posted
 	size  int    // bytes
+	probe bool   // it is one of Conn.probe, and not one of the program
 }
 
 // Sizes that no option sets.
@@ -375,6 +377,45 @@ func (c *Conn) rootCause(err error) error {
 	}
 	return err
 }
+
+// errCutOff is the error of a connection that the device has ended, if no completion says why.
+var errCutOff = fmt.Errorf("the device has ended the connection and does not say why; most likely it refused an RDMA operation of the peer, for its address, key or access right: %w", syscall.ECONNRESET)
+
+// requestErr explains a work request that has failed.
+func (c *Conn) requestErr(wc *uverbs.WC) error {
+	e, ok := c.qp.Err(wc).(*uverbs.WCError)
+	if !ok {
+		return wc.Status
+	}
+	ours := wc.ID&recvBit != 0
+	if wc.ID&(recvBit|opBit) == opBit && c.opRing[wc.ID&^opBit%uint64(len(c.opRing))].probe {
+		named := *e
+		named.Request, ours = "keep-alive, or check of what has arrived", true
+		e = &named
+	}
+	switch cutOff := wc.Status == uverbs.WCWRFlushErr && e.First == nil && e.Cause == nil; {
+	case cutOff && ours:
+		return errCutOff
+	case cutOff: // the request may also be one that the device could not execute
+		return fmt.Errorf("%w; %w", errCutOff, &requestError{e})
+	}
+	return &requestError{e}
+}
+
+// requestError is an error of package uverbs without the numbers of work requests, which the program did not choose.
+type requestError struct{ *uverbs.WCError }
+
+// Error implements the error interface.
+func (e *requestError) Error() string {
+	text := e.WCError.Error()
+	for w := e.WCError; w != nil; w = w.First {
+		text = strings.ReplaceAll(text, fmt.Sprintf("work request %d", w.WC.ID), "work request")
+	}
+	return text
+}
+
+// Unwrap returns the error of package uverbs.
+func (e *requestError) Unwrap() error { return e.WCError }
 
 // event handles an event of the connection manager.
 func (c *Conn) event(e *rdmacm.Event) {

@@ -232,8 +232,9 @@
 //     if there is any, and close the connection.
 //   - EPIPE: this side has called CloseWrite, or the peer has closed the connection. Receive the rest, and
 //     close it.
-//   - ECONNRESET: the peer is gone without closing the connection. Close it, and dial again; the peer
-//     may not have received the last messages.
+//   - ECONNRESET: the peer is gone without closing the connection, or the device has ended it, most likely
+//     because an RDMA operation of the peer was refused. Close it, and dial again; the peer may not have
+//     received the last messages.
 //   - ETIMEDOUT: the peer no longer answers. Do the same as for ECONNRESET.
 //   - EPROTO: the peer violated the protocol. Check which program listens there.
 //   - ENODEV: the device is being removed. Close everything on it.

@@ -524,6 +524,9 @@ func TestKeepAlive(t *testing.T) {
 			must(t, server.qp.Modify(uverbs.QPAttr{State: ib.QPErr}, uverbs.AttrState))
 			_, err := client.Recv(ctx)
 			gone(t, "Recv", err, l.Addr().String())
+			if text := err.Error(); strings.Contains(text, "RDMA_") || strings.Contains(text, "request 4") || !testenv.TheRig().IWARP() && !patient && !strings.Contains(text, "keep-alive") {
+				t.Errorf("Recv: %v, want a keep-alive that has no answer", err)
+			}
 		})
 	}
 }

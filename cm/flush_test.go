@@ -2,6 +2,7 @@ package cm
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -147,4 +148,25 @@ func TestConnFlushed(t *testing.T) {
 	if !testenv.TheRig().IWARP() { // there the completion may come before the event
 		flushed(t, client.qp.Err(&uverbs.WC{ID: recvBit, Status: uverbs.WCWRFlushErr, Opcode: uverbs.WCRecv}), peerGone(), syscall.ECONNRESET)
 	}
+}
+
+// TestRefusedAccess: the side whose memory the peer may not use learns that its connection was reset, and why that may be.
+func TestRefusedAccess(t *testing.T) {
+	ctx := within(t)
+	client, server := connect(t, newListener(t, ListenOptions{}), DialOptions{})
+	received := async(func() ([]byte, error) { return server.Recv(ctx) })
+	mine := value(client.PD().RegSlice(make([]byte, 64), uverbs.AccessLocalWrite))(t)
+	theirs := value(server.PD().RegSlice(make([]byte, 64), uverbs.AccessLocalWrite|uverbs.AccessRemoteRead))(t)
+	err := client.RDMAWrite(ctx, mine.SGE(0, 64), RemoteOf(theirs))
+	if _, ok := errors.AsType[*uverbs.WCError](err); !ok || strings.Contains(err.Error(), "work request 4") {
+		t.Errorf("RDMAWrite: %v, want an error of a work request that has no number", err)
+	}
+	_, err = received()
+	if text := fmt.Sprint(err); !errors.Is(err, syscall.ECONNRESET) || strings.Contains(text, "NextEvent") || len(text) > 300 {
+		t.Errorf("Recv: %v, want a short one that the connection was reset", err)
+	}
+	if !testenv.TheRig().IWARP() && !errors.Is(err, errCutOff) {
+		t.Errorf("Recv: %v, want that the device has refused something", err)
+	}
+	must(t, mine.Close(), theirs.Close())
 }

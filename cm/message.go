@@ -264,8 +264,8 @@ func (c *Conn) Flush(ctx context.Context) error {
 // stays valid as long as the program refers to the connection. One goroutine at a time may use Recv
 // and what it returns; while one waits in Recv, the Recv of another fails with EBUSY. After the last
 // message of a peer that has called Close or CloseWrite, the error is io.EOF. Otherwise it matches
-// ECONNRESET if the peer is gone without closing the connection, and ETIMEDOUT if the peer no longer
-// answers.
+// ECONNRESET if the peer is gone without closing the connection, or the device has ended it since it refused an RDMA
+// operation of the peer; ETIMEDOUT if the peer no longer answers; and EPROTO if it violated the protocol.
 func (c *Conn) Recv(ctx context.Context) ([]byte, error) {
 	const what = "receive"
 	c.mu.Lock()

@@ -228,15 +228,15 @@ func (c *Conn) handleCompletion(wc *uverbs.WC) {
 		switch {
 		case c.err != nil:
 		case wc.Status == uverbs.WCRetryExcErr:
-			c.fail(fmt.Errorf("%w: %w", syscall.ETIMEDOUT, c.qp.Err(wc)))
+			c.fail(fmt.Errorf("%w: %w", syscall.ETIMEDOUT, c.requestErr(wc)))
 		case refusedByDevice(wc, onIWARP(c.dev.dev)):
-			c.fail(fmt.Errorf("%w: %w", protoErr("a message that is longer than the receive, or is not a plain SEND"), c.qp.Err(wc)))
+			c.fail(fmt.Errorf("%w: %w", protoErr("a message that is longer than the receive, or is not a plain SEND"), c.requestErr(wc)))
 		case onIWARP(c.dev.dev) && (wc.Status == uverbs.WCWRFlushErr || wc.Status == uverbs.WCGeneralErr || wc.Status == uverbs.WCLocQPOpErr):
 			c.fail(c.rootCause(errReset)) // the TCP connection is gone; an event will report that too
 		case wc.Status == uverbs.WCRemOpErr: // the answer of a QP that has failed or is being destroyed
-			c.fail(c.rootCause(fmt.Errorf("%w: %w", errReset, c.qp.Err(wc))))
+			c.fail(c.rootCause(fmt.Errorf("%w: %w", errReset, c.requestErr(wc))))
 		default:
-			c.fail(c.rootCause(c.qp.Err(wc)))
+			c.fail(c.rootCause(c.requestErr(wc)))
 		}
 		return
 	}
@@ -463,7 +463,8 @@ func queuedAnyway(err error) bool {
 // answer a READ of 0 bytes with data that it had to send before. It returns the ID of the operation.
 func (c *Conn) probe() (id uint64) {
 	b := c.qp.BeginSend()
-	if id = c.recordOp(0); c.probeMR != nil {
+	id = c.recordOp(0)
+	if c.opRing[(id&^opBit)%uint64(len(c.opRing))].probe = true; c.probeMR != nil {
 		b.Read(id, uverbs.SendSignaled, c.probeRemote.Addr, c.probeRemote.RKey)
 		b.SGE(c.probeSGL()...)
 	} else {
