@@ -111,8 +111,10 @@
 //
 // Differences from the kernel: loopback addresses are ordinary addresses if a software device has
 // one. Addresses are not looked up on the network, so the attempt to connect to a host that is down
-// ends only when nobody answers; it is repeated each second instead of every 4. Ports below 1024 need no rights. When a process is
-// killed, nothing tells its peers; they notice it when a message or a keep-alive fails.
+// ends only when nobody answers; it is repeated each second instead of every 4. A device that is
+// made without an address has no socket, and connects within the process only. Ports below 1024
+// need no rights. When a process is killed, nothing tells its peers; they notice it when a message
+// or a keep-alive fails.
 //
 // # Device removal and changed credentials
 //

@@ -440,3 +440,17 @@ func TestPathMTUs(t *testing.T) {
 		t.Errorf("a wrong rkey: %v", err)
 	}
 }
+
+// TestNoSocket: a device that has no socket says so about a peer that is not in this process.
+func TestNoSocket(t *testing.T) {
+	u := newSoftUser(t)
+	to := gid(t, "127.0.0.200")
+	connected := u.qp(ib.RC, nil).Connect(t.Context(), Endpoint{QPN: 17, GID: to})
+	_, made := u.pd.CreateAH(AHAttr{Port: 1, Global: true, GRH: GRH{DGID: to, SGIDIndex: 1}})
+	for what, err := range map[string]error{"Connect": connected, "CreateAH": made} {
+		errorIs(t, err, syscall.ENETUNREACH, "%s", what)
+		if !strings.Contains(err.Error(), u.dev.Name()+" has no socket to reach others") || strings.Contains(err.Error(), "ARP") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/inprocess"
+	"github.com/goverbs/goverbs/cm/internal/ucm"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -90,6 +91,8 @@ func opError(op, addr string, errno syscall.Errno) error {
 		return errIDClosed
 	case errClosedFile:
 		return fmt.Errorf("cm: %s: %w", op, os.ErrClosed)
+	case ucm.ErrNoSocket:
+		return &Error{Op: op, Addr: addr, Errno: syscall.ENETUNREACH, Hint: "the peer is not in this process, and the software device here has no socket to reach others; make it with an address or Auto, as with GOVERBS_SOFT=auto"}
 	case enotsupp:
 		errno = syscall.EOPNOTSUPP
 	}
@@ -107,15 +110,16 @@ const noIPoIB = "port space ipoib needs the address of an IPoIB network interfac
 func noDevice(addr string) string {
 	hint := "its route leads through a network interface without an RDMA device"
 	if at, err := netip.ParseAddrPort(addr); err == nil && at.Addr().IsLoopback() {
-		hint = "loopback is a network interface without an RDMA device; use an address of a device here: " + cmp.Or(addrsOfDevices(), "verbs status shows them")
+		hint = "loopback is a network interface without an RDMA device; use an address of a device here: " + cmp.Or(addrsOfDevices(at.Addr().Is4()), "verbs status shows them")
 	}
 	return orSoft(hint)
 }
 
-// addrsOfDevices lists the IP addresses of the network interfaces of this network namespace that RDMA devices have.
-func addrsOfDevices() string {
+// addrsOfDevices lists the IP addresses of a family that software devices of this process have, and all those of the
+// network interfaces of this network namespace that RDMA devices have.
+func addrsOfDevices(is4 bool) string {
 	devices, _ := netlinkrdma.Devices()
-	var all []string
+	all := inprocess.Host.Addrs(is4)
 	for _, d := range devices {
 		ports, _ := netlinkrdma.Ports(d)
 		for _, p := range ports {

@@ -16,6 +16,7 @@ import (
 	"github.com/goverbs/goverbs/cm/internal/inprocess"
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/test/testenv"
+	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
 // bareEnv is set to 1 in the VM without RDMA modules.
@@ -130,6 +131,21 @@ func TestSoftFailureHints(t *testing.T) {
 	if err := opError(opListen, "", syscall.EADDRINUSE); strings.Contains(err.Error(), why) {
 		t.Errorf("a port that is taken: %v", err)
 	}
+}
+
+// TestSoftDeviceHints: errors about an address that no device has name those of the software devices, and a device
+// that has no socket says so about a peer that is not in this process.
+func TestSoftDeviceHints(t *testing.T) {
+	dev := value(soft.New(soft.Options{}))(t)
+	t.Cleanup(func() { must(t, dev.Close()) })
+	own := dev.Addr().String() + " of " + dev.Name()
+	says(t, opError(opBind, "127.0.0.199:1", syscall.ENODEV), syscall.ENODEV, "127.0.0.199:1", "use an address of a device here: ", own)
+
+	c := value(OpenChannel(ChannelOptions{Local: dev.Addr()}))(t)
+	t.Cleanup(func() { must(t, c.Close()) })
+	id := newID(t, c, TCP)
+	err := id.ResolveWait(t.Context(), Addr{IP: dev.Addr()}, Addr{IP: netip.MustParseAddr("127.0.0.200"), Port: 1})
+	says(t, err, syscall.ENETUNREACH, "127.0.0.200:1", "no socket to reach others", "GOVERBS_SOFT=auto")
 }
 
 // TestOpenMissing: the module is there and the node is not, or is another's.

@@ -23,7 +23,7 @@ func (l listed) Info() inproc.Info {
 		Name: d.name, Index: d.index, NodeGUID: ib.GUID(d.guid),
 		DriverID: abi.RDMA_DRIVER_RXE, ABI: rxeABI, Linux: [2]int{7, 2},
 		Protocol: "roce", Ports: 1,
-		Netdev: d.link.name, NetdevIndex: d.link.index,
+		Netdev: d.link.name, NetdevIndex: d.link.index, NoSocket: d.network == nil,
 	}
 }
 

@@ -12,7 +12,7 @@ type port struct{ d *Device }
 
 // Info implements [gsi.Port].
 func (p port) Info() gsi.Info {
-	return gsi.Info{Name: p.d.name, Index: p.d.index, NodeGUID: p.d.guid, AckDelay: localCAAckDelay, Flush: true}
+	return gsi.Info{Name: p.d.name, Index: p.d.index, NodeGUID: p.d.guid, AckDelay: localCAAckDelay, Flush: true, NoSocket: p.d.network == nil}
 }
 
 // GIDs implements [gsi.Port].

@@ -115,6 +115,20 @@ func (h *Host) Name(index uint32) string {
 	return ""
 }
 
+// Addrs lists the addresses of a family that the devices have, in words, without the link-local ones.
+func (h *Host) Addrs(is4 bool) (all []string) {
+	h.mu.Lock()
+	defer h.unlock()
+	for _, d := range h.devices {
+		for _, g := range d.GIDs() {
+			if g.Addr.Is4() == is4 && !g.Addr.IsLinkLocalUnicast() {
+				all = append(all, g.Addr.String()+" of "+d.info.Name)
+			}
+		}
+	}
+	return all
+}
+
 // HasDevices reports whether there are devices. It is fast.
 func (h *Host) HasDevices() bool { return h.count.Load() > 0 }
 

@@ -1,6 +1,7 @@
 package ucm
 
 import (
+	"cmp"
 	"syscall"
 
 	"github.com/goverbs/goverbs/cm/internal/abi"
@@ -58,6 +59,10 @@ func sourceFor(src, dst sockaddr) sockaddr {
 	return sockaddr{family: dst.family, scope: dst.scope, pkey: dst.pkey}
 }
 
+// ErrNoSocket is the errno of resolving a peer that is not in this process for a device that has no socket to reach
+// others. No system has it.
+const ErrNoSocket = syscall.Errno(1<<16 + 2)
+
 // resolvePeer resolves the address of the peer, and reports the result as an event.
 func (x *id) resolvePeer() syscall.Errno {
 	h := x.host
@@ -70,6 +75,10 @@ func (x *id) resolvePeer() syscall.Errno {
 	from, dev, gid, errno := h.route(x.src, x.dst)
 	if errno != 0 {
 		return errno
+	}
+	at := cmp.Or(x.dev, dev)
+	if peer, _ := h.deviceWith(x.dst.ip, x.dst.zoneIndex()); at != nil && at.info.NoSocket && peer == nil && !x.dst.ip.IsMulticast() {
+		return ErrNoSocket
 	}
 	switch {
 	case x.dev != nil:

@@ -58,6 +58,7 @@ type Info struct {
 
 	Netdev      string // Netdev is the name of the network interface of the device; empty for none.
 	NetdevIndex int    // NetdevIndex is its index, 0 for none.
+	NoSocket    bool   // NoSocket says that the device reaches only devices of this process.
 }
 
 // GIDEntry is a used entry of a GID table.

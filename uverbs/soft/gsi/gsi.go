@@ -49,6 +49,7 @@ type Info struct {
 	NodeGUID uint64 // NodeGUID is the GUID in host order.
 	AckDelay uint8  // AckDelay is how long the device may delay an ACK, as a power of two times 4.096 µs.
 	Flush    bool   // Flush says whether the device supports FLUSH.
+	NoSocket bool   // NoSocket says that the device reaches only devices of this process.
 }
 
 // GIDEntry is an entry of a GID table.
