@@ -12,11 +12,8 @@ import (
 
 // routeHint explains why the kernel refused a path to a peer.
 func routeHint(d *Device, errno syscall.Errno, ah AHAttr) string {
-	if errno == syscall.ENETUNREACH && d.info.InProcess && d.info.inproc.Info().NoSocket {
-		return fmt.Sprintf("peer %s is not in this process, and %s has no socket to reach others; make it with an address or Auto, as with GOVERBS_SOFT=auto", ah.GRH.DGID.Addr(), d.Name())
-	}
 	table, _ := d.GIDTable(ah.Port)
-	p := diag.Path{Errno: errno, Device: d.Name(), Port: ah.Port, Index: int(ah.GRH.SGIDIndex), To: ah.GRH.DGID.Addr()}
+	p := diag.Path{Errno: errno, Device: d.Name(), Port: ah.Port, Index: int(ah.GRH.SGIDIndex), To: ah.GRH.DGID.Addr(), NoSocket: d.info.InProcess && d.info.inproc.Info().NoSocket}
 	for _, e := range table {
 		g := diagGID(e)
 		p.Table = append(p.Table, *g)

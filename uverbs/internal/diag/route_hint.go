@@ -27,6 +27,7 @@ type Path struct {
 	To         netip.Addr // the peer
 	Better     *GIDEntry  // the entry that the library would choose, nil if the table is empty
 	GRHMissing bool       // the port needs a GRH in every packet, and the path is without a GRH
+	NoSocket   bool       // the device is in software and reaches only devices of this process
 }
 
 // Hint says what may be wrong with the path.
@@ -35,7 +36,9 @@ func (p *Path) Hint() string {
 	switch p.Errno {
 	case syscall.ETIMEDOUT, syscall.ENETUNREACH, syscall.EHOSTUNREACH:
 		hint = "it cannot be reached"
-		if h := p.interfaceOf(p.From); h != nil {
+		if p.NoSocket {
+			hint = "it is not in this process, and " + p.Device + " has no socket to reach others; make it with an address or Auto, as with GOVERBS_SOFT=auto"
+		} else if h := p.interfaceOf(p.From); h != nil {
 			p.readRoute(h)
 			hint = h.routeHint(p)
 		}
