@@ -72,13 +72,13 @@ func (w *packetWorld) Override(_ any, name string) (call func(*rand.Rand), skip 
 		return func(r *rand.Rand) { w.Check(name, set(time.Now().Add(time.Duration(r.IntN(2000))*time.Microsecond))) }, false
 	case "ReadFrom":
 		return func(*rand.Rand) {
-			must(w.t, w.near.SetReadDeadline(time.Now().Add(2*time.Millisecond)))
+			w.Check(name, w.near.SetReadDeadline(time.Now().Add(2*time.Millisecond)))
 			_, _, err := w.near.ReadFrom(make([]byte, w.near.MaxDatagram()))
 			w.Check(name, err)
 		}, false
 	case "WriteTo":
 		return func(r *rand.Rand) {
-			must(w.t, w.near.SetWriteDeadline(time.Now().Add(2*time.Millisecond)))
+			w.Check(name, w.near.SetWriteDeadline(time.Now().Add(2*time.Millisecond)))
 			_, err := w.near.WriteTo(bytes.Repeat([]byte{pairs.Filler}, r.IntN(w.near.MaxDatagram()+1)), w.there)
 			w.Check(name, err)
 		}, false
