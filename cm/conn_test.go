@@ -545,6 +545,23 @@ func TestOpWhileClosing(t *testing.T) {
 	closing(false) // for the real one
 }
 
+// TestOpWhenDestroyed: Wait says why a connection has ended that is being destroyed, as for a device that is removed.
+func TestOpWhenDestroyed(t *testing.T) {
+	client, _ := connect(t, newListener(t, ListenOptions{}), DialOptions{})
+	op := Op{client, opBit | 1<<40} // is never complete
+	client.mu.Lock()
+	client.fail(errRemoved(client.addrs.Device))
+	client.mu.Unlock()
+	must(t, client.destroy())
+	if err := op.Wait(within(t)); !errors.Is(err, syscall.ENODEV) {
+		t.Errorf("Wait: %v", err)
+	}
+	client.Close()
+	if err := op.Wait(within(t)); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Wait after Close: %v", err)
+	}
+}
+
 // TestOpsFail: when the peer refuses an operation, those after it fail too, and so do later ones.
 func TestOpsFail(t *testing.T) {
 	ctx := within(t)

@@ -156,7 +156,7 @@ func (o Op) wait(ctx context.Context, what string) error {
 		return nil
 	}
 	if c.destroying { // not begin: while Close lingers, the operation continues and its memory is in use
-		return c.opError(what, errClosed)
+		return c.sendErr(what)
 	}
 	c.users++
 	defer c.end()
