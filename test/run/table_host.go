@@ -285,7 +285,7 @@ func (c *config) suites() []suite {
 // one way only, and the suite soft has another. In test and testall the longest steps come first, behind those that
 // run alone and the check, so that the processors have something to do until the end.
 var groups = map[string][]string{
-	"test": {"check", "unit/suites", "unit/goverbs", "rxe/cm", "mlx5/ib", "rxe/interop", "rxe/verbs", "siw/mixed", "soft/cm", "soft/auto", "soft/sockets", "soft/write", "soft/rsocket",
+	"test": {"check", "rxe/interop", "unit/goverbs", "rxe/cm", "mlx5/ib", "unit/suites", "rxe/verbs", "siw/mixed", "soft/cm", "soft/auto", "soft/sockets", "soft/write", "soft/rsocket",
 		"rxe/bare", "soft/valkey", "unit/valkey", "unit/vmrun", "unit/grpc", "unit/hca", "unit/websocket", "unit/release"},
 	"testall": {"sidebyside/rxe", "mlx5/roce", "mlx5ip", "perf/perftest", "siw/verbs", "race/library", "softrxe/cm", "hosts", "staticcheck", "softrxe/walk", "fabric/switches",
 		"cross/vet-arm64", "softrxe/verbs", "race/suites", "cards/random-ib", "cards/ece", "cards/random-roce", "control/programs", "fabric/diags", "soft/losswrite", "fabric/partitions", "flat",
