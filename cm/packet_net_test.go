@@ -65,7 +65,7 @@ func TestPacketNet(t *testing.T) {
 		}
 		must(t, p.SetReadDeadline(time.Time{}), p.SetWriteDeadline(time.Time{}))
 		var toAddr net.Addr = to
-		if n := testing.AllocsPerRun(100, func() { value(p.WriteTo(nil, toAddr))(t) }); n > 0 {
+		if n := testing.AllocsPerRun(1000, func() { value(p.WriteTo(nil, toAddr))(t) }); n > 0 {
 			t.Errorf("WriteTo allocates %v times", n)
 		}
 		go wait()
