@@ -45,7 +45,8 @@ func lookup(ctx context.Context, resolver *net.Resolver, family, address string)
 
 // Dial connects to a listener at "host:port". If the host has several addresses, Dial tries one
 // after the other and gives each a share of the time until the deadline of ctx, or without a deadline
-// [DialOptions].Timeout.
+// [DialOptions].Timeout. A host at which nobody answers takes all of that time: software devices, too, are
+// silent where there is none.
 //
 // If the peer rejects the connection, the error matches ECONNREFUSED, and it is a [*RefusedError]
 // if the peer has given a reason. While the listener says that it has too many connections, Dial tries the

@@ -108,7 +108,7 @@ func (c *Conn) waitRoom(ctx context.Context, what string, size int) error {
 	for {
 		if !canSend(c, 0) {
 			if err := c.await(ctx, canSend, 0); err != nil {
-				return c.waitErr(what, err)
+				return c.waitErr(what, c.noRoom(err))
 			}
 		}
 		if c.endSent && !c.closing {
@@ -128,6 +128,14 @@ func (c *Conn) waitRoom(ctx context.Context, what string, size int) error {
 		return c.opError(what, fmt.Errorf("memory for messages: %w", err))
 	}
 	return nil
+}
+
+// noRoom says what a wait for room has waited for.
+func (c *Conn) noRoom(err error) error {
+	if c.credits == 0 && c.peerDepth > 0 {
+		return fmt.Errorf("the peer has no room; its program must receive some of %d messages: %w", c.peerDepth, err)
+	}
+	return err
 }
 
 // sendMemory allocates the slots for sending before the first message, so that a side that only
@@ -188,7 +196,7 @@ func totalLength(sges []uverbs.SGE) (n int) {
 }
 
 // SendSGE sends a message that is in registered memory of up to two SGEs, without a copy. The memory
-// must be registered with [Conn.PD]. SendSGE returns when the program may change it again. If ctx
+// must be registered with [Conn.PD]. Errors of the device call the header of the message SGE 0. SendSGE returns when the program may change it again. If ctx
 // ends first the message may have been sent, and the memory stays in use until the connection is
 // closed; to wait again use [Conn.StartSend]. The rest is as for
 // [Conn.Send].
@@ -203,7 +211,7 @@ func (c *Conn) SendSGE(ctx context.Context, sges ...uverbs.SGE) error {
 // StartSend starts [Conn.SendSGE]. It waits while the peer has no room, or SendDepth messages are
 // not acknowledged. If it fails, no part of the message was sent. Otherwise the memory is in use
 // until the Op is complete. It saves the copy of [Conn.Send], and a wait for each message; the depth of
-// both sides limits how many are in flight.
+// both sides limits how many are in flight. To serve peers of which some may be slow, use a goroutine for each.
 func (c *Conn) StartSend(ctx context.Context, sges ...uverbs.SGE) (Op, error) {
 	return c.startSend(ctx, "start send", sges)
 }

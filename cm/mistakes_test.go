@@ -102,6 +102,19 @@ var connMistakes = []struct {
 		cancel()
 		return errOf(a.Recv(done))
 	}, "context canceled"},
+	{"peer that does not receive", func(ctx context.Context, l *Listener, a, b *Conn, _ uverbs.SGE, _ Remote) error {
+		for {
+			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			err := a.Send(short, []byte{1})
+			cancel()
+			a.mu.Lock()
+			full := a.credits == 0
+			a.mu.Unlock()
+			if err != nil && full {
+				return err
+			}
+		}
+	}, "the peer has no room; its program must receive some of ... messages: context deadline exceeded"},
 	{"send after Close", func(ctx context.Context, l *Listener, a, b *Conn, _ uverbs.SGE, _ Remote) error {
 		if err := a.Close(); err != nil {
 			return err

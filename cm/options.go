@@ -62,7 +62,9 @@ type ConnOptions struct {
 	Tuning // Tuning are the settings that few programs change.
 }
 
-// Tuning are options of a connection that few programs change.
+// Tuning are options of a connection that few programs change, as in
+//
+//	cm.DialOptions{ConnOptions: cm.ConnOptions{Tuning: cm.Tuning{SendDepth: 64}}}
 type Tuning struct {
 	SendDepth int // SendDepth is how many messages of this side may be unacknowledged, up to 16384; zero is 8.
 	Transfers int // Transfers is how many RDMA operations of this side may be outstanding, up to 16384; zero is 16.

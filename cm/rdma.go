@@ -127,7 +127,8 @@ func (c *Conn) StartFetchAdd(ctx context.Context, local uverbs.SGE, remote Remot
 // or an atomic, the result is in local memory. After the completion of a message, the memory may be
 // used again; the program of the peer may not have received the message.
 //
-// An Op is a small value. It needs no release, and any number of goroutines may wait for it.
+// An Op is a small value. It needs no release, and any number of goroutines may wait for it. To wait for the
+// zero value is an error.
 type Op struct {
 	conn *Conn
 	id   uint64

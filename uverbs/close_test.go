@@ -28,11 +28,11 @@ func TestCloseOrder(t *testing.T) {
 		close func() error
 		want  string
 	}{
-		{d.Close, "uverbs: rxe0: CLOSE_DEVICE: device or resource busy: still used by 1 CompChannel, 1 PD, 2 CQ; close them first"},
-		{pd.Close, "uverbs: rxe0: DEALLOC_PD: device or resource busy: still used by 1 MR, 2 QP; close them first"},
-		{ch.Close, "uverbs: rxe0: DESTROY_COMP_CHANNEL: device or resource busy: still used by 2 CQ; close them first"},
-		{send.Close, "uverbs: rxe0: DESTROY_CQ: device or resource busy: still used by 2 QP; close them first"},
-		{recv.Close, "uverbs: rxe0: DESTROY_CQ: device or resource busy: still used by 1 QP; close them first"},
+		{d.Close, "uverbs: rxe0: CLOSE_DEVICE: device or resource busy: still used by 1 CompChannel, 1 PD, 2 CQ; close them first, or everything with Device.CloseAll"},
+		{pd.Close, "uverbs: rxe0: DEALLOC_PD: device or resource busy: still used by 1 MR, 2 QP; close them first, or everything with Device.CloseAll"},
+		{ch.Close, "uverbs: rxe0: DESTROY_COMP_CHANNEL: device or resource busy: still used by 2 CQ; close them first, or everything with Device.CloseAll"},
+		{send.Close, "uverbs: rxe0: DESTROY_CQ: device or resource busy: still used by 2 QP; close them first, or everything with Device.CloseAll"},
+		{recv.Close, "uverbs: rxe0: DESTROY_CQ: device or resource busy: still used by 1 QP; close them first, or everything with Device.CloseAll"},
 	} {
 		for range 2 {
 			if err := c.close(); !errors.Is(err, syscall.EBUSY) || err.Error() != c.want {

@@ -661,7 +661,7 @@ func readPart(r io.Reader, what string, most int) ([]byte, error) {
 	}
 	n := int(binary.BigEndian.Uint16(length[:]))
 	if n > most {
-		return nil, fmt.Errorf("the peer's %s has %d bytes, must be 0 to %d", what, n, most)
+		return nil, fmt.Errorf("the peer's %s has %d bytes, must be 0 to %d; it may not call ConnectOver", what, n, most)
 	}
 	b := make([]byte, n)
 	_, err := io.ReadFull(r, b)

@@ -145,7 +145,8 @@
 // Find errors with fields, which are pointers such as [*Error], with [errors.As] or
 // [errors.AsType]. Compare with other errors, such as [ErrQueueFull] and errnos, with [errors.Is].
 //
-// The first sentence says when an error comes, and the others what to do:
+// The text of an error has the cause before the first semicolon, which suits a log line, and then what may
+// help. In this list the first sentence says when an error comes, and the others what to do:
 //
 //   - [ArgError]: the library refused an argument without asking the kernel; it matches EINVAL. Correct
 //     the argument: the error has the field, the value given and the values allowed.

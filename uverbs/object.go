@@ -245,6 +245,6 @@ func (o *object) shutDown() error {
 		Op:     o.destroy,
 		Device: o.dev.Name(),
 		Errno:  syscall.EBUSY,
-		Hint:   "still used by " + strings.Join(who, ", ") + "; close them first",
+		Hint:   "still used by " + strings.Join(who, ", ") + "; close them first, or everything with Device.CloseAll",
 	}
 }
