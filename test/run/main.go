@@ -119,7 +119,7 @@ func execute(ctx context.Context, args []string, out io.Writer) (code int, err e
 	f.Var((*listFlag)(&c.env), "env", "`NAME=VALUE` for the programs in VMs; may be repeated")
 	f.StringVar(&personalities, "personality", "small,vf,late,unordered,random", "`NAME,...`: cards of the suite personalities; a number is a seed")
 	f.StringVar(&c.fuzztime, "fuzztime", "20000x", "`TIME` for each fuzz test, as go test has it")
-	f.IntVar(&c.jobs, "j", 3, "run as many steps at once as `N`: one more than two processors, as steps wait a third of their time")
+	f.IntVar(&c.jobs, "j", 2, "run as many steps at once as `N`")
 	f.BoolVar(&c.verbose, "v", false, "print all output as it comes")
 	f.BoolVar(&c.times, "times", false, "print the steps with the most processor time and the longest tests at the end")
 	f.BoolVar(&dry, "n", false, "print the commands and run nothing")
