@@ -126,7 +126,7 @@ func (r *Request) sgeFault() string {
 		case mr == nil && e.IsWindow:
 			return fmt.Sprintf("the lkey %#x of SGE %d is the key of a memory window, which is for the peer alone", e.LKey, i)
 		case mr == nil:
-			return fmt.Sprintf("no MR of this open device has the lkey %#x of SGE %d", e.LKey, i)
+			return fmt.Sprintf("no MR of this device has the lkey %#x of SGE %d", e.LKey, i)
 		case mr.PD != r.PD:
 			return fmt.Sprintf("the MR of SGE %d is of another PD than the QP", i)
 		case !mr.covers(e.Addr, uint64(e.Length)):
@@ -151,7 +151,7 @@ func (r *Request) bindFault() string {
 	case to.Length == 0:
 		return ""
 	case mr == nil:
-		return fmt.Sprintf("no MR of this open device has the lkey %#x", to.LKey)
+		return fmt.Sprintf("no MR of this device has the lkey %#x", to.LKey)
 	case mr.PD != r.PD:
 		return "the MR is of another PD than the QP"
 	case !mr.MWBind:

@@ -23,7 +23,7 @@ func TestBindFault(t *testing.T) {
 		{type1, Range{MR: mr, Addr: 0x1000, Length: 0x100}, ""},
 		{type1, Range{MR: mr}, ""},
 		{type2, Range{MR: mr}, "a window of type 2 is bound to one byte at least"},
-		{type1, Range{LKey: 0x500, Length: 1}, "no MR of this open device has the lkey 0x500"},
+		{type1, Range{LKey: 0x500, Length: 1}, "no MR of this device has the lkey 0x500"},
 		{type1, Range{MR: region(MR{PD: otherPD, MWBind: true}), Length: 1}, "the MR is of another PD than the QP"},
 		{type1, Range{MR: region(MR{PD: qpPD, LocalWrite: true}), Length: 1}, "the MR does not have AccessMWBind"},
 		{type1, Range{MR: readOnly, Addr: 0x1000, Length: 1}, ""},
@@ -74,7 +74,7 @@ func TestSGEFault(t *testing.T) {
 		want   string
 	}{
 		{true, func(*SGE) {}, ""},
-		{false, func(e *SGE) { e.MR, e.LKey = nil, 0x500 }, "no MR of this open device has the lkey 0x500 of SGE 1"},
+		{false, func(e *SGE) { e.MR, e.LKey = nil, 0x500 }, "no MR of this device has the lkey 0x500 of SGE 1"},
 		{false, func(e *SGE) { e.MR, e.LKey, e.IsWindow = nil, 0x500, true }, "the lkey 0x500 of SGE 1 is the key of a memory window, which is for the peer alone"},
 		{false, func(e *SGE) { e.MR.PD = 4 }, "the MR of SGE 1 is of another PD than the QP"},
 		{false, func(e *SGE) { e.Addr++ }, "SGE 1 is outside its MR, which is 0x1000+256"},
@@ -96,7 +96,7 @@ func TestSGEFault(t *testing.T) {
 // TestCompletionHint: each status is explained by the queue, the request and the peer.
 func TestCompletionHint(t *testing.T) {
 	good, bad := &Request{}, &Request{SGEs: []SGE{{LKey: 5}}}
-	const fault = "no MR of this open device has the lkey 0x5 of SGE 0"
+	const fault = "no MR of this device has the lkey 0x5 of SGE 0"
 	peer := &Peer{Attempts: 7, Timeout: time.Second, RNRAttempts: 3, MTU: 1024}
 	gone := errors.New("the peer is gone")
 	for _, c := range []struct {
