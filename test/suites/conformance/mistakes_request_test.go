@@ -119,7 +119,7 @@ var requestMistakes = []mistake{
 		mr, err := b.pd.RegMR(b.buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite})
 		must(t, err, b.qp.PostRecv(9, mr.SGE(0, 1000)), mr.Close())
 		return send(1, a.mr.SGE(0, 100))
-	}, mine: "remote operation error: at the peer: no MR of this device has the lkey 0x", theirs: "no MR of this open device has the lkey 0x ... of SGE 0"},
+	}, mine: "remote operation error: at the peer: no MR of this device has the lkey 0x", theirs: "no MR of this device has the lkey 0x ... of SGE 0"},
 	{name: "peer is connected to another QP", o: fast, ib: true, request: func(t *testing.T, a, b *side) uverbs.SendWR {
 		reconnect(t, a, newSide(t, a.dev, fast)) // b does not know
 		c := newSide(t, a.dev, fast)
