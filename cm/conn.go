@@ -388,7 +388,7 @@ func (c *Conn) requestErr(wc *uverbs.WC) error {
 		return wc.Status
 	}
 	ours := wc.ID&recvBit != 0
-	if wc.ID&(recvBit|opBit) == opBit && c.opRing[wc.ID&^opBit%uint64(len(c.opRing))].probe {
+	if wc.ID&(recvBit|opBit) == opBit && c.opAt(wc.ID).probe {
 		named := *e
 		named.Request, ours = "keep-alive, or check of what has arrived", true
 		e = &named
@@ -407,11 +407,13 @@ type requestError struct{ *uverbs.WCError }
 
 // Error implements the error interface.
 func (e *requestError) Error() string {
-	text := e.WCError.Error()
+	text := e.WCError.Error() + "\n"
 	for w := e.WCError; w != nil; w = w.First {
-		text = strings.ReplaceAll(text, fmt.Sprintf("work request %d", w.WC.ID), "work request")
+		for _, end := range []string{" (", ", ", "; ", "\n"} { // of the number
+			text = strings.ReplaceAll(text, fmt.Sprint("work request ", w.WC.ID, end), "work request"+end)
+		}
 	}
-	return text
+	return strings.TrimSuffix(text, "\n")
 }
 
 // Unwrap returns the error of package uverbs.

@@ -150,6 +150,19 @@ func TestConnFlushed(t *testing.T) {
 	}
 }
 
+// TestRequestNumbers: errors have no number of a work request, whatever digits the numbers share.
+func TestRequestNumbers(t *testing.T) {
+	first := &uverbs.WCError{WC: uverbs.WC{ID: recvBit + 21, Status: uverbs.WCLocLenErr}, Request: "receive"}
+	e := &requestError{&uverbs.WCError{WC: uverbs.WC{ID: 9, Status: uverbs.WCWRFlushErr}, First: first}}
+	if text := e.Error(); strings.Count(text, "work request") != 3 || !strings.Contains(text, "work request; the cause") || !strings.Contains(text, "work request (receive)") {
+		t.Error(text)
+	}
+	e = &requestError{&uverbs.WCError{WC: uverbs.WC{ID: 9, Status: uverbs.WCLocLenErr}}}
+	if text := e.Error(); !strings.HasSuffix(text, "; work request") {
+		t.Error(text)
+	}
+}
+
 // TestRefusedAccess: the side whose memory the peer may not use learns that its connection was reset, and why that may be.
 func TestRefusedAccess(t *testing.T) {
 	ctx := within(t)

@@ -333,9 +333,8 @@ func (l *Listener) setUp(c *Conn, peer greeting, asked *rdmacm.ConnParam) (p rdm
 	}
 	if data == nil {
 		data, err = l.answerData(c)
-	}
-	if err == nil && len(data) > MaxAcceptData {
-		err = argErr("Listen", "private data of Check or Prepare", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes", MaxAcceptData)
+	} else {
+		err = checkPrivateData("Check", data, MaxAcceptData)
 	}
 	if err == nil {
 		err = setOptions(c.id, l.o.ConnOptions)
@@ -396,8 +395,8 @@ func (l *Listener) prepare(of *uverbs.PD) ([]byte, error) {
 		}
 	}
 	data, err := l.o.Prepare(of)
-	if err == nil && len(data) > MaxAcceptData {
-		err = argErr("Prepare", "private data", fmt.Sprintf("%d bytes long", len(data)), "up to %d bytes", MaxAcceptData)
+	if err == nil {
+		err = checkPrivateData("Prepare", data, MaxAcceptData)
 	}
 	if err == nil {
 		l.prepared = append(l.prepared, prepared{pd, data})

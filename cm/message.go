@@ -196,10 +196,10 @@ func totalLength(sges []uverbs.SGE) (n int) {
 }
 
 // SendSGE sends a message that is in registered memory of up to two SGEs, without a copy. The memory
-// must be registered with [Conn.PD]. Errors of the device call the header of the message SGE 0. SendSGE returns when the program may change it again. If ctx
+// must be registered with [Conn.PD]. SendSGE returns when the program may change it again. If ctx
 // ends first the message may have been sent, and the memory stays in use until the connection is
-// closed; to wait again use [Conn.StartSend]. The rest is as for
-// [Conn.Send].
+// closed; to wait again use [Conn.StartSend]. In errors of the device the header of the message is
+// SGE 0. The rest is as for [Conn.Send].
 func (c *Conn) SendSGE(ctx context.Context, sges ...uverbs.SGE) error {
 	op, err := c.startSend(ctx, "send", sges)
 	if err != nil {

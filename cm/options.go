@@ -117,8 +117,8 @@ type ListenOptions struct {
 	// answer on it: once for each device, and again after a second without connections, unless an
 	// MR keeps the PD open. The data that it returns, such as the [Remote] of a table that all
 	// peers read, is sent instead of PrivateData with each answer on the PD, unless Check returns
-	// data. If Prepare fails, the request is rejected, and the next request calls Prepare again.
-	// Calls do not overlap. With [ConnPD] it must be nil: use Check and [Request.PD].
+	// data. If Prepare fails, Refused is told why, the peer learns only that it was refused, and the
+	// next request calls Prepare again. Calls do not overlap. With [ConnPD] it must be nil: use Check and [Request.PD].
 	Prepare func(*uverbs.PD) ([]byte, error)
 
 	// These options limit what peers can hold. The package comment describes them and their defaults under
@@ -134,9 +134,9 @@ type ListenOptions struct {
 
 	// Check, if set, is called for each request. The data that it returns, unless it is nil, is
 	// sent with the answer instead of PrivateData and the data of Prepare. If it returns an error,
-	// the request is rejected, and the peer receives the first 136 bytes of the error's text. Check is called from several
-	// goroutines, and before the connection has any memory, queue or other object of the
-	// device, so rejecting a stranger is cheap.
+	// the request is rejected, and the peer receives the first 136 bytes of the error's text. Check
+	// is called from several goroutines, and before the connection has any memory, queue or other
+	// object of the device, so rejecting a stranger is cheap.
 	Check func(*Request) ([]byte, error)
 	// Refused, if set, is called with the reason for each request that the listener or Check
 	// has rejected, and for each connection that was abandoned before its peer completed it.

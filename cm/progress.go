@@ -383,7 +383,7 @@ func (c *Conn) complete(id uint64) error {
 		return fmt.Errorf("the device has completed request %#x, and %d SENDs and %d operations were posted: %w", id, c.posted, c.opsPosted, syscall.EIO)
 	}
 	for ; c.opsDone <= n; c.opsDone++ {
-		o := c.opRing[c.opsDone%uint64(len(c.opRing))]
+		o := *c.opAt(c.opsDone)
 		c.completeSends(o.sends)
 		c.opBytes -= o.size
 	}
@@ -416,11 +416,14 @@ func (c *Conn) recordSignaled(kind sendKind) uint64 {
 	return id
 }
 
+// opAt returns the place of an operation, by its number or its ID, in the ring of operations.
+func (c *Conn) opAt(n uint64) *op { return &c.opRing[n&^opBit%uint64(len(c.opRing))] }
+
 // recordOp enters an operation that is about to be posted, on so many bytes, into the ring of
 // operations, and returns its ID. The operation asks for a completion.
 func (c *Conn) recordOp(size int) uint64 {
 	n := c.opsPosted
-	c.opRing[n%uint64(len(c.opRing))] = op{sends: c.posted, size: size}
+	*c.opAt(n) = op{sends: c.posted, size: size}
 	c.opBytes += size
 	c.opsPosted++
 	return opBit | n
@@ -464,7 +467,8 @@ func queuedAnyway(err error) bool {
 func (c *Conn) probe() (id uint64) {
 	b := c.qp.BeginSend()
 	id = c.recordOp(0)
-	if c.opRing[(id&^opBit)%uint64(len(c.opRing))].probe = true; c.probeMR != nil {
+	c.opAt(id).probe = true
+	if c.probeMR != nil {
 		b.Read(id, uverbs.SendSignaled, c.probeRemote.Addr, c.probeRemote.RKey)
 		b.SGE(c.probeSGL()...)
 	} else {

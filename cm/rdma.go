@@ -331,7 +331,7 @@ func (c *Conn) stageOp(b *uverbs.SendBuilder, id uint64, r *transferRequest) {
 func (c *Conn) opsStarted(what string, first uint64, postErr error) error {
 	if postErr != nil && !c.notTold(postErr) {
 		for ; c.opsPosted > first; c.opsPosted-- {
-			c.opBytes -= c.opRing[(c.opsPosted-1)%uint64(len(c.opRing))].size
+			c.opBytes -= c.opAt(c.opsPosted - 1).size
 		}
 		return c.opError(what, postErr)
 	}

@@ -579,10 +579,9 @@ const maxNote, maxEndpointText = 4096, 256
 // example the address and the rkey of memory, calls [QP.Connect], and returns the peer's note once both sides
 // can send. Post the receives that the peer's first messages need before, after [QP.Init].
 //
-// The end of the context ends ConnectOver if the stream has deadlines, as a [net.Conn] has. After an error close
-// the stream: the peer waits until then, and a write to it may still be under way. Otherwise the stream is left
-// where the exchange ends. Whoever can write to the
-// stream decides who the peer is: neither side is authenticated.
+// The end of the context ends ConnectOver if the stream has deadlines, as a [net.Conn] has. After an error close the
+// stream: the peer waits until then, does not learn why, and a write to it may still be under way. Otherwise the stream
+// is left where the exchange ends. Whoever can write to it decides who the peer is: neither side is authenticated.
 //
 // The format is the same in all versions: the length in 2 bytes, the highest first, and the text of the
 // Endpoint, see [Endpoint.MarshalText]; the same with the note; and, when the queue pair is connected, a byte 1.

@@ -99,8 +99,7 @@ func (mlx5Driver) freeCQ(c *CQ) error {
 	return mmio.RetireAll(c.region)
 }
 
-// prepareResize leaves resizing locked if there is something to do; abandonResizeMlx5 and
-// remapCQ unlock it.
+// prepareResize leaves resizing locked if there is something to do; abandonResizeMlx5 and remapCQ unlock it.
 func (mlx5Driver) prepareResize(c *CQ, cqe *int) (u udata, ready bool, err error) {
 	n, err := mlx5.SizeCQ(*cqe)
 	if err != nil {
@@ -292,8 +291,7 @@ func (c *CQ) pollOtherMlx5(wcs []WC, n int) (int, error) {
 // errNotShown means that a completion was handled and must not be returned to the program.
 var errNotShown = errors.New("uverbs: a completion that is not shown")
 
-// decodeMlx5 decodes a completion. An error other than errNotShown means that it matches no posted
-// work request.
+// decodeMlx5 decodes a completion. An error other than errNotShown means that it matches no posted work request.
 func (c *CQ) decodeMlx5(e mlx5.CQE, wc *WC) error {
 	*wc = WC{QPN: e.QPN()}
 	kind := e.Kind()

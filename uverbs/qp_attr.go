@@ -358,8 +358,7 @@ func lookUp(typ ib.QPType, from, to ib.QPState) (transition, bool) {
 	return transition{}, typ != ib.DCT && (to == ib.QPReset || to == ib.QPErr && from != ib.QPReset)
 }
 
-// checkModify returns an ArgError that lists missing and superfluous attributes of a change of
-// state.
+// checkModify returns an ArgError that lists missing and superfluous attributes of a change of state.
 func checkModify(typ ib.QPType, from, to ib.QPState, mask QPAttrMask) error {
 	t, ok := lookUp(typ, from, to)
 	given := mask &^ AttrState

@@ -12,9 +12,9 @@ import (
 	"github.com/goverbs/goverbs/uverbs/internal/diag"
 )
 
-// Err explains a completion of this queue pair. It returns nil if the work request succeeded, and
-// otherwise a [WCError], with the peer and the likely cause. For a failed completion it allocates
-// and may make system calls.
+// Err explains a completion of this queue pair; what it says of another one's is wrong, and [CQ.Err] finds the right
+// one. It returns nil if the work request succeeded, and otherwise a [WCError], with the peer and the likely cause. For
+// a failed completion it allocates and may make system calls.
 func (q *QP) Err(wc *WC) error {
 	if wc == nil || wc.Status == WCSuccess {
 		return nil

@@ -12,9 +12,9 @@ import (
 )
 
 // ClockTime converts a value that the device's clock had within the last seconds, such as
-// [uverbs.WC].Timestamp, to the time of day (mlx5dv_get_clock_info, mlx5dv_ts_to_ns). It uses a page that the kernel keeps
-// up to date, and calls neither the kernel nor the device. The error is a [uverbs.FeatureError] if
-// the driver does not support it.
+// [uverbs.WC].Timestamp, to the time of day (mlx5dv_get_clock_info, mlx5dv_ts_to_ns). It uses a page
+// that the kernel keeps up to date, and calls neither the kernel nor the device. The error is a
+// [uverbs.FeatureError] if the driver does not support it.
 func ClockTime(d *uverbs.Device, stamp uint64) (time.Time, error) {
 	p, err := core.Part(d)
 	if err != nil {

@@ -143,7 +143,7 @@ func (c *Completion) recvHint() string {
 
 // noAnswer says why the peer may not have acknowledged a request, or answered one that reads.
 func (p *Peer) noAnswer(reads bool) string {
-	wait, size, how := "", "", "RoCE uses UDP port 4791"
+	wait, size, how := "", "", "RoCE uses UDP port 4791, a software device may have another"
 	if p != nil && p.InfiniBand {
 		how = "both ports must be in the QPs' partition, and one of them a full member"
 	}

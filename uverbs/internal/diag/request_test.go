@@ -105,8 +105,8 @@ func TestCompletionHint(t *testing.T) {
 	}{
 		{Completion{Status: RetryExcErr, Queue: SendQueue}, "no acknowledgement; likely the peer is gone, or its QP is not ready"},
 		{Completion{Status: RetryExcErr, Peer: peer}, "no acknowledgement for 7 attempts of 1s each; likely the peer is gone"},
-		{Completion{Status: RetryExcErr, Peer: peer}, "get through (RoCE uses UDP port 4791), at least those of the path MTU, 1024 bytes"},
-		{Completion{Status: RetryExcErr, Peer: &Peer{}}, "(RoCE uses UDP port 4791)"},
+		{Completion{Status: RetryExcErr, Peer: peer}, "get through (RoCE uses UDP port 4791, a software device may have another), at least those of the path MTU, 1024 bytes"},
+		{Completion{Status: RetryExcErr, Peer: &Peer{}}, "(RoCE uses UDP port 4791, a software device may have another)"},
 		{Completion{Status: RetryExcErr, Peer: &Peer{InfiniBand: true}}, "get through (both ports must be in the QPs' partition, and one of them a full member)"},
 		{Completion{Status: RNRRetryExcErr}, "the peer had no receive posted; it must post receives"},
 		{Completion{Status: RNRRetryExcErr, Peer: peer}, "the peer had no receive posted at 3 attempts; it must"},
