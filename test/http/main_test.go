@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -10,35 +9,18 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 )
 
-// mainEnv makes the test binary the program.
-const mainEnv = "GOVERBS_TEST_HTTP"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(mainEnv) != "" {
-		main()
-		return
-	}
-	os.Exit(m.Run())
-}
-
-// command returns the program with a software device at an address, or without one.
-func command(t *testing.T, device string, args ...string) *exec.Cmd {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), mainEnv+"=1", "GOVERBS_SOFT="+device)
-	return cmd
-}
+func TestMain(m *testing.M) { program.Main(m, main) }
 
 // TestGet: a client with a device gets a file by RDMA, and one without by TCP.
 func TestGet(t *testing.T) {
-	server := command(t, testenv.SoftAddr(0), "serve", testenv.SoftAddr(0)+":0", ".")
+	server := program.Self(t, testenv.SoftAddr(0), "serve", testenv.SoftAddr(0)+":0", ".")
 	where := program.Server(t, server, "listening on ", ", RDMA: true")
 	want, err := os.ReadFile("main.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for device, network := range map[string]string{testenv.SoftAddr(1): "rdma+tcp", "": "tcp"} {
-		client := command(t, device, "get", "http://"+where+"/main.go")
+		client := program.Self(t, device, "get", "http://"+where+"/main.go")
 		var says strings.Builder
 		client.Stderr = &says
 		got, err := client.Output()

@@ -3,8 +3,6 @@ package main
 import (
 	"fmt"
 	"net/netip"
-	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -14,36 +12,19 @@ import (
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
 
-// mainEnv makes the test binary the program.
-const mainEnv = "GOVERBS_TEST_KV"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(mainEnv) != "" {
-		main()
-		return
-	}
-	os.Exit(m.Run())
-}
-
-// command returns the program with a software device at an address.
-func command(t *testing.T, device string, args ...string) *exec.Cmd {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), mainEnv+"=1", "GOVERBS_SOFT="+device)
-	return cmd
-}
+func TestMain(m *testing.M) { program.Main(m, main) }
 
 // listening starts the server and returns its address.
 func listening(t *testing.T) string {
 	t.Helper()
-	return program.Server(t, command(t, testenv.SoftAddr(0), "serve", testenv.SoftAddr(0)+":0"), "listening on ", "")
+	return program.Server(t, program.Self(t, testenv.SoftAddr(0), "serve", testenv.SoftAddr(0)+":0"), "listening on ", "")
 }
 
 // TestPrograms: what one client has put, another one gets, and a later value replaces the first.
 func TestPrograms(t *testing.T) {
 	where := listening(t)
 	client := func(args ...string) (string, error) {
-		cmd := command(t, testenv.SoftAddr(1), args...)
+		cmd := program.Self(t, testenv.SoftAddr(1), args...)
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
