@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -68,6 +69,19 @@ func TestCloseWithoutFlush(t *testing.T) {
 		must(t, l.Close())
 	}
 	nothingLeft(t, before)
+}
+
+// TestLinger: Close waits for what is not acknowledged, and says that its time was over.
+func TestLinger(t *testing.T) {
+	client, server := connect(t, newListener(t, ListenOptions{}), DialOptions{ConnOptions: ConnOptions{Linger: 50 * time.Millisecond}})
+	client.mu.Lock()
+	client.opsPosted++ // an operation that is never acknowledged
+	client.mu.Unlock()
+	err := client.Close()
+	if !errors.Is(err, os.ErrDeadlineExceeded) || !strings.Contains(err.Error(), ": Linger of 50ms is over, and not everything has arrived: ") {
+		t.Errorf("Close returns %v", err)
+	}
+	must(t, server.Close())
 }
 
 // TestCloseWriteAgain: the peer is sent one end, however often CloseWrite is called, and Close another.

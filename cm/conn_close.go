@@ -3,6 +3,7 @@ package cm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"time"
@@ -123,10 +124,13 @@ func (c *Conn) linger() error {
 	}
 	if err == nil {
 		if err = c.await(ctx, allSent, 0); err != nil {
-			err = c.waitErr("close", err)
+			err = c.opError("close", err)
 		} else if c.outstanding() {
 			err = c.err
 		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = c.opError("close", fmt.Errorf("Linger of %v is over, and not everything has arrived: %w", c.o.Linger, os.ErrDeadlineExceeded))
 	}
 	if onIWARP(c.dev.dev) { // the peer may have closed during the probe, or earlier, when posting began to fail
 		c.pollAll()

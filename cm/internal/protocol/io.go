@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"syscall"
 	"time"
 
@@ -123,6 +124,9 @@ func (s *Stream) Close() error {
 	s.Interrupt()
 	s.Closer.set(time.Now().Add(s.Linger))
 	err := s.wire.End()
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("Linger of %v is over: %w", s.Linger, err)
+	}
 	s.Closed = true
 	s.Interrupt()
 	s.Mu.Unlock()

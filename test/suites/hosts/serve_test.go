@@ -2,6 +2,7 @@ package hosts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -60,7 +61,7 @@ func serve() error {
 	ctx := context.Background()
 	end := make(chan error, 4)
 	for port, do := range map[string]func(*cm.Conn) error{echoPort: echo, streamPort: echoStream, controlPort: control} {
-		l, err := cm.Listen(ctx, ":"+port, cm.ListenOptions{ConnOptions: cm.ConnOptions{KeepAlive: -1}})
+		l, err := cm.Listen(ctx, ":"+port, cm.ListenOptions{ConnOptions: cm.ConnOptions{KeepAlive: -1, Linger: limit}})
 		if err != nil {
 			return err
 		}
@@ -72,10 +73,12 @@ func serve() error {
 					return
 				}
 				go func() {
-					defer c.Close()
-					if err := do(c); err == errQuit {
+					err := do(c)
+					if err == errQuit {
+						err = nil
 						end <- nil
-					} else if err != nil {
+					}
+					if err = errors.Join(err, c.Close()); err != nil {
 						fmt.Println(err) // the test says what to expect
 					}
 				}()
