@@ -174,11 +174,7 @@ func (q *QP) check(wr *SendWR) error {
 // isAtomic reports whether the work request has 8 bytes of data and an aligned remote address, as
 // an atomic must.
 func (wr *SendWR) isAtomic() bool {
-	data := uint64(0)
-	for i := range wr.SGL {
-		data += uint64(wr.SGL[i].Length)
-	}
-	return data == 8 && wr.RemoteAddr%8 == 0
+	return sglBytes(wr.SGL) == 8 && wr.RemoteAddr%8 == 0
 }
 
 // Send begins a SEND (ibv_wr_send).

@@ -124,7 +124,7 @@ func TestErrorTexts(t *testing.T) {
 		{&FeatureError{Feature: "dm", Driver: "rxe", Err: &Error{Op: "ALLOC_DM", Device: "rxe0", Errno: syscall.EOPNOTSUPP}},
 			"uverbs: dm not supported by driver rxe: rxe0: ALLOC_DM: operation not supported"},
 		{&DeviceError{Name: "x", Devices: []DeviceInfo{{Name: "rxe0"}, {Name: "rxe1", Err: io.EOF}}, Err: ErrNoDevice},
-			"uverbs: open x: no usable RDMA device; devices here: rxe0, rxe1 (cannot be used: EOF)"},
+			"uverbs: open x: no usable RDMA device; devices here: rxe0, \"rxe1\" (cannot be used: EOF)"},
 		{&WCError{WC: WC{ID: 5, QPN: 17, Status: WCRetryExcErr, VendorErr: 0x81}, Device: "rxe0", Peer: Endpoint{QPN: 18, GID: ib.GID{10: 0xff, 11: 0xff, 12: 10, 15: 1}}, Hint: "gone"},
 			"uverbs: rxe0 QP 17: transport retry counter exceeded: gone; work request 5, peer 10.0.0.1 QP 18, vendor error 0x81"},
 	} {

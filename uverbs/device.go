@@ -261,9 +261,10 @@ func (e *DeviceError) Error() string {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		fmt.Fprintf(&b, " %s", d.Name)
-		if d.Err != nil {
-			fmt.Fprintf(&b, " (cannot be used: %s)", d.Err)
+		if d.Err == nil {
+			fmt.Fprintf(&b, " %s", d.Name)
+		} else { // the name may be any text of the environment, such as "1"
+			fmt.Fprintf(&b, " %q (cannot be used: %s)", d.Name, d.Err)
 		}
 	}
 	return b.String()

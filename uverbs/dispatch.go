@@ -164,7 +164,7 @@ func (b *SendBuilder) encode(wrs []SendWR) {
 		b.bytes += bytes
 	}
 	if err == nil && (wr.Opcode == WRCompareSwap || wr.Opcode == WRFetchAdd) && !wr.isAtomic() {
-		if err = errAtomicData; (&SendWR{SGL: wr.SGL}).isAtomic() { // at address 0
+		if err = errAtomicData; sglBytes(wr.SGL) == 8 {
 			err = errAtomicAddr
 		}
 	}

@@ -87,6 +87,8 @@ func given(err error, wr *SendWR, caps QPCaps, d *Device) error {
 		text = fmt.Sprintf("%d bytes, allowed: up to %d", len(wr.Inline), caps.MaxInline)
 	case errAtomicAddr:
 		text = fmt.Sprintf("%#x", wr.RemoteAddr)
+	case errAtomicData:
+		text = fmt.Sprintf("%d bytes", sglBytes(wr.SGL))
 	case ErrSGERange:
 		for i, e := range wr.SGL {
 			if mr := d.mrOf(e.LKey); e.outside && mr != nil {

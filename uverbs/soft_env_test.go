@@ -105,11 +105,11 @@ func TestSoftEnv(t *testing.T) {
 		{"local", "open soft0", []string{"opened soft0 in process: true"}},
 		{"192.0.2.7", "open 192.0.2.7", []string{"error: uverbs: open 192.0.2.7: " + refused}},
 		{"192.0.2.7,name=x", "open x", []string{"error: uverbs: open x: environment variable GOVERBS_SOFT: device"}},
-		{"192.0.2.7", "open other", []string{"no device of this name", "192.0.2.7 (cannot be used: " + refused}},
+		{"192.0.2.7", "open other", []string{"no device of this name", `"192.0.2.7" (cannot be used: ` + refused}},
 		{"192.0.2.7", "addr 192.0.2.7", []string{"error: uverbs: open device of address 192.0.2.7: " + refused}},
-		{"192.0.2.7", "addr 192.0.2.8", []string{"this host has no such address", "devices here: 192.0.2.7 (cannot be used: "}},
+		{"192.0.2.7", "addr 192.0.2.8", []string{"this host has no such address", `devices here: "192.0.2.7" (cannot be used: `}},
 		{"127.77.0.1:14791 127.77.0.2:14791,name=b", "addr ::1", []string{"error: uverbs: open device of address ::1: ", "no usable RDMA device has it; ", "soft0 has fe80::", ", 127.77.0.1, fd73:", "; b has fe80::", ", 127.77.0.2, fd73:"}},
-		{"192.0.2.7", "netdev lo", []string{"no usable RDMA device is on this interface", "192.0.2.7 (cannot be used: "}},
+		{"192.0.2.7", "netdev lo", []string{"no usable RDMA device is on this interface", `"192.0.2.7" (cannot be used: `}},
 		{"local", "netdev lo", []string{"opened soft0 in process: true"}},
 		{"local", "addr 127.0.0.1", []string{"opened soft0 in process: true"}},
 		{"local", "lazy", []string{"0\n1\n1\n"}},
@@ -134,7 +134,7 @@ func TestSoftEnvFirst(t *testing.T) {
 	infos, err := kernelDevices(devDir)
 	none := err != nil || len(infos) == 0
 	for _, c := range []struct{ devices, what, want string }{
-		{"192.0.2.7", "first", "no usable RDMA device; devices here: 192.0.2.7 (cannot be used: environment"},
+		{"192.0.2.7", "first", `no usable RDMA device; devices here: "192.0.2.7" (cannot be used: environment`},
 		{"", "first", softEnv + "=auto"},
 		{"", "open nobody", softEnv + "=auto"},
 	} {

@@ -82,6 +82,14 @@ type SGE struct {
 	outside bool   // made by MR.SGE from a range that is not inside the MR
 }
 
+// sglBytes returns the number of bytes of a scatter/gather list.
+func sglBytes(sgl []SGE) (n uint64) {
+	for i := range sgl {
+		n += uint64(sgl[i].Length)
+	}
+	return n
+}
+
 // FlushPlacement says where data must be before a FLUSH completes (enum ib_placement_type).
 type FlushPlacement uint8
 

@@ -72,7 +72,7 @@ var callMistakes = []mistake{
 	{name: "unknown flag", call: post(func(wr *uverbs.SendWR, a, b *side) { wr.Flags = 1 << 7 }), mine: "Flags: unknown send flag"},
 	{name: "atomic of 4 bytes", ib: true, atomics: true, call: func(t *testing.T, a, b *side) error {
 		return a.qp.PostSend(request(a, b, uverbs.WRFetchAdd, a.mr.SGE(0, 4), b.mr.Addr(), b.mr.RKey()))
-	}, mine: "SGL: an atomic needs SGEs of 8 bytes together"},
+	}, mine: "SGL: an atomic needs SGEs of 8 bytes together: 4 bytes"},
 	{name: "atomic at an odd address", ib: true, atomics: true, call: func(t *testing.T, a, b *side) error {
 		return a.qp.PostSend(request(a, b, uverbs.WRFetchAdd, a.mr.SGE(0, 8), b.mr.Addr()+1, b.mr.RKey()))
 	}, mine: "RemoteAddr: the remote address of an atomic must be a multiple of 8: 0x"},
