@@ -64,8 +64,9 @@ func newMeshServe() *command.Command {
 		Use:   "serve [flags]",
 		Short: "Take part in the checks of a fleet until interrupted",
 		Long: `Each check needs the secret of the fleet: whoever connects must prove that they know it, and the
-server proves it, too. The secret itself is never sent. Requests and results go over TLS 1.3, to
-which the proofs are tied: a host that stands between two others cannot use them.
+server proves it, too. The secret itself is never sent. Requests and results are encrypted
+(Noise_NN_25519_ChaChaPoly_SHA256), and the proofs are tied to the connection: a host that stands
+between two others cannot use them.
 
 Security:
 The secret keeps everybody else from running tests. A host to which a coordinator or a server

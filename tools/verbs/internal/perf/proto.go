@@ -47,7 +47,7 @@ import (
 // memory.
 const (
 	magic           = "goverbs perf"
-	ProtocolVersion = 5
+	ProtocolVersion = 6
 	preambleLen     = len(magic) + 4
 )
 

@@ -91,7 +91,7 @@ func TestBadClients(t *testing.T) {
 		"hangs up":         {"goverbs", "got 7 of 16 bytes: the peer has hung up"},
 		"short garbage":    {"\x00\xff", "another protocol"},
 		"nothing":          {"", "got 0 of 16 bytes: the peer has hung up"},
-		"newer":            {magic + "\x00\x00\x00\x63", "version 99 of the protocol, this side version 5"},
+		"newer":            {magic + "\x00\x00\x00\x63", "version 99 of the protocol, this side version 6"},
 		"no message":       {hi, "is gone: the peer has hung up"},
 		"a huge message":   {hi + "\xff\xff\xff\xff", "a message of 4294967295 bytes, allowed: 1 to"},
 		"an empty message": {hi + "\x00\x00\x00\x00", "a message of 0 bytes"},
@@ -168,7 +168,7 @@ func TestBadServers(t *testing.T) {
 	}{
 		"another protocol": {func(c net.Conn) { io.WriteString(c, "SSH-2.0-OpenSSH_9.2\r\n") }, `another protocol: got "SSH-2.0-OpenSSH_`},
 		"hangs up":         {func(net.Conn) {}, "got 0 of 16 bytes"},
-		"newer":            {func(c net.Conn) { io.WriteString(c, magic+"\x00\x00\x00\x06") }, "the peer speaks version 6 of the protocol, this side version 5"},
+		"newer":            {func(c net.Conn) { io.WriteString(c, magic+"\x00\x00\x00\x07") }, "the peer speaks version 7 of the protocol, this side version 6"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := listen(t)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"crypto/tls"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -87,7 +86,7 @@ func TestSecret(t *testing.T) {
 
 // TestSecretReflected: a proof does not hold for the other role, another connection or another secret.
 func TestSecretReflected(t *testing.T) {
-	one, two := bytes.Repeat([]byte{1}, keySize), bytes.Repeat([]byte{2}, keySize)
+	one, two := bytes.Repeat([]byte{1}, sha256.Size), bytes.Repeat([]byte{2}, sha256.Size)
 	proofs := [][]byte{proof(secretA, roleClient, one), proof(secretA, roleServer, one), proof(secretA, roleClient, two), proof(secretB, roleClient, one)}
 	for i, a := range proofs {
 		for j, b := range proofs {
@@ -98,20 +97,16 @@ func TestSecretReflected(t *testing.T) {
 	}
 }
 
-// pretend is a server that does not know the secret up to its proof, and returns TLS with a client.
-func pretend(l net.Listener) (*tls.Conn, error) {
+// pretend is a server that does not know the secret up to its proof, and returns the encrypted connection to a client.
+func pretend(l net.Listener) (net.Conn, error) {
 	conn, err := l.Accept()
 	if err != nil {
 		return nil, err
 	}
 	io.ReadFull(conn, make([]byte, preambleLen))
 	conn.Write(preambleOf(guardedMagic))
-	config, err := serverTLS()
-	if err != nil {
-		return nil, err
-	}
-	c := tls.Server(conn, config)
-	return c, c.Handshake()
+	c, _, err := encrypt(conn, roleServer)
+	return c, err
 }
 
 // TestSecretServer: a server that is not the fleet's gets no request: it must send its proof first.
@@ -139,7 +134,7 @@ func TestSecretServer(t *testing.T) {
 }
 
 // TestSecretRelayed: a host without the secret that a coordinator connects to by mistake cannot use the proofs of
-// the coordinator and of a server: in TLS with each they are wrong, and what it only passes on it cannot read, nor
+// the coordinator and of a server: encrypted with each they are wrong, and what it only passes on it cannot read, nor
 // add to.
 func TestSecretRelayed(t *testing.T) {
 	serve := func(t *testing.T) (net.Listener, chan string) {
@@ -155,7 +150,7 @@ func TestSecretRelayed(t *testing.T) {
 		_, err := (&Remote{Host: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port, Secret: secretA}).Rails(t.Context())
 		return err
 	}
-	t.Run("in TLS with each", func(t *testing.T) {
+	t.Run("encrypted with each", func(t *testing.T) {
 		server, said := serve(t)
 		l := listen(t)
 		got := make(chan int, 1)
@@ -174,7 +169,11 @@ func TestSecretRelayed(t *testing.T) {
 			defer conn.Close()
 			conn.Write(preambleOf(guardedMagic))
 			io.ReadFull(conn, make([]byte, preambleLen))
-			c := tls.Client(conn, &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true})
+			c, _, err := encrypt(conn, roleClient)
+			if err != nil {
+				t.Error(err)
+				return
+			}
 			stolen := make([]byte, sha256.Size)
 			io.ReadFull(victim, stolen)
 			c.Write(stolen)
