@@ -18,7 +18,7 @@ RUN    = $(BUILD)/run -kernel $(KERNEL) -arch $(ARCH) $(FLAGS)
 
 .PHONY: build conformance quick test testall testlong check unit race soft abi fuzz demo demo-vm bench benchsoft hotpaths matrix readme pictures session generate golden release clean help
 
-# verbs has to stay below 11.8 MB. The secret of verbs mesh is proven inside Noise, which is 1.6 MB less than TLS;
+# verbs has to stay below 10.5 MB. The secret of verbs mesh is proven inside Noise, which is 1.6 MB less than TLS;
 # build-flags leaves inlining out where speed does not matter, 890 kB less; functions begin at multiples of 16 bytes
 # instead of 32, 170 kB less (amd64).
 build: ## build verbs, vmrun and the model of a ConnectX into .build
