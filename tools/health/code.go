@@ -27,4 +27,13 @@ const (
 	CodePeer          Code = "peer"     // connections to the host that Options name
 	CodeFirewall      Code = "firewall"
 	CodeExpected      Code = "expected" // the result of Report.Compare
+
+	// Of a Watch, which has CodeDevices and CodeOpen, too.
+	CodeDeviceGone Code = "device_gone" // a device that was there before
+	CodeLink       Code = "link"        // the state of a port, and its changes
+	CodeSpeed      Code = "speed"       // the rate of a port
+	CodeGIDChange  Code = "gid_change"  // changes of a GID table
+	CodeCounters   Code = "counters"    // counters of errors and congestion that grow
+	CodeQPError    Code = "qp_error"    // QPs that stay in state ERR
+	CodePinned     Code = "pinned"      // processes near their limit of pinned memory
 )

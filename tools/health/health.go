@@ -14,7 +14,8 @@
 //	}
 //
 // [Options] name another host to connect to, which runs [Serve], or leave out connections. [Report.Compare] compares the
-// machine with an [Expectation], such as two ports at 400 Gb/s.
+// machine with an [Expectation], such as two ports at 400 Gb/s. A [Watch] looks again and again, and tells what changes: links
+// that flap, rates that fall, counters of errors that grow, devices that disappear.
 package health
 
 import (

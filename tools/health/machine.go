@@ -48,6 +48,7 @@ type machine struct {
 	connect    func(ctx context.Context, device string, from netip.Addr, to string) attempt
 	lookUp     func(ctx context.Context, peer string) ([]netip.AddrPort, error)
 	progress   func(step string) // see Options
+	glimpse    func(watched) glimpse
 
 	onInfiniBand []string         // devices that have all ports there, among those that were examined
 	noCM         bool             // programs cannot use the connection manager of the kernel
@@ -118,6 +119,7 @@ func liveMachine() *machine {
 		connect:    liveConnect,
 		lookUp:     lookUp,
 		progress:   func(string) {},
+		glimpse:    glimpseAt,
 	}
 }
 

@@ -25,6 +25,7 @@ type Options struct {
 	DoctorInterval time.Duration // DoctorInterval is the shortest time between two examinations by package health; 0 means that only Examine makes one.
 	NoProcesses    bool          // NoProcesses leaves out what is counted for each process.
 	Version        string        // Version is the version of the program.
+	Watch          *health.Watch // Watch has findings about what changes; the program has it look. It may be nil.
 
 	// Events is set by a program that calls CountEvent. Counters of important events are there from the start then.
 	// It returns nil, or why the events of a device are missing; or, if device is empty, events in general.
@@ -325,20 +326,23 @@ func (c *Collector) own(s *samples, begun time.Time) {
 		s.add(events, integer(n), key.device, key.port, key.event)
 	}
 	if c.report != nil {
-		addReport(s, c.report)
+		s.add(doctorWorks, truth(c.report.Works))
+		addFindings(s, doctorLevel, c.report.Findings)
 		s.add(doctorDuration, number(c.took.Seconds()))
 		s.add(doctorLast, number(float64(c.reported.UnixMilli())/1e3))
+	}
+	if c.options.Watch != nil {
+		addFindings(s, watchLevel, c.options.Watch.Findings())
 	}
 	s.add(buildInfo, "1", c.options.Version, runtime.Version())
 	s.add(scrapeDuration, number(time.Since(begun).Seconds()))
 }
 
-// addReport adds the findings: the worst one of each code, device and port.
-func addReport(s *samples, r *health.Report) {
-	s.add(doctorWorks, truth(r.Works))
+// addFindings adds findings: the worst one of each code, device and port.
+func addFindings(s *samples, family int, findings []health.Finding) {
 	levels := []health.Level{health.LevelOK, health.LevelInfo, health.LevelWarning, health.LevelError}
 	worst := map[[3]string]int{}
-	for _, f := range r.Findings {
+	for _, f := range findings {
 		key := [3]string{string(f.Code), f.Device}
 		if f.Port != 0 {
 			key[2] = fmt.Sprint(f.Port)
@@ -346,6 +350,6 @@ func addReport(s *samples, r *health.Report) {
 		worst[key] = max(worst[key], slices.Index(levels, f.Level))
 	}
 	for key, level := range worst {
-		s.add(doctorLevel, integer(uint64(level)), key[0], key[1], key[2])
+		s.add(family, integer(uint64(level)), key[0], key[1], key[2])
 	}
 }

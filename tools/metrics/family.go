@@ -56,6 +56,7 @@ const (
 	doctorLevel
 	doctorDuration
 	doctorLast
+	watchLevel
 	familyCount
 )
 
@@ -87,5 +88,6 @@ var families = [familyCount]Family{
 	doctorWorks:       {"rdma_doctor_works", Gauge, "Whether a ping-pong within this host succeeded when the doctor last looked.", nil},
 	doctorLevel:       {"rdma_doctor_finding_level", Gauge, "Finding of the doctor: 0 ok, 1 info, 2 warning, 3 error.", []string{"code", "device", "port"}},
 	doctorDuration:    {"rdma_doctor_duration_seconds", Gauge, "Time that the doctor's last examination took.", nil},
+	watchLevel:        {"rdma_watch_finding_level", Gauge, "Finding about what has changed: 1 info, 2 warning, 3 error. It is there while it holds.", []string{"code", "device", "port"}},
 	doctorLast:        {"rdma_doctor_last_run_timestamp_seconds", Gauge, "When the doctor's last examination ended.", nil},
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,8 @@ func newDoctor() *command.Command {
 	var asJSON, verbose, serve bool
 	var expect, peer, listen string
 	var port int
+	var watch bool
+	var watching health.WatchOptions
 	cmd := &command.Command{
 		Use:   "doctor [flags] [DEV...]",
 		Short: "Find out why RDMA does or does not work on this machine",
@@ -42,18 +45,27 @@ each port must be active; rate_gbps, mtu and netdev_mtu are the least that it mu
      "link_layer": "Ethernet", "rate_gbps": 400, "mtu": 4096, "netdev_mtu": 9000,
      "gid_type": "RoCE v2"}]}
 ` + trust + `The server of --serve sends messages of up to 64 KiB back, to 64 clients at once, for a minute each.
-Let it listen only on an address of a network that you trust (--listen).`,
+Let it listen only on an address of a network that you trust (--listen).
+
+With --watch it looks at the devices each --interval instead, without ping-pong and connections, and
+prints what begins and what ends: a port that is down or changes its state, a rate below the best
+that the port had or --expect has, counters of errors and congestion that grow, changes of the GID
+table, QPs that stay in state ERR, a process near its limit of pinned memory, a device that
+disappears or does not answer. What happened counts for a --window. With --state, what was seen
+before a restart counts, too.`,
 		Example: `  verbs doctor
   verbs doctor -v rxe0
   verbs doctor --serve --listen 10.1.0.2   # on one host
   verbs doctor --peer 10.1.0.2             # on another
   verbs doctor --expect /etc/rdma/expected.json
+  verbs doctor --watch --state /var/lib/rdma/watch.json
   GOVERBS_SOFT=auto verbs doctor
   verbs doctor --json | jq -r '.findings[] | select(.level == "error") | .fix[]'`,
 		Exit: `  0  ping-pong and connections succeeded on every named device, or without DEV on at least one
-  1  RDMA does not work, or the machine is not as --expect says`,
+  1  RDMA does not work, or the machine is not as --expect says
+  --serve and --watch end with 0 when they are interrupted, and with 1 if they fail`,
 		Run: func(cmd *command.Command, names []string) error {
-			if err := checkDoctor(cmd, names, serve, peer); err != nil {
+			if err := checkDoctor(cmd, names, serve, watch, peer); err != nil {
 				return err
 			}
 			if serve {
@@ -69,6 +81,10 @@ Let it listen only on an address of a network that you trust (--listen).`,
 				if expected, err = health.ParseExpectation(text); err != nil {
 					return command.Usagef("--expect %s: %w", expect, err)
 				}
+			}
+			if watch {
+				watching.Devices, watching.Expect = names, expected
+				return watchHealth(cmd, watching, asJSON)
 			}
 			progress, done := showSlow(cmd.Err())
 			d := health.Options{Devices: names, Peer: peer, Progress: progress}.Examine(cmd.Context())
@@ -102,18 +118,36 @@ Let it listen only on an address of a network that you trust (--listen).`,
 	cmd.Flags().StringVar(&listen, "listen", "", "listen on this `ADDRESS`, with --serve (default all)")
 	command.NumberVar(cmd.Flags(), &port, "port", "p", health.DefaultPort, 1, maxPort, "`PORT` of the connection manager, with --serve")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print the evidence of every check")
+	cmd.Flags().BoolVar(&watch, "watch", false, "look again and again, and print what begins and ends, until interrupted")
+	cmd.Flags().DurationVar(&watching.Interval, "interval", 10*time.Second, "with --watch, look once each `TIME`, 1s to 720h")
+	cmd.Flags().DurationVar(&watching.Window, "window", time.Hour, "with --watch, what happened counts for this `TIME`, 1m to 720h")
+	cmd.Flags().StringVar(&watching.State, "state", "", "with --watch, keep what was seen in this `FILE`, over restarts")
 	return cmd
 }
 
 // checkDoctor checks which flags and names are given together, and the port of the peer.
-func checkDoctor(cmd *command.Command, names []string, serve bool, peer string) error {
-	flags, only := []string{"listen", "port"}, "with"
-	if serve {
-		flags, only = []string{"expect", "json", "peer", "verbose"}, "without"
+func checkDoctor(cmd *command.Command, names []string, serve, watch bool, peer string) error {
+	for name, least := range map[string]time.Duration{"interval": time.Second, "window": time.Minute} {
+		if err := checkTime(cmd, name, least); err != nil {
+			return err
+		}
 	}
-	for _, name := range flags {
-		if f := cmd.Flag(name); f.Changed {
-			return command.Usagef("--%s is %s, allowed: only %s --serve", name, peertext.Quote(f.Value.String()), only)
+	for _, mode := range []struct {
+		flag        string
+		set         bool
+		only, never []string // flags that need it, and that it does not take
+	}{
+		{"serve", serve, []string{"listen", "port"}, []string{"expect", "json", "peer", "verbose", "watch"}},
+		{"watch", watch, []string{"interval", "window", "state"}, []string{"peer", "verbose"}},
+	} {
+		flags, only := mode.only, "with"
+		if mode.set {
+			flags, only = mode.never, "without"
+		}
+		for _, name := range flags {
+			if f := cmd.Flag(name); f.Changed {
+				return command.Usagef("--%s is %s, allowed: only %s --%s", name, peertext.Quote(f.Value.String()), only, mode.flag)
+			}
 		}
 	}
 	if serve && len(names) > 0 {
@@ -125,6 +159,63 @@ func checkDoctor(cmd *command.Command, names []string, serve bool, peer string) 
 		}
 	}
 	return nil
+}
+
+// checkTime checks a time of a [health.Watch].
+func checkTime(cmd *command.Command, name string, least time.Duration) error {
+	const most = 720 * time.Hour
+	if v, err := cmd.Flags().GetDuration(name); err != nil || v < least || v > most {
+		return command.Usagef("--%s is %v, allowed: %v to %v", name, v, least, most)
+	}
+	return nil
+}
+
+// watchHealth prints what changes, until the context ends.
+func watchHealth(cmd *command.Command, o health.WatchOptions, asJSON bool) error {
+	w, err := health.NewWatch(o)
+	if err != nil {
+		return command.Usagef("%w", err)
+	}
+	fmt.Fprintf(cmd.Err(), "watching, each %v\n", o.Interval)
+	ctx, cancel := context.WithCancelCause(cmd.Context())
+	defer cancel(nil)
+	lines := json.NewEncoder(cmd.Out())
+	err = w.Run(ctx, func(c health.Change) {
+		var err error
+		if asJSON {
+			err = lines.Encode(c)
+		} else {
+			err = printChange(cmd.Out(), c)
+		}
+		if err != nil {
+			cancel(err)
+		}
+	})
+	if cmd.Context().Err() == nil {
+		err = errors.Join(context.Cause(ctx), err)
+	}
+	return err
+}
+
+// printChange writes a change in plain text; only one that is a problem now has its evidence.
+func printChange(w io.Writer, c health.Change) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s  %-5s  %-*s  %s: %s%s\n", c.Time.Local().Format(time.DateTime), c.State, len(health.LevelWarning), c.Level, c.Code, c.Subject(), c.Title)
+	if c.State != health.StateEnded {
+		printDetails(&b, strings.Repeat(" ", len(time.DateTime)+2), c.Finding)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// printDetails writes the evidence and the fixes of a finding.
+func printDetails(b *strings.Builder, indent string, f health.Finding) {
+	for _, e := range f.Evidence {
+		fmt.Fprintf(b, "%s- %s\n", indent, e)
+	}
+	for _, x := range f.Fix {
+		fmt.Fprintf(b, "%sfix: %s\n", indent, x)
+	}
 }
 
 // showSlow returns a function that is called before each step, and that prints a step if it takes longer than a
@@ -159,12 +250,7 @@ func printHealth(w io.Writer, d health.Report, verbose bool) error {
 		fmt.Fprintf(&b, "%-*s  %-*s  %s%s\n", len(health.LevelWarning), f.Level, wide, f.Code, f.Subject(), f.Title)
 		bad := f.Level == health.LevelWarning || f.Level == health.LevelError
 		if verbose || bad {
-			for _, e := range f.Evidence {
-				fmt.Fprintf(&b, "%s- %s\n", indent, e)
-			}
-			for _, x := range f.Fix {
-				fmt.Fprintf(&b, "%sfix: %s\n", indent, x)
-			}
+			printDetails(&b, indent, f)
 		}
 	}
 	fmt.Fprintf(&b, "\n%s\n", d.Verdict)

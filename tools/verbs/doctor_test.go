@@ -1,18 +1,23 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/tools/health"
 	"github.com/goverbs/goverbs/tools/verbs/internal/terminal"
 )
@@ -105,6 +110,12 @@ func TestDoctorUsage(t *testing.T) {
 		"--serve --expect a":       `--expect is "a", allowed: only without --serve`,
 		"--serve --json":           `--json is "true", allowed: only without --serve`,
 		"--serve -v":               `--verbose is "true", allowed: only without --serve`,
+		"--serve --watch":          `--watch is "true", allowed: only without --serve`,
+		"--watch --peer a":         `--peer is "a", allowed: only without --watch`,
+		"--window 2h":              `--window is "2h0m0s", allowed: only with --watch`,
+		"--state x":                `--state is "x", allowed: only with --watch`,
+		"--watch --interval 1ms":   `--interval is 1ms, allowed: 1s to 720h0m0s`,
+		"--watch --interval 0":     `--interval is 0s, allowed: 1s to 720h0m0s`,
 		"--peer a:99999":           `the port of --peer "a:99999" is "99999", allowed: 1 to 65535`,
 		"--peer [fe80::1%eth0]:0":  `the port of --peer "[fe80::1%eth0]:0" is "0", allowed: 1 to 65535`,
 		"--peer 10.1.0.1:no-such.": `is "no-such.", allowed: 1 to 65535`,
@@ -112,6 +123,39 @@ func TestDoctorUsage(t *testing.T) {
 		if _, err := run(t, append([]string{"doctor"}, strings.Fields(args)...)...); exitStatus(err) != 2 || !strings.Contains(err.Error(), want) {
 			t.Errorf("doctor %s: status %d, %v, want %q", args, exitStatus(err), err, want)
 		}
+	}
+}
+
+// TestDoctorWatch: it prints what begins, and ends well when it is interrupted. The exporter goes on with its file.
+func TestDoctorWatch(t *testing.T) {
+	dir, device := t.TempDir(), fmt.Sprintf("127.0.0.1:%d", freeUDP(t)) // whose GUID stays the same
+	state, expect := filepath.Join(dir, "state"), filepath.Join(dir, "expect")
+	testenv.Must(t, os.WriteFile(expect, []byte(`{"ports": [{"device": "soft0", "rate_gbps": 99999}]}`), 0o600))
+	for _, c := range []struct{ flag, want string }{
+		{"--json", `"state":"began","id":"speed","device":"soft0","port":1,"level":"warning","title":"the rate is `},
+		{"--interval=1s", "began  warning  speed: soft0 port 1: the rate is "},
+	} {
+		cmd := softCommand(t, device, "doctor", "--watch", "--state", state, "--expect", expect, c.flag)
+		out, err := cmd.StdoutPipe()
+		testenv.Must(t, err, cmd.Start())
+		line, err := bufio.NewReader(out).ReadString('\n')
+		if err != nil || !strings.Contains(line, c.want) {
+			t.Errorf("%s: %v, it prints %q, want %q", c.flag, err, line, c.want)
+		}
+		testenv.Must(t, cmd.Process.Signal(os.Interrupt))
+		io.Copy(io.Discard, out)
+		testenv.Must(t, cmd.Wait())
+	}
+	text, err := os.ReadFile(state)
+	testenv.Must(t, err)
+	best := regexp.MustCompile(`"best_gbps":[0-9.]+`)
+	if len(best.FindAll(text, -1)) != 1 {
+		t.Fatalf("the state is %s", text)
+	}
+	testenv.Must(t, os.WriteFile(state, best.ReplaceAll(text, []byte(`"best_gbps":99999`)), 0o600))
+	const metric = `rdma_watch_finding_level{code="speed",device="soft0",port="1"} 2`
+	if out, err := softRun(t, device, "exporter", "--once", "--doctor-interval=0", "--watch-state", state); err != nil || !strings.Contains(out, metric) {
+		t.Errorf("exporter: %v, no %s in\n%s", err, metric, out)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goverbs/goverbs/tools/health"
 	"github.com/goverbs/goverbs/tools/metrics"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/web"
@@ -27,6 +28,7 @@ type exporterOptions struct {
 	doctor            time.Duration
 	hosts             []string
 	events, processes bool
+	watch             health.WatchOptions
 }
 
 // exporterAddress is where "verbs exporter" listens.
@@ -61,10 +63,23 @@ one of --allow-host, so that no web page can read the metrics by a name of its o
 				return err
 			}
 			options := metrics.Options{Devices: names, NoProcesses: !o.processes, Version: version}
+			if o.watch.Interval > 0 && (!o.once || o.watch.State != "") { // one look has nothing to compare with
+				o.watch.Devices = names
+				w, err := health.NewWatch(o.watch)
+				if err != nil {
+					return command.Usagef("%w", err)
+				}
+				options.Watch = w
+			}
 			if o.once {
 				c := metrics.New(options)
 				if o.doctor > 0 {
 					c.Examine(cmd.Context())
+				}
+				if options.Watch != nil {
+					if _, err := options.Watch.Look(cmd.Context()); err != nil {
+						return err
+					}
 				}
 				if err := context.Cause(cmd.Context()); err != nil {
 					return fmt.Errorf("exporter: %w", err)
@@ -77,7 +92,7 @@ one of --allow-host, so that no web page can read the metrics by a name of its o
 			if o.events {
 				options.Events = events.missing
 			}
-			return o.serve(cmd.Context(), metrics.New(options), events, cmd.Out())
+			return o.serve(cmd.Context(), metrics.New(options), options.Watch, events, cmd.Out())
 		},
 	}
 	f := cmd.Flags()
@@ -85,6 +100,8 @@ one of --allow-host, so that no web page can read the metrics by a name of its o
 	f.StringSliceVar(&o.hosts, "allow-host", nil, "answer requests that name this host by these `NAMES`, too, separated by commas")
 	f.BoolVar(&o.once, "once", false, "print the metrics, without events, and end")
 	f.DurationVar(&o.doctor, "doctor-interval", time.Minute, "make the checks of verbs doctor each `TIME` at most; 0 for none")
+	f.DurationVar(&o.watch.Interval, "watch-interval", 30*time.Second, "look for changes, as verbs doctor --watch does, each `TIME`; 0 for none")
+	f.StringVar(&o.watch.State, "watch-state", "", "keep what the watch has seen in this `FILE`, over restarts")
 	f.BoolVar(&o.events, "events", true, "count events, for which the devices are held open")
 	f.BoolVar(&o.processes, "processes", true, "count the objects of each process, and the QPs by state")
 	return cmd
@@ -98,9 +115,16 @@ func (o *exporterOptions) check(cmd *command.Command, names []string) error {
 		return command.Usagef("--listen is %q, allowed: HOST:PORT or :PORT with a port from 0 to 65535, such as %s or :9879", o.listen, exporterAddress)
 	}
 	o.listen = net.JoinHostPort(host, strconv.FormatUint(n, 10))
+	if o.watch.Interval != 0 {
+		if err := checkTime(cmd, "watch-interval", time.Second); err != nil {
+			return err
+		}
+	}
 	switch {
 	case o.once && cmd.Flag("listen").Changed:
 		return command.Usagef("--once prints the metrics and listens nowhere, so --listen is not allowed with it")
+	case o.watch.Interval == 0 && o.watch.State != "":
+		return command.Usagef("--watch-state is %q, allowed: only with a --watch-interval that is not 0", o.watch.State)
 	case o.doctor < 0 || o.doctor > 0 && o.doctor < time.Second:
 		return command.Usagef("--doctor-interval is %v, allowed: 0 (no checks), 1s and more", o.doctor)
 	case len(names) == 0:
@@ -129,7 +153,7 @@ const exporterIndex = `<!DOCTYPE html>
 `
 
 // serve serves the metrics until the context ends, which is no error.
-func (o *exporterOptions) serve(ctx context.Context, c *metrics.Collector, counter *eventCounter, out io.Writer) error {
+func (o *exporterOptions) serve(ctx context.Context, c *metrics.Collector, watch *health.Watch, counter *eventCounter, out io.Writer) error {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.listen)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
@@ -141,13 +165,19 @@ func (o *exporterOptions) serve(ctx context.Context, c *metrics.Collector, count
 		return errors.Join(err, l.Close())
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	events := make(chan struct{})
-	go func() {
-		defer close(events)
-		if o.events {
-			counter.run(ctx, c)
-		}
-	}()
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	if o.events {
+		all.Go(func() { counter.run(ctx, c) })
+	}
+	if watch != nil {
+		all.Go(func() {
+			if err := watch.Run(ctx, func(health.Change) {}); err != nil {
+				fmt.Fprintf(counter.warn, "verbs: changes are not watched any more: %v\n", err)
+			}
+		})
+	}
 	const patience = 10 * time.Second // as long as Prometheus waits
 	names := o.hosts
 	if name, err := os.Hostname(); err == nil {
@@ -158,10 +188,7 @@ func (o *exporterOptions) serve(ctx context.Context, c *metrics.Collector, count
 		"/":        {Type: "text/html; charset=utf-8", Body: func() []byte { return []byte(exporterIndex) }},
 		"/metrics": {Type: metrics.ContentType, Body: c.Collect},
 	}}
-	err = s.Serve(ctx, l)
-	cancel()
-	<-events
-	return err
+	return s.Serve(ctx, l)
 }
 
 // eventCounter counts events.

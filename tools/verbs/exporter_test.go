@@ -74,17 +74,19 @@ func TestExporterUsage(t *testing.T) {
 	device := fmt.Sprintf("127.0.0.1:%d,name=left", freeUDP(t))
 	const address = `allowed: HOST:PORT or :PORT with a port from 0 to 65535, such as 127.0.0.1:9879 or :9879`
 	for args, want := range map[string]string{
-		"--listen 9879":           `--listen is "9879", ` + address,
-		"--listen localhost:http": `--listen is "localhost:http", ` + address,
-		"--listen :65536":         `--listen is ":65536", ` + address,
-		"--listen http://x:1":     `--listen is "http://x:1", ` + address,
-		"--doctor-interval -1s":   "--doctor-interval is -1s, allowed: 0 (no checks), 1s and more",
-		"--doctor-interval 500ms": "--doctor-interval is 500ms, allowed: 0 (no checks), 1s and more",
-		"--doctor-interval often": `--doctor-interval is "often", allowed: a time such as 10s or 200ms`,
-		"--once --listen :9879":   "--once prints the metrics and listens nowhere, so --listen is not allowed with it",
-		"--events=maybe":          `--events is "maybe", allowed: true, false`,
-		"--once right":            `the device is "right", allowed: left`,
-		"--once left right":       `the device is "right", allowed: left`,
+		"--listen 9879":                      `--listen is "9879", ` + address,
+		"--listen localhost:http":            `--listen is "localhost:http", ` + address,
+		"--listen :65536":                    `--listen is ":65536", ` + address,
+		"--listen http://x:1":                `--listen is "http://x:1", ` + address,
+		"--doctor-interval -1s":              "--doctor-interval is -1s, allowed: 0 (no checks), 1s and more",
+		"--doctor-interval 500ms":            "--doctor-interval is 500ms, allowed: 0 (no checks), 1s and more",
+		"--doctor-interval often":            `--doctor-interval is "often", allowed: a time such as 10s or 200ms`,
+		"--watch-interval 0 --watch-state x": `--watch-state is "x", allowed: only with a --watch-interval that is not 0`,
+		"--watch-interval 1ms":               "--watch-interval is 1ms, allowed: 1s to 720h0m0s",
+		"--once --listen :9879":              "--once prints the metrics and listens nowhere, so --listen is not allowed with it",
+		"--events=maybe":                     `--events is "maybe", allowed: true, false`,
+		"--once right":                       `the device is "right", allowed: left`,
+		"--once left right":                  `the device is "right", allowed: left`,
 	} {
 		wants(t, device, args, 2, "verbs: "+want)
 	}

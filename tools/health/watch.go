@@ -1,0 +1,393 @@
+package health
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/internal/privatefile"
+	"github.com/goverbs/goverbs/uverbs"
+)
+
+// Watch looks at the devices of the machine again and again, and compares what it sees with what it saw before,
+// also before a restart of the program. It plays no ping-pong and connects nowhere. Its methods may be called
+// concurrently.
+type Watch struct {
+	o        WatchOptions
+	m        *machine
+	now      func() time.Time
+	patience time.Duration // for a device that does not answer
+
+	look sync.Mutex // held by Look
+
+	mu       sync.Mutex
+	busy     map[string]bool // devices that have not answered yet, and "" for their list; guarded by mu
+	findings []Finding       // of the last look; guarded by mu
+
+	past  past      // guarded by look
+	saved time.Time // when past was written; guarded by look
+}
+
+// WatchOptions are the options of a [Watch].
+type WatchOptions struct {
+	Devices  []string      // Devices are the names of the devices; without one, all are watched, also those that come later.
+	Interval time.Duration // Interval is the time between two looks of Run, at least a second; zero is 10 s.
+	Window   time.Duration // Window is how long a change is a finding, at least a minute; zero is an hour.
+	State    string        // State is a file that keeps what was seen over restarts; empty for none. It is made if it does not exist.
+	Expect   *Expectation  // Expect, if set, has the least rate of ports. Report.Compare compares the rest.
+}
+
+// Limits of WatchOptions.
+const (
+	leastInterval   = time.Second
+	defaultInterval = 10 * time.Second
+	leastWindow     = time.Minute
+	defaultWindow   = time.Hour
+	mostTime        = 30 * 24 * time.Hour
+)
+
+// NewWatch returns a watch. It reads the file of the state, and fails if that is none.
+func NewWatch(o WatchOptions) (*Watch, error) { return newWatch(o, liveMachine()) }
+
+// newWatch is NewWatch for a machine.
+func newWatch(o WatchOptions, m *machine) (*Watch, error) {
+	for _, f := range []struct {
+		field       string
+		v           *time.Duration
+		least, zero time.Duration
+	}{{"Interval", &o.Interval, leastInterval, defaultInterval}, {"Window", &o.Window, leastWindow, defaultWindow}} {
+		if *f.v == 0 {
+			*f.v = f.zero
+		}
+		if *f.v < f.least || *f.v > mostTime {
+			return nil, fmt.Errorf("health: watch: %s is %v, allowed: %v to %v", f.field, *f.v, f.least, mostTime)
+		}
+	}
+	o.Devices = slices.Clone(o.Devices)
+	w := &Watch{o: o, m: m, now: time.Now, patience: 5 * time.Second, busy: map[string]bool{}, past: past{Schema: pastSchema, Devices: map[string]*pastDevice{}}}
+	if o.State == "" {
+		return w, nil
+	}
+	if err := w.past.load(o.State); err != nil {
+		return nil, fmt.Errorf("health: watch: state: %w", err)
+	}
+	return w, nil
+}
+
+// Change is a finding of a [Watch] that has begun, has another level than before, or has ended.
+type Change struct {
+	Time  time.Time `json:"time"`  // Time is when it was seen.
+	State State     `json:"state"` // State says what has happened.
+	Finding
+}
+
+// State is what has happened to a finding.
+type State string
+
+// The states.
+const (
+	StateBegan State = "began"
+	StateOther State = "level" // its level is another
+	StateEnded State = "ended"
+)
+
+// Run looks once each Interval, and calls a function for each change, one at a time, until the context ends, which is
+// no error. All findings of the first look begin. The error is about the file of the state.
+func (w *Watch) Run(ctx context.Context, changed func(Change)) error {
+	tick := time.NewTicker(w.o.Interval)
+	defer tick.Stop()
+	for before := []Finding(nil); ; {
+		now, err := w.Look(ctx)
+		if ctx.Err() != nil {
+			w.look.Lock()
+			defer w.look.Unlock()
+			return w.save(w.now())
+		}
+		for _, c := range changes(before, now, w.now()) {
+			changed(c)
+		}
+		before = now
+		if err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// changes compares the findings of two looks.
+func changes(before, now []Finding, at time.Time) (all []Change) {
+	find := func(all []Finding, f Finding) int {
+		return slices.IndexFunc(all, func(g Finding) bool { return g.Code == f.Code && g.Device == f.Device && g.Port == f.Port })
+	}
+	for _, f := range before {
+		if find(now, f) < 0 {
+			all = append(all, Change{at, StateEnded, f})
+		}
+	}
+	for _, f := range now {
+		switch i := find(before, f); {
+		case i < 0:
+			all = append(all, Change{at, StateBegan, f})
+		case before[i].Level != f.Level:
+			all = append(all, Change{at, StateOther, f})
+		}
+	}
+	return all
+}
+
+// Findings returns those of the last look.
+func (w *Watch) Findings() []Finding {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.findings)
+}
+
+// saveInterval is how often the state is written, at most.
+const saveInterval = time.Minute
+
+// Look looks once, and returns the findings that hold now; none has LevelOK. If the context ends meanwhile, it returns
+// the same as Findings. The error is about the file of the state.
+func (w *Watch) Look(ctx context.Context) ([]Finding, error) {
+	w.look.Lock()
+	defer w.look.Unlock()
+	late, cancel := context.WithTimeout(ctx, w.patience)
+	defer cancel()
+	var devices map[string]watched
+	var all []Finding
+	if list := finish(late, start(w, "", w.list)); list == nil {
+		f := Finding{Code: CodeDevices}
+		f.fix("verbs doctor")
+		all = append(all, f.conclude(LevelError, "the devices cannot be listed: no answer for %v", w.patience))
+	} else {
+		devices, all = list.devices, list.findings
+	}
+	waits := map[string]<-chan glimpse{}
+	for name, d := range devices {
+		waits[name] = start(w, name, func() glimpse { return w.m.glimpse(d) })
+	}
+	seen := map[string]*glimpse{}
+	for name, answer := range waits {
+		seen[name] = finish(late, answer)
+	}
+	if ctx.Err() != nil {
+		return w.Findings(), nil
+	}
+	now := w.now()
+	if len(all) == 0 { // the devices could be listed
+		all = w.missing(devices, now)
+	}
+	for _, name := range slices.Sorted(maps.Keys(seen)) {
+		all = append(all, w.compare(name, devices[name].info, seen[name], now)...)
+	}
+	all = append(all, w.m.checkPinned(seen))
+	var d Report
+	d.add(all...)
+	var err error
+	if w.o.State != "" && (now.Sub(w.saved) >= saveInterval || len(changes(w.Findings(), d.Findings, now)) > 0) {
+		err = w.save(now)
+	}
+	w.mu.Lock()
+	w.findings = d.Findings
+	w.mu.Unlock()
+	return slices.Clone(d.Findings), err
+}
+
+// watched is a device to look at.
+type watched struct {
+	dev  netlinkrdma.Device
+	info uverbs.DeviceInfo
+}
+
+// listing is a list of devices. It has a finding instead if they could not be listed.
+type listing struct {
+	devices  map[string]watched
+	findings []Finding
+}
+
+// list lists the devices.
+func (w *Watch) list() listing {
+	infos, err := w.m.infos()
+	devs, derr := w.m.devices()
+	if err == nil && slices.ContainsFunc(infos, ofKernel) {
+		err = derr
+	}
+	if err != nil {
+		f := Finding{Code: CodeDevices}
+		f.see("%s", err)
+		f.fix("verbs doctor")
+		return listing{findings: []Finding{f.conclude(LevelError, "the devices cannot be listed")}}
+	}
+	all := map[string]watched{}
+	for _, i := range infos {
+		if len(w.o.Devices) > 0 && !slices.Contains(w.o.Devices, i.Name) {
+			continue
+		}
+		d := watched{dev: netlinkrdma.Device{Name: i.Name, Ports: uint32(i.Ports)}, info: i}
+		if at := slices.IndexFunc(devs, func(d netlinkrdma.Device) bool { return d.Name == i.Name }); at >= 0 && !i.InProcess {
+			d.dev = devs[at]
+		}
+		all[i.Name] = d
+	}
+	return listing{devices: all}
+}
+
+// start calls a function in a goroutine of its own. It returns nil if the last call with the key has not ended.
+func start[T any](w *Watch, key string, do func() T) <-chan T {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.busy[key] {
+		return nil
+	}
+	w.busy[key] = true
+	done := make(chan T, 1)
+	go func() {
+		v := do()
+		w.mu.Lock()
+		delete(w.busy, key)
+		w.mu.Unlock()
+		done <- v
+	}()
+	return done
+}
+
+// finish waits for what a function returns until it is late. Then it returns nil.
+func finish[T any](late context.Context, done <-chan T) *T {
+	if done == nil {
+		return nil
+	}
+	select {
+	case v := <-done:
+		return &v
+	case <-late.Done():
+	}
+	select { // one that has ended while another one hung
+	case v := <-done:
+		return &v
+	default:
+		return nil
+	}
+}
+
+// past is what was seen before. It is kept as JSON.
+type past struct {
+	Schema  int                    `json:"schema"`
+	Devices map[string]*pastDevice `json:"devices"`
+}
+
+// pastSchema is the version of past.
+const pastSchema = 1
+
+// pastDevice is what is known of a device.
+type pastDevice struct {
+	NodeGUID string               `json:"node_guid"`
+	Last     time.Time            `json:"last"` // when it was listed
+	Ports    map[uint32]*pastPort `json:"ports"`
+	Broken   map[uint32]time.Time `json:"broken_qps"` // QPs in state ERR, and since when
+}
+
+// pastPort is what is known of a port.
+type pastPort struct {
+	State    string            `json:"state"`
+	Since    time.Time         `json:"since"`
+	Best     float64           `json:"best_gbps"` // its highest rate
+	BestAt   time.Time         `json:"best_at"`   // when it had that
+	GIDs     map[int]string    `json:"gids"`
+	Counters map[string]uint64 `json:"counters"`
+	Moves    []move            `json:"moves"` // of the last Window
+}
+
+// move is a change of a port.
+type move struct {
+	At   time.Time `json:"at"`
+	Kind string    `json:"kind"` // one of the kinds
+	Text string    `json:"text"` // what has changed; of a counter its name
+	N    uint64    `json:"n"`    // by how much a counter has grown
+}
+
+// Kinds of a move.
+const (
+	moveLink    = "link"
+	moveGID     = "gid"
+	moveCounter = "counter"
+)
+
+// mostState is the longest file that is read.
+const mostState = 64 << 20
+
+// load reads a file. One that does not exist is like an empty past.
+func (p *past) load(name string) error {
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, mostState))
+	if err != nil {
+		return err
+	}
+	var read past
+	if err := json.Unmarshal(text, &read); err != nil {
+		return fmt.Errorf("%s is not one of a watch: %w", name, err)
+	}
+	if read.Schema != pastSchema {
+		return fmt.Errorf("%s has schema %d, this program reads %d", name, read.Schema, pastSchema)
+	}
+	for device, d := range read.Devices {
+		if d == nil {
+			return fmt.Errorf("%s: devices.%s is null", name, device)
+		}
+		for port, q := range d.Ports {
+			if q == nil {
+				return fmt.Errorf("%s: devices.%s.ports.%d is null", name, device, port)
+			}
+		}
+		p.Devices[device] = d
+	}
+	return nil
+}
+
+// save writes the past to its file, if it has one. A reader of the file sees the old one or the new one.
+func (w *Watch) save(now time.Time) error {
+	if w.o.State == "" {
+		return nil
+	}
+	text, err := json.Marshal(&w.past)
+	if err != nil {
+		return err
+	}
+	next := w.o.State + ".new"
+	err = write(next, append(text, '\n'))
+	if err == nil {
+		err = os.Rename(next, w.o.State)
+	}
+	if err != nil {
+		return fmt.Errorf("health: watch: state: %w", err)
+	}
+	w.saved = now
+	return nil
+}
+
+// write writes a file that only its owner can read.
+func write(name string, text []byte) error {
+	f, err := privatefile.Create(name)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
+}
