@@ -263,7 +263,7 @@ func (c *config) tracedSteps() []step {
 func (c *config) exporter(name, kernel string) step {
 	s := step{
 		name: name, kernel: kernel, with: []string{"prometheus"}, bin: []string{"verbs"}, env: c.guestEnv("GOVERBS_EXPORTER=1"),
-		flags: []string{"-mem", "2G", "-file", "../../tools/metrics/dashboard.json:dashboard.json"}, programs: test("exporter"),
+		flags: []string{"-mem", "2G", "-file", "../../tools/metrics/dashboard.json:dashboard.json", "-file", "../../tools/metrics/rules.yml:rules.yml"}, programs: test("exporter"),
 	}
 	if name == "mixed" {
 		s.device, s.env = "rxe+siw+mlx5", append(s.env, "GOVERBS_MIXED=1")

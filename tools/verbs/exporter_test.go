@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/tools/metrics"
 )
 
@@ -55,10 +56,12 @@ func TestMetricsDocumented(t *testing.T) {
 	}
 }
 
-// TestMetricsExamples: the expressions of METRICS.md are about metrics that there are.
+// TestMetricsExamples: the expressions of METRICS.md and of the alerts are about metrics that there are.
 func TestMetricsExamples(t *testing.T) {
 	_, examples, _ := strings.Cut(metricsHelp, "\n## Prometheus\n")
-	names := regexp.MustCompile(`\brdma_[a-z_]+`).FindAllString(examples, -1)
+	rules, err := os.ReadFile("../metrics/rules.yml")
+	testenv.Must(t, err)
+	names := regexp.MustCompile(`\brdma_[a-z_]+`).FindAllString(examples+string(rules), -1)
 	if len(names) < 6 {
 		t.Errorf("there are %d names in the examples", len(names))
 	}

@@ -224,8 +224,12 @@ func flap(t *testing.T, p prometheus) {
 	p.becomes(t, fmt.Sprintf("count(%s) or vector(0)", level), is(0))
 	setLink(t, rig.Netdevs[1], netlink.LinkSetDown)
 	p.becomes(t, level, is(3))
+	alert := fmt.Sprintf(`ALERTS{alertname=%%q,device=%q,port="1"}`, rig.Devices[1])
+	p.becomes(t, fmt.Sprintf(alert, "RDMAPortDown"), is(1))
 	setLink(t, rig.Netdevs[1], netlink.LinkSetUp)
 	p.becomes(t, level, is(2))
+	p.becomes(t, fmt.Sprintf(alert, "RDMALinkChanges"), is(1))
+	p.becomes(t, fmt.Sprintf("count("+alert+") or vector(0)", "RDMAPortDown"), is(0))
 }
 
 // vanish deletes a device while it is scraped, and adds it again.
@@ -244,7 +248,7 @@ func vanish(t *testing.T, p prometheus) {
 	p.becomes(t, fmt.Sprintf("count(%s) or vector(0)", gone), is(0))
 }
 
-// TestPromtool: Prometheus' own check has no complaint.
+// TestPromtool: Prometheus' own checks of the metrics and of the alerts have no complaint.
 func TestPromtool(t *testing.T) {
 	testenv.Boot(t, bootEnv, step)
 	holder(t, rig.Devices[0], 3)
@@ -252,6 +256,9 @@ func TestPromtool(t *testing.T) {
 	cmd.Stdin = strings.NewReader(string(verbs(t, "exporter", "--once")))
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("promtool check metrics: %v\n%s", err, out)
+	}
+	if out, err := exec.CommandContext(t.Context(), "promtool", "check", "rules", "--lint=all", "--lint-fatal", "rules.yml").CombinedOutput(); err != nil {
+		t.Errorf("promtool check rules: %v\n%s", err, out)
 	}
 }
 
@@ -302,7 +309,7 @@ func TestDocumented(t *testing.T) {
 	}
 	for name := range documented {
 		if served[name] == slices.Contains(absent, name) {
-			t.Errorf("%s is served: %v", name, served[name])
+			t.Errorf("%s is served: %v %s", name, served[name], regexp.MustCompile("(?m)^"+name+".*").FindString(text))
 		}
 	}
 }

@@ -164,7 +164,9 @@ func launch(t *testing.T, exporter string) prometheus {
 	t.Helper()
 	dir := t.TempDir()
 	config := filepath.Join(dir, "prometheus.yml")
-	text := fmt.Sprintf("scrape_configs:\n  - job_name: rdma\n    scrape_interval: 1s\n    scrape_timeout: 1s\n    static_configs:\n      - targets: [%q]\n", exporter)
+	rules, err := filepath.Abs("rules.yml")
+	must(t, err)
+	text := fmt.Sprintf("global: {evaluation_interval: 1s}\nrule_files: [%q]\nscrape_configs:\n  - job_name: rdma\n    scrape_interval: 1s\n    scrape_timeout: 1s\n    static_configs:\n      - targets: [%q]\n", rules, exporter)
 	if testenv.Slow() {
 		text = strings.ReplaceAll(text, ": 1s", ": 4s")
 	}
