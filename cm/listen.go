@@ -165,7 +165,7 @@ func (l *Listener) handleRequest(e *rdmacm.Event) {
 // admit finds a place for a request: a free one, or the place of another request (see makesRoom). If there is
 // none, it returns nil and a reason for the peer. The reason is empty if the listener is closed.
 func (l *Listener) admit(e *rdmacm.Event, peer greeting) (r *request, why string) {
-	addrs, _ := e.ID.Addrs() // the zero value if it has none
+	addrs, _, _ := e.ID.AddrsByIndex() // the zero value if it has none; the name of the device would cost a lookup
 	r = &request{event: e, peer: peer, key: limits.Key(addrs.Remote.IP)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -221,7 +221,7 @@ func (l *Listener) domain(d *device) *domain {
 func (l *Listener) refuse(id *rdmacm.ID, words string, why error) {
 	words = strings.ToValidUTF8(words[:min(len(words), maxRefusal)], "")
 	if l.o.Refused != nil {
-		addrs, _ := id.Addrs() // the zero value if it has none
+		addrs, _, _ := id.AddrsByIndex() // the zero value if it has none
 		l.reportRefused(addrs.Remote, why)
 	}
 	reason := rdmacm.ReasonConsumer

@@ -189,7 +189,7 @@ func (l *Listener) run() {
 		invalid := l.config.Check(data)
 		var addrs rdmacm.Addrs
 		if invalid == nil || l.report != nil {
-			addrs, _ = e.ID.Addrs() // the zero value if it has none
+			addrs, _, _ = e.ID.AddrsByIndex() // the zero value if it has none
 		}
 		if invalid != nil { // it takes no place
 			l.refuse(e.ID, addrs.Remote, invalid, l.config.Refusal(data))
