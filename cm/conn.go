@@ -129,15 +129,10 @@ const (
 	opBit   = 1 << 62 // set in the ID of an RDMA operation
 )
 
-// newConn makes a connection that has no objects of a device yet. If newConn succeeds, the
-// connection owns the ID, a reference to the event loop and, if there is a listener, a place among
-// its connections.
-func newConn(loop *eventLoop, id *rdmacm.ID, o ConnOptions, from *Listener) (*Conn, error) {
-	addrs, index, err := id.AddrsByIndex()
-	if err != nil {
-		return nil, err
-	}
-	return &Conn{loop: loop, id: id, o: o, listener: from, addrs: addrs, index: index, heldSlot: -1, parkTurn: make(chan struct{}, 1)}, nil
+// newConn makes a connection that has no objects of a device yet. It owns the ID, a
+// reference to the event loop and, if there is a listener, a place among its connections.
+func newConn(loop *eventLoop, id *rdmacm.ID, addrs rdmacm.Addrs, index uint32, o ConnOptions, from *Listener) *Conn {
+	return &Conn{loop: loop, id: id, o: o, listener: from, addrs: addrs, index: index, heldSlot: -1, parkTurn: make(chan struct{}, 1)}
 }
 
 // openDevice opens the device that the ID is on.

@@ -148,9 +148,11 @@ func dial(ctx context.Context, to netip.AddrPort, o DialOptions) (c *Conn, err e
 	if err := id.ResolveWait(ctx, rdmacm.AddrOf(o.LocalAddr), rdmacm.AddrOf(to)); err != nil {
 		return nil, err
 	}
-	if c, err = newConn(loop, id, o.ConnOptions, nil); err != nil {
+	addrs, index, err := id.AddrsByIndex()
+	if err != nil {
 		return nil, err
 	}
+	c = newConn(loop, id, addrs, index, o.ConnOptions, nil)
 	if err := c.attach(); err != nil {
 		return c, err
 	}

@@ -118,6 +118,8 @@ func (l *Listener) event(e *rdmacm.Event) {
 type request struct {
 	event  *rdmacm.Event
 	peer   greeting
+	addrs  rdmacm.Addrs   // without the name of the device
+	index  uint32         // index of the device
 	key    netip.Addr     // what the address of the peer counts as
 	evicts *pendingAccept // the answer whose place it takes; nil if a place was free
 }
@@ -146,11 +148,18 @@ func (l *Listener) handleRequest(e *rdmacm.Event) {
 		e.ID.Close()
 		return
 	}
-	r, why := l.admit(e, peer)
-	switch {
-	case r == nil && why == "":
+	addrs, index, err := e.ID.AddrsByIndex() // by index, as the lookup of the device's name lists all devices
+	if err != nil {
+		l.refuse(e.ID, refusedFailed, err)
 		e.ID.Close()
-	case r == nil:
+		return
+	}
+	r := &request{event: e, peer: peer, addrs: addrs, index: index, key: limits.Key(addrs.Remote.IP)}
+	ok, why := l.admit(r)
+	switch {
+	case !ok && why == "":
+		e.ID.Close()
+	case !ok:
 		l.refuse(e.ID, why, errors.New(why))
 		e.ID.Close()
 	default:
@@ -163,14 +172,12 @@ func (l *Listener) handleRequest(e *rdmacm.Event) {
 }
 
 // admit finds a place for a request: a free one, or the place of another request (see makesRoom). If there is
-// none, it returns nil and a reason for the peer. The reason is empty if the listener is closed.
-func (l *Listener) admit(e *rdmacm.Event, peer greeting) (r *request, why string) {
-	addrs, _, _ := e.ID.AddrsByIndex() // the zero value if it has none; the name of the device would cost a lookup
-	r = &request{event: e, peer: peer, key: limits.Key(addrs.Remote.IP)}
+// none, it returns false and a reason for the peer. The reason is empty if the listener is closed.
+func (l *Listener) admit(r *request) (ok bool, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return nil, ""
+		return false, ""
 	}
 	if full, conns := l.o.limits.Full(&l.usage, r.key); full != limits.Room {
 		if r.evicts = l.makesRoom(full == limits.OfAddr, r.key); r.evicts == nil {
@@ -181,14 +188,14 @@ func (l *Listener) admit(e *rdmacm.Event, peer greeting) (r *request, why string
 			if full == limits.OfAddr {
 				why += refusedOfAddr
 			}
-			return nil, why
+			return false, why
 		}
 		r.evicts.claimLocked()
 		l.usage.Add(r.evicts.key, limits.Count{Waiting: -1})
 	}
 	l.usage.Add(r.key, limits.Count{Waiting: 1, HalfOpen: 1, Conns: 1})
 	l.wg.Add(1)
-	return r, ""
+	return true, ""
 }
 
 // release changes what a key holds: -1 for what there is one less of.
@@ -281,13 +288,7 @@ func (l *Listener) accept(r *request) error {
 		l.connClosed(r.key)
 		return errors.Join(errClosed, e.ID.Close())
 	}
-	c, err := newConn(l.loop, e.ID, l.o.ConnOptions, l)
-	if err != nil {
-		l.refuse(e.ID, refusedFailed, err)
-		l.connClosed(r.key)
-		defer l.loop.release()
-		return errors.Join(err, l.loop.closeID(e.ID))
-	}
+	c := newConn(l.loop, e.ID, r.addrs, r.index, l.o.ConnOptions, l)
 	c.version, c.key = peer.version, r.key
 	p, words, err := l.setUp(c, peer, &e.Param)
 	if err != nil {

@@ -56,8 +56,8 @@ const (
 func decodePath(rec *abi.IbPathRecData) Path {
 	var b [len(rec.PathRec) * 4]byte
 	var r mad.PathRecord
-	if _, err := binary.Encode(b[:], binary.NativeEndian, rec.PathRec); err != nil {
-		panic(err) // the sizes are constants
+	for i, word := range rec.PathRec { // without reflection: a listener does this for each request
+		binary.NativeEndian.PutUint32(b[4*i:], word)
 	}
 	if err := mad.Unmarshal(b[:], &r); err != nil {
 		panic(err)
@@ -224,15 +224,19 @@ func (id *ID) CheckRemote(dev *uverbs.Device) error {
 	if err != nil {
 		return err
 	}
-	attr, err := dev.Port(a.Port)
-	if err != nil || attr.LinkLayer != ib.LinkLayerEthernet {
-		return err
-	}
 	paths, err := id.Paths()
 	if err != nil {
 		return err
 	}
-	return checkPeer(a.Remote, paths)
+	differs := checkPeer(a.Remote, paths)
+	if differs == nil {
+		return nil
+	}
+	attr, err := dev.Port(a.Port)
+	if err != nil || attr.LinkLayer != ib.LinkLayerEthernet {
+		return err
+	}
+	return differs
 }
 
 // checkPeer compares the address that a peer on RoCE says to have with the path to it.
