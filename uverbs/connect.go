@@ -177,7 +177,7 @@ func (q *QP) EndpointFor(remote Endpoint) (Endpoint, error) {
 	if err != nil {
 		return Endpoint{}, err
 	}
-	e := Endpoint{QPN: q.QPN(), PSN: q.psn.Load(), LID: attr.LID}
+	e := Endpoint{QPN: q.QPN(), PSN: q.firstPSN(), LID: attr.LID}
 	if _, e.PKey, err = q.partition("Endpoint", port); err != nil {
 		return Endpoint{}, err
 	}
@@ -332,7 +332,7 @@ func (q *QP) ReadyUD(qkey uint32) error {
 	for _, attr := range []QPAttr{
 		{State: ib.QPInit, Port: port, PKeyIndex: pkey, QKey: qkey},
 		{State: ib.QPRTR},
-		{State: ib.QPRTS, SQPSN: q.psn.Load()},
+		{State: ib.QPRTS, SQPSN: q.firstPSN()},
 	} {
 		t, _ := lookUp(q.typ, from, attr.State)
 		if err := q.Modify(attr, AttrState|t.required); err != nil {
@@ -425,7 +425,7 @@ func (q *QP) pathMTU(op string, port uint8, attr PortAttr) (ib.MTU, error) {
 // rtsAttr returns the attributes of the change to QPRTS. A mask selects those of the type of QP.
 func (q *QP) rtsAttr() QPAttr {
 	return QPAttr{
-		State: ib.QPRTS, SQPSN: q.psn.Load(), Timeout: orDefault(q.path.Timeout, 14), RetryCount: orDefault(q.path.RetryCount, defaultRetryCount),
+		State: ib.QPRTS, SQPSN: q.firstPSN(), Timeout: orDefault(q.path.Timeout, 14), RetryCount: orDefault(q.path.RetryCount, defaultRetryCount),
 		RNRRetry: orDefault(q.path.RNRRetry, 7), MaxRdAtomic: orDefault(q.path.MaxRdAtomic, uint8(min(16, q.dev.attr.MaxQPRdAtom, q.dev.attr.MaxQPInitRdAtom))),
 	}
 }

@@ -70,7 +70,7 @@ func TestConnect(t *testing.T) {
 			} {
 				c.want[i].QPHandle, c.want[i].AttrMask = f.qp.handle, uint32(mask)
 			}
-			c.want[2].SQPSN = f.qp.psn.Load()
+			c.want[2].SQPSN = f.qp.firstPSN()
 			got := f.modifies()
 			for i := range max(len(got), len(c.want)) {
 				if i >= len(got) || i >= len(c.want) || got[i] != c.want[i] {
@@ -86,7 +86,7 @@ func TestConnect(t *testing.T) {
 			if c.path.GIDIndex != nil {
 				want = "fd00:1::1" // at index 2
 			}
-			if local.QPN != f.qp.QPN() || local.PSN != f.qp.psn.Load() || local.GID.Addr().String() != want {
+			if local.QPN != f.qp.QPN() || local.PSN != f.qp.firstPSN() || local.GID.Addr().String() != want {
 				t.Errorf("the local endpoint is %+v", local)
 			}
 		})

@@ -24,7 +24,7 @@ type QP struct {
 	handle uint32
 	cookie uint64 // user_handle that events carry
 	qpn    uint32
-	psn    atomic.Uint32
+	psn    atomic.Uint32 // of firstPSN, with a bit that says that it is chosen
 	typ    ib.QPType
 	caps   QPCaps
 	sendCQ *CQ
@@ -95,12 +95,15 @@ func (q *QP) newDoorbell() {
 	q.doorbell.Init(q.dev.cmd.Conn, abi.IB_USER_VERBS_CMD_POST_SEND, bytesOf(req), len(bytesOf(&abi.PostSendResp{})))
 }
 
-// newPSN chooses a random first packet sequence number, so that packets of an earlier connection
-// are not taken for those of the next one, and nobody can guess it.
-func (q *QP) newPSN() {
-	var b [4]byte
-	rand.Read(b[:]) // never fails
-	q.psn.Store(binary.NativeEndian.Uint32(b[:]) & maxPSN)
+// firstPSN returns a random first packet sequence number, so that packets of an earlier connection
+// are not taken for those of the next one, and nobody can guess it. A connection manager brings its own.
+func (q *QP) firstPSN() uint32 {
+	for q.psn.Load() == 0 { // none since the QP was in RESET
+		var b [4]byte
+		rand.Read(b[:]) // never fails
+		q.psn.CompareAndSwap(0, binary.NativeEndian.Uint32(b[:])|(maxPSN+1))
+	}
+	return q.psn.Load() & maxPSN
 }
 
 // lockSide locks the send or the receive side, or returns why nothing can be posted. A successful

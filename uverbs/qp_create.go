@@ -89,7 +89,6 @@ func newQP(d *Device, s *qpSpec) (*QP, error) {
 	if s.SignalAll {
 		qp.always = SendSignaled
 	}
-	qp.newPSN()
 	ops, _ := d.driver.operations(s.Type)
 	if d.attr.AtomicCap == ib.AtomicNone && ops[WRCompareSwap] {
 		ops[WRCompareSwap], ops[WRFetchAdd] = false, false

@@ -221,7 +221,7 @@ func (q *QP) modified(attr *QPAttr, mask QPAttrMask, from, to ib.QPState) {
 		q.first.Store(nil)
 	}
 	if to == ib.QPReset && from != ib.QPReset {
-		q.newPSN()
+		q.psn.Store(0)
 		q.told.Store(nil)
 		q.clearFailure()
 	}

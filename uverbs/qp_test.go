@@ -45,8 +45,8 @@ func TestCreateQP(t *testing.T) {
 		if diff := cmp.Diff(QPCaps{MaxSendWR: 7, MaxRecvWR: 15, MaxSendSGE: 3, MaxRecvSGE: 2, MaxInline: 64}, qp.Caps()); diff != "" {
 			t.Errorf("capabilities (-want +got):\n%s", diff)
 		}
-		if qp.QPN() != 0x100+qp.handle || qp.State() != ib.QPReset || qp.psn.Load() > maxPSN {
-			t.Errorf("QP %#x, state %s, PSN %#x", qp.QPN(), qp.State(), qp.psn.Load())
+		if qp.QPN() != 0x100+qp.handle || qp.State() != ib.QPReset || qp.firstPSN() > maxPSN {
+			t.Errorf("QP %#x, state %s, PSN %#x", qp.QPN(), qp.State(), qp.firstPSN())
 		}
 		must(t, qp.Close(), qp.Close())
 		k.sent(method + " DESTROY_QP")
