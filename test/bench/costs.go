@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 )
 
 // costsFile is the record of instructions for an architecture, below the root of the checkout.
@@ -22,6 +23,9 @@ func costsFile(root, arch string) string {
 // tolerated is how many more instructions than recorded a row may execute without a warning, and refused how
 // many without an error. Rows of costs include the kernel's instructions, and those of what else runs meanwhile.
 const tolerated, refused = 0.03, 1.0
+
+// dialRefused is refused for connections by Dial and Listen, which vary by 3 % and once took a third more unnoticed.
+const dialRefused = 0.2
 
 // costsRecord is how the record is made anew.
 const costsRecord = "go run ./test/run -suite costs/measure,costs/record"
@@ -63,9 +67,13 @@ func compareCosts(out io.Writer, recorded, now *costs, refused float64, record s
 		fmt.Fprintf(out, "  %-34s %8.0f %8.0f  %+5.1f %%\n", name, before, after, 100*change)
 		changed = changed || math.Abs(change) > tolerated
 		more := fmt.Sprintf("row %s executes %.0f %% more instructions than recorded", name, 100*change)
+		most := refused
+		if strings.HasPrefix(name, "dial/") {
+			most = min(most, dialRefused)
+		}
 		switch {
-		case change > refused:
-			errs = append(errs, fmt.Errorf("%s, allowed: %.0f %%", more, 100*refused))
+		case change > most:
+			errs = append(errs, fmt.Errorf("%s, allowed: %.0f %%", more, 100*most))
 		case change > tolerated:
 			fmt.Fprintf(out, "warning: %s\n", more)
 		}
@@ -87,7 +95,7 @@ func costsCommand(args []string, stdout io.Writer) error {
 	f := flag.NewFlagSet("costs", flag.ContinueOnError)
 	root := f.String("root", ".", "the `directory` of the checkout")
 	record := f.Bool("record", false, "make the run the record")
-	r, err := one(f, args, "bench costs [flags] JSON: compares the instructions of a run in a guest of vmrun -icount with the recorded ones.\nIt warns of each row with more than 3 % more, and fails if there are over 100 % more, or if a row is missing.\n", stdout)
+	r, err := one(f, args, "bench costs [flags] JSON: compares the instructions of a run in a guest of vmrun -icount with the recorded ones.\nIt warns of each row with more than 3 % more, and fails if there are over 100 % more, or 20 % of dial, or if a row is missing.\n", stdout)
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,12 @@ func TestCosts(t *testing.T) {
 	if status, out, log := do(map[string][]float64{"mr/size=4096/reg": {10.5, 12}, "qps/n=100/create": {82}, "new": {1}}); status != 0 || strings.Count(out, "warning") != 1 || !strings.Contains(out, warning) {
 		t.Errorf("more: %d, %s%s", status, out, log)
 	}
+	recorded := &costs{Instructions: map[string]float64{"dial/n=50/first": 100}}
+	for n, want := range map[float64]bool{119: true, 121: false} {
+		if err := compareCosts(&bytes.Buffer{}, recorded, &costs{Instructions: map[string]float64{"dial/n=50/first": n}}, refused, ""); (err == nil) != want {
+			t.Errorf("%g instructions instead of 100: %v", n, err)
+		}
+	}
 	if status, _, log := do(map[string][]float64{"mr/size=4096/reg": {21}, "qps/n=100/create": {82}}); status != 1 || !strings.Contains(log, "row mr/size=4096/reg executes 110 % more instructions than recorded, allowed: 100 %") {
 		t.Errorf("twice as many: %d, %s", status, log)
 	}

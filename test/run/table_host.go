@@ -250,7 +250,7 @@ rm count.json bench.json`)}
 // executes more of them than recorded.
 func (c *config) costSteps() []step {
 	measure := c.side([]string{"-icount", "-cpus", "1", "-out", "costs.json:costs.json"}, "-commit", c.version, "-json", "costs.json", "-rounds", "3",
-		"-sizes", "64", "-iterations", "500", "-mr", "4096", "-qps", "100", "-rows", "^(call|mr|qps)/|^plain/.*events$")
+		"-sizes", "64", "-iterations", "500", "-mr", "4096", "-qps", "100", "-rows", "^(call|mr|qps|dial)/|^plain/.*events$")
 	measure.name, measure.kernel = "measure", "6.1"
 	compare := words("go run ./test/bench costs .build/" + c.arch + "/costs.json")
 	return []step{measure,
