@@ -78,7 +78,7 @@ func TestLinger(t *testing.T) {
 	client.opsPosted++ // an operation that is never acknowledged
 	client.mu.Unlock()
 	err := client.Close()
-	if !errors.Is(err, os.ErrDeadlineExceeded) || !strings.Contains(err.Error(), ": Linger of 50ms is over, and not everything has arrived: ") {
+	if !errors.Is(err, os.ErrDeadlineExceeded) || !strings.Contains(err.Error(), ": the Linger of 50ms is over, and not everything has arrived: ") {
 		t.Errorf("Close returns %v", err)
 	}
 	must(t, server.Close())

@@ -130,7 +130,7 @@ func (c *Conn) linger() error {
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = c.opError("close", fmt.Errorf("Linger of %v is over, and not everything has arrived: %w", c.o.Linger, os.ErrDeadlineExceeded))
+		err = c.opError("close", fmt.Errorf("the Linger of %v is over, and not everything has arrived: %w", c.o.Linger, os.ErrDeadlineExceeded))
 	}
 	if onIWARP(c.dev.dev) { // the peer may have closed during the probe, or earlier, when posting began to fail
 		c.pollAll()

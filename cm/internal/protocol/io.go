@@ -125,7 +125,7 @@ func (s *Stream) Close() error {
 	s.Closer.set(time.Now().Add(s.Linger))
 	err := s.wire.End()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = fmt.Errorf("Linger of %v is over: %w", s.Linger, err)
+		err = fmt.Errorf("the Linger of %v is over: %w", s.Linger, err)
 	}
 	s.Closed = true
 	s.Interrupt()
