@@ -326,6 +326,33 @@ func TestSpeeds(t *testing.T) {
 	if b := r.get(attrPortInfo, 2, 1); b[piExtEnabled] != 30 {
 		t.Errorf("LinkSpeedExtEnabled is %d, was set to 30", b[piExtEnabled])
 	}
+	top, err := Parse("line:2")
+	must(t, err)
+	for _, n := range top.Nodes {
+		for i := range n.Ports {
+			n.Ports[i].Speed = XDR
+		}
+	}
+	r = newRigOf(t, top, 1)
+	zero, b := r.get(attrPortInfo, 0, 1), r.get(attrPortInfo, 2, 1)
+	if rate() != "4x QDR 0" || b[piExt2] != 1<<5|1<<3|1 || b[piExtActive] != 15 || be.Uint32(zero[piCapMask:])&capMask2 == 0 || be.Uint16(zero[piCapMask2:]) != 0x1800 {
+		t.Errorf("the link that runs at XDR is %s, % x, port 0 % x", rate(), b, zero)
+	}
+	ext2 := func(v byte) func(b []byte) {
+		return func(b []byte) {
+			retrain(b)
+			b[piExtEnabled], b[piExt2], b[piSpeed], b[piWidthEnabled] = 31, v, 15, 255
+		}
+	}
+	if got := r.set(attrPortInfo, 2, ext2(2), 1); got != statusBadValue {
+		t.Errorf("a speed that does not exist is enabled: status %#x", got)
+	}
+	if got := r.set(attrPortInfo, 2, ext2(1), 1); got != 0 || r.get(attrPortInfo, 2, 1)[piExt2] != 1<<5|1<<3|1 {
+		t.Errorf("status %#x, and the link is %s, want XDR", got, rate())
+	}
+	if err := r.LimitLink("switch1", 2, Width4X, NDR); err != nil || rate() != "4x QDR 8" || r.get(attrPortInfo, 2, 1)[piExt2] != 1<<3|1 {
+		t.Errorf("%v, and the link is %s, want 4x QDR 8 (NDR)", err, rate())
+	}
 	r = newRig(t, "line:2", 1)
 	if err := r.LimitLink("switch1", 2, Width1X, FDR); err != nil || rate() != "1x QDR 1" {
 		t.Errorf("%v, and the link is %s, want 1x QDR 1 (FDR)", err, rate())

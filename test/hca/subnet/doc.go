@@ -31,7 +31,7 @@
 //
 // A packet takes no time. There are no credits and no congestion, and VL15 drops nothing. Partitions are not enforced by
 // switches, and the M_Key of a packet that arrives at an endpoint with its own agents is that endpoint's
-// concern. Speeds end with NDR. Random forwarding tables are absent, by the capabilities.
+// concern. Speeds end with XDR. Random forwarding tables are absent, by the capabilities.
 // DefaultMulticastPrimaryPort, DefaultMulticastNotPrimaryPort and MulticastFDBTop of SwitchInfo can be set, but are not
 // used.
 package subnet

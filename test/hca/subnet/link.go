@@ -73,7 +73,7 @@ func (p *port) negotiate() (Width, Speed) {
 			v &= l.speed | (l.speed - 1)
 		}
 	}
-	for s := NDR; s != 0; s >>= 1 {
+	for s := XDR; s != 0; s >>= 1 {
 		if v&s != 0 {
 			v = s
 			break

@@ -28,6 +28,8 @@ const (
 	piGUIDCap        = 50
 	piTimeout        = 51 // with ClientReregister
 	piRespTime       = 52
+	piExt2           = 56 // active, supported and enabled
+	piCapMask2       = 60
 	piExtActive      = 62 // active and supported
 	piExtEnabled     = 63
 
@@ -42,7 +44,8 @@ const (
 	physLinkUp   = 5
 
 	// Bits of CapabilityMask.
-	capTrap, capSLMap, capSystemGUID, capExtSpeeds, capCM, capRereg = 1 << 3, 1 << 6, 1 << 11, 1 << 14, 1 << 16, 1 << 25
+	capTrap, capSLMap, capSystemGUID, capExtSpeeds, capMask2, capCM, capRereg = 1 << 3, 1 << 6, 1 << 11, 1 << 14, 1 << 15, 1 << 16, 1 << 25
+	cap2ExtSpeeds2, cap2XDR                                                   = 1 << 11, 1 << 12 // of CapabilityMask2
 
 	subnetPrefix = 0xfe80000000000000
 	guidCap      = 32
@@ -90,8 +93,14 @@ func (p *port) powerOn() {
 	} else {
 		p.pkeys = make([]uint16, enforceCap)
 	}
+	if speed == XDR {
+		caps |= capMask2
+		be.PutUint16(b[piCapMask2:], cap2ExtSpeeds2|cap2XDR)
+		b[piExt2] = 1<<3 | 1
+	}
 	if p.external() {
 		caps = 0
+		be.PutUint16(b[piCapMask2:], 0)
 		be.PutUint64(b[piPrefix:], 0)
 	}
 	be.PutUint32(b[piCapMask:], caps)
@@ -100,7 +109,7 @@ func (p *port) powerOn() {
 	b[piState] = byte(speeds&7)<<4 | stateDown
 	b[piPhysState] = physPolling<<4 | physPolling
 	b[piSpeed] = byte(SDR)<<4 | byte(speeds&7)
-	b[piExtActive], b[piExtEnabled] = byte(speeds>>3), byte(speeds>>3)
+	b[piExtActive], b[piExtEnabled] = byte(speeds>>3&15), byte(speeds>>3&15)
 	b[piMTU] = 4 << 4
 	b[piVLCap], b[piArbHighCap], b[piArbLowCap] = vlCap<<4, arbCap, arbCap
 	b[piMTUCap], b[piOperVLs] = mtuCap, vlCap<<4
@@ -131,12 +140,12 @@ func (p *port) enabled() (Width, Speed) {
 	if p.info[piExtEnabled]&31 == extNone {
 		ext = 0
 	}
-	return Width(p.info[piWidthEnabled]), Speed(p.info[piSpeed]&7 | ext<<3)
+	return Width(p.info[piWidthEnabled]), Speed(p.info[piSpeed]&7|ext<<3) | Speed(p.info[piExt2]&1)*XDR
 }
 
 // active returns the width and speed in use.
 func (p *port) active() (Width, Speed) {
-	v := Speed(p.info[piExtActive]>>4) << 3
+	v := Speed(p.info[piExtActive]>>4)<<3 | Speed(p.info[piExt2]>>5&1)*XDR
 	if v == 0 {
 		v = Speed(p.info[piSpeed] >> 4)
 	}
@@ -148,8 +157,9 @@ func (p *port) setSpeed(w Width, s Speed) {
 	p.info[piWidthActive] = byte(w)
 	base, ext := byte(s), byte(0)
 	if s >= FDR {
-		base, ext = byte(QDR), byte(s>>3)
+		base, ext = byte(QDR), byte(s>>3&15)
 	}
+	p.info[piExt2] = byte(s/XDR)<<5 | p.info[piExt2]&31
 	p.info[piSpeed] = base<<4 | p.info[piSpeed]&15
 	p.info[piExtActive] = ext<<4 | p.info[piExtActive]&15
 }
@@ -214,7 +224,8 @@ func (p *port) validRates(b []byte) bool {
 	width, speed, ext := b[piWidthEnabled], b[piSpeed]&15, b[piExtEnabled]&31
 	return (width == 0xff || width&^p.info[piWidthSupported] == 0) &&
 		(speed == 15 || speed&^(p.info[piState]>>4) == 0) &&
-		(ext == 31 || ext == extNone || ext&^(p.info[piExtActive]&15) == 0)
+		(ext == 31 || ext == extNone || ext&^(p.info[piExtActive]&15) == 0) &&
+		b[piExt2]&7&^(p.info[piExt2]>>3&3) == 0
 }
 
 // Fields of PortInfo that a Set copies as they are: a place, and the bits. Only ports with a LID have the
@@ -262,7 +273,7 @@ func (p *port) setPortInfo(b []byte) {
 
 // enableAll enables all widths and speeds that the port supports.
 func (p *port) enableAll() {
-	p.setEnabled([]byte{piWidthEnabled: 0xff, piSpeed: 15, piExtEnabled: 31})
+	p.setEnabled([]byte{piWidthEnabled: 0xff, piSpeed: 15, piExt2: p.info[piExt2] >> 3 & 3, piExtEnabled: 31})
 }
 
 // setEnabled stores the widths and speeds that the port may use from the next training of the link on.
@@ -276,6 +287,9 @@ func (p *port) setEnabled(b []byte) {
 		p.info[piSpeed] = p.info[piSpeed]&0xf0 | p.info[piState]>>4
 	} else if v != 0 {
 		p.info[piSpeed] = p.info[piSpeed]&0xf0 | v
+	}
+	if v := b[piExt2] & 7; v != 0 {
+		p.info[piExt2] = p.info[piExt2]&^7 | v
 	}
 	switch v := b[piExtEnabled] & 31; v {
 	case 0:

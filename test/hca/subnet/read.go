@@ -18,7 +18,7 @@ var (
 	linePort  = regexp.MustCompile(`^\[(\d+)\](?:\[ext \d+\])?(?:\(([0-9a-fA-F]+)\))?\s*"([^"]+)"\s*(?:\[(\d+)\])?(?:\[ext \d+\])?\s*(?:\(([0-9a-fA-F]+)\))?([^#]*)(#.*)?$`)
 	lineValue = regexp.MustCompile(`^(vendid|devid|sysimgguid|switchguid|caguid|hcaguids|rtguid)=(0[xX][0-9a-fA-F]+|\d+)(?:\(([0-9a-fA-F]+)\))?\s*(?:#.*)?$`)
 	guidName  = regexp.MustCompile(`^[SHR]-([0-9a-fA-F]{16})$`)
-	rateWord  = regexp.MustCompile(`\b(1|2|4|8|12)x(SDR|DDR|QDR|FDR10|FDR|EDR|HDR|NDR)\b`)
+	rateWord  = regexp.MustCompile(`\b(1|2|4|8|12)x(SDR|DDR|QDR|FDR10|FDR|EDR|HDR|NDR|XDR)\b`)
 )
 
 // lineKinds says which lines are allowed, for errors.

@@ -249,7 +249,8 @@ func (a *Attachment) Enable(w Width, v Speed) {
 	a.port.node.s.mu.Lock()
 	defer a.port.node.s.mu.Unlock()
 	b := &a.port.info
-	b[piWidthEnabled], b[piSpeed], b[piExtEnabled] = byte(w), b[piSpeed]&0xf0|byte(v&7), byte(v>>3)
+	b[piWidthEnabled], b[piSpeed], b[piExtEnabled] = byte(w), b[piSpeed]&0xf0|byte(v&7), byte(v>>3&15)
+	b[piExt2] = b[piExt2]&^7 | byte(v/XDR)
 }
 
 // LID returns the LID of the port, of an endpoint without its own agents, and how many of its low bits vary.

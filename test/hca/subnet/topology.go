@@ -57,7 +57,7 @@ func (w Width) String() string {
 type Speed uint8
 
 // Signaling rates, from slow to fast. The first three are in PortInfo.LinkSpeedEnabled, the others
-// in LinkSpeedExtEnabled.
+// in LinkSpeedExtEnabled, except XDR, which is in LinkSpeedExtEnabled2.
 const (
 	SDR Speed = 1 << iota
 	DDR
@@ -66,9 +66,10 @@ const (
 	EDR
 	HDR
 	NDR
+	XDR
 )
 
-var speedNames = []string{"SDR", "DDR", "QDR", "FDR", "EDR", "HDR", "NDR"}
+var speedNames = []string{"SDR", "DDR", "QDR", "FDR", "EDR", "HDR", "NDR", "XDR"}
 
 // String returns the name of a speed.
 func (s Speed) String() string {

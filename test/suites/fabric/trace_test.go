@@ -223,6 +223,38 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestCheckXDR: a link between ports with XDR runs at it, and is a finding when it does not.
+func TestCheckXDR(t *testing.T) {
+	top, err := subnet.Parse("line:2")
+	must(t, err)
+	for _, n := range top.Nodes {
+		for i := range n.Ports {
+			n.Ports[i].Speed = subnet.XDR
+		}
+	}
+	s := subnet.New(top, subnet.Config{})
+	must(t, s.Assign("host1", 1))
+	p, err := openPort(s, "host1", 1)
+	must(t, err)
+	defer p.Close()
+	for slow, want := range map[subnet.Speed]string{subnet.XDR: "[]", subnet.NDR: "[speed NDR to", subnet.EDR: "[speed EDR to"} {
+		must(t, s.LimitLink("host2", 1, subnet.Width4X, slow), s.Assign("host1", 1))
+		f := discover(t, p, fabric.Options{})
+		found, err := fabric.Check(t.Context(), p, f, fabric.CheckOptions{})
+		must(t, err)
+		var texts []string
+		for _, x := range found {
+			texts = append(texts, fmt.Sprint(x.Kind, " ", x.Text))
+		}
+		if text := fmt.Sprint(texts); !strings.HasPrefix(text, want) || len(found) > 1 || len(found) == 1 && !strings.HasSuffix(text, "both ends support XDR]") {
+			t.Errorf("at %v: %s, want %s", slow, text, want)
+		}
+		if speed := nodeOf(f, "host2").Ports[0].Speed().String(); speed != slow.String() || f.From.Speed() != fabric.XDR || f.From.Gbps() != 850 {
+			t.Errorf("the link that runs at %v is shown with %s, the own one with %v, %v Gbit/s", slow, speed, f.From.Speed(), f.From.Gbps())
+		}
+	}
+}
+
 // TestCheckAnswers: a counter that rises between two readings, an agent without an answer, LIDs and GUIDs of several ports, and
 // a counter that does not exist.
 func TestCheckAnswers(t *testing.T) {

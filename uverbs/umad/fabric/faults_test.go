@@ -70,6 +70,40 @@ func TestSpeedPort0(t *testing.T) {
 	}
 }
 
+// TestXDR: the fields of XDR count before the others, of a switch by the capabilities of port 0, and not at all without
+// the capabilities.
+func TestXDR(t *testing.T) {
+	xdr := mad.PortInfo{LinkSpeedActive: 4, LinkSpeedSupported: 7, LinkSpeedEnabled: 7, LinkSpeedExtActive: 8, LinkSpeedExtSupported: 15, LinkSpeedExtEnabled: 30,
+		LinkSpeedExtActive2: 1, LinkSpeedExtSupported2: 1, LinkSpeedExtEnabled2: 1, LinkWidthActive: mad.Width4X}
+	const slow = SDR | DDR | QDR
+	const fast = slow | FDR | EDR | HDR | NDR
+	for name, c := range map[string]struct {
+		caps                       uint32
+		caps2                      uint16
+		active, supported, enabled Speed
+	}{
+		"XDR":                {mad.CapExtSpeeds | mad.CapMask2, mad.Cap2ExtSpeeds2, XDR, fast | XDR, slow | XDR},
+		"other capabilities": {mad.CapExtSpeeds | mad.CapMask2, ^uint16(mad.Cap2ExtSpeeds2), NDR, fast, slow},
+		"no CapabilityMask2": {mad.CapExtSpeeds, mad.Cap2ExtSpeeds2, NDR, fast, slow},
+		"no extended speeds": {mad.CapMask2, mad.Cap2ExtSpeeds2, QDR, slow, slow},
+	} {
+		zero, info := xdr, xdr
+		zero.CapabilityMask, zero.CapabilityMask2 = c.caps, c.caps2
+		n := &Node{Info: mad.NodeInfo{NodeType: ib.NodeSwitch}}
+		n.Ports = []*Port{{Node: n, Info: &zero}, {Node: n, Number: 1, Info: &info}}
+		p := n.Ports[1]
+		if p.Speed() != c.active || p.SpeedsSupported() != c.supported || p.SpeedsEnabled() != c.enabled {
+			t.Errorf("%s: %v of %v, enabled %v, want %v of %v, enabled %v", name, p.Speed(), p.SpeedsSupported(), p.SpeedsEnabled(), c.active, c.supported, c.enabled)
+		}
+		if p.Gbps() != 4*c.active.Gbps() {
+			t.Errorf("%s: %v Gbit/s", name, p.Gbps())
+		}
+	}
+	if XDR.Gbps() != 212.5 || XDR.String() != "XDR" || (NDR|XDR).Max() != XDR || (NDR|XDR).String() != "NDR|XDR" {
+		t.Errorf("%v has %v Gbit/s, and %v is the fastest of %v", XDR, XDR.Gbps(), (NDR | XDR).Max(), NDR|XDR)
+	}
+}
+
 // TestTraceArguments: LIDs that no port can have, and options out of range, are errors.
 func TestTraceArguments(t *testing.T) {
 	p := newHostile(func([]byte) []byte { return nil })

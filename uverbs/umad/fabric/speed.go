@@ -8,7 +8,7 @@ import (
 )
 
 // Speed is the speed of a lane, or a set of speeds.
-type Speed uint8
+type Speed uint16
 
 // Speeds, the signalling rates of a lane, from the slowest to the fastest.
 const (
@@ -20,20 +20,21 @@ const (
 	EDR                     // 25.78125 Gbit/s
 	HDR                     // 53.125 Gbit/s
 	NDR                     // 106.25 Gbit/s
+	XDR                     // 212.5 Gbit/s
 )
 
 // speeds has the names and rates by bit.
 var speeds = [...]struct {
 	name string
 	rate float64
-}{{"SDR", 2.5}, {"DDR", 5}, {"QDR", 10}, {"FDR10", 10.3125}, {"FDR", 14.0625}, {"EDR", 25.78125}, {"HDR", 53.125}, {"NDR", 106.25}}
+}{{"SDR", 2.5}, {"DDR", 5}, {"QDR", 10}, {"FDR10", 10.3125}, {"FDR", 14.0625}, {"EDR", 25.78125}, {"HDR", 53.125}, {"NDR", 106.25}, {"XDR", 212.5}}
 
 // Max returns the fastest speed of a set, 0 if it is empty.
 func (s Speed) Max() Speed {
 	if s == 0 {
 		return 0
 	}
-	return 1 << (bits.Len8(uint8(s)) - 1)
+	return 1 << (bits.Len16(uint16(s)) - 1)
 }
 
 // Gbps returns the signalling rate of a lane in Gbit/s, of the fastest one of a set; 0 without a speed.
@@ -41,7 +42,7 @@ func (s Speed) Gbps() float64 {
 	if s == 0 {
 		return 0
 	}
-	return speeds[bits.Len8(uint8(s))-1].rate
+	return speeds[bits.Len16(uint16(s))-1].rate
 }
 
 // String returns the name, such as "EDR"; "none" without a speed. Several names are separated by "|".
@@ -58,9 +59,9 @@ func (s Speed) String() string {
 	return text[1:]
 }
 
-// speedOf joins the bits of both kinds of speed.
-func speedOf(basic, extended uint8, fdr10 bool) Speed {
-	s := Speed(basic&7) | Speed(extended&15)<<4
+// speedOf joins the bits of all kinds of speed.
+func speedOf(basic, extended, extended2 uint8, fdr10 bool) Speed {
+	s := Speed(basic&7) | Speed(extended&15)<<4 | Speed(extended2&1)<<8
 	if fdr10 {
 		s |= FDR10
 	}
@@ -74,44 +75,58 @@ func (p *Port) HasExtSpeeds() bool {
 	return i != nil && i.CapabilityMask&mad.CapExtSpeeds != 0
 }
 
+// extSpeeds returns two fields of extended speeds of the port, without those that it does not have: what the capabilities
+// do not announce may be anything.
+func (p *Port) extSpeeds(extended, extended2 uint8) (uint8, uint8) {
+	if !p.HasExtSpeeds() {
+		return 0, 0
+	}
+	if i := p.management(); i.CapabilityMask&mad.CapMask2 == 0 || i.CapabilityMask2&mad.Cap2ExtSpeeds2 == 0 {
+		extended2 = 0
+	}
+	return extended, extended2
+}
+
 // Speed returns the speed of a lane of the link, 0 if it is not known. The speeds of a switch are not known without the
 // PortInfo of port 0.
 func (p *Port) Speed() Speed {
-	switch i := p.Info; {
-	case i == nil || p.management() == nil:
+	i := p.Info
+	if i == nil || p.management() == nil {
 		return 0
-	case p.HasExtSpeeds() && i.LinkSpeedExtActive != 0:
-		return speedOf(0, i.LinkSpeedExtActive, false)
+	}
+	switch extended, extended2 := p.extSpeeds(i.LinkSpeedExtActive, i.LinkSpeedExtActive2); {
+	case extended2 != 0:
+		return speedOf(0, 0, extended2, false)
+	case extended != 0:
+		return speedOf(0, extended, 0, false)
 	case p.fdr10.SpeedActive&1 != 0:
 		return FDR10
-	default:
-		return speedOf(i.LinkSpeedActive, 0, false)
 	}
+	return speedOf(i.LinkSpeedActive, 0, 0, false)
 }
 
 // SpeedsSupported returns the speeds that the port can use, none if they are not known.
 func (p *Port) SpeedsSupported() Speed {
-	switch i := p.Info; {
-	case i == nil || p.management() == nil:
+	i := p.Info
+	if i == nil || p.management() == nil {
 		return 0
-	case p.HasExtSpeeds():
-		return speedOf(i.LinkSpeedSupported, i.LinkSpeedExtSupported, p.fdr10.SpeedSupported&1 != 0)
-	default:
-		return speedOf(i.LinkSpeedSupported, 0, p.fdr10.SpeedSupported&1 != 0)
 	}
+	extended, extended2 := p.extSpeeds(i.LinkSpeedExtSupported, i.LinkSpeedExtSupported2)
+	return speedOf(i.LinkSpeedSupported, extended, extended2, p.fdr10.SpeedSupported&1 != 0)
 }
 
 // SpeedsEnabled returns the speeds that the port may use, none if they are not known.
 func (p *Port) SpeedsEnabled() Speed {
 	const extendedDisabled = 30
-	switch i := p.Info; {
-	case i == nil || p.management() == nil:
+	i := p.Info
+	if i == nil || p.management() == nil {
 		return 0
-	case p.HasExtSpeeds() && i.LinkSpeedExtEnabled != extendedDisabled:
-		return speedOf(i.LinkSpeedEnabled, i.LinkSpeedExtEnabled, p.fdr10.SpeedEnabled&1 != 0)
-	default:
-		return speedOf(i.LinkSpeedEnabled, 0, p.fdr10.SpeedEnabled&1 != 0)
 	}
+	extended, extended2 := p.extSpeeds(i.LinkSpeedExtEnabled, i.LinkSpeedExtEnabled2)
+	if extended == extendedDisabled {
+		extended = 0
+	}
+	return speedOf(i.LinkSpeedEnabled, extended, extended2, p.fdr10.SpeedEnabled&1 != 0)
 }
 
 // Lanes returns the number of lanes of a width, of the widest one of a set; 0 without a width.
@@ -186,7 +201,7 @@ var mellanoxDevices = [...]struct {
 // mayBeFDR10 reports whether only the vendor's attribute says if the port runs at QDR or at FDR10. It is false as long as
 // port 0 of a switch is not known.
 func (p *Port) mayBeFDR10() bool {
-	if !p.Up() || p.management() == nil || p.Info.LinkSpeedActive != uint8(QDR) || p.HasExtSpeeds() && p.Info.LinkSpeedExtActive != 0 {
+	if !p.Up() || p.management() == nil || p.Info.LinkSpeedActive != uint8(QDR) || p.Speed() > FDR10 {
 		return false
 	}
 	for _, d := range mellanoxDevices {

@@ -114,7 +114,7 @@ func unhex(t *testing.T, text string) []byte {
 // TestPortInfo decodes bytes whose fields were taken apart by hand from the specification's table.
 func TestPortInfo(t *testing.T) {
 	b := unhex(t, `0000000000000000 fe80000000000000 0002 0001 0651e84a 0000 0000 01 03 03 02
-		14 52 03 24 51 80 04 08 08 05 7c 4f 0001 0002 0003 08 92 11 56 0000 00 000010 0c10 26 0f`)
+		14 52 03 24 51 80 04 08 08 05 7c 4f 0001 0002 0003 08 92 11 56 0000 2d 000010 0c10 26 0f`)
 	var p PortInfo
 	must(t, Unmarshal(b, &p))
 	want := PortInfo{
@@ -127,6 +127,7 @@ func TestPortInfo(t *testing.T) {
 		MKeyViolations: 1, PKeyViolations: 2, QKeyViolations: 3, GUIDCap: 8, ClientReregister: true, SubnetTimeOut: 18,
 		RespTimeValue: 17, LocalPhyErrors: 5, OverrunErrors: 6, LinkRoundTripLatency: 16, CapabilityMask2: 0x0c10,
 		LinkSpeedExtActive: 2, LinkSpeedExtSupported: 6, LinkSpeedExtEnabled: 15,
+		LinkSpeedExtActive2: 1, LinkSpeedExtSupported2: 1, LinkSpeedExtEnabled2: 5,
 	}
 	if diff := cmp.Diff(want, p); diff != "" {
 		t.Error(diff)

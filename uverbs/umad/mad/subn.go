@@ -113,9 +113,12 @@ type PortInfo struct {
 	MaxCreditHint                uint16       `mad:"54"`     // MaxCreditHint is the most credits that the port needs.
 	LinkRoundTripLatency         uint32       `mad:"57 24"`  // LinkRoundTripLatency is in units of 4 ns.
 	CapabilityMask2              uint16       `mad:"60"`     // CapabilityMask2 is valid if CapabilityMask has CapMask2.
-	LinkSpeedExtActive           uint8        `mad:"62.0 4"` // LinkSpeedExtActive is the bit of the speed in use, 0 if LinkSpeedActive has it: 1 FDR, 2 EDR, 4 HDR, 8 NDR.
+	LinkSpeedExtActive           uint8        `mad:"62.0 4"` // LinkSpeedExtActive is the bit of the speed in use, 0 if another field has it: 1 FDR, 2 EDR, 4 HDR, 8 NDR.
 	LinkSpeedExtSupported        uint8        `mad:"62.4 4"` // LinkSpeedExtSupported has the bits of the speeds that the port can use.
 	LinkSpeedExtEnabled          uint8        `mad:"63.3 5"` // LinkSpeedExtEnabled has the bits of the speeds that the port may use.
+	LinkSpeedExtActive2          uint8        `mad:"56.1 2"` // LinkSpeedExtActive2 is 1 if the port runs at XDR; it is valid, like the next two, with Cap2ExtSpeeds2.
+	LinkSpeedExtSupported2       uint8        `mad:"56.3 2"` // LinkSpeedExtSupported2 has bit 1 for XDR among the speeds that the port can use.
+	LinkSpeedExtEnabled2         uint8        `mad:"56.5 3"` // LinkSpeedExtEnabled2 has bit 1 for XDR among the speeds that the port may use.
 }
 
 // Bits of PortInfo.CapabilityMask.
@@ -129,6 +132,7 @@ const (
 	CapVendorClass  = 1 << 20 // supports a vendor class (IsVendorClassSupported)
 	CapClientRereg  = 1 << 25 // has ClientReregister (IsClientReregistrationSupported)
 	Cap2LinkWidth2X = 1 << 4  // of CapabilityMask2: has width 2X (IsLinkWidth2xSupported)
+	Cap2ExtSpeeds2  = 1 << 11 // of CapabilityMask2: has XDR (IsExtendedSpeeds2Supported)
 )
 
 // Width is a set of link widths, or one.

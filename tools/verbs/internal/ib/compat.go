@@ -126,7 +126,9 @@ var words = map[string]func(uint64) string{
 	"speeds": func(v uint64) string {
 		return setOf(v, "2.5 Gbps", "5.0 Gbps", "10.0 Gbps") + extension(v < 8 && v&1 == 0)
 	},
-	"extspeed":  oneOf("undefined (%d)", "No Extended Speed", "14.0625 Gbps", "25.78125 Gbps", "", "53.125 Gbps", "", "", "", "106.25 Gbps"),
+	"extspeed":  oneOf("undefined (%d)", []string{0: "No Extended Speed", 1: "14.0625 Gbps", 2: "25.78125 Gbps", 4: "53.125 Gbps", 8: "106.25 Gbps", 32: "212.5 Gbps"}...),
+	"ext2":      oneOf("undefined (%d)", "No Extended Speed 2", "212.5 Gbps"),
+	"ext2s":     oneOf(" undefined (%d)", "0", "212.5 Gbps"),
 	"extspeeds": extSpeeds,
 	"extspeedsen": func(v uint64) string {
 		if v == 30 {

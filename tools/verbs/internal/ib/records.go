@@ -23,7 +23,7 @@ var kinds = []*kind{
 		"lid node_type num_ports node_guid port_guid local_port_num node_string", nodeText.expand},
 	{"port", "ports, with their PortInfo", &mad.PortInfoRecord{},
 		"endport_lid:0 port_num:1 options:2 m_key:3 gid_prefix:4 lid:5 master_sm_lid:6 capability_mask:7 port_state:15 port_physical_state:16",
-		"endport_lid port_num port_state port_physical_state lid lmc master_sm_lid neighbor_mtu link_width_active link_speed_active link_speed_ext_active", portText.expand},
+		"endport_lid port_num port_state port_physical_state lid lmc master_sm_lid neighbor_mtu link_width_active link_speed_active link_speed_ext_active link_speed_ext_active2", portText.expand},
 	{"path", "paths between two ports", &mad.PathRecord{},
 		"dgid:2 sgid:3 dlid:4 slid:5 raw_traffic:6 flow_label:8 hop_limit:9 tclass:10 reversible:11 numb_path:12 p_key:13 qos_class:14 sl:15",
 		"slid dlid sgid dgid p_key sl mtu rate_gbps packet_life_time", pathText.expand},
@@ -220,6 +220,9 @@ CapabilityMask2 60:16 capmask2
 LinkSpeedExtActive 62:4 extspeed
 LinkSpeedExtSupported 62.4:4 extspeeds
 LinkSpeedExtEnabled 63.3:5 extspeedsen
+LinkSpeedExtActive2 56.1:2 ext2
+LinkSpeedExtSupported2 56.3:2 ext2s
+LinkSpeedExtEnabled2 56.5:3 ext2s
 `
 
 // serviceText makes the template of a service, of which most lines are numbers.

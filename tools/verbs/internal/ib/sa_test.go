@@ -264,6 +264,7 @@ func TestWords(t *testing.T) {
 		{"extspeedsen", 30, "Extended link speeds disabled"}, {"extspeedsen", 1, "14.0625 Gbps"}, {"extspeeds", 17, "14.0625 Gbps or undefined (17)"},
 		{"state", 4, "Active"}, {"state", 5, "?(5)"}, {"mtu", 0, "?(0)"}, {"mtu", 5, "4096"}, {"opervls", 0, "No change"}, {"vlcap", 0, "?(0)"}, {"node", 9, "?(9)?"},
 		{"capmask", 0, "0x0"}, {"capmask", 1 << 13, "0x2000"}, {"capmask", 1<<31 | 2, "0x80000002\n\t\t\t\tIsSM\n\t\t\t\tIsHierarchyInfoSupported"},
+		{"extspeed", 32, "212.5 Gbps"}, {"ext2", 0, "No Extended Speed 2"}, {"ext2", 1, "212.5 Gbps"}, {"ext2s", 1, "212.5 Gbps"}, {"ext2s", 3, " undefined (3)"},
 		{"capmask2", 1 << 10, "0x400\n\t\t\t\tIsLinkSpeedNDRSupported"}, {"capmask2", 1 << 15, "0x8000"},
 	} {
 		if got := words[c.form](c.n); got != c.want {

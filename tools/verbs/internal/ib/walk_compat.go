@@ -207,8 +207,8 @@ func linkInfoPort(b *bytes.Buffer, p *fabric.Port) {
 	}
 	speed := words["speed"](uint64(i.LinkSpeedActive))
 	switch {
-	case p.HasExtSpeeds() && i.LinkSpeedExtActive != 0:
-		speed = words["extspeed"](uint64(i.LinkSpeedExtActive))
+	case p.Speed() > fabric.FDR10:
+		speed = words["extspeed"](extendedSet(p.Speed()))
 	case p.Speed() == fabric.FDR10:
 		speed = "10.0 Gbps (FDR10)"
 	}
@@ -235,6 +235,10 @@ func linkInfoPort(b *bytes.Buffer, p *fabric.Port) {
 	}
 }
 
+// extendedSet returns the extended speeds of a set by the numbers that infiniband-diags gives them: XDR, which PortInfo has
+// in a field of its own, is 32.
+func extendedSet(s fabric.Speed) uint64 { return uint64(s>>4&15 | s>>8<<5) }
+
 // couldBe says what width and speed a link could have and does not.
 func couldBe(p *fabric.Port) (width, speed string) {
 	i, r := portInfo(p), portInfo(p.Remote)
@@ -249,10 +253,11 @@ func couldBe(p *fabric.Port) (width, speed string) {
 	if best&i.LinkWidthActive == 0 {
 		width = could + words["width"](uint64(best))
 	}
-	fastest := func(set uint8) uint64 { return 1 << (max(bits.Len8(set), 1) - 1) }
-	switch basic := fastest(i.LinkSpeedSupported & r.LinkSpeedSupported); {
-	case p.HasExtSpeeds() && p.Remote.HasExtSpeeds() && i.LinkSpeedExtSupported != 0 && r.LinkSpeedExtSupported != 0:
-		if best := fastest(i.LinkSpeedExtSupported & r.LinkSpeedExtSupported); best&uint64(i.LinkSpeedExtActive) == 0 {
+	fastest := func(set uint64) uint64 { return 1 << (max(bits.Len64(set), 1) - 1) }
+	ours, theirs := extendedSet(p.SpeedsSupported()), extendedSet(p.Remote.SpeedsSupported())
+	switch basic := fastest(uint64(i.LinkSpeedSupported & r.LinkSpeedSupported)); {
+	case ours != 0 && theirs != 0:
+		if best := fastest(ours & theirs); best&extendedSet(p.Speed()) == 0 {
 			speed = could + words["extspeed"](best)
 		}
 	case p.SpeedsSupported()&p.Remote.SpeedsSupported()&fabric.FDR10 != 0:
