@@ -148,7 +148,7 @@ func (o *options) fabric() fabric.Options {
 func walkOptions(s *System, cmd *command.Command) *options {
 	o := newOptions(s, cmd)
 	o.parallelFlag(cmd, 8)
-	cmd.Flags().Uint64Var(&o.mkey, "mkey", 0, "`M_KEY` of the subnet, if it demands one")
+	o.mkeyFlag(cmd)
 	return o
 }
 
