@@ -189,7 +189,7 @@ most virtual functions have none.`,
   verbs ib ping 7          # is the port with LID 7 there?
   verbs ib counters 7 all  # what does it count?`,
 	})
-	group.Add(newStatus(s), newPing(s), newCounters(s), newSA(s), newSM(s), newLinks(s), newDiscover(s), newTrace(s), newCheck(s), newQuery(s))
+	group.Add(newStatus(s), newPing(s), newCounters(s), newSA(s), newSM(s), newLinks(s), newDiscover(s), newTrace(s), newCheck(s), newQuery(s), newRoutes(s))
 	for _, c := range group.Commands() {
 		run := c.Run
 		c.Run = func(cmd *command.Command, args []string) error {

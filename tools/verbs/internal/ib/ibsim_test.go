@@ -219,3 +219,35 @@ func TestQuerySim(t *testing.T) {
 		}
 	}
 }
+
+// TestRoutesSim: verbs ib routes prints what ibroute prints of one switch, and dump_fts of all.
+func TestRoutesSim(t *testing.T) {
+	s := ibsim.Start(t, ibsim.FatTree(100))
+	s.OpenSM("h1", false)
+	p := s.Port("h1")
+	writeGroup(t, p, 0xc001)
+	p.Close()
+	m := simulated(s, "h2")
+	var lid string
+	for line := range strings.Lines(must(t, m, "discover")) {
+		if f := strings.Fields(line); len(f) > 5 && f[5] == "leaf2" {
+			lid = f[2]
+		}
+	}
+	for ours, theirs := range map[string]string{
+		"": "dump_fts", "-n": "dump_fts -n", "-M": "dump_fts -M", "-M -n": "dump_fts -M -n",
+		lid: "ibroute " + lid, "-n " + lid: "ibroute -n " + lid, "-a " + lid + " 5 70": "ibroute -a " + lid + " 5 70", "-a " + lid + " 100 127": "ibroute -a " + lid + " 100 127",
+		"-M " + lid: "ibroute -M " + lid, "-M -n " + lid: "ibroute -M -n " + lid, "-M -a " + lid + " 0xc000 0xc021": "ibroute -M -a " + lid + " 0xc000 0xc021",
+		"0,1": "ibroute -D 0,1",
+	} {
+		words := strings.Fields(theirs)
+		want, errs, err := s.Run("h2", words[0], words[1:]...)
+		if err != nil {
+			t.Errorf("%s: %v\n%s", theirs, err, errs)
+			continue
+		}
+		if got := must(t, m, append([]string{"routes", "--compat"}, strings.Fields(ours)...)...); got != want || strings.Count(want, "\n") < 4 {
+			t.Errorf("routes %s (-ours +%s):\n%s", ours, theirs, cmp.Diff(got, want))
+		}
+	}
+}
