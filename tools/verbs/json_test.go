@@ -99,7 +99,7 @@ var printedJSON = map[string]any{
 	"pingpong": pingpong.Result{}, "rping": rping.Result{}, "perf": perf.Report{}, "mesh run": mesh.Report{}, "trace": trace.EventJSON{}, "trace --summary": trace.SummaryRow{},
 	"ib status": ibcommands.StatusDevice{}, "ib ping": ibcommands.PingResult{}, "ib counters": ibcommands.CountersRow{}, "ib sm": ibcommands.SMRow{},
 	"ib links": ibcommands.LinkRow{}, "ib discover": ibcommands.FabricReport{}, "ib trace": ibcommands.TraceReport{}, "ib check": []ibcommands.FindingRow{},
-	"ib routes": ibcommands.RoutesRow{},
+	"ib routes": ibcommands.RoutesRow{}, "ib port": ibcommands.PortRow{},
 }
 
 // TestJSONKeys: JSON.md describes the keys that the commands print, in their order.

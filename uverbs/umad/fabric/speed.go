@@ -75,14 +75,20 @@ func (p *Port) HasExtSpeeds() bool {
 	return i != nil && i.CapabilityMask&mad.CapExtSpeeds != 0
 }
 
+// HasExtSpeeds2 reports whether the port has the second field of extended speeds, that of XDR. Of a switch port 0 says so.
+func (p *Port) HasExtSpeeds2() bool {
+	i := p.management()
+	return i != nil && i.CapabilityMask&mad.CapMask2 != 0 && i.CapabilityMask2&mad.Cap2ExtSpeeds2 != 0
+}
+
 // extSpeeds returns two fields of extended speeds of the port, without those that it does not have: what the capabilities
 // do not announce may be anything.
 func (p *Port) extSpeeds(extended, extended2 uint8) (uint8, uint8) {
-	if !p.HasExtSpeeds() {
+	switch {
+	case !p.HasExtSpeeds():
 		return 0, 0
-	}
-	if i := p.management(); i.CapabilityMask&mad.CapMask2 == 0 || i.CapabilityMask2&mad.Cap2ExtSpeeds2 == 0 {
-		extended2 = 0
+	case !p.HasExtSpeeds2():
+		return extended, 0
 	}
 	return extended, extended2
 }
@@ -204,9 +210,14 @@ func (p *Port) mayBeFDR10() bool {
 	if !p.Up() || p.management() == nil || p.Info.LinkSpeedActive != uint8(QDR) || p.Speed() > FDR10 {
 		return false
 	}
+	return HasExtendedPortInfo(&p.Node.Info)
+}
+
+// HasExtendedPortInfo reports whether the ports of a node have the vendor's attribute ExtendedPortInfo, which says whether
+// a port runs at FDR10, as far as infiniband-diags knows the device.
+func HasExtendedPortInfo(i *mad.NodeInfo) bool {
 	for _, d := range mellanoxDevices {
-		id := p.Node.Info.DeviceID
-		if id >= d.first && id <= d.last && (d.vendor == 0 || d.vendor == p.Node.Info.VendorID) {
+		if i.DeviceID >= d.first && i.DeviceID <= d.last && (d.vendor == 0 || d.vendor == i.VendorID) {
 			return true
 		}
 	}

@@ -34,10 +34,14 @@ type System struct {
 	Open func(device string, port int) (*umad.Port, error)
 	// Status lists the devices of this machine. It may return some together with an error.
 	Status func() ([]*StatusDevice, error)
+	// Own returns the node GUIDs of the devices of this machine.
+	Own func() ([]ib.GUID, error)
+	// Confirm asks whoever runs the command whether to go on.
+	Confirm func(question string) (bool, error)
 }
 
 // Kernel is the System that the kernel provides.
-var Kernel = System{Ports: kernelPorts, Open: umad.Open, Status: kernelStatus}
+var Kernel = System{Ports: kernelPorts, Open: umad.Open, Status: kernelStatus, Own: kernelOwn, Confirm: confirm}
 
 // kernelPorts lists the ports of all devices. A device that fails does not hide the others.
 func kernelPorts() ([]Port, error) {
@@ -189,7 +193,7 @@ most virtual functions have none.`,
   verbs ib ping 7          # is the port with LID 7 there?
   verbs ib counters 7 all  # what does it count?`,
 	})
-	group.Add(newStatus(s), newPing(s), newCounters(s), newSA(s), newSM(s), newLinks(s), newDiscover(s), newTrace(s), newCheck(s), newQuery(s), newRoutes(s))
+	group.Add(newStatus(s), newPing(s), newCounters(s), newSA(s), newSM(s), newLinks(s), newDiscover(s), newTrace(s), newCheck(s), newQuery(s), newRoutes(s), newPort(s))
 	for _, c := range group.Commands() {
 		run := c.Run
 		c.Run = func(cmd *command.Command, args []string) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/goverbs/goverbs/test/ibsim"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/terminal"
+	"github.com/goverbs/goverbs/uverbs/ib"
 	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/fabric"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
@@ -248,6 +249,33 @@ func TestRoutesSim(t *testing.T) {
 		}
 		if got := must(t, m, append([]string{"routes", "--compat"}, strings.Fields(ours)...)...); got != want || strings.Count(want, "\n") < 4 {
 			t.Errorf("routes %s (-ours +%s):\n%s", ours, theirs, cmp.Diff(got, want))
+		}
+	}
+}
+
+// TestPortSim: verbs ib port prints what ibportstate prints, of ports of a switch and of adapters, and does what it does.
+func TestPortSim(t *testing.T) {
+	s := ibsim.Start(t, ibsim.FatTree(40))
+	s.OpenSM("h1", false)
+	m := simulated(s, "h2")
+	m.Own = func() ([]ib.GUID, error) { return nil, nil }
+	// What one changes the other one has to take back, so each line runs twice.
+	for _, c := range []string{
+		"0,1 3", "0,1 19", "0 1", "0,1 0", "0,1,3 1", "0,1 5 disable", "0,1 5 enable", "0,1 6 down", "0,1 6 speed 1", "0,1 6 speed 15", "0,1 6 width 1", "0,1 6 width 255",
+	} {
+		theirs := strings.Fields(c)
+		ours := append([]string{"port", "--compat"}, strings.Fields(strings.NewReplacer("speed 15", "speed all", "speed 1", "speed SDR", "width 255", "width all", "width 1", "width 1X").Replace(c))...)
+		run := func() string {
+			out, errs, err := s.Run("h2", "ibportstate", append([]string{"-D"}, theirs...)...)
+			if err != nil {
+				t.Fatalf("ibportstate -D %s: %v\n%s", c, err, errs)
+			}
+			return out
+		}
+		first := run()
+		got := must(t, m, ours...)
+		if want := run(); got != want && got != first || len(want) < 100 {
+			t.Errorf("port %s (-ours +ibportstate):\n%s", c, cmp.Diff(got, want))
 		}
 	}
 }

@@ -2,6 +2,7 @@ package ib
 
 import (
 	"fmt"
+	"sync"
 
 	"github.com/goverbs/goverbs/test/ibsim"
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -25,6 +26,10 @@ type line struct {
 	narrow string                                  // the link of this host is 1X QDR; the others are 4X EDR
 	errors map[string]uint16                       // SymbolErrorCounter by node
 	silent func(node string, req *mad.Packet) bool // reports whether a request gets no answer
+	edit   func(port uint8, i *mad.PortInfo)       // changes the PortInfo of every node
+
+	mu   sync.Mutex
+	sets []*mad.Packet // guarded by mu: the requests that change PortInfo
 }
 
 // lineNode is a node of a line.
@@ -70,6 +75,7 @@ func (l *line) system() *System {
 	m.Open = func(device string, port int) (*umad.Port, error) {
 		return umad.NewPort(device, port, ibsim.NewAnswers(l.send)), nil
 	}
+	m.Own = func() ([]ib.GUID, error) { return []ib.GUID{nodeInfoOf(lineNode{1, true}, 1).NodeGUID}, nil }
 	return m
 }
 
@@ -105,6 +111,10 @@ func (l *line) send(m *umad.Message) ([]byte, error) {
 		err = p.Put(nodeInfoOf(at, entry))
 	case req.Attribute == mad.AttrNodeDescription:
 		err = p.Put(&mad.NodeDescription{NodeString: at.String()})
+	case req.Attribute == mad.AttrPortInfo && req.Method == mad.MethodSet:
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.sets, p.Data = append(l.sets, req), req.Data
 	case req.Attribute == mad.AttrPortInfo:
 		err = p.Put(l.portInfo(at, uint8(req.Modifier), entry))
 	case req.Attribute == mad.AttrSwitchInfo:
@@ -147,6 +157,9 @@ func (l *line) portInfo(n lineNode, port, entry uint8) *mad.PortInfo {
 	}
 	if (n.host || port == toHost) && (lineNode{n.number, true}).String() == l.narrow {
 		i.LinkWidthActive, i.LinkSpeedExtActive = mad.Width1X, 0
+	}
+	if l.edit != nil {
+		l.edit(port, i)
 	}
 	return i
 }
