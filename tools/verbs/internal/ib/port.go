@@ -26,10 +26,10 @@ type PortRow struct {
 	LinkRow
 	SMLID           uint16   `json:"sm_lid"`
 	LMC             uint8    `json:"lmc"`
-	WidthsSupported []string `json:"widths_supported"`
-	WidthsEnabled   []string `json:"widths_enabled"`
-	SpeedsSupported []string `json:"speeds_supported"`
-	SpeedsEnabled   []string `json:"speeds_enabled"`
+	WidthsSupported []string `json:"supported_widths"`
+	WidthsEnabled   []string `json:"enabled_widths"`
+	SpeedsSupported []string `json:"supported_speeds"`
+	SpeedsEnabled   []string `json:"enabled_speeds"`
 }
 
 // portChange is what "verbs ib port" does to a port.
@@ -89,8 +89,8 @@ func newPort(s *System) *command.Command {
 	b.WriteString(`  speed S   allow these speeds only, such as SDR,HDR, or all that the port supports
   width W   allow these widths only, such as 1X,4X, or all that the port supports
 
-What is allowed counts when the link trains the next time: add reset. A port that cannot be reached any
-more cannot be enabled either, so before it takes down a link of this host the command asks for
+What is allowed counts when the link trains the next time: add reset. A port that cannot be reached
+any more cannot be enabled either, so before it takes down a link of this host the command asks for
 confirmation; without a terminal it needs --yes.
 
 `)

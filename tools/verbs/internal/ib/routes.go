@@ -67,8 +67,8 @@ func newRoutes(s *System) *command.Command {
 	cmd := &command.Command{
 		Use:   "routes [flags] [DEST [FIRST [LAST]]]",
 		Short: "List the forwarding tables of a switch, or of all",
-		Long: `Without DEST it walks through the subnet and lists the tables of all switches. FIRST and LAST are LIDs.
-The switches answer themselves; "verbs ib sa lft" shows what the subnet manager has told them.
+		Long: `Without DEST it walks through the subnet and lists the tables of all switches. FIRST and LAST are
+LIDs. The switches answer themselves; "verbs ib sa lft" shows what the subnet manager has told them.
 
 ` + destHelp,
 		Example: `  verbs ib routes 7                  # where the switch with LID 7 sends packets

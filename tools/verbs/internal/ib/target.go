@@ -27,8 +27,8 @@ type target struct {
 }
 
 // destHelp is a part of the help of the commands with a target.
-const destHelp = `DEST is a LID, a GUID, which the subnet administrator looks up, or a directed route such as 0,3,12: the
-ports by which it leaves each node, after a 0 for this one. "0" alone, the default, is the own node.`
+const destHelp = `DEST is a LID, a GUID, which the subnet administrator looks up, or a directed route such as 0,3,12:
+the ports by which it leaves each node, after a 0 for this one. "0" alone is the own node.`
 
 // target opens the port that the flags choose, and returns the node that the first of the arguments names. Close it.
 func (o *options) target(ctx context.Context, args []string) (*target, error) {
