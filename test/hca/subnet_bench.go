@@ -22,9 +22,9 @@ var subnetCommands = map[string]benchCommand{
 	// subnet-rate NODE PORT WIDTH SPEED: what the cable allows: 1x SDR, or any any
 	"subnet-rate": {4, func(d *Device, a *benchArgs) (string, error) {
 		widths := []subnet.Width{0, subnet.Width1X, subnet.Width2X, subnet.Width4X}
-		speeds := []subnet.Speed{0, subnet.SDR, subnet.DDR, subnet.QDR, subnet.FDR, subnet.EDR}
+		speeds := []subnet.Speed{0, subnet.SDR, subnet.DDR, subnet.QDR, subnet.FDR, subnet.EDR, subnet.HDR, subnet.NDR, subnet.XDR}
 		node, port := a.next(), int(a.number(8))
-		w, v := widths[a.choice("any", "1x", "2x", "4x")], speeds[a.choice("any", "SDR", "DDR", "QDR", "FDR", "EDR")]
+		w, v := widths[a.choice("any", "1x", "2x", "4x")], speeds[a.choice("any", "SDR", "DDR", "QDR", "FDR", "EDR", "HDR", "NDR", "XDR")]
 		return a.subnet(d, func(s *subnet.Subnet) error { return s.LimitLink(node, port, w, v) })
 	}},
 	// subnet-agents NODE silent|well: whether the node answers

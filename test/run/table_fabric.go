@@ -27,6 +27,12 @@ func (c *config) fabricSuite() suite {
 				programs: []program{only("switches", "TestRuled", "TestText", "TestAcross", "TestReroute", "TestSlowCable", "TestStat", "TestEvents")},
 			},
 			{
+				name: "xdr", device: "mlx5,mode=ipoib,topology=../../test/suites/switches/testdata/xdr.txt", with: diags,
+				flags: []string{"-with-suite", "trixie", "-file", "../../test/suites/switches/testdata/opensm.conf:/etc/opensm/opensm.conf"},
+				env:   append(model[:3:3], "GOVERBS_XDR=1", "VERBS=/bin/verbs"), bin: []string{"verbs"},
+				programs: []program{only("switches", "TestXDR", "TestQuery", "TestPort")},
+			},
+			{
 				name: "partitions", device: "mlx5,mode=ipoib", with: diags, bin: []string{"verbs"},
 				flags: []string{"-file", "../../test/suites/switches/testdata/partitions.conf:/etc/opensm/partitions.conf"},
 				env:   append(model[:3:3], "GOVERBS_PARTITIONS=1", "VERBS=/bin/verbs"), programs: []program{{name: "switches.test", run: "^TestPartition"}},

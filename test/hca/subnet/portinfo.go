@@ -1,6 +1,9 @@
 package subnet
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Places in PortInfo: InfiniBand architecture, chapter 14.
 const (
@@ -93,10 +96,10 @@ func (p *port) powerOn() {
 	} else {
 		p.pkeys = make([]uint16, enforceCap)
 	}
-	if speed == XDR {
+	if slices.ContainsFunc(p.node.spec.Ports, func(p Port) bool { return p.Speed == XDR }) {
 		caps |= capMask2
 		be.PutUint16(b[piCapMask2:], cap2ExtSpeeds2|cap2XDR)
-		b[piExt2] = 1<<3 | 1
+		b[piExt2] = byte(speed/XDR)<<3 | byte(speed/XDR)
 	}
 	if p.external() {
 		caps = 0

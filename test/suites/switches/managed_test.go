@@ -17,9 +17,14 @@ import (
 // verbs runs "verbs" with --json, and decodes what it prints.
 func verbs(t *testing.T, rows any, line ...string) {
 	t.Helper()
-	out := run(t, append(append([]string{os.Getenv("VERBS")}, line...), "--json")...)
-	if err := json.Unmarshal([]byte(out), rows); err != nil {
-		t.Fatalf("verbs %q: %v\n%s", line, err, out)
+	decode(t, []byte(run(t, append(append([]string{os.Getenv("VERBS")}, line...), "--json")...)), rows)
+}
+
+// decode decodes JSON.
+func decode(t *testing.T, text []byte, rows any) {
+	t.Helper()
+	if err := json.Unmarshal(text, rows); err != nil {
+		t.Fatalf("%v in\n%s", err, text)
 	}
 }
 

@@ -25,12 +25,14 @@ const (
 	AttrLinearForwardingTable    AttrID = 0x19
 	AttrMulticastForwardingTable AttrID = 0x1b
 	AttrSMInfo                   AttrID = 0x20
+	AttrPortInfoExtended         AttrID = 0x33
 )
 
 // Attributes of performance management.
 const (
-	AttrPortCounters         AttrID = 0x12
-	AttrPortCountersExtended AttrID = 0x1d
+	AttrPortCounters               AttrID = 0x12
+	AttrPortCountersExtended       AttrID = 0x1d
+	AttrPortExtendedSpeedsCounters AttrID = 0x1f
 )
 
 // Attributes of subnet administration.
@@ -61,10 +63,11 @@ func (c Class) attrName(id AttrID) string {
 			AttrNodeDescription: "NodeDescription", AttrNodeInfo: "NodeInfo", AttrSwitchInfo: "SwitchInfo", AttrGUIDInfo: "GUIDInfo",
 			AttrPortInfo: "PortInfo", AttrPKeyTable: "P_KeyTable", AttrSLtoVLTable: "SLtoVLMappingTable",
 			AttrVLArbitrationTable: "VLArbitrationTable", AttrLinearForwardingTable: "LinearForwardingTable",
-			AttrMulticastForwardingTable: "MulticastForwardingTable", AttrSMInfo: "SMInfo", AttrNotice: "Notice",
+			AttrMulticastForwardingTable: "MulticastForwardingTable", AttrSMInfo: "SMInfo", AttrNotice: "Notice", AttrPortInfoExtended: "PortInfoExtended",
 		}
 	case c == ClassPerf:
-		names = map[AttrID]string{AttrClassPortInfo: "ClassPortInfo", AttrPortCounters: "PortCounters", AttrPortCountersExtended: "PortCountersExtended"}
+		names = map[AttrID]string{AttrClassPortInfo: "ClassPortInfo", AttrPortCounters: "PortCounters", AttrPortCountersExtended: "PortCountersExtended",
+			AttrPortExtendedSpeedsCounters: "PortExtendedSpeedsCounters"}
 	case c == ClassSA:
 		names = map[AttrID]string{
 			AttrClassPortInfo: "ClassPortInfo", AttrNotice: "Notice", AttrInformInfo: "InformInfo", AttrNodeRecord: "NodeRecord",

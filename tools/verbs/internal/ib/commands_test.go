@@ -153,6 +153,62 @@ func TestCounters(t *testing.T) {
 	}
 }
 
+// TestCountersFEC: the counters of error correction are those of the code that the port uses.
+func TestCountersFEC(t *testing.T) {
+	data := make([]byte, 152)
+	for i := range data[16:] {
+		data[16+i] = byte(16 + i)
+	}
+	mode, caps := uint16(2), uint16(perfRSFEC)
+	var sets [][]byte
+	s := newSubnet(func(req *mad.Packet, to umad.Addr) *mad.Packet {
+		p := req.Reply()
+		switch {
+		case req.Attribute == mad.AttrClassPortInfo:
+			if err := p.Put(&mad.ClassPortInfo{CapabilityMask: caps | mad.PerfAllPorts}); err != nil {
+				t.Error(err)
+			}
+		case req.Attribute == mad.AttrPortInfoExtended:
+			if err := p.Put(&portInfoExtended{CapMask: 1, FECModeActive: mode + uint16(req.Modifier/2)*2}); err != nil { // port 2 has another one than port 1
+				t.Error(err)
+			}
+		case req.Attribute == mad.AttrNodeInfo:
+			return ibsim.Records(req, &mad.NodeInfo{NodeType: ib.NodeCA, NumPorts: 2})
+		case req.Attribute == mad.AttrPortExtendedSpeedsCounters:
+			if req.Method == mad.MethodSet {
+				sets = append(sets, req.Data)
+			}
+			p.Data = append([]byte{0, req.Data[1]}, data[2:]...)
+		default:
+			return refuse(req)
+		}
+		return p
+	})
+	out, err := run(t.Context(), s.system(), "counters", "5", "1", "--fec")
+	has(t, out, err, "5 1 SyncHeaderErrorCounter 4113", "5 1 UnknownBlockCounter 4627", "5 1 FECCorrectableSymbolCtrLane0 741158447", "5 1 PortFECCorrectableBlockCtr 2358087311",
+		"5 1 PortFECUncorrectableBlockCtr 2425459347", "5 1 PortFECCorrectedSymbolCtr 2492831383")
+	if strings.Contains(out, "ErrorDetection") || strings.Count(out, "\n") != 1+2+12+3 {
+		t.Errorf("with RS-FEC:\n%s", out)
+	}
+	out, err = run(t.Context(), s.system(), "counters", "5", "1,2", "--fec", "--sum") // modes 2 and 4
+	has(t, out, err, "5 all SyncHeaderErrorCounter 8226")
+	for _, c := range [][2]uint16{{perfRSFEC, 1}, {0, 2}} {
+		caps, mode = c[0], c[1]
+		out, err = run(t.Context(), s.system(), "counters", "5", "1", "--fec", "--compat", "--reset")
+		has(t, out, err, "# PortExtendedSpeedsCounters counters: Lid 5 port 1 PortSelect:......................1 CounterSelect:...................0x0000000000000000 SyncHeaderErrorCounter:..........4113",
+			"ErrorDetectionCounterLane0:......5141", "ErrorDetectionCounterLane11:.....10795", "FECCorrectableBlockCtrLane0:.....741158447", "FECUncorrectableBlockCtrLane11:..2290715275")
+		if len(sets) != 1 || sets[0][1] != 1 || string(sets[0][8:16]) != strings.Repeat("\xff", 8) {
+			t.Errorf("reset by %x", sets)
+		}
+		sets = nil
+	}
+	caps, mode = perfRSFEC, 0
+	_, err = run(t.Context(), s.system(), "counters", "5", "--fec", "--sum")
+	wantErr(t, err, "port 2 of LID 5 uses another error correction than port 1", false)
+	_, err = run(t.Context(), s.system(), "counters", "5", "--fec", "-x")
+	wantErr(t, err, "--fec is given with --extended, allowed: one of them", true)
+}
+
 // full is a writer without room.
 type full struct{}
 

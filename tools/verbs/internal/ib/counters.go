@@ -89,13 +89,46 @@ QP1Dropped 176:64 u
 `
 )
 
+// perfRSFEC is a bit of ClassPortInfo.CapabilityMask: the counters are others while a port uses a Reed-Solomon code.
+const perfRSFEC = 1 << 14
+
+// fecCounters lists the counters of PortExtendedSpeedsCounters.
+func fecCounters(rs bool) string {
+	lines := "PortSelect 1:8 u\nCounterSelect 8:64 x16\nSyncHeaderErrorCounter 16:16 u\nUnknownBlockCounter 18:16 u\n"
+	lanes := func(name string, at, bytes int) {
+		for lane := range 12 {
+			lines += fmt.Sprintf("%sLane%d %d:%d u\n", name, lane, at+lane*bytes, bytes*8)
+		}
+	}
+	if rs {
+		lanes("FECCorrectableSymbolCtr", 44, 4)
+		return lines + "PortFECCorrectableBlockCtr 140:32 u\nPortFECUncorrectableBlockCtr 144:32 u\nPortFECCorrectedSymbolCtr 148:32 u\n"
+	}
+	lanes("ErrorDetectionCounter", 20, 2)
+	lanes("FECCorrectableBlockCtr", 44, 4)
+	lanes("FECUncorrectableBlockCtr", 92, 4)
+	return lines
+}
+
+// rsFEC reports whether a port uses a Reed-Solomon code, of which a node has counters of their own.
+func (n *node) rsFEC(ctx context.Context, port *umad.Port, number uint8) (bool, error) {
+	if n.info.CapabilityMask&perfRSFEC == 0 {
+		return false, nil
+	}
+	var info portInfoExtended
+	if err := n.flags.ask(ctx, port, n.to, mad.NewSMP(mad.MethodGet, info.ID(), uint32(number)), &info); err != nil {
+		return false, err
+	}
+	return info.CapMask&1 != 0 && (info.FECModeActive == 2 || info.FECModeActive == 4), nil
+}
+
 // allPorts stands for all ports of a node.
 const allPorts = 255
 
 // counterFlags are the flags of "verbs ib counters".
 type counterFlags struct {
 	*options
-	extended, sum, reset, resetOnly bool
+	extended, fec, sum, reset, resetOnly bool
 }
 
 // newCounters makes the command that shows the counters of ports.
@@ -106,7 +139,8 @@ func newCounters(s *System) *command.Command {
 		Short: "Show or reset the counters of a port",
 		Long: `Without arguments the port is the own one. PORTS is "all", which is the default, or a list of
 numbers and ranges such as 1-8,12. Data is counted in units of 4 bytes. Counters of 32 bits and less
-stop at their maximum; --extended asks for those of 64 bits. A table shows what is not 0.`,
+stop at their maximum; --extended asks for those of 64 bits. A table shows what is not 0. With --fec
+the ports must use the same error correction to be shown together.`,
 		Example: `  verbs ib counters
   verbs ib counters -x 7 1-36 --json
   verbs ib counters 7 --sum
@@ -117,6 +151,7 @@ stop at their maximum; --extended asks for those of 64 bits. A table shows what 
 	c := &counterFlags{options: newOptions(s, cmd)}
 	f := cmd.Flags()
 	f.BoolVarP(&c.extended, "extended", "x", false, "show the counters of 64 bits")
+	f.BoolVar(&c.fec, "fec", false, "show the errors that forward error correction (FEC) has found, as perfquery -T")
 	f.BoolVar(&c.sum, "sum", false, "show the sum of the ports")
 	f.BoolVarP(&c.reset, "reset", "r", false, "set the counters to 0 after they were read")
 	f.BoolVarP(&c.resetOnly, "reset-only", "R", false, "set the counters to 0, and show nothing")
@@ -143,11 +178,15 @@ type node struct {
 	to    umad.Addr
 	info  mad.ClassPortInfo
 	lines string // of the counters
+	rs    bool   // with --fec: the ports use a Reed-Solomon code
 	rows  []CountersRow
 }
 
 // collect asks a node for the counters of its ports, shows them, and resets them.
 func (c *counterFlags) collect(ctx context.Context, args []string, show func(*node) error) error {
+	if c.fec && c.extended {
+		return command.Usagef("--fec is given with --extended, allowed: one of them")
+	}
 	ports, err := parsePorts(args)
 	if err != nil {
 		return err
@@ -182,10 +221,23 @@ func (c *counterFlags) collect(ctx context.Context, args []string, show func(*no
 	if err := n.chooseCounters(); err != nil {
 		return err
 	}
-	if ports[0] == allPorts && !(c.sum && n.info.CapabilityMask&mad.PerfAllPorts != 0) {
+	if ports[0] == allPorts && (c.fec || !c.sum || n.info.CapabilityMask&mad.PerfAllPorts == 0) {
 		if ports, err = c.portsOf(ctx, port, n.to); err != nil {
 			return err
 		}
+	}
+	if c.fec {
+		for i, number := range ports {
+			rs, err := n.rsFEC(ctx, port, number)
+			if err == nil && i > 0 && rs != n.rs {
+				err = fmt.Errorf("port %d of %v uses another error correction than port %d, whose counters are others", number, n.to, ports[0])
+			}
+			if err != nil {
+				return err
+			}
+			n.rs = rs
+		}
+		n.lines = fecCounters(n.rs)
 	}
 	return n.each(ctx, ports, show)
 }
@@ -220,7 +272,7 @@ func (n *node) each(ctx context.Context, ports []uint8, show func(*node) error) 
 		}
 		data := make([]byte, mad.Size)
 		copy(data, answer.Data)
-		if n.info.CapabilityMask&mad.PerfXmitWait == 0 && !n.flags.extended {
+		if n.info.CapabilityMask&mad.PerfXmitWait == 0 && !n.flags.extended && !n.flags.fec {
 			clear(data[40:44])
 		}
 		n.add(CountersRow{LID: n.to.LID, Port: int(p), data: data})
@@ -252,6 +304,13 @@ func (n *node) request(m mad.Method, port uint8) *mad.Packet {
 		if n.info.CapabilityMask2&mad.PerfAdditional != 0 {
 			more = 0xfff | wait<<12
 		}
+	}
+	if n.flags.fec {
+		p := mad.NewPerf(m, mad.AttrPortExtendedSpeedsCounters)
+		p.Data = make([]byte, 16)
+		p.Data[1] = port
+		putBitsOf(p.Data, 64, 64, -uint64(all&1)) // all counters, or none
+		return p
 	}
 	var a mad.Attribute = &mad.PortCounters{PortSelect: port, CounterSelect: uint16(all), CounterSelect2: uint8(wait)}
 	if n.flags.extended {
@@ -373,7 +432,12 @@ func (n *node) printCompat(w io.Writer) error {
 	text := dotted("", 0, n.lines)
 	for _, r := range n.rows {
 		head := fmt.Sprintf("# Port counters: Lid %d port %d (CapMask: 0x%02X)\n", r.LID, r.Port, n.info.CapabilityMask)
-		if n.flags.extended {
+		switch {
+		case n.flags.fec && n.rs:
+			head = fmt.Sprintf("# PortExtendedSpeedsCounters with RS-FEC Active counters: Lid %d port %d\n", r.LID, r.Port)
+		case n.flags.fec:
+			head = fmt.Sprintf("# PortExtendedSpeedsCounters counters: Lid %d port %d\n", r.LID, r.Port)
+		case n.flags.extended:
 			head = fmt.Sprintf("# Port extended counters: Lid %d port %d (CapMask: 0x%02X CapMask2: 0x%07X)\n", r.LID, r.Port, n.info.CapabilityMask, n.info.CapabilityMask2)
 		}
 		if _, err := io.WriteString(w, head+text.expand(r.data)); err != nil {

@@ -141,7 +141,7 @@ func TestPortConfirm(t *testing.T) {
 				m := l.system()
 				var questions []string
 				m.Confirm = func(question string) (bool, error) { questions = append(questions, question); return answer, nil }
-				_, _, err := execute(t, m, append(strings.Fields("port --timeout 20ms --tries 1 "+c.args))...)
+				_, _, err := execute(t, m, strings.Fields("port --timeout 20ms --tries 1 "+c.args)...)
 				asked := fmt.Sprint(questions)
 				if (len(questions) == 1) != (c.asked != "") || !strings.Contains(asked, c.asked) || c.asked != "" && !strings.Contains(asked, " takes down the link of ") {
 					t.Errorf("%s: asked %q, want %q", c.args, questions, c.asked)

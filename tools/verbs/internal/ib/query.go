@@ -229,7 +229,7 @@ type portInfoExtended struct {
 }
 
 // ID implements mad.Attribute.
-func (*portInfoExtended) ID() mad.AttrID { return 0x33 }
+func (*portInfoExtended) ID() mad.AttrID { return mad.AttrPortInfoExtended }
 
 // vendorPortInfo is NVIDIA's attribute ExtendedPortInfo. Bit 0 of the speeds is FDR10.
 type vendorPortInfo struct {
