@@ -49,7 +49,7 @@ func rateName(p *fabric.Port) string {
 	if i := portInfo(p); bits.OnesCount8(uint8(i.LinkWidthActive)) == 1 && i.LinkWidthActive <= mad.Width2X {
 		width = fmt.Sprintf("%dx", p.Lanes())
 	}
-	if bits.OnesCount8(uint8(speed)) != 1 {
+	if bits.OnesCount16(uint16(speed)) != 1 {
 		return width + "???"
 	}
 	return width + speed.String()

@@ -116,6 +116,37 @@ func testJSON(t *testing.T) {
 	}
 }
 
+// TestXDR: links at XDR have its name in every form, and one that runs at NDR could be faster.
+func TestXDR(t *testing.T) {
+	active := uint8(1)
+	m := (&line{length: 2, edit: func(_ uint8, i *mad.PortInfo) {
+		i.CapabilityMask, i.CapabilityMask2 = mad.CapExtSpeeds|mad.CapMask2, mad.Cap2ExtSpeeds2
+		i.LinkSpeedExtSupported, i.LinkSpeedExtSupported2, i.LinkSpeedExtActive, i.LinkSpeedExtActive2 = 15, 1, 8*(1-active), active
+	}}).system()
+	for active = range uint8(2) {
+		name, gbps, could, finding := "XDR", 850.0, "", "no findings\n"
+		if active == 0 {
+			name, gbps, could, finding = "NDR", 425, "XDR", "both ends support XDR\n"
+		}
+		var links []LinkRow
+		if err := json.Unmarshal([]byte(must(t, m, "links", "--json")), &links); err != nil || len(links) != 3 || links[1].Speed != name || links[1].RateGbps != gbps || links[1].CouldSpeed != could {
+			t.Errorf("%v, %+v", err, links)
+		}
+		if out, _, _ := execute(t, m, "check"); !strings.Contains(out, finding) {
+			t.Errorf("check of links at %s:\n%s", name, out)
+		}
+		for args, want := range map[string]string{
+			"discover --compat": "lid 4 4x" + name + "\n", "discover --compat --ports": " 4x " + name + " - CA ",
+			"links --compat": map[bool]string{true: "==( 4X         212.5 Gbps Active/  LinkUp)==>       3    3[  ] \"switch2\" ( )\n", false: "==( 4X        106.25 Gbps Active/  LinkUp)==>       3    3[  ] \"switch2\" ( Could be 212.5 Gbps)\n"}[active == 1],
+			"links": map[bool]string{true: "4X XDR", false: "4X NDR"}[active == 1],
+		} {
+			if out := must(t, m, strings.Fields(args)...); !strings.Contains(out, want) {
+				t.Errorf("%s of links at %s has no %q:\n%s", args, name, want, out)
+			}
+		}
+	}
+}
+
 // TestUnknownSpeed: the speed of a switch's ports is not known without its port 0.
 func TestUnknownSpeed(t *testing.T) { synctest.Test(t, testUnknownSpeed) }
 
