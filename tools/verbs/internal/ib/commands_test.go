@@ -153,7 +153,7 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// TestCountersFEC: the counters of error correction are those of the code that the port uses.
+// TestCountersFEC: the counters of error correction belong to the code that the port uses.
 func TestCountersFEC(t *testing.T) {
 	data := make([]byte, 152)
 	for i := range data[16:] {

@@ -259,7 +259,7 @@ func TestPortSim(t *testing.T) {
 	s.OpenSM("h1", false)
 	m := simulated(s, "h2")
 	m.Own = func() ([]ib.GUID, error) { return nil, nil }
-	// What one changes the other one has to take back, so each line runs twice.
+	// The first run of ibportstate may change the port, so a second one is compared, too.
 	for _, c := range []string{
 		"0,1 3", "0,1 19", "0 1", "0,1 0", "0,1,3 1", "0,1 5 disable", "0,1 5 enable", "0,1 6 down", "0,1 6 speed 1", "0,1 6 speed 15", "0,1 6 width 1", "0,1 6 width 255",
 	} {

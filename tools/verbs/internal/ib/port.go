@@ -89,9 +89,10 @@ func newPort(s *System) *command.Command {
 	b.WriteString(`  speed S   allow these speeds only, such as SDR,HDR, or all that the port supports
   width W   allow these widths only, such as 1X,4X, or all that the port supports
 
-What is allowed counts when the link trains the next time: add reset. A port that cannot be reached
-any more cannot be enabled either, so before it takes down a link of this host the command asks for
-confirmation; without a terminal it needs --yes.
+What is allowed counts when the link trains the next time: add reset. A subnet manager may allow all
+speeds again, as opensm does by default. A port that cannot be reached any more cannot be enabled
+either, so before it takes down a link of this host the command asks for confirmation; without a
+terminal it needs --yes.
 
 `)
 	cmd.Long = b.String() + destHelp
@@ -229,7 +230,7 @@ func (p *portFlags) run(cmd *command.Command, args []string) (*PortRow, error) {
 		return p.set(ctx, t, at, &portActions[i])
 	}
 	if at.Node.IsSwitch() && at.Number > 0 && at.Info.PortState != ib.PortDown {
-		if err := p.neighbor(ctx, t, at); err != nil { // what is asked for is known
+		if err := p.neighbor(ctx, t, at); err != nil { // the port itself has answered
 			fmt.Fprintf(cmd.Err(), "verbs: the neighbor of %v: %v\n", at, err)
 		}
 	}

@@ -10,8 +10,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/goverbs/goverbs/test/ibsim"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs/ib"
+	"github.com/goverbs/goverbs/uverbs/umad"
 	"github.com/goverbs/goverbs/uverbs/umad/mad"
 )
 
@@ -216,4 +218,58 @@ switch1 4 2 host2`
 	if err := json.Unmarshal([]byte(must(t, m, "routes", "--json")), &rows); err != nil || len(rows) != 2 || rows[0].Node != "switch2" || rows[1].Routes[3].Node != "host2" {
 		t.Errorf("%+v, %v", rows, err)
 	}
+}
+
+// TestQueryModifiers: each table is the one of the ports and the block that its record names, and the record has its place.
+func TestQueryModifiers(t *testing.T) {
+	s := newSubnet(func(req *mad.Packet, to umad.Addr) *mad.Packet {
+		mod := req.Modifier
+		switch req.Attribute {
+		case mad.AttrNodeInfo:
+			return ibsim.Records(req, &mad.NodeInfo{NodeType: ib.NodeSwitch, NumPorts: 3})
+		case mad.AttrSwitchInfo:
+			return ibsim.Records(req, &mad.SwitchInfo{PartitionEnforcementCap: 40})
+		case mad.AttrPortInfo:
+			return ibsim.Records(req, &mad.PortInfo{GUIDCap: 9, VLArbitrationLowCap: 33, VLArbitrationHighCap: 64})
+		case mad.AttrSLtoVLTable:
+			return ibsim.Records(req, &mad.SLtoVLTable{VL: [16]uint8{uint8(mod >> 8), uint8(mod)}})
+		case mad.AttrPKeyTable:
+			return ibsim.Records(req, &mad.PKeyTable{PKey: [32]uint16{uint16(mod >> 16), uint16(mod)}})
+		case mad.AttrGUIDInfo:
+			return ibsim.Records(req, &mad.GUIDInfo{GUID: [8]ib.GUID{ib.GUID(mod)}})
+		case mad.AttrVLArbitrationTable:
+			return ibsim.Records(req, &mad.VLArbitrationTable{Entry: [32]mad.VLWeight{{VL: uint8(mod >> 16), Weight: uint8(mod)}}})
+		}
+		return refuse(req)
+	})
+	for args, want := range map[string]string{
+		"sl2vl 5 2": "[5 0 2 [0 2] 5 1 2 [1 2] 5 2 2 [2 2] 5 3 2 [3 2]]",
+		"pkey 5 2":  "[5 0 2 [0x0002 0x0000] 5 1 2 [0x0002 0x0001]]",
+		"guid 5":    "[5 0 [0000:0000:0000:0000 0000:0000:0000:0000] 5 1 [0000:0000:0000:0001 0000:0000:0000:0000]]",
+		"vlarb 5 2": "[5 2 1 [map[vl:1 weight:2] map[vl:0 weight:0]] 5 2 2 [map[vl:2 weight:2] map[vl:0 weight:0]] 5 2 3 [map[vl:3 weight:2] map[vl:0 weight:0]] 5 2 4 [map[vl:4 weight:2] map[vl:0 weight:0]]]",
+	} {
+		out, err := run(t.Context(), s.system(), append([]string{"query", "--json"}, strings.Fields(args)...)...)
+		var rows []map[string]any
+		if err := errors.Join(err, json.Unmarshal([]byte(out), &rows)); err != nil {
+			t.Errorf("%s: %v", args, err)
+			continue
+		}
+		var got []any
+		for _, row := range rows {
+			for _, key := range []string{"lid", "input_port_num", "output_port_num", "block_num", "port_num", "vls", "p_keys", "guids", "entries"} {
+				v, ok := row[key]
+				if list, isList := v.([]any); isList {
+					v = list[:2]
+				}
+				if ok {
+					got = append(got, v)
+				}
+			}
+		}
+		if text := fmt.Sprint(got); text != want {
+			t.Errorf("%s: %s, want %s", args, text, want)
+		}
+	}
+	out, err := run(t.Context(), s.system(), "query", "vlarb", "5", "--compat")
+	has(t, out, err, "# No VLArbitration tables (BSP0): Lid 5 port 0")
 }

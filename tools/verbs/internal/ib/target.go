@@ -16,7 +16,7 @@ import (
 	"github.com/goverbs/goverbs/uverbs/umad/sa"
 )
 
-// A target is a node that is asked by SMPs: by its LID, by a directed route, or by a route that begins at a LID.
+// A target is a node that gets SMPs: by its LID, by a directed route, or by a route that begins at a LID.
 type target struct {
 	o     *options
 	port  *umad.Port

@@ -138,7 +138,7 @@ func TestXDR(t *testing.T) {
 		for args, want := range map[string]string{
 			"discover --compat": "lid 4 4x" + name + "\n", "discover --compat --ports": " 4x " + name + " - CA ",
 			"links --compat": map[bool]string{true: "==( 4X         212.5 Gbps Active/  LinkUp)==>       3    3[  ] \"switch2\" ( )\n", false: "==( 4X        106.25 Gbps Active/  LinkUp)==>       3    3[  ] \"switch2\" ( Could be 212.5 Gbps)\n"}[active == 1],
-			"links": map[bool]string{true: "4X XDR", false: "4X NDR"}[active == 1],
+			"links":          map[bool]string{true: "4X XDR", false: "4X NDR"}[active == 1],
 		} {
 			if out := must(t, m, strings.Fields(args)...); !strings.Contains(out, want) {
 				t.Errorf("%s of links at %s has no %q:\n%s", args, name, want, out)
