@@ -191,7 +191,8 @@ most virtual functions have none.`,
   verbs ib check           # is something wrong with it?
   verbs ib sm              # show the subnet manager
   verbs ib ping 7          # is the port with LID 7 there?
-  verbs ib counters 7 all  # what does it count?`,
+  verbs ib counters 7 all  # what does it count?
+  verbs ib port 7 3        # port 3 of the switch with LID 7`,
 	})
 	group.Add(newStatus(s), newPing(s), newCounters(s), newSA(s), newSM(s), newLinks(s), newDiscover(s), newTrace(s), newCheck(s), newQuery(s), newRoutes(s), newPort(s))
 	for _, c := range group.Commands() {
