@@ -89,9 +89,8 @@ func newPort(s *System) *command.Command {
 	b.WriteString(`  speed S   allow these speeds only, such as SDR,HDR, or all that the port supports
   width W   allow these widths only, such as 1X,4X, or all that the port supports
 
-If S has only speeds above QDR, those up to QDR stay as they are. What is allowed counts when the
-link trains the next time: add reset. A subnet manager may allow all speeds again, as opensm does by
-default.
+If S has only speeds above QDR, those up to QDR stay as they are. The link obeys when it trains the
+next time: add reset. A subnet manager may allow all speeds again, as opensm does by default.
 
 A port that cannot be reached any more cannot be enabled either, so before it takes down a link of
 this host the command asks for confirmation; without a terminal it needs --yes.
