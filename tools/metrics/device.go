@@ -3,15 +3,13 @@ package metrics
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"net"
-	"path"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/internal/linkrate"
 	"github.com/goverbs/goverbs/uverbs"
 )
 
@@ -118,8 +116,8 @@ func (r *round) links() {
 	dev, err := r.c.host.open(r.d.Name)
 	if err != nil {
 		for port := uint32(1); port <= r.d.Ports; port++ {
-			if rate, lanes, ok := r.sysfsRate(port); ok {
-				r.s.add(portRate, number(rate), r.port(port)...)
+			if gbps, lanes, ok := linkrate.Read(r.c.host.sysfs, r.d.Name, port); ok {
+				r.s.add(portRate, number(gbps*gbit), r.port(port)...)
 				r.s.add(portLanes, integer(lanes), r.port(port)...)
 			}
 		}
@@ -172,19 +170,6 @@ func netdevOf(table []uverbs.GIDEntry) string {
 
 // gbit is 1 Gbit/s in bytes per second.
 const gbit = 1e9 / 8
-
-// sysfsRate reads a rate such as "100 Gb/sec (4X EDR)".
-func (r *round) sysfsRate(port uint32) (rate float64, lanes uint64, ok bool) {
-	text, err := fs.ReadFile(r.c.host.sysfs, path.Join("class/infiniband", r.d.Name, "ports", strconv.FormatUint(uint64(port), 10), "rate"))
-	words := strings.Fields(string(text))
-	if err != nil || len(words) < 3 || words[1] != "Gb/sec" {
-		return 0, 0, false
-	}
-	speed, err := strconv.ParseFloat(words[0], 64)
-	width, _, ok := strings.Cut(strings.TrimPrefix(words[2], "("), "X")
-	lanes, lerr := strconv.ParseUint(width, 10, 16)
-	return speed * gbit, lanes, ok && err == nil && lerr == nil && speed > 0
-}
 
 // counters reads the counters of the driver.
 func (r *round) counters() { r.each("counters", r.c.host.counters, nil) }

@@ -23,9 +23,7 @@ type qpKey struct{ transport, state string }
 
 // owners counts the objects of a device by owner.
 type owners struct {
-	proc       proc.FS
-	threads    map[uint32]process // by thread
-	processes  map[uint32]process // by process
+	processes  *proc.Cache
 	objects    map[objectKey]uint64
 	registered map[process]uint64 // bytes
 	qps        map[qpKey]uint64
@@ -33,7 +31,7 @@ type owners struct {
 
 // newOwners returns an empty count.
 func newOwners(p proc.FS) *owners {
-	return &owners{p, map[uint32]process{}, map[uint32]process{}, map[objectKey]uint64{}, map[process]uint64{}, map[qpKey]uint64{}}
+	return &owners{proc.NewCache(p), map[objectKey]uint64{}, map[process]uint64{}, map[qpKey]uint64{}}
 }
 
 // of returns the owner of an object. One that has ended is not known.
@@ -44,19 +42,11 @@ func (o *owners) of(owner netlinkrdma.Owner) process {
 	case owner.PID == 0:
 		return process{}
 	}
-	p, known := o.threads[owner.PID]
-	if known {
-		return p
+	p, ok := o.processes.Of(owner.PID)
+	if !ok {
+		return process{}
 	}
-	pid, _, err := o.proc.Thread(owner.PID) // many threads may be of one process
-	if err == nil {
-		if p, known = o.processes[pid]; !known {
-			p = process{o.proc.Name(pid), strconv.FormatUint(uint64(pid), 10), o.proc.Container(pid), o.proc.Netns(pid)}
-			o.processes[pid] = p
-		}
-	}
-	o.threads[owner.PID] = p
-	return p
+	return process{p.Name, strconv.FormatUint(uint64(p.PID), 10), p.Container, o.processes.Netns(p.PID)}
 }
 
 // count adds objects of one type. It returns nil if the kernel does not list them.

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/internal/counter"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -190,14 +191,10 @@ func (r *statusRow) fromKernel(device string, port int) {
 	r.addErrors(counterRows(counters))
 }
 
-// errorWords are parts of the names that drivers give to counters of errors.
-var errorWords = []string{"err", "discard", "drop", "violation", "timeout", "exceeded", "out_of_", "link_downed", "overrun", "naks", "rnr"}
-
 // addErrors keeps the counters of errors that are not 0.
 func (r *statusRow) addErrors(counters []counterRow) {
 	for _, c := range counters {
-		is := slices.ContainsFunc(errorWords, func(word string) bool { return strings.Contains(strings.ToLower(c.Name), word) })
-		if is && c.Value > 0 && !slices.ContainsFunc(r.Errors, func(e counterRow) bool { return e.Name == c.Name }) {
+		if counter.IsError(c.Name) && c.Value > 0 && !slices.ContainsFunc(r.Errors, func(e counterRow) bool { return e.Name == c.Name }) {
 			r.Errors = append(r.Errors, c)
 		}
 	}
