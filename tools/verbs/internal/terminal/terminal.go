@@ -78,11 +78,14 @@ func (t *Writer) Rewrite(format string, args ...any) {
 // Colour is a colour of text.
 type Colour string
 
-// The colours, as a terminal knows them.
+// The colours, as a terminal knows them, and what is used like one.
 const (
-	Red   Colour = "\x1b[31m"
-	Green Colour = "\x1b[32m"
-	plain        = "\x1b[0m"
+	Red     Colour = "\x1b[31m"
+	Green   Colour = "\x1b[32m"
+	Yellow  Colour = "\x1b[33m"
+	Bold    Colour = "\x1b[1m"
+	Reverse Colour = "\x1b[7m"
+	plain          = "\x1b[0m"
 )
 
 // Text is text for a Writer that may have colours. It implements io.Writer.
@@ -115,6 +118,16 @@ func (x *Text) Paint(c Colour, text string) {
 	x.b = append(x.b, c...)
 	io.WriteString(x, text)
 	x.b = append(x.b, plain...)
+}
+
+// Escaped is text in which nothing controls a terminal but colours.
+type Escaped string
+
+// Take returns the text, and begins the next one.
+func (x *Text) Take() Escaped {
+	text := Escaped(x.b)
+	x.b = x.b[:0]
+	return text
 }
 
 // Print writes the text.
