@@ -1,6 +1,7 @@
 package exporter
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"os"
@@ -68,6 +69,37 @@ func BenchmarkExporter(b *testing.B) {
 	b.ReportMetric(100*idle, "%-idle")
 	b.ReportMetric(percent, "%-of-a-core")
 	testenv.Limit(b, "GOVERBS_EXPORTER_MOST", percent, 1)
+}
+
+// BenchmarkTop measures what "verbs top" costs on such a host at one refresh a second. With "vmrun -icount" an
+// instruction is a nanosecond.
+func BenchmarkTop(b *testing.B) {
+	testenv.Boot(b, bootEnv, "exporter/cost")
+	holder(b, rig.Devices[0], 1000)
+	cmd := exec.Command(os.Getenv("VERBS"), "top", "--interval", "1s")
+	out, err := cmd.StdoutPipe()
+	must(b, err)
+	must(b, cmd.Start())
+	defer cmd.Wait()
+	defer cmd.Process.Signal(os.Interrupt)
+	lines := bufio.NewScanner(out)
+	screen := func() { // waits for the next one
+		for lines.Scan() && !strings.HasPrefix(lines.Text(), "verbs top ") {
+		}
+		if !strings.Contains(lines.Text(), " 1002 QPs") { // with those of the kernel
+			b.Fatalf("verbs top prints %q (%v), want 1000 QPs", lines.Text(), lines.Err())
+		}
+	}
+	screen()
+	before, begun := cpu(b, cmd.Process.Pid), time.Now()
+	for b.Loop() {
+		screen()
+	}
+	used := float64(cpu(b, cmd.Process.Pid) - before)
+	b.ReportMetric(used/1e6/float64(b.N), "ms-cpu/refresh")
+	percent := 100 * used / float64(time.Since(begun))
+	b.ReportMetric(percent, "%-of-a-core")
+	testenv.Limit(b, "GOVERBS_TOP_MOST", percent, 1)
 }
 
 // BenchmarkStart measures the time from the start of verbs to its first output, in milliseconds. With "vmrun -icount" an
