@@ -72,6 +72,7 @@ func TestComplete(t *testing.T) {
 		{"dev set left adaptive-moderation _", []string{"on", "off"}},
 		{"system set netns _", []string{"shared", "exclusive"}},
 		{"pingpong _", nil},
+		{"top --dev _", both},
 		{"pingpong --dev _", both},
 		{"pingpong -d _", both},
 		{"pingpong --ib-port _", []string{"1"}},

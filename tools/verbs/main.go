@@ -53,6 +53,7 @@ Environment:
   verbs link add rxe0 type rxe netdev eth0   # a device without a card
   verbs doctor                   # why does RDMA not work here?
   GOVERBS_SOFT=auto verbs doctor # the same without RDMA, on a software device
+  verbs top                      # rates, errors, processes and QPs, live
   verbs info rxe0 --json         # properties of a device, for a program
   verbs help pingpong            # the help of a command
   verbs help json                # what the commands print with --json
@@ -60,7 +61,7 @@ Environment:
 	}
 	root.Init()
 	command.Group(&root.Command)
-	root.Add(newHelp(), newDevices(), newStatus(), newInfo(), newLink(), newDev(), newSystem(), newCDI(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newEvents(), newExporter(), newPerf(), newMesh(), newTrace(), ib.New(&ib.Kernel), newCompletion())
+	root.Add(newHelp(), newDevices(), newStatus(), newInfo(), newLink(), newDev(), newSystem(), newCDI(), newPingpong(), newRping(), newDoctor(), newRes(), newStat(), newEvents(), newExporter(), newPerf(), newMesh(), newTrace(), newTop(), ib.New(&ib.Kernel), newCompletion())
 	completeAll(&root.Command)
 	return root
 }
