@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/tools/internal/counter"
 	"github.com/goverbs/goverbs/tools/internal/proc"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -107,7 +108,7 @@ type counterRule struct {
 	fix   string
 }
 
-// counterRules are tried in order. Their words are parts of the names that drivers and InfiniBand give to counters.
+// counterRules are about counters of errors, in order. Their words are parts of the names that drivers and InfiniBand give.
 var counterRules = []counterRule{
 	{[]string{"link_downed", "link_error_recovery"}, LevelWarning, "the link went down or had to recover",
 		"look after the cable, its transceivers and the peer's port"},
@@ -117,23 +118,29 @@ var counterRules = []counterRule{
 		"have the program post more receives, or sooner: verbs res show qp says whose QPs there are"},
 	{[]string{"access_err", "_cqe_err", "cqe_flush", "invalid_request", "length_err", "constraint_err", "qkey_viol", "pkey_viol", "refused", "rx_bad_", "rx_wrong_", "rx_unknown_"}, LevelWarning, "a request was refused",
 		"find the program whose requests are wrong: verbs trace shows them"},
-	{[]string{"seq_err", "out_of_seq", "out_of_order", "ack_timeout", "retry", "dup", "roce_adp_retrans"}, LevelWarning, "packets were lost, and sent again",
+	{[]string{"seq_err", "out_of_seq", "out_of_order", "ack_timeout", "retry", "dup", "retrans"}, LevelWarning, "packets were lost, and sent again",
 		"look for drops and pauses in the switches of the network, and compare their settings of ECN and PFC"},
 	{[]string{"discard", "drop", "send_err", "overflow"}, LevelWarning, "packets were dropped here",
 		"look for congestion: ECN and PFC of the switches, and the load of this port"},
-	{[]string{"cnp", "ecn", "slow_restart", "xmit_wait"}, LevelInfo, "the network is congested, and senders slow down", ""},
-	{[]string{"err", "violation", "exceeded", "timeout"}, LevelWarning, "errors are counted", "verbs stat --help says what the counters mean"},
+	{[]string{""}, LevelWarning, "errors are counted", "verbs stat --help says what the counters mean"},
 }
+
+// congestion is the rule of counters of congestion.
+var congestion = counterRule{nil, LevelInfo, "the network is congested, and senders slow down", ""}
 
 // ruleOf returns the rule of a counter, or nil.
 func ruleOf(name string) *counterRule {
-	name = strings.ToLower(name)
-	for i := range counterRules {
-		if slices.ContainsFunc(counterRules[i].words, func(word string) bool { return strings.Contains(name, word) }) {
-			return &counterRules[i]
-		}
+	if counter.IsCongestion(name) {
+		return &congestion
 	}
-	return nil
+	if !counter.IsError(name) {
+		return nil
+	}
+	name = strings.ToLower(name)
+	i := slices.IndexFunc(counterRules, func(r counterRule) bool {
+		return slices.ContainsFunc(r.words, func(word string) bool { return strings.Contains(name, word) })
+	})
+	return &counterRules[i] // the last one has all
 }
 
 // Times after which a fact counts, or no longer.

@@ -312,7 +312,7 @@ func TestCounterRules(t *testing.T) {
 		"packet_seq_err": "packets were lost, and sent again", "local_ack_timeout_err": "packets were lost, and sent again", "duplicate_request": "packets were lost, and sent again",
 		"req_remote_access_errors": "a request was refused", "resp_cqe_error": "a request was refused", "port_xmit_discards": "packets were dropped here",
 		"np_cnp_sent": "the network is congested, and senders slow down", "np_ecn_marked_roce_packets": "the network is congested, and senders slow down",
-		"VL15_dropped": "packets were dropped here", "unicast_rcv_packets": "", "port_xmit_data": "", "sent_pkts": "", "rx_write_requests": "", "lifespan": "",
+		"VL15_dropped": "packets were dropped here", "unicast_rcv_packets": "", "port_xmit_data": "", "sent_pkts": "", "rx_write_requests": "", "lifespan": "", "ack_deferred": "",
 	} {
 		got := ""
 		if r := ruleOf(name); r != nil {

@@ -10,7 +10,7 @@ import (
 // The parts of names. Counters of congestion count packets that were marked or held back, and what was done about them.
 var (
 	errorWords = []string{"err", "discard", "drop", "violation", "timeout", "exceeded", "out_of_", "link_downed", "overrun", "naks", "rnr",
-		"invalid", "retrans", "duplicate", "rx_bad_", "rx_wrong_", "rx_unknown_", "rx_refused", "overflow", "failures"}
+		"invalid", "retrans", "duplicate", "icrc", "rx_bad_", "rx_wrong_", "rx_unknown_", "rx_refused", "overflow", "failures"}
 	congestionWords = []string{"ecn", "cnp", "ce_pkts", "slow_restart", "xmit_wait", "congestion", "pause"}
 )
 

@@ -5,7 +5,7 @@ import "testing"
 // TestKinds: counters of several drivers are of the kind that their documentation describes.
 func TestKinds(t *testing.T) {
 	for name, want := range map[string][2]bool{
-		"out_of_sequence": {true, false}, "symbol_error": {true, false}, "VL15_dropped": {true, false}, "rx_bad_icrc": {true, false},
+		"out_of_sequence": {true, false}, "symbol_error": {true, false}, "VL15_dropped": {true, false}, "rx_bad_icrc": {true, false}, "rx_icrc_encapsulated": {true, false},
 		"rnr_nak_retry_err": {true, false}, "req_remote_invalid_request": {true, false}, "roce_adp_retrans": {true, false},
 		"np_ecn_marked_roce_packets": {false, true}, "rp_cnp_handled": {false, true}, "port_xmit_wait": {false, true},
 		"roce_slow_restart_trans": {false, true}, "cc_rx_ce_pkts": {false, true},
