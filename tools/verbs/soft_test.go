@@ -336,6 +336,21 @@ func TestSoftPingpongXRC(t *testing.T) {
 	}
 }
 
+// TestSoftPingpongCaps: memory and time stamps that the device does not have are refused before anything is sent:
+// no server listens. The error names the device and what it does not support.
+func TestSoftPingpongCaps(t *testing.T) {
+	for flags, what := range map[string]string{
+		"--dm": "memory of the device (--dm)", "--ts": "time stamps of completions (--ts)",
+		"--odp --type uc": "on-demand paging (--odp, --iodp) with --type uc", "--iodp": "implicit on-demand paging (--iodp)",
+	} {
+		args := append([]string{"pingpong", "--port", fmt.Sprint(freeTCP(t)), "127.0.0.1"}, strings.Fields(flags)...)
+		out, err := softRun(t, fmt.Sprintf("auto:%d", freeUDP(t)), args...)
+		if want := what + " not supported by driver rxe: soft0"; err == nil || !strings.Contains(out, want) {
+			t.Errorf("%v, want %q\n%s", err, want, out)
+		}
+	}
+}
+
 // TestSoftPingpongSizes: sides with different numbers of queue pairs notice it.
 func TestSoftPingpongSizes(t *testing.T) {
 	device, port := fmt.Sprintf("auto:%d", freeUDP(t)), fmt.Sprint(freeTCP(t))

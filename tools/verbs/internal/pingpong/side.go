@@ -35,7 +35,6 @@ type side struct {
 	server ib.GID // where the client has found the server, if the device has that network; it may be zero
 	dev    *uverbs.Device
 	pd     *uverbs.PD
-	mr     *uverbs.MR
 	cq     *uverbs.CQ
 	srq    *uverbs.SRQ  // or nil
 	qps    []*queuePair // those that send
@@ -44,6 +43,8 @@ type side struct {
 	result Result
 	ah     *uverbs.AH // the address handle of the peer, of a UD QP
 	conn   net.Conn   // to the peer, with XRC
+	clock  clock      // with --ts
+	memory
 
 	header   int          // bytes before the data in the buffer
 	sgl      []uverbs.SGE // the data
@@ -81,19 +82,21 @@ func (e *side) open(device string) (err error) {
 	}
 	// A program that polls takes the processor from its device, or from that of the peer.
 	e.events = o.Events || e.dev.Info().InProcess && !o.Poll
-	access := uverbs.AccessLocalWrite
-	if o.ODP {
-		access |= uverbs.AccessOnDemand
-	}
 	e.pd = e.opened.PD(e.dev)
-	e.mr = e.opened.MR(e.pd, e.header+o.Size, access)
-	e.cq = e.opened.CQ(e.dev, uverbs.CQOptions{Size: o.RecvDepth + o.queuePairs(), Events: e.events})
+	e.openMemory(e.header + o.Size)
+	cq := uverbs.CQOptions{Size: o.RecvDepth + o.queuePairs(), Events: e.events}
+	if o.Timestamps {
+		cq.Flags = uverbs.CQTimestamp
+	}
+	e.cq = e.opened.CQ(e.dev, cq)
 	e.createQPs()
 	if err := e.opened.Err(); err != nil {
 		return err
 	}
-	e.sgl = []uverbs.SGE{e.mr.SGE(e.header, o.Size)}
-	e.fill() // before the peer can send, because its message arrives in the same buffer
+	e.sgl = []uverbs.SGE{e.mr.SGE(e.at+e.header, o.Size)}
+	if err := e.fill(); err != nil { // before the peer can send, because its message arrives in the same memory
+		return err
+	}
 	return e.postRecvs()
 }
 
@@ -203,12 +206,11 @@ func (o *Options) qpOptions(cq *uverbs.CQ) uverbs.QPOptions {
 
 // checkDevice refuses options that the device or this program does not support.
 func (o *Options) checkDevice(dev *uverbs.Device) error {
-	const odpSupport = 1 // IB_UVERBS_ODP_SUPPORT, ib_user_verbs.h
-	switch {
-	case dev.Info().IWARP():
+	if dev.Info().IWARP() {
 		return fmt.Errorf("%s is an iWARP device, where only the connection manager connects QPs: use verbs rping, or verbs perf with --cm", dev.Name())
-	case o.ODP && dev.Attr().ODPGeneralCaps&odpSupport == 0:
-		return &uverbs.FeatureError{Feature: "on-demand paging (--odp)", Driver: dev.Info().Driver}
+	}
+	if err := o.checkCaps(dev); err != nil {
+		return err
 	}
 	if o.Type == perf.UD {
 		port, err := dev.Port(o.IBPort)
@@ -253,21 +255,6 @@ func (e *side) play(ctx context.Context, out, log io.Writer, host string) error 
 	return nil
 }
 
-// pageSize is the distance of the bytes that --verify looks at.
-const pageSize = 4096
-
-// fill writes the same data as ibv_rc_pingpong. A client puts a zero at the start of each page,
-// which a server checks with --verify.
-func (e *side) fill() {
-	b := e.mr.Bytes()[e.header:]
-	for i := range b {
-		b[i] = 0x7b
-		if e.client && i%pageSize == 0 {
-			b[i] = 0
-		}
-	}
-}
-
 // measure fills in the result.
 func (e *side) measure(took time.Duration) {
 	r := &e.result
@@ -276,6 +263,10 @@ func (e *side) measure(took time.Duration) {
 	r.Seconds = took.Seconds()
 	r.MbitPerSecond = float64(r.Bytes) * 8 / 1e6 / r.Seconds
 	r.MicrosPerIteration = r.Seconds * 1e6 / float64(e.o.Iterations)
+	if e.clock.count > 1 {
+		e.clock.KHz = e.dev.Attr().CoreClockKHz
+		r.Clock = &e.clock
+	}
 }
 
 // connect exchanges addresses with the peer and connects the QPs.
@@ -411,7 +402,7 @@ func (e *side) postRecvs() error {
 	if e.srq != nil {
 		post = e.srq.PostRecv
 	}
-	message := []uverbs.SGE{e.mr.SGE(0, e.header+e.o.Size)}
+	message := []uverbs.SGE{e.mr.SGE(e.at, e.header+e.o.Size)}
 	for ; e.posted < e.o.RecvDepth; e.posted++ {
 		if err := post(recvID, message...); err != nil {
 			return err
@@ -513,6 +504,9 @@ func (e *side) complete(wc *uverbs.WC, server bool) error {
 		e.sent++
 	case recvID:
 		e.received++
+		if e.o.Timestamps {
+			e.clock.add(wc.Timestamp, e.dev.Attr().TimestampMask)
+		}
 		if err := e.checkMessage(wc, q); err != nil {
 			return fmt.Errorf("message %d: %w", e.received, err)
 		}
@@ -541,17 +535,6 @@ func (e *side) checkMessage(wc *uverbs.WC, q *queuePair) error {
 	}
 	if e.o.Type == perf.UD && wc.SrcQP != q.remote.QPN {
 		return fmt.Errorf("it is from queue pair %#x, the peer's is %#x", wc.SrcQP, q.remote.QPN)
-	}
-	return nil
-}
-
-// validate compares the first byte of each page with the one that the client wrote.
-func (e *side) validate() error {
-	b := e.mr.Bytes()[e.header:]
-	for i := 0; i < e.o.Size; i += pageSize {
-		if b[i] != 0 {
-			return fmt.Errorf("message %d: invalid data in page %d: byte %#02x, expected 0x00", e.received, i/pageSize, b[i])
-		}
 	}
 	return nil
 }

@@ -78,6 +78,18 @@ func TestPingpongWaits(t *testing.T) {
 	}
 }
 
+// TestClock: the times between receives, also when the clock starts anew.
+func TestClock(t *testing.T) {
+	const mask = 1<<48 - 1
+	var c clock
+	for _, at := range []uint64{mask - 9, mask, 20, 23} {
+		c.add(at, mask)
+	}
+	if c.Max != 21 || c.Min != 3 || c.Average != 11 || c.count != 4 {
+		t.Errorf("cycles 9, 21 and 3: %+v", c)
+	}
+}
+
 // TestJSONPingpong: the result of a ping-pong has both ends.
 func TestJSONPingpong(t *testing.T) {
 	var out bytes.Buffer
