@@ -96,7 +96,7 @@ func attributeKeys(prefix string, all attributes) (keys []string) {
 
 // printedJSON is what each command prints as JSON.
 var printedJSON = map[string]any{
-	"devices": deviceRow{}, "status": statusRow{}, "system": systemReport{}, "info": deviceReport{}, "res": resReport{}, "res frmr": frmrReport{}, "stat": statReport{}, "top": top.Report{}, "top --record": top.Reading{}, "events": eventRow{}, "doctor": health.Report{}, "doctor --watch": health.Change{},
+	"devices": deviceRow{}, "status": statusRow{}, "system": systemReport{}, "info": deviceReport{}, "res": resReport{}, "res frmr": frmrReport{}, "stat": statReport{}, "stat mr": statMRReport{}, "top": top.Report{}, "top --record": top.Reading{}, "events": eventRow{}, "doctor": health.Report{}, "doctor --watch": health.Change{},
 	"pingpong": pingpong.Result{}, "rping": rping.Result{}, "perf": perf.Report{}, "mesh run": mesh.Report{}, "trace": trace.EventJSON{}, "trace --summary": trace.SummaryRow{},
 	"ib status": ibcommands.StatusDevice{}, "ib ping": ibcommands.PingResult{}, "ib counters": ibcommands.CountersRow{}, "ib sm": ibcommands.SMRow{},
 	"ib links": ibcommands.LinkRow{}, "ib discover": ibcommands.FabricReport{}, "ib trace": ibcommands.TraceReport{}, "ib check": []ibcommands.FindingRow{},

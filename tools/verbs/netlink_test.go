@@ -108,6 +108,33 @@ func TestPrintStat(t *testing.T) {
 	}
 }
 
+// TestPrintStatMR: the text has the MRs that have counters, and says when none has.
+func TestPrintStatMR(t *testing.T) {
+	faults := []netlinkrdma.Counter{{Name: "page_faults", Value: 12}}
+	for want, all := range map[string][]netlinkrdma.MRCounters{
+		"mlx5_0 mrn 5 page_faults 12":        {{ID: 4}, {ID: 5, Counters: faults}},
+		"mlx5_0: none of 1 MRs has counters": {{ID: 4}},
+	} {
+		r, err := newStatMRReport("mlx5_0", all, nil)
+		if err != nil || len(r.MRs) != len(all) || r.MRs[0].Counters == nil {
+			t.Errorf("%+v, %v", r, err)
+		}
+		var out bytes.Buffer
+		r.print(&out)
+		if got := strings.Join(strings.Fields(out.String()), " "); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	var out bytes.Buffer
+	r, err := newStatMRReport("rxe0", nil, &netlinkrdma.FeatureError{Feature: "counters"})
+	if r.print(&out); err != nil || len(r.Missing) != 1 || !strings.Contains(out.String(), "rxe0\tnot shown: uverbs: counters not supported") {
+		t.Errorf("%+v, %v: %s", r, err, out.String())
+	}
+	if _, err := newStatMRReport("rxe0", nil, os.ErrPermission); !errors.Is(err, os.ErrPermission) {
+		t.Error(err)
+	}
+}
+
 // script is a monitor that has seen it all before.
 type script []any
 

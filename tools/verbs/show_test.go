@@ -38,11 +38,16 @@ func TestShow(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"link show nosuch0": `the device is "nosuch0", allowed: `,
-		"link show left/2":  "the port is 2, allowed: 1 to 1",
-		"stat left/7":       "the port is 7, allowed: 1 to 1",
-		"dev show nosuch0":  `the device is "nosuch0", allowed: `,
-		"stat enabel":       "did you mean verbs stat enable?",
+		"link show nosuch0":       `the device is "nosuch0", allowed: `,
+		"link show left/2":        "the port is 2, allowed: 1 to 1",
+		"stat left/7":             "the port is 7, allowed: 1 to 1",
+		"dev show nosuch0":        `the device is "nosuch0", allowed: `,
+		"stat enabel":             "did you mean verbs stat enable?",
+		"stat mr mrn x":           `mrn is "x", allowed: 0 to 4294967295`,
+		"stat mr left pid 1":      `a word of verbs stat mr is "pid", allowed: mrn`,
+		"stat mr left":            "left is a software device inside this process",
+		"stat show mr right":      "right is a software device inside this process",
+		"statistic mr show right": "right is a software device inside this process",
 	} {
 		if out, err := softRun(t, device, strings.Fields(args)...); err == nil || !strings.Contains(out, want) {
 			t.Errorf("verbs %s: %v, want %q\n%s", args, err, want, out)

@@ -38,6 +38,7 @@ type qpCounterReport struct {
 
 func newStat() *command.Command {
 	var asJSON bool
+	mrs := newStatMR(&asJSON)
 	cmd := &command.Command{
 		Use:     "stat [flags] [DEV[/PORT]] | COMMAND",
 		Aliases: []string{"statistic"},
@@ -103,9 +104,17 @@ siw (soft iWARP) has no counters.`,
 		Example: `  verbs stat
   verbs stat rxe0
   verbs stat rxe0 --json | jq '.[].counters[] | select(.value > 0)'`,
-		Args: func(cmd *command.Command, args []string) error { return command.Arguments(1)(cmd, afterShow(args)) },
-		Run: func(cmd *command.Command, args []string) error {
+		Args: func(cmd *command.Command, args []string) error {
 			args = afterShow(args)
+			if len(args) > 0 && args[0] == mrs.Name() {
+				return nil
+			}
+			return command.Arguments(1)(cmd, args)
+		},
+		Run: func(cmd *command.Command, args []string) error {
+			if args = afterShow(args); len(args) > 0 && args[0] == mrs.Name() { // rdma statistic show mr
+				return mrs.Run(mrs, args[1:])
+			}
 			var only uint32 // the port
 			if len(args) > 0 {
 				var err error
@@ -142,7 +151,7 @@ siw (soft iWARP) has no counters.`,
 		},
 	}
 	command.JSONFlag(cmd, &asJSON)
-	cmd.Add(newStatSetters()...)
+	cmd.Add(append(newStatSetters(), mrs)...)
 	return cmd
 }
 

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -88,6 +90,83 @@ func rdma(t *testing.T, args ...string) string {
 		t.Fatalf("rdma %q: %v\n%s", args, err, out)
 	}
 	return string(out)
+}
+
+// countersOfMRs returns what JSON of "verbs stat mr", or of iproute2's "rdma statistic show mr", has of the MRs of a
+// device, by their numbers.
+func countersOfMRs(t *testing.T, all any) map[string]map[string]any {
+	t.Helper()
+	mrs := map[string]map[string]any{}
+	for _, row := range all.([]any) {
+		row := row.(map[string]any)
+		list, ours := row["mrs"].([]any)
+		if row["ifname"] == dev0 {
+			list = []any{row}
+		} else if !ours && row["ifname"] == nil {
+			t.Errorf("not a row of MRs: %v", row)
+		}
+		for _, mr := range list {
+			mr, of := mr.(map[string]any), map[string]any{}
+			counters, _ := mr["counters"].([]any)
+			for _, c := range counters {
+				c := c.(map[string]any)
+				of[c["name"].(string)] = c["value"]
+			}
+			for name, value := range mr {
+				if strings.HasPrefix(name, "page_") { // rdma's
+					of[name] = value
+				}
+			}
+			mrs[fmt.Sprint(mr["mrn"])] = of
+		}
+	}
+	return mrs
+}
+
+// TestStatMR: "verbs stat mr" shows what iproute2's "rdma statistic show mr" does, and has the pages that a program
+// has fetched ahead.
+func TestStatMR(t *testing.T) {
+	testenv.Boot(t, "GOVERBS_IPROUTE2", "mlx5cm/cm")
+	testenv.Needs(t, "counters of MRs", "mlx5")
+	const pages = 8
+	dev, err := uverbs.Open(dev0, uverbs.OpenOptions{})
+	must(t, err)
+	defer dev.Close()
+	pd, err := dev.AllocPD()
+	must(t, err)
+	defer pd.Close()
+	buf, err := uverbs.AllocBuffer(pages*4096, uverbs.BufferOptions{})
+	must(t, err)
+	defer buf.Close()
+	mr, err := pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessOnDemand})
+	must(t, err)
+	defer mr.Close()
+	must(t, pd.AdviseMR(uverbs.AdvicePrefetchWrite, []uverbs.SGE{mr.SGE(0, buf.Len())}, uverbs.AdviseOptions{Flush: true}))
+
+	ours := countersOfMRs(t, verbsJSON(t, "stat", "mr", dev0, "--json"))
+	theirs := countersOfMRs(t, parseJSON(t, []byte(rdma(t, "-j", "statistic", "show", "mr"))))
+	if diff := cmp.Diff(theirs, ours); diff != "" {
+		t.Errorf("rdma's (-) and ours (+) differ:\n%s", diff)
+	}
+	var counted []string
+	for id, counters := range ours {
+		if fmt.Sprint(counters["page_prefetch"]) == strconv.Itoa(pages) {
+			counted = append(counted, id)
+		}
+	}
+	if len(counted) != 1 {
+		t.Fatalf("MRs %q have %d pages fetched ahead, want one MR: %v", counted, pages, ours)
+	}
+	if one := countersOfMRs(t, verbsJSON(t, "stat", "show", "mr", dev0, "mrn", counted[0], "--json")); len(one) != 1 || one[counted[0]] == nil {
+		t.Errorf("MR %s alone: %v", counted[0], one)
+	}
+	text := strings.Join(strings.Fields(verbs(t, "stat", "mr", dev0)), " ")
+	if want := fmt.Sprintf("%s mrn %s page_faults 0 ", dev0, counted[0]); !strings.Contains(text, want) || !strings.Contains(text, " page_prefetch 8") {
+		t.Errorf("the text has no %q: %s", want, text)
+	}
+	if out, err := verbsText(t, "stat", "mr", dev0, "mrn", "4000000000"); err == nil || !strings.Contains(out, "there is no MR 4000000000") {
+		t.Errorf("an MR that does not exist: %v, %s", err, out)
+	}
 }
 
 // TestStatBind: "verbs stat bind" and "unbind" do the same as those of iproute2's "rdma statistic qp", and each

@@ -107,6 +107,7 @@ func TestJSONKeys(t *testing.T) {
 	check("devices", verbsJSON(t, "devices", "--json"))
 	check("info", verbsJSON(t, "info", "--json"))
 	check("stat", verbsJSON(t, "stat", "--json"))
+	check("stat mr", verbsJSON(t, "stat", "mr", "--json"))
 	check("doctor", verbsJSON(t, "doctor", "--json", dev0))
 
 	server, port := perfServe(t)
