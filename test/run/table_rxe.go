@@ -155,10 +155,10 @@ func (c *config) rxeSuites() []suite {
 			steps: []step{c.exporter("rxe", ""), c.exporter("5.10", "5.10"), c.exporter("mixed", ""), c.exporterCost()},
 		},
 		{
-			name: "perf", doc: "verbs perf with itself and with perftest, on rxe, and by DC on a modelled ConnectX",
+			name: "perf", doc: "verbs perf with itself and with perftest, and beside qperf, on rxe, and by DC on a modelled ConnectX",
 			steps: []step{
 				{
-					name: "perftest", driver: "rxe", bin: []string{"verbs"}, with: append(ibverbs[:2:2], "perftest"), env: c.guestEnv(),
+					name: "perftest", driver: "rxe", bin: []string{"verbs"}, with: append(rdmacm[:3:3], "perftest", "qperf"), env: c.guestEnv("GOVERBS_QPERF=1"),
 					programs: append(test("perf"), c.marked("interop", "Perftest")),
 				},
 				{
