@@ -397,12 +397,15 @@ func (c *CQ) decodeRecvMlx5(e mlx5.CQE, o *mlx5Owner, wc *WC) {
 		}
 	}
 	if o.qp == nil || o.qp.typ != ib.UD {
-		if o.qp != nil && (o.qp.typ == ib.RawPacket || o.qp.typ == ib.DCT) {
-			wc.QPN = o.qp.QPN() // the device reports the number of the receive queue
+		raw := o.wq != nil || o.qp != nil && o.qp.typ == ib.RawPacket
+		if raw && c.dev.mlx5.UserIndex { // without it the number, which says whose completion it is, is in this place
+			wc.QPN, wc.FlowTag = 0, e.QPN()
 		}
-		if tag, ok := e.VLAN(); ok && (o.wq != nil || o.qp != nil && o.qp.typ == ib.RawPacket) {
-			wc.VLAN = tag
-			wc.Flags |= WCWithVLAN
+		if o.qp != nil && (raw || o.qp.typ == ib.DCT) {
+			wc.QPN = o.qp.QPN() // the device reports another number
+		}
+		if tag, ok := e.VLAN(); ok && raw {
+			wc.VLAN, wc.Flags = tag, wc.Flags|WCWithVLAN
 		}
 		return
 	}

@@ -56,7 +56,7 @@ func (c *CQ) pollRxe(wcs []WC) (int, error) {
 		} else { // both are in the same field
 			wc.Imm, wc.InvalidatedRKey = 0, *r.Ex.InvalidateRKey()
 		}
-		wc.VLAN, wc.Timestamp = 0, 0
+		wc.VLAN, wc.FlowTag, wc.Timestamp = 0, 0, 0
 		failed |= wc.Status
 	}
 	if failed != WCSuccess {

@@ -63,6 +63,7 @@ var flowSpecs = []struct {
 	{"MPLS", flow.MPLS{Val: 0x12345678, Mask: 0xfffff000}, specWords(0x60, 16, be32("label", 0x12345678), be32("mask label", 0xfffff000))},
 	{"ESP", flow.ESP{Val: flow.ESPFilter{SPI: 0x01020304, Seq: 5}, Mask: flow.ESPFilter{SPI: 0xffffffff}},
 		specWords(0x34, 24, be32("spi", 0x01020304), be32("seq", 5), be32("mask spi", 0xffffffff), be32("mask seq", 0))},
+	{"ActionTag", flow.Tag{ID: 0x010203}, specWords(0x1000, 16, word{"tag_id", 4, 0x010203}, word{"reserved1", 4, 0})},
 	{"ActionDrop", flow.Drop{}, specWords(0x1001, 8)},
 }
 
@@ -111,6 +112,7 @@ func TestFlowRefused(t *testing.T) {
 		{FlowOptions{Specs: []flow.Spec{flow.Eth{}, nil}}, "Specs[1]"},
 		{FlowOptions{Specs: []flow.Spec{flow.IPv6{Mask: flow.IPv6Filter{FlowLabel: 1 << 20}}}}, "IPv6.FlowLabel"},
 		{FlowOptions{Specs: []flow.Spec{flow.VXLAN{Val: 1 << 24}}}, "VXLAN.Val"},
+		{FlowOptions{Specs: []flow.Spec{flow.Tag{ID: 1 << 24}}}, "Tag.ID"},
 		{FlowOptions{Specs: make([]flow.Spec, 255), Counters: &Counters{}}, "number of Specs"},
 		{FlowOptions{Counters: &Counters{}}, "object to use"},
 	} {

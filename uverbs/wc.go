@@ -164,7 +164,7 @@ type WC struct {
 	VendorErr       uint32   // VendorErr is the device's own error code.
 	ByteLen         uint32   // ByteLen is the number of bytes received, or read by an RDMA READ.
 	Imm             uint32   // Imm is the immediate value, in host byte order, if Flags has WCWithImm.
-	QPN             uint32   // QPN is the number of the local QP.
+	QPN             uint32   // QPN is the number of the local QP; 0 for a receive of a WQ.
 	SrcQP           uint32   // SrcQP is the number of the remote QP (UD).
 	Flags           WCFlags  // Flags say which optional fields are valid, see the constants.
 	PKeyIndex       uint16   // PKeyIndex is 0. It has a meaning on QP 1 alone, which the kernel keeps; a QP receives in its own partition only.
@@ -173,6 +173,7 @@ type WC struct {
 	PathBits        uint8    // PathBits are the low bits of the destination LID (UD).
 	VLAN            uint16   // VLAN is the tag that the device removed from a frame, if Flags has WCWithVLAN: the VLAN in bits 0 to 11, the priority in bits 13 to 15.
 	InvalidatedRKey uint32   // InvalidatedRKey is the key that the peer's SEND_WITH_INV invalidated, if Flags has WCWithInv.
+	FlowTag         uint32   // FlowTag is the tag of the flow that took the packet, of raw packets: see [flow.Tag].
 
 	Timestamp uint64 // Timestamp is the time of the completion on the device's clock, if the CQ has CQTimestamp; see [Device.ReadClock].
 }

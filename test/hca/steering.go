@@ -1,6 +1,7 @@
 package hca
 
 import (
+	"cmp"
 	"fmt"
 	"hash/crc32"
 	"maps"
@@ -51,6 +52,7 @@ type flowEntry struct {
 	group uint32
 	value []byte
 	drop  bool
+	tag   uint32
 	dests []dest
 
 	counter *flowCounter // or nil
@@ -283,7 +285,7 @@ func (d *Device) setFlowEntry(c *call) error {
 	if action&^(actionAllow|actionDrop|actionForward|actionCount) != 0 {
 		return refuse(prm.BadParam, "flow entry action", "%#x is not modelled", action)
 	}
-	e.drop = action&actionDrop != 0
+	e.drop, e.tag = action&actionDrop != 0, prm.FTETag.U32(x)
 	if action&actionForward != 0 {
 		if e.dests, err = d.destinations(x); err != nil {
 			return err
@@ -355,8 +357,8 @@ func (s *steering) userOf(kind uint8, id uint32) string {
 	return ""
 }
 
-// receive says which receive queues a frame goes to.
-func (s *steering) receive(frame []byte) []uint32 {
+// receive says which receive queues a frame goes to, once to each.
+func (s *steering) receive(frame []byte) []engine.Delivery {
 	v := s.seen.Load()
 	if v == nil {
 		return nil
@@ -365,18 +367,18 @@ func (s *steering) receive(frame []byte) []uint32 {
 	if fields == nil {
 		return nil
 	}
-	var rqs []uint32
-	for _, tirn := range v.walk(v.root, fields, len(frame), 0) {
-		t := v.tirs[tirn]
+	var rqs []engine.Delivery
+	for _, to := range v.walk(v.root, fields, len(frame), 0) {
+		t := v.tirs[to.tir]
 		if !t.indirect {
-			rqs = append(rqs, t.target)
+			rqs = append(rqs, engine.Delivery{RQ: t.target, Tag: to.tag})
 		} else if table := v.rqts[t.target]; len(table) > 0 {
 			// A flow stays in its queue; the hash is not the one that the driver has set.
-			rqs = append(rqs, table[int(crc32.ChecksumIEEE(fields)%uint32(len(table)))])
+			rqs = append(rqs, engine.Delivery{RQ: table[int(crc32.ChecksumIEEE(fields)%uint32(len(table)))], Tag: to.tag})
 		}
 	}
-	slices.Sort(rqs)
-	return slices.Compact(rqs)
+	slices.SortFunc(rqs, func(a, b engine.Delivery) int { return cmp.Compare(a.RQ, b.RQ) })
+	return slices.CompactFunc(rqs, func(a, b engine.Delivery) bool { return a.RQ == b.RQ })
 }
 
 // countRoCE has the tables for packets of RDMA count a packet. Where it goes does not depend on them.
@@ -390,8 +392,11 @@ func (s *steering) countRoCE(way engine.Way, frame func() []byte) {
 	}
 }
 
+// target is a TIR that a frame comes to, with the tag of the entry that leads there.
+type target struct{ tir, tag uint32 }
+
 // walk gives the TIRs that a frame of so many bytes comes to from a table on.
-func (v *rxView) walk(table uint32, fields []byte, size, depth int) []uint32 {
+func (v *rxView) walk(table uint32, fields []byte, size, depth int) []target {
 	t := v.tables[table]
 	if t == nil || depth > maxDepth {
 		return nil
@@ -409,10 +414,10 @@ func (v *rxView) walk(table uint32, fields []byte, size, depth int) []uint32 {
 		if e.drop {
 			return nil
 		}
-		var tirs []uint32
+		var tirs []target
 		for _, to := range e.dests {
 			if to.kind == destTIR {
-				tirs = append(tirs, to.id)
+				tirs = append(tirs, target{to.id, e.tag})
 			} else {
 				tirs = append(tirs, v.walk(to.id, fields, size, depth+1)...)
 			}

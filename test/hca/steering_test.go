@@ -128,7 +128,9 @@ func TestSteering(t *testing.T) {
 	others := e.group(second, 15, 15)
 	e.entry(root, byMAC, 2, dest{destTable, second}, match{matchDMACHigh, 0x506b4bc0}, match{matchDMACLow, 0xff07})
 	e.entry(second, byPort, 0, dest{destTIR, udp}, match{matchIPVersion, 4}, match{matchProtocol, protoUDP}, match{matchUDPDport, 4791})
-	e.entry(second, others, 15, dest{destTIR, rest})
+	tagged := e.entryIn(second, others, 15, []dest{{destTIR, rest}})
+	prm.FTETag.Put(tagged[prm.FTECtx:], 0x345678)
+	e.must(prm.SetFlowTableEntry, 0, tagged, small)
 	if got := e.d.eth.receive([]byte(frameUDP)); got != nil {
 		t.Errorf("without a root, a frame goes to %x", got)
 	}
@@ -136,8 +138,14 @@ func TestSteering(t *testing.T) {
 
 	check := func(what string, frame []byte, want ...uint32) {
 		t.Helper()
-		if got := e.d.eth.receive(frame); !slices.Equal(got, want) {
+		got := e.d.eth.receive(frame)
+		if !slices.EqualFunc(got, want, func(d engine.Delivery, rq uint32) bool { return d.RQ == rq }) {
 			t.Errorf("%s goes to %x, want %x", what, got, want)
+		}
+		for _, d := range got {
+			if tag := map[bool]uint32{true: 0x345678}[what == "another port"]; d.Tag != tag {
+				t.Errorf("%s has tag %#x, want %#x", what, d.Tag, tag)
+			}
 		}
 	}
 	other := []byte(frameUDP)
@@ -146,11 +154,11 @@ func TestSteering(t *testing.T) {
 	check("another port", other, e.rqs[1])
 	check("a broadcast", []byte(frameARP))
 	check("a short frame", []byte(frameARP)[:13])
-	tagged := slices.Concat([]byte(frameUDP)[:12], []byte{0x81, 0x00, 0x20, 0x05}, []byte(frameUDP)[12:])
-	check("a VLAN's frame", tagged, e.rqs[0])
+	inVLAN := slices.Concat([]byte(frameUDP)[:12], []byte{0x81, 0x00, 0x20, 0x05}, []byte(frameUDP)[12:])
+	check("a VLAN's frame", inVLAN, e.rqs[0])
 	for n := range frameUDP {
 		e.d.eth.receive([]byte(frameUDP)[:n]) // no panic, whatever is cut off
-		e.d.eth.receive(tagged[:n])
+		e.d.eth.receive(inVLAN[:n])
 	}
 	// A table of several queues: a flow stays in one of them.
 	spread, rqtn := e.spread()
@@ -202,10 +210,10 @@ func (e *eth) checkSpread(t *testing.T) {
 		frame := []byte(frameARP)
 		frame[11] = byte(i)
 		a, b := e.d.eth.receive(frame), e.d.eth.receive(frame)
-		if len(a) != 2 || !slices.Equal(a, b) || a[0] != e.rqs[0] {
+		if len(a) != 2 || !slices.Equal(a, b) || a[0].RQ != e.rqs[0] {
 			t.Fatalf("a frame goes to %x and %x", a, b)
 		}
-		seen[a[1]] = true
+		seen[a[1].RQ] = true
 	}
 	if len(seen) != 2 {
 		t.Errorf("all flows go to the same queue of the table: %v", seen)

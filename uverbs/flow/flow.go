@@ -34,7 +34,7 @@ const (
 const FlagsAll = DontTrap | Egress
 
 // Spec is one part of a flow: a header to match ([Eth], [IPv4], [IPv6], [TCP], [UDP], [VXLAN], [GRE], [MPLS], [ESP])
-// or an action ([Drop]).
+// or an action ([Drop], [Tag]).
 //
 // A packet matches if its fields equal those of Val in all bits that are set in Mask. All numbers
 // are in host byte order. Specs with Inner set apply to the packet inside a tunnel.
@@ -85,6 +85,7 @@ const (
 	specGRE   = 0x51
 	specMPLS  = 0x60
 	specInner = 0x100
+	specTag   = 0x1000
 	specDrop  = 0x1001
 )
 
@@ -185,6 +186,12 @@ type ESPFilter struct {
 
 // Drop drops matching packets (IBV_FLOW_SPEC_ACTION_DROP).
 type Drop struct{}
+
+// Tag marks matching packets with a number: the completions of their receives have it in uverbs.WC.FlowTag
+// (IBV_FLOW_SPEC_ACTION_TAG). mlx5 supports it for raw packet QPs. Two flows with the same specs have the same tag.
+type Tag struct {
+	ID uint32 // ID has 24 bits; 0 is the tag of other packets.
+}
 
 // header returns the header of a spec.
 func header[T any](typ uint32, inner bool, spec *T) abi.FlowSpecHdr {
@@ -316,6 +323,15 @@ func (f *ESPFilter) put(to *abi.FlowSpecESPFilter) {
 	seq.Put(f.Seq)
 	copy(kernel.Bytes(&to.Spi), kernel.Bytes(&spi))
 	copy(kernel.Bytes(&to.Seq), kernel.Bytes(&seq))
+}
+
+func (f Tag) encode() ([]byte, error) {
+	if limit := uint32(1<<24 - 1); f.ID > limit {
+		return nil, &Error{"Tag.ID", fmt.Sprintf("%#x", f.ID), fmt.Sprintf("0 to %#x", limit)}
+	}
+	s := &abi.FlowSpecActionTag{TagID: f.ID}
+	s.Hdr = header(specTag, false, s)
+	return kernel.Bytes(s), nil
 }
 
 func (f Drop) encode() ([]byte, error) {

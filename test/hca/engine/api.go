@@ -17,6 +17,12 @@ const (
 	Ethernet   LinkLayer = 1
 )
 
+// Delivery is where a frame goes.
+type Delivery struct {
+	RQ  uint32 // RQ is the receive queue.
+	Tag uint32 // Tag is the tag that the frame has from the entry of a flow table.
+}
+
 // Config is a device to make.
 type Config struct {
 	Name         string                   // Name stands in reports and traces: "mlx5_0".
@@ -26,7 +32,7 @@ type Config struct {
 	LinkLayer    LinkLayer                // LinkLayer of the one port.
 	CQEVersion   int                      // CQEVersion is 0 or 1: whether CQEs carry user indexes.
 	Trace        func(TraceEvent)         // Trace takes what happens, if not nil. The lock is held: it must not call back.
-	Receive      func([]byte) []uint32    // Receive says which RQs (CREATE_RQ) an Ethernet frame goes to. Nil drops it. The lock is held: it must not call back.
+	Receive      func([]byte) []Delivery  // Receive says which RQs (CREATE_RQ) an Ethernet frame goes to. Nil drops it. The lock is held: it must not call back.
 	Count        func(Way, func() []byte) // Count sees each packet of RoCE v2; the function makes a frame of it, nil if the packet has no such form. The lock is held.
 	DeviceMemory int                      // DeviceMemory is how many bytes of its own the device has.
 	OwnAddress   func() uint64            // OwnAddress says at which bus address that memory begins. Nil: there is no such memory.

@@ -259,7 +259,7 @@ func TestCountFrames(t *testing.T) {
 		t.Errorf("RQ %+v, %v", s, err)
 	}
 	h.d.f.mu.Lock()
-	h.d.rqs[r.n].deliver(h.d, &packet{kind: pktEth, data: make([]byte, 64)})
+	h.d.rqs[r.n].deliver(h.d, &packet{kind: pktEth, data: make([]byte, 64)}, 0)
 	h.d.f.mu.Unlock()
 	h.wantCounts("frames", set, counts{CountOutOfBuffer: 1})
 	if err := count(r.n, set+1); !refusedAs(err, BadResource) {

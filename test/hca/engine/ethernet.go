@@ -213,24 +213,25 @@ func checksums(frame []byte, l3, l4 bool) {
 // receiveEthernet takes a frame: the flow tables, which are the command interface's, say
 // to which queues it goes.
 func (d *Device) receiveEthernet(p *packet) {
-	var to []uint32
+	var to []Delivery
 	if d.cfg.Receive != nil {
 		to = d.cfg.Receive(p.data)
 	}
 	if len(to) == 0 {
 		d.drop(p, "no flow takes the frame")
 	}
-	for _, n := range to {
-		if r := d.rqs[n]; r != nil && r.state == WQReady {
-			r.deliver(d, p)
+	for _, x := range to {
+		if r := d.rqs[x.RQ]; r != nil && r.state == WQReady {
+			r.deliver(d, p, x.Tag)
 		} else {
 			d.drop(p, "the receive queue is not ready")
 		}
 	}
 }
 
-// deliver stores a frame and completes its receive WQE.
-func (r *rq) deliver(d *Device, p *packet) {
+// deliver stores a frame and completes its receive WQE. The completion has the frame's tag where that of a QP has the
+// QP's number, or where it is without a user index the RQ's number.
+func (r *rq) deliver(d *Device, p *packet, tag uint32) {
 	w, ok := r.w.take()
 	if !ok {
 		d.drop(p, "no receive WQE")
@@ -243,7 +244,9 @@ func (r *rq) deliver(d *Device, p *packet) {
 		e.l4l3, e.vlan = cqeHasVLAN, be.Uint16(frame[14:])
 		frame = append(frame[:12:12], frame[12+vlanTag:]...)
 	}
-	e.count = uint32(len(frame))
+	if e.count = uint32(len(frame)); d.cfg.CQEVersion != 0 {
+		e.qpn = tag
+	}
 	if e.srqn = r.spec.UserIndex; d.cfg.CQEVersion == 0 || e.srqn == NoUserIndex {
 		e.srqn = r.spec.RMPN
 	}
@@ -253,7 +256,7 @@ func (r *rq) deliver(d *Device, p *packet) {
 	s, _ := d.scatterRecv(nil, w, r.w.pd, 0, frame)
 	w.complete()
 	if s != 0 {
-		e.opcode, e.syndrome, e.vendor = cqeRespErr, s, vendorOf(s)
+		e.opcode, e.syndrome, e.vendor, e.qpn = cqeRespErr, s, vendorOf(s), r.n
 		r.state = WQError
 	}
 	r.cq.post(e)

@@ -103,11 +103,12 @@ func TestEthernet(t *testing.T) {
 	ha, hb := newHost(t, f, Ethernet), newHost(t, f, Ethernet)
 	sq := ha.newSQ(ha.newCQ(5, 64), 5)
 	rq := hb.newRQ(hb.newCQ(5, 64), 4)
-	hb.d.cfg.Receive = func(frame []byte) []uint32 {
+	const tag = 0x345678
+	hb.d.cfg.Receive = func(frame []byte) []Delivery {
 		if frame[0] == 1 {
 			return nil
 		}
-		return []uint32{rq.n}
+		return []Delivery{{rq.n, tag}}
 	}
 	ma, mb := ha.newMR(4096, LocalRead), hb.newMR(4096, LocalWrite)
 	a, b := ha.d.Port().MAC, hb.d.Port().MAC
@@ -127,7 +128,7 @@ func TestEthernet(t *testing.T) {
 			}
 			r := rq.rcq.good(1)[0]
 			got := append(bytes.Clone(mb.data[:100]), mb.data[1000:]...)[:len(want)]
-			if r.op != cqeRespSend || int(r.bytes) != len(want) || r.srqn != 0x66 || r.qpn != rq.n || !sumOK(got) || !bytes.Equal(got[:14], want[:14]) || !bytes.Equal(got[len(got)-c.n:], want[len(want)-c.n:]) {
+			if r.op != cqeRespSend || int(r.bytes) != len(want) || r.srqn != 0x66 || r.qpn != tag || !sumOK(got) || !bytes.Equal(got[:14], want[:14]) || !bytes.Equal(got[len(got)-c.n:], want[len(want)-c.n:]) {
 				t.Errorf("header %d: %+v, sums %v", header, r, sumOK(got))
 			}
 			if sum := binary.BigEndian.Uint16(r.raw[20:]); sum != onesSum(got[14:]) {
@@ -217,7 +218,7 @@ func TestFailRQ(t *testing.T) {
 	f := newFabric(t, FabricConfig{})
 	ha, hb := newHost(t, f, Ethernet), newHost(t, f, Ethernet)
 	sq, rq := ha.newSQ(ha.newCQ(5, 64), 5), hb.newRQ(hb.newCQ(5, 64), 4)
-	hb.d.cfg.Receive = func([]byte) []uint32 { return []uint32{rq.n} }
+	hb.d.cfg.Receive = func([]byte) []Delivery { return []Delivery{{RQ: rq.n}} }
 	ma, mb := ha.newMR(4096, LocalRead), hb.newMR(4096, LocalWrite)
 	want := frame(hb.d.Port().MAC, ha.d.Port().MAC, false, 17, make([]byte, 100))
 	send := func() {

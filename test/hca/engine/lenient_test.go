@@ -30,7 +30,7 @@ func TestWideRecord(t *testing.T) {
 	ha, hb := newHost(t, f, Ethernet), newHost(t, f, Ethernet)
 	sq, rq := ha.newSQ(ha.newCQ(5, 64), 5), hb.newRQ(hb.newCQ(5, 64), 4)
 	hb.d.cfg.Strict = false
-	hb.d.cfg.Receive = func([]byte) []uint32 { return []uint32{rq.n} }
+	hb.d.cfg.Receive = func([]byte) []Delivery { return []Delivery{{RQ: rq.n}} }
 	mb := hb.newMR(4096, LocalWrite)
 	for range 2 {
 		rq.recv(mb.sge(0, 1000))

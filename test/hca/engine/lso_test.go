@@ -25,7 +25,7 @@ func TestLSO(t *testing.T) {
 		ha, hb := newHost(t, f, Ethernet), newHost(t, f, Ethernet)
 		sq := ha.newSQ(ha.newCQ(5, 64), 5)
 		rq := hb.newRQ(hb.newCQ(5, 64), 4)
-		hb.d.cfg.Receive = func([]byte) []uint32 { return []uint32{rq.n} }
+		hb.d.cfg.Receive = func([]byte) []Delivery { return []Delivery{{RQ: rq.n}} }
 		ma, mb := ha.newMR(8192, LocalRead), hb.newMR(16384, LocalWrite)
 		for i := range ma.data {
 			ma.data[i] = byte(i * 7)

@@ -287,9 +287,9 @@ func TestEthernetReceive(t *testing.T) {
 	sq, rq := ha.newSQ(ha.newCQ(5, 64), 5), hb.newRQ(hb.newCQ(5, 64), 4)
 	came := map[*host]int{}
 	for _, h := range []*host{ha, hb} {
-		h.d.cfg.Receive = func([]byte) []uint32 {
+		h.d.cfg.Receive = func([]byte) []Delivery {
 			came[h]++
-			return []uint32{rq.n}
+			return []Delivery{{RQ: rq.n}}
 		}
 	}
 	rq.recv(sge{&testMR{key: 0x99999900}, 0, 100})

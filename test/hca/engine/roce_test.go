@@ -116,7 +116,7 @@ func TestPortWithoutRoCE(t *testing.T) {
 	off.GIDs = nil
 	d.SetPort(off)
 	var frames [][]byte
-	d.cfg.Receive = func(b []byte) []uint32 {
+	d.cfg.Receive = func(b []byte) []Delivery {
 		frames = append(frames, bytes.Clone(b))
 		return nil
 	}
@@ -154,7 +154,7 @@ func TestSourcePort(t *testing.T) {
 	off.GIDs = nil
 	d.SetPort(off)
 	var ports []uint16
-	d.cfg.Receive = func(b []byte) []uint32 {
+	d.cfg.Receive = func(b []byte) []Delivery {
 		if got, err := parseFrame(b); err == nil {
 			ports = append(ports, got.sport)
 		}

@@ -14,6 +14,7 @@ var (
 	FGNumber       = Field{0xc0, 32} // of DESTROY_FLOW_GROUP
 	FTEIndex       = Field{0x100, 32}
 	FTEGroup       = Field{0x20, 32}
+	FTETag         = Field{0x48, 24}
 	FTEAction      = Field{0x70, 16}
 	FTEDestCount   = Field{0x88, 24}
 	FTECntCount    = Field{0xa8, 24}

@@ -8,6 +8,7 @@ import (
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/flow"
+	"github.com/goverbs/goverbs/uverbs/ib"
 )
 
 // headers are the headers of a frame.
@@ -48,6 +49,53 @@ func sendFrame(t *testing.T, s *side, frame []byte) {
 	n := copy(s.buf.Bytes(), frame)
 	must(t, s.qp.PostSend(send(1, s.mr.SGE(0, n))))
 	s.want(t, 1, uverbs.WCSend)
+}
+
+// TestFlowTag: a receive has the tag of the flow that took the frame, and 0 where the flow is without one; also receives of
+// a work queue.
+func TestFlowTag(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "raw packets", "mlx5")
+		testenv.NeedsRoCE(t, "Ethernet")
+		a, b := rawSide(t, rig.Devices[0], uverbs.QPOptions{}), rawSide(t, rig.Devices[1], uverbs.QPOptions{})
+		rawReady(t, a)
+		rawReady(t, b)
+		wq, err := b.pd.CreateWQ(uverbs.WQOptions{CQ: b.cq, MaxWR: 4})
+		must(t, err)
+		closeLater(t, wq)
+		must(t, wq.Modify(uverbs.WQReady), wq.PostRecv(1, b.mr.SGE(0, 2048)))
+		table, err := b.dev.CreateRWQIndTable([]*uverbs.WQ{wq})
+		must(t, err)
+		closeLater(t, table)
+		spread, err := b.pd.CreateQP(uverbs.QPOptions{Type: ib.RawPacket, IndTable: table, RXHash: uverbs.RXHash{Fields: uverbs.RXHashSrcIPv4}})
+		must(t, err)
+		closeLater(t, spread)
+		to := macOf(t, rig.Netdevs[1])
+		for _, c := range []struct {
+			sport uint16
+			qp    *uverbs.QP
+			qpn   uint32
+			tag   uint32
+		}{{1, b.qp, b.qp.QPN(), 0xfedcba}, {2, b.qp, b.qp.QPN(), 0}, {3, b.qp, b.qp.QPN(), 1}, {4, spread, 0, 0x123456}} {
+			specs := []flow.Spec{
+				flow.Eth{Val: flow.EthFilter{DstMAC: to, EtherType: 0x0800}, Mask: flow.EthFilter{DstMAC: anyMAC, EtherType: 0xffff}},
+				flow.IPv4{}, flow.UDP{Val: flow.Ports{Src: c.sport}, Mask: flow.Ports{Src: 0xffff}},
+			}
+			if c.tag != 0 {
+				specs = append(specs, flow.Tag{ID: c.tag})
+			}
+			f, err := c.qp.CreateFlow(uverbs.FlowOptions{Specs: specs})
+			must(t, err)
+			closeLater(t, f)
+			if c.qp == b.qp {
+				must(t, b.qp.PostRecv(1, b.mr.SGE(0, 2048)))
+			}
+			sendFrame(t, a, headers{dst: to, src: [6]byte{2, 0x60, 0x0d, 9, 9, 9}, from: 1, to: 2, proto: protoUDP, sport: c.sport, dport: 9}.frame())
+			if wc := b.next(t); wc.Err() != nil || wc.Opcode != uverbs.WCRecv || wc.FlowTag != c.tag || wc.QPN != c.qpn {
+				t.Errorf("completion %+v, want tag %#x of QP %#x", wc, c.tag, c.qpn)
+			}
+		}
+	})
 }
 
 // flowCase is what a flow matches: specs, a frame that they take, and frames that they do not take.

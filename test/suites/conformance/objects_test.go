@@ -32,7 +32,7 @@ func absentVerbs(t *testing.T, s *side) []absentVerb {
 	closeLater(t, f)
 	specs := []flow.Spec{
 		flow.Eth{Mask: flow.EthFilter{EtherType: 0xffff}}, flow.IPv4{}, flow.IPv6{}, flow.TCP{}, flow.UDP{},
-		flow.VXLAN{}, flow.GRE{}, flow.MPLS{}, flow.ESP{}, flow.Drop{},
+		flow.VXLAN{}, flow.GRE{}, flow.MPLS{}, flow.ESP{}, flow.Tag{ID: 1}, flow.Drop{},
 	}
 	verbs := []absentVerb{
 		{"OPEN_XRCD", [2]int{}, false, func() error { return errOf(s.dev.OpenXRCD(uverbs.XRCDOptions{})) }},

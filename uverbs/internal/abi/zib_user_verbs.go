@@ -1324,6 +1324,14 @@ type FlowSpecIPv6 struct {
 	Mask FlowIPv6Filter // mask at 48
 }
 
+// FlowSpecActionTag is struct ib_uverbs_flow_spec_action_tag (ib_user_verbs.h), 16 bytes.
+type FlowSpecActionTag struct {
+	_     structs.HostLayout
+	Hdr   FlowSpecHdr // hdr at 0
+	TagID uint32      // tag_id at 8
+	_     uint32      // reserved1
+}
+
 // FlowSpecActionDrop is struct ib_uverbs_flow_spec_action_drop (ib_user_verbs.h), 8 bytes.
 type FlowSpecActionDrop struct {
 	_   structs.HostLayout
@@ -1553,6 +1561,7 @@ const (
 	_ = -(unsafe.Sizeof(FlowSpecTcpUdp{}) ^ 16)
 	_ = -(unsafe.Sizeof(FlowIPv6Filter{}) ^ 40)
 	_ = -(unsafe.Sizeof(FlowSpecIPv6{}) ^ 88)
+	_ = -(unsafe.Sizeof(FlowSpecActionTag{}) ^ 16)
 	_ = -(unsafe.Sizeof(FlowSpecActionDrop{}) ^ 8)
 	_ = -(unsafe.Sizeof(FlowSpecActionCount{}) ^ 16)
 	_ = -(unsafe.Sizeof(FlowTunnelFilter{}) ^ 4)
