@@ -37,8 +37,9 @@ type perfOptions struct {
 	plot   string
 	over   []string // files of reports
 
-	perftest bool
-	dataAddr string
+	perftest  bool
+	dataAddr  string
+	pkeyIndex int
 }
 
 // perfTests are the subcommands, with what each does.
@@ -49,8 +50,8 @@ var perfTests = []struct{ op, metric, does string }{
 	{perf.Write, perf.BW, "Measure the bandwidth of RDMA WRITE"},
 	{perf.Read, perf.Lat, "Measure the latency of RDMA READ"},
 	{perf.Read, perf.BW, "Measure the bandwidth of RDMA READ"},
-	{perf.Atomic, perf.Lat, "Measure the latency of atomic additions"},
-	{perf.Atomic, perf.BW, "Measure the bandwidth of atomic additions"},
+	{perf.Atomic, perf.Lat, "Measure the latency of atomics"},
+	{perf.Atomic, perf.BW, "Measure the bandwidth of atomics"},
 }
 
 func newPerf() *command.Command {
@@ -150,21 +151,26 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 		f.IntVarP(&c.Inline, "inline", "I", c.Inline, "send messages of up to this many `BYTES` in the work request itself")
 		command.DefaultIs(f, "inline", "for latency about 220, or what the device supports; else 0")
 	}
-	if c.Op == perf.Send {
+	if c.Op == perf.Send || c.Op == perf.Write {
 		f.IntVarP(&c.RecvDepth, "recv-depth", "r", c.RecvDepth, "post `N` receives of each queue pair")
 		command.DefaultIs(f, "recv-depth", "512; for uc and ud one for each message, up to 16000")
+		f.BoolVar(&c.Imm, "imm", false, "send with immediate data, for which a WRITE takes a receive (--"+c.Op+"_with_imm of perftest)")
+		f.BoolVar(&c.SRQ, "use-srq", false, "have the queue pairs of a side take receives from one shared receive queue")
+	}
+	if c.Op == perf.Atomic {
+		f.StringVarP(&c.AtomicType, "atomic-type", "A", c.AtomicType, "`TYPE` of the atomics: add, swap (CMP_AND_SWAP of 0 for 1)")
 	}
 	if c.Op == perf.Read || c.Op == perf.Atomic {
 		f.IntVarP(&c.RdAtomic, "outs", "o", 0, "keep `N` READs and atomics of a queue pair in flight (default what both devices support)")
 	}
-	if c.Op != perf.Write || c.Metric != perf.Lat {
-		f.BoolVarP(&c.Events, "events", "e", false, "sleep until a completion event instead of polling, on both sides")
-	}
+	f.BoolVarP(&c.Events, "events", "e", false, "sleep until a completion event instead of polling, on both sides")
 	f.BoolVarP(&c.Verify, "verify", "V", false, "compare the received data with what was sent, which takes time")
 	f.BoolVarP(&c.CM, "cm", "R", false, "connect the queue pairs by the RDMA connection manager")
 	f.IntVarP(&c.MTU, "mtu", "m", 0, "path MTU in `BYTES` (default the smaller one of both ports)")
 	command.NumberVar(f, &c.SL, "sl", "S", 0, 0, 15, "service `LEVEL`")
 	command.PKeyFlag(f, &c.PKey, "`KEY` of the partition for both sides, such as 0x8001; perftest needs its own --pkey_index", command.MyPartition)
+	command.NumberVar(f, &o.pkeyIndex, "pkey-index", "", -1, 0, math.MaxInt, "`INDEX` of the partition in the P_Key table of this side, instead of --pkey")
+	command.DefaultIs(f, "pkey-index", "none")
 	command.NumberVar(f, &c.TOS, "tos", "", 0, 0, math.MaxUint8, "traffic `CLASS`")
 	command.NumberVar(f, &c.FlowLabel, "flow-label", "", 0, 0, 1<<20-1, "flow `LABEL`, from which some devices derive the UDP source port of RoCE v2")
 	f.IntVar(&c.AckTimeout, "ack-timeout", c.AckTimeout, "wait 4.096 µs times 2 to the power of `N` for an acknowledgement")
@@ -186,6 +192,7 @@ func perfLocalFlags(cmd *command.Command, l *perf.Local) {
 	command.DefaultIs(f, "ib-port", "the first active one")
 	command.NumberVar(f, &l.GID, "gid", "x", l.GID, 0, math.MaxInt, "`INDEX` of the local GID")
 	command.DefaultIs(f, "gid", "chosen to match the peer")
+	command.NumberVar(f, &l.Vector, "vector", "X", 0, 0, math.MaxInt, "completion vector `N` for the events of --events")
 	f.BoolVar(&l.HugePages, "huge-pages", false, "take memory from huge pages")
 	command.NumberVar(f, &l.CPU, "cpu", "", l.CPU, 0, 1023, "run on processor `N`")
 	command.DefaultIs(f, "cpu", "any")
@@ -239,6 +246,12 @@ func (o *perfOptions) run(cmd *command.Command, host string) error {
 func (o *perfOptions) check(changed func(flag string) bool, host string) ([]plot.Named, error) {
 	if err := o.settle(); err != nil {
 		return nil, err
+	}
+	if changed("vector") && !o.config.Events {
+		return nil, fmt.Errorf("--vector is %d, but without --events there are none", o.local.Vector)
+	}
+	if changed("recv-depth") && o.config.Op == perf.Write && !o.config.Imm {
+		return nil, fmt.Errorf("--recv-depth without --imm: %s takes no receives", o.config.Name())
 	}
 	if err := o.local.Validate(&o.config); err != nil {
 		return nil, err
@@ -326,6 +339,9 @@ func (o *perfOptions) settle() error {
 		if o.config.Rate, err = perf.ParseRate(o.rate); err != nil {
 			return err
 		}
+	}
+	if o.pkeyIndex >= 0 {
+		o.local.PKeyIndex = &o.pkeyIndex
 	}
 	if o.config.CM && o.config.MTU != 0 {
 		return fmt.Errorf("--mtu is %d, but with --cm the connection manager takes the MTU from the path", o.config.MTU)

@@ -78,7 +78,7 @@ func (e *perftestEnd) run(ctx context.Context, log io.Writer, host string) (_ *p
 	c := &e.o.config
 	e.test = perftest.Test{
 		Op: c.Op, Latency: c.Metric == perf.Lat, Both: c.Both, Sweep: c.All, Iterations: c.Iterations,
-		Type: strings.ToUpper(c.Type), QPs: c.QPs, Sizes: c.Sizes,
+		Type: strings.ToUpper(c.Type), QPs: c.QPs, Sizes: c.Sizes, Imm: c.Imm, Swap: c.AtomicType == perf.Swap,
 	}
 	defer func() { err = errors.Join(err, e.opened.Close()) }()
 	if c.CM {
@@ -110,6 +110,9 @@ func (e *perftestEnd) open(local perf.Local) (attr uverbs.PortAttr, err error) {
 		return attr, err
 	}
 	e.opened.Keep(e.dev)
+	if err := e.o.local.Partition(e.dev, e.port, &e.o.config); err != nil {
+		return attr, err
+	}
 	return e.dev.Port(e.port)
 }
 
@@ -300,7 +303,7 @@ func (e *perftestEnd) play(ctx context.Context) error {
 // checkReceived fails if more messages have arrived than expected: the peer has other options.
 // The last ones may have arrived after the last poll.
 func (e *perftestEnd) checkReceived() error {
-	if e.test.Op != perftest.Send || e.test.Latency {
+	if !e.test.Messages() || e.test.Latency {
 		return nil
 	}
 	n, err := e.end.RecvCQ.Poll(make([]uverbs.WC, 1))
@@ -480,7 +483,7 @@ func (e *perftestEnd) Run(ctx context.Context, size int) (perftest.Report, error
 	if err != nil {
 		return perftest.Report{}, err
 	}
-	if e.server && e.test.Op == perftest.Send && !e.test.Latency && !e.test.Both {
+	if e.server && e.test.Messages() && !e.test.Latency && !e.test.Both {
 		run.Sent = run.Received // only this side has measured
 	}
 	e.runs = append(e.runs, run)

@@ -162,7 +162,7 @@ func TestUsageArguments(t *testing.T) {
 		{"res show bogus a", `the kind of objects is "bogus", allowed: cm_id, cq, ctx, `},
 		{"pingpong --iteratons 3", "unknown flag: --iteratons; did you mean --iterations?"},
 		{"pingpong --gid-inde 3", "unknown flag: --gid-inde; did you mean --gid-index?"},
-		{"perf write-bw --recv-depth 3", `unknown flag: --recv-depth; "verbs perf write-bw --help" lists the flags`},
+		{"perf read-bw --recv-depth 3", `unknown flag: --recv-depth; "verbs perf read-bw --help" lists the flags`},
 		{"help bogus", `the command of verbs is "bogus", allowed: `},
 		{"help perf bogus", `the command of verbs perf is "bogus", allowed: `},
 	} {

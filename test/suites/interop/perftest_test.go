@@ -212,8 +212,8 @@ func playPerftest(t *testing.T, version, op, metric, kind string, cm, server boo
 	}
 }
 
-// TestPerftestOptions runs both directions, several QPs, whose receives perftest may have in an
-// SRQ, and all sizes.
+// TestPerftestOptions runs both directions, several QPs, whose receives either side may have in an
+// SRQ, all sizes, compare and swap, and immediate data where perftest has that.
 func TestPerftestOptions(t *testing.T) {
 	testenv.Tags(t, testenv.AnyCard, testenv.Perftest)
 	testenv.Guest(t)
@@ -230,6 +230,10 @@ func TestPerftestOptions(t *testing.T) {
 		}{
 			{test: "send-bw", theirs: "-b -q 2 -s 3000 -n 200", ours: "--both --qps 2 --size 3000 -n 200", sizes: []int{3000}, count: 800},
 			{test: "send-bw", theirs: "--use-srq -q 2 -s 64 -n 200", ours: "--qps 2 --size 64 -n 200", sizes: []int{64}, count: 400},
+			{test: "send-bw", theirs: "-q 2 -s 64 -n 200 -b", ours: "--use-srq --qps 2 --size 64 -n 200 -b", sizes: []int{64}, count: 800},
+			{test: "send-lat", theirs: "--use-srq -s 64 -n 20", ours: "--use-srq --size 64 -n 20", sizes: []int{64}, count: 20},
+			{test: "atomic-lat", theirs: "-A CMP_AND_SWAP -n 20", ours: "--atomic-type swap -n 20", cm: true, sizes: []int{8}, count: 20},
+			{test: "atomic-bw", theirs: "-A CMP_AND_SWAP -n 200 -q 2", ours: "--atomic-type swap -n 200 -q 2", cm: true, sizes: []int{8}, count: 400},
 			{test: "write-bw", theirs: "-b -q 2 -s 100 -n 200", ours: "--both --qps 2 --size 100 -n 200", cm: true, sizes: []int{100}, count: 800},
 			{test: "send-lat", theirs: "-a -c UD -n 5", ours: "--all --type ud -n 5", sizes: datagrams, count: 5},
 		} {
@@ -242,10 +246,17 @@ func TestPerftestOptions(t *testing.T) {
 				if server && strings.Contains(c.theirs, "-b") && c.test != "send-bw" {
 					testenv.NeedsIB(t, "servers that send first")
 				}
-				if strings.Contains(c.theirs, "--use-srq") {
+				if strings.Contains(c.theirs+c.ours, "--use-srq") {
 					testenv.NeedsIB(t, "connections without the manager")
 				}
-				r := perftestPair{test: c.test, server: server, cm: c.cm || rig.IWARP(), theirs: "-F " + c.theirs, ours: c.ours, row: c.sizes[len(c.sizes)-1]}.play(t)
+				row := c.sizes[len(c.sizes)-1]
+				if c.test == "atomic-lat" && !server { // perftest's server only waits
+					row = 0
+				}
+				r := perftestPair{test: c.test, server: server, cm: c.cm || rig.IWARP(), theirs: "-F " + c.theirs, ours: c.ours, row: row}.play(t)
+				if server && strings.HasSuffix(c.test, "-lat") {
+					return // only the client measures
+				}
 				if len(r.Results) != len(c.sizes) {
 					t.Fatalf("%+v", r)
 				}
@@ -259,6 +270,42 @@ func TestPerftestOptions(t *testing.T) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// TestPerftestImm sends with immediate data, to perftest of any version, and from it and by WRITE with one that has
+// the option.
+func TestPerftestImm(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard, testenv.Perftest)
+	testenv.Guest(t)
+	testenv.NeedsIB(t, "immediate data")
+	const ours = "--imm -s 64 -n 200"
+	for _, c := range []struct{ test, theirs, ours string }{
+		{"send-bw", "", ""},
+		{"send-bw", "--send_with_imm", ""},
+		{"send-lat", "--send_with_imm", ""},
+		{"send-bw", "--send_with_imm -b -q 2", " -b -q 2 --use-srq"},
+		{"send-bw", "--send_with_imm -c UD", " -t ud"},
+		{"write-bw", "--write_with_imm", ""},
+		{"write-lat", "--write_with_imm", ""},
+		{"write-bw", "--write_with_imm -b -q 2", " -b -q 2"},
+		{"write-bw", "--write_with_imm -c UC", " -t uc"},
+	} {
+		help, _ := exec.Command("ib_"+strings.ReplaceAll(c.test, "-", "_"), "--help").CombinedOutput() // its status says nothing
+		option, _, _ := strings.Cut(c.theirs, " ")
+		for _, server := range []bool{false, true} {
+			for _, cm := range []bool{false, true} {
+				if !strings.Contains(string(help), option) || c.theirs == "" && server || cm && (strings.Contains(c.theirs, "UC") || c.theirs == "") {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s %s cm=%v server=%v", c.test, c.theirs, cm, server), func(t *testing.T) {
+					r := perftestPair{test: c.test, server: server, cm: cm, theirs: "-F -s 64 -n 200 " + c.theirs, ours: ours + c.ours, row: 64}.play(t)
+					if len(r.Results) != 1 || !server && r.Results[0].Iterations == 0 {
+						t.Errorf("%+v", r)
+					}
+				})
+			}
 		}
 	}
 }

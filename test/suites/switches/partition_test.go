@@ -334,6 +334,10 @@ func TestPartitionPrograms(t *testing.T) {
 	p.KeepRunning()
 	serves(p, 18516)
 	run(t, verbs, "perf", "send-bw", "-d", rig.Devices[1], "--pkey", "1", "-n", "100", "127.0.0.1")
+	for _, index := range []string{"0", "1"} {
+		run(t, verbs, "perf", "send-bw", "-d", rig.Devices[1], "--pkey-index", index, "-n", "100", "127.0.0.1")
+	}
+	refused("--pkey-index is 9, allowed: one that has a key; this entry of port 1 of "+rig.Devices[1]+" is not in use", "perf", "send-bw", "-d", rig.Devices[1], "--pkey-index", "9", "127.0.0.1")
 	refused("its own output says why", "perf", "send-bw", "-d", rig.Devices[1], "-n", "100", "127.0.0.1") // the defaults of the cards differ
 	p.Until(t, "refused the client", func() bool { return strings.Contains(p.Output(), "remote PKey is ") })
 	refused("allowed: the P_Keys of port 1", "perf", "send-bw", "-d", rig.Devices[1], "--pkey", "0x8009", "127.0.0.1")

@@ -17,7 +17,7 @@ func (e *End) bandwidth(size int, m *meter, r *Run, sent func(int64) error) erro
 	}
 	b.begun = !(e.Server && b.receiving) // a server waits for the first message
 	b.expect = int64(c.total() * c.QPs)
-	if c.Op == Send && !e.Server && !c.Both {
+	if c.messages() && !e.Server && !c.Both {
 		b.expect = 0
 	}
 	for i := range e.flows {

@@ -137,6 +137,9 @@ func (cl *Client) play(ctx context.Context) (err error) {
 	if err := cl.Config.CheckType(dev); err != nil {
 		return err
 	}
+	if err := cl.Local.Partition(dev, port, &cl.Config); err != nil {
+		return err
+	}
 	if err := cl.agree(ctx, dev, port); err != nil {
 		return err
 	}
@@ -315,8 +318,12 @@ func (l *Local) Validate(c *Config) error {
 		return field("gid", l.GID, "0 and more")
 	case l.CPU < Auto || l.CPU > 1023:
 		return field("cpu", l.CPU, "0 to 1023")
-	case l.DMABuf != "" && (c.Verify || c.Op == Write && c.Metric == Lat):
+	case l.DMABuf != "" && (c.Verify || c.Op == Write && c.Metric == Lat && !c.Imm):
 		return errors.New("--dmabuf: the memory is not the program's to look at, which --verify and write-lat do")
+	case l.PKeyIndex != nil && c.PKey != 0:
+		return errors.New("--pkey-index and --pkey exclude each other")
+	case l.PKeyIndex != nil && c.CM:
+		return fmt.Errorf("--pkey-index is %d, but with --cm the connection manager takes the partition from the network interface", *l.PKeyIndex)
 	case l.DMABuf != "" && l.HugePages:
 		return errors.New("--dmabuf and --huge-pages exclude each other")
 	}

@@ -36,6 +36,12 @@ const (
 	DC = "dc"
 )
 
+// Kinds of atomics.
+const (
+	Add  = "add"  // FETCH_AND_ADD of 1
+	Swap = "swap" // CMP_AND_SWAP of 0 for 1
+)
+
 // Defaults, which are perftest's.
 const (
 	DefaultSizeLat    = 2
@@ -80,27 +86,30 @@ type Config struct {
 	All        bool          `json:"all,omitempty"`        // Sizes is a sweep, and may be cut at what both sides take
 	Iterations int           `json:"iterations,omitempty"` // messages of each QP, if Duration is 0
 	Duration   time.Duration `json:"duration_ns,omitempty"`
-	Warmup     int           `json:"warmup"`               // messages of each QP before those that count
-	QPs        int           `json:"qps"`                  // number of queue pairs
-	Both       bool          `json:"both,omitempty"`       // both directions
-	List       int           `json:"list"`                 // work requests by one doorbell; Auto for as many as there is room for, within reason
-	Inline     int           `json:"inline"`               // largest message that is sent inline, in bytes; Auto
-	Moderate   int           `json:"moderate"`             // one completion for as many messages; Auto
-	Depth      int           `json:"depth"`                // messages of each QP in flight
-	RecvDepth  int           `json:"recv_depth"`           // receives of each QP; Auto
-	Events     bool          `json:"events"`               // sleep instead of polling
-	Rate       Rate          `json:"rate,omitzero"`        // the most that each side sends
-	Verify     bool          `json:"verify"`               // compare what arrives
-	CM         bool          `json:"cm"`                   // connect by rdma_cm
-	MTU        int           `json:"mtu"`                  // path MTU in bytes; 0 for the smaller of the ports'
-	SL         uint8         `json:"sl,omitempty"`         // service level
-	PKey       uint16        `json:"pkey,omitempty"`       // partition; 0 for the first one of which a side is a full member
-	TOS        uint8         `json:"tos,omitempty"`        // traffic class
-	FlowLabel  int           `json:"flow_label,omitempty"` // from which some devices derive the UDP source port
-	AckTimeout int           `json:"ack_timeout"`          // acknowledgement, 4.096 µs times 2 to this power
-	Retry      int           `json:"retry"`                // retries
-	Timeout    time.Duration `json:"timeout_ns"`           // a test in which nothing happens for so long has failed
-	RdAtomic   int           `json:"reads,omitempty"`      // READs and atomics in flight; 0 for the most that both devices support
+	Warmup     int           `json:"warmup"`                // messages of each QP before those that count
+	QPs        int           `json:"qps"`                   // number of queue pairs
+	Both       bool          `json:"both,omitempty"`        // both directions
+	List       int           `json:"list"`                  // work requests by one doorbell; Auto for as many as there is room for, within reason
+	Inline     int           `json:"inline"`                // largest message that is sent inline, in bytes; Auto
+	Moderate   int           `json:"moderate"`              // one completion for as many messages; Auto
+	Depth      int           `json:"depth"`                 // messages of each QP in flight
+	RecvDepth  int           `json:"recv_depth"`            // receives of each QP; Auto
+	Events     bool          `json:"events"`                // sleep instead of polling
+	Rate       Rate          `json:"rate,omitzero"`         // the most that each side sends
+	Verify     bool          `json:"verify"`                // compare what arrives
+	CM         bool          `json:"cm"`                    // connect by rdma_cm
+	MTU        int           `json:"mtu"`                   // path MTU in bytes; 0 for the smaller of the ports'
+	SL         uint8         `json:"sl,omitempty"`          // service level
+	PKey       uint16        `json:"pkey,omitempty"`        // partition; 0 for the first one of which a side is a full member
+	TOS        uint8         `json:"tos,omitempty"`         // traffic class
+	FlowLabel  int           `json:"flow_label,omitempty"`  // from which some devices derive the UDP source port
+	AckTimeout int           `json:"ack_timeout"`           // acknowledgement, 4.096 µs times 2 to this power
+	Retry      int           `json:"retry"`                 // retries
+	Timeout    time.Duration `json:"timeout_ns"`            // a test in which nothing happens for so long has failed
+	RdAtomic   int           `json:"reads,omitempty"`       // READs and atomics in flight; 0 for the most that both devices support
+	AtomicType string        `json:"atomic_type,omitempty"` // add or swap, of atomics
+	Imm        bool          `json:"imm,omitempty"`         // SENDs and WRITEs have immediate data
+	SRQ        bool          `json:"use_srq,omitempty"`     // the QPs of a side take receives from one SRQ
 }
 
 // Name returns the test's name, such as "send-lat".
@@ -116,7 +125,7 @@ func Default(op, metric string) Config {
 	}
 	switch {
 	case op == Atomic:
-		c.Sizes = []int{atomicSize}
+		c.Sizes, c.AtomicType = []int{atomicSize}, Add
 	case metric == Lat:
 		c.Sizes = []int{DefaultSizeLat}
 	default:
@@ -162,6 +171,9 @@ func (c *Config) Validate() error {
 		}
 	}
 	if err := c.validateOp(); err != nil {
+		return err
+	}
+	if err := c.validateOptions(); err != nil {
 		return err
 	}
 	for _, f := range []struct {
@@ -274,8 +286,8 @@ func (c *Config) validateMetric() error {
 		return field("list", c.List, "1, as %s has one message under way", c.Name())
 	case c.Rate.Value != 0:
 		return fmt.Errorf("--rate is for bandwidth, and this is %s", c.Name())
-	case c.Events && c.Op == Write:
-		return errors.New("--events: write-lat polls memory, for which there are no events")
+	case c.Events && !c.messages() && c.Op == Write:
+		return errors.New("--events without --imm: write-lat polls memory, for which there are no events")
 	}
 	return nil
 }
@@ -345,8 +357,11 @@ func (c *Config) total() int {
 
 // receives reports whether receives are posted at one side.
 func (c *Config) receives(server bool) bool {
-	return c.Op == Send && (server || c.Both || c.Metric == Lat)
+	return c.messages() && (server || c.Both || c.Metric == Lat)
 }
+
+// messages reports whether what is sent takes receives.
+func (c *Config) messages() bool { return c.Op == Send || c.Imm }
 
 // sends reports whether one side posts anything to its send queue.
 func (c *Config) sends(server bool) bool {
@@ -386,6 +401,9 @@ func (c *Config) fit(l Limits) error {
 	case l.IWARP && !c.CM:
 		return fmt.Errorf("--cm is missing: %s is of iWARP, where the connection manager alone connects queue pairs", l.Device)
 	}
+	if err := c.fitOptions(l); err != nil {
+		return err
+	}
 	longest, why := l.MaxMsg, fmt.Sprintf("max_msg_sz of %s", l.Device)
 	mtu := min(l.MTU, cmp.Or(c.MTU, l.MTU))
 	if c.Type == UD {
@@ -404,7 +422,7 @@ func (c *Config) fit(l Limits) error {
 		return &uverbs.FeatureError{Feature: "atomics", Driver: l.Driver}
 	}
 	recvs, receives := l.MaxWR, "max_qp_wr"
-	if c.Type == DC && l.MaxSRQWR > 0 { // older peers do not send it
+	if c.Type == DC || c.SRQ {
 		recvs, receives = l.MaxSRQWR, "max_srq_wr"
 	}
 	for _, f := range []struct {
@@ -443,7 +461,11 @@ func (c *Config) settle(l Limits) {
 	if c.Type == UC || c.Type == UD {
 		c.RecvDepth = min(max(c.total(), DefaultRecvDepth), maxDatagrams)
 	}
-	c.RecvDepth = max(1, min(c.RecvDepth, l.MaxWR, l.MaxCQE/c.QPs))
+	most := l.MaxWR
+	if c.SRQ {
+		most = l.MaxSRQWR / c.QPs
+	}
+	c.RecvDepth = max(1, min(c.RecvDepth, most, l.MaxCQE/c.QPs))
 }
 
 // Rate is the most that a side sends.

@@ -144,7 +144,7 @@ func TestValidate(t *testing.T) {
 		{with(Send, BW, func(c *Config) { c.Timeout = 0 }), "--timeout is 0s"},
 		{with(Send, Lat, func(c *Config) { c.Rate = Rate{1, Messages} }), "--rate is for bandwidth"},
 		{with(Send, BW, func(c *Config) { c.Rate = Rate{1, "parsec"} }), `--rate is "1 parsec"`},
-		{with(Write, Lat, func(c *Config) { c.Events = true }), "--events: write-lat polls memory"},
+		{with(Write, Lat, func(c *Config) { c.Events = true }), "--events without --imm: write-lat polls memory"},
 	} {
 		if err := c.config.Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("error is %v, want %q", err, c.want)

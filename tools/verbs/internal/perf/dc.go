@@ -83,7 +83,10 @@ func (e *End) createDC(remote ib.GID) error {
 func (e *End) createTarget(gid *int) error {
 	o := e.qpOptions()
 	o.Path.GIDIndex = gid
-	srq := e.opened.SRQ(e.PD, uverbs.SRQOptions{MaxWR: o.MaxRecvWR})
+	srq := e.srq
+	if srq == nil {
+		srq = e.opened.SRQ(e.PD, uverbs.SRQOptions{MaxWR: o.MaxRecvWR})
+	}
 	qp := objects.Open(&e.opened, func() (*uverbs.QP, error) {
 		return mlx5.CreateDCT(e.PD, mlx5.DCTOptions{RecvCQ: o.RecvCQ, SRQ: srq, AccessKey: dcKey, Path: o.Path})
 	})

@@ -23,6 +23,8 @@ type Local struct {
 	GID       int    // GID is the index of the local GID; Auto has it chosen to suit the peer.
 	HugePages bool   // HugePages has the memory come from huge pages.
 	CPU       int    // CPU is the processor that runs the traffic; Auto is any.
+	PKeyIndex *int   // PKeyIndex is the index of the P_Key, of a client; nil for that of the config.
+	Vector    int    // Vector is the completion vector of events.
 	DMABuf    string // DMABuf is a dma-buf to use as memory, by its file or descriptor, or the heap to make one of; empty for the program's own.
 }
 
@@ -84,7 +86,10 @@ type End struct {
 	dmabuf  bool
 	counted bool // messages are sent as the peer has receives for them
 	flows   []flow
-	targets []target // of DC
+	targets []target        // of DC
+	srq     *uverbs.SRQ     // has the receives of all queue pairs, or nil
+	takes   uverbs.WCOpcode // that a completion of a receive has
+	flags   uverbs.WCFlags  // that it has at least
 	wcs     [pollBatch]uverbs.WC
 	hold    []byte        // bytes to compare with
 	opened  objects.Stack // closed by Close
@@ -157,6 +162,9 @@ func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *
 	if e.Limits.IWARP && l.GID != Auto {
 		return nil, field("gid", l.GID, "none, as %s is of iWARP, which has no GIDs", dev.Name())
 	}
+	if err := l.fit(dev); err != nil {
+		return nil, err
+	}
 	e.Config.settle(e.Limits)
 	defer func() {
 		if err != nil {
@@ -173,8 +181,18 @@ func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *
 			e.SendChannel = e.channel()
 		}
 	}
-	e.SendCQ = e.opened.CQ(dev, uverbs.CQOptions{Size: e.Config.QPs * e.sendDepth(), Channel: e.SendChannel})
-	e.RecvCQ = e.opened.CQ(dev, uverbs.CQOptions{Size: e.Config.QPs * e.memory.slots, Channel: e.Channel})
+	e.SendCQ = e.opened.CQ(dev, uverbs.CQOptions{Size: e.Config.QPs * e.sendDepth(), Channel: e.SendChannel, Vector: l.Vector})
+	e.RecvCQ = e.opened.CQ(dev, uverbs.CQOptions{Size: e.Config.QPs * e.memory.slots, Channel: e.Channel, Vector: l.Vector})
+	e.takes = uverbs.WCRecv
+	if e.Config.Imm {
+		e.flags = uverbs.WCWithImm
+	}
+	if e.Config.Op == Write {
+		e.takes = uverbs.WCRecvRDMAWrite
+	}
+	if e.Config.SRQ && e.Config.receives(server) {
+		e.srq = e.opened.SRQ(e.PD, uverbs.SRQOptions{MaxWR: e.Config.QPs * e.memory.slots})
+	}
 	if err := e.opened.Err(); err != nil {
 		return nil, err
 	}
@@ -251,6 +269,9 @@ func (e *End) qpOptions() uverbs.QPOptions {
 			RNRRetry: DefaultRNRRetry, MaxRdAtomic: uint8(cmp.Or(c.RdAtomic, e.Limits.RdAtomic)),
 		},
 	}
+	if e.srq != nil {
+		o.SRQ, o.MaxRecvWR = e.srq, 0
+	}
 	switch c.Type {
 	case UC:
 		o.Type = ib.UC
@@ -306,7 +327,7 @@ func (e *End) Connect(ctx context.Context, peers []Peer) error {
 				return err
 			}
 		}
-		f := flow{qp: qp, remote: peers[i], end: e}
+		f := flow{qp: qp, remote: peers[i], end: e, srq: e.srq}
 		if i < len(e.targets) {
 			f.srq = e.targets[i].srq
 		}

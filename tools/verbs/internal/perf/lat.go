@@ -12,13 +12,14 @@ import (
 // in flight. A latency is measured from before one doorbell to before the next: the answer may be
 // there when a doorbell returns, and another thread may have had the processor meanwhile.
 
-// sendLat plays ping-pong with messages: the client begins.
+// sendLat plays ping-pong with messages. The client begins with SENDs, and the server with WRITEs.
 func (e *End) sendLat(size int, m *meter, r *Run) error {
 	f := &e.flows[0]
 	f.goal = e.Config.total()
 	total, warmup := f.goal, e.Config.Warmup
 	moderate := e.Config.moderation(size)
 	spare := e.memory.slots > 1 // the peer's next message finds a receive in any case
+	begins := e.Server == (e.Config.Op == Write)
 	var last time.Time
 	var used *uverbs.WC // of a receive that must be posted again
 	wc := e.wcs[:1]
@@ -30,7 +31,7 @@ func (e *End) sendLat(size int, m *meter, r *Run) error {
 		if err := e.turn(); err != nil {
 			return err
 		}
-		if e.Server || sent > 0 {
+		if !begins || sent > 0 {
 			if over, err := e.await(wc, got, &last); over || err != nil {
 				r.Received, r.AllSent = int64(got), int64(sent)
 				return err
@@ -84,7 +85,10 @@ func (e *End) sendLat(size int, m *meter, r *Run) error {
 			}
 			quiet = 0
 		}
-		if e.Server && sent == total && total > 0 {
+		if !begins && sent == total && total > 0 {
+			if !e.Server {
+				m.end(r)
+			}
 			r.Sent, r.Received, r.AllSent = int64(sent-warmup), int64(got), int64(sent)
 			return nil
 		}
@@ -290,8 +294,8 @@ func (e *End) fetch(f *flow, n, size int, m *meter) error {
 func (e *End) verifyFetched(size, n int) error {
 	got := e.MR.Bytes()[:size]
 	if e.Config.Op == Atomic {
-		if was := binary.NativeEndian.Uint64(got); was != uint64(n) {
-			return refusef("wrong data: the counter was %d after %d additions of 1", was, n)
+		if was, want := binary.NativeEndian.Uint64(got), e.Config.counterAfter(n); was != want {
+			return refusef("wrong data: the counter was %d after %d atomics, expected %d", was, n, want)
 		}
 		return nil
 	}

@@ -105,7 +105,7 @@ func (c *Config) Result(size int, client *Run, server *Run) Size {
 	s := Size{Size: size, Iterations: client.Sent, Seconds: client.Took.Seconds(), Verified: c.Verify, ClientCPU: share(client.CPU, client.Took)}
 	if server != nil {
 		s.ServerCPU = share(server.CPU, server.Took)
-		if c.Op == Send {
+		if c.messages() {
 			s.Lost = max(client.AllSent-server.Received, 0)
 			if c.Both {
 				s.Lost += max(server.AllSent-client.Received, 0)

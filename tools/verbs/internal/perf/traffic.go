@@ -16,7 +16,7 @@ type flow struct {
 	qp     *uverbs.QP
 	remote Peer
 	ah     *uverbs.AH
-	srq    *uverbs.SRQ // has the receives of DC
+	srq    *uverbs.SRQ // has the receives of DC, or those of all queue pairs
 
 	wrs  []uverbs.SendWR // used again and again, as a ring
 	sges []uverbs.SGE    // of wrs
@@ -85,6 +85,9 @@ func (f *flow) build(e *End, qp, size int) {
 		switch c.Op {
 		case Send:
 			wr.Opcode = uverbs.WRSend
+			if c.Imm {
+				wr.Opcode, wr.Imm = uverbs.WRSendWithImm, immOf(qp)
+			}
 			wr.RemoteAddr, wr.RKey = 0, 0
 			if c.Type == UD {
 				wr.AH, wr.RemoteQPN, wr.RemoteQKey = f.ah, f.remote.QPN, qkey
@@ -94,11 +97,17 @@ func (f *flow) build(e *End, qp, size int) {
 			}
 		case Write:
 			wr.Opcode = uverbs.WRRDMAWrite
+			if c.Imm {
+				wr.Opcode, wr.Imm = uverbs.WRRDMAWriteWithImm, immOf(qp)
+			}
 		case Read:
 			wr.Opcode = uverbs.WRRDMARead
 		case Atomic:
 			wr.Opcode = uverbs.WRFetchAdd
 			wr.CompareAdd = 1
+			if c.AtomicType == Swap { // the first finds 0, and the others 1
+				wr.Opcode, wr.CompareAdd, wr.Swap = uverbs.WRCompareSwap, 0, 1
+			}
 		}
 		if c.Type == DC {
 			wr.AH, wr.RemoteQPN, wr.DCAccessKey = f.ah, f.remote.QPN, dcKey
@@ -259,7 +268,7 @@ func (e *End) Run(ctx context.Context, size int, sent func(messages int64) error
 	switch {
 	case e.Config.Metric == BW:
 		err = e.bandwidth(size, m, r, sent)
-	case e.Config.Op == Send:
+	case e.Config.messages():
 		err = e.sendLat(size, m, r)
 	case e.Config.Op == Write:
 		err = e.writeLat(size, m, r)
@@ -428,18 +437,14 @@ func (e *End) arrived(wc *uverbs.WC, size int) error {
 	if e.Config.Type == UD {
 		want += uverbs.GRHSize
 	}
-	if wc.Opcode != uverbs.WCRecv { // WRITE with immediate data takes a receive, too
-		return refusef("a %s has taken a receive, expected a SEND", wc.Opcode)
+	if wc.Opcode != e.takes || wc.Flags&e.flags != e.flags { // WRITE with immediate data takes a receive, too
+		return e.errKind(wc)
 	}
 	if int(wc.ByteLen) != want {
 		return refusef("a message of %d bytes has come, expected %d", wc.ByteLen, want)
 	}
 	if e.Config.Verify {
-		got := e.MR.Bytes()[e.recvAt(qp, slot, size):][:size]
-		if err := e.mismatch("a message", qp, got); err != nil {
-			return err
-		}
-		clear(got)
+		return e.checkMessage(wc, qp, slot, size)
 	}
 	return nil
 }

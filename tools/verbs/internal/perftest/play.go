@@ -26,6 +26,8 @@ type Test struct {
 	Sweep      bool   // Sweep says that Sizes are the sizes of perftest's -a.
 	Iterations int    // Iterations is the number of messages of each queue pair and size.
 	QPs        int    // QPs is the number of queue pairs.
+	Imm        bool   // Imm says that SENDs and WRITEs have immediate data.
+	Swap       bool   // Swap says that atomics are CMP_AND_SWAP, and not FETCH_AND_ADD.
 }
 
 // Program returns the name of perftest's program.
@@ -35,6 +37,9 @@ func (t Test) Program() string {
 	}
 	return "ib_" + t.Op + "_bw"
 }
+
+// Messages reports whether what is sent takes receives.
+func (t Test) Messages() bool { return t.Op == Send || t.Imm }
 
 // dc reports whether the queue pairs are of DC. Its targets get their numbers after records were exchanged
 // for the first time.
@@ -57,6 +62,12 @@ func (t Test) command(cm bool) string {
 	}
 	if t.Both {
 		line += " -b"
+	}
+	if t.Imm {
+		line += " --" + t.Op + "_with_imm"
+	}
+	if t.Swap {
+		line += " -A CMP_AND_SWAP"
 	}
 	if cm {
 		line += " -R"
@@ -88,14 +99,14 @@ func (s *Session) Play(ctx context.Context, e Engine) ([]Report, error) {
 		return nil, err
 	}
 	t := &s.Test
-	active := !s.Server || t.Both || t.Op == Send || t.Op == Write && t.Latency
-	p := play{s: s, e: e, sync: t.Op == Send || t.Both, share: t.Both}
+	active := !s.Server || t.Both || t.Messages() || t.Op == Write && t.Latency
+	p := play{s: s, e: e, sync: t.Messages() || t.Both, share: t.Both}
 	if active {
 		for _, size := range t.Sizes {
 			if err := p.size(ctx, size); err != nil {
 				return p.theirs, err
 			}
-			if t.Op == Send && s.Timeout != 0 {
+			if t.Messages() && s.Timeout != 0 {
 				s.run = s.Timeout // both have run at once
 			}
 		}
@@ -103,7 +114,7 @@ func (s *Session) Play(ctx context.Context, e Engine) ([]Report, error) {
 	if t.Op == Write && t.Latency {
 		return nil, nil // either side goes when it has what it waits for
 	}
-	if t.Op != Send && !t.Latency && !t.Both {
+	if !t.Messages() && !t.Latency && !t.Both {
 		if err := s.ended(ctx); err != nil {
 			return nil, err
 		}
@@ -192,7 +203,7 @@ func (p *play) size(ctx context.Context, size int) (err error) {
 	if p.mine, err = p.run(ctx, size); err != nil {
 		return fmt.Errorf("size %d: %w; the peer must run %s", size, err, p.s.Command())
 	}
-	after := t.Sweep && !t.Latency && (t.Op == Send || t.Both)
+	after := t.Sweep && !t.Latency && (t.Messages() || t.Both)
 	if after && t.Op != Send {
 		if err := p.s.ended(ctx); err != nil {
 			return err

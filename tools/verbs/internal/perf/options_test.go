@@ -1,0 +1,147 @@
+package perf
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goverbs/goverbs/uverbs"
+	"github.com/goverbs/goverbs/uverbs/soft"
+)
+
+// softPair are two software devices.
+type softPair [2]*soft.Device
+
+// newSoftPair makes them.
+func newSoftPair(t *testing.T) (pair softPair) {
+	t.Helper()
+	for i, addr := range []string{"127.0.0.1", "127.0.0.2"} {
+		d, err := soft.New(soft.Options{Addr: netip.MustParseAddr(addr)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		pair[i] = d
+	}
+	return pair
+}
+
+// run runs a test between them.
+func (p softPair) run(t *testing.T, s *Server, cl *Client) (*Report, error) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Local.Device, s.Local.GID, s.Local.CPU = p[0].Name(), Auto, Auto
+	cl.Local.Device, cl.Local.GID, cl.Local.CPU = p[1].Name(), Auto, Auto
+	cl.Host, cl.Port = "127.0.0.1", l.Addr().(*net.TCPAddr).Port
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, l) }()
+	r, err := cl.Run(ctx)
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	return r, err
+}
+
+// spoilCounter has a counter begin with 2.
+func spoilCounter(b []byte) { b[0] ^= 2 }
+
+// TestOptions: data and immediate data are right with each option of both sides, and a wrong bit is found.
+func TestOptions(t *testing.T) {
+	pair := newSoftPair(t)
+	imm := func(c *Config) { c.Imm = true }
+	srq := func(c *Config) { c.SRQ = true }
+	many := func(c *Config) { c.SRQ, c.Imm, c.QPs = true, true, 3 }
+	both := func(c *Config) { c.SRQ, c.Imm, c.QPs, c.Both = true, true, 3, true }
+	swap := func(c *Config) { c.AtomicType = Swap }
+	const wrong = "wrong data in a message"
+	for _, c := range []struct {
+		name   string
+		config Config
+		want   string // of a client whose data is spoiled
+	}{
+		{"imm", with(Send, Lat, imm), wrong},
+		{"imm", with(Send, BW, imm), wrong},
+		{"imm", with(Write, Lat, imm), wrong},
+		{"imm uc", with(Write, Lat, func(c *Config) { c.Imm, c.Type = true, UC }), wrong},
+		{"imm", with(Write, BW, imm), "wrong data in what was written"},
+		{"imm ud", with(Send, BW, func(c *Config) { c.Imm, c.Type = true, UD }), wrong},
+		{"srq", with(Send, Lat, srq), wrong},
+		{"srq imm qps", with(Send, BW, many), wrong},
+		{"srq imm both", with(Send, BW, both), wrong},
+		{"srq imm both", with(Write, BW, both), "wrong data in what was written"},
+		{"swap", with(Atomic, Lat, swap), ""},
+		{"swap", with(Atomic, BW, swap), ""},
+		{"swap both", with(Atomic, BW, func(c *Config) { c.AtomicType, c.Both, c.QPs = Swap, true, 2 }), ""},
+	} {
+		t.Run(c.config.Name()+" "+c.name, func(t *testing.T) {
+			config := c.config
+			config.Verify, config.Iterations, config.Timeout = true, 200, 20*time.Second
+			if config.Op != Atomic {
+				config.Sizes = []int{100}
+			}
+			r, err := pair.run(t, &Server{}, &Client{Config: config})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r := r.Results; len(r) != 1 || !r[0].Verified || r[0].Lost != 0 || r[0].Iterations == 0 {
+				t.Errorf("results are %+v", r)
+			}
+			if c.want == "" { // what an atomic adds to is the server's
+				_, err = pair.run(t, &Server{tamper: spoilCounter}, &Client{Config: config})
+				if err == nil || !strings.Contains(err.Error(), "wrong data: the counter") {
+					t.Errorf("a wrong counter: error is %v", err)
+				}
+			} else if _, err = pair.run(t, &Server{}, &Client{Config: config, tamper: spoil}); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("a wrong bit: error is %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// TestMessages: a receive tells what has taken it, and an SRQ for which queue pair.
+func TestMessages(t *testing.T) {
+	config := with(Send, BW, func(c *Config) { c.Imm, c.Verify, c.SRQ, c.QPs = true, true, true, 3 })
+	dev, err := uverbs.Open(newSoftPair(t)[0].Name(), uverbs.OpenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	e, err := NewEnd(dev, 1, config, Local{GID: Auto, CPU: Auto}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	e.flows = make([]flow, len(e.QPs))
+	const size = 100
+	e.hold = make([]byte, size)
+	good := uverbs.WC{ID: 2<<recvShift | 5, Opcode: uverbs.WCRecv, Flags: uverbs.WCWithImm, ByteLen: size, QPN: e.QPs[1].QPN(), Imm: immOf(1)}
+	for _, c := range []struct {
+		change func(wc *uverbs.WC)
+		want   string
+	}{
+		{func(*uverbs.WC) {}, ""},
+		{func(wc *uverbs.WC) { wc.Imm = immOf(2) }, "wrong immediate data in a message of queue pair 1: 3, expected 2"},
+		{func(wc *uverbs.WC) { wc.QPN = e.QPs[0].QPN() }, "wrong immediate data in a message of queue pair 0: 2, expected 1"},
+		{func(wc *uverbs.WC) { wc.Flags = 0 }, "a SEND has taken a receive, expected a SEND with immediate data"},
+		{func(wc *uverbs.WC) { wc.Opcode = uverbs.WCRecvRDMAWrite }, "a WRITE with immediate data has taken a receive, expected a SEND with immediate data"},
+	} {
+		pattern(e.MR.Bytes()[e.recvAt(2, 5, size):][:size], 1)
+		wc := good
+		c.change(&wc)
+		if err := e.arrived(&wc, size); err == nil && c.want != "" || err != nil && (c.want == "" || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("error is %v, want %q", err, c.want)
+		}
+	}
+}
