@@ -162,12 +162,16 @@ func (c *config) rxeSuites() []suite {
 					programs: append(test("perf"), c.marked("interop", "Perftest")),
 				},
 				{
+					name: "card", kernel: "latest", device: "mlx5,mode=roce", bin: []string{"verbs"}, with: append(ibverbs[:2:2], "perftest"),
+					env: append(model[:3:3], "VERBS=/bin/verbs"), programs: []program{only("interop", "TestPerfCard")},
+				},
+				{
 					name: "newest", kernel: "latest", driver: "rxe", flags: []string{"-with-suite", "sid"}, bin: []string{"verbs"}, with: append(ibverbs[:2:2], "perftest"),
 					env: c.guestEnv(), programs: []program{only("interop", "TestPerftestImm", "TestPerftestOptions")},
 				},
 				{
 					name: "dc", device: "mlx5,mode=roce", bin: []string{"verbs"}, with: append(ibverbs[:2:2], "perftest"),
-					env: append(model[:3:3], "VERBS=/bin/verbs"), programs: []program{only("interop", "TestPerfDC", "TestPerftestDC")},
+					env: append(model[:3:3], "VERBS=/bin/verbs"), programs: []program{only("interop", "TestPerfDC", "TestPerftestDC", "TestPerfCard")},
 				},
 			},
 		},

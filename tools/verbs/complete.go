@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/goverbs/goverbs/tools/internal/objects"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -66,7 +67,9 @@ func flagCompletions(cmd *command.Command, f *pflag.Flag, text string) ([]comman
 		return filterCompletions(text), true
 	case "ib-port":
 		return portNumbers(cmd.Flag("dev").Value.String()), true
-	case "type", "types": // the help lists them
+	case "report-counters":
+		return listCompletions(plain(counterNames(cmd.Flag("dev").Value.String())), text), true
+	case "type", "types", "atomic-type": // the help lists them
 		_, types, _ := strings.Cut(f.Usage, ": ")
 		all := plain(strings.Split(types, ", "))
 		if f.Name == "types" {
@@ -75,6 +78,20 @@ func flagCompletions(cmd *command.Command, f *pflag.Flag, text string) ([]comman
 		return all, true
 	}
 	return nil, !strings.Contains(f.Usage, "`FILE`")
+}
+
+// counterNames lists the counters of a device, or of the first one.
+func counterNames(name string) (names []string) {
+	dev, err := objects.OpenDevice(name)
+	if err != nil {
+		return nil
+	}
+	defer dev.Close()
+	counters, _ := dev.PortCounters(1)
+	for _, c := range counters {
+		names = append(names, c.Name)
+	}
+	return names
 }
 
 // listCompletions completes the last word of a list with commas with one that is not in it yet.

@@ -34,6 +34,7 @@ func TestComplete(t *testing.T) {
 		want  []string
 	}{
 		{"info _", both},
+		{"perf atomic-bw -A _", []string{"add", "swap"}},
 		{"info left", []string{"left", "left/1", "right"}},
 		{"info right/", []string{"right/1", "left"}},
 		{"info left _", nil},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -37,6 +38,7 @@ type perfOptions struct {
 	plot   string
 	over   []string // files of reports
 
+	every     time.Duration // between lines of a test without an end
 	perftest  bool
 	dataAddr  string
 	pkeyIndex int
@@ -65,13 +67,16 @@ A test sends what the program of perftest with the same name sends (send-lat is 
 its defaults: 2 bytes for latency and 65536 for bandwidth, 1000 messages (write-bw 5000), 128 in
 flight, one completion for 100 of them (for each above 8 KiB). --warmup messages precede those that
 count. The latency is half of a round trip, and for READs and atomics all of it. The bandwidth of
---both is the sum of both directions. Type dc needs mlx5 on both sides.
+--both is the sum of both directions. Type dc needs mlx5 on both sides. --imm, --use-srq, --use-ooo,
+--atomic-type and --log-dci-streams are for both sides. --odp and --relaxed-ordering are for this
+side, and "verbs perf serve" has them, too.
 
 With --perftest the peer is the program of perftest itself. This side is its client or, without
 HOST, its server, for one test. perftest does not exchange its options, so give both sides the same
 sizes (--size -s, --all -a), iterations (-n), type (--type -c), number of queue pairs (--qps -q) and
 direction (--both -b), and give --cm here where perftest has -R. Depths, lists, moderation, inline
-data and events may differ. All messages count, and the default port is 18515. As perftest has no
+data and events may differ. --imm, --atomic-type and --use-ooo must be the same, --use-srq and the
+options of memory may differ. All messages count, and the default port is 18515. As perftest has no
 way to show that a client receives what the server sends first, in write-lat, send-lat and with
 --both, the client's GID must be its address on the control connection, or that of --data-addr.
 
@@ -82,6 +87,7 @@ how many messages it has received, as the programs of perftest do.`,
   verbs perf send-lat 10.1.0.1
   verbs perf write-bw 10.1.0.1 --all --json >before.json
   verbs perf write-bw 10.1.0.1 --all --plot bw.svg --overlay before.json
+  verbs perf write-bw 10.1.0.1 --run-infinitely -D 1s   # until interrupted
   verbs perf send-lat --perftest 10.1.0.1 -n 10000   # where ib_send_lat -n 10000 runs
   verbs perf read-bw --perftest --cm                 # for ib_read_bw -R HOST`,
 	})
@@ -135,7 +141,7 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 		f.BoolVarP(&o.all, "all", "a", false, "all powers of two from 2 bytes to 8 MiB, or to what the devices support")
 	}
 	f.IntVarP(&c.Iterations, "iterations", "n", c.Iterations, "count `N` messages of each queue pair and size")
-	f.DurationVarP(&c.Duration, "duration", "D", 0, "measure each size for this `TIME` instead")
+	f.DurationVarP(&c.Duration, "duration", "D", 0, "measure each size for this `TIME` instead"+map[string]string{perf.BW: "; with --run-infinitely the time between two lines, 5s by default"}[c.Metric])
 	f.IntVar(&c.Warmup, "warmup", c.Warmup, "send `N` messages of each queue pair and size first, which do not count")
 	if c.Metric == perf.BW {
 		f.IntVarP(&c.QPs, "qps", "q", c.QPs, "use `N` queue pairs")
@@ -145,6 +151,7 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 		command.DefaultIs(f, "list", "as many as there is room for, up to 64, on iWARP up to 1 MiB; with --rate 1")
 		command.DefaultIs(f, "moderate", "100, 1 above 8 KiB, or --list")
 		f.StringVar(&o.rate, "rate", "", "limit each side to this `RATE`: messages per second, or with a suffix Gb, Mb or MiB per second")
+		f.BoolVar(&c.Endless, "run-infinitely", false, "measure until interrupted, with a line on standard error each --duration; a server may end it earlier (--max-time)")
 		f.IntVar(&c.Depth, "depth", c.Depth, "keep `N` messages of each queue pair in flight")
 	}
 	if c.Op == perf.Send || c.Op == perf.Write {
@@ -158,12 +165,17 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 		f.BoolVar(&c.SRQ, "use-srq", false, "have the queue pairs of a side take receives from one shared receive queue")
 	}
 	if c.Op == perf.Atomic {
-		f.StringVarP(&c.AtomicType, "atomic-type", "A", c.AtomicType, "`TYPE` of the atomics: add, swap (CMP_AND_SWAP of 0 for 1)")
+		f.StringVarP(&c.AtomicType, "atomic-type", "A", c.AtomicType, "`TYPE` of the atomics, FETCH_AND_ADD of 1 or CMP_AND_SWAP of 0 for 1: add, swap")
 	}
 	if c.Op == perf.Read || c.Op == perf.Atomic {
 		f.IntVarP(&c.RdAtomic, "outs", "o", 0, "keep `N` READs and atomics of a queue pair in flight (default what both devices support)")
 	}
 	f.BoolVarP(&c.Events, "events", "e", false, "sleep until a completion event instead of polling, on both sides")
+	if c.Op == perf.Write || c.Op == perf.Read {
+		f.BoolVar(&o.local.NullMR, "use-null-mr", false, "send zeros and discard what is read, by the null memory region of mlx5")
+	}
+	f.BoolVar(&c.OutOfOrder, "use-ooo", false, "let both devices place data in the order of packets (mlx5)")
+	command.NumberVar(f, &c.Streams, "log-dci-streams", "", 0, 0, 15, "with --type dc divide each initiator into 2 to the power of `N` streams")
 	f.BoolVarP(&c.Verify, "verify", "V", false, "compare the received data with what was sent, which takes time")
 	f.BoolVarP(&c.CM, "cm", "R", false, "connect the queue pairs by the RDMA connection manager")
 	f.IntVarP(&c.MTU, "mtu", "m", 0, "path MTU in `BYTES` (default the smaller one of both ports)")
@@ -180,6 +192,7 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 	command.DefaultIs(f, "port", fmt.Sprintf("%d, with --perftest %d", perf.DefaultPort, perftest.DefaultPort))
 	f.BoolVar(&o.perftest, "perftest", false, "the peer is perftest's "+program+", as the server or, without HOST, as the client")
 	f.StringVar(&o.dataAddr, "data-addr", "", "the client with --perftest may have this `ADDRESS` for its messages (server; default the one that it connects from)")
+	f.StringSliceVarP(&o.local.Counters, "report-counters", "W", nil, "show how much counters of the port grow during each size: `NAMES` of verbs stat, separated by commas")
 	f.StringVar(&o.plot, "plot", "", "draw the result into `FILE` (.svg), which only its owner can read: bandwidth or latency over the size, or for one size the distribution of the latency")
 	f.StringArrayVar(&o.over, "overlay", nil, "draw the result of an earlier --json in `FILE` into the same picture; may be repeated")
 }
@@ -193,6 +206,8 @@ func perfLocalFlags(cmd *command.Command, l *perf.Local) {
 	command.NumberVar(f, &l.GID, "gid", "x", l.GID, 0, math.MaxInt, "`INDEX` of the local GID")
 	command.DefaultIs(f, "gid", "chosen to match the peer")
 	command.NumberVar(f, &l.Vector, "vector", "X", 0, 0, math.MaxInt, "completion vector `N` for the events of --events")
+	f.BoolVar(&l.ODP, "odp", false, "have the device page memory in on demand instead of pinning it")
+	f.BoolVar(&l.Relaxed, "relaxed-ordering", false, "let the device reorder writes to memory; devices that cannot do that ignore it")
 	f.BoolVar(&l.HugePages, "huge-pages", false, "take memory from huge pages")
 	command.NumberVar(f, &l.CPU, "cpu", "", l.CPU, 0, 1023, "run on processor `N`")
 	command.DefaultIs(f, "cpu", "any")
@@ -213,16 +228,19 @@ func (o *perfOptions) run(cmd *command.Command, host string) error {
 		measured = table.row
 	}
 	var running func(size int, count func() int64) (stop func())
-	if log.IsTerminal() {
+	switch {
+	case o.config.Endless:
+		running = o.showLines(log)
+	case log.IsTerminal():
 		running = func(size int, count func() int64) func() { return showProgress(log, size, count) }
 	}
 	var report *perf.Report
 	if o.perftest {
 		e := &perftestEnd{o: o, server: host == "", measured: measured, running: running}
-		report, err = e.run(ctx, log, host)
+		report, err = o.untilStopped(ctx, e.finish, func(ctx context.Context) (*perf.Report, error) { return e.run(ctx, log, host) })
 	} else {
 		client := &perf.Client{Config: o.config, Local: o.local, Host: host, Port: o.port, Measured: measured, Running: running}
-		report, err = client.Run(ctx)
+		report, err = o.untilStopped(ctx, client.Finish, client.Run)
 	}
 	if err != nil {
 		err = fmt.Errorf("%s: %w", o.config.Name(), err)
@@ -241,11 +259,29 @@ func (o *perfOptions) run(cmd *command.Command, host string) error {
 	return err
 }
 
+// untilStopped runs a test. If it has no end of its own, it ends with its result when the context does.
+func (o *perfOptions) untilStopped(ctx context.Context, finish func() bool, run func(context.Context) (*perf.Report, error)) (*perf.Report, error) {
+	if !o.config.Endless {
+		return run(ctx)
+	}
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		if !finish() { // nothing is measured yet
+			cancel()
+		}
+	})()
+	return run(running)
+}
+
 // check refuses impossible options before anything is opened. It returns the earlier
 // results to draw into the picture.
 func (o *perfOptions) check(changed func(flag string) bool, host string) ([]plot.Named, error) {
 	if err := o.settle(); err != nil {
 		return nil, err
+	}
+	if o.config.Endless && changed("iterations") {
+		return nil, errors.New("--run-infinitely and --iterations exclude each other")
 	}
 	if changed("vector") && !o.config.Events {
 		return nil, fmt.Errorf("--vector is %d, but without --events there are none", o.local.Vector)
@@ -340,6 +376,13 @@ func (o *perfOptions) settle() error {
 			return err
 		}
 	}
+	if o.config.Endless {
+		const every = 5 * time.Second // perftest's
+		o.every, o.config.Duration = cmp.Or(o.config.Duration, every), 0
+		if o.every < 0 {
+			return fmt.Errorf("--duration is %s, allowed: more than 0", o.every)
+		}
+	}
 	if o.pkeyIndex >= 0 {
 		o.local.PKeyIndex = &o.pkeyIndex
 	}
@@ -376,6 +419,9 @@ func (t *perfTable) row(s perf.Size) {
 		b := s.Bandwidth
 		t.printf("%9d %10d %12.2f %10.3f %14.0f %6d %8.0f%% %8.0f%%\n", s.Size, s.Iterations, b.MiBPerSecond, b.GbitPerSecond, b.MessagesPerSecond, s.Lost, 100*s.ClientCPU, 100*s.ServerCPU)
 	}
+	for _, c := range s.Counters {
+		t.printf("%9s %s %d\n", "", c.Name, c.Value)
+	}
 }
 
 // printf prints, and keeps the first error.
@@ -387,20 +433,40 @@ func (t *perfTable) printf(format string, args ...any) {
 
 // showProgress shows the progress of a size in a line of a terminal until stop is called.
 func showProgress(w *terminal.Writer, size int, count func() int64) (stop func()) {
-	const every = 500 * time.Millisecond
+	over := watchCount(500*time.Millisecond, count, func(took time.Duration, n int64, rate float64) {
+		w.Rewrite("%d bytes: %.1f s, %d completions, %.0f per second", size, took.Seconds(), n, rate)
+	})
+	return func() {
+		over()
+		w.Rewrite("")
+	}
+}
+
+// showLines shows the progress of a test without an end in lines.
+func (o *perfOptions) showLines(w io.Writer) func(size int, count func() int64) (stop func()) {
+	return func(size int, count func() int64) (stop func()) {
+		return watchCount(o.every, count, func(took time.Duration, n int64, rate float64) {
+			fmt.Fprintf(w, "%d bytes: %.1f s, %d messages, %.0f per second, %.3f Gb/s\n", size, took.Seconds(), n, rate, rate*float64(size)*8/1e9)
+		})
+	}
+}
+
+// watchCount calls a function at regular times, with the time since the start, a count and its growth per second, until
+// stop is called.
+func watchCount(every time.Duration, count func() int64, show func(took time.Duration, n int64, rate float64)) (stop func()) {
 	tick := time.NewTicker(every)
 	over, gone := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(gone)
-		for start, last := time.Now(), int64(0); ; {
+		start, before, last := time.Now(), time.Duration(0), int64(0)
+		for {
 			select {
 			case <-over:
-				w.Rewrite("")
 				return
 			case <-tick.C:
-				n := count()
-				w.Rewrite("%d bytes: %.1f s, %d completions, %.0f per second", size, time.Since(start).Seconds(), n, float64(n-last)/every.Seconds())
-				last = n
+				n, took := count(), time.Since(start)
+				show(took, n, float64(n-last)/(took-before).Seconds())
+				last, before = n, took
 			}
 		}
 	}()

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/goverbs/cm/rdmacm"
@@ -25,6 +26,14 @@ import (
 func (o *perfOptions) checkPerftest(changed func(flag string) bool, host string) error {
 	c := &o.config
 	switch {
+	case c.Endless && host == "":
+		return errors.New("--run-infinitely with --perftest needs HOST: the client ends the test, which is perftest's here")
+	case c.Endless && c.Both:
+		return errors.New("--run-infinitely and --both exclude each other with --perftest")
+	case o.local.Counters != nil && host == "" && !c.Both && c.Metric == perf.BW && c.Op != perf.Send && !c.Imm:
+		return fmt.Errorf("--report-counters with --perftest needs HOST or --both, as the server of %s does not know when the test begins", c.Name())
+	case o.local.Counters != nil && host == "" && c.Metric == perf.Lat:
+		return errors.New("--report-counters with --perftest needs HOST, as latency is the client's to measure")
 	case c.Duration != 0:
 		return fmt.Errorf("--duration is %s, but perftest counts messages: give --iterations", c.Duration)
 	case changed("warmup") && c.Warmup != 0:
@@ -65,6 +74,7 @@ type perftestEnd struct {
 	port    uint8
 	end     *perf.End
 	runs    []*perf.Run
+	ready   atomic.Pointer[perf.End] // end, for finish
 	report  perf.Report
 
 	channel   *rdmacm.Channel
@@ -78,7 +88,7 @@ func (e *perftestEnd) run(ctx context.Context, log io.Writer, host string) (_ *p
 	c := &e.o.config
 	e.test = perftest.Test{
 		Op: c.Op, Latency: c.Metric == perf.Lat, Both: c.Both, Sweep: c.All, Iterations: c.Iterations,
-		Type: strings.ToUpper(c.Type), QPs: c.QPs, Sizes: c.Sizes, Imm: c.Imm, Swap: c.AtomicType == perf.Swap,
+		Type: strings.ToUpper(c.Type), QPs: c.QPs, Sizes: c.Sizes, Imm: c.Imm, Swap: c.AtomicType == perf.Swap, Endless: c.Endless,
 	}
 	defer func() { err = errors.Join(err, e.opened.Close()) }()
 	if c.CM {
@@ -102,6 +112,12 @@ func (e *perftestEnd) run(ctx context.Context, log io.Writer, host string) (_ *p
 		fmt.Fprintf(log, "%s was served with %d messages of each size\n", e.peer, c.Iterations)
 	}
 	return &e.report, nil
+}
+
+// finish ends a test without an end, and reports whether it has any traffic.
+func (e *perftestEnd) finish() bool {
+	end := e.ready.Load()
+	return end != nil && end.Finish()
 }
 
 // open opens the device.
@@ -332,6 +348,7 @@ func (e *perftestEnd) Open(ctx context.Context) (_ []perftest.Record, err error)
 		return nil, err
 	}
 	e.opened.Keep(e.end)
+	e.ready.Store(e.end)
 	if e.end.Limits.IWARP {
 		if err := e.checkIWARP(); err != nil {
 			return nil, err

@@ -91,3 +91,54 @@ func TestPerftestDC(t *testing.T) {
 		}
 	}
 }
+
+// TestPerfCard runs verbs perf with the options that only a card has, with itself and with perftest.
+func TestPerfCard(t *testing.T) {
+	testenv.Tags(t, testenv.Perftest)
+	needsDC(t)
+	_, port := perfServe(t)
+	for _, c := range []struct {
+		line    string
+		missing string // what an older kernel does not have
+	}{
+		{"send-bw --odp -V", ""},
+		{"send-lat --odp -V", ""},
+		{"write-bw --odp -V -t rc", ""},
+		{"read-bw --odp -V", ""},
+		{"send-bw --odp -V -t ud -s 512", "send over ud on demand"},
+		{"write-bw --use-null-mr", ""},
+		{"read-bw --use-null-mr", ""},
+		{"write-bw --relaxed-ordering -V", ""},
+		{"send-bw --use-srq -t dc -q 3 -V --imm", ""},
+		{"send-bw --log-dci-streams 2 -t dc -V", ""},
+		{"write-bw --log-dci-streams 3 -t dc -V -q 2", ""},
+		{"send-bw --use-ooo -V", "CREATE_QP with OutOfOrder"},
+		{"send-bw --use-ooo -V -t dc", "CREATE_QP with OutOfOrder"},
+		{"write-bw --use-ooo -V -t uc", "CREATE_QP with OutOfOrder"},
+		{"read-bw --use-ooo -V --cm", "CREATE_QP with OutOfOrder"},
+	} {
+		t.Run(c.line, func(t *testing.T) {
+			args := strings.Fields(c.line)
+			out, err := perf(t, port, args[0], append(args[1:], "-n", "200")...)
+			if err != nil && (c.missing == "" || !strings.Contains(out, c.missing)) {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+	for _, c := range []struct{ test, theirs, ours string }{
+		{"send-bw", "--odp", "--odp"},
+		{"write-bw", "--odp -b", "--odp --both"},
+		{"send-bw", "-c DC --log_dci_streams=2 -q 2", "-t dc --log-dci-streams 2 -q 2"},
+		{"read-bw", "", "--use-null-mr"},
+		{"send-bw", "--disable_pcie_relaxed", "--relaxed-ordering"},
+	} {
+		for _, server := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s %s with perftest server=%v", c.test, c.ours, server), func(t *testing.T) {
+				r := perftestPair{test: c.test, server: server, theirs: "-F -s 64 -n 200 " + c.theirs, ours: "-s 64 -n 200 " + c.ours, row: 64}.play(t)
+				if len(r.Results) != 1 || r.Results[0].Iterations == 0 {
+					t.Errorf("%+v", r)
+				}
+			})
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -232,6 +233,7 @@ func TestPerftestOptions(t *testing.T) {
 			{test: "send-bw", theirs: "--use-srq -q 2 -s 64 -n 200", ours: "--qps 2 --size 64 -n 200", sizes: []int{64}, count: 400},
 			{test: "send-bw", theirs: "-q 2 -s 64 -n 200 -b", ours: "--use-srq --qps 2 --size 64 -n 200 -b", sizes: []int{64}, count: 800},
 			{test: "send-lat", theirs: "--use-srq -s 64 -n 20", ours: "--use-srq --size 64 -n 20", sizes: []int{64}, count: 20},
+			{test: "send-bw", theirs: "-e -X 1 --pkey_index=0 -s 64 -n 200", ours: "--events --vector 1 --pkey-index 0 -s 64 -n 200", sizes: []int{64}, count: 200},
 			{test: "atomic-lat", theirs: "-A CMP_AND_SWAP -n 20", ours: "--atomic-type swap -n 20", cm: true, sizes: []int{8}, count: 20},
 			{test: "atomic-bw", theirs: "-A CMP_AND_SWAP -n 200 -q 2", ours: "--atomic-type swap -n 200 -q 2", cm: true, sizes: []int{8}, count: 400},
 			{test: "write-bw", theirs: "-b -q 2 -s 100 -n 200", ours: "--both --qps 2 --size 100 -n 200", cm: true, sizes: []int{100}, count: 800},
@@ -246,7 +248,7 @@ func TestPerftestOptions(t *testing.T) {
 				if server && strings.Contains(c.theirs, "-b") && c.test != "send-bw" {
 					testenv.NeedsIB(t, "servers that send first")
 				}
-				if strings.Contains(c.theirs+c.ours, "--use-srq") {
+				if strings.Contains(c.theirs+c.ours, "--use-srq") || strings.Contains(c.ours, "--pkey-index") {
 					testenv.NeedsIB(t, "connections without the manager")
 				}
 				row := c.sizes[len(c.sizes)-1]
@@ -268,6 +270,51 @@ func TestPerftestOptions(t *testing.T) {
 					if res.Size != c.sizes[i] || res.Iterations != count {
 						t.Errorf("%+v, expected %d messages of %d bytes", res, count, c.sizes[i])
 					}
+				}
+			})
+		}
+	}
+}
+
+// endlessLine is a line of a test without an end in which there are messages.
+var endlessLine = regexp.MustCompile(`, [1-9]\d* messages, \d+ per second, `)
+
+// TestPerftestEndless measures with a server of perftest that has no end, until interrupted.
+func TestPerftestEndless(t *testing.T) {
+	testenv.Tags(t, testenv.AnyCard, testenv.Perftest)
+	testenv.Guest(t)
+	for _, test := range []string{"write-bw", "read-bw", "send-bw"} {
+		for _, cm := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s cm=%v", test, cm), func(t *testing.T) {
+				if !cm {
+					testenv.NeedsIB(t, "connections without the manager")
+				}
+				number, port := cmPort()
+				theirs := []string{"ib_" + strings.ReplaceAll(test, "-", "_"), "-F", "-p", port, "--run_infinitely", "-s", "64"}
+				ours := []string{os.Getenv(VerbsEnv), "perf", test, "--perftest", "--json", "--run-infinitely", "-D", "100ms", "-s", "64", "--port", port, ServerAddr}
+				if cm {
+					theirs, ours = append(theirs, "-R"), append(ours, "--cm")
+				} else {
+					theirs = append(theirs, "-d", dev1)
+				}
+				server := program.Launch(t, theirs...)
+				if cm {
+					serving(t, server, netlinkrdma.PortSpaceTCP, number)
+				} else {
+					server.Until(t, "listen", func() bool { return listens(t, int(number)) })
+				}
+				client := program.Launch(t, ours...)
+				client.Until(t, "measured", func() bool { return endlessLine.MatchString(client.Output()) })
+				client.Signal(os.Interrupt)
+				out := client.Wait(t)
+				if test == "send-bw" { // it goes on receiving
+					server.Signal(os.Kill)
+				}
+				<-server.Ended
+				_, document, _ := strings.Cut(out, "{")
+				var r perftestResult
+				if err := json.Unmarshal([]byte("{"+document), &r); err != nil || len(r.Results) != 1 || r.Results[0].Iterations == 0 || r.Results[0].Bandwidth.Rate <= 0 {
+					t.Errorf("%v: %q", err, out)
 				}
 			})
 		}

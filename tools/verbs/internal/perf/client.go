@@ -91,6 +91,12 @@ func (cl *Client) run(ctx context.Context) (*Report, error) {
 	return &cl.report, nil
 }
 
+// Finish ends a test without an end, and reports whether it has any traffic. It is safe for concurrent use.
+func (cl *Client) Finish() bool {
+	end := cl.live.Load()
+	return end != nil && end.Finish()
+}
+
 // because returns why a context has ended if that is what an error comes from: a peer that is
 // gone, or says what it did not like, says more than a retry that was in vain or a rejection.
 func because(ctx context.Context, err error) error {
@@ -211,6 +217,7 @@ func (cl *Client) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	cl.end.limit = opened.MaxTime
 	var ids *connections
 	if cl.Config.CM {
 		if ids, err = resolve(ctx, cl.end, opened.CMAddr, opened.CMToken); err != nil {
@@ -318,14 +325,10 @@ func (l *Local) Validate(c *Config) error {
 		return field("gid", l.GID, "0 and more")
 	case l.CPU < Auto || l.CPU > 1023:
 		return field("cpu", l.CPU, "0 to 1023")
-	case l.DMABuf != "" && (c.Verify || c.Op == Write && c.Metric == Lat && !c.Imm):
-		return errors.New("--dmabuf: the memory is not the program's to look at, which --verify and write-lat do")
-	case l.PKeyIndex != nil && c.PKey != 0:
-		return errors.New("--pkey-index and --pkey exclude each other")
+	case l.NullMR && c.Op != Write && c.Op != Read:
+		return fmt.Errorf("--use-null-mr is for WRITE and READ, and this is %s", c.Name())
 	case l.PKeyIndex != nil && c.CM:
 		return fmt.Errorf("--pkey-index is %d, but with --cm the connection manager takes the partition from the network interface", *l.PKeyIndex)
-	case l.DMABuf != "" && l.HugePages:
-		return errors.New("--dmabuf and --huge-pages exclude each other")
 	}
-	return nil
+	return l.exclude(c)
 }

@@ -86,30 +86,33 @@ type Config struct {
 	All        bool          `json:"all,omitempty"`        // Sizes is a sweep, and may be cut at what both sides take
 	Iterations int           `json:"iterations,omitempty"` // messages of each QP, if Duration is 0
 	Duration   time.Duration `json:"duration_ns,omitempty"`
-	Warmup     int           `json:"warmup"`                // messages of each QP before those that count
-	QPs        int           `json:"qps"`                   // number of queue pairs
-	Both       bool          `json:"both,omitempty"`        // both directions
-	List       int           `json:"list"`                  // work requests by one doorbell; Auto for as many as there is room for, within reason
-	Inline     int           `json:"inline"`                // largest message that is sent inline, in bytes; Auto
-	Moderate   int           `json:"moderate"`              // one completion for as many messages; Auto
-	Depth      int           `json:"depth"`                 // messages of each QP in flight
-	RecvDepth  int           `json:"recv_depth"`            // receives of each QP; Auto
-	Events     bool          `json:"events"`                // sleep instead of polling
-	Rate       Rate          `json:"rate,omitzero"`         // the most that each side sends
-	Verify     bool          `json:"verify"`                // compare what arrives
-	CM         bool          `json:"cm"`                    // connect by rdma_cm
-	MTU        int           `json:"mtu"`                   // path MTU in bytes; 0 for the smaller of the ports'
-	SL         uint8         `json:"sl,omitempty"`          // service level
-	PKey       uint16        `json:"pkey,omitempty"`        // partition; 0 for the first one of which a side is a full member
-	TOS        uint8         `json:"tos,omitempty"`         // traffic class
-	FlowLabel  int           `json:"flow_label,omitempty"`  // from which some devices derive the UDP source port
-	AckTimeout int           `json:"ack_timeout"`           // acknowledgement, 4.096 µs times 2 to this power
-	Retry      int           `json:"retry"`                 // retries
-	Timeout    time.Duration `json:"timeout_ns"`            // a test in which nothing happens for so long has failed
-	RdAtomic   int           `json:"reads,omitempty"`       // READs and atomics in flight; 0 for the most that both devices support
-	AtomicType string        `json:"atomic_type,omitempty"` // add or swap, of atomics
-	Imm        bool          `json:"imm,omitempty"`         // SENDs and WRITEs have immediate data
-	SRQ        bool          `json:"use_srq,omitempty"`     // the QPs of a side take receives from one SRQ
+	Warmup     int           `json:"warmup"`                    // messages of each QP before those that count
+	QPs        int           `json:"qps"`                       // number of queue pairs
+	Both       bool          `json:"both,omitempty"`            // both directions
+	List       int           `json:"list"`                      // work requests by one doorbell; Auto for as many as there is room for, within reason
+	Inline     int           `json:"inline"`                    // largest message that is sent inline, in bytes; Auto
+	Moderate   int           `json:"moderate"`                  // one completion for as many messages; Auto
+	Depth      int           `json:"depth"`                     // messages of each QP in flight
+	RecvDepth  int           `json:"recv_depth"`                // receives of each QP; Auto
+	Events     bool          `json:"events"`                    // sleep instead of polling
+	Rate       Rate          `json:"rate,omitzero"`             // the most that each side sends
+	Verify     bool          `json:"verify"`                    // compare what arrives
+	CM         bool          `json:"cm"`                        // connect by rdma_cm
+	MTU        int           `json:"mtu"`                       // path MTU in bytes; 0 for the smaller of the ports'
+	SL         uint8         `json:"sl,omitempty"`              // service level
+	PKey       uint16        `json:"pkey,omitempty"`            // partition; 0 for the first one of which a side is a full member
+	TOS        uint8         `json:"tos,omitempty"`             // traffic class
+	FlowLabel  int           `json:"flow_label,omitempty"`      // from which some devices derive the UDP source port
+	AckTimeout int           `json:"ack_timeout"`               // acknowledgement, 4.096 µs times 2 to this power
+	Retry      int           `json:"retry"`                     // retries
+	Timeout    time.Duration `json:"timeout_ns"`                // a test in which nothing happens for so long has failed
+	RdAtomic   int           `json:"reads,omitempty"`           // READs and atomics in flight; 0 for the most that both devices support
+	AtomicType string        `json:"atomic_type,omitempty"`     // add or swap, of atomics
+	Endless    bool          `json:"run_infinitely,omitempty"`  // the client says when it is over
+	Imm        bool          `json:"imm,omitempty"`             // SENDs and WRITEs have immediate data
+	OutOfOrder bool          `json:"use_ooo,omitempty"`         // data may be placed in the order of packets
+	Streams    int           `json:"log_dci_streams,omitempty"` // each initiator of DC has 2 to this power of streams
+	SRQ        bool          `json:"use_srq,omitempty"`         // the QPs of a side take receives from one SRQ
 }
 
 // Name returns the test's name, such as "send-lat".
@@ -151,6 +154,8 @@ func Sweep(limit int) (sizes []int) {
 }
 
 // field is an error that names a flag.
+//
+//go:noinline
 func field(name string, given any, allowed string, args ...any) error {
 	return fmt.Errorf("--%s is %v, allowed: %s", name, given, fmt.Sprintf(allowed, args...))
 }
@@ -349,7 +354,7 @@ func (c *Config) maxSize() int { return slices.Max(c.Sizes) }
 
 // total returns the messages of each QP, warm-up included; 0 without an end.
 func (c *Config) total() int {
-	if c.Duration != 0 {
+	if c.Duration != 0 || c.Endless {
 		return 0
 	}
 	return c.Warmup + c.Iterations

@@ -22,16 +22,51 @@ type target struct {
 // where one side alone sends, it has initiators, and the other targets.
 func (c *Config) DCBoth() bool { return c.Type == DC && (c.Both || c.Metric == Lat) }
 
-// CheckType returns an error if a device does not have the type of queue pairs. Those of DC are made only when
-// the peer's address is known, which is late to find that out.
+// CheckType returns an error if a device does not have the type of queue pairs, or their options. Those of DC are
+// made only when the peer's address is known, which is late to find that out.
 func (c *Config) CheckType(dev *uverbs.Device) error {
-	if c.Type != DC {
+	if c.Type != DC && !c.OutOfOrder {
 		return nil
 	}
 	var opened objects.Stack
 	pd, cq := opened.PD(dev), opened.CQ(dev, uverbs.CQOptions{Size: 1})
-	objects.Open(&opened, func() (*uverbs.QP, error) { return mlx5.CreateDCI(pd, mlx5.DCIOptions{SendCQ: cq, MaxSendWR: 1}) })
+	qp := objects.Open(&opened, func() (*uverbs.QP, error) {
+		if c.Type == DC {
+			return mlx5.CreateDCI(pd, mlx5.DCIOptions{SendCQ: cq, MaxSendWR: 1, OutOfOrder: c.OutOfOrder, Streams: c.streams()})
+		}
+		return pd.CreateQP(uverbs.QPOptions{Type: c.qpType(), SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, OutOfOrder: c.OutOfOrder})
+	})
+	if c.OutOfOrder { // the kernel checks that it has it for this type when the queue pair gets ready
+		opened.Do(func() error {
+			switch c.Type {
+			case UD:
+				return qp.ReadyUD(qkey)
+			case DC:
+				return nil
+			}
+			return qp.Init()
+		})
+	}
 	return errors.Join(opened.Err(), opened.Close())
+}
+
+// qpType returns the type of queue pairs that a PD makes.
+func (c *Config) qpType() ib.QPType {
+	switch c.Type {
+	case UC:
+		return ib.UC
+	case UD:
+		return ib.UD
+	}
+	return ib.RC
+}
+
+// streams divides an initiator.
+func (c *Config) streams() (s mlx5.DCIStreams) {
+	if c.Streams != 0 {
+		s.Concurrent = 1 << c.Streams
+	}
+	return s
 }
 
 // TargetSRQN returns the number of the SRQ of the target that a queue pair of the peer sends to, or 0 if there is
@@ -70,7 +105,7 @@ func (e *End) createDC(remote ib.GID) error {
 		}
 		_, err := e.CreateQP(func(o uverbs.QPOptions) (*uverbs.QP, error) {
 			o.Path.GIDIndex = gid
-			return mlx5.CreateDCI(e.PD, mlx5.DCIOptions{SendCQ: o.SendCQ, MaxSendWR: o.MaxSendWR, MaxInline: o.MaxInline, Path: o.Path})
+			return mlx5.CreateDCI(e.PD, mlx5.DCIOptions{SendCQ: o.SendCQ, MaxSendWR: o.MaxSendWR, MaxInline: o.MaxInline, Path: o.Path, OutOfOrder: o.OutOfOrder, Streams: e.Config.streams()})
 		})
 		if err != nil {
 			return err
@@ -88,7 +123,7 @@ func (e *End) createTarget(gid *int) error {
 		srq = e.opened.SRQ(e.PD, uverbs.SRQOptions{MaxWR: o.MaxRecvWR})
 	}
 	qp := objects.Open(&e.opened, func() (*uverbs.QP, error) {
-		return mlx5.CreateDCT(e.PD, mlx5.DCTOptions{RecvCQ: o.RecvCQ, SRQ: srq, AccessKey: dcKey, Path: o.Path})
+		return mlx5.CreateDCT(e.PD, mlx5.DCTOptions{RecvCQ: o.RecvCQ, SRQ: srq, AccessKey: dcKey, Path: o.Path, OutOfOrder: o.OutOfOrder})
 	})
 	if err := e.opened.Err(); err != nil {
 		return err

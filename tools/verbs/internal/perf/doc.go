@@ -16,6 +16,8 @@
 //   - read-lat, atomic-lat: the client has one operation in flight. The server does nothing.
 //   - send-bw: the client keeps its send queue full, the server its receive queue. With both
 //     directions each side does both, and the server begins when the first message has arrived.
+//   - write-lat and write-bw with immediate data: a WRITE takes a receive, so they use the loops of send.
+//     In write-lat the server begins.
 //   - write-bw, read-bw, atomic-bw: the client keeps its send queue full. The server does nothing;
 //     with both directions it does the same as the client.
 //

@@ -18,14 +18,18 @@ import (
 
 // Local has the settings of one side that the peer need not know.
 type Local struct {
-	Device    string // Device is the RDMA device's name; empty for one that suits.
-	Port      uint8  // Port is the device's port; 0 for the first active one.
-	GID       int    // GID is the index of the local GID; Auto has it chosen to suit the peer.
-	HugePages bool   // HugePages has the memory come from huge pages.
-	CPU       int    // CPU is the processor that runs the traffic; Auto is any.
-	PKeyIndex *int   // PKeyIndex is the index of the P_Key, of a client; nil for that of the config.
-	Vector    int    // Vector is the completion vector of events.
-	DMABuf    string // DMABuf is a dma-buf to use as memory, by its file or descriptor, or the heap to make one of; empty for the program's own.
+	Device    string   // Device is the RDMA device's name; empty for one that suits.
+	Port      uint8    // Port is the device's port; 0 for the first active one.
+	GID       int      // GID is the index of the local GID; Auto has it chosen to suit the peer.
+	HugePages bool     // HugePages has the memory come from huge pages.
+	CPU       int      // CPU is the processor that runs the traffic; Auto is any.
+	PKeyIndex *int     // PKeyIndex is the index of the P_Key, of a client; nil for that of the config.
+	Counters  []string // Counters are names of counters of the port whose growth is in the results.
+	Vector    int      // Vector is the completion vector of events.
+	ODP       bool     // ODP has the device page the memory in on demand.
+	Relaxed   bool     // Relaxed permits the device to reorder writes to the memory.
+	NullMR    bool     // NullMR has what is sent be zeros, and what is read be discarded.
+	DMABuf    string   // DMABuf is a dma-buf to use as memory, by its file or descriptor, or the heap to make one of; empty for the program's own.
 }
 
 // Peer is what one side must know of a queue pair of the other.
@@ -54,7 +58,7 @@ const (
 	qkeyCM = 0x01234567 // of the connection manager (RDMA_UDP_QKEY)
 )
 
-// End is one side of a test. Except for Stop and Count it is for one goroutine.
+// End is one side of a test. Except for Stop, Finish and Count it is for one goroutine.
 type End struct {
 	Config Config
 	Local  Local
@@ -84,7 +88,8 @@ type End struct {
 	path    *path // nil if the address of the peer needs no proof
 	memory  layout
 	dmabuf  bool
-	counted bool // messages are sent as the peer has receives for them
+	nullKey uint32 // LKey of Local.NullMR
+	counted bool   // messages are sent as the peer has receives for them
 	flows   []flow
 	targets []target        // of DC
 	srq     *uverbs.SRQ     // has the receives of all queue pairs, or nil
@@ -97,7 +102,9 @@ type End struct {
 	pace    pace
 	armed   [2]*uverbs.CQ // the queues that the next wait for an event is for
 	timer   *time.Timer
-	expired *atomic.Bool // the test's time is over
+	expired *atomic.Bool  // the test's time is over
+	limit   time.Duration // after which a test without an end is over; 0 if never
+	running atomic.Bool   // Prepare has made ready for traffic, and it is not over
 
 	ctx     context.Context // of a Run
 	waiting context.Context // ends with it, and when the peer has ended
@@ -162,7 +169,7 @@ func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *
 	if e.Limits.IWARP && l.GID != Auto {
 		return nil, field("gid", l.GID, "none, as %s is of iWARP, which has no GIDs", dev.Name())
 	}
-	if err := l.fit(dev); err != nil {
+	if err := l.fit(dev, port, &e.Config); err != nil {
 		return nil, err
 	}
 	e.Config.settle(e.Limits)
@@ -171,6 +178,11 @@ func NewEnd(dev *uverbs.Device, port uint8, c Config, l Local, server bool) (_ *
 			err = errors.Join(err, e.Close())
 		}
 	}()
+	if l.NullMR {
+		if e.nullKey, err = dev.NullLKey(); err != nil {
+			return nil, err
+		}
+	}
 	e.PD = e.opened.PD(dev)
 	if err := e.register(); err != nil {
 		return nil, err
@@ -272,12 +284,8 @@ func (e *End) qpOptions() uverbs.QPOptions {
 	if e.srq != nil {
 		o.SRQ, o.MaxRecvWR = e.srq, 0
 	}
-	switch c.Type {
-	case UC:
-		o.Type = ib.UC
-	case UD:
-		o.Type = ib.UD
-	}
+	o.OutOfOrder = c.OutOfOrder
+	o.Type = c.qpType()
 	if c.MTU != 0 {
 		o.Path.MTU, _ = uverbs.MTUFromBytes(c.MTU) // checked before
 	}
@@ -441,6 +449,12 @@ func (e *End) register() error {
 	if e.Limits.Atomics {
 		access |= uverbs.AccessRemoteAtomic
 	}
+	if e.Local.Relaxed {
+		access |= uverbs.AccessRelaxedOrdering
+	}
+	if e.Local.ODP {
+		access |= uverbs.AccessOnDemand
+	}
 	if e.Local.DMABuf != "" {
 		f, err := openDMABuf(e.Local.DMABuf, e.memory.size)
 		if err != nil {
@@ -470,10 +484,23 @@ func (e *End) register() error {
 // Stop ends receiving when as many messages have come as the peer has sent, or when no more come.
 func (e *End) Stop(sent int64) {
 	e.peerHas.Store(sent + 1)
+	if e.Config.Endless {
+		e.expired.Store(true)
+	}
 	if wake := e.wake.Load(); wake != nil {
 		(*wake)()
 	}
 }
 
-// Count returns how many messages of the present size were done a moment ago; it is safe for concurrent use.
+// Finish has a test without an end send no more. It reports whether there is traffic; it is safe for concurrent use.
+func (e *End) Finish() bool {
+	ok := e.running.Load()
+	if ok {
+		e.expired.Store(true)
+	}
+	return ok
+}
+
+// Count returns how many messages of the present size were done a moment ago, or of most tests how many had
+// completions; it is safe for concurrent use.
 func (e *End) Count() int64 { return e.count.Load() }

@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"cmp"
 	"encoding/binary"
 	"runtime"
 	"time"
@@ -114,7 +115,7 @@ func (e *End) await(wc []uverbs.WC, got int, last *time.Time) (over bool, err er
 // begin starts the messages that count, and sets when they end if there is a duration.
 func (e *End) begin(m *meter) {
 	m.begin()
-	if d := e.Config.Duration; d != 0 { // of what counts, however long it takes to get here
+	if d := cmp.Or(e.Config.Duration, e.limit); d != 0 { // of what counts, however long it takes to get here
 		over := e.expired
 		e.timer = time.AfterFunc(d, func() { over.Store(true) })
 	}

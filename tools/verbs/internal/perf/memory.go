@@ -141,6 +141,7 @@ func (e *End) Prepare(size int) error {
 			return err
 		}
 	}
+	e.running.Store(true)
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 )
@@ -49,13 +50,15 @@ type message struct {
 	// CMToken is what requests to CMAddr begin with: bytes that only the client knows.
 	CMToken []byte `json:"cm_token,omitempty"`
 	Inline  int    `json:"inline,omitempty"`
-	Size    int    `json:"size,omitempty"`
-	Sent    int64  `json:"sent,omitempty"`
-	Run     *Run   `json:"run,omitempty"`
-	Device  string `json:"device,omitempty"` // the server's, in hello
-	Rails   []Rail `json:"rails,omitempty"`
-	Probe   *Probe `json:"probe,omitempty"`
-	Result  *Size  `json:"result,omitempty"`
+	// MaxTime is how long a test without an end may take, in opened.
+	MaxTime time.Duration `json:"max_time_ns,omitempty"`
+	Size    int           `json:"size,omitempty"`
+	Sent    int64         `json:"sent,omitempty"`
+	Run     *Run          `json:"run,omitempty"`
+	Device  string        `json:"device,omitempty"` // the server's, in hello
+	Rails   []Rail        `json:"rails,omitempty"`
+	Probe   *Probe        `json:"probe,omitempty"`
+	Result  *Size         `json:"result,omitempty"`
 }
 
 // Limits of frames, in bytes.
@@ -214,6 +217,11 @@ func (m *message) validate(t *terms, server bool) error {
 
 // validateOpened checks the address of the connection manager.
 func (m *message) validateOpened(t *terms) error {
+	if t.config.Endless {
+		if err := within("max_time_ns", m.MaxTime, 1, MaxMaxTime); err != nil {
+			return err
+		}
+	}
 	if !t.config.CM {
 		return nil
 	}
@@ -316,6 +324,8 @@ type refusal struct{ error }
 func (r refusal) Unwrap() error { return r.error }
 
 // refuse marks an error as one whose text may be sent to the peer.
+//
+//go:noinline
 func refuse(err error) error {
 	if err == nil {
 		return nil
@@ -324,6 +334,8 @@ func refuse(err error) error {
 }
 
 // refusef is refuse of fmt.Errorf.
+//
+//go:noinline
 func refusef(format string, args ...any) error { return refusal{fmt.Errorf(format, args...)} }
 
 // atSize says at which message size an error has come up.

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -107,6 +108,14 @@ var messageValues = []struct {
 	{nil, true, openText(func(c *Config) { c.Rate = Rate{-1, Messages} }), `--rate is "-1 messages", allowed:`},
 	{nil, true, openText(func(c *Config) { c.Rate = Rate{1, "\x1b[2J"} }), `--rate is "1 \x1b[2J", allowed:`},
 	{nil, true, openText(func(c *Config) { c.RdAtomic = 256 }), "--outs is 256, allowed: 0 to 255"},
+	{nil, true, openText(func(c *Config) { c.Imm, c.SRQ, c.QPs = true, true, 3 }), ""},
+	{nil, true, openText(func(c *Config) { c.AtomicType = Swap }), "--atomic-type is for atomics, and this is send-bw"},
+	{nil, true, openText(func(c *Config) { c.Op, c.Sizes = Atomic, []int{8} }), `--atomic-type is "", allowed: add, swap`},
+	{nil, true, openText(func(c *Config) { c.Endless, c.Duration = true, time.Second }), "--run-infinitely and a duration exclude each other"},
+	{nil, true, openText(func(c *Config) { c.Endless, c.Sizes = true, []int{1, 2} }), "--run-infinitely: send-bw has no end, and there are several sizes"},
+	{termsOf(false, func(c *Config) { c.Endless = true }), false, `{"kind":"opened"}`, "max_time_ns is 0, allowed: 1 to 86400000000000"},
+	{termsOf(false, func(c *Config) { c.Endless = true }), false, `{"kind":"opened","max_time_ns":86400000000001}`, "max_time_ns is 86400000000001, allowed: 1 to"},
+	{termsOf(false, func(c *Config) { c.Endless = true }), false, `{"kind":"opened","max_time_ns":1}`, ""},
 	{nil, false, openText(func(*Config) {}), `the kind of a message is "open"`},
 
 	{nil, true, `{"kind":"peers","peers":[]}`, "peers has come before the two sides have agreed"},

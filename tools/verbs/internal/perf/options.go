@@ -15,15 +15,27 @@ func (c *Config) validateOptions() error {
 	if c.Op == Atomic {
 		kinds = []string{Add, Swap}
 	}
+	for _, rule := range []struct {
+		broken bool
+		text   string // with the name of the test
+	}{
+		{c.Op != Atomic && c.AtomicType != "", "--atomic-type is for atomics, and this is %s"},
+		{c.Imm && c.Op != Send && c.Op != Write, "--imm is for SEND and WRITE, and this is %s"},
+		{c.SRQ && !c.messages(), "--use-srq is for messages that take receives, in %s only with --imm"},
+		{c.Endless && c.Metric != BW, "--run-infinitely is for bandwidth, and this is %s"},
+		{c.Endless && c.Duration != 0, "--run-infinitely and a duration exclude each other in %s"},
+		{c.Endless && len(c.Sizes) > 1, "--run-infinitely: %s has no end, and there are several sizes (--size, --all)"},
+		{c.Streams != 0 && c.Type != DC, "--log-dci-streams: %s has no initiators without --type dc"},
+	} {
+		if rule.broken {
+			return fmt.Errorf(rule.text, c.Name())
+		}
+	}
 	switch {
-	case c.Op != Atomic && c.AtomicType != "":
-		return fmt.Errorf("--atomic-type is for atomics, and this is %s", c.Name())
 	case !slices.Contains(kinds, c.AtomicType):
 		return field("atomic-type", peertext.Quote(c.AtomicType), "%s", strings.Join(kinds, ", "))
-	case c.Imm && c.Op != Send && c.Op != Write:
-		return fmt.Errorf("--imm is for SEND and WRITE, and this is %s", c.Name())
-	case c.SRQ && !c.messages():
-		return fmt.Errorf("--use-srq is for messages that take receives, and %s has none without --imm", c.Name())
+	case c.Streams < 0 || c.Streams > maxStreams:
+		return field("log-dci-streams", c.Streams, "0 to %d", maxStreams)
 	}
 	return nil
 }
@@ -48,16 +60,13 @@ func immOf(qp int) uint32 { return uint32(qp) + 1 }
 
 // errKind refuses a completion of a receive that is not of the messages of the test.
 func (e *End) errKind(wc *uverbs.WC) error {
-	name := map[uverbs.WCOpcode]string{uverbs.WCRecv: "SEND", uverbs.WCRecvRDMAWrite: "WRITE"}
-	want := name[e.takes]
-	if e.flags != 0 {
-		want += " with immediate data"
+	var flags [2]string
+	for i, f := range []uverbs.WCFlags{wc.Flags, e.flags} {
+		if f&uverbs.WCWithImm != 0 {
+			flags[i] = " with immediate data"
+		}
 	}
-	got := name[wc.Opcode]
-	if wc.Flags&uverbs.WCWithImm != 0 {
-		got += " with immediate data"
-	}
-	return refusef("a %s has taken a receive, expected a %s", got, want)
+	return refusef("a %s%s has taken a receive, expected a %s%s", wc.Opcode, flags[0], strings.ToUpper(e.Config.Op), flags[1])
 }
 
 // checkMessage compares a message that has come with what it must be. With an SRQ its receive may have been posted
@@ -92,11 +101,28 @@ func (c *Config) counterAfter(n int) uint64 {
 }
 
 // fit refuses settings that a device does not have, before anything is made.
-func (l Local) fit(dev *uverbs.Device) error {
-	if n := dev.Attr().CompVectors; l.Vector != 0 && l.Vector >= n {
-		return field("vector", l.Vector, "0 to %d, the completion vectors of %s", n-1, dev.Name())
+func (l Local) fit(dev *uverbs.Device, port uint8, c *Config) error {
+	attr := dev.Attr()
+	flag, missing := "odp", ""
+	if l.ODP {
+		missing = c.onDemand(&attr)
 	}
-	return nil
+	if l.NullMR {
+		if _, err := dev.NullLKey(); err != nil {
+			flag, missing = "use-null-mr", "null memory region"
+		}
+	}
+	info := dev.Info()
+	switch {
+	case missing != "":
+		return fmt.Errorf("--%s: %s: %w", flag, info.Name, &uverbs.FeatureError{Feature: missing, Driver: info.Driver})
+	case l.ODP && info.Driver == "rxe" && !info.InProcess: // see AccessOnDemand
+		return fmt.Errorf("--odp: %s: packets of driver rxe would go to the start of a page", info.Name)
+	case l.Vector != 0 && l.Vector >= attr.CompVectors:
+		return field("vector", l.Vector, "0 to %d, the completion vectors of %s", attr.CompVectors-1, info.Name)
+	}
+	_, err := l.counters(dev, port)
+	return err
 }
 
 // Partition has a config take the partition with the index that the user chose, if there is one.
@@ -130,4 +156,118 @@ func (l Local) Partition(dev *uverbs.Device, port uint8, c *Config) error {
 		}
 	}
 	return nil
+}
+
+// progress is what Count shows. Of a test without an end it is how many messages have completed.
+func (e *End) progress() int64 {
+	if !e.Config.Endless || !e.Config.sends(e.Server) {
+		return e.done
+	}
+	n := 0
+	for i := range e.flows {
+		n += e.flows[i].completed
+	}
+	return int64(n)
+}
+
+// Counter is how much a counter of a port has grown.
+type Counter struct {
+	Name  string `json:"name"`
+	Value uint64 `json:"value"`
+}
+
+// counters returns what the counters that the user chose have counted.
+func (l Local) counters(dev *uverbs.Device, port uint8) (all []Counter, err error) {
+	if l.Counters == nil {
+		return nil, nil
+	}
+	has, err := dev.PortCounters(port)
+	if err != nil {
+		return nil, fmt.Errorf("--report-counters: %s: %w", dev.Name(), err)
+	}
+	for i, name := range l.Counters {
+		names := ""
+		for _, c := range has {
+			if names += " " + c.Name; c.Name == name {
+				all = append(all, Counter(c))
+			}
+		}
+		if len(all) == i {
+			return nil, field("report-counters", peertext.Quote(name), "the counters of %s:%s", dev.Name(), names)
+		}
+	}
+	return all, nil
+}
+
+// count runs a function, and adds how much the counters have grown meanwhile to a run.
+func (l Local) count(dev *uverbs.Device, port uint8, r *Run, run func() error) error {
+	before, err := l.counters(dev, port)
+	if err == nil {
+		err = run()
+	}
+	if err == nil {
+		r.Counters, err = l.counters(dev, port)
+	}
+	for i := range r.Counters {
+		r.Counters[i].Value -= before[i].Value
+	}
+	return err
+}
+
+// maxStreams is the largest number of streams of an initiator, as a power of 2.
+const maxStreams = 15
+
+// exclude refuses settings that exclude each other.
+func (l *Local) exclude(c *Config) error {
+	dmabuf := l.DMABuf != ""
+	looks := c.Verify || c.Op == Write && c.Metric == Lat && !c.Imm
+	for _, pair := range []struct {
+		a    string
+		hasA bool
+		b    string
+		hasB bool
+	}{
+		{"pkey-index", l.PKeyIndex != nil, "pkey", c.PKey != 0},
+		{"dmabuf", dmabuf, "", looks},
+		{"use-null-mr", l.NullMR, "", looks},
+		{"dmabuf", dmabuf, "huge-pages", l.HugePages},
+		{"dmabuf", dmabuf, "odp", l.ODP},
+		{"odp", l.ODP, "type dc", c.Type == DC},
+	} {
+		switch {
+		case !pair.hasA || !pair.hasB:
+		case pair.b == "":
+			return fmt.Errorf("--%s: the memory is not the program's to look at, which --verify and write-lat do", pair.a)
+		default:
+			return fmt.Errorf("--%s and --%s exclude each other", pair.a, pair.b)
+		}
+	}
+	return nil
+}
+
+// onDemand returns what a test needs of memory that is paged in on demand, and the device does not have; or "".
+func (c *Config) onDemand(attr *uverbs.DeviceAttr) string {
+	need := uverbs.ODPSend | uverbs.ODPRecv
+	switch c.Op {
+	case Write:
+		need = uverbs.ODPWrite
+	case Read:
+		need = uverbs.ODPRead
+	case Atomic:
+		need = uverbs.ODPAtomic
+	}
+	if c.SRQ {
+		need |= uverbs.ODPSRQRecv
+	}
+	has := attr.ODPCapsRC
+	switch c.Type {
+	case UC:
+		has = attr.ODPCapsUC
+	case UD:
+		has = attr.ODPCapsUD
+	}
+	if has&need == need {
+		return ""
+	}
+	return c.Op + " over " + c.Type + " on demand"
 }

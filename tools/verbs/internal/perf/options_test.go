@@ -2,6 +2,7 @@ package perf
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"strings"
@@ -134,8 +135,8 @@ func TestMessages(t *testing.T) {
 		{func(*uverbs.WC) {}, ""},
 		{func(wc *uverbs.WC) { wc.Imm = immOf(2) }, "wrong immediate data in a message of queue pair 1: 3, expected 2"},
 		{func(wc *uverbs.WC) { wc.QPN = e.QPs[0].QPN() }, "wrong immediate data in a message of queue pair 0: 2, expected 1"},
-		{func(wc *uverbs.WC) { wc.Flags = 0 }, "a SEND has taken a receive, expected a SEND with immediate data"},
-		{func(wc *uverbs.WC) { wc.Opcode = uverbs.WCRecvRDMAWrite }, "a WRITE with immediate data has taken a receive, expected a SEND with immediate data"},
+		{func(wc *uverbs.WC) { wc.Flags = 0 }, " has taken a receive, expected a SEND with immediate data"},
+		{func(wc *uverbs.WC) { wc.Opcode = uverbs.WCRecvRDMAWrite }, " with immediate data has taken a receive, expected a SEND with immediate data"},
 	} {
 		pattern(e.MR.Bytes()[e.recvAt(2, 5, size):][:size], 1)
 		wc := good
@@ -143,5 +144,98 @@ func TestMessages(t *testing.T) {
 		if err := e.arrived(&wc, size); err == nil && c.want != "" || err != nil && (c.want == "" || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("error is %v, want %q", err, c.want)
 		}
+	}
+}
+
+// TestEndless: a test without an end ends when it is told to, with what it has measured, or when the server's time is
+// over.
+func TestEndless(t *testing.T) {
+	pair := newSoftPair(t)
+	for _, c := range []Config{
+		with(Write, BW, func(c *Config) {}), with(Read, BW, func(c *Config) { c.Events = true }), with(Send, BW, func(c *Config) { c.QPs = 2 }),
+		with(Send, BW, func(c *Config) { c.Both = true }), with(Atomic, BW, func(c *Config) {}),
+	} {
+		c.Endless, c.Verify = true, true
+		for _, told := range []bool{true, false} {
+			cl := &Client{Config: c}
+			s := &Server{MaxTime: 200 * time.Millisecond}
+			if told {
+				s.MaxTime = time.Minute
+				cl.Running = func(_ int, count func() int64) func() {
+					go func() {
+						for count() < 1000 {
+							time.Sleep(time.Millisecond)
+						}
+						if !cl.Finish() {
+							t.Error("nothing is under way")
+						}
+					}()
+					return func() {}
+				}
+			}
+			r, err := pair.run(t, s, cl)
+			if err != nil || r.Results[0].Iterations == 0 || r.Results[0].Lost != 0 || told && r.Results[0].Iterations < 1000-int64(c.Warmup*c.QPs) {
+				t.Errorf("%s, told %t: %+v, %v", c.Name(), told, r, err)
+			}
+			if cl.Finish() {
+				t.Errorf("%s is still under way", c.Name())
+			}
+		}
+	}
+}
+
+// TestCounters: the result has how much the counters have grown that were asked for, and no others.
+func TestCounters(t *testing.T) {
+	pair := newSoftPair(t)
+	config := with(Send, BW, func(c *Config) { c.Sizes, c.Iterations = []int{64, 100}, 500 })
+	cl := &Client{Config: config, Local: Local{Counters: []string{"sent_pkts", "rdma_sends"}}}
+	r, err := pair.run(t, &Server{}, cl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range r.Results {
+		if c := size.Counters; len(c) != 2 || c[0].Name != "sent_pkts" || c[0].Value < 510 || c[1] != (Counter{"rdma_sends", 510}) {
+			t.Errorf("the counters have grown by %+v", c)
+		}
+	}
+	cl.Local.Counters = []string{"nothing"}
+	if _, err := pair.run(t, &Server{}, cl); err == nil || !strings.Contains(err.Error(), `--report-counters is "nothing", allowed: the counters of soft`) {
+		t.Errorf("error is %v", err)
+	}
+	cl.Local = Local{Vector: 1000}
+	if _, err := pair.run(t, &Server{}, cl); err == nil || !strings.Contains(err.Error(), "--vector is 1000, allowed: 0 to ") {
+		t.Errorf("error is %v", err)
+	}
+}
+
+// TestRefused: what a device does not have is refused by name before anything is made.
+func TestRefused(t *testing.T) {
+	pair := newSoftPair(t)
+	name := pair[1].Name()
+	for _, c := range []struct {
+		config Config
+		local  Local
+		want   string
+	}{
+		{with(Read, BW, func(*Config) {}), Local{NullMR: true}, "--use-null-mr: " + name + ": "},
+		{with(Read, BW, func(c *Config) { c.OutOfOrder = true }), Local{}, "CREATE_QP with OutOfOrder"},
+		{with(Read, BW, func(c *Config) { c.Type, c.Streams = DC, 2 }), Local{}, "QP type DCI"},
+	} {
+		_, err := pair.run(t, &Server{}, &Client{Config: c.config, Local: c.local})
+		if err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("error is %v, want %q", err, c.want)
+		}
+	}
+	config := with(Write, BW, func(c *Config) { c.Verify = true })
+	if _, err := pair.run(t, &Server{Local: Local{Relaxed: true}}, &Client{Config: config, Local: Local{Relaxed: true}}); err != nil {
+		t.Error(err)
+	}
+	c := Config{Op: Send, Type: RC, SRQ: true}
+	attr := uverbs.DeviceAttr{ODPCapsRC: uverbs.ODPSend | uverbs.ODPRecv}
+	if got := c.onDemand(&attr); got != "send over rc on demand" {
+		t.Errorf("without receives of an SRQ on demand it is %q that the device does not have", got)
+	}
+	if attr.ODPCapsRC |= uverbs.ODPSRQRecv; c.onDemand(&attr) != "" {
+		t.Errorf("%q is not had on demand", c.onDemand(&attr))
 	}
 }

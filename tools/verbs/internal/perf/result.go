@@ -47,10 +47,11 @@ type Size struct {
 	Seconds    float64    `json:"seconds"`    // that they took
 	Latency    *Latency   `json:"latency,omitempty"`
 	Bandwidth  *Bandwidth `json:"bandwidth,omitempty"`
-	Lost       int64      `json:"lost"`       // messages that did not come, warm-up included; of uc and ud
-	ClientCPU  float64    `json:"client_cpu"` // processor time of the client's process, own and kernel's, by time elapsed
-	ServerCPU  float64    `json:"server_cpu"` // the same of the server's, with that of its device if it is one in software; 0 of perftest's
-	Verified   bool       `json:"verified"`   // data was compared, and was right
+	Lost       int64      `json:"lost"`               // messages that did not come, warm-up included; of uc and ud
+	ClientCPU  float64    `json:"client_cpu"`         // processor time of the client's process, own and kernel's, by time elapsed
+	ServerCPU  float64    `json:"server_cpu"`         // the same of the server's, with that of its device if it is one in software; 0 of perftest's
+	Verified   bool       `json:"verified"`           // data was compared, and was right
+	Counters   []Counter  `json:"counters,omitempty"` // how much they have grown on this side, in the order of --report-counters
 }
 
 // Bandwidth is what went through, of both directions together.
@@ -102,7 +103,7 @@ func ReadReport(r io.Reader) (*Report, error) {
 // Result puts together what the two sides have measured of one size; server is nil if the server
 // does nothing in the test, or reports nothing.
 func (c *Config) Result(size int, client *Run, server *Run) Size {
-	s := Size{Size: size, Iterations: client.Sent, Seconds: client.Took.Seconds(), Verified: c.Verify, ClientCPU: share(client.CPU, client.Took)}
+	s := Size{Size: size, Iterations: client.Sent, Seconds: client.Took.Seconds(), Verified: c.Verify, ClientCPU: share(client.CPU, client.Took), Counters: client.Counters}
 	if server != nil {
 		s.ServerCPU = share(server.CPU, server.Took)
 		if c.messages() {

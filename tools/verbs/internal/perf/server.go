@@ -332,6 +332,9 @@ func (se *session) open(ctx context.Context, to netip.Addr, mine Limits) (side, 
 // connect connects the queue pairs.
 func (se *session) connect(ctx context.Context, end side) (err error) {
 	opened := message{Kind: kindOpened}
+	if se.config.Endless {
+		opened.MaxTime = se.most
+	}
 	if opened.CMAddr, opened.CMToken, err = end.listen(); err != nil {
 		return err
 	}

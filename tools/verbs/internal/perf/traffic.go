@@ -79,6 +79,9 @@ func (f *flow) build(e *End, qp, size int) {
 	for i := range f.wrs {
 		at, remote := e.sendAt(qp, i, size)
 		f.sges[i] = e.MR.SGE(at, size)
+		if e.Local.NullMR {
+			f.sges[i].LKey = e.nullKey
+		}
 		wr := &f.wrs[i]
 		wr.SGL = f.sges[i : i+1 : i+1]
 		wr.RemoteAddr, wr.RKey = f.remote.Addr+uint64(remote), f.remote.RKey
@@ -111,8 +114,9 @@ func (f *flow) build(e *End, qp, size int) {
 		}
 		if c.Type == DC {
 			wr.AH, wr.RemoteQPN, wr.DCAccessKey = f.ah, f.remote.QPN, dcKey
+			wr.DCStream = uint16(i & (1<<c.Streams - 1))
 		}
-		if (c.Op == Send || c.Op == Write) && size <= e.Inline && !e.dmabuf {
+		if (c.Op == Send || c.Op == Write) && size <= e.Inline && !e.dmabuf && !e.Local.NullMR {
 			wr.SGL, wr.Inline = nil, e.MR.Bytes()[at:at+size]
 		}
 	}
@@ -178,6 +182,7 @@ type Run struct {
 	Sent      int64         // Sent are the messages that count, of all queue pairs.
 	Received  int64         // Received are all that came, those of the warm-up included.
 	AllSent   int64         // AllSent are all messages sent, including the warm-up.
+	Counters  []Counter     `json:"-"` // Counters say how much the counters of Local have grown.
 }
 
 // meter takes the time of a run.
@@ -263,18 +268,22 @@ func (e *End) Run(ctx context.Context, size int, sent func(messages int64) error
 	if e.Config.Metric == Lat && !e.Server {
 		m.times = make([]int64, 0, room)
 	}
+	defer e.running.Store(false)
 	runtime.GC() // now rather than later
-	m.mark()
-	switch {
-	case e.Config.Metric == BW:
-		err = e.bandwidth(size, m, r, sent)
-	case e.Config.messages():
-		err = e.sendLat(size, m, r)
-	case e.Config.Op == Write:
-		err = e.writeLat(size, m, r)
-	case !e.Server:
-		err = e.readLat(size, m, r)
-	}
+	err = e.Local.count(e.Dev, e.Port, r, func() error {
+		m.mark()
+		switch {
+		case e.Config.Metric == BW:
+			return e.bandwidth(size, m, r, sent)
+		case e.Config.messages():
+			return e.sendLat(size, m, r)
+		case e.Config.Op == Write:
+			return e.writeLat(size, m, r)
+		case !e.Server:
+			return e.readLat(size, m, r)
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -351,7 +360,7 @@ func (e *End) turn() error {
 // look lets others run, publishes how many messages are done, and checks whether the run is over.
 func (e *End) look() error {
 	e.pace.look()
-	e.count.Store(e.done)
+	e.count.Store(e.progress())
 	return e.cancelled()
 }
 
@@ -369,7 +378,7 @@ func (e *End) breathe() error {
 	if err := e.cancelled(); err != nil {
 		return err
 	}
-	e.count.Store(e.done)
+	e.count.Store(e.progress())
 	runtime.Gosched()
 	return nil
 }
@@ -392,7 +401,7 @@ func (e *End) sleep(a, b *uverbs.CQ) error {
 		return a.Notify()
 	}
 	e.armed = [2]*uverbs.CQ{}
-	e.count.Store(e.done)
+	e.count.Store(e.progress())
 	ch := e.Channel
 	if a == e.SendCQ {
 		ch = e.SendChannel

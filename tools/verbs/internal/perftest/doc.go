@@ -61,6 +61,11 @@
 //     memory of the page size one after the other, at multiples of the cache line, both at
 //     this side and at the peer's.
 //
+// With --write_with_imm, write_lat has the loop of send_lat, but the server begins, and each size begins with a
+// barrier. write_bw goes as send_bw: a barrier, the run, with -a another barrier, and with -b reports; nothing is
+// reported otherwise. With --run_infinitely a server of messages receives until it is ended, and any other waits for
+// the last barrier.
+//
 // A report is five numbers of 8 bytes in network order, each of them exchanged for itself: size,
 // iterations, and as double peak, average bandwidth and message rate.
 //

@@ -27,6 +27,7 @@ type Test struct {
 	Iterations int    // Iterations is the number of messages of each queue pair and size.
 	QPs        int    // QPs is the number of queue pairs.
 	Imm        bool   // Imm says that SENDs and WRITEs have immediate data.
+	Endless    bool   // Endless says that the client alone knows when the test is over.
 	Swap       bool   // Swap says that atomics are CMP_AND_SWAP, and not FETCH_AND_ADD.
 }
 
@@ -51,6 +52,9 @@ func (t Test) targetOf(server bool) bool { return t.dc() && (server || t.Both ||
 // command is what the peer must run, as far as this side knows.
 func (t Test) command(cm bool) string {
 	line := fmt.Sprintf("%s -c %s -n %d", t.Program(), t.Type, t.Iterations)
+	if t.Endless {
+		line = fmt.Sprintf("%s -c %s --run_infinitely", t.Program(), t.Type)
+	}
 	switch {
 	case t.Sweep:
 		line += " -a"
@@ -110,6 +114,9 @@ func (s *Session) Play(ctx context.Context, e Engine) ([]Report, error) {
 				s.run = s.Timeout // both have run at once
 			}
 		}
+	}
+	if t.Endless && t.Messages() {
+		return nil, nil // the server receives until it is ended
 	}
 	if t.Op == Write && t.Latency {
 		return nil, nil // either side goes when it has what it waits for
