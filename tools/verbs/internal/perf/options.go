@@ -130,7 +130,6 @@ func (l Local) Partition(dev *uverbs.Device, port uint8, c *Config) error {
 	if l.PKeyIndex == nil {
 		return nil
 	}
-	const member = 0x8000 // the bit of full members
 	attr, err := dev.Port(port)
 	if err != nil {
 		return err
@@ -139,35 +138,33 @@ func (l Local) Partition(dev *uverbs.Device, port uint8, c *Config) error {
 	if index >= attr.PKeyTableLen {
 		return field("pkey-index", index, "0 to %d, of port %d of %s", attr.PKeyTableLen-1, port, dev.Name())
 	}
-	if c.PKey, err = dev.PKey(port, index); err != nil {
-		return err
-	}
-	if c.PKey&^member == 0 {
-		return field("pkey-index", index, "one that has a key; this entry of port %d of %s is not in use", port, dev.Name())
-	}
-	// A queue pair gets the first key of a full member, or else the first one.
-	for i := range attr.PKeyTableLen {
-		key, err := dev.PKey(port, i)
-		if err != nil {
+	keys := make([]uint16, attr.PKeyTableLen)
+	for i := range keys {
+		if keys[i], err = dev.PKey(port, i); err != nil {
 			return err
 		}
-		if i != index && (key^c.PKey)&^member == 0 && (key&member > c.PKey&member || i < index && key == c.PKey) {
-			return field("pkey-index", index, "%d, which has key 0x%04x of the same partition", i, key)
-		}
+	}
+	c.PKey = keys[index]
+	if c.PKey&^fullMember == 0 {
+		return field("pkey-index", index, "one that has a key; this entry of port %d of %s is not in use", port, dev.Name())
+	}
+	if i := joined(keys, c.PKey); i != index {
+		return field("pkey-index", index, "%d, which has key 0x%04x of the same partition", i, keys[i])
 	}
 	return nil
 }
 
-// progress is what Count shows. Of a test without an end it is how many messages have completed.
-func (e *End) progress() int64 {
-	if !e.Config.Endless || !e.Config.sends(e.Server) {
-		return e.done
+// fullMember is the bit of full members in a P_Key.
+const fullMember = 0x8000
+
+// joined returns the index of the key with which a queue pair joins the partition of a key: the first one of a full
+// member, or else the first one.
+func joined(keys []uint16, key uint16) int {
+	in := func(k uint16) bool { return (k^key)&^fullMember == 0 }
+	if i := slices.IndexFunc(keys, func(k uint16) bool { return k&fullMember != 0 && in(k) }); i >= 0 {
+		return i
 	}
-	n := 0
-	for i := range e.flows {
-		n += e.flows[i].completed
-	}
-	return int64(n)
+	return slices.IndexFunc(keys, in)
 }
 
 // Counter is how much a counter of a port has grown.
@@ -270,4 +267,16 @@ func (c *Config) onDemand(attr *uverbs.DeviceAttr) string {
 		return ""
 	}
 	return c.Op + " over " + c.Type + " on demand"
+}
+
+// progress is what Count shows. For a sender of a test without an end it is how many messages have completed.
+func (e *End) progress() int64 {
+	if !e.Config.Endless || !e.Config.sends(e.Server) {
+		return e.done
+	}
+	n := 0
+	for i := range e.flows {
+		n += e.flows[i].completed
+	}
+	return int64(n)
 }
