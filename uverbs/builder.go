@@ -171,12 +171,6 @@ func (q *QP) check(wr *SendWR) error {
 	return nil
 }
 
-// isAtomic reports whether the work request has 8 bytes of data and an aligned remote address, as
-// an atomic must.
-func (wr *SendWR) isAtomic() bool {
-	return sglBytes(wr.SGL) == 8 && wr.RemoteAddr%8 == 0
-}
-
 // Send begins a SEND (ibv_wr_send).
 func (b *SendBuilder) Send(id uint64, flags SendFlags) { b.begin(id, WRSend, flags) }
 

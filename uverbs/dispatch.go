@@ -163,10 +163,8 @@ func (b *SendBuilder) encode(wrs []SendWR) {
 		}
 		b.bytes += bytes
 	}
-	if err == nil && (wr.Opcode == WRCompareSwap || wr.Opcode == WRFetchAdd) && !wr.isAtomic() {
-		if err = errAtomicData; sglBytes(wr.SGL) == 8 {
-			err = errAtomicAddr
-		}
+	if err == nil && (wr.Opcode == WRCompareSwap || wr.Opcode == WRFetchAdd) {
+		err = checkAtomic(wr.SGL, wr.RemoteAddr)
 	}
 	if err != nil {
 		b.failLast(given(err, wr, q.Caps(), q.dev))

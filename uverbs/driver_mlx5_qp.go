@@ -306,7 +306,7 @@ func (q *QP) isSlotMlx5(wr *SendWR, ops uint32) bool {
 	case wr.AH != nil || !wr.opIn(ops):
 		return false
 	case wr.Opcode == WRCompareSwap || wr.Opcode == WRFetchAdd:
-		return len(wr.Inline) == 0 && wr.isAtomic()
+		return len(wr.Inline) == 0 && checkAtomic(wr.SGL, wr.RemoteAddr) == nil
 	}
 	return len(wr.Inline) == 0 || wr.Opcode != WRRDMARead
 }

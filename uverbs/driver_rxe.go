@@ -244,7 +244,7 @@ func (q *QP) encodeRxe(first int, wrs []SendWR, ops uint32) (bytes uint64, err e
 			w.SetRDMA(wr.RemoteAddr, wr.RKey)
 			w.SetImm(wr.Imm)
 		case WRCompareSwap, WRFetchAdd:
-			if ops != allOps && (len(wr.Inline) > 0 || !wr.isAtomic()) {
+			if ops != allOps && (len(wr.Inline) > 0 || checkAtomic(wr.SGL, wr.RemoteAddr) != nil) {
 				return 0, errNeedsBuilder
 			}
 			w.SetAtomic(wr.RemoteAddr, wr.CompareAdd, wr.Swap, wr.RKey)

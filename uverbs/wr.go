@@ -90,6 +90,17 @@ func sglBytes(sgl []SGE) (n uint64) {
 	return n
 }
 
+// checkAtomic returns why an atomic cannot have such a scatter/gather list or remote address, or nil.
+func checkAtomic(sgl []SGE, addr uint64) error {
+	switch {
+	case sglBytes(sgl) != 8:
+		return errAtomicData
+	case addr%8 != 0:
+		return errAtomicAddr
+	}
+	return nil
+}
+
 // FlushPlacement says where data must be before a FLUSH completes (enum ib_placement_type).
 type FlushPlacement uint8
 
