@@ -98,12 +98,13 @@ func (q *QP) newDoorbell() {
 // firstPSN returns a random first packet sequence number, so that packets of an earlier connection
 // are not taken for those of the next one, and nobody can guess it. A connection manager brings its own.
 func (q *QP) firstPSN() uint32 {
-	for q.psn.Load() == 0 { // none since the QP was in RESET
-		var b [4]byte
-		rand.Read(b[:]) // never fails
-		q.psn.CompareAndSwap(0, binary.NativeEndian.Uint32(b[:])|(maxPSN+1))
+	if psn := q.psn.Load(); psn != 0 { // it was chosen since the QP was in RESET
+		return psn & maxPSN
 	}
-	return q.psn.Load() & maxPSN
+	var b [4]byte
+	rand.Read(b[:]) // never fails
+	q.psn.CompareAndSwap(0, binary.NativeEndian.Uint32(b[:])|(maxPSN+1))
+	return q.firstPSN()
 }
 
 // lockSide locks the send or the receive side, or returns why nothing can be posted. A successful

@@ -36,4 +36,5 @@ const (
 	CodeCounters   Code = "counters"    // counters of errors and congestion that grow
 	CodeQPError    Code = "qp_error"    // QPs that stay in state ERR
 	CodePinned     Code = "pinned"      // processes near their limit of pinned memory
+	CodeState      Code = "state"       // the file that the watch keeps
 )

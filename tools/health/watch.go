@@ -18,8 +18,8 @@ import (
 	"github.com/goverbs/goverbs/uverbs"
 )
 
-// Watch looks at the devices of the machine again and again, and compares what it sees with what it saw before,
-// also before a restart of the program. It plays no ping-pong and connects nowhere. Its methods may be called
+// Watch looks at the devices of the machine once each interval, and compares them with what it saw before, also
+// before a restart of the program. It plays no ping-pong and connects nowhere. Its methods may be called
 // concurrently.
 type Watch struct {
 	o        WatchOptions
@@ -30,11 +30,20 @@ type Watch struct {
 	look sync.Mutex // held by Look
 
 	mu       sync.Mutex
-	busy     map[string]bool // devices that have not answered yet, and "" for their list; guarded by mu
-	findings []Finding       // of the last look; guarded by mu
+	findings []Finding // of the last look; guarded by mu
 
-	past  past      // guarded by look
-	saved time.Time // when past was written; guarded by look
+	// Guarded by look.
+	past    past
+	saved   time.Time // when past was written
+	list    call[listing]
+	devices map[string]*device
+}
+
+// device is what a Watch keeps of a device while it runs.
+type device struct {
+	call[glimpse]
+	objects tracked   // the last ones that were listed
+	next    time.Time // when they are listed again
 }
 
 // WatchOptions are the options of a [Watch].
@@ -44,6 +53,8 @@ type WatchOptions struct {
 	Window   time.Duration // Window is how long a change is a finding, at least a minute; zero is an hour.
 	State    string        // State is a file that keeps what was seen over restarts; empty for none. It is made if it does not exist.
 	Expect   *Expectation  // Expect, if set, has the least rate of ports. Report.Compare compares the rest.
+
+	NoProcesses bool // NoProcesses leaves out QPs in state ERR and pinned memory, for which all QPs and MRs are listed.
 }
 
 // Limits of WatchOptions.
@@ -55,7 +66,7 @@ const (
 	mostTime        = 30 * 24 * time.Hour
 )
 
-// NewWatch returns a watch. It reads the file of the state, and fails if that is none.
+// NewWatch returns a watch. It reads the file of the state, and fails if the file is not a state.
 func NewWatch(o WatchOptions) (*Watch, error) { return newWatch(o, liveMachine()) }
 
 // newWatch is NewWatch for a machine.
@@ -73,7 +84,7 @@ func newWatch(o WatchOptions, m *machine) (*Watch, error) {
 		}
 	}
 	o.Devices = slices.Clone(o.Devices)
-	w := &Watch{o: o, m: m, now: time.Now, patience: 5 * time.Second, busy: map[string]bool{}, past: past{Schema: pastSchema, Devices: map[string]*pastDevice{}}}
+	w := &Watch{o: o, m: m, now: time.Now, patience: 5 * time.Second, devices: map[string]*device{}, past: past{Schema: pastSchema, Devices: map[string]*pastDevice{}}}
 	if o.State == "" {
 		return w, nil
 	}
@@ -100,13 +111,13 @@ const (
 	StateEnded State = "ended"
 )
 
-// Run looks once each Interval, and calls a function for each change, one at a time, until the context ends, which is
-// no error. All findings of the first look begin. The error is about the file of the state.
+// Run looks once each Interval, and calls a function for each change, one at a time, until the context ends. All
+// findings of the first look begin. It returns an error if the state cannot be written at the end.
 func (w *Watch) Run(ctx context.Context, changed func(Change)) error {
 	tick := time.NewTicker(w.o.Interval)
 	defer tick.Stop()
 	for before := []Finding(nil); ; {
-		now, err := w.Look(ctx)
+		now := w.Look(ctx)
 		if ctx.Err() != nil {
 			w.look.Lock()
 			defer w.look.Unlock()
@@ -116,9 +127,6 @@ func (w *Watch) Run(ctx context.Context, changed func(Change)) error {
 			changed(c)
 		}
 		before = now
-		if err != nil {
-			return err
-		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -157,77 +165,172 @@ func (w *Watch) Findings() []Finding {
 // saveInterval is how often the state is written, at most.
 const saveInterval = time.Minute
 
-// Look looks once, and returns the findings that hold now; none has LevelOK. If the context ends meanwhile, it returns
-// the same as Findings. The error is about the file of the state.
-func (w *Watch) Look(ctx context.Context) ([]Finding, error) {
+// Look looks once, and returns the findings that hold now; none has LevelOK. Findings about a device that has not answered
+// yet are the ones of before. If the context ends meanwhile, it returns the same as Findings.
+func (w *Watch) Look(ctx context.Context) []Finding {
 	w.look.Lock()
 	defer w.look.Unlock()
-	late, cancel := context.WithTimeout(ctx, w.patience)
-	defer cancel()
-	var devices map[string]watched
+	before := w.Findings()
 	var all []Finding
-	if list := finish(late, start(w, "", w.list)); list == nil {
-		f := Finding{Code: CodeDevices}
-		f.fix("verbs doctor")
-		all = append(all, f.conclude(LevelError, "the devices cannot be listed: no answer for %v", w.patience))
-	} else {
-		devices, all = list.devices, list.findings
+	keep := func(which func(Finding) bool) { // findings of before
+		for _, f := range before {
+			if which(f) {
+				all = append(all, f)
+			}
+		}
 	}
-	waits := map[string]<-chan glimpse{}
-	for name, d := range devices {
-		waits[name] = start(w, name, func() glimpse { return w.m.glimpse(d) })
-	}
-	seen := map[string]*glimpse{}
-	for name, answer := range waits {
-		seen[name] = finish(late, answer)
+	list := w.list.wait(ctx, w, w.listDevices)
+	if list == nil && ctx.Err() == nil {
+		list = &listing{err: fmt.Errorf("no answer since %s", when(w.list.since))}
 	}
 	if ctx.Err() != nil {
-		return w.Findings(), nil
+		return before
+	}
+	var seen map[string]*glimpse
+	if list.err == nil {
+		seen = w.glimpses(ctx, list.devices)
+	}
+	if ctx.Err() != nil {
+		return before
 	}
 	now := w.now()
-	if len(all) == 0 { // the devices could be listed
-		all = w.missing(devices, now)
+	if list.err != nil {
+		keep(func(f Finding) bool { return f.Code != CodeDevices && f.Code != CodeState })
+		f := Finding{Code: CodeDevices}
+		f.see("%s", list.err)
+		f.fix("verbs doctor")
+		all = append(all, f.conclude(LevelError, "the devices cannot be listed"))
+	} else {
+		all = w.missing(list.devices, now)
 	}
 	for _, name := range slices.Sorted(maps.Keys(seen)) {
-		all = append(all, w.compare(name, devices[name].info, seen[name], now)...)
+		if seen[name] != nil {
+			all = append(all, w.compare(name, list.devices[name].info, seen[name], now)...)
+			continue
+		}
+		if d := w.past.Devices[name]; d != nil {
+			d.Last = now
+		}
+		since := w.devices[name].since
+		late := now.Sub(since) >= silence*w.patience
+		keep(func(f Finding) bool { return f.Device == name && (f.Code != CodeOpen || !late) })
+		if late {
+			f := Finding{Code: CodeOpen, Device: name}
+			f.see("no answer since %s", when(since))
+			f.fix("dmesg; a device whose firmware hangs has to be reset")
+			all = append(all, f.conclude(LevelError, "the device does not answer"))
+		}
 	}
-	all = append(all, w.m.checkPinned(seen))
+	if seen != nil {
+		all = append(all, w.m.checkPinned(seen))
+	}
 	var d Report
 	d.add(all...)
-	var err error
-	if w.o.State != "" && (now.Sub(w.saved) >= saveInterval || len(changes(w.Findings(), d.Findings, now)) > 0) {
-		err = w.save(now)
+	if now.Sub(w.saved) >= saveInterval || len(changes(before, d.Findings, now)) > 0 {
+		if err := w.save(now); err != nil {
+			f := Finding{Code: CodeState}
+			f.see("%s", err)
+			d.add(f.conclude(LevelWarning, "the file of the state cannot be written"))
+		}
 	}
 	w.mu.Lock()
 	w.findings = d.Findings
 	w.mu.Unlock()
-	return slices.Clone(d.Findings), err
+	return slices.Clone(d.Findings)
+}
+
+// glimpses looks at devices. One that has not answered has no glimpse.
+func (w *Watch) glimpses(ctx context.Context, devices map[string]watched) map[string]*glimpse {
+	late, cancel := context.WithTimeout(ctx, w.patience)
+	defer cancel()
+	seen := map[string]*glimpse{}
+	for name, d := range devices { // all begin before the first wait
+		if w.devices[name] == nil {
+			w.devices[name] = new(device)
+		}
+		d.objects = !w.o.NoProcesses && !w.now().Before(w.devices[name].next)
+		w.devices[name].start(w, func() glimpse { return w.m.glimpse(d) })
+	}
+	for name := range devices {
+		d := w.devices[name]
+		g := d.finish(late)
+		if seen[name] = g; g == nil {
+			continue
+		}
+		if g.objects != nil {
+			d.objects, d.next = *g.objects, w.now().Add(objectsShare*g.objects.took)
+		}
+		g.objects = &d.objects
+	}
+	maps.DeleteFunc(w.devices, func(name string, d *device) bool { return d.answer == nil && devices[name].info.Name == "" })
+	return seen
+}
+
+const (
+	silence      = 3   // times patience, after which a device is said not to answer
+	objectsShare = 200 // lists of objects take at most this part of the time, as some drivers ask the firmware for each
+)
+
+// call is a call of a function that may hang. There is one at a time, and a late answer is not lost.
+type call[T any] struct {
+	answer chan T    // nil if there is none
+	since  time.Time // when it began
+}
+
+// start begins a call in a goroutine of its own, unless one has not ended.
+func (c *call[T]) start(w *Watch, do func() T) {
+	if c.answer != nil {
+		return
+	}
+	answer := make(chan T, 1)
+	c.answer, c.since = answer, w.now()
+	go func() { answer <- do() }()
+}
+
+// finish returns the answer, or nil if it is late.
+func (c *call[T]) finish(late context.Context) *T {
+	select {
+	case v := <-c.answer:
+		c.answer = nil
+		return &v
+	case <-late.Done():
+	}
+	select { // one that has ended while another one hung
+	case v := <-c.answer:
+		c.answer = nil
+		return &v
+	default:
+		return nil
+	}
+}
+
+// wait starts a call and waits for its answer.
+func (c *call[T]) wait(ctx context.Context, w *Watch, do func() T) *T {
+	late, cancel := context.WithTimeout(ctx, w.patience)
+	defer cancel()
+	c.start(w, do)
+	return c.finish(late)
 }
 
 // watched is a device to look at.
 type watched struct {
-	dev  netlinkrdma.Device
-	info uverbs.DeviceInfo
+	dev     netlinkrdma.Device
+	info    uverbs.DeviceInfo
+	objects bool // also at its QPs and MRs
 }
 
-// listing is a list of devices. It has a finding instead if they could not be listed.
+// listing is a list of devices, or why they cannot be listed.
 type listing struct {
-	devices  map[string]watched
-	findings []Finding
+	devices map[string]watched
+	err     error
 }
 
-// list lists the devices.
-func (w *Watch) list() listing {
+// listDevices lists the devices.
+func (w *Watch) listDevices() listing {
 	infos, err := w.m.infos()
 	devs, derr := w.m.devices()
 	if err == nil && slices.ContainsFunc(infos, ofKernel) {
 		err = derr
-	}
-	if err != nil {
-		f := Finding{Code: CodeDevices}
-		f.see("%s", err)
-		f.fix("verbs doctor")
-		return listing{findings: []Finding{f.conclude(LevelError, "the devices cannot be listed")}}
 	}
 	all := map[string]watched{}
 	for _, i := range infos {
@@ -240,44 +343,7 @@ func (w *Watch) list() listing {
 		}
 		all[i.Name] = d
 	}
-	return listing{devices: all}
-}
-
-// start calls a function in a goroutine of its own. It returns nil if the last call with the key has not ended.
-func start[T any](w *Watch, key string, do func() T) <-chan T {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.busy[key] {
-		return nil
-	}
-	w.busy[key] = true
-	done := make(chan T, 1)
-	go func() {
-		v := do()
-		w.mu.Lock()
-		delete(w.busy, key)
-		w.mu.Unlock()
-		done <- v
-	}()
-	return done
-}
-
-// finish waits for what a function returns until it is late. Then it returns nil.
-func finish[T any](late context.Context, done <-chan T) *T {
-	if done == nil {
-		return nil
-	}
-	select {
-	case v := <-done:
-		return &v
-	case <-late.Done():
-	}
-	select { // one that has ended while another one hung
-	case v := <-done:
-		return &v
-	default:
-		return nil
-	}
+	return listing{all, err}
 }
 
 // past is what was seen before. It is kept as JSON.
@@ -389,5 +455,5 @@ func write(name string, text []byte) error {
 		return err
 	}
 	_, err = f.Write(text)
-	return errors.Join(err, f.Close())
+	return errors.Join(err, f.Sync(), f.Close()) // before the new name, so that it is complete after a loss of power
 }

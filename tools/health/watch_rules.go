@@ -21,11 +21,32 @@ import (
 
 // glimpse is what a device says at one time. A field that could not be read is empty.
 type glimpse struct {
-	ports  map[uint32]portGlimpse
+	ports   map[uint32]portGlimpse
+	objects *tracked // nil if they were not listed
+	opened  error    // why the device could not be opened
+	err     error    // why its ports could not be listed
+}
+
+// tracked are those objects of a device that a rule is about.
+type tracked struct {
 	broken []netlinkrdma.QP // QPs in state ERR
 	owners []uint32         // threads that have made MRs
-	opened error            // why the device could not be opened
-	err    error            // why its ports could not be listed
+	took   time.Duration
+}
+
+// listObjects lists the objects of a device.
+func listObjects(dev netlinkrdma.Device) *tracked {
+	begun := time.Now()
+	qps, _ := netlinkrdma.QPs(dev, netlinkrdma.ListOptions{}) // the exporter says what cannot be read
+	o := &tracked{broken: slices.DeleteFunc(qps, func(q netlinkrdma.QP) bool { return q.State != ib.QPErr })}
+	mrs, _ := netlinkrdma.MRs(dev)
+	for _, m := range mrs {
+		if m.PID != 0 && !slices.Contains(o.owners, m.PID) {
+			o.owners = append(o.owners, m.PID)
+		}
+	}
+	o.took = time.Since(begun)
+	return o
 }
 
 // portGlimpse is what a port says at one time.
@@ -51,13 +72,8 @@ func glimpseAt(d watched) (g glimpse) {
 			g.ports[p.Num] = portGlimpse{state: p.State, counters: counters}
 		}
 		g.err = err
-		qps, _ := netlinkrdma.QPs(d.dev, netlinkrdma.ListOptions{})
-		g.broken = slices.DeleteFunc(qps, func(q netlinkrdma.QP) bool { return q.State != ib.QPErr })
-		mrs, _ := netlinkrdma.MRs(d.dev)
-		for _, m := range mrs {
-			if m.PID != 0 && !slices.Contains(g.owners, m.PID) {
-				g.owners = append(g.owners, m.PID)
-			}
+		if d.objects {
+			g.objects = listObjects(d.dev)
 		}
 	}
 	dev, err := uverbs.Open(d.info.Name, uverbs.OpenOptions{})
@@ -162,7 +178,7 @@ func (w *Watch) missing(devices map[string]watched, now time.Time) (all []Findin
 	slices.Sort(known)
 	for _, name := range slices.Compact(known) {
 		d := w.past.Devices[name]
-		if _, there := devices[name]; there || len(w.o.Devices) > 0 && !slices.Contains(w.o.Devices, name) {
+		if _, there := devices[name]; there {
 			continue
 		}
 		f := Finding{Code: CodeDeviceGone, Device: name}
@@ -179,6 +195,9 @@ func (w *Watch) missing(devices map[string]watched, now time.Time) (all []Findin
 			delete(w.past.Devices, name)
 			continue
 		}
+		if len(w.o.Devices) > 0 && !slices.Contains(w.o.Devices, name) {
+			continue
+		}
 		f.see("node GUID %s, last seen %s", d.NodeGUID, when(d.Last))
 		all = append(all, f.conclude(LevelError, "the device has disappeared"))
 	}
@@ -188,7 +207,7 @@ func (w *Watch) missing(devices map[string]watched, now time.Time) (all []Findin
 // when prints a time for people.
 func when(t time.Time) string { return t.Local().Format(time.DateTime) }
 
-// compare compares a device with its past, and keeps what it is now. The glimpse is nil if the device does not answer.
+// compare compares a device with its past, and keeps what it is now.
 func (w *Watch) compare(name string, info uverbs.DeviceInfo, g *glimpse, now time.Time) (all []Finding) {
 	d, guid := w.past.Devices[name], info.NodeGUID.String()
 	if d == nil || d.NodeGUID != guid && !info.InProcess { // a new one, or another one with the name
@@ -198,9 +217,6 @@ func (w *Watch) compare(name string, info uverbs.DeviceInfo, g *glimpse, now tim
 	d.NodeGUID, d.Last = guid, now // one inside this process has a new GUID in each process
 	f := Finding{Code: CodeOpen, Device: name}
 	switch {
-	case g == nil:
-		f.fix("dmesg; a device whose firmware hangs has to be reset")
-		return append(all, f.conclude(LevelError, "the device does not answer for %v", w.patience))
 	case g.err != nil:
 		f.see("%s", g.err)
 		all = append(all, f.conclude(LevelError, "its ports cannot be listed"))
@@ -223,7 +239,7 @@ func (w *Watch) compare(name string, info uverbs.DeviceInfo, g *glimpse, now tim
 			all = append(all, f)
 		}
 	}
-	return append(all, w.checkBroken(name, d, g.broken, now))
+	return append(all, w.checkBroken(name, d, g.objects.broken, now))
 }
 
 // mostMoves limits the moves of a port of one kind.
@@ -249,7 +265,8 @@ func (w *Watch) note(p *pastPort, g portGlimpse, now time.Time) {
 		}
 		p.State, p.Since = state, now
 	}
-	if g.rate >= p.Best || now.Sub(p.BestAt) > remember {
+	active := g.state == ib.PortActive && g.rate > 0 // a port that is down may have any rate
+	if active && (g.rate >= p.Best || now.Sub(p.BestAt) > remember) {
 		p.Best, p.BestAt = g.rate, now
 	}
 	if g.gids != nil {
@@ -374,7 +391,7 @@ func (w *Watch) checkCounters(moves []move) Finding {
 		if r == nil { // in the file of another version
 			continue
 		}
-		f.see("%s: %d more in the last %v, since about %s: %s", name, grown[name], w.o.Window, when(last[name]), r.means)
+		f.see("%s: %d more in the last %v, lately at about %s: %s", name, grown[name], w.o.Window, when(last[name]), r.means)
 		if r.fix != "" && !slices.Contains(f.Fix, r.fix) {
 			f.fix("%s", r.fix)
 		}
@@ -452,7 +469,7 @@ func (m *machine) checkPinned(seen map[string]*glimpse) Finding {
 	var all []uint32
 	for _, g := range seen {
 		if g != nil {
-			for _, tid := range g.owners {
+			for _, tid := range g.objects.owners {
 				if pid, _, err := m.procs().Thread(tid); err == nil {
 					all = append(all, pid)
 				}

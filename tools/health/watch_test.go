@@ -20,11 +20,12 @@ import (
 // scene is a fake machine with one device, and what its port says. Time is what the test says.
 type scene struct {
 	*Watch
-	m     *machine
-	at    time.Time
-	infos []uverbs.DeviceInfo
-	g     glimpse
-	port  portGlimpse // port 1
+	m       *machine
+	at      time.Time
+	infos   []uverbs.DeviceInfo
+	g       glimpse
+	objects tracked
+	port    portGlimpse // port 1
 }
 
 // newScene returns a scene in which nothing is wrong.
@@ -37,6 +38,7 @@ func newScene(t *testing.T, o WatchOptions) *scene {
 	s.m.infos = func() ([]uverbs.DeviceInfo, error) { return s.infos, nil }
 	s.m.glimpse = func(watched) glimpse {
 		g := s.g
+		g.objects = &s.objects
 		g.ports = map[uint32]portGlimpse{1: s.port}
 		return g
 	}
@@ -59,8 +61,7 @@ func (s *scene) restart(t *testing.T, o WatchOptions) {
 func (s *scene) after(t *testing.T, d time.Duration) []string {
 	t.Helper()
 	s.at = s.at.Add(d)
-	all, err := s.Look(t.Context())
-	must(t, err)
+	all := s.Look(t.Context())
 	var text []string
 	for _, f := range all {
 		if f.Level == LevelOK || len(f.Evidence)+len(f.Fix) == 0 {
@@ -92,6 +93,12 @@ func TestWatchRules(t *testing.T) {
 		{"nothing", func(*scene) {}, nil, nil},
 		{"down", func(s *scene) { s.port.state = ib.PortDown },
 			[]string{"error link: rxe0 port 1: the port is DOWN"}, []string{"error link: rxe0 port 1: the port is DOWN"}},
+		{"down at a higher rate before", func(s *scene) {
+			s.port.state, s.port.rate = ib.PortDown, 900
+			s.Look(context.Background())
+			s.port.state, s.port.rate = ib.PortActive, 400
+		},
+			[]string{"warning link: rxe0 port 1: the port is ACTIVE, and has changed its state 2 times in the last 1h0m0s"}, nil},
 		{"flap", func(s *scene) { s.port.state = ib.PortDown; s.Look(context.Background()); s.port.state = ib.PortActive },
 			[]string{"warning link: rxe0 port 1: the port is ACTIVE, and has changed its state 2 times in the last 1h0m0s"}, nil},
 		{"slower", func(s *scene) { s.port.rate, s.port.lanes = 100, 1 },
@@ -105,9 +112,9 @@ func TestWatchRules(t *testing.T) {
 			[]string{"info counters: rxe0 port 1: rp_cnp_handled +4 in the last 1h0m0s"}, nil},
 		{"the driver was loaded again", func(s *scene) { s.port.counters = map[string]uint64{"out_of_sequence": 2} },
 			[]string{"warning counters: rxe0 port 1: out_of_sequence +2 in the last 1h0m0s"}, nil},
-		{"QP in ERR", func(s *scene) { s.g.broken = broken; s.Look(context.Background()) },
+		{"QP in ERR", func(s *scene) { s.objects.broken = broken; s.Look(context.Background()) },
 			[]string{"warning qp_error: rxe0: 1 QP in state ERR for more than 1m0s"}, []string{"warning qp_error: rxe0: 1 QP in state ERR for more than 1m0s"}},
-		{"new QP in ERR", func(s *scene) { s.g.broken = broken },
+		{"new QP in ERR", func(s *scene) { s.objects.broken = broken },
 			nil, []string{"warning qp_error: rxe0: 1 QP in state ERR for more than 1m0s"}},
 		{"gone", func(s *scene) { s.infos = nil },
 			[]string{"error device_gone: rxe0: the device has disappeared"}, []string{"error device_gone: rxe0: the device has disappeared"}},
@@ -153,8 +160,7 @@ func TestWatchForgets(t *testing.T) {
 func TestWatchExpect(t *testing.T) {
 	o := WatchOptions{Devices: []string{"rxe0", "rxe9"}, Expect: &Expectation{Ports: []PortExpectation{{Device: "mlx5_*", Rate: 900}, {Device: "rxe*", Driver: "rxe", Rate: 800}}}}
 	s := newScene(t, o)
-	all, err := s.Look(t.Context())
-	must(t, err)
+	all := s.Look(t.Context())
 	if len(all) != 2 || all[0].Code != CodeDeviceGone || all[0].Device != "rxe9" || all[1].Code != CodeSpeed || !slices.Contains(all[1].Evidence, "800 Gb/s: ports[1] of the expectation") {
 		t.Errorf("findings: %+v", all)
 	}
@@ -210,9 +216,9 @@ func TestWatchState(t *testing.T) {
 
 	o.State = filepath.Join(t.TempDir(), "none", "state")
 	s = newScene(t, o)
-	if _, err := s.Look(t.Context()); err == nil || !strings.Contains(err.Error(), o.State) {
-		t.Errorf("a state that cannot be written: %v", err)
-	}
+	want(t, "a state that cannot be written", s.after(t, 0), "warning state: the file of the state cannot be written")
+	must(t, os.Mkdir(filepath.Dir(o.State), 0o700))
+	want(t, "one that can be written again", s.after(t, 2*saveInterval))
 }
 
 // TestWatchOptions: bad options are refused with the field, the value and what is allowed.
@@ -229,21 +235,62 @@ func TestWatchOptions(t *testing.T) {
 	}
 }
 
-// TestWatchHang: a device that does not answer is a finding, and there is one attempt until it does.
+// TestWatchHang: a device that does not answer, or a list, is a finding after a while. There is one attempt until it does, a
+// late answer counts, and what was found before holds meanwhile.
 func TestWatchHang(t *testing.T) {
 	s := newScene(t, WatchOptions{})
 	s.patience = time.Millisecond
-	release, asked := make(chan struct{}), make(chan struct{}, 9)
-	s.m.glimpse = func(watched) glimpse { asked <- struct{}{}; <-release; return glimpse{} }
-	for range 3 {
-		want(t, "it hangs", s.after(t, 0), "error open: rxe0: the device does not answer for 1ms")
+	s.port.state = ib.PortDown
+	const down, mute = "error link: rxe0 port 1: the port is DOWN", "error open: rxe0: the device does not answer"
+	want(t, "at first", s.after(t, 0), down)
+	release, asked, look := make(chan struct{}), make(chan struct{}, 9), s.m.glimpse
+	s.m.glimpse = func(d watched) glimpse { g := look(d); asked <- struct{}{}; <-release; return g }
+	want(t, "it is slow", s.after(t, 0), down)
+	<-asked
+	want(t, "it hangs", s.after(t, silence*time.Millisecond), down, mute)
+	want(t, "it hangs", s.after(t, time.Minute), down, mute)
+	if len(asked) != 0 {
+		t.Errorf("there were %d attempts more", len(asked))
 	}
-	list := s.m.infos
-	s.m.infos = func() ([]uverbs.DeviceInfo, error) { <-release; return list() }
-	want(t, "the list hangs", s.after(t, 0), "error devices: the devices cannot be listed: no answer for 1ms")
+	s.patience = time.Minute
+	s.m.glimpse = look
 	close(release)
-	if len(asked) != 1 {
-		t.Errorf("there were %d attempts", len(asked))
+	want(t, "a late answer", s.after(t, 0), down)
+	list, release := s.m.infos, make(chan struct{})
+	s.m.infos = func() ([]uverbs.DeviceInfo, error) { <-release; return list() }
+	s.patience = time.Millisecond
+	want(t, "the list hangs", s.after(t, 0), down, "error devices: the devices cannot be listed")
+	s.patience = time.Minute
+	s.port.state = ib.PortActive
+	close(release)
+	want(t, "a late list", s.after(t, 0), "warning link: rxe0 port 1: the port is ACTIVE, and has changed its state 1 time in the last 1h0m0s")
+}
+
+// TestWatchObjects: lists of objects that take long are made rarely, and not at all without processes.
+func TestWatchObjects(t *testing.T) {
+	for name, c := range map[string]struct {
+		o    WatchOptions
+		took time.Duration
+		want int
+	}{"fast": {WatchOptions{}, 0, 4}, "slow": {WatchOptions{}, time.Second, 2}, "none": {WatchOptions{NoProcesses: true}, 0, 0}} {
+		s := newScene(t, c.o)
+		s.objects.took = c.took
+		n, look := 0, s.m.glimpse
+		s.m.glimpse = func(d watched) glimpse {
+			g := look(d)
+			if !d.objects {
+				g.objects = nil
+			} else {
+				n++
+			}
+			return g
+		}
+		for range 4 {
+			s.after(t, objectsShare*time.Second/2)
+		}
+		if n != c.want {
+			t.Errorf("%s: the objects are listed %d times of 4, want %d", name, n, c.want)
+		}
 	}
 }
 
@@ -298,7 +345,7 @@ func TestWatchPinned(t *testing.T) {
 	} {
 		s := newScene(t, WatchOptions{})
 		s.m.root = c.files
-		s.g.owners = []uint32{43}
+		s.objects.owners = []uint32{43}
 		want(t, c.name, s.after(t, 0), c.want...)
 	}
 }

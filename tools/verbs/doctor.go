@@ -127,10 +127,11 @@ before a restart counts, too.`,
 
 // checkDoctor checks which flags and names are given together, and the port of the peer.
 func checkDoctor(cmd *command.Command, names []string, serve, watch bool, peer string) error {
-	for name, least := range map[string]time.Duration{"interval": time.Second, "window": time.Minute} {
-		if err := checkTime(cmd, name, least); err != nil {
-			return err
-		}
+	if err := checkTime(cmd, "interval", time.Second); err != nil {
+		return err
+	}
+	if err := checkTime(cmd, "window", time.Minute); err != nil {
+		return err
 	}
 	for _, mode := range []struct {
 		flag        string

@@ -64,7 +64,7 @@ one of --allow-host, so that no web page can read the metrics by a name of its o
 			}
 			options := metrics.Options{Devices: names, NoProcesses: !o.processes, Version: version}
 			if o.watch.Interval > 0 && (!o.once || o.watch.State != "") { // one look has nothing to compare with
-				o.watch.Devices = names
+				o.watch.Devices, o.watch.NoProcesses = names, !o.processes
 				w, err := health.NewWatch(o.watch)
 				if err != nil {
 					return command.Usagef("%w", err)
@@ -77,9 +77,7 @@ one of --allow-host, so that no web page can read the metrics by a name of its o
 					c.Examine(cmd.Context())
 				}
 				if options.Watch != nil {
-					if _, err := options.Watch.Look(cmd.Context()); err != nil {
-						return err
-					}
+					options.Watch.Look(cmd.Context())
 				}
 				if err := context.Cause(cmd.Context()); err != nil {
 					return fmt.Errorf("exporter: %w", err)
@@ -123,6 +121,8 @@ func (o *exporterOptions) check(cmd *command.Command, names []string) error {
 	switch {
 	case o.once && cmd.Flag("listen").Changed:
 		return command.Usagef("--once prints the metrics and listens nowhere, so --listen is not allowed with it")
+	case o.once && cmd.Flag("watch-interval").Changed && o.watch.State == "":
+		return command.Usagef("--watch-interval is %v, allowed with --once: only with a --watch-state", o.watch.Interval)
 	case o.watch.Interval == 0 && o.watch.State != "":
 		return command.Usagef("--watch-state is %q, allowed: only with a --watch-interval that is not 0", o.watch.State)
 	case o.doctor < 0 || o.doctor > 0 && o.doctor < time.Second:
@@ -174,7 +174,7 @@ func (o *exporterOptions) serve(ctx context.Context, c *metrics.Collector, watch
 	if watch != nil {
 		all.Go(func() {
 			if err := watch.Run(ctx, func(health.Change) {}); err != nil {
-				fmt.Fprintf(counter.warn, "verbs: changes are not watched any more: %v\n", err)
+				fmt.Fprintf(counter.warn, "verbs: %v\n", err)
 			}
 		})
 	}

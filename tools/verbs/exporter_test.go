@@ -86,6 +86,7 @@ func TestExporterUsage(t *testing.T) {
 		"--doctor-interval often":            `--doctor-interval is "often", allowed: a time such as 10s or 200ms`,
 		"--watch-interval 0 --watch-state x": `--watch-state is "x", allowed: only with a --watch-interval that is not 0`,
 		"--watch-interval 1ms":               "--watch-interval is 1ms, allowed: 1s to 720h0m0s",
+		"--once --watch-interval 5s":         "--watch-interval is 5s, allowed with --once: only with a --watch-state",
 		"--once --listen :9879":              "--once prints the metrics and listens nowhere, so --listen is not allowed with it",
 		"--events=maybe":                     `--events is "maybe", allowed: true, false`,
 		"--once right":                       `the device is "right", allowed: left`,
