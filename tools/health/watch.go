@@ -52,7 +52,7 @@ type WatchOptions struct {
 	Interval time.Duration // Interval is the time between two looks of Run, at least a second; zero is 10 s.
 	Window   time.Duration // Window is how long a change is a finding, at least a minute; zero is an hour.
 	State    string        // State is a file that keeps what was seen over restarts; empty for none. It is made if it does not exist.
-	Expect   *Expectation  // Expect, if set, has the least rate of ports. Report.Compare compares the rest.
+	Expect   *Expectation  // Expect, if set, has the least rate of ports by device and driver, and nothing else. Report.Compare compares the rest.
 
 	NoProcesses bool // NoProcesses leaves out QPs in state ERR and pinned memory, for which all QPs and MRs are listed.
 }
@@ -83,15 +83,24 @@ func newWatch(o WatchOptions, m *machine) (*Watch, error) {
 			return nil, fmt.Errorf("health: watch: %s is %v, allowed: %v to %v", f.field, *f.v, f.least, mostTime)
 		}
 	}
+	if o.Expect != nil {
+		rates := slices.Clone(o.Expect.Ports)
+		for i := range rates {
+			rates[i] = PortExpectation{Device: rates[i].Device, Driver: rates[i].Driver, Rate: rates[i].Rate}
+		}
+		if o.Expect.NetNS != "" || !slices.Equal(rates, o.Expect.Ports) {
+			return nil, errors.New("health: watch: Expect has something else than ports with device, driver and rate_gbps, which is all that is watched")
+		}
+	}
 	o.Devices = slices.Clone(o.Devices)
 	w := &Watch{o: o, m: m, now: time.Now, patience: 5 * time.Second, devices: map[string]*device{}, past: past{Schema: pastSchema, Devices: map[string]*pastDevice{}}}
 	if o.State == "" {
 		return w, nil
 	}
 	if err := w.past.load(o.State); err != nil {
-		return nil, fmt.Errorf("health: watch: state: %w", err)
+		return nil, fmt.Errorf("health: watch: State is %q: %w", o.State, err)
 	}
-	return w, nil
+	return w, w.save(time.Time{}) // says now if it cannot
 }
 
 // Change is a finding of a [Watch] that has begun, has another level than before, or has ended.
@@ -442,7 +451,7 @@ func (w *Watch) save(now time.Time) error {
 		err = os.Rename(next, w.o.State)
 	}
 	if err != nil {
-		return fmt.Errorf("health: watch: state: %w", err)
+		return fmt.Errorf("health: watch: State is %q: %w", w.o.State, err)
 	}
 	w.saved = now
 	return nil

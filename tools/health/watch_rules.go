@@ -185,7 +185,8 @@ func (w *Watch) missing(devices map[string]watched, now time.Time) (all []Findin
 		f.fix("verbs events shows devices as they come and go; dmesg says what the driver did")
 		switch {
 		case d == nil:
-			all = append(all, f.conclude(LevelError, "there is no such device"))
+			f.see("devices here: %s", choose(len(devices) > 0, strings.Join(slices.Sorted(maps.Keys(devices)), ", "), "none"))
+			all = append(all, f.conclude(LevelError, "there is no such device, and there was none"))
 			continue
 		case byGUID[d.NodeGUID] != "" && w.past.Devices[byGUID[d.NodeGUID]] == nil: // it was renamed
 			w.past.Devices[byGUID[d.NodeGUID]] = d
@@ -214,7 +215,12 @@ func (w *Watch) compare(name string, info uverbs.DeviceInfo, g *glimpse, now tim
 		d = &pastDevice{}
 		w.past.Devices[name] = d
 	}
-	d.NodeGUID, d.Last = guid, now // one inside this process has a new GUID in each process
+	if d.NodeGUID != guid { // one inside this process has other GIDs in each process
+		for _, p := range d.Ports {
+			p.GIDs = nil
+		}
+	}
+	d.NodeGUID, d.Last = guid, now
 	f := Finding{Code: CodeOpen, Device: name}
 	switch {
 	case g.err != nil:
@@ -222,7 +228,8 @@ func (w *Watch) compare(name string, info uverbs.DeviceInfo, g *glimpse, now tim
 		all = append(all, f.conclude(LevelError, "its ports cannot be listed"))
 	case g.opened != nil:
 		f.see("%s", g.opened)
-		all = append(all, f.conclude(LevelInfo, "the device cannot be opened and asked, so its rate and GIDs are not watched"))
+		level := choose(errors.Is(g.opened, fs.ErrPermission), LevelInfo, LevelWarning)
+		all = append(all, f.conclude(level, "the device cannot be opened and asked, so its rate and GIDs are not watched"))
 	}
 	if d.Ports == nil {
 		d.Ports = map[uint32]*pastPort{}

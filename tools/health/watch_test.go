@@ -215,7 +215,12 @@ func TestWatchState(t *testing.T) {
 	want(t, "with unknown moves", s.after(t, 0))
 
 	o.State = filepath.Join(t.TempDir(), "none", "state")
+	if _, err := NewWatch(o); err == nil || !strings.Contains(err.Error(), "State is \""+o.State) {
+		t.Errorf("a state that cannot be written: %v", err)
+	}
+	must(t, os.Mkdir(filepath.Dir(o.State), 0o700))
 	s = newScene(t, o)
+	must(t, os.RemoveAll(filepath.Dir(o.State)))
 	want(t, "a state that cannot be written", s.after(t, 0), "warning state: the file of the state cannot be written")
 	must(t, os.Mkdir(filepath.Dir(o.State), 0o700))
 	want(t, "one that can be written again", s.after(t, 2*saveInterval))
@@ -227,6 +232,7 @@ func TestWatchOptions(t *testing.T) {
 		"Interval is 1ms, allowed: 1s to 720h0m0s":     {Interval: time.Millisecond},
 		"Interval is -1s, allowed: 1s to 720h0m0s":     {Interval: -time.Second},
 		"Window is 10s, allowed: 1m0s to 720h0m0s":     {Window: 10 * time.Second},
+		"Expect has something else than":               {Expect: &Expectation{Ports: []PortExpectation{{Device: "a", Count: 2}}}},
 		"Window is 9000h0m0s, allowed: 1m0s to 720h0m": {Window: 9000 * time.Hour},
 	} {
 		if _, err := NewWatch(o); err == nil || !strings.Contains(err.Error(), text) {

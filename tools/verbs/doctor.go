@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"github.com/goverbs/goverbs/tools/health"
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
+	"github.com/goverbs/goverbs/uverbs"
 )
 
 func newDoctor() *command.Command {
@@ -49,10 +51,10 @@ Let it listen only on an address of a network that you trust (--listen).
 
 With --watch it looks at the devices each --interval instead, without ping-pong and connections, and
 prints what begins and what ends: a port that is down or changes its state, a rate below the best
-that the port had or --expect has, counters of errors and congestion that grow, changes of the GID
-table, QPs that stay in state ERR, a process near its limit of pinned memory, a device that
-disappears or does not answer. What happened counts for a --window. With --state, what was seen
-before a restart counts, too.`,
+that the port had, counters of errors and congestion that grow, changes of the GID table, QPs that
+stay in state ERR, a process near its limit of pinned memory, a device that disappears or does not
+answer. What happened counts for a --window. With --state, what was seen before a restart counts,
+too. --expect may have ports with device, driver and rate_gbps then, and nothing else.`,
 		Example: `  verbs doctor
   verbs doctor -v rxe0
   verbs doctor --serve --listen 10.1.0.2   # on one host
@@ -177,7 +179,8 @@ func watchHealth(cmd *command.Command, o health.WatchOptions, asJSON bool) error
 	if err != nil {
 		return command.Usagef("%w", err)
 	}
-	fmt.Fprintf(cmd.Err(), "watching, each %v\n", o.Interval)
+	infos, _ := uverbs.Devices() // the watch says what is wrong
+	fmt.Fprintf(cmd.Err(), "watching each %v; devices now: %s\n", o.Interval, cmp.Or(deviceNames(infos), "none"))
 	ctx, cancel := context.WithCancelCause(cmd.Context())
 	defer cancel(nil)
 	lines := json.NewEncoder(cmd.Out())
