@@ -57,8 +57,11 @@ const most = 10_000_000
 // program with its tracer.
 const traceOptions = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_EXITKILL
 
-// patience is how long a program may take. One that waits in a region for a thread that is held never ends.
-var patience = 5 * time.Minute
+// patience is how long a program may take. One that waits in a region for a thread that is held never ends. This
+// can also be Go's runtime, if a thread is held while it has a lock, so there are several tries.
+var patience = 2 * time.Minute
+
+const tries = 3
 
 // mostOutput is how many bytes of a program's output are in an error.
 const mostOutput = 1 << 20
@@ -66,12 +69,23 @@ const mostOutput = 1 << 20
 // Count runs a program with arguments and more variables for the environment, and returns its regions in the
 // order of their first Begin. The instructions of an empty region are subtracted. A region that is executed several
 // times counts with its least total. The program has to end with status 0.
-func Count(args []string, env ...string) ([]Region, error) {
+func Count(args []string, env ...string) (all []Region, err error) {
+	for range tries {
+		var late bool
+		if all, late, err = countOnce(args, env); !late {
+			break
+		}
+	}
+	return all, err
+}
+
+// countOnce is Count, once. It reports whether the program had to be killed.
+func countOnce(args, env []string) (_ []Region, stuck bool, _ error) {
 	runtime.LockOSThread() // ptrace belongs to a thread
 	defer runtime.UnlockOSThread()
 	output, err := os.CreateTemp("", "steps")
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer output.Close()
 	os.Remove(output.Name()) // now, so that nothing is left of it after an interrupt
@@ -80,7 +94,7 @@ func Count(args []string, env ...string) ([]Region, error) {
 	cmd.Env = slices.Concat(os.Environ(), quiet, env)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
 	if err := cmd.Start(); err != nil {
-		return nil, refused(err)
+		return nil, false, refused(err)
 	}
 	t := &tracer{pid: cmd.Process.Pid, threads: map[int]bool{cmd.Process.Pid: true}}
 	cmd.Process.Release()
@@ -99,9 +113,10 @@ func Count(args []string, env ...string) ([]Region, error) {
 			_, err = unix.Wait4(-1, nil, unix.WALL|unix.WNOTHREAD, nil)
 		}
 		text, _ := io.ReadAll(io.NewSectionReader(output, 0, mostOutput))
-		return nil, fmt.Errorf("count the instructions of %s: %w\n%s", args[0], refused(err), text)
+		return nil, late.Load(), fmt.Errorf("count the instructions of %s: %w\n%s", args[0], refused(err), text)
 	}
-	return t.regions(args[0])
+	all, err := t.regions(args[0])
+	return all, false, err
 }
 
 // refused adds to an error what forbids to trace a program.
