@@ -56,6 +56,9 @@ come to its address.`,
 			if o.Interval < minTopInterval || o.Interval > maxTopInterval {
 				return command.Usagef("--interval is %v, allowed: %v to %v", o.Interval, minTopInterval, maxTopInterval)
 			}
+			if o.NoColour && o.JSON {
+				return command.Usagef("--no-color is given with --json, allowed: without it")
+			}
 			if len(args) > 0 {
 				return replayTop(cmd, o, args[0])
 			}

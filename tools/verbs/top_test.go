@@ -358,6 +358,7 @@ func TestTopErrors(t *testing.T) {
 	}{
 		{"--interval 99ms", 2, "--interval is 99ms, allowed: 100ms to 1h0m0s"},
 		{"--interval 2h", 2, "--interval is 2h0m0s, allowed: 100ms to 1h0m0s"},
+		{"--json --no-color", 2, "--no-color is given with --json, allowed: without it"},
 		{"--dev right", 2, `--dev is "right", allowed: left`},
 		{"a b", 2, `the arguments of verbs top are "a b", allowed: at most 1`},
 		{fleetRecord + " --dev left", 2, `--dev is given with the record "` + fleetRecord + `", allowed: without one`},

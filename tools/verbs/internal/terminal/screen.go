@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
@@ -30,7 +31,11 @@ func (t *Writer) Screen() (*Screen, error) {
 		return nil, fmt.Errorf("standard input is no terminal, which the keys come from: %w", err)
 	}
 	s := &Screen{in: in, out: out, saved: *saved}
-	return s, s.Enter()
+	if err := s.Enter(); err != nil {
+		s.Leave() // Enter may have set the modes
+		return nil, err
+	}
+	return s, nil
 }
 
 // Enter takes the terminal over again after Leave, or after another program has used it.
@@ -48,7 +53,7 @@ func (s *Screen) Enter() error {
 	return err
 }
 
-// Leave gives the terminal back as it was.
+// Leave restores the terminal.
 func (s *Screen) Leave() {
 	s.out.WriteString(leaveScreen) // on the way out: an error is not worth a word
 	unix.IoctlSetTermios(int(s.in.Fd()), unix.TCSETS, &s.saved)
@@ -68,7 +73,10 @@ func (t *Writer) Size() (width, height int) {
 // Redraw has the next Draw draw all lines.
 func (s *Screen) Redraw() { s.lines = nil }
 
-// Draw shows lines, and sends those that have changed.
+var oneLine = strings.NewReplacer("\n", `\u000a`, "\t", `\u0009`)
+
+// Draw shows lines, and sends those that have changed. It escapes newlines and tabs, which would move
+// the rest of a line.
 func (s *Screen) Draw(lines []Escaped) error {
 	var b []byte
 	if len(s.lines) != len(lines) {
@@ -77,7 +85,7 @@ func (s *Screen) Draw(lines []Escaped) error {
 	}
 	for i, l := range lines {
 		if s.lines == nil || s.lines[i] != l {
-			b = fmt.Appendf(b, "\x1b[%d;1H%s%s\x1b[K", i+1, l, plain)
+			b = fmt.Appendf(b, "\x1b[%d;1H%s%s\x1b[K", i+1, oneLine.Replace(string(l)), plain)
 		}
 	}
 	s.lines = lines
@@ -123,6 +131,9 @@ func Keys(sent []byte) (pressed []string, rest []byte) {
 	}
 	return pressed, nil
 }
+
+// IsEsc reports whether a rest may be the key esc, which sends the beginning of other keys and no end.
+func IsEsc(rest []byte) bool { return len(rest) > 0 && rest[0] == 0x1b }
 
 // sequence returns the length of the sequence that begins with ESC, or 0 if its end has not come.
 func sequence(sent []byte) int {

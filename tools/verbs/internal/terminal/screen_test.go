@@ -1,10 +1,13 @@
 package terminal
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestKeys: keys have their names, also when their bytes come one by one; unknown sequences are left out.
@@ -22,6 +25,9 @@ func TestKeys(t *testing.T) {
 		got, rest := Keys([]byte(c.sent))
 		if !slices.Equal(got, c.want) || string(rest) != c.rest {
 			t.Errorf("%q is %q and %q, want %q and %q", c.sent, got, rest, c.want, c.rest)
+		}
+		if want := strings.HasPrefix(c.rest, "\x1b"); IsEsc(rest) != want {
+			t.Errorf("the rest %q may be the key esc: %v, want %v", rest, !want, want)
 		}
 	}
 	var all []string
@@ -66,5 +72,42 @@ func TestDraw(t *testing.T) {
 	}
 	if got := sent("a", "c"); got != "" {
 		t.Errorf("the same screen is %q, want nothing", got)
+	}
+	if got, want := sent("a", "b\tc\nd"), "\x1b[2;1H"+`b\u0009c\u000ad`+"\x1b[0m\x1b[K"; got != want {
+		t.Errorf("a line with a tab and a newline is %q, want %q", got, want)
+	}
+}
+
+// TestEnterFails: a terminal that cannot be drawn on keeps its modes.
+func TestEnterFails(t *testing.T) {
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer master.Close()
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDONLY|unix.O_NOCTTY, 0) // nothing can be written
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	defer func(old *os.File) { os.Stdin = old }(os.Stdin)
+	os.Stdin = in
+	before, err := unix.IoctlGetTermios(int(in.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err := New(in).Screen(); err == nil {
+		t.Fatalf("a terminal that is only read has the screen %v", s)
+	}
+	after, err := unix.IoctlGetTermios(int(in.Fd()), unix.TCGETS)
+	if err != nil || *after != *before {
+		t.Errorf("the modes are %+v (%v), want %+v", after, err, before)
 	}
 }

@@ -120,7 +120,7 @@ func (x *Text) Paint(c Colour, text string) {
 	x.b = append(x.b, plain...)
 }
 
-// Escaped is text in which nothing controls a terminal but colours.
+// Escaped is text in which nothing controls a terminal but colours, newlines and tabs.
 type Escaped string
 
 // Take returns the text, and begins the next one.

@@ -176,7 +176,7 @@ func (s *source) live(ctx context.Context, m *Model, out *terminal.Writer) (err 
 			var pressed []string
 			pressed, rest = terminal.Keys(append(rest, b...))
 			late = nil
-			if len(rest) > 0 {
+			if terminal.IsEsc(rest) {
 				late = time.After(50 * time.Millisecond)
 			}
 			for _, key := range pressed {

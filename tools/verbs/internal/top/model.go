@@ -23,6 +23,7 @@ type Model struct {
 	Quit   bool
 
 	page   page
+	help   bool // the help hides the page
 	tables [tableCount]table
 	focus  tableID // on the page overview
 	filter string
@@ -40,7 +41,6 @@ const (
 	pageOverview page = iota
 	pagePort
 	pageQP
-	pageHelp
 )
 
 type tableID int
@@ -101,12 +101,26 @@ func (m *Model) Key(key string) {
 		m.edit(key)
 		return
 	}
-	t := m.table()
 	switch key {
 	case "q":
 		m.Quit = true
+	case " ", "p":
+		m.Paused = !m.Paused
 	case "?", "h":
-		m.page = pageHelp
+		m.help = true
+	default:
+		if !m.help {
+			m.use(key)
+		} else if key == "esc" || key == "left" || key == "backspace" {
+			m.help = false
+		}
+	}
+}
+
+// use does what a key is for on a page other than the help.
+func (m *Model) use(key string) {
+	t := m.table()
+	switch key {
 	case "esc", "left", "backspace":
 		m.back(key)
 	case "tab":
@@ -135,8 +149,6 @@ func (m *Model) Key(key string) {
 		m.typing = true
 	case "z":
 		m.Forget()
-	case " ", "p":
-		m.Paused = !m.Paused
 	}
 }
 

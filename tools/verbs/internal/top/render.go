@@ -91,12 +91,12 @@ func (m *Model) Render(width, height int) []Line {
 		lines = append(lines, line(clean(text), width, style))
 		room--
 	}
-	switch m.page {
-	case pageHelp:
+	switch {
+	case m.help:
 		for _, l := range strings.Split(helpText, "\n")[:min(room, strings.Count(helpText, "\n"))] {
 			lines = append(lines, line(l, width, stylePlain))
 		}
-	case pageOverview:
+	case m.page == pageOverview:
 		var rows [tableCounters][]row
 		for id := range rows {
 			rows[id] = m.rows(tableID(id))
@@ -160,8 +160,6 @@ func (m *Model) draw(id tableID, rows []row, width, height int) (lines []Line) {
 				}
 				c.width = min(max(c.width, utf8.RuneCountInString(r.cells[i].text)), most)
 			}
-		}
-		if id == tablePorts && i == len(cols)-1 {
 		}
 	}
 	cols, used := choose(cols, width-2)
@@ -323,10 +321,10 @@ func (m *Model) footer() string {
 	if t.reverse {
 		by += ", reversed"
 	}
-	switch text := " s sort (" + by + ")  r reverse  / filter  ? help  q quit"; m.page {
-	case pageHelp:
+	switch text := " s sort (" + by + ")  r reverse  / filter  ? help  q quit"; {
+	case m.help:
 		return " esc back  q quit"
-	case pageOverview:
+	case m.page == pageOverview:
 		return " tab table  enter open " + text
 	default:
 		return " esc back " + text
@@ -546,7 +544,7 @@ func ago(d time.Duration) string {
 }
 
 const helpText = `
- tab, shift-tab     the next table, the last one; * marks it, > the row
+ tab, shift-tab     the next or the previous table; * marks it, > the row
  up, down, j, k     select a row; page up, page down, home, end, g, G
  enter, right       the page of a port; the QPs of a process; the page of a QP
  esc, left          back; end the filter; close a process
@@ -558,6 +556,6 @@ const helpText = `
  q                  quit
 
  B/s are bytes, pkt/s packets in a second, k is 1000; - is not counted.
- RATE is the speed of the link in bits. ERRORS have grown since the begin, or z.
+ RATE is the speed of the link in bits. ERRORS have grown since the start, or since z.
  REGISTERED is the memory of MRs. It is pinned, except with ODP.
 `

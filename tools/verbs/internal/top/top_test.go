@@ -212,6 +212,15 @@ func TestModel(t *testing.T) {
 			t.Errorf("after %q the table is %q, want %q", c.keys, got, c.want)
 		}
 	}
+	m, _ = replay(t, 10)
+	press(m, "enter") // the page of the first port
+	before := m.tables
+	if press(m, "? s r / tab x down"); !m.help || m.typing || m.focus != tablePorts || m.tables != before {
+		t.Errorf("keys on the help change the page that it hides: %+v", m.tables)
+	}
+	if press(m, "esc"); m.help || m.page != pagePort {
+		t.Errorf("after the help esc shows page %d, want that of the port", m.page)
+	}
 	m, r := replay(t, 10)
 	press(m, "tab tab down enter down down") // a QP of the trainer
 	if got := m.selected(); got.qp == nil || got.qp.Num != 101 {
