@@ -32,6 +32,7 @@ type Options struct {
 type source struct {
 	Options
 	ahead *Reading // read of the record, and not shown yet
+	step  bool     // the user wants the next reading, and no more
 }
 
 // next returns a reading.
@@ -60,6 +61,23 @@ func (s *source) next(w Wants) (*Reading, error) {
 		_, err = s.Record.Write(append(line, '\n'))
 	}
 	return v, err
+}
+
+// answer is what a reading has come to.
+type answer struct {
+	*Reading
+	err error
+}
+
+// read makes a reading in another goroutine, since the kernel may wait for the firmware of a device. The one before it
+// must have been received.
+func (s *source) read(w Wants) <-chan answer {
+	c := make(chan answer, 1)
+	go func() {
+		v, err := s.next(w)
+		c <- answer{v, err}
+	}()
+	return c
 }
 
 // wait returns the time from a reading to the next one, and false if there is none.
@@ -95,8 +113,20 @@ func utf8Locale(env func(string) string) bool {
 
 // print prints readings as text or JSON.
 func (s *source) print(ctx context.Context, m *Model, out *terminal.Writer) error {
+	stopped := func() error {
+		if s.Once {
+			return fmt.Errorf("top: %w", context.Cause(ctx))
+		}
+		return nil
+	}
 	for {
-		v, err := s.next(Wants{Objects: !s.Once || m.Count > 0, Now: s.Once})
+		var a answer
+		select {
+		case <-ctx.Done():
+			return stopped()
+		case a = <-s.read(Wants{Objects: !s.Once || m.Count > 0, Now: s.Once}):
+		}
+		v, err := a.Reading, a.err
 		if err != nil {
 			return err
 		}
@@ -128,10 +158,7 @@ func (s *source) print(ctx context.Context, m *Model, out *terminal.Writer) erro
 		}
 		select {
 		case <-ctx.Done():
-			if s.Once {
-				return fmt.Errorf("top: %w", context.Cause(ctx))
-			}
-			return nil
+			return stopped()
 		case <-time.After(delay):
 		}
 	}
@@ -148,10 +175,11 @@ func (s *source) live(ctx context.Context, m *Model, out *terminal.Writer) (err 
 	signal.Notify(signals, syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGCONT, syscall.SIGHUP)
 	defer signal.Stop(signals)
 	sent := make(chan []byte)
+	in := os.Stdin
 	go func() { // ends with the process: a read of a terminal cannot be stopped
 		for {
 			b := make([]byte, 256)
-			n, err := os.Stdin.Read(b)
+			n, err := in.Read(b)
 			if err != nil {
 				close(sent)
 				return
@@ -165,6 +193,10 @@ func (s *source) live(ctx context.Context, m *Model, out *terminal.Writer) (err 
 	var rest []byte // of a key
 	var late <-chan time.Time
 	due := time.Now()
+	var answers <-chan answer // of the reading that is under way; nil if there is none
+	var begun time.Time       // when it began
+	var slow <-chan time.Time
+	again := false // a reading is due after it
 	for away := false; ; {
 		select {
 		case <-ctx.Done():
@@ -180,9 +212,7 @@ func (s *source) live(ctx context.Context, m *Model, out *terminal.Writer) (err 
 				late = time.After(50 * time.Millisecond)
 			}
 			for _, key := range pressed {
-				if err := s.press(m, screen, timer, &due, key); err != nil {
-					return err
-				}
+				s.press(m, screen, timer, &due, key)
 			}
 		case <-late:
 			rest, late = nil, nil
@@ -206,11 +236,23 @@ func (s *source) live(ctx context.Context, m *Model, out *terminal.Writer) (err 
 				screen.Redraw()
 			}
 		case <-timer.C:
-			if m.Paused {
-				continue
+			switch {
+			case answers != nil:
+				again = true
+			case !m.Paused || s.step:
+				answers, begun, again = s.read(s.wants(m)), time.Now(), false
+				slow = time.After(time.Second)
 			}
-			if err := s.advance(m, timer, &due); err != nil {
+			continue
+		case <-slow:
+			m.Waits = begun
+		case a := <-answers:
+			answers, slow, m.Waits, s.step = nil, nil, time.Time{}, false
+			if err := s.advance(m, a, timer, &due); err != nil {
 				return err
+			}
+			if again && !m.Ended && !m.Paused {
+				timer.Reset(0)
 			}
 		}
 		if m.Quit {
@@ -232,14 +274,14 @@ func (s *source) live(ctx context.Context, m *Model, out *terminal.Writer) (err 
 }
 
 // press does what a key is for.
-func (s *source) press(m *Model, screen *terminal.Screen, timer *time.Timer, due *time.Time, key string) error {
+func (s *source) press(m *Model, screen *terminal.Screen, timer *time.Timer, due *time.Time, key string) {
 	paused, page := m.Paused, m.page
 	switch {
 	case key == "redraw":
 		screen.Redraw()
 	case key == "n" && !m.typing && m.Replay && !m.Ended:
-		m.Paused = true
-		return s.advance(m, timer, due)
+		m.Paused, s.step = true, true
+		timer.Reset(0)
 	default:
 		m.Key(key)
 	}
@@ -247,21 +289,19 @@ func (s *source) press(m *Model, screen *terminal.Screen, timer *time.Timer, due
 		*due = time.Now()
 		timer.Reset(0)
 	}
-	return nil
 }
 
-// advance goes on to the next reading, and sets the time of the one after it.
-func (s *source) advance(m *Model, timer *time.Timer, due *time.Time) error {
-	v, err := s.next(s.wants(m))
+// advance shows a reading, and sets the time of the next one.
+func (s *source) advance(m *Model, a answer, timer *time.Timer, due *time.Time) error {
 	switch {
-	case errors.Is(err, io.EOF):
+	case errors.Is(a.err, io.EOF):
 		m.Ended = true
 		return nil
-	case err != nil:
-		return err
+	case a.err != nil:
+		return a.err
 	}
-	m.Next(v)
-	delay, more := s.wait(v)
+	m.Next(a.Reading)
+	delay, more := s.wait(a.Reading)
 	m.Ended = !more
 	*due = due.Add(delay)
 	if behind := time.Until(*due); behind < 0 || m.Paused {

@@ -22,6 +22,8 @@ type Model struct {
 	Ended  bool // Ended says that there are no more readings.
 	Quit   bool
 
+	Waits time.Time // Waits is when a reading began that takes long; zero if none does.
+
 	page   page
 	help   bool // the help hides the page
 	tables [tableCount]table

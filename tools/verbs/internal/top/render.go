@@ -295,6 +295,8 @@ func (m *Model) status() (text string, style style) {
 	switch {
 	case m.Ended:
 		text = "the end of the record"
+	case !m.Waits.IsZero():
+		text, style = "waiting for a reading since "+m.Waits.Format(time.TimeOnly), styleBad
 	case m.Paused && m.Replay:
 		text = "paused; space: go on, n: the next reading"
 	case m.Paused:

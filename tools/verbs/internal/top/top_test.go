@@ -2,6 +2,7 @@ package top
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/internal/proc"
@@ -467,6 +469,81 @@ func (fakeSoft) Port(uint8) (uverbs.PortAttr, error) {
 }
 func (fakeSoft) PortCounters(uint8) ([]netlinkrdma.Counter, error) {
 	return []netlinkrdma.Counter{{Name: "rcvd_bytes", Value: 9}}, nil
+}
+
+// TestBlocked: while the kernel does not answer, the screen says so, and the program ends with a key or its context; an
+// answer that is late is shown.
+func TestBlocked(t *testing.T) {
+	t.Setenv("TERM", "xterm")
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer master.Close()
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slave.Close()
+	defer func(old *os.File) { os.Stdin = old }(os.Stdin)
+	os.Stdin = slave
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0) // no terminal
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	shown := make(chan string, 100)
+	go func() {
+		b := make([]byte, 1<<16)
+		for {
+			n, err := master.Read(b)
+			if err != nil {
+				return
+			}
+			shown <- string(b[:n])
+		}
+	}()
+	for _, c := range []struct {
+		out *os.File
+		end func(cancel func())
+	}{
+		{slave, func(func()) { master.WriteString("q") }},
+		{slave, func(cancel func()) { cancel() }},
+		{null, func(cancel func()) { cancel() }},
+	} {
+		r, _ := fakeHost(0)
+		devices, asked, goes := r.host.devices, make(chan bool), make(chan bool)
+		r.host.devices = func() ([]netlinkrdma.Device, error) {
+			asked <- true
+			<-goes
+			return devices()
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() { ended <- Run(ctx, Options{Interval: time.Millisecond, Reader: r}, terminal.New(c.out)) }()
+		<-asked
+		if c.out == slave {
+			for text := ""; !strings.Contains(text, "waiting for a reading since "); text += <-shown {
+			}
+			goes <- true
+			for text := ""; !strings.Contains(text, "rxe0/1"); text += <-shown {
+			}
+			<-asked
+		}
+		c.end(cancel)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		goes <- true
+	}
 }
 
 // TestNumbers: numbers fit into their columns.
