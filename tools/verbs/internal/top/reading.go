@@ -88,8 +88,10 @@ func (q *QP) key() string    { return fmt.Sprint(q.Device, " ", q.Num) }
 
 // Limits of a record, which may come from anywhere.
 const (
-	maxLine = 64 << 20 // bytes of a reading
-	maxTime = math.MaxInt64 / int64(time.Microsecond) / 2
+	maxLine     = 64 << 20 // bytes of a reading
+	maxPorts    = 4096
+	maxCounters = 4096 // of a port
+	maxTime     = math.MaxInt64 / int64(time.Microsecond) / 2
 )
 
 // Record reads the lines of a record.
@@ -139,6 +141,9 @@ func (r *Record) decode(line []byte) (*Reading, error) {
 		return nil, r.errorf("elapsed_us is %d, allowed: %d to %d", v.Elapsed, r.last+1, maxTime)
 	}
 	r.last = v.Elapsed
+	if n := len(v.Ports); n > maxPorts {
+		return nil, r.errorf("ports has %d entries, allowed: up to %d", n, maxPorts)
+	}
 	seen := map[string]bool{}
 	for i := range v.Ports {
 		p := &v.Ports[i]
@@ -150,6 +155,8 @@ func (r *Record) decode(line []byte) (*Reading, error) {
 			return nil, r.errorf("%s is %q/%d, which is there already", field, p.Device, p.Port)
 		case !(p.Rate >= 0 && p.Rate < 1e9):
 			return nil, r.errorf("%s.rate_gbps is %g, allowed: 0 to 1e9", field, p.Rate)
+		case len(p.Counters) > maxCounters:
+			return nil, r.errorf("%s.counters has %d entries, allowed: up to %d", field, len(p.Counters), maxCounters)
 		default:
 			seen[key] = true
 		}

@@ -20,7 +20,8 @@ type State struct {
 	Count   int          // Count is the number of readings.
 
 	ports map[string]*PortState
-	qps   []QPDetail // readings of the QP that is followed, the latest last, at most two
+	known map[changeKey]*Change // the same as Changes
+	qps   []QPDetail            // readings of the QP that is followed, the latest last, at most two
 }
 
 // key identifies a port; a device that comes under the name of another one has another index.
@@ -73,8 +74,15 @@ type Change struct {
 	Last   time.Time `json:"last"`
 }
 
-// maxChanges limits the changes that are kept, and the ports: a record may have any.
+// maxChanges limits the changes that are kept.
 const maxChanges = 4096
+
+// changeKey identifies a change.
+type changeKey struct {
+	device string
+	port   uint32
+	name   string
+}
 
 // Add adds a reading, which is later than the last one.
 func (s *State) Add(r *Reading) {
@@ -85,8 +93,10 @@ func (s *State) Add(r *Reading) {
 		s.Seconds = float64(r.Elapsed-before.Elapsed) / 1e6
 	}
 	s.Count++
+	s.known = map[changeKey]*Change{}
 	for _, c := range s.Changes {
 		c.Growth = 0
+		s.known[changeKey{c.Device, c.Port, c.Name}] = c
 	}
 	ports := map[string]*PortState{}
 	s.Ports = s.Ports[:0]
@@ -164,15 +174,14 @@ func (s *State) next(p *PortState, now *Port) {
 
 // change notes a change of a port.
 func (s *State) change(p *Port, kind Kind, name, text string, growth uint64) {
-	var c *Change
-	for _, old := range s.Changes {
-		if old.Device == p.Device && old.Port == p.Port && old.Name == name {
-			c = old
-		}
-	}
+	key := changeKey{p.Device, p.Port, name}
+	c := s.known[key]
 	if c == nil {
+		if len(s.Changes) >= 2*maxChanges { // Add would cut it off
+			return
+		}
 		c = &Change{Device: p.Device, Port: p.Port, Kind: kind, Name: name}
-		s.Changes = append(s.Changes, c)
+		s.known[key], s.Changes = c, append(s.Changes, c)
 	}
 	c.Text, c.Growth, c.Last = text, c.Growth+growth, s.Last.Time
 	c.Total += growth

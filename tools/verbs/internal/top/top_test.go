@@ -186,6 +186,21 @@ func TestState(t *testing.T) {
 	if len(s.Changes) != 0 || !s.Since.Equal(time.Unix(4, 0)) {
 		t.Errorf("after Forget there are %d changes since %v", len(s.Changes), s.Since)
 	}
+	s = State{}
+	for elapsed := range int64(3) { // the latest changes are kept, and no others are made
+		var counters []Counter
+		for i := range 3 * maxChanges {
+			v := uint64(0)
+			if first := i/maxChanges == 0; elapsed == 2 && !first || elapsed == 1 && first {
+				v = 1
+			}
+			counters = append(counters, Counter{fmt.Sprintf("error%d", i), v})
+		}
+		s.Add(reading(elapsed, "ACTIVE", counters...))
+	}
+	if n := len(s.Changes); n != maxChanges || s.Changes[0].Name != "error4096" || s.Changes[n-1].Name != "error8191" || len(s.known) != 2*maxChanges {
+		t.Errorf("there are %d changes, %d in between; want %d, %d", n, len(s.known), maxChanges, 2*maxChanges)
+	}
 }
 
 // TestModel: keys sort, reverse, filter, select, open and close; the selection stays on its row when the order changes.
@@ -293,6 +308,11 @@ func TestRecordErrors(t *testing.T) {
 		{`{"ports":[{"device":"a","port":1},{"device":"a","port":1}]}`, `r.json: line 1: ports[1] is "a"/1, which is there already`},
 		{`{"ports":[{"device":"a","port":1,"rate_gbps":-4}]}`, "r.json: line 1: ports[0].rate_gbps is -4, allowed: 0 to 1e9"},
 		{`{"ports":[{"device":"a","port":-1}]}`, "r.json: line 1: ports.port is a number -1, allowed: uint32"},
+		{`{"ports":[{}` + strings.Repeat(",{}", maxPorts) + `]}`, "r.json: line 1: ports has 4097 entries, allowed: up to 4096"},
+		{
+			`{"ports":[{"device":"a","port":1,"counters":[{}` + strings.Repeat(",{}", maxCounters) + `]}]}`,
+			"r.json: line 1: ports[0].counters has 4097 entries, allowed: up to 4096",
+		},
 		{`{"time":"yesterday"}`, "r.json: line 1: it is no JSON, or was cut off: "},
 	} {
 		r := NewRecord("r.json", strings.NewReader(c.text))
