@@ -418,8 +418,9 @@ func qpRow(r *row) {
 func (m *Model) counterRows() (rows []row) {
 	var all []Counter
 	var growth []uint64
+	seconds := m.Seconds
 	if p := m.ports[m.port.key()]; m.page == pagePort && p != nil {
-		all, growth = p.Counters, p.growth
+		all, growth, seconds = p.Counters, p.growth, p.seconds
 	}
 	if m.page == pageQP {
 		all, growth = m.followed().Counters, grown(m.qps[0].Counters, m.followed().Counters)
@@ -430,7 +431,7 @@ func (m *Model) counterRows() (rows []row) {
 		}
 		style, rate := stylePlain, "-"
 		if growth[i] > 0 {
-			switch rate = short(float64(growth[i]) / m.Seconds); {
+			switch rate = short(float64(growth[i]) / seconds); {
 			case counter.IsError(c.Name):
 				style = styleBad
 			case counter.IsCongestion(c.Name):

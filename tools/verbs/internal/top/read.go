@@ -28,6 +28,9 @@ type Reader struct {
 
 	listed time.Time     // when the objects were read
 	took   time.Duration // how long that took
+
+	devs []netlinkrdma.Device // of the last list
+	last []Port
 }
 
 // host is what a Reader reads. Tests put other functions in place.
@@ -87,10 +90,13 @@ func (r *Reader) Read(w Wants) (*Reading, error) {
 		}
 	}
 	devs, err := r.host.devices()
-	if len(r.soft) == 0 {
-		if err != nil && first {
-			return nil, err
-		}
+	if err != nil && first && len(r.soft) == 0 {
+		return nil, err
+	}
+	if err != nil && !first {
+		devs = r.devs
+	}
+	if len(r.soft) == 0 || len(devs) > 0 {
 		fail("devices", err)
 	}
 	all := devs[:0]
@@ -99,6 +105,7 @@ func (r *Reader) Read(w Wants) (*Reading, error) {
 			all = append(all, devs[i])
 		}
 	}
+	r.devs = all
 	for i := range all {
 		if err := r.ports(v, &all[i], fail); !errors.Is(err, fs.ErrNotExist) { // it went meanwhile
 			fail(all[i].Name, err)
@@ -117,6 +124,7 @@ func (r *Reader) Read(w Wants) (*Reading, error) {
 			v.Ports = append(v.Ports, p)
 		}
 	}
+	r.last = v.Ports
 	// Some drivers ask the firmware for each QP. However many there are, that takes at most 1/share of the time.
 	const share = 200
 	if w.Objects && (w.Now || now.Sub(r.listed) >= share*r.took) {
@@ -133,9 +141,15 @@ func (r *Reader) Read(w Wants) (*Reading, error) {
 	return v, nil
 }
 
-// ports adds the ports of a device of the kernel.
+// ports adds the ports of a device of the kernel. If they cannot be listed, they are as in the last reading.
 func (r *Reader) ports(v *Reading, d *netlinkrdma.Device, fail func(string, error)) error {
 	ports, err := r.host.ports(*d)
+	for i := 0; i < len(r.last) && err != nil && !errors.Is(err, fs.ErrNotExist); i++ {
+		if p := r.last[i]; p.Device == d.Name && p.Index == d.Index {
+			p.Stale, ports = true, nil
+			v.Ports = append(v.Ports, p)
+		}
+	}
 	for i := range ports {
 		p := &ports[i]
 		own, err := r.host.counters(*d, p.Num)
@@ -143,7 +157,7 @@ func (r *Reader) ports(v *Reading, d *netlinkrdma.Device, fail func(string, erro
 		standard, err := r.host.standard(*d, p.Num)
 		fail(d.Name, err)
 		rate, _, _ := linkrate.Read(r.host.sysfs, d.Name, p.Num)
-		v.Ports = append(v.Ports, Port{d.Name, d.Index, p.Num, false, p.State.String(), rate, p.Netdev, counters(standard, own)})
+		v.Ports = append(v.Ports, Port{d.Name, d.Index, p.Num, false, false, p.State.String(), rate, p.Netdev, counters(standard, own)})
 	}
 	return err
 }

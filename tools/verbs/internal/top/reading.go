@@ -30,6 +30,7 @@ type Port struct {
 	Index     uint32    `json:"device_index"`
 	Port      uint32    `json:"port"`
 	InProcess bool      `json:"in_process,omitempty"`
+	Stale     bool      `json:"stale,omitempty"` // Stale says that it could not be read, and is as before.
 	State     string    `json:"state,omitempty"`
 	Rate      float64   `json:"rate_gbps"`
 	Netdev    string    `json:"netdev,omitempty"`

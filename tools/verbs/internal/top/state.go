@@ -39,6 +39,7 @@ type PortState struct {
 	TxPackets *float64 `json:"tx_packets_per_s,omitempty"`
 
 	growth  []uint64 // by how much each counter grew
+	seconds float64  // in which they grew
 	errors  uint64   // the sum by which counters of errors grew since the first reading
 	history [historyLength][counter.Kinds]float32
 	values  map[string]uint64
@@ -136,6 +137,18 @@ func (s *State) next(p *PortState, now *Port) {
 	values := make(map[string]uint64, len(now.Counters))
 	first := p.values == nil
 	p.growth = make([]uint64, len(now.Counters))
+	if !p.Stale {
+		p.seconds = 0
+	}
+	p.seconds += s.Seconds
+	copy(p.history[:], p.history[1:])
+	if now.Stale && !first { // no rate is known, and the line of the traffic goes on
+		for _, rate := range p.rates() {
+			*rate = nil
+		}
+		p.Port = *now
+		return
+	}
 	for i, c := range now.Counters {
 		values[c.Name] = c.Value
 		old, known := p.values[c.Name]
@@ -151,14 +164,13 @@ func (s *State) next(p *PortState, now *Port) {
 			s.change(now, KindCongestion, c.Name, "", p.growth[i])
 		}
 	}
-	copy(p.history[:], p.history[1:])
 	for kind, rate := range p.rates() {
 		*rate = nil
 		was, counted := counter.Traffic(kind).Of(p.values)
 		is, counts := counter.Traffic(kind).Of(values)
 		var v float64
 		if counted && counts && is >= was {
-			v = float64(is-was) / s.Seconds
+			v = float64(is-was) / p.seconds
 			*rate = &v
 		}
 		p.history[historyLength-1][kind] = float32(v)

@@ -426,7 +426,7 @@ func TestReader(t *testing.T) {
 	second.Num = 18
 	want := &Reading{
 		Time: time.Unix(1000, 0), Missing: []string{"MRs of rxe0: cut off", "MRs of rxe1: cut off"},
-		Ports: []Port{{"rxe0", 3, 1, false, "ACTIVE", 2.5, "eth0", []Counter{{"sent_pkts", 7}}}},
+		Ports: []Port{{"rxe0", 3, 1, false, false, "ACTIVE", 2.5, "eth0", []Counter{{"sent_pkts", 7}}}},
 		Objects: &Objects{
 			Owners: []Owner{{0, "", "ib_core", "", 1, 0, 0}, {41, "prog", "", container, 2, 2, 8192}},
 			QPs:    []QP{{"rxe0", 0, 1, 0, "ib_core", "SMI", "RESET", 0, 0, 0}, qp, second},
@@ -467,6 +467,61 @@ func TestReader(t *testing.T) {
 	}
 }
 
+// TestStale: ports that cannot be listed once are as before, without a change, and their rates go on.
+func TestStale(t *testing.T) {
+	r, _ := fakeHost(0)
+	good := r.host
+	var sent uint64
+	r.host.counters = func(netlinkrdma.Device, uint32) ([]netlinkrdma.Counter, error) {
+		sent += 100
+		return []netlinkrdma.Counter{{Name: "sent_pkts", Value: sent}}, nil
+	}
+	var s State
+	next := func(missing ...string) *PortState {
+		t.Helper()
+		v, err := r.Read(Wants{Objects: true, Now: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Add(v)
+		var got []string
+		for _, text := range v.Missing {
+			if !strings.HasPrefix(text, "MRs of ") {
+				got = append(got, text)
+			}
+		}
+		if !slices.Equal(got, missing) || len(s.Ports) != 1 || len(s.Changes) != 0 || len(s.Objects.Owners) != 2 {
+			t.Fatalf("missing is %q, want %q, with %d ports, %d changes and %d owners", got, missing, len(s.Ports), len(s.Changes), len(s.Objects.Owners))
+		}
+		return s.Ports[0]
+	}
+	next()
+	history := next().history
+	r.host.devices = func() ([]netlinkrdma.Device, error) {
+		_, err := good.devices()
+		return nil, errors.Join(err, io.ErrUnexpectedEOF)
+	}
+	if p := next("devices: unexpected EOF"); p.TxPackets == nil || p.Stale {
+		t.Errorf("without a list of devices the port is %+v", p.Port)
+	}
+	r.host.devices = good.devices
+	rate := *s.Ports[0].TxPackets
+	r.host.ports = func(d netlinkrdma.Device) ([]netlinkrdma.Port, error) {
+		if d.Name == "rxe1" {
+			return nil, fs.ErrNotExist
+		}
+		return nil, io.ErrUnexpectedEOF
+	}
+	if p := next("rxe0: unexpected EOF"); !p.Stale || p.TxPackets != nil || p.State != "ACTIVE" {
+		t.Errorf("when ports cannot be listed, the port is %+v with the rate %v", p.Port, p.TxPackets)
+	}
+	r.host.ports = good.ports
+	p := next()
+	if p.Stale || p.TxPackets == nil || *p.TxPackets != rate/2 || p.history[historyLength-4] != history[historyLength-1] {
+		t.Errorf("after that the port is %+v with the rate %v; want %v", p.Port, p.TxPackets, rate/2)
+	}
+}
+
 // TestSoftDevice: a software device of this process is among the ports.
 func TestSoftDevice(t *testing.T) {
 	r, _ := fakeHost(0)
@@ -475,7 +530,7 @@ func TestSoftDevice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Port{"soft0", 0, 1, true, "ACTIVE", 0, "", []Counter{{"rcvd_bytes", 9}}}
+	want := Port{"soft0", 0, 1, true, false, "ACTIVE", 0, "", []Counter{{"rcvd_bytes", 9}}}
 	if diff := cmp.Diff(want, v.Ports[len(v.Ports)-1]); diff != "" {
 		t.Errorf("the last port (-want +got):\n%s", diff)
 	}
