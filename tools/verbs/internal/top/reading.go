@@ -162,6 +162,14 @@ func (r *Record) decode(line []byte) (*Reading, error) {
 			seen[key] = true
 		}
 	}
+	owners := map[string]bool{}
+	for i := 0; v.Objects != nil && i < len(v.Objects.Owners); i++ {
+		o := &v.Objects.Owners[i]
+		if owners[o.key()] { // each would have all the QPs
+			return nil, r.errorf("objects.owners[%d] is process %d or module %q, which is there already", i, o.PID, o.Kernel)
+		}
+		owners[o.key()] = true
+	}
 	return v, nil
 }
 

@@ -313,6 +313,7 @@ func TestRecordErrors(t *testing.T) {
 			`{"ports":[{"device":"a","port":1,"counters":[{}` + strings.Repeat(",{}", maxCounters) + `]}]}`,
 			"r.json: line 1: ports[0].counters has 4097 entries, allowed: up to 4096",
 		},
+		{`{"objects":{"owners":[{"pid":4},{"pid":4}]}}`, `objects.owners[1] is process 4 or module "", which is there already`},
 		{`{"time":"yesterday"}`, "r.json: line 1: it is no JSON, or was cut off: "},
 	} {
 		r := NewRecord("r.json", strings.NewReader(c.text))
