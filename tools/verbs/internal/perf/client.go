@@ -41,7 +41,8 @@ type Client struct {
 	report Report
 	conn   *control
 	end    *End
-	live   atomic.Pointer[End] // the same, for who reads what the server says
+	live   atomic.Pointer[End] // the same, for other goroutines
+	due    atomic.Bool         // the server has not said yet that it has sent all of a size
 }
 
 // Run measures all sizes. If that fails, or the context ends, the report has the sizes that are finished; it is nil
@@ -73,12 +74,12 @@ func (cl *Client) run(ctx context.Context) (*Report, error) {
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	cl.conn = &control{conn: conn, name: "server " + addr, inbox: make(chan received, inboxRoom), cancel: cancel}
+	cl.due.Store(false)
 	cl.conn.end = func(sent int64) error {
-		end := cl.live.Load()
-		if end == nil || !cl.Config.Both {
-			return cl.conn.outOfOrder(kindFinished, "")
+		if !cl.due.CompareAndSwap(true, false) {
+			return cl.conn.outOfOrder(kindFinished, ", but nothing is under way")
 		}
-		end.Stop(sent)
+		cl.live.Load().Stop(sent)
 		return nil
 	}
 	defer cl.conn.start()()
@@ -288,6 +289,7 @@ func (cl *Client) measure(ctx context.Context, size int) (Size, error) {
 	if err := cl.end.Prepare(size); err != nil {
 		return Size{}, err
 	}
+	cl.due.Store(cl.Config.Both)
 	if err := cl.conn.put(message{Kind: kindStart, Size: size}); err != nil {
 		return Size{}, err
 	}
@@ -306,6 +308,9 @@ func (cl *Client) measure(ctx context.Context, size int) (Size, error) {
 	m, err := cl.conn.take(ctx, cl.Config.Timeout+answerTime, kindReport)
 	if err != nil {
 		return Size{}, err
+	}
+	if cl.due.Load() {
+		return Size{}, cl.conn.outOfOrder(kindReport, fmt.Sprintf(" instead of %q", kindFinished))
 	}
 	c := &cl.Config
 	if c.Verify && c.Metric == BW {

@@ -481,11 +481,12 @@ func (e *End) register() error {
 	return e.opened.Err()
 }
 
-// Stop ends receiving when as many messages have come as the peer has sent, or when no more come.
+// Stop ends receiving when as many messages have come as the peer has sent, or when no more come. It must not be
+// called during Prepare.
 func (e *End) Stop(sent int64) {
 	e.peerHas.Store(sent + 1)
 	if e.Config.Endless {
-		e.expired.Store(true)
+		e.Finish()
 	}
 	if wake := e.wake.Load(); wake != nil {
 		(*wake)()
