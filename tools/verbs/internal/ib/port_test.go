@@ -181,9 +181,13 @@ func TestDestUsage(t *testing.T) {
 		"query nosuch":                      `WHAT is "nosuch", allowed: node, desc`,
 		"query node 3 1":                    `PORT is "1", allowed: none with node`,
 		"query pkey 3 1 2":                  "allowed: at most 3",
-		"routes 3 0xc000":                   `FIRST is "0xc000", allowed: 0 to 0xbfff, or 0xc000`,
-		"routes 3 0 x":                      `LAST is "x", allowed: 0 to 0xbfff`,
-		"routes -M 3 5":                     `FIRST is "5", allowed: 0 to 0xbfff, or 0xc000 to 0xffff with --multicast`,
+		"routes 3 0xc000":                   `FIRST is "0xc000", allowed: 1 to 0xbfff, or 0xc000`,
+		"routes 3 0 9":                      `FIRST is "0", allowed: 1 to 0xbfff`,
+		"routes 3 1 x":                      `LAST is "x", allowed: 1 to 0xbfff`,
+		"routes 3 1 0":                      `LAST is "0", allowed: 1 to 0xbfff`,
+		"routes 3 100 1":                    `LAST is "1", allowed: 100 and more, which is FIRST`,
+		"routes -M 3 0xc001 0xc000":         `LAST is "0xc000", allowed: 0xc001 and more`,
+		"routes -M 3 5":                     `FIRST is "5", allowed: 1 to 0xbfff, or 0xc000 to 0xffff with --multicast`,
 	} {
 		if _, _, err := execute(t, m, strings.Fields(args)...); !errors.As(err, new(command.UsageError)) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", args, err, want)

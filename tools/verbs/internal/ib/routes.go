@@ -89,11 +89,14 @@ LIDs. The switches answer themselves; "verbs ib sa lft" shows what the subnet ma
 		for i, p := range []*uint16{&r.first, &r.last} {
 			if len(args) > i+1 {
 				n, ok := lidNumber(args[i+1])
-				if !ok || (n > maxLID) != r.multicast {
-					return command.Usagef("%s is %s, allowed: 0 to 0xbfff, or 0xc000 to 0xffff with --multicast", []string{"FIRST", "LAST"}[i], peertext.Quote(args[i+1]))
+				if !ok || n == 0 || (n > maxLID) != r.multicast {
+					return command.Usagef("%s is %s, allowed: 1 to 0xbfff, or 0xc000 to 0xffff with --multicast", []string{"FIRST", "LAST"}[i], peertext.Quote(args[i+1]))
 				}
 				*p = n
 			}
+		}
+		if r.last != 0 && r.last < r.first {
+			return command.Usagef("LAST is %s, allowed: %s and more, which is FIRST", peertext.Quote(args[2]), args[1])
 		}
 		rows, err := r.collect(cmd, args)
 		if err != nil {
