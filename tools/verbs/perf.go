@@ -174,7 +174,7 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 	if c.Op == perf.Write || c.Op == perf.Read {
 		f.BoolVar(&o.local.NullMR, "use-null-mr", false, "send zeros and discard what is read, by the null memory region of mlx5")
 	}
-	f.BoolVar(&c.OutOfOrder, "use-ooo", false, "let both devices place data in the order of packets (mlx5)")
+	f.BoolVar(&c.OutOfOrder, "use-ooo", false, "let both devices place data as packets arrive, also out of order (mlx5)")
 	command.NumberVar(f, &c.Streams, "log-dci-streams", "", 0, 0, 15, "with --type dc divide each initiator into 2 to the power of `N` streams")
 	f.BoolVarP(&c.Verify, "verify", "V", false, "compare the received data with what was sent, which takes time")
 	f.BoolVarP(&c.CM, "cm", "R", false, "connect the queue pairs by the RDMA connection manager")

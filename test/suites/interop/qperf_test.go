@@ -61,9 +61,10 @@ func near(a, b float64) bool { return math.Abs(a-b) <= 1e-3*math.Abs(b) }
 // tools/verbs/README.md.
 var qperfTests = []struct{ qperf, verbs string }{
 	{"rc_lat", "send-lat"}, {"rc_bw", "send-bw"}, {"rc_bi_bw", "send-bw --both"},
-	{"rc_rdma_write_poll_lat", "write-lat"}, {"rc_rdma_write_bw", "write-bw"},
+	{"rc_rdma_write_poll_lat", "write-lat"}, {"rc_rdma_write_lat", "write-lat --imm"}, {"rc_rdma_write_bw", "write-bw --imm"},
 	{"rc_rdma_read_lat", "read-lat"}, {"rc_rdma_read_bw", "read-bw"},
 	{"rc_fetch_add_mr", "atomic-bw"}, {"ver_rc_fetch_add", "atomic-bw --verify"},
+	{"rc_compare_swap_mr", "atomic-bw -A swap"}, {"ver_rc_compare_swap", "atomic-bw -A swap --verify"},
 }
 
 // TestQperf runs each test of qperf and the test of "verbs perf" that takes its place, and compares what kind of figure

@@ -110,7 +110,7 @@ type Config struct {
 	AtomicType string        `json:"atomic_type,omitempty"`     // add or swap, of atomics
 	Endless    bool          `json:"run_infinitely,omitempty"`  // the client says when it is over
 	Imm        bool          `json:"imm,omitempty"`             // SENDs and WRITEs have immediate data
-	OutOfOrder bool          `json:"use_ooo,omitempty"`         // data may be placed in the order of packets
+	OutOfOrder bool          `json:"use_ooo,omitempty"`         // data may be placed as packets arrive, also out of order
 	Streams    int           `json:"log_dci_streams,omitempty"` // each initiator of DC has 2 to this power of streams
 	SRQ        bool          `json:"use_srq,omitempty"`         // the QPs of a side take receives from one SRQ
 }
