@@ -108,30 +108,51 @@ func TestPrintStat(t *testing.T) {
 	}
 }
 
-// TestPrintStatMR: the text has the MRs that have counters, and says when none has.
-func TestPrintStatMR(t *testing.T) {
-	faults := []netlinkrdma.Counter{{Name: "page_faults", Value: 12}}
-	for want, all := range map[string][]netlinkrdma.MRCounters{
-		"mlx5_0 mrn 5 page_faults 12":        {{ID: 4}, {ID: 5, Counters: faults}},
-		"mlx5_0: none of 1 MRs has counters": {{ID: 4}},
+// TestStatMR: the text has the MRs that have counters, and says of a device when none has or why it cannot be read. Only
+// if that is so of all is there an error.
+func TestStatMR(t *testing.T) {
+	counted := []netlinkrdma.MRCounters{{ID: 4}, {ID: 5, Counters: []netlinkrdma.Counter{{Name: "page_faults", Value: 12}}}}
+	gone := errors.New("no such device")
+	all := func(netlinkrdma.MRCounters) bool { return true }
+	count := func(dev netlinkrdma.Device) ([]netlinkrdma.MRCounters, error) {
+		switch dev.Name {
+		case "mlx5_0":
+			return counted, nil
+		case "mlx5_1":
+			return counted[:1], nil
+		case "rxe0":
+			return nil, &netlinkrdma.FeatureError{Feature: "counters"}
+		}
+		return nil, gone
+	}
+	for _, c := range []struct {
+		devs   string
+		want   func(netlinkrdma.MRCounters) bool
+		text   string
+		failed bool
+	}{
+		{"mlx5_0", all, "mlx5_0 mrn 5 page_faults 12", false},
+		{"mlx5_1", all, "mlx5_1: none of 1 MRs has counters", false},
+		{"mlx5_0", func(m netlinkrdma.MRCounters) bool { return m.ID == 4 }, "mlx5_0: none of 1 MRs has counters", false},
+		{"rxe0", all, "rxe0 not shown: uverbs: counters not supported", false},
+		{"siw0", all, "siw0 not shown: no such device", true},
+		{"siw0 siw1", all, "siw0 not shown: no such device siw1 not shown: no such device", true},
+		{"siw0 mlx5_0", all, "siw0 not shown: no such device mlx5_0 mrn 5 page_faults 12", false},
 	} {
-		r, err := newStatMRReport("mlx5_0", all, nil)
-		if err != nil || len(r.MRs) != len(all) || r.MRs[0].Counters == nil {
-			t.Errorf("%+v, %v", r, err)
+		var devs []netlinkrdma.Device
+		for _, name := range strings.Fields(c.devs) {
+			devs = append(devs, netlinkrdma.Device{Name: name})
 		}
+		reports, err := statMRs(devs, c.want, count)
 		var out bytes.Buffer
-		r.print(&out)
-		if got := strings.Join(strings.Fields(out.String()), " "); got != want {
-			t.Errorf("%s, want %s", got, want)
+		for _, r := range reports {
+			if r.print(&out); r.MRs == nil {
+				t.Errorf("%s: no list of MRs", r.Device)
+			}
 		}
-	}
-	var out bytes.Buffer
-	r, err := newStatMRReport("rxe0", nil, &netlinkrdma.FeatureError{Feature: "counters"})
-	if r.print(&out); err != nil || len(r.Missing) != 1 || !strings.Contains(out.String(), "rxe0\tnot shown: uverbs: counters not supported") {
-		t.Errorf("%+v, %v: %s", r, err, out.String())
-	}
-	if _, err := newStatMRReport("rxe0", nil, os.ErrPermission); !errors.Is(err, os.ErrPermission) {
-		t.Error(err)
+		if got := strings.Join(strings.Fields(out.String()), " "); !strings.HasPrefix(got, c.text) || errors.Is(err, gone) != c.failed {
+			t.Errorf("%s: %s, %v, want %s", c.devs, got, err, c.text)
+		}
 	}
 }
 

@@ -141,7 +141,7 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 		f.BoolVarP(&o.all, "all", "a", false, "all powers of two from 2 bytes to 8 MiB, or to what the devices support")
 	}
 	f.IntVarP(&c.Iterations, "iterations", "n", c.Iterations, "count `N` messages of each queue pair and size")
-	f.DurationVarP(&c.Duration, "duration", "D", 0, "measure each size for this `TIME` instead"+map[string]string{perf.BW: "; with --run-infinitely the time between two lines, 5s by default"}[c.Metric])
+	f.DurationVarP(&c.Duration, "duration", "D", 0, "measure each size for this `TIME` instead"+map[string]string{perf.BW: "; with --run-infinitely the time between two lines, at least 100ms, by default 5s"}[c.Metric])
 	f.IntVar(&c.Warmup, "warmup", c.Warmup, "send `N` messages of each queue pair and size first, which do not count")
 	if c.Metric == perf.BW {
 		f.IntVarP(&c.QPs, "qps", "q", c.QPs, "use `N` queue pairs")
@@ -361,6 +361,9 @@ func (o *perfOptions) draw(reports []plot.Named) error {
 	return nil
 }
 
+// leastEvery is the least time between two lines of a test without an end.
+const leastEvery = 100 * time.Millisecond
+
 // settle copies the other flags into the config, and checks it.
 func (o *perfOptions) settle() error {
 	if len(o.sizes) > 0 {
@@ -379,8 +382,8 @@ func (o *perfOptions) settle() error {
 	if o.config.Endless {
 		const every = 5 * time.Second // perftest's
 		o.every, o.config.Duration = cmp.Or(o.config.Duration, every), 0
-		if o.every < 0 {
-			return fmt.Errorf("--duration is %s, allowed: more than 0", o.every)
+		if o.every < leastEvery {
+			return fmt.Errorf("--duration is %s, allowed with --run-infinitely: %s and more", o.every, leastEvery)
 		}
 	}
 	if o.pkeyIndex >= 0 {

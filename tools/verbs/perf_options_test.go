@@ -18,7 +18,7 @@ func TestSoftPerfEndless(t *testing.T) {
 	}); err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
-	client := softCommand(t, device, "perf", "write-bw", "--run-infinitely", "--duration", "10ms", "--json", "--port", port, "127.0.0.1")
+	client := softCommand(t, device, "perf", "write-bw", "--run-infinitely", "--duration", "100ms", "--json", "--port", port, "127.0.0.1")
 	var out bytes.Buffer
 	client.Stdout = &out
 	lines, err := client.StderrPipe()

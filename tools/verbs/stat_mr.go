@@ -53,22 +53,14 @@ The text leaves out memory regions without counters. "verbs res --kinds mr" show
 				devs, err = netlinkDevices(names)
 				return err
 			})
-			reports := make([]statMRReport, len(devs))
-			found := false
-			for i, dev := range devs {
-				w.try(func() error {
-					all, err := netlinkrdma.CountersOfMRs(dev)
-					if only {
-						all = slices.DeleteFunc(all, func(m netlinkrdma.MRCounters) bool { return m.ID != id })
-					}
-					found = found || len(all) > 0
-					reports[i], err = newStatMRReport(dev.Name, all, err)
-					return err
-				})
-			}
-			switch {
-			case w.err != nil:
+			if w.err != nil {
 				return w.err
+			}
+			reports, err := statMRs(devs, func(m netlinkrdma.MRCounters) bool { return !only || m.ID == id }, netlinkrdma.CountersOfMRs)
+			found := slices.ContainsFunc(reports, func(r statMRReport) bool { return len(r.MRs) > 0 })
+			switch {
+			case err != nil:
+				return err
 			case only && !found:
 				return fmt.Errorf("there is no MR %d; \"verbs res --kinds mr\" lists MRs", id)
 			case *asJSON:
@@ -84,16 +76,31 @@ The text leaves out memory regions without counters. "verbs res --kinds mr" show
 	return cmd
 }
 
-// newStatMRReport makes the report of a device from what its MRs count.
-func newStatMRReport(device string, all []netlinkrdma.MRCounters, err error) (statMRReport, error) {
-	r := statMRReport{Device: device, MRs: make([]statMRRow, len(all))}
-	if errors.Is(err, errors.ErrUnsupported) {
-		r.Missing, err = []string{err.Error()}, nil
+// statMRs makes a report for each device of what its MRs count, as far as they are wanted. The report of a device that
+// fails says so. If all fail that is an error.
+func statMRs(devs []netlinkrdma.Device, want func(netlinkrdma.MRCounters) bool, count func(netlinkrdma.Device) ([]netlinkrdma.MRCounters, error)) ([]statMRReport, error) {
+	reports := make([]statMRReport, len(devs))
+	var failed []error
+	for i, dev := range devs {
+		r := statMRReport{Device: dev.Name, MRs: []statMRRow{}}
+		all, err := count(dev)
+		if err != nil {
+			r.Missing = []string{err.Error()}
+			if !errors.Is(err, errors.ErrUnsupported) {
+				failed = append(failed, err)
+			}
+		}
+		for _, m := range all {
+			if want(m) {
+				r.MRs = append(r.MRs, statMRRow{m.ID, counterRows(m.Counters)})
+			}
+		}
+		reports[i] = r
 	}
-	for i, m := range all {
-		r.MRs[i] = statMRRow{m.ID, counterRows(m.Counters)}
+	if len(failed) < len(devs) {
+		failed = nil
 	}
-	return r, err
+	return reports, errors.Join(failed...)
 }
 
 // print writes a line for each counter.

@@ -93,8 +93,8 @@ type End struct {
 	flows   []flow
 	targets []target        // of DC
 	srq     *uverbs.SRQ     // has the receives of all queue pairs, or nil
-	takes   uverbs.WCOpcode // that a completion of a receive has
-	flags   uverbs.WCFlags  // that it has at least
+	takes   uverbs.WCOpcode // opcode of each completion of a receive
+	flags   uverbs.WCFlags  // flags that each completion of a receive has, perhaps among others
 	wcs     [pollBatch]uverbs.WC
 	hold    []byte        // bytes to compare with
 	opened  objects.Stack // closed by Close
@@ -103,7 +103,7 @@ type End struct {
 	armed   [2]*uverbs.CQ // the queues that the next wait for an event is for
 	timer   *time.Timer
 	expired *atomic.Bool  // the test's time is over
-	limit   time.Duration // after which a test without an end is over; 0 if never
+	limit   time.Duration // how long a test without an end takes at most; 0 for no limit
 	running atomic.Bool   // Prepare has made ready for traffic, and it is not over
 
 	ctx     context.Context // of a Run

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/uverbs"
 )
@@ -125,7 +126,7 @@ func (l Local) fit(dev *uverbs.Device, port uint8, c *Config) error {
 	return err
 }
 
-// Partition has a config take the partition with the index that the user chose, if there is one.
+// Partition sets the P_Key of a config to the one at the index that the user chose, if there is one.
 func (l Local) Partition(dev *uverbs.Device, port uint8, c *Config) error {
 	if l.PKeyIndex == nil {
 		return nil
@@ -182,16 +183,21 @@ func (l Local) counters(dev *uverbs.Device, port uint8) (all []Counter, err erro
 	if err != nil {
 		return nil, fmt.Errorf("--report-counters: %s: %w", dev.Name(), err)
 	}
-	for i, name := range l.Counters {
-		names := ""
-		for _, c := range has {
-			if names += " " + c.Name; c.Name == name {
-				all = append(all, Counter(c))
+	return l.choose(dev.Name(), has)
+}
+
+// choose returns the counters of a device that the user chose, in the order of the choice.
+func (l Local) choose(device string, has []netlinkrdma.Counter) (all []Counter, err error) {
+	for _, name := range l.Counters {
+		i := slices.IndexFunc(has, func(c netlinkrdma.Counter) bool { return c.Name == name })
+		if i < 0 {
+			names := ""
+			for _, c := range has {
+				names += " " + c.Name
 			}
+			return nil, field("report-counters", peertext.Quote(name), "the counters of %s:%s", device, names)
 		}
-		if len(all) == i {
-			return nil, field("report-counters", peertext.Quote(name), "the counters of %s:%s", dev.Name(), names)
-		}
+		all = append(all, Counter(has[i]))
 	}
 	return all, nil
 }
@@ -218,6 +224,7 @@ const maxStreams = 15
 func (l *Local) exclude(c *Config) error {
 	dmabuf := l.DMABuf != ""
 	looks := c.Verify || c.Op == Write && c.Metric == Lat && !c.Imm
+	unused := l.NullMR && !c.Both && (c.Op != Write || c.Metric == BW) // this side's own memory is
 	for _, pair := range []struct {
 		a    string
 		hasA bool
@@ -229,6 +236,11 @@ func (l *Local) exclude(c *Config) error {
 		{"use-null-mr", l.NullMR, "", looks},
 		{"dmabuf", dmabuf, "huge-pages", l.HugePages},
 		{"dmabuf", dmabuf, "odp", l.ODP},
+		{"use-null-mr", l.NullMR, "inline", c.Inline > 0},
+		{"use-null-mr", unused, "dmabuf", dmabuf},
+		{"use-null-mr", unused, "odp", l.ODP},
+		{"use-null-mr", unused, "huge-pages", l.HugePages},
+		{"use-null-mr", unused, "relaxed-ordering", l.Relaxed},
 		{"odp", l.ODP, "type dc", c.Type == DC},
 	} {
 		switch {

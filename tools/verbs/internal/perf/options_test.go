@@ -5,10 +5,12 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/netlinkrdma"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/soft"
 )
@@ -208,6 +210,39 @@ func TestCounters(t *testing.T) {
 	}
 }
 
+// TestNullMRMemory: where the peer reads or writes this side's memory, its options are not refused with the null MR.
+func TestNullMRMemory(t *testing.T) {
+	for _, c := range []struct {
+		config Config
+		unused bool
+	}{
+		{with(Write, BW, func(c *Config) { c.Imm = true }), true},
+		{with(Write, BW, func(c *Config) { c.Both = true }), false},
+		{with(Write, Lat, func(c *Config) { c.Imm = true }), false},
+		{with(Read, BW, func(c *Config) { c.Both = true }), false},
+		{with(Read, Lat, func(*Config) {}), true},
+	} {
+		for name, l := range map[string]Local{"dmabuf": {DMABuf: "x"}, "odp": {ODP: true}, "huge-pages": {HugePages: true}, "relaxed-ordering": {Relaxed: true}} {
+			l.NullMR = true
+			err := l.Validate(&c.config)
+			if c.unused && (err == nil || err.Error() != "--use-null-mr and --"+name+" exclude each other") || !c.unused && err != nil {
+				t.Errorf("%s with --%s: error is %v", c.config.Name(), name, err)
+			}
+		}
+	}
+}
+
+// TestChoose: a counter that the list has twice is chosen once, and hides no name that is missing.
+func TestChoose(t *testing.T) {
+	has := []netlinkrdma.Counter{{Name: "a", Value: 1}, {Name: "b", Value: 2}, {Name: "a", Value: 3}}
+	if got, err := (Local{Counters: []string{"b", "a"}}).choose("rxe0", has); err != nil || !slices.Equal(got, []Counter{{"b", 2}, {"a", 1}}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := (Local{Counters: []string{"a", "c"}}).choose("rxe0", has); err == nil || err.Error() != `--report-counters is "c", allowed: the counters of rxe0: a b a` {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
 // TestRefused: what a device does not have is refused by name before anything is made.
 func TestRefused(t *testing.T) {
 	pair := newSoftPair(t)
@@ -236,7 +271,7 @@ func TestRefused(t *testing.T) {
 		t.Errorf("without receives of an SRQ on demand it is %q that the device does not have", got)
 	}
 	if attr.ODPCapsRC |= uverbs.ODPSRQRecv; c.onDemand(&attr) != "" {
-		t.Errorf("%q is not had on demand", c.onDemand(&attr))
+		t.Errorf("%q is missing, with all that it needs", c.onDemand(&attr))
 	}
 }
 
