@@ -17,6 +17,7 @@ type relay struct {
 	toClient bool     // the client gets it
 	before   int      // the number of the message that it precedes
 	extra    *message // nil for none
+	drop     string   // a kind that is not passed on
 	seen     []message
 }
 
@@ -37,7 +38,9 @@ func (r *relay) pass(to, from net.Conn, more bool) error {
 			if err != nil {
 				return err
 			}
-			r.seen = append(r.seen, m)
+			if r.seen = append(r.seen, m); m.Kind == r.drop {
+				continue
+			}
 			if r.extra != nil && n == r.before {
 				extra, err := json.Marshal(r.extra)
 				if err != nil {
@@ -133,6 +136,15 @@ func TestMessageOrder(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestNoFinished: a report before the server has said that it has sent all is refused.
+func TestNoFinished(t *testing.T) {
+	r := relay{toClient: true, drop: kindFinished}
+	said, err := r.play(t, newSoftPair(t), with(Read, BW, func(c *Config) { c.Both, c.Iterations = true, 20 }))
+	if err == nil || !strings.Contains(err.Error(), `does not keep to the order of messages: "report" instead of "finished"`) {
+		t.Errorf("error is %v\n%s", err, said)
 	}
 }
 
