@@ -226,5 +226,7 @@ func (s *State) Report() *Report {
 	if s.Objects != nil {
 		r.Owners = s.Objects.Owners
 	}
+	// An empty list is not null in JSON.
+	r.Ports, r.Changes, r.Owners = append([]*PortState{}, r.Ports...), append([]*Change{}, r.Changes...), append([]Owner{}, r.Owners...)
 	return r
 }

@@ -3,6 +3,7 @@ package top
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -661,5 +662,13 @@ func BenchmarkRefresh(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		refresh()
+	}
+}
+
+// TestReportLists: a list without entries is empty in JSON, not null.
+func TestReportLists(t *testing.T) {
+	text, err := json.Marshal((&State{Last: &Reading{}}).Report())
+	if want := `"ports":[],"changes":[],"owners":[]`; err != nil || !strings.Contains(string(text), want) {
+		t.Errorf("%s, %v, want %s", text, err, want)
 	}
 }
