@@ -33,6 +33,7 @@ func TestPerfFlags(t *testing.T) {
 		{"write-bw h -r 100", "--recv-depth without --imm: write-bw takes no receives"},
 		{"write-bw h --use-srq", "--use-srq is for messages that take receives, in write-bw only with --imm"},
 		{"read-bw h --imm", "unknown flag: --imm"},
+		{"atomic-bw h -A CMP_AND_SWAP -q 99999", "--qps is 99999, allowed: 1 to 16384"},
 		{"atomic-lat h -A max", `--atomic-type is "max", allowed: add, swap`},
 		{"write-lat h --atomic-type swap", "unknown flag: --atomic-type"},
 		{"send-bw h --rate fast", `--rate is "fast", allowed: a number above 0`},

@@ -44,6 +44,8 @@ func TestShow(t *testing.T) {
 		"dev show nosuch0":        `the device is "nosuch0", allowed: `,
 		"stat enabel":             "did you mean verbs stat enable?",
 		"stat mr mrn x":           `mrn is "x", allowed: 0 to 4294967295`,
+		"stat mr left mrn":        "mrn has no value; usage: verbs stat mr",
+		"stat mr left mrn 1 2":    `a word of verbs stat mr is "2", allowed: mrn`,
 		"stat mr left pid 1":      `a word of verbs stat mr is "pid", allowed: mrn`,
 		"stat mr left":            "left is a software device inside this process",
 		"stat show mr right":      "right is a software device inside this process",

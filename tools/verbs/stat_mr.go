@@ -43,7 +43,7 @@ The text leaves out memory regions without counters. "verbs res --kinds mr" show
   verbs stat mr --json | jq '.[].mrs[].counters[] | select(.name == "page_faults")'`,
 		Run: func(cmd *command.Command, args []string) error {
 			var names []string
-			if args = afterShow(args); len(args)%2 == 1 {
+			if args = afterShow(args); len(args) > 0 && args[0] != "mrn" {
 				names, args = args[:1], args[1:]
 			}
 			w := readWords(cmd, args, "mrn?")

@@ -64,7 +64,7 @@ func flagError(cmd *command.Command, err error) error {
 		value = peertext.Quote(value)
 	}
 	allowed := map[string]string{
-		"bool": "true, false", "duration": "a time such as 10s or 200ms", "int": "a whole number", "float64": "a number",
+		"bool": "true, false", "duration": "a time such as 10s or 200ms", "int": "a whole number", "uint64": "a number of 64 bits, such as 0x1f", "float64": "a number",
 		"intSlice": "whole numbers, separated by commas",
 	}[f.Value.Type()]
 	if n, ok := f.Value.(interface{ Allowed() string }); ok {

@@ -89,6 +89,22 @@ func TestUsageStyle(t *testing.T) {
 	})
 }
 
+// TestUsageAllowed: the error of a value that a flag does not take says what it takes.
+func TestUsageAllowed(t *testing.T) {
+	commands(tree(), func(cmd *command.Command) {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			const bad = "zz zz"
+			err := cmd.Flags().Parse([]string{"--" + f.Name + "=" + bad})
+			if err == nil {
+				return // any text, which the command looks at
+			}
+			if err = flagError(cmd, err); strings.HasSuffix(err.Error(), "allowed: ") {
+				t.Errorf("%s: %v", cmd.Path(), err)
+			}
+		})
+	})
+}
+
 // TestUsageSame: a flag has the same kind of value in every command.
 func TestUsageSame(t *testing.T) {
 	type meaning struct{ command, value string }
