@@ -32,7 +32,6 @@ type Model struct {
 	typing bool // the user types the filter
 	open   map[string]bool
 	port   Port // on the page port
-	qp     QP   // on the page QP
 	hidden bool // the owners did not fit
 	text   bool // a text has no focus
 }

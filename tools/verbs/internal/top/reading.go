@@ -84,7 +84,6 @@ type QPDetail struct {
 
 // Keys identify owners and QPs.
 func (o *Owner) key() string { return fmt.Sprint(o.PID, " ", o.Kernel) }
-func (q *QP) owner() string  { return fmt.Sprint(q.PID, " ", q.Kernel) }
 func (q *QP) key() string    { return fmt.Sprint(q.Device, " ", q.Num) }
 
 // Limits of a record, which may come from anywhere.
