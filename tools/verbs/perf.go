@@ -165,7 +165,7 @@ func (o *perfOptions) flags(f *pflag.FlagSet, program string) {
 		f.BoolVar(&c.SRQ, "use-srq", false, "have the queue pairs of a side take receives from one shared receive queue")
 	}
 	if c.Op == perf.Atomic {
-		f.StringVarP(&c.AtomicType, "atomic-type", "A", c.AtomicType, "`TYPE` of the atomics: add (FETCH_AND_ADD) of 1, or swap (CMP_AND_SWAP) of 0 for 1")
+		f.StringVarP(&c.AtomicType, "atomic-type", "A", c.AtomicType, "`TYPE` of the atomics, FETCH_AND_ADD of 1 or CMP_AND_SWAP of 0 for 1: add, swap")
 	}
 	if c.Op == perf.Read || c.Op == perf.Atomic {
 		f.IntVarP(&c.RdAtomic, "outs", "o", 0, "keep `N` READs and atomics of a queue pair in flight (default what both devices support)")
