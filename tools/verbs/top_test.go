@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/tools/verbs/internal/top"
 )
 
@@ -45,21 +46,7 @@ type tty struct {
 // startTTY runs a command in a terminal.
 func startTTY(t *testing.T, cmd *exec.Cmd, width, height int) *tty {
 	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	master, slave := testenv.PTY(t, os.O_RDWR)
 	s := &tty{t: t, master: master, slave: slave, cmd: cmd, ended: make(chan struct{}), change: make(chan struct{}, 1)}
 	s.resize(width, height)
 	s.before = s.mode()

@@ -123,21 +123,6 @@ func TestPerfTrafficClass(t *testing.T) {
 	}
 }
 
-// terminal makes a pseudo terminal: the end that a program gets, and the one that shows what
-// is on the screen.
-func terminal(t *testing.T) (program, screen *os.File) {
-	t.Helper()
-	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	must(t, err)
-	t.Cleanup(func() { screen.Close() })
-	must(t, unix.IoctlSetPointerInt(int(screen.Fd()), unix.TIOCSPTLCK, 0))
-	n, err := unix.IoctlGetInt(int(screen.Fd()), unix.TIOCGPTN)
-	must(t, err)
-	program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	must(t, err)
-	return program, screen
-}
-
 // TestPerfProgress: on a terminal a test tells how far it is, and clears the line in the end. In a pipe
 // there is nothing but the result.
 func TestPerfProgress(t *testing.T) {
@@ -148,7 +133,7 @@ func TestPerfProgress(t *testing.T) {
 	if rows := strings.Split(out, "\n"); err != nil || len(rows) != 3 || !strings.HasPrefix(strings.TrimSpace(rows[0]), "bytes ") || strings.ContainsAny(out, "\r\x1b") {
 		t.Errorf("in a pipe: %v, %q", err, out)
 	}
-	tty, screen := terminal(t)
+	screen, tty := testenv.PTY(t, os.O_RDWR)
 	line := perfLine(port, "write-bw", "-D", "2s", "-s", "100")
 	cmd := exec.CommandContext(timed(t), line[0], line[1:]...)
 	cmd.Stderr = tty

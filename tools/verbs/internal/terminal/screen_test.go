@@ -1,13 +1,14 @@
 package terminal
 
 import (
-	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/test/testenv"
 )
 
 // TestKeys: keys have their names, also when their bytes come one by one; unknown sequences are left out.
@@ -80,23 +81,7 @@ func TestDraw(t *testing.T) {
 
 // TestEnterFails: a terminal that cannot be drawn on keeps its modes.
 func TestEnterFails(t *testing.T) {
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer master.Close()
-	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDONLY|unix.O_NOCTTY, 0) // nothing can be written
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
+	_, in := testenv.PTY(t, os.O_RDONLY) // nothing can be written
 	defer func(old *os.File) { os.Stdin = old }(os.Stdin)
 	os.Stdin = in
 	before, err := unix.IoctlGetTermios(int(in.Fd()), unix.TCGETS)

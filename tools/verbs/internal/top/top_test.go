@@ -19,9 +19,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/netlinkrdma"
+	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/tools/internal/proc"
 	"github.com/goverbs/goverbs/tools/verbs/internal/terminal"
 	"github.com/goverbs/goverbs/uverbs"
@@ -552,23 +552,7 @@ func (fakeSoft) PortCounters(uint8) ([]netlinkrdma.Counter, error) {
 // answer that is late is shown.
 func TestBlocked(t *testing.T) {
 	t.Setenv("TERM", "xterm")
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer master.Close()
-	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer slave.Close()
+	master, slave := testenv.PTY(t, os.O_RDWR)
 	defer func(old *os.File) { os.Stdin = old }(os.Stdin)
 	os.Stdin = slave
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0) // no terminal
