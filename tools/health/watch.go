@@ -84,12 +84,8 @@ func newWatch(o WatchOptions, m *machine) (*Watch, error) {
 		}
 	}
 	if o.Expect != nil {
-		rates := slices.Clone(o.Expect.Ports)
-		for i := range rates {
-			rates[i] = PortExpectation{Device: rates[i].Device, Driver: rates[i].Driver, Rate: rates[i].Rate}
-		}
-		if o.Expect.NetNS != "" || !slices.Equal(rates, o.Expect.Ports) {
-			return nil, errors.New("health: watch: Expect has something else than ports with device, driver and rate_gbps, which is all that is watched")
+		if err := o.Expect.onlyRates(); err != nil {
+			return nil, err
 		}
 	}
 	o.Devices = slices.Clone(o.Devices)
@@ -101,6 +97,29 @@ func newWatch(o WatchOptions, m *machine) (*Watch, error) {
 		return nil, fmt.Errorf("health: watch: State is %q: %w", o.State, err)
 	}
 	return w, w.save(time.Time{}) // says now if it cannot
+}
+
+// onlyRates returns an error if an expectation has a field that a Watch does not compare.
+func (e *Expectation) onlyRates() error {
+	wrong := func(field string, value any) error {
+		return fmt.Errorf("health: watch: Expect: %s is %#v, allowed: ports with device, driver and rate_gbps; nothing else is watched", field, value)
+	}
+	if e.NetNS != "" {
+		return wrong("netns", e.NetNS)
+	}
+	for i, p := range e.Ports {
+		text, err := json.Marshal(p)
+		var fields map[string]any
+		if err = errors.Join(err, json.Unmarshal(text, &fields)); err != nil {
+			return err
+		}
+		for _, name := range slices.Sorted(maps.Keys(fields)) {
+			if !slices.Contains([]string{"device", "driver", "rate_gbps"}, name) {
+				return wrong(fmt.Sprintf("ports[%d].%s", i, name), fields[name])
+			}
+		}
+	}
+	return nil
 }
 
 // Change is a finding of a [Watch] that has begun, has another level than before, or has ended.

@@ -398,7 +398,7 @@ func (w *Watch) checkCounters(moves []move) Finding {
 		if r == nil { // in the file of another version
 			continue
 		}
-		f.see("%s: %d more in the last %v, lately at about %s: %s", name, grown[name], w.o.Window, when(last[name]), r.means)
+		f.see("%s: %d more in the last %v, the last at about %s: %s", name, grown[name], w.o.Window, when(last[name]), r.means)
 		if r.fix != "" && !slices.Contains(f.Fix, r.fix) {
 			f.fix("%s", r.fix)
 		}

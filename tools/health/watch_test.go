@@ -229,11 +229,12 @@ func TestWatchState(t *testing.T) {
 // TestWatchOptions: bad options are refused with the field, the value and what is allowed.
 func TestWatchOptions(t *testing.T) {
 	for text, o := range map[string]WatchOptions{
-		"Interval is 1ms, allowed: 1s to 720h0m0s":     {Interval: time.Millisecond},
-		"Interval is -1s, allowed: 1s to 720h0m0s":     {Interval: -time.Second},
-		"Window is 10s, allowed: 1m0s to 720h0m0s":     {Window: 10 * time.Second},
-		"Expect has something else than":               {Expect: &Expectation{Ports: []PortExpectation{{Device: "a", Count: 2}}}},
-		"Window is 9000h0m0s, allowed: 1m0s to 720h0m": {Window: 9000 * time.Hour},
+		"Interval is 1ms, allowed: 1s to 720h0m0s":                                      {Interval: time.Millisecond},
+		"Interval is -1s, allowed: 1s to 720h0m0s":                                      {Interval: -time.Second},
+		"Window is 10s, allowed: 1m0s to 720h0m0s":                                      {Window: 10 * time.Second},
+		"Expect: ports[1].count is 2, allowed: ports with device, driver and rate_gbps": {Expect: &Expectation{Ports: []PortExpectation{{Device: "a", Driver: "b", Rate: 1}, {Count: 2}}}},
+		`Expect: netns is "shared", allowed: ports`:                                     {Expect: &Expectation{NetNS: "shared"}},
+		"Window is 9000h0m0s, allowed: 1m0s to 720h0m":                                  {Window: 9000 * time.Hour},
 	} {
 		if _, err := NewWatch(o); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%+v: %v", o, err)

@@ -57,9 +57,7 @@ func TestFlowTag(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "raw packets", "mlx5")
 		testenv.NeedsRoCE(t, "Ethernet")
-		a, b := rawSide(t, rig.Devices[0], uverbs.QPOptions{}), rawSide(t, rig.Devices[1], uverbs.QPOptions{})
-		rawReady(t, a)
-		rawReady(t, b)
+		a, b := rawPair(t)
 		wq, err := b.pd.CreateWQ(uverbs.WQOptions{CQ: b.cq, MaxWR: 4})
 		must(t, err)
 		closeLater(t, wq)
@@ -163,9 +161,7 @@ func TestFlowMatches(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		testenv.Needs(t, "raw packets", "mlx5")
 		testenv.NeedsRoCE(t, "Ethernet")
-		a, b := rawSide(t, rig.Devices[0], uverbs.QPOptions{}), rawSide(t, rig.Devices[1], uverbs.QPOptions{})
-		rawReady(t, a)
-		rawReady(t, b)
+		a, b := rawPair(t)
 		for _, c := range flowCases(macOf(t, rig.Netdevs[1])) {
 			t.Run(c.name, func(t *testing.T) {
 				rule, err := b.qp.CreateFlow(uverbs.FlowOptions{Specs: c.specs})
@@ -199,9 +195,7 @@ func TestFlowCounters(t *testing.T) {
 		testenv.Skip(t, err)
 		must(t, err, probe.Close())
 		testenv.NeedsRoCE(t, "Ethernet")
-		a, b := rawSide(t, rig.Devices[0], uverbs.QPOptions{}), rawSide(t, rig.Devices[1], uverbs.QPOptions{})
-		rawReady(t, a)
-		rawReady(t, b)
+		a, b := rawPair(t)
 		counters, err := b.dev.CreateCounters()
 		must(t, err)
 		closeLater(t, counters)

@@ -344,6 +344,15 @@ func rawSide(t *testing.T, name string, o uverbs.QPOptions) *side {
 	return s
 }
 
+// rawPair returns sides on the two devices, ready for raw packets.
+func rawPair(t *testing.T) (a, b *side) {
+	t.Helper()
+	a, b = rawSide(t, rig.Devices[0], uverbs.QPOptions{}), rawSide(t, rig.Devices[1], uverbs.QPOptions{})
+	rawReady(t, a)
+	rawReady(t, b)
+	return a, b
+}
+
 // rawReady takes a QP of raw packets on to where it receives and sends.
 func rawReady(t *testing.T, s *side) {
 	t.Helper()

@@ -56,7 +56,7 @@ type routeFlags struct {
 	first, last             uint16 // 0 for what the switch has
 
 	found map[uint16]*lidDest                                    // by LID
-	find  func(ctx context.Context, lid uint16) (*lidDest, bool) // asks for who has a LID
+	find  func(ctx context.Context, lid uint16) (*lidDest, bool) // returns the port that has a LID
 }
 
 // firstMLID is the first LID of multicast groups.
