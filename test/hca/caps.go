@@ -66,7 +66,7 @@ var generalRoCE = []setting{
 var atomics = []setting{{prm.CapAtomicHostOrder, 1}, {prm.CapAtomicOps, 0xf}, {prm.CapAtomicSizeQP, 8}, {prm.CapAtomicSizeDC, 8}}
 
 // onDemand is what may wait for pages: by the older of the two schemes, in which queues are suspended.
-var onDemand = []setting{{prm.CapODPRC, odpConnected}, {prm.CapODPXRC, odpConnected}, {prm.CapODPUD, prm.ODPSend}}
+var onDemand = []setting{{prm.CapODPRC, odpConnected}, {prm.CapODPXRC, odpConnected}, {prm.CapODPUD, prm.ODPSend}, {prm.CapODPDC, prm.ODPSend}}
 
 const odpConnected = prm.ODPSend | prm.ODPReceive | prm.ODPWrite | prm.ODPRead | prm.ODPAtomic | prm.ODPSRQReceive
 

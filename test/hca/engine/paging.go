@@ -45,10 +45,11 @@ type pageFault struct {
 	resolve func(f *pageFault, failed bool)
 }
 
-// pages reports whether a QP may wait for pages: whether somebody takes the events, and the
-// service is one of those that capabilities name.
-func (q *qp) pages(recv bool) bool {
-	if q.sq != nil || q.spec.Type == DCI || !q.reliable() && (q.spec.Type != UD || recv) {
+// pages reports whether a QP may wait for pages, of the data that it sends or of other memory: whether somebody takes
+// the events, and the service is one of those that capabilities name.
+func (q *qp) pages(sends bool) bool {
+	typ := q.spec.Type
+	if q.sq != nil || typ != UD && !q.reliable() || (typ == UD || typ == DCI) && !sends {
 		return false
 	}
 	for _, e := range q.d.eqs {
@@ -112,7 +113,7 @@ func (d *Device) ResumePageFault(p PageFault, failed bool) error {
 
 // sendFault has the send side wait for pages of a WQE. It reports false if it can't.
 func (q *qp) sendFault(e *request, typ uint8, committed int) bool {
-	if !q.pages(false) {
+	if !q.pages(typ == faultSend) {
 		return false
 	}
 	r := &q.req
@@ -158,7 +159,7 @@ func (q *qp) resumed(f *pageFault, failed bool) bool {
 
 // recvFault has the receive side wait for pages of a receive WQE.
 func (q *qp) recvFault(p *packet, w *rwqe, off int) bool {
-	if !q.pages(true) {
+	if !q.pages(false) {
 		return false
 	}
 	typ, wq := uint8(faultRecv), q.n
@@ -196,7 +197,7 @@ func (q *qp) abortRecv(p *packet, w *rwqe) {
 
 // writeFault has the receive side wait for pages that the peer writes.
 func (q *qp) writeFault(p *packet, rkey uint32, va uint64, off, n int) bool {
-	if !q.pages(true) {
+	if !q.pages(false) {
 		return false
 	}
 	q.suspend(p, q.rdmaFaulted(faultRDMA|faultWrite, rkey, va, off, n, len(p.data), func(f *pageFault, failed bool) {
@@ -209,7 +210,7 @@ func (q *qp) writeFault(p *packet, rkey uint32, va uint64, off, n int) bool {
 
 // readFault has the responses wait for pages that the peer reads.
 func (q *qp) readFault(a *answer, n int) bool {
-	if !q.pages(true) {
+	if !q.pages(false) {
 		return false
 	}
 	r := &q.resp

@@ -169,6 +169,27 @@ func sendFaults(t *testing.T, p *pair, a, b *pager) {
 	}
 }
 
+// TestDCPageFault sends from memory that is not present to a target of DC.
+func TestDCPageFault(t *testing.T) {
+	a, b := dcPair(t, InfiniBand, false, FabricConfig{})
+	dci, dct, from, mb := a.newDCI(0, 0), b.newDCT(0x99), a.newPager(16*page), b.newMR(8192, allAccess)
+	from.fill(3)
+	dct.srq.post(mb.sge(0, faultBytes))
+	dci.post(opSend, sig, 0, dci.dcSeg(dct, dcKey), dataSeg(from.sge(100, faultBytes)))
+	f := from.one()
+	if f.rdma || f.Type != 1 || f.WQ != dci.n || f.index != 0 || f.committed != 0 {
+		t.Errorf("the fault: %+v", f)
+	}
+	from.give(0, 1)
+	from.resume(f, false)
+	dci.scq.good(1)
+	if dct.cq.good(1); !bytes.Equal(mb.data[:faultBytes], from.data[100:][:faultBytes]) {
+		t.Error("what was received is not what was sent")
+	}
+	a.clean()
+	b.clean()
+}
+
 // writeFault writes into memory whose pages were taken away again.
 func writeFault(t *testing.T, p *pair, b *pager) {
 	b.give(0, 0)

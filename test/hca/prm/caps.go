@@ -163,6 +163,7 @@ var (
 	CapODPRC  = Field{0x80, 32}
 	CapODPUD  = Field{0xc0, 32}
 	CapODPXRC = Field{0xe0, 32}
+	CapODPDC  = Field{0x100, 32}
 )
 
 // odp_per_transport_service_cap_bits, of one service.
