@@ -148,6 +148,26 @@ func TestDatagramQKey(t *testing.T) {
 	})
 }
 
+// TestPrivilegedQKey has QPs of a privileged process use a Q_Key with the highest bit set.
+func TestPrivilegedQKey(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		const qkey = 1<<31 | testQKey
+		dev := openDevice(t, deviceName)
+		a, b := newSide(t, dev, uverbs.QPOptions{Type: ib.UD}), newSide(t, dev, uverbs.QPOptions{Type: ib.UD})
+		for _, s := range []*side{a, b} {
+			must(t, s.qp.Modify(uverbs.QPAttr{State: ib.QPReset}, uverbs.AttrState), s.qp.ReadyUD(qkey))
+			if attr, err := s.qp.Query(); err != nil || attr.QKey != qkey {
+				t.Errorf("the Q_Key is %#x, %v, want %#x", attr.QKey, err, uint32(qkey))
+			}
+		}
+		wr := datagram(2, wayTo(t, a, b), b, a.mr.SGE(0, 10))
+		wr.RemoteQKey = qkey
+		must(t, b.qp.PostRecv(1, b.mr.SGE(0, 1000)), a.qp.PostSend(wr))
+		a.want(t, 2, uverbs.WCSend)
+		b.want(t, 1, uverbs.WCRecv)
+	})
+}
+
 // TestDatagramErrors: what no datagram can be is refused before it is posted.
 func TestDatagramErrors(t *testing.T) {
 	eachPath(t, func(t *testing.T) {

@@ -235,6 +235,35 @@ func dcAtomics(t *testing.T, r *dcRig) {
 	}
 }
 
+// TestDCOnDemand sends and writes from memory that is on demand: from a page that nobody has touched, and from one
+// with data.
+func TestDCOnDemand(t *testing.T) {
+	testenv.Tags(t, testenv.SpecialCard)
+	eachPath(t, func(t *testing.T) {
+		r := newDC(t, mlx5.DCIOptions{}, 1)
+		d := &r.targets[0]
+		buf := newBuffer(t, 8192)
+		mr, err := r.pd.RegMR(buf, uverbs.MROptions{Access: uverbs.AccessLocalWrite | uverbs.AccessOnDemand})
+		if !hasODP(t, r.dev) {
+			absent(t, err, "on-demand paging")
+			return
+		}
+		must(t, err)
+		closeLater(t, mr)
+		copy(buf.Bytes()[4096:], r.fill(8192, 100, 7))
+		for _, at := range []int{0, 4096} {
+			r.fill(0, 200, 9)
+			write := d.to(send(2, mr.SGE(at, 100)))
+			write.Opcode, write.RemoteAddr, write.RKey = uverbs.WRRDMAWrite, r.mr.Addr(), r.mr.RKey()
+			must(t, d.srq.PostRecv(3, r.mr.SGE(100, 100)), r.dci.PostSend(d.to(send(1, mr.SGE(at, 100))), write))
+			r.wants(t, map[uint64]uverbs.WCStatus{1: 0, 2: 0, 3: 0})
+			for _, to := range []int{0, 100} {
+				r.holds(t, to, buf.Bytes()[at:][:100])
+			}
+		}
+	})
+}
+
 // TestDCInitiators has several DCIs that send to one DCT.
 func TestDCInitiators(t *testing.T) {
 	eachPath(t, func(t *testing.T) {

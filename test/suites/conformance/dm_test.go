@@ -41,7 +41,7 @@ func TestDeviceMemory(t *testing.T) {
 		do := func(op uverbs.WROpcode, mr *uverbs.MR, at uint64, sge uverbs.SGE) uverbs.WC {
 			t.Helper()
 			wr := send(1, sge)
-			wr.Opcode, wr.RemoteAddr, wr.RKey, wr.CompareAdd = op, at, mr.RKey(), 5
+			wr.Opcode, wr.RemoteAddr, wr.RKey, wr.CompareAdd, wr.Swap = op, at, mr.RKey(), 5, 77
 			must(t, a.qp.PostSend(wr))
 			return a.next(t)
 		}
@@ -66,6 +66,15 @@ func TestDeviceMemory(t *testing.T) {
 		a.want(t, 3, uverbs.WCRecv)
 		a.holds(t, 8192, want)
 
+		must(t, b.qp.PostRecv(5))
+		want = slices.Clone(a.fill(0, 64, 33))
+		well(do(uverbs.WRRDMAWriteWithImm, whole, 3000, a.mr.SGE(0, 64)))
+		if wc := b.want(t, 5, uverbs.WCRecvRDMAWrite); wc.ByteLen != 64 {
+			t.Errorf("a WRITE with immediate data of %d bytes, want 64", wc.ByteLen)
+		}
+		well(do(uverbs.WRRDMARead, whole, 3000, a.mr.SGE(8192, 64)))
+		a.holds(t, 8192, want)
+
 		clear(a.buf.Bytes()[:8])
 		well(do(uverbs.WRRDMAWrite, whole, 64, a.mr.SGE(0, 8)))
 		if !lacksAtomics(t, a.dev) {
@@ -74,6 +83,13 @@ func TestDeviceMemory(t *testing.T) {
 			well(do(uverbs.WRRDMARead, whole, 64, a.mr.SGE(24, 8)))
 			if got := a.buf.Bytes()[8:32]; !bytes.Equal(got, []byte{8: 5, 16: 10, 23: 0}) {
 				t.Errorf("two additions of 5 were told 0, then 5, and left 10: %x", got)
+			}
+			well(do(uverbs.WRCompareSwap, whole, 64, a.mr.SGE(8, 8))) // 10 is not 5
+			well(do(uverbs.WRRDMAWrite, whole, 64, a.mr.SGE(16, 8)))
+			well(do(uverbs.WRCompareSwap, whole, 64, a.mr.SGE(32, 8)))
+			well(do(uverbs.WRRDMARead, whole, 64, a.mr.SGE(40, 8)))
+			if a.word(8) != 10 || a.word(32) != 5 || a.word(40) != 77 {
+				t.Errorf("of 10, then 5, exchanged for 77 if it is 5, were told %d and %d, and %d is left", a.word(8), a.word(32), a.word(40))
 			}
 		}
 

@@ -3,6 +3,7 @@ package conformance
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"testing"
 
 	"github.com/goverbs/goverbs/test/testenv"
@@ -67,5 +68,60 @@ func TestOnDemandQueues(t *testing.T) {
 		from.want(t, 9, uverbs.WCSend)
 		to.want(t, uint64(i), uverbs.WCRecv)
 		to.holds(t, uverbs.GRHSize, buf.Bytes()[i*page:][:1000])
+	}
+}
+
+// TestOnDemandRequests: a SEND takes data from memory that is on demand and from memory that is pinned, and is received
+// in both; ATOMIC_WRITE and FLUSH reach memory on demand, if the device has them for it. See TestOnDemandQueues.
+func TestOnDemandRequests(t *testing.T) {
+	testenv.Tags(t, testenv.SpecialCard)
+	testenv.NeedsIB(t, "on-demand paging")
+	access := remoteRights | uverbs.AccessFlushGlobal
+	caps := openDevice(t, deviceName).Attr().ODPCapsRC
+	if caps&uverbs.ODPFlush == 0 {
+		access = remoteRights
+	}
+	a, b := pairOnce(t, uverbs.QPOptions{MaxSendSGE: 2, MaxRecvSGE: 2, Path: uverbs.PathOptions{Access: access}})
+	const page = 4096
+	var paged [2]*uverbs.MR // of a, of b
+	for i, s := range []*side{a, b} {
+		mr, err := s.pd.RegMR(newBuffer(t, 8*page), uverbs.MROptions{Access: access | uverbs.AccessOnDemand})
+		testenv.Skip(t, err)
+		must(t, err)
+		closeLater(t, mr)
+		paged[i] = mr
+	}
+	for i := range 3 {
+		head, tail := a.fill(0, 500, byte(i)), paged[0].Bytes()[i*page:][:300] // of which nobody has touched the last
+		if i < 2 {
+			copy(tail, a.fill(1000, 300, byte(i+50)))
+		}
+		must(t, b.qp.PostRecv(1, paged[1].SGE(i*page, 400), b.mr.SGE(0, 1000)), a.qp.PostSend(send(2, a.mr.SGE(0, 500), paged[0].SGE(i*page, 300))))
+		a.want(t, 2, uverbs.WCSend)
+		b.want(t, 1, uverbs.WCRecv)
+		if got := slices.Concat(paged[1].Bytes()[i*page:][:400], b.buf.Bytes()[:400]); !bytes.Equal(got, slices.Concat(head, tail)) {
+			t.Errorf("message %d is not what was sent from both regions", i)
+		}
+	}
+
+	word := []byte{1, 2, 3, 4, 5, 6, 7, 8}
+	for _, c := range []struct {
+		cap  uverbs.ODPCaps
+		wr   uverbs.SendWR
+		want uverbs.WCOpcode
+	}{
+		{uverbs.ODPAtomicWrite, uverbs.SendWR{Opcode: uverbs.WRAtomicWrite, Inline: word}, uverbs.WCAtomicWrite},
+		{uverbs.ODPFlush, uverbs.SendWR{Opcode: uverbs.WRFlush, Length: 100, Placement: uverbs.FlushGlobal}, uverbs.WCFlush},
+		{uverbs.ODPFlush, uverbs.SendWR{Opcode: uverbs.WRFlush, Placement: uverbs.FlushGlobal, Level: uverbs.FlushMR}, uverbs.WCFlush},
+	} {
+		if caps&c.cap == 0 {
+			testenv.Skip(t, &uverbs.FeatureError{Feature: "on-demand paging of ATOMIC_WRITE and FLUSH", Driver: rig.Driver})
+		}
+		c.wr.ID, c.wr.Flags, c.wr.RemoteAddr, c.wr.RKey = 7, uverbs.SendSignaled, paged[1].Addr()+5*page, paged[1].RKey()
+		must(t, a.qp.PostSend(c.wr))
+		a.want(t, 7, c.want)
+		if got := paged[1].Bytes()[5*page:][:8]; !bytes.Equal(got, word) {
+			t.Errorf("after %s there is %x, want %x", c.wr.Opcode, got, word)
+		}
 	}
 }

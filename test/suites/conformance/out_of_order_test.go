@@ -132,14 +132,22 @@ func messagesOutOfOrder(t *testing.T, a, b *side, ah *uverbs.AH, n uint64) {
 	turned, last := uint64(0), uint64(posted-1)
 	for i := range n {
 		binary.NativeEndian.PutUint64(a.buf.Bytes(), i)
+		wr, at, sent := wr, -1, uverbs.WCSend
+		if ah == nil && i%3 == 1 { // takes a receive, and nothing of its memory
+			at, sent = 1<<15, uverbs.WCRDMAWrite
+			wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.WRRDMAWriteWithImm, b.mr.Addr()+uint64(at), b.mr.RKey()
+		}
 		must(t, a.qp.PostSend(wr))
-		a.want(t, 1, uverbs.WCSend)
+		a.want(t, 1, sent)
 		wc := b.next(t)
 		if wc.Err() != nil || !under[wc.ID] || int(wc.ByteLen) != head+8 {
 			t.Fatalf("message %d: completion %+v", i, wc)
 		}
 		delete(under, wc.ID)
-		if got := binary.NativeEndian.Uint64(b.buf.Bytes()[int(wc.ID)*size+head:]); got != i {
+		if at < 0 {
+			at = int(wc.ID)*size + head
+		}
+		if got := binary.NativeEndian.Uint64(b.buf.Bytes()[at:]); got != i {
 			t.Fatalf("receive %d has message %d, want %d", wc.ID, got, i)
 		}
 		if wc.ID != (last+1)%uint64(posted) {

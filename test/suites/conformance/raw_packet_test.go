@@ -334,6 +334,13 @@ func steer(t *testing.T, a *side, qp *uverbs.QP, n int, etherType uint16) (frame
 func rawSide(t *testing.T, name string, o uverbs.QPOptions) *side {
 	t.Helper()
 	s := newSide(t, openDevice(t, name), uverbs.QPOptions{})
+	rawQP(t, s, o)
+	return s
+}
+
+// rawQP gives a side a QP of raw packets with its CQ.
+func rawQP(t *testing.T, s *side, o uverbs.QPOptions) {
+	t.Helper()
 	o.Type, o.SendCQ, o.RecvCQ = ib.RawPacket, s.cq, s.cq
 	qp, err := s.pd.CreateQP(o)
 	testenv.Skip(t, err)
@@ -341,7 +348,6 @@ func rawSide(t *testing.T, name string, o uverbs.QPOptions) *side {
 	closeLater(t, qp)
 	s.qp = qp
 	must(t, qp.Modify(uverbs.QPAttr{State: ib.QPInit, Port: 1}, uverbs.AttrState|uverbs.AttrPort))
-	return s
 }
 
 // rawPair returns sides on the two devices, ready for raw packets.

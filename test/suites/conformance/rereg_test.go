@@ -97,6 +97,41 @@ func TestReregPD(t *testing.T) {
 	})
 }
 
+// TestReregAtomic takes the right to atomics from a region, so that the peer's fail, and gives it back.
+func TestReregAtomic(t *testing.T) {
+	testenv.Tags(t, testenv.AnyLink)
+	testenv.NeedsIB(t, "atomics")
+	eachPath(t, func(t *testing.T) {
+		a, b := pair(t, refusing)
+		if lacksAtomics(t, a.dev) {
+			return
+		}
+		const may, not = uverbs.AccessLocalWrite | uverbs.AccessRemoteAtomic, uverbs.AccessLocalWrite
+		mr := other(t, b, may)
+		b.setWord(0, 40)
+		add := func(want uverbs.WCStatus, sum uint64) {
+			t.Helper()
+			wr := operation(uverbs.WRFetchAdd, a, b)
+			wr.RemoteAddr, wr.RKey, wr.CompareAdd = mr.Addr(), mr.RKey(), 1
+			must(t, a.qp.PostSend(wr))
+			if wc := a.next(t); wc.Status != want || b.word(0) != sum {
+				t.Errorf("with %s: %v, and the sum is %d; want %v and %d", mr.Access(), a.qp.Err(&wc), b.word(0), want, sum)
+			}
+		}
+		add(uverbs.WCSuccess, 41)
+		err := mr.Rereg(uverbs.ReregOptions{Access: new(not)})
+		if !hasRereg(t) {
+			absent(t, err, "REREG_MR")
+			return
+		}
+		must(t, err)
+		add(uverbs.WCRemAccessErr, 41)
+		reconnect(t, a, b)
+		must(t, mr.Rereg(uverbs.ReregOptions{Access: new(may)}))
+		add(uverbs.WCSuccess, 42)
+	})
+}
+
 // TestReregAll changes PD and access with one command, and the memory too if the device supports
 // that.
 func TestReregAll(t *testing.T) {

@@ -69,6 +69,31 @@ func TestQueryQP(t *testing.T) {
 	})
 }
 
+// TestReadDepth asks for several READs in flight, and reads more often. The QP has at least as many.
+func TestReadDepth(t *testing.T) {
+	testenv.NeedsIB(t, "manual QP state changes")
+	eachPath(t, func(t *testing.T) {
+		for _, depth := range []uint8{1, 3, 12} {
+			a, b := pair(t, uverbs.QPOptions{Path: uverbs.PathOptions{MaxRdAtomic: depth}})
+			for _, s := range []*side{a, b} {
+				if got, err := s.qp.Query(); err != nil || got.MaxRdAtomic < depth || got.MaxDestRdAtomic < depth {
+					t.Errorf("asked for %d, the QP has %d and %d: %v", depth, got.MaxRdAtomic, got.MaxDestRdAtomic, err)
+				}
+			}
+			want, reads := b.fill(0, 3000, depth), uint64(2*depth)
+			for id := range reads {
+				wr := operation(uverbs.WRRDMARead, a, b)
+				wr.ID, wr.SGL[0] = id, a.mr.SGE(int(id)*2000, 3000)
+				must(t, a.qp.PostSend(wr))
+			}
+			for id := range reads {
+				a.want(t, id, uverbs.WCRDMARead)
+			}
+			a.holds(t, int(reads-1)*2000, want)
+		}
+	})
+}
+
 // TestModifyMask names what is missing or superfluous.
 func TestModifyMask(t *testing.T) {
 	eachPath(t, func(t *testing.T) {

@@ -62,3 +62,38 @@ func TestTimestamps(t *testing.T) {
 		}
 	})
 }
+
+// TestRawTimestamps checks that completions of frames have the time of their device, at both ends.
+func TestRawTimestamps(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		testenv.Needs(t, "time stamps", "mlx5")
+		testenv.NeedsRoCE(t, "Ethernet")
+		var ends [2]*side
+		var last [2]uint64
+		for i, name := range rig.Devices[:2] {
+			s := newSide(t, openDevice(t, name), uverbs.QPOptions{})
+			var err error
+			s.cq, err = s.dev.CreateCQ(uverbs.CQOptions{Size: 16, Flags: uverbs.CQTimestamp})
+			must(t, err)
+			closeLater(t, s.cq)
+			rawQP(t, s, uverbs.QPOptions{})
+			rawReady(t, s)
+			last[i], err = s.dev.ReadClock()
+			must(t, err)
+			ends[i] = s
+		}
+		a, b := ends[0], ends[1]
+		steerAll(t, a, b.qp, 100)
+		for id := range uint64(5) {
+			must(t, b.qp.PostRecv(id, b.mr.SGE(0, 2048)), a.qp.PostSend(send(id, a.mr.SGE(0, 100))))
+			for i, wc := range []uverbs.WC{a.want(t, id, uverbs.WCSend), b.want(t, id, uverbs.WCRecv)} {
+				now, err := ends[i].dev.ReadClock()
+				must(t, err)
+				if wc.Timestamp <= last[i] || wc.Timestamp > now {
+					t.Errorf("frame %d: %s completed at %d, not between %d and %d", id, wc.Opcode, wc.Timestamp, last[i], now)
+				}
+				last[i] = wc.Timestamp
+			}
+		}
+	})
+}
