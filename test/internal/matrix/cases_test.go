@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -44,7 +45,8 @@ func ourTests(t *testing.T) map[string]bool {
 	return names
 }
 
-// checkCases returns what is wrong with a file of cases.
+// checkCases returns what is wrong with a file of cases. A line has a case and our tests; or a file, how many of its
+// cases the line is about, their names, "all" or "the rest", and our tests.
 func checkCases(text string, ours map[string]bool) (problems []string) {
 	wrong := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	seen := map[string]bool{}
@@ -52,20 +54,33 @@ func checkCases(text string, ours map[string]bool) (problems []string) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		fmt.Sscanf(line, "Missing: %d of %d", &wantMissing, &wantCases)
-		if !strings.HasPrefix(line, "|") || line == "| case | here |" || line == "|---|---|" {
+		if !strings.HasPrefix(line, "|") || strings.HasSuffix(line, "| here |") || strings.HasPrefix(line, "|---|") {
 			continue
 		}
 		cells := strings.Split(strings.Trim(line, "| "), " | ")
-		if len(cells) != 2 {
-			wrong("%q has not two cells", line)
+		if len(cells) != 2 && len(cells) != 4 {
+			wrong("%q has neither two cells nor four", line)
 			continue
 		}
-		name, here := cells[0], cells[1]
-		cases++
-		if seen[name] {
-			wrong("%s is there twice", name)
+		name, here := cells[0], cells[len(cells)-1]
+		names, n := []string{name}, 1
+		if len(cells) == 4 {
+			names = strings.Split(cells[2], ", ")
+			var err error
+			if n, err = strconv.Atoi(cells[1]); err != nil || n < 1 || n != len(names) && cells[2] != "all" && cells[2] != "the rest" {
+				wrong("%s: %s cases, and the names are %s", name, cells[1], cells[2])
+			}
+			for i := range names {
+				names[i] = name + "." + names[i]
+			}
 		}
-		seen[name] = true
+		cases += n
+		for _, name := range names {
+			if seen[name] {
+				wrong("%s is there twice", name)
+			}
+			seen[name] = true
+		}
 		tests := testName.FindAllString(here, -1)
 		for _, test := range tests {
 			if !ours[test] {
@@ -74,7 +89,7 @@ func checkCases(text string, ours map[string]bool) (problems []string) {
 		}
 		switch {
 		case here == "missing":
-			missing++
+			missing += n
 		case strings.HasPrefix(here, "— "): // a reason, which may name tests
 		case strings.Join(tests, ", ") != here || here == "":
 			wrong("%s: %q is neither tests, nor a reason, nor missing", name, here)
@@ -111,6 +126,10 @@ func TestCheckCases(t *testing.T) {
 		{0, 1, "| a | missing |\n", "missing are 1 of 1"},
 		{0, 2, "| a | TestA |\n", "missing are 0 of 1"},
 		{0, 2, "| a | TestA |\n| a | TestA |\n", "twice"},
+		{2, 9, "| f | 2 | a, b | missing |\n| f | 3 | the rest | TestA |\n| g | 4 | all | — no such thing |\n", ""},
+		{0, 3, "| f | 3 | a, b | TestA |\n", "3 cases"},
+		{0, 3, "| f | 2 | a, b | TestA |\n| f | 1 | a | TestA |\n", "f.a is there twice"},
+		{0, 3, "| f | 3 | all | TestC |\n", "no test TestC"},
 	} {
 		got := checkCases(fmt.Sprintf(head, c.missing, c.cases)+c.rows, ours)
 		if c.want == "" && got != nil || c.want != "" && (len(got) != 1 || !slices.ContainsFunc(got, func(p string) bool { return strings.Contains(p, c.want) })) {
