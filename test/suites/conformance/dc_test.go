@@ -3,9 +3,11 @@ package conformance
 import (
 	"bytes"
 	"errors"
+	"net/netip"
 	"testing"
 	"time"
 
+	"github.com/goverbs/goverbs/cm/rdmacm"
 	"github.com/goverbs/goverbs/test/testenv"
 	"github.com/goverbs/goverbs/uverbs"
 	"github.com/goverbs/goverbs/uverbs/ib"
@@ -262,6 +264,28 @@ func TestDCOnDemand(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestDCByCM has the connection manager tell the number of a target to the initiator, and how to reach it.
+func TestDCByCM(t *testing.T) {
+	testenv.Tags(t, testenv.SpecialCard)
+	testenv.Guest(t)
+	testenv.NeedsRoCE(t, "Ethernet")
+	r := newDC(t, mlx5.DCIOptions{}, 1)
+	d, addr := &r.targets[0], netip.MustParseAddr(peerName)
+	id, e := connectByCM(t, addr, addr, rdmacm.ConnParam{QPN: r.dci.QPN()}, rdmacm.ConnParam{QPN: d.qp.QPN()})
+	attr, _, err := id.QPAttr(ib.QPRTR)
+	must(t, err)
+	if e.Param.QPN != d.qp.QPN() || attr.DestQPN != d.qp.QPN() {
+		t.Fatalf("the target is %#x, and the answer says %#x and %#x", d.qp.QPN(), e.Param.QPN, attr.DestQPN)
+	}
+	d.ah, err = r.pd.CreateAH(attr.AH)
+	must(t, err)
+	closeLater(t, d.ah)
+	want := r.fill(0, 100, 4)
+	must(t, d.srq.PostRecv(1, r.mr.SGE(8192, 100)), r.dci.PostSend(d.to(send(2, r.mr.SGE(0, 100)))))
+	r.wants(t, map[uint64]uverbs.WCStatus{1: 0, 2: 0})
+	r.holds(t, 8192, want)
 }
 
 // TestDCInitiators has several DCIs that send to one DCT.

@@ -22,10 +22,9 @@ func iwarpAddr(dev *uverbs.Device) netip.Addr {
 	return netip.MustParseAddr(rig.Addrs[0])
 }
 
-// joinIWARP connects two QPs by the connection manager, until the end of the test. On iWARP
-// nothing else can, and the side that connects must be heard of first: it writes nothing to the
-// other.
-func joinIWARP(t testing.TB, a, b *uverbs.QP, cq *uverbs.CQ) {
+// connectByCM connects an ID with one that listens, until the end of the test. Each side has the number of its QP in
+// its parameters. It returns the ID and the event with the peer's.
+func connectByCM(t testing.TB, from, to netip.Addr, mine, peers rdmacm.ConnParam) (*rdmacm.ID, *rdmacm.Event) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	defer cancel()
@@ -42,14 +41,11 @@ func joinIWARP(t testing.TB, a, b *uverbs.QP, cq *uverbs.CQ) {
 		t.Cleanup(func() { check(id.Close(), ch.Close()) })
 		return id
 	}
-	param := func(q *uverbs.QP) rdmacm.ConnParam {
-		return rdmacm.ConnParam{QPN: q.QPN(), ResponderResources: 16, InitiatorDepth: 16}
-	}
 	id := newID()
 	var l *rdmacm.ID
 	check(rdmacm.RetryPort(func() error {
 		l = newID()
-		return errors.Join(l.Bind(rdmacm.Addr{IP: iwarpAddr(b.Device())}), l.Listen(1))
+		return errors.Join(l.Bind(rdmacm.Addr{IP: to}), l.Listen(1))
 	}))
 	at, err := l.Addrs()
 	check(err)
@@ -58,13 +54,34 @@ func joinIWARP(t testing.TB, a, b *uverbs.QP, cq *uverbs.CQ) {
 		e, err := l.NextRequest(ctx)
 		if err == nil {
 			t.Cleanup(func() { check(e.ID.Close()) })
-			err = e.ID.AcceptWait(ctx, param(b))
+			err = e.ID.AcceptWait(ctx, peers)
 		}
 		accepted <- err
 	}()
-	check(id.ResolveWait(ctx, rdmacm.Addr{IP: iwarpAddr(a.Device())}, at.Local))
-	_, err = id.ConnectWait(ctx, param(a))
-	check(err, <-accepted, a.SetKernelState(ib.QPRTS))
+	check(id.ResolveWait(ctx, rdmacm.Addr{IP: from}, at.Local))
+	e, err := id.ConnectWait(ctx, mine)
+	check(err)
+	if e.Type == rdmacm.EventConnectResponse { // not on iWARP
+		check(id.Establish())
+	}
+	check(<-accepted)
+	return id, e
+}
+
+// joinIWARP connects two QPs by the connection manager, until the end of the test. On iWARP
+// nothing else can, and the side that connects must be heard of first: it writes nothing to the
+// other.
+func joinIWARP(t testing.TB, a, b *uverbs.QP, cq *uverbs.CQ) {
+	t.Helper()
+	check := func(errs ...error) {
+		t.Helper()
+		must(t, errors.Join(errs...))
+	}
+	param := func(q *uverbs.QP) rdmacm.ConnParam {
+		return rdmacm.ConnParam{QPN: q.QPN(), ResponderResources: 16, InitiatorDepth: 16}
+	}
+	connectByCM(t, iwarpAddr(a.Device()), iwarpAddr(b.Device()), param(a), param(b))
+	check(a.SetKernelState(ib.QPRTS))
 	check(a.PostSend(uverbs.SendWR{Opcode: uverbs.WRRDMAWrite, Flags: uverbs.SendSignaled}))
 	var wc [1]uverbs.WC
 	for end := time.Now().Add(deadline); ; {
