@@ -57,11 +57,13 @@ const wantedBuffer = udp.DefaultReceiveBuffer
 // openNetwork opens the socket of a device, and those that watch the network interface with an index.
 // Packets arrive from start on. onlyWay says that those between devices of this process come this way, too.
 func openNetwork(local netip.AddrPort, link int, onlyWay bool) (*network, error) {
-	socket, err := udp.Open(local, udp.Options{ReceiveBuffer: wantedBuffer})
-	if err != nil {
+	n := &network{onlyWay: onlyWay}
+	var err error
+	if n.socket, err = udp.Open(local, udp.Options{ReceiveBuffer: wantedBuffer, Large: func() bool { return n.path.Quiet() }}); err != nil {
 		return nil, err
 	}
-	return &network{socket: socket, link: watchLink(link, local.Addr()), onlyWay: onlyWay}, nil
+	n.link = watchLink(link, local.Addr())
+	return n, nil
 }
 
 // pathOptions returns what the place between the engine and the socket needs to know. Its functions
@@ -242,6 +244,9 @@ func (n *network) Send(from netip.Addr, b *udp.Batch) {
 		n.path.Send(b)
 	}
 }
+
+// TakesLarge reports whether the payload of a packet to a peer may be larger than the MTU.
+func (n *network) TakesLarge(to netip.AddrPort) bool { return n.socket.TakesLarge(to) }
 
 // Join makes the interface of the socket a member of a multicast group. A group of the other address
 // family exists in this process alone.

@@ -23,8 +23,9 @@ type lane struct {
 func (l *lane) Resolve(_, to netip.Addr) (netip.AddrPort, syscall.Errno) {
 	return netip.AddrPortFrom(to, 4791), 0
 }
-func (l *lane) Join(netip.Addr) syscall.Errno { return 0 }
-func (l *lane) Leave(netip.Addr)              {}
+func (l *lane) TakesLarge(netip.AddrPort) bool { return false }
+func (l *lane) Join(netip.Addr) syscall.Errno  { return 0 }
+func (l *lane) Leave(netip.Addr)               {}
 
 func (l *lane) Send(from netip.Addr, b *udp.Batch) {
 	for i := range b.Len() {

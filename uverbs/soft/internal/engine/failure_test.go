@@ -195,7 +195,11 @@ func TestUnacknowledgedBefore(t *testing.T) {
 func networkPair(t testing.TB, net *fakeNetwork, o sideOptions, c connOptions) (a, b *side) {
 	t.Helper()
 	var sides [2]*side
-	for i, addr := range []string{"10.0.0.1", "10.0.0.2"} {
+	addrs := []string{"10.0.0.1", "10.0.0.2"}
+	if net.large != nil {
+		addrs = []string{"127.0.0.2", "127.0.0.3"}
+	}
+	for i, addr := range addrs {
 		p := net.port()
 		d := newDevice(t, Config{Network: p, Clock: net.clock, Go: func(f func()) { f() }}, addr)
 		p.device = d

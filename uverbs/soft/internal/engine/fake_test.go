@@ -112,6 +112,7 @@ type fakeNetwork struct {
 	sent    int
 	lost    int
 	tap     func(from, to netip.Addr, b []byte) bool // false: the packet is lost
+	large   func() bool                              // whether peers take large packets; nil: it is no loopback interface
 }
 
 // fakePacket is a packet on the way.
@@ -143,6 +144,8 @@ func (p *fakePort) Resolve(from, to netip.Addr) (netip.AddrPort, syscall.Errno) 
 	}
 	return netip.AddrPortFrom(to, 4791), 0
 }
+
+func (p *fakePort) TakesLarge(netip.AddrPort) bool { return p.net.large() }
 
 func (p *fakePort) Join(g netip.Addr) syscall.Errno {
 	p.groups = append(p.groups, g)

@@ -187,6 +187,10 @@ func (t *traffic) received(c wc) error {
 func converse(t *testing.T, seed uint64, lose, duplicate, delay float64) uint64 {
 	r := rand.New(rand.NewPCG(seed, 1))
 	net := &fakeNetwork{clock: newFakeClock(), rand: rand.New(rand.NewPCG(seed, 2)), lose: lose, duplicate: duplicate, delay: delay}
+	if seed%2 == 1 { // packets of the MTU and large ones in turn
+		chance := rand.New(rand.NewPCG(seed, 5))
+		net.large = func() bool { return chance.IntN(3) > 0 }
+	}
 	digest := fnv.New64()
 	net.tap = func(from, to netip.Addr, b []byte) bool {
 		digest.Write(b[:12])
@@ -297,6 +301,9 @@ func TestLongMessagesLost(t *testing.T) {
 	const size = 3*readChunk + 1000
 	for seed := range uint64(20) {
 		net := &fakeNetwork{clock: newFakeClock(), rand: rand.New(rand.NewPCG(seed, 4)), lose: 0.03, delay: 0.02}
+		if seed%2 == 1 {
+			net.large = func() bool { return net.rand.IntN(3) > 0 }
+		}
 		a, b := networkPair(t, net, sideOptions{bufSize: 2 * size}, connOptions{mtu: uint8(1 + seed%5), rdAtomic: 2})
 		sent := a.fill(0, size, byte(seed))
 		b.recv(9, b.sge(size, size))

@@ -5,6 +5,7 @@ import (
 
 	"github.com/goverbs/goverbs/uverbs/soft/internal/memory"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/udp"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
 
@@ -60,12 +61,16 @@ func (q *QP) sendPacket(w *worker, s *sendState) outcome {
 		return q.fail(StatusLocQPOpErr)
 	}
 	h := wire.Header{Opcode: kind.only, MigReq: true, PKey: wire.DefaultPKey, DestQP: q.attr.DestQPN, PSN: r.psn}
-	payload := 0
+	payload, psns := 0, 1
 	if kind.data {
 		left := int(s.length - r.offset)
 		mtu := q.mtu
-		if q.typ == UD {
+		switch {
+		case q.typ == UD:
 			mtu = q.dev.MTU()
+		case left > mtu && q.typ == RC && way.large && q.dev.config.Network.TakesLarge(way.to):
+			mtu = udp.LargePayload
+			psns = q.packets(uint32(min(left, mtu)))
 		}
 		payload = min(left, mtu)
 		switch first, last := r.offset == 0, left <= mtu; {
@@ -81,7 +86,7 @@ func (q *QP) sendPacket(w *worker, s *sendState) outcome {
 	}
 	last := h.Opcode.Ends()
 	if q.typ == RC {
-		h.AckReq = last || r.sinceAck > q.window()/2
+		h.AckReq = last || r.sinceAck+psns-1 > q.window()/2
 	}
 	q.fillRequest(&h, wr, s, last)
 	h.Pad = uint8(wire.Padding(payload))
@@ -99,7 +104,7 @@ func (q *QP) sendPacket(w *worker, s *sendState) outcome {
 	if q.typ != RC {
 		r.unsent = w.unsent()
 	}
-	if r.sinceAck++; h.AckReq {
+	if r.sinceAck += psns; h.AckReq {
 		r.sinceAck = 0
 	}
 	if wr.Opcode == ring.OpRead {
@@ -108,7 +113,7 @@ func (q *QP) sendPacket(w *worker, s *sendState) outcome {
 		return progress
 	}
 	r.offset += uint32(payload)
-	q.sent(s, 1, last)
+	q.sent(s, psns, last)
 	return progress
 }
 

@@ -30,6 +30,10 @@ type Network interface {
 	// lose packets.
 	Send(from netip.Addr, b *udp.Batch)
 
+	// TakesLarge reports whether a packet to a peer may have a payload of up to udp.LargePayload bytes now. Only
+	// peers at loopback addresses do.
+	TakesLarge(to netip.AddrPort) bool
+
 	// Join and Leave make the device a member of a multicast group, and end that.
 	Join(group netip.Addr) syscall.Errno
 	Leave(group netip.Addr)
@@ -42,6 +46,7 @@ type path struct {
 	group    bool    // the destination is a group with members on the same host
 	src, dst netip.Addr
 	to       netip.AddrPort // of the network; invalid for a group that only this host can reach
+	large    bool           // it leads over the loopback interface, so packets may be larger than the MTU
 	ip       udp.IP
 }
 
@@ -95,6 +100,7 @@ func (d *Device) pathFrom(src netip.Addr, av *AV) (*path, syscall.Errno) {
 		if p.to, errno = d.config.Network.Resolve(p.src, p.dst); errno != 0 && !multicast {
 			return nil, errno
 		}
+		p.large = p.src.IsLoopback() && p.to.Addr().IsLoopback()
 		return p, 0
 	}
 	if p.local == nil && !multicast {

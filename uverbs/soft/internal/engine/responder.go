@@ -3,6 +3,7 @@ package engine
 import (
 	"github.com/goverbs/goverbs/uverbs/soft/internal/memory"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/ring"
+	"github.com/goverbs/goverbs/uverbs/soft/internal/udp"
 	"github.com/goverbs/goverbs/uverbs/soft/internal/wire"
 )
 
@@ -107,6 +108,7 @@ type arrival struct {
 	header  wire.Header
 	payload []byte
 	from    *source
+	last    uint32 // PSN of a request, of a large one that of the last packet that it stands for
 	answers uint32 // of a READ or atomic: how many were answered when it came
 }
 
@@ -116,6 +118,10 @@ func (q *QP) request(w *worker, a *arrival) {
 	if q.state == Err {
 		q.dev.stats.refusedState.Add(1)
 		return
+	}
+	a.last = a.header.PSN
+	if n := len(a.payload); n > q.mtu && q.typ == RC {
+		a.last = wire.Add(a.last, q.packets(uint32(n))-1)
 	}
 	switch q.typ {
 	case RC:
@@ -273,15 +279,19 @@ func (q *QP) lengthFits(h *wire.Header, n int) bool {
 	if h.Opcode.HasRETH() && h.Length > MaxMessage {
 		return false
 	}
+	most := q.mtu
+	if q.typ == RC && q.path.large && (h.Opcode.IsSend() || h.Opcode.IsWrite()) {
+		most = udp.LargePayload
+	}
 	switch {
 	case !h.Opcode.HasPayload():
 		return true
 	case h.Opcode.Only():
-		return n <= q.mtu
+		return n <= most
 	case h.Opcode.Last():
-		return n > 0 && n <= q.mtu
+		return n > 0 && n <= most
 	}
-	return n == q.mtu
+	return n > 0 && n <= most && n%q.mtu == 0
 }
 
 // executeSend stores the data of a packet of a SEND.
@@ -328,7 +338,7 @@ func (q *QP) executeWrite(a *arrival) verdict {
 			return denied
 		}
 	}
-	if len(a.payload) != int(min(t.left, uint32(q.mtu))) || t.left <= uint32(q.mtu) != h.Opcode.Ends() {
+	if n := uint32(len(a.payload)); n > t.left || n == t.left != h.Opcode.Ends() {
 		return invalid
 	}
 	if len(a.payload) > 0 && q.dev.config.Memory.WriteRemote(q.ref(), t.key, t.addr, a.payload) != memory.OK {
@@ -348,7 +358,7 @@ func (q *QP) executed(a *arrival) verdict {
 	if h.Opcode.Ends() {
 		r.msn = wire.Add(r.msn, 1)
 	}
-	r.psn = wire.Add(h.PSN, 1)
+	r.psn = wire.Add(a.last, 1)
 	r.ackPSN, r.opcode = r.psn, h.Opcode
 	if h.Opcode.CompletesRecv() && !q.completeRecv(a, StatusSuccess) {
 		return overflow
@@ -363,7 +373,7 @@ func (q *QP) conclude(w *worker, a *arrival, v verdict) {
 	switch v {
 	case ok:
 		if h.AckReq && (h.Opcode.IsSend() || h.Opcode.IsWrite()) {
-			q.acknowledge(w, wire.SyndromeACK, h.PSN)
+			q.acknowledge(w, wire.SyndromeACK, a.last)
 		}
 	case notReady:
 		q.dev.stats.notReady.Add(1)
@@ -400,8 +410,12 @@ const noSyndrome = 0xff
 // refuse completes the receive under way with an error, answers the request, and moves the QP to the
 // error state. If the completion is lost there is no answer.
 func (q *QP) refuse(w *worker, a *arrival, syndrome uint8, status Status) {
+	psn := a.header.PSN
+	if syndrome == wire.SyndromeACK {
+		psn = a.last
+	}
 	if q.completeRecv(a, status) && syndrome != noSyndrome {
-		q.acknowledge(w, syndrome, a.header.PSN)
+		q.acknowledge(w, syndrome, psn)
 	}
 	q.toError()
 }

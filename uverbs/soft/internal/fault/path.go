@@ -73,6 +73,9 @@ func (p *Path) Send(b *udp.Batch) error {
 	return err
 }
 
+// Quiet reports whether nothing happens to any packet, and none is recorded.
+func (p *Path) Quiet() bool { return p.injector.trace == nil && p.injector.active.Load() == nil }
+
 // concerns reports whether any packet of a batch is selected by a rule or stopped by a partition.
 func (s *state) concerns(p *Path, b *udp.Batch) bool {
 	for i := range b.Len() {

@@ -34,7 +34,7 @@ func (b *Batch) seal(i int, src, dst netip.AddrPort, ipID uint16, marks uint8) {
 	if p.damage.bit > 0 || !mayBeUnsealed(data) {
 		marks &^= bitUnsealed
 	}
-	data[4] = data[4]&^(bitTakesUnsealed|bitUnsealed) | marks
+	data[4] = data[4]&^allBits | marks
 	if marks&bitUnsealed != 0 {
 		clear(data[len(data)-wire.ICRCSize:])
 		return

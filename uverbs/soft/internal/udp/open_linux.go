@@ -60,6 +60,9 @@ func openTransport(local netip.AddrPort, o *Options, c *counters, p *peers) (tra
 	t.gso.Store(!o.NoGSO && t.set("UDP_SEGMENT", unix.IPPROTO_UDP, unix.UDP_SEGMENT, 0) == nil)
 	gro := !o.NoGRO && t.set("UDP_GRO", unix.IPPROTO_UDP, unix.UDP_GRO, 1) == nil
 	t.r.init(t, t.self, gro)
+	if !gro { // the buffers are too small
+		p.large = nil
+	}
 	ok = true
 	return t, nil
 }

@@ -19,12 +19,26 @@ import (
 //
 // A peer that has ended may be replaced by one without support for this. So a packet without bitTakesUnsealed ends
 // the agreement, and without any packet from the peer it ends after trustedPackets.
+//
+// Two sockets agree on large packets in the same way, by bitTakesLarge: a packet of RC has the payload of several
+// packets behind one header, as the loopback interface carries datagrams of 64 KiB. A packet costs its sender and its
+// receiver as much as the copy of a kilobyte or two. A socket that takes them for a while only, as faults are for
+// packets of the MTU, says so by the bit.
 
 // Bits of byte 4 of a BTH that are reserved, and that the ICRC does not count.
 const (
 	bitTakesUnsealed = 0x01
 	bitUnsealed      = 0x02
+	bitTakesLarge    = 0x04
+
+	allBits = bitTakesUnsealed | bitUnsealed | bitTakesLarge
 )
+
+// LargePayload is how much payload a large packet has at most, in bytes: a multiple of each MTU.
+const LargePayload = 60 << 10
+
+// maxLarge is the size of the largest large packet.
+const maxLarge = LargePayload + maxPacket - 4096
 
 // trustedPackets is how many packets go to a peer unsealed after one from it: two windows of a QP.
 const trustedPackets = 256
@@ -34,7 +48,9 @@ const mostPeers = 1024
 
 // peers are the other sockets with loopback addresses. The zero value is for a socket with another address.
 type peers struct {
-	loopback bool // the socket has a loopback address
+	loopback bool        // the socket has a loopback address
+	large    func() bool // whether the socket takes large packets now; nil: never
+	tooLong  atomic.Bool // the loopback interface has refused one
 
 	last atomic.Pointer[peer] // the one of the last packet that was received
 	mu   sync.Mutex
@@ -44,7 +60,9 @@ type peers struct {
 // A peer is a socket that has marked its packets with bitTakesUnsealed.
 type peer struct {
 	addr netip.AddrPort
-	left atomic.Int32 // packets that may go there unsealed
+	left atomic.Int32 // packets that may go there unsealed, and large if large is set
+
+	large atomic.Bool // the last packet from there had bitTakesLarge
 }
 
 // find returns the peer with an address, or nil.
@@ -66,8 +84,8 @@ func (p *peers) received(from netip.AddrPort, packet []byte) {
 		return
 	}
 	q := p.find(from)
-	takes := packet[4]&bitTakesUnsealed != 0
-	packet[4] &^= bitTakesUnsealed | bitUnsealed
+	takes, large := packet[4]&bitTakesUnsealed != 0, packet[4]&bitTakesLarge != 0
+	packet[4] &^= allBits
 	switch {
 	case q == nil && takes:
 		q = p.add(from)
@@ -78,6 +96,9 @@ func (p *peers) received(from netip.AddrPort, packet []byte) {
 	if q != nil {
 		p.last.Store(q)
 		q.left.Store(trustedPackets)
+		if q.large.Load() != large { // seldom: the processor need not write it
+			q.large.Store(large)
+		}
 	}
 }
 
@@ -101,10 +122,31 @@ func (p *peers) marks(to netip.AddrPort, n int) uint8 {
 	if !p.local(to) {
 		return 0
 	}
-	if q := p.find(to); q != nil && q.left.Load() > 0 && q.left.Add(int32(-n)) >= 0 {
-		return bitTakesUnsealed | bitUnsealed
+	marks := uint8(bitTakesUnsealed)
+	if p.large != nil && p.large() {
+		marks |= bitTakesLarge
 	}
-	return bitTakesUnsealed
+	if q := p.find(to); q != nil && q.left.Load() > 0 && q.left.Add(int32(-n)) >= 0 {
+		marks |= bitUnsealed
+	}
+	return marks
+}
+
+// most returns the size of the largest packet that the socket takes from an address.
+func (p *peers) most(from netip.AddrPort) int {
+	if p.large != nil && p.local(from) {
+		return maxLarge
+	}
+	return maxPacket
+}
+
+// takesLarge reports whether a packet to an address may be large.
+func (p *peers) takesLarge(to netip.AddrPort) bool {
+	if !p.local(to) || p.large == nil || p.tooLong.Load() || !p.large() {
+		return false
+	}
+	q := p.find(to)
+	return q != nil && q.large.Load() && q.left.Load() > 0
 }
 
 // check reports whether a received packet is undamaged, and the ID of its IP header, which only the ICRC reveals.

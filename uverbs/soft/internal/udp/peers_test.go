@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 
@@ -126,6 +127,76 @@ func TestUnsealedElsewhere(t *testing.T) {
 		p.received(peer, packet)
 		if marks := p.marks(peer, 1); (marks != 0) != c.local {
 			t.Errorf("packets from %v to %v have marks %#x", own, peer, marks)
+		}
+	}
+}
+
+// TestLarge: once two sockets with loopback addresses have heard from each other, both of which take large packets now,
+// each may send them. A socket whose buffers are too small takes none, and one that the system has refused a large
+// packet sends no other.
+func TestLarge(t *testing.T) {
+	forFamilies(t, func(t *testing.T, local netip.AddrPort) {
+		for _, mode := range modes {
+			t.Run(mode.name, func(t *testing.T) {
+				takes := true
+				large := Options{Large: func() bool { return takes }}
+				mode.o.Large = large.Large
+				a, b := open(t, local, mode.o), open(t, local, large)
+				send := func(from, to *Socket, size int) {
+					t.Helper()
+					var batch Batch
+					put(t, &batch, to.LocalAddr(), wire.RC|wire.SendOnly, size)
+					must(t, from.Send(&batch))
+					got, _ := collect(t, to, 1)
+					if diff := cmp.Diff(sent(from, &batch), got); diff != "" {
+						t.Errorf("-sent +received:\n%s", diff)
+					}
+				}
+				want := func(want bool) {
+					t.Helper()
+					want = want && !mode.o.NoGRO && !mode.o.Plain
+					if x, y := a.TakesLarge(b.LocalAddr()), b.TakesLarge(a.LocalAddr()); x != want || y != want {
+						t.Errorf("b takes large packets from a: %v, and a from b: %v, want %v", x, y, want)
+					}
+				}
+				send(a, b, 64)
+				send(b, a, 64)
+				want(true)
+				if a.TakesLarge(b.LocalAddr()) {
+					send(a, b, maxLarge)
+					send(b, a, maxLarge)
+				}
+				takes = false
+				want(false)
+				send(a, b, 64)
+				send(b, a, 64)
+				takes = true
+				want(false)
+				send(a, b, 64)
+				send(b, a, 64)
+				want(true)
+
+				var batch Batch
+				put(t, &batch, b.LocalAddr(), wire.RC|wire.SendOnly, 70000)
+				if err := a.Send(&batch); !errors.Is(err, errMsgSize) {
+					t.Errorf("Send returned %v, want EMSGSIZE", err)
+				}
+				if a.TakesLarge(b.LocalAddr()) {
+					t.Error("large packets are sent though the system has refused one")
+				}
+			})
+		}
+	})
+}
+
+// TestLargeElsewhere: a packet that is larger than the MTU counts only from a loopback address.
+func TestLargeElsewhere(t *testing.T) {
+	p := &peers{loopback: true, large: func() bool { return true }}
+	for addr, want := range map[string]int{"127.0.0.2:4791": maxLarge, "192.0.2.1:4791": maxPacket} {
+		from := netip.MustParseAddrPort(addr)
+		p.received(from, []byte{4: bitTakesUnsealed | bitTakesLarge, 19: 0})
+		if p.most(from) != want || p.takesLarge(from) != (want == maxLarge) {
+			t.Errorf("%v: packets of up to %d bytes, want %d; takes them itself: %v", from, p.most(from), want, p.takesLarge(from))
 		}
 	}
 }

@@ -43,6 +43,7 @@ func openPlain(local netip.AddrPort, o *Options, c *counters, p *peers) (transpo
 		return nil, err
 	}
 	conn := pc.(*net.UDPConn)
+	p.large = nil // the buffer is too small
 	// The system may give less, which ReceiveBuffer tells, or even refuse: then it is the default.
 	_ = conn.SetReadBuffer(o.ReceiveBuffer)
 	bound := conn.LocalAddr().(*net.UDPAddr).AddrPort()
@@ -143,7 +144,7 @@ func (c *counters) deliver(p *peers, h Handler, from netip.AddrPort, packet []by
 		c.short.Add(1)
 		return
 	}
-	if len(packet) > maxPacket {
+	if len(packet) > p.most(from) {
 		c.truncated.Add(1)
 		return
 	}

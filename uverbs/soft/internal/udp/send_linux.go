@@ -91,6 +91,9 @@ func (s *sender) send(b *Batch) error {
 			continue
 		}
 		to, data := b.Packet(at)
+		if s.errno == unix.EMSGSIZE && len(data) > maxPacket {
+			s.t.peers.tooLong.Store(true) // the QP sends it again as packets of its MTU
+		}
 		first = firstError(first, s.t.c.refused(to, len(data), s.errno))
 		suspect = false
 		at++

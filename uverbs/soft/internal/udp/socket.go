@@ -22,6 +22,9 @@ type Options struct {
 	NoGSO bool
 	// NoGRO makes the socket receive packets one by one.
 	NoGRO bool
+	// Large reports whether the device takes large packets from loopback addresses now. It is called for each packet
+	// to such an address. With nil, the device takes none, and Socket.TakesLarge returns false.
+	Large func() bool
 	// Plain makes the socket use what every system has: one call for each packet.
 	Plain bool
 }
@@ -90,7 +93,7 @@ func Open(local netip.AddrPort, o Options) (*Socket, error) {
 	if err := checkLocal(local.Addr(), o.MTU); err != nil {
 		return nil, &OpenError{Addr: local, Reason: err.Error(), Err: err}
 	}
-	s := &Socket{options: o, groups: map[netip.Addr]*group{}, peers: peers{loopback: local.Addr().IsLoopback()}}
+	s := &Socket{options: o, groups: map[netip.Addr]*group{}, peers: peers{loopback: local.Addr().IsLoopback(), large: o.Large}}
 	var err error
 	if s.t, err = openTransport(local, &s.options, &s.counters, &s.peers); err != nil {
 		return nil, newOpenError(local, err)
@@ -118,6 +121,10 @@ func (s *Socket) Send(b *Batch) error {
 	}
 	return s.t.send(b)
 }
+
+// TakesLarge reports whether a packet of RC to an address may have a payload of up to LargePayload bytes. It may be
+// wrong soon; a large packet that the peer does not take any more is lost.
+func (s *Socket) TakesLarge(to netip.AddrPort) bool { return s.peers.takesLarge(to) }
 
 // Receive waits until at least one packet has arrived, calls h for each packet that is there, up to a
 // batch, and then done. While that returns true, Receive goes on with the next batch. It drops packets

@@ -64,7 +64,7 @@ func fill(t testing.TB, b *Batch, to netip.AddrPort, size int, seed uint64) {
 		data[i] = byte(r.Uint32())
 	}
 	if size > 4 {
-		data[4] &^= bitTakesUnsealed | bitUnsealed // which belong to the sockets
+		data[4] &^= allBits // which belong to the sockets
 	}
 }
 
@@ -94,7 +94,7 @@ func sent(from *Socket, b *Batch) (all []received) {
 	for i := range b.Len() {
 		to, data := b.Packet(i)
 		data = slices.Clone(data[:len(data)-wire.ICRCSize])
-		data[4] &^= bitTakesUnsealed | bitUnsealed
+		data[4] &^= allBits
 		all = append(all, received{src.String(), to.String(), string(data)})
 	}
 	return all
