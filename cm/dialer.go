@@ -86,7 +86,7 @@ func (d *Dialer) Dial(network, address string) (net.Conn, error) {
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	c, err := d.dial(ctx, network, address)
 	if err != nil {
-		return nil, &net.OpError{Op: "dial", Net: network, Err: timeoutOf(err)}
+		return nil, opErrorOf("dial", network, err)
 	}
 	if d.Chosen != nil {
 		d.Chosen(c)
@@ -203,10 +203,23 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (c Choice, e
 			}
 		}
 	}
-	if tcpErr != nil {
-		err = fmt.Errorf("%w; by RDMA: %w", tcpErr, err)
+	if op, ok := tcpErr.(*net.OpError); ok {
+		both := *op
+		both.Err = fmt.Errorf("%w; by RDMA: %w", op.Err, err)
+		err = &both
 	}
 	return c, err
+}
+
+// opErrorOf returns err as the [net.OpError] of an operation. If package net has returned it, it is one already, with
+// the addresses.
+func opErrorOf(op, network string, err error) error {
+	e := net.OpError{Op: op, Net: network, Err: err}
+	if of, ok := err.(*net.OpError); ok && of.Op == op {
+		e = *of
+	}
+	e.Err = timeoutOf(e.Err)
+	return &e
 }
 
 // closeLate closes the connection of an attempt that has lost. It gets as many results as it waits

@@ -326,6 +326,30 @@ func TestDialerArguments(t *testing.T) {
 	}
 }
 
+// TestDialerErrorOnce: an error that TCP has returned names the operation and the address once.
+func TestDialerErrorOnce(t *testing.T) {
+	used, dead := listenTCP(t, "127.0.0.1:0"), listenTCP(t, "127.0.0.1:0")
+	must(t, dead.Close())
+	d := Dialer{RDMA: DialOptions{Timeout: time.Millisecond}}
+	_, refused := d.Dial("tcp", dead.Addr().String())
+	_, inUse := new(ListenConfig).Listen(within(t), "tcp", used.Addr().String())
+	for begin, err := range map[string]error{
+		"dial tcp " + dead.Addr().String() + ": connect: connection refused; by RDMA: cm: dial ": refused,
+		"listen tcp " + used.Addr().String() + ": bind: address already in use":                  inUse,
+	} {
+		var e *net.OpError
+		if !errors.As(err, &e) || !strings.HasPrefix(e.Error(), begin) || e.Addr == nil {
+			t.Errorf("the error is %q, want %q and so on, with an address", err, begin)
+		}
+	}
+	d.TCP.Timeout = time.Nanosecond
+	_, err := d.Dial("tcp", used.Addr().String())
+	var e *net.OpError
+	if !errors.As(err, &e) || strings.Count(err.Error(), "dial tcp") != 1 || !e.Timeout() {
+		t.Errorf("the error is %q, want a timeout that names the operation once", err)
+	}
+}
+
 // nameServer returns a resolver for which every name has an IPv4 address.
 func nameServer(ip netip.Addr) *net.Resolver {
 	const header, typeA = 12, 1

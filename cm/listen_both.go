@@ -64,7 +64,7 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (*D
 		l, err = lc.listen(ctx, network, address)
 	}
 	if err != nil {
-		return nil, &net.OpError{Op: "listen", Net: network, Err: err}
+		return nil, opErrorOf("listen", network, err)
 	}
 	return l, nil
 }
