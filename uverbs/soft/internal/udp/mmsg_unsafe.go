@@ -139,7 +139,7 @@ func (r *receiver) init(t *mmsg, to netip.AddrPort, gro bool) {
 	if gro {
 		n, r.size = groBuffers, groBufferSize
 	}
-	r.buffers = make([]byte, n*r.size)
+	r.buffers = make([]byte, bufferOffset+n*r.size)[bufferOffset:]
 	r.messages = make([]unix.Mmsghdr, n)
 	r.names = make([]unix.RawSockaddrInet6, n)
 	r.vectors = make([]unix.Iovec, n)
