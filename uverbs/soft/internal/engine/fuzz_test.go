@@ -17,6 +17,8 @@ type fuzzTarget struct {
 	key    uint32 // of the middle of the buffer
 	guards []byte
 	r      *rand.Rand
+
+	local, peer string // addresses
 }
 
 const (
@@ -27,16 +29,19 @@ const (
 // newFuzzTarget makes a QP in a state, with requests under way.
 func newFuzzTarget(t testing.TB, typ QPType, state State, seed uint64) *fuzzTarget {
 	clock := newFakeClock()
-	net := &fakeNetwork{clock: clock}
+	net, local, peer := &fakeNetwork{clock: clock}, "10.0.0.1", "10.0.0.2"
+	if seed%2 == 1 {
+		net.large, local, peer = func() bool { return true }, "127.0.0.2", "127.0.0.3"
+	}
 	p := net.port()
-	d := newDevice(t, Config{Network: p, Clock: clock, Go: func(f func()) { f() }}, "10.0.0.1")
+	d := newDevice(t, Config{Network: p, Clock: clock, Go: func(f func()) { f() }}, local)
 	p.device = d
 	s := newSide(t, d, sideOptions{typ: typ, bufSize: fuzzSize})
 	check(t, s.mr.Dereg())
 	mr, errno := d.config.Memory.RegMR(s.pd, s.addr(fuzzGuard), fuzzSize-2*fuzzGuard, s.addr(fuzzGuard), allAccess)
 	check(t, errno)
 	s.mr = mr
-	f := &fuzzTarget{side: s, key: mr.RKey(), r: rand.New(rand.NewPCG(seed, 5))}
+	f := &fuzzTarget{side: s, key: mr.RKey(), r: rand.New(rand.NewPCG(seed, 5)), local: local, peer: peer}
 	f.guards = s.fill(0, fuzzSize, byte(seed))
 	for i := range uint64(20) {
 		s.recv(i, s.sge(fuzzGuard, 2000))
@@ -54,7 +59,7 @@ func newFuzzTarget(t testing.TB, typ QPType, state State, seed uint64) *fuzzTarg
 	if typ == UD {
 		s.activate()
 	} else {
-		s.connectTo(&QP{num: 0x77}, "10.0.0.2", connOptions{noRTS: state < RTS, mtu: 1, rdAtomic: 2})
+		s.connectTo(&QP{num: 0x77}, peer, connOptions{noRTS: state < RTS, mtu: 1, rdAtomic: 2})
 	}
 	if state >= RTS && typ == RC {
 		s.post(signaled(1, ring.OpSend, s.sge(fuzzGuard, 1000)), signaled(2, ring.OpRead, s.sge(fuzzGuard, 1000)), signaled(3, ring.OpAtomicFAA, s.sge(fuzzGuard, 8)),
@@ -106,7 +111,7 @@ func (f *fuzzTarget) packet(choice []byte) []byte {
 	case 4:
 		h.PSN = next() << 16
 	}
-	n := []int{0, 1, 8, 100, 255, 256, 257, 1000}[next()&7]
+	n := []int{0, 1, 8, 255, 256, 257, 512, 1000}[next()&7]
 	h.Pad = uint8(wire.Padding(n))
 	b := make([]byte, wire.PacketSize(h.Opcode, n))
 	h.Put(b)
@@ -119,7 +124,7 @@ func (f *fuzzTarget) packet(choice []byte) []byte {
 // receive gives the QP a packet as if its peer had sent it.
 func (f *fuzzTarget) receive(b []byte) {
 	r := f.d.NewReceiver()
-	r.Packet(&Meta{From: netip.MustParseAddr("10.0.0.2"), To: netip.MustParseAddr("10.0.0.1")}, b)
+	r.Packet(&Meta{From: netip.MustParseAddr(f.peer), To: netip.MustParseAddr(f.local)}, b)
 	r.Flush()
 }
 

@@ -21,9 +21,9 @@ import (
 // the agreement, and without any packet from the peer it ends after trustedPackets.
 //
 // Two sockets agree on large packets in the same way, by bitTakesLarge: a packet of RC has the payload of several
-// packets behind one header, as the loopback interface carries datagrams of 64 KiB. A packet costs its sender and its
-// receiver as much as the copy of a kilobyte or two. A socket that takes them for a while only, as faults are for
-// packets of the MTU, says so by the bit.
+// packets behind one header, as the loopback interface carries datagrams of 64 KiB. Besides the copies, a packet takes
+// 0.6 µs of processor time at both ends together. A socket that stops to take them, because faults and recordings are
+// for packets of the MTU, does not set the bit any more.
 
 // Bits of byte 4 of a BTH that are reserved, and that the ICRC does not count.
 const (
