@@ -3,6 +3,7 @@
 package number
 
 import (
+	"math/bits"
 	"slices"
 	"sync/atomic"
 )
@@ -11,7 +12,8 @@ import (
 // value is empty.
 type Map[T any] struct {
 	table  atomic.Pointer[table[T]]
-	used   int
+	used   int                // number of objects
+	taken  int                // places of the table that an object has or had
 	recent [recentSize]uint32 // numbers that were freed last
 	freed  int                // numbers that were freed so far
 }
@@ -20,76 +22,79 @@ type Map[T any] struct {
 // still arrive.
 const recentSize = 256
 
-// A table is a hash table with a list of nodes for each remainder of numbers. Its size does not change.
+// A table is a hash table with a power of two of places. The place of an object is the first one that was free from
+// its number on. It gets a number once, so that a goroutine that has found the number loads no other object. The
+// numbers are apart from the objects, as more of them share a cache line.
 type table[T any] struct {
-	lists []atomic.Pointer[node[T]] // a power of two of them
+	numbers []atomic.Uint32 // 0: free
+	objects []atomic.Pointer[T]
 }
 
-// A node never changes.
-type node[T any] struct {
-	n    uint32
-	x    *T
-	next *node[T]
+func newTable[T any](size int) *table[T] {
+	return &table[T]{make([]atomic.Uint32, size), make([]atomic.Pointer[T], size)}
 }
-
-// list returns the list that may have a number.
-func (t *table[T]) list(n uint32) *atomic.Pointer[node[T]] { return &t.lists[n&uint32(len(t.lists)-1)] }
 
 // Find returns the object with a number, or nil.
 func (m *Map[T]) Find(n uint32) *T {
-	t := m.table.Load()
-	if t == nil {
-		return nil
-	}
-	for e := t.list(n).Load(); e != nil; e = e.next {
-		if e.n == n {
-			return e.x
+	if t := m.table.Load(); t != nil {
+		if i, ok := t.find(n); ok {
+			return t.objects[i].Load()
 		}
 	}
 	return nil
 }
 
-// Add adds an object.
-//
-// Preconditions: Find(n) is nil.
-func (m *Map[T]) Add(n uint32, x *T) {
-	t := m.table.Load()
-	if t == nil || m.used == len(t.lists) {
-		t = m.grow(t)
+// find returns the place of a number. It reports false if no object has it.
+func (t *table[T]) find(n uint32) (place uint32, ok bool) {
+	mask := uint32(len(t.numbers) - 1)
+	for i := n & mask; ; i = (i + 1) & mask {
+		switch at := t.numbers[i].Load(); {
+		case at == 0:
+			return 0, false
+		case at == n && t.objects[i].Load() != nil: // or else it was removed, and may have been added again
+			return i, true
+		}
 	}
-	l := t.list(n)
-	l.Store(&node[T]{n, x, l.Load()})
-	m.used++
 }
 
-// grow makes a table of twice the size.
-func (m *Map[T]) grow(old *table[T]) *table[T] {
-	size := 16
-	if old != nil {
-		size = 2 * len(old.lists)
+// add adds an object.
+func (t *table[T]) add(n uint32, x *T) {
+	mask := uint32(len(t.numbers) - 1)
+	i := n & mask
+	for t.numbers[i].Load() != 0 {
+		i = (i + 1) & mask
 	}
-	t := &table[T]{make([]atomic.Pointer[node[T]], size)}
-	m.All(func(n uint32, x *T) {
-		l := t.list(n)
-		l.Store(&node[T]{n, x, l.Load()})
-	})
-	m.table.Store(t)
-	return t
+	t.objects[i].Store(x)
+	t.numbers[i].Store(n)
+}
+
+// Add adds an object.
+//
+// Preconditions: n is not 0; Find(n) is nil.
+func (m *Map[T]) Add(n uint32, x *T) {
+	t := m.table.Load()
+	if t == nil || 4*(m.taken+1) > 3*len(t.numbers) { // a quarter is free always
+		t = newTable[T](max(16, 1<<bits.Len(uint(2*m.used))))
+		m.All(t.add)
+		m.table.Store(t)
+		m.taken = m.used
+	}
+	t.add(n, x)
+	m.used++
+	m.taken++
 }
 
 // Remove removes the object with a number, if there is one.
 func (m *Map[T]) Remove(n uint32) {
-	if m.Find(n) == nil {
+	t := m.table.Load()
+	if t == nil {
 		return
 	}
-	l := m.table.Load().list(n)
-	var rest *node[T]
-	for e := l.Load(); e != nil; e = e.next {
-		if e.n != n {
-			rest = &node[T]{e.n, e.x, rest}
-		}
+	i, ok := t.find(n)
+	if !ok {
+		return
 	}
-	l.Store(rest)
+	t.objects[i].Store(nil)
 	m.used--
 	m.recent[m.freed%recentSize] = n
 	m.freed++
@@ -104,9 +109,9 @@ func (m *Map[T]) All(f func(n uint32, x *T)) {
 	if t == nil {
 		return
 	}
-	for i := range t.lists {
-		for e := t.lists[i].Load(); e != nil; e = e.next {
-			f(e.n, e.x)
+	for i := range t.numbers {
+		if x := t.objects[i].Load(); x != nil {
+			f(t.numbers[i].Load(), x)
 		}
 	}
 }

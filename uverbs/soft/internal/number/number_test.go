@@ -12,7 +12,7 @@ func TestMap(t *testing.T) {
 	var m Map[int]
 	want := map[uint32]*int{}
 	for range 20000 {
-		n := r.Uint32N(500) * 64 // many share a list
+		n := (1 + r.Uint32N(500)) * 64 // many begin to search at the same place
 		switch {
 		case want[n] == nil && r.IntN(3) > 0:
 			want[n] = new(int)
@@ -24,6 +24,9 @@ func TestMap(t *testing.T) {
 		if m.Len() != len(want) || m.Find(n) != want[n] {
 			t.Fatalf("%d objects, want %d; object %d is %v, want %v", m.Len(), len(want), n, m.Find(n), want[n])
 		}
+	}
+	if x := m.Find(0); x != nil {
+		t.Errorf("0, which no object has, finds %v", x)
 	}
 	got := map[uint32]*int{}
 	m.All(func(n uint32, x *int) { got[n] = x })
