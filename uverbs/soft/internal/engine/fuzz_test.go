@@ -226,7 +226,7 @@ func FuzzRequests(f *testing.F) {
 				if len(edits) < 2 {
 					break
 				}
-				x := []*ring.Ring{a.qp.sq, b.qp.rq}[edits[1]&1]
+				x := []*ring.Ring{&a.qp.sq, &b.qp.rq}[edits[1]&1]
 				if edits[0] == 255 {
 					x.SetProducer(uint32(edits[1]))
 					wild = true

@@ -144,11 +144,11 @@ func (q *QP) move(to State) (start bool) {
 func (q *QP) reset() {
 	q.deadlines.stopSends()
 	q.draining, q.fatal = false, false
-	q.req.reset(q.sq)
+	q.req.reset(&q.sq)
 	q.sq.Reset()
 	q.resp.drop()
 	q.resp.reset()
-	if q.rq != nil {
+	if q.srq == nil {
 		q.resp.head = q.rq.Producer()
 		q.rq.SetConsumer(q.resp.head)
 		q.rq.WantDoorbell(false)

@@ -181,7 +181,7 @@ func (s *side) holds(off int, want []byte) {
 // put writes a work request into the send ring, without a doorbell.
 func (s *side) put(wrs ...sendWR) {
 	s.t.Helper()
-	r := s.qp.sq
+	r := &s.qp.sq
 	for i := range wrs {
 		p := r.Producer()
 		if r.Full(p, r.Consumer()) {
@@ -257,7 +257,7 @@ func (w *sendWR) encode(b []byte, typ QPType) {
 // recv posts a receive.
 func (s *side) recv(id uint64, sges ...sge) {
 	s.t.Helper()
-	r := s.qp.rq
+	r := &s.qp.rq
 	if s.srq != nil {
 		r = s.srq.Ring()
 	}

@@ -39,8 +39,8 @@ type QP struct {
 	event          func(typ uint32)
 	failedSend     uint32 // index of the send that has moved the QP to SQE
 	caps           Caps
-	sq             *ring.Ring
-	rq             *ring.Ring // nil with an SRQ
+	sq             ring.Ring
+	rq             ring.Ring // not in use with an SRQ
 
 	mu       sync.Mutex
 	closed   bool        // guarded by mu
@@ -74,19 +74,19 @@ func (d *Device) CreateQP(i QPInit) (*QP, syscall.Errno) {
 		sigAll: i.SigAll, event: i.Event, caps: i.Caps,
 	}
 	q.caps.MaxSendSGE, q.caps.MaxInline = ring.SendCaps(i.Caps.MaxSendSGE, i.Caps.MaxInline)
-	var errno syscall.Errno
-	if q.sq, errno = ring.New(i.Caps.MaxSendWR, ring.SendElemSize(i.Caps.MaxSendSGE, i.Caps.MaxInline)); errno != 0 {
+	size := ring.SendElemSize(i.Caps.MaxSendSGE, i.Caps.MaxInline)
+	errno := syscall.Errno(0)
+	if i.SRQ == nil {
+		errno = ring.InitPair(&q.sq, &q.rq, i.Caps.MaxSendWR, size, i.Caps.MaxRecvWR, ring.RecvElemSize(i.Caps.MaxRecvSGE))
+		q.caps.MaxRecvWR = q.rq.Cap()
+	} else {
+		errno = q.sq.Init(i.Caps.MaxSendWR, size)
+		q.caps.MaxRecvWR, q.caps.MaxRecvSGE = 0, 0
+	}
+	if errno != 0 {
 		return nil, errno
 	}
 	q.caps.MaxSendWR = q.sq.Cap()
-	if i.SRQ == nil {
-		if q.rq, errno = ring.New(i.Caps.MaxRecvWR, ring.RecvElemSize(i.Caps.MaxRecvSGE)); errno != 0 {
-			return nil, errno
-		}
-		q.caps.MaxRecvWR = q.rq.Cap()
-	} else {
-		q.caps.MaxRecvWR, q.caps.MaxRecvSGE = 0, 0
-	}
 	q.req.slots = newSendStates(q.sq.Slots())
 	q.resp.reset()
 	q.attr.PathMTU, q.mtu = 1, 256
@@ -110,10 +110,15 @@ func (q *QP) Num() uint32 { return q.num }
 func (q *QP) Caps() Caps { return q.caps }
 
 // SendRing returns the ring of the send queue.
-func (q *QP) SendRing() *ring.Ring { return q.sq }
+func (q *QP) SendRing() *ring.Ring { return &q.sq }
 
 // RecvRing returns the ring of the receive queue, or nil if the QP has an SRQ.
-func (q *QP) RecvRing() *ring.Ring { return q.rq }
+func (q *QP) RecvRing() *ring.Ring {
+	if q.srq != nil {
+		return nil
+	}
+	return &q.rq
+}
 
 // ref names the QP to the table of registered memory.
 func (q *QP) ref() memory.QPRef { return memory.QPRef{PD: q.pd, QPN: q.num} }

@@ -47,7 +47,7 @@ func (s *sender) packet(h wire.Header, n int) {
 
 // spoil makes the oldest receive one that no driver posts, with more SGEs than the queue has.
 func (s *side) spoil() {
-	r := s.qp.rq
+	r := &s.qp.rq
 	if s.srq != nil {
 		r = s.srq.Ring()
 	}

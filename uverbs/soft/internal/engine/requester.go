@@ -335,7 +335,7 @@ func (q *QP) checkDrained() {
 func (q *QP) toError() {
 	was := q.state
 	q.state = Err
-	if q.rq != nil && was != Err {
+	if q.srq == nil && was != Err {
 		// A program that posts now may not see it, as its store of the producer index may come later than its
 		// load of this word. So flush looks again.
 		q.rq.WantDoorbell(true)

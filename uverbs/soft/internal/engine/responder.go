@@ -463,12 +463,12 @@ func (q *QP) completeRecv(a *arrival, status Status) bool {
 // under way has taken.
 func (q *QP) flushRecvs() {
 	r := &q.resp
-	if q.rq == nil && r.recv != nil {
+	if q.srq != nil && r.recv != nil {
 		q.post(q.recvCQ, &ring.Completion{WRID: r.recv.wr.WRID, Status: uint32(StatusFlushErr), QPN: q.num}, false)
 	}
 	r.free()
 	r.reading = nil
-	if q.rq == nil {
+	if q.srq != nil {
 		return
 	}
 	for producer := q.rq.Producer(); r.head != producer; r.head = q.rq.Next(r.head) {

@@ -10,7 +10,7 @@
 // masked, each field of an element is loaded once into the device's memory, and lengths and counts
 // are checked there.
 //
-// Sizes and the values of fields are the same as in rxe of Linux 7.2 (drivers/infiniband/sw/rxe:
+// Sizes of elements and the values of fields are the same as in rxe of Linux 7.2 (drivers/infiniband/sw/rxe:
 // rxe_queue.c, rxe_qp.c, rxe_cq.c, rxe_srq.c). A Ring does no locking: one goroutine at a time may
 // use a side of it.
 package ring

@@ -24,13 +24,16 @@ var mapped atomic.Int64
 // refers to the mapping any more: each may use a ring for a while that the other one has given up.
 type mapping struct{ region *mmio.Region }
 
-// pages returns at least n zeroed bytes, a whole number of pages, that begin at a page, and what must
-// stay reachable while they are in use. The errno is ENOMEM if the process cannot have them.
-func pages(n int) (mem []byte, owner any, errno syscall.Errno) {
-	page := os.Getpagesize()
-	n = (n + page - 1) &^ (page - 1)
+// alloc returns n zeroed bytes and what must stay reachable while they are in use. They begin at a cache line, or at
+// a page if they are more than one: only its first pages take memory in a ring that is not full, and short rings share
+// pages. The errno is ENOMEM if the process cannot have them.
+func alloc(n int) (mem []byte, owner any, errno syscall.Errno) {
+	align := cacheLine
+	if page := os.Getpagesize(); n > page {
+		align = page
+	}
 	if n <= heapMost {
-		return heapPages(n, page), nil, 0
+		return heapAligned((n+align-1)&^(align-1), align), nil, 0
 	}
 	if mapped.Add(int64(n)) > collectAt {
 		mapped.Store(0)
@@ -45,13 +48,13 @@ func pages(n int) (mem []byte, owner any, errno syscall.Errno) {
 	return region.Bytes(), m, 0
 }
 
-// heapPages returns n bytes of the Go heap, whole pages.
-func heapPages(n, page int) []byte {
+// heapAligned returns n bytes of the Go heap that begin at a multiple of align, as n is.
+func heapAligned(n, align int) []byte {
 	b := make([]byte, n)
-	if address(b)&(page-1) == 0 { // as the runtime does it for pages of 4 KiB
+	if address(b)&(align-1) == 0 { // as the runtime does it for pages of 4 KiB, and for most smaller sizes
 		return b
 	}
-	b = make([]byte, n+page)
-	skip := -address(b) & (page - 1)
+	b = make([]byte, n+align)
+	skip := -address(b) & (align - 1)
 	return b[skip : skip+n : skip+n]
 }

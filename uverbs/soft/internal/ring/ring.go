@@ -13,14 +13,12 @@ const cacheLine = 64
 // A Ring is a queue that a program and the device share.
 type Ring struct {
 	mem      []byte // all of the mapping
-	owner    any    // frees mem; nil for memory of the Go heap
-	elems    []byte // the elements
 	producer *mmio.Index
 	consumer *mmio.Index
-	doorbell *mmio.Index // see WantDoorbell
-	mask     uint32      // slots - 1
-	shift    uint32      // log2 of the distance between elements, in bytes
-	used     int         // bytes of an element that hold a work request or a completion
+	mask     uint32 // slots - 1
+	shift    uint32 // log2 of the distance between elements, in bytes
+	used     int    // bytes of an element that hold a work request or a completion
+	owner    any    // frees mem; nil for memory of the Go heap
 }
 
 // New makes an empty ring for count elements of elemSize bytes. It has a power of two of slots, of
@@ -29,40 +27,62 @@ type Ring struct {
 //
 // Preconditions: 0 <= count <= 1<<20; 0 < elemSize <= 4096.
 func New(count, elemSize int) (*Ring, syscall.Errno) {
+	r := new(Ring)
+	return r, r.Init(count, elemSize)
+}
+
+// Init is [New] for a ring that is part of another object.
+func (r *Ring) Init(count, elemSize int) syscall.Errno {
+	n := r.layOut(count, elemSize)
+	mem, owner, errno := alloc(n)
+	if errno == 0 {
+		r.place(mem[:n:n], owner)
+	}
+	return errno
+}
+
+// InitPair is [Ring.Init] for the two rings of a QP, which are neighbors in memory. The shorter one comes first, so that
+// the beginnings of both take few pages.
+func InitPair(a, b *Ring, aCount, aElemSize, bCount, bElemSize int) syscall.Errno {
+	n, m := a.layOut(aCount, aElemSize), b.layOut(bCount, bElemSize)
+	if n > m {
+		a, b, n, m = b, a, m, n
+	}
+	mem, owner, errno := alloc(n + m)
+	if errno == 0 {
+		a.place(mem[:n:n], owner)
+		b.place(mem[n:n+m:n+m], owner)
+	}
+	return errno
+}
+
+// layOut sets the sizes of the ring, and returns how many bytes it needs, whole cache lines.
+func (r *Ring) layOut(count, elemSize int) int {
 	slots := uint64(1) << bits.Len64(uint64(count))
-	shift := uint32(bits.Len64(uint64(max(elemSize, cacheLine)) - 1))
-	size := headerSize + int(slots)<<shift
-	mem, owner, errno := pages(size)
-	if errno != 0 {
-		return nil, errno
-	}
-	r := &Ring{
-		mem:   mem,
-		owner: owner,
-		elems: mem[headerSize:size],
-		mask:  uint32(slots - 1),
-		shift: shift,
-		used:  elemSize,
-	}
+	r.mask, r.used = uint32(slots-1), elemSize
+	r.shift = uint32(bits.Len64(uint64(max(elemSize, cacheLine)) - 1))
+	return headerSize + int(slots)<<r.shift
+}
+
+// place gives the ring its memory, which is zeroed.
+func (r *Ring) place(mem []byte, owner any) {
+	r.mem, r.owner = mem, owner
 	h := header(mem)
-	h.Log2ElemSize, h.IndexMask = shift, r.mask
-	r.producer = index(mem, producerOffset)
-	r.consumer = index(mem, consumerOffset)
-	r.doorbell = index(mem, doorbellOffset)
-	return r, 0
+	h.Log2ElemSize, h.IndexMask = r.shift, r.mask
+	r.producer, r.consumer = index(mem, producerOffset), index(mem, consumerOffset)
 }
 
 // index returns an index of a ring.
 func index(mem []byte, offset uintptr) *mmio.Index {
 	x, err := mmio.IndexAt(mem, offset)
 	if err != nil {
-		panic("ring: " + err.Error()) // pages returns aligned memory that has room for the header
+		panic("ring: " + err.Error()) // alloc returns aligned memory that has room for the header
 	}
 	return x
 }
 
-// Bytes returns the whole mapping: a multiple of the page size, as the driver's part of responses
-// tells the program (rxe_create_mmap_info).
+// Bytes returns the whole mapping. In rxe it is a multiple of the page size (rxe_create_mmap_info), as the program
+// can map nothing less.
 func (r *Ring) Bytes() []byte { return r.mem }
 
 // Map returns the first size bytes of the mapping for the program. They stay what they are as long as
@@ -101,11 +121,11 @@ func (r *Ring) SetConsumer(i uint32) { r.consumer.Release(i & r.mask) }
 // uses a word that is padding in rxe's header, where the kernel leaves it 0. A program that posts at the same
 // time may see the word too late.
 func (r *Ring) WantDoorbell(want bool) {
+	value := uint32(0)
 	if want {
-		r.doorbell.Publish(1)
-		return
+		value = 1
 	}
-	r.doorbell.Publish(0)
+	index(r.mem, doorbellOffset).Publish(value)
 }
 
 // Next returns the index after i.
@@ -119,8 +139,8 @@ func (r *Ring) Full(producer, consumer uint32) bool { return (producer+1-consume
 
 // Elem returns the element of any index.
 func (r *Ring) Elem(i uint32) []byte {
-	at := uint64(i&r.mask) << r.shift
-	return r.elems[at : at+1<<r.shift : at+1<<r.shift]
+	at := uint64(headerSize) + uint64(i&r.mask)<<r.shift
+	return r.mem[at : at+1<<r.shift : at+1<<r.shift]
 }
 
 // Reset clears all elements, as rxe does when a QP moves to RESET (rxe_queue_reset). The indices stay.

@@ -9,8 +9,7 @@ import (
 )
 
 // TestSizes compares the geometry of rings with that of rxe_queue_init: elements of a power of two of
-// bytes and at least 64, a power of two of slots, one of them free, and whole pages
-// (rxe_create_mmap_info).
+// bytes and at least 64, a power of two of slots, one of them free. More than a page begins at a page.
 func TestSizes(t *testing.T) {
 	page := os.Getpagesize()
 	for _, c := range []struct {
@@ -38,12 +37,43 @@ func TestSizes(t *testing.T) {
 		if int(shift) != c.shift || int(mask) != c.slots-1 {
 			t.Errorf("%s: the program sees log2_elem_size %d and index_mask %#x, want %d and %#x", c.what, shift, mask, c.shift, c.slots-1)
 		}
-		size := (hdrSize + c.slots<<c.shift + page - 1) / page * page
-		if len(mem) != size || cap(mem) != size || address(mem)%page != 0 {
-			t.Errorf("%s: %d bytes (of %d) at %#x, want %d at a page", c.what, len(mem), cap(mem), address(mem), size)
+		size, align := hdrSize+c.slots<<c.shift, 64
+		if size > page {
+			align = page
+		}
+		if len(mem) != size || cap(mem) != size || address(mem)%align != 0 {
+			t.Errorf("%s: %d bytes (of %d) at %#x, want %d at a multiple of %d", c.what, len(mem), cap(mem), address(mem), size, align)
 		}
 		if m := MapOf(r, 8192); m != (Map{Offset: 8192, Size: uint32(size)}) {
 			t.Errorf("%s: the map is %+v", c.what, m)
+		}
+	}
+}
+
+// TestPair: the rings of a pair are neighbors, the shorter one first, and neither reaches into the other.
+func TestPair(t *testing.T) {
+	for _, shortFirst := range []bool{true, false} {
+		var r [2]Ring
+		long, short := &r[0], &r[1]
+		if errno := InitPair(long, short, 20, 256, 20, 64); errno != 0 {
+			t.Fatal(errno)
+		}
+		if shortFirst {
+			long, short = new(Ring), new(Ring)
+			if errno := InitPair(short, long, 20, 64, 20, 256); errno != 0 {
+				t.Fatal(errno)
+			}
+		}
+		a, b := short.Bytes(), long.Bytes()
+		if len(a) != hdrSize+32*64 || cap(a) != len(a) || len(b) != hdrSize+32*256 || cap(b) != len(b) {
+			t.Errorf("%d bytes (of %d) and %d (of %d)", len(a), cap(a), len(b), cap(b))
+		}
+		if address(a)+len(a) != address(b) || address(a)%os.Getpagesize() != 0 {
+			t.Errorf("the rings are at %#x and %#x", address(a), address(b))
+		}
+		clear(a)
+		if p := newProgram(t, b); p.mask() != 31 || len(p.elem(31)) != 256 {
+			t.Errorf("the long ring has the mask %#x", p.mask())
 		}
 	}
 }
