@@ -285,7 +285,7 @@ func TestIdleConnCosts(t *testing.T) {
 	}
 	const most = 64 // KiB of an end
 	if first.dev.dev.Info().InProcess {
-		const most, mostInGo = 48, 44 // 28 of these are rings, of which 12 are used
+		const most, mostInGo = 44, 41 // 24 of these are rings, of which 8 are used
 		if each := (rollup(t) - resident) / len(ends); each > most {
 			t.Errorf("an idle connection takes %d KiB of memory, want at most %d", each, most)
 		}

@@ -45,9 +45,6 @@ func (c *context) Poll() { c.dev.poll() }
 func (c *context) Do(cmd *kernel.Command, byWrite bool) syscall.Errno {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	if errno, ok := c.fast(cmd); ok {
-		return errno
-	}
 	k := &call{ctx: c, cmd: cmd}
 	errno := k.run(byWrite)
 	k.end(errno)
@@ -149,18 +146,16 @@ func (c *context) destroyAll(why removal) []*object {
 	return all
 }
 
-// fast carries out the two commands of the data path, which are the doorbell of a send queue and
-// the arming of a CQ, without an allocation. It reports false for any other command, and for
-// unusual forms of these.
-func (c *context) fast(cmd *kernel.Command) (syscall.Errno, bool) {
-	if cmd.Object != abi.UVERBS_OBJECT_DEVICE || cmd.Method != abi.UVERBS_METHOD_INVOKE_WRITE {
-		return 0, false
-	}
-	switch cmd.Attr(abi.UVERBS_ATTR_WRITE_CMD).Data {
+// Repeat implements [kernel.Repeater] for the two commands of the data path, which are the doorbell of a send queue
+// and the arming of a CQ. They allocate nothing. It reports false for any other command, and for unusual forms of these.
+func (c *context) Repeat(number uint32, in, out []byte) (syscall.Errno, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	switch number {
 	case abi.IB_USER_VERBS_CMD_POST_SEND:
-		return c.fastDoorbell(cmd)
+		return c.fastDoorbell(in, out)
 	case abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ:
-		return c.fastArm(cmd)
+		return c.fastArm(in)
 	}
 	return 0, false
 }

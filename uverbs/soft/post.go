@@ -43,10 +43,8 @@ func checkPost(req *abi.PostSend, rest []byte) syscall.Errno {
 }
 
 // fastDoorbell is POST_SEND without work requests in its usual form.
-func (c *context) fastDoorbell(cmd *kernel.Command) (syscall.Errno, bool) {
-	in := cmd.Attr(abi.UVERBS_ATTR_CORE_IN).In
-	out := cmd.Attr(abi.UVERBS_ATTR_CORE_OUT).Out
-	if len(in) != postSendSize || len(out) != 4 || len(cmd.Attrs()) != 3 {
+func (c *context) fastDoorbell(in, out []byte) (syscall.Errno, bool) {
+	if len(in) != postSendSize || len(out) != 4 {
 		return 0, false
 	}
 	handle := binary.LittleEndian.Uint32(in[8:])
@@ -71,17 +69,16 @@ var (
 )
 
 // fastArm is REQ_NOTIFY_CQ in its usual form.
-func (c *context) fastArm(cmd *kernel.Command) (syscall.Errno, bool) {
-	a := cmd.Attr(abi.UVERBS_ATTR_CORE_IN)
-	if a.Len != 8 || len(cmd.Attrs()) != 2 {
+func (c *context) fastArm(in []byte) (syscall.Errno, bool) {
+	if len(in) != 8 {
 		return 0, false
 	}
-	o := c.handles.find(a.Data & (1<<32 - 1))
+	o := c.handles.find(uint64(binary.NativeEndian.Uint32(in)))
 	if o == nil || o.kind != abi.UVERBS_OBJECT_CQ || c.removed.Load() || !o.acquire() {
 		return 0, false
 	}
 	defer o.release()
-	o.self.(*cq).queue.Arm(a.Data>>32 != 0)
+	o.self.(*cq).queue.Arm(binary.NativeEndian.Uint32(in[4:]) != 0)
 	c.dev.armed()
 	return 0, true
 }

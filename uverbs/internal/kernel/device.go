@@ -54,6 +54,13 @@ type Poller interface {
 	Poll()
 }
 
+// Repeater is a [Device] in the process that takes a [Repeated] as it is. That one has no [Command] then.
+type Repeater interface {
+	// Repeat carries out a legacy command: in is its core struct, and out gets the response. It reports false if the
+	// device wants a Command.
+	Repeat(number uint32, in, out []byte) (errno syscall.Errno, ok bool)
+}
+
 // Path says how commands reach the kernel.
 type Path int
 
@@ -70,6 +77,7 @@ type Conn struct {
 	path  Path
 	name  string      // for traces
 	write *CharDevice // for legacyByWrite; nil unless dev is a CharDevice and the path is PathAuto
+	again Repeater    // nil unless dev is one
 
 	written atomic.Int32 // whether the device takes write()
 
@@ -80,6 +88,7 @@ type Conn struct {
 // NewConn returns a Conn that passes commands to dev. name is the name of the RDMA device.
 func NewConn(dev Device, path Path, name string) *Conn {
 	c := &Conn{dev: dev, path: path, name: name}
+	c.again, _ = dev.(Repeater)
 	if path == PathAuto {
 		c.write, _ = dev.(*CharDevice) // and not a type that embeds one, which has its own Do
 	}

@@ -25,7 +25,7 @@
 //
 // A [Repeated] is a legacy command that is built once and issued many times: a doorbell or the
 // arming of a CQ. On a CharDevice it is one system call, without an allocation, a lock or an
-// interface call.
+// interface call. A device in the process may take it as it is: see [Repeater].
 //
 // A command returns 0 or an errno. [Absent] and [Unsupported] say which errnos mean that a command
 // is missing rather than refused. [ErrnoClosed] and [ErrnoWriteDenied] are errnos of this package.

@@ -70,6 +70,11 @@ func (r *Repeated) Command() *Command {
 // command once it is closed.
 func (r *Repeated) Issue(long bool) syscall.Errno {
 	if r.general {
+		if d := r.conn.again; d != nil {
+			if errno, ok := d.Repeat(binary.LittleEndian.Uint32(r.buf[:]), r.buf[hdrSize:r.size], r.buf[r.size:][:r.respSize]); ok {
+				return errno
+			}
+		}
 		return r.conn.dev.Do(r.Command(), false)
 	}
 	var errno syscall.Errno

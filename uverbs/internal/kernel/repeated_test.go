@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"bytes"
 	"encoding/binary"
 	"io"
 	"os"
@@ -164,5 +165,37 @@ func TestRepeatedWithoutFile(t *testing.T) {
 		if n != 0 || d.commands != 2*(runs+1) { // AllocsPerRun runs once more, first
 			t.Errorf("path %d: %v allocations and %d commands, want 0 and %d", path, n, d.commands, 2*(runs+1))
 		}
+	}
+}
+
+// repeating is a device in the process that takes doorbells as they are, or wants commands.
+type repeating struct {
+	Device
+	takes         bool
+	repeated, did int
+}
+
+func (d *repeating) Repeat(number uint32, in, out []byte) (syscall.Errno, bool) {
+	if number == abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ && bytes.Equal(in, Bytes(&abi.ReqNotifyCQ{CQHandle: 3, SolicitedOnly: 1})) && len(out) == 0 {
+		d.repeated++
+	}
+	return syscall.ENOSPC, d.takes
+}
+
+func (d *repeating) Do(*Command, bool) syscall.Errno {
+	d.did++
+	return syscall.ENOMEM
+}
+
+// TestRepeater: a device that takes a Repeated gets no Command, unless it wants one.
+func TestRepeater(t *testing.T) {
+	d := &repeating{takes: true}
+	f := newRepeated(NewConn(d, PathAuto, "x"))
+	if errno := f.Issue(false); errno != syscall.ENOSPC || d.repeated != 1 || d.did != 0 || f.invoke != nil {
+		t.Errorf("%v, %d repeated, %d commands", errno, d.repeated, d.did)
+	}
+	d.takes = false
+	if errno := f.Issue(true); errno != syscall.ENOMEM || d.repeated != 2 || d.did != 1 {
+		t.Errorf("a device that wants a command: %v, %d repeated, %d commands", errno, d.repeated, d.did)
 	}
 }
