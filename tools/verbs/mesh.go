@@ -3,9 +3,11 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"slices"
@@ -18,6 +20,7 @@ import (
 	"github.com/goverbs/goverbs/tools/verbs/internal/mesh"
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
 	"github.com/goverbs/goverbs/tools/verbs/internal/perf"
+	"github.com/goverbs/goverbs/tools/verbs/internal/terminal"
 )
 
 // secretEnv has the secret of a mesh, unless a file has it.
@@ -60,6 +63,7 @@ func readSecret(file string) ([]byte, error) {
 func newMeshServe() *command.Command {
 	var s serveOptions
 	var secretFile string
+	var stdio bool
 	cmd := &command.Command{
 		Use:   "serve [flags]",
 		Short: "Take part in the checks of a fleet until interrupted",
@@ -77,22 +81,57 @@ sends messages of a test only to an address that has shown that it receives them
 keys of its memory (rkeys) are bearer tokens. Let the server listen only on an address of a network
 that you trust (--listen).
 
+--stdio is for "verbs mesh run --via", which runs this command on each host: it serves the one
+connection of standard input and output, listens nowhere, and ends when its input does.
+
 `,
 		Example: `  verbs mesh serve                 # with the secret in the environment
   verbs mesh serve --secret-file /etc/verbs-mesh.secret --listen 10.1.0.1`,
 		Exit: "  0  interrupted\n  1  failure; standard error has the reason",
 		Args: command.Arguments(0),
 		Run: func(cmd *command.Command, _ []string) error {
-			secret, err := readSecret(secretFile)
-			if err != nil {
+			server := &perf.Server{Local: perf.Local{GID: perf.Auto, CPU: perf.Auto}}
+			if stdio {
+				return serveStdio(cmd, &s, server)
+			}
+			var err error
+			if server.Secret, err = readSecret(secretFile); err != nil {
 				return err
 			}
-			return s.serve(cmd, &perf.Server{Local: perf.Local{GID: perf.Auto, CPU: perf.Auto}, Secret: secret})
+			return s.serve(cmd, server)
 		},
 	}
 	s.flags(cmd.Flags(), mesh.DefaultPort)
 	cmd.Flags().StringVar(&secretFile, "secret-file", "", "`FILE` with the secret of the fleet in its first line (default "+secretEnv+")")
+	cmd.Flags().BoolVar(&stdio, "stdio", false, "serve the connection of standard input and output, without a secret")
 	return cmd
+}
+
+// serveStdio serves the coordinator that has started this process.
+func serveStdio(cmd *command.Command, s *serveOptions, server *perf.Server) error {
+	for _, name := range []string{"listen", "port", "secret-file", "max-clients", "quiet"} {
+		if cmd.Flags().Changed(name) {
+			return command.Usagef("--stdio and --%s exclude each other: nothing listens, and there is one client", name)
+		}
+	}
+	if info, err := os.Stdin.Stat(); err != nil || info.Mode()&os.ModeCharDevice != 0 {
+		return command.Usagef("--stdio: standard input is a terminal or a device, allowed: a pipe or socket, as of \"verbs mesh run --via\"")
+	}
+	out, err := terminal.Raw()
+	if err != nil {
+		return command.Usagef("--stdio: %w", err)
+	}
+	server.MaxMemory = cmp.Or(s.memory<<20, perf.DefaultMaxMemory())
+	r, w := io.Pipe() // ends when it is closed, as a read of a file might not
+	go func() {
+		_, err := io.Copy(w, os.Stdin)
+		w.CloseWithError(err)
+	}()
+	return server.ServePipe(cmd.Context(), struct {
+		io.Reader
+		io.Writer
+		io.Closer
+	}{r, out, r})
 }
 
 // meshOptions are the flags of "verbs mesh run".
@@ -101,6 +140,8 @@ type meshOptions struct {
 	file       string
 	secretFile string
 	page       string
+	via        string
+	verbs      string
 	json       bool
 	latency    time.Duration
 	p99        time.Duration
@@ -118,6 +159,12 @@ func newMeshRun() *command.Command {
 The secret is the first line of --secret-file, or the environment variable
 ` + secretEnv + `. A good one is the output of "openssl rand -hex 32".
 
+With --via nothing has to run before, no port is opened, and there is no secret. The program that
+already reaches the hosts, such as ssh, starts "verbs mesh serve --stdio" on each HOST and carries
+its standard input and output; only the tests themselves go from host to host. {host} stands for the
+HOST. The words of --via are split at spaces, and quotes keep spaces; no shell reads them. The
+program has no terminal, so it cannot ask for a password. "verbs" must have the same version there.
+
 Hosts are tested in pairs, in both directions, on each device that both have under the same name,
 with the tests send-lat and send-bw of "verbs perf". Pairs without a common host are tested at the
 same time. A measurement that crosses a threshold is repeated while nothing else runs, and the
@@ -132,13 +179,18 @@ source port of RoCE v2 from the flow label: several of them (--flow-labels) take
 through a network. With others they change nothing.`,
 		Example: `  verbs mesh run node1 node2 node3 node4 --secret-file /etc/verbs-mesh.secret
   verbs mesh run --file hosts.txt --json | jq '.findings[]'
-  verbs mesh run --file hosts.txt --html mesh.html --flow-labels 1,2,3,4 --min-bandwidth 90`,
+  verbs mesh run --file hosts.txt --html mesh.html --flow-labels 1,2,3,4 --min-bandwidth 90
+  verbs mesh run --via 'ssh {host}' node1 node2 node3 node4
+  verbs mesh run --via 'ssh -o BatchMode=yes root@{host}' --verbs-path /opt/verbs --file hosts.txt
+  verbs mesh run --via 'kubectl exec -i {host} --' pod-a pod-b`,
 		Exit: "  0  all links are well\n  1  there is a finding, or a failure; standard error has the reason",
 		Run:  func(cmd *command.Command, args []string) error { return o.do(cmd, args) },
 	}
 	f, r := cmd.Flags(), &o.run
 	f.StringVar(&o.file, "file", "", "read hosts from `FILE`, one a line; # begins a comment")
 	f.StringVar(&o.secretFile, "secret-file", "", "`FILE` with the secret of the fleet in its first line (default "+secretEnv+")")
+	f.StringVar(&o.via, "via", "", "start the servers by this `COMMAND`, such as 'ssh {host}', instead of connecting to them")
+	f.StringVar(&o.verbs, "verbs-path", "verbs", "run this `COMMAND` on the hosts of --via: verbs, with words before it such as sudo")
 	f.StringVar(&o.devices, "devs", "", "test only the devices of these `NAMES`, separated by commas (default all)")
 	f.StringVar(&o.types, "types", "rc,ud", "`TYPES` of queue pairs, separated by commas: rc, ud")
 	f.IntSliceVar(&r.FlowLabels, "flow-labels", []int{0}, "test with each of these flow `LABELS`, separated by commas")
@@ -179,7 +231,11 @@ func (o *meshOptions) hosts(args []string) (all []mesh.Host, err error) {
 		}
 	}
 	for _, name := range names {
-		h, err := mesh.ParseHost(name)
+		parse := mesh.ParseHost
+		if o.run.Via != nil {
+			parse = o.run.Via.ParseHost
+		}
+		h, err := parse(name)
 		if err != nil {
 			return nil, command.UsageError{Err: err}
 		}
@@ -236,6 +292,16 @@ func (o *meshOptions) check(cmd *command.Command) (err error) {
 	if err := t.Validate(); err != nil {
 		return command.UsageError{Err: err}
 	}
+	switch changed := cmd.Flags().Changed; {
+	case !changed("via") && changed("verbs-path"):
+		return command.Usagef("--verbs-path is %s, allowed: only with --via, which starts it", peertext.Quote(o.verbs))
+	case changed("via") && changed("secret-file"):
+		return command.Usagef("--secret-file and --via exclude each other: what carries the connection has its own secrets")
+	case changed("via"):
+		if r.Via, err = mesh.NewVia(o.via, o.verbs); err != nil {
+			return command.UsageError{Err: err}
+		}
+	}
 	return nil
 }
 
@@ -251,8 +317,10 @@ func (o *meshOptions) do(cmd *command.Command, args []string) (err error) {
 	if r.Hosts, err = o.hosts(args); err != nil {
 		return err
 	}
-	if r.Secret, err = readSecret(o.secretFile); err != nil {
-		return err
+	if r.Via == nil {
+		if r.Secret, err = readSecret(o.secretFile); err != nil {
+			return err
+		}
 	}
 	var page *os.File
 	if o.page != "" { // before all the work

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/command"
+	"github.com/goverbs/goverbs/tools/verbs/internal/mesh"
 )
 
 // commands calls a function for a command and all below it.
@@ -130,7 +131,10 @@ func TestUsageExamples(t *testing.T) {
 			line, _, _ = strings.Cut(strings.TrimSpace(line), " #")
 			line, _, _ = strings.Cut(line, " |")
 			line, _, _ = strings.Cut(line, " >")
-			args := strings.Fields(line)
+			args, err := mesh.SplitWords(strings.TrimSpace(line))
+			if err != nil || len(args) == 0 {
+				t.Fatalf("%s: %v", cmd.Path(), err)
+			}
 			for strings.Contains(args[0], "=") { // of the environment
 				args = args[1:]
 			}

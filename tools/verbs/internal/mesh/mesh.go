@@ -1,5 +1,5 @@
-// Package mesh tests all pairs of a fleet of hosts, on each of which "verbs mesh serve" runs, and says
-// which host, port, rail or link is worse than the others.
+// Package mesh tests all pairs of a fleet of hosts, on each of which "verbs mesh serve" runs or is
+// started by a program such as ssh, and says which host, port, rail or link is worse than the others.
 //
 // A rail is a device that hosts have under the same name. The tests of a pair run one after the other:
 // on each rail, over each type of queue pair and with each flow label, first in one direction and then
@@ -64,6 +64,7 @@ func ParseHost(text string) (Host, error) {
 type Run struct {
 	Hosts      []Host
 	Secret     []byte
+	Via        *Via     // starts the servers on the hosts; nil is servers that listen, with the secret
 	Rails      []string // names of devices; nil is all
 	Types      []string // of queue pairs
 	FlowLabels []int
@@ -102,6 +103,11 @@ func (r *Run) server(h Host) server {
 // measurements that are finished, or nil if there is none.
 func (r *Run) Do(ctx context.Context) (*Report, error) {
 	rep := &Report{Schema: Schema, Thresholds: r.Thresholds, Findings: []Finding{}, Measurements: []Measurement{}}
+	if r.Via != nil {
+		links := r.Via.links(r.Hosts)
+		defer stopAll(links)
+		r.reach = func(h Host) server { return links[h.Name] }
+	}
 	missing := r.meet(ctx, rep)
 	pairs := r.plan(rep)
 	r.silent = make([]atomic.Bool, len(r.Hosts))

@@ -203,7 +203,7 @@ func (s *scribbler) start(port int, over context.CancelCauseFunc) {
 		c.Both, c.Sizes, c.Duration, c.Timeout = true, []int{64}, time.Minute, 20*time.Second
 	})
 	cl := &Client{Config: c, Local: Local{GID: Auto, CPU: Auto}, Host: serverAddr, Port: port}
-	conn, err := dialServer(s.ctx, net.JoinHostPort(serverAddr, strconv.Itoa(port)), cl.Secret)
+	conn, err := dialServer(s.ctx, net.JoinHostPort(serverAddr, strconv.Itoa(port)), cl.Secret, nil)
 	must(err)
 	cl.conn = &control{conn: conn, name: "server", inbox: make(chan received, inboxRoom), cancel: over, end: func(int64) error { return nil }}
 	s.closes = append(s.closes, func() { conn.Close() }, cl.conn.start())

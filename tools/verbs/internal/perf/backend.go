@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -147,6 +148,13 @@ type deviceSide struct {
 func (d *deviceSide) listen() (addr string, token []byte, err error) {
 	if !d.Config.CM {
 		return "", nil, nil
+	}
+	if !d.to.IsValid() { // the control connection has no address
+		addrs := slices.DeleteFunc(addrsOf(d.Dev.Info()), netip.Addr.IsLinkLocalUnicast)
+		if len(addrs) == 0 {
+			return "", nil, refusef("the network interface of %s has no address for the connection manager", d.Dev.Name())
+		}
+		d.to = addrs[0]
 	}
 	if d.ids, err = listenIDs(d.End, d.to); err != nil {
 		return "", nil, err

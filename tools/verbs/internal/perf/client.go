@@ -38,6 +38,7 @@ type Client struct {
 	Running func(size int, count func() int64) (stop func())
 
 	tamper func([]byte) // see End
+	via    *Pipe        // leads to the server; nil is TCP
 	report Report
 	conn   *control
 	end    *End
@@ -64,8 +65,8 @@ func (cl *Client) Run(ctx context.Context) (*Report, error) {
 
 // run is a session with the server.
 func (cl *Client) run(ctx context.Context) (*Report, error) {
-	addr := net.JoinHostPort(cl.Host, strconv.Itoa(cl.Port))
-	conn, err := dialServer(ctx, addr, cl.Secret)
+	addr := address(cl.Host, cl.Port)
+	conn, err := dialServer(ctx, addr, cl.Secret, cl.via)
 	if err != nil {
 		return nil, err
 	}
@@ -117,11 +118,25 @@ func because(ctx context.Context, err error) error {
 	return fmt.Errorf("%w (%w)", cause, err)
 }
 
-// dialServer connects to a server, which must have the same secret, or none if it is nil.
-func dialServer(ctx context.Context, addr string, secret []byte) (net.Conn, error) {
-	d := net.Dialer{Timeout: answerTime}
-	conn, err := d.DialContext(ctx, "tcp", addr)
-	if err != nil {
+// address returns the address of a server; one without a port is reached through a pipe.
+func address(host string, port int) string {
+	if port == 0 {
+		return host
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port))
+}
+
+// dialServer connects to a server, through a pipe if there is one. The server must have the same secret, or none
+// if it is nil.
+func dialServer(ctx context.Context, addr string, secret []byte, via *Pipe) (conn net.Conn, err error) {
+	if via != nil {
+		conn, err = via.open()
+	} else {
+		conn, err = (&net.Dialer{Timeout: answerTime}).DialContext(ctx, "tcp", addr)
+	}
+	if err != nil && via != nil {
+		return nil, fmt.Errorf("server %s: %w", addr, err)
+	} else if err != nil {
 		return nil, fmt.Errorf("no perf server at %s (verbs %s serve): %w", addr, strings.TrimPrefix(magicOf(secret), "goverbs "), err)
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })

@@ -6,10 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"net/netip"
-	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/goverbs/goverbs/tools/verbs/internal/peertext"
@@ -41,11 +40,13 @@ type Rail struct {
 // Probe is a test that a server runs as the client of another one.
 type Probe struct {
 	Host       string `json:"host"` // of the other server
-	Port       int    `json:"port"`
+	Port       int    `json:"port"` // 0: through the coordinator
 	Device     string `json:"device"`
 	PeerDevice string `json:"peer_device"`
 	PeerGID    ib.GID `json:"peer_gid"`
 	Config     Config `json:"config"` // with one size
+
+	Pipe *Pipe `json:"-"` // Pipe leads to the other server, if Remote has one as well; Port is 0 then.
 }
 
 // Limits of these messages.
@@ -69,7 +70,7 @@ func (p *Probe) validate() error {
 		return refusef("a probe has %d sizes, allowed: 1", n)
 	}
 	return cmp.Or(
-		within("port", p.Port, 1, math.MaxUint16),
+		within("port", p.Port, 0, math.MaxUint16),
 		validName("device", p.Device), validName("peer_device", p.PeerDevice),
 		refuse(p.Config.Validate()),
 	)
@@ -173,7 +174,7 @@ func (se *session) coordinate(ctx context.Context, m message) error {
 		return se.put(message{Kind: kindRails, Rails: all})
 	}
 	p := m.Probe
-	se.what = fmt.Sprintf("probe of %s on %s: %s over %s", net.JoinHostPort(p.Host, strconv.Itoa(p.Port)), p.Device, p.Config.Name(), p.Config.Type)
+	se.what = fmt.Sprintf("probe of %s on %s: %s over %s", address(p.Host, p.Port), p.Device, p.Config.Name(), p.Config.Type)
 	se.limited.log("%s begins: %s", se.name, se.what)
 	report, err := se.probe(ctx, p)
 	if ctx.Err() != nil {
@@ -204,21 +205,28 @@ func (se *session) probe(ctx context.Context, p *Probe) (*Report, error) {
 	defer se.limited.give(room)
 	ctx, cancel := context.WithTimeoutCause(ctx, p.Config.Duration+probeTime, fmt.Errorf("the test has taken more than %s", p.Config.Duration+probeTime))
 	defer cancel()
+	if p.Port == 0 && se.limited.coordinator == nil {
+		return nil, refusef("port is 0, allowed: 1 to %d, and 0 only of a server that the coordinator has started", math.MaxUint16)
+	}
 	cl := &Client{Config: p.Config, Local: local, Host: p.Host, Port: p.Port, Secret: se.limited.Secret, PeerDevice: p.PeerDevice, PeerGID: p.PeerGID}
+	if p.Port == 0 {
+		cl.via = se.limited.coordinator
+	}
 	return cl.Run(ctx)
 }
 
-// Remote is a server with a secret, as a coordinator sees it.
+// Remote is a server with a secret or behind a pipe, as a coordinator sees it.
 type Remote struct {
 	Host   string
 	Port   int
 	Secret []byte
+	Pipe   *Pipe // Pipe leads to the server, which has neither Port nor Secret; nil is TCP.
 }
 
 // request sends a message and waits for the answer.
 func (r *Remote) request(ctx context.Context, m message, kind string, timeout time.Duration) (message, error) {
-	addr := net.JoinHostPort(r.Host, strconv.Itoa(r.Port))
-	conn, err := dialServer(ctx, addr, r.Secret)
+	addr := address(r.Host, r.Port)
+	conn, err := dialServer(ctx, addr, r.Secret, r.Pipe)
 	if err != nil {
 		return message{}, err
 	}
@@ -245,6 +253,13 @@ func (r *Remote) Rails(ctx context.Context) ([]Rail, error) {
 func (r *Remote) Probe(ctx context.Context, p Probe) (*Size, error) {
 	if err := p.validate(); err != nil {
 		return nil, err
+	}
+	if r.Pipe != nil {
+		joined, stop := context.WithCancel(ctx)
+		var over sync.WaitGroup
+		over.Go(func() { join(joined, r.Pipe, p.Pipe) })
+		defer over.Wait()
+		defer stop()
 	}
 	m, err := r.request(ctx, message{Kind: kindProbe, Probe: &p}, kindProbed, p.Config.Duration+probeTime+2*answerTime)
 	if _, refused := errors.AsType[*PeerError](err); refused {

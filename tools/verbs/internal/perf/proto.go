@@ -108,16 +108,27 @@ func preambleOf(magic string) []byte {
 }
 
 // checkPreamble reads the peer's, and returns its version.
-func checkPreamble(c net.Conn, magic string) (version uint32, err error) {
+func checkPreamble(c io.Reader, magic string) (version uint32, err error) {
 	var b [preambleLen]byte
 	n, err := io.ReadFull(c, b[:])
 	if err != nil && (n == 0 || string(b[:min(n, len(magic))]) == magic[:min(n, len(magic))]) {
 		return 0, fmt.Errorf("got %d of %d bytes: %w", n, preambleLen, silence(err, answerTime))
 	}
 	if string(b[:len(magic)]) != magic {
-		return 0, fmt.Errorf("the peer speaks another protocol: got %s, expected %q and a version", peertext.Quote(b[:n]), magic)
+		return 0, &BannerError{b[:n], magic}
 	}
 	return binary.BigEndian.Uint32(b[len(magic):]), nil
+}
+
+// BannerError is the error if a peer speaks another protocol, or something else does before the peer.
+type BannerError struct {
+	Got  []byte // Got is what came, up to 16 bytes.
+	want string
+}
+
+// Error implements error.
+func (e *BannerError) Error() string {
+	return fmt.Sprintf("the peer speaks another protocol: got %s, expected %q and a version", peertext.Quote(e.Got), e.want)
 }
 
 // silence says how long was waited.

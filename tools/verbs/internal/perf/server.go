@@ -44,7 +44,8 @@ type Server struct {
 	// Log is called with what happens to clients, from several goroutines; it may be nil.
 	Log func(format string, args ...any)
 
-	tamper func([]byte) // see End
+	tamper      func([]byte) // see End
+	coordinator *Pipe        // nil unless it has started the server; see pipe.go
 
 	mu      sync.Mutex
 	taken   int       // guarded by mu; of MaxMemory
@@ -231,7 +232,7 @@ func (se *session) stop(sent int64) error {
 // play serves all that the client wants.
 func (se *session) play(ctx context.Context) (err error) {
 	kinds := []string{kindHello}
-	if se.limited.Secret != nil {
+	if se.limited.trusts() {
 		kinds = append(kinds, kindInventory, kindProbe)
 	}
 	hello, err := se.take(ctx, answerTime, kinds...)
@@ -241,7 +242,7 @@ func (se *session) play(ctx context.Context) (err error) {
 	if hello.Kind != kindHello {
 		return se.coordinate(ctx, hello)
 	}
-	if hello.Device != "" && se.limited.Secret != nil {
+	if hello.Device != "" && se.limited.trusts() {
 		se.backend = &devices{server: se.limited, device: hello.Device}
 	}
 	to := places.AddrOf(se.conn.LocalAddr())

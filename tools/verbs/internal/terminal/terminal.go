@@ -5,6 +5,7 @@
 package terminal
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -30,6 +31,14 @@ type Writer struct {
 
 	mu   sync.Mutex
 	rest []byte // guarded by mu; the beginning of a character whose end is in the next Write
+}
+
+// Raw returns the standard output for the bytes of a protocol, which a terminal must not get.
+func Raw() (*os.File, error) {
+	if Stdout.IsTerminal() {
+		return nil, errors.New("standard output is a terminal, allowed: a pipe or socket")
+	}
+	return os.Stdout, nil
 }
 
 // New returns a Writer that writes to w.
