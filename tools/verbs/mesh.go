@@ -139,7 +139,7 @@ type meshOptions struct {
 	run        mesh.Run
 	file       string
 	secretFile string
-	page       string
+	page, svg  string
 	via        string
 	verbs      string
 	json       bool
@@ -180,6 +180,7 @@ through a network. With others they change nothing.`,
 		Example: `  verbs mesh run node1 node2 node3 node4 --secret-file /etc/verbs-mesh.secret
   verbs mesh run --file hosts.txt --json | jq '.findings[]'
   verbs mesh run --file hosts.txt --html mesh.html --flow-labels 1,2,3,4 --min-bandwidth 90
+  verbs mesh run --file hosts.txt --svg mesh.svg
   verbs mesh run --via 'ssh {host}' node1 node2 node3 node4
   verbs mesh run --via 'ssh -o BatchMode=yes root@{host}' --verbs-path /opt/verbs --file hosts.txt
   verbs mesh run --via 'kubectl exec -i {host} --' pod-a pod-b`,
@@ -209,6 +210,7 @@ through a network. With others they change nothing.`,
 	f.BoolVarP(&r.Events, "events", "e", false, "sleep until a completion event instead of polling, on both sides")
 	f.DurationVar(&r.Timeout, "timeout", 10*time.Second, "give up a test when nothing completes for this `TIME`")
 	f.StringVar(&o.page, "html", "", "write a page with heat maps to `FILE`, which only its owner can read")
+	f.StringVar(&o.svg, "svg", "", "draw the heat maps into `FILE`, which only its owner can read")
 	command.JSONFlag(cmd, &o.json)
 	return cmd
 }
@@ -297,6 +299,8 @@ func (o *meshOptions) check(cmd *command.Command) (err error) {
 		return command.Usagef("--verbs-path is %s, allowed: only with --via, which starts it", peertext.Quote(o.verbs))
 	case changed("via") && changed("secret-file"):
 		return command.Usagef("--secret-file and --via exclude each other: what carries the connection has its own secrets")
+	case o.svg != "" && o.svg == o.page:
+		return command.Usagef("--svg and --html are both %s, allowed: two files", peertext.Quote(o.svg))
 	case changed("via"):
 		if r.Via, err = mesh.NewVia(o.via, o.verbs); err != nil {
 			return command.UsageError{Err: err}
@@ -322,12 +326,18 @@ func (o *meshOptions) do(cmd *command.Command, args []string) (err error) {
 			return err
 		}
 	}
-	var page *os.File
-	if o.page != "" { // before all the work
-		if page, err = privatefile.Create(o.page); err != nil {
-			return fmt.Errorf("--html: %w", err)
+	files := []struct {
+		flag, name string
+		write      func(*mesh.Report, io.Writer) error
+		file       *os.File
+	}{{"html", o.page, (*mesh.Report).HTML, nil}, {"svg", o.svg, (*mesh.Report).SVG, nil}}
+	for i := range files { // before all the work
+		if f := &files[i]; f.name != "" {
+			if f.file, err = privatefile.Create(f.name); err != nil {
+				return fmt.Errorf("--%s: %w", f.flag, err)
+			}
+			defer f.file.Close()
 		}
-		defer page.Close()
 	}
 	if log := cmd.Err(); log.IsTerminal() {
 		r.Progress = func(done, total int) { log.Rewrite("%d of %d pairs", done, total) }
@@ -342,9 +352,12 @@ func (o *meshOptions) do(cmd *command.Command, args []string) (err error) {
 	if rep == nil { // nothing is measured
 		return err
 	}
-	if page != nil {
-		if perr := errors.Join(rep.HTML(page), page.Close()); perr != nil {
-			err = errors.Join(err, fmt.Errorf("--html: %w", perr))
+	for _, f := range files {
+		if f.file == nil {
+			continue
+		}
+		if ferr := errors.Join(f.write(rep, f.file), f.file.Close()); ferr != nil {
+			err = errors.Join(err, fmt.Errorf("--%s: %w", f.flag, ferr))
 		}
 	}
 	if o.json {

@@ -150,8 +150,8 @@ func TestMeshHosts(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	page := filepath.Join(t.TempDir(), "mesh.html")
-	rep, status := meshRun(t, slices.Concat(meshCalm, []string{"--types", "rc", "--file", file, "--html", page})...)
+	page, picture := filepath.Join(t.TempDir(), "mesh.html"), filepath.Join(t.TempDir(), "mesh.svg")
+	rep, status := meshRun(t, slices.Concat(meshCalm, []string{"--types", "rc", "--file", file, "--html", page, "--svg", picture})...)
 	var got []string
 	for _, f := range rep.Findings {
 		got = append(got, fmt.Sprintf("%s %s %s: %s", f.Cause, f.Hosts[0], f.Problems[0], f.Evidence[0]))
@@ -170,6 +170,9 @@ func TestMeshHosts(t *testing.T) {
 	}
 	if b, err := os.ReadFile(page); err != nil || !strings.Contains(string(b), "</html>") || !strings.Contains(string(b), hosts[1]) {
 		t.Errorf("the page: %v\n%s", err, b)
+	}
+	if b, err := os.ReadFile(picture); err != nil || !strings.HasSuffix(string(b), "</svg>\n") || strings.Count(string(b), hosts[1]+"<") != 4 {
+		t.Errorf("the picture: %v\n%s", err, b)
 	}
 	t.Setenv(secretEnv, "another secret of the fleet")
 	rep, status = meshRun(t, hosts...)
@@ -242,6 +245,7 @@ func TestMeshUsage(t *testing.T) {
 		{"run a b --min-bandwidth fast", `--min-bandwidth is "fast", allowed: a number above 0`},
 		{"run a b --timeout 0s", "--timeout is 0s, allowed: more than 0"},
 		{"run a b --at-once 0", "--at-once is 0, allowed: 1 to 1024"},
+		{"run a b --svg x --html x", `--svg and --html are both "x", allowed: two files`},
 		{"serve a", "allowed: none"},
 	} {
 		if _, err := run(t, append([]string{"mesh"}, strings.Fields(c.args)...)...); exitStatus(err) != 2 || !strings.Contains(err.Error(), c.want) {

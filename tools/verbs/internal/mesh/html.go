@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"html"
 	"io"
-	"math"
 	"strings"
 )
 
@@ -18,7 +17,8 @@ func (r *Report) HTML(w io.Writer) error {
 	var b strings.Builder
 	esc := html.EscapeString
 	fmt.Fprintf(&b, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>verbs mesh</title><style>%s</style></head><body>\n", style)
-	fmt.Fprintf(&b, "<h1>verbs mesh: %d hosts, %d findings</h1>\n<ul>\n", len(r.Hosts), len(r.Findings))
+	title := r.title()
+	fmt.Fprintf(&b, "<h1>%s</h1>\n<p>%s</p>\n<ul>\n", esc(title[0]), esc(strings.Join(title[1:], "; ")))
 	for i := range r.Findings {
 		f := &r.Findings[i]
 		fmt.Fprintf(&b, "<li><b>%s</b><br>%s</li>\n", esc(f.String()), strings.ReplaceAll(esc(strings.Join(f.Evidence, "\n")), "\n", "<br>"))
@@ -40,31 +40,20 @@ func (r *Report) HTML(w io.Writer) error {
 				if bad {
 					class = ` class="bad"`
 				}
-				fmt.Fprintf(&b, `<td%s style="background:%s" title="%s">%s</td>`, class, r.heat(t, m), esc(r.tip(m)), esc(text))
+				h := heats[r.heat(t, m)]
+				fmt.Fprintf(&b, `<td%s style="background:%s;color:%s" title="%s">%s</td>`, class, h.colour, h.text, esc(r.tip(m)), esc(text))
 			}
 			b.WriteString("</tr>\n")
 		}
-		b.WriteString("</table>\n")
+		b.WriteString("</table>\n<p>")
+		for h, label := range r.scale(t) {
+			fmt.Fprintf(&b, `<span style="padding:.4em .7em;background:%s;color:%s">%s</span>`, heats[h].colour, heats[h].text, esc(label))
+		}
+		b.WriteString("</p>\n")
 	}
 	b.WriteString("</body></html>\n")
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-// heat returns the colour of a cell: green for the fleet's median and better, red for four times worse.
-func (r *Report) heat(t table, m *Measurement) string {
-	const hueGreen, octaves = 120, 2
-	if m == nil {
-		return "#f4f4f4"
-	}
-	usual, worse := r.usual(m.Type), math.Inf(1)
-	if t.bandwidth && m.Bandwidth != nil && *m.Bandwidth > 0 {
-		worse = usual.Bandwidth / *m.Bandwidth
-	} else if !t.bandwidth && m.Latency != nil && usual.Latency > 0 {
-		worse = m.Latency.Median / usual.Latency
-	}
-	cool := 1 - min(max(math.Log2(worse)/octaves, 0), 1)
-	return fmt.Sprintf("hsl(%.0f,70%%,75%%)", cool*hueGreen)
 }
 
 // tip is the text that a cell shows under the pointer.

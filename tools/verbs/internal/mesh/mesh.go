@@ -102,7 +102,10 @@ func (r *Run) server(h Host) server {
 // Do runs the tests. It fails only if the context ends. With the error it returns a report of the
 // measurements that are finished, or nil if there is none.
 func (r *Run) Do(ctx context.Context) (*Report, error) {
-	rep := &Report{Schema: Schema, Thresholds: r.Thresholds, Findings: []Finding{}, Measurements: []Measurement{}}
+	rep := &Report{
+		Schema: Schema, Time: time.Now().UTC().Truncate(time.Second), Thresholds: r.Thresholds, Findings: []Finding{}, Measurements: []Measurement{},
+		Options: Options{r.Types, r.FlowLabels, r.Iterations, r.Messages, r.Size, r.Events},
+	}
 	if r.Via != nil {
 		links := r.Via.links(r.Hosts)
 		defer stopAll(links)

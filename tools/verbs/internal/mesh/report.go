@@ -1,8 +1,12 @@
 package mesh
 
+import "time"
+
 // Report is what a run has found.
 type Report struct {
-	Schema       int           `json:"schema"`                // 1; raised when a field changes its meaning
+	Schema       int           `json:"schema"` // 1; raised when a field changes its meaning
+	Time         time.Time     `json:"time"`   // when the run began
+	Options      Options       `json:"options"`
 	OK           bool          `json:"ok"`                    // there is no finding, and the run was not interrupted
 	Interrupted  bool          `json:"interrupted,omitempty"` // the report has only the measurements before
 	Hosts        []HostReport  `json:"hosts"`
@@ -10,6 +14,16 @@ type Report struct {
 	Medians      []Median      `json:"medians"`
 	Findings     []Finding     `json:"findings"`
 	Measurements []Measurement `json:"measurements"`
+}
+
+// Options are what a run was asked for, beside its thresholds.
+type Options struct {
+	Types      []string `json:"types"`
+	FlowLabels []int    `json:"flow_labels"`
+	Iterations int      `json:"iterations"` // messages of a latency test
+	Messages   int      `json:"messages"`   // messages of a bandwidth test
+	Size       int      `json:"msg_size"`   // of messages of a bandwidth test, in bytes; over ud at most the MTU
+	Events     bool     `json:"events"`
 }
 
 // Schema is the schema of Report.
